@@ -1,0 +1,48 @@
+# What a person who works on this project runs. Everything needs Go alone; what else the tests need they install.
+# The tools are pinned in a module of their own, tools/go.mod.
+
+TOOL := go tool -modfile=tools/go.mod
+
+.PHONY: run test race fmt fmt-check vet lint tidy-check generate generate-check fuzz-short bench ci
+
+run: ## serve on the embedded default: memory, config/domains
+	go run ./cmd/ratelimitd
+
+test: ## install what is missing, then run all tests
+	scripts/test
+
+race: ## all tests with the race detector
+	scripts/test -race
+
+fmt: ## format all Go code
+	gofmt -w $$(git ls-files -co --exclude-standard '*.go' | grep -v '\.pb\.go$$')
+
+fmt-check: ## fail if something is not formatted
+	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go' | grep -v '\.pb\.go$$')); \
+	if [ -n "$$unformatted" ]; then echo "not formatted, run make fmt:"; echo "$$unformatted"; exit 1; fi
+
+vet:
+	go vet ./...
+
+lint: ## the linters of .golangci.yml, and buf's
+	$(TOOL) golangci-lint run ./...
+	$(TOOL) buf lint
+
+tidy-check: ## fail if go.mod does not say what is used
+	go mod tidy -diff
+
+generate: ## the Go code of proto/
+	$(TOOL) buf generate
+
+generate-check: ## fail if the committed generated code is not what proto/ gives
+	rm -rf .generated && mkdir .generated && $(TOOL) buf generate -o .generated
+	@for f in $$(cd .generated && find . -name '*.go'); do cmp ".generated/$$f" "$$f" || { echo "run make generate"; exit 1; }; done; rm -rf .generated
+
+fuzz-short: ## every fuzz target for a few seconds
+	scripts/fuzz 5s
+
+bench: ## what a decision costs, as ratios in one run
+	go run ./bench
+
+ci: ## all that a change must pass
+	.ci/run
