@@ -1,0 +1,130 @@
+package descriptor
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Arithmetic is what a limit comes down to in integers. All stores use these numbers, so that they decide alike.
+type Arithmetic struct {
+	// Length is the window's length in microseconds; of a sliding window, the length of one of its sub-windows.
+	Length int64
+
+	// Quantum is the grain in which a sliding window or log keeps time, in microseconds; Length is a multiple of it.
+	Quantum int64
+
+	// A bucket's hit lasts Step + StepNum/StepDen microseconds: exactly the window divided by the requests.
+	Step, StepNum, StepDen int64
+}
+
+// Bounds of what can be counted exactly. Redis' scripts compute in doubles, which are exact up to 2^53.
+const (
+	exactBits  = 52
+	maxHorizon = 90 * 365 * day
+	maxLogHits = 1 << 16
+)
+
+// Compile fills in the limit's arithmetic and its defaults. It refuses what no store can count exactly, and what makes
+// no sense, with an error that names the key of the rule language.
+func (l *Limit) Compile() error {
+	if !l.Window.Unit.Valid() {
+		return errors.New("unit is missing")
+	}
+	if n := int64(max(l.Window.Multiplier, 1)); n > int64(maxHorizon/l.Window.Unit.Length()) {
+		return fmt.Errorf("unit_multiplier: a window of %d %ss is longer than 90 years", n, l.Window.Unit)
+	}
+	length := l.Window.Length().Microseconds()
+	l.Arithmetic = Arithmetic{Length: length}
+	switch l.Algorithm {
+	case SlidingWindow:
+		return l.compileSlidingWindow(length)
+	case SlidingLog:
+		return l.compileSlidingLog(length)
+	case TokenBucket:
+		return l.compileTokenBucket(length)
+	case LeakyBucket:
+		if l.Requests == 0 {
+			return errors.New("requests_per_unit: a leaky_bucket that leaks nothing never empties; use fixed_window with 0 to refuse everything")
+		}
+		return l.compileBucket(length, int64(l.Burst)+1)
+	}
+	return nil
+}
+
+func (l *Limit) compileSlidingWindow(length int64) error {
+	n := int64(max(l.Precision, 1))
+	if length%n != 0 {
+		return fmt.Errorf("precision: a window of %s cannot be cut into %d equal parts of whole microseconds", time.Duration(length)*time.Microsecond, n)
+	}
+	sub := length / n
+	// The estimate multiplies a count by a time: the grain is the finest one in which that product is exact.
+	q := quantum(sub, func(q int64) bool { return fits(int64(l.Requests), sub/q) })
+	if q == 0 {
+		return fmt.Errorf("requests_per_unit: %d in a sliding_window of %s cannot be counted exactly", l.Requests, time.Duration(length)*time.Microsecond)
+	}
+	l.Arithmetic.Length, l.Arithmetic.Quantum = sub, q
+	return nil
+}
+
+func (l *Limit) compileSlidingLog(length int64) error {
+	if l.Requests > maxLogHits {
+		return fmt.Errorf("requests_per_unit: a sliding_log keeps every hit, %d at most; use sliding_window with precision for more", maxLogHits)
+	}
+	// Two windows' worth of hits are kept as 32-bit offsets.
+	l.Arithmetic.Quantum = quantum(length, func(q int64) bool { return 2*length/q < 1<<32 })
+	if l.Arithmetic.Quantum == 0 {
+		return fmt.Errorf("unit: a window of %s is too long for a sliding_log", time.Duration(length)*time.Microsecond)
+	}
+	return nil
+}
+
+func (l *Limit) compileTokenBucket(length int64) error {
+	if l.Burst == 0 {
+		l.Burst = l.Requests
+	}
+	if l.Requests == 0 {
+		return errors.New("requests_per_unit: a token_bucket that is never refilled; use fixed_window with 0 to refuse everything")
+	}
+	if l.Interval {
+		if refills := (int64(l.Burst) + int64(l.Requests) - 1) / int64(l.Requests); refills > maxHorizon.Microseconds()/length {
+			return errors.New("burst: the bucket would take more than 90 years to fill")
+		}
+		return nil
+	}
+	return l.compileBucket(length, int64(l.Burst))
+}
+
+func (l *Limit) compileBucket(length, capacity int64) error {
+	rate := int64(l.Requests)
+	g := gcd(rate, length)
+	num, den := length/g, rate/g
+	l.Arithmetic.Step, l.Arithmetic.StepNum, l.Arithmetic.StepDen = num/den, num%den, den
+	if !fits(capacity, den) {
+		return fmt.Errorf("burst: %d at %d per %s cannot be counted exactly", l.Burst, l.Requests, time.Duration(length)*time.Microsecond)
+	}
+	if capacity > maxHorizon.Microseconds()/(l.Arithmetic.Step+1) {
+		return errors.New("burst: the bucket would take more than 90 years to fill or to drain")
+	}
+	return nil
+}
+
+// quantum is the smallest power of ten that divides length and is coarse enough, or 0.
+func quantum(length int64, enough func(q int64) bool) int64 {
+	for q := int64(1); length%q == 0; q *= 10 {
+		if enough(q) {
+			return q
+		}
+	}
+	return 0
+}
+
+// fits says whether a*b stays exact in a double, with a factor of two to spare.
+func fits(a, b int64) bool { return a == 0 || b < (1<<exactBits)/a }
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return max(a, 1)
+}

@@ -1,0 +1,375 @@
+package descriptor
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// counted is the identity of a counter: what its key must tell apart.
+type counted struct {
+	Domain  string
+	Entries []countedEntry
+	Tag     countedTag
+}
+
+type countedEntry struct {
+	Key    string
+	Shared bool // Text is a pattern in the value's place
+	Text   string
+}
+
+type countedTag struct {
+	Kind      byte // the algorithm, of token buckets also the refill
+	Precision uint64
+	FirstHit  bool
+	Seconds   int64
+	Zone      string
+}
+
+func countedOf(domain string, entries []Entry, rule *Rule, limit *Limit) counted {
+	c := counted{Domain: domain, Tag: countedTag{
+		Kind:     "fsltq"[limit.Algorithm],
+		FirstHit: limit.FirstHit,
+		Seconds:  int64(limit.Window.Length() / time.Second),
+	}}
+	if limit.Algorithm == TokenBucket && limit.Interval {
+		c.Tag.Kind = 'i'
+	}
+	if limit.Algorithm == SlidingWindow && limit.Precision > 1 {
+		c.Tag.Precision = uint64(limit.Precision)
+	}
+	if limit.Window.Location != nil {
+		c.Tag.Zone = limit.Window.Location.String()
+	}
+	for i, e := range entries {
+		if rule != nil && rule.shared != nil && rule.shared[i] != "" {
+			c.Entries = append(c.Entries, countedEntry{e.Key, true, rule.shared[i]})
+			continue
+		}
+		c.Entries = append(c.Entries, countedEntry{e.Key, false, e.Value})
+	}
+	return c
+}
+
+// readKey reads an identity back from its key: a key from which everything can be read is nobody else's. Of a hashed
+// key it reads the tag alone, and hashed is what stands between.
+func readKey(key string) (c counted, hashed string, err error) {
+	parts, marks, isHashed, err := splitKey(key)
+	if err != nil {
+		return c, "", err
+	}
+	if c.Tag, err = readTag(parts[len(parts)-1]); err != nil {
+		return c, "", err
+	}
+	parts, marks = parts[:len(parts)-1], marks[:len(marks)-1]
+	if isHashed {
+		return c, key[:strings.LastIndexByte(key, '|')], nil
+	}
+	c.Domain = parts[0]
+	for i := 1; i < len(parts); i += 2 {
+		if i+1 == len(parts) || marks[i] != '|' || marks[i+1] == '|' {
+			return c, "", fmt.Errorf("%q is not pairs", key)
+		}
+		c.Entries = append(c.Entries, countedEntry{parts[i], marks[i+1] == '~', parts[i+1]})
+	}
+	return c, "", nil
+}
+
+// splitKey splits a key at its bare | = ~ and undoes the escapes. marks[i] is what stands before parts[i]; hashed says
+// that the mark of a hash stands among them.
+func splitKey(key string) (parts []string, marks []byte, hashed bool, err error) {
+	var part []byte
+	marks = []byte{0}
+	for i := 0; i < len(key); i++ {
+		switch b := key[i]; b {
+		case '\\':
+			i++
+			if i == len(key) {
+				return nil, nil, false, fmt.Errorf("%q ends within an escape", key)
+			}
+			original := strings.IndexByte(`\|=~[#`, key[i])
+			hashed = hashed || key[i] == '#'
+			if original < 0 {
+				return nil, nil, false, fmt.Errorf("%q has the unknown escape %q", key, key[i])
+			}
+			part = append(part, `\|=~{#`[original]) // a hash's mark undone is never looked at
+		case '|', '=', '~':
+			parts, marks, part = append(parts, string(part)), append(marks, b), nil
+		case '{':
+			return nil, nil, false, fmt.Errorf("%q has a bare brace", key)
+		default:
+			part = append(part, b)
+		}
+	}
+	return append(parts, string(part)), marks, hashed, nil
+}
+
+func readTag(tag string) (t countedTag, err error) {
+	number, zone, calendar := strings.Cut(tag, "@")
+	if calendar {
+		t.Zone = zone
+	}
+	t.Kind, number = number[0], number[1:]
+	if sub, rest, ok := strings.Cut(number, "x"); ok {
+		if t.Precision, err = strconv.ParseUint(sub, 10, 32); err != nil {
+			return t, err
+		}
+		number = rest
+	}
+	number, t.FirstHit = strings.TrimPrefix(number, "h"), strings.HasPrefix(number, "h")
+	t.Seconds, err = strconv.ParseInt(number, 10, 64)
+	return t, err
+}
+
+// checkKey says why a key is not the key of an identity, nil if it is.
+func checkKey(key string, want counted) error {
+	got, hashed, err := readKey(key)
+	if err != nil {
+		return err
+	}
+	if hashed == "" {
+		if diff := cmp.Diff(want, got); diff != "" {
+			return fmt.Errorf("%q reads back as another identity (-want +got):\n%s", key, diff)
+		}
+		return nil
+	}
+	if got.Tag != want.Tag {
+		return fmt.Errorf("%q has the tag %+v, want %+v", key, got.Tag, want.Tag)
+	}
+	const most = keyPrefixKept + len(`\#`) + 64
+	if len(hashed) > most {
+		return fmt.Errorf("a hashed key of %d bytes is longer than %d", len(hashed), most)
+	}
+	if sum := hashed[len(hashed)-64:]; hashed[len(hashed)-66:len(hashed)-64] != `\#` {
+		return fmt.Errorf("%q does not end with a hash", hashed)
+	} else if _, err := hex.DecodeString(sum); err != nil {
+		return fmt.Errorf("read the hash of %q: %w", hashed, err)
+	}
+	return nil
+}
+
+func TestKeys(t *testing.T) {
+	seoul := zone(t, "Asia/Seoul")
+	entries := []Entry{{"user", "ann"}, {"path", "/a"}}
+	shared := &Rule{shared: []string{"", "/*"}}
+	for _, c := range []struct {
+		name    string
+		entries []Entry
+		rule    *Rule
+		limit   Limit
+		want    string
+	}{
+		{"fixed window", entries, nil, Limit{Window: Window{Unit: Hour}}, "d|user=ann|path=/a|f3600"},
+		{"several units", entries, nil, Limit{Window: Window{Unit: Minute, Multiplier: 60}}, "d|user=ann|path=/a|f3600"},
+		{"first hit", entries, nil, Limit{FirstHit: true, Window: Window{Unit: Hour}}, "d|user=ann|path=/a|fh3600"},
+		{"calendar", entries, nil, Limit{Window: Window{Unit: Day, Location: seoul}}, "d|user=ann|path=/a|f86400@Asia/Seoul"},
+		{"share_threshold", entries, shared, Limit{Window: Window{Unit: Hour}}, "d|user=ann|path~/*|f3600"},
+		{"sliding window", entries, nil, Limit{Algorithm: SlidingWindow, Precision: 1, Window: Window{Unit: Hour}}, "d|user=ann|path=/a|s3600"},
+		{"sub-windows", entries, nil, Limit{Algorithm: SlidingWindow, Precision: 3, Window: Window{Unit: Hour}}, "d|user=ann|path=/a|s3x3600"},
+		{"sliding log", entries, nil, Limit{Algorithm: SlidingLog, Window: Window{Unit: Hour}}, "d|user=ann|path=/a|l3600"},
+		{"token bucket", entries, nil, Limit{Algorithm: TokenBucket, Window: Window{Unit: Hour}}, "d|user=ann|path=/a|t3600"},
+		{"interval refill", entries, nil, Limit{Algorithm: TokenBucket, Interval: true, Window: Window{Unit: Hour}}, "d|user=ann|path=/a|i3600"},
+		{"leaky bucket", entries, nil, Limit{Algorithm: LeakyBucket, Window: Window{Unit: Hour}}, "d|user=ann|path=/a|q3600"},
+		{"escapes", []Entry{{`a|b`, `c=d`}, {`e~f`, `{g}\`}}, nil, Limit{Window: Window{Unit: Second}}, `d|a\|b=c\=d|e\~f=\[g}\\|f1`},
+		{"no entries", nil, nil, Limit{Window: Window{Unit: Second}}, "d|f1"},
+		{"an empty entry", []Entry{{}}, nil, Limit{Window: Window{Unit: Second}}, "d|=|f1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			key := KeyBuilder{}.AppendKey(nil, "d", c.entries, c.rule, &c.limit)
+			if string(key) != c.want {
+				t.Errorf("%s, want %s", key, c.want)
+			}
+			if err := checkKey(string(key), countedOf("d", c.entries, c.rule, &c.limit)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// The number of a limit, its name and its burst are not part of the identity.
+func TestKeyKeepsWhatIsUsed(t *testing.T) {
+	entries := []Entry{{"k", "v"}}
+	for _, a := range []Algorithm{FixedWindow, SlidingWindow, SlidingLog, TokenBucket, LeakyBucket} {
+		one := KeyBuilder{}.AppendKey(nil, "d", entries, nil, &Limit{Algorithm: a, Requests: 1, Window: Window{Unit: Day}})
+		other := KeyBuilder{}.AppendKey(nil, "d", entries, nil, &Limit{Algorithm: a, Requests: 2, Name: "n", Burst: 3, Window: Window{Unit: Day}})
+		if !bytes.Equal(one, other) {
+			t.Errorf("%v: %s and %s differ", a, one, other)
+		}
+	}
+}
+
+func TestLongKeysAreHashed(t *testing.T) {
+	limit := &Limit{Window: Window{Unit: Second}}
+	build := func(prefix string, entries ...Entry) string {
+		return string(KeyBuilder{Prefix: prefix}.AppendKey([]byte("kept "), "d", entries, nil, limit))
+	}
+	fits := MaxKeySize - len("d|k=")
+	longest := build("", Entry{"k", strings.Repeat("v", fits)})
+	if want := "kept d|k=" + strings.Repeat("v", fits) + "|f1"; longest != want {
+		t.Errorf("a key of %d bytes is not spelled out", MaxKeySize)
+	}
+	hashed := build("", Entry{"k", strings.Repeat("v", fits+1)})
+	if want := "kept d|k=" + strings.Repeat("v", keyPrefixKept-len("d|k=")) + `\#`; !strings.HasPrefix(hashed, want) || len(hashed) > 200 {
+		t.Errorf("%q does not begin with %q", hashed, want)
+	}
+	if prefixed := build("p:", Entry{"k", strings.Repeat("v", fits)}); !strings.HasPrefix(prefixed, "kept p:d|k=vvv") || len(prefixed) > 200 {
+		t.Errorf("with a prefix, %q is not hashed", prefixed)
+	}
+	// What was cut off still tells keys apart, and so does where it was cut.
+	if other := build("", Entry{"k", strings.Repeat("v", fits) + "w"}); other == hashed {
+		t.Error("two long values share a key")
+	}
+	if other := build("", Entry{"k", hashed[len("kept d|k="):strings.LastIndexByte(hashed, '|')]}); other == hashed {
+		t.Error("a value that looks like a hashed key has that key")
+	}
+}
+
+// At every place of the cut, whatever stands there: escapes of one and of several bytes, backslashes in a row.
+func TestHashedKeysAreCutBetweenEscapes(t *testing.T) {
+	limit := &Limit{Window: Window{Unit: Second}}
+	seen := make(map[string]string)
+	for _, run := range []string{`\`, `|`, `\|`, `|\`, `{`, `\\|`, `=~`, `\#`, `#`} {
+		for pad := range keyPrefixKept {
+			for _, tail := range []string{"", "x"} {
+				value := strings.Repeat("p", pad) + strings.Repeat(run, MaxKeySize) + tail
+				key := string(KeyBuilder{}.AppendKey(nil, "d", []Entry{{"k", value}}, nil, limit))
+				if err := checkKey(key, countedOf("d", []Entry{{"k", value}}, nil, limit)); err != nil {
+					t.Fatal(err)
+				}
+				if _, hashed, _ := readKey(key); hashed == "" {
+					t.Fatalf("%q is not hashed", key)
+				}
+				if other, taken := seen[key]; taken && other != value {
+					t.Fatalf("two values share the key %q", key)
+				}
+				seen[key] = value
+			}
+		}
+	}
+}
+
+// FuzzKey gives two identities that are made of the same bytes, split at different places: those are the ones that a
+// careless key confuses.
+func FuzzKey(f *testing.F) {
+	f.Add("dkvlw", uint64(0x0403020100), uint64(0x0503020101), uint16(0), uint8(0), uint8(0), uint32(60), uint32(60))
+	f.Add("d|a=b_c|f60", uint64(0x0706050302), uint64(0x0605040301), uint16(0), uint8(1), uint8(1), uint32(1), uint32(1))
+	f.Add(`d\|\=~{[x}`, uint64(0x0706050302), uint64(0x0605040301), uint16(500), uint8(0x12), uint8(0x21), uint32(5), uint32(6))
+	f.Add(`\\\\\\\\\\\\\\#`, uint64(0x0101010101), uint64(0x0101010102), uint16(60), uint8(4), uint8(4), uint32(5), uint32(5))
+	f.Add(strings.Repeat("|", 600), uint64(0x2020202020), uint64(0x2121212121), uint16(0), uint8(0), uint8(0x80), uint32(5), uint32(5))
+	f.Fuzz(func(t *testing.T, text string, cuts1, cuts2 uint64, pad uint16, how1, how2 uint8, seconds1, seconds2 uint32) {
+		text = strings.Repeat("p", int(pad%1024)) + text
+		key1, is1 := fuzzedKey(t, text, cuts1, how1, seconds1)
+		key2, is2 := fuzzedKey(t, text, cuts2, how2, seconds2)
+		if same := cmp.Equal(is1, is2); same != (key1 == key2) {
+			t.Errorf("keys %q and %q of identities that are equal: %v\n%+v\n%+v", key1, key2, same, is1, is2)
+		}
+	})
+}
+
+// fuzzedKey cuts a domain and two entries from text, and chooses a limit and shared patterns by the bits of how.
+func fuzzedKey(t *testing.T, text string, cuts uint64, how uint8, seconds uint32) (string, counted) {
+	t.Helper()
+	var parts [5]string
+	for i := range parts[1:] {
+		at := min(int(cuts&0xffff), len(text))
+		parts[i], text, cuts = text[:at], text[at:], cuts>>16|cuts<<48
+	}
+	parts[4] = text
+	entries := []Entry{{parts[1], parts[2]}, {parts[3], parts[4]}}
+	if how&0x80 != 0 {
+		entries = entries[:1]
+	}
+	var rule *Rule
+	if how&0x40 != 0 {
+		rule = &Rule{shared: []string{entries[0].Value, ""}}
+	}
+	limit := &Limit{
+		Algorithm: Algorithm(how % uint8(len(AlgorithmNames))),
+		Interval:  how&0x20 != 0,
+		FirstHit:  how&0x10 != 0,
+		Precision: seconds % 5,
+		Window:    Window{Unit: Second, Multiplier: seconds},
+	}
+	prefix := "prefix:"
+	key := KeyBuilder{Prefix: prefix}.AppendKey(nil, parts[0], entries, rule, limit)
+	is := countedOf(parts[0], entries, rule, limit)
+	body, ok := strings.CutPrefix(string(key), prefix)
+	if !ok {
+		t.Fatalf("%q has not its prefix", key)
+	}
+	if err := checkKey(body, is); err != nil {
+		t.Fatal(err)
+	}
+	return string(key), is
+}
+
+// Small pieces of the bytes that mean something in a key, so that unlikely neighbours are likely.
+func TestKeysOfDifferentIdentitiesDiffer(t *testing.T) {
+	piece := rapid.StringOfN(rapid.SampledFrom([]rune(`\|=~{[#f1a`)), 0, 3, -1)
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(label string) (string, counted) {
+			domain := piece.Draw(t, label+" domain")
+			entries := make([]Entry, rapid.IntRange(0, 3).Draw(t, label+" length"))
+			rule := &Rule{shared: make([]string, len(entries))}
+			for i := range entries {
+				entries[i] = Entry{piece.Draw(t, "key"), piece.Draw(t, "value")}
+				rule.shared[i] = rapid.SampledFrom([]string{"", "", "*", "a*"}).Draw(t, "pattern")
+			}
+			limit := &Limit{Algorithm: Algorithm(rapid.IntRange(0, 4).Draw(t, "algorithm")), Window: Window{Unit: Second}}
+			return string(KeyBuilder{}.AppendKey(nil, domain, entries, rule, limit)), countedOf(domain, entries, rule, limit)
+		}
+		key1, is1 := draw("one")
+		key2, is2 := draw("other")
+		for _, x := range []struct {
+			key string
+			is  counted
+		}{{key1, is1}, {key2, is2}} {
+			if err := checkKey(x.key, x.is); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if same := cmp.Equal(is1, is2); same != (key1 == key2) {
+			t.Fatalf("keys %q and %q of identities that are equal: %v", key1, key2, same)
+		}
+	})
+}
+
+func TestKeyAllocatesNothing(t *testing.T) {
+	entries := []Entry{{"user", "a|b"}, {"path", strings.Repeat("x", 2*MaxKeySize)}}
+	limit := &Limit{Window: Window{Unit: Day}}
+	buf := make([]byte, 0, 4*MaxKeySize)
+	if allocs := testing.AllocsPerRun(1000, func() {
+		KeyBuilder{Prefix: "p"}.AppendKey(buf, "d", entries, nil, limit)
+		KeyBuilder{Prefix: "p"}.AppendKey(buf, "d", entries[:1], nil, limit)
+	}); allocs != 0 {
+		t.Errorf("two keys allocate %v times", allocs)
+	}
+}
+
+func BenchmarkAppendKey(b *testing.B) {
+	limit := &Limit{Window: Window{Unit: Minute}}
+	for _, c := range []struct {
+		name    string
+		entries []Entry
+	}{
+		{"two-entries", []Entry{{"tenant", "tenant-000042"}, {"path", "/api/v1/route-000042"}}},
+		{"escaped", []Entry{{"tenant", "a|b=c~d{e}"}, {"path", "/api?a=b"}}},
+		{"hashed", []Entry{{"tenant", "tenant-000042"}, {"path", strings.Repeat("/long", 200)}}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			buf := make([]byte, 0, 4*MaxKeySize)
+			for b.Loop() {
+				KeyBuilder{}.AppendKey(buf, "domain", c.entries, nil, limit)
+			}
+		})
+	}
+}

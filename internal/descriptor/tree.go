@@ -1,0 +1,168 @@
+package descriptor
+
+import (
+	"fmt"
+	"strings"
+)
+
+// DomainSpec is one domain as its rule files give it.
+type DomainSpec struct {
+	Name     string
+	Children []NodeSpec
+	Position Position
+
+	Admission Admission
+	Headers   *HeaderFamilies // nil: as the server says
+}
+
+// NodeSpec is one level of the rule tree as a rule file gives it.
+type NodeSpec struct {
+	Key      string
+	Value    string // empty: any value; with a star in it: a wildcard
+	Rule     *Rule  // nil if the level has no rate limit. Compile fills in its Levels, Path and Index
+	Children []NodeSpec
+	Position Position
+
+	ShareThreshold bool // the values that match a wildcard share one counter
+	ValueToMetric  bool // the metric takes the request's value in place of the rule's
+}
+
+// Tree is the compiled rules of all domains. It is immutable.
+type Tree struct {
+	Rules   []*Rule // every rule, at its Index
+	domains map[string]*Domain
+}
+
+// Domain is one compiled domain.
+type Domain struct {
+	Name      string
+	Rules     int // how many
+	Admission Admission
+	Headers   *HeaderFamilies // nil: as the server says
+
+	edges edges
+	rules []*Rule // by node, the domain itself first; nil where a level has no rate limit
+}
+
+// node is one compiled level, by its place in Domain.rules.
+type node uint32
+
+const (
+	root   node = 0
+	noNode node = ^node(0)
+)
+
+// Compile builds the tree. The specs must not be used afterwards: their rules now belong to the tree.
+//
+// It refuses what would make matching ambiguous: a domain given twice, siblings with the same key and value, an empty
+// domain or key. Callers that know a better message check first.
+func Compile(domains []DomainSpec) (*Tree, error) {
+	t := &Tree{domains: make(map[string]*Domain, len(domains))}
+	for i := range domains {
+		spec := &domains[i]
+		if spec.Name == "" {
+			return nil, fmt.Errorf("compile rules: a domain without a name in %s", spec.Position.File)
+		}
+		if t.domains[spec.Name] != nil {
+			return nil, fmt.Errorf("compile rules: domain %q twice", spec.Name)
+		}
+		d := &Domain{Name: spec.Name, Admission: spec.Admission, Headers: spec.Headers, edges: newEdges(), rules: make([]*Rule, 1)}
+		before := len(t.Rules)
+		c := compiler{tree: t, domain: d}
+		if err := c.children(root, spec.Children); err != nil {
+			return nil, fmt.Errorf("compile domain %q: %w", spec.Name, err)
+		}
+		d.edges.ids = nil
+		d.Rules = len(t.Rules) - before
+		t.domains[spec.Name] = d
+	}
+	return t, nil
+}
+
+// compiler walks one domain; it keeps the path from the root to where it stands.
+type compiler struct {
+	tree   *Tree
+	domain *Domain
+	levels []Level
+	shared []string
+	metric []bool
+	anyOf  struct{ shared, metric bool }
+}
+
+func (c *compiler) children(parent node, specs []NodeSpec) error {
+	for i := range specs {
+		if err := c.child(parent, &specs[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *compiler) child(parent node, spec *NodeSpec) error {
+	if spec.Key == "" {
+		return fmt.Errorf("a descriptor without a key at line %d", spec.Position.Line)
+	}
+	child := node(len(c.domain.rules))
+	if !c.domain.edges.put(parent, spec.Key, spec.Value, child) {
+		return fmt.Errorf("key %q with value %q twice", spec.Key, spec.Value)
+	}
+	c.domain.rules = append(c.domain.rules, nil)
+
+	pattern := ""
+	if spec.ShareThreshold && HasWildcard(spec.Value) {
+		pattern = spec.Value
+	}
+	wasAny := c.anyOf
+	c.levels = append(c.levels, Level{Key: spec.Key, Value: spec.Value})
+	c.shared = append(c.shared, pattern)
+	c.metric = append(c.metric, spec.ValueToMetric)
+	c.anyOf.shared = c.anyOf.shared || pattern != ""
+	c.anyOf.metric = c.anyOf.metric || spec.ValueToMetric
+
+	var err error
+	if spec.Rule != nil {
+		c.domain.rules[child], err = c.rule(spec.Rule)
+	}
+	if err == nil {
+		err = c.children(child, spec.Children)
+	}
+
+	c.levels = c.levels[:len(c.levels)-1]
+	c.shared = c.shared[:len(c.shared)-1]
+	c.metric = c.metric[:len(c.metric)-1]
+	c.anyOf = wasAny
+	return err
+}
+
+func (c *compiler) rule(r *Rule) (*Rule, error) {
+	for i := range r.Limits {
+		if r.Limits[i].Arithmetic.Length != 0 {
+			continue // compiled before; another tree may be reading it
+		}
+		if err := r.Limits[i].Compile(); err != nil {
+			return nil, fmt.Errorf("limit at line %d: %w", r.Position.Line, err)
+		}
+	}
+	r.Levels = append([]Level(nil), c.levels...)
+	if c.anyOf.shared {
+		r.shared = append([]string(nil), c.shared...)
+	}
+	if c.anyOf.metric {
+		r.MetricValues = append([]bool(nil), c.metric...)
+	}
+	var path strings.Builder
+	path.WriteString(c.domain.Name)
+	for _, l := range r.Levels {
+		path.WriteByte('.')
+		path.WriteString(l.Key)
+		if l.Value != "" {
+			path.WriteByte('_')
+			path.WriteString(l.Value)
+		}
+	}
+	r.Domain = c.domain.Name
+	r.Path = path.String()
+	r.Index = len(c.tree.Rules)
+	c.tree.Rules = append(c.tree.Rules, r)
+	return r, nil
+}

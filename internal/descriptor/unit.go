@@ -1,0 +1,70 @@
+package descriptor
+
+import (
+	"strings"
+	"time"
+)
+
+// Unit is the unit of time that a limit is given per. Its numbers are the ones of Envoy's protocol.
+type Unit uint8
+
+// The units. Months have 30 days and years 365, as in every release of the protocol's other servers; a limit whose
+// windows follow the calendar says so with Window.Location.
+const (
+	UnitUnknown Unit = iota
+	Second
+	Minute
+	Hour
+	Day
+	Month
+	Year
+	Week
+)
+
+const day = 24 * time.Hour
+
+var units = [...]struct {
+	name   string
+	length time.Duration
+}{
+	UnitUnknown: {"unknown", 0},
+	Second:      {"second", time.Second},
+	Minute:      {"minute", time.Minute},
+	Hour:        {"hour", time.Hour},
+	Day:         {"day", day},
+	Month:       {"month", 30 * day},
+	Year:        {"year", 365 * day},
+	Week:        {"week", 7 * day},
+}
+
+// UnitNames lists what ParseUnit accepts, shortest unit first, for error messages.
+var UnitNames = []string{"second", "minute", "hour", "day", "week", "month", "year"}
+
+// ParseUnit returns the unit with that name in any case, or UnitUnknown.
+func ParseUnit(name string) Unit {
+	for u := Second; u.Valid(); u++ {
+		if strings.EqualFold(name, units[u].name) {
+			return u
+		}
+	}
+	return UnitUnknown
+}
+
+// Valid says whether u is one of the named units. Numbers from the wire must be asked: the protocol's enum is open.
+func (u Unit) Valid() bool { return u > UnitUnknown && int(u) < len(units) }
+
+// Length is the length of one unit, 0 for a unit that is not Valid.
+func (u Unit) Length() time.Duration {
+	if !u.Valid() {
+		return 0
+	}
+	return units[u].length
+}
+
+// String is the unit's name in lower case.
+func (u Unit) String() string {
+	if !u.Valid() {
+		return units[UnitUnknown].name
+	}
+	return units[u].name
+}
