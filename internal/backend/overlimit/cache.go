@@ -1,0 +1,267 @@
+package overlimit
+
+import (
+	"context"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// Backend is what stands behind the cache.
+type Backend interface {
+	Take(ctx context.Context, now time.Time, r *backend.Request) error
+}
+
+// Options are the settings of a Cache.
+type Options struct {
+	Backend Backend               // required
+	Bytes   int                   // what the refusals may take, keys included; default 1 MiB
+	Metrics prometheus.Registerer // nil: no metrics
+}
+
+// Cache answers takes whose refusal it knows, and asks the backend about the others.
+type Cache struct {
+	backend  Backend
+	perShard int64 // bytes
+	seed     maphash.Seed
+	shards   [shardCount]shard
+	pool     sync.Pool // *asked
+	hits     atomic.Uint64
+}
+
+const (
+	shardCount = 64
+	overhead   = 112 // bytes that a refusal takes besides its key, about
+)
+
+type shard struct {
+	mu       sync.Mutex
+	refusals map[string]refusal
+	bytes    int64
+	refunds  uint64 // how many refunds have begun or ended: a refusal that saw another number may be out of date
+}
+
+type refusal struct {
+	until    int64 // microseconds since the Unix epoch, on this process' clock
+	reset    int64
+	hits     int64 // the least that is refused
+	used     int64
+	requests uint32 // with burst: the limit that refused
+	burst    uint32
+}
+
+// asked is the working memory for what has to be asked of the backend.
+type asked struct {
+	request backend.Request
+	index   []int    // of each take in the original request
+	refunds []uint64 // what its shard's count was before asking
+}
+
+// New returns an empty cache in front of a backend.
+func New(opts Options) *Cache {
+	if opts.Bytes <= 0 {
+		opts.Bytes = 1 << 20
+	}
+	c := &Cache{backend: opts.Backend, perShard: int64(max(opts.Bytes/shardCount, 1024)), seed: maphash.MakeSeed()}
+	c.pool.New = func() any { return new(asked) }
+	for i := range c.shards {
+		c.shards[i].refusals = make(map[string]refusal)
+	}
+	if opts.Metrics != nil {
+		opts.Metrics.MustRegister(
+			prometheus.NewCounterFunc(prometheus.CounterOpts{
+				Name: "ratelimitd_over_limit_cache_hits_total",
+				Help: "Takes that the over-limit cache refused without asking the backend.",
+			}, func() float64 { return float64(c.hits.Load()) }),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "ratelimitd_over_limit_cache_entries",
+				Help: "Refusals that the over-limit cache holds.",
+			}, func() float64 { return float64(c.Len()) }))
+	}
+	return c
+}
+
+// Take answers what it can and asks the backend about the rest, in one call.
+func (c *Cache) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+	at := now.UnixMicro()
+	a := c.pool.Get().(*asked)
+	defer func() {
+		clear(a.request.Takes)
+		a.request.Takes, a.request.Outcomes = a.request.Takes[:0], a.request.Outcomes[:0]
+		a.index, a.refunds = a.index[:0], a.refunds[:0]
+		c.pool.Put(a)
+	}()
+	a.request.Together = r.Together
+
+	for start := 0; start < len(r.Takes); {
+		end := r.Group(start)
+		if !c.refuse(at, r, start, end) {
+			for i := start; i < end; i++ {
+				a.request.Takes = append(a.request.Takes, r.Takes[i])
+				a.index = append(a.index, i)
+				a.refunds = append(a.refunds, c.before(&r.Takes[i]))
+			}
+		}
+		start = end
+	}
+	if len(a.request.Takes) == 0 {
+		return nil
+	}
+	a.request.Outcomes = append(a.request.Outcomes, make([]backend.Outcome, len(a.request.Takes))...)
+	err := c.backend.Take(ctx, now, &a.request)
+	for i, original := range a.index {
+		o := &a.request.Outcomes[i]
+		r.Outcomes[original] = *o
+		c.after(at, &a.request.Takes[i], o, a.refunds[i])
+	}
+	return err
+}
+
+// refuse answers a group from the cache if all of it is refused there, or, for the limits of one descriptor, any.
+func (c *Cache) refuse(now int64, r *backend.Request, start, end int) bool {
+	refused := 0
+	for i := start; i < end; i++ {
+		if c.known(now, &r.Takes[i], &r.Outcomes[i]) {
+			refused++
+		} else {
+			r.Outcomes[i] = backend.Outcome{Allowed: true, Cached: true}
+		}
+	}
+	if refused == 0 || r.Together && refused < end-start {
+		return false
+	}
+	c.hits.Add(uint64(refused))
+	return true
+}
+
+// known fills the outcome of a take whose refusal is known.
+func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
+	if t.Hits < 0 {
+		return false
+	}
+	sh := c.shard(t.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e, ok := sh.refusals[string(t.Key)]
+	if !ok {
+		return false
+	}
+	if e.until <= now {
+		sh.forget(t.Key)
+		return false
+	}
+	if !e.of(t.Limit) || t.Hits < e.hits {
+		return false
+	}
+	*o = backend.Outcome{
+		Cached: true, Before: e.used, Used: e.used,
+		RetryAfter: time.Duration(e.until-now) * time.Microsecond,
+		ResetAfter: time.Duration(max(e.reset-now, 0)) * time.Microsecond,
+	}
+	if t.Hits > int64(t.Limit.Capacity()) {
+		o.RetryAfter = backend.Never
+	}
+	return true
+}
+
+// before is called when a take goes to the backend. A refund forgets its counter's refusal now and again afterwards:
+// whoever asks in between may have seen the counter before it was given back.
+func (c *Cache) before(t *backend.Take) uint64 {
+	sh := c.shard(t.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if t.Hits < 0 {
+		sh.refunds++
+		sh.forget(t.Key)
+	}
+	return sh.refunds
+}
+
+func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, refunds uint64) {
+	if o.Failed || o.Cached {
+		return
+	}
+	sh := c.shard(t.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if t.Hits < 0 {
+		sh.refunds++
+		sh.forget(t.Key)
+		return
+	}
+	if o.Allowed {
+		if e, ok := sh.refusals[string(t.Key)]; ok && e.of(t.Limit) && e.used < o.Used {
+			e.used = o.Used
+			sh.refusals[string(t.Key)] = e
+		}
+		return
+	}
+	if sh.refunds != refunds || !lasting(t) {
+		return
+	}
+	e := refusal{
+		until: now + o.RetryAfter.Microseconds(), reset: now + o.ResetAfter.Microseconds(),
+		hits: t.Hits, used: o.Used, requests: t.Limit.Requests, burst: t.Limit.Burst,
+	}
+	if o.Used > int64(t.Limit.Capacity()) { // refused hits were counted: everything is refused, peeks too
+		e.until, e.hits = e.reset, 0
+	} else if o.RetryAfter < 0 {
+		return // heavier than the limit: that says nothing about the counter
+	}
+	sh.remember(t.Key, e, c.perShard)
+}
+
+// lasting says whether a refusal under this limit holds until its retry-after. Where refused hits are logged one by
+// one, each refusal moves the end.
+func lasting(t *backend.Take) bool {
+	return !t.CountDenied || t.Limit.Algorithm != descriptor.SlidingLog
+}
+
+func (e *refusal) of(l *descriptor.Limit) bool { return e.requests == l.Requests && e.burst == l.Burst }
+
+func (sh *shard) forget(key []byte) {
+	if _, ok := sh.refusals[string(key)]; ok {
+		delete(sh.refusals, string(key))
+		sh.bytes -= int64(len(key)) + overhead
+	}
+}
+
+func (sh *shard) remember(key []byte, e refusal, bound int64) {
+	size := int64(len(key)) + overhead
+	if size > bound {
+		return
+	}
+	if _, ok := sh.refusals[string(key)]; !ok {
+		for other := range sh.refusals { // in random order
+			if sh.bytes+size <= bound {
+				break
+			}
+			delete(sh.refusals, other)
+			sh.bytes -= int64(len(other)) + overhead
+		}
+		sh.bytes += size
+	}
+	sh.refusals[string(key)] = e
+}
+
+func (c *Cache) shard(key []byte) *shard {
+	return &c.shards[maphash.Bytes(c.seed, key)%shardCount]
+}
+
+// Len is how many refusals the cache holds, ended ones that nobody asked for since among them.
+func (c *Cache) Len() int {
+	n := 0
+	for i := range c.shards {
+		sh := &c.shards[i]
+		sh.mu.Lock()
+		n += len(sh.refusals)
+		sh.mu.Unlock()
+	}
+	return n
+}

@@ -1,0 +1,123 @@
+package overlimit
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// asking is a store that counts the takes it was asked about, and can do something while it is asked.
+type asking struct {
+	*memory.Store
+	takes  int
+	during func()
+}
+
+func (a *asking) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+	a.takes += len(r.Takes)
+	err := a.Store.Take(ctx, now, r)
+	if f := a.during; f != nil {
+		a.during = nil
+		f()
+	}
+	return err
+}
+
+func fixed(requests uint32) *descriptor.Limit {
+	return &descriptor.Limit{Requests: requests, Window: descriptor.Window{Unit: descriptor.Minute}}
+}
+
+func settle(t *testing.T, c *Cache, now time.Time, together bool, takes ...backend.Take) []backend.Outcome {
+	t.Helper()
+	r := backend.Request{Takes: takes, Outcomes: make([]backend.Outcome, len(takes)), Together: together}
+	if err := c.Take(context.Background(), now, &r); err != nil {
+		t.Fatal(err)
+	}
+	return r.Outcomes
+}
+
+func take(key string, l *descriptor.Limit, hits int64) backend.Take {
+	return backend.Take{Key: []byte(key), Limit: l, Hits: hits}
+}
+
+func TestRefusalIsRememberedForItsHitsAndUntilItsEnd(t *testing.T) {
+	store := &asking{Store: memory.New(memory.Options{})}
+	c := New(Options{Backend: store})
+	l := fixed(5)
+	settle(t, c, noon, false, take("k", l, 3))
+	if o := settle(t, c, noon, false, take("k", l, 4))[0]; o.Allowed || o.Cached {
+		t.Fatalf("4 of the 2 left: %+v", o)
+	}
+	asked := store.takes
+	o := settle(t, c, noon.Add(10*time.Second), false, take("k", l, 5))[0]
+	if o.Allowed || !o.Cached || o.Used != 3 || o.RetryAfter != 50*time.Second || o.ResetAfter != 50*time.Second || store.takes != asked {
+		t.Errorf("5 of the 2 left, 10 s later: %+v, %d more takes asked", o, store.takes-asked)
+	}
+	if o := settle(t, c, noon, false, take("k", l, 6))[0]; !o.Cached || o.RetryAfter != backend.Never {
+		t.Errorf("6 of 5: %+v, want to be told that it never passes", o)
+	}
+	if o := settle(t, c, noon, false, take("k", l, 1))[0]; !o.Allowed || o.Used != 4 {
+		t.Errorf("1 of the 2 left: %+v, want allowed: fewer hits than were refused", o)
+	}
+	if o := settle(t, c, noon, false, take("k", l, 4))[0]; !o.Cached || o.Used != 4 {
+		t.Errorf("4 of the 1 left: %+v, want refused with what is used by now", o)
+	}
+	if o := settle(t, c, noon.Add(time.Minute), false, take("k", l, 4))[0]; !o.Allowed {
+		t.Errorf("in the next window: %+v", o)
+	}
+}
+
+// A refusal that was on its way while a refund came must not be remembered: it may have been said before the refund.
+func TestRefundWhileARefusalIsOnItsWay(t *testing.T) {
+	store := &asking{Store: memory.New(memory.Options{})}
+	c := New(Options{Backend: store})
+	l := fixed(1)
+	settle(t, c, noon, false, take("k", l, 1))
+	store.during = func() { settle(t, c, noon, false, take("k", l, -1)) }
+	settle(t, c, noon, false, take("k", l, 1))
+	if o := settle(t, c, noon, false, take("k", l, 1))[0]; !o.Allowed {
+		t.Errorf("after the refund: %+v", o)
+	}
+}
+
+func TestTogetherIsAnsweredOnlyIfAllAreKnown(t *testing.T) {
+	store := &asking{Store: memory.New(memory.Options{})}
+	c := New(Options{Backend: store})
+	narrow, wide := fixed(1), fixed(9)
+	both := func() []backend.Take { return []backend.Take{take("narrow", narrow, 1), take("wide", wide, 1)} }
+	settle(t, c, noon, true, both()...)
+	settle(t, c, noon, true, both()...)
+	asked := store.takes
+	o := settle(t, c, noon, true, both()...)
+	if o[0].Allowed || o[1].Used != 1 || store.takes != asked+2 {
+		t.Errorf("a request of which one limit is over: %+v, %d takes asked", o, store.takes-asked)
+	}
+	if o := settle(t, c, noon, true, take("narrow", narrow, 1)); !o[0].Cached {
+		t.Errorf("a request that is over as a whole: %+v", o)
+	}
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	const bytes = 256 << 10
+	c := New(Options{Backend: memory.New(memory.Options{}), Bytes: bytes})
+	l := fixed(0)
+	for i := range 20_000 {
+		over := take(fmt.Sprintf("some key of fifty bytes, more or less, %012d", i), l, 1)
+		over.CountDenied = true
+		settle(t, c, noon, false, over)
+	}
+	used := int64(0)
+	for i := range c.shards {
+		used += c.shards[i].bytes
+	}
+	if n := c.Len(); used > bytes || n < bytes/overhead/2 {
+		t.Errorf("%d refusals in %d bytes, want at most %d bytes and not far below", n, used, bytes)
+	}
+}

@@ -1,0 +1,72 @@
+package backend
+
+import (
+	"math"
+	"slices"
+	"sort"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// applySlidingLog admits hits while fewer than the limit lie in the window that ends now. An entry exactly one window
+// old is outside.
+//
+// State: Start is the time of the base in quanta, Tail the entries as offsets from it, oldest first. A hit is kept as
+// the next full quantum and compared with the last one, so that it never leaves early.
+func applySlidingLog(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
+	a := &l.Arithmetic
+	length := a.Length / a.Quantum
+	cut := now/a.Quantum - length - s.Start // offsets up to here have left
+	first := sort.Search(len(s.Tail), func(i int) bool { return int64(s.Tail[i]) > cut })
+	live := s.Tail[first:]
+	until := func(i int) int64 { return (s.Start+int64(live[i])+length)*a.Quantum - now }
+
+	limit, used := int64(l.Requests), int64(len(live))
+	o := Outcome{Before: used, Used: used, Allowed: hits < 0 || used+hits <= limit}
+	if !o.Allowed {
+		if hits > limit {
+			o.RetryAfter = Never
+		} else {
+			o.RetryAfter = micros(until(int(used + hits - limit - 1)))
+		}
+	}
+	if hits != 0 && c.adds(o.Allowed) {
+		if hits < 0 {
+			s.Tail = live[:max(0, used+hits)]
+		} else {
+			keep := hits
+			if !o.Allowed { // only the newest count: no decision looks further back
+				keep = min(hits, limit)
+				first += int(max(0, used+keep-limit))
+			}
+			at := ceilDiv(now, a.Quantum)
+			if used > 0 { // the log stays in order when the clock goes back
+				at = max(at, s.Start+int64(live[used-1]))
+			}
+			s.append(first, at, int(keep))
+		}
+		live = s.Tail
+		o.Used = int64(len(live))
+	}
+	if len(live) > 0 {
+		o.ResetAfter = micros(until(len(live) - 1))
+	}
+	return o
+}
+
+// append drops the entries before first and adds n entries at a time that is no earlier than theirs.
+func (s *State) append(first int, at int64, n int) {
+	s.Tail = slices.Delete(s.Tail, 0, first)
+	if len(s.Tail) == 0 {
+		s.Start = at
+	} else if at-s.Start > math.MaxUint32 {
+		shift := s.Tail[0]
+		for i := range s.Tail {
+			s.Tail[i] -= shift
+		}
+		s.Start += int64(shift)
+	}
+	for range n {
+		s.Tail = append(s.Tail, uint32(at-s.Start))
+	}
+}
