@@ -1,0 +1,117 @@
+package backendtest
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+)
+
+const workers = 64
+
+// runConcurrent checks that exactly the limit is admitted, whoever asks at the same time.
+func runConcurrent(t *testing.T, open func(t testing.TB) Store) {
+	t.Run("one counter", func(t *testing.T) {
+		s, key := open(t), newCase()+"k"
+		const limited, each = 1000, 32 // twice as many ask as may pass
+		var admitted atomic.Int64
+		together(t, func(int) error {
+			r := &backend.Request{Takes: make([]backend.Take, 1), Outcomes: make([]backend.Outcome, 1)}
+			for range each {
+				r.Takes[0] = backend.Take{Key: []byte(key), Limit: limit(limited, "1h"), Hits: 1}
+				if err := s.Take(t.Context(), epoch, r); err != nil {
+					return err
+				}
+				if r.Outcomes[0].Allowed {
+					admitted.Add(1)
+				}
+			}
+			return nil
+		})
+		if admitted.Load() != limited {
+			t.Errorf("%d admitted, the limit is %d", admitted.Load(), limited)
+		}
+		if o := one(t, s, epoch, backend.Take{Key: []byte(key), Limit: limit(limited, "1h")}); o.Used != limited {
+			t.Errorf("%d in use after all", o.Used)
+		}
+	})
+
+	// Each request takes one hit of a shared counter and one of its worker's own: what the shared one refuses must not
+	// be counted on the other.
+	t.Run("all or nothing", func(t *testing.T) {
+		s, prefix := open(t), newCase()
+		const limited, each = 500, 16
+		shared := []byte(prefix + "shared")
+		own := func(worker int) []byte { return fmt.Appendf(nil, "%s%d", prefix, worker) }
+		var admitted [workers]int64
+		together(t, func(worker int) error {
+			r := &backend.Request{Together: true, Outcomes: make([]backend.Outcome, 2)}
+			for i := range each {
+				r.Takes = []backend.Take{
+					{Key: own(worker), Limit: limit(each, "1h"), Hits: 1, Member: 0},
+					{Key: shared, Limit: limit(limited, "1h"), Hits: 1, Member: 1},
+				}
+				if i%2 == 1 { // the other order, to provoke whoever locks one by one
+					r.Takes[0], r.Takes[1] = r.Takes[1], r.Takes[0]
+					r.Takes[0].Member, r.Takes[1].Member = 0, 1
+				}
+				if err := s.Take(t.Context(), epoch, r); err != nil {
+					return err
+				}
+				if r.Outcomes[0].Allowed && r.Outcomes[1].Allowed {
+					admitted[worker]++
+				}
+			}
+			return nil
+		})
+		sum := int64(0)
+		for worker, n := range admitted {
+			sum += n
+			if o := one(t, s, epoch, backend.Take{Key: own(worker), Limit: limit(each, "1h")}); o.Used != n {
+				t.Errorf("worker %d: %d in use, %d were admitted", worker, o.Used, n)
+			}
+		}
+		if sum != limited {
+			t.Errorf("%d admitted, the limit is %d", sum, limited)
+		}
+	})
+
+	t.Run("hits and refunds", func(t *testing.T) {
+		s, key := open(t), newCase()+"k"
+		const each = 20
+		together(t, func(int) error {
+			r := &backend.Request{Takes: make([]backend.Take, 1), Outcomes: make([]backend.Outcome, 1)}
+			for range each {
+				for _, hits := range []int64{3, -2} {
+					r.Takes[0] = backend.Take{Key: []byte(key), Limit: limit(1_000_000, "1h"), Hits: hits}
+					if err := s.Take(t.Context(), epoch, r); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+		if o := one(t, s, epoch, backend.Take{Key: []byte(key), Limit: limit(1_000_000, "1h")}); o.Used != workers*each {
+			t.Errorf("%d in use, want %d", o.Used, workers*each)
+		}
+	})
+}
+
+// together runs f in many goroutines that start at once.
+func together(t *testing.T, f func(worker int) error) {
+	t.Helper()
+	var all sync.WaitGroup
+	begin := make(chan struct{})
+	for worker := range workers {
+		all.Go(func() {
+			<-begin
+			if err := f(worker); err != nil {
+				t.Errorf("worker %d: %v", worker, err)
+			}
+		})
+	}
+	close(begin)
+	all.Wait()
+}

@@ -1,0 +1,15 @@
+// Package backendtest is the suite that every store passes.
+//
+// It owns Run (suite.go), the scripts in testdata and how they are read (script.go), the tests of exactness under
+// concurrency (concurrent.go) and the property that a store agrees with the pure functions of package backend, take by
+// take (model.go). A store's own test calls Run; what is special to a store is tested beside it.
+//
+// Time is virtual: a store under test must let the time given to Take decide. Every case uses keys of its own, so that
+// stores may share a server.
+//
+// The scripts' outcomes are written by
+//
+//	go test ./internal/backend/memory -run Suite -update
+//
+// and read by a person before they are kept. The suite is for tests only.
+package backendtest

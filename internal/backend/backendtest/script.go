@@ -1,0 +1,221 @@
+package backendtest
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// A script is read line by line:
+//
+//	# a comment
+//	case NAME                        begins a case: all counters are fresh
+//	AT [together]                    begins a request at this time after the epoch
+//	AT TAKE -> OUTCOME               a request of one take
+//	    TAKE -> OUTCOME              a further take of the request
+//
+// A TAKE is KEY LIMIT/WINDOW HITS and words: count_denied, any or none (its vote), same (a further limit of the
+// descriptor before). The counter is named by KEY and WINDOW, as descriptor.KeyBuilder does. An OUTCOME is ok or over,
+// the hits in use before and after the take, and its times.
+
+//go:embed testdata
+var testdata embed.FS
+
+func runScripts(t *testing.T, open func(t testing.TB) Store) {
+	entries, err := testdata.ReadDir("testdata")
+	if err != nil || len(entries) == 0 {
+		t.Fatalf("%d scripts, %v", len(entries), err)
+	}
+	for _, e := range entries {
+		t.Run(strings.TrimSuffix(e.Name(), ".txt"), func(t *testing.T) {
+			want, err := testdata.ReadFile("testdata/" + e.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := play(open(t), string(want))
+			if err != nil {
+				t.Fatalf("%s:%v", e.Name(), err)
+			}
+			if *update {
+				_, here, _, _ := runtime.Caller(0)
+				if err := os.WriteFile(filepath.Join(filepath.Dir(here), "testdata", e.Name()), []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			wants, gots := strings.Split(string(want), "\n"), strings.Split(got, "\n")
+			for i := range wants {
+				if wants[i] != gots[i] {
+					t.Errorf("%s:%d:\n want %s\n got  %s", e.Name(), i+1, wants[i], gots[i])
+				}
+			}
+		})
+	}
+}
+
+// pending is a request that is being read, and the lines where its outcomes belong.
+type pending struct {
+	request backend.Request
+	at      time.Time
+	lines   []int
+}
+
+// play runs a script and returns it with the outcomes that the store gave.
+func play(s Store, script string) (string, error) {
+	lines := strings.Split(script, "\n")
+	prefix := newCase()
+	var p *pending
+	flush := func() error {
+		if p == nil {
+			return nil
+		}
+		r := &p.request
+		r.Outcomes = make([]backend.Outcome, len(r.Takes))
+		if err := s.Take(context.Background(), p.at, r); err != nil {
+			return err
+		}
+		for i, n := range p.lines {
+			left, _, _ := strings.Cut(lines[n], "->")
+			lines[n] = fmt.Sprintf("%-44s -> %s", strings.TrimRight(left, " "), outcomeText(&r.Outcomes[i]))
+		}
+		p = nil
+		return nil
+	}
+
+	for n, line := range lines {
+		left, _, _ := strings.Cut(line, "->")
+		words := strings.Fields(left)
+		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
+			continue
+		}
+		indented := line[0] == ' '
+		if !indented {
+			if err := flush(); err != nil {
+				return "", fmt.Errorf("%d: %w", n, err) // the request ended on a line before
+			}
+		}
+		switch {
+		case words[0] == "case":
+			prefix = newCase()
+			continue
+		case indented && p == nil:
+			return "", fmt.Errorf("%d: no request begins before this take", n+1)
+		case !indented:
+			at, err := time.ParseDuration(words[0])
+			if err != nil {
+				return "", fmt.Errorf("%d: %w", n+1, err)
+			}
+			p = &pending{at: epoch.Add(at)}
+			words = words[1:]
+			if len(words) == 1 && words[0] == "together" {
+				p.request.Together = true
+				continue
+			}
+		}
+		take, same, err := parseTake(prefix, words)
+		if err != nil {
+			return "", fmt.Errorf("%d: %w", n+1, err)
+		}
+		if k := len(p.request.Takes); k > 0 {
+			take.Member = p.request.Takes[k-1].Member
+			if !same {
+				take.Member++
+			}
+		}
+		p.request.Takes = append(p.request.Takes, take)
+		p.lines = append(p.lines, n)
+	}
+	if err := flush(); err != nil {
+		return "", fmt.Errorf("%d: %w", len(lines), err)
+	}
+	return strings.Join(lines, "\n"), nil
+}
+
+func parseTake(prefix string, words []string) (take backend.Take, same bool, err error) {
+	if len(words) < 3 {
+		return take, false, fmt.Errorf("a take is KEY LIMIT/WINDOW HITS, not %q", words)
+	}
+	requests, window, ok := strings.Cut(words[1], "/")
+	if !ok {
+		return take, false, fmt.Errorf("a limit is REQUESTS/WINDOW, not %q", words[1])
+	}
+	n, err := strconv.ParseUint(requests, 10, 32)
+	if err != nil {
+		return take, false, err
+	}
+	w, err := parseWindow(window)
+	if err != nil {
+		return take, false, err
+	}
+	take.Limit = &descriptor.Limit{Requests: uint32(n), Window: w}
+	take.Key = fmt.Appendf(nil, "%s%s|f%d", prefix, words[0], int64(w.Length().Seconds()))
+	if words[2] == "max" {
+		take.Hits = backend.MaxHits
+	} else if take.Hits, err = strconv.ParseInt(words[2], 10, 64); err != nil {
+		return take, false, err
+	}
+	for _, word := range words[3:] {
+		switch word {
+		case "count_denied":
+			take.CountDenied = true
+		case "any":
+			take.Vote = backend.VoteAny
+		case "none":
+			take.Vote = backend.VoteNone
+		case "same":
+			same = true
+		default:
+			return take, false, fmt.Errorf("unknown word %q", word)
+		}
+	}
+	return take, same, nil
+}
+
+// parseWindow reads 10s, 5m, 1h, 1d, 1w, 1mo or 1y.
+func parseWindow(s string) (descriptor.Window, error) {
+	digits := strings.TrimRight(s, "abcdefghijklmnopqrstuvwxyz")
+	n, err := strconv.ParseUint(digits, 10, 32)
+	if err != nil {
+		return descriptor.Window{}, fmt.Errorf("read window %q: %w", s, err)
+	}
+	units := map[string]descriptor.Unit{
+		"s": descriptor.Second, "m": descriptor.Minute, "h": descriptor.Hour, "d": descriptor.Day,
+		"w": descriptor.Week, "mo": descriptor.Month, "y": descriptor.Year,
+	}
+	unit, ok := units[s[len(digits):]]
+	if !ok {
+		return descriptor.Window{}, fmt.Errorf("read window %q: unknown unit", s)
+	}
+	return descriptor.Window{Unit: unit, Multiplier: uint32(n)}, nil
+}
+
+func outcomeText(o *backend.Outcome) string {
+	verdict, retry := "ok  ", ""
+	if !o.Allowed {
+		verdict, retry = "over", " retry "+o.RetryAfter.String()
+		if o.RetryAfter == backend.Never {
+			retry = " retry never"
+		}
+	}
+	if o.Allowed && o.RetryAfter != 0 {
+		retry = " retry " + o.RetryAfter.String() + " although it passed"
+	}
+	text := fmt.Sprintf("%s %d>%d%s reset %v", verdict, o.Before, o.Used, retry, o.ResetAfter)
+	if o.Delay != 0 {
+		text += " delay " + o.Delay.String()
+	}
+	if o.Failed || o.Cached {
+		text += fmt.Sprintf(" failed=%v cached=%v", o.Failed, o.Cached)
+	}
+	return text
+}

@@ -1,0 +1,132 @@
+package backendtest
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+var update = flag.Bool("update", false, "write the outcomes into the suite's scripts")
+
+// Store is what the suite tests.
+type Store interface {
+	Take(ctx context.Context, now time.Time, r *backend.Request) error
+}
+
+// Run runs the suite on stores that open makes. They may be one and the same.
+func Run(t *testing.T, open func(t testing.TB) Store) {
+	t.Run("scripts", func(t *testing.T) { runScripts(t, open) })
+	t.Run("edges", func(t *testing.T) { runEdges(t, open(t)) })
+	t.Run("concurrent", func(t *testing.T) { runConcurrent(t, open) })
+	t.Run("model", func(t *testing.T) { runModel(t, open) })
+}
+
+// epoch is the instant that the suite's times are counted from: a whole year of 365 days since 1970, so that windows
+// of every unit but the week and the month begin there.
+var epoch = time.Unix(58*365*24*3600, 0)
+
+var cases atomic.Int64
+
+// newCase returns a prefix for keys that no other case uses.
+func newCase() string { return fmt.Sprintf("case%d|", cases.Add(1)) }
+
+// runEdges takes what no table needs to spell out.
+func runEdges(t *testing.T, s Store) {
+	t.Run("nothing to take", func(t *testing.T) {
+		if err := s.Take(t.Context(), epoch, &backend.Request{}); err != nil {
+			t.Fatal(err)
+		}
+	})
+
+	t.Run("keys of any bytes", func(t *testing.T) {
+		prefix := newCase()
+		keys := []string{"", "a", "a\x00", "\r\n", "{a}", "ключ", "\xff\xfe", " a", "a "}
+		for round := int64(1); round <= 2; round++ {
+			for _, k := range keys {
+				o := one(t, s, epoch, backend.Take{Key: []byte(prefix + k), Limit: limit(2, "1m"), Hits: 1})
+				if want := round - 1; !o.Allowed || o.Before != want {
+					t.Fatalf("round %d, key %q: %+v", round, k, o)
+				}
+			}
+		}
+	})
+
+	t.Run("the caller's bytes are not kept", func(t *testing.T) {
+		key := []byte(newCase() + "aaaa")
+		one(t, s, epoch, backend.Take{Key: key, Limit: limit(10, "1m"), Hits: 3})
+		copy(key[len(key)-4:], "bbbb")
+		if o := one(t, s, epoch, backend.Take{Key: key, Limit: limit(10, "1m"), Hits: 1}); o.Before != 0 {
+			t.Fatalf("another key found %d hits", o.Before)
+		}
+	})
+
+	t.Run("a thousand takes", func(t *testing.T) {
+		prefix, n := newCase(), 1500
+		for _, together := range []bool{false, true} {
+			r := &backend.Request{Together: together, Outcomes: make([]backend.Outcome, 2*n)}
+			for i := range 2 * n {
+				key := fmt.Appendf(nil, "%s%d", prefix, i%n)
+				r.Takes = append(r.Takes, backend.Take{Key: key, Limit: limit(10, "1h"), Hits: 1, Member: i})
+			}
+			if err := s.Take(t.Context(), epoch, r); err != nil {
+				t.Fatal(err)
+			}
+			first := int64(0)
+			if together {
+				first = 2
+			}
+			for i, o := range r.Outcomes {
+				if want := first + int64(i/n); !o.Allowed || o.Before != want || o.Used != want+1 {
+					t.Fatalf("take %d: %+v", i, o)
+				}
+			}
+		}
+	})
+
+	t.Run("the most that can be counted", func(t *testing.T) {
+		take := backend.Take{Key: []byte(newCase() + "k"), Limit: limit(math.MaxUint32, "1h"), Hits: backend.MaxHits, CountDenied: true}
+		r := &backend.Request{}
+		for i := range 300 {
+			take.Member = i
+			r.Takes = append(r.Takes, take)
+		}
+		r.Outcomes = make([]backend.Outcome, len(r.Takes))
+		for range 2 {
+			if err := s.Take(t.Context(), epoch, r); err != nil {
+				t.Fatal(err)
+			}
+			if o := r.Outcomes[299]; o.Allowed || o.Used != backend.MaxCount {
+				t.Fatalf("%+v", o)
+			}
+		}
+		take.Hits = -backend.MaxHits
+		if o := one(t, s, epoch, take); !o.Allowed || o.Used != backend.MaxCount-backend.MaxHits {
+			t.Fatalf("%+v", o)
+		}
+	})
+}
+
+// one takes once.
+func one(t testing.TB, s Store, now time.Time, take backend.Take) backend.Outcome {
+	t.Helper()
+	r := &backend.Request{Takes: []backend.Take{take}, Outcomes: make([]backend.Outcome, 1)}
+	if err := s.Take(context.Background(), now, r); err != nil {
+		t.Fatal(err)
+	}
+	return r.Outcomes[0]
+}
+
+func limit(requests uint32, window string) *descriptor.Limit {
+	w, err := parseWindow(window)
+	if err != nil {
+		panic(err)
+	}
+	return &descriptor.Limit{Requests: requests, Window: w}
+}

@@ -1,0 +1,39 @@
+package redis_test
+
+import (
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+// patience is what tests of exactness allow a call: only tests of bounded waits measure time.
+const patience = 5 * time.Second
+
+func TestMain(m *testing.M) {
+	redis.LogTo(slog.New(slog.DiscardHandler))
+	os.Exit(m.Run())
+}
+
+func TestSuite(t *testing.T) {
+	client := dial(t, redistest.Start(t))
+	backendtest.Run(t, func(testing.TB) backendtest.Store {
+		return redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: true})
+	})
+}
+
+func dial(t testing.TB, s *redistest.Server) goredis.UniversalClient {
+	t.Helper()
+	c, err := redis.Dial(redis.DialOptions{URL: s.Addr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
