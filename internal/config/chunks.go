@@ -1,0 +1,172 @@
+package config
+
+import (
+	"bytes"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// The YAML library takes most of the time of loading: about a second for 100,000 rules on one core. A large file is
+// therefore cut between the descriptors of its top-level list, and the pieces are read side by side. It also keeps the
+// nodes of only a few pieces alive at a time, which spares the garbage collector.
+//
+// This is a short cut that may only lead where the long way leads. It is taken if the file has the usual form (domain
+// and descriptors in block style, descriptors last), and only if nothing at all is wrong with any piece: else the file
+// is read as a whole, and what that says counts. A cut in a wrong place cannot go unnoticed: within quotes or brackets
+// it leaves them open, and everywhere else a line that begins at the list's indentation with a dash begins an entry.
+const (
+	chunkedFrom = 512 << 10 // bytes of a file that is worth cutting
+	chunkSize   = 128 << 10 // bytes of a piece, about
+)
+
+// chunk is a piece of the top-level list.
+type chunk struct {
+	data  []byte
+	lines int // before it in the file
+}
+
+// readInChunks reads a file in pieces. It returns nil if the file must be read as a whole.
+func readInChunks(name string, data []byte) *source {
+	if len(data) < chunkedFrom {
+		return nil
+	}
+	return readCut(name, data, chunkSize)
+}
+
+func readCut(name string, data []byte, size int) *source {
+	head, chunks := cut(data, size)
+	if len(chunks) < 2 {
+		return nil
+	}
+	r := &reader{file: name}
+	docs, err := documents(head)
+	if err != nil || len(docs) != 1 || len(docs[0].Content) != 1 {
+		return nil
+	}
+	root := docs[0].Content[0]
+	if root.Kind != yaml.MappingNode || len(root.Content) < 2 {
+		return nil
+	}
+	if n := len(root.Content); root.Content[n-2].Value != "descriptors" || root.Content[n-1].Tag != "!!null" {
+		return nil
+	}
+	domain := r.document(root)
+	if len(r.errs) > 0 {
+		return nil
+	}
+
+	pieces := make([][]descriptor.NodeSpec, len(chunks))
+	readers := make([]reader, len(chunks))
+	var next atomic.Int64
+	var failed atomic.Bool
+	var workers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(chunks)) {
+		workers.Go(func() {
+			for !failed.Load() {
+				i := int(next.Add(1)) - 1
+				if i >= len(chunks) {
+					return
+				}
+				readers[i] = reader{file: name, lines: chunks[i].lines, level: 1}
+				specs, ok := readChunk(&readers[i], chunks[i].data)
+				if !ok {
+					failed.Store(true)
+				}
+				pieces[i] = specs
+			}
+		})
+	}
+	workers.Wait()
+	if failed.Load() {
+		return nil
+	}
+
+	s := &source{}
+	expanded, total := 0, 0
+	for i := range pieces {
+		expanded += readers[i].expanded
+		s.rules += readers[i].rules
+		total += len(pieces[i])
+	}
+	domain.Children = make([]descriptor.NodeSpec, 0, total)
+	for _, p := range pieces {
+		domain.Children = append(domain.Children, p...)
+	}
+	if r.twice(domain.Children); len(r.errs) > 0 || expanded > maxExpanded {
+		return nil
+	}
+	s.domains = []descriptor.DomainSpec{domain}
+	return s
+}
+
+func readChunk(r *reader, data []byte) ([]descriptor.NodeSpec, bool) {
+	docs, err := documents(data)
+	if err != nil || len(docs) != 1 || len(docs[0].Content) != 1 {
+		return nil, false
+	}
+	root := docs[0].Content[0]
+	if root.Kind != yaml.SequenceNode {
+		return nil, false
+	}
+	specs := r.descriptorList(root.Content)
+	return specs, len(r.errs) == 0
+}
+
+// cut parts a file into what comes before the first entry of its list of descriptors, and the entries in pieces of
+// about size bytes. No pieces: the file does not have the form that can be cut.
+func cut(data []byte, size int) (head []byte, chunks []chunk) {
+	// YAML counts lines by these, too.
+	if bytes.IndexByte(data, '\r') >= 0 || bytes.Contains(data, []byte("\u0085")) ||
+		bytes.Contains(data, []byte("\u2028")) || bytes.Contains(data, []byte("\u2029")) {
+		return nil, nil
+	}
+	var (
+		line   int  // number of the line that begins at at
+		list   bool // whether the line `descriptors:` has been seen
+		indent = -1 // of the list's entries
+		start  int  // of the piece being gathered
+		from   int  // its first line
+	)
+	for at := 0; at < len(data); line++ {
+		end := len(data)
+		if i := bytes.IndexByte(data[at:], '\n'); i >= 0 {
+			end = at + i + 1
+		}
+		text := data[at:end]
+		lead := 0
+		for lead < len(text) && text[lead] == ' ' {
+			lead++
+		}
+		text = text[lead:]
+		begins := text[0:min(2, len(text))]
+		entry := string(begins) == "- " || string(begins) == "-\n"
+		switch {
+		case len(text) == 0 || text[0] == '\n' || text[0] == '#':
+		case !list:
+			rest, found := bytes.CutPrefix(text, []byte("descriptors:"))
+			comment := bytes.TrimLeft(rest, " ")
+			list = lead == 0 && found && (len(bytes.TrimSpace(rest)) == 0 || comment[0] == '#' && len(comment) < len(rest))
+		case indent < 0:
+			if !entry {
+				return nil, nil
+			}
+			indent, head, start, from = lead, data[:at], at, line
+		case lead > indent:
+		case lead < indent || !entry:
+			return nil, nil
+		case at-start >= size:
+			chunks = append(chunks, chunk{data[start:at], from})
+			start, from = at, line
+		}
+		at = end
+	}
+	if indent < 0 {
+		return nil, nil
+	}
+	return head, append(chunks, chunk{data[start:], from})
+}

@@ -1,0 +1,437 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// conformanceCase is a set of rule files, and whether the reference loads it.
+type conformanceCase struct {
+	Name  string
+	Files []string
+	Loads bool
+	Note  string // where we mean to differ
+}
+
+func conformanceCases(t testing.TB) []conformanceCase {
+	t.Helper()
+	data, err := os.ReadFile("testdata/rule-files.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []conformanceCase
+	if err := json.Unmarshal(data, &cases); err != nil {
+		t.Fatal(err)
+	}
+	return cases
+}
+
+func filesOf(texts ...string) []File {
+	var files []File
+	for i, text := range texts {
+		files = append(files, File{fmt.Sprintf("%c.yaml", 'a'+i), []byte(text)})
+	}
+	return files
+}
+
+// checkPositions reports errors that name no place, or one that does not exist in the file.
+func checkPositions(t testing.TB, files []File, errs []*Error) {
+	t.Helper()
+	for _, e := range errs {
+		var text string
+		for _, f := range files {
+			if f.Name == e.File {
+				text = string(f.Data)
+			}
+		}
+		all := splitLines(text)
+		if e.Line < 1 || e.Line > len(all) {
+			t.Errorf("%v: the file has %d lines", e, len(all))
+			continue
+		}
+		if width := utf8.RuneCountInString(all[e.Line-1]); e.Col < 1 || e.Col > width+1 {
+			t.Errorf("%v: the line has %d characters", e, width)
+		}
+		if len(e.Msg) < 10 {
+			t.Errorf("%v: says too little", e)
+		}
+	}
+}
+
+// splitLines splits a text where YAML sees a line end, and into at least one line.
+func splitLines(text string) []string {
+	text = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n").Replace(text)
+	text = strings.TrimPrefix(text, "\ufeff")
+	lines := strings.Split(text, "\n")
+	if len(lines) > 1 && lines[len(lines)-1] == "" {
+		lines = lines[:len(lines)-1]
+	}
+	return lines
+}
+
+func TestConformance(t *testing.T) {
+	ours := map[string]bool{ // the noted cases: what we do
+		"no-requests":         true,
+		"same-yaml-key-twice": false,
+		"two-documents":       true,
+		"replaces-unknown":    true,
+	}
+	for _, c := range conformanceCases(t) {
+		t.Run(c.Name, func(t *testing.T) {
+			want, chosen := ours[c.Name]
+			if !chosen {
+				want = c.Loads
+			}
+			if c.Note != "" && !chosen {
+				t.Fatalf("a noted case that we have not chosen an answer for: %s", c.Note)
+			}
+			files := filesOf(c.Files...)
+			_, errs := Compile(files, false)
+			if got := len(errs) == 0; got != want {
+				t.Fatalf("loads: %v, want %v; errors %v", got, want, errs)
+			}
+			checkPositions(t, files, errs)
+		})
+	}
+}
+
+func TestBothDocumentsOfAFileAreLoaded(t *testing.T) {
+	tree, errs := Compile(filesOf("domain: a\n---\n---\ndomain: b\ndescriptors:\n  - {key: k, rate_limit: {unlimited: true}}\n---\n"), false)
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	if tree.Domain("a") == nil || tree.Domain("b") == nil || tree.Domains() != 2 || len(tree.Rules) != 1 {
+		t.Fatalf("domains %d, rules %d", tree.Domains(), len(tree.Rules))
+	}
+}
+
+func TestEveryKeyReachesTheRule(t *testing.T) {
+	tree, errs := Compile(filesOf(`# a comment
+domain: shop
+descriptors:
+  - key: tier
+    value: gold*
+    share_threshold: true
+    descriptors:
+      - key: user
+        value_to_metric: true
+        detailed_metric: yes
+        shadow_mode: true
+        quota_mode: on
+        metadata:
+          owner: team
+          tiers: [1, 2.5, {x: y}, null, 0x10, 2001-01-01]
+          live: true
+          big: 18446744073709551615
+        rate_limit:
+          name: per_user
+          unit: Week
+          requests_per_unit: 0x10
+          replaces:
+            - name: other
+            - name: third
+  - key: free
+    rate_limit:
+      unlimited: true
+      name: none
+`), false)
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	d := tree.Domain("shop")
+	r := d.Match([]descriptor.Entry{{Key: "tier", Value: "golden"}, {Key: "user", Value: "u"}})
+	if r == nil {
+		t.Fatal("no rule matched")
+	}
+	if !r.Shares(0) || r.Shares(1) {
+		t.Errorf("shares: %v %v, want the first level alone", r.Shares(0), r.Shares(1))
+	}
+	limit := r.Limits[0]
+	limit.Arithmetic = descriptor.Arithmetic{} // the tree's, not the file's
+	got := descriptor.Rule{Name: r.Name, Limits: []descriptor.Limit{limit}, Replaces: r.Replaces, Shadow: r.Shadow, Quota: r.Quota,
+		DetailedMetric: r.DetailedMetric, MetricValues: r.MetricValues, Metadata: r.Metadata, Position: r.Position, Path: r.Path}
+	want := descriptor.Rule{
+		Name:     "per_user",
+		Limits:   []descriptor.Limit{{Name: "per_user", Requests: 16, Window: descriptor.Window{Unit: descriptor.Week}}},
+		Replaces: []string{"other", "third"},
+		Shadow:   true, Quota: true, DetailedMetric: true,
+		MetricValues: []bool{false, true},
+		Metadata: map[string]any{"owner": "team", "live": true, "big": 18446744073709551615.0,
+			"tiers": []any{1, 2.5, map[string]any{"x": "y"}, nil, 16, "2001-01-01"}},
+		Position: descriptor.Position{File: "a.yaml", Line: 8, Col: 9},
+		Path:     "shop.tier_gold*.user",
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(descriptor.Rule{})); diff != "" {
+		t.Errorf("rule (-want +got):\n%s", diff)
+	}
+	free := d.Match([]descriptor.Entry{{Key: "free", Value: "x"}})
+	if free == nil || !free.Unlimited || len(free.Limits) != 0 || free.Name != "none" {
+		t.Errorf("unlimited rule: %+v", free)
+	}
+}
+
+// Anchors, aliases and merge keys stand for what they repeat; a map's own keys win over merged ones, and earlier
+// merges over later ones.
+func TestAnchors(t *testing.T) {
+	tree, errs := Compile(filesOf(`domain: a
+descriptors:
+  - &one
+    key: one
+    shadow_mode: true
+    rate_limit: &limit {unit: day, requests_per_unit: 3}
+    descriptors: &below
+      - key: below
+        rate_limit: {<<: *limit, unit: hour}
+  - <<: [{key: two, quota_mode: true}, *one]
+    metadata: &m {a: 1, b: {<<: {c: 2}}}
+  - key: three
+    rate_limit: *limit
+    descriptors: *below
+    metadata: {<<: *m, a: 2}
+`), false)
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	d := tree.Domain("a")
+	match := func(keys ...string) *descriptor.Rule {
+		t.Helper()
+		var entries []descriptor.Entry
+		for _, k := range keys {
+			entries = append(entries, descriptor.Entry{Key: k, Value: "v"})
+		}
+		r := d.Match(entries)
+		if r == nil {
+			t.Fatalf("%v matches nothing", keys)
+		}
+		return r
+	}
+	for _, k := range []string{"one", "two", "three"} {
+		if l := match(k).Limits[0]; l.Requests != 3 || l.Window.Unit != descriptor.Day {
+			t.Errorf("%s: %+v", k, l)
+		}
+		if l := match(k, "below").Limits[0]; l.Requests != 3 || l.Window.Unit != descriptor.Hour {
+			t.Errorf("%s, below: %+v", k, l)
+		}
+	}
+	if two := match("two"); !two.Shadow || !two.Quota {
+		t.Errorf("two: shadow %v, quota %v", two.Shadow, two.Quota)
+	}
+	want := map[string]any{"a": 2, "b": map[string]any{"c": 2}}
+	if diff := cmp.Diff(want, match("three").Metadata); diff != "" {
+		t.Errorf("metadata (-want +got):\n%s", diff)
+	}
+	if match("one", "below") == match("three", "below") {
+		t.Error("two rules from one anchor are one rule")
+	}
+}
+
+func TestErrors(t *testing.T) {
+	deep := "domain: a\ndescriptors: " + strings.Repeat("[{key: k, descriptors: ", 33) + "[]" + strings.Repeat("}]", 33) + "\n"
+	bomb := "domain: a\ndescriptors:\n  - {key: k, metadata: {a: &a [x, x, x, x, x, x, x, x, x, x]"
+	for c := 'b'; c < 'j'; c++ {
+		bomb += fmt.Sprintf(", %c: &%c [%s]", c, c, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*%c,", c-1), 10), ","))
+	}
+	bomb += "}}\n"
+
+	for _, c := range []struct {
+		name  string
+		files []string
+		merge bool
+		want  []string // all of them, in order; the end of a message may be left out
+	}{
+		{"all errors of all files at once", []string{
+			"domain: a\ndescriptors:\n  - key: k\n    ratelimit: {unit: day}\n  - value: v\n    rate_limit: {unit: fortnite, requests_per_unit: -3}\n",
+			"domain: b\ndescriptor: []\n",
+		}, false, []string{
+			"a.yaml:4:5: unknown key `ratelimit`: did you mean `rate_limit`?",
+			"a.yaml:5:5: a descriptor without a `key`",
+			"a.yaml:6:24: unknown unit \"fortnite\": write `second`, `minute`",
+			"a.yaml:6:53: `requests_per_unit` must be a whole number from 0 to 4294967295, this is -3",
+			"b.yaml:2:1: unknown key `descriptor`: did you mean `descriptors`?",
+		}},
+		{"camel case", []string{"domain: a\ndescriptors: [{key: k, rateLimit: {unit: minutes, requestsPerUnit: 3}}]\n"}, false, []string{
+			"a.yaml:2:24: unknown key `rateLimit`: did you mean `rate_limit`?",
+		}},
+		{"unit in the plural", []string{"domain: a\ndescriptors: [{key: k, rate_limit: {unit: minutes, requestsPerUnit: 3}}]\n"}, false, []string{
+			"a.yaml:2:43: unknown unit \"minutes\": did you mean `minute`?",
+			"a.yaml:2:52: unknown key `requestsPerUnit`: did you mean `requests_per_unit`?",
+		}},
+		{"nothing like it", []string{"domain: a\nversion: 3\n"}, false, []string{
+			"a.yaml:2:1: unknown key `version`: the top of a rule file has `domain` and `descriptors`",
+		}},
+		{"key in the wrong map", []string{"domain: a\ndescriptors: [{key: k, unit: day, rate_limit: {unlimited: true, shadow_mode: true}}]\n"}, false, []string{
+			"a.yaml:2:24: `unit` does not belong in a descriptor: it is a key of `rate_limit`",
+			"a.yaml:2:65: `shadow_mode` does not belong in `rate_limit`: it is a key of a descriptor",
+		}},
+		{"an extension that is not there yet", []string{"domain: a\ndescriptors: [{key: k, rate_limit: {unit: day, algorithm: x}}]\n"}, false, []string{
+			"a.yaml:2:48: unknown key `algorithm`: `rate_limit` has `unit`,",
+		}},
+		{"same key twice in a map", []string{"domain: a\ndescriptors:\n  - key: k\n    shadow_mode: true\n    shadow_mode: false\n    metadata: {x: 1, x: 2}\n"}, false, []string{
+			"a.yaml:5:5: key `shadow_mode` twice in one map: the first is on line 4",
+			"a.yaml:6:22: key `x` twice in one map: the first is on line 6",
+		}},
+		{"siblings twice", []string{"domain: a\ndescriptors:\n  - {key: k, value: v}\n  - {key: k}\n  - {key: k, value: v}\n  - {key: k, value: \"\"}\n"}, false, []string{
+			"a.yaml:5:5: a descriptor with key \"k\" and value \"v\" twice: the first is on line 3",
+			"a.yaml:6:5: a descriptor with key \"k\" and no value twice: the first is on line 4",
+		}},
+		{"domain twice in a file", []string{"domain: a\n---\ndomain: b\n---\ndomain: a\n"}, false, []string{
+			"a.yaml:5:9: domain \"a\" twice, it belongs to a.yaml:1",
+		}},
+		{"domain in two files", []string{"domain: a\n", "domain: a\n", "domain: c\n"}, false, []string{
+			"b.yaml:1:9: domain \"a\" twice, it belongs to a.yaml:1",
+		}},
+		{"merged domains with the same descriptor", []string{
+			"domain: a\ndescriptors: [{key: k}, {key: j}]\n", "domain: a\ndescriptors: [{key: l}]\n", "domain: a\ndescriptors: [{key: l}, {key: j, value: x}]\n",
+		}, true, []string{
+			"c.yaml:2:15: a descriptor with key \"l\" and no value twice in domain \"a\": the first is at b.yaml:2",
+		}},
+		{"float", []string{"domain: a\ndescriptors: [{key: 1.5, rate_limit: {unit: day, requests_per_unit: 2.0}}]\n"}, false, []string{
+			"a.yaml:2:21: `key` must be text, this is the number 1.5: write it in quotes, \"1.5\"",
+			"a.yaml:2:69: `requests_per_unit` must be a whole number from 0 to 4294967295, this is the number 2.0",
+		}},
+		{"number in quotes", []string{"domain: a\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: \"2\"}}]\n"}, false, []string{
+			"a.yaml:2:67: `requests_per_unit` must be a whole number from 0 to 4294967295, this is the text \"2\"",
+		}},
+		{"too deep", []string{deep}, false, []string{"a.yaml:2:7"}},
+		{"alias bomb", []string{bomb}, false, []string{"a.yaml:3:"}},
+		{"alias within its anchor", []string{"domain: a\ndescriptors: &d\n  - key: k\n    descriptors: *d\n"}, false, []string{
+			"a.yaml:4:18: the alias *d stands within its own anchor",
+		}},
+		{"merge within itself", []string{"domain: a\ndescriptors:\n  - &d\n    key: k\n    <<: *d\n    <<: {}\n"}, false, []string{
+			"a.yaml:5:9", "a.yaml:6:5: key `<<` twice in one map",
+		}},
+		{"merge of a list item that is no map", []string{"domain: a\ndescriptors:\n  - {key: k, <<: [x]}\n  - {key: j, <<: 3}\n"}, false, []string{
+			"a.yaml:3:19: `<<` merges maps, this is the text \"x\"", "a.yaml:4:18: `<<` merges a map or a list of maps, this is the number 3",
+		}},
+		{"an error behind an anchor is told once", []string{"domain: a\ndescriptors:\n  - {key: a, rate_limit: &l {unit: eon}}\n  - {key: b, rate_limit: *l}\n  - {key: c, rate_limit: *l}\n"}, false, []string{
+			"a.yaml:3:36: unknown unit \"eon\"",
+		}},
+		{"metadata that no answer can carry", []string{"domain: a\ndescriptors:\n  - {key: a, metadata: {x: .inf, y: !!binary aGk=, [1]: 2}}\n  - {key: b, metadata: [1]}\n"}, false, []string{
+			"a.yaml:3:28: `metadata` may hold", "a.yaml:3:37: `metadata` may hold", "a.yaml:3:52: a key in `metadata` must be text, this is a list",
+			"a.yaml:4:24: `metadata` must be a map, this is a list",
+		}},
+
+		{"wrong indentation", []string{"domain: a\ndescriptors:\n  - key: k\n    value: x\n   rate_limit: {}\n"}, false, []string{"a.yaml:5:1: not YAML: did not find expected"}},
+		{"tab", []string{"domain: a\ndescriptors:\n  - key: k\n\t  value: x\n"}, false, []string{"a.yaml:4:1: not YAML: found a tab character that violates indentation: a tab cannot indent: use spaces"}},
+		{"star without quotes", []string{"domain: a\ndescriptors:\n  - key: k\n    value: *\n"}, false, []string{
+			"a.yaml:4:1: not YAML: did not find expected alphabetic or numeric character: a value that begins with * or & must stand in quotes"}},
+		{"star and letters without quotes", []string{"domain: a\ndescriptors:\n  - key: k\n    value: *foo\n  - key: j\n  - key: l\n"}, false, []string{
+			"a.yaml:4:12: not YAML: unknown anchor 'foo' referenced: if the * is part of a value, put the value in quotes"}},
+		{"unclosed bracket", []string{"domain: a\ndescriptors:\n  - {key: k\n  - key: j\n"}, false, []string{"a.yaml:4:1: not YAML: did not find expected ',' or '}'"}},
+		{"unclosed quote", []string{"domain: a\ndescriptors:\n  - key: \"k\n  - key: j\n"}, false, []string{"a.yaml:3:1: not YAML: found unexpected end of stream: a quote is opened here and not closed"}},
+		{"colon in a value", []string{"domain: a\ndescriptors:\n  - key: k\n    value: a: b\n"}, false, []string{"a.yaml:4:1: not YAML: mapping values are not allowed in this context"}},
+		{"not UTF-8", []string{"domain: a\ndescriptors:\n  - key: k\xff\n"}, false, []string{"a.yaml:3:11: not YAML: invalid"}},
+		{"control character", []string{"domain: a\ndescriptors:\n  - key: \x01\n"}, false, []string{"a.yaml:3:10: not YAML: control characters are not allowed"}},
+		{"errors before the syntax error count too", []string{"domian: a\n---\n{\n"}, false, []string{
+			"a.yaml:1:1: unknown key `domian`: did you mean `domain`?", "a.yaml:3:1: not YAML"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			files := filesOf(c.files...)
+			start := time.Now()
+			_, errs := Compile(files, c.merge)
+			if took := time.Since(start); took > 10*time.Second {
+				t.Errorf("took %v", took)
+			}
+			checkPositions(t, files, errs)
+			for i, e := range errs {
+				if i >= len(c.want) {
+					t.Errorf("not expected: %v", e)
+				} else if !strings.HasPrefix(e.Error(), c.want[i]) {
+					t.Errorf("got  %v\nwant %s", e, c.want[i])
+				}
+			}
+			if len(errs) < len(c.want) {
+				t.Errorf("missing: %q", c.want[len(errs):])
+			}
+		})
+	}
+}
+
+// A bad file keeps none of the others from being loaded, and nothing of it is.
+func TestBadFilesAreLeftOut(t *testing.T) {
+	tree, errs := Compile(filesOf("domain: a\n", "domain: b\n---\ndomain: a\n", "domain: c\n"), false)
+	if len(errs) != 1 || tree.Domain("a") == nil || tree.Domain("b") != nil || tree.Domain("c") == nil {
+		t.Errorf("errors %v, %d domains", errs, tree.Domains())
+	}
+}
+
+func TestMergedDomains(t *testing.T) {
+	tree, errs := Compile(filesOf(
+		"domain: a\ndescriptors: [{key: k, value: x*, rate_limit: {unit: day, requests_per_unit: 1}}]\n",
+		"domain: a\ndescriptors: [{key: k, value: \"*\", rate_limit: {unit: day, requests_per_unit: 2}}]\n---\ndomain: a\ndescriptors: [{key: j, rate_limit: {unit: day, requests_per_unit: 3}}]\n",
+	), true)
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	d := tree.Domain("a")
+	for want, e := range map[uint32]descriptor.Entry{1: {Key: "k", Value: "xy"}, 2: {Key: "k", Value: "y"}, 3: {Key: "j", Value: "y"}} {
+		if r := d.Match([]descriptor.Entry{e}); r == nil || r.Limits[0].Requests != want {
+			t.Errorf("%v: %+v, want %d", e, r, want)
+		}
+	}
+}
+
+func TestTooManyErrors(t *testing.T) {
+	text := "domain: a\ndescriptors:\n" + strings.Repeat("  - {}\n", 2*maxErrors)
+	_, errs := Compile(filesOf(text), false)
+	if len(errs) != maxErrors+1 || !strings.Contains(errs[maxErrors].Msg, fmt.Sprintf("%d more errors", maxErrors)) {
+		t.Errorf("%d errors, the last %v", len(errs), errs[len(errs)-1])
+	}
+}
+
+// A file read in pieces must say what it says as a whole.
+func TestCutFiles(t *testing.T) {
+	const head = "# rules\n---\ndomain: a\n\ndescriptors: # all of them\n"
+	item := "  - key: k\n    value: v%d\n    # a comment\n    rate_limit:\n      unit: day\n\n      requests_per_unit: 3\n    descriptors:\n    - key: n\n      rate_limit: {unlimited: true}\n"
+	items := ""
+	for i := range 40 {
+		items += fmt.Sprintf(item, i)
+	}
+	flat := strings.ReplaceAll("\n"+items, "\n  ", "\n")[1:]
+	for _, c := range []struct {
+		name, text string
+		cut        bool
+	}{
+		{"usual form", head + items, true},
+		{"not indented", head + flat, true},
+		{"no end of line at the end", head + strings.TrimSuffix(items, "\n"), true},
+		{"comments and blank lines at the end", head + items + "\n# the end\n\n", true},
+		{"an anchor for its own piece", head + items + "  - {key: x, rate_limit: &l {unit: day}, descriptors: [{key: y, rate_limit: *l}]}\n", true},
+		{"an anchor for other pieces", head + "  - {key: x, rate_limit: &l {unit: day}}\n" + items + "  - {key: y, rate_limit: *l}\n", false},
+		{"text over several lines", head + items + "  - key: >-\n      some\n      - key: text\n    value: |\n     - key: more\n", true},
+		{"quotes over several entries", head + items + "  - key: \"a\n  - key: b\n  - key: c\"\n" + items, false},
+		{"brackets over several entries", head + items + "  - {key: a,\n  value: c}\n", false},
+		{"descriptors first", "descriptors:\n" + items + "domain: a\n", false},
+		{"two documents", head + items + "---\ndomain: b\n", false},
+		{"document end", head + items + "...\n", false},
+		{"document end between entries", head + flat + "...\n" + flat, false},
+		{"an error in a piece", head + items + "  - {}\n" + items, false},
+		{"the same descriptor in two pieces", head + items + items, false},
+		{"other line ends", head + strings.ReplaceAll(items, "\n", "\r\n"), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			whole := readSource("a.yaml", []byte(c.text))
+			for _, size := range []int{1, 100, 1000} {
+				pieces := readCut("a.yaml", []byte(c.text), size)
+				if (pieces != nil) != c.cut {
+					t.Fatalf("in pieces of %d: cut %v, want %v", size, pieces != nil, c.cut)
+				}
+				if pieces == nil {
+					continue
+				}
+				if diff := cmp.Diff(whole, pieces, cmp.AllowUnexported(source{}, descriptor.Rule{})); diff != "" {
+					t.Fatalf("in pieces of %d (-whole +pieces):\n%s", size, diff)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,87 @@
+package config
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// The rule files that ship as examples say what their comments say.
+func TestShippedDomains(t *testing.T) {
+	r, err := NewFolder(Options{Dir: "../../config/domains", Logger: new(logged).logger()}).Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tested := map[string]bool{}
+	for _, f := range r.Files {
+		if f.State != descriptor.FileLoaded {
+			t.Errorf("%s is %s: %s", f.Name, f.State, strings.Join(f.Errors, "; "))
+		}
+		for _, d := range f.Domains {
+			tested[d] = false
+		}
+	}
+
+	for _, c := range []struct {
+		domain  string
+		entries string // "key=value key=value"
+		unit    descriptor.Unit
+		limit   uint32
+		note    string // unlimited, shadow, shared; none: no rule matches
+	}{
+		{"messaging", "message_type=marketing to_number=2061234567", descriptor.Day, 5, ""},
+		{"messaging", "to_number=2061234567", descriptor.Day, 100, ""},
+		{"messaging", "message_type=marketing", 0, 0, "none"},
+		{"messaging", "message_type=invoice to_number=2061234567", 0, 0, "none"},
+		{"edge_proxy_per_ip", "remote_address=192.0.2.1", descriptor.Second, 10, ""},
+		{"edge_proxy_per_ip", "remote_address=203.0.113.5", descriptor.Minute, 1, ""},
+		{"edge_proxy_per_ip", "remote_address=203.0.113.6", descriptor.Second, 0, ""},
+		{"edge_proxy_per_ip", "remote_address=10.1.2.3", 0, 0, "unlimited"},
+		{"edge_proxy_per_ip", "remote_address=198.51.100.77", descriptor.Second, 100, "shared"},
+		{"database", "database=users", descriptor.Second, 500, ""},
+		{"database", "database=users query=write", descriptor.Second, 50, ""},
+		{"database", "database=users query=report_daily", descriptor.Second, 10, ""},
+		{"database", "database=orders", descriptor.Second, 200, ""},
+		{"api", "customer=acme", descriptor.Hour, 1000, ""},
+		{"api", "customer=acme plan=gold", descriptor.Hour, 20000, ""},
+		{"api", "endpoint=/v1/search", descriptor.Minute, 300, "shadow"},
+	} {
+		tested[c.domain] = true
+		var entries []descriptor.Entry
+		for _, e := range strings.Fields(c.entries) {
+			key, value, _ := strings.Cut(e, "=")
+			entries = append(entries, descriptor.Entry{Key: key, Value: value})
+		}
+		d := r.Tree.Domain(c.domain)
+		if d == nil {
+			t.Errorf("no domain %s", c.domain)
+			continue
+		}
+		rule := d.Match(entries)
+		if (rule == nil) != (c.note == "none") {
+			t.Errorf("%s, %s: %+v", c.domain, c.entries, rule)
+		}
+		if rule == nil {
+			continue
+		}
+		if rule.Unlimited != (c.note == "unlimited") || rule.Shadow != (c.note == "shadow") || rule.Shares(0) != (c.note == "shared") {
+			t.Errorf("%s, %s: %+v, want %s", c.domain, c.entries, rule, c.note)
+		}
+		if !rule.Unlimited && (rule.Limits[0].Requests != c.limit || rule.Limits[0].Window.Unit != c.unit) {
+			t.Errorf("%s, %s: %+v", c.domain, c.entries, rule.Limits[0])
+		}
+	}
+	for domain, done := range tested {
+		if !done {
+			t.Errorf("domain %s is not tested here", domain)
+		}
+	}
+
+	api := r.Tree.Domain("api")
+	gold := api.Match([]descriptor.Entry{{Key: "customer", Value: "acme"}, {Key: "plan", Value: "gold"}})
+	standard := api.Match([]descriptor.Entry{{Key: "customer", Value: "acme"}})
+	if gold == nil || standard == nil || len(gold.Replaces) != 1 || gold.Replaces[0] != standard.Name || standard.Metadata["contact"] != "api-team" {
+		t.Errorf("gold %+v, standard %+v", gold, standard)
+	}
+}

@@ -1,0 +1,52 @@
+package config
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// FuzzCompile: no text panics or takes long, every error names a place in the file, what compiles can be matched against, and reading
+// a file in pieces is the same as reading it as a whole.
+func FuzzCompile(f *testing.F) {
+	for _, c := range conformanceCases(f) {
+		for _, text := range c.Files {
+			f.Add([]byte(text))
+		}
+	}
+	f.Add(generate("seed", 3, 2))
+	f.Add([]byte("domain: a\ndescriptors:\n- key: k\n  value: \"a\n- key: b\"\n- <<: &x {key: j, metadata: {a: [*x]}}\n- *x\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		stuck := time.AfterFunc(30*time.Second, func() { panic(fmt.Sprintf("not done after 30 s: %q", data)) })
+		defer stuck.Stop()
+		files := []File{{"a.yaml", data}}
+		tree, errs := Compile(files, false)
+		checkPositions(t, files, errs)
+		for _, r := range tree.Rules {
+			if r.Position.File != "a.yaml" || r.Position.Line < 1 || r.Position.Col < 1 {
+				t.Errorf("rule %s at %+v", r.Path, r.Position)
+			}
+			entries := make([]descriptor.Entry, len(r.Levels))
+			for i, l := range r.Levels {
+				entries[i] = descriptor.Entry{Key: l.Key, Value: l.Value} // a pattern matches itself, and no value an empty one
+			}
+			d := tree.Domain(r.Domain)
+			if d == nil {
+				t.Fatalf("rule %s of domain %q, which there is not", r.Path, r.Domain)
+			}
+			if d.Match(entries) == nil && len(tree.Rules) == 1 {
+				t.Errorf("%v does not match rule %s", entries, r.Path)
+			}
+		}
+		whole := readSource("a.yaml", data)
+		if pieces := readCut("a.yaml", data, 16); pieces != nil {
+			if diff := cmp.Diff(whole, pieces, cmp.AllowUnexported(source{}, descriptor.Rule{})); diff != "" {
+				t.Errorf("in pieces (-whole +pieces):\n%s", diff)
+			}
+		}
+	})
+}

@@ -1,0 +1,144 @@
+package config
+
+import (
+	"fmt"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// ledger decides which file owns a domain, and collects what becomes one tree. Files are admitted in the order of their
+// names: whoever comes first owns a domain.
+type ledger struct {
+	merge  bool // files that give the same domain share it
+	order  []*claim
+	claims map[string]*claim
+}
+
+// claim is a domain and those who give it.
+type claim struct {
+	specs []*descriptor.DomainSpec
+	roots map[descriptor.Level]descriptor.Position // of the first level; nil while there is one spec alone
+}
+
+// admit takes all domains of a source in. If that cannot be, it takes none and says why.
+func (l *ledger) admit(s *source) []*Error {
+	if len(s.errs) > 0 {
+		return s.errs
+	}
+	var errs []*Error
+	within := ledger{merge: l.merge} // the domains of this source among themselves
+	for i := range s.domains {
+		d := &s.domains[i]
+		if e := within.conflicts(d); len(e) > 0 {
+			errs = append(errs, e...)
+			continue
+		}
+		within.add(d)
+		errs = append(errs, l.conflicts(d)...)
+	}
+	if len(errs) > 0 {
+		return sortErrors(errs)
+	}
+	for i := range s.domains {
+		l.add(&s.domains[i])
+	}
+	return nil
+}
+
+// conflicts says why a domain cannot be added.
+func (l *ledger) conflicts(d *descriptor.DomainSpec) []*Error {
+	c := l.claims[d.Name]
+	if c == nil {
+		return nil
+	}
+	if !l.merge {
+		return []*Error{{d.Position.File, d.Position.Line, d.Position.Col, fmt.Sprintf(
+			"domain %s twice, it belongs to %s: give this one another name or put the descriptors there", quote(d.Name), where(c.specs[0].Position))}}
+	}
+	if c.roots == nil {
+		c.roots = make(map[descriptor.Level]descriptor.Position)
+		c.note(c.specs[0])
+	}
+	var errs []*Error
+	for i := range d.Children {
+		n := &d.Children[i]
+		level := descriptor.Level{Key: n.Key, Value: n.Value}
+		if first, taken := c.roots[level]; taken {
+			errs = append(errs, &Error{n.Position.File, n.Position.Line, n.Position.Col, fmt.Sprintf(
+				"%s twice in domain %s: the first is at %s", describe(level), quote(d.Name), where(first))})
+		}
+	}
+	return errs
+}
+
+func (l *ledger) add(d *descriptor.DomainSpec) {
+	c := l.claims[d.Name]
+	if c == nil {
+		c = &claim{}
+		if l.claims == nil {
+			l.claims = make(map[string]*claim)
+		}
+		l.claims[d.Name] = c
+		l.order = append(l.order, c)
+	}
+	c.specs = append(c.specs, d)
+	if c.roots != nil {
+		c.note(d)
+	}
+}
+
+func (c *claim) note(d *descriptor.DomainSpec) {
+	for i := range d.Children {
+		n := &d.Children[i]
+		c.roots[descriptor.Level{Key: n.Key, Value: n.Value}] = n.Position
+	}
+}
+
+func where(p descriptor.Position) string { return fmt.Sprintf("%s:%d", p.File, p.Line) }
+
+// compile builds the tree of all that was admitted. It works on copies: a tree keeps the rules it is given, and a file
+// that stays as it is goes into the next tree as well.
+func (l *ledger) compile() (*descriptor.Tree, error) {
+	domains := make([]descriptor.DomainSpec, 0, len(l.order))
+	for _, c := range l.order {
+		d := *c.specs[0]
+		d.Children = nil
+		for _, s := range c.specs {
+			d.Children = append(d.Children, clone(s.Children)...)
+		}
+		domains = append(domains, d)
+	}
+	return descriptor.Compile(domains)
+}
+
+// clone copies nodes, and of their rules what a tree may write to. Metadata and names are shared.
+func clone(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
+	if len(specs) == 0 {
+		return nil
+	}
+	out := make([]descriptor.NodeSpec, len(specs))
+	for i := range specs {
+		out[i] = specs[i]
+		out[i].Rule = cloneRule(specs[i].Rule)
+		out[i].Children = clone(specs[i].Children)
+	}
+	return out
+}
+
+func cloneRule(r *descriptor.Rule) *descriptor.Rule {
+	if r == nil {
+		return nil
+	}
+	made := new(ruleAndLimit)
+	made.rule = *r
+	if len(r.Limits) > 0 {
+		made.rule.Limits = append(made.limit[:0], r.Limits...)
+	}
+	return &made.rule
+}
+
+// ruleAndLimit is a rule with room for its limit, in one piece: there are many of them.
+type ruleAndLimit struct {
+	rule  descriptor.Rule
+	limit [1]descriptor.Limit
+}

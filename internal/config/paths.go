@@ -1,0 +1,156 @@
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const maxLinks = 40 // symbolic links on the way to one file, as Linux has it
+
+// paths resolves paths, and watches every directory on the way whose change could make them lead elsewhere. A nil
+// *paths only resolves.
+//
+// Only directories are watched: a watch on a file would be lost with every rename over it.
+type paths struct {
+	watcher *fsnotify.Watcher
+	log     *slog.Logger
+	full    bool // a directory could not be watched; told once
+
+	// all holds the directories in which everything matters, some the names that matter in other ones.
+	all  map[string]bool
+	some map[string]map[string]bool
+}
+
+// begin forgets what mattered; the scan that follows says what does now.
+func (p *paths) begin() {
+	p.all = make(map[string]bool)
+	p.some = make(map[string]map[string]bool)
+}
+
+// end stops watching what no longer matters.
+func (p *paths) end() {
+	for _, dir := range p.watcher.WatchList() {
+		if !p.all[dir] && p.some[dir] == nil {
+			_ = p.watcher.Remove(dir) // it may have gone by itself meanwhile
+		}
+	}
+}
+
+// watchAll asks for every change in a directory.
+func (p *paths) watchAll(dir string) {
+	if p == nil || p.all[dir] {
+		return
+	}
+	p.all[dir] = true
+	p.add(dir)
+}
+
+// watchName asks for the changes of one name in a directory.
+func (p *paths) watchName(dir, name string) {
+	if p == nil {
+		return
+	}
+	if p.some[dir] == nil {
+		p.some[dir] = make(map[string]bool)
+		p.add(dir)
+	}
+	p.some[dir][name] = true
+}
+
+func (p *paths) add(dir string) {
+	// Adding anew what is watched is right, not waste: the directory may be another one of the same name.
+	err := p.watcher.Add(dir)
+	if err == nil || os.IsNotExist(err) || p.full {
+		return
+	}
+	p.full = true
+	p.log.Warn("cannot watch a folder of rules; changes in it are noticed more slowly", "folder", dir, "error", err)
+}
+
+// matters says whether an event is about something that was asked for.
+func (p *paths) matters(e fsnotify.Event) bool {
+	if p.all[e.Name] || p.some[e.Name] != nil {
+		return true // the directory itself was removed, renamed or changed its mode
+	}
+	dir, name := filepath.Split(e.Name)
+	dir = filepath.Clean(dir)
+	if p.all[dir] && e.Has(fsnotify.Create) {
+		p.watchBelow(e.Name)
+	}
+	return p.all[dir] || p.some[dir][name]
+}
+
+// watchBelow watches a new folder at once, instead of with the next scan, so that a reload waits while it is filled.
+func (p *paths) watchBelow(path string) {
+	if info, err := os.Lstat(path); err != nil || !info.IsDir() || strings.HasPrefix(filepath.Base(path), ".") {
+		return
+	}
+	p.watchAll(path)
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return // the scan will tell
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			p.watchBelow(filepath.Join(path, e.Name()))
+		}
+	}
+}
+
+// resolve follows all symbolic links of a path, like filepath.EvalSymlinks, and watches every name on the way, also the
+// one that is missing if the path leads nowhere yet.
+func (p *paths) resolve(path string) (string, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("resolve %s: %w", path, err)
+	}
+	root := filepath.VolumeName(abs) + string(filepath.Separator)
+	at, rest := root, parts(abs[len(root):])
+	links := 0
+	for len(rest) > 0 {
+		name := rest[0]
+		rest = rest[1:]
+		if name == ".." {
+			at = filepath.Dir(at)
+			continue
+		}
+		p.watchName(at, name)
+		next := filepath.Join(at, name)
+		info, err := os.Lstat(next)
+		if err != nil {
+			return "", err
+		}
+		if info.Mode()&os.ModeSymlink == 0 {
+			at = next
+			continue
+		}
+		if links++; links > maxLinks {
+			return "", fmt.Errorf("%s: more than %d symbolic links", path, maxLinks)
+		}
+		target, err := os.Readlink(next)
+		if err != nil {
+			return "", err
+		}
+		if filepath.IsAbs(target) {
+			at = root
+		}
+		rest = append(parts(target), rest...)
+	}
+	return at, nil
+}
+
+// parts splits a path into its names.
+func parts(path string) []string {
+	var names []string
+	for _, n := range strings.Split(path, string(filepath.Separator)) {
+		if n != "" && n != "." {
+			names = append(names, n)
+		}
+	}
+	return names
+}

@@ -1,0 +1,143 @@
+package config
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const maxFolders = 32 // folders within folders
+
+// found is what a scan of the folder met: a rule file, or something that cannot be read.
+type found struct {
+	name string // below the folder, with slashes
+	path string // where the content is, symbolic links resolved
+	err  error  // why it cannot be read
+	dir  bool   // it is a folder: err holds for all that is below it
+}
+
+// scan lists the rule files below the folder, sorted by name. It fails only if the folder itself cannot be read.
+//
+// The folder's own path is resolved once, so that a scan sees one release of the rules even if a link on the way is
+// being moved to the next one.
+func (p *paths) scan(dir string) ([]found, error) {
+	root, err := p.resolve(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := scanner{paths: p}
+	if err := s.folder(root, "", []string{root}); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(s.found, func(a, b found) int { return strings.Compare(a.name, b.name) })
+	return s.found, nil
+}
+
+type scanner struct {
+	paths *paths
+	found []found
+}
+
+// folder lists one folder. within holds it and the folders it is in, to notice links that lead in a circle.
+func (s *scanner) folder(dir, name string, within []string) error {
+	s.paths.watchAll(dir) // before it is read: what changes later is noticed
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") || strings.HasSuffix(e.Name(), "~") {
+			continue
+		}
+		s.entry(filepath.Join(dir, e.Name()), path.Join(name, e.Name()), within)
+	}
+	return nil
+}
+
+func (s *scanner) entry(at, name string, within []string) {
+	info, err := os.Lstat(at)
+	if os.IsNotExist(err) {
+		return // removed meanwhile
+	}
+	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		if at, err = s.paths.resolve(at); err == nil {
+			info, err = os.Stat(at)
+		}
+	}
+	switch {
+	case err != nil:
+		if isRuleFile(name) {
+			s.found = append(s.found, found{name: name, err: err})
+		}
+	case info.IsDir():
+		if slices.Contains(within, at) {
+			return
+		}
+		err := fmt.Errorf("folders within folders: more than %d levels", maxFolders)
+		if len(within) < maxFolders {
+			err = s.folder(at, name, append(slices.Clone(within), at))
+		}
+		if err != nil && !os.IsNotExist(err) {
+			s.found = append(s.found, found{name: name, err: err, dir: true})
+		}
+	case info.Mode().IsRegular() && isRuleFile(name):
+		s.found = append(s.found, found{name: name, path: at})
+	}
+}
+
+// isRuleFile leaves out what stands beside rules but is none: unit tests of rules, and texts for people. All else is
+// read, whatever its name, as the reference does.
+func isRuleFile(name string) bool {
+	base := path.Base(name)
+	return !strings.HasSuffix(base, "_test.yaml") && !strings.HasSuffix(base, "_test.yml") &&
+		!strings.HasPrefix(base, "README") && !strings.HasSuffix(base, ".md")
+}
+
+// sum is the identity of a content.
+type sum [sha256.Size]byte
+
+// sumFile hashes a file without holding it.
+func sumFile(path string, limit int64) (sum, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return sum{}, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	n, err := io.Copy(h, io.LimitReader(f, limit+1))
+	if err != nil {
+		return sum{}, err
+	}
+	if n > limit {
+		return sum{}, tooLarge(limit)
+	}
+	return sum(h.Sum(nil)), nil
+}
+
+func readFile(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit {
+		return nil, tooLarge(limit)
+	}
+	return data, nil
+}
+
+func sumOf(data []byte) sum { return sha256.Sum256(data) }
+
+func tooLarge(limit int64) error {
+	return fmt.Errorf("larger than %d bytes: split it into several files", limit)
+}

@@ -1,0 +1,66 @@
+package config
+
+import "strings"
+
+// closest returns the candidate that word was probably meant to be, or "". Letter case, dashes and underscores do not
+// count (requestsPerUnit is requests_per_unit); beyond that one slip is forgiven for every three letters.
+func closest(word string, candidates []string) string {
+	if len(word) > 64 {
+		return ""
+	}
+	best, least := "", 1<<30
+	for _, c := range candidates {
+		d := distance(plain(word), plain(c))
+		if d <= max(1, len(c)/3) && d < least && d < len(word) {
+			best, least = c, d
+		}
+	}
+	return best
+}
+
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '_' || r == '-' || r == ' ' {
+			return -1
+		}
+		return r
+	}, strings.ToLower(s))
+}
+
+// distance is how many letters must be added, removed, changed or swapped with their neighbour to make a into b.
+func distance(a, b string) int {
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			change := 1
+			if a[i-1] == b[j-1] {
+				change = 0
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+change)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(b)]
+}
+
+// list writes names for a message: `a`, `b` or `c`.
+func list(names []string, and string) string {
+	var b strings.Builder
+	for i, n := range names {
+		switch {
+		case i > 0 && i == len(names)-1:
+			b.WriteString(" " + and + " ")
+		case i > 0:
+			b.WriteString(", ")
+		}
+		b.WriteString("`" + n + "`")
+	}
+	return b.String()
+}
