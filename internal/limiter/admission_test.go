@@ -1,0 +1,250 @@
+package limiter_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+var allOrNothing = limiter.Settings{Admission: descriptor.AllOrNothing}
+
+func shadow(r *descriptor.Rule) { r.Shadow = true }
+func quota(r *descriptor.Rule)  { r.Quota = true }
+
+// request asks for one descriptor per pair, each adding so many hits.
+func request(hits uint32, pairs ...string) *limiter.Request {
+	req := &limiter.Request{Domain: "d", Hits: hits}
+	for _, p := range pairs {
+		req.Descriptors = append(req.Descriptors, limiter.Descriptor{Entries: entries(p)})
+	}
+	return req
+}
+
+func (f *fixture) left(pair string) uint32 {
+	f.t.Helper()
+	return f.ask(0, pair).Remaining
+}
+
+func TestAllOrNothing(t *testing.T) {
+	type step struct {
+		ask  *limiter.Request
+		code limiter.Code
+		left map[string]uint32 // afterwards
+	}
+	for name, c := range map[string]struct {
+		settings limiter.Settings
+		nodes    []descriptor.NodeSpec
+		steps    []step
+	}{
+		"a refused request consumes nothing": {allOrNothing, []descriptor.NodeSpec{perMinute("wide", "", 10), perMinute("narrow", "", 2)}, []step{
+			{request(1, "wide=a", "narrow=a"), limiter.OK, map[string]uint32{"wide=a": 9, "narrow=a": 1}},
+			{request(2, "wide=a", "narrow=a"), limiter.OverLimit, map[string]uint32{"wide=a": 9, "narrow=a": 1}},
+			{request(1, "narrow=a", "wide=a"), limiter.OK, map[string]uint32{"wide=a": 8, "narrow=a": 0}},
+			{request(1, "wide=a", "narrow=a"), limiter.OverLimit, map[string]uint32{"wide=a": 8, "narrow=a": 0}},
+		}},
+		"independent ones count alone": {limiter.Settings{}, []descriptor.NodeSpec{perMinute("wide", "", 10), perMinute("narrow", "", 2)}, []step{
+			{request(3, "wide=a", "narrow=a"), limiter.OverLimit, map[string]uint32{"wide=a": 7, "narrow=a": 0}},
+		}},
+		"two descriptors of one counter are one take": {allOrNothing, []descriptor.NodeSpec{perMinute("k", "", 3)}, []step{
+			{request(1, "k=a", "k=a"), limiter.OK, map[string]uint32{"k=a": 1}},
+			{request(1, "k=a", "k=a"), limiter.OverLimit, map[string]uint32{"k=a": 1}},
+			{request(1, "k=a", "k=b"), limiter.OK, map[string]uint32{"k=a": 0, "k=b": 2}},
+		}},
+		"a shadow rule has no say, and counts with the request": {allOrNothing, []descriptor.NodeSpec{perMinute("k", "", 2), perMinute("shadow", "", 1, shadow)}, []step{
+			{request(1, "k=a", "shadow=a"), limiter.OK, map[string]uint32{"k=a": 1, "shadow=a": 0}},
+			{request(1, "k=a", "shadow=a"), limiter.OK, map[string]uint32{"k=a": 0, "shadow=a": 0}},
+			{request(1, "k=a", "shadow=b"), limiter.OverLimit, map[string]uint32{"shadow=b": 1}},
+		}},
+		"quota mode refuses when all are over": {allOrNothing, []descriptor.NodeSpec{perMinute("q", "", 1, quota), perMinute("r", "", 2, quota), perMinute("k", "", 9)}, []step{
+			{request(1, "q=a", "r=a", "k=a"), limiter.OK, map[string]uint32{"q=a": 0, "r=a": 1, "k=a": 8}},
+			{request(1, "q=a", "r=a", "k=a"), limiter.OK, map[string]uint32{"q=a": 0, "r=a": 0, "k=a": 7}},
+			{request(1, "q=a", "r=a", "k=a"), limiter.OverLimit, map[string]uint32{"k=a": 7}},
+		}},
+		"global shadow mode lets all pass and counts what fits": {limiter.Settings{Admission: descriptor.AllOrNothing, Shadow: true}, []descriptor.NodeSpec{perMinute("k", "", 1), perMinute("wide", "", 9)}, []step{
+			{request(1, "k=a", "wide=a"), limiter.OK, map[string]uint32{"k=a": 0, "wide=a": 8}},
+			{request(1, "k=a", "wide=a"), limiter.OK, map[string]uint32{"k=a": 0, "wide=a": 7}},
+		}},
+		"a refund is given though a sibling is refused": {allOrNothing, []descriptor.NodeSpec{perMinute("k", "", 1), perMinute("back", "", 9)}, []step{
+			{request(5, "back=a"), limiter.OK, map[string]uint32{"back=a": 4}},
+			{&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{
+				{Entries: entries("k=a"), HasHits: true, Hits: 2},
+				{Entries: entries("back=a"), HasHits: true, Hits: 3, Refund: true},
+			}}, limiter.OverLimit, map[string]uint32{"k=a": 1, "back=a": 7}},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, c.settings, c.nodes...)
+			for i, s := range c.steps {
+				if d := f.decide(s.ask); d.Code != s.code {
+					t.Errorf("step %d: %s, want %s", i, d.Code, s.code)
+				}
+				got := map[string]uint32{}
+				for pair := range s.left {
+					got[pair] = f.left(pair)
+				}
+				if diff := cmp.Diff(s.left, got); diff != "" {
+					t.Errorf("step %d leaves (-want +got):\n%s", i, diff)
+				}
+			}
+		})
+	}
+}
+
+// A domain's own admission goes before the server's.
+func TestAdmissionOfADomain(t *testing.T) {
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Admission: descriptor.AllOrNothing, Children: []descriptor.NodeSpec{perMinute("k", "", 1), perMinute("wide", "", 9)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})
+	l.Swap(tree, limiter.Settings{})
+	f := &fixture{Limiter: l, t: t, now: noon}
+	f.decide(request(1, "k=a", "wide=a"))
+	f.decide(request(1, "k=a", "wide=a"))
+	if left := f.left("wide=a"); left != 8 {
+		t.Errorf("%d left of 9 after one admitted and one refused request, want 8", left)
+	}
+}
+
+// Under contention all_or_nothing must neither admit more than the narrow limit nor take from the wide one for what was
+// refused, whatever order the counters are named in.
+func TestAllOrNothingUnderContention(t *testing.T) {
+	const narrow, wide, goroutines, each = 200, 100_000, 32, 50
+	f := newFixture(t, allOrNothing, perMinute("narrow", "", narrow), perMinute("wide", "", wide))
+	orders := []*limiter.Request{request(1, "narrow=a", "wide=a"), request(1, "wide=a", "narrow=a")}
+	var admitted atomic.Int64
+	var wg sync.WaitGroup
+	for i := range goroutines {
+		wg.Go(func() {
+			d := &limiter.Decision{}
+			for range each {
+				if err := f.Decide(context.Background(), noon, orders[i%2], d); err != nil {
+					t.Error(err)
+				}
+				if d.Code == limiter.OK {
+					admitted.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if admitted.Load() != narrow || f.left("wide=a") != wide-narrow {
+		t.Errorf("admitted %d of %d, and the wide limit has %d left of %d", admitted.Load(), narrow, f.left("wide=a"), wide)
+	}
+}
+
+// several is a node with several limits: 2 a second and 5 a day.
+func several(key string) descriptor.NodeSpec {
+	return descriptor.NodeSpec{Key: key, Rule: &descriptor.Rule{Limits: []descriptor.Limit{
+		{Name: "burst", Requests: 2, Window: descriptor.Window{Unit: descriptor.Second}},
+		{Name: "daily", Requests: 5, Window: descriptor.Window{Unit: descriptor.Day}},
+	}}}
+}
+
+func TestSeveralLimitsOnOneDescriptor(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, several("k"))
+	name := func(s limiter.Status) string { return s.Limit.Name }
+	for i, want := range []struct {
+		after time.Duration
+		code  limiter.Code
+		name  string
+		left  uint32
+	}{
+		{0, limiter.OK, "burst", 1},
+		{0, limiter.OK, "burst", 0},
+		{0, limiter.OverLimit, "burst", 0}, // and takes nothing from the day
+		{time.Second, limiter.OK, "burst", 1},
+		{0, limiter.OK, "burst", 0},
+		{time.Second, limiter.OK, "daily", 0},
+		{time.Second, limiter.OverLimit, "daily", 0},
+	} {
+		f.now = f.now.Add(want.after)
+		s := f.ask(1, "k=a")
+		if s.Code != want.code || name(s) != want.name || s.Remaining != want.left {
+			t.Errorf("step %d: %s by %q with %d left, want %+v", i, s.Code, name(s), s.Remaining, want)
+		}
+	}
+}
+
+func TestHeaderFamilies(t *testing.T) {
+	all := descriptor.HeadersReference | descriptor.HeadersDraft03 | descriptor.HeadersIETF | descriptor.HeadersRetryAfter
+	f := newFixture(t, limiter.Settings{Headers: all},
+		several("k"),
+		perMinute("plain", "", 9, func(r *descriptor.Rule) { r.Name = "say \"hi\"" }),
+		perMinute("shadow", "", 0, shadow))
+	f.decide(request(1, "k=a"))
+	f.decide(request(1, "k=a"))
+	d := f.decide(request(1, "shadow=a", "plain=a", "k=a"))
+	want := []limiter.Header{
+		{Key: "Retry-After", Value: "1"},
+		{Key: "RateLimit-Limit", Value: "2"},
+		{Key: "RateLimit-Remaining", Value: "0"},
+		{Key: "RateLimit-Reset", Value: "1"},
+		{Key: "X-RateLimit-Limit", Value: `2, 9;w=60;name="say \"hi\"", 2;w=1;name="burst"`},
+		{Key: "X-RateLimit-Remaining", Value: "0"},
+		{Key: "X-RateLimit-Reset", Value: "1"},
+		{Key: "RateLimit-Policy", Value: `"say \"hi\"";q=9;w=60, "burst";q=2;w=1`},
+		{Key: "RateLimit", Value: `"burst";r=0;t=1`},
+	}
+	if diff := cmp.Diff(want, d.Headers); diff != "" {
+		t.Error(diff)
+	}
+	// Heavier than the limit: no time to come back at.
+	d = f.decide(request(10, "plain=b"))
+	for _, h := range d.Headers {
+		if h.Key == "Retry-After" {
+			t.Errorf("a request that never passes is told to retry after %s", h.Value)
+		}
+	}
+}
+
+func TestLeakyBucketTellsTheWait(t *testing.T) {
+	f := newFixture(t, limiter.Settings{Explain: true}, descriptor.NodeSpec{Key: "k", Rule: &descriptor.Rule{Limits: []descriptor.Limit{
+		{Requests: 3, Window: descriptor.Window{Unit: descriptor.Second}, Algorithm: descriptor.LeakyBucket, Burst: 1},
+	}}})
+	if d := f.decide(request(1, "k=a")); d.Code != limiter.OK || len(d.Headers) != 0 {
+		t.Errorf("first: %+v", d)
+	}
+	d := f.decide(request(1, "k=a"))
+	if diff := cmp.Diff([]limiter.Header{{Key: "x-ratelimit-delay-ms", Value: "334"}}, d.Headers); d.Code != limiter.OK || diff != "" {
+		t.Errorf("second: %s %s", d.Code, diff)
+	}
+	d = f.decide(request(1, "k=a"))
+	told := d.Metadata["decision"]
+	want := map[string]any{
+		"rule": "d.k", "descriptor": 0, "code": "OVER_LIMIT", "requests_per_unit": uint64(3),
+		"window_seconds": int64(1), "remaining": uint64(0), "retry_after_ms": int64(334),
+	}
+	if diff := cmp.Diff(any(want), told); d.Code != limiter.OverLimit || diff != "" {
+		t.Errorf("third: %s %s", d.Code, diff)
+	}
+}
+
+// Raising or lowering a limit keeps what is used; another window starts afresh.
+func TestChangingARule(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 5))
+	change := func(n descriptor.NodeSpec) {
+		tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{n}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Swap(tree, limiter.Settings{})
+	}
+	f.ask(4, "k=a")
+	change(perMinute("k", "", 10))
+	f.want(f.ask(0, "k=a"), limiter.OK, 6)
+	change(perMinute("k", "", 3))
+	f.want(f.ask(1, "k=a"), limiter.OverLimit, 0)
+	change(perMinute("k", "", 10, func(r *descriptor.Rule) { r.Limits[0].Window.Multiplier = 2 }))
+	f.want(f.ask(0, "k=a"), limiter.OK, 10)
+	change(perMinute("k", "", 10, func(r *descriptor.Rule) { r.Limits[0].Algorithm = descriptor.SlidingLog }))
+	f.want(f.ask(0, "k=a"), limiter.OK, 10)
+}

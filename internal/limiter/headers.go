@@ -1,0 +1,177 @@
+package limiter
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// headers adds the client headers of the families that the domain asks for. A shadow rule never shows in any of them.
+//
+// A request that a leaky bucket lets wait is told so in x-ratelimit-delay-ms whatever the families: the wait is part
+// of the answer, and the protocol has no field for it.
+func (c *call) headers(d *Decision) {
+	if d.Code == OK || c.settings.Shadow {
+		if wait := c.delay(d); wait > 0 {
+			d.add("x-ratelimit-delay-ms", strconv.FormatInt(int64((wait+time.Millisecond-1)/time.Millisecond), 10))
+		}
+	}
+	families := c.settings.headers(c.domain)
+	if families == 0 {
+		return
+	}
+	if families&descriptor.HeadersRetryAfter != 0 && d.Code == OverLimit && !c.settings.Shadow {
+		if wait := c.retryAfter(d); wait > 0 {
+			d.add("Retry-After", seconds(wait))
+		}
+	}
+	best := c.tightest(d)
+	if best < 0 {
+		return
+	}
+	st := &d.Statuses[best]
+	if families&descriptor.HeadersReference != 0 {
+		names := &c.settings.HeaderNames
+		d.add(names.Limit, strconv.FormatUint(uint64(st.Limit.Requests), 10))
+		d.add(names.Remaining, strconv.FormatUint(uint64(st.Remaining), 10))
+		d.add(names.Reset, seconds(st.Reset))
+	}
+	if families&descriptor.HeadersDraft03 != 0 {
+		d.add("X-RateLimit-Limit", c.draft03(d, best))
+		d.add("X-RateLimit-Remaining", strconv.FormatUint(uint64(st.Remaining), 10))
+		d.add("X-RateLimit-Reset", seconds(st.Reset))
+	}
+	if families&descriptor.HeadersIETF != 0 {
+		d.add("RateLimit-Policy", c.policies(d))
+		d.add("RateLimit", c.draftName(d, best)+";r="+strconv.FormatUint(uint64(st.Remaining), 10)+";t="+seconds(st.Reset))
+	}
+}
+
+func (d *Decision) add(key, value string) {
+	if key != "" {
+		d.Headers = append(d.Headers, Header{Key: key, Value: value})
+	}
+}
+
+// shows says whether a client may be told about a descriptor's limit.
+func (c *call) shows(d *Decision, i int) bool {
+	return d.Statuses[i].Limited && !c.resolved[i].shadow()
+}
+
+// tightest is the descriptor that headers tell about: the one with the least left, the first of several such, unless
+// descriptors outside quota mode are over: then the last of those. -1 if there is none.
+func (c *call) tightest(d *Decision) int {
+	best, enforced := -1, false
+	for i := range d.Statuses {
+		st := &d.Statuses[i]
+		switch {
+		case !c.shows(d, i):
+		case st.Code == OverLimit && !c.quota(i):
+			best, enforced = i, true
+		case enforced:
+		case best < 0 || st.Remaining < d.Statuses[best].Remaining:
+			best = i
+		}
+	}
+	return best
+}
+
+// retryAfter is until the refused request would pass, 0 if it never will: all limits that refused it must let go.
+func (c *call) retryAfter(d *Decision) time.Duration {
+	longest := time.Duration(0)
+	for i := range d.Statuses {
+		st := &d.Statuses[i]
+		if st.Code != OverLimit {
+			continue
+		}
+		if st.RetryAfter < 0 {
+			return 0
+		}
+		longest = max(longest, st.RetryAfter)
+	}
+	return longest
+}
+
+func (c *call) delay(d *Decision) time.Duration {
+	longest := time.Duration(0)
+	for i := range d.Statuses {
+		if c.shows(d, i) {
+			longest = max(longest, d.Statuses[i].Delay)
+		}
+	}
+	return longest
+}
+
+// draft03 lists every limit with its window, after the one that is closest to its end, as Envoy does.
+func (c *call) draft03(d *Decision, best int) string {
+	b := strconv.AppendUint(nil, uint64(d.Statuses[best].Limit.Requests), 10)
+	for i := range d.Statuses {
+		if !c.shows(d, i) {
+			continue
+		}
+		b = append(b, ", "...)
+		b = strconv.AppendUint(b, uint64(d.Statuses[i].Limit.Requests), 10)
+		b = append(b, ";w="...)
+		b = strconv.AppendInt(b, int64(c.window(i).Length()/time.Second), 10)
+		if name := d.Statuses[i].Limit.Name; name != "" {
+			b = append(b, ";name="...)
+			b = appendQuoted(b, name)
+		}
+	}
+	return string(b)
+}
+
+// policies lists every limit as a structured field of the IETF draft.
+func (c *call) policies(d *Decision) string {
+	var b []byte
+	for i := range d.Statuses {
+		if !c.shows(d, i) {
+			continue
+		}
+		if len(b) > 0 {
+			b = append(b, ", "...)
+		}
+		b = append(b, c.draftName(d, i)...)
+		b = append(b, ";q="...)
+		b = strconv.AppendUint(b, uint64(d.Statuses[i].Limit.Requests), 10)
+		b = append(b, ";w="...)
+		b = strconv.AppendInt(b, int64(c.window(i).Length()/time.Second), 10)
+	}
+	return string(b)
+}
+
+// draftName is the quoted name of a limit, which the draft requires: its own, or what its window is called.
+func (c *call) draftName(d *Decision, i int) string {
+	name := d.Statuses[i].Limit.Name
+	if name == "" {
+		w := c.window(i)
+		if name = w.Unit.String(); w.Multiplier > 1 {
+			name = strconv.FormatUint(uint64(w.Multiplier), 10) + "-" + name
+		}
+	}
+	return string(appendQuoted(nil, name))
+}
+
+func (c *call) window(i int) descriptor.Window { return c.limit(i, c.telling(i)).Window }
+
+// appendQuoted appends a string as structured fields write it: printable ASCII, quotes and backslashes escaped. Other
+// bytes cannot be expressed and become question marks.
+func appendQuoted(b []byte, s string) []byte {
+	b = append(b, '"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b = append(b, '\\', byte(r))
+		case r < ' ' || r > '~':
+			b = append(b, '?')
+		default:
+			b = append(b, byte(r))
+		}
+	}
+	return append(b, '"')
+}
+
+func seconds(d time.Duration) string {
+	return strconv.FormatInt(int64(max(ceilSeconds(d), 0)/time.Second), 10)
+}

@@ -1,0 +1,107 @@
+package limiter
+
+import (
+	"math"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// judge gives the status of a descriptor from the outcomes of its takes.
+func (c *call) judge(i int) Status {
+	r := &c.resolved[i]
+	if r.first == r.end {
+		s := Status{Code: OK}
+		if r.rule != nil && r.rule.Unlimited {
+			s.Remaining = math.MaxUint32
+		}
+		return s
+	}
+	j := c.telling(i)
+	limit, o := c.limit(i, j), &c.request.Outcomes[c.index[j]]
+	s := Status{
+		Code:      OK,
+		Limited:   true,
+		Limit:     CurrentLimit{Name: limit.Name, Requests: limit.Requests, Unit: limit.Window.WholeUnit()},
+		Remaining: o.Remaining(limit.Capacity()),
+		Reset:     ceilSeconds(o.ResetAfter),
+		Delay:     o.Delay,
+	}
+	if !o.Allowed && !r.shadow() {
+		s.Code = OverLimit
+		s.RetryAfter = o.RetryAfter
+	}
+	return s
+}
+
+// telling is the place in index of the take that the status of a descriptor is about: of those that refused the one
+// that goes on refusing for longest, else the one with the least left.
+func (c *call) telling(i int) int {
+	r := &c.resolved[i]
+	best := r.first
+	for j := r.first + 1; j < r.end; j++ {
+		a, b := &c.request.Outcomes[c.index[j]], &c.request.Outcomes[c.index[best]]
+		switch {
+		case a.Allowed != b.Allowed:
+			if !a.Allowed {
+				best = j
+			}
+		case !a.Allowed:
+			if longer(a.RetryAfter, b.RetryAfter) {
+				best = j
+			}
+		case a.Remaining(c.limit(i, j).Capacity()) < b.Remaining(c.limit(i, best).Capacity()):
+			best = j
+		}
+	}
+	return best
+}
+
+func longer(a, b time.Duration) bool {
+	if a == backend.Never || b == backend.Never {
+		return a == backend.Never && b != backend.Never
+	}
+	return a > b
+}
+
+// limit is the limit that descriptor i itself has at place j of the index: a take that it shares with another
+// descriptor may have been judged under that one's.
+func (c *call) limit(i, j int) *descriptor.Limit {
+	r := &c.resolved[i]
+	if r.override {
+		return &r.limit
+	}
+	return &r.rule.Limits[j-r.first]
+}
+
+// ceilSeconds rounds up: a client that waits so long does not come too early.
+func ceilSeconds(d time.Duration) time.Duration {
+	return (d + time.Second - 1) / time.Second * time.Second
+}
+
+// measure counts every descriptor under its rule.
+func (l *Limiter) measure(c *call, byRule []*Series) {
+	for i := range c.resolved {
+		r := &c.resolved[i]
+		if r.first < r.end {
+			t := c.index[c.telling(i)]
+			l.seriesOf(c, byRule, i).count(&c.request.Takes[t], r.hits, &c.request.Outcomes[t], r.shadow(), c.settings.NearLimitRatio)
+		} else if r.rule != nil && r.rule.Unlimited && r.hits > 0 {
+			s := l.seriesOf(c, byRule, i)
+			s.Total.Add(uint64(r.hits))
+			s.Within.Add(uint64(r.hits))
+		}
+	}
+}
+
+func (l *Limiter) seriesOf(c *call, byRule []*Series, i int) *Series {
+	rule := c.resolved[i].rule
+	if rule != nil {
+		if s := byRule[rule.Index]; s != nil {
+			return s
+		}
+	}
+	c.name = appendMetricPath(c.name[:0], c.req.Domain, c.req.Descriptors[i].Entries, rule)
+	return l.metrics.named(c.name, len(c.req.Domain))
+}

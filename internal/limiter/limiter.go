@@ -1,0 +1,118 @@
+package limiter
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// Backend counts. Take settles the takes of one request and fills their outcomes. If it returns an error, the outcomes
+// that say Failed have no answer; the others hold.
+type Backend interface {
+	Take(ctx context.Context, now time.Time, r *backend.Request) error
+}
+
+// Options are what a Limiter is made of.
+type Options struct {
+	Backend   Backend // required
+	KeyPrefix string  // before every counter's key; default none
+
+	MaxSeries int                   // names that metrics by rule are kept under; default 10,000
+	Metrics   prometheus.Registerer // nil: counted, but not registered
+}
+
+// Limiter decides requests.
+type Limiter struct {
+	backend  Backend
+	keys     descriptor.KeyBuilder
+	snapshot atomic.Pointer[snapshot]
+	metrics  *metrics
+	calls    sync.Pool
+}
+
+// New returns a limiter without rules: Decide returns ErrNoRules until the first Swap.
+func New(opts Options) *Limiter {
+	if opts.MaxSeries <= 0 {
+		opts.MaxSeries = 10_000
+	}
+	l := &Limiter{
+		backend: opts.Backend,
+		keys:    descriptor.KeyBuilder{Prefix: opts.KeyPrefix},
+		metrics: newMetrics(opts.MaxSeries),
+		calls:   sync.Pool{New: func() any { return new(call) }},
+	}
+	if opts.Metrics != nil {
+		opts.Metrics.MustRegister(l.metrics)
+	}
+	return l
+}
+
+// Decide answers a request at now. It fills d, whose slices it reuses.
+//
+// The errors are ErrInvalid (wrapped, naming the field), ErrNoRules, and whatever the backend returned: then nothing is
+// known about the request's limits.
+func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *Decision) error {
+	d.Code, d.Statuses, d.Headers, d.Metadata = CodeUnknown, d.Statuses[:0], d.Headers[:0], nil
+	if err := validate(req); err != nil {
+		return err
+	}
+	snap := l.snapshot.Load()
+	if snap == nil {
+		return ErrNoRules
+	}
+	c := l.calls.Get().(*call)
+	defer l.release(c)
+	c.settings, c.req, c.domain = &snap.settings, req, snap.tree.Domain(req.Domain)
+
+	c.resolve()
+	c.prepare(l.keys)
+	if len(c.request.Takes) > 0 {
+		if err := l.backend.Take(ctx, now, &c.request); err != nil {
+			l.metrics.failures.Add(1)
+			return fmt.Errorf("count hits: %w", err)
+		}
+	}
+	for i := range c.resolved {
+		d.Statuses = append(d.Statuses, c.judge(i))
+	}
+	c.combine(d)
+	if c.domain == nil {
+		l.metrics.unknown.Add(1)
+	} else {
+		l.measure(c, snap.series)
+	}
+	c.headers(d)
+	if snap.settings.Metadata {
+		d.Metadata = c.metadata(d)
+	}
+	if d.Code == OverLimit && snap.settings.Shadow {
+		d.Code = OK
+		l.metrics.shadowed.Add(1)
+	}
+	l.metrics.decisions[d.Code].Add(1)
+	return nil
+}
+
+// maxKept bounds what a call's buffers may hold when it is put back: a huge request does not pin its memory.
+const maxKept = 64 << 10
+
+func (l *Limiter) release(c *call) {
+	if cap(c.keys) > maxKept || cap(c.resolved) > 1024 || cap(c.name) > maxKept {
+		return
+	}
+	clear(c.resolved) // rules and limits of an old snapshot can be collected
+	clear(c.request.Takes)
+	c.settings, c.req, c.domain = nil, nil, nil
+	c.resolved, c.index = c.resolved[:0], c.index[:0]
+	c.request.Takes = c.request.Takes[:0]
+	c.request.Outcomes = c.request.Outcomes[:0]
+	c.keys, c.name = c.keys[:0], c.name[:0]
+	l.calls.Put(c)
+}

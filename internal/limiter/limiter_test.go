@@ -1,0 +1,286 @@
+package limiter_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+var noon = time.Date(2026, 3, 10, 12, 0, 10, 0, time.UTC)
+
+// perMinute is a node with a rule of so many requests a minute.
+func perMinute(key, value string, requests uint32, change ...func(*descriptor.Rule)) descriptor.NodeSpec {
+	r := &descriptor.Rule{Limits: []descriptor.Limit{{Requests: requests, Window: descriptor.Window{Unit: descriptor.Minute}}}}
+	for _, c := range change {
+		c(r)
+	}
+	r.Limits[0].Name = r.Name
+	return descriptor.NodeSpec{Key: key, Value: value, Rule: r}
+}
+
+type fixture struct {
+	*limiter.Limiter
+	t   *testing.T
+	now time.Time
+}
+
+func newFixture(t *testing.T, s limiter.Settings, nodes ...descriptor.NodeSpec) *fixture {
+	t.Helper()
+	return newFixtureOn(t, memory.New(memory.Options{}), s, nodes...)
+}
+
+func newFixtureOn(t *testing.T, b limiter.Backend, s limiter.Settings, nodes ...descriptor.NodeSpec) *fixture {
+	t.Helper()
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: nodes}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := limiter.New(limiter.Options{Backend: b})
+	l.Swap(tree, s)
+	return &fixture{Limiter: l, t: t, now: noon}
+}
+
+func (f *fixture) decide(req *limiter.Request) *limiter.Decision {
+	f.t.Helper()
+	d := &limiter.Decision{}
+	if err := f.Decide(context.Background(), f.now, req, d); err != nil {
+		f.t.Fatal(err)
+	}
+	return d
+}
+
+func entries(pairs ...string) []descriptor.Entry {
+	var out []descriptor.Entry
+	for _, p := range pairs {
+		k, v, _ := strings.Cut(p, "=")
+		out = append(out, descriptor.Entry{Key: k, Value: v})
+	}
+	return out
+}
+
+// ask decides one descriptor that adds hits; 0 peeks, a negative number refunds.
+func (f *fixture) ask(hits int64, pairs ...string) limiter.Status {
+	f.t.Helper()
+	d := limiter.Descriptor{Entries: entries(pairs...), HasHits: true, Hits: uint64(max(hits, -hits)), Refund: hits < 0}
+	return f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{d}}).Statuses[0]
+}
+
+func (f *fixture) want(s limiter.Status, code limiter.Code, remaining uint32) {
+	f.t.Helper()
+	if s.Code != code || s.Remaining != remaining {
+		f.t.Errorf("got %s with %d left, want %s with %d", s.Code, s.Remaining, code, remaining)
+	}
+}
+
+func TestRefundGivesBackAndNeverMore(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 3))
+	f.want(f.ask(2, "k=a"), limiter.OK, 1)
+	f.want(f.ask(-1, "k=a"), limiter.OK, 2)
+	f.want(f.ask(-100, "k=a"), limiter.OK, 3)
+	f.want(f.ask(3, "k=a"), limiter.OK, 0)
+	f.want(f.ask(1, "k=a"), limiter.OverLimit, 0)
+	f.want(f.ask(-2, "k=a"), limiter.OK, 1) // the refused hit counted, as the reference has it
+}
+
+func TestHitsNearTheEndOfTheirRangeAreClamped(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 3))
+	for _, hits := range []uint64{1 << 32, 1 << 63, math.MaxUint64} {
+		d := limiter.Descriptor{Entries: entries("k=a"), HasHits: true, Hits: hits}
+		got := f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{d}})
+		f.want(got.Statuses[0], limiter.OverLimit, 0)
+	}
+	f.want(f.ask(0, "k=b"), limiter.OK, 3)
+	f.now = f.now.Add(time.Minute)
+	f.want(f.ask(1, "k=a"), limiter.OK, 2)
+}
+
+func TestInvalidRequests(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 3))
+	one := []limiter.Descriptor{{Entries: entries("k=a")}}
+	for name, c := range map[string]struct {
+		req  limiter.Request
+		want string
+	}{
+		"no domain":      {limiter.Request{Descriptors: one}, "domain must not be empty"},
+		"no descriptors": {limiter.Request{Domain: "d"}, "descriptor list must not be empty"},
+		"unit 0":         {limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{one[0], {HasOverride: true}}}, "descriptors[1].limit.unit is 0"},
+		"unit 8":         {limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{HasOverride: true, Override: limiter.Override{Unit: 8}}}}, "limit.unit is 8"},
+		"unit 257":       {limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{HasOverride: true, Override: limiter.Override{Unit: 257}}}}, "limit.unit is 257"},
+		"unit -1":        {limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{HasOverride: true, Override: limiter.Override{Unit: -1}}}}, "limit.unit is -1"},
+	} {
+		err := f.Decide(context.Background(), noon, &c.req, &limiter.Decision{})
+		if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want ErrInvalid with %q", name, err, c.want)
+		}
+	}
+	none := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})
+	if err := none.Decide(context.Background(), noon, &limiter.Request{Domain: "d", Descriptors: one}, &limiter.Decision{}); !errors.Is(err, limiter.ErrNoRules) {
+		t.Errorf("without rules: got %v, want ErrNoRules", err)
+	}
+}
+
+func TestWhatMatchesNothingPasses(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 0))
+	want := []limiter.Status{{Code: limiter.OK}}
+	for name, req := range map[string]*limiter.Request{
+		"unknown domain": {Domain: "x", Descriptors: []limiter.Descriptor{{Entries: entries("k=a"), HasOverride: true, Override: limiter.Override{Unit: 1}}}},
+		"no entries":     {Domain: "d", Descriptors: []limiter.Descriptor{{}}},
+		"empty key":      {Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("=a")}}},
+		"too deep":       {Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("k=a", "k=a")}}},
+	} {
+		d := f.decide(req)
+		if d.Code != limiter.OK || !cmp.Equal(d.Statuses, want) {
+			t.Errorf("%s: got %s %+v", name, d.Code, d.Statuses)
+		}
+	}
+}
+
+// The over-limit cache must not change an answer: not that of a peek, not after a refund, not under another limit.
+func TestOverLimitCacheIsInvisible(t *testing.T) {
+	counting := &countingBackend{Backend: memory.New(memory.Options{})}
+	cached := newFixtureOn(t, overlimit.New(overlimit.Options{Backend: counting}), limiter.Settings{}, perMinute("k", "", 3))
+	plain := newFixture(t, limiter.Settings{}, perMinute("k", "", 3))
+	override := func(f *fixture, requests uint32) limiter.Status {
+		d := limiter.Descriptor{Entries: entries("k=a"), HasOverride: true, Override: limiter.Override{Requests: requests, Unit: int32(descriptor.Minute)}}
+		return f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{d}}).Statuses[0]
+	}
+	steps := []func(f *fixture) limiter.Status{
+		func(f *fixture) limiter.Status { return f.ask(3, "k=a") },
+		func(f *fixture) limiter.Status { return f.ask(0, "k=a") },
+		func(f *fixture) limiter.Status { return f.ask(1, "k=a") }, // refused, now known
+		func(f *fixture) limiter.Status { return f.ask(0, "k=a") },
+		func(f *fixture) limiter.Status { return override(f, 100) },
+		func(f *fixture) limiter.Status { return override(f, 2) },
+		func(f *fixture) limiter.Status { return f.ask(1, "k=a") },
+		func(f *fixture) limiter.Status { return f.ask(-20, "k=a") },
+		func(f *fixture) limiter.Status { return f.ask(1, "k=a") },
+		func(f *fixture) limiter.Status { return f.ask(9, "k=a") },
+		func(f *fixture) limiter.Status { f.now = f.now.Add(50 * time.Second); return f.ask(1, "k=a") },
+	}
+	for i, step := range steps {
+		if got, want := step(cached), step(plain); !cmp.Equal(got, want) {
+			t.Errorf("step %d: got %+v, without the cache %+v", i, got, want)
+		}
+	}
+	cached.ask(9, "k=a")
+	before := counting.calls
+	for range 10 {
+		cached.want(cached.ask(1, "k=a"), limiter.OverLimit, 0)
+	}
+	if counting.calls != before {
+		t.Errorf("the backend was asked %d times about what the cache knows", counting.calls-before)
+	}
+}
+
+type countingBackend struct {
+	limiter.Backend
+	calls int
+}
+
+func (b *countingBackend) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+	b.calls++
+	return b.Backend.Take(ctx, now, r)
+}
+
+func TestShadowRuleNeverShowsInHeaders(t *testing.T) {
+	s := limiter.Settings{Headers: descriptor.HeadersReference, HeaderNames: limiter.HeaderNames{Limit: "L", Remaining: "R", Reset: "S"}}
+	f := newFixture(t, s, perMinute("shadow", "", 1, func(r *descriptor.Rule) { r.Shadow = true }), perMinute("k", "", 5))
+	for i, want := range []string{"4", "3", "2"} {
+		d := f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("shadow=x")}, {Entries: entries("k=x")}}})
+		if diff := cmp.Diff([]limiter.Header{{Key: "L", Value: "5"}, {Key: "R", Value: want}, {Key: "S", Value: "50"}}, d.Headers); diff != "" {
+			t.Errorf("request %d: %s", i, diff)
+		}
+	}
+	only := f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("shadow=x")}}})
+	if len(only.Headers) != 0 {
+		t.Errorf("headers about a shadow rule: %v", only.Headers)
+	}
+}
+
+// A rule's metadata is merged into answers and must come out of every later answer as the rule file has it.
+func TestMetadataOfRulesStaysAsLoaded(t *testing.T) {
+	meta := func(m map[string]any) func(*descriptor.Rule) {
+		return func(r *descriptor.Rule) { r.Metadata, r.DetailedMetric = m, true }
+	}
+	f := newFixture(t, limiter.Settings{Metadata: true},
+		perMinute("a", "", 9, meta(map[string]any{"owner": "a", "nested": map[string]any{"x": 1}})),
+		perMinute("b", "", 9, meta(map[string]any{"owner": "b", "nested": map[string]any{"x": 2, "y": 3}, "more": true})))
+	ask := func(keys ...string) any {
+		req := &limiter.Request{Domain: "d"}
+		for _, k := range keys {
+			req.Descriptors = append(req.Descriptors, limiter.Descriptor{Entries: entries(k + "=1")})
+		}
+		return f.decide(req).Metadata["metadata"]
+	}
+	both := map[string]any{"owner": "a", "nested": map[string]any{"x": 1, "y": 3}, "more": true}
+	for range 2 {
+		if diff := cmp.Diff(any(both), ask("a", "b")); diff != "" {
+			t.Error(diff)
+		}
+		if diff := cmp.Diff(any(map[string]any{"owner": "a", "nested": map[string]any{"x": 1}}), ask("a")); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+func TestFullMemoryFailsNewCountersAndKeepsOldOnes(t *testing.T) {
+	store := memory.New(memory.Options{MaxCounters: 2})
+	f := newFixtureOn(t, store, limiter.Settings{}, perMinute("k", "", 1))
+	f.want(f.ask(1, "k=a"), limiter.OK, 0)
+	f.want(f.ask(1, "k=b"), limiter.OK, 0)
+	d := &limiter.Decision{}
+	req := &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("k=c")}}}
+	if err := f.Decide(context.Background(), f.now, req, d); !errors.Is(err, backend.ErrFull) {
+		t.Fatalf("third counter of two: %v, want ErrFull", err)
+	}
+	f.want(f.ask(1, "k=a"), limiter.OverLimit, 0)
+	f.now = f.now.Add(time.Minute)
+	store.Sweep(f.now) // the others have expired
+	f.want(f.ask(1, "k=c"), limiter.OK, 0)
+}
+
+func TestDecideDoesNotAllocate(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, perMinute("a", "", 1000), perMinute("b", "x*", 1000))
+	req := &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("a=1")}, {Entries: entries("b=xyz")}}}
+	d := &limiter.Decision{}
+	if n := testing.AllocsPerRun(100, func() {
+		if err := f.Decide(context.Background(), noon, req, d); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 0 && !raceDetector {
+		t.Errorf("%v allocations for a decision on known counters, want none", n)
+	}
+}
+
+func BenchmarkDecide(b *testing.B) {
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("to_number", "", math.MaxUint32)}}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	l := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})
+	l.Swap(tree, limiter.Settings{})
+	reqs := make([]*limiter.Request, 1<<16)
+	for i := range reqs {
+		reqs[i] = &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: []descriptor.Entry{
+			{Key: "to_number", Value: "206555" + string(rune('0'+i%10)) + string(rune('A'+i/10%26)) + string(rune('A'+i/260%26)) + string(rune('A'+i/6760))},
+		}}}}
+	}
+	d := &limiter.Decision{}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if err := l.Decide(context.Background(), noon, reqs[i%len(reqs)], d); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

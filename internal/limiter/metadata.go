@@ -1,0 +1,118 @@
+package limiter
+
+import (
+	"strings"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// metadata builds the dynamic metadata of an answer: what was asked, and what the rules that passed say about
+// themselves.
+func (c *call) metadata(d *Decision) map[string]any {
+	req := c.req
+	descriptors := make([]any, len(req.Descriptors))
+	for i := range req.Descriptors {
+		descriptors[i] = describe(&req.Descriptors[i])
+	}
+	m := map[string]any{"domain": req.Domain, "descriptors": descriptors}
+	if req.Hits != 0 {
+		m["hitsAddend"] = uint64(req.Hits)
+	}
+	if merged := c.mergeMetadata(d); len(merged) > 0 {
+		m["metadata"] = merged
+	}
+	if c.settings.Explain {
+		if told := c.explain(d); told != nil {
+			m["decision"] = told
+		}
+	}
+	return m
+}
+
+// explain tells which rule decided: the one that headers would tell about. Times are in milliseconds, rounded up.
+func (c *call) explain(d *Decision) map[string]any {
+	i := c.tightest(d)
+	if i < 0 {
+		return nil
+	}
+	st, path := &d.Statuses[i], "override"
+	if r := c.resolved[i].rule; r != nil {
+		path = r.Path
+	}
+	m := map[string]any{
+		"rule":              path,
+		"descriptor":        i,
+		"code":              st.Code.String(),
+		"requests_per_unit": uint64(st.Limit.Requests),
+		"window_seconds":    int64(c.window(i).Length() / time.Second),
+		"remaining":         uint64(st.Remaining),
+	}
+	if st.Limit.Name != "" {
+		m["name"] = st.Limit.Name
+	}
+	if st.RetryAfter > 0 {
+		m["retry_after_ms"] = millis(st.RetryAfter)
+	}
+	if st.Delay > 0 {
+		m["delay_ms"] = millis(st.Delay)
+	}
+	return m
+}
+
+func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
+
+func describe(d *Descriptor) map[string]any {
+	entries := make([]any, len(d.Entries))
+	for i, e := range d.Entries {
+		entries[i] = e.Key + "=" + e.Value
+	}
+	m := map[string]any{"entries": entries}
+	if d.HasOverride {
+		m["limit"] = map[string]any{
+			"requests_per_unit": uint64(d.Override.Requests),
+			"unit":              strings.ToUpper(descriptor.Unit(d.Override.Unit).String()),
+		}
+	}
+	if d.HasHits {
+		m["hitsAddend"] = d.Hits
+	}
+	return m
+}
+
+// mergeMetadata merges the metadata of the limits that were held; unlimited rules have no say, and the first to say something wins, maps merge. The rules'
+// own maps are never written to: they are copied as soon as two meet.
+func (c *call) mergeMetadata(d *Decision) map[string]any {
+	var merged map[string]any
+	for i := range d.Statuses {
+		r := c.resolved[i].rule
+		if r == nil || r.Unlimited || len(r.Metadata) == 0 || d.Statuses[i].Code != OK {
+			continue
+		}
+		if merged == nil {
+			merged = r.Metadata
+			continue
+		}
+		merged = merge(merged, r.Metadata)
+	}
+	return merged
+}
+
+func merge(first, second map[string]any) map[string]any {
+	out := make(map[string]any, len(first)+len(second))
+	for k, v := range first {
+		out[k] = v
+	}
+	for k, v := range second {
+		old, had := out[k]
+		if !had {
+			out[k] = v
+			continue
+		}
+		a, ok := old.(map[string]any)
+		if b, both := v.(map[string]any); ok && both {
+			out[k] = merge(a, b)
+		}
+	}
+	return out
+}
