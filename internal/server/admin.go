@@ -1,0 +1,141 @@
+package server
+
+import (
+	"context"
+	"math"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
+)
+
+// admin is the ratelimitd.admin.v1.AdminService.
+type admin struct {
+	adminv1.UnimplementedAdminServiceServer
+
+	ruleFiles func() []descriptor.FileStatus
+	explain   func(domain string, entries []descriptor.Entry) descriptor.Explanation
+}
+
+var fileStates = map[descriptor.FileState]adminv1.RuleFileState{
+	descriptor.FileLoaded:   adminv1.RuleFileState_RULE_FILE_STATE_LOADED,
+	descriptor.FileStale:    adminv1.RuleFileState_RULE_FILE_STATE_STALE,
+	descriptor.FileRejected: adminv1.RuleFileState_RULE_FILE_STATE_REJECTED,
+}
+
+var matchKinds = map[descriptor.MatchKind]adminv1.MatchKind{
+	descriptor.MatchExact:    adminv1.MatchKind_MATCH_KIND_EXACT,
+	descriptor.MatchWildcard: adminv1.MatchKind_MATCH_KIND_WILDCARD,
+	descriptor.MatchAny:      adminv1.MatchKind_MATCH_KIND_ANY,
+}
+
+// ListRuleFiles implements adminv1.AdminServiceServer.
+func (a *admin) ListRuleFiles(context.Context, *adminv1.ListRuleFilesRequest) (*adminv1.ListRuleFilesResponse, error) {
+	if a.ruleFiles == nil {
+		return nil, status.Error(codes.Unimplemented, "this server's rules do not come from files")
+	}
+	answer := &adminv1.ListRuleFilesResponse{}
+	for _, f := range sortedFiles(a.ruleFiles()) {
+		file := &adminv1.RuleFile{
+			Name:    validText(f.Name),
+			State:   fileStates[f.State],
+			Domains: validTexts(f.Domains),
+			Rules:   count(f.Rules),
+			Errors:  validTexts(f.Errors),
+		}
+		if !f.Since.IsZero() {
+			file.Since = timestamppb.New(f.Since)
+		}
+		answer.Files = append(answer.Files, file)
+	}
+	return answer, nil
+}
+
+// Explain implements adminv1.AdminServiceServer.
+func (a *admin) Explain(_ context.Context, req *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
+	if a.explain == nil {
+		return nil, status.Error(codes.Unimplemented, "this server cannot explain its rules")
+	}
+	if req.GetDomain() == "" {
+		return nil, status.Error(codes.InvalidArgument, "domain must not be empty")
+	}
+	entries := make([]descriptor.Entry, len(req.GetEntries()))
+	for i, e := range req.GetEntries() {
+		entries[i] = descriptor.Entry{Key: e.GetKey(), Value: e.GetValue()}
+	}
+	x := a.explain(req.GetDomain(), entries)
+	answer := &adminv1.ExplainResponse{DomainKnown: x.Known, Reason: validText(x.Reason), Rule: ruleMessage(&x)}
+	for i := range x.Levels {
+		answer.Levels = append(answer.Levels, levelMessage(&x.Levels[i]))
+	}
+	return answer, nil
+}
+
+func levelMessage(l *descriptor.ExplainedLevel) *adminv1.Level {
+	m := &adminv1.Level{Entry: &adminv1.Entry{Key: l.Entry.Key, Value: l.Entry.Value}, Reason: validText(l.Reason)}
+	for _, c := range l.Candidates {
+		m.Candidates = append(m.Candidates, &adminv1.Candidate{
+			Kind:    matchKinds[c.Kind],
+			Value:   validText(c.Value),
+			Matched: c.Matched,
+			Reason:  validText(c.Reason),
+		})
+	}
+	return m
+}
+
+func ruleMessage(x *descriptor.Explanation) *adminv1.Rule {
+	r := x.Rule
+	if r == nil {
+		return nil
+	}
+	m := &adminv1.Rule{
+		Path:           validText(r.Path),
+		Name:           validText(r.Name),
+		Unlimited:      r.Unlimited,
+		ShadowMode:     r.Shadow,
+		QuotaMode:      r.Quota,
+		Replaces:       validTexts(r.Replaces),
+		DetailedMetric: r.DetailedMetric,
+		Position:       &adminv1.Position{File: validText(r.Position.File), Line: count(r.Position.Line), Column: count(r.Position.Col)},
+	}
+	for i := range r.Limits {
+		l := &r.Limits[i]
+		limit := &adminv1.Limit{
+			Name:            validText(l.Name),
+			RequestsPerUnit: l.Requests,
+			Unit:            l.Window.Unit.String(),
+			UnitMultiplier:  max(l.Window.Multiplier, 1),
+			Window:          durationpb.New(l.Window.Length()),
+			Algorithm:       l.Algorithm.String(),
+		}
+		if l.Window.Location != nil {
+			limit.Calendar = l.Window.Location.String()
+		}
+		if i < len(x.Keys) {
+			limit.CounterKey = []byte(x.Keys[i])
+		}
+		m.Limits = append(m.Limits, limit)
+	}
+	return m
+}
+
+func sortedFiles(files []descriptor.FileStatus) []descriptor.FileStatus {
+	return slices.SortedFunc(slices.Values(files), func(a, b descriptor.FileStatus) int { return strings.Compare(a.Name, b.Name) })
+}
+
+func validTexts(list []string) []string {
+	valid := make([]string, len(list))
+	for i, s := range list {
+		valid[i] = validText(s)
+	}
+	return valid
+}
+
+func count(n int) uint32 { return uint32(min(max(n, 0), math.MaxUint32)) }

@@ -1,0 +1,118 @@
+package server
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
+)
+
+func TestListRuleFiles(t *testing.T) {
+	since := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+	r := start(t, Options{RuleFiles: func() []descriptor.FileStatus {
+		return []descriptor.FileStatus{
+			{Name: "c.yaml", State: descriptor.FileRejected, Errors: []string{"c.yaml:1:1: \xff"}},
+			{Name: "b.yaml", State: descriptor.FileStale, Domains: []string{"b"}, Rules: 2, Errors: []string{"b.yaml:3:5: one", "b.yaml:4:1: two"}, Since: since},
+			{Name: "a.yaml", State: descriptor.FileLoaded, Domains: []string{"a", "aa"}, Rules: 3, Since: since},
+		}
+	}})
+	got, err := adminv1.NewAdminServiceClient(r.conn).ListRuleFiles(within(t), &adminv1.ListRuleFilesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &adminv1.ListRuleFilesResponse{Files: []*adminv1.RuleFile{
+		{Name: "a.yaml", State: adminv1.RuleFileState_RULE_FILE_STATE_LOADED, Domains: []string{"a", "aa"}, Rules: 3, Since: timestamppb.New(since)},
+		{Name: "b.yaml", State: adminv1.RuleFileState_RULE_FILE_STATE_STALE, Domains: []string{"b"}, Rules: 2, Since: timestamppb.New(since),
+			Errors: []string{"b.yaml:3:5: one", "b.yaml:4:1: two"}},
+		{Name: "c.yaml", State: adminv1.RuleFileState_RULE_FILE_STATE_REJECTED, Errors: []string{"c.yaml:1:1: \uFFFD"}},
+	}}
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "edge", Children: []descriptor.NodeSpec{
+		{Key: "path", Value: "/a*", Rule: &descriptor.Rule{
+			Name: "r", Shadow: true, Quota: true, Replaces: []string{"x"}, DetailedMetric: true,
+			Limits:   []descriptor.Limit{{Name: "r", Requests: 5, Window: descriptor.Window{Unit: descriptor.Minute}}},
+			Position: descriptor.Position{File: "a.yaml", Line: 4, Col: 5},
+		}},
+		{Key: "path", Value: "/b", Rule: &descriptor.Rule{Unlimited: true}},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, Options{Explain: func(domain string, entries []descriptor.Entry) descriptor.Explanation {
+		return tree.Domain(domain).Explain(entries, descriptor.KeyBuilder{Prefix: "p:"})
+	}})
+	client := adminv1.NewAdminServiceClient(r.conn)
+
+	got, err := client.Explain(within(t), &adminv1.ExplainRequest{Domain: "edge", Entries: []*adminv1.Entry{{Key: "path", Value: "/abc"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &adminv1.ExplainResponse{
+		DomainKnown: true,
+		Rule: &adminv1.Rule{
+			Path: "edge.path_/a*", Name: "r", ShadowMode: true, QuotaMode: true, Replaces: []string{"x"}, DetailedMetric: true,
+			Position: &adminv1.Position{File: "a.yaml", Line: 4, Column: 5},
+			Limits: []*adminv1.Limit{{
+				Name: "r", RequestsPerUnit: 5, Unit: "minute", UnitMultiplier: 1, Window: durationpb.New(time.Minute),
+				Algorithm: "fixed_window", CounterKey: []byte("p:edge|path=/abc|f60"),
+			}},
+		},
+		Levels: []*adminv1.Level{{
+			Entry: &adminv1.Entry{Key: "path", Value: "/abc"},
+			Candidates: []*adminv1.Candidate{
+				{Kind: adminv1.MatchKind_MATCH_KIND_EXACT, Reason: `"/abc" is not among the 1 exact values`},
+				{Kind: adminv1.MatchKind_MATCH_KIND_WILDCARD, Value: "/a*", Matched: true, Reason: `"/abc" fits the pattern`},
+			},
+		}},
+	}
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+
+	unlimited, err := client.Explain(within(t), &adminv1.ExplainRequest{Domain: "edge", Entries: []*adminv1.Entry{{Key: "path", Value: "/b"}}})
+	if err != nil || !unlimited.GetRule().GetUnlimited() || unlimited.GetReason() != "" {
+		t.Errorf("unlimited: %v, %v", unlimited, err)
+	}
+	unknown, err := client.Explain(within(t), &adminv1.ExplainRequest{Domain: "nobody", Entries: []*adminv1.Entry{{Key: "path", Value: "/b"}}})
+	if err != nil || unknown.GetDomainKnown() || unknown.GetRule() != nil || unknown.GetReason() == "" {
+		t.Errorf("unknown domain: %v, %v", unknown, err)
+	}
+	if _, err := client.Explain(within(t), &adminv1.ExplainRequest{}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("no domain: %v", err)
+	}
+}
+
+func TestAdminWithoutAnythingToShow(t *testing.T) {
+	r := start(t, Options{})
+	client := adminv1.NewAdminServiceClient(r.conn)
+	if _, err := client.ListRuleFiles(within(t), &adminv1.ListRuleFilesRequest{}); status.Code(err) != codes.Unimplemented {
+		t.Errorf("ListRuleFiles: %v", err)
+	}
+	if _, err := client.Explain(within(t), &adminv1.ExplainRequest{Domain: "d"}); status.Code(err) != codes.Unimplemented {
+		t.Errorf("Explain: %v", err)
+	}
+}
+
+// A panic in any other service is caught as well.
+func TestAdminPanicIsInternal(t *testing.T) {
+	r := start(t, Options{RuleFiles: func() []descriptor.FileStatus { panic("kaboom") }})
+	if _, err := adminv1.NewAdminServiceClient(r.conn).ListRuleFiles(within(t), &adminv1.ListRuleFilesRequest{}); status.Code(err) != codes.Internal {
+		t.Errorf("got %v", err)
+	}
+	if code, body := get(t, r.DebugAddr, "/rlconfig"); code == 500 && body == "" {
+		t.Errorf("/rlconfig: %d %q", code, body)
+	}
+}

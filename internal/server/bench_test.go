@@ -1,0 +1,61 @@
+package server
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+)
+
+// emptyService answers with what is nearest to nothing.
+type emptyService struct {
+	ratelimitv3.UnimplementedRateLimitServiceServer
+}
+
+func (emptyService) ShouldRateLimit(context.Context, *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+	return &ratelimitv3.RateLimitResponse{OverallCode: ratelimitv3.RateLimitResponse_OK}, nil
+}
+
+// BenchmarkCall is a whole call over a socket, both ends in this process: what differs between the two is what this
+// package adds to grpc-go, or saves.
+func BenchmarkCall(b *testing.B) {
+	b.Run("empty handler", func(b *testing.B) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			b.Fatal(err)
+		}
+		s := grpc.NewServer(Tuned(128)...)
+		ratelimitv3.RegisterRateLimitServiceServer(s, emptyService{})
+		done := make(chan error, 1)
+		go func() { done <- s.Serve(l) }()
+		benchmarkCalls(b, l.Addr())
+		s.Stop()
+		if err := <-done; err != nil {
+			b.Error(err)
+		}
+	})
+	b.Run("server", func(b *testing.B) {
+		r := start(b, Options{})
+		benchmarkCalls(b, r.GRPCAddr)
+	})
+}
+
+func benchmarkCalls(b *testing.B, addr net.Addr) {
+	conn := dial(b, addr)
+	data := encode(b, smallRequest())
+	b.ReportAllocs()
+	b.SetParallelism(16)
+	b.RunParallel(func(pb *testing.PB) {
+		var out []byte
+		for pb.Next() {
+			if err := conn.Invoke(context.Background(), ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, &data, &out, grpc.ForceCodec(rawBytes{}), grpc.StaticMethod()); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+	b.StopTimer()
+	_ = conn.Close()
+}

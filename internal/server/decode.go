@@ -1,0 +1,269 @@
+package server
+
+import (
+	"fmt"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// bounds are how much one request may ask for. They hold while decoding, before memory is spent: two bytes on the wire
+// make an entry of 32 bytes.
+type bounds struct {
+	descriptors int // per request
+	entries     int // per descriptor
+}
+
+// errMalformed is returned for bytes that are not a RateLimitRequest.
+var errMalformed = fmt.Errorf("%w: malformed envoy.service.ratelimit.v3.RateLimitRequest", limiter.ErrInvalid)
+
+// decodeRequest reads an envoy.service.ratelimit.v3.RateLimitRequest into req, whose slices it reuses. It accepts what
+// the generated code accepts and understands it alike: fields in any order, the last of a single field wins, messages
+// given twice are merged, unknown fields are skipped, strings must be UTF-8.
+//
+// The strings of a request are parts of one string, the copy of data. Who keeps one for longer than the request must
+// clone it, or it keeps the whole message.
+func decodeRequest(data []byte, req *limiter.Request, limits bounds) error {
+	req.Domain, req.Hits = "", 0
+	req.Descriptors = req.Descriptors[:0]
+	d := decoder{data: data, text: string(data), limits: limits}
+	return d.request(req)
+}
+
+// decoder reads the message between pos and end. Submessages are read by moving end.
+type decoder struct {
+	data []byte
+	text string // the same bytes
+	pos  int
+	end  int
+
+	limits bounds
+}
+
+func (d *decoder) request(req *limiter.Request) error {
+	d.end = len(d.data)
+	for d.pos < d.end {
+		num, typ, ok := d.tag()
+		if !ok {
+			return errMalformed
+		}
+		switch {
+		case num == 1 && typ == protowire.BytesType:
+			req.Domain, ok = d.str()
+		case num == 2 && typ == protowire.BytesType:
+			if len(req.Descriptors) >= d.limits.descriptors {
+				return fmt.Errorf("%w: descriptors: more than %d in one request", limiter.ErrInvalid, d.limits.descriptors)
+			}
+			var outer int
+			if outer, ok = d.enter(); !ok {
+				break
+			}
+			if err := d.descriptor(addDescriptor(req), len(req.Descriptors)-1); err != nil {
+				return err
+			}
+			d.end = outer
+		case num == 3 && typ == protowire.VarintType:
+			var v uint64
+			v, ok = d.varint()
+			req.Hits = uint32(v)
+		default:
+			ok = d.skip(num, typ)
+		}
+		if !ok {
+			return errMalformed
+		}
+	}
+	return nil
+}
+
+// addDescriptor appends an empty descriptor that keeps the memory of the one that was there before.
+func addDescriptor(req *limiter.Request) *limiter.Descriptor {
+	n := len(req.Descriptors)
+	if n == cap(req.Descriptors) {
+		req.Descriptors = append(req.Descriptors, limiter.Descriptor{})
+		return &req.Descriptors[n]
+	}
+	req.Descriptors = req.Descriptors[:n+1]
+	added := &req.Descriptors[n]
+	*added = limiter.Descriptor{Entries: added.Entries[:0]}
+	return added
+}
+
+func (d *decoder) descriptor(to *limiter.Descriptor, index int) error {
+	for d.pos < d.end {
+		num, typ, ok := d.tag()
+		if !ok {
+			return errMalformed
+		}
+		switch {
+		case num == 1 && typ == protowire.BytesType:
+			if len(to.Entries) >= d.limits.entries {
+				return fmt.Errorf("%w: descriptors[%d].entries: more than %d", limiter.ErrInvalid, index, d.limits.entries)
+			}
+			var e descriptor.Entry
+			if e, ok = d.entry(); ok {
+				to.Entries = append(to.Entries, e)
+			}
+		case num == 2 && typ == protowire.BytesType:
+			to.HasOverride = true
+			ok = d.override(&to.Override)
+		case num == 3 && typ == protowire.BytesType:
+			to.HasHits = true
+			ok = d.wrapped(&to.Hits)
+		case num == 4 && typ == protowire.VarintType:
+			var v uint64
+			v, ok = d.varint()
+			to.Refund = v != 0
+		default:
+			ok = d.skip(num, typ)
+		}
+		if !ok {
+			return errMalformed
+		}
+	}
+	return nil
+}
+
+func (d *decoder) entry() (e descriptor.Entry, ok bool) {
+	outer, ok := d.enter()
+	if !ok {
+		return e, false
+	}
+	for d.pos < d.end {
+		num, typ, ok := d.tag()
+		if !ok {
+			return e, false
+		}
+		switch {
+		case num == 1 && typ == protowire.BytesType:
+			e.Key, ok = d.str()
+		case num == 2 && typ == protowire.BytesType:
+			e.Value, ok = d.str()
+		default:
+			ok = d.skip(num, typ)
+		}
+		if !ok {
+			return e, false
+		}
+	}
+	d.end = outer
+	return e, true
+}
+
+func (d *decoder) override(to *limiter.Override) bool {
+	outer, ok := d.enter()
+	if !ok {
+		return false
+	}
+	for d.pos < d.end {
+		num, typ, ok := d.tag()
+		if !ok {
+			return false
+		}
+		var v uint64
+		switch {
+		case num == 1 && typ == protowire.VarintType:
+			v, ok = d.varint()
+			to.Requests = uint32(v)
+		case num == 2 && typ == protowire.VarintType:
+			v, ok = d.varint()
+			to.Unit = int32(v)
+		case num == 3 && typ == protowire.BytesType:
+			// unit_multiplier came with Envoy 1.40. It is read, for a malformed one is an error, and not used.
+			ok = d.wrapped(&v)
+		default:
+			ok = d.skip(num, typ)
+		}
+		if !ok {
+			return false
+		}
+	}
+	d.end = outer
+	return true
+}
+
+// wrapped reads a google.protobuf wrapper of an integer. An empty one leaves what is there, which is how a wrapper
+// given twice is merged.
+func (d *decoder) wrapped(to *uint64) bool {
+	outer, ok := d.enter()
+	if !ok {
+		return false
+	}
+	for d.pos < d.end {
+		num, typ, ok := d.tag()
+		if !ok {
+			return false
+		}
+		if num == 1 && typ == protowire.VarintType {
+			*to, ok = d.varint()
+		} else {
+			ok = d.skip(num, typ)
+		}
+		if !ok {
+			return false
+		}
+	}
+	d.end = outer
+	return true
+}
+
+// tag reads the number and the type of the next field.
+func (d *decoder) tag() (protowire.Number, protowire.Type, bool) {
+	v, ok := d.varint()
+	num := v >> 3
+	if !ok || num < uint64(protowire.MinValidNumber) || num > uint64(protowire.MaxValidNumber) {
+		return 0, 0, false
+	}
+	return protowire.Number(num), protowire.Type(v & 7), true
+}
+
+func (d *decoder) varint() (uint64, bool) {
+	if d.pos < d.end && d.data[d.pos] < 0x80 {
+		d.pos++
+		return uint64(d.data[d.pos-1]), true
+	}
+	v, n := protowire.ConsumeVarint(d.data[d.pos:d.end])
+	if n < 0 {
+		return 0, false
+	}
+	d.pos += n
+	return v, true
+}
+
+// length reads the length of a field and says where the field ends.
+func (d *decoder) length() (end int, ok bool) {
+	v, ok := d.varint()
+	if !ok || v > uint64(d.end-d.pos) {
+		return 0, false
+	}
+	return d.pos + int(v), true
+}
+
+// enter begins a submessage. The caller puts outer back as the end when it has read the submessage to its end.
+func (d *decoder) enter() (outer int, ok bool) {
+	end, ok := d.length()
+	outer, d.end = d.end, end
+	return outer, ok
+}
+
+func (d *decoder) str() (string, bool) {
+	end, ok := d.length()
+	if !ok {
+		return "", false
+	}
+	s := d.text[d.pos:end]
+	d.pos = end
+	return s, utf8.ValidString(s)
+}
+
+func (d *decoder) skip(num protowire.Number, typ protowire.Type) bool {
+	n := protowire.ConsumeFieldValue(num, typ, d.data[d.pos:d.end])
+	if n < 0 {
+		return false
+	}
+	d.pos += n
+	return true
+}

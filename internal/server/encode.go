@@ -1,0 +1,165 @@
+package server
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// appendResponse appends a decision as an envoy.service.ratelimit.v3.RateLimitResponse.
+func appendResponse(b []byte, d *limiter.Decision) []byte {
+	b = appendUint(b, 1, uint64(d.Code))
+	for i := range d.Statuses {
+		s := &d.Statuses[i]
+		b = protowire.AppendTag(b, 2, protowire.BytesType)
+		b = protowire.AppendVarint(b, uint64(sizeStatus(s)))
+		b = appendStatus(b, s)
+	}
+	for i := range d.Headers {
+		h := &d.Headers[i]
+		b = protowire.AppendTag(b, 3, protowire.BytesType)
+		b = protowire.AppendVarint(b, uint64(sizeString(h.Key)+sizeString(h.Value)))
+		b = appendString(b, 1, h.Key)
+		b = appendString(b, 2, h.Value)
+	}
+	if d.Metadata != nil {
+		b = appendNested(b, 6, func(b []byte) []byte { return appendStruct(b, d.Metadata) })
+	}
+	return b
+}
+
+func appendStatus(b []byte, s *limiter.Status) []byte {
+	b = appendUint(b, 1, uint64(s.Code))
+	if s.Limited {
+		b = protowire.AppendTag(b, 2, protowire.BytesType)
+		b = protowire.AppendVarint(b, uint64(sizeLimit(&s.Limit)))
+		b = appendUint(b, 1, uint64(s.Limit.Requests))
+		b = appendUint(b, 2, uint64(s.Limit.Unit))
+		b = appendString(b, 3, s.Limit.Name)
+	}
+	b = appendUint(b, 3, uint64(s.Remaining))
+	if s.Limited {
+		seconds, nanos := splitDuration(s.Reset)
+		b = protowire.AppendTag(b, 4, protowire.BytesType)
+		b = protowire.AppendVarint(b, uint64(sizeUint(seconds)+sizeUint(nanos)))
+		b = appendUint(b, 1, seconds)
+		b = appendUint(b, 2, nanos)
+	}
+	return b
+}
+
+func sizeStatus(s *limiter.Status) int {
+	n := sizeUint(uint64(s.Code)) + sizeUint(uint64(s.Remaining))
+	if s.Limited {
+		seconds, nanos := splitDuration(s.Reset)
+		n += 1 + protowire.SizeBytes(sizeLimit(&s.Limit))
+		n += 1 + protowire.SizeBytes(sizeUint(seconds)+sizeUint(nanos))
+	}
+	return n
+}
+
+func sizeLimit(l *limiter.CurrentLimit) int {
+	return sizeUint(uint64(l.Requests)) + sizeUint(uint64(l.Unit)) + sizeString(l.Name)
+}
+
+// splitDuration is a google.protobuf.Duration as it goes over the wire: both parts have the duration's sign, and a
+// negative number is written as 64 bits.
+func splitDuration(d time.Duration) (seconds, nanos uint64) {
+	return uint64(int64(d / time.Second)), uint64(int64(d % time.Second))
+}
+
+// appendUint appends a field of integers, enums and booleans; the default is left out. All our field numbers are below
+// 16: their tag is one byte.
+func appendUint(b []byte, num protowire.Number, v uint64) []byte {
+	if v == 0 {
+		return b
+	}
+	return protowire.AppendVarint(append(b, byte(num<<3)|byte(protowire.VarintType)), v)
+}
+
+func sizeUint(v uint64) int {
+	if v == 0 {
+		return 0
+	}
+	return 1 + protowire.SizeVarint(v)
+}
+
+func appendString(b []byte, num protowire.Number, s string) []byte {
+	if s == "" {
+		return b
+	}
+	return protowire.AppendString(append(b, byte(num<<3)|byte(protowire.BytesType)), s)
+}
+
+func sizeString(s string) int {
+	if s == "" {
+		return 0
+	}
+	return 1 + protowire.SizeBytes(len(s))
+}
+
+// appendNested appends a submessage whose length is known only when it is written: off the hot path, so it is moved to
+// make room.
+func appendNested(b []byte, num protowire.Number, body func([]byte) []byte) []byte {
+	b = protowire.AppendTag(b, num, protowire.BytesType)
+	start := len(b)
+	b = body(b)
+	return slices.Insert(b, start, protowire.AppendVarint(nil, uint64(len(b)-start))...)
+}
+
+// appendStruct appends the fields of a google.protobuf.Struct, sorted by name so that equal answers are equal bytes.
+func appendStruct(b []byte, fields map[string]any) []byte {
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		b = appendNested(b, 1, func(b []byte) []byte {
+			b = appendString(b, 1, validText(name))
+			return appendNested(b, 2, func(b []byte) []byte { return appendValue(b, fields[name]) })
+		})
+	}
+	return b
+}
+
+// appendValue appends the one field of a google.protobuf.Value. It has numbers of one type only, float64. What a
+// decision's metadata cannot hold is written as text rather than lost.
+func appendValue(b []byte, value any) []byte {
+	switch v := value.(type) {
+	case nil:
+		return append(b, 1<<3|byte(protowire.VarintType), 0)
+	case bool:
+		return protowire.AppendVarint(append(b, 4<<3|byte(protowire.VarintType)), protowire.EncodeBool(v))
+	case string:
+		return protowire.AppendString(append(b, 3<<3|byte(protowire.BytesType)), validText(v))
+	case int:
+		return appendNumber(b, float64(v))
+	case int64:
+		return appendNumber(b, float64(v))
+	case uint64:
+		return appendNumber(b, float64(v))
+	case float64:
+		return appendNumber(b, v)
+	case map[string]any:
+		return appendNested(b, 5, func(b []byte) []byte { return appendStruct(b, v) })
+	case []any:
+		return appendNested(b, 6, func(b []byte) []byte {
+			for _, element := range v {
+				b = appendNested(b, 1, func(b []byte) []byte { return appendValue(b, element) })
+			}
+			return b
+		})
+	default:
+		return appendValue(b, fmt.Sprint(v))
+	}
+}
+
+func appendNumber(b []byte, v float64) []byte {
+	return protowire.AppendFixed64(append(b, 2<<3|byte(protowire.Fixed64Type)), math.Float64bits(v))
+}
+
+// validText is s with what is not UTF-8 replaced: a caller could not read an answer that has it.
+func validText(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -1,0 +1,55 @@
+package server
+
+import (
+	"time"
+
+	"google.golang.org/grpc"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
+)
+
+// Tuned are the options that make grpc-go cheap for small messages; docs/performance.md has what they are worth. They
+// are exported so that a benchmark can compare like with like.
+//
+// Fixed windows end the estimation of bandwidth, with its pings; workers keep their stacks, where a new goroutine would
+// grow one for every call. A call that finds no worker free gets a goroutine. That connections share a write buffer,
+// which is worth as much, is grpc-go's default.
+func Tuned(workers uint32) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.StaticConnWindowSize(1 << 20),
+		grpc.StaticStreamWindowSize(1 << 20),
+		grpc.NumStreamWorkers(workers),
+	}
+}
+
+func (s *Server) newGRPC(opts *Options) *grpc.Server {
+	limits := bounds{descriptors: opts.MaxDescriptors, entries: opts.MaxEntries}
+	all := append(Tuned(opts.StreamWorkers),
+		grpc.ForceServerCodecV2(newCodec(limits)),
+		grpc.MaxRecvMsgSize(opts.MaxRecvMsgSize),
+		grpc.MaxHeaderListSize(maxHeaderSize),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		// Envoy pings as often as its connection_keepalive says. grpc-go's default would cut it off.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionAge:      opts.MaxConnectionAge,
+			MaxConnectionAgeGrace: opts.MaxConnectionAgeGrace,
+			Time:                  30 * time.Second,
+			Timeout:               10 * time.Second,
+		}),
+		grpc.ChainUnaryInterceptor(s.rescue.unary),
+		grpc.ChainStreamInterceptor(s.rescue.stream),
+	)
+	if opts.Credentials != nil {
+		all = append(all, grpc.Creds(opts.Credentials))
+	}
+	g := grpc.NewServer(append(all, opts.ServerOptions...)...)
+	registerRateLimit(g, &rateLimit{decider: opts.Decider, answers: &s.metrics.grpc, rescue: s.rescue})
+	adminv1.RegisterAdminServiceServer(g, &admin{ruleFiles: opts.RuleFiles, explain: opts.Explain})
+	healthv1.RegisterHealthServer(g, healthService{s.readiness.grpc, s.stopping})
+	reflection.Register(g)
+	return g
+}

@@ -1,0 +1,161 @@
+package server
+
+import (
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/descriptorpb"
+)
+
+var allNames = []string{"", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService", "ratelimitd.admin.v1.AdminService"}
+
+func TestHealthAgreesEverywhere(t *testing.T) {
+	r := start(t, Options{})
+	client := healthv1.NewHealthClient(r.conn)
+	for _, serving := range []bool{true, false, true} {
+		r.SetServing(serving)
+		wantStatus, wantHealth, wantBody, wantReady := healthv1.HealthCheckResponse_SERVING, 200, "OK", 200
+		if !serving {
+			wantStatus, wantHealth, wantBody, wantReady = healthv1.HealthCheckResponse_NOT_SERVING, 500, "", 503
+		}
+		for _, name := range allNames {
+			resp, err := client.Check(within(t), &healthv1.HealthCheckRequest{Service: name})
+			if err != nil || resp.GetStatus() != wantStatus {
+				t.Errorf("serving %v, service %q: %v, %v", serving, name, resp.GetStatus(), err)
+			}
+		}
+		if code, body := get(t, r.HTTPAddr, "/healthcheck"); code != wantHealth || body != wantBody {
+			t.Errorf("serving %v, /healthcheck: %d %q", serving, code, body)
+		}
+		if code, _ := get(t, r.HTTPAddr, "/readyz"); code != wantReady {
+			t.Errorf("serving %v, /readyz: %d", serving, code)
+		}
+		if code, _ := get(t, r.HTTPAddr, "/livez"); code != http.StatusOK {
+			t.Errorf("serving %v, /livez: %d", serving, code)
+		}
+	}
+	if _, err := client.Check(within(t), &healthv1.HealthCheckRequest{Service: "nobody"}); status.Code(err) != codes.NotFound {
+		t.Errorf("an unknown service: %v", err)
+	}
+}
+
+func TestHealthIsRedUntilTold(t *testing.T) {
+	s, err := New(Options{Decider: decider(passAll), GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", DebugAddr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, name := range allNames {
+		resp, err := s.readiness.grpc.Check(within(t), &healthv1.HealthCheckRequest{Service: name})
+		if err != nil || resp.GetStatus() != healthv1.HealthCheckResponse_NOT_SERVING {
+			t.Errorf("service %q: %v, %v", name, resp.GetStatus(), err)
+		}
+	}
+	if s.readiness.ready() {
+		t.Error("HTTP health is green")
+	}
+}
+
+func TestHealthWatch(t *testing.T) {
+	r := start(t, Options{StopTimeout: 3 * patience})
+	watch, err := healthv1.NewHealthClient(r.conn).Watch(within(t), &healthv1.HealthCheckRequest{Service: "ratelimit"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, serving := range []bool{true, false, true} {
+		r.SetServing(serving)
+		want := healthv1.HealthCheckResponse_NOT_SERVING
+		if serving {
+			want = healthv1.HealthCheckResponse_SERVING
+		}
+		if m, err := watch.Recv(); err != nil || m.GetStatus() != want {
+			t.Fatalf("serving %v: %v, %v", serving, m.GetStatus(), err)
+		}
+	}
+	r.stop()
+	if _, err := watch.Recv(); err != nil && status.Code(err) != codes.Canceled {
+		t.Errorf("Watch ended with %v", err)
+	}
+	select {
+	case err := <-r.done:
+		if err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("a watcher holds the stop up")
+	}
+}
+
+var services = []string{
+	"envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health",
+	"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection", "ratelimitd.admin.v1.AdminService",
+}
+
+func TestReflection(t *testing.T) {
+	r := start(t, Options{})
+	stream, err := reflectionv1.NewServerReflectionClient(r.conn).ServerReflectionInfo(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(req *reflectionv1.ServerReflectionRequest) *reflectionv1.ServerReflectionResponse {
+		t.Helper()
+		if err := stream.Send(req); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	var listed []string
+	for _, s := range ask(&reflectionv1.ServerReflectionRequest{
+		MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{},
+	}).GetListServicesResponse().GetService() {
+		listed = append(listed, s.GetName())
+	}
+	slices.Sort(listed)
+	if !slices.Equal(listed, services) {
+		t.Errorf("services %q", listed)
+	}
+	for _, symbol := range []string{"envoy.service.ratelimit.v3.RateLimitService.ShouldRateLimit", "ratelimitd.admin.v1.AdminService"} {
+		files := ask(&reflectionv1.ServerReflectionRequest{
+			MessageRequest: &reflectionv1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: symbol},
+		}).GetFileDescriptorResponse().GetFileDescriptorProto()
+		if len(files) == 0 {
+			t.Errorf("no file has %s", symbol)
+			continue
+		}
+		var file descriptorpb.FileDescriptorProto
+		if err := proto.Unmarshal(files[0], &file); err != nil || len(file.GetService()) != 1 {
+			t.Errorf("the file of %s: %v, %v", symbol, file.GetName(), err)
+		}
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+
+	alpha, err := reflectionv1alpha.NewServerReflectionClient(r.conn).ServerReflectionInfo(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	//nolint:staticcheck // deprecated, but it is what older clients ask
+	if err := alpha.Send(&reflectionv1alpha.ServerReflectionRequest{MessageRequest: &reflectionv1alpha.ServerReflectionRequest_ListServices{}}); err != nil {
+		t.Fatal(err)
+	}
+	//nolint:staticcheck // likewise
+	if resp, err := alpha.Recv(); err != nil || len(resp.GetListServicesResponse().GetService()) != len(services) {
+		t.Errorf("v1alpha: %v, %v", resp, err)
+	}
+	if err := alpha.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+}

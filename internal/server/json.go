@@ -1,0 +1,102 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// jsonHandler decides over HTTP: a RateLimitRequest in protobuf's JSON in, a RateLimitResponse out.
+type jsonHandler struct {
+	decider Decider
+	limits  bounds
+	maxBody int64 // bytes
+	failure int   // status where no decision could be made
+	answers *answers
+}
+
+func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	code := codes.Internal // if what follows panics
+	defer func() { h.answers.observe(start, code) }()
+
+	var d limiter.Decision
+	body, err := h.decide(w, r, start, &d)
+	code = codeOf(err)
+	if err == nil {
+		h.answer(w, &d, body)
+		return
+	}
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		http.Error(w, messageOf(err), http.StatusRequestEntityTooLarge)
+	case code == codes.InvalidArgument:
+		http.Error(w, messageOf(err), http.StatusBadRequest)
+	default:
+		http.Error(w, messageOf(err), h.failure)
+	}
+}
+
+// decide reads the request, has it decided and returns the answer's JSON. It goes through the wire format, so that
+// there is one place that knows which field is what.
+func (h *jsonHandler) decide(w http.ResponseWriter, r *http.Request, now time.Time, d *limiter.Decision) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.maxBody))
+	if err != nil {
+		return nil, fmt.Errorf("%w: read body: %w", limiter.ErrInvalid, err)
+	}
+	var in ratelimitv3.RateLimitRequest
+	if err := protojson.Unmarshal(body, &in); err != nil {
+		return nil, fmt.Errorf("%w: %w", limiter.ErrInvalid, err)
+	}
+	data, err := proto.Marshal(&in)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", limiter.ErrInvalid, err)
+	}
+	var req limiter.Request
+	if err := decodeRequest(data, &req, h.limits); err != nil {
+		return nil, err
+	}
+	if err := h.decider.Decide(r.Context(), now, &req, d); err != nil {
+		return nil, err
+	}
+	var out ratelimitv3.RateLimitResponse
+	if err := proto.Unmarshal(appendResponse(nil, d), &out); err != nil {
+		return nil, fmt.Errorf("encode answer: %w", err)
+	}
+	answer, err := protojson.Marshal(&out)
+	if err != nil {
+		return nil, fmt.Errorf("encode answer: %w", err)
+	}
+	var compact bytes.Buffer // protojson puts spaces at random
+	if err := json.Compact(&compact, answer); err != nil {
+		return nil, fmt.Errorf("encode answer: %w", err)
+	}
+	return compact.Bytes(), nil
+}
+
+// answer writes a decision. Its headers are in the body, for who reads it as a RateLimitResponse, and are real headers
+// too.
+func (h *jsonHandler) answer(w http.ResponseWriter, d *limiter.Decision, body []byte) {
+	for _, header := range d.Headers {
+		w.Header().Add(header.Key, header.Value)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	status := http.StatusOK
+	if d.Code == limiter.OverLimit {
+		status = http.StatusTooManyRequests
+	}
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}

@@ -1,0 +1,87 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// Decider decides a request at now and fills d, whose slices it reuses. It wraps limiter.ErrInvalid, and context errors
+// when the caller's time is over; any other error means that no decision could be made. The request is reused once Decide
+// has returned. A string of it may be kept, but keeps the whole message in memory: clone it.
+type Decider interface {
+	Decide(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error
+}
+
+// rateLimit is the envoy.service.ratelimit.v3.RateLimitService.
+type rateLimit struct {
+	decider Decider
+	answers *answers
+	rescue  *rescue
+
+	// What every call hands to an interceptor; made once.
+	info *grpc.UnaryServerInfo
+	next grpc.UnaryHandler
+}
+
+// rateLimitDesc is the generated description with a handler that works on plain structs: name and file descriptor stay,
+// so that reflection shows what it always showed.
+var rateLimitDesc = grpc.ServiceDesc{
+	ServiceName: ratelimitv3.RateLimitService_ServiceDesc.ServiceName,
+	HandlerType: (*any)(nil),
+	Methods:     []grpc.MethodDesc{{MethodName: "ShouldRateLimit", Handler: shouldRateLimit}},
+	Metadata:    ratelimitv3.RateLimitService_ServiceDesc.Metadata,
+}
+
+func registerRateLimit(to grpc.ServiceRegistrar, s *rateLimit) {
+	s.info = &grpc.UnaryServerInfo{Server: s, FullMethod: ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName}
+	s.next = s.decide
+	to.RegisterService(&rateLimitDesc, s)
+}
+
+// shouldRateLimit is the one hot path. It has its own recover, because reading the message comes before any interceptor.
+//
+//nolint:revive // the order of parameters is that of grpc.MethodHandler
+func shouldRateLimit(srv any, ctx context.Context, read func(any) error, interceptor grpc.UnaryServerInterceptor) (answer any, err error) {
+	s := srv.(*rateLimit)
+	c := calls.Get().(*call)
+	c.start = time.Time{}
+	defer func() {
+		p := recover()
+		if p != nil {
+			answer, err = nil, s.rescue.caught(p, s.info.FullMethod)
+		}
+		s.answers.observe(c.start, status.Code(err))
+		if p == nil {
+			c.release() // else who knows what still holds it
+		}
+	}()
+	if err := read(c); err != nil {
+		return nil, err
+	}
+	c.start = time.Now()
+	if interceptor != nil {
+		return interceptor(ctx, c, s.info, s.next)
+	}
+	return s.decide(ctx, c)
+}
+
+func (s *rateLimit) decide(ctx context.Context, req any) (any, error) {
+	c, ok := req.(*call)
+	if !ok {
+		return nil, status.Errorf(codes.Internal, "an interceptor replaced the request by %T", req)
+	}
+	if c.err != nil {
+		return nil, statusOf(c.err)
+	}
+	if err := s.decider.Decide(ctx, c.start, &c.request, &c.decision); err != nil {
+		return nil, statusOf(err)
+	}
+	return newReply(&c.decision), nil
+}

@@ -1,0 +1,208 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// Options are what a Server is made of. Only Decider is required.
+type Options struct {
+	Decider Decider
+
+	GRPCAddr  string // host:port of gRPC; default ":8081"
+	HTTPAddr  string // host:port of /json, probes and metrics; default ":8080"
+	DebugAddr string // host:port of /rlconfig, /stats and profiles; default "127.0.0.1:6070"
+
+	// What the admin service and /rlconfig show. Where one is nil, so much is not shown.
+	RuleFiles func() []descriptor.FileStatus
+	Explain   func(domain string, entries []descriptor.Entry) descriptor.Explanation
+	Tree      func() *descriptor.Tree
+
+	MetricsHandler http.Handler          // answers /metrics; nil: there is none
+	Metrics        prometheus.Registerer // where the server's own metrics are registered; nil: nowhere
+	Stats          func(io.Writer)       // writes what /stats shows, lines of "name: value"
+	Log            *slog.Logger          // default slog.Default()
+
+	MaxRecvMsgSize int // bytes of one request; default 4 MiB
+	MaxDescriptors int // per request; default 256
+	MaxEntries     int // per descriptor; default 256
+
+	MaxConnectionAge      time.Duration // after which a gRPC client is asked to connect anew; default 24 h
+	MaxConnectionAgeGrace time.Duration // how long its calls may then go on; default 1 h
+	StreamWorkers         uint32        // goroutines that are kept for calls; default 128
+
+	// JSONBadRequestOnFailure makes /json answer 400 instead of 503 where no decision could be made, as the reference
+	// does.
+	JSONBadRequestOnFailure bool
+
+	DrainDelay  time.Duration // from red health to refusing new calls; default 0
+	StopTimeout time.Duration // for calls in flight after that; then they are cut off. Default 10 s
+
+	Credentials   credentials.TransportCredentials // of gRPC; nil: plain text
+	ServerOptions []grpc.ServerOption              // applied last. Interceptors may not keep a request after they returned
+}
+
+func (o *Options) setDefaults() {
+	defaultTo(&o.GRPCAddr, ":8081")
+	defaultTo(&o.HTTPAddr, ":8080")
+	defaultTo(&o.DebugAddr, "127.0.0.1:6070")
+	defaultTo(&o.MaxRecvMsgSize, 4<<20)
+	defaultTo(&o.MaxDescriptors, 256)
+	defaultTo(&o.MaxEntries, 256)
+	defaultTo(&o.MaxConnectionAge, 24*time.Hour)
+	defaultTo(&o.MaxConnectionAgeGrace, time.Hour)
+	defaultTo(&o.StreamWorkers, 128)
+	defaultTo(&o.StopTimeout, 10*time.Second)
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+}
+
+func defaultTo[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (o *Options) failureStatus() int {
+	if o.JSONBadRequestOnFailure {
+		return http.StatusBadRequest
+	}
+	return http.StatusServiceUnavailable
+}
+
+// Server answers callers on three listeners.
+type Server struct {
+	// Where it listens, with the ports that the system chose for port 0.
+	GRPCAddr, HTTPAddr, DebugAddr net.Addr
+
+	listeners   listeners
+	grpc        *grpc.Server
+	http, debug *http.Server
+
+	readiness *readiness
+	metrics   *metrics
+	rescue    *rescue
+	log       *slog.Logger
+
+	drainDelay  time.Duration
+	stopTimeout time.Duration
+	stopping    context.Context // done when calls are refused: what never ends by itself has to end
+	stop        context.CancelFunc
+}
+
+// New opens the listeners and gets everything ready. Nothing is answered before Run, and health is red until SetServing
+// says otherwise. A Server that is never run must be closed.
+func New(opts Options) (*Server, error) {
+	opts.setDefaults()
+	if opts.Decider == nil {
+		return nil, errors.New("make server: no decider")
+	}
+	m, err := newMetrics(opts.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	l, err := listen(&opts)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		GRPCAddr:    l.grpc.Addr(),
+		HTTPAddr:    l.http.Addr(),
+		DebugAddr:   l.debug.Addr(),
+		listeners:   l,
+		readiness:   newReadiness(),
+		metrics:     m,
+		rescue:      &rescue{log: opts.Log, panics: m.panics},
+		log:         opts.Log,
+		drainDelay:  opts.DrainDelay,
+		stopTimeout: opts.StopTimeout,
+	}
+	s.stopping, s.stop = context.WithCancel(context.Background())
+	s.grpc = s.newGRPC(&opts)
+	s.http = s.newHTTP(&opts)
+	s.debug = s.newDebug(&opts)
+	return s, nil
+}
+
+// SetServing says whether this server wants requests. It drives gRPC health, /healthcheck and /readyz alike. Once Run is
+// stopping, health stays red.
+func (s *Server) SetServing(serving bool) { s.readiness.set(serving) }
+
+// Run answers callers until ctx is done or a listener fails, then stops: health turns red, the drain delay passes, new
+// calls are refused while those in flight finish, and what has not finished after the stop timeout is cut off. The
+// error is nil after a stop that ctx asked for, even one that had to cut calls off; that is logged.
+func (s *Server) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.serve("gRPC", s.grpc.Serve, s.listeners.grpc) })
+	g.Go(func() error { return s.serve("HTTP", s.http.Serve, s.listeners.http) })
+	g.Go(func() error { return s.serve("debug", s.debug.Serve, s.listeners.debug) })
+	g.Go(func() error {
+		<-ctx.Done()
+		s.drain()
+		return nil
+	})
+	return g.Wait()
+}
+
+func (s *Server) serve(what string, serve func(net.Listener) error, l net.Listener) error {
+	err := serve(l)
+	if err == nil || errors.Is(err, http.ErrServerClosed) || errors.Is(err, grpc.ErrServerStopped) {
+		return nil
+	}
+	return fmt.Errorf("serve %s: %w", what, err)
+}
+
+func (s *Server) drain() {
+	s.readiness.drain()
+	if s.drainDelay > 0 {
+		s.log.Info("draining: health is red, calls are still answered", "delay", s.drainDelay)
+		<-time.After(s.drainDelay)
+	}
+	s.stop()
+
+	ctx, cancel := context.WithTimeout(context.Background(), s.stopTimeout)
+	defer cancel()
+	var g errgroup.Group
+	g.Go(func() error { s.stopGRPC(ctx); return nil })
+	g.Go(func() error { s.stopHTTP(ctx, "HTTP", s.http); return nil })
+	g.Go(func() error { s.stopHTTP(ctx, "debug", s.debug); return nil })
+	_ = g.Wait()
+}
+
+func (s *Server) stopGRPC(ctx context.Context) {
+	cut := context.AfterFunc(ctx, func() {
+		s.log.Warn("gRPC calls did not finish in time and are cut off", "timeout", s.stopTimeout)
+		s.grpc.Stop()
+	})
+	s.grpc.GracefulStop()
+	cut()
+}
+
+func (s *Server) stopHTTP(ctx context.Context, what string, h *http.Server) {
+	if err := h.Shutdown(ctx); err != nil {
+		s.log.Warn(what+" requests did not finish in time and are cut off", "timeout", s.stopTimeout)
+		_ = h.Close()
+	}
+}
+
+// Close frees the listeners of a server that is not run.
+func (s *Server) Close() {
+	s.stop()
+	s.listeners.close()
+	s.grpc.Stop()
+}
