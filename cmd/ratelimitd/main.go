@@ -1,0 +1,66 @@
+// Command ratelimitd decides whether requests may pass.
+//
+// One file per subcommand; options are structs that kong fills from flags and the environment. Only main exits.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// cli is the command line.
+type cli struct {
+	Serve   serve   `cmd:"" default:"withargs" help:"Serve decisions over gRPC and HTTP (the default)."`
+	Version version `cmd:"" help:"Print the version and exit."`
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// streams is where a subcommand writes.
+type streams struct {
+	out, err io.Writer
+}
+
+// run executes one command line and returns its exit code: 0 for success, 1 for a failure, 2 for a command line or an
+// environment that makes no sense.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	code := -1
+	var c cli
+	parser, err := kong.New(&c,
+		kong.Name("ratelimitd"),
+		kong.Description("A rate limit service for Envoy and everybody else. Every flag can be set by the environment variable shown beside it; a flag beats the environment."),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(n int) { code = n }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
+		kong.ShortUsageOnError(),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Bind(streams{stdout, stderr}),
+	)
+	if err != nil {
+		fmt.Fprintf(stderr, "ratelimitd: %v\n", err)
+		return 2
+	}
+	k, err := parser.Parse(args)
+	if code >= 0 { // --help
+		return code
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "ratelimitd: %v\n", err)
+		return 2
+	}
+	if err := k.Run(); err != nil {
+		fmt.Fprintf(stderr, "ratelimitd: %v\n", err)
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"fmt"
+	"runtime/debug"
+)
+
+type version struct{}
+
+// Run prints what the build recorded about itself.
+func (*version) Run(s streams) error {
+	_, err := fmt.Fprintln(s.out, buildVersion())
+	return err
+}
+
+func buildVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "ratelimitd (unknown build)"
+	}
+	v := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			v += " " + s.Value
+		}
+	}
+	return fmt.Sprintf("ratelimitd %s %s", v, info.GoVersion)
+}

@@ -1,0 +1,321 @@
+// Package internal_test keeps the house in order: which package may import what, that every package says what it is,
+// and the words that are not used.
+package internal_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+const module = "github.com/ratelimitd/ratelimitd/"
+
+// imports is the import table: what each package may import of this module. A name that ends with /... means the
+// package and all below it. What a package may import of other modules is in rooms.
+var imports = map[string][]string{
+	"internal/descriptor":       {},
+	"internal/config":           {"internal/descriptor"},
+	"internal/backend":          {"internal/descriptor"},
+	"internal/backend/...":      {"internal/descriptor", "internal/backend/..."},
+	"internal/limiter":          {"internal/descriptor", "internal/backend"},
+	"internal/server":           {"internal/descriptor", "internal/limiter", "proto/..."},
+	"internal/redistest":        {},
+	"proto/ratelimitd/admin/v1": {},
+	"cmd/ratelimitd":            {"internal/..."},
+	"bench":                     {},
+	"bench/emptyserver":         {"internal/server"},
+}
+
+// rooms are the packages that alone know a thing: an import that begins with the path belongs in one of them.
+var rooms = map[string][]string{
+	"google.golang.org/grpc":                 {"internal/server", "cmd/ratelimitd", "proto/...", "bench/..."},
+	"google.golang.org/protobuf":             {"internal/server", "cmd/ratelimitd", "proto/...", "bench/..."},
+	"github.com/envoyproxy/go-control-plane": {"internal/server", "cmd/ratelimitd", "bench/..."},
+	"net/http":                               {"internal/server", "cmd/ratelimitd"},
+	"gopkg.in/yaml.v3":                       {"internal/config"},
+	"github.com/fsnotify/fsnotify":           {"internal/config"},
+	"github.com/redis/go-redis":              {"internal/backend/redis", "internal/redistest"},
+	"github.com/alecthomas/kong":             {"cmd/ratelimitd"},
+	module + "internal/redistest":            {}, // tests only
+	module + "internal/backend/backendtest":  {}, // tests only
+}
+
+// stdlibOnly imports no other module at all.
+var stdlibOnly = []string{"internal/descriptor"}
+
+// notUsed are words that say nothing, or that mean something else here. A word of a name is a run of letters that begins
+// with a capital: Simple is not Impl.
+var notUsed = []string{"manager", "helper", "impl", "util", "utils", "throttle", "policy"}
+
+// pkg is one folder of Go files.
+type pkg struct {
+	dir   string // below the module, with slashes
+	files map[string]*ast.File
+}
+
+// packages parses every Go file of the module, tests too; testdata, and folders that are modules of their own, are not
+// part of it.
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	const top = ".."
+	byDir := make(map[string]map[string]*ast.File)
+	fset := token.NewFileSet()
+	err := filepath.WalkDir(top, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			hidden := name != top && strings.HasPrefix(d.Name(), ".")
+			module, _ := filepath.Glob(filepath.Join(name, "go.mod"))
+			if hidden || d.Name() == "testdata" || name != top && len(module) > 0 {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if filepath.Ext(name) != ".go" {
+			return nil
+		}
+		f, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(top, name)
+		if err != nil {
+			return err
+		}
+		dir, file := path.Split(filepath.ToSlash(rel))
+		dir = path.Clean(dir)
+		if byDir[dir] == nil {
+			byDir[dir] = make(map[string]*ast.File)
+		}
+		byDir[dir][file] = f
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []pkg
+	for _, dir := range slices.Sorted(maps.Keys(byDir)) {
+		all = append(all, pkg{dir, byDir[dir]})
+	}
+	if len(all) < 5 {
+		t.Fatalf("found only %d packages", len(all))
+	}
+	return all
+}
+
+func isTest(file string) bool { return strings.HasSuffix(file, "_test.go") }
+
+func isGenerated(file string) bool { return strings.HasSuffix(file, ".pb.go") }
+
+// covers says whether a package is one that a pattern names.
+func covers(pattern, dir string) bool {
+	if tree, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return dir == tree || strings.HasPrefix(dir, tree+"/")
+	}
+	return dir == pattern
+}
+
+func anyCovers(patterns []string, dir string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return covers(p, dir) })
+}
+
+// allowed returns what the import table says of a package; the most exact line counts.
+func allowed(dir string) (patterns []string, listed bool) {
+	if patterns, listed = imports[dir]; listed {
+		return patterns, true
+	}
+	best := ""
+	for p := range imports {
+		if strings.HasSuffix(p, "/...") && covers(p, dir) && len(p) > len(best) {
+			best = p
+		}
+	}
+	return imports[best], best != ""
+}
+
+func hasCode(p pkg) bool {
+	for file := range p.files {
+		if !isTest(file) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestImportTable(t *testing.T) {
+	for _, p := range packages(t) {
+		if !hasCode(p) {
+			continue
+		}
+		patterns, listed := allowed(p.dir)
+		if !listed {
+			t.Errorf("%s is not in the import table: say there what it may import", p.dir)
+			continue
+		}
+		for file, f := range p.files {
+			if isTest(file) {
+				continue // tests may wire parts together that must not know each other
+			}
+			for _, imp := range f.Imports {
+				target, err := strconv.Unquote(imp.Path.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if dir, ours := strings.CutPrefix(target, module); ours && !anyCovers(patterns, dir) {
+					t.Errorf("%s/%s imports %s; it may import %q", p.dir, file, dir, patterns)
+				}
+				if slices.Contains(stdlibOnly, p.dir) && !inStdlib(target) {
+					t.Errorf("%s/%s imports %s; it may import the standard library alone", p.dir, file, target)
+				}
+				for prefix, dirs := range rooms {
+					if (target == prefix || strings.HasPrefix(target, prefix+"/")) && !anyCovers(dirs, p.dir) {
+						t.Errorf("%s/%s imports %s, which belongs to %q alone", p.dir, file, target, dirs)
+					}
+				}
+			}
+		}
+	}
+}
+
+// inStdlib says whether an import is the standard library's: the first element of every other module has a dot.
+func inStdlib(target string) bool {
+	first, _, _ := strings.Cut(target, "/")
+	return !strings.Contains(first, ".")
+}
+
+// A table that names what is not there says nothing.
+func TestImportTableNamesPackages(t *testing.T) {
+	var dirs []string
+	for _, p := range packages(t) {
+		dirs = append(dirs, p.dir)
+	}
+	for pattern := range imports {
+		if !slices.ContainsFunc(dirs, func(dir string) bool { return covers(pattern, dir) }) {
+			t.Errorf("%s is in the import table and is no package", pattern)
+		}
+	}
+}
+
+// Every package under internal says in doc.go what it is; commands say it above package main.
+func TestPackagesSayWhatTheyAre(t *testing.T) {
+	for _, p := range packages(t) {
+		if !hasCode(p) || strings.HasPrefix(p.dir, "proto/") {
+			continue
+		}
+		var documented []string
+		for file, f := range p.files {
+			if !isTest(file) && f.Doc != nil {
+				documented = append(documented, file)
+			}
+		}
+		switch {
+		case len(documented) == 0:
+			t.Errorf("%s has no package comment", p.dir)
+		case len(documented) > 1:
+			t.Errorf("%s has package comments in %q", p.dir, documented)
+		case strings.HasPrefix(p.dir, "internal/") && len(p.files) > 1 && documented[0] != "doc.go":
+			t.Errorf("%s says what it is in %s instead of doc.go", p.dir, documented[0])
+		}
+	}
+}
+
+// words splits a name of Go or of a file into its words, in lower case.
+func words(name string) []string {
+	var all []string
+	var word []rune
+	runes := []rune(name)
+	end := func() {
+		if len(word) > 0 {
+			all = append(all, strings.ToLower(string(word)))
+		}
+		word = nil
+	}
+	for i, r := range runes {
+		startsWord := unicode.IsUpper(r) && i > 0 &&
+			(!unicode.IsUpper(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1]))
+		if startsWord || !unicode.IsLetter(r) {
+			end()
+		}
+		if unicode.IsLetter(r) {
+			word = append(word, r)
+		}
+	}
+	end()
+	return all
+}
+
+func TestWords(t *testing.T) {
+	for name, want := range map[string]string{
+		"HTTPPolicyHeader":   "http policy header",
+		"SimpleImpl":         "simple impl",
+		"rate_limit_util.go": "rate limit util go",
+		"KeyBuilder2":        "key builder",
+	} {
+		if got := strings.Join(words(name), " "); got != want {
+			t.Errorf("%s has the words %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestWordsNotUsed(t *testing.T) {
+	check := func(where, name string) {
+		for _, w := range words(name) {
+			if slices.Contains(notUsed, w) {
+				t.Errorf("%s: the name %s has the word %q, which says nothing", where, name, w)
+			}
+		}
+	}
+	for _, p := range packages(t) {
+		check(p.dir, p.dir)
+		for file, f := range p.files {
+			check(p.dir, file)
+			if isGenerated(file) {
+				continue
+			}
+			for name := range exported(f) {
+				check(path.Join(p.dir, file), name)
+			}
+		}
+	}
+}
+
+// exported yields the names that a file declares for others: types, functions, methods, fields, constants, variables.
+func exported(f *ast.File) map[string]bool {
+	names := make(map[string]bool)
+	add := func(ids ...*ast.Ident) {
+		for _, id := range ids {
+			if id.IsExported() {
+				names[id.Name] = true
+			}
+		}
+	}
+	for _, d := range f.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			add(d.Name)
+		case *ast.GenDecl:
+			ast.Inspect(d, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.TypeSpec:
+					add(n.Name)
+				case *ast.ValueSpec:
+					add(n.Names...)
+				case *ast.Field:
+					add(n.Names...)
+				}
+				return true
+			})
+		}
+	}
+	return names
+}
