@@ -1,7 +1,7 @@
 // Package descriptor holds the vocabulary of a decision and the tree of rules that answers it.
 //
 // It owns the words that every other package shares: entries and units (entry.go, unit.go), the window of time that a
-// limit counts in (window.go), limits and rules (limit.go, rule.go), the compiled tree and its matching (tree.go,
+// limit counts in (window.go), limits and rules (limit.go, rule.go), the compiled tree and its matching (tree.go, edges.go,
 // match.go, wildcard.go), and the identity of a counter (key.go). It imports the standard library alone.
 //
 // A Tree is immutable once Compile has returned it: any number of goroutines may match against it without a lock.

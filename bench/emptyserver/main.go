@@ -1,0 +1,59 @@
+// Command emptyserver is the floor that benchmarks compare with: a gRPC server whose handler does nothing. It answers
+// every ShouldRateLimit with OK, and logs where it listens as ratelimitd does.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"runtime/debug"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+
+	"github.com/ratelimitd/ratelimitd/internal/server"
+)
+
+// workers is the default of server.Options.StreamWorkers.
+const workers = 128
+
+func main() {
+	tuned := flag.Bool("tuned", false, "with the options and the garbage collection of ratelimitd, instead of grpc-go's and Go's defaults")
+	flag.Parse()
+	if err := run(*tuned); err != nil {
+		fmt.Fprintln(os.Stderr, "emptyserver:", err)
+		os.Exit(1)
+	}
+}
+
+// run serves until the process is killed.
+func run(tuned bool) error {
+	var options []grpc.ServerOption
+	if tuned {
+		options = server.Tuned(workers)
+		debug.SetGCPercent(800)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	g := grpc.NewServer(options...)
+	ratelimitv3.RegisterRateLimitServiceServer(g, empty{})
+	slog.New(slog.NewJSONHandler(os.Stderr, nil)).Info("listening", "grpc", l.Addr().String())
+	if err := g.Serve(l); err != nil {
+		return fmt.Errorf("serve: %w", err)
+	}
+	return nil
+}
+
+// empty answers without looking at the request.
+type empty struct {
+	ratelimitv3.UnimplementedRateLimitServiceServer
+}
+
+func (empty) ShouldRateLimit(context.Context, *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+	return &ratelimitv3.RateLimitResponse{OverallCode: ratelimitv3.RateLimitResponse_OK}, nil
+}

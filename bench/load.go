@@ -1,0 +1,321 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// load sends requests over some connections, with so many calls in flight on each: a closed loop.
+//
+// It speaks HTTP/2 by itself. A gRPC client, the rejected way, costs as much for a call as a server does, so that on
+// one core it would measure itself.
+type load struct {
+	connections []*connection
+}
+
+// loadResult is what came of a run.
+type loadResult struct {
+	answered int64
+	took     time.Duration
+	latency  *hdrhistogram.Histogram // microseconds
+}
+
+func dialLoad(ctx context.Context, address string, connections, inFlight int, p *payload) (*load, error) {
+	l := &load{}
+	for i := range connections {
+		c, err := dial(ctx, address, inFlight, p, uint64(i))
+		if err != nil {
+			l.close()
+			return nil, err
+		}
+		l.connections = append(l.connections, c)
+	}
+	return l, nil
+}
+
+func (l *load) close() {
+	for _, c := range l.connections {
+		_ = c.conn.Close()
+	}
+}
+
+// run loads the server for a while, then waits for the calls that are in flight.
+func (l *load) run(ctx context.Context, d time.Duration) (loadResult, error) {
+	// A server that does not answer at all must not make the run hang.
+	ctx, cancel := context.WithTimeout(ctx, d+30*time.Second)
+	defer cancel()
+	stop := context.AfterFunc(ctx, l.close)
+	defer stop()
+
+	start := time.Now()
+	errs := make([]error, len(l.connections))
+	var all sync.WaitGroup
+	for i, c := range l.connections {
+		all.Go(func() { errs[i] = c.run(start.Add(d)) })
+	}
+	all.Wait()
+	r := loadResult{took: time.Since(start), latency: newHistogram()}
+	if err := ctx.Err(); err != nil {
+		return r, fmt.Errorf("load the server: %w", err)
+	}
+	for i, c := range l.connections {
+		if errs[i] != nil {
+			return r, fmt.Errorf("load the server: %w", errs[i])
+		}
+		r.answered += c.answered
+		r.latency.Merge(c.latency)
+	}
+	return r, nil
+}
+
+func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, 60_000_000, 3) }
+
+// Window sizes: ours are so large that they never have to be enlarged within a run; the server's hold it back alone.
+const (
+	streamWindow     = 1 << 30
+	connectionWindow = 1<<31 - 1
+	defaultWindow    = 1<<16 - 1
+)
+
+// connection is one HTTP/2 connection, used by one goroutine.
+type connection struct {
+	conn     net.Conn
+	framer   *http2.Framer
+	in       *bufio.Reader
+	out      *bufio.Writer
+	headers  []byte // of every request but the first
+	first    []byte // of the first request: it fills the server's header table
+	decoder  *hpack.Decoder
+	payload  *payload
+	request  []byte // the payload, with this call's numbers
+	random   *rand.Rand
+	inFlight int
+
+	next     uint32 // stream id
+	sent     map[uint32]time.Time
+	window   int // bytes that the server still takes
+	received int // bytes of ours that the server has used of our window
+
+	status   string // of the trailers that are being read
+	message  string
+	answered int64
+	latency  *hdrhistogram.Histogram
+}
+
+func dial(ctx context.Context, address string, inFlight int, p *payload, seed uint64) (*connection, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	c := &connection{
+		conn:     conn,
+		in:       bufio.NewReaderSize(conn, 64<<10),
+		out:      bufio.NewWriterSize(conn, 64<<10),
+		payload:  p,
+		request:  bytes.Clone(p.message),
+		random:   rand.New(rand.NewPCG(seed, 1)),
+		inFlight: inFlight,
+		next:     1,
+		sent:     make(map[uint32]time.Time, inFlight),
+		window:   defaultWindow,
+	}
+	c.framer = http2.NewFramer(c.out, c.in)
+	c.framer.SetReuseFrames()
+	c.decoder = hpack.NewDecoder(4096, func(f hpack.HeaderField) {
+		switch f.Name {
+		case "grpc-status":
+			c.status = f.Value
+		case "grpc-message":
+			c.message = f.Value
+		}
+	})
+	c.encodeHeaders(address)
+	if err := c.open(); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("open an HTTP/2 connection: %w", err)
+	}
+	return c, nil
+}
+
+func (c *connection) encodeHeaders(authority string) {
+	var block bytes.Buffer
+	e := hpack.NewEncoder(&block)
+	for _, to := range []*[]byte{&c.first, &c.headers} {
+		block.Reset()
+		for _, f := range [][2]string{
+			{":method", "POST"},
+			{":scheme", "http"},
+			{":path", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"},
+			{":authority", authority},
+			{"content-type", "application/grpc"},
+			{"user-agent", "ratelimitd-bench"},
+			{"te", "trailers"},
+		} {
+			_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // a bytes.Buffer takes everything
+		}
+		*to = bytes.Clone(block.Bytes())
+	}
+}
+
+func (c *connection) open() error {
+	if _, err := io.WriteString(c.out, http2.ClientPreface); err != nil {
+		return err
+	}
+	if err := c.framer.WriteSettings(
+		http2.Setting{ID: http2.SettingEnablePush, Val: 0},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: streamWindow},
+	); err != nil {
+		return err
+	}
+	if err := c.framer.WriteWindowUpdate(0, connectionWindow-defaultWindow); err != nil {
+		return err
+	}
+	return c.out.Flush()
+}
+
+// run keeps calls in flight until the deadline, and returns when the last one is answered.
+func (c *connection) run(until time.Time) error {
+	c.answered, c.latency = 0, newHistogram()
+	running := true
+	for {
+		for running && len(c.sent) < c.inFlight && c.window >= len(c.request) {
+			if err := c.send(); err != nil {
+				return err
+			}
+		}
+		if len(c.sent) == 0 && !running {
+			return nil
+		}
+		if err := c.out.Flush(); err != nil {
+			return err
+		}
+		// What one read of the socket has brought is answered with one write.
+		for first := true; first || c.framed(); first = false {
+			if err := c.receive(); err != nil {
+				return err
+			}
+		}
+		running = running && time.Now().Before(until)
+	}
+}
+
+func (c *connection) send() error {
+	headers := c.headers
+	if c.next == 1 {
+		headers = c.first
+	}
+	if err := c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.next, BlockFragment: headers, EndHeaders: true}); err != nil {
+		return err
+	}
+	c.payload.draw(c.request, c.random)
+	if err := c.framer.WriteData(c.next, true, c.request); err != nil {
+		return err
+	}
+	c.window -= len(c.request)
+	c.sent[c.next] = time.Now()
+	c.next += 2
+	return nil
+}
+
+// framed says whether a whole frame has been read from the socket.
+func (c *connection) framed() bool {
+	const head = 9
+	if c.in.Buffered() < head {
+		return false
+	}
+	h, err := c.in.Peek(head)
+	return err == nil && c.in.Buffered() >= head+int(h[0])<<16+int(h[1])<<8+int(h[2])
+}
+
+// receive reads one frame and does what it asks for.
+func (c *connection) receive() error {
+	frame, err := c.framer.ReadFrame()
+	if err != nil {
+		return fmt.Errorf("read a frame: %w", err)
+	}
+	switch f := frame.(type) {
+	case *http2.DataFrame:
+		if err := checkAnswer(f.Data()); err != nil {
+			return err
+		}
+		return c.enlarge(int(f.Length))
+	case *http2.HeadersFrame:
+		return c.receiveHeaders(f)
+	case *http2.WindowUpdateFrame:
+		if f.StreamID == 0 {
+			c.window += int(f.Increment)
+		}
+	case *http2.SettingsFrame:
+		if !f.IsAck() {
+			return c.framer.WriteSettingsAck()
+		}
+	case *http2.PingFrame:
+		if !f.IsAck() {
+			return c.framer.WritePing(true, f.Data)
+		}
+	case *http2.RSTStreamFrame:
+		return fmt.Errorf("the server reset a call: %v", f.ErrCode)
+	case *http2.GoAwayFrame:
+		return fmt.Errorf("the server closes the connection: %v %s", f.ErrCode, f.DebugData())
+	}
+	return nil
+}
+
+// checkAnswer says whether an answer allows the request. The overall code is the first field of the message; an answer
+// that comes in several frames is none that we expect.
+func checkAnswer(data []byte) error {
+	const frame, tag, ok = 5, 0x08, 1
+	if len(data) < frame+2 || data[frame] != tag || data[frame+1] != ok {
+		return fmt.Errorf("the answer is not OK: %x", data)
+	}
+	return nil
+}
+
+// enlarge gives the server back what it has used of our window, now and then.
+func (c *connection) enlarge(n int) error {
+	c.received += n
+	if c.received < connectionWindow/2 {
+		return nil
+	}
+	n, c.received = c.received, 0
+	return c.framer.WriteWindowUpdate(0, uint32(n))
+}
+
+func (c *connection) receiveHeaders(f *http2.HeadersFrame) error {
+	if !f.HeadersEnded() {
+		return errors.New("the server sent headers in several frames")
+	}
+	c.status, c.message = "", ""
+	if _, err := c.decoder.Write(f.HeaderBlockFragment()); err != nil {
+		return fmt.Errorf("decode headers: %w", err)
+	}
+	if err := c.decoder.Close(); err != nil {
+		return fmt.Errorf("decode headers: %w", err)
+	}
+	if !f.StreamEnded() {
+		return nil
+	}
+	if c.status != "0" {
+		return fmt.Errorf("a call ended with gRPC status %q: %s", c.status, c.message)
+	}
+	sent, known := c.sent[f.StreamID]
+	if !known {
+		return fmt.Errorf("the server ended call %d, which is not in flight", f.StreamID)
+	}
+	delete(c.sent, f.StreamID)
+	c.answered++
+	return c.latency.RecordValue(max(1, time.Since(sent).Microseconds()))
+}

@@ -1,0 +1,162 @@
+// Command bench measures what a decision costs: ratelimitd on memory and on Redis beside gRPC servers whose handler does
+// nothing. It builds and starts all servers as processes of their own, each on a core of its own where there are two,
+// sends pre-encoded requests in a closed loop, and prints medians of interleaved rounds as a markdown table.
+//
+// targets.go says what is measured; process.go starts processes and reads their CPU time, pin_linux.go binds them to
+// cores; load.go is the load generator over request.go's bytes; report.go prints. docs/performance.md says how to read
+// the figures.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// options are the command line.
+type options struct {
+	rounds      int
+	duration    time.Duration
+	warmup      time.Duration
+	connections int
+	inFlight    int
+	keys        int
+	descriptors int
+	only        string
+}
+
+func main() {
+	var o options
+	flag.IntVar(&o.rounds, "rounds", 5, "how often every target is measured; the median counts")
+	flag.DurationVar(&o.duration, "duration", 3*time.Second, "how long one measurement takes")
+	flag.DurationVar(&o.warmup, "warmup", 500*time.Millisecond, "how long a target is loaded before each measurement")
+	flag.IntVar(&o.connections, "connections", 8, "connections of the load generator")
+	flag.IntVar(&o.inFlight, "in-flight", 16, "calls in flight on each connection")
+	flag.IntVar(&o.keys, "keys", 100_000, "different values of each descriptor, uniformly drawn; 1 is one hot key")
+	flag.IntVar(&o.descriptors, "descriptors", 1, "descriptors of each request")
+	flag.StringVar(&o.only, "only", "", "targets to measure, by letter, comma-separated; all if empty")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, &o, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func (o *options) check() error {
+	switch {
+	case o.rounds < 1, o.connections < 1, o.inFlight < 1, o.duration <= 0, o.warmup < 0:
+		return errors.New("-rounds, -connections, -in-flight and -duration must be positive")
+	case o.keys < 1 || o.keys > maxKeys:
+		return fmt.Errorf("-keys must be between 1 and %d", maxKeys)
+	case o.descriptors < 1 || o.descriptors > maxDescriptors:
+		return fmt.Errorf("-descriptors must be between 1 and %d", maxDescriptors)
+	}
+	return nil
+}
+
+func run(ctx context.Context, o *options, out io.Writer) (err error) {
+	if err := o.check(); err != nil {
+		return err
+	}
+	targets, err := choose(o.only)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "ratelimitd-bench-")
+	if err != nil {
+		return fmt.Errorf("make a folder: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+
+	cores := assignCores()
+	if err := cores.pinSelf(); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "building the servers")
+	if err := build(ctx, dir); err != nil {
+		return err
+	}
+	defer func() {
+		for _, t := range targets {
+			err = errors.Join(err, t.stop())
+		}
+	}()
+	for _, t := range targets {
+		if err := t.start(ctx, dir, o, cores); err != nil {
+			return fmt.Errorf("start %s: %w", t.name, err)
+		}
+	}
+
+	payload := newPayload(o.keys, o.descriptors)
+	for round := range o.rounds {
+		fmt.Fprintf(out, "round %d of %d:", round+1, o.rounds)
+		for _, t := range targets {
+			m, err := measure(ctx, t, o, payload)
+			if err != nil {
+				return fmt.Errorf("measure %s: %w", t.name, err)
+			}
+			t.rounds = append(t.rounds, m)
+			fmt.Fprintf(out, "  %s %.0f/s", t.letter, m.rate())
+		}
+		fmt.Fprintln(out)
+	}
+	return report(out, o, cores, targets)
+}
+
+// measure loads a target once.
+func measure(ctx context.Context, t *target, o *options, p *payload) (measurement, error) {
+	l, err := dialLoad(ctx, t.address, o.connections, o.inFlight, p)
+	if err != nil {
+		return measurement{}, err
+	}
+	defer l.close()
+	if o.warmup > 0 {
+		if _, err := l.run(ctx, o.warmup); err != nil {
+			return measurement{}, err
+		}
+	}
+	before, err := t.cpu()
+	if err != nil {
+		return measurement{}, err
+	}
+	result, err := l.run(ctx, o.duration)
+	if err != nil {
+		return measurement{}, err
+	}
+	after, err := t.cpu()
+	if err != nil {
+		return measurement{}, err
+	}
+	return measurement{load: result, cpu: after.since(before)}, nil
+}
+
+// choose returns the targets that were asked for, in their order.
+func choose(only string) ([]*target, error) {
+	all := allTargets()
+	if only == "" {
+		return all, nil
+	}
+	wanted := strings.Split(only, ",")
+	var chosen []*target
+	for _, t := range all {
+		if i := slices.Index(wanted, t.letter); i >= 0 {
+			chosen = append(chosen, t)
+			wanted = slices.Delete(wanted, i, i+1)
+		}
+	}
+	if len(wanted) > 0 {
+		return nil, fmt.Errorf("-only %s: there is no target %q, or it is named twice", only, wanted)
+	}
+	return chosen, nil
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/procfs"
+)
+
+// build builds the servers into dir.
+func build(ctx context.Context, dir string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir+string(filepath.Separator),
+		"github.com/ratelimitd/ratelimitd/cmd/ratelimitd", "github.com/ratelimitd/ratelimitd/bench/emptyserver")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the servers: %w\n%s", err, output)
+	}
+	return nil
+}
+
+// process is a server that was started.
+type process struct {
+	cmd    *exec.Cmd
+	listen chan string   // gets the address of gRPC once
+	ended  chan struct{} // closed when the process has ended
+
+	mu   sync.Mutex
+	last bytes.Buffer // what it wrote first, for error messages
+}
+
+const mostOutput = 16 << 10
+
+// startProcess starts a program on the given cores, with nothing of this process's environment but what programs need.
+func startProcess(binary string, args, env []string, dir string, on []int) (*process, error) {
+	p := &process{cmd: exec.Command(binary, args...), listen: make(chan string, 1), ended: make(chan struct{})}
+	p.cmd.Dir = dir
+	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir}, env...)
+	read, write := io.Pipe()
+	p.cmd.Stdout, p.cmd.Stderr = write, write
+	if err := pinned(on, p.cmd.Start); err != nil {
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(binary), err)
+	}
+	go p.read(read)
+	go func() {
+		_ = p.cmd.Wait() // why it ended is told by what it wrote
+		_ = write.Close()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+// read follows what the process writes: it logs JSON, and one line says where it listens.
+func (p *process) read(from io.Reader) {
+	lines := bufio.NewScanner(from)
+	for lines.Scan() {
+		p.mu.Lock()
+		if p.last.Len() < mostOutput {
+			p.last.Write(lines.Bytes())
+			p.last.WriteByte('\n')
+		}
+		p.mu.Unlock()
+		var line struct{ Msg, GRPC string }
+		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "listening" && line.GRPC != "" {
+			select {
+			case p.listen <- line.GRPC:
+			default:
+			}
+		}
+	}
+	_, _ = io.Copy(io.Discard, from) // a line too long ends the scan, and must not end the process
+}
+
+func (p *process) written() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last.String()
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// listening waits until the process has logged where it listens.
+func (p *process) listening(ctx context.Context, patience time.Duration) (string, error) {
+	select {
+	case address := <-p.listen:
+		return address, nil
+	case <-p.ended:
+		return "", fmt.Errorf("it ended:\n%s", p.written())
+	case <-time.After(patience):
+		return "", fmt.Errorf("it did not listen within %v:\n%s", patience, p.written())
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}
+
+func (p *process) stop() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-p.ended:
+		return nil
+	case <-time.After(15 * time.Second):
+		if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return fmt.Errorf("kill %s: %w", filepath.Base(p.cmd.Path), err)
+		}
+		<-p.ended
+		return nil
+	}
+}
+
+// startRedis starts a redis-server that keeps nothing on disk, beside the load generator, and waits until it answers.
+func startRedis(ctx context.Context, dir string, cores cores) (*process, string, error) {
+	binary, err := exec.LookPath("redis-server")
+	if err != nil {
+		return nil, "", fmt.Errorf("find redis-server (scripts/install-redis installs it): %w", err)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, "", fmt.Errorf("make a folder for Redis: %w", err)
+	}
+	address, port, err := freePort()
+	if err != nil {
+		return nil, "", err
+	}
+	args := []string{"--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir", dir}
+	p, err := startProcess(binary, args, nil, dir, cores.load)
+	if err != nil {
+		return nil, "", err
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	retry := time.NewTicker(20 * time.Millisecond)
+	defer retry.Stop()
+	for {
+		if ping(address) == nil {
+			return p, address, nil
+		}
+		select {
+		case <-p.ended:
+			return nil, "", fmt.Errorf("redis-server ended:\n%s", p.written())
+		case <-ctx.Done():
+			return nil, "", errors.Join(ctx.Err(), p.stop())
+		case <-retry.C:
+			if time.Now().After(deadline) {
+				return nil, "", errors.Join(fmt.Errorf("redis-server does not answer:\n%s", p.written()), p.stop())
+			}
+		}
+	}
+}
+
+func freePort() (address, port string, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", "", fmt.Errorf("find a free port: %w", err)
+	}
+	defer l.Close()
+	_, port, err = net.SplitHostPort(l.Addr().String())
+	return l.Addr().String(), port, err
+}
+
+func ping(address string) error {
+	c, err := net.DialTimeout("tcp", address, time.Second)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(c, "PING\r\n"); err != nil {
+		return err
+	}
+	answer, err := bufio.NewReader(c).ReadString('\n')
+	if err == nil && answer != "+PONG\r\n" {
+		err = fmt.Errorf("redis answers %q", answer)
+	}
+	return err
+}
+
+// cpuOf is the CPU time that a process has used, user and system, in seconds. It needs /proc.
+func cpuOf(pid int) (float64, error) {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0, fmt.Errorf("read the CPU time of process %d: %w", pid, err)
+	}
+	stat, err := p.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("read the CPU time of process %d: %w", pid, err)
+	}
+	return stat.CPUTime(), nil
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// target is one server that is measured.
+type target struct {
+	letter string
+	name   string
+	binary string
+	args   []string
+	rules  bool // needs the rule folder
+	redis  bool // counts in a Redis of its own
+
+	address string
+	server  *process
+	store   *process // nil without Redis
+	rounds  []measurement
+}
+
+// baseline is the letter of the target that the others are compared with.
+const baseline = "a"
+
+func allTargets() []*target {
+	return []*target{
+		{letter: "a0", name: "empty gRPC server, grpc-go's defaults", binary: "emptyserver"},
+		{letter: "a", name: "empty gRPC server, tuned", binary: "emptyserver", args: []string{"-tuned"}},
+		{letter: "b", name: "ratelimitd, memory", binary: "ratelimitd", rules: true},
+		{letter: "c", name: "ratelimitd, Redis", binary: "ratelimitd", rules: true, redis: true},
+	}
+}
+
+// start starts the target's processes and waits until they listen.
+func (t *target) start(ctx context.Context, dir string, o *options, cores cores) error {
+	args := t.args
+	env := []string{"LOG_FORMAT=json", "LOG_LEVEL=info"}
+	if t.rules {
+		rules := filepath.Join(dir, "rules-"+t.letter)
+		if err := writeRules(rules, o.descriptors); err != nil {
+			return err
+		}
+		args = append(args, "serve", "--rules", rules)
+		env = append(env, "GRPC_HOST=127.0.0.1", "HOST=127.0.0.1", "GRPC_PORT=0", "PORT=0", "DEBUG_PORT=0")
+	}
+	if t.redis {
+		store, address, err := startRedis(ctx, filepath.Join(dir, "redis-"+t.letter), cores)
+		if err != nil {
+			return err
+		}
+		t.store = store
+		// A closed loop drives the server to where calls queue. The timeout is for a sick Redis, not for that: with the
+		// default, some calls would be refused and the rest would look cheaper.
+		env = append(env, "REDIS_URL="+address, "REDIS_SOCKET_TYPE=tcp", "REDIS_OP_TIMEOUT=2s")
+	}
+	server, err := startProcess(filepath.Join(dir, t.binary), args, env, dir, cores.server)
+	if err != nil {
+		return err
+	}
+	t.server = server
+	t.address, err = server.listening(ctx, 30*time.Second)
+	return err
+}
+
+func (t *target) stop() error {
+	var errs []error
+	for _, p := range []*process{t.server, t.store} {
+		if p != nil {
+			errs = append(errs, p.stop())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// cpuTimes are CPU seconds that processes have used so far, user and system.
+type cpuTimes struct {
+	server, store, self float64
+}
+
+func (c cpuTimes) since(before cpuTimes) cpuTimes {
+	return cpuTimes{c.server - before.server, c.store - before.store, c.self - before.self}
+}
+
+func (t *target) cpu() (c cpuTimes, err error) {
+	if c.server, err = cpuOf(t.server.pid()); err != nil {
+		return c, err
+	}
+	if t.store != nil {
+		if c.store, err = cpuOf(t.store.pid()); err != nil {
+			return c, err
+		}
+	}
+	c.self, err = cpuOf(os.Getpid())
+	return c, err
+}
+
+// writeRules writes a folder with one file: a limit for each descriptor, so high that none is ever over it.
+func writeRules(dir string, descriptors int) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "domain: %s\ndescriptors:\n", domain)
+	for i := range descriptors {
+		fmt.Fprintf(&b, "  - key: %s\n    rate_limit: {unit: hour, requests_per_unit: 4000000000}\n", descriptorKey(i))
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return fmt.Errorf("make the rule folder: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "bench.yaml"), []byte(b.String()), 0o644); err != nil {
+		return fmt.Errorf("write rules: %w", err)
+	}
+	return nil
+}

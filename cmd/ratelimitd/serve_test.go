@@ -1,0 +1,179 @@
+package main
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+)
+
+const fiveADay = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 5}\n"
+
+func TestStartSaysWhatIsServed(t *testing.T) {
+	p := startProcess(t, nil, "--rules", rulesOf(t, fiveADay, strings.ReplaceAll(fiveADay, "domain: d", "domain: e")))
+	if line := p.log.wait(t, "rules in force"); line["domains"] != 2.0 || line["rules"] != 2.0 || line["files"] != 2.0 {
+		t.Errorf("logged %v, want 2 domains, 2 rules, 2 files", line)
+	}
+	if line := p.log.wait(t, "rule file loaded"); line["file"] != "rules0.yaml" {
+		t.Errorf("logged %v, want the files by name", line)
+	}
+	if code, body := get(t, "http://"+p.http+"/healthcheck"); code != http.StatusOK || body != "OK" {
+		t.Errorf("/healthcheck: %d %q", code, body)
+	}
+}
+
+// What cannot work must end at once, with a text that says what to do.
+func TestRefusesToStart(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	_, port, _ := net.SplitHostPort(taken.Addr().String())
+	good, bad := rulesOf(t, fiveADay), rulesOf(t, strings.ReplaceAll(fiveADay, "rate_limit", "ratelimit"))
+
+	for name, c := range map[string]struct {
+		env  map[string]string
+		args []string
+		want []string
+	}{
+		"redis without a url": {map[string]string{"BACKEND_TYPE": "redis"}, []string{"--rules", good}, []string{"BACKEND_TYPE=redis needs REDIS_URL"}},
+		"memcached":           {map[string]string{"BACKEND_TYPE": "memcache"}, []string{"--rules", good}, []string{"BACKEND_TYPE=memcache", "use redis"}},
+		"another backend":     {map[string]string{"BACKEND_TYPE": "disk"}, []string{"--rules", good}, []string{"BACKEND_TYPE=disk", "memory or redis"}},
+		"a log level":         {map[string]string{"LOG_LEVEL": "loud"}, []string{"--rules", good}, []string{"LOG_LEVEL=loud", "debug, info, warn or error"}},
+		"a port":              {map[string]string{"GRPC_PORT": "high"}, []string{"--rules", good}, []string{"--grpc-port", "GRPC_PORT"}},
+		"a flag":              {nil, []string{"--rulez", good}, []string{"--rulez"}},
+		"a taken port":        {map[string]string{"PORT": port, "HOST": "127.0.0.1", "GRPC_PORT": "0", "DEBUG_PORT": "0"}, []string{"--rules", good}, []string{"listen for HTTP", port}},
+		"no folder":           {nil, []string{"--rules", filepath.Join(good, "none")}, []string{"none", "FORCE_START_WITHOUT_INITIAL_CONFIG"}},
+		"only bad files":      {nil, []string{"--rules", bad}, []string{"rules0.yaml:4:5", "did you mean `rate_limit`", "no rule file can be used"}},
+		"an empty folder":     {nil, []string{"--rules", t.TempDir()}, []string{"no rule file can be used"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, text := output(t, c.env, c.args...)
+			if code == 0 {
+				t.Fatalf("it started and ended well:\n%s", text)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("it does not say %q:\n%s", want, text)
+				}
+			}
+		})
+	}
+}
+
+func TestForceStartWithoutRules(t *testing.T) {
+	rules := t.TempDir()
+	p := startProcess(t, map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true"}, "--rules", rules)
+	write(t, rules, "late.yaml", fiveADay)
+	p.log.wait(t, "rules in force")
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+	got, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v"))
+	if err != nil || got.GetStatuses()[0].GetLimitRemaining() != 4 {
+		t.Errorf("after rules came: %v %v", got, err)
+	}
+}
+
+// The reference's folder is RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY; a flag beats the environment.
+func TestWhereRulesAre(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, "ratelimit/config/rules.yaml", fiveADay)
+	env := map[string]string{"RUNTIME_ROOT": root, "RUNTIME_SUBDIRECTORY": "ratelimit", "RUNTIME_IGNOREDOTFILES": "true", "RUNTIME_WATCH_ROOT": "false"}
+	p := startProcess(t, env)
+	if line := p.log.wait(t, "rules in force"); line["folder"] != filepath.Join(root, "ratelimit", "config") || line["rules"] != 1.0 {
+		t.Errorf("logged %v", line)
+	}
+	other := rulesOf(t, fiveADay)
+	p = startProcess(t, env, "--rules", other)
+	if line := p.log.wait(t, "rules in force"); line["folder"] != other {
+		t.Errorf("logged %v, want the flag's folder", line)
+	}
+}
+
+// A change of a file changes decisions; a bad change changes nothing and says where it is bad.
+func TestReload(t *testing.T) {
+	rules := rulesOf(t, fiveADay)
+	p := startProcess(t, nil, "--rules", rules)
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+	limit := func() uint32 {
+		got, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit()
+	}
+	eventually := func(what string, reached func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); !reached(); {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s did not come about within %s", what, patience)
+			}
+		}
+	}
+	if got := limit(); got != 5 {
+		t.Fatalf("limit %d, want 5", got)
+	}
+	write(t, rules, "rules0.yaml", strings.ReplaceAll(fiveADay, ": 5", ": 7"))
+	eventually("the new limit", func() bool { return limit() == 7 })
+
+	write(t, rules, "rules0.yaml", strings.ReplaceAll(fiveADay, "unit: day", "unit: daily"))
+	rlconfig := func() string { _, body := get(t, "http://"+p.debug+"/rlconfig"); return body }
+	eventually("the file's state", func() bool { return strings.Contains(rlconfig(), "rules0.yaml: stale") })
+	if body := rlconfig(); !strings.Contains(body, "rules0.yaml:4:24") || limit() != 7 {
+		t.Errorf("after a bad change the limit is %d and /rlconfig says:\n%s", limit(), body)
+	}
+}
+
+// SIGTERM lets a call in flight finish and ends with 0; health is red meanwhile.
+func TestStopsWhenTold(t *testing.T) {
+	p := startProcess(t, map[string]string{"RATELIMITD_DRAIN_DELAY": "30s"}, "--rules", rulesOf(t, fiveADay))
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	p.log.wait(t, "draining: health is red, calls are still answered")
+	if code, _ := get(t, "http://"+p.http+"/readyz"); code != http.StatusServiceUnavailable {
+		t.Errorf("/readyz while draining: %d, want 503", code)
+	}
+	if code, _ := get(t, "http://"+p.http+"/livez"); code != http.StatusOK {
+		t.Errorf("/livez while draining: %d, want 200", code)
+	}
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+	if _, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil {
+		t.Errorf("a call while draining: %v", err)
+	}
+	_ = p.cmd.Process.Kill() // it would go on draining for 30 s
+	<-p.ended
+	close(p.ended)
+}
+
+func get(t *testing.T, url string) (code int, body string) {
+	t.Helper()
+	resp, err := http.Get(url) //nolint:noctx // the test's own server
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+func write(t *testing.T, dir, name, text string) {
+	t.Helper()
+	path := filepath.Join(dir, filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
