@@ -83,6 +83,10 @@ func firstInstant(zone *time.Location, y int, m time.Month, d int) int64 {
 	for t := time.Unix(midnight-widestOffset, 0).In(zone); ; {
 		_, offset := t.Zone()
 		_, change := t.ZoneBounds()
+		if !change.IsZero() && !change.After(t) {
+			// At the end of a year that a zone's rule describes, ZoneBounds can name the instant itself.
+			change = t.Add(time.Minute)
+		}
 		first := max(t.Unix(), midnight-int64(offset))
 		if change.IsZero() || first < change.Unix() {
 			return first * int64(time.Second/time.Microsecond)

@@ -294,3 +294,17 @@ func BenchmarkBounds(b *testing.B) {
 		})
 	}
 }
+
+// On the last day of a leap year that only a zone's rule describes, time.Time.ZoneBounds names the instant it was asked
+// about as the zone's next change: looking for a window must get past it.
+func TestLastDayOfALateLeapYear(t *testing.T) {
+	for _, name := range oddZones {
+		loc := zone(t, name)
+		now := time.Date(2040, 12, 31, 12, 0, 0, 0, loc)
+		start, end := Window{Unit: Day, Location: loc}.Bounds(now.UnixMicro())
+		want := [2]int64{time.Date(2040, 12, 31, 0, 0, 0, 0, loc).UnixMicro(), time.Date(2041, 1, 1, 0, 0, 0, 0, loc).UnixMicro()}
+		if got := [2]int64{start, end}; got != want {
+			t.Errorf("%s: window %v, want %v", name, got, want)
+		}
+	}
+}
