@@ -1,0 +1,138 @@
+// Command figures draws the pictures of docs/algorithms.md from the arithmetic that decides real requests.
+//
+//	go run ./docs/figures
+//
+// writes them beside this file; a test fails when they are not what the code draws.
+package main
+
+import (
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+func main() {
+	dir := filepath.Join("docs", "figures")
+	for name, draw := range figures {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(draw()), 0o644); err != nil { //nolint:gosec // pictures are public
+			log.Fatal(err)
+		}
+	}
+}
+
+// figures are the pictures by file name.
+var figures = map[string]func() string{"same-burst.svg": sameBurst}
+
+// row is one algorithm under the arrivals of the picture.
+type row struct {
+	title string
+	limit descriptor.Limit
+}
+
+var perMinute = descriptor.Window{Unit: descriptor.Minute}
+
+var rows = []row{
+	{"fixed_window", descriptor.Limit{Requests: 10, Window: perMinute}},
+	{"fixed_window, align: first_hit", descriptor.Limit{Requests: 10, Window: perMinute, FirstHit: true}},
+	{"sliding_window", descriptor.Limit{Requests: 10, Window: perMinute, Algorithm: descriptor.SlidingWindow}},
+	{"sliding_log", descriptor.Limit{Requests: 10, Window: perMinute, Algorithm: descriptor.SlidingLog}},
+	{"token_bucket", descriptor.Limit{Requests: 10, Window: perMinute, Algorithm: descriptor.TokenBucket, Burst: 10}},
+	{"token_bucket, refill: interval", descriptor.Limit{Requests: 10, Window: perMinute, Algorithm: descriptor.TokenBucket, Burst: 10, Interval: true}},
+	{"leaky_bucket, burst: 5", descriptor.Limit{Requests: 10, Window: perMinute, Algorithm: descriptor.LeakyBucket, Burst: 5}},
+	{"leaky_bucket, burst: 9, nodelay: all", descriptor.Limit{Requests: 10, Window: perMinute, Algorithm: descriptor.LeakyBucket, Burst: 9, NoDelay: descriptor.NoDelayAll}},
+}
+
+// arrivals are when requests come, in tenths of a second: eight late in the first minute, eight early in the second,
+// then one every four seconds.
+func arrivals() []int64 {
+	var at []int64
+	for i := range int64(8) {
+		at = append(at, 460+9*i)
+	}
+	for i := range int64(8) {
+		at = append(at, 640+9*i)
+	}
+	for t := int64(760); t < 1500; t += 40 {
+		at = append(at, t)
+	}
+	return at
+}
+
+// verdict is what became of one request.
+type verdict struct {
+	arrived, passed float64 // seconds; passed is later where it had to wait
+	allowed         bool
+}
+
+// decide puts the arrivals to a limit, as a store does.
+func decide(limit descriptor.Limit) []verdict {
+	if err := limit.Compile(); err != nil {
+		log.Fatal(err)
+	}
+	origin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC).UnixMicro()
+	var state backend.State
+	var out []verdict
+	for _, tenths := range arrivals() {
+		take := []backend.Take{{Limit: &limit, Hits: 1}}
+		var o [1]backend.Outcome
+		backend.Settle(take, []*backend.State{&state}, o[:], origin+tenths*100_000)
+		arrived := float64(tenths) / 10
+		out = append(out, verdict{arrived, arrived + o[0].Delay.Seconds(), o[0].Allowed})
+	}
+	return out
+}
+
+const (
+	width, left, right = 900.0, 250.0, 44.0
+	rowHeight, top     = 54.0, 58.0
+	from, to           = 30.0, 180.0 // seconds
+)
+
+func x(s float64) float64 { return left + (s-from)/(to-from)*(width-left-right) }
+
+func sameBurst() string {
+	var b strings.Builder
+	height := top + rowHeight*float64(len(rows)) + 34
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" font-family="sans-serif" font-size="13">`+"\n", width, height)
+	b.WriteString(`<title>The same requests under eight limits of 10 a minute</title>` + "\n")
+	b.WriteString(`<rect width="100%" height="100%" fill="white"/>` + "\n")
+	b.WriteString(`<text x="12" y="24" font-size="15" font-weight="bold">The same 35 requests under limits of 10 a minute</text>` + "\n")
+	fmt.Fprintf(&b, `<circle cx="%.1f" cy="20" r="4" fill="#1a7f37"/><text x="%.1f" y="24">admitted</text>`+"\n", x(98), x(98)+9)
+	fmt.Fprintf(&b, `<path d="M%.1f 16l8 8m0 -8l-8 8" stroke="#cf222e" stroke-width="2"/><text x="%.1f" y="24">refused</text>`+"\n", x(122), x(122)+13)
+	fmt.Fprintf(&b, `<path d="M%.1f 20h22" stroke="#9a6700" stroke-width="2"/><text x="%.1f" y="24">waits</text>`+"\n", x(144), x(144)+27)
+	for s := from; s <= to; s += 30 {
+		dash := ""
+		if int(s)%60 != 0 {
+			dash = ` stroke-dasharray="2 4"`
+		}
+		fmt.Fprintf(&b, `<path d="M%.1f %.1fV%.1f" stroke="#d0d7de"%s/>`+"\n", x(s), top-14, height-30, dash)
+		fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="middle" fill="#57606a">12:%02d:%02d</text>`+"\n", x(s), height-12, int(s)/60, int(s)%60)
+	}
+	for i, r := range rows {
+		y := top + rowHeight*float64(i)
+		verdicts := decide(r.limit)
+		admitted := 0
+		var marks strings.Builder
+		for _, v := range verdicts {
+			switch {
+			case !v.allowed:
+				fmt.Fprintf(&marks, `<path d="M%.1f %.1fl6 6m0 -6l-6 6" stroke="#cf222e" stroke-width="1.6"/>`, x(v.arrived)-3, y+17)
+				continue
+			case v.passed > v.arrived:
+				fmt.Fprintf(&marks, `<path d="M%.1f %.1fL%.1f %.1f" stroke="#9a6700"/>`, x(v.arrived), y+20, x(v.passed), y+4)
+			}
+			fmt.Fprintf(&marks, `<circle cx="%.1f" cy="%.1f" r="3.4" fill="#1a7f37"/>`, x(v.passed), y+4)
+			admitted++
+		}
+		fmt.Fprintf(&b, `<text x="12" y="%.1f">%s</text><text x="12" y="%.1f" fill="#57606a">%d admitted, %d refused</text>`+"\n", y+8, r.title, y+25, admitted, len(verdicts)-admitted)
+		b.WriteString(marks.String() + "\n")
+	}
+	b.WriteString("</svg>\n")
+	return b.String()
+}
