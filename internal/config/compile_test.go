@@ -266,14 +266,17 @@ func TestErrors(t *testing.T) {
 			"a.yaml:2:52: unknown key `requestsPerUnit`: did you mean `requests_per_unit`?",
 		}},
 		{"nothing like it", []string{"domain: a\nversion: 3\n"}, false, []string{
-			"a.yaml:2:1: unknown key `version`: the top of a rule file has `domain` and `descriptors`",
+			"a.yaml:2:1: unknown key `version`: the top of a rule file has `domain`, `descriptors`, `admission`, `on_error` and `headers`",
 		}},
 		{"key in the wrong map", []string{"domain: a\ndescriptors: [{key: k, unit: day, rate_limit: {unlimited: true, shadow_mode: true}}]\n"}, false, []string{
 			"a.yaml:2:24: `unit` does not belong in a descriptor: it is a key of `rate_limit`",
 			"a.yaml:2:65: `shadow_mode` does not belong in `rate_limit`: it is a key of a descriptor",
 		}},
-		{"an extension that is not there yet", []string{"domain: a\ndescriptors: [{key: k, rate_limit: {unit: day, algorithm: x}}]\n"}, false, []string{
-			"a.yaml:2:48: unknown key `algorithm`: `rate_limit` has `unit`,",
+		{"extensions in the wrong map", []string{"domain: a\nalgorithm: x\ndescriptors: [{key: k, admission: x, rate_limit: {unit: day, values: [a], headers: []}}]\n"}, false, []string{
+			"a.yaml:2:1: `algorithm` does not belong in the top of a rule file: it is a key of `rate_limit`",
+			"a.yaml:3:24: `admission` does not belong in a descriptor: it is a key of the top of a rule file",
+			"a.yaml:3:62: `values` does not belong in `rate_limit`: it is a key of a descriptor",
+			"a.yaml:3:75: `headers` does not belong in `rate_limit`: it is a key of the top of a rule file",
 		}},
 		{"same key twice in a map", []string{"domain: a\ndescriptors:\n  - key: k\n    shadow_mode: true\n    shadow_mode: false\n    metadata: {x: 1, x: 2}\n"}, false, []string{
 			"a.yaml:5:5: key `shadow_mode` twice in one map: the first is on line 4",

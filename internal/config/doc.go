@@ -1,16 +1,16 @@
 // Package config turns rule files into a tree of rules, and keeps the tree up to date while the files change.
 //
 // It owns the rule language: what YAML becomes nodes (yaml.go, chunks.go), which keys a map may have and what reads
-// them (shape.go), what a rule file, a descriptor and a rate limit consist of (rules.go), single values (scalar.go) and
-// free-form metadata (metadata.go). Every complaint is an Error with file, line and column and says what to write
+// them (shape.go), what a rule file and a descriptor consist of (rules.go) and a rate limit (limits.go), single values
+// (scalar.go, zone.go) and free-form metadata (metadata.go). Every complaint is an Error with file, line and column and says what to write
 // instead (error.go, syntax.go, suggest.go). Files become one tree in ledger.go, where domains find their owners;
 // compile.go is the pure way there. A folder of files, with the last good version of each, is folder.go; what belongs to
 // it is found by scan.go, its changes are noticed by watch.go, with the paths that symbolic links lead over in paths.go,
-// and gathered into one reload by burst.go.
+// and gathered into one reload by burst.go. metrics.go tells what is in force.
 //
 // Compile is a pure function. A Folder may be used by any number of goroutines; its Watch runs once. The trees that come
 // out of it are immutable.
 //
 // It does not decide, does not count, and does not read the environment. A key of the rule language is added by one row
-// in the tables of rules.go.
+// in the tables of rules.go and limits.go.
 package config

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -18,11 +19,12 @@ import (
 
 // Options are the settings of a Folder. Only Dir must be set.
 type Options struct {
-	Dir          string        // the folder of rule files, read with all folders below it
-	MergeDomains bool          // files that give the same domain share it; else it belongs to the file that sorts first
-	Rescan       time.Duration // how often all files are read again, whatever the file system reported; 0 means 10 s
-	MaxFileSize  int64         // bytes; a larger file is refused; 0 means 64 MiB
-	Logger       *slog.Logger  // nil means slog.Default()
+	Dir          string                // the folder of rule files, read with all folders below it
+	MergeDomains bool                  // files that give the same domain share it; else it belongs to the file that sorts first
+	Rescan       time.Duration         // how often all files are read again, whatever the file system reported; 0 means 10 s
+	MaxFileSize  int64                 // bytes; a larger file is refused; 0 means 64 MiB
+	Logger       *slog.Logger          // nil means slog.Default()
+	Metrics      prometheus.Registerer // nil: no metrics
 }
 
 // Result is what a folder holds at one time.
@@ -41,7 +43,8 @@ type Result struct {
 
 // Folder holds the rule files of one folder, each with its last good version.
 type Folder struct {
-	o Options
+	o       Options
+	metrics metrics
 
 	mu         sync.Mutex
 	files      map[string]*ruleFile
@@ -69,7 +72,11 @@ func NewFolder(o Options) *Folder {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	return &Folder{o: o, files: make(map[string]*ruleFile)}
+	f := &Folder{o: o, files: make(map[string]*ruleFile)}
+	if o.Metrics != nil {
+		o.Metrics.MustRegister(&f.metrics)
+	}
+	return f
 }
 
 // Load reads the folder. Files are told apart by their content alone; what did not change is not parsed again.
@@ -89,6 +96,7 @@ func (f *Folder) load(p *paths) (Result, int, error) {
 	before := f.last
 	before.Changed = false
 	if err != nil {
+		f.metrics.failed.Add(1)
 		return before, f.generation, fmt.Errorf("read rule folder %s: %w", f.o.Dir, err)
 	}
 	met = f.below(met)
@@ -118,6 +126,7 @@ func (f *Folder) load(p *paths) (Result, int, error) {
 		return before, f.generation, nil
 	}
 	if err := f.settle(files); err != nil {
+		f.metrics.failed.Add(1)
 		return before, f.generation, err
 	}
 	return f.last, f.generation, nil
@@ -237,6 +246,7 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 	}
 	f.files, f.last = settled, next
 	f.generation++
+	f.metrics.reloaded(&next, now)
 	for _, tell := range told {
 		tell()
 	}

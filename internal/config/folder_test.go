@@ -276,7 +276,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 	if err := os.Chmod(sub, 0); err != nil {
 		t.Fatal(err)
 	}
-	defer os.Chmod(sub, 0o755)
+	defer func() { must(t, os.Chmod(sub, 0o755)) }()
 	if r := load(t, f, "a.yaml=stale", "b.yaml=rejected", "sub=rejected", "sub/d.yaml=stale"); requests(r.Tree, "d") != 5 {
 		t.Errorf("%+v", r)
 	}
@@ -288,7 +288,7 @@ func TestFilesBelowAFolderThatCannotBeRead(t *testing.T) {
 	f.files = map[string]*ruleFile{"sub/a.yaml": nil, "subway.yaml": nil}
 	denied := errors.New("denied")
 	got := f.below([]found{{name: "sub", err: denied, dir: true}, {name: "subway.yaml"}})
-	if len(got) != 3 || got[0].name != "sub" || got[1].name != "sub/a.yaml" || got[1].err != denied || got[2].err != nil {
+	if len(got) != 3 || got[0].name != "sub" || got[1].name != "sub/a.yaml" || !errors.Is(got[1].err, denied) || got[2].err != nil {
 		t.Errorf("%+v", got)
 	}
 }

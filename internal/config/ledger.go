@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -59,13 +60,34 @@ func (l *ledger) conflicts(d *descriptor.DomainSpec) []*Error {
 		c.roots = make(map[descriptor.Level]descriptor.Position)
 		c.note(c.specs[0])
 	}
-	var errs []*Error
+	errs := c.otherSettings(d)
 	for i := range d.Children {
 		n := &d.Children[i]
-		level := descriptor.Level{Key: n.Key, Value: n.Value}
-		if first, taken := c.roots[level]; taken {
-			errs = append(errs, &Error{n.Position.File, n.Position.Line, n.Position.Col, fmt.Sprintf(
-				"%s twice in domain %s: the first is at %s", describe(level), quote(d.Name), where(first))})
+		identities(n, func(level descriptor.Level) {
+			if first, taken := c.roots[level]; taken {
+				errs = append(errs, &Error{n.Position.File, n.Position.Line, n.Position.Col, fmt.Sprintf(
+					"%s twice in domain %s: the first is at %s", describe(level), quote(d.Name), where(first))})
+			}
+		})
+	}
+	return errs
+}
+
+// otherSettings says which settings of the domain differ from what was said of it before.
+func (c *claim) otherSettings(d *descriptor.DomainSpec) (errs []*Error) {
+	for _, s := range c.specs {
+		differs := func(name string) {
+			errs = append(errs, &Error{d.Position.File, d.Position.Line, d.Position.Col, fmt.Sprintf(
+				"domain %s has another `%s` at %s: say it in one of them", quote(d.Name), name, where(s.Position))})
+		}
+		if s.Admission != d.Admission && s.Admission != descriptor.AdmissionDefault && d.Admission != descriptor.AdmissionDefault {
+			differs("admission")
+		}
+		if s.OnError != d.OnError && s.OnError != descriptor.OnErrorDefault && d.OnError != descriptor.OnErrorDefault {
+			differs("on_error")
+		}
+		if s.Headers != nil && d.Headers != nil && *s.Headers != *d.Headers {
+			differs("headers")
 		}
 	}
 	return errs
@@ -90,7 +112,7 @@ func (l *ledger) add(d *descriptor.DomainSpec) {
 func (c *claim) note(d *descriptor.DomainSpec) {
 	for i := range d.Children {
 		n := &d.Children[i]
-		c.roots[descriptor.Level{Key: n.Key, Value: n.Value}] = n.Position
+		identities(n, func(level descriptor.Level) { c.roots[level] = n.Position })
 	}
 }
 
@@ -105,6 +127,7 @@ func (l *ledger) compile() (*descriptor.Tree, error) {
 		d.Children = nil
 		for _, s := range c.specs {
 			d.Children = append(d.Children, clone(s.Children)...)
+			d.Admission, d.OnError, d.Headers = cmp.Or(d.Admission, s.Admission), cmp.Or(d.OnError, s.OnError), cmp.Or(d.Headers, s.Headers)
 		}
 		domains = append(domains, d)
 	}

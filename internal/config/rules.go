@@ -1,18 +1,18 @@
 package config
 
 import (
+	"cmp"
+
 	"gopkg.in/yaml.v3"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// The rule language: which keys stand where, and what reads them. They are set by init because lists of descriptors
-// stand within descriptors.
+// The rule language: which keys stand where, and what reads them; the ones of a rate limit are in limits.go. They are set
+// by init because lists of descriptors stand within descriptors.
 var (
 	documentShape   shape[descriptor.DomainSpec]
 	descriptorShape shape[node]
-	rateLimitShape  shape[rateLimit]
-	replacesShape   shape[replaced]
 
 	// places tells somebody who put a key into the wrong map where it belongs.
 	places []place
@@ -35,6 +35,12 @@ func init() {
 			d.Position = r.position(n)
 		}},
 		{"descriptors", func(r *reader, d *descriptor.DomainSpec, n *yaml.Node) { d.Children = r.descriptors(n) }},
+		{"admission", func(r *reader, d *descriptor.DomainSpec, n *yaml.Node) {
+			name, _ := r.choice("admission", n, descriptor.AdmissionNames[1:])
+			d.Admission = descriptor.ParseAdmission(name)
+		}},
+		{"on_error", func(r *reader, d *descriptor.DomainSpec, n *yaml.Node) { d.OnError = r.onError(n) }},
+		{"headers", func(r *reader, d *descriptor.DomainSpec, n *yaml.Node) { d.Headers = r.headers(n) }},
 	}}
 
 	descriptorShape = shape[node]{"a descriptor", []key[node]{
@@ -44,9 +50,38 @@ func init() {
 		}},
 		{"value", func(r *reader, d *node, n *yaml.Node) {
 			value, ok := r.text("value", n)
-			d.spec.Value, d.valueBad = value, !ok
+			if value != "" || !ok {
+				d.matcher(0, n, value, ok)
+			}
 		}},
-		{"rate_limit", func(r *reader, d *node, n *yaml.Node) { d.rule = r.rateLimit(n) }},
+		{"values", func(r *reader, d *node, n *yaml.Node) {
+			values, ok := r.values(n)
+			d.matcher(descriptor.MatchValues, n, "", ok)
+			d.spec.Values = values
+		}},
+		{"value_regex", func(r *reader, d *node, n *yaml.Node) {
+			text, ok := r.text("value_regex", n)
+			if ok {
+				if _, err := descriptor.CompileRegex(text); err != nil {
+					r.errorf(n, "`value_regex`: %v", err)
+					ok = false
+				}
+			}
+			d.matcher(descriptor.MatchRegex, n, text, ok)
+		}},
+		{"value_cidr", func(r *reader, d *node, n *yaml.Node) {
+			text, ok := r.text("value_cidr", n)
+			if ok {
+				network, err := descriptor.ParseCIDR(text)
+				if err != nil {
+					r.errorf(n, "`value_cidr`: %v", err)
+				}
+				text, ok = network.String(), err == nil
+			}
+			d.matcher(descriptor.MatchCIDR, n, text, ok)
+		}},
+		{"rate_limit", func(r *reader, d *node, n *yaml.Node) { d.limited(n, r.rateLimit(n)) }},
+		{"rate_limits", func(r *reader, d *node, n *yaml.Node) { d.limited(n, r.rateLimits(n)) }},
 		{"descriptors", func(r *reader, d *node, n *yaml.Node) { d.spec.Children = r.descriptors(n) }},
 		{"shadow_mode", func(r *reader, d *node, n *yaml.Node) { d.shadow = r.flag("shadow_mode", n) }},
 		{"quota_mode", func(r *reader, d *node, n *yaml.Node) { d.quota = r.flag("quota_mode", n) }},
@@ -54,30 +89,10 @@ func init() {
 		{"value_to_metric", func(r *reader, d *node, n *yaml.Node) { d.spec.ValueToMetric = r.flag("value_to_metric", n) }},
 		{"share_threshold", func(r *reader, d *node, n *yaml.Node) {
 			d.spec.ShareThreshold = r.flag("share_threshold", n)
-			d.shareAt = r.position(n)
+			d.shareAt = n
 		}},
+		{"on_error", func(r *reader, d *node, n *yaml.Node) { d.onError, d.onErrorAt = r.onError(n), n }},
 		{"metadata", func(r *reader, d *node, n *yaml.Node) { d.metadata = r.metadata(n) }},
-	}}
-
-	rateLimitShape = shape[rateLimit]{"`rate_limit`", []key[rateLimit]{
-		{"unit", func(r *reader, l *rateLimit, n *yaml.Node) {
-			name, ok := r.text("unit", n)
-			l.unitGiven, l.unitAt = name != "" || !ok, r.position(n)
-			if name != "" {
-				l.unit = r.unit(name, n)
-			}
-		}},
-		{"requests_per_unit", func(r *reader, l *rateLimit, n *yaml.Node) { l.requests = r.number("requests_per_unit", n) }},
-		{"unlimited", func(r *reader, l *rateLimit, n *yaml.Node) { l.unlimited = r.flag("unlimited", n) }},
-		{"name", func(r *reader, l *rateLimit, n *yaml.Node) { l.name, _ = r.text("name", n) }},
-		{"replaces", func(r *reader, l *rateLimit, n *yaml.Node) { r.replaces(l, n) }},
-	}}
-
-	replacesShape = shape[replaced]{"an entry of `replaces`", []key[replaced]{
-		{"name", func(r *reader, p *replaced, n *yaml.Node) {
-			name, ok := r.text("name", n)
-			p.name, p.bad, p.at = name, !ok, r.position(n)
-		}},
 	}}
 
 	places = []place{
@@ -90,32 +105,40 @@ func init() {
 // node is a descriptor while its map is being read.
 type node struct {
 	spec     descriptor.NodeSpec
-	keyBad   bool // told already, as valueBad
-	valueBad bool
+	keyBad   bool       // told already, as valueBad
+	valueBad bool       // a value, or what stands for it
+	value    *yaml.Node // the first of value, values, value_regex and value_cidr; nil if there is none
+	second   *yaml.Node // the second of them
+	limit    *yaml.Node // the first of rate_limit and rate_limits; nil if there is none
+	another  *yaml.Node // the second of them
 	rule     *descriptor.Rule
-	shadow   bool
-	quota    bool
-	detailed bool
-	metadata map[string]any
-	shareAt  descriptor.Position
+
+	shadow    bool
+	quota     bool
+	detailed  bool
+	onError   descriptor.OnError
+	metadata  map[string]any
+	shareAt   *yaml.Node
+	onErrorAt *yaml.Node
 }
 
-// rateLimit is a rate_limit while its map is being read.
-type rateLimit struct {
-	unit      descriptor.Unit
-	unitGiven bool
-	unitAt    descriptor.Position
-	requests  uint32
-	unlimited bool
-	name      string
-	replaces  []replaced
+// matcher notes how values are matched.
+func (d *node) matcher(kind descriptor.MatchKind, n *yaml.Node, text string, ok bool) {
+	d.valueBad = d.valueBad || !ok
+	if d.value != nil {
+		d.second = cmp.Or(d.second, n)
+		return
+	}
+	d.value, d.spec.Kind, d.spec.Value = n, kind, text
 }
 
-// replaced is one entry of replaces.
-type replaced struct {
-	name string
-	bad  bool // told already
-	at   descriptor.Position
+// limited notes the rule that a rate_limit or rate_limits makes, nil if it makes none.
+func (d *node) limited(n *yaml.Node, rule *descriptor.Rule) {
+	if d.limit != nil {
+		d.another = n
+		return
+	}
+	d.limit, d.rule = n, rule
 }
 
 // document reads one YAML document: one domain.
@@ -171,18 +194,33 @@ func (r *reader) descriptor(n *yaml.Node) (descriptor.NodeSpec, bool) {
 	if !read {
 		return d.spec, false
 	}
-	ok := d.spec.Key != ""
-	if !ok && !d.keyBad && !unknown {
+	ok := d.spec.Key != "" && !d.valueBad
+	if d.spec.Key == "" && !d.keyBad && !unknown {
 		r.errorf(n, "a descriptor without a `key`: write `key: NAME`")
 	}
-	if d.spec.ShareThreshold && !d.valueBad && !descriptor.HasWildcard(d.spec.Value) {
-		r.errorAt(d.shareAt, "`share_threshold` needs a `value` with a * in it: the values that match it share one counter")
+	if d.second != nil {
+		r.errorf(d.second, "a descriptor has one of `value`, `values`, `value_regex` and `value_cidr`: leave out all but one, or write a descriptor for each")
 		ok = false
+	}
+	if kind := d.spec.Level().Kind; d.spec.ShareThreshold && !d.valueBad && (kind == descriptor.MatchExact || kind == descriptor.MatchAny) {
+		r.errorf(d.shareAt, "`share_threshold` needs a `value` with a * in it, `values`, `value_regex` or `value_cidr`: the values that match share one counter")
+		ok = false
+	}
+	if d.another != nil {
+		r.errorf(d.another, "`rate_limit` and `rate_limits`: put all limits into `rate_limits`")
+	}
+	switch {
+	case d.onErrorAt == nil:
+	case d.limit == nil:
+		r.errorf(d.onErrorAt, "`on_error` belongs to a `rate_limit`, and this descriptor has none")
+	case d.rule != nil && d.rule.Unlimited:
+		r.errorf(d.onErrorAt, "`on_error` and `unlimited: true`: nothing is counted, so nothing can fail; leave it out")
 	}
 	if d.rule != nil {
 		d.rule.Shadow = d.shadow
 		d.rule.Quota = d.quota
 		d.rule.DetailedMetric = d.detailed
+		d.rule.OnError = d.onError
 		d.rule.Metadata = d.metadata
 		d.rule.Position = d.spec.Position
 		d.spec.Rule = d.rule
@@ -191,98 +229,111 @@ func (r *reader) descriptor(n *yaml.Node) (descriptor.NodeSpec, bool) {
 	return d.spec, ok
 }
 
-// twice refuses siblings with the same key and value.
+// twice refuses siblings that match the same values in the same way.
 func (r *reader) twice(specs []descriptor.NodeSpec) {
 	if len(specs) < 2 {
 		return
 	}
 	seen := make(map[descriptor.Level]int, len(specs))
 	for i := range specs {
-		level := descriptor.Level{Key: specs[i].Key, Value: specs[i].Value}
-		if first, twice := seen[level]; twice {
-			r.errorAt(specs[i].Position, "%s twice: the first is on line %d", describe(level), specs[first].Position.Line)
-			continue
-		}
-		seen[level] = i
+		identities(&specs[i], func(level descriptor.Level) {
+			if first, twice := seen[level]; twice {
+				r.errorAt(specs[i].Position, "%s twice: the first is on line %d", describe(level), specs[first].Position.Line)
+				return
+			}
+			seen[level] = i
+		})
+	}
+}
+
+// identities yields what no sibling may have as well: the level, of a list each of its values.
+func identities(spec *descriptor.NodeSpec, yield func(descriptor.Level)) {
+	if spec.Kind != descriptor.MatchValues {
+		yield(spec.Level())
+		return
+	}
+	for _, v := range spec.Values {
+		yield(descriptor.Level{Key: spec.Key, Value: v, Kind: descriptor.MatchValues})
 	}
 }
 
 func describe(l descriptor.Level) string {
-	if l.Value == "" {
-		return "a descriptor with key " + quote(l.Key) + " and no value"
+	text := "a descriptor with key " + quote(l.Key)
+	switch l.Kind {
+	case descriptor.MatchAny:
+		return text + " and no value"
+	case descriptor.MatchValues:
+		return text + " and " + quote(l.Value) + " among its `values`"
+	case descriptor.MatchRegex:
+		return text + " and `value_regex` " + quote(l.Value)
+	case descriptor.MatchCIDR:
+		return text + " and `value_cidr` " + quote(l.Value)
+	default:
+		return text + " and value " + quote(l.Value)
 	}
-	return "a descriptor with key " + quote(l.Key) + " and value " + quote(l.Value)
 }
 
-// rateLimit reads a rate limit and returns the rule it makes, nil if it cannot be one.
-func (r *reader) rateLimit(n *yaml.Node) *descriptor.Rule {
-	l := &r.limit
-	*l = rateLimit{replaces: l.replaces[:0]}
-	read, unknown := readMap(r, &rateLimitShape, l, n)
-	if !read {
-		return nil
-	}
-	for _, p := range l.replaces {
-		switch {
-		case p.bad:
-		case p.name == "":
-			r.errorAt(p.at, "an entry of `replaces` without a name: write `- name: NAME`, the `name` of another rate limit")
-		case p.name == l.name:
-			r.errorAt(p.at, "the rate limit %s replaces itself: give the name of another one", quote(l.name))
-		}
-	}
-	if l.unlimited && l.unitGiven {
-		r.errorAt(l.unitAt, "`unlimited: true` and a `unit`: leave out one of them")
-		return nil
-	}
-	if !l.unlimited && !l.unitGiven && !unknown {
-		r.errorf(n, "`rate_limit` without a `unit`: write `unit` (%s) and `requests_per_unit`, or `unlimited: true`",
-			list(descriptor.UnitNames, "or"))
-		return nil
-	}
-
-	made := new(ruleAndLimit)
-	made.rule.Name = l.name
-	made.rule.Unlimited = l.unlimited
-	for _, p := range l.replaces {
-		made.rule.Replaces = append(made.rule.Replaces, p.name)
-	}
-	if !l.unlimited {
-		made.limit[0] = descriptor.Limit{Name: l.name, Requests: l.requests, Window: descriptor.Window{Unit: l.unit}}
-		made.rule.Limits = made.limit[:]
-	}
-	return &made.rule
-}
-
-func (r *reader) unit(name string, n *yaml.Node) descriptor.Unit {
-	u := descriptor.ParseUnit(name)
-	if u != descriptor.UnitUnknown {
-		return u
-	}
-	if c := closest(name, descriptor.UnitNames); c != "" {
-		r.errorf(n, "unknown unit %s: did you mean `%s`?", quote(name), c)
-	} else {
-		r.errorf(n, "unknown unit %s: write %s", quote(name), list(descriptor.UnitNames, "or"))
-	}
-	return u
-}
-
-func (r *reader) replaces(l *rateLimit, n *yaml.Node) {
+// values reads a list of exact values. It leaves out what is wrong.
+func (r *reader) values(n *yaml.Node) (values []string, ok bool) {
 	t, ok := r.enter(n)
 	if !ok {
-		return
+		return nil, false
 	}
 	defer r.leave(n)
 	if t.Kind != yaml.SequenceNode {
-		r.errorf(n, "`replaces` must be a list, this is %s: begin each entry with `- name:`", kindOf(t))
-		return
+		r.errorf(n, "`values` must be a list, this is %s: write `[one, other]`", kindOf(t))
+		return nil, false
 	}
+	if len(t.Content) == 0 {
+		r.errorf(n, "`values` is empty: nothing would match it")
+		return nil, false
+	}
+	seen := make(map[string]struct{}, len(t.Content))
 	for _, e := range t.Content {
-		p := replaced{at: r.position(e)}
-		read, unknown := readMap(r, &replacesShape, &p, e)
-		p.bad = p.bad || unknown
-		if read {
-			l.replaces = append(l.replaces, p)
+		value, is := r.text("values", e)
+		_, twice := seen[value]
+		switch {
+		case !is:
+		case value == "":
+			r.errorf(e, "an empty text in `values`: no value is matched by it")
+		case descriptor.HasWildcard(value):
+			r.errorf(e, "`values` are exact, a * in them is no wildcard: write %s as a `value`, in a descriptor of its own", quote(value))
+		case twice:
+			r.errorf(e, "%s twice in `values`", quote(value))
+		default:
+			seen[value] = struct{}{}
+			values = append(values, value)
+			continue
 		}
+		ok = false
 	}
+	return values, ok
+}
+
+func (r *reader) onError(n *yaml.Node) descriptor.OnError {
+	name, _ := r.choice("on_error", n, descriptor.OnErrorNames[1:])
+	return descriptor.ParseOnError(name)
+}
+
+// headers reads a list of header families. An empty list is the empty set.
+func (r *reader) headers(n *yaml.Node) *descriptor.HeaderFamilies {
+	t, ok := r.enter(n)
+	if !ok {
+		return nil
+	}
+	defer r.leave(n)
+	if t.Kind != yaml.SequenceNode {
+		r.errorf(n, "`headers` must be a list, this is %s: write some of %s in brackets, or `[]` for none", kindOf(t), list(descriptor.HeaderFamilyNames, "and"))
+		return nil
+	}
+	families := new(descriptor.HeaderFamilies)
+	for _, e := range t.Content {
+		name, _ := r.choice("headers", e, descriptor.HeaderFamilyNames)
+		family := descriptor.ParseHeaderFamily(name)
+		if family != 0 && *families&family != 0 {
+			r.errorf(e, "%s twice in `headers`", quote(name))
+		}
+		*families |= family
+	}
+	return families
 }

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"math"
+	"slices"
 	"strconv"
 
 	"gopkg.in/yaml.v3"
@@ -54,30 +56,61 @@ func (r *reader) flag(name string, n *yaml.Node) bool {
 	return false
 }
 
+// choice reads one of some names, as they are written.
+func (r *reader) choice(name string, n *yaml.Node, names []string) (string, bool) {
+	text, ok := r.text(name, n)
+	if !ok {
+		return "", false
+	}
+	if slices.Contains(names, text) {
+		return text, true
+	}
+	if c := closest(text, names); c != "" {
+		r.errorf(n, "unknown `%s` %s: did you mean `%s`?", name, quote(text), c)
+	} else {
+		r.errorf(n, "unknown `%s` %s: write %s", name, quote(text), list(names, "or"))
+	}
+	return "", false
+}
+
 // number reads a whole number from 0 to 4294967295.
-func (r *reader) number(name string, n *yaml.Node) uint32 {
+func (r *reader) number(name string, n *yaml.Node) (uint32, bool) {
 	t, ok := r.enter(n)
 	if !ok {
-		return 0
+		return 0, false
 	}
 	defer r.leave(n)
 	const most = "4294967295"
 	if t.Kind != yaml.ScalarNode || t.Tag != "!!int" {
 		r.errorf(n, "`%s` must be a whole number from 0 to %s, this is %s", name, most, kindOf(t))
-		return 0
+		return 0, false
 	}
 	// A leading zero means octal to YAML: only the library knows that and the other notations.
 	if t.Value[:min(1, len(t.Value))] != "0" {
 		if u, err := strconv.ParseUint(t.Value, 10, 32); err == nil {
-			return uint32(u)
+			return uint32(u), true
 		}
 	}
 	var u uint32
 	if !decode(t, &u) {
 		r.errorf(n, "`%s` must be a whole number from 0 to %s, this is %s", name, most, clip(t.Value))
-		return 0
+		return 0, false
 	}
-	return u
+	return u, true
+}
+
+// numberFrom reads a whole number between two others, which are part of it.
+func (r *reader) numberFrom(name string, n *yaml.Node, least, most uint32) (uint32, bool) {
+	u, ok := r.number(name, n)
+	if ok && (u < least || u > most) {
+		if most >= math.MaxUint32-1 {
+			r.errorf(n, "`%s` must be at least %d, this is %d", name, least, u)
+		} else {
+			r.errorf(n, "`%s` must be from %d to %d, this is %d", name, least, most, u)
+		}
+		return 0, false
+	}
+	return u, ok
 }
 
 // decode lets the library decide what a scalar means. Its panics are defects of it, met with odd tags.

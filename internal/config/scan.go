@@ -108,7 +108,7 @@ func sumFile(path string, limit int64) (sum, error) {
 	if err != nil {
 		return sum{}, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	h := sha256.New()
 	n, err := io.Copy(h, io.LimitReader(f, limit+1))
 	if err != nil {
@@ -125,7 +125,7 @@ func readFile(path string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	data, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err != nil {
 		return nil, err

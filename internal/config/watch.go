@@ -27,7 +27,7 @@ func (f *Folder) Watch(ctx context.Context, apply func(Result)) error {
 	if w, err := fsnotify.NewWatcher(); err != nil {
 		f.o.Logger.Warn("cannot watch the rule folder; changes are noticed more slowly", "every", f.o.Rescan, "error", err)
 	} else {
-		defer w.Close()
+		defer func() { _ = w.Close() }() // nothing can be done about what remains
 		p = &paths{watcher: w, log: f.o.Logger}
 		events, errs = w.Events, w.Errors
 	}
@@ -78,8 +78,10 @@ func loop(ctx context.Context, rescan time.Duration, events <-chan fsnotify.Even
 				b.add()
 			}
 			continue
-		case <-errs:
-			b.add() // events were lost, most likely: look for oneself
+		case err := <-errs:
+			if err != nil {
+				b.add() // events were lost, most likely: look for oneself
+			}
 			continue
 		case <-b.over():
 		case <-ticks.C:

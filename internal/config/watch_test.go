@@ -372,7 +372,7 @@ func TestBursts(t *testing.T) {
 				func() { reloads = append(reloads, time.Since(start)) })
 		}()
 		at := func(ms int, send func()) {
-			time.Sleep(time.Until(start.Add(time.Duration(ms) * time.Millisecond)))
+			<-time.After(time.Until(start.Add(time.Duration(ms) * time.Millisecond)))
 			send()
 		}
 		event := func() { events <- fsnotify.Event{Name: "rules"} }

@@ -1,8 +1,11 @@
 // Package descriptor holds the vocabulary of a decision and the tree of rules that answers it.
 //
 // It owns the words that every other package shares: entries and units (entry.go, unit.go), the window of time that a
-// limit counts in (window.go), limits and rules (limit.go, rule.go), the compiled tree and its matching (tree.go, edges.go,
-// match.go, wildcard.go), and the identity of a counter (key.go). It imports the standard library alone.
+// limit counts in (window.go), limits, their arithmetic and rules (limit.go, arithmetic.go, rule.go), what a domain may
+// choose (domain.go, on_error.go), and the identity of a counter (key.go). The compiled tree is tree.go; how a level
+// finds its child is match.go, over exact values and lists of them (edges.go), networks of addresses (networks.go,
+// address.go), wildcards and regular expressions (pattern.go, wildcard.go); why it does, for people, is explain.go. It
+// imports the standard library alone.
 //
 // A Tree is immutable once Compile has returned it: any number of goroutines may match against it without a lock.
 // Matching allocates nothing. Everything here is a pure function of its arguments; time is one of them.

@@ -2,8 +2,10 @@ package descriptor
 
 import (
 	"encoding/binary"
+	"fmt"
 	"hash/maphash"
 	"math/bits"
+	"net/netip"
 )
 
 // edges is how a domain's nodes are reached from their parents: one hash table for the whole domain, with linear
@@ -16,33 +18,44 @@ type edges struct {
 	slots   []slot   // a power of two, at most three quarters of them in use
 	records []byte   // what the slots are for: parent, key, place in list and length of the value in 4 bytes each, then the value
 	names   []string // the keys in records
-	list    []edge   // the same for people, and the wildcards
+	list    []edge   // the same for people, and what is matched otherwise than exactly
 
-	ids map[string]uint32 // of names; only while the tree is built
+	// Only while the tree is built: the places of names, and the patterns and networks that there are.
+	ids   map[string]uint32
+	taken map[takenPattern]struct{}
 }
 
 // slot is a place in the table. One whose tag is 0 is free.
 type slot struct {
 	tag    uint32 // the upper half of the hash
-	child  node   // where the edge leads; noNode if it only holds wildcards
+	child  node   // where the edge leads; noNode if it only holds patterns and networks
 	record uint32 // in edges.records
 }
 
-// edge is an exact value below a parent or, without a value, everything else below the parent that has the key.
+// edge is a value below a parent or, without a value, everything else below the parent that has the key.
 type edge struct {
 	key, value string
 	parent     node
-	wildcards  []wildcardEdge // in file order
+	exact      node    // where the rule with exactly this value leads, noNode if there is none
+	listed     node    // where the rule with this value among its values leads, noNode if there is none
+	others     *others // without a value: how other values are matched; nil if the key alone is a rule
 }
 
-type wildcardEdge struct {
-	pattern wildcard
-	value   string
-	child   node
+// others is how values that no rule names are matched.
+type others struct {
+	networks *networks // nil if there are none
+	patterns []pattern // wildcards and regular expressions, in file order
+}
+
+type takenPattern struct {
+	parent node
+	key    string
+	kind   MatchKind
+	text   string
 }
 
 func newEdges() edges {
-	return edges{seed: maphash.MakeSeed(), slots: make([]slot, 8), ids: make(map[string]uint32)}
+	return edges{seed: maphash.MakeSeed(), slots: make([]slot, 8), ids: make(map[string]uint32), taken: make(map[takenPattern]struct{})}
 }
 
 const recordHead = 16
@@ -88,37 +101,116 @@ func (e *edges) find(hash uint64, parent node, key, value string) *slot {
 	}
 }
 
-// put adds the edge from parent to child, or says that its place is taken.
-func (e *edges) put(parent node, key, value string, child node) bool {
-	h := e.hashKey(parent, key)
-	if value != "" && !HasWildcard(value) {
-		h = e.hashValue(h, value)
-		if e.find(h, parent, key, value) != nil {
-			return false
-		}
-		e.add(h, edge{key: key, value: value, parent: parent}, child)
-		return true
-	}
-
-	s := e.find(h, parent, key, "")
-	if s == nil {
-		s = e.add(h, edge{key: key, parent: parent}, noNode)
-	}
-	if value == "" {
+// put adds the edges from parent to the child that a spec describes.
+func (e *edges) put(parent node, spec *NodeSpec, child node) error {
+	switch kind := spec.kind(); kind {
+	case MatchExact:
+		return e.putExact(parent, spec, child)
+	case MatchValues:
+		return e.putValues(parent, spec, child)
+	case MatchWildcard, MatchRegex, MatchCIDR:
+		return e.putPattern(parent, spec, kind, child)
+	default:
+		s := e.keyAlone(parent, spec.Key)
 		if s.child != noNode {
-			return false
+			return fmt.Errorf("key %q without a value twice", spec.Key)
 		}
 		s.child = child
-		return true
+		return nil
+	}
+}
+
+// putExact adds a value. It stands before the same value in a list.
+func (e *edges) putExact(parent node, spec *NodeSpec, child node) error {
+	h := e.hashValue(e.hashKey(parent, spec.Key), spec.Value)
+	s := e.find(h, parent, spec.Key, spec.Value)
+	if s == nil {
+		e.add(h, edge{key: spec.Key, value: spec.Value, parent: parent, exact: child, listed: noNode}, child)
+		return nil
 	}
 	x := e.edge(s)
-	for i := range x.wildcards {
-		if x.wildcards[i].value == value {
-			return false
+	if x.exact != noNode {
+		return fmt.Errorf("key %q with value %q twice", spec.Key, spec.Value)
+	}
+	x.exact, s.child = child, child
+	return nil
+}
+
+// putValues adds each value of a list.
+func (e *edges) putValues(parent node, spec *NodeSpec, child node) error {
+	for _, value := range spec.Values {
+		if value == "" {
+			return fmt.Errorf("key %q with an empty value in a list", spec.Key)
+		}
+		h := e.hashValue(e.hashKey(parent, spec.Key), value)
+		s := e.find(h, parent, spec.Key, value)
+		if s == nil {
+			e.add(h, edge{key: spec.Key, value: value, parent: parent, exact: noNode, listed: child}, child)
+			continue
+		}
+		x := e.edge(s)
+		if x.listed != noNode {
+			return fmt.Errorf("key %q with value %q in two lists", spec.Key, value)
+		}
+		x.listed = child
+	}
+	return nil
+}
+
+func (e *edges) putPattern(parent node, spec *NodeSpec, kind MatchKind, child node) error {
+	var prefix netip.Prefix
+	this := takenPattern{parent, spec.Key, kind, spec.Value}
+	if kind == MatchCIDR {
+		var err error
+		if prefix, err = ParseCIDR(spec.Value); err != nil {
+			return err
+		}
+		this.text = prefix.String()
+	}
+	if _, twice := e.taken[this]; twice {
+		return fmt.Errorf("key %q with %q twice", spec.Key, spec.Value)
+	}
+	e.taken[this] = struct{}{}
+	x := e.edge(e.keyAlone(parent, spec.Key))
+	if x.others == nil {
+		x.others = &others{}
+	}
+	o := x.others
+	switch kind {
+	case MatchWildcard:
+		o.patterns = append(o.patterns, pattern{wildcard: compileWildcard(spec.Value), text: spec.Value, child: child})
+	case MatchRegex:
+		re, err := CompileRegex(spec.Value)
+		if err != nil {
+			return err
+		}
+		o.patterns = append(o.patterns, pattern{regex: re, text: spec.Value, child: child})
+	default:
+		if o.networks == nil {
+			o.networks = &networks{}
+		}
+		o.networks.list = append(o.networks.list, network{prefix, child})
+	}
+	return nil
+}
+
+// keyAlone returns the slot for all values of a key that no rule names, and adds it if there is none yet.
+func (e *edges) keyAlone(parent node, key string) *slot {
+	h := e.hashKey(parent, key)
+	if s := e.find(h, parent, key, ""); s != nil {
+		return s
+	}
+	return e.add(h, edge{key: key, parent: parent, exact: noNode, listed: noNode}, noNode)
+}
+
+// finish makes ready for matching.
+func (e *edges) finish() {
+	e.ids, e.taken = nil, nil
+	for i := range e.list {
+		if o := e.list[i].others; o != nil && o.networks != nil {
+			o.networks.build()
 		}
 	}
-	x.wildcards = append(x.wildcards, wildcardEdge{compileWildcard(value), value, child})
-	return true
 }
 
 // add places an edge that is not there yet.

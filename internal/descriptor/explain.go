@@ -1,8 +1,10 @@
 package descriptor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -25,7 +27,7 @@ type ExplainedLevel struct {
 // Candidate is a rule that has an entry's key.
 type Candidate struct {
 	Kind    MatchKind
-	Value   string // as the rule file writes it; empty for MatchAny, and where no exact value is the entry's
+	Value   string // as the rule file writes it; empty for MatchAny, and where one candidate stands for all of its kind
 	Matched bool   // this candidate was taken
 	Reason  string // why it was taken or not
 }
@@ -33,14 +35,28 @@ type Candidate struct {
 // MatchKind is a way in which a rule matches a value.
 type MatchKind uint8
 
-// The ways to match, in the order in which they are tried.
+// The ways to match, in the order in which they are tried; wildcards and regular expressions are tried together, in
+// file order.
 const (
-	MatchExact MatchKind = iota + 1
-	MatchWildcard
-	MatchAny
+	MatchExact    MatchKind = iota + 1
+	MatchValues             // a list of exact values
+	MatchCIDR               // a network, the smallest that holds the address
+	MatchWildcard           // a text with stars, which take any bytes
+	MatchRegex              // an expression that matches the whole value
+	MatchAny                // the key alone
 )
 
-// maxExplained bounds how many wildcards or keys an explanation spells out: a level may have thousands.
+// MatchKindNames are the names of the kinds in answers for people, in the order of the constants.
+var MatchKindNames = []string{"", "exact", "values", "cidr", "wildcard", "regex", "any"}
+
+func (k MatchKind) String() string {
+	if int(k) < len(MatchKindNames) {
+		return MatchKindNames[k]
+	}
+	return "match(" + strconv.Itoa(int(k)) + ")"
+}
+
+// maxExplained bounds how many patterns or keys an explanation spells out: a level may have thousands.
 const maxExplained = 50
 
 // Explain says which rule Match finds for a descriptor's entries, and why. keys names the counters. A nil domain is one
@@ -99,34 +115,44 @@ func (d *Domain) below(n node) []*edge {
 // explain says which of the edges that leave a node an entry takes.
 func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 	level := ExplainedLevel{Entry: e}
-	taken := d.edges.child(n, e.Key, e.Value)
-	exact, hit := 0, false
-	var rest *edge // of the key, everything but the exact values
+	x := explainer{value: e.Value, taken: d.edges.child(n, e.Key, e.Value)}
+	exact, listed := 0, 0
+	var hit, rest *edge // of the key: the entry's value, and everything that no rule names
 	for _, s := range siblings {
 		switch {
 		case s.key != e.Key:
+			continue
 		case s.value == "":
 			rest = s
-		default:
+			continue
+		case s.value == e.Value:
+			hit = s
+		}
+		if s.exact != noNode {
 			exact++
-			hit = hit || s.value == e.Value
+		}
+		if s.listed != noNode {
+			listed++
 		}
 	}
 	if exact > 0 {
-		level.Candidates = append(level.Candidates, explainExact(e.Value, exact, hit))
+		x.named(MatchExact, hit != nil && hit.exact != noNode, exact)
+	}
+	if listed > 0 {
+		x.named(MatchValues, hit != nil && hit.listed != noNode, listed)
+	}
+	if rest != nil && rest.others != nil {
+		x.networks(rest.others.networks)
+		x.patterns(rest.others.patterns)
 	}
 	if rest != nil {
-		level.Candidates = explainWildcards(level.Candidates, rest.wildcards, e.Value, hit)
 		if all := d.edges.any(n, e.Key); all != noNode {
-			c := Candidate{Kind: MatchAny, Matched: taken == all, Reason: "the rule names the key alone, which takes any value"}
-			if !c.Matched {
-				c.Reason = "not asked: a more specific rule was taken"
-			}
-			level.Candidates = append(level.Candidates, c)
+			x.add(Candidate{Kind: MatchAny}, true, "the rule names the key alone, which takes any value", "")
 		}
 	}
+	level.Candidates = x.candidates
 	switch {
-	case taken != noNode:
+	case x.taken != noNode:
 	case len(level.Candidates) > 0:
 		level.Reason = fmt.Sprintf("rules name the key %q, but none takes the value %q", e.Key, e.Value)
 	case len(siblings) > 0:
@@ -137,35 +163,88 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 	return level
 }
 
-func explainExact(value string, values int, hit bool) Candidate {
+// explainer gathers the candidates for one value, in the order in which they are asked.
+type explainer struct {
+	value      string
+	taken      node // where the value leads
+	done       bool // a candidate was taken
+	candidates []Candidate
+}
+
+// add adds a candidate that takes the value or not, with the reason for either.
+func (x *explainer) add(c Candidate, takes bool, because, becauseNot string) {
 	switch {
-	case value == "":
-		return Candidate{Kind: MatchExact, Reason: "an empty value is no exact value"}
-	case !hit:
-		return Candidate{Kind: MatchExact, Reason: fmt.Sprintf("%q is not among the %d exact values", value, values)}
+	case x.done:
+		c.Reason = "not asked: an earlier rule was taken"
+		if c.Kind == MatchAny {
+			c.Reason = "not asked: a more specific rule was taken"
+		}
+	case takes:
+		c.Matched, x.done, c.Reason = true, true, because
 	default:
-		return Candidate{Kind: MatchExact, Value: value, Matched: true, Reason: "the value is the rule's"}
+		c.Reason = becauseNot
+	}
+	x.candidates = append(x.candidates, c)
+}
+
+// named adds one candidate for all rules that name values: n values, the entry's among them or not.
+func (x *explainer) named(kind MatchKind, hit bool, n int) {
+	c := Candidate{Kind: kind}
+	if hit {
+		c.Value = x.value
+	}
+	because, all := "the value is the rule's", "exact values"
+	if kind == MatchValues {
+		because, all = "the value is in the rule's list", "values in lists"
+	}
+	not := fmt.Sprintf("%q is not among the %d %s", x.value, n, all)
+	if x.value == "" {
+		not = "an empty value is no exact value"
+	}
+	x.add(c, hit, because, not)
+}
+
+// networks adds the networks that hold the address, the smallest first; if none does, one candidate for all.
+func (x *explainer) networks(n *networks) {
+	if n == nil {
+		return
+	}
+	all := Candidate{Kind: MatchCIDR}
+	a, four, ok := parseAddress(x.value)
+	if !ok {
+		x.add(all, false, "", fmt.Sprintf("%q is no address", x.value))
+		return
+	}
+	var hold []network
+	for _, w := range n.list {
+		if s, is := spanOf(w); is == four && !a.before(s.first) && !s.last.before(a) {
+			hold = append(hold, w)
+		}
+	}
+	if len(hold) == 0 {
+		x.add(all, false, "", fmt.Sprintf("%q is in none of the %d networks", x.value, len(n.list)))
+		return
+	}
+	slices.SortFunc(hold, func(a, b network) int { return cmp.Compare(b.prefix.Bits(), a.prefix.Bits()) })
+	for _, w := range hold {
+		x.add(Candidate{Kind: MatchCIDR, Value: w.prefix.String()}, true, fmt.Sprintf("%q is in the network, the smallest that holds it", x.value), "")
 	}
 }
 
-func explainWildcards(to []Candidate, wildcards []wildcardEdge, value string, taken bool) []Candidate {
-	for i := range wildcards {
-		w := &wildcards[i]
-		c := Candidate{Kind: MatchWildcard, Value: w.value}
-		switch {
-		case taken:
-			c.Reason = "not asked: an earlier rule was taken"
-		case w.pattern.match(value):
-			c.Matched, taken = true, true
-			c.Reason = fmt.Sprintf("%q fits the pattern", value)
-		default:
-			c.Reason = fmt.Sprintf("%q does not fit the pattern", value)
+func (x *explainer) patterns(patterns []pattern) {
+	for i := range patterns {
+		p := &patterns[i]
+		takes := !x.done && p.match(x.value)
+		if i >= maxExplained && !takes {
+			continue
 		}
-		if i < maxExplained || c.Matched {
-			to = append(to, c)
+		what := "pattern"
+		if p.regex != nil {
+			what = "expression"
 		}
+		x.add(Candidate{Kind: p.kind(), Value: p.text}, takes,
+			fmt.Sprintf("%q fits the %s", x.value, what), fmt.Sprintf("%q does not fit the %s", x.value, what))
 	}
-	return to
 }
 
 // keyNames lists the keys of edges, each once.

@@ -20,6 +20,11 @@ func explained(t *testing.T) *Domain {
 		{Key: "path", Rule: leaf("any")},
 		{Key: "empty"},
 		{Key: "only", Value: "one", Rule: leaf("one")},
+		{Key: "ip", Kind: MatchRegex, Value: "10[.].*", Rule: leaf("regex")},
+		{Key: "ip", Kind: MatchCIDR, Value: "10.0.0.0/8", Rule: leaf("ten")},
+		{Key: "ip", Kind: MatchCIDR, Value: "10.1.0.0/16", Rule: leaf("ten one")},
+		{Key: "ip", Kind: MatchValues, Values: []string{"10.1.2.3", "10.1.2.4"}, Rule: leaf("two of them")},
+		{Key: "ip", Value: "10.1.2.4", Rule: leaf("four")},
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -48,6 +53,12 @@ func TestExplainSaysWhichRuleAndWhy(t *testing.T) {
 		{[]Entry{{"path", "/b"}, {"usr", "u"}}, "", "", `nothing matches entry 2, "usr"="u"`, "", ""},
 		{[]Entry{{"only", "two"}}, "", "", `nothing matches entry 1`, "exact::false", ""},
 		{[]Entry{{"empty", "x"}}, "", "", "has no rate_limit", "any::true", ""},
+		{[]Entry{{"ip", "10.1.2.4"}}, "four", "d|ip=10.1.2.4|f60", "", "exact:10.1.2.4:true values:10.1.2.4:false cidr:10.1.0.0/16:false cidr:10.0.0.0/8:false regex:10[.].*:false", "not asked"},
+		{[]Entry{{"ip", "10.1.2.3"}}, "two of them", "d|ip=10.1.2.3|f60", "", "exact::false values:10.1.2.3:true cidr:10.1.0.0/16:false cidr:10.0.0.0/8:false regex:10[.].*:false", "the value is in the rule's list"},
+		{[]Entry{{"ip", "10.1.2.5"}}, "ten one", "d|ip=10.1.2.5|f60", "", "exact::false values::false cidr:10.1.0.0/16:true cidr:10.0.0.0/8:false regex:10[.].*:false", `"10.1.2.5" is not among the 2 values in lists`},
+		{[]Entry{{"ip", "::ffff:a02:1"}}, "ten", "d|ip=::ffff:a02:1|f60", "", "exact::false values::false cidr:10.0.0.0/8:true regex:10[.].*:false", "the smallest that holds it"},
+		{[]Entry{{"ip", "10.x"}}, "regex", "d|ip=10.x|f60", "", "exact::false values::false cidr::false regex:10[.].*:true", `"10.x" is no address; "10.x" fits the expression`},
+		{[]Entry{{"ip", "::1"}}, "", "", "nothing matches entry 1", "exact::false values::false cidr::false regex:10[.].*:false", `"::1" is in none of the 2 networks`},
 		{nil, "", "", "without entries", "", ""},
 	} {
 		t.Run(fmt.Sprint(tt.entries), func(t *testing.T) {
@@ -68,8 +79,7 @@ func TestExplainSaysWhichRuleAndWhy(t *testing.T) {
 			last := x.Levels[len(x.Levels)-1]
 			var got, why []string
 			for _, c := range last.Candidates {
-				kind := map[MatchKind]string{MatchExact: "exact", MatchWildcard: "wildcard", MatchAny: "any"}[c.Kind]
-				got = append(got, fmt.Sprintf("%s:%s:%v", kind, c.Value, c.Matched))
+				got = append(got, fmt.Sprintf("%s:%s:%v", c.Kind, c.Value, c.Matched))
 				why = append(why, c.Reason)
 			}
 			if strings.Join(got, " ") != tt.last {
@@ -96,17 +106,22 @@ func TestExplainOfUnknownDomain(t *testing.T) {
 // Whatever the tree, Explain and Match agree, and exactly one candidate of every level but the last is taken.
 func TestExplainAgreesWithMatch(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	keys, values := []string{"a", "b", "c", "d", "e", "f", "g", "h"}, []string{"", "x", "xy", "y*", "*", "x*y", "z"}
+	keys := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+	patterns := []NodeSpec{{}, {Value: "x"}, {Value: "xy"}, {Value: "y*"}, {Value: "*"}, {Value: "x*y"}, {Value: "z"},
+		{Kind: MatchValues, Values: []string{"x", "zz"}}, {Kind: MatchRegex, Value: "[xy]+"}, {Kind: MatchRegex, Value: ".?"},
+		{Kind: MatchCIDR, Value: "1.0.0.0/8"}, {Kind: MatchCIDR, Value: "1.1.0.0/16"}, {Kind: MatchCIDR, Value: "::/0"}}
 	var specs func(depth int) []NodeSpec
 	specs = func(depth int) []NodeSpec {
 		var out []NodeSpec
 		seen := map[string]bool{}
-		for range rng.IntN(12) {
-			s := NodeSpec{Key: keys[rng.IntN(len(keys))], Value: values[rng.IntN(len(values))]}
-			if seen[s.Key+"\x00"+s.Value] {
+		for range rng.IntN(16) {
+			s := patterns[rng.IntN(len(patterns))]
+			s.Key = keys[rng.IntN(len(keys))]
+			if id := fmt.Sprint(s.Level()); seen[id] {
 				continue
+			} else {
+				seen[id] = true
 			}
-			seen[s.Key+"\x00"+s.Value] = true
 			if rng.IntN(3) > 0 {
 				s.Rule = &Rule{Limits: []Limit{{Requests: 1, Window: Window{Unit: Second}}}}
 			}
@@ -127,7 +142,7 @@ func TestExplainAgreesWithMatch(t *testing.T) {
 		for range 50 {
 			entries := make([]Entry, rng.IntN(4))
 			for i := range entries {
-				entries[i] = Entry{keys[rng.IntN(len(keys))], []string{"", "x", "xy", "yy", "zz", "xzy"}[rng.IntN(6)]}
+				entries[i] = Entry{keys[rng.IntN(len(keys))], []string{"", "x", "xy", "yy", "zz", "xzy", "1.1.1.1", "1.2.1.1", "::1"}[rng.IntN(9)]}
 			}
 			want, got := d.Match(entries), d.Explain(entries, KeyBuilder{})
 			if got.Rule != want || (got.Reason == "") != (want != nil) {

@@ -3,6 +3,7 @@ package descriptor
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 )
 
 // MaxKeySize is the length in bytes up to which a counter's key spells out its entries. A longer one keeps a readable
@@ -17,9 +18,10 @@ const keyPrefixKept = 64 // readable bytes that a hashed key keeps, about
 //
 //	<prefix><domain>|<key>=<value>|<key>=<value>|<algorithm and window>
 //
-// with ~ in place of = where a wildcard's pattern stands for the value (share_threshold). In what a caller or a rule
-// gives, the bytes \ | = ~ { are escaped, so that two different identities never have one key, and no value can choose
-// the cluster slot of its key by a {tag}.
+// with another mark than = where the rule's pattern stands for the value (share_threshold): ~ for a wildcard, ~~ for a
+// regular expression, ~~= for a network, and ~=value=value for a list of values. In what a caller or a rule gives, the
+// bytes \ | = ~ { are escaped, so that two different identities never have one key, and no value can choose the cluster
+// slot of its key by a {tag}.
 type KeyBuilder struct {
 	Prefix string
 }
@@ -35,8 +37,7 @@ func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *
 		dst = append(dst, '|')
 		dst = appendEscaped(dst, entries[i].Key)
 		if rule != nil && i < len(rule.shared) && rule.shared[i] != "" {
-			dst = append(dst, '~')
-			dst = appendEscaped(dst, rule.shared[i])
+			dst = append(dst, rule.shared[i]...)
 			continue
 		}
 		dst = append(dst, '=')
@@ -47,6 +48,36 @@ func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *
 	}
 	dst = append(dst, '|')
 	return limit.appendTag(dst)
+}
+
+// maxSharedSize is the length in bytes up to which a list of values stands in a key as it is.
+const maxSharedSize = 128
+
+// sharedBy is what stands in a key for all values that a level matches, empty for an exact value and the key alone,
+// which share nothing. The order of a list makes no difference to it.
+func sharedBy(level Level, values []string) string {
+	switch level.Kind {
+	case MatchWildcard:
+		return string(appendEscaped([]byte("~"), level.Value))
+	case MatchRegex:
+		return string(appendEscaped([]byte("~~"), level.Value))
+	case MatchCIDR:
+		return string(appendEscaped([]byte("~~="), level.Value))
+	case MatchValues:
+		text := []byte("~")
+		for _, v := range slices.Sorted(slices.Values(values)) {
+			text = append(text, '=')
+			text = appendEscaped(text, v)
+		}
+		if len(text) > maxSharedSize {
+			// Hashed here once, not in every key; the mark is the one of hashKey.
+			sum := sha256.Sum256(text)
+			text = hex.AppendEncode([]byte(`~=\#`), sum[:])
+		}
+		return string(text)
+	default:
+		return ""
+	}
 }
 
 // hashKey replaces what follows body by a readable beginning and a hash of all of it. The mark \# is never the

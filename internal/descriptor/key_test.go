@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,10 +22,25 @@ type counted struct {
 }
 
 type countedEntry struct {
-	Key    string
-	Shared bool // Text is a pattern in the value's place
-	Text   string
+	Key   string
+	Mark  string // before what follows: what it is
+	Texts []string
 }
+
+// sharing gives a rule whose levels share their counters: a pattern each, empty for none.
+func sharing(levels ...Level) *Rule {
+	r := &Rule{Levels: levels}
+	for _, l := range levels {
+		shared := ""
+		if l.Value != "" {
+			shared = sharedBy(l, strings.Split(l.Value, ","))
+		}
+		r.shared = append(r.shared, shared)
+	}
+	return r
+}
+
+var sharedMarks = map[MatchKind]string{MatchWildcard: "~", MatchRegex: "~~", MatchCIDR: "~~=", MatchValues: "~="}
 
 type countedTag struct {
 	Kind      byte // the algorithm, of token buckets also the refill
@@ -51,10 +67,16 @@ func countedOf(domain string, entries []Entry, rule *Rule, limit *Limit) counted
 	}
 	for i, e := range entries {
 		if rule != nil && rule.shared != nil && rule.shared[i] != "" {
-			c.Entries = append(c.Entries, countedEntry{e.Key, true, rule.shared[i]})
+			l := rule.Levels[i]
+			texts := []string{l.Value}
+			if l.Kind == MatchValues {
+				texts = strings.Split(l.Value, ",")
+				slices.Sort(texts)
+			}
+			c.Entries = append(c.Entries, countedEntry{e.Key, sharedMarks[l.Kind], texts})
 			continue
 		}
-		c.Entries = append(c.Entries, countedEntry{e.Key, false, e.Value})
+		c.Entries = append(c.Entries, countedEntry{e.Key, "=", []string{e.Value}})
 	}
 	return c
 }
@@ -74,11 +96,24 @@ func readKey(key string) (c counted, hashed string, err error) {
 		return c, key[:strings.LastIndexByte(key, '|')], nil
 	}
 	c.Domain = parts[0]
-	for i := 1; i < len(parts); i += 2 {
-		if i+1 == len(parts) || marks[i] != '|' || marks[i+1] == '|' {
-			return c, "", fmt.Errorf("%q is not pairs", key)
+	for i := 1; i < len(parts); {
+		if marks[i] != '|' {
+			return c, "", fmt.Errorf("%q has no key before %q", key, parts[i])
 		}
-		c.Entries = append(c.Entries, countedEntry{parts[i], marks[i+1] == '~', parts[i+1]})
+		e := countedEntry{Key: parts[i]}
+		for i++; i < len(parts) && marks[i] != '|'; i++ {
+			if len(e.Texts) == 1 && e.Texts[0] == "" && e.Mark[0] == '~' {
+				e.Texts = nil // nothing stands between two bytes of one mark
+			}
+			if len(e.Texts) == 0 {
+				e.Mark += string(marks[i])
+			}
+			e.Texts = append(e.Texts, parts[i])
+		}
+		if !slices.Contains([]string{"=", "~", "~~", "~~=", "~="}, e.Mark) || len(e.Texts) > 1 && e.Mark != "~=" {
+			return c, "", fmt.Errorf("%q has the mark %q before %q", key, e.Mark, e.Texts)
+		}
+		c.Entries = append(c.Entries, e)
 	}
 	return c, "", nil
 }
@@ -159,7 +194,8 @@ func checkKey(key string, want counted) error {
 func TestKeys(t *testing.T) {
 	seoul := zone(t, "Asia/Seoul")
 	entries := []Entry{{"user", "ann"}, {"path", "/a"}}
-	shared := &Rule{shared: []string{"", "/*"}}
+	shared := sharing(Level{Key: "user"}, Level{"path", "/*", MatchWildcard})
+	kinds := sharing(Level{"a", "x=1|.", MatchRegex}, Level{"b", "10.0.0.0/8", MatchCIDR}, Level{"c", "v~,u=", MatchValues})
 	for _, c := range []struct {
 		name    string
 		entries []Entry
@@ -172,6 +208,8 @@ func TestKeys(t *testing.T) {
 		{"first hit", entries, nil, Limit{FirstHit: true, Window: Window{Unit: Hour}}, "d|user=ann|path=/a|fh3600"},
 		{"calendar", entries, nil, Limit{Window: Window{Unit: Day, Location: seoul}}, "d|user=ann|path=/a|f86400@Asia/Seoul"},
 		{"share_threshold", entries, shared, Limit{Window: Window{Unit: Hour}}, "d|user=ann|path~/*|f3600"},
+		{"other patterns", []Entry{{"a", "x"}, {"b", "10.1.2.3"}, {"c", "v~"}}, kinds, Limit{Window: Window{Unit: Hour}},
+			`d|a~~x\=1\|.|b~~=10.0.0.0/8|c~=u\==v\~|f3600`},
 		{"sliding window", entries, nil, Limit{Algorithm: SlidingWindow, Precision: 1, Window: Window{Unit: Hour}}, "d|user=ann|path=/a|s3600"},
 		{"sub-windows", entries, nil, Limit{Algorithm: SlidingWindow, Precision: 3, Window: Window{Unit: Hour}}, "d|user=ann|path=/a|s3x3600"},
 		{"sliding log", entries, nil, Limit{Algorithm: SlidingLog, Window: Window{Unit: Hour}}, "d|user=ann|path=/a|l3600"},
@@ -289,7 +327,10 @@ func fuzzedKey(t *testing.T, text string, cuts uint64, how uint8, seconds uint32
 	}
 	var rule *Rule
 	if how&0x40 != 0 {
-		rule = &Rule{shared: []string{entries[0].Value, ""}}
+		kinds := [4]MatchKind{MatchWildcard, MatchRegex, MatchCIDR, MatchValues}
+		// A pattern is never empty, of a list no value is; nor is a list in these texts so long that it is hashed.
+		pattern := strings.TrimRight("p"+entries[0].Value[:min(len(entries[0].Value), 20)], ",")
+		rule = sharing(Level{entries[0].Key, strings.ReplaceAll(pattern, ",,", ",v,"), kinds[seconds%4]}, Level{})
 	}
 	limit := &Limit{
 		Algorithm: Algorithm(how % uint8(len(AlgorithmNames))),
@@ -318,11 +359,15 @@ func TestKeysOfDifferentIdentitiesDiffer(t *testing.T) {
 		draw := func(label string) (string, counted) {
 			domain := piece.Draw(t, label+" domain")
 			entries := make([]Entry, rapid.IntRange(0, 3).Draw(t, label+" length"))
-			rule := &Rule{shared: make([]string, len(entries))}
+			var levels []Level
 			for i := range entries {
 				entries[i] = Entry{piece.Draw(t, "key"), piece.Draw(t, "value")}
-				rule.shared[i] = rapid.SampledFrom([]string{"", "", "*", "a*"}).Draw(t, "pattern")
+				levels = append(levels, Level{
+					Value: rapid.SampledFrom([]string{"", "", "*", "a*", "=", "~", "~=", "=a", "a,=", "=,a", "a"}).Draw(t, "pattern"),
+					Kind:  rapid.SampledFrom([]MatchKind{MatchWildcard, MatchRegex, MatchCIDR, MatchValues}).Draw(t, "kind"),
+				})
 			}
+			rule := sharing(levels...)
 			limit := &Limit{Algorithm: Algorithm(rapid.IntRange(0, 4).Draw(t, "algorithm")), Window: Window{Unit: Second}}
 			return string(KeyBuilder{}.AppendKey(nil, domain, entries, rule, limit)), countedOf(domain, entries, rule, limit)
 		}
@@ -340,6 +385,30 @@ func TestKeysOfDifferentIdentitiesDiffer(t *testing.T) {
 			t.Fatalf("keys %q and %q of identities that are equal: %v", key1, key2, same)
 		}
 	})
+}
+
+// A long list is hashed once for all keys; its order makes no difference, and every value of it does.
+func TestKeyOfALongList(t *testing.T) {
+	limit := &Limit{Window: Window{Unit: Second}}
+	key := func(values ...string) string {
+		rule := &Rule{shared: []string{sharedBy(Level{Kind: MatchValues}, values)}}
+		return string(KeyBuilder{}.AppendKey(nil, "d", []Entry{{"k", values[0]}}, rule, limit))
+	}
+	var values []string
+	for i := range 1000 {
+		values = append(values, fmt.Sprintf("value-%03d", i))
+	}
+	whole := key(values...)
+	if len(whole) > 100 || !strings.HasPrefix(whole, `d|k~=\#`) {
+		t.Errorf("the key is %s", whole)
+	}
+	if less := key(values[1:]...); less == whole {
+		t.Error("a list without its first value has the same key")
+	}
+	slices.Reverse(values)
+	if other := key(values...); other != whole {
+		t.Errorf("in another order the key is %s, not %s", other, whole)
+	}
 }
 
 func TestKeyAllocatesNothing(t *testing.T) {

@@ -74,6 +74,12 @@ func (l *Limit) Capacity() uint32 {
 	}
 }
 
+// SharesCounter says whether two limits on the same entries would count in one counter.
+func (l *Limit) SharesCounter(other *Limit) bool {
+	var a, b [64]byte
+	return string(l.appendTag(a[:0])) == string(other.appendTag(b[:0]))
+}
+
 // appendTag appends what distinguishes this limit's counter from another limit's on the same entries: the algorithm and
 // the window, but not the number, so that raising a limit keeps what is used.
 func (l *Limit) appendTag(b []byte) []byte {

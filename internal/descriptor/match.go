@@ -8,9 +8,10 @@ func (t *Tree) Domains() int { return len(t.domains) }
 
 // Match returns the rule for a descriptor's entries, or nil.
 //
-// On each level one child is chosen and never reconsidered: the exact value, else the first wildcard in file order that
-// matches, else the key alone. The last entry's node must have a rule: a shorter or longer descriptor does not match.
-// An empty value is no exact value: it matches the key alone, and a wildcard of nothing but stars.
+// On each level one child is chosen and never reconsidered: the exact value, else the list that has the value, else the
+// smallest network that holds the address, else the first wildcard or regular expression in file order that matches,
+// else the key alone. The last entry's node must have a rule: a shorter or longer descriptor does not match. An empty
+// value is no exact value: it matches the key alone, and a pattern that takes nothing at all.
 func (d *Domain) Match(entries []Entry) *Rule {
 	n := root
 	for i := range entries {
@@ -33,13 +34,29 @@ func (e *edges) child(parent node, key, value string) node {
 	if s == nil {
 		return noNode
 	}
-	wildcards := e.edge(s).wildcards
-	for i := range wildcards {
-		if wildcards[i].pattern.match(value) {
-			return wildcards[i].child
+	if o := e.edge(s).others; o != nil {
+		if c := o.child(value); c != noNode {
+			return c
 		}
 	}
 	return s.child
+}
+
+// child is the child for a value that no rule names, noNode if nothing here takes it.
+func (o *others) child(value string) node {
+	if o.networks != nil {
+		if a, four, ok := parseAddress(value); ok {
+			if c := o.networks.find(a, four); c != noNode {
+				return c
+			}
+		}
+	}
+	for i := range o.patterns {
+		if o.patterns[i].match(value) {
+			return o.patterns[i].child
+		}
+	}
+	return noNode
 }
 
 // any is the child of a node for a key alone, noNode if no rule names it so.

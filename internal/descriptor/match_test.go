@@ -17,7 +17,8 @@ var update = flag.Bool("update", false, "write what the scripts in testdata answ
 
 // TestMatchScripts runs testdata/match. A script gives the rules of domain d, one level per line and indented by tabs,
 //
-//	key=value limit share     any value: the key alone; "limit" gives the level a rule
+//	key=value limit share     no value: the key alone; "limit" gives the level a rule
+//	key=a,b values            one of "values", "cidr" and "regex" says that the value is a list, a network, an expression
 //
 // and then asks: "? key=value key=value" finds a rule, or none. The line below is the answer: the rule's levels and the
 // key of its counter. Words that hold a space or are empty after the = are written as Go strings.
@@ -111,6 +112,12 @@ func parseLevel(line string) (NodeSpec, error) {
 			n.Rule = perMinute(1)
 		case "share":
 			n.ShareThreshold = true
+		case "values":
+			n.Kind, n.Value, n.Values = MatchValues, "", strings.Split(n.Value, ",")
+		case "cidr":
+			n.Kind = MatchCIDR
+		case "regex":
+			n.Kind = MatchRegex
 		default:
 			return NodeSpec{}, fmt.Errorf("unknown flag %q", flag)
 		}
@@ -166,9 +173,12 @@ func answer(d *Domain, entries []Entry) string {
 		if l.Value != "" {
 			levels[i] += "=" + l.Value
 		}
+		if l.Kind == MatchValues || l.Kind == MatchCIDR || l.Kind == MatchRegex {
+			levels[i] += " " + l.Kind.String()
+		}
 	}
 	key := string(KeyBuilder{}.AppendKey(nil, d.Name, entries, r, &r.Limits[0]))
-	if !utf8.ValidString(key) {
+	if !utf8.ValidString(key) || strings.ContainsAny(key, "\n") {
 		key = strconv.Quote(key)
 	}
 	return strings.Join(levels, " / ") + "   counts in " + key

@@ -7,6 +7,7 @@ type Rule struct {
 	Unlimited bool     // everything passes, nothing is counted
 	Replaces  []string // names of rules that this one, when it matches, takes out of the request
 	Shadow    bool     // judged and measured, not enforced
+	OnError   OnError  // what to do when its counters cannot be read
 	Quota     bool     // the request is refused only when all quota-mode descriptors are over
 
 	// Metadata is merged into the answer's dynamic metadata when the rule passes. Values are string, bool, int, float64,
@@ -21,13 +22,16 @@ type Rule struct {
 	Index          int      // position in Tree.Rules, dense from 0: handles are looked up by it, not by name
 	Position       Position // where the rule file says this
 
-	shared []string // per level: the pattern that stands in the value's place in the counter's key; nil if none does
+	// shared is per level what stands in the place of "=value" in the counter's key (sharedBy), or empty; nil if it is
+	// empty everywhere.
+	shared []string
 }
 
 // Level is one step of a rule's path, as the rule file writes it.
 type Level struct {
 	Key   string
-	Value string // empty: any value
+	Value string    // the value, the pattern, the network, or the values with commas between them; empty: any value
+	Kind  MatchKind // what Value is
 }
 
 // Shares says whether at this level the values that match the rule's pattern share one counter.

@@ -12,19 +12,62 @@ type DomainSpec struct {
 	Position Position
 
 	Admission Admission
+	OnError   OnError
 	Headers   *HeaderFamilies // nil: as the server says
 }
 
 // NodeSpec is one level of the rule tree as a rule file gives it.
 type NodeSpec struct {
 	Key      string
-	Value    string // empty: any value; with a star in it: a wildcard
-	Rule     *Rule  // nil if the level has no rate limit. Compile fills in its Levels, Path and Index
+	Kind     MatchKind // how values are matched; 0: as Value says
+	Value    string    // of Kind 0 empty: any value; with a star in it: a wildcard. Else the expression or the network
+	Values   []string  // of MatchValues
+	Rule     *Rule     // nil if the level has no rate limit. Compile fills in its Levels, Path and Index
 	Children []NodeSpec
 	Position Position
 
-	ShareThreshold bool // the values that match a wildcard share one counter
+	ShareThreshold bool // the values that match share one counter; no matter for an exact value and the key alone
 	ValueToMetric  bool // the metric takes the request's value in place of the rule's
+}
+
+// Level is the step of a rule's path that the spec is.
+func (n *NodeSpec) Level() Level {
+	if n.Kind == MatchValues {
+		return Level{Key: n.Key, Kind: MatchValues, Value: listText(n.Values)}
+	}
+	return Level{Key: n.Key, Kind: n.kind(), Value: n.Value}
+}
+
+func (n *NodeSpec) kind() MatchKind {
+	switch {
+	case n.Kind != 0:
+		return n.Kind
+	case n.Value == "":
+		return MatchAny
+	case HasWildcard(n.Value):
+		return MatchWildcard
+	default:
+		return MatchExact
+	}
+}
+
+// maxListText is how many bytes of a list of values stand in a rule's path, about.
+const maxListText = 64
+
+// listText is a list of values with commas between them, of a long list the beginning.
+func listText(values []string) string {
+	var b strings.Builder
+	for i, v := range values {
+		if i > 0 {
+			b.WriteByte(',')
+			if b.Len()+len(v) > maxListText {
+				b.WriteString("...")
+				break
+			}
+		}
+		b.WriteString(v)
+	}
+	return b.String()
 }
 
 // Tree is the compiled rules of all domains. It is immutable.
@@ -38,6 +81,7 @@ type Domain struct {
 	Name      string
 	Rules     int // how many
 	Admission Admission
+	OnError   OnError
 	Headers   *HeaderFamilies // nil: as the server says
 
 	edges edges
@@ -55,7 +99,7 @@ const (
 // Compile builds the tree. The specs must not be used afterwards: their rules now belong to the tree.
 //
 // It refuses what would make matching ambiguous: a domain given twice, siblings with the same key and value, an empty
-// domain or key. Callers that know a better message check first.
+// domain or key, two limits of a rule that would be one counter. Callers that know a better message check first.
 func Compile(domains []DomainSpec) (*Tree, error) {
 	t := &Tree{domains: make(map[string]*Domain, len(domains))}
 	for i := range domains {
@@ -66,13 +110,13 @@ func Compile(domains []DomainSpec) (*Tree, error) {
 		if t.domains[spec.Name] != nil {
 			return nil, fmt.Errorf("compile rules: domain %q twice", spec.Name)
 		}
-		d := &Domain{Name: spec.Name, Admission: spec.Admission, Headers: spec.Headers, edges: newEdges(), rules: make([]*Rule, 1)}
+		d := &Domain{Name: spec.Name, Admission: spec.Admission, OnError: spec.OnError, Headers: spec.Headers, edges: newEdges(), rules: make([]*Rule, 1)}
 		before := len(t.Rules)
 		c := compiler{tree: t, domain: d}
 		if err := c.children(root, spec.Children); err != nil {
 			return nil, fmt.Errorf("compile domain %q: %w", spec.Name, err)
 		}
-		d.edges.ids = nil
+		d.edges.finish()
 		d.Rules = len(t.Rules) - before
 		t.domains[spec.Name] = d
 	}
@@ -103,17 +147,17 @@ func (c *compiler) child(parent node, spec *NodeSpec) error {
 		return fmt.Errorf("a descriptor without a key at line %d", spec.Position.Line)
 	}
 	child := node(len(c.domain.rules))
-	if !c.domain.edges.put(parent, spec.Key, spec.Value, child) {
-		return fmt.Errorf("key %q with value %q twice", spec.Key, spec.Value)
+	if err := c.domain.edges.put(parent, spec, child); err != nil {
+		return err
 	}
 	c.domain.rules = append(c.domain.rules, nil)
 
-	pattern := ""
-	if spec.ShareThreshold && HasWildcard(spec.Value) {
-		pattern = spec.Value
+	level, pattern := spec.Level(), ""
+	if spec.ShareThreshold {
+		pattern = sharedBy(level, spec.Values)
 	}
 	wasAny := c.anyOf
-	c.levels = append(c.levels, Level{Key: spec.Key, Value: spec.Value})
+	c.levels = append(c.levels, level)
 	c.shared = append(c.shared, pattern)
 	c.metric = append(c.metric, spec.ValueToMetric)
 	c.anyOf.shared = c.anyOf.shared || pattern != ""
@@ -141,6 +185,13 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 		}
 		if err := r.Limits[i].Compile(); err != nil {
 			return nil, fmt.Errorf("limit at line %d: %w", r.Position.Line, err)
+		}
+	}
+	for i := range r.Limits {
+		for j := range i {
+			if r.Limits[i].SharesCounter(&r.Limits[j]) {
+				return nil, fmt.Errorf("rule at line %d: two limits of one algorithm and window", r.Position.Line)
+			}
 		}
 	}
 	r.Levels = append([]Level(nil), c.levels...)

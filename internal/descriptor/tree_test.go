@@ -22,6 +22,9 @@ func TestCompileFillsInRules(t *testing.T) {
 				{Key: "l", Rule: perMinute(2)},
 			}},
 			{Key: "k", Rule: perMinute(3)},
+			{Key: "k", Kind: MatchValues, Values: []string{"x", "y"}, ShareThreshold: true, Rule: perMinute(5)},
+			{Key: "k", Kind: MatchCIDR, Value: "10.0.0.0/8", Rule: perMinute(6)},
+			{Key: "k", Kind: MatchRegex, Value: "z.+", ShareThreshold: true, Rule: perMinute(7)},
 		}},
 		{Name: "b", Children: []NodeSpec{
 			{Key: "without a rule", Children: []NodeSpec{{Key: "l", Value: "w", Rule: perMinute(4)}}},
@@ -38,10 +41,13 @@ func TestCompileFillsInRules(t *testing.T) {
 		Shared  []string
 	}
 	want := []filled{
-		{"a.k_v*", []Level{{"k", "v*"}}, []bool{true}, []string{"v*"}},
-		{"a.k_v*.l", []Level{{"k", "v*"}, {"l", ""}}, []bool{true, false}, []string{"v*", ""}},
-		{"a.k", []Level{{"k", ""}}, nil, nil},
-		{"b.without a rule.l_w", []Level{{"without a rule", ""}, {"l", "w"}}, nil, nil},
+		{"a.k_v*", []Level{{"k", "v*", MatchWildcard}}, []bool{true}, []string{"~v*"}},
+		{"a.k_v*.l", []Level{{"k", "v*", MatchWildcard}, {"l", "", MatchAny}}, []bool{true, false}, []string{"~v*", ""}},
+		{"a.k", []Level{{"k", "", MatchAny}}, nil, nil},
+		{"a.k_x,y", []Level{{"k", "x,y", MatchValues}}, nil, []string{"~=x=y"}},
+		{"a.k_10.0.0.0/8", []Level{{"k", "10.0.0.0/8", MatchCIDR}}, nil, nil},
+		{"a.k_z.+", []Level{{"k", "z.+", MatchRegex}}, nil, []string{"~~z.+"}},
+		{"b.without a rule.l_w", []Level{{"without a rule", "", MatchAny}, {"l", "w", MatchExact}}, nil, nil},
 	}
 	got := make([]filled, len(tree.Rules))
 	for i, r := range tree.Rules {
@@ -53,8 +59,8 @@ func TestCompileFillsInRules(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error("rules differ (-want +got):\n", diff)
 	}
-	if tree.Domains() != 3 || tree.Domain("a").Rules != 3 || tree.Domain("b").Rules != 1 || tree.Domain("empty").Rules != 0 {
-		t.Errorf("%d domains with %d, %d and %d rules; want 3 with 3, 1 and 0", tree.Domains(), tree.Domain("a").Rules, tree.Domain("b").Rules, tree.Domain("empty").Rules)
+	if tree.Domains() != 3 || tree.Domain("a").Rules != 6 || tree.Domain("b").Rules != 1 || tree.Domain("empty").Rules != 0 {
+		t.Errorf("%d domains with %d, %d and %d rules; want 3 with 6, 1 and 0", tree.Domains(), tree.Domain("a").Rules, tree.Domain("b").Rules, tree.Domain("empty").Rules)
 	}
 	if tree.Domain("c") != nil {
 		t.Error("a domain that no rule names was found")
@@ -73,6 +79,15 @@ func TestCompileRefuses(t *testing.T) {
 		{"a key alone twice", []DomainSpec{{Name: "d", Children: []NodeSpec{{Key: "k"}, {Key: "k"}}}}, `"k"`},
 		{"a value twice", []DomainSpec{{Name: "d", Children: []NodeSpec{{Key: "k", Value: "v"}, {Key: "k", Value: "v"}}}}, `"v" twice`},
 		{"a wildcard twice", []DomainSpec{{Name: "d", Children: []NodeSpec{{Key: "k", Value: "v*"}, {Key: "k", Value: "v*"}}}}, `"v*" twice`},
+		{"a list's value twice", []DomainSpec{{Name: "d", Children: []NodeSpec{
+			{Key: "k", Kind: MatchValues, Values: []string{"a", "b"}}, {Key: "k", Value: "b"}, {Key: "k", Kind: MatchValues, Values: []string{"b"}}}}}, `"b" in two lists`},
+		{"an empty value in a list", []DomainSpec{{Name: "d", Children: []NodeSpec{{Key: "k", Kind: MatchValues, Values: []string{""}}}}}, "empty value"},
+		{"an expression twice", []DomainSpec{{Name: "d", Children: []NodeSpec{{Key: "k", Kind: MatchRegex, Value: "a+"}, {Key: "k", Kind: MatchRegex, Value: "a+"}}}}, `"a+" twice`},
+		{"a bad expression", []DomainSpec{{Name: "d", Children: []NodeSpec{{Key: "k", Kind: MatchRegex, Value: "(a"}}}}, "missing closing )"},
+		{"a network twice", []DomainSpec{{Name: "d", Children: []NodeSpec{{Key: "k", Kind: MatchCIDR, Value: "10.0.0.0/8"}, {Key: "k", Kind: MatchCIDR, Value: "::ffff:10.0.0.0/104"}}}}, "twice"},
+		{"a bad network", []DomainSpec{{Name: "d", Children: []NodeSpec{{Key: "k", Kind: MatchCIDR, Value: "10/8"}}}}, "no network"},
+		{"two limits that are one counter", []DomainSpec{{Name: "d", Children: []NodeSpec{{Key: "k", Rule: &Rule{Limits: []Limit{
+			{Requests: 1, Window: Window{Unit: Hour}}, {Requests: 2, Window: Window{Unit: Minute, Multiplier: 60}}}}}}}}, "one algorithm and window"},
 		{"twice below", []DomainSpec{{Name: "d", Children: []NodeSpec{{Key: "j", Children: []NodeSpec{{Key: "k"}, {Key: "k"}}}}}}, `"k"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -115,8 +130,8 @@ func TestMatchAmongManyKeys(t *testing.T) {
 // Two edges may have one hash: a slot is an edge's only if its parent, key and value are.
 func TestFindComparesWhatItFinds(t *testing.T) {
 	e := newEdges()
-	if !e.put(3, "key", "value", 7) {
-		t.Fatal("the first edge is refused")
+	if err := e.put(3, &NodeSpec{Key: "key", Value: "value"}, 7); err != nil {
+		t.Fatal(err)
 	}
 	hash := e.hashValue(e.hashKey(3, "key"), "value")
 	if s := e.find(hash, 3, "key", "value"); s == nil || s.child != 7 {

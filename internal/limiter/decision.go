@@ -51,6 +51,10 @@ type Status struct {
 
 	RetryAfter time.Duration // over the limit: until the same request would pass, exactly; negative if never
 	Delay      time.Duration // leaky bucket: how long the request is to wait for its turn
+
+	// Degraded says that the backend could not answer and on_error decided: allow, deny or local. Else it is
+	// descriptor.OnErrorDefault.
+	Degraded descriptor.OnError
 }
 
 // CurrentLimit is the limit that a status is about.

@@ -21,6 +21,12 @@ func (c *call) headers(d *Decision) {
 	if families == 0 {
 		return
 	}
+	for i := range d.Statuses {
+		if how := d.Statuses[i].Degraded; how != descriptor.OnErrorDefault && !c.resolved[i].shadow() {
+			d.add("x-ratelimit-degraded", descriptor.OnErrorNames[how])
+			break
+		}
+	}
 	if families&descriptor.HeadersRetryAfter != 0 && d.Code == OverLimit && !c.settings.Shadow {
 		if wait := c.retryAfter(d); wait > 0 {
 			d.add("Retry-After", seconds(wait))

@@ -20,17 +20,24 @@ func (c *call) judge(i int) Status {
 	}
 	j := c.telling(i)
 	limit, o := c.limit(i, j), &c.request.Outcomes[c.index[j]]
+	if o.Failed && o.Allowed {
+		return Status{Code: OK, Degraded: r.degraded} // nothing is known that a client could be told
+	}
 	s := Status{
 		Code:      OK,
 		Limited:   true,
 		Limit:     CurrentLimit{Name: limit.Name, Requests: limit.Requests, Unit: limit.Window.WholeUnit()},
-		Remaining: o.Remaining(limit.Capacity()),
+		Remaining: o.Remaining(c.capacity(i, j)),
 		Reset:     ceilSeconds(o.ResetAfter),
 		Delay:     o.Delay,
+		Degraded:  r.degraded,
 	}
 	if !o.Allowed && !r.shadow() {
 		s.Code = OverLimit
 		s.RetryAfter = o.RetryAfter
+	}
+	if o.Failed { // on_error: deny
+		s.Remaining = 0
 	}
 	return s
 }
@@ -51,7 +58,7 @@ func (c *call) telling(i int) int {
 			if longer(a.RetryAfter, b.RetryAfter) {
 				best = j
 			}
-		case a.Remaining(c.limit(i, j).Capacity()) < b.Remaining(c.limit(i, best).Capacity()):
+		case a.Remaining(c.capacity(i, j)) < b.Remaining(c.capacity(i, best)):
 			best = j
 		}
 	}
@@ -72,7 +79,15 @@ func (c *call) limit(i, j int) *descriptor.Limit {
 	if r.override {
 		return &r.limit
 	}
-	return &r.rule.Limits[j-r.first]
+	return &r.rule.Limits[r.limitAt(j-r.first)]
+}
+
+// capacity is what the take at place j was counted against: where this process counts alone, its part of the limit.
+func (c *call) capacity(i, j int) uint32 {
+	if c.resolved[i].degraded == descriptor.OnErrorLocal && c.settings.Replicas > 1 {
+		return c.share(i, j).Capacity()
+	}
+	return c.limit(i, j).Capacity()
 }
 
 // ceilSeconds rounds up: a client that waits so long does not come too early.
@@ -86,6 +101,9 @@ func (l *Limiter) measure(c *call, byRule []*Series) {
 		r := &c.resolved[i]
 		if r.first < r.end {
 			t := c.index[c.telling(i)]
+			if c.request.Outcomes[t].Failed {
+				continue // counted as degraded
+			}
 			l.seriesOf(c, byRule, i).count(&c.request.Takes[t], r.hits, &c.request.Outcomes[t], r.shadow(), c.settings.NearLimitRatio)
 		} else if r.rule != nil && r.rule.Unlimited && r.hits > 0 {
 			s := l.seriesOf(c, byRule, i)

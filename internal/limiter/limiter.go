@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +21,7 @@ type Backend interface {
 // Options are what a Limiter is made of.
 type Options struct {
 	Backend   Backend // required
+	Local     Backend // where on_error: local counts; nil: such a descriptor gets the error
 	KeyPrefix string  // before every counter's key; default none
 
 	MaxSeries int                   // names that metrics by rule are kept under; default 10,000
@@ -31,6 +31,7 @@ type Options struct {
 // Limiter decides requests.
 type Limiter struct {
 	backend  Backend
+	local    Backend
 	keys     descriptor.KeyBuilder
 	snapshot atomic.Pointer[snapshot]
 	metrics  *metrics
@@ -44,6 +45,7 @@ func New(opts Options) *Limiter {
 	}
 	l := &Limiter{
 		backend: opts.Backend,
+		local:   opts.Local,
 		keys:    descriptor.KeyBuilder{Prefix: opts.KeyPrefix},
 		metrics: newMetrics(opts.MaxSeries),
 		calls:   sync.Pool{New: func() any { return new(call) }},
@@ -56,8 +58,8 @@ func New(opts Options) *Limiter {
 
 // Decide answers a request at now. It fills d, whose slices it reuses.
 //
-// The errors are ErrInvalid (wrapped, naming the field), ErrNoRules, and whatever the backend returned: then nothing is
-// known about the request's limits.
+// The errors are ErrInvalid (wrapped, naming the field), ErrNoRules, and whatever the backend returned, where on_error
+// does not say what to answer instead: then nothing is known about the request's limits.
 func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *Decision) error {
 	d.Code, d.Statuses, d.Headers, d.Metadata = CodeUnknown, d.Statuses[:0], d.Headers[:0], nil
 	if err := validate(req); err != nil {
@@ -69,14 +71,15 @@ func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *De
 	}
 	c := l.calls.Get().(*call)
 	defer l.release(c)
-	c.settings, c.req, c.domain = &snap.settings, req, snap.tree.Domain(req.Domain)
+	c.settings, c.shares, c.req, c.domain = &snap.settings, snap.shares, req, snap.tree.Domain(req.Domain)
 
 	c.resolve()
 	c.prepare(l.keys)
 	if len(c.request.Takes) > 0 {
 		if err := l.backend.Take(ctx, now, &c.request); err != nil {
-			l.metrics.failures.Add(1)
-			return fmt.Errorf("count hits: %w", err)
+			if err = l.fallback(ctx, now, c, err); err != nil {
+				return err
+			}
 		}
 	}
 	for i := range c.resolved {
@@ -109,7 +112,9 @@ func (l *Limiter) release(c *call) {
 	}
 	clear(c.resolved) // rules and limits of an old snapshot can be collected
 	clear(c.request.Takes)
-	c.settings, c.req, c.domain = nil, nil, nil
+	c.settings, c.shares, c.req, c.domain = nil, nil, nil, nil
+	clear(c.local.Takes)
+	c.local.Takes, c.localIndex = c.local.Takes[:0], c.localIndex[:0]
 	c.resolved, c.index = c.resolved[:0], c.index[:0]
 	c.request.Takes = c.request.Takes[:0]
 	c.request.Outcomes = c.request.Outcomes[:0]

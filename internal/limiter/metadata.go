@@ -54,6 +54,9 @@ func (c *call) explain(d *Decision) map[string]any {
 	if st.RetryAfter > 0 {
 		m["retry_after_ms"] = millis(st.RetryAfter)
 	}
+	if st.Degraded != descriptor.OnErrorDefault {
+		m["degraded"] = descriptor.OnErrorNames[st.Degraded]
+	}
 	if st.Delay > 0 {
 		m["delay_ms"] = millis(st.Delay)
 	}

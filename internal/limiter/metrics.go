@@ -36,6 +36,7 @@ type metrics struct {
 	shadowed  atomic.Uint64    // decisions that only the global shadow mode let through
 	unknown   atomic.Uint64    // requests whose domain has no rules
 	failures  atomic.Uint64    // requests that the backend could not answer
+	degraded  [5]atomic.Uint64 // descriptors by descriptor.OnError, answered without the backend
 	swallowed atomic.Uint64    // look-ups of a series that ended in overflow
 }
 
@@ -164,6 +165,7 @@ var (
 	shadowedDesc  = prometheus.NewDesc("ratelimitd_global_shadow_mode_total", "Requests over a limit that the global shadow mode let through.", nil, nil)
 	unknownDesc   = prometheus.NewDesc("ratelimitd_unknown_domain_requests_total", "Requests for a domain without rules; they pass.", nil, nil)
 	failuresDesc  = prometheus.NewDesc("ratelimitd_backend_errors_total", "Requests that the backend could not answer.", nil, nil)
+	degradedDesc  = prometheus.NewDesc("ratelimitd_degraded_descriptors_total", "Descriptors that on_error answered because the backend could not.", []string{"on_error"}, nil)
 	seriesDesc    = prometheus.NewDesc("ratelimitd_metric_series", "Names that metrics by rule are kept under.", nil, nil)
 	swallowedDesc = prometheus.NewDesc("ratelimitd_metric_series_overflow_total", "Judgements counted under the overflow series because there are too many names.", nil, nil)
 )
@@ -172,7 +174,7 @@ var (
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		totalDesc, overDesc, nearDesc, withinDesc, shadowDesc, cachedDesc,
-		decisionsDesc, shadowedDesc, unknownDesc, failuresDesc, seriesDesc, swallowedDesc,
+		decisionsDesc, shadowedDesc, unknownDesc, failuresDesc, degradedDesc, seriesDesc, swallowedDesc,
 	} {
 		ch <- d
 	}
@@ -196,6 +198,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter(shadowedDesc, m.shadowed.Load())
 	counter(unknownDesc, m.unknown.Load())
 	counter(failuresDesc, m.failures.Load())
+	for how := descriptor.OnErrorError; how <= descriptor.OnErrorLocal; how++ {
+		counter(degradedDesc, m.degraded[how].Load(), descriptor.OnErrorNames[how])
+	}
 	counter(swallowedDesc, m.swallowed.Load())
 	ch <- prometheus.MustNewConstMetric(seriesDesc, prometheus.GaugeValue, float64(m.series.Load()))
 }

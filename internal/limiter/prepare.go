@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -24,6 +25,9 @@ func (c *call) prepare(keys descriptor.KeyBuilder) {
 			c.take(keys, i, &r.limit, vote, atomic)
 		case r.rule != nil:
 			for j := range r.rule.Limits {
+				if r.kept != nil && !slices.Contains(r.kept, j) {
+					continue
+				}
 				c.take(keys, i, &r.rule.Limits[j], vote, atomic)
 			}
 		}

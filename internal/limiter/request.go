@@ -31,10 +31,11 @@ type Descriptor struct {
 	HasOverride bool
 }
 
-// Override is a limit that a request brings along: so many requests per unit, in a fixed window on the clock.
+// Override is a limit that a request brings along: so many requests per window, in a fixed window on the clock.
 type Override struct {
-	Requests uint32
-	Unit     int32 // a descriptor.Unit as it came from the wire; an unknown one makes the request invalid
+	Requests   uint32
+	Unit       int32  // a descriptor.Unit as it came from the wire; an unknown one makes the request invalid
+	Multiplier uint32 // how many units a window is long; 0 means 1, more than 90 years make the request invalid
 }
 
 // Errors that Decide returns, wrapped with what is wrong.

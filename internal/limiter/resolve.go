@@ -3,6 +3,8 @@ package limiter
 import (
 	"fmt"
 	"math"
+	"slices"
+	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -11,6 +13,7 @@ import (
 // call is the working memory of one decision. It is reused.
 type call struct {
 	settings *Settings
+	shares   [][]descriptor.Limit // by Rule.Index: this process' part of each limit; nil if it is the only one
 	req      *Request
 	domain   *descriptor.Domain // nil if no rules name it
 
@@ -19,6 +22,9 @@ type call struct {
 	request  backend.Request
 	keys     []byte // the keys of all takes, one after the other
 	name     []byte // scratch for the names of metrics
+
+	local      backend.Request // what on_error has this process count
+	localIndex []int           // its takes, as places in request.Takes
 }
 
 // resolved is what one descriptor comes down to.
@@ -26,13 +32,20 @@ type resolved struct {
 	rule     *descriptor.Rule // nil: none matched, an override stands in for it, or another rule replaced it
 	override bool
 	limit    descriptor.Limit // of the override
+	share    descriptor.Limit // this process' part of it
+
+	degraded descriptor.OnError // how the answer came about without the backend
 
 	hits  int64
-	first int // the takes of this descriptor are call.index[first:end]
+	kept  []int // the places of the rule's limits that no other rule replaces; nil: all
+	first int   // the takes of this descriptor are call.index[first:end]
 	end   int
 }
 
 func (r *resolved) shadow() bool { return r.rule != nil && r.rule.Shadow }
+
+// longestOverride is the longest window that a request may ask for: as long as a rule's may be.
+const longestOverride = 90 * 365 * 24 * time.Hour
 
 func validate(req *Request) error {
 	if req.Domain == "" {
@@ -43,8 +56,14 @@ func validate(req *Request) error {
 	}
 	for i := range req.Descriptors {
 		d := &req.Descriptors[i]
-		if d.HasOverride && (d.Override.Unit < 0 || d.Override.Unit > math.MaxUint8 || !descriptor.Unit(d.Override.Unit).Valid()) {
+		if !d.HasOverride {
+			continue
+		}
+		if d.Override.Unit < 0 || d.Override.Unit > math.MaxUint8 || !descriptor.Unit(d.Override.Unit).Valid() {
 			return fmt.Errorf("%w: descriptors[%d].limit.unit is %d, which is no unit of time: use SECOND (1) to WEEK (7)", ErrInvalid, i, d.Override.Unit)
+		}
+		if int64(d.Override.Multiplier) > int64(longestOverride/descriptor.Unit(d.Override.Unit).Length()) {
+			return fmt.Errorf("%w: descriptors[%d].limit.unit_multiplier is %d, which makes a window of more than 90 years", ErrInvalid, i, d.Override.Multiplier)
 		}
 	}
 	return nil
@@ -60,7 +79,9 @@ func (c *call) resolve() {
 		case c.domain == nil:
 		case d.HasOverride:
 			r.override = true
-			r.limit = descriptor.Limit{Requests: d.Override.Requests, Window: descriptor.Window{Unit: descriptor.Unit(d.Override.Unit)}}
+			r.limit = descriptor.Limit{Requests: d.Override.Requests, Window: descriptor.Window{
+				Unit: descriptor.Unit(d.Override.Unit), Multiplier: d.Override.Multiplier,
+			}}
 		default:
 			r.rule = c.domain.Match(d.Entries)
 			replaces = replaces || r.rule != nil && len(r.rule.Replaces) > 0
@@ -72,7 +93,7 @@ func (c *call) resolve() {
 	}
 }
 
-// replace takes the rules out whose names other matched rules replace. All replacing rules count, also those that are
+// replace takes the limits out whose names other matched rules replace. All replacing rules count, also those that are
 // replaced themselves. An unlimited rule is not replaced.
 func (c *call) replace() {
 	var names []string
@@ -82,16 +103,35 @@ func (c *call) replace() {
 		}
 	}
 	for i := range c.resolved {
-		r := c.resolved[i].rule
-		if r == nil || r.Unlimited || r.Name == "" {
-			continue
-		}
-		for _, name := range names {
-			if name == r.Name {
-				c.resolved[i].rule = nil
-			}
+		if r := &c.resolved[i]; r.rule != nil && !r.rule.Unlimited {
+			r.leaveOut(names)
 		}
 	}
+}
+
+// leaveOut takes the limits of these names out, and the rule if none is left.
+func (r *resolved) leaveOut(names []string) {
+	var kept []int
+	for j := range r.rule.Limits {
+		if name := r.rule.Limits[j].Name; name == "" || !slices.Contains(names, name) {
+			kept = append(kept, j)
+		}
+	}
+	switch len(kept) {
+	case len(r.rule.Limits):
+	case 0:
+		r.rule = nil
+	default:
+		r.kept = kept
+	}
+}
+
+// limitAt is the place in the rule's limits of the descriptor's n-th take.
+func (r *resolved) limitAt(n int) int {
+	if r.kept != nil {
+		return r.kept[n]
+	}
+	return n
 }
 
 // hits is what a descriptor adds: its own number if it has one, else the request's, which is 1 if absent. Numbers

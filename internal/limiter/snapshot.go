@@ -14,6 +14,11 @@ type Settings struct {
 	// does: the reference's STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT. Counters are read first; here that is one atomic step.
 	StopWhenOver bool
 
+	// OnError is for domains and rules that do not say; the zero value is descriptor.OnErrorError. Where it is local,
+	// this process gets a limit's share among Replicas; 0 means 1.
+	OnError  descriptor.OnError
+	Replicas int
+
 	Headers     descriptor.HeaderFamilies // what clients are told, in domains that do not say; 0: nothing
 	HeaderNames HeaderNames               // of descriptor.HeadersReference
 
@@ -37,7 +42,8 @@ type HeaderNames struct {
 type snapshot struct {
 	tree     *descriptor.Tree
 	settings Settings
-	series   []*Series // by Rule.Index; nil where the name depends on the request
+	series   []*Series            // by Rule.Index; nil where the name depends on the request
+	shares   [][]descriptor.Limit // by Rule.Index; nil with one replica
 }
 
 // Swap puts rules and settings into force for every decision that begins afterwards. The tree must not change any more.
@@ -49,7 +55,7 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 		s.HeaderNames = HeaderNames{Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset"}
 	}
 	s.Metadata = s.Metadata || s.Explain
-	next := &snapshot{tree: tree, settings: s, series: make([]*Series, len(tree.Rules))}
+	next := &snapshot{tree: tree, settings: s, series: make([]*Series, len(tree.Rules)), shares: shares(tree, s.Replicas)}
 	for i, r := range tree.Rules {
 		next.series[i] = l.metrics.ofRule(r.Domain, r)
 	}

@@ -1,0 +1,42 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// The examples of the documentation are rule files.
+func TestDocumentedExamples(t *testing.T) {
+	text, err := os.ReadFile("../../docs/rules.md")
+	must(t, err)
+	var files []File
+	for i, block := range strings.Split(string(text), "\n```yaml\n")[1:] {
+		example, _, _ := strings.Cut(block, "\n```\n")
+		files = append(files, File{fmt.Sprintf("example %d", i+1), []byte(example)})
+	}
+	if len(files) < 5 {
+		t.Fatalf("only %d examples", len(files))
+	}
+	tree, errs := Compile(files, false)
+	for _, e := range errs {
+		t.Error(e)
+	}
+	if tree.Domains() != len(files) || len(tree.Rules) < 15 {
+		t.Errorf("%d domains and %d rules of %d examples", tree.Domains(), len(tree.Rules), len(files))
+	}
+}
+
+// Every key of the rule language is explained.
+func TestEveryKeyIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/rules.md")
+	must(t, err)
+	for _, names := range [][]string{documentShape.names(), descriptorShape.names(), rateLimitShape.names()} {
+		for _, name := range names {
+			if !strings.Contains(string(text), "`"+name+"`") {
+				t.Errorf("docs/rules.md does not explain `%s`", name)
+			}
+		}
+	}
+}

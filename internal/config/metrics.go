@@ -1,0 +1,85 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// metrics are what a folder tells Prometheus. They are read without its lock: a scrape does not wait for a reload.
+type metrics struct {
+	succeeded atomic.Uint64 // reloads without a bad file
+	failed    atomic.Uint64 // reloads with a bad file, or of a folder that could not be read
+	current   atomic.Pointer[applied]
+}
+
+// applied is what the newest reload left behind.
+type applied struct {
+	files []descriptor.FileStatus
+	rules int
+	at    time.Time
+}
+
+// reloaded notes a result that took over.
+func (m *metrics) reloaded(r *Result, at time.Time) {
+	m.current.Store(&applied{r.Files, len(r.Tree.Rules), at})
+	for i := range r.Files {
+		if r.Files[i].State != descriptor.FileLoaded {
+			m.failed.Add(1)
+			return
+		}
+	}
+	m.succeeded.Add(1)
+}
+
+var (
+	fileDesc    = prometheus.NewDesc("ratelimitd_rule_file_state", "1 for every rule file, with its state: loaded, stale or rejected.", []string{"file", "state"}, nil)
+	reloadsDesc = prometheus.NewDesc("ratelimitd_rule_reloads_total", "Times that changed rule files were read: with success, or with an error in some file or the folder.", []string{"result"}, nil)
+	rulesDesc   = prometheus.NewDesc("ratelimitd_rules", "Rules of all rule files in use.", nil, nil)
+	reloadDesc  = prometheus.NewDesc("ratelimitd_rules_last_reload_timestamp_seconds", "When changed rule files were last taken over, in seconds since the Unix epoch.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	ch <- fileDesc
+	ch <- reloadsDesc
+	ch <- rulesDesc
+	ch <- reloadDesc
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	tell := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
+	}
+	tell(reloadsDesc, prometheus.CounterValue, float64(m.succeeded.Load()), "success")
+	tell(reloadsDesc, prometheus.CounterValue, float64(m.failed.Load()), "error")
+	now := m.current.Load()
+	if now == nil {
+		tell(rulesDesc, prometheus.GaugeValue, 0)
+		return
+	}
+	tell(rulesDesc, prometheus.GaugeValue, float64(now.rules))
+	tell(reloadDesc, prometheus.GaugeValue, float64(now.at.UnixMicro())/1e6)
+	for i := range now.files {
+		f := &now.files[i]
+		name := f.Name
+		if !utf8.ValidString(name) {
+			name = strconv.Quote(name) // replacing what is no UTF-8 could make two names one
+		}
+		tell(fileDesc, prometheus.GaugeValue, 1, name, string(f.State))
+	}
+}
+
+// WriteStats writes the counters of reloads as lines of "name: value", under the names of the reference's statistics.
+func (f *Folder) WriteStats(w io.Writer) {
+	fmt.Fprintf(w, "ratelimit.service.config_load_error: %d\n", f.metrics.failed.Load())
+	fmt.Fprintf(w, "ratelimit.service.config_load_success: %d\n", f.metrics.succeeded.Load())
+}

@@ -1,0 +1,61 @@
+package config
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"gopkg.in/yaml.v3"
+)
+
+// zones holds the time zones that rules have named: reading one takes longer than reading a rule. There are no more of
+// them than the database of time zones has.
+var zones sync.Map // string to *time.Location
+
+// zone reads the name of a time zone.
+func (r *reader) zone(name string, n *yaml.Node) (*time.Location, bool) {
+	text, ok := r.text(name, n)
+	if !ok {
+		return nil, false
+	}
+	if zone := loadZone(text); zone != nil {
+		return zone, true
+	}
+	if c := titled(text); loadZone(c) != nil {
+		r.errorf(n, "unknown time zone %s: did you mean `%s`?", quote(text), c)
+	} else {
+		r.errorf(n, "unknown time zone %s: `%s` takes a name of the IANA database, like `Asia/Seoul` or `UTC`", quote(text), name)
+	}
+	return nil, false
+}
+
+// loadZone returns the time zone of that name, nil if there is none. The zone of the machine is none: replicas would
+// disagree.
+func loadZone(name string) *time.Location {
+	if name == "" || name == "Local" {
+		return nil
+	}
+	if zone, ok := zones.Load(name); ok {
+		return zone.(*time.Location)
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		return nil
+	}
+	kept, _ := zones.LoadOrStore(name, zone)
+	return kept.(*time.Location)
+}
+
+// titled is a name as most time zones are written: Asia/Ho_Chi_Minh.
+func titled(name string) string {
+	if strings.IndexByte(name, '/') < 0 {
+		return strings.ToUpper(name)
+	}
+	b := []byte(strings.ReplaceAll(strings.ToLower(name), " ", "_"))
+	for i := range b {
+		if (i == 0 || b[i-1] == '/' || b[i-1] == '_' || b[i-1] == '-') && 'a' <= b[i] && b[i] <= 'z' {
+			b[i] -= 'a' - 'A'
+		}
+	}
+	return string(b)
+}

@@ -1,0 +1,142 @@
+package limiter
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// fallback answers for the takes that the backend could not, as on_error says. It returns the backend's error if that
+// is what the caller is to get.
+func (l *Limiter) fallback(ctx context.Context, now time.Time, c *call, cause error) error {
+	l.metrics.failures.Add(1)
+	cause = fmt.Errorf("count hits: %w", cause)
+	if err := ctx.Err(); err != nil {
+		return cause // nobody waits for the answer any more
+	}
+	local := &c.local
+	for i := range c.resolved {
+		choice := c.onError(i)
+		if !c.failed(i) {
+			continue
+		}
+		switch choice {
+		case descriptor.OnErrorAllow, descriptor.OnErrorDeny:
+			for _, t := range c.index[c.resolved[i].first:c.resolved[i].end] {
+				if c.request.Outcomes[t].Failed {
+					c.request.Outcomes[t] = backend.Outcome{Failed: true, Allowed: choice == descriptor.OnErrorAllow}
+				}
+			}
+		case descriptor.OnErrorLocal:
+			if l.local == nil {
+				return cause
+			}
+			l.addLocal(c, i)
+		default:
+			l.metrics.degraded[descriptor.OnErrorError].Add(1)
+			return cause
+		}
+		c.resolved[i].degraded = choice
+	}
+	if len(local.Takes) > 0 {
+		local.Together = c.request.Together
+		local.Outcomes = append(local.Outcomes[:0], make([]backend.Outcome, len(local.Takes))...)
+		if err := l.local.Take(ctx, now, local); err != nil {
+			return fmt.Errorf("%w; count locally: %w", cause, err)
+		}
+		for j, t := range c.localIndex {
+			c.request.Outcomes[t] = local.Outcomes[j]
+		}
+	}
+	for i := range c.resolved {
+		l.metrics.degraded[c.resolved[i].degraded].Add(1)
+	}
+	return nil
+}
+
+// failed says whether a take of a descriptor has no answer.
+func (c *call) failed(i int) bool {
+	for _, t := range c.index[c.resolved[i].first:c.resolved[i].end] {
+		if c.request.Outcomes[t].Failed {
+			return true
+		}
+	}
+	return false
+}
+
+// onError is the choice for a descriptor: its rule's, its domain's, or the server's. What is not enforced passes.
+func (c *call) onError(i int) descriptor.OnError {
+	r := &c.resolved[i]
+	switch {
+	case r.shadow() || c.settings.Shadow:
+		return descriptor.OnErrorAllow
+	case r.rule != nil && r.rule.OnError != descriptor.OnErrorDefault:
+		return r.rule.OnError
+	case c.domain.OnError != descriptor.OnErrorDefault:
+		return c.domain.OnError
+	default:
+		return c.settings.OnError
+	}
+}
+
+// addLocal puts the failed takes of a descriptor among those to be counted in this process, under its share of the limit.
+func (l *Limiter) addLocal(c *call, i int) {
+	r := &c.resolved[i]
+	for j := r.first; j < r.end; j++ {
+		t := c.index[j]
+		if !c.request.Outcomes[t].Failed || slices.Contains(c.localIndex, t) {
+			continue
+		}
+		take := c.request.Takes[t]
+		if c.settings.Replicas > 1 {
+			take.Limit = c.share(i, j)
+		}
+		c.local.Takes = append(c.local.Takes, take)
+		c.localIndex = append(c.localIndex, t)
+	}
+}
+
+// share is this process' part of the limit at place j of the index.
+func (c *call) share(i, j int) *descriptor.Limit {
+	r := &c.resolved[i]
+	if r.override {
+		r.share = share(&r.limit, c.settings.Replicas)
+		return &r.share
+	}
+	return &c.shares[r.rule.Index][r.limitAt(j-r.first)]
+}
+
+// share divides a limit among replicas: each gets at least one request per window, unless there are none at all.
+func share(l *descriptor.Limit, replicas int) descriptor.Limit {
+	n := uint32(max(replicas, 1))
+	s := *l
+	if s.Requests > 0 {
+		s.Requests = max(s.Requests/n, 1)
+	}
+	if s.Burst > 0 {
+		s.Burst = max(s.Burst/n, 1)
+	}
+	if l.Arithmetic.Length != 0 && s.Compile() != nil {
+		return *l // the smaller limit cannot be counted exactly; the whole one can
+	}
+	return s
+}
+
+// shares divides the limits of all rules, nil if there is nothing to divide.
+func shares(tree *descriptor.Tree, replicas int) [][]descriptor.Limit {
+	if replicas <= 1 {
+		return nil
+	}
+	all := make([][]descriptor.Limit, len(tree.Rules))
+	for i, r := range tree.Rules {
+		all[i] = make([]descriptor.Limit, len(r.Limits))
+		for j := range r.Limits {
+			all[i][j] = share(&r.Limits[j], replicas)
+		}
+	}
+	return all
+}

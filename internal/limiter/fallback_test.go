@@ -1,0 +1,126 @@
+package limiter_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// flaky is a store that can be down, as a whole or for some counters.
+type flaky struct {
+	*memory.Store
+	down func(t *backend.Take) bool
+}
+
+func (f *flaky) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+	err := f.Store.Take(ctx, now, r)
+	for i := range r.Takes {
+		if f.down(&r.Takes[i]) {
+			r.Outcomes[i] = backend.Outcome{Failed: true}
+			err = backend.ErrUnavailable
+		}
+	}
+	return err
+}
+
+func all(*backend.Take) bool { return true }
+
+func onError(o descriptor.OnError) func(*descriptor.Rule) {
+	return func(r *descriptor.Rule) { r.OnError = o }
+}
+
+func newFallback(t *testing.T, down func(*backend.Take) bool, s limiter.Settings, spec descriptor.DomainSpec) *fixture {
+	t.Helper()
+	spec.Name = "d"
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{spec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := limiter.New(limiter.Options{
+		Backend: &flaky{memory.New(memory.Options{}), down},
+		Local:   memory.New(memory.Options{}),
+	})
+	l.Swap(tree, s)
+	return &fixture{Limiter: l, t: t, now: noon}
+}
+
+func TestOnError(t *testing.T) {
+	nodes := []descriptor.NodeSpec{
+		perMinute("error", "", 9, onError(descriptor.OnErrorError)),
+		perMinute("allow", "", 9, onError(descriptor.OnErrorAllow)),
+		perMinute("deny", "", 9, onError(descriptor.OnErrorDeny)),
+		perMinute("local", "", 6, onError(descriptor.OnErrorLocal)),
+		perMinute("shadow", "", 9, shadow),
+		perMinute("inherits", "", 9),
+	}
+	s := limiter.Settings{Replicas: 3, Headers: descriptor.HeadersReference}
+	f := newFallback(t, all, s, descriptor.DomainSpec{OnError: descriptor.OnErrorDeny, Children: nodes})
+
+	d := &limiter.Decision{}
+	if err := f.Decide(t.Context(), noon, request(1, "allow=a", "error=a"), d); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("one descriptor that wants the error: %v", err)
+	}
+	d = f.decide(request(1, "allow=a", "shadow=a"))
+	want := []limiter.Status{{Code: limiter.OK, Degraded: descriptor.OnErrorAllow}, {Code: limiter.OK, Degraded: descriptor.OnErrorAllow}}
+	if diff := cmp.Diff(want, d.Statuses); d.Code != limiter.OK || diff != "" {
+		t.Errorf("allow: %s %s", d.Code, diff)
+	}
+	if diff := cmp.Diff([]limiter.Header{{Key: "x-ratelimit-degraded", Value: "allow"}}, d.Headers); diff != "" {
+		t.Errorf("headers of allow: %s", diff)
+	}
+	for _, pair := range []string{"deny=a", "inherits=a"} {
+		d = f.decide(request(1, "allow=a", pair))
+		if st := d.Statuses[1]; d.Code != limiter.OverLimit || st.Remaining != 0 || st.Limit.Requests != 9 || st.Degraded != descriptor.OnErrorDeny {
+			t.Errorf("%s: %s %+v", pair, d.Code, st)
+		}
+	}
+	for i, left := range []uint32{1, 0} {
+		if st := f.ask(1, "local=a"); st.Code != limiter.OK || st.Remaining != left || st.Degraded != descriptor.OnErrorLocal {
+			t.Errorf("local %d of the 2 that are this replica's: %+v, want %d left", i, st, left)
+		}
+	}
+	f.want(f.ask(1, "local=a"), limiter.OverLimit, 0)
+}
+
+// Only the descriptors whose counters are gone are answered without the backend.
+func TestOnErrorOfSomeCounters(t *testing.T) {
+	down := func(take *backend.Take) bool { return take.Limit.Requests == 5 }
+	f := newFallback(t, down, limiter.Settings{OnError: descriptor.OnErrorAllow}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
+		perMinute("down", "", 5), perMinute("up", "", 1),
+	}})
+	f.decide(request(1, "down=a", "up=a"))
+	d := f.decide(request(1, "down=a", "up=a"))
+	if d.Code != limiter.OverLimit || d.Statuses[0].Degraded != descriptor.OnErrorAllow || d.Statuses[1].Degraded != descriptor.OnErrorDefault {
+		t.Errorf("%s %+v", d.Code, d.Statuses)
+	}
+}
+
+// A caller that has gone away is told so; nothing is counted for it locally.
+func TestOnErrorAfterTheCallerLeft(t *testing.T) {
+	f := newFallback(t, all, limiter.Settings{OnError: descriptor.OnErrorLocal}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{perMinute("k", "", 5)}})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := f.Decide(ctx, noon, request(1, "k=a"), &limiter.Decision{}); err == nil {
+		t.Error("no error")
+	}
+	f.want(f.ask(1, "k=a"), limiter.OK, 4)
+}
+
+// All-or-nothing holds also where this process counts alone.
+func TestOnErrorLocalTogether(t *testing.T) {
+	s := limiter.Settings{Admission: descriptor.AllOrNothing, OnError: descriptor.OnErrorLocal}
+	f := newFallback(t, all, s, descriptor.DomainSpec{Children: []descriptor.NodeSpec{perMinute("narrow", "", 1), perMinute("wide", "", 9)}})
+	f.decide(request(1, "narrow=a", "wide=a"))
+	f.decide(request(1, "narrow=a", "wide=a"))
+	if left := f.left("wide=a"); left != 8 {
+		t.Errorf("%d left of 9, want 8: the refused request consumed", left)
+	}
+}

@@ -1,0 +1,31 @@
+package limiter_test
+
+import (
+	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// Of several limits only the one that is named is left out; the rest still hold, and what is left out counts nothing.
+func TestReplacesOneOfSeveralLimits(t *testing.T) {
+	several := descriptor.NodeSpec{Key: "k", Rule: &descriptor.Rule{Limits: []descriptor.Limit{
+		{Name: "narrow", Requests: 1, Window: descriptor.Window{Unit: descriptor.Minute}},
+		{Name: "wide", Requests: 3, Window: descriptor.Window{Unit: descriptor.Hour}},
+	}}}
+	gold := perMinute("gold", "", 9, func(r *descriptor.Rule) { r.Replaces = []string{"narrow"} })
+	both := perMinute("both", "", 9, func(r *descriptor.Rule) { r.Replaces = []string{"narrow", "wide"} })
+	f := newFixture(t, limiter.Settings{}, several, gold, both)
+	for left := range uint32(3) {
+		d := f.decide(request(1, "k=a", "gold=a"))
+		if st := d.Statuses[0]; st.Code != limiter.OK || st.Limit.Name != "wide" || st.Remaining != 2-left {
+			t.Errorf("without the narrow limit: %+v, want %d left of the wide one", st, 2-left)
+		}
+	}
+	if d := f.decide(request(1, "k=a", "gold=a")); d.Statuses[0].Code != limiter.OverLimit || d.Statuses[0].Limit.Name != "wide" {
+		t.Errorf("the wide limit does not hold: %+v", d.Statuses[0])
+	}
+	if d := f.decide(request(1, "k=a", "both=a")); d.Code != limiter.OK || d.Statuses[0].Limited {
+		t.Errorf("both are replaced: %s %+v", d.Code, d.Statuses[0])
+	}
+}
