@@ -82,6 +82,9 @@ func applyBucket(l *descriptor.Limit, s *State, now, hits int64, c commit) Outco
 		}
 		if hits != 0 && c.adds(true) {
 			s.Start, s.Count = next.us, next.num
+			if next == idle {
+				*s = State{}
+			}
 			busy = next
 			o.Used = capacity - busy.hits(a, horizon)
 		}

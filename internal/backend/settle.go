@@ -17,7 +17,7 @@ func Settle(takes []Take, states []*State, outcomes []Outcome, now int64) {
 	refused := Refused(takes, outcomes)
 	for i := range takes {
 		c := takes[i].commit()
-		if refused && takes[i].Hits >= 0 && (outcomes[i].Allowed || !takes[i].CountDenied) {
+		if refused && takes[i].Hits >= 0 && (outcomes[i].Allowed || c != commitAlways) {
 			c = commitNever
 		}
 		outcomes[i] = apply(&takes[i], states[i], now, c)

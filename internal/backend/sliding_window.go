@@ -157,6 +157,10 @@ func (w *slidingWindow) add(hits int64) {
 }
 
 func (w *slidingWindow) store(s *State, quantum int64) {
+	if full, oldest := w.parts(0); full == 0 && oldest == 0 { // refunded
+		*s = State{}
+		return
+	}
 	s.Start, s.Count = w.index*w.length*quantum, w.count
 	if len(w.past) == 1 {
 		s.Prev, s.Tail = int64(w.past[0]), nil

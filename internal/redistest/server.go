@@ -9,7 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -18,25 +18,73 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// patience is how long a server may take to answer, or to end, on a busy machine.
-const patience = 20 * time.Second
+// patience is how long a server may take to answer or to end, and a topology to agree, on a busy machine.
+const patience = 30 * time.Second
 
-// Server is a redis-server process that keeps nothing on disk.
+// Setup says how processes are started. The zero value is plain TCP without a password.
+type Setup struct {
+	TLS              *TLS     // nil: unencrypted. The unix sockets are never encrypted
+	Password         string   // of the default user. Default: none
+	SentinelPassword string   // of the sentinels' default user. Default: none
+	Args             []string // appended to the command line of each redis-server, but not of sentinels; they win over ours
+}
+
+// Server is one process. It keeps no data on disk: what it held is lost when it ends.
 type Server struct {
-	Addr   string // host:port
+	Addr   string // host:port, encrypted if its Setup says so
 	Socket string // path of its unix socket
 	Dir    string // its working folder, gone after the test
 
-	binary string
-	args   []string
-	cmd    *exec.Cmd
-	ended  chan struct{} // closed when the process has ended
-	output output
+	role     role
+	password string
+	binary   string
+	args     func(port string) []string // of the command line, with the port that was chosen
+	admin    *goredis.Client            // over the unix socket
+	cmd      *exec.Cmd                  // nil while it does not run
+	paused   bool
+	ended    chan struct{} // closed when the process has ended
+	output   output
 }
+
+type role string
+
+const (
+	single   role = "redis-server"
+	node     role = "node of a cluster"
+	sentinel role = "sentinel"
+)
 
 // Start starts a redis-server on a free port of 127.0.0.1 and on a unix socket, and returns when it answers. args are
 // appended to its command line ("--maxmemory", "1mb") and win over ours. It is killed when the test ends.
 func Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	return StartWith(t, Setup{Args: args})
+}
+
+// StartWith is Start with a Setup.
+func StartWith(t testing.TB, setup Setup) *Server {
+	t.Helper()
+	return start(t, single, setup.Password, func(_ *Server, port string) []string { return setup.server(port) })
+}
+
+// server is the command line of a redis-server, but for where its files are.
+func (s *Setup) server(port string) []string {
+	args := []string{"--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"}
+	if s.TLS == nil {
+		args = append(args, "--port", port)
+	} else {
+		for _, c := range s.TLS.config(port) {
+			args = append(args, "--"+c[0], c[1])
+		}
+	}
+	if s.Password != "" {
+		args = append(args, "--requirepass", s.Password, "--masterauth", s.Password)
+	}
+	return append(args, s.Args...)
+}
+
+// start starts a process and returns when it answers.
+func start(t testing.TB, r role, password string, args func(s *Server, port string) []string) *Server {
 	t.Helper()
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -47,57 +95,63 @@ func Start(t testing.TB, args ...string) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{Dir: dir, Socket: filepath.Join(dir, "redis.sock"), binary: binary, args: args}
+	s := &Server{Dir: dir, Socket: filepath.Join(dir, "redis.sock"), role: r, password: password, binary: binary}
+	s.args = func(port string) []string { return args(s, port) }
+	s.admin = goredis.NewClient(&goredis.Options{Network: "unix", Addr: s.Socket, Password: password, DisableIdentity: true, Protocol: 2})
 	t.Cleanup(func() {
 		s.end(syscall.SIGKILL)
-		os.RemoveAll(dir)
+		_ = s.admin.Close()
+		_ = os.RemoveAll(dir)
 		if t.Failed() {
-			t.Logf("redis-server on %s said:\n%s", s.Addr, s.output.String())
+			t.Logf("the %s on %s said:\n%s", s.role, s.Addr, s.output.String())
 		}
 	})
 
 	// Somebody else may take the port between its choice and redis' bind: then another is tried.
 	for try := 1; ; try++ {
-		if s.Addr, err = freeAddr(); err != nil {
+		if s.Addr, err = freeAddr(r == node); err != nil {
 			t.Fatal(err)
 		}
 		if err = s.run(); err == nil {
 			return s
 		}
-		if try == 3 {
-			t.Fatalf("start redis-server: %v", err)
+		if try == 5 {
+			t.Fatalf("start %s: %v", r, err)
 		}
 	}
 }
 
-// Client returns a client of the server that ends with the test.
+// Client returns a client of the server that ends with the test. It goes over the unix socket and, if the server's Setup
+// has a password, as the default user.
 func (s *Server) Client(t testing.TB) *goredis.Client {
 	t.Helper()
-	c := goredis.NewClient(&goredis.Options{Addr: s.Addr})
-	t.Cleanup(func() { c.Close() })
+	c := goredis.NewClient(&goredis.Options{Network: "unix", Addr: s.Socket, Password: s.password})
+	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
 // Kill ends the process at once; what it held is lost.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
-	s.end(syscall.SIGKILL)
+	if !s.end(syscall.SIGKILL) {
+		t.Fatalf("the %s on %s did not end on SIGKILL", s.role, s.Addr)
+	}
 }
 
 // Stop asks the process to end and waits for it.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
 	if !s.end(syscall.SIGTERM) {
-		t.Fatalf("redis-server on %s did not end on SIGTERM", s.Addr)
+		t.Fatalf("the %s on %s did not end on SIGTERM", s.role, s.Addr)
 	}
 }
 
 // Restart starts the process anew on the same port, killing it first if it still runs, and returns when it answers.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
-	s.end(syscall.SIGKILL)
+	s.Kill(t)
 	if err := s.run(); err != nil {
-		t.Fatalf("restart redis-server: %v", err)
+		t.Fatalf("restart %s: %v", s.role, err)
 	}
 }
 
@@ -105,20 +159,28 @@ func (s *Server) Restart(t testing.TB) {
 func (s *Server) Pause(t testing.TB) {
 	t.Helper()
 	s.signal(t, syscall.SIGSTOP)
+	s.paused = true
 }
 
 // Continue lets a paused process go on.
 func (s *Server) Continue(t testing.TB) {
 	t.Helper()
 	s.signal(t, syscall.SIGCONT)
+	s.paused = false
 }
 
 func (s *Server) signal(t testing.TB, sig syscall.Signal) {
 	t.Helper()
+	if s.cmd == nil {
+		t.Fatalf("send %v to the %s on %s: it does not run", sig, s.role, s.Addr)
+	}
 	if err := s.cmd.Process.Signal(sig); err != nil {
-		t.Fatalf("send %v to redis-server: %v", sig, err)
+		t.Fatalf("send %v to the %s on %s: %v", sig, s.role, s.Addr, err)
 	}
 }
+
+// up says whether the process was started and neither killed nor paused.
+func (s *Server) up() bool { return s.cmd != nil && !s.paused }
 
 // end sends a signal that ends the process, and says whether it ended. A process that ended before is fine.
 func (s *Server) end(sig syscall.Signal) bool {
@@ -128,7 +190,7 @@ func (s *Server) end(sig syscall.Signal) bool {
 	_ = s.cmd.Process.Signal(sig)
 	select {
 	case <-s.ended:
-		s.cmd = nil
+		s.cmd, s.paused = nil, false
 		return true
 	case <-time.After(patience):
 		return false
@@ -137,14 +199,11 @@ func (s *Server) end(sig syscall.Signal) bool {
 
 // run starts the process and waits until it answers.
 func (s *Server) run() error {
-	host, port, err := net.SplitHostPort(s.Addr)
+	_, port, err := net.SplitHostPort(s.Addr)
 	if err != nil {
 		return err
 	}
-	args := append([]string{
-		"--bind", host, "--port", port, "--unixsocket", s.Socket, "--dir", s.Dir, "--save", "", "--appendonly", "no",
-	}, s.args...)
-	cmd := exec.Command(s.binary, args...)
+	cmd := exec.Command(s.binary, append(s.args(port), "--bind", host, "--unixsocket", s.Socket, "--dir", s.Dir)...)
 	cmd.Stdout, cmd.Stderr = &s.output, &s.output
 	cmd.SysProcAttr = processAttributes()
 	if err := cmd.Start(); err != nil {
@@ -190,7 +249,7 @@ func ping(socket string) error {
 	if err != nil {
 		return err
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		return err
 	}
@@ -208,13 +267,62 @@ func ping(socket string) error {
 	return nil
 }
 
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// await asks again and again until ok returns nil, and ends the test if that takes too long.
+func await(t testing.TB, what string, ok func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	var last error
+	for {
+		if err := ok(ctx); err == nil {
+			return
+		} else if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not within %v: %v", what, patience, last)
+		case <-tick.C:
+		}
+	}
+}
+
+// do sends a command and ends the test if it fails.
+func (s *Server) do(t testing.TB, args ...any) any {
+	t.Helper()
+	v, err := s.admin.Do(t.Context(), args...).Result()
+	if err != nil {
+		t.Fatalf("%v on the %s on %s: %v", args, s.role, s.Addr, err)
+	}
+	return v
+}
+
+// field returns one line of an INFO-like answer.
+func (s *Server) field(ctx context.Context, name string, command ...any) (string, error) {
+	text, err := s.admin.Do(ctx, command...).Text()
 	if err != nil {
 		return "", err
 	}
-	defer l.Close()
-	return "127.0.0.1:" + strconv.Itoa(l.Addr().(*net.TCPAddr).Port), nil
+	for line := range strings.Lines(text) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), name+":"); ok {
+			return v, nil
+		}
+	}
+	return "", fmt.Errorf("the %s on %s does not say %s", s.role, s.Addr, name)
+}
+
+// expect compares one line of an INFO-like answer.
+func (s *Server) expect(ctx context.Context, name, want string, command ...any) error {
+	got, err := s.field(ctx, name, command...)
+	if err != nil {
+		return err
+	}
+	if got != want {
+		return fmt.Errorf("the %s on %s says %s:%s, not %s", s.role, s.Addr, name, got, want)
+	}
+	return nil
 }
 
 // output keeps what the process says, for the log of a test that failed.

@@ -28,7 +28,7 @@ func TestServerLives(t *testing.T) {
 		}
 
 		overSocket := goredis.NewClient(&goredis.Options{Network: "unix", Addr: s.Socket})
-		defer overSocket.Close()
+		defer func() { _ = overSocket.Close() }()
 		if v, err := overSocket.Get(ctx, "a").Result(); v != "1" || err != nil {
 			t.Fatalf("over the socket: %q, %v", v, err)
 		}
@@ -58,7 +58,7 @@ func TestServerLives(t *testing.T) {
 func TestServerPauses(t *testing.T) {
 	s := redistest.Start(t)
 	c := goredis.NewClient(&goredis.Options{Addr: s.Addr, ContextTimeoutEnabled: true, MaxRetries: -1})
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	if err := c.Ping(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}

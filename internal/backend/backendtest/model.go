@@ -2,9 +2,9 @@ package backendtest
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,59 +14,96 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// model is the plainest store: a map of states, and backend.Settle.
-type model map[string]*backend.State
+// Model is the plainest store: a map of states, and backend.Settle.
+type Model struct {
+	mu     sync.Mutex
+	states map[string]*backend.State
+}
 
-func (m model) take(now time.Time, r *backend.Request) []backend.Outcome {
-	outcomes := make([]backend.Outcome, len(r.Takes))
+// NewModel returns an empty model.
+func NewModel() *Model { return &Model{states: map[string]*backend.State{}} }
+
+// Take settles the takes of one request.
+func (m *Model) Take(_ context.Context, now time.Time, r *backend.Request) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	states := make([]*backend.State, len(r.Takes))
 	for i, t := range r.Takes {
-		if m[string(t.Key)] == nil {
-			m[string(t.Key)] = new(backend.State)
+		if m.states[string(t.Key)] == nil {
+			m.states[string(t.Key)] = new(backend.State)
 		}
-		states[i] = m[string(t.Key)]
+		states[i] = m.states[string(t.Key)]
 	}
 	for start := 0; start < len(r.Takes); {
 		end := r.Group(start)
-		backend.Settle(r.Takes[start:end], states[start:end], outcomes[start:end], now.UnixMicro())
+		backend.Settle(r.Takes[start:end], states[start:end], r.Outcomes[start:end], now.UnixMicro())
 		start = end
 	}
-	return outcomes
+	return nil
 }
 
-// modelWindows are the windows that the property uses. Times stay within a minute, because a store need not tell a
-// window of a second from one that is hours away when the clock goes back.
-var modelWindows = []descriptor.Window{
-	{Unit: descriptor.Second},
-	{Unit: descriptor.Second, Multiplier: 7},
-	{Unit: descriptor.Minute},
-	{Unit: descriptor.Year},
+// State is what a counter remembers.
+func (m *Model) State(key []byte) backend.State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.states[string(key)]; s != nil {
+		return *s
+	}
+	return backend.State{}
+}
+
+// A scale is a span of time and the units of the windows in it. No fixed window is so short that a step of the clock
+// could go over more than 255 of them: a store need not tell such windows apart when the clock goes back.
+type scale struct {
+	span  time.Duration
+	units []descriptor.Unit
+}
+
+var scales = []scale{
+	{200 * time.Second, []descriptor.Unit{descriptor.Second, descriptor.Minute, descriptor.Year}},
+	{200 * time.Minute, []descriptor.Unit{descriptor.Minute, descriptor.Hour, descriptor.Day}},
+	{200 * 24 * time.Hour, []descriptor.Unit{descriptor.Day, descriptor.Week, descriptor.Month, descriptor.Year}},
 }
 
 // runModel checks on random requests that a store answers as the model does, and that what it keeps is the same.
 func runModel(t *testing.T, open func(t testing.TB) Store) {
 	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {
-		prefix, m := newCase(), model{}
+		prefix, m := newCase(), NewModel()
+		scale := rapid.SampledFrom(scales).Draw(rt, "scale")
 		var keys []backend.Take // of the peeks that compare what is kept
-		for i, w := range modelWindows {
-			for j := range 2 {
-				l := &descriptor.Limit{Requests: 5, Window: w}
-				keys = append(keys, backend.Take{Key: fmt.Appendf(nil, "%s%d|%d", prefix, j, i), Limit: l, Member: len(keys)})
+		for range rapid.IntRange(1, 4).Draw(rt, "limits") {
+			l := drawLimit(rt, scale.units)
+			k := key(prefix, "k", l)
+			if !slices.ContainsFunc(keys, func(t backend.Take) bool { return string(t.Key) == string(k) }) {
+				keys = append(keys, backend.Take{Key: k, Limit: l, Member: len(keys)})
 			}
 		}
-		now := epoch.UnixMicro() - 2_000_000 // a year ends two seconds later
+		// A year ends two seconds later.
+		now, waits := epoch.UnixMicro()-2_000_000, []int64{0}
 		for step := range rapid.IntRange(1, 30).Draw(rt, "requests") {
-			if rapid.IntRange(0, 2).Draw(rt, "clock") == 0 {
-				now = epoch.UnixMicro() + rapid.OneOf(
-					rapid.Int64Range(-2_000_000, 50_000_000),
-					rapid.Map(rapid.Int64Range(0, 20), func(s int64) int64 { return s * 1_000_000 }),
-					rapid.Map(rapid.Int64Range(0, 20), func(s int64) int64 { return s*1_000_000 - 1 }),
-				).Draw(rt, "now")
+			switch rapid.IntRange(0, 5).Draw(rt, "clock") {
+			case 0: // anywhere
+				now = epoch.UnixMicro() + rapid.Int64Range(-2_000_000, scale.span.Microseconds()).Draw(rt, "now")
+			case 1: // around the boundary of a window
+				at := epoch.UnixMicro() + rapid.Int64Range(0, scale.span.Microseconds()).Draw(rt, "near")
+				_, end := rapid.SampledFrom(keys).Draw(rt, "window").Limit.Window.Bounds(at)
+				if end < epoch.Add(scale.span).UnixMicro() {
+					now = end + rapid.Int64Range(-1, 1).Draw(rt, "beside")
+				}
+			case 2: // when something was said to happen
+				at := now + rapid.SampledFrom(waits).Draw(rt, "wait") + rapid.Int64Range(-1, 1).Draw(rt, "beside")
+				if at < epoch.Add(scale.span).UnixMicro() {
+					now = at
+				}
 			}
 			at := time.UnixMicro(now)
 			r := drawRequest(rt, keys)
 			compare(rt, step, "request", s, m, at, r)
+			waits = append(waits[:0], 0)
+			for _, o := range r.Outcomes {
+				waits = append(waits, max(0, o.RetryAfter.Microseconds()), o.ResetAfter.Microseconds())
+			}
 
 			peeks := &backend.Request{Takes: keys, Outcomes: make([]backend.Outcome, len(keys))}
 			compare(rt, step, "peek", s, m, at, peeks)
@@ -74,38 +111,59 @@ func runModel(t *testing.T, open func(t testing.TB) Store) {
 	})
 }
 
-func compare(t *rapid.T, step int, what string, s Store, m model, at time.Time, r *backend.Request) {
-	want := m.take(at, r)
+func compare(t *rapid.T, step int, what string, s Store, m *Model, at time.Time, r *backend.Request) {
+	model := *r
+	model.Outcomes = make([]backend.Outcome, len(r.Takes))
+	if err := m.Take(context.Background(), at, &model); err != nil {
+		t.Fatalf("step %d: %v", step, err)
+	}
 	if err := s.Take(context.Background(), at, r); err != nil {
 		t.Fatalf("step %d: %v", step, err)
 	}
-	if slices.Equal(want, r.Outcomes) {
+	for i := range r.Outcomes {
+		o, capacity := &r.Outcomes[i], int64(r.Takes[i].Limit.Capacity())
+		if o.Used < 0 || o.Before < 0 || o.RetryAfter < backend.Never || o.ResetAfter < 0 || o.Delay < 0 ||
+			(o.Allowed && (o.RetryAfter != 0 || r.Takes[i].Hits > 0 && o.Used > capacity)) {
+			t.Fatalf("step %d: %s, %d hits: this cannot be: %s", step, limitText(r.Takes[i].Limit), r.Takes[i].Hits, outcomeText(o))
+		}
+	}
+	if slices.Equal(model.Outcomes, r.Outcomes) {
 		return
 	}
 	for i, take := range r.Takes {
-		t.Logf("%s at %v, together %v, take %d: %s %d/%v, %d hits, member %d, vote %d, count_denied %v\n want %s\n got  %s",
-			what, at.Sub(epoch), r.Together, i, take.Key, take.Limit.Requests, take.Limit.Window.Length(), take.Hits, take.Member,
-			take.Vote, take.CountDenied, outcomeText(&want[i]), outcomeText(&r.Outcomes[i]))
+		t.Logf("%s at %v, together %v, take %d: %s %s, %d hits, member %d, vote %d, count_denied %v\n want %s\n got  %s",
+			what, at.Sub(epoch), r.Together, i, take.Key, limitText(take.Limit), take.Hits, take.Member,
+			take.Vote, take.CountDenied, outcomeText(&model.Outcomes[i]), outcomeText(&r.Outcomes[i]))
 	}
 	t.Fatalf("step %d: the store and the model disagree", step)
 }
 
+// drawRequest draws takes of these counters. Now and then one comes with another number in its limit: a rule changed.
 func drawRequest(t *rapid.T, keys []backend.Take) *backend.Request {
 	r := &backend.Request{Together: rapid.Bool().Draw(t, "together")}
 	n := rapid.OneOf(rapid.Just(1), rapid.IntRange(1, 6)).Draw(t, "takes")
 	for i := range n {
 		k := rapid.SampledFrom(keys).Draw(t, "key")
+		l := k.Limit
+		if rapid.IntRange(0, 4).Draw(t, "changed") == 0 {
+			changed := *l
+			changed.Requests = drawRequests(t, "changed requests")
+			if changed.Compile() == nil {
+				l = &changed
+			}
+		}
+		capacity := int64(l.Capacity())
 		take := backend.Take{
-			Key: k.Key,
-			Limit: &descriptor.Limit{
-				Requests: rapid.OneOf(rapid.Uint32Range(0, 6), rapid.SampledFrom([]uint32{100, math.MaxUint32})).Draw(t, "limit"),
-				Window:   k.Limit.Window,
-			},
+			Key:   k.Key,
+			Limit: l,
 			Hits: rapid.OneOf(
 				rapid.Int64Range(-3, 4), rapid.Int64Range(1, 2),
-				rapid.SampledFrom([]int64{backend.MaxHits, -backend.MaxHits, backend.MaxHits - 1}),
+				rapid.SampledFrom([]int64{capacity, capacity/2 + 1, -capacity / 2, backend.MaxHits, -backend.MaxHits, backend.MaxHits - 1}),
 			).Draw(t, "hits"),
 			CountDenied: rapid.Bool().Draw(t, "count_denied"),
+		}
+		if l.Algorithm == descriptor.SlidingLog && l.Requests > 1000 {
+			take.Hits = min(take.Hits, 500) // what it keeps grows with every hit
 		}
 		if i > 0 {
 			before := r.Takes[i-1]
@@ -118,11 +176,10 @@ func drawRequest(t *rapid.T, keys []backend.Take) *backend.Request {
 		r.Takes = append(r.Takes, take)
 	}
 	// Now and then one counter is filled to the brim.
-	if rapid.IntRange(0, 19).Draw(t, "fill") == 0 {
-		for range 260 {
-			take := r.Takes[len(r.Takes)-1]
-			take.Hits, take.CountDenied, take.Member = backend.MaxHits, true, take.Member+1
-			r.Takes = append(r.Takes, take)
+	if last := r.Takes[len(r.Takes)-1]; last.Limit.Algorithm == descriptor.FixedWindow && rapid.IntRange(0, 19).Draw(t, "fill") == 0 {
+		for range math.MaxUint8 + 5 {
+			last.Hits, last.CountDenied, last.Member = backend.MaxHits, true, last.Member+1
+			r.Takes = append(r.Takes, last)
 		}
 	}
 	r.Outcomes = make([]backend.Outcome, len(r.Takes))

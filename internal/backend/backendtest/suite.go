@@ -4,13 +4,11 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"math"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 var update = flag.Bool("update", false, "write the outcomes into the suite's scripts")
@@ -23,9 +21,12 @@ type Store interface {
 // Run runs the suite on stores that open makes. They may be one and the same.
 func Run(t *testing.T, open func(t testing.TB) Store) {
 	t.Run("scripts", func(t *testing.T) { runScripts(t, open) })
+	t.Run("vectors", func(t *testing.T) { runVectors(t, open) })
 	t.Run("edges", func(t *testing.T) { runEdges(t, open(t)) })
 	t.Run("concurrent", func(t *testing.T) { runConcurrent(t, open) })
 	t.Run("model", func(t *testing.T) { runModel(t, open) })
+	t.Run("bounds", func(t *testing.T) { runBounds(t, open) })
+	t.Run("tight", func(t *testing.T) { runTight(t, open) })
 }
 
 // epoch is the instant that the suite's times are counted from: a whole year of 365 days since 1970, so that windows
@@ -50,7 +51,7 @@ func runEdges(t *testing.T, s Store) {
 		keys := []string{"", "a", "a\x00", "\r\n", "{a}", "ключ", "\xff\xfe", " a", "a "}
 		for round := int64(1); round <= 2; round++ {
 			for _, k := range keys {
-				o := one(t, s, epoch, backend.Take{Key: []byte(prefix + k), Limit: limit(2, "1m"), Hits: 1})
+				o := one(t, s, epoch, backend.Take{Key: []byte(prefix + k), Limit: Limit("2/1m"), Hits: 1})
 				if want := round - 1; !o.Allowed || o.Before != want {
 					t.Fatalf("round %d, key %q: %+v", round, k, o)
 				}
@@ -60,9 +61,9 @@ func runEdges(t *testing.T, s Store) {
 
 	t.Run("the caller's bytes are not kept", func(t *testing.T) {
 		key := []byte(newCase() + "aaaa")
-		one(t, s, epoch, backend.Take{Key: key, Limit: limit(10, "1m"), Hits: 3})
+		one(t, s, epoch, backend.Take{Key: key, Limit: Limit("10/1m"), Hits: 3})
 		copy(key[len(key)-4:], "bbbb")
-		if o := one(t, s, epoch, backend.Take{Key: key, Limit: limit(10, "1m"), Hits: 1}); o.Before != 0 {
+		if o := one(t, s, epoch, backend.Take{Key: key, Limit: Limit("10/1m"), Hits: 1}); o.Before != 0 {
 			t.Fatalf("another key found %d hits", o.Before)
 		}
 	})
@@ -73,7 +74,7 @@ func runEdges(t *testing.T, s Store) {
 			r := &backend.Request{Together: together, Outcomes: make([]backend.Outcome, 2*n)}
 			for i := range 2 * n {
 				key := fmt.Appendf(nil, "%s%d", prefix, i%n)
-				r.Takes = append(r.Takes, backend.Take{Key: key, Limit: limit(10, "1h"), Hits: 1, Member: i})
+				r.Takes = append(r.Takes, backend.Take{Key: key, Limit: Limit("10/1h"), Hits: 1, Member: i})
 			}
 			if err := s.Take(t.Context(), epoch, r); err != nil {
 				t.Fatal(err)
@@ -91,7 +92,7 @@ func runEdges(t *testing.T, s Store) {
 	})
 
 	t.Run("the most that can be counted", func(t *testing.T) {
-		take := backend.Take{Key: []byte(newCase() + "k"), Limit: limit(math.MaxUint32, "1h"), Hits: backend.MaxHits, CountDenied: true}
+		take := backend.Take{Key: []byte(newCase() + "k"), Limit: Limit("4294967295/1h"), Hits: backend.MaxHits, CountDenied: true}
 		r := &backend.Request{}
 		for i := range 300 {
 			take.Member = i
@@ -113,20 +114,18 @@ func runEdges(t *testing.T, s Store) {
 	})
 }
 
+// failer is a test, or a check of rapid's.
+type failer interface {
+	Helper()
+	Fatal(args ...any)
+}
+
 // one takes once.
-func one(t testing.TB, s Store, now time.Time, take backend.Take) backend.Outcome {
+func one(t failer, s Store, now time.Time, take backend.Take) backend.Outcome {
 	t.Helper()
 	r := &backend.Request{Takes: []backend.Take{take}, Outcomes: make([]backend.Outcome, 1)}
 	if err := s.Take(context.Background(), now, r); err != nil {
 		t.Fatal(err)
 	}
 	return r.Outcomes[0]
-}
-
-func limit(requests uint32, window string) *descriptor.Limit {
-	w, err := parseWindow(window)
-	if err != nil {
-		panic(err)
-	}
-	return &descriptor.Limit{Requests: requests, Window: w}
 }

@@ -3,30 +3,48 @@ package redis
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// call is one run of the script: what it is given and what it answered. Calls are reused; a request then costs the
+// call is one run of a script: what it is given and what it answered. Calls are reused; a request then costs the
 // string of its keys, and what the client needs to send a command.
 type call struct {
 	args []any // of the command, pointing into the fields below
 
-	text  []byte // the distinct keys, one after the other
-	ends  []int  // where each ends in text
-	keys  []string
-	index map[string]int // the keys, when there are many
+	text     []byte // the distinct keys, one after the other
+	ends     []int  // where each ends in text
+	keys     []string
+	index    map[string]int // the keys, when there are many
+	counters []counter      // what is behind each key
+	of       []int          // which key each take has
+	groups   []group
 
-	packed  packed  // ARGV[1]
-	lengths []int64 // of each counter's window, in microseconds
-	counter []int   // which key each take has
+	script   *scripts.Script
+	one      bool   // it is the script for one take
+	calendar bool   // there are windows of a calendar
+	packed   packed // ARGV[1]
 
-	reply    []byte // 8 bytes for the time and for each counter
+	reply    []byte
 	states   []backend.State
+	tails    []uint32 // what their Tails point to
 	pointers []*backend.State
+}
+
+// counter is what one key holds, as the first take of it says.
+type counter struct {
+	limit *descriptor.Limit
+	shape scripts.Shape
+	room  int // bytes that the reply may show of it
+	alike int // place in groups, plus one, of the latest group that takes from it alone
+
+	request int // the number of the latest request with a take of it
 }
 
 // packed is an argument that reaches the connection without being copied or boxed.
@@ -38,79 +56,174 @@ func (p *packed) MarshalBinary() ([]byte, error) { return *p, nil }
 const (
 	manyKeys = 16 // from here on keys are looked up in a map
 	maxKeys  = 1<<16 - 1
-	keepRoom = 1 << 16 // bytes of keys, or of takes, that a reused call may hold on to
+	keepRoom = 1 << 16 // bytes of keys, takes or reply that a reused call may hold on to
 )
 
 var calls = sync.Pool{New: func() any { return &call{index: make(map[string]int)} }}
 
 func (c *call) release() {
-	if max(cap(c.text), cap(c.packed)) > keepRoom {
+	if max(cap(c.text), cap(c.packed), cap(c.reply)) > keepRoom {
 		return
 	}
 	clear(c.args)
 	clear(c.keys)
-	clear(c.index)
-	c.text, c.ends, c.lengths, c.counter = c.text[:0], c.ends[:0], c.lengths[:0], c.counter[:0]
+	clear(c.counters)
+	clear(c.groups)
 	calls.Put(c)
 }
 
-// pack lays out the script's arguments for the takes of a request. now is 0 if Redis' clock decides.
-func (c *call) pack(now int64, r *backend.Request) error {
-	b := binary.LittleEndian.AppendUint64(c.packed[:0], uint64(now))
-	for start := 0; start < len(r.Takes); {
-		end := r.Group(start)
-		vote := r.Takes[start].Vote
-		for i := start; i < end; i++ {
-			t := &r.Takes[i]
-			if err := supported(t.Limit); err != nil {
-				return err
+// group is the takes of one request that are settled together.
+type group struct {
+	takes    []backend.Take
+	outcomes []backend.Outcome
+	first    int // its takes' counters are call.of[first:]
+
+	// Takes of many requests that are alike, one of one counter each, go to the script as one. The first of them has
+	// their number and begins the chain; the others are sent is false.
+	sent  bool
+	times int
+	next  int // place in groups of the next one that is alike; 0: none
+}
+
+// maxTimes bounds how many takes that are alike go as one: the number has 16 bits.
+const maxTimes = 1<<16 - 1
+
+// pack lays out the arguments for the takes of requests, and chooses the script. now is the time that decides, or, if
+// Redis' clock does, what that is believed to show. entries is how many entries of a log the reply must have room for,
+// beyond its limit.
+func (c *call) pack(now int64, redisClock bool, entries int, requests ...*backend.Request) error {
+	clear(c.index)
+	clear(c.groups)
+	c.text, c.ends, c.counters, c.of, c.groups = c.text[:0], c.ends[:0], c.counters[:0], c.of[:0], c.groups[:0]
+	c.calendar = false
+	var shapes scripts.Set
+	sent := 0
+	for n, r := range requests {
+		for start := 0; start < len(r.Takes); {
+			end := r.Group(start)
+			g := group{takes: r.Takes[start:end], outcomes: r.Outcomes[start:end], first: len(c.of), sent: true, times: 1}
+			for i := range g.takes {
+				l := g.takes[i].Limit
+				if err := supported(l); err != nil {
+					return err
+				}
+				shape := shapeOf(l)
+				if err := c.add(&g.takes[i], shape, max(entries, int(l.Requests))); err != nil {
+					return err
+				}
+				shapes |= scripts.Of(shape)
+				c.calendar = c.calendar || l.Window.Location != nil
 			}
-			k, err := c.add(t)
-			if err != nil {
-				return err
+			c.combine(&g, n+1)
+			if g.sent {
+				sent += len(g.takes)
 			}
-			if i > start && t.Member != r.Takes[i-1].Member {
+			c.groups = append(c.groups, g)
+			start = end
+		}
+	}
+	c.one = sent == 1 && c.groups[0].times == 1
+	if redisClock {
+		c.packed = binary.LittleEndian.AppendUint64(c.packed[:0], 0)
+	} else {
+		c.packed = binary.LittleEndian.AppendUint64(c.packed[:0], uint64(now))
+	}
+	for i := range c.groups {
+		if c.groups[i].sent {
+			c.packGroup(&c.groups[i], now, entries)
+		}
+	}
+	if c.one {
+		c.script = scripts.One(c.counters[0].shape)
+	} else {
+		c.script = scripts.Many(shapes)
+	}
+	return nil
+}
+
+// combine puts a group of one take behind an earlier one that is just like it, if there is one. Which of two requests
+// that are in flight together counts first is open, so they may as well be neighbours; the takes of one request keep
+// their order, where they are of one counter.
+func (c *call) combine(g *group, request int) {
+	if len(g.takes) != 1 {
+		for _, k := range c.of[g.first:] {
+			c.counters[k].request = request
+		}
+		return
+	}
+	counter := &c.counters[c.of[g.first]]
+	again := counter.request == request
+	counter.request = request
+	if counter.alike > 0 && !again {
+		head := &c.groups[counter.alike-1]
+		if t, u := &head.takes[0], &g.takes[0]; head.times < maxTimes && t.Hits == u.Hits && t.CountDenied == u.CountDenied &&
+			(t.Limit == u.Limit || t.Limit.Requests == u.Limit.Requests && t.Limit.Burst == u.Limit.Burst) {
+			head.times++
+			g.sent, g.next = false, head.next
+			head.next = len(c.groups)
+			return
+		}
+	}
+	counter.alike = len(c.groups) + 1
+}
+
+func (c *call) packGroup(g *group, now int64, entries int) {
+	b := c.packed
+	vote := g.takes[0].Vote
+	for i := range g.takes {
+		t := &g.takes[i]
+		k := c.of[g.first+i]
+		countDenied := byte(0)
+		if t.CountDenied && backend.Countable(t.Limit) {
+			countDenied = 1
+		}
+		shape := c.counters[k].shape
+		if c.one {
+			b = append(b, countDenied)
+		} else {
+			if i > 0 && t.Member != g.takes[i-1].Member {
 				vote = t.Vote
 			}
 			last := byte(0)
 			switch {
-			case i+1 == end:
+			case i+1 == len(g.takes):
 				last = 2
-			case r.Takes[i+1].Member != t.Member:
+			case g.takes[i+1].Member != t.Member:
 				last = 1
 			}
-			countDenied := byte(0)
-			if t.CountDenied {
-				countDenied = 1
-			}
 			b = binary.LittleEndian.AppendUint16(b, uint16(k+1))
-			b = append(b, 'f', countDenied, byte(vote), last)
-			b = binary.LittleEndian.AppendUint64(b, uint64(c.lengths[k]))
-			b = binary.LittleEndian.AppendUint32(b, t.Limit.Requests)
-			b = binary.LittleEndian.AppendUint64(b, uint64(t.Hits))
+			b = append(b, byte(shape), countDenied, byte(vote), last)
+			b = binary.LittleEndian.AppendUint16(b, uint16(g.times))
 		}
-		start = end
+		p1, p2, p3 := parameters(t.Limit, shape, now, max(entries, int(t.Limit.Requests)))
+		b = binary.LittleEndian.AppendUint64(b, uint64(t.Hits))
+		b = binary.LittleEndian.AppendUint32(b, t.Limit.Capacity())
+		b = binary.LittleEndian.AppendUint64(b, uint64(p1))
+		b = binary.LittleEndian.AppendUint64(b, uint64(p2))
+		b = binary.LittleEndian.AppendUint64(b, uint64(p3))
 	}
 	c.packed = b
-	return nil
 }
 
-// add returns the index of a take's key among the distinct keys.
-func (c *call) add(t *backend.Take) (int, error) {
+// add puts a take's key among the distinct keys.
+func (c *call) add(t *backend.Take, shape scripts.Shape, entries int) error {
 	k := c.find(t.Key)
 	if k < 0 {
 		if k = len(c.ends); k == maxKeys {
-			return 0, fmt.Errorf("more than %d counters in one request", maxKeys)
+			return fmt.Errorf("more than %d counters in one request", maxKeys)
 		}
 		c.text = append(c.text, t.Key...)
 		c.ends = append(c.ends, len(c.text))
-		c.lengths = append(c.lengths, t.Limit.Window.Length().Microseconds())
+		c.counters = append(c.counters, counter{limit: t.Limit, shape: shape, room: seenRoom(t.Limit, shape, entries)})
 		if len(c.ends) > manyKeys {
 			c.index[string(t.Key)] = k
 		}
 	}
-	c.counter = append(c.counter, k)
-	return k, nil
+	if c.counters[k].shape != shape {
+		return fmt.Errorf("the counter %q is kept in two ways", t.Key)
+	}
+	c.of = append(c.of, k)
+	return nil
 }
 
 func (c *call) find(key []byte) int {
@@ -142,27 +255,61 @@ func (c *call) command(name, script string) []any {
 		c.args = append(c.args, &c.keys[k])
 	}
 	c.args = append(c.args, &c.packed)
-	c.reply = slices.Grow(c.reply[:0], c.replySize()+2) // and the line end that follows it on the wire
+	room := 8 + 4 + 2 // the time, what a call again needs, and the line end that follows on the wire
+	for k := range c.counters {
+		room += 4 + c.counters[k].room
+	}
+	c.reply = slices.Grow(c.reply[:0], room)
 	return c.args
 }
 
-func (c *call) replySize() int { return 8 * (1 + len(c.ends)) }
+// again says whether the script did nothing and wants other arguments: its time, and the entries of the longest log.
+func (c *call) again() (now int64, entries int, wanted bool) {
+	if now = int64(binary.LittleEndian.Uint64(c.reply)); now >= 0 {
+		return 0, 0, false
+	}
+	if len(c.reply) < 12 {
+		return -now, 0, true
+	}
+	return -now, int(binary.LittleEndian.Uint32(c.reply[8:])), true
+}
 
-// settle finds the outcomes from the states in the reply.
-func (c *call) settle(r *backend.Request) {
-	now := int64(binary.LittleEndian.Uint64(c.reply))
-	c.states = c.states[:0]
-	for k, length := range c.lengths {
-		value := int64(binary.LittleEndian.Uint64(c.reply[8*(k+1):]))
-		c.states = append(c.states, fixedWindowState(value, now, length))
+var errReply = errors.New("the script's answer has another form")
+
+// settle finds the outcomes from the states in the reply, and returns the time that decided.
+func (c *call) settle() (int64, error) {
+	now, rest := int64(binary.LittleEndian.Uint64(c.reply)), c.reply[8:]
+	c.states, c.tails = c.states[:0], c.tails[:0]
+	for k := range c.counters {
+		seen := rest
+		if !c.one {
+			if len(rest) < 4 {
+				return 0, errReply
+			}
+			n := binary.LittleEndian.Uint32(rest)
+			if rest = rest[4:]; uint64(n) > uint64(len(rest)) {
+				return 0, errReply
+			}
+			seen, rest = rest[:n], rest[n:]
+		}
+		var s backend.State
+		s, c.tails = decode(seen, c.counters[k].limit, c.counters[k].shape, now, c.tails)
+		c.states = append(c.states, s)
 	}
 	c.pointers = c.pointers[:0]
-	for _, k := range c.counter {
+	for _, k := range c.of {
 		c.pointers = append(c.pointers, &c.states[k])
 	}
-	for start := 0; start < len(r.Takes); {
-		end := r.Group(start)
-		backend.Settle(r.Takes[start:end], c.pointers[start:end], r.Outcomes[start:end], now)
-		start = end
+	for i := range c.groups {
+		if !c.groups[i].sent {
+			continue
+		}
+		for g := &c.groups[i]; ; g = &c.groups[g.next] { // the others of a chain saw what the first one left
+			backend.Settle(g.takes, c.pointers[g.first:g.first+len(g.takes)], g.outcomes, now)
+			if g.next == 0 {
+				break
+			}
+		}
 	}
+	return now, nil
 }

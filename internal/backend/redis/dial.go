@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,90 +12,261 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// DialOptions say where Redis is and how to connect to it.
+// DialOptions say where Redis is and how to connect to it. What an operator writes is given as it was written; errors
+// name the setting that is wrong, and no error and no log line has a password in it.
 type DialOptions struct {
-	// URL is host:port, the path of a unix socket, or a URL with the scheme redis, rediss (TLS) or unix. Required.
+	// Settings is what the names of the settings begin with, for errors: "REDIS" (default) or "REDIS_PERSECOND".
+	Settings string
+
+	// Type is SINGLE (default), SENTINEL or CLUSTER, in capitals or not.
+	Type string
+	// URL is required. With SINGLE: host:port, the path of a unix socket, or a URL with the scheme redis, rediss (TLS) or
+	// unix. With SENTINEL: the primary's name, then the host:port of sentinels, with commas between. With CLUSTER: the
+	// host:port of nodes, with commas between; the others are found.
 	URL string
 	// Network is "tcp" or "unix". Default: unix if the URL is a path, else tcp. A URL with a scheme needs none.
 	Network string
-	// Auth is "password" or "user:password". It beats credentials within the URL. Default: none.
-	Auth string
-	// TLS makes connections encrypted. Default: only with rediss.
-	TLS *tls.Config
 
-	PoolSize    int           // most connections; default 64
-	DialTimeout time.Duration // until a connection is made; calls do not wait for it beyond their own deadline. Default 1 s
+	// Auth is "password" or "user:password"; a password with a colon in it is written ":password". It beats credentials
+	// within the URL. Default: none.
+	Auth string
+	// AuthFile is the path of a file that holds what Auth would say. It is read for each new connection: when it changes,
+	// new connections use what it says then, and the ones that are there go on. While it cannot be read, or is empty,
+	// what it said last is used. Default: none.
+	AuthFile string
+	// SentinelAuth is for sentinels what Auth is for the servers they watch over. Default: none.
+	SentinelAuth string
+
+	TLS TLSOptions
+
+	// PoolSize is how many connections there may be, on a cluster to each node. Default 64.
+	PoolSize int
+	// OnEmpty is what a call does that finds all of them in use: WAIT (default) until one is free or the call's deadline
+	// is near; ERROR fails at once; CREATE makes another one, closed after use, up to 16 times PoolSize in all, and then
+	// waits.
+	OnEmpty string
+	// DialTimeout bounds how long a connection may take to be made, with its TLS handshake. A call does not wait for it
+	// beyond its own deadline, and the connection serves the next one. Default 1 s. With SENTINEL at most 2 s, because
+	// asking a sentinel that is gone is part of it.
+	DialTimeout time.Duration
+
+	Logger *slog.Logger // default slog.Default()
 }
 
-// Dial returns a client for a single Redis, fit for Options.Client. It does not connect yet: connections are made when
-// they are needed, and again after they broke.
+// TLSOptions make connections encrypted, to sentinels too. The files are PEM. They are read for each new connection, so
+// that certificates can rotate: while a changed file cannot be used, what it held before is.
+type TLSOptions struct {
+	Enabled    bool   // a URL with the scheme rediss enables it too
+	CACert     string // path of the authorities that may sign servers' certificates. Default: those of the system
+	ClientCert string // path of the certificate to show to servers. Default: none
+	ClientKey  string // path of its key
+	// SkipHostnameVerification accepts a certificate that was issued for another name. Who signed it is verified all the
+	// same.
+	SkipHostnameVerification bool
+}
+
+const (
+	single   = "SINGLE"
+	sentinel = "SENTINEL"
+	cluster  = "CLUSTER"
+)
+
+const (
+	createFactor = 16 // how many times PoolSize OnEmpty CREATE may reach
+
+	// A sentinel, or a node that is asked who has which slots, that does not answer within this is passed over.
+	topologyTimeout     = 500 * time.Millisecond
+	sentinelDialTimeout = 2 * time.Second // there is no other way to bound the dialling of sentinels
+
+	// callTimeout bounds a call without a deadline.
+	callTimeout = 5 * time.Second
+
+	// A cluster's topology is asked for when a node answers that a slot has moved, or does not answer; beyond that only
+	// to notice nodes that nobody is sent to.
+	reloadInterval = 10 * time.Second
+
+	// maxRedirects is how often a call follows a slot that has moved or is moving. Two are the most that one migration
+	// needs.
+	maxRedirects = 3
+)
+
+// Dial returns a client fit for Options.Client. It does not connect yet: connections are made when they
+// are needed, and again after they broke. Only primaries are asked.
+//
+// The client never sends a command again that may have been executed. It does follow a cluster's redirections, and may
+// try again when no connection could be made.
 func Dial(opts DialOptions) (goredis.UniversalClient, error) {
-	o, err := clientOptions(opts)
+	opts = opts.defaults()
+	where, err := opts.address()
 	if err != nil {
 		return nil, err
 	}
-	return goredis.NewClient(o), nil
+	auth, err := opts.credentials(where)
+	if err != nil {
+		return nil, err
+	}
+	d := &dialer{timeout: opts.DialTimeout}
+	if opts.TLS.Enabled || where.tls {
+		if d.tls, err = openTLS(&opts); err != nil {
+			return nil, err
+		}
+	} else if opts.TLS != (TLSOptions{}) {
+		opts.Logger.Warn(fmt.Sprintf("%[1]sTLS_ settings are not used, because %[1]sTLS is not true: connections to Redis are not encrypted", opts.prefix()))
+	}
+	if opts.SentinelAuth != "" && where.kind != sentinel {
+		opts.Logger.Warn(fmt.Sprintf("%[1]sSENTINEL_AUTH is not used, because %[1]sTYPE is %[2]s", opts.prefix(), where.kind))
+	}
+	pool, err := opts.pool()
+	if err != nil {
+		return nil, err
+	}
+
+	switch where.kind {
+	case cluster:
+		return dialCluster(where, auth, pool, d), nil
+	case sentinel:
+		return dialSentinel(&opts, where, auth, pool, d), nil
+	default:
+		return dialSingle(where, auth, pool, d), nil
+	}
 }
 
-func clientOptions(opts DialOptions) (*goredis.Options, error) {
-	o, err := address(opts.URL, opts.Network)
-	if err != nil {
-		return nil, fmt.Errorf("read Redis URL: %w", err)
+func (o DialOptions) defaults() DialOptions {
+	if o.Settings == "" {
+		o.Settings = "REDIS"
 	}
-	if user, password, ok := strings.Cut(opts.Auth, ":"); ok {
-		o.Username, o.Password = user, password
-	} else if opts.Auth != "" {
-		o.Username, o.Password = "", opts.Auth
-	}
-	if opts.TLS != nil {
-		o.TLSConfig = opts.TLS
-	}
-	o.PoolSize = opts.PoolSize
 	if o.PoolSize <= 0 {
 		o.PoolSize = 64
 	}
-	o.DialTimeout = opts.DialTimeout
 	if o.DialTimeout <= 0 {
 		o.DialTimeout = time.Second
 	}
-
-	o.ContextTimeoutEnabled = true
-	o.MaxRetries = -1   // a call that may have counted is not sent again
-	o.DialerRetries = 1 // the next call tries again, and a breaker decides when
-	// No command of ours needs what follows; each would cost a round trip or a check per connection or call.
-	o.Protocol = 2
-	o.DisableIdentity = true
-	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	o.PipelinePoolSize = -1
-	return o, nil
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return o
 }
 
-func address(url, network string) (*goredis.Options, error) {
-	if url == "" {
-		return nil, errors.New("it is empty")
-	}
-	if strings.Contains(url, "://") {
-		o, err := goredis.ParseURL(url)
-		if err != nil {
-			return nil, err
-		}
-		if network != "" && network != o.Network {
-			return nil, fmt.Errorf("its scheme means %s, but the socket type is %s", o.Network, network)
-		}
-		return o, nil
-	}
-	if network == "" {
-		network = "tcp"
-		if strings.HasPrefix(url, "/") {
-			network = "unix"
-		}
-	}
-	switch network {
-	case "tcp", "unix":
-		return &goredis.Options{Network: network, Addr: url}, nil
+func (o *DialOptions) prefix() string { return o.Settings + "_" }
+
+// wrong says what is wrong with a setting, and what to write.
+func (o *DialOptions) wrong(setting, format string, args ...any) error {
+	return fmt.Errorf("%s%s %w", o.prefix(), setting, fmt.Errorf(format, args...))
+}
+
+// pool is what the client library is told of connections.
+type pool struct {
+	size    int           // most in use
+	keep    int           // most kept, 0: as many as may be in use
+	timeout time.Duration // until a call that finds none free fails, 0: the library's, beyond any deadline that is sensible
+	dial    time.Duration
+}
+
+func (o *DialOptions) pool() (pool, error) {
+	p := pool{size: o.PoolSize, dial: o.DialTimeout}
+	switch strings.ToUpper(o.OnEmpty) {
+	case "", "WAIT":
+	case "ERROR":
+		p.timeout = 1
+	case "CREATE":
+		p.size, p.keep = o.PoolSize*createFactor, o.PoolSize
 	default:
-		return nil, fmt.Errorf("unknown socket type %q: write tcp or unix", network)
+		return pool{}, o.wrong("POOL_ON_EMPTY_BEHAVIOR", "is %q: write WAIT, CREATE or ERROR", o.OnEmpty)
 	}
+	return p, nil
+}
+
+// What no command of ours needs is off everywhere below: RESP3 and what comes with it, the library's introduction of
+// itself, a second pool for pipelines. Each would cost a round trip or a check per connection or call.
+
+func unattended() *maintnotifications.Config {
+	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+}
+
+func dialSingle(where address, auth *credentials, p pool, d *dialer) goredis.UniversalClient {
+	c := goredis.NewClient(&goredis.Options{
+		Network:                    where.network,
+		Addr:                       where.hosts[0],
+		DB:                         where.db,
+		CredentialsProviderContext: auth.current,
+		Dialer:                     d.dial,
+		DialTimeout:                p.dial,
+		DialerRetries:              1, // the next call tries again, and a breaker decides when
+		PoolSize:                   p.size,
+		MaxIdleConns:               p.keep,
+		PoolTimeout:                p.timeout,
+		ReadTimeout:                callTimeout,
+		ContextTimeoutEnabled:      true,
+		MaxRetries:                 -1,
+		Protocol:                   2,
+		DisableIdentity:            true,
+		MaintNotificationsConfig:   unattended(),
+		PipelinePoolSize:           -1,
+	})
+	c.AddHook(hook{lost: d.retire})
+	return c
+}
+
+func dialSentinel(opts *DialOptions, where address, auth *credentials, p pool, d *dialer) goredis.UniversalClient {
+	user, password := split(opts.SentinelAuth)
+	timeout := min(p.dial, sentinelDialTimeout)
+	d.timeout = timeout
+	c := goredis.NewFailoverClient(&goredis.FailoverOptions{
+		MasterName:                 where.primary,
+		SentinelAddrs:              where.hosts,
+		SentinelUsername:           user,
+		SentinelPassword:           password,
+		CredentialsProviderContext: auth.current,
+		Dialer:                     d.dial,
+		DialTimeout:                timeout,
+		DialerRetries:              1,
+		PoolSize:                   p.size,
+		MaxIdleConns:               p.keep,
+		PoolTimeout:                p.timeout,
+		ReadTimeout:                topologyTimeout, // what sentinels get; that of calls follows below
+		ContextTimeoutEnabled:      true,
+		MaxRetries:                 -1,
+		Protocol:                   2,
+		DisableIdentity:            true,
+		PipelinePoolSize:           -1,
+	}).WithTimeout(callTimeout)
+	c.AddHook(hook{lost: d.retire})
+	return c
+}
+
+func dialCluster(where address, auth *credentials, p pool, d *dialer) goredis.UniversalClient {
+	c := goredis.NewClusterClient(&goredis.ClusterOptions{
+		Addrs: where.hosts,
+		NewClient: func(o *goredis.Options) *goredis.Client {
+			node := goredis.NewClient(o)
+			// A node that turned into a replica sends calls on by itself: its connections need not be left.
+			node.AddHook(hook{topology: topologyTimeout})
+			return node
+		},
+		MaxRedirects:               maxRedirects,
+		MinRetryBackoff:            -1, // a redirection is followed at once, in pipelines too
+		DisableRoutingPolicies:     true,
+		ClusterStateReloadInterval: reloadInterval,
+		CredentialsProviderContext: auth.current,
+		Dialer:                     d.dial,
+		DialTimeout:                p.dial,
+		DialerRetries:              1,
+		PoolSize:                   p.size,
+		MaxIdleConns:               p.keep,
+		PoolTimeout:                p.timeout,
+		ReadTimeout:                callTimeout,
+		ContextTimeoutEnabled:      true,
+		MaxRetries:                 -1,
+		Protocol:                   2,
+		DisableIdentity:            true,
+		MaintNotificationsConfig:   unattended(),
+		PipelinePoolSize:           -1,
+	})
+	// The library asks for the topology when a node says that a slot has moved, but not when a node is gone (calls would
+	// go there until the next interval, long after a replica has taken its place), nor when the first call has too
+	// little time for it.
+	d.broken = seldom(func() { c.ReloadState(context.Background()) })
+	return c
 }
 
 // LogTo sends what the client library has to say (every dial that failed, and little else) to a logger, at level debug:
@@ -108,6 +278,9 @@ type clientLog struct{ *slog.Logger }
 
 func (l clientLog) Printf(ctx context.Context, format string, v ...any) {
 	if l.Enabled(ctx, slog.LevelDebug) {
-		l.DebugContext(ctx, fmt.Sprintf(format, v...))
+		text, _ := withoutArguments(fmt.Sprintf(format, v...))
+		l.DebugContext(ctx, text)
 	}
 }
+
+var errEmpty = errors.New("is empty")

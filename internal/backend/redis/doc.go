@@ -4,19 +4,25 @@
 // counter is kept there (state.go), and how a connection is made (dial.go). A Store may be used by any number of
 // goroutines.
 //
-// The script (package scripts) decides which takes add their hits, in one atomic step, and answers with the states it
-// saw and its time. The outcomes are found by running backend.Settle on those states: the memory store does the same,
-// so that both answer alike to the microsecond, and the script stays small.
+// The scripts (package scripts) decide which takes add their hits, in one atomic step, and answer with the states they
+// saw and their time. The outcomes are found by running backend.Settle on those states: the memory store does the same,
+// so that both answer alike to the microsecond, and the scripts stay small. There is one script for a single take of
+// each algorithm, and one for every mix of algorithms in a request of several; a server gets those that are used.
 //
 // # Clock
 //
-// Redis' own clock decides, so that replicas with wrong clocks agree on the window. With Options.CallerClock the time
-// that a caller gives decides instead: for servers that refuse TIME in scripts, and for tests in virtual time. Counters
-// then live a minute longer than their window, because callers' clocks differ.
+// Redis' own clock decides, so that replicas with wrong clocks agree on the window. Some servers do not tell scripts the
+// time: the first Ping or Take finds out, and from then on the time that a caller gives decides, as it does with
+// Options.CallerClock, which is for tests in virtual time too. Counters then live a minute longer than they have to,
+// because callers' clocks differ.
 //
-// A clock may go back by 255 windows, and the newer window still stays; beyond that a counter starts anew. Since windows
-// are numbered modulo 4096, a jump of virtual time to 3841 to 4095 windows later (or that and a multiple of 4096) would
-// be taken for a clock that went back: keys live less long than that, so real time never gets there.
+// The bounds of a calendar's windows are computed here, for the time that Redis' clock is believed to show: a script
+// that finds itself in another window does nothing and says what time it is, and is asked again.
+//
+// A clock may go back, and the newer window still stays. A fixed window is believed to be up to 255 windows ahead;
+// beyond that a counter starts anew. Since windows are numbered modulo 4096, a jump of virtual time to 3841 to 4095
+// windows later (or that and a multiple of 4096) would be taken for a clock that went back: keys live less long than
+// that, so real time never gets there. The other algorithms keep more digits of their time, or all.
 //
 // # Errors
 //
@@ -24,7 +30,7 @@
 // sending it twice could count twice, and the caller's time is up anyway. Only a NOSCRIPT answer (nothing ran) and a
 // cluster's redirection are followed.
 //
-// A value under one of our keys that is no state of ours (another type, no integer, a window ahead that never expires)
+// A value under one of our keys that is no state of ours (another type or form, a window ahead that never expires)
 // counts as nothing, and the next hit that is counted replaces it: somebody else's mistake does not block a limit for
 // ever.
 //

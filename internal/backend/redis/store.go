@@ -2,11 +2,11 @@ package redis
 
 import (
 	"context"
-	"crypto/sha1"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -24,14 +24,25 @@ type Options struct {
 	// Timeout bounds a call if the caller's deadline is farther. Default 15 ms; negative: only the caller's deadline.
 	Timeout time.Duration
 
-	// CallerClock lets the time given to Take decide, in place of Redis' clock.
+	// CallerClock lets the time given to Take decide, in place of Redis' clock. Without it, that happens only if the
+	// server refuses to tell scripts the time; the store finds out by itself.
 	CallerClock bool
+
+	// Plain sends every request by itself, for comparison. Where the caller's clock decides, that is so anyway: requests
+	// of different times cannot share a call.
+	Plain bool
+
+	Logger *slog.Logger // default slog.Default()
 }
 
 // Store keeps counters in Redis.
 type Store struct {
-	opts Options
-	hash string // of the script
+	opts  Options
+	queue *queue
+	ahead atomic.Int64 // by how much Redis' clock is ahead of the callers', as last seen, in microseconds
+
+	refused atomic.Bool // the server does not tell scripts the time
+	told    atomic.Bool // it did
 }
 
 // New returns a store. Nothing is sent before the first take.
@@ -39,8 +50,12 @@ func New(opts Options) *Store {
 	if opts.Timeout == 0 {
 		opts.Timeout = 15 * time.Millisecond
 	}
-	sum := sha1.Sum([]byte(scripts.Take))
-	return &Store{opts: opts, hash: hex.EncodeToString(sum[:])}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	s := &Store{opts: opts}
+	s.queue = newQueue(s)
+	return s
 }
 
 // Take settles the takes of one request in one round trip. If it fails, all of them are marked Failed: none of them has
@@ -51,47 +66,106 @@ func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) err
 	if len(r.Takes) == 0 {
 		return nil
 	}
-	c := calls.Get().(*call)
-	defer c.release()
-
-	at := int64(0)
-	if s.opts.CallerClock {
-		at = max(now.UnixMicro(), 1)
+	if err := s.queued(ctx, now.UnixMicro(), r); err != nil {
+		for i := range r.Outcomes {
+			r.Outcomes[i] = backend.Outcome{Failed: true}
+		}
+		return fmt.Errorf("count in Redis: %w", err)
 	}
-	err := c.pack(at, r)
-	if err == nil {
-		err = s.run(ctx, c)
-	}
-	if err == nil {
-		c.settle(r)
-		return nil
-	}
-	for i := range r.Outcomes {
-		r.Outcomes[i] = backend.Outcome{Failed: true}
-	}
-	return fmt.Errorf("count in Redis: %w", err)
+	return nil
 }
 
-// Ping asks whether Redis answers.
+// queued settles a request, with others in one round trip unless each is to have its own.
+func (s *Store) queued(ctx context.Context, at int64, r *backend.Request) error {
+	if s.opts.Plain || s.CallerClock() {
+		c := calls.Get().(*call)
+		defer c.release()
+		return s.take(ctx, at, c, r)
+	}
+	return s.queue.take(ctx, at, r)
+}
+
+// tries is how often a script may ask for other arguments: it did nothing then. Once is enough but for a calendar's
+// window that ends, or a log that grows, meanwhile.
+const tries = 5
+
+func (s *Store) take(ctx context.Context, at int64, c *call, requests ...*backend.Request) error {
+	bounded, cancel := s.bound(ctx)
+	defer cancel()
+	entries := 0
+	for range tries {
+		redisClock := !s.CallerClock()
+		now := max(at, 1)
+		if redisClock {
+			now = max(at+s.ahead.Load(), 1)
+		}
+		if err := c.pack(now, redisClock, entries, requests...); err != nil {
+			return err
+		}
+		if err := s.run(bounded, ctx, c); err != nil {
+			if redisClock && goredis.HasErrorPrefix(err, noTime) {
+				s.refuse(err)
+				continue
+			}
+			return err
+		}
+		if now, n, wanted := c.again(); wanted {
+			entries = n
+			s.ahead.Store(now - at)
+			continue
+		}
+		now, err := c.settle()
+		if err == nil && c.calendar {
+			s.ahead.Store(now - at)
+		}
+		return err
+	}
+	return fmt.Errorf("%w: the script asked for other arguments %d times", backend.ErrUnavailable, tries)
+}
+
+// CallerClock says whether the time given to Take decides, because it was asked for or because the server does not tell
+// scripts the time.
+func (s *Store) CallerClock() bool { return s.opts.CallerClock || s.refused.Load() }
+
+// noTime begins a script's error when the server does not tell it the time. Nothing was done then.
+const noTime = "NOTIME"
+
+func (s *Store) refuse(err error) {
+	if !s.refused.Swap(true) {
+		s.opts.Logger.Warn("this Redis does not tell scripts the time: the clocks of the processes that ask decide, and should agree", "error", err)
+	}
+}
+
+// Ping asks whether Redis answers, and finds out whether it tells scripts the time.
 func (s *Store) Ping(ctx context.Context) error {
 	bounded, cancel := s.bound(ctx)
 	defer cancel()
 	if err := s.opts.Client.Ping(bounded).Err(); err != nil {
 		return fmt.Errorf("ping Redis: %w", s.failure(ctx, err))
 	}
+	if s.CallerClock() || s.told.Load() {
+		return nil
+	}
+	err := s.opts.Client.Eval(bounded, scripts.Clock().Text, nil, make([]byte, 8)).Err()
+	switch {
+	case err == nil:
+		s.told.Store(true)
+	case goredis.HasErrorPrefix(err, noTime):
+		s.refuse(err)
+	default:
+		return fmt.Errorf("ask Redis for the time: %w", s.failure(ctx, err))
+	}
 	return nil
 }
 
-func (s *Store) run(ctx context.Context, c *call) error {
+func (s *Store) run(bounded, ctx context.Context, c *call) error {
 	if err := ctx.Err(); err != nil {
 		return s.failure(ctx, err)
 	}
-	bounded, cancel := s.bound(ctx)
-	defer cancel()
-	err := s.send(bounded, c, "evalsha", s.hash)
+	err := s.send(bounded, c, "evalsha", c.script.Hash)
 	if err != nil && goredis.HasErrorPrefix(err, "NOSCRIPT") {
-		// Redis forgot the script (restart, SCRIPT FLUSH, failover). EVAL runs it and keeps it.
-		err = s.send(bounded, c, "eval", scripts.Take)
+		// Redis forgot the script (restart, SCRIPT FLUSH, failover), or never had it. EVAL runs it and keeps it.
+		err = s.send(bounded, c, "eval", c.script.Text)
 	}
 	if err != nil {
 		return s.failure(ctx, err)
@@ -106,9 +180,8 @@ func (s *Store) send(ctx context.Context, c *call, name, script string) error {
 	if err := s.opts.Client.Process(ctx, cmd); err != nil {
 		return err
 	}
-	c.reply = cmd.Bytes()
-	if len(c.reply) != c.replySize() {
-		return fmt.Errorf("the script answered with %d bytes, not %d", len(c.reply), c.replySize())
+	if c.reply = cmd.Bytes(); len(c.reply) < 8 {
+		return errReply
 	}
 	return nil
 }

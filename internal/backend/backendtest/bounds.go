@@ -1,0 +1,114 @@
+package backendtest
+
+import (
+	"math/big"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// admission is hits that passed.
+type admission struct{ at, hits int64 }
+
+// runBounds floods one counter at random times that go forward, and checks from what passed alone that the algorithm
+// kept its promise.
+func runBounds(t *testing.T, open func(t testing.TB) Store) {
+	s := open(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		l := DrawLimit(rt)
+		if l.Capacity() > 20 {
+			l.Burst, l.Requests = min(l.Burst, 15), min(l.Requests, 15)
+			if l.Compile() != nil {
+				rt.Skip("it does not compile with a smaller number")
+			}
+		}
+		k := key(newCase(), "k", l)
+		now := epoch.UnixMicro() + rapid.Int64Range(0, 30*24*3600*1_000_000).Draw(rt, "begin")
+		step := l.Window.Length().Microseconds() / max(1, 2*int64(l.Requests))
+		var passed []admission
+		for range rapid.IntRange(10, 60).Draw(rt, "takes") {
+			now += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, step), rapid.Int64Range(0, 4*step)).Draw(rt, "pause")
+			hits := rapid.SampledFrom([]int64{1, 1, 1, 2, 3}).Draw(rt, "hits")
+			if o := one(rt, s, time.UnixMicro(now), backend.Take{Key: k, Limit: l, Hits: hits}); o.Allowed {
+				passed = append(passed, admission{now, hits})
+			}
+		}
+		checkBound(rt, l, passed)
+	})
+}
+
+func checkBound(t *rapid.T, l *descriptor.Limit, passed []admission) {
+	limit, length := int64(l.Requests), l.Window.Length().Microseconds()
+	switch {
+	case l.Algorithm == descriptor.FixedWindow:
+		// At most the limit in each window, wherever those begin.
+		end, sum := int64(-1), int64(0)
+		for _, p := range passed {
+			if p.at >= end {
+				sum = 0
+				if _, end = l.Window.Bounds(p.at); l.FirstHit {
+					end = p.at + length
+				}
+			}
+			if sum += p.hits; sum > limit {
+				t.Fatalf("%s: %d in the window that ends at %d", limitText(l), sum, end)
+			}
+		}
+	case l.Algorithm == descriptor.SlidingLog:
+		// At most the limit in every half-open window.
+		for i := range passed {
+			sum := int64(0)
+			for j := i; j >= 0 && passed[j].at > passed[i].at-length; j-- {
+				sum += passed[j].hits
+			}
+			if sum > limit {
+				t.Fatalf("%s: %d in the window up to %d", limitText(l), sum, passed[i].at)
+			}
+		}
+	case l.Algorithm == descriptor.SlidingWindow:
+		// What passed up to each admission, weighted by the rule itself.
+		n := int64(max(l.Precision, 1))
+		sub := length / n
+		for i, p := range passed {
+			index, at := p.at/sub, p.at-p.at%l.Arithmetic.Quantum
+			full, oldest := int64(0), int64(0)
+			for _, q := range passed[:i+1] {
+				switch age := index - q.at/sub; {
+				case age < n:
+					full += q.hits
+				case age == n:
+					oldest += q.hits
+				}
+			}
+			left := new(big.Int).Mul(big.NewInt(oldest), big.NewInt(sub-at%sub))
+			if full += left.Div(left, big.NewInt(sub)).Int64(); full > limit {
+				t.Fatalf("%s: the estimate is %d at %d", limitText(l), full, p.at)
+			}
+		}
+	default:
+		// At most the capacity and what came back, in every interval.
+		for i := range passed {
+			sum := int64(0)
+			for j := i; j < len(passed); j++ {
+				sum += passed[j].hits
+				over := big.NewInt(sum - int64(l.Capacity()))
+				back := big.NewInt(0) // hits * length
+				switch elapsed := passed[j].at - passed[i].at; {
+				case l.Interval && l.FirstHit:
+					back.Mul(big.NewInt((elapsed/length+1)*limit), big.NewInt(length))
+				case l.Interval:
+					back.Mul(big.NewInt((passed[j].at/length-passed[i].at/length)*limit), big.NewInt(length))
+				default:
+					back.Mul(big.NewInt(elapsed), big.NewInt(limit))
+				}
+				if over.Mul(over, big.NewInt(length)).Cmp(back) > 0 {
+					t.Fatalf("%s: %d from %d to %d", limitText(l), sum, passed[i].at, passed[j].at)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package backendtest
+
+import (
+	"math"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+var zones = []string{"UTC", "Asia/Seoul", "America/New_York", "Australia/Lord_Howe", "America/Santiago"}
+
+// DrawLimit draws a limit of any algorithm that compiles.
+func DrawLimit(t *rapid.T) *descriptor.Limit {
+	return drawLimit(t, []descriptor.Unit{
+		descriptor.Second, descriptor.Minute, descriptor.Hour, descriptor.Day, descriptor.Week, descriptor.Month, descriptor.Year,
+	})
+}
+
+func drawLimit(t *rapid.T, units []descriptor.Unit) *descriptor.Limit {
+	return rapid.Custom(func(t *rapid.T) *descriptor.Limit {
+		l := &descriptor.Limit{
+			Requests:  drawRequests(t, "requests"),
+			Algorithm: rapid.SampledFrom([]descriptor.Algorithm{0, 1, 2, 3, 4}).Draw(t, "algorithm"),
+			Window: descriptor.Window{
+				Unit:       rapid.SampledFrom(units).Draw(t, "unit"),
+				Multiplier: rapid.SampledFrom([]uint32{0, 1, 3, 7}).Draw(t, "multiplier"),
+			},
+		}
+		switch l.Algorithm {
+		case descriptor.FixedWindow:
+			l.FirstHit = rapid.Bool().Draw(t, "first_hit")
+			if !l.FirstHit && l.Window.Unit >= descriptor.Day && rapid.Bool().Draw(t, "calendar") {
+				zone, err := time.LoadLocation(rapid.SampledFrom(zones).Draw(t, "zone"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				l.Window.Location, l.Window.Multiplier = zone, 1
+			}
+		case descriptor.SlidingWindow:
+			l.Precision = rapid.SampledFrom([]uint32{0, 1, 2, 3, 4, 5, 12}).Draw(t, "precision")
+		case descriptor.TokenBucket:
+			l.Interval = rapid.Bool().Draw(t, "interval")
+			l.FirstHit = l.Interval && rapid.Bool().Draw(t, "first_hit")
+			l.Burst = drawRequests(t, "burst")
+		case descriptor.LeakyBucket:
+			l.Burst = drawRequests(t, "burst")
+			l.NoDelay = rapid.SampledFrom([]uint32{0, 1, 3, descriptor.NoDelayAll}).Draw(t, "nodelay")
+		}
+		return l
+	}).Filter(func(l *descriptor.Limit) bool { return l.Compile() == nil }).Draw(t, "limit")
+}
+
+func drawRequests(t *rapid.T, name string) uint32 {
+	return rapid.OneOf(
+		rapid.Uint32Range(1, 12), rapid.Uint32Range(0, 6),
+		rapid.SampledFrom([]uint32{97, 100, 1000, 45_678, 999_999, 12_345_678, math.MaxUint32 - 1, math.MaxUint32}),
+	).Draw(t, name)
+}

@@ -1,0 +1,142 @@
+package backendtest
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	_ "time/tzdata" // calendars mean the same on every machine
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// parseLimit reads REQUESTS/WINDOW and, after commas, what makes it another limit than a fixed window on the clock:
+//
+//	first_hit | in=ZONE | sliding | precision=N | log | token | burst=N | interval | leaky | nodelay=N | nodelay=all
+func parseLimit(s string) (*descriptor.Limit, error) {
+	words := strings.Split(s, ",")
+	requests, window, ok := strings.Cut(words[0], "/")
+	if !ok {
+		return nil, fmt.Errorf("a limit is REQUESTS/WINDOW, not %q", words[0])
+	}
+	n, err := strconv.ParseUint(requests, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	l := &descriptor.Limit{Requests: uint32(n)}
+	if l.Window, err = parseWindow(window); err != nil {
+		return nil, err
+	}
+	for _, word := range words[1:] {
+		name, value, _ := strings.Cut(word, "=")
+		n, notNumber := strconv.ParseUint(value, 10, 32)
+		needed := error(nil)
+		switch name {
+		case "first_hit":
+			l.FirstHit = true
+		case "in":
+			l.Window.Location, needed = time.LoadLocation(value)
+		case "sliding":
+			l.Algorithm = descriptor.SlidingWindow
+		case "precision":
+			l.Precision, needed = uint32(n), notNumber
+		case "log":
+			l.Algorithm = descriptor.SlidingLog
+		case "token":
+			l.Algorithm = descriptor.TokenBucket
+		case "burst":
+			l.Burst, needed = uint32(n), notNumber
+		case "interval":
+			l.Interval = true
+		case "leaky":
+			l.Algorithm = descriptor.LeakyBucket
+		case "nodelay":
+			if l.NoDelay = descriptor.NoDelayAll; value != "all" {
+				l.NoDelay, needed = uint32(n), notNumber
+			}
+		default:
+			return nil, fmt.Errorf("unknown word %q in the limit %q", word, s)
+		}
+		if needed != nil {
+			return nil, needed
+		}
+	}
+	if err := l.Compile(); err != nil {
+		return nil, fmt.Errorf("compile limit %q: %w", s, err)
+	}
+	return l, nil
+}
+
+// Limit reads a limit as the scripts do, and panics if there is a mistake in it.
+func Limit(s string) *descriptor.Limit {
+	l, err := parseLimit(s)
+	if err != nil {
+		panic(err)
+	}
+	return l
+}
+
+// limitText is how parseLimit would read the limit.
+func limitText(l *descriptor.Limit) string {
+	b := fmt.Sprintf("%d/%v", l.Requests, l.Window.Length())
+	if l.FirstHit {
+		b += ",first_hit"
+	}
+	if l.Window.Location != nil {
+		b += ",in=" + l.Window.Location.String()
+	}
+	switch l.Algorithm {
+	case descriptor.SlidingWindow:
+		b += fmt.Sprintf(",sliding,precision=%d", l.Precision)
+	case descriptor.SlidingLog:
+		b += ",log"
+	case descriptor.TokenBucket:
+		b += fmt.Sprintf(",token,burst=%d", l.Burst)
+	case descriptor.LeakyBucket:
+		b += fmt.Sprintf(",leaky,burst=%d,nodelay=%d", l.Burst, l.NoDelay)
+	}
+	if l.Interval {
+		b += ",interval"
+	}
+	return b
+}
+
+// key is what descriptor.KeyBuilder calls the counter of a limit on some name.
+func key(prefix, name string, l *descriptor.Limit) []byte {
+	return descriptor.KeyBuilder{Prefix: prefix}.AppendKey(nil, name, nil, nil, l)
+}
+
+// parseWindow reads 10s, 5m, 1h, 1d, 1w, 1mo or 1y.
+func parseWindow(s string) (descriptor.Window, error) {
+	digits := strings.TrimRight(s, "abcdefghijklmnopqrstuvwxyz")
+	n, err := strconv.ParseUint(digits, 10, 32)
+	if err != nil {
+		return descriptor.Window{}, fmt.Errorf("read window %q: %w", s, err)
+	}
+	units := map[string]descriptor.Unit{
+		"s": descriptor.Second, "m": descriptor.Minute, "h": descriptor.Hour, "d": descriptor.Day,
+		"w": descriptor.Week, "mo": descriptor.Month, "y": descriptor.Year,
+	}
+	unit, ok := units[s[len(digits):]]
+	if !ok {
+		return descriptor.Window{}, fmt.Errorf("read window %q: unknown unit", s)
+	}
+	return descriptor.Window{Unit: unit, Multiplier: uint32(n)}, nil
+}
+
+// EveryAlgorithm are limits of n hits, one for every way to keep a counter, whose windows are long enough that nothing
+// comes back during a test, whatever its clock.
+func EveryAlgorithm(n int) map[string]*descriptor.Limit {
+	return map[string]*descriptor.Limit{
+		"fixed window":              Limit(fmt.Sprintf("%d/1y", n)),
+		"fixed window, first hit":   Limit(fmt.Sprintf("%d/1y,first_hit", n)),
+		"fixed window, calendar":    Limit(fmt.Sprintf("%d/1y,in=Asia/Seoul", n)),
+		"sliding window":            Limit(fmt.Sprintf("%d/1y,sliding", n)),
+		"sliding window, precision": Limit(fmt.Sprintf("%d/1y,sliding,precision=5", n)),
+		"sliding log":               Limit(fmt.Sprintf("%d/1y,log", n)),
+		"token bucket":              Limit(fmt.Sprintf("1000/1y,token,burst=%d", n)),
+		"token bucket, interval":    Limit(fmt.Sprintf("1000/1y,token,interval,burst=%d", n)),
+		"leaky bucket":              Limit(fmt.Sprintf("1000/1y,leaky,burst=%d", n-1)),
+		"leaky bucket, nodelay":     Limit(fmt.Sprintf("1000/1y,leaky,nodelay=all,burst=%d", n-1)),
+	}
+}

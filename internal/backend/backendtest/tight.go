@@ -1,0 +1,70 @@
+package backendtest
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+)
+
+// runTight checks what one counter says about the future, while the clock goes forward: a refused take is refused until
+// its RetryAfter has passed, and passes then; nothing is in use any more (or a window ends) after ResetAfter; what is
+// taken and refunded at one time leaves no trace; peeks and refused takes leave none either.
+func runTight(t *testing.T, open func(t testing.TB) Store) {
+	s := open(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		l := DrawLimit(rt)
+		k := key(newCase(), "k", l)
+		now := epoch.UnixMicro() + rapid.Int64Range(0, 30*24*3600*1_000_000).Draw(rt, "begin")
+		take := func(hits int64) backend.Outcome {
+			return one(rt, s, time.UnixMicro(now), backend.Take{Key: k, Limit: l, Hits: hits})
+		}
+		for range rapid.IntRange(1, 15).Draw(rt, "takes") {
+			now += rapid.OneOf(
+				rapid.Just(int64(0)), rapid.Int64Range(0, 3), rapid.Int64Range(0, l.Window.Length().Microseconds()),
+				rapid.Int64Range(0, l.Window.Length().Microseconds()/int64(max(1, l.Requests))),
+			).Draw(rt, "pause")
+			before := take(0)
+			hits := rapid.OneOf(
+				rapid.Int64Range(1, 3), rapid.Int64Range(1, max(1, min(int64(l.Capacity()), 300))), rapid.Int64Range(-2, -1),
+			).Draw(rt, "hits")
+			o := take(hits)
+			switch {
+			case !o.Allowed && o.RetryAfter == backend.Never:
+				if hits <= int64(l.Capacity()) {
+					rt.Fatalf("%s: %d hits are said never to pass", limitText(l), hits)
+				}
+			case !o.Allowed:
+				if after := take(0); after != before {
+					rt.Fatalf("%s: a refused take changed %s into %s", limitText(l), outcomeText(&before), outcomeText(&after))
+				}
+				now += o.RetryAfter.Microseconds() - 1
+				if early := take(hits); early.Allowed || early.RetryAfter != time.Microsecond {
+					rt.Fatalf("%s: %d hits were to wait %v; a microsecond before: %s", limitText(l), hits, o.RetryAfter, outcomeText(&early))
+				}
+				now++
+				if due := take(hits); !due.Allowed {
+					rt.Fatalf("%s: %d hits were to wait %v; then: %s", limitText(l), hits, o.RetryAfter, outcomeText(&due))
+				}
+			case hits > 0 && rapid.IntRange(0, 3).Draw(rt, "refund") == 0:
+				take(-hits)
+				if after := take(0); after.Used != before.Used || before.Used > 0 && after != before {
+					rt.Fatalf("%s: taking and refunding %d hits changed %s into %s", limitText(l), hits, outcomeText(&before), outcomeText(&after))
+				}
+			}
+		}
+		peek := take(0)
+		if peek.Used > 0 {
+			now += peek.ResetAfter.Microseconds() - 1
+			if early := take(0); early.Used == 0 && early.ResetAfter != time.Microsecond {
+				rt.Fatalf("%s: a microsecond before a reset in %v: %s", limitText(l), peek.ResetAfter, outcomeText(&early))
+			}
+			now++
+		}
+		if after := take(0); peek.Used > 0 && after.Used != 0 {
+			rt.Fatalf("%s: after a reset in %v: %s", limitText(l), peek.ResetAfter, outcomeText(&after))
+		}
+	})
+}

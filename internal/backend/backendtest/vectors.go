@@ -1,0 +1,133 @@
+package backendtest
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+type vector struct {
+	ID        string
+	Algorithm string
+	Config    struct {
+		Limit, Capacity, Refill, Burst, Queue, NoDelay uint32
+		Window, Interval, Rate, Align, Mode            string
+		RefillMode                                     string `json:"refill_mode"`
+		CountDenied                                    bool   `json:"count_denied"`
+		Prime                                          *struct{ Previous, Current int64 }
+	}
+	Steps []struct {
+		T          int64 `json:"t_us"`
+		Hits       int64
+		Allowed    bool
+		Remaining  uint32
+		RetryAfter int64  `json:"retry_after_us"`
+		ResetAfter int64  `json:"reset_after_us"`
+		Delay      *int64 `json:"delay_us"`
+	}
+}
+
+func (v *vector) limit(t *testing.T) *descriptor.Limit {
+	t.Helper()
+	c := &v.Config
+	l := &descriptor.Limit{Requests: c.Limit, FirstHit: c.Align == "first_hit"}
+	length := c.Window
+	switch v.Algorithm {
+	case "fixed_window":
+	case "sliding_window_counter":
+		l.Algorithm = descriptor.SlidingWindow
+	case "sliding_window_log":
+		l.Algorithm = descriptor.SlidingLog
+	case "token_bucket":
+		l.Algorithm = descriptor.TokenBucket
+		l.Burst = c.Burst
+		if c.RefillMode != "" {
+			l.Interval = c.RefillMode == "interval"
+			l.Requests, l.Burst, length = c.Refill, c.Capacity, c.Interval
+		}
+	case "leaky_bucket":
+		l.Algorithm = descriptor.LeakyBucket
+		l.Burst, l.NoDelay = c.Queue, c.NoDelay
+		if c.Mode == "policer" {
+			l.Burst, l.NoDelay = c.Capacity-1, descriptor.NoDelayAll
+		}
+	default:
+		t.Fatalf("unknown algorithm %q", v.Algorithm)
+	}
+	if rate, per, ok := strings.Cut(c.Rate, "/"); ok {
+		n, err := strconv.ParseUint(rate, 10, 32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Requests, length = uint32(n), per
+	}
+	if length[0] < '0' || length[0] > '9' {
+		length = "1" + length
+	}
+	d, err := time.ParseDuration(length)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Window = descriptor.Window{Unit: descriptor.Second, Multiplier: uint32(d / time.Second)}
+	if err := l.Compile(); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// runVectors holds a store to worked examples of the literature and of other implementations. The fixed windows among
+// them drop refused hits where they do not say otherwise.
+func runVectors(t *testing.T, open func(t testing.TB) Store) {
+	raw, err := testdata.ReadFile("testdata/algorithms.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var vectors []vector
+	if err := json.Unmarshal(raw, &vectors); err != nil {
+		t.Fatal(err)
+	}
+	if len(vectors) < 31 {
+		t.Fatalf("%d vectors", len(vectors))
+	}
+	s := open(t)
+	for i := range vectors {
+		v := &vectors[i]
+		t.Run(v.ID, func(t *testing.T) {
+			l := v.limit(t)
+			k := key(newCase(), "k", l)
+			if p := v.Config.Prime; p != nil {
+				// What was used before is taken where it is sure to pass, the current window's at its very end: then
+				// the clock goes back to the first step.
+				start, end := l.Window.Bounds(v.Steps[0].T)
+				mustPass(t, s, 2*start-end, k, l, p.Previous)
+				mustPass(t, s, end-1, k, l, p.Current)
+			}
+			for i, step := range v.Steps {
+				o := one(t, s, time.UnixMicro(step.T), backend.Take{Key: k, Limit: l, Hits: step.Hits, CountDenied: v.Config.CountDenied})
+				retry := o.RetryAfter.Microseconds()
+				if o.RetryAfter == backend.Never {
+					retry = -1
+				}
+				if o.Allowed != step.Allowed || o.Remaining(l.Capacity()) != step.Remaining ||
+					retry != step.RetryAfter || o.ResetAfter.Microseconds() != step.ResetAfter {
+					t.Fatalf("step %d at %d, %d hits: got %s, want %+v", i, step.T, step.Hits, outcomeText(&o), step)
+				}
+				if step.Delay != nil && o.Delay.Microseconds() != *step.Delay {
+					t.Fatalf("step %d: delay %s, want %d us", i, o.Delay, *step.Delay)
+				}
+			}
+		})
+	}
+}
+
+func mustPass(t testing.TB, s Store, at int64, key []byte, l *descriptor.Limit, hits int64) {
+	t.Helper()
+	if o := one(t, s, time.UnixMicro(at), backend.Take{Key: key, Limit: l, Hits: hits}); !o.Allowed || o.Used < hits {
+		t.Fatalf("%d hits at %d: %+v", hits, at, o)
+	}
+}

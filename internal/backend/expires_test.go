@@ -1,0 +1,40 @@
+package backend_test
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
+)
+
+// TestExpires: once a state has expired, every decision is the one that no state would give. That is what lets a store
+// drop it.
+func TestExpires(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		l, now := backendtest.DrawLimit(rt), int64(1_800_000_000_000_000)
+		settle := func(s *backend.State, at, hits int64, countDenied bool) backend.Outcome {
+			var out [1]backend.Outcome
+			takes := []backend.Take{{Limit: l, Hits: hits, CountDenied: countDenied}}
+			backend.Settle(takes, []*backend.State{s}, out[:], at)
+			return out[0]
+		}
+		hits := func(name string) int64 { return rapid.Int64Range(-2, 2*int64(min(l.Capacity(), 50))+2).Draw(rt, name) }
+		var s backend.State
+		for range rapid.IntRange(1, 10).Draw(rt, "takes") {
+			settle(&s, now, hits("hits"), rapid.Bool().Draw(rt, "count_denied"))
+			now += rapid.Int64Range(0, l.Window.Length().Microseconds()).Draw(rt, "pause")
+		}
+		if s.Unused() {
+			return
+		}
+		at := max(now, backend.Expires(l, &s)) + rapid.SampledFrom([]int64{0, 1, 999_999}).Draw(rt, "after")
+		h := hits("last hits")
+		var none backend.State
+		kept := s
+		if got, want := settle(&kept, at, h, false), settle(&none, at, h, false); got != want {
+			t.Fatalf("%+v\nstate %+v expires at %d; at %d it says %+v, none says %+v", l, s, backend.Expires(l, &s), at, got, want)
+		}
+	})
+}

@@ -1,0 +1,69 @@
+package redis_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+// A node that hangs costs a few calls their timeout; then calls fail at once, until the node answers again. New
+// connections have to log in first, which must not count as calls of their own.
+func TestBreaker(t *testing.T) {
+	r := redistest.Start(t, "--requirepass", "secret")
+	client, err := redis.Dial(redis.DialOptions{URL: r.Addr, Auth: "secret", PoolSize: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	metrics := prometheus.NewRegistry()
+	redis.Guard(client, redis.BreakerOptions{Metrics: metrics})
+
+	const timeout = 50 * time.Millisecond
+	call := func() (time.Duration, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		defer cancel()
+		start := time.Now()
+		err := client.(*goredis.Client).Echo(ctx, "hello").Err()
+		return time.Since(start), err
+	}
+	waitFor := func(what string, reached func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); !reached(); {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s did not come about", what)
+			}
+		}
+	}
+	if _, err := call(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		r.Pause(t)
+		waited := 0
+		waitFor("an open breaker", func() bool {
+			took, err := call()
+			if err == nil {
+				t.Fatal("a node that hangs answered")
+			}
+			if took >= timeout/2 {
+				waited++
+			}
+			return took < timeout/2
+		})
+		if waited < 5 || waited > 10 {
+			t.Errorf("%d calls waited before the breaker opened, want about 5", waited)
+		}
+		r.Continue(t)
+		waitFor("a closed breaker", func() bool { _, err := call(); return err == nil })
+	}
+	if n, err := testutil.GatherAndCount(metrics, "ratelimitd_redis_breaker_open"); n != 1 || err != nil {
+		t.Errorf("%d nodes in the metric, %v", n, err)
+	}
+}

@@ -1,0 +1,162 @@
+package redis
+
+import (
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// address is where Redis is, as the settings say.
+type address struct {
+	kind    string   // single, sentinel or cluster
+	network string   // tcp or unix
+	hosts   []string // host:port or a path; of sentinels with sentinel
+	primary string   // its name, with sentinel
+	db      int
+	user    string // within a URL, as is the password
+	secret  string
+	tls     bool // the URL's scheme is rediss
+}
+
+// address reads Type, URL and Network. The URL may hold a password, or a piece of one that was written wrongly, so that
+// no error here repeats any of it.
+func (o *DialOptions) address() (address, error) {
+	kind := strings.ToUpper(o.Type)
+	if kind == "" {
+		kind = single
+	}
+	const example = "host:port, the path of a unix socket, or redis://user:password@host:port/db"
+	switch {
+	case kind != single && kind != sentinel && kind != cluster:
+		return address{}, o.wrong("TYPE", "is %q: write SINGLE, SENTINEL or CLUSTER", o.Type)
+	case o.Network != "" && o.Network != "tcp" && o.Network != "unix":
+		return address{}, o.wrong("SOCKET_TYPE", "is %q: write tcp or unix", o.Network)
+	case o.Network == "unix" && kind != single:
+		return address{}, o.wrong("SOCKET_TYPE", "is unix, but with %sTYPE=%s connections are made over TCP: write tcp", o.prefix(), kind)
+	case o.URL == "" && kind == sentinel:
+		return address{}, o.wrong("URL", "%w: write the primary's name and the sentinels, as in name,host:port,host:port", errEmpty)
+	case o.URL == "" && kind == cluster:
+		return address{}, o.wrong("URL", "%w: write some nodes, as in host:port,host:port", errEmpty)
+	case o.URL == "":
+		return address{}, o.wrong("URL", "%w: write %s", errEmpty, example)
+	}
+
+	if kind != single {
+		return o.several(kind)
+	}
+	if strings.Contains(o.URL, "://") {
+		return o.parse(example)
+	}
+	network := o.Network
+	if network == "" {
+		network = "tcp"
+		if strings.HasPrefix(o.URL, "/") {
+			network = "unix"
+		}
+	}
+	a := address{kind: kind, network: network, hosts: []string{o.URL}}
+	if network == "unix" {
+		return a, o.unencrypted()
+	}
+	if strings.Contains(o.URL, ",") {
+		return address{}, o.wrong("URL", "has several addresses: set %sTYPE to CLUSTER or SENTINEL, or write one", o.prefix())
+	}
+	if !isHostPort(o.URL) {
+		return address{}, o.wrong("URL", "is no address: write %s", example)
+	}
+	return a, nil
+}
+
+// several reads a list of addresses.
+func (o *DialOptions) several(kind string) (address, error) {
+	a := address{kind: kind, network: "tcp"}
+	if strings.Contains(o.URL, "://") {
+		return address{}, o.wrong("URL", "has a scheme, but with %[1]sTYPE=%[2]s it is a list without: write credentials into %[1]sAUTH, and %[1]sTLS=true for TLS",
+			o.prefix(), kind)
+	}
+	parts := strings.Split(o.URL, ",")
+	for i := range parts {
+		parts[i] = strings.TrimSpace(parts[i])
+	}
+	if kind == sentinel {
+		a.primary, parts = parts[0], parts[1:]
+		if a.primary == "" || len(parts) == 0 || isHostPort(a.primary) {
+			return address{}, o.wrong("URL", "with %sTYPE=SENTINEL begins with the primary's name, as the sentinels know it: write name,host:port,host:port", o.prefix())
+		}
+	}
+	for i, p := range parts {
+		if !isHostPort(p) {
+			return address{}, o.wrong("URL", "has no address at place %d of its list: write host:port, with commas between", i+1)
+		}
+	}
+	a.hosts = parts
+	return a, nil
+}
+
+// parse reads a URL with a scheme.
+func (o *DialOptions) parse(example string) (address, error) {
+	u, err := url.Parse(o.URL)
+	if err != nil {
+		return address{}, o.wrong("URL", "cannot be read: write %s, with %%-escapes for special characters in the password", example)
+	}
+	a := address{kind: single, network: "tcp", user: u.User.Username()}
+	a.secret, _ = u.User.Password()
+	a.tls = u.Scheme == "rediss"
+	db := strings.Trim(u.Path, "/")
+	switch u.Scheme {
+	case "redis", "rediss":
+		host, port := u.Hostname(), u.Port()
+		if host == "" {
+			host = "localhost"
+		}
+		if port == "" {
+			port = "6379"
+		}
+		a.hosts = []string{net.JoinHostPort(host, port)}
+	case "unix":
+		a.network, a.hosts, db = "unix", []string{u.Path}, ""
+		if u.Path == "" {
+			return address{}, o.wrong("URL", "has no path: write unix:///path/of/the/socket")
+		}
+		if err := o.unencrypted(); err != nil {
+			return address{}, err
+		}
+	default:
+		return address{}, o.wrong("URL", "has a scheme that is not known: write redis, rediss or unix")
+	}
+	if o.Network != "" && o.Network != a.network {
+		return address{}, o.wrong("SOCKET_TYPE", "is %s, but the scheme of %sURL means %s: keep one of them", o.Network, o.prefix(), a.network)
+	}
+	query := u.Query()
+	if db == "" {
+		db = query.Get("db")
+	}
+	query.Del("db")
+	if len(query) > 0 {
+		return address{}, o.wrong("URL", "has options after its question mark, which are not read: set %sPOOL_SIZE, %sTIMEOUT and the like", o.prefix(), o.prefix())
+	}
+	if db != "" {
+		if a.db, err = strconv.Atoi(db); err != nil || a.db < 0 {
+			return address{}, o.wrong("URL", "ends in what is no number of a database: write redis://host:port/0, with %%-escapes for special characters in the password")
+		}
+	}
+	return a, nil
+}
+
+func (o *DialOptions) unencrypted() error {
+	if !o.TLS.Enabled {
+		return nil
+	}
+	return o.wrong("TLS", "is true, but %sURL is a unix socket, which has none: write %sTLS=false", o.prefix(), o.prefix())
+}
+
+// isHostPort says whether a text can be dialled. An @ is no part of a host: somebody has put credentials there.
+func isHostPort(s string) bool {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || host == "" || strings.ContainsAny(host, "@/ ") {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
+}

@@ -1,0 +1,152 @@
+package redis
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// dialer makes the connections of one client.
+type dialer struct {
+	timeout time.Duration
+	tls     *tlsFiles // nil: unencrypted
+	broken  func()    // called when a connection could not be made, or broke; may be nil
+
+	generation atomic.Uint64 // connections of an older one are left
+}
+
+func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	generation := d.generation.Load()
+	c, err := d.connect(ctx, network, addr)
+	if err != nil {
+		d.onBroken()
+		return nil, err
+	}
+	return &conn{Conn: c.Conn, raw: c.raw, dialer: d, generation: generation}, nil
+}
+
+// connect makes a connection, and keeps its file at hand: the layer of TLS hides it.
+func (d *dialer) connect(ctx context.Context, network, addr string) (*conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	plain, err := (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
+		Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3,
+	}}).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	var raw syscall.RawConn
+	if s, ok := plain.(syscall.Conn); ok {
+		if raw, err = s.SyscallConn(); err != nil {
+			plain.Close()
+			return nil, err
+		}
+	}
+	if d.tls == nil {
+		return &conn{Conn: plain, raw: raw}, nil
+	}
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		plain.Close()
+		return nil, err
+	}
+	secure := tls.Client(plain, d.tls.config(host))
+	if err := secure.HandshakeContext(ctx); err != nil {
+		plain.Close()
+		return nil, fmt.Errorf("TLS with %s: %w", addr, err)
+	}
+	return &conn{Conn: secure, raw: raw}, nil
+}
+
+// retire leaves all connections that were made until now: each is closed when its turn comes the next time, before a
+// call uses it.
+func (d *dialer) retire() { d.generation.Add(1) }
+
+func (d *dialer) onBroken() {
+	if d.broken != nil {
+		d.broken()
+	}
+}
+
+// conn is a connection in the client library's pool.
+type conn struct {
+	net.Conn
+	raw        syscall.RawConn // nil where the system has none
+	dialer     *dialer
+	generation uint64
+}
+
+var errRetired = errors.New("the connection is to be left")
+
+// SyscallConn lets the pool see whether the other side has hung up before a call uses the connection. The library would
+// not look beneath TLS.
+func (c *conn) SyscallConn() (syscall.RawConn, error) {
+	if c.raw == nil || c.generation != c.dialer.generation.Load() {
+		return nil, errRetired
+	}
+	return c.raw, nil
+}
+
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		err = c.interrupted(err)
+	}
+	return n, err
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if err != nil {
+		err = c.interrupted(err)
+	}
+	return n, err
+}
+
+// interrupted hides what an error is made of. The library recognizes errors after which it would send a command again;
+// but once a connection has been in use, nobody knows whether Redis has executed what was sent.
+func (c *conn) interrupted(err error) error {
+	c.dialer.onBroken()
+	if n, ok := errors.AsType[net.Error](err); ok && n.Timeout() {
+		return late{err.Error()}
+	}
+	return interrupted{err.Error()}
+}
+
+// interrupted is a connection that broke while it was used.
+type interrupted struct{ text string }
+
+func (e interrupted) Error() string { return e.text }
+
+// late is a deadline that passed while a connection was used.
+type late struct{ text string }
+
+func (e late) Error() string { return e.text }
+
+// Timeout and Temporary make it a net.Error.
+func (late) Timeout() bool { return true }
+
+// Temporary says that a later call may succeed.
+func (late) Temporary() bool { return true }
+
+// Is makes it a deadline that was exceeded.
+func (late) Is(target error) bool {
+	return target == context.DeadlineExceeded || target == os.ErrDeadlineExceeded
+}
+
+// seldom returns a function that calls f at most ten times a second.
+func seldom(f func()) func() {
+	var last atomic.Int64
+	return func() {
+		now, before := time.Now().UnixNano(), last.Load()
+		if now-before > int64(100*time.Millisecond) && last.CompareAndSwap(before, now) {
+			f()
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package redis
+
+import (
+	"context"
+	"net"
+	"strings"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// hook stands between the client and its connections, for what the library has no setting for.
+type hook struct {
+	lost     func()        // called when the server turns out not to be the one to ask any more; may be nil
+	topology time.Duration // bounds a question about a cluster's topology; 0: does not
+}
+
+// DialHook leaves dialling as it is.
+func (h hook) DialHook(next goredis.DialHook) goredis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+}
+
+// ProcessHook stands around each command.
+func (h hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		if _, ok := cmd.(*goredis.ClusterSlotsCmd); ok && h.topology > 0 {
+			// The library asks one node after the other, in the background without a deadline: one that hangs would
+			// hold up the news of its own end.
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, h.topology)
+			defer cancel()
+		}
+		err := next(ctx, cmd)
+		if err != nil {
+			err = h.judge(cmd, err)
+		}
+		return err
+	}
+}
+
+// ProcessPipelineHook stands around each pipeline.
+func (h hook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		err := next(ctx, cmds)
+		if err == nil {
+			return nil
+		}
+		for _, cmd := range cmds {
+			if err := cmd.Err(); err != nil {
+				cmd.SetErr(h.judge(cmd, err))
+			}
+		}
+		return told(err)
+	}
+}
+
+// judge acts on the error of a command, and returns what may be told of it.
+func (h hook) judge(cmd goredis.Cmder, err error) error {
+	if h.lost != nil && (goredis.IsReadOnlyError(err) || goredis.HasErrorPrefix(err, "NOAUTH") && cmd.Name() != "hello") {
+		// After a failover the address leads to another server, but the connections still to the former primary; or
+		// connections were made before a password was set. The library closes the one that was used, if any; the rest
+		// would fail one call each. HELLO is part of logging in: some servers answer it so before they are told who.
+		h.lost()
+	}
+	return told(err)
+}
+
+// told returns an error without what a server repeats of a command.
+func told(err error) error {
+	if text, cut := withoutArguments(err.Error()); cut {
+		return refused{text}
+	}
+	return err
+}
+
+// withoutArguments cuts off what a server repeats of a command that it does not know: that may be a password, if AUTH or
+// HELLO is what it does not know.
+func withoutArguments(text string) (rest string, cut bool) {
+	rest, _, cut = strings.Cut(text, "with args beginning with")
+	return strings.TrimRight(rest, ", "), cut
+}
+
+// refused is a server's answer that was shortened.
+type refused struct{ text string }
+
+func (e refused) Error() string { return e.text }
+
+// RedisError makes it an error that the client library recognizes.
+func (refused) RedisError() {}

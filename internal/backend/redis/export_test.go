@@ -1,0 +1,27 @@
+package redis
+
+import (
+	"context"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+)
+
+// Command returns the command that Take would send, for benchmarks that put many into one pipeline. Its script is known
+// to the server.
+func (s *Store) Command(ctx context.Context, now time.Time, r *backend.Request) ([]any, error) {
+	c := new(call)
+	c.index = make(map[string]int)
+	if err := c.pack(now.UnixMicro(), true, 0, r); err != nil {
+		return nil, err
+	}
+	if !loaded[c.script.Hash] {
+		if err := s.opts.Client.ScriptLoad(ctx, c.script.Text).Err(); err != nil {
+			return nil, err
+		}
+		loaded[c.script.Hash] = true
+	}
+	return c.command("evalsha", c.script.Hash), nil
+}
+
+var loaded = map[string]bool{}

@@ -1,0 +1,42 @@
+-- Token buckets that are refilled continuously, and leaky buckets.
+--
+-- p1, p2, p3  how long one hit lasts: p1 + p2/p3 microseconds
+-- limit       the bucket's capacity
+-- a, b        the moment at which the bucket will be full of tokens, or empty: a + b/p3 microseconds
+--
+-- The state is a, or "a:b" if there is a fraction.
+
+local function read(key, value, p1, p2, p3, limit)
+  if not value or #value > 40 then return now, 0, 0, '' end
+  local a, b = match(value, '^(%d+):?(%d*)$')
+  a, b = tonumber(a), tonumber(b) or 0
+  if not a or a >= 9007199254740992 or b > 4294967295 then return now, 0, 0, '' end
+  -- It lies further ahead than a whole bucket: the limit was lowered, the clock went back, or it is not ours.
+  if a > now + limit * (p1 + 1) and forever(key) then return now, 0, 0, '' end
+  return a, b, 0, value
+end
+
+local function try(a, b, c, hits, limit, p1, p2, p3)
+  if b >= p3 then a, b = a + 1, 0 end -- another rate's fraction
+  if a < now then a, b = now, 0 end
+  local f = limit * p2
+  local full_a, full_b = now + limit * p1 + floor(f / p3), f % p3
+  if a > full_a or (a == full_a and b > full_b) then a, b = full_a, full_b end
+  if hits > limit then return false, a, b, c end
+  hits = max(hits, -limit)
+  f = b + hits * p2
+  a, b = a + hits * p1 + floor(f / p3), f % p3
+  local allowed = a < full_a or (a == full_a and b <= full_b)
+  if a < now then a, b = now, 0 end
+  return allowed, a, b, c
+end
+
+local function write(key, value, a, b)
+  if b > 0 then
+    save(key, format('%.0f:%.0f', a, b), a + 1)
+  elseif a > now then
+    save(key, format('%.0f', a), a)
+  elseif value then
+    redis.call('DEL', key)
+  end
+end

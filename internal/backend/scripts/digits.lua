@@ -1,0 +1,15 @@
+-- Writes a state of 19 digits, of which the first says how many at the end are a count that grows within one window,
+-- which ends at expires. While nothing else changes, INCRBY is cheaper and keeps the time to live.
+
+local function save_digits(key, value, state, expires)
+  if value == state then return end
+  if value and #value == 19 and #state == 19 then
+    local head = 19 - (byte(state) - 48)
+    local before, after = tonumber(sub(value, head + 1)), tonumber(sub(state, head + 1))
+    if before and after and sub(value, 1, head) == sub(state, 1, head)
+      and type(redis.pcall('INCRBY', key, after - before)) == 'number' then
+      return
+    end
+  end
+  save(key, state, expires)
+end

@@ -1,0 +1,54 @@
+-- Fixed windows on the clock or on a calendar.
+--
+-- p1, p2  the window's length and 0; for a calendar, the end and the start of the window that the caller believes in
+-- p3      for a calendar, the number of that window: the next one has a higher one
+-- a, b    the number of the window and its count
+-- c       the integer that the key held, 0 if that counts as nothing
+--
+-- The state is one integer, so that Redis keeps it without an allocation: (number mod 4096) * 2^40 + count. Windows up
+-- to 255 ahead are believed: the clock went back, and the newer window stays. Any other distance means that the window
+-- is over.
+
+local WINDOWS, COUNTS, AHEAD = 4096, 1099511627776, 256 -- 2^12, 2^40
+local MAX_COUNT = COUNTS - 1
+
+local function current(p1, p2, p3)
+  if p2 == 0 then return floor(now / p1) end
+  if now < p2 or now >= p1 then again = again or 0 end
+  return p3
+end
+
+local NOTHING = '\0\0\0\0\0\0\0\0'
+
+local function read(key, value, p1, p2, p3)
+  local w, n = current(p1, p2, p3), tonumber(value)
+  if not n or n < 0 or n >= WINDOWS * COUNTS or n % 1 ~= 0 then return w, 0, 0, NOTHING end
+  local count = n % COUNTS
+  if count == 0 then return w, 0, 0, NOTHING end
+  local ahead = ((n - count) / COUNTS - w) % WINDOWS
+  if ahead > 0 and (ahead >= AHEAD or forever(key)) then return w, 0, 0, NOTHING end
+  return w + ahead, count, n, pack('<I8', n)
+end
+
+local function try(a, b, c, hits, limit, p1, p2, p3)
+  if b == 0 then a = current(p1, p2, p3) end
+  local count = min(max(b + hits, 0), MAX_COUNT)
+  return count <= limit or hits < 0, a, count, c
+end
+
+local function write(key, value, a, b, c, p1, p2)
+  if b == 0 then
+    if value then redis.call('DEL', key) end
+    return
+  end
+  local n = a % WINDOWS * COUNTS + b
+  if c > 0 and floor(c / COUNTS) == a % WINDOWS then
+    if n == c then return end
+    -- It keeps the time to live, and fails on a number that is not written as an integer. Any other reason to fail
+    -- makes SET fail too.
+    if type(redis.pcall('INCRBY', key, n - c)) == 'number' then return end
+    redis.call('SET', key, format('%.0f', n), 'KEEPTTL')
+    return
+  end
+  save(key, format('%.0f', n), p2 == 0 and (a + 1) * p1 or p1)
+end

@@ -1,0 +1,48 @@
+-- The beginning of every script: the clock, and how a state is written.
+--
+-- KEYS     the counters, each once
+-- ARGV[1]  packed, little-endian: the time in microseconds (64 bit; 0: this server's clock decides), then what the
+--          script's last part (one.lua, many.lua) says
+-- Reply    the time (64 bit), then the states as they were; the caller runs the Go arithmetic on them to find the
+--          outcomes, and nothing else is computed here. A negative time means that nothing was done, and that the
+--          caller is to ask again with better arguments: see `again`.
+--
+-- All numbers stay below 2^53, where Lua's arithmetic is exact. The Go functions of package backend say what is to be
+-- done; every part here does the same with the same integers.
+
+local pack, unpack_from, floor, ceil, min, max = struct.pack, struct.unpack, math.floor, math.ceil, math.min, math.max
+local sub, match, format, byte = string.sub, string.match, string.format, string.byte
+
+local CALLER_SLACK = 60000 -- ms: callers' clocks differ, so their counters stay longer than their own clock says
+
+local packed = ARGV[1]
+local now = unpack_from('<I8', packed)
+local caller_clock = now > 0
+if not caller_clock then
+  local t = redis.pcall('TIME')
+  if t.err then return redis.error_reply('NOTIME ' .. t.err) end
+  now = t[1] * 1000000 + t[2]
+end
+
+-- Set by a read when the caller is to ask again: the calendar window given does not hold now (0), or the longest log
+-- has so many entries.
+local again
+
+local function save(key, state, expires)
+  if caller_clock then
+    redis.call('SET', key, state, 'PX', ceil((expires - now) / 1000) + CALLER_SLACK)
+  else
+    redis.call('SET', key, state, 'PXAT', ceil(expires / 1000))
+  end
+end
+
+-- A state that lies in the future is one of ours only if it expires: a clock went back. Nobody else's value may refuse
+-- for ever.
+local function forever(key) return redis.call('PTTL', key) < 0 end
+
+-- Every algorithm's part below defines three functions.
+--
+--   read(key, value, p1, p2, p3) -> a, b, c, seen     the state that value holds, and what the reply shows of it
+--   try(a, b, c, hits, limit, p1, p2, p3, judge) -> allowed, a, b, c     the same and the state with the hits in it,
+--       whether they are allowed or not; with judge only the first counts. Hits are not 0 unless with judge.
+--   write(key, value, a, b, c, p1, p2, p3)     keeps a state; value is what the key held, false if nothing

@@ -1,0 +1,35 @@
+-- Token buckets that get all tokens of a window at once when the window begins.
+--
+-- p1, p2  the window's length, and the tokens it brings
+-- p3      1: windows begin with the first hit that takes from a full bucket; 0: they lie on the clock
+-- limit   the bucket's capacity
+-- a, b    the window in which the bucket was last looked at, and how many tokens were missing then
+
+local function read(key, value)
+  local mark, missing = read_pair(value)
+  if not mark or missing > 4294967295 or (mark > now and forever(key)) then return now, 0, 0, '' end
+  return mark, missing, 0, value
+end
+
+local function try(a, b, c, hits, limit, p1, p2, p3)
+  if b > 0 then
+    local windows = floor(max(0, now - a) / p1)
+    if windows < ceil(b / p2) then
+      a, b = a + windows * p1, b - windows * p2
+    else
+      b = 0
+    end
+  end
+  if b == 0 then a = p3 == 1 and now or now - now % p1 end
+  b = min(b, limit)
+  return hits < 0 or b + hits <= limit, a, max(0, b + hits), c
+end
+
+local function write(key, value, a, b, c, p1, p2)
+  if b == 0 then
+    if value then redis.call('DEL', key) end
+    return
+  end
+  local lives = ceil(b / p2) * p1
+  save(key, pair_of(a, b, lives), a + lives)
+end

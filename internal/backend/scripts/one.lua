@@ -1,0 +1,20 @@
+-- One take alone, the most common call.
+--
+-- ARGV[1]  after the time: whether refused hits count (0, 1), the hits (64 bit), the limit (32 bit), p1 to p3 (64 bit)
+-- Reply    after the time: the state as it was, if it was one of ours
+
+local count_denied, hits, limit, p1, p2, p3 = unpack_from('<Bi8I4I8I8I8', packed, 9)
+local key = KEYS[1]
+local value = redis.pcall('GET', key)
+if type(value) == 'table' then
+  if not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
+  value = false
+end
+local a, b, c, seen = read(key, value, p1, p2, p3, limit)
+if again then return pack('<i8I4', -now, again) end
+if hits ~= 0 then
+  local allowed
+  allowed, a, b, c = try(a, b, c, hits, limit, p1, p2, p3)
+  if allowed or count_denied == 1 then write(key, value, a, b, c, p1, p2, p3) end
+end
+return pack('<I8', now) .. seen

@@ -1,0 +1,63 @@
+-- Sliding windows of precision 1: this window's count, and the one before weighted by what is left of it.
+--
+-- p1, p2   the window's length and its quantum
+-- a, b, c  the number of the window, its count, and the count of the one before
+--
+-- The state is 19 digits that are cut as a string, because a number here has not so many: how many digits each count
+-- has (1 to 7), the last digits of the window's number, the earlier count, this count. Larger counts are kept as
+-- "number:earlier:this".
+
+local MAX_EXACT = 4503599627370496 -- 2^52
+
+local function decode(value, w)
+  if #value == 19 and match(value, '^[1-7]%d+$') then
+    local digits = byte(value) - 48
+    local a = tonumber(sub(value, 2, 19 - 2 * digits))
+    if digits > 4 then
+      local range = 10 ^ (18 - 2 * digits)
+      a = w + (a - w + range / 2) % range - range / 2
+    end
+    return a, tonumber(sub(value, -digits)), tonumber(sub(value, -2 * digits, -digits - 1))
+  end
+  if #value > 40 then return nil end
+  local a, c, b = match(value, '^(%d+):(%d+):(%d+)$')
+  a, b, c = tonumber(a), tonumber(b), tonumber(c)
+  if not a or a >= MAX_EXACT or b > 4294967295 or c > 4294967295 then return nil end
+  return a, b, c
+end
+
+local function read(key, value, p1)
+  local w = floor(now / p1)
+  if not value then return w, 0, 0, '' end
+  local a, b, c = decode(value, w)
+  if not a or (a > w and forever(key)) then return w, 0, 0, '' end
+  if a == w - 1 then return w, 0, b, value end
+  if a < w then return w, 0, 0, value end
+  return a, b, c, value
+end
+
+local function try(a, b, c, hits, limit, p1, p2)
+  local w, length, phase = floor(now / p1), p1 / p2, 0
+  if b == 0 and c == 0 then a = w end
+  if a == w then phase = floor(now / p2) % length end
+  local used = floor(min(c, floor(MAX_EXACT / length)) * (length - phase) / length) + b
+  local allowed = hits < 0 or used + hits <= limit
+  b = b + hits
+  if b < 0 then b, c = 0, max(0, c + b) end
+  return allowed, a, b, c
+end
+
+local function write(key, value, a, b, c, p1)
+  if b == 0 and c == 0 then
+    if value then redis.call('DEL', key) end
+    return
+  end
+  local digits, state = #format('%.0f', max(b, c))
+  if digits > 7 then
+    state = format('%.0f:%.0f:%.0f', a, c, b)
+  else
+    state = digits .. sub(format('%018.0f', a), 2 * digits + 1)
+      .. sub(format('%07.0f', c), -digits) .. sub(format('%07.0f', b), -digits)
+  end
+  save_digits(key, value, state, (a + 2) * p1)
+end

@@ -1,0 +1,38 @@
+package redistest
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net"
+	"strconv"
+)
+
+const (
+	host = "127.0.0.1"
+
+	// Ports are chosen below those that the system gives to outgoing connections: one that a server has left for a
+	// moment (Kill, Restart) is not taken by a stranger's connection meanwhile.
+	firstPort, ports = 10000, 12000
+	busDistance      = 10000 // a cluster node's second port is so much higher
+)
+
+// freeAddr returns an address that nobody listens on, and with bus neither on that of a cluster node's second port.
+func freeAddr(bus bool) (string, error) {
+	for range 1000 {
+		port := firstPort + rand.IntN(ports)
+		if isFree(port) && (!bus || isFree(port+busDistance)) {
+			return addr(port), nil
+		}
+	}
+	return "", errors.New("no free port found")
+}
+
+func isFree(port int) bool {
+	l, err := net.Listen("tcp", addr(port))
+	if err != nil {
+		return false
+	}
+	return l.Close() == nil
+}
+
+func addr(port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
