@@ -2,11 +2,14 @@ package redis
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
@@ -242,8 +245,9 @@ func (c *call) find(key []byte) int {
 	return -1
 }
 
-// command returns the arguments of EVALSHA or EVAL for this call, and makes room for the answer.
-func (c *call) command(name, script string) []any {
+// command returns EVALSHA or EVAL for this call, and makes room for the answer. A command that reads into our buffer is
+// never sent twice by the client, whatever its MaxRetries are.
+func (c *call) command(ctx context.Context, name, script string) *goredis.ZeroCopyStringCmd {
 	text, start := string(c.text), 0
 	c.keys = c.keys[:0]
 	for _, end := range c.ends {
@@ -260,7 +264,7 @@ func (c *call) command(name, script string) []any {
 		room += 4 + c.counters[k].room
 	}
 	c.reply = slices.Grow(c.reply[:0], room)
-	return c.args
+	return goredis.NewZeroCopyStringCmd(ctx, c.reply[:cap(c.reply)], c.args...)
 }
 
 // again says whether the script did nothing and wants other arguments: its time, and the entries of the longest log.

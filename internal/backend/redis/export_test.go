@@ -21,7 +21,10 @@ func (s *Store) Command(ctx context.Context, now time.Time, r *backend.Request) 
 		}
 		loaded[c.script.Hash] = true
 	}
-	return c.command("evalsha", c.script.Hash), nil
+	return c.command(ctx, "evalsha", c.script.Hash).Args(), nil
 }
 
 var loaded = map[string]bool{}
+
+// SlotOf is the slot of a key.
+func SlotOf(key string) uint16 { return slotOf([]byte(key)) }

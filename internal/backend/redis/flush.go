@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
@@ -229,18 +231,97 @@ func (q *queue) next(batch []*pending) []*pending {
 	return batch
 }
 
-// flush settles requests in one round trip. Its time is the store's; callers with less leave earlier.
+// flush settles requests in one round trip; on a cluster, in one to each node. Its time is the store's; callers with less
+// leave earlier.
 func (q *queue) flush(batch []*pending) {
-	requests := make([]*backend.Request, len(batch))
-	at := int64(0)
+	if !q.store.cluster {
+		q.send(batch)
+		return
+	}
+	slots := make(map[uint16][]*pending)
+	for _, p := range batch {
+		slot := slotOf(p.request.Takes[0].Key)
+		slots[slot] = append(slots[slot], p)
+	}
+	if len(slots) == 1 {
+		q.send(batch)
+		return
+	}
+	q.pipeline(slots)
+}
+
+func requestsOf(batch []*pending) (requests []*backend.Request, at int64) {
+	requests = make([]*backend.Request, len(batch))
 	for i, p := range batch {
 		requests[i] = &p.request
 		at = max(at, p.at)
 	}
+	return requests, at
+}
+
+// send settles requests by one call.
+func (q *queue) send(batch []*pending) {
+	requests, at := requestsOf(batch)
 	c := calls.Get().(*call)
 	err := q.store.take(context.Background(), at, c, requests...)
 	c.release()
 	for _, p := range batch {
 		p.finish(err)
+	}
+}
+
+// pipeline settles the requests of each slot by a call, and sends all calls to one node together.
+func (q *queue) pipeline(slots map[uint16][]*pending) {
+	s := q.store
+	ctx, cancel := s.bound(context.Background())
+	defer cancel()
+	type flying struct {
+		batch    []*pending
+		requests []*backend.Request
+		at       int64
+		call     *call
+		cmd      *goredis.ZeroCopyStringCmd
+	}
+	pipe := s.opts.Client.Pipeline()
+	var all []flying
+	for _, batch := range slots {
+		f := flying{batch: batch, call: calls.Get().(*call)}
+		f.requests, f.at = requestsOf(batch)
+		if err := f.call.pack(max(f.at+s.ahead.Load(), 1), true, 0, f.requests...); err != nil {
+			f.call.release()
+			for _, p := range batch {
+				p.finish(err)
+			}
+			continue
+		}
+		f.cmd = f.call.command(ctx, "evalsha", f.call.script.Hash)
+		_ = pipe.Process(ctx, f.cmd)
+		all = append(all, f)
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	for _, f := range all {
+		err := f.cmd.Err()
+		if err == nil {
+			f.call.reply = f.cmd.Bytes()
+			if len(f.call.reply) < 8 {
+				err = errReply
+			}
+		}
+		switch {
+		case err == nil:
+			if _, _, wanted := f.call.again(); !wanted {
+				_, err = f.call.settle()
+				break
+			}
+			err = s.take(ctx, f.at, f.call, f.requests...) // the script did nothing and asks for other arguments
+		case goredis.HasErrorPrefix(err, "NOSCRIPT"), goredis.HasErrorPrefix(err, noTime): // nor here
+			err = s.take(ctx, f.at, f.call, f.requests...)
+		default:
+			err = s.failure(ctx, err)
+		}
+		f.call.release()
+		for _, p := range f.batch {
+			p.finish(err)
+		}
 	}
 }

@@ -39,7 +39,9 @@ type Options struct {
 type Store struct {
 	opts  Options
 	queue *queue
-	ahead atomic.Int64 // by how much Redis' clock is ahead of the callers', as last seen, in microseconds
+
+	cluster bool         // counters have slots
+	ahead   atomic.Int64 // by how much Redis' clock is ahead of the callers', as last seen, in microseconds
 
 	refused atomic.Bool // the server does not tell scripts the time
 	told    atomic.Bool // it did
@@ -54,6 +56,7 @@ func New(opts Options) *Store {
 		opts.Logger = slog.Default()
 	}
 	s := &Store{opts: opts}
+	_, s.cluster = opts.Client.(*goredis.ClusterClient)
 	s.queue = newQueue(s)
 	return s
 }
@@ -68,15 +71,36 @@ func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) err
 	}
 	if err := s.queued(ctx, now.UnixMicro(), r); err != nil {
 		for i := range r.Outcomes {
-			r.Outcomes[i] = backend.Outcome{Failed: true}
+			if !s.cluster { // there, other slots may have answered
+				r.Outcomes[i] = backend.Outcome{Failed: true}
+			}
 		}
 		return fmt.Errorf("count in Redis: %w", err)
 	}
 	return nil
 }
 
-// queued settles a request, with others in one round trip unless each is to have its own.
+// queued settles a request, with others in one round trip unless each is to have its own. On a cluster, counters of
+// different slots cannot be changed as one: the request is split.
 func (s *Store) queued(ctx context.Context, at int64, r *backend.Request) error {
+	if !s.cluster {
+		return s.one(ctx, at, r)
+	}
+	return backend.Split(ctx, r,
+		func(t *backend.Take) uint16 { return slotOf(t.Key) },
+		func(ctx context.Context, _ uint16, part *backend.Request) error {
+			err := s.one(ctx, at, part)
+			if err != nil {
+				for i := range part.Outcomes {
+					part.Outcomes[i] = backend.Outcome{Failed: true}
+				}
+			}
+			return err
+		})
+}
+
+// one settles a request whose counters can be changed as one.
+func (s *Store) one(ctx context.Context, at int64, r *backend.Request) error {
 	if s.opts.Plain || s.CallerClock() {
 		c := calls.Get().(*call)
 		defer c.release()
@@ -174,9 +198,7 @@ func (s *Store) run(bounded, ctx context.Context, c *call) error {
 }
 
 func (s *Store) send(ctx context.Context, c *call, name, script string) error {
-	args := c.command(name, script)
-	// A command that reads into our buffer is never sent twice by the client, whatever its MaxRetries are.
-	cmd := goredis.NewZeroCopyStringCmd(ctx, c.reply[:cap(c.reply)], args...)
+	cmd := c.command(ctx, name, script)
 	if err := s.opts.Client.Process(ctx, cmd); err != nil {
 		return err
 	}

@@ -1,0 +1,80 @@
+package redis_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+// TestClusterIsExact counts from four clients on a cluster of six nodes: one hot counter and many cold ones in requests
+// that consume all or nothing over several slots.
+func TestClusterIsExact(t *testing.T) {
+	cluster := redistest.StartCluster(t, redistest.Setup{})
+	var stores []*redis.Store
+	for range 4 {
+		client, err := redis.Dial(redis.DialOptions{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ",")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = client.Close() })
+		stores = append(stores, redis.New(redis.Options{Client: client, Timeout: 10 * time.Second}))
+	}
+	const hot, goroutines, each, cold = 500, 32, 60, 997
+	limit := func(n uint32) *descriptor.Limit {
+		return &descriptor.Limit{Requests: n, Window: descriptor.Window{Unit: descriptor.Year}}
+	}
+	hotLimit, coldLimit := limit(hot), limit(1_000_000)
+	var admitted atomic.Int64
+	passed := make([]atomic.Int64, cold)
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			for i := range each {
+				n := (g*each + i) % cold
+				r := &backend.Request{Together: true, Outcomes: make([]backend.Outcome, 2), Takes: []backend.Take{
+					{Key: []byte("hot"), Limit: hotLimit, Hits: 1},
+					{Key: fmt.Appendf(nil, "cold%d", n), Limit: coldLimit, Hits: 1, Member: 1},
+				}}
+				if err := stores[g%len(stores)].Take(t.Context(), time.Now(), r); err != nil {
+					t.Error(err)
+					return
+				}
+				if !backend.Refused(r.Takes, r.Outcomes) {
+					admitted.Add(1)
+					passed[n].Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	// Between reserving and giving back, others may be refused; never is more admitted.
+	if n := admitted.Load(); n > hot || n < hot*9/10 {
+		t.Errorf("admitted %d of %d", n, hot)
+	}
+	for n := range cold {
+		r := &backend.Request{Outcomes: make([]backend.Outcome, 1), Takes: []backend.Take{{Key: fmt.Appendf(nil, "cold%d", n), Limit: coldLimit}}}
+		if err := stores[0].Take(t.Context(), time.Now(), r); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Outcomes[0].Used; got != passed[n].Load() {
+			t.Fatalf("cold%d: %d used at rest, %d passed", n, got, passed[n].Load())
+		}
+	}
+}
+
+func TestSlotOf(t *testing.T) {
+	// From the specification of Redis Cluster, and what redis-cli says.
+	for key, want := range map[string]uint16{"123456789": 0x31c3, "foo": 12182, "{user1000}.following": 3443, "{user1000}.followers": 3443, "foo{}{bar}": 8363, "": 0} {
+		if got := redis.SlotOf(key); got != want {
+			t.Errorf("%q is in slot %d, want %d", key, got, want)
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package backend_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// places is a store whose counters live apart by the first letter of their key.
+type places map[byte]*memory.Store
+
+func (p places) take(t *testing.T, now time.Time, r *backend.Request) []backend.Outcome {
+	t.Helper()
+	r.Outcomes = make([]backend.Outcome, len(r.Takes))
+	err := backend.Split(t.Context(), r,
+		func(t *backend.Take) byte { return t.Key[0] },
+		func(ctx context.Context, at byte, part *backend.Request) error {
+			store := p[at]
+			if store == nil {
+				for i := range part.Outcomes {
+					part.Outcomes[i] = backend.Outcome{Failed: true}
+				}
+				return backend.ErrUnavailable
+			}
+			return store.Take(ctx, now, part)
+		})
+	if err != nil && p['x'] != nil {
+		t.Error(err)
+	}
+	return r.Outcomes
+}
+
+func yearly(requests uint32) *descriptor.Limit {
+	return &descriptor.Limit{Requests: requests, Window: descriptor.Window{Unit: descriptor.Year}}
+}
+
+func TestSplitReservesAndGivesBack(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		takes   []backend.Take
+		missing byte // a place that cannot be reached
+		refused bool
+		used    map[string]int64 // afterwards, of 10 each but for b, where 2 of 2 are used before
+	}{
+		"all pass":       {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("c"), Hits: 3, Member: 1}}, 0, false, map[string]int64{"a": 2, "c": 3}},
+		"one refuses":    {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("b"), Hits: 1, Member: 1}, {Key: []byte("c"), Hits: 3, Member: 2}}, 0, true, map[string]int64{"a": 0, "b": 2, "c": 0}},
+		"a shadow":       {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("b"), Hits: 1, Member: 1, Vote: backend.VoteNone}}, 0, false, map[string]int64{"a": 2, "b": 2}},
+		"quota, one":     {[]backend.Take{{Key: []byte("a"), Hits: 2, Vote: backend.VoteAny}, {Key: []byte("b"), Hits: 1, Member: 1, Vote: backend.VoteAny}}, 0, false, map[string]int64{"a": 2, "b": 2}},
+		"quota, all":     {[]backend.Take{{Key: []byte("a"), Hits: 11, Vote: backend.VoteAny}, {Key: []byte("b"), Hits: 1, Member: 1, Vote: backend.VoteAny}, {Key: []byte("c"), Hits: 1, Member: 2}}, 0, true, map[string]int64{"a": 0, "b": 2, "c": 0}},
+		"a place is out": {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("c"), Hits: 3, Member: 1}}, 'c', true, map[string]int64{"a": 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := places{'a': memory.New(memory.Options{}), 'b': memory.New(memory.Options{}), 'c': memory.New(memory.Options{})}
+			p.take(t, now, &backend.Request{Takes: []backend.Take{{Key: []byte("b"), Limit: yearly(2), Hits: 2}}})
+			if c.missing != 0 {
+				delete(p, c.missing)
+			} else {
+				p['x'] = memory.New(memory.Options{})
+			}
+			for i := range c.takes {
+				c.takes[i].Limit = yearly(10)
+				if c.takes[i].Key[0] == 'b' {
+					c.takes[i].Limit = yearly(2)
+				}
+			}
+			out := p.take(t, now, &backend.Request{Takes: c.takes, Together: true})
+			if c.missing != 0 {
+				for i := range out {
+					if !out[i].Failed {
+						t.Errorf("take %d has an answer: %+v", i, out[i])
+					}
+				}
+			} else if backend.Refused(c.takes, out) != c.refused {
+				t.Errorf("refused %t, want %t: %+v", !c.refused, c.refused, out)
+			}
+			for key, want := range c.used {
+				peek := p.take(t, now, &backend.Request{Takes: []backend.Take{{Key: []byte(key), Limit: yearly(10)}}})
+				if peek[0].Used != want {
+					t.Errorf("%s: %d used, want %d", key, peek[0].Used, want)
+				}
+			}
+		})
+	}
+}
+
+// However the parts interleave, the narrow limit is never passed, and at rest the wide one has lost what was admitted.
+func TestSplitUnderContention(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	p := places{'n': memory.New(memory.Options{}), 'w': memory.New(memory.Options{}), 'x': memory.New(memory.Options{})}
+	var admitted atomic.Int64
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for range 50 {
+				takes := []backend.Take{{Key: []byte("narrow"), Limit: yearly(100), Hits: 1}, {Key: []byte("wide"), Limit: yearly(100_000), Hits: 1, Member: 1}}
+				if !backend.Refused(takes, p.take(t, now, &backend.Request{Takes: takes, Together: true})) {
+					admitted.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	wide := p.take(t, now, &backend.Request{Takes: []backend.Take{{Key: []byte("wide"), Limit: yearly(100_000)}}})
+	if admitted.Load() != 100 || wide[0].Used != 100 {
+		t.Errorf("admitted %d of 100, and %d of the wide limit are used", admitted.Load(), wide[0].Used)
+	}
+}
