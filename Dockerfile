@@ -4,8 +4,7 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-# timetzdata: calendar windows need time zones, which an empty image does not have.
-RUN CGO_ENABLED=0 go build -trimpath -tags timetzdata -ldflags '-s -w' -o /out/bin/ratelimitd ./cmd/ratelimitd \
+RUN CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o /out/bin/ratelimitd ./cmd/ratelimitd \
  && ln -s ratelimitd /out/bin/ratelimit \
  && mkdir -p /out/config /out/etc/ssl/certs \
  && cp -r config/domains /out/config/domains \

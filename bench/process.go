@@ -70,8 +70,12 @@ func (p *process) read(from io.Reader) {
 			p.last.WriteByte('\n')
 		}
 		p.mu.Unlock()
-		var line struct{ Msg, GRPC string }
-		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "listening" && line.GRPC != "" {
+		var line struct {
+			Message string `json:"@message"` // of ratelimitd
+			Msg     string // of the empty server
+			GRPC    string
+		}
+		if json.Unmarshal(lines.Bytes(), &line) == nil && (line.Msg == "listening" || line.Message == "listening") && line.GRPC != "" {
 			select {
 			case p.listen <- line.GRPC:
 			default:

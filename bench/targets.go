@@ -18,6 +18,7 @@ type target struct {
 	args   []string
 	rules  bool // needs the rule folder
 	redis  bool // counts in a Redis of its own
+	env    []string
 
 	address string
 	server  *process
@@ -34,13 +35,14 @@ func allTargets() []*target {
 		{letter: "a", name: "empty gRPC server, tuned", binary: "emptyserver", args: []string{"-tuned"}},
 		{letter: "b", name: "ratelimitd, memory", binary: "ratelimitd", rules: true},
 		{letter: "c", name: "ratelimitd, Redis", binary: "ratelimitd", rules: true, redis: true},
+		{letter: "p", name: "the same, one EVALSHA for each request", binary: "ratelimitd", rules: true, redis: true, env: []string{"RATELIMITD_REDIS_PLAIN=true"}},
 	}
 }
 
 // start starts the target's processes and waits until they listen.
 func (t *target) start(ctx context.Context, dir string, o *options, cores cores) error {
 	args := t.args
-	env := []string{"LOG_FORMAT=json", "LOG_LEVEL=info"}
+	env := append([]string{"LOG_FORMAT=json", "LOG_LEVEL=info", "REDIS_POOL_SIZE=64"}, t.env...)
 	if t.rules {
 		rules := filepath.Join(dir, "rules-"+t.letter)
 		if err := writeRules(rules, o.descriptors); err != nil {

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/logging"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -174,7 +175,7 @@ func startService(t *testing.T, env map[string]string, args ...string) *service 
 	if _, err := parser.Parse(args); err != nil {
 		t.Fatal(err)
 	}
-	svc, err := c.Serve.start(slog.New(slog.DiscardHandler))
+	svc, err := c.Serve.start(t.Context(), slog.New(slog.DiscardHandler), new(logging.Level))
 	if err != nil {
 		t.Fatal(err)
 	}

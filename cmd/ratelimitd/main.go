@@ -5,19 +5,22 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"syscall"
+	_ "time/tzdata" // calendar windows need the zones, which an empty image does not have
 
 	"github.com/alecthomas/kong"
 )
 
 // cli is the command line.
 type cli struct {
-	Serve   serve   `cmd:"" default:"withargs" help:"Serve decisions over gRPC and HTTP (the default)."`
-	Version version `cmd:"" help:"Print the version and exit."`
+	Serve   serve       `cmd:"" default:"withargs" help:"Serve decisions over gRPC and HTTP (the default)."`
+	Test    testCommand `cmd:"" help:"Run unit tests for rules: exit code 0 if all pass, 1 if not, 2 if some cannot be run."`
+	Version version     `cmd:"" help:"Print the version and exit."`
 }
 
 func main() {
@@ -60,6 +63,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	if err := k.Run(); err != nil {
 		fmt.Fprintf(stderr, "ratelimitd: %v\n", err)
+		var coded kong.ExitCoder
+		if errors.As(err, &coded) {
+			return coded.ExitCode()
+		}
 		return 1
 	}
 	return 0

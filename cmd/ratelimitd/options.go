@@ -11,8 +11,12 @@ import (
 	"strings"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/logging"
 )
 
 // ruleOptions say where rules come from.
@@ -53,6 +57,14 @@ type listenOptions struct {
 	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" default:"24h" help:"After which a gRPC connection is asked to reconnect."`
 	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" default:"1h" help:"After which it is closed."`
 	MaxMessageBytes       int           `env:"RATELIMITD_MAX_MESSAGE_BYTES" default:"4194304" help:"Largest request, in bytes."`
+	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Path of a unix socket that gRPC listens on instead of the above; a leading @ makes it abstract."`
+	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Other processes of this user may listen on the same ports (SO_REUSEPORT)."`
+	NoDebug               bool          `env:"RATELIMITD_NO_DEBUG" help:"No pages on the debug port."`
+	NoAdmin               bool          `env:"RATELIMITD_NO_ADMIN" help:"No admin service (gRPC) on the debug port."`
+	MaxEntries            int           `env:"RATELIMITD_MAX_ENTRIES" default:"256" help:"Most entries in a descriptor."`
+	MaxTextBytes          int           `env:"RATELIMITD_MAX_TEXT_BYTES" default:"65536" help:"Longest domain, key or value, in bytes. A longer one is an error, which Envoy lets pass by default: keep it above Envoy's max_request_headers_kb."`
+	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" default:"10000" help:"Most connections of gRPC, and of HTTP as many again; more are closed at once."`
+	MaxStreams            uint32        `name:"grpc-max-streams" env:"RATELIMITD_GRPC_MAX_STREAMS" default:"0" help:"Most calls at once on one gRPC connection; 0: no bound."`
 	MaxDescriptors        int           `env:"RATELIMITD_MAX_DESCRIPTORS" default:"256" help:"Most descriptors in a request."`
 	DrainDelay            time.Duration `env:"RATELIMITD_DRAIN_DELAY" default:"0s" help:"How long to go on serving after health has turned red, before stopping."`
 	StopTimeout           time.Duration `env:"RATELIMITD_STOP_TIMEOUT" default:"10s" help:"How long calls in flight may take to finish when stopping."`
@@ -66,21 +78,41 @@ type answerOptions struct {
 	Quota  bool `name:"quota-mode" env:"QUOTA_MODE" help:"Every rule is in quota mode."`
 	Stop   bool `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" help:"A refused request counts only in the limits that refuse it."`
 
-	Headers         bool   `name:"limit-response-headers-enabled" env:"LIMIT_RESPONSE_HEADERS_ENABLED" help:"Tell clients their limit in headers."`
+	Admission string `env:"RATELIMITD_ADMISSION" default:"independent" enum:"independent,all_or_nothing" help:"Of domains that do not say: each descriptor counts for itself, or a refused request consumes nothing anywhere."`
+	OnError   string `env:"RATELIMITD_ON_ERROR" default:"error" enum:"error,allow,deny,local" help:"Of rules and domains that do not say: what is answered when the backend cannot."`
+	Replicas  int    `env:"RATELIMITD_REPLICAS" default:"1" help:"How many of these processes share the limits: with on_error local each counts its part."`
+
+	Families []string `name:"response-headers" env:"RATELIMITD_RESPONSE_HEADERS" enum:"ratelimit,x-ratelimit,ietf,retry-after" help:"Families of client headers, in domains that do not say: ratelimit, x-ratelimit, ietf, retry-after."`
+
+	Headers         bool   `name:"limit-response-headers-enabled" env:"LIMIT_RESPONSE_HEADERS_ENABLED" help:"Tell clients their limit in the headers of the next three flags: the family ratelimit."`
 	LimitHeader     string `env:"LIMIT_LIMIT_HEADER" default:"RateLimit-Limit" help:"Header with the requests per unit."`
 	RemainingHeader string `env:"LIMIT_REMAINING_HEADER" default:"RateLimit-Remaining" help:"Header with the requests left."`
 	ResetHeader     string `env:"LIMIT_RESET_HEADER" default:"RateLimit-Reset" help:"Header with the seconds until the limit resets."`
 
 	Metadata  bool    `name:"response-dynamic-metadata" env:"RESPONSE_DYNAMIC_METADATA" help:"Answers carry dynamic metadata."`
+	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Dynamic metadata tells which rule decided, what is left and how long to wait."`
 	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" default:"0.8" help:"Share of a limit above which hits count as near it."`
 	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" default:"10000" help:"Names that metrics by rule are kept under; the rest share one."`
 }
 
 func (o *answerOptions) settings() limiter.Settings {
-	s := limiter.Settings{Shadow: o.Shadow, Quota: o.Quota, StopWhenOver: o.Stop, Metadata: o.Metadata, NearLimitRatio: o.NearRatio}
+	s := limiter.Settings{
+		Shadow:         o.Shadow,
+		Quota:          o.Quota,
+		Admission:      descriptor.ParseAdmission(o.Admission),
+		StopWhenOver:   o.Stop,
+		OnError:        descriptor.ParseOnError(o.OnError),
+		Replicas:       o.Replicas,
+		HeaderNames:    limiter.HeaderNames{Limit: o.LimitHeader, Remaining: o.RemainingHeader, Reset: o.ResetHeader},
+		Metadata:       o.Metadata,
+		Explain:        o.Explain,
+		NearLimitRatio: o.NearRatio,
+	}
+	for _, name := range o.Families {
+		s.Headers |= descriptor.ParseHeaderFamily(name)
+	}
 	if o.Headers {
-		s.Headers = descriptor.HeadersReference
-		s.HeaderNames = limiter.HeaderNames{Limit: o.LimitHeader, Remaining: o.RemainingHeader, Reset: o.ResetHeader}
+		s.Headers |= descriptor.HeadersReference
 	}
 	return s
 }
@@ -92,12 +124,56 @@ type backendOptions struct {
 	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" default:"0" help:"What the over-limit cache may take; 0 turns it off."`
 	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" default:"2000000" help:"Most counters that the memory backend holds; a live one is never evicted."`
 
-	RedisURL        string        `name:"redis-url" env:"REDIS_URL" help:"host:port, the path of a unix socket, or redis://user:password@host:port/db."`
-	RedisSocketType string        `name:"redis-socket-type" env:"REDIS_SOCKET_TYPE" placeholder:"tcp|unix" help:"Unset: unix if REDIS_URL is a path, else tcp."`
-	RedisAuth       string        `name:"redis-auth" env:"REDIS_AUTH" help:"password, or user:password."`
-	RedisPoolSize   int           `name:"redis-pool-size" env:"REDIS_POOL_SIZE" default:"10" help:"Connections to Redis."`
-	RedisDial       time.Duration `name:"redis-timeout" env:"REDIS_TIMEOUT" default:"10s" help:"Longest time to connect to Redis."`
-	RedisOp         time.Duration `name:"redis-op-timeout" env:"REDIS_OP_TIMEOUT" default:"15ms" help:"Longest time that Redis may take to answer; the caller's deadline if that is nearer."`
+	Op time.Duration `name:"redis-op-timeout" env:"REDIS_OP_TIMEOUT" default:"15ms" help:"Longest time that Redis may take to answer; the caller's deadline if that is nearer."`
+
+	Plain bool `name:"redis-plain" env:"RATELIMITD_REDIS_PLAIN" hidden:"" help:"Requests share no round trips: for comparison."`
+
+	Redis redisOptions `embed:"" prefix:"redis-" envprefix:"REDIS_"`
+
+	UsePerSecond bool         `name:"redis-persecond" env:"REDIS_PERSECOND" help:"Limits per second are counted in a Redis of their own, given by the flags that follow."`
+	PerSecond    redisOptions `embed:"" prefix:"redis-persecond-" envprefix:"REDIS_PERSECOND_"`
+}
+
+// redisOptions say where one Redis is. Each flag has a variable REDIS_... and one REDIS_PERSECOND_....
+type redisOptions struct {
+	URL          string        `env:"URL" help:"host:port, the path of a unix socket, or redis://host:port/db; with SENTINEL master,sentinel,sentinel,...; with CLUSTER node,node,..."`
+	Type         string        `env:"TYPE" default:"SINGLE" placeholder:"SINGLE|SENTINEL|CLUSTER" help:"What kind of Redis it is."`
+	SocketType   string        `env:"SOCKET_TYPE" placeholder:"tcp|unix" help:"Unset: unix if the URL is a path, else tcp."`
+	Auth         string        `env:"AUTH" help:"password, or user:password."`
+	AuthFile     string        `env:"AUTH_FILE" help:"File with the same, read for every new connection, so that it may change."`
+	SentinelAuth string        `env:"SENTINEL_AUTH" help:"password or user:password of the sentinels."`
+	Pool         int           `name:"pool-size" env:"POOL_SIZE" default:"10" help:"Most connections, on a cluster to each node."`
+	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use."`
+	Timeout      time.Duration `env:"TIMEOUT" default:"10s" help:"Longest time to connect."`
+	TLS          bool          `env:"TLS" help:"Connections are encrypted."`
+	CACert       string        `name:"tls-cacert" env:"TLS_CACERT" help:"File of the authorities to trust; unset: the system's."`
+	ClientCert   string        `name:"tls-client-cert" env:"TLS_CLIENT_CERT" help:"File of our certificate."`
+	ClientKey    string        `name:"tls-client-key" env:"TLS_CLIENT_KEY" help:"File of its key."`
+	SkipHostname bool          `name:"tls-skip-hostname-verification" env:"TLS_SKIP_HOSTNAME_VERIFICATION" help:"Do not compare the server's name with its certificate."`
+
+	Window      time.Duration `name:"pipeline-window" env:"PIPELINE_WINDOW" default:"0s" hidden:""`
+	Limit       int           `name:"pipeline-limit" env:"PIPELINE_LIMIT" default:"0" hidden:""`
+	Parallelism int           `name:"cluster-pipeline-parallelism" env:"CLUSTER_PIPELINE_PARALLELISM" default:"1" hidden:""`
+}
+
+// dial connects to it. settings is the prefix of its variables, for errors.
+func (o *redisOptions) dial(settings string, log *slog.Logger) (goredis.UniversalClient, error) {
+	return redis.Dial(redis.DialOptions{
+		Settings:     settings,
+		Type:         o.Type,
+		URL:          o.URL,
+		Network:      o.SocketType,
+		Auth:         o.Auth,
+		AuthFile:     o.AuthFile,
+		SentinelAuth: o.SentinelAuth,
+		TLS: redis.TLSOptions{
+			Enabled: o.TLS, CACert: o.CACert, ClientCert: o.ClientCert, ClientKey: o.ClientKey, SkipHostnameVerification: o.SkipHostname,
+		},
+		PoolSize:    o.Pool,
+		OnEmpty:     o.OnEmpty,
+		DialTimeout: o.Timeout,
+		Logger:      log,
+	})
 }
 
 var errMemcache = errors.New("BACKEND_TYPE=memcache: counting in memcached is not supported, because it cannot decide atomically; use redis (set REDIS_URL) or memory")
@@ -106,11 +182,11 @@ var errMemcache = errors.New("BACKEND_TYPE=memcache: counting in memcached is no
 func (o *backendOptions) redis() (bool, error) {
 	switch strings.ToLower(o.Backend) {
 	case "":
-		return o.RedisURL != "", nil
+		return o.Redis.URL != "", nil
 	case "memory":
 		return false, nil
 	case "redis":
-		if o.RedisURL == "" {
+		if o.Redis.URL == "" {
 			return false, errors.New("BACKEND_TYPE=redis needs REDIS_URL: set it to host:port, or unset BACKEND_TYPE to count in memory")
 		}
 		return true, nil
@@ -121,34 +197,43 @@ func (o *backendOptions) redis() (bool, error) {
 	}
 }
 
-// logOptions say what is logged.
-type logOptions struct {
-	Level  string `name:"log-level" env:"LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
-	Format string `name:"log-format" env:"LOG_FORMAT" default:"text" help:"text or json."`
+// tlsOptions say how gRPC is encrypted.
+type tlsOptions struct {
+	Use       bool          `name:"grpc-server-use-tls" env:"GRPC_SERVER_USE_TLS" help:"gRPC is encrypted."`
+	Cert      string        `name:"grpc-server-tls-cert" env:"GRPC_SERVER_TLS_CERT" help:"File of the certificate; read again when it changes."`
+	Key       string        `name:"grpc-server-tls-key" env:"GRPC_SERVER_TLS_KEY" help:"File of its key."`
+	ClientCA  string        `name:"grpc-client-tls-cacert" env:"GRPC_CLIENT_TLS_CACERT" help:"File of the authorities that clients' certificates must come from: turns mTLS on."`
+	ClientSAN string        `name:"grpc-client-tls-san" env:"GRPC_CLIENT_TLS_SAN" help:"DNS name, IP or URI (spiffe://...) that a client's certificate must have."`
+	Rescan    time.Duration `name:"tls-rescan" env:"RATELIMITD_TLS_RESCAN" default:"10s" help:"How often these files are read even if no change was reported."`
+	Ignored   string        `name:"grpc-server-tls-ca-cert" env:"GRPC_SERVER_TLS_CA_CERT" hidden:""`
 }
 
-// logger writes to w. The names of levels are the ones that operators of the reference use.
-func (o *logOptions) logger(w io.Writer) (*slog.Logger, error) {
-	var level slog.Level
-	switch strings.ToLower(o.Level) {
-	case "trace", "debug":
-		level = slog.LevelDebug
-	case "info":
-		level = slog.LevelInfo
-	case "warn", "warning":
-		level = slog.LevelWarn
-	case "error", "fatal", "panic":
-		level = slog.LevelError
-	default:
-		return nil, fmt.Errorf("LOG_LEVEL=%s: use debug, info, warn or error", o.Level)
+// tracingOptions say what is traced.
+type tracingOptions struct {
+	Enabled    bool    `name:"tracing-enabled" env:"TRACING_ENABLED" help:"Sampled calls are traced with OpenTelemetry. Where to is said by the OTEL_EXPORTER_OTLP_ variables."`
+	Protocol   string  `name:"tracing-exporter-protocol" env:"TRACING_EXPORTER_PROTOCOL" default:"http" enum:"http,grpc" help:"OTLP over http or grpc."`
+	Service    string  `name:"tracing-service-name" env:"TRACING_SERVICE_NAME" help:"Unset: OTEL_SERVICE_NAME, else RateLimit."`
+	Namespace  string  `name:"tracing-service-namespace" env:"TRACING_SERVICE_NAMESPACE" help:"Unset: none."`
+	InstanceID string  `name:"tracing-service-instance-id" env:"TRACING_SERVICE_INSTANCE_ID" help:"Unset: a random one."`
+	Rate       float64 `name:"tracing-sampling-rate" env:"TRACING_SAMPLING_RATE" default:"1" help:"Share of the traces that begin here."`
+}
+
+// logOptions say what is logged.
+type logOptions struct {
+	Level    string `name:"log-level" env:"LOG_LEVEL" default:"info" help:"debug, info, warn or error. Can be changed on the debug port while the service runs."`
+	Format   string `name:"log-format" env:"LOG_FORMAT" default:"text" help:"text or json."`
+	Refusals int    `name:"log-refusals" env:"RATELIMITD_LOG_REFUSALS" default:"0" help:"Refusals written to the log per second; they contain what callers sent."`
+}
+
+// logger writes to w, from the level that the returned variable has.
+func (o *logOptions) logger(w io.Writer) (*slog.Logger, *logging.Level, error) {
+	level := new(logging.Level)
+	if err := level.Set(o.Level); err != nil {
+		return nil, nil, fmt.Errorf("LOG_LEVEL=%s: use debug, info, warn or error", o.Level)
 	}
-	opts := &slog.HandlerOptions{Level: level}
-	switch strings.ToLower(o.Format) {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, opts)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, opts)), nil
-	default:
-		return nil, fmt.Errorf("LOG_FORMAT=%s: use text or json", o.Format)
+	log, err := logging.New(w, logging.Options{Format: o.Format, Level: level})
+	if err != nil {
+		return nil, nil, fmt.Errorf("LOG_FORMAT=%s: use text or json", o.Format)
 	}
+	return log, level, nil
 }

@@ -151,7 +151,7 @@ func (l *logLines) wait(t *testing.T, message string) map[string]any {
 		l.mu.Unlock()
 		for ; seen < len(lines); seen++ {
 			var fields map[string]any
-			if json.Unmarshal([]byte(lines[seen]), &fields) == nil && fields["msg"] == message {
+			if json.Unmarshal([]byte(lines[seen]), &fields) == nil && fields["@message"] == message {
 				return fields
 			}
 		}

@@ -4,16 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
@@ -21,26 +25,31 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/logging"
 	"github.com/ratelimitd/ratelimitd/internal/server"
+	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
+	"github.com/ratelimitd/ratelimitd/internal/tracing"
 )
 
 // serve is the subcommand that answers requests.
 type serve struct {
 	Rules   ruleOptions    `embed:"" group:"Rules"`
 	Listen  listenOptions  `embed:"" group:"Listening"`
+	TLS     tlsOptions     `embed:"" group:"TLS of gRPC"`
 	Answers answerOptions  `embed:"" group:"Answers"`
 	Backend backendOptions `embed:"" group:"Counting"`
 	Log     logOptions     `embed:"" group:"Logging"`
+	Tracing tracingOptions `embed:"" group:"Tracing"`
 }
 
 // Run serves until ctx ends.
 func (o *serve) Run(ctx context.Context, s streams) error {
-	log, err := o.Log.logger(s.err)
+	log, level, err := o.Log.logger(s.err)
 	if err != nil {
 		return err
 	}
 	tuneMemory(log)
-	svc, err := o.start(log)
+	svc, err := o.start(ctx, log, level)
 	if err != nil {
 		return err
 	}
@@ -60,7 +69,7 @@ type service struct {
 }
 
 // start does all that can fail: it opens the listeners and loads the rules. Nothing is answered before run.
-func (o *serve) start(log *slog.Logger) (_ *service, err error) {
+func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Level) (_ *service, err error) {
 	svc := &service{log: log, options: o}
 	defer func() {
 		if err != nil {
@@ -76,32 +85,50 @@ func (o *serve) start(log *slog.Logger) (_ *service, err error) {
 	}
 	svc.limiter = limiter.New(limiter.Options{
 		Backend:   counters,
+		Local:     svc.openLocal(),
 		KeyPrefix: o.Backend.KeyPrefix,
 		MaxSeries: o.Answers.MaxSeries,
 		Metrics:   registry,
 	})
-	if err := svc.loadRules(); err != nil {
+	if err := svc.loadRules(registry); err != nil {
 		return nil, err
 	}
-	svc.server, err = server.New(server.Options{
+	opts := server.Options{
 		Decider:               svc.limiter,
 		GRPCAddr:              address(o.Listen.GRPCHost, o.Listen.GRPCPort),
+		GRPCSocket:            o.Listen.Socket,
 		HTTPAddr:              address(o.Listen.Host, o.Listen.Port),
 		DebugAddr:             address(o.Listen.DebugHost, o.Listen.DebugPort),
+		ReusePort:             o.Listen.ReusePort,
+		NoDebug:               o.Listen.NoDebug,
+		NoAdmin:               o.Listen.NoAdmin,
 		RuleFiles:             svc.files,
 		Explain:               svc.limiter.Explain,
 		Tree:                  svc.limiter.Tree,
 		MetricsHandler:        promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
 		Metrics:               registry,
-		Stats:                 svc.limiter.WriteStats,
+		Stats:                 svc.writeStats,
 		Log:                   log,
+		LogLevel:              level,
+		RefusalLogs:           o.Log.Refusals,
 		MaxRecvMsgSize:        o.Listen.MaxMessageBytes,
 		MaxDescriptors:        o.Listen.MaxDescriptors,
+		MaxEntries:            o.Listen.MaxEntries,
+		MaxTextSize:           o.Listen.MaxTextBytes,
+		MaxConnections:        o.Listen.MaxConnections,
+		MaxStreams:            o.Listen.MaxStreams,
 		MaxConnectionAge:      o.Listen.MaxConnectionAge,
 		MaxConnectionAgeGrace: o.Listen.MaxConnectionAgeGrace,
 		DrainDelay:            o.Listen.DrainDelay,
 		StopTimeout:           o.Listen.StopTimeout,
-	})
+	}
+	if err := svc.encrypt(&opts, registry); err != nil {
+		return nil, err
+	}
+	if err := svc.trace(ctx, &opts); err != nil {
+		return nil, err
+	}
+	svc.server, err = server.New(opts)
 	if err != nil {
 		return nil, err
 	}
@@ -117,20 +144,10 @@ func (s *service) openBackend(registry prometheus.Registerer) (limiter.Backend, 
 	}
 	var counters limiter.Backend
 	if inRedis {
-		client, err := redis.Dial(redis.DialOptions{
-			URL:         o.RedisURL,
-			Network:     o.RedisSocketType,
-			Auth:        o.RedisAuth,
-			PoolSize:    o.RedisPoolSize,
-			DialTimeout: o.RedisDial,
-		})
-		if err != nil {
+		redis.LogTo(s.log)
+		if counters, err = s.openRedis(registry); err != nil {
 			return nil, err
 		}
-		s.shutdown = append(s.shutdown, client.Close)
-		redis.LogTo(s.log)
-		counters = redis.New(redis.Options{Client: client, Timeout: o.RedisOp})
-		s.log.Info("counting in Redis")
 	} else {
 		store := memory.New(memory.Options{MaxCounters: o.MaxCounters, Metrics: registry})
 		s.workers = append(s.workers, store.Run)
@@ -143,14 +160,105 @@ func (s *service) openBackend(registry prometheus.Registerer) (limiter.Backend, 
 	return counters, nil
 }
 
+// openRedis makes the store that counts in Redis, with a second one for limits per second if the options ask for that.
+func (s *service) openRedis(registry prometheus.Registerer) (limiter.Backend, error) {
+	o := &s.options.Backend
+	dial := func(settings string, where *redisOptions) (*redis.Store, error) {
+		client, err := where.dial(settings, s.log)
+		if err != nil {
+			return nil, err
+		}
+		s.shutdown = append(s.shutdown, client.Close)
+		if where.Window != 0 || where.Limit != 0 || where.Parallelism != 1 {
+			s.log.Info("accepted without effect: requests in flight share round trips by themselves", "settings", settings+"_PIPELINE_WINDOW, _PIPELINE_LIMIT, _CLUSTER_PIPELINE_PARALLELISM")
+		}
+		redis.Guard(client, redis.BreakerOptions{Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry), Logger: s.log})
+		return redis.New(redis.Options{Client: client, Timeout: o.Op, Plain: o.Plain, Logger: s.log}), nil
+	}
+	store, err := dial("REDIS", &o.Redis)
+	if err != nil {
+		return nil, err
+	}
+	s.log.Info("counting in Redis", "type", strings.ToLower(o.Redis.Type))
+	if !o.UsePerSecond {
+		return store, nil
+	}
+	perSecond, err := dial("REDIS_PERSECOND", &o.PerSecond)
+	if err != nil {
+		return nil, err
+	}
+	s.log.Info("counting limits per second in another Redis", "type", strings.ToLower(o.PerSecond.Type))
+	return &redis.Pair{PerSecond: perSecond, Other: store}, nil
+}
+
+// encrypt turns TLS on for gRPC if the options ask for it.
+func (s *service) encrypt(opts *server.Options, registry prometheus.Registerer) error {
+	o := &s.options.TLS
+	if o.Ignored != "" {
+		s.log.Warn("GRPC_SERVER_TLS_CA_CERT has no effect, as it always had: set GRPC_CLIENT_TLS_CACERT to ask clients for certificates")
+	}
+	if !o.Use {
+		if o.ClientCA != "" || o.ClientSAN != "" {
+			s.log.Warn("GRPC_CLIENT_TLS_CACERT and GRPC_CLIENT_TLS_SAN have no effect without GRPC_SERVER_USE_TLS=true: clients are not authenticated")
+		}
+		return nil
+	}
+	files, err := tlsfiles.Load(tlsfiles.Options{
+		Use: "grpc", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Rescan: o.Rescan, Log: s.log, Metrics: registry,
+	})
+	if err != nil {
+		return fmt.Errorf("GRPC_SERVER_USE_TLS: %w", err)
+	}
+	config, err := files.Server()
+	if err != nil {
+		return fmt.Errorf("GRPC_SERVER_USE_TLS: %w", err)
+	}
+	opts.Credentials = credentials.NewTLS(config)
+	s.workers = append(s.workers, files.Run)
+	return nil
+}
+
+// trace turns tracing on if the options ask for it.
+func (s *service) trace(ctx context.Context, opts *server.Options) error {
+	o := &s.options.Tracing
+	if !o.Enabled {
+		return nil
+	}
+	tracer, err := tracing.Start(ctx, tracing.Options{
+		Protocol: o.Protocol, ServiceName: o.Service, ServiceNamespace: o.Namespace, ServiceInstanceID: o.InstanceID, SamplingRate: o.Rate, Log: s.log,
+	})
+	if err != nil {
+		return fmt.Errorf("start tracing: %w", err)
+	}
+	opts.Tracer = tracer
+	s.shutdown = append(s.shutdown, func() error {
+		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		return tracer.Stop(flush)
+	})
+	return nil
+}
+
+// openLocal makes the store that on_error: local counts in. Counting in memory fails only when that is full, and more
+// memory is no answer to that.
+func (s *service) openLocal() limiter.Backend {
+	if inRedis, _ := s.options.Backend.redis(); !inRedis {
+		return nil
+	}
+	store := memory.New(memory.Options{MaxCounters: s.options.Backend.MaxCounters})
+	s.workers = append(s.workers, store.Run)
+	return store
+}
+
 // loadRules reads the rule folder for the first time and arranges for it to be watched.
-func (s *service) loadRules() error {
+func (s *service) loadRules(registry prometheus.Registerer) error {
 	o := &s.options.Rules
 	s.rules = config.NewFolder(config.Options{
 		Dir:          o.dir(),
 		MergeDomains: o.Merge,
 		Rescan:       o.Rescan,
 		Logger:       s.log,
+		Metrics:      registry,
 	})
 	result, err := s.rules.Load()
 	if err == nil && result.InUse == 0 {
@@ -183,10 +291,20 @@ func (s *service) files() []descriptor.FileStatus {
 	return nil
 }
 
+// writeStats writes what /stats shows.
+func (s *service) writeStats(w io.Writer) {
+	s.limiter.WriteStats(w)
+	s.rules.WriteStats(w)
+}
+
 // run serves until ctx ends or something that must not fail does.
 func (s *service) run(ctx context.Context) error {
 	defer s.close()
-	s.log.Info("listening", "grpc", s.server.GRPCAddr.String(), "http", s.server.HTTPAddr.String(), "debug", s.server.DebugAddr.String())
+	debugAt := "off"
+	if s.server.DebugAddr != nil {
+		debugAt = s.server.DebugAddr.String()
+	}
+	s.log.Info("listening", "grpc", s.server.GRPCAddr.String(), "http", s.server.HTTPAddr.String(), "debug", debugAt)
 	s.server.SetServing(true)
 
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -31,7 +32,10 @@ var fileStates = map[descriptor.FileState]adminv1.RuleFileState{
 
 var matchKinds = map[descriptor.MatchKind]adminv1.MatchKind{
 	descriptor.MatchExact:    adminv1.MatchKind_MATCH_KIND_EXACT,
+	descriptor.MatchValues:   adminv1.MatchKind_MATCH_KIND_VALUES,
+	descriptor.MatchCIDR:     adminv1.MatchKind_MATCH_KIND_CIDR,
 	descriptor.MatchWildcard: adminv1.MatchKind_MATCH_KIND_WILDCARD,
+	descriptor.MatchRegex:    adminv1.MatchKind_MATCH_KIND_REGEX,
 	descriptor.MatchAny:      adminv1.MatchKind_MATCH_KIND_ANY,
 }
 
@@ -105,25 +109,57 @@ func ruleMessage(x *descriptor.Explanation) *adminv1.Rule {
 		DetailedMetric: r.DetailedMetric,
 		Position:       &adminv1.Position{File: validText(r.Position.File), Line: count(r.Position.Line), Column: count(r.Position.Col)},
 	}
+	if r.OnError != descriptor.OnErrorDefault {
+		m.OnError = descriptor.OnErrorNames[r.OnError]
+	}
 	for i := range r.Limits {
-		l := &r.Limits[i]
-		limit := &adminv1.Limit{
-			Name:            validText(l.Name),
-			RequestsPerUnit: l.Requests,
-			Unit:            l.Window.Unit.String(),
-			UnitMultiplier:  max(l.Window.Multiplier, 1),
-			Window:          durationpb.New(l.Window.Length()),
-			Algorithm:       l.Algorithm.String(),
-		}
-		if l.Window.Location != nil {
-			limit.Calendar = l.Window.Location.String()
-		}
+		limit := limitMessage(&r.Limits[i])
 		if i < len(x.Keys) {
 			limit.CounterKey = []byte(x.Keys[i])
 		}
 		m.Limits = append(m.Limits, limit)
 	}
 	return m
+}
+
+func limitMessage(l *descriptor.Limit) *adminv1.Limit {
+	m := &adminv1.Limit{
+		Name:            validText(l.Name),
+		RequestsPerUnit: l.Requests,
+		Unit:            l.Window.Unit.String(),
+		UnitMultiplier:  max(l.Window.Multiplier, 1),
+		Window:          durationpb.New(l.Window.Length()),
+		Algorithm:       l.Algorithm.String(),
+		Lease:           l.Lease,
+	}
+	if isBucket(l) {
+		m.Burst = l.Burst
+	}
+	switch l.Algorithm {
+	case descriptor.SlidingWindow:
+		m.Precision = max(l.Precision, 1)
+	case descriptor.TokenBucket:
+		m.Refill = choice(l.Interval, "interval", "greedy")
+	case descriptor.LeakyBucket:
+		m.Nodelay = nodelay(l)
+	}
+	switch {
+	case l.Window.Location != nil:
+		m.Calendar = l.Window.Location.String()
+	case l.Algorithm == descriptor.FixedWindow || l.Interval:
+		m.Align = choice(l.FirstHit, "first_hit", "clock")
+	}
+	if l.CountDenied != descriptor.DeniedDefault {
+		m.CountDenied = proto.Bool(l.CountDenied == descriptor.DeniedCount)
+	}
+	return m
+}
+
+func choice(first bool, one, other string) string {
+	if first {
+		return one
+	}
+	return other
 }
 
 func sortedFiles(files []descriptor.FileStatus) []descriptor.FileStatus {

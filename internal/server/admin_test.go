@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -24,7 +25,7 @@ func TestListRuleFiles(t *testing.T) {
 			{Name: "a.yaml", State: descriptor.FileLoaded, Domains: []string{"a", "aa"}, Rules: 3, Since: since},
 		}
 	}})
-	got, err := adminv1.NewAdminServiceClient(r.conn).ListRuleFiles(within(t), &adminv1.ListRuleFilesRequest{})
+	got, err := adminv1.NewAdminServiceClient(r.admin).ListRuleFiles(within(t), &adminv1.ListRuleFilesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,7 @@ func TestExplain(t *testing.T) {
 	r := start(t, Options{Explain: func(domain string, entries []descriptor.Entry) descriptor.Explanation {
 		return tree.Domain(domain).Explain(entries, descriptor.KeyBuilder{Prefix: "p:"})
 	}})
-	client := adminv1.NewAdminServiceClient(r.conn)
+	client := adminv1.NewAdminServiceClient(r.admin)
 
 	got, err := client.Explain(within(t), &adminv1.ExplainRequest{Domain: "edge", Entries: []*adminv1.Entry{{Key: "path", Value: "/abc"}}})
 	if err != nil {
@@ -67,7 +68,7 @@ func TestExplain(t *testing.T) {
 			Position: &adminv1.Position{File: "a.yaml", Line: 4, Column: 5},
 			Limits: []*adminv1.Limit{{
 				Name: "r", RequestsPerUnit: 5, Unit: "minute", UnitMultiplier: 1, Window: durationpb.New(time.Minute),
-				Algorithm: "fixed_window", CounterKey: []byte("p:edge|path=/abc|f60"),
+				Algorithm: "fixed_window", Align: "clock", CounterKey: []byte("p:edge|path=/abc|f60"),
 			}},
 		},
 		Levels: []*adminv1.Level{{
@@ -95,9 +96,56 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// Whatever a rule may say reaches an operator.
+func TestExplainShowsEveryExtension(t *testing.T) {
+	zone, err := time.LoadLocation("Asia/Seoul")
+	if err != nil {
+		t.Fatal(err)
+	}
+	minute := descriptor.Window{Unit: descriptor.Minute}
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "edge", Children: []descriptor.NodeSpec{
+		{Key: "ip", Kind: descriptor.MatchCIDR, Value: "10.0.0.0/8", Rule: &descriptor.Rule{OnError: descriptor.OnErrorLocal, Limits: []descriptor.Limit{
+			{Name: "a", Requests: 5, Window: descriptor.Window{Unit: descriptor.Day, Location: zone}, CountDenied: descriptor.DeniedDrop},
+			{Name: "b", Requests: 5, Window: minute, Algorithm: descriptor.SlidingWindow, Precision: 3},
+			{Name: "c", Requests: 5, Window: minute, Algorithm: descriptor.TokenBucket, Interval: true, FirstHit: true, Burst: 9, Lease: true},
+			{Name: "d", Requests: 5, Window: minute, Algorithm: descriptor.TokenBucket},
+			{Name: "e", Requests: 5, Window: minute, Algorithm: descriptor.LeakyBucket, Burst: 7, NoDelay: descriptor.NoDelayAll},
+			{Name: "f", Requests: 5, Window: minute, Algorithm: descriptor.SlidingLog, CountDenied: descriptor.DeniedCount},
+		}}},
+		{Key: "ip", Kind: descriptor.MatchRegex, Value: "1.*", Rule: &descriptor.Rule{Unlimited: true}},
+		{Key: "ip", Kind: descriptor.MatchValues, Values: []string{"x"}, Rule: &descriptor.Rule{Unlimited: true}},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := tree.Domain("edge").Explain([]descriptor.Entry{{Key: "ip", Value: "10.1.1.1"}}, descriptor.KeyBuilder{})
+	got := ruleMessage(&x)
+	for _, l := range got.Limits {
+		l.CounterKey, l.Window, l.RequestsPerUnit, l.UnitMultiplier = nil, nil, 0, 0
+	}
+	want := []*adminv1.Limit{
+		{Name: "a", Unit: "day", Algorithm: "fixed_window", Calendar: "Asia/Seoul", CountDenied: proto.Bool(false)},
+		{Name: "b", Unit: "minute", Algorithm: "sliding_window", Precision: 3},
+		{Name: "c", Unit: "minute", Algorithm: "token_bucket", Refill: "interval", Align: "first_hit", Burst: 9, Lease: true},
+		{Name: "d", Unit: "minute", Algorithm: "token_bucket", Refill: "greedy", Burst: 5},
+		{Name: "e", Unit: "minute", Algorithm: "leaky_bucket", Burst: 7, Nodelay: "all"},
+		{Name: "f", Unit: "minute", Algorithm: "sliding_log", CountDenied: proto.Bool(true)},
+	}
+	if diff := cmp.Diff(want, got.Limits, protocmp.Transform()); diff != "" || got.OnError != "local" {
+		t.Errorf("on_error %q, limits (-want +got):\n%s", got.OnError, diff)
+	}
+	var kinds []adminv1.MatchKind
+	for _, c := range levelMessage(&x.Levels[0]).Candidates {
+		kinds = append(kinds, c.Kind)
+	}
+	if diff := cmp.Diff([]adminv1.MatchKind{adminv1.MatchKind_MATCH_KIND_VALUES, adminv1.MatchKind_MATCH_KIND_CIDR, adminv1.MatchKind_MATCH_KIND_REGEX}, kinds); diff != "" {
+		t.Errorf("candidates (-want +got):\n%s", diff)
+	}
+}
+
 func TestAdminWithoutAnythingToShow(t *testing.T) {
 	r := start(t, Options{})
-	client := adminv1.NewAdminServiceClient(r.conn)
+	client := adminv1.NewAdminServiceClient(r.admin)
 	if _, err := client.ListRuleFiles(within(t), &adminv1.ListRuleFilesRequest{}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("ListRuleFiles: %v", err)
 	}
@@ -109,7 +157,7 @@ func TestAdminWithoutAnythingToShow(t *testing.T) {
 // A panic in any other service is caught as well.
 func TestAdminPanicIsInternal(t *testing.T) {
 	r := start(t, Options{RuleFiles: func() []descriptor.FileStatus { panic("kaboom") }})
-	if _, err := adminv1.NewAdminServiceClient(r.conn).ListRuleFiles(within(t), &adminv1.ListRuleFilesRequest{}); status.Code(err) != codes.Internal {
+	if _, err := adminv1.NewAdminServiceClient(r.admin).ListRuleFiles(within(t), &adminv1.ListRuleFilesRequest{}); status.Code(err) != codes.Internal {
 		t.Errorf("got %v", err)
 	}
 	if code, body := get(t, r.DebugAddr, "/rlconfig"); code == 500 && body == "" {

@@ -6,84 +6,95 @@ import (
 	"io"
 	"net/http"
 	"net/http/pprof"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-const debugIndex = `/rlconfig      the rules in force and the state of every rule file
-/stats         counters
-/debug/pprof/  profiles
-`
+// page is an endpoint of the debug listener.
+type page struct {
+	path, help string
+	handler    http.HandlerFunc
+}
 
-// newDebug is the listener for operators. It has no write timeout: a profile takes as long as it is asked to.
+// newDebug is the listener for operators: pages over HTTP, and the admin service over gRPC on the same port, in plain
+// text. It has no write timeout: a profile takes as long as it is asked to.
 func (s *Server) newDebug(opts *Options) *http.Server {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, debugIndex) })
-	mux.HandleFunc("/rlconfig", func(w http.ResponseWriter, _ *http.Request) {
-		writeText(w, http.StatusOK, "")
-		b := bufio.NewWriter(w)
-		if opts.Tree != nil {
-			writeRules(b, opts.Tree())
-		}
-		if opts.RuleFiles != nil {
-			writeRuleFiles(b, opts.RuleFiles())
-		}
-		_ = b.Flush()
-	})
-	mux.HandleFunc("/stats", func(w http.ResponseWriter, _ *http.Request) {
-		writeText(w, http.StatusOK, "")
-		if opts.Stats == nil {
+	if !opts.NoDebug {
+		addPages(mux, opts)
+	}
+	h := s.bounded(mux)
+	if s.admin != nil {
+		h.Handler = split(s.admin, h.Handler)
+		h.Protocols = new(http.Protocols)
+		h.Protocols.SetHTTP1(true)
+		h.Protocols.SetUnencryptedHTTP2(true)
+	}
+	return h
+}
+
+// split hands gRPC calls to one handler and all else to another.
+func split(calls, pages http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor < 2 || !strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+			pages.ServeHTTP(w, r)
 			return
 		}
-		b := bufio.NewWriter(w)
-		opts.Stats(b)
-		_ = b.Flush()
+		// The time in which a request must have been read is for requests that end: a stream need not.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+		calls.ServeHTTP(w, r)
 	})
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+}
+
+func addPages(mux *http.ServeMux, opts *Options) {
+	pages := []page{
+		{"/rlconfig", "the rules in force and the state of every rule file", func(w http.ResponseWriter, _ *http.Request) { writeConfig(w, opts) }},
+		{"/stats", "counters", func(w http.ResponseWriter, _ *http.Request) { writeStats(w, opts) }},
+		{"/debug/pprof/", "profiles", pprof.Index},
+	}
+	if opts.LogLevel != nil {
+		pages = append(pages, page{"/loglevel", logLevelHelp, (&logLevel{opts.LogLevel, opts.Log}).ServeHTTP})
+	}
+	var index strings.Builder
+	for _, p := range pages {
+		mux.HandleFunc(p.path, p.handler)
+		fmt.Fprintf(&index, "%-14s %s\n", p.path, p.help)
+	}
+	if !opts.NoAdmin {
+		fmt.Fprintf(&index, "gRPC           %s, with reflection, in plain text on this port\n", adminv1.AdminService_ServiceDesc.ServiceName)
+	}
+	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, index.String()) })
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	return s.bounded(mux)
+	// The command line may have passwords in it.
+	mux.HandleFunc("/debug/pprof/cmdline", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, os.Args[0]) })
 }
 
-// writeRules writes a line per limit, in the reference's form, which scripts read. What the reference does not have
-// follows it.
-func writeRules(w io.Writer, tree *descriptor.Tree) {
-	if tree == nil {
+func writeConfig(w http.ResponseWriter, opts *Options) {
+	writeText(w, http.StatusOK, "")
+	b := bufio.NewWriter(w)
+	if opts.Tree != nil {
+		writeRules(b, opts.Tree())
+	}
+	if opts.RuleFiles != nil {
+		writeRuleFiles(b, opts.RuleFiles())
+	}
+	_ = b.Flush()
+}
+
+func writeStats(w http.ResponseWriter, opts *Options) {
+	writeText(w, http.StatusOK, "")
+	if opts.Stats == nil {
 		return
 	}
-	for _, r := range tree.Rules {
-		if r.Unlimited {
-			fmt.Fprintf(w, "%s: unlimited%s\n", r.Path, flagsOf(r))
-		}
-		for i := range r.Limits {
-			l := &r.Limits[i]
-			fmt.Fprintf(w, "%s: unit=%s requests_per_unit=%d%s%s\n",
-				r.Path, strings.ToUpper(l.Window.Unit.String()), l.Requests, flagsOf(r), extensionsOf(l))
-		}
-	}
-}
-
-func flagsOf(r *descriptor.Rule) string {
-	s := fmt.Sprintf(", shadow_mode: %t", r.Shadow)
-	if r.Quota {
-		s += ", quota_mode: true"
-	}
-	return s
-}
-
-func extensionsOf(l *descriptor.Limit) string {
-	var s string
-	if l.Window.Multiplier > 1 {
-		s += fmt.Sprintf(", unit_multiplier: %d", l.Window.Multiplier)
-	}
-	if l.Algorithm != descriptor.FixedWindow {
-		s += ", algorithm: " + l.Algorithm.String()
-	}
-	return s
+	b := bufio.NewWriter(w)
+	opts.Stats(b)
+	_ = b.Flush()
 }
 
 // writeRuleFiles writes the state of every rule file as comments, a line per file and a line per error.

@@ -15,6 +15,7 @@ import (
 type bounds struct {
 	descriptors int // per request
 	entries     int // per descriptor
+	text        int // bytes of a domain, a key or a value
 }
 
 // errMalformed is returned for bytes that are not a RateLimitRequest.
@@ -40,7 +41,8 @@ type decoder struct {
 	pos  int
 	end  int
 
-	limits bounds
+	limits  bounds
+	tooLong bool // why reading a text failed
 }
 
 func (d *decoder) request(req *limiter.Request) error {
@@ -52,7 +54,9 @@ func (d *decoder) request(req *limiter.Request) error {
 		}
 		switch {
 		case num == 1 && typ == protowire.BytesType:
-			req.Domain, ok = d.str()
+			if req.Domain, ok = d.str(); d.tooLong {
+				return fmt.Errorf("%w: domain: more than %d bytes", limiter.ErrInvalid, d.limits.text)
+			}
 		case num == 2 && typ == protowire.BytesType:
 			if len(req.Descriptors) >= d.limits.descriptors {
 				return fmt.Errorf("%w: descriptors: more than %d in one request", limiter.ErrInvalid, d.limits.descriptors)
@@ -106,6 +110,9 @@ func (d *decoder) descriptor(to *limiter.Descriptor, index int) error {
 			var e descriptor.Entry
 			if e, ok = d.entry(); ok {
 				to.Entries = append(to.Entries, e)
+			}
+			if d.tooLong {
+				return fmt.Errorf("%w: descriptors[%d].entries: a key or a value of more than %d bytes", limiter.ErrInvalid, index, d.limits.text)
 			}
 		case num == 2 && typ == protowire.BytesType:
 			to.HasOverride = true
@@ -172,8 +179,9 @@ func (d *decoder) override(to *limiter.Override) bool {
 			v, ok = d.varint()
 			to.Unit = int32(v)
 		case num == 3 && typ == protowire.BytesType:
-			// unit_multiplier came with Envoy 1.40. It is read, for a malformed one is an error, and not used.
+			v = uint64(to.Multiplier)
 			ok = d.wrapped(&v)
+			to.Multiplier = uint32(v)
 		default:
 			ok = d.skip(num, typ)
 		}
@@ -252,6 +260,10 @@ func (d *decoder) enter() (outer int, ok bool) {
 func (d *decoder) str() (string, bool) {
 	end, ok := d.length()
 	if !ok {
+		return "", false
+	}
+	if end-d.pos > d.limits.text {
+		d.tooLong = true
 		return "", false
 	}
 	s := d.text[d.pos:end]

@@ -11,6 +11,11 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
+const (
+	pingAfter   = 30 * time.Second // without a sign of life of a client
+	pingTimeout = 10 * time.Second // for its answer; then the connection is closed
+)
+
 // Tuned are the options that make grpc-go cheap for small messages; docs/performance.md has what they are worth. They
 // are exported so that a benchmark can compare like with like.
 //
@@ -26,10 +31,10 @@ func Tuned(workers uint32) []grpc.ServerOption {
 }
 
 func (s *Server) newGRPC(opts *Options) *grpc.Server {
-	limits := bounds{descriptors: opts.MaxDescriptors, entries: opts.MaxEntries}
 	all := append(Tuned(opts.StreamWorkers),
-		grpc.ForceServerCodecV2(newCodec(limits)),
+		grpc.ForceServerCodecV2(newCodec(opts.bounds())),
 		grpc.MaxRecvMsgSize(opts.MaxRecvMsgSize),
+		grpc.MaxConcurrentStreams(opts.MaxStreams), // 0 is no bound
 		grpc.MaxHeaderListSize(maxHeaderSize),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		// Envoy pings as often as its connection_keepalive says. grpc-go's default would cut it off.
@@ -37,8 +42,8 @@ func (s *Server) newGRPC(opts *Options) *grpc.Server {
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge:      opts.MaxConnectionAge,
 			MaxConnectionAgeGrace: opts.MaxConnectionAgeGrace,
-			Time:                  30 * time.Second,
-			Timeout:               10 * time.Second,
+			Time:                  pingAfter,
+			Timeout:               pingTimeout,
 		}),
 		grpc.ChainUnaryInterceptor(s.rescue.unary),
 		grpc.ChainStreamInterceptor(s.rescue.stream),
@@ -48,8 +53,15 @@ func (s *Server) newGRPC(opts *Options) *grpc.Server {
 	}
 	g := grpc.NewServer(append(all, opts.ServerOptions...)...)
 	registerRateLimit(g, &rateLimit{decider: opts.Decider, answers: &s.metrics.grpc, rescue: s.rescue})
-	adminv1.RegisterAdminServiceServer(g, &admin{ruleFiles: opts.RuleFiles, explain: opts.Explain})
 	healthv1.RegisterHealthServer(g, healthService{s.readiness.grpc, s.stopping})
+	reflection.Register(g)
+	return g
+}
+
+// newAdmin is the server of what only operators may ask. It has no listener: the debug listener hands it its calls.
+func (s *Server) newAdmin(opts *Options) *grpc.Server {
+	g := grpc.NewServer(grpc.ChainUnaryInterceptor(s.rescue.unary), grpc.ChainStreamInterceptor(s.rescue.stream))
+	adminv1.RegisterAdminServiceServer(g, &admin{ruleFiles: opts.RuleFiles, explain: opts.Explain})
 	reflection.Register(g)
 	return g
 }

@@ -9,8 +9,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-
-	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
 // healthNames are the services that gRPC health is asked for. They are always alike: "" is what Envoy and Kubernetes
@@ -19,7 +17,6 @@ var healthNames = []string{
 	"",
 	"ratelimit",
 	ratelimitv3.RateLimitService_ServiceDesc.ServiceName,
-	adminv1.AdminService_ServiceDesc.ServiceName,
 }
 
 // readiness is whether this server wants requests: one answer for gRPC health, /healthcheck and /readyz.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
@@ -15,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-var allNames = []string{"", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService", "ratelimitd.admin.v1.AdminService"}
+var allNames = []string{"", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"}
 
 func TestHealthAgreesEverywhere(t *testing.T) {
 	r := start(t, Options{})
@@ -94,54 +95,81 @@ func TestHealthWatch(t *testing.T) {
 	}
 }
 
-var services = []string{
-	"envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health",
-	"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection", "ratelimitd.admin.v1.AdminService",
+// reflected is a stream on which a server is asked for what it serves.
+type reflected struct {
+	t      *testing.T
+	stream reflectionv1.ServerReflection_ServerReflectionInfoClient
 }
 
-func TestReflection(t *testing.T) {
-	r := start(t, Options{})
-	stream, err := reflectionv1.NewServerReflectionClient(r.conn).ServerReflectionInfo(within(t))
+func reflect(t *testing.T, conn *grpc.ClientConn) *reflected {
+	t.Helper()
+	stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(within(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := func(req *reflectionv1.ServerReflectionRequest) *reflectionv1.ServerReflectionResponse {
-		t.Helper()
-		if err := stream.Send(req); err != nil {
-			t.Fatal(err)
-		}
-		resp, err := stream.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp
+	return &reflected{t, stream}
+}
+
+func (r *reflected) ask(req *reflectionv1.ServerReflectionRequest) *reflectionv1.ServerReflectionResponse {
+	r.t.Helper()
+	if err := r.stream.Send(req); err != nil {
+		r.t.Fatal(err)
 	}
+	resp, err := r.stream.Recv()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return resp
+}
+
+func (r *reflected) services() []string {
+	r.t.Helper()
 	var listed []string
-	for _, s := range ask(&reflectionv1.ServerReflectionRequest{
+	for _, s := range r.ask(&reflectionv1.ServerReflectionRequest{
 		MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{},
 	}).GetListServicesResponse().GetService() {
 		listed = append(listed, s.GetName())
 	}
 	slices.Sort(listed)
-	if !slices.Equal(listed, services) {
-		t.Errorf("services %q", listed)
+	return listed
+}
+
+// describes asks for the file of a symbol.
+func (r *reflected) describes(symbol string) {
+	r.t.Helper()
+	files := r.ask(&reflectionv1.ServerReflectionRequest{
+		MessageRequest: &reflectionv1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: symbol},
+	}).GetFileDescriptorResponse().GetFileDescriptorProto()
+	if len(files) == 0 {
+		r.t.Errorf("no file has %s", symbol)
+		return
 	}
-	for _, symbol := range []string{"envoy.service.ratelimit.v3.RateLimitService.ShouldRateLimit", "ratelimitd.admin.v1.AdminService"} {
-		files := ask(&reflectionv1.ServerReflectionRequest{
-			MessageRequest: &reflectionv1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: symbol},
-		}).GetFileDescriptorResponse().GetFileDescriptorProto()
-		if len(files) == 0 {
-			t.Errorf("no file has %s", symbol)
-			continue
-		}
-		var file descriptorpb.FileDescriptorProto
-		if err := proto.Unmarshal(files[0], &file); err != nil || len(file.GetService()) != 1 {
-			t.Errorf("the file of %s: %v, %v", symbol, file.GetName(), err)
-		}
+	var file descriptorpb.FileDescriptorProto
+	if err := proto.Unmarshal(files[0], &file); err != nil || len(file.GetService()) != 1 {
+		r.t.Errorf("the file of %s: %v, %v", symbol, file.GetName(), err)
 	}
-	if err := stream.CloseSend(); err != nil {
-		t.Fatal(err)
+}
+
+func (r *reflected) close() {
+	r.t.Helper()
+	if err := r.stream.CloseSend(); err != nil {
+		r.t.Fatal(err)
 	}
+}
+
+var services = []string{
+	"envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health",
+	"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection",
+}
+
+func TestReflection(t *testing.T) {
+	r := start(t, Options{})
+	asked := reflect(t, r.conn)
+	if got := asked.services(); !slices.Equal(got, services) {
+		t.Errorf("services %q", got)
+	}
+	asked.describes("envoy.service.ratelimit.v3.RateLimitService.ShouldRateLimit")
+	asked.close()
 
 	alpha, err := reflectionv1alpha.NewServerReflectionClient(r.conn).ServerReflectionInfo(within(t))
 	if err != nil {

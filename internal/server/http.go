@@ -20,7 +20,7 @@ func (s *Server) newHTTP(opts *Options) *http.Server {
 	mux := http.NewServeMux()
 	mux.Handle("/json", &jsonHandler{
 		decider: opts.Decider,
-		limits:  bounds{descriptors: opts.MaxDescriptors, entries: opts.MaxEntries},
+		limits:  opts.bounds(),
 		maxBody: int64(opts.MaxRecvMsgSize),
 		failure: opts.failureStatus(),
 		answers: &s.metrics.json,

@@ -130,6 +130,32 @@ func TestMetricsAreServed(t *testing.T) {
 	}
 }
 
+// Codes that cannot happen have no series; those that can are there before they do.
+func TestSeriesOfCodes(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	r := start(t, Options{Metrics: registry, MetricsHandler: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), MaxRecvMsgSize: 100})
+	series := func() int {
+		t.Helper()
+		_, body := get(t, r.HTTPAddr, "/metrics")
+		return strings.Count(body, "\nratelimitd_requests_total{")
+	}
+	if n := series(); n != 12 {
+		t.Errorf("%d series", n)
+	}
+	large := smallRequest()
+	large.Domain = strings.Repeat("d", 100)
+	if _, err := r.rateLimit().ShouldRateLimit(within(t), large); err == nil {
+		t.Fatal("a message that is too large was taken")
+	}
+	checkMetrics(t, registry, map[string]float64{
+		`ratelimitd_requests_total{code=ResourceExhausted transport=grpc}`: 1,
+		`ratelimitd_requests_total{code=Unavailable transport=json}`:       0,
+	})
+	if n := series(); n != 13 {
+		t.Errorf("%d series after another code", n)
+	}
+}
+
 func TestUnknownPathsAreNotFound(t *testing.T) {
 	r := start(t, Options{})
 	for _, path := range []string{"/", "/metrics", "/rlconfig", "/debug/pprof/"} {
@@ -150,10 +176,23 @@ func TestDebug(t *testing.T) {
 	shadow.Shadow, shadow.Quota = true, true
 	bucket := rule("b", descriptor.Second, 1)
 	bucket.Limits[0].Window.Multiplier, bucket.Limits[0].Algorithm, bucket.Limits[0].Burst = 30, descriptor.TokenBucket, 1
+	leaky := rule("l", descriptor.Second, 1)
+	leaky.OnError = descriptor.OnErrorDeny
+	leaky.Limits[0] = descriptor.Limit{Requests: 2, Window: descriptor.Window{Unit: descriptor.Second}, Algorithm: descriptor.LeakyBucket, NoDelay: 5, Lease: true}
+	several := rule("", descriptor.Second, 1)
+	several.Limits[0].Name, several.Limits[0].CountDenied, several.Limits[0].FirstHit = "short", descriptor.DeniedDrop, true
+	several.Limits = append(several.Limits,
+		descriptor.Limit{Name: "long", Requests: 9, Window: descriptor.Window{Unit: descriptor.Month, Location: time.UTC}},
+		descriptor.Limit{Name: "smooth", Requests: 9, Window: descriptor.Window{Unit: descriptor.Hour}, Algorithm: descriptor.SlidingWindow, Precision: 3},
+		descriptor.Limit{Name: "steps", Requests: 9, Window: descriptor.Window{Unit: descriptor.Hour}, Algorithm: descriptor.TokenBucket, Interval: true})
+	families := descriptor.HeadersIETF | descriptor.HeadersRetryAfter
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "edge", Children: []descriptor.NodeSpec{
 		{Key: "path", Value: "/a", Rule: rule("", descriptor.Minute, 10), Children: []descriptor.NodeSpec{{Key: "user", Rule: shadow}}},
 		{Key: "bucket", Rule: bucket},
 		{Key: "free", Rule: &descriptor.Rule{Unlimited: true}},
+	}}, {Name: "more", Admission: descriptor.AllOrNothing, OnError: descriptor.OnErrorAllow, Headers: &families, Children: []descriptor.NodeSpec{
+		{Key: "ip", Kind: descriptor.MatchCIDR, Value: "10.0.0.0/8", Rule: leaky},
+		{Key: "ip", Kind: descriptor.MatchValues, Values: []string{"a", "b"}, Rule: several},
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -171,8 +210,14 @@ func TestDebug(t *testing.T) {
 	})
 	want := `edge.path_/a: unit=MINUTE requests_per_unit=10, shadow_mode: false
 edge.path_/a.user: unit=WEEK requests_per_unit=7, shadow_mode: true, quota_mode: true
-edge.bucket: unit=SECOND requests_per_unit=1, shadow_mode: false, unit_multiplier: 30, algorithm: token_bucket
+edge.bucket: unit=SECOND requests_per_unit=1, shadow_mode: false, unit_multiplier: 30, algorithm: token_bucket, burst: 1
 edge.free: unlimited, shadow_mode: false
+# domain more, admission: all_or_nothing, on_error: allow, headers: [ietf, retry-after]
+more.ip_10.0.0.0/8: unit=SECOND requests_per_unit=2, shadow_mode: false, on_error: deny, algorithm: leaky_bucket, burst: 0, nodelay: 5, lease: true
+more.ip_a,b: unit=SECOND requests_per_unit=1, shadow_mode: false, align: first_hit, count_denied: false, name: short
+more.ip_a,b: unit=MONTH requests_per_unit=9, shadow_mode: false, calendar: UTC, name: long
+more.ip_a,b: unit=HOUR requests_per_unit=9, shadow_mode: false, algorithm: sliding_window, precision: 3, name: smooth
+more.ip_a,b: unit=HOUR requests_per_unit=9, shadow_mode: false, algorithm: token_bucket, burst: 9, refill: interval, name: steps
 # a.yaml: loaded since 2026-01-02T03:04:05Z, 4 rules, domains: edge, more
 # z.yaml: stale since 2026-01-02T03:04:05Z, 2 rules, domains: z
 #   z.yaml:3:5: unknown key more

@@ -68,7 +68,7 @@ func (h *jsonHandler) decide(w http.ResponseWriter, r *http.Request, now time.Ti
 	if err := decodeRequest(data, &req, h.limits); err != nil {
 		return nil, err
 	}
-	if err := h.decider.Decide(r.Context(), now, &req, d); err != nil {
+	if err := h.decider.Decide(withCaller(r), now, &req, d); err != nil {
 		return nil, err
 	}
 	var out ratelimitv3.RateLimitResponse

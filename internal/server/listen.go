@@ -1,40 +1,124 @@
 package server
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
 )
+
+// maxDebugConnections bounds the debug listener, which people use.
+const maxDebugConnections = 100
 
 // listeners are open before anything is served, so that a port that is taken is an error at start.
 type listeners struct {
-	grpc, http, debug net.Listener
+	grpc, http net.Listener
+	debug      net.Listener // nil if there is neither debug nor admin
 }
 
-func listen(opts *Options) (_ listeners, err error) {
+func listen(opts *Options, m *metrics) (_ listeners, err error) {
 	var l listeners
 	defer func() {
 		if err != nil {
 			l.close()
 		}
 	}()
-	if l.grpc, err = open("gRPC", opts.GRPCAddr); err != nil {
+	tcp := func(what, address string, giveUp time.Duration) (net.Listener, error) {
+		return open(what, address, opts.ReusePort, giveUp)
+	}
+	if opts.GRPCSocket != "" {
+		l.grpc, err = openSocket("gRPC", opts.GRPCSocket, opts.GRPCSocketMode)
+	} else {
+		l.grpc, err = tcp("gRPC", opts.GRPCAddr, pingTimeout)
+	}
+	if err != nil {
 		return l, err
 	}
-	if l.http, err = open("HTTP", opts.HTTPAddr); err != nil {
+	if l.http, err = tcp("HTTP", opts.HTTPAddr, 0); err != nil {
 		return l, err
 	}
-	if l.debug, err = open("debug", opts.DebugAddr); err != nil {
+	l.grpc = bound(l.grpc, "grpc", opts.MaxConnections, m, opts.Log)
+	l.http = bound(l.http, "http", opts.MaxConnections, m, opts.Log)
+	if opts.NoDebug && opts.NoAdmin {
+		return l, nil
+	}
+	if l.debug, err = tcp("debug", opts.DebugAddr, 0); err != nil {
 		return l, err
 	}
+	l.debug = bound(l.debug, "debug", maxDebugConnections, m, opts.Log)
 	return l, nil
 }
 
-func open(what, address string) (net.Listener, error) {
-	l, err := net.Listen("tcp", address)
+// open listens on TCP. Connections on which nothing that was sent is acknowledged for as long as giveUp end; 0 leaves
+// that to the system.
+func open(what, address string, reusePort bool, giveUp time.Duration) (net.Listener, error) {
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		if reusePort {
+			if err := sharePort(c); err != nil {
+				return err
+			}
+		}
+		if giveUp > 0 {
+			return giveUpAfter(giveUp, c)
+		}
+		return nil
+	}}
+	l, err := config.Listen(context.Background(), "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listen for %s on %s: %w", what, address, err)
 	}
 	return l, nil
+}
+
+// openSocket listens on a unix socket. A file that a dead process has left there is removed; one on which somebody
+// listens is not, and neither is a file that is no socket. The file goes when the listener is closed. A mode of 0 leaves
+// what the umask gives.
+func openSocket(what, path string, mode fs.FileMode) (_ net.Listener, err error) {
+	failed := func(err error) error { return fmt.Errorf("listen for %s on unix socket %s: %w", what, path, err) }
+	abstract := strings.HasPrefix(path, "@") // has no file
+	if !abstract {
+		if err := removeStale(path); err != nil {
+			return nil, failed(err)
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, failed(err)
+	}
+	if mode != 0 && !abstract {
+		if err := os.Chmod(path, mode); err != nil {
+			_ = l.Close()
+			return nil, failed(err)
+		}
+	}
+	return l, nil
+}
+
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return errors.New("there is a file that is no socket")
+	}
+	conn, err := net.Dial("unix", path)
+	if err == nil {
+		_ = conn.Close()
+		return syscall.EADDRINUSE
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return err // who knows whether somebody listens
+	}
+	return os.Remove(path)
 }
 
 func (l *listeners) close() {

@@ -7,17 +7,25 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// metrics count answers and how long they took. The handles are resolved once: a call looks nothing up.
+// metrics count answers and how long they took, and connections. The handles that a call needs are resolved once.
 type metrics struct {
 	grpc, json answers
 	panics     prometheus.Counter
+
+	connections        *prometheus.GaugeVec
+	connectionsRefused *prometheus.CounterVec
 }
 
 // answers are those that were given over one transport.
 type answers struct {
 	duration prometheus.Observer
-	byCode   [codes.Unauthenticated + 1]prometheus.Counter
+	byCode   [codes.Unauthenticated + 1]prometheus.Counter // nil where a code is not expected
+	others   *prometheus.CounterVec                        // by code; what an interceptor or grpc-go itself came up with
 }
+
+// expected are the codes that a request may be answered with: their series are there from the start, so that the first
+// failure is seen as an increase.
+var expected = []codes.Code{codes.OK, codes.Canceled, codes.InvalidArgument, codes.DeadlineExceeded, codes.Internal, codes.Unavailable}
 
 func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 	durations := prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -29,23 +37,34 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		Name: "ratelimitd_requests_total",
 		Help: "Requests answered, by gRPC code.",
 	}, []string{"transport", "code"})
-	m := &metrics{panics: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "ratelimitd_panics_total",
-		Help: "Requests whose handling panicked.",
-	})}
+	m := &metrics{
+		panics: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "ratelimitd_panics_total",
+			Help: "Requests whose handling panicked.",
+		}),
+		connections: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "ratelimitd_connections",
+			Help: "Open connections, by listener.",
+		}, []string{"listener"}),
+		connectionsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ratelimitd_connections_refused_total",
+			Help: "Connections that were closed at once because there were too many, by listener.",
+		}, []string{"listener"}),
+	}
 	for _, a := range []struct {
 		of        *answers
 		transport string
 	}{{&m.grpc, "grpc"}, {&m.json, "json"}} {
 		a.of.duration = durations.WithLabelValues(a.transport)
-		for code := range a.of.byCode {
-			a.of.byCode[code] = counts.WithLabelValues(a.transport, codes.Code(code).String())
+		a.of.others = counts.MustCurryWith(prometheus.Labels{"transport": a.transport})
+		for _, code := range expected {
+			a.of.byCode[code] = a.of.others.WithLabelValues(code.String())
 		}
 	}
 	if registry == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{durations, counts, m.panics} {
+	for _, c := range []prometheus.Collector{durations, counts, m.panics, m.connections, m.connectionsRefused} {
 		if err := registry.Register(c); err != nil {
 			return nil, err
 		}
@@ -58,5 +77,12 @@ func (a *answers) observe(start time.Time, code codes.Code) {
 	if !start.IsZero() {
 		a.duration.Observe(time.Since(start).Seconds())
 	}
-	a.byCode[min(int(code), len(a.byCode)-1)].Inc()
+	if int(code) >= len(a.byCode) {
+		code = codes.Unknown
+	}
+	if counter := a.byCode[code]; counter != nil {
+		counter.Inc()
+		return
+	}
+	a.others.WithLabelValues(code.String()).Inc()
 }

@@ -149,8 +149,12 @@ func TestLargeRequests(t *testing.T) {
 			Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: strings.Repeat("k", size), Value: "v"}},
 		}}}
 	}
-	if _, err := r.rateLimit().ShouldRateLimit(within(t), huge(1<<20)); err != nil {
-		t.Errorf("a key of a megabyte: %v", err)
+	if _, err := r.rateLimit().ShouldRateLimit(within(t), huge(64<<10)); err != nil {
+		t.Errorf("a key of 64 KiB: %v", err)
+	}
+	_, err = r.rateLimit().ShouldRateLimit(within(t), huge(64<<10+1))
+	if s := status.Convert(err); s.Code() != codes.InvalidArgument || !strings.Contains(s.Message(), "a key or a value of more than 65536 bytes") {
+		t.Errorf("a longer key: %v", err)
 	}
 	if _, err := r.rateLimit().ShouldRateLimit(within(t), huge(5<<20)); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a key of five megabytes: %v", err)
@@ -215,7 +219,7 @@ func checkMetrics(t *testing.T, registry *prometheus.Registry, want map[string]f
 				}
 				name += "{" + strings.Join(all, " ") + "}"
 			}
-			got[name] = m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			got[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 		}
 	}
 	for name, n := range want {

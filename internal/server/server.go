@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -24,7 +25,16 @@ type Options struct {
 
 	GRPCAddr  string // host:port of gRPC; default ":8081"
 	HTTPAddr  string // host:port of /json, probes and metrics; default ":8080"
-	DebugAddr string // host:port of /rlconfig, /stats and profiles; default "127.0.0.1:6070"
+	DebugAddr string // host:port of /rlconfig, /stats, profiles and the admin service; default "127.0.0.1:6070"
+
+	// GRPCSocket is the path of a unix socket that gRPC listens on instead of GRPCAddr; one that begins with @ is
+	// abstract. GRPCSocketMode is what its file may be used by; 0 leaves what the umask gives.
+	GRPCSocket     string
+	GRPCSocketMode fs.FileMode
+
+	ReusePort bool // other processes of this user may listen on the same ports, and share the connections
+	NoDebug   bool // no HTTP on DebugAddr
+	NoAdmin   bool // no admin service on DebugAddr; without both, nothing listens there
 
 	// What the admin service and /rlconfig show. Where one is nil, so much is not shown.
 	RuleFiles func() []descriptor.FileStatus
@@ -35,10 +45,19 @@ type Options struct {
 	Metrics        prometheus.Registerer // where the server's own metrics are registered; nil: nowhere
 	Stats          func(io.Writer)       // writes what /stats shows, lines of "name: value"
 	Log            *slog.Logger          // default slog.Default()
+	LogLevel       LogLevel              // what /loglevel shows and changes; nil: there is none
+	Tracer         Tracer                // records decisions; nil: nobody does
 
-	MaxRecvMsgSize int // bytes of one request; default 4 MiB
-	MaxDescriptors int // per request; default 256
-	MaxEntries     int // per descriptor; default 256
+	// RefusalLogs is how many refusals are written to the log per second at most, each with rule, entries and wait;
+	// default 0: none. Entries are what callers send: they may be names of people.
+	RefusalLogs int
+
+	MaxRecvMsgSize int    // bytes of one request; default 4 MiB
+	MaxDescriptors int    // per request; default 256
+	MaxEntries     int    // per descriptor; default 256
+	MaxTextSize    int    // bytes of a domain, a key or a value; default 64 KiB, more than Envoy lets all headers have
+	MaxConnections int    // of gRPC, and of HTTP as many again; default 10,000
+	MaxStreams     uint32 // calls at once on one gRPC connection; default 0: as many as the caller likes
 
 	MaxConnectionAge      time.Duration // after which a gRPC client is asked to connect anew; default 24 h
 	MaxConnectionAgeGrace time.Duration // how long its calls may then go on; default 1 h
@@ -62,6 +81,8 @@ func (o *Options) setDefaults() {
 	defaultTo(&o.MaxRecvMsgSize, 4<<20)
 	defaultTo(&o.MaxDescriptors, 256)
 	defaultTo(&o.MaxEntries, 256)
+	defaultTo(&o.MaxTextSize, 64<<10)
+	defaultTo(&o.MaxConnections, 10_000)
 	defaultTo(&o.MaxConnectionAge, 24*time.Hour)
 	defaultTo(&o.MaxConnectionAgeGrace, time.Hour)
 	defaultTo(&o.StreamWorkers, 128)
@@ -78,6 +99,10 @@ func defaultTo[T comparable](field *T, value T) {
 	}
 }
 
+func (o *Options) bounds() bounds {
+	return bounds{descriptors: o.MaxDescriptors, entries: o.MaxEntries, text: o.MaxTextSize}
+}
+
 func (o *Options) failureStatus() int {
 	if o.JSONBadRequestOnFailure {
 		return http.StatusBadRequest
@@ -87,12 +112,14 @@ func (o *Options) failureStatus() int {
 
 // Server answers callers on three listeners.
 type Server struct {
-	// Where it listens, with the ports that the system chose for port 0.
+	// Where it listens, with the ports that the system chose for port 0. DebugAddr is nil if nothing listens there.
 	GRPCAddr, HTTPAddr, DebugAddr net.Addr
 
-	listeners   listeners
-	grpc        *grpc.Server
-	http, debug *http.Server
+	listeners listeners
+	grpc      *grpc.Server
+	http      *http.Server
+	debug     *http.Server // nil if nothing listens there
+	admin     *grpc.Server // answers on debug; nil: there is none
 
 	readiness *readiness
 	metrics   *metrics
@@ -116,14 +143,14 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	l, err := listen(&opts)
+	l, err := listen(&opts, m)
 	if err != nil {
 		return nil, err
 	}
+	opts.Decider = watched(&opts)
 	s := &Server{
 		GRPCAddr:    l.grpc.Addr(),
 		HTTPAddr:    l.http.Addr(),
-		DebugAddr:   l.debug.Addr(),
 		listeners:   l,
 		readiness:   newReadiness(),
 		metrics:     m,
@@ -135,8 +162,26 @@ func New(opts Options) (*Server, error) {
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.grpc = s.newGRPC(&opts)
 	s.http = s.newHTTP(&opts)
-	s.debug = s.newDebug(&opts)
+	if l.debug != nil {
+		s.DebugAddr = l.debug.Addr()
+		if !opts.NoAdmin {
+			s.admin = s.newAdmin(&opts)
+		}
+		s.debug = s.newDebug(&opts)
+	}
 	return s, nil
+}
+
+// watched is the decider with all that looks on: nothing, unless it is asked for.
+func watched(o *Options) Decider {
+	d := o.Decider
+	if o.RefusalLogs > 0 {
+		d = &refusals{Decider: d, perSecond: int64(o.RefusalLogs), log: o.Log, explain: o.Explain}
+	}
+	if o.Tracer != nil {
+		d = &traced{Decider: d, tracer: o.Tracer}
+	}
+	return d
 }
 
 // SetServing says whether this server wants requests. It drives gRPC health, /healthcheck and /readyz alike. Once Run is
@@ -150,7 +195,9 @@ func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.serve("gRPC", s.grpc.Serve, s.listeners.grpc) })
 	g.Go(func() error { return s.serve("HTTP", s.http.Serve, s.listeners.http) })
-	g.Go(func() error { return s.serve("debug", s.debug.Serve, s.listeners.debug) })
+	if s.debug != nil {
+		g.Go(func() error { return s.serve("debug", s.debug.Serve, s.listeners.debug) })
+	}
 	g.Go(func() error {
 		<-ctx.Done()
 		s.drain()
@@ -180,8 +227,13 @@ func (s *Server) drain() {
 	var g errgroup.Group
 	g.Go(func() error { s.stopGRPC(ctx); return nil })
 	g.Go(func() error { s.stopHTTP(ctx, "HTTP", s.http); return nil })
-	g.Go(func() error { s.stopHTTP(ctx, "debug", s.debug); return nil })
+	if s.debug != nil {
+		g.Go(func() error { s.stopHTTP(ctx, "debug", s.debug); return nil })
+	}
 	_ = g.Wait()
+	if s.admin != nil {
+		s.admin.Stop() // its calls were the debug listener's
+	}
 }
 
 func (s *Server) stopGRPC(ctx context.Context) {
@@ -205,4 +257,7 @@ func (s *Server) Close() {
 	s.stop()
 	s.listeners.close()
 	s.grpc.Stop()
+	if s.admin != nil {
+		s.admin.Stop()
+	}
 }

@@ -55,10 +55,11 @@ func failWith(err error) decider {
 // running is a server under test.
 type running struct {
 	*Server
-	conn *grpc.ClientConn
-	stop context.CancelFunc
-	done chan error // what Run returned
-	log  *lockedBuffer
+	conn  *grpc.ClientConn // to gRPC
+	admin *grpc.ClientConn // to the admin service; nil if nothing listens there
+	stop  context.CancelFunc
+	done  chan error // what Run returned
+	log   *lockedBuffer
 }
 
 func (r *running) rateLimit() ratelimitv3.RateLimitServiceClient {
@@ -72,17 +73,25 @@ func start(t testing.TB, opts Options) *running {
 	}
 	log := &lockedBuffer{}
 	opts.Log = slog.New(slog.NewTextHandler(log, nil))
-	opts.GRPCAddr, opts.HTTPAddr, opts.DebugAddr = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
+	for _, addr := range []*string{&opts.GRPCAddr, &opts.HTTPAddr, &opts.DebugAddr} {
+		defaultTo(addr, "127.0.0.1:0")
+	}
 	s, err := New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	r := &running{Server: s, stop: stop, done: make(chan error, 1), log: log, conn: dial(t, s.GRPCAddr)}
+	if s.DebugAddr != nil {
+		r.admin = dial(t, s.DebugAddr)
+	}
 	s.SetServing(true)
 	go func() { r.done <- s.Run(ctx); close(r.done) }()
 	t.Cleanup(func() {
 		_ = r.conn.Close()
+		if r.admin != nil {
+			_ = r.admin.Close()
+		}
 		stop()
 		if err := <-r.done; err != nil {
 			t.Errorf("Run: %v", err)
@@ -93,7 +102,11 @@ func start(t testing.TB, opts Options) *running {
 
 func dial(t testing.TB, to net.Addr, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient(to.String(), append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	target := to.String()
+	if to.Network() == "unix" {
+		target = "unix:" + target
+	}
+	conn, err := grpc.NewClient(target, append([]grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

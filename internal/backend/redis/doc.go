@@ -1,8 +1,10 @@
 // Package redis keeps counters in Redis, where any number of processes share them.
 //
-// It owns the store (store.go: one EVALSHA per request), what goes to the script and comes back (call.go), how a
-// counter is kept there (state.go), and how a connection is made (dial.go). A Store may be used by any number of
-// goroutines.
+// It owns the store (store.go), the round trips that requests in flight share (flush.go), what goes to the script and
+// comes back (call.go), how a counter is kept there (state.go) and in which slot of a cluster (slot.go), how a connection
+// is made (dial.go: where to in dial_address.go, as whom in dial_auth.go and dial_tls.go, what must not happen on it in
+// dial_conn.go and dial_hook.go), when a node is left alone (breaker.go), and a second Redis for limits per second
+// (per_second.go). A Store may be used by any number of goroutines.
 //
 // The scripts (package scripts) decide which takes add their hits, in one atomic step, and answer with the states they
 // saw and their time. The outcomes are found by running backend.Settle on those states: the memory store does the same,
@@ -34,5 +36,5 @@
 // counts as nothing, and the next hit that is counted replaces it: somebody else's mistake does not block a limit for
 // ever.
 //
-// It does not put several requests into one round trip, break circuits or answer by on_error.
+// It does not answer by on_error: that is the limiter's.
 package redis

@@ -94,6 +94,12 @@ const (
 	MatchKind_MATCH_KIND_WILDCARD MatchKind = 2
 	// The rule names the key alone: any value.
 	MatchKind_MATCH_KIND_ANY MatchKind = 3
+	// The value is in the rule's list.
+	MatchKind_MATCH_KIND_VALUES MatchKind = 4
+	// The value is an address in the rule's network, and no smaller network holds it.
+	MatchKind_MATCH_KIND_CIDR MatchKind = 5
+	// The rule's expression matches the whole value.
+	MatchKind_MATCH_KIND_REGEX MatchKind = 6
 )
 
 // Enum value maps for MatchKind.
@@ -103,12 +109,18 @@ var (
 		1: "MATCH_KIND_EXACT",
 		2: "MATCH_KIND_WILDCARD",
 		3: "MATCH_KIND_ANY",
+		4: "MATCH_KIND_VALUES",
+		5: "MATCH_KIND_CIDR",
+		6: "MATCH_KIND_REGEX",
 	}
 	MatchKind_value = map[string]int32{
 		"MATCH_KIND_UNSPECIFIED": 0,
 		"MATCH_KIND_EXACT":       1,
 		"MATCH_KIND_WILDCARD":    2,
 		"MATCH_KIND_ANY":         3,
+		"MATCH_KIND_VALUES":      4,
+		"MATCH_KIND_CIDR":        5,
+		"MATCH_KIND_REGEX":       6,
 	}
 )
 
@@ -516,7 +528,9 @@ type Rule struct {
 	// The metric is named by the entries of the request.
 	DetailedMetric bool `protobuf:"varint,8,opt,name=detailed_metric,json=detailedMetric,proto3" json:"detailed_metric,omitempty"`
 	// Where the rule is written.
-	Position      *Position `protobuf:"bytes,9,opt,name=position,proto3" json:"position,omitempty"`
+	Position *Position `protobuf:"bytes,9,opt,name=position,proto3" json:"position,omitempty"`
+	// What happens when the counters cannot be read, as rule files write it; empty if the domain or the server decides.
+	OnError       string `protobuf:"bytes,10,opt,name=on_error,json=onError,proto3" json:"on_error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -614,6 +628,13 @@ func (x *Rule) GetPosition() *Position {
 	return nil
 }
 
+func (x *Rule) GetOnError() string {
+	if x != nil {
+		return x.OnError
+	}
+	return ""
+}
+
 // Limit is so many requests per window, and the counter that holds it for this descriptor.
 type Limit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -632,7 +653,21 @@ type Limit struct {
 	// The time zone whose calendar the windows follow; empty if they follow the clock.
 	Calendar string `protobuf:"bytes,7,opt,name=calendar,proto3" json:"calendar,omitempty"`
 	// The identity of the counter that this descriptor is counted in.
-	CounterKey    []byte `protobuf:"bytes,8,opt,name=counter_key,json=counterKey,proto3" json:"counter_key,omitempty"`
+	CounterKey []byte `protobuf:"bytes,8,opt,name=counter_key,json=counterKey,proto3" json:"counter_key,omitempty"`
+	// How much a token bucket holds, or how many may wait in a leaky bucket; 0 for other algorithms.
+	Burst uint32 `protobuf:"varint,9,opt,name=burst,proto3" json:"burst,omitempty"`
+	// How a token bucket is refilled: "greedy" or "interval"; empty for other algorithms.
+	Refill string `protobuf:"bytes,10,opt,name=refill,proto3" json:"refill,omitempty"`
+	// Where windows start: "clock" or "first_hit"; empty where there is no choice.
+	Align string `protobuf:"bytes,11,opt,name=align,proto3" json:"align,omitempty"`
+	// How many sub-windows a sliding window is made of; 0 for other algorithms.
+	Precision uint32 `protobuf:"varint,12,opt,name=precision,proto3" json:"precision,omitempty"`
+	// How many of those that wait in a leaky bucket pass at once, or "all"; empty for other algorithms.
+	Nodelay string `protobuf:"bytes,13,opt,name=nodelay,proto3" json:"nodelay,omitempty"`
+	// Whether permits may be taken in batches and decided on locally.
+	Lease bool `protobuf:"varint,14,opt,name=lease,proto3" json:"lease,omitempty"`
+	// Whether refused hits count too; absent if the algorithm and the domain's admission decide.
+	CountDenied   *bool `protobuf:"varint,15,opt,name=count_denied,json=countDenied,proto3,oneof" json:"count_denied,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -721,6 +756,55 @@ func (x *Limit) GetCounterKey() []byte {
 		return x.CounterKey
 	}
 	return nil
+}
+
+func (x *Limit) GetBurst() uint32 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
+func (x *Limit) GetRefill() string {
+	if x != nil {
+		return x.Refill
+	}
+	return ""
+}
+
+func (x *Limit) GetAlign() string {
+	if x != nil {
+		return x.Align
+	}
+	return ""
+}
+
+func (x *Limit) GetPrecision() uint32 {
+	if x != nil {
+		return x.Precision
+	}
+	return 0
+}
+
+func (x *Limit) GetNodelay() string {
+	if x != nil {
+		return x.Nodelay
+	}
+	return ""
+}
+
+func (x *Limit) GetLease() bool {
+	if x != nil {
+		return x.Lease
+	}
+	return false
+}
+
+func (x *Limit) GetCountDenied() bool {
+	if x != nil && x.CountDenied != nil {
+		return *x.CountDenied
+	}
+	return false
 }
 
 // Position is a place in a rule file.
@@ -856,7 +940,8 @@ type Candidate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The way in which this candidate is matched.
 	Kind MatchKind `protobuf:"varint,1,opt,name=kind,proto3,enum=ratelimitd.admin.v1.MatchKind" json:"kind,omitempty"`
-	// The value as the rule file writes it; empty if it names the key alone, or where no exact value is the entry's.
+	// The value as the rule file writes it; empty if it names the key alone, or where one candidate stands for all rules
+	// that are matched in this way.
 	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	// Whether this candidate was taken.
 	Matched bool `protobuf:"varint,3,opt,name=matched,proto3" json:"matched,omitempty"`
@@ -949,7 +1034,7 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\fdomain_known\x18\x01 \x01(\bR\vdomainKnown\x12-\n" +
 	"\x04rule\x18\x02 \x01(\v2\x19.ratelimitd.admin.v1.RuleR\x04rule\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x122\n" +
-	"\x06levels\x18\x04 \x03(\v2\x1a.ratelimitd.admin.v1.LevelR\x06levels\"\xc0\x02\n" +
+	"\x06levels\x18\x04 \x03(\v2\x1a.ratelimitd.admin.v1.LevelR\x06levels\"\xdb\x02\n" +
 	"\x04Rule\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x122\n" +
@@ -961,7 +1046,9 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"quota_mode\x18\x06 \x01(\bR\tquotaMode\x12\x1a\n" +
 	"\breplaces\x18\a \x03(\tR\breplaces\x12'\n" +
 	"\x0fdetailed_metric\x18\b \x01(\bR\x0edetailedMetric\x129\n" +
-	"\bposition\x18\t \x01(\v2\x1d.ratelimitd.admin.v1.PositionR\bposition\"\x92\x02\n" +
+	"\bposition\x18\t \x01(\v2\x1d.ratelimitd.admin.v1.PositionR\bposition\x12\x19\n" +
+	"\bon_error\x18\n" +
+	" \x01(\tR\aonError\"\xdd\x03\n" +
 	"\x05Limit\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
 	"\x11requests_per_unit\x18\x02 \x01(\rR\x0frequestsPerUnit\x12\x12\n" +
@@ -971,7 +1058,16 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\talgorithm\x18\x06 \x01(\tR\talgorithm\x12\x1a\n" +
 	"\bcalendar\x18\a \x01(\tR\bcalendar\x12\x1f\n" +
 	"\vcounter_key\x18\b \x01(\fR\n" +
-	"counterKey\"J\n" +
+	"counterKey\x12\x14\n" +
+	"\x05burst\x18\t \x01(\rR\x05burst\x12\x16\n" +
+	"\x06refill\x18\n" +
+	" \x01(\tR\x06refill\x12\x14\n" +
+	"\x05align\x18\v \x01(\tR\x05align\x12\x1c\n" +
+	"\tprecision\x18\f \x01(\rR\tprecision\x12\x18\n" +
+	"\anodelay\x18\r \x01(\tR\anodelay\x12\x14\n" +
+	"\x05lease\x18\x0e \x01(\bR\x05lease\x12&\n" +
+	"\fcount_denied\x18\x0f \x01(\bH\x00R\vcountDenied\x88\x01\x01B\x0f\n" +
+	"\r_count_denied\"J\n" +
 	"\bPosition\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x12\n" +
 	"\x04line\x18\x02 \x01(\rR\x04line\x12\x16\n" +
@@ -991,12 +1087,15 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\x1bRULE_FILE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16RULE_FILE_STATE_LOADED\x10\x01\x12\x19\n" +
 	"\x15RULE_FILE_STATE_STALE\x10\x02\x12\x1c\n" +
-	"\x18RULE_FILE_STATE_REJECTED\x10\x03*j\n" +
+	"\x18RULE_FILE_STATE_REJECTED\x10\x03*\xac\x01\n" +
 	"\tMatchKind\x12\x1a\n" +
 	"\x16MATCH_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10MATCH_KIND_EXACT\x10\x01\x12\x17\n" +
 	"\x13MATCH_KIND_WILDCARD\x10\x02\x12\x12\n" +
-	"\x0eMATCH_KIND_ANY\x10\x032\xcc\x01\n" +
+	"\x0eMATCH_KIND_ANY\x10\x03\x12\x15\n" +
+	"\x11MATCH_KIND_VALUES\x10\x04\x12\x13\n" +
+	"\x0fMATCH_KIND_CIDR\x10\x05\x12\x14\n" +
+	"\x10MATCH_KIND_REGEX\x10\x062\xcc\x01\n" +
 	"\fAdminService\x12f\n" +
 	"\rListRuleFiles\x12).ratelimitd.admin.v1.ListRuleFilesRequest\x1a*.ratelimitd.admin.v1.ListRuleFilesResponse\x12T\n" +
 	"\aExplain\x12#.ratelimitd.admin.v1.ExplainRequest\x1a$.ratelimitd.admin.v1.ExplainResponseBDZBgithub.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1;adminv1b\x06proto3"
@@ -1061,6 +1160,7 @@ func file_ratelimitd_admin_v1_admin_proto_init() {
 	if File_ratelimitd_admin_v1_admin_proto != nil {
 		return
 	}
+	file_ratelimitd_admin_v1_admin_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+
+	"github.com/ratelimitd/ratelimitd/internal/ruletest"
+)
+
+// testCommand is the subcommand that runs unit tests for rules.
+type testCommand struct {
+	Paths []string `arg:"" optional:"" name:"path" help:"Test files (*_test.yaml), or folders that are searched for them. Default: config/domains."`
+
+	Match       string  `name:"run" placeholder:"REGEXP" help:"Run the cases that this matches, of \"FILE: NAME\"."`
+	Output      string  `enum:"text,json" default:"text" help:"text or json."`
+	JUnit       string  `name:"junit" placeholder:"FILE" help:"Also write JUnit XML to this file."`
+	Coverage    bool    `help:"List the rules that no test reaches."`
+	MinCoverage float64 `placeholder:"PERCENT" help:"Fail if the tests reach fewer of the rules."`
+	Verbose     bool    `short:"v" help:"List the cases that pass, too."`
+	Color       string  `enum:"auto,always,never" default:"auto" help:"auto: on a terminal, unless NO_COLOR is set."`
+}
+
+// Run runs the tests: nil if all pass, an error with exit code 1 if not, one with exit code 2 if some cannot be run.
+func (o *testCommand) Run(ctx context.Context, s streams) error {
+	options := ruletest.Options{}
+	if o.Match != "" {
+		match, err := regexp.Compile(o.Match)
+		if err != nil {
+			return misuse(fmt.Errorf("--run: %w", err))
+		}
+		options.Match = match
+	}
+	paths := o.Paths
+	if len(paths) == 0 {
+		paths = []string{filepath.Join("config", "domains")}
+	}
+	files, err := ruletest.Find(paths)
+	if err != nil {
+		return misuse(err)
+	}
+	if options.Rules, err = rulesBelow(paths); err != nil {
+		return misuse(err)
+	}
+	report, err := ruletest.Run(ctx, files, options)
+	if err != nil {
+		return err
+	}
+	if err := o.write(s.out, report); err != nil {
+		return err
+	}
+	return o.verdict(report)
+}
+
+// rulesBelow returns the rule files in those of the paths that are folders: they should all have tests.
+func rulesBelow(paths []string) ([]string, error) {
+	var all []string
+	for _, p := range paths {
+		if info, err := os.Stat(p); err != nil || !info.IsDir() {
+			continue // a test file names its rules itself
+		}
+		names, err := ruletest.RuleFiles(p)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, names...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+func (o *testCommand) write(out io.Writer, r *ruletest.Report) error {
+	if o.JUnit != "" {
+		f, err := os.Create(o.JUnit)
+		if err != nil {
+			return fmt.Errorf("write JUnit XML: %w", err)
+		}
+		if err := ruletest.WriteJUnit(f, r); err != nil {
+			f.Close()
+			return fmt.Errorf("write JUnit XML: %w", err)
+		}
+		if err := f.Close(); err != nil {
+			return fmt.Errorf("write JUnit XML: %w", err)
+		}
+	}
+	if o.Output == "json" {
+		return ruletest.WriteJSON(out, r)
+	}
+	return ruletest.WriteText(out, r, ruletest.TextOptions{
+		Color:    o.Color == "always" || o.Color == "auto" && os.Getenv("NO_COLOR") == "" && isTerminal(out),
+		Verbose:  o.Verbose,
+		Coverage: o.Coverage || o.MinCoverage > 0,
+	})
+}
+
+// verdict is the error that a report comes down to.
+func (o *testCommand) verdict(r *ruletest.Report) error {
+	switch percent := r.Coverage.Percent(); {
+	case r.Bad > 0:
+		return misuse(fmt.Errorf("%d of %d test files cannot be run", r.Bad, len(r.Files)))
+	case o.Match != "" && r.Cases == 0:
+		return misuse(fmt.Errorf("--run %s matches no case", o.Match))
+	case r.Failed > 0:
+		return fmt.Errorf("%d of %d cases failed", r.Failed, r.Cases)
+	case (o.Coverage || o.MinCoverage > 0) && len(r.Coverage.Errors) > 0:
+		return misuse(fmt.Errorf("rules that no test is about cannot be used: %s", &r.Coverage.Errors[0]))
+	case percent < o.MinCoverage:
+		return fmt.Errorf("the tests reach %.1f%% of the rules, fewer than %g%%", percent, o.MinCoverage)
+	}
+	return nil
+}
+
+// isTerminal says whether somebody is looking.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// usageError is a command line or a file that makes no sense: it ends the process with exit code 2.
+type usageError struct{ error }
+
+// ExitCode implements kong.ExitCoder.
+func (usageError) ExitCode() int { return 2 }
+
+// Unwrap returns what is wrong.
+func (e usageError) Unwrap() error { return e.error }
+
+func misuse(err error) error { return usageError{err} }

@@ -1,0 +1,288 @@
+package ruletest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// observed is what came of a step so far.
+type observed struct {
+	testCase      *testCase
+	step          *step
+	number, steps int // the step's number, from 1, and how many the case has
+
+	nth      int           // of the repeated requests, from 1
+	offset   time.Duration // from the case's start
+	decision limiter.Decision
+	passed   int
+	rules    []*descriptor.Rule // by descriptor: what matches, nil if nothing does
+	wrong    bool               // what must be right every time was wrong once, and told
+	failures []Failure
+}
+
+func (o *observed) match(d *descriptor.Domain, req *limiter.Request) {
+	o.rules = make([]*descriptor.Rule, len(req.Descriptors))
+	for i := range req.Descriptors {
+		if !req.Descriptors[i].HasOverride {
+			o.rules[i] = d.Match(req.Descriptors[i].Entries)
+		}
+	}
+}
+
+// replaced says whether a descriptor's rule was taken out of the request by another one: it has limits, and none applied.
+func (o *observed) replaced(i int) bool {
+	r := o.rules[i]
+	return r != nil && !r.Unlimited && len(r.Limits) > 0 && !o.decision.Statuses[i].Limited
+}
+
+func (o *observed) sawRules(to *reach) {
+	for i, r := range o.rules {
+		if r != nil && !o.replaced(i) {
+			to.hit[r.Index] = true
+		}
+	}
+}
+
+// answer is what came for a request or for one of its descriptors.
+type answer struct {
+	limiter.Status
+	descriptor int // which descriptor it is about; -1 if none decided
+}
+
+// whole is what came for the request: the limit that decided, as client headers would tell it, and the times of all.
+func (o *observed) whole() answer {
+	d := &o.decision
+	a := answer{descriptor: 0}
+	if len(d.Statuses) > 1 {
+		a.descriptor = -1
+		if told, ok := d.Metadata["decision"].(map[string]any); ok {
+			a.descriptor, _ = told["descriptor"].(int)
+		}
+	}
+	if a.descriptor >= 0 {
+		a.Status = d.Statuses[a.descriptor]
+	}
+	a.Code, a.RetryAfter, a.Delay = d.Code, 0, 0
+	for i := range d.Statuses {
+		st := &d.Statuses[i]
+		switch {
+		case d.Code == limiter.OverLimit && st.Code == limiter.OverLimit:
+			if a.RetryAfter != backend.Never && (st.RetryAfter == backend.Never || st.RetryAfter > a.RetryAfter) {
+				a.RetryAfter = st.RetryAfter
+			}
+		case d.Code == limiter.OK && (o.rules[i] == nil || !o.rules[i].Shadow):
+			a.Delay = max(a.Delay, st.Delay)
+		}
+	}
+	return a
+}
+
+func (o *observed) of(i int) answer { return answer{o.decision.Statuses[i], i} }
+
+// check compares the answer to a request with what is expected of it.
+func (o *observed) check() {
+	w := &o.step.want
+	last := o.nth == o.step.repeat
+	if o.decision.Code == limiter.OK {
+		o.passed++
+	}
+	if !last && o.wrong {
+		return
+	}
+	var diff differences
+	whole := o.whole()
+	if !o.wrong {
+		diff.always(&w.verdict, o, whole, "")
+		for i := range w.descriptors {
+			diff.always(&w.descriptors[i], o, o.of(i), fmt.Sprintf("descriptor %d: ", i+1))
+		}
+		o.wrong = len(diff) > 0
+	}
+	if last {
+		diff.finally(&w.verdict, whole, "")
+		for i := range w.descriptors {
+			diff.finally(&w.descriptors[i], o.of(i), fmt.Sprintf("descriptor %d: ", i+1))
+		}
+		if w.passed != nil && w.passed.value != o.passed {
+			diff.add(w.passed.at, "passed", fmt.Sprintf("%d of %d", w.passed.value, o.step.repeat), fmt.Sprintf("%d of %d", o.passed, o.step.repeat))
+		}
+		diff.headers(w.headers, o.decision.Headers)
+	}
+	if len(diff) > 0 {
+		o.fail(diff, "")
+	}
+}
+
+type differences []Difference
+
+func (d *differences) add(at descriptor.Position, what, expected, got string) {
+	*d = append(*d, Difference{Line: at.Line, Col: at.Col, What: what, Want: expected, Got: got})
+}
+
+// always compares what must be so for every one of repeated requests.
+func (d *differences) always(w *verdict, o *observed, a answer, of string) {
+	if w.code != nil && w.code.value != a.Code {
+		d.add(w.code.at, of+"code", w.code.value.String(), a.Code.String())
+	}
+	if w.rule != nil {
+		if names := o.names(a); !slices.Contains(names, w.rule.value) {
+			d.add(w.rule.at, of+"rule", w.rule.value, names[0])
+		}
+	}
+	if w.limit != nil && (!a.Limited || w.limit.value != a.Limit.Requests) {
+		got := "no limit"
+		if a.Limited {
+			got = uintText(a.Limit.Requests)
+		}
+		d.add(w.limit.at, of+"limit", uintText(w.limit.value), got)
+	}
+}
+
+// finally compares what must be so after the last of repeated requests.
+func (d *differences) finally(w *verdict, a answer, of string) {
+	if w.remaining != nil && w.remaining.value != a.Remaining {
+		d.add(w.remaining.at, of+"remaining", uintText(w.remaining.value), uintText(a.Remaining))
+	}
+	for _, t := range [...]struct {
+		what string
+		want *want[time.Duration]
+		got  time.Duration
+	}{{"reset", w.reset, a.Reset}, {"wait", w.wait, a.RetryAfter}, {"delay", w.delay, a.Delay}} {
+		if t.want != nil && t.want.value != t.got {
+			d.add(t.want.at, of+t.what, waitText(t.want.value), waitText(t.got))
+		}
+	}
+}
+
+func (d *differences) headers(wanted []wantHeader, got []limiter.Header) {
+	for _, w := range wanted {
+		expected, came := "absent", "absent"
+		if w.value != nil {
+			expected = strconv.Quote(*w.value)
+		}
+		for _, h := range got {
+			if strings.EqualFold(h.Key, w.name) {
+				came = strconv.Quote(h.Value)
+			}
+		}
+		if expected != came {
+			d.add(w.at, "header "+w.name, expected, came)
+		}
+	}
+}
+
+// names are what the rule behind an answer is called; the first one is what to call it.
+func (o *observed) names(a answer) []string {
+	if a.descriptor < 0 {
+		return []string{noRule}
+	}
+	if o.step.request.Descriptors[a.descriptor].HasOverride {
+		return []string{overridden}
+	}
+	r := o.rules[a.descriptor]
+	if r == nil || o.replaced(a.descriptor) {
+		return []string{noRule}
+	}
+	names := []string{r.Path, strings.TrimPrefix(r.Path, r.Domain+".")}
+	for _, n := range []string{r.Name, a.Limit.Name} {
+		if n != "" {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+// fail notes a failure with the state of all counters.
+func (o *observed) fail(diff differences, problem string) {
+	f := Failure{
+		Line: o.step.at.Line, Col: o.step.at.Col,
+		Step: o.number, Steps: o.steps, Request: o.nth, Requests: o.step.repeat,
+		Offset: FormatSpan(o.offset), Time: o.testCase.start.Add(o.offset),
+		Problem: problem, Differences: diff,
+	}
+	slices.SortStableFunc(diff, func(a, b Difference) int { return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col)) })
+	if len(diff) > 0 {
+		f.Line, f.Col = diff[0].Line, diff[0].Col
+	}
+	for i := range o.step.request.Descriptors {
+		f.Asked = append(f.Asked, askedText(&o.step.request, i))
+		if problem == "" {
+			f.State = append(f.State, o.state(i))
+		}
+	}
+	o.failures = append(o.failures, f)
+}
+
+func askedText(req *limiter.Request, i int) string {
+	d := &req.Descriptors[i]
+	text := FormatEntries(d.Entries)
+	switch {
+	case d.Refund:
+		text += fmt.Sprintf(" (refund of %d)", d.Hits)
+	case d.HasHits && d.Hits == 0:
+		text += " (peek)"
+	case d.HasHits:
+		text += fmt.Sprintf(" (%d hits)", d.Hits)
+	case req.Hits > 1:
+		text += fmt.Sprintf(" (%d hits)", req.Hits)
+	}
+	if d.HasOverride {
+		text += fmt.Sprintf(" (override: %d per %s)", d.Override.Requests, descriptor.Unit(d.Override.Unit))
+	}
+	return text
+}
+
+func (o *observed) state(i int) State {
+	a := o.of(i)
+	s := State{Code: a.Code.String(), Remaining: a.Remaining, Rule: o.names(a)[0]}
+	if r := o.rules[i]; r != nil {
+		s.File, s.Line, s.Col = r.Position.File, r.Position.Line, r.Position.Col
+		s.Unlimited, s.Shadow = r.Unlimited, r.Shadow
+		if o.replaced(i) {
+			s.Replaced = r.Path
+		}
+	}
+	if !a.Limited {
+		return s
+	}
+	s.Limit = uintText(a.Limit.Requests)
+	if a.Limit.Unit.Valid() {
+		s.Limit += " per " + a.Limit.Unit.String()
+	} else if l := o.limitNamed(i, a.Limit); l != nil {
+		s.Limit += " per " + FormatSpan(l.Window.Length())
+	}
+	s.Name = a.Limit.Name
+	s.Reset, s.Wait, s.Delay = FormatSpan(a.Reset), waitText(a.RetryAfter), FormatSpan(a.Delay)
+	return s
+}
+
+// limitNamed finds the limit of a descriptor's rule that a status is about, nil if that cannot be told.
+func (o *observed) limitNamed(i int, c limiter.CurrentLimit) *descriptor.Limit {
+	if o.rules[i] == nil {
+		return nil
+	}
+	limits := o.rules[i].Limits
+	for j := range limits {
+		if limits[j].Name == c.Name && limits[j].Requests == c.Requests && limits[j].Window.WholeUnit() == c.Unit {
+			return &limits[j]
+		}
+	}
+	return nil
+}
+
+func uintText(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
+
+func waitText(d time.Duration) string {
+	if d == backend.Never {
+		return never
+	}
+	return FormatSpan(d)
+}

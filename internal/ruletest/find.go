@@ -1,0 +1,172 @@
+package ruletest
+
+import (
+	"cmp"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// IsTestFile says whether a file of that name holds tests: it ends in _test.yaml or _test.yml.
+func IsTestFile(name string) bool {
+	return strings.HasSuffix(name, "_test.yaml") || strings.HasSuffix(name, "_test.yml")
+}
+
+// Find returns the test files that paths stand for, sorted: a file for itself, a folder for all test files below it but
+// those in folders whose names begin with a dot. It fails for a path that cannot be read, for a file that is no test
+// file, and for a folder without one.
+func Find(paths []string) ([]string, error) {
+	var found []string
+	for _, p := range paths {
+		info, err := os.Stat(p)
+		if err != nil {
+			return nil, fmt.Errorf("find tests: %w", err)
+		}
+		if !info.IsDir() {
+			if !IsTestFile(p) {
+				return nil, noTestFile(p)
+			}
+			found = append(found, filepath.Clean(p))
+			continue
+		}
+		before := len(found)
+		err = filepath.WalkDir(p, func(name string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case name != p && strings.HasPrefix(d.Name(), "."):
+				if d.IsDir() {
+					return filepath.SkipDir
+				}
+			case !d.IsDir() && IsTestFile(name):
+				found = append(found, filepath.Clean(name))
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("find tests in %s: %w", p, err)
+		}
+		if len(found) == before {
+			return nil, fmt.Errorf("find tests in %s: there is no file named *_test.yaml", p)
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found), nil
+}
+
+func noTestFile(name string) error {
+	ext := filepath.Ext(name)
+	beside := strings.TrimSuffix(name, ext) + "_test" + ext
+	if _, err := os.Stat(beside); err == nil && IsTestFile(beside) {
+		return fmt.Errorf("%s is no test file: did you mean %s?", name, beside)
+	}
+	return fmt.Errorf("%s is no test file: their names end in _test.yaml", name)
+}
+
+// RuleFiles returns the rule files below a folder, as the service would find them.
+func RuleFiles(dir string) ([]string, error) {
+	r, err := config.NewFolder(config.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)}).Load()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, f := range r.Files {
+		names = append(names, filepath.Join(dir, filepath.FromSlash(f.Name)))
+	}
+	return names, nil
+}
+
+// suite is a test file with the rules that it is about. It does not change once it is loaded.
+type suite struct {
+	*testFile
+	rules []config.File
+}
+
+// load reads a test file and its rule files.
+func load(name string) (*suite, []*config.Error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, []*config.Error{{File: name, Msg: "cannot be read: " + err.Error()}}
+	}
+	f, errs := parse(name, data)
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	refs := f.rules
+	if len(refs) == 0 {
+		if !IsTestFile(name) {
+			return nil, []*config.Error{{File: name, Msg: "which rules? write `rules: FILE`; only a name that ends in _test.yaml tells"}}
+		}
+		ext := filepath.Ext(name)
+		base := strings.TrimSuffix(filepath.Base(name), "_test"+ext)
+		refs = []ruleRef{{base + ext, descriptor.Position{Line: 1, Col: 1}}}
+	}
+	s := &suite{testFile: f}
+	for _, ref := range refs {
+		path := filepath.FromSlash(ref.name)
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(filepath.Dir(name), path)
+		}
+		rules, err := os.ReadFile(path)
+		if err != nil {
+			hint := ""
+			if len(f.rules) == 0 {
+				hint = "; if the rules are elsewhere, write `rules: FILE`"
+			}
+			errs = append(errs, &config.Error{File: name, Line: ref.at.Line, Col: ref.at.Col, Msg: fmt.Sprintf("the rules cannot be read: %v%s", err, hint)})
+			continue
+		}
+		s.rules = append(s.rules, config.File{Name: path, Data: rules})
+	}
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	return s, nil
+}
+
+// compile compiles the suite's rules and returns the domain of requests that name none: the only one there is. It refuses
+// requests for domains that have no rules: they would pass whatever is asked.
+func (s *suite) compile() (tree *descriptor.Tree, domain string, errs []*config.Error) {
+	if tree, errs = config.Compile(s.rules, s.merge); len(errs) > 0 {
+		return nil, "", errs
+	}
+	var domains []string
+	for _, r := range tree.Rules {
+		if !slices.Contains(domains, r.Domain) {
+			domains = append(domains, r.Domain)
+		}
+	}
+	if len(domains) == 1 {
+		domain = domains[0]
+	}
+	told := make(map[string]bool)
+	for _, c := range s.cases {
+		for _, st := range c.steps {
+			name := cmp.Or(st.request.Domain, domain)
+			if told[name] || tree.Domain(name) != nil {
+				continue
+			}
+			told[name] = true
+			e := &config.Error{File: s.name, Line: st.at.Line, Col: st.at.Col}
+			switch near := closest(name, domains); {
+			case name == "" && len(domains) == 0:
+				e.Msg = "there are no rules to test in " + s.rules[0].Name
+			case name == "":
+				e.Msg = fmt.Sprintf("which domain? the rules are of %s: write `domain` at the top, in the case or in the step", list(domains, "and"))
+			case near != "":
+				e.Msg = fmt.Sprintf("no rules of a domain %s: did you mean `%s`?", quote(name), near)
+			default:
+				e.Msg = fmt.Sprintf("no rules of a domain %s: the rules are of %s", quote(name), list(domains, "and"))
+			}
+			errs = append(errs, e)
+		}
+	}
+	return tree, domain, errs
+}

@@ -1,0 +1,307 @@
+package ruletest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	"gopkg.in/yaml.v3"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// Mutant is a rule file with one change that somebody might make by mistake.
+type Mutant struct {
+	File string // the rule file
+	Line int    // where it was changed
+	Col  int
+	What string // "requests_per_unit: 5 -> 6"
+	Data []byte // the whole file
+}
+
+func (m *Mutant) String() string {
+	return fmt.Sprintf("%s:%d:%d: %s", m.File, m.Line, m.Col, m.What)
+}
+
+// Mutants returns the mutants of a rule file: limits and bursts one more and one less, the neighbouring units, other keys
+// and values, other algorithms, flags turned over. Some may be refused by the rule language; some may, rarely, mean the
+// same as the original.
+func Mutants(name string, data []byte) ([]Mutant, error) {
+	docs, err := documents(data)
+	if err != nil {
+		return nil, fmt.Errorf("mutate %s: %w", name, err)
+	}
+	m := mutator{file: name, docs: docs}
+	for _, d := range docs {
+		m.walk(d)
+	}
+	return m.made, m.err
+}
+
+// mutator walks a rule file and writes it anew for every change.
+type mutator struct {
+	file string
+	docs []*yaml.Node
+	made []Mutant
+	err  error
+}
+
+func (m *mutator) walk(n *yaml.Node) {
+	if n.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			m.pair(n.Content[i].Value, n.Content[i+1])
+		}
+		if keyOf(n, "requests_per_unit") != nil && keyOf(n, "algorithm") == nil {
+			m.algorithms(n)
+		}
+	}
+	for i, c := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 1 && n.Content[i-1].Value == "metadata" {
+			continue // anything, and nothing that decides
+		}
+		m.walk(c)
+	}
+}
+
+// pair changes the value of one key.
+func (m *mutator) pair(key string, v *yaml.Node) {
+	if v.Kind == yaml.SequenceNode && key == "values" {
+		for _, e := range v.Content {
+			m.set(key, e, e.Value+"x")
+		}
+	}
+	if v.Kind != yaml.ScalarNode || isNull(v) {
+		return
+	}
+	switch key {
+	case "requests_per_unit", "burst", "unit_multiplier", "precision", "nodelay":
+		m.number(key, v)
+	case "unit":
+		m.unit(v)
+	case "key", "value", "name":
+		m.set(key, v, v.Value+"x")
+	case "value_regex":
+		m.set(key, v, "x"+v.Value)
+	case "value_cidr":
+		m.network(v)
+	case "algorithm":
+		m.others(key, v, descriptor.AlgorithmNames)
+	case "refill":
+		m.others(key, v, []string{"greedy", "interval"})
+	case "align":
+		m.others(key, v, []string{"clock", "first_hit"})
+	case "calendar":
+		m.others(key, v, []string{"UTC", "Pacific/Kiritimati"})
+	case "admission":
+		m.others(key, v, descriptor.AdmissionNames[descriptor.Independent:])
+	case "shadow_mode", "quota_mode", "share_threshold", "unlimited", "count_denied":
+		m.others(key, v, []string{"true", "false"})
+	}
+}
+
+func (m *mutator) number(key string, v *yaml.Node) {
+	n, err := strconv.ParseUint(v.Value, 0, 32)
+	if err != nil {
+		if key == "nodelay" { // all
+			m.set(key, v, "0")
+		}
+		return
+	}
+	if n < math.MaxUint32 {
+		m.set(key, v, strconv.FormatUint(n+1, 10))
+	}
+	if n > 0 {
+		m.set(key, v, strconv.FormatUint(n-1, 10))
+	}
+}
+
+func (m *mutator) network(v *yaml.Node) {
+	p, err := netip.ParsePrefix(v.Value)
+	if err != nil {
+		return
+	}
+	for _, bits := range []int{p.Bits() - 1, p.Bits() + 1} {
+		if other, err := p.Addr().Prefix(bits); err == nil {
+			m.set("value_cidr", v, other.String())
+		}
+	}
+}
+
+func (m *mutator) unit(v *yaml.Node) {
+	i := slices.Index(descriptor.UnitNames, strings.ToLower(v.Value))
+	if i > 0 {
+		m.set("unit", v, descriptor.UnitNames[i-1])
+	}
+	if i >= 0 && i+1 < len(descriptor.UnitNames) {
+		m.set("unit", v, descriptor.UnitNames[i+1])
+	}
+}
+
+func (m *mutator) others(key string, v *yaml.Node, names []string) {
+	for _, n := range names {
+		if !strings.EqualFold(n, v.Value) {
+			m.set(key, v, n)
+		}
+	}
+}
+
+// set makes a mutant in which a scalar has another value.
+func (m *mutator) set(key string, v *yaml.Node, value string) {
+	was := *v
+	v.Value = value
+	if v.Tag != "!!str" { // what it is now depends on the new value
+		v.Tag = ""
+	}
+	m.make(v, fmt.Sprintf("%s: %s -> %s", key, was.Value, value))
+	*v = was
+}
+
+// algorithms makes the mutants in which a limit that does not name its algorithm has another one.
+func (m *mutator) algorithms(limit *yaml.Node) {
+	was := limit.Content
+	for _, name := range descriptor.AlgorithmNames[1:] {
+		limit.Content = append(slices.Clone(was),
+			&yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: "algorithm"},
+			&yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: name})
+		m.make(limit, fmt.Sprintf("algorithm: %s -> %s", descriptor.FixedWindow, name))
+	}
+	limit.Content = was
+}
+
+func (m *mutator) make(at *yaml.Node, what string) {
+	var b bytes.Buffer
+	e := yaml.NewEncoder(&b)
+	for _, d := range m.docs {
+		if err := e.Encode(d); err != nil {
+			m.err = fmt.Errorf("mutate %s: %w", m.file, err)
+			return
+		}
+	}
+	if err := e.Close(); err != nil {
+		m.err = fmt.Errorf("mutate %s: %w", m.file, err)
+		return
+	}
+	m.made = append(m.made, Mutant{File: m.file, Line: at.Line, Col: at.Column, What: what, Data: b.Bytes()})
+}
+
+// MutationReport says how many mutants of the rules their tests noticed.
+type MutationReport struct {
+	Killed   int      // a case failed, or the tests do not fit these rules any more
+	Survived []Mutant // all cases passed; by file and line
+	Refused  int      // the rule language does not have them; they do not count
+}
+
+// Share is how many of the mutants were noticed, from 0 to 1; 1 if there were none.
+func (r *MutationReport) Share() float64 {
+	all := r.Killed + len(r.Survived)
+	if all == 0 {
+		return 1
+	}
+	return float64(r.Killed) / float64(all)
+}
+
+// Mutate runs the tests of each file against every mutant of every rule file that they are about. A rule file that
+// several test files are about has noticed mutants where any of them fails. It fails if a file cannot be run, or if its
+// tests do not pass as they are.
+func Mutate(ctx context.Context, files []string) (*MutationReport, error) {
+	suites := make([]*suite, len(files))
+	byRules := make(map[string][]*suite)
+	for i, name := range files {
+		s, errs := load(name)
+		if len(errs) > 0 {
+			return nil, fmt.Errorf("mutate: %w", errs[0])
+		}
+		suites[i] = s
+		if failed := s.fails(ctx, nil); failed != "" {
+			return nil, fmt.Errorf("mutate: the tests do not pass before anything is changed: %s", failed)
+		}
+		for _, f := range s.rules {
+			byRules[absolute(f.Name)] = append(byRules[absolute(f.Name)], s)
+		}
+	}
+	var mutants []Mutant
+	for _, s := range suites {
+		for _, f := range s.rules {
+			if byRules[absolute(f.Name)][0] != s {
+				continue // made for the first
+			}
+			made, err := Mutants(f.Name, f.Data)
+			if err != nil {
+				return nil, err
+			}
+			mutants = append(mutants, made...)
+		}
+	}
+	return judge(ctx, mutants, byRules)
+}
+
+func judge(ctx context.Context, mutants []Mutant, byRules map[string][]*suite) (*MutationReport, error) {
+	const refused, killed, survived = 0, 1, 2
+	fates := make([]int, len(mutants))
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i := range mutants {
+		g.Go(func() error {
+			m := &mutants[i]
+			if _, errs := config.Compile([]config.File{{Name: m.File, Data: m.Data}}, false); len(errs) > 0 {
+				return nil
+			}
+			fates[i] = survived
+			for _, s := range byRules[absolute(m.File)] {
+				if s.fails(ctx, m) != "" {
+					fates[i] = killed
+					break
+				}
+			}
+			return ctx.Err()
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	r := &MutationReport{}
+	for i := range mutants {
+		switch fates[i] {
+		case refused:
+			r.Refused++
+		case killed:
+			r.Killed++
+		default:
+			r.Survived = append(r.Survived, mutants[i])
+		}
+	}
+	slices.SortStableFunc(r.Survived, func(a, b Mutant) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
+	})
+	return r, nil
+}
+
+// fails runs the suite with a mutant in the place of its rules, or with its own if there is none, and returns what
+// failed first, or "".
+func (s *suite) fails(ctx context.Context, m *Mutant) string {
+	with := &suite{testFile: s.testFile, rules: slices.Clone(s.rules)}
+	for i := range with.rules {
+		if m != nil && absolute(with.rules[i].Name) == absolute(m.File) {
+			with.rules[i].Data = m.Data
+		}
+	}
+	result, _ := with.run(ctx, Options{firstOnly: true})
+	for i := range result.Errors {
+		return result.Errors[i].String()
+	}
+	for i := range result.Cases {
+		if c := &result.Cases[i]; len(c.Failures) > 0 {
+			return fmt.Sprintf("%s:%d:%d: %s", result.Name, c.Failures[0].Line, c.Failures[0].Col, c.Name)
+		}
+	}
+	return ""
+}

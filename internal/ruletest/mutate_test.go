@@ -1,0 +1,108 @@
+package ruletest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+)
+
+const shipped = "../../config/domains"
+
+// The tests of the rule files that ship notice what somebody might change in them by mistake.
+func TestShippedTestsNoticeMutants(t *testing.T) {
+	files, err := Find([]string{shipped})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Mutate(t.Context(), files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%.1f%% of %d mutants noticed, %d more refused by the rule language", 100*r.Share(), r.Killed+len(r.Survived), r.Refused)
+	for i := range r.Survived {
+		t.Logf("survived: %s", &r.Survived[i])
+	}
+	if r.Killed < 50 {
+		t.Errorf("only %d mutants: too few to say anything", r.Killed)
+	}
+	if r.Share() < 0.95 {
+		t.Errorf("the tests notice %.1f%% of the mutants, want 95%%", 100*r.Share())
+	}
+}
+
+func TestMutants(t *testing.T) {
+	const rules = `domain: d
+descriptors:
+  - key: k
+    value: "10.*"
+    share_threshold: true
+    metadata: {unit: day}
+    rate_limit: {unit: minute, requests_per_unit: 5, algorithm: token_bucket, burst: 1, name: n}
+  - key: c
+    value_cidr: 10.0.0.0/8
+    rate_limit: {unit: year, requests_per_unit: 0, nodelay: all}
+`
+	mutants, err := Mutants("r.yaml", []byte(rules))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, m := range mutants {
+		got = append(got, m.What)
+		if string(m.Data) == rules {
+			t.Errorf("%s changes nothing", m.What)
+		}
+	}
+	want := []string{
+		"key: k -> kx", "value: 10.* -> 10.*x", "share_threshold: true -> false",
+		"unit: minute -> second", "unit: minute -> hour", "requests_per_unit: 5 -> 6", "requests_per_unit: 5 -> 4",
+		"algorithm: token_bucket -> fixed_window", "algorithm: token_bucket -> sliding_window",
+		"algorithm: token_bucket -> sliding_log", "algorithm: token_bucket -> leaky_bucket",
+		"burst: 1 -> 2", "burst: 1 -> 0", "name: n -> nx",
+		"key: c -> cx", "value_cidr: 10.0.0.0/8 -> 10.0.0.0/7", "value_cidr: 10.0.0.0/8 -> 10.0.0.0/9",
+		"unit: year -> month", "requests_per_unit: 0 -> 1", "nodelay: all -> 0",
+		"algorithm: fixed_window -> sliding_window", "algorithm: fixed_window -> sliding_log",
+		"algorithm: fixed_window -> token_bucket", "algorithm: fixed_window -> leaky_bucket",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("mutants\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	// A number as a text becomes another text.
+	mutants, err = Mutants("r.yaml", []byte("domain: d\ndescriptors: [{key: k, value: 7, rate_limit: {unit: day, requests_per_unit: 1}}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree, errs := config.Compile([]config.File{{Name: mutants[1].File, Data: mutants[1].Data}}, false)
+	if len(errs) > 0 || tree.Rules[0].Path != "d.k_7x" {
+		t.Errorf("%s: %v, %+v", mutants[1].What, errs, tree.Rules)
+	}
+}
+
+// A test that says little lets mutants live, and one that fails anyway is no measure.
+func TestMutateSurvivors(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "r.yaml", "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 5}\n")
+	weak := write(t, dir, "r_test.yaml", "cases: [{name: n, steps: [{descriptors: k=v, repeat: 6, expect: {passed: 5}}]}]")
+	r, err := Mutate(t.Context(), []string{weak})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var survived []string
+	for _, m := range r.Survived {
+		survived = append(survived, m.What)
+	}
+	for _, want := range []string{"unit: day -> hour", "unit: day -> week"} {
+		if !slices.Contains(survived, want) {
+			t.Errorf("%s did not survive; %q did", want, survived)
+		}
+	}
+	if r.Killed < 3 || r.Share() >= 0.95 { // key, one more, one less
+		t.Errorf("%d killed, %q survived", r.Killed, survived)
+	}
+	bad := write(t, dir, "b_test.yaml", "rules: r.yaml\ncases: [{name: n, steps: [{descriptors: k=v, expect: OVER_LIMIT}]}]")
+	if _, err := Mutate(t.Context(), []string{bad}); err == nil || !strings.Contains(err.Error(), "do not pass before") {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,281 @@
+package ruletest
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+const (
+	maxFileSize = 16 << 20  // bytes of a test file
+	maxNodes    = 1_000_000 // YAML nodes of a test file, aliases counted as what they stand for
+	maxErrors   = 100       // reported for one file
+)
+
+// key is one key of a map in a test file, and what reads its value. read is not called for a null.
+type key[T any] struct {
+	name string
+	read func(r *reader, into *T, value *yaml.Node)
+}
+
+// shape is the keys that a map may have.
+type shape[T any] struct {
+	what string // the map, in messages
+	keys []key[T]
+}
+
+func (s *shape[T]) names() []string {
+	names := make([]string, len(s.keys))
+	for i := range s.keys {
+		names[i] = s.keys[i].name
+	}
+	return names
+}
+
+// reader reads one test file. It notes what is wrong and reads on, so that all errors of a file come at once.
+type reader struct {
+	file  string
+	errs  []*config.Error
+	nodes int
+}
+
+func (r *reader) errorf(at *yaml.Node, format string, args ...any) {
+	r.errorAt(r.position(at), format, args...)
+}
+
+func (r *reader) errorAt(at descriptor.Position, format string, args ...any) {
+	e := &config.Error{File: r.file, Line: at.Line, Col: at.Col, Msg: fmt.Sprintf(format, args...)}
+	for _, told := range r.errs { // behind an anchor, for every alias
+		if *told == *e {
+			return
+		}
+	}
+	if len(r.errs) < maxErrors {
+		r.errs = append(r.errs, e)
+	}
+}
+
+func (r *reader) sorted() []*config.Error {
+	slices.SortStableFunc(r.errs, func(a, b *config.Error) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
+	})
+	return r.errs
+}
+
+func (r *reader) position(n *yaml.Node) descriptor.Position {
+	return descriptor.Position{File: r.file, Line: max(n.Line, 1), Col: max(n.Column, 1)}
+}
+
+// document parses the one YAML document of a test file, aliases replaced by what they stand for. It returns nil if there
+// is none, with the reason in r.errs.
+func (r *reader) document(data []byte) *yaml.Node {
+	docs, err := documents(data)
+	if err != nil {
+		line, msg := 1, strings.TrimPrefix(err.Error(), "yaml: ")
+		if rest, ok := strings.CutPrefix(msg, "line "); ok {
+			number, text, _ := strings.Cut(rest, ": ")
+			if n, err := strconv.Atoi(number); err == nil {
+				line, msg = n, text
+			}
+		}
+		r.errorAt(descriptor.Position{Line: line, Col: 1}, "not YAML: %s", msg)
+		return nil
+	}
+	docs = slices.DeleteFunc(docs, func(d *yaml.Node) bool { return len(d.Content) == 0 || isNull(d.Content[0]) })
+	if len(docs) == 0 {
+		r.errorAt(descriptor.Position{Line: 1, Col: 1}, "no tests in this file: write `cases:` and a list of cases, each with a `name` and `steps`")
+		return nil
+	}
+	if len(docs) > 1 {
+		r.errorf(docs[1].Content[0], "a second YAML document: put all cases of a test file into one")
+		return nil
+	}
+	root, ok := r.expand(docs[0].Content[0], nil)
+	if !ok {
+		return nil
+	}
+	return root
+}
+
+// documents parses all YAML documents in data.
+func documents(data []byte) (docs []*yaml.Node, err error) {
+	defer func() {
+		// The library turns its own errors into returned ones; whatever else it panics with is a defect of it.
+		if p := recover(); p != nil {
+			err = fmt.Errorf("yaml: %v", p)
+		}
+	}()
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	for {
+		n := new(yaml.Node)
+		if err := d.Decode(n); errors.Is(err, io.EOF) {
+			return docs, nil
+		} else if err != nil {
+			return docs, err
+		}
+		docs = append(docs, n)
+	}
+}
+
+// expand replaces aliases by the nodes they stand for and merge keys by the keys they bring. behind holds the anchors
+// within which n stands.
+func (r *reader) expand(n *yaml.Node, behind []*yaml.Node) (*yaml.Node, bool) {
+	if r.nodes++; r.nodes > maxNodes {
+		r.errorf(n, "more than %d YAML nodes in this file, aliases counted as what they stand for", maxNodes)
+		return nil, false
+	}
+	if n.Kind == yaml.AliasNode {
+		if n.Alias == nil || slices.Contains(behind, n.Alias) {
+			r.errorf(n, "the alias *%s stands within its own anchor: it would never end", n.Value)
+			return nil, false
+		}
+		return r.expand(n.Alias, behind)
+	}
+	if n.Anchor != "" {
+		behind = append(slices.Clone(behind), n)
+	}
+	for i, c := range n.Content {
+		e, ok := r.expand(c, behind)
+		if !ok {
+			return nil, false
+		}
+		n.Content[i] = e
+	}
+	if n.Kind == yaml.MappingNode {
+		return n, r.merge(n)
+	}
+	return n, true
+}
+
+// merge gives a map the keys that its merge key brings; its own come first, and earlier merges before later ones.
+func (r *reader) merge(m *yaml.Node) bool {
+	at := slices.IndexFunc(m.Content, func(k *yaml.Node) bool { return k.Kind == yaml.ScalarNode && k.Tag == "!!merge" })
+	if at < 0 || at%2 != 0 {
+		return true
+	}
+	from := []*yaml.Node{m.Content[at+1]}
+	if from[0].Kind == yaml.SequenceNode {
+		from = from[0].Content
+	}
+	m.Content = slices.Delete(m.Content, at, at+2)
+	for _, f := range from {
+		if f.Kind != yaml.MappingNode {
+			r.errorf(f, "`<<` merges a map or a list of maps, this is %s", kindOf(f))
+			return false
+		}
+		for i := 0; i+1 < len(f.Content); i += 2 {
+			if keyOf(m, f.Content[i].Value) == nil {
+				m.Content = append(m.Content, f.Content[i], f.Content[i+1])
+			}
+		}
+	}
+	return true
+}
+
+// keyOf returns the key of that name in a map, or nil.
+func keyOf(m *yaml.Node, name string) *yaml.Node {
+	for i := 0; i+1 < len(m.Content); i += 2 {
+		if k := m.Content[i]; k.Kind == yaml.ScalarNode && k.Value == name {
+			return k
+		}
+	}
+	return nil
+}
+
+// readMap reads a map of that shape.
+func readMap[T any](r *reader, s *shape[T], into *T, m *yaml.Node) bool {
+	if m.Kind != yaml.MappingNode {
+		r.errorf(m, "%s must be a map of keys (%s), this is %s", s.what, list(s.names(), "and"), kindOf(m))
+		return false
+	}
+	for i := 0; i+1 < len(m.Content); i += 2 {
+		k, v := m.Content[i], m.Content[i+1]
+		j := slices.IndexFunc(s.keys, func(e key[T]) bool { return k.Kind == yaml.ScalarNode && e.name == k.Value })
+		if j < 0 {
+			r.unknownKey(k, v, s.what, s.names())
+			continue
+		}
+		if first := keyOf(m, k.Value); first != k {
+			r.errorf(k, "key `%s` twice in one map: the first is on line %d", k.Value, first.Line)
+			continue
+		}
+		if !isNull(v) {
+			s.keys[j].read(r, into, v)
+		}
+	}
+	return true
+}
+
+// unknownKey says what the key was probably meant to be, else where it belongs, else which keys there are.
+func (r *reader) unknownKey(k, v *yaml.Node, what string, here []string) {
+	if k.Kind != yaml.ScalarNode {
+		r.errorf(k, "a key must be text, this is %s: %s has %s", kindOf(k), what, list(here, "and"))
+		return
+	}
+	shown := clip(k.Value)
+	if isNull(v) && strings.Contains(k.Value, "=") {
+		r.errorf(k, "unknown key `%s`: within { } put a descriptor with commas in quotes, \"key=value,%s\"", shown, shown)
+		return
+	}
+	for _, p := range places {
+		if slices.Contains(p.names, k.Value) {
+			r.errorf(k, "`%s` does not belong in %s: it is a key of %s", shown, what, p.what)
+			return
+		}
+	}
+	if c := closest(k.Value, here); c != "" {
+		r.errorf(k, "unknown key `%s`: did you mean `%s`?", shown, c)
+		return
+	}
+	for _, p := range places {
+		if c := closest(k.Value, p.names); c != "" {
+			r.errorf(k, "unknown key `%s`: did you mean `%s`, a key of %s?", shown, c, p.what)
+			return
+		}
+	}
+	r.errorf(k, "unknown key `%s`: %s has %s", shown, what, list(here, "and"))
+}
+
+func isNull(n *yaml.Node) bool {
+	return n.Kind == 0 || n.Kind == yaml.ScalarNode && n.Tag == "!!null"
+}
+
+// kindOf says what a node is, for messages.
+func kindOf(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a map"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	switch n.Tag {
+	case "!!null":
+		return "nothing"
+	case "!!str", "!!timestamp":
+		return "the text " + quote(n.Value)
+	case "!!int", "!!float":
+		return "the number " + clip(n.Value)
+	default:
+		return clip(n.Value)
+	}
+}
+
+func clip(s string) string {
+	const longest = 60 // characters of a file that a message repeats
+	if runes := []rune(s); len(runes) > longest {
+		return string(runes[:longest]) + "..."
+	}
+	return s
+}
+
+func quote(s string) string { return strconv.Quote(clip(s)) }

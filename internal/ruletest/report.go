@@ -1,0 +1,116 @@
+package ruletest
+
+import (
+	"strconv"
+	"time"
+)
+
+// Report is what came of a run.
+type Report struct {
+	Files    []FileResult  `json:"files"`
+	Cases    int           `json:"cases"` // that were run
+	Failed   int           `json:"failed"`
+	Bad      int           `json:"bad_files"` // that could not be run
+	Requests int           `json:"requests"`
+	Coverage *Coverage     `json:"coverage"`
+	Elapsed  time.Duration `json:"-"`
+}
+
+// FileResult is what came of one test file.
+type FileResult struct {
+	Name    string        `json:"file"`
+	Rules   []string      `json:"rules,omitempty"`  // the rule files it is about
+	Errors  []FileError   `json:"errors,omitempty"` // why it could not be run; then there are no cases
+	Cases   []CaseResult  `json:"cases,omitempty"`
+	Elapsed time.Duration `json:"-"`
+}
+
+// FileError is one thing wrong with a test file or with a rule file.
+type FileError struct {
+	File    string `json:"file"`
+	Line    int    `json:"line,omitempty"` // 0 if the file as a whole is at fault
+	Col     int    `json:"col,omitempty"`
+	Message string `json:"message"`
+}
+
+func (e *FileError) String() string {
+	if e.Line == 0 {
+		return e.File + ": " + e.Message
+	}
+	return e.File + ":" + strconv.Itoa(e.Line) + ":" + strconv.Itoa(e.Col) + ": " + e.Message
+}
+
+// CaseResult is what came of one case.
+type CaseResult struct {
+	Name     string        `json:"name"`
+	Line     int           `json:"line"`
+	Col      int           `json:"col"`
+	Steps    int           `json:"steps"`
+	Requests int           `json:"requests"`
+	Failures []Failure     `json:"failures,omitempty"` // empty: the case passed
+	Elapsed  time.Duration `json:"-"`
+}
+
+// Failure is a request that was not answered as expected.
+type Failure struct {
+	Line int `json:"line"` // of the first expectation that was not met
+	Col  int `json:"col"`
+
+	Step     int       `json:"step"` // from 1
+	Steps    int       `json:"steps"`
+	Request  int       `json:"request"` // of the repeated ones, from 1
+	Requests int       `json:"requests"`
+	Offset   string    `json:"offset"` // since the case's start
+	Time     time.Time `json:"time"`
+	Asked    []string  `json:"asked"` // by descriptor
+
+	Problem     string       `json:"problem,omitempty"` // there was no answer at all
+	Differences []Difference `json:"differences,omitempty"`
+	State       []State      `json:"state,omitempty"` // by descriptor
+}
+
+// Difference is an expectation that was not met.
+type Difference struct {
+	Line int    `json:"line"`
+	Col  int    `json:"col"`
+	What string `json:"what"`
+	Want string `json:"expected"`
+	Got  string `json:"got"`
+}
+
+// State is what the engine said of a descriptor.
+type State struct {
+	Code      string `json:"code"`
+	Rule      string `json:"rule"`               // its path, "override" or "none"
+	Replaced  string `json:"replaced,omitempty"` // the path of the rule that would apply, were it not replaced
+	File      string `json:"file,omitempty"`     // where the rule stands
+	Line      int    `json:"line,omitempty"`
+	Col       int    `json:"col,omitempty"`
+	Shadow    bool   `json:"shadow_mode,omitempty"`
+	Unlimited bool   `json:"unlimited,omitempty"`
+	Limit     string `json:"limit,omitempty"` // "5 per day"; empty if none applied
+	Name      string `json:"name,omitempty"`  // of the limit
+	Remaining uint32 `json:"remaining"`
+	Reset     string `json:"reset,omitempty"`
+	Wait      string `json:"wait,omitempty"`
+	Delay     string `json:"delay,omitempty"`
+}
+
+// Passed says whether all files could be run and all their cases passed.
+func (r *Report) Passed() bool { return r.Failed == 0 && r.Bad == 0 }
+
+func (r *Report) sum() {
+	for i := range r.Files {
+		f := &r.Files[i]
+		if len(f.Errors) > 0 {
+			r.Bad++
+		}
+		for j := range f.Cases {
+			r.Cases++
+			r.Requests += f.Cases[j].Requests
+			if len(f.Cases[j].Failures) > 0 {
+				r.Failed++
+			}
+		}
+	}
+}

@@ -1,0 +1,168 @@
+package ruletest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"regexp"
+	"runtime"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// Options say what Run runs. The zero value runs every case of all files.
+type Options struct {
+	Match    *regexp.Regexp // runs the cases it matches, of "FILE: NAME"; nil: all
+	Parallel int            // files at once; 0 means as many as Go uses processors
+	Rules    []string       // rule files that count in Report.Coverage beside those that the tests name
+
+	firstOnly bool // stop a file at its first failure
+}
+
+// Run runs test files. What is wrong with them is in the report; the error is ctx's alone.
+func Run(ctx context.Context, files []string, o Options) (*Report, error) {
+	if o.Parallel <= 0 {
+		o.Parallel = runtime.GOMAXPROCS(0)
+	}
+	began := time.Now()
+	report := &Report{Files: make([]FileResult, len(files))}
+	reached := make([]*reach, len(files))
+	var g errgroup.Group
+	g.SetLimit(o.Parallel)
+	for i, name := range files {
+		g.Go(func() error {
+			s, errs := load(name)
+			if len(errs) > 0 {
+				report.Files[i] = badFile(name, errs)
+				return nil
+			}
+			report.Files[i], reached[i] = s.run(ctx, o)
+			return nil
+		})
+	}
+	_ = g.Wait() // none of them fails
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	report.Elapsed = time.Since(began)
+	report.sum()
+	report.Coverage = cover(reached, o.Rules)
+	return report, nil
+}
+
+func badFile(name string, errs []*config.Error) FileResult {
+	f := FileResult{Name: name}
+	for _, e := range errs {
+		f.Errors = append(f.Errors, FileError{e.File, e.Line, e.Col, e.Msg})
+	}
+	return f
+}
+
+// suiteRun is what the cases of a file have in common while they run, one after the other.
+type suiteRun struct {
+	*suite
+	options  Options
+	tree     *descriptor.Tree
+	domain   string        // of requests that name none
+	store    *memory.Store // of the case that runs
+	limiters map[limiterFor]*limiter.Limiter
+	reached  *reach
+}
+
+// limiterFor is what a limiter is made for. Only requests of several descriptors need to be told which one decided.
+type limiterFor struct {
+	settings *limiter.Settings
+	explain  bool
+}
+
+// Take implements limiter.Backend.
+func (s *suiteRun) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+	return s.store.Take(ctx, now, r)
+}
+
+func (s *suite) run(ctx context.Context, o Options) (FileResult, *reach) {
+	began := time.Now()
+	tree, domain, errs := s.compile()
+	if len(errs) > 0 {
+		return badFile(s.name, errs), nil
+	}
+	sr := &suiteRun{suite: s, options: o, tree: tree, domain: domain, limiters: make(map[limiterFor]*limiter.Limiter), reached: newReach(tree)}
+	result := FileResult{Name: s.name}
+	for _, f := range s.rules {
+		result.Rules = append(result.Rules, f.Name)
+	}
+	for _, c := range s.cases {
+		if o.Match != nil && !o.Match.MatchString(s.name+": "+c.name) {
+			continue
+		}
+		cr := sr.runCase(ctx, c)
+		result.Cases = append(result.Cases, cr)
+		if ctx.Err() != nil || o.firstOnly && len(cr.Failures) > 0 {
+			break
+		}
+	}
+	result.Elapsed = time.Since(began)
+	return result, sr.reached
+}
+
+func (s *suiteRun) limiterOf(c *testCase, explain bool) *limiter.Limiter {
+	of := limiterFor{c.settings, explain}
+	l := s.limiters[of]
+	if l == nil {
+		settings := *c.settings
+		settings.Explain = explain
+		l = limiter.New(limiter.Options{Backend: s})
+		l.Swap(s.tree, settings)
+		s.limiters[of] = l
+	}
+	return l
+}
+
+const maxFailures = 20 // reported for one case
+
+func (s *suiteRun) runCase(ctx context.Context, c *testCase) CaseResult {
+	began := time.Now()
+	s.store = memory.New(memory.Options{})
+	result := CaseResult{Name: c.name, Line: c.at.Line, Col: c.at.Col, Steps: len(c.steps)}
+	for i, st := range c.steps {
+		o := observed{testCase: c, step: st, number: i + 1, steps: len(c.steps)}
+		result.Requests += s.runStep(ctx, &o)
+		result.Failures = append(result.Failures, o.failures...)
+		if ctx.Err() != nil || len(result.Failures) >= maxFailures || s.options.firstOnly && len(result.Failures) > 0 {
+			break
+		}
+	}
+	result.Elapsed = time.Since(began)
+	return result
+}
+
+// runStep asks the requests of a step and returns how many it asked.
+//
+// Code, rule and limit must be as expected every time, the rest once all have been asked: 5 requests are 5 times OK, and
+// then 0 remain.
+func (s *suiteRun) runStep(ctx context.Context, o *observed) int {
+	req := o.step.request
+	req.Domain = cmp.Or(req.Domain, s.domain)
+	l := s.limiterOf(o.testCase, len(req.Descriptors) > 1)
+	o.match(s.tree.Domain(req.Domain), &req)
+	for o.nth = 1; o.nth <= o.step.repeat; o.nth++ {
+		if o.nth%1024 == 0 && ctx.Err() != nil {
+			return o.nth
+		}
+		o.offset = o.step.offset + time.Duration(o.nth-1)*o.step.every
+		if err := l.Decide(ctx, o.testCase.start.Add(o.offset), &req, &o.decision); err != nil {
+			o.fail(nil, fmt.Sprintf("the engine answers with an error: %v", err))
+			return o.nth
+		}
+		o.sawRules(s.reached)
+		o.check()
+	}
+	return o.step.repeat
+}

@@ -1,0 +1,225 @@
+package ruletest
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// text reads a text. Whole numbers, times, true and false are taken as written; 1.10 as a text and as a number differ.
+func (r *reader) text(name string, n *yaml.Node) (string, bool) {
+	if n.Kind == yaml.ScalarNode {
+		switch n.Tag {
+		case "!!str", "!!int", "!!bool", "!!timestamp":
+			return n.Value, true
+		case "!!float":
+			r.errorf(n, "%s must be text, this is the number %s: write it in quotes, %q", name, clip(n.Value), clip(n.Value))
+			return "", false
+		}
+	}
+	r.errorf(n, "%s must be text, this is %s", name, kindOf(n))
+	return "", false
+}
+
+func (r *reader) flag(name string, n *yaml.Node) bool {
+	var b bool
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!bool" || n.Decode(&b) != nil {
+		r.errorf(n, "`%s` must be true or false, this is %s", name, kindOf(n))
+	}
+	return b
+}
+
+// number reads a whole number from least to most.
+func (r *reader) number(name string, n *yaml.Node, least, most uint64) (uint64, bool) {
+	var u uint64
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" || n.Decode(&u) != nil || u < least || u > most {
+		r.errorf(n, "`%s` must be a whole number from %d to %d, this is %s", name, least, most, kindOf(n))
+		return 0, false
+	}
+	return u, true
+}
+
+// choice reads one of a few names.
+func (r *reader) choice(name string, n *yaml.Node, names []string) (int, bool) {
+	text, ok := r.text("`"+name+"`", n)
+	if !ok {
+		return 0, false
+	}
+	for i := range names {
+		if names[i] != "" && strings.EqualFold(names[i], text) {
+			return i, true
+		}
+	}
+	var known []string
+	for _, n := range names {
+		if n != "" {
+			known = append(known, n)
+		}
+	}
+	if c := closest(text, known); c != "" {
+		r.errorf(n, "unknown `%s` %s: did you mean `%s`?", name, quote(text), c)
+	} else {
+		r.errorf(n, "unknown `%s` %s: write %s", name, quote(text), list(known, "or"))
+	}
+	return 0, false
+}
+
+// span reads a duration that is not negative.
+func (r *reader) span(name string, n *yaml.Node) (time.Duration, bool) {
+	if n.Kind == yaml.ScalarNode {
+		d, err := ParseSpan(n.Value)
+		if err == nil {
+			return d, true
+		}
+		r.errorf(n, "`%s`: %v", name, err)
+		return 0, false
+	}
+	r.errorf(n, "`%s` must be a duration like 30s or 1d12h, this is %s", name, kindOf(n))
+	return 0, false
+}
+
+// instant reads a time: RFC 3339, or a date alone, which means midnight UTC.
+func (r *reader) instant(name string, n *yaml.Node) time.Time {
+	t, ok := parseInstant(n)
+	switch {
+	case !ok:
+		r.errorf(n, "`%s` must be a time like 2026-03-01T12:00:00Z or a date like 2026-03-01, this is %s", name, kindOf(n))
+	case t.Year() < 1970 || t.Year() > 2200:
+		r.errorf(n, "`%s` must lie between 1970 and 2200", name)
+	}
+	return t
+}
+
+func parseInstant(n *yaml.Node) (time.Time, bool) {
+	if n.Kind != yaml.ScalarNode {
+		return time.Time{}, false
+	}
+	for _, layout := range []string{time.RFC3339Nano, time.DateOnly} {
+		if t, err := time.Parse(layout, n.Value); err == nil {
+			return t.UTC().Truncate(time.Microsecond), true
+		}
+	}
+	return time.Time{}, false
+}
+
+const day = 24 * time.Hour
+
+// ParseSpan parses a duration: numbers with units, w (weeks) and d (days) beside the h, m, s, ms and us of Go, like
+// 1d12h or 2.5s. Whole microseconds alone can be had: the engine knows no finer time.
+func ParseSpan(s string) (time.Duration, error) {
+	if s == "0" {
+		return 0, nil
+	}
+	bad := fmt.Errorf("%s is no duration: write numbers with units w, d, h, m, s, ms or us, like 30s or 1d12h", quote(s))
+	if _, err := strconv.ParseFloat(s, 64); err == nil {
+		return 0, fmt.Errorf("%s is no duration, its unit is missing: did you mean %ss?", quote(s), clip(s))
+	}
+	total := time.Duration(0)
+	for rest := s; rest != ""; {
+		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789."))
+		after := strings.TrimLeft(rest[digits:], "abcdefghijklmnopqrstuvwxyzµμ")
+		number, unit := rest[:digits], rest[digits:len(rest)-len(after)]
+		rest = after
+		scale := int64(1)
+		switch unit {
+		case "w":
+			unit, scale = "h", 7*24
+		case "d":
+			unit, scale = "h", 24
+		}
+		d, err := time.ParseDuration(number + unit)
+		if err != nil {
+			return 0, bad
+		}
+		if d > (math.MaxInt64-total)/time.Duration(scale) {
+			return 0, fmt.Errorf("%s is longer than 292 years", quote(s))
+		}
+		total += d * time.Duration(scale)
+	}
+	if s == "" {
+		return 0, bad
+	}
+	if total%time.Microsecond != 0 {
+		return 0, fmt.Errorf("%s is no whole number of microseconds, and the engine knows no finer time", quote(s))
+	}
+	return total, nil
+}
+
+// FormatSpan writes a duration as ParseSpan reads it: 1d12h, 2.5s, 0s.
+func FormatSpan(d time.Duration) string {
+	if d < 0 {
+		return "-" + FormatSpan(-d)
+	}
+	var b strings.Builder
+	if d >= day {
+		fmt.Fprintf(&b, "%dd", d/day)
+		d %= day
+	}
+	if d >= time.Hour {
+		fmt.Fprintf(&b, "%dh", d/time.Hour)
+		d %= time.Hour
+	}
+	if d >= time.Minute {
+		fmt.Fprintf(&b, "%dm", d/time.Minute)
+		d %= time.Minute
+	}
+	if d > 0 || b.Len() == 0 {
+		b.WriteString(d.String())
+	}
+	return b.String()
+}
+
+// ParseEntries parses the short form of a descriptor, key=value,key2=value2. A value may hold anything; a comma or a
+// backslash in it is written with a backslash before it. Blanks before a key do not count.
+func ParseEntries(s string) ([]descriptor.Entry, error) {
+	var entries []descriptor.Entry
+	var piece strings.Builder
+	end := func() error {
+		key, value, found := strings.Cut(strings.TrimLeft(piece.String(), " "), "=")
+		piece.Reset()
+		switch {
+		case key == "" && !found:
+			return errors.New("an entry is missing: write `key=value`, with commas between entries")
+		case key == "":
+			return fmt.Errorf("a value without a key: %s", quote("="+value))
+		case !found:
+			return fmt.Errorf("%s has no value: write `%s=value`, or `%s=` for an empty one", quote(key), clip(key), clip(key))
+		}
+		entries = append(entries, descriptor.Entry{Key: key, Value: value})
+		return nil
+	}
+	for i := 0; i < len(s); i++ {
+		switch {
+		case s[i] == '\\' && i+1 < len(s) && (s[i+1] == ',' || s[i+1] == '\\'):
+			i++
+			piece.WriteByte(s[i])
+		case s[i] == ',':
+			if err := end(); err != nil {
+				return nil, err
+			}
+		default:
+			piece.WriteByte(s[i])
+		}
+	}
+	if err := end(); err != nil {
+		return nil, err
+	}
+	return entries, nil
+}
+
+// FormatEntries writes a descriptor as ParseEntries reads it.
+func FormatEntries(entries []descriptor.Entry) string {
+	escape := strings.NewReplacer(`\`, `\\`, ",", `\,`)
+	pieces := make([]string, len(entries))
+	for i, e := range entries {
+		pieces[i] = escape.Replace(e.Key) + "=" + escape.Replace(e.Value)
+	}
+	return strings.Join(pieces, ",")
+}

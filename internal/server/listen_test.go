@@ -1,0 +1,168 @@
+package server
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func TestUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rl.sock")
+	r := start(t, Options{GRPCSocket: path, GRPCSocketMode: 0o660})
+	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.GRPCAddr.String(); got != path {
+		t.Errorf("it listens on %s", got)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode() != fs.ModeSocket|0o660 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+
+	// Somebody listens there: a second server does not take it away.
+	_, err = New(Options{Decider: decider(passAll), GRPCSocket: path, HTTPAddr: "127.0.0.1:0", DebugAddr: "127.0.0.1:0"})
+	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), path) {
+		t.Errorf("a second server: %v", err)
+	}
+	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
+		t.Errorf("after the second server: %v", err)
+	}
+
+	r.stop()
+	if err := <-r.done; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the file is still there: %v", err)
+	}
+}
+
+// A process that was killed leaves its socket's file behind.
+func TestUnixSocketOfADeadProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rl.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	_ = l.Close()
+	if _, err := os.Lstat(path); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, Options{GRPCSocket: path})
+	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUnixSocketLeavesOtherFilesAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "data")
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(Options{Decider: decider(passAll), GRPCSocket: path, HTTPAddr: "127.0.0.1:0", DebugAddr: "127.0.0.1:0"}); err == nil {
+		t.Error("no error")
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "precious" {
+		t.Errorf("the file: %q, %v", b, err)
+	}
+}
+
+// Two servers on one port, as where one process takes over from another: no connection is refused while there is one.
+func TestReusePort(t *testing.T) {
+	first := start(t, Options{ReusePort: true})
+	addrs := Options{
+		Decider:  decider(passAll),
+		GRPCAddr: first.GRPCAddr.String(), HTTPAddr: first.HTTPAddr.String(), DebugAddr: first.DebugAddr.String(),
+	}
+	if s, err := New(addrs); err == nil {
+		s.Close()
+		t.Fatal("a server that does not share took the ports")
+	}
+	second := start(t, Options{ReusePort: true, GRPCAddr: addrs.GRPCAddr, HTTPAddr: addrs.HTTPAddr, DebugAddr: addrs.DebugAddr})
+	if first.GRPCAddr.String() != second.GRPCAddr.String() {
+		t.Fatalf("%v and %v", first.GRPCAddr, second.GRPCAddr)
+	}
+	for range 20 {
+		conn := dial(t, first.GRPCAddr)
+		if _, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(within(t), smallRequest()); err != nil {
+			t.Error(err)
+		}
+		_ = conn.Close()
+	}
+	_ = first.conn.Close()
+	_ = first.admin.Close()
+	first.stop()
+	if err := <-first.done; err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		conn := dial(t, second.GRPCAddr)
+		if _, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(within(t), smallRequest()); err != nil {
+			t.Errorf("after the first has gone: %v", err)
+		}
+		_ = conn.Close()
+	}
+}
+
+func TestTooManyConnectionsAreRefused(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	r := start(t, Options{MaxConnections: 2, Metrics: registry})
+	open := func() net.Conn {
+		t.Helper()
+		conn, err := net.Dial("tcp", r.GRPCAddr.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	greeted := func(c net.Conn) bool { // the server sends its settings at once
+		_, err := c.Read(make([]byte, 1))
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("neither greeted nor refused")
+		}
+		return err == nil
+	}
+	first, second := open(), open()
+	if !greeted(first) || !greeted(second) {
+		t.Fatal("one of the first two was refused")
+	}
+	for range 2 {
+		if greeted(open()) {
+			t.Error("one too many was greeted")
+		}
+	}
+	checkMetrics(t, registry, map[string]float64{
+		`ratelimitd_connections{listener=grpc}`:               2,
+		`ratelimitd_connections_refused_total{listener=grpc}`: 2,
+		`ratelimitd_connections_refused_total{listener=http}`: 0,
+	})
+	if n := strings.Count(r.log.String(), "too many connections"); n != 1 {
+		t.Errorf("logged %d times:\n%s", n, r.log)
+	}
+	if code, _ := get(t, r.HTTPAddr, "/livez"); code != 200 {
+		t.Errorf("HTTP, which has a bound of its own: %d", code)
+	}
+
+	_ = first.Close()
+	deadline := time.Now().Add(patience)
+	for !greeted(open()) { // until the server has seen that one has gone
+		if time.Now().After(deadline) {
+			t.Fatal("the place of a closed connection is not given away")
+		}
+	}
+}

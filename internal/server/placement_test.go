@@ -1,0 +1,114 @@
+package server
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
+)
+
+// The admin service is where operators are, beside the pages, and not where callers are.
+func TestAdminIsOnTheDebugListenerAlone(t *testing.T) {
+	r := start(t, Options{RuleFiles: func() []descriptor.FileStatus { return []descriptor.FileStatus{{Name: "a.yaml"}} }})
+	list := &adminv1.ListRuleFilesRequest{}
+	if resp, err := adminv1.NewAdminServiceClient(r.admin).ListRuleFiles(within(t), list); err != nil || len(resp.GetFiles()) != 1 {
+		t.Errorf("on the debug listener: %v, %v", resp, err)
+	}
+	if _, err := adminv1.NewAdminServiceClient(r.conn).ListRuleFiles(within(t), list); status.Code(err) != codes.Unimplemented {
+		t.Errorf("on the public listener: %v", err)
+	}
+
+	asked := reflect(t, r.admin)
+	want := []string{"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection", "ratelimitd.admin.v1.AdminService"}
+	if got := asked.services(); !slices.Equal(got, want) {
+		t.Errorf("services %q", got)
+	}
+	asked.describes("ratelimitd.admin.v1.AdminService")
+	asked.close()
+	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
+		t.Error(err)
+	}
+	if code, body := get(t, r.DebugAddr, "/"); code != 200 || !strings.Contains(body, "ratelimitd.admin.v1.AdminService") {
+		t.Errorf("the index: %d %s", code, body)
+	}
+
+	// HTTP/2 that is no gRPC gets the pages too.
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: protocols}
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport}).Get("http://" + r.DebugAddr.String() + "/stats")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 {
+		t.Errorf("/stats over HTTP/2: %s %s", resp.Proto, resp.Status)
+	}
+}
+
+func TestDebugAndAdminCanBeTurnedOff(t *testing.T) {
+	admin := func(r *running) codes.Code {
+		_, err := adminv1.NewAdminServiceClient(r.admin).Explain(within(t), &adminv1.ExplainRequest{Domain: "d"})
+		return status.Code(err)
+	}
+	explain := func(string, []descriptor.Entry) descriptor.Explanation { return descriptor.Explanation{} }
+	pages := []string{"/", "/rlconfig", "/stats", "/debug/pprof/", "/debug/pprof/profile", "/loglevel"}
+	t.Run("no debug", func(t *testing.T) {
+		r := start(t, Options{NoDebug: true, Explain: explain, LogLevel: &twoLevels{}})
+		for _, page := range pages {
+			if code, _ := get(t, r.DebugAddr, page); code != 404 {
+				t.Errorf("%s: %d", page, code)
+			}
+		}
+		if code := admin(r); code != codes.OK {
+			t.Errorf("the admin service: %v", code)
+		}
+	})
+	t.Run("no admin", func(t *testing.T) {
+		r := start(t, Options{NoAdmin: true, Explain: explain})
+		if code, body := get(t, r.DebugAddr, "/"); code != 200 || strings.Contains(body, "AdminService") {
+			t.Errorf("the index: %d %s", code, body)
+		}
+		if code := admin(r); code == codes.OK {
+			t.Error("the admin service answers")
+		}
+	})
+	t.Run("neither", func(t *testing.T) {
+		r := start(t, Options{NoDebug: true, NoAdmin: true, DebugAddr: "no such host:0"})
+		if r.DebugAddr != nil {
+			t.Errorf("something listens on %v", r.DebugAddr)
+		}
+		if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A reflection stream, or any other, is no reason not to stop: it is cut off like a call that takes too long.
+func TestStopEndsAdminStreams(t *testing.T) {
+	r := start(t, Options{StopTimeout: 1})
+	asked := reflect(t, r.admin)
+	asked.services()
+	r.stop()
+	if err := <-r.done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if _, err := asked.stream.Recv(); err == nil {
+		t.Error("the stream goes on")
+	}
+}
+
+// Passwords may be given as flags.
+func TestDebugDoesNotShowTheCommandLine(t *testing.T) {
+	r := start(t, Options{})
+	if _, body := get(t, r.DebugAddr, "/debug/pprof/cmdline"); strings.Contains(body, "-test.") || body == "" {
+		t.Errorf("it shows %q", body)
+	}
+}

@@ -1,0 +1,129 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// refusals writes some of what is refused to the log. It stands between the transports and the decider only where that
+// is asked for.
+type refusals struct {
+	Decider
+
+	perSecond int64
+	log       *slog.Logger
+	explain   func(domain string, entries []descriptor.Entry) descriptor.Explanation // names the rule; may be nil
+
+	second  atomic.Int64 // the one that is being counted, since the Unix epoch
+	count   atomic.Int64 // refusals in it
+	skipped atomic.Int64 // refusals since the last that was written
+}
+
+// Decide implements Decider.
+func (r *refusals) Decide(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
+	err := r.Decider.Decide(ctx, now, req, d)
+	if err != nil || d.Code != limiter.OverLimit {
+		return err
+	}
+	if r.sampled(now) {
+		r.write(ctx, req, d)
+	} else {
+		r.skipped.Add(1)
+	}
+	return nil
+}
+
+// sampled says whether a refusal is among the first of its second. Where two seconds meet, one too many may be.
+func (r *refusals) sampled(now time.Time) bool {
+	second := now.Unix()
+	if before := r.second.Load(); before != second && r.second.CompareAndSwap(before, second) {
+		r.count.Store(0)
+	}
+	return r.count.Add(1) <= r.perSecond
+}
+
+func (r *refusals) write(ctx context.Context, req *limiter.Request, d *limiter.Decision) {
+	for i := range d.Statuses {
+		s := &d.Statuses[i]
+		if s.Code != limiter.OverLimit || i >= len(req.Descriptors) {
+			continue
+		}
+		attrs := []slog.Attr{
+			slog.String("domain", shortened(req.Domain)),
+			slog.String("entries", entriesText(req.Descriptors[i].Entries)),
+			slog.Uint64("requests_per_unit", uint64(s.Limit.Requests)),
+			slog.String("wait", wait(s.RetryAfter)),
+		}
+		attrs = append(attrs, r.rule(req, i, &s.Limit)...)
+		if n := r.skipped.Swap(0); n > 0 {
+			attrs = append(attrs, slog.Int64("not_logged", n))
+		}
+		r.log.LogAttrs(ctx, slog.LevelInfo, "refused", attrs...)
+		return
+	}
+}
+
+func wait(d time.Duration) string {
+	if d < 0 {
+		return "forever"
+	}
+	return d.String()
+}
+
+// rule names the rule that a descriptor matches, and the counter of the limit that refused. Both are looked up again: a
+// decision does not carry what one refusal in thousands is asked for. Rules that were loaded in between may be the ones
+// that answer.
+func (r *refusals) rule(req *limiter.Request, i int, limit *limiter.CurrentLimit) []slog.Attr {
+	asked := &req.Descriptors[i]
+	if asked.HasOverride {
+		return []slog.Attr{slog.String("rule", "override of the request")}
+	}
+	if r.explain == nil {
+		return nil
+	}
+	x := r.explain(req.Domain, asked.Entries)
+	if x.Rule == nil {
+		return nil
+	}
+	attrs := []slog.Attr{slog.String("rule", x.Rule.Path)}
+	for j := range x.Rule.Limits {
+		l := &x.Rule.Limits[j]
+		if l.Name == limit.Name && l.Requests == limit.Requests && l.Window.WholeUnit() == limit.Unit && j < len(x.Keys) {
+			return append(attrs, slog.String("key", validText(x.Keys[j])))
+		}
+	}
+	return attrs
+}
+
+// maxLogged bounds what of a caller's text is written, in bytes.
+const maxLogged = 256
+
+func entriesText(entries []descriptor.Entry) string {
+	var b strings.Builder
+	for i := range entries {
+		if b.Len() > maxLogged {
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(shortened(entries[i].Key))
+		b.WriteByte('=')
+		b.WriteString(shortened(entries[i].Value))
+	}
+	return shortened(b.String())
+}
+
+// shortened is the beginning of a text, in memory of its own: a request's strings end with it.
+func shortened(s string) string {
+	if len(s) <= maxLogged {
+		return strings.Clone(s)
+	}
+	return strings.ToValidUTF8(s[:maxLogged], "") + "…"
+}

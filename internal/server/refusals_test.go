@@ -1,0 +1,123 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// refuse refuses all that has an entry, for as long as its value says.
+func refuse(_ context.Context, _ time.Time, req *limiter.Request, d *limiter.Decision) error {
+	d.Code = limiter.OK
+	for _, asked := range req.Descriptors {
+		s := limiter.Status{Code: limiter.OK}
+		if len(asked.Entries) > 0 {
+			wait, err := time.ParseDuration(asked.Entries[0].Value)
+			if err != nil {
+				wait = -1
+			}
+			d.Code = limiter.OverLimit
+			s = limiter.Status{Code: limiter.OverLimit, Limited: true, RetryAfter: wait,
+				Limit: limiter.CurrentLimit{Requests: 5, Unit: descriptor.Minute}}
+		}
+		d.Statuses = append(d.Statuses, s)
+	}
+	return nil
+}
+
+func explainer(t *testing.T) func(string, []descriptor.Entry) descriptor.Explanation {
+	t.Helper()
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "edge", Children: []descriptor.NodeSpec{
+		{Key: "wait", Rule: &descriptor.Rule{Limits: []descriptor.Limit{
+			{Requests: 9, Window: descriptor.Window{Unit: descriptor.Hour}},
+			{Requests: 5, Window: descriptor.Window{Unit: descriptor.Minute}},
+		}}},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(domain string, entries []descriptor.Entry) descriptor.Explanation {
+		return tree.Domain(domain).Explain(entries, descriptor.KeyBuilder{Prefix: "p:"})
+	}
+}
+
+func asking(value string) *limiter.Request {
+	return &limiter.Request{Domain: "edge", Descriptors: []limiter.Descriptor{{}, {Entries: []descriptor.Entry{{Key: "wait", Value: value}}}}}
+}
+
+func TestRefusalsAreLogged(t *testing.T) {
+	log := &lockedBuffer{}
+	d := watched(&Options{Decider: decider(refuse), RefusalLogs: 2, Explain: explainer(t), Log: slog.New(slog.NewTextHandler(log, nil))})
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	lines := func(req *limiter.Request) []string {
+		t.Helper()
+		log.mu.Lock()
+		log.buf.Reset()
+		log.mu.Unlock()
+		if err := d.Decide(t.Context(), now, req, new(limiter.Decision)); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Split(strings.TrimSpace(log.String()), "\n")
+	}
+	has := func(req *limiter.Request, texts ...string) {
+		t.Helper()
+		got := lines(req)
+		if len(got) != 1 {
+			t.Errorf("%d lines: %q", len(got), got)
+		}
+		for _, text := range texts {
+			if !strings.Contains(got[0], text) {
+				t.Errorf("%q is not in %s", text, got[0])
+			}
+		}
+	}
+	nothing := func(req *limiter.Request) {
+		t.Helper()
+		if got := lines(req); len(got) != 1 || got[0] != "" {
+			t.Errorf("logged %q", got)
+		}
+	}
+	nothing(&limiter.Request{Domain: "edge", Descriptors: []limiter.Descriptor{{}}})
+	has(asking("37s"), "msg=refused", "domain=edge", `entries="wait=37s"`, "requests_per_unit=5", "wait=37s", "rule=edge.wait", `key="p:edge|wait=37s|f60"`)
+	has(asking("never"), "wait=forever")
+	nothing(asking("3s")) // the third within a second
+	nothing(asking("4s"))
+
+	now = now.Add(time.Second)
+	override := asking("5s")
+	override.Descriptors[1].HasOverride = true
+	has(override, `rule="override of the request"`, "not_logged=2")
+	long := asking(strings.Repeat("é", 1000))
+	has(long, "…")
+	if got := len(log.String()); got > 1000 {
+		t.Errorf("a line of %d bytes", got)
+	}
+}
+
+func TestRefusalsAreLoggedOfBothTransports(t *testing.T) {
+	r := start(t, Options{Decider: decider(byDomain), RefusalLogs: 10})
+	over := smallRequest()
+	over.Domain = "over"
+	if _, err := r.rateLimit().ShouldRateLimit(within(t), over); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, _ := request(t, "POST", r.HTTPAddr, "/json", strings.NewReader(`{"domain":"over","descriptors":[{}]}`)); code != 429 {
+		t.Fatal(code)
+	}
+	if n := strings.Count(r.log.String(), "msg=refused"); n != 2 {
+		t.Errorf("logged %d times:\n%s", n, r.log)
+	}
+}
+
+// Who does not ask for it does not pay for it.
+func TestNothingStandsBeforeTheDeciderUnasked(t *testing.T) {
+	d := &held{}
+	if got := watched(&Options{Decider: d}); got != Decider(d) {
+		t.Errorf("got %T", got)
+	}
+}

@@ -1,0 +1,117 @@
+package server
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// writeRules writes a line per limit, in the reference's form, which scripts read. What the reference does not have
+// follows it; what a domain sets for all of its rules is a comment before them.
+func writeRules(w io.Writer, tree *descriptor.Tree) {
+	if tree == nil {
+		return
+	}
+	domain := ""
+	for _, r := range tree.Rules {
+		if r.Domain != domain {
+			domain = r.Domain
+			writeDomain(w, tree.Domain(domain))
+		}
+		if r.Unlimited {
+			fmt.Fprintf(w, "%s: unlimited%s\n", r.Path, flagsOf(r))
+		}
+		for i := range r.Limits {
+			l := &r.Limits[i]
+			fmt.Fprintf(w, "%s: unit=%s requests_per_unit=%d%s%s", r.Path, strings.ToUpper(l.Window.Unit.String()), l.Requests, flagsOf(r), extensionsOf(l))
+			if len(r.Limits) > 1 {
+				fmt.Fprintf(w, ", name: %s", l.Name)
+			}
+			fmt.Fprintln(w)
+		}
+	}
+}
+
+// writeDomain writes what a domain says of itself, nothing if that is nothing.
+func writeDomain(w io.Writer, d *descriptor.Domain) {
+	var s string
+	if d.Admission != descriptor.AdmissionDefault {
+		s += ", admission: " + descriptor.AdmissionNames[d.Admission]
+	}
+	if d.OnError != descriptor.OnErrorDefault {
+		s += ", on_error: " + descriptor.OnErrorNames[d.OnError]
+	}
+	if d.Headers != nil {
+		var names []string
+		for i, name := range descriptor.HeaderFamilyNames {
+			if *d.Headers&(1<<i) != 0 {
+				names = append(names, name)
+			}
+		}
+		s += ", headers: [" + strings.Join(names, ", ") + "]"
+	}
+	if s != "" {
+		fmt.Fprintf(w, "# domain %s%s\n", d.Name, s)
+	}
+}
+
+func flagsOf(r *descriptor.Rule) string {
+	s := fmt.Sprintf(", shadow_mode: %t", r.Shadow)
+	if r.Quota {
+		s += ", quota_mode: true"
+	}
+	if r.OnError != descriptor.OnErrorDefault {
+		s += ", on_error: " + descriptor.OnErrorNames[r.OnError]
+	}
+	return s
+}
+
+func extensionsOf(l *descriptor.Limit) string {
+	var s string
+	if l.Window.Multiplier > 1 {
+		s += fmt.Sprintf(", unit_multiplier: %d", l.Window.Multiplier)
+	}
+	if l.Window.Location != nil {
+		s += ", calendar: " + l.Window.Location.String()
+	}
+	if l.Algorithm != descriptor.FixedWindow {
+		s += ", algorithm: " + l.Algorithm.String()
+	}
+	if l.Precision > 1 {
+		s += fmt.Sprintf(", precision: %d", l.Precision)
+	}
+	if isBucket(l) {
+		s += fmt.Sprintf(", burst: %d", l.Burst)
+	}
+	if l.Interval {
+		s += ", refill: interval"
+	}
+	if l.FirstHit {
+		s += ", align: first_hit"
+	}
+	if l.NoDelay > 0 {
+		s += ", nodelay: " + nodelay(l)
+	}
+	if l.CountDenied != descriptor.DeniedDefault {
+		s += fmt.Sprintf(", count_denied: %t", l.CountDenied == descriptor.DeniedCount)
+	}
+	if l.Lease {
+		s += ", lease: true"
+	}
+	return s
+}
+
+func isBucket(l *descriptor.Limit) bool {
+	return l.Algorithm == descriptor.TokenBucket || l.Algorithm == descriptor.LeakyBucket
+}
+
+// nodelay is as rule files write it.
+func nodelay(l *descriptor.Limit) string {
+	if l.NoDelay == descriptor.NoDelayAll {
+		return "all"
+	}
+	return strconv.FormatUint(uint64(l.NoDelay), 10)
+}

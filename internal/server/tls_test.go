@@ -1,0 +1,187 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
+	"github.com/ratelimitd/ratelimitd/internal/tlstest"
+)
+
+// secured is a server with TLS from a volume, as Kubernetes mounts one.
+type secured struct {
+	*running
+	volume *tlstest.Volume
+	log    *lockedBuffer
+}
+
+func startTLS(t *testing.T, content map[string][]byte, o tlsfiles.Options) *secured {
+	t.Helper()
+	s := &secured{volume: tlstest.NewVolume(t, content), log: &lockedBuffer{}}
+	o.Cert, o.Key = s.volume.Path("tls.crt"), s.volume.Path("tls.key")
+	if content["ca.crt"] != nil {
+		o.CA = s.volume.Path("ca.crt")
+	}
+	o.Log = slog.New(slog.NewTextHandler(s.log, nil))
+	files, err := tlsfiles.Load(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := files.Server()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- files.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	s.running = start(t, Options{Credentials: credentials.NewTLS(config)})
+	return s
+}
+
+// logged waits until the log has a text so many times.
+func (s *secured) logged(t *testing.T, text string, times int) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for strings.Count(s.log.String(), text) < times {
+		if time.Now().After(deadline) {
+			t.Fatalf("the log does not say %q %d times:\n%s", text, times, s.log)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// ask makes one call on a connection of its own and says for which names the server's certificate is.
+func (s *secured) ask(t *testing.T, config *tls.Config) ([]string, error) {
+	t.Helper()
+	conn := dial(t, s.GRPCAddr, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	defer conn.Close()
+	return callOver(t, conn)
+}
+
+func callOver(t *testing.T, conn *grpc.ClientConn) ([]string, error) {
+	t.Helper()
+	var p peer.Peer
+	_, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(within(t), smallRequest(), grpc.Peer(&p))
+	if err != nil {
+		return nil, err
+	}
+	return p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0].DNSNames, nil
+}
+
+func TestCertificatesAreReloaded(t *testing.T) {
+	ca := tlstest.NewAuthority(t, "ca")
+	content := func(name string) map[string][]byte {
+		pair := ca.Issue(t, name, "rl.test")
+		return map[string][]byte{"tls.crt": pair.Cert, "tls.key": pair.Key}
+	}
+	s := startTLS(t, content("first"), tlsfiles.Options{Rescan: time.Hour})
+	config := &tls.Config{RootCAs: ca.Pool(), ServerName: "rl.test"}
+	expect := func(conn *grpc.ClientConn, want string) {
+		t.Helper()
+		var names []string
+		var err error
+		if conn != nil {
+			names, err = callOver(t, conn)
+		} else {
+			names, err = s.ask(t, config)
+		}
+		if err != nil || names[0] != want {
+			t.Errorf("got the certificate of %v, %v; want %s's", names, err, want)
+		}
+	}
+	open := dial(t, s.GRPCAddr, grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithAuthority("rl.test"))
+	expect(open, "first")
+
+	s.volume.Swap(t, content("second"))
+	s.logged(t, "read again", 1)
+	expect(nil, "second")
+	expect(open, "first") // a connection that is open stays
+
+	bad := content("third")
+	bad["tls.key"] = content("other")["tls.key"]
+	s.volume.Swap(t, bad)
+	s.logged(t, "cannot be used", 1)
+	expect(nil, "second")
+
+	s.volume.Swap(t, content("fourth"))
+	s.logged(t, "read again", 2)
+	expect(nil, "fourth")
+	_ = open.Close()
+}
+
+func TestMutualTLS(t *testing.T) {
+	ca, stranger := tlstest.NewAuthority(t, "ca"), tlstest.NewAuthority(t, "stranger")
+	pair := ca.Issue(t, "rl.test")
+	content := map[string][]byte{"tls.crt": pair.Cert, "tls.key": pair.Key, "ca.crt": ca.PEM}
+	s := startTLS(t, content, tlsfiles.Options{Name: "envoy.test", Rescan: time.Hour})
+	for _, tt := range []struct {
+		name  string
+		certs []tls.Certificate
+		ok    bool
+	}{
+		{"no certificate", nil, false},
+		{"another CA's", []tls.Certificate{stranger.Issue(t, "envoy.test").TLS(t)}, false},
+		{"another name", []tls.Certificate{ca.Issue(t, "prometheus.test").TLS(t)}, false},
+		{"the right one", []tls.Certificate{ca.Issue(t, "envoy.test").TLS(t)}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := s.ask(t, &tls.Config{RootCAs: ca.Pool(), ServerName: "rl.test", Certificates: tt.certs})
+			if tt.ok && err != nil || !tt.ok && status.Code(err) != codes.Unavailable {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	content["ca.crt"] = stranger.PEM
+	s.volume.Swap(t, content)
+	s.logged(t, "read again", 1)
+	for authority, ok := range map[*tlstest.Authority]bool{ca: false, stranger: true} {
+		_, err := s.ask(t, &tls.Config{RootCAs: ca.Pool(), ServerName: "rl.test", Certificates: []tls.Certificate{authority.Issue(t, "envoy.test").TLS(t)}})
+		if (err == nil) != ok {
+			t.Errorf("after the CA was changed, the old one's: %v, got %v", !ok, err)
+		}
+	}
+}
+
+func TestPlainTextIsNotTakenForTLS(t *testing.T) {
+	ca := tlstest.NewAuthority(t, "ca")
+	pair := ca.Issue(t, "rl.test")
+	s := startTLS(t, map[string][]byte{"tls.crt": pair.Cert, "tls.key": pair.Key}, tlsfiles.Options{})
+	if _, err := s.rateLimit().ShouldRateLimit(within(t), smallRequest()); status.Code(err) != codes.Unavailable {
+		t.Errorf("plain text: %v", err)
+	}
+	conn, err := net.Dial("tcp", s.GRPCAddr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	secure := tls.Client(conn, &tls.Config{RootCAs: ca.Pool(), ServerName: "rl.test", MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10})
+	if err := secure.Handshake(); err == nil {
+		t.Error("TLS 1.1 is spoken")
+	}
+	conn, err = tls.Dial("tcp", s.GRPCAddr.String(), &tls.Config{RootCAs: ca.Pool(), ServerName: "rl.test", NextProtos: []string{"h2", "http/1.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if got := conn.(*tls.Conn).ConnectionState().NegotiatedProtocol; got != "h2" {
+		t.Errorf("the protocol is %q", got)
+	}
+}

@@ -1,0 +1,94 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	otelcodes "go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// Tracer records spans. It is called concurrently.
+type Tracer interface {
+	// Sampled says whether a request is to be recorded whose caller sent this traceparent, "" if none. Every request
+	// asks, so it must be cheap.
+	Sampled(traceparent string) bool
+	// Start begins the span of a request that is to be recorded, which arrived at start.
+	Start(ctx context.Context, traceparent, tracestate, name string, start time.Time) (context.Context, trace.Span)
+}
+
+const (
+	traceparent = "traceparent"
+	tracestate  = "tracestate"
+
+	spanOfCall = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+	spanOfJSON = "/json"
+)
+
+// traced records the decisions whose trace is sampled. It stands before the decider only where there is a tracer.
+// Requests that cannot be read never come here: the caller's span has their code.
+type traced struct {
+	Decider
+
+	tracer Tracer
+}
+
+// Decide implements Decider.
+func (t *traced) Decide(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
+	parent := fromCaller(ctx, traceparent)
+	if !t.tracer.Sampled(parent) {
+		return t.Decider.Decide(ctx, now, req, d)
+	}
+	name := spanOfJSON
+	if _, ok := grpc.Method(ctx); ok {
+		name = spanOfCall
+	}
+	ctx, span := t.tracer.Start(ctx, parent, fromCaller(ctx, tracestate), name, now)
+	defer span.End() // records a panic too
+	err := t.Decider.Decide(ctx, now, req, d)
+	describe(span, req, d, err)
+	return err
+}
+
+// fromCaller is the value of a metadata key that the caller sent, "" if there is none.
+func fromCaller(ctx context.Context, key string) string {
+	values := metadata.ValueFromIncomingContext(ctx, key)
+	if len(values) == 0 {
+		return ""
+	}
+	return values[0]
+}
+
+// withCaller gives a request over HTTP the context that one over gRPC has.
+func withCaller(r *http.Request) context.Context {
+	md := metadata.MD{}
+	for _, key := range []string{traceparent, tracestate} {
+		if value := r.Header.Get(key); value != "" {
+			md[key] = []string{value}
+		}
+	}
+	return metadata.NewIncomingContext(r.Context(), md)
+}
+
+func describe(span trace.Span, req *limiter.Request, d *limiter.Decision, err error) {
+	code := codeOf(err)
+	span.SetAttributes(
+		attribute.Int("rpc.grpc.status_code", int(code)),
+		attribute.String("ratelimitd.domain", shortened(req.Domain)),
+		attribute.Int("ratelimitd.descriptors", len(req.Descriptors)),
+	)
+	if err == nil {
+		span.SetAttributes(attribute.String("ratelimitd.code", d.Code.String()))
+		return
+	}
+	if code != codes.InvalidArgument && code != codes.Canceled { // those are the caller's
+		span.SetStatus(otelcodes.Error, messageOf(err))
+	}
+}

@@ -1,0 +1,180 @@
+package tlsfiles
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Options say which files there are and what they are for. Paths are of PEM files.
+type Options struct {
+	Use string // what the connections are, for the log and as a label of metrics, such as "grpc"
+
+	Cert, Key string // the certificate with its chain, and its key; a client may have neither
+
+	// CA is who must have signed the other side's certificate. A server without one asks for no certificate; a client
+	// without one trusts whom the system trusts, and with one those too.
+	CA string
+
+	// Name is what the other side's certificate must be for: a DNS name, an IP address or a URI, among its alternative
+	// names. A server without one takes every certificate of the CA; a client without one takes the name that it dialled.
+	Name string
+
+	// SkipName makes a client not look at the name at all: the certificate is only checked against the CA.
+	SkipName bool
+
+	Rescan  time.Duration         // how often the files are read, whatever the file system reported; default 10 s
+	Log     *slog.Logger          // default slog.Default()
+	Metrics prometheus.Registerer // nil: counted, but not registered
+}
+
+// Files are the files of one use, with the last version that was good.
+type Files struct {
+	o Options
+
+	current atomic.Pointer[version]
+	tried   contents // the newest, good or not; this and failing are looked at by Load and Run alone
+	failing string   // why the files could not be read when that was last tried
+
+	failures prometheus.Counter
+}
+
+// version is what one state of the files says.
+type version struct {
+	cert *tls.Certificate // nil: there is none
+	pool *x509.CertPool   // of the CA alone; nil: there is none
+	ca   []byte           // what it was made of
+}
+
+// contents are the bytes of the files.
+type contents struct{ cert, key, ca []byte }
+
+func (c *contents) equal(other *contents) bool {
+	return bytes.Equal(c.cert, other.cert) && bytes.Equal(c.key, other.key) && bytes.Equal(c.ca, other.ca)
+}
+
+// Load reads the files for the first time. It fails if one of them cannot be used.
+func Load(o Options) (*Files, error) {
+	if o.Rescan <= 0 {
+		o.Rescan = 10 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	o.Log = o.Log.With("use", o.Use)
+	if (o.Cert == "") != (o.Key == "") {
+		return nil, fmt.Errorf("load TLS files of %s: a certificate and its key come together: certificate %q, key %q", o.Use, o.Cert, o.Key)
+	}
+	f := &Files{o: o, failures: prometheus.NewCounter(prometheus.CounterOpts{
+		Name:        "ratelimitd_tls_reload_failures_total",
+		Help:        "Changed certificate files that could not be used, by what they are for.",
+		ConstLabels: prometheus.Labels{"use": o.Use},
+	})}
+	c, err := f.read()
+	if err == nil {
+		err = f.swap(c)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load TLS files of %s: %w", o.Use, err)
+	}
+	f.tried = c
+	return f, f.register()
+}
+
+func (f *Files) register() error {
+	if f.o.Metrics == nil {
+		return nil
+	}
+	if err := f.o.Metrics.Register(f.failures); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	if f.o.Cert == "" {
+		return nil
+	}
+	if err := f.o.Metrics.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name:        "ratelimitd_tls_certificate_expiry_timestamp_seconds",
+		Help:        "When the certificate in use ends, in seconds since the Unix epoch, by what it is for.",
+		ConstLabels: prometheus.Labels{"use": f.o.Use},
+	}, func() float64 { return float64(f.current.Load().cert.Leaf.NotAfter.Unix()) })); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	return nil
+}
+
+func (f *Files) read() (contents, error) {
+	var c contents
+	for _, file := range []struct {
+		path string
+		to   *[]byte
+	}{{f.o.Cert, &c.cert}, {f.o.Key, &c.key}, {f.o.CA, &c.ca}} {
+		if file.path == "" {
+			continue
+		}
+		var err error
+		if *file.to, err = os.ReadFile(file.path); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// swap puts new contents to use if they are good. The errors name files, never what is in them.
+func (f *Files) swap(c contents) error {
+	v := &version{}
+	if f.o.Cert != "" {
+		pair, err := tls.X509KeyPair(c.cert, c.key)
+		if err != nil {
+			return fmt.Errorf("certificate %s and key %s: %w", f.o.Cert, f.o.Key, err)
+		}
+		if now := time.Now(); now.After(pair.Leaf.NotAfter) {
+			f.o.Log.Warn("the TLS certificate has expired", "certificate", f.o.Cert, "since", pair.Leaf.NotAfter)
+		}
+		v.cert = &pair
+	}
+	if f.o.CA != "" {
+		v.pool, v.ca = x509.NewCertPool(), c.ca
+		if !v.pool.AppendCertsFromPEM(c.ca) {
+			return fmt.Errorf("CA %s: no certificate in it", f.o.CA)
+		}
+	}
+	f.current.Store(v)
+	return nil
+}
+
+// reload reads the files again. What is known already, good or bad, is not reported again.
+func (f *Files) reload() {
+	c, err := f.read()
+	if err != nil {
+		if err.Error() != f.failing {
+			f.failing = err.Error()
+			f.failed(err)
+		}
+		return
+	}
+	f.failing = ""
+	if c.equal(&f.tried) {
+		return
+	}
+	f.tried = c
+	if err := f.swap(c); err != nil {
+		f.failed(err)
+		return
+	}
+	var about []any
+	if cert := f.current.Load().cert; cert != nil {
+		about = append(about, "subject", cert.Leaf.Subject.String(), "until", cert.Leaf.NotAfter)
+	}
+	f.o.Log.Info("TLS files were read again", about...)
+}
+
+func (f *Files) failed(err error) {
+	f.failures.Inc()
+	f.o.Log.Error("TLS files have changed and cannot be used; what was read before stays in use", "error", err)
+}

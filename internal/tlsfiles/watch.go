@@ -1,0 +1,69 @@
+package tlsfiles
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// settle is how long a change is given to be complete: a certificate and its key are two files.
+const settle = 100 * time.Millisecond
+
+// Run reads the files again whenever they may have changed, until ctx is done. It returns nil.
+//
+// It watches the folders of the files, not the files: Kubernetes swaps a symbolic link beside them, others rename a new
+// file to the old name. Where a link leads to a folder that is not watched, or the file system tells nothing, the change
+// is found at the next rescan.
+func (f *Files) Run(ctx context.Context) error {
+	var events <-chan fsnotify.Event
+	var errs <-chan error
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		f.o.Log.Warn("cannot watch TLS files; changes are noticed more slowly", "every", f.o.Rescan, "error", err)
+	} else {
+		defer func() { _ = watcher.Close() }()
+		events, errs = watcher.Events, watcher.Errors
+	}
+	rescan := time.NewTicker(f.o.Rescan)
+	defer rescan.Stop()
+	var settled <-chan time.Time
+	f.watch(watcher)
+	f.reload() // what changed since Load
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-events:
+		case err := <-errs:
+			f.o.Log.Debug("events of TLS files were lost", "error", err)
+		case <-settled:
+			settled = nil
+			f.reload()
+			continue
+		case <-rescan.C:
+			f.watch(watcher) // a folder may be a new one of the same name
+			f.reload()
+			continue
+		}
+		if settled == nil {
+			settled = time.After(settle)
+		}
+	}
+}
+
+// watch adds the folders of the files; those that are watched already are left alone.
+func (f *Files) watch(w *fsnotify.Watcher) {
+	if w == nil {
+		return
+	}
+	for _, path := range []string{f.o.Cert, f.o.Key, f.o.CA} {
+		if path == "" {
+			continue
+		}
+		if err := w.Add(filepath.Dir(path)); err != nil {
+			f.o.Log.Debug("cannot watch a folder of TLS files; changes are noticed more slowly", "every", f.o.Rescan, "error", err)
+		}
+	}
+}
