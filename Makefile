@@ -41,8 +41,12 @@ generate-check: ## fail if the committed generated code is not what proto/ gives
 fuzz-short: ## every fuzz target for a few seconds
 	scripts/fuzz 5s
 
-bench: ## what a decision costs, as ratios in one run
+bench: ## what a decision costs, as ratios in one run; what a counter costs in Redis and in memory
 	go run ./bench
+	go run ./bench -keys 1
+	go test ./internal/backend/redis -run '^$$' -bench Bytes -benchtime 1x
+	go test ./internal/backend/redis -run '^$$' -bench CPU -benchtime 50000x
+	go test ./internal/backend/memory -run '^$$' -bench Bytes -benchtime 1x
 
 ci: ## all that a change must pass
 	.ci/run

@@ -149,7 +149,9 @@ func TestStopsWhenTold(t *testing.T) {
 		t.Errorf("a call while draining: %v", err)
 	}
 	_ = p.cmd.Process.Kill() // it would go on draining for 30 s
-	<-p.ended
+	if err := <-p.ended; err == nil {
+		t.Error("a killed process ended well")
+	}
 	close(p.ended)
 }
 

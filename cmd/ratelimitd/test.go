@@ -80,7 +80,7 @@ func (o *testCommand) write(out io.Writer, r *ruletest.Report) error {
 			return fmt.Errorf("write JUnit XML: %w", err)
 		}
 		if err := ruletest.WriteJUnit(f, r); err != nil {
-			f.Close()
+			_ = f.Close()
 			return fmt.Errorf("write JUnit XML: %w", err)
 		}
 		if err := f.Close(); err != nil {

@@ -43,8 +43,8 @@ func runBounds(t *testing.T, open func(t testing.TB) Store) {
 
 func checkBound(t *rapid.T, l *descriptor.Limit, passed []admission) {
 	limit, length := int64(l.Requests), l.Window.Length().Microseconds()
-	switch {
-	case l.Algorithm == descriptor.FixedWindow:
+	switch l.Algorithm {
+	case descriptor.FixedWindow:
 		// At most the limit in each window, wherever those begin.
 		end, sum := int64(-1), int64(0)
 		for _, p := range passed {
@@ -58,7 +58,7 @@ func checkBound(t *rapid.T, l *descriptor.Limit, passed []admission) {
 				t.Fatalf("%s: %d in the window that ends at %d", limitText(l), sum, end)
 			}
 		}
-	case l.Algorithm == descriptor.SlidingLog:
+	case descriptor.SlidingLog:
 		// At most the limit in every half-open window.
 		for i := range passed {
 			sum := int64(0)
@@ -69,7 +69,7 @@ func checkBound(t *rapid.T, l *descriptor.Limit, passed []admission) {
 				t.Fatalf("%s: %d in the window up to %d", limitText(l), sum, passed[i].at)
 			}
 		}
-	case l.Algorithm == descriptor.SlidingWindow:
+	case descriptor.SlidingWindow:
 		// What passed up to each admission, weighted by the rule itself.
 		n := int64(max(l.Precision, 1))
 		sub := length / n

@@ -232,7 +232,7 @@ func (s *Store) failure(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded)
 	}
 	// Our own timeout must not look like the caller's.
-	return fmt.Errorf("%w: %v", backend.ErrUnavailable, err)
+	return fmt.Errorf("%w: %v", backend.ErrUnavailable, err) //nolint:errorlint // hidden on purpose
 }
 
 func isTimeout(err error) bool {

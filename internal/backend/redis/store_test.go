@@ -603,7 +603,7 @@ func TestUnsupportedLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	s := redis.New(redis.Options{Client: client})
 	for want, l := range map[string]*descriptor.Limit{
 		"not compiled": {Algorithm: descriptor.SlidingLog, Window: descriptor.Window{Unit: descriptor.Day}},

@@ -34,6 +34,6 @@ func dial(t testing.TB, s *redistest.Server) goredis.UniversalClient {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() })
+	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
