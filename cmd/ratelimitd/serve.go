@@ -173,7 +173,14 @@ func (s *service) openRedis(registry prometheus.Registerer) (limiter.Backend, er
 			s.log.Info("accepted without effect: requests in flight share round trips by themselves", "settings", settings+"_PIPELINE_WINDOW, _PIPELINE_LIMIT, _CLUSTER_PIPELINE_PARALLELISM")
 		}
 		redis.Guard(client, redis.BreakerOptions{Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry), Logger: s.log})
-		return redis.New(redis.Options{Client: client, Timeout: o.Op, Plain: o.Plain, Logger: s.log}), nil
+		store := redis.New(redis.Options{Client: client, Timeout: o.Op, Plain: o.Plain, Logger: s.log})
+		s.workers = append(s.workers, func(ctx context.Context) error {
+			if err := store.Ping(ctx); err != nil && ctx.Err() == nil {
+				s.log.Warn("Redis does not answer yet: on_error decides until it does", "settings", settings, "error", err)
+			}
+			return nil
+		})
+		return store, nil
 	}
 	store, err := dial("REDIS", &o.Redis)
 	if err != nil {
