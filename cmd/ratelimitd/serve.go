@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/lease"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
@@ -156,6 +157,13 @@ func (s *service) openBackend(registry prometheus.Registerer) (limiter.Backend, 
 	}
 	if o.CacheBytes > 0 {
 		counters = overlimit.New(overlimit.Options{Backend: counters, Bytes: o.CacheBytes, Metrics: registry})
+	}
+	if inRedis {
+		// In front of the over-limit cache: a refund has to clear what is remembered there, and a remembered refusal must
+		// not hide permits that this process holds.
+		leases := lease.New(lease.Options{Backend: counters, Replicas: s.options.Answers.Replicas, Metrics: registry})
+		s.workers = append(s.workers, leases.Run)
+		counters = leases
 	}
 	return counters, nil
 }

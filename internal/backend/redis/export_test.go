@@ -28,3 +28,10 @@ var loaded = map[string]bool{}
 
 // SlotOf is the slot of a key.
 func SlotOf(key string) uint16 { return slotOf([]byte(key)) }
+
+// TakeAll settles requests in one call, as a flush does.
+func (s *Store) TakeAll(ctx context.Context, now time.Time, requests ...*backend.Request) error {
+	c := calls.Get().(*call)
+	defer c.release()
+	return s.take(ctx, now.UnixMicro(), c, requests...)
+}

@@ -1,0 +1,226 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+)
+
+// ask asks the backend and settles what it answers. A lease that is refused does not say whether the take's own hits
+// would be: those are asked for in a second call.
+func (l *Leases) ask(ctx context.Context, now time.Time, c *call, r *backend.Request) error {
+	err := l.send(ctx, &now, c, r)
+	if len(c.parts) == 0 {
+		return err
+	}
+	return errors.Join(err, l.send(ctx, &now, c, r))
+}
+
+// send makes one call and leaves in it what has to be asked again.
+func (l *Leases) send(ctx context.Context, now *time.Time, c *call, r *backend.Request) error {
+	for k := range c.parts {
+		p := &c.parts[k]
+		switch {
+		case p.c != nil:
+			c.request.Takes[k].Limit = &p.c.limit
+		case p.terms.tightens():
+			p.limit = p.terms.tighten(c.request.Takes[k].Limit)
+			c.request.Takes[k].Limit = &p.limit
+		}
+	}
+	n := len(c.request.Takes)
+	c.request.Outcomes = append(c.request.Outcomes[:0], make([]backend.Outcome, n)...)
+
+	sent, began := *now, time.Now()
+	within := ctx
+	if c.leads {
+		// A caller that goes away must not make the permits ambiguous that others are waiting for.
+		var cancel context.CancelFunc
+		within, cancel = uncancelled(ctx)
+		defer cancel()
+		defer c.breakOff()
+	}
+	err := l.opts.Backend.Take(within, sent, &c.request)
+	*now = sent.Add(time.Since(began))
+
+	again := 0
+	for start := 0; start < n; {
+		end := c.request.Group(start)
+		if c.late(start, end, *now) {
+			err = errors.Join(err, fmt.Errorf("%w: the answer came after the end of the lease that a part of the hits is from", backend.ErrUnavailable))
+		}
+		refused := end > start+1 && backend.Refused(c.request.Takes[start:end], c.request.Outcomes[start:end])
+		for k := start; k < end; k++ {
+			p, t, o := &c.parts[k], &c.request.Takes[k], &c.request.Outcomes[k]
+			if p.lead {
+				if !l.settleLease(ctx, p, t, o, err, sent, *now) {
+					c.parts[again] = *p
+					c.request.Takes[again] = r.Takes[p.index]
+					c.request.Takes[again].Hits = p.hits - p.aside
+					again++
+					continue
+				}
+			} else {
+				l.settle(p, t, o, refused, sent)
+			}
+			r.Outcomes[p.index] = *o
+		}
+		start = end
+	}
+	c.parts, c.request.Takes = c.parts[:again], c.request.Takes[:again]
+	c.leads = false
+	return err
+}
+
+// breakOff ends acquisitions that have no end because the backend panicked: whoever waits for them goes on.
+func (c *call) breakOff() {
+	for k := range c.parts {
+		p := &c.parts[k]
+		if !p.lead {
+			continue
+		}
+		p.shard.mu.Lock()
+		close(p.c.fetch.done)
+		p.c.fetch = nil
+		p.shard.mu.Unlock()
+		p.lead = false
+	}
+}
+
+// late marks a group as failed if permits that were set aside for it are over when the answer comes: hits that were
+// taken then and permits from before have no moment at which both are good. It is what a timeout is, and as rare.
+func (c *call) late(start, end int, now time.Time) bool {
+	late := false
+	for k := start; k < end; k++ {
+		p := &c.parts[k]
+		late = late || !p.lead && p.aside > 0 && !before(now, p.until)
+	}
+	for k := start; late && k < end; k++ {
+		c.request.Outcomes[k] = backend.Outcome{Failed: true}
+	}
+	return late
+}
+
+// uncancelled is ctx with its deadline alone.
+func uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
+	bare := context.WithoutCancel(ctx)
+	if d, ok := ctx.Deadline(); ok {
+		return context.WithDeadline(bare, d)
+	}
+	return bare, func() {}
+}
+
+// settle finishes a take that asked for its own hits. refused says that its group was: then nothing was added, unless
+// this take was refused itself and counts all the same.
+func (l *Leases) settle(p *part, t *backend.Take, o *backend.Outcome, refused bool, sent time.Time) {
+	if o.Failed {
+		if p.c != nil && p.aside > 0 {
+			p.shard.mu.Lock()
+			defer p.shard.mu.Unlock()
+			l.putBack(p)
+		}
+		return
+	}
+	if p.c != nil {
+		p.shard.mu.Lock()
+		defer p.shard.mu.Unlock()
+		unused := p.unused
+		switch counted := o.Allowed && !refused || !o.Allowed && t.CountDenied && backend.Countable(t.Limit); {
+		case p.hits < 0:
+			unused = 0
+		case counted:
+			unused -= p.aside
+			l.counts.used.Add(p.aside)
+			if o.Allowed {
+				p.c.count += p.hits
+			}
+		default:
+			l.putBack(p)
+		}
+		if !o.Cached {
+			l.counts.expired.Add(p.c.saw(o, sent))
+		}
+		o.Before, o.Used = max(0, o.Before-p.unused), max(0, o.Used-unused)
+	}
+	o.Before += int64(p.terms.gap)
+	o.Used += int64(p.terms.gap)
+}
+
+// settleLease finishes an acquisition. It returns false if the take has no answer yet: then what is set aside for it is
+// what it may use, and the rest has to be asked for.
+func (l *Leases) settleLease(ctx context.Context, p *part, t *backend.Take, o *backend.Outcome, err error, sent, now time.Time) (answered bool) {
+	k := p.c
+	p.shard.mu.Lock()
+	defer p.shard.mu.Unlock()
+	f := k.fetch
+	k.fetch = nil
+	defer close(f.done)
+	p.lead = false
+
+	if o.Failed {
+		// It may have been granted. Nobody knows, so nobody uses it, and for a while no more is risked.
+		l.counts.failed.Add(1)
+		l.putBack(p)
+		k.waiting = now.Add(k.terms.tau)
+		if d, ok := ctx.Deadline(); ctx.Err() == nil && (!ok || time.Now().Before(d)) {
+			f.err = fmt.Errorf("share the trip of another take: %w", err) // else it was this caller's time that was up, not theirs
+		}
+		return true
+	}
+
+	if o.Cached && !p.live {
+		// An old refusal tells nothing about the old permits: they stay as they are.
+		l.putBack(p)
+		p.unused = 0
+		return false
+	}
+	old := p.aside + k.drop()
+	if !o.Cached {
+		k.saw(o, sent)
+	}
+	valid := k.valid(p, old, o, sent, now)
+	l.counts.expired.Add(old - valid)
+	p.aside, p.unused = 0, 0
+
+	if o.Allowed {
+		l.counts.granted.Add(1)
+		l.counts.leased.Add(t.Hits)
+		k.hold(valid+t.Hits, sent)
+	} else {
+		l.counts.refused.Add(1)
+		if !p.live && valid > 0 {
+			k.hold(valid, sent)
+		} else {
+			k.pool = valid
+		}
+	}
+	if k.pool >= p.hits {
+		k.take(p.hits, now)
+		l.counts.used.Add(p.hits)
+		*o = k.answer(p.hits, now)
+		return true
+	}
+	// What is there goes to this take before anybody else, so that a large one is not starved by small ones.
+	p.aside, p.unused, p.generation, p.until = k.pool, k.pool, k.generation, k.live
+	k.pool = 0
+	return false
+}
+
+// valid is how many permits of the old lease are good at the moment of the store's answer.
+func (c *counter) valid(p *part, old int64, o *backend.Outcome, sent, now time.Time) int64 {
+	alive := int64(0)
+	if p.live && before(now, c.live) {
+		alive = p.aside
+	}
+	switch {
+	case o.Cached:
+		return alive
+	case c.terms.kind == windows && !c.same(sent):
+		return 0
+	default:
+		return max(alive, c.worth(old, now))
+	}
+}

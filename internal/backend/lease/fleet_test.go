@@ -1,0 +1,220 @@
+package lease
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// distant is a store that many processes share: it has a clock of its own and is some way off.
+type distant struct {
+	now   func() time.Time // the processes' clock; nil: time.Now, which is virtual
+	order sync.Mutex       // with another clock: the store reads it in the order in which it counts
+	store interface {
+		Take(ctx context.Context, now time.Time, r *backend.Request) error
+	}
+	there, back time.Duration
+	skew        time.Duration // of its clock
+	drift       float64       // how much faster its clock runs
+
+	fail func() (before, after bool) // nil: never. A call that fails after it was carried out is ambiguous
+
+	start time.Time
+	trips atomic.Int64
+	hits  atomic.Int64 // charged, less those that were given back
+}
+
+var errLost = errors.New("no answer")
+
+type askedKey struct{}
+
+func (d *distant) clock() time.Time {
+	now := d.local()
+	return now.Add(d.skew + time.Duration(float64(now.Sub(d.start))*d.drift))
+}
+
+func (d *distant) local() time.Time {
+	if d.now != nil {
+		return d.now()
+	}
+	return time.Now()
+}
+
+func (d *distant) Take(ctx context.Context, _ time.Time, r *backend.Request) error {
+	d.trips.Add(1)
+	time.Sleep(d.there) //nolint:forbidigo // virtual time
+	if d.now != nil {
+		d.order.Lock()
+		defer d.order.Unlock()
+	}
+	now := d.clock()
+	before, after := false, false
+	if d.fail != nil {
+		before, after = d.fail()
+	}
+	var err error
+	if !before {
+		err = d.store.Take(ctx, now, r)
+		for i := range r.Outcomes {
+			d.hits.Add(r.Outcomes[i].Used - r.Outcomes[i].Before)
+		}
+	}
+	if a, ok := ctx.Value(askedKey{}).(*admission); ok {
+		a.at, a.hits = now, r.Takes[0].Hits
+		if before || after && !r.Outcomes[0].Allowed {
+			a.at = time.Time{} // nothing was counted
+		}
+	}
+	time.Sleep(d.back) //nolint:forbidigo // virtual time
+	if before || after {
+		for i := range r.Outcomes {
+			r.Outcomes[i] = backend.Outcome{Failed: true}
+		}
+		return errLost
+	}
+	return err
+}
+
+// fleet is some processes that lease from one store, and what they have admitted.
+type fleet struct {
+	store    *distant
+	replicas []*Leases
+
+	mu       sync.Mutex
+	admitted []admission
+	asked    atomic.Int64 // takes
+}
+
+type admission struct {
+	at    time.Time // on the store's clock
+	hits  int64
+	maybe bool // counted in the store, but the answer was lost
+}
+
+func newFleet(replicas int, d *distant) *fleet {
+	d.start = d.local()
+	if d.store == nil {
+		d.store = memory.New(memory.Options{})
+	}
+	f := &fleet{store: d}
+	for range replicas {
+		f.replicas = append(f.replicas, New(Options{Backend: d, Replicas: replicas, ReturnWithin: 2 * time.Second}))
+	}
+	return f
+}
+
+// crash replaces a process by a new one; what it held is lost.
+func (f *fleet) crash(i int) {
+	f.replicas[i] = New(f.replicas[i].opts)
+}
+
+// take takes by one of the processes. A take that asked the store took effect when the store answered; one that did not,
+// when it was answered.
+func (f *fleet) take(i int, key string, l *descriptor.Limit, hits int64) backend.Outcome {
+	f.asked.Add(1)
+	var a admission
+	ctx := context.WithValue(context.Background(), askedKey{}, &a)
+	r := backend.Request{
+		Takes:    []backend.Take{{Key: []byte(key), Limit: l, Hits: hits}},
+		Outcomes: make([]backend.Outcome, 1),
+	}
+	err := f.replicas[i].Take(ctx, f.store.local(), &r)
+	o := r.Outcomes[0]
+	if (err != nil) != o.Failed {
+		panic("an error without a failed take, or the other way round")
+	}
+	switch {
+	case hits > 0 && o.Failed && !a.at.IsZero():
+		a.hits, a.maybe = min(a.hits, hits), true
+	case hits > 0 && o.Allowed:
+		a.hits = hits
+		if a.at.IsZero() {
+			a.at = f.store.clock()
+		}
+	default:
+		return o
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.admitted = append(f.admitted, a)
+	return o
+}
+
+func (f *fleet) total() int64 {
+	n := int64(0)
+	for _, a := range f.admitted {
+		if !a.maybe {
+			n += a.hits
+		}
+	}
+	return n
+}
+
+// permits are those that processes hold.
+func (f *fleet) permits() int64 {
+	n := int64(0)
+	for _, r := range f.replicas {
+		n += r.permits()
+	}
+	return n
+}
+
+// violations is how many of the admitted takes the limit refuses when it alone decides about them, in their order.
+func violations(l *descriptor.Limit, admitted []admission) int {
+	slices.SortStableFunc(admitted, func(a, b admission) int { return cmp.Compare(a.at.UnixNano(), b.at.UnixNano()) })
+	var s backend.State
+	n := 0
+	for _, a := range admitted {
+		takes := []backend.Take{{Limit: l, Hits: a.hits}}
+		outcomes := make([]backend.Outcome, 1)
+		backend.Settle(takes, []*backend.State{&s}, outcomes, a.at.UnixMicro())
+		if !outcomes[0].Allowed && !a.maybe {
+			n++
+		}
+	}
+	return n
+}
+
+// leased returns a compiled limit that may be leased.
+func leased(t testing.TB, l descriptor.Limit) *descriptor.Limit {
+	t.Helper()
+	l.Lease = true
+	if err := l.Compile(); err != nil {
+		t.Fatal(err)
+	}
+	return &l
+}
+
+func window(n uint32, unit descriptor.Unit) descriptor.Window {
+	return descriptor.Window{Unit: unit, Multiplier: n}
+}
+
+// limits are one of each way to count that can be leased.
+func limits(t testing.TB, requests uint32, w descriptor.Window) map[string]*descriptor.Limit {
+	return map[string]*descriptor.Limit{
+		"fixed window":           leased(t, descriptor.Limit{Requests: requests, Window: w}),
+		"fixed window first hit": leased(t, descriptor.Limit{Requests: requests, Window: w, FirstHit: true}),
+		"sliding window":         leased(t, descriptor.Limit{Requests: requests, Window: w, Algorithm: descriptor.SlidingWindow}),
+		"sliding window of 4":    leased(t, descriptor.Limit{Requests: requests, Window: w, Algorithm: descriptor.SlidingWindow, Precision: 4}),
+		"sliding log":            leased(t, descriptor.Limit{Requests: requests, Window: w, Algorithm: descriptor.SlidingLog}),
+		"token bucket":           leased(t, descriptor.Limit{Requests: requests, Window: w, Algorithm: descriptor.TokenBucket}),
+		"token bucket, small":    leased(t, descriptor.Limit{Requests: requests, Window: w, Algorithm: descriptor.TokenBucket, Burst: requests / 2}),
+		"token bucket, large":    leased(t, descriptor.Limit{Requests: requests, Window: w, Algorithm: descriptor.TokenBucket, Burst: requests * 3}),
+		"interval bucket":        leased(t, descriptor.Limit{Requests: requests / 3, Window: w, Algorithm: descriptor.TokenBucket, Burst: requests, Interval: true}),
+		"interval, first hit":    leased(t, descriptor.Limit{Requests: requests / 3, Window: w, Algorithm: descriptor.TokenBucket, Burst: requests, Interval: true, FirstHit: true}),
+		"leaky bucket, policer":  leased(t, descriptor.Limit{Requests: requests, Window: w, Algorithm: descriptor.LeakyBucket, Burst: requests, NoDelay: descriptor.NoDelayAll}),
+	}
+}
+
+func leasedTake(l *descriptor.Limit) *backend.Take {
+	return &backend.Take{Key: []byte("k"), Limit: l, Hits: 1}
+}

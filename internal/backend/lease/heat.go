@@ -1,0 +1,66 @@
+package lease
+
+import (
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+)
+
+const (
+	shardCount = 64
+	heatSlots  = 128 // per shard
+	hotTakes   = 4   // within the life of a lease: with fewer, a lease hardly saves a trip
+)
+
+// heat counts the takes of one counter that has no lease, for the life of one. Many counters share a slot, and the first
+// that comes when it is free has it. So what is cold costs nothing, however many there are, and a counter that is hot
+// is found soon, because it is the first more often than others.
+type heat struct {
+	tag   uint32 // of the counter
+	takes uint32
+	until int64 // in microseconds
+}
+
+// warm counts a take of a counter that has no lease, and says whether that makes it hot.
+func (sh *shard) warm(hash uint64, tau time.Duration, now time.Time) bool {
+	h := &sh.heat[hash/shardCount%heatSlots]
+	tag, at := uint32(hash>>32), now.UnixMicro()
+	if h.until <= at || h.until > at+longest.Microseconds() { // over, or the clock went back
+		*h = heat{tag: tag, until: at + tau.Microseconds()}
+	}
+	if h.tag != tag {
+		return false
+	}
+	h.takes++
+	return h.takes >= hotTakes
+}
+
+// counter returns what is kept of a take's counter, if it is hot and under the same limit; else nil. The shard is locked.
+func (l *Leases) counter(sh *shard, hash uint64, t *backend.Take, m *terms, now time.Time) *counter {
+	if c := sh.counters[string(t.Key)]; c != nil {
+		if !c.of(t.Limit) {
+			return nil
+		}
+		return c
+	}
+	if m.most < 2 || t.Hits <= 0 || l.closed.Load() || !sh.warm(hash, m.tau, now) {
+		return nil
+	}
+	if l.held.Add(1) > int64(l.opts.MaxLeases) {
+		l.held.Add(-1)
+		return nil
+	}
+	c := &counter{
+		rule: t.Limit, limit: m.tighten(t.Limit), terms: *m, remaining: -1,
+		rate: hotTakes / m.tau.Seconds(), since: now, touched: now,
+	}
+	sh.counters[string(t.Key)] = c
+	return c
+}
+
+// forget lets go of a counter. The shard is locked.
+func (l *Leases) forget(sh *shard, key string, c *counter) {
+	c.gone = true
+	delete(sh.counters, key)
+	l.held.Add(-1)
+}

@@ -1,0 +1,185 @@
+package lease
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+// patience is what tests of exactness allow a call.
+const patience = 5 * time.Second
+
+func openRedis(t testing.TB, callerClock bool) *redis.Store {
+	t.Helper()
+	redis.LogTo(slog.New(slog.DiscardHandler))
+	client, err := redis.Dial(redis.DialOptions{URL: redistest.Start(t).Addr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: callerClock})
+}
+
+// leaping is a clock that goes on by itself, and forward by leaps while nobody looks.
+type leaping struct {
+	began  time.Time
+	leaped atomic.Int64
+}
+
+func (c *leaping) now() time.Time {
+	return c.began.Add(time.Since(c.began) + time.Duration(c.leaped.Load()))
+}
+
+// Six processes, one hot counter, many goroutines, a real Redis and the memory store: the limit alone would have admitted
+// all that was admitted, and nearly all that it admits was. Processes crash, and hold what they have for a while.
+func TestSixProcessesOnOneHotCounter(t *testing.T) {
+	redisStore := openRedis(t, true)
+	for name, store := range map[string]Backend{"memory": memory.New(memory.Options{}), "redis": redisStore} {
+		for limit, l := range limits(t, 1500, window(1, descriptor.Second)) {
+			t.Run(name+"/"+limit, func(t *testing.T) {
+				clock := &leaping{began: time.Now().Truncate(time.Second)}
+				f := newFleet(6, &distant{store: store, now: clock.now})
+				for i := range f.replicas {
+					f.replicas[i].opts.ReturnWithin = 100 * time.Millisecond
+				}
+				all := func(goroutines, takes int) {
+					var wg sync.WaitGroup
+					for i := range f.replicas {
+						for range goroutines {
+							wg.Go(func() {
+								for range takes {
+									f.take(i, limit, l, 1)
+								}
+							})
+						}
+					}
+					wg.Wait()
+				}
+				leap := func(d time.Duration) { clock.leaped.Add(int64(d)) }
+				for round := range 12 {
+					all(2, 15)
+					leap(time.Duration(30+7*round) * time.Millisecond)
+					if round%4 == 1 {
+						f.crash(round % 6)
+					}
+					for _, r := range f.replicas {
+						r.Sweep(context.Background(), clock.now())
+					}
+					all(4, 25)
+					leap(time.Duration(round%3) * 250 * time.Millisecond)
+				}
+				if v := violations(l, f.admitted); v > 0 {
+					t.Errorf("%d of %d takes exceed the limit", v, len(f.admitted))
+				}
+				local := int64(0)
+				for _, r := range f.replicas {
+					local += r.counts.local.Load()
+				}
+				t.Logf("%d takes, %d admitted, %d from leases, %d trips", f.asked.Load(), f.total(), local, f.store.trips.Load())
+				if local == 0 {
+					t.Error("no take was answered from a lease")
+				}
+				for _, a := range f.admitted {
+					if a.maybe {
+						t.Fatal("a call to the store failed")
+					}
+				}
+			})
+		}
+	}
+}
+
+// By the clocks as they are: Redis' own for the windows, this process' for the leases.
+func TestWindowsOfRedisClock(t *testing.T) {
+	store := openRedis(t, false)
+	l := leased(t, descriptor.Limit{Requests: 2000, Window: window(1, descriptor.Second)})
+	var replicas []*Leases
+	for range 6 {
+		replicas = append(replicas, New(Options{Backend: store, Replicas: 6}))
+	}
+	type span struct{ from, to time.Time }
+	var mu sync.Mutex
+	var admitted []span
+	refused := make(map[int64]bool) // seconds in which a take was refused
+	began := time.Now()
+	var wg sync.WaitGroup
+	for _, r := range replicas {
+		for range 2 {
+			wg.Go(func() {
+				var own []span
+				var over []int64
+				for time.Since(began) < 2500*time.Millisecond {
+					from := time.Now()
+					if one(t, r, *leasedTake(l)).Allowed {
+						own = append(own, span{from, time.Now()})
+					} else if over = append(over, from.Unix()); len(over) > 1 && over[len(over)-2] == from.Unix() {
+						over = over[:len(over)-1]
+					}
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				admitted = append(admitted, own...)
+				for _, second := range over {
+					refused[second] = true
+				}
+			})
+		}
+	}
+	wg.Wait()
+
+	within := make(map[int64]int) // admitted from beginning to end in one window
+	for _, s := range admitted {
+		if s.from.Unix() == s.to.Unix() {
+			within[s.from.Unix()]++
+		}
+	}
+	for second, n := range within {
+		if n > int(l.Requests) {
+			t.Errorf("%d admitted in the window that began at %d, the limit is %d", n, second, l.Requests)
+		}
+	}
+	windows := time.Now().Unix() - began.Unix() + 1
+	if n := int64(len(admitted)); n > windows*int64(l.Requests) {
+		t.Errorf("%d admitted in %d windows", n, windows)
+	}
+	complete := 0
+	for second := began.Unix() + 1; second < time.Now().Unix(); second++ {
+		if !refused[second] {
+			continue // on a busy machine nobody may have got that far
+		}
+		complete++
+		if n := within[second]; n < int(l.Requests)*(share-1)/share-2*len(replicas) {
+			t.Errorf("only %d admitted in the window that began at %d, the limit is %d", n, second, l.Requests)
+		}
+	}
+	t.Logf("%d admitted in %d windows, %d of them complete", len(admitted), windows, complete)
+}
+
+// What a decision on a hot counter costs in trips, by the clocks as they are.
+func BenchmarkHotCounterOnRedis(b *testing.B) {
+	l := leased(b, descriptor.Limit{Requests: 1 << 31, Window: window(1, descriptor.Minute)})
+	d := &distant{store: openRedis(b, false)}
+	for name, s := range map[string]Backend{"leased": New(Options{Backend: d, Replicas: 4}), "plain": d} {
+		b.Run(name, func(b *testing.B) {
+			before := d.trips.Load()
+			b.RunParallel(func(pb *testing.PB) {
+				r := backend.Request{Takes: []backend.Take{*leasedTake(l)}, Outcomes: make([]backend.Outcome, 1)}
+				for pb.Next() {
+					if err := s.Take(context.Background(), time.Now(), &r); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+			b.ReportMetric(float64(d.trips.Load()-before)/float64(b.N), "trips/op")
+		})
+	}
+}

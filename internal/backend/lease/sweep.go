@@ -1,0 +1,87 @@
+package lease
+
+import (
+	"context"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+)
+
+// Run gives back permits that nobody uses until ctx ends, and all that can be given back then. It returns nil. After it
+// everything is asked of the backend.
+func (l *Leases) Run(ctx context.Context) error {
+	tick := time.NewTicker(l.opts.SweepInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.opts.StopTimeout)
+			defer cancel()
+			l.Close(stop, time.Now())
+			return nil
+		case <-tick.C:
+			l.Sweep(ctx, time.Now())
+		}
+	}
+}
+
+// Sweep gives back the permits of leases that nobody has used for as long as a lease lives, where that is right, and
+// forgets counters that are not hot any more.
+func (l *Leases) Sweep(ctx context.Context, now time.Time) { l.sweep(ctx, now, false) }
+
+// Close gives back all permits where that is right, and drops the others. Nothing is leased any more.
+func (l *Leases) Close(ctx context.Context, now time.Time) {
+	l.closed.Store(true)
+	l.sweep(ctx, now, true)
+}
+
+const (
+	idleLives = 10  // a counter is forgotten when nobody took from it for so many lives of a lease
+	batch     = 128 // refunds in one call
+)
+
+func (l *Leases) sweep(ctx context.Context, now time.Time, all bool) {
+	var r backend.Request
+	for i := range l.shards {
+		sh := &l.shards[i]
+		sh.mu.Lock()
+		for key, c := range sh.counters {
+			l.counts.expired.Add(c.expire(now))
+			idle := now.Sub(c.touched)
+			if c.pool > 0 && (all || idle > c.terms.tau) {
+				if n := c.returnable(now, l.opts.ReturnWithin); n > 0 {
+					r.Takes = append(r.Takes, backend.Take{Key: []byte(key), Limit: &c.limit, Hits: -n, Member: len(r.Takes)})
+					l.counts.expired.Add(c.drop() - n)
+				}
+			}
+			if all {
+				l.counts.expired.Add(c.drop())
+			}
+			if c.fetch == nil && c.pool == 0 && (all || idle > idleLives*c.terms.tau) {
+				l.forget(sh, key, c)
+			}
+		}
+		sh.mu.Unlock()
+		if len(r.Takes) >= batch {
+			l.giveBack(ctx, now, &r)
+		}
+	}
+	l.giveBack(ctx, now, &r)
+}
+
+// giveBack sends refunds. One that fails may have been carried out, or not: either is safe.
+func (l *Leases) giveBack(ctx context.Context, now time.Time, r *backend.Request) {
+	if len(r.Takes) == 0 {
+		return
+	}
+	r.Outcomes = make([]backend.Outcome, len(r.Takes))
+	_ = l.opts.Backend.Take(ctx, now, r) // the outcomes say which failed
+	for i := range r.Takes {
+		if r.Outcomes[i].Failed {
+			l.counts.expired.Add(-r.Takes[i].Hits)
+		} else {
+			l.counts.returned.Add(-r.Takes[i].Hits)
+		}
+	}
+	r.Takes = r.Takes[:0]
+}

@@ -1,0 +1,166 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// Permits that nobody uses go back while their window lasts, and all of them when the process ends. Buckets get back
+// what has not come back by itself.
+func TestRunGivesBack(t *testing.T) {
+	hour := window(1, descriptor.Hour)
+	for name, l := range map[string]*descriptor.Limit{
+		"fixed window":   leased(t, descriptor.Limit{Requests: 1000, Window: hour}),
+		"sliding window": leased(t, descriptor.Limit{Requests: 1000, Window: hour, Algorithm: descriptor.SlidingWindow}),
+		"token bucket":   leased(t, descriptor.Limit{Requests: 60, Window: hour, Algorithm: descriptor.TokenBucket, Burst: 1000}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(2, &distant{})
+				r := f.replicas[0]
+				ctx, stop := context.WithCancel(t.Context())
+				done := make(chan error)
+				go func() { done <- r.Run(ctx) }()
+				f.heatUp(t, 0, "k", l)
+				time.Sleep(2 * time.Second) //nolint:forbidigo // virtual time
+				worn := int64(0)
+				if l.Algorithm == descriptor.TokenBucket {
+					worn = 1 // within the seconds that a refund may take
+				}
+				if stranded := f.store.hits.Load() - f.total(); f.permits() != 0 || stranded != worn || r.counts.returned.Load() == 0 {
+					t.Errorf("two seconds later %d permits are held and %d were not given back", f.permits(), stranded)
+				}
+				f.heatUp(t, 0, "k", l)
+				time.Sleep(30 * time.Second) //nolint:forbidigo // virtual time
+				if r.Len() != 0 {
+					t.Errorf("%d counters are kept although nobody takes from them", r.Len())
+				}
+				f.heatUp(t, 0, "k", l)
+				before := r.counts.returned.Load()
+				stop()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				if f.permits() != 0 || r.counts.returned.Load() == before {
+					t.Errorf("after the end %d permits are held, %d were given back", f.permits(), r.counts.returned.Load()-before)
+				}
+				trips := f.store.trips.Load()
+				for range 50 {
+					f.take(0, "k", l, 1)
+				}
+				if n := f.store.trips.Load() - trips; n != 50 || r.Len() != 0 {
+					t.Errorf("after the end 50 takes made %d trips", n)
+				}
+			})
+		})
+	}
+}
+
+// A refund that the store carries out in another window takes away somebody else's hits: near the end of a window
+// nothing is given back.
+func TestNothingIsGivenBackLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(1, &distant{})
+		l := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Minute)})
+		log := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Minute), Algorithm: descriptor.SlidingLog})
+		time.Sleep(58 * time.Second) //nolint:forbidigo // virtual time
+		f.heatUp(t, 0, "k", l)
+		f.heatUp(t, 0, "log", log)
+		charged := f.store.hits.Load()
+		for range 5 {
+			time.Sleep(500 * time.Millisecond) //nolint:forbidigo // virtual time
+			f.replicas[0].Sweep(t.Context(), time.Now())
+		}
+		f.replicas[0].Close(t.Context(), time.Now())
+		r := f.replicas[0]
+		if n := charged - f.store.hits.Load(); n != 0 || f.permits() != 0 || r.counts.returned.Load() != 0 {
+			t.Errorf("%d hits were given back, %d permits are held", n, f.permits())
+		}
+		if r.counts.leased.Load() != r.counts.used.Load()+r.counts.expired.Load() {
+			t.Errorf("%d leased, %d used, %d expired", r.counts.leased.Load(), r.counts.used.Load(), r.counts.expired.Load())
+		}
+	})
+}
+
+// Cold counters cost nothing, however many there are, and hot ones are leased up to a bound.
+func TestColdCountersAndTheBound(t *testing.T) {
+	l := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Minute)})
+	metrics := prometheus.NewRegistry()
+	r := New(Options{Backend: memory.New(memory.Options{}), MaxLeases: 10, Metrics: metrics})
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	take := func(key string, now time.Time) {
+		q := backend.Request{Takes: []backend.Take{{Key: []byte(key), Limit: l, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
+		if err := r.Take(t.Context(), now, &q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for round := range 5 {
+		for i := range 50_000 {
+			take(fmt.Sprint("cold", i), now.Add(time.Duration(round)*time.Second+time.Duration(i)*20*time.Microsecond))
+		}
+	}
+	if n := r.Len(); n != 0 {
+		t.Errorf("%d of 50,000 cold counters are leased from", n)
+	}
+	for i := range 10_000 { // among ten thousand others, the one that is taken from most is found
+		at := now.Add(time.Minute + time.Duration(i)*100*time.Microsecond)
+		take(fmt.Sprint("cold", i), at)
+		take("hot", at)
+	}
+	if n := r.Len(); n != 1 {
+		t.Errorf("%d counters are leased from, want the hot one", n)
+	}
+	for i := range 100 {
+		for range 50 {
+			take(fmt.Sprint("hot", i), now.Add(2*time.Minute))
+		}
+	}
+	if n := r.Len(); n > 10 {
+		t.Errorf("%d counters are leased from, the bound is 10", n)
+	}
+	if n, err := testutil.GatherAndCount(metrics); err != nil || n != 10 {
+		t.Errorf("%d metrics, %v", n, err)
+	}
+}
+
+// Takes from all sides while Run sweeps, and nothing is left running or held after it.
+func TestNothingIsLeft(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	l := leased(t, descriptor.Limit{Requests: 1_000_000, Window: window(1, descriptor.Hour)})
+	r := New(Options{Backend: memory.New(memory.Options{}), SweepInterval: time.Millisecond})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- r.Run(ctx) }()
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for n := range 5000 {
+				key := fmt.Sprint("k", n%3)
+				one(t, r, backend.Take{Key: []byte(key), Limit: l, Hits: int64(n*i%7 - 1)})
+			}
+		})
+	}
+	wg.Wait()
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	c := &r.counts
+	if r.permits() != 0 || r.Len() != 0 || c.leased.Load() == 0 || c.leased.Load() != c.used.Load()+c.returned.Load()+c.expired.Load() {
+		t.Errorf("%d permits of %d counters held; %d leased, %d used, %d returned, %d expired",
+			r.permits(), r.Len(), c.leased.Load(), c.used.Load(), c.returned.Load(), c.expired.Load())
+	}
+	goleak.VerifyNone(t, before)
+}

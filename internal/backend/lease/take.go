@@ -1,0 +1,276 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// call is the working memory of one request: what has to be asked of the backend.
+type call struct {
+	request backend.Request
+	parts   []part
+	leads   bool  // one of the parts is an acquisition: others wait for it, so this call may not wait for others
+	err     error // of a take that shared somebody else's trip
+}
+
+// part is one take that goes to the backend.
+type part struct {
+	index int   // in the original request
+	hits  int64 // of the original take
+
+	shard *shard
+	c     *counter // nil: the counter has no lease
+	terms terms
+
+	lead bool // more than the take's own hits are asked for; others wait
+
+	// Permits of the lease that are set aside for this take: the backend is asked for so many fewer.
+	aside      int64
+	generation uint64
+	until      time.Time // they may be used before
+	live       bool      // an acquisition: the lease could still be used when it was sent
+	unused     int64     // in the lease before: the backend counts them as used, and callers need not know
+
+	limit descriptor.Limit // tightened
+}
+
+// Take answers what it can from leases, and asks the backend about the rest in one call, in rare cases two.
+func (l *Leases) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+	if !concerns(r) {
+		return l.opts.Backend.Take(ctx, now, r)
+	}
+	c := l.calls.Get().(*call)
+	defer l.release(c)
+	c.request.Together = r.Together
+	for start := 0; start < len(r.Takes); {
+		end := r.Group(start)
+		if end == start+1 && r.Takes[start].Hits > 0 && r.Takes[start].Limit.Lease {
+			if err := l.single(ctx, &now, c, r, start); err != nil {
+				l.abandon(c, r, start)
+				return err
+			}
+		} else {
+			for i := start; i < end; i++ {
+				l.pass(c, r, i, now)
+			}
+		}
+		start = end
+	}
+	if len(c.parts) == 0 {
+		return c.err
+	}
+	return errors.Join(c.err, l.ask(ctx, now, c, r))
+}
+
+// concerns says whether a request has a take that leases are for.
+func concerns(r *backend.Request) bool {
+	for i := range r.Takes {
+		if r.Takes[i].Limit.Lease {
+			return true
+		}
+	}
+	return false
+}
+
+// single answers a take from its counter's lease, or adds it to what is asked. While somebody else asks for permits of
+// the same counter it waits for the answer, once: a second time it would stand behind others, whose hits took what came
+// back, and is better off on its own. now moves on with the waiting.
+func (l *Leases) single(ctx context.Context, now *time.Time, c *call, r *backend.Request, i int) error {
+	t := &r.Takes[i]
+	sh, hash := l.shard(t.Key)
+	m := terms{}
+	for waited := false; ; waited = true {
+		sh.mu.Lock()
+		k := sh.counters[string(t.Key)]
+		if k == nil || !k.of(t.Limit) {
+			if m = termsOf(t, l.opts.Replicas); m.kind != strict {
+				k = l.counter(sh, hash, t, &m, *now)
+			}
+		}
+		if k == nil {
+			sh.mu.Unlock()
+			c.add(part{index: i, hits: t.Hits, terms: m}, t)
+			return nil
+		}
+		k.touched = *now
+		if k.alive(*now) >= t.Hits {
+			k.take(t.Hits, *now)
+			r.Outcomes[i] = k.answer(t.Hits, *now)
+			sh.mu.Unlock()
+			l.counts.used.Add(t.Hits)
+			l.counts.local.Add(1)
+			return nil
+		}
+		if k.fetch == nil || waited || c.leads {
+			l.prepare(c, sh, k, t, i, *now)
+			sh.mu.Unlock()
+			return nil
+		}
+		f := k.fetch
+		sh.mu.Unlock()
+
+		began := time.Now()
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for a lease: %w", ended(ctx))
+		}
+		*now = now.Add(time.Since(began))
+		if c.shares(f) {
+			r.Outcomes[i] = backend.Outcome{Failed: true} // the request's other takes go on
+			return nil
+		}
+	}
+}
+
+// shares says whether an acquisition that this call waited for failed, which is this call's failure too.
+func (c *call) shares(f *fetch) bool {
+	c.err = errors.Join(c.err, f.err)
+	return f.err != nil
+}
+
+// ended is the contract's error for a caller that did not wait.
+func ended(ctx context.Context) error {
+	if err := ctx.Err(); !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded)
+}
+
+// prepare adds a take that the lease cannot answer to what is asked: for a new lease if that pays, else for the hits
+// that are missing. The shard is locked.
+func (l *Leases) prepare(c *call, sh *shard, k *counter, t *backend.Take, i int, now time.Time) {
+	l.counts.expired.Add(k.expire(now))
+	p := part{index: i, hits: t.Hits, shard: sh, c: k, terms: k.terms}
+	dormant := k.pool > 0 && k.alive(now) == 0
+	size := k.want(now, l.opts.Replicas)
+	missing := t.Hits - k.alive(now)
+	ask := max(missing, size)
+	if dormant {
+		// What the old lease still has is known when the answer is there, also when it is a refusal.
+		ask = max(missing, size-k.worth(k.pool, now))
+	}
+	p.lead = k.fetch == nil && t.Hits <= int64(k.limit.Capacity()) && !before(now, k.waiting) &&
+		(dormant || ask > missing) && !l.closed.Load()
+	if !p.lead {
+		p.setAside(k, now)
+		c.add(p, t)
+		return
+	}
+	p.aside, p.unused, p.generation, p.live = k.pool, k.pool, k.generation, !dormant
+	k.pool = 0
+	k.fetch = &fetch{done: make(chan struct{})}
+	c.leads = true
+	c.add(p, t)
+	last := &c.request.Takes[len(c.request.Takes)-1]
+	last.Hits, last.CountDenied = ask, false // a lease that is refused is nobody's request
+}
+
+// pass adds a take that is not for leases to what is asked. Permits of a lease that are there count all the same: a
+// take of the group is smaller by them, a refund gives them back too, and to a peek they are not used.
+func (l *Leases) pass(c *call, r *backend.Request, i int, now time.Time) {
+	t := &r.Takes[i]
+	p := part{index: i, hits: t.Hits}
+	if !t.Limit.Lease {
+		c.add(p, t)
+		return
+	}
+	p.terms = termsOf(t, l.opts.Replicas)
+	if p.terms.kind == strict {
+		c.add(p, t)
+		return
+	}
+	sh, _ := l.shard(t.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	k := sh.counters[string(t.Key)]
+	if k == nil || !k.of(t.Limit) {
+		c.add(p, t)
+		return
+	}
+	p.shard, p.c = sh, k
+	l.counts.expired.Add(k.expire(now))
+	back := int64(0)
+	switch {
+	case t.Hits > 0:
+		p.setAside(k, now)
+	case t.Hits == 0:
+		p.unused = k.unused(now)
+	default:
+		// What nobody used must not stand below what is refunded: a refund stops at zero, and would stop too late.
+		back = min(k.returnable(now, l.opts.ReturnWithin), backend.MaxHits+t.Hits)
+		p.unused = back
+		l.counts.returned.Add(back)
+		l.counts.expired.Add(k.drop() - back)
+	}
+	c.add(p, t)
+	c.request.Takes[len(c.request.Takes)-1].Hits -= back
+}
+
+// setAside takes permits of the lease for a take that asks the backend for the rest, if they will last until it answers.
+// The shard is locked.
+func (p *part) setAside(k *counter, now time.Time) {
+	alive := k.alive(now)
+	p.unused, p.generation, p.until = k.unused(now), k.generation, k.live
+	if before(now.Add(lasting), k.live) && p.hits <= int64(k.limit.Capacity()) { // heavier ones never pass: the backend is to say so
+		p.aside = min(alive, p.hits)
+		k.pool -= p.aside
+	}
+}
+
+// lasting is for how long permits that are set aside must at least be good: longer than a backend takes to answer.
+const lasting = 25 * time.Millisecond
+
+// add adds a part, whose take is smaller by what is set aside.
+func (c *call) add(p part, t *backend.Take) {
+	c.parts = append(c.parts, p)
+	c.request.Takes = append(c.request.Takes, *t)
+	if p.hits > 0 {
+		c.request.Takes[len(c.request.Takes)-1].Hits = p.hits - p.aside
+	}
+}
+
+// abandon gives back what was set aside when a call ends before it asked.
+func (l *Leases) abandon(c *call, r *backend.Request, from int) {
+	for k := range c.parts {
+		p := &c.parts[k]
+		r.Outcomes[p.index] = backend.Outcome{Failed: true}
+		if p.c != nil && p.aside > 0 {
+			p.shard.mu.Lock()
+			l.putBack(p)
+			p.shard.mu.Unlock()
+		}
+	}
+	for i := from; i < len(r.Takes); i++ {
+		r.Outcomes[i] = backend.Outcome{Failed: true}
+	}
+}
+
+// putBack returns to the lease what was set aside and not used; if that lease is over, it is lost. The shard is locked.
+func (l *Leases) putBack(p *part) {
+	if p.c.gone || p.c.generation != p.generation {
+		l.counts.expired.Add(p.aside)
+	} else {
+		p.c.pool += p.aside
+	}
+	p.aside = 0
+}
+
+// maxKept bounds what a call's buffers may hold when it is put back.
+const maxKept = 1024
+
+func (l *Leases) release(c *call) {
+	if cap(c.parts) > maxKept {
+		return
+	}
+	clear(c.parts)
+	clear(c.request.Takes)
+	c.parts, c.request.Takes, c.request.Outcomes = c.parts[:0], c.request.Takes[:0], c.request.Outcomes[:0]
+	c.leads, c.err = false, nil
+	l.calls.Put(c)
+}

@@ -1,0 +1,181 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+func openStore(t *testing.T, opts redis.Options) (*redis.Store, *redistest.Server) {
+	t.Helper()
+	server := redistest.Start(t)
+	client, err := redis.Dial(redis.DialOptions{URL: server.Addr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	opts.Client = client
+	if opts.Timeout == 0 {
+		opts.Timeout = 10 * time.Second
+	}
+	return redis.New(opts), server
+}
+
+// Many requests in one call, alike or not, of one take or several: what their outcomes say was added is what is there
+// afterwards, each refusal had a reason, and no limit is passed.
+func TestRequestsShareACall(t *testing.T) {
+	store, _ := openStore(t, redis.Options{CallerClock: true})
+	now := time.Now()
+	limits := []*descriptor.Limit{
+		{Requests: 7, Window: descriptor.Window{Unit: descriptor.Year}, CountDenied: descriptor.DeniedDrop},
+		{Requests: 20, Window: descriptor.Window{Unit: descriptor.Year}, Algorithm: descriptor.SlidingLog},
+		{Requests: 5, Window: descriptor.Window{Unit: descriptor.Year}, Algorithm: descriptor.TokenBucket, Burst: 12},
+	}
+	for _, l := range limits {
+		if err := l.Compile(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		run++
+		used := make(map[string]int64)
+		for range rapid.IntRange(1, 4).Draw(rt, "flushes") {
+			var requests []*backend.Request
+			for n := range rapid.IntRange(1, 70).Draw(rt, "requests") {
+				r := &backend.Request{Together: n%5 == 4}
+				for m := range rapid.IntRange(1, 3).Draw(rt, "takes") {
+					k := rapid.IntRange(0, 5).Draw(rt, "key")
+					r.Takes = append(r.Takes, backend.Take{
+						Key:    fmt.Appendf(nil, "run%d-%d", run, k),
+						Limit:  limits[k%len(limits)],
+						Hits:   rapid.Int64Range(0, 3).Draw(rt, "hits"),
+						Member: m,
+					})
+				}
+				if r.Together { // the limiter merges takes of one counter there
+					r.Takes = r.Takes[:1]
+				}
+				r.Outcomes = make([]backend.Outcome, len(r.Takes))
+				requests = append(requests, r)
+			}
+			if err := store.TakeAll(t.Context(), now, requests...); err != nil {
+				rt.Fatal(err)
+			}
+			for _, r := range requests {
+				for i := range r.Takes {
+					take, o := &r.Takes[i], &r.Outcomes[i]
+					capacity := int64(take.Limit.Capacity())
+					switch {
+					case o.Allowed && (o.Used != o.Before+take.Hits || o.Used > capacity):
+						rt.Fatalf("%s allowed %d hits: %+v", take.Key, take.Hits, o)
+					case !o.Allowed && (o.Used != o.Before || o.Before+take.Hits <= capacity):
+						rt.Fatalf("%s refused %d hits: %+v", take.Key, take.Hits, o)
+					case o.Allowed:
+						used[string(take.Key)] += take.Hits
+					}
+				}
+			}
+		}
+		for key, want := range used {
+			k := int(key[len(key)-1] - '0')
+			peek := &backend.Request{Takes: []backend.Take{{Key: []byte(key), Limit: limits[k%len(limits)]}}, Outcomes: make([]backend.Outcome, 1)}
+			if err := store.TakeAll(t.Context(), now, peek); err != nil {
+				rt.Fatal(err)
+			}
+			if got := peek.Outcomes[0].Used; got != want {
+				rt.Fatalf("%s has %d used, the outcomes said %d", key, got, want)
+			}
+		}
+	})
+}
+
+// Requests in flight together share round trips: fewer calls reach Redis than decisions were made, none is lost, and
+// the limit holds exactly.
+func TestInFlightSharesTrips(t *testing.T) {
+	store, server := openStore(t, redis.Options{})
+	const limit, goroutines, each = 1000, 64, 60
+	l := &descriptor.Limit{Requests: limit, Window: descriptor.Window{Unit: descriptor.Year}}
+	var admitted atomic.Int64
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			for i := range each {
+				key := "hot"
+				if i%2 == 1 {
+					key = fmt.Sprintf("cold%d-%d", g, i)
+				}
+				r := &backend.Request{Takes: []backend.Take{{Key: []byte(key), Limit: l, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
+				if err := store.Take(t.Context(), time.Now(), r); err != nil {
+					t.Error(err)
+					return
+				}
+				if key == "hot" && r.Outcomes[0].Allowed {
+					admitted.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if admitted.Load() != limit {
+		t.Errorf("admitted %d, want exactly %d", admitted.Load(), limit)
+	}
+	stats, err := server.Client(t).Info(t.Context(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls int
+	_, after, _ := strings.Cut(stats, "cmdstat_evalsha:calls=")
+	if _, err := fmt.Sscanf(after, "%d", &calls); err != nil || calls == 0 || calls > goroutines*each/2 {
+		t.Errorf("%d calls for %d decisions (%v)", calls, goroutines*each, err)
+	}
+}
+
+// A caller whose time is up while its request waits for a flush leaves at once, and what was not sent is not counted.
+func TestCallerLeavesTheQueue(t *testing.T) {
+	store, server := openStore(t, redis.Options{Timeout: 5 * time.Second})
+	l := &descriptor.Limit{Requests: 100, Window: descriptor.Window{Unit: descriptor.Year}}
+	take := func(ctx context.Context, key string) (backend.Outcome, error) {
+		r := &backend.Request{Takes: []backend.Take{{Key: []byte(key), Limit: l, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
+		err := store.Take(ctx, time.Now(), r)
+		return r.Outcomes[0], err
+	}
+	if _, err := take(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	server.Pause(t)
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			start := time.Now()
+			_, err := take(ctx, "k")
+			if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 500*time.Millisecond {
+				t.Errorf("after %s: %v, want the caller's deadline after 50 ms", time.Since(start), err)
+			}
+		})
+	}
+	wg.Wait()
+	server.Continue(t)
+	o, err := take(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The first one counted, so did this one, and those that had been sent may have.
+	if o.Used < 2 || o.Used > 52 {
+		t.Errorf("%d used", o.Used)
+	}
+}
