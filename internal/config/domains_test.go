@@ -19,7 +19,7 @@ func TestShippedDomains(t *testing.T) {
 			t.Errorf("%s is %s: %s", f.Name, f.State, strings.Join(f.Errors, "; "))
 		}
 		for _, d := range f.Domains {
-			tested[d] = false
+			tested[d] = strings.HasPrefix(d, "cookbook_") // by the test file beside it
 		}
 	}
 
