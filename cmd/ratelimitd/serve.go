@@ -333,7 +333,9 @@ func (s *service) run(ctx context.Context) error {
 	context.AfterFunc(background, cancel) // a worker that fails stops the server
 	err := s.server.Run(serving)
 	stop()
-	return errors.Join(err, g.Wait())
+	err = errors.Join(err, g.Wait())
+	s.log.Info("stopped")
+	return err
 }
 
 // close frees what start opened, the last first.

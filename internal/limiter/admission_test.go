@@ -188,10 +188,10 @@ func TestHeaderFamilies(t *testing.T) {
 		{Key: "RateLimit-Limit", Value: "2"},
 		{Key: "RateLimit-Remaining", Value: "0"},
 		{Key: "RateLimit-Reset", Value: "1"},
-		{Key: "X-RateLimit-Limit", Value: `2, 9;w=60;name="say \"hi\"", 2;w=1;name="burst"`},
+		{Key: "X-RateLimit-Limit", Value: `2, 9;w=60;name="say \"hi\"", 2;w=1;name="burst", 5;w=86400;name="daily"`},
 		{Key: "X-RateLimit-Remaining", Value: "0"},
 		{Key: "X-RateLimit-Reset", Value: "1"},
-		{Key: "RateLimit-Policy", Value: `"say \"hi\"";q=9;w=60, "burst";q=2;w=1`},
+		{Key: "RateLimit-Policy", Value: `"say \"hi\"";q=9;w=60, "burst";q=2;w=1, "daily";q=5;w=86400`},
 		{Key: "RateLimit", Value: `"burst";r=0;t=1`},
 	}
 	if diff := cmp.Diff(want, d.Headers); diff != "" {

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"iter"
 	"strconv"
 	"time"
 
@@ -50,7 +51,7 @@ func (c *call) headers(d *Decision) {
 	}
 	if families&descriptor.HeadersIETF != 0 {
 		d.add("RateLimit-Policy", c.policies(d))
-		d.add("RateLimit", c.draftName(d, best)+";r="+strconv.FormatUint(uint64(st.Remaining), 10)+";t="+seconds(st.Reset))
+		d.add("RateLimit", draftName(c.told(best))+";r="+strconv.FormatUint(uint64(st.Remaining), 10)+";t="+seconds(st.Reset))
 	}
 }
 
@@ -109,20 +110,33 @@ func (c *call) delay(d *Decision) time.Duration {
 	return longest
 }
 
+// shown yields every limit that a client may be told about, those of one descriptor one after the other.
+func (c *call) shown(d *Decision) iter.Seq[*descriptor.Limit] {
+	return func(yield func(*descriptor.Limit) bool) {
+		for i := range d.Statuses {
+			if !c.shows(d, i) {
+				continue
+			}
+			for j := c.resolved[i].first; j < c.resolved[i].end; j++ {
+				if !yield(c.limit(i, j)) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // draft03 lists every limit with its window, after the one that is closest to its end, as Envoy does.
 func (c *call) draft03(d *Decision, best int) string {
 	b := strconv.AppendUint(nil, uint64(d.Statuses[best].Limit.Requests), 10)
-	for i := range d.Statuses {
-		if !c.shows(d, i) {
-			continue
-		}
+	for l := range c.shown(d) {
 		b = append(b, ", "...)
-		b = strconv.AppendUint(b, uint64(d.Statuses[i].Limit.Requests), 10)
+		b = strconv.AppendUint(b, uint64(l.Requests), 10)
 		b = append(b, ";w="...)
-		b = strconv.AppendInt(b, int64(c.window(i).Length()/time.Second), 10)
-		if name := d.Statuses[i].Limit.Name; name != "" {
+		b = strconv.AppendInt(b, int64(l.Window.Length()/time.Second), 10)
+		if l.Name != "" {
 			b = append(b, ";name="...)
-			b = appendQuoted(b, name)
+			b = appendQuoted(b, l.Name)
 		}
 	}
 	return string(b)
@@ -131,35 +145,32 @@ func (c *call) draft03(d *Decision, best int) string {
 // policies lists every limit as a structured field of the IETF draft.
 func (c *call) policies(d *Decision) string {
 	var b []byte
-	for i := range d.Statuses {
-		if !c.shows(d, i) {
-			continue
-		}
+	for l := range c.shown(d) {
 		if len(b) > 0 {
 			b = append(b, ", "...)
 		}
-		b = append(b, c.draftName(d, i)...)
+		b = append(b, draftName(l)...)
 		b = append(b, ";q="...)
-		b = strconv.AppendUint(b, uint64(d.Statuses[i].Limit.Requests), 10)
+		b = strconv.AppendUint(b, uint64(l.Requests), 10)
 		b = append(b, ";w="...)
-		b = strconv.AppendInt(b, int64(c.window(i).Length()/time.Second), 10)
+		b = strconv.AppendInt(b, int64(l.Window.Length()/time.Second), 10)
 	}
 	return string(b)
 }
 
 // draftName is the quoted name of a limit, which the draft requires: its own, or what its window is called.
-func (c *call) draftName(d *Decision, i int) string {
-	name := d.Statuses[i].Limit.Name
+func draftName(l *descriptor.Limit) string {
+	name := l.Name
 	if name == "" {
-		w := c.window(i)
-		if name = w.Unit.String(); w.Multiplier > 1 {
-			name = strconv.FormatUint(uint64(w.Multiplier), 10) + "-" + name
+		if name = l.Window.Unit.String(); l.Window.Multiplier > 1 {
+			name = strconv.FormatUint(uint64(l.Window.Multiplier), 10) + "-" + name
 		}
 	}
 	return string(appendQuoted(nil, name))
 }
 
-func (c *call) window(i int) descriptor.Window { return c.limit(i, c.telling(i)).Window }
+// told is the limit that a descriptor's status is about.
+func (c *call) told(i int) *descriptor.Limit { return c.limit(i, c.telling(i)) }
 
 // appendQuoted appends a string as structured fields write it: printable ASCII, quotes and backslashes escaped. Other
 // bytes cannot be expressed and become question marks.

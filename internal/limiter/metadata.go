@@ -45,7 +45,7 @@ func (c *call) explain(d *Decision) map[string]any {
 		"descriptor":        i,
 		"code":              st.Code.String(),
 		"requests_per_unit": uint64(st.Limit.Requests),
-		"window_seconds":    int64(c.window(i).Length() / time.Second),
+		"window_seconds":    int64(c.told(i).Window.Length() / time.Second),
 		"remaining":         uint64(st.Remaining),
 	}
 	if st.Limit.Name != "" {
