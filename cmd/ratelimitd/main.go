@@ -19,6 +19,7 @@ import (
 // cli is the command line.
 type cli struct {
 	Serve   serve       `cmd:"" default:"withargs" help:"Serve decisions over gRPC and HTTP (the default)."`
+	Check   check       `cmd:"" help:"Say what is wrong with rule files: exit code 0 if they may be loaded, 1 if not, 2 if there is nothing to check."`
 	Test    testCommand `cmd:"" help:"Run unit tests for rules: exit code 0 if all pass, 1 if not, 2 if some cannot be run."`
 	Version version     `cmd:"" help:"Print the version and exit."`
 }
@@ -53,7 +54,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "ratelimitd: %v\n", err)
 		return 2
 	}
-	k, err := parser.Parse(args)
+	k, err := parser.Parse(longFlags(args))
 	if code >= 0 { // --help
 		return code
 	}

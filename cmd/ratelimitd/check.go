@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ratelimitd/ratelimitd/internal/rulecheck"
+)
+
+// check is the subcommand that says what is wrong with rule files.
+type check struct {
+	Paths []string `arg:"" optional:"" name:"path" help:"Folders of rule files, checked as the service would load them, and rule files. Default: config/domains."`
+
+	Merge   bool     `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Files of one domain are merged instead of the second being refused."`
+	Strict  bool     `help:"Warnings fail, too."`
+	Disable []string `placeholder:"CODE" help:"Leave out findings with this code; may be repeated."`
+	Info    bool     `help:"Also tell what is right and worth knowing."`
+	Output  string   `enum:"text,plain,github,json" default:"text" help:"text; plain: a line each, for editors; github: annotations; json."`
+	Color   string   `enum:"auto,always,never" default:"auto" help:"auto: on a terminal, unless NO_COLOR is set."`
+
+	// The flags of ratelimit_config_check, so that a pipeline can change the binary alone.
+	ConfigDir    string `name:"config_dir" hidden:""`
+	MergeDomains bool   `name:"merge_domain_configs" hidden:""`
+}
+
+// Run checks: nil if the files may be loaded, an error with exit code 1 if not, one with exit code 2 if there is nothing
+// to check.
+func (o *check) Run(s streams) error {
+	paths := o.Paths
+	if o.ConfigDir != "" {
+		paths = append(paths, o.ConfigDir)
+	}
+	if len(paths) == 0 {
+		paths = []string{filepath.Join("config", "domains")}
+	}
+	report, err := rulecheck.Run(rulecheck.Options{Paths: paths, Merge: o.Merge || o.MergeDomains, Disable: o.Disable})
+	if err != nil {
+		return misuse(err)
+	}
+	if err := o.write(s.out, report); err != nil {
+		return fmt.Errorf("write findings: %w", err)
+	}
+	switch errs, warnings := report.Count(rulecheck.Error), report.Count(rulecheck.Warning); {
+	case errs > 0:
+		return fmt.Errorf("errors in rule files: %d", errs)
+	case o.Strict && warnings > 0:
+		return fmt.Errorf("warnings about rule files: %d, and --strict is given", warnings)
+	}
+	return nil
+}
+
+func (o *check) write(out io.Writer, r *rulecheck.Report) error {
+	switch o.Output {
+	case "json":
+		return rulecheck.WriteJSON(out, r, o.Info)
+	case "github":
+		return rulecheck.WriteGitHub(out, r, o.Info)
+	case "plain":
+		return rulecheck.WritePlain(out, r, o.Info)
+	}
+	return rulecheck.WriteText(out, r, rulecheck.TextOptions{
+		Color: o.Color == "always" || o.Color == "auto" && os.Getenv("NO_COLOR") == "" && isTerminal(out),
+		Info:  o.Info,
+	})
+}
+
+// longFlags writes a second dash before the flags of ratelimit_config_check, which Go's flag package takes with one:
+// kong would read -config_dir as nine short flags.
+func longFlags(args []string) []string {
+	if len(args) == 0 || args[0] != "check" {
+		return args
+	}
+	out := make([]string, len(args))
+	for i, a := range args {
+		name, _, _ := strings.Cut(a, "=")
+		if name == "-config_dir" || name == "-merge_domain_configs" {
+			a = "-" + a
+		}
+		out[i] = a
+	}
+	return out
+}

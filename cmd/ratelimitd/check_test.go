@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// checkRules runs `ratelimitd check` and returns its exit code and what it wrote.
+func checkRules(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), append([]string{"check"}, args...), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestCheckCommand(t *testing.T) {
+	good := writeRules(t, map[string]string{"r.yaml": someRules})
+	odd := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptors:\n  - {key: k, value: /x*, rate_limit: {unit: second, requests_per_unit: 1}}\n"})
+	bad := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptor: []\n", "s.yaml": someRules})
+	twice := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptors: [{key: x, rate_limit: {unit: day, requests_per_unit: 1}}]\n", "s.yaml": someRules})
+	for _, c := range []struct {
+		args   []string
+		code   int
+		stdout string // part of it
+		stderr string
+	}{
+		{[]string{good}, 0, "1 file: no errors, no warnings\n", ""},
+		{[]string{filepath.Join(good, "r.yaml"), good}, 0, "2 files: no errors", ""},
+		{[]string{odd}, 0, "r.yaml:3:21: warning: \"/x*\" matches every longer name", ""},
+		{[]string{odd}, 0, "    3 |   - {key: k, value: /x*, rate_limit: {unit: second, requests_per_unit: 1}}\n      |                     ^\n      = write \"/x/*\"", ""},
+		{[]string{odd}, 0, "1 file: no errors, 1 warning, 2 worth knowing (--info shows them)\n", ""},
+		{[]string{"--info", odd}, 0, "r.yaml:3:45: info: a limit per second", ""},
+		{[]string{"--strict", odd}, 1, "[star-boundary]", "warnings about rule files: 1, and --strict is given"},
+		{[]string{"--strict", "--disable", "star-boundary", odd}, 0, "no warnings", ""},
+		{[]string{"--strict", "--disable", "no-rules,star-boundary", odd}, 0, "no warnings", ""},
+		{[]string{"--color", "always", odd}, 0, "\x1b[33mwarning:\x1b[0m", ""},
+		{[]string{"--output", "plain", odd}, 0, "matches every longer name, too, like \"/xx\"; write \"/x/*\", and \"/x\" as a value of its own [star-boundary]\n", ""},
+		{[]string{"--output", "github", odd}, 0, ",line=3,col=21,title=star-boundary::", ""},
+		{[]string{bad}, 1, "r.yaml:2:1: error: unknown key `descriptor`: did you mean `descriptors`? [refused]", "errors in rule files: 1"},
+		{[]string{twice}, 1, "s.yaml:1:9: error: domain \"d\" twice", ""},
+		{[]string{"--merge-domain-config", twice}, 0, "2 files: no errors", ""},
+		{[]string{"-config_dir", twice}, 1, "s.yaml:1:9: error: domain \"d\" twice", ""},
+		{[]string{"-config_dir=" + twice, "-merge_domain_configs"}, 0, "2 files: no errors", ""},
+		{[]string{"--config_dir", twice, "--merge_domain_configs=true"}, 0, "2 files: no errors", ""},
+		{[]string{filepath.Join(good, "gone")}, 2, "", "no such file"},
+		{[]string{t.TempDir()}, 2, "", "there is none in"},
+		{[]string{"--disable", "star-bounds", odd}, 2, "", "unknown code \"star-bounds\": did you mean star-boundary?"},
+		{[]string{"--disable", "refused", odd}, 2, "", "refused cannot be left out"},
+		{[]string{"--output", "yaml", odd}, 2, "", "--output must be one of"},
+		{[]string{"--strickt", odd}, 2, "", "unknown flag --strickt"},
+	} {
+		code, stdout, stderr := checkRules(t, c.args...)
+		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || c.code == 0 && stderr != "" {
+			t.Errorf("ratelimitd check %q exits with %d, want %d\nstdout (want %q)\n%s\nstderr (want %q)\n%s", c.args, code, c.code, c.stdout, stdout, c.stderr, stderr)
+		}
+	}
+	t.Setenv("MERGE_DOMAIN_CONFIG", "true")
+	if code, stdout, _ := checkRules(t, twice); code != 0 {
+		t.Errorf("with MERGE_DOMAIN_CONFIG, exit code %d\n%s", code, stdout)
+	}
+}
+
+func TestCheckCommandJSON(t *testing.T) {
+	dir := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptors:\n  - {key: k, value: /x*, rate_limit: {unit: second, requests_per_unit: 1}}\n"})
+	code, stdout, _ := checkRules(t, "--output", "json", dir)
+	var report struct {
+		Files, Errors, Warnings, Infos int
+		Findings                       []struct {
+			File, Severity, Code, Message, Fix, Source string
+			Line, Col                                  int
+		}
+	}
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
+		t.Fatalf("%v\n%s", err, stdout)
+	}
+	if code != 0 || report.Files != 1 || report.Errors != 0 || report.Warnings != 1 || report.Infos != 2 || len(report.Findings) != 1 {
+		t.Fatalf("exit code %d\n%s", code, stdout)
+	}
+	f := report.Findings[0]
+	if f.File != filepath.Join(dir, "r.yaml") || f.Line != 3 || f.Col != 21 || f.Severity != "warning" || f.Code != "star-boundary" ||
+		f.Message == "" || f.Fix == "" || !strings.HasPrefix(f.Source, "  - {key: k") {
+		t.Errorf("%+v", f)
+	}
+}
+
+// The rule files that ship have no warnings, from the top of the project as its documentation says.
+func TestCheckCommandDefault(t *testing.T) {
+	t.Chdir("../..")
+	if code, stdout, stderr := checkRules(t, "--strict"); code != 0 {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+}

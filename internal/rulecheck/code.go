@@ -1,0 +1,86 @@
+package rulecheck
+
+import (
+	"fmt"
+	"slices"
+)
+
+// The codes of findings. They are part of the interface: comments in rule files, flags and pipelines name them.
+const (
+	codeRefused         = "refused"
+	codeDirective       = "directive"
+	codeNeverMatches    = "never-matches"
+	codeHidesChildren   = "hides-children"
+	codeNoCatchAll      = "no-catch-all"
+	codeCIDROverlap     = "cidr-overlap"
+	codeStarAlone       = "star-alone"
+	codeStarAddress     = "star-address"
+	codeStarInside      = "star-inside"
+	codeStarBoundary    = "star-boundary"
+	codeValueLiteral    = "value-literal"
+	codeRegexDot        = "regex-dot"
+	codeNoRules         = "no-rules"
+	codeNoLimit         = "no-limit"
+	codeFlagWithout     = "flag-without-limit"
+	codeNoRequests      = "no-requests"
+	codeZeroLimit       = "zero-limit"
+	codeUnlimitedNumber = "unlimited-number"
+	codeNeverRefuses    = "never-refuses"
+	codeSmallBurst      = "small-burst"
+	codeWindowUnnamed   = "window-unnamed"
+	codePerSecond       = "per-second"
+	codeReplacesNobody  = "replaces-nobody"
+	codeNameTwice       = "name-twice"
+)
+
+// Code is a kind of finding.
+type Code struct {
+	Name string
+	What string // what it finds, in one line
+}
+
+// Codes are all kinds of findings, errors first.
+var Codes = []Code{
+	{codeRefused, "a load would refuse the file; the message says why"},
+	{codeNeverMatches, "a rule that no value can reach: others take everything it matches"},
+	{codeHidesChildren, "a descriptor with a value that lacks the levels its sibling without a value has"},
+	{codeNoCatchAll, "values of a key are named, and other values have no limit"},
+	{codeCIDROverlap, "a network within another one"},
+	{codeStarAlone, "a `*` alone, which is not the same as no value"},
+	{codeStarAddress, "a `*` in an address, which matches names too"},
+	{codeStarInside, "a `*` in the middle, which matches separators too"},
+	{codeStarBoundary, "a `*` right beside a letter of a path or host name, which also matches longer names"},
+	{codeValueLiteral, "a `value` that looks like an expression, a network, a template or a list, and is compared as it stands"},
+	{codeRegexDot, "a `.` in a `value_regex` that was probably meant as a dot"},
+	{codeNoRules, "a domain without descriptors"},
+	{codeNoLimit, "a descriptor that leads nowhere and limits nothing"},
+	{codeFlagWithout, "a flag on a descriptor that has no limit of its own"},
+	{codeNoRequests, "`requests_per_unit` left out: nothing passes"},
+	{codeZeroLimit, "a limit of 0: nothing passes"},
+	{codeUnlimitedNumber, "`requests_per_unit` beside `unlimited: true`"},
+	{codeNeverRefuses, "a limit that a limit beside it makes superfluous"},
+	{codeSmallBurst, "a token bucket that holds less than one window's requests"},
+	{codeWindowUnnamed, "a window that `current_limit.unit` has no word for"},
+	{codePerSecond, "a limit per second without a lease, where the backend's round trip weighs most"},
+	{codeReplacesNobody, "`replaces` of a name that no rate limit of the domain has"},
+	{codeNameTwice, "a name that several rules of a domain have"},
+	{codeDirective, "a `# check:` comment that is misspelt, gives no reason or accepts nothing"},
+}
+
+// knownCode says whether there is a code of that name that can be left out; the error says what it was meant to be.
+func knownCode(name string) error {
+	if name == codeRefused {
+		return fmt.Errorf("%s cannot be left out: the files would not load", codeRefused)
+	}
+	names := make([]string, len(Codes))
+	for i, c := range Codes {
+		names[i] = c.Name
+	}
+	if slices.Contains(names, name) {
+		return nil
+	}
+	if c := closest(name, names); c != "" {
+		return fmt.Errorf("unknown code %q: did you mean %s?", name, c)
+	}
+	return fmt.Errorf("unknown code %q", name)
+}

@@ -1,0 +1,60 @@
+package rulecheck
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Severity is how bad a finding is.
+type Severity string
+
+// The severities, worst first.
+const (
+	Error   Severity = "error"   // a load would refuse the file
+	Warning Severity = "warning" // probably not what was meant
+	Info    Severity = "info"    // right, and worth knowing
+)
+
+// Finding is one thing to tell about a rule file.
+type Finding struct {
+	File     string   `json:"file"`
+	Line     int      `json:"line,omitempty"` // from 1; 0 if the file as a whole is meant
+	Col      int      `json:"col,omitempty"`  // from 1, in characters
+	Severity Severity `json:"severity"`
+	Code     string   `json:"code"`
+	Message  string   `json:"message"`          // what is the matter, and why that matters
+	Fix      string   `json:"fix,omitempty"`    // what to write instead; empty where Message says it
+	Source   string   `json:"source,omitempty"` // the line of the file
+}
+
+// Text is the message and the fix in one line.
+func (f *Finding) Text() string {
+	switch {
+	case f.Fix == "":
+		return f.Message
+	case strings.HasSuffix(f.Message, "?"):
+		return f.Message + " " + f.Fix
+	default:
+		return f.Message + "; " + f.Fix
+	}
+}
+
+// Position is file:line:col, or the file alone.
+func (f *Finding) Position() string {
+	if f.Line == 0 {
+		return f.File
+	}
+	return fmt.Sprintf("%s:%d:%d", f.File, f.Line, f.Col)
+}
+
+// sortFindings puts findings into the order of the files, and drops repeats: what stands behind an anchor is met once
+// for every alias.
+func sortFindings(all []Finding) []Finding {
+	slices.SortStableFunc(all, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col),
+			cmp.Compare(a.Code, b.Code), cmp.Compare(a.Message, b.Message))
+	})
+	return slices.Compact(all)
+}

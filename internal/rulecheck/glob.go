@@ -1,0 +1,111 @@
+package rulecheck
+
+import (
+	"regexp/syntax"
+	"strings"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// glob is a text with stars: literal pieces with any bytes, also none, between them.
+type glob struct {
+	pieces []string
+	exact  bool // it matches just what the rule does; else the rule matches no more than this
+}
+
+// globOf is what a wildcard or an expression matches, as a glob.
+func globOf(n *node) glob {
+	if n.kind == descriptor.MatchWildcard {
+		return glob{strings.Split(n.value, "*"), true}
+	}
+	parsed, err := syntax.Parse(n.value, syntax.Perl)
+	if err != nil {
+		return glob{pieces: []string{"", ""}}
+	}
+	g := globBuilder{exact: true}
+	g.add(parsed)
+	return glob{append(g.pieces, g.open), g.exact}
+}
+
+type globBuilder struct {
+	pieces []string
+	open   string // the piece being written
+	exact  bool
+	ended  bool // a $ has been met
+}
+
+func (g *globBuilder) star() {
+	g.pieces = append(g.pieces, g.open)
+	g.open = ""
+}
+
+func (g *globBuilder) add(re *syntax.Regexp) {
+	if g.ended && re.Op != syntax.OpEndText {
+		g.exact = false // something goes on after the end
+	}
+	switch re.Op {
+	case syntax.OpLiteral:
+		if re.Flags&syntax.FoldCase == 0 {
+			g.open += string(re.Rune)
+			return
+		}
+	case syntax.OpConcat, syntax.OpCapture:
+		for _, sub := range re.Sub {
+			g.add(sub)
+		}
+		return
+	case syntax.OpEmptyMatch:
+		return
+	case syntax.OpBeginText:
+		if len(g.pieces) > 0 || g.open != "" {
+			g.exact = false // not at the beginning: mostly nothing matches
+		}
+		return
+	case syntax.OpEndText:
+		g.ended = true
+		return
+	case syntax.OpStar:
+		if op := re.Sub[0].Op; op == syntax.OpAnyChar || op == syntax.OpAnyCharNotNL {
+			g.star()
+			return
+		}
+	}
+	g.star()
+	g.exact = false
+}
+
+// anyBytes stands for what a star takes. No text of a rule file has this byte: YAML is UTF-8.
+const anyBytes = "\xff"
+
+// covers says whether every text that other matches is matched by g, too. It is exact: what a star of other takes can
+// be any text, so only a star of g can take it.
+func (g glob) covers(other glob) bool {
+	if !g.exact {
+		return false
+	}
+	return g.match(strings.Join(other.pieces, anyBytes))
+}
+
+func (g glob) match(text string) bool {
+	first, last := g.pieces[0], g.pieces[len(g.pieces)-1]
+	if len(g.pieces) == 1 {
+		return text == first
+	}
+	if len(text) < len(first)+len(last) || !strings.HasPrefix(text, first) || !strings.HasSuffix(text, last) {
+		return false
+	}
+	text = text[len(first) : len(text)-len(last)]
+	for _, p := range g.pieces[1 : len(g.pieces)-1] {
+		i := strings.Index(text, p)
+		if i < 0 {
+			return false
+		}
+		text = text[i+len(p):]
+	}
+	return true
+}
+
+// everything says whether the glob matches every value.
+func (g glob) everything() bool {
+	return g.exact && len(g.pieces) > 1 && strings.Join(g.pieces, "") == ""
+}

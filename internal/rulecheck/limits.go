@@ -1,0 +1,167 @@
+package rulecheck
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// limits looks at what a node limits.
+func (c *checker) limits(n *node) {
+	if n.rule == nil {
+		for _, f := range n.flags {
+			c.add(Warning, f.at, codeFlagWithout, "move it to the descriptors below that have limits",
+				"`%s` belongs to a descriptor's own limit, and this one has none: it means nothing here", f.text)
+		}
+		if len(n.children) == 0 {
+			c.add(Warning, n.at, codeNoLimit, "write `rate_limit`; for an exception from a sibling's limit, `rate_limit: {unlimited: true}`",
+				"this descriptor limits nothing and leads nowhere")
+		}
+		return
+	}
+	for i := range n.limits {
+		l := &n.limits[i]
+		if n.rule.Unlimited {
+			if _, given := l.given["requests_per_unit"]; given {
+				c.add(Warning, l.place("requests_per_unit"), codeUnlimitedNumber, "leave out one of them",
+					"`unlimited: true` and `requests_per_unit`: nothing is counted, and the number means nothing")
+			}
+			continue
+		}
+		if l.Limit != nil {
+			c.requests(n, l)
+			c.burst(l)
+			c.window(l)
+		}
+	}
+}
+
+// requests looks for limits that nothing passes.
+func (c *checker) requests(n *node, l *limit) {
+	if l.Requests > 0 {
+		return
+	}
+	if _, given := l.given["requests_per_unit"]; !given {
+		c.add(Warning, l.at, codeNoRequests, "write how many requests pass, or `requests_per_unit: 0` if none",
+			"`requests_per_unit` is left out, which means 0: nothing passes")
+		return
+	}
+	severity, whom := Warning, "nothing that reaches this rule passes"
+	if n.kind == descriptor.MatchExact || n.kind == descriptor.MatchValues || n.kind == descriptor.MatchCIDR {
+		severity, whom = Info, "whoever is named here is shut out" // as one does with an address that misbehaves
+	}
+	c.add(severity, l.place("requests_per_unit"), codeZeroLimit, "for no limit at all write `unlimited: true` in place of unit and number",
+		"a limit of 0: %s", whom)
+}
+
+// burst looks for token buckets that hold less than what a window brings.
+func (c *checker) burst(l *limit) {
+	if l.Algorithm != descriptor.TokenBucket || l.Burst >= l.Requests {
+		return
+	}
+	at := l.place("burst")
+	if l.Interval {
+		c.add(Warning, at, codeSmallBurst, fmt.Sprintf("write a `burst` of at least %d, or leave it out", l.Requests),
+			"each refill brings %d and the bucket holds %d: the rest is lost, and the rate is never reached", l.Requests, l.Burst)
+		return
+	}
+	perSecond := float64(l.Requests) / l.Window.Length().Seconds()
+	if l.Burst > 1 && float64(l.Burst) < perSecond {
+		c.add(Warning, at, codeSmallBurst, fmt.Sprintf("write a `burst` of at least %d, or 1 if requests are to be evenly spaced", int64(perSecond)),
+			"the bucket is full after %s without requests: callers that are not that even never reach the rate",
+			time.Duration(float64(l.Burst)/perSecond*float64(time.Second)).Round(time.Microsecond))
+		return
+	}
+	c.add(Info, at, codeSmallBurst, "nothing to mend if that is meant",
+		"the bucket holds %d of the %d per %s: no more than that pass at once, and a request of more hits never passes", l.Burst, l.Requests, windowName(l.Window))
+}
+
+// window tells what answers cannot say, and what costs.
+func (c *checker) window(l *limit) {
+	if l.Window.WholeUnit() == descriptor.UnitUnknown {
+		at := l.place("unit_multiplier")
+		if l.Window.Location != nil {
+			at = l.place("calendar")
+		}
+		c.add(Info, at, codeWindowUnnamed, "nothing to mend unless callers read that field: the headers `ietf` and `x-ratelimit` tell the window in seconds",
+			"the answer's `current_limit.unit` has no word for a window of %s and says UNKNOWN", windowName(l.Window))
+	}
+	if l.Window.Length() == time.Second && !l.Lease && l.Requests > 0 {
+		c.add(Info, l.place("unit"), codePerSecond, "with a slow backend, try `lease: true`, or give limits per second a Redis of their own (REDIS_PERSECOND)",
+			"a limit per second: its counters are the busiest, and a decision that takes long may come when its window is over")
+	}
+}
+
+// windowName is a window in words.
+func windowName(w descriptor.Window) string {
+	switch {
+	case w.Location != nil:
+		return "a calendar " + w.Unit.String() + " in " + w.Location.String()
+	case w.Multiplier > 1:
+		return fmt.Sprintf("%d %ss", w.Multiplier, w.Unit)
+	default:
+		return w.Unit.String()
+	}
+}
+
+// superfluous looks for limits that another limit of the same rule never lets anybody reach. Limits that some rule
+// replaces stand alone at times, so they are left out.
+func (c *checker) superfluous(d *domain) {
+	var replaced []string
+	d.each(func(n *node) {
+		for _, r := range n.replaces {
+			replaced = append(replaced, r.text)
+		}
+	})
+	d.each(func(n *node) {
+		for i := range n.limits {
+			for j := range n.limits {
+				a, b := &n.limits[i], &n.limits[j]
+				if i == j || slices.Contains(replaced, a.name) || slices.Contains(replaced, b.name) || !windows(a) || !windows(b) {
+					continue
+				}
+				if within(a, b) {
+					c.add(Warning, b.at, codeNeverRefuses, "remove it, or make it smaller than what the other one lets through",
+						"the limit %s is never reached: %s lets no more than that through", quote(b.name), quote(a.name))
+				}
+			}
+		}
+	})
+}
+
+// windows says whether a limit bounds what passes in a window of its length.
+func windows(l *limit) bool {
+	return l.Limit != nil && l.Requests > 0 && (l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SlidingLog)
+}
+
+// within says whether what a lets through in a window of b is never more than b.
+func within(a, b *limit) bool {
+	la, lb := a.Window.Length(), b.Window.Length()
+	if a.Window.Location != nil {
+		la -= la / 10 // the shortest month has 28 days of the nominal 30
+	}
+	if b.Window.Location != nil {
+		lb += lb / 20 // the longest day has 25 hours
+	}
+	// touched is how many windows of a may give to one window of b: where the clock cuts both, the whole ones in it; else
+	// also parts of windows at both ends. A log holds for any span of its length, wherever it begins.
+	var touched time.Duration
+	switch {
+	case onClock(a) && onClock(b) && la >= lb && la%lb == 0:
+		touched = 1
+	case onClock(a) && onClock(b) && lb%la == 0:
+		touched = lb / la
+	case a.Algorithm == descriptor.SlidingLog:
+		touched = (lb + la - 1) / la
+	default:
+		touched = (lb+la-1)/la + 1
+	}
+	return uint64(touched)*uint64(a.Requests) <= uint64(b.Requests)
+}
+
+// onClock says whether a limit's windows are cut by the clock alone.
+func onClock(l *limit) bool {
+	return l.Algorithm == descriptor.FixedWindow && !l.FirstHit && l.Window.Location == nil
+}

@@ -1,0 +1,53 @@
+package rulecheck
+
+import "slices"
+
+// names looks at the names of rate limits, and at who replaces them.
+func (c *checker) names(d *domain) {
+	first := make(map[string]place)
+	var replaces []listed
+	d.each(func(n *node) {
+		replaces = append(replaces, n.replaces...)
+		for i := range n.limits {
+			l := &n.limits[i]
+			if l.name == "" {
+				continue
+			}
+			at := l.place("name")
+			before, met := first[l.name]
+			if !met {
+				first[l.name] = at
+				continue
+			}
+			if at == before {
+				at = n.at // an alias brought the name along
+			}
+			c.add(Warning, at, codeNameTwice, "give each its own name",
+				"the name %s twice in the domain, first on %s: answers do not tell the two apart, and `replaces` takes out both", quote(l.name), before.from(at))
+		}
+	})
+	names := sorted(first)
+	for _, r := range replaces {
+		if _, known := first[r.text]; known {
+			continue
+		}
+		fix := "give the `name` of a rate limit of this domain, or remove the entry"
+		if near := closest(r.text, names[:min(len(names), 1000)]); near != "" {
+			fix = "did you mean `" + near + "`?"
+		} else if len(names) > 0 && len(names) <= 5 {
+			fix = "the names of this domain are " + quoted(names)
+		}
+		c.add(Warning, r.at, codeReplacesNobody, fix, "`replaces` %s: no rate limit of the domain %s has that name, so nothing is replaced", quote(r.text), quote(d.name))
+	}
+}
+
+func quoted(names []string) string {
+	text := ""
+	for i, n := range slices.Clone(names) {
+		if i > 0 {
+			text += ", "
+		}
+		text += quote(n)
+	}
+	return text
+}

@@ -1,0 +1,90 @@
+package rulecheck
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// network is a value_cidr.
+type network struct {
+	prefix netip.Prefix
+	node   *node
+}
+
+// networks looks at the networks of one key. That a single address is also an exact value takes nothing from a network:
+// the address has other notations (::ffff:10.0.0.7), which only the network knows.
+func (c *checker) networks(nodes []*node) {
+	var all []network
+	for _, n := range nodes {
+		if n.kind == descriptor.MatchCIDR {
+			if p, err := descriptor.ParseCIDR(n.value); err == nil {
+				all = append(all, network{p, n})
+			}
+		}
+	}
+	// In this order every network comes right before those within it.
+	slices.SortFunc(all, func(a, b network) int {
+		return cmp.Or(a.prefix.Addr().Compare(b.prefix.Addr()), cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
+	})
+	for i, n := range all {
+		end := i + 1
+		for end < len(all) && n.prefix.Contains(all[end].prefix.Addr()) {
+			end++
+		}
+		if covered(n.prefix, all[i+1:end]) {
+			c.add(Warning, n.node.valueAt, codeNeverMatches, "remove it, or some of the others",
+				"no address reaches %s: smaller networks take all of it", quote(n.node.value))
+		}
+	}
+	c.nested(all)
+}
+
+// nested tells of networks within others, each with the smallest one around it.
+func (c *checker) nested(all []network) {
+	var around []network
+	for _, n := range all {
+		for len(around) > 0 && !around[len(around)-1].prefix.Contains(n.prefix.Addr()) {
+			around = around[:len(around)-1]
+		}
+		if len(around) > 0 {
+			outer := around[len(around)-1].node
+			c.add(Info, n.node.valueAt, codeCIDROverlap, "nothing to mend if its addresses are an exception",
+				"%s lies within %s (%s): the limit of the larger network does not hold for its addresses",
+				quote(n.node.value), quote(outer.value), outer.valueAt.from(n.node.valueAt))
+		}
+		around = append(around, n)
+	}
+}
+
+// covered says whether smaller networks make up all of p.
+func covered(p netip.Prefix, within []network) bool {
+	if len(within) == 0 {
+		return false
+	}
+	for _, n := range within {
+		if n.prefix.Bits() <= p.Bits() {
+			return true
+		}
+	}
+	low := netip.PrefixFrom(p.Addr(), p.Bits()+1)
+	var inLow, inHigh []network
+	for _, n := range within {
+		if low.Contains(n.prefix.Addr()) {
+			inLow = append(inLow, n)
+		} else {
+			inHigh = append(inHigh, n)
+		}
+	}
+	return covered(low, inLow) && covered(upperHalf(p), inHigh)
+}
+
+// upperHalf is the second of the two networks that make up p.
+func upperHalf(p netip.Prefix) netip.Prefix {
+	b := p.Addr().AsSlice()
+	b[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
+	a, _ := netip.AddrFromSlice(b)
+	return netip.PrefixFrom(a, p.Bits()+1)
+}

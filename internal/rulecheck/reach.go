@@ -1,0 +1,184 @@
+package rulecheck
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// siblings looks at nodes that stand side by side: which of them a value can reach.
+func (c *checker) siblings(nodes []*node) {
+	byKey := make(map[string][]*node)
+	for _, n := range nodes {
+		byKey[n.key] = append(byKey[n.key], n)
+	}
+	for _, key := range sorted(byKey) {
+		c.sameKey(byKey[key])
+	}
+}
+
+// sameKey looks at nodes of one key.
+func (c *checker) sameKey(nodes []*node) {
+	exact := make(map[string]*node)
+	var alone *node // the key alone
+	for _, n := range nodes {
+		switch n.kind {
+		case descriptor.MatchExact:
+			exact[n.value] = n
+		case descriptor.MatchAny:
+			alone = n
+		}
+	}
+	c.lists(nodes, exact)
+	c.networks(nodes)
+	all := c.patterns(nodes)
+	switch {
+	case alone != nil && all != nil:
+		c.add(Warning, alone.at, codeNeverMatches, "remove one of the two: what is not matched by others comes to the key alone",
+			"no value reaches %s: %s (%s) matches every value and is asked first", alone.what(), quote(all.value), all.valueAt.from(alone.at))
+	case alone == nil && all == nil:
+		c.catchAll(nodes)
+	}
+	if alone != nil {
+		c.hides(nodes, alone)
+	}
+}
+
+// lists looks for entries of values that a value takes.
+func (c *checker) lists(nodes []*node, exact map[string]*node) {
+	for _, n := range nodes {
+		var taken []listed
+		for _, v := range n.values {
+			if exact[v.text] != nil {
+				taken = append(taken, v)
+			}
+		}
+		if len(taken) > 0 && len(taken) == len(n.values) {
+			c.add(Warning, n.valueAt, codeNeverMatches, "remove the list, or the descriptors with those values",
+				"no value reaches these `values`: each of them is also a `value` of its own, which comes first")
+			continue
+		}
+		for _, v := range taken {
+			c.add(Warning, v.at, codeNeverMatches, "remove one of the two",
+				"%s in `values` is never chosen: the `value` on %s comes first", quote(v.text), exact[v.text].valueAt.from(v.at))
+		}
+	}
+}
+
+// patterns looks for wildcards and expressions that an earlier one takes everything from. It returns the first one that
+// matches every value, nil if there is none.
+func (c *checker) patterns(nodes []*node) *node {
+	type earlier struct {
+		glob glob
+		node *node
+	}
+	// What a pattern covers begins with its first piece: so only those have to be asked whose first piece is a prefix.
+	byPrefix := make(map[string][]earlier)
+	var all *node
+	for _, n := range nodes {
+		if n.kind != descriptor.MatchWildcard && n.kind != descriptor.MatchRegex {
+			continue
+		}
+		g := globOf(n)
+		prefix := g.pieces[0]
+		var taker *earlier
+		for end := 0; end <= len(prefix) && taker == nil; end++ {
+			for i, e := range byPrefix[prefix[:end]] {
+				if e.glob.covers(g) {
+					taker = &byPrefix[prefix[:end]][i]
+					break
+				}
+			}
+		}
+		if taker != nil {
+			fix := "move it before the other one, or remove it"
+			if g.covers(taker.glob) {
+				fix = "remove one of the two"
+			}
+			c.add(Warning, n.valueAt, codeNeverMatches, fix, "no value reaches %s: %s (%s) stands first and matches all that it does",
+				quote(n.value), quote(taker.node.value), taker.node.valueAt.from(n.valueAt))
+			continue
+		}
+		if g.everything() && all == nil {
+			all = n
+		}
+		byPrefix[prefix] = append(byPrefix[prefix], earlier{g, n})
+	}
+	return all
+}
+
+// enumerated are the keys whose values the caller's own configuration names: there are no other values.
+var enumerated = []string{"generic_key", "header_match", "query_match"}
+
+// callers are keys whose values say who calls: their values are never all known.
+var callers = regexp.MustCompile(`(?i)(^|_|-)(ip|addr|address|user|customer|tenant|account|client|caller|org|organization|api_?key)(_id)?$`)
+
+// catchAll tells that other values of a key have no limit. That is mostly how it is meant, so it is a warning only where
+// several callers are named, and some are let through: the others have no limit then.
+func (c *checker) catchAll(nodes []*node) {
+	first := nodes[0]
+	limited, named := false, 0
+	for _, n := range nodes {
+		limited = limited || n.limited()
+		named += max(len(n.values), 1)
+	}
+	if !limited || slices.Contains(enumerated, first.key) {
+		return
+	}
+	fix := "write a descriptor with `key: " + clip(first.key) + "` and no value, with a limit or `unlimited: true`"
+	switch {
+	case named == 1:
+		c.add(Info, first.keyAt, codeNoCatchAll, fix, "values of `%s` other than %s have no limit", clip(first.key), first.named())
+	case callers.MatchString(first.key) && slices.ContainsFunc(nodes, (*node).admits):
+		c.add(Warning, first.keyAt, codeNoCatchAll, fix, "some values of `%s` are limited here, and callers with any other value are not", clip(first.key))
+	default:
+		c.add(Info, first.keyAt, codeNoCatchAll, fix, "values of `%s` other than the %d named here have no limit", clip(first.key), named)
+	}
+}
+
+// admits says whether anything passes the node's own limits: one that shuts out is an exception by nature.
+func (n *node) admits() bool {
+	return n.rule != nil && !slices.ContainsFunc(n.rule.Limits, func(l descriptor.Limit) bool { return l.Requests == 0 })
+}
+
+// named is the node's value, for messages.
+func (n *node) named() string {
+	if len(n.values) > 0 {
+		return quote(n.values[0].text)
+	}
+	return quote(n.value)
+}
+
+// limited says whether anything is counted at the node or below.
+func (n *node) limited() bool {
+	return n.rule != nil && !n.rule.Unlimited || slices.ContainsFunc(n.children, (*node).limited)
+}
+
+// hides looks for nodes with a value that have none of the levels below the key alone: a choice is not reconsidered, so
+// nothing matches what would go on there.
+func (c *checker) hides(nodes []*node, alone *node) {
+	var below []string
+	for _, child := range alone.children {
+		if child.limited() && !slices.Contains(below, child.key) {
+			below = append(below, child.key)
+		}
+	}
+	for _, n := range nodes {
+		if n == alone || n.rule != nil && n.rule.Unlimited {
+			continue
+		}
+		var missing []string
+		for _, key := range below {
+			if !slices.ContainsFunc(n.children, func(child *node) bool { return child.key == key }) {
+				missing = append(missing, "`"+clip(key)+"`")
+			}
+		}
+		if len(missing) > 0 {
+			c.add(Warning, n.valueAt, codeHidesChildren, "repeat them below this one",
+				"what matches %s does not go on to %s below `%s` without a value (%s): no limit holds for it there",
+				n.what(), strings.Join(missing, ", "), clip(alone.key), alone.at.from(n.valueAt))
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package rulecheck
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// allTexts are all texts of some letters up to a length.
+func allTexts(letters string, length int) []string {
+	all := []string{""}
+	from := 0
+	for range length {
+		to := len(all)
+		for _, text := range all[from:to] {
+			for _, l := range letters {
+				all = append(all, text+string(l))
+			}
+		}
+		from = to
+	}
+	return all
+}
+
+// Whether one wildcard covers another is what trying all values says. The letter c is in none of them.
+func TestGlobCovers(t *testing.T) {
+	values := allTexts("abc", 6)
+	var globs []glob
+	var takes []map[string]bool
+	for _, text := range allTexts("ab*", 4) {
+		if !strings.Contains(text, "*") {
+			continue
+		}
+		g := glob{strings.Split(text, "*"), true}
+		taken := make(map[string]bool)
+		for _, v := range values {
+			if g.match(v) {
+				taken[v] = true
+			}
+		}
+		globs, takes = append(globs, g), append(takes, taken)
+	}
+	for i := range globs {
+		for j := range globs {
+			want := true
+			for v := range takes[j] {
+				if !takes[i][v] {
+					want = false
+					break
+				}
+			}
+			if got := globs[i].covers(globs[j]); got != want {
+				t.Errorf("%q covers %q: %v, want %v", globs[i].pieces, globs[j].pieces, got, want)
+			}
+		}
+	}
+}
+
+// A rule of which is said that nothing reaches it is never chosen, whatever the value.
+func TestNeverMatchesIsSo(t *testing.T) {
+	values := allTexts("abc", 5)
+	values = append(values, "A", "Ab", "a\xff", "10.0.1.1", "::ffff:10.0.0.7")
+	for b := range 256 {
+		values = append(values, netip.AddrFrom4([4]byte{10, 0, 0, byte(b)}).String())
+	}
+	matcher := rapid.OneOf(
+		rapid.Map(rapid.StringMatching(`[ab*]{1,4}`), func(s string) string { return "value: \"" + s + "\"" }),
+		rapid.Map(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "a?", ".*", ".*", ".+", "[ab]", "^", "$", "(a|b)", "(?i:a)", "()"}), 1, 4),
+			func(s []string) string { return "value_regex: '" + strings.Join(s, "") + "'" }),
+		rapid.Map(rapid.SampledFrom([]string{"10.0.0.0/24", "10.0.0.0/25", "10.0.0.128/25", "10.0.0.0/26", "10.0.0.64/26", "10.0.0.6/31", "10.0.0.6/32", "10.0.0.7/32", "10.0.0.0/8"}),
+			func(s string) string { return "value_cidr: " + s }),
+		rapid.SampledFrom([]string{"values: [a, b]", "values: [ab, 10.0.0.7]", "value: 10.0.0.6", "value: 10.0.0.7", "value: a", "metadata: {}"}),
+	)
+	told := 0
+	rapid.Check(t, func(t *rapid.T) {
+		var text strings.Builder
+		text.WriteString("domain: d\ndescriptors:\n")
+		for _, m := range rapid.SliceOfN(matcher, 2, 12).Draw(t, "matchers") {
+			fmt.Fprintf(&text, "  - {key: k, %s, rate_limit: {unit: day, requests_per_unit: 1}}\n", m)
+		}
+		files := []config.File{{Name: "a.yaml", Data: []byte(text.String())}}
+		tree, errs := config.Compile(files, false)
+		if len(errs) > 0 {
+			t.Skip() // the same twice
+		}
+		chosen := make(map[int]string)
+		for _, v := range values {
+			if r := tree.Domain("d").Match([]descriptor.Entry{{Key: "k", Value: v}}); r != nil {
+				chosen[r.Position.Line] = v
+			}
+		}
+		for _, f := range Check(files, false) {
+			if f.Code != codeNeverMatches || strings.Contains(f.Message, "in `values` is never chosen") {
+				continue
+			}
+			told++
+			if v, is := chosen[f.Line]; is {
+				t.Fatalf("%s is chosen for %q: %s\n%s", f.Position(), v, f.Message, &text)
+			}
+		}
+	})
+	if told == 0 {
+		t.Error("nothing was said")
+	}
+}
+
+// A limit of which is said that another one keeps it from being reached is not, in any of its windows on the clock.
+func TestNeverRefusesIsSo(t *testing.T) {
+	told := 0
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(name string) limit {
+			l := &descriptor.Limit{Requests: rapid.Uint32Range(1, 60).Draw(t, name+" requests")}
+			l.Window = descriptor.Window{Unit: descriptor.Second, Multiplier: rapid.Uint32Range(1, 24).Draw(t, name+" seconds")}
+			return limit{Limit: l}
+		}
+		a, b := draw("a"), draw("b")
+		if !within(&a, &b) {
+			return
+		}
+		told++
+		la, lb := int64(a.Window.Length()/time.Second), int64(b.Window.Length()/time.Second)
+		// All of a window of a may come at any one instant of it. Two windows of b can share a window of a.
+		for from := int64(0); from < la*lb; from += lb {
+			touched := (from+lb-1)/la - from/la + 1
+			if touched*int64(a.Requests) > int64(b.Requests) {
+				t.Fatalf("%d per %d s lets %d through from %d s on, more than %d per %d s", a.Requests, la, touched*int64(a.Requests), from, b.Requests, lb)
+			}
+		}
+	})
+	if told == 0 {
+		t.Error("nothing was said")
+	}
+}
+
+// Whatever stands in a file, check has an answer, and what config says comes through it.
+func FuzzCheck(f *testing.F) {
+	for _, c := range ruleFileCases(f) {
+		for _, text := range c.Files {
+			f.Add([]byte(text))
+		}
+	}
+	f.Add([]byte("domain: d\ndescriptors:\n  - &a {key: k, value: /a*b, <<: [{values: [x]}]} # check: ok x\n  - {<<: *a, key: *a}\n---\n---\n~\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		files := []config.File{{Name: "f.yaml", Data: data}}
+		_, errs := config.Compile(files, false)
+		all := Check(files, false)
+		told := 0
+		for _, x := range all {
+			if x.Severity == Error {
+				told++
+			}
+			if x.Line < 1 || x.Line > len(lines(data)) || x.Col < 1 || x.Message == "" {
+				t.Errorf("%+v", x)
+			}
+		}
+		if (told > 0) != (len(errs) > 0) {
+			t.Errorf("%d errors of config, %d of check", len(errs), told)
+		}
+	})
+}
