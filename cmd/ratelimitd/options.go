@@ -26,6 +26,7 @@ type ruleOptions struct {
 	Rescan time.Duration `name:"rules-rescan" env:"RATELIMITD_RULES_RESCAN" default:"10s" help:"How often the folder is read even if no change was reported."`
 	Force  bool          `name:"force-start-without-initial-config" env:"FORCE_START_WITHOUT_INITIAL_CONFIG" help:"Start also when no rule file can be used."`
 
+	ConfigType    string `env:"CONFIG_TYPE" default:"FILE" placeholder:"FILE" help:"Where rules come from: files alone so far."`
 	RuntimeRoot   string `env:"RUNTIME_ROOT" help:"With the next two: the folder of rule files is ROOT/SUBDIRECTORY/APPDIRECTORY. Unset: config/domains."`
 	RuntimeSubdir string `name:"runtime-subdirectory" env:"RUNTIME_SUBDIRECTORY" help:"See --runtime-root."`
 	RuntimeAppdir string `name:"runtime-appdirectory" env:"RUNTIME_APPDIRECTORY" default:"config" help:"See --runtime-root."`

@@ -268,6 +268,9 @@ func (s *service) openLocal() limiter.Backend {
 // loadRules reads the rule folder for the first time and arranges for it to be watched.
 func (s *service) loadRules(registry prometheus.Registerer) error {
 	o := &s.options.Rules
+	if o.ConfigType != "FILE" {
+		return fmt.Errorf("CONFIG_TYPE=%s: rules come from files alone so far; set CONFIG_TYPE=FILE and RUNTIME_ROOT, or --rules", o.ConfigType)
+	}
 	s.rules = config.NewFolder(config.Options{
 		Dir:          o.dir(),
 		MergeDomains: o.Merge,

@@ -47,6 +47,7 @@ func TestRefusesToStart(t *testing.T) {
 		"redis without a url": {map[string]string{"BACKEND_TYPE": "redis"}, []string{"--rules", good}, []string{"BACKEND_TYPE=redis needs REDIS_URL"}},
 		"memcached":           {map[string]string{"BACKEND_TYPE": "memcache"}, []string{"--rules", good}, []string{"BACKEND_TYPE=memcache", "use redis"}},
 		"another backend":     {map[string]string{"BACKEND_TYPE": "disk"}, []string{"--rules", good}, []string{"BACKEND_TYPE=disk", "memory or redis"}},
+		"rules over xDS":      {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW"}, []string{"--rules", good}, []string{"CONFIG_TYPE=GRPC_XDS_SOTW", "RUNTIME_ROOT"}},
 		"a log level":         {map[string]string{"LOG_LEVEL": "loud"}, []string{"--rules", good}, []string{"LOG_LEVEL=loud", "debug, info, warn or error"}},
 		"a port":              {map[string]string{"GRPC_PORT": "high"}, []string{"--rules", good}, []string{"--grpc-port", "GRPC_PORT"}},
 		"a flag":              {nil, []string{"--rulez", good}, []string{"--rulez"}},

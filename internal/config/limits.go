@@ -270,7 +270,7 @@ func (r *reader) readLimit(s *shape[rateLimit], l *rateLimit, n *yaml.Node) bool
 		if s == &rateLimitShape {
 			or = ", or `unlimited: true`"
 		}
-		r.errorf(n, "%s without a `unit`: write `unit` (%s) and `requests_per_unit`%s", s.what, list(descriptor.UnitNames, "or"), or)
+		r.errorf(n, "%s without a `unit`: write `unit` (%s) and `requests_per_unit`%s", s.what, List(descriptor.UnitNames, "or"), or)
 		return false
 	case !l.bad:
 		l.bad = !r.checkLimit(l, n)
@@ -359,10 +359,10 @@ func (r *reader) unit(name string, n *yaml.Node) descriptor.Unit {
 	if u != descriptor.UnitUnknown || name == "" {
 		return u
 	}
-	if c := closest(name, descriptor.UnitNames); c != "" {
+	if c := Closest(name, descriptor.UnitNames); c != "" {
 		r.errorf(n, "unknown unit %s: did you mean `%s`?", quote(name), c)
 	} else {
-		r.errorf(n, "unknown unit %s: write %s", quote(name), list(descriptor.UnitNames, "or"))
+		r.errorf(n, "unknown unit %s: write %s", quote(name), List(descriptor.UnitNames, "or"))
 	}
 	return u
 }

@@ -323,7 +323,7 @@ func (r *reader) headers(n *yaml.Node) *descriptor.HeaderFamilies {
 	}
 	defer r.leave(n)
 	if t.Kind != yaml.SequenceNode {
-		r.errorf(n, "`headers` must be a list, this is %s: write some of %s in brackets, or `[]` for none", kindOf(t), list(descriptor.HeaderFamilyNames, "and"))
+		r.errorf(n, "`headers` must be a list, this is %s: write some of %s in brackets, or `[]` for none", kindOf(t), List(descriptor.HeaderFamilyNames, "and"))
 		return nil
 	}
 	families := new(descriptor.HeaderFamilies)

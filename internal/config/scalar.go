@@ -65,10 +65,10 @@ func (r *reader) choice(name string, n *yaml.Node, names []string) (string, bool
 	if slices.Contains(names, text) {
 		return text, true
 	}
-	if c := closest(text, names); c != "" {
+	if c := Closest(text, names); c != "" {
 		r.errorf(n, "unknown `%s` %s: did you mean `%s`?", name, quote(text), c)
 	} else {
-		r.errorf(n, "unknown `%s` %s: write %s", name, quote(text), list(names, "or"))
+		r.errorf(n, "unknown `%s` %s: write %s", name, quote(text), List(names, "or"))
 	}
 	return "", false
 }

@@ -137,7 +137,7 @@ func readMap[T any](r *reader, s *shape[T], into *T, n *yaml.Node) (read, unknow
 	}
 	defer r.leave(n)
 	if m.Kind != yaml.MappingNode {
-		r.errorf(n, "%s must be a map of keys (%s), this is %s", s.what, list(s.names(), "and"), kindOf(m))
+		r.errorf(n, "%s must be a map of keys (%s), this is %s", s.what, List(s.names(), "and"), kindOf(m))
 		return false, false
 	}
 	var have uint64
@@ -249,7 +249,7 @@ func firstKey(m *yaml.Node, name string) int {
 // unknownKey says what the key was probably meant to be, else where it belongs, else which keys there are.
 func (r *reader) unknownKey(at, name *yaml.Node, what string, here []string) {
 	if name.Kind != yaml.ScalarNode {
-		r.errorf(at, "a key must be text, this is %s: %s has %s", kindOf(name), what, list(here, "and"))
+		r.errorf(at, "a key must be text, this is %s: %s has %s", kindOf(name), what, List(here, "and"))
 		return
 	}
 	shown := clip(name.Value)
@@ -259,17 +259,17 @@ func (r *reader) unknownKey(at, name *yaml.Node, what string, here []string) {
 			return
 		}
 	}
-	if c := closest(name.Value, here); c != "" {
+	if c := Closest(name.Value, here); c != "" {
 		r.errorf(at, "unknown key `%s`: did you mean `%s`?", shown, c)
 		return
 	}
 	for _, p := range places {
-		if c := closest(name.Value, p.names); c != "" {
+		if c := Closest(name.Value, p.names); c != "" {
 			r.errorf(at, "unknown key `%s`: did you mean `%s`, a key of %s?", shown, c, p.what)
 			return
 		}
 	}
-	r.errorf(at, "unknown key `%s`: %s has %s", shown, what, list(here, "and"))
+	r.errorf(at, "unknown key `%s`: %s has %s", shown, what, List(here, "and"))
 }
 
 // kindOf says what a node is, for messages.

@@ -2,9 +2,9 @@ package config
 
 import "strings"
 
-// closest returns the candidate that word was probably meant to be, or "". Letter case, dashes and underscores do not
+// Closest returns the candidate that word was probably meant to be, or "". Letter case, dashes and underscores do not
 // count (requestsPerUnit is requests_per_unit); beyond that one slip is forgiven for every three letters.
-func closest(word string, candidates []string) string {
+func Closest(word string, candidates []string) string {
 	if len(word) > 64 {
 		return ""
 	}
@@ -50,8 +50,8 @@ func distance(a, b string) int {
 	return last[len(b)]
 }
 
-// list writes names for a message: `a`, `b` or `c`.
-func list(names []string, and string) string {
+// List writes names for a message: `a`, `b` or `c`.
+func List(names []string, and string) string {
 	var b strings.Builder
 	for i, n := range names {
 		switch {

@@ -136,7 +136,7 @@ func (s *Series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool
 	}
 }
 
-// Each calls f for every series, in no order.
+// each calls f for every series, in no order.
 func (m *metrics) each(f func(*Series)) {
 	for i := range m.shards {
 		sh := &m.shards[i]

@@ -73,7 +73,7 @@ func (l *Limiter) Tree() *descriptor.Tree {
 	return nil
 }
 
-// together says whether the requests of a domain consume all or nothing.
+// allOrNothing says whether the requests of a domain consume all or nothing.
 func (s *Settings) allOrNothing(d *descriptor.Domain) bool {
 	if d.Admission != descriptor.AdmissionDefault {
 		return d.Admission == descriptor.AllOrNothing
@@ -81,6 +81,7 @@ func (s *Settings) allOrNothing(d *descriptor.Domain) bool {
 	return s.Admission == descriptor.AllOrNothing
 }
 
+// headers are the families that clients of a domain are told their limits in.
 func (s *Settings) headers(d *descriptor.Domain) descriptor.HeaderFamilies {
 	if d != nil && d.Headers != nil {
 		return *d.Headers

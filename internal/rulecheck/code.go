@@ -3,6 +3,8 @@ package rulecheck
 import (
 	"fmt"
 	"slices"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
 )
 
 // The codes of findings. They are part of the interface: comments in rule files, flags and pipelines name them.
@@ -79,7 +81,7 @@ func knownCode(name string) error {
 	if slices.Contains(names, name) {
 		return nil
 	}
-	if c := closest(name, names); c != "" {
+	if c := config.Closest(name, names); c != "" {
 		return fmt.Errorf("unknown code %q: did you mean %s?", name, c)
 	}
 	return fmt.Errorf("unknown code %q", name)

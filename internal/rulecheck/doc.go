@@ -8,7 +8,7 @@
 //
 // run.go finds the files and puts everything together; domain.go is the rules with the place of every part, read from
 // YAML, since the compiled tree keeps only the place of each rule. text.go, plain.go, github.go and json.go write a
-// report. suggest.go finds what a misspelt name was meant to be.
+// report.
 //
 // All functions may be called concurrently. The package does not decide what loads: that is config's. It does not read
 // the environment, does not look at counters, and writes no file.

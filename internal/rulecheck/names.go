@@ -1,6 +1,10 @@
 package rulecheck
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+)
 
 // names looks at the names of rate limits, and at who replaces them.
 func (c *checker) names(d *domain) {
@@ -32,7 +36,7 @@ func (c *checker) names(d *domain) {
 			continue
 		}
 		fix := "give the `name` of a rate limit of this domain, or remove the entry"
-		if near := closest(r.text, names[:min(len(names), 1000)]); near != "" {
+		if near := config.Closest(r.text, names[:min(len(names), 1000)]); near != "" {
 			fix = "did you mean `" + near + "`?"
 		} else if len(names) > 0 && len(names) <= 5 {
 			fix = "the names of this domain are " + quoted(names)

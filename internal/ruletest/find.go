@@ -155,15 +155,15 @@ func (s *suite) compile() (tree *descriptor.Tree, domain string, errs []*config.
 			}
 			told[name] = true
 			e := &config.Error{File: s.name, Line: st.at.Line, Col: st.at.Col}
-			switch near := closest(name, domains); {
+			switch near := config.Closest(name, domains); {
 			case name == "" && len(domains) == 0:
 				e.Msg = "there are no rules to test in " + s.rules[0].Name
 			case name == "":
-				e.Msg = fmt.Sprintf("which domain? the rules are of %s: write `domain` at the top, in the case or in the step", list(domains, "and"))
+				e.Msg = fmt.Sprintf("which domain? the rules are of %s: write `domain` at the top, in the case or in the step", config.List(domains, "and"))
 			case near != "":
 				e.Msg = fmt.Sprintf("no rules of a domain %s: did you mean `%s`?", quote(name), near)
 			default:
-				e.Msg = fmt.Sprintf("no rules of a domain %s: the rules are of %s", quote(name), list(domains, "and"))
+				e.Msg = fmt.Sprintf("no rules of a domain %s: the rules are of %s", quote(name), config.List(domains, "and"))
 			}
 			errs = append(errs, e)
 		}

@@ -292,7 +292,7 @@ func weightKeys[T any](of func(*T) *descriptorNode) []key[T] {
 			d := of(t)
 			d.HasOverride = readMap(r, &overrideShape, d, n)
 			if d.HasOverride && !d.unit {
-				r.errorf(n, "`override` without a `unit`: write %s", list(descriptor.UnitNames, "or"))
+				r.errorf(n, "`override` without a `unit`: write %s", config.List(descriptor.UnitNames, "or"))
 			}
 		}},
 	}

@@ -195,7 +195,7 @@ func keyOf(m *yaml.Node, name string) *yaml.Node {
 // readMap reads a map of that shape.
 func readMap[T any](r *reader, s *shape[T], into *T, m *yaml.Node) bool {
 	if m.Kind != yaml.MappingNode {
-		r.errorf(m, "%s must be a map of keys (%s), this is %s", s.what, list(s.names(), "and"), kindOf(m))
+		r.errorf(m, "%s must be a map of keys (%s), this is %s", s.what, config.List(s.names(), "and"), kindOf(m))
 		return false
 	}
 	for i := 0; i+1 < len(m.Content); i += 2 {
@@ -219,7 +219,7 @@ func readMap[T any](r *reader, s *shape[T], into *T, m *yaml.Node) bool {
 // unknownKey says what the key was probably meant to be, else where it belongs, else which keys there are.
 func (r *reader) unknownKey(k, v *yaml.Node, what string, here []string) {
 	if k.Kind != yaml.ScalarNode {
-		r.errorf(k, "a key must be text, this is %s: %s has %s", kindOf(k), what, list(here, "and"))
+		r.errorf(k, "a key must be text, this is %s: %s has %s", kindOf(k), what, config.List(here, "and"))
 		return
 	}
 	shown := clip(k.Value)
@@ -233,17 +233,17 @@ func (r *reader) unknownKey(k, v *yaml.Node, what string, here []string) {
 			return
 		}
 	}
-	if c := closest(k.Value, here); c != "" {
+	if c := config.Closest(k.Value, here); c != "" {
 		r.errorf(k, "unknown key `%s`: did you mean `%s`?", shown, c)
 		return
 	}
 	for _, p := range places {
-		if c := closest(k.Value, p.names); c != "" {
+		if c := config.Closest(k.Value, p.names); c != "" {
 			r.errorf(k, "unknown key `%s`: did you mean `%s`, a key of %s?", shown, c, p.what)
 			return
 		}
 	}
-	r.errorf(k, "unknown key `%s`: %s has %s", shown, what, list(here, "and"))
+	r.errorf(k, "unknown key `%s`: %s has %s", shown, what, config.List(here, "and"))
 }
 
 func isNull(n *yaml.Node) bool {

@@ -10,6 +10,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
@@ -63,10 +64,10 @@ func (r *reader) choice(name string, n *yaml.Node, names []string) (int, bool) {
 			known = append(known, n)
 		}
 	}
-	if c := closest(text, known); c != "" {
+	if c := config.Closest(text, known); c != "" {
 		r.errorf(n, "unknown `%s` %s: did you mean `%s`?", name, quote(text), c)
 	} else {
-		r.errorf(n, "unknown `%s` %s: write %s", name, quote(text), list(known, "or"))
+		r.errorf(n, "unknown `%s` %s: write %s", name, quote(text), config.List(known, "or"))
 	}
 	return 0, false
 }
