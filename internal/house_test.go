@@ -30,6 +30,7 @@ var imports = map[string][]string{
 	"internal/server":           {"internal/descriptor", "internal/limiter", "proto/..."},
 	"internal/logging":          {},
 	"internal/rulecheck":        {"internal/descriptor", "internal/config"},
+	"internal/ruleschema":       {"internal/config", "internal/descriptor", "internal/ruletest"},
 	"internal/ruletest":         {"internal/descriptor", "internal/config", "internal/backend", "internal/backend/memory", "internal/limiter"},
 	"internal/tlsfiles":         {},
 	"internal/tracing":          {},

@@ -21,6 +21,7 @@ type cli struct {
 	Serve   serve       `cmd:"" default:"withargs" help:"Serve decisions over gRPC and HTTP (the default)."`
 	Check   check       `cmd:"" help:"Say what is wrong with rule files: exit code 0 if they may be loaded, 1 if not, 2 if there is nothing to check."`
 	Test    testCommand `cmd:"" help:"Run unit tests for rules: exit code 0 if all pass, 1 if not, 2 if some cannot be run."`
+	Schema  schema      `cmd:"" help:"Print the JSON Schema of rule files or of test files, for editors."`
 	Version version     `cmd:"" help:"Print the version and exit."`
 }
 

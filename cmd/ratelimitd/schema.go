@@ -1,0 +1,27 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/ratelimitd/ratelimitd/internal/ruleschema"
+)
+
+// schema is the subcommand that tells editors and pipelines what may stand in our files.
+type schema struct {
+	Of string `arg:"" enum:"rules,tests" default:"rules" help:"rules: of rule files; tests: of test files."`
+}
+
+// Run writes the JSON Schema.
+func (o *schema) Run(s streams) error {
+	of := map[string]func() *jsonschema.Schema{"rules": ruleschema.Rules, "tests": ruleschema.Tests}
+	b, err := ruleschema.Write(of[o.Of]())
+	if err != nil {
+		return err
+	}
+	if _, err := s.out.Write(b); err != nil {
+		return fmt.Errorf("write schema: %w", err)
+	}
+	return nil
+}

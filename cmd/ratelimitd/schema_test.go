@@ -1,0 +1,28 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"testing"
+)
+
+// TestSchema holds the command to the files that editors are pointed at.
+func TestSchema(t *testing.T) {
+	for _, args := range [][]string{{"schema"}, {"schema", "rules"}, {"schema", "tests"}} {
+		want, err := os.ReadFile("../../docs/schema/" + args[len(args)-1] + ".schema.json")
+		if len(args) == 1 {
+			want, err = os.ReadFile("../../docs/schema/rules.schema.json")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out, stderr bytes.Buffer
+		if code := run(t.Context(), args, &out, &stderr); code != 0 || !bytes.Equal(out.Bytes(), want) {
+			t.Errorf("%q: exit code %d, %d bytes on standard output, want %d: %s", args, code, out.Len(), len(want), stderr.String())
+		}
+	}
+	var out, stderr bytes.Buffer
+	if code := run(t.Context(), []string{"schema", "rule"}, &out, &stderr); code != 2 || out.Len() > 0 {
+		t.Errorf("an unknown schema: exit code %d, wrote %q", code, out.String())
+	}
+}

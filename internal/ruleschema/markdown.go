@@ -1,0 +1,91 @@
+package ruleschema
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/ruletest"
+)
+
+// RulesReference returns the tables of keys of rule files, as Markdown.
+func RulesReference() string { return tables(config.Rules()) }
+
+// TestsReference returns the tables of keys of test files, as Markdown.
+func TestsReference() string { return tables(ruletest.Language()) }
+
+func tables(l config.Language) string {
+	var b strings.Builder
+	for _, m := range l.Maps {
+		fmt.Fprintf(&b, "**%s**\n\n| key | value | meaning |\n|---|---|---|\n", capital(m.What))
+		for _, k := range m.Keys {
+			mark, required := "", ""
+			if k.Extension {
+				mark = " †"
+			}
+			if k.Required {
+				required = ", required"
+			}
+			fmt.Fprintf(&b, "| `%s`%s | %s%s | %s |\n", k.Name, mark, cell(typeName(l, k.Type)), required, cell(k.Doc))
+		}
+		b.WriteByte('\n')
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// cell keeps a text within its cell of a table.
+func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
+
+func typeName(l config.Language, t config.Type) string {
+	of := t.Of
+	for _, m := range l.Maps {
+		if m.Name == t.Of {
+			of = m.What
+		}
+	}
+	if len(t.Names) > 0 && t.Of != "" {
+		of = "map, or " + names(t.Names) + ": " + of
+	} else {
+		of = "map: " + of
+	}
+	switch t.Kind {
+	case config.Text:
+		if t.Form != "" {
+			return t.Form
+		}
+		return "text"
+	case config.TextList:
+		return "list of text"
+	case config.TextOrList:
+		return "text, or a list of text"
+	case config.Flag:
+		return "bool"
+	case config.Number:
+		if t.Word != "" {
+			return fmt.Sprintf("%d to %d, or `%s`", t.Least, t.Most, t.Word)
+		}
+		return fmt.Sprintf("%d to %d", t.Least, t.Most)
+	case config.Choice:
+		return names(t.Names)
+	case config.Choices:
+		return "list of " + names(t.Names)
+	case config.Nested:
+		return of
+	case config.ListOf:
+		return "list of " + strings.Replace(of, "map: ", "maps: ", 1)
+	case config.AnyMap:
+		return "map"
+	default:
+		return t.Form
+	}
+}
+
+func names(all []string) string {
+	quoted := make([]string, 0, len(all))
+	for _, n := range all {
+		if n != "" {
+			quoted = append(quoted, "`"+n+"`")
+		}
+	}
+	return strings.Join(quoted, ", ")
+}

@@ -1,0 +1,131 @@
+package ruleschema
+
+import (
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// Rules returns the schema of rule files; of a file with several YAML documents it holds for each.
+func Rules() *jsonschema.Schema {
+	s := of(config.Rules())
+	s.Title = "Rules of ratelimitd"
+	s.Description = "A domain and its limits. Read by `ratelimitd serve`, and by envoyproxy/ratelimit where no extension is used."
+	relateDescriptor(s.Definitions["descriptor"])
+
+	limit := s.Definitions["limit"]
+	relateLimit(limit)
+	// The list's limits have names and no `unlimited`; the single one may be unlimited in place of a unit.
+	listed := *limit
+	listed.Required = []string{"unit", "name"}
+	listed.AllOf = append(listed.AllOf[:len(listed.AllOf):len(listed.AllOf)], notNull("unit"), notNull("name"), never("unlimited", yes()))
+	s.Definitions["listed"] = &listed
+	limit.AnyOf = []*jsonschema.Schema{
+		{Required: []string{"unit"}, AllOf: []*jsonschema.Schema{notNull("unit"), never("unlimited", yes())}},
+		{Required: []string{"unlimited"}, AllOf: []*jsonschema.Schema{{Properties: map[string]*jsonschema.Schema{"unlimited": yes()}}, {Not: has("unit")}}},
+	}
+	one, most := 1, 16
+	s.Definitions["descriptor"].Properties["rate_limits"].AnyOf[0] = &jsonschema.Schema{Type: "array", MinItems: &one, MaxItems: &most, Items: ref("listed")}
+	return s
+}
+
+// relateDescriptor says which keys of a descriptor exclude and need each other.
+func relateDescriptor(d *jsonschema.Schema) {
+	matchers := []string{"value", "values", "value_regex", "value_cidr"}
+	for i, a := range matchers {
+		for _, b := range matchers[:i] {
+			d.AllOf = append(d.AllOf, not(both(a, b)))
+		}
+	}
+	d.AllOf = append(d.AllOf, not(both("rate_limit", "rate_limits")))
+	pattern := &jsonschema.Schema{Required: []string{"value"}, Properties: map[string]*jsonschema.Schema{"value": {Type: "string", Pattern: `\*`}}}
+	d.AllOf = append(d.AllOf,
+		&jsonschema.Schema{
+			If:   &jsonschema.Schema{Required: []string{"share_threshold"}, Properties: map[string]*jsonschema.Schema{"share_threshold": yes()}},
+			Then: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{pattern, has("values"), has("value_regex"), has("value_cidr")}},
+		},
+		&jsonschema.Schema{
+			If:   has("on_error"),
+			Then: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{has("rate_limit"), has("rate_limits")}},
+		})
+}
+
+// relateLimit says which keys of a limit go with which algorithm and unit.
+func relateLimit(l *jsonschema.Schema) {
+	l.Required = nil
+	l.AllOf = nil
+	l.Properties["unit"].AnyOf, l.Properties["unit"].Enum = anyCase(append([]string{}, descriptor.UnitNames...)).AnyOf, nil
+	l.Properties["unit"].AnyOf[0].Enum = append(l.Properties["unit"].AnyOf[0].Enum, "") // as if it were absent
+	for _, b := range config.OnlyFor() {
+		algorithm := enum(b.Algorithms)
+		then := &jsonschema.Schema{Properties: map[string]*jsonschema.Schema{"algorithm": algorithm}, Required: []string{"algorithm"}}
+		if b.Algorithms[0] == descriptor.AlgorithmNames[0] { // the default need not be written
+			algorithm.Enum = append(algorithm.Enum, nil)
+			then.Required = nil
+		}
+		l.AllOf = append(l.AllOf, &jsonschema.Schema{If: has(b.Key), Then: then})
+	}
+	const bucket = "token_bucket"
+	zero := 1.0
+	l.AllOf = append(l.AllOf,
+		&jsonschema.Schema{ // a bucket that holds nothing
+			If:   is("algorithm", bucket),
+			Then: &jsonschema.Schema{Properties: map[string]*jsonschema.Schema{"burst": {Minimum: &zero}}},
+		},
+		&jsonschema.Schema{ // aligned, as a token bucket, only where it refills at intervals
+			If:   &jsonschema.Schema{AllOf: []*jsonschema.Schema{has("align"), is("algorithm", bucket)}},
+			Then: is("refill", "interval"),
+		},
+		&jsonschema.Schema{ // a calendar's windows are one unit long, a day or more, and begin on it
+			If: has("calendar"),
+			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
+				{Properties: map[string]*jsonschema.Schema{"unit": {Not: anyCase([]string{"second", "minute", "hour"})}}},
+				{Properties: map[string]*jsonschema.Schema{"unit_multiplier": {Enum: []any{1, nil}}}},
+				never("align", &jsonschema.Schema{Enum: []any{"first_hit"}}),
+			}},
+		})
+	// Where nothing is counted, what says how to count means nothing.
+	var counting []*jsonschema.Schema
+	for _, k := range l.PropertyOrder {
+		switch k {
+		case "unit", "unlimited", "name", "replaces", "requests_per_unit":
+		default:
+			counting = append(counting, has(k))
+		}
+	}
+	l.AllOf = append(l.AllOf, &jsonschema.Schema{
+		If:   &jsonschema.Schema{Required: []string{"unlimited"}, Properties: map[string]*jsonschema.Schema{"unlimited": yes()}},
+		Then: not(&jsonschema.Schema{AnyOf: counting}),
+	})
+}
+
+// has is a map with this key, not null and not empty.
+func has(key string) *jsonschema.Schema {
+	return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: {Not: &jsonschema.Schema{Enum: []any{nil, ""}}}}}
+}
+
+// is is a map whose key has this value.
+func is(key, value string) *jsonschema.Schema {
+	return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: {Enum: []any{value}}}}
+}
+
+func both(a, b string) *jsonschema.Schema {
+	return &jsonschema.Schema{AllOf: []*jsonschema.Schema{has(a), has(b)}}
+}
+
+func not(s *jsonschema.Schema) *jsonschema.Schema { return &jsonschema.Schema{Not: s} }
+
+func notNull(key string) *jsonschema.Schema {
+	return &jsonschema.Schema{Properties: map[string]*jsonschema.Schema{key: {Not: &jsonschema.Schema{Enum: []any{nil, ""}}}}}
+}
+
+// never is a map whose key does not have such a value.
+func never(key string, value *jsonschema.Schema) *jsonschema.Schema {
+	return &jsonschema.Schema{Properties: map[string]*jsonschema.Schema{key: {Not: value}}}
+}
+
+// yes is true, as YAML 1.1 wrote it too.
+func yes() *jsonschema.Schema {
+	return &jsonschema.Schema{Enum: []any{true, "yes", "Yes", "YES", "on", "On", "ON", "y", "Y"}}
+}

@@ -1,0 +1,186 @@
+package ruleschema
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/ruletest"
+)
+
+const draft = "http://json-schema.org/draft-07/schema#"
+
+// Tests returns the schema of test files.
+func Tests() *jsonschema.Schema {
+	s := of(ruletest.Language())
+	s.Title = "Tests of rules"
+	s.Description = "Unit tests for rule files: what is asked when, and what must come. Run by `ratelimitd test`."
+	return s
+}
+
+// Write returns a schema as a file.
+func Write(s *jsonschema.Schema) ([]byte, error) {
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("write schema: %w", err)
+	}
+	return append(b, '\n'), nil
+}
+
+// of returns the schema of a language, before what its keys have to do with each other.
+func of(l config.Language) *jsonschema.Schema {
+	s := ref(l.Maps[0].Name)
+	top := &jsonschema.Schema{Schema: draft, AllOf: []*jsonschema.Schema{s}, Definitions: make(map[string]*jsonschema.Schema)}
+	for _, m := range l.Maps {
+		top.Definitions[m.Name] = object(m)
+	}
+	return top
+}
+
+func ref(name string) *jsonschema.Schema { return &jsonschema.Schema{Ref: "#/definitions/" + name} }
+
+func object(m config.Map) *jsonschema.Schema {
+	s := &jsonschema.Schema{
+		Type:                 "object",
+		Properties:           make(map[string]*jsonschema.Schema),
+		AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}},
+	}
+	for _, k := range m.Keys {
+		v := value(k.Type)
+		v.Description = capital(k.Doc)
+		s.Properties[k.Name] = v
+		s.PropertyOrder = append(s.PropertyOrder, k.Name)
+		if k.Required {
+			s.Required = append(s.Required, k.Name)
+			// A null is as if the key were absent, and an empty text is no name.
+			s.AllOf = append(s.AllOf, &jsonschema.Schema{Properties: map[string]*jsonschema.Schema{
+				k.Name: {Not: &jsonschema.Schema{Enum: []any{nil, ""}}},
+			}})
+		}
+	}
+	return s
+}
+
+// capital begins a sentence.
+func capital(s string) string {
+	r := []rune(s)
+	r[0] = unicode.ToUpper(r[0])
+	return string(r)
+}
+
+// value is what may stand behind a key. A null always may: it is as if the key were absent.
+func value(t config.Type) *jsonschema.Schema {
+	s := &jsonschema.Schema{}
+	switch t.Kind {
+	case config.Anything:
+	case config.Text:
+		s = text(t)
+	case config.TextList:
+		s.AnyOf = []*jsonschema.Schema{textList(), null()}
+	case config.TextOrList:
+		s.AnyOf = []*jsonschema.Schema{textList(), text(t)}
+	case config.Flag:
+		s.AnyOf = []*jsonschema.Schema{{Types: []string{"boolean", "null"}}, {Enum: oldFlags()}}
+	case config.Number:
+		s = number(t)
+	case config.Choice:
+		s = choice(t.Names)
+	case config.Choices:
+		s.AnyOf = []*jsonschema.Schema{{Type: "array", Items: enum(t.Names), UniqueItems: true}, null()}
+	case config.Nested:
+		s.AnyOf = nested(t)
+	case config.ListOf:
+		s.AnyOf = []*jsonschema.Schema{{Type: "array", Items: &jsonschema.Schema{AnyOf: nested(t)}}, null()}
+	case config.AnyMap:
+		s.Types = []string{"object", "null"}
+	}
+	return s
+}
+
+func null() *jsonschema.Schema { return &jsonschema.Schema{Type: "null"} }
+
+// text is what YAML may write without quotes for a text; a number with a point is not among it.
+func text(t config.Type) *jsonschema.Schema {
+	if t.Pattern == "" {
+		return &jsonschema.Schema{Types: []string{"string", "integer", "boolean", "null"}}
+	}
+	return &jsonschema.Schema{Types: []string{"string", "integer", "null"}, Pattern: "^(" + t.Pattern + ")$"}
+}
+
+func textList() *jsonschema.Schema {
+	one, none := 1, `^[^*]+$` // exact texts: a * in them would be no wildcard
+	return &jsonschema.Schema{Type: "array", MinItems: &one, UniqueItems: true, Items: &jsonschema.Schema{
+		Types: []string{"string", "integer", "boolean"}, Pattern: none,
+	}}
+}
+
+func number(t config.Type) *jsonschema.Schema {
+	least, most := float64(t.Least), float64(t.Most)
+	n := &jsonschema.Schema{Type: "integer", Minimum: &least, Maximum: &most}
+	if t.Word == "" {
+		n.Type, n.Types = "", []string{"integer", "null"}
+		return n
+	}
+	return &jsonschema.Schema{AnyOf: []*jsonschema.Schema{n, {Enum: []any{t.Word, nil}}}}
+}
+
+func enum(names []string) *jsonschema.Schema {
+	s := &jsonschema.Schema{}
+	for _, n := range names {
+		if n != "" {
+			s.Enum = append(s.Enum, n)
+		}
+	}
+	return s
+}
+
+// choice offers names as they are written, and takes null.
+func choice(names []string) *jsonschema.Schema {
+	s := enum(names)
+	s.Enum = append(s.Enum, nil)
+	return s
+}
+
+// anyCase offers names as they are written, and takes them in any case of letters.
+func anyCase(names []string) *jsonschema.Schema {
+	var pattern strings.Builder
+	for i, name := range names {
+		if i > 0 {
+			pattern.WriteByte('|')
+		}
+		for _, r := range name {
+			if unicode.IsLetter(r) {
+				fmt.Fprintf(&pattern, "[%c%c]", unicode.ToLower(r), unicode.ToUpper(r))
+			} else {
+				pattern.WriteString(regexp.QuoteMeta(string(r)))
+			}
+		}
+	}
+	return &jsonschema.Schema{AnyOf: []*jsonschema.Schema{choice(names), {Type: "string", Pattern: "^(" + pattern.String() + ")$"}}}
+}
+
+// nested is a map, or one of the names that may stand for it.
+func nested(t config.Type) []*jsonschema.Schema {
+	any := []*jsonschema.Schema{ref(t.Of), null()}
+	if len(t.Names) > 0 {
+		any = append(any, anyCase(t.Names))
+	}
+	return any
+}
+
+// oldFlags are the words that YAML 1.1 took for true and false.
+func oldFlags() []any {
+	var all []any
+	for _, w := range []string{"yes", "no", "on", "off", "y", "n"} {
+		all = append(all, w, capital(w))
+		if len(w) > 1 {
+			all = append(all, strings.ToUpper(w))
+		}
+	}
+	return all
+}

@@ -1,0 +1,331 @@
+package ruleschema
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"gopkg.in/yaml.v3"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+var update = flag.Bool("update", false, "write the schemas, and the generated parts of docs/, anew")
+
+const top = "../../"
+
+func resolve(t *testing.T, s *jsonschema.Schema) *jsonschema.Resolved {
+	t.Helper()
+	b, err := Write(s) // what is validated is what is written
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read jsonschema.Schema
+	if err := json.Unmarshal(b, &read); err != nil {
+		t.Fatal(err)
+	}
+	r, err := read.Resolve(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// validate says what a schema has against a YAML file, as an editor does: every document by itself.
+func validate(r *jsonschema.Resolved, text []byte) error {
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	for n := 0; ; n++ {
+		var v any
+		err := d.Decode(&v)
+		if errors.Is(err, io.EOF) && n > 0 {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		asJSON, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal(asJSON, &v); err != nil {
+			return err
+		}
+		if err := r.Validate(v); err != nil {
+			return err
+		}
+	}
+}
+
+func yamlFiles(t *testing.T, dir string, tests bool) []string {
+	t.Helper()
+	var files []string
+	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && strings.HasSuffix(name, ".yaml") && strings.HasSuffix(name, "_test.yaml") == tests {
+			files = append(files, name)
+		}
+		return err
+	})
+	if err != nil || len(files) == 0 {
+		t.Fatal(dir, err)
+	}
+	return files
+}
+
+func accepts(t *testing.T, s *jsonschema.Schema, files []string) {
+	t.Helper()
+	r := resolve(t, s)
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := validate(r, text); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestRulesAcceptsOurs(t *testing.T) {
+	accepts(t, Rules(), append(yamlFiles(t, top+"config/domains", false), yamlFiles(t, "../ruletest/testdata/pass", false)...))
+}
+
+func TestTestsAcceptsOurs(t *testing.T) {
+	accepts(t, Tests(), append(yamlFiles(t, top+"config/domains", true), yamlFiles(t, "../ruletest/testdata/pass", true)...))
+}
+
+// compiles says what the service has against a rule file.
+func compiles(text []byte) error {
+	_, errs := config.Compile([]config.File{{Name: "a.yaml", Data: text}}, false)
+	if len(errs) == 0 {
+		return nil
+	}
+	return errs[0]
+}
+
+// beyond are the errors of check that no schema can see, by the name of the file in rule-files.json or in mistakes/.
+var beyond = map[string]string{
+	"duplicate-key-value/0":                     "two descriptors of a list are the same",
+	"duplicate-key/0":                           "two descriptors of a list are the same",
+	"duplicate-nested/0":                        "two descriptors of a list are the same",
+	"09-the-same-descriptor-twice.yaml":         "two descriptors of a list are the same",
+	"replaces-itself/0":                         "a name beside a list that has it",
+	"21-replaces-names-its-own-limit.yaml":      "a name beside a list that has it",
+	"18-a-network-written-with-an-address.yaml": "arithmetic on a network's bits",
+	"19-a-bracket-left-open-in-an.yaml":         "the grammar of expressions",
+	"22-two-limits-that-would-be-one.yaml":      "arithmetic on windows",
+}
+
+func TestRulesAgreesWithRecordedVerdicts(t *testing.T) {
+	b, err := os.ReadFile("../config/testdata/rule-files.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct {
+		Name  string
+		Files []string
+	}
+	if err := json.Unmarshal(b, &cases); err != nil {
+		t.Fatal(err)
+	}
+	r := resolve(t, Rules())
+	for _, c := range cases {
+		for i, text := range c.Files {
+			agree(t, r, fmt.Sprintf("%s/%d", c.Name, i), []byte(text))
+		}
+	}
+}
+
+func TestRulesRefusesTypicalMistakes(t *testing.T) {
+	r := resolve(t, Rules())
+	for _, name := range yamlFiles(t, "../rulecheck/testdata/mistakes", false) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		agree(t, r, filepath.Base(name), text)
+	}
+}
+
+// agree reports where a schema and the service judge a file differently, apart from what is beyond a schema.
+func agree(t *testing.T, r *jsonschema.Resolved, name string, text []byte) {
+	t.Helper()
+	refused, wrong := validate(r, text), compiles(text)
+	why, known := beyond[name]
+	switch {
+	case refused != nil && wrong == nil:
+		t.Errorf("%s: the service takes what the schema refuses: %v\n%s", name, refused, text)
+	case refused == nil && wrong != nil && !known:
+		t.Errorf("%s: the schema takes what the service refuses: %v\n%s", name, wrong, text)
+	case known && (refused != nil || wrong == nil):
+		t.Errorf("%s is not beyond the schema (%s): the service says %v, the schema %v", name, why, wrong, refused)
+	}
+}
+
+// TestRulesRelations asks for every key with every algorithm, and some more combinations: where the service refuses, so does
+// the schema, and nowhere else.
+func TestRulesRelations(t *testing.T) {
+	r := resolve(t, Rules())
+	var limits []string
+	keys := []string{"burst: 5", "burst: 0", "refill: interval", "refill: greedy", "refill: interval, align: first_hit", "align: first_hit", "align: clock",
+		"calendar: UTC", "precision: 3", "precision: 61", "nodelay: 2", "nodelay: all", "nodelay: some", "count_denied: true", "lease: yes", "lease: maybe",
+		"unit_multiplier: 0", "unit_multiplier: 2", "burst:", "burst: -1", "burst: 1.5", "calendar: UTC, unit_multiplier: 2", "calendar: UTC, align: first_hit"}
+	for _, a := range append([]string{""}, descriptor.AlgorithmNames...) {
+		for _, k := range keys {
+			for _, unit := range []string{"day", "Minute", "MONTH"} {
+				limit := "unit: " + unit + ", requests_per_unit: 60, " + k
+				if a != "" {
+					limit += ", algorithm: " + a
+				}
+				limits = append(limits, limit)
+			}
+		}
+	}
+	limits = append(limits, "unlimited: true", "unlimited: true, unit: day", "unlimited: false", "unlimited: no, unit: day", "unlimited: true, burst: 3",
+		"unlimited: true, requests_per_unit: 3", "unlimited: true, name: x", "unlimited: on, algorithm: token_bucket", "requests_per_unit: 3", "unit: fortnight, requests_per_unit: 1",
+		"unit: second", "unit:", "unit: '', requests_per_unit: 3", "unit: day, requests_per_unit: 4294967296", "unit: day, requests_per_unit: -1", "unit: day, requests_per_unit: many",
+		"unit: day, nane: x", "unit: day, replaces: [{name: y}]", "unit: day, replaces: [{nam: y}]", "unit: day, replaces: y", "unit: day, replaces: []", "unit: day, algorithm: bucket",
+		"unit: day, name: 7", "unit: day, name: 1.5", "unit: day, name: [x]")
+	for _, l := range limits {
+		agree(t, r, l, []byte("domain: d\ndescriptors:\n  - {key: k, rate_limit: {"+l+"}}\n"))
+		agree(t, r, "listed: "+l, []byte("domain: d\ndescriptors:\n  - {key: k, rate_limits: [{name: z, "+l+"}]}\n"))
+	}
+	const limit = "rate_limit: {unit: day, requests_per_unit: 1}"
+	for _, d := range []string{
+		"key: k", "value: v", "key: ''", "key:", "key: 7", "key: 1.5", "key: k, value: v, values: [a]", "key: k, value: '', values: [a]", "key: k, value:, values: [a]",
+		"key: k, values: [a, b]", "key: k, values: []", "key: k, values: [a, a]", "key: k, values: ['a*']", "key: k, values: ['']", "key: k, values: a", "key: k, values: [1.5]", "key: k, values: [7, true]",
+		"key: k, value_cidr: 10.0.0.0/8", "key: k, value_cidr: ten", "key: k, value_cidr: 10.0.0.0/8, value_regex: a", "key: k, value_regex: 'a.*'",
+		"key: k, share_threshold: true", "key: k, value: v, share_threshold: true", "key: k, value: 'v*', share_threshold: true", "key: k, values: [a], share_threshold: true", "key: k, share_threshold: false",
+		"key: k, on_error: deny", "key: k, on_error: deny, " + limit, "key: k, on_error: panic, " + limit, "key: k, on_error:, " + limit,
+		"key: k, rate_limits: []", "key: k, " + limit + ", rate_limits: [{name: a, unit: day, requests_per_unit: 1}]", "key: k, rate_limits: [{unit: day, requests_per_unit: 1}]",
+		"key: k, rate_limits: {unit: day}", "key: k, rate_limit: []", "key: k, rate_limit:", "key: k, metadata: {a: [1, {b: c}]}", "key: k, metadata: x", "key: k, metadata:",
+		"key: k, descriptors: [{key: j}]", "key: k, descriptors: {key: j}", "key: k, descriptors:", "key: k, descriptors: [{kee: j}]", "key: k, shadow_mode: yes, " + limit, "key: k, shadow_mode: 1, " + limit,
+	} {
+		agree(t, r, d, []byte("domain: d\ndescriptors:\n  - {"+d+"}\n"))
+	}
+	for _, f := range []string{
+		"domain: d", "domain:", "domain: ''", "domain: 7", "domain: 7.5", "domain: d\nadmission: all_or_nothing", "domain: d\nadmission: none", "domain: d\nadmission:", "domain: d\nheaders: []",
+		"domain: d\nheaders: [ietf]", "domain: d\nheaders: [ietf, ietf]", "domain: d\nheaders: ietf", "domain: d\nheaders: [x]", "domain: d\nheaders:", "domain: d\nextra: 1", "[]", "domain: d\n---\ndomain: e",
+		"domain: d\n---\ndomain: 7.5", "a: &x {name: y}\ndomain: d",
+	} {
+		agree(t, r, f, []byte(f+"\n"))
+	}
+}
+
+// TestWritten holds the committed schemas to the code.
+func TestWritten(t *testing.T) {
+	for name, s := range map[string]*jsonschema.Schema{"rules": Rules(), "tests": Tests()} {
+		want, err := Write(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := top + "docs/schema/" + name + ".schema.json"
+		if *update {
+			if err := os.WriteFile(file, want, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		have, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(have, want) {
+			t.Errorf("%s is not what the code gives: go test ./internal/ruleschema -update", file)
+		}
+	}
+}
+
+// TestEditorLine wants the line that tells editors of the schema at the top of every rule and test file that we show, and
+// the path in it to lead there.
+func TestEditorLine(t *testing.T) {
+	for _, tests := range []bool{false, true} {
+		schema := "rules"
+		if tests {
+			schema = "tests"
+		}
+		for _, name := range yamlFiles(t, top+"config/domains", tests) {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			i := slices.IndexFunc(strings.Split(string(text), "\n"), func(l string) bool { return strings.HasPrefix(l, "# yaml-language-server: $schema=") })
+			if i < 0 {
+				t.Errorf("%s: no line for editors", name)
+				continue
+			}
+			_, path, _ := strings.Cut(strings.Split(string(text), "\n")[i], "=")
+			leads, want := filepath.Join(filepath.Dir(name), path), filepath.Clean(top+"docs/schema/"+schema+".schema.json")
+			if leads != want {
+				t.Errorf("%s: the line leads to %s, not to %s", name, leads, want)
+			}
+		}
+	}
+}
+
+// TestReference holds the tables of docs/ to the code.
+func TestReference(t *testing.T) {
+	for _, r := range []struct{ file, about, want string }{
+		{"rules.md", "the keys of rule files", RulesReference()},
+		{"testing-rules.md", "the keys of test files", TestsReference()},
+	} {
+		file := top + "docs/" + r.file
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, rest, ok := strings.Cut(string(b), "<!-- generated: "+r.about+" -->\n")
+		_, after, closed := strings.Cut(rest, "<!-- end -->")
+		if !ok || !closed {
+			t.Fatalf("%s has no place for %s", file, r.about)
+		}
+		want := before + "<!-- generated: " + r.about + " -->\n" + r.want + "<!-- end -->" + after
+		if *update {
+			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if want != string(b) {
+			t.Errorf("%s is not what the code gives: go test ./internal/ruleschema -update", file)
+		}
+	}
+}
+
+// TestTestsRefusesMistakes shows the schema of test files mistakes of every kind.
+func TestTestsRefusesMistakes(t *testing.T) {
+	r := resolve(t, Tests())
+	const step = "cases: [{name: n, descriptors: a=b, steps: [{%s}]}]"
+	for text, good := range map[string]bool{
+		fmt.Sprintf(step, "expect: OK"):                                              true,
+		fmt.Sprintf(step, "at: 1d12h, repeat: 5, expect: over_limit"):                true,
+		fmt.Sprintf(step, "at: 2026-03-01T00:00:00Z, expect: {wait: never}"):         true,
+		fmt.Sprintf(step, "expect: {descriptors: [OK, null, {remaining: 3}]}"):       true,
+		fmt.Sprintf(step, "override: {unit: day, requests_per_unit: 3}, expect: OK"): true,
+		"cases: [{name: n, steps: []}]\nrules: [a.yaml, b.yaml]\nstart: 2026-03-01":  true,
+		fmt.Sprintf(step, "expect: FINE"):                                            false,
+		fmt.Sprintf(step, "at: 1x, expect: OK"):                                      false,
+		fmt.Sprintf(step, "repeat: 0, expect: OK"):                                   false,
+		fmt.Sprintf(step, "repeats: 5, expect: OK"):                                  false,
+		fmt.Sprintf(step, "at: 1s"):                                                  false,
+		fmt.Sprintf(step, "expect: {remaining: -1}"):                                 false,
+		fmt.Sprintf(step, "expect: {remains: 1}"):                                    false,
+		fmt.Sprintf(step, "override: {requests_per_unit: 3}, expect: OK"):            false,
+		"cases: [{descriptors: a=b, steps: [{expect: OK}]}]":                         false,
+		"rules: a.yaml": false,
+		"cases: [{name: n, steps: [{expect: OK}]}]\nsettings: {admission: both}": false,
+	} {
+		if err := validate(r, []byte(text)); (err == nil) != good {
+			t.Errorf("%s: %v, want good %t", text, err, good)
+		}
+	}
+}
