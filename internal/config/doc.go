@@ -6,10 +6,12 @@
 // instead (error.go, syntax.go, suggest.go). Files become one tree in ledger.go, where domains find their owners;
 // compile.go is the pure way there. A folder of files, with the last good version of each, is folder.go; what belongs to
 // it is found by scan.go, its changes are noticed by watch.go, with the paths that symbolic links lead over in paths.go,
-// and gathered into one reload by burst.go. metrics.go tells what is in force.
+// and gathered into one reload by burst.go. Rules that are no files but come from a server are resources: one of them
+// becomes nodes like those of YAML in resource.go, and whole sets are taken over or refused in resources.go. metrics.go
+// tells what is in force.
 //
-// Compile is a pure function. A Folder may be used by any number of goroutines; its Watch runs once. The trees that come
-// out of it are immutable.
+// Compile is a pure function. A Folder may be used by any number of goroutines; its Watch runs once. Resources may be used
+// by any number of goroutines, too. The trees that come out are immutable.
 //
 // It does not decide, does not count, and does not read the environment. A key of the rule language is added by one row
 // in the tables of rules.go and limits.go.

@@ -116,7 +116,21 @@ func (c *claim) note(d *descriptor.DomainSpec) {
 	}
 }
 
-func where(p descriptor.Position) string { return fmt.Sprintf("%s:%d", p.File, p.Line) }
+// where is a place in any file.
+func where(p descriptor.Position) string {
+	if p.Line == 0 {
+		return p.File
+	}
+	return fmt.Sprintf("%s:%d", p.File, p.Line)
+}
+
+// there is a place in the file that is spoken of.
+func there(p descriptor.Position) string {
+	if p.Line == 0 {
+		return "at " + p.File
+	}
+	return fmt.Sprintf("on line %d", p.Line)
+}
 
 // compile builds the tree of all that was admitted. It works on copies: a tree keeps the rules it is given, and a file
 // that stays as it is goes into the next tree as well.

@@ -30,7 +30,7 @@ func (r *reader) anyMap(m *yaml.Node, level int) map[string]any {
 // anyPairs reads the keys of m that are not yet there: first its own, then the ones that it merges in.
 func (r *reader) anyPairs(m *yaml.Node, into map[string]any, level, merges int) {
 	var merge *yaml.Node
-	own := make(map[string]int, len(m.Content)/2)
+	own := make(map[string]*yaml.Node, len(m.Content)/2)
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		k, v := m.Content[i], m.Content[i+1]
 		name := k
@@ -50,10 +50,10 @@ func (r *reader) anyPairs(m *yaml.Node, into map[string]any, level, merges int) 
 			continue
 		}
 		if first, twice := own[name.Value]; twice {
-			r.errorf(k, "key `%s` twice in one map: the first is on line %d", clip(name.Value), first)
+			r.errorf(k, "key `%s` twice in one map: the first is %s", clip(name.Value), there(r.position(first)))
 			continue
 		}
-		own[name.Value] = r.position(k).Line
+		own[name.Value] = k
 		if _, have := into[name.Value]; !have {
 			into[name.Value] = r.anyValue(v, level)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// metrics are what a folder tells Prometheus. They are read without its lock: a scrape does not wait for a reload.
+// metrics are what a folder, or a set of resources, tells Prometheus. They are read without its lock: a scrape does not wait for a reload.
 type metrics struct {
 	succeeded atomic.Uint64 // reloads without a bad file
 	failed    atomic.Uint64 // reloads with a bad file, or of a folder that could not be read
@@ -39,11 +39,21 @@ func (m *metrics) reloaded(r *Result, at time.Time) {
 	m.succeeded.Add(1)
 }
 
+// refused notes that the sources came in this state and what is in force stays.
+func (m *metrics) refused(files []descriptor.FileStatus) {
+	next := applied{files: files}
+	if now := m.current.Load(); now != nil {
+		next.rules, next.at = now.rules, now.at
+	}
+	m.current.Store(&next)
+	m.failed.Add(1)
+}
+
 var (
-	fileDesc    = prometheus.NewDesc("ratelimitd_rule_file_state", "1 for every rule file, with its state: loaded, stale or rejected.", []string{"file", "state"}, nil)
-	reloadsDesc = prometheus.NewDesc("ratelimitd_rule_reloads_total", "Times that changed rule files were read: with success, or with an error in some file or the folder.", []string{"result"}, nil)
-	rulesDesc   = prometheus.NewDesc("ratelimitd_rules", "Rules of all rule files in use.", nil, nil)
-	reloadDesc  = prometheus.NewDesc("ratelimitd_rules_last_reload_timestamp_seconds", "When changed rule files were last taken over, in seconds since the Unix epoch.", nil, nil)
+	fileDesc    = prometheus.NewDesc("ratelimitd_rule_file_state", "1 for every rule file or resource, with its state: loaded, stale or rejected.", []string{"file", "state"}, nil)
+	reloadsDesc = prometheus.NewDesc("ratelimitd_rule_reloads_total", "Times that changed rules were read: with success, or with an error in some file, the folder, or some resource.", []string{"result"}, nil)
+	rulesDesc   = prometheus.NewDesc("ratelimitd_rules", "Rules in use.", nil, nil)
+	reloadDesc  = prometheus.NewDesc("ratelimitd_rules_last_reload_timestamp_seconds", "When changed rules were last taken over, in seconds since the Unix epoch.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -67,7 +77,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	tell(rulesDesc, prometheus.GaugeValue, float64(now.rules))
-	tell(reloadDesc, prometheus.GaugeValue, float64(now.at.UnixMicro())/1e6)
+	if !now.at.IsZero() {
+		tell(reloadDesc, prometheus.GaugeValue, float64(now.at.UnixMicro())/1e6)
+	}
 	for i := range now.files {
 		f := &now.files[i]
 		name := f.Name
@@ -79,7 +91,12 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 }
 
 // WriteStats writes the counters of reloads as lines of "name: value", under the names of the reference's statistics.
-func (f *Folder) WriteStats(w io.Writer) {
-	fmt.Fprintf(w, "ratelimit.service.config_load_error: %d\n", f.metrics.failed.Load())
-	fmt.Fprintf(w, "ratelimit.service.config_load_success: %d\n", f.metrics.succeeded.Load())
+func (f *Folder) WriteStats(w io.Writer) { f.metrics.writeStats(w) }
+
+// WriteStats writes the same of resources.
+func (s *Resources) WriteStats(w io.Writer) { s.metrics.writeStats(w) }
+
+func (m *metrics) writeStats(w io.Writer) {
+	fmt.Fprintf(w, "ratelimit.service.config_load_error: %d\n", m.failed.Load())
+	fmt.Fprintf(w, "ratelimit.service.config_load_success: %d\n", m.succeeded.Load())
 }

@@ -145,7 +145,7 @@ func (d *node) limited(n *yaml.Node, rule *descriptor.Rule) {
 func (r *reader) document(n *yaml.Node) descriptor.DomainSpec {
 	var d descriptor.DomainSpec
 	read, unknown := readMap(r, &documentShape, &d, n)
-	if d.Position.Line > 0 {
+	if d.Position != (descriptor.Position{}) {
 		return d
 	}
 	d.Position = r.position(n)
@@ -238,7 +238,7 @@ func (r *reader) twice(specs []descriptor.NodeSpec) {
 	for i := range specs {
 		identities(&specs[i], func(level descriptor.Level) {
 			if first, twice := seen[level]; twice {
-				r.errorAt(specs[i].Position, "%s twice: the first is on line %d", describe(level), specs[first].Position.Line)
+				r.errorAt(specs[i].Position, "%s twice: the first is %s", describe(level), there(specs[first].Position))
 				return
 			}
 			seen[level] = i

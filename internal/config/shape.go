@@ -45,11 +45,12 @@ func (s *shape[T]) names() []string {
 	return names
 }
 
-// reader reads one rule file, or one chunk of it, from YAML nodes. It notes what is wrong and reads on, so that all
-// errors of a file come at once.
+// reader reads one rule file, one chunk of it, or one resource, from YAML nodes. It notes what is wrong and reads on, so
+// that all errors of a file come at once.
 type reader struct {
 	file     string
-	lines    int // before the chunk that is being read
+	lines    int    // before the chunk that is being read
+	steps    []step // of a resource, by the line that its nodes claim to be on; nil for a file
 	errs     []*Error
 	noted    map[Error]struct{} // the errors found behind aliases, which would be found again for every alias
 	more     int                // errors beyond maxErrors
@@ -65,7 +66,7 @@ func (r *reader) errorf(at *yaml.Node, format string, args ...any) {
 }
 
 func (r *reader) errorAt(at descriptor.Position, format string, args ...any) {
-	e := Error{r.file, at.Line, at.Col, fmt.Sprintf(format, args...)}
+	e := Error{at.File, at.Line, at.Col, fmt.Sprintf(format, args...)}
 	if len(r.behind) > 0 {
 		if _, again := r.noted[e]; again {
 			return
@@ -95,8 +96,12 @@ func (r *reader) sorted() []*Error {
 	return errs
 }
 
-// position is where a node stands. The library gives lines from 1; a node that it made up itself has none.
+// position is where a node stands. The library gives lines from 1; a node that it made up itself has none. A resource has
+// paths in the place of lines.
 func (r *reader) position(n *yaml.Node) descriptor.Position {
+	if r.steps != nil {
+		return descriptor.Position{File: r.file + pathTo(r.steps, max(n.Line, 1))}
+	}
 	return descriptor.Position{File: r.file, Line: max(n.Line, 1) + r.lines, Col: max(n.Column, 1)}
 }
 
@@ -174,7 +179,7 @@ func readPairs[T any](r *reader, s *shape[T], into *T, m *yaml.Node, have *uint6
 		}
 		if own&(1<<j) != 0 {
 			first := m.Content[firstKey(m, name.Value)]
-			r.errorf(k, "key `%s` twice in one map: the first is on line %d", name.Value, r.position(first).Line)
+			r.errorf(k, "key `%s` twice in one map: the first is %s", name.Value, there(r.position(first)))
 			continue
 		}
 		own |= 1 << j

@@ -8,7 +8,7 @@ type FileStatus struct {
 	State   FileState // what of it is in use
 	Domains []string  // the domains it defines, of the version in use
 	Rules   int       // how many rules it gives, of the version in use
-	Errors  []string  // why its newest version was rejected, each with file:line:col; empty if loaded
+	Errors  []string  // why its newest version was rejected, each with file:line:col or resource and path; empty if loaded
 	Since   time.Time // when State became what it is
 }
 

@@ -43,6 +43,10 @@ func (f *Files) server() *tls.Config {
 func (f *Files) Client() *tls.Config {
 	v := f.current.Load()
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.o.Name}
+	byURI := strings.Contains(f.o.Name, "://")
+	if byURI {
+		c.ServerName = "" // it is no host: what is dialled is asked for
+	}
 	if v.cert != nil {
 		c.Certificates = []tls.Certificate{*v.cert}
 	}
@@ -54,10 +58,15 @@ func (f *Files) Client() *tls.Config {
 		roots.AppendCertsFromPEM(v.ca)
 		c.RootCAs = roots
 	}
-	if f.o.SkipName {
-		// crypto/tls cannot check the chain alone.
+	if f.o.SkipName || byURI {
+		// crypto/tls cannot check the chain alone, and knows no names but those of hosts.
 		c.InsecureSkipVerify = true
-		c.VerifyConnection = func(s tls.ConnectionState) error { return chained(s.PeerCertificates, c.RootCAs) }
+		c.VerifyConnection = func(s tls.ConnectionState) error {
+			if err := chained(s.PeerCertificates, c.RootCAs); err != nil || f.o.SkipName {
+				return err
+			}
+			return named(s.PeerCertificates[0], f.o.Name)
+		}
 	}
 	return c
 }

@@ -1,0 +1,131 @@
+package config
+
+import (
+	"crypto/sha256"
+	"math"
+	"strconv"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// Resource is what a rule file says, from somewhere else than a file: as plain values, and with paths in the place of
+// lines.
+type Resource struct {
+	Name  string            // stands in errors and in the position of every rule
+	Sum   [sha256.Size]byte // of what it was made of: the same name and sum are the same rules. Zero: not known
+	Rules Map               // the top of a rule file
+	Err   error             // why there are no values; nil if there are
+}
+
+// Map is a map of a rule file. Its values, and those within them, are string, bool, uint32, float64, nil, []any and Map.
+type Map []Item
+
+// Item is one key of a Map. Path is where it really stands if that is not below the map, as errors shall say it.
+type Item struct {
+	Key   string
+	Value any
+	Path  string
+}
+
+// The values of a resource become the nodes that the reader of rule files reads: so there is one place alone that knows
+// what a rule may say. In the place of a line a node has the number of the step that leads to it.
+
+// step is one step of the way from the top of a resource to a value.
+type step struct {
+	from  int    // the step before, counted from 1; 0: this is the top
+	key   string // of a map; empty: of a list
+	index int    // of a list
+	path  string // the whole way, if it is another
+}
+
+// pathTo is the way to a value, with a colon and a space before it, as in ": descriptors[2].rate_limit.unit"; empty for
+// the top.
+func pathTo(steps []step, line int) string {
+	if line > len(steps) || steps[line-1].from == 0 {
+		return ""
+	}
+	return ": " + string(appendPath(nil, steps, line))
+}
+
+func appendPath(b []byte, steps []step, line int) []byte {
+	s := &steps[line-1]
+	switch {
+	case s.from == 0:
+		return b
+	case s.path != "":
+		return append(b, s.path...)
+	}
+	b = appendPath(b, steps, s.from)
+	if s.key == "" {
+		return append(strconv.AppendInt(append(b, '['), int64(s.index), 10), ']')
+	}
+	if len(b) > 0 {
+		b = append(b, '.')
+	}
+	return append(b, s.key...)
+}
+
+// planter makes nodes of values.
+type planter struct{ steps []step }
+
+func (p *planter) node(s step, value any) *yaml.Node {
+	p.steps = append(p.steps, s)
+	at := len(p.steps)
+	n := &yaml.Node{Kind: yaml.ScalarNode, Line: at, Column: 1}
+	switch v := value.(type) {
+	case Map:
+		n.Kind = yaml.MappingNode
+		for i := range v {
+			value := p.node(step{from: at, key: v[i].Key, path: v[i].Path}, v[i].Value)
+			key := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: v[i].Key, Line: value.Line, Column: 1}
+			n.Content = append(n.Content, key, value)
+		}
+	case []any:
+		n.Kind = yaml.SequenceNode
+		for i, e := range v {
+			n.Content = append(n.Content, p.node(step{from: at, index: i}, e))
+		}
+	case string:
+		n.Tag, n.Value = "!!str", v
+	case bool:
+		n.Tag, n.Value = "!!bool", strconv.FormatBool(v)
+	case uint32:
+		n.Tag, n.Value = "!!int", strconv.FormatUint(uint64(v), 10)
+	case float64:
+		n.Tag, n.Value = number(v)
+	case nil:
+		n.Tag, n.Value = "!!null", "null"
+	default:
+		n.Tag = "!unknown" // refused wherever it stands
+	}
+	return n
+}
+
+// number writes a number of JSON: what has no fraction is whole, up to where a float64 counts by ones.
+func number(v float64) (tag, text string) {
+	switch {
+	case v == math.Trunc(v) && math.Abs(v) < 1<<53:
+		return "!!int", strconv.FormatInt(int64(v), 10)
+	case math.IsNaN(v):
+		return "!!float", ".nan"
+	case math.IsInf(v, 0):
+		return "!!float", ".inf"
+	default:
+		return "!!float", strconv.FormatFloat(v, 'g', -1, 64)
+	}
+}
+
+// readResource reads one resource. It is a pure function.
+func readResource(x *Resource) *source {
+	if x.Err != nil {
+		return &source{errs: []*Error{{File: x.Name, Msg: x.Err.Error()}}}
+	}
+	var p planter
+	root := p.node(step{}, x.Rules)
+	r := &reader{file: x.Name, steps: p.steps}
+	s := &source{domains: []descriptor.DomainSpec{r.document(root)}}
+	s.rules, s.errs = r.rules, r.sorted()
+	return s
+}
