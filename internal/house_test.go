@@ -24,6 +24,7 @@ const module = "github.com/ratelimitd/ratelimitd/"
 var imports = map[string][]string{
 	"internal/descriptor":       {},
 	"internal/config":           {"internal/descriptor"},
+	"internal/config/xds":       {"internal/descriptor", "internal/config"},
 	"internal/backend":          {"internal/descriptor"},
 	"internal/backend/...":      {"internal/descriptor", "internal/backend/..."},
 	"internal/limiter":          {"internal/descriptor", "internal/backend"},
@@ -45,9 +46,9 @@ var imports = map[string][]string{
 
 // rooms are the packages that alone know a thing: an import that begins with the path belongs in one of them.
 var rooms = map[string][]string{
-	"google.golang.org/grpc":                 {"internal/server", "cmd/ratelimitd", "proto/...", "bench/..."},
-	"google.golang.org/protobuf":             {"internal/server", "cmd/ratelimitd", "proto/...", "bench/..."},
-	"github.com/envoyproxy/go-control-plane": {"internal/server", "cmd/ratelimitd", "bench/..."},
+	"google.golang.org/grpc":                 {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "bench/..."},
+	"google.golang.org/protobuf":             {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "bench/..."},
+	"github.com/envoyproxy/go-control-plane": {"internal/server", "internal/config/xds", "cmd/ratelimitd", "bench/..."},
 	"net/http":                               {"internal/server", "cmd/ratelimitd"},
 	"gopkg.in/yaml.v3":                       {"internal/config", "internal/ruletest", "internal/rulecheck"},
 	"github.com/fsnotify/fsnotify":           {"internal/config", "internal/tlsfiles"},

@@ -35,6 +35,7 @@ import (
 // serve is the subcommand that answers requests.
 type serve struct {
 	Rules   ruleOptions    `embed:"" group:"Rules"`
+	XDS     xdsOptions     `embed:"" group:"Rules over xDS"`
 	Listen  listenOptions  `embed:"" group:"Listening"`
 	TLS     tlsOptions     `embed:"" group:"TLS of gRPC"`
 	Answers answerOptions  `embed:"" group:"Answers"`
@@ -62,8 +63,10 @@ type service struct {
 	log       *slog.Logger
 	options   *serve
 	limiter   *limiter.Limiter
-	rules     *config.Folder
+	rules     ruleSource
 	ruleFiles atomic.Pointer[[]descriptor.FileStatus]
+	resources func() []descriptor.FileStatus // of rules over xDS; nil: they come from files
+	health    health
 	server    *server.Server
 	workers   []func(context.Context) error // run beside the server until it stops
 	shutdown  []func() error                // run after everything has stopped
@@ -268,17 +271,22 @@ func (s *service) openLocal() limiter.Backend {
 // loadRules reads the rule folder for the first time and arranges for it to be watched.
 func (s *service) loadRules(registry prometheus.Registerer) error {
 	o := &s.options.Rules
-	if o.ConfigType != "FILE" {
-		return fmt.Errorf("CONFIG_TYPE=%s: rules come from files alone so far; set CONFIG_TYPE=FILE and RUNTIME_ROOT, or --rules", o.ConfigType)
+	switch o.ConfigType {
+	case "FILE":
+	case "GRPC_XDS_SOTW":
+		return s.loadOverXDS(registry)
+	default:
+		return fmt.Errorf("CONFIG_TYPE=%s: use FILE (with RUNTIME_ROOT or --rules), or GRPC_XDS_SOTW (with CONFIG_GRPC_XDS_SERVER_URL)", o.ConfigType)
 	}
-	s.rules = config.NewFolder(config.Options{
+	folder := config.NewFolder(config.Options{
 		Dir:          o.dir(),
 		MergeDomains: o.Merge,
 		Rescan:       o.Rescan,
 		Logger:       s.log,
 		Metrics:      registry,
 	})
-	result, err := s.rules.Load()
+	s.rules = folder
+	result, err := folder.Load()
 	if err == nil && result.InUse == 0 {
 		err = errors.New("no rule file can be used")
 	}
@@ -290,7 +298,7 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 	default:
 		return fmt.Errorf("load rules from %s: %w; mend them, or set FORCE_START_WITHOUT_INITIAL_CONFIG=true to start all the same", o.dir(), err)
 	}
-	s.workers = append(s.workers, func(ctx context.Context) error { return s.rules.Watch(ctx, s.apply) })
+	s.workers = append(s.workers, func(ctx context.Context) error { return folder.Watch(ctx, s.apply) })
 	return nil
 }
 
@@ -298,11 +306,15 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 func (s *service) apply(r config.Result) {
 	s.limiter.Swap(r.Tree, s.options.Answers.settings())
 	s.ruleFiles.Store(&r.Files)
+	s.reportHealth()
 	s.log.Info("rules in force", "folder", s.options.Rules.dir(), "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "files", len(r.Files))
 }
 
-// files is the state of every rule file.
+// files is the state of every rule file, or resource.
 func (s *service) files() []descriptor.FileStatus {
+	if s.resources != nil {
+		return s.resources()
+	}
 	if files := s.ruleFiles.Load(); files != nil {
 		return *files
 	}
@@ -323,7 +335,8 @@ func (s *service) run(ctx context.Context) error {
 		debugAt = s.server.DebugAddr.String()
 	}
 	s.log.Info("listening", "grpc", s.server.GRPCAddr.String(), "http", s.server.HTTPAddr.String(), "debug", debugAt)
-	s.server.SetServing(true)
+	s.health.listening.Store(true)
+	s.reportHealth()
 
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

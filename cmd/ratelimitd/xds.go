@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/config/xds"
+	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
+)
+
+// ruleSource is where rules come from.
+type ruleSource interface {
+	WriteStats(w io.Writer) // counters of loading, for /stats
+}
+
+// xdsOptions say which server sends rules, with CONFIG_TYPE=GRPC_XDS_SOTW.
+type xdsOptions struct {
+	Server       string        `name:"config-grpc-xds-server-url" env:"CONFIG_GRPC_XDS_SERVER_URL" default:"localhost:18000" help:"host:port of the server that sends rules."`
+	NodeID       string        `name:"config-grpc-xds-node-id" env:"CONFIG_GRPC_XDS_NODE_ID" default:"default" help:"Who the server is told that asks."`
+	NodeMetadata string        `name:"config-grpc-xds-node-metadata" env:"CONFIG_GRPC_XDS_NODE_METADATA" placeholder:"KEY=VALUE,..." help:"What else it is told."`
+	Headers      string        `name:"config-grpc-xds-client-additional-headers" env:"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" placeholder:"NAME:VALUE,..." help:"Headers of the call."`
+	ConnectRetry time.Duration `name:"config-grpc-xds-server-connect-retry-interval" env:"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL" default:"3s" help:"Between attempts to connect, give or take half."`
+
+	TLS    bool   `name:"config-grpc-xds-server-use-tls" env:"CONFIG_GRPC_XDS_SERVER_USE_TLS" help:"The connection is encrypted."`
+	CACert string `name:"config-grpc-xds-server-tls-cacert" env:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT" help:"File of the authorities to trust beside the system's; read again when it changes."`
+	SAN    string `name:"config-grpc-xds-server-tls-san" env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN" help:"Name that the server's certificate must have; unset: the host of the URL."`
+	Cert   string `name:"config-grpc-xds-client-tls-cert" env:"CONFIG_GRPC_XDS_CLIENT_TLS_CERT" help:"File of our certificate; read again when it changes."`
+	Key    string `name:"config-grpc-xds-client-tls-key" env:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY" help:"File of its key."`
+
+	BackoffInitial time.Duration `name:"xds-client-backoff-initial-interval" env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" default:"10s" help:"Wait before connecting again when a stream has ended; half as much again with every failure."`
+	BackoffMax     time.Duration `name:"xds-client-backoff-max-interval" env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" default:"60s" help:"The longest such wait."`
+	BackoffFactor  float64       `name:"xds-client-backoff-random-factor" env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" default:"0.5" help:"How far such a wait may be off, as a share of it."`
+	BackoffJitter  bool          `name:"xds-client-backoff-jitter" env:"XDS_CLIENT_BACKOFF_JITTER" default:"true" negatable:"" help:"Such waits are random."`
+	MaxMessage     int           `name:"xds-client-max-msg-size-in-bytes" env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" placeholder:"BYTES" help:"Largest set of rules that is taken; unset: 4 MiB."`
+	RefusedRetry   time.Duration `name:"xds-refused-retry" env:"RATELIMITD_XDS_REFUSED_RETRY" default:"30s" help:"Longest wait until the server is told again that the rules which it sent again are refused; the first is 1 s."`
+}
+
+// loadOverXDS arranges for rules to come from a server. Nothing is waited for: health stays red until there are some,
+// unless FORCE_START_WITHOUT_INITIAL_CONFIG says otherwise.
+func (s *service) loadOverXDS(registry prometheus.Registerer) error {
+	o := &s.options.XDS
+	opts := xds.Options{
+		Server:          o.Server,
+		NodeID:          o.NodeID,
+		MaxMessageBytes: o.MaxMessage,
+		ConnectRetry:    o.ConnectRetry,
+		Backoff:         xds.Backoff{Initial: o.BackoffInitial, Max: o.BackoffMax, Factor: o.BackoffFactor},
+		RefusedRetry:    min(time.Second, o.RefusedRetry),
+		RefusedRetryMax: o.RefusedRetry,
+		MergeDomains:    s.options.Rules.Merge,
+		Logger:          s.log,
+		Metrics:         registry,
+	}
+	if !o.BackoffJitter {
+		opts.Backoff.Factor = 0
+	}
+	var err error
+	if opts.NodeMetadata, err = xds.ParseMetadata(o.NodeMetadata); err != nil {
+		return fmt.Errorf("CONFIG_GRPC_XDS_NODE_METADATA: %w", err)
+	}
+	if opts.Headers, err = xds.ParseHeaders(o.Headers); err != nil {
+		return fmt.Errorf("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: %w", err)
+	}
+	if err := s.encryptXDS(&opts, registry); err != nil {
+		return err
+	}
+	client, err := xds.New(opts)
+	if err != nil {
+		return err
+	}
+	s.rules, s.resources = client, client.Files
+	s.workers = append(s.workers, func(ctx context.Context) error { return client.Run(ctx, s.applyFrom(o.Server)) })
+	s.log.Info("rules come over xDS", "server", o.Server, "node", o.NodeID, "encrypted", o.TLS)
+	return nil
+}
+
+// encryptXDS turns TLS on for the connection to the server if the options ask for it.
+func (s *service) encryptXDS(opts *xds.Options, registry prometheus.Registerer) error {
+	o := &s.options.XDS
+	if !o.TLS {
+		if o.CACert != "" || o.SAN != "" || o.Cert != "" || o.Key != "" {
+			s.log.Warn("the CONFIG_GRPC_XDS_..._TLS_ files and names have no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true: rules come in plain text")
+		}
+		return nil
+	}
+	files, err := tlsfiles.Load(tlsfiles.Options{
+		Use: "xds", Cert: o.Cert, Key: o.Key, CA: o.CACert, Name: o.SAN, Rescan: s.options.TLS.Rescan, Log: s.log, Metrics: registry,
+	})
+	if err != nil {
+		return fmt.Errorf("CONFIG_GRPC_XDS_SERVER_USE_TLS: %w", err)
+	}
+	opts.TLS = files.Client
+	s.workers = append(s.workers, files.Run)
+	return nil
+}
+
+// applyFrom puts rules of a server into force.
+func (s *service) applyFrom(server string) func(config.Result) {
+	return func(r config.Result) {
+		s.limiter.Swap(r.Tree, s.options.Answers.settings())
+		s.reportHealth()
+		s.log.Info("rules in force", "server", server, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "resources", len(r.Files))
+	}
+}

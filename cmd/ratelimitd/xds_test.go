@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	rulesv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/tlstest"
+)
+
+// gateway is what Envoy Gateway is to the service: go-control-plane's server and cache, and snapshots for one node.
+type gateway struct {
+	t     *testing.T
+	addr  string
+	node  string
+	cache cachev3.SnapshotCache
+}
+
+func newGateway(t *testing.T, node string, opts ...grpc.ServerOption) *gateway {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed with the server
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gateway{t, l.Addr().String(), node, cachev3.NewSnapshotCache(false, cachev3.IDHash{}, nil)}
+	server := grpc.NewServer(opts...)
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, serverv3.NewServer(context.Background(), g.cache, nil))
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-done; err != nil {
+			t.Errorf("the xDS server: %v", err)
+		}
+	})
+	return g
+}
+
+func (g *gateway) set(version string, all ...types.Resource) {
+	g.t.Helper()
+	snapshot, err := cachev3.NewSnapshot(version, map[resourcev3.Type][]types.Resource{resourcev3.RateLimitConfigType: all})
+	if err == nil {
+		err = g.cache.SetSnapshot(g.t.Context(), g.node, snapshot)
+	}
+	if err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// perHour is a resource as Envoy Gateway writes them: a domain for a listener, a route, and a rule of it.
+func perHour(domain string, requests uint32) *rulesv3.RateLimitConfig {
+	const route = "httproute/default/shop/rule/0/match/0/*"
+	return &rulesv3.RateLimitConfig{Name: domain, Domain: domain, Descriptors: []*rulesv3.RateLimitDescriptor{{
+		Key: route, Value: route, Descriptors: []*rulesv3.RateLimitDescriptor{{
+			Key: "rule-0-match-0", Value: "rule-0-match-0", Descriptors: []*rulesv3.RateLimitDescriptor{{
+				Key: "remote_address", RateLimit: &rulesv3.RateLimitPolicy{Unit: rulesv3.RateLimitUnit_HOUR, RequestsPerUnit: requests},
+			}},
+		}},
+	}}}
+}
+
+// askRoute is a request that such a rule is for.
+func askRoute(domain, address string) *ratelimitv3.RateLimitRequest {
+	const route = "httproute/default/shop/rule/0/match/0/*"
+	return ask(domain, route, route, "rule-0-match-0", "rule-0-match-0", "remote_address", address)
+}
+
+func eventually(t *testing.T, what string, reached func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(patience); !reached(); {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("%s did not come about within %s", what, patience)
+		}
+	}
+}
+
+// The whole environment that Envoy Gateway starts the service with, against what it serves: from no snapshot over rules
+// to an empty one.
+func TestEnvoyGateway(t *testing.T) {
+	ca := tlstest.NewAuthority(t, "envoy-gateway")
+	pair := ca.Issue(t, "envoy-ratelimit", "127.0.0.1")
+	v := tlstest.NewVolume(t, map[string][]byte{"ca.crt": ca.PEM, "tls.crt": pair.Cert, "tls.key": pair.Key})
+	redisCA := redistest.NewCA(t)
+	redisServer := redistest.StartWith(t, redistest.Setup{TLS: redisCA.Server(redisCA.Issue(t, "127.0.0.1"), true)})
+	redisClient := redisCA.Issue(t, "envoy-ratelimit")
+
+	g := newGateway(t, "envoy-ratelimit", grpc.Creds(credentials.NewTLS(&tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{ca.Issue(t, "envoy-gateway", "127.0.0.1").TLS(t)},
+		ClientAuth:   tls.RequireAndVerifyClientCert,
+		ClientCAs:    ca.Pool(),
+	})))
+	p := startProcess(t, map[string]string{
+		"RUNTIME_ROOT": t.TempDir(), "RUNTIME_SUBDIRECTORY": "ratelimit", "RUNTIME_IGNOREDOTFILES": "true", "RUNTIME_WATCH_ROOT": "false",
+		"LOG_LEVEL": "info", "USE_STATSD": "false",
+		"CONFIG_TYPE":                               "GRPC_XDS_SOTW",
+		"CONFIG_GRPC_XDS_SERVER_URL":                g.addr,
+		"CONFIG_GRPC_XDS_NODE_ID":                   "envoy-ratelimit",
+		"CONFIG_GRPC_XDS_SERVER_USE_TLS":            "true",
+		"CONFIG_GRPC_XDS_CLIENT_TLS_CERT":           v.Path("tls.crt"),
+		"CONFIG_GRPC_XDS_CLIENT_TLS_KEY":            v.Path("tls.key"),
+		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT":         v.Path("ca.crt"),
+		"GRPC_SERVER_USE_TLS":                       "true",
+		"GRPC_SERVER_TLS_CERT":                      v.Path("tls.crt"),
+		"GRPC_SERVER_TLS_KEY":                       v.Path("tls.key"),
+		"GRPC_SERVER_TLS_CA_CERT":                   v.Path("ca.crt"), // must not ask callers for certificates
+		"FORCE_START_WITHOUT_INITIAL_CONFIG":        "true",
+		"REDIS_SOCKET_TYPE":                         "tcp",
+		"REDIS_URL":                                 redisServer.Addr,
+		"REDIS_TLS":                                 "true",
+		"REDIS_TLS_CLIENT_CERT":                     redisClient.Cert,
+		"REDIS_TLS_CLIENT_KEY":                      redisClient.Key,
+		"REDIS_TLS_CACERT":                          redisCA.File, // a public authority signs it there
+		"USE_PROMETHEUS":                            "true",
+		"PROMETHEUS_ADDR":                           "127.0.0.1:0",
+		"PROMETHEUS_MAPPER_YAML":                    "/etc/statsd-exporter/conf.yaml",
+		"REDIS_OP_TIMEOUT":                          "5s", // of the test: a busy machine is not what it looks at
+		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": "", "CONFIG_GRPC_XDS_NODE_METADATA": "",
+	})
+	client := ratelimitv3.NewRateLimitServiceClient(dialTLS(t, p.grpc, &tls.Config{RootCAs: ca.Pool()}))
+	const domain = "default/eg/http"
+	decide := func(address string) (*ratelimitv3.RateLimitResponse, error) {
+		return client.ShouldRateLimit(t.Context(), askRoute(domain, address))
+	}
+	rlconfig := func() string { _, body := get(t, "http://"+p.debug+"/rlconfig"); return body }
+
+	// The gateway has nothing to say yet: probes are content, and callers decide for themselves.
+	if code, body := get(t, "http://"+p.http+"/healthcheck"); code != http.StatusOK || body != "OK" {
+		t.Errorf("/healthcheck without rules: %d %q", code, body)
+	}
+	if _, err := decide("10.0.0.1"); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no rate limit configuration loaded") {
+		t.Errorf("without rules: %v", err)
+	}
+
+	g.set("1", perHour(domain, 2), perHour("default/eg/other", 9))
+	eventually(t, "the first rules", func() bool { _, err := decide("10.0.0.9"); return err == nil })
+	for i, want := range []ratelimitv3.RateLimitResponse_Code{1, 1, 2} {
+		got, err := decide("10.0.0.1")
+		if err != nil || got.GetOverallCode() != want || got.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() != 2 {
+			t.Fatalf("request %d: %v %v, want %s of 2 an hour", i+1, got, err, want)
+		}
+	}
+	if body := rlconfig(); !strings.Contains(body, "# default/eg/http: loaded since") || !strings.Contains(body, "remote_address: unit=HOUR requests_per_unit=2") {
+		t.Errorf("/rlconfig:\n%s", body)
+	}
+
+	// A bad set leaves all as it is, and is seen.
+	bad := perHour("default/eg/other", 9)
+	bad.Descriptors[0].Key = ""
+	g.set("2", perHour(domain, 3), bad)
+	eventually(t, "the refusal", func() bool { return strings.Contains(rlconfig(), "# default/eg/other: stale") })
+	if body := rlconfig(); !strings.Contains(body, "#   default/eg/other: descriptors[0]: a descriptor without a `key`") || !strings.Contains(body, "# default/eg/http: stale") {
+		t.Errorf("/rlconfig after a bad set:\n%s", body)
+	}
+	if got, err := decide("10.0.0.1"); err != nil || got.GetOverallCode() != ratelimitv3.RateLimitResponse_OVER_LIMIT {
+		t.Errorf("after a bad set: %v %v", got, err)
+	}
+	if _, body := get(t, "http://"+p.http+"/metrics"); !strings.Contains(body, `ratelimitd_rule_file_state{file="default/eg/other",state="stale"} 1`) || !strings.Contains(body, "ratelimitd_xds_connected 1") {
+		t.Errorf("/metrics does not tell of the bad set:\n%s", body)
+	}
+
+	// The mended set is picked up; the count of what was used stays.
+	g.set("3", perHour(domain, 4))
+	eventually(t, "the mended rules", func() bool {
+		got, err := client.ShouldRateLimit(t.Context(), askRoute(domain, "10.0.0.2"))
+		return err == nil && got.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() == 4
+	})
+	if got, err := decide("10.0.0.1"); err != nil || got.GetOverallCode() == ratelimitv3.RateLimitResponse_OK && got.GetStatuses()[0].GetLimitRemaining() > 0 {
+		t.Errorf("after the mending the use is forgotten: %v %v", got, err)
+	}
+
+	// A listener that is deleted is an empty snapshot.
+	g.set("4")
+	eventually(t, "no rules", func() bool {
+		got, err := decide("10.0.0.1")
+		return err == nil && got.GetOverallCode() == ratelimitv3.RateLimitResponse_OK && got.GetStatuses()[0].GetCurrentLimit() == nil
+	})
+	if code, _ := get(t, "http://"+p.http+"/healthcheck"); code != http.StatusOK {
+		t.Errorf("/healthcheck with an empty snapshot: %d", code)
+	}
+}
+
+func dialTLS(t *testing.T, addr string, c *tls.Config) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(credentials.NewTLS(c)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// Without FORCE_START_WITHOUT_INITIAL_CONFIG health is red until the first rules are there; with
+// HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED it is red whenever there is no domain.
+func TestHealthWithoutRules(t *testing.T) {
+	health := func(p *process) int { code, _ := get(t, "http://"+p.http+"/healthcheck"); return code }
+	t.Run("xDS", func(t *testing.T) {
+		g := newGateway(t, "default")
+		p := startProcess(t, map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": g.addr})
+		if code := health(p); code != http.StatusInternalServerError {
+			t.Errorf("before the first rules: %d", code)
+		}
+		if code, _ := get(t, "http://"+p.http+"/livez"); code != http.StatusOK {
+			t.Errorf("/livez before the first rules: %d", code)
+		}
+		g.set("1")
+		eventually(t, "green health", func() bool { return health(p) == http.StatusOK })
+	})
+	t.Run("xDS, at least one", func(t *testing.T) {
+		g := newGateway(t, "default")
+		p := startProcess(t, map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": g.addr,
+			"FORCE_START_WITHOUT_INITIAL_CONFIG": "true", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": "true"})
+		if code := health(p); code != http.StatusInternalServerError {
+			t.Errorf("before the first rules: %d", code)
+		}
+		g.set("1", perHour("d", 1))
+		eventually(t, "green health", func() bool { return health(p) == http.StatusOK })
+		g.set("2")
+		eventually(t, "red health", func() bool { return health(p) == http.StatusInternalServerError })
+		if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc)).ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil {
+			t.Errorf("with red health: %v", err)
+		}
+	})
+	t.Run("files, at least one", func(t *testing.T) {
+		rules := t.TempDir()
+		p := startProcess(t, map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": "true"}, "--rules", rules)
+		if code := health(p); code != http.StatusInternalServerError {
+			t.Errorf("without a file: %d", code)
+		}
+		write(t, rules, "one.yaml", fiveADay)
+		eventually(t, "green health", func() bool { return health(p) == http.StatusOK })
+	})
+}

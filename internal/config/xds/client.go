@@ -1,0 +1,205 @@
+package xds
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// Options are the settings of a Client. Only Server must be set.
+type Options struct {
+	Server  string             // host:port, or another target of gRPC
+	TLS     func() *tls.Config // asked for every connection; nil: plain text
+	Headers map[string]string  // sent with the stream, by name; see ParseHeaders
+
+	NodeID       string
+	NodeMetadata map[string]string
+
+	MaxMessageBytes int // of one response; 0 means 4 MiB
+
+	ConnectRetry time.Duration // between attempts to connect, give or take half; 0 means 3 s
+	Backoff      Backoff       // before connecting again when a stream has ended; zero: 10 s to 60 s, give or take half
+
+	// RefusedRetry is the shortest and RefusedRetryMax the longest wait until the server is told again that the same rules
+	// are refused; 0 means 1 s and 30 s. A server that waits for this word before it sends anything else is heard no sooner.
+	RefusedRetry, RefusedRetryMax time.Duration
+
+	MergeDomains bool                  // resources of one domain are merged, see config.ResourceOptions
+	Logger       *slog.Logger          // nil means slog.Default()
+	Metrics      prometheus.Registerer // nil: no metrics
+
+	pingEvery, pingTimeout time.Duration // tests have less time
+}
+
+func (o *Options) setDefaults() error {
+	if err := checkServer(o.Server); err != nil {
+		return err
+	}
+	for _, n := range []struct {
+		name  string
+		value time.Duration
+	}{{"connect retry interval", o.ConnectRetry}, {"initial backoff", o.Backoff.Initial}, {"largest backoff", o.Backoff.Max}, {"refused retry", o.RefusedRetry}} {
+		if n.value < 0 {
+			return fmt.Errorf("%s %s: must not be below 0", n.name, n.value)
+		}
+	}
+	if o.Backoff.Factor < 0 || o.Backoff.Factor > 1 {
+		return fmt.Errorf("random factor of the backoff %g: must be from 0 to 1", o.Backoff.Factor)
+	}
+	if o.MaxMessageBytes < 0 {
+		return fmt.Errorf("largest message %d: must not be below 0", o.MaxMessageBytes)
+	}
+	if o.Backoff == (Backoff{}) {
+		o.Backoff.Factor = 0.5
+	}
+	defaultTo(&o.Backoff.Initial, 10*time.Second)
+	defaultTo(&o.Backoff.Max, 60*time.Second)
+	o.Backoff.Max = max(o.Backoff.Max, o.Backoff.Initial)
+	defaultTo(&o.ConnectRetry, 3*time.Second)
+	defaultTo(&o.RefusedRetry, time.Second)
+	defaultTo(&o.RefusedRetryMax, 30*time.Second)
+	o.RefusedRetryMax = max(o.RefusedRetryMax, o.RefusedRetry)
+	defaultTo(&o.MaxMessageBytes, 4<<20)
+	defaultTo(&o.pingEvery, pingEvery)
+	defaultTo(&o.pingTimeout, pingTimeout)
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return nil
+}
+
+func defaultTo[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Client asks one server for rules.
+type Client struct {
+	o       Options
+	node    *corev3.Node
+	rules   *config.Resources
+	metrics metrics
+	log     *slog.Logger
+
+	// What Run's goroutine alone looks at.
+	inForce  sum  // the content of the set in force
+	have     bool // there is one
+	refused  refusals
+	failures int // streams in a row that ended without a response
+	told     complaints
+}
+
+// New returns a client that has not connected yet. It fails if the options make no sense.
+func New(o Options) (*Client, error) {
+	if err := o.setDefaults(); err != nil {
+		return nil, fmt.Errorf("rules over xDS: %w", err)
+	}
+	conn, err := connect(&o) // nothing is dialled yet
+	if err != nil {
+		return nil, fmt.Errorf("rules over xDS: %w", err)
+	}
+	_ = conn.Close()
+	c := &Client{
+		o:       o,
+		node:    node(o.NodeID, o.NodeMetadata),
+		rules:   config.NewResources(config.ResourceOptions{MergeDomains: o.MergeDomains, Logger: o.Logger, Metrics: o.Metrics}),
+		log:     o.Logger.With("server", o.Server),
+		refused: refusals{first: o.RefusedRetry, most: o.RefusedRetryMax},
+	}
+	if o.Metrics != nil {
+		if err := o.Metrics.Register(&c.metrics); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// Files is the state of every resource, sorted by name. Nobody may write to it.
+func (c *Client) Files() []descriptor.FileStatus { return c.rules.Files() }
+
+// WriteStats writes counters as lines of "name: value".
+func (c *Client) WriteStats(w io.Writer) {
+	c.rules.WriteStats(w)
+	c.metrics.writeStats(w)
+}
+
+// Run asks for rules until ctx is done, and calls apply, one call after the other, whenever other ones are to be in
+// force. The server is told that they are when apply has returned. It returns nil.
+//
+// While there is no stream, and when what comes is refused, the rules in force stay.
+func (c *Client) Run(ctx context.Context, apply func(config.Result)) error {
+	for {
+		end := c.stream(ctx, apply)
+		select {
+		case <-ctx.Done():
+			return nil
+		default:
+		}
+		wait := spread(c.o.ConnectRetry, 0.5, rand.Float64())
+		if end.opened {
+			wait = c.o.Backoff.after(c.failures, rand.Float64())
+			c.failures++
+		}
+		c.tell(end, wait)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// ending is how a stream ended.
+type ending struct {
+	opened bool // the server was reached
+	err    error
+}
+
+// complaints are the reasons why there is no stream that have been logged since there was one.
+type complaints struct {
+	texts []string
+	last  time.Time
+}
+
+// news says whether a reason is to be logged: a few different ones are, and after that one in a minute. Some have the
+// number of a port in them, or come in turns.
+func (c *complaints) news(text string, now time.Time) bool {
+	if fresh := len(c.texts) < 5 && !slices.Contains(c.texts, text); fresh {
+		c.texts = append(c.texts, text)
+	} else if now.Sub(c.last) < time.Minute {
+		return false
+	}
+	c.last = now
+	return true
+}
+
+// tell logs why there is no stream.
+func (c *Client) tell(end ending, wait time.Duration) {
+	text := end.err.Error()
+	if !c.told.news(text, time.Now()) {
+		return
+	}
+	msg := "cannot connect to the xDS server, the rules in force stay"
+	if end.opened {
+		msg = "the stream from the xDS server has ended, the rules in force stay"
+	}
+	log := c.log
+	if large := (tooLarge{}); errors.As(end.err, &large) {
+		log = log.With("hint", "raise XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES")
+	}
+	log.Error(msg, "error", text, "retry_in", wait.Round(time.Millisecond))
+}

@@ -1,0 +1,421 @@
+package xds
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+func TestRulesFollowTheServer(t *testing.T) {
+	server := newControl(t, "")
+	server.set("1", perDay("one", "a", "k", 5))
+	o := impatient(server.addr)
+	o.NodeMetadata = map[string]string{"zone": "east", "tier": ""}
+	o.Headers = map[string]string{"Authorization": "Bearer x:y"}
+	c := run(t, o)
+
+	c.inForce("a.k 5/day")
+	server.acked("1")
+	if got := c.state("one"); got.State != descriptor.FileLoaded || got.Rules != 1 || got.Since.IsZero() || !cmp.Equal(got.Domains, []string{"a"}) {
+		t.Errorf("state %+v", got)
+	}
+
+	server.set("2", perDay("one", "a", "k", 7), perDay("two", "b", "k", 1))
+	c.inForce("a.k 7/day", "b.k 1/day")
+	server.acked("2")
+
+	server.set("3", perDay("two", "b", "k", 1))
+	c.inForce("b.k 1/day")
+	server.acked("3")
+	if tree := c.tree(); tree.Domain("a") != nil || tree.Domain("b") == nil || len(c.Files()) != 1 {
+		t.Errorf("after a removal: %v, %+v", lines(tree), c.Files())
+	}
+
+	server.set("4")
+	c.inForce()
+	server.acked("4")
+	if len(c.Files()) != 0 || c.tree().Domains() != 0 {
+		t.Errorf("of an empty snapshot %+v is left", c.Files())
+	}
+
+	// The content is what counts: a new version of the same is acknowledged and changes nothing.
+	before := c.applied()
+	server.set("5")
+	server.acked("5")
+	if c.applied() != before {
+		t.Error("the same rules were put into force again")
+	}
+
+	requests := server.seen()
+	for i, r := range requests {
+		if r.GetTypeUrl() != TypeURL || len(r.GetResourceNames()) > 0 || r.GetErrorDetail() != nil {
+			t.Errorf("request %d: %v", i, r)
+		}
+		if n := r.GetNode(); n.GetId() != nodeID || n.GetMetadata().GetFields()["zone"].GetStringValue() != "east" || len(n.GetMetadata().GetFields()) != 2 {
+			t.Errorf("request %d is of node %v", i, n)
+		}
+	}
+	var got []string
+	for _, r := range requests {
+		got = append(got, r.GetVersionInfo()+"/"+r.GetResponseNonce())
+	}
+	if diff := cmp.Diff([]string{"/", "1/1", "2/2", "3/3", "4/4", "5/5"}, got); diff != "" {
+		t.Errorf("versions and nonces (-want +got):\n%s", diff)
+	}
+	if got := server.headers[0].Get("authorization"); len(got) != 1 || got[0] != "Bearer x:y" {
+		t.Errorf("the server saw authorization %q", got)
+	}
+}
+
+// A set with anything bad in it is refused as a whole; the server is told why, and not too often.
+func TestABadSetIsRefused(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	server := newControl(t, "")
+	server.set("1", perDay("one", "a", "k", 5), perDay("same", "s", "k", 1), perDay("gone", "g", "k", 1))
+	o := impatient(server.addr)
+	o.RefusedRetry, o.RefusedRetryMax = 100*time.Millisecond, 400*time.Millisecond
+	o.Metrics = registry
+	c := run(t, o)
+	server.acked("1")
+
+	bad := perDay("two", "b", "k", 1)
+	bad.Descriptors[0].RateLimit.Unit = 99
+	server.set("2", perDay("one", "a", "k", 7), perDay("same", "s", "k", 1), bad)
+	await(t, "five refusals", func() bool { return len(server.nacks()) >= 5 })
+
+	nacks := server.nacks()
+	for i, n := range nacks {
+		if n.GetVersionInfo() != "1" || n.GetResponseNonce() == "1" || n.GetErrorDetail().GetCode() != 3 ||
+			!strings.Contains(n.GetErrorDetail().GetMessage(), `two: descriptors[0].rate_limit.unit: unknown unit "99"`) {
+			t.Errorf("refusal %d: %v", i, n)
+		}
+	}
+	// go-control-plane sends the refused set again at once each time. The waits are 100, 200, 400, 400 ms less a quarter.
+	if took := nacks[4].at.Sub(nacks[0].at); took < 3*1100*time.Millisecond/4 {
+		t.Errorf("five refusals within %s", took)
+	}
+	if got := strings.Count(c.log.String(), "rules refused"); got != 1 {
+		t.Errorf("the refusal is logged %d times", got)
+	}
+	c.inForce("g.k 1/day", "a.k 5/day", "s.k 1/day")
+	for name, want := range map[string]struct {
+		state descriptor.FileState
+		rules int
+		text  string
+	}{
+		"one":  {descriptor.FileStale, 1, "one: not taken over, because it came together with bad ones: `two`"},
+		"same": {descriptor.FileLoaded, 1, ""},
+		"gone": {descriptor.FileStale, 1, "gone: not taken over"},
+		"two":  {descriptor.FileRejected, 0, `two: descriptors[0].rate_limit.unit: unknown unit "99"`},
+	} {
+		got := c.state(name)
+		if got.State != want.state || got.Rules != want.rules || !strings.HasPrefix(strings.Join(got.Errors, "\n"), want.text) || (want.text == "") != (len(got.Errors) == 0) {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+	}
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP ratelimitd_rule_file_state 1 for every rule file or resource, with its state: loaded, stale or rejected.
+# TYPE ratelimitd_rule_file_state gauge
+ratelimitd_rule_file_state{file="gone",state="stale"} 1
+ratelimitd_rule_file_state{file="one",state="stale"} 1
+ratelimitd_rule_file_state{file="same",state="loaded"} 1
+ratelimitd_rule_file_state{file="two",state="rejected"} 1
+# HELP ratelimitd_rule_reloads_total Times that changed rules were read: with success, or with an error in some file, the folder, or some resource.
+# TYPE ratelimitd_rule_reloads_total counter
+ratelimitd_rule_reloads_total{result="error"} 1
+ratelimitd_rule_reloads_total{result="success"} 1
+# HELP ratelimitd_rules Rules in use.
+# TYPE ratelimitd_rules gauge
+ratelimitd_rules 3
+# HELP ratelimitd_xds_connected Whether a stream to the xDS server is open: 1 or 0. Rules stay in force without one.
+# TYPE ratelimitd_xds_connected gauge
+ratelimitd_xds_connected 1
+`), "ratelimitd_rule_file_state", "ratelimitd_rule_reloads_total", "ratelimitd_rules", "ratelimitd_xds_connected"); err != nil {
+		t.Error(err)
+	}
+
+	server.set("3", perDay("one", "a", "k", 7), perDay("two", "b", "k", 1))
+	c.inForce("a.k 7/day", "b.k 1/day")
+	server.acked("3")
+	if got := c.state("two"); got.State != descriptor.FileLoaded || len(got.Errors) > 0 {
+		t.Errorf("after the mending: %+v", got)
+	}
+	var stats strings.Builder
+	c.WriteStats(&stats)
+	for _, want := range []string{"config_load_error: 1\n", "config_load_success: 2\n", "xds.connected: 1\n", "xds.responses_accepted: 2\n", "xds.streams: 1\n"} {
+		if !strings.Contains(stats.String(), want) {
+			t.Errorf("statistics without %q:\n%s", want, stats.String())
+		}
+	}
+}
+
+// What is not in the set that was refused first, but refused too, is told at once, within the bound of one word at a time.
+func TestAFirstBadSet(t *testing.T) {
+	server := newControl(t, "")
+	bad := &emptypb.Empty{}
+	bad.ProtoReflect().SetUnknown([]byte{0x0a, 0x7f})
+	server.set("1", bad)
+	c := run(t, impatient(server.addr))
+	await(t, "a refusal", func() bool { return len(server.nacks()) > 0 })
+	if n := server.nacks()[0]; n.GetVersionInfo() != "" || !strings.Contains(n.GetErrorDetail().GetMessage(), "resource 1: cannot be decoded") {
+		t.Errorf("refusal: %v", n)
+	}
+	if c.tree() != nil || c.state("resource 1").State != descriptor.FileRejected {
+		t.Errorf("in force: %v; %+v", c.tree(), c.Files())
+	}
+	server.set("2", perDay("one", "a", "k", 5))
+	c.inForce("a.k 5/day")
+}
+
+// One domain belongs to one resource, unless domains are merged.
+func TestADomainTwice(t *testing.T) {
+	for _, merge := range []bool{false, true} {
+		server := newControl(t, "")
+		server.set("1", perDay("one", "a", "k", 5), perDay("two", "a", "j", 6))
+		o := impatient(server.addr)
+		o.MergeDomains = merge
+		c := run(t, o)
+		if merge {
+			c.inForce("a.k 5/day", "a.j 6/day")
+			continue
+		}
+		await(t, "a refusal", func() bool { return len(server.nacks()) > 0 })
+		if got := server.nacks()[0].GetErrorDetail().GetMessage(); !strings.HasPrefix(got, `two: domain: domain "a" twice, it belongs to one: domain`) {
+			t.Errorf("refused with %q", got)
+		}
+	}
+}
+
+// When the server comes back, it is asked as if for the first time: its versions may count from one again.
+func TestTheServerRestarts(t *testing.T) {
+	server := newControl(t, "")
+	server.set("1", perDay("one", "a", "k", 5))
+	c := run(t, impatient(server.addr))
+	server.acked("1")
+	server.grpc.Stop()
+	await(t, "the end to be noticed", func() bool { return !c.metrics.connected.Load() })
+	c.inForce("a.k 5/day")
+
+	again := newControl(t, server.addr)
+	again.set("1", perDay("one", "a", "k", 9))
+	c.inForce("a.k 9/day")
+	again.acked("1")
+	first := again.seen()[0]
+	if first.GetVersionInfo() != "" || first.GetResponseNonce() != "" || first.GetNode().GetId() != nodeID {
+		t.Errorf("the first request on the new stream: %v", first)
+	}
+	if log := c.log.String(); !strings.Contains(log, "the stream from the xDS server has ended") || !strings.Contains(log, "server="+server.addr) {
+		t.Error("the end is not in the log")
+	}
+	if got := c.metrics.streams.Load(); got != 2 {
+		t.Errorf("%d streams", got)
+	}
+}
+
+// The server may come later, and have nothing to say at first.
+func TestTheServerComesLater(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	c := run(t, impatient(addr))
+	await(t, "a failure", func() bool { return strings.Contains(c.log.String(), "cannot connect to the xDS server") })
+	if log := c.log.String(); !strings.Contains(log, "connection refused") {
+		t.Error("the reason is not in the log")
+	}
+	server := newControl(t, addr)
+	await(t, "a request", func() bool { return len(server.seen()) > 0 })
+	server.set("1")
+	c.inForce()
+	if got := strings.Count(c.log.String(), "cannot connect to the xDS server"); got != 1 {
+		t.Errorf("one reason is logged %d times", got)
+	}
+}
+
+// A server that says no to the stream itself is not asked without pause.
+func TestTheStreamIsRefused(t *testing.T) {
+	server := grpc.NewServer()                 // knows no service
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed with the server
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(server.Stop)
+	c := run(t, impatient(l.Addr().String()))
+	await(t, "several attempts", func() bool { return c.metrics.streams.Load() >= 3 })
+	if log := c.log.String(); !strings.Contains(log, "Unimplemented: unknown service") {
+		t.Error("the reason is not in the log")
+	}
+}
+
+// scripted is a server that says what it is told to, whatever it is answered.
+type scripted struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	send     chan *discoveryv3.DiscoveryResponse
+	requests chan *discoveryv3.DiscoveryRequest
+}
+
+func newScripted(t *testing.T) (*scripted, string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed with the server
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &scripted{send: make(chan *discoveryv3.DiscoveryResponse, 10), requests: make(chan *discoveryv3.DiscoveryRequest, 1000)}
+	server := grpc.NewServer()
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, s)
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(server.Stop)
+	return s, l.Addr().String()
+}
+
+func (s *scripted) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	go func() {
+		for {
+			r, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			s.requests <- r
+		}
+	}()
+	for {
+		select {
+		case r := <-s.send:
+			if err := stream.Send(r); err != nil {
+				return err
+			}
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (s *scripted) next(t *testing.T) *discoveryv3.DiscoveryRequest {
+	t.Helper()
+	select {
+	case r := <-s.requests:
+		return r
+	case <-time.After(patience):
+		t.Fatalf("no request within %s", patience)
+		return nil
+	}
+}
+
+func response(t *testing.T, version, nonce string, all ...*ratelimitv3.RateLimitConfig) *discoveryv3.DiscoveryResponse {
+	t.Helper()
+	r := &discoveryv3.DiscoveryResponse{VersionInfo: version, Nonce: nonce, TypeUrl: TypeURL}
+	for _, x := range all {
+		packed, err := anypb.New(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Resources = append(r.Resources, packed)
+	}
+	return r
+}
+
+// While a refusal is being held back, newer rules count at once, and the old refusal is never sent.
+func TestNewerRulesReplaceAWaitingRefusal(t *testing.T) {
+	server, addr := newScripted(t)
+	o := impatient(addr)
+	o.RefusedRetry, o.RefusedRetryMax = time.Hour, time.Hour
+	c := run(t, o)
+	server.next(t)
+	server.send <- response(t, "1", "n1", &ratelimitv3.RateLimitConfig{Name: "bad"})
+	if r := server.next(t); r.GetResponseNonce() != "n1" || r.GetErrorDetail() == nil {
+		t.Fatalf("not refused at once: %v", r)
+	}
+	server.send <- response(t, "1", "n2", &ratelimitv3.RateLimitConfig{Name: "bad"})
+	await(t, "the same again", func() bool { return c.metrics.refused.Load() == 2 })
+	server.send <- &discoveryv3.DiscoveryResponse{VersionInfo: "9", Nonce: "x", TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster"}
+	server.send <- response(t, "2", "n3", perDay("one", "a", "k", 5))
+	if r := server.next(t); r.GetVersionInfo() != "2" || r.GetResponseNonce() != "n3" || r.GetErrorDetail() != nil {
+		t.Errorf("after good rules came: %v", r)
+	}
+	c.inForce("a.k 5/day")
+	if !strings.Contains(c.log.String(), "what was not asked for") {
+		t.Error("another type of resource is not in the log")
+	}
+
+	// The rules in force come again, in a wrapper, and with other ones.
+	wrapped, err := anypb.New(&discoveryv3.Resource{Name: "outer", Resource: response(t, "", "", perDay("inner", "b", "k", 1)).GetResources()[0]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := response(t, "3", "n4", perDay("one", "a", "k", 5))
+	both.Resources = append(both.Resources, wrapped)
+	server.send <- both
+	c.inForce("a.k 5/day", "b.k 1/day")
+	if c.state("outer").State != descriptor.FileLoaded {
+		t.Errorf("%+v", c.Files())
+	}
+}
+
+// A set that is larger than the bound ends the stream; the rules stay, and the log says what to do.
+func TestAHugeSet(t *testing.T) {
+	huge := perDay("one", "a", "k", 5)
+	for i := range 500 {
+		huge.Descriptors = append(huge.Descriptors, &ratelimitv3.RateLimitDescriptor{
+			Key: "k", Value: strings.Repeat("v", 10_000+i),
+			RateLimit: &ratelimitv3.RateLimitPolicy{Unit: ratelimitv3.RateLimitUnit_SECOND, RequestsPerUnit: 1},
+		})
+	}
+	server := newControl(t, "")
+	server.set("1", perDay("one", "a", "k", 5))
+	c := run(t, impatient(server.addr))
+	server.acked("1")
+	server.set("2", huge)
+	await(t, "the bound", func() bool { return strings.Contains(c.log.String(), "raise XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES") })
+	c.inForce("a.k 5/day")
+
+	o := impatient(server.addr)
+	o.MaxMessageBytes = 32 << 20
+	large := run(t, o)
+	await(t, "501 rules", func() bool { return large.tree() != nil && len(large.tree().Rules) == 501 })
+}
+
+// A server that hangs is noticed by its silence, though its machine answers.
+func TestAServerThatHangsIsNoticed(t *testing.T) {
+	t.Parallel()
+	server := newControl(t, "")
+	server.set("1", perDay("one", "a", "k", 5))
+	between := newValve(t, server.addr)
+	o := impatient(between.addr)
+	o.pingEvery, o.pingTimeout = 10*time.Second, 500*time.Millisecond // gRPC takes no shorter ones
+	c := run(t, o)
+	server.acked("1")
+	between.close()
+	await(t, "the silence to be noticed", func() bool { return !c.metrics.connected.Load() })
+	between.open()
+	server.set("2", perDay("one", "a", "k", 6))
+	c.inForce("a.k 6/day")
+}
+
+func TestOptionsThatMakeNoSense(t *testing.T) {
+	for want, o := range map[string]Options{
+		"no server":                       {},
+		"write host:port without http://": {Server: "http://x:1"},
+		"connect retry interval -1s":      {Server: "x:1", ConnectRetry: -time.Second},
+		"from 0 to 1":                     {Server: "x:1", Backoff: Backoff{Factor: 2}},
+		"largest message -1":              {Server: "x:1", MaxMessageBytes: -1},
+	} {
+		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", o, err, want)
+		}
+	}
+}

@@ -1,0 +1,201 @@
+package xds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+)
+
+var errEnded = errors.New("the server ended the stream")
+
+// tooLarge is a response beyond Options.MaxMessageBytes.
+type tooLarge struct{ error }
+
+// stream opens one stream on a connection of its own, and follows it until it ends.
+func (c *Client) stream(ctx context.Context, apply func(config.Result)) ending {
+	conn, err := connect(&c.o)
+	if err != nil {
+		return ending{err: err}
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	calls, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).
+		StreamAggregatedResources(metadata.NewOutgoingContext(ctx, outgoing(c.o.Headers)))
+	if err != nil {
+		return ending{err: errors.New(status.Convert(err).Message())}
+	}
+	c.metrics.connected.Store(true)
+	c.metrics.streams.Add(1)
+	defer c.metrics.connected.Store(false)
+
+	s := session{Client: c, calls: calls, apply: apply}
+	responses := make(chan *discoveryv3.DiscoveryResponse)
+	var broken error // set when responses is closed
+	var receiver sync.WaitGroup
+	receiver.Go(func() {
+		defer close(responses)
+		for {
+			r, err := calls.Recv()
+			if err != nil {
+				broken = err
+				return
+			}
+			select {
+			case responses <- r:
+			case <-ctx.Done():
+				broken = ctx.Err()
+				return
+			}
+		}
+	})
+	c.log.Info("connected to the xDS server, asking for rules")
+	err = s.follow(responses)
+	if errors.Is(err, io.EOF) { // a failed send only says that the stream has ended; why, it tells the receiver
+		err = nil
+		for range responses {
+		}
+	}
+	cancel()
+	receiver.Wait()
+	if err == nil {
+		err = broken
+	}
+	return ending{opened: true, err: plainly(err)}
+}
+
+// plainly is a stream's end in words that stay the same while the reason does.
+func plainly(err error) error {
+	if errors.Is(err, io.EOF) {
+		return errEnded
+	}
+	s, is := status.FromError(err)
+	if !is {
+		return err
+	}
+	plain := fmt.Errorf("%s: %s", s.Code(), s.Message())
+	if s.Code() == codes.ResourceExhausted && strings.Contains(s.Message(), "larger than max") {
+		return tooLarge{plain}
+	}
+	return plain
+}
+
+// session is one open stream.
+type session struct {
+	*Client
+	calls discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
+	apply func(config.Result)
+
+	// version is what was accepted on this stream. Every stream begins with none: another process of the server may have
+	// given the same number to something else.
+	version string
+	nonce   string // of the newest response
+}
+
+// follow asks for rules and answers what comes, until there is no more.
+func (s *session) follow(responses <-chan *discoveryv3.DiscoveryResponse) error {
+	if err := s.send(nil); err != nil {
+		return err
+	}
+	refuse := time.NewTimer(0)
+	refuse.Stop()
+	reason := ""
+	for {
+		select {
+		case r, more := <-responses:
+			if !more {
+				return nil
+			}
+			if r.GetTypeUrl() != TypeURL && r.GetTypeUrl() != "" {
+				s.log.Warn("the xDS server sends what was not asked for: ignored", "type", r.GetTypeUrl())
+				continue
+			}
+			refuse.Stop() // what was to be refused has been replaced
+			s.failures, s.told = 0, complaints{}
+			s.nonce = r.GetNonce()
+			var wait time.Duration
+			if reason, wait = s.judge(r); reason != "" {
+				refuse.Reset(wait)
+				continue
+			}
+			s.version = r.GetVersionInfo()
+			if err := s.send(nil); err != nil {
+				return err
+			}
+		case <-refuse.C:
+			s.refused.sent(time.Now())
+			if err := s.send(&rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: reason}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// send asks for rules, and says what became of the newest response: in force if refused is nil.
+func (s *session) send(refused *rpcstatus.Status) error {
+	return s.calls.Send(&discoveryv3.DiscoveryRequest{
+		Node:          s.node,
+		TypeUrl:       TypeURL,
+		VersionInfo:   s.version,
+		ResponseNonce: s.nonce,
+		ErrorDetail:   refused,
+	})
+}
+
+// judge puts the rules of a response into force. If they are refused, it says why, and how long to wait before the
+// server is told.
+func (s *session) judge(r *discoveryv3.DiscoveryResponse) (reason string, wait time.Duration) {
+	version, content := r.GetVersionInfo(), sumOf(r.GetResources())
+	log := s.log.With("version", version, "resources", len(r.GetResources()))
+	if reason, known := s.refused.known(content); known {
+		s.metrics.refused.Add(1)
+		wait = s.refused.refuse(version, content, reason, time.Now())
+		log.Debug("the refused rules came again", "told_in", wait)
+		return reason, wait
+	}
+	if s.have && content == s.inForce && s.refused.reason == "" {
+		s.metrics.accepted.Add(1)
+		log.Debug("the rules in force came again")
+		return "", 0
+	}
+	result, err := s.use(r)
+	if err != nil {
+		s.metrics.refused.Add(1)
+		wait = s.refused.refuse(version, content, err.Error(), time.Now())
+		log.Error("rules refused: none of this version is in use, the last good ones stay", "error", err)
+		return err.Error(), wait
+	}
+	s.metrics.accepted.Add(1)
+	s.refused.accepted()
+	s.inForce, s.have = content, true
+	log.Info("rules accepted", "changed", result.Changed)
+	if result.Changed {
+		s.apply(result)
+	}
+	return "", 0
+}
+
+// use decodes and compiles the rules of a response. A defect of ours that the server's bytes bring to light must not end
+// the process.
+func (s *session) use(r *discoveryv3.DiscoveryResponse) (result config.Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("a defect was met while reading rules", "panic", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("internal error while reading the rules: %v", p)
+		}
+	}()
+	return s.rules.Apply(resources(r.GetResources()))
+}
