@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// A machine that is gone is noticed by TCP: it is asked after 15 s of silence, and given up after 30. A process that
+// A machine that is gone is noticed by TCP: it is asked after 15 s of silence, and given up by 30. A process that
 // hangs on a machine that lives is only noticed by HTTP/2 pings, and those cannot come often: servers of grpc-go take
 // pings within 5 minutes for an attack and close the connection, unless they were told otherwise.
 var aliveByTCP = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}

@@ -69,6 +69,7 @@ func fromYAML(t testing.TB, domain map[string]any) *ratelimitv3.RateLimitConfig 
 	t.Helper()
 	c := &ratelimitv3.RateLimitConfig{Name: "r", Domain: domain["domain"].(string)}
 	list, _ := domain["descriptors"].([]any)
+	take(domain, "name", &c.Name)
 	delete(domain, "domain")
 	delete(domain, "descriptors")
 	for i, d := range list {
@@ -146,6 +147,11 @@ func TestTheSameRulesAsFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	more, err := filepath.Glob("../../../config/domains/*/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	paths = append(paths, more...)
 	for _, path := range paths {
 		if strings.HasSuffix(path, "_test.yaml") {
 			continue // tests of rules
@@ -222,6 +228,35 @@ func TestUnits(t *testing.T) {
 		if err != nil || tree.Rules[0].Limits[0].Window.Unit != want {
 			t.Errorf("unit %d: %v, want %s", number, err, want)
 		}
+	}
+}
+
+// The example of the documentation is a resource, and says what is said of it.
+func TestDocumentedExample(t *testing.T) {
+	docs, err := os.ReadFile("../../../docs/xds.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(docs), "\n```yaml\n")
+	example, _, _ := strings.Cut(block, "\n```\n")
+	var domain map[string]any
+	if err := yaml.Unmarshal([]byte(example), &domain); err != nil {
+		t.Fatal(err)
+	}
+	tree, err := compile(t, fromYAML(t, domain))
+	if err != nil {
+		t.Fatal(err)
+	}
+	user, tenant, shop := tree.Rules[0], tree.Rules[1], tree.Domain("shop")
+	if l := user.Limits[0]; l.Algorithm != descriptor.TokenBucket || l.Burst != 20 || l.Window.Length() != 5*time.Minute || l.Requests != 60 ||
+		user.OnError != descriptor.OnErrorLocal || !cmp.Equal(user.Metadata, map[string]any{"team": "checkout"}) {
+		t.Errorf("%+v", user)
+	}
+	if len(tenant.Limits) != 2 || tenant.Levels[0].Kind != descriptor.MatchValues || len(tenant.Metadata) > 0 {
+		t.Errorf("%+v", tenant)
+	}
+	if descriptor.AdmissionNames[shop.Admission] != "all_or_nothing" || shop.Headers == nil {
+		t.Errorf("%+v", shop)
 	}
 }
 

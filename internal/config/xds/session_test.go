@@ -1,0 +1,91 @@
+package xds
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+)
+
+// wire is the sending side of a stream: what is sent arrives at once.
+type wire struct {
+	discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
+	sent chan *discoveryv3.DiscoveryRequest
+}
+
+func (w wire) Send(r *discoveryv3.DiscoveryRequest) error {
+	w.sent <- r
+	return nil
+}
+
+// follow runs a session until responses is closed, in the time of a bubble.
+func follow(t *testing.T) (responses chan *discoveryv3.DiscoveryResponse, sent chan *discoveryv3.DiscoveryRequest) {
+	t.Helper()
+	c, err := New(Options{Server: "passthrough:///none", NodeID: nodeID, Logger: discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	responses, sent = make(chan *discoveryv3.DiscoveryResponse), make(chan *discoveryv3.DiscoveryRequest, 10)
+	s := session{Client: c, calls: wire{sent: sent}, apply: func(config.Result) {}}
+	go func() {
+		if err := s.follow(responses); err != nil {
+			t.Error(err)
+		}
+	}()
+	<-sent // the first request
+	return responses, sent
+}
+
+// Against a server that sends refused rules again at once, ten minutes cost a few dozen messages.
+func TestNoLoopOfRefusals(t *testing.T) {
+	bad := response(t, "1", "n", &ratelimitv3.RateLimitConfig{Name: "bad"})
+	synctest.Test(t, func(t *testing.T) {
+		responses, sent := follow(t)
+		defer close(responses)
+		end := time.After(10 * time.Minute)
+		responses <- bad
+		for refusals, last := 0, time.Now(); ; {
+			select {
+			case r := <-sent:
+				if r.GetErrorDetail() == nil {
+					t.Fatalf("bad rules were acknowledged: %v", r)
+				}
+				if wait := time.Since(last); wait > 38*time.Second {
+					t.Errorf("refusal %d came after %s: mended rules would have to wait as long", refusals, wait)
+				}
+				refusals, last = refusals+1, time.Now()
+				responses <- bad
+			case <-end:
+				if refusals < 15 || refusals > 40 {
+					t.Errorf("%d refusals in ten minutes", refusals)
+				}
+				return
+			}
+		}
+	})
+}
+
+// A refusal that waits is not sent when newer rules have come.
+func TestARefusalThatWaitsIsForgotten(t *testing.T) {
+	bad, good := response(t, "1", "n", &ratelimitv3.RateLimitConfig{Name: "bad"}), response(t, "2", "m", perDay("one", "a", "k", 5))
+	synctest.Test(t, func(t *testing.T) {
+		responses, sent := follow(t)
+		defer close(responses)
+		responses <- bad
+		<-sent
+		responses <- bad
+		responses <- good
+		if r := <-sent; r.GetErrorDetail() != nil || r.GetVersionInfo() != "2" {
+			t.Errorf("good rules are answered with %v", r)
+		}
+		select {
+		case r := <-sent:
+			t.Errorf("a forgotten refusal was sent: %v", r)
+		case <-time.After(time.Hour):
+		}
+	})
+}
