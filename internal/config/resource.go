@@ -70,22 +70,25 @@ func appendPath(b []byte, steps []step, line int) []byte {
 // planter makes nodes of values.
 type planter struct{ steps []step }
 
-func (p *planter) node(s step, value any) *yaml.Node {
+// plant makes n the node of a value. Nodes that stand together are made together: there are many of them.
+func (p *planter) plant(n *yaml.Node, s step, value any) {
 	p.steps = append(p.steps, s)
 	at := len(p.steps)
-	n := &yaml.Node{Kind: yaml.ScalarNode, Line: at, Column: 1}
+	n.Kind, n.Line, n.Column = yaml.ScalarNode, at, 1
 	switch v := value.(type) {
 	case Map:
 		n.Kind = yaml.MappingNode
+		nodes := below(n, 2*len(v))
 		for i := range v {
-			value := p.node(step{from: at, key: v[i].Key, path: v[i].Path}, v[i].Value)
-			key := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: v[i].Key, Line: value.Line, Column: 1}
-			n.Content = append(n.Content, key, value)
+			key, value := &nodes[2*i], &nodes[2*i+1]
+			p.plant(value, step{from: at, key: v[i].Key, path: v[i].Path}, v[i].Value)
+			key.Kind, key.Tag, key.Value, key.Line, key.Column = yaml.ScalarNode, "!!str", v[i].Key, value.Line, 1
 		}
 	case []any:
 		n.Kind = yaml.SequenceNode
+		nodes := below(n, len(v))
 		for i, e := range v {
-			n.Content = append(n.Content, p.node(step{from: at, index: i}, e))
+			p.plant(&nodes[i], step{from: at, index: i}, e)
 		}
 	case string:
 		n.Tag, n.Value = "!!str", v
@@ -100,7 +103,16 @@ func (p *planter) node(s step, value any) *yaml.Node {
 	default:
 		n.Tag = "!unknown" // refused wherever it stands
 	}
-	return n
+}
+
+// below gives a node so many empty ones.
+func below(n *yaml.Node, many int) []yaml.Node {
+	nodes := make([]yaml.Node, many)
+	n.Content = make([]*yaml.Node, many)
+	for i := range nodes {
+		n.Content[i] = &nodes[i]
+	}
+	return nodes
 }
 
 // number writes a number of JSON: what has no fraction is whole, up to where a float64 counts by ones.
@@ -123,9 +135,10 @@ func readResource(x *Resource) *source {
 		return &source{errs: []*Error{{File: x.Name, Msg: x.Err.Error()}}}
 	}
 	var p planter
-	root := p.node(step{}, x.Rules)
+	var root yaml.Node
+	p.plant(&root, step{}, x.Rules)
 	r := &reader{file: x.Name, steps: p.steps}
-	s := &source{domains: []descriptor.DomainSpec{r.document(root)}}
+	s := &source{domains: []descriptor.DomainSpec{r.document(&root)}}
 	s.rules, s.errs = r.rules, r.sorted()
 	return s
 }

@@ -112,7 +112,7 @@ func (c *converter) descriptors(list []*ratelimitv3.RateLimitDescriptor, at stri
 }
 
 func (c *converter) descriptor(d *ratelimitv3.RateLimitDescriptor, at string) config.Map {
-	var m config.Map
+	m := make(config.Map, 0, 4)
 	add := func(key string, value any, given bool) {
 		if given {
 			m = append(m, config.Item{Key: key, Value: value})
@@ -147,7 +147,7 @@ func (c *converter) descriptor(d *ratelimitv3.RateLimitDescriptor, at string) co
 }
 
 func rateLimit(l *ratelimitv3.RateLimitPolicy) config.Map {
-	var m config.Map
+	m := make(config.Map, 0, 2)
 	if l.GetUnit() != ratelimitv3.RateLimitUnit_UNKNOWN {
 		m = append(m, config.Item{Key: "unit", Value: unit(l.GetUnit())})
 	}
