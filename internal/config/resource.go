@@ -15,15 +15,15 @@ import (
 type Resource struct {
 	Name  string            // stands in errors and in the position of every rule
 	Sum   [sha256.Size]byte // of what it was made of: the same name and sum are the same rules. Zero: not known
-	Rules Map               // the top of a rule file
+	Rules Fields            // the top of a rule file
 	Err   error             // why there are no values; nil if there are
 }
 
-// Map is a map of a rule file. Its values, and those within them, are string, bool, uint32, float64, nil, []any and Map.
-type Map []Item
+// Fields is a map of a rule file. Its values, and those within them, are string, bool, uint32, float64, nil, []any and Fields.
+type Fields []Field
 
-// Item is one key of a Map. Path is where it really stands if that is not below the map, as errors shall say it.
-type Item struct {
+// Field is one key of such a map. Path is where it really stands if that is not below the map, as errors shall say it.
+type Field struct {
 	Key   string
 	Value any
 	Path  string
@@ -76,7 +76,7 @@ func (p *planter) plant(n *yaml.Node, s step, value any) {
 	at := len(p.steps)
 	n.Kind, n.Line, n.Column = yaml.ScalarNode, at, 1
 	switch v := value.(type) {
-	case Map:
+	case Fields:
 		n.Kind = yaml.MappingNode
 		nodes := below(n, 2*len(v))
 		for i := range v {

@@ -14,10 +14,10 @@ import (
 
 // resourceOf is a resource with one rule.
 func resourceOf(name, domain string, requests uint32) Resource {
-	return Resource{Name: name, Sum: sumOf([]byte(name + domain + string(rune(requests)))), Rules: Map{
+	return Resource{Name: name, Sum: sumOf([]byte(name + domain + string(rune(requests)))), Rules: Fields{
 		{Key: "domain", Value: domain},
 		{Key: "descriptors", Value: []any{
-			Map{{Key: "key", Value: "k"}, {Key: "rate_limit", Value: Map{{Key: "unit", Value: "day"}, {Key: "requests_per_unit", Value: requests}}}},
+			Fields{{Key: "key", Value: "k"}, {Key: "rate_limit", Value: Fields{{Key: "unit", Value: "day"}, {Key: "requests_per_unit", Value: requests}}}},
 		}},
 	}}
 }
@@ -37,7 +37,7 @@ func TestResourcesAreTakenOverAsAWhole(t *testing.T) {
 		t.Errorf("before anything: %s", got)
 	}
 	bad := resourceOf("z", "z", 1)
-	bad.Rules[1].Value.([]any)[0].(Map)[0].Key = "kye"
+	bad.Rules[1].Value.([]any)[0].(Fields)[0].Key = "kye"
 	if r, err := s.Apply([]Resource{bad, resourceOf("b", "b", 1)}); err == nil || r.Tree != nil ||
 		err.Error() != "z: descriptors[0].kye: unknown key `kye`: did you mean `key`?" {
 		t.Errorf("a first bad set: %v %v", r, err)
@@ -88,17 +88,17 @@ func TestResourcesAreTakenOverAsAWhole(t *testing.T) {
 }
 
 func TestResourceValues(t *testing.T) {
-	limit := func(more ...Item) Resource {
+	limit := func(more ...Field) Resource {
 		r := resourceOf("r", "d", 1)
 		r.Sum = sum{} // each is another one
-		d := r.Rules[1].Value.([]any)[0].(Map)
+		d := r.Rules[1].Value.([]any)[0].(Fields)
 		r.Rules[1].Value.([]any)[0] = append(d, more...)
 		return r
 	}
 	s := NewResources(ResourceOptions{Logger: new(logged).logger()})
-	result, err := s.Apply([]Resource{limit(Item{Key: "metadata", Value: Map{
+	result, err := s.Apply([]Resource{limit(Field{Key: "metadata", Value: Fields{
 		{Key: "whole", Value: 7.0}, {Key: "large", Value: 1e300}, {Key: "part", Value: -0.5}, {Key: "none", Value: nil},
-		{Key: "yes", Value: true}, {Key: "text", Value: "7"}, {Key: "<<", Value: "merge"}, {Key: "list", Value: []any{uint32(1), Map{}}},
+		{Key: "yes", Value: true}, {Key: "text", Value: "7"}, {Key: "<<", Value: "merge"}, {Key: "list", Value: []any{uint32(1), Fields{}}},
 	}})})
 	must(t, err)
 	want := map[string]any{"whole": 7, "large": 1e300, "part": -0.5, "none": nil, "yes": true, "text": "7", "<<": "merge", "list": []any{1, map[string]any{}}}
@@ -108,12 +108,12 @@ func TestResourceValues(t *testing.T) {
 	if got := result.Tree.Rules[0].Position; got != (descriptor.Position{File: "r: descriptors[0]"}) {
 		t.Errorf("position %+v", got)
 	}
-	for want, item := range map[string]Item{
-		"r: descriptors[0].metadata.n: `metadata` may hold":                                        {Key: "metadata", Value: Map{{Key: "n", Value: math.NaN()}}},
-		"r: descriptors[0].metadata.i: `metadata` may hold":                                        {Key: "metadata", Value: Map{{Key: "i", Value: math.Inf(-1)}}},
-		"r: descriptors[0].metadata.t: `metadata` may hold":                                        {Key: "metadata", Value: Map{{Key: "t", Value: time.Second}}},
+	for want, item := range map[string]Field{
+		"r: descriptors[0].metadata.n: `metadata` may hold":                                        {Key: "metadata", Value: Fields{{Key: "n", Value: math.NaN()}}},
+		"r: descriptors[0].metadata.i: `metadata` may hold":                                        {Key: "metadata", Value: Fields{{Key: "i", Value: math.Inf(-1)}}},
+		"r: descriptors[0].metadata.t: `metadata` may hold":                                        {Key: "metadata", Value: Fields{{Key: "t", Value: time.Second}}},
 		"r: descriptors[0].key: key `key` twice in one map: the first is at r: descriptors[0].key": {Key: "key", Value: "k"},
-		"r: elsewhere.kye: unknown key `kye`: did you mean `key`?":                                 {Key: "descriptors", Value: []any{Map{{Key: "kye", Path: "elsewhere.kye"}}}},
+		"r: elsewhere.kye: unknown key `kye`: did you mean `key`?":                                 {Key: "descriptors", Value: []any{Fields{{Key: "kye", Path: "elsewhere.kye"}}}},
 		"r: elsewhere: `shadow_mode` must be true or false, this is a list":                        {Key: "shadow_mode", Value: []any{}, Path: "elsewhere"},
 	} {
 		if _, err := s.Apply([]Resource{limit(item)}); err == nil || !strings.Contains(err.Error(), want) {
@@ -127,7 +127,7 @@ func TestRefusalsAreShort(t *testing.T) {
 	r := resourceOf("r", "d", 1)
 	list := make([]any, 3000)
 	for i := range list {
-		list[i] = Map{{Key: strings.Repeat("x", 5000), Value: ""}}
+		list[i] = Fields{{Key: strings.Repeat("x", 5000), Value: ""}}
 	}
 	r.Rules[1].Value = list
 	_, err := NewResources(ResourceOptions{Logger: new(logged).logger()}).Apply([]Resource{r})

@@ -91,15 +91,15 @@ func resource(x *anypb.Any) config.Resource {
 // converter turns one message into what a rule file says. What is wrong with it is for the reader of rule files to say,
 // so nothing is checked here, and what is not set is left out.
 type converter struct {
-	domain config.Map // what descriptors say of the whole domain
+	domain config.Fields // what descriptors say of the whole domain
 	errs   []error
 }
 
-func (c *converter) config(m *ratelimitv3.RateLimitConfig) config.Map {
+func (c *converter) config(m *ratelimitv3.RateLimitConfig) config.Fields {
 	descriptors := c.descriptors(m.GetDescriptors(), "descriptors")
-	top := config.Map{{Key: "domain", Value: m.GetDomain()}}
+	top := config.Fields{{Key: "domain", Value: m.GetDomain()}}
 	top = append(top, c.domain...)
-	return append(top, config.Item{Key: "descriptors", Value: descriptors})
+	return append(top, config.Field{Key: "descriptors", Value: descriptors})
 }
 
 // descriptors converts a list that stands at a path.
@@ -111,11 +111,11 @@ func (c *converter) descriptors(list []*ratelimitv3.RateLimitDescriptor, at stri
 	return all
 }
 
-func (c *converter) descriptor(d *ratelimitv3.RateLimitDescriptor, at string) config.Map {
-	m := make(config.Map, 0, 4)
+func (c *converter) descriptor(d *ratelimitv3.RateLimitDescriptor, at string) config.Fields {
+	m := make(config.Fields, 0, 4)
 	add := func(key string, value any, given bool) {
 		if given {
-			m = append(m, config.Item{Key: key, Value: value})
+			m = append(m, config.Field{Key: key, Value: value})
 		}
 	}
 	quota, metadata, err := newer(d)
@@ -128,8 +128,8 @@ func (c *converter) descriptor(d *ratelimitv3.RateLimitDescriptor, at string) co
 	add("value", d.GetValue(), d.GetValue() != "")
 	if d.GetRateLimit() != nil {
 		limit := rateLimit(d.GetRateLimit())
-		extended = slices.DeleteFunc(extended, func(x config.Item) bool {
-			more, is := x.Value.(config.Map)
+		extended = slices.DeleteFunc(extended, func(x config.Field) bool {
+			more, is := x.Value.(config.Fields)
 			if x.Key != "rate_limit" || !is {
 				return false
 			}
@@ -146,26 +146,26 @@ func (c *converter) descriptor(d *ratelimitv3.RateLimitDescriptor, at string) co
 	return append(m, extended...)
 }
 
-func rateLimit(l *ratelimitv3.RateLimitPolicy) config.Map {
-	m := make(config.Map, 0, 2)
+func rateLimit(l *ratelimitv3.RateLimitPolicy) config.Fields {
+	m := make(config.Fields, 0, 2)
 	if l.GetUnit() != ratelimitv3.RateLimitUnit_UNKNOWN {
-		m = append(m, config.Item{Key: "unit", Value: unit(l.GetUnit())})
+		m = append(m, config.Field{Key: "unit", Value: unit(l.GetUnit())})
 	}
 	if l.GetRequestsPerUnit() != 0 {
-		m = append(m, config.Item{Key: "requests_per_unit", Value: l.GetRequestsPerUnit()})
+		m = append(m, config.Field{Key: "requests_per_unit", Value: l.GetRequestsPerUnit()})
 	}
 	if l.GetUnlimited() {
-		m = append(m, config.Item{Key: "unlimited", Value: true})
+		m = append(m, config.Field{Key: "unlimited", Value: true})
 	}
 	if l.GetName() != "" {
-		m = append(m, config.Item{Key: "name", Value: l.GetName()})
+		m = append(m, config.Field{Key: "name", Value: l.GetName()})
 	}
 	if len(l.GetReplaces()) > 0 {
 		names := make([]any, len(l.GetReplaces()))
 		for i, r := range l.GetReplaces() {
-			names[i] = config.Map{{Key: "name", Value: r.GetName()}}
+			names[i] = config.Fields{{Key: "name", Value: r.GetName()}}
 		}
-		m = append(m, config.Item{Key: "replaces", Value: names})
+		m = append(m, config.Field{Key: "replaces", Value: names})
 	}
 	return m
 }
@@ -180,14 +180,14 @@ func unit(u ratelimitv3.RateLimitUnit) string {
 }
 
 // extensions parts the metadata of a descriptor into what is a rule's metadata, and the keys of the rule language.
-func (c *converter) extensions(metadata *structpb.Struct, at string) (own, extended config.Map) {
+func (c *converter) extensions(metadata *structpb.Struct, at string) (own, extended config.Fields) {
 	own = fields(metadata)
-	i := slices.IndexFunc(own, func(x config.Item) bool { return x.Key == extensions })
+	i := slices.IndexFunc(own, func(x config.Field) bool { return x.Key == extensions })
 	if i < 0 {
 		return own, nil
 	}
 	path := at + ".metadata." + extensions
-	keys, is := own[i].Value.(config.Map)
+	keys, is := own[i].Value.(config.Fields)
 	if !is {
 		c.errs = append(c.errs, fmt.Errorf("%s: must be a map with keys of a descriptor", path))
 	}
@@ -196,13 +196,13 @@ func (c *converter) extensions(metadata *structpb.Struct, at string) (own, exten
 	if strings.Count(at, "[") > 1 {
 		return own, extended // only the first level speaks for the domain: the reader says where the key belongs
 	}
-	extended = slices.DeleteFunc(extended, func(x config.Item) bool {
-		domain, is := x.Value.(config.Map)
+	extended = slices.DeleteFunc(extended, func(x config.Field) bool {
+		domain, is := x.Value.(config.Fields)
 		if x.Key != domainExtensions || !is {
 			return false
 		}
 		for _, said := range below(domain, x.Path) {
-			again := func(x config.Item) bool { return x.Key == said.Key && reflect.DeepEqual(x.Value, said.Value) }
+			again := func(x config.Field) bool { return x.Key == said.Key && reflect.DeepEqual(x.Value, said.Value) }
 			if !slices.ContainsFunc(c.domain, again) {
 				c.domain = append(c.domain, said)
 			}
@@ -213,7 +213,7 @@ func (c *converter) extensions(metadata *structpb.Struct, at string) (own, exten
 }
 
 // below gives the items of a map the path where they really stand.
-func below(m config.Map, path string) config.Map {
+func below(m config.Fields, path string) config.Fields {
 	for i := range m {
 		m[i].Path = path + "." + m[i].Key
 	}
@@ -221,10 +221,10 @@ func below(m config.Map, path string) config.Map {
 }
 
 // fields is a message of free form as plain values, its keys in order.
-func fields(s *structpb.Struct) config.Map {
-	m := make(config.Map, 0, len(s.GetFields()))
+func fields(s *structpb.Struct) config.Fields {
+	m := make(config.Fields, 0, len(s.GetFields()))
 	for _, key := range slices.Sorted(maps.Keys(s.GetFields())) {
-		m = append(m, config.Item{Key: key, Value: plain(s.GetFields()[key])})
+		m = append(m, config.Field{Key: key, Value: plain(s.GetFields()[key])})
 	}
 	return m
 }
