@@ -27,6 +27,7 @@ func Run(t *testing.T, open func(t testing.TB) Store) {
 	t.Run("model", func(t *testing.T) { runModel(t, open) })
 	t.Run("bounds", func(t *testing.T) { runBounds(t, open) })
 	t.Run("tight", func(t *testing.T) { runTight(t, open) })
+	t.Run("reset", func(t *testing.T) { runReset(t, open) })
 }
 
 // epoch is the instant that the suite's times are counted from: a whole year of 365 days since 1970, so that windows

@@ -158,6 +158,11 @@ func (l *Leases) settleLease(ctx context.Context, p *part, t *backend.Take, o *b
 	f := k.fetch
 	k.fetch = nil
 	defer close(f.done)
+	defer func() {
+		if k.gone { // a reset came in between: what is left over may have been counted before it
+			l.counts.expired.Add(k.drop())
+		}
+	}()
 	p.lead = false
 
 	if o.Failed {

@@ -3,7 +3,8 @@
 //
 // It owns Leases, a backend in front of another one: what a limit allows of leases (terms.go), which counters are hot
 // enough (heat.go), one counter's lease and its size (counter.go), how the takes of a request find theirs (take.go) and
-// what is asked of the backend for the others (ask.go), and giving back what nobody uses (sweep.go). Leases may be used
+// what is asked of the backend for the others (ask.go), giving back what nobody uses (sweep.go), and dropping what a reset
+// makes void (reset.go). Leases may be used
 // by any number of goroutines. A take waits for others at most once, while an acquisition of its own counter is in flight
 // that others began; whoever is waited for waits for nobody.
 //

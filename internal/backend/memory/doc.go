@@ -1,6 +1,6 @@
 // Package memory keeps counters in this process: the embedded default, and what on_error: local counts in.
 //
-// It owns the sharded store (store.go), its bound and the sweeping of expired counters (sweep.go). A Store may be used
+// It owns the sharded store (store.go, reset.go), its bound and the sweeping of expired counters (sweep.go). A Store may be used
 // by any number of goroutines: the takes that are settled together hold the locks of their shards, in one order, and
 // nothing else is shared on the way of a decision.
 //

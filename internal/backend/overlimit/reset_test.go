@@ -1,0 +1,90 @@
+package overlimit
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+func reset(t *testing.T, c *Cache, key string, l *descriptor.Limit) {
+	t.Helper()
+	if err := c.Reset(context.Background(), []backend.Counter{{Key: []byte(key), Limit: l}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestResetForgetsRefusals(t *testing.T) {
+	c := New(Options{Backend: memory.New(memory.Options{})})
+	l := fixed(1)
+	for _, key := range []string{"k", "other"} {
+		settle(t, c, noon, false, take(key, l, 1))
+		settle(t, c, noon, false, take(key, l, 1))
+	}
+	if o := settle(t, c, noon, false, take("k", l, 1))[0]; !o.Cached {
+		t.Fatalf("before the reset: %+v, want a remembered refusal", o)
+	}
+	reset(t, c, "k", l)
+	if o := settle(t, c, noon, false, take("k", l, 1))[0]; !o.Allowed || o.Before != 0 {
+		t.Errorf("after the reset: %+v", o)
+	}
+	if o := settle(t, c, noon, false, take("other", l, 1))[0]; !o.Cached {
+		t.Errorf("another counter: %+v, want its refusal remembered", o)
+	}
+}
+
+// slow is a store in which something happens before counters are cleared.
+type slow struct {
+	*memory.Store
+	before func()
+}
+
+func (s *slow) Reset(ctx context.Context, counters []backend.Counter) error {
+	s.before()
+	return s.Store.Reset(ctx, counters)
+}
+
+// A refusal that is remembered while the counter is being cleared must be forgotten, too.
+func TestRefusalWhileAResetIsOnItsWay(t *testing.T) {
+	store := &slow{Store: memory.New(memory.Options{})}
+	c := New(Options{Backend: store})
+	l := fixed(1)
+	settle(t, c, noon, false, take("k", l, 1))
+	store.before = func() {
+		for range 2 {
+			settle(t, c, noon, false, take("k", l, 1))
+		}
+		if c.Len() != 1 {
+			t.Errorf("%d refusals remembered before the reset, want 1", c.Len())
+		}
+	}
+	reset(t, c, "k", l)
+	if o := settle(t, c, noon, false, take("k", l, 1))[0]; !o.Allowed {
+		t.Errorf("after the reset: %+v", o)
+	}
+}
+
+// A refusal that was on its way while the counter was cleared must not be remembered: it was said before.
+func TestResetWhileARefusalIsOnItsWay(t *testing.T) {
+	store := &asking{Store: memory.New(memory.Options{})}
+	c := New(Options{Backend: store})
+	l := fixed(1)
+	settle(t, c, noon, false, take("k", l, 1))
+	store.during = func() { reset(t, c, "k", l) }
+	if o := settle(t, c, noon, false, take("k", l, 1))[0]; o.Allowed {
+		t.Fatalf("before the reset: %+v", o)
+	}
+	if o := settle(t, c, noon, false, take("k", l, 1))[0]; !o.Allowed {
+		t.Errorf("after the reset: %+v", o)
+	}
+}
+
+func TestResetOfABackendThatCannot(t *testing.T) {
+	c := New(Options{Backend: struct{ Backend }{memory.New(memory.Options{})}}) // whose Reset is out of sight
+	if err := c.Reset(t.Context(), []backend.Counter{{Key: []byte("k"), Limit: fixed(1)}}); !errors.Is(err, backend.ErrNoReset) {
+		t.Errorf("got %v", err)
+	}
+}
