@@ -29,6 +29,7 @@ var imports = map[string][]string{
 	"internal/backend/...":      {"internal/descriptor", "internal/backend/..."},
 	"internal/limiter":          {"internal/descriptor", "internal/backend"},
 	"internal/server":           {"internal/descriptor", "internal/limiter", "proto/..."},
+	"internal/bearer":           {},
 	"internal/logging":          {},
 	"internal/rulecheck":        {"internal/descriptor", "internal/config"},
 	"internal/ruleschema":       {"internal/config", "internal/descriptor", "internal/ruletest"},

@@ -38,6 +38,7 @@ type serve struct {
 	XDS     xdsOptions     `embed:"" group:"Rules over xDS"`
 	Listen  listenOptions  `embed:"" group:"Listening"`
 	TLS     tlsOptions     `embed:"" group:"TLS of gRPC"`
+	Admin   adminOptions   `embed:"" group:"Operators"`
 	Answers answerOptions  `embed:"" group:"Answers"`
 	Backend backendOptions `embed:"" group:"Counting"`
 	Log     logOptions     `embed:"" group:"Logging"`
@@ -127,6 +128,9 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 		StopTimeout:           o.Listen.StopTimeout,
 	}
 	if err := svc.encrypt(&opts, registry); err != nil {
+		return nil, err
+	}
+	if err := svc.operators(&opts, registry); err != nil {
 		return nil, err
 	}
 	if err := svc.trace(ctx, &opts); err != nil {

@@ -79,9 +79,7 @@ func (c *call) resolve() {
 		case c.domain == nil:
 		case d.HasOverride:
 			r.override = true
-			r.limit = descriptor.Limit{Requests: d.Override.Requests, Window: descriptor.Window{
-				Unit: descriptor.Unit(d.Override.Unit), Multiplier: d.Override.Multiplier,
-			}}
+			r.limit = d.Override.limit()
 		default:
 			r.rule = c.domain.Match(d.Entries)
 			replaces = replaces || r.rule != nil && len(r.rule.Replaces) > 0
@@ -91,6 +89,10 @@ func (c *call) resolve() {
 	if replaces {
 		c.replace()
 	}
+}
+
+func (o *Override) limit() descriptor.Limit {
+	return descriptor.Limit{Requests: o.Requests, Window: descriptor.Window{Unit: descriptor.Unit(o.Unit), Multiplier: o.Multiplier}}
 }
 
 // replace takes the limits out whose names other matched rules replace. All replacing rules count, also those that are

@@ -2,8 +2,10 @@ package server
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/pprof"
 	"os"
@@ -20,8 +22,8 @@ type page struct {
 	handler    http.HandlerFunc
 }
 
-// newDebug is the listener for operators: pages over HTTP, and the admin service over gRPC on the same port, in plain
-// text. It has no write timeout: a profile takes as long as it is asked to.
+// newDebug is the listener for operators: pages over HTTP, and the admin services over gRPC on the same port, in plain
+// text unless there is TLS. It has no write timeout: a profile takes as long as it is asked to.
 func (s *Server) newDebug(opts *Options) *http.Server {
 	mux := http.NewServeMux()
 	if !opts.NoDebug {
@@ -32,9 +34,41 @@ func (s *Server) newDebug(opts *Options) *http.Server {
 		h.Handler = split(s.admin, h.Handler)
 		h.Protocols = new(http.Protocols)
 		h.Protocols.SetHTTP1(true)
-		h.Protocols.SetUnencryptedHTTP2(true)
+		h.Protocols.SetUnencryptedHTTP2(opts.DebugTLS == nil)
+		h.Protocols.SetHTTP2(opts.DebugTLS != nil)
+	}
+	if opts.DebugTLS != nil {
+		h.TLSConfig = offeringHTTP2(opts.DebugTLS)
 	}
 	return h
+}
+
+// offeringHTTP2 is a configuration in whose every handshake HTTP/2 may be chosen: net/http adds that to the configuration
+// itself, and not to those that it hands out by connection.
+func offeringHTTP2(c *tls.Config) *tls.Config {
+	offer := func(c *tls.Config) *tls.Config {
+		c = c.Clone()
+		c.NextProtos = []string{"h2", "http/1.1"}
+		return c
+	}
+	c = offer(c)
+	if each := c.GetConfigForClient; each != nil {
+		c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			own, err := each(hello)
+			if err != nil || own == nil {
+				return own, err
+			}
+			return offer(own), nil
+		}
+	}
+	return c
+}
+
+func (s *Server) serveDebug(l net.Listener) error {
+	if s.debug.TLSConfig != nil {
+		return s.debug.ServeTLS(l, "", "")
+	}
+	return s.debug.Serve(l)
 }
 
 // split hands gRPC calls to one handler and all else to another.
@@ -65,7 +99,8 @@ func addPages(mux *http.ServeMux, opts *Options) {
 		fmt.Fprintf(&index, "%-14s %s\n", p.path, p.help)
 	}
 	if !opts.NoAdmin {
-		fmt.Fprintf(&index, "gRPC           %s, with reflection, in plain text on this port\n", adminv1.AdminService_ServiceDesc.ServiceName)
+		fmt.Fprintf(&index, "gRPC           %s and %s, with reflection, on this port\n",
+			adminv1.AdminService_ServiceDesc.ServiceName, adminv1.CounterService_ServiceDesc.ServiceName)
 	}
 	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, index.String()) })
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)

@@ -62,6 +62,7 @@ func (s *Server) newGRPC(opts *Options) *grpc.Server {
 func (s *Server) newAdmin(opts *Options) *grpc.Server {
 	g := grpc.NewServer(grpc.ChainUnaryInterceptor(s.rescue.unary), grpc.ChainStreamInterceptor(s.rescue.stream))
 	adminv1.RegisterAdminServiceServer(g, &admin{ruleFiles: opts.RuleFiles, explain: opts.Explain})
+	adminv1.RegisterCounterServiceServer(g, newCounters(opts))
 	reflection.Register(g)
 	return g
 }

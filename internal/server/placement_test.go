@@ -25,7 +25,7 @@ func TestAdminIsOnTheDebugListenerAlone(t *testing.T) {
 	}
 
 	asked := reflect(t, r.admin)
-	want := []string{"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection", "ratelimitd.admin.v1.AdminService"}
+	want := []string{"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection", "ratelimitd.admin.v1.AdminService", "ratelimitd.admin.v1.CounterService"}
 	if got := asked.services(); !slices.Equal(got, want) {
 		t.Errorf("services %q", got)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -16,13 +15,9 @@ import (
 type refusals struct {
 	Decider
 
-	perSecond int64
-	log       *slog.Logger
-	explain   func(domain string, entries []descriptor.Entry) descriptor.Explanation // names the rule; may be nil
-
-	second  atomic.Int64 // the one that is being counted, since the Unix epoch
-	count   atomic.Int64 // refusals in it
-	skipped atomic.Int64 // refusals since the last that was written
+	some    sampler
+	log     *slog.Logger
+	explain func(domain string, entries []descriptor.Entry) descriptor.Explanation // names the rule; may be nil
 }
 
 // Decide implements Decider.
@@ -31,21 +26,10 @@ func (r *refusals) Decide(ctx context.Context, now time.Time, req *limiter.Reque
 	if err != nil || d.Code != limiter.OverLimit {
 		return err
 	}
-	if r.sampled(now) {
+	if r.some.pick(now) {
 		r.write(ctx, req, d)
-	} else {
-		r.skipped.Add(1)
 	}
 	return nil
-}
-
-// sampled says whether a refusal is among the first of its second. Where two seconds meet, one too many may be.
-func (r *refusals) sampled(now time.Time) bool {
-	second := now.Unix()
-	if before := r.second.Load(); before != second && r.second.CompareAndSwap(before, second) {
-		r.count.Store(0)
-	}
-	return r.count.Add(1) <= r.perSecond
 }
 
 func (r *refusals) write(ctx context.Context, req *limiter.Request, d *limiter.Decision) {
@@ -61,7 +45,7 @@ func (r *refusals) write(ctx context.Context, req *limiter.Request, d *limiter.D
 			slog.String("wait", wait(s.RetryAfter)),
 		}
 		attrs = append(attrs, r.rule(req, i, &s.Limit)...)
-		if n := r.skipped.Swap(0); n > 0 {
+		if n := r.some.missed(); n > 0 {
 			attrs = append(attrs, slog.Int64("not_logged", n))
 		}
 		r.log.LogAttrs(ctx, slog.LevelInfo, "refused", attrs...)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -69,6 +70,13 @@ type Options struct {
 
 	DrainDelay  time.Duration // from red health to refusing new calls; default 0
 	StopTimeout time.Duration // for calls in flight after that; then they are cut off. Default 10 s
+
+	// The counters that operators may look at and clear. Without tokens and client certificates nobody may; with both, both
+	// are asked for.
+	Counters         Counters    // nil: there is nothing to look at
+	Tokens           Tokens      // whose bearer token it is; nil: none is asked for
+	DebugTLS         *tls.Config // of DebugAddr, pages and all; nil: plain text
+	DebugClientCerts bool        // DebugTLS verifies a certificate of every client
 
 	Credentials   credentials.TransportCredentials // of gRPC; nil: plain text
 	ServerOptions []grpc.ServerOption              // applied last. Interceptors may not keep a request after they returned
@@ -176,7 +184,7 @@ func New(opts Options) (*Server, error) {
 func watched(o *Options) Decider {
 	d := o.Decider
 	if o.RefusalLogs > 0 {
-		d = &refusals{Decider: d, perSecond: int64(o.RefusalLogs), log: o.Log, explain: o.Explain}
+		d = &refusals{Decider: d, some: sampler{perSecond: int64(o.RefusalLogs)}, log: o.Log, explain: o.Explain}
 	}
 	if o.Tracer != nil {
 		d = &traced{Decider: d, tracer: o.Tracer}
@@ -196,7 +204,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.serve("gRPC", s.grpc.Serve, s.listeners.grpc) })
 	g.Go(func() error { return s.serve("HTTP", s.http.Serve, s.listeners.http) })
 	if s.debug != nil {
-		g.Go(func() error { return s.serve("debug", s.debug.Serve, s.listeners.debug) })
+		g.Go(func() error { return s.serve("debug", s.serveDebug, s.listeners.debug) })
 	}
 	g.Go(func() error {
 		<-ctx.Done()

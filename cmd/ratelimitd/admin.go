@@ -1,0 +1,63 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/bearer"
+	"github.com/ratelimitd/ratelimitd/internal/server"
+	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
+)
+
+// adminOptions say who may look at counters and clear them, and how the debug port is encrypted.
+type adminOptions struct {
+	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"Token that lets its bearer look at counters and clear them. The command line can be seen by others: set the variable, or better the file."`
+	TokenFile string `name:"admin-token-file" env:"RATELIMITD_ADMIN_TOKEN_FILE" help:"File of such tokens, one on a line, or a name, a blank and a token; read for every call, so that it may change."`
+	Cert      string `name:"admin-tls-cert" env:"RATELIMITD_ADMIN_TLS_CERT" help:"File of the debug port's certificate: its pages and services are encrypted then. Read again when it changes."`
+	Key       string `name:"admin-tls-key" env:"RATELIMITD_ADMIN_TLS_KEY" help:"File of its key."`
+	ClientCA  string `name:"admin-tls-client-ca" env:"RATELIMITD_ADMIN_TLS_CLIENT_CA" help:"File of the authorities that the certificates of the debug port's clients must come from. Who has one may look at counters and clear them; with a token beside it, who has both."`
+	ClientSAN string `name:"admin-tls-client-san" env:"RATELIMITD_ADMIN_TLS_CLIENT_SAN" help:"DNS name, IP or URI (spiffe://...) that such a certificate must have."`
+}
+
+// operators lets those look at counters and clear them whom the options name.
+func (s *service) operators(opts *server.Options, registry prometheus.Registerer) error {
+	o := &s.options.Admin
+	opts.Counters = s.limiter
+	if o.Token != "" || o.TokenFile != "" {
+		tokens, err := bearer.New(bearer.Options{Token: o.Token, Name: "RATELIMITD_ADMIN_TOKEN", File: o.TokenFile})
+		if err != nil {
+			return fmt.Errorf("tokens of operators (RATELIMITD_ADMIN_TOKEN, RATELIMITD_ADMIN_TOKEN_FILE): %w", err)
+		}
+		opts.Tokens = tokens
+	}
+	if o.Cert == "" && o.Key == "" {
+		if o.ClientCA != "" || o.ClientSAN != "" {
+			return errors.New("RATELIMITD_ADMIN_TLS_CLIENT_CA and RATELIMITD_ADMIN_TLS_CLIENT_SAN need RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY: clients show certificates on encrypted connections only")
+		}
+		if opts.Tokens != nil && !isLoopback(s.options.Listen.DebugHost) {
+			s.log.Warn("tokens of operators come in plain text to an address that others may reach: set RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY", "debug_host", s.options.Listen.DebugHost)
+		}
+		return nil
+	}
+	files, err := tlsfiles.Load(tlsfiles.Options{
+		Use: "admin", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Rescan: s.options.TLS.Rescan, Log: s.log, Metrics: registry,
+	})
+	if err != nil {
+		return fmt.Errorf("RATELIMITD_ADMIN_TLS_CERT: %w", err)
+	}
+	if opts.DebugTLS, err = files.Server(); err != nil {
+		return fmt.Errorf("RATELIMITD_ADMIN_TLS_CERT: %w", err)
+	}
+	opts.DebugClientCerts = o.ClientCA != ""
+	s.workers = append(s.workers, files.Run)
+	return nil
+}
+
+// isLoopback says whether an address is reached from this machine alone. A name may lead anywhere.
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

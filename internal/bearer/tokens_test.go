@@ -1,0 +1,111 @@
+package bearer
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const (
+	one   = "one-token-of-some-length"
+	two   = "two-token-of-some-length"
+	three = "three-token-of-some-length"
+)
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOwner(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens")
+	write(t, file, "# who may look\n\nann "+one+"\r\n  "+two+"\n")
+	tokens, err := New(Options{Token: three, Name: "SETTING", File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{one: "ann", two: "line 4", three: "SETTING"} {
+		if got, known, err := tokens.Owner(text); got != want || !known || err != nil {
+			t.Errorf("%s: %q %v, want %q", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "ann", one + "x", one[1:], "ann " + one, "#"} {
+		if got, known, err := tokens.Owner(text); got != "" || known || err != nil {
+			t.Errorf("%q: %q %v, want it unknown", text, got, err)
+		}
+	}
+}
+
+func TestFileChanges(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens")
+	write(t, file, one)
+	tokens, err := New(Options{File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, "new "+two)
+	if _, known, err := tokens.Owner(one); known || err != nil {
+		t.Errorf("a token that was taken out: %v", err)
+	}
+	if owner, known, err := tokens.Owner(two); owner != "new" || !known || err != nil {
+		t.Errorf("a token that came: %q %v", owner, err)
+	}
+	write(t, file, "")
+	if _, known, err := tokens.Owner(two); known || err != nil {
+		t.Errorf("an empty file: %v", err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if _, known, err := tokens.Owner(two); known || err == nil {
+		t.Errorf("no file: %v, want to be told", err)
+	}
+}
+
+func TestBadTokens(t *testing.T) {
+	dir := t.TempDir()
+	for name, c := range map[string]struct {
+		o    Options
+		file string
+		want string
+	}{
+		"none":          {Options{}, "", "there is no token"},
+		"short":         {Options{Token: "secretsecret", Name: "SETTING"}, "", "SETTING: a token of fewer than 16"},
+		"a blank":       {Options{Token: "secret secret secret", Name: "SETTING"}, "", "without blanks"},
+		"empty file":    {Options{}, "# nothing\n", "there is no token in "},
+		"short in file": {Options{}, "\n# x\nann secretsecret\n", "tokens:3: a token of fewer than 16"},
+		"words":         {Options{}, "ann " + one + " secretsecretsecret\n", "tokens:1: more than a name and a token"},
+		"not ASCII":     {Options{}, "secret-sécret-secret\n", "tokens:1: a token must be of printable ASCII"},
+		"large":         {Options{}, strings.Repeat("secretsecretsecret\n", 5000), "larger than 65536 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.file != "" {
+				c.o.File = filepath.Join(dir, "tokens")
+				write(t, c.o.File, c.file)
+			}
+			_, err := New(c.o)
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secretsecret") || strings.Contains(err.Error(), "secret secret") {
+				t.Errorf("got %v, want %q and no token", err, c.want)
+			}
+			if c.file != "" {
+				if _, first := First(c.o.File); first == nil || first.Error() != err.Error() {
+					t.Errorf("who shows a token is told %v", first)
+				}
+			}
+		})
+	}
+	if _, err := New(Options{File: filepath.Join(dir, "gone")}); err == nil || !strings.Contains(err.Error(), "gone") {
+		t.Errorf("no file: %v", err)
+	}
+}
+
+func TestFirst(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens")
+	write(t, file, "# for the pipeline\nann "+one+"\n"+two+"\n")
+	if got, err := First(file); got != one || err != nil {
+		t.Errorf("%q %v", got, err)
+	}
+}

@@ -1,0 +1,188 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
+)
+
+// Counters looks at the counters of a descriptor and clears them. The errors are those of a Decider.
+type Counters interface {
+	Peek(ctx context.Context, now time.Time, domain string, d *limiter.Descriptor) (limiter.Counters, error)
+	Reset(ctx context.Context, now time.Time, domain string, d *limiter.Descriptor) (limiter.Counters, error)
+}
+
+// counters is the ratelimitd.admin.v1.CounterService.
+type counters struct {
+	adminv1.UnimplementedCounterServiceServer
+
+	counters  Counters
+	operators operators
+	limits    bounds
+	log       *slog.Logger
+}
+
+func newCounters(opts *Options) *counters {
+	return &counters{
+		counters: opts.Counters,
+		limits:   opts.bounds(),
+		log:      opts.Log,
+		operators: operators{
+			tokens: opts.Tokens, certificates: opts.DebugClientCerts, log: opts.Log, some: sampler{perSecond: 1},
+		},
+	}
+}
+
+// subject is what both methods are asked about.
+type subject interface {
+	GetDomain() string
+	GetEntries() []*adminv1.Entry
+	GetOverride() *adminv1.LimitOverride
+}
+
+// Peek implements adminv1.CounterServiceServer.
+func (c *counters) Peek(ctx context.Context, req *adminv1.PeekRequest) (*adminv1.PeekResponse, error) {
+	if _, err := c.operators.admit(ctx, "Peek"); err != nil {
+		return nil, err
+	}
+	d, err := c.read(req)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	found, err := c.counters.Peek(ctx, now, req.GetDomain(), d)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	x := &found.Explanation
+	return &adminv1.PeekResponse{
+		DomainKnown: x.Known, Rule: ruleOf(&found), Reason: reasonOf(&found), Counters: counterMessages(now, &found),
+	}, nil
+}
+
+// Reset implements adminv1.CounterServiceServer. Whatever comes of it, the log says who asked.
+func (c *counters) Reset(ctx context.Context, req *adminv1.ResetRequest) (*adminv1.ResetResponse, error) {
+	who, err := c.operators.admit(ctx, "Reset")
+	if err != nil {
+		return nil, err
+	}
+	d, err := c.read(req)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	found, err := c.counters.Reset(ctx, now, req.GetDomain(), d)
+	c.audit(ctx, &who, req.GetDomain(), d, &found, err)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	x := &found.Explanation
+	return &adminv1.ResetResponse{
+		DomainKnown: x.Known, Rule: ruleOf(&found), Reason: reasonOf(&found), Counters: counterMessages(now, &found),
+	}, nil
+}
+
+func (c *counters) audit(ctx context.Context, who *operator, domain string, d *limiter.Descriptor, found *limiter.Counters, err error) {
+	attrs := append(who.attrs(), slog.String("domain", shortened(domain)), slog.String("entries", entriesText(d.Entries)))
+	if found.Override {
+		attrs = append(attrs, slog.String("rule", "override of the request"))
+	} else if r := found.Explanation.Rule; r != nil {
+		attrs = append(attrs, slog.String("rule", r.Path))
+	}
+	result := "cleared"
+	switch {
+	case err != nil:
+		result = "failed: what was to be cleared may be cleared, or not"
+		attrs = append(attrs, slog.String("error", err.Error()))
+	case len(found.List) == 0:
+		result = "nothing to clear"
+	default:
+		var keys []string
+		var used []int64
+		for i := range found.List {
+			keys = append(keys, validText(found.List[i].Key))
+			used = append(used, found.List[i].Used)
+		}
+		attrs = append(attrs, slog.Any("keys", keys), slog.Any("used", used))
+	}
+	c.log.LogAttrs(ctx, slog.LevelWarn, "reset of counters", append(attrs, slog.String("result", result))...)
+}
+
+// read turns what was asked into a descriptor.
+func (c *counters) read(req subject) (*limiter.Descriptor, error) {
+	if c.counters == nil {
+		return nil, status.Error(codes.Unimplemented, "this server has no counters to show")
+	}
+	invalid := func(format string, args ...any) error { return status.Errorf(codes.InvalidArgument, format, args...) }
+	switch entries := req.GetEntries(); {
+	case len(req.GetDomain()) > c.limits.text:
+		return nil, invalid("domain: more than %d bytes", c.limits.text)
+	case len(entries) == 0:
+		return nil, invalid("entries must not be empty")
+	case len(entries) > c.limits.entries:
+		return nil, invalid("entries: more than %d", c.limits.entries)
+	}
+	d := &limiter.Descriptor{}
+	for _, e := range req.GetEntries() {
+		if max(len(e.GetKey()), len(e.GetValue())) > c.limits.text {
+			return nil, invalid("entries: a key or a value of more than %d bytes", c.limits.text)
+		}
+		d.Entries = append(d.Entries, descriptor.Entry{Key: e.GetKey(), Value: e.GetValue()})
+	}
+	if o := req.GetOverride(); o != nil {
+		unit := descriptor.ParseUnit(o.GetUnit())
+		if !unit.Valid() {
+			return nil, invalid("override.unit is %q, which is no unit of time: use one of %v", shortened(o.GetUnit()), descriptor.UnitNames)
+		}
+		d.HasOverride = true
+		d.Override = limiter.Override{Requests: o.GetRequestsPerUnit(), Unit: int32(unit), Multiplier: o.GetUnitMultiplier()}
+	}
+	return d, nil
+}
+
+func ruleOf(c *limiter.Counters) *adminv1.Rule {
+	if c.Override {
+		return nil
+	}
+	return ruleMessage(&c.Explanation)
+}
+
+func reasonOf(c *limiter.Counters) string {
+	if c.Override {
+		return ""
+	}
+	return validText(c.Explanation.Reason)
+}
+
+func counterMessages(now time.Time, c *limiter.Counters) []*adminv1.CounterState {
+	var all []*adminv1.CounterState
+	for i := range c.List {
+		k := &c.List[i]
+		limit := limitMessage(&k.Limit)
+		limit.CounterKey = []byte(k.Key)
+		m := &adminv1.CounterState{
+			Limit:              limit,
+			Words:              validText(k.Limit.Words()),
+			Capacity:           k.Limit.Capacity(),
+			Used:               uint64(max(k.Used, 0)),
+			Remaining:          k.Remaining,
+			ResetAfter:         durationpb.New(k.Reset),
+			ResetAt:            timestamppb.New(now.Add(k.Reset)),
+			FromOverLimitCache: k.Cached,
+		}
+		if k.Wait >= 0 {
+			m.Wait = durationpb.New(k.Wait)
+		}
+		all = append(all, m)
+	}
+	return all
+}
