@@ -30,6 +30,9 @@ var imports = map[string][]string{
 	"internal/limiter":          {"internal/descriptor", "internal/backend"},
 	"internal/server":           {"internal/descriptor", "internal/limiter", "proto/..."},
 	"internal/bearer":           {},
+	"internal/caller":           {"internal/descriptor", "internal/limiter", "internal/console", "internal/explain", "proto/..."},
+	"internal/console":          {},
+	"internal/explain":          {"internal/descriptor", "internal/config", "internal/backend/memory", "internal/limiter", "internal/console"},
 	"internal/logging":          {},
 	"internal/rulecheck":        {"internal/descriptor", "internal/config"},
 	"internal/ruleschema":       {"internal/config", "internal/descriptor", "internal/ruletest"},
@@ -47,9 +50,9 @@ var imports = map[string][]string{
 
 // rooms are the packages that alone know a thing: an import that begins with the path belongs in one of them.
 var rooms = map[string][]string{
-	"google.golang.org/grpc":                 {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "bench/..."},
-	"google.golang.org/protobuf":             {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "bench/..."},
-	"github.com/envoyproxy/go-control-plane": {"internal/server", "internal/config/xds", "cmd/ratelimitd", "bench/..."},
+	"google.golang.org/grpc":                 {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "bench/...", "internal/caller"},
+	"google.golang.org/protobuf":             {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "bench/...", "internal/caller"},
+	"github.com/envoyproxy/go-control-plane": {"internal/server", "internal/config/xds", "cmd/ratelimitd", "bench/...", "internal/caller"},
 	"net/http":                               {"internal/server", "cmd/ratelimitd"},
 	"gopkg.in/yaml.v3":                       {"internal/config", "internal/ruletest", "internal/rulecheck"},
 	"github.com/fsnotify/fsnotify":           {"internal/config", "internal/tlsfiles"},

@@ -23,6 +23,11 @@ type cli struct {
 	Test    testCommand `cmd:"" help:"Run unit tests for rules: exit code 0 if all pass, 1 if not, 2 if some cannot be run."`
 	Schema  schema      `cmd:"" help:"Print the JSON Schema of rule files or of test files, for editors."`
 	Version version     `cmd:"" help:"Print the version and exit."`
+
+	Explain explainCommand `cmd:"" help:"Tell what rules make of a request, and why: exit code 0 if a rule matches, 3 if none does."`
+	Call    call           `cmd:"" help:"Ask a server for a decision, or for many: exit code 0 if all pass, 4 if one is refused, 1 if there is no answer."`
+	Peek    peek           `cmd:"" help:"Look at counters of a server: exit code 0 if a rule matches, 3 if none does."`
+	Reset   reset          `cmd:"" help:"Clear counters of a server: exit code 0 if a rule matches, 3 if none does."`
 }
 
 func main() {
@@ -37,7 +42,7 @@ type streams struct {
 }
 
 // run executes one command line and returns its exit code: 0 for success, 1 for a failure, 2 for a command line or an
-// environment that makes no sense.
+// environment that makes no sense; subcommands may have more (ask.go).
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	code := -1
 	var c cli
@@ -64,7 +69,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	if err := k.Run(); err != nil {
-		fmt.Fprintf(stderr, "ratelimitd: %v\n", err)
+		if text := err.Error(); text != "" {
+			fmt.Fprintf(stderr, "ratelimitd: %s\n", text)
+		}
 		var coded kong.ExitCoder
 		if errors.As(err, &coded) {
 			return coded.ExitCode()

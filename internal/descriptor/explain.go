@@ -22,6 +22,10 @@ type ExplainedLevel struct {
 	Entry      Entry
 	Candidates []Candidate // the rules with the entry's key, in the order in which they are asked
 	Reason     string      // why none was taken; empty if one was
+
+	// Where none was taken: what the rules have here, for who looks for what was meant. The keys, each once, and the values
+	// that are named for the entry's key; of very many, some.
+	Keys, Values []string
 }
 
 // Candidate is a rule that has an entry's key.
@@ -55,6 +59,9 @@ func (k MatchKind) String() string {
 	}
 	return "match(" + strconv.Itoa(int(k)) + ")"
 }
+
+// maxNamed bounds how many keys or values a level names.
+const maxNamed = 1000
 
 // maxExplained bounds how many patterns or keys an explanation spells out: a level may have thousands.
 const maxExplained = 50
@@ -117,8 +124,12 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 	level := ExplainedLevel{Entry: e}
 	x := explainer{value: e.Value, taken: d.edges.child(n, e.Key, e.Value)}
 	exact, listed := 0, 0
+	var keys, values []string
 	var hit, rest *edge // of the key: the entry's value, and everything that no rule names
 	for _, s := range siblings {
+		if len(keys) < maxNamed && !slices.Contains(keys, s.key) {
+			keys = append(keys, s.key)
+		}
 		switch {
 		case s.key != e.Key:
 			continue
@@ -127,6 +138,9 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 			continue
 		case s.value == e.Value:
 			hit = s
+		}
+		if len(values) < maxNamed {
+			values = append(values, s.value)
 		}
 		if s.exact != noNode {
 			exact++
@@ -151,6 +165,9 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 		}
 	}
 	level.Candidates = x.candidates
+	if x.taken == noNode {
+		level.Keys, level.Values = keys, values
+	}
 	switch {
 	case x.taken != noNode:
 	case len(level.Candidates) > 0:
@@ -166,25 +183,40 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 // explainer gathers the candidates for one value, in the order in which they are asked.
 type explainer struct {
 	value      string
-	taken      node // where the value leads
-	done       bool // a candidate was taken
+	taken      node   // where the value leads
+	by         string // the candidate that was taken; empty: none yet
 	candidates []Candidate
 }
 
 // add adds a candidate that takes the value or not, with the reason for either.
 func (x *explainer) add(c Candidate, takes bool, because, becauseNot string) {
 	switch {
-	case x.done:
-		c.Reason = "not asked: an earlier rule was taken"
-		if c.Kind == MatchAny {
-			c.Reason = "not asked: a more specific rule was taken"
-		}
+	case x.by != "":
+		c.Reason = "not asked: " + x.by + " comes before"
 	case takes:
-		c.Matched, x.done, c.Reason = true, true, because
+		c.Matched, x.by, c.Reason = true, c.name(), because
 	default:
 		c.Reason = becauseNot
 	}
 	x.candidates = append(x.candidates, c)
+}
+
+// name is what others are told that come after this one.
+func (c *Candidate) name() string {
+	switch c.Kind {
+	case MatchExact:
+		return fmt.Sprintf("the exact value %q", c.Value)
+	case MatchValues:
+		return fmt.Sprintf("the list that has %q", c.Value)
+	case MatchCIDR:
+		return "the network " + c.Value
+	case MatchWildcard:
+		return fmt.Sprintf("the wildcard %q", c.Value)
+	case MatchRegex:
+		return fmt.Sprintf("the expression %q", c.Value)
+	default:
+		return "the key alone"
+	}
 }
 
 // named adds one candidate for all rules that name values: n values, the entry's among them or not.
@@ -234,7 +266,7 @@ func (x *explainer) networks(n *networks) {
 func (x *explainer) patterns(patterns []pattern) {
 	for i := range patterns {
 		p := &patterns[i]
-		takes := !x.done && p.match(x.value)
+		takes := x.by == "" && p.match(x.value)
 		if i >= maxExplained && !takes {
 			continue
 		}

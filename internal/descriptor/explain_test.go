@@ -3,6 +3,7 @@ package descriptor
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -42,7 +43,7 @@ func TestExplainSaysWhichRuleAndWhy(t *testing.T) {
 		last    string // the last level: kind:value:matched, ...
 		why     string // part of the reason of the last level's candidates
 	}{
-		{[]Entry{{"path", "/a"}}, "exact", "d|path=/a|f60", "", "exact:/a:true wildcard:/x*:false wildcard:/*:false any::false", "not asked"},
+		{[]Entry{{"path", "/a"}}, "exact", "d|path=/a|f60", "", "exact:/a:true wildcard:/x*:false wildcard:/*:false any::false", `not asked: the exact value "/a" comes before`},
 		{[]Entry{{"path", "/xy"}}, "x", "d|path=/xy|f60", "", "exact::false wildcard:/x*:true wildcard:/*:false any::false", `"/xy" is not among the 2 exact values`},
 		{[]Entry{{"path", "/y"}}, "slash", "d|path=/y|f60", "", "exact::false wildcard:/x*:false wildcard:/*:true any::false", "does not fit"},
 		{[]Entry{{"path", "q"}}, "any", "d|path=q|f60", "", "exact::false wildcard:/x*:false wildcard:/*:false any::true", "takes any value"},
@@ -53,7 +54,7 @@ func TestExplainSaysWhichRuleAndWhy(t *testing.T) {
 		{[]Entry{{"path", "/b"}, {"usr", "u"}}, "", "", `nothing matches entry 2, "usr"="u"`, "", ""},
 		{[]Entry{{"only", "two"}}, "", "", `nothing matches entry 1`, "exact::false", ""},
 		{[]Entry{{"empty", "x"}}, "", "", "has no rate_limit", "any::true", ""},
-		{[]Entry{{"ip", "10.1.2.4"}}, "four", "d|ip=10.1.2.4|f60", "", "exact:10.1.2.4:true values:10.1.2.4:false cidr:10.1.0.0/16:false cidr:10.0.0.0/8:false regex:10[.].*:false", "not asked"},
+		{[]Entry{{"ip", "10.1.2.4"}}, "four", "d|ip=10.1.2.4|f60", "", "exact:10.1.2.4:true values:10.1.2.4:false cidr:10.1.0.0/16:false cidr:10.0.0.0/8:false regex:10[.].*:false", `not asked: the exact value "10.1.2.4" comes before`},
 		{[]Entry{{"ip", "10.1.2.3"}}, "two of them", "d|ip=10.1.2.3|f60", "", "exact::false values:10.1.2.3:true cidr:10.1.0.0/16:false cidr:10.0.0.0/8:false regex:10[.].*:false", "the value is in the rule's list"},
 		{[]Entry{{"ip", "10.1.2.5"}}, "ten one", "d|ip=10.1.2.5|f60", "", "exact::false values::false cidr:10.1.0.0/16:true cidr:10.0.0.0/8:false regex:10[.].*:false", `"10.1.2.5" is not among the 2 values in lists`},
 		{[]Entry{{"ip", "::ffff:a02:1"}}, "ten", "d|ip=::ffff:a02:1|f60", "", "exact::false values::false cidr:10.0.0.0/8:true regex:10[.].*:false", "the smallest that holds it"},
@@ -89,6 +90,29 @@ func TestExplainSaysWhichRuleAndWhy(t *testing.T) {
 				t.Errorf("candidates because %q, want %q among it", why, tt.why)
 			}
 		})
+	}
+}
+
+// A level that takes nothing says what it would have taken, and one that does says nothing of it.
+func TestExplainNamesWhatThereIs(t *testing.T) {
+	d := explained(t)
+	for _, tt := range []struct {
+		entries      []Entry
+		keys, values string
+	}{
+		{[]Entry{{"pth", "/a"}}, "empty ip only path", ""},
+		{[]Entry{{"only", "on"}}, "empty ip only path", "one"},
+		{[]Entry{{"ip", "::1"}}, "empty ip only path", "10.1.2.3 10.1.2.4"},
+		{[]Entry{{"path", "/b"}, {"usr", "u"}}, "ip user", ""},
+		{[]Entry{{"only", "one"}}, "", ""},
+	} {
+		levels := d.Explain(tt.entries, KeyBuilder{}).Levels
+		last := levels[len(levels)-1]
+		slices.Sort(last.Keys)
+		slices.Sort(last.Values)
+		if keys, values := strings.Join(last.Keys, " "), strings.Join(last.Values, " "); keys != tt.keys || values != tt.values {
+			t.Errorf("%v: keys %q, values %q, want %q and %q", tt.entries, keys, values, tt.keys, tt.values)
+		}
 	}
 }
 

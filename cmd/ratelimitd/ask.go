@@ -1,0 +1,165 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/bearer"
+	"github.com/ratelimitd/ratelimitd/internal/caller"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/ruletest"
+)
+
+// Exit codes of the subcommands that ask, beside 0, 1 for a failure and 2 for a command line that makes no sense.
+const (
+	exitNothing   = 3 // no rule matches
+	exitOverLimit = 4 // the request is refused
+)
+
+// verdict is an exit code that needs no words: the output has them.
+type verdict int
+
+// Error implements error.
+func (verdict) Error() string { return "" }
+
+// ExitCode implements kong.ExitCoder.
+func (v verdict) ExitCode() int { return int(v) }
+
+// askOptions are the request that a subcommand is about.
+type askOptions struct {
+	Domain      string   `short:"d" required:"" help:"Domain of the rules."`
+	Descriptors []string `arg:"" name:"descriptor" help:"key=value,key2=value2; several make one request. A comma or a backslash in a value is written with a backslash before it."`
+	Limit       string   `placeholder:"N/UNIT" help:"A limit that the request brings along in place of the rule's: 10/minute, 10/30s."`
+}
+
+// descriptors reads the descriptors and the limit.
+func (o *askOptions) descriptors() (entries [][]descriptor.Entry, override *limiter.Override, err error) {
+	for i, d := range o.Descriptors {
+		e, err := ruletest.ParseEntries(d)
+		if err != nil {
+			return nil, nil, misuse(fmt.Errorf("descriptor %d: %w", i+1, err))
+		}
+		entries = append(entries, e)
+	}
+	if o.Limit != "" {
+		if override, err = parseOverride(o.Limit); err != nil {
+			return nil, nil, misuse(fmt.Errorf("--limit %s: %w", o.Limit, err))
+		}
+	}
+	return entries, override, nil
+}
+
+var shortUnits = map[string]descriptor.Unit{
+	"s": descriptor.Second, "m": descriptor.Minute, "h": descriptor.Hour, "d": descriptor.Day, "w": descriptor.Week,
+}
+
+// parseOverride reads a limit such as 10/minute, 10/30s or 10/2weeks.
+func parseOverride(s string) (*limiter.Override, error) {
+	number, window, _ := strings.Cut(s, "/")
+	n, err := strconv.ParseUint(number, 10, 32)
+	if err != nil {
+		return nil, errors.New("write how many per window, like 10/minute or 10/30s")
+	}
+	name := strings.TrimLeft(window, "0123456789")
+	multiplier := uint64(1)
+	if digits := window[:len(window)-len(name)]; digits != "" {
+		if multiplier, err = strconv.ParseUint(digits, 10, 32); err != nil || multiplier == 0 {
+			return nil, fmt.Errorf("a window of %s units: write a whole number from 1", digits)
+		}
+	}
+	name = strings.TrimSpace(name)
+	unit, ok := shortUnits[name]
+	if !ok {
+		if unit = descriptor.ParseUnit(name); !unit.Valid() {
+			unit = descriptor.ParseUnit(strings.TrimSuffix(name, "s"))
+		}
+	}
+	if !unit.Valid() {
+		return nil, fmt.Errorf("%q is no unit of time: use s, m, h, d, w or %s", name, strings.Join(descriptor.UnitNames, ", "))
+	}
+	return &limiter.Override{Requests: uint32(n), Unit: int32(unit), Multiplier: uint32(multiplier)}, nil
+}
+
+// connectOptions say how a server is reached.
+type connectOptions struct {
+	TLS        bool          `help:"The connection is encrypted. So it is if one of the next is given."`
+	CA         string        `placeholder:"FILE" help:"Authorities that the server's certificate must come from. Unset: the system's."`
+	Cert       string        `placeholder:"FILE" help:"Certificate to show."`
+	Key        string        `placeholder:"FILE" help:"Its key."`
+	ServerName string        `placeholder:"NAME" help:"Name that the server's certificate must be for. Unset: the server's."`
+	Timeout    time.Duration `default:"5s" help:"Longest time to wait for an answer."`
+}
+
+func (o *connectOptions) dial(server, token string) (*caller.Client, error) {
+	if o.Timeout <= 0 {
+		return nil, misuse(fmt.Errorf("--timeout %s: give a time to wait", o.Timeout))
+	}
+	return caller.Dial(caller.Options{
+		Server: server, TLS: o.TLS, CA: o.CA, Cert: o.Cert, Key: o.Key, ServerName: o.ServerName, Token: token, Timeout: o.Timeout,
+	})
+}
+
+// tokenOptions say which token is shown.
+type tokenOptions struct {
+	Token     string `env:"RATELIMITD_ADMIN_TOKEN" help:"Token to show. The command line can be seen by others: set the variable, or give the file."`
+	TokenFile string `env:"RATELIMITD_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"File with the token to show: the first in it."`
+}
+
+// admin connects to the counters of a server.
+func (o *tokenOptions) admin(connect *connectOptions, server string, warn io.Writer) (*caller.Client, error) {
+	token := o.Token
+	if token == "" && o.TokenFile != "" {
+		var err error
+		if token, err = bearer.First(o.TokenFile); err != nil {
+			return nil, err
+		}
+	}
+	encrypted := caller.Options{TLS: connect.TLS, CA: connect.CA, Cert: connect.Cert, ServerName: connect.ServerName}
+	if host, _, err := net.SplitHostPort(server); err == nil && token != "" && !encrypted.Encrypted() && !isLoopback(host) {
+		fmt.Fprintf(warn, "ratelimitd: warning: the token goes to %s in plain text; --tls encrypts it\n", server)
+	}
+	return connect.dial(server, token)
+}
+
+// outputOptions say how an answer is written.
+type outputOptions struct {
+	Output string `short:"o" enum:"text,json" default:"text" help:"text or json."`
+	JSON   bool   `help:"Short for --output json."`
+	Color  string `enum:"auto,always,never" default:"auto" help:"auto: on a terminal, unless NO_COLOR is set."`
+}
+
+func (o *outputOptions) json() bool { return o.JSON || o.Output == "json" }
+
+func (o *outputOptions) color(out io.Writer) bool {
+	return o.Color == "always" || o.Color == "auto" && os.Getenv("NO_COLOR") == "" && isTerminal(out)
+}
+
+// parseRate reads requests per unit of time, such as 100, 100/s or 6000/m, and returns them per second.
+func parseRate(s string) (float64, error) {
+	number, unit, found := strings.Cut(s, "/")
+	n, err := strconv.ParseFloat(number, 64)
+	per := time.Second
+	if u, ok := shortUnits[unit]; ok {
+		per = u.Length()
+	} else if u := descriptor.ParseUnit(unit); u.Valid() {
+		per = u.Length()
+	} else if found {
+		err = errors.New("no unit")
+	}
+	if err != nil || math.IsNaN(n) {
+		return 0, errors.New("write requests per unit of time, like 100/s or 6000/m")
+	}
+	rate := n / per.Seconds()
+	if rate <= 0 || rate > caller.MaxRate {
+		return 0, fmt.Errorf("more than 0 and at most %.0f a second can be sent", caller.MaxRate)
+	}
+	return rate, nil
+}

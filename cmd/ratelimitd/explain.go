@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/caller"
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/explain"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// explainCommand is the subcommand that tells what rules make of a request.
+type explainCommand struct {
+	Ask    askOptions `embed:""`
+	At     time.Time  `placeholder:"TIME" help:"As if it were this time, such as 2026-03-10T12:00:00Z. Default: now."`
+	Server string     `short:"s" placeholder:"ADDRESS" help:"Also tell the counters' state at this server's debug port, such as localhost:6070."`
+
+	Output  outputOptions  `embed:"" group:"Output"`
+	Token   tokenOptions   `embed:"" group:"Connection"`
+	Connect connectOptions `embed:"" group:"Connection"`
+
+	Rules     ruleOptions   `embed:"" group:"Rules, as the server has them"`
+	KeyPrefix string        `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" group:"Answers, as the server gives them" help:"Put before every counter's key."`
+	Answers   answerOptions `embed:"" group:"Answers, as the server gives them"`
+}
+
+// Run explains: nil if a rule matches, exit code 3 if none matches any of the descriptors.
+func (o *explainCommand) Run(ctx context.Context, s streams) error {
+	entries, override, err := o.Ask.descriptors()
+	if err != nil {
+		return err
+	}
+	tree, err := o.Rules.load(s.err)
+	if err != nil {
+		return err
+	}
+	options := explain.Options{Tree: tree, Settings: o.Answers.settings(), KeyPrefix: o.KeyPrefix, Domain: o.Ask.Domain, Now: o.At}
+	if o.At.IsZero() {
+		options.Now = time.Now()
+	}
+	for _, e := range entries {
+		d := limiter.Descriptor{Entries: e}
+		if override != nil {
+			d.Override, d.HasOverride = *override, true
+		}
+		options.Descriptors = append(options.Descriptors, d)
+	}
+	report, err := explain.Run(ctx, options)
+	if err != nil {
+		if errors.Is(err, limiter.ErrInvalid) {
+			return misuse(err)
+		}
+		return fmt.Errorf("explain: %w", err)
+	}
+	var failed error
+	if o.Server != "" && report.Matched() > 0 {
+		failed = o.states(ctx, s, report, entries, override)
+	}
+	if o.Output.json() {
+		err = explain.WriteJSON(s.out, report)
+	} else {
+		err = explain.WriteText(s.out, report, o.Output.color(s.out))
+	}
+	switch {
+	case err != nil || failed != nil:
+		return errors.Join(err, failed)
+	case report.Matched() == 0:
+		return verdict(exitNothing)
+	}
+	return nil
+}
+
+// states asks the server for the states of the counters.
+func (o *explainCommand) states(ctx context.Context, s streams, r *explain.Report, entries [][]descriptor.Entry, override *limiter.Override) error {
+	client, err := o.Token.admin(&o.Connect, o.Server, s.err)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	for i := range r.Descriptors {
+		d := &r.Descriptors[i]
+		if len(d.Limits) == 0 {
+			continue
+		}
+		there, err := client.Peek(ctx, r.Domain, entries[i], override)
+		if err != nil {
+			return err
+		}
+		d.StateOf = o.Server
+		found := 0
+		for j := range d.Limits {
+			for k := range there.Counters {
+				if c := &there.Counters[k]; c.Key == d.Limits[j].Key {
+					d.Limits[j].State = &c.State
+					found++
+				}
+			}
+		}
+		if found < len(d.Limits) || found < len(there.Counters) {
+			d.StateRule = elsewhere(there)
+		}
+	}
+	return nil
+}
+
+// elsewhere says what a server makes of a descriptor that it counts otherwise.
+func elsewhere(c *caller.Counters) string {
+	text := "no rule"
+	if c.Rule != nil {
+		text = fmt.Sprintf("%s (%s:%d:%d)", c.Rule.Path, c.Rule.File, c.Rule.Line, c.Rule.Column)
+	}
+	for i := range c.Counters {
+		text += fmt.Sprintf(", %s, %s", c.Counters[i].Words, c.Counters[i].Key)
+	}
+	return text
+}
+
+// load reads the rules as the server would at its start, and tells of files that are left out.
+func (o *ruleOptions) load(warn io.Writer) (*descriptor.Tree, error) {
+	dir := o.dir()
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		data, err := os.ReadFile(dir)
+		if err != nil {
+			return nil, fmt.Errorf("read rules: %w", err)
+		}
+		tree, errs := config.Compile([]config.File{{Name: dir, Data: data}}, o.Merge)
+		if len(errs) > 0 {
+			for _, e := range errs {
+				fmt.Fprintln(warn, e)
+			}
+			return nil, fmt.Errorf("%s cannot be used", dir)
+		}
+		return tree, nil
+	}
+	r, err := config.NewFolder(config.Options{Dir: dir, MergeDomains: o.Merge, Logger: slog.New(slog.DiscardHandler)}).Load()
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range r.Files {
+		for _, e := range f.Errors {
+			fmt.Fprintln(warn, e)
+		}
+	}
+	if r.InUse == 0 {
+		return nil, fmt.Errorf("no rule file in %s can be used", dir)
+	}
+	return r.Tree, nil
+}

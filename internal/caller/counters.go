@@ -1,0 +1,117 @@
+package caller
+
+import (
+	"context"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/explain"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
+)
+
+// Counters are what a server counts one descriptor in.
+type Counters struct {
+	Server  string  `json:"server"`
+	Domain  string  `json:"domain"`
+	Entries []Entry `json:"entries"`
+
+	Matched  bool      `json:"matched"`            // a rule matches, or an override stands in for it
+	Reason   string    `json:"reason,omitempty"`   // why no rule matches
+	Rule     *Rule     `json:"rule,omitempty"`     // absent with an override
+	Override bool      `json:"override,omitempty"` // the limit is the request's
+	Cleared  bool      `json:"cleared,omitempty"`  // the counters were cleared; the states are those of just before
+	Counters []Counter `json:"counters"`
+}
+
+// Rule is the rule that the server has.
+type Rule struct {
+	Path      string `json:"path"`
+	Name      string `json:"name,omitempty"`
+	File      string `json:"file,omitempty"`
+	Line      uint32 `json:"line,omitempty"`
+	Column    uint32 `json:"column,omitempty"`
+	Unlimited bool   `json:"unlimited,omitempty"`
+	Shadow    bool   `json:"shadow_mode,omitempty"`
+}
+
+// Counter is one limit and its state.
+type Counter struct {
+	Name  string        `json:"name,omitempty"`
+	Words string        `json:"words"`
+	Key   string        `json:"key"`
+	State explain.State `json:"state"`
+}
+
+// Peek looks at the counters of a descriptor.
+func (c *Client) Peek(ctx context.Context, domain string, entries []descriptor.Entry, o *limiter.Override) (*Counters, error) {
+	ctx, cancel := c.within(ctx)
+	defer cancel()
+	got, err := adminv1.NewCounterServiceClient(c.conn).Peek(ctx, &adminv1.PeekRequest{Domain: domain, Entries: messages(entries), Override: override(o)})
+	if err != nil {
+		return nil, c.failure(err)
+	}
+	return c.counters(domain, entries, got, o != nil), nil
+}
+
+// Reset clears the counters of a descriptor. The states are those of just before.
+func (c *Client) Reset(ctx context.Context, domain string, entries []descriptor.Entry, o *limiter.Override) (*Counters, error) {
+	ctx, cancel := c.within(ctx)
+	defer cancel()
+	got, err := adminv1.NewCounterServiceClient(c.conn).Reset(ctx, &adminv1.ResetRequest{Domain: domain, Entries: messages(entries), Override: override(o)})
+	if err != nil {
+		return nil, c.failure(err)
+	}
+	counters := c.counters(domain, entries, got, o != nil)
+	counters.Cleared = len(counters.Counters) > 0
+	return counters, nil
+}
+
+func messages(entries []descriptor.Entry) []*adminv1.Entry {
+	var all []*adminv1.Entry
+	for _, e := range entries {
+		all = append(all, &adminv1.Entry{Key: e.Key, Value: e.Value})
+	}
+	return all
+}
+
+func override(o *limiter.Override) *adminv1.LimitOverride {
+	if o == nil {
+		return nil
+	}
+	return &adminv1.LimitOverride{RequestsPerUnit: o.Requests, Unit: unitName(o.Unit), UnitMultiplier: o.Multiplier}
+}
+
+// told is what both calls answer.
+type told interface {
+	GetRule() *adminv1.Rule
+	GetReason() string
+	GetCounters() []*adminv1.CounterState
+}
+
+func (c *Client) counters(domain string, entries []descriptor.Entry, t told, overridden bool) *Counters {
+	out := &Counters{Server: c.o.Server, Domain: domain, Entries: entriesOf(entries), Reason: t.GetReason(), Counters: []Counter{}}
+	if r := t.GetRule(); r != nil {
+		out.Rule = &Rule{
+			Path: r.GetPath(), Name: r.GetName(), Unlimited: r.GetUnlimited(), Shadow: r.GetShadowMode(),
+			File: r.GetPosition().GetFile(), Line: r.GetPosition().GetLine(), Column: r.GetPosition().GetColumn(),
+		}
+	}
+	for _, k := range t.GetCounters() {
+		out.Counters = append(out.Counters, Counter{
+			Name: k.GetLimit().GetName(), Words: k.GetWords(), Key: string(k.GetLimit().GetCounterKey()), State: stateOf(k),
+		})
+	}
+	out.Override = overridden && len(out.Counters) > 0
+	out.Matched = out.Rule != nil || out.Override
+	return out
+}
+
+func stateOf(k *adminv1.CounterState) explain.State {
+	return explain.State{
+		Used: k.GetUsed(), Capacity: k.GetCapacity(), Remaining: k.GetRemaining(),
+		WaitSeconds: k.GetWait().AsDuration().Seconds(), Never: k.GetWait() == nil,
+		Reset: k.GetResetAfter().AsDuration().Seconds(), ResetAt: k.GetResetAt().AsTime().Round(time.Millisecond),
+		Cached: k.GetFromOverLimitCache(),
+	}
+}

@@ -1,0 +1,128 @@
+package caller
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// Options say which server is asked, and how.
+type Options struct {
+	Server string // host:port, or unix:PATH; required
+
+	TLS        bool   // the connection is encrypted; so it is too if one of the next is given
+	CA         string // file of the authorities to trust; empty: the system's
+	Cert, Key  string // files of the certificate to show; empty: none
+	ServerName string // the name that the server's certificate must be for; empty: the one of Server
+
+	Token   string        // the bearer token to show; empty: none
+	Timeout time.Duration // of one call; default 5 s
+}
+
+// Encrypted says whether the connection will be.
+func (o *Options) Encrypted() bool { return o.TLS || o.CA != "" || o.Cert != "" || o.ServerName != "" }
+
+// Client is a connection to a server.
+type Client struct {
+	o    Options
+	conn *grpc.ClientConn
+}
+
+// Dial gets a connection ready. Nothing is sent before the first call.
+func Dial(o Options) (*Client, error) {
+	if o.Timeout <= 0 {
+		o.Timeout = 5 * time.Second
+	}
+	secure := insecure.NewCredentials()
+	if o.Encrypted() {
+		config, err := o.config()
+		if err != nil {
+			return nil, err
+		}
+		secure = credentials.NewTLS(config)
+	}
+	conn, err := grpc.NewClient(o.Server, grpc.WithTransportCredentials(secure), grpc.WithUserAgent("ratelimitd"), grpc.WithDisableRetry())
+	if err != nil {
+		return nil, fmt.Errorf("server %s: %w", o.Server, err)
+	}
+	return &Client{o: o, conn: conn}, nil
+}
+
+func (o *Options) config() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: o.ServerName}
+	if o.CA != "" {
+		pem, err := os.ReadFile(o.CA)
+		if err != nil {
+			return nil, fmt.Errorf("read authorities: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("authorities %s: no certificate in it", o.CA)
+		}
+	}
+	if (o.Cert == "") != (o.Key == "") {
+		return nil, fmt.Errorf("a certificate and its key come together: certificate %q, key %q", o.Cert, o.Key)
+	}
+	if o.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(o.Cert, o.Key)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %s and key %s: %w", o.Cert, o.Key, err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+// Close ends the connection.
+func (c *Client) Close() { _ = c.conn.Close() }
+
+// within bounds a call, and shows the token.
+func (c *Client) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	if c.o.Token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+c.o.Token)
+	}
+	return context.WithTimeout(ctx, c.o.Timeout)
+}
+
+// failure is an error of a call, for people: who was asked, and what to look at.
+func (c *Client) failure(err error) error {
+	s := status.Convert(err)
+	hint := ""
+	switch s.Code() {
+	case codes.Unavailable:
+		hint = "; does a server listen there, with TLS or without as asked?"
+		if c.o.Encrypted() {
+			hint = "; does a server listen there with TLS, and do both sides trust each other's certificates?"
+		}
+	case codes.Unimplemented:
+		hint = "; is that the right port? Decisions are made on the gRPC port, counters are looked at on the debug port"
+	case codes.DeadlineExceeded:
+		hint = fmt.Sprintf("; no answer within %s", c.o.Timeout)
+	}
+	return fmt.Errorf("server %s: %s: %s%s", c.o.Server, codeName(s.Code()), s.Message(), hint)
+}
+
+// codeName is a code as the documentation of gRPC writes it.
+func codeName(c codes.Code) string {
+	if text, ok := codeNames[c]; ok {
+		return text
+	}
+	return c.String()
+}
+
+var codeNames = map[codes.Code]string{
+	codes.Canceled: "CANCELLED", codes.Unknown: "UNKNOWN", codes.InvalidArgument: "INVALID_ARGUMENT",
+	codes.DeadlineExceeded: "DEADLINE_EXCEEDED", codes.NotFound: "NOT_FOUND", codes.PermissionDenied: "PERMISSION_DENIED",
+	codes.ResourceExhausted: "RESOURCE_EXHAUSTED", codes.Unimplemented: "UNIMPLEMENTED", codes.Internal: "INTERNAL",
+	codes.Unavailable: "UNAVAILABLE", codes.Unauthenticated: "UNAUTHENTICATED",
+}

@@ -1,0 +1,63 @@
+package console
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+)
+
+// Color is a colour of a terminal.
+type Color string
+
+// The colours.
+const (
+	Plain  Color = ""
+	Bold   Color = "1"
+	Dim    Color = "2"
+	Red    Color = "31"
+	Green  Color = "32"
+	Yellow Color = "33"
+)
+
+// Writer collects text until Flush.
+type Writer struct {
+	*bufio.Writer
+	Color bool // with the colours of a terminal
+}
+
+// NewWriter returns a Writer to a stream.
+func NewWriter(to io.Writer, color bool) *Writer { return &Writer{bufio.NewWriter(to), color} }
+
+// Paint is a text in a colour, if there are any.
+func (w *Writer) Paint(c Color, s string) string {
+	if !w.Color || c == Plain || s == "" {
+		return s
+	}
+	return "\x1b[" + string(c) + "m" + s + "\x1b[0m"
+}
+
+// Line writes a line, without blanks at its end.
+func (w *Writer) Line(format string, args ...any) {
+	fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf(format, args...), " "))
+}
+
+// Clean takes out what a terminal would obey instead of show, one character for each. What comes from a rule file, a
+// caller or a server goes through it.
+func Clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '\ufffd'
+	}, s)
+}
+
+// Count is a number of things: "1 request", "2 requests".
+func Count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,109 @@
+package explain
+
+// Report is what becomes of one request.
+type Report struct {
+	Domain     string `json:"domain"`
+	Known      bool   `json:"domain_known"` // rules are loaded for it
+	DidYouMean string `json:"did_you_mean,omitempty"`
+	Admission  Choice `json:"admission"`
+
+	Descriptors []Descriptor `json:"descriptors"`
+
+	HeadersAsked bool `json:"headers_asked"` // the domain or the server asks for headers
+
+	// Headers that a client would get when it asks for the first time, and when it is refused for the first time.
+	Passing []Header `json:"headers_passing"`
+	Refused []Header `json:"headers_refused"`
+	Passes  bool     `json:"passes"`  // the first request passes
+	Refuses bool     `json:"refuses"` // enough such requests are refused
+}
+
+// Choice is what was chosen, and who chose it: "rule", "domain" or "server".
+type Choice struct {
+	Value string `json:"value"`
+	By    string `json:"by"`
+}
+
+// Entry is one key/value pair.
+type Entry struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// Header is one header of an answer.
+type Header struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// Descriptor is what becomes of one descriptor.
+type Descriptor struct {
+	Entries    []Entry `json:"entries"`
+	Matched    bool    `json:"matched"` // a rule matches, or an override stands in for it
+	Reason     string  `json:"reason,omitempty"`
+	DidYouMean string  `json:"did_you_mean,omitempty"`
+	Levels     []Level `json:"levels"`
+	Rule       *Rule   `json:"rule,omitempty"`
+	Override   bool    `json:"override,omitempty"` // the limit is the request's
+	Replaced   bool    `json:"replaced,omitempty"` // another descriptor's rule takes this one's limits out
+	Limits     []Limit `json:"limits"`
+
+	// StateOf says where the states of the limits come from; empty if they are not known.
+	StateOf string `json:"state_of,omitempty"`
+	// StateRule is the rule that the server counts under, where it is another one than here.
+	StateRule string `json:"state_rule,omitempty"`
+}
+
+// Level is one step of the way down the tree.
+type Level struct {
+	Entry
+	Candidates []Candidate `json:"candidates"`
+	Reason     string      `json:"reason,omitempty"` // why none was taken
+}
+
+// Candidate is a rule with the entry's key, or all that match in one way.
+type Candidate struct {
+	Kind   string `json:"kind"`
+	Value  string `json:"value,omitempty"`
+	Taken  bool   `json:"taken"`
+	Reason string `json:"reason"`
+}
+
+// Rule is the rule that matches.
+type Rule struct {
+	Path      string   `json:"path"`
+	Name      string   `json:"name,omitempty"`
+	File      string   `json:"file,omitempty"`
+	Line      int      `json:"line,omitempty"`
+	Column    int      `json:"column,omitempty"`
+	Unlimited bool     `json:"unlimited,omitempty"`
+	Shadow    Choice   `json:"shadow_mode"` // "true" or "false"
+	Quota     Choice   `json:"quota_mode"`
+	OnError   Choice   `json:"on_error"`
+	Replaces  []string `json:"replaces,omitempty"`
+}
+
+// Limit is one limit of a rule, and its counter.
+type Limit struct {
+	Name          string  `json:"name,omitempty"`
+	Words         string  `json:"words"`
+	Requests      uint32  `json:"requests_per_unit"`
+	Unit          string  `json:"unit"`
+	Multiplier    uint32  `json:"unit_multiplier"`
+	WindowSeconds float64 `json:"window_seconds"`
+	Algorithm     string  `json:"algorithm"`
+	Capacity      uint32  `json:"capacity"`
+	Key           string  `json:"key"`
+	State         *State  `json:"state,omitempty"`
+}
+
+// Matched is how many descriptors a rule or an override limits, or lets pass unlimited.
+func (r *Report) Matched() int {
+	n := 0
+	for i := range r.Descriptors {
+		if r.Descriptors[i].Matched {
+			n++
+		}
+	}
+	return n
+}

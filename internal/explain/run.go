@@ -1,0 +1,202 @@
+package explain
+
+import (
+	"context"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// Options say what is explained.
+type Options struct {
+	Tree      *descriptor.Tree // the rules; required
+	Settings  limiter.Settings
+	KeyPrefix string // before every counter's key
+
+	Domain      string
+	Descriptors []limiter.Descriptor // their hits do not matter
+	Now         time.Time            // when the request would come
+}
+
+// Run explains one request. The error is a request that no server would answer, such as one without a descriptor.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	l := limiter.New(limiter.Options{Backend: memory.New(memory.Options{}), KeyPrefix: o.KeyPrefix})
+	l.Swap(o.Tree, o.Settings)
+	x := explainer{o: &o, limiter: l, domain: o.Tree.Domain(o.Domain)}
+	return x.run(ctx)
+}
+
+type explainer struct {
+	o       *Options
+	limiter *limiter.Limiter
+	domain  *descriptor.Domain // nil: no rules are loaded for it
+}
+
+func (x *explainer) run(ctx context.Context) (*Report, error) {
+	r := &Report{Domain: x.o.Domain, Known: x.domain != nil, Passing: []Header{}, Refused: []Header{}}
+	if !r.Known {
+		r.DidYouMean = closestDomain(x.o.Tree, x.o.Domain)
+	}
+	r.Admission = x.admission()
+	first, err := x.decide(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	for i := range x.o.Descriptors {
+		d, err := x.descriptor(ctx, &x.o.Descriptors[i])
+		if err != nil {
+			return nil, err
+		}
+		d.Replaced = d.Rule != nil && len(d.Limits) > 0 && !first.Statuses[i].Limited
+		r.Descriptors = append(r.Descriptors, d)
+	}
+	r.HeadersAsked = x.headersAsked()
+	if r.Passes = first.Code == limiter.OK; r.Passes { // else a limit is 0
+		r.Passing = headers(first)
+		if first, err = x.exhaust(ctx, first); err != nil {
+			return nil, err
+		}
+	}
+	if r.Refuses = first.Code == limiter.OverLimit; r.Refuses {
+		r.Refused = headers(first)
+	}
+	return r, nil
+}
+
+// decide decides the request, with so many hits for each descriptor, or one if hits is nil.
+func (x *explainer) decide(ctx context.Context, hits []uint64) (*limiter.Decision, error) {
+	req := &limiter.Request{Domain: x.o.Domain}
+	for i, d := range x.o.Descriptors {
+		d.Hits, d.HasHits, d.Refund = 1, true, false
+		if hits != nil {
+			d.Hits = hits[i]
+		}
+		req.Descriptors = append(req.Descriptors, d)
+	}
+	answer := &limiter.Decision{}
+	err := x.limiter.Decide(ctx, x.o.Now, req, answer)
+	return answer, err
+}
+
+// exhaust uses up what the last answer says is left, and asks once more.
+func (x *explainer) exhaust(ctx context.Context, last *limiter.Decision) (*limiter.Decision, error) {
+	hits := make([]uint64, len(last.Statuses))
+	for i := range hits {
+		hits[i] = uint64(last.Statuses[i].Remaining)
+	}
+	if _, err := x.decide(ctx, hits); err != nil {
+		return nil, err
+	}
+	return x.decide(ctx, nil)
+}
+
+func (x *explainer) headersAsked() bool {
+	if x.domain != nil && x.domain.Headers != nil {
+		return *x.domain.Headers != 0
+	}
+	return x.o.Settings.Headers != 0
+}
+
+func headers(d *limiter.Decision) []Header {
+	all := []Header{}
+	for _, h := range d.Headers {
+		all = append(all, Header{h.Key, h.Value})
+	}
+	return all
+}
+
+func (x *explainer) descriptor(ctx context.Context, asked *limiter.Descriptor) (Descriptor, error) {
+	found, err := x.limiter.Peek(ctx, x.o.Now, x.o.Domain, asked)
+	if err != nil {
+		return Descriptor{}, err
+	}
+	e := &found.Explanation
+	d := Descriptor{Entries: []Entry{}, Levels: []Level{}, Limits: []Limit{}, Override: found.Override}
+	for _, entry := range asked.Entries {
+		d.Entries = append(d.Entries, Entry{entry.Key, entry.Value})
+	}
+	for i := range e.Levels {
+		d.Levels = append(d.Levels, level(&e.Levels[i]))
+	}
+	d.Matched = e.Rule != nil || found.Override
+	if !d.Matched {
+		d.Reason = e.Reason
+		d.DidYouMean = x.guess(asked.Entries, e)
+	}
+	if e.Rule != nil && !found.Override {
+		d.Rule = x.rule(e.Rule)
+	}
+	for i := range found.List {
+		d.Limits = append(d.Limits, limit(&found.List[i]))
+	}
+	return d, nil
+}
+
+func level(l *descriptor.ExplainedLevel) Level {
+	out := Level{Entry: Entry{l.Entry.Key, l.Entry.Value}, Candidates: []Candidate{}, Reason: l.Reason}
+	for _, c := range l.Candidates {
+		out.Candidates = append(out.Candidates, Candidate{c.Kind.String(), c.Value, c.Matched, c.Reason})
+	}
+	return out
+}
+
+func limit(c *limiter.Counter) Limit {
+	l := &c.Limit
+	return Limit{
+		Name:          l.Name,
+		Words:         l.Words(),
+		Requests:      l.Requests,
+		Unit:          l.Window.Unit.String(),
+		Multiplier:    max(l.Window.Multiplier, 1),
+		WindowSeconds: l.Window.Length().Seconds(),
+		Algorithm:     l.Algorithm.String(),
+		Capacity:      l.Capacity(),
+		Key:           c.Key,
+	}
+}
+
+func (x *explainer) rule(r *descriptor.Rule) *Rule {
+	flag := func(rule, server bool) Choice {
+		switch {
+		case rule:
+			return Choice{"true", "rule"}
+		case server:
+			return Choice{"true", "server"}
+		default:
+			return Choice{"false", "rule"}
+		}
+	}
+	return &Rule{
+		Path: r.Path, Name: r.Name, File: r.Position.File, Line: r.Position.Line, Column: r.Position.Col,
+		Unlimited: r.Unlimited, Replaces: r.Replaces,
+		Shadow:  flag(r.Shadow, x.o.Settings.Shadow),
+		Quota:   flag(r.Quota, x.o.Settings.Quota),
+		OnError: x.onError(r),
+	}
+}
+
+func (x *explainer) onError(r *descriptor.Rule) Choice {
+	switch {
+	case r.OnError != descriptor.OnErrorDefault:
+		return Choice{descriptor.OnErrorNames[r.OnError], "rule"}
+	case x.domain.OnError != descriptor.OnErrorDefault:
+		return Choice{descriptor.OnErrorNames[x.domain.OnError], "domain"}
+	case x.o.Settings.OnError != descriptor.OnErrorDefault:
+		return Choice{descriptor.OnErrorNames[x.o.Settings.OnError], "server"}
+	default:
+		return Choice{descriptor.OnErrorNames[descriptor.OnErrorError], "server"}
+	}
+}
+
+func (x *explainer) admission() Choice {
+	switch {
+	case x.domain != nil && x.domain.Admission != descriptor.AdmissionDefault:
+		return Choice{descriptor.AdmissionNames[x.domain.Admission], "domain"}
+	case x.o.Settings.Admission != descriptor.AdmissionDefault:
+		return Choice{descriptor.AdmissionNames[x.o.Settings.Admission], "server"}
+	default:
+		return Choice{descriptor.AdmissionNames[descriptor.Independent], "server"}
+	}
+}

@@ -1,0 +1,42 @@
+package explain
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/console"
+)
+
+// State is a counter as a request would find it now.
+type State struct {
+	Used      uint64 `json:"used"`
+	Capacity  uint32 `json:"capacity"` // the most that can be used at one instant
+	Remaining uint32 `json:"remaining"`
+
+	WaitSeconds float64   `json:"wait_seconds"` // until one more hit would pass
+	Never       bool      `json:"never"`        // none ever will
+	Reset       float64   `json:"reset_seconds"`
+	ResetAt     time.Time `json:"reset_at"` // when nothing is in use any more, or the window ends
+
+	Cached bool `json:"from_over_limit_cache"` // the server remembers a refusal and did not ask where the counter lives
+}
+
+// String is the state in words.
+func (s *State) String() string {
+	text := fmt.Sprintf("%d of %d used, %d left", s.Used, s.Capacity, s.Remaining)
+	switch {
+	case s.Never:
+		text += ", nothing ever passes"
+	case s.WaitSeconds > 0:
+		text += ", the next one passes in " + console.Span(seconds(s.WaitSeconds))
+	}
+	if s.Reset > 0 {
+		text += ", reset in " + console.Span(seconds(s.Reset))
+	}
+	if s.Cached {
+		text += " (remembered by the server's over-limit cache)"
+	}
+	return text
+}
+
+func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }

@@ -1,0 +1,197 @@
+package explain
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/ratelimitd/ratelimitd/internal/console"
+)
+
+// text writes a report.
+type text struct{ *console.Writer }
+
+// WriteText writes a report for people.
+func WriteText(to io.Writer, r *Report, color bool) error {
+	w := text{console.NewWriter(to, color)}
+	for i := range r.Descriptors {
+		if i > 0 {
+			w.Line("")
+		}
+		w.descriptor(r, &r.Descriptors[i])
+	}
+	if r.Matched() > 0 {
+		w.Line("")
+		w.headers(r)
+	}
+	return w.Flush()
+}
+
+// row writes what something is, in a column of its own.
+func (w text) row(what, format string, args ...any) {
+	w.Line("%-9s%s", what, fmt.Sprintf(format, args...))
+}
+
+func (w text) descriptor(r *Report, d *Descriptor) {
+	w.Line("%s  %s", w.Paint(console.Bold, console.Clean(r.Domain)), console.Clean(entriesText(d.Entries)))
+	w.Line("")
+	for i := range d.Levels {
+		w.level(i+1, &d.Levels[i])
+	}
+	if len(d.Levels) > 0 {
+		w.Line("")
+	}
+	switch {
+	case !r.Known:
+		w.row("no rule", "%s", w.Paint(console.Yellow, console.Clean(d.Reason)))
+		w.meant(r.DidYouMean)
+		return
+	case !d.Matched:
+		w.row("no rule", "%s", w.Paint(console.Yellow, console.Clean(d.Reason)))
+		w.meant(d.DidYouMean)
+		return
+	case d.Override:
+		w.row("rule", "none: the request's own limit stands in for it")
+	default:
+		w.rule(r, d)
+	}
+	for i := range d.Limits {
+		w.limit(&d.Limits[i], d)
+	}
+	if d.StateRule != "" {
+		w.row("", "%s", w.Paint(console.Yellow, "the server counts this under another rule: "+console.Clean(d.StateRule)))
+	}
+}
+
+func (w text) meant(guess string) {
+	if guess != "" {
+		w.row("", "did you mean %s?", w.Paint(console.Green, console.Clean(guess)))
+	}
+}
+
+const widest = 60 // bytes of a candidate's value that are shown
+
+func (w text) level(n int, l *Level) {
+	w.Line("%d  %s", n, w.Paint(console.Bold, console.Clean(l.Key+"="+l.Value)))
+	width := 0
+	for _, c := range l.Candidates {
+		width = max(width, len([]rune(valueText(&c))))
+	}
+	for _, c := range l.Candidates {
+		mark, color := " ", console.Dim
+		if c.Taken {
+			mark, color = ">", console.Green
+		}
+		w.Line("   %s", w.Paint(color, fmt.Sprintf("%s %-8s %-*s  %s", mark, c.Kind, width, valueText(&c), console.Clean(c.Reason))))
+	}
+	if l.Reason != "" {
+		w.Line("   %s", w.Paint(console.Yellow, console.Clean(l.Reason)))
+	}
+}
+
+func valueText(c *Candidate) string {
+	v := []rune(console.Clean(c.Value))
+	if len(v) > widest {
+		return string(v[:widest-3]) + "..."
+	}
+	return string(v)
+}
+
+func (w text) rule(r *Report, d *Descriptor) {
+	rule := d.Rule
+	name := console.Clean(rule.Path)
+	if rule.Name != "" && rule.Name != rule.Path {
+		name += " (" + console.Clean(rule.Name) + ")"
+	}
+	w.row("rule", "%s", w.Paint(console.Bold, name))
+	if rule.File != "" {
+		w.row("", "%s:%d:%d", console.Clean(rule.File), rule.Line, rule.Column)
+	}
+	var how []string
+	switch {
+	case rule.Unlimited:
+		how = append(how, "unlimited: everything passes and nothing is counted")
+	case d.Replaced:
+		how = append(how, "replaced by the rule of another descriptor: its limits are left out")
+	case rule.Shadow.Value == "true":
+		how = append(how, "shadow mode"+by(rule.Shadow)+": judged and measured, not enforced")
+	default:
+		how = append(how, "enforced")
+	}
+	if rule.Quota.Value == "true" {
+		how = append(how, "quota mode"+by(rule.Quota)+": the request is refused when all such descriptors are over")
+	}
+	if len(rule.Replaces) > 0 {
+		how = append(how, "replaces "+console.Clean(strings.Join(rule.Replaces, ", ")))
+	}
+	if !rule.Unlimited {
+		how = append(how, "on_error "+rule.OnError.Value+by(rule.OnError), "admission "+r.Admission.Value+by(r.Admission))
+	}
+	w.row("mode", "%s", strings.Join(how, "; "))
+}
+
+// by says who chose something, unless it was the rule.
+func by(c Choice) string {
+	switch c.By {
+	case "domain":
+		return " (the domain's)"
+	case "server":
+		return " (the server's)"
+	default:
+		return ""
+	}
+}
+
+func (w text) limit(l *Limit, d *Descriptor) {
+	words := l.Words
+	if l.Name != "" && (d.Rule == nil || l.Name != d.Rule.Name) {
+		words += " (" + l.Name + ")"
+	}
+	w.row("limit", "%s", w.Paint(console.Bold, console.Clean(words)))
+	w.row("key", "%s", console.Clean(l.Key))
+	if s := l.State; s != nil {
+		color := console.Green
+		if s.Remaining == 0 {
+			color = console.Red
+		}
+		w.row("state", "%s at %s", w.Paint(color, s.String()), console.Clean(d.StateOf))
+	}
+}
+
+func (w text) headers(r *Report) {
+	what := "headers"
+	none := !r.HeadersAsked && len(r.Passing) == 0 && len(r.Refused) == 0
+	if none {
+		w.row(what, "none: neither the domain nor the server asks for any")
+	}
+	if r.Passes && !none {
+		w.row(what, "of the first request")
+		w.list(r.Passing)
+		what = ""
+	}
+	if r.Refuses && !none {
+		w.row(what, "of the first that is refused")
+		w.list(r.Refused)
+	}
+	if !r.Refuses {
+		w.row("refused", "never: no limit of this request is enforced")
+	}
+}
+
+func (w text) list(headers []Header) {
+	if len(headers) == 0 {
+		w.row("", "  none")
+	}
+	for _, h := range headers {
+		w.row("", "  %s: %s", console.Clean(h.Name), console.Clean(h.Value))
+	}
+}
+
+// entriesText is a descriptor as people write it.
+func entriesText(entries []Entry) string {
+	pieces := make([]string, len(entries))
+	for i, e := range entries {
+		pieces[i] = e.Key + "=" + e.Value
+	}
+	return strings.Join(pieces, ", ")
+}
