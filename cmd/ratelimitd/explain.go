@@ -94,16 +94,20 @@ func (o *explainCommand) states(ctx context.Context, s streams, r *explain.Repor
 			return err
 		}
 		d.StateOf = o.Server
-		found := 0
+		same := 0
 		for j := range d.Limits {
+			l := &d.Limits[j]
 			for k := range there.Counters {
-				if c := &there.Counters[k]; c.Key == d.Limits[j].Key {
-					d.Limits[j].State = &c.State
-					found++
+				c := &there.Counters[k]
+				if c.Key != l.Key {
+					continue
+				}
+				if l.State = &c.State; c.Words == l.Words {
+					same++
 				}
 			}
 		}
-		if found < len(d.Limits) || found < len(there.Counters) {
+		if same < len(d.Limits) || same < len(there.Counters) {
 			d.StateRule = elsewhere(there)
 		}
 	}

@@ -17,8 +17,8 @@ type Counter struct {
 //
 // After Reset has returned without an error, the store knows nothing of what was taken from these counters before it was
 // called, and neither does this process: remembered refusals and permits that were taken in batches are void. A take that
-// was under way meanwhile counts before the reset or after it. Other processes keep what they remember until it ends by
-// itself: refusals at their retry-after, permits within the half second that they live.
+// was under way meanwhile counts before the reset or after it. Other processes keep what they remember: refusals until their
+// retry-after, and permits that they hold may pass uncounted, or be given back, once.
 //
 // A reset that fails may have been carried out, for all counters or for some.
 type Resetter interface {

@@ -102,7 +102,7 @@ func lines(file string, each func(owner, text string)) error {
 	if err != nil {
 		return fmt.Errorf("read tokens: %w", err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	data, err := io.ReadAll(io.LimitReader(f, largest+1))
 	if err != nil {
 		return fmt.Errorf("read tokens: %w", err)

@@ -345,6 +345,20 @@ func TestAdminTLS(t *testing.T) {
 			t.Errorf("/stats: %d", code)
 		}
 	})
+	t.Run("who has no certificate is logged now and then", func(t *testing.T) {
+		r := adminTLS(t, ca, clients, nil)
+		began := time.Now()
+		const tries = 30
+		for range tries {
+			if err := peek(r, trusting()); status.Code(err) != codes.Unavailable {
+				t.Fatal(err)
+			}
+		}
+		lines := r.linesWith("TLS handshake error from 127.0.0.1")
+		if most := int(time.Since(began)/time.Second) + 3; len(lines) == 0 || len(lines) > most {
+			t.Errorf("%d lines about %d handshakes, want %d at most", len(lines), tries, most)
+		}
+	})
 	t.Run("both are asked for", func(t *testing.T) {
 		r := adminTLS(t, ca, clients, owners{annsToken: "ann"})
 		mine := clients.Issue(t, "ann").TLS(t)

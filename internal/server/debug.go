@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -39,8 +41,23 @@ func (s *Server) newDebug(opts *Options) *http.Server {
 	}
 	if opts.DebugTLS != nil {
 		h.TLSConfig = offeringHTTP2(opts.DebugTLS)
+		// Who has no certificate fails in the handshake, which is told here. Anybody may try as often as they like.
+		h.ErrorLog = log.New(&someLines{log: opts.Log, some: sampler{perSecond: 1}}, "", 0)
 	}
 	return h
+}
+
+// someLines writes some of the lines that it is given to a log.
+type someLines struct {
+	log  *slog.Logger
+	some sampler
+}
+
+func (s *someLines) Write(line []byte) (int, error) {
+	if s.some.pick(time.Now()) {
+		s.log.Warn("debug port", "error", strings.TrimSpace(string(line)), "not_logged", s.some.missed())
+	}
+	return len(line), nil
 }
 
 // offeringHTTP2 is a configuration in whose every handshake HTTP/2 may be chosen: net/http adds that to the configuration

@@ -1,4 +1,4 @@
-// Package server answers callers: it is the only package that knows protobuf, gRPC and HTTP.
+// Package server answers callers: on the way of a decision it is the only package that knows protobuf, gRPC and HTTP.
 //
 // It owns the first and the last step of a request's way, as pure functions between bytes and plain values (decode.go,
 // encode.go), the codec that brings them into gRPC (codec.go), the rate limit service (ratelimit.go) and which code an

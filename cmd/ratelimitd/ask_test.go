@@ -1,0 +1,547 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/tlstest"
+)
+
+// asks runs a subcommand in this process and returns its exit code and what it wrote.
+func asks(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+const edgeRules = `
+domain: edge
+headers: [ratelimit, retry-after]
+descriptors:
+  - key: method
+    values: [GET, HEAD]
+    descriptors:
+      - key: path
+        value: /search
+        rate_limit: {name: search, unit: year, requests_per_unit: 3}
+      - key: path
+        value: /s*
+        rate_limits:
+          - {name: short, unit: year, requests_per_unit: 2}
+          - {name: long, unit: year, requests_per_unit: 9, algorithm: sliding_window}
+      - key: path
+        rate_limit: {unlimited: true}
+  - key: second
+    rate_limit: {unit: second, requests_per_unit: 1000}
+  - key: leased
+    rate_limit: {unit: year, requests_per_unit: 4000, lease: true}
+`
+
+func TestExplainCommand(t *testing.T) {
+	rules := rulesOf(t, edgeRules)
+	bad := rulesOf(t, edgeRules, "domain: other\ndescriptor: []\n")
+	file := filepath.Join(rules, "rules0.yaml")
+	for _, c := range []struct {
+		args   []string
+		code   int
+		stdout string // part of it
+		stderr string
+	}{
+		{[]string{"method=GET,path=/search"}, 0, "\nlimit    3 per year, fixed window\nkey      edge|method=GET|path=/search|f31536000\n", ""},
+		{[]string{"method=GET,path=/search"}, 0, "rules0.yaml:8:9", ""},
+		{[]string{"--at", "2026-03-10T12:00:00Z", "method=GET,path=/search"}, 0, "of the first that is refused\n           Retry-After: 24408000\n", ""},
+		{[]string{"--cache-key-prefix", "blue_", "method=GET,path=/sea"}, 0, "key      blue_edge|method=GET|path=/sea|s31536000\n", ""},
+		{[]string{"--limit", "50/30s", "method=GET,path=/search"}, 0, "limit    50 per 30 seconds, fixed window\n", ""},
+		{[]string{"--shadow-mode", "method=GET,path=/search"}, 0, "refused  never", ""},
+		{[]string{"method=GET,path=/"}, 0, "unlimited: everything passes", ""},
+		{[]string{"method=GET,path=/search", "nobody=knows"}, 0, "no rule  nothing matches entry 1", ""},
+		{[]string{"method=GTE"}, 3, "did you mean method=GET?", ""},
+		{[]string{"mehtod=GET"}, 3, "did you mean method?", ""},
+		{[]string{"path=/search,method=GET"}, 3, "did you mean the order method, path?", ""},
+		{[]string{"--domain", "egde", "method=GET"}, 3, "did you mean edge?", ""},
+		{[]string{"--rules", file, "method=GET,path=/search"}, 0, "3 per year", ""},
+		{[]string{"--rules", bad, "method=GET,path=/search"}, 0, "3 per year", "rules1.yaml:2:1: unknown key `descriptor`"},
+		{[]string{"--rules", filepath.Join(bad, "rules1.yaml"), "method=GET"}, 1, "", "rules1.yaml cannot be used"},
+		{[]string{"--rules", t.TempDir(), "method=GET"}, 1, "", "no rule file in"},
+		{[]string{"--rules", filepath.Join(bad, "gone"), "method=GET"}, 1, "", "gone"},
+		{[]string{"method"}, 2, "", "descriptor 1: \"method\" has no value: write `method=value`"},
+		{[]string{"--limit", "many", "method=GET"}, 2, "", "--limit many: write how many per window"},
+		{[]string{"--limit", "9/fortnight", "method=GET"}, 2, "", `"fortnight" is no unit of time`},
+		{[]string{"--limit", "9/99999999years", "method=GET"}, 2, "", "more than 90 years"},
+		{[]string{}, 2, "", "descriptor"},
+		{[]string{"--color", "always", "method=GET,path=/search"}, 0, "\x1b[32m> exact", ""},
+	} {
+		args := append([]string{"explain", "--domain", "edge", "--rules", rules}, c.args...)
+		code, stdout, stderr := asks(t, args...)
+		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || c.stderr == "" && stderr != "" {
+			t.Errorf("%q exits with %d, want %d\nstdout (want %q)\n%s\nstderr (want %q)\n%s", c.args, code, c.code, c.stdout, stdout, c.stderr, stderr)
+		}
+	}
+	code, stdout, _ := asks(t, "explain", "-d", "edge", "--rules", rules, "--json", "method=GET,path=/search")
+	var report struct {
+		Descriptors []struct {
+			Matched bool
+			Limits  []struct{ Key, Words string }
+		}
+		Refuses bool
+	}
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil || code != 0 || !report.Refuses || report.Descriptors[0].Limits[0].Words != "3 per year, fixed window" {
+		t.Errorf("%d %v\n%s", code, err, stdout)
+	}
+}
+
+// The environment that the server has makes the same of a request here.
+func TestExplainReadsTheServersEnvironment(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, "config/rules.yaml", fiveADay)
+	for k, v := range map[string]string{"RUNTIME_ROOT": root, "CACHE_KEY_PREFIX": "p:", "LIMIT_RESPONSE_HEADERS_ENABLED": "true", "LIMIT_LIMIT_HEADER": "x-limit", "RATELIMITD_ON_ERROR": "allow"} {
+		t.Setenv(k, v)
+	}
+	code, stdout, stderr := asks(t, "explain", "-d", "d", "k=v")
+	for _, want := range []string{"p:d|k=v|f86400", "x-limit: 5", "on_error allow (the server's)"} {
+		if code != 0 || !strings.Contains(stdout, want) {
+			t.Errorf("%d, want %q in\n%s%s", code, want, stdout, stderr)
+		}
+	}
+}
+
+func TestParseOverride(t *testing.T) {
+	for text, want := range map[string]limiter.Override{
+		"10/minute": {Requests: 10, Unit: int32(descriptor.Minute), Multiplier: 1},
+		"0/30s":     {Requests: 0, Unit: int32(descriptor.Second), Multiplier: 30},
+		"7/2weeks":  {Requests: 7, Unit: int32(descriptor.Week), Multiplier: 2},
+		"7/2 weeks": {Requests: 7, Unit: int32(descriptor.Week), Multiplier: 2},
+		"7/MONTH":   {Requests: 7, Unit: int32(descriptor.Month), Multiplier: 1},
+		"1/5m":      {Requests: 1, Unit: int32(descriptor.Minute), Multiplier: 5},
+	} {
+		if got, err := parseOverride(text); err != nil || *got != want {
+			t.Errorf("%s: %+v %v, want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "10", "10/", "/s", "x/s", "-1/s", "4294967296/s", "1/0s", "1/99999999999s", "1/s/s"} {
+		if got, err := parseOverride(text); err == nil {
+			t.Errorf("%q is %+v", text, got)
+		}
+	}
+}
+
+func TestParseRate(t *testing.T) {
+	for text, want := range map[string]float64{"100": 100, "100/s": 100, "6000/m": 100, "7200/hour": 2, "0.5/s": 0.5} {
+		if got, err := parseRate(text); err != nil || got != want {
+			t.Errorf("%s: %v %v, want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "/s", "x/s", "0/s", "-1/s", "NaN", "Inf", "2000000/s", "1/fortnight", "1/"} {
+		if got, err := parseRate(text); err == nil {
+			t.Errorf("%q is %v", text, got)
+		}
+	}
+}
+
+func TestCallCommand(t *testing.T) {
+	p := startProcess(t, nil, "--rules", rulesOf(t, edgeRules))
+	search := "method=GET,path=/search"
+	for _, c := range []struct {
+		args   []string
+		code   int
+		stdout string
+		stderr string
+	}{
+		{[]string{search}, 0, "\n   OK, 3 per year (search), 2 left, reset in ", ""},
+		{[]string{"--hits", "0", search}, 0, "2 left", ""},
+		{[]string{"--hits", "2", search}, 0, "0 left", ""},
+		{[]string{search}, 4, "OVER_LIMIT", ""},
+		{[]string{search}, 4, "\nheaders\n   Retry-After: ", ""},
+		{[]string{"--hits=-4", search}, 0, "\n   OK, 3 per year (search), 2 left", ""},
+		{[]string{"--limit", "7/hour", search}, 0, "OK, 7 per hour, 6 left", ""},
+		{[]string{"nobody=knows", "method=GET,path=/"}, 0, "OK, no limit applies", ""},
+		{[]string{"--count", "5", "method=GET,path=/sales"}, 4, "ok       2 (40.0%)\nover     3 (60.0%)\nerrors   0\nlatency  p50 ", ""},
+		{[]string{"--rate", "500/s", "--count", "50", "second=x"}, 0, "sent     50 in ", ""},
+		{[]string{"--rate", "100/s", "--for", "300ms", "second=x"}, 0, "ok       30 (100.0%)", ""},
+		{[]string{"--count", "3", "--domain", "", "second=x"}, 1, "3 INVALID_ARGUMENT: rate limit domain must not be empty", "3 of 3 requests got no answer"},
+		{[]string{"--domain", "", "second=x"}, 1, "", "INVALID_ARGUMENT: rate limit domain must not be empty"},
+		{[]string{"--server", p.http, "second=x"}, 1, "", "does a server listen there"},
+		{[]string{"--tls", "second=x"}, 1, "", "trust each other's certificates"},
+		{[]string{"second"}, 2, "", "has no value"},
+		{[]string{"--rate", "fast", "second=x"}, 2, "", "--rate fast: write requests per unit of time"},
+		{[]string{"--rate", "9000000/s", "second=x"}, 2, "", "at most 1000000 a second"},
+		{[]string{"--for", "48h", "second=x"}, 2, "", "--for 48h0m0s: at most 24h0m0s"},
+		{[]string{"--count", "5000000000", "second=x"}, 2, "", "at most 1000000000"},
+		{[]string{"--concurrency", "5", "second=x"}, 2, "", "give --rate, --for or --count"},
+		{[]string{"--concurrency", "50000", "--count", "1", "second=x"}, 2, "", "at most 10000"},
+		{[]string{"--hits", "99999999999", "second=x"}, 2, "", "--hits 99999999999"},
+		{[]string{"--timeout", "0s", "second=x"}, 2, "", "--timeout 0s"},
+	} {
+		args := append([]string{"call", "--server", p.grpc, "--domain", "edge"}, c.args...)
+		code, stdout, stderr := asks(t, args...)
+		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || c.stderr == "" && stderr != "" {
+			t.Errorf("%q exits with %d, want %d\nstdout (want %q)\n%s\nstderr (want %q)\n%s", c.args, code, c.code, c.stdout, stdout, c.stderr, stderr)
+		}
+	}
+	code, stdout, _ := asks(t, "call", "-s", p.grpc, "-d", "edge", "--json", "--count", "4", "second=x")
+	var sum struct {
+		Sent, OK int
+		P99      float64 `json:"p99_ms"`
+	}
+	if err := json.Unmarshal([]byte(stdout), &sum); err != nil || code != 0 || sum.Sent != 4 || sum.OK != 4 || sum.P99 <= 0 {
+		t.Errorf("%d %v\n%s", code, err, stdout)
+	}
+	code, stdout, _ = asks(t, "call", "-s", p.grpc, "-d", "edge", "-o", "json", search)
+	var answer struct {
+		Code     string
+		Statuses []struct{ Remaining int }
+	}
+	if err := json.Unmarshal([]byte(stdout), &answer); err != nil || code != 0 || answer.Code != "OK" || answer.Statuses[0].Remaining != 1 {
+		t.Errorf("%d %v\n%s", code, err, stdout)
+	}
+}
+
+const adminToken = "some-secret-token-0123456789"
+
+// tokenFile writes tokens into a file of their own.
+func tokenFile(t *testing.T, lines ...string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "tokens")
+	writeTokens(t, file, lines...)
+	return file
+}
+
+func writeTokens(t *testing.T, file string, lines ...string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// audited are the lines of a process' log with this message.
+func (p *process) audited(t *testing.T, message string) (lines []map[string]any) {
+	t.Helper()
+	for line := range strings.Lines(p.log.String()) {
+		var fields map[string]any
+		if json.Unmarshal([]byte(line), &fields) == nil && fields["@message"] == message {
+			lines = append(lines, fields)
+		}
+	}
+	return lines
+}
+
+func TestPeekAndResetCommands(t *testing.T) {
+	file := tokenFile(t, "ann "+adminToken)
+	p := startProcess(t, map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": file}, "--rules", rulesOf(t, edgeRules))
+	sales := "method=GET,path=/sales"
+	if code, _, stderr := asks(t, "call", "-s", p.grpc, "-d", "edge", "--count", "3", sales); code != 4 {
+		t.Fatalf("%d %s", code, stderr)
+	}
+	for _, c := range []struct {
+		args   []string
+		code   int
+		stdout string
+		stderr string
+	}{
+		{[]string{"peek", sales}, 0, "limit    2 per year, fixed window (short)\nkey      edge|method=GET|path=/sales|f31536000\nstate    3 of 2 used, 0 left, the next one passes in ", ""},
+		{[]string{"peek", sales}, 0, "limit    9 per year, sliding window (long)\nkey      edge|method=GET|path=/sales|s31536000\nstate    2 of 9 used, 7 left", ""},
+		{[]string{"reset", sales, "nobody=knows"}, 0, "cleared  3 of 2 had been used\n", ""},
+		{[]string{"peek", sales}, 0, "state    0 of 2 used, 2 left", ""},
+		{[]string{"peek", "--limit", "5/hour", sales}, 0, "limit    5 per hour, fixed window", ""},
+		{[]string{"peek", "method=GET,path=/"}, 0, "unlimited: nothing is counted", ""},
+		{[]string{"peek", "nobody=knows"}, 3, "no rule  nothing matches entry 1", ""},
+		{[]string{"reset", "nobody=knows"}, 3, "no rule", ""},
+		{[]string{"peek", "--domain", "", sales}, 1, "", "INVALID_ARGUMENT"},
+		{[]string{"peek", "nobody"}, 2, "", "has no value"},
+		{[]string{"peek", "--token-file", file + "gone", sales}, 1, "", "gone"},
+		{[]string{"peek", "--token-file", tokenFile(t), sales}, 1, "", "there is no token in"},
+		{[]string{"peek", "--token-file", tokenFile(t, "another-token-0123456789"), sales}, 1, "", "UNAUTHENTICATED: the token is not known"},
+		{[]string{"reset", "--token-file", "", sales}, 1, "", "UNAUTHENTICATED: a token is needed"},
+	} {
+		args := append([]string{c.args[0], "--server", p.debug, "--domain", "edge", "--token-file", file}, c.args[1:]...)
+		code, stdout, stderr := asks(t, args...)
+		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || c.stderr == "" && stderr != "" {
+			t.Errorf("%q exits with %d, want %d\nstdout (want %q)\n%s\nstderr (want %q)\n%s", c.args, code, c.code, c.stdout, stdout, c.stderr, stderr)
+		}
+	}
+	code, stdout, _ := asks(t, "peek", "-s", p.debug, "-d", "edge", "--token-file", file, "--json", sales)
+	var all []struct {
+		Matched  bool
+		Counters []struct {
+			Key   string
+			State struct{ Used, Remaining int }
+		}
+	}
+	if err := json.Unmarshal([]byte(stdout), &all); err != nil || code != 0 || len(all) != 1 || all[0].Counters[1].State.Remaining != 9 {
+		t.Errorf("%d %v\n%s", code, err, stdout)
+	}
+
+	// explain tells the state, too, and when the server has other rules.
+	code, stdout, stderr := asks(t, "explain", "-d", "edge", "--rules", rulesOf(t, edgeRules), "--server", p.debug, "--token-file", file, sales)
+	if code != 0 || !strings.Contains(stdout, "state    0 of 2 used, 2 left") || strings.Contains(stdout, "another rule") {
+		t.Errorf("%d %s\n%s", code, stderr, stdout)
+	}
+	other := strings.ReplaceAll(edgeRules, ", algorithm: sliding_window", "0, algorithm: sliding_log")
+	code, stdout, stderr = asks(t, "explain", "-d", "edge", "--rules", rulesOf(t, other), "--server", p.debug, "--token-file", file, sales)
+	if code != 0 || !strings.Contains(stdout, "the server counts this under another rule: edge.method_GET,HEAD.path_/s*") || !strings.Contains(stdout, "9 per year") {
+		t.Errorf("%d %s\n%s", code, stderr, stdout)
+	}
+	other = strings.ReplaceAll(edgeRules, "requests_per_unit: 2}", "requests_per_unit: 5}")
+	code, stdout, stderr = asks(t, "explain", "-d", "edge", "--rules", rulesOf(t, other), "--server", p.debug, "--token-file", file, sales)
+	if code != 0 || !strings.Contains(stdout, "state    0 of 2 used") || !strings.Contains(stdout, "another rule: edge.method_GET,HEAD.path_/s*") {
+		t.Errorf("another number: %d %s\n%s", code, stderr, stdout)
+	}
+	code, stdout, stderr = asks(t, "explain", "-d", "edge", "--rules", rulesOf(t, edgeRules), "--server", p.debug, "--token-file", "", sales)
+	if code != 1 || !strings.Contains(stdout, "2 per year") || !strings.Contains(stderr, "UNAUTHENTICATED") {
+		t.Errorf("without a token: %d %s\n%s", code, stderr, stdout)
+	}
+
+	// Tokens change while the service runs.
+	writeTokens(t, file, "bob another-token-0123456789")
+	mine := tokenFile(t, adminToken)
+	if code, _, stderr := asks(t, "reset", "-s", p.debug, "-d", "edge", "--token-file", mine, sales); code != 1 || !strings.Contains(stderr, "not known") {
+		t.Errorf("a token that was taken out: %d %s", code, stderr)
+	}
+	if code, _, stderr := asks(t, "reset", "-s", p.debug, "-d", "edge", "--token-file", file, sales); code != 0 {
+		t.Errorf("a token that came: %d %s", code, stderr)
+	}
+
+	// The log says who did what, and no token is anywhere.
+	resets := p.audited(t, "reset of counters")
+	var seen []string
+	for _, line := range resets {
+		seen = append(seen, fmt.Sprint(line["token_of"], " ", line["domain"], " ", line["entries"], " ", line["rule"], " ", line["used"], " ", line["result"]))
+		if from, _ := line["from"].(string); !strings.HasPrefix(from, "127.0.0.1:") {
+			t.Errorf("from %v", line["from"])
+		}
+	}
+	want := []string{
+		"ann edge method=GET, path=/sales edge.method_GET,HEAD.path_/s* [3 2] cleared",
+		"ann edge nobody=knows <nil> <nil> nothing to clear",
+		"ann edge nobody=knows <nil> <nil> nothing to clear",
+		"bob edge method=GET, path=/sales edge.method_GET,HEAD.path_/s* [0 0] cleared",
+	}
+	if !slices.Equal(seen, want) {
+		t.Errorf("the log says\n%s\nwant\n%s", strings.Join(seen, "\n"), strings.Join(want, "\n"))
+	}
+	if lines := p.audited(t, "operator refused"); len(lines) == 0 || lines[0]["reason"] == "" || lines[0]["method"] == "" {
+		t.Errorf("refused operators are logged as %v", lines)
+	}
+	everything := p.log.String()
+	for _, page := range []string{"/", "/rlconfig", "/stats", "/debug/pprof/cmdline"} {
+		_, body := get(t, "http://"+p.debug+page)
+		everything += body
+	}
+	if strings.Contains(everything, adminToken) || strings.Contains(everything, "another-token") {
+		t.Errorf("a token is in the log or on a page:\n%s", everything)
+	}
+}
+
+func TestTokensAreShownNowhere(t *testing.T) {
+	t.Setenv("RATELIMITD_ADMIN_TOKEN", adminToken)
+	for _, args := range [][]string{{"serve", "--help"}, {"peek", "--help"}, {"reset", "--help"}, {"explain", "--help"}, {"serve", "--rules"}, {"peek", "--nonsense"}} {
+		code, stdout, stderr := asks(t, args...)
+		if strings.Contains(stdout+stderr, adminToken) || len(stdout+stderr) == 0 {
+			t.Errorf("%q (%d) shows the token, or nothing:\n%s%s", args, code, stdout, stderr)
+		}
+	}
+	p := startProcess(t, map[string]string{"RATELIMITD_ADMIN_TOKEN": adminToken, "DEBUG_HOST": "0.0.0.0", "LOG_LEVEL": "debug"}, "--rules", rulesOf(t, edgeRules))
+	_, port, _ := strings.Cut(p.debug, "]")
+	if code, _, stderr := asks(t, "peek", "-s", "127.0.0.1"+port, "-d", "edge", "second=x"); code != 0 {
+		t.Errorf("%d %s", code, stderr)
+	}
+	if lines := p.audited(t, "tokens of operators come in plain text to an address that others may reach: set RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY"); len(lines) != 1 {
+		t.Errorf("no warning of the plain text:\n%s", p.log)
+	}
+	if strings.Contains(p.log.String(), adminToken) {
+		t.Errorf("the token is in the log:\n%s", p.log)
+	}
+}
+
+func TestCountersAreOffUnlessSomebodyIsNamed(t *testing.T) {
+	p := startProcess(t, nil, "--rules", rulesOf(t, edgeRules))
+	for _, what := range []string{"peek", "reset"} {
+		code, _, stderr := asks(t, what, "-s", p.debug, "-d", "edge", "--token", adminToken, "second=x")
+		if code != 1 || !strings.Contains(stderr, "PERMISSION_DENIED") || !strings.Contains(stderr, "set RATELIMITD_ADMIN_TOKEN_FILE (--admin-token-file)") {
+			t.Errorf("%s: %d %s", what, code, stderr)
+		}
+	}
+	none := startProcess(t, map[string]string{"RATELIMITD_NO_ADMIN": "true", "RATELIMITD_ADMIN_TOKEN": adminToken}, "--rules", rulesOf(t, edgeRules))
+	if code, _, stderr := asks(t, "peek", "-s", none.debug, "-d", "edge", "--token", adminToken, "second=x"); code != 1 {
+		t.Errorf("without the admin service: %d %s", code, stderr)
+	}
+}
+
+func TestBadOperatorSettings(t *testing.T) {
+	rules := rulesOf(t, edgeRules)
+	for name, c := range map[string]struct {
+		env  map[string]string
+		want string
+	}{
+		"a short token":          {map[string]string{"RATELIMITD_ADMIN_TOKEN": "short-secret"}, "a token of fewer than 16 characters"},
+		"no file":                {map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": rules + "/gone"}, "RATELIMITD_ADMIN_TOKEN_FILE): read tokens: open"},
+		"an empty file":          {map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": tokenFile(t)}, "there is no token in"},
+		"authorities alone":      {map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_CA": rules}, "need RATELIMITD_ADMIN_TLS_CERT"},
+		"a certificate alone":    {map[string]string{"RATELIMITD_ADMIN_TLS_CERT": rules}, "a certificate and its key come together"},
+		"a name, no authorities": {map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_SAN": "ann"}, "need RATELIMITD_ADMIN_TLS_CERT"},
+	} {
+		env := map[string]string{"GRPC_PORT": "0", "PORT": "0", "DEBUG_PORT": "0"}
+		for k, v := range c.env {
+			env[k] = v
+		}
+		code, text := output(t, env, "--rules", rules)
+		if code != 1 || !strings.Contains(text, c.want) || strings.Contains(text, "short-secret") {
+			t.Errorf("%s: %d, want %q in\n%s", name, code, c.want, text)
+		}
+	}
+}
+
+// TLS and mTLS on both ports, with the client's flags.
+func TestAskOverTLS(t *testing.T) {
+	ca, clients := tlstest.NewAuthority(t, "ca"), tlstest.NewAuthority(t, "clients")
+	pair, ann, eve := ca.Issue(t, "rl.test"), clients.Issue(t, "ann"), ca.Issue(t, "eve")
+	v := tlstest.NewVolume(t, map[string][]byte{
+		"tls.crt": pair.Cert, "tls.key": pair.Key, "ca.crt": ca.PEM, "clients.crt": clients.PEM,
+		"ann.crt": ann.Cert, "ann.key": ann.Key, "eve.crt": eve.Cert, "eve.key": eve.Key,
+	})
+	p := startProcess(t, map[string]string{
+		"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": v.Path("tls.crt"), "GRPC_SERVER_TLS_KEY": v.Path("tls.key"), "GRPC_CLIENT_TLS_CACERT": v.Path("clients.crt"),
+		"RATELIMITD_ADMIN_TLS_CERT": v.Path("tls.crt"), "RATELIMITD_ADMIN_TLS_KEY": v.Path("tls.key"), "RATELIMITD_ADMIN_TLS_CLIENT_CA": v.Path("clients.crt"),
+		"RATELIMITD_ADMIN_TLS_CLIENT_SAN": "ann",
+	}, "--rules", rulesOf(t, edgeRules))
+	trust := []string{"--ca", v.Path("ca.crt"), "--server-name", "rl.test"}
+	as := func(who string) []string {
+		return append([]string{"--cert", v.Path(who + ".crt"), "--key", v.Path(who + ".key")}, trust...)
+	}
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"call":                     {append([]string{"call", "-s", p.grpc}, as("ann")...), 0, "OK"},
+		"call, no certificate":     {append([]string{"call", "-s", p.grpc}, trust...), 1, "UNAVAILABLE"},
+		"call, another authority":  {append([]string{"call", "-s", p.grpc}, as("eve")...), 1, "UNAVAILABLE"},
+		"call, no trust":           {[]string{"call", "-s", p.grpc, "--tls"}, 1, "certificate"},
+		"call, plain text":         {[]string{"call", "-s", p.grpc}, 1, "UNAVAILABLE"},
+		"call, another name":       {[]string{"call", "-s", p.grpc, "--ca", v.Path("ca.crt"), "--server-name", "other.test"}, 1, "other.test"},
+		"reset":                    {append([]string{"reset", "-s", p.debug}, as("ann")...), 0, "cleared"},
+		"reset, no certificate":    {append([]string{"reset", "-s", p.debug}, trust...), 1, "UNAVAILABLE"},
+		"reset, another authority": {append([]string{"reset", "-s", p.debug}, as("eve")...), 1, "UNAVAILABLE"},
+		"reset, plain text":        {[]string{"reset", "-s", p.debug}, 1, "UNAVAILABLE"},
+		"peek":                     {append([]string{"peek", "-s", p.debug}, as("ann")...), 0, "state"},
+	} {
+		code, stdout, stderr := asks(t, append(c.args, "-d", "edge", "second=x")...)
+		if code != c.code || !strings.Contains(stdout+stderr, c.want) {
+			t.Errorf("%s: %d, want %d with %q:\n%s%s", name, code, c.code, c.want, stdout, stderr)
+		}
+	}
+	if lines := p.audited(t, "reset of counters"); len(lines) != 1 || lines[0]["certificate"] != "CN=ann" {
+		t.Errorf("the log says %v", lines)
+	}
+	if resp, err := http.Get("http://" + p.debug + "/stats"); err == nil { //nolint:noctx // the test's own server
+		if resp.StatusCode == http.StatusOK {
+			t.Error("the pages are there in plain text")
+		}
+		_ = resp.Body.Close()
+	}
+}
+
+// A reset reaches counters in Redis, what this process remembers of them, and after it the limit holds anew: with an
+// over-limit cache, with leases, on one Redis, on a pair and on a cluster. What another process remembers ends by itself,
+// or by a reset there.
+func TestResetInRedis(t *testing.T) {
+	for name, env := range map[string]func(t *testing.T) map[string]string{
+		"single": func(t *testing.T) map[string]string {
+			return map[string]string{"REDIS_URL": redistest.Start(t).Addr}
+		},
+		"pair": func(t *testing.T) map[string]string {
+			return map[string]string{"REDIS_URL": redistest.Start(t).Addr, "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": redistest.Start(t).Addr}
+		},
+		"cluster": func(t *testing.T) map[string]string {
+			return map[string]string{"REDIS_URL": strings.Join(redistest.StartCluster(t, redistest.Setup{}).Addrs(), ","), "REDIS_TYPE": "CLUSTER"}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			settings := env(t)
+			settings["REDIS_OP_TIMEOUT"] = "5s"
+			settings["LOCAL_CACHE_SIZE_IN_BYTES"] = "1000000"
+			settings["RATELIMITD_ADMIN_TOKEN"] = adminToken
+			rules := rulesOf(t, edgeRules)
+			here, there := startProcess(t, settings, "--rules", rules), startProcess(t, settings, "--rules", rules)
+			t.Setenv("RATELIMITD_ADMIN_TOKEN", adminToken)
+			must := func(want int, args ...string) string {
+				t.Helper()
+				code, stdout, stderr := asks(t, append(args, "-d", "edge")...)
+				if code != want {
+					t.Fatalf("%q: %d, want %d\n%s%s", args, code, want, stdout, stderr)
+				}
+				return stdout
+			}
+			sales := "method=GET,path=/sales" // two limits, whose keys are in different slots
+			if out := must(4, "call", "-s", here.grpc, sales, "--count", "5"); !strings.Contains(out, "ok       2 ") {
+				t.Errorf("before:\n%s", out)
+			}
+			must(4, "call", "-s", there.grpc, sales)
+			must(0, "reset", "-s", here.debug, sales)
+			if out := must(0, "peek", "-s", here.debug, sales); strings.Count(out, "state    0 of ") != 2 {
+				t.Errorf("after the reset:\n%s", out)
+			}
+			if out := must(4, "call", "-s", here.grpc, sales, "--count", "5"); !strings.Contains(out, "ok       2 ") {
+				t.Errorf("after the reset, here:\n%s", out)
+			}
+			must(0, "reset", "-s", there.debug, sales) // and here, where the refusal is remembered:
+			must(0, "reset", "-s", here.debug, sales)
+			must(0, "call", "-s", there.grpc, sales)
+			must(0, "call", "-s", here.grpc, sales)
+
+			// Leased permits that were counted before are void: exactly the limit passes after the reset.
+			must(0, "call", "-s", here.grpc, "leased=x", "--count", "2000", "--concurrency", "8")
+			if out := must(0, "reset", "-s", here.debug, "leased=x"); !strings.Contains(out, "2000 of 4000 had been used") {
+				t.Errorf("what was used before:\n%s", out)
+			}
+			if out := must(4, "call", "-s", here.grpc, "leased=x", "--count", "4400", "--concurrency", "8"); !strings.Contains(out, "ok       4000 ") {
+				t.Errorf("after the reset of a leased limit:\n%s", out)
+			}
+			if _, body := get(t, "http://"+here.http+"/metrics"); !leasedPermits(body) {
+				t.Error("nothing was leased: the test shows nothing of it")
+			}
+
+			must(0, "call", "-s", here.grpc, "second=x")
+			must(0, "reset", "-s", here.debug, "second=x")
+		})
+	}
+}
+
+// leasedPermits says whether any permits were leased.
+func leasedPermits(metrics string) bool {
+	for line := range strings.Lines(metrics) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if strings.HasPrefix(name, "ratelimitd_lease") && strings.Contains(name, "_total") && value != "0" {
+			return true
+		}
+	}
+	return false
+}
+
+// Redis that does not answer: an error within a bounded time, and a line of the log.
+func TestResetWithoutRedis(t *testing.T) {
+	redis := redistest.Start(t)
+	p := startProcess(t, map[string]string{"REDIS_URL": redis.Addr, "RATELIMITD_ADMIN_TOKEN": adminToken}, "--rules", rulesOf(t, edgeRules))
+	redis.Pause(t)
+	defer redis.Continue(t)
+	began := time.Now()
+	code, _, stderr := asks(t, "reset", "-s", p.debug, "-d", "edge", "--token", adminToken, "second=x")
+	if code != 1 || !strings.Contains(stderr, "UNAVAILABLE") || time.Since(began) > 4*time.Second {
+		t.Errorf("%d after %s: %s", code, time.Since(began), stderr)
+	}
+	if lines := p.audited(t, "reset of counters"); len(lines) != 1 || !strings.HasPrefix(fmt.Sprint(lines[0]["result"]), "failed") {
+		t.Errorf("the log says %v", lines)
+	}
+}

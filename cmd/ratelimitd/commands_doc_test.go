@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write what the commands say into the documentation; read it before it is kept")
+
+// spans are what is another number in every run: the time of day decides.
+var spans = regexp.MustCompile(`\b(\d+(\.\d+)?(d|h|m|s|ms|us))+\b|[\d.]+ answers|(Reset|After): \d+|t=\d+`)
+
+// The examples of docs/commands.md are what the commands say, one after the other against one service with the rules
+// that ship.
+func TestDocumentedCommands(t *testing.T) {
+	t.Chdir("../..")
+	tokens := tokenFile(t, adminToken)
+	p := startProcess(t, map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": tokens}, "--rules", filepath.Join("config", "domains"))
+	t.Setenv("RATELIMITD_ADMIN_TOKEN_FILE", tokens)
+	servers := map[string]string{"call": p.grpc, "peek": p.debug, "reset": p.debug}
+
+	page := filepath.Join("docs", "commands.md")
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin, end, prompt = "<!-- begin sample -->\n```console\n", "```\n<!-- end sample -->", "$ ratelimitd "
+	var out bytes.Buffer
+	rest, samples := string(text), 0
+	for {
+		before, after, found := strings.Cut(rest, begin)
+		out.WriteString(before)
+		if !found {
+			break
+		}
+		sample, behind, _ := strings.Cut(after, end)
+		rest, samples = behind, samples+1
+		line, want, _ := strings.Cut(sample, "\n")
+		args := strings.Fields(strings.TrimPrefix(line, prompt))
+		if !strings.HasPrefix(line, prompt) || len(args) == 0 {
+			t.Fatalf("a sample begins with %q", line)
+		}
+		if at := servers[args[0]]; at != "" {
+			args = append(args, "--server", at)
+		}
+		_, got, stderr := asks(t, args...)
+		if stderr != "" {
+			t.Errorf("%s\n%s", line, stderr)
+		}
+		if spans.ReplaceAllString(got, "TIME") != spans.ReplaceAllString(want, "TIME") {
+			if *update {
+				want = got
+			} else {
+				t.Errorf("%s says otherwise than %s; if it is right: go test -run DocumentedCommands -update\n--- documented\n%s--- got\n%s", line, page, want, got)
+			}
+		}
+		fmt.Fprintf(&out, "%s%s\n%s%s", begin, line, want, end)
+	}
+	if samples < 5 {
+		t.Errorf("only %d samples in %s", samples, page)
+	}
+	if *update && out.String() != string(text) {
+		if err := os.WriteFile(page, out.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
