@@ -46,7 +46,7 @@ descriptors:
   - key: second
     rate_limit: {unit: second, requests_per_unit: 1000}
   - key: leased
-    rate_limit: {unit: year, requests_per_unit: 4000, lease: true}
+    rate_limit: {unit: year, requests_per_unit: 1000, lease: true}
 `
 
 func TestExplainCommand(t *testing.T) {
@@ -502,11 +502,11 @@ func TestResetInRedis(t *testing.T) {
 			must(0, "call", "-s", here.grpc, sales)
 
 			// Leased permits that were counted before are void: exactly the limit passes after the reset.
-			must(0, "call", "-s", here.grpc, "leased=x", "--count", "2000", "--concurrency", "8")
-			if out := must(0, "reset", "-s", here.debug, "leased=x"); !strings.Contains(out, "2000 of 4000 had been used") {
+			must(0, "call", "-s", here.grpc, "leased=x", "--count", "500", "--concurrency", "8")
+			if out := must(0, "reset", "-s", here.debug, "leased=x"); !strings.Contains(out, "500 of 1000 had been used") {
 				t.Errorf("what was used before:\n%s", out)
 			}
-			if out := must(4, "call", "-s", here.grpc, "leased=x", "--count", "4400", "--concurrency", "8"); !strings.Contains(out, "ok       4000 ") {
+			if out := must(4, "call", "-s", here.grpc, "leased=x", "--count", "1100", "--concurrency", "8"); !strings.Contains(out, "ok       1000 ") {
 				t.Errorf("after the reset of a leased limit:\n%s", out)
 			}
 			if _, body := get(t, "http://"+here.http+"/metrics"); !leasedPermits(body) {
