@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"reflect"
 	"syscall"
 	_ "time/tzdata" // calendar windows need the zones, which an empty image does not have
 
@@ -46,13 +47,9 @@ type streams struct {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	code := -1
 	var c cli
-	parser, err := kong.New(&c,
-		kong.Name("ratelimitd"),
-		kong.Description("A rate limit service for Envoy and everybody else. Every flag can be set by the environment variable shown beside it; a flag beats the environment."),
+	parser, err := newParser(&c,
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(n int) { code = n }),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
-		kong.ShortUsageOnError(),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(streams{stdout, stderr}),
 	)
@@ -79,4 +76,22 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	return 0
+}
+
+// newParser reads command lines, after a look at the environment: what is misspelt there ends it.
+func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
+	parser, err := kong.New(c, append([]kong.Option{
+		kong.Name("ratelimitd"),
+		kong.Description("A rate limit service for Envoy and everybody else. Every flag can be set by the environment variable shown beside it; a flag beats the environment."),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
+		kong.ShortUsageOnError(),
+		kong.KindMapper(reflect.Bool, flagValue{}),
+	}, options...)...)
+	if err != nil {
+		return nil, err
+	}
+	if err := forgetEmpty(parser.Model); err != nil {
+		return nil, err
+	}
+	return parser, checkEnvironment(parser.Model, os.Environ())
 }

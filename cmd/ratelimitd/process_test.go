@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-const asProcess = "RATELIMITD_TEST_AS_PROCESS"
+const asProcess = "TEST_AS_RATELIMITD"
 
 // TestMain lets the test binary be the service: tests that need processes of their own start it again, so that what runs
 // is built the same way as the test, race detector included.
