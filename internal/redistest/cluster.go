@@ -123,20 +123,27 @@ func (c *Cluster) Primary(t testing.TB, slot int) *Server {
 	return owner
 }
 
-// Replicas returns the replicas of a primary, as it sees them itself.
+// Replicas returns the replicas of a primary, as it sees them itself. A busy node may take a moment to see one again.
 func (c *Cluster) Replicas(t testing.TB, primary *Server) []*Server {
 	t.Helper()
-	members, err := primary.members(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
 	id := primary.do(t, "cluster", "myid").(string)
 	var replicas []*Server
-	for _, m := range members {
-		if m.replicaOf == id {
-			replicas = append(replicas, c.at(m.addr))
+	await(t, "a replica of the node on "+primary.Addr, func(ctx context.Context) error {
+		members, err := primary.members(ctx)
+		if err != nil {
+			return err
 		}
-	}
+		replicas = nil
+		for _, m := range members {
+			if m.replicaOf == id {
+				replicas = append(replicas, c.at(m.addr))
+			}
+		}
+		if len(replicas) == 0 {
+			return fmt.Errorf("of its %d members none is a replica of %s", len(members), id)
+		}
+		return nil
+	})
 	return replicas
 }
 
