@@ -96,6 +96,8 @@ type answerOptions struct {
 	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Dynamic metadata tells which rule decided, what is left and how long to wait."`
 	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" default:"0.8" help:"Share of a limit above which hits count as near it."`
 	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" default:"10000" help:"Names that metrics by rule are kept under; the rest share one."`
+
+	CalendarMonths bool `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"A month is one of the calendar, in UTC, instead of 30 days: of fixed windows, and of limits that requests bring along."`
 }
 
 func (o *answerOptions) settings() limiter.Settings {
@@ -109,6 +111,7 @@ func (o *answerOptions) settings() limiter.Settings {
 		HeaderNames:    limiter.HeaderNames{Limit: o.LimitHeader, Remaining: o.RemainingHeader, Reset: o.ResetHeader},
 		Metadata:       o.Metadata,
 		Explain:        o.Explain,
+		CalendarMonths: o.CalendarMonths,
 		NearLimitRatio: o.NearRatio,
 	}
 	for _, name := range o.Families {
@@ -128,6 +131,12 @@ type backendOptions struct {
 	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" default:"2000000" help:"Most counters that the memory backend holds; a live one is never evicted."`
 
 	Op time.Duration `name:"redis-op-timeout" env:"REDIS_OP_TIMEOUT" default:"15ms" help:"Longest time that Redis may take to answer; the caller's deadline if that is nearer."`
+
+	KeyFormat     string `name:"redis-key-format" env:"REDIS_KEY_FORMAT" default:"ratelimitd" enum:"ratelimitd,lyft" help:"lyft: counters have the keys of envoyproxy/ratelimit where that has them too, so that both count together."`
+	JitterSeconds int64  `name:"expiration-jitter-max-seconds" env:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" help:"By how many seconds keys of the format lyft live longer, at random. Others end with their window."`
+
+	Startup startupOptions `embed:""`
+	Active  bool           `name:"redis-health-check-active-connection" env:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" help:"Health is red while no connection to Redis is alive."`
 
 	Plain bool `name:"redis-plain" env:"RATELIMITD_REDIS_PLAIN" hidden:"" help:"Requests share no round trips: for comparison."`
 
@@ -178,6 +187,9 @@ func (o *redisOptions) dial(settings string, log *slog.Logger) (goredis.Universa
 		Logger:      log,
 	})
 }
+
+// keysLyft is the KeyFormat of envoyproxy/ratelimit's keys.
+const keysLyft = "lyft"
 
 var errMemcache = errors.New("BACKEND_TYPE=memcache: counting in memcached is not supported, because it cannot decide atomically; use redis (set REDIS_URL) or memory")
 

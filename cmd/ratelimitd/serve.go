@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -69,6 +68,7 @@ type service struct {
 	resources func() []descriptor.FileStatus // of rules over xDS; nil: they come from files
 	health    health
 	server    *server.Server
+	redis     []*counting
 	workers   []func(context.Context) error // run beside the server until it stops
 	shutdown  []func() error                // run after everything has stopped
 }
@@ -92,6 +92,7 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 		Backend:   counters,
 		Local:     svc.openLocal(),
 		KeyPrefix: o.Backend.KeyPrefix,
+		KeyFormat: o.Backend.keyFormat(len(svc.redis) > 0),
 		MaxSeries: o.Answers.MaxSeries,
 		Metrics:   registry,
 	})
@@ -173,44 +174,6 @@ func (s *service) openBackend(registry prometheus.Registerer) (limiter.Backend, 
 		counters = leases
 	}
 	return counters, nil
-}
-
-// openRedis makes the store that counts in Redis, with a second one for limits per second if the options ask for that.
-func (s *service) openRedis(registry prometheus.Registerer) (limiter.Backend, error) {
-	o := &s.options.Backend
-	dial := func(settings string, where *redisOptions) (*redis.Store, error) {
-		client, err := where.dial(settings, s.log)
-		if err != nil {
-			return nil, err
-		}
-		s.shutdown = append(s.shutdown, client.Close)
-		if where.Window != 0 || where.Limit != 0 || where.Parallelism != 1 {
-			s.log.Info("accepted without effect: requests in flight share round trips by themselves", "settings", settings+"_PIPELINE_WINDOW, _PIPELINE_LIMIT, _CLUSTER_PIPELINE_PARALLELISM")
-		}
-		redis.Guard(client, redis.BreakerOptions{Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry), Logger: s.log})
-		store := redis.New(redis.Options{Client: client, Timeout: o.Op, Plain: o.Plain, Logger: s.log})
-		s.workers = append(s.workers, func(ctx context.Context) error {
-			if err := store.Ping(ctx); err != nil && ctx.Err() == nil {
-				s.log.Warn("Redis does not answer yet: on_error decides until it does", "settings", settings, "error", err)
-			}
-			return nil
-		})
-		return store, nil
-	}
-	store, err := dial("REDIS", &o.Redis)
-	if err != nil {
-		return nil, err
-	}
-	s.log.Info("counting in Redis", "type", strings.ToLower(o.Redis.Type))
-	if !o.UsePerSecond {
-		return store, nil
-	}
-	perSecond, err := dial("REDIS_PERSECOND", &o.PerSecond)
-	if err != nil {
-		return nil, err
-	}
-	s.log.Info("counting limits per second in another Redis", "type", strings.ToLower(o.PerSecond.Type))
-	return &redis.Pair{PerSecond: perSecond, Other: store}, nil
 }
 
 // encrypt turns TLS on for gRPC if the options ask for it.
@@ -308,6 +271,9 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 
 // apply puts a load's rules into force.
 func (s *service) apply(r config.Result) {
+	if s.options.Answers.CalendarMonths {
+		r.Tree.CalendarMonths()
+	}
 	s.limiter.Swap(r.Tree, s.options.Answers.settings())
 	s.ruleFiles.Store(&r.Files)
 	s.reportHealth()
@@ -338,6 +304,7 @@ func (s *service) run(ctx context.Context) error {
 	if s.server.DebugAddr != nil {
 		debugAt = s.server.DebugAddr.String()
 	}
+	s.look(ctx)
 	s.log.Info("listening", "grpc", s.server.GRPCAddr.String(), "http", s.server.HTTPAddr.String(), "debug", debugAt)
 	s.health.listening.Store(true)
 	s.reportHealth()

@@ -24,11 +24,17 @@ const keyPrefixKept = 64 // readable bytes that a hashed key keeps, about
 // slot of its key by a {tag}.
 type KeyBuilder struct {
 	Prefix string
+	Format KeyFormat // default KeysOwn, which is what stands above
 }
 
 // AppendKey appends the key of the counter for a limit on these entries. rule is the rule whose patterns stand in the
 // values' place; nil (an override) takes every value as it came.
 func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *Rule, limit *Limit) []byte {
+	if k.Format == KeysLyft {
+		if key, ok := k.appendLyft(dst, domain, entries, rule, limit); ok {
+			return key
+		}
+	}
 	start := len(dst)
 	dst = append(dst, k.Prefix...)
 	body := len(dst)

@@ -109,7 +109,9 @@ func (l *Limit) appendTag(b []byte) []byte {
 	b = strconv.AppendInt(b, int64(l.Window.Length().Seconds()), 10)
 	if l.Window.Location != nil {
 		b = append(b, '@')
-		b = appendEscaped(b, l.Window.Location.String())
+		if !l.Window.Named { // the operator may switch that: such months are nobody else's
+			b = appendEscaped(b, l.Window.Location.String())
+		}
 	}
 	return b
 }

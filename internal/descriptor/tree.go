@@ -217,3 +217,15 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	c.tree.Rules = append(c.tree.Rules, r)
 	return r, nil
 }
+
+// CalendarMonths makes every fixed window of one month that does not say a calendar the month of the calendar in UTC. A tree is
+// changed before it is in force, once: a second time there is nothing left to change.
+func (t *Tree) CalendarMonths() {
+	for _, r := range t.Rules {
+		for i := range r.Limits {
+			if l := &r.Limits[i]; l.Algorithm == FixedWindow && !l.FirstHit {
+				l.Window.CalendarMonth()
+			}
+		}
+	}
+}

@@ -10,6 +10,10 @@ type Window struct {
 	// Location makes the windows follow the calendar of a time zone: local midnight, ISO weeks, real months and years.
 	// Nil means windows of one length, counted from the Unix epoch. Only for units of a day and longer, multiplier 1.
 	Location *time.Location
+
+	// Named says that the protocol's name of the unit means this window although it follows a calendar: that is so for
+	// months where the operator wants all of them to be real ones.
+	Named bool
 }
 
 // Length is the window's length. For a calendar window it is the nominal one; Bounds gives the real one.
@@ -17,13 +21,23 @@ func (w Window) Length() time.Duration {
 	return w.Unit.Length() * time.Duration(max(w.Multiplier, 1))
 }
 
-// WholeUnit is the unit if the window is exactly one of it by the clock, else UnitUnknown: what the protocol's
+// WholeUnit is the unit if the window is exactly one of it by the clock, or Named, else UnitUnknown: what the protocol's
 // current_limit can express.
 func (w Window) WholeUnit() Unit {
-	if w.Location != nil || w.Multiplier > 1 {
+	if w.Location != nil && !w.Named || w.Multiplier > 1 {
 		return UnitUnknown
 	}
 	return w.Unit
+}
+
+// CalendarMonth makes a window of one month, by the clock, the month of the calendar in UTC that the protocol's unit
+// MONTH names. It says whether it did.
+func (w *Window) CalendarMonth() bool {
+	if w.Unit != Month || w.Multiplier > 1 || w.Location != nil {
+		return false
+	}
+	w.Location, w.Named = time.UTC, true
+	return true
 }
 
 // Bounds returns the start (inclusive) and the end (exclusive) of the window that holds now, in microseconds since the

@@ -20,9 +20,10 @@ type Backend interface {
 
 // Options are what a Limiter is made of.
 type Options struct {
-	Backend   Backend // required
-	Local     Backend // where on_error: local counts; nil: such a descriptor gets the error
-	KeyPrefix string  // before every counter's key; default none
+	Backend   Backend              // required
+	Local     Backend              // where on_error: local counts; nil: such a descriptor gets the error
+	KeyPrefix string               // before every counter's key; default none
+	KeyFormat descriptor.KeyFormat // of every counter's key
 
 	MaxSeries int                   // names that metrics by rule are kept under; default 10,000
 	Metrics   prometheus.Registerer // nil: counted, but not registered
@@ -46,7 +47,7 @@ func New(opts Options) *Limiter {
 	l := &Limiter{
 		backend: opts.Backend,
 		local:   opts.Local,
-		keys:    descriptor.KeyBuilder{Prefix: opts.KeyPrefix},
+		keys:    descriptor.KeyBuilder{Prefix: opts.KeyPrefix, Format: opts.KeyFormat},
 		metrics: newMetrics(opts.MaxSeries),
 		calls:   sync.Pool{New: func() any { return new(call) }},
 	}

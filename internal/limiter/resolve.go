@@ -80,6 +80,9 @@ func (c *call) resolve() {
 		case d.HasOverride:
 			r.override = true
 			r.limit = d.Override.limit()
+			if c.settings.CalendarMonths {
+				r.limit.Window.CalendarMonth()
+			}
 		default:
 			r.rule = c.domain.Match(d.Entries)
 			replaces = replaces || r.rule != nil && len(r.rule.Replaces) > 0

@@ -22,6 +22,9 @@ type Settings struct {
 	Headers     descriptor.HeaderFamilies // what clients are told, in domains that do not say; 0: nothing
 	HeaderNames HeaderNames               // of descriptor.HeadersReference
 
+	// CalendarMonths makes overrides of one month count by the calendar, in UTC. A tree is told by its own CalendarMonths.
+	CalendarMonths bool
+
 	Metadata bool // answers carry dynamic metadata
 	Explain  bool // dynamic metadata tells which rule decided; implies Metadata
 

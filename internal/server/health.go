@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"slices"
 	"sync"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -25,7 +26,8 @@ type readiness struct {
 
 	mu       sync.Mutex
 	serving  bool
-	draining bool // red for good
+	draining bool     // red for good
+	lacks    []string // what has to be there first
 }
 
 func newReadiness() *readiness {
@@ -52,9 +54,26 @@ func (r *readiness) drain() {
 	r.publish()
 }
 
+// lack says whether something is missing without which requests are not wanted.
+func (r *readiness) lack(what string, missing bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if missing == slices.Contains(r.lacks, what) {
+		return
+	}
+	if missing {
+		r.lacks = append(r.lacks, what)
+	} else {
+		r.lacks = slices.DeleteFunc(r.lacks, func(s string) bool { return s == what })
+	}
+	r.publish()
+}
+
+func (r *readiness) green() bool { return r.serving && len(r.lacks) == 0 }
+
 func (r *readiness) publish() {
 	status := healthv1.HealthCheckResponse_NOT_SERVING
-	if r.serving {
+	if r.green() {
 		status = healthv1.HealthCheckResponse_SERVING
 	}
 	for _, name := range healthNames {
@@ -65,7 +84,7 @@ func (r *readiness) publish() {
 func (r *readiness) ready() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.serving
+	return r.green()
 }
 
 // handler answers 200 with a body while the server is ready, else the given code.

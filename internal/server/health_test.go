@@ -48,6 +48,44 @@ func TestHealthAgreesEverywhere(t *testing.T) {
 	}
 }
 
+// While anything is missing health is red, everywhere, and it is green when nothing is and requests are wanted.
+func TestHealthOfWhatIsMissing(t *testing.T) {
+	r := start(t, Options{})
+	client := healthv1.NewHealthClient(r.conn)
+	r.SetServing(true)
+	for i, step := range []struct {
+		do    func()
+		green bool
+	}{
+		{func() {}, true},
+		{func() { r.Lack("redis", true) }, false},
+		{func() { r.Lack("redis", true) }, false},
+		{func() { r.SetServing(true) }, false},
+		{func() { r.Lack("rules", true) }, false},
+		{func() { r.Lack("redis", false) }, false},
+		{func() { r.Lack("rules", false) }, true},
+		{func() { r.SetServing(false) }, false},
+		{func() { r.Lack("redis", false) }, false},
+		{func() { r.SetServing(true) }, true},
+	} {
+		step.do()
+		code, _ := get(t, r.HTTPAddr, "/healthcheck")
+		ready, _ := get(t, r.HTTPAddr, "/readyz")
+		if (code == 200) != step.green || (ready == 200) != step.green {
+			t.Errorf("step %d: /healthcheck %d, /readyz %d, green is %v", i, code, ready, step.green)
+		}
+		for _, name := range allNames {
+			resp, err := client.Check(within(t), &healthv1.HealthCheckRequest{Service: name})
+			if err != nil || (resp.GetStatus() == healthv1.HealthCheckResponse_SERVING) != step.green {
+				t.Errorf("step %d, service %q: %v %v, green is %v", i, name, resp.GetStatus(), err, step.green)
+			}
+		}
+		if code, _ := get(t, r.HTTPAddr, "/livez"); code != 200 {
+			t.Errorf("step %d: /livez %d", i, code)
+		}
+	}
+}
+
 func TestHealthIsRedUntilTold(t *testing.T) {
 	s, err := New(Options{Decider: decider(passAll), GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", DebugAddr: "127.0.0.1:0"})
 	if err != nil {

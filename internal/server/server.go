@@ -196,6 +196,10 @@ func watched(o *Options) Decider {
 // stopping, health stays red.
 func (s *Server) SetServing(serving bool) { s.readiness.set(serving) }
 
+// Lack says that something is missing, or no more: while anything is, this server does not want requests whatever SetServing said. It may be called at
+// any time, and answers requests all the same.
+func (s *Server) Lack(what string, missing bool) { s.readiness.lack(what, missing) }
+
 // Run answers callers until ctx is done or a listener fails, then stops: health turns red, the drain delay passes, new
 // calls are refused while those in flight finish, and what has not finished after the stop timeout is cut off. The
 // error is nil after a stop that ctx asked for, even one that had to cut calls off; that is logged.

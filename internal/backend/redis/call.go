@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -22,6 +23,7 @@ type call struct {
 	args []any // of the command, pointing into the fields below
 
 	text     []byte // the distinct keys, one after the other
+	key      []byte // scratch for one that is written anew
 	ends     []int  // where each ends in text
 	keys     []string
 	index    map[string]int // the keys, when there are many
@@ -31,7 +33,7 @@ type call struct {
 
 	script   *scripts.Script
 	one      bool   // it is the script for one take
-	calendar bool   // there are windows of a calendar
+	calendar bool   // there are windows whose bounds the script is told
 	packed   packed // ARGV[1]
 
 	reply    []byte
@@ -91,10 +93,17 @@ type group struct {
 // maxTimes bounds how many takes that are alike go as one: the number has 16 bits.
 const maxTimes = 1<<16 - 1
 
-// pack lays out the arguments for the takes of requests, and chooses the script. now is the time that decides, or, if
-// Redis' clock does, what that is believed to show. entries is how many entries of a log the reply must have room for,
-// beyond its limit.
-func (c *call) pack(now int64, redisClock bool, entries int, requests ...*backend.Request) error {
+// terms are what a call is packed under.
+type terms struct {
+	now        int64 // the time that decides, or, if Redis' clock does, what that is believed to show
+	redisClock bool
+	entries    int           // of a log that the reply must have room for, beyond its limit
+	lyft       bool          // there may be keys of descriptor.KeysLyft
+	jitter     time.Duration // by which the keys of those live longer, at most
+}
+
+// pack lays out the arguments for the takes of requests, and chooses the script.
+func (c *call) pack(m terms, requests ...*backend.Request) error {
 	clear(c.index)
 	clear(c.groups)
 	c.text, c.ends, c.counters, c.of, c.groups = c.text[:0], c.ends[:0], c.counters[:0], c.of[:0], c.groups[:0]
@@ -110,12 +119,12 @@ func (c *call) pack(now int64, redisClock bool, entries int, requests ...*backen
 				if err := supported(l); err != nil {
 					return err
 				}
-				shape := shapeOf(l)
-				if err := c.add(&g.takes[i], shape, max(entries, int(l.Requests))); err != nil {
+				key, shape := c.keyOf(&g.takes[i], &m)
+				if err := c.add(key, l, shape, max(m.entries, int(l.Requests))); err != nil {
 					return err
 				}
 				shapes |= scripts.Of(shape)
-				c.calendar = c.calendar || l.Window.Location != nil
+				c.calendar = c.calendar || l.Window.Location != nil || shape == scripts.Lyft
 			}
 			c.combine(&g, n+1)
 			if g.sent {
@@ -126,14 +135,14 @@ func (c *call) pack(now int64, redisClock bool, entries int, requests ...*backen
 		}
 	}
 	c.one = sent == 1 && c.groups[0].times == 1
-	if redisClock {
+	if m.redisClock {
 		c.packed = binary.LittleEndian.AppendUint64(c.packed[:0], 0)
 	} else {
-		c.packed = binary.LittleEndian.AppendUint64(c.packed[:0], uint64(now))
+		c.packed = binary.LittleEndian.AppendUint64(c.packed[:0], uint64(m.now))
 	}
 	for i := range c.groups {
 		if c.groups[i].sent {
-			c.packGroup(&c.groups[i], now, entries)
+			c.packGroup(&c.groups[i], &m)
 		}
 	}
 	if c.one {
@@ -170,7 +179,7 @@ func (c *call) combine(g *group, request int) {
 	counter.alike = len(c.groups) + 1
 }
 
-func (c *call) packGroup(g *group, now int64, entries int) {
+func (c *call) packGroup(g *group, m *terms) {
 	b := c.packed
 	vote := g.takes[0].Vote
 	for i := range g.takes {
@@ -198,7 +207,7 @@ func (c *call) packGroup(g *group, now int64, entries int) {
 			b = append(b, byte(shape), countDenied, byte(vote), last)
 			b = binary.LittleEndian.AppendUint16(b, uint16(g.times))
 		}
-		p1, p2, p3 := parameters(t.Limit, shape, now, max(entries, int(t.Limit.Requests)))
+		p1, p2, p3 := parameters(t.Limit, shape, m)
 		b = binary.LittleEndian.AppendUint64(b, uint64(t.Hits))
 		b = binary.LittleEndian.AppendUint32(b, t.Limit.Capacity())
 		b = binary.LittleEndian.AppendUint64(b, uint64(p1))
@@ -208,22 +217,34 @@ func (c *call) packGroup(g *group, now int64, entries int) {
 	c.packed = b
 }
 
+// keyOf is the key in Redis that a take's counter has now, and how it is kept there. The key is good until the next one.
+func (c *call) keyOf(t *backend.Take, m *terms) (key []byte, shape scripts.Shape) {
+	if m.lyft {
+		if stem, ok := descriptor.CutLyftKey(t.Key); ok {
+			start, _ := t.Limit.Window.Bounds(m.now)
+			c.key = descriptor.AppendLyftKey(c.key[:0], stem, start)
+			return c.key, scripts.Lyft
+		}
+	}
+	return t.Key, shapeOf(t.Limit)
+}
+
 // add puts a take's key among the distinct keys.
-func (c *call) add(t *backend.Take, shape scripts.Shape, entries int) error {
-	k := c.find(t.Key)
+func (c *call) add(key []byte, l *descriptor.Limit, shape scripts.Shape, entries int) error {
+	k := c.find(key)
 	if k < 0 {
 		if k = len(c.ends); k == maxKeys {
 			return fmt.Errorf("more than %d counters in one request", maxKeys)
 		}
-		c.text = append(c.text, t.Key...)
+		c.text = append(c.text, key...)
 		c.ends = append(c.ends, len(c.text))
-		c.counters = append(c.counters, counter{limit: t.Limit, shape: shape, room: seenRoom(t.Limit, shape, entries)})
+		c.counters = append(c.counters, counter{limit: l, shape: shape, room: seenRoom(l, shape, entries)})
 		if len(c.ends) > manyKeys {
-			c.index[string(t.Key)] = k
+			c.index[string(key)] = k
 		}
 	}
 	if c.counters[k].shape != shape {
-		return fmt.Errorf("the counter %q is kept in two ways", t.Key)
+		return fmt.Errorf("the counter %q is kept in two ways", key)
 	}
 	c.of = append(c.of, k)
 	return nil

@@ -45,8 +45,8 @@ type DialOptions struct {
 	// is near; ERROR fails at once; CREATE makes another one, closed after use, up to 16 times PoolSize in all, and then
 	// waits.
 	OnEmpty string
-	// DialTimeout bounds how long a connection may take to be made, with its TLS handshake. A call does not wait for it
-	// beyond its own deadline, and the connection serves the next one. Default 1 s. With SENTINEL at most 2 s, because
+	// DialTimeout bounds how long a connection may take to be made, with its TLS handshake and its login. A call does not wait
+	// for it beyond its own deadline, and the connection serves the next one. Default 1 s. With SENTINEL at most 2 s, because
 	// asking a sentinel that is gone is part of it.
 	DialTimeout time.Duration
 
@@ -78,6 +78,7 @@ const (
 	topologyTimeout     = 500 * time.Millisecond
 	sentinelDialTimeout = 2 * time.Second // there is no other way to bound the dialling of sentinels
 
+	lookTimeout = 3 * time.Second // for asking sentinels, in vain at first
 	// callTimeout bounds a call without a deadline.
 	callTimeout = 5 * time.Second
 
@@ -185,25 +186,23 @@ func unattended() *maintnotifications.Config {
 
 func dialSingle(where address, auth *credentials, p pool, d *dialer) goredis.UniversalClient {
 	c := goredis.NewClient(&goredis.Options{
-		Network:                    where.network,
-		Addr:                       where.hosts[0],
-		DB:                         where.db,
-		CredentialsProviderContext: auth.current,
-		Dialer:                     d.dial,
-		DialTimeout:                p.dial,
-		DialerRetries:              1, // the next call tries again, and a breaker decides when
-		PoolSize:                   p.size,
-		MaxIdleConns:               p.keep,
-		PoolTimeout:                p.timeout,
-		ReadTimeout:                callTimeout,
-		ContextTimeoutEnabled:      true,
-		MaxRetries:                 -1,
-		Protocol:                   2,
-		DisableIdentity:            true,
-		MaintNotificationsConfig:   unattended(),
-		PipelinePoolSize:           -1,
+		Network:                  where.network,
+		Addr:                     where.hosts[0],
+		Dialer:                   d.dial,
+		DialTimeout:              p.dial,
+		DialerRetries:            1, // the next call tries again, and a breaker decides when
+		PoolSize:                 p.size,
+		MaxIdleConns:             p.keep,
+		PoolTimeout:              p.timeout,
+		ReadTimeout:              callTimeout,
+		ContextTimeoutEnabled:    true,
+		MaxRetries:               -1,
+		Protocol:                 2,
+		DisableIdentity:          true,
+		MaintNotificationsConfig: unattended(),
+		PipelinePoolSize:         -1,
 	})
-	c.AddHook(hook{lost: d.retire})
+	c.AddHook(hook{lost: d.retire, login: &login{auth, where.db}})
 	return c
 }
 
@@ -212,26 +211,25 @@ func dialSentinel(opts *DialOptions, where address, auth *credentials, p pool, d
 	timeout := min(p.dial, sentinelDialTimeout)
 	d.timeout = timeout
 	c := goredis.NewFailoverClient(&goredis.FailoverOptions{
-		MasterName:                 where.primary,
-		SentinelAddrs:              where.hosts,
-		SentinelUsername:           user,
-		SentinelPassword:           password,
-		CredentialsProviderContext: auth.current,
-		Dialer:                     d.dial,
-		DialTimeout:                timeout,
-		DialerRetries:              1,
-		PoolSize:                   p.size,
-		MaxIdleConns:               p.keep,
-		PoolTimeout:                p.timeout,
-		ReadTimeout:                topologyTimeout, // what sentinels get; that of calls follows below
-		ContextTimeoutEnabled:      true,
-		MaxRetries:                 -1,
-		Protocol:                   2,
-		DisableIdentity:            true,
-		PipelinePoolSize:           -1,
-	}).WithTimeout(callTimeout)
-	c.AddHook(hook{lost: d.retire})
-	return c
+		MasterName:            where.primary,
+		SentinelAddrs:         where.hosts,
+		SentinelUsername:      user,
+		SentinelPassword:      password,
+		Dialer:                d.dial,
+		DialTimeout:           timeout,
+		DialerRetries:         1,
+		PoolSize:              p.size,
+		MaxIdleConns:          p.keep,
+		PoolTimeout:           p.timeout,
+		ReadTimeout:           topologyTimeout, // what sentinels get; that of calls follows below
+		ContextTimeoutEnabled: true,
+		MaxRetries:            -1,
+		Protocol:              2,
+		DisableIdentity:       true,
+		PipelinePoolSize:      -1,
+	})
+	c.AddHook(hook{lost: d.retire, login: &login{auth: auth}, look: new(look)}) // before the copy: the pool dials with the original's
+	return c.WithTimeout(callTimeout)
 }
 
 func dialCluster(where address, auth *credentials, p pool, d *dialer) goredis.UniversalClient {
@@ -240,14 +238,13 @@ func dialCluster(where address, auth *credentials, p pool, d *dialer) goredis.Un
 		NewClient: func(o *goredis.Options) *goredis.Client {
 			node := goredis.NewClient(o)
 			// A node that turned into a replica sends calls on by itself: its connections need not be left.
-			node.AddHook(hook{topology: topologyTimeout})
+			node.AddHook(hook{topology: topologyTimeout, login: &login{auth: auth}})
 			return node
 		},
 		MaxRedirects:               maxRedirects,
 		MinRetryBackoff:            -1, // a redirection is followed at once, in pipelines too
 		DisableRoutingPolicies:     true,
 		ClusterStateReloadInterval: reloadInterval,
-		CredentialsProviderContext: auth.current,
 		Dialer:                     d.dial,
 		DialTimeout:                p.dial,
 		DialerRetries:              1,

@@ -22,6 +22,9 @@ type dialer struct {
 }
 
 func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if isOnlyLooking(ctx) {
+		return nil, errOnlyLooking
+	}
 	generation := d.generation.Load()
 	c, err := d.connect(ctx, network, addr)
 	if err != nil {
@@ -30,6 +33,8 @@ func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	}
 	return &conn{Conn: c.Conn, raw: c.raw, dialer: d, generation: generation}, nil
 }
+
+var errOnlyLooking = errors.New("nothing is to be connected")
 
 // connect makes a connection, and keeps its file at hand: the layer of TLS hides it.
 func (d *dialer) connect(ctx context.Context, network, addr string) (*conn, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -13,16 +14,32 @@ import (
 type hook struct {
 	lost     func()        // called when the server turns out not to be the one to ask any more; may be nil
 	topology time.Duration // bounds a question about a cluster's topology; 0: does not
+	login    *login        // is part of dialling
+	look     *look         // for another primary now and then; may be nil
 }
 
-// DialHook leaves dialling as it is.
+// DialHook stands around the making of each connection to a server that counts; sentinels are dialled elsewhere.
 func (h hook) DialHook(next goredis.DialHook) goredis.DialHook {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+	if h.look != nil {
+		h.look.dial = next
+	}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := next(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		if err := h.login.do(ctx, c); err != nil {
+			_ = c.Close()
+			return nil, err
+		}
+		return c, nil
+	}
 }
 
 // ProcessHook stands around each command.
 func (h hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 	return func(ctx context.Context, cmd goredis.Cmder) error {
+		h.look.now()
 		if _, ok := cmd.(*goredis.ClusterSlotsCmd); ok && h.topology > 0 {
 			// The library asks one node after the other, in the background without a deadline: one that hangs would
 			// hold up the news of its own end.
@@ -41,6 +58,7 @@ func (h hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 // ProcessPipelineHook stands around each pipeline.
 func (h hook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		h.look.now()
 		err := next(ctx, cmds)
 		if err == nil {
 			return nil
@@ -87,3 +105,38 @@ func (e refused) Error() string { return e.text }
 
 // RedisError makes it an error that the client library recognizes.
 func (refused) RedisError() {}
+
+// look asks sentinels now and then who is primary. They tell by themselves when that changes, but only one of them is
+// listened to, and it may hang or be gone. The former primary of a failover in good order takes writes for some ten seconds
+// more: who missed the news would count there, for nobody.
+type look struct {
+	dial goredis.DialHook // asks the sentinels, leaves connections to a former primary, and dials
+	last atomic.Int64     // when, in nanoseconds
+}
+
+// lookEvery is how often sentinels are asked, while there are calls.
+const lookEvery = time.Second
+
+func (l *look) now() {
+	if l == nil {
+		return
+	}
+	now, before := time.Now().UnixNano(), l.last.Load()
+	if now-before < int64(lookEvery) || !l.last.CompareAndSwap(before, now) {
+		return
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(onlyLooking(context.Background()), lookTimeout)
+		defer cancel()
+		_, _ = l.dial(ctx, "tcp", "") // it never connects
+	}()
+}
+
+type lookingKey struct{}
+
+// onlyLooking marks a dial as one that is not to connect.
+func onlyLooking(ctx context.Context) context.Context {
+	return context.WithValue(ctx, lookingKey{}, true)
+}
+
+func isOnlyLooking(ctx context.Context) bool { return ctx.Value(lookingKey{}) != nil }

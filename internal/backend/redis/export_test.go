@@ -12,7 +12,7 @@ import (
 func (s *Store) Command(ctx context.Context, now time.Time, r *backend.Request) ([]any, error) {
 	c := new(call)
 	c.index = make(map[string]int)
-	if err := c.pack(now.UnixMicro(), true, 0, r); err != nil {
+	if err := c.pack(terms{now: now.UnixMicro(), redisClock: true, lyft: s.opts.LyftKeys}, r); err != nil {
 		return nil, err
 	}
 	if !loaded[c.script.Hash] {

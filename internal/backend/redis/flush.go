@@ -21,7 +21,9 @@ type queue struct {
 	mu      sync.Mutex
 	waiting []*pending
 	started bool
-	wake    chan struct{} // something is waiting
+	closed  bool
+	wake    chan struct{} // something is waiting; closed by close
+	running sync.WaitGroup
 }
 
 const (
@@ -51,7 +53,12 @@ func (q *queue) take(ctx context.Context, at int64, r *backend.Request) error {
 	}
 	p := pendings.Get().(*pending)
 	p.copy(at, r)
-	q.put(p)
+	if !q.put(p) {
+		p.release()
+		c := calls.Get().(*call)
+		defer c.release()
+		return q.store.take(ctx, at, c, r)
+	}
 
 	timeout := q.store.opts.Timeout
 	var timedOut <-chan time.Time
@@ -79,23 +86,44 @@ func (q *queue) take(ctx context.Context, at int64, r *backend.Request) error {
 	}
 }
 
-func (q *queue) put(p *pending) {
+// put lets a request wait for a flush, unless there will be none any more.
+func (q *queue) put(p *pending) bool {
 	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return false
+	}
 	q.waiting = append(q.waiting, p)
 	if !q.started {
 		q.started = true
 		for range flushers {
-			go q.run()
+			q.running.Go(q.run)
 		}
 	}
-	q.mu.Unlock()
+	q.alert()
+	return true
+}
+
+// alert tells a flusher that something is waiting. The queue is locked.
+func (q *queue) alert() {
 	select {
 	case q.wake <- struct{}{}:
 	default:
 	}
 }
 
-// run flushes what waits, for as long as the process lives.
+// close ends the flushers when all that waits is flushed.
+func (q *queue) close() {
+	q.mu.Lock()
+	if !q.closed {
+		q.closed = true
+		close(q.wake)
+	}
+	q.mu.Unlock()
+	q.running.Wait()
+}
+
+// run flushes what waits, until the queue is closed and nothing does.
 func (q *queue) run() {
 	var batch []*pending
 	for range q.wake {
@@ -129,11 +157,8 @@ func (q *queue) next(batch []*pending) []*pending {
 	rest := copy(q.waiting, q.waiting[n:])
 	clear(q.waiting[rest:])
 	q.waiting = q.waiting[:rest]
-	if rest > 0 { // for the other flusher
-		select {
-		case q.wake <- struct{}{}:
-		default:
-		}
+	if rest > 0 && !q.closed { // for the other flusher
+		q.alert()
 	}
 	return batch
 }
@@ -145,56 +170,66 @@ func (q *queue) flush(batch []*pending) {
 		q.send(batch)
 		return
 	}
+	at := latest(batch)
+	m := q.store.terms(at, true, 0)
+	c := calls.Get().(*call)
 	slots := make(map[uint16][]*pending)
 	for _, p := range batch {
-		slot := slotOf(p.request.Takes[0].Key)
+		key, _ := c.keyOf(&p.request.Takes[0], &m)
+		slot := slotOf(key)
 		slots[slot] = append(slots[slot], p)
 	}
-	if len(slots) == 1 {
+	c.release()
+	if len(slots) == 1 && !m.lyft {
 		q.send(batch)
 		return
 	}
-	q.pipeline(slots)
+	q.pipeline(slots, at, m)
 }
 
-func requestsOf(batch []*pending) (requests []*backend.Request, at int64) {
-	requests = make([]*backend.Request, len(batch))
+func requestsOf(batch []*pending) []*backend.Request {
+	requests := make([]*backend.Request, len(batch))
 	for i, p := range batch {
 		requests[i] = &p.request
+	}
+	return requests
+}
+
+// latest is the time of the newest request.
+func latest(batch []*pending) (at int64) {
+	for _, p := range batch {
 		at = max(at, p.at)
 	}
-	return requests, at
+	return at
 }
 
 // send settles requests by one call.
 func (q *queue) send(batch []*pending) {
-	requests, at := requestsOf(batch)
 	c := calls.Get().(*call)
-	err := q.store.take(context.Background(), at, c, requests...)
+	err := q.store.take(context.Background(), latest(batch), c, requestsOf(batch)...)
 	c.release()
 	for _, p := range batch {
 		p.finish(err)
 	}
 }
 
-// pipeline settles the requests of each slot by a call, and sends all calls to one node together.
-func (q *queue) pipeline(slots map[uint16][]*pending) {
+// pipeline settles the requests of each slot by a call, and sends all calls to one node together. The slots are those of
+// the terms.
+func (q *queue) pipeline(slots map[uint16][]*pending, at int64, m terms) {
 	s := q.store
 	ctx, cancel := s.bound(context.Background())
 	defer cancel()
 	type flying struct {
 		batch    []*pending
 		requests []*backend.Request
-		at       int64
 		call     *call
 		cmd      *goredis.ZeroCopyStringCmd
 	}
 	pipe := s.opts.Client.Pipeline()
 	var all []flying
 	for _, batch := range slots {
-		f := flying{batch: batch, call: calls.Get().(*call)}
-		f.requests, f.at = requestsOf(batch)
-		if err := f.call.pack(max(f.at+s.ahead.Load(), 1), true, 0, f.requests...); err != nil {
+		f := flying{batch: batch, requests: requestsOf(batch), call: calls.Get().(*call)}
+		if err := f.call.pack(m, f.requests...); err != nil {
 			f.call.release()
 			for _, p := range batch {
 				p.finish(err)
@@ -216,13 +251,18 @@ func (q *queue) pipeline(slots map[uint16][]*pending) {
 		}
 		switch {
 		case err == nil:
-			if _, _, wanted := f.call.again(); !wanted {
-				_, err = f.call.settle()
-				break
+			now, _, wanted := f.call.again()
+			if wanted { // the script did nothing and asks for other arguments
+				s.ahead.Store(now - at)
+				q.each(ctx, at, f.call, f.batch)
+				continue
 			}
-			err = s.take(ctx, f.at, f.call, f.requests...) // the script did nothing and asks for other arguments
+			if now, err = f.call.settle(); err == nil && f.call.calendar {
+				s.ahead.Store(now - at)
+			}
 		case goredis.HasErrorPrefix(err, "NOSCRIPT"), goredis.HasErrorPrefix(err, noTime): // nor here
-			err = s.take(ctx, f.at, f.call, f.requests...)
+			q.each(ctx, at, f.call, f.batch)
+			continue
 		default:
 			err = s.failure(ctx, err)
 		}
@@ -230,5 +270,21 @@ func (q *queue) pipeline(slots map[uint16][]*pending) {
 		for _, p := range f.batch {
 			p.finish(err)
 		}
+	}
+}
+
+// each settles requests again whose keys were in one slot. With the time in their keys they may be in several by now, so
+// that each goes by itself.
+func (q *queue) each(ctx context.Context, at int64, c *call, batch []*pending) {
+	defer c.release()
+	if !q.store.opts.LyftKeys {
+		err := q.store.take(ctx, at, c, requestsOf(batch)...)
+		for _, p := range batch {
+			p.finish(err)
+		}
+		return
+	}
+	for _, p := range batch {
+		p.finish(q.store.take(ctx, at, c, &p.request))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -48,8 +49,8 @@ func supported(l *descriptor.Limit) error {
 	return nil
 }
 
-// parameters are p1 to p3 of the limit's part of the scripts; now is the time that is likely to decide.
-func parameters(l *descriptor.Limit, shape scripts.Shape, now int64, room int) (p1, p2, p3 int64) {
+// parameters are p1 to p3 of the limit's part of the scripts.
+func parameters(l *descriptor.Limit, shape scripts.Shape, m *terms) (p1, p2, p3 int64) {
 	a := &l.Arithmetic
 	switch shape {
 	case scripts.Sliding:
@@ -57,7 +58,7 @@ func parameters(l *descriptor.Limit, shape scripts.Shape, now int64, room int) (
 	case scripts.Precise:
 		return a.Length, a.Quantum, int64(l.Precision)
 	case scripts.Log:
-		return a.Length, a.Quantum, int64(room)
+		return a.Length, a.Quantum, int64(max(m.entries, int(l.Requests)))
 	case scripts.Bucket:
 		return a.Step, a.StepNum, a.StepDen
 	case scripts.Interval:
@@ -67,11 +68,28 @@ func parameters(l *descriptor.Limit, shape scripts.Shape, now int64, room int) (
 		return a.Length, int64(l.Requests), 0
 	case scripts.Fixed:
 		if l.Window.Location != nil {
-			start, end := l.Window.Bounds(now)
+			start, end := l.Window.Bounds(m.now)
 			return end, start, windowNumber(l.Window, start)
 		}
+	case scripts.Lyft:
+		start, end := l.Window.Bounds(m.now)
+		return start, end, lyftLife(l.Window, end-m.now, m.jitter)
 	}
 	return l.Window.Length().Microseconds(), 0, 0
+}
+
+// lyftLife is for how long a key of envoyproxy/ratelimit's lives from its first hit, in milliseconds, when its window goes on for left
+// microseconds: as long as a window, as there, because processes whose clocks are behind still count in it; and a random
+// part of the jitter longer, so that not all keys of a window are gone at once.
+func lyftLife(w descriptor.Window, left int64, jitter time.Duration) int64 {
+	life := w.Length()
+	if w.Location != nil {
+		life = time.Duration(left)*time.Microsecond + time.Minute
+	}
+	if jitter > 0 {
+		life += rand.N(jitter)
+	}
+	return life.Milliseconds()
 }
 
 // windowNumber numbers the windows of a calendar by the local date on which they begin.
@@ -93,7 +111,7 @@ func windowNumber(w descriptor.Window, start int64) int64 {
 // seenRoom is the most that a script shows of a counter, in bytes.
 func seenRoom(l *descriptor.Limit, shape scripts.Shape, entries int) int {
 	switch shape {
-	case scripts.Fixed:
+	case scripts.Fixed, scripts.Lyft:
 		return 8
 	case scripts.Precise:
 		return 8 + 4*(int(l.Precision)+1)
@@ -129,6 +147,13 @@ func decode(seen []byte, l *descriptor.Limit, shape scripts.Shape, now int64, ta
 			s = backend.State{Start: start * l.Arithmetic.Length, Count: int64(s.Tail[0]), Tail: s.Tail[1:]}
 		}
 		return s, tail
+	case scripts.Lyft:
+		count := int64(binary.LittleEndian.Uint64(seen))
+		if count == 0 {
+			return backend.State{}, tail
+		}
+		start, _ := l.Window.Bounds(now)
+		return backend.State{Start: start, Count: count}, tail
 	default:
 		value := int64(binary.LittleEndian.Uint64(seen))
 		if l.Window.Location != nil {
@@ -141,7 +166,7 @@ func decode(seen []byte, l *descriptor.Limit, shape scripts.Shape, now int64, ta
 // leastSeen is how long a state is at least.
 func leastSeen(shape scripts.Shape) int {
 	switch shape {
-	case scripts.Fixed:
+	case scripts.Fixed, scripts.Lyft:
 		return 8
 	case scripts.Precise, scripts.Log:
 		return 12

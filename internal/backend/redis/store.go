@@ -12,7 +12,6 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
 )
 
 // Options are the settings of a Store.
@@ -28,6 +27,11 @@ type Options struct {
 	// server refuses to tell scripts the time; the store finds out by itself.
 	CallerClock bool
 
+	// LyftKeys lets takes have keys of descriptor.KeysLyft, whose counters envoyproxy/ratelimit counts in too. LyftJitter is by how much
+	// those keys may live longer than a window, at random; 0: they do not.
+	LyftKeys   bool
+	LyftJitter time.Duration
+
 	// Plain sends every request by itself, for comparison. Where the caller's clock decides, that is so anyway: requests
 	// of different times cannot share a call.
 	Plain bool
@@ -35,7 +39,7 @@ type Options struct {
 	Logger *slog.Logger // default slog.Default()
 }
 
-// Store keeps counters in Redis.
+// Store keeps counters in Redis. Close ends what it runs in the background.
 type Store struct {
 	opts  Options
 	queue *queue
@@ -59,6 +63,13 @@ func New(opts Options) *Store {
 	_, s.cluster = opts.Client.(*goredis.ClusterClient)
 	s.queue = newQueue(s)
 	return s
+}
+
+// Close lets what waits for its turn finish, and ends what runs in the background. A take that comes later goes by itself. It
+// leaves the client open.
+func (s *Store) Close() error {
+	s.queue.close()
+	return nil
 }
 
 // Take settles the takes of one request in one round trip. If it fails, all of them are marked Failed: none of them has
@@ -87,8 +98,8 @@ func (s *Store) queued(ctx context.Context, at int64, r *backend.Request) error 
 		return s.one(ctx, at, r)
 	}
 	return backend.Split(ctx, r,
-		func(t *backend.Take) uint16 { return slotOf(t.Key) },
-		func(ctx context.Context, _ uint16, part *backend.Request) error {
+		s.place,
+		func(ctx context.Context, _ place, part *backend.Request) error {
 			err := s.one(ctx, at, part)
 			if err != nil {
 				for i := range part.Outcomes {
@@ -119,11 +130,7 @@ func (s *Store) take(ctx context.Context, at int64, c *call, requests ...*backen
 	entries := 0
 	for range tries {
 		redisClock := !s.CallerClock()
-		now := max(at, 1)
-		if redisClock {
-			now = max(at+s.ahead.Load(), 1)
-		}
-		if err := c.pack(now, redisClock, entries, requests...); err != nil {
+		if err := c.pack(s.terms(at, redisClock, entries), requests...); err != nil {
 			return err
 		}
 		if err := s.run(bounded, ctx, c); err != nil {
@@ -147,6 +154,14 @@ func (s *Store) take(ctx context.Context, at int64, c *call, requests ...*backen
 	return fmt.Errorf("%w: the script asked for other arguments %d times", backend.ErrUnavailable, tries)
 }
 
+// terms are what a call of a caller's time is packed under.
+func (s *Store) terms(at int64, redisClock bool, entries int) terms {
+	if redisClock {
+		at += s.ahead.Load()
+	}
+	return terms{now: max(at, 1), redisClock: redisClock, entries: entries, lyft: s.opts.LyftKeys, jitter: s.opts.LyftJitter}
+}
+
 // CallerClock says whether the time given to Take decides, because it was asked for or because the server does not tell
 // scripts the time.
 func (s *Store) CallerClock() bool { return s.opts.CallerClock || s.refused.Load() }
@@ -158,28 +173,6 @@ func (s *Store) refuse(err error) {
 	if !s.refused.Swap(true) {
 		s.opts.Logger.Warn("this Redis does not tell scripts the time: the clocks of the processes that ask decide, and should agree", "error", err)
 	}
-}
-
-// Ping asks whether Redis answers, and finds out whether it tells scripts the time.
-func (s *Store) Ping(ctx context.Context) error {
-	bounded, cancel := s.bound(ctx)
-	defer cancel()
-	if err := s.opts.Client.Ping(bounded).Err(); err != nil {
-		return fmt.Errorf("ping Redis: %w", s.failure(ctx, err))
-	}
-	if s.CallerClock() || s.told.Load() {
-		return nil
-	}
-	err := s.opts.Client.Eval(bounded, scripts.Clock().Text, nil, make([]byte, 8)).Err()
-	switch {
-	case err == nil:
-		s.told.Store(true)
-	case goredis.HasErrorPrefix(err, noTime):
-		s.refuse(err)
-	default:
-		return fmt.Errorf("ask Redis for the time: %w", s.failure(ctx, err))
-	}
-	return nil
 }
 
 func (s *Store) run(bounded, ctx context.Context, c *call) error {

@@ -2,8 +2,9 @@
 --
 -- Redis keeps an integer of 64 bits without an allocation, but a time and a count need more digits than a number here
 -- has. So the value is 19 digits that are cut as a string: how many digits the count has (1 to 7), the time's last
--- digits, the count. The time's missing digits are those that bring it nearest to now. Where that could be mistaken,
--- because the state lives long and the count is large, the value is "time:count".
+-- digits, the count. The time's missing digits are those that bring it nearest to now. Where that could be mistaken
+-- were the clock to go back over up to 256 lives of the state, because it lives long and the count is large, the value is
+-- "time:count".
 
 local function read_pair(value)
   if not value or #value > 40 then return nil end
@@ -26,6 +27,6 @@ end
 
 local function pair_of(t, count, lives)
   local c = format('%.0f', count)
-  if #c > 7 or lives > 10 ^ (17 - #c) then return format('%.0f:', t) .. c end
+  if #c > 7 or lives * 256 > 5 * 10 ^ (17 - #c) then return format('%.0f:', t) .. c end
   return #c .. sub(format('%018.0f', t), #c + 1) .. c
 end

@@ -32,12 +32,13 @@ const (
 	Log      Shape = 'l' // sliding logs
 	Bucket   Shape = 'g' // buckets that are refilled or leak continuously
 	Interval Shape = 'i' // buckets that are refilled at intervals
+	Lyft     Shape = 'y' // fixed windows, each in a key of its own, as envoyproxy/ratelimit keeps them
 )
 
 // Set is a set of shapes.
 type Set uint8
 
-const setCount = 1 << 7
+const setCount = 1 << 8
 
 // Of returns the set of this shape alone.
 func Of(s Shape) Set { return 1 << index(s) }
@@ -54,6 +55,7 @@ var parts = []struct {
 	{Log, "log.lua", nil},
 	{Bucket, "bucket.lua", nil},
 	{Interval, "interval.lua", []string{"pair.lua"}},
+	{Lyft, "lyft.lua", nil},
 }
 
 func index(s Shape) int {

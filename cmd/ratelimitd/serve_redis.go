@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+const (
+	firstLook   = time.Second // that Redis gets to answer before the service says that it listens
+	lookEvery   = time.Second // between two looks whether Redis is there, if health follows it
+	lookTimeout = time.Second // for one of these
+)
+
+// counting is one Redis that counts.
+type counting struct {
+	settings string // what the names of its settings begin with
+	store    *redis.Store
+	timeout  time.Duration // to connect
+	here     bool          // it has answered before the service listened
+}
+
+// openRedis makes the store that counts in Redis, with a second one for limits per second if the options ask for that.
+func (s *service) openRedis(registry prometheus.Registerer) (limiter.Backend, error) {
+	o := &s.options.Backend
+	if err := o.Startup.check(); err != nil {
+		return nil, err
+	}
+	if o.KeyFormat == keysLyft {
+		s.log.Info("counters have the keys of envoyproxy/ratelimit where that has them too, so that both count together; what those do not tell apart is not told apart here",
+			"REDIS_KEY_FORMAT", o.KeyFormat)
+	}
+	store, err := s.openOne("REDIS", &o.Redis, registry)
+	if err != nil {
+		return nil, err
+	}
+	s.log.Info("counting in Redis", "type", strings.ToLower(o.Redis.Type))
+	if !o.UsePerSecond {
+		return store, nil
+	}
+	perSecond, err := s.openOne("REDIS_PERSECOND", &o.PerSecond, registry)
+	if err != nil {
+		return nil, err
+	}
+	s.log.Info("counting limits per second in another Redis", "type", strings.ToLower(o.PerSecond.Type))
+	return &redis.Pair{PerSecond: perSecond, Other: store}, nil
+}
+
+// openOne makes the store of one Redis. settings is what the names of its variables begin with.
+func (s *service) openOne(settings string, where *redisOptions, registry prometheus.Registerer) (*redis.Store, error) {
+	o := &s.options.Backend
+	client, err := where.dial(settings, s.log)
+	if err != nil {
+		return nil, err
+	}
+	s.shutdown = append(s.shutdown, client.Close)
+	if where.Window != 0 || where.Limit != 0 || where.Parallelism != 1 {
+		s.log.Info("accepted without effect: requests in flight share round trips by themselves", "settings", settings+"_PIPELINE_WINDOW, _PIPELINE_LIMIT, _CLUSTER_PIPELINE_PARALLELISM")
+	}
+	redis.Guard(client, redis.BreakerOptions{Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry), Logger: s.log})
+	store := redis.New(redis.Options{
+		Client: client, Timeout: o.Op, Plain: o.Plain, Logger: s.log,
+		LyftKeys: o.KeyFormat == keysLyft, LyftJitter: time.Duration(o.JitterSeconds) * time.Second,
+	})
+	s.shutdown = append(s.shutdown, store.Close)
+	c := &counting{settings: settings, store: store, timeout: where.Timeout}
+	s.redis = append(s.redis, c)
+	s.workers = append(s.workers, func(ctx context.Context) error { return s.await(ctx, c) })
+	return store, nil
+}
+
+// keyFormat is how counters' keys are written. Only in Redis does anybody else read them.
+func (o *backendOptions) keyFormat(inRedis bool) descriptor.KeyFormat {
+	if inRedis && o.KeyFormat == keysLyft {
+		return descriptor.KeysLyft
+	}
+	return descriptor.KeysOwn
+}
+
+// look finds out, before the service listens, which Redis answer. Health is red until all of them have: a fleet that cannot
+// reach its Redis, because an address is wrong, is better not rolled out further. Calls are answered meanwhile, by on_error.
+func (s *service) look(ctx context.Context) {
+	if s.options.Backend.Startup.Serve && !s.options.Backend.Active {
+		return
+	}
+	within, cancel := context.WithTimeout(ctx, firstLook)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, c := range s.redis {
+		wg.Go(func() {
+			c.here = c.store.Ping(within) == nil
+			s.server.Lack(c.settings, !c.here)
+		})
+	}
+	wg.Wait()
+}
+
+// await asks a Redis until it answers, and ends the service if that takes longer than it may. Then health follows it, if
+// that is asked for.
+func (s *service) await(ctx context.Context, c *counting) error {
+	o := &s.options.Backend.Startup
+	if !c.here {
+		asked := false
+		_, err := backoff.Retry(ctx, func() (struct{}, error) {
+			within, cancel := context.WithTimeout(ctx, max(c.timeout, firstLook))
+			defer cancel()
+			return struct{}{}, c.store.Ping(within)
+		}, backoff.WithBackOff(o.backOff()), backoff.WithMaxElapsedTime(o.MaxElapsed), backoff.WithNotify(func(err error, next time.Duration) {
+			asked = true
+			s.log.Warn("Redis does not answer yet: on_error decides until it does", "settings", c.settings, "error", err, "asked_again_in", next.Round(time.Millisecond))
+		}))
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return fmt.Errorf("%s_URL: no answer within REDIS_STARTUP_MAX_ELAPSED_TIME=%s: %w", c.settings, o.MaxElapsed, err)
+		case asked:
+			s.log.Info("Redis answers", "settings", c.settings)
+		}
+		s.server.Lack(c.settings, false)
+	}
+	if s.options.Backend.Active {
+		s.follow(ctx, c)
+	}
+	return nil
+}
+
+// follow makes health red while a Redis does not answer, until ctx ends.
+func (s *service) follow(ctx context.Context, c *counting) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	alive := true
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		within, cancel := context.WithTimeout(ctx, lookTimeout)
+		err := c.store.Ping(within)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		if (err == nil) == alive {
+			continue
+		}
+		alive = err == nil
+		s.server.Lack(c.settings, !alive)
+		if alive {
+			s.log.Info("Redis has a connection again: health does not miss it any more", "settings", c.settings)
+		} else {
+			s.log.Warn("no connection to Redis is alive: health is red", "settings", c.settings, "error", err)
+		}
+	}
+}
+
+// startupOptions say what is done while Redis does not answer yet.
+type startupOptions struct {
+	Serve      bool          `name:"redis-startup-serve" env:"RATELIMITD_REDIS_STARTUP_SERVE" help:"Health is green from the start. Unset: not before Redis has answered once, though on_error answers calls meanwhile."`
+	Initial    time.Duration `name:"redis-startup-initial-interval" env:"REDIS_STARTUP_INITIAL_INTERVAL" default:"1s" help:"While Redis has not answered yet, when it is asked for the second time; later ones are half as long again each."`
+	Max        time.Duration `name:"redis-startup-max-interval" env:"REDIS_STARTUP_MAX_INTERVAL" default:"30s" help:"The longest of these intervals."`
+	MaxElapsed time.Duration `name:"redis-startup-max-elapsed-time" env:"REDIS_STARTUP_MAX_ELAPSED_TIME" default:"0s" help:"After which the service ends if Redis has not answered; 0: never."`
+}
+
+func (o *startupOptions) check() error {
+	switch {
+	case o.Initial <= 0:
+		return errors.New("REDIS_STARTUP_INITIAL_INTERVAL must be longer than 0: write 1s")
+	case o.Max < o.Initial:
+		return fmt.Errorf("REDIS_STARTUP_MAX_INTERVAL=%s is shorter than REDIS_STARTUP_INITIAL_INTERVAL=%s: change one of them", o.Max, o.Initial)
+	case o.MaxElapsed < 0:
+		return errors.New("REDIS_STARTUP_MAX_ELAPSED_TIME must not be negative: write 0 to ask for ever")
+	}
+	return nil
+}
+
+func (o *startupOptions) backOff() backoff.BackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval = o.Initial, o.Max
+	return b
+}

@@ -1,0 +1,78 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
+)
+
+// Ping asks whether Redis answers, and finds out whether it tells scripts the time. On a cluster every primary is asked, side
+// by side, and one that answers is enough: its counters can be counted. ctx alone bounds it, not Options.Timeout: what is asked is
+// whether Redis is there, not how fast it is. No breaker stands before it.
+func (s *Store) Ping(ctx context.Context) error {
+	if err := s.ping(ctx); err != nil {
+		return fmt.Errorf("ping Redis: %w", s.failure(ctx, err))
+	}
+	if s.CallerClock() || s.told.Load() {
+		return nil
+	}
+	err := s.opts.Client.Eval(ctx, scripts.Clock().Text, nil, make([]byte, 8)).Err()
+	switch {
+	case err == nil:
+		s.told.Store(true)
+	case goredis.HasErrorPrefix(err, noTime):
+		s.refuse(err)
+	default:
+		return fmt.Errorf("ask Redis for the time: %w", s.failure(ctx, err))
+	}
+	return nil
+}
+
+func (s *Store) ping(ctx context.Context) error {
+	c, ok := s.opts.Client.(*goredis.ClusterClient)
+	if !ok {
+		return ping(ctx, s.opts.Client)
+	}
+	var mu sync.Mutex
+	var errs []error
+	answered := false
+	err := c.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
+		err := ping(ctx, node)
+		mu.Lock()
+		defer mu.Unlock()
+		answered = answered || err == nil
+		errs = append(errs, err)
+		return nil
+	})
+	switch {
+	case answered:
+		return nil
+	case err != nil:
+		return err
+	default:
+		return errors.Join(errs...)
+	}
+}
+
+// ping asks one server. While all connections are in use there is one at least, and its turn is waited for.
+func ping(ctx context.Context, c goredis.UniversalClient) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := c.Ping(ctx).Err()
+		if !errors.Is(err, goredis.ErrPoolTimeout) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-tick.C:
+		}
+	}
+}

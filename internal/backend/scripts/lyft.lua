@@ -1,0 +1,44 @@
+-- Fixed windows that envoyproxy/ratelimit counts in too: each has a key of its own, which holds the count as INCRBY leaves
+-- it.
+--
+-- p1, p2  the start and the end of the window that the key is of
+-- p3      how long a new key lives, in ms
+-- a       whether the value can be added to (1), or is to be replaced (0)
+-- b       the count, between 0 and MAX_COUNT
+-- c       the count as it was read
+--
+-- What others wrote may be any number: what was poisoned by hits near 2^63 counts as MAX_COUNT, what is below zero as
+-- nothing, and the next hit that counts mends it.
+
+local MAX_COUNT = 1099511627775 -- 2^40 - 1
+
+local function read(key, value, p1, p2)
+  if now < p1 or now >= p2 then again = again or 0 end
+  local n = value and #value <= 20 and match(value, '^-?%d+$') and tonumber(value)
+  if not n then return 0, 0, 0, pack('<I8', 0) end
+  local count = min(max(n, 0), MAX_COUNT)
+  return format('%.0f', count) == value and 1 or 0, count, count, pack('<I8', count)
+end
+
+local function try(a, b, c, hits, limit)
+  local count = min(max(b + hits, 0), MAX_COUNT)
+  return count <= limit or hits < 0, a, count, c
+end
+
+local function write(key, value, a, b, c, p1, p2, p3)
+  if b == 0 then
+    if value then redis.call('DEL', key) end
+    return
+  end
+  -- The others' EXPIRE may be missing, if they died before it, or be that of a shorter window that begins with this one.
+  if value and redis.call('PTTL', key) * 1000 >= p2 - now then
+    if a == 0 then
+      redis.call('SET', key, format('%.0f', b), 'KEEPTTL')
+    elseif b ~= c then
+      redis.call('INCRBY', key, format('%.0f', b - c))
+    end
+    return
+  end
+  if caller_clock then p3 = p3 + CALLER_SLACK end
+  redis.call('SET', key, format('%.0f', b), 'PX', format('%.0f', p3))
+end
