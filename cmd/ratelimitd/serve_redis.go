@@ -120,8 +120,8 @@ func (s *service) await(ctx context.Context, c *counting) error {
 			s.log.Warn("Redis does not answer yet: on_error decides until it does", "settings", c.settings, "error", err, "asked_again_in", next.Round(time.Millisecond))
 		}))
 		switch {
-		case ctx.Err() != nil:
-			return nil
+		case err != nil && ctx.Err() != nil:
+			return nil //nolint:nilerr // the service stops
 		case err != nil:
 			return fmt.Errorf("%s_URL: no answer within REDIS_STARTUP_MAX_ELAPSED_TIME=%s: %w", c.settings, o.MaxElapsed, err)
 		case asked:

@@ -228,8 +228,10 @@ func dialSentinel(opts *DialOptions, where address, auth *credentials, p pool, d
 		DisableIdentity:       true,
 		PipelinePoolSize:      -1,
 	})
-	c.AddHook(hook{lost: d.retire, login: &login{auth: auth}, look: new(look)}) // before the copy: the pool dials with the original's
-	return c.WithTimeout(callTimeout)
+	c.AddHook(hook{login: &login{auth: auth}}) // the pool dials with the original's hooks, calls are made with the copy's
+	calls := c.WithTimeout(callTimeout)
+	calls.AddHook(hook{lost: d.retire, look: &look{dial: c.Options().Dialer}})
+	return calls
 }
 
 func dialCluster(where address, auth *credentials, p pool, d *dialer) goredis.UniversalClient {

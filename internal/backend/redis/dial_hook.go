@@ -14,14 +14,14 @@ import (
 type hook struct {
 	lost     func()        // called when the server turns out not to be the one to ask any more; may be nil
 	topology time.Duration // bounds a question about a cluster's topology; 0: does not
-	login    *login        // is part of dialling
+	login    *login        // is part of dialling; nil: this hook is not where connections are dialled
 	look     *look         // for another primary now and then; may be nil
 }
 
 // DialHook stands around the making of each connection to a server that counts; sentinels are dialled elsewhere.
 func (h hook) DialHook(next goredis.DialHook) goredis.DialHook {
-	if h.look != nil {
-		h.look.dial = next
+	if h.login == nil {
+		return next
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := next(ctx, network, addr)
@@ -110,7 +110,7 @@ func (refused) RedisError() {}
 // listened to, and it may hang or be gone. The former primary of a failover in good order takes writes for some ten seconds
 // more: who missed the news would count there, for nobody.
 type look struct {
-	dial goredis.DialHook // asks the sentinels, leaves connections to a former primary, and dials
+	dial goredis.DialHook // asks sentinels, leaves the connections to a former primary, and dials
 	last atomic.Int64     // when, in nanoseconds
 }
 

@@ -475,6 +475,7 @@ type relay struct {
 	net.Listener
 	to    atomic.Value
 	delay atomic.Int64 // of what the server says, in nanoseconds
+	first atomic.Int64 // of the first that it says on a connection, besides
 }
 
 func startRelay(t testing.TB, to string) *relay {
@@ -498,15 +499,15 @@ func startRelay(t testing.TB, to string) *relay {
 				c.Close()
 				continue
 			}
-			wg.Go(func() { forward(c, s, 0) })
-			wg.Go(func() { forward(s, c, time.Duration(r.delay.Load())) })
+			wg.Go(func() { forward(c, s, 0, 0) })
+			wg.Go(func() { forward(s, c, time.Duration(r.delay.Load()), time.Duration(r.first.Load())) })
 		}
 	})
 	return r
 }
 
-// forward passes on what one side says, each piece after a while.
-func forward(from, to net.Conn, delay time.Duration) {
+// forward passes on what one side says, each piece after a while, and the first one after a longer one.
+func forward(from, to net.Conn, delay, first time.Duration) {
 	defer from.Close()
 	defer to.Close()
 	b := make([]byte, 32<<10)
@@ -515,8 +516,9 @@ func forward(from, to net.Conn, delay time.Duration) {
 		if err != nil {
 			return
 		}
-		if delay > 0 {
-			<-time.After(delay)
+		if delay+first > 0 {
+			<-time.After(delay + first)
+			first = 0
 		}
 		if _, err := to.Write(b[:n]); err != nil {
 			return

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+// probed is a process whose health is asked for.
+type probed struct {
+	*process
+	grpcHealth healthv1.HealthClient
+}
+
+func probe(t *testing.T, p *process) probed {
+	t.Helper()
+	return probed{p, healthv1.NewHealthClient(dial(t, p.grpc))}
+}
+
+// health asks everywhere whether a process wants requests. It fails unless all agree.
+func (p *probed) health(t *testing.T) bool {
+	t.Helper()
+	// Health may turn between two questions: then they are asked again.
+	for try := 1; ; try++ {
+		code, _ := get(t, "http://"+p.http+"/healthcheck")
+		ready, _ := get(t, "http://"+p.http+"/readyz")
+		green := code == 200
+		agreed := (ready == 200) == green
+		for _, name := range []string{"", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"} {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			got, err := p.grpcHealth.Check(ctx, &healthv1.HealthCheckRequest{Service: name})
+			cancel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			agreed = agreed && (got.GetStatus() == healthv1.HealthCheckResponse_SERVING) == green
+		}
+		if live, _ := get(t, "http://"+p.http+"/livez"); live != 200 {
+			t.Fatalf("/livez: %d", live)
+		}
+		switch {
+		case agreed:
+			return green
+		case try == 3:
+			t.Fatalf("health does not agree: /healthcheck %d, /readyz %d", code, ready)
+		}
+	}
+}
+
+// turns waits until health is green, or red.
+func (p *probed) turns(t *testing.T, green bool) time.Duration {
+	t.Helper()
+	start := time.Now()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for p.health(t) != green {
+		if time.Since(start) > patience {
+			t.Fatalf("health did not turn, green is %v, within %s:\n%s", green, patience, p.log)
+		}
+		<-tick.C
+	}
+	return time.Since(start)
+}
+
+// logs waits until a process has logged a text so many times.
+func (p *probed) logs(t *testing.T, text string, times int) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for start := time.Now(); strings.Count(p.log.String(), text) < times; <-tick.C {
+		if time.Since(start) > patience {
+			t.Fatalf("%q was not logged %d times within %s:\n%s", text, times, patience, p.log)
+		}
+	}
+}
+
+// Without Redis the service keeps trying: health is red until Redis has answered once, or green from the start if that is
+// asked for. Calls are answered by on_error, in bounded time.
+func TestStartWithoutRedis(t *testing.T) {
+	for name, c := range map[string]struct {
+		env   map[string]string
+		green bool
+	}{
+		"waits":  {nil, false},
+		"serves": {map[string]string{"RATELIMITD_REDIS_STARTUP_SERVE": "true"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := redistest.Start(t)
+			r.Kill(t)
+			env := map[string]string{
+				"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": opTimeout.String(),
+				"REDIS_STARTUP_INITIAL_INTERVAL": "100ms", "REDIS_STARTUP_MAX_INTERVAL": "200ms",
+			}
+			for k, v := range c.env {
+				env[k] = v
+			}
+			p := probe(t, startProcess(t, env, "--rules", rulesOf(t, onErrorRules)))
+			p.log.wait(t, "Redis does not answer yet: on_error decides until it does")
+			if green := p.health(t); green != c.green {
+				t.Errorf("health is green: %v", green)
+			}
+			client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+			for key, want := range map[string]codes.Code{"error": codes.Unavailable, "allow": codes.OK, "local": codes.OK} {
+				start := time.Now()
+				if _, err := client.ShouldRateLimit(t.Context(), ask("d", key, "v")); status.Code(err) != want {
+					t.Errorf("%s: %v", key, err)
+				}
+				if took := time.Since(start); took > 10*opTimeout {
+					t.Errorf("%s: it took %v", key, took)
+				}
+			}
+			r.Restart(t)
+			p.log.wait(t, "Redis answers")
+			t.Logf("health is green %v after that", p.turns(t, true))
+			start := time.Now()
+			for {
+				_, err := client.ShouldRateLimit(t.Context(), ask("d", "error", "v"))
+				if err == nil {
+					break
+				}
+				if time.Since(start) > patience {
+					t.Fatal(err)
+				}
+			}
+
+			// Once it has answered, losing it does not turn health red.
+			r.Kill(t)
+			if _, err := client.ShouldRateLimit(t.Context(), ask("d", "error", "v")); status.Code(err) != codes.Unavailable {
+				t.Errorf("without Redis: %v", err)
+			}
+			if !p.health(t) {
+				t.Error("health is red")
+			}
+		})
+	}
+}
+
+// Redis that is there is found before the service says that it listens: nobody sees a red health then.
+func TestStartWithRedis(t *testing.T) {
+	r := redistest.Start(t)
+	p := probe(t, startProcess(t, map[string]string{"REDIS_URL": r.Addr}, "--rules", rulesOf(t, fiveADay)))
+	if !p.health(t) {
+		t.Error("health is red")
+	}
+}
+
+// Whoever does not want to wait for ever is told so by the end of the process.
+func TestStartGivesUp(t *testing.T) {
+	r := redistest.Start(t)
+	r.Kill(t)
+	for name, env := range map[string]map[string]string{
+		"REDIS":           {"REDIS_URL": r.Addr},
+		"REDIS_PERSECOND": {"REDIS_URL": redistest.Start(t).Addr, "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": r.Addr},
+	} {
+		env["REDIS_STARTUP_INITIAL_INTERVAL"], env["REDIS_STARTUP_MAX_ELAPSED_TIME"] = "100ms", "1s"
+		env["GRPC_PORT"], env["PORT"], env["DEBUG_PORT"] = "0", "0", "0"
+		start := time.Now()
+		code, text := output(t, env, "--rules", rulesOf(t, fiveADay))
+		if code != 1 || !strings.Contains(text, name+"_URL: no answer within REDIS_STARTUP_MAX_ELAPSED_TIME=1s") {
+			t.Errorf("it ended with %d after %v and said\n%s", code, time.Since(start), text)
+		}
+	}
+}
+
+func TestStartupSettings(t *testing.T) {
+	for want, env := range map[string]map[string]string{
+		"REDIS_STARTUP_INITIAL_INTERVAL must": {"REDIS_STARTUP_INITIAL_INTERVAL": "0s"},
+		"REDIS_STARTUP_MAX_INTERVAL=2s":       {"REDIS_STARTUP_INITIAL_INTERVAL": "3s", "REDIS_STARTUP_MAX_INTERVAL": "2s"},
+		"REDIS_STARTUP_MAX_ELAPSED_TIME must": {"REDIS_STARTUP_MAX_ELAPSED_TIME": "-1s"},
+		"--redis-key-format must":             {"REDIS_KEY_FORMAT": "envoy"},
+	} {
+		env["REDIS_URL"] = "127.0.0.1:1"
+		if code, text := output(t, env, "--rules", rulesOf(t, fiveADay)); code == 0 || !strings.Contains(text, want) {
+			t.Errorf("%v: it ended with %d and said\n%s", env, code, text)
+		}
+	}
+}
+
+// With REDIS_HEALTH_CHECK_ACTIVE_CONNECTION health follows Redis, whichever way it is lost; both, if there are two.
+func TestHealthFollowsRedis(t *testing.T) {
+	r, perSecond := redistest.Start(t), redistest.Start(t)
+	p := probe(t, startProcess(t, map[string]string{
+		"REDIS_URL": r.Addr, "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": perSecond.Addr, "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION": "true",
+	}, "--rules", rulesOf(t, fiveADay)))
+	if !p.health(t) {
+		t.Error("health is red at the start")
+	}
+	for _, step := range []struct {
+		what        string
+		do          func(testing.TB)
+		lost, found int // how often that was logged by then
+		green       bool
+	}{
+		{"killed", r.Kill, 1, 0, false},
+		{"restarted", r.Restart, 1, 1, true},
+		{"stopped by a signal", r.Pause, 2, 1, false},
+		{"continued", r.Continue, 2, 2, true},
+		{"the one for limits per second killed", perSecond.Kill, 3, 2, false},
+		{"the other one killed too", r.Kill, 4, 2, false},
+		{"the other one restarted", r.Restart, 4, 3, false},
+		{"both restarted", perSecond.Restart, 4, 4, true},
+	} {
+		start := time.Now()
+		step.do(t)
+		p.logs(t, "no connection to Redis is alive", step.lost)
+		p.logs(t, "Redis has a connection again", step.found)
+		p.turns(t, step.green)
+		t.Logf("%s: health knows within %v", step.what, time.Since(start))
+	}
+}

@@ -1,0 +1,56 @@
+package redis_test
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+// Close ends what a store runs in the background. Whatever was waiting is answered, and what comes later is too.
+func TestClose(t *testing.T) {
+	server := redistest.Start(t)
+	before := goleak.IgnoreCurrent()
+	client, err := redis.Dial(redis.DialOptions{URL: server.Addr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := redis.New(redis.Options{Client: client, Timeout: patience})
+	l := limit(1_000_000, descriptor.Year)
+	var taken atomic.Int64
+	var wg sync.WaitGroup
+	const goroutines, each = 32, 100
+	half := make(chan struct{})
+	for range goroutines {
+		wg.Go(func() {
+			for range each {
+				if err := s.Take(t.Context(), time.Now(), take("k", l, 1)); err != nil {
+					t.Error(err)
+				}
+				if taken.Add(1) == goroutines*each/2 {
+					close(half)
+				}
+			}
+		})
+	}
+	<-half
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	wg.Wait()
+	if o := mustTake(t, s, "k", l, 0); o.Used != goroutines*each {
+		t.Errorf("%d of %d hits were counted", o.Used, goroutines*each)
+	}
+	if err := client.Close(); err != nil {
+		t.Error(err)
+	}
+	goleak.VerifyNone(t, before)
+}
