@@ -42,8 +42,8 @@ fuzz-short: ## every fuzz target for a few seconds
 	scripts/fuzz 5s
 
 bench: ## what a decision costs, as ratios in one run; what a counter costs in Redis and in memory
-	go run ./bench
-	go run ./bench -keys 1
+	go run ./bench -half p
+	go run ./bench -keys 1 -half p
 	go test ./internal/backend/redis -run '^$$' -bench Bytes -benchtime 1x
 	go test ./internal/backend/redis -run '^$$' -bench CPU -benchtime 50000x
 	go test ./internal/backend/memory -run '^$$' -bench Bytes -benchtime 1x

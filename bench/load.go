@@ -53,6 +53,11 @@ func (l *load) close() {
 
 // run loads the server for a while, then waits for the calls that are in flight.
 func (l *load) run(ctx context.Context, d time.Duration) (loadResult, error) {
+	return l.drive(ctx, d, func(c *connection, start time.Time) error { return c.run(start.Add(d)) })
+}
+
+// drive loads the server over each connection, in the way that run does it.
+func (l *load) drive(ctx context.Context, d time.Duration, run func(*connection, time.Time) error) (loadResult, error) {
 	// A server that does not answer at all must not make the run hang.
 	ctx, cancel := context.WithTimeout(ctx, d+30*time.Second)
 	defer cancel()
@@ -63,7 +68,7 @@ func (l *load) run(ctx context.Context, d time.Duration) (loadResult, error) {
 	errs := make([]error, len(l.connections))
 	var all sync.WaitGroup
 	for i, c := range l.connections {
-		all.Go(func() { errs[i] = c.run(start.Add(d)) })
+		all.Go(func() { errs[i] = run(c, start) })
 	}
 	all.Wait()
 	r := loadResult{took: time.Since(start), latency: newHistogram()}
@@ -212,7 +217,10 @@ func (c *connection) run(until time.Time) error {
 	}
 }
 
-func (c *connection) send() error {
+func (c *connection) send() error { return c.sendDue(time.Now()) }
+
+// sendDue sends a call that was due at a time.
+func (c *connection) sendDue(due time.Time) error {
 	headers := c.headers
 	if c.next == 1 {
 		headers = c.first
@@ -225,7 +233,7 @@ func (c *connection) send() error {
 		return err
 	}
 	c.window -= len(c.request)
-	c.sent[c.next] = time.Now()
+	c.sent[c.next] = due
 	c.next += 2
 	return nil
 }

@@ -31,6 +31,9 @@ type options struct {
 	keys        int
 	descriptors int
 	only        string
+
+	rate float64 // of an open loop, calls per second
+	half string  // a target's letter: the open loop's rate is half of what it reaches
 }
 
 func main() {
@@ -43,6 +46,8 @@ func main() {
 	flag.IntVar(&o.keys, "keys", 100_000, "different values of each descriptor, uniformly drawn; 1 is one hot key")
 	flag.IntVar(&o.descriptors, "descriptors", 1, "descriptors of each request")
 	flag.StringVar(&o.only, "only", "", "targets to measure, by letter, comma-separated; all if empty")
+	flag.Float64Var(&o.rate, "rate", 0, "measure once more in an open loop, with so many calls per second; 0: do not")
+	flag.StringVar(&o.half, "half", "", "the same, with half of what the target with this letter reached")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -61,6 +66,9 @@ func (o *options) check() error {
 		return fmt.Errorf("-keys must be between 1 and %d", maxKeys)
 	case o.descriptors < 1 || o.descriptors > maxDescriptors:
 		return fmt.Errorf("-descriptors must be between 1 and %d", maxDescriptors)
+	}
+	if o.rate < 0 || o.rate > 0 && o.half != "" {
+		return errors.New("-rate must not be negative, and not be given with -half")
 	}
 	return nil
 }
@@ -111,18 +119,34 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 		}
 		fmt.Fprintln(out)
 	}
-	return report(out, o, cores, targets)
+	if err := report(out, o, cores, targets); err != nil {
+		return err
+	}
+	reportTrips(out, targets)
+	rate, err := o.pace(targets)
+	if err != nil || rate == 0 {
+		return err
+	}
+	if err := paceAll(ctx, out, o, targets, payload, rate); err != nil {
+		return err
+	}
+	return reportPaced(out, o, cores, targets, rate)
 }
 
 // measure loads a target once.
 func measure(ctx context.Context, t *target, o *options, p *payload) (measurement, error) {
+	return measureLoad(ctx, t, o, p, func(l *load, d time.Duration) (loadResult, error) { return l.run(ctx, d) })
+}
+
+// measureLoad loads a target once, in the way that run does it.
+func measureLoad(ctx context.Context, t *target, o *options, p *payload, run func(*load, time.Duration) (loadResult, error)) (measurement, error) {
 	l, err := dialLoad(ctx, t.address, o.connections, o.inFlight, p)
 	if err != nil {
 		return measurement{}, err
 	}
 	defer l.close()
 	if o.warmup > 0 {
-		if _, err := l.run(ctx, o.warmup); err != nil {
+		if _, err := run(l, o.warmup); err != nil {
 			return measurement{}, err
 		}
 	}
@@ -130,7 +154,11 @@ func measure(ctx context.Context, t *target, o *options, p *payload) (measuremen
 	if err != nil {
 		return measurement{}, err
 	}
-	result, err := l.run(ctx, o.duration)
+	tripsBefore, err := t.trips()
+	if err != nil {
+		return measurement{}, err
+	}
+	result, err := run(l, o.duration)
 	if err != nil {
 		return measurement{}, err
 	}
@@ -138,7 +166,11 @@ func measure(ctx context.Context, t *target, o *options, p *payload) (measuremen
 	if err != nil {
 		return measurement{}, err
 	}
-	return measurement{load: result, cpu: after.since(before)}, nil
+	tripsAfter, err := t.trips()
+	if err != nil {
+		return measurement{}, err
+	}
+	return measurement{load: result, cpu: after.since(before), trips: tripsAfter - tripsBefore}, nil
 }
 
 // choose returns the targets that were asked for, in their order.

@@ -13,6 +13,8 @@ import (
 type measurement struct {
 	load loadResult
 	cpu  cpuTimes
+
+	trips float64 // to Redis
 }
 
 // rate is answers per second.

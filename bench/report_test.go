@@ -79,6 +79,8 @@ func TestOptionsAreChecked(t *testing.T) {
 		func(o *options) { o.keys = 0 },
 		func(o *options) { o.keys = maxKeys + 1 },
 		func(o *options) { o.descriptors = maxDescriptors + 1 },
+		func(o *options) { o.rate = -1 },
+		func(o *options) { o.rate, o.half = 1, "p" },
 	} {
 		o := good
 		spoil(&o)

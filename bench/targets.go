@@ -18,12 +18,16 @@ type target struct {
 	args   []string
 	rules  bool // needs the rule folder
 	redis  bool // counts in a Redis of its own
+	lease  bool // its limits are leased
 	env    []string
 
 	address string
 	server  *process
 	store   *process // nil without Redis
 	rounds  []measurement
+
+	redisAt string
+	paced   []measurement // in an open loop
 }
 
 // baseline is the letter of the target that the others are compared with.
@@ -35,6 +39,7 @@ func allTargets() []*target {
 		{letter: "a", name: "empty gRPC server, tuned", binary: "emptyserver", args: []string{"-tuned"}},
 		{letter: "b", name: "ratelimitd, memory", binary: "ratelimitd", rules: true},
 		{letter: "c", name: "ratelimitd, Redis", binary: "ratelimitd", rules: true, redis: true},
+		{letter: "l", name: "the same, limits are leased", binary: "ratelimitd", rules: true, redis: true, lease: true},
 		{letter: "p", name: "the same, one EVALSHA for each request", binary: "ratelimitd", rules: true, redis: true, env: []string{"RATELIMITD_REDIS_PLAIN=true"}},
 	}
 }
@@ -45,7 +50,7 @@ func (t *target) start(ctx context.Context, dir string, o *options, cores cores)
 	env := append([]string{"LOG_FORMAT=json", "LOG_LEVEL=info", "REDIS_POOL_SIZE=64"}, t.env...)
 	if t.rules {
 		rules := filepath.Join(dir, "rules-"+t.letter)
-		if err := writeRules(rules, o.descriptors); err != nil {
+		if err := writeRules(rules, o.descriptors, t.lease); err != nil {
 			return err
 		}
 		args = append(args, "serve", "--rules", rules)
@@ -56,7 +61,7 @@ func (t *target) start(ctx context.Context, dir string, o *options, cores cores)
 		if err != nil {
 			return err
 		}
-		t.store = store
+		t.store, t.redisAt = store, address
 		// A closed loop drives the server to where calls queue. The timeout is for a sick Redis, not for that: with the
 		// default, some calls would be refused and the rest would look cheaper.
 		env = append(env, "REDIS_URL="+address, "REDIS_SOCKET_TYPE=tcp", "REDIS_OP_TIMEOUT=2s")
@@ -89,6 +94,14 @@ func (c cpuTimes) since(before cpuTimes) cpuTimes {
 	return cpuTimes{c.server - before.server, c.store - before.store, c.self - before.self}
 }
 
+// trips is how often the target's Redis was asked so far; 0 without one.
+func (t *target) trips() (float64, error) {
+	if t.store == nil {
+		return 0, nil
+	}
+	return tripsOf(t.redisAt)
+}
+
 func (t *target) cpu() (c cpuTimes, err error) {
 	if c.server, err = cpuOf(t.server.pid()); err != nil {
 		return c, err
@@ -103,11 +116,11 @@ func (t *target) cpu() (c cpuTimes, err error) {
 }
 
 // writeRules writes a folder with one file: a limit for each descriptor, so high that none is ever over it.
-func writeRules(dir string, descriptors int) error {
+func writeRules(dir string, descriptors int, lease bool) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "domain: %s\ndescriptors:\n", domain)
 	for i := range descriptors {
-		fmt.Fprintf(&b, "  - key: %s\n    rate_limit: {unit: hour, requests_per_unit: 4000000000}\n", descriptorKey(i))
+		fmt.Fprintf(&b, "  - key: %s\n    rate_limit: {unit: hour, requests_per_unit: 4000000000, lease: %v}\n", descriptorKey(i), lease)
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return fmt.Errorf("make the rule folder: %w", err)

@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	firstLook   = time.Second // that Redis gets to answer before the service says that it listens
-	lookEvery   = time.Second // between two looks whether Redis is there, if health follows it
-	lookTimeout = time.Second // for one of these
+	lookEvery = time.Second // between two looks whether Redis is there, if health follows it
+	// lookTimeout is for one of these, and for the first one of all. A connection may take longer to be made: that goes on,
+	// and a later look finds it.
+	lookTimeout = time.Second
 )
 
 // counting is one Redis that counts.
 type counting struct {
 	settings string // what the names of its settings begin with
 	store    *redis.Store
-	timeout  time.Duration // to connect
-	here     bool          // it has answered before the service listened
+	here     bool // it has answered before the service listened
 }
 
 // openRedis makes the store that counts in Redis, with a second one for limits per second if the options ask for that.
@@ -73,7 +73,7 @@ func (s *service) openOne(settings string, where *redisOptions, registry prometh
 		LyftKeys: o.KeyFormat == keysLyft, LyftJitter: time.Duration(o.JitterSeconds) * time.Second,
 	})
 	s.shutdown = append(s.shutdown, store.Close)
-	c := &counting{settings: settings, store: store, timeout: where.Timeout}
+	c := &counting{settings: settings, store: store}
 	s.redis = append(s.redis, c)
 	s.workers = append(s.workers, func(ctx context.Context) error { return s.await(ctx, c) })
 	return store, nil
@@ -93,7 +93,7 @@ func (s *service) look(ctx context.Context) {
 	if s.options.Backend.Startup.Serve && !s.options.Backend.Active {
 		return
 	}
-	within, cancel := context.WithTimeout(ctx, firstLook)
+	within, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, c := range s.redis {
@@ -112,7 +112,7 @@ func (s *service) await(ctx context.Context, c *counting) error {
 	if !c.here {
 		asked := false
 		_, err := backoff.Retry(ctx, func() (struct{}, error) {
-			within, cancel := context.WithTimeout(ctx, max(c.timeout, firstLook))
+			within, cancel := context.WithTimeout(ctx, lookTimeout)
 			defer cancel()
 			return struct{}{}, c.store.Ping(within)
 		}, backoff.WithBackOff(o.backOff()), backoff.WithMaxElapsedTime(o.MaxElapsed), backoff.WithNotify(func(err error, next time.Duration) {

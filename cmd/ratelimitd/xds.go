@@ -102,6 +102,9 @@ func (s *service) encryptXDS(opts *xds.Options, registry prometheus.Registerer) 
 // applyFrom puts rules of a server into force.
 func (s *service) applyFrom(server string) func(config.Result) {
 	return func(r config.Result) {
+		if s.options.Answers.CalendarMonths {
+			r.Tree.CalendarMonths()
+		}
 		s.limiter.Swap(r.Tree, s.options.Answers.settings())
 		s.reportHealth()
 		s.log.Info("rules in force", "server", server, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "resources", len(r.Files))

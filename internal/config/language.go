@@ -68,7 +68,7 @@ func Rules() Language {
 		return List(all, "and")
 	}
 	limit := []Key{
-		{Name: "unit", Type: Type{Kind: Choice, Names: descriptor.UnitNames}, Required: true, Doc: "the window, in any case of letters; a month has 30 days, a year 365, unless `calendar` is given"},
+		{Name: "unit", Type: Type{Kind: Choice, Names: descriptor.UnitNames}, Required: true, Doc: "the window, in any case of letters; a month has 30 days, a year 365, unless `calendar` or the server's `USE_CALENDAR_MONTH_RATE_LIMIT` says otherwise"},
 		{Name: "requests_per_unit", Type: Type{Kind: Number, Most: math.MaxUint32}, Doc: "how many per window; absent: 0, nothing passes"},
 		{Name: "unlimited", Type: Type{Kind: Flag}, Doc: "everything passes and nothing is counted; in place of `unit`, and only in `rate_limit`"},
 		{Name: "name", Type: Type{Kind: Text}, Doc: "stands in answers, and lets other rules replace this one; required in `rate_limits`"},

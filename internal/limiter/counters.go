@@ -81,7 +81,7 @@ func (l *Limiter) counters(domain string, d *Descriptor) (Counters, error) {
 	rules := tree.Domain(domain)
 	c := Counters{Explanation: rules.Explain(d.Entries, l.keys)}
 	if d.HasOverride && rules != nil {
-		limit := d.Override.limit()
+		limit := d.Override.limit(&l.snapshot.Load().settings) // as a decision would take it
 		key := l.keys.AppendKey(nil, domain, d.Entries, nil, &limit)
 		c.Override, c.List = true, []Counter{{Limit: limit, Key: string(key)}}
 		return c, nil

@@ -79,10 +79,7 @@ func (c *call) resolve() {
 		case c.domain == nil:
 		case d.HasOverride:
 			r.override = true
-			r.limit = d.Override.limit()
-			if c.settings.CalendarMonths {
-				r.limit.Window.CalendarMonth()
-			}
+			r.limit = d.Override.limit(c.settings)
 		default:
 			r.rule = c.domain.Match(d.Entries)
 			replaces = replaces || r.rule != nil && len(r.rule.Replaces) > 0
@@ -94,8 +91,12 @@ func (c *call) resolve() {
 	}
 }
 
-func (o *Override) limit() descriptor.Limit {
-	return descriptor.Limit{Requests: o.Requests, Window: descriptor.Window{Unit: descriptor.Unit(o.Unit), Multiplier: o.Multiplier}}
+func (o *Override) limit(s *Settings) descriptor.Limit {
+	l := descriptor.Limit{Requests: o.Requests, Window: descriptor.Window{Unit: descriptor.Unit(o.Unit), Multiplier: o.Multiplier}}
+	if s.CalendarMonths {
+		l.Window.CalendarMonth()
+	}
+	return l
 }
 
 // replace takes the limits out whose names other matched rules replace. All replacing rules count, also those that are

@@ -2,9 +2,9 @@
 //
 // It owns the store (store.go, reset.go), the round trips that requests in flight share (flush.go, pending.go), what goes to the script and
 // comes back (call.go), how a counter is kept there (state.go) and in which slot of a cluster (slot.go), how a connection
-// is made (dial.go: where to in dial_address.go, as whom in dial_auth.go and dial_tls.go, what must not happen on it in
-// dial_conn.go and dial_hook.go), when a node is left alone (breaker.go), and a second Redis for limits per second
-// (per_second.go). A Store may be used by any number of goroutines.
+// is made (dial.go: where to in dial_address.go, as whom in dial_auth.go, dial_login.go and dial_tls.go, what must not happen
+// on it in dial_conn.go and dial_hook.go), whether anybody answers (ping.go), when a node is left alone (breaker.go), and a
+// second Redis for limits per second (per_second.go). A Store may be used by any number of goroutines.
 //
 // The scripts (package scripts) decide which takes add their hits, in one atomic step, and answer with the states they
 // saw and their time. The outcomes are found by running backend.Settle on those states: the memory store does the same,
@@ -25,6 +25,13 @@
 // beyond that a counter starts anew. Since windows are numbered modulo 4096, a jump of virtual time to 3841 to 4095
 // windows later (or that and a multiple of 4096) would be taken for a clock that went back: keys live less long than
 // that, so real time never gets there. The other algorithms keep more digits of their time, or all.
+//
+// # Keys of others
+//
+// With Options.LyftKeys a key may be one of envoyproxy/ratelimit's (descriptor.KeysLyft), which has the start of its window in it.
+// It is completed here, for the time that Redis' clock is believed to show; the script does nothing if that is wrong,
+// as with a calendar. On a cluster such a key is in another slot in each window, so that requests which went together may
+// have to go one by one the second time.
 //
 // # Errors
 //

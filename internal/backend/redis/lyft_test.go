@@ -101,6 +101,22 @@ func TestCountsWithTheReference(t *testing.T) {
 	}
 }
 
+// A reset clears the counter that both count in, of the window that is now.
+func TestResetOfLyftKeys(t *testing.T) {
+	store, server := openStore(t, redis.Options{LyftKeys: true})
+	l := limit(5, descriptor.Year)
+	r := lyftTake("v", l, 3)
+	if err := store.Take(t.Context(), time.Now(), r); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Reset(t.Context(), []backend.Counter{{Key: r.Takes[0].Key, Limit: l}}); err != nil {
+		t.Fatal(err)
+	}
+	if keys := server.Client(t).Keys(t.Context(), "*").Val(); len(keys) != 0 {
+		t.Errorf("after a reset Redis holds %q", keys)
+	}
+}
+
 // Over many windows of a second, and hits of several sizes, what both admitted is what the keys say.
 func TestCountsWithTheReferenceOverWindows(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true, LyftJitter: time.Hour})

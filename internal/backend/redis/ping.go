@@ -16,6 +16,18 @@ import (
 // by side, and one that answers is enough: its counters can be counted. ctx alone bounds it, not Options.Timeout: what is asked is
 // whether Redis is there, not how fast it is. No breaker stands before it.
 func (s *Store) Ping(ctx context.Context) error {
+	// The library notices the end of a connection's time, but not of a context: who is told to stop must not wait for the former.
+	answer := make(chan error, 1)
+	go func() { answer <- s.answers(ctx) }()
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("ping Redis: %w", s.failure(ctx, ctx.Err()))
+	}
+}
+
+func (s *Store) answers(ctx context.Context) error {
 	if err := s.ping(ctx); err != nil {
 		return fmt.Errorf("ping Redis: %w", s.failure(ctx, err))
 	}
@@ -39,25 +51,29 @@ func (s *Store) ping(ctx context.Context) error {
 	if !ok {
 		return ping(ctx, s.opts.Client)
 	}
-	var mu sync.Mutex
-	var errs []error
-	answered := false
-	err := c.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
-		err := ping(ctx, node)
-		mu.Lock()
-		defer mu.Unlock()
-		answered = answered || err == nil
-		errs = append(errs, err)
-		return nil
-	})
-	switch {
-	case answered:
-		return nil
-	case err != nil:
-		return err
-	default:
-		return errors.Join(errs...)
+	answer := make(chan error, 1)
+	say := func(err error) {
+		select {
+		case answer <- err:
+		default: // another one was faster
+		}
 	}
+	go func() {
+		var mu sync.Mutex
+		var errs []error
+		err := c.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
+			err := ping(ctx, node)
+			if err == nil {
+				say(nil)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+			return nil
+		})
+		say(errors.Join(append(errs, err)...))
+	}()
+	return <-answer
 }
 
 // ping asks one server. While all connections are in use there is one at least, and its turn is waited for.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // Reset implements backend.Resetter. Whatever stands under a counter's key goes, also what is no state of ours. Counters
@@ -21,7 +23,7 @@ func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 	pipe := s.opts.Client.Pipeline()
 	deleted := make([]*goredis.IntCmd, len(counters))
 	for i := range counters {
-		deleted[i] = pipe.Del(bounded, string(counters[i].Key))
+		deleted[i] = pipe.Del(bounded, string(s.keyNow(&counters[i])))
 	}
 	_, _ = pipe.Exec(bounded) // each command has its own error
 	var errs error
@@ -34,6 +36,18 @@ func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 		return fmt.Errorf("clear counters in Redis: %w", errs)
 	}
 	return nil
+}
+
+// keyNow is the key in Redis that a counter has now: one of envoyproxy/ratelimit's has the start of its window in it, by Redis'
+// clock as it was last seen.
+func (s *Store) keyNow(c *backend.Counter) []byte {
+	if s.opts.LyftKeys {
+		if stem, ok := descriptor.CutLyftKey(c.Key); ok {
+			start, _ := c.Limit.Window.Bounds(time.Now().UnixMicro() + s.ahead.Load())
+			return descriptor.AppendLyftKey(nil, stem, start)
+		}
+	}
+	return c.Key
 }
 
 // Reset implements backend.Resetter, in both where there are counters in both.

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// tripsOf is how many calls a Redis has answered so far that counted hits. Each of them was a round trip.
+func tripsOf(address string) (float64, error) {
+	stats, err := info(address, "commandstats")
+	if err != nil {
+		return 0, fmt.Errorf("ask Redis for its statistics: %w", err)
+	}
+	return callsOf(stats, "evalsha") + callsOf(stats, "eval"), nil
+}
+
+// callsOf reads one command's calls from what INFO commandstats says.
+func callsOf(stats, command string) float64 {
+	_, rest, _ := strings.Cut(stats, "cmdstat_"+command+":calls=")
+	number, _, _ := strings.Cut(rest, ",")
+	n, _ := strconv.ParseFloat(number, 64) // 0 if it was never called
+	return n
+}
+
+// info is what a Redis says of itself.
+func info(address, section string) (string, error) {
+	c, err := net.DialTimeout("tcp", address, time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return "", err
+	}
+	if _, err := fmt.Fprintf(c, "INFO %s\r\n", section); err != nil {
+		return "", err
+	}
+	in := bufio.NewReader(c)
+	line, err := in.ReadString('\n')
+	if err != nil {
+		return "", err
+	}
+	length, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(line, "$")))
+	if err != nil || length < 0 {
+		return "", fmt.Errorf("it answers %q", line)
+	}
+	text := make([]byte, length)
+	if _, err := io.ReadFull(in, text); err != nil {
+		return "", err
+	}
+	return string(text), nil
+}

@@ -1,0 +1,292 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+// eachRedis runs a test for the variables REDIS_..., and for REDIS_PERSECOND_... with another Redis that is well. What is
+// counted is of the limit k, in the one that is tested.
+func eachRedis(t *testing.T, test func(t *testing.T, prefix string, start func(t *testing.T, variables map[string]string, others ...string) probed)) {
+	for prefix, rules := range map[string]string{"REDIS": fiveADay, "REDIS_PERSECOND": strings.Replace(fiveADay, "day", "second", 1)} {
+		t.Run(prefix, func(t *testing.T) {
+			env := map[string]string{}
+			if prefix == "REDIS_PERSECOND" {
+				env["REDIS_PERSECOND"], env["REDIS_URL"] = "true", redistest.Start(t).Addr
+			}
+			dir := rulesOf(t, rules)
+			test(t, prefix, func(t *testing.T, variables map[string]string, others ...string) probed {
+				all := maps.Clone(env)
+				for name, value := range variables {
+					all[prefix+"_"+name] = value
+				}
+				for i := 0; i < len(others); i += 2 {
+					all[others[i]] = others[i+1]
+				}
+				return probe(t, startProcess(t, all, "--rules", dir))
+			})
+		})
+	}
+}
+
+// Every variable that says where a Redis is and how to be let in: with all of them it is reached, without one it is not.
+func TestVariablesOfConnections(t *testing.T) {
+	ca, other := redistest.NewCA(t), redistest.NewCA(t)
+	mine := ca.Issue(t, "client")
+	secure := redistest.StartWith(t, redistest.Setup{
+		TLS: ca.Server(ca.Issue(t, "127.0.0.1"), true), Password: "p4ss", Args: []string{"--user", "counter", "on", ">counter-p4ss", "~*", "+@all"},
+	})
+	misnamed := redistest.StartWith(t, redistest.Setup{TLS: ca.Server(ca.Issue(t, "redis.example.com"), false)})
+	plain := redistest.Start(t)
+	watched := redistest.StartWatched(t, redistest.Setup{SentinelPassword: "s3ntinel"})
+	file := t.TempDir() + "/auth"
+	if err := os.WriteFile(file, []byte("counter:counter-p4ss\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cluster := redistest.StartCluster(t, redistest.Setup{})
+
+	for name, c := range map[string]struct {
+		good map[string]string
+		bad  map[string]string // one at a time; an empty value is left out
+	}{
+		"TLS": {
+			map[string]string{"URL": secure.Addr, "AUTH": "counter:counter-p4ss", "TLS": "true", "TLS_CACERT": ca.File, "TLS_CLIENT_CERT": mine.Cert, "TLS_CLIENT_KEY": mine.Key},
+			map[string]string{"URL": plain.Addr, "AUTH": "counter:wrong", "TLS": "false", "TLS_CACERT": other.File},
+		},
+		"a file with credentials": {
+			map[string]string{"URL": secure.Addr, "AUTH_FILE": file, "TLS": "true", "TLS_CACERT": ca.File, "TLS_CLIENT_CERT": mine.Cert, "TLS_CLIENT_KEY": mine.Key},
+			map[string]string{"AUTH_FILE": ""},
+		},
+		"another name": {
+			map[string]string{"URL": misnamed.Addr, "TLS": "true", "TLS_CACERT": ca.File, "TLS_SKIP_HOSTNAME_VERIFICATION": "true"},
+			map[string]string{"TLS_SKIP_HOSTNAME_VERIFICATION": "false", "TLS_CACERT": other.File},
+		},
+		"sentinels": {
+			map[string]string{"URL": watched.URL(), "TYPE": "SENTINEL", "SENTINEL_AUTH": "s3ntinel"},
+			map[string]string{"SENTINEL_AUTH": "wrong"},
+		},
+		"a cluster": {
+			map[string]string{"URL": cluster.Nodes[0].Addr, "TYPE": "CLUSTER"},
+			map[string]string{"URL": plain.Addr},
+		},
+		"a socket": {map[string]string{"URL": plain.Socket, "SOCKET_TYPE": "unix"}, map[string]string{"URL": plain.Socket + "x"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachRedis(t, func(t *testing.T, prefix string, start func(*testing.T, map[string]string, ...string) probed) {
+				p := start(t, c.good)
+				if !p.health(t) {
+					t.Fatalf("with %v it is not reached:\n%s", c.good, p.log)
+				}
+				client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+				if _, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil && status.Code(err) != codes.Unavailable { // in 15 ms
+					t.Error(err)
+				}
+				for variable, value := range c.bad {
+					wrong := maps.Clone(c.good)
+					if wrong[variable] = value; value == "" {
+						delete(wrong, variable)
+					}
+					if p := start(t, wrong); p.health(t) {
+						t.Errorf("with %s_%s=%q it is reached", prefix, variable, value)
+					}
+				}
+			})
+		})
+	}
+}
+
+// What cannot be meant is refused at the start, by the name of the variable.
+func TestVariablesThatCannotBe(t *testing.T) {
+	for want, env := range map[string]map[string]string{
+		"REDIS_SOCKET_TYPE":                      {"REDIS_URL": "localhost:1", "REDIS_SOCKET_TYPE": "udp"},
+		"REDIS_TYPE":                             {"REDIS_URL": "localhost:1", "REDIS_TYPE": "RING"},
+		"REDIS_TLS_CLIENT_KEY":                   {"REDIS_URL": "localhost:1", "REDIS_TLS": "true", "REDIS_TLS_CLIENT_CERT": "x"},
+		"REDIS_TLS_CACERT":                       {"REDIS_URL": "localhost:1", "REDIS_TLS": "true", "REDIS_TLS_CACERT": "none.pem"},
+		"REDIS_POOL_ON_EMPTY_BEHAVIOR":           {"REDIS_URL": "localhost:1", "REDIS_POOL_ON_EMPTY_BEHAVIOR": "PANIC"},
+		"REDIS_PERSECOND_URL":                    {"REDIS_URL": "localhost:1", "REDIS_PERSECOND": "true"},
+		"REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR": {"REDIS_URL": "localhost:1", "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": "localhost:1", "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR": "PANIC"},
+	} {
+		if code, text := output(t, env, "--rules", rulesOf(t, fiveADay)); code == 0 || !strings.Contains(text, want) {
+			t.Errorf("%v: it ended with %d and said\n%s", env, code, text)
+		}
+	}
+}
+
+// What tunes the reference's pipelines is taken and said to have no effect, once for each Redis.
+func TestVariablesWithoutEffect(t *testing.T) {
+	r := redistest.Start(t)
+	for _, c := range []struct {
+		variables map[string]string
+		times     int
+	}{
+		{nil, 0},
+		{map[string]string{"PIPELINE_WINDOW": "150us"}, 1},
+		{map[string]string{"PIPELINE_LIMIT": "8"}, 1},
+		{map[string]string{"CLUSTER_PIPELINE_PARALLELISM": "4"}, 1},
+		{map[string]string{"PIPELINE_WINDOW": "150us", "PIPELINE_LIMIT": "8", "CLUSTER_PIPELINE_PARALLELISM": "4"}, 1},
+	} {
+		eachRedis(t, func(t *testing.T, prefix string, start func(*testing.T, map[string]string, ...string) probed) {
+			variables := map[string]string{"URL": r.Addr}
+			maps.Copy(variables, c.variables)
+			p := start(t, variables)
+			if n := strings.Count(p.log.String(), "accepted without effect"); n != c.times || n > 0 && !strings.Contains(p.log.String(), prefix+"_PIPELINE_WINDOW") {
+				t.Errorf("%v: it was said %d times, want %d:\n%s", c.variables, n, c.times, p.log)
+			}
+		})
+	}
+}
+
+// silent is an address where connections are taken and nothing is ever said.
+type silent struct {
+	net.Listener
+	left chan time.Duration // how long each connection stayed
+}
+
+func startSilent(t *testing.T) *silent {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &silent{l, make(chan time.Duration, 100)}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				start := time.Now()
+				_, _ = io.Copy(io.Discard, c)
+				s.left <- time.Since(start)
+				c.Close()
+			}()
+		}
+	}()
+	return s
+}
+
+// REDIS_TIMEOUT bounds the making of a connection, with its login; REDIS_OP_TIMEOUT a call, of both Redis.
+func TestVariablesOfTime(t *testing.T) {
+	eachRedis(t, func(t *testing.T, prefix string, start func(*testing.T, map[string]string, ...string) probed) {
+		s := startSilent(t)
+		start(t, map[string]string{"URL": s.Addr().String(), "AUTH": "x", "TIMEOUT": "300ms"})
+		select {
+		case stayed := <-s.left:
+			if stayed < 250*time.Millisecond {
+				t.Errorf("with %s_TIMEOUT=300ms a connection was given up after %v", prefix, stayed)
+			}
+		case <-time.After(3 * time.Second): // far less than the 10 s that it is otherwise
+			t.Errorf("with %s_TIMEOUT=300ms a connection was not given up within 3 s", prefix)
+		}
+
+		call := func(p probed) time.Duration {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			began := time.Now()
+			if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc)).ShouldRateLimit(ctx, ask("d", "k", "v")); status.Code(err) != codes.Unavailable {
+				t.Errorf("%v", err)
+			}
+			return time.Since(began)
+		}
+		if took := call(start(t, map[string]string{"URL": s.Addr().String()}, "REDIS_OP_TIMEOUT", "1500ms")); took < 1500*time.Millisecond {
+			t.Errorf("with REDIS_OP_TIMEOUT=1500ms a call took %v", took)
+		}
+		if took := call(start(t, map[string]string{"URL": s.Addr().String()})); took > 1500*time.Millisecond {
+			t.Errorf("with REDIS_OP_TIMEOUT as it is, 15 ms, a call took %v", took)
+		}
+	})
+}
+
+// How many connections there are, and what a call does that finds none, while Redis holds all calls back.
+func TestVariablesOfThePool(t *testing.T) {
+	const callers = 6
+	for name, c := range map[string]struct {
+		variables map[string]string
+		most      int  // connections
+		fails     bool // those that find none fail at once
+	}{
+		"three":           {map[string]string{"POOL_SIZE": "3"}, 3, false},
+		"three, said":     {map[string]string{"POOL_SIZE": "3", "POOL_ON_EMPTY_BEHAVIOR": "WAIT"}, 3, false},
+		"one, and errors": {map[string]string{"POOL_SIZE": "1", "POOL_ON_EMPTY_BEHAVIOR": "ERROR"}, 1, true},
+		"one, and more":   {map[string]string{"POOL_SIZE": "1", "POOL_ON_EMPTY_BEHAVIOR": "CREATE"}, callers, false},
+		"ten by default":  {nil, callers, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachRedis(t, func(t *testing.T, _ string, start func(*testing.T, map[string]string, ...string) probed) {
+				r := redistest.Start(t)
+				admin := r.Client(t)
+				variables := map[string]string{"URL": r.Addr}
+				maps.Copy(variables, c.variables)
+				p := start(t, variables, "REDIS_OP_TIMEOUT", "20s", "RATELIMITD_REDIS_PLAIN", "true")
+				client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+				if _, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil {
+					t.Fatal(err)
+				}
+				if err := admin.Do(t.Context(), "client", "pause", "60000", "write").Err(); err != nil {
+					t.Fatal(err)
+				}
+				connections := func() int {
+					list := admin.Do(t.Context(), "client", "list", "type", "normal").Val()
+					return strings.Count(list.(string), "addr=127.0.0.1:") / 2 // and laddr=
+				}
+				ended := make(chan error, callers)
+				var wg sync.WaitGroup
+				for range callers {
+					wg.Go(func() {
+						_, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v"))
+						ended <- err
+					})
+				}
+				failed := 0
+				tick := time.NewTicker(10 * time.Millisecond)
+				defer tick.Stop()
+				late := time.After(patience)
+				for waiting := true; waiting; {
+					select {
+					case err := <-ended:
+						if status.Code(err) != codes.Unavailable {
+							t.Fatalf("a call ended with %v while Redis held it back", err)
+						}
+						failed++
+					case <-tick.C:
+					case <-late:
+						t.Fatalf("%d connections, %d calls failed", connections(), failed)
+					}
+					waiting = connections() < c.most || c.fails && failed < callers-1
+				}
+				if err := admin.Do(t.Context(), "client", "unpause").Err(); err != nil {
+					t.Fatal(err)
+				}
+				wg.Wait()
+				close(ended)
+				for err := range ended {
+					if err != nil && !errors.Is(err, context.Canceled) {
+						t.Errorf("a call that waited for a connection ended with %v", err)
+					}
+				}
+				if n := connections(); n > max(c.most, 1) || !c.fails && failed > 0 {
+					t.Errorf("%d connections, want %d at most; %d calls failed", n, c.most, failed)
+				}
+			})
+		})
+	}
+}
