@@ -46,6 +46,7 @@ var imports = map[string][]string{
 	"docs/figures":              {"internal/descriptor", "internal/backend"},
 	"bench":                     {},
 	"bench/emptyserver":         {"internal/server"},
+	"e2e":                       {},
 }
 
 // rooms are the packages that alone know a thing: an import that begins with the path belongs in one of them.

@@ -1,0 +1,106 @@
+package e2e
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"text/template"
+)
+
+// bootstrap is what an Envoy is told. What a test wants to show stands in the test as Envoy's own YAML; the rest is in
+// testdata/envoy.yaml.
+type bootstrap struct {
+	Name      string
+	Listeners []listener
+	Clusters  []cluster
+}
+
+// listener is a port of Envoy with a rate limit filter of its own. Statistics are told apart by its name.
+type listener struct {
+	Name    string
+	Cluster string // whom the filter asks; default rls
+	Timeout string // of the question; default 10s: what is late on a busy machine is no error here
+	Filter  string // more of the filter's settings
+
+	Connections   string // more settings of the connection manager: access logs, replies
+	FiltersBefore string // that come before the rate limit filter
+	Routes        string
+}
+
+// cluster is a group of addresses that Envoy connects to.
+type cluster struct {
+	Name         string
+	Endpoints    []string // host:port
+	HTTP2        bool
+	HTTP2Options string
+	Extra        string // more settings: health checks, TLS
+}
+
+// upstreamCluster is what the routes lead to.
+func upstreamCluster(u *upstream) cluster { return cluster{Name: "upstream", Endpoints: []string{u.addr}} }
+
+// rls is a cluster of ratelimitd processes.
+func rls(services ...*service) cluster {
+	c := cluster{Name: "rls", HTTP2: true}
+	for _, s := range services {
+		c.Endpoints = append(c.Endpoints, s.grpc)
+	}
+	return c
+}
+
+// with is the cluster with more settings.
+func (c cluster) with(extra string) cluster {
+	c.Extra = extra
+	return c
+}
+
+// write writes the file that Envoy reads, and returns its path.
+func (b bootstrap) write(t *testing.T, dir string) string {
+	t.Helper()
+	for i := range b.Listeners {
+		l := &b.Listeners[i]
+		if l.Cluster == "" {
+			l.Cluster = "rls"
+		}
+		if l.Timeout == "" {
+			l.Timeout = "10s"
+		}
+	}
+	tmpl, err := template.New("envoy.yaml").Funcs(template.FuncMap{"indent": indent, "host": host, "port": port}).
+		ParseFiles(filepath.Join("testdata", "envoy.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	if err := tmpl.Execute(&text, b); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "envoy.yaml")
+	if err := os.WriteFile(file, text.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// indent is a block of YAML so many spaces further right, on lines of its own.
+func indent(spaces int, block string) string {
+	block = strings.Trim(block, "\n")
+	if block == "" {
+		return ""
+	}
+	margin := "\n" + strings.Repeat(" ", spaces)
+	return margin + strings.ReplaceAll(block, "\n", margin)
+}
+
+func host(address string) (string, error) {
+	h, _, err := net.SplitHostPort(address)
+	return h, err
+}
+
+func port(address string) (string, error) {
+	_, p, err := net.SplitHostPort(address)
+	return p, err
+}

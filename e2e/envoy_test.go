@@ -1,0 +1,152 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// envoy is a running Envoy.
+type envoy struct {
+	*process
+	admin string            // host:port of its admin pages
+	ports map[string]string // host:port of each listener
+}
+
+// startEnvoy starts Envoy and returns when it is ready. It ends with the test.
+func startEnvoy(t *testing.T, b bootstrap) *envoy {
+	t.Helper()
+	needsEnvoy(t)
+	if b.Name == "" {
+		b.Name = "envoy"
+	}
+	dir := t.TempDir()
+	config, adminFile := b.write(t, dir), filepath.Join(dir, "admin")
+	log := new(output)
+	e := &envoy{ports: make(map[string]string)}
+	e.process = run(t, b.Name, log, nil, envoyBinary, "-c", config, "--concurrency", "1", "--disable-hot-restart",
+		"--admin-address-path", adminFile, "-l", "warning", "--file-flush-interval-msec", "100")
+	t.Cleanup(func() {
+		if err := e.stop(); err != nil {
+			t.Errorf("%s ended with %v", b.Name, err)
+		}
+		if t.Failed() {
+			t.Logf("%s said:\n%s", b.Name, log)
+		}
+	})
+	await(t, b.Name+" to be ready", func(ctx context.Context) error {
+		if !e.running() {
+			text, _ := os.ReadFile(config)
+			t.Fatalf("%s did not start: %v\nIt was told:\n%s", b.Name, e.err, text)
+		}
+		address, err := os.ReadFile(adminFile)
+		if err != nil {
+			return err
+		}
+		e.admin = string(address)
+		_, err = e.page(ctx, "/ready")
+		return err
+	})
+	e.readPorts(t)
+	return e
+}
+
+// readPorts asks where the listeners listen.
+func (e *envoy) readPorts(t *testing.T) {
+	t.Helper()
+	text, err := e.page(t.Context(), "/listeners?format=json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all struct {
+		Statuses []struct {
+			Name    string `json:"name"`
+			Address struct {
+				Socket struct {
+					Address string `json:"address"`
+					Port    int    `json:"port_value"`
+				} `json:"socket_address"`
+			} `json:"local_address"`
+		} `json:"listener_statuses"`
+	}
+	if err := json.Unmarshal([]byte(text), &all); err != nil {
+		t.Fatalf("read Envoy's listeners: %v\n%s", err, text)
+	}
+	for _, s := range all.Statuses {
+		e.ports[s.Name] = net.JoinHostPort(s.Address.Socket.Address, strconv.Itoa(s.Address.Socket.Port))
+	}
+}
+
+// page reads an admin page.
+func (e *envoy) page(ctx context.Context, path string) (string, error) { return page(ctx, e.admin, path) }
+
+func page(ctx context.Context, address, path string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
+	if err != nil {
+		return "", err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		return "", err
+	}
+	if res.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s answered %s: %s", path, res.Status, text)
+	}
+	return string(text), nil
+}
+
+// verdicts are Envoy's own counts of what its rate limit filter was told.
+type verdicts struct{ OK, OverLimit, Error, FailureModeAllowed int }
+
+func (v verdicts) sum() int { return v.OK + v.OverLimit + v.Error }
+
+func (v verdicts) minus(w verdicts) verdicts {
+	return verdicts{v.OK - w.OK, v.OverLimit - w.OverLimit, v.Error - w.Error, v.FailureModeAllowed - w.FailureModeAllowed}
+}
+
+// verdicts reads the counts of one listener.
+func (e *envoy) verdicts(t *testing.T, listener string) verdicts {
+	t.Helper()
+	stats := e.stats(t, "ratelimit")
+	of := func(name string) int { return stats["cluster.upstream.ratelimit."+listener+"."+name] }
+	return verdicts{of("ok"), of("over_limit"), of("error"), of("failure_mode_allowed")}
+}
+
+// stats reads Envoy's counters and gauges whose names match an expression. What was never counted is absent.
+func (e *envoy) stats(t *testing.T, filter string) map[string]int {
+	t.Helper()
+	text, err := e.page(t.Context(), "/stats?type=Counters&filter="+filter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gauges, err := e.page(t.Context(), "/stats?type=Gauges&filter="+filter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stats := make(map[string]int)
+	for line := range strings.Lines(text + gauges) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), ": ")
+		if !ok {
+			continue
+		}
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			t.Fatalf("read Envoy's statistics: %q", line)
+		}
+		stats[name] = n
+	}
+	return stats
+}

@@ -1,0 +1,162 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// service is a ratelimitd process; one that was restarted is the same service.
+type service struct {
+	*process
+	grpc, http, debug string // where it listens
+
+	name string
+	env  []string
+	rest []string // of the command line
+}
+
+// rules writes a folder of rule files and returns its path. Each text is one file.
+func rules(t *testing.T, files ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for i, text := range files {
+		writeRules(t, dir, i, text)
+	}
+	return dir
+}
+
+// writeRules puts a rule file in the place of another at once.
+func writeRules(t *testing.T, dir string, i int, text string) {
+	t.Helper()
+	path := filepath.Join(dir, strconv.Itoa(i)+".yaml")
+	next := filepath.Join(dir, "."+strconv.Itoa(i)+".next") // names with a dot are no rule files
+	if err := os.WriteFile(next, []byte(strings.TrimSpace(text)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startService starts ratelimitd with these rules and this environment ("NAME=value"), and returns when it listens. It
+// ends with the test.
+func startService(t *testing.T, name, rules string, env ...string) *service {
+	t.Helper()
+	needsEnvoy(t)
+	s := &service{name: name, rest: []string{"--rules", rules}}
+	s.env = append([]string{
+		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
+		"LOG_FORMAT=json", "GORACE=halt_on_error=1",
+		"REDIS_OP_TIMEOUT=5s", // what is late on a busy machine is no error here
+	}, env...)
+	s.start(t)
+	return s
+}
+
+// start starts the process. It ends with the test.
+func (s *service) start(t *testing.T) {
+	t.Helper()
+	log := new(output)
+	p := run(t, s.name, log, s.env, ratelimitd, append([]string{"serve"}, s.rest...)...)
+	s.process = p
+	t.Cleanup(func() {
+		if err := p.stop(); err != nil {
+			t.Errorf("%s ended with %v", s.name, err)
+		}
+		if t.Failed() {
+			t.Logf("%s said:\n%s", s.name, log)
+		}
+	})
+	line := s.awaitLog(t, "listening")
+	s.grpc, s.http, s.debug = line["grpc"].(string), line["http"].(string), line["debug"].(string)
+}
+
+// awaitLog returns the first line of the log with this message.
+func (s *service) awaitLog(t *testing.T, message string) map[string]any {
+	t.Helper()
+	var found map[string]any
+	await(t, s.name+" to log "+message, func(context.Context) error {
+		ended := !s.running()
+		lines := bufio.NewScanner(strings.NewReader(s.log.String()))
+		for lines.Scan() {
+			var fields map[string]any
+			if json.Unmarshal(lines.Bytes(), &fields) == nil && fields["@message"] == message {
+				found = fields
+				return nil
+			}
+		}
+		if ended {
+			t.Fatalf("%s ended without logging %q: %v", s.name, message, s.err)
+		}
+		return errors.New("it did not")
+	})
+	return found
+}
+
+// metrics are the values of a service's metrics by name and labels, as /metrics writes them.
+type metrics map[string]float64
+
+// metrics reads all metrics.
+func (s *service) metrics(t *testing.T) metrics {
+	t.Helper()
+	m, err := s.readMetrics(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func (s *service) readMetrics(ctx context.Context) (metrics, error) {
+	text, err := page(ctx, s.http, "/metrics")
+	if err != nil {
+		return nil, err
+	}
+	m := make(metrics)
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		cut := strings.LastIndexByte(line, ' ')
+		v, err := strconv.ParseFloat(line[cut+1:], 64)
+		if err != nil {
+			return nil, err
+		}
+		m[line[:cut]] = v
+	}
+	return m, nil
+}
+
+// answers are a service's own counts of what it told Envoy.
+type answers struct{ OK, OverLimit, Failed int }
+
+func (m metrics) answers() answers {
+	a := answers{OK: int(m[`ratelimitd_decisions_total{code="OK"}`]), OverLimit: int(m[`ratelimitd_decisions_total{code="OVER_LIMIT"}`])}
+	for name, v := range m {
+		if strings.HasPrefix(name, "ratelimitd_requests_total{") && strings.Contains(name, `transport="grpc"`) && !strings.Contains(name, `code="OK"`) {
+			a.Failed += int(v)
+		}
+	}
+	return a
+}
+
+func (a answers) plus(b answers) answers {
+	return answers{a.OK + b.OK, a.OverLimit + b.OverLimit, a.Failed + b.Failed}
+}
+
+// answered is what several services have told Envoy together.
+func answered(t *testing.T, services ...*service) answers {
+	t.Helper()
+	var sum answers
+	for _, s := range services {
+		sum = sum.plus(s.metrics(t).answers())
+	}
+	return sum
+}
