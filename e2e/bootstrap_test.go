@@ -33,14 +33,16 @@ type listener struct {
 // cluster is a group of addresses that Envoy connects to.
 type cluster struct {
 	Name         string
-	Endpoints    []string // host:port
+	Endpoints    []string // host:port, or paths of unix sockets
 	HTTP2        bool
 	HTTP2Options string
 	Extra        string // more settings: health checks, TLS
 }
 
 // upstreamCluster is what the routes lead to.
-func upstreamCluster(u *upstream) cluster { return cluster{Name: "upstream", Endpoints: []string{u.addr}} }
+func upstreamCluster(u *upstream) cluster {
+	return cluster{Name: "upstream", Endpoints: []string{u.addr}}
+}
 
 // rls is a cluster of ratelimitd processes.
 func rls(services ...*service) cluster {
@@ -69,7 +71,7 @@ func (b bootstrap) write(t *testing.T, dir string) string {
 			l.Timeout = "10s"
 		}
 	}
-	tmpl, err := template.New("envoy.yaml").Funcs(template.FuncMap{"indent": indent, "host": host, "port": port}).
+	tmpl, err := template.New("envoy.yaml").Funcs(template.FuncMap{"indent": indent, "address": address}).
 		ParseFiles(filepath.Join("testdata", "envoy.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -95,12 +97,23 @@ func indent(spaces int, block string) string {
 	return margin + strings.ReplaceAll(block, "\n", margin)
 }
 
-func host(address string) (string, error) {
-	h, _, err := net.SplitHostPort(address)
-	return h, err
+// perRoute is a route whose limits are settings of the filter for this route. Here hits_addend and apply_on_stream_done
+// mean something; in the route's own rate_limits Envoy accepts and ignores them.
+func perRoute(prefix, limits string) string {
+	return `
+- match: {prefix: ` + prefix + `}
+  route: {cluster: upstream, timeout: 60s}
+  typed_per_filter_config:
+    envoy.filters.http.ratelimit:
+      "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+      rate_limits:` + indent(6, limits)
 }
 
-func port(address string) (string, error) {
-	_, p, err := net.SplitHostPort(address)
-	return p, err
+// address is host:port, or the path of a unix socket, as Envoy writes it.
+func address(of string) (string, error) {
+	if strings.HasPrefix(of, "/") {
+		return "{pipe: {path: " + of + "}}", nil
+	}
+	host, port, err := net.SplitHostPort(of)
+	return "{socket_address: {address: " + host + ", port_value: " + port + "}}", err
 }

@@ -86,7 +86,9 @@ func (e *envoy) readPorts(t *testing.T) {
 }
 
 // page reads an admin page.
-func (e *envoy) page(ctx context.Context, path string) (string, error) { return page(ctx, e.admin, path) }
+func (e *envoy) page(ctx context.Context, path string) (string, error) {
+	return page(ctx, e.admin, path)
+}
 
 func page(ctx context.Context, address, path string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
@@ -112,6 +114,10 @@ func page(ctx context.Context, address, path string) (string, error) {
 type verdicts struct{ OK, OverLimit, Error, FailureModeAllowed int }
 
 func (v verdicts) sum() int { return v.OK + v.OverLimit + v.Error }
+
+func (v verdicts) plus(w verdicts) verdicts {
+	return verdicts{v.OK + w.OK, v.OverLimit + w.OverLimit, v.Error + w.Error, v.FailureModeAllowed + w.FailureModeAllowed}
+}
 
 func (v verdicts) minus(w verdicts) verdicts {
 	return verdicts{v.OK - w.OK, v.OverLimit - w.OverLimit, v.Error - w.Error, v.FailureModeAllowed - w.FailureModeAllowed}

@@ -1,28 +1,71 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"sync/atomic"
 	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// upstream is what the limits protect. It says hello, and counts whom it said it to.
+// upstream is what the limits protect. It counts whom it served.
 type upstream struct {
 	addr   string
 	served atomic.Int64
+
+	held    atomic.Int64  // requests that wait
+	release chan struct{} // each value lets one go on
 }
 
+// startGRPCUpstream starts one that speaks gRPC: health is what can be asked for.
+func startGRPCUpstream(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	healthv1.RegisterHealthServer(server, health.NewServer())
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(server.Stop)
+	return l.Addr().String()
+}
+
+// startUpstream starts one. It says hello; for /.../bytes?n=100 it sends so many bytes, and a request whose path ends in
+// /hold waits until it is released.
 func startUpstream(t *testing.T) *upstream {
 	t.Helper()
-	u := new(upstream)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	u := &upstream{release: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		u.served.Add(1)
 		_, _ = fmt.Fprintln(w, "hello")
-	}))
+	})
+	mux.HandleFunc("/{route}/bytes", func(w http.ResponseWriter, r *http.Request) {
+		u.served.Add(1)
+		n, _ := strconv.Atoi(r.URL.Query().Get("n"))
+		_, _ = w.Write(bytes.Repeat([]byte("x"), n))
+	})
+	mux.HandleFunc("/{route}/hold", func(w http.ResponseWriter, r *http.Request) {
+		u.held.Add(1)
+		defer u.held.Add(-1)
+		select {
+		case <-u.release:
+		case <-r.Context().Done():
+			return
+		}
+		u.served.Add(1)
+		_, _ = fmt.Fprintln(w, "hello at last")
+	})
+	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
-	u.addr = server.Listener.Addr().(*net.TCPAddr).String()
+	u.addr = server.Listener.Addr().String()
 	return u
 }
