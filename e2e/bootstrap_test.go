@@ -21,7 +21,7 @@ type bootstrap struct {
 // listener is a port of Envoy with a rate limit filter of its own. Statistics are told apart by its name.
 type listener struct {
 	Name    string
-	Cluster string // whom the filter asks; default rls
+	Call    string // how the filter asks; default "envoy_grpc: {cluster_name: rls}"
 	Timeout string // of the question; default 10s: what is late on a busy machine is no error here
 	Filter  string // more of the filter's settings
 
@@ -64,8 +64,8 @@ func (b bootstrap) write(t *testing.T, dir string) string {
 	t.Helper()
 	for i := range b.Listeners {
 		l := &b.Listeners[i]
-		if l.Cluster == "" {
-			l.Cluster = "rls"
+		if l.Call == "" {
+			l.Call = "envoy_grpc: {cluster_name: rls}"
 		}
 		if l.Timeout == "" {
 			l.Timeout = "10s"

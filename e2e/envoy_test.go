@@ -131,6 +131,17 @@ func (e *envoy) verdicts(t *testing.T, listener string) verdicts {
 	return verdicts{of("ok"), of("over_limit"), of("error"), of("failure_mode_allowed")}
 }
 
+// awaitHealthy waits until so many members of a cluster are healthy in Envoy's eyes.
+func (e *envoy) awaitHealthy(t *testing.T, cluster string, n int) {
+	t.Helper()
+	await(t, fmt.Sprintf("%d healthy members of %s", n, cluster), func(context.Context) error {
+		if got := e.stats(t, "membership_healthy")["cluster."+cluster+".membership_healthy"]; got != n {
+			return fmt.Errorf("%d are", got)
+		}
+		return nil
+	})
+}
+
 // stats reads Envoy's counters and gauges whose names match an expression. What was never counted is absent.
 func (e *envoy) stats(t *testing.T, filter string) map[string]int {
 	t.Helper()

@@ -22,6 +22,8 @@ type process struct {
 	log   *output
 	ended chan struct{} // closed when it has ended
 	err   error         // how it ended; read after ended
+
+	killed bool // by the test
 }
 
 // run starts a program. It gets this environment alone.

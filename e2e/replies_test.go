@@ -257,7 +257,7 @@ access_log:
 			if err != nil {
 				return err
 			}
-			defer file.Close()
+			defer func() { _ = file.Close() }()
 			for lines := bufio.NewScanner(file); lines.Scan(); {
 				var line map[string]any
 				if err := json.Unmarshal(lines.Bytes(), &line); err != nil {

@@ -5,10 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -20,6 +23,7 @@ type service struct {
 	name string
 	env  []string
 	rest []string // of the command line
+	past answers  // of the processes before this one
 }
 
 // rules writes a folder of rule files and returns its path. Each text is one file.
@@ -52,12 +56,27 @@ func startService(t *testing.T, name, rules string, env ...string) *service {
 	needsEnvoy(t)
 	s := &service{name: name, rest: []string{"--rules", rules}}
 	s.env = append([]string{
-		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
+		"GRPC_HOST=127.0.0.1", "GRPC_PORT=" + freePort(t), "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
 		"LOG_FORMAT=json", "GORACE=halt_on_error=1",
 		"REDIS_OP_TIMEOUT=5s", // what is late on a busy machine is no error here
 	}, env...)
 	s.start(t)
 	return s
+}
+
+// freePort returns a port that nobody listens on, below those that the system gives to outgoing connections: a service that
+// is restarted finds it free again.
+func freePort(t *testing.T) string {
+	t.Helper()
+	for range 1000 {
+		port := strconv.Itoa(22_000 + rand.IntN(10_000))
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			_ = l.Close()
+			return port
+		}
+	}
+	t.Fatal("no free port found")
+	return ""
 }
 
 // start starts the process. It ends with the test.
@@ -67,7 +86,7 @@ func (s *service) start(t *testing.T) {
 	p := run(t, s.name, log, s.env, ratelimitd, append([]string{"serve"}, s.rest...)...)
 	s.process = p
 	t.Cleanup(func() {
-		if err := p.stop(); err != nil {
+		if err := p.stop(); err != nil && !p.killed {
 			t.Errorf("%s ended with %v", s.name, err)
 		}
 		if t.Failed() {
@@ -76,6 +95,42 @@ func (s *service) start(t *testing.T) {
 	})
 	line := s.awaitLog(t, "listening")
 	s.grpc, s.http, s.debug = line["grpc"].(string), line["http"].(string), line["debug"].(string)
+}
+
+// restart stops the process, and starts another on the same port for gRPC. What the old one has answered until its end is
+// kept.
+func (s *service) restart(t *testing.T) {
+	t.Helper()
+	s.end(t)
+	s.start(t)
+}
+
+// end stops the process and keeps what it has answered: its metrics are read until they are gone.
+func (s *service) end(t *testing.T) {
+	t.Helper()
+	last := s.metrics(t)
+	s.signal(t, syscall.SIGTERM)
+	await(t, s.name+" to end", func(ctx context.Context) error {
+		if !s.running() {
+			return nil
+		}
+		if m, err := s.readMetrics(ctx); err == nil {
+			last = m
+		}
+		return errors.New("it still runs")
+	})
+	if s.err != nil {
+		t.Errorf("%s ended with %v", s.name, s.err)
+	}
+	s.past = s.past.plus(last.answers())
+}
+
+// kill ends the process at once. What it has answered is lost.
+func (s *service) kill(t *testing.T) {
+	t.Helper()
+	s.killed = true
+	s.signal(t, syscall.SIGKILL)
+	<-s.ended
 }
 
 // awaitLog returns the first line of the log with this message.
@@ -151,12 +206,12 @@ func (a answers) plus(b answers) answers {
 	return answers{a.OK + b.OK, a.OverLimit + b.OverLimit, a.Failed + b.Failed}
 }
 
-// answered is what several services have told Envoy together.
+// answered is what several services have told Envoy together, before restarts too.
 func answered(t *testing.T, services ...*service) answers {
 	t.Helper()
 	var sum answers
 	for _, s := range services {
-		sum = sum.plus(s.metrics(t).answers())
+		sum = sum.plus(s.past).plus(s.metrics(t).answers())
 	}
 	return sum
 }

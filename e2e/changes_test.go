@@ -1,0 +1,157 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// perUser are rules by which each user has so many requests a day.
+func perUser(limit int) string {
+	return fmt.Sprintf("domain: e2e\ndescriptors:\n  - {key: user, rate_limit: {unit: day, requests_per_unit: %d}}\n", limit)
+}
+
+// byUser is a listener whose requests are limited by their header x-user.
+func byUser(filter string) listener {
+	return listener{Name: "main", Filter: filter, Routes: `
+- match: {prefix: /}
+  route:
+    cluster: upstream
+    rate_limits:
+    - actions: [{request_headers: {header_name: x-user, descriptor_key: user}}]
+`}
+}
+
+// often is a health check that notices at once. ratelimitd says on its own that it is about to stop, so one answer is
+// enough.
+const often = `
+health_checks:
+- timeout: 5s
+  interval: 0.1s
+  no_traffic_interval: 0.1s
+  unhealthy_threshold: 1
+  healthy_threshold: 1
+  grpc_health_check: {}
+`
+
+// reload puts a rule file in the place of the fleet's and waits until both services have read it. They may refuse it.
+func (f *fleet) reload(t *testing.T, rule string) {
+	t.Helper()
+	reads := func(ctx context.Context, s *service) (n float64, err error) {
+		m, err := s.readMetrics(ctx)
+		for name, v := range m {
+			if strings.HasPrefix(name, "ratelimitd_rule_reloads_total") {
+				n += v
+			}
+		}
+		return n, err
+	}
+	before := make(map[*service]float64)
+	for _, s := range f.services {
+		n, err := reads(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[s] = n
+	}
+	writeRules(t, f.rules, 0, rule)
+	for _, s := range f.services {
+		await(t, s.name+" to read the rules", func(ctx context.Context) error {
+			n, err := reads(ctx, s)
+			if err == nil && n == before[s] {
+				err = fmt.Errorf("it has read them %v times, as before", n)
+			}
+			return err
+		})
+	}
+}
+
+// Rules change while requests come. From the moment on that both services have read them all requests are judged by the
+// new ones; rules that are wrong change nothing; and no request is lost or gets an error.
+func TestReloadUnderTraffic(t *testing.T) {
+	f := startFleet(t, perUser(1_000_000))
+	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{byUser("failure_mode_deny: true")}})
+	l := startLoad(t, "/", 20, e)
+	for i, phase := range []struct {
+		rule    string
+		refused bool // all of them, else none
+	}{
+		{perUser(1_000_001), false},
+		{perUser(0), true},
+		{perUser(0) + "    bogus: true\n", true},
+		{"domain: [", true},
+		{perUser(2_000_000), false},
+		{perUser(0), true},
+		{perUser(3_000_000), false},
+	} {
+		f.reload(t, phase.rule)
+		got := l.next(t, 100)
+		if want := map[bool]int{true: got.sent(), false: 0}[phase.refused]; got.Refused != want || got.Failed != 0 {
+			t.Errorf("phase %d: %v; want %d refused", i+1, got, want)
+		}
+	}
+	all := l.stop()
+	t.Log(all)
+	if all.Failed != 0 {
+		t.Errorf("requests were lost: %v", all)
+	}
+	if got, want := e.verdicts(t, "main"), (verdicts{OK: all.Answered, OverLimit: all.Refused}); got != want {
+		t.Errorf("Envoy counted %+v, the callers %+v", got, want)
+	}
+	f.agree(t, []*envoy{e}, "main")
+}
+
+// One service after the other is stopped and started again while requests come, as an update does it. Not one request
+// fails, and not one passes unjudged.
+func TestRollingRestart(t *testing.T) {
+	for name, way := range map[string]struct {
+		drain   string // how long a service that is about to stop is red and goes on answering
+		cluster string
+		call    string
+	}{
+		// Envoy notices that a service is red, and asks the other. It hands changes of health to its workers once a second
+		// (update_merge_window): a service that stops sooner after its last change is asked when it is gone.
+		"health checks": {drain: "2s", cluster: often},
+		// Envoy asks another one where a connection is refused: nothing was counted there. By default it has no more than
+		// three such calls under way, and waits for up to a second before each.
+		"retries": {drain: "0s", cluster: "circuit_breakers: {thresholds: [{max_retries: 100}]}", call: `envoy_grpc: {cluster_name: rls}, retry_policy: {
+                retry_on: connect-failure, num_retries: 5, retry_back_off: {base_interval: 0.01s, max_interval: 0.1s}, host_selection_retry_max_attempts: 5,
+                retry_host_predicate: [{name: previous_hosts, typed_config: {
+                  "@type": type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate}}]}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startFleet(t, perUser(1_000_000), "RATELIMITD_DRAIN_DELAY="+way.drain)
+			main := byUser("failure_mode_deny: true")
+			main.Call = way.call
+			e := startEnvoy(t, bootstrap{
+				Clusters:  []cluster{upstreamCluster(f.upstream), rls(f.services...).with(way.cluster)},
+				Listeners: []listener{main},
+			})
+			e.awaitHealthy(t, "rls", 2)
+			l := startLoad(t, "/", 20, e)
+			l.next(t, 100)
+			for _, s := range f.services {
+				s.restart(t)
+				await(t, s.name+" to be asked again", func(ctx context.Context) error {
+					m, err := s.readMetrics(ctx)
+					if err == nil && m.answers().OK < 20 {
+						err = fmt.Errorf("it answered %+v", m.answers())
+					}
+					return err
+				})
+			}
+			all := l.stop()
+			t.Log(all)
+			if all.Failed != 0 || all.Refused != 0 {
+				t.Errorf("requests were lost: %v", all)
+			}
+			if got, want := e.verdicts(t, "main"), (verdicts{OK: all.Answered}); got != want {
+				t.Errorf("Envoy counted %+v, the callers %+v", got, want)
+			}
+			if way.drain != "0s" { // else what a service answered last cannot be read
+				f.agree(t, []*envoy{e}, "main")
+			}
+		})
+	}
+}
