@@ -113,10 +113,10 @@ func TestRollingRestart(t *testing.T) {
 		// Envoy notices that a service is red, and asks the other. It hands changes of health to its workers once a second
 		// (update_merge_window): a service that stops sooner after its last change is asked when it is gone.
 		"health checks": {drain: "2s", cluster: often},
-		// Envoy asks another one where a connection is refused: nothing was counted there. By default it has no more than
-		// three such calls under way, and waits for up to a second before each.
+		// Envoy asks the other one where a connection is refused: nothing was counted there. By default it has no more than
+		// three such calls under way, and waits for a second before each; and max_interval is also how long one may take.
 		"retries": {drain: "0s", cluster: "circuit_breakers: {thresholds: [{max_retries: 100}]}", call: `envoy_grpc: {cluster_name: rls}, retry_policy: {
-                retry_on: connect-failure, num_retries: 5, retry_back_off: {base_interval: 0.01s, max_interval: 0.1s}, host_selection_retry_max_attempts: 5,
+                retry_on: connect-failure, num_retries: 5, retry_back_off: {base_interval: 0.01s, max_interval: 10s}, host_selection_retry_max_attempts: 5,
                 retry_host_predicate: [{name: previous_hosts, typed_config: {
                   "@type": type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate}}]}`},
 	} {
@@ -151,6 +151,9 @@ func TestRollingRestart(t *testing.T) {
 			}
 			if way.drain != "0s" { // else what a service answered last cannot be read
 				f.agree(t, []*envoy{e}, "main")
+			}
+			if counted := f.counted(t, 1_000_000, 20); counted != all.Answered {
+				t.Errorf("%d requests were let through, and %d counted", all.Answered, counted)
 			}
 		})
 	}

@@ -1,7 +1,10 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
@@ -48,4 +51,30 @@ func (f *fleet) agree(t *testing.T, envoys []*envoy, listeners ...string) {
 	if theirs.sum() == 0 {
 		t.Error("Envoy counted nothing")
 	}
+}
+
+// counted is how many hits the rules of perUser(limit) have counted for so many users, in the eyes of the first service. It
+// is asked over HTTP for what is left, with no hits: its own counts of decisions grow by that.
+func (f *fleet) counted(t *testing.T, limit, users int) int {
+	t.Helper()
+	sum := 0
+	for user := range users {
+		body := fmt.Sprintf(`{"domain": "e2e", "descriptors": [{"entries": [{"key": "user", "value": "%d"}], "hitsAddend": "0"}]}`, user)
+		res, err := http.Post("http://"+f.services[0].http+"/json", "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var answer struct {
+			Statuses []struct {
+				Remaining int `json:"limitRemaining"`
+			} `json:"statuses"`
+		}
+		err = json.NewDecoder(res.Body).Decode(&answer)
+		_ = res.Body.Close()
+		if err != nil || len(answer.Statuses) != 1 {
+			t.Fatalf("ask for user %d: %v, %s: %+v", user, err, res.Status, answer)
+		}
+		sum += limit - answer.Statuses[0].Remaining
+	}
+	return sum
 }
