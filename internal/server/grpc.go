@@ -14,6 +14,10 @@ import (
 const (
 	pingAfter   = 30 * time.Second // without a sign of life of a client
 	pingTimeout = 10 * time.Second // for its answer; then the connection is closed
+
+	// Envoy pings as often as its connection_keepalive says, also without calls, and people write 1 s and less there. One
+	// that pings more often than this is sent away (GOAWAY ENHANCE_YOUR_CALM), which grpc-go's default does below 5 min.
+	leastPingInterval = 10 * time.Millisecond
 )
 
 // Tuned are the options that make grpc-go cheap for small messages; docs/performance.md has what they are worth. They
@@ -37,8 +41,7 @@ func (s *Server) newGRPC(opts *Options) *grpc.Server {
 		grpc.MaxConcurrentStreams(opts.MaxStreams), // 0 is no bound
 		grpc.MaxHeaderListSize(maxHeaderSize),
 		grpc.ConnectionTimeout(handshakeTimeout),
-		// Envoy pings as often as its connection_keepalive says. grpc-go's default would cut it off.
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge:      opts.MaxConnectionAge,
 			MaxConnectionAgeGrace: opts.MaxConnectionAgeGrace,
