@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
@@ -26,6 +27,13 @@ func startFleet(t *testing.T, rule string, env ...string) *fleet {
 	for i := range 2 {
 		f.services = append(f.services, startService(t, fmt.Sprintf("ratelimitd %d", i+1), f.rules, append([]string{"REDIS_URL=" + f.redis.Addr}, env...)...))
 	}
+	t.Cleanup(func() { // both at once: each may take its time
+		for _, s := range f.services {
+			if s.running() {
+				s.signal(t, syscall.SIGTERM)
+			}
+		}
+	})
 	return f
 }
 
