@@ -13,7 +13,7 @@ import (
 
 // fleet is what most scenarios run on: two ratelimitd that count in one Redis, and something to protect.
 type fleet struct {
-	redis    *redistest.Server
+	redis    *redistest.Server // nil if it is more than one
 	services []*service
 	upstream *upstream
 	rules    string // the folder of rule files, which both read
@@ -23,9 +23,18 @@ type fleet struct {
 func startFleet(t *testing.T, rule string, env ...string) *fleet {
 	t.Helper()
 	needsEnvoy(t)
-	f := &fleet{redis: redistest.Start(t), upstream: startUpstream(t), rules: rules(t, rule)}
+	redis := redistest.Start(t)
+	f := startFleetWith(t, rule, append([]string{"REDIS_URL=" + redis.Addr}, env...)...)
+	f.redis = redis
+	return f
+}
+
+// startFleetWith starts one whose Redis the environment names.
+func startFleetWith(t *testing.T, rule string, env ...string) *fleet {
+	t.Helper()
+	f := &fleet{upstream: startUpstream(t), rules: rules(t, rule)}
 	for i := range 2 {
-		f.services = append(f.services, startService(t, fmt.Sprintf("ratelimitd %d", i+1), f.rules, append([]string{"REDIS_URL=" + f.redis.Addr}, env...)...))
+		f.services = append(f.services, startService(t, fmt.Sprintf("ratelimitd %d", i+1), f.rules, env...))
 	}
 	t.Cleanup(func() { // both at once: each may take its time
 		for _, s := range f.services {

@@ -202,6 +202,8 @@ func (m metrics) answers() answers {
 	return a
 }
 
+func (a answers) sum() int { return a.OK + a.OverLimit + a.Failed }
+
 func (a answers) plus(b answers) answers {
 	return answers{a.OK + b.OK, a.OverLimit + b.OverLimit, a.Failed + b.Failed}
 }

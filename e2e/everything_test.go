@@ -1,0 +1,122 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+// A load through two Envoys goes on while rules change, a ratelimitd is updated and Redis fails over. No request is lost:
+// each is answered or refused, and those that nobody could judge are the ones that Envoy's failure mode has let through.
+func TestEverythingAtOnce(t *testing.T) { everything(t, 10*time.Second) }
+
+// The same for a minute, with all that happens several times.
+func TestSoakEverythingAtOnce(t *testing.T) {
+	if os.Getenv("RATELIMITD_SOAK") == "" {
+		t.Skip("runs for a minute: make soak")
+	}
+	everything(t, time.Minute)
+}
+
+func everything(t *testing.T, least time.Duration) {
+	needsEnvoy(t)
+	redis := redistest.StartWatched(t, redistest.Setup{})
+	limit := 10
+	f := startFleetWith(t, perUser(limit), "REDIS_TYPE=SENTINEL", "REDIS_URL="+redis.URL(), "REDIS_OP_TIMEOUT=200ms", "RATELIMITD_DRAIN_DELAY=2s")
+	var envoys []*envoy
+	for i := range 2 {
+		envoys = append(envoys, startEnvoy(t, bootstrap{
+			Name:      fmt.Sprintf("envoy %d", i+1),
+			Clusters:  []cluster{upstreamCluster(f.upstream), rls(f.services...).with(often)},
+			Listeners: []listener{byUser("failure_mode_deny: false")},
+		}))
+	}
+	counted := func() (sum verdicts) {
+		for _, e := range envoys {
+			sum = sum.plus(e.verdicts(t, "main"))
+		}
+		return sum
+	}
+	for _, e := range envoys {
+		e.awaitHealthy(t, "rls", 2)
+	}
+	start := time.Now()
+	l := startLoad(t, "/", 20, envoys...)
+	// judged waits until requests are judged again, all of them.
+	judged := func() {
+		t.Helper()
+		await(t, "all requests to be judged", func(context.Context) error {
+			before := counted().Error
+			l.next(t, 50)
+			if more := counted().Error - before; more != 0 {
+				return fmt.Errorf("%d were not", more)
+			}
+			return nil
+		})
+	}
+	judged()
+	const room = 15 * time.Second // for one more round
+	for round := 0; round == 0 || time.Since(start) < least-room; round++ {
+		limit += 10
+		f.reload(t, perUser(limit))
+		judged()
+		if away := counted().Error; round == 0 && away != 0 {
+			t.Errorf("%d requests were not judged before anything failed", away)
+		}
+
+		before := counted().Error
+		f.services[round%2].restart(t)
+		for _, e := range envoys {
+			e.awaitHealthy(t, "rls", 2)
+		}
+		judged()
+		if away := counted().Error - before; away != 0 {
+			t.Errorf("%d requests were not judged while a ratelimitd was restarted", away)
+		}
+
+		old := redis.Primary(t)
+		killed := time.Now()
+		before = counted().Error
+		old.Kill(t)
+		redis.AwaitOther(t, old)
+		promoted := time.Since(killed)
+		judged()
+		t.Logf("Redis killed: another primary after %v, all judged again after %v, %d not judged meanwhile",
+			promoted.Round(time.Millisecond), time.Since(killed).Round(time.Millisecond), counted().Error-before)
+		if time.Since(start) < least-room {
+			old.Restart(t)
+			redis.Await(t)
+		}
+	}
+	for time.Since(start) < least {
+		l.next(t, 50)
+	}
+	all := l.stop()
+	theirs, ours := counted(), answered(t, f.services...)
+	gaveUp := 0
+	for _, e := range envoys {
+		gaveUp += e.stats(t, "cluster.rls.upstream_rq_timeout")["cluster.rls.upstream_rq_timeout"]
+	}
+	t.Logf("%v: %v", time.Since(start).Round(time.Second), all)
+	t.Logf("Envoy counted %+v, and gave up on %d; ratelimitd counted %+v", theirs, gaveUp, ours)
+
+	if all.Failed != 0 {
+		t.Errorf("%d requests were lost", all.Failed)
+	}
+	if all.Answered == 0 || all.Refused == 0 || theirs.Error == 0 {
+		t.Error("the load did not show everything")
+	}
+	if theirs.OK+theirs.FailureModeAllowed != all.Answered || theirs.OverLimit != all.Refused || theirs.Error != theirs.FailureModeAllowed {
+		t.Errorf("Envoy counted %+v of %v", theirs, all)
+	}
+	// What Envoy gave up on was an error to it, and is to us whatever we found out too late.
+	late := ours.sum() - theirs.sum()
+	if theirs.Error-ours.Failed > gaveUp || ours.OK-theirs.OK > gaveUp || ours.OverLimit-theirs.OverLimit > gaveUp || late > 0 || -late > gaveUp ||
+		ours.OK < theirs.OK || ours.OverLimit < theirs.OverLimit || theirs.Error < ours.Failed {
+		t.Errorf("Envoy counted %+v and gave up on %d, ratelimitd counted %+v", theirs, gaveUp, ours)
+	}
+}
