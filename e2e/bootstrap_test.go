@@ -28,6 +28,8 @@ type listener struct {
 	Connections   string // more settings of the connection manager: access logs, replies
 	FiltersBefore string // that come before the rate limit filter
 	Routes        string
+
+	NetworkFilters string // in place of HTTP, and of all above but the name
 }
 
 // cluster is a group of addresses that Envoy connects to.

@@ -1,0 +1,137 @@
+package e2e
+
+import (
+	"net/http"
+	"slices"
+	"testing"
+)
+
+// byHeaders is a listener whose requests have a descriptor for each of these headers, x-KEY, that they have.
+func byHeaders(filter string, keys ...string) listener {
+	l := listener{Name: "main", Filter: filter, Routes: `
+- match: {prefix: /}
+  route:
+    cluster: upstream
+    rate_limits:`}
+	for _, key := range keys {
+		l.Routes += "\n    - actions: [{request_headers: {header_name: x-" + key + ", descriptor_key: " + key + "}}]"
+	}
+	return l
+}
+
+// With SHADOW_MODE nothing is refused and nobody is told, and it is known what would have been.
+func TestShadowMode(t *testing.T) {
+	f := startFleet(t, "headers: [ratelimit, retry-after]\n"+perUser(1), "SHADOW_MODE=true")
+	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{byUser("failure_mode_deny: true")}})
+	if got := e.codes(t, 4, "main", "/", "x-user", "u"); !slices.Equal(got, []int{200, 200, 200, 200}) {
+		t.Errorf("got %v", got)
+	}
+	has(t, e.get(t, "main", "/", "x-user", "u"), "retry-after")
+	shadowed := 0.0
+	for _, s := range f.services {
+		shadowed += s.metrics(t)["ratelimitd_global_shadow_mode_total"]
+	}
+	if shadowed != 4 {
+		t.Errorf("%v requests would have been refused, want 4", shadowed)
+	}
+	f.agree(t, []*envoy{e}, "main")
+}
+
+// Of several descriptors in quota mode one with room is enough.
+func TestQuotaMode(t *testing.T) {
+	f := startFleet(t, `
+domain: e2e
+descriptors:
+  - {key: small, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: large, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 3}}
+`)
+	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{byHeaders("failure_mode_deny: true", "small", "large")}})
+	if got := e.codes(t, 4, "main", "/", "x-small", "s", "x-large", "l"); !slices.Equal(got, []int{200, 200, 200, 429}) {
+		t.Errorf("got %v", got)
+	}
+	f.agree(t, []*envoy{e}, "main")
+}
+
+// With admission: all_or_nothing a request that one limit refuses uses nothing of another.
+func TestAllOrNothing(t *testing.T) {
+	f := startFleet(t, `
+domain: e2e
+admission: all_or_nothing
+descriptors:
+  - {key: customer, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: all, rate_limit: {unit: day, requests_per_unit: 2}}
+`)
+	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{byHeaders("failure_mode_deny: true", "customer", "all")}})
+	if got := e.codes(t, 5, "main", "/", "x-customer", "greedy", "x-all", "a"); !slices.Equal(got, []int{200, 429, 429, 429, 429}) {
+		t.Errorf("got %v", got)
+	}
+	if got := e.codes(t, 2, "main", "/", "x-customer", "modest", "x-all", "a"); !slices.Equal(got, []int{200, 429}) {
+		t.Errorf("got %v: the greedy one has drained what is for all", got)
+	}
+	f.agree(t, []*envoy{e}, "main")
+}
+
+// Limits that are settings of the filter rather than of routes; and Google's gRPC client in Envoy instead of its own.
+func TestFilterSettings(t *testing.T) {
+	f := startFleet(t, perUser(1))
+	const noLimits = `
+- match: {prefix: /}
+  route: {cluster: upstream}
+`
+	google := byUser("failure_mode_deny: true")
+	google.Name, google.Call = "google", "google_grpc: {target_uri: "+f.services[0].grpc+", stat_prefix: google}"
+	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{
+		{Name: "filter", Routes: noLimits, Filter: "rate_limits: [{actions: [{request_headers: {header_name: x-user, descriptor_key: user}}]}]"},
+		google,
+	}})
+	for _, listener := range []string{"filter", "google"} {
+		if got := e.codes(t, 2, listener, "/", "x-user", listener); !slices.Equal(got, []int{200, 429}) {
+			t.Errorf("%s: %v", listener, got)
+		}
+	}
+	f.agree(t, []*envoy{e}, "filter", "google")
+}
+
+// Connections are limited too, of any protocol: Envoy closes those that are refused.
+func TestTCP(t *testing.T) {
+	f := startFleet(t, `
+domain: e2e
+descriptors:
+  - {key: connections_of, rate_limit: {unit: day, requests_per_unit: 2}}
+`)
+	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{{Name: "main", NetworkFilters: `
+- name: envoy.filters.network.ratelimit
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.filters.network.ratelimit.v3.RateLimit
+    stat_prefix: tcp
+    domain: e2e
+    timeout: 10s
+    failure_mode_deny: true
+    descriptors: [{entries: [{key: connections_of, value: "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"}]}]
+    rate_limit_service: {transport_api_version: V3, grpc_service: {envoy_grpc: {cluster_name: rls}}}
+- name: envoy.filters.network.tcp_proxy
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy
+    stat_prefix: tcp
+    cluster: upstream
+`}}})
+	for i := range 4 {
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience} // a connection each
+		res, err := client.Get("http://" + e.ports["main"])
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		if passed := err == nil; passed != (i < 2) {
+			t.Errorf("connection %d: %v", i+1, err)
+		}
+	}
+	stats := e.stats(t, "ratelimit.tcp")
+	for name, want := range map[string]int{"total": 4, "ok": 2, "over_limit": 2, "cx_closed": 2, "error": 0} {
+		if got := stats["ratelimit.tcp."+name]; got != want {
+			t.Errorf("Envoy counted %d %s, want %d", got, name, want)
+		}
+	}
+	if got, want := answered(t, f.services...), (answers{OK: 2, OverLimit: 2}); got != want {
+		t.Errorf("the services answered %+v, want %+v", got, want)
+	}
+}
