@@ -3,7 +3,7 @@
 
 TOOL := go tool -modfile=tools/go.mod
 
-.PHONY: run test race e2e fmt fmt-check vet lint tidy-check generate generate-check fuzz-short bench ci
+.PHONY: run test race e2e soak fmt fmt-check vet lint tidy-check generate generate-check fuzz-short bench ci
 
 run: ## serve on the embedded default: memory, config/domains
 	go run ./cmd/ratelimitd
@@ -18,6 +18,9 @@ e2e: ## the tests with a real Envoy, which is installed first: docs/e2e.md
 	scripts/install-redis
 	scripts/install-envoy
 	go test -timeout 10m -count 1 -v ./e2e
+
+soak: ## what takes a minute and longer
+	RATELIMITD_SOAK=1 go test -timeout 60m -run Soak -v ./...
 
 fmt: ## format all Go code
 	gofmt -w $$(git ls-files -co --exclude-standard '*.go' | grep -v '\.pb\.go$$')

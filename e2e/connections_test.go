@@ -8,7 +8,6 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/tlstest"
 )
@@ -139,16 +138,20 @@ func TestKeepalive(t *testing.T) {
 		}},
 		Listeners: []listener{byUser("failure_mode_deny: true")},
 	})
+	const received, pong = "cluster.rls.upstream_cx_rx_bytes_total", 17
 	for range 2 { // a call, and then 10 pings without one
 		if got := e.codes(t, 1, "main", "/", "x-user", "u"); got[0] != 200 {
 			t.Errorf("got %v", got)
 		}
-		idle, done := context.WithTimeout(t.Context(), time.Second)
-		<-idle.Done()
-		done()
+		before := e.stats(t, received)[received]
+		await(t, "10 pings", func(context.Context) error {
+			if now := e.stats(t, received)[received]; now < before+10*pong {
+				return fmt.Errorf("%d bytes have come back", now-before)
+			}
+			return nil
+		})
 	}
 	stats := e.stats(t, "cluster.rls.(upstream_cx_total|upstream_cx_destroy|upstream_cx_close_notify|http2.keepalive_timeout|http2.tx_reset)$")
-	t.Log(stats)
 	if stats["cluster.rls.upstream_cx_total"] != 1 {
 		t.Errorf("%d connections, want one that stays", stats["cluster.rls.upstream_cx_total"])
 	}
