@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,6 +25,10 @@ type BreakerOptions struct {
 	Metrics prometheus.Registerer // nil: no metrics
 	Logger  *slog.Logger          // default slog.Default()
 }
+
+// errSaysNothing is what a call is counted as that ended before the node could answer: neither as a failure nor as an
+// answer. Else one impatient caller would close the breaker of a node that hangs.
+var errSaysNothing = errors.New("the caller did not wait")
 
 // errBreakerOpen is what a call gets while its node is left alone.
 var errBreakerOpen = errors.New("the node did not answer lately and is left alone for a moment")
@@ -57,28 +62,27 @@ func Guard(client goredis.UniversalClient, opts BreakerOptions) {
 	add := func(node *goredis.Client) {
 		name := node.Options().Addr
 		open.WithLabelValues(name).Set(0)
-		node.AddHook(&breaker{
-			rejected: rejected,
-			patience: opts.Patience,
-			circuit: gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-				Name:     name,
-				Interval: time.Second,
-				Timeout:  opts.OpenFor,
-				ReadyToTrip: func(c gobreaker.Counts) bool {
-					return c.ConsecutiveFailures >= opts.Failures || c.Requests >= 20 && c.TotalFailures*2 >= c.Requests
-				},
-				OnStateChange: func(_ string, from, to gobreaker.State) {
-					switch {
-					case to == gobreaker.StateOpen && from == gobreaker.StateClosed:
-						open.WithLabelValues(name).Set(1)
-						opts.Logger.Warn("Redis does not answer: its counters are answered by on_error until it does", "node", name)
-					case to == gobreaker.StateClosed:
-						open.WithLabelValues(name).Set(0)
-						opts.Logger.Info("Redis answers again", "node", name)
-					}
-				},
-			}),
+		b := &breaker{rejected: rejected, patience: opts.Patience}
+		b.circuit = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+			Name:       name,
+			Interval:   time.Second,
+			Timeout:    opts.OpenFor,
+			IsExcluded: func(err error) bool { return errors.Is(err, errSaysNothing) },
+			ReadyToTrip: func(c gobreaker.Counts) bool {
+				return b.inRow.Load() >= opts.Failures || c.Requests >= 20 && c.TotalFailures*2 >= c.Requests
+			},
+			OnStateChange: func(_ string, from, to gobreaker.State) {
+				switch {
+				case to == gobreaker.StateOpen && from == gobreaker.StateClosed:
+					open.WithLabelValues(name).Set(1)
+					opts.Logger.Warn("Redis does not answer: its counters are answered by on_error until it does", "node", name)
+				case to == gobreaker.StateClosed:
+					open.WithLabelValues(name).Set(0)
+					opts.Logger.Info("Redis answers again", "node", name)
+				}
+			},
 		})
+		node.AddHook(b)
 	}
 	switch c := client.(type) {
 	case *goredis.ClusterClient:
@@ -93,6 +97,23 @@ type breaker struct {
 	circuit  *gobreaker.TwoStepCircuitBreaker[struct{}]
 	rejected prometheus.Counter
 	patience time.Duration
+
+	// Failures without an answer between them. The circuit's own count of them ends with each of its intervals, so that
+	// few calls, or ones that wait long, would never open it.
+	inRow atomic.Uint32
+}
+
+// note tells the circuit what a call says of the node.
+func (b *breaker) note(done func(error), err error) {
+	switch {
+	case err == nil:
+		if b.inRow.Load() > 0 {
+			b.inRow.Store(0)
+		}
+	case !errors.Is(err, errSaysNothing):
+		b.inRow.Add(1)
+	}
+	done(err)
 }
 
 // DialHook implements goredis.Hook. A failed dial fails the call that needed it, which is counted there.
@@ -112,7 +133,7 @@ func (b *breaker) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 		}
 		start := time.Now()
 		err = next(ctx, cmd)
-		done(b.failure(ctx, start, err))
+		b.note(done, b.failure(ctx, start, err))
 		return err
 	}
 }
@@ -133,7 +154,7 @@ func (b *breaker) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.
 		}
 		start := time.Now()
 		err = next(ctx, cmds)
-		done(b.failure(ctx, start, err))
+		b.note(done, b.failure(ctx, start, err))
 		return err
 	}
 }
@@ -148,16 +169,18 @@ func connects(cmd goredis.Cmder) bool {
 	return false
 }
 
-// failure is err if it says that the node is sick, else nil. An error that the node itself answered with shows that it
+// failure is err if it says that the node is sick, errSaysNothing if nobody knows, else nil. An error that the node itself answered with shows that it
 // is well, but for the ones that say it cannot serve now.
 func (b *breaker) failure(ctx context.Context, start time.Time, err error) error {
 	var answered goredis.Error
 	switch {
-	case err == nil, errors.Is(err, context.Canceled), errors.Is(ctx.Err(), context.Canceled):
+	case err == nil:
 		return nil
+	case errors.Is(err, context.Canceled), errors.Is(ctx.Err(), context.Canceled):
+		return errSaysNothing
 	case isTimeout(err):
 		if time.Since(start) < b.patience {
-			return nil
+			return errSaysNothing
 		}
 		return err
 	case errors.As(err, &answered):

@@ -209,7 +209,7 @@ func dialSingle(where address, auth *credentials, p pool, d *dialer) goredis.Uni
 func dialSentinel(opts *DialOptions, where address, auth *credentials, p pool, d *dialer) goredis.UniversalClient {
 	user, password := split(opts.SentinelAuth)
 	timeout := min(p.dial, sentinelDialTimeout)
-	d.timeout = timeout
+	d.timeout, d.moves = timeout, true
 	c := goredis.NewFailoverClient(&goredis.FailoverOptions{
 		MasterName:            where.primary,
 		SentinelAddrs:         where.hosts,

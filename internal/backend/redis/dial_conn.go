@@ -17,6 +17,7 @@ type dialer struct {
 	timeout time.Duration
 	tls     *tlsFiles // nil: unencrypted
 	broken  func()    // called when a connection could not be made, or broke; may be nil
+	moves   bool      // the next connection may be to another address: it is not worth insisting on this one
 
 	generation atomic.Uint64 // connections of an older one are left
 }
@@ -40,9 +41,7 @@ var errOnlyLooking = errors.New("nothing is to be connected")
 func (d *dialer) connect(ctx context.Context, network, addr string) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	plain, err := (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
-		Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3,
-	}}).DialContext(ctx, network, addr)
+	plain, err := d.reach(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -67,6 +66,43 @@ func (d *dialer) connect(ctx context.Context, network, addr string) (*conn, erro
 		return nil, fmt.Errorf("TLS with %s: %w", addr, err)
 	}
 	return &conn{Conn: secure, raw: raw}, nil
+}
+
+// attempt is how long a server may take to accept a connection before it is asked anew. Left alone, the system asks a
+// machine that does not answer ever more seldom, and seconds would pass until it is noticed that it is back.
+const attempt = 500 * time.Millisecond
+
+// reach connects to a server, and goes on trying while nobody answers.
+func (d *dialer) reach(ctx context.Context, network, addr string) (net.Conn, error) {
+	system := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	addrs := []string{addr}
+	if network == "tcp" {
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, err
+		}
+		ips, err := net.DefaultResolver.LookupHost(ctx, host) // not a part of an attempt: it may take its time
+		if err != nil {
+			return nil, err
+		}
+		addrs = addrs[:0]
+		for _, ip := range ips {
+			addrs = append(addrs, net.JoinHostPort(ip, port))
+		}
+	}
+	for n := 1; ; n++ {
+		within, cancel := context.WithTimeout(ctx, attempt)
+		c, err := system.DialContext(within, network, addrs[(n-1)%len(addrs)])
+		cancel()
+		if err == nil {
+			return c, nil
+		}
+		late, ok := errors.AsType[net.Error](err)
+		unanswered := ok && late.Timeout() && !d.moves
+		if ctx.Err() != nil || !unanswered && n >= len(addrs) {
+			return nil, err
+		}
+	}
 }
 
 // retire leaves all connections that were made until now: each is closed when its turn comes the next time, before a

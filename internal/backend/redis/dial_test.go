@@ -677,3 +677,45 @@ func TestNotSentAgain(t *testing.T) {
 	s := redistest.Start(t)
 	notSentAgain(t, connect(t, redis.DialOptions{URL: s.Addr}), s, "k")
 }
+
+// A machine that does not answer is asked again and again, so that it is soon noticed when it is back.
+func TestUnansweredIsAskedAnew(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t, "--tcp-backlog", "1")
+	s.Pause(t)
+	var held []net.Conn
+	leave := func() {
+		for _, c := range held {
+			c.Close()
+		}
+		held = nil
+	}
+	defer leave()
+	for {
+		c, err := net.DialTimeout("tcp", s.Addr, 200*time.Millisecond)
+		if err != nil {
+			break // what waits to be accepted is full: now nobody answers
+		}
+		if held = append(held, c); len(held) > 100 {
+			t.Fatal("a server that hangs takes connections without end")
+		}
+	}
+	c := connect(t, redis.DialOptions{URL: s.Addr, DialTimeout: longest})
+	done := make(chan error, 1)
+	go func() { done <- c.Ping(bounded(t)).Err() }()
+	// The system by itself asks after 7 s, and then not before 11 or 15.
+	select {
+	case err := <-done:
+		t.Fatalf("nobody was there, but: %v", err)
+	case <-time.After(7500 * time.Millisecond):
+	}
+	leave()
+	s.Continue(t)
+	start := time.Now()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("it took %v until it was noticed", took)
+	}
+}

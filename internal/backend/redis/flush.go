@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -16,25 +17,77 @@ import (
 // brought it.
 type queue struct {
 	store *Store
-	slots chan struct{} // one for each flush that may be under way
+
+	few, most int32        // flushes that may be under way: at any rate, and spread in time
+	flying    atomic.Int32 // flushes that are
+	base      time.Time
+	latest    atomic.Int64  // when the latest one began, in nanoseconds after base
+	slow      atomic.Bool   // the last one that ended took longer than spread
+	landed    chan struct{} // one is over
 
 	mu      sync.Mutex
 	waiting []*pending
 	started bool
 	closed  bool
-	wake    chan struct{} // something is waiting; closed by close
+	queued  atomic.Int32  // how many wait: who comes then waits too, and goes with them
+	awaited bool          // a goroutine waits until it may flush what waits
+	wake    chan struct{} // something is waiting, and nobody waits to flush it; closed by close
 	running sync.WaitGroup
 }
 
 const (
 	// flushers is how many flushes may be under way: with two, one is prepared while the other is on its way.
 	flushers = 2
+	// maxFlushers is how many there may be if Redis is far away, one more for each spread that passes, and no more than
+	// there are connections: who comes while two are under way would else wait for half a round trip, and then have not
+	// enough time left for one of their own.
+	maxFlushers = 16
+	spread      = time.Millisecond
 	// maxFlush is how many takes go in one flush, about: Redis does nothing else meanwhile.
 	maxFlush = 64
 )
 
-func newQueue(s *Store) *queue {
-	return &queue{store: s, slots: make(chan struct{}, flushers), wake: make(chan struct{}, 1)}
+func newQueue(s *Store, connections int) *queue {
+	most := int32(min(maxFlushers, max(connections, 1)))
+	return &queue{
+		store: s, few: min(flushers, most), most: most, base: time.Now(), landed: make(chan struct{}, most), wake: make(chan struct{}, 1),
+	}
+}
+
+// begin says whether another flush may be under way now, and if so takes it for begun, at now.
+func (q *queue) begin() (now int64, ok bool) {
+	for {
+		n := q.flying.Load()
+		if n >= q.most {
+			return 0, false
+		}
+		now = int64(time.Since(q.base))
+		if n >= q.few && now-q.latest.Load() < int64(spread) {
+			return 0, false
+		}
+		if q.flying.CompareAndSwap(n, n+1) {
+			q.latest.Store(now)
+			return now, true
+		}
+	}
+}
+
+// took notes how long a flush took that is over, and returns the time.
+func (q *queue) took(began int64) (now int64) {
+	now = int64(time.Since(q.base))
+	if slow := now-began >= int64(spread); slow != q.slow.Load() {
+		q.slow.Store(slow)
+	}
+	return now
+}
+
+// end lets another flush begin.
+func (q *queue) end() {
+	q.flying.Add(-1)
+	select {
+	case q.landed <- struct{}{}:
+	default:
+	}
 }
 
 // take settles a request, alone if nothing is under way, else with the others that wait.
@@ -42,14 +95,15 @@ func (q *queue) take(ctx context.Context, at int64, r *backend.Request) error {
 	if err := ctx.Err(); err != nil {
 		return q.store.failure(ctx, err)
 	}
-	select {
-	case q.slots <- struct{}{}:
-		c := calls.Get().(*call)
-		err := q.store.take(ctx, at, c, r)
-		c.release()
-		<-q.slots
-		return err
-	default:
+	if q.queued.Load() == 0 {
+		if began, ok := q.begin(); ok {
+			c := calls.Get().(*call)
+			err := q.store.take(ctx, at, c, r)
+			c.release()
+			q.took(began)
+			q.end()
+			return err
+		}
 	}
 	p := pendings.Get().(*pending)
 	p.copy(at, r)
@@ -94,9 +148,10 @@ func (q *queue) put(p *pending) bool {
 		return false
 	}
 	q.waiting = append(q.waiting, p)
+	q.queued.Store(int32(len(q.waiting)))
 	if !q.started {
 		q.started = true
-		for range flushers {
+		for range q.most {
 			q.running.Go(q.run)
 		}
 	}
@@ -104,8 +159,11 @@ func (q *queue) put(p *pending) bool {
 	return true
 }
 
-// alert tells a flusher that something is waiting. The queue is locked.
+// alert tells a flusher that something is waiting, unless one waits for it already. The queue is locked.
 func (q *queue) alert() {
+	if q.awaited {
+		return
+	}
 	select {
 	case q.wake <- struct{}{}:
 	default:
@@ -126,24 +184,53 @@ func (q *queue) close() {
 // run flushes what waits, until the queue is closed and nothing does.
 func (q *queue) run() {
 	var batch []*pending
+	patience := time.NewTimer(time.Hour)
 	for range q.wake {
-		for {
-			q.slots <- struct{}{}
-			batch = q.next(batch[:0])
-			if len(batch) == 0 {
-				<-q.slots
-				break
-			}
+		if !q.await(patience) {
+			continue
+		}
+		began := q.latest.Load()
+		for batch = q.next(batch[:0], true); len(batch) > 0; batch = q.next(batch[:0], false) {
 			q.flush(batch)
-			<-q.slots
+			began = q.took(began) // and the next one begins
+			q.latest.Store(began)
+		}
+		q.end()
+	}
+}
+
+// await waits until a flush of what waits has begun. It returns false if nothing waits, or another goroutine waits here.
+func (q *queue) await(patience *time.Timer) bool {
+	q.mu.Lock()
+	mine := !q.awaited && len(q.waiting) > 0
+	q.awaited = q.awaited || mine
+	q.mu.Unlock()
+	if !mine {
+		return false
+	}
+	for {
+		if _, ok := q.begin(); ok {
+			return true
+		}
+		var late <-chan time.Time
+		if q.slow.Load() { // else one will land before the timer would ring, and a timer costs more than a flush
+			patience.Reset(spread)
+			late = patience.C
+		}
+		select {
+		case <-q.landed:
+		case <-late:
 		}
 	}
 }
 
-// next takes the requests of the next flush off the queue.
-func (q *queue) next(batch []*pending) []*pending {
+// next takes the requests of the next flush off the queue. awaited says that the goroutine has waited for them.
+func (q *queue) next(batch []*pending, awaited bool) []*pending {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if awaited {
+		q.awaited = false
+	}
 	takes, n := 0, 0
 	for ; n < len(q.waiting) && takes < maxFlush; n++ {
 		p := q.waiting[n]
@@ -157,7 +244,8 @@ func (q *queue) next(batch []*pending) []*pending {
 	rest := copy(q.waiting, q.waiting[n:])
 	clear(q.waiting[rest:])
 	q.waiting = q.waiting[:rest]
-	if rest > 0 && !q.closed { // for the other flusher
+	q.queued.Store(int32(rest))
+	if rest > 0 && !q.closed { // for another flusher
 		q.alert()
 	}
 	return batch
@@ -173,18 +261,46 @@ func (q *queue) flush(batch []*pending) {
 	at := latest(batch)
 	m := q.store.terms(at, true, 0)
 	c := calls.Get().(*call)
-	slots := make(map[uint16][]*pending)
+	slots := make(map[uint16]*inSlot)
 	for _, p := range batch {
 		key, _ := c.keyOf(&p.request.Takes[0], &m)
-		slot := slotOf(key)
-		slots[slot] = append(slots[slot], p)
+		n := slotOf(key)
+		if slots[n] == nil {
+			slots[n] = &inSlot{key: string(key)}
+		}
+		slots[n].batch = append(slots[n].batch, p)
 	}
 	c.release()
 	if len(slots) == 1 && !m.lyft {
 		q.send(batch)
 		return
 	}
-	q.pipeline(slots, at, m)
+	ctx, cancel := q.store.bound(context.Background())
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, batches := range q.nodes(ctx, slots) {
+		wg.Go(func() { q.pipeline(ctx, batches, at, m) })
+	}
+	wg.Wait()
+}
+
+// inSlot are requests whose counters are in one slot, and one of its keys.
+type inSlot struct {
+	key   string
+	batch []*pending
+}
+
+// nodes parts the requests of many slots by the node that is believed to have them: requests to a node that does not
+// answer hold up nobody else.
+func (q *queue) nodes(ctx context.Context, slots map[uint16]*inSlot) map[*goredis.Client][][]*pending {
+	nodes := make(map[*goredis.Client][][]*pending)
+	client := q.store.opts.Client.(*goredis.ClusterClient)
+	for _, s := range slots {
+		// Without an answer all of them share one pipeline, which will find out why.
+		node, _ := client.MasterForKey(ctx, s.key)
+		nodes[node] = append(nodes[node], s.batch)
+	}
+	return nodes
 }
 
 func requestsOf(batch []*pending) []*backend.Request {
@@ -208,17 +324,26 @@ func (q *queue) send(batch []*pending) {
 	c := calls.Get().(*call)
 	err := q.store.take(context.Background(), latest(batch), c, requestsOf(batch)...)
 	c.release()
+	q.finish(batch, err)
+}
+
+// finish hands a call's outcomes over. Where a slot is moving, requests for several of its keys cannot be one call.
+func (q *queue) finish(batch []*pending, err error) {
+	apart := len(batch) > 1 && goredis.HasErrorPrefix(err, tryAgain)
 	for _, p := range batch {
+		if apart {
+			c := calls.Get().(*call)
+			err = q.store.take(context.Background(), p.at, c, &p.request)
+			c.release()
+		}
 		p.finish(err)
 	}
 }
 
-// pipeline settles the requests of each slot by a call, and sends all calls to one node together. The slots are those of
-// the terms.
-func (q *queue) pipeline(slots map[uint16][]*pending, at int64, m terms) {
+// pipeline settles the requests of each slot by a call, and sends all calls together. The slots are those of the terms.
+// That ctx ends is no caller's end, and must not look so: what is tried again has a time of its own.
+func (q *queue) pipeline(ctx context.Context, slots [][]*pending, at int64, m terms) {
 	s := q.store
-	ctx, cancel := s.bound(context.Background())
-	defer cancel()
 	type flying struct {
 		batch    []*pending
 		requests []*backend.Request
@@ -231,9 +356,7 @@ func (q *queue) pipeline(slots map[uint16][]*pending, at int64, m terms) {
 		f := flying{batch: batch, requests: requestsOf(batch), call: calls.Get().(*call)}
 		if err := f.call.pack(m, f.requests...); err != nil {
 			f.call.release()
-			for _, p := range batch {
-				p.finish(err)
-			}
+			q.finish(batch, err)
 			continue
 		}
 		f.cmd = f.call.command(ctx, "evalsha", f.call.script.Hash)
@@ -254,37 +377,32 @@ func (q *queue) pipeline(slots map[uint16][]*pending, at int64, m terms) {
 			now, _, wanted := f.call.again()
 			if wanted { // the script did nothing and asks for other arguments
 				s.ahead.Store(now - at)
-				q.each(ctx, at, f.call, f.batch)
+				q.each(at, f.call, f.batch)
 				continue
 			}
 			if now, err = f.call.settle(); err == nil && f.call.calendar {
 				s.ahead.Store(now - at)
 			}
 		case goredis.HasErrorPrefix(err, "NOSCRIPT"), goredis.HasErrorPrefix(err, noTime): // nor here
-			q.each(ctx, at, f.call, f.batch)
+			q.each(at, f.call, f.batch)
 			continue
 		default:
-			err = s.failure(ctx, err)
+			err = s.failure(context.Background(), err)
 		}
 		f.call.release()
-		for _, p := range f.batch {
-			p.finish(err)
-		}
+		q.finish(f.batch, err)
 	}
 }
 
 // each settles requests again whose keys were in one slot. With the time in their keys they may be in several by now, so
 // that each goes by itself.
-func (q *queue) each(ctx context.Context, at int64, c *call, batch []*pending) {
+func (q *queue) each(at int64, c *call, batch []*pending) {
 	defer c.release()
 	if !q.store.opts.LyftKeys {
-		err := q.store.take(ctx, at, c, requestsOf(batch)...)
-		for _, p := range batch {
-			p.finish(err)
-		}
+		q.finish(batch, q.store.take(context.Background(), at, c, requestsOf(batch)...))
 		return
 	}
 	for _, p := range batch {
-		p.finish(q.store.take(ctx, at, c, &p.request))
+		p.finish(q.store.take(context.Background(), at, c, &p.request))
 	}
 }

@@ -60,8 +60,15 @@ func New(opts Options) *Store {
 		opts.Logger = slog.Default()
 	}
 	s := &Store{opts: opts}
-	_, s.cluster = opts.Client.(*goredis.ClusterClient)
-	s.queue = newQueue(s)
+	connections := maxFlushers
+	switch c := opts.Client.(type) {
+	case *goredis.ClusterClient:
+		s.cluster = true
+		connections = c.Options().PoolSize
+	case *goredis.Client:
+		connections = c.Options().PoolSize
+	}
+	s.queue = newQueue(s, connections)
 	return s
 }
 
@@ -128,7 +135,7 @@ func (s *Store) take(ctx context.Context, at int64, c *call, requests ...*backen
 	bounded, cancel := s.bound(ctx)
 	defer cancel()
 	entries := 0
-	for range tries {
+	for try := 0; try < tries; try++ {
 		redisClock := !s.CallerClock()
 		if err := c.pack(s.terms(at, redisClock, entries), requests...); err != nil {
 			return err
@@ -136,6 +143,10 @@ func (s *Store) take(ctx context.Context, at int64, c *call, requests ...*backen
 		if err := s.run(bounded, ctx, c); err != nil {
 			if redisClock && goredis.HasErrorPrefix(err, noTime) {
 				s.refuse(err)
+				continue
+			}
+			if len(requests) == 1 && goredis.HasErrorPrefix(err, tryAgain) && s.pause(bounded) {
+				try--
 				continue
 			}
 			return err
@@ -160,6 +171,20 @@ func (s *Store) terms(at int64, redisClock bool, entries int) terms {
 		at += s.ahead.Load()
 	}
 	return terms{now: max(at, 1), redisClock: redisClock, entries: entries, lyft: s.opts.LyftKeys, jitter: s.opts.LyftJitter}
+}
+
+// tryAgain begins the error of a cluster's node for several keys of a slot that is moving, while only some of them have.
+// Nothing was done then.
+const tryAgain = "TRYAGAIN"
+
+// pause waits until it is worth trying again, and says whether there is time for that.
+func (s *Store) pause(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(time.Millisecond):
+		return true
+	}
 }
 
 // CallerClock says whether the time given to Take decides, because it was asked for or because the server does not tell
