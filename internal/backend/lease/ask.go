@@ -12,11 +12,18 @@ import (
 // ask asks the backend and settles what it answers. A lease that is refused does not say whether the take's own hits
 // would be: those are asked for in a second call.
 func (l *Leases) ask(ctx context.Context, now time.Time, c *call, r *backend.Request) error {
-	err := l.send(ctx, &now, c, r)
-	if len(c.parts) == 0 {
-		return err
+	began, within, cancel := time.Now(), ctx, context.CancelFunc(func() {})
+	if !c.until.IsZero() { // it has waited before
+		within, cancel = l.bound(ctx, c, began)
 	}
-	return errors.Join(err, l.send(ctx, &now, c, r))
+	err := l.send(within, &now, c, r)
+	cancel()
+	if len(c.parts) > 0 {
+		within, cancel = l.bound(ctx, c, began)
+		err = errors.Join(err, l.send(within, &now, c, r))
+		cancel()
+	}
+	return own(ctx, err)
 }
 
 // send makes one call and leaves in it what has to be asked again.

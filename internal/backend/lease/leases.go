@@ -22,6 +22,10 @@ type Options struct {
 	Backend  Backend // required
 	Replicas int     // processes that lease from the same counters; too few waste permits, never admit more. Default 1
 
+	// Timeout is how long the backend takes to answer at most. A take that has to wait more than once, for an acquisition
+	// of others and then for its own answer, ends within it all the same. Default: only the caller's deadline bounds it.
+	Timeout time.Duration
+
 	MaxLeases int // counters that are leased from at once; others are counted in the backend. Default 10,000
 
 	// ReturnWithin is the time after which the backend is sure to have carried out a refund that was sent, or never

@@ -16,6 +16,9 @@ type call struct {
 	parts   []part
 	leads   bool  // one of the parts is an acquisition: others wait for it, so this call may not wait for others
 	err     error // of a take that shared somebody else's trip
+
+	// When a call that waits more than once has to end: twice the backend's timeout is twice of what a caller was promised.
+	until time.Time
 }
 
 // part is one take that goes to the backend.
@@ -115,10 +118,13 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *call, r *backend
 		sh.mu.Unlock()
 
 		began := time.Now()
+		within, cancel := l.bound(ctx, c, began)
 		select {
 		case <-f.done:
-		case <-ctx.Done():
-			return fmt.Errorf("wait for a lease: %w", ended(ctx))
+			cancel()
+		case <-within.Done():
+			cancel()
+			return fmt.Errorf("wait for a lease: %w", own(ctx, ended(within)))
 		}
 		*now = now.Add(time.Since(began))
 		if c.shares(f) {
@@ -132,6 +138,25 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *call, r *backend
 func (c *call) shares(f *fetch) bool {
 	c.err = errors.Join(c.err, f.err)
 	return f.err != nil
+}
+
+// bound is ctx, with an end for a call that has begun to wait and is going to wait again.
+func (l *Leases) bound(ctx context.Context, c *call, began time.Time) (context.Context, context.CancelFunc) {
+	if l.opts.Timeout <= 0 {
+		return ctx, func() {}
+	}
+	if c.until.IsZero() {
+		c.until = began.Add(l.opts.Timeout)
+	}
+	return context.WithDeadline(ctx, c.until)
+}
+
+// own is an error for the caller with ctx: that our time is up must not look as if the caller's was.
+func own(ctx context.Context, err error) error {
+	if d, ok := ctx.Deadline(); ctx.Err() != nil || ok && !time.Now().Before(d) || !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("%w: %v", backend.ErrUnavailable, err) //nolint:errorlint // hidden on purpose
 }
 
 // ended is the contract's error for a caller that did not wait.
@@ -271,6 +296,6 @@ func (l *Leases) release(c *call) {
 	clear(c.parts)
 	clear(c.request.Takes)
 	c.parts, c.request.Takes, c.request.Outcomes = c.parts[:0], c.request.Takes[:0], c.request.Outcomes[:0]
-	c.leads, c.err = false, nil
+	c.leads, c.err, c.until = false, nil, time.Time{}
 	l.calls.Put(c)
 }
