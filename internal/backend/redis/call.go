@@ -301,9 +301,19 @@ func (c *call) again() (now int64, entries int, wanted bool) {
 
 var errReply = errors.New("the script's answer has another form")
 
-// settle finds the outcomes from the states in the reply, and returns the time that decided.
+// fullMemory is added to the time in a reply if Redis' memory is full and nothing was written.
+const fullMemory = 1 << 52
+
+var errFull = fmt.Errorf("%w: Redis' memory is full", backend.ErrUnavailable)
+
+// settle finds the outcomes from the states in the reply, and returns the time that decided. With errFull, takes that
+// are not marked Failed have an answer all the same.
 func (c *call) settle() (int64, error) {
 	now, rest := int64(binary.LittleEndian.Uint64(c.reply)), c.reply[8:]
+	full := now >= fullMemory
+	if full {
+		now -= fullMemory
+	}
 	c.states, c.tails = c.states[:0], c.tails[:0]
 	for k := range c.counters {
 		seen := rest
@@ -336,5 +346,44 @@ func (c *call) settle() (int64, error) {
 			}
 		}
 	}
+	if full && c.unwritten() {
+		return now, errFull
+	}
 	return now, nil
+}
+
+// unwritten marks the takes that have no answer because nothing was written, and says whether there are any. A refusal is
+// an answer, unless hits that were not written could be the reason.
+func (c *call) unwritten() bool {
+	lost := make([]bool, len(c.counters)) // hits that would have been added
+	for i := range c.groups {
+		g := &c.groups[i]
+		if !g.changes() {
+			continue
+		}
+		for n := range g.takes {
+			lost[c.of[g.first+n]] = true
+		}
+	}
+	failed := false
+	for i := range c.groups {
+		g := &c.groups[i]
+		if !slices.ContainsFunc(c.of[g.first:g.first+len(g.takes)], func(k int) bool { return lost[k] }) {
+			continue
+		}
+		failed = true
+		for n := range g.outcomes {
+			g.outcomes[n] = backend.Outcome{Failed: true}
+		}
+	}
+	return failed
+}
+
+// changes says whether a group adds or gives back hits; those of a refusal that counts are not meant.
+func (g *group) changes() bool {
+	refused := backend.Refused(g.takes, g.outcomes)
+	if len(g.takes) == 1 {
+		refused = !g.outcomes[0].Allowed
+	}
+	return slices.ContainsFunc(g.takes, func(t backend.Take) bool { return t.Hits < 0 || t.Hits > 0 && !refused })
 }

@@ -2,7 +2,9 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -327,10 +329,17 @@ func (q *queue) send(batch []*pending) {
 	q.finish(batch, err)
 }
 
-// finish hands a call's outcomes over. Where a slot is moving, requests for several of its keys cannot be one call.
+// finish hands a call's outcomes over. Where a slot is moving, requests for several of its keys cannot be one call. Where
+// memory is full, some requests have an answer.
 func (q *queue) finish(batch []*pending, err error) {
 	apart := len(batch) > 1 && goredis.HasErrorPrefix(err, tryAgain)
+	full := errors.Is(err, errFull)
 	for _, p := range batch {
+		if full {
+			if err = nil; slices.ContainsFunc(p.request.Outcomes, func(o backend.Outcome) bool { return o.Failed }) {
+				err = errFull
+			}
+		}
 		if apart {
 			c := calls.Get().(*call)
 			err = q.store.take(context.Background(), p.at, c, &p.request)

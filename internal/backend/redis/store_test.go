@@ -642,6 +642,83 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
+// Without memory nothing can be counted, but who was over the limit before stays so: alone, together with others in one
+// call, and among several limits.
+func TestRefusalsNeedNoMemory(t *testing.T) {
+	server := redistest.Start(t)
+	s := redis.New(redis.Options{Client: dial(t, server), Timeout: patience})
+	l := limit(2, descriptor.Year)
+	mustTake(t, s, "reached", l, 2)
+	mustTake(t, s, "not yet", l, 1)
+	if err := server.Client(t).ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	one := func(key string, hits int64, denied bool) *backend.Request {
+		r := take(key, l, hits)
+		r.Takes[0].CountDenied = denied
+		return r
+	}
+	both := func(a, b string) *backend.Request {
+		r := one(a, 1, false)
+		r.Takes = append(r.Takes, one(b, 1, false).Takes...)
+		r.Takes[1].Member = 1
+		r.Together, r.Outcomes = true, make([]backend.Outcome, 2)
+		return r
+	}
+	for _, c := range []struct {
+		what     string
+		request  *backend.Request
+		answered bool
+	}{
+		{"over the limit", one("reached", 1, false), true},
+		{"over the limit, and counted", one("reached", 1, true), true},
+		{"below", one("not yet", 1, true), false},
+		{"too much at once", one("not yet", 2, true), true},
+		{"new", one("new", 1, true), false},
+		{"one of two over the limit", both("reached", "not yet"), true},
+		{"both below", both("new", "not yet"), false},
+		{"a look", one("reached", 0, false), true},
+		{"a refund", one("reached", -1, false), false},
+	} {
+		err := s.Take(t.Context(), time.Time{}, c.request)
+		refused := !c.request.Outcomes[0].Allowed || c.request.Takes[0].Hits == 0
+		if answered := err == nil && !c.request.Outcomes[0].Failed && refused; answered != c.answered || !answered && !errors.Is(err, backend.ErrUnavailable) {
+			t.Errorf("%s: %v %+v", c.what, err, c.request.Outcomes)
+		}
+	}
+
+	// In one call with those that cannot be counted.
+	requests := []*backend.Request{
+		one("reached", 1, true), one("new", 1, true), one("reached", 1, false), both("reached", "other"), one("not yet", 1, true), one("not yet", 2, true),
+	}
+	if err := s.TakeAll(t.Context(), time.Time{}, requests...); !errors.Is(err, backend.ErrUnavailable) {
+		t.Error(err)
+	}
+	for i, failed := range []bool{false, true, false, false, true, true} { // the last one perhaps because of the one before
+		if o := requests[i].Outcomes[0]; o.Failed != failed || o.Allowed {
+			t.Errorf("request %d: %+v", i, o)
+		}
+	}
+	if n := server.Client(t).Exists(t.Context(), "new", "other").Val(); n != 0 {
+		t.Errorf("%d counters were made", n)
+	}
+
+	// And so it is for callers who share calls.
+	var wg sync.WaitGroup
+	for i := range 64 {
+		wg.Go(func() {
+			key := []string{"reached", fmt.Sprint("new", i)}[i%2]
+			for range 20 {
+				r := one(key, 1, true)
+				if err := s.Take(t.Context(), time.Time{}, r); (err == nil) != (key == "reached") {
+					t.Errorf("%s: %v %+v", key, err, r.Outcomes)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
 func TestServerGone(t *testing.T) {
 	server := redistest.Start(t)
 	s := redis.New(redis.Options{Client: dial(t, server), Timeout: patience})

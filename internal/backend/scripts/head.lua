@@ -40,6 +40,9 @@ end
 -- for ever.
 local function forever(key) return redis.call('PTTL', key) < 0 end
 
+-- Whether an error says that memory is full. Redis refuses the first write of a script then, or none: nothing was done.
+local function full(err) return string.find(type(err) == 'table' and err.err or err, 'OOM', 1, true) end
+
 -- Every algorithm's part below defines three functions.
 --
 --   read(key, value, p1, p2, p3) -> a, b, c, seen     the state that value holds, and what the reply shows of it

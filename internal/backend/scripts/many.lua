@@ -4,7 +4,8 @@
 --          refused hits count (0, 1), the vote of its member (0 all, 1 any, 2 none), whether it is the last of its
 --          member (1) and its group (2), one byte each; how many takes like it there are (16 bit; 1 unless it is a group
 --          of its own); then the hits (64 bit), the limit (32 bit), p1 to p3 (64 bit)
--- Reply    after the time, for each key: the length of its state as it was (32 bit), and that state
+-- Reply    after the time, for each key: the length of its state as it was (32 bit), and that state. 2^52 is added to the
+--          time if memory is full and nothing was written: refusals hold all the same
 --
 -- What is admitted is said by Settle (settle.go); this does the same, take by take.
 
@@ -70,8 +71,14 @@ for at = 9, #packed, SIZE do
 end
 
 if again then return pack('<i8I4', -now, again) end
-for k = 1, #KEYS do
-  local shape = touched[k]
-  if shape then WRITE[shape](KEYS[k], values[k], A[k], B[k], C[k], P1[k], P2[k], P3[k]) end
+local written, err = pcall(function()
+  for k = 1, #KEYS do
+    local shape = touched[k]
+    if shape then WRITE[shape](KEYS[k], values[k], A[k], B[k], C[k], P1[k], P2[k], P3[k]) end
+  end
+end)
+if not written then
+  if not full(err) then error(err, 0) end
+  reply[1] = pack('<I8', now + 4503599627370496)
 end
 return table.concat(reply)

@@ -15,6 +15,12 @@ if again then return pack('<i8I4', -now, again) end
 if hits ~= 0 then
   local allowed
   allowed, a, b, c = try(a, b, c, hits, limit, p1, p2, p3)
-  if allowed or count_denied == 1 then write(key, value, a, b, c, p1, p2, p3) end
+  if allowed then
+    write(key, value, a, b, c, p1, p2, p3)
+  elseif count_denied == 1 then
+    -- A refusal holds whether or not there is memory to count it.
+    local written, err = pcall(write, key, value, a, b, c, p1, p2, p3)
+    if not written and not full(err) then error(err, 0) end
+  end
 end
 return pack('<I8', now) .. seen
