@@ -1,0 +1,187 @@
+package hotkeys
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Name says whose keys a list is about.
+type Name struct {
+	Domain string
+	Rule   string // the rule's path, or what stands for one
+	Shadow bool   // what is refused is not: the rule is measured only
+}
+
+// Rule counts the keys of one rule. Handles are resolved when rules are loaded.
+type Rule struct {
+	tracker *Tracker
+	name    atomic.Pointer[Name] // its shadow may change
+	board   atomic.Pointer[board]
+}
+
+// id is the name without what may change.
+func (r *Rule) id() Name {
+	n := r.name.Load()
+	return Name{Domain: n.Domain, Rule: n.Rule}
+}
+
+const mostLanes = 8
+
+// board is what a rule is counted in while it is busy.
+type board struct {
+	rule    *Rule
+	free    bool // its summaries are not of the budget
+	width   atomic.Uint32
+	dropped atomic.Uint64 // hits that nobody counted
+	lanes   [mostLanes]lane
+	next    *board // among those that the tracker does not know yet
+
+	// Under Tracker.mu.
+	past        []window
+	toldDropped uint64 // of dropped, what is in past
+}
+
+// lane is a part of a board that one decision uses at a time.
+type lane struct {
+	mu      sync.Mutex
+	closed  bool
+	used    *summary // nil until it is needed
+	refused *summary
+
+	_ [64 - 8 - 8 - 2*8]byte // neighbours do not share a cache line
+}
+
+// window is what was counted between two moments.
+type window struct {
+	from          time.Time
+	used, refused list
+	dropped       uint64 // hits
+}
+
+// Count counts the use of a counter: so many hits were asked of it, and whether they were refused. What is not positive
+// is no use. lane is any number that decisions which run at once do not share; key is copied.
+func (r *Rule) Count(lane uint32, key []byte, hits int64, refused bool) {
+	if hits <= 0 {
+		return
+	}
+	hash := maphash.Bytes(r.tracker.seed, key)
+	for range 2 { // a board may be closed between the look at it and its use
+		b := r.board.Load()
+		if b == nil {
+			if b = r.open(); b == nil {
+				r.tracker.shared.Add(1)
+				r.tracker.overflow.board.Load().count(lane, hash, key, uint64(hits), refused)
+				return
+			}
+		}
+		if b.count(lane, hash, key, uint64(hits), refused) {
+			return
+		}
+	}
+	r.tracker.dropped.Add(1)
+}
+
+// open gives the rule a board. It is nil if there is no room for one.
+func (r *Rule) open() *board {
+	t := r.tracker
+	if !t.reserve() {
+		return nil
+	}
+	b := newBoard(r)
+	b.lanes[0].used = newSummary()
+	if !r.board.CompareAndSwap(nil, b) {
+		t.lists.Add(-1)
+		return r.board.Load()
+	}
+	for {
+		b.next = t.opened.Load()
+		if t.opened.CompareAndSwap(b.next, b) {
+			return b
+		}
+	}
+}
+
+func newBoard(r *Rule) *board {
+	b := &board{rule: r}
+	b.width.Store(1)
+	return b
+}
+
+// count counts in a lane that nobody else is using. It is false if the board is closed.
+func (b *board) count(at uint32, hash uint64, key []byte, hits uint64, refused bool) bool {
+	width := b.width.Load()
+	if width == 1 {
+		at = 0 // spares most rules a division
+	} else {
+		at %= width
+	}
+	for range width {
+		l := &b.lanes[at%mostLanes]
+		if l.mu.TryLock() {
+			done := l.count(b, hash, key, hits, refused)
+			l.mu.Unlock()
+			return done
+		}
+		if at++; at == width {
+			at = 0
+		}
+	}
+	t := b.rule.tracker
+	if width < t.width && b.width.CompareAndSwap(width, width+1) {
+		l := &b.lanes[width%mostLanes]
+		if l.mu.TryLock() {
+			done := l.count(b, hash, key, hits, refused)
+			l.mu.Unlock()
+			return done
+		}
+	}
+	b.dropped.Add(hits)
+	t.dropped.Add(1)
+	return true
+}
+
+// count counts in this lane, which the caller has locked. It is false if the board is closed.
+func (l *lane) count(b *board, hash uint64, key []byte, hits uint64, refused bool) bool {
+	if l.closed {
+		return false
+	}
+	if !b.has(&l.used) {
+		b.dropped.Add(hits)
+		b.rule.tracker.dropped.Add(1)
+		return true
+	}
+	l.used.add(hash, key, hits)
+	switch {
+	case !refused:
+	case b.has(&l.refused):
+		l.refused.add(hash, key, hits)
+	default:
+		t := b.rule.tracker
+		t.shared.Add(1)
+		t.overflow.board.Load().countRefused(hash, key, hits)
+	}
+	return true
+}
+
+// has gives a lane a summary if it has none yet, and the budget has one.
+func (b *board) has(s **summary) bool {
+	if *s == nil && (b.free || b.rule.tracker.reserve()) {
+		*s = newSummary()
+	}
+	return *s != nil
+}
+
+// countRefused counts a refusal whose use was counted elsewhere.
+func (b *board) countRefused(hash uint64, key []byte, hits uint64) {
+	l := &b.lanes[0]
+	if !l.mu.TryLock() {
+		b.dropped.Add(hits)
+		return
+	}
+	if b.has(&l.refused) {
+		l.refused.add(hash, key, hits)
+	}
+	l.mu.Unlock()
+}

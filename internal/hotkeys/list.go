@@ -1,0 +1,75 @@
+package hotkeys
+
+import (
+	"cmp"
+	"slices"
+)
+
+// list is what is known of the hits of keys: of those that it names, and at most how many any other has.
+type list struct {
+	hits    uint64 // of all keys, exactly
+	floor   uint64
+	entries []entry
+}
+
+type entry struct {
+	hash        uint64
+	least, most uint64
+	text        string
+	cut         bool
+}
+
+// list is what the summary knows.
+func (s *summary) list() list {
+	l := list{hits: s.hits, floor: s.floor()}
+	if s.used > 0 {
+		l.entries = make([]entry, s.used)
+	}
+	for i := range l.entries {
+		of, count := &s.slots[i], s.counts[i]
+		l.entries[i] = entry{hash: of.hash, least: count - of.err, most: count, text: of.text.String(), cut: of.text.cut}
+	}
+	return l
+}
+
+// sum is what several lists that are about different uses know together. It names as many keys as a summary has.
+func sum(lists []list) list {
+	var all list
+	busy := 0
+	for i := range lists {
+		all.hits += lists[i].hits
+		all.floor += lists[i].floor
+		if len(lists[i].entries) > 0 {
+			busy++
+			all.entries = lists[i].entries
+		}
+	}
+	if busy > 1 {
+		all.entries = added(lists, all.floor)
+	}
+	if len(all.entries) > slots {
+		slices.SortFunc(all.entries, func(a, b entry) int { return cmp.Compare(b.most, a.most) })
+		all.floor = all.entries[slots].most
+		all.entries = slices.Clone(all.entries[:slots]) // the others are not kept in memory
+	}
+	return all
+}
+
+// added adds up the entries of each key. Where a list does not have the key, it had between nothing and that list's floor.
+func added(lists []list, floor uint64) []entry {
+	places := make(map[uint64]int)
+	var entries []entry
+	for i := range lists {
+		for _, e := range lists[i].entries {
+			at, known := places[e.hash]
+			if !known {
+				at = len(entries)
+				places[e.hash] = at
+				entries = append(entries, entry{hash: e.hash, most: floor, text: e.text, cut: e.cut})
+			}
+			entries[at].least += e.least
+			entries[at].most += e.most - lists[i].floor
+		}
+	}
+	return entries
+}

@@ -1,0 +1,293 @@
+package hotkeys
+
+import (
+	"context"
+	"hash/maphash"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	length = time.Minute      // of what is told
+	step   = 10 * time.Second // of a sub-window
+)
+
+// Overflow is the name of the list that is shared when there are no more.
+const Overflow = "overflow"
+
+// Options are what a Tracker is made of.
+type Options struct {
+	// Keys is how many keys are tracked at once; default 32,768. A list has 128 of them, and a busy rule one list for what
+	// is asked and one for what is refused, for each of its lanes. A key takes 213 bytes, and up to 224 more for each of
+	// six sub-windows in which its rule was busy.
+	Keys int
+
+	Metrics prometheus.Registerer // nil: counted, but not registered
+}
+
+// Tracker tracks the hot keys of all rules.
+type Tracker struct {
+	seed  maphash.Seed
+	width uint32 // most lanes of a rule
+	most  int64  // lists
+
+	lists   atomic.Int64 // in use
+	opened  atomic.Pointer[board]
+	dropped atomic.Uint64 // uses that nobody counted
+	shared  atomic.Uint64 // uses that were counted under overflow
+
+	overflow *Rule
+
+	mu     sync.Mutex // of what follows, and of the past of boards
+	rules  map[Name]*Rule
+	boards []*board
+	since  time.Time   // when the present sub-window began
+	past   []time.Time // when those before it began that are remembered
+	spare  []*summary
+}
+
+// New returns a tracker that begins to count at now. Run, or somebody who calls Rotate, ends its sub-windows.
+func New(now time.Time, o Options) *Tracker {
+	if o.Keys <= 0 {
+		o.Keys = 32_768
+	}
+	t := &Tracker{
+		seed:  maphash.MakeSeed(),
+		width: uint32(min(runtime.GOMAXPROCS(0), mostLanes)),
+		most:  int64(max(o.Keys/slots, 1)),
+		since: now,
+		rules: make(map[Name]*Rule),
+	}
+	t.overflow = t.newRule(Name{Domain: Overflow, Rule: Overflow})
+	b := newBoard(t.overflow)
+	b.free = true
+	t.overflow.board.Store(b)
+	t.boards = append(t.boards, b)
+	if o.Metrics != nil {
+		t.register(o.Metrics)
+	}
+	return t
+}
+
+func (t *Tracker) register(registry prometheus.Registerer) {
+	registry.MustRegister(
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "ratelimitd_hot_keys_dropped_total",
+			Help: "Uses of counters that hot keys did not count, so that no decision waits.",
+		}, func() float64 { return float64(t.dropped.Load()) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "ratelimitd_hot_keys_overflow_total",
+			Help: "Uses of counters that hot keys counted in the list that rules share when there are no more lists.",
+		}, func() float64 { return float64(t.shared.Load()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "ratelimitd_hot_keys_lists",
+			Help: "Lists of hot keys in use; each tracks 128 keys.",
+		}, func() float64 { return float64(t.lists.Load()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "ratelimitd_hot_keys_lists_max",
+			Help: "Lists of hot keys that there may be.",
+		}, func() float64 { return float64(t.most) }),
+	)
+}
+
+func (t *Tracker) newRule(name Name) *Rule {
+	r := &Rule{tracker: t}
+	r.name.Store(&name)
+	return r
+}
+
+// Rules returns the handles of the rules that are in force from now on, in the order of their names. A rule that was in
+// force before keeps its counts. Of others nothing new will be counted.
+func (t *Tracker) Rules(names []Name) []*Rule {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.meet()
+	for _, b := range t.boards { // also of rules that were gone for a while
+		t.rules[b.rule.id()] = b.rule
+	}
+	handles := make([]*Rule, len(names))
+	rules := make(map[Name]*Rule, len(names))
+	for i, name := range names {
+		id := Name{Domain: name.Domain, Rule: name.Rule}
+		r := rules[id]
+		if r == nil {
+			if r = t.rules[id]; r == nil {
+				r = t.newRule(name)
+			}
+			rules[id] = r
+		}
+		if r.name.Load().Shadow != name.Shadow {
+			r.name.Store(&name)
+		}
+		handles[i] = r
+	}
+	t.rules = rules
+	return handles
+}
+
+// reserve takes a list of the budget, if there is one.
+func (t *Tracker) reserve() bool {
+	if t.lists.Load() >= t.most {
+		return false // the usual case when they are used up: nobody writes to what all processors read
+	}
+	if t.lists.Add(1) > t.most {
+		t.lists.Add(-1)
+		return false
+	}
+	return true
+}
+
+// Run ends a sub-window every ten seconds until ctx is done.
+func (t *Tracker) Run(ctx context.Context) error {
+	ticker := time.NewTicker(step)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-ticker.C:
+			t.Rotate(now)
+		}
+	}
+}
+
+// Rotate ends the sub-window that is being counted in and forgets those that are too old. A decision never waits for it.
+func (t *Tracker) Rotate(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.meet()
+	kept := t.boards[:0]
+	for _, b := range t.boards {
+		w := t.harvest(b)
+		w.from = t.since
+		if w.used.hits > 0 || w.refused.hits > 0 || w.dropped > 0 {
+			b.past = append(b.past, w)
+		}
+		b.forget(now)
+		if len(b.past) > 0 || b.free || !t.close(b) {
+			kept = append(kept, b)
+		}
+		if !b.refusedLately() {
+			t.releaseRefused(b)
+		}
+	}
+	clear(t.boards[len(kept):])
+	t.boards = kept
+	t.past = append(t.past, t.since)
+	t.forget(now)
+	t.since = now
+}
+
+// meet takes in the boards that were opened since the last time.
+func (t *Tracker) meet() {
+	for b := t.opened.Swap(nil); b != nil; {
+		next := b.next
+		b.next = nil
+		t.boards = append(t.boards, b)
+		b = next
+	}
+}
+
+// harvest takes what a board has counted out of it.
+func (t *Tracker) harvest(b *board) window {
+	var used, refused []list
+	take := func(l *lane, s **summary, into *[]list) {
+		fresh := t.fresh()
+		l.mu.Lock()
+		full := *s
+		if full == nil || full.hits == 0 {
+			l.mu.Unlock()
+			t.spare = append(t.spare, fresh)
+			return
+		}
+		*s = fresh
+		l.mu.Unlock()
+		*into = append(*into, full.list())
+		full.reset()
+		t.spare = append(t.spare, full)
+	}
+	for i := range b.width.Load() {
+		l := &b.lanes[i]
+		take(l, &l.used, &used)
+		take(l, &l.refused, &refused)
+	}
+	dropped := b.dropped.Load()
+	w := window{used: sum(used), refused: sum(refused), dropped: dropped - b.toldDropped}
+	b.toldDropped = dropped
+	return w
+}
+
+// fresh is an empty summary, of which one is always kept.
+func (t *Tracker) fresh() *summary {
+	if n := len(t.spare); n > 0 {
+		s := t.spare[n-1]
+		t.spare = t.spare[:n-1]
+		return s
+	}
+	return newSummary()
+}
+
+// forget drops the sub-windows that began too long ago.
+func (b *board) forget(now time.Time) {
+	b.past = slices.DeleteFunc(b.past, func(w window) bool { return now.Sub(w.from) > length })
+}
+
+func (t *Tracker) forget(now time.Time) {
+	t.past = slices.DeleteFunc(t.past, func(from time.Time) bool { return now.Sub(from) > length })
+}
+
+func (b *board) refusedLately() bool {
+	for i := range b.past {
+		if b.past[i].refused.hits > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// close takes the board from a rule that nobody asks any more and gives its lists back. It is false if somebody does.
+func (t *Tracker) close(b *board) bool {
+	locked := b.lanes[:]
+	idle := true
+	for i := range locked {
+		l := &locked[i]
+		l.mu.Lock()
+		idle = idle && (l.used == nil || l.used.hits == 0)
+	}
+	if idle {
+		b.rule.board.Store(nil)
+	}
+	for i := range locked {
+		l := &locked[i]
+		if idle {
+			for _, s := range []*summary{l.used, l.refused} {
+				if s != nil {
+					t.lists.Add(-1)
+				}
+			}
+			l.used, l.refused, l.closed = nil, nil, true
+		}
+		l.mu.Unlock()
+	}
+	return idle
+}
+
+// releaseRefused gives the lists of refusals back that nothing was written to.
+func (t *Tracker) releaseRefused(b *board) {
+	for i := range b.lanes {
+		l := &b.lanes[i]
+		l.mu.Lock()
+		if l.refused != nil && l.refused.hits == 0 {
+			l.refused = nil
+			if !b.free {
+				t.lists.Add(-1)
+			}
+		}
+		l.mu.Unlock()
+	}
+}
