@@ -1,10 +1,18 @@
 package descriptor
 
+import (
+	"iter"
+	"maps"
+)
+
 // Domain returns the domain of that name, or nil.
 func (t *Tree) Domain(name string) *Domain { return t.domains[name] }
 
 // Domains is how many domains the tree has.
 func (t *Tree) Domains() int { return len(t.domains) }
+
+// EachDomain yields every domain, in no order.
+func (t *Tree) EachDomain() iter.Seq[*Domain] { return maps.Values(t.domains) }
 
 // Match returns the rule for a descriptor's entries, or nil.
 //

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 )
 
 // Backend counts. Take settles the takes of one request and fills their outcomes. If it returns an error, the outcomes
@@ -27,6 +28,9 @@ type Options struct {
 
 	MaxSeries int                   // names that metrics by rule are kept under; default 10,000
 	Metrics   prometheus.Registerer // nil: counted, but not registered
+	NoMetrics bool                  // decisions are not counted in metrics: to measure what that costs
+
+	HotKeys *hotkeys.Tracker // is told of every use of a counter; nil: nobody is
 }
 
 // Limiter decides requests.
@@ -36,7 +40,11 @@ type Limiter struct {
 	keys     descriptor.KeyBuilder
 	snapshot atomic.Pointer[snapshot]
 	metrics  *metrics
+	hot      *hotkeys.Tracker
 	calls    sync.Pool
+	lanes    atomic.Uint32 // calls that were made so far
+
+	unmeasured bool
 }
 
 // New returns a limiter without rules: Decide returns ErrNoRules until the first Swap.
@@ -49,8 +57,12 @@ func New(opts Options) *Limiter {
 		local:   opts.Local,
 		keys:    descriptor.KeyBuilder{Prefix: opts.KeyPrefix, Format: opts.KeyFormat},
 		metrics: newMetrics(opts.MaxSeries),
-		calls:   sync.Pool{New: func() any { return new(call) }},
+		hot:     opts.HotKeys,
+
+		unmeasured: opts.NoMetrics,
 	}
+	// A pool keeps what a processor gave it for that processor, so decisions that run at once hold different lanes.
+	l.calls.New = func() any { return &call{lane: l.lanes.Add(1)} }
 	if opts.Metrics != nil {
 		opts.Metrics.MustRegister(l.metrics)
 	}
@@ -87,10 +99,14 @@ func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *De
 		d.Statuses = append(d.Statuses, c.judge(i))
 	}
 	c.combine(d)
-	if c.domain == nil {
+	switch {
+	case c.domain == nil:
 		l.metrics.unknown.Add(1)
-	} else {
+	case !l.unmeasured:
 		l.measure(c, snap.series)
+	}
+	if snap.hot != nil {
+		c.countUses(snap.hot)
 	}
 	c.headers(d)
 	if snap.settings.Metadata {
@@ -100,7 +116,9 @@ func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *De
 		d.Code = OK
 		l.metrics.shadowed.Add(1)
 	}
-	l.metrics.decisions[d.Code].Add(1)
+	if !l.unmeasured {
+		l.metrics.decisions[d.Code].Add(1)
+	}
 	return nil
 }
 

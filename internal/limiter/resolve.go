@@ -21,6 +21,7 @@ type call struct {
 	index    []int      // the takes of all descriptors, one after the other, as places in request.Takes
 	request  backend.Request
 	keys     []byte // the keys of all takes, one after the other
+	lane     uint32 // of hot keys; a call keeps its own
 	name     []byte // scratch for the names of metrics
 
 	local      backend.Request // what on_error has this process count

@@ -47,6 +47,7 @@ type snapshot struct {
 	settings Settings
 	series   []*Series            // by Rule.Index; nil where the name depends on the request
 	shares   [][]descriptor.Limit // by Rule.Index; nil with one replica
+	hot      *hotRules            // nil: nobody asks for hot keys
 }
 
 // Swap puts rules and settings into force for every decision that begins afterwards. The tree must not change any more.
@@ -61,6 +62,9 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 	next := &snapshot{tree: tree, settings: s, series: make([]*Series, len(tree.Rules)), shares: shares(tree, s.Replicas)}
 	for i, r := range tree.Rules {
 		next.series[i] = l.metrics.ofRule(r.Domain, r)
+	}
+	if l.hot != nil {
+		next.hot = hotRulesOf(l.hot, tree, s.Shadow)
 	}
 	l.snapshot.Store(next)
 }

@@ -1,0 +1,215 @@
+package limiter_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// hotFixture is a limiter that tells of hot keys.
+func hotFixture(t *testing.T, b limiter.Backend, s limiter.Settings, spec descriptor.DomainSpec) (*fixture, *hotkeys.Tracker) {
+	t.Helper()
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{spec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tracker := hotkeys.New(noon, hotkeys.Options{})
+	l := limiter.New(limiter.Options{Backend: b, Local: memory.New(memory.Options{}), HotKeys: tracker})
+	l.Swap(tree, s)
+	return &fixture{Limiter: l, t: t, now: noon}, tracker
+}
+
+// uses are lines "rule key refused/used", sorted.
+func uses(t *hotkeys.Tracker) []string {
+	var lines []string
+	for _, r := range t.Top(noon, hotkeys.Query{Limit: hotkeys.MaxLimit}).Rules {
+		for _, k := range r.Used {
+			line := fmt.Sprintf("%s %s %d/%d", r.Rule, k.Key, k.Refused.AtLeast, k.Used.AtLeast)
+			if r.Shadow {
+				line += " shadow"
+			}
+			lines = append(lines, line)
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func TestWhatCountsAsUse(t *testing.T) {
+	shadow := func(r *descriptor.Rule) { r.Shadow = true }
+	two := func(r *descriptor.Rule) {
+		r.Limits = append(r.Limits, descriptor.Limit{Requests: 100, Window: descriptor.Window{Unit: descriptor.Hour}, Name: "hour"})
+	}
+	spec := descriptor.DomainSpec{Name: "d", Children: []descriptor.NodeSpec{
+		perMinute("k", "", 3),
+		perMinute("two", "", 3, two),
+		perMinute("shadow", "", 3, shadow),
+		{Key: "free", Rule: &descriptor.Rule{Unlimited: true}},
+	}}
+	f, tracker := hotFixture(t, memory.New(memory.Options{}), limiter.Settings{}, spec)
+	f.ask(2, "k=a")
+	f.ask(0, "k=a")  // a peek
+	f.ask(-1, "k=a") // a refund
+	f.ask(5, "k=a")  // refused, with all its hits
+	f.ask(1, "two=a")
+	f.ask(3, "two=a") // the second limit would admit it
+	f.ask(4, "shadow=a")
+	f.ask(1, "free=a")
+	f.ask(1, "nothing=a")
+	override := limiter.Descriptor{Entries: entries("k=a"), HasOverride: true, Override: limiter.Override{Requests: 1, Unit: int32(descriptor.Hour)}}
+	for range 3 {
+		f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{override}})
+	}
+	f.decide(&limiter.Request{Domain: "unknown", Descriptors: []limiter.Descriptor{override}})
+	want := []string{
+		"d.k d|k=a|f60 5/7",
+		"d.shadow d|shadow=a|f60 4/4 shadow",
+		"d.two d|two=a|f3600 0/4",
+		"d.two d|two=a|f60 3/4",
+		"override d|k=a|f3600 2/3",
+	}
+	if diff := cmp.Diff(want, uses(tracker)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+
+	// A reload keeps the counts; the global shadow mode makes every rule one that is not enforced.
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("before", "", 3), perMinute("k", "", 3)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Swap(tree, limiter.Settings{Shadow: true})
+	f.ask(1, "k=a")
+	if got := uses(tracker); got[0] != "d.k d|k=a|f60 6/8 shadow" {
+		t.Errorf("after a reload: %q", got)
+	}
+}
+
+// Descriptors that reach one counter are one use of it, where the request is one step.
+func TestUseOfAllOrNothing(t *testing.T) {
+	spec := descriptor.DomainSpec{Name: "d", Admission: descriptor.AllOrNothing, Children: []descriptor.NodeSpec{perMinute("k", "", 3), perMinute("other", "", 0)}}
+	f, tracker := hotFixture(t, memory.New(memory.Options{}), limiter.Settings{}, spec)
+	f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("k=a")}, {Entries: entries("other=a")}, {Entries: entries("k=a")}}})
+	// k=a would have admitted them: it is the other counter that refuses.
+	if diff := cmp.Diff([]string{"d.k d|k=a|f60 0/2", "d.other d|other=a|f60 1/1"}, uses(tracker)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// What the backend could not answer is no use, unless this process counted it.
+func TestUseWhileTheBackendFails(t *testing.T) {
+	onError := func(e descriptor.OnError) func(*descriptor.Rule) {
+		return func(r *descriptor.Rule) { r.OnError = e }
+	}
+	spec := descriptor.DomainSpec{Name: "d", Children: []descriptor.NodeSpec{
+		perMinute("deny", "", 3, onError(descriptor.OnErrorDeny)), perMinute("local", "", 1, onError(descriptor.OnErrorLocal)),
+	}}
+	f, tracker := hotFixture(t, failing{}, limiter.Settings{}, spec)
+	f.ask(1, "deny=a")
+	f.ask(1, "local=a")
+	f.ask(1, "local=a")
+	if diff := cmp.Diff([]string{"d.local d|local=a|f60 1/2"}, uses(tracker)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// failing is a backend that cannot answer.
+type failing struct{}
+
+func (failing) Take(_ context.Context, _ time.Time, r *backend.Request) error {
+	for i := range r.Outcomes {
+		r.Outcomes[i] = backend.Outcome{Failed: true}
+	}
+	return errors.New("gone")
+}
+
+func TestDecideDoesNotAllocateForHotKeys(t *testing.T) {
+	f, tracker := hotFixture(t, memory.New(memory.Options{}), limiter.Settings{}, descriptor.DomainSpec{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", 5)}})
+	reqs := make([]*limiter.Request, 500) // more than a list has room for
+	for i := range reqs {
+		reqs[i] = &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries(fmt.Sprint("k=", i))}}}
+	}
+	d := &limiter.Decision{}
+	i := 0
+	decide := func() {
+		if err := f.Decide(context.Background(), noon, reqs[i%len(reqs)], d); err != nil {
+			t.Fatal(err)
+		}
+		i++
+	}
+	for range 10 * len(reqs) { // until all counters are there, and all are over their limit
+		decide()
+	}
+	if n := testing.AllocsPerRun(2*len(reqs), decide); n > 0 && !raceDetector {
+		t.Errorf("%v allocations for a decision on known counters, want none", n)
+	}
+	if got := tracker.Top(noon, hotkeys.Query{}); got.Rules[0].HitsUsed != uint64(i) || got.Rules[0].HitsRefused != uint64(i-5*len(reqs)) {
+		t.Errorf("%d hits, %d refused of %d", got.Rules[0].HitsUsed, got.Rules[0].HitsRefused, i)
+	}
+}
+
+// BenchmarkDecideObserved is a decision that nobody observes, one that metrics or hot keys count, and one that both do,
+// on 65,536 counters in turn: no key is hot, which costs hot keys most. With refused every decision is over its limit.
+func BenchmarkDecideObserved(b *testing.B) {
+	reqs := make([]*limiter.Request, 1<<16)
+	for i := range reqs {
+		reqs[i] = &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries(fmt.Sprintf("k=customer-%08d", i*7919%len(reqs)))}}}
+	}
+	for _, limit := range []struct {
+		name     string
+		requests uint32
+	}{{"admitted", 4_000_000_000}, {"refused", 0}} {
+		tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", limit.requests)}}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, c := range []struct {
+			name         string
+			metrics, hot bool
+		}{{"nothing", false, false}, {"metrics", true, false}, {"hot keys", false, true}, {"both", true, true}} {
+			for _, parallel := range []bool{false, true} {
+				b.Run(fmt.Sprintf("%s/%s/parallel=%t", limit.name, c.name, parallel), func(b *testing.B) {
+					opts := limiter.Options{Backend: memory.New(memory.Options{}), NoMetrics: !c.metrics}
+					if c.hot {
+						opts.HotKeys = hotkeys.New(noon, hotkeys.Options{})
+					}
+					l := limiter.New(opts)
+					l.Swap(tree, limiter.Settings{})
+					decide := func(d *limiter.Decision, i int) {
+						if err := l.Decide(context.Background(), noon, reqs[i%len(reqs)], d); err != nil {
+							b.Error(err)
+						}
+					}
+					d := &limiter.Decision{}
+					for i := range reqs {
+						decide(d, i)
+					}
+					b.ReportAllocs()
+					b.ResetTimer()
+					if parallel {
+						b.RunParallel(func(pb *testing.PB) {
+							d := &limiter.Decision{}
+							for i := 0; pb.Next(); i++ {
+								decide(d, i)
+							}
+						})
+						return
+					}
+					for i := 0; b.Loop(); i++ {
+						decide(d, i)
+					}
+				})
+			}
+		}
+	}
+}

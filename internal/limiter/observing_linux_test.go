@@ -1,0 +1,93 @@
+package limiter_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// BenchmarkObserving reports the CPU time that metrics and hot keys add to a decision, as the median of rounds in which
+// an observed limiter and one that is not take turns: it holds on a busy machine, where times of whole runs do not.
+// No key is hot, which costs hot keys most; with one key none is pushed out.
+func BenchmarkObserving(b *testing.B) {
+	for _, keys := range []int{1, 100_000} {
+		for _, limit := range []uint32{4_000_000_000, 0} {
+			for _, c := range []struct {
+				name         string
+				metrics, hot bool
+			}{{"metrics", true, false}, {"hot keys", false, true}, {"both", true, true}} {
+				refused := limit == 0
+				b.Run(fmt.Sprintf("%s/keys=%d/refused=%t", c.name, keys, refused), func(b *testing.B) {
+					tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("user", "", limit)}}})
+					if err != nil {
+						b.Fatal(err)
+					}
+					reqs := make([]*limiter.Request, max(keys, 1000))
+					for i := range reqs {
+						reqs[i] = &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries(fmt.Sprintf("user=customer-%08d", i*7919%keys))}}}
+					}
+					observed := limiter.Options{Backend: memory.New(memory.Options{}), NoMetrics: !c.metrics}
+					if c.hot {
+						observed.HotKeys = hotkeys.New(noon, hotkeys.Options{})
+					}
+					both := [2]*limiter.Limiter{limiter.New(limiter.Options{Backend: observed.Backend, NoMetrics: true}), limiter.New(observed)}
+					for _, l := range both {
+						l.Swap(tree, limiter.Settings{})
+					}
+					takeTurns(b, both, reqs)
+				})
+			}
+		}
+	}
+}
+
+func takeTurns(b *testing.B, both [2]*limiter.Limiter, reqs []*limiter.Request) {
+	const decisions = 1000 // in a turn
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	d := &limiter.Decision{}
+	turn := func(l *limiter.Limiter, first int) float64 {
+		before := threadTime(b)
+		for i := range decisions {
+			if err := l.Decide(context.Background(), noon, reqs[(first+i)%len(reqs)], d); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return float64(threadTime(b)-before) / decisions
+	}
+	for i := 0; i < len(reqs); i += decisions {
+		turn(both[0], i) // all counters are there
+	}
+	var plain, more []float64
+	for i := 0; b.Loop(); i++ {
+		// The requests of both turns are other ones: neither finds what the other brought near. Who begins changes.
+		x := i % 2
+		var ns [2]float64
+		ns[x] = turn(both[x], 2*i*decisions)
+		ns[1-x] = turn(both[1-x], (2*i+1)*decisions)
+		plain, more = append(plain, ns[0]), append(more, ns[1]-ns[0])
+	}
+	slices.Sort(plain)
+	slices.Sort(more)
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(plain[len(plain)/2], "ns/decision")
+	b.ReportMetric(more[len(more)/2], "more-ns/decision")
+}
+
+// threadTime is the CPU time of this thread, in nanoseconds.
+func threadTime(b *testing.B) int64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		b.Fatal(err)
+	}
+	return t.Nano()
+}
