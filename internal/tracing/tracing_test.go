@@ -242,12 +242,20 @@ func TestSampledReadsTraceparentsAsThePropagatorDoes(t *testing.T) {
 	tr := start(t, tracing.Options{SamplingRate: 0})
 	defer stop(t, tr)
 	const ids = "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"
-	for _, parent := range []string{
+	parents := []string{
 		sampledParent, unsampledParent, "00-" + ids + "-03", "00-" + ids + "-02", "01-" + ids + "-01", "01-" + ids + "-01-more", "01-" + ids + "-00-more",
 		"ff-" + ids + "-01", "00-" + ids + "-01-more", "00-" + ids + "-0", "00-" + ids + "-zz", "00-" + ids + "01", strings.ReplaceAll(sampledParent, "-", "_"),
 		"00-00000000000000000000000000000000-b7ad6b7169203331-01", "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
 		strings.ToUpper(sampledParent), "", "-", sampledParent + " ",
-	} {
+	}
+	for at := range len(sampledParent) { // every byte, and every other byte in its place
+		for b := range 256 {
+			changed := []byte(sampledParent)
+			changed[at] = byte(b)
+			parents = append(parents, string(changed))
+		}
+	}
+	for _, parent := range parents {
 		ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": parent})
 		if want := trace.SpanContextFromContext(ctx).IsSampled(); tr.Sampled(parent) != want {
 			t.Errorf("%q: sampled %v, the propagator says %v", parent, tr.Sampled(parent), want)
