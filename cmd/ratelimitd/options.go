@@ -94,7 +94,9 @@ type answerOptions struct {
 
 	Metadata  bool    `name:"response-dynamic-metadata" env:"RESPONSE_DYNAMIC_METADATA" help:"Answers carry dynamic metadata."`
 	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Dynamic metadata tells which rule decided, what is left and how long to wait."`
+	NoMetrics bool    `name:"no-metrics" env:"RATELIMITD_NO_METRICS" hidden:"" help:"Decisions are not counted: for comparison."`
 	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" default:"0.8" help:"Share of a limit above which hits count as near it."`
+	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"Counters' keys that are tracked at once to tell which are hot, 128 in a list; 0 turns it off. They take 0.9 to 1.6 KB each, but only while so many rules are busy: 55 MB at most by default, usually less than 1 MB."`
 	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" default:"10000" help:"Names that metrics by rule are kept under; the rest share one."`
 
 	CalendarMonths bool `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"A month is one of the calendar, in UTC, instead of 30 days: of fixed windows, and of limits that requests bring along."`

@@ -24,6 +24,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/logging"
 	"github.com/ratelimitd/ratelimitd/internal/server"
@@ -88,6 +89,7 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 	if err != nil {
 		return nil, err
 	}
+	hot := svc.trackHotKeys(registry)
 	svc.limiter = limiter.New(limiter.Options{
 		Backend:   counters,
 		Local:     svc.openLocal(),
@@ -95,6 +97,8 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 		KeyFormat: o.Backend.keyFormat(len(svc.redis) > 0),
 		MaxSeries: o.Answers.MaxSeries,
 		Metrics:   registry,
+		NoMetrics: o.Answers.NoMetrics,
+		HotKeys:   hot,
 	})
 	if err := svc.loadRules(registry); err != nil {
 		return nil, err
@@ -113,6 +117,7 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 		Tree:                  svc.limiter.Tree,
 		MetricsHandler:        promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
 		Metrics:               registry,
+		NoMetrics:             o.Answers.NoMetrics,
 		Stats:                 svc.writeStats,
 		Log:                   log,
 		LogLevel:              level,
@@ -127,6 +132,9 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 		MaxConnectionAgeGrace: o.Listen.MaxConnectionAgeGrace,
 		DrainDelay:            o.Listen.DrainDelay,
 		StopTimeout:           o.Listen.StopTimeout,
+	}
+	if hot != nil {
+		opts.HotKeys = func(q hotkeys.Query) hotkeys.Report { return hot.Top(time.Now(), q) }
 	}
 	if err := svc.encrypt(&opts, registry); err != nil {
 		return nil, err
@@ -174,6 +182,17 @@ func (s *service) openBackend(registry prometheus.Registerer) (limiter.Backend, 
 		counters = leases
 	}
 	return counters, nil
+}
+
+// trackHotKeys makes what tracks hot keys, nil if the options turn that off.
+func (s *service) trackHotKeys(registry prometheus.Registerer) *hotkeys.Tracker {
+	keys := s.options.Answers.HotKeys
+	if keys == 0 {
+		return nil
+	}
+	t := hotkeys.New(time.Now(), hotkeys.Options{Keys: int(keys), Metrics: registry})
+	s.workers = append(s.workers, t.Run)
+	return t
 }
 
 // encrypt turns TLS on for gRPC if the options ask for it.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
@@ -22,6 +23,7 @@ type admin struct {
 
 	ruleFiles func() []descriptor.FileStatus
 	explain   func(domain string, entries []descriptor.Entry) descriptor.Explanation
+	hotKeys   func(hotkeys.Query) hotkeys.Report
 }
 
 var fileStates = map[descriptor.FileState]adminv1.RuleFileState{

@@ -107,6 +107,7 @@ func addPages(mux *http.ServeMux, opts *Options) {
 		{"/stats", "counters", func(w http.ResponseWriter, _ *http.Request) { writeStats(w, opts) }},
 		{"/debug/pprof/", "profiles", pprof.Index},
 	}
+	pages = append(pages, page{"/debug/hotkeys", hotKeysHelp, func(w http.ResponseWriter, r *http.Request) { writeHotKeys(w, r, opts) }})
 	if opts.LogLevel != nil {
 		pages = append(pages, page{"/loglevel", logLevelHelp, (&logLevel{opts.LogLevel, opts.Log}).ServeHTTP})
 	}

@@ -4,7 +4,7 @@
 // encode.go), the codec that brings them into gRPC (codec.go), the rate limit service (ratelimit.go) and which code an
 // error becomes (errors.go), the admin services (admin.go, counters.go) and who may call the second (operators.go), health
 // in all its forms (health.go), the gRPC servers and what they are tuned with (grpc.go, recover.go), the HTTP listener
-// (http.go, json.go), the debug listener, which the admin services share (debug.go, rlconfig.go, loglevel.go), the metrics
+// (http.go, json.go), the debug listener, which the admin services share (debug.go, rlconfig.go, loglevel.go, hotkeys.go), the metrics
 // of calls (metrics.go), what looks on at decisions where that is asked for (trace.go, refusals.go, sampler.go), and the
 // life of all of them (server.go, listen.go, reuseport.go, usertimeout_linux.go, connections.go).
 //

@@ -64,7 +64,7 @@ func (s *Server) newGRPC(opts *Options) *grpc.Server {
 // newAdmin is the server of what only operators may ask. It has no listener: the debug listener hands it its calls.
 func (s *Server) newAdmin(opts *Options) *grpc.Server {
 	g := grpc.NewServer(grpc.ChainUnaryInterceptor(s.rescue.unary), grpc.ChainStreamInterceptor(s.rescue.stream))
-	adminv1.RegisterAdminServiceServer(g, &admin{ruleFiles: opts.RuleFiles, explain: opts.Explain})
+	adminv1.RegisterAdminServiceServer(g, &admin{ruleFiles: opts.RuleFiles, explain: opts.Explain, hotKeys: opts.HotKeys})
 	adminv1.RegisterCounterServiceServer(g, newCounters(opts))
 	reflection.Register(g)
 	return g

@@ -21,6 +21,7 @@ type answers struct {
 	duration prometheus.Observer
 	byCode   [codes.Unauthenticated + 1]prometheus.Counter // nil where a code is not expected
 	others   *prometheus.CounterVec                        // by code; what an interceptor or grpc-go itself came up with
+	off      bool                                          // nothing is counted
 }
 
 // expected are the codes that a request may be answered with: their series are there from the start, so that the first
@@ -74,6 +75,9 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 
 // observe counts an answer to a request that arrived at start; the zero time is one whose message never arrived.
 func (a *answers) observe(start time.Time, code codes.Code) {
+	if a.off {
+		return
+	}
 	if !start.IsZero() {
 		a.duration.Observe(time.Since(start).Seconds())
 	}

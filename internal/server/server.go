@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 )
 
 // Options are what a Server is made of. Only Decider is required.
@@ -41,9 +42,11 @@ type Options struct {
 	RuleFiles func() []descriptor.FileStatus
 	Explain   func(domain string, entries []descriptor.Entry) descriptor.Explanation
 	Tree      func() *descriptor.Tree
+	HotKeys   func(hotkeys.Query) hotkeys.Report
 
 	MetricsHandler http.Handler          // answers /metrics; nil: there is none
 	Metrics        prometheus.Registerer // where the server's own metrics are registered; nil: nowhere
+	NoMetrics      bool                  // answers are not counted: to measure what that costs
 	Stats          func(io.Writer)       // writes what /stats shows, lines of "name: value"
 	Log            *slog.Logger          // default slog.Default()
 	LogLevel       LogLevel              // what /loglevel shows and changes; nil: there is none
@@ -151,6 +154,7 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
+	m.grpc.off, m.json.off = opts.NoMetrics, opts.NoMetrics
 	l, err := listen(&opts, m)
 	if err != nil {
 		return nil, err

@@ -1009,6 +1009,426 @@ func (x *Candidate) GetReason() string {
 	return ""
 }
 
+// HotKeysRequest says which lists are wanted.
+type HotKeysRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The domain whose rules are wanted; empty for all.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// The path of the rule that is wanted, with those below it; empty for all.
+	Rule string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
+	// How many keys a list may have; 0 means 10, and the most is 256.
+	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HotKeysRequest) Reset() {
+	*x = HotKeysRequest{}
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HotKeysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HotKeysRequest) ProtoMessage() {}
+
+func (x *HotKeysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HotKeysRequest.ProtoReflect.Descriptor instead.
+func (*HotKeysRequest) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *HotKeysRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *HotKeysRequest) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *HotKeysRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// HotKeysResponse is what was hot.
+type HotKeysResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Since when hits were counted, 50 to 60 seconds ago.
+	From *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
+	// Until when.
+	To *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	// The counters of all these rules that were refused most, the hottest first.
+	MostRefused []*HotKey `protobuf:"bytes,3,rep,name=most_refused,json=mostRefused,proto3" json:"most_refused,omitempty"`
+	// The counters of all these rules that were asked most, the hottest first.
+	MostUsed []*HotKey `protobuf:"bytes,4,rep,name=most_used,json=mostUsed,proto3" json:"most_used,omitempty"`
+	// The same for each rule, the most refused first.
+	Rules         []*HotRule `protobuf:"bytes,5,rep,name=rules,proto3" json:"rules,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HotKeysResponse) Reset() {
+	*x = HotKeysResponse{}
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HotKeysResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HotKeysResponse) ProtoMessage() {}
+
+func (x *HotKeysResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HotKeysResponse.ProtoReflect.Descriptor instead.
+func (*HotKeysResponse) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *HotKeysResponse) GetFrom() *timestamppb.Timestamp {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *HotKeysResponse) GetTo() *timestamppb.Timestamp {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+func (x *HotKeysResponse) GetMostRefused() []*HotKey {
+	if x != nil {
+		return x.MostRefused
+	}
+	return nil
+}
+
+func (x *HotKeysResponse) GetMostUsed() []*HotKey {
+	if x != nil {
+		return x.MostUsed
+	}
+	return nil
+}
+
+func (x *HotKeysResponse) GetRules() []*HotRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+// HotRule is what was hot of one rule.
+type HotRule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The domain.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// The rule's path. "override" stands for limits that requests brought along, and "overflow", also as the domain, for
+	// rules that found no list of their own.
+	Rule string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
+	// Whether refusals are not enforced.
+	ShadowMode bool `protobuf:"varint,3,opt,name=shadow_mode,json=shadowMode,proto3" json:"shadow_mode,omitempty"`
+	// The hits that were asked of the rule's counters, admitted or not.
+	HitsUsed uint64 `protobuf:"varint,4,opt,name=hits_used,json=hitsUsed,proto3" json:"hits_used,omitempty"`
+	// Those of them that were refused.
+	HitsRefused uint64 `protobuf:"varint,5,opt,name=hits_refused,json=hitsRefused,proto3" json:"hits_refused,omitempty"`
+	// Hits that were asked and not counted, so that no decision waits. Each at_most may be too small by so many.
+	HitsDropped uint64 `protobuf:"varint,6,opt,name=hits_dropped,json=hitsDropped,proto3" json:"hits_dropped,omitempty"`
+	// The counters that were refused most, the hottest first.
+	MostRefused []*HotKey `protobuf:"bytes,7,rep,name=most_refused,json=mostRefused,proto3" json:"most_refused,omitempty"`
+	// The counters that were asked most, the hottest first.
+	MostUsed      []*HotKey `protobuf:"bytes,8,rep,name=most_used,json=mostUsed,proto3" json:"most_used,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HotRule) Reset() {
+	*x = HotRule{}
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HotRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HotRule) ProtoMessage() {}
+
+func (x *HotRule) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HotRule.ProtoReflect.Descriptor instead.
+func (*HotRule) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *HotRule) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *HotRule) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *HotRule) GetShadowMode() bool {
+	if x != nil {
+		return x.ShadowMode
+	}
+	return false
+}
+
+func (x *HotRule) GetHitsUsed() uint64 {
+	if x != nil {
+		return x.HitsUsed
+	}
+	return 0
+}
+
+func (x *HotRule) GetHitsRefused() uint64 {
+	if x != nil {
+		return x.HitsRefused
+	}
+	return 0
+}
+
+func (x *HotRule) GetHitsDropped() uint64 {
+	if x != nil {
+		return x.HitsDropped
+	}
+	return 0
+}
+
+func (x *HotRule) GetMostRefused() []*HotKey {
+	if x != nil {
+		return x.MostRefused
+	}
+	return nil
+}
+
+func (x *HotRule) GetMostUsed() []*HotKey {
+	if x != nil {
+		return x.MostUsed
+	}
+	return nil
+}
+
+// HotKey is a counter that was asked or refused often.
+type HotKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The counter's key as people can read it: what is not printable stands as an escape.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The counter's key as the backend names it; of a long one the beginning and the end.
+	CounterKey []byte `protobuf:"bytes,2,opt,name=counter_key,json=counterKey,proto3" json:"counter_key,omitempty"`
+	// Whether counter_key is not all of the key.
+	Cut bool `protobuf:"varint,3,opt,name=cut,proto3" json:"cut,omitempty"`
+	// The domain of its rule.
+	Domain string `protobuf:"bytes,4,opt,name=domain,proto3" json:"domain,omitempty"`
+	// The path of its rule.
+	Rule string `protobuf:"bytes,5,opt,name=rule,proto3" json:"rule,omitempty"`
+	// Whether refusals are not enforced.
+	ShadowMode bool `protobuf:"varint,6,opt,name=shadow_mode,json=shadowMode,proto3" json:"shadow_mode,omitempty"`
+	// The hits that were asked of it, admitted or not.
+	Used *HitRange `protobuf:"bytes,7,opt,name=used,proto3" json:"used,omitempty"`
+	// The hits that it refused.
+	Refused       *HitRange `protobuf:"bytes,8,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HotKey) Reset() {
+	*x = HotKey{}
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HotKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HotKey) ProtoMessage() {}
+
+func (x *HotKey) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HotKey.ProtoReflect.Descriptor instead.
+func (*HotKey) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *HotKey) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *HotKey) GetCounterKey() []byte {
+	if x != nil {
+		return x.CounterKey
+	}
+	return nil
+}
+
+func (x *HotKey) GetCut() bool {
+	if x != nil {
+		return x.Cut
+	}
+	return false
+}
+
+func (x *HotKey) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *HotKey) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *HotKey) GetShadowMode() bool {
+	if x != nil {
+		return x.ShadowMode
+	}
+	return false
+}
+
+func (x *HotKey) GetUsed() *HitRange {
+	if x != nil {
+		return x.Used
+	}
+	return nil
+}
+
+func (x *HotKey) GetRefused() *HitRange {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+// HitRange is between which numbers a number of hits is; both are the same where it is known exactly.
+type HitRange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Not less than this.
+	AtLeast uint64 `protobuf:"varint,1,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
+	// Not more than this.
+	AtMost        uint64 `protobuf:"varint,2,opt,name=at_most,json=atMost,proto3" json:"at_most,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HitRange) Reset() {
+	*x = HitRange{}
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HitRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HitRange) ProtoMessage() {}
+
+func (x *HitRange) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HitRange.ProtoReflect.Descriptor instead.
+func (*HitRange) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *HitRange) GetAtLeast() uint64 {
+	if x != nil {
+		return x.AtLeast
+	}
+	return 0
+}
+
+func (x *HitRange) GetAtMost() uint64 {
+	if x != nil {
+		return x.AtMost
+	}
+	return 0
+}
+
 var File_ratelimitd_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
@@ -1082,7 +1502,41 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.ratelimitd.admin.v1.MatchKindR\x04kind\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x18\n" +
 	"\amatched\x18\x03 \x01(\bR\amatched\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason*\x85\x01\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"R\n" +
+	"\x0eHotKeysRequest\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
+	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\"\x9b\x02\n" +
+	"\x0fHotKeysResponse\x12.\n" +
+	"\x04from\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\x12*\n" +
+	"\x02to\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02to\x12>\n" +
+	"\fmost_refused\x18\x03 \x03(\v2\x1b.ratelimitd.admin.v1.HotKeyR\vmostRefused\x128\n" +
+	"\tmost_used\x18\x04 \x03(\v2\x1b.ratelimitd.admin.v1.HotKeyR\bmostUsed\x122\n" +
+	"\x05rules\x18\x05 \x03(\v2\x1c.ratelimitd.admin.v1.HotRuleR\x05rules\"\xb3\x02\n" +
+	"\aHotRule\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
+	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x1f\n" +
+	"\vshadow_mode\x18\x03 \x01(\bR\n" +
+	"shadowMode\x12\x1b\n" +
+	"\thits_used\x18\x04 \x01(\x04R\bhitsUsed\x12!\n" +
+	"\fhits_refused\x18\x05 \x01(\x04R\vhitsRefused\x12!\n" +
+	"\fhits_dropped\x18\x06 \x01(\x04R\vhitsDropped\x12>\n" +
+	"\fmost_refused\x18\a \x03(\v2\x1b.ratelimitd.admin.v1.HotKeyR\vmostRefused\x128\n" +
+	"\tmost_used\x18\b \x03(\v2\x1b.ratelimitd.admin.v1.HotKeyR\bmostUsed\"\x86\x02\n" +
+	"\x06HotKey\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1f\n" +
+	"\vcounter_key\x18\x02 \x01(\fR\n" +
+	"counterKey\x12\x10\n" +
+	"\x03cut\x18\x03 \x01(\bR\x03cut\x12\x16\n" +
+	"\x06domain\x18\x04 \x01(\tR\x06domain\x12\x12\n" +
+	"\x04rule\x18\x05 \x01(\tR\x04rule\x12\x1f\n" +
+	"\vshadow_mode\x18\x06 \x01(\bR\n" +
+	"shadowMode\x121\n" +
+	"\x04used\x18\a \x01(\v2\x1d.ratelimitd.admin.v1.HitRangeR\x04used\x127\n" +
+	"\arefused\x18\b \x01(\v2\x1d.ratelimitd.admin.v1.HitRangeR\arefused\">\n" +
+	"\bHitRange\x12\x19\n" +
+	"\bat_least\x18\x01 \x01(\x04R\aatLeast\x12\x17\n" +
+	"\aat_most\x18\x02 \x01(\x04R\x06atMost*\x85\x01\n" +
 	"\rRuleFileState\x12\x1f\n" +
 	"\x1bRULE_FILE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16RULE_FILE_STATE_LOADED\x10\x01\x12\x19\n" +
@@ -1095,10 +1549,11 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\x0eMATCH_KIND_ANY\x10\x03\x12\x15\n" +
 	"\x11MATCH_KIND_VALUES\x10\x04\x12\x13\n" +
 	"\x0fMATCH_KIND_CIDR\x10\x05\x12\x14\n" +
-	"\x10MATCH_KIND_REGEX\x10\x062\xcc\x01\n" +
+	"\x10MATCH_KIND_REGEX\x10\x062\xa2\x02\n" +
 	"\fAdminService\x12f\n" +
 	"\rListRuleFiles\x12).ratelimitd.admin.v1.ListRuleFilesRequest\x1a*.ratelimitd.admin.v1.ListRuleFilesResponse\x12T\n" +
-	"\aExplain\x12#.ratelimitd.admin.v1.ExplainRequest\x1a$.ratelimitd.admin.v1.ExplainResponseBDZBgithub.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1;adminv1b\x06proto3"
+	"\aExplain\x12#.ratelimitd.admin.v1.ExplainRequest\x1a$.ratelimitd.admin.v1.ExplainResponse\x12T\n" +
+	"\aHotKeys\x12#.ratelimitd.admin.v1.HotKeysRequest\x1a$.ratelimitd.admin.v1.HotKeysResponseBDZBgithub.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_ratelimitd_admin_v1_admin_proto_rawDescOnce sync.Once
@@ -1113,7 +1568,7 @@ func file_ratelimitd_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_ratelimitd_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_ratelimitd_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_ratelimitd_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_ratelimitd_admin_v1_admin_proto_goTypes = []any{
 	(RuleFileState)(0),            // 0: ratelimitd.admin.v1.RuleFileState
 	(MatchKind)(0),                // 1: ratelimitd.admin.v1.MatchKind
@@ -1128,31 +1583,47 @@ var file_ratelimitd_admin_v1_admin_proto_goTypes = []any{
 	(*Position)(nil),              // 10: ratelimitd.admin.v1.Position
 	(*Level)(nil),                 // 11: ratelimitd.admin.v1.Level
 	(*Candidate)(nil),             // 12: ratelimitd.admin.v1.Candidate
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(*HotKeysRequest)(nil),        // 13: ratelimitd.admin.v1.HotKeysRequest
+	(*HotKeysResponse)(nil),       // 14: ratelimitd.admin.v1.HotKeysResponse
+	(*HotRule)(nil),               // 15: ratelimitd.admin.v1.HotRule
+	(*HotKey)(nil),                // 16: ratelimitd.admin.v1.HotKey
+	(*HitRange)(nil),              // 17: ratelimitd.admin.v1.HitRange
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
 }
 var file_ratelimitd_admin_v1_admin_proto_depIdxs = []int32{
 	4,  // 0: ratelimitd.admin.v1.ListRuleFilesResponse.files:type_name -> ratelimitd.admin.v1.RuleFile
 	0,  // 1: ratelimitd.admin.v1.RuleFile.state:type_name -> ratelimitd.admin.v1.RuleFileState
-	13, // 2: ratelimitd.admin.v1.RuleFile.since:type_name -> google.protobuf.Timestamp
+	18, // 2: ratelimitd.admin.v1.RuleFile.since:type_name -> google.protobuf.Timestamp
 	6,  // 3: ratelimitd.admin.v1.ExplainRequest.entries:type_name -> ratelimitd.admin.v1.Entry
 	8,  // 4: ratelimitd.admin.v1.ExplainResponse.rule:type_name -> ratelimitd.admin.v1.Rule
 	11, // 5: ratelimitd.admin.v1.ExplainResponse.levels:type_name -> ratelimitd.admin.v1.Level
 	9,  // 6: ratelimitd.admin.v1.Rule.limits:type_name -> ratelimitd.admin.v1.Limit
 	10, // 7: ratelimitd.admin.v1.Rule.position:type_name -> ratelimitd.admin.v1.Position
-	14, // 8: ratelimitd.admin.v1.Limit.window:type_name -> google.protobuf.Duration
+	19, // 8: ratelimitd.admin.v1.Limit.window:type_name -> google.protobuf.Duration
 	6,  // 9: ratelimitd.admin.v1.Level.entry:type_name -> ratelimitd.admin.v1.Entry
 	12, // 10: ratelimitd.admin.v1.Level.candidates:type_name -> ratelimitd.admin.v1.Candidate
 	1,  // 11: ratelimitd.admin.v1.Candidate.kind:type_name -> ratelimitd.admin.v1.MatchKind
-	2,  // 12: ratelimitd.admin.v1.AdminService.ListRuleFiles:input_type -> ratelimitd.admin.v1.ListRuleFilesRequest
-	5,  // 13: ratelimitd.admin.v1.AdminService.Explain:input_type -> ratelimitd.admin.v1.ExplainRequest
-	3,  // 14: ratelimitd.admin.v1.AdminService.ListRuleFiles:output_type -> ratelimitd.admin.v1.ListRuleFilesResponse
-	7,  // 15: ratelimitd.admin.v1.AdminService.Explain:output_type -> ratelimitd.admin.v1.ExplainResponse
-	14, // [14:16] is the sub-list for method output_type
-	12, // [12:14] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	18, // 12: ratelimitd.admin.v1.HotKeysResponse.from:type_name -> google.protobuf.Timestamp
+	18, // 13: ratelimitd.admin.v1.HotKeysResponse.to:type_name -> google.protobuf.Timestamp
+	16, // 14: ratelimitd.admin.v1.HotKeysResponse.most_refused:type_name -> ratelimitd.admin.v1.HotKey
+	16, // 15: ratelimitd.admin.v1.HotKeysResponse.most_used:type_name -> ratelimitd.admin.v1.HotKey
+	15, // 16: ratelimitd.admin.v1.HotKeysResponse.rules:type_name -> ratelimitd.admin.v1.HotRule
+	16, // 17: ratelimitd.admin.v1.HotRule.most_refused:type_name -> ratelimitd.admin.v1.HotKey
+	16, // 18: ratelimitd.admin.v1.HotRule.most_used:type_name -> ratelimitd.admin.v1.HotKey
+	17, // 19: ratelimitd.admin.v1.HotKey.used:type_name -> ratelimitd.admin.v1.HitRange
+	17, // 20: ratelimitd.admin.v1.HotKey.refused:type_name -> ratelimitd.admin.v1.HitRange
+	2,  // 21: ratelimitd.admin.v1.AdminService.ListRuleFiles:input_type -> ratelimitd.admin.v1.ListRuleFilesRequest
+	5,  // 22: ratelimitd.admin.v1.AdminService.Explain:input_type -> ratelimitd.admin.v1.ExplainRequest
+	13, // 23: ratelimitd.admin.v1.AdminService.HotKeys:input_type -> ratelimitd.admin.v1.HotKeysRequest
+	3,  // 24: ratelimitd.admin.v1.AdminService.ListRuleFiles:output_type -> ratelimitd.admin.v1.ListRuleFilesResponse
+	7,  // 25: ratelimitd.admin.v1.AdminService.Explain:output_type -> ratelimitd.admin.v1.ExplainResponse
+	14, // 26: ratelimitd.admin.v1.AdminService.HotKeys:output_type -> ratelimitd.admin.v1.HotKeysResponse
+	24, // [24:27] is the sub-list for method output_type
+	21, // [21:24] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_ratelimitd_admin_v1_admin_proto_init() }
@@ -1167,7 +1638,7 @@ func file_ratelimitd_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ratelimitd_admin_v1_admin_proto_rawDesc), len(file_ratelimitd_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   11,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

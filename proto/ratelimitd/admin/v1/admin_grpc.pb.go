@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	AdminService_ListRuleFiles_FullMethodName = "/ratelimitd.admin.v1.AdminService/ListRuleFiles"
 	AdminService_Explain_FullMethodName       = "/ratelimitd.admin.v1.AdminService/Explain"
+	AdminService_HotKeys_FullMethodName       = "/ratelimitd.admin.v1.AdminService/HotKeys"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -35,6 +36,8 @@ type AdminServiceClient interface {
 	ListRuleFiles(ctx context.Context, in *ListRuleFilesRequest, opts ...grpc.CallOption) (*ListRuleFilesResponse, error)
 	// Explain says which rule a descriptor matches and why. It counts nothing.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
+	// HotKeys lists the counters that were refused and asked most in the last minute.
+	HotKeys(ctx context.Context, in *HotKeysRequest, opts ...grpc.CallOption) (*HotKeysResponse, error)
 }
 
 type adminServiceClient struct {
@@ -65,6 +68,16 @@ func (c *adminServiceClient) Explain(ctx context.Context, in *ExplainRequest, op
 	return out, nil
 }
 
+func (c *adminServiceClient) HotKeys(ctx context.Context, in *HotKeysRequest, opts ...grpc.CallOption) (*HotKeysResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(HotKeysResponse)
+	err := c.cc.Invoke(ctx, AdminService_HotKeys_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -75,6 +88,8 @@ type AdminServiceServer interface {
 	ListRuleFiles(context.Context, *ListRuleFilesRequest) (*ListRuleFilesResponse, error)
 	// Explain says which rule a descriptor matches and why. It counts nothing.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
+	// HotKeys lists the counters that were refused and asked most in the last minute.
+	HotKeys(context.Context, *HotKeysRequest) (*HotKeysResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -90,6 +105,9 @@ func (UnimplementedAdminServiceServer) ListRuleFiles(context.Context, *ListRuleF
 }
 func (UnimplementedAdminServiceServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
+}
+func (UnimplementedAdminServiceServer) HotKeys(context.Context, *HotKeysRequest) (*HotKeysResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method HotKeys not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -148,6 +166,24 @@ func _AdminService_Explain_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_HotKeys_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(HotKeysRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).HotKeys(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_HotKeys_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).HotKeys(ctx, req.(*HotKeysRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -162,6 +198,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Explain",
 			Handler:    _AdminService_Explain_Handler,
+		},
+		{
+			MethodName: "HotKeys",
+			Handler:    _AdminService_HotKeys_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1,0 +1,273 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
+)
+
+const (
+	hotKeysHelp = "the counters refused and asked most in the last minute; ?domain= &rule= &n= &by=refused|used &format=json"
+	hotKeysOff  = "hot keys are not tracked: set RATELIMITD_HOT_KEYS to how many to track"
+)
+
+// hotKeysPage is what a page of hot keys is asked for.
+type hotKeysPage struct {
+	query         hotkeys.Query
+	refused, used bool // which lists
+	json          bool
+}
+
+func readHotKeysPage(query url.Values, accept string) (hotKeysPage, error) {
+	p := hotKeysPage{query: hotkeys.Query{Domain: query.Get("domain"), Rule: query.Get("rule")}}
+	switch by := query.Get("by"); by {
+	case "":
+		p.refused, p.used = true, true
+	case "refused":
+		p.refused = true
+	case "used":
+		p.used, p.query.ByUsed = true, true
+	default:
+		return p, fmt.Errorf("by=%.40q: use refused or used, or leave it out for both", by)
+	}
+	if n := query.Get("n"); n != "" {
+		limit, err := strconv.Atoi(n)
+		if err != nil || limit < 1 || limit > hotkeys.MaxLimit {
+			return p, fmt.Errorf("n=%.40q: use a number of keys from 1 to %d", n, hotkeys.MaxLimit)
+		}
+		p.query.Limit = limit
+	}
+	switch format := query.Get("format"); format {
+	case "":
+		p.json = strings.Contains(accept, "application/json")
+	case "json":
+		p.json = true
+	case "text":
+	default:
+		return p, fmt.Errorf("format=%.40q: use text or json", format)
+	}
+	return p, nil
+}
+
+func writeHotKeys(w http.ResponseWriter, r *http.Request, opts *Options) {
+	if opts.HotKeys == nil {
+		writeText(w, http.StatusNotFound, hotKeysOff+"\n")
+		return
+	}
+	page, err := readHotKeysPage(r.URL.Query(), r.Header.Get("Accept"))
+	if err != nil {
+		writeText(w, http.StatusBadRequest, err.Error()+"\n")
+		return
+	}
+	report := opts.HotKeys(page.query)
+	if !page.json {
+		var text bytes.Buffer
+		page.text(&text, &report)
+		writeText(w, http.StatusOK, text.String())
+		return
+	}
+	body, err := json.MarshalIndent(page.values(&report), "", "  ")
+	if err != nil {
+		writeText(w, http.StatusInternalServerError, err.Error()+"\n")
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = w.Write(append(body, '\n'))
+}
+
+func (p *hotKeysPage) text(out io.Writer, r *hotkeys.Report) {
+	fmt.Fprintf(out, "Hits of the last %.0f s, %s to %s. Used is what was asked, refused or not. 3-5 is a number from 3 to 5.\n",
+		r.To.Sub(r.From).Seconds(), r.From.UTC().Format(time.TimeOnly), r.To.UTC().Format(time.RFC3339))
+	if len(r.Rules) == 0 {
+		fmt.Fprintln(out, "\nNo counter was used.")
+		return
+	}
+	if len(r.Rules) > 1 {
+		p.lists(out, "of all rules", r.Refused, r.Used, true)
+	}
+	for i := range r.Rules {
+		rule := &r.Rules[i]
+		fmt.Fprintf(out, "\n%s", hotkeys.Printable(rule.Rule))
+		if !strings.HasPrefix(rule.Rule, rule.Domain) {
+			fmt.Fprintf(out, " in %s", hotkeys.Printable(rule.Domain))
+		}
+		fmt.Fprintf(out, ": %d hits used, %d refused", rule.HitsUsed, rule.HitsRefused)
+		if rule.Shadow {
+			fmt.Fprintf(out, " (shadow mode: let through)")
+		}
+		if rule.HitsDropped > 0 {
+			fmt.Fprintf(out, ", and %d that were not counted", rule.HitsDropped)
+		}
+		fmt.Fprintln(out)
+		p.lists(out, "of this rule", rule.Refused, rule.Used, false)
+	}
+}
+
+func (p *hotKeysPage) lists(out io.Writer, of string, refused, used []hotkeys.Key, ruled bool) {
+	if p.refused && len(refused) > 0 {
+		fmt.Fprintf(out, "\n  most refused %s\n", of)
+		table(out, refused, ruled)
+	}
+	if p.used && len(used) > 0 {
+		fmt.Fprintf(out, "\n  most used %s\n", of)
+		table(out, used, ruled)
+	}
+}
+
+func table(out io.Writer, keys []hotkeys.Key, ruled bool) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	row := func(refused, used, key, rule string) {
+		if !ruled {
+			rule = ""
+		}
+		fmt.Fprintf(w, "\t%s\t%s\t  %s\n", refused, used, strings.TrimRight(key+"  "+rule, " "))
+	}
+	row("refused", "used", "key", "(rule)")
+	for i := range keys {
+		k := &keys[i]
+		rule := "(" + hotkeys.Printable(k.Rule)
+		if k.Shadow {
+			rule += ", shadow mode"
+		}
+		row(rangeText(k.Refused), rangeText(k.Used), hotkeys.Printable(k.Key), rule+")")
+	}
+	_ = w.Flush() // into memory
+}
+
+func rangeText(r hotkeys.Range) string {
+	if r.AtLeast == r.AtMost {
+		return strconv.FormatUint(r.AtLeast, 10)
+	}
+	return fmt.Sprintf("%d-%d", r.AtLeast, r.AtMost)
+}
+
+// What the page is in JSON; the names are those of the admin service.
+type (
+	hotKeysJSON struct {
+		From    time.Time     `json:"from"`
+		To      time.Time     `json:"to"`
+		Refused []hotKeyJSON  `json:"most_refused,omitzero"`
+		Used    []hotKeyJSON  `json:"most_used,omitzero"`
+		Rules   []hotRuleJSON `json:"rules"`
+	}
+	hotRuleJSON struct {
+		Domain      string       `json:"domain"`
+		Rule        string       `json:"rule"`
+		Shadow      bool         `json:"shadow_mode"`
+		HitsUsed    uint64       `json:"hits_used"`
+		HitsRefused uint64       `json:"hits_refused"`
+		HitsDropped uint64       `json:"hits_dropped"`
+		Refused     []hotKeyJSON `json:"most_refused,omitzero"`
+		Used        []hotKeyJSON `json:"most_used,omitzero"`
+	}
+	hotKeyJSON struct {
+		Key     string    `json:"key"`
+		Cut     bool      `json:"cut"`
+		Domain  string    `json:"domain"`
+		Rule    string    `json:"rule"`
+		Shadow  bool      `json:"shadow_mode"`
+		Used    rangeJSON `json:"used"`
+		Refused rangeJSON `json:"refused"`
+	}
+	rangeJSON struct {
+		AtLeast uint64 `json:"at_least"`
+		AtMost  uint64 `json:"at_most"`
+	}
+)
+
+func (p *hotKeysPage) values(r *hotkeys.Report) hotKeysJSON {
+	page := hotKeysJSON{From: r.From.UTC(), To: r.To.UTC(), Rules: make([]hotRuleJSON, 0, len(r.Rules))}
+	page.Refused, page.Used = p.keys(r.Refused, r.Used)
+	for i := range r.Rules {
+		of := &r.Rules[i]
+		rule := hotRuleJSON{
+			Domain: hotkeys.Printable(of.Domain), Rule: hotkeys.Printable(of.Rule), Shadow: of.Shadow,
+			HitsUsed: of.HitsUsed, HitsRefused: of.HitsRefused, HitsDropped: of.HitsDropped,
+		}
+		rule.Refused, rule.Used = p.keys(of.Refused, of.Used)
+		page.Rules = append(page.Rules, rule)
+	}
+	return page
+}
+
+// keys are the lists that the page is asked for; the other is nil.
+func (p *hotKeysPage) keys(refused, used []hotkeys.Key) (inRefused, inUsed []hotKeyJSON) {
+	all := func(keys []hotkeys.Key) []hotKeyJSON {
+		list := make([]hotKeyJSON, len(keys))
+		for i, k := range keys {
+			list[i] = hotKeyJSON{
+				Key: hotkeys.Printable(k.Key), Cut: k.Cut, Domain: hotkeys.Printable(k.Domain), Rule: hotkeys.Printable(k.Rule), Shadow: k.Shadow,
+				Used: rangeJSON(k.Used), Refused: rangeJSON(k.Refused),
+			}
+		}
+		return list
+	}
+	if p.refused {
+		inRefused = all(refused)
+	}
+	if p.used {
+		inUsed = all(used)
+	}
+	return inRefused, inUsed
+}
+
+// HotKeys implements adminv1.AdminServiceServer.
+func (a *admin) HotKeys(_ context.Context, req *adminv1.HotKeysRequest) (*adminv1.HotKeysResponse, error) {
+	if a.hotKeys == nil {
+		return nil, status.Error(codes.Unimplemented, hotKeysOff)
+	}
+	if req.GetLimit() > hotkeys.MaxLimit {
+		return nil, status.Errorf(codes.InvalidArgument, "limit is %d: the most is %d", req.GetLimit(), hotkeys.MaxLimit)
+	}
+	r := a.hotKeys(hotkeys.Query{Domain: req.GetDomain(), Rule: req.GetRule(), Limit: int(req.GetLimit())})
+	answer := &adminv1.HotKeysResponse{
+		From: timestamppb.New(r.From), To: timestamppb.New(r.To), MostRefused: hotKeyMessages(r.Refused), MostUsed: hotKeyMessages(r.Used),
+	}
+	for i := range r.Rules {
+		rule := &r.Rules[i]
+		answer.Rules = append(answer.Rules, &adminv1.HotRule{
+			Domain:      validText(rule.Domain),
+			Rule:        validText(rule.Rule),
+			ShadowMode:  rule.Shadow,
+			HitsUsed:    rule.HitsUsed,
+			HitsRefused: rule.HitsRefused,
+			HitsDropped: rule.HitsDropped,
+			MostRefused: hotKeyMessages(rule.Refused),
+			MostUsed:    hotKeyMessages(rule.Used),
+		})
+	}
+	return answer, nil
+}
+
+func hotKeyMessages(keys []hotkeys.Key) []*adminv1.HotKey {
+	messages := make([]*adminv1.HotKey, len(keys))
+	for i, k := range keys {
+		messages[i] = &adminv1.HotKey{
+			Key:        hotkeys.Printable(k.Key),
+			CounterKey: []byte(k.Key),
+			Cut:        k.Cut,
+			Domain:     validText(k.Domain),
+			Rule:       validText(k.Rule),
+			ShadowMode: k.Shadow,
+			Used:       &adminv1.HitRange{AtLeast: k.Used.AtLeast, AtMost: k.Used.AtMost},
+			Refused:    &adminv1.HitRange{AtLeast: k.Refused.AtLeast, AtMost: k.Refused.AtMost},
+		}
+	}
+	return messages
+}
