@@ -52,6 +52,8 @@ fuzz-short: ## every fuzz target for a few seconds
 bench: ## what a decision costs, as ratios in one run; what a counter costs in Redis and in memory
 	go run ./bench -half p
 	go run ./bench -keys 1 -half p
+	go run ./bench -observing -rounds 400 -duration 60ms -warmup 10ms
+	go test ./internal/limiter -run '^$$' -bench Observing -benchtime 2000x
 	go test ./internal/backend/redis -run '^$$' -bench Bytes -benchtime 1x
 	go test ./internal/backend/redis -run '^$$' -bench CPU -benchtime 50000x
 	go test ./internal/backend/memory -run '^$$' -bench Bytes -benchtime 1x

@@ -160,7 +160,7 @@ func (c *connection) encodeHeaders(authority string) {
 	e := hpack.NewEncoder(&block)
 	for _, to := range []*[]byte{&c.first, &c.headers} {
 		block.Reset()
-		for _, f := range [][2]string{
+		for _, f := range append([][2]string{
 			{":method", "POST"},
 			{":scheme", "http"},
 			{":path", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"},
@@ -168,7 +168,7 @@ func (c *connection) encodeHeaders(authority string) {
 			{"content-type", "application/grpc"},
 			{"user-agent", "ratelimitd-bench"},
 			{"te", "trailers"},
-		} {
+		}, c.payload.headers...) {
 			_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // a bytes.Buffer takes everything
 		}
 		*to = bytes.Clone(block.Bytes())

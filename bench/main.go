@@ -2,7 +2,9 @@
 // nothing. It builds and starts all servers as processes of their own, each on a core of its own where there are two,
 // sends pre-encoded requests in a closed loop, and prints medians of interleaved rounds as a markdown table.
 //
-// targets.go says what is measured; process.go starts processes and reads their CPU time, pin_linux.go binds them to
+// With -observing it measures what metrics, hot keys and tracing add to a decision.
+//
+// targets.go says what is measured, observing.go what is with -observing, and prints that; process.go starts processes and reads their CPU time, pin_linux.go binds them to
 // cores; load.go is the load generator over request.go's bytes; report.go prints. docs/performance.md says how to read
 // the figures.
 package main
@@ -31,6 +33,8 @@ type options struct {
 	keys        int
 	descriptors int
 	only        string
+	observing   bool
+	traceparent string
 
 	rate float64 // of an open loop, calls per second
 	half string  // a target's letter: the open loop's rate is half of what it reaches
@@ -48,6 +52,8 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "targets to measure, by letter, comma-separated; all if empty")
 	flag.Float64Var(&o.rate, "rate", 0, "measure once more in an open loop, with so many calls per second; 0: do not")
 	flag.StringVar(&o.half, "half", "", "the same, with half of what the target with this letter reached")
+	flag.BoolVar(&o.observing, "observing", false, "measure what metrics, hot keys and tracing that is not sampled cost, against a server without them")
+	flag.StringVar(&o.traceparent, "traceparent", unsampled, "with -observing: what the caller says of its trace; empty: nothing")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -77,7 +83,11 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 	if err := o.check(); err != nil {
 		return err
 	}
-	targets, err := choose(o.only)
+	all := allTargets()
+	if o.observing {
+		all = observingTargets()
+	}
+	targets, err := choose(all, o.only)
 	if err != nil {
 		return err
 	}
@@ -107,6 +117,12 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 	}
 
 	payload := newPayload(o.keys, o.descriptors)
+	if o.observing {
+		if err := observe(ctx, o, targets, payload); err != nil {
+			return err
+		}
+		return reportObserving(out, o, targets)
+	}
 	for round := range o.rounds {
 		fmt.Fprintf(out, "round %d of %d:", round+1, o.rounds)
 		for _, t := range targets {
@@ -145,6 +161,11 @@ func measureLoad(ctx context.Context, t *target, o *options, p *payload, run fun
 		return measurement{}, err
 	}
 	defer l.close()
+	return measureWith(t, o, l, run)
+}
+
+// measureWith loads a target once, over connections that are there.
+func measureWith(t *target, o *options, l *load, run func(*load, time.Duration) (loadResult, error)) (measurement, error) {
 	if o.warmup > 0 {
 		if _, err := run(l, o.warmup); err != nil {
 			return measurement{}, err
@@ -173,9 +194,8 @@ func measureLoad(ctx context.Context, t *target, o *options, p *payload, run fun
 	return measurement{load: result, cpu: after.since(before), trips: tripsAfter - tripsBefore}, nil
 }
 
-// choose returns the targets that were asked for, in their order.
-func choose(only string) ([]*target, error) {
-	all := allTargets()
+// choose returns those of all targets that were asked for, in their order.
+func choose(all []*target, only string) ([]*target, error) {
 	if only == "" {
 		return all, nil
 	}

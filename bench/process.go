@@ -15,8 +15,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/prometheus/procfs"
 )
 
 // build builds the servers into dir.
@@ -186,17 +184,4 @@ func ping(address string) error {
 		err = fmt.Errorf("redis answers %q", answer)
 	}
 	return err
-}
-
-// cpuOf is the CPU time that a process has used, user and system, in seconds. It needs /proc.
-func cpuOf(pid int) (float64, error) {
-	p, err := procfs.NewProc(pid)
-	if err != nil {
-		return 0, fmt.Errorf("read the CPU time of process %d: %w", pid, err)
-	}
-	stat, err := p.Stat()
-	if err != nil {
-		return 0, fmt.Errorf("read the CPU time of process %d: %w", pid, err)
-	}
-	return stat.CPUTime(), nil
 }

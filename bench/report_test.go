@@ -52,15 +52,15 @@ func TestReport(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	some, err := choose("c,a")
+	some, err := choose(allTargets(), "c,a")
 	if err != nil || len(some) != 2 || some[0].letter != "a" || some[1].letter != "c" {
 		t.Errorf("chose %v, %v; want a and c", some, err)
 	}
-	if all, err := choose(""); err != nil || len(all) != len(allTargets()) {
+	if all, err := choose(allTargets(), ""); err != nil || len(all) != len(allTargets()) {
 		t.Errorf("chose %d targets, %v; want all", len(all), err)
 	}
 	for _, wrong := range []string{"z", "a,z", "a,a"} {
-		if _, err := choose(wrong); err == nil {
+		if _, err := choose(allTargets(), wrong); err == nil {
 			t.Errorf("%q was accepted", wrong)
 		}
 	}

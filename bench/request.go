@@ -26,6 +26,7 @@ type payload struct {
 	message []byte
 	numbers []int // where each descriptor's digits are
 	keys    int
+	headers [][2]string // sent with every request besides those that gRPC needs
 }
 
 // newPayload encodes a request with so many descriptors, each with one of so many values.

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// unsampled is what a caller sends whose trace is not recorded.
+const unsampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
+
+// observingTargets count in memory, where a decision is cheapest, and observe nothing, one thing, or all.
+func observingTargets() []*target {
+	const (
+		noMetrics = "RATELIMITD_NO_METRICS=true"
+		noHotKeys = "RATELIMITD_HOT_KEYS=0"
+		tracing   = "TRACING_ENABLED=true"
+		never     = "TRACING_SAMPLING_RATE=0"
+	)
+	of := func(letter, name string, env ...string) *target {
+		return &target{letter: letter, name: name, binary: "ratelimitd", rules: true, env: env}
+	}
+	return []*target{
+		of("n", "nothing observed", noMetrics, noHotKeys),
+		of("n2", "the same again: the noise", noMetrics, noHotKeys),
+		of("m", "metrics", noHotKeys),
+		of("h", "hot keys", noMetrics),
+		of("t", "tracing, not sampled", noMetrics, noHotKeys, tracing, never),
+		of("o", "metrics, hot keys and tracing", tracing, never),
+	}
+}
+
+// observe measures all targets in every round. Their connections stay, so that rounds can be short and many: that is
+// what finds a small difference on a machine that does other things too. Nobody always comes first.
+func observe(ctx context.Context, o *options, targets []*target, p *payload) error {
+	if o.traceparent != "" {
+		p.headers = [][2]string{{"traceparent", o.traceparent}}
+	}
+	loads := make([]*load, len(targets))
+	for i, t := range targets {
+		l, err := dialLoad(ctx, t.address, o.connections, o.inFlight, p)
+		if err != nil {
+			return fmt.Errorf("connect to %s: %w", t.name, err)
+		}
+		defer l.close()
+		loads[i] = l
+		if _, err := l.run(ctx, 500*time.Millisecond); err != nil { // counters are made, tables grow
+			return fmt.Errorf("warm up %s: %w", t.name, err)
+		}
+	}
+	for round := range o.rounds {
+		for i := range targets {
+			i = (i + round) % len(targets)
+			m, err := measureWith(targets[i], o, loads[i], func(l *load, d time.Duration) (loadResult, error) { return l.run(ctx, d) })
+			if err != nil {
+				return fmt.Errorf("measure %s: %w", targets[i].name, err)
+			}
+			targets[i].rounds = append(targets[i].rounds, m)
+		}
+	}
+	return nil
+}
+
+// reportObserving prints what each target costs more than the first one, round by round: what the machine does
+// meanwhile is most alike within a round.
+func reportObserving(out io.Writer, o *options, targets []*target) error {
+	base := targets[0]
+	fmt.Fprintf(out, "\nServer CPU per decision, user and system; medians of %d interleaved rounds of %v; %d connections x %d calls in flight; %d keys; %d descriptor(s) a request.\n",
+		o.rounds, o.duration, o.connections, o.inFlight, o.keys, o.descriptors)
+	fmt.Fprintf(out, "More than (%s): the median of the rounds' ratios, and between which of them half of the rounds are.\n\n", base.letter)
+
+	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
+	row := func(cells ...string) { fmt.Fprintln(w, "|\t"+strings.Join(cells, "\t|\t")+"\t|") }
+	row("", "observed", "server us", "more than ("+base.letter+")", "half of the rounds")
+	row("---", "---", "---:", "---:", "---:")
+	for _, t := range targets {
+		if len(t.rounds) != len(base.rounds) {
+			return errors.New("report: not every target was measured in every round")
+		}
+		us := make([]float64, len(t.rounds))
+		more := make([]float64, len(t.rounds))
+		for i, m := range t.rounds {
+			us[i] = m.perDecision(m.cpu.server)
+			b := base.rounds[i]
+			more[i] = 100 * (us[i]/b.perDecision(b.cpu.server) - 1)
+		}
+		if t == base {
+			row(t.letter, t.name, fmt.Sprintf("%.2f", median(us)), "", "")
+			continue
+		}
+		slices.Sort(more)
+		row(t.letter, t.name, fmt.Sprintf("%.2f", median(us)), fmt.Sprintf("%+.1f %%", median(more)),
+			fmt.Sprintf("%+.1f to %+.1f %%", more[len(more)/4], more[len(more)-1-len(more)/4]))
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
+}
