@@ -42,8 +42,8 @@ func cutTo(to, key []byte) int {
 func (t *text) String() string { return string(t.bytes[:t.size]) }
 
 // Printable is a counter's key as a line of text can show it: what is not printable, such as control characters, marks
-// that turn the direction of writing, and bytes that are no UTF-8, stands as an escape \n, \x1b or \u202e. Keys have
-// other escapes of their own, so that nothing looks like something else.
+// that turn the direction of writing, and bytes that are no UTF-8, stands as an escape \n, \x1b or \u202e. Our keys
+// have other escapes of their own, so that nothing in them looks like something else.
 func Printable(key string) string {
 	var b strings.Builder
 	for i := 0; i < len(key); {
