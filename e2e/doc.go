@@ -7,7 +7,7 @@
 // upstream_test.go what is protected, client_test.go who calls, load_test.go many who call. The other files hold
 // scenarios, those that can share one Envoy together.
 //
-// Without an Envoy (scripts/install-envoy, or RATELIMITD_ENVOY) the tests are skipped, and fail where CI is set. What runs
+// Without an Envoy (scripts/install-envoy, or E2E_ENVOY) the tests are skipped, and fail where CI is set. What runs
 // for a minute needs RATELIMITD_SOAK=1.
 //
 // Nothing is faked here, and nothing of the module is linked in but what starts Redis and makes certificates.

@@ -31,7 +31,7 @@ func runTests(m *testing.M) (code int, err error) {
 	envoyBinary = findEnvoy()
 	if envoyBinary == "" {
 		if os.Getenv("CI") != "" {
-			return 1, errors.New("no Envoy: run scripts/install-envoy, or set RATELIMITD_ENVOY to its path. In CI these tests have to run")
+			return 1, errors.New("no Envoy: run scripts/install-envoy, or set E2E_ENVOY to its path. In CI these tests have to run")
 		}
 		fmt.Fprintln(os.Stderr, "e2e: NOT RUN, no Envoy: make e2e installs one and runs these tests")
 		return m.Run(), nil
@@ -60,7 +60,7 @@ func runTests(m *testing.M) (code int, err error) {
 // findEnvoy returns the path of Envoy: the one that is asked for, else the one of scripts/install-envoy, else that of the
 // system.
 func findEnvoy() string {
-	if asked := os.Getenv("RATELIMITD_ENVOY"); asked != "" {
+	if asked := os.Getenv("E2E_ENVOY"); asked != "" {
 		return asked
 	}
 	installed, _ := filepath.Glob(filepath.Join(module, ".tools", "envoy", "*", "envoy", "_bin", "envoy"))
