@@ -290,9 +290,6 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 
 // apply puts a load's rules into force.
 func (s *service) apply(r config.Result) {
-	if s.options.Answers.CalendarMonths {
-		r.Tree.CalendarMonths()
-	}
 	s.limiter.Swap(r.Tree, s.options.Answers.settings())
 	s.ruleFiles.Store(&r.Files)
 	s.reportHealth()

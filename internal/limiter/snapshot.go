@@ -22,7 +22,8 @@ type Settings struct {
 	Headers     descriptor.HeaderFamilies // what clients are told, in domains that do not say; 0: nothing
 	HeaderNames HeaderNames               // of descriptor.HeadersReference
 
-	// CalendarMonths makes overrides of one month count by the calendar, in UTC. A tree is told by its own CalendarMonths.
+	// CalendarMonths makes fixed windows of one month those of the calendar, in UTC: of rules, unless they say a calendar, and of
+	// overrides.
 	CalendarMonths bool
 
 	Metadata bool // answers carry dynamic metadata
@@ -50,8 +51,12 @@ type snapshot struct {
 	hot      *hotRules            // nil: nobody asks for hot keys
 }
 
-// Swap puts rules and settings into force for every decision that begins afterwards. The tree must not change any more.
+// Swap puts rules and settings into force for every decision that begins afterwards. The tree must not change any more,
+// except by what the settings say of months, which is done here.
 func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
+	if s.CalendarMonths {
+		tree.CalendarMonths()
+	}
 	if s.NearLimitRatio == 0 {
 		s.NearLimitRatio = 0.8
 	}

@@ -316,6 +316,34 @@ func TestLyftKeysGiveBack(t *testing.T) {
 	holds("b", "4")
 }
 
+// A reset clears the counter of the window that is, by Redis' clock.
+func TestLyftKeysAreReset(t *testing.T) {
+	store, server := openStore(t, redis.Options{LyftKeys: true, LyftJitter: time.Minute})
+	var all []backend.Counter
+	for _, u := range []descriptor.Unit{descriptor.Second, descriptor.Hour, descriptor.Year} {
+		r := lyftTake("v", limit(10, u), 3)
+		if err := store.Take(t.Context(), time.Unix(1, 0), r); err != nil { // a caller whose clock is wrong
+			t.Fatal(err)
+		}
+		all = append(all, backend.Counter{Key: r.Takes[0].Key, Limit: r.Takes[0].Limit})
+	}
+	all = append(all, backend.Counter{Key: []byte("own"), Limit: limit(10, descriptor.Year)})
+	mustTake(t, store, "own", all[3].Limit, 3)
+	mustTake(t, store, "other", all[3].Limit, 3)
+	if err := store.Reset(t.Context(), all[1:]); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range server.Client(t).Keys(t.Context(), "*").Val() {
+		second, _ := strconv.Atoi(strings.TrimPrefix(key, "d_k_v_"))
+		if key != "other" && (second == 0 || second%3600 == 0) {
+			t.Errorf("%q is still there", key)
+		}
+	}
+	if err := store.Reset(t.Context(), all[:1]); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The reference's keys do not tell everything apart. Who counts with it counts so too.
 func TestLyftKeysAreAmbiguous(t *testing.T) {
 	store, _ := openStore(t, redis.Options{LyftKeys: true, CallerClock: true})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -20,10 +21,16 @@ func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 	}
 	bounded, cancel := s.bound(ctx)
 	defer cancel()
+	now, err := s.resetAt(bounded, counters)
+	if err != nil {
+		return fmt.Errorf("clear counters in Redis: %w", s.failure(ctx, err))
+	}
 	pipe := s.opts.Client.Pipeline()
-	deleted := make([]*goredis.IntCmd, len(counters))
+	var deleted []*goredis.IntCmd
 	for i := range counters {
-		deleted[i] = pipe.Del(bounded, string(s.keyNow(&counters[i])))
+		for _, key := range s.keysOf(&counters[i], now) {
+			deleted = append(deleted, pipe.Del(bounded, key))
+		}
 	}
 	_, _ = pipe.Exec(bounded) // each command has its own error
 	var errs error
@@ -38,16 +45,35 @@ func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 	return nil
 }
 
-// keyNow is the key in Redis that a counter has now: one of envoyproxy/ratelimit's has the start of its window in it, by Redis'
-// clock as it was last seen.
-func (s *Store) keyNow(c *backend.Counter) []byte {
-	if s.opts.LyftKeys {
-		if stem, ok := descriptor.CutLyftKey(c.Key); ok {
-			start, _ := c.Limit.Window.Bounds(time.Now().UnixMicro() + s.ahead.Load())
-			return descriptor.AppendLyftKey(nil, stem, start)
+// resetAt is the time that decides in which window a counter is that has its window in its key; 0 if none has.
+func (s *Store) resetAt(ctx context.Context, counters []backend.Counter) (time.Time, error) {
+	for i := range counters {
+		if _, ok := descriptor.CutLyftKey(counters[i].Key); !ok || !s.opts.LyftKeys {
+			continue
+		}
+		if s.CallerClock() {
+			return time.Now(), nil
+		}
+		return s.opts.Client.Time(ctx).Result()
+	}
+	return time.Time{}, nil
+}
+
+// keysOf are the keys in Redis that a counter is under. Where a key has its window in it, those of a second ago and of the
+// next one are among them: a window may end at any moment, and the nodes of a cluster need not agree when.
+func (s *Store) keysOf(c *backend.Counter, now time.Time) []string {
+	stem, ok := descriptor.CutLyftKey(c.Key)
+	if !ok || !s.opts.LyftKeys {
+		return []string{string(c.Key)}
+	}
+	var keys []string
+	for _, at := range []time.Time{now.Add(-time.Second), now, now.Add(time.Second)} {
+		start, _ := c.Limit.Window.Bounds(at.UnixMicro())
+		if key := string(descriptor.AppendLyftKey(nil, stem, start)); !slices.Contains(keys, key) {
+			keys = append(keys, key)
 		}
 	}
-	return c.Key
+	return keys
 }
 
 // Reset implements backend.Resetter, in both where there are counters in both.
