@@ -39,8 +39,8 @@ func allTargets() []*target {
 		{letter: "a", name: "empty gRPC server, tuned", binary: "emptyserver", args: []string{"-tuned"}},
 		{letter: "b", name: "ratelimitd, memory", binary: "ratelimitd", rules: true},
 		{letter: "c", name: "ratelimitd, Redis", binary: "ratelimitd", rules: true, redis: true},
-		{letter: "l", name: "the same, limits are leased", binary: "ratelimitd", rules: true, redis: true, lease: true},
 		{letter: "p", name: "the same, one EVALSHA for each request", binary: "ratelimitd", rules: true, redis: true, env: []string{"RATELIMITD_REDIS_PLAIN=true"}},
+		{letter: "l", name: "ratelimitd, Redis, leases", binary: "ratelimitd", rules: true, redis: true, lease: true},
 	}
 }
 

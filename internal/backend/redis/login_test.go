@@ -150,11 +150,18 @@ func TestPingWaitsForAConnection(t *testing.T) {
 		held, free := make(chan struct{}), make(chan error, 1)
 		go func() {
 			free <- client.Watch(ctx, func(tx *goredis.Tx) error {
+				if err := tx.Ping(ctx).Err(); err != nil { // only now it has the connection
+					return err
+				}
 				close(held)
 				return tx.BLPop(ctx, time.Second, "nothing").Err()
 			})
 		}()
-		<-held
+		select {
+		case <-held:
+		case err := <-free:
+			t.Fatal(err)
+		}
 		if err := s.Ping(ctx); err != nil {
 			t.Errorf("%s: %v", onEmpty, err)
 		}
