@@ -1,0 +1,79 @@
+package promcompat
+
+import (
+	_ "embed" // the built-in mapping
+	"fmt"
+	"log/slog"
+
+	"github.com/prometheus/statsd_exporter/pkg/mapper"
+	"gopkg.in/yaml.v3"
+)
+
+//go:embed default.yaml
+var defaultMapping string
+
+// load reads a mapping; the empty text is the built-in one.
+func load(text string) (*mapper.MetricMapper, error) {
+	m := &mapper.MetricMapper{Logger: slog.New(slog.DiscardHandler)} // it warns of what costs time; a name is mapped once
+	if text == "" {
+		return m, m.InitFromYAMLString(defaultMapping)
+	}
+	text, err := modern(text)
+	if err != nil {
+		return nil, fmt.Errorf("read mapping: %w", err)
+	}
+	if err := m.InitFromYAMLString(text); err != nil {
+		return nil, fmt.Errorf("read mapping: %w", err)
+	}
+	return m, nil
+}
+
+// modern writes a mapping in today's words. The library does not know those any more that the reference's documents, and
+// so most files, are written in: timer_type, buckets and quantiles, and the metric type timer.
+func modern(text string) (string, error) {
+	var file map[string]any
+	if err := yaml.Unmarshal([]byte(text), &file); err != nil {
+		return "", err
+	}
+	if defaults, ok := file["defaults"].(map[string]any); ok {
+		modernize(defaults)
+	}
+	mappings, _ := file["mappings"].([]any)
+	for _, each := range mappings {
+		if m, ok := each.(map[string]any); ok {
+			modernize(m)
+		}
+	}
+	out, err := yaml.Marshal(file)
+	return string(out), err
+}
+
+func modernize(m map[string]any) {
+	into := func(key, group, as string) {
+		value, old := m[key]
+		if !old {
+			return
+		}
+		delete(m, key)
+		if group == "" {
+			if _, said := m[as]; !said {
+				m[as] = value
+			}
+			return
+		}
+		options, ok := m[group].(map[string]any)
+		if !ok {
+			options = make(map[string]any)
+			m[group] = options
+		}
+		if _, said := options[as]; !said {
+			options[as] = value
+		}
+	}
+	into("timer_type", "", "observer_type")
+	into("buckets", "histogram_options", "buckets")
+	into("quantiles", "summary_options", "quantiles")
+	if m["match_metric_type"] == "timer" {
+		m["match_metric_type"] = "observer"
+	}
+}

@@ -1,0 +1,123 @@
+package statsd
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+)
+
+const (
+	dialTimeout  = 2 * time.Second
+	writeTimeout = 2 * time.Second
+)
+
+// conn is a connection that is made when it is needed, and again after it broke. The client writes lines of DogStatsD to
+// it; what it cannot say, or a listener for StatsD does not understand, is put right here.
+type conn struct {
+	network, address string
+	plain            bool // lines have a name, a value and a type, and nothing else
+
+	mu   sync.Mutex
+	c    net.Conn
+	rate float64 // share of the times that are sent, which the lines tell; 0: they do not
+	text []byte  // buffer
+}
+
+// renew is called before every round. Over UDP nobody tells that the listener has moved, so the name is looked up again.
+// Over TCP the other side may have hung up since the last round: the first write would not notice.
+func (c *conn) renew() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.c != nil && (c.network == "udp" || hungUp(c.c)) {
+		c.hangUp()
+	}
+	return c.connect()
+}
+
+func hungUp(c net.Conn) bool {
+	_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
+	var b [64]byte
+	for {
+		if _, err := c.Read(b[:]); err != nil { // what listeners may say is of no interest
+			return !errors.Is(err, os.ErrDeadlineExceeded)
+		}
+	}
+}
+
+func (c *conn) connect() (err error) {
+	if c.c == nil {
+		c.c, err = net.DialTimeout(c.network, c.address, dialTimeout)
+	}
+	if err != nil {
+		return fmt.Errorf("connect to StatsD: %w", err)
+	}
+	return nil
+}
+
+func (c *conn) hangUp() {
+	_ = c.c.Close()
+	c.c = nil
+}
+
+// sample says what share of the times the lines that follow are; 1 for what is no sample.
+func (c *conn) sample(rate float64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rate = rate
+}
+
+// Write sends whole lines.
+func (c *conn) Write(lines []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.connect(); err != nil {
+		return 0, err
+	}
+	c.text = c.adapt(c.text[:0], lines)
+	_ = c.c.SetWriteDeadline(time.Now().Add(writeTimeout))
+	if n, err := c.c.Write(c.text); err != nil {
+		c.hangUp()
+		return min(n, len(lines)), fmt.Errorf("send to StatsD: %w", err)
+	}
+	return len(lines), nil
+}
+
+// adapt appends lines, each "name:value|type" and what DogStatsD adds, as they are to be sent.
+func (c *conn) adapt(b, lines []byte) []byte {
+	for line := range bytes.Lines(lines) {
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		name, rest, _ := bytes.Cut(line, []byte("|"))
+		kind, more, extended := bytes.Cut(rest, []byte("|"))
+		b = append(b, name...)
+		b = append(b, '|')
+		b = append(b, kind...)
+		if c.rate > 0 && c.rate < 1 {
+			b = append(b, "|@"...)
+			b = strconv.AppendFloat(b, c.rate, 'f', 6, 64)
+		}
+		if extended && !c.plain {
+			b = append(b, '|')
+			b = append(b, more...)
+		}
+		b = append(b, '\n')
+	}
+	return b
+}
+
+// Close ends the connection.
+func (c *conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.c != nil {
+		c.hangUp()
+	}
+	return nil
+}
+
+var _ io.WriteCloser = (*conn)(nil)
