@@ -171,7 +171,7 @@ type redisOptions struct {
 }
 
 // dial connects to it. settings is the prefix of its variables, for errors.
-func (o *redisOptions) dial(settings string, log *slog.Logger) (goredis.UniversalClient, error) {
+func (o *redisOptions) dial(settings string, log *slog.Logger, connections *redis.Connections) (goredis.UniversalClient, error) {
 	return redis.Dial(redis.DialOptions{
 		Settings:     settings,
 		Type:         o.Type,
@@ -186,6 +186,7 @@ func (o *redisOptions) dial(settings string, log *slog.Logger) (goredis.Universa
 		PoolSize:    o.Pool,
 		OnEmpty:     o.OnEmpty,
 		DialTimeout: o.Timeout,
+		Connections: connections,
 		Logger:      log,
 	})
 }
@@ -233,6 +234,26 @@ type tracingOptions struct {
 	Namespace  string  `name:"tracing-service-namespace" env:"TRACING_SERVICE_NAMESPACE" help:"Unset: none."`
 	InstanceID string  `name:"tracing-service-instance-id" env:"TRACING_SERVICE_INSTANCE_ID" help:"Unset: a random one."`
 	Rate       float64 `name:"tracing-sampling-rate" env:"TRACING_SAMPLING_RATE" default:"1" help:"Share of the traces that begin here."`
+}
+
+// statisticsOptions say who is told the reference's statistics.
+type statisticsOptions struct {
+	Disabled bool `name:"disable-stats" env:"DISABLE_STATS" help:"Nobody is told the reference's statistics: no StatsD, no listener for Prometheus, and /metrics has our own names alone."`
+
+	Prometheus       bool   `name:"use-prometheus" env:"USE_PROMETHEUS" help:"Serve what /metrics has on a listener of its own too."`
+	PrometheusAddr   string `env:"PROMETHEUS_ADDR" default:":9090" placeholder:"HOST:PORT" help:"Where that listens."`
+	PrometheusPath   string `env:"PROMETHEUS_PATH" default:"/metrics" help:"Where metrics are found there."`
+	PrometheusMapper string `name:"prometheus-mapper-yaml" env:"PROMETHEUS_MAPPER_YAML" placeholder:"FILE" help:"What the reference's statistics are called for Prometheus, in the language of statsd_exporter. Without the file: what the reference calls them."`
+	Milliseconds     bool   `name:"prometheus-response-time-as-milliseconds" env:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" help:"ratelimit_service_response_time_seconds has milliseconds."`
+
+	StatsD     bool          `name:"use-statsd" env:"USE_STATSD" help:"Send statistics to StatsD."`
+	Host       string        `name:"statsd-host" env:"STATSD_HOST" default:"localhost" help:"Where that, or DogStatsD, listens."`
+	Port       int           `name:"statsd-port" env:"STATSD_PORT" default:"8125" help:"Its port."`
+	Protocol   string        `name:"statsd-protocol" env:"STATSD_PROTOCOL" default:"tcp" enum:"tcp,udp" help:"tcp or udp. DogStatsD is always sent over udp."`
+	Interval   time.Duration `name:"stats-flush-interval" env:"STATS_FLUSH_INTERVAL" default:"10s" help:"How often."`
+	Tags       string        `name:"extra-tags" env:"EXTRA_TAGS" placeholder:"KEY:VALUE,..." help:"Tags of every statistic, and labels for Prometheus."`
+	DogStatsD  bool          `name:"use-dog-statsd" env:"USE_DOG_STATSD" help:"Send statistics to DogStatsD."`
+	Mogrifiers []string      `name:"use-dog-statsd-mogrifiers" env:"USE_DOG_STATSD_MOGRIFIERS" placeholder:"NAME,..." help:"Rewrite names into tags: the first wins whose DOG_STATSD_MOGRIFIER_<name>_PATTERN matches; _NAME and _TAGS say what becomes of it."`
 }
 
 // logOptions say what is logged.

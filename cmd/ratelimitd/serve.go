@@ -14,7 +14,6 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/credentials"
 
@@ -34,15 +33,16 @@ import (
 
 // serve is the subcommand that answers requests.
 type serve struct {
-	Rules   ruleOptions    `embed:"" group:"Rules"`
-	XDS     xdsOptions     `embed:"" group:"Rules over xDS"`
-	Listen  listenOptions  `embed:"" group:"Listening"`
-	TLS     tlsOptions     `embed:"" group:"TLS of gRPC"`
-	Admin   adminOptions   `embed:"" group:"Operators"`
-	Answers answerOptions  `embed:"" group:"Answers"`
-	Backend backendOptions `embed:"" group:"Counting"`
-	Log     logOptions     `embed:"" group:"Logging"`
-	Tracing tracingOptions `embed:"" group:"Tracing"`
+	Rules   ruleOptions       `embed:"" group:"Rules"`
+	XDS     xdsOptions        `embed:"" group:"Rules over xDS"`
+	Listen  listenOptions     `embed:"" group:"Listening"`
+	TLS     tlsOptions        `embed:"" group:"TLS of gRPC"`
+	Admin   adminOptions      `embed:"" group:"Operators"`
+	Answers answerOptions     `embed:"" group:"Answers"`
+	Backend backendOptions    `embed:"" group:"Counting"`
+	Stats   statisticsOptions `embed:"" group:"Statistics"`
+	Log     logOptions        `embed:"" group:"Logging"`
+	Tracing tracingOptions    `embed:"" group:"Tracing"`
 }
 
 // Run serves until ctx ends.
@@ -70,6 +70,8 @@ type service struct {
 	health    health
 	server    *server.Server
 	redis     []*counting
+	cache     *overlimit.Cache              // nil: there is none
+	moreStats func(io.Writer)               // what /stats has besides; nil: nothing
 	workers   []func(context.Context) error // run beside the server until it stops
 	shutdown  []func() error                // run after everything has stopped
 }
@@ -103,6 +105,14 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 	if err := svc.loadRules(registry); err != nil {
 		return nil, err
 	}
+	compat, err := svc.showStatistics(registry)
+	if err != nil {
+		return nil, err
+	}
+	timings, err := svc.sendStatistics(registry)
+	if err != nil {
+		return nil, err
+	}
 	opts := server.Options{
 		Decider:               svc.limiter,
 		GRPCAddr:              address(o.Listen.GRPCHost, o.Listen.GRPCPort),
@@ -115,9 +125,12 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 		RuleFiles:             svc.files,
 		Explain:               svc.limiter.Explain,
 		Tree:                  svc.limiter.Tree,
-		MetricsHandler:        promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
+		MetricsHandler:        svc.scrapes(registry),
+		MetricsAddr:           o.Stats.prometheusAddr(),
+		MetricsPath:           o.Stats.PrometheusPath,
 		Metrics:               registry,
 		NoMetrics:             o.Answers.NoMetrics,
+		ResponseTime:          both(compat, timings),
 		Stats:                 svc.writeStats,
 		Log:                   log,
 		LogLevel:              level,
@@ -172,7 +185,8 @@ func (s *service) openBackend(registry prometheus.Registerer) (limiter.Backend, 
 		s.log.Info("counting in this process' memory", "max_counters", o.MaxCounters)
 	}
 	if o.CacheBytes > 0 {
-		counters = overlimit.New(overlimit.Options{Backend: counters, Bytes: o.CacheBytes, Metrics: registry})
+		s.cache = overlimit.New(overlimit.Options{Backend: counters, Bytes: o.CacheBytes, Metrics: registry})
+		counters = s.cache
 	}
 	if inRedis {
 		// In front of the over-limit cache: a refund has to clear what is remembered there, and a remembered refusal must
@@ -307,12 +321,6 @@ func (s *service) files() []descriptor.FileStatus {
 	return nil
 }
 
-// writeStats writes what /stats shows.
-func (s *service) writeStats(w io.Writer) {
-	s.limiter.WriteStats(w)
-	s.rules.WriteStats(w)
-}
-
 // run serves until ctx ends or something that must not fail does.
 func (s *service) run(ctx context.Context) error {
 	defer s.close()
@@ -321,7 +329,11 @@ func (s *service) run(ctx context.Context) error {
 		debugAt = s.server.DebugAddr.String()
 	}
 	s.look(ctx)
-	s.log.Info("listening", "grpc", s.server.GRPCAddr.String(), "http", s.server.HTTPAddr.String(), "debug", debugAt)
+	listening := []any{"grpc", s.server.GRPCAddr.String(), "http", s.server.HTTPAddr.String(), "debug", debugAt}
+	if s.server.MetricsAddr != nil {
+		listening = append(listening, "prometheus", s.server.MetricsAddr.String())
+	}
+	s.log.Info("listening", listening...)
 	s.health.listening.Store(true)
 	s.reportHealth()
 

@@ -27,6 +27,7 @@ const (
 type counting struct {
 	settings string // what the names of its settings begin with
 	store    *redis.Store
+	conns    *redis.Connections
 	here     bool // it has answered before the service listened
 }
 
@@ -59,21 +60,24 @@ func (s *service) openRedis(registry prometheus.Registerer) (limiter.Backend, er
 // openOne makes the store of one Redis. settings is what the names of its variables begin with.
 func (s *service) openOne(settings string, where *redisOptions, registry prometheus.Registerer) (*redis.Store, error) {
 	o := &s.options.Backend
-	client, err := where.dial(settings, s.log)
+	conns := new(redis.Connections)
+	client, err := where.dial(settings, s.log, conns)
 	if err != nil {
 		return nil, err
 	}
+	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry)
+	conns.Register(metrics)
 	s.shutdown = append(s.shutdown, client.Close)
 	if where.Window != 0 || where.Limit != 0 || where.Parallelism != 1 {
 		s.log.Info("accepted without effect: requests in flight share round trips by themselves", "settings", settings+"_PIPELINE_WINDOW, _PIPELINE_LIMIT, _CLUSTER_PIPELINE_PARALLELISM")
 	}
-	redis.Guard(client, redis.BreakerOptions{Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry), Logger: s.log})
+	redis.Guard(client, redis.BreakerOptions{Metrics: metrics, Logger: s.log})
 	store := redis.New(redis.Options{
 		Client: client, Timeout: o.Op, Plain: o.Plain, Logger: s.log,
 		LyftKeys: o.KeyFormat == keysLyft, LyftJitter: time.Duration(o.JitterSeconds) * time.Second,
 	})
 	s.shutdown = append(s.shutdown, store.Close)
-	c := &counting{settings: settings, store: store}
+	c := &counting{settings: settings, store: store, conns: conns}
 	s.redis = append(s.redis, c)
 	s.workers = append(s.workers, func(ctx context.Context) error { return s.await(ctx, c) })
 	return store, nil

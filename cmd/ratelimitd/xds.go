@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,7 +14,7 @@ import (
 
 // ruleSource is where rules come from.
 type ruleSource interface {
-	WriteStats(w io.Writer) // counters of loading, for /stats
+	Statistics(visit func(path, stat string, n uint64)) // counters of loading, under the reference's names
 }
 
 // xdsOptions say which server sends rules, with CONFIG_TYPE=GRPC_XDS_SOTW.
@@ -73,7 +72,7 @@ func (s *service) loadOverXDS(registry prometheus.Registerer) error {
 	if err != nil {
 		return err
 	}
-	s.rules, s.resources = client, client.Files
+	s.rules, s.resources, s.moreStats = client, client.Files, client.WriteStats
 	s.workers = append(s.workers, func(ctx context.Context) error { return client.Run(ctx, s.applyFrom(o.Server)) })
 	s.log.Info("rules come over xDS", "server", o.Server, "node", o.NodeID, "encrypted", o.TLS)
 	return nil

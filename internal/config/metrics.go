@@ -1,8 +1,6 @@
 package config
 
 import (
-	"fmt"
-	"io"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -90,13 +88,13 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// WriteStats writes the counters of reloads as lines of "name: value", under the names of the reference's statistics.
-func (f *Folder) WriteStats(w io.Writer) { f.metrics.writeStats(w) }
+// Statistics calls visit for the counters of reloads, under their names in the reference: path, a dot, and stat.
+func (f *Folder) Statistics(visit func(path, stat string, n uint64)) { f.metrics.statistics(visit) }
 
-// WriteStats writes the same of resources.
-func (s *Resources) WriteStats(w io.Writer) { s.metrics.writeStats(w) }
+// Statistics calls visit for the same of resources.
+func (s *Resources) Statistics(visit func(path, stat string, n uint64)) { s.metrics.statistics(visit) }
 
-func (m *metrics) writeStats(w io.Writer) {
-	fmt.Fprintf(w, "ratelimit.service.config_load_error: %d\n", m.failed.Load())
-	fmt.Fprintf(w, "ratelimit.service.config_load_success: %d\n", m.succeeded.Load())
+func (m *metrics) statistics(visit func(path, stat string, n uint64)) {
+	visit("ratelimit.service", "config_load_error", m.failed.Load())
+	visit("ratelimit.service", "config_load_success", m.succeeded.Load())
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -55,7 +56,7 @@ func TestMetrics(t *testing.T) {
 	want("bad files", loaded+"ratelimitd_rule_file_state{file=\"b.yaml\",state=\"stale\"} 1\n"+
 		"ratelimitd_rule_file_state{file=\"\\\"c\\\\xff.yaml\\\"\",state=\"rejected\"} 1\nratelimitd_rules 2\n"+reloads("1", "2"))
 	var stats strings.Builder
-	f.WriteStats(&stats)
+	f.Statistics(func(path, stat string, n uint64) { fmt.Fprintf(&stats, "%s.%s: %d\n", path, stat, n) })
 	if diff := cmp.Diff("ratelimit.service.config_load_error: 2\nratelimit.service.config_load_success: 1\n", stats.String()); diff != "" {
 		t.Errorf("statistics (-want +got):\n%s", diff)
 	}

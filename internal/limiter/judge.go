@@ -106,20 +106,23 @@ func (l *Limiter) measure(c *call, byRule []*Series) {
 			}
 			l.seriesOf(c, byRule, i).count(&c.request.Takes[t], r.hits, &c.request.Outcomes[t], r.shadow(), c.settings.NearLimitRatio)
 		} else if r.rule != nil && r.rule.Unlimited && r.hits > 0 {
-			s := l.seriesOf(c, byRule, i)
-			s.Total.Add(uint64(r.hits))
-			s.Within.Add(uint64(r.hits))
+			l.seriesOf(c, byRule, i).Unlimited.Add(uint64(r.hits))
 		}
 	}
 }
 
 func (l *Limiter) seriesOf(c *call, byRule []*Series, i int) *Series {
 	rule := c.resolved[i].rule
+	var s *Series
 	if rule != nil {
-		if s := byRule[rule.Index]; s != nil {
-			return s
-		}
+		s = byRule[rule.Index]
 	}
-	c.name = appendMetricPath(c.name[:0], c.req.Domain, c.req.Descriptors[i].Entries, rule)
-	return l.metrics.named(c.name, len(c.req.Domain))
+	if s == nil {
+		c.name = appendMetricPath(c.name[:0], c.req.Domain, c.req.Descriptors[i].Entries, rule)
+		s = l.metrics.ofRequest(c.name, len(c.req.Domain))
+	}
+	if s == l.metrics.overflow {
+		l.metrics.swallowed.Add(1)
+	}
+	return s
 }

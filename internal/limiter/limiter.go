@@ -26,7 +26,7 @@ type Options struct {
 	KeyPrefix string               // before every counter's key; default none
 	KeyFormat descriptor.KeyFormat // of every counter's key
 
-	MaxSeries int                   // names that metrics by rule are kept under; default 10,000
+	MaxSeries int                   // names that requests may give to metrics, and rules as many again; default 10,000
 	Metrics   prometheus.Registerer // nil: counted, but not registered
 	NoMetrics bool                  // decisions are not counted in metrics: to measure what that costs
 
@@ -76,10 +76,12 @@ func New(opts Options) *Limiter {
 func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *Decision) error {
 	d.Code, d.Statuses, d.Headers, d.Metadata = CodeUnknown, d.Statuses[:0], d.Headers[:0], nil
 	if err := validate(req); err != nil {
+		l.metrics.invalid.Add(1)
 		return err
 	}
 	snap := l.snapshot.Load()
 	if snap == nil {
+		l.metrics.invalid.Add(1)
 		return ErrNoRules
 	}
 	c := l.calls.Get().(*call)
@@ -100,9 +102,10 @@ func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *De
 	}
 	c.combine(d)
 	switch {
+	case l.unmeasured:
 	case c.domain == nil:
-		l.metrics.unknown.Add(1)
-	case !l.unmeasured:
+		c.name = l.metrics.ofStranger(req, c.name)
+	default:
 		l.measure(c, snap.series)
 	}
 	if snap.hot != nil {

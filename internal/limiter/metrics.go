@@ -1,11 +1,6 @@
 package limiter
 
 import (
-	"fmt"
-	"hash/maphash"
-	"io"
-	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,70 +15,82 @@ type Series struct {
 	Domain string
 	Rule   string // the path below the domain
 
-	Total, Over, Near, Within, Shadow, Cached atomic.Uint64 // hits
+	Total, Over, Near, Within, Shadow, Cached atomic.Uint64 // hits under limits
+
+	Unlimited atomic.Uint64 // hits under a rule without a limit; they are in none of the others
+
+	ofRule    atomic.Bool            // a rule's handle: shown also where it is zero, so that its first hit is seen as an increase
+	reference atomic.Pointer[string] // what its names there begin with; nil until somebody asks
 }
 
 // metrics are the counters by rule and of decisions. Handles are resolved when a snapshot is made; only names that
-// depend on a request's values are looked up while deciding, among at most maxSeries of them.
+// depend on a request are looked up while deciding, among a bounded number of them.
 type metrics struct {
-	maxSeries int64
-	series    atomic.Int64 // how many names there are
-	overflow  *Series      // takes the names that found no room
-	seed      maphash.Seed
-	shards    [16]seriesShard
+	named    *names  // series, by "domain.rule"
+	overflow *Series // of names that found no room
+	strange  *names  // Total is descriptors of requests for a domain without rules, by domain
+	stranger *Series // the same of domains that found no room
 
 	decisions [3]atomic.Uint64 // by Code
 	shadowed  atomic.Uint64    // decisions that only the global shadow mode let through
 	unknown   atomic.Uint64    // requests whose domain has no rules
+	invalid   atomic.Uint64    // requests that could not be decided whatever the backend says
 	failures  atomic.Uint64    // requests that the backend could not answer
 	degraded  [5]atomic.Uint64 // descriptors by descriptor.OnError, answered without the backend
-	swallowed atomic.Uint64    // look-ups of a series that ended in overflow
-}
-
-type seriesShard struct {
-	mu     sync.RWMutex
-	byName map[string]*Series
+	swallowed atomic.Uint64    // judgements that were counted in overflow
 }
 
 func newMetrics(maxSeries int) *metrics {
-	m := &metrics{maxSeries: int64(maxSeries), seed: maphash.MakeSeed(), overflow: &Series{Domain: "overflow", Rule: "overflow"}}
-	for i := range m.shards {
-		m.shards[i].byName = make(map[string]*Series)
+	m := &metrics{
+		named:   newNames(maxSeries),
+		strange: newNames(max(maxSeries/10, 1)),
 	}
+	// They are names like any other, so that what callers and rules call so does not make a second series of that name.
+	m.overflow = m.named.add(overflow+"."+overflow, len(overflow), 1)
+	m.stranger = m.strange.add(overflow, len(overflow), 1)
+	m.named.series.Store(0)
+	m.strange.series.Store(0)
 	return m
 }
 
-// named returns the series of a path "domain.rest", whose domain is domainLen bytes long.
-func (m *metrics) named(path []byte, domainLen int) *Series {
-	sh := &m.shards[maphash.Bytes(m.seed, path)%uint64(len(m.shards))]
-	sh.mu.RLock()
-	s := sh.byName[string(path)]
-	sh.mu.RUnlock()
-	if s != nil {
-		return s
-	}
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if s = sh.byName[string(path)]; s != nil {
-		return s
-	}
-	if m.series.Add(1) > m.maxSeries {
-		m.series.Add(-1)
-		m.swallowed.Add(1)
-		return m.overflow
-	}
-	name := string(path)
-	s = &Series{Domain: name[:domainLen], Rule: name[min(domainLen+1, len(name)):]}
-	sh.byName[name] = s
-	return s
-}
+const overflow = "overflow"
 
-// ofRule resolves the handle of a rule whose metric does not depend on the request, nil for the others.
-func (m *metrics) ofRule(domain string, r *descriptor.Rule) *Series {
+// ofRule resolves the handle of a rule whose metric does not depend on the request, nil for the others. Requests cannot
+// take all the room of rules: those have as much again.
+func (m *metrics) ofRule(r *descriptor.Rule) *Series {
 	if r.DetailedMetric || r.MetricValues != nil {
 		return nil
 	}
-	return m.named([]byte(r.Path), len(domain))
+	s := m.named.lookUp([]byte(r.Path))
+	if s == nil {
+		s = m.named.add(r.Path, len(r.Domain), 2*m.named.max)
+	}
+	if s == nil {
+		return m.overflow
+	}
+	s.ofRule.Store(true)
+	return s
+}
+
+// ofRequest returns the series of a name that a request's values gave.
+func (m *metrics) ofRequest(path []byte, domainLen int) *Series {
+	if s := m.named.find(path, domainLen); s != nil {
+		return s
+	}
+	return m.overflow
+}
+
+// ofStranger counts a request for a domain without rules. The buffer is for a copy of the name.
+func (m *metrics) ofStranger(req *Request, b []byte) []byte {
+	m.unknown.Add(1)
+	b = append(b[:0], req.Domain...)
+	s := m.strange.find(b, len(b))
+	if s == nil {
+		s = m.stranger
+		m.swallowed.Add(1)
+	}
+	s.Total.Add(uint64(len(req.Descriptors)))
+	return b
 }
 
 // appendMetricPath appends the name of the metric for a request's entries. rule is nil for an override.
@@ -136,21 +143,6 @@ func (s *Series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool
 	}
 }
 
-// each calls f for every series, in no order.
-func (m *metrics) each(f func(*Series)) {
-	for i := range m.shards {
-		sh := &m.shards[i]
-		sh.mu.RLock()
-		for _, s := range sh.byName {
-			f(s)
-		}
-		sh.mu.RUnlock()
-	}
-	if m.swallowed.Load() > 0 {
-		f(m.overflow)
-	}
-}
-
 // Descriptions of the metrics by rule; the labels keep the whole path, however deep.
 var (
 	byRule = []string{"domain", "rule"}
@@ -164,17 +156,18 @@ var (
 	decisionsDesc = prometheus.NewDesc("ratelimitd_decisions_total", "Requests decided.", []string{"code"}, nil)
 	shadowedDesc  = prometheus.NewDesc("ratelimitd_global_shadow_mode_total", "Requests over a limit that the global shadow mode let through.", nil, nil)
 	unknownDesc   = prometheus.NewDesc("ratelimitd_unknown_domain_requests_total", "Requests for a domain without rules; they pass.", nil, nil)
+	invalidDesc   = prometheus.NewDesc("ratelimitd_invalid_requests_total", "Requests that were refused because they are malformed, or because no rules are loaded.", nil, nil)
 	failuresDesc  = prometheus.NewDesc("ratelimitd_backend_errors_total", "Requests that the backend could not answer.", nil, nil)
 	degradedDesc  = prometheus.NewDesc("ratelimitd_degraded_descriptors_total", "Descriptors that on_error answered because the backend could not.", []string{"on_error"}, nil)
 	seriesDesc    = prometheus.NewDesc("ratelimitd_metric_series", "Names that metrics by rule are kept under.", nil, nil)
-	swallowedDesc = prometheus.NewDesc("ratelimitd_metric_series_overflow_total", "Judgements counted under the overflow series because there are too many names.", nil, nil)
+	swallowedDesc = prometheus.NewDesc("ratelimitd_metric_series_overflow_total", "Judgements counted under the overflow series because there are too many names, or the name is too long.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		totalDesc, overDesc, nearDesc, withinDesc, shadowDesc, cachedDesc,
-		decisionsDesc, shadowedDesc, unknownDesc, failuresDesc, degradedDesc, seriesDesc, swallowedDesc,
+		decisionsDesc, shadowedDesc, unknownDesc, invalidDesc, failuresDesc, degradedDesc, seriesDesc, swallowedDesc,
 	} {
 		ch <- d
 	}
@@ -185,50 +178,30 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
-	m.each(func(s *Series) {
-		counter(totalDesc, s.Total.Load(), s.Domain, s.Rule)
-		counter(overDesc, s.Over.Load(), s.Domain, s.Rule)
-		counter(nearDesc, s.Near.Load(), s.Domain, s.Rule)
-		counter(withinDesc, s.Within.Load(), s.Domain, s.Rule)
-		counter(shadowDesc, s.Shadow.Load(), s.Domain, s.Rule)
-		counter(cachedDesc, s.Cached.Load(), s.Domain, s.Rule)
-	})
+	for _, s := range m.named.all() {
+		always := s.ofRule.Load()
+		hits := func(d *prometheus.Desc, n uint64) {
+			if n > 0 || always {
+				counter(d, n, s.Domain, s.Rule)
+			}
+		}
+		unlimited := s.Unlimited.Load()
+		hits(totalDesc, s.Total.Load()+unlimited)
+		hits(overDesc, s.Over.Load())
+		hits(nearDesc, s.Near.Load())
+		hits(withinDesc, s.Within.Load()+unlimited)
+		hits(shadowDesc, s.Shadow.Load())
+		hits(cachedDesc, s.Cached.Load())
+	}
 	counter(decisionsDesc, m.decisions[OK].Load(), OK.String())
 	counter(decisionsDesc, m.decisions[OverLimit].Load(), OverLimit.String())
 	counter(shadowedDesc, m.shadowed.Load())
 	counter(unknownDesc, m.unknown.Load())
+	counter(invalidDesc, m.invalid.Load())
 	counter(failuresDesc, m.failures.Load())
 	for how := descriptor.OnErrorError; how <= descriptor.OnErrorLocal; how++ {
 		counter(degradedDesc, m.degraded[how].Load(), descriptor.OnErrorNames[how])
 	}
 	counter(swallowedDesc, m.swallowed.Load())
-	ch <- prometheus.MustNewConstMetric(seriesDesc, prometheus.GaugeValue, float64(m.series.Load()))
-}
-
-// WriteStats writes the counters by rule as lines of "name: value", under the names of the reference's statistics.
-func (l *Limiter) WriteStats(w io.Writer) {
-	var lines []string
-	l.metrics.each(func(s *Series) {
-		prefix := "ratelimit.service.rate_limit." + s.Domain + "." + s.Rule + "."
-		for _, c := range [...]struct {
-			name  string
-			value *atomic.Uint64
-		}{
-			{"total_hits", &s.Total},
-			{"over_limit", &s.Over},
-			{"near_limit", &s.Near},
-			{"over_limit_with_local_cache", &s.Cached},
-			{"within_limit", &s.Within},
-			{"shadow_mode", &s.Shadow},
-		} {
-			lines = append(lines, fmt.Sprintf("%s%s: %d\n", prefix, c.name, c.value.Load()))
-		}
-	})
-	lines = append(lines,
-		fmt.Sprintf("ratelimit.service.global_shadow_mode: %d\n", l.metrics.shadowed.Load()),
-		fmt.Sprintf("ratelimit.service.call.should_rate_limit.redis_error: %d\n", l.metrics.failures.Load()))
-	slices.Sort(lines)
-	for _, line := range lines {
-		_, _ = io.WriteString(w, line) // a reader who went away misses the rest
-	}
+	ch <- prometheus.MustNewConstMetric(seriesDesc, prometheus.GaugeValue, float64(m.named.series.Load()))
 }

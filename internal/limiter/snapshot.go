@@ -66,7 +66,7 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 	s.Metadata = s.Metadata || s.Explain
 	next := &snapshot{tree: tree, settings: s, series: make([]*Series, len(tree.Rules)), shares: shares(tree, s.Replicas)}
 	for i, r := range tree.Rules {
-		next.series[i] = l.metrics.ofRule(r.Domain, r)
+		next.series[i] = l.metrics.ofRule(r)
 	}
 	if l.hot != nil {
 		next.hot = hotRulesOf(l.hot, tree, s.Shadow)

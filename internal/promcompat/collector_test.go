@@ -217,7 +217,7 @@ func TestMappingWithConflicts(t *testing.T) {
 	_, r := collector(t, Options{
 		Mapping: `{mappings: [
 			{match: ratelimit.service.*, name: one, help: First.},
-			{match: ratelimit.redis_pool.cx_total, name: one, help: Another text.},
+			{match: ratelimit.redis_pool.cx_total, name: one, help: Another text., labels: {of: pool}},
 			{match: ratelimit.redis_pool.cx_active, name: one}]}`,
 		Source: source(map[string]uint64{
 			"ratelimit.service.config_load_error":             1,
@@ -226,7 +226,7 @@ func TestMappingWithConflicts(t *testing.T) {
 			"ratelimit_server.ShouldRateLimit.total_requests": 8,
 		}, map[string]uint64{"ratelimit.redis_pool.cx_active": 16}),
 	})
-	want(t, r, "one 7", "ratelimit_server_ShouldRateLimit_total_requests 8")
+	want(t, r, "one 3", `one{of="pool"} 4`, "ratelimit_server_ShouldRateLimit_total_requests 8")
 }
 
 func TestResponseTime(t *testing.T) {

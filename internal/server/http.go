@@ -36,6 +36,15 @@ func (s *Server) newHTTP(opts *Options) *http.Server {
 	return h
 }
 
+// newMetrics is the listener of scrapers.
+func (s *Server) newMetrics(opts *Options) *http.Server {
+	mux := http.NewServeMux()
+	mux.Handle(opts.MetricsPath, opts.MetricsHandler)
+	h := s.bounded(mux)
+	h.WriteTimeout = writeTimeout
+	return h
+}
+
 // bounded is an HTTP server on which no client can keep a connection or memory for nothing, and no panic ends the
 // process.
 func (s *Server) bounded(mux *http.ServeMux) *http.Server {

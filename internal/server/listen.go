@@ -12,13 +12,14 @@ import (
 	"time"
 )
 
-// maxDebugConnections bounds the debug listener, which people use.
+// maxDebugConnections bounds the listeners that people and scrapers use.
 const maxDebugConnections = 100
 
 // listeners are open before anything is served, so that a port that is taken is an error at start.
 type listeners struct {
 	grpc, http net.Listener
 	debug      net.Listener // nil if there is neither debug nor admin
+	metrics    net.Listener // nil if metrics have no listener of their own
 }
 
 func listen(opts *Options, m *metrics) (_ listeners, err error) {
@@ -44,6 +45,12 @@ func listen(opts *Options, m *metrics) (_ listeners, err error) {
 	}
 	l.grpc = bound(l.grpc, "grpc", opts.MaxConnections, m, opts.Log)
 	l.http = bound(l.http, "http", opts.MaxConnections, m, opts.Log)
+	if opts.MetricsAddr != "" && opts.MetricsHandler != nil {
+		if l.metrics, err = tcp("metrics", opts.MetricsAddr, 0); err != nil {
+			return l, err
+		}
+		l.metrics = bound(l.metrics, "metrics", maxDebugConnections, m, opts.Log)
+	}
 	if opts.NoDebug && opts.NoAdmin {
 		return l, nil
 	}
@@ -122,7 +129,7 @@ func removeStale(path string) error {
 }
 
 func (l *listeners) close() {
-	for _, open := range []net.Listener{l.grpc, l.http, l.debug} {
+	for _, open := range []net.Listener{l.grpc, l.http, l.debug, l.metrics} {
 		if open != nil {
 			_ = open.Close()
 		}

@@ -1,9 +1,11 @@
 package server
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc/codes"
 )
 
@@ -22,6 +24,10 @@ type answers struct {
 	byCode   [codes.Unauthenticated + 1]prometheus.Counter // nil where a code is not expected
 	others   *prometheus.CounterVec                        // by code; what an interceptor or grpc-go itself came up with
 	off      bool                                          // nothing is counted
+
+	unexpected atomic.Uint64 // those that are not in byCode
+
+	also prometheus.Observer // is told durations too, in seconds; may be nil
 }
 
 // expected are the codes that a request may be answered with: their series are there from the start, so that the first
@@ -79,7 +85,11 @@ func (a *answers) observe(start time.Time, code codes.Code) {
 		return
 	}
 	if !start.IsZero() {
-		a.duration.Observe(time.Since(start).Seconds())
+		took := time.Since(start).Seconds()
+		a.duration.Observe(took)
+		if a.also != nil {
+			a.also.Observe(took)
+		}
 	}
 	if int(code) >= len(a.byCode) {
 		code = codes.Unknown
@@ -88,5 +98,21 @@ func (a *answers) observe(start time.Time, code codes.Code) {
 		counter.Inc()
 		return
 	}
+	a.unexpected.Add(1)
 	a.others.WithLabelValues(code.String()).Inc()
+}
+
+// total is how many answers there were. It adds up what is counted anyway, so that nothing is counted for it.
+func (a *answers) total() uint64 {
+	n := a.unexpected.Load()
+	for _, counter := range a.byCode {
+		if counter == nil {
+			continue
+		}
+		var m dto.Metric
+		if err := counter.Write(&m); err == nil {
+			n += uint64(m.GetCounter().GetValue())
+		}
+	}
+	return n
 }

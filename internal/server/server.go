@@ -45,8 +45,11 @@ type Options struct {
 	HotKeys   func(hotkeys.Query) hotkeys.Report
 
 	MetricsHandler http.Handler          // answers /metrics; nil: there is none
+	MetricsAddr    string                // host:port of a listener for nothing but MetricsHandler; empty: there is none
+	MetricsPath    string                // where it is found there; default "/metrics"
 	Metrics        prometheus.Registerer // where the server's own metrics are registered; nil: nowhere
 	NoMetrics      bool                  // answers are not counted: to measure what that costs
+	ResponseTime   prometheus.Observer   // is told how long each answer over gRPC took, in seconds; nil: nobody is
 	Stats          func(io.Writer)       // writes what /stats shows, lines of "name: value"
 	Log            *slog.Logger          // default slog.Default()
 	LogLevel       LogLevel              // what /loglevel shows and changes; nil: there is none
@@ -89,6 +92,7 @@ func (o *Options) setDefaults() {
 	defaultTo(&o.GRPCAddr, ":8081")
 	defaultTo(&o.HTTPAddr, ":8080")
 	defaultTo(&o.DebugAddr, "127.0.0.1:6070")
+	defaultTo(&o.MetricsPath, "/metrics")
 	defaultTo(&o.MaxRecvMsgSize, 4<<20)
 	defaultTo(&o.MaxDescriptors, 256)
 	defaultTo(&o.MaxEntries, 256)
@@ -121,16 +125,18 @@ func (o *Options) failureStatus() int {
 	return http.StatusServiceUnavailable
 }
 
-// Server answers callers on three listeners.
+// Server answers callers on three listeners, and scrapers on a fourth if there is one for them.
 type Server struct {
-	// Where it listens, with the ports that the system chose for port 0. DebugAddr is nil if nothing listens there.
-	GRPCAddr, HTTPAddr, DebugAddr net.Addr
+	// Where it listens, with the ports that the system chose for port 0. DebugAddr and MetricsAddr are nil if nothing
+	// listens there.
+	GRPCAddr, HTTPAddr, DebugAddr, MetricsAddr net.Addr
 
 	listeners listeners
 	grpc      *grpc.Server
 	http      *http.Server
 	debug     *http.Server // nil if nothing listens there
 	admin     *grpc.Server // answers on debug; nil: there is none
+	scrapes   *http.Server // nil if there is no listener for them
 
 	readiness *readiness
 	metrics   *metrics
@@ -171,6 +177,7 @@ func New(opts Options) (*Server, error) {
 		drainDelay:  opts.DrainDelay,
 		stopTimeout: opts.StopTimeout,
 	}
+	m.grpc.also = opts.ResponseTime
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.grpc = s.newGRPC(&opts)
 	s.http = s.newHTTP(&opts)
@@ -181,8 +188,15 @@ func New(opts Options) (*Server, error) {
 		}
 		s.debug = s.newDebug(&opts)
 	}
+	if l.metrics != nil {
+		s.MetricsAddr = l.metrics.Addr()
+		s.scrapes = s.newMetrics(&opts)
+	}
 	return s, nil
 }
+
+// Answered is how many calls of ShouldRateLimit have been answered over gRPC.
+func (s *Server) Answered() uint64 { return s.metrics.grpc.total() }
 
 // watched is the decider with all that looks on: nothing, unless it is asked for.
 func watched(o *Options) Decider {
@@ -213,6 +227,9 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.serve("HTTP", s.http.Serve, s.listeners.http) })
 	if s.debug != nil {
 		g.Go(func() error { return s.serve("debug", s.serveDebug, s.listeners.debug) })
+	}
+	if s.scrapes != nil {
+		g.Go(func() error { return s.serve("metrics", s.scrapes.Serve, s.listeners.metrics) })
 	}
 	g.Go(func() error {
 		<-ctx.Done()
@@ -245,6 +262,9 @@ func (s *Server) drain() {
 	g.Go(func() error { s.stopHTTP(ctx, "HTTP", s.http); return nil })
 	if s.debug != nil {
 		g.Go(func() error { s.stopHTTP(ctx, "debug", s.debug); return nil })
+	}
+	if s.scrapes != nil {
+		g.Go(func() error { s.stopHTTP(ctx, "metrics", s.scrapes); return nil })
 	}
 	_ = g.Wait()
 	if s.admin != nil {

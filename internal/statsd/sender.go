@@ -180,6 +180,9 @@ func (s *Sender) count() map[name]*counter {
 	s.options.Source.Counters(func(path, stat string, n uint64) {
 		key := name{path, stat}
 		c := s.counters[key]
+		if c == nil && n == 0 {
+			return // most never count: they take no memory here
+		}
 		if c == nil {
 			c = &counter{line: s.line(key)}
 			s.counters[key] = c

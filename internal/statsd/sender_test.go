@@ -193,11 +193,17 @@ func TestPlainStatsD(t *testing.T) {
 			n.gauges["ratelimit.redis_pool.cx_active"] = 3
 			timings := new(statsd.Timings)
 			timings.Observe(0.00125)
-			stop := send(t, statsd.Options{Source: n.source(), Timings: timings, Network: network, Address: l.address})
+			source := n.source()
+			once := source.Counters
+			source.Counters = func(visit func(path, stat string, n uint64)) {
+				once(visit)
+				visit("ratelimit.service.rate_limit.d.k", "total_hits", 3) // of the same name: their sum is meant
+			}
+			stop := send(t, statsd.Options{Source: source, Timings: timings, Network: network, Address: l.address})
 			stop()
 			want := []string{
 				"ratelimit.redis_pool.cx_active:3|g",
-				"ratelimit.service.rate_limit.d.k.total_hits:7|c",
+				"ratelimit.service.rate_limit.d.k.total_hits:10|c",
 				"ratelimit_server.ShouldRateLimit.response_time:1.250000|ms",
 			}
 			if diff := cmp.Diff(want, l.next(len(want))); diff != "" {
@@ -225,7 +231,9 @@ func TestRoundsSendWhatChanged(t *testing.T) {
 				if err != nil || by == 0 {
 					t.Fatalf("%q: want a number above zero", line)
 				}
-				hits += by
+				if hits += by; hits > 42 {
+					t.Fatalf("%d hits came, of 42", hits)
+				}
 			} else if line == "p.cx_active:1|g" {
 				gauges++
 			} else {
@@ -312,7 +320,10 @@ func TestResponseTimesAreSampled(t *testing.T) {
 				})
 			}
 			callers.Wait()
-			send(t, statsd.Options{Source: newNumbers().source(), Timings: timings, Address: l.address, Datadog: datadog})()
+			send(t, statsd.Options{
+				Source: newNumbers().source(), Timings: timings, Address: l.address, Datadog: datadog,
+				Mogrifiers: []statsd.Mogrifier{{Pattern: regexp.MustCompile(`.`), Name: "t"}}, // short: many lines fit into a packet
+			})()
 			lines := l.next(1000)
 			l.none()
 			var stands, sum float64

@@ -265,3 +265,6 @@ func (c *Cache) Len() int {
 	}
 	return n
 }
+
+// Hits is how many takes the cache has refused.
+func (c *Cache) Hits() uint64 { return c.hits.Load() }

@@ -50,6 +50,8 @@ type DialOptions struct {
 	// asking a sentinel that is gone is part of it.
 	DialTimeout time.Duration
 
+	Connections *Connections // counts them; nil: nobody does
+
 	Logger *slog.Logger // default slog.Default()
 }
 
@@ -106,7 +108,7 @@ func Dial(opts DialOptions) (goredis.UniversalClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &dialer{timeout: opts.DialTimeout}
+	d := &dialer{timeout: opts.DialTimeout, connections: opts.Connections}
 	if opts.TLS.Enabled || where.tls {
 		if d.tls, err = openTLS(&opts); err != nil {
 			return nil, err

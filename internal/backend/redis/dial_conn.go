@@ -19,6 +19,8 @@ type dialer struct {
 	broken  func()    // called when a connection could not be made, or broke; may be nil
 	moves   bool      // the next connection may be to another address: it is not worth insisting on this one
 
+	connections *Connections // may be nil
+
 	generation atomic.Uint64 // connections of an older one are left
 }
 
@@ -32,7 +34,7 @@ func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, erro
 		d.onBroken()
 		return nil, err
 	}
-	return &conn{Conn: c.Conn, raw: c.raw, dialer: d, generation: generation}, nil
+	return &conn{Conn: c.Conn, raw: c.raw, dialer: d, generation: generation, gone: d.connections.made()}, nil
 }
 
 var errOnlyLooking = errors.New("nothing is to be connected")
@@ -121,6 +123,13 @@ type conn struct {
 	raw        syscall.RawConn // nil where the system has none
 	dialer     *dialer
 	generation uint64
+	gone       func() // called once, when it is closed
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.gone()
+	return c.Conn.Close()
 }
 
 var errRetired = errors.New("the connection is to be left")

@@ -131,11 +131,11 @@ func New(o Options) (*Client, error) {
 // Files is the state of every resource, sorted by name. Nobody may write to it.
 func (c *Client) Files() []descriptor.FileStatus { return c.rules.Files() }
 
-// WriteStats writes counters as lines of "name: value".
-func (c *Client) WriteStats(w io.Writer) {
-	c.rules.WriteStats(w)
-	c.metrics.writeStats(w)
-}
+// Statistics calls visit for the counters that the reference has too, under its names: path, a dot, and stat.
+func (c *Client) Statistics(visit func(path, stat string, n uint64)) { c.rules.Statistics(visit) }
+
+// WriteStats writes what the reference has no statistics of, as lines of "name: value".
+func (c *Client) WriteStats(w io.Writer) { c.metrics.writeStats(w) }
 
 // Run asks for rules until ctx is done, and calls apply, one call after the other, whenever other ones are to be in
 // force. The server is told that they are when apply has returned. It returns nil.

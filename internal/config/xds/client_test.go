@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -154,6 +155,7 @@ ratelimitd_xds_connected 1
 	}
 	var stats strings.Builder
 	c.WriteStats(&stats)
+	c.Statistics(func(path, stat string, n uint64) { fmt.Fprintf(&stats, "%s.%s: %d\n", path, stat, n) })
 	for _, want := range []string{"config_load_error: 1\n", "config_load_success: 2\n", "xds.connected: 1\n", "xds.responses_accepted: 2\n", "xds.streams: 1\n"} {
 		if !strings.Contains(stats.String(), want) {
 			t.Errorf("statistics without %q:\n%s", want, stats.String())

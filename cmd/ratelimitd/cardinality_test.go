@@ -1,0 +1,196 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+const attackedRules = `
+domain: d
+descriptors:
+  - key: user
+    detailed_metric: true
+    rate_limit: {unit: minute, requests_per_unit: 1000000}
+  - key: counted
+    rate_limit: {unit: minute, requests_per_unit: 1000000}
+  - key: steady
+    rate_limit: {unit: hour, requests_per_unit: 4000000000}
+`
+
+// Memory, in bytes of live heap, that an attack may cost. Ten thousand names at 128 bytes, told to Prometheus and StatsD,
+// are about 20 MB; nothing of it depends on how many values are sent.
+const attackMemory = 40 << 20
+
+// TestSoakCardinality sends values and domains that nobody has heard of, under rules with a metric by value, while
+// Prometheus and StatsD want to know everything. Neither may memory grow with the attack, nor may a caller that asks for
+// something ordinary wait longer than beside as many values that no metric names.
+func TestSoakCardinality(t *testing.T) {
+	values, domains, most := 100_000, 10_000, 10_000
+	switch {
+	case os.Getenv("RATELIMITD_SOAK") != "": // make soak
+		values, domains = 1_000_000, 100_000
+	case underRace:
+		values, domains, most = 5_000, 500, 1_000
+	}
+	r := redistest.Start(t) // counters are there, so that what grows here is metrics
+	d := listenStatsD(t, "udp")
+	go func() {
+		for range d.lines { // nobody wants them, but the room for lines shall not be what ends
+		}
+	}()
+	p := startProcess(t, map[string]string{
+		"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "RATELIMITD_MAX_METRIC_SERIES": strconv.Itoa(most),
+		"USE_STATSD": "true", "STATSD_PROTOCOL": "udp", "STATSD_HOST": d.host, "STATSD_PORT": d.port, "STATS_FLUSH_INTERVAL": "5s",
+	}, "--rules", rulesOf(t, attackedRules))
+	a := &attack{t: t, p: p}
+
+	known := func(int) string { return "d" }
+	strange := func(i int) string { return fmt.Sprintf("domain-%0100d", i) }
+	a.run("counted", 0, values/10, known, domains/10) // connections, pools and buffers are there
+	// In turns, because other processes on this machine are in all times. The better turn says what the service can do.
+	const turns = 2
+	control, attacked := time.Hour, time.Hour
+	var before, after int64
+	for turn := range turns {
+		p99, heap := a.run("counted", turn*values/turns, values/turns, known, domains/turns)
+		control = min(control, p99)
+		if turn == 0 {
+			before = heap
+		}
+		p99, after = a.run("user", turn*values/turns, values/turns, strange, domains/turns)
+		attacked = min(attacked, p99)
+	}
+	grown := after - before
+	t.Logf("%d values and %d domains: live heap grew by %.1f MiB; p99 of a steady caller %s, beside as many values that no metric names %s",
+		values, domains, float64(grown)/(1<<20), attacked, control)
+	if grown > attackMemory {
+		t.Errorf("live heap grew by %d bytes, want %d at most", grown, attackMemory)
+	}
+	if bound := 5*control + 20*time.Millisecond; attacked > bound && !underRace {
+		t.Errorf("the 99th percentile of a steady caller was %s under attack, want %s at most: it is %s beside as many values that no metric names", attacked, bound, control)
+	}
+
+	if series := int(a.metric("ratelimitd_metric_series")); series < most || series > most+3 {
+		t.Errorf("%d series, want %d, and three of rules at most beyond", series, most)
+	}
+	rest, named := a.metric(`ratelimitd_rule_hits_total{domain="overflow",rule="overflow"}`), a.sum(`ratelimitd_rule_hits_total{domain="d",rule="user_`)
+	if rest+named != float64(values) {
+		t.Errorf("%v hits are counted by name and %v under the series for the rest, want %d in all", named, rest, values)
+	}
+	if got := a.metric("ratelimitd_unknown_domain_requests_total"); got != float64(domains) {
+		t.Errorf("%v requests for unknown domains are counted, want %d", got, domains)
+	}
+}
+
+// together is how many descriptors are in a request: what takes time is to be the values.
+const together = 100
+
+// attack is callers on a service.
+type attack struct {
+	t *testing.T
+	p *process
+}
+
+// run sends so many values of a key, from one on, and a request to each of so many domains. It returns how long a steady
+// caller waited beside it, and the live heap after.
+func (a *attack) run(key string, from, values int, domain func(int) string, domains int) (p99 time.Duration, heap int64) {
+	a.t.Helper()
+	value := func(i int) string { return fmt.Sprintf("value-%0100d", from+i) }
+	var done atomic.Bool
+	var steady, scraper, attackers sync.WaitGroup
+	var took []time.Duration
+	steady.Go(func() {
+		client := ratelimitv3.NewRateLimitServiceClient(dial(a.t, a.p.grpc))
+		req := ask("d", "steady", "v")
+		for !done.Load() {
+			start := time.Now()
+			if _, err := client.ShouldRateLimit(a.t.Context(), req); err != nil {
+				a.t.Error(err)
+				return
+			}
+			took = append(took, time.Since(start))
+		}
+	})
+	scraper.Go(func() {
+		tick := time.NewTicker(5 * time.Second)
+		defer tick.Stop()
+		for !done.Load() {
+			if code, _ := get(a.t, "http://"+a.p.http+"/metrics"); code != http.StatusOK {
+				a.t.Errorf("/metrics: %d", code)
+			}
+			<-tick.C
+		}
+	})
+	for half := range 2 {
+		attackers.Go(func() {
+			client := ratelimitv3.NewRateLimitServiceClient(dial(a.t, a.p.grpc))
+			call := func(req *ratelimitv3.RateLimitRequest) {
+				if _, err := client.ShouldRateLimit(a.t.Context(), req); err != nil {
+					a.t.Error(err)
+				}
+			}
+			for i := half * values / 2; i < (half+1)*values/2; {
+				req := ask("d", key, value(i))
+				for i++; i < (half+1)*values/2 && len(req.GetDescriptors()) < together; i++ {
+					req.Descriptors = append(req.Descriptors, ask("d", key, value(i)).GetDescriptors()...)
+				}
+				call(req)
+			}
+			for i := half * domains / 2; i < (half+1)*domains/2; i++ {
+				call(ask(domain(from+i), "k", "v"))
+			}
+		})
+	}
+	attackers.Wait()
+	done.Store(true)
+	steady.Wait()
+	scraper.Wait()
+	if len(took) == 0 {
+		a.t.Fatal("a steady caller was never answered")
+	}
+	slices.Sort(took)
+	a.metric("ratelimitd_metric_series") // every name has been asked for
+	if code, _ := get(a.t, "http://"+a.p.debug+"/debug/pprof/heap?gc=1"); code != http.StatusOK {
+		a.t.Errorf("collecting garbage: %d", code)
+	}
+	return took[len(took)*99/100], int64(a.metric("go_memstats_heap_alloc_bytes"))
+}
+
+// metric is the value of one series.
+func (a *attack) metric(series string) float64 {
+	a.t.Helper()
+	return a.sum(series + " ")
+}
+
+// sum adds up all series that begin so.
+func (a *attack) sum(prefix string) (sum float64) {
+	a.t.Helper()
+	_, body := get(a.t, "http://"+a.p.http+"/metrics")
+	found := false
+	for line := range strings.Lines(body) {
+		if !strings.HasPrefix(line, prefix) {
+			continue
+		}
+		var v float64
+		if _, err := fmt.Sscan(line[strings.LastIndex(line, " ")+1:], &v); err != nil {
+			a.t.Fatalf("%q: %v", line, err)
+		}
+		sum, found = sum+v, true
+	}
+	if !found {
+		a.t.Errorf("there is no series %s", prefix)
+	}
+	return sum
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/tlstest"
+)
+
+// documented is a row of docs/metrics.md.
+type documented struct {
+	pattern      *regexp.Regexp // what stands for <...> may be anything
+	kind, labels string
+	found        bool
+}
+
+// TestMetricsAreDocumented compares docs/metrics.md with what services show, both ways: names, types and labels.
+func TestMetricsAreDocumented(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "metrics.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := make(map[string]*documented)
+	for _, m := range regexp.MustCompile("(?m)^\\| `(ratelimitd?_[^`]*)` \\| (\\w+) \\| ([\\w, ]*) ?\\| .+ \\|$").FindAllStringSubmatch(string(page), -1) {
+		pattern := regexp.MustCompile(`<\w+>`).ReplaceAllString(m[1], `.+`)
+		labels := strings.Split(strings.ReplaceAll(strings.TrimSpace(m[3]), " ", ""), ",")
+		slices.Sort(labels)
+		rows[m[1]] = &documented{pattern: regexp.MustCompile("^" + pattern + "$"), kind: m[2], labels: strings.Join(labels, ",")}
+	}
+	if len(rows) < 50 {
+		t.Fatalf("found only %d metrics in the page", len(rows))
+	}
+
+	for name, family := range everyMetric(t) {
+		if strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") {
+			continue // not ours
+		}
+		row := rows[name]
+		for _, other := range rows {
+			if row == nil && other.pattern.MatchString(name) {
+				row = other
+			}
+		}
+		if row == nil {
+			t.Errorf("%s (%s, labels %s) is not in docs/metrics.md", name, family.kind, family.names())
+			continue
+		}
+		row.found = true
+		if row.kind != family.kind || row.labels != family.names() {
+			t.Errorf("docs/metrics.md says %s is a %s with the labels %q; it is a %s with %q", name, row.kind, row.labels, family.kind, family.names())
+		}
+	}
+	for name, row := range rows {
+		if !row.found {
+			t.Errorf("docs/metrics.md has %s, which no service shows", name)
+		}
+	}
+}
+
+// shownFamily is a metric of a service: its type, and the labels of all its series.
+type shownFamily struct {
+	kind   string
+	labels map[string]bool
+}
+
+func (f *shownFamily) names() string {
+	return strings.Join(slices.Sorted(maps.Keys(f.labels)), ",")
+}
+
+// everyMetric is what services show that have everything in use between them.
+func everyMetric(t *testing.T) map[string]*shownFamily {
+	t.Helper()
+	authority := tlstest.NewAuthority(t, "authority")
+	pair := authority.Issue(t, "localhost")
+	dir := t.TempDir()
+	write(t, dir, "cert.pem", string(pair.Cert))
+	write(t, dir, "key.pem", string(pair.Key))
+	r := redistest.Start(t)
+	d := listenStatsD(t, "udp")
+	rules := rulesOf(t, measuredRules, "domain: deep\ndescriptors:\n  - key: a\n    descriptors:\n      - key: b\n        shadow_mode: true\n        rate_limit: {unit: year, requests_per_unit: 1}\n")
+	inMemory := startProcess(t, map[string]string{"USE_STATSD": "true", "STATSD_PROTOCOL": "udp", "STATSD_HOST": d.host, "STATSD_PORT": d.port}, "--rules", rules)
+	traffic(t, inMemory.grpc)
+	for range 2 {
+		if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, inMemory.grpc)).ShouldRateLimit(t.Context(), ask("deep", "a", "x", "b", "y")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inRedis := startProcess(t, map[string]string{
+		"REDIS_URL": r.Addr, "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "LOCAL_CACHE_SIZE_IN_BYTES": "100000",
+	}, "--rules", rules)
+	for range 3 {
+		traffic(t, inRedis.grpc)
+	}
+	encrypted := startProcess(t, map[string]string{
+		"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": filepath.Join(dir, "cert.pem"), "GRPC_SERVER_TLS_KEY": filepath.Join(dir, "key.pem"),
+	}, "--rules", rules)
+
+	overXDS := startProcess(t, map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": "127.0.0.1:1"})
+
+	all := make(map[string]*shownFamily)
+	label := regexp.MustCompile(`(\w+)="(?:[^"\\]|\\.)*"`)
+	for _, p := range []*process{inMemory, inRedis, encrypted, overXDS} {
+		code, body := get(t, "http://"+p.http+"/metrics")
+		if code != http.StatusOK {
+			t.Fatalf("/metrics: %d", code)
+		}
+		var family *shownFamily
+		for line := range strings.Lines(body) {
+			var name, kind string
+			if n, _ := fmt.Sscanf(line, "# TYPE %s %s", &name, &kind); n == 2 {
+				if all[name] == nil {
+					all[name] = &shownFamily{kind, make(map[string]bool)}
+				}
+				family = all[name]
+			}
+			if strings.HasPrefix(line, "#") {
+				continue
+			}
+			for _, m := range label.FindAllStringSubmatch(line, -1) {
+				if m[1] != "le" {
+					family.labels[m[1]] = true
+				}
+			}
+		}
+	}
+	return all
+}

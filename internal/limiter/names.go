@@ -1,0 +1,88 @@
+package limiter
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+)
+
+// names are series by name. What requests may add to them is bounded; who asks for a name again does not wait for those
+// that come with new ones.
+type names struct {
+	max    int64
+	series atomic.Int64 // how many there are
+	seed   maphash.Seed
+	shards [16]namesShard
+}
+
+type namesShard struct {
+	mu     sync.RWMutex
+	byName map[string]*Series
+}
+
+// maxNameLength is how long a name may be that a request gives, in bytes: the number of names alone does not bound their
+// memory.
+const maxNameLength = 512
+
+func newNames(most int) *names {
+	n := &names{max: int64(most), seed: maphash.MakeSeed()}
+	for i := range n.shards {
+		n.shards[i].byName = make(map[string]*Series)
+	}
+	return n
+}
+
+func (n *names) shard(name []byte) *namesShard {
+	return &n.shards[maphash.Bytes(n.seed, name)%uint64(len(n.shards))]
+}
+
+// lookUp returns the series of a name, nil if there is none.
+func (n *names) lookUp(name []byte) *Series {
+	sh := n.shard(name)
+	sh.mu.RLock()
+	defer sh.mu.RUnlock()
+	return sh.byName[string(name)]
+}
+
+// find returns the series of a name that a request gives, whose domain is domainLen bytes long. It makes one if there is
+// room, else it returns nil.
+func (n *names) find(name []byte, domainLen int) *Series {
+	if s := n.lookUp(name); s != nil {
+		return s
+	}
+	if len(name) > maxNameLength || n.series.Load() >= n.max {
+		return nil // without the lock that others wait for
+	}
+	return n.add(string(name), domainLen, n.max)
+}
+
+// add returns the series of a name. It makes one if there are less than most, else it returns nil.
+func (n *names) add(name string, domainLen int, most int64) *Series {
+	sh := n.shard([]byte(name))
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if s := sh.byName[name]; s != nil {
+		return s
+	}
+	if n.series.Add(1) > most {
+		n.series.Add(-1)
+		return nil
+	}
+	s := &Series{Domain: name[:domainLen], Rule: name[min(domainLen+1, len(name)):]}
+	sh.byName[name] = s
+	return s
+}
+
+// all returns every series, in no order. Whoever goes through them keeps nobody waiting.
+func (n *names) all() []*Series {
+	all := make([]*Series, 0, n.series.Load()+1)
+	for i := range n.shards {
+		sh := &n.shards[i]
+		sh.mu.RLock()
+		for _, s := range sh.byName {
+			all = append(all, s)
+		}
+		sh.mu.RUnlock()
+	}
+	return all
+}
