@@ -29,6 +29,8 @@ type cli struct {
 	Call    call           `cmd:"" help:"Ask a server for a decision, or for many: exit code 0 if all pass, 4 if one is refused, 1 if there is no answer."`
 	Peek    peek           `cmd:"" help:"Look at counters of a server: exit code 0 if a rule matches, 3 if none does."`
 	Reset   reset          `cmd:"" help:"Clear counters of a server: exit code 0 if a rule matches, 3 if none does."`
+
+	Healthcheck healthcheck `cmd:"" help:"Ask the service on this machine for its health: exit code 0 if it is healthy."`
 }
 
 func main() {

@@ -13,12 +13,18 @@ func (*version) Run(s streams) error {
 	return err
 }
 
+// release is the version that an image was built as; the linker sets it.
+var release string
+
 func buildVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "ratelimitd (unknown build)"
 	}
 	v := info.Main.Version
+	if release != "" {
+		v = release
+	}
 	for _, s := range info.Settings {
 		if s.Key == "vcs.revision" {
 			v += " " + s.Value
