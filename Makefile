@@ -31,13 +31,16 @@ fmt-check: ## fail if something is not formatted
 
 vet:
 	go vet ./...
+	cd deploy && go vet ./...
 
 lint: ## the linters of .golangci.yml, and buf's
 	$(TOOL) golangci-lint run ./...
+	cd deploy && go tool -modfile=../tools/go.mod golangci-lint run -c ../.golangci.yml ./...
 	$(TOOL) buf lint
 
 tidy-check: ## fail if go.mod does not say what is used
 	go mod tidy -diff
+	cd deploy && go mod tidy -diff
 
 generate: ## the Go code of proto/
 	$(TOOL) buf generate

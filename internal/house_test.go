@@ -47,6 +47,7 @@ var imports = map[string][]string{
 	"proto/ratelimitd/admin/v1": {},
 	"cmd/ratelimitd":            {"internal/..."},
 	"docs/figures":              {"internal/descriptor", "internal/backend"},
+	"examples/...":              {},
 	"bench":                     {},
 	"bench/emptyserver":         {"internal/server"},
 	"e2e":                       {},
@@ -54,10 +55,10 @@ var imports = map[string][]string{
 
 // rooms are the packages that alone know a thing: an import that begins with the path belongs in one of them.
 var rooms = map[string][]string{
-	"google.golang.org/grpc":                 {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "bench/...", "internal/caller"},
+	"google.golang.org/grpc":                 {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "bench/...", "internal/caller", "examples/..."},
 	"google.golang.org/protobuf":             {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "bench/...", "internal/caller"},
-	"github.com/envoyproxy/go-control-plane": {"internal/server", "internal/config/xds", "cmd/ratelimitd", "bench/...", "internal/caller"},
-	"net/http":                               {"internal/server", "cmd/ratelimitd"},
+	"github.com/envoyproxy/go-control-plane": {"internal/server", "internal/config/xds", "cmd/ratelimitd", "bench/...", "internal/caller", "examples/..."},
+	"net/http":                               {"internal/server", "cmd/ratelimitd", "examples/..."},
 	"gopkg.in/yaml.v3":                       {"internal/config", "internal/ruletest", "internal/rulecheck", "internal/promcompat"},
 	"github.com/DataDog":                     {"internal/statsd"},
 	"github.com/prometheus/statsd_exporter":  {"internal/promcompat"},

@@ -1,0 +1,101 @@
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/compose-spec/compose-go/v2/cli"
+	"github.com/compose-spec/compose-go/v2/types"
+)
+
+func compose(t *testing.T) *types.Project {
+	t.Helper()
+	opts, err := cli.NewProjectOptions([]string{"../docker-compose.yml"}, cli.WithName("ratelimitd"), cli.WithWorkingDirectory(".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := opts.LoadProject(t.Context()) // against compose's schema; unknown keys are errors
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestCompose(t *testing.T) {
+	p := compose(t)
+	for _, name := range []string{"redis", "ratelimitd-1", "ratelimitd-2", "envoy", "prometheus", "grafana"} {
+		if _, ok := p.Services[name]; !ok {
+			t.Errorf("there is no service %s", name)
+		}
+	}
+	published := make(map[string]string)
+	for name, s := range p.Services {
+		if s.Build != nil {
+			if _, err := os.Stat(filepath.Join(s.Build.Context, "Dockerfile")); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			for key := range s.Environment {
+				checkEnv(t, "docker-compose.yml: "+name, key)
+			}
+		} else if !strings.Contains(s.Image, ":") || strings.HasSuffix(s.Image, ":latest") {
+			t.Errorf("%s: the image %q is not pinned", name, s.Image)
+		}
+		for _, v := range s.Volumes {
+			if _, err := os.Stat(v.Source); err != nil {
+				t.Errorf("%s mounts %s: %v", name, v.Source, err)
+			}
+			if !v.ReadOnly {
+				t.Errorf("%s may write to %s", name, v.Source)
+			}
+		}
+		for _, port := range s.Ports {
+			if other := published[port.Published]; other != "" {
+				t.Errorf("%s and %s both publish port %s", name, other, port.Published)
+			}
+			published[port.Published] = name
+		}
+		for other, d := range s.DependsOn {
+			if d.Condition == types.ServiceConditionHealthy && p.Services[other].HealthCheck == nil && p.Services[other].Build == nil {
+				t.Errorf("%s waits for the health of %s, which has no health check", name, other)
+			}
+		}
+	}
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, url := range []string{"localhost:10000", "localhost:3000"} {
+		if !strings.Contains(string(readme), url) {
+			t.Errorf("README.md does not tell of %s", url)
+		}
+	}
+}
+
+// TestComposeNames follows the names of services out of the files that are mounted.
+func TestComposeNames(t *testing.T) {
+	p := compose(t)
+	for _, f := range []struct {
+		name  string
+		hosts []string
+	}{
+		{"compose/envoy.yaml", []string{"ratelimitd-1", "ratelimitd-2"}},
+		{"prometheus/prometheus.yml", []string{"ratelimitd-1", "ratelimitd-2", "envoy"}},
+		{"grafana/provisioning/datasources/prometheus.yml", []string{"prometheus"}},
+	} {
+		b, err := os.ReadFile(f.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, host := range f.hosts {
+			if _, ok := p.Services[host]; !ok || !strings.Contains(string(b), host) {
+				t.Errorf("%s should name the service %s, and docker-compose.yml have it", f.name, host)
+			}
+		}
+	}
+	if redis := p.Services["redis"]; !slices.Contains(redis.Command, "noeviction") {
+		t.Error("Redis may evict counters")
+	}
+}

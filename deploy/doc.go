@@ -1,0 +1,11 @@
+// Package deploy holds to account what is beside it for running the service: the container image, docker-compose.yml, the
+// Kubernetes manifests, the Prometheus and Grafana files, and the files of examples/. It has tests alone.
+//
+// It is a module of its own, so that what reads those files (Kubernetes' API types, kustomize, compose-go) does not pull
+// on the service's dependencies.
+//
+//   - image_test.go builds what the image holds and runs it in a chroot with nothing else
+//   - compose_test.go, kubernetes_test.go decode strictly and follow every reference to a file, a port or a name
+//   - prometheus_test.go runs promtool; metrics_test.go looks every metric of alerts and dashboard up in a real /metrics
+//   - examples_test.go decodes the examples into the types of Envoy, Envoy Gateway and Istio
+package deploy

@@ -1,0 +1,251 @@
+package deploy
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// rootfs is what the image holds, built as the Dockerfile builds it, once for all tests.
+var rootfs = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "rootfs")
+	if err != nil {
+		return "", err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // the image's user looks in
+		return "", err
+	}
+	out, err := exec.Command("../scripts/rootfs", dir).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("scripts/rootfs: %w\n%s", err, out)
+	}
+	return dir, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if dir, err := rootfs(); err == nil {
+		_ = os.RemoveAll(dir)
+	}
+	os.Exit(code)
+}
+
+func image(t *testing.T) string {
+	t.Helper()
+	dir, err := rootfs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// inImage prepares a command that sees the image's files and nothing else, as the image's user.
+func inImage(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Path = args[0] // looked up in the chroot
+	cmd.Err = nil
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: image(t)}
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: 65532, Gid: 65532}
+	} else { // a user name space lets anyone change root
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 65532, HostID: os.Geteuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 65532, HostID: os.Getegid(), Size: 1}}
+	}
+	return cmd
+}
+
+// served is a service that runs in the image.
+type served struct {
+	grpc, http string
+	env        []string // that its neighbours in the image need to find it
+}
+
+var listening = regexp.MustCompile(`"grpc":"([^"]+)".*"http":"([^"]+)"`)
+
+// serveInImage runs an image's command until the test ends and waits until it listens.
+func serveInImage(t *testing.T, env []string, args ...string) served {
+	t.Helper()
+	cmd := inImage(t, args...)
+	cmd.Env = append([]string{"HOST=127.0.0.1", "GRPC_HOST=127.0.0.1", "PORT=0", "GRPC_PORT=0", "DEBUG_PORT=0", "LOG_FORMAT=json"}, env...)
+	var log lockedBuffer
+	cmd.Stderr = &log
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start %q in the image: %v", args, err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		<-ended
+		if t.Failed() {
+			t.Logf("%q said:\n%s", args, log.String())
+		}
+	})
+	for deadline := time.After(30 * time.Second); ; {
+		if m := listening.FindStringSubmatch(log.String()); m != nil {
+			_, port, err := net.SplitHostPort(m[2])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return served{m[1], m[2], []string{"HOST=127.0.0.1", "PORT=" + port}}
+		}
+		select {
+		case <-ended:
+			t.Fatalf("%q ended:\n%s", args, log.String())
+		case <-deadline:
+			t.Fatalf("%q does not listen after 30 s:\n%s", args, log.String())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// lockedBuffer may be written and read at once.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func TestImageRunsWithNothingElse(t *testing.T) {
+	for _, name := range []string{"/bin/ratelimitd", "/bin/ratelimit"} {
+		t.Run(name, func(t *testing.T) {
+			s := serveInImage(t, nil, name)
+			// The image's own rules answer: 5 a day.
+			for i := range 6 {
+				want := http.StatusOK
+				if i == 5 {
+					want = http.StatusTooManyRequests
+				}
+				if got := ask(t, s, `{"domain":"messaging","descriptors":[{"entries":[{"key":"message_type","value":"marketing"},{"key":"to_number","value":"1"}]}]}`); got != want {
+					t.Errorf("request %d: status %d, want %d", i+1, got, want)
+				}
+			}
+			check := inImage(t, "/bin/ratelimitd", "healthcheck")
+			check.Env = s.env
+			if out, err := check.CombinedOutput(); err != nil {
+				t.Errorf("healthcheck: %v: %s", err, out)
+			}
+		})
+	}
+	check := inImage(t, "/bin/ratelimitd", "healthcheck")
+	check.Env = []string{"HOST=127.0.0.1", "PORT=1"}
+	if out, err := check.CombinedOutput(); err == nil {
+		t.Errorf("healthcheck passes with nobody there: %s", out)
+	}
+}
+
+func ask(t *testing.T, s served, body string) int {
+	t.Helper()
+	resp, err := http.Post("http://"+s.http+"/json", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode
+}
+
+// TestImageIsReproducible builds again from a copy of the sources somewhere else: the binary has the same bytes.
+func TestImageIsReproducible(t *testing.T) {
+	elsewhere := t.TempDir()
+	copySources := exec.Command("sh", "-c", `git ls-files -z -co --exclude-standard | tar -c --null -T - | tar -x -C "$1"`, "sh", elsewhere)
+	copySources.Dir = ".."
+	if out, err := copySources.CombinedOutput(); err != nil {
+		t.Fatalf("copy the sources: %v\n%s", err, out)
+	}
+	again := filepath.Join(elsewhere, "out")
+	build := exec.Command(filepath.Join(elsewhere, "scripts/rootfs"), again)
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("scripts/rootfs: %v\n%s", err, out)
+	}
+	first, second := digest(t, filepath.Join(image(t), "bin/ratelimitd")), digest(t, filepath.Join(again, "bin/ratelimitd"))
+	if first != second {
+		t.Errorf("two builds of the same sources differ: %s and %s", first, second)
+	}
+}
+
+func digest(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(b))
+}
+
+// TestImageIsSmall keeps an eye on what every node pulls. The binary is nearly all of it.
+func TestImageIsSmall(t *testing.T) {
+	const most = 48 << 20
+	var size int64
+	if err := filepath.Walk(image(t), func(_ string, info os.FileInfo, err error) error {
+		if err == nil && info.Mode().IsRegular() {
+			size += info.Size()
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the image holds %.1f MB", float64(size)/1e6)
+	if size > most {
+		t.Errorf("the image holds %d bytes, more than %d", size, most)
+	}
+}
+
+// TestDockerfile holds the Dockerfile to what the tests here run.
+func TestDockerfile(t *testing.T) {
+	b, err := os.ReadFile("../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"RUN VERSION=$VERSION scripts/rootfs /out",
+		"FROM scratch",
+		"COPY --from=build /out /",
+		"USER 65532:65532",
+		`HEALTHCHECK --interval=5s --timeout=3s --start-period=5s CMD ["/bin/ratelimitd", "healthcheck"]`,
+		`ENTRYPOINT ["/bin/ratelimitd"]`,
+	} {
+		if !strings.Contains(string(b), "\n"+line+"\n") {
+			t.Errorf("the Dockerfile lacks the line %s", line)
+		}
+	}
+	goVersion := regexp.MustCompile(`(?m)^go (\d+\.\d+)`)
+	mod, err := os.ReadFile("../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "FROM golang:" + goVersion.FindStringSubmatch(string(mod))[1] + " "; !strings.Contains(string(b), want) {
+		t.Errorf("the Dockerfile does not build with go.mod's Go: %q is missing", want)
+	}
+}

@@ -1,0 +1,28 @@
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// TestPrometheus asks Prometheus' own tool: the configuration is sound, the alert rules are, and their unit tests pass.
+func TestPrometheus(t *testing.T) {
+	if _, err := exec.LookPath("promtool"); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal("promtool is missing: scripts/install-promtool gets it")
+		}
+		t.Skip("NOT TESTED: promtool is missing: scripts/install-promtool gets it")
+	}
+	for _, args := range [][]string{
+		{"check", "config", "--syntax-only", "prometheus.yml"},
+		{"check", "rules", "alerts.yml"},
+		{"test", "rules", "alerts_test.yml"},
+	} {
+		cmd := exec.Command("promtool", args...)
+		cmd.Dir = "prometheus"
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %q: %v\n%s", args, err, out)
+		}
+	}
+}

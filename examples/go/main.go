@@ -1,0 +1,76 @@
+// Command go is a small HTTP service that asks ratelimitd before it does its work: one connection for the whole process, a
+// deadline on every call, and a request that passes when nobody answers in time.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// timeout bounds what a decision may add to a request. It is longer than the service's own patience with Redis (15 ms), so
+// that its answer (on_error) arrives rather than nothing.
+const timeout = 25 * time.Millisecond
+
+func main() {
+	listen := flag.String("listen", "localhost:9000", "where this service listens")
+	target := flag.String("ratelimitd", "localhost:8081", "where ratelimitd is; dns:///name:8081 balances over all its addresses")
+	flag.Parse()
+
+	// One connection carries all calls. round_robin asks every address behind the name in turn.
+	conn, err := grpc.NewClient(*target,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin": {}}]}`))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	defer conn.Close()
+	limits := rls.NewRateLimitServiceClient(conn)
+	server := &http.Server{Addr: *listen, Handler: limited(limits, http.HandlerFunc(hello)), ReadHeaderTimeout: time.Second}
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		slog.Error("serve", "error", err)
+	}
+}
+
+func hello(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }
+
+// limited lets a request through to next if ratelimitd says that it may pass, or if it says nothing in time.
+func limited(limits rls.RateLimitServiceClient, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), timeout)
+		defer cancel()
+		answer, err := limits.ShouldRateLimit(ctx, &rls.RateLimitRequest{
+			Domain: "api",
+			Descriptors: []*ratelimitv3.RateLimitDescriptor{{
+				Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "customer", Value: r.Header.Get("X-Customer")}},
+			}},
+		})
+		switch {
+		case err != nil:
+			// A limit protects the service; it is not a reason to be down. Counted or logged, so that somebody notices.
+			slog.Warn("not limited", "error", err)
+		case answer.GetOverallCode() == rls.RateLimitResponse_OVER_LIMIT:
+			for _, h := range answer.GetResponseHeadersToAdd() {
+				w.Header().Add(h.GetKey(), h.GetValue())
+			}
+			if wait := answer.GetStatuses()[0].GetDurationUntilReset(); wait != nil && w.Header().Get("Retry-After") == "" {
+				w.Header().Set("Retry-After", strconv.FormatInt(max(1, int64(wait.AsDuration().Seconds())), 10))
+			}
+			http.Error(w, "too many requests", http.StatusTooManyRequests)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
