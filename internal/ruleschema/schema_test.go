@@ -253,7 +253,14 @@ func TestEditorLine(t *testing.T) {
 		if tests {
 			schema = "tests"
 		}
-		for _, name := range yamlFiles(t, top+"config/domains", tests) {
+		files := yamlFiles(t, top+"config/domains", tests)
+		if !tests {
+			files = append(files, top+"examples/istio/rules.yaml")
+			for _, dir := range []string{"examples/envoy/rules", "deploy/compose/rules", "deploy/kubernetes/rules"} {
+				files = append(files, yamlFiles(t, top+dir, tests)...)
+			}
+		}
+		for _, name := range files {
 			text, err := os.ReadFile(name)
 			if err != nil {
 				t.Fatal(err)
