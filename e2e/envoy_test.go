@@ -24,28 +24,33 @@ type envoy struct {
 // startEnvoy starts Envoy and returns when it is ready. It ends with the test.
 func startEnvoy(t *testing.T, b bootstrap) *envoy {
 	t.Helper()
-	needsEnvoy(t)
 	if b.Name == "" {
 		b.Name = "envoy"
 	}
-	dir := t.TempDir()
-	config, adminFile := b.write(t, dir), filepath.Join(dir, "admin")
+	return startEnvoyOn(t, b.Name, b.write(t, t.TempDir()))
+}
+
+// startEnvoyOn starts Envoy on a whole bootstrap file.
+func startEnvoyOn(t *testing.T, name, config string) *envoy {
+	t.Helper()
+	needsEnvoy(t)
+	adminFile := filepath.Join(t.TempDir(), "admin")
 	log := new(output)
 	e := &envoy{ports: make(map[string]string)}
-	e.process = run(t, b.Name, log, nil, envoyBinary, "-c", config, "--concurrency", "1", "--disable-hot-restart",
+	e.process = run(t, name, log, nil, envoyBinary, "-c", config, "--concurrency", "1", "--disable-hot-restart",
 		"--admin-address-path", adminFile, "-l", "warning", "--file-flush-interval-msec", "100")
 	t.Cleanup(func() {
 		if err := e.stop(); err != nil {
-			t.Errorf("%s ended with %v", b.Name, err)
+			t.Errorf("%s ended with %v", name, err)
 		}
 		if t.Failed() {
-			t.Logf("%s said:\n%s", b.Name, log)
+			t.Logf("%s said:\n%s", name, log)
 		}
 	})
-	await(t, b.Name+" to be ready", func(ctx context.Context) error {
+	await(t, name+" to be ready", func(ctx context.Context) error {
 		if !e.running() {
 			text, _ := os.ReadFile(config)
-			t.Fatalf("%s did not start: %v\nIt was told:\n%s", b.Name, e.err, text)
+			t.Fatalf("%s did not start: %v\nIt was told:\n%s", name, e.err, text)
 		}
 		address, err := os.ReadFile(adminFile)
 		if err != nil {
