@@ -122,7 +122,7 @@ func (b *breaker) DialHook(next goredis.DialHook) goredis.DialHook { return next
 // ProcessHook implements goredis.Hook.
 func (b *breaker) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 	return func(ctx context.Context, cmd goredis.Cmder) error {
-		if connects(cmd) || cmd.Name() == "ping" {
+		if connects(cmd) || cmd.Name() == "ping" && isProbe(ctx) {
 			return next(ctx, cmd)
 		}
 		done, err := b.circuit.Allow()

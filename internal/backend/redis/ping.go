@@ -76,12 +76,19 @@ func (s *Store) ping(ctx context.Context) error {
 	return <-answer
 }
 
+type probeKey struct{}
+
+// probe marks what no breaker is to stand before: whether Redis is there is asked of Redis.
+func probe(ctx context.Context) context.Context { return context.WithValue(ctx, probeKey{}, true) }
+
+func isProbe(ctx context.Context) bool { return ctx.Value(probeKey{}) != nil }
+
 // ping asks one server. While all connections are in use there is one at least, and its turn is waited for.
 func ping(ctx context.Context, c goredis.UniversalClient) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := c.Ping(ctx).Err()
+		err := c.Ping(probe(ctx)).Err()
 		if !errors.Is(err, goredis.ErrPoolTimeout) {
 			return err
 		}
