@@ -40,6 +40,9 @@ var imports = map[string][]string{
 	"internal/ruletest":         {"internal/descriptor", "internal/config", "internal/backend", "internal/backend/memory", "internal/limiter"},
 	"internal/statsd":           {},
 	"internal/promcompat":       {"internal/statsd"},
+	"internal/accesslog":        {"internal/descriptor", "internal/config", "internal/limiter"},
+	"internal/simulate":         {"internal/accesslog", "internal/descriptor", "internal/config", "internal/backend", "internal/backend/memory", "internal/limiter"},
+	"internal/simulate/report":  {"internal/simulate", "internal/console"},
 	"internal/tlsfiles":         {},
 	"internal/tracing":          {},
 	"internal/redistest":        {},
@@ -59,13 +62,14 @@ var rooms = map[string][]string{
 	"google.golang.org/protobuf":             {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "bench/...", "internal/caller"},
 	"github.com/envoyproxy/go-control-plane": {"internal/server", "internal/config/xds", "cmd/ratelimitd", "bench/...", "internal/caller", "examples/..."},
 	"net/http":                               {"internal/server", "cmd/ratelimitd", "examples/..."},
-	"gopkg.in/yaml.v3":                       {"internal/config", "internal/ruletest", "internal/rulecheck", "internal/promcompat"},
+	"gopkg.in/yaml.v3":                       {"internal/config", "internal/ruletest", "internal/rulecheck", "internal/promcompat", "internal/accesslog"},
 	"github.com/DataDog":                     {"internal/statsd"},
 	"github.com/prometheus/statsd_exporter":  {"internal/promcompat"},
 	"github.com/fsnotify/fsnotify":           {"internal/config", "internal/tlsfiles"},
 	"go.opentelemetry.io":                    {"internal/server", "internal/tracing"},
 	"github.com/redis/go-redis":              {"internal/backend/redis", "internal/redistest", "cmd/ratelimitd"},
 	"github.com/alecthomas/kong":             {"cmd/ratelimitd"},
+	"github.com/schollz/progressbar":         {"cmd/ratelimitd"},
 	module + "internal/redistest":            {}, // tests only
 	module + "internal/tlstest":              {}, // tests only
 	module + "internal/backend/backendtest":  {}, // tests only

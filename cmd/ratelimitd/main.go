@@ -25,6 +25,8 @@ type cli struct {
 	Schema  schema      `cmd:"" help:"Print the JSON Schema of rule files or of test files, for editors."`
 	Version version     `cmd:"" help:"Print the version and exit."`
 
+	Simulate simulateCommand `cmd:"" help:"Replay access logs through rules and say what would have been refused: exit code 0, 1 if --fail-on says so, 2 if rules, mapping or log cannot be used."`
+
 	Explain explainCommand `cmd:"" help:"Tell what rules make of a request, and why: exit code 0 if a rule matches, 3 if none does."`
 	Call    call           `cmd:"" help:"Ask a server for a decision, or for many: exit code 0 if all pass, 4 if one is refused, 1 if there is no answer."`
 	Peek    peek           `cmd:"" help:"Look at counters of a server: exit code 0 if a rule matches, 3 if none does."`

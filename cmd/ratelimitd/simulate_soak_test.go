@@ -1,0 +1,307 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/ratelimitd/ratelimitd/internal/accesslog"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/server"
+	"github.com/ratelimitd/ratelimitd/internal/simulate"
+)
+
+// madeUpLog is requests that are made up as they are needed: the i-th is always the same, a millisecond after the one
+// before it. Few callers ask for most of it.
+type madeUpLog struct {
+	requests, callers int
+	start             time.Time
+}
+
+type madeUp struct {
+	at           time.Time
+	caller, path int
+	plan         string
+}
+
+var plans = []string{"fixed", "sliding", "log", "token", "leaky"}
+
+func (r madeUpLog) at(i int) madeUp {
+	x := uint64(i) * 0x9e3779b97f4a7c15 // splitmix64
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	x ^= x >> 31
+	f := float64(x>>11) / (1 << 53)
+	caller := int(f * f * f * float64(r.callers))
+	return madeUp{at: r.start.Add(time.Duration(i) * time.Millisecond), caller: caller, path: int(x % 7), plan: plans[caller%len(plans)]}
+}
+
+// displaced is the order in which a log has them: each within a quarter of a second of its place.
+func displaced(i int) int { return i ^ 0xa5 }
+
+// write writes the log.
+func (r madeUpLog) write(to io.Writer) error {
+	w := bufio.NewWriterSize(to, 1<<20)
+	var b []byte
+	for i := range r.requests {
+		m := r.at(displaced(i))
+		b = append(b[:0], `{"start_time":"`...)
+		b = m.at.AppendFormat(b, "2006-01-02T15:04:05.000Z")
+		b = append(b, `","method":"GET","path":"/`...)
+		b = strconv.AppendInt(b, int64(m.path), 10)
+		b = append(b, `","response_code":200,"duration":12,"user":"caller`...)
+		b = strconv.AppendInt(b, int64(m.caller), 10)
+		b = append(b, `","plan":"`...)
+		b = append(b, m.plan...)
+		b = append(b, "\",\"user_agent\":\"Mozilla/5.0\"}\n"...)
+		if _, err := w.Write(b); err != nil {
+			return err
+		}
+	}
+	return w.Flush()
+}
+
+// request is what Envoy would have asked.
+func (m *madeUp) request() *ratelimitv3.RateLimitRequest {
+	entry := func(key, value string) *commonv3.RateLimitDescriptor_Entry {
+		return &commonv3.RateLimitDescriptor_Entry{Key: key, Value: value}
+	}
+	caller := "caller" + strconv.Itoa(m.caller)
+	return &ratelimitv3.RateLimitRequest{Domain: "edge", Descriptors: []*commonv3.RateLimitDescriptor{
+		{Entries: []*commonv3.RateLimitDescriptor_Entry{entry("plan", m.plan), entry("user", caller)}},
+		{Entries: []*commonv3.RateLimitDescriptor_Entry{entry("path", "/"+strconv.Itoa(m.path)), entry("user", caller)}},
+		{Entries: []*commonv3.RateLimitDescriptor_Entry{entry("path", "/"+strconv.Itoa(m.path))}},
+	}}
+}
+
+const trafficMapping = `
+format: json
+time: start_time
+domain: edge
+descriptors:
+  - [{key: plan, field: plan}, {key: user, field: user}]
+  - [{key: path, field: path}, {key: user, field: user}]
+  - [{key: path, field: path}]
+caller: {field: user}
+`
+
+// trafficRules has a plan for each algorithm, and a limit that all callers share, or not.
+func trafficRules(shared bool) string {
+	rules := `domain: edge
+descriptors:
+  - {key: plan, value: fixed, descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 40}}]}
+  - {key: plan, value: sliding, descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 40, algorithm: sliding_window}}]}
+  - {key: plan, value: log, descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 40, algorithm: sliding_log}}]}
+  - {key: plan, value: token, descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 40, burst: 10, algorithm: token_bucket}}]}
+  - {key: plan, value: leaky, descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 40, burst: 10, algorithm: leaky_bucket}}]}
+  - key: path
+    value: /3
+    descriptors: [{key: user, rate_limit: {unit: second, unit_multiplier: 10, requests_per_unit: 4}}]
+`
+	if shared {
+		rules += "    rate_limit: {unit: second, requests_per_unit: 100}\n"
+	}
+	return rules
+}
+
+// timed answers at the time that the caller says.
+type timed struct{ *limiter.Limiter }
+
+func (d timed) Decide(ctx context.Context, _ time.Time, req *limiter.Request, out *limiter.Decision) error {
+	told, _ := metadata.FromIncomingContext(ctx)
+	at, err := strconv.ParseInt(told.Get("at")[0], 10, 64)
+	if err != nil {
+		return err
+	}
+	return d.Limiter.Decide(ctx, time.UnixMicro(at), req, out)
+}
+
+// served asks a real server for every request over gRPC, at the time of the request, and returns what it answers.
+// Requests of one caller come one after the other; with several lanes those of different callers do not.
+func (r madeUpLog) served(t *testing.T, rules simulate.Rules, lanes int) []ratelimitv3.RateLimitResponse_Code {
+	t.Helper()
+	decider := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})
+	decider.Swap(rules.Tree, limiter.Settings{})
+	s, err := server.New(server.Options{
+		Decider: timed{decider}, GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", NoDebug: true, NoAdmin: true, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	codes := make([]ratelimitv3.RateLimitResponse_Code, r.requests)
+	var g errgroup.Group
+	for lane := range lanes {
+		client := ratelimitv3.NewRateLimitServiceClient(dial(t, s.GRPCAddr.String()))
+		g.Go(func() error {
+			for i := range r.requests {
+				m := r.at(i)
+				if m.caller%lanes != lane {
+					continue
+				}
+				ctx := metadata.AppendToOutgoingContext(t.Context(), "at", strconv.FormatInt(m.at.UnixMicro(), 10))
+				answer, err := client.ShouldRateLimit(ctx, m.request())
+				if err != nil {
+					return err
+				}
+				codes[i] = answer.OverallCode
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return codes
+}
+
+// compare looks whether a simulation of a log gives the verdicts that a server gives to the same requests.
+func (r madeUpLog) compare(t *testing.T, lanes int) {
+	t.Helper()
+	m, errs := accesslog.ParseMapping("mapping.yaml", []byte(trafficMapping))
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	dir := writeRules(t, map[string]string{"r.yaml": trafficRules(lanes == 1)})
+	tree, err := simulate.LoadRules(dir, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := simulate.Rules{Folder: dir, Tree: tree}
+	served := r.served(t, rules, lanes)
+
+	seen, wrong, over := 0, 0, 0
+	in, out := io.Pipe()
+	go func() { out.CloseWithError(r.write(out)) }()
+	_, err = simulate.Run(t.Context(), simulate.Options{
+		Rules: rules, Mapping: m, Window: time.Second, Logs: []simulate.Log{{Name: "log", Open: func() (io.ReadCloser, error) { return in, nil }}},
+		Verdicts: func(v *simulate.Verdict) error {
+			i := displaced(v.Line - 1)
+			if seen++; v.Code == "OVER_LIMIT" {
+				over++
+			}
+			if v.Code != served[i].String() {
+				if wrong++; wrong <= 10 {
+					t.Errorf("request %d of %s at %s: %s, the server said %s", i, v.Caller, v.Time, v.Code, served[i])
+				}
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if wrong > 0 || seen != r.requests || over < seen/20 || over > seen*19/20 {
+		t.Errorf("%d of %d verdicts differ; %d requests were refused", wrong, seen, over)
+	}
+	t.Logf("%d verdicts are the server's; %d of them refuse", seen-wrong, over)
+}
+
+var trafficStart = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+
+// The verdicts of a simulation are those of the server. With a limit that all callers share the server is asked one
+// request after the other; else callers are asked for side by side.
+func TestSimulateJudgesAsTheServer(t *testing.T) {
+	madeUpLog{requests: 20_480, callers: 200, start: trafficStart}.compare(t, 1)
+	requests := 204_800
+	if raceDetector {
+		requests /= 10
+	}
+	madeUpLog{requests: requests, callers: 1500, start: trafficStart}.compare(t, 16)
+}
+
+// TestSoakSimulate does the same with ten million requests, which is nearly three hours of a log, and measures what the
+// program needs for them: memory above all must not depend on how many there are.
+func TestSoakSimulate(t *testing.T) {
+	requests, soak := 204_800, os.Getenv("RATELIMITD_SOAK") != ""
+	if soak {
+		requests = 10_000_384
+	}
+	r := madeUpLog{requests: requests, callers: 20_000, start: trafficStart}
+	t.Run("memory", r.measure)
+	if soak {
+		t.Run("verdicts", func(t *testing.T) { r.compare(t, 16) })
+	}
+}
+
+// measure replays the log in a process of its own, which reads it from a pipe.
+func (r madeUpLog) measure(t *testing.T) {
+	t.Helper()
+	dir := writeRules(t, map[string]string{"r.yaml": trafficRules(true)})
+	mapping := filepath.Join(t.TempDir(), "mapping.yaml")
+	if err := os.WriteFile(mapping, []byte(trafficMapping), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := command(t, nil, "simulate", "--rules", dir, "--mapping", mapping, "--log", "-", "--reorder", "1s")
+	var text bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &text, &text
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var written counter
+	err = r.write(io.MultiWriter(in, &written))
+	most := peak(cmd.Process.Pid) // it has read all but what is in the pipe
+	if err := errors.Join(err, in.Close(), cmd.Wait()); err != nil {
+		t.Fatalf("%v\n%s", err, &text)
+	}
+	took := time.Since(began)
+	if want := fmt.Sprintf("%d requests of", r.requests); !strings.Contains(strings.ReplaceAll(text.String(), ",", ""), want) {
+		t.Errorf("not %q:\n%s", want, &text)
+	}
+	cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	t.Logf("%d requests, %d MB of log: %s, %s of processors, %.0f requests per second of one processor, at most %d MB of memory",
+		r.requests, written>>20, took.Round(time.Millisecond), cpu.Round(time.Millisecond), float64(r.requests)/cpu.Seconds(), most>>10)
+	if most > 200<<10 && !raceDetector { // of which it needs several times as much
+		t.Errorf("the process needed %d MB", most>>10)
+	}
+}
+
+// peak is the most memory that a process has needed so far, in KiB; 0 where the system does not tell. What is told of a
+// process that has ended is no less than what the one that started it needed.
+func peak(pid int) int {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(status), "VmHWM:")
+	line, _, _ := strings.Cut(rest, "kB")
+	n, _ := strconv.Atoi(strings.TrimSpace(line))
+	return n
+}
+
+// counter counts what is written to it.
+type counter int64
+
+func (c *counter) Write(b []byte) (int, error) {
+	*c += counter(len(b))
+	return len(b), nil
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// simulateRules runs `ratelimitd simulate` and returns its exit code and what it wrote.
+func simulateRules(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), append([]string{"simulate"}, args...), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestSimulateCommand(t *testing.T) {
+	t.Chdir("../..")
+	dir := writeRules(t, map[string]string{
+		"empty.log":    "",
+		"other.log":    "this is\nno access log\n",
+		"bad.yaml":     "format: envoi\ndomain: shop\n",
+		"absent.yaml":  "format: envoy\ndomain: shop\ndescriptors: [[{key: k, field: RESPONSE_FLAGS}]]\n",
+		"columns.yaml": "format: csv\ntime: when\ndomain: d\ndescriptors: [[{key: k, field: user}]]\n",
+		"usr.csv":      "when,usr\n2026-03-01T12:00:00Z,tom\n",
+	})
+	in := func(name string) string { return filepath.Join(dir, name) }
+	badRules := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptor: []\n"})
+	given := []string{"--mapping", "examples/simulate/envoy.yaml", "--log", "examples/simulate/access.log", "--rules"}
+	same := append(slices.Clip(given), "examples/simulate/rules")
+	changed := append(slices.Clip(given), "examples/simulate/stricter", "--against", "examples/simulate/rules")
+	with := func(args []string, more ...string) []string { return append(slices.Clip(args), more...) }
+	for _, c := range []struct {
+		args   []string
+		code   int
+		stdout string // part of it
+		stderr string
+	}{
+		{same, 0, "984 requests of examples/simulate/access.log, 2026-03-02 09:00:18 to 09:53:13 UTC\n", ""},
+		{with(same, "--top", "1"), 0, "and 1 more rule\n", ""},
+		{with(same, "--color", "always"), 0, "\x1b[1m984 requests\x1b[0m", ""},
+		{with(same, "--fail-on", "refused"), 1, "984 requests", "refused: 48 of 984 requests, which is more than 0%"},
+		{with(same, "--fail-on", "refused", "--fail-above", "5"), 0, "984 requests", ""},
+		{with(same, "--fail-on", "refused", "--fail-above", "4.5"), 1, "984 requests", "refused: 48 of 984 requests, which is more than 4.5%"},
+		{with(same, "--fail-on", "failed"), 0, "984 requests", ""},
+		{with(same, "--fail-on", "failed", "--memory-max-counters", "2"), 1, "no decision could be made", "failed: "},
+		{with(same, "--shadow-mode", "--fail-on", "refused"), 0, "984 requests", ""},
+		{with(same, "--max-errors", "0"), 2, "", "more than 0 lines cannot be used:\n  examples/simulate/access.log:301: there is no"},
+		{changed, 0, "newly refused: 277 requests of 3 callers\nnewly passed: 16 requests of 2 callers\n", ""},
+		{with(changed, "--fail-on", "newly-refused"), 1, "newly refused: 277", "newly-refused: 277 of 984 requests, which is more than 0%"},
+		{with(changed, "--fail-on", "newly-refused", "--fail-above", "30"), 0, "newly refused: 277", ""},
+		{with(same, "--against", "examples/simulate/rules", "--fail-on", "newly-refused"), 0, "newly refused: 0 requests of 0 callers\n", ""},
+		{with(same, "--fail-on", "newly-refused"), 2, "", "--fail-on newly-refused needs --against"},
+		{with(same, "--fail-on", "nothing"), 2, "", "must be one of"},
+		{with(same, "--fail-above", "101"), 2, "", "--fail-above 101: use a share from 0 to 100"},
+		{with(same, "--reorder", "25h"), 2, "", "--reorder 25h0m0s: use a time from 0s to 24h"},
+		{with(same, "--html", in("no/x.html")), 1, "", "write report: open "},
+		{with(same, "--verdicts", in("no/x.json")), 1, "", "write verdicts: "},
+		{with(given, badRules), 2, "", "r.yaml:2:1: unknown key `descriptor`: did you mean `descriptors`?"},
+		{with(given, in("gone")), 2, "", "no such file"},
+		{with(given, dir), 2, "", "rules of "},
+		{[]string{"--rules", "examples/simulate/rules", "--log", in("other.log"), "--mapping", "examples/simulate/envoy.yaml"}, 2, "", "no line of the log is a request: 2 lines, 2 of them cannot be used, the first: " + in("other.log") + ":1: it does not begin with"},
+		{[]string{"--rules", "examples/simulate/rules", "--log", in("empty.log"), "--mapping", "examples/simulate/envoy.yaml"}, 2, "", "no line of the log is a request: 0 lines"},
+		{[]string{"--rules", "examples/simulate/rules", "--log", "examples/simulate/access.log", "--mapping", in("absent.yaml")}, 2, "", "absent.yaml:3:32: no line of the log has a field \"RESPONSE_FLAGS\""},
+		{[]string{"--rules", "examples/simulate/rules", "--log", "examples/simulate/access.log", "--mapping", in("bad.yaml")}, 2, "", "bad.yaml:1:9: unknown `format` \"envoi\": did you mean `envoy`?"},
+		{[]string{"--rules", "examples/simulate/rules", "--log", in("usr.csv"), "--mapping", in("columns.yaml")}, 2, "", "columns.yaml:4:32: the log has no column \"user\": did you mean `usr`?"},
+		{[]string{"--rules", "examples/simulate/rules", "--log", in("gone.log"), "--mapping", in("columns.yaml")}, 2, "", "read log: stat "},
+		{[]string{"--rules", "examples/simulate/rules", "--log", dir, "--mapping", in("columns.yaml")}, 2, "", "is a folder"},
+		{[]string{"--rules", "examples/simulate/rules"}, 2, "", "missing flags: --log=FILE, --mapping=FILE"},
+	} {
+		code, stdout, stderr := simulateRules(t, c.args...)
+		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || c.code == 0 && stderr != "" {
+			t.Errorf("ratelimitd simulate %q exits with %d, want %d\nstdout (want %q)\n%s\nstderr (want %q)\n%s", c.args, code, c.code, c.stdout, stdout, c.stderr, stderr)
+		}
+	}
+}
+
+// What is written to files, and the formats of standard output.
+func TestSimulateCommandWrites(t *testing.T) {
+	t.Chdir("../..")
+	dir := t.TempDir()
+	html, verdicts := filepath.Join(dir, "r.html"), filepath.Join(dir, "v.json")
+	code, stdout, stderr := simulateRules(t, "--rules", "examples/simulate/stricter", "--against", "examples/simulate/rules", "--log", "examples/simulate/access.log",
+		"--mapping", "examples/simulate/envoy.yaml", "--output", "json", "--html", html, "--verdicts", verdicts)
+	var report struct {
+		Requests     int
+		NewlyRefused struct{ Requests, Callers int } `json:"newly_refused"`
+	}
+	if err := json.Unmarshal([]byte(stdout), &report); code != 0 || err != nil || report.Requests != 984 || report.NewlyRefused.Requests != 277 || report.NewlyRefused.Callers != 3 {
+		t.Errorf("exit code %d, %v\n%s\n%.2000s", code, err, stderr, stdout)
+	}
+	page, err := os.ReadFile(html)
+	if err != nil || !bytes.HasPrefix(page, []byte("<!doctype html>")) || !bytes.HasSuffix(page, []byte("</html>\n")) {
+		t.Errorf("%v, %d bytes", err, len(page))
+	}
+	f, err := os.Open(verdicts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	type verdict struct {
+		Log, Time, Caller, Code, Rule, Old string
+		Line                               int
+	}
+	var all []verdict
+	for d := json.NewDecoder(f); ; {
+		var v verdict
+		if err := d.Decode(&v); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, v)
+	}
+	newly := 0
+	for _, v := range all {
+		if v.Code == "OVER_LIMIT" && v.Old == "OK" {
+			newly++
+		}
+	}
+	want := verdict{"examples/simulate/access.log", "2026-03-02T09:00:18.297Z", "203.0.113.20", "OK", "", "OK", 2}
+	if len(all) != 984 || newly != 277 || all[0].Code != want.Code || all[0].Log != want.Log || all[0].Line == 0 || all[0].Caller == "" {
+		t.Errorf("%d verdicts, %d newly refused, the first %+v", len(all), newly, all[0])
+	}
+}
+
+// Logs come packed, over standard input, and in several pieces.
+func TestSimulateCommandReads(t *testing.T) {
+	t.Chdir("../..")
+	log, err := os.ReadFile("examples/simulate/access.log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	half := bytes.LastIndexByte(log[:len(log)/2], '\n') + 1
+	dir := t.TempDir()
+	one, two := filepath.Join(dir, "access.log.1.gz"), filepath.Join(dir, "access.log")
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	_, _ = w.Write(log[:half])
+	_ = w.Close()
+	for name, data := range map[string][]byte{one: packed.Bytes(), two: log[half:]} {
+		if err := os.WriteFile(name, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	given := []string{"simulate", "--rules", "examples/simulate/rules", "--mapping", "examples/simulate/envoy.yaml", "--fail-on", "refused"}
+	if code, _, stderr := simulateRules(t, append(given[1:], "--log", one, "--log", two)...); code != 1 || !strings.Contains(stderr, "refused: 48 of 984 requests") {
+		t.Errorf("in two pieces: exit code %d\n%s", code, stderr)
+	}
+	cmd := command(t, nil, append(given, "--log", "-")...)
+	cmd.Stdin = bytes.NewReader(log)
+	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "refused: 48 of 984 requests") || !strings.Contains(string(out), "984 requests of standard input") {
+		t.Errorf("over standard input: exit code %d\n%s", cmd.ProcessState.ExitCode(), out)
+	}
+}

@@ -1,0 +1,124 @@
+package accesslog
+
+import (
+	"strconv"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// Arena holds the requests of many lines, so that none of them needs memory of its own.
+type Arena struct {
+	descriptors []limiter.Descriptor
+	entries     []descriptor.Entry
+	callers     []byte
+}
+
+// Reset empties the arena. The requests that were built in it must not be used any more.
+func (a *Arena) Reset() {
+	clear(a.descriptors)
+	clear(a.entries) // the texts they were parts of can be collected
+	a.descriptors, a.entries, a.callers = a.descriptors[:0], a.entries[:0], a.callers[:0]
+}
+
+// Request is what a line asks.
+type Request struct {
+	limiter.Request
+	Caller []byte // who asks; part of the arena
+}
+
+// Build makes the request of a line's fields, which are those of Record.Fields as texts. Its parts belong to the arena.
+// It returns false if the line asks nothing: a condition does not hold, or no descriptor is left.
+//
+// As with the actions of Envoy's rate limit filter, an entry whose value is absent leaves its whole descriptor out.
+func (m *Mapping) Build(fields []string, hits []uint64, a *Arena, req *Request) bool {
+	*req = Request{}
+	if !allHold(m.when, fields) {
+		return false
+	}
+	if req.Domain = m.domain.of(fields); req.Domain == "" {
+		return false
+	}
+	first := len(a.descriptors)
+	for i := range m.descriptors {
+		d := &m.descriptors[i]
+		entries, ok := d.build(fields, a)
+		if !ok {
+			continue
+		}
+		built := limiter.Descriptor{Entries: entries}
+		if d.hits != nil {
+			built.Hits, built.HasHits = hits[i], true
+		}
+		a.descriptors = append(a.descriptors, built)
+	}
+	req.Descriptors = a.descriptors[first:len(a.descriptors):len(a.descriptors)]
+	if len(req.Descriptors) == 0 {
+		return false
+	}
+	start := len(a.callers)
+	m.appendCaller(fields, a)
+	req.Caller = a.callers[start:len(a.callers):len(a.callers)]
+	return true
+}
+
+func (d *descriptorMap) build(fields []string, a *Arena) ([]descriptor.Entry, bool) {
+	if !allHold(d.when, fields) {
+		return nil, false
+	}
+	first := len(a.entries)
+	for i := range d.entries {
+		e := &d.entries[i]
+		v := e.value.of(fields)
+		if v == "" {
+			if e.skipIfAbsent {
+				continue
+			}
+			a.entries = a.entries[:first]
+			return nil, false
+		}
+		a.entries = append(a.entries, descriptor.Entry{Key: e.key, Value: v})
+	}
+	return a.entries[first:len(a.entries):len(a.entries)], len(a.entries) > first
+}
+
+// noCaller stands for those whom the line does not name.
+const noCaller = "(none)"
+
+// appendCaller appends who asks: what the mapping says, else every different entry that comes from the log.
+func (m *Mapping) appendCaller(fields []string, a *Arena) {
+	if m.caller != nil {
+		if c := m.caller.of(fields); c != "" {
+			a.callers = append(a.callers, c...)
+			return
+		}
+		a.callers = append(a.callers, noCaller...)
+		return
+	}
+	start := len(a.callers)
+	for i := range m.tellers {
+		e := &m.tellers[i]
+		v := e.value.of(fields)
+		if v == "" {
+			continue
+		}
+		if len(a.callers) > start {
+			a.callers = append(a.callers, ", "...)
+		}
+		a.callers = append(a.callers, e.key...)
+		a.callers = append(a.callers, '=')
+		a.callers = append(a.callers, v...)
+	}
+	if len(a.callers) == start {
+		a.callers = append(a.callers, "(all)"...)
+	}
+}
+
+// parseHits reads the number of hits; ok is false if it is none.
+func (h *hitsMap) parse(fields [][]byte) (n uint64, ok bool) {
+	if h.field < 0 || len(fields[h.field]) == 0 {
+		return h.fallback, true
+	}
+	n, err := strconv.ParseUint(string(fields[h.field]), 10, 32)
+	return n, err == nil
+}

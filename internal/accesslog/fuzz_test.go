@@ -1,0 +1,230 @@
+package accesslog
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+func linesOf(data []byte) *lines {
+	return &lines{r: bufio.NewReaderSize(bytes.NewReader(data), 128<<10)}
+}
+
+// oracle is what encoding/json makes of a line, for a and b.c; ok is false if it is no object, or a value
+// is an object or a list.
+func oracle(line []byte) (values []string, ok bool) {
+	d := json.NewDecoder(bytes.NewReader(line))
+	d.UseNumber()
+	var object map[string]any
+	if !json.Valid(line) || d.Decode(&object) != nil || object == nil {
+		return nil, false
+	}
+	inner, _ := object["b"].(map[string]any)
+	for _, v := range []any{object["a"], inner["c"]} {
+		switch v := v.(type) {
+		case nil:
+			values = append(values, "")
+		case string:
+			values = append(values, v)
+		case map[string]any, []any:
+			return nil, false
+		default:
+			values = append(values, fmt.Sprint(v))
+		}
+	}
+	return values, true
+}
+
+// FuzzJSON compares what is read of an object with what encoding/json reads.
+func FuzzJSON(f *testing.F) {
+	for _, s := range []string{
+		`{"a":"x","b":{"c":1}}`, ` { "a" : -1.5e+3 , "b" : { "c" : true } } `, `{"a":"\u00e9\ud83d\ude00\\\"\/\b"}`, `{"a":null,"b":[]}`,
+		`{"\u0061":"x"}`, `{"a":01}`, `{"a":1.}`, `{"a":.5}`, `{"a":1e}`, `{"a":-}`, `{"a":"x`, `{"a":"` + "\x01" + `"}`, `{"a":tru}`, `{}`, `{"a":1,}`,
+		`{,}`, `[]`, `{"a":{}}`, `{"b":{"c":[1]}}`, `{"a":1}{}`, `{"a":"12345678"}`, `{"a":"1234567"}`, `{"x":[[[{"a":[1,2,"3"]}]],false]}`, `{"a":"\q"}`, `{"a":"\u12g4"}`,
+	} {
+		f.Add([]byte(s))
+	}
+	fields := []field{{name: "a"}, {name: "b.c"}}
+	paths := newPaths([]string{"a", "b.c"})
+	f.Fuzz(func(t *testing.T, line []byte) {
+		if !utf8.Valid(line) || bytes.ContainsAny(line, "\n\r") || bytes.Count(line, []byte("[")) > 90 || bytes.Count(line, []byte("{")) > 90 {
+			return // not UTF-8, which the reader refuses later; not one line; or deeper than encoding/json and this agree on
+		}
+		if bytes.Count(line, []byte(`"a"`))+bytes.Count(line, []byte(`"b"`))+bytes.Count(line, []byte(`"c"`)) > 3 || bytes.Contains(line, []byte(`\u`)) && bytes.Count(line, []byte(":")) > 2 {
+			return // a name twice: a later null or object and an earlier value are told apart in different ways
+		}
+		want, ok := oracle(line)
+		got := make([][]byte, 2)
+		_, err := (&jsonLines{lines: linesOf(line), paths: paths, fields: fields}).split(got)
+		if errors.Is(err, io.EOF) || errors.Is(err, errBlank) {
+			if ok {
+				t.Fatalf("%q: %v", line, err)
+			}
+			return
+		}
+		if (err == nil) != ok {
+			t.Fatalf("%q: %v, but encoding/json says %v", line, err, ok)
+		}
+		for i := range want {
+			if ok && string(got[i]) != want[i] {
+				t.Fatalf("%q: field %d is %q, want %q", line, i, got[i], want[i])
+			}
+		}
+	})
+}
+
+// FuzzCSV compares what is read of CSV with what encoding/csv reads.
+func FuzzCSV(f *testing.F) {
+	for _, s := range []string{
+		"a,b\nc,d\n", "\"a\",\"b,c\"\r\n\"d\"\"e\",f", "\"a\nb\",c\n", "\"a\r\n\nb\",c\nd,e", "a\"b,c\n", "\"a\"b,c\n", "a,b,c\n", "\n\na,b", "\"a", "a,\"", ",\n", "\"\",\"\"\n",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) > maxRecord/2 {
+			return
+		}
+		r := csv.NewReader(bytes.NewReader(data))
+		r.FieldsPerRecord = 2
+		var want [][]string
+		for {
+			rec, err := r.Read()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return // the two recover in different ways
+			}
+			want = append(want, rec)
+		}
+		if strings.Contains(strings.ReplaceAll(string(data), "\r\n", ""), "\r") {
+			return // alone it is a part of a value there, and may end the last line here
+		}
+		c := &csvLines{lines: linesOf(data), comma: ',', wanted: []int{0, 1}}
+		var got [][]string
+		for {
+			fields := make([][]byte, 2)
+			_, err := c.split(fields)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if errors.Is(err, errBlank) {
+				continue
+			}
+			if err != nil {
+				t.Fatalf("%q: %v, want %q", data, err, want)
+			}
+			got = append(got, []string{string(fields[0]), string(fields[1])})
+		}
+		if !slices.EqualFunc(got, want, slices.Equal[[]string]) {
+			t.Fatalf("%q: %q, want %q", data, got, want)
+		}
+	})
+}
+
+// FuzzText looks whether lines made of values without quotes and of the pattern's text are taken apart again.
+func FuzzText(f *testing.F) {
+	f.Add("2026", "GET", "/x", "agent", `[2026] "GET /x" "agent"`)
+	p, err := parsePattern(`[%A%] "%B% %C%" "%D%"`)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for i := range p.ops {
+		p.ops[i].field = i
+	}
+	f.Fuzz(func(t *testing.T, a, b, c, d, any string) {
+		got := make([][]byte, 4)
+		_ = p.split([]byte(any), got) // whatever it is, it does not end the process
+		if strings.Contains(a+b, "]") || strings.ContainsAny(b, " ") || strings.Contains(a+b+c+d, `"`) {
+			return
+		}
+		if msg := p.split(fmt.Appendf(nil, `[%s] "%s %s" "%s"`, a, b, c, d), got); msg != "" {
+			t.Fatalf("%q %q %q %q: %s", a, b, c, d, msg)
+		}
+		for i, want := range []string{a, b, c, d} {
+			if string(got[i]) != want {
+				t.Fatalf("%q %q %q %q: value %d is %q", a, b, c, d, i, got[i])
+			}
+		}
+	})
+}
+
+// FuzzTime compares times with what package time reads.
+func FuzzTime(f *testing.F) {
+	for _, s := range []string{"2026-03-01T12:00:00Z", "2026-03-01T12:00:00.123456+09:00", "2024-02-29T23:59:59-23:59", "2100-02-29T00:00:00Z", "2026-3-01T12:00:00Z"} {
+		f.Add(s, "2026-03-01T00:00:00Z")
+	}
+	f.Fuzz(func(t *testing.T, s, before string) {
+		p := instants{}
+		_, _ = p.parse([]byte(before)) // what is remembered of it makes no difference
+		got, err := p.parse([]byte(s))
+		want, wantErr := time.Parse(time.RFC3339Nano, s)
+		if wantErr != nil {
+			return // more is taken here: blanks for the T, small letters, a zone without colon
+		}
+		if want.UnixMicro() < earliest || want.UnixMicro() >= latest {
+			return
+		}
+		if err != nil || got != want.Truncate(time.Microsecond).UnixMicro() {
+			t.Fatalf("%q is %d %v, want %d", s, got, err, want.UnixMicro())
+		}
+	})
+}
+
+// FuzzMapping reads mappings, and a log by those that can be read.
+func FuzzMapping(f *testing.F) {
+	for _, s := range []string{
+		"format: envoy\ndomain: d\ndescriptors: [[{key: k, header: ':path', part: path, regex: 'a(b)?'}]]\n",
+		"format: text\npattern: '%A% %B(x%)%:3'\ntime: {field: A, layout: unix}\ndomain: {field: B}\ndescriptors: [{entries: [{key: k, field: A}], when: [{field: A, is: x}], hits: A}]\n",
+		"format: json\ntime: {field: a, zone: UTC}\ndomain: d\ndescriptors: &x [[{key: k, field: a.b}], *x]\n",
+		"format: csv\ncolumns: [a, b]\ndelimiter: tab\ntime: a\ndomain: d\ndescriptors: [[{key: k, field: b, default: c}]]\nhits: {field: b, default: 3}\n",
+	} {
+		f.Add([]byte(s), []byte("2026-03-01T12:00:00Z x\n{\"a\":\"2026-03-01T12:00:00\"}\n"))
+	}
+	f.Fuzz(func(t *testing.T, text, log []byte) {
+		m, errs := ParseMapping("m.yaml", text)
+		if (m == nil) != (len(errs) > 0) {
+			t.Fatalf("a mapping %v with errors %q", m, errs)
+		}
+		for _, e := range errs {
+			if e.Line < 1 || e.Col < 1 {
+				t.Fatalf("an error without a place: %s", e)
+			}
+		}
+		if m == nil {
+			return
+		}
+		r, err := m.NewReader(bytes.NewReader(log))
+		if err != nil {
+			return
+		}
+		fields := make([]string, m.Fields())
+		var arena Arena
+		var req Request
+		for {
+			rec, err := r.Next()
+			var bad *LineError
+			if errors.As(err, &bad) {
+				continue
+			}
+			if err != nil {
+				return
+			}
+			for i, f := range rec.Fields {
+				fields[i] = string(f)
+			}
+			if m.Build(fields, rec.Hits, &arena, &req) && (req.Domain == "" || len(req.Descriptors) == 0 || len(req.Caller) == 0) {
+				t.Fatalf("half a request: %+v", req)
+			}
+		}
+	})
+}

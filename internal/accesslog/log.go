@@ -1,0 +1,183 @@
+package accesslog
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+)
+
+// Record is one line of a log.
+type Record struct {
+	Line   int      // its number, from 1
+	At     int64    // when it happened, in microseconds since 1970
+	Fields [][]byte // what the mapping needs of it; empty where it is absent. Valid until the next line is read
+	Hits   []uint64 // by descriptor of the mapping; nil: one each
+}
+
+// LineError says what is wrong with one line. The next line can be read.
+type LineError struct {
+	Line int // from 1
+	Msg  string
+}
+
+func (e *LineError) Error() string { return "line " + strconv.Itoa(e.Line) + ": " + e.Msg }
+
+// splitter finds the fields of the next line. It returns a *LineError for a line that it does not understand, and an
+// error of another kind where nothing further can be read.
+type splitter interface {
+	split(fields [][]byte) (line int, err error)
+}
+
+// Reader reads one log.
+type Reader struct {
+	m      *Mapping
+	source splitter
+	times  instants
+	rec    Record
+	seen   []bool
+}
+
+// NewReader begins to read a log; what gzip packed is unpacked. The error is about the log as a whole: gzip that is
+// none, a header of CSV that lacks what the mapping needs.
+func (m *Mapping) NewReader(r io.Reader) (*Reader, error) {
+	buffered := bufio.NewReaderSize(r, maxLine)
+	if magic, _ := buffered.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+		unpacked, err := gzip.NewReader(buffered)
+		if err != nil {
+			return nil, fmt.Errorf("unpack: %w", err)
+		}
+		buffered = bufio.NewReaderSize(unpacked, maxLine)
+	}
+	l := &lines{r: buffered}
+	n := len(m.fields)
+	reader := &Reader{m: m, times: instants{layout: m.layout}, rec: Record{Fields: make([][]byte, n)}, seen: make([]bool, n)}
+	if m.counts() {
+		reader.rec.Hits = make([]uint64, len(m.descriptors))
+	}
+	switch m.format {
+	case formatJSON:
+		reader.source = &jsonLines{lines: l, paths: m.paths, fields: m.fields}
+	case formatCSV:
+		c := &csvLines{lines: l, comma: m.comma}
+		if err := c.begin(m); err != nil {
+			return nil, err
+		}
+		reader.source = c
+	default:
+		reader.source = &textLines{lines: l, pattern: m.pattern}
+	}
+	return reader, nil
+}
+
+// Next returns the next line, and io.EOF after the last. The record is valid until the next call. After a *LineError the
+// next line can be read; after any other error nothing can.
+func (r *Reader) Next() (*Record, error) {
+	fields := r.rec.Fields
+	for {
+		clear(fields)
+		line, err := r.source.split(fields)
+		if errors.Is(err, errBlank) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		r.rec.Line = line
+		if err := r.check(fields); err != nil {
+			return nil, err
+		}
+		return &r.rec, nil
+	}
+}
+
+// errBlank is an empty line.
+var errBlank = errors.New("blank")
+
+// maxText is the longest domain, key or value that the service takes by default, in bytes.
+const maxText = 64 << 10
+
+func (r *Reader) check(fields [][]byte) error {
+	for i, f := range fields {
+		if len(f) == 1 && f[0] == '-' {
+			fields[i] = nil
+			continue
+		}
+		if len(f) == 0 {
+			continue
+		}
+		r.seen[i] = true
+		if i == r.m.time {
+			continue
+		}
+		if len(f) > maxText {
+			return r.errorf("%s has %d bytes: the service takes no value of more than %d", quote(r.m.fields[i].name), len(f), maxText)
+		}
+		if !utf8.Valid(f) {
+			return r.errorf("%s is not UTF-8, and the service takes nothing else: %s", quote(r.m.fields[i].name), quote(string(f)))
+		}
+	}
+	when := fields[r.m.time]
+	if len(when) == 0 {
+		return r.errorf("there is no time: %s is absent", quote(r.m.fields[r.m.time].name))
+	}
+	var err error
+	if r.rec.At, err = r.times.parse(when); err != nil {
+		return r.errorf("%v", err)
+	}
+	for i := range r.rec.Hits {
+		h := r.m.descriptors[i].hits
+		var ok bool
+		if r.rec.Hits[i], ok = h.parse(fields); !ok {
+			return r.errorf("hits must be a whole number up to 4294967295, %s is %s", quote(r.m.fields[h.field].name), quote(string(fields[h.field])))
+		}
+	}
+	return nil
+}
+
+func (r *Reader) errorf(format string, args ...any) error {
+	return &LineError{r.rec.Line, fmt.Sprintf(format, args...)}
+}
+
+// Fields is how many fields the mapping needs of a line.
+func (m *Mapping) Fields() int { return len(m.fields) }
+
+// Missed collects which fields none of several logs had.
+type Missed struct{ seen []bool }
+
+// Add notes what a log had.
+func (s *Missed) Add(r *Reader) {
+	if s.seen == nil {
+		s.seen = make([]bool, len(r.seen))
+	}
+	for i, seen := range r.seen {
+		s.seen[i] = s.seen[i] || seen
+	}
+}
+
+// Errors says of every field that no line had it, at the place where the mapping names it.
+func (s *Missed) Errors(m *Mapping) []*config.Error {
+	var errs []*config.Error
+	for i, seen := range s.seen {
+		if !seen {
+			f := &m.fields[i]
+			errs = append(errs, &config.Error{File: f.at.File, Line: f.at.Line, Col: f.at.Col, Msg: "no line of the log has a field " + quote(f.name)})
+		}
+	}
+	return errs
+}
+
+// quote shows a text of a log or a mapping, the beginning of a long one.
+func quote(s string) string {
+	const longest = 60
+	if len(s) > longest {
+		s = s[:longest] + "..."
+	}
+	return strconv.Quote(s)
+}

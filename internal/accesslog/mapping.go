@@ -1,0 +1,217 @@
+package accesslog
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// Mapping says how a line of a log becomes a request.
+type Mapping struct {
+	name    string // of its file
+	format  format
+	pattern *pattern // of text
+	columns []string // of CSV without a header line
+	comma   byte     // of CSV
+
+	fields []field // that are needed of a line
+	paths  *path   // of JSON: the same as a tree
+
+	time   int // the place in fields of when it happened
+	layout layout
+
+	domain      value
+	descriptors []descriptorMap
+	caller      *value     // nil: all of tellers
+	tellers     []entryMap // the entries that come from the log, each once
+	when        []condition
+}
+
+type format uint8
+
+const (
+	formatEnvoy format = iota
+	formatText
+	formatJSON
+	formatCSV
+)
+
+var formatNames = []string{"envoy", "text", "json", "csv"}
+
+// field is one thing that is needed of every line.
+type field struct {
+	name string
+	at   descriptor.Position // where the mapping first names it
+}
+
+// value is a text that a line gives, or the mapping itself.
+type value struct {
+	field    int // in Mapping.fields; -1: literal
+	literal  string
+	part     part
+	regex    *regexp.Regexp // nil: all of it
+	group    int            // of the regex
+	fallback string         // where the line gives nothing; empty: none
+}
+
+// part is a piece of a field that is often wanted, taken without a regular expression.
+type part uint8
+
+const (
+	partAll     part = iota
+	partAddress      // without the port
+	partPath         // without the query
+	partFirst        // of a list with commas
+	partLast
+)
+
+var partNames = []string{"all", "address", "path", "first", "last"}
+
+// of takes the piece.
+func (p part) of(s string) string {
+	switch p {
+	case partAddress:
+		if strings.HasPrefix(s, "[") { // [2001:db8::1]:443
+			if end := strings.IndexByte(s, ']'); end > 0 {
+				return s[1:end]
+			}
+			return s
+		}
+		if colon := strings.LastIndexByte(s, ':'); colon >= 0 && strings.IndexByte(s, ':') == colon {
+			return s[:colon]
+		}
+	case partPath:
+		if end := strings.IndexAny(s, "?#"); end >= 0 {
+			return s[:end]
+		}
+	case partFirst:
+		first, _, _ := strings.Cut(s, ",")
+		return strings.TrimSpace(first)
+	case partLast:
+		return strings.TrimSpace(s[strings.LastIndexByte(s, ',')+1:])
+	}
+	return s
+}
+
+// of gives the text for a line, empty if it gives none.
+func (v *value) of(fields []string) string {
+	if v.field < 0 {
+		return v.literal
+	}
+	s := fields[v.field]
+	if s != "" && v.part != partAll {
+		s = v.part.of(s)
+	}
+	if s != "" && v.regex != nil {
+		s = v.match(s)
+	}
+	if s == "" {
+		return v.fallback
+	}
+	return s
+}
+
+func (v *value) match(s string) string {
+	at := v.regex.FindStringSubmatchIndex(s)
+	if at == nil || at[2*v.group] < 0 {
+		return ""
+	}
+	return s[at[2*v.group]:at[2*v.group+1]]
+}
+
+type descriptorMap struct {
+	entries []entryMap
+	when    []condition
+	hits    *hitsMap // nil: the mapping's
+}
+
+type entryMap struct {
+	key          string
+	value        value
+	skipIfAbsent bool // without it the descriptor goes on; else there is no descriptor
+}
+
+// hitsMap is where the number of hits comes from.
+type hitsMap struct {
+	field    int // -1: always fallback
+	fallback uint64
+}
+
+// condition must hold for a line, or for a descriptor, to be asked.
+type condition struct {
+	value   value
+	oneOf   []string       // empty: not looked at
+	regex   *regexp.Regexp // nil: not looked at
+	present bool           // it must be there; no matter which value
+	not     bool           // the opposite of all this
+}
+
+func (c *condition) holds(fields []string) bool {
+	s := c.value.of(fields)
+	var ok bool
+	switch {
+	case len(c.oneOf) > 0:
+		ok = slices.Contains(c.oneOf, s)
+	case c.regex != nil:
+		ok = s != "" && c.regex.MatchString(s)
+	default:
+		ok = c.present == (s != "")
+	}
+	return ok != c.not
+}
+
+// settle works out what does not depend on a line.
+func (m *Mapping) settle() {
+	for _, d := range m.descriptors {
+		for _, e := range d.entries {
+			if e.value.field >= 0 && !slices.ContainsFunc(m.tellers, func(t entryMap) bool { return t.key == e.key && t.value == e.value }) {
+				m.tellers = append(m.tellers, e)
+			}
+		}
+	}
+	if m.format == formatJSON {
+		names := make([]string, len(m.fields))
+		for i := range m.fields {
+			names[i] = m.fields[i].name
+		}
+		m.paths = newPaths(names)
+	}
+}
+
+// counts says whether requests of the log may have other numbers of hits than one.
+func (m *Mapping) counts() bool {
+	return slices.ContainsFunc(m.descriptors, func(d descriptorMap) bool { return d.hits != nil })
+}
+
+func allHold(conditions []condition, fields []string) bool {
+	for i := range conditions {
+		if !conditions[i].holds(fields) {
+			return false
+		}
+	}
+	return true
+}
+
+// layout is how times are written.
+type layout struct {
+	kind   layoutKind
+	custom string         // of layoutCustom, as package time wants it
+	zone   *time.Location // of times that do not tell; nil: they must
+}
+
+type layoutKind uint8
+
+const (
+	layoutRFC3339 layoutKind = iota
+	layoutUnix
+	layoutUnixMilli
+	layoutUnixMicro
+	layoutUnixNano
+	layoutCLF
+	layoutCustom
+)
+
+var layoutNames = []string{"rfc3339", "unix", "unix_ms", "unix_us", "unix_ns", "clf"}

@@ -1,0 +1,191 @@
+package simulate
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// engine is what the service is made of, counting in memory, on a clock that follows the log. It stands between limiter
+// and store itself, to see which limits refuse: an answer tells that of one limit, and of rules in shadow mode nothing.
+type engine struct {
+	limiter *limiter.Limiter
+	store   *memory.Store
+	tree    *descriptor.Tree
+
+	decision limiter.Decision
+	over     []over             // what the request at hand is over
+	matched  []*descriptor.Rule // by descriptor of the request at hand
+	domain   *descriptor.Domain // of the request before, which mostly is the same
+	named    string
+
+	swept    time.Time // when expired counters were last dropped
+	left     int       // how many counters were left then
+	rules    []ruleCount
+	series   timeline
+	columns  int   // rules that have a column in series
+	unknown  int64 // requests whose domain has no rules
+	noRule   int64 // requests for which there is no rule
+	softly   int64 // requests that passed although some limit was over
+	failures int64
+	failure  error // the first one
+}
+
+// over is a take that was refused.
+type over struct {
+	descriptor int
+	limit      *descriptor.Limit
+}
+
+// ruleCount is what came of one rule.
+type ruleCount struct {
+	requests int64   // descriptors that matched it
+	refused  int64   // of these, over the limit in a request that was refused
+	softly   int64   // of these, over the limit without being the reason of a refusal: shadow mode, quota mode
+	newly    int64   // requests that it refuses and that passed before
+	limits   []int64 // by limit: refusals, enforced or not
+	column   int     // in the timeline, from 1; 0: none
+}
+
+// maxRuleColumns bounds the rules that are counted over time.
+const maxRuleColumns = 256
+
+func newEngine(tree *descriptor.Tree, settings limiter.Settings, maxCounters int) *engine {
+	e := &engine{tree: tree, store: memory.New(memory.Options{MaxCounters: maxCounters}), rules: make([]ruleCount, len(tree.Rules))}
+	e.limiter = limiter.New(limiter.Options{Backend: e})
+	e.limiter.Swap(tree, settings)
+	return e
+}
+
+// Take implements limiter.Backend.
+func (e *engine) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+	err := e.store.Take(ctx, now, r)
+	for i := range r.Outcomes {
+		if o := &r.Outcomes[i]; !o.Allowed && !o.Failed {
+			e.over = append(e.over, over{r.Takes[i].Member, r.Takes[i].Limit})
+		}
+	}
+	return err
+}
+
+// decide answers the requests of a batch.
+func (e *engine) decide(ctx context.Context, b *batch, side int) {
+	verdicts := b.verdicts[side]
+	for i := range b.asked {
+		a := &b.asked[i]
+		now := time.UnixMicro(a.at)
+		e.sweep(now)
+		e.series.advance(a.at)
+		e.over = e.over[:0]
+		if err := e.limiter.Decide(ctx, now, &a.Request.Request, &e.decision); err != nil {
+			if e.failures++; e.failure == nil {
+				e.failure = err
+			}
+			verdicts = append(verdicts, verdict{failed, -1})
+			continue
+		}
+		verdicts = append(verdicts, e.count(&a.Request.Request))
+	}
+	b.verdicts[side] = verdicts
+}
+
+// count notes what came of the request at hand.
+func (e *engine) count(req *limiter.Request) verdict {
+	v := verdict{allowed, -1}
+	if e.decision.Code == limiter.OverLimit {
+		v.outcome = refused
+	}
+	e.match(req)
+	found := false
+	for i, r := range e.matched {
+		if r == nil {
+			continue
+		}
+		found = true
+		c := &e.rules[r.Index]
+		c.requests++
+		if v.outcome == refused && e.decision.Statuses[i].Code == limiter.OverLimit {
+			c.refused++
+			if v.rule < 0 {
+				v.rule = int32(r.Index)
+			}
+			if c.column == 0 && e.columns < maxRuleColumns {
+				e.columns++
+				c.column = e.series.column() + 1
+			}
+			if c.column > 0 {
+				e.series.add(c.column - 1)
+			}
+		}
+	}
+	if !found && e.domain != nil {
+		e.noRule++
+	}
+	if len(e.over) > 0 {
+		e.countOver(v.outcome)
+	}
+	return v
+}
+
+// match finds the rules of the request at hand: nil where there is none, or another rule takes its place.
+func (e *engine) match(req *limiter.Request) {
+	if e.named != req.Domain {
+		e.domain = e.tree.Domain(req.Domain)
+		e.named = strings.Clone(req.Domain)
+	}
+	e.matched = e.matched[:0]
+	if e.domain == nil {
+		e.unknown++
+		return
+	}
+	for i := range req.Descriptors {
+		r := e.domain.Match(req.Descriptors[i].Entries)
+		if r != nil && !r.Unlimited && len(r.Limits) > 0 && !e.decision.Statuses[i].Limited {
+			r = nil
+		}
+		e.matched = append(e.matched, r)
+	}
+}
+
+// countOver notes the limits that refused.
+func (e *engine) countOver(o outcome) {
+	if o == allowed {
+		e.softly++
+	}
+	last := -1
+	for _, over := range e.over {
+		r := e.matched[over.descriptor]
+		if r == nil {
+			continue
+		}
+		c := &e.rules[r.Index]
+		if over.descriptor != last && (o == allowed || e.decision.Statuses[over.descriptor].Code == limiter.OK) {
+			c.softly++
+		}
+		last = over.descriptor
+		for j := range r.Limits {
+			if &r.Limits[j] == over.limit {
+				if c.limits == nil {
+					c.limits = make([]int64, len(r.Limits))
+				}
+				c.limits[j]++
+			}
+		}
+	}
+}
+
+// sweep drops expired counters when there may be as many of them as others: so each is looked at a few times only,
+// however long the log.
+func (e *engine) sweep(now time.Time) {
+	const least = 1 << 16
+	if n := e.store.Len(); n < max(least, 2*e.left) || now.Sub(e.swept) < time.Second {
+		return
+	}
+	e.store.Sweep(now)
+	e.swept, e.left = now, e.store.Len()
+}

@@ -1,0 +1,164 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/ratelimitd/ratelimitd/internal/accesslog"
+)
+
+// intake is the reading part of a run: from logs to batches of requests in the order of time.
+type intake struct {
+	options *Options
+	order   *order
+	full    chan *batch // to be decided
+	free    chan *batch // to be filled
+
+	ctx    context.Context // of read, for what order calls
+	batch  *batch          // that is being filled
+	fields []string
+	hits   []uint64
+
+	lines, requests, notAsked, bad int64
+	firstBad                       []BadLine
+	missed                         accesslog.Missed
+}
+
+const (
+	batches  = 4  // in all
+	badShown = 20 // bad lines that are told
+)
+
+func newIntake(o *Options) *intake {
+	in := &intake{options: o, full: make(chan *batch, batches), free: make(chan *batch, batches), fields: make([]string, o.Mapping.Fields())}
+	for range batches {
+		in.free <- &batch{}
+	}
+	in.order = newOrder(o.Window.Microseconds(), in.release)
+	return in
+}
+
+// read reads all logs, one after the other.
+func (in *intake) read(ctx context.Context) error {
+	in.ctx = ctx
+	in.batch = <-in.free
+	for i := range in.options.Logs {
+		if err := in.readLog(ctx, i); err != nil {
+			return err
+		}
+	}
+	if err := in.order.flush(); err != nil {
+		return err
+	}
+	return in.send(ctx)
+}
+
+func (in *intake) readLog(ctx context.Context, i int) error {
+	log := &in.options.Logs[i]
+	f, err := log.Open()
+	if err != nil {
+		return &LogError{log.Name, err}
+	}
+	defer f.Close()
+	r, err := in.options.Mapping.NewReader(f)
+	if err != nil {
+		return &LogError{log.Name, err}
+	}
+	defer in.missed.Add(r)
+	for n := 0; ; n++ {
+		if n%4096 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		rec, err := r.Next()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err := in.passOver(log.Name, err); err != nil {
+				return err
+			}
+			continue
+		}
+		if in.hits == nil && rec.Hits != nil {
+			in.hits = make([]uint64, len(rec.Hits))
+		}
+		in.lines++
+		if err := in.order.add(record{at: rec.At, seq: in.lines, log: int32(i), line: rec.Line}, rec.Fields, rec.Hits); err != nil {
+			return err
+		}
+	}
+}
+
+// passOver notes a bad line; it returns an error if reading cannot go on.
+func (in *intake) passOver(log string, err error) error {
+	var bad *accesslog.LineError
+	if !errors.As(err, &bad) {
+		return &LogError{log, err}
+	}
+	in.lines++
+	in.bad++
+	if len(in.firstBad) < badShown {
+		in.firstBad = append(in.firstBad, BadLine{log, bad.Line, bad.Msg})
+	}
+	if limit := in.options.MaxBadLines; limit >= 0 && in.bad > int64(limit) {
+		return &BadLinesError{limit, in.firstBad}
+	}
+	return nil
+}
+
+// release takes lines that are in order.
+func (in *intake) release(recs []record, text []byte) error {
+	s := string(text) // the values of all requests are parts of this one
+	for i := range recs {
+		rec := &recs[i]
+		readFields(s[rec.from:], in.fields, in.hits)
+		b := in.batch
+		n := len(b.asked)
+		b.asked = append(b.asked, asked{at: rec.at, log: rec.log, line: rec.line})
+		if !in.options.Mapping.Build(in.fields, in.hits, &b.arena, &b.asked[n].Request) {
+			b.asked = b.asked[:n]
+			in.notAsked++
+			continue
+		}
+		if n+1 == batchSize {
+			if err := in.send(in.ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// send hands the batch over and takes an empty one.
+func (in *intake) send(ctx context.Context) error {
+	in.requests += int64(len(in.batch.asked))
+	in.full <- in.batch // has room for all there are
+	select {
+	case in.batch = <-in.free:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// nothing says why there was no request.
+func (in *intake) nothing() error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d lines", in.lines)
+	if in.bad > 0 {
+		fmt.Fprintf(&b, ", %d of them cannot be used, the first: %s", in.bad, &in.firstBad[0])
+	}
+	if in.notAsked > 0 {
+		fmt.Fprintf(&b, ", %d of them ask nothing, as the mapping says", in.notAsked)
+		for _, e := range in.missed.Errors(in.options.Mapping) {
+			fmt.Fprintf(&b, "\n  %s", e)
+		}
+	}
+	return fmt.Errorf("%w: %s", ErrNoRequest, b.String())
+}
+
+func place(log string, line int) string { return log + ":" + strconv.Itoa(line) }

@@ -1,0 +1,215 @@
+package simulate
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// released is what an order lets go, with the fields that lines were added with.
+type released struct {
+	at    []int64
+	texts []string
+}
+
+func (r *released) take(recs []record, text []byte) error {
+	fields, hits := make([]string, 2), make([]uint64, 1)
+	s := string(text)
+	for _, rec := range recs {
+		readFields(s[rec.from:], fields, hits)
+		r.at = append(r.at, rec.at)
+		r.texts = append(r.texts, fmt.Sprintf("%d %s%s%d", rec.line, fields[0], fields[1], hits[0]))
+	}
+	return nil
+}
+
+func add(t *testing.T, o *order, line int, at time.Duration) {
+	t.Helper()
+	const epoch = 1_700_000_000_000_000
+	r := record{at: epoch + at.Microseconds(), seq: int64(line), line: line}
+	if err := o.add(r, [][]byte{fmt.Append(nil, "a", line), nil}, []uint64{uint64(line) << 20}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Lines that are displaced by less than the window come out in the order of time, those of one time in the order of the
+// log, and none is lost.
+func TestOrderWithinWindow(t *testing.T) {
+	for _, spread := range []time.Duration{0, time.Millisecond, time.Second, 5 * time.Second} {
+		var got released
+		o := newOrder((5 * time.Second).Microseconds(), got.take)
+		random := rand.New(rand.NewPCG(1, 2))
+		const lines = 20_000
+		type line struct {
+			number int
+			at     time.Duration
+		}
+		var want []line
+		for i := range lines {
+			at := time.Duration(i)*time.Millisecond/2 + time.Minute - time.Duration(random.Int64N(int64(spread)+1)).Truncate(100*time.Microsecond)
+			if i > lines/2 {
+				at += time.Hour // a gap that is longer than the window
+			}
+			want = append(want, line{i, at})
+			add(t, o, i, at)
+		}
+		if err := o.flush(); err != nil {
+			t.Fatal(err)
+		}
+		slices.SortStableFunc(want, func(a, b line) int { return int(a.at - b.at) })
+		if len(got.texts) != lines || o.late.Lines != 0 || (o.reordered > 0) != (spread > 0) {
+			t.Fatalf("spread by %s: %d lines, %d reordered, %d late", spread, len(got.texts), o.reordered, o.late.Lines)
+		}
+		for i, w := range want {
+			if got.texts[i] != fmt.Sprintf("%d a%d%d", w.number, w.number, w.number<<20) {
+				t.Fatalf("spread by %s: place %d has %s, want line %d", spread, i, got.texts[i], w.number)
+			}
+		}
+	}
+}
+
+// What is older than the window is counted, and time does not go back for it.
+func TestOrderLate(t *testing.T) {
+	for _, window := range []time.Duration{0, time.Second} {
+		var got released
+		o := newOrder(window.Microseconds(), got.take)
+		for i, at := range []time.Duration{time.Minute, 0, time.Minute, 30 * time.Second, 2 * time.Minute, time.Minute} {
+			add(t, o, i+1, at)
+		}
+		if err := o.flush(); err != nil {
+			t.Fatal(err)
+		}
+		if len(got.at) != 6 || !slices.IsSorted(got.at) {
+			t.Errorf("window %s: %v", window, got.at)
+		}
+		most := time.Duration(o.late.Most) * time.Microsecond
+		if o.late.Lines != 3 || o.late.Number != 2 || most > time.Minute || most < time.Minute-window-window/32 {
+			t.Errorf("window %s: %+v, by %s", window, o.late, most)
+		}
+	}
+}
+
+// A burst that cannot be held is released early, in order as far as it is there.
+func TestOrderIsBounded(t *testing.T) {
+	for _, c := range []struct {
+		lines, text int
+		step        time.Duration
+	}{{1000, 1 << 30, time.Microsecond}, {1 << 20, 4000, time.Microsecond}, {1000, 1 << 30, time.Millisecond}, {1000, 1 << 30, 0}} {
+		var got released
+		o := newOrder(time.Hour.Microseconds(), got.take)
+		o.maxHeld, o.maxText = c.lines, c.text
+		for i := range 20_000 {
+			add(t, o, i, time.Duration(i)*c.step)
+			if o.held > c.lines || o.text > c.text {
+				t.Fatalf("%d lines and %d bytes are held", o.held, o.text)
+			}
+		}
+		add(t, o, 20_000, 0)
+		if err := o.flush(); err != nil {
+			t.Fatal(err)
+		}
+		late := int64(1)
+		if c.step == 0 {
+			late = 0
+		}
+		if len(got.at) != 20_001 || !slices.IsSorted(got.at) || o.shortened == 0 || o.late.Lines != late || o.held != 0 || o.text != 0 {
+			t.Errorf("%+v: %d lines, shortened %d times, %+v, %d lines and %d bytes left", c, len(got.at), o.shortened, o.late, o.held, o.text)
+		}
+	}
+}
+
+func TestTimeline(t *testing.T) {
+	for i := range widths[1:] {
+		if widths[i+1]%widths[i] != 0 {
+			t.Errorf("%d is no multiple of %d", widths[i+1], widths[i])
+		}
+	}
+	random := rand.New(rand.NewPCG(3, 4))
+	for _, span := range []time.Duration{time.Second, time.Minute, time.Hour, 24 * time.Hour, 400 * 24 * time.Hour, 200 * 365 * 24 * time.Hour} {
+		var line timeline
+		all, odd := line.column(), line.column()
+		var times []int64
+		at := int64(1_234_567_890_123_456) % (50 * 365 * 86400 * second)
+		for range 5000 {
+			at += random.Int64N(span.Microseconds()/2500 + 1)
+			times = append(times, at)
+			line.advance(at)
+			line.add(all)
+			if len(times)%2 == 1 {
+				line.add(odd)
+			}
+		}
+		counts, odds := line.counts(all), line.counts(odd)
+		if len(counts) > maxBuckets || len(odds) != len(counts) || line.origin%line.width() != 0 || span > time.Hour && len(counts) < 24 {
+			t.Fatalf("%s: %d and %d buckets of %d s from %d", span, len(counts), len(odds), line.width()/second, line.origin)
+		}
+		for i, at := range times {
+			b := (at - line.origin) / line.width()
+			counts[b]--
+			odds[b] -= int64(i+1) % 2
+		}
+		for b := range counts {
+			if counts[b] != 0 || odds[b] != 0 {
+				t.Fatalf("%s: bucket %d is wrong by %d and %d", span, b, counts[b], odds[b])
+			}
+		}
+	}
+}
+
+func TestCallersAreBounded(t *testing.T) {
+	c := newCallers(100)
+	random := rand.New(rand.NewPCG(5, 6))
+	truth := make(map[string]int64)
+	requests := int64(0)
+	ask := func(name string, refused bool) {
+		r := c.row([]byte(name))
+		r.requests++
+		requests++
+		truth[name]++
+		if refused {
+			r.refused++
+		}
+		if len(c.rows) > 100 {
+			t.Fatalf("%d rows", len(c.rows))
+		}
+	}
+	for i := range 50_000 {
+		ask(fmt.Sprint("once", i), false)
+		if i%10 == 0 {
+			ask(fmt.Sprint("often", random.IntN(5)), false)
+		}
+		if i%1000 == 0 {
+			ask("refused", true)
+		}
+	}
+	told := c.others.requests
+	for _, r := range c.rows {
+		told += r.requests
+		if got, want := r.requests, truth[r.name]; got > want || got+r.missed < want {
+			t.Errorf("%s has %d requests, of which %d may be missing; it asked %d times", r.name, got, r.missed, want)
+		}
+	}
+	if told != requests || c.dropped == 0 {
+		t.Errorf("%d of %d requests are told, %d rows were dropped", told, requests, c.dropped)
+	}
+	// Who was refused is never dropped as long as there are fewer of them than half of the rows.
+	top := c.sorted()
+	if top[0].name != "refused" || top[0].refused != 50 || top[0].requests != 50 {
+		t.Errorf("%+v", top[0])
+	}
+	for i := 1; i <= 5; i++ {
+		if top[i].requests < 900 {
+			t.Errorf("place %d: %+v", i, top[i])
+		}
+	}
+}
+
+func TestLongCallersAreToldApart(t *testing.T) {
+	long := func(end byte) []byte { return append(slices.Repeat([]byte("é"), 500), end) }
+	a, b := shortName(long('a')), shortName(long('b'))
+	if a == b || len(a) > maxCaller+30 || a != shortName(long('a')) {
+		t.Errorf("%s and %s", a, b)
+	}
+}

@@ -1,0 +1,254 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/console"
+	"github.com/ratelimitd/ratelimitd/internal/simulate"
+)
+
+// TextOptions say how WriteText writes.
+type TextOptions struct {
+	Color bool // with the colours of a terminal
+	Top   int  // rules and callers to show; 0 means 10
+}
+
+type textWriter struct {
+	*console.Writer
+	top int
+}
+
+// WriteText writes a report for people.
+func WriteText(to io.Writer, r *simulate.Report, o TextOptions) error {
+	if o.Top <= 0 {
+		o.Top = 10
+	}
+	w := &textWriter{console.NewWriter(to, o.Color), o.Top}
+	w.Line("%s of %s, %s", w.Paint(console.Bold, counted(r.Requests, "request")), console.Clean(strings.Join(r.Logs, ", ")), span(r))
+	w.lines(r)
+	w.Line("")
+	w.sides(r)
+	w.overTime(r)
+	w.rules(r)
+	w.callers(r)
+	for _, s := range r.Warnings {
+		w.Line("%s %s", w.Paint(console.Yellow, "warning:"), console.Clean(s))
+	}
+	w.Line("%s", w.Paint(console.Dim, fmt.Sprintf("%s requests a second, %s in all", number(int64(r.PerSec)), time.Duration(r.Seconds*float64(time.Second)).Round(time.Millisecond))))
+	return w.Flush()
+}
+
+// lines tells what else was in the log.
+func (w *textWriter) lines(r *simulate.Report) {
+	if r.NotAsked > 0 {
+		w.Line("%s ask nothing, as the mapping says", counted(r.NotAsked, "line"))
+	}
+	if r.Order.Reordered > 0 {
+		w.Line("%s put in order", counted(r.Order.Reordered, "line"))
+	}
+	if r.Order.Late > 0 {
+		w.Line("%s too late to be put in order, by up to %s: decided at a later time than their own", counted(r.Order.Late, "line"),
+			time.Duration(r.Order.MostLateSeconds*float64(time.Second)).Round(time.Millisecond))
+	}
+	if r.Bad == 0 {
+		return
+	}
+	w.Line("%s", w.Paint(console.Yellow, counted(r.Bad, "line")+" cannot be used"))
+	for i := range r.FirstBad[:min(3, len(r.FirstBad))] {
+		w.Line("  %s", console.Clean(r.FirstBad[i].String()))
+	}
+}
+
+// column is a column of a table: numbers to the right, all else to the left.
+type column struct {
+	title string
+	text  bool
+	color console.Color // of cells that are not 0
+}
+
+// table writes rows under titles, each column as wide as it must be.
+func (w *textWriter) table(columns []column, rows [][]string) {
+	widths := make([]int, len(columns))
+	for i, c := range columns {
+		widths[i] = len([]rune(c.title))
+		for _, r := range rows {
+			widths[i] = max(widths[i], len([]rune(r[i])))
+		}
+	}
+	row := func(cells []string, header bool) {
+		var b strings.Builder
+		for i, c := range columns {
+			pad := strings.Repeat(" ", widths[i]-len([]rune(cells[i])))
+			text := cells[i]
+			switch {
+			case header:
+				text = w.Paint(console.Dim, text)
+			case text != "0" && text != "":
+				text = w.Paint(c.color, text)
+			}
+			switch {
+			case !c.text:
+				text = pad + text
+			case i < len(columns)-1:
+				text += pad
+			}
+			if i > 0 {
+				b.WriteString("  ")
+			}
+			b.WriteString(text)
+		}
+		w.Line("%s", b.String())
+	}
+	titles := make([]string, len(columns))
+	for i, c := range columns {
+		titles[i] = c.title
+	}
+	row(titles, true)
+	for _, r := range rows {
+		row(r, false)
+	}
+	w.Line("")
+}
+
+func (w *textWriter) sides(r *simulate.Report) {
+	columns := []column{
+		{title: "rules of", text: true}, {title: "allowed", color: console.Green}, {title: "refused", color: console.Red}, {title: "share"},
+		{title: "not enforced", color: console.Yellow}, {title: "no rule"}, {title: "failed", color: console.Red},
+	}
+	row := func(folder string, s *simulate.Side) []string {
+		return []string{console.Clean(folder), number(s.Allowed), number(s.Refused), percent(s.Refused, r.Requests), number(s.NotEnforced), number(s.NoRule + s.UnknownDomain), number(s.Failed)}
+	}
+	rows := [][]string{row(r.Rules, &r.New)}
+	if r.Old != nil {
+		rows = append([][]string{row(r.Against, r.Old)}, rows...)
+	}
+	w.table(columns, rows)
+	if r.Old == nil {
+		return
+	}
+	change := func(what string, color console.Color, c *simulate.Change) {
+		text := fmt.Sprintf("%s: %s of %s", what, counted(c.Requests, "request"), counted(c.Callers, "caller"))
+		if c.Requests == 0 {
+			color = console.Dim
+		}
+		w.Line("%s", w.Paint(color, text))
+	}
+	change("newly refused", console.Red, r.NewlyRefused)
+	change("newly passed", console.Green, r.NewlyPassed)
+	w.Line("")
+}
+
+// bars are what a share of refused requests looks like.
+var bars = []rune("▁▂▃▄▅▆▇█")
+
+const barsWide = 72
+
+// overTime draws which share was refused, when.
+func (w *textWriter) overTime(r *simulate.Report) {
+	o := &r.OverTime
+	if r.New.Refused == 0 && (r.Old == nil || r.Old.Refused == 0) || len(o.Requests) < 2 {
+		return
+	}
+	together := (len(o.Requests) + barsWide - 1) / barsWide
+	draw := func(refused []int64) (text string, most int64, mostOf int64) {
+		var b strings.Builder
+		mostOf = 1
+		for i := 0; i < len(refused); i += together {
+			n, of := int64(0), int64(0)
+			for j := i; j < min(i+together, len(refused)); j++ {
+				n, of = n+refused[j], of+o.Requests[j]
+			}
+			if n == 0 {
+				b.WriteRune(' ')
+				continue
+			}
+			if n*mostOf > most*of {
+				most, mostOf = n, of
+			}
+			b.WriteRune(bars[min(n*int64(len(bars))/of, int64(len(bars)-1))])
+		}
+		return b.String(), most, mostOf
+	}
+	w.Line("%s", w.Paint(console.Dim, "refused over time, a sign for "+width(o.WidthSeconds*int64(together))))
+	if r.Old != nil {
+		text, most, of := draw(o.OldRefused)
+		w.Line("before  %s  at most %s", w.Paint(console.Red, text), percent(most, of))
+	}
+	text, most, of := draw(o.Refused)
+	label := ""
+	if r.Old != nil {
+		label = "now     "
+	}
+	w.Line("%s%s  at most %s\n", label, w.Paint(console.Red, text), percent(most, of))
+}
+
+func (w *textWriter) rules(r *simulate.Report) {
+	columns := []column{{title: "rule", text: true}, {title: "requests"}, {title: "refused", color: console.Red}, {title: "share"}, {title: "not enforced", color: console.Yellow}}
+	if r.Old != nil {
+		columns = append(columns, column{title: "refused before"}, column{title: "newly refused", color: console.Red}, column{title: "newly passed", color: console.Green})
+	}
+	var rows [][]string
+	for i := range r.ByRule[:min(w.top, len(r.ByRule))] {
+		rule := &r.ByRule[i]
+		now := rule.New
+		if now == nil {
+			now = &simulate.RuleCount{}
+		}
+		name := console.Clean(rule.Rule)
+		switch {
+		case rule.New == nil:
+			name += " (gone)"
+		case r.Old != nil && rule.Old == nil:
+			name += " (new)"
+		case rule.Shadow:
+			name += " (shadow mode)"
+		}
+		cells := []string{clip(name, 60), number(now.Requests), number(now.Refused), percent(now.Refused, now.Requests), number(now.NotEnforced)}
+		if r.Old != nil {
+			old := int64(0)
+			if rule.Old != nil {
+				old = rule.Old.Refused
+			}
+			cells = append(cells, number(old), number(rule.NewlyRefused), number(rule.NewlyPassed))
+		}
+		rows = append(rows, cells)
+		for _, l := range now.Limits {
+			row := make([]string, len(cells))
+			row[0], row[2] = "  "+clip(strings.TrimSpace(l.Name+" "+l.Limit), 58), number(l.Over)
+			rows = append(rows, row)
+		}
+	}
+	w.table(columns, rows)
+	if more := len(r.ByRule) - w.top; more > 0 {
+		w.Line("%s\n", w.Paint(console.Dim, fmt.Sprintf("and %s", counted(int64(more), "more rule"))))
+	}
+	if n := len(r.Unreached); n > 0 {
+		w.Line("%s\n", w.Paint(console.Dim, fmt.Sprintf("%s reached by no request", counted(int64(n), "rule"))))
+	}
+}
+
+func (w *textWriter) callers(r *simulate.Report) {
+	columns := []column{{title: "caller", text: true}, {title: "requests"}, {title: "refused", color: console.Red}, {title: "share"}}
+	if r.Old != nil {
+		columns = append(columns, column{title: "refused before"}, column{title: "newly refused", color: console.Red}, column{title: "newly passed", color: console.Green})
+	}
+	columns = append(columns, column{title: "last refused by", text: true})
+	var rows [][]string
+	for i := range r.Callers.Rows[:min(w.top, len(r.Callers.Rows))] {
+		c := &r.Callers.Rows[i]
+		cells := []string{clip(console.Clean(c.Caller), 40), number(c.Requests), number(c.Refused), percent(c.Refused, c.Requests)}
+		if r.Old != nil {
+			cells = append(cells, number(c.OldRefused), number(c.NewlyRefused), number(c.NewlyPassed))
+		}
+		rows = append(rows, append(cells, clip(console.Clean(c.Rule), 40)))
+	}
+	w.table(columns, rows)
+	seen := counted(r.Callers.Seen, "caller")
+	if !r.Callers.Exact {
+		seen = "more than " + seen
+	}
+	w.Line("%s\n", w.Paint(console.Dim, seen+" in all"))
+}

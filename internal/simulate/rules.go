@@ -1,0 +1,102 @@
+package simulate
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// identity tells the rules of a tree apart, and finds the same rule in another tree: a path can be read in two ways.
+func identity(r *descriptor.Rule) string {
+	var b strings.Builder
+	b.WriteString(strconv.Quote(r.Domain))
+	for _, l := range r.Levels {
+		b.WriteString(strconv.Quote(l.Key))
+		b.WriteString(strconv.Itoa(int(l.Kind)))
+		b.WriteString(strconv.Quote(l.Value))
+	}
+	return b.String()
+}
+
+// byRule joins what the engines counted. The rules that refuse most come first.
+func byRule(now, old *engine) (rows []Rule, unreached []string) {
+	places := make(map[string]int)
+	row := func(r *descriptor.Rule) *Rule {
+		id := identity(r)
+		i, ok := places[id]
+		if !ok {
+			i = len(rows)
+			places[id] = i
+			rows = append(rows, Rule{Rule: r.Path, Name: r.Name})
+		}
+		return &rows[i]
+	}
+	for i, r := range now.tree.Rules {
+		c := &now.rules[i]
+		if c.requests == 0 && old == nil {
+			unreached = append(unreached, r.Path)
+			continue
+		}
+		to := row(r)
+		to.File, to.Line, to.Shadow = r.Position.File, r.Position.Line, r.Shadow
+		to.New = c.told(r, now)
+		to.NewlyRefused = c.newly
+	}
+	if old != nil {
+		for i, r := range old.tree.Rules {
+			c := &old.rules[i]
+			to := row(r)
+			if to.New == nil {
+				to.File, to.Line, to.Shadow = r.Position.File, r.Position.Line, r.Shadow
+			}
+			to.Old = c.told(r, old)
+			to.NewlyPassed = c.newly
+		}
+		rows = slices.DeleteFunc(rows, func(r Rule) bool {
+			idle := (r.New == nil || r.New.Requests == 0) && (r.Old == nil || r.Old.Requests == 0)
+			if idle && r.New != nil {
+				unreached = append(unreached, r.Rule)
+			}
+			return idle
+		})
+	}
+	slices.SortStableFunc(rows, func(a, b Rule) int {
+		return cmp.Or(
+			cmp.Compare(b.NewlyRefused, a.NewlyRefused),
+			cmp.Compare(b.NewlyPassed, a.NewlyPassed),
+			cmp.Compare(b.refused(), a.refused()),
+			cmp.Compare(b.softly(), a.softly()),
+			cmp.Compare(b.requests(), a.requests()),
+			strings.Compare(a.Rule, b.Rule),
+		)
+	})
+	slices.Sort(unreached)
+	return rows, unreached
+}
+
+// told is what the report says of a rule in one of the folders.
+func (c *ruleCount) told(r *descriptor.Rule, e *engine) *RuleCount {
+	out := &RuleCount{Requests: c.requests, Refused: c.refused, NotEnforced: c.softly}
+	if c.column > 0 {
+		out.OverTime = e.series.counts(c.column - 1)
+	}
+	if len(r.Limits) < 2 || c.limits == nil {
+		return out
+	}
+	for i := range r.Limits {
+		l := &r.Limits[i]
+		out.Limits = append(out.Limits, Limit{Name: l.Name, Limit: limitText(l), Over: c.limits[i]})
+	}
+	return out
+}
+
+func limitText(l *descriptor.Limit) string {
+	text := strconv.FormatUint(uint64(l.Requests), 10) + " per "
+	if l.Window.Multiplier > 1 {
+		return text + strconv.FormatUint(uint64(l.Window.Multiplier), 10) + " " + l.Window.Unit.String() + "s"
+	}
+	return text + l.Window.Unit.String()
+}

@@ -1,0 +1,264 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ratelimitd/ratelimitd/internal/accesslog"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// Options say what Run runs. Rules, Mapping and Logs are required.
+type Options struct {
+	Rules    Rules
+	Against  *Rules // what they are compared with; nil: nothing
+	Settings limiter.Settings
+	Mapping  *accesslog.Mapping
+	Logs     []Log
+
+	Window      time.Duration // within which lines are put in order; 0: they are taken as they come
+	MaxBadLines int           // more of them fail the run; negative: any number may be
+	MaxCallers  int           // kept apart at once; 0 means 100,000
+	MaxCounters int           // in use at once, as of the memory backend; 0 means 2,000,000
+
+	Progress func(requests int64)   // called now and then; nil: nobody looks
+	Verdicts func(v *Verdict) error // called for every request, in the order of decisions; nil: nobody asks
+}
+
+// Rules is a folder of rules.
+type Rules struct {
+	Folder string // for the report
+	Tree   *descriptor.Tree
+}
+
+// Log is one access log.
+type Log struct {
+	Name string // for the report and for errors
+	Open func() (io.ReadCloser, error)
+}
+
+// Verdict is what came of one request. Its texts may be kept.
+type Verdict struct {
+	Log     string    `json:"log"`
+	Line    int       `json:"line"`
+	Time    time.Time `json:"time"`
+	Caller  string    `json:"caller"`
+	Code    string    `json:"code"` // OK, OVER_LIMIT or UNKNOWN
+	Rule    string    `json:"rule,omitempty"`
+	Old     string    `json:"old,omitempty"`
+	OldRule string    `json:"old_rule,omitempty"`
+}
+
+// BadLinesError is returned for logs with more bad lines than Options allow.
+type BadLinesError struct {
+	Max   int
+	Lines []BadLine // the first ones
+}
+
+func (e *BadLinesError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "more than %d lines cannot be used:", e.Max)
+	for i := range e.Lines {
+		fmt.Fprintf(&b, "\n  %s", &e.Lines[i])
+	}
+	return b.String()
+}
+
+// LogError is returned for a log that cannot be read, or is not what the mapping says.
+type LogError struct {
+	Log string
+	Err error
+}
+
+func (e *LogError) Error() string { return "read log " + e.Log + ": " + e.Err.Error() }
+
+// Unwrap returns what is wrong.
+func (e *LogError) Unwrap() error { return e.Err }
+
+// ErrNoRequest is returned, wrapped with what was read instead, for logs without a single request.
+var ErrNoRequest = errors.New("no line of the log is a request")
+
+// Run replays logs through rules. When ctx ends it returns at once; what Options calls may be called once more then.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	if o.MaxCallers <= 0 {
+		o.MaxCallers = 100_000
+	}
+	began := time.Now()
+	r := &run{options: &o, now: newEngine(o.Rules.Tree, o.Settings, o.MaxCounters), callers: newCallers(max(o.MaxCallers, 2))}
+	if o.Against != nil {
+		r.old = newEngine(o.Against.Tree, o.Settings, o.MaxCounters)
+	}
+	for range columnCount {
+		r.total.column()
+	}
+	in := newIntake(&o)
+
+	g, running := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer close(in.full)
+		return in.read(running)
+	})
+	g.Go(func() error {
+		for b := range in.full {
+			if err := r.decide(running, b); err != nil {
+				return err
+			}
+			b.reset()
+			in.free <- b // has room for all there are
+		}
+		return nil
+	})
+	done := make(chan error, 1)
+	go func() { done <- g.Wait() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			return nil, err
+		}
+	case <-ctx.Done(): // a read that waits for more of a log ends when it does
+		return nil, ctx.Err()
+	}
+	if r.requests == 0 {
+		return nil, in.nothing()
+	}
+	report := r.report(in)
+	report.Seconds = time.Since(began).Seconds()
+	report.PerSec = float64(report.Requests) / max(report.Seconds, 1e-9)
+	return report, nil
+}
+
+// The columns of run.total.
+const (
+	columnRequests = iota
+	columnRefused
+	columnOldRefused
+	columnNewlyRefused
+	columnNewlyPassed
+	columnCount
+)
+
+// run is the deciding part of a run.
+type run struct {
+	options  *Options
+	now, old *engine // old is nil if nothing is compared
+	callers  *callers
+	total    timeline
+
+	requests      int64
+	from, to      int64
+	outcomes      [2][3]int64 // by side and outcome
+	newly, passed int64
+}
+
+// decide decides a batch and counts what came of it.
+func (r *run) decide(ctx context.Context, b *batch) error {
+	if r.old != nil {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			r.old.decide(ctx, b, 1)
+		}()
+		r.now.decide(ctx, b, 0)
+		<-done
+	} else {
+		r.now.decide(ctx, b, 0)
+	}
+	for i := range b.asked {
+		r.count(&b.asked[i], b.verdicts[0][i], b.old(i))
+	}
+	if r.options.Verdicts != nil {
+		for i := range b.asked {
+			if err := r.options.Verdicts(r.verdict(&b.asked[i], b.verdicts[0][i], b.old(i))); err != nil {
+				return fmt.Errorf("write verdicts: %w", err)
+			}
+		}
+	}
+	if r.options.Progress != nil {
+		r.options.Progress(r.requests)
+	}
+	return ctx.Err()
+}
+
+// old is the verdict of the rules that are compared with; the zero verdict if there are none.
+func (b *batch) old(i int) verdict {
+	if len(b.verdicts[1]) == 0 {
+		return verdict{}
+	}
+	return b.verdicts[1][i]
+}
+
+func (r *run) count(a *asked, now, old verdict) {
+	if r.requests == 0 {
+		r.from = a.at
+	}
+	r.to = a.at
+	r.requests++
+	r.outcomes[0][now.outcome]++
+	r.total.advance(a.at)
+	r.total.add(columnRequests)
+	c := r.callers.row(a.Caller)
+	c.requests++
+	if now.outcome == refused {
+		c.refused++
+		c.rule = now.rule
+		r.total.add(columnRefused)
+		if r.old == nil && c.first == 0 {
+			c.first = a.at
+		}
+	}
+	if r.old == nil {
+		return
+	}
+	r.outcomes[1][old.outcome]++
+	if old.outcome == refused {
+		c.old++
+		c.oldRule = old.rule
+		r.total.add(columnOldRefused)
+	}
+	switch {
+	case now.outcome == refused && old.outcome == allowed:
+		r.newly++
+		if c.newly++; c.newly == 1 {
+			c.first = a.at
+		}
+		r.total.add(columnNewlyRefused)
+		if now.rule >= 0 {
+			r.now.rules[now.rule].newly++
+		}
+	case now.outcome == allowed && old.outcome == refused:
+		r.passed++
+		c.passed++
+		r.total.add(columnNewlyPassed)
+		if old.rule >= 0 {
+			r.old.rules[old.rule].newly++
+		}
+	}
+}
+
+var codes = [...]string{failed: "UNKNOWN", allowed: limiter.OK.String(), refused: limiter.OverLimit.String()}
+
+func (r *run) verdict(a *asked, now, old verdict) *Verdict {
+	v := &Verdict{
+		Log: r.options.Logs[a.log].Name, Line: a.line, Time: time.UnixMicro(a.at).UTC(), Caller: string(a.Caller),
+		Code: codes[now.outcome], Rule: r.now.path(now.rule),
+	}
+	if r.old != nil {
+		v.Old, v.OldRule = codes[old.outcome], r.old.path(old.rule)
+	}
+	return v
+}
+
+// path is the path of a rule by its index, empty for none.
+func (e *engine) path(index int32) string {
+	if index < 0 {
+		return ""
+	}
+	return e.tree.Rules[index].Path
+}

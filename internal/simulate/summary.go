@@ -1,0 +1,154 @@
+package simulate
+
+import (
+	"fmt"
+	"time"
+)
+
+// busiest is how many callers are told that were never refused.
+const busiest = 100
+
+// report puts together what was counted.
+func (r *run) report(in *intake) *Report {
+	o := r.options
+	out := &Report{
+		Rules: o.Rules.Folder,
+		From:  instant(r.from), To: instant(r.to),
+		Lines: in.lines, Requests: r.requests, NotAsked: in.notAsked, Bad: in.bad, FirstBad: in.firstBad,
+		Order: in.order.told(o),
+		New:   r.now.side(r.outcomes[0]),
+		OverTime: OverTime{
+			Start: instant(r.total.origin), WidthSeconds: r.total.width() / second,
+			Requests: r.total.counts(columnRequests), Refused: r.total.counts(columnRefused),
+		},
+	}
+	for _, l := range o.Logs {
+		out.Logs = append(out.Logs, l.Name)
+	}
+	out.ByRule, out.Unreached = byRule(r.now, r.old)
+	out.Callers = r.toldCallers()
+	if r.old != nil {
+		out.Against = o.Against.Folder
+		side := r.old.side(r.outcomes[1])
+		out.Old = &side
+		out.NewlyRefused, out.NewlyPassed = r.changes()
+		out.OverTime.OldRefused = r.total.counts(columnOldRefused)
+		out.OverTime.NewlyRefused = r.total.counts(columnNewlyRefused)
+		out.OverTime.NewlyPassed = r.total.counts(columnNewlyPassed)
+	}
+	for _, e := range in.missed.Errors(o.Mapping) {
+		out.Warnings = append(out.Warnings, e.Error())
+	}
+	out.warn()
+	return out
+}
+
+func instant(micro int64) time.Time { return time.UnixMicro(micro).UTC() }
+
+func (o *order) told(options *Options) Order {
+	out := Order{
+		WindowSeconds: options.Window.Seconds(), Reordered: o.reordered, Shortened: o.shortened,
+		Late: o.late.Lines, MostLateSeconds: float64(o.late.Most) / second,
+	}
+	if o.late.Lines > 0 {
+		out.FirstLate = place(options.Logs[o.late.Log].Name, o.late.Number)
+	}
+	return out
+}
+
+func (e *engine) side(outcomes [3]int64) Side {
+	s := Side{
+		Allowed: outcomes[allowed], Refused: outcomes[refused], Failed: outcomes[failed],
+		NotEnforced: e.softly, NoRule: e.noRule, UnknownDomain: e.unknown, Rules: len(e.tree.Rules),
+	}
+	if e.failure != nil {
+		s.FirstFailure = e.failure.Error()
+	}
+	return s
+}
+
+// changes counts what changes between the folders.
+func (r *run) changes() (newly, passed *Change) {
+	newly, passed = &Change{Requests: r.newly}, &Change{Requests: r.passed}
+	for _, c := range r.callers.rows {
+		if c.newly > 0 {
+			newly.Callers++
+		}
+		if c.passed > 0 {
+			passed.Callers++
+		}
+	}
+	return newly, passed
+}
+
+// toldCallers are the callers to tell of: all that were refused or whose verdicts change, and the busiest others.
+func (r *run) toldCallers() Callers {
+	all := r.callers.sorted()
+	out := Callers{Seen: int64(len(all)), Exact: r.callers.dropped == 0}
+	others := r.callers.others
+	for i, c := range all {
+		quiet := c.refused == 0 && c.old == 0
+		if quiet && i >= busiest {
+			others.requests += c.requests
+			continue
+		}
+		out.Rows = append(out.Rows, r.toldCaller(c))
+	}
+	if others.requests > 0 {
+		row := r.toldCaller(&others)
+		row.Missing, row.Rule, row.First = 0, "", nil
+		out.Others = &row
+	}
+	return out
+}
+
+func (r *run) toldCaller(c *callerRow) Caller {
+	out := Caller{
+		Caller: c.name, Requests: c.requests, Refused: c.refused, OldRefused: c.old,
+		NewlyRefused: c.newly, NewlyPassed: c.passed, Missing: c.missed,
+	}
+	switch {
+	case c.refused > 0:
+		out.Rule = r.now.path(c.rule)
+	case c.old > 0:
+		out.Rule = r.old.path(c.oldRule)
+	}
+	if c.first > 0 {
+		at := instant(c.first)
+		out.First = &at
+	}
+	return out
+}
+
+// warn says what makes the figures doubtful.
+func (r *Report) warn() {
+	add := func(format string, args ...any) { r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...)) }
+	if r.Order.Late*100 > r.Lines {
+		add("%d lines are older than others before them by up to %s, more than the window of %s: sort the log, or give a longer --reorder; the first is %s",
+			r.Order.Late, seconds(r.Order.MostLateSeconds), seconds(r.Order.WindowSeconds), r.Order.FirstLate)
+	}
+	if r.Order.Shortened > 0 {
+		add("more lines than can be held lie within %s: the window was cut short %d times", seconds(r.Order.WindowSeconds), r.Order.Shortened)
+	}
+	if !r.Callers.Exact {
+		add("more callers than are kept apart: of those that were never refused, some are told as others; --max-callers keeps more")
+	}
+	for _, side := range []struct {
+		of     *Side
+		folder string
+	}{{&r.New, r.Rules}, {r.Old, r.Against}} {
+		if side.of == nil {
+			continue
+		}
+		if side.of.Failed > 0 {
+			add("with the rules of %s no decision could be made for %d requests: %s", side.folder, side.of.Failed, side.of.FirstFailure)
+		}
+		if n := side.of.NoRule + side.of.UnknownDomain; n == r.Requests {
+			add("the rules of %s match no request at all: compare domain and keys of the mapping with those of the rules", side.folder)
+		}
+	}
+}
+
+func seconds(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(time.Millisecond).String()
+}
