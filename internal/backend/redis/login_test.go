@@ -17,7 +17,7 @@ import (
 // A login takes far longer than any call may wait. Callers do not wait for it, and it goes on without them: later ones
 // have the connection.
 func TestLoginIsSlow(t *testing.T) {
-	const slow, call = 300 * time.Millisecond, 15 * time.Millisecond
+	const slow, call = time.Second, 15 * time.Millisecond
 	s := redistest.Start(t, "--user", "counter", "on", ">"+secret, "~*", "+@all")
 	for name, opts := range map[string]redis.DialOptions{
 		"user":         {Auth: "counter:" + secret},
@@ -39,7 +39,7 @@ func TestLoginIsSlow(t *testing.T) {
 				defer cancel()
 				start := time.Now()
 				err := c.Incr(ctx, "k").Err()
-				if waited := time.Since(start); waited > 10*call {
+				if waited := time.Since(start); waited > slow/2 { // far more than its time: the machine may be busy
 					t.Errorf("a call waited %v", waited)
 				}
 				return err
