@@ -29,6 +29,7 @@ type call struct {
 	index    map[string]int // the keys, when there are many
 	counters []counter      // what is behind each key
 	of       []int          // which key each take has
+	sent     int            // takes that the script is given: those that are alike count as one
 	groups   []group
 
 	script   *scripts.Script
@@ -109,7 +110,7 @@ func (c *call) pack(m terms, requests ...*backend.Request) error {
 	c.text, c.ends, c.counters, c.of, c.groups = c.text[:0], c.ends[:0], c.counters[:0], c.of[:0], c.groups[:0]
 	c.calendar = false
 	var shapes scripts.Set
-	sent := 0
+	c.sent = 0
 	for n, r := range requests {
 		for start := 0; start < len(r.Takes); {
 			end := r.Group(start)
@@ -128,13 +129,13 @@ func (c *call) pack(m terms, requests ...*backend.Request) error {
 			}
 			c.combine(&g, n+1)
 			if g.sent {
-				sent += len(g.takes)
+				c.sent += len(g.takes)
 			}
 			c.groups = append(c.groups, g)
 			start = end
 		}
 	}
-	c.one = sent == 1 && c.groups[0].times == 1
+	c.one = c.sent == 1 && c.groups[0].times == 1
 	if m.redisClock {
 		c.packed = binary.LittleEndian.AppendUint64(c.packed[:0], 0)
 	} else {

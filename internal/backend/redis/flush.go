@@ -25,6 +25,7 @@ type queue struct {
 	base      time.Time
 	latest    atomic.Int64  // when the latest one began, in nanoseconds after base
 	slow      atomic.Bool   // the last one that ended took longer than spread
+	alike     atomic.Bool   // most takes of the last full one were alike: of one hot counter, or of a few
 	landed    chan struct{} // one is over
 
 	mu      sync.Mutex
@@ -45,8 +46,13 @@ const (
 	// enough time left for one of their own.
 	maxFlushers = 16
 	spread      = time.Millisecond
-	// maxFlush is how many takes go in one flush, about: Redis does nothing else meanwhile.
-	maxFlush = 64
+	// maxFlush is how many takes go in one flush, about: Redis does nothing else meanwhile. Takes that are alike go to Redis
+	// as one, so there may be more of them: the more wait for one counter, the less each costs.
+	maxFlush      = 64
+	maxFlushAlike = 512
+	// hot is how many takes that are alike, for each that is sent, make a counter hot. Then flushes go one at a time: a
+	// second one beside the first would take half of those that wait for the same counter along, and cost Redis as much.
+	hot = 4
 )
 
 func newQueue(s *Store, connections int) *queue {
@@ -64,7 +70,11 @@ func (q *queue) begin() (now int64, ok bool) {
 			return 0, false
 		}
 		now = int64(time.Since(q.base))
-		if n >= q.few && now-q.latest.Load() < int64(spread) {
+		few := q.few
+		if q.alike.Load() {
+			few = 1
+		}
+		if n >= few && now-q.latest.Load() < int64(spread) {
 			return 0, false
 		}
 		if q.flying.CompareAndSwap(n, n+1) {
@@ -103,6 +113,9 @@ func (q *queue) take(ctx context.Context, at int64, r *backend.Request) error {
 			err := q.store.take(ctx, at, c, r)
 			c.release()
 			q.took(began)
+			if q.alike.Load() && q.queued.Load() == 0 { // nobody came meanwhile
+				q.alike.Store(false)
+			}
 			q.end()
 			return err
 		}
@@ -233,8 +246,12 @@ func (q *queue) next(batch []*pending, awaited bool) []*pending {
 	if awaited {
 		q.awaited = false
 	}
+	most := maxFlush
+	if q.alike.Load() {
+		most = maxFlushAlike
+	}
 	takes, n := 0, 0
-	for ; n < len(q.waiting) && takes < maxFlush; n++ {
+	for ; n < len(q.waiting) && takes < most; n++ {
 		p := q.waiting[n]
 		if !p.begin() {
 			p.release()
@@ -325,6 +342,9 @@ func latest(batch []*pending) (at int64) {
 func (q *queue) send(batch []*pending) {
 	c := calls.Get().(*call)
 	err := q.store.take(context.Background(), latest(batch), c, requestsOf(batch)...)
+	if alike := c.sent*hot <= len(c.of); alike != q.alike.Load() {
+		q.alike.Store(alike)
+	}
 	c.release()
 	q.finish(batch, err)
 }
