@@ -303,7 +303,7 @@ func (c *call) again() (now int64, entries int, wanted bool) {
 var errReply = errors.New("the script's answer has another form")
 
 // fullMemory is added to the time in a reply if Redis' memory is full and nothing was written.
-const fullMemory = 1 << 52
+const fullMemory = 1 << 62
 
 var errFull = fmt.Errorf("%w: Redis' memory is full", backend.ErrUnavailable)
 
