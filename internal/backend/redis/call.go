@@ -302,19 +302,12 @@ func (c *call) again() (now int64, entries int, wanted bool) {
 
 var errReply = errors.New("the script's answer has another form")
 
-// fullMemory is added to the time in a reply if Redis' memory is full and nothing was written.
-const fullMemory = 1 << 62
-
 var errFull = fmt.Errorf("%w: Redis' memory is full", backend.ErrUnavailable)
 
 // settle finds the outcomes from the states in the reply, and returns the time that decided. With errFull, takes that
 // are not marked Failed have an answer all the same.
 func (c *call) settle() (int64, error) {
 	now, rest := int64(binary.LittleEndian.Uint64(c.reply)), c.reply[8:]
-	full := now >= fullMemory
-	if full {
-		now -= fullMemory
-	}
 	c.states, c.tails = c.states[:0], c.tails[:0]
 	for k := range c.counters {
 		seen := rest
@@ -347,7 +340,7 @@ func (c *call) settle() (int64, error) {
 			}
 		}
 	}
-	if full && c.unwritten() {
+	if !c.one && len(rest) > 0 && c.unwritten() { // memory is full
 		return now, errFull
 	}
 	return now, nil

@@ -204,7 +204,7 @@ func dialSingle(where address, auth *credentials, p pool, d *dialer) goredis.Uni
 		MaintNotificationsConfig: unattended(),
 		PipelinePoolSize:         -1,
 	})
-	c.AddHook(hook{lost: d.retire, login: &login{auth, where.db}})
+	c.AddHook(hook{lost: d.retire, login: &login{auth, where.db}, spare: &spare{client: c}})
 	return c
 }
 
@@ -232,7 +232,7 @@ func dialSentinel(opts *DialOptions, where address, auth *credentials, p pool, d
 	})
 	c.AddHook(hook{login: &login{auth: auth}}) // the pool dials with the original's hooks, calls are made with the copy's
 	calls := c.WithTimeout(callTimeout)
-	calls.AddHook(hook{lost: d.retire, look: &look{dial: c.Options().Dialer}})
+	calls.AddHook(hook{lost: d.retire, look: &look{dial: c.Options().Dialer}, spare: &spare{client: calls}})
 	return calls
 }
 
@@ -242,7 +242,7 @@ func dialCluster(where address, auth *credentials, p pool, d *dialer) goredis.Un
 		NewClient: func(o *goredis.Options) *goredis.Client {
 			node := goredis.NewClient(o)
 			// A node that turned into a replica sends calls on by itself: its connections need not be left.
-			node.AddHook(hook{topology: topologyTimeout, login: &login{auth: auth}})
+			node.AddHook(hook{topology: topologyTimeout, login: &login{auth: auth}, spare: &spare{client: node}})
 			return node
 		},
 		MaxRedirects:               maxRedirects,

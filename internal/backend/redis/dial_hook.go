@@ -16,6 +16,7 @@ type hook struct {
 	topology time.Duration // bounds a question about a cluster's topology; 0: does not
 	login    *login        // is part of dialling; nil: this hook is not where connections are dialled
 	look     *look         // for another primary now and then; may be nil
+	spare    *spare        // makes a connection for the calls to come; may be nil
 }
 
 // DialHook stands around the making of each connection to a server that counts; sentinels are dialled elsewhere.
@@ -39,6 +40,11 @@ func (h hook) DialHook(next goredis.DialHook) goredis.DialHook {
 // ProcessHook stands around each command.
 func (h hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 	return func(ctx context.Context, cmd goredis.Cmder) error {
+		if cmd.Name() == "hello" {
+			// The library's own login, in the time of the call that takes a new connection first. All that is to be said was
+			// said when it was dialled; a round trip more, and a server far away would never be reached in the time of a call.
+			return nil
+		}
 		h.look.now()
 		if _, ok := cmd.(*goredis.ClusterSlotsCmd); ok && h.topology > 0 {
 			// The library asks one node after the other, in the background without a deadline: one that hangs would
@@ -49,7 +55,8 @@ func (h hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 		}
 		err := next(ctx, cmd)
 		if err != nil {
-			err = h.judge(cmd, err)
+			h.spare.after(err)
+			err = h.judge(err)
 		}
 		return err
 	}
@@ -63,9 +70,10 @@ func (h hook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Proc
 		if err == nil {
 			return nil
 		}
+		h.spare.after(err)
 		for _, cmd := range cmds {
 			if err := cmd.Err(); err != nil {
-				cmd.SetErr(h.judge(cmd, err))
+				cmd.SetErr(h.judge(err))
 			}
 		}
 		return told(err)
@@ -73,11 +81,11 @@ func (h hook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Proc
 }
 
 // judge acts on the error of a command, and returns what may be told of it.
-func (h hook) judge(cmd goredis.Cmder, err error) error {
-	if h.lost != nil && (goredis.IsReadOnlyError(err) || goredis.HasErrorPrefix(err, "NOAUTH") && cmd.Name() != "hello") {
+func (h hook) judge(err error) error {
+	if h.lost != nil && (goredis.IsReadOnlyError(err) || goredis.HasErrorPrefix(err, "NOAUTH")) {
 		// After a failover the address leads to another server, but the connections still to the former primary; or
 		// connections were made before a password was set. The library closes the one that was used, if any; the rest
-		// would fail one call each. HELLO is part of logging in: some servers answer it so before they are told who.
+		// would fail one call each.
 		h.lost()
 	}
 	return told(err)
@@ -140,3 +148,25 @@ func onlyLooking(ctx context.Context) context.Context {
 }
 
 func isOnlyLooking(ctx context.Context) bool { return ctx.Value(lookingKey{}) != nil }
+
+// spare makes a connection after a call whose time was up. A call that has to wait until it is connected may have too
+// little left for its answer then, and the connection is closed with it: far from Redis, that would be so for every call.
+// A ping has the time, and leaves its connection to the next call.
+type spare struct {
+	client *goredis.Client
+	busy   atomic.Bool
+}
+
+const spareTimeout = 3 * time.Second
+
+func (s *spare) after(err error) {
+	if s == nil || !isTimeout(err) || !s.busy.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		defer s.busy.Store(false)
+		ctx, cancel := context.WithTimeout(context.Background(), spareTimeout)
+		defer cancel()
+		_ = s.client.Ping(probe(ctx)).Err() // whether it works is the next call's business
+	}()
+}

@@ -4,8 +4,8 @@
 --          refused hits count (0, 1), the vote of its member (0 all, 1 any, 2 none), whether it is the last of its
 --          member (1) and its group (2), one byte each; how many takes like it there are (16 bit; 1 unless it is a group
 --          of its own); then the hits (64 bit), the limit (32 bit), p1 to p3 (64 bit)
--- Reply    after the time, for each key: the length of its state as it was (32 bit), and that state. The time's bit 62 is set
---          if memory is full and nothing was written: refusals hold all the same
+-- Reply    after the time, for each key: the length of its state as it was (32 bit), and that state; then one byte if
+--          memory is full and nothing was written: refusals hold all the same
 --
 -- What is admitted is said by Settle (settle.go); this does the same, take by take.
 
@@ -79,6 +79,6 @@ local written, err = pcall(function()
 end)
 if not written then
   if not full(err) then error(err, 0) end
-  reply[1] = sub(pack('<I8', now), 1, 7) .. '\64'
+  reply[#KEYS + 2] = '!'
 end
 return table.concat(reply)
