@@ -267,7 +267,7 @@ func (r madeUpLog) measure(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var written counter
+	var written countedBytes
 	err = r.write(io.MultiWriter(in, &written))
 	most := peak(cmd.Process.Pid) // it has read all but what is in the pipe
 	if err := errors.Join(err, in.Close(), cmd.Wait()); err != nil {
@@ -298,10 +298,10 @@ func peak(pid int) int {
 	return n
 }
 
-// counter counts what is written to it.
-type counter int64
+// countedBytes counts what is written to it.
+type countedBytes int64
 
-func (c *counter) Write(b []byte) (int, error) {
-	*c += counter(len(b))
+func (c *countedBytes) Write(b []byte) (int, error) {
+	*c += countedBytes(len(b))
 	return len(b), nil
 }

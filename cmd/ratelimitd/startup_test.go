@@ -82,6 +82,25 @@ func (p *probed) logs(t *testing.T, text string, times int) {
 	}
 }
 
+// opTimeout is REDIS_OP_TIMEOUT in these tests. A call may take ten times that on a busy machine.
+const opTimeout = 50 * time.Millisecond
+
+const onErrorRules = `
+domain: d
+descriptors:
+  - key: error
+    rate_limit: {unit: year, requests_per_unit: 1000000}
+  - key: allow
+    on_error: allow
+    rate_limit: {unit: year, requests_per_unit: 1000000}
+  - key: deny
+    on_error: deny
+    rate_limit: {unit: year, requests_per_unit: 1000000}
+  - key: local
+    on_error: local
+    rate_limit: {unit: year, requests_per_unit: 10}
+`
+
 // Without Redis the service keeps trying: health is red until Redis has answered once, or green from the start if that is
 // asked for. Calls are answered by on_error, in bounded time.
 func TestStartWithoutRedis(t *testing.T) {

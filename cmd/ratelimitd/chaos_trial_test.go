@@ -1,0 +1,362 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+// pace is how hard a trial is.
+type pace struct {
+	timeout time.Duration // the service's for Redis
+	outage  time.Duration // how long something is away
+	times   int           // how often
+	rate    int           // calls per second
+	factor  int           // of the limits
+}
+
+const asSoak = "RATELIMITD_SOAK"
+
+var (
+	shortPace = pace{timeout: 100 * time.Millisecond, outage: 1200 * time.Millisecond, times: 1, rate: 300, factor: 1}
+	longPace  = pace{timeout: 15 * time.Millisecond, outage: 5 * time.Second, times: 2, rate: 500, factor: 20}
+)
+
+// topology is a Redis of some kind, and what a service is told of it. What a kind has not is nil.
+type topology struct {
+	env     map[string]string
+	single  *redistest.Server
+	proxy   *redistest.Proxy // before single
+	watched *redistest.Watched
+	cluster *redistest.Cluster
+}
+
+func onOne(t *testing.T) topology {
+	s := redistest.Start(t)
+	return topology{env: map[string]string{"REDIS_URL": s.Addr}, single: s}
+}
+
+// onNarrow takes few connections that it has not answered yet, so that it is soon as if its machine were gone.
+func onNarrow(t *testing.T) topology {
+	s := redistest.Start(t, "--tcp-backlog", "1")
+	return topology{env: map[string]string{"REDIS_URL": s.Addr}, single: s}
+}
+
+func onFull(t *testing.T) topology {
+	s := redistest.Start(t, "--maxmemory", "20mb", "--maxmemory-policy", "noeviction")
+	return topology{env: map[string]string{"REDIS_URL": s.Addr}, single: s}
+}
+
+func onProxy(t *testing.T) topology {
+	s := redistest.Start(t)
+	p := redistest.StartProxy(t, s)
+	return topology{env: map[string]string{"REDIS_URL": p.Addr}, single: s, proxy: p}
+}
+
+func onSentinel(t *testing.T) topology {
+	w := redistest.StartWatched(t, redistest.Setup{Args: []string{"--tcp-backlog", "1"}})
+	return topology{env: map[string]string{"REDIS_URL": w.URL(), "REDIS_TYPE": "SENTINEL"}, watched: w}
+}
+
+func onCluster(t *testing.T) topology {
+	c := redistest.StartCluster(t, redistest.Setup{})
+	return topology{env: map[string]string{"REDIS_URL": strings.Join(c.Addrs(), ","), "REDIS_TYPE": "CLUSTER"}, cluster: c}
+}
+
+// trial is a service of several processes under load while something happens to its Redis.
+type trial struct {
+	topology
+	pace
+
+	t         *testing.T
+	processes []*process
+	load      *load
+	env       map[string]string
+	rules     string
+
+	wasBack time.Duration // the longest that it took to be served everywhere again
+	forgot  bool
+}
+
+// startTrial starts two processes and returns when both serve every counter.
+func startTrial(t *testing.T, c *chaos, p pace) *trial {
+	t.Helper()
+	s := &trial{topology: c.on(t), pace: p, t: t, rules: rulesOf(t, chaosRules(p.factor)...)}
+	if c.exact {
+		s.timeout = 5 * time.Second
+	}
+	s.env = map[string]string{"RATELIMITD_REPLICAS": "2", "LIMIT_RESPONSE_HEADERS_ENABLED": "true", "REDIS_OP_TIMEOUT": s.timeout.String()}
+	maps.Copy(s.env, s.topology.env)
+	maps.Copy(s.env, c.env)
+	for range 2 {
+		s.processes = append(s.processes, startProcess(t, s.env, "--rules", s.rules))
+	}
+	s.load = newLoad(t, s.timeout, s.factor, s.processes...)
+	s.load.served("at the start")
+	return s
+}
+
+// hold lets the load go on for a while. Health is to stay green in the end.
+func (s *trial) hold(d time.Duration) {
+	s.t.Helper()
+	<-time.After(d)
+	for i, p := range s.processes {
+		if s.load.away[i].Load() {
+			continue
+		}
+		if code, body := get(s.t, "http://"+p.http+"/healthcheck"); code != http.StatusOK {
+			s.t.Errorf("health while Redis is sick: %d %s", code, body)
+		}
+	}
+}
+
+// back says that Redis is well again, and returns when both processes have noticed for every counter.
+func (s *trial) back() {
+	s.t.Helper()
+	s.wasBack = max(s.wasBack, s.load.served("after Redis was back"))
+}
+
+// recovery is how soon after Redis the service is to be there again.
+const recovery = 2 * time.Second
+
+// forget says what Redis knows, in the servers that have the counters from now on: what else it had admitted may be
+// admitted again. It waits until no call is in flight.
+func (s *trial) forget(servers ...*redistest.Server) {
+	s.t.Helper()
+	s.forgot = true
+	s.load.still(func() {
+		known := countsOf(s.t, "", servers...)
+		for _, c := range s.load.counters {
+			c.most = c.admitted.Load() + c.slack + c.limit - min(known[c.value], c.limit)
+		}
+	})
+}
+
+// occupy makes connections to a server that hangs until it takes no more, and returns what ends them.
+func (s *trial) occupy(server *redistest.Server) (leave func()) {
+	s.t.Helper()
+	var held []net.Conn
+	for range 100 {
+		c, err := net.DialTimeout("tcp", server.Addr, 200*time.Millisecond)
+		if err != nil {
+			return func() {
+				for _, c := range held {
+					c.Close()
+				}
+			}
+		}
+		held = append(held, c)
+	}
+	s.t.Fatal("a server that hangs takes connections without end")
+	return nil
+}
+
+// countsOf reads how many hits counters have, by the value of their entry: the most that one of these servers says.
+// prefix begins their keys. Their limits are fixed windows.
+func countsOf(t *testing.T, prefix string, servers ...*redistest.Server) map[string]int64 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	all := make(map[string]int64)
+	for _, server := range servers {
+		conn := server.Client(t).Conn()
+		defer func() { _ = conn.Close() }()
+		_ = conn.ReadOnly(ctx).Err() // or a replica in a cluster does not answer; elsewhere it is not known
+		keys, err := conn.Keys(ctx, prefix+"*=*|*").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts, err := conn.Pipelined(ctx, func(p goredis.Pipeliner) error {
+			for _, k := range keys {
+				p.Get(ctx, k)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, k := range keys {
+			n, err := counts[i].(*goredis.StringCmd).Int64()
+			if err != nil {
+				t.Fatalf("the counter %s: %v", k, err)
+			}
+			_, value, _ := strings.Cut(k, "=")
+			value, _, _ = strings.Cut(value, "|")
+			all[value] = max(all[value], n&(1<<40-1)) // the number of the window is above
+		}
+	}
+	return all
+}
+
+// servers are those that run and may have counters.
+func (s *trial) servers(without ...*redistest.Server) []*redistest.Server {
+	var all []*redistest.Server
+	switch {
+	case s.cluster != nil:
+		all = s.cluster.Nodes
+	case s.watched != nil:
+		all = s.watched.Servers
+	default:
+		all = []*redistest.Server{s.single}
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(r *redistest.Server) bool { return slices.Contains(without, r) })
+}
+
+// key returns the key of a counter in Redis.
+func (s *trial) key(value string) string {
+	s.t.Helper()
+	for _, server := range s.servers() {
+		for _, key := range server.Client(s.t).Keys(s.t.Context(), "*").Val() {
+			if strings.Contains(key, "="+value+"|") {
+				return key
+			}
+		}
+	}
+	s.t.Fatalf("no server has a counter for %s", value)
+	return ""
+}
+
+// stopProcess ends one process at once; a call that it had taken on gets no answer.
+func (s *trial) stopProcess(i int) {
+	s.t.Helper()
+	s.load.away[i].Store(true)
+	p := s.processes[i]
+	_ = p.cmd.Process.Kill()
+	select {
+	case err := <-p.ended:
+		if err == nil {
+			s.t.Error("a killed process ended well")
+		}
+		close(p.ended)
+	case <-time.After(patience):
+		s.t.Fatal("a process did not end on SIGKILL")
+	}
+}
+
+// startProcess starts it again where it was.
+func (s *trial) startProcess(i int) {
+	s.t.Helper()
+	_, port, err := net.SplitHostPort(s.processes[i].grpc)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	env := maps.Clone(s.env)
+	env["GRPC_PORT"] = port
+	s.processes[i] = startProcess(s.t, env, "--rules", s.rules)
+	s.load.served("after a process was back") // the callers have to find it first
+	s.load.away[i].Store(false)
+}
+
+// result is a line of the report.
+type result struct {
+	name  string
+	pace  pace
+	tally tally
+	back  time.Duration
+}
+
+// try lets something happen under load, takes all that can be taken then, and compares the ledger.
+func (c *chaos) try(t *testing.T, p pace) result {
+	s := startTrial(t, c, p)
+	stop := s.load.start(s.rate)
+	s.load.setSick(true)
+	for range s.times {
+		c.happens(s)
+	}
+	s.load.setSick(false)
+	stop()
+	tally := s.load.tally
+	// A call that waits for Redis is as slow as one that does not, and bounded beyond that. A machine that is busy with
+	// other things makes both slow.
+	slow := time.Duration(tally.bare.Max())*time.Microsecond + tally.stall
+	if tally.longest > 10*s.timeout+3*slow {
+		t.Errorf("a call for %s took %s, with a timeout of %s; without Redis, and while this machine had no turn, it would have been %s", tally.of, tally.longest, s.timeout, slow)
+	}
+	if c.mostly && slow < s.timeout/10 && tally.served*10 < tally.calls*9 {
+		t.Errorf("Redis answered %d of %d calls, want nine of ten", tally.served, tally.calls)
+	}
+	if s.wasBack > recovery+10*slow {
+		t.Errorf("the service was there again %s after Redis was, want %s", s.wasBack, recovery)
+	}
+	if n := s.load.complaints.Load(); n > 0 {
+		t.Errorf("%d complaints of callers", n)
+	}
+	if c.felt {
+		for _, how := range []string{"error", "allow", "deny", "local"} {
+			if tally.seen[how] == 0 {
+				t.Errorf("no call was answered by on_error: %s", how)
+			}
+		}
+	} else if c.exact && len(tally.seen) > 0 {
+		t.Errorf("calls were not answered by Redis: %v; the last error is %v", tally.seen, s.load.lastError.Load())
+	}
+	t.Logf("the longest of %d calls took %s, for %s; Redis answered %d, on_error %v; served again within %s",
+		tally.calls, tally.longest, tally.of, tally.served, tally.seen, s.wasBack)
+	s.load.exhaust()
+	s.audit()
+	return result{name: c.name, pace: s.pace, tally: tally, back: s.wasBack}
+}
+
+// audit compares what was admitted with what may be, and must.
+func (s *trial) audit() {
+	s.t.Helper()
+	var known map[string]int64
+	if !s.forgot {
+		known = countsOf(s.t, "", s.servers()...)
+	}
+	for _, c := range s.load.counters {
+		admitted, unknown := c.admitted.Load(), c.unknown.Load()
+		if admitted > c.most {
+			s.t.Errorf("%s: %d admitted, but the limit is %d, and with what Redis forgot %d", c.value, admitted, c.limit, c.most)
+		}
+		if least := c.most - 2*c.slack - unknown; admitted < least {
+			s.t.Errorf("%s: %d admitted of %d, though only %d calls got no answer", c.value, admitted, c.most, unknown)
+		}
+		for i := range c.local {
+			if n := c.local[i].Load(); n > c.limit/int64(len(c.local)) {
+				s.t.Errorf("%s: process %d admitted %d on its own, of its share of %d", c.value, i, n, c.limit/int64(len(c.local)))
+			}
+		}
+		if n := known[c.wide]; known != nil && c.wide != "" && (n < admitted || n > admitted+unknown) {
+			s.t.Errorf("%s has %d used, but %d calls took from it, and %d more got no answer", c.wide, n, admitted, unknown)
+		}
+	}
+}
+
+// report writes the results as the table in docs/redis.md.
+func reportTrial(t *testing.T, results []result) {
+	t.Helper()
+	ms := func(us int64) string { return fmt.Sprintf("%.1f", float64(us)/1000) }
+	var b strings.Builder
+	fmt.Fprintln(&b, "| what happens | timeout | calls | answered by Redis | waited to the end | p99 past it, ms | longest, ms | served again after, ms | without Redis: p99, longest, ms | stall, ms |")
+	fmt.Fprintln(&b, "|---|---|---|---|---|---|---|---|---|---|")
+	for _, r := range results {
+		past, longest := "-", "-"
+		if r.tally.past.TotalCount() > 0 {
+			past, longest = ms(r.tally.past.ValueAtQuantile(99)), ms(r.tally.past.Max())
+		}
+		fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %s | %s | %d | %s, %s | %d |\n", r.name, r.pace.timeout, r.tally.calls, r.tally.served,
+			r.tally.past.TotalCount(), past, longest, r.back.Milliseconds(),
+			ms(r.tally.bare.ValueAtQuantile(99)), ms(r.tally.bare.Max()), r.tally.stall.Milliseconds())
+	}
+	t.Logf("\n%s", b.String())
+}
+
+// soaking skips what takes long, unless it is asked for.
+func soaking(t *testing.T) {
+	t.Helper()
+	if os.Getenv(asSoak) == "" {
+		t.Skip("takes long: make soak")
+	}
+}
