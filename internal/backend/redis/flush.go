@@ -228,7 +228,9 @@ func (q *queue) await(patience *time.Timer) bool {
 			return true
 		}
 		var late <-chan time.Time
-		if q.slow.Load() { // else one will land before the timer would ring, and a timer costs more than a flush
+		// One will land before the timer would ring, and a timer costs more than a flush, unless Redis is far away; or a node
+		// of a cluster hangs, however quick the flushes were that did not ask it.
+		if q.slow.Load() || q.store.cluster {
 			patience.Reset(spread)
 			late = patience.C
 		}
