@@ -282,7 +282,9 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	for where, expr := range expressions(t) {
 		for _, name := range quotedMetric.FindAllString(expr, -1) {
-			name = strings.TrimSuffix(name, "_bucket")
+			for _, part := range [...]string{"_bucket", "_sum", "_count"} { // of a histogram
+				name = strings.TrimSuffix(name, part)
+			}
 			if !strings.Contains(docs.String(), name) {
 				t.Errorf("%s uses %s, which no page of docs/ explains", where, name)
 			}

@@ -26,6 +26,9 @@ type BreakerOptions struct {
 	Logger  *slog.Logger          // default slog.Default()
 }
 
+// tripBuckets are finest around what a Redis nearby takes, and have one at the time that a call has by default.
+var tripBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .015, .025, .05, .1, .25, 1}
+
 // errSaysNothing is what a call is counted as that ended before the node could answer: neither as a failure nor as an
 // answer. Else one impatient caller would close the breaker of a node that hangs.
 var errSaysNothing = errors.New("the caller did not wait")
@@ -56,13 +59,18 @@ func Guard(client goredis.UniversalClient, opts BreakerOptions) {
 		Name: "ratelimitd_redis_breaker_rejected_total",
 		Help: "Calls to Redis that failed at once because their node is left alone.",
 	})
+	trips := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "ratelimitd_redis_trip_duration_seconds",
+		Help:    "Time of a round trip to a Redis node, answered or given up, in seconds; with the wait for a connection.",
+		Buckets: tripBuckets,
+	}, []string{"node"})
 	if opts.Metrics != nil {
-		opts.Metrics.MustRegister(open, rejected)
+		opts.Metrics.MustRegister(open, rejected, trips)
 	}
 	add := func(node *goredis.Client) {
 		name := node.Options().Addr
 		open.WithLabelValues(name).Set(0)
-		b := &breaker{rejected: rejected, patience: opts.Patience}
+		b := &breaker{rejected: rejected, trips: trips.WithLabelValues(name), patience: opts.Patience}
 		b.circuit = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 			Name:       name,
 			Interval:   time.Second,
@@ -96,6 +104,7 @@ func Guard(client goredis.UniversalClient, opts BreakerOptions) {
 type breaker struct {
 	circuit  *gobreaker.TwoStepCircuitBreaker[struct{}]
 	rejected prometheus.Counter
+	trips    prometheus.Observer
 	patience time.Duration
 
 	// Failures without an answer between them. The circuit's own count of them ends with each of its intervals, so that
@@ -133,7 +142,9 @@ func (b *breaker) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 		}
 		start := time.Now()
 		err = next(ctx, cmd)
-		b.note(done, b.failure(ctx, start, err))
+		took := time.Since(start)
+		b.trips.Observe(took.Seconds())
+		b.note(done, b.failure(ctx, took, err))
 		return err
 	}
 }
@@ -154,7 +165,9 @@ func (b *breaker) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.
 		}
 		start := time.Now()
 		err = next(ctx, cmds)
-		b.note(done, b.failure(ctx, start, err))
+		took := time.Since(start)
+		b.trips.Observe(took.Seconds())
+		b.note(done, b.failure(ctx, took, err))
 		return err
 	}
 }
@@ -171,7 +184,7 @@ func connects(cmd goredis.Cmder) bool {
 
 // failure is err if it says that the node is sick, errSaysNothing if nobody knows, else nil. An error that the node itself answered with shows that it
 // is well, but for the ones that say it cannot serve now.
-func (b *breaker) failure(ctx context.Context, start time.Time, err error) error {
+func (b *breaker) failure(ctx context.Context, took time.Duration, err error) error {
 	var answered goredis.Error
 	switch {
 	case err == nil:
@@ -179,7 +192,7 @@ func (b *breaker) failure(ctx context.Context, start time.Time, err error) error
 	case errors.Is(err, context.Canceled), errors.Is(ctx.Err(), context.Canceled):
 		return errSaysNothing
 	case isTimeout(err):
-		if time.Since(start) < b.patience {
+		if took < b.patience {
 			return errSaysNothing
 		}
 		return err

@@ -66,4 +66,19 @@ func TestBreaker(t *testing.T) {
 	if n, err := testutil.GatherAndCount(metrics, "ratelimitd_redis_breaker_open"); n != 1 || err != nil {
 		t.Errorf("%d nodes in the metric, %v", n, err)
 	}
+	families, err := metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "ratelimitd_redis_trip_duration_seconds" {
+			continue
+		}
+		// Ten calls or more waited for the node that hung, each for its whole timeout.
+		if h := f.Metric[0].GetHistogram(); h.GetSampleCount() < 13 || h.GetSampleSum() < 10*timeout.Seconds()*.9 {
+			t.Errorf("%d trips of %v s in the metric", h.GetSampleCount(), h.GetSampleSum())
+		}
+		return
+	}
+	t.Error("the time of trips is no metric")
 }
