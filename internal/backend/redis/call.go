@@ -33,7 +33,7 @@ type call struct {
 	groups   []group
 
 	script   *scripts.Script
-	one      bool   // it is the script for one take
+	one      bool   // it is the script for one take, or many that are alike
 	calendar bool   // there are windows whose bounds the script is told
 	packed   packed // ARGV[1]
 
@@ -135,7 +135,7 @@ func (c *call) pack(m terms, requests ...*backend.Request) error {
 			start = end
 		}
 	}
-	c.one = c.sent == 1 && c.groups[0].times == 1
+	c.one = c.sent == 1
 	if m.redisClock {
 		c.packed = binary.LittleEndian.AppendUint64(c.packed[:0], 0)
 	} else {
@@ -192,6 +192,7 @@ func (c *call) packGroup(g *group, m *terms) {
 		}
 		shape := c.counters[k].shape
 		if c.one {
+			b = binary.LittleEndian.AppendUint16(b, uint16(g.times))
 			b = append(b, countDenied)
 		} else {
 			if i > 0 && t.Member != g.takes[i-1].Member {

@@ -102,6 +102,86 @@ func TestRequestsShareACall(t *testing.T) {
 	})
 }
 
+// Many requests that are alike, in one call, have the outcomes and leave the state of as many calls one after the other,
+// under every algorithm and across the limit.
+func TestAlikeIsOneAfterTheOther(t *testing.T) {
+	store, _ := openStore(t, redis.Options{CallerClock: true})
+	year := descriptor.Window{Unit: descriptor.Year}
+	limits := map[string]*descriptor.Limit{
+		"fixed":     {Requests: 40, Window: year},
+		"first hit": {Requests: 40, Window: year, FirstHit: true},
+		"sliding":   {Requests: 40, Window: year, Algorithm: descriptor.SlidingWindow},
+		"precise":   {Requests: 40, Window: year, Algorithm: descriptor.SlidingWindow, Precision: 12},
+		"log":       {Requests: 40, Window: year, Algorithm: descriptor.SlidingLog},
+		"bucket":    {Requests: 7, Window: year, Algorithm: descriptor.TokenBucket, Burst: 40},
+		"interval":  {Requests: 7, Window: year, Algorithm: descriptor.TokenBucket, Burst: 40, Interval: true},
+		"leaky":     {Requests: 7, Window: year, Algorithm: descriptor.LeakyBucket, Burst: 39, NoDelay: descriptor.NoDelayAll},
+	}
+	run := 0
+	for name, l := range limits {
+		t.Run(name, func(t *testing.T) {
+			if err := l.Compile(); err != nil {
+				t.Fatal(err)
+			}
+			rapid.Check(t, func(rt *rapid.T) {
+				run++
+				now := time.Now()
+				for range rapid.IntRange(1, 4).Draw(rt, "calls") {
+					now = now.Add(time.Duration(rapid.Int64Range(0, int64(30*24*time.Hour)).Draw(rt, "later")))
+					hits := rapid.Int64Range(-2, 3).Draw(rt, "hits")
+					countDenied := rapid.Bool().Draw(rt, "count denied")
+					n := rapid.IntRange(1, 30).Draw(rt, "requests")
+					request := func(key string) *backend.Request {
+						return &backend.Request{
+							Takes:    []backend.Take{{Key: fmt.Appendf(nil, "alike-%s-%d", key, run), Limit: l, Hits: hits, CountDenied: countDenied}},
+							Outcomes: make([]backend.Outcome, 1),
+						}
+					}
+					var together []*backend.Request
+					for range n {
+						together = append(together, request("together"))
+					}
+					if err := store.TakeAll(t.Context(), now, together...); err != nil {
+						rt.Fatal(err)
+					}
+					for i := range n {
+						one := request("alone")
+						if err := store.TakeAll(t.Context(), now, one); err != nil {
+							rt.Fatal(err)
+						}
+						// Which of them comes when is open, but for the first, and how many are allowed.
+						if got := together[i].Outcomes[0]; i == 0 && got != one.Outcomes[0] {
+							rt.Fatalf("request %d of %d with %d hits:\n%+v together,\n%+v alone", i+1, n, hits, got, one.Outcomes[0])
+						}
+						together = append(together, one)
+					}
+					allowed := [2]int{}
+					for i, r := range together {
+						if r.Outcomes[0].Allowed {
+							allowed[i/n]++
+						}
+					}
+					if allowed[0] != allowed[1] {
+						rt.Fatalf("%d of %d with %d hits allowed together, %d alone", allowed[0], n, hits, allowed[1])
+					}
+					var left [2]backend.Outcome
+					for i, key := range [...]string{"together", "alone"} {
+						peek := request(key)
+						peek.Takes[0].Hits = 0
+						if err := store.TakeAll(t.Context(), now, peek); err != nil {
+							rt.Fatal(err)
+						}
+						left[i] = peek.Outcomes[0]
+					}
+					if left[0] != left[1] {
+						rt.Fatalf("after %d of %d hits:\n%+v together,\n%+v alone", n, hits, left[0], left[1])
+					}
+				}
+			})
+		})
+	}
+}
+
 // Requests in flight together share round trips: fewer calls reach Redis than decisions were made, none is lost, and
 // the limit holds exactly.
 func TestInFlightSharesTrips(t *testing.T) {

@@ -43,6 +43,22 @@ local function forever(key) return redis.call('PTTL', key) < 0 end
 -- Whether an error says that memory is full. Redis refuses the first write of a script then, or none: nothing was done.
 local function full(err) return string.find(type(err) == 'table' and err.err or err, 'OOM', 1, true) end
 
+-- Takes that are alike, one after the other: the state they leave, whether it is another one, and whether any of them
+-- was allowed. If there is room for all of them they are as good as one of all their hits.
+local function repeated(try, times, count_denied, a, b, c, hits, limit, p1, p2, p3)
+  if times > 1 and hits > 0 and hits * times <= limit then
+    local allowed, a2, b2, c2 = try(a, b, c, hits * times, limit, p1, p2, p3)
+    if allowed then return a2, b2, c2, true, true end
+  end
+  local changed, any = false, false
+  for _ = 1, times do
+    local allowed, a2, b2, c2 = try(a, b, c, hits, limit, p1, p2, p3)
+    if not allowed and count_denied == 0 then break end -- nor are those that follow
+    a, b, c, changed, any = a2, b2, c2, true, any or allowed
+  end
+  return a, b, c, changed, any
+end
+
 -- Every algorithm's part below defines three functions.
 --
 --   read(key, value, p1, p2, p3) -> a, b, c, seen     the state that value holds, and what the reply shows of it

@@ -24,12 +24,10 @@ local touched, P1, P2, P3 = {}, {}, {}, {} -- what is to be written, and with wh
 
 local function add(k, shape, count_denied, times, hits, limit, p1, p2, p3)
   if hits == 0 then return end
-  for _ = 1, times do
-    local allowed, a, b, c = TRY[shape](A[k], B[k], C[k], hits, limit, p1, p2, p3)
-    if not allowed and count_denied == 0 then return end -- nor are those that follow
-    A[k], B[k], C[k] = a, b, c
-    touched[k], P1[k], P2[k], P3[k] = shape, p1, p2, p3
-  end
+  local a, b, c, changed = repeated(TRY[shape], times, count_denied, A[k], B[k], C[k], hits, limit, p1, p2, p3)
+  if not changed then return end
+  A[k], B[k], C[k] = a, b, c
+  touched[k], P1[k], P2[k], P3[k] = shape, p1, p2, p3
 end
 
 -- The takes of the group that is being read, and what its members said so far.
