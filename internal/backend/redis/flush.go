@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -28,8 +27,13 @@ type queue struct {
 	alike     atomic.Bool   // most takes of the last full one were alike: of one hot counter, or of a few
 	landed    chan struct{} // one is over
 
+	pendings sync.Pool
+	look     *time.Timer // runs expire
+
 	mu      sync.Mutex
 	waiting []*pending
+	listed  []*pending // whose time is looked after: those that wait, those that are in a flush, and some that have an answer
+	looking bool       // the timer is set
 	started bool
 	closed  bool
 	queued  atomic.Int32  // how many wait: who comes then waits too, and goes with them
@@ -53,13 +57,19 @@ const (
 	// hot is how many takes that are alike, for each that is sent, make a counter hot. Then flushes go one at a time: a
 	// second one beside the first would take half of those that wait for the same counter along, and cost Redis as much.
 	hot = 4
+	// expireEvery is how late a caller may learn that its time is up. A timer for each would cost more than all else here.
+	expireEvery = time.Millisecond
 )
 
 func newQueue(s *Store, connections int) *queue {
 	most := int32(min(maxFlushers, max(connections, 1)))
-	return &queue{
+	q := &queue{
 		store: s, few: min(flushers, most), most: most, base: time.Now(), landed: make(chan struct{}, most), wake: make(chan struct{}, 1),
+		pendings: sync.Pool{New: newPending},
 	}
+	q.look = time.AfterFunc(time.Hour, q.expire)
+	q.look.Stop()
+	return q
 }
 
 // begin says whether another flush may be under way now, and if so takes it for begun, at now.
@@ -120,39 +130,24 @@ func (q *queue) take(ctx context.Context, at int64, r *backend.Request) error {
 			return err
 		}
 	}
-	p := pendings.Get().(*pending)
-	p.copy(at, r)
+	until := int64(0)
+	if q.store.opts.Timeout > 0 {
+		until = int64(time.Since(q.base) + q.store.opts.Timeout)
+	}
+	p := q.pendings.Get().(*pending)
+	p.begin(ctx, at, until, r)
 	if !q.put(p) {
-		p.release()
 		c := calls.Get().(*call)
 		defer c.release()
 		return q.store.take(ctx, at, c, r)
 	}
-
-	timeout := q.store.opts.Timeout
-	var timedOut <-chan time.Time
-	if timeout > 0 {
-		p.timer.Reset(timeout)
-		timedOut = p.timer.C
+	<-p.done
+	err := p.err
+	if err == nil {
+		copy(r.Outcomes, p.request.Outcomes)
 	}
-	// After leave or release, p is no longer this goroutine's: its timer is stopped before.
-	select {
-	case <-p.done:
-		p.timer.Stop()
-		err := p.err
-		if err == nil {
-			copy(r.Outcomes, p.request.Outcomes)
-		}
-		p.release()
-		return err
-	case <-ctx.Done():
-		p.timer.Stop()
-		p.leave()
-		return q.store.failure(ctx, ctx.Err())
-	case <-timedOut:
-		p.leave()
-		return fmt.Errorf("%w: no answer within %s", backend.ErrUnavailable, timeout)
-	}
+	q.drop(p)
+	return err
 }
 
 // put lets a request wait for a flush, unless there will be none any more.
@@ -164,6 +159,14 @@ func (q *queue) put(p *pending) bool {
 	}
 	q.waiting = append(q.waiting, p)
 	q.queued.Store(int32(len(q.waiting)))
+	if !p.listed {
+		p.listed = true
+		q.listed = append(q.listed, p)
+	}
+	if !q.looking {
+		q.looking = true
+		q.look.Reset(expireEvery)
+	}
 	if !q.started {
 		q.started = true
 		for range q.most {
@@ -172,6 +175,20 @@ func (q *queue) put(p *pending) bool {
 	}
 	q.alert()
 	return true
+}
+
+// expire lets callers go whose time is up. It looks again as long as anybody waits.
+func (q *queue) expire() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := int64(time.Since(q.base))
+	q.listed = slices.DeleteFunc(q.listed, func(p *pending) bool {
+		p.listed = p.expire(q.store, now)
+		return !p.listed
+	})
+	if q.looking = len(q.listed) > 0; q.looking {
+		q.look.Reset(expireEvery)
+	}
 }
 
 // alert tells a flusher that something is waiting, unless one waits for it already. The queue is locked.
@@ -255,8 +272,8 @@ func (q *queue) next(batch []*pending, awaited bool) []*pending {
 	takes, n := 0, 0
 	for ; n < len(q.waiting) && takes < most; n++ {
 		p := q.waiting[n]
-		if !p.begin() {
-			p.release()
+		if !p.flush() {
+			q.drop(p)
 			continue
 		}
 		takes += len(p.request.Takes)
@@ -348,12 +365,12 @@ func (q *queue) send(batch []*pending) {
 		q.alike.Store(alike)
 	}
 	c.release()
-	q.finish(batch, err)
+	q.finishAll(batch, err)
 }
 
-// finish hands a call's outcomes over. Where a slot is moving, requests for several of its keys cannot be one call. Where
+// finishAll hands a call's outcomes over. Where a slot is moving, requests for several of its keys cannot be one call. Where
 // memory is full, some requests have an answer.
-func (q *queue) finish(batch []*pending, err error) {
+func (q *queue) finishAll(batch []*pending, err error) {
 	apart := len(batch) > 1 && goredis.HasErrorPrefix(err, tryAgain)
 	full := errors.Is(err, errFull)
 	for _, p := range batch {
@@ -367,7 +384,7 @@ func (q *queue) finish(batch []*pending, err error) {
 			err = q.store.take(context.Background(), p.at, c, &p.request)
 			c.release()
 		}
-		p.finish(err)
+		q.finish(p, err)
 	}
 }
 
@@ -387,7 +404,7 @@ func (q *queue) pipeline(ctx context.Context, slots [][]*pending, at int64, m te
 		f := flying{batch: batch, requests: requestsOf(batch), call: calls.Get().(*call)}
 		if err := f.call.pack(m, f.requests...); err != nil {
 			f.call.release()
-			q.finish(batch, err)
+			q.finishAll(batch, err)
 			continue
 		}
 		f.cmd = f.call.command(ctx, "evalsha", f.call.script.Hash)
@@ -421,7 +438,7 @@ func (q *queue) pipeline(ctx context.Context, slots [][]*pending, at int64, m te
 			err = s.failure(context.Background(), err)
 		}
 		f.call.release()
-		q.finish(f.batch, err)
+		q.finishAll(f.batch, err)
 	}
 }
 
@@ -430,10 +447,10 @@ func (q *queue) pipeline(ctx context.Context, slots [][]*pending, at int64, m te
 func (q *queue) each(at int64, c *call, batch []*pending) {
 	defer c.release()
 	if !q.store.opts.LyftKeys {
-		q.finish(batch, q.store.take(context.Background(), at, c, requestsOf(batch)...))
+		q.finishAll(batch, q.store.take(context.Background(), at, c, requestsOf(batch)...))
 		return
 	}
 	for _, p := range batch {
-		p.finish(q.store.take(context.Background(), at, c, &p.request))
+		q.finish(p, q.store.take(context.Background(), at, c, &p.request))
 	}
 }

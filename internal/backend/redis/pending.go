@@ -1,43 +1,48 @@
 package redis
 
 import (
+	"context"
+	"fmt"
+	"slices"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // pending is a request that waits for its flush. It owns what the flush works on: a caller whose time is up leaves, and
-// its memory with it.
+// its memory with it. Its caller waits for done alone, which costs less than to wait for one of several things: the queue
+// looks after the caller's time (expire).
 type pending struct {
 	at      int64
 	request backend.Request
 	keys    []byte
-	err     error
-	done    chan struct{} // has one element when the flush is over
-	timer   *time.Timer
+	limits  []descriptor.Limit
+	done    chan struct{} // has one element when there is an answer, or none to wait for
+	owners  atomic.Int32  // the caller and the queue; the last one puts it back
+	listed  bool          // it is in the queue's list; guarded by the queue's lock
 
 	mu    sync.Mutex
+	ctx   context.Context // the caller's
+	until int64           // when the store's own time is up, in nanoseconds after the queue's base; 0: never
 	state pendingState
+	err   error
 }
 
 type pendingState uint8
 
 const (
-	queued  pendingState = iota
-	flushed              // it is part of a flush: its hits may count
-	left                 // the caller is gone; whoever finds it so puts it back
+	settled pendingState = iota // err says how; without one its outcomes are there
+	queued
+	flushed // it is part of a flush: its hits may count
 )
 
-var pendings = sync.Pool{New: func() any {
-	t := time.NewTimer(time.Hour)
-	t.Stop()
-	return &pending{done: make(chan struct{}, 1), timer: t}
-}}
+func newPending() any { return &pending{done: make(chan struct{}, 1)} }
 
-// copy makes p's own copy of a request.
-func (p *pending) copy(at int64, r *backend.Request) {
-	p.at, p.err, p.state = at, nil, queued
+// begin makes p a request of a caller's, and its own copy of it.
+func (p *pending) begin(ctx context.Context, at, until int64, r *backend.Request) {
+	p.at = at
 	p.keys = p.keys[:0]
 	for i := range r.Takes {
 		p.keys = append(p.keys, r.Takes[i].Key...)
@@ -45,57 +50,80 @@ func (p *pending) copy(at int64, r *backend.Request) {
 	p.request.Together = r.Together
 	p.request.Takes = append(p.request.Takes[:0], r.Takes...)
 	p.request.Outcomes = append(p.request.Outcomes[:0], r.Outcomes...)
+	p.limits = slices.Grow(p.limits[:0], len(r.Takes))[:len(r.Takes)]
 	start := 0
 	for i := range p.request.Takes {
 		t := &p.request.Takes[i]
 		end := start + len(t.Key)
 		t.Key = p.keys[start:end:end]
 		// An override's limit lives in the caller's memory.
-		l := *t.Limit
-		t.Limit = &l
+		p.limits[i] = *t.Limit
+		t.Limit = &p.limits[i]
 		start = end
 	}
-}
-
-// leave is what a caller does that waits no longer. What has not been sent will not be.
-func (p *pending) leave() {
+	p.owners.Store(2)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.state = left
+	p.ctx, p.until, p.state, p.err = ctx, until, queued, nil
 }
 
-// begin says whether p is to be part of a flush: not if its caller has left.
-func (p *pending) begin() bool {
+// flush says whether p is to be part of a flush: not if its caller has left.
+func (p *pending) flush() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.state == left {
+	if p.state == settled {
 		return false
 	}
 	p.state = flushed
 	return true
 }
 
-// finish hands the outcomes over, or puts p back if nobody wants them.
-func (p *pending) finish(err error) {
-	p.mu.Lock()
-	gone := p.state == left
-	p.err = err
-	p.mu.Unlock()
-	if gone {
-		p.release()
+// settle tells the caller, unless it has been told. The state is locked.
+func (p *pending) settle(err error) {
+	if p.state == settled {
 		return
 	}
+	p.state, p.err = settled, err
 	p.done <- struct{}{}
 }
 
-func (p *pending) release() {
-	select {
-	case <-p.done: // the caller left at the moment that the flush was over
+// expire lets the caller go if its time, or the store's, is up. It returns false if nobody waits for p.
+func (p *pending) expire(s *Store, now int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.state == settled:
+		return false
+	case p.ctx.Err() != nil:
+		p.settle(s.failure(p.ctx, p.ctx.Err()))
+		return false
+	case p.until > 0 && now >= p.until:
+		p.settle(fmt.Errorf("%w: no answer within %s", backend.ErrUnavailable, s.opts.Timeout))
+		return false
 	default:
+		return true
+	}
+}
+
+// finish hands the outcomes over, if somebody still wants them.
+func (q *queue) finish(p *pending, err error) {
+	p.mu.Lock()
+	p.settle(err)
+	p.mu.Unlock()
+	q.drop(p)
+}
+
+// drop is what each of p's owners does when it is done with it.
+func (q *queue) drop(p *pending) {
+	if p.owners.Add(-1) > 0 {
+		return
 	}
 	if cap(p.keys) > keepRoom || cap(p.request.Takes) > 1024 {
 		return
 	}
 	clear(p.request.Takes)
-	pendings.Put(p)
+	p.mu.Lock()
+	p.ctx = nil
+	p.mu.Unlock()
+	q.pendings.Put(p)
 }
