@@ -113,10 +113,10 @@ var chaoses = []chaos{
 		s.back()
 	}},
 	{name: "Redis' memory is full", on: onFull, felt: true, happens: func(s *trial) {
-		// Somebody goes on writing until it is: first much at once, then what room there is.
+		// Somebody writes until it is, first much at once, then what room there is, and goes on.
 		c := s.single.Client(s.t)
 		size := 1 << 16
-		fill := s.every(time.Millisecond, func(ctx context.Context) error {
+		fill := func(ctx context.Context) error {
 			for ; ; size = max(size/2, 16) {
 				for {
 					if err := c.Append(ctx, "filler", strings.Repeat("0", size)).Err(); err != nil {
@@ -127,9 +127,13 @@ var chaoses = []chaos{
 					return nil
 				}
 			}
-		})
+		}
+		if err := fill(s.t.Context()); err != nil {
+			s.t.Fatal(err)
+		}
+		stop := s.every(time.Millisecond, fill)
 		s.hold(s.outage)
-		fill()
+		stop()
 		if err := c.Del(s.t.Context(), "filler").Err(); err != nil {
 			s.t.Fatal(err)
 		}
