@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -60,7 +59,9 @@ func forgetEmpty(model *kong.Application) error {
 		}
 		switch f.Target.Kind() {
 		case reflect.String, reflect.Slice, reflect.Map:
-			return next(nil)
+			if !f.Tag.Has("oneof") && f.Tag.Get("form") != "path" {
+				return next(nil)
+			}
 		}
 		for _, name := range f.Envs {
 			if v, set := os.LookupEnv(name); set && v == "" {
@@ -71,38 +72,4 @@ func forgetEmpty(model *kong.Application) error {
 		}
 		return next(nil)
 	})
-}
-
-// flagValue reads true and false in all the ways that the reference's environment may write them (1, t, T, TRUE, true, True
-// and their opposites), and yes and no.
-type flagValue struct{}
-
-// IsBool tells kong that the flag needs no value.
-func (flagValue) IsBool() bool { return true }
-
-// Decode implements kong.Mapper.
-func (flagValue) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
-	if ctx.Scan.Peek().Type != kong.FlagValueToken {
-		target.SetBool(true)
-		return nil
-	}
-	switch v := ctx.Scan.Pop().Value.(type) {
-	case bool:
-		target.SetBool(v)
-		return nil
-	case string:
-		switch strings.ToLower(v) {
-		case "yes", "no":
-			target.SetBool(strings.EqualFold(v, "yes"))
-			return nil
-		}
-		b, err := strconv.ParseBool(v)
-		if err != nil {
-			return fmt.Errorf("must be true or false, this is %q", v)
-		}
-		target.SetBool(b)
-		return nil
-	default:
-		return fmt.Errorf("must be true or false, this is %v", v)
-	}
 }

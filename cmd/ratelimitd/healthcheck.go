@@ -16,7 +16,7 @@ import (
 // there is no shell and no curl. It reads the same HOST and PORT as serve.
 type healthcheck struct {
 	Host    string        `env:"HOST" default:"0.0.0.0" help:"Address that the service's HTTP listens on; all addresses means loopback here."`
-	Port    int           `env:"PORT" default:"8080" help:"Port of the service's HTTP."`
+	Port    int           `env:"PORT" range:"0..65535" default:"8080" help:"Port of the service's HTTP."`
 	Path    string        `default:"/healthcheck" help:"Page to ask: /healthcheck, /readyz or /livez."`
 	Timeout time.Duration `default:"2s" help:"How long to wait for the answer."`
 }

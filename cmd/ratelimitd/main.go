@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"reflect"
 	"syscall"
 	_ "time/tzdata" // calendar windows need the zones, which an empty image does not have
 
@@ -89,8 +88,7 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 		kong.Description("A rate limit service for Envoy and everybody else. Every flag can be set by the environment variable shown beside it; a flag beats the environment."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
 		kong.ShortUsageOnError(),
-		kong.KindMapper(reflect.Bool, flagValue{}),
-	}, options...)...)
+	}, append(values(), options...)...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -23,17 +24,15 @@ import (
 type ruleOptions struct {
 	Rules  string        `help:"Folder of rule files. Beats the RUNTIME_ variables." placeholder:"DIR"`
 	Merge  bool          `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Files of one domain are merged instead of the second being refused."`
-	Rescan time.Duration `name:"rules-rescan" env:"RATELIMITD_RULES_RESCAN" default:"10s" help:"How often the folder is read even if no change was reported."`
+	Rescan time.Duration `name:"rules-rescan" env:"RATELIMITD_RULES_RESCAN" range:"1ms.." default:"10s" help:"How often the folder is read even if no change was reported."`
 	Force  bool          `name:"force-start-without-initial-config" env:"FORCE_START_WITHOUT_INITIAL_CONFIG" help:"Start also when no rule file can be used; with rules over xDS, be ready before the first ones have come."`
 
 	AtLeastOne bool `name:"healthy-with-at-least-one-config-loaded" env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" help:"Health is red while the rules in force have no domain."`
 
-	ConfigType    string `env:"CONFIG_TYPE" default:"FILE" placeholder:"FILE|GRPC_XDS_SOTW" help:"Where rules come from: files, or a server that sends them over xDS."`
+	ConfigType    string `env:"CONFIG_TYPE" oneof:"FILE,GRPC_XDS_SOTW" default:"FILE" placeholder:"FILE|GRPC_XDS_SOTW" help:"Where rules come from: files, or a server that sends them over xDS."`
 	RuntimeRoot   string `env:"RUNTIME_ROOT" help:"With the next two: the folder of rule files is ROOT/SUBDIRECTORY/APPDIRECTORY. Unset: config/domains."`
 	RuntimeSubdir string `name:"runtime-subdirectory" env:"RUNTIME_SUBDIRECTORY" help:"See --runtime-root."`
 	RuntimeAppdir string `name:"runtime-appdirectory" env:"RUNTIME_APPDIRECTORY" default:"config" help:"See --runtime-root."`
-	IgnoreDot     bool   `name:"runtime-ignoredotfiles" env:"RUNTIME_IGNOREDOTFILES" help:"Accepted. Files whose name begins with a dot are never rule files."`
-	WatchRoot     bool   `name:"runtime-watch-root" env:"RUNTIME_WATCH_ROOT" default:"true" negatable:"" help:"Accepted. Changes are found however they are made."`
 }
 
 // dir is the folder of rule files.
@@ -51,26 +50,34 @@ func (o *ruleOptions) dir() string {
 // listenOptions say where the service listens.
 type listenOptions struct {
 	GRPCHost  string `name:"grpc-host" env:"GRPC_HOST" default:"0.0.0.0" help:"Address that gRPC listens on."`
-	GRPCPort  int    `name:"grpc-port" env:"GRPC_PORT" default:"8081" help:"Port of gRPC; 0 takes a free one."`
+	GRPCPort  int    `name:"grpc-port" env:"GRPC_PORT" range:"0..65535" default:"8081" help:"Port of gRPC; 0 takes a free one."`
 	Host      string `env:"HOST" default:"0.0.0.0" help:"Address that HTTP (/json, /healthcheck, /metrics) listens on."`
-	Port      int    `env:"PORT" default:"8080" help:"Port of HTTP; 0 takes a free one."`
+	Port      int    `env:"PORT" range:"0..65535" default:"8080" help:"Port of HTTP; 0 takes a free one."`
 	DebugHost string `env:"DEBUG_HOST" default:"127.0.0.1" help:"Address that the debug port listens on."`
-	DebugPort int    `env:"DEBUG_PORT" default:"6070" help:"Port of /rlconfig, /stats and /debug/pprof; 0 takes a free one."`
+	DebugPort int    `env:"DEBUG_PORT" range:"0..65535" default:"6070" help:"Port of /rlconfig, /stats and /debug/pprof; 0 takes a free one."`
 
-	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" default:"24h" help:"After which a gRPC connection is asked to reconnect."`
-	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" default:"1h" help:"After which it is closed."`
-	MaxMessageBytes       int           `env:"RATELIMITD_MAX_MESSAGE_BYTES" default:"4194304" help:"Largest request, in bytes."`
+	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" range:"0s.." default:"24h" help:"After which a gRPC connection is asked to reconnect; 0: never."`
+	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:"0s.." default:"1h" help:"After which it is closed, from then on; 0: never."`
+	MaxMessageBytes       int           `env:"RATELIMITD_MAX_MESSAGE_BYTES" range:"1.." default:"4194304" help:"Largest request, in bytes."`
 	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Path of a unix socket that gRPC listens on instead of the above; a leading @ makes it abstract."`
 	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Other processes of this user may listen on the same ports (SO_REUSEPORT)."`
 	NoDebug               bool          `env:"RATELIMITD_NO_DEBUG" help:"No pages on the debug port."`
 	NoAdmin               bool          `env:"RATELIMITD_NO_ADMIN" help:"No admin service (gRPC) on the debug port."`
-	MaxEntries            int           `env:"RATELIMITD_MAX_ENTRIES" default:"256" help:"Most entries in a descriptor."`
-	MaxTextBytes          int           `env:"RATELIMITD_MAX_TEXT_BYTES" default:"65536" help:"Longest domain, key or value, in bytes. A longer one is an error, which Envoy lets pass by default: keep it above Envoy's max_request_headers_kb."`
-	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" default:"10000" help:"Most connections of gRPC, and of HTTP as many again; more are closed at once."`
+	MaxEntries            int           `env:"RATELIMITD_MAX_ENTRIES" range:"1.." default:"256" help:"Most entries in a descriptor."`
+	MaxTextBytes          int           `env:"RATELIMITD_MAX_TEXT_BYTES" range:"1.." default:"65536" help:"Longest domain, key or value, in bytes. A longer one is an error, which Envoy lets pass by default: keep it above Envoy's max_request_headers_kb."`
+	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Most connections of gRPC, and of HTTP as many again; more are closed at once."`
 	MaxStreams            uint32        `name:"grpc-max-streams" env:"RATELIMITD_GRPC_MAX_STREAMS" default:"0" help:"Most calls at once on one gRPC connection; 0: no bound."`
-	MaxDescriptors        int           `env:"RATELIMITD_MAX_DESCRIPTORS" default:"256" help:"Most descriptors in a request."`
-	DrainDelay            time.Duration `env:"RATELIMITD_DRAIN_DELAY" default:"0s" help:"How long to go on serving after health has turned red, before stopping."`
-	StopTimeout           time.Duration `env:"RATELIMITD_STOP_TIMEOUT" default:"10s" help:"How long calls in flight may take to finish when stopping."`
+	MaxDescriptors        int           `env:"RATELIMITD_MAX_DESCRIPTORS" range:"1.." default:"256" help:"Most descriptors in a request."`
+	DrainDelay            time.Duration `env:"RATELIMITD_DRAIN_DELAY" range:"0s.." default:"0s" help:"How long to go on serving after health has turned red, before stopping."`
+	StopTimeout           time.Duration `env:"RATELIMITD_STOP_TIMEOUT" range:"1ms.." default:"10s" help:"How long calls in flight may take to finish when stopping."`
+}
+
+// endless is a time of the reference, whose 0 is for ever, as gRPC understands it.
+func endless(d time.Duration) time.Duration {
+	if d == 0 {
+		return math.MaxInt64
+	}
+	return d
 }
 
 func address(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
@@ -81,23 +88,23 @@ type answerOptions struct {
 	Quota  bool `name:"quota-mode" env:"QUOTA_MODE" help:"Every rule is in quota mode."`
 	Stop   bool `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" help:"A refused request counts only in the limits that refuse it."`
 
-	Admission string `env:"RATELIMITD_ADMISSION" default:"independent" enum:"independent,all_or_nothing" help:"Of domains that do not say: each descriptor counts for itself, or a refused request consumes nothing anywhere."`
-	OnError   string `env:"RATELIMITD_ON_ERROR" default:"error" enum:"error,allow,deny,local" help:"Of rules and domains that do not say: what is answered when the backend cannot."`
-	Replicas  int    `env:"RATELIMITD_REPLICAS" default:"1" help:"How many of these processes share the limits: with on_error local each counts its part."`
+	Admission string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" help:"Of domains that do not say: each descriptor counts for itself, or a refused request consumes nothing anywhere."`
+	OnError   string `env:"RATELIMITD_ON_ERROR" oneof:"error,allow,deny,local" placeholder:"error|allow|deny|local" default:"error" help:"Of rules and domains that do not say: what is answered when the backend cannot."`
+	Replicas  int    `env:"RATELIMITD_REPLICAS" range:"1.." default:"1" help:"How many of these processes share the limits: with on_error local each counts its part."`
 
-	Families []string `name:"response-headers" env:"RATELIMITD_RESPONSE_HEADERS" enum:"ratelimit,x-ratelimit,ietf,retry-after" help:"Families of client headers, in domains that do not say: ratelimit, x-ratelimit, ietf, retry-after."`
+	Families []string `name:"response-headers" env:"RATELIMITD_RESPONSE_HEADERS" oneof:"ratelimit,x-ratelimit,ietf,retry-after" placeholder:"FAMILY" help:"Families of client headers, in domains that do not say: ratelimit, x-ratelimit, ietf, retry-after."`
 
 	Headers         bool   `name:"limit-response-headers-enabled" env:"LIMIT_RESPONSE_HEADERS_ENABLED" help:"Tell clients their limit in the headers of the next three flags: the family ratelimit."`
-	LimitHeader     string `env:"LIMIT_LIMIT_HEADER" default:"RateLimit-Limit" help:"Header with the requests per unit."`
-	RemainingHeader string `env:"LIMIT_REMAINING_HEADER" default:"RateLimit-Remaining" help:"Header with the requests left."`
-	ResetHeader     string `env:"LIMIT_RESET_HEADER" default:"RateLimit-Reset" help:"Header with the seconds until the limit resets."`
+	LimitHeader     string `env:"LIMIT_LIMIT_HEADER" form:"header" default:"RateLimit-Limit" help:"Header with the requests per unit."`
+	RemainingHeader string `env:"LIMIT_REMAINING_HEADER" form:"header" default:"RateLimit-Remaining" help:"Header with the requests left."`
+	ResetHeader     string `env:"LIMIT_RESET_HEADER" form:"header" default:"RateLimit-Reset" help:"Header with the seconds until the limit resets."`
 
 	Metadata  bool    `name:"response-dynamic-metadata" env:"RESPONSE_DYNAMIC_METADATA" help:"Answers carry dynamic metadata."`
 	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Dynamic metadata tells which rule decided, what is left and how long to wait."`
 	NoMetrics bool    `name:"no-metrics" env:"RATELIMITD_NO_METRICS" hidden:"" help:"Decisions are not counted: for comparison."`
-	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" default:"0.8" help:"Share of a limit above which hits count as near it."`
+	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" range:"0..1" default:"0.8" help:"Share of a limit above which hits count as near it."`
 	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"Counters' keys that are tracked at once to tell which are hot, 128 in a list; 0 turns it off. They take 0.9 to 1.6 KB each, but only while so many rules are busy: 55 MB at most by default, usually less than 1 MB."`
-	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" default:"10000" help:"Names that metrics by rule are kept under; the rest share one."`
+	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" range:"1.." default:"10000" help:"Names that metrics by rule are kept under; the rest share one."`
 
 	CalendarMonths bool `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"A month is one of the calendar, in UTC, instead of 30 days: of fixed windows, and of limits that requests bring along."`
 }
@@ -116,6 +123,9 @@ func (o *answerOptions) settings() limiter.Settings {
 		CalendarMonths: o.CalendarMonths,
 		NearLimitRatio: o.NearRatio,
 	}
+	if s.NearLimitRatio == 0 {
+		s.NearLimitRatio = math.SmallestNonzeroFloat32 // every hit is near, as there; there it would be the default
+	}
 	for _, name := range o.Families {
 		s.Headers |= descriptor.ParseHeaderFamily(name)
 	}
@@ -129,13 +139,13 @@ func (o *answerOptions) settings() limiter.Settings {
 type backendOptions struct {
 	Backend     string `name:"backend-type" env:"BACKEND_TYPE" placeholder:"memory|redis" help:"Where counts live. Unset: Redis if REDIS_URL is set, else this process' memory."`
 	KeyPrefix   string `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" help:"Put before every counter's key."`
-	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" default:"0" help:"What the over-limit cache may take; 0 turns it off."`
-	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" default:"2000000" help:"Most counters that the memory backend holds; a live one is never evicted."`
+	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" range:"0.." default:"0" help:"What the over-limit cache may take; 0 turns it off."`
+	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Most counters that the memory backend holds; a live one is never evicted."`
 
-	Op time.Duration `name:"redis-op-timeout" env:"REDIS_OP_TIMEOUT" default:"15ms" help:"Longest time that Redis may take to answer; the caller's deadline if that is nearer."`
+	Op time.Duration `name:"redis-op-timeout" env:"REDIS_OP_TIMEOUT" range:"1ms.." default:"15ms" help:"Longest time that Redis may take to answer; the caller's deadline if that is nearer."`
 
-	KeyFormat     string `name:"redis-key-format" env:"REDIS_KEY_FORMAT" default:"ratelimitd" enum:"ratelimitd,lyft" help:"lyft: counters have the keys of envoyproxy/ratelimit where that has them too, so that both count together."`
-	JitterSeconds int64  `name:"expiration-jitter-max-seconds" env:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" help:"By how many seconds keys of the format lyft live longer, at random. Others end with their window."`
+	KeyFormat     string `name:"redis-key-format" env:"REDIS_KEY_FORMAT" oneof:"ratelimitd,lyft" placeholder:"ratelimitd|lyft" default:"ratelimitd" help:"lyft: counters have the keys of envoyproxy/ratelimit where that has them too, so that both count together."`
+	JitterSeconds *int64 `name:"expiration-jitter-max-seconds" env:"EXPIRATION_JITTER_MAX_SECONDS" range:"0..31536000" placeholder:"SECONDS" help:"By how many seconds keys of the format lyft live longer, at random; unset: 300. Others end with their window."`
 
 	Startup startupOptions `embed:""`
 	Active  bool           `name:"redis-health-check-active-connection" env:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" help:"Health is red while no connection to Redis is alive."`
@@ -151,23 +161,24 @@ type backendOptions struct {
 // redisOptions say where one Redis is. Each flag has a variable REDIS_... and one REDIS_PERSECOND_....
 type redisOptions struct {
 	URL          string        `env:"URL" help:"host:port, the path of a unix socket, or redis://host:port/db; with SENTINEL master,sentinel,sentinel,...; with CLUSTER node,node,..."`
-	Type         string        `env:"TYPE" default:"SINGLE" placeholder:"SINGLE|SENTINEL|CLUSTER" help:"What kind of Redis it is."`
-	SocketType   string        `env:"SOCKET_TYPE" placeholder:"tcp|unix" help:"Unset: unix if the URL is a path, else tcp."`
+	Type         string        `env:"TYPE" oneof:"SINGLE,SENTINEL,CLUSTER" default:"SINGLE" placeholder:"SINGLE|SENTINEL|CLUSTER" help:"What kind of Redis it is."`
+	SocketType   string        `env:"SOCKET_TYPE" oneof:"tcp,unix" placeholder:"tcp|unix" help:"Unset: unix if the URL is a path, else tcp."`
 	Auth         string        `env:"AUTH" help:"password, or user:password."`
 	AuthFile     string        `env:"AUTH_FILE" help:"File with the same, read for every new connection, so that it may change."`
 	SentinelAuth string        `env:"SENTINEL_AUTH" help:"password or user:password of the sentinels."`
-	Pool         int           `name:"pool-size" env:"POOL_SIZE" default:"10" help:"Most connections, on a cluster to each node."`
-	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use."`
-	Timeout      time.Duration `env:"TIMEOUT" default:"10s" help:"Longest time to connect."`
+	Pool         int           `name:"pool-size" env:"POOL_SIZE" range:"1..100000" default:"10" help:"Most connections, on a cluster to each node."`
+	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use."`
+	Timeout      time.Duration `env:"TIMEOUT" range:"1ms.." default:"10s" help:"Longest time to connect, with login and TLS."`
 	TLS          bool          `env:"TLS" help:"Connections are encrypted."`
 	CACert       string        `name:"tls-cacert" env:"TLS_CACERT" help:"File of the authorities to trust; unset: the system's."`
 	ClientCert   string        `name:"tls-client-cert" env:"TLS_CLIENT_CERT" help:"File of our certificate."`
 	ClientKey    string        `name:"tls-client-key" env:"TLS_CLIENT_KEY" help:"File of its key."`
 	SkipHostname bool          `name:"tls-skip-hostname-verification" env:"TLS_SKIP_HOSTNAME_VERIFICATION" help:"Do not compare the server's name with its certificate."`
+}
 
-	Window      time.Duration `name:"pipeline-window" env:"PIPELINE_WINDOW" default:"0s" hidden:""`
-	Limit       int           `name:"pipeline-limit" env:"PIPELINE_LIMIT" default:"0" hidden:""`
-	Parallelism int           `name:"cluster-pipeline-parallelism" env:"CLUSTER_PIPELINE_PARALLELISM" default:"1" hidden:""`
+// given says whether somebody meant a Redis, though not where it is.
+func (o *redisOptions) given() bool {
+	return o.Type != "SINGLE" || o.SocketType != "" || o.Auth != "" || o.AuthFile != "" || o.SentinelAuth != "" || o.TLS
 }
 
 // dial connects to it. settings is the prefix of its variables, for errors.
@@ -189,6 +200,14 @@ func (o *redisOptions) dial(settings string, log *slog.Logger, connections *redi
 		Connections: connections,
 		Logger:      log,
 	})
+}
+
+// jitter is by how much keys of the reference's format live longer.
+func (o *backendOptions) jitter() time.Duration {
+	if o.JitterSeconds == nil {
+		return 300 * time.Second
+	}
+	return time.Duration(*o.JitterSeconds) * time.Second
 }
 
 // keysLyft is the KeyFormat of envoyproxy/ratelimit's keys.
@@ -222,18 +241,17 @@ type tlsOptions struct {
 	Key       string        `name:"grpc-server-tls-key" env:"GRPC_SERVER_TLS_KEY" help:"File of its key."`
 	ClientCA  string        `name:"grpc-client-tls-cacert" env:"GRPC_CLIENT_TLS_CACERT" help:"File of the authorities that clients' certificates must come from: turns mTLS on."`
 	ClientSAN string        `name:"grpc-client-tls-san" env:"GRPC_CLIENT_TLS_SAN" help:"DNS name, IP or URI (spiffe://...) that a client's certificate must have."`
-	Rescan    time.Duration `name:"tls-rescan" env:"RATELIMITD_TLS_RESCAN" default:"10s" help:"How often these files are read even if no change was reported."`
-	Ignored   string        `name:"grpc-server-tls-ca-cert" env:"GRPC_SERVER_TLS_CA_CERT" hidden:""`
+	Rescan    time.Duration `name:"tls-rescan" env:"RATELIMITD_TLS_RESCAN" range:"1ms.." default:"10s" help:"How often these files are read even if no change was reported."`
 }
 
 // tracingOptions say what is traced.
 type tracingOptions struct {
 	Enabled    bool    `name:"tracing-enabled" env:"TRACING_ENABLED" help:"Sampled calls are traced with OpenTelemetry. Where to is said by the OTEL_EXPORTER_OTLP_ variables."`
-	Protocol   string  `name:"tracing-exporter-protocol" env:"TRACING_EXPORTER_PROTOCOL" default:"http" enum:"http,grpc" help:"OTLP over http or grpc."`
+	Protocol   string  `name:"tracing-exporter-protocol" env:"TRACING_EXPORTER_PROTOCOL" oneof:"http,grpc" placeholder:"http|grpc" default:"http" help:"OTLP over http or grpc."`
 	Service    string  `name:"tracing-service-name" env:"TRACING_SERVICE_NAME" help:"Unset: OTEL_SERVICE_NAME, else RateLimit."`
 	Namespace  string  `name:"tracing-service-namespace" env:"TRACING_SERVICE_NAMESPACE" help:"Unset: none."`
 	InstanceID string  `name:"tracing-service-instance-id" env:"TRACING_SERVICE_INSTANCE_ID" help:"Unset: a random one."`
-	Rate       float64 `name:"tracing-sampling-rate" env:"TRACING_SAMPLING_RATE" default:"1" help:"Share of the traces that begin here."`
+	Rate       float64 `name:"tracing-sampling-rate" env:"TRACING_SAMPLING_RATE" range:"0..1" default:"1" help:"Share of the traces that begin here."`
 }
 
 // statisticsOptions say who is told the reference's statistics.
@@ -242,25 +260,25 @@ type statisticsOptions struct {
 
 	Prometheus       bool   `name:"use-prometheus" env:"USE_PROMETHEUS" help:"Serve what /metrics has on a listener of its own too."`
 	PrometheusAddr   string `env:"PROMETHEUS_ADDR" default:":9090" placeholder:"HOST:PORT" help:"Where that listens."`
-	PrometheusPath   string `env:"PROMETHEUS_PATH" default:"/metrics" help:"Where metrics are found there."`
+	PrometheusPath   string `env:"PROMETHEUS_PATH" form:"path" default:"/metrics" help:"Where metrics are found there."`
 	PrometheusMapper string `name:"prometheus-mapper-yaml" env:"PROMETHEUS_MAPPER_YAML" placeholder:"FILE" help:"What the reference's statistics are called for Prometheus, in the language of statsd_exporter. Without the file: what the reference calls them."`
 	Milliseconds     bool   `name:"prometheus-response-time-as-milliseconds" env:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" help:"ratelimit_service_response_time_seconds has milliseconds."`
 
 	StatsD     bool          `name:"use-statsd" env:"USE_STATSD" help:"Send statistics to StatsD."`
 	Host       string        `name:"statsd-host" env:"STATSD_HOST" default:"localhost" help:"Where that, or DogStatsD, listens."`
-	Port       int           `name:"statsd-port" env:"STATSD_PORT" default:"8125" help:"Its port."`
-	Protocol   string        `name:"statsd-protocol" env:"STATSD_PROTOCOL" default:"tcp" enum:"tcp,udp" help:"tcp or udp. DogStatsD is always sent over udp."`
+	Port       int           `name:"statsd-port" env:"STATSD_PORT" range:"1..65535" default:"8125" help:"Its port."`
+	Protocol   string        `name:"statsd-protocol" env:"STATSD_PROTOCOL" oneof:"tcp,udp" placeholder:"tcp|udp" default:"tcp" help:"tcp or udp. DogStatsD is always sent over udp."`
 	Interval   time.Duration `name:"stats-flush-interval" env:"STATS_FLUSH_INTERVAL" default:"10s" help:"How often."`
 	Tags       string        `name:"extra-tags" env:"EXTRA_TAGS" placeholder:"KEY:VALUE,..." help:"Tags of every statistic, and labels for Prometheus."`
 	DogStatsD  bool          `name:"use-dog-statsd" env:"USE_DOG_STATSD" help:"Send statistics to DogStatsD."`
-	Mogrifiers []string      `name:"use-dog-statsd-mogrifiers" env:"USE_DOG_STATSD_MOGRIFIERS" placeholder:"NAME,..." help:"Rewrite names into tags: the first wins whose DOG_STATSD_MOGRIFIER_<name>_PATTERN matches; _NAME and _TAGS say what becomes of it."`
+	Mogrifiers []string      `name:"use-dog-statsd-mogrifiers" env:"USE_DOG_STATSD_MOGRIFIERS" placeholder:"NAME" help:"Rewrite names into tags: the first wins whose DOG_STATSD_MOGRIFIER_<name>_PATTERN matches; _NAME and _TAGS say what becomes of it."`
 }
 
 // logOptions say what is logged.
 type logOptions struct {
 	Level    string `name:"log-level" env:"LOG_LEVEL" default:"info" help:"debug, info, warn or error. Can be changed on the debug port while the service runs."`
 	Format   string `name:"log-format" env:"LOG_FORMAT" default:"text" help:"text or json."`
-	Refusals int    `name:"log-refusals" env:"RATELIMITD_LOG_REFUSALS" default:"0" help:"Refusals written to the log per second; they contain what callers sent."`
+	Refusals int    `name:"log-refusals" env:"RATELIMITD_LOG_REFUSALS" range:"0.." default:"0" help:"Refusals written to the log per second; they contain what callers sent."`
 }
 
 // logger writes to w, from the level that the returned variable has.

@@ -43,6 +43,8 @@ type serve struct {
 	Stats   statisticsOptions `embed:"" group:"Statistics"`
 	Log     logOptions        `embed:"" group:"Logging"`
 	Tracing tracingOptions    `embed:"" group:"Tracing"`
+
+	Accepted acceptedOptions `embed:"" group:"Accepted"`
 }
 
 // Run serves until ctx ends.
@@ -84,6 +86,7 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 			svc.close()
 		}
 	}()
+	o.Accepted.say(log)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
@@ -172,6 +175,9 @@ func (s *service) openBackend(registry prometheus.Registerer) (limiter.Backend, 
 	if err != nil {
 		return nil, err
 	}
+	if o.JitterSeconds != nil && o.keyFormat(inRedis) != descriptor.KeysLyft {
+		s.log.Info("accepted without effect", "variables", "EXPIRATION_JITTER_MAX_SECONDS", "because", "counters end with their window, unless they are in Redis and REDIS_KEY_FORMAT=lyft")
+	}
 	var counters limiter.Backend
 	if inRedis {
 		redis.LogTo(s.log)
@@ -183,6 +189,9 @@ func (s *service) openBackend(registry prometheus.Registerer) (limiter.Backend, 
 		s.workers = append(s.workers, store.Run)
 		counters = store
 		s.log.Info("counting in this process' memory", "max_counters", o.MaxCounters)
+		if o.Backend == "" && o.Redis.given() {
+			s.log.Warn("REDIS_ settings have no effect, because REDIS_URL is not set: there is no socket that Redis is looked for on unasked")
+		}
 	}
 	if o.CacheBytes > 0 {
 		s.cache = overlimit.New(overlimit.Options{Backend: counters, Bytes: o.CacheBytes, Metrics: registry})
@@ -212,9 +221,6 @@ func (s *service) trackHotKeys(registry prometheus.Registerer) *hotkeys.Tracker 
 // encrypt turns TLS on for gRPC if the options ask for it.
 func (s *service) encrypt(opts *server.Options, registry prometheus.Registerer) error {
 	o := &s.options.TLS
-	if o.Ignored != "" {
-		s.log.Warn("GRPC_SERVER_TLS_CA_CERT has no effect, as it always had: set GRPC_CLIENT_TLS_CACERT to ask clients for certificates")
-	}
 	if !o.Use {
 		if o.ClientCA != "" || o.ClientSAN != "" {
 			s.log.Warn("GRPC_CLIENT_TLS_CACERT and GRPC_CLIENT_TLS_SAN have no effect without GRPC_SERVER_USE_TLS=true: clients are not authenticated")

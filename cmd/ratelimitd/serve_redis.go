@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -68,13 +67,10 @@ func (s *service) openOne(settings string, where *redisOptions, registry prometh
 	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry)
 	conns.Register(metrics)
 	s.shutdown = append(s.shutdown, client.Close)
-	if where.Window != 0 || where.Limit != 0 || where.Parallelism != 1 {
-		s.log.Info("accepted without effect: requests in flight share round trips by themselves", "settings", settings+"_PIPELINE_WINDOW, _PIPELINE_LIMIT, _CLUSTER_PIPELINE_PARALLELISM")
-	}
 	redis.Guard(client, redis.BreakerOptions{Metrics: metrics, Logger: s.log})
 	store := redis.New(redis.Options{
 		Client: client, Timeout: o.Op, Plain: o.Plain, Logger: s.log,
-		LyftKeys: o.KeyFormat == keysLyft, LyftJitter: time.Duration(o.JitterSeconds) * time.Second,
+		LyftKeys: o.KeyFormat == keysLyft, LyftJitter: o.jitter(),
 	})
 	s.shutdown = append(s.shutdown, store.Close)
 	c := &counting{settings: settings, store: store, conns: conns}
@@ -172,19 +168,14 @@ func (s *service) follow(ctx context.Context, c *counting) {
 // startupOptions say what is done while Redis does not answer yet.
 type startupOptions struct {
 	Serve      bool          `name:"redis-startup-serve" env:"RATELIMITD_REDIS_STARTUP_SERVE" help:"Health is green from the start. Unset: not before Redis has answered once, though on_error answers calls meanwhile."`
-	Initial    time.Duration `name:"redis-startup-initial-interval" env:"REDIS_STARTUP_INITIAL_INTERVAL" default:"1s" help:"While Redis has not answered yet, when it is asked for the second time; later ones are half as long again each."`
-	Max        time.Duration `name:"redis-startup-max-interval" env:"REDIS_STARTUP_MAX_INTERVAL" default:"30s" help:"The longest of these intervals."`
-	MaxElapsed time.Duration `name:"redis-startup-max-elapsed-time" env:"REDIS_STARTUP_MAX_ELAPSED_TIME" default:"0s" help:"After which the service ends if Redis has not answered; 0: never."`
+	Initial    time.Duration `name:"redis-startup-initial-interval" env:"REDIS_STARTUP_INITIAL_INTERVAL" range:"1ms.." default:"1s" help:"While Redis has not answered yet, when it is asked for the second time; later ones are half as long again each."`
+	Max        time.Duration `name:"redis-startup-max-interval" env:"REDIS_STARTUP_MAX_INTERVAL" range:"1ms.." default:"30s" help:"The longest of these intervals."`
+	MaxElapsed time.Duration `name:"redis-startup-max-elapsed-time" env:"REDIS_STARTUP_MAX_ELAPSED_TIME" range:"0s.." default:"0s" help:"After which the service ends if Redis has not answered; 0: never."`
 }
 
 func (o *startupOptions) check() error {
-	switch {
-	case o.Initial <= 0:
-		return errors.New("REDIS_STARTUP_INITIAL_INTERVAL must be longer than 0: write 1s")
-	case o.Max < o.Initial:
+	if o.Max < o.Initial {
 		return fmt.Errorf("REDIS_STARTUP_MAX_INTERVAL=%s is shorter than REDIS_STARTUP_INITIAL_INTERVAL=%s: change one of them", o.Max, o.Initial)
-	case o.MaxElapsed < 0:
-		return errors.New("REDIS_STARTUP_MAX_ELAPSED_TIME must not be negative: write 0 to ask for ever")
 	}
 	return nil
 }

@@ -42,8 +42,8 @@ type simulateCommand struct {
 	Shadow      bool   `name:"shadow-mode" env:"SHADOW_MODE" group:"As the service" help:"Judge every rule, enforce none."`
 	Quota       bool   `name:"quota-mode" env:"QUOTA_MODE" group:"As the service" help:"Every rule is in quota mode."`
 	Stop        bool   `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" group:"As the service" help:"A refused request counts only in the limits that refuse it."`
-	Admission   string `env:"RATELIMITD_ADMISSION" default:"independent" enum:"independent,all_or_nothing" group:"As the service" help:"Of domains that do not say."`
-	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" default:"2000000" group:"As the service" help:"Most counters at once."`
+	Admission   string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" group:"As the service" help:"Of domains that do not say."`
+	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" group:"As the service" help:"Most counters at once."`
 }
 
 // Run replays: nil if nothing that --fail-on names happened, an error with exit code 1 if it did, one with exit code 2 if
