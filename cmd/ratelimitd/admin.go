@@ -42,14 +42,15 @@ func (s *service) operators(opts *server.Options, registry prometheus.Registerer
 		}
 		return nil
 	}
+	variables := given("RATELIMITD_ADMIN_TLS_CERT", o.Cert, "RATELIMITD_ADMIN_TLS_KEY", o.Key, "RATELIMITD_ADMIN_TLS_CLIENT_CA", o.ClientCA, "RATELIMITD_ADMIN_TLS_CLIENT_SAN", o.ClientSAN)
 	files, err := tlsfiles.Load(tlsfiles.Options{
 		Use: "admin", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Rescan: s.options.TLS.Rescan, Log: s.log, Metrics: registry,
 	})
 	if err != nil {
-		return fmt.Errorf("RATELIMITD_ADMIN_TLS_CERT: %w", err)
+		return fmt.Errorf("%s: %w", variables, err)
 	}
 	if opts.DebugTLS, err = files.Server(); err != nil {
-		return fmt.Errorf("RATELIMITD_ADMIN_TLS_CERT: %w", err)
+		return fmt.Errorf("%s: %w", variables, err)
 	}
 	opts.DebugClientCerts = o.ClientCA != ""
 	s.workers = append(s.workers, files.Run)

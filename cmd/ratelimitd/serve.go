@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -161,11 +162,33 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 	if err := svc.trace(ctx, &opts); err != nil {
 		return nil, err
 	}
-	svc.server, err = server.New(opts)
-	if err != nil {
-		return nil, err
+	if svc.server, err = server.New(opts); err != nil {
+		return nil, named(err)
 	}
 	return svc, nil
+}
+
+// named says which variables say where a listener is that could not be opened.
+func named(err error) error {
+	variables := map[string]string{
+		"gRPC": "GRPC_HOST, GRPC_PORT", "gRPC on unix socket": "GRPC_UDS", "HTTP": "HOST, PORT",
+		"debug": "DEBUG_HOST, DEBUG_PORT", "metrics": "PROMETHEUS_ADDR (host:port or :port)",
+	}
+	if failed := new(server.ListenError); errors.As(err, &failed) && variables[failed.What] != "" {
+		return fmt.Errorf("%s: %w", variables[failed.What], err)
+	}
+	return err
+}
+
+// given names the variables of these files that are set: name, file, name, file, ...
+func given(all ...string) string {
+	var set []string
+	for i := 0; i+1 < len(all); i += 2 {
+		if all[i+1] != "" {
+			set = append(set, all[i])
+		}
+	}
+	return strings.Join(set, ", ")
 }
 
 // openBackend makes the store that the options ask for, with the over-limit cache in front if they ask for that.
@@ -227,15 +250,16 @@ func (s *service) encrypt(opts *server.Options, registry prometheus.Registerer) 
 		}
 		return nil
 	}
+	variables := "GRPC_SERVER_USE_TLS: " + given("GRPC_SERVER_TLS_CERT", o.Cert, "GRPC_SERVER_TLS_KEY", o.Key, "GRPC_CLIENT_TLS_CACERT", o.ClientCA, "GRPC_CLIENT_TLS_SAN", o.ClientSAN)
 	files, err := tlsfiles.Load(tlsfiles.Options{
 		Use: "grpc", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Rescan: o.Rescan, Log: s.log, Metrics: registry,
 	})
 	if err != nil {
-		return fmt.Errorf("GRPC_SERVER_USE_TLS: %w", err)
+		return fmt.Errorf("%s: %w", variables, err)
 	}
 	config, err := files.Server()
 	if err != nil {
-		return fmt.Errorf("GRPC_SERVER_USE_TLS: %w", err)
+		return fmt.Errorf("%s: %w", variables, err)
 	}
 	opts.Credentials = credentials.NewTLS(config)
 	s.workers = append(s.workers, files.Run)

@@ -70,7 +70,7 @@ func (s *service) loadOverXDS(registry prometheus.Registerer) error {
 	}
 	client, err := xds.New(opts)
 	if err != nil {
-		return err
+		return fmt.Errorf("CONFIG_GRPC_XDS_SERVER_URL=%s: %w", o.Server, err)
 	}
 	s.rules, s.resources, s.moreStats = client, client.Files, client.WriteStats
 	s.workers = append(s.workers, func(ctx context.Context) error { return client.Run(ctx, s.applyFrom(o.Server)) })
@@ -91,7 +91,8 @@ func (s *service) encryptXDS(opts *xds.Options, registry prometheus.Registerer) 
 		Use: "xds", Cert: o.Cert, Key: o.Key, CA: o.CACert, Name: o.SAN, Rescan: s.options.TLS.Rescan, Log: s.log, Metrics: registry,
 	})
 	if err != nil {
-		return fmt.Errorf("CONFIG_GRPC_XDS_SERVER_USE_TLS: %w", err)
+		return fmt.Errorf("CONFIG_GRPC_XDS_SERVER_USE_TLS: %s: %w",
+			given("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", o.Cert, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", o.Key, "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", o.CACert), err)
 	}
 	opts.TLS = files.Client
 	s.workers = append(s.workers, files.Run)

@@ -33,7 +33,7 @@ func listen(opts *Options, m *metrics) (_ listeners, err error) {
 		return open(what, address, opts.ReusePort, giveUp)
 	}
 	if opts.GRPCSocket != "" {
-		l.grpc, err = openSocket("gRPC", opts.GRPCSocket, opts.GRPCSocketMode)
+		l.grpc, err = openSocket(opts.GRPCSocket, opts.GRPCSocketMode)
 	} else {
 		l.grpc, err = tcp("gRPC", opts.GRPCAddr, pingTimeout)
 	}
@@ -61,6 +61,26 @@ func listen(opts *Options, m *metrics) (_ listeners, err error) {
 	return l, nil
 }
 
+// ListenError says which listener could not be opened, and why.
+type ListenError struct {
+	What string // gRPC, gRPC on unix socket, HTTP, metrics or debug
+	At   string // address or path
+	Err  error
+}
+
+// Error implements error.
+func (e *ListenError) Error() string {
+	if e.What == onSocket {
+		return fmt.Sprintf("listen for %s %s: %v", e.What, e.At, e.Err)
+	}
+	return fmt.Sprintf("listen for %s on %s: %v", e.What, e.At, e.Err)
+}
+
+// Unwrap is what went wrong.
+func (e *ListenError) Unwrap() error { return e.Err }
+
+const onSocket = "gRPC on unix socket"
+
 // open listens on TCP. Connections on which nothing that was sent is acknowledged for as long as giveUp end; 0 leaves
 // that to the system.
 func open(what, address string, reusePort bool, giveUp time.Duration) (net.Listener, error) {
@@ -77,7 +97,7 @@ func open(what, address string, reusePort bool, giveUp time.Duration) (net.Liste
 	}}
 	l, err := config.Listen(context.Background(), "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("listen for %s on %s: %w", what, address, err)
+		return nil, &ListenError{What: what, At: address, Err: err}
 	}
 	return l, nil
 }
@@ -85,8 +105,8 @@ func open(what, address string, reusePort bool, giveUp time.Duration) (net.Liste
 // openSocket listens on a unix socket. A file that a dead process has left there is removed; one on which somebody
 // listens is not, and neither is a file that is no socket. The file goes when the listener is closed. A mode of 0 leaves
 // what the umask gives.
-func openSocket(what, path string, mode fs.FileMode) (_ net.Listener, err error) {
-	failed := func(err error) error { return fmt.Errorf("listen for %s on unix socket %s: %w", what, path, err) }
+func openSocket(path string, mode fs.FileMode) (_ net.Listener, err error) {
+	failed := func(err error) error { return &ListenError{What: onSocket, At: path, Err: err} }
 	abstract := strings.HasPrefix(path, "@") // has no file
 	if !abstract {
 		if err := removeStale(path); err != nil {

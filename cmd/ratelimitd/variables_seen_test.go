@@ -1,0 +1,567 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/tlstest"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
+)
+
+// What is seen of a service, and what is made for it to find.
+
+// started says whether it starts.
+func started(_ *testing.T, i *instance) string {
+	if i.err != nil {
+		return "does not start"
+	}
+	return "starts"
+}
+
+// failure is why it does not start.
+func failure(part string) look {
+	return func(_ *testing.T, i *instance) string {
+		if i.err == nil {
+			return "starts"
+		}
+		if strings.Contains(i.err.Error(), part) {
+			return part
+		}
+		return i.failed()
+	}
+}
+
+// running is a look that a service must have started for.
+func running(l look) look {
+	return func(t *testing.T, i *instance) string {
+		if i.err != nil {
+			return i.failed()
+		}
+		return l(t, i)
+	}
+}
+
+// answers asks in turn, and says the codes with what remains, or the error's code.
+func answers(requests ...*ratelimitv3.RateLimitRequest) look {
+	return running(func(t *testing.T, i *instance) string {
+		client := ratelimitv3.NewRateLimitServiceClient(dial(t, i.grpc()))
+		var said []string
+		for _, r := range requests {
+			got, err := client.ShouldRateLimit(t.Context(), r)
+			if err != nil {
+				said = append(said, status.Code(err).String())
+				continue
+			}
+			said = append(said, got.GetOverallCode().String())
+		}
+		return strings.Join(said, " ")
+	})
+}
+
+// times is a request so many times.
+func times(n int, r *ratelimitv3.RateLimitRequest) []*ratelimitv3.RateLimitRequest {
+	return slices.Repeat([]*ratelimitv3.RateLimitRequest{r}, n)
+}
+
+// heavy is a request of so many hits.
+func heavy(hits uint32, r *ratelimitv3.RateLimitRequest) *ratelimitv3.RateLimitRequest {
+	r = proto.Clone(r).(*ratelimitv3.RateLimitRequest) //nolint:forcetypeassert // it is one
+	r.HitsAddend = hits
+	return r
+}
+
+// then looks, and says only what the next one sees.
+func then(first, next look) look {
+	return func(t *testing.T, i *instance) string {
+		first(t, i)
+		return next(t, i)
+	}
+}
+
+// metric is a line of /metrics that begins so, if there is one.
+func metric(prefix string) look {
+	return running(func(t *testing.T, i *instance) string {
+		return strings.Join(shown(t, i.http()+"/metrics", prefix), "\n")
+	})
+}
+
+// status and body of a page.
+func page(path string, debug bool, find string) look {
+	found := regexp.MustCompile(find)
+	return running(func(t *testing.T, i *instance) string {
+		at := i.http()
+		if debug {
+			at = i.debug()
+		}
+		code, body := get(t, at+path)
+		return http.StatusText(code) + found.FindString(body)
+	})
+}
+
+// logs waits for a message, and says a field of it.
+func logs(message, field string) look {
+	return running(func(t *testing.T, i *instance) string {
+		text, _ := i.log.wait(t, message)[field].(string)
+		return text
+	})
+}
+
+// logsOneOf waits for one of some texts in the log.
+func logsOneOf(texts ...string) look {
+	return running(func(t *testing.T, i *instance) string {
+		which := ""
+		eventually(t, "one of "+strings.Join(texts, ", "), func() bool {
+			all := i.log.String()
+			for _, text := range texts {
+				if strings.Contains(all, text) {
+					which = text
+				}
+			}
+			return which != ""
+		})
+		return which
+	})
+}
+
+// clientHeader is a header that clients get.
+func clientHeader(name string) look {
+	return running(func(t *testing.T, i *instance) string {
+		resp, err := http.Post(i.http()+"/json", "application/json", strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}`)) //nolint:noctx // the test's own server
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		return resp.Header.Get(name)
+	})
+}
+
+// within says whether something comes about: in good time if a variable is set, which must be less than it would take
+// otherwise, and in little time if it is not.
+func within(t *testing.T, i *instance, name string, long, short time.Duration, reached func() bool) bool {
+	t.Helper()
+	most := long
+	if i.env[name] == absent {
+		most = short
+	}
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(most); !reached(); {
+		select {
+		case <-tick.C:
+		case <-late:
+			return false
+		}
+	}
+	return true
+}
+
+// either is a word for each of two.
+func either(is bool, yes, no string) string {
+	if is {
+		return yes
+	}
+	return no
+}
+
+// handshakes is a server that says of each connection how its handshake went, and closes it.
+type handshakes struct {
+	addr string
+	came chan string
+}
+
+func listenTLS(t *testing.T, pair tlstest.Pair) *handshakes {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed with the test
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	h := &handshakes{l.Addr().String(), make(chan string, 1000)}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair.TLS(t)}, ClientAuth: tls.RequestClientCert, NextProtos: []string{"h2"}}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				_ = conn.SetDeadline(time.Now().Add(patience))
+				server := tls.Server(conn, config)
+				var plain tls.RecordHeaderError
+				switch err := server.Handshake(); {
+				case errors.As(err, &plain):
+					h.came <- "plain text"
+				case err != nil && !strings.Contains(err.Error(), "remote error"):
+					return // it went away
+				case err != nil:
+					h.came <- "refuses the server's certificate"
+				case len(server.ConnectionState().PeerCertificates) > 0:
+					h.came <- "shows the certificate of " + server.ConnectionState().PeerCertificates[0].Subject.CommonName
+				default:
+					h.came <- "encrypted"
+				}
+			}()
+		}
+	}()
+	return h
+}
+
+// look says what came first.
+func (h *handshakes) look(t *testing.T, i *instance) string {
+	if i.err != nil {
+		return "does not start"
+	}
+	select {
+	case what := <-h.came:
+		return what
+	case <-time.After(patience):
+		t.Fatalf("nobody came:\n%s", i.log)
+		return ""
+	}
+}
+
+// first is a server that keeps the first that is said on any connection.
+func listenFirst(t *testing.T, network, find string) (addr string, l look) {
+	t.Helper()
+	at := "127.0.0.1:0"
+	listener, err := net.Listen(network, at) //nolint:noctx // closed with the test
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	var mu sync.Mutex
+	var said bytes.Buffer
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				buf := make([]byte, 4096)
+				for {
+					n, err := conn.Read(buf)
+					mu.Lock()
+					said.Write(buf[:n])
+					mu.Unlock()
+					if err != nil {
+						return
+					}
+					if _, err := io.WriteString(conn, "-ERR who are you\r\n"); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return listener.Addr().String(), running(func(t *testing.T, _ *instance) string {
+		eventually(t, "a command", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return strings.Contains(said.String(), "\r\n")
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		return either(strings.Contains(strings.ToLower(said.String()), strings.ToLower(find)), find, "not "+find)
+	})
+}
+
+// ads is a server of rules over xDS that keeps what it is asked. It answers as answer does; nil: not at all.
+type ads struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+
+	addr   string
+	answer func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error
+
+	mu      sync.Mutex
+	headers metadata.MD // of the first stream
+	first   *discoveryv3.DiscoveryRequest
+	streams int
+	refused int // requests that refuse something
+}
+
+func listenADS(t *testing.T, answer func(discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error) *ads {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed with the server
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &ads{addr: l.Addr().String(), answer: answer}
+	server := grpc.NewServer()
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, a)
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Stop()
+		<-done
+	})
+	return a
+}
+
+// StreamAggregatedResources implements discoveryv3.AggregatedDiscoveryServiceServer.
+func (a *ads) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	a.mu.Lock()
+	a.streams++
+	if a.headers == nil {
+		a.headers, _ = metadata.FromIncomingContext(stream.Context())
+	}
+	a.mu.Unlock()
+	for {
+		r, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		a.mu.Lock()
+		if a.first == nil {
+			a.first = r
+		}
+		if r.GetErrorDetail() != nil {
+			a.refused++
+		}
+		a.mu.Unlock()
+		if a.answer != nil {
+			if err := a.answer(stream); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (a *ads) count(of *int) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return *of
+}
+
+// asked waits for the first request and says something of it.
+func (a *ads) asked(say func(*discoveryv3.DiscoveryRequest, metadata.MD) string) look {
+	return running(func(t *testing.T, _ *instance) string {
+		eventually(t, "a request", func() bool {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return a.first != nil
+		})
+		return say(a.first, a.headers)
+	})
+}
+
+// xdsFrom is what makes rules come from a server.
+func xdsFrom(addr string, more ...string) map[string]string {
+	env := map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": addr}
+	for i := 0; i < len(more); i += 2 {
+		env[more[i]] = more[i+1]
+	}
+	return env
+}
+
+// files writes PEM files of a name: its certificate and key.
+func files(t *testing.T, p tlstest.Pair) (cert, key string) {
+	t.Helper()
+	dir := t.TempDir()
+	write(t, dir, "cert.pem", string(p.Cert))
+	write(t, dir, "key.pem", string(p.Key))
+	return dir + "/cert.pem", dir + "/key.pem"
+}
+
+func file(t *testing.T, text string) string {
+	t.Helper()
+	dir := t.TempDir()
+	write(t, dir, "file", text)
+	return dir + "/file"
+}
+
+// shakes is how a handshake with a port of the service goes, for a client with or without a certificate.
+func shakes(debug bool, certificates ...tls.Certificate) look {
+	return func(t *testing.T, i *instance) string {
+		if i.err != nil {
+			return "does not start"
+		}
+		addr := i.svc.server.GRPCAddr.String()
+		if debug {
+			addr = i.svc.server.DebugAddr.String()
+		}
+		conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, Certificates: certificates, NextProtos: []string{"h2"}}) //nolint:gosec,noctx // who it is is what is asked
+		if err != nil {
+			return "plain text"
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		// What a server thinks of the client's certificate comes after the handshake: with the first bytes, which a
+		// server of HTTP/2 sends unasked, or as an alert.
+		if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err == nil {
+			if _, err = conn.Read(make([]byte, 1)); err != nil {
+				return "refuses the client"
+			}
+		}
+		return "certificate of " + conn.ConnectionState().PeerCertificates[0].Subject.CommonName
+	}
+}
+
+// peeks looks at a counter, as who has this token, and says how that ends.
+func peeks(token string) look {
+	return running(func(t *testing.T, i *instance) string {
+		ctx := t.Context()
+		if token != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+		}
+		_, err := adminv1.NewCounterServiceClient(dial(t, i.svc.server.DebugAddr.String())).
+			Peek(ctx, &adminv1.PeekRequest{Domain: "d", Entries: []*adminv1.Entry{{Key: "k", Value: "v"}}})
+		return status.Code(err).String()
+	})
+}
+
+// healthy says what /healthcheck says.
+var healthy = running(func(t *testing.T, i *instance) string {
+	code, _ := get(t, i.http()+"/healthcheck")
+	return either(code == http.StatusOK, "green", "red")
+})
+
+// redisKeys are the keys in a Redis after a request.
+func redisKeys(t *testing.T, more ...string) (map[string]string, look) {
+	t.Helper()
+	r := redistest.Start(t)
+	env := map[string]string{"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s"}
+	for i := 0; i < len(more); i += 2 {
+		env[more[i]] = more[i+1]
+	}
+	return env, then(answers(ask("d", "k", "v")), running(func(t *testing.T, _ *instance) string {
+		keys, err := r.Client(t).Keys(t.Context(), "*").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return regexp.MustCompile(`\d{6,}`).ReplaceAllString(strings.Join(keys, " "), "#")
+	}))
+}
+
+// took is how long a call takes, compared with a bound.
+func took(bound time.Duration, r *ratelimitv3.RateLimitRequest) look {
+	return running(func(t *testing.T, i *instance) string {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		began := time.Now()
+		_, err := ratelimitv3.NewRateLimitServiceClient(dial(t, i.grpc())).ShouldRateLimit(ctx, r)
+		if status.Code(err) != codes.Unavailable {
+			return status.Code(err).String()
+		}
+		return either(time.Since(began) >= bound, "long", "short")
+	})
+}
+
+// freePort is a port that nobody listens on.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+// merged is several environments in one.
+func merged(all ...map[string]string) map[string]string {
+	env := make(map[string]string)
+	for _, a := range all {
+		maps.Copy(env, a)
+	}
+	return env
+}
+
+// collector is an OTLP receiver that keeps the attributes of who sends spans.
+type collector struct {
+	collectorv1.UnimplementedTraceServiceServer
+
+	mu     sync.Mutex
+	spans  int
+	sender map[string]string
+}
+
+// Export implements collectorv1.TraceServiceServer.
+func (c *collector) Export(_ context.Context, req *collectorv1.ExportTraceServiceRequest) (*collectorv1.ExportTraceServiceResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sender = make(map[string]string)
+	for _, r := range req.GetResourceSpans() {
+		for _, a := range r.GetResource().GetAttributes() {
+			c.sender[a.GetKey()] = a.GetValue().GetStringValue()
+		}
+		for _, s := range r.GetScopeSpans() {
+			c.spans += len(s.GetSpans())
+		}
+	}
+	return &collectorv1.ExportTraceServiceResponse{}, nil
+}
+
+func (c *collector) got() (int, map[string]string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.spans, c.sender
+}
+
+// listen makes it be reached over one protocol alone, and says where.
+func (c *collector) listen(t *testing.T, protocol string) (url string) {
+	t.Helper()
+	if protocol == "http" {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			data, err := io.ReadAll(r.Body)
+			if r.Header.Get("Content-Encoding") == "gzip" && err == nil {
+				var unzipped *gzip.Reader
+				if unzipped, err = gzip.NewReader(bytes.NewReader(data)); err == nil {
+					data, err = io.ReadAll(unzipped)
+				}
+			}
+			var req collectorv1.ExportTraceServiceRequest
+			if err == nil {
+				err = proto.Unmarshal(data, &req)
+			}
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			_, _ = c.Export(r.Context(), &req)
+			w.Header().Set("Content-Type", "application/x-protobuf")
+		}))
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed with the server
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	collectorv1.RegisterTraceServiceServer(server, c)
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Stop()
+		<-done
+	})
+	return "http://" + l.Addr().String()
+}
