@@ -145,8 +145,8 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 		MaxTextSize:           o.Listen.MaxTextBytes,
 		MaxConnections:        o.Listen.MaxConnections,
 		MaxStreams:            o.Listen.MaxStreams,
-		MaxConnectionAge:      o.Listen.MaxConnectionAge,
-		MaxConnectionAgeGrace: o.Listen.MaxConnectionAgeGrace,
+		MaxConnectionAge:      endless(o.Listen.MaxConnectionAge),
+		MaxConnectionAgeGrace: endless(o.Listen.MaxConnectionAgeGrace),
 		DrainDelay:            o.Listen.DrainDelay,
 		StopTimeout:           o.Listen.StopTimeout,
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"strconv"
 	"strings"
@@ -210,7 +211,7 @@ func less(a, b reflect.Value) bool {
 }
 
 func isNaN(v reflect.Value) bool {
-	return v.CanFloat() && v.Float() != v.Float() //nolint:staticcheck // that is what a NaN is
+	return v.CanFloat() && math.IsNaN(v.Float())
 }
 
 // describe is the help of a flag: what it does, its default if that is not seen in its name, and its variable.

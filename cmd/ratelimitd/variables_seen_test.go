@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -40,19 +41,6 @@ func started(_ *testing.T, i *instance) string {
 		return "does not start"
 	}
 	return "starts"
-}
-
-// failure is why it does not start.
-func failure(part string) look {
-	return func(_ *testing.T, i *instance) string {
-		if i.err == nil {
-			return "starts"
-		}
-		if strings.Contains(i.err.Error(), part) {
-			return part
-		}
-		return i.failed()
-	}
 }
 
 // running is a look that a service must have started for.
@@ -319,7 +307,9 @@ func listenADS(t *testing.T, answer func(discoveryv3.AggregatedDiscoveryService_
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() {
 		server.Stop()
-		<-done
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 	})
 	return a
 }
@@ -410,7 +400,7 @@ func shakes(debug bool, certificates ...tls.Certificate) look {
 		if err != nil {
 			return "plain text"
 		}
-		defer conn.Close()
+		defer func() { _ = conn.Close() }()
 		_ = conn.SetDeadline(time.Now().Add(patience))
 		// What a server thinks of the client's certificate comes after the handshake: with the first bytes, which a
 		// server of HTTP/2 sends unasked, or as an alert.
@@ -561,7 +551,36 @@ func (c *collector) listen(t *testing.T, protocol string) (url string) {
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() {
 		server.Stop()
-		<-done
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 	})
 	return "http://" + l.Addr().String()
+}
+
+// linked makes a file that has another name in another folder, and returns what changes it there: the system reports no
+// change in its own folder then.
+func linked(t *testing.T, path, text string) (change func(text string)) {
+	t.Helper()
+	other := file(t, text)
+	if err := os.Link(other, path); err != nil {
+		t.Fatal(err)
+	}
+	return func(text string) {
+		if err := os.WriteFile(other, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// readAgain changes files that nothing is reported of, and says whether all changes are seen. The first ones may be seen
+// whenever files are read: that is done once more when watching begins, and after whatever else was reported.
+func readAgain(t *testing.T, i *instance, name string, change func(n int) (seen func() bool)) string {
+	t.Helper()
+	for n := 1; n <= 4; n++ {
+		if !within(t, i, name, 8*time.Second, 300*time.Millisecond, change(n)) { // otherwise it is 10 s
+			return "not read again yet"
+		}
+	}
+	return "read again"
 }

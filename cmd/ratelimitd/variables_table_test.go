@@ -87,7 +87,19 @@ func variablesOfRules() []variable {
 		{name: "MERGE_DOMAIN_CONFIG", value: "true", rules: []string{fiveADay, strings.ReplaceAll(fiveADay, "key: k", "key: l")}, look: metric("ratelimitd_rules "), unset: "ratelimitd_rules 1", set: "ratelimitd_rules 2"},
 		{name: "FORCE_START_WITHOUT_INITIAL_CONFIG", value: "true", rules: []string{"domain: ["}, look: started, unset: "does not start", set: "starts"},
 		{name: "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", value: "true", rules: []string{"domain: ["}, with: map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true"}, look: healthy, unset: "green", set: "red"},
-		{name: "RATELIMITD_RULES_RESCAN", shownBy: "TestWatchRescan"},
+		{name: "RATELIMITD_RULES_RESCAN", value: "10ms", rules: []string{}, prepare: func(t *testing.T) (map[string]string, look) {
+			root := t.TempDir()
+			write(t, root, "config/not.txt", "")
+			change := linked(t, filepath.Join(root, "config", "rules.yaml"), fiveADay)
+			return map[string]string{"RUNTIME_ROOT": root}, running(func(t *testing.T, i *instance) string {
+				return readAgain(t, i, "RATELIMITD_RULES_RESCAN", func(n int) func() bool {
+					change(strings.ReplaceAll(fiveADay, ": 5", fmt.Sprintf(": 10%d", n)))
+					return func() bool {
+						return strings.Contains(page("/rlconfig", true, `requests_per_unit=\d+`)(t, i), fmt.Sprintf("=10%d", n))
+					}
+				})
+			})
+		}, unset: "not read again yet", set: "read again"},
 
 		{name: "LOG_LEVEL", value: "debug", with: map[string]string{"RATELIMITD_NO_DEBUG": "false"}, look: page("/loglevel", true, `\w+`), unset: "OKinfo", set: "OKdebug", bad: map[string]string{"loud": "debug, info, warn or error"}},
 		{name: "LOG_FORMAT", value: "json", look: running(func(t *testing.T, i *instance) string {
@@ -385,7 +397,21 @@ func variablesOfTLS(t *testing.T) []variable {
 		{name: "GRPC_SERVER_TLS_KEY", value: key, with: with("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT"), look: shakes(false), unset: "does not start", set: "certificate of ratelimit", bad: map[string]string{"/none": "/none"}},
 		{name: "GRPC_CLIENT_TLS_CACERT", value: ca, with: with("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"), look: shakes(false, stranger), unset: "certificate of ratelimit", set: "refuses the client", bad: map[string]string{"/none": "/none"}},
 		{name: "GRPC_CLIENT_TLS_SAN", value: "envoy", with: with("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT"), look: shakes(false, friend), unset: "certificate of ratelimit", set: "refuses the client", anything: true},
-		{name: "RATELIMITD_TLS_RESCAN", shownBy: "TestRescanFindsWhatWasNotReported"},
+		{name: "RATELIMITD_TLS_RESCAN", value: "10ms", prepare: func(t *testing.T) (map[string]string, look) {
+			dir := t.TempDir()
+			pair := authority.Issue(t, "0")
+			env := map[string]string{"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": filepath.Join(dir, "cert"), "GRPC_SERVER_TLS_KEY": filepath.Join(dir, "key")}
+			changeCert := linked(t, env["GRPC_SERVER_TLS_CERT"], string(pair.Cert))
+			changeKey := linked(t, env["GRPC_SERVER_TLS_KEY"], string(pair.Key))
+			return env, running(func(t *testing.T, i *instance) string {
+				return readAgain(t, i, "RATELIMITD_TLS_RESCAN", func(n int) func() bool {
+					pair := authority.Issue(t, fmt.Sprint(n))
+					changeCert(string(pair.Cert))
+					changeKey(string(pair.Key))
+					return func() bool { return shakes(false)(t, i) == fmt.Sprintf("certificate of %d", n) }
+				})
+			})
+		}, unset: "not read again yet", set: "read again"},
 	}
 }
 
@@ -442,7 +468,7 @@ func variablesOfAnswers() []variable {
 		{name: "RESPONSE_DYNAMIC_METADATA", value: "true", look: dynamic("domain"), unset: "nothing", set: "domain"},
 		{name: "RATELIMITD_DECISION_METADATA", value: "true", look: dynamic("decision"), unset: "nothing", set: "decision"},
 		{name: "RATELIMITD_NO_METRICS", value: "true", look: then(answers(ask("d", "k", "v")), metric("ratelimitd_decisions_total{code=\"OK\"}")), unset: `ratelimitd_decisions_total{code="OK"} 1`, set: `ratelimitd_decisions_total{code="OK"} 0`},
-		{name: "NEAR_LIMIT_RATIO", value: "0.2", look: then(answers(times(4, ask("d", "k", "v"))...), near), unset: `ratelimitd_rule_near_limit_hits_total{domain="d",rule="k"} 0`, set: `ratelimitd_rule_near_limit_hits_total{domain="d",rule="k"} 3`},
+		{name: "NEAR_LIMIT_RATIO", value: "0", look: then(answers(times(4, ask("d", "k", "v"))...), near), unset: `ratelimitd_rule_near_limit_hits_total{domain="d",rule="k"} 0`, set: `ratelimitd_rule_near_limit_hits_total{domain="d",rule="k"} 4`},
 		{name: "RATELIMITD_HOT_KEYS", value: "0", look: page("/debug/hotkeys", true, `nothing at all`), unset: "OK", set: "Not Found"},
 		{name: "RATELIMITD_MAX_METRIC_SERIES", value: "1", rules: []string{strings.Replace(fiveADay, "    rate_limit", "    detailed_metric: true\n    rate_limit", 1)},
 			look:  then(answers(ask("d", "k", "a"), ask("d", "k", "b"), ask("d", "k", "c")), metric("ratelimitd_metric_series_overflow_total")),
@@ -730,7 +756,9 @@ func variablesOfTracing() []variable {
 				answers(ask("d", "k", "v"))(t, i)
 				i.stop() // what is recorded is sent then
 				i.log.wait(t, "stopped")
-				<-i.ended
+				if err := <-i.ended; err != nil {
+					t.Error(err)
+				}
 				return say(c)
 			})
 		}

@@ -119,13 +119,13 @@ func begin(t *testing.T, env map[string]string, args ...string) *instance {
 	i.stop = cancel
 	if i.err != nil {
 		cancel()
-		w.Close()
+		_ = w.Close()
 		return i
 	}
 	done := make(chan struct{})
 	go func() {
 		i.ended <- i.svc.run(ctx)
-		w.Close()
+		_ = w.Close()
 		close(done)
 	}()
 	t.Cleanup(func() {
@@ -422,7 +422,7 @@ func referenceEnvironment(t *testing.T) map[string]*struct{ kind, value string }
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	lines, err := csv.NewReader(f).ReadAll()
 	if err != nil {
 		t.Fatal(err)
