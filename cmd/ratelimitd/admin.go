@@ -17,7 +17,7 @@ type adminOptions struct {
 	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"Token that lets its bearer look at counters and clear them. The command line can be seen by others: set the variable, or better the file."`
 	TokenFile string `name:"admin-token-file" env:"RATELIMITD_ADMIN_TOKEN_FILE" help:"File of such tokens, one on a line, or a name, a blank and a token; read for every call, so that it may change."`
 	Cert      string `name:"admin-tls-cert" env:"RATELIMITD_ADMIN_TLS_CERT" help:"File of the debug port's certificate: its pages and services are encrypted then. Read again when it changes."`
-	Key       string `name:"admin-tls-key" env:"RATELIMITD_ADMIN_TLS_KEY" help:"File of its key."`
+	Key       string `name:"admin-tls-key" env:"RATELIMITD_ADMIN_TLS_KEY" help:"File of that certificate's key."`
 	ClientCA  string `name:"admin-tls-client-ca" env:"RATELIMITD_ADMIN_TLS_CLIENT_CA" help:"File of the authorities that the certificates of the debug port's clients must come from. Who has one may look at counters and clear them; with a token beside it, who has both."`
 	ClientSAN string `name:"admin-tls-client-san" env:"RATELIMITD_ADMIN_TLS_CLIENT_SAN" help:"DNS name, IP or URI (spiffe://...) that such a certificate must have."`
 }

@@ -1,8 +1,13 @@
 package main
 
 import (
+	"math"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/tlstest"
 )
 
 func TestUnknownVariable(t *testing.T) {
@@ -69,6 +74,39 @@ func TestEmptyVariable(t *testing.T) {
 	}
 }
 
+// The reference has one set of TLS files for both Redis: what the one for limits per second has none of is taken from there.
+func TestPerSecondHasTheTLSFilesOfRedis(t *testing.T) {
+	authority := tlstest.NewAuthority(t, "redis")
+	cert, key := files(t, authority.Issue(t, "counter"))
+	plain := redistest.Start(t)
+	for _, c := range []struct {
+		server string
+		more   map[string]string
+		want   string
+	}{
+		{"127.0.0.1", map[string]string{"REDIS_TLS_CACERT": file(t, string(authority.PEM))}, "encrypted"},
+		{"127.0.0.1", map[string]string{"REDIS_TLS_CACERT": file(t, string(authority.PEM)), "REDIS_TLS_CLIENT_CERT": cert, "REDIS_TLS_CLIENT_KEY": key}, "shows the certificate of counter"},
+		{"redis.example.com", map[string]string{"REDIS_TLS_CACERT": file(t, string(authority.PEM)), "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION": "true"}, "encrypted"},
+		{"127.0.0.1", nil, "refuses the server's certificate"},
+	} {
+		h := listenTLS(t, authority.Issue(t, c.server))
+		i := begin(t, merged(c.more, map[string]string{"REDIS_URL": plain.Addr, "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": h.addr, "REDIS_PERSECOND_TLS": "true"}), "--rules", rulesOf(t, fiveADay))
+		if got := h.look(t, i); got != c.want {
+			t.Errorf("%v: it %s, want %s", c.more, got, c.want)
+		}
+	}
+}
+
+// Zero is for ever, as gRPC and the reference have it.
+func TestConnectionsMayStayForEver(t *testing.T) {
+	if got := endless(0); got != math.MaxInt64 {
+		t.Errorf("0 is %s", got)
+	}
+	if got := endless(time.Second); got != time.Second {
+		t.Errorf("1s is %s", got)
+	}
+}
+
 // parsed is what serve makes of the environment as it is.
 func parsed(t *testing.T) *serve {
 	t.Helper()
@@ -81,4 +119,58 @@ func parsed(t *testing.T) *serve {
 		t.Fatal(err)
 	}
 	return &c.Serve
+}
+
+// Under the STOP flag a shadow rule that is over holds no enforced counter back.
+func TestShadowRulesHoldNothingBack(t *testing.T) {
+	rules := "domain: d\ndescriptors:\n  - key: k\n    shadow_mode: true\n    rate_limit: {unit: year, requests_per_unit: 1}\n  - key: l\n    rate_limit: {unit: year, requests_per_unit: 3}\n"
+	together := ask("d", "k", "v")
+	together.Descriptors = append(together.Descriptors, ask("d", "l", "v").GetDescriptors()...)
+	i := begin(t, map[string]string{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": "true"}, "--rules", rulesOf(t, rules))
+	if got := answers(together, together, ask("d", "l", "v"), ask("d", "l", "v"))(t, i); got != "OK OK OK OVER_LIMIT" {
+		t.Errorf("%s, want the second request to count in l too", got)
+	}
+}
+
+// The help has every setting in a group, with what it does, its default and its variable. What is hidden has no effect, or
+// is for comparisons.
+func TestHelp(t *testing.T) {
+	var c cli
+	application, err := newParser(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, whole, _ := asks(t, "--help")
+	_, ofServe, _ := asks(t, "serve", "--help")
+	if !strings.HasSuffix(whole, ofServe) || !strings.Contains(whole, "simulate") {
+		t.Errorf("the program's help does not end with that of serve:\n%s", whole)
+	}
+	one := strings.Join(strings.Fields(ofServe), " ")
+	silent := make(map[string]bool)
+	for _, v := range silentVariables() {
+		silent[v.name] = true
+	}
+	shown := 0
+	for name, f := range flagsByVariable(application.Model) {
+		if f.Hidden {
+			if !silent[name] && !strings.HasSuffix(f.Help, "for comparison.") {
+				t.Errorf("%s is not in the help", name)
+			}
+			continue
+		}
+		shown++
+		switch {
+		case f.Group == nil || !strings.Contains(ofServe, "\n"+f.Group.Title+"\n"):
+			t.Errorf("%s is in no group", name)
+		case len(f.Help) < 10:
+			t.Errorf("%s: %q is no help", name, f.Help)
+		case !strings.Contains(one, "$"+name+")"):
+			t.Errorf("the help of %s does not name it", name)
+		case f.Default != "" && !strings.Contains(one, "--"+f.Name+"="+f.FormatPlaceHolder()) && !strings.Contains(one, "default "+f.Default+"; $"+name):
+			t.Errorf("the help of %s does not have its default %q", name, f.Default)
+		}
+	}
+	if shown < 130 {
+		t.Errorf("only %d settings", shown)
+	}
 }

@@ -86,6 +86,7 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 	parser, err := kong.New(c, append([]kong.Option{
 		kong.Name("ratelimitd"),
 		kong.Description("A rate limit service for Envoy and everybody else. Every flag can be set by the environment variable shown beside it; a flag beats the environment."),
+		kong.Help(printHelp),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
 		kong.ShortUsageOnError(),
 	}, append(values(), options...)...)...)
@@ -96,4 +97,19 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 		return nil, err
 	}
 	return parser, checkEnvironment(parser.Model, os.Environ())
+}
+
+// printHelp is the help of a command. That of the program has the flags of serve too, which is what it does unasked.
+func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
+	if err := kong.DefaultHelpPrinter(options, ctx); err != nil || ctx.Selected() != nil {
+		return err
+	}
+	served, err := kong.Trace(ctx.Kong, []string{"serve"})
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(ctx.Stdout); err != nil {
+		return err
+	}
+	return kong.DefaultHelpPrinter(options, served)
 }

@@ -31,8 +31,8 @@ type ruleOptions struct {
 
 	ConfigType    string `env:"CONFIG_TYPE" oneof:"FILE,GRPC_XDS_SOTW" default:"FILE" placeholder:"FILE|GRPC_XDS_SOTW" help:"Where rules come from: files, or a server that sends them over xDS."`
 	RuntimeRoot   string `env:"RUNTIME_ROOT" help:"With the next two: the folder of rule files is ROOT/SUBDIRECTORY/APPDIRECTORY. Unset: config/domains."`
-	RuntimeSubdir string `name:"runtime-subdirectory" env:"RUNTIME_SUBDIRECTORY" help:"See --runtime-root."`
-	RuntimeAppdir string `name:"runtime-appdirectory" env:"RUNTIME_APPDIRECTORY" default:"config" help:"See --runtime-root."`
+	RuntimeSubdir string `name:"runtime-subdirectory" env:"RUNTIME_SUBDIRECTORY" help:"Folder below --runtime-root."`
+	RuntimeAppdir string `name:"runtime-appdirectory" env:"RUNTIME_APPDIRECTORY" default:"config" help:"Folder of rule files below --runtime-subdirectory."`
 }
 
 // dir is the folder of rule files.
@@ -57,7 +57,7 @@ type listenOptions struct {
 	DebugPort int    `env:"DEBUG_PORT" range:"0..65535" default:"6070" help:"Port of /rlconfig, /stats and /debug/pprof; 0 takes a free one."`
 
 	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" range:"0s.." default:"24h" help:"After which a gRPC connection is asked to reconnect; 0: never."`
-	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:"0s.." default:"1h" help:"After which it is closed, from then on; 0: never."`
+	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:"0s.." default:"1h" help:"How long its calls may then go on; 0: for ever."`
 	MaxMessageBytes       int           `env:"RATELIMITD_MAX_MESSAGE_BYTES" range:"1.." default:"4194304" help:"Largest request, in bytes."`
 	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Path of a unix socket that gRPC listens on instead of the above; a leading @ makes it abstract."`
 	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Other processes of this user may listen on the same ports (SO_REUSEPORT)."`
@@ -101,6 +101,7 @@ type answerOptions struct {
 
 	Metadata  bool    `name:"response-dynamic-metadata" env:"RESPONSE_DYNAMIC_METADATA" help:"Answers carry dynamic metadata."`
 	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Dynamic metadata tells which rule decided, what is left and how long to wait."`
+	JSON400   bool    `name:"json-bad-request-on-failure" env:"RATELIMITD_JSON_BAD_REQUEST_ON_FAILURE" help:"/json answers 400 instead of 503 where no decision could be made, as the reference does."`
 	NoMetrics bool    `name:"no-metrics" env:"RATELIMITD_NO_METRICS" hidden:"" help:"Decisions are not counted: for comparison."`
 	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" range:"0..1" default:"0.8" help:"Share of a limit above which hits count as near it."`
 	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"Counters' keys that are tracked at once to tell which are hot, 128 in a list; 0 turns it off. They take 0.9 to 1.6 KB each, but only while so many rules are busy: 55 MB at most by default, usually less than 1 MB."`
@@ -172,13 +173,27 @@ type redisOptions struct {
 	TLS          bool          `env:"TLS" help:"Connections are encrypted."`
 	CACert       string        `name:"tls-cacert" env:"TLS_CACERT" help:"File of the authorities to trust; unset: the system's."`
 	ClientCert   string        `name:"tls-client-cert" env:"TLS_CLIENT_CERT" help:"File of our certificate."`
-	ClientKey    string        `name:"tls-client-key" env:"TLS_CLIENT_KEY" help:"File of its key."`
+	ClientKey    string        `name:"tls-client-key" env:"TLS_CLIENT_KEY" help:"File of that certificate's key."`
 	SkipHostname bool          `name:"tls-skip-hostname-verification" env:"TLS_SKIP_HOSTNAME_VERIFICATION" help:"Do not compare the server's name with its certificate."`
 }
 
 // given says whether somebody meant a Redis, though not where it is.
 func (o *redisOptions) given() bool {
 	return o.Type != "SINGLE" || o.SocketType != "" || o.Auth != "" || o.AuthFile != "" || o.SentinelAuth != "" || o.TLS
+}
+
+// inherit takes the TLS files of another Redis where there are none of its own: the reference has one set of them for both.
+func (o *redisOptions) inherit(from *redisOptions) {
+	if !o.TLS && !strings.HasPrefix(o.URL, "rediss:") {
+		return
+	}
+	if o.CACert == "" {
+		o.CACert = from.CACert
+	}
+	if o.ClientCert == "" && o.ClientKey == "" {
+		o.ClientCert, o.ClientKey = from.ClientCert, from.ClientKey
+	}
+	o.SkipHostname = o.SkipHostname || from.SkipHostname
 }
 
 // dial connects to it. settings is the prefix of its variables, for errors.
@@ -238,7 +253,7 @@ func (o *backendOptions) redis() (bool, error) {
 type tlsOptions struct {
 	Use       bool          `name:"grpc-server-use-tls" env:"GRPC_SERVER_USE_TLS" help:"gRPC is encrypted."`
 	Cert      string        `name:"grpc-server-tls-cert" env:"GRPC_SERVER_TLS_CERT" help:"File of the certificate; read again when it changes."`
-	Key       string        `name:"grpc-server-tls-key" env:"GRPC_SERVER_TLS_KEY" help:"File of its key."`
+	Key       string        `name:"grpc-server-tls-key" env:"GRPC_SERVER_TLS_KEY" help:"File of that certificate's key."`
 	ClientCA  string        `name:"grpc-client-tls-cacert" env:"GRPC_CLIENT_TLS_CACERT" help:"File of the authorities that clients' certificates must come from: turns mTLS on."`
 	ClientSAN string        `name:"grpc-client-tls-san" env:"GRPC_CLIENT_TLS_SAN" help:"DNS name, IP or URI (spiffe://...) that a client's certificate must have."`
 	Rescan    time.Duration `name:"tls-rescan" env:"RATELIMITD_TLS_RESCAN" range:"1ms.." default:"10s" help:"How often these files are read even if no change was reported."`
@@ -259,16 +274,16 @@ type statisticsOptions struct {
 	Disabled bool `name:"disable-stats" env:"DISABLE_STATS" help:"Nobody is told the reference's statistics: no StatsD, no listener for Prometheus, and /metrics has our own names alone."`
 
 	Prometheus       bool   `name:"use-prometheus" env:"USE_PROMETHEUS" help:"Serve what /metrics has on a listener of its own too."`
-	PrometheusAddr   string `env:"PROMETHEUS_ADDR" default:":9090" placeholder:"HOST:PORT" help:"Where that listens."`
+	PrometheusAddr   string `env:"PROMETHEUS_ADDR" default:":9090" placeholder:"HOST:PORT" help:"Where that listener is."`
 	PrometheusPath   string `env:"PROMETHEUS_PATH" form:"path" default:"/metrics" help:"Where metrics are found there."`
 	PrometheusMapper string `name:"prometheus-mapper-yaml" env:"PROMETHEUS_MAPPER_YAML" placeholder:"FILE" help:"What the reference's statistics are called for Prometheus, in the language of statsd_exporter. Without the file: what the reference calls them."`
 	Milliseconds     bool   `name:"prometheus-response-time-as-milliseconds" env:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" help:"ratelimit_service_response_time_seconds has milliseconds."`
 
 	StatsD     bool          `name:"use-statsd" env:"USE_STATSD" help:"Send statistics to StatsD."`
 	Host       string        `name:"statsd-host" env:"STATSD_HOST" default:"localhost" help:"Where that, or DogStatsD, listens."`
-	Port       int           `name:"statsd-port" env:"STATSD_PORT" range:"1..65535" default:"8125" help:"Its port."`
+	Port       int           `name:"statsd-port" env:"STATSD_PORT" range:"1..65535" default:"8125" help:"Port of StatsD or DogStatsD."`
 	Protocol   string        `name:"statsd-protocol" env:"STATSD_PROTOCOL" oneof:"tcp,udp" placeholder:"tcp|udp" default:"tcp" help:"tcp or udp. DogStatsD is always sent over udp."`
-	Interval   time.Duration `name:"stats-flush-interval" env:"STATS_FLUSH_INTERVAL" default:"10s" help:"How often."`
+	Interval   time.Duration `name:"stats-flush-interval" env:"STATS_FLUSH_INTERVAL" default:"10s" help:"How often statistics are sent."`
 	Tags       string        `name:"extra-tags" env:"EXTRA_TAGS" placeholder:"KEY:VALUE,..." help:"Tags of every statistic, and labels for Prometheus."`
 	DogStatsD  bool          `name:"use-dog-statsd" env:"USE_DOG_STATSD" help:"Send statistics to DogStatsD."`
 	Mogrifiers []string      `name:"use-dog-statsd-mogrifiers" env:"USE_DOG_STATSD_MOGRIFIERS" placeholder:"NAME" help:"Rewrite names into tags: the first wins whose DOG_STATSD_MOGRIFIER_<name>_PATTERN matches; _NAME and _TAGS say what becomes of it."`

@@ -48,6 +48,7 @@ func (s *service) openRedis(registry prometheus.Registerer) (limiter.Backend, er
 	if !o.UsePerSecond {
 		return store, nil
 	}
+	o.PerSecond.inherit(&o.Redis)
 	perSecond, err := s.openOne("REDIS_PERSECOND", &o.PerSecond, registry)
 	if err != nil {
 		return nil, err

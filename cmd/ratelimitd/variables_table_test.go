@@ -467,6 +467,14 @@ func variablesOfAnswers() []variable {
 		}, unset: "not there", set: "there"},
 		{name: "RESPONSE_DYNAMIC_METADATA", value: "true", look: dynamic("domain"), unset: "nothing", set: "domain"},
 		{name: "RATELIMITD_DECISION_METADATA", value: "true", look: dynamic("decision"), unset: "nothing", set: "decision"},
+		{name: "RATELIMITD_JSON_BAD_REQUEST_ON_FAILURE", value: "true", with: map[string]string{"REDIS_URL": "127.0.0.1:1"}, look: running(func(t *testing.T, i *instance) string {
+			resp, err := http.Post(i.http()+"/json", "application/json", strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}`)) //nolint:noctx // the test's own server
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			return resp.Status
+		}), unset: "503 Service Unavailable", set: "400 Bad Request"},
 		{name: "RATELIMITD_NO_METRICS", value: "true", look: then(answers(ask("d", "k", "v")), metric("ratelimitd_decisions_total{code=\"OK\"}")), unset: `ratelimitd_decisions_total{code="OK"} 1`, set: `ratelimitd_decisions_total{code="OK"} 0`},
 		{name: "NEAR_LIMIT_RATIO", value: "0", look: then(answers(times(4, ask("d", "k", "v"))...), near), unset: `ratelimitd_rule_near_limit_hits_total{domain="d",rule="k"} 0`, set: `ratelimitd_rule_near_limit_hits_total{domain="d",rule="k"} 4`},
 		{name: "RATELIMITD_HOT_KEYS", value: "0", look: page("/debug/hotkeys", true, `nothing at all`), unset: "OK", set: "Not Found"},

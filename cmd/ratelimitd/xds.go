@@ -29,7 +29,7 @@ type xdsOptions struct {
 	CACert string `name:"config-grpc-xds-server-tls-cacert" env:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT" help:"File of the authorities to trust beside the system's; read again when it changes."`
 	SAN    string `name:"config-grpc-xds-server-tls-san" env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN" help:"Name that the server's certificate must have; unset: the host of the URL."`
 	Cert   string `name:"config-grpc-xds-client-tls-cert" env:"CONFIG_GRPC_XDS_CLIENT_TLS_CERT" help:"File of our certificate; read again when it changes."`
-	Key    string `name:"config-grpc-xds-client-tls-key" env:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY" help:"File of its key."`
+	Key    string `name:"config-grpc-xds-client-tls-key" env:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY" help:"File of that certificate's key."`
 
 	BackoffInitial time.Duration `name:"xds-client-backoff-initial-interval" env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" range:"0s.." default:"10s" help:"Wait before connecting again when a stream has ended; half as much again with every failure."`
 	BackoffMax     time.Duration `name:"xds-client-backoff-max-interval" env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" range:"0s.." default:"60s" help:"The longest such wait."`

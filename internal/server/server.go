@@ -8,8 +8,10 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -286,6 +288,11 @@ func (s *Server) stopHTTP(ctx context.Context, what string, h *http.Server) {
 		s.log.Warn(what+" requests did not finish in time and are cut off", "timeout", s.stopTimeout)
 		_ = h.Close()
 	}
+}
+
+// Services are the names of what is served over gRPC on the port for callers.
+func (s *Server) Services() []string {
+	return slices.Sorted(maps.Keys(s.grpc.GetServiceInfo()))
 }
 
 // Close frees the listeners of a server that is not run.

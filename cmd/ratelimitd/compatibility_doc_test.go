@@ -1,0 +1,211 @@
+package main
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+)
+
+// tableOf reads the rows of the tables below a heading of a page, down to the next heading of its level; all of the page
+// if there is no heading.
+func tableOf(t *testing.T, name, heading string) [][]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	if heading != "" {
+		_, after, found := strings.Cut(page, "\n## "+heading+"\n")
+		if !found {
+			t.Fatalf("%s has no heading %q", name, heading)
+		}
+		page, _, _ = strings.Cut(after, "\n## ")
+	}
+	var rows [][]string
+	for line := range strings.Lines(page) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|---") {
+			continue
+		}
+		var cells []string
+		for _, c := range strings.Split(strings.Trim(line, "|"), "|") {
+			cells = append(cells, strings.TrimSpace(c))
+		}
+		rows = append(rows, cells)
+	}
+	return rows
+}
+
+// judgement is how a row says what has become of something.
+var judgement = regexp.MustCompile(`^(same|better: \S.*|different: \S.*|new|no effect: \S.*)`)
+
+// TestEnvironmentIsDocumented compares docs/environment.md with the list of the reference's variables and with our flags,
+// both ways: names, defaults there and here, and which have no effect.
+func TestEnvironmentIsDocumented(t *testing.T) {
+	var c cli
+	application, err := newParser(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := flagsByVariable(application.Model)
+	theirs := referenceEnvironment(t)
+	silent := make(map[string]bool)
+	for _, v := range silentVariables() {
+		silent[v.name] = true
+	}
+	found := make(map[string]bool)
+	code := func(cell string) string { return strings.Trim(cell, "`") }
+	for _, row := range tableOf(t, "environment.md", "") {
+		name := code(row[0])
+		if name == "variable" {
+			continue
+		}
+		if found[name] {
+			t.Errorf("%s has two rows", name)
+		}
+		found[name] = true
+		there, our := theirs[name], flags[name]
+		switch {
+		case there == nil && our == nil:
+			t.Errorf("%s is no variable", name)
+		case there == nil:
+			if len(row) != 3 || row[2] == "" || code(row[1]) != shownDefault(our) {
+				t.Errorf("%s: the row is %q, its default is %q", name, row, shownDefault(our))
+			}
+		default:
+			if len(row) != 4 || code(row[1]) != there.value || code(row[2]) != shownDefault(our) {
+				t.Errorf("%s: the row is %q, the defaults are %q there and %q here", name, row, there.value, shownDefault(our))
+				continue
+			}
+			said := judgement.FindString(row[3])
+			if said == "" || said == "new" {
+				t.Errorf("%s: %q says neither that it is the same, nor how it is better, why different or why without effect", name, row[3])
+			}
+			if silent[name] != strings.Contains(row[3], "no effect") && name != "EXPIRATION_JITTER_MAX_SECONDS" {
+				t.Errorf("%s: %q; it has no effect: %t", name, row[3], silent[name])
+			}
+			if said == "same" && our != nil && !sameDefault(our, there.value) && !strings.Contains(row[3], "unset") {
+				t.Errorf("%s is called the same, and is %q by default, there %q", name, our.Default, there.value)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(theirs)) {
+		if !found[name] {
+			t.Errorf("%s has no row in docs/environment.md", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(flags)) {
+		if !found[name] {
+			t.Errorf("%s has no row in docs/environment.md", name)
+		}
+	}
+}
+
+// shownDefault is how the page writes a flag's default.
+func shownDefault(f *kong.Flag) string {
+	if f == nil {
+		return ""
+	}
+	if f.Default == "" && f.Target.Kind() == reflect.Bool {
+		return "false"
+	}
+	return f.Default
+}
+
+// TestCompatibilityIsDocumented compares docs/compatibility.md with the rule language, the endpoints of a service, the
+// reference's metrics and the tests there are.
+func TestCompatibilityIsDocumented(t *testing.T) {
+	const page = "compatibility.md"
+	named := func(heading string, column int) map[string]string {
+		all := make(map[string]string)
+		for _, row := range tableOf(t, page, heading) {
+			for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[column], -1) {
+				all[m[1]] = row[len(row)-1]
+			}
+		}
+		return all
+	}
+
+	keys := named("Rule keys", 0)
+	for _, m := range config.Rules().Maps {
+		for _, k := range m.Keys {
+			said, is := keys[k.Name]
+			switch {
+			case k.Extension && is:
+				t.Errorf("the key %s is called the reference's, and is an extension", k.Name)
+			case !k.Extension && !judgement.MatchString(said):
+				t.Errorf("the key %s: %q says nothing of it", k.Name, said)
+			}
+		}
+	}
+
+	endpoints := named("Endpoints", 1)
+	i := begin(t, nil, "--rules", rulesOf(t, fiveADay))
+	if i.err != nil {
+		t.Fatal(i.failed())
+	}
+	served := i.svc.server.Services()
+	_, index := get(t, i.debug()+"/")
+	served = append(served, regexp.MustCompile(`(?m)^/\S+|ratelimitd\.admin\.v1\.\w+`).FindAllString(index, -1)...)
+	served = append(served, "/json", "/healthcheck", "/livez", "/readyz", "/metrics")
+	if len(served) < 12 {
+		t.Errorf("only %d endpoints: %q", len(served), served)
+	}
+	for _, name := range served {
+		documented := false
+		for row, said := range endpoints {
+			documented = documented || (row == name || strings.HasPrefix(row, name+"/") || name == "grpc.reflection.v1alpha.ServerReflection") && judgement.MatchString(said)
+		}
+		if !documented {
+			t.Errorf("the endpoint %s has no row", name)
+		}
+	}
+	for row := range endpoints {
+		if strings.HasPrefix(row, "/") && !slices.Contains(served, row) {
+			t.Errorf("there is no endpoint %s", row)
+		}
+	}
+
+	metrics := named("Metrics", 0)
+	theirs := 0
+	for _, row := range tableOf(t, "metrics.md", "The reference's, for Prometheus") {
+		if name := strings.Trim(row[0], "`"); strings.HasPrefix(name, "ratelimit_") {
+			theirs++
+			if !judgement.MatchString(metrics[name]) {
+				t.Errorf("the metric %s: %q says nothing of it", name, metrics[name])
+			}
+			delete(metrics, name)
+		}
+	}
+	if theirs < 20 || len(metrics) > 0 {
+		t.Errorf("%d metrics; not the reference's: %v", theirs, metrics)
+	}
+
+	tests := testNames(t)
+	defects := tableOf(t, page, "Known defects")[1:]
+	if len(defects) != 23 {
+		t.Errorf("%d defects, want 23", len(defects))
+	}
+	for i, row := range defects {
+		shown := regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(row[3], -1)
+		if row[0] != strconv.Itoa(i+1) || len(shown) == 0 {
+			t.Errorf("row %d is %q", i+1, row)
+		}
+		for _, m := range shown {
+			if !tests[m[1]] {
+				t.Errorf("defect %d: there is no test %s", i+1, m[1])
+			}
+		}
+	}
+}
