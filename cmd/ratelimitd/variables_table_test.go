@@ -219,8 +219,8 @@ func variablesOfXDS(t *testing.T) []variable {
 			})
 			return xdsFrom(a.addr), running(func(t *testing.T, i *instance) string {
 				eventually(t, "a refusal", func() bool { return a.count(&a.refused) > 0 })
-				// Otherwise it is 1 s, 2 s, 4 s and so on.
-				return either(within(t, i, "RATELIMITD_XDS_REFUSED_RETRY", patience, 300*time.Millisecond, func() bool { return a.count(&a.refused) > 10 }), "soon again", "not soon again")
+				// Otherwise it is 1 s, 2 s, 4 s and so on; from 10 ms on, twice as long each time, eleven waits are 20 s.
+				return either(within(t, i, "RATELIMITD_XDS_REFUSED_RETRY", 8*time.Second, 300*time.Millisecond, func() bool { return a.count(&a.refused) > 11 }), "soon again", "not soon again")
 			})
 		}, unset: "not soon again", set: "soon again"},
 	}
