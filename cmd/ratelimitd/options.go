@@ -283,7 +283,7 @@ type statisticsOptions struct {
 	Host       string        `name:"statsd-host" env:"STATSD_HOST" default:"localhost" help:"Where that, or DogStatsD, listens."`
 	Port       int           `name:"statsd-port" env:"STATSD_PORT" range:"1..65535" default:"8125" help:"Port of StatsD or DogStatsD."`
 	Protocol   string        `name:"statsd-protocol" env:"STATSD_PROTOCOL" oneof:"tcp,udp" placeholder:"tcp|udp" default:"tcp" help:"tcp or udp. DogStatsD is always sent over udp."`
-	Interval   time.Duration `name:"stats-flush-interval" env:"STATS_FLUSH_INTERVAL" default:"10s" help:"How often statistics are sent."`
+	Interval   time.Duration `name:"stats-flush-interval" env:"STATS_FLUSH_INTERVAL" range:"1ms.." default:"10s" help:"How often statistics are sent."`
 	Tags       string        `name:"extra-tags" env:"EXTRA_TAGS" placeholder:"KEY:VALUE,..." help:"Tags of every statistic, and labels for Prometheus."`
 	DogStatsD  bool          `name:"use-dog-statsd" env:"USE_DOG_STATSD" help:"Send statistics to DogStatsD."`
 	Mogrifiers []string      `name:"use-dog-statsd-mogrifiers" env:"USE_DOG_STATSD_MOGRIFIERS" placeholder:"NAME" help:"Rewrite names into tags: the first wins whose DOG_STATSD_MOGRIFIER_<name>_PATTERN matches; _NAME and _TAGS say what becomes of it."`

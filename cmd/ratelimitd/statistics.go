@@ -140,8 +140,6 @@ func (s *service) sendStatistics(registry prometheus.Registerer) (prometheus.Obs
 		return nil, nil
 	case o.StatsD && o.DogStatsD:
 		return nil, errors.New("USE_STATSD and USE_DOG_STATSD send the same numbers to one address: set one of them")
-	case o.Interval <= 0:
-		return nil, fmt.Errorf("STATS_FLUSH_INTERVAL=%s: use a time above zero, such as 10s", o.Interval)
 	}
 	tags, err := statsd.ParseTags(o.Tags)
 	if err != nil {

@@ -428,7 +428,7 @@ func TestStatisticsRefuseToStart(t *testing.T) {
 	}{
 		"two kinds of StatsD":        {map[string]string{"USE_STATSD": "true", "USE_DOG_STATSD": "true"}, []string{"USE_STATSD and USE_DOG_STATSD"}},
 		"tags":                       {map[string]string{"EXTRA_TAGS": "env"}, []string{"EXTRA_TAGS", `"env"`, "key:value"}},
-		"an interval":                {map[string]string{"USE_STATSD": "true", "STATS_FLUSH_INTERVAL": "0s"}, []string{"STATS_FLUSH_INTERVAL=0s"}},
+		"an interval":                {map[string]string{"USE_STATSD": "true", "STATS_FLUSH_INTERVAL": "0s"}, []string{"STATS_FLUSH_INTERVAL", "at least 1ms"}},
 		"a protocol":                 {map[string]string{"STATSD_PROTOCOL": "carrier"}, []string{"--statsd-protocol", "tcp", "udp"}},
 		"a mapping":                  {map[string]string{"PROMETHEUS_MAPPER_YAML": filepath.Join(dir, "bad.yaml")}, []string{"bad.yaml", "nome"}},
 		"a mapping that is a folder": {map[string]string{"PROMETHEUS_MAPPER_YAML": dir}, []string{"PROMETHEUS_MAPPER_YAML", dir}},

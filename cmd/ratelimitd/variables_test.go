@@ -319,6 +319,9 @@ func (v *variable) refuses(t *testing.T, f *kong.Flag) {
 	}
 	if f != nil {
 		maps.Copy(bad, badValues(f))
+		if kind := f.Target.Kind(); (kind == reflect.Int || kind == reflect.Int64 || kind == reflect.Float32 || kind == reflect.Float64) && !f.Tag.Has("range") {
+			t.Errorf("%s has no range", v.name)
+		}
 	}
 	if (len(bad) == 0) != v.anything {
 		t.Errorf("bad values %v; may it be anything: %t", bad, v.anything)
