@@ -70,7 +70,7 @@ func (s *service) loadOverXDS(registry prometheus.Registerer) error {
 	}
 	client, err := xds.New(opts)
 	if err != nil {
-		return fmt.Errorf("CONFIG_GRPC_XDS_SERVER_URL=%s: %w", o.Server, err)
+		return fmt.Errorf("CONFIG_GRPC_XDS_SERVER_URL: %w", err) // which repeats it only if there are no credentials in it
 	}
 	s.rules, s.resources, s.moreStats = client, client.Files, client.WriteStats
 	s.workers = append(s.workers, func(ctx context.Context) error { return client.Run(ctx, s.applyFrom(o.Server)) })

@@ -53,6 +53,9 @@ func Start(ctx context.Context, o Options) (*Tracing, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
+	// Before the clients are made: that reads the variables, and tells what is wrong with them.
+	otel.SetErrorHandler(&failures{log: o.Log})
+	otel.SetLogger(logr.FromSlogHandler(withoutInput{o.Log.Handler()}))
 	var client otlptrace.Client
 	switch strings.ToLower(o.Protocol) {
 	case "", "http":
@@ -66,8 +69,6 @@ func Start(ctx context.Context, o Options) (*Tracing, error) {
 	if err != nil {
 		return nil, fmt.Errorf("trace: read the OTEL_ variables: %w", err)
 	}
-	otel.SetErrorHandler(&failures{log: o.Log})
-	otel.SetLogger(logr.FromSlogHandler(o.Log.Handler()))
 	exporter, err := otlptrace.New(ctx, client)
 	if err != nil {
 		return nil, fmt.Errorf("trace: start the exporter: %w", err)

@@ -295,6 +295,30 @@ func TestACollectorThatIsAwayIsLoggedOnce(t *testing.T) {
 	}
 }
 
+// What is wrong with a variable is logged, and not what is in it. It costs nobody the service: OpenTelemetry leaves it out.
+func TestVariablesThatCannotBeRead(t *testing.T) {
+	for _, protocol := range []string{"http", "grpc"} {
+		for variable, wrong := range map[string][]string{
+			"OTEL_EXPORTER_OTLP_HEADERS":         {"authorization hunter2", "a=b,hunter2", "hunter2 key=b", "authorization=%zzhunter2"},
+			"OTEL_EXPORTER_OTLP_TRACES_HEADERS":  {"authorization: hunter2"},
+			"OTEL_EXPORTER_OTLP_ENDPOINT":        {"ht tp://user:hunter2@127.0.0.1:1", "http://user:hunter2@127.0.0.1:%zz"},
+			"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": {"http://user:hunter2@[::1"},
+		} {
+			for _, value := range wrong {
+				t.Run(protocol+" "+variable+" "+value, func(t *testing.T) {
+					t.Setenv(variable, value)
+					var log lockedBuffer
+					tr := start(t, tracing.Options{Protocol: protocol, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+					stop(t, tr)
+					if got := log.String(); strings.Contains(got, "hunter2") || !strings.Contains(got, variable[:len("OTEL_EXPORTER_OTLP_")]) {
+						t.Errorf("logged:\n%s", got)
+					}
+				})
+			}
+		}
+	}
+}
+
 func TestBadOptions(t *testing.T) {
 	for want, o := range map[string]tracing.Options{"protocol": {Protocol: "udp"}, "sampling rate": {SamplingRate: 1.5}} {
 		if _, err := tracing.Start(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {

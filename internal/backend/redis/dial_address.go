@@ -57,6 +57,9 @@ func (o *DialOptions) address() (address, error) {
 	}
 	a := address{kind: kind, network: network, hosts: []string{o.URL}}
 	if network == "unix" {
+		if strings.LastIndexByte(o.URL, '@') > 0 && !strings.HasPrefix(o.URL, "/") {
+			return address{}, o.wrong("URL", "is no path: write /path/of/the/socket, and credentials into %sAUTH", o.prefix())
+		}
 		return a, o.unencrypted()
 	}
 	if strings.Contains(o.URL, ",") {

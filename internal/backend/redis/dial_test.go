@@ -155,6 +155,7 @@ func TestDialRefuses(t *testing.T) {
 		"scheme against socket":      {redis.DialOptions{URL: "redis://h:1", Network: "unix"}, []string{"REDIS_SOCKET_TYPE is unix", "tcp"}},
 		"socket with TLS":            {redis.DialOptions{URL: "/s", TLS: redis.TLSOptions{Enabled: true}}, []string{"REDIS_TLS is true", "REDIS_TLS=false"}},
 		"socket URL with TLS":        {redis.DialOptions{URL: "unix:///s", TLS: redis.TLSOptions{Enabled: true}}, []string{"REDIS_TLS is true"}},
+		"credentials before a path":  {redis.DialOptions{URL: "u:" + secret + "@/s", Network: "unix"}, []string{"REDIS_URL is no path", "REDIS_AUTH"}},
 		"several":                    {redis.DialOptions{URL: "a:1,b:1"}, []string{"REDIS_URL has several", "REDIS_TYPE"}},
 		"a cluster on a socket":      {redis.DialOptions{Type: "CLUSTER", URL: "a:1", Network: "unix"}, []string{"REDIS_SOCKET_TYPE is unix", "REDIS_TYPE=CLUSTER", "tcp"}},
 		"a cluster by URL":           {redis.DialOptions{Type: "CLUSTER", URL: "redis://u:" + secret + "@a:1"}, []string{"REDIS_URL has a scheme", "REDIS_AUTH"}},

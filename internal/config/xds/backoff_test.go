@@ -3,6 +3,7 @@ package xds
 import (
 	"io"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,6 +94,11 @@ func TestParsePairs(t *testing.T) {
 	}
 	for text, ok := range map[string]bool{"authorization:Bearer a:b": true, "X-Key_1.a: v": true, "x": false, "x y:z": false, "grpc-timeout:1s": false, ":path:x": false, "a:\n": true, "a:b\x01c": false, "k-bin:\x01": true} {
 		if _, err := ParseHeaders(text); (err == nil) != ok {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	for _, text := range []string{"authorization=Bearer secret", "a:b,secret", "a b:secret", "grpc-x:secret", "a:secret\x01"} {
+		if _, err := ParseHeaders(text); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

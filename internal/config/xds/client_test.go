@@ -412,11 +412,12 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 	for want, o := range map[string]Options{
 		"no server":                       {},
 		"write host:port without http://": {Server: "http://x:1"},
+		"an @ in it: write host:port":     {Server: "http://u:secret@x:1"},
 		"connect retry interval -1s":      {Server: "x:1", ConnectRetry: -time.Second},
 		"from 0 to 1":                     {Server: "x:1", Backoff: Backoff{Factor: 2}},
 		"largest message -1":              {Server: "x:1", MaxMessageBytes: -1},
 	} {
-		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%+v: %v, want %q", o, err, want)
 		}
 	}

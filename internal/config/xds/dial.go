@@ -74,6 +74,9 @@ func checkServer(server string) error {
 	if server == "" {
 		return fmt.Errorf("no server: write host:port")
 	}
+	if strings.Contains(server, "@") && !strings.HasPrefix(server, "unix") {
+		return fmt.Errorf("the server's address has an @ in it: write host:port, and send credentials in a header of the call")
+	}
 	for _, scheme := range []string{"http://", "https://"} {
 		if rest, found := strings.CutPrefix(server, scheme); found {
 			return fmt.Errorf("server %s: write host:port without %s, as in %s", server, scheme, rest)

@@ -60,10 +60,11 @@ func pairs(text, sign string) (map[string]string, error) {
 	if strings.TrimSpace(text) == "" {
 		return all, nil
 	}
-	for _, pair := range strings.Split(text, ",") {
+	for i, pair := range strings.Split(text, ",") {
 		key, value, found := strings.Cut(pair, sign)
 		if key = strings.TrimSpace(key); !found || key == "" {
-			return nil, fmt.Errorf("%q is no pair: write key%svalue, with commas between pairs", pair, sign)
+			// What stands there is not repeated: of a header that was written wrongly it may be the password.
+			return nil, fmt.Errorf("place %d of the list is no pair: write key%svalue, with commas between pairs", i+1, sign)
 		}
 		all[key] = strings.TrimSpace(value)
 	}
