@@ -47,6 +47,7 @@ var imports = map[string][]string{
 	"internal/tracing":          {},
 	"internal/redistest":        {},
 	"internal/tlstest":          {},
+	"internal/otlptest":         {},
 	"proto/ratelimitd/admin/v1": {},
 	"cmd/ratelimitd":            {"internal/..."},
 	"docs/figures":              {"internal/descriptor", "internal/backend"},
@@ -58,20 +59,21 @@ var imports = map[string][]string{
 
 // rooms are the packages that alone know a thing: an import that begins with the path belongs in one of them.
 var rooms = map[string][]string{
-	"google.golang.org/grpc":                 {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "bench/...", "internal/caller", "examples/..."},
-	"google.golang.org/protobuf":             {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "bench/...", "internal/caller"},
+	"google.golang.org/grpc":                 {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "bench/...", "internal/caller", "examples/...", "internal/otlptest"},
+	"google.golang.org/protobuf":             {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "bench/...", "internal/caller", "internal/otlptest"},
 	"github.com/envoyproxy/go-control-plane": {"internal/server", "internal/config/xds", "cmd/ratelimitd", "bench/...", "internal/caller", "examples/..."},
-	"net/http":                               {"internal/server", "cmd/ratelimitd", "examples/..."},
+	"net/http":                               {"internal/server", "cmd/ratelimitd", "examples/...", "internal/otlptest"},
 	"gopkg.in/yaml.v3":                       {"internal/config", "internal/ruletest", "internal/rulecheck", "internal/promcompat", "internal/accesslog"},
 	"github.com/DataDog":                     {"internal/statsd"},
 	"github.com/prometheus/statsd_exporter":  {"internal/promcompat"},
 	"github.com/fsnotify/fsnotify":           {"internal/config", "internal/tlsfiles"},
-	"go.opentelemetry.io":                    {"internal/server", "internal/tracing"},
+	"go.opentelemetry.io":                    {"internal/server", "internal/tracing", "internal/otlptest"},
 	"github.com/redis/go-redis":              {"internal/backend/redis", "internal/redistest", "cmd/ratelimitd"},
 	"github.com/alecthomas/kong":             {"cmd/ratelimitd"},
 	"github.com/schollz/progressbar":         {"cmd/ratelimitd"},
 	module + "internal/redistest":            {}, // tests only
 	module + "internal/tlstest":              {}, // tests only
+	module + "internal/otlptest":             {}, // tests only
 	module + "internal/backend/backendtest":  {}, // tests only
 }
 

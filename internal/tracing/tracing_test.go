@@ -2,13 +2,9 @@ package tracing_test
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
-	"io"
 	"log/slog"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -17,12 +13,10 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
-	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 	"go.uber.org/goleak"
-	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
+	"github.com/ratelimitd/ratelimitd/internal/otlptest"
 	"github.com/ratelimitd/ratelimitd/internal/tracing"
 )
 
@@ -31,87 +25,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience is how long a test waits for what must happen.
 const patience = 20 * time.Second
 
-// collector is an OTLP receiver.
-type collector struct {
-	collectorv1.UnimplementedTraceServiceServer
-
-	mu       sync.Mutex
-	received []*tracev1.ResourceSpans
-}
-
-// Export implements collectorv1.TraceServiceServer.
-func (c *collector) Export(_ context.Context, req *collectorv1.ExportTraceServiceRequest) (*collectorv1.ExportTraceServiceResponse, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.received = append(c.received, req.GetResourceSpans()...)
-	return &collectorv1.ExportTraceServiceResponse{}, nil
-}
-
-// ServeHTTP implements http.Handler.
-func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body := io.Reader(r.Body)
-	if r.Header.Get("Content-Encoding") == "gzip" {
-		unzipped, err := gzip.NewReader(r.Body)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		body = unzipped
-	}
-	data, err := io.ReadAll(body)
-	var req collectorv1.ExportTraceServiceRequest
-	if err == nil {
-		err = proto.Unmarshal(data, &req)
-	}
-	if err != nil || r.URL.Path != "/v1/traces" {
-		http.Error(w, r.URL.Path, http.StatusBadRequest)
-		return
-	}
-	_, _ = c.Export(r.Context(), &req)
-	w.Header().Set("Content-Type", "application/x-protobuf")
-}
-
-// spans are the spans that were received, with who sent them.
-func (c *collector) spans() (spans []*tracev1.Span, sender map[string]string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	sender = make(map[string]string)
-	for _, r := range c.received {
-		for _, a := range r.GetResource().GetAttributes() {
-			sender[a.GetKey()] = a.GetValue().GetStringValue()
-		}
-		for _, s := range r.GetScopeSpans() {
-			spans = append(spans, s.GetSpans()...)
-		}
-	}
-	return spans, sender
-}
-
 // collect starts a collector for a protocol and has the OTEL_ variables say where it is.
-func collect(t *testing.T, protocol string) *collector {
+func collect(t *testing.T, protocol string) *otlptest.Collector {
 	t.Helper()
-	c := &collector{}
-	if protocol != "grpc" {
-		s := httptest.NewServer(c)
-		t.Cleanup(s.Close)
-		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", s.URL)
-		return c
+	if protocol == "" {
+		protocol = "http"
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := grpc.NewServer()
-	collectorv1.RegisterTraceServiceServer(s, c)
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(l) }()
-	t.Cleanup(func() {
-		s.Stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+l.Addr().String())
+	c := otlptest.Start(t, protocol)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
 	return c
 }
 
@@ -151,7 +72,7 @@ func TestSpansReachTheCollector(t *testing.T) {
 			span.End()
 			stop(t, tr) // sends what waits for a batch
 
-			spans, sender := c.spans()
+			spans, sender := c.Spans()
 			if len(spans) != 2 {
 				t.Fatalf("%d spans were received", len(spans))
 			}
@@ -204,7 +125,7 @@ func TestWhoSendsTheSpans(t *testing.T) {
 			_, span := tr.Start(t.Context(), "", "", "s", time.Now())
 			span.End()
 			stop(t, tr)
-			_, sender := c.spans()
+			_, sender := c.Spans()
 			if id := sender["service.instance.id"]; sender["service.name"] != tt.want || id == "" || tt.instanceID != "" && id != tt.instanceID {
 				t.Errorf("got %v", sender)
 			}
