@@ -19,8 +19,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/ratelimitd/ratelimitd/internal/otlptest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/tlstest"
 )
@@ -96,14 +98,19 @@ func eventually(t *testing.T, what string, reached func() bool) {
 }
 
 // The whole environment that Envoy Gateway starts the service with, against what it serves: from no snapshot over rules
-// to an empty one.
+// to an empty one, with its certificate renewed on the way. Other than there are addresses, the places of files, and
+// REDIS_OP_TIMEOUT; SSL_CERT_FILE stands for the public authorities that an image has.
 func TestEnvoyGateway(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "envoy-gateway")
-	pair := ca.Issue(t, "envoy-ratelimit", "127.0.0.1")
-	v := tlstest.NewVolume(t, map[string][]byte{"ca.crt": ca.PEM, "tls.crt": pair.Cert, "tls.key": pair.Key})
+	secret := func(name string) map[string][]byte {
+		pair := ca.Issue(t, name, "127.0.0.1")
+		return map[string][]byte{"ca.crt": ca.PEM, "tls.crt": pair.Cert, "tls.key": pair.Key}
+	}
+	v := tlstest.NewVolume(t, secret("envoy-ratelimit"))
 	redisCA := redistest.NewCA(t)
 	redisServer := redistest.StartWith(t, redistest.Setup{TLS: redisCA.Server(redisCA.Issue(t, "127.0.0.1"), true)})
 	redisClient := redisCA.Issue(t, "envoy-ratelimit")
+	spans := otlptest.Start(t, "http")
 
 	g := newGateway(t, "envoy-ratelimit", grpc.Creds(credentials.NewTLS(&tls.Config{
 		MinVersion:   tls.VersionTLS13,
@@ -112,32 +119,46 @@ func TestEnvoyGateway(t *testing.T) {
 		ClientCAs:    ca.Pool(),
 	})))
 	p := startProcess(t, map[string]string{
-		"RUNTIME_ROOT": t.TempDir(), "RUNTIME_SUBDIRECTORY": "ratelimit", "RUNTIME_IGNOREDOTFILES": "true", "RUNTIME_WATCH_ROOT": "false",
-		"LOG_LEVEL": "info", "USE_STATSD": "false",
-		"CONFIG_TYPE":                               "GRPC_XDS_SOTW",
-		"CONFIG_GRPC_XDS_SERVER_URL":                g.addr,
-		"CONFIG_GRPC_XDS_NODE_ID":                   "envoy-ratelimit",
-		"CONFIG_GRPC_XDS_SERVER_USE_TLS":            "true",
-		"CONFIG_GRPC_XDS_CLIENT_TLS_CERT":           v.Path("tls.crt"),
-		"CONFIG_GRPC_XDS_CLIENT_TLS_KEY":            v.Path("tls.key"),
-		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT":         v.Path("ca.crt"),
-		"GRPC_SERVER_USE_TLS":                       "true",
-		"GRPC_SERVER_TLS_CERT":                      v.Path("tls.crt"),
-		"GRPC_SERVER_TLS_KEY":                       v.Path("tls.key"),
-		"GRPC_SERVER_TLS_CA_CERT":                   v.Path("ca.crt"), // must not ask callers for certificates
-		"FORCE_START_WITHOUT_INITIAL_CONFIG":        "true",
-		"REDIS_SOCKET_TYPE":                         "tcp",
-		"REDIS_URL":                                 redisServer.Addr,
-		"REDIS_TLS":                                 "true",
-		"REDIS_TLS_CLIENT_CERT":                     redisClient.Cert,
-		"REDIS_TLS_CLIENT_KEY":                      redisClient.Key,
-		"REDIS_TLS_CACERT":                          redisCA.File, // a public authority signs it there
-		"USE_PROMETHEUS":                            "true",
-		"PROMETHEUS_ADDR":                           "127.0.0.1:0",
-		"PROMETHEUS_MAPPER_YAML":                    "/etc/statsd-exporter/conf.yaml",
-		"REDIS_OP_TIMEOUT":                          "5s", // of the test: a busy machine is not what it looks at
-		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": "", "CONFIG_GRPC_XDS_NODE_METADATA": "",
+		"RUNTIME_ROOT":                       "/data",
+		"RUNTIME_SUBDIRECTORY":               "ratelimit",
+		"RUNTIME_IGNOREDOTFILES":             "true",
+		"RUNTIME_WATCH_ROOT":                 "false",
+		"LOG_LEVEL":                          "info",
+		"USE_STATSD":                         "false",
+		"CONFIG_TYPE":                        "GRPC_XDS_SOTW",
+		"CONFIG_GRPC_XDS_SERVER_URL":         g.addr,
+		"CONFIG_GRPC_XDS_NODE_ID":            "envoy-ratelimit",
+		"GRPC_SERVER_USE_TLS":                "true",
+		"GRPC_SERVER_TLS_CERT":               v.Path("tls.crt"),
+		"GRPC_SERVER_TLS_KEY":                v.Path("tls.key"),
+		"GRPC_SERVER_TLS_CA_CERT":            v.Path("ca.crt"), // must not ask callers for certificates
+		"CONFIG_GRPC_XDS_SERVER_USE_TLS":     "true",
+		"CONFIG_GRPC_XDS_CLIENT_TLS_CERT":    v.Path("tls.crt"),
+		"CONFIG_GRPC_XDS_CLIENT_TLS_KEY":     v.Path("tls.key"),
+		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT":  v.Path("ca.crt"),
+		"FORCE_START_WITHOUT_INITIAL_CONFIG": "true",
+		"REDIS_SOCKET_TYPE":                  "tcp",
+		"REDIS_URL":                          redisServer.Addr,
+		"REDIS_TLS":                          "true",
+		"REDIS_TLS_CLIENT_CERT":              redisClient.Cert,
+		"REDIS_TLS_CLIENT_KEY":               redisClient.Key,
+		"USE_PROMETHEUS":                     "true",
+		"PROMETHEUS_ADDR":                    "127.0.0.1:0",
+		"PROMETHEUS_MAPPER_YAML":             "/etc/statsd-exporter/conf.yaml", // the ConfigMap is optional, and not there
+		"TRACING_ENABLED":                    "true",
+		"TRACING_SERVICE_NAME":               "envoy-ratelimit",
+		"TRACING_SERVICE_NAMESPACE":          "envoy-gateway-system",
+		"TRACING_SERVICE_INSTANCE_ID":        "envoy-ratelimit-7c9d",
+		"TRACING_SAMPLING_RATE":              "1.0",
+		"OTEL_EXPORTER_OTLP_ENDPOINT":        spans.URL,
+
+		"SSL_CERT_FILE":    redisCA.File,
+		"REDIS_OP_TIMEOUT": "5s", // a busy machine is not what the test looks at
 	})
+	p.log.wait(t, "listening")
+	if said := p.log.String(); !strings.Contains(said, `"variables":"GRPC_SERVER_TLS_CA_CERT"`) || !strings.Contains(said, "set GRPC_CLIENT_TLS_CACERT") {
+		t.Errorf("it does not say that GRPC_SERVER_TLS_CA_CERT has no effect:\n%s", said)
+	}
 	client := ratelimitv3.NewRateLimitServiceClient(dialTLS(t, p.grpc, &tls.Config{RootCAs: ca.Pool()}))
 	const domain = "default/eg/http"
 	decide := func(address string) (*ratelimitv3.RateLimitResponse, error) {
@@ -165,6 +186,21 @@ func TestEnvoyGateway(t *testing.T) {
 		t.Errorf("/rlconfig:\n%s", body)
 	}
 
+	// What its monitoring scrapes: PROMETHEUS_ADDR, under the reference's names.
+	scraped := "http://" + p.log.wait(t, "listening")["prometheus"].(string) + "/metrics"
+	const keys = `{domain="default/eg/http",key1="httproute/default/shop/rule/0/match/0/*_httproute/default/shop/rule/0/match/0/*",key2="rule-0-match-0_rule-0-match-0"} `
+	_, metrics := get(t, scraped)
+	for _, want := range []string{
+		"ratelimit_service_rate_limit_total_hits" + keys + "4\n", "ratelimit_service_rate_limit_within_limit" + keys + "3\n", "ratelimit_service_rate_limit_over_limit" + keys + "1\n",
+		"ratelimit_service_rate_limit_near_limit" + keys + "1\n", `ratelimit_service_total_requests{grpc_method="ShouldRateLimit"} `,
+		`ratelimit_service_response_time_seconds_bucket{grpc_method="ShouldRateLimit",le="+Inf"} `, "ratelimit_service_config_load_success 1\n",
+		"ratelimit_service_config_load_error 0\n", `ratelimit_service_should_rate_limit_error{err_type="redis_error"} 0` + "\n", "ratelimit_redis_pool_cx_active ",
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("%s does not have %s:\n%s", scraped, want, metrics)
+		}
+	}
+
 	// A bad set leaves all as it is, and is seen.
 	bad := perHour("default/eg/other", 9)
 	bad.Descriptors[0].Key = ""
@@ -176,7 +212,8 @@ func TestEnvoyGateway(t *testing.T) {
 	if got, err := decide("10.0.0.1"); err != nil || got.GetOverallCode() != ratelimitv3.RateLimitResponse_OVER_LIMIT {
 		t.Errorf("after a bad set: %v %v", got, err)
 	}
-	if _, body := get(t, "http://"+p.http+"/metrics"); !strings.Contains(body, `ratelimitd_rule_file_state{file="default/eg/other",state="stale"} 1`) || !strings.Contains(body, "ratelimitd_xds_connected 1") {
+	if _, body := get(t, scraped); !strings.Contains(body, `ratelimitd_rule_file_state{file="default/eg/other",state="stale"} 1`) ||
+		!strings.Contains(body, "ratelimitd_xds_connected 1") || strings.Contains(body, "ratelimit_service_config_load_error 0\n") {
 		t.Errorf("/metrics does not tell of the bad set:\n%s", body)
 	}
 
@@ -190,6 +227,24 @@ func TestEnvoyGateway(t *testing.T) {
 		t.Errorf("after the mending the use is forgotten: %v %v", got, err)
 	}
 
+	// Its certificate is renewed: the same Secret is the service's and the client's of the gateway.
+	presented := func() string {
+		var from peer.Peer
+		conn := dialTLS(t, p.grpc, &tls.Config{RootCAs: ca.Pool()})
+		if _, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), askRoute(domain, "10.0.0.3"), grpc.Peer(&from)); err != nil {
+			t.Fatal(err)
+		}
+		return from.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0].Subject.CommonName
+	}
+	if got := presented(); got != "envoy-ratelimit" {
+		t.Errorf("the certificate is %s's", got)
+	}
+	v.Swap(t, secret("renewed"))
+	eventually(t, "the new certificate", func() bool { return presented() == "renewed" })
+	if _, err := decide("10.0.0.4"); err != nil {
+		t.Errorf("over a connection from before: %v", err)
+	}
+
 	// A listener that is deleted is an empty snapshot.
 	g.set("4")
 	eventually(t, "no rules", func() bool {
@@ -198,6 +253,13 @@ func TestEnvoyGateway(t *testing.T) {
 	})
 	if code, _ := get(t, "http://"+p.http+"/healthcheck"); code != http.StatusOK {
 		t.Errorf("/healthcheck with an empty snapshot: %d", code)
+	}
+
+	// No caller sent a trace, and all are sampled.
+	p.stop(t) // sends what waits for a batch
+	got, sender := spans.Spans()
+	if len(got) < 10 || sender["service.name"] != "envoy-ratelimit" || sender["service.namespace"] != "envoy-gateway-system" || sender["service.instance.id"] != "envoy-ratelimit-7c9d" {
+		t.Errorf("%d spans of %v", len(got), sender)
 	}
 }
 
