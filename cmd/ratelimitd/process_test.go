@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -169,7 +170,17 @@ func (l *logLines) wait(t *testing.T, message string) map[string]any {
 // output runs the service until it ends by itself and returns its exit code and what it wrote.
 func output(t *testing.T, env map[string]string, args ...string) (code int, text string) {
 	t.Helper()
-	out, err := command(t, env, args...).CombinedOutput()
+	var out bytes.Buffer
+	cmd := command(t, env, args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+	err := cmd.Wait()
+	if !late.Stop() {
+		t.Fatalf("it did not end within %s:\n%s", patience, &out)
+	}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
@@ -177,5 +188,5 @@ func output(t *testing.T, env map[string]string, args ...string) (code int, text
 	if exit != nil {
 		code = exit.ExitCode()
 	}
-	return code, string(out)
+	return code, out.String()
 }
