@@ -196,9 +196,9 @@ func (o *redisOptions) inherit(from *redisOptions) {
 	o.SkipHostname = o.SkipHostname || from.SkipHostname
 }
 
-// dial connects to it. settings is the prefix of its variables, for errors.
-func (o *redisOptions) dial(settings string, log *slog.Logger, connections *redis.Connections) (goredis.UniversalClient, error) {
-	return redis.Dial(redis.DialOptions{
+// dial connects to it, and tells where it is. settings is the prefix of its variables, for errors.
+func (o *redisOptions) dial(settings string, log *slog.Logger, connections *redis.Connections) (client goredis.UniversalClient, where string, err error) {
+	opts := redis.DialOptions{
 		Settings:     settings,
 		Type:         o.Type,
 		URL:          o.URL,
@@ -214,7 +214,9 @@ func (o *redisOptions) dial(settings string, log *slog.Logger, connections *redi
 		DialTimeout: o.Timeout,
 		Connections: connections,
 		Logger:      log,
-	})
+	}
+	client, err = redis.Dial(opts)
+	return client, opts.Where(), err
 }
 
 // jitter is by how much keys of the reference's format live longer.

@@ -44,7 +44,6 @@ func (s *service) openRedis(registry prometheus.Registerer) (limiter.Backend, er
 	if err != nil {
 		return nil, err
 	}
-	s.log.Info("counting in Redis", "type", strings.ToLower(o.Redis.Type))
 	if !o.UsePerSecond {
 		return store, nil
 	}
@@ -53,7 +52,6 @@ func (s *service) openRedis(registry prometheus.Registerer) (limiter.Backend, er
 	if err != nil {
 		return nil, err
 	}
-	s.log.Info("counting limits per second in another Redis", "type", strings.ToLower(o.PerSecond.Type))
 	return &redis.Pair{PerSecond: perSecond, Other: store}, nil
 }
 
@@ -61,10 +59,16 @@ func (s *service) openRedis(registry prometheus.Registerer) (limiter.Backend, er
 func (s *service) openOne(settings string, where *redisOptions, registry prometheus.Registerer) (*redis.Store, error) {
 	o := &s.options.Backend
 	conns := new(redis.Connections)
-	client, err := where.dial(settings, s.log, conns)
+	client, address, err := where.dial(settings, s.log, conns)
 	if err != nil {
 		return nil, err
 	}
+	what := "counting in Redis"
+	if where == &o.PerSecond {
+		what = "counting limits per second in another Redis"
+	}
+	// Who shares counters with others has to know these.
+	s.log.Info(what, "type", strings.ToLower(where.Type), "address", address, "key_format", o.KeyFormat, "key_prefix", o.KeyPrefix)
 	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry)
 	conns.Register(metrics)
 	s.shutdown = append(s.shutdown, client.Close)

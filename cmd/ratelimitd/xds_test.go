@@ -155,6 +155,9 @@ func TestEnvoyGateway(t *testing.T) {
 		"SSL_CERT_FILE":    redisCA.File,
 		"REDIS_OP_TIMEOUT": "5s", // a busy machine is not what the test looks at
 	})
+	if line := p.log.wait(t, "counting in Redis"); line["address"] != redisServer.Addr || line["key_format"] != "ratelimitd" {
+		t.Errorf("logged %v", line)
+	}
 	p.log.wait(t, "listening")
 	if said := p.log.String(); !strings.Contains(said, `"variables":"GRPC_SERVER_TLS_CA_CERT"`) || !strings.Contains(said, "set GRPC_CLIENT_TLS_CACERT") {
 		t.Errorf("it does not say that GRPC_SERVER_TLS_CA_CERT has no effect:\n%s", said)

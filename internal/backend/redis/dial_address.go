@@ -71,6 +71,23 @@ func (o *DialOptions) address() (address, error) {
 	return a, nil
 }
 
+// Where is what URL says without credentials: host:port, a path, or several with commas between. It is empty where Dial
+// would fail.
+func (o DialOptions) Where() string {
+	a, err := o.address()
+	if err != nil {
+		return ""
+	}
+	where := strings.Join(a.hosts, ",")
+	if a.kind == sentinel {
+		where = a.primary + "," + where
+	}
+	if a.db != 0 {
+		where += "/" + strconv.Itoa(a.db)
+	}
+	return where
+}
+
 // several reads a list of addresses.
 func (o *DialOptions) several(kind string) (address, error) {
 	a := address{kind: kind, network: "tcp"}

@@ -187,6 +187,21 @@ func TestDialRefuses(t *testing.T) {
 	}
 }
 
+func TestWhereHasNoCredentials(t *testing.T) {
+	for want, opts := range map[string]redis.DialOptions{
+		"h:1":       {URL: "h:1"},
+		"h:2/3":     {URL: "rediss://u:" + secret + "@h:2/3"},
+		"/run/s":    {URL: "unix://u:" + secret + "@/run/s"},
+		"n,a:1,b:2": {URL: "n, a:1,b:2", Type: "SENTINEL", SentinelAuth: secret},
+		"a:1,b:2":   {URL: "a:1,b:2", Type: "cluster"},
+		"":          {URL: secret + "@h:1"},
+	} {
+		if got := opts.Where(); got != want {
+			t.Errorf("%+v: %q, want %q", opts, got, want)
+		}
+	}
+}
+
 // TestDialSettings pins what the failure contract stands on.
 func TestDialSettings(t *testing.T) {
 	o := connect(t, redis.DialOptions{URL: "localhost:1", PoolSize: 3, DialTimeout: time.Minute}).(*goredis.Client).Options()
