@@ -1,0 +1,87 @@
+package main
+
+import (
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+)
+
+// What is logged can be changed while the service runs, on the debug port: from nothing of the refused to who they are.
+func TestLogLevelAtRunTime(t *testing.T) {
+	p := startProcess(t, map[string]string{"RATELIMITD_LOG_REFUSALS": "1000", "CACHE_KEY_PREFIX": "p:"}, "--rules", rulesOf(t, strings.ReplaceAll(fiveADay, ": 5", ": 0")))
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+	refusedOf := func(value string) {
+		t.Helper()
+		got, err := client.ShouldRateLimit(t.Context(), ask("d", "k", value))
+		if err != nil || got.GetOverallCode() != ratelimitv3.RateLimitResponse_OVER_LIMIT {
+			t.Fatalf("%v %v", got, err)
+		}
+	}
+	set := func(level string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+p.debug+"/loglevel?level="+level, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s", level, resp.Status)
+		}
+	}
+	set("warn")
+	refusedOf("unseen")
+	set("info")
+	refusedOf("seen")
+
+	line := p.log.wait(t, "refused")
+	for field, want := range map[string]any{"level": "info", "domain": "d", "entries": "k=seen", "rule": "d.k", "key": "p:d|k=seen|f86400", "wait": "forever"} {
+		if line[field] != want {
+			t.Errorf("%s is %v, want %v", field, line[field], want)
+		}
+	}
+	for _, field := range []string{"@timestamp", "@message"} {
+		if line[field] == nil {
+			t.Errorf("there is no %s in %v", field, line)
+		}
+	}
+	if strings.Contains(p.log.String(), "unseen") {
+		t.Errorf("logged below the level:\n%s", p.log)
+	}
+}
+
+// Operators are let in on loopback, unless DEBUG_HOST says where else; or nowhere.
+func TestWhereOperatorsAre(t *testing.T) {
+	rules := rulesOf(t, fiveADay)
+	for host, env := range map[string]map[string]string{
+		"127.0.0.1": nil,
+		"::":        {"DEBUG_HOST": "0.0.0.0"}, // Go's name for all addresses
+		"127.0.0.2": {"DEBUG_HOST": "127.0.0.2"},
+		"":          {"RATELIMITD_NO_DEBUG": "true", "RATELIMITD_NO_ADMIN": "true"},
+	} {
+		p := startProcess(t, env, "--rules", rules)
+		if host == "" {
+			if p.debug != "off" {
+				t.Errorf("%v: it listens on %s", env, p.debug)
+			}
+			continue
+		}
+		if got, _, err := net.SplitHostPort(p.debug); err != nil || got != host {
+			t.Errorf("%v: it listens on %s, want %s", env, p.debug, host)
+		}
+		for _, page := range []string{"/rlconfig", "/stats", "/debug/pprof/", "/loglevel", "/debug/hotkeys"} {
+			if code, _ := get(t, "http://"+p.debug+page); code != http.StatusOK {
+				t.Errorf("%s on the debug port: %d", page, code)
+			}
+			if code, _ := get(t, "http://"+p.http+page); code != http.StatusNotFound {
+				t.Errorf("%s on the port for all: %d", page, code)
+			}
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// A connection that has reached its age is asked to make room for a new one, so that callers spread over new replicas;
+// calls on it may finish.
+func TestOldConnectionsAreAskedToLeave(t *testing.T) {
+	r := start(t, Options{MaxConnectionAge: 200 * time.Millisecond, MaxConnectionAgeGrace: time.Hour})
+	conn, err := net.Dial("tcp", r.GRPCAddr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	began := time.Now()
+	if err := conn.SetDeadline(began.Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {
+		t.Fatal(err)
+	}
+	f := http2.NewFramer(conn, conn)
+	if err := f.WriteSettings(); err != nil {
+		t.Fatal(err)
+	}
+	asked := false
+	for {
+		frame, err := f.ReadFrame()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("asked to leave: %v; %v", asked, err)
+		}
+		switch frame := frame.(type) {
+		case *http2.GoAwayFrame:
+			if asked = true; frame.ErrCode != http2.ErrCodeNo {
+				t.Errorf("GOAWAY %v %q", frame.ErrCode, frame.DebugData())
+			}
+		case *http2.PingFrame: // the server waits for its answer, so that no call is lost on the way
+			if !frame.IsAck() {
+				if err := f.WritePing(true, frame.Data); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if took := time.Since(began); !asked || took < 100*time.Millisecond { // the age is off by a tenth at most
+		t.Errorf("asked to leave: %v, closed after %v", asked, took)
+	}
+}
+
+// What goes on beyond the grace is cut off; within it, it is not.
+func TestGraceOfOldConnections(t *testing.T) {
+	const age = 100 * time.Millisecond
+	cut := make(chan struct{})
+	r := start(t, Options{MaxConnectionAge: age, MaxConnectionAgeGrace: age, Decider: decider(
+		func(ctx context.Context, _ time.Time, _ *limiter.Request, _ *limiter.Decision) error {
+			<-ctx.Done()
+			close(cut)
+			return ctx.Err()
+		})})
+	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); status.Code(err) != codes.Unavailable {
+		t.Errorf("beyond the grace: %v", err)
+	}
+	select {
+	case <-cut:
+	case <-time.After(patience):
+		t.Error("the decider is not told")
+	}
+
+	r = start(t, Options{MaxConnectionAge: age, MaxConnectionAgeGrace: time.Hour, Decider: decider(
+		func(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(20 * age):
+				return passAll(ctx, now, req, d)
+			}
+		})})
+	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
+		t.Errorf("within the grace: %v", err)
+	}
+}
