@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -233,5 +234,27 @@ func TestHealthFollowsRedis(t *testing.T) {
 		p.logs(t, "Redis has a connection again", step.found)
 		p.turns(t, step.green)
 		t.Logf("%s: health knows within %v", step.what, time.Since(start))
+	}
+}
+
+// Where no decision can be made /json says so, as it is or as the reference would.
+func TestJSONWithoutRedis(t *testing.T) {
+	for env, want := range map[string]int{"false": http.StatusServiceUnavailable, "true": http.StatusBadRequest} {
+		p := startProcess(t, map[string]string{"REDIS_URL": "127.0.0.1:1", "RATELIMITD_JSON_BAD_REQUEST_ON_FAILURE": env}, "--rules", rulesOf(t, fiveADay))
+		for body, code := range map[string]int{
+			`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}`: want,
+			`{"domain":"d","descriptors":[{"entries":[{"key":"x","value":"v"}]}]}`: http.StatusOK, // no rule, no count
+			`{"domain":"","descriptors":[{}]}`:                                     http.StatusBadRequest,
+			`domain: d`:                                                            http.StatusBadRequest,
+		} {
+			resp, err := http.Post("http://"+p.http+"/json", "application/json", strings.NewReader(body)) //nolint:noctx // the test's own server
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != code {
+				t.Errorf("%s: %s: %s, want %d", env, body, resp.Status, code)
+			}
+		}
 	}
 }
