@@ -1,0 +1,263 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The tutorial's blocks: a comment may say before a block what it is.
+//
+//	<!-- file: NAME -->    the block is the content of this file
+//	<!-- append: NAME -->  so is it, below what the file has
+//	<!-- steps -->         each run: in it is a command that must succeed
+//
+// A block of console holds commands after "$ " and what they say; one without a language what the service logs.
+var (
+	tutorialBlock = regexp.MustCompile("(?s)(?:<!-- (file|append|steps)(?:: (\\S+))? -->\n)?```(\\w*)\n(.*?)```\n")
+	tutorialRun   = regexp.MustCompile(`(?m)^- run: (.+)$`)
+	elapsed       = regexp.MustCompile(`\bin [\d.]+(µs|us|ms|s)\b|[\d.]+ answers|[\d,]+ requests a second, \S+ in all|29\d\d left|reset in \S+|latency .*`)
+	logged        = regexp.MustCompile(`time=\S+ |(grpc|http|debug)=\S+`)
+)
+
+// tutorial is somebody who does what the page says.
+type tutorial struct {
+	home    string
+	shell   *shell
+	service *exec.Cmd
+	log     *logLines
+	read    int // lines of the log that the page has told of
+}
+
+// What docs/tutorial.md says is what comes, from the build of the binary on.
+func TestTutorial(t *testing.T) {
+	page := filepath.Join("..", "..", "docs", "tutorial.md")
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	r := &tutorial{home: filepath.Join(home, "tutorial"), shell: openShell(t, home), log: newLogLines()}
+	defer r.stop(t)
+	var out strings.Builder
+	end, commands := 0, 0
+	for _, at := range tutorialBlock.FindAllSubmatchIndex(text, -1) {
+		part := func(i int) string {
+			if at[2*i] < 0 {
+				return ""
+			}
+			return string(text[at[2*i]:at[2*i+1]])
+		}
+		body := part(4)
+		out.Write(text[end:at[8]])
+		end = at[9]
+		switch kind, name := part(1), part(2); {
+		case kind == "file":
+			r.write(t, name, body, os.O_TRUNC)
+		case kind == "append":
+			r.write(t, name, body, os.O_APPEND)
+		case kind == "steps":
+			for _, m := range tutorialRun.FindAllStringSubmatch(body, -1) {
+				commands++
+				if said, code := r.shell.run(t, m[1]); code != 0 {
+					t.Errorf("%s: exit code %d\n%s", m[1], code, said)
+				}
+			}
+		case part(3) == "console":
+			said, n := r.console(t, body)
+			commands += n
+			if elapsed.ReplaceAllString(said, "#") != elapsed.ReplaceAllString(body, "#") {
+				if *update {
+					body = said
+				} else {
+					t.Errorf("the tutorial says otherwise; if that is right: go test -run Tutorial -update\n--- documented\n%s--- got\n%s", body, said)
+				}
+			}
+		default:
+			r.logs(t, body)
+		}
+		out.WriteString(body)
+	}
+	out.Write(text[end:])
+	if commands < 20 {
+		t.Errorf("only %d commands in %s", commands, page)
+	}
+	if *update && out.String() != string(text) && !t.Failed() {
+		if err := os.WriteFile(page, []byte(out.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (r *tutorial) write(t *testing.T, name, text string, how int) {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(r.home, name), os.O_CREATE|os.O_WRONLY|how, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteString(text)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// console runs the commands of a block and returns it with what they say.
+func (r *tutorial) console(t *testing.T, body string) (said string, commands int) {
+	t.Helper()
+	var out strings.Builder
+	for _, block := range strings.Split("\n"+body, "\n$ ")[1:] {
+		line, documented, _ := strings.Cut(block, "\n")
+		commands++
+		fmt.Fprintf(&out, "$ %s\n", line)
+		if strings.HasPrefix(line, "ratelimitd --rules") {
+			r.serve(t, strings.Fields(line)[1:])
+			r.logs(t, documented)
+			out.WriteString(documented)
+			continue
+		}
+		got, _ := r.shell.run(t, line)
+		out.WriteString(got)
+	}
+	return out.String(), commands
+}
+
+// serve starts the service that was built, in the shell's folder, and has the shell's calls go to it.
+func (r *tutorial) serve(t *testing.T, args []string) {
+	t.Helper()
+	r.service = exec.Command(filepath.Join(r.home, "bin", "ratelimitd"), args...)
+	r.service.Dir = r.home
+	r.service.Env = []string{"GRPC_PORT=0", "PORT=0", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "HOST=127.0.0.1"}
+	stderr, err := r.service.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.service.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go r.log.read(stderr)
+	_, rest, _ := strings.Cut(r.waitLog(t, "msg=listening"), "grpc=")
+	grpc, _, _ := strings.Cut(rest, " ")
+	r.read = 0
+	r.shell.run(t, `ratelimitd() { if [ "$1" = call ]; then command ratelimitd "$@" --server `+grpc+`; else command ratelimitd "$@"; fi; }`)
+}
+
+func (r *tutorial) stop(t *testing.T) {
+	t.Helper()
+	if r.service == nil {
+		return
+	}
+	if err := r.service.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := r.service.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, r.log)
+	}
+}
+
+// logs waits until the service has logged these lines, in this order, others between them or not.
+func (r *tutorial) logs(t *testing.T, lines string) {
+	t.Helper()
+	for line := range strings.Lines(lines) {
+		r.waitLog(t, strings.TrimSuffix(line, "\n"))
+	}
+}
+
+// waitLog waits for a line that has want in it, and returns it.
+func (r *tutorial) waitLog(t *testing.T, want string) string {
+	t.Helper()
+	want = logged.ReplaceAllString(want, "")
+	late := time.After(patience)
+	for {
+		r.log.mu.Lock()
+		lines, more := r.log.lines, r.log.more
+		r.log.mu.Unlock()
+		for ; r.read < len(lines); r.read++ {
+			if strings.Contains(logged.ReplaceAllString(lines[r.read], ""), want) {
+				r.read++
+				return lines[r.read-1]
+			}
+		}
+		select {
+		case <-more:
+		case <-late:
+			t.Fatalf("the service does not log %q:\n%s", want, r.log)
+		}
+	}
+}
+
+// shell is a shell that keeps its folder and its variables from one command to the next.
+type shell struct {
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+// openShell starts one at the top of the project, in an environment that has nothing of ours but what Go needs.
+func openShell(t *testing.T, home string) *shell {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	cmd := exec.CommandContext(ctx, "bash", "--norc", "--noprofile")
+	cmd.Dir = filepath.Join("..", "..")
+	cmd.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH")}
+	variables := []string{"GOENV", "GOCACHE", "GOMODCACHE", "GOPATH", "GOPROXY", "GOTOOLCHAIN", "GOFLAGS"}
+	values, err := exec.Command("go", append([]string{"env"}, variables...)...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, value := range strings.Split(strings.TrimSuffix(string(values), "\n"), "\n") {
+		cmd.Env = append(cmd.Env, variables[i]+"="+value)
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+		cancel()
+	})
+	return &shell{in, bufio.NewReader(out)}
+}
+
+// run runs a command and returns what it says, also of errors, and its exit code.
+func (s *shell) run(t *testing.T, command string) (said string, code int) {
+	t.Helper()
+	const mark = "--- exit code "
+	if _, err := fmt.Fprintf(s.in, "%s\n{ code=$?; echo '%s'$code; (exit $code); }\n", command, mark); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	for {
+		line, err := s.out.ReadString('\n')
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, &out)
+		}
+		if before, after, found := strings.Cut(line, mark); found {
+			out.WriteString(before)
+			_, err := fmt.Sscan(after, &code)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out.String(), code
+		}
+		out.WriteString(line)
+	}
+}
