@@ -45,6 +45,7 @@ var imports = map[string][]string{
 	"internal/simulate/report":  {"internal/simulate", "internal/console"},
 	"internal/tlsfiles":         {},
 	"internal/tracing":          {},
+	"internal/browsertest":      {},
 	"internal/redistest":        {},
 	"internal/tlstest":          {},
 	"internal/otlptest":         {},
@@ -71,6 +72,8 @@ var rooms = map[string][]string{
 	"github.com/redis/go-redis":              {"internal/backend/redis", "internal/redistest", "cmd/ratelimitd"},
 	"github.com/alecthomas/kong":             {"cmd/ratelimitd"},
 	"github.com/schollz/progressbar":         {"cmd/ratelimitd"},
+	"github.com/chromedp":                    {"internal/browsertest"},
+	module + "internal/browsertest":          {}, // tests only
 	module + "internal/redistest":            {}, // tests only
 	module + "internal/tlstest":              {}, // tests only
 	module + "internal/otlptest":             {}, // tests only

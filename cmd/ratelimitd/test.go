@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 
+	"github.com/ratelimitd/ratelimitd/internal/console"
 	"github.com/ratelimitd/ratelimitd/internal/ruletest"
 )
 
@@ -101,11 +102,11 @@ func (o *testCommand) write(out io.Writer, r *ruletest.Report) error {
 func (o *testCommand) verdict(r *ruletest.Report) error {
 	switch percent := r.Coverage.Percent(); {
 	case r.Bad > 0:
-		return misuse(fmt.Errorf("%d of %d test files cannot be run", r.Bad, len(r.Files)))
+		return misuse(fmt.Errorf("%d of %s cannot be run", r.Bad, console.Count(len(r.Files), "test file")))
 	case o.Match != "" && r.Cases == 0:
 		return misuse(fmt.Errorf("--run %s matches no case", o.Match))
 	case r.Failed > 0:
-		return fmt.Errorf("%d of %d cases failed", r.Failed, r.Cases)
+		return fmt.Errorf("%d of %s failed", r.Failed, console.Count(r.Cases, "case"))
 	case (o.Coverage || o.MinCoverage > 0) && len(r.Coverage.Errors) > 0:
 		return misuse(fmt.Errorf("rules that no test is about cannot be used: %s", &r.Coverage.Errors[0]))
 	case percent < o.MinCoverage:

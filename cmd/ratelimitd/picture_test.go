@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"image/png"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	ansi "github.com/buildkite/terminal-to-html/v3"
+
+	"github.com/ratelimitd/ratelimitd/internal/browsertest"
+)
+
+// terminalPage shows lines as a terminal does, by the classes that terminal-to-html gives.
+const terminalPage = `<!doctype html><meta charset="utf-8"><title>terminal</title><style>
+body { margin: 0; background: #16181d; color: #d6d9e0 }
+pre { margin: 0; padding: 16px 20px; font: 14px/20px "DejaVu Sans Mono", Menlo, Consolas, monospace }
+.term-fg1 { font-weight: bold; color: #fff }
+.term-fg2 { color: #8b919e }
+.term-fg31 { color: #ff6b6b }
+.term-fg32 { color: #5fd38d }
+.term-fg33 { color: #e5c07b }
+</style><pre>%s</pre>
+`
+
+var colors = regexp.MustCompile(`\x1b\[\d*m`)
+
+// The picture of the tutorial is what its failing test looks like in a terminal: go test -run Picture -update takes it.
+func TestPictureOfAFailingTest(t *testing.T) {
+	top, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := browsertest.Open(t)
+	page, err := os.ReadFile(filepath.Join(top, "docs", "tutorial.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := tutorialBlock.FindAllSubmatch(page, -1)
+	t.Chdir(t.TempDir())
+	for _, block := range files {
+		name, text := string(block[2]), string(block[4])
+		if string(block[1]) != "file" {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(strings.Replace(text, "minutes", "minute", 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(name, "_test.yaml") {
+			break // so far it is when the test fails
+		}
+	}
+	code, painted, stderr := asks(t, "test", "--color", "always", "rules")
+	if code != 1 {
+		t.Fatalf("exit code %d\n%s%s", code, painted, stderr)
+	}
+	painted = "$ ratelimitd test rules\n" + painted + stderr
+	plain := colors.ReplaceAllString(painted, "")
+	if documented := elapsed.ReplaceAllString(string(page), "#"); !*update && !strings.Contains(documented, "```console\n"+elapsed.ReplaceAllString(plain, "#")+"```") {
+		t.Errorf("the tutorial does not show\n%s", plain)
+	}
+
+	name := filepath.Join(t.TempDir(), "terminal.html")
+	if err := os.WriteFile(name, fmt.Appendf(nil, terminalPage, ansi.Render([]byte(painted))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.Show(t, name, "pre")
+	// An empty line has a blank in it that does not break, so that it is as high as the others.
+	if shown := browsertest.Ask[string](t, b, `document.querySelector("pre").innerText.replaceAll("\u00a0", "").trim()`); shown != strings.TrimSpace(plain) {
+		t.Errorf("the page shows\n%s\nnot\n%s", shown, plain)
+	}
+	for text, color := range map[string]string{
+		"FAIL": "rgb(255, 107, 107)", "- expected  1m": "rgb(95, 211, 141)", "+ got       30s": "rgb(255, 107, 107)",
+	} {
+		got := browsertest.Ask[string](t, b, fmt.Sprintf(`getComputedStyle([...document.querySelectorAll("pre span")].find(s => s.innerText === %q)).color`, text))
+		if got != color {
+			t.Errorf("%q has the colour %s, want %s", text, got, color)
+		}
+	}
+	b.Quiet(t)
+
+	picture := filepath.Join(top, "docs", "images", "failing-test.png")
+	source := elapsed.ReplaceAllString(painted, "in #")
+	if *update {
+		height := int64(32 + 20*strings.Count(plain, "\n"))
+		if err := os.WriteFile(picture, labelled(b.Picture(t, 800, height), source), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(picture)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := png.Decode(bytes.NewReader(have)); err != nil {
+		t.Error(err)
+	}
+	if !bytes.Contains(have, []byte("Source\x00"+source)) {
+		t.Errorf("%s is a picture of something else: go test -run Picture -update", picture)
+	}
+}
+
+// labelled is a picture with what it shows as text in it, which no two machines render alike.
+func labelled(picture []byte, source string) []byte {
+	const header = 8 + 4 + 4 + 13 + 4 // the signature and the first chunk
+	body := append([]byte("tEXtSource\x00"), source...)
+	out := append([]byte{}, picture[:header]...)
+	out = binary.BigEndian.AppendUint32(out, uint32(len(body)-4))
+	out = append(out, body...)
+	out = binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(body))
+	return append(out, picture[header:]...)
+}

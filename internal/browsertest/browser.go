@@ -1,0 +1,168 @@
+package browsertest
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	cdplog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// Browser is a Chromium with a page in it.
+type Browser struct {
+	ctx context.Context
+
+	mu       sync.Mutex
+	troubles []string // what the console and the network heard
+}
+
+// Open starts a Chromium. Where there is none the test is skipped, but not in CI: there nobody would notice.
+func Open(t *testing.T) *Browser {
+	t.Helper()
+	var found string
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "/Applications/Chromium.app/Contents/MacOS/Chromium", "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			found = path
+			break
+		}
+	}
+	if found == "" {
+		if os.Getenv("CI") != "" {
+			t.Fatal("no Chromium to look at a page with: scripts/install-browser installs it")
+		}
+		t.Skip("NOT TESTED: no Chromium to look at a page with: scripts/install-browser installs it")
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(found),
+		chromedp.WSURLReadTimeout(2*time.Minute),
+		chromedp.WindowSize(1240, 900),
+	)
+	if os.Getuid() == 0 {
+		options = append(options, chromedp.NoSandbox) // root cannot have one
+	}
+	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	b := &Browser{ctx: ctx}
+	if err := chromedp.Do(ctx); err != nil { // starts it; a deadline would end it
+		t.Fatal(err)
+	}
+	b.ctx, cancel = context.WithTimeout(ctx, 5*time.Minute)
+	t.Cleanup(cancel)
+	if err := chromedp.Listen(b.ctx, b.listen); err != nil {
+		t.Fatal(err)
+	}
+	call(t, b, network.Enable, network.EnableParams{})
+	call(t, b, cdplog.Enable, cdp.Empty{})
+	return b
+}
+
+// call sends a command of the protocol.
+func call[P, R any](t *testing.T, b *Browser, command cdp.Command[P, R], params P) R {
+	t.Helper()
+	r, err := chromedp.Call(b.ctx, command, params)
+	b.must(t, err)
+	return r
+}
+
+func (b *Browser) listen(event any) {
+	trouble := ""
+	switch e := event.(type) {
+	case *runtime.EventExceptionThrown:
+		trouble = fmt.Sprintf("exception: %s %+v", e.ExceptionDetails.Text, e.ExceptionDetails.Exception)
+	case *runtime.EventConsoleAPICalled:
+		trouble = fmt.Sprintf("console.%s: %+v", e.Type, e.Args)
+	case *cdplog.EventEntryAdded:
+		trouble = fmt.Sprintf("%s: %s", e.Entry.Level, e.Entry.Text)
+	case *page.EventJavascriptDialogOpening:
+		trouble = "dialog: " + e.Message
+	case *network.EventRequestWillBeSent:
+		if e.Type != network.ResourceTypeDocument || !strings.HasPrefix(e.Request.URL, "file://") {
+			trouble = "request: " + e.Request.URL
+		}
+	}
+	if trouble != "" {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.troubles = append(b.troubles, trouble)
+	}
+}
+
+// do runs what gives no value.
+func (b *Browser) do(t *testing.T, steps ...chromedp.Action[chromedp.Void]) {
+	t.Helper()
+	b.must(t, chromedp.Do(b.ctx, steps...))
+}
+
+func (b *Browser) must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		t.Fatalf("%v; %q", err, b.troubles)
+	}
+}
+
+// Show opens a file and waits until the page has an element that the selector matches.
+func (b *Browser) Show(t *testing.T, name, ready string) {
+	t.Helper()
+	b.do(t, chromedp.Navigate((&url.URL{Scheme: "file", Path: name}).String()), chromedp.WaitReady(ready))
+}
+
+// Quiet fails the test if the page made a noise.
+func (b *Browser) Quiet(t *testing.T) {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.troubles {
+		t.Errorf("the page makes trouble: %s", s)
+	}
+}
+
+// Ask gives what an expression of JavaScript comes to.
+func Ask[T any](t *testing.T, b *Browser, expression string) T {
+	t.Helper()
+	answer, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	b.must(t, err)
+	return answer
+}
+
+// settle waits until what the page does after a change of its surroundings is drawn.
+func (b *Browser) settle(t *testing.T) {
+	t.Helper()
+	Ask[bool](t, b, `new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))`)
+}
+
+// Paint asks for light or dark.
+func (b *Browser) Paint(t *testing.T, scheme string) {
+	t.Helper()
+	call(t, b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
+	b.settle(t)
+}
+
+// Resize makes the window larger or smaller.
+func (b *Browser) Resize(t *testing.T, width, height int64) {
+	t.Helper()
+	b.do(t, chromedp.EmulateViewport(width, height))
+	b.settle(t)
+}
+
+// Picture is what a window of this size shows, as PNG.
+func (b *Browser) Picture(t *testing.T, width, height int64) []byte {
+	t.Helper()
+	b.Resize(t, width, height)
+	return call(t, b, page.CaptureScreenshot, page.CaptureScreenshotParams{}).Data
+}
