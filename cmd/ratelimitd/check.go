@@ -15,6 +15,7 @@ type check struct {
 	Paths []string `arg:"" optional:"" name:"path" help:"Folders of rule files, checked as the service would load them, and rule files. Default: config/domains."`
 
 	Merge   bool     `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Files of one domain are merged instead of the second being refused."`
+	Months  bool     `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"A month is one of the calendar, in UTC, instead of 30 days."`
 	Strict  bool     `help:"Warnings fail, too."`
 	Disable []string `placeholder:"CODE" help:"Leave out findings with this code; may be repeated."`
 	Info    bool     `help:"Also tell what is right and worth knowing."`
@@ -36,7 +37,7 @@ func (o *check) Run(s streams) error {
 	if len(paths) == 0 {
 		paths = []string{filepath.Join("config", "domains")}
 	}
-	report, err := rulecheck.Run(rulecheck.Options{Paths: paths, Merge: o.Merge || o.MergeDomains, Disable: o.Disable})
+	report, err := rulecheck.Run(rulecheck.Options{Paths: paths, Merge: o.Merge || o.MergeDomains, Months: o.Months, Disable: o.Disable})
 	if err != nil {
 		return misuse(err)
 	}

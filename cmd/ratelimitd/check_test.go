@@ -21,12 +21,15 @@ func TestCheckCommand(t *testing.T) {
 	odd := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptors:\n  - {key: k, value: /x*, rate_limit: {unit: second, requests_per_unit: 1}}\n"})
 	bad := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptor: []\n", "s.yaml": someRules})
 	twice := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptors: [{key: x, rate_limit: {unit: day, requests_per_unit: 1}}]\n", "s.yaml": someRules})
+	months := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptors:\n  - key: k\n    rate_limits: [{name: a, unit: day, requests_per_unit: 10}, {name: b, unit: month, requests_per_unit: 305}]\n"})
 	for _, c := range []struct {
 		args   []string
 		code   int
 		stdout string // part of it
 		stderr string
 	}{
+		{[]string{"--strict", months}, 1, "[never-refuses]", "warnings about rule files: 1"}, // 30 days of 10
+		{[]string{"--strict", "--use-calendar-month-rate-limit", months}, 0, "no warnings", ""},
 		{[]string{good}, 0, "1 file: no errors, no warnings\n", ""},
 		{[]string{filepath.Join(good, "r.yaml"), good}, 0, "2 files: no errors", ""},
 		{[]string{odd}, 0, "r.yaml:3:21: warning: \"/x*\" matches every longer name", ""},

@@ -43,6 +43,7 @@ type simulateCommand struct {
 	Quota       bool   `name:"quota-mode" env:"QUOTA_MODE" group:"As the service" help:"Every rule is in quota mode."`
 	Stop        bool   `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" group:"As the service" help:"A refused request counts only in the limits that refuse it."`
 	Admission   string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" group:"As the service" help:"Of domains that do not say."`
+	Months      bool   `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" group:"As the service" help:"A month is one of the calendar, in UTC, instead of 30 days."`
 	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" group:"As the service" help:"Most counters at once."`
 }
 
@@ -119,7 +120,7 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 	out := &simulate.Options{
 		Rules: simulate.Rules{Folder: o.Rules, Tree: rules},
 		Settings: limiter.Settings{
-			Shadow: o.Shadow, Quota: o.Quota, StopWhenOver: o.Stop, Admission: descriptor.ParseAdmission(o.Admission),
+			Shadow: o.Shadow, Quota: o.Quota, StopWhenOver: o.Stop, Admission: descriptor.ParseAdmission(o.Admission), CalendarMonths: o.Months,
 		},
 		Mapping: mapping, Window: o.Reorder, MaxBadLines: o.MaxErrors, MaxCallers: o.MaxCallers, MaxCounters: o.MaxCounters,
 	}

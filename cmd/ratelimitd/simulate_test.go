@@ -130,6 +130,23 @@ func TestSimulateCommandWrites(t *testing.T) {
 	}
 }
 
+// A month is one of 30 days, or with the variable of the service that of the calendar.
+func TestSimulateCalendarMonths(t *testing.T) {
+	rules := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptors: [{key: user, rate_limit: {unit: month, requests_per_unit: 1}}]\n"})
+	dir := writeRules(t, map[string]string{
+		"mapping.yaml": "format: csv\ntime: at\ndomain: d\ndescriptors: [[{key: user, field: user}]]\n",
+		"access.csv":   "at,user\n2026-01-31T23:59:59Z,ada\n2026-02-01T00:00:01Z,ada\n",
+	})
+	args := []string{"--rules", rules, "--mapping", filepath.Join(dir, "mapping.yaml"), "--log", filepath.Join(dir, "access.csv"), "--fail-on", "refused"}
+	if code, stdout, stderr := simulateRules(t, args...); code != 1 || !strings.Contains(stderr, "refused: 1 of 2 requests") {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+	t.Setenv("USE_CALENDAR_MONTH_RATE_LIMIT", "true")
+	if code, stdout, stderr := simulateRules(t, args...); code != 0 {
+		t.Errorf("with months of the calendar: exit code %d\n%s%s", code, stdout, stderr)
+	}
+}
+
 // Logs come packed, over standard input, and in several pieces.
 func TestSimulateCommandReads(t *testing.T) {
 	t.Chdir("../..")

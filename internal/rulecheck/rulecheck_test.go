@@ -20,7 +20,7 @@ func checkText(texts ...string) []Finding {
 	for i, text := range texts {
 		files = append(files, config.File{Name: fmt.Sprintf("%c.yaml", 'a'+i), Data: []byte(text)})
 	}
-	return Check(files, true)
+	return Check(files, true, false)
 }
 
 // brief is findings as position and code, without what is only worth knowing unless info is set.
@@ -73,7 +73,7 @@ func TestRuleFiles(t *testing.T) {
 		for i, text := range c.Files {
 			files = append(files, config.File{Name: fmt.Sprintf("%c.yaml", 'a'+i), Data: []byte(text)})
 		}
-		all := Check(files, false)
+		all := Check(files, false, false)
 		refused := slices.ContainsFunc(all, func(f Finding) bool { return f.Severity == Error })
 		if refused == want {
 			t.Errorf("%s: refused %v, want %v: %v", c.Name, refused, !want, all)

@@ -19,6 +19,7 @@ type Options struct {
 	// checked together.
 	Paths   []string
 	Merge   bool     // files that give the same domain share it
+	Months  bool     // months are those of the calendar, as with USE_CALENDAR_MONTH_RATE_LIMIT
 	Disable []string // codes that are left out
 }
 
@@ -55,15 +56,16 @@ func Run(o Options) (*Report, error) {
 	for _, s := range sets {
 		r.Files += len(s.files) + len(s.unreadable)
 		r.Findings = append(r.Findings, s.unreadable...)
-		r.Findings = append(r.Findings, Check(s.files, o.Merge)...)
+		r.Findings = append(r.Findings, Check(s.files, o.Merge, o.Months)...)
 	}
 	r.Findings = sortFindings(slices.DeleteFunc(r.Findings, func(f Finding) bool { return slices.Contains(o.Disable, f.Code) }))
 	return r, nil
 }
 
 // Check checks the text of rule files that are loaded together. It is a pure function. A file with errors has no
-// warnings: mended, it may be another one.
-func Check(files []config.File, merge bool) []Finding {
+// warnings: mended, it may be another one. Files that give the same domain share it with merge; with months, a month is
+// that of the calendar.
+func Check(files []config.File, merge, months bool) []Finding {
 	files = slices.SortedStableFunc(slices.Values(files), func(a, b config.File) int { return cmp.Compare(a.Name, b.Name) })
 	tree, errs := config.Compile(files, merge)
 	var all []Finding
@@ -77,6 +79,9 @@ func Check(files []config.File, merge bool) []Finding {
 		if !bad[f.Name] {
 			good = append(good, f)
 		}
+	}
+	if months {
+		tree.CalendarMonths()
 	}
 	c := checker{}
 	for _, d := range readDomains(good, tree) {

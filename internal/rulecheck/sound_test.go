@@ -96,7 +96,7 @@ func TestNeverMatchesIsSo(t *testing.T) {
 				chosen[r.Position.Line] = v
 			}
 		}
-		for _, f := range Check(files, false) {
+		for _, f := range Check(files, false, false) {
 			if f.Code != codeNeverMatches || strings.Contains(f.Message, "in `values` is never chosen") {
 				continue
 			}
@@ -150,7 +150,7 @@ func FuzzCheck(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		files := []config.File{{Name: "f.yaml", Data: data}}
 		_, errs := config.Compile(files, false)
-		all := Check(files, false)
+		all := Check(files, false, false)
 		told := 0
 		for _, x := range all {
 			if x.Severity == Error {

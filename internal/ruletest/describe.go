@@ -56,6 +56,7 @@ func Language() config.Language {
 			{Name: "quota_mode", Type: flag, Doc: "as `QUOTA_MODE`"},
 			{Name: "admission", Type: config.Type{Kind: config.Choice, Names: descriptor.AdmissionNames[1:]}, Doc: "admission of domains that do not say"},
 			{Name: "stop_when_over", Type: flag, Doc: "as `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`"},
+			{Name: "calendar_months", Type: flag, Doc: "as `USE_CALENDAR_MONTH_RATE_LIMIT`"},
 			{Name: "headers", Type: config.Type{Kind: config.Choices, Names: descriptor.HeaderFamilyNames}, Doc: "headers in domains that do not say"},
 		}},
 		{Name: "case", What: caseShape.what, Keys: []config.Key{

@@ -162,6 +162,7 @@ func init() {
 			s.Admission = descriptor.Admission(a)
 		}},
 		{"stop_when_over", func(r *reader, s *limiter.Settings, n *yaml.Node) { s.StopWhenOver = r.flag("stop_when_over", n) }},
+		{"calendar_months", func(r *reader, s *limiter.Settings, n *yaml.Node) { s.CalendarMonths = r.flag("calendar_months", n) }},
 		{"headers", func(r *reader, s *limiter.Settings, n *yaml.Node) {
 			s.Headers = 0
 			for _, e := range items(n) {

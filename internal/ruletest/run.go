@@ -70,6 +70,7 @@ type suiteRun struct {
 	*suite
 	options  Options
 	tree     *descriptor.Tree
+	monthly  *descriptor.Tree // the same, for cases whose months are the calendar's; nil: none has been run
 	domain   string        // of requests that name none
 	store    *memory.Store // of the case that runs
 	limiters map[limiterFor]*limiter.Limiter
@@ -119,10 +120,22 @@ func (s *suiteRun) limiterOf(c *testCase, explain bool) *limiter.Limiter {
 		settings := *c.settings
 		settings.Explain = explain
 		l = limiter.New(limiter.Options{Backend: s})
-		l.Swap(s.tree, settings)
+		l.Swap(s.treeFor(c), settings)
 		s.limiters[of] = l
 	}
 	return l
+}
+
+// treeFor is the tree that a case is about. Those whose settings change the windows in it have one of their own; a rule
+// has the same index in both.
+func (s *suiteRun) treeFor(c *testCase) *descriptor.Tree {
+	if !c.settings.CalendarMonths {
+		return s.tree
+	}
+	if s.monthly == nil {
+		s.monthly, _ = config.Compile(s.rules, s.merge) // which it did before
+	}
+	return s.monthly
 }
 
 const maxFailures = 20 // reported for one case
@@ -151,7 +164,7 @@ func (s *suiteRun) runStep(ctx context.Context, o *observed) int {
 	req := o.step.request
 	req.Domain = cmp.Or(req.Domain, s.domain)
 	l := s.limiterOf(o.testCase, len(req.Descriptors) > 1)
-	o.match(s.tree.Domain(req.Domain), &req)
+	o.match(s.treeFor(o.testCase).Domain(req.Domain), &req)
 	for o.nth = 1; o.nth <= o.step.repeat; o.nth++ {
 		if o.nth%1024 == 0 && ctx.Err() != nil {
 			return o.nth
