@@ -59,13 +59,14 @@ func (o *askOptions) descriptors() (entries [][]descriptor.Entry, override *limi
 
 var shortUnits = map[string]descriptor.Unit{
 	"s": descriptor.Second, "m": descriptor.Minute, "h": descriptor.Hour, "d": descriptor.Day, "w": descriptor.Week,
+	"sec": descriptor.Second, "min": descriptor.Minute, "hr": descriptor.Hour,
 }
 
 // parseOverride reads a limit such as 10/minute, 10/30s or 10/2weeks.
 func parseOverride(s string) (*limiter.Override, error) {
-	number, window, _ := strings.Cut(s, "/")
+	number, window, found := strings.Cut(s, "/")
 	n, err := strconv.ParseUint(number, 10, 32)
-	if err != nil {
+	if err != nil || !found {
 		return nil, errors.New("write how many per window, like 10/minute or 10/30s")
 	}
 	name := strings.TrimLeft(window, "0123456789")
@@ -98,7 +99,11 @@ type connectOptions struct {
 	Timeout    time.Duration `default:"5s" help:"Longest time to wait for an answer."`
 }
 
-func (o *connectOptions) dial(server, token string) (*caller.Client, error) {
+// dial connects to a server; usual is the port that such a server has.
+func (o *connectOptions) dial(server, token, usual string) (*caller.Client, error) {
+	if _, port, err := net.SplitHostPort(server); (err != nil || port == "") && !strings.HasPrefix(server, "unix:") {
+		return nil, misuse(fmt.Errorf("--server %s: write host:port, such as localhost:%s, or unix:PATH", server, usual))
+	}
 	if o.Timeout <= 0 {
 		return nil, misuse(fmt.Errorf("--timeout %s: give a time to wait", o.Timeout))
 	}
@@ -126,7 +131,7 @@ func (o *tokenOptions) admin(connect *connectOptions, server string, warn io.Wri
 	if host, _, err := net.SplitHostPort(server); err == nil && token != "" && !encrypted.Encrypted() && !isLoopback(host) {
 		fmt.Fprintf(warn, "ratelimitd: warning: the token goes to %s in plain text; --tls encrypts it\n", server)
 	}
-	return connect.dial(server, token)
+	return connect.dial(server, token, "6070")
 }
 
 // outputOptions say how an answer is written.

@@ -36,7 +36,7 @@ func (o *call) Run(ctx context.Context, s streams) error {
 	if err != nil {
 		return misuse(err)
 	}
-	client, err := o.Connect.dial(o.Server, "")
+	client, err := o.Connect.dial(o.Server, "", "8081")
 	if err != nil {
 		return err
 	}

@@ -1,13 +1,16 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/ratelimitd/ratelimitd/internal/rulecheck"
+	"github.com/ratelimitd/ratelimitd/internal/ruletest"
 )
 
 // check is the subcommand that says what is wrong with rule files.
@@ -34,8 +37,14 @@ func (o *check) Run(s streams) error {
 	if o.ConfigDir != "" {
 		paths = append(paths, o.ConfigDir)
 	}
-	if len(paths) == 0 {
-		paths = []string{filepath.Join("config", "domains")}
+	paths, err := orDomains(paths)
+	if err != nil {
+		return misuse(err)
+	}
+	for _, p := range paths {
+		if info, err := os.Stat(p); err == nil && !info.IsDir() && ruletest.IsTestFile(p) {
+			return misuse(fmt.Errorf("%s is a test file: ratelimitd test runs it", p))
+		}
 	}
 	report, err := rulecheck.Run(rulecheck.Options{Paths: paths, Merge: o.Merge || o.MergeDomains, Months: o.Months, Disable: o.Disable})
 	if err != nil {
@@ -51,6 +60,18 @@ func (o *check) Run(s streams) error {
 		return fmt.Errorf("warnings about rule files: %d, and --strict is given", warnings)
 	}
 	return nil
+}
+
+// orDomains is the default of paths.
+func orDomains(paths []string) ([]string, error) {
+	if len(paths) > 0 {
+		return paths, nil
+	}
+	dir := filepath.Join("config", "domains")
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no %s here: say which folders or files", dir)
+	}
+	return []string{dir}, nil
 }
 
 func (o *check) write(out io.Writer, r *rulecheck.Report) error {

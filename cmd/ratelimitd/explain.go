@@ -19,7 +19,7 @@ import (
 // explainCommand is the subcommand that tells what rules make of a request.
 type explainCommand struct {
 	Ask    askOptions `embed:""`
-	At     time.Time  `placeholder:"TIME" help:"As if it were this time, such as 2026-03-10T12:00:00Z. Default: now."`
+	At     string     `placeholder:"TIME" help:"As if it were this time, such as 2026-03-10T12:00:00Z, or a date. Default: now."`
 	Server string     `short:"s" placeholder:"ADDRESS" help:"Also tell the counters' state at this server's debug port, such as localhost:6070."`
 
 	Output  outputOptions  `embed:"" group:"Output"`
@@ -37,14 +37,15 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
+	now, err := o.now()
+	if err != nil {
+		return misuse(err)
+	}
 	tree, err := o.Rules.load(s.err)
 	if err != nil {
 		return err
 	}
-	options := explain.Options{Tree: tree, Settings: o.Answers.settings(), KeyPrefix: o.KeyPrefix, Domain: o.Ask.Domain, Now: o.At}
-	if o.At.IsZero() {
-		options.Now = time.Now()
-	}
+	options := explain.Options{Tree: tree, Settings: o.Answers.settings(), KeyPrefix: o.KeyPrefix, Domain: o.Ask.Domain, Now: now}
 	for _, e := range entries {
 		d := limiter.Descriptor{Entries: e}
 		if override != nil {
@@ -75,6 +76,19 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 		return verdict(exitNothing)
 	}
 	return nil
+}
+
+// now is the time that is asked about.
+func (o *explainCommand) now() (time.Time, error) {
+	if o.At == "" {
+		return time.Now(), nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, time.DateOnly} {
+		if t, err := time.Parse(layout, o.At); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("--at %s: write a time like 2026-03-10T12:00:00Z or a date like 2026-03-10", o.At)
 }
 
 // states asks the server for the states of the counters.

@@ -60,7 +60,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "ratelimitd: %v\n", err)
 		return 2
 	}
-	k, err := parser.Parse(longFlags(args))
+	if err := unknownCommand(parser.Model, spoken(args)); err != nil {
+		fmt.Fprintf(stderr, "ratelimitd: %v\n", err)
+		return 2
+	}
+	k, err := parser.Parse(spoken(args))
 	if code >= 0 { // --help
 		return code
 	}

@@ -20,8 +20,8 @@ import (
 
 // simulateCommand is the subcommand that replays access logs through rules.
 type simulateCommand struct {
-	Rules   string   `required:"" placeholder:"DIR" help:"Folder of rule files."`
-	Against string   `placeholder:"DIR" help:"Folder of the rule files that are in force now: tells who would be newly refused."`
+	Rules   string   `required:"" placeholder:"DIR" help:"Folder of rule files, or one file."`
+	Against string   `placeholder:"DIR" help:"Folder of the rule files that are in force now, or one file: tells who would be newly refused."`
 	Logs    []string `name:"log" required:"" sep:"none" placeholder:"FILE" help:"Access log, plain or gzip; - is standard input. May be repeated: logs are read one after the other."`
 	Mapping string   `required:"" placeholder:"FILE" help:"YAML that says how a line of the log becomes a request."`
 

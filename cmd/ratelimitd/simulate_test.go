@@ -63,6 +63,7 @@ func TestSimulateCommand(t *testing.T) {
 		{with(same, "--html", in("no/x.html")), 1, "", "write report: open "},
 		{with(same, "--verdicts", in("no/x.json")), 1, "", "write verdicts: "},
 		{with(given, badRules), 2, "", "r.yaml:2:1: unknown key `descriptor`: did you mean `descriptors`?"},
+		{with(given, "examples/simulate/rules/shop.yaml"), 0, "rules of", ""},
 		{with(given, in("gone")), 2, "", "no such file"},
 		{with(given, dir), 2, "", "rules of "},
 		{[]string{"--rules", "examples/simulate/rules", "--log", in("other.log"), "--mapping", "examples/simulate/envoy.yaml"}, 2, "", "no line of the log is a request: 2 lines, 2 of them cannot be used, the first: " + in("other.log") + ":1: it does not begin with"},

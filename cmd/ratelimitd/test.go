@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 
@@ -36,9 +35,9 @@ func (o *testCommand) Run(ctx context.Context, s streams) error {
 		}
 		options.Match = match
 	}
-	paths := o.Paths
-	if len(paths) == 0 {
-		paths = []string{filepath.Join("config", "domains")}
+	paths, err := orDomains(o.Paths)
+	if err != nil {
+		return misuse(err)
 	}
 	files, err := ruletest.Find(paths)
 	if err != nil {

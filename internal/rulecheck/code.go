@@ -3,6 +3,7 @@ package rulecheck
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 )
@@ -84,5 +85,5 @@ func knownCode(name string) error {
 	if c := config.Closest(name, names); c != "" {
 		return fmt.Errorf("unknown code %q: did you mean %s?", name, c)
 	}
-	return fmt.Errorf("unknown code %q", name)
+	return fmt.Errorf("unknown code %q: there are %s", name, strings.Join(names, ", "))
 }

@@ -71,8 +71,8 @@ type suiteRun struct {
 	options  Options
 	tree     *descriptor.Tree
 	monthly  *descriptor.Tree // the same, for cases whose months are the calendar's; nil: none has been run
-	domain   string        // of requests that name none
-	store    *memory.Store // of the case that runs
+	domain   string           // of requests that name none
+	store    *memory.Store    // of the case that runs
 	limiters map[limiterFor]*limiter.Limiter
 	reached  *reach
 }

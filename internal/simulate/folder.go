@@ -4,14 +4,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// LoadRules reads a folder of rules as the service would. A service leaves bad files out; here any is an error: what a
-// part of the rules would do is not what was asked.
+// LoadRules reads a folder of rules as the service would, or one file. A service leaves bad files out; here any is an
+// error: what a part of the rules would do is not what was asked.
 func LoadRules(dir string, merge bool) (*descriptor.Tree, error) {
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		return loadFile(dir, merge)
+	}
 	r, err := config.NewFolder(config.Options{Dir: dir, MergeDomains: merge, Logger: slog.New(slog.DiscardHandler)}).Load()
 	if err != nil {
 		return nil, err
@@ -22,11 +26,28 @@ func LoadRules(dir string, merge bool) (*descriptor.Tree, error) {
 			errs = append(errs, errors.New(e))
 		}
 	}
+	return usable(dir, r.Tree, errs)
+}
+
+func loadFile(name string, merge bool) (*descriptor.Tree, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("read rules: %w", err)
+	}
+	tree, bad := config.Compile([]config.File{{Name: name, Data: data}}, merge)
+	errs := make([]error, len(bad))
+	for i, e := range bad {
+		errs[i] = e
+	}
+	return usable(name, tree, errs)
+}
+
+func usable(name string, tree *descriptor.Tree, errs []error) (*descriptor.Tree, error) {
 	if len(errs) > 0 {
-		return nil, fmt.Errorf("rules of %s:\n%w", dir, errors.Join(errs...))
+		return nil, fmt.Errorf("rules of %s:\n%w", name, errors.Join(errs...))
 	}
-	if len(r.Tree.Rules) == 0 {
-		return nil, fmt.Errorf("rules of %s: there is no rule in this folder", dir)
+	if len(tree.Rules) == 0 {
+		return nil, fmt.Errorf("rules of %s: there is no rule in it", name)
 	}
-	return r.Tree, nil
+	return tree, nil
 }
