@@ -56,9 +56,9 @@ func (c *csvLines) begin(m *Mapping) error {
 	for i, f := range m.fields {
 		at := slices.Index(columns, f.name)
 		if at < 0 {
-			msg := fmt.Sprintf("the log has no column %s: its columns are %s", quote(f.name), config.List(columns, "and"))
+			msg := fmt.Sprintf("the log has no column %s: its columns are %s", config.Quote(f.name), config.List(columns, "and"))
 			if near := config.Closest(f.name, columns); near != "" {
-				msg = fmt.Sprintf("the log has no column %s: did you mean `%s`?", quote(f.name), near)
+				msg = fmt.Sprintf("the log has no column %s: did you mean `%s`?", config.Quote(f.name), near)
 			}
 			return &config.Error{File: f.at.File, Line: f.at.Line, Col: f.at.Col, Msg: msg}
 		}
@@ -205,7 +205,7 @@ func (c *csvLines) record(b []byte, keep func(i int, value []byte)) (done bool, 
 		case read == len(b):
 			return true, ""
 		case b[read] != c.comma:
-			return true, fmt.Sprintf("after the quotes of column %d stands %s", i+1, quote(string(b[read:])))
+			return true, fmt.Sprintf("after the quotes of column %d stands %s", i+1, config.Quote(string(b[read:])))
 		}
 		b = b[read+1:]
 	}

@@ -56,13 +56,8 @@ var (
 	hitsShape       shape[hitsNode]
 
 	// places tells somebody who put a key into the wrong map where it belongs.
-	places []place
+	places []config.Place
 )
-
-type place struct {
-	what  string
-	names []string
-}
 
 // node keeps a value for later.
 func node[T any](name string, of func(*T) **yaml.Node) key[T] {
@@ -120,12 +115,12 @@ func init() {
 		node("field", func(h *hitsNode) **yaml.Node { return &h.field }),
 		node("default", func(h *hitsNode) **yaml.Node { return &h.fallback }),
 	}}
-	places = []place{
-		{mappingShape.what, mappingShape.names()},
-		{timeShape.what, timeShape.names()},
-		{entryShape.what, entryShape.names()},
-		{conditionShape.what, conditionShape.names()},
-		{descriptorShape.what, descriptorShape.names()},
+	places = []config.Place{
+		mappingShape.place(),
+		timeShape.place(),
+		entryShape.place(),
+		conditionShape.place(),
+		descriptorShape.place(),
 	}
 }
 
@@ -253,7 +248,7 @@ func (c *compiler) format(n *mappingNode) bool {
 				return false
 			}
 			if m.comma, ok = parseDelimiter(s); !ok {
-				c.errorf(n.delimiter, "`delimiter` must be one character or `tab`, this is %s", quote(s))
+				c.errorf(n.delimiter, "`delimiter` must be one character or `tab`, this is %s", config.Quote(s))
 			}
 		}
 		if n.columns != nil {
@@ -274,7 +269,7 @@ func (c *compiler) field(n *yaml.Node) int {
 		i := m.pattern.operator(name)
 		switch {
 		case i == -2:
-			c.errorf(n, "several operators of the pattern are called %s: write one of them in full, with what stands in brackets", quote(name))
+			c.errorf(n, "several operators of the pattern are called %s: write one of them in full, with what stands in brackets", config.Quote(name))
 			return -1
 		case i < 0:
 			c.unknownField(n, name, m.pattern.names(), "the pattern has no operator %s")
@@ -296,7 +291,7 @@ func (c *compiler) field(n *yaml.Node) int {
 }
 
 func (c *compiler) unknownField(at *yaml.Node, name string, names []string, format string) {
-	msg := fmt.Sprintf(format, quote(name))
+	msg := fmt.Sprintf(format, config.Quote(name))
 	if near := config.Closest(name, names); near != "" {
 		c.errorf(at, "%s: did you mean `%s`?", msg, near)
 		return
@@ -366,7 +361,7 @@ func (c *compiler) time(n, top *yaml.Node) {
 		if name, ok := c.text("zone", t.zone); ok {
 			zone, err := time.LoadLocation(name)
 			if err != nil || name == "" || name == "Local" {
-				c.errorf(t.zone, "unknown `zone` %s: write a name like `UTC` or `Asia/Seoul`", quote(name))
+				c.errorf(t.zone, "unknown `zone` %s: write a name like `UTC` or `Asia/Seoul`", config.Quote(name))
 			}
 			m.layout.zone = zone
 		}
@@ -393,15 +388,15 @@ func (c *compiler) layout(n *yaml.Node) {
 	if err != nil || back.Format(time.DateTime) != sample.Format(time.DateTime) {
 		known := config.List(layoutNames, "or")
 		if near := config.Closest(name, layoutNames); near != "" {
-			c.errorf(n, "unknown `layout` %s: did you mean `%s`?", quote(name), near)
+			c.errorf(n, "unknown `layout` %s: did you mean `%s`?", config.Quote(name), near)
 			return
 		}
-		c.errorf(n, "`layout` %s does not tell date and time to the second: write %s, or how a log would write 2006-01-02 15:04:05", quote(name), known)
+		c.errorf(n, "`layout` %s does not tell date and time to the second: write %s, or how a log would write 2006-01-02 15:04:05", config.Quote(name), known)
 		return
 	}
 	c.mapping.layout.kind, c.mapping.layout.custom = layoutCustom, name
 	if c.mapping.layout.zone == nil && !tellsZone(name) {
-		c.errorf(n, "`layout` %s does not tell a time zone: add a `zone`, UTC for example", quote(name))
+		c.errorf(n, "`layout` %s does not tell a time zone: add a `zone`, UTC for example", config.Quote(name))
 	}
 }
 
@@ -527,7 +522,7 @@ func (c *compiler) hits(n *yaml.Node) *hitsMap {
 	}
 	if h.fallback != nil {
 		if err := h.fallback.Decode(&out.fallback); err != nil || out.fallback > math.MaxUint32 {
-			c.errorf(h.fallback, "`default` must be a whole number from 0 to %d, this is %s", uint32(math.MaxUint32), kindOf(h.fallback))
+			c.errorf(h.fallback, "`default` must be a whole number from 0 to %d, this is %s", uint32(math.MaxUint32), config.KindOf(h.fallback))
 		}
 	}
 	return out

@@ -1,14 +1,8 @@
 package accesslog
 
 import (
-	"bytes"
-	"cmp"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
-	"strconv"
-	"strings"
 
 	"gopkg.in/yaml.v3"
 
@@ -36,6 +30,8 @@ func (s *shape[T]) names() []string {
 	return names
 }
 
+func (s *shape[T]) place() config.Place { return config.Place{What: s.what, Names: s.names()} }
+
 // reader reads one mapping file. It notes what is wrong and reads on, so that all errors come at once.
 type reader struct {
 	file string
@@ -57,25 +53,13 @@ func (r *reader) errorAt(at descriptor.Position, format string, args ...any) {
 	}
 }
 
-func (r *reader) sorted() []*config.Error {
-	slices.SortStableFunc(r.errs, func(a, b *config.Error) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
-	})
-	return r.errs
-}
+func (r *reader) sorted() []*config.Error { return config.SortErrors(r.errs) }
 
 // document parses the one YAML document of a mapping; nil if there is none, with the reason in r.errs.
 func (r *reader) document(data []byte) *yaml.Node {
-	docs, err := documents(data)
+	docs, err := config.Parse(r.file, data)
 	if err != nil {
-		line, msg := 1, strings.TrimPrefix(err.Error(), "yaml: ")
-		if rest, ok := strings.CutPrefix(msg, "line "); ok {
-			number, text, _ := strings.Cut(rest, ": ")
-			if n, err := strconv.Atoi(number); err == nil {
-				line, msg = n, text
-			}
-		}
-		r.errorAt(descriptor.Position{Line: line, Col: 1}, "not YAML: %s", msg)
+		r.errs = append(r.errs, err)
 		return nil
 	}
 	if len(docs) == 0 || len(docs[0].Content) == 0 {
@@ -87,25 +71,6 @@ func (r *reader) document(data []byte) *yaml.Node {
 		return nil
 	}
 	return docs[0].Content[0]
-}
-
-func documents(data []byte) (docs []*yaml.Node, err error) {
-	defer func() {
-		// The library turns its own errors into returned ones; whatever else it panics with is a defect of it.
-		if p := recover(); p != nil {
-			err = fmt.Errorf("yaml: %v", p)
-		}
-	}()
-	d := yaml.NewDecoder(bytes.NewReader(data))
-	for {
-		n := new(yaml.Node)
-		if err := d.Decode(n); errors.Is(err, io.EOF) {
-			return docs, nil
-		} else if err != nil {
-			return docs, err
-		}
-		docs = append(docs, n)
-	}
 }
 
 // behind is what an alias stands for. Where a mapping nests is given by its shapes, so no alias can make it endless.
@@ -120,7 +85,7 @@ func behind(n *yaml.Node) *yaml.Node {
 func readMap[T any](r *reader, s *shape[T], into *T, m *yaml.Node) bool {
 	m = behind(m)
 	if m.Kind != yaml.MappingNode {
-		r.errorf(m, "%s must be a map of keys (%s), this is %s", s.what, config.List(s.names(), "and"), kindOf(m))
+		r.errorf(m, "%s must be a map of keys (%s), this is %s", s.what, config.List(s.names(), "and"), config.KindOf(m))
 		return false
 	}
 	seen := make(map[string]int)
@@ -129,7 +94,7 @@ func readMap[T any](r *reader, s *shape[T], into *T, m *yaml.Node) bool {
 		j := slices.IndexFunc(s.keys, func(e key[T]) bool { return k.Kind == yaml.ScalarNode && e.name == k.Value })
 		switch {
 		case j < 0:
-			r.unknownKey(k, s.what, s.names())
+			r.errorf(k, "%s", config.UnknownKey(k, s.what, s.names(), places))
 		case seen[k.Value] > 0:
 			r.errorf(k, "key `%s` twice in one map: the first is on line %d", k.Value, seen[k.Value])
 		default:
@@ -140,52 +105,19 @@ func readMap[T any](r *reader, s *shape[T], into *T, m *yaml.Node) bool {
 	return true
 }
 
-// unknownKey says what the key was probably meant to be, else where it belongs, else which keys there are.
-func (r *reader) unknownKey(k *yaml.Node, what string, here []string) {
-	if k.Kind != yaml.ScalarNode {
-		r.errorf(k, "a key must be text, this is %s: %s has %s", kindOf(k), what, config.List(here, "and"))
-		return
-	}
-	if near := config.Closest(k.Value, here); near != "" {
-		r.errorf(k, "unknown key %s: did you mean `%s`?", quote(k.Value), near)
-		return
-	}
-	for _, p := range places {
-		if slices.Contains(p.names, k.Value) {
-			r.errorf(k, "`%s` does not belong in %s: it is a key of %s", k.Value, what, p.what)
-			return
-		}
-	}
-	r.errorf(k, "unknown key %s: %s has %s", quote(k.Value), what, config.List(here, "and"))
-}
-
-// kindOf says what a node is, for messages.
-func kindOf(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
-		return "a map"
-	case yaml.SequenceNode:
-		return "a list"
-	}
-	if n.Tag == "!!null" {
-		return "nothing"
-	}
-	return quote(n.Value)
-}
-
 // text reads a text; numbers, true and false are taken as written.
 func (r *reader) text(name string, n *yaml.Node) (string, bool) {
 	if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
 		return n.Value, true
 	}
-	r.errorf(n, "`%s` must be text, this is %s", name, kindOf(n))
+	r.errorf(n, "`%s` must be text, this is %s", name, config.KindOf(n))
 	return "", false
 }
 
 func (r *reader) flag(name string, n *yaml.Node) bool {
 	var b bool
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!bool" || n.Decode(&b) != nil {
-		r.errorf(n, "`%s` must be true or false, this is %s", name, kindOf(n))
+		r.errorf(n, "`%s` must be true or false, this is %s", name, config.KindOf(n))
 	}
 	return b
 }
@@ -221,10 +153,6 @@ func (r *reader) choice(name string, n *yaml.Node, names []string) (int, bool) {
 	if i := slices.Index(names, text); i >= 0 {
 		return i, true
 	}
-	if near := config.Closest(text, names); near != "" {
-		r.errorf(n, "unknown `%s` %s: did you mean `%s`?", name, quote(text), near)
-	} else {
-		r.errorf(n, "unknown `%s` %s: write %s", name, quote(text), config.List(names, "or"))
-	}
+	r.errorf(n, "%s", config.UnknownWord(name, text, names))
 	return 0, false
 }

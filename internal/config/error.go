@@ -22,9 +22,9 @@ func (e *Error) Error() string {
 	return e.File + ":" + strconv.Itoa(e.Line) + ":" + strconv.Itoa(e.Col) + ": " + e.Msg
 }
 
-// sortErrors puts the errors of one file into the order of its lines, and drops repeats: what is wrong behind an
+// SortErrors puts the errors of one file into the order of its lines, and drops repeats: what is wrong behind an
 // anchor would else be told once for every alias.
-func sortErrors(errs []*Error) []*Error {
+func SortErrors(errs []*Error) []*Error {
 	slices.SortStableFunc(errs, func(a, b *Error) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
 	})

@@ -38,7 +38,7 @@ func (l *ledger) admit(s *source) []*Error {
 		errs = append(errs, l.conflicts(d)...)
 	}
 	if len(errs) > 0 {
-		return sortErrors(errs)
+		return SortErrors(errs)
 	}
 	for i := range s.domains {
 		l.add(&s.domains[i])
@@ -54,7 +54,7 @@ func (l *ledger) conflicts(d *descriptor.DomainSpec) []*Error {
 	}
 	if !l.merge {
 		return []*Error{{d.Position.File, d.Position.Line, d.Position.Col, fmt.Sprintf(
-			"domain %s twice, it belongs to %s: give this one another name or put the descriptors there", quote(d.Name), where(c.specs[0].Position))}}
+			"domain %s twice, it belongs to %s: give this one another name or put the descriptors there", Quote(d.Name), where(c.specs[0].Position))}}
 	}
 	if c.roots == nil {
 		c.roots = make(map[descriptor.Level]descriptor.Position)
@@ -66,7 +66,7 @@ func (l *ledger) conflicts(d *descriptor.DomainSpec) []*Error {
 		identities(n, func(level descriptor.Level) {
 			if first, taken := c.roots[level]; taken {
 				errs = append(errs, &Error{n.Position.File, n.Position.Line, n.Position.Col, fmt.Sprintf(
-					"%s twice in domain %s: the first is at %s", describe(level), quote(d.Name), where(first))})
+					"%s twice in domain %s: the first is at %s", describe(level), Quote(d.Name), where(first))})
 			}
 		})
 	}
@@ -78,7 +78,7 @@ func (c *claim) otherSettings(d *descriptor.DomainSpec) (errs []*Error) {
 	for _, s := range c.specs {
 		differs := func(name string) {
 			errs = append(errs, &Error{d.Position.File, d.Position.Line, d.Position.Col, fmt.Sprintf(
-				"domain %s has another `%s` at %s: say it in one of them", quote(d.Name), name, where(s.Position))})
+				"domain %s has another `%s` at %s: say it in one of them", Quote(d.Name), name, where(s.Position))})
 		}
 		if s.Admission != d.Admission && s.Admission != descriptor.AdmissionDefault && d.Admission != descriptor.AdmissionDefault {
 			differs("admission")

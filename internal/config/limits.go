@@ -195,7 +195,7 @@ func (r *reader) rateLimits(n *yaml.Node) *descriptor.Rule {
 	defer r.leave(n)
 	switch {
 	case t.Kind != yaml.SequenceNode:
-		r.errorf(n, "`rate_limits` must be a list, this is %s: begin each limit with `- name:`, or write `rate_limit` for one", kindOf(t))
+		r.errorf(n, "`rate_limits` must be a list, this is %s: begin each limit with `- name:`, or write `rate_limit` for one", KindOf(t))
 		return nil
 	case len(t.Content) == 0:
 		r.errorf(n, "`rate_limits` is empty: write a limit, or leave it out")
@@ -222,14 +222,14 @@ func (r *reader) rateLimits(n *yaml.Node) *descriptor.Rule {
 				r.errorf(e, "a limit of `rate_limits` without a `name`: the answer tells by it which limit refused")
 			}
 		case slices.Contains(names, name):
-			r.errorf(at, "the name %s twice in `rate_limits`", quote(name))
+			r.errorf(at, "the name %s twice in `rate_limits`", Quote(name))
 		}
 		replaces = append(replaces, l.replaces...)
 		if !l.bad {
 			for i := range rule.Limits {
 				if other := &rule.Limits[i]; l.limit.SharesCounter(other) {
 					r.errorf(e, "the limits %s and %s have the same algorithm and window, so they would be one counter: change one of them, or keep the smaller one",
-						quote(other.Name), quote(name))
+						Quote(other.Name), Quote(name))
 					break
 				}
 			}
@@ -349,7 +349,7 @@ func (r *reader) checkReplaces(replaces []replaced, names ...string) {
 		case p.name == "":
 			r.errorAt(p.at, "an entry of `replaces` without a name: write `- name: NAME`, the `name` of another rate limit")
 		case slices.Contains(names, p.name):
-			r.errorAt(p.at, "the rate limit %s replaces itself: give the name of another one", quote(p.name))
+			r.errorAt(p.at, "the rate limit %s replaces itself: give the name of another one", Quote(p.name))
 		}
 	}
 }
@@ -360,9 +360,9 @@ func (r *reader) unit(name string, n *yaml.Node) descriptor.Unit {
 		return u
 	}
 	if c := Closest(name, descriptor.UnitNames); c != "" {
-		r.errorf(n, "unknown unit %s: did you mean `%s`?", quote(name), c)
+		r.errorf(n, "unknown unit %s: did you mean `%s`?", Quote(name), c)
 	} else {
-		r.errorf(n, "unknown unit %s: write %s", quote(name), List(descriptor.UnitNames, "or"))
+		r.errorf(n, "unknown unit %s: write %s", Quote(name), List(descriptor.UnitNames, "or"))
 	}
 	return u
 }
@@ -374,7 +374,7 @@ func (r *reader) replaces(l *rateLimit, n *yaml.Node) {
 	}
 	defer r.leave(n)
 	if t.Kind != yaml.SequenceNode {
-		r.errorf(n, "`replaces` must be a list, this is %s: begin each entry with `- name:`", kindOf(t))
+		r.errorf(n, "`replaces` must be a list, this is %s: begin each entry with `- name:`", KindOf(t))
 		return
 	}
 	for _, e := range t.Content {
@@ -398,7 +398,7 @@ func (r *reader) nodelay(n *yaml.Node) (uint32, bool) {
 		if t.Value == "all" {
 			return descriptor.NoDelayAll, true
 		}
-		r.errorf(n, "`nodelay` must be a whole number or `all`, this is %s", kindOf(t))
+		r.errorf(n, "`nodelay` must be a whole number or `all`, this is %s", KindOf(t))
 		return 0, false
 	}
 	return r.numberFrom("nodelay", n, 0, descriptor.NoDelayAll-1)

@@ -15,7 +15,7 @@ func (r *reader) metadata(n *yaml.Node) map[string]any {
 	}
 	defer r.leave(n)
 	if t.Kind != yaml.MappingNode {
-		r.errorf(n, "`metadata` must be a map, this is %s", kindOf(t))
+		r.errorf(n, "`metadata` must be a map, this is %s", KindOf(t))
 		return nil
 	}
 	return r.anyMap(t, 1)
@@ -46,11 +46,11 @@ func (r *reader) anyPairs(m *yaml.Node, into map[string]any, level, merges int) 
 			continue
 		}
 		if name.Kind != yaml.ScalarNode {
-			r.errorf(k, "a key in `metadata` must be text, this is %s", kindOf(name))
+			r.errorf(k, "a key in `metadata` must be text, this is %s", KindOf(name))
 			continue
 		}
 		if first, twice := own[name.Value]; twice {
-			r.errorf(k, "key `%s` twice in one map: the first is %s", clip(name.Value), there(r.position(first)))
+			r.errorf(k, "key `%s` twice in one map: the first is %s", Clip(name.Value), there(r.position(first)))
 			continue
 		}
 		own[name.Value] = k
@@ -108,6 +108,6 @@ func (r *reader) anyValue(n *yaml.Node, level int) any {
 			return f
 		}
 	}
-	r.errorf(n, "`metadata` may hold text, finite numbers, true, false, null, lists and maps, this is %s", kindOf(t))
+	r.errorf(n, "`metadata` may hold text, finite numbers, true, false, null, lists and maps, this is %s", KindOf(t))
 	return nil
 }

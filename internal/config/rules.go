@@ -15,13 +15,8 @@ var (
 	descriptorShape shape[node]
 
 	// places tells somebody who put a key into the wrong map where it belongs.
-	places []place
+	places []Place
 )
-
-type place struct {
-	what  string
-	names []string
-}
 
 func init() {
 	documentShape = shape[descriptor.DomainSpec]{"the top of a rule file", []key[descriptor.DomainSpec]{
@@ -95,7 +90,7 @@ func init() {
 		{"metadata", func(r *reader, d *node, n *yaml.Node) { d.metadata = r.metadata(n) }},
 	}}
 
-	places = []place{
+	places = []Place{
 		{descriptorShape.what, descriptorShape.names()},
 		{rateLimitShape.what, rateLimitShape.names()},
 		{documentShape.what, documentShape.names()},
@@ -163,7 +158,7 @@ func (r *reader) descriptors(n *yaml.Node) []descriptor.NodeSpec {
 	}
 	defer r.leave(n)
 	if t.Kind != yaml.SequenceNode {
-		r.errorf(n, "`descriptors` must be a list, this is %s: begin each descriptor with `- key:`", kindOf(t))
+		r.errorf(n, "`descriptors` must be a list, this is %s: begin each descriptor with `- key:`", KindOf(t))
 		return nil
 	}
 	if r.level >= maxLevels {
@@ -258,18 +253,18 @@ func identities(spec *descriptor.NodeSpec, yield func(descriptor.Level)) {
 }
 
 func describe(l descriptor.Level) string {
-	text := "a descriptor with key " + quote(l.Key)
+	text := "a descriptor with key " + Quote(l.Key)
 	switch l.Kind {
 	case descriptor.MatchAny:
 		return text + " and no value"
 	case descriptor.MatchValues:
-		return text + " and " + quote(l.Value) + " among its `values`"
+		return text + " and " + Quote(l.Value) + " among its `values`"
 	case descriptor.MatchRegex:
-		return text + " and `value_regex` " + quote(l.Value)
+		return text + " and `value_regex` " + Quote(l.Value)
 	case descriptor.MatchCIDR:
-		return text + " and `value_cidr` " + quote(l.Value)
+		return text + " and `value_cidr` " + Quote(l.Value)
 	default:
-		return text + " and value " + quote(l.Value)
+		return text + " and value " + Quote(l.Value)
 	}
 }
 
@@ -281,7 +276,7 @@ func (r *reader) values(n *yaml.Node) (values []string, ok bool) {
 	}
 	defer r.leave(n)
 	if t.Kind != yaml.SequenceNode {
-		r.errorf(n, "`values` must be a list, this is %s: write `[one, other]`", kindOf(t))
+		r.errorf(n, "`values` must be a list, this is %s: write `[one, other]`", KindOf(t))
 		return nil, false
 	}
 	if len(t.Content) == 0 {
@@ -297,9 +292,9 @@ func (r *reader) values(n *yaml.Node) (values []string, ok bool) {
 		case value == "":
 			r.errorf(e, "an empty text in `values`: no value is matched by it")
 		case descriptor.HasWildcard(value):
-			r.errorf(e, "`values` are exact, a * in them is no wildcard: write %s as a `value`, in a descriptor of its own", quote(value))
+			r.errorf(e, "`values` are exact, a * in them is no wildcard: write %s as a `value`, in a descriptor of its own", Quote(value))
 		case twice:
-			r.errorf(e, "%s twice in `values`", quote(value))
+			r.errorf(e, "%s twice in `values`", Quote(value))
 		default:
 			seen[value] = struct{}{}
 			values = append(values, value)
@@ -323,7 +318,7 @@ func (r *reader) headers(n *yaml.Node) *descriptor.HeaderFamilies {
 	}
 	defer r.leave(n)
 	if t.Kind != yaml.SequenceNode {
-		r.errorf(n, "`headers` must be a list, this is %s: write some of %s in brackets, or `[]` for none", kindOf(t), List(descriptor.HeaderFamilyNames, "and"))
+		r.errorf(n, "`headers` must be a list, this is %s: write some of %s in brackets, or `[]` for none", KindOf(t), List(descriptor.HeaderFamilyNames, "and"))
 		return nil
 	}
 	families := new(descriptor.HeaderFamilies)
@@ -331,7 +326,7 @@ func (r *reader) headers(n *yaml.Node) *descriptor.HeaderFamilies {
 		name, _ := r.choice("headers", e, descriptor.HeaderFamilyNames)
 		family := descriptor.ParseHeaderFamily(name)
 		if family != 0 && *families&family != 0 {
-			r.errorf(e, "%s twice in `headers`", quote(name))
+			r.errorf(e, "%s twice in `headers`", Quote(name))
 		}
 		*families |= family
 	}

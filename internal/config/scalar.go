@@ -21,11 +21,11 @@ func (r *reader) text(name string, n *yaml.Node) (string, bool) {
 		case "!!str", "!!int", "!!bool", "!!timestamp":
 			return t.Value, true
 		case "!!float":
-			r.errorf(n, "`%s` must be text, this is the number %s: write it in quotes, %s", name, clip(t.Value), quote(t.Value))
+			r.errorf(n, "`%s` must be text, this is the number %s: write it in quotes, %s", name, Clip(t.Value), Quote(t.Value))
 			return "", false
 		}
 	}
-	r.errorf(n, "`%s` must be text, this is %s", name, kindOf(t))
+	r.errorf(n, "`%s` must be text, this is %s", name, KindOf(t))
 	return "", false
 }
 
@@ -52,7 +52,7 @@ func (r *reader) flag(name string, n *yaml.Node) bool {
 			return b
 		}
 	}
-	r.errorf(n, "`%s` must be true or false, this is %s", name, kindOf(t))
+	r.errorf(n, "`%s` must be true or false, this is %s", name, KindOf(t))
 	return false
 }
 
@@ -65,11 +65,7 @@ func (r *reader) choice(name string, n *yaml.Node, names []string) (string, bool
 	if slices.Contains(names, text) {
 		return text, true
 	}
-	if c := Closest(text, names); c != "" {
-		r.errorf(n, "unknown `%s` %s: did you mean `%s`?", name, quote(text), c)
-	} else {
-		r.errorf(n, "unknown `%s` %s: write %s", name, quote(text), List(names, "or"))
-	}
+	r.errorf(n, "%s", UnknownWord(name, text, names))
 	return "", false
 }
 
@@ -82,7 +78,7 @@ func (r *reader) number(name string, n *yaml.Node) (uint32, bool) {
 	defer r.leave(n)
 	const most = "4294967295"
 	if t.Kind != yaml.ScalarNode || t.Tag != "!!int" {
-		r.errorf(n, "`%s` must be a whole number from 0 to %s, this is %s", name, most, kindOf(t))
+		r.errorf(n, "`%s` must be a whole number from 0 to %s, this is %s", name, most, KindOf(t))
 		return 0, false
 	}
 	// A leading zero means octal to YAML: only the library knows that and the other notations.
@@ -93,7 +89,7 @@ func (r *reader) number(name string, n *yaml.Node) (uint32, bool) {
 	}
 	var u uint32
 	if !decode(t, &u) {
-		r.errorf(n, "`%s` must be a whole number from 0 to %s, this is %s", name, most, clip(t.Value))
+		r.errorf(n, "`%s` must be a whole number from 0 to %s, this is %s", name, most, Clip(t.Value))
 		return 0, false
 	}
 	return u, true

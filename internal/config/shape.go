@@ -87,7 +87,7 @@ func (r *reader) errorAt(at descriptor.Position, format string, args ...any) {
 
 // sorted returns the errors noted so far, in the order of the file.
 func (r *reader) sorted() []*Error {
-	errs := sortErrors(r.errs)
+	errs := SortErrors(r.errs)
 	if r.more > 0 {
 		last := *errs[len(errs)-1]
 		last.Msg = fmt.Sprintf("and %d more errors: mend the ones above first", r.more)
@@ -142,7 +142,7 @@ func readMap[T any](r *reader, s *shape[T], into *T, n *yaml.Node) (read, unknow
 	}
 	defer r.leave(n)
 	if m.Kind != yaml.MappingNode {
-		r.errorf(n, "%s must be a map of keys (%s), this is %s", s.what, List(s.names(), "and"), kindOf(m))
+		r.errorf(n, "%s must be a map of keys (%s), this is %s", s.what, List(s.names(), "and"), KindOf(m))
 		return false, false
 	}
 	var have uint64
@@ -173,7 +173,7 @@ func readPairs[T any](r *reader, s *shape[T], into *T, m *yaml.Node, have *uint6
 			j = s.index(name.Value)
 		}
 		if j < 0 {
-			r.unknownKey(k, name, s.what, s.names())
+			r.errorf(k, "%s", UnknownKey(name, s.what, s.names(), places))
 			unknown = true
 			continue
 		}
@@ -220,12 +220,12 @@ func (r *reader) merge(n *yaml.Node, merges int, read func(*yaml.Node)) {
 			if t.Kind == yaml.MappingNode {
 				read(t)
 			} else {
-				r.errorf(e, "`<<` merges maps, this is %s", kindOf(t))
+				r.errorf(e, "`<<` merges maps, this is %s", KindOf(t))
 			}
 			r.leave(e)
 		}
 	default:
-		r.errorf(n, "`<<` merges a map or a list of maps, this is %s", kindOf(m))
+		r.errorf(n, "`<<` merges a map or a list of maps, this is %s", KindOf(m))
 	}
 }
 
@@ -250,61 +250,3 @@ func firstKey(m *yaml.Node, name string) int {
 	}
 	return 0
 }
-
-// unknownKey says what the key was probably meant to be, else where it belongs, else which keys there are.
-func (r *reader) unknownKey(at, name *yaml.Node, what string, here []string) {
-	if name.Kind != yaml.ScalarNode {
-		r.errorf(at, "a key must be text, this is %s: %s has %s", kindOf(name), what, List(here, "and"))
-		return
-	}
-	shown := clip(name.Value)
-	for _, p := range places {
-		if slices.Contains(p.names, name.Value) {
-			r.errorf(at, "`%s` does not belong in %s: it is a key of %s", shown, what, p.what)
-			return
-		}
-	}
-	if c := Closest(name.Value, here); c != "" {
-		r.errorf(at, "unknown key `%s`: did you mean `%s`?", shown, c)
-		return
-	}
-	for _, p := range places {
-		if c := Closest(name.Value, p.names); c != "" {
-			r.errorf(at, "unknown key `%s`: did you mean `%s`, a key of %s?", shown, c, p.what)
-			return
-		}
-	}
-	r.errorf(at, "unknown key `%s`: %s has %s", shown, what, List(here, "and"))
-}
-
-// kindOf says what a node is, for messages.
-func kindOf(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
-		return "a map"
-	case yaml.SequenceNode:
-		return "a list"
-	}
-	switch n.Tag {
-	case "!!null":
-		return "nothing"
-	case "!!str", "!!timestamp":
-		return "the text " + quote(n.Value)
-	case "!!int", "!!float":
-		return "the number " + clip(n.Value)
-	case "!!bool":
-		return clip(n.Value)
-	}
-	return "a value tagged " + clip(n.Tag)
-}
-
-const longest = 60 // characters of a file that a message repeats
-
-func clip(s string) string {
-	if runes := []rune(s); len(runes) > longest {
-		return string(runes[:longest]) + "..."
-	}
-	return s
-}
-
-func quote(s string) string { return fmt.Sprintf("%q", clip(s)) }

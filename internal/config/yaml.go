@@ -32,6 +32,16 @@ func documents(data []byte) (docs []*yaml.Node, err error) {
 	}
 }
 
+// Parse parses all YAML documents of a text that people write. What is no YAML is an error at the best line that can be
+// found, with a hint at what is usually the matter.
+func Parse(name string, data []byte) ([]*yaml.Node, *Error) {
+	docs, err := documents(data)
+	if err != nil {
+		return docs, syntaxError(name, data, err)
+	}
+	return docs, nil
+}
+
 // source is what one version of a rule file says.
 type source struct {
 	domains []descriptor.DomainSpec

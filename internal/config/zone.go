@@ -22,9 +22,9 @@ func (r *reader) zone(name string, n *yaml.Node) (*time.Location, bool) {
 		return zone, true
 	}
 	if c := titled(text); loadZone(c) != nil {
-		r.errorf(n, "unknown time zone %s: did you mean `%s`?", quote(text), c)
+		r.errorf(n, "unknown time zone %s: did you mean `%s`?", Quote(text), c)
 	} else {
-		r.errorf(n, "unknown time zone %s: `%s` takes a name of the IANA database, like `Asia/Seoul` or `UTC`", quote(text), name)
+		r.errorf(n, "unknown time zone %s: `%s` takes a name of the IANA database, like `Asia/Seoul` or `UTC`", Quote(text), name)
 	}
 	return nil, false
 }

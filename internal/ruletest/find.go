@@ -161,9 +161,9 @@ func (s *suite) compile() (tree *descriptor.Tree, domain string, errs []*config.
 			case name == "":
 				e.Msg = fmt.Sprintf("which domain? the rules are of %s: write `domain` at the top, in the case or in the step", config.List(domains, "and"))
 			case near != "":
-				e.Msg = fmt.Sprintf("no rules of a domain %s: did you mean `%s`?", quote(name), near)
+				e.Msg = fmt.Sprintf("no rules of a domain %s: did you mean `%s`?", config.Quote(name), near)
 			default:
-				e.Msg = fmt.Sprintf("no rules of a domain %s: the rules are of %s", quote(name), config.List(domains, "and"))
+				e.Msg = fmt.Sprintf("no rules of a domain %s: the rules are of %s", config.Quote(name), config.List(domains, "and"))
 			}
 			errs = append(errs, e)
 		}

@@ -136,13 +136,8 @@ var (
 	verdictShape    shape[verdict]
 
 	// places tells somebody who put a key into the wrong map where it belongs.
-	places []place
+	places []config.Place
 )
-
-type place struct {
-	what  string
-	names []string
-}
 
 func init() {
 	fileShape = shape[fileNode]{"the top of a test file", []key[fileNode]{
@@ -237,7 +232,7 @@ func init() {
 		key[expectation]{"headers", func(r *reader, e *expectation, n *yaml.Node) { e.headers = r.headers(n) }},
 		key[expectation]{"descriptors", func(r *reader, e *expectation, n *yaml.Node) {
 			if n.Kind != yaml.SequenceNode {
-				r.errorf(n, "`descriptors` in `expect` must be a list, one entry for each descriptor of the request, this is %s", kindOf(n))
+				r.errorf(n, "`descriptors` in `expect` must be a list, one entry for each descriptor of the request, this is %s", config.KindOf(n))
 				return
 			}
 			for _, entry := range n.Content {
@@ -254,14 +249,14 @@ func init() {
 		}},
 	)}
 
-	places = []place{
-		{stepShape.what, stepShape.names()},
-		{expectShape.what, expectShape.names()},
-		{caseShape.what, caseShape.names()},
-		{fileShape.what, fileShape.names()},
-		{settingsShape.what, settingsShape.names()},
-		{descriptorShape.what, descriptorShape.names()},
-		{overrideShape.what, overrideShape.names()},
+	places = []config.Place{
+		stepShape.place(),
+		expectShape.place(),
+		caseShape.place(),
+		fileShape.place(),
+		settingsShape.place(),
+		descriptorShape.place(),
+		overrideShape.place(),
 	}
 }
 
@@ -404,7 +399,7 @@ func (r *reader) code(n *yaml.Node) *want[limiter.Code] {
 
 func (r *reader) cases(f *fileNode) {
 	if f.casesAt.Kind != yaml.SequenceNode {
-		r.errorf(f.casesAt, "`cases` must be a list, this is %s: begin each case with `- name:`", kindOf(f.casesAt))
+		r.errorf(f.casesAt, "`cases` must be a list, this is %s: begin each case with `- name:`", config.KindOf(f.casesAt))
 		return
 	}
 	if len(f.casesAt.Content) == 0 {
@@ -419,7 +414,7 @@ func (r *reader) cases(f *fileNode) {
 			continue
 		}
 		if first, twice := named[c.name]; twice && c.name != "" {
-			r.errorf(n, "a case named %s twice: the first is on line %d", quote(c.name), first)
+			r.errorf(n, "a case named %s twice: the first is on line %d", config.Quote(c.name), first)
 		}
 		named[c.name] = n.Line
 		if c.settingsAt != nil {
@@ -442,7 +437,7 @@ func (r *reader) cases(f *fileNode) {
 
 func (r *reader) steps(c *caseNode) {
 	if c.stepsAt.Kind != yaml.SequenceNode {
-		r.errorf(c.stepsAt, "`steps` must be a list, this is %s", kindOf(c.stepsAt))
+		r.errorf(c.stepsAt, "`steps` must be a list, this is %s", config.KindOf(c.stepsAt))
 		return
 	}
 	if len(c.stepsAt.Content) == 0 {
@@ -577,7 +572,7 @@ func (r *reader) entries(n *yaml.Node) ([]descriptor.Entry, bool) {
 	var entries []descriptor.Entry
 	for _, e := range n.Content {
 		if e.Kind != yaml.MappingNode {
-			r.errorf(e, "an entry of a descriptor must be a map like `key: value`, this is %s", kindOf(e))
+			r.errorf(e, "an entry of a descriptor must be a map like `key: value`, this is %s", config.KindOf(e))
 			return nil, false
 		}
 		for i := 0; i+1 < len(e.Content); i += 2 {
@@ -618,19 +613,19 @@ var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 
 func (r *reader) headers(m *yaml.Node) []wantHeader {
 	if m.Kind != yaml.MappingNode {
-		r.errorf(m, "`headers` must be a map of names and values, this is %s", kindOf(m))
+		r.errorf(m, "`headers` must be a map of names and values, this is %s", config.KindOf(m))
 		return nil
 	}
 	var headers []wantHeader
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		k, v := m.Content[i], m.Content[i+1]
 		if k.Kind != yaml.ScalarNode || !headerName.MatchString(k.Value) {
-			r.errorf(k, "a header's name must be text, this is %s", kindOf(k))
+			r.errorf(k, "a header's name must be text, this is %s", config.KindOf(k))
 			continue
 		}
 		h := wantHeader{name: k.Value, at: r.position(v)}
 		if slices.ContainsFunc(headers, func(o wantHeader) bool { return strings.EqualFold(o.name, h.name) }) {
-			r.errorf(k, "header %s twice", quote(k.Value))
+			r.errorf(k, "header %s twice", config.Quote(k.Value))
 			continue
 		}
 		if isNull(v) {

@@ -36,9 +36,9 @@ func (m *Mutant) String() string {
 // and values, other algorithms, flags turned over. Some may be refused by the rule language; some may, rarely, mean the
 // same as the original.
 func Mutants(name string, data []byte) ([]Mutant, error) {
-	docs, err := documents(data)
-	if err != nil {
-		return nil, fmt.Errorf("mutate %s: %w", name, err)
+	docs, bad := config.Parse(name, data)
+	if bad != nil {
+		return nil, fmt.Errorf("mutate: %w", bad)
 	}
 	m := mutator{file: name, docs: docs}
 	for _, d := range docs {

@@ -1,13 +1,8 @@
 package ruletest
 
 import (
-	"bytes"
-	"cmp"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
-	"strconv"
 	"strings"
 
 	"gopkg.in/yaml.v3"
@@ -42,6 +37,8 @@ func (s *shape[T]) names() []string {
 	return names
 }
 
+func (s *shape[T]) place() config.Place { return config.Place{What: s.what, Names: s.names()} }
+
 // reader reads one test file. It notes what is wrong and reads on, so that all errors of a file come at once.
 type reader struct {
 	file  string
@@ -65,12 +62,7 @@ func (r *reader) errorAt(at descriptor.Position, format string, args ...any) {
 	}
 }
 
-func (r *reader) sorted() []*config.Error {
-	slices.SortStableFunc(r.errs, func(a, b *config.Error) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
-	})
-	return r.errs
-}
+func (r *reader) sorted() []*config.Error { return config.SortErrors(r.errs) }
 
 func (r *reader) position(n *yaml.Node) descriptor.Position {
 	return descriptor.Position{File: r.file, Line: max(n.Line, 1), Col: max(n.Column, 1)}
@@ -79,16 +71,9 @@ func (r *reader) position(n *yaml.Node) descriptor.Position {
 // document parses the one YAML document of a test file, aliases replaced by what they stand for. It returns nil if there
 // is none, with the reason in r.errs.
 func (r *reader) document(data []byte) *yaml.Node {
-	docs, err := documents(data)
+	docs, err := config.Parse(r.file, data)
 	if err != nil {
-		line, msg := 1, strings.TrimPrefix(err.Error(), "yaml: ")
-		if rest, ok := strings.CutPrefix(msg, "line "); ok {
-			number, text, _ := strings.Cut(rest, ": ")
-			if n, err := strconv.Atoi(number); err == nil {
-				line, msg = n, text
-			}
-		}
-		r.errorAt(descriptor.Position{Line: line, Col: 1}, "not YAML: %s", msg)
+		r.errs = append(r.errs, err)
 		return nil
 	}
 	docs = slices.DeleteFunc(docs, func(d *yaml.Node) bool { return len(d.Content) == 0 || isNull(d.Content[0]) })
@@ -105,26 +90,6 @@ func (r *reader) document(data []byte) *yaml.Node {
 		return nil
 	}
 	return root
-}
-
-// documents parses all YAML documents in data.
-func documents(data []byte) (docs []*yaml.Node, err error) {
-	defer func() {
-		// The library turns its own errors into returned ones; whatever else it panics with is a defect of it.
-		if p := recover(); p != nil {
-			err = fmt.Errorf("yaml: %v", p)
-		}
-	}()
-	d := yaml.NewDecoder(bytes.NewReader(data))
-	for {
-		n := new(yaml.Node)
-		if err := d.Decode(n); errors.Is(err, io.EOF) {
-			return docs, nil
-		} else if err != nil {
-			return docs, err
-		}
-		docs = append(docs, n)
-	}
 }
 
 // expand replaces aliases by the nodes they stand for and merge keys by the keys they bring. behind holds the anchors
@@ -170,7 +135,7 @@ func (r *reader) merge(m *yaml.Node) bool {
 	m.Content = slices.Delete(m.Content, at, at+2)
 	for _, f := range from {
 		if f.Kind != yaml.MappingNode {
-			r.errorf(f, "`<<` merges a map or a list of maps, this is %s", kindOf(f))
+			r.errorf(f, "`<<` merges a map or a list of maps, this is %s", config.KindOf(f))
 			return false
 		}
 		for i := 0; i+1 < len(f.Content); i += 2 {
@@ -195,7 +160,7 @@ func keyOf(m *yaml.Node, name string) *yaml.Node {
 // readMap reads a map of that shape.
 func readMap[T any](r *reader, s *shape[T], into *T, m *yaml.Node) bool {
 	if m.Kind != yaml.MappingNode {
-		r.errorf(m, "%s must be a map of keys (%s), this is %s", s.what, config.List(s.names(), "and"), kindOf(m))
+		r.errorf(m, "%s must be a map of keys (%s), this is %s", s.what, config.List(s.names(), "and"), config.KindOf(m))
 		return false
 	}
 	for i := 0; i+1 < len(m.Content); i += 2 {
@@ -216,66 +181,16 @@ func readMap[T any](r *reader, s *shape[T], into *T, m *yaml.Node) bool {
 	return true
 }
 
-// unknownKey says what the key was probably meant to be, else where it belongs, else which keys there are.
+// unknownKey says what a key that is not known was probably meant to be.
 func (r *reader) unknownKey(k, v *yaml.Node, what string, here []string) {
-	if k.Kind != yaml.ScalarNode {
-		r.errorf(k, "a key must be text, this is %s: %s has %s", kindOf(k), what, config.List(here, "and"))
-		return
-	}
-	shown := clip(k.Value)
-	if isNull(v) && strings.Contains(k.Value, "=") {
+	if isNull(v) && k.Kind == yaml.ScalarNode && strings.Contains(k.Value, "=") {
+		shown := config.Clip(k.Value)
 		r.errorf(k, "unknown key `%s`: within { } put a descriptor with commas in quotes, \"key=value,%s\"", shown, shown)
 		return
 	}
-	for _, p := range places {
-		if slices.Contains(p.names, k.Value) {
-			r.errorf(k, "`%s` does not belong in %s: it is a key of %s", shown, what, p.what)
-			return
-		}
-	}
-	if c := config.Closest(k.Value, here); c != "" {
-		r.errorf(k, "unknown key `%s`: did you mean `%s`?", shown, c)
-		return
-	}
-	for _, p := range places {
-		if c := config.Closest(k.Value, p.names); c != "" {
-			r.errorf(k, "unknown key `%s`: did you mean `%s`, a key of %s?", shown, c, p.what)
-			return
-		}
-	}
-	r.errorf(k, "unknown key `%s`: %s has %s", shown, what, config.List(here, "and"))
+	r.errorf(k, "%s", config.UnknownKey(k, what, here, places))
 }
 
 func isNull(n *yaml.Node) bool {
 	return n.Kind == 0 || n.Kind == yaml.ScalarNode && n.Tag == "!!null"
 }
-
-// kindOf says what a node is, for messages.
-func kindOf(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
-		return "a map"
-	case yaml.SequenceNode:
-		return "a list"
-	}
-	switch n.Tag {
-	case "!!null":
-		return "nothing"
-	case "!!str", "!!timestamp":
-		return "the text " + quote(n.Value)
-	case "!!int", "!!float":
-		return "the number " + clip(n.Value)
-	default:
-		return clip(n.Value)
-	}
-}
-
-func clip(s string) string {
-	const longest = 60 // characters of a file that a message repeats
-	if runes := []rune(s); len(runes) > longest {
-		return string(runes[:longest]) + "..."
-	}
-	return s
-}
-
-func quote(s string) string { return strconv.Quote(clip(s)) }

@@ -83,9 +83,9 @@ func TestLanguage(t *testing.T) {
 		used += string(data)
 	}
 	for _, p := range places {
-		for _, k := range p.names {
+		for _, k := range p.Names {
 			if !regexp.MustCompile(`(?m)(^|[{,\s-])` + k + `:`).MatchString(used) {
-				t.Errorf("no file in testdata/pass uses %s of %s", k, p.what)
+				t.Errorf("no file in testdata/pass uses %s of %s", k, p.What)
 			}
 		}
 	}
@@ -163,6 +163,7 @@ func TestBadFiles(t *testing.T) {
 		{"cases: 7", "1:8: `cases` must be a list, this is the number 7"},
 		{"cases: []", "1:8: `cases` is empty"},
 		{"cases: [", "not YAML"},
+		{"cases:\n\t- name: a\n", "found character that cannot start any token: a tab cannot indent: use spaces"},
 		{"a: b\n---\nc: d", "3:1: a second YAML document"},
 		{"case: []", "1:1: unknown key `case`: did you mean `cases`?"},
 		{"cases: [{name: n, step: []}]", "1:19: unknown key `step`: did you mean `steps`?"},
@@ -343,9 +344,9 @@ func TestDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range places {
-		for _, k := range p.names {
+		for _, k := range p.Names {
 			if !strings.Contains(string(data), "`"+k+"`") {
-				t.Errorf("docs/testing-rules.md does not say what `%s` of %s is", k, p.what)
+				t.Errorf("docs/testing-rules.md does not say what `%s` of %s is", k, p.What)
 			}
 		}
 	}

@@ -21,18 +21,18 @@ func (r *reader) text(name string, n *yaml.Node) (string, bool) {
 		case "!!str", "!!int", "!!bool", "!!timestamp":
 			return n.Value, true
 		case "!!float":
-			r.errorf(n, "%s must be text, this is the number %s: write it in quotes, %q", name, clip(n.Value), clip(n.Value))
+			r.errorf(n, "%s must be text, this is the number %s: write it in quotes, %q", name, config.Clip(n.Value), config.Clip(n.Value))
 			return "", false
 		}
 	}
-	r.errorf(n, "%s must be text, this is %s", name, kindOf(n))
+	r.errorf(n, "%s must be text, this is %s", name, config.KindOf(n))
 	return "", false
 }
 
 func (r *reader) flag(name string, n *yaml.Node) bool {
 	var b bool
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!bool" || n.Decode(&b) != nil {
-		r.errorf(n, "`%s` must be true or false, this is %s", name, kindOf(n))
+		r.errorf(n, "`%s` must be true or false, this is %s", name, config.KindOf(n))
 	}
 	return b
 }
@@ -41,7 +41,7 @@ func (r *reader) flag(name string, n *yaml.Node) bool {
 func (r *reader) number(name string, n *yaml.Node, least, most uint64) (uint64, bool) {
 	var u uint64
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" || n.Decode(&u) != nil || u < least || u > most {
-		r.errorf(n, "`%s` must be a whole number from %d to %d, this is %s", name, least, most, kindOf(n))
+		r.errorf(n, "`%s` must be a whole number from %d to %d, this is %s", name, least, most, config.KindOf(n))
 		return 0, false
 	}
 	return u, true
@@ -64,11 +64,7 @@ func (r *reader) choice(name string, n *yaml.Node, names []string) (int, bool) {
 			known = append(known, n)
 		}
 	}
-	if c := config.Closest(text, known); c != "" {
-		r.errorf(n, "unknown `%s` %s: did you mean `%s`?", name, quote(text), c)
-	} else {
-		r.errorf(n, "unknown `%s` %s: write %s", name, quote(text), config.List(known, "or"))
-	}
+	r.errorf(n, "%s", config.UnknownWord(name, text, known))
 	return 0, false
 }
 
@@ -82,7 +78,7 @@ func (r *reader) span(name string, n *yaml.Node) (time.Duration, bool) {
 		r.errorf(n, "`%s`: %v", name, err)
 		return 0, false
 	}
-	r.errorf(n, "`%s` must be a duration like 30s or 1d12h, this is %s", name, kindOf(n))
+	r.errorf(n, "`%s` must be a duration like 30s or 1d12h, this is %s", name, config.KindOf(n))
 	return 0, false
 }
 
@@ -91,7 +87,7 @@ func (r *reader) instant(name string, n *yaml.Node) time.Time {
 	t, ok := parseInstant(n)
 	switch {
 	case !ok:
-		r.errorf(n, "`%s` must be a time like 2026-03-01T12:00:00Z or a date like 2026-03-01, this is %s", name, kindOf(n))
+		r.errorf(n, "`%s` must be a time like 2026-03-01T12:00:00Z or a date like 2026-03-01, this is %s", name, config.KindOf(n))
 	case t.Year() < 1970 || t.Year() > 2200:
 		r.errorf(n, "`%s` must lie between 1970 and 2200", name)
 	}
@@ -118,9 +114,9 @@ func ParseSpan(s string) (time.Duration, error) {
 	if s == "0" {
 		return 0, nil
 	}
-	bad := fmt.Errorf("%s is no duration: write numbers with units w, d, h, m, s, ms or us, like 30s or 1d12h", quote(s))
+	bad := fmt.Errorf("%s is no duration: write numbers with units w, d, h, m, s, ms or us, like 30s or 1d12h", config.Quote(s))
 	if _, err := strconv.ParseFloat(s, 64); err == nil {
-		return 0, fmt.Errorf("%s is no duration, its unit is missing: did you mean %ss?", quote(s), clip(s))
+		return 0, fmt.Errorf("%s is no duration, its unit is missing: did you mean %ss?", config.Quote(s), config.Clip(s))
 	}
 	total := time.Duration(0)
 	for rest := s; rest != ""; {
@@ -140,7 +136,7 @@ func ParseSpan(s string) (time.Duration, error) {
 			return 0, bad
 		}
 		if d > (math.MaxInt64-total)/time.Duration(scale) {
-			return 0, fmt.Errorf("%s is longer than 292 years", quote(s))
+			return 0, fmt.Errorf("%s is longer than 292 years", config.Quote(s))
 		}
 		total += d * time.Duration(scale)
 	}
@@ -148,7 +144,7 @@ func ParseSpan(s string) (time.Duration, error) {
 		return 0, bad
 	}
 	if total%time.Microsecond != 0 {
-		return 0, fmt.Errorf("%s is no whole number of microseconds, and the engine knows no finer time", quote(s))
+		return 0, fmt.Errorf("%s is no whole number of microseconds, and the engine knows no finer time", config.Quote(s))
 	}
 	return total, nil
 }
@@ -189,9 +185,9 @@ func ParseEntries(s string) ([]descriptor.Entry, error) {
 		case key == "" && !found:
 			return errors.New("an entry is missing: write `key=value`, with commas between entries")
 		case key == "":
-			return fmt.Errorf("a value without a key: %s", quote("="+value))
+			return fmt.Errorf("a value without a key: %s", config.Quote("="+value))
 		case !found:
-			return fmt.Errorf("%s has no value: write `%s=value`, or `%s=` for an empty one", quote(key), clip(key), clip(key))
+			return fmt.Errorf("%s has no value: write `%s=value`, or `%s=` for an empty one", config.Quote(key), config.Clip(key), config.Clip(key))
 		}
 		entries = append(entries, descriptor.Entry{Key: key, Value: value})
 		return nil

@@ -447,7 +447,7 @@ func TestLoadRules(t *testing.T) {
 	if _, err := simulate.LoadRules(filepath.Join(dir, "gone"), false); err == nil {
 		t.Error("a folder that is not there has rules")
 	}
-	if _, err := simulate.LoadRules(dir, false); err == nil || !strings.Contains(err.Error(), "there is no rule in this folder") {
+	if _, err := simulate.LoadRules(dir, false); err == nil || !strings.Contains(err.Error(), "there is no rule in it") {
 		t.Error(err)
 	}
 	write("a.yaml", perCaller(1))
