@@ -2,10 +2,13 @@ package rulecheck
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -158,6 +161,55 @@ func TestMistakesHaveAPlace(t *testing.T) {
 			if f.Line < 1 || f.Col < 1 || f.Source == "" || f.Col > len([]rune(f.Source))+1 {
 				t.Errorf("%s: %+v", m.name, f)
 			}
+		}
+	}
+}
+
+// The problem matcher of the documentation reads every line that --output plain writes.
+func TestProblemMatcher(t *testing.T) {
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "```json\n")
+	block, _, _ := strings.Cut(rest, "```")
+	var task struct {
+		ProblemMatcher struct {
+			Pattern struct {
+				Regexp                                      string
+				File, Line, Column, Severity, Message, Code int
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(block), &task); err != nil {
+		t.Fatal(err)
+	}
+	p := task.ProblemMatcher.Pattern
+	pattern, err := regexp.Compile(p.Regexp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Run(Options{Paths: []string{mistakes}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := WritePlain(&out, r, true); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	if len(lines) < 30 || len(lines) != len(r.Findings) {
+		t.Fatalf("%d lines of %d findings", len(lines), len(r.Findings))
+	}
+	for i, line := range lines {
+		f, m := r.Findings[i], pattern.FindStringSubmatch(line)
+		if m == nil {
+			t.Errorf("the problem matcher does not read\n%s", line)
+			continue
+		}
+		got := []string{m[p.File], m[p.Line], m[p.Column], m[p.Severity], m[p.Code]}
+		if want := []string{f.File, fmt.Sprint(f.Line), fmt.Sprint(f.Col), string(f.Severity), f.Code}; !slices.Equal(got, want) || !strings.HasPrefix(m[p.Message], f.Message) {
+			t.Errorf("the problem matcher reads %q, want %q, in\n%s", got, want, line)
 		}
 	}
 }
