@@ -189,20 +189,24 @@ func TestProblemMatcher(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Run(Options{Paths: []string{mistakes}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	var out bytes.Buffer
-	if err := WritePlain(&out, r, true); err != nil {
-		t.Fatal(err)
+	var all []Finding
+	for _, m := range typicalMistakes(t) {
+		r, err := Run(Options{Paths: []string{filepath.Join(mistakes, m.name)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := WritePlain(&out, r, true); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, r.Findings...)
 	}
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
-	if len(lines) < 30 || len(lines) != len(r.Findings) {
-		t.Fatalf("%d lines of %d findings", len(lines), len(r.Findings))
+	if len(lines) < 30 || len(lines) != len(all) {
+		t.Fatalf("%d lines of %d findings", len(lines), len(all))
 	}
 	for i, line := range lines {
-		f, m := r.Findings[i], pattern.FindStringSubmatch(line)
+		f, m := all[i], pattern.FindStringSubmatch(line)
 		if m == nil {
 			t.Errorf("the problem matcher does not read\n%s", line)
 			continue

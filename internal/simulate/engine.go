@@ -28,10 +28,11 @@ type engine struct {
 	left     int       // how many counters were left then
 	rules    []ruleCount
 	series   timeline
-	columns  int   // rules that have a column in series
-	unknown  int64 // requests whose domain has no rules
-	noRule   int64 // requests for which there is no rule
-	softly   int64 // requests that passed although some limit was over
+	columns  int    // rules that have a column in series
+	unknown  int64  // requests whose domain has no rules
+	stranger string // the domain of the first of them
+	noRule   int64  // requests for which there is no rule
+	softly   int64  // requests that passed although some limit was over
 	failures int64
 	failure  error // the first one
 }
@@ -140,7 +141,9 @@ func (e *engine) match(req *limiter.Request) {
 	}
 	e.matched = e.matched[:0]
 	if e.domain == nil {
-		e.unknown++
+		if e.unknown++; e.unknown == 1 {
+			e.stranger = e.named
+		}
 		return
 	}
 	for i := range req.Descriptors {

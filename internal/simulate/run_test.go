@@ -246,6 +246,19 @@ func TestDomainsWithoutRules(t *testing.T) {
 	}
 }
 
+// A domain that no rules are of is told, with the one that was probably meant.
+func TestUnknownDomain(t *testing.T) {
+	for asked, want := range map[string]string{
+		"egde": "the rules of rules match no request at all: they are asked for the domain \"egde\", did you mean `edge`?",
+		"shop": "the rules of rules match no request at all: they are asked for the domain \"shop\", and are of `edge`",
+	} {
+		r := run(t, simulate.Options{Rules: rules(t, perCaller(1))}, fmt.Sprintf(`{"t":0,"d":%q,"ip":"a","path":"/"}`+"\n", asked))
+		if len(r.Warnings) != 1 || r.Warnings[0] != want {
+			t.Errorf("%q, want %q", r.Warnings, want)
+		}
+	}
+}
+
 // The counters are bounded as those of the service, and what did not fit is told.
 func TestCountersAreBounded(t *testing.T) {
 	var lines []string

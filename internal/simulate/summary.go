@@ -2,7 +2,11 @@ package simulate
 
 import (
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // busiest is how many callers are told that were never refused.
@@ -39,7 +43,7 @@ func (r *run) report(in *intake) *Report {
 	for _, e := range in.missed.Errors(o.Mapping) {
 		out.Warnings = append(out.Warnings, e.Error())
 	}
-	out.warn()
+	out.warn(r.now, r.old)
 	return out
 }
 
@@ -121,7 +125,7 @@ func (r *run) toldCaller(c *callerRow) Caller {
 }
 
 // warn says what makes the figures doubtful.
-func (r *Report) warn() {
+func (r *Report) warn(now, old *engine) {
 	add := func(format string, args ...any) { r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...)) }
 	if r.Order.Late*100 > r.Lines {
 		add("%d lines are older than others before them by up to %s, more than the window of %s: sort the log, or give a longer --reorder; the first is %s",
@@ -135,18 +139,37 @@ func (r *Report) warn() {
 	}
 	for _, side := range []struct {
 		of     *Side
+		engine *engine
 		folder string
-	}{{&r.New, r.Rules}, {r.Old, r.Against}} {
+	}{{&r.New, now, r.Rules}, {r.Old, old, r.Against}} {
 		if side.of == nil {
 			continue
 		}
 		if side.of.Failed > 0 {
 			add("with the rules of %s no decision could be made for %d requests: %s", side.folder, side.of.Failed, side.of.FirstFailure)
 		}
-		if n := side.of.NoRule + side.of.UnknownDomain; n == r.Requests {
-			add("the rules of %s match no request at all: compare domain and keys of the mapping with those of the rules", side.folder)
+		switch {
+		case side.of.UnknownDomain == r.Requests:
+			add("the rules of %s match no request at all: %s", side.folder, strange(side.engine.stranger, side.engine.tree))
+		case side.of.NoRule+side.of.UnknownDomain == r.Requests:
+			add("the rules of %s match no request at all: compare the keys of the mapping with those of the rules", side.folder)
 		}
 	}
+}
+
+// strange says that no rules are of the domain that requests ask for.
+func strange(asked string, tree *descriptor.Tree) string {
+	var domains []string
+	for _, r := range tree.Rules {
+		if !slices.Contains(domains, r.Domain) {
+			domains = append(domains, r.Domain)
+		}
+	}
+	if near := config.Closest(asked, domains); near != "" {
+		return fmt.Sprintf("they are asked for the domain %s, did you mean `%s`?", config.Quote(asked), near)
+	}
+	slices.Sort(domains)
+	return fmt.Sprintf("they are asked for the domain %s, and are of %s", config.Quote(asked), config.List(domains, "and"))
 }
 
 func seconds(s float64) string {

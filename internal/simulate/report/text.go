@@ -37,8 +37,16 @@ func WriteText(to io.Writer, r *simulate.Report, o TextOptions) error {
 	for _, s := range r.Warnings {
 		w.Line("%s %s", w.Paint(console.Yellow, "warning:"), console.Clean(s))
 	}
-	w.Line("%s", w.Paint(console.Dim, fmt.Sprintf("%s requests a second, %s in all", number(int64(r.PerSec)), time.Duration(r.Seconds*float64(time.Second)).Round(time.Millisecond))))
+	w.Line("%s", w.Paint(console.Dim, fmt.Sprintf("%s requests a second, %s in all", number(int64(r.PerSec)), time.Duration(r.Seconds*float64(time.Second)).Round(rounding(r.Seconds)))))
 	return w.Flush()
+}
+
+// rounding is what a time that something took is rounded to.
+func rounding(seconds float64) time.Duration {
+	if seconds < 0.01 {
+		return 10 * time.Microsecond
+	}
+	return time.Millisecond
 }
 
 // lines tells what else was in the log.
@@ -71,6 +79,9 @@ type column struct {
 
 // table writes rows under titles, each column as wide as it must be.
 func (w *textWriter) table(columns []column, rows [][]string) {
+	if len(rows) == 0 {
+		return
+	}
 	widths := make([]int, len(columns))
 	for i, c := range columns {
 		widths[i] = len([]rune(c.title))
@@ -226,7 +237,12 @@ func (w *textWriter) rules(r *simulate.Report) {
 		w.Line("%s\n", w.Paint(console.Dim, fmt.Sprintf("and %s", counted(int64(more), "more rule"))))
 	}
 	if n := len(r.Unreached); n > 0 {
-		w.Line("%s\n", w.Paint(console.Dim, fmt.Sprintf("%s reached by no request", counted(int64(n), "rule"))))
+		names := r.Unreached[:min(w.top, n)]
+		text := fmt.Sprintf("%s reached by no request: %s", counted(int64(n), "rule"), console.Clean(strings.Join(names, ", ")))
+		if n > len(names) {
+			text += ", ..."
+		}
+		w.Line("%s\n", w.Paint(console.Dim, text))
 	}
 }
 
