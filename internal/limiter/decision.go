@@ -42,6 +42,9 @@ type Decision struct {
 type Status struct {
 	Code Code
 
+	// Rule is the rule that decided; nil if none matches, an override stands in for it, or another rule replaced it.
+	Rule *descriptor.Rule
+
 	// Limited says that a limit applied: CurrentLimit and Reset are set.
 	Limited bool
 	Limit   CurrentLimit

@@ -12,7 +12,7 @@ import (
 func (c *call) judge(i int) Status {
 	r := &c.resolved[i]
 	if r.first == r.end {
-		s := Status{Code: OK}
+		s := Status{Code: OK, Rule: r.rule}
 		if r.rule != nil && r.rule.Unlimited {
 			s.Remaining = math.MaxUint32
 		}
@@ -21,10 +21,11 @@ func (c *call) judge(i int) Status {
 	j := c.telling(i)
 	limit, o := c.limit(i, j), &c.request.Outcomes[c.index[j]]
 	if o.Failed && o.Allowed {
-		return Status{Code: OK, Degraded: r.degraded} // nothing is known that a client could be told
+		return Status{Code: OK, Rule: r.rule, Degraded: r.degraded} // nothing is known that a client could be told
 	}
 	s := Status{
 		Code:      OK,
+		Rule:      r.rule,
 		Limited:   true,
 		Limit:     CurrentLimit{Name: limit.Name, Requests: limit.Requests, Unit: limit.Window.WholeUnit()},
 		Remaining: o.Remaining(c.capacity(i, j)),

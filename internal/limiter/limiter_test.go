@@ -140,7 +140,7 @@ func TestWhatMatchesNothingPasses(t *testing.T) {
 		"too deep":       {Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("k=a", "k=a")}}},
 	} {
 		d := f.decide(req)
-		if d.Code != limiter.OK || !cmp.Equal(d.Statuses, want) {
+		if d.Code != limiter.OK || !cmp.Equal(d.Statuses, want, anyRule) {
 			t.Errorf("%s: got %s %+v", name, d.Code, d.Statuses)
 		}
 	}
@@ -169,7 +169,7 @@ func TestOverLimitCacheIsInvisible(t *testing.T) {
 		func(f *fixture) limiter.Status { f.now = f.now.Add(50 * time.Second); return f.ask(1, "k=a") },
 	}
 	for i, step := range steps {
-		if got, want := step(cached), step(plain); !cmp.Equal(got, want) {
+		if got, want := step(cached), step(plain); !cmp.Equal(got, want, anyRule) {
 			t.Errorf("step %d: got %+v, without the cache %+v", i, got, want)
 		}
 	}

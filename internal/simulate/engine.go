@@ -20,7 +20,6 @@ type engine struct {
 
 	decision limiter.Decision
 	over     []over             // what the request at hand is over
-	matched  []*descriptor.Rule // by descriptor of the request at hand
 	domain   *descriptor.Domain // of the request before, which mostly is the same
 	named    string
 
@@ -101,9 +100,10 @@ func (e *engine) count(req *limiter.Request) verdict {
 	if e.decision.Code == limiter.OverLimit {
 		v.outcome = refused
 	}
-	e.match(req)
+	known := e.knows(req.Domain)
 	found := false
-	for i, r := range e.matched {
+	for i := range e.decision.Statuses {
+		r := e.decision.Statuses[i].Rule
 		if r == nil {
 			continue
 		}
@@ -124,7 +124,7 @@ func (e *engine) count(req *limiter.Request) verdict {
 			}
 		}
 	}
-	if !found && e.domain != nil {
+	if !found && known {
 		e.noRule++
 	}
 	if len(e.over) > 0 {
@@ -133,26 +133,19 @@ func (e *engine) count(req *limiter.Request) verdict {
 	return v
 }
 
-// match finds the rules of the request at hand: nil where there is none, or another rule takes its place.
-func (e *engine) match(req *limiter.Request) {
-	if e.named != req.Domain {
-		e.domain = e.tree.Domain(req.Domain)
-		e.named = strings.Clone(req.Domain)
+// knows says whether there are rules of the domain that a request asks for, and counts it if there are none.
+func (e *engine) knows(domain string) bool {
+	if e.named != domain {
+		e.domain = e.tree.Domain(domain)
+		e.named = strings.Clone(domain)
 	}
-	e.matched = e.matched[:0]
-	if e.domain == nil {
-		if e.unknown++; e.unknown == 1 {
-			e.stranger = e.named
-		}
-		return
+	if e.domain != nil {
+		return true
 	}
-	for i := range req.Descriptors {
-		r := e.domain.Match(req.Descriptors[i].Entries)
-		if r != nil && !r.Unlimited && len(r.Limits) > 0 && !e.decision.Statuses[i].Limited {
-			r = nil
-		}
-		e.matched = append(e.matched, r)
+	if e.unknown++; e.unknown == 1 {
+		e.stranger = e.named
 	}
+	return false
 }
 
 // countOver notes the limits that refused.
@@ -162,7 +155,7 @@ func (e *engine) countOver(o outcome) {
 	}
 	last := -1
 	for _, over := range e.over {
-		r := e.matched[over.descriptor]
+		r := e.decision.Statuses[over.descriptor].Rule
 		if r == nil {
 			continue
 		}
