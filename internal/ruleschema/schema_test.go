@@ -256,7 +256,7 @@ func TestEditorLine(t *testing.T) {
 		files := yamlFiles(t, top+"config/domains", tests)
 		if !tests {
 			files = append(files, top+"examples/istio/rules.yaml")
-			for _, dir := range []string{"examples/envoy/rules", "deploy/compose/rules", "deploy/kubernetes/rules"} {
+			for _, dir := range []string{"examples/envoy/rules", "examples/simulate/rules", "examples/simulate/stricter", "deploy/compose/rules", "deploy/kubernetes/rules"} {
 				files = append(files, yamlFiles(t, top+dir, tests)...)
 			}
 		}

@@ -70,10 +70,10 @@ func TestReportInBrowser(t *testing.T) {
 		t.Errorf("newly refused callers (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([][]string{
-		{"shop.remote_address\nexamples/simulate/stricter/shop.yaml:3", "984", "260", "26.4 %", "0", "30", "245", "15"},
+		{"shop.remote_address\nexamples/simulate/stricter/shop.yaml:4", "984", "260", "26.4 %", "0", "30", "245", "15"},
 		{"burst 15 per 10 seconds", "", "55", "", "", "", "", ""},
 		{"sustained 300 per hour", "", "205", "", "", "", "", ""},
-		{"shop.method_POST.path_/login.remote_address\nexamples/simulate/stricter/shop.yaml:13", "70", "49", "70.0 %", "0", "18", "32", "1"},
+		{"shop.method_POST.path_/login.remote_address\nexamples/simulate/stricter/shop.yaml:14", "70", "49", "70.0 %", "0", "18", "32", "1"},
 	}, cells(t, b, "rules")); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
 	}
