@@ -2,6 +2,7 @@ package rulecheck
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -29,21 +30,24 @@ func (c *checker) networks(nodes []*node) {
 	slices.SortFunc(all, func(a, b network) int {
 		return cmp.Or(a.prefix.Addr().Compare(b.prefix.Addr()), cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
 	})
+	idle := make(map[*node]bool)
 	for i, n := range all {
 		end := i + 1
 		for end < len(all) && n.prefix.Contains(all[end].prefix.Addr()) {
 			end++
 		}
 		if covered(n.prefix, all[i+1:end]) {
+			idle[n.node] = true
 			c.add(Warning, n.node.valueAt, codeNeverMatches, "remove it, or some of the others",
 				"no address reaches %s: smaller networks take all of it", quote(n.node.value))
 		}
 	}
-	c.nested(all)
+	c.nested(all, idle)
 }
 
-// nested tells of networks within others, each with the smallest one around it.
-func (c *checker) nested(all []network) {
+// nested tells of networks within others, each with the smallest one around it; of those that are idle something worse is
+// told already.
+func (c *checker) nested(all []network, idle map[*node]bool) {
 	var around []network
 	for _, n := range all {
 		for len(around) > 0 && !around[len(around)-1].prefix.Contains(n.prefix.Addr()) {
@@ -51,12 +55,26 @@ func (c *checker) nested(all []network) {
 		}
 		if len(around) > 0 {
 			outer := around[len(around)-1].node
-			c.add(Info, n.node.valueAt, codeCIDROverlap, "nothing to mend if its addresses are an exception",
-				"%s lies within %s (%s): the limit of the larger network does not hold for its addresses",
-				quote(n.node.value), quote(outer.value), outer.valueAt.from(n.node.valueAt))
+			within := fmt.Sprintf("%s lies within %s (%s)", quote(n.node.value), quote(outer.value), outer.valueAt.from(n.node.valueAt))
+			if !idle[outer] && alike(outer, n.node) {
+				c.add(Warning, n.node.valueAt, codeCIDROverlap, "remove it, or give it the limit that was meant", "%s, which has the same limit", within)
+			} else {
+				c.add(Info, n.node.valueAt, codeCIDROverlap, "nothing to mend if its addresses are an exception",
+					"%s: the limit of the larger network does not hold for its addresses", within)
+			}
 		}
 		around = append(around, n)
 	}
+}
+
+// alike says whether a node limits just as another one does: then one of the two says nothing.
+func alike(a, b *node) bool {
+	if len(a.limits) == 0 || a.share || b.share || len(a.children)+len(b.children)+len(a.flags)+len(b.flags)+len(a.replaces)+len(b.replaces) > 0 {
+		return false
+	}
+	return slices.EqualFunc(a.limits, b.limits, func(a, b limit) bool {
+		return a.name == "" && b.name == "" && a.Limit != nil && b.Limit != nil && *a.Limit == *b.Limit
+	})
 }
 
 // covered says whether smaller networks make up all of p.
