@@ -1,6 +1,6 @@
 // Package redis keeps counters in Redis, where any number of processes share them.
 //
-// It owns the store (store.go, reset.go), the round trips that requests in flight share (flush.go, pending.go), what goes to the script and
+// It owns the store (store.go, reset.go), the round trips that requests in flight share (queue.go, pending.go, flush.go), what goes to the script and
 // comes back (call.go), how a counter is kept there (state.go) and in which slot of a cluster (slot.go), how a connection
 // is made (dial.go: where to in dial_address.go, as whom in dial_auth.go, dial_login.go and dial_tls.go, what must not happen
 // on it in dial_conn.go and dial_hook.go), whether anybody answers (ping.go), when a node is left alone (breaker.go), and a

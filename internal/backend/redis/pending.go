@@ -104,26 +104,3 @@ func (p *pending) expire(s *Store, now int64) bool {
 		return true
 	}
 }
-
-// finish hands the outcomes over, if somebody still wants them.
-func (q *queue) finish(p *pending, err error) {
-	p.mu.Lock()
-	p.settle(err)
-	p.mu.Unlock()
-	q.drop(p)
-}
-
-// drop is what each of p's owners does when it is done with it.
-func (q *queue) drop(p *pending) {
-	if p.owners.Add(-1) > 0 {
-		return
-	}
-	if cap(p.keys) > keepRoom || cap(p.request.Takes) > 1024 {
-		return
-	}
-	clear(p.request.Takes)
-	p.mu.Lock()
-	p.ctx = nil
-	p.mu.Unlock()
-	q.pendings.Put(p)
-}
