@@ -143,17 +143,17 @@ func LoadMapping(name string) (*Mapping, []*config.Error) {
 
 // ParseMapping reads a mapping. The name stands in errors.
 func ParseMapping(name string, data []byte) (*Mapping, []*config.Error) {
-	c := &compiler{reader: reader{file: name}, mapping: &Mapping{name: name, comma: ','}}
+	c := &compiler{reader: reader{Complaints: config.Complaints{File: name}}, mapping: &Mapping{name: name, comma: ','}}
 	top := c.document(data)
 	if top == nil {
-		return nil, c.sorted()
+		return nil, c.Sorted()
 	}
 	var n mappingNode
 	if readMap(&c.reader, &mappingShape, &n, top) {
 		c.compile(&n, top)
 	}
-	if len(c.errs) > 0 {
-		return nil, c.sorted()
+	if len(c.Errs) > 0 {
+		return nil, c.Sorted()
 	}
 	c.mapping.settle()
 	return c.mapping, nil
@@ -168,8 +168,8 @@ type compiler struct {
 func (c *compiler) compile(n *mappingNode, top *yaml.Node) {
 	m := c.mapping
 	if n.formatAt == nil {
-		if len(c.errs) == 0 {
-			c.errorf(top, "no `format`: write %s", config.List(formatNames, "or"))
+		if len(c.Errs) == 0 {
+			c.Errorf(top, "no `format`: write %s", config.List(formatNames, "or"))
 		}
 		return // which fields there are is not known
 	}
@@ -179,12 +179,12 @@ func (c *compiler) compile(n *mappingNode, top *yaml.Node) {
 	}
 	c.time(n.time, top)
 	if n.domain == nil {
-		c.errorf(top, "no `domain`: write the domain of your rules")
+		c.Errorf(top, "no `domain`: write the domain of your rules")
 	} else if n.domain.Kind == yaml.ScalarNode {
 		text, _ := c.text("domain", n.domain)
 		m.domain = value{field: -1, literal: text}
 		if text == "" {
-			c.errorf(n.domain, "`domain` is empty")
+			c.Errorf(n.domain, "`domain` is empty")
 		}
 	} else {
 		m.domain, _ = c.value(n.domain, &valueShape)
@@ -195,7 +195,7 @@ func (c *compiler) compile(n *mappingNode, top *yaml.Node) {
 		if n.descriptors != nil {
 			at = n.descriptors
 		}
-		c.errorf(at, "`descriptors` must be a list of descriptors, each a list of entries")
+		c.Errorf(at, "`descriptors` must be a list of descriptors, each a list of entries")
 	} else {
 		for _, d := range c.list(n.descriptors) {
 			m.descriptors = append(m.descriptors, c.descriptor(d, all))
@@ -213,12 +213,12 @@ func (c *compiler) format(n *mappingNode) bool {
 	m := c.mapping
 	text := m.format == formatEnvoy || m.format == formatText
 	if n.pattern != nil && !text {
-		c.errorf(n.pattern, "`pattern` is for the formats `envoy` and `text`, this is `%s`", formatNames[m.format])
+		c.Errorf(n.pattern, "`pattern` is for the formats `envoy` and `text`, this is `%s`", formatNames[m.format])
 	}
 	if m.format != formatCSV {
 		for _, at := range []*yaml.Node{n.columns, n.delimiter} {
 			if at != nil {
-				c.errorf(at, "`columns` and `delimiter` are for the format `csv`, this is `%s`", formatNames[m.format])
+				c.Errorf(at, "`columns` and `delimiter` are for the format `csv`, this is `%s`", formatNames[m.format])
 			}
 		}
 	}
@@ -232,12 +232,12 @@ func (c *compiler) format(n *mappingNode) bool {
 			}
 			at = n.pattern
 		} else if m.format == formatText {
-			c.errorf(at, "the format `text` needs a `pattern`, written like a format of Envoy: `%%TIME%% %%CLIENT%% \"%%PATH%%\"`")
+			c.Errorf(at, "the format `text` needs a `pattern`, written like a format of Envoy: `%%TIME%% %%CLIENT%% \"%%PATH%%\"`")
 			return false
 		}
 		p, err := parsePattern(written)
 		if err != nil {
-			c.errorf(at, "`pattern`: %v", err)
+			c.Errorf(at, "`pattern`: %v", err)
 			return false
 		}
 		m.pattern = p
@@ -248,7 +248,7 @@ func (c *compiler) format(n *mappingNode) bool {
 				return false
 			}
 			if m.comma, ok = parseDelimiter(s); !ok {
-				c.errorf(n.delimiter, "`delimiter` must be one character or `tab`, this is %s", config.Quote(s))
+				c.Errorf(n.delimiter, "`delimiter` must be one character or `tab`, this is %s", config.Quote(s))
 			}
 		}
 		if n.columns != nil {
@@ -269,7 +269,7 @@ func (c *compiler) field(n *yaml.Node) int {
 		i := m.pattern.operator(name)
 		switch {
 		case i == -2:
-			c.errorf(n, "several operators of the pattern are called %s: write one of them in full, with what stands in brackets", config.Quote(name))
+			c.Errorf(n, "several operators of the pattern are called %s: write one of them in full, with what stands in brackets", config.Quote(name))
 			return -1
 		case i < 0:
 			c.unknownField(n, name, m.pattern.names(), "the pattern has no operator %s")
@@ -293,10 +293,10 @@ func (c *compiler) field(n *yaml.Node) int {
 func (c *compiler) unknownField(at *yaml.Node, name string, names []string, format string) {
 	msg := fmt.Sprintf(format, config.Quote(name))
 	if near := config.Closest(name, names); near != "" {
-		c.errorf(at, "%s: did you mean `%s`?", msg, near)
+		c.Errorf(at, "%s: did you mean `%s`?", msg, near)
 		return
 	}
-	c.errorf(at, "%s: there are %s", msg, config.List(names, "and"))
+	c.Errorf(at, "%s: there are %s", msg, config.List(names, "and"))
 }
 
 func (c *compiler) add(name string, at *yaml.Node) int {
@@ -306,7 +306,7 @@ func (c *compiler) add(name string, at *yaml.Node) int {
 			return i
 		}
 	}
-	m.fields = append(m.fields, field{name: name, at: c.position(at)})
+	m.fields = append(m.fields, field{name: name, at: c.Position(at)})
 	return len(m.fields) - 1
 }
 
@@ -325,12 +325,12 @@ func (c *compiler) header(n *yaml.Node) int {
 	}
 	p := c.mapping.pattern
 	if p == nil {
-		c.errorf(n, "`header` is for the formats `envoy` and `text`: write `field` and the name that it has in the log")
+		c.Errorf(n, "`header` is for the formats `envoy` and `text`: write `field` and the name that it has in the log")
 		return -1
 	}
 	i := p.header(name)
 	if i < 0 {
-		c.errorf(n, "the pattern has no %%REQ(%s)%%: the log does not tell this header", strings.ToUpper(name))
+		c.Errorf(n, "the pattern has no %%REQ(%s)%%: the log does not tell this header", strings.ToUpper(name))
 		return -1
 	}
 	return c.operator(i, n)
@@ -353,15 +353,15 @@ func (c *compiler) time(n, top *yaml.Node) {
 		}
 		m.time = c.operator(m.pattern.operator("START_TIME"), at)
 	case n != nil:
-		c.errorf(n, "no `field` in `time`: write the field that says when a request happened")
+		c.Errorf(n, "no `field` in `time`: write the field that says when a request happened")
 	default:
-		c.errorf(top, "no `time`: write the field that says when a request happened")
+		c.Errorf(top, "no `time`: write the field that says when a request happened")
 	}
 	if t.zone != nil {
 		if name, ok := c.text("zone", t.zone); ok {
 			zone, err := time.LoadLocation(name)
 			if err != nil || name == "" || name == "Local" {
-				c.errorf(t.zone, "unknown `zone` %s: write a name like `UTC` or `Asia/Seoul`", config.Quote(name))
+				c.Errorf(t.zone, "unknown `zone` %s: write a name like `UTC` or `Asia/Seoul`", config.Quote(name))
 			}
 			m.layout.zone = zone
 		}
@@ -388,15 +388,15 @@ func (c *compiler) layout(n *yaml.Node) {
 	if err != nil || back.Format(time.DateTime) != sample.Format(time.DateTime) {
 		known := config.List(layoutNames, "or")
 		if near := config.Closest(name, layoutNames); near != "" {
-			c.errorf(n, "unknown `layout` %s: did you mean `%s`?", config.Quote(name), near)
+			c.Errorf(n, "unknown `layout` %s: did you mean `%s`?", config.Quote(name), near)
 			return
 		}
-		c.errorf(n, "`layout` %s does not tell date and time to the second: write %s, or how a log would write 2006-01-02 15:04:05", config.Quote(name), known)
+		c.Errorf(n, "`layout` %s does not tell date and time to the second: write %s, or how a log would write 2006-01-02 15:04:05", config.Quote(name), known)
 		return
 	}
 	c.mapping.layout.kind, c.mapping.layout.custom = layoutCustom, name
 	if c.mapping.layout.zone == nil && !tellsZone(name) {
-		c.errorf(n, "`layout` %s does not tell a time zone: add a `zone`, UTC for example", config.Quote(name))
+		c.Errorf(n, "`layout` %s does not tell a time zone: add a `zone`, UTC for example", config.Quote(name))
 	}
 }
 
@@ -420,18 +420,18 @@ func (c *compiler) value(n *yaml.Node, s *shape[valueNode]) (value, valueNode) {
 		}
 	}
 	if sources != 1 {
-		c.errorf(n, "%s has one of `field`, `header` and `value`, this has %d", s.what, sources)
+		c.Errorf(n, "%s has one of `field`, `header` and `value`, this has %d", s.what, sources)
 		return out, v
 	}
 	switch {
 	case v.literal != nil:
 		out.literal, _ = c.text("value", v.literal)
 		if out.literal == "" {
-			c.errorf(v.literal, "`value` is empty")
+			c.Errorf(v.literal, "`value` is empty")
 		}
 		for _, at := range []*yaml.Node{v.part, v.regex, v.fallback} {
 			if at != nil {
-				c.errorf(at, "`part`, `regex` and `default` are for what comes from the log, this is a `value`")
+				c.Errorf(at, "`part`, `regex` and `default` are for what comes from the log, this is a `value`")
 			}
 		}
 		return out, v
@@ -462,7 +462,7 @@ func (c *compiler) regex(name string, n *yaml.Node) *regexp.Regexp {
 	}
 	re, err := regexp.Compile(text)
 	if err != nil {
-		c.errorf(n, "`%s`: %v", name, err)
+		c.Errorf(n, "`%s`: %v", name, err)
 	}
 	return re
 }
@@ -484,7 +484,7 @@ func (c *compiler) descriptor(n *yaml.Node, all *hitsMap) descriptorMap {
 		if at == nil {
 			at = n
 		}
-		c.errorf(at, "a descriptor is a list of entries like {key: path, field: path}, or a map with such a list as `entries`")
+		c.Errorf(at, "a descriptor is a list of entries like {key: path, field: path}, or a map with such a list as `entries`")
 		return d
 	}
 	for _, e := range c.list(entries) {
@@ -492,10 +492,10 @@ func (c *compiler) descriptor(n *yaml.Node, all *hitsMap) descriptorMap {
 		entry := entryMap{value: v}
 		if en.key == nil {
 			if e.Kind == yaml.MappingNode {
-				c.errorf(e, "an entry without a `key`")
+				c.Errorf(e, "an entry without a `key`")
 			}
 		} else if entry.key, _ = c.text("key", en.key); entry.key == "" {
-			c.errorf(en.key, "`key` is empty")
+			c.Errorf(en.key, "`key` is empty")
 		}
 		if en.skipIfAbsent != nil {
 			entry.skipIfAbsent = c.flag("skip_if_absent", en.skipIfAbsent)
@@ -518,11 +518,11 @@ func (c *compiler) hits(n *yaml.Node) *hitsMap {
 	if h.field != nil {
 		out.field = c.field(h.field)
 	} else if h.fallback == nil {
-		c.errorf(n, "`hits` has neither a `field` nor a `default`")
+		c.Errorf(n, "`hits` has neither a `field` nor a `default`")
 	}
 	if h.fallback != nil {
 		if err := h.fallback.Decode(&out.fallback); err != nil || out.fallback > math.MaxUint32 {
-			c.errorf(h.fallback, "`default` must be a whole number from 0 to %d, this is %s", uint32(math.MaxUint32), config.KindOf(h.fallback))
+			c.Errorf(h.fallback, "`default` must be a whole number from 0 to %d, this is %s", uint32(math.MaxUint32), config.KindOf(h.fallback))
 		}
 	}
 	return out
@@ -539,7 +539,7 @@ func (c *compiler) conditions(n *yaml.Node) []condition {
 		asked := 0
 		if cn.oneOf != nil {
 			if cond.oneOf = c.texts("is", cn.oneOf); len(cond.oneOf) == 0 {
-				c.errorf(cn.oneOf, "`is` names no value")
+				c.Errorf(cn.oneOf, "`is` names no value")
 			}
 			asked++
 		}
@@ -555,7 +555,7 @@ func (c *compiler) conditions(n *yaml.Node) []condition {
 			cond.not = c.flag("not", cn.not)
 		}
 		if asked != 1 && item.Kind == yaml.MappingNode {
-			c.errorf(item, "a condition has one of `is`, `matches` and `present`, this has %d", asked)
+			c.Errorf(item, "a condition has one of `is`, `matches` and `present`, this has %d", asked)
 		}
 		all = append(all, cond)
 	}

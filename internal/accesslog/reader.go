@@ -1,7 +1,6 @@
 package accesslog
 
 import (
-	"fmt"
 	"slices"
 
 	"gopkg.in/yaml.v3"
@@ -34,40 +33,22 @@ func (s *shape[T]) place() config.Place { return config.Place{What: s.what, Name
 
 // reader reads one mapping file. It notes what is wrong and reads on, so that all errors come at once.
 type reader struct {
-	file string
-	errs []*config.Error
+	config.Complaints
 }
 
-func (r *reader) position(n *yaml.Node) descriptor.Position {
-	return descriptor.Position{File: r.file, Line: max(n.Line, 1), Col: max(n.Column, 1)}
-}
-
-func (r *reader) errorf(at *yaml.Node, format string, args ...any) {
-	r.errorAt(r.position(at), format, args...)
-}
-
-func (r *reader) errorAt(at descriptor.Position, format string, args ...any) {
-	e := &config.Error{File: r.file, Line: at.Line, Col: at.Col, Msg: fmt.Sprintf(format, args...)}
-	if !slices.ContainsFunc(r.errs, func(told *config.Error) bool { return *told == *e }) && len(r.errs) < 100 {
-		r.errs = append(r.errs, e)
-	}
-}
-
-func (r *reader) sorted() []*config.Error { return config.SortErrors(r.errs) }
-
-// document parses the one YAML document of a mapping; nil if there is none, with the reason in r.errs.
+// document parses the one YAML document of a mapping; nil if there is none, with the reason in r.Errs.
 func (r *reader) document(data []byte) *yaml.Node {
-	docs, err := config.Parse(r.file, data)
+	docs, err := config.Parse(r.File, data)
 	if err != nil {
-		r.errs = append(r.errs, err)
+		r.Errs = append(r.Errs, err)
 		return nil
 	}
 	if len(docs) == 0 || len(docs[0].Content) == 0 {
-		r.errorAt(descriptor.Position{Line: 1, Col: 1}, "nothing in this file: write `format`, `domain` and `descriptors`")
+		r.ErrorAt(descriptor.Position{Line: 1, Col: 1}, "nothing in this file: write `format`, `domain` and `descriptors`")
 		return nil
 	}
 	if len(docs) > 1 {
-		r.errorf(docs[1], "a second YAML document: a mapping is one")
+		r.Errorf(docs[1], "a second YAML document: a mapping is one")
 		return nil
 	}
 	return docs[0].Content[0]
@@ -85,7 +66,7 @@ func behind(n *yaml.Node) *yaml.Node {
 func readMap[T any](r *reader, s *shape[T], into *T, m *yaml.Node) bool {
 	m = behind(m)
 	if m.Kind != yaml.MappingNode {
-		r.errorf(m, "%s must be a map of keys (%s), this is %s", s.what, config.List(s.names(), "and"), config.KindOf(m))
+		r.Errorf(m, "%s must be a map of keys (%s), this is %s", s.what, config.List(s.names(), "and"), config.KindOf(m))
 		return false
 	}
 	seen := make(map[string]int)
@@ -94,9 +75,9 @@ func readMap[T any](r *reader, s *shape[T], into *T, m *yaml.Node) bool {
 		j := slices.IndexFunc(s.keys, func(e key[T]) bool { return k.Kind == yaml.ScalarNode && e.name == k.Value })
 		switch {
 		case j < 0:
-			r.errorf(k, "%s", config.UnknownKey(k, s.what, s.names(), places))
+			r.Errorf(k, "%s", config.UnknownKey(k, s.what, s.names(), places))
 		case seen[k.Value] > 0:
-			r.errorf(k, "key `%s` twice in one map: the first is on line %d", k.Value, seen[k.Value])
+			r.Errorf(k, "key `%s` twice in one map: the first is on line %d", k.Value, seen[k.Value])
 		default:
 			seen[k.Value] = k.Line
 			s.keys[j].read(r, into, v)
@@ -110,14 +91,14 @@ func (r *reader) text(name string, n *yaml.Node) (string, bool) {
 	if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
 		return n.Value, true
 	}
-	r.errorf(n, "`%s` must be text, this is %s", name, config.KindOf(n))
+	r.Errorf(n, "`%s` must be text, this is %s", name, config.KindOf(n))
 	return "", false
 }
 
 func (r *reader) flag(name string, n *yaml.Node) bool {
 	var b bool
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!bool" || n.Decode(&b) != nil {
-		r.errorf(n, "`%s` must be true or false, this is %s", name, config.KindOf(n))
+		r.Errorf(n, "`%s` must be true or false, this is %s", name, config.KindOf(n))
 	}
 	return b
 }
@@ -153,6 +134,6 @@ func (r *reader) choice(name string, n *yaml.Node, names []string) (int, bool) {
 	if i := slices.Index(names, text); i >= 0 {
 		return i, true
 	}
-	r.errorf(n, "%s", config.UnknownWord(name, text, names))
+	r.Errorf(n, "%s", config.UnknownWord(name, text, names))
 	return 0, false
 }

@@ -187,7 +187,7 @@ func init() {
 		{"expect", func(r *reader, s *stepNode, n *yaml.Node) { s.expect, s.want = true, r.expectation(n) }},
 		{"hits", func(r *reader, s *stepNode, n *yaml.Node) {
 			if n.Value == "0" {
-				r.errorf(n, "`hits: 0` of a request means 1: write `peek: true` to look without counting")
+				r.Errorf(n, "`hits: 0` of a request means 1: write `peek: true` to look without counting")
 				return
 			}
 			if hits, ok := r.number("hits", n, 1, math.MaxUint32); ok {
@@ -226,13 +226,13 @@ func init() {
 	expectShape = shape[expectation]{"`expect`", append(verdictKeys(func(e *expectation) *verdict { return &e.verdict }),
 		key[expectation]{"passed", func(r *reader, e *expectation, n *yaml.Node) {
 			if count, ok := r.number("passed", n, 0, maxRepeat); ok {
-				e.passed = &want[int]{int(count), r.position(n)}
+				e.passed = &want[int]{int(count), r.Position(n)}
 			}
 		}},
 		key[expectation]{"headers", func(r *reader, e *expectation, n *yaml.Node) { e.headers = r.headers(n) }},
 		key[expectation]{"descriptors", func(r *reader, e *expectation, n *yaml.Node) {
 			if n.Kind != yaml.SequenceNode {
-				r.errorf(n, "`descriptors` in `expect` must be a list, one entry for each descriptor of the request, this is %s", config.KindOf(n))
+				r.Errorf(n, "`descriptors` in `expect` must be a list, one entry for each descriptor of the request, this is %s", config.KindOf(n))
 				return
 			}
 			for _, entry := range n.Content {
@@ -288,7 +288,7 @@ func weightKeys[T any](of func(*T) *descriptorNode) []key[T] {
 			d := of(t)
 			d.HasOverride = readMap(r, &overrideShape, d, n)
 			if d.HasOverride && !d.unit {
-				r.errorf(n, "`override` without a `unit`: write %s", config.List(descriptor.UnitNames, "or"))
+				r.Errorf(n, "`override` without a `unit`: write %s", config.List(descriptor.UnitNames, "or"))
 			}
 		}},
 	}
@@ -299,14 +299,14 @@ func verdictKeys[T any](of func(*T) *verdict) []key[T] {
 	span := func(name string, set func(*verdict, *want[time.Duration])) key[T] {
 		return key[T]{name, func(r *reader, t *T, n *yaml.Node) {
 			if d, ok := r.span(name, n); ok {
-				set(of(t), &want[time.Duration]{d, r.position(n)})
+				set(of(t), &want[time.Duration]{d, r.Position(n)})
 			}
 		}}
 	}
 	count := func(name string, set func(*verdict, *want[uint32])) key[T] {
 		return key[T]{name, func(r *reader, t *T, n *yaml.Node) {
 			if c, ok := r.number(name, n, 0, math.MaxUint32); ok {
-				set(of(t), &want[uint32]{uint32(c), r.position(n)})
+				set(of(t), &want[uint32]{uint32(c), r.Position(n)})
 			}
 		}}
 	}
@@ -314,7 +314,7 @@ func verdictKeys[T any](of func(*T) *verdict) []key[T] {
 		{"code", func(r *reader, t *T, n *yaml.Node) { of(t).code = r.code(n) }},
 		{"rule", func(r *reader, t *T, n *yaml.Node) {
 			if name := r.name("`rule`", n); name != "" {
-				of(t).rule = &want[string]{name, r.position(n)}
+				of(t).rule = &want[string]{name, r.Position(n)}
 			}
 		}},
 		count("limit", func(v *verdict, w *want[uint32]) { v.limit = w }),
@@ -322,9 +322,9 @@ func verdictKeys[T any](of func(*T) *verdict) []key[T] {
 		span("reset", func(v *verdict, w *want[time.Duration]) { v.reset = w }),
 		{"wait", func(r *reader, t *T, n *yaml.Node) {
 			if n.Kind == yaml.ScalarNode && n.Value == never {
-				of(t).wait = &want[time.Duration]{backend.Never, r.position(n)}
+				of(t).wait = &want[time.Duration]{backend.Never, r.Position(n)}
 			} else if d, ok := r.span("wait", n); ok {
-				of(t).wait = &want[time.Duration]{d, r.position(n)}
+				of(t).wait = &want[time.Duration]{d, r.Position(n)}
 			}
 		}},
 		span("delay", func(v *verdict, w *want[time.Duration]) { v.delay = w }),
@@ -342,13 +342,13 @@ var codeNames = []string{limiter.OK: limiter.OK.String(), limiter.OverLimit: lim
 
 // parse reads a test file.
 func parse(name string, data []byte) (*testFile, []*config.Error) {
-	r := &reader{file: name}
+	r := &reader{Complaints: config.Complaints{File: name}}
 	if len(data) > maxFileSize {
 		return nil, []*config.Error{{File: name, Msg: "larger than 16 MiB: split it into several files"}}
 	}
 	root := r.document(data)
 	if root == nil {
-		return nil, r.sorted()
+		return nil, r.Sorted()
 	}
 	f := fileNode{testFile: testFile{name: name, start: defaultStart, settings: new(limiter.Settings)}}
 	read := readMap(r, &fileShape, &f, root)
@@ -357,17 +357,17 @@ func parse(name string, data []byte) (*testFile, []*config.Error) {
 	}
 	if f.casesAt != nil {
 		r.cases(&f)
-	} else if read && len(r.errs) == 0 {
-		r.errorf(root, "no `cases`: write a list of cases, each with a `name` and `steps`")
+	} else if read && len(r.Errs) == 0 {
+		r.Errorf(root, "no `cases`: write a list of cases, each with a `name` and `steps`")
 	}
-	return &f.testFile, r.sorted()
+	return &f.testFile, r.Sorted()
 }
 
 func (r *reader) rules(n *yaml.Node) []ruleRef {
 	var refs []ruleRef
 	for _, e := range items(n) {
 		if name := r.name("an entry of `rules`", e); name != "" {
-			refs = append(refs, ruleRef{name, r.position(e)})
+			refs = append(refs, ruleRef{name, r.Position(e)})
 		}
 	}
 	return refs
@@ -385,36 +385,36 @@ func items(n *yaml.Node) []*yaml.Node {
 func (r *reader) name(what string, n *yaml.Node) string {
 	text, ok := r.text(what, n)
 	if ok && text == "" {
-		r.errorf(n, "%s is empty", what)
+		r.Errorf(n, "%s is empty", what)
 	}
 	return text
 }
 
 func (r *reader) code(n *yaml.Node) *want[limiter.Code] {
 	if c, ok := r.choice("code", n, codeNames); ok {
-		return &want[limiter.Code]{limiter.Code(c), r.position(n)}
+		return &want[limiter.Code]{limiter.Code(c), r.Position(n)}
 	}
 	return nil
 }
 
 func (r *reader) cases(f *fileNode) {
 	if f.casesAt.Kind != yaml.SequenceNode {
-		r.errorf(f.casesAt, "`cases` must be a list, this is %s: begin each case with `- name:`", config.KindOf(f.casesAt))
+		r.Errorf(f.casesAt, "`cases` must be a list, this is %s: begin each case with `- name:`", config.KindOf(f.casesAt))
 		return
 	}
 	if len(f.casesAt.Content) == 0 {
-		r.errorf(f.casesAt, "`cases` is empty: write at least one case, with a `name` and `steps`")
+		r.Errorf(f.casesAt, "`cases` is empty: write at least one case, with a `name` and `steps`")
 	}
 	named := make(map[string]int)
 	for _, n := range f.casesAt.Content {
-		c := caseNode{testCase: testCase{at: r.position(n), start: f.start, settings: f.settings}}
+		c := caseNode{testCase: testCase{at: r.Position(n), start: f.start, settings: f.settings}}
 		c.request.domain = f.domain
-		before := len(r.errs)
+		before := len(r.Errs)
 		if !readMap(r, &caseShape, &c, n) {
 			continue
 		}
 		if first, twice := named[c.name]; twice && c.name != "" {
-			r.errorf(n, "a case named %s twice: the first is on line %d", config.Quote(c.name), first)
+			r.Errorf(n, "a case named %s twice: the first is on line %d", config.Quote(c.name), first)
 		}
 		named[c.name] = n.Line
 		if c.settingsAt != nil {
@@ -425,11 +425,11 @@ func (r *reader) cases(f *fileNode) {
 		switch {
 		case c.stepsAt != nil:
 			r.steps(&c)
-		case len(r.errs) == before:
-			r.errorf(n, "a case without `steps`")
+		case len(r.Errs) == before:
+			r.Errorf(n, "a case without `steps`")
 		}
-		if c.name == "" && len(r.errs) == before {
-			r.errorf(n, "a case without a `name`: say in a few words what it shows")
+		if c.name == "" && len(r.Errs) == before {
+			r.Errorf(n, "a case without a `name`: say in a few words what it shows")
 		}
 		f.cases = append(f.cases, &c.testCase)
 	}
@@ -437,39 +437,39 @@ func (r *reader) cases(f *fileNode) {
 
 func (r *reader) steps(c *caseNode) {
 	if c.stepsAt.Kind != yaml.SequenceNode {
-		r.errorf(c.stepsAt, "`steps` must be a list, this is %s", config.KindOf(c.stepsAt))
+		r.Errorf(c.stepsAt, "`steps` must be a list, this is %s", config.KindOf(c.stepsAt))
 		return
 	}
 	if len(c.stepsAt.Content) == 0 {
-		r.errorf(c.stepsAt, "`steps` is empty: nothing would be asked")
+		r.Errorf(c.stepsAt, "`steps` is empty: nothing would be asked")
 	}
 	last := time.Duration(0) // of the step before
 	for _, n := range c.stepsAt.Content {
-		s := stepNode{step: step{at: r.position(n), repeat: 1}, request: c.request}
-		before := len(r.errs)
+		s := stepNode{step: step{at: r.Position(n), repeat: 1}, request: c.request}
+		before := len(r.Errs)
 		if !readMap(r, &stepShape, &s, n) {
 			continue
 		}
-		sound := len(r.errs) == before
+		sound := len(r.Errs) == before
 		r.when(c, &s, last)
 		last = s.offset
 		switch more := time.Duration(s.repeat - 1); {
 		case more == 0 && s.every > 0:
-			r.errorf(n, "`every` without `repeat`: say how many requests there are")
+			r.Errorf(n, "`every` without `repeat`: say how many requests there are")
 		case more > 0 && s.every > longest/more:
-			r.errorf(n, "the step takes more than 100 years")
+			r.Errorf(n, "the step takes more than 100 years")
 		default:
 			last += more * s.every
 		}
 		s.step.request = r.request(&s.request, n, sound)
 		if !s.expect && sound {
-			r.errorf(n, "a step without `expect`: write `expect: OK`, or whatever must come")
+			r.Errorf(n, "a step without `expect`: write `expect: OK`, or whatever must come")
 		}
 		if p := s.want.passed; p != nil && p.value > s.repeat {
-			r.errorAt(p.at, "`passed` is %d, and the step has %d requests", p.value, s.repeat)
+			r.ErrorAt(p.at, "`passed` is %d, and the step has %d requests", p.value, s.repeat)
 		}
 		if given, said := len(s.step.request.Descriptors), len(s.want.descriptors); said > 0 && given > 0 && given != said {
-			r.errorAt(s.want.at, "`descriptors` in `expect` has %d entries, the request has %d descriptors: write one for each, `null` for one that does not matter", said, given)
+			r.ErrorAt(s.want.at, "`descriptors` in `expect` has %d entries, the request has %d descriptors: write one for each, `null` for one that does not matter", said, given)
 		}
 		c.steps = append(c.steps, &s.step)
 	}
@@ -483,7 +483,7 @@ func (r *reader) when(c *caseNode, s *stepNode, last time.Duration) {
 	s.offset = last
 	switch {
 	case s.when != nil && s.since != nil:
-		r.errorf(s.since, "`after` and `at` in one step: `at` counts from the start, `after` from the step before")
+		r.Errorf(s.since, "`after` and `at` in one step: `at` counts from the start, `after` from the step before")
 	case s.since != nil:
 		d, _ := r.span("after", s.since)
 		s.offset += min(d, longest+1)
@@ -494,12 +494,12 @@ func (r *reader) when(c *caseNode, s *stepNode, last time.Duration) {
 			s.offset = last
 		}
 		if s.offset < last {
-			r.errorf(s.when, "`at` is %s after the start, and the step before ends %s after it: time goes on only", FormatSpan(s.offset), FormatSpan(last))
+			r.Errorf(s.when, "`at` is %s after the start, and the step before ends %s after it: time goes on only", FormatSpan(s.offset), FormatSpan(last))
 			s.offset = last
 		}
 	}
 	if s.offset > longest {
-		r.errorAt(s.at, "the step begins more than 100 years after the start")
+		r.ErrorAt(s.at, "the step begins more than 100 years after the start")
 		s.offset = last
 	}
 }
@@ -507,7 +507,7 @@ func (r *reader) when(c *caseNode, s *stepNode, last time.Duration) {
 // request makes the request of a step. sound says that nothing is known to be wrong with the step's keys.
 func (r *reader) request(q *requestNode, n *yaml.Node, sound bool) limiter.Request {
 	if len(q.all.said) > 1 {
-		r.errorf(q.all.said[1], "one of `hits`, `peek` and `refund` alone")
+		r.Errorf(q.all.said[1], "one of `hits`, `peek` and `refund` alone")
 	}
 	req := limiter.Request{Domain: q.domain, Hits: q.hits, Descriptors: slices.Clone(q.descriptors)}
 	for i := range req.Descriptors {
@@ -520,7 +520,7 @@ func (r *reader) request(q *requestNode, n *yaml.Node, sound bool) limiter.Reque
 		}
 	}
 	if len(req.Descriptors) == 0 && !q.bad && sound {
-		r.errorf(n, "a step without `descriptors`: write them here or for the whole case, like `key=value,key2=value2`")
+		r.Errorf(n, "a step without `descriptors`: write them here or for the whole case, like `key=value,key2=value2`")
 	}
 	return req
 }
@@ -544,16 +544,16 @@ func (r *reader) descriptor(n *yaml.Node) (limiter.Descriptor, bool) {
 		return limiter.Descriptor{Entries: entries}, ok
 	}
 	if keyOf(n, "entries") == nil {
-		r.errorf(n, "a descriptor as a map needs `entries`; else write it as text, `key=value,key2=value2`, or as a list of `key: value`")
+		r.Errorf(n, "a descriptor as a map needs `entries`; else write it as text, `key=value,key2=value2`, or as a list of `key: value`")
 		return limiter.Descriptor{}, false
 	}
 	var d descriptorNode
-	before := len(r.errs)
+	before := len(r.Errs)
 	readMap(r, &descriptorShape, &d, n)
 	if len(d.said) > 1 {
-		r.errorf(d.said[1], "one of `hits`, `peek` and `refund` alone")
+		r.Errorf(d.said[1], "one of `hits`, `peek` and `refund` alone")
 	}
-	return d.Descriptor, len(r.errs) == before
+	return d.Descriptor, len(r.Errs) == before
 }
 
 // entries reads the entries of a descriptor: a text or a list of maps.
@@ -565,14 +565,14 @@ func (r *reader) entries(n *yaml.Node) ([]descriptor.Entry, bool) {
 		}
 		entries, err := ParseEntries(text)
 		if err != nil {
-			r.errorf(n, "%v", err)
+			r.Errorf(n, "%v", err)
 		}
 		return entries, err == nil
 	}
 	var entries []descriptor.Entry
 	for _, e := range n.Content {
 		if e.Kind != yaml.MappingNode {
-			r.errorf(e, "an entry of a descriptor must be a map like `key: value`, this is %s", config.KindOf(e))
+			r.Errorf(e, "an entry of a descriptor must be a map like `key: value`, this is %s", config.KindOf(e))
 			return nil, false
 		}
 		for i := 0; i+1 < len(e.Content); i += 2 {
@@ -591,20 +591,20 @@ func (r *reader) entries(n *yaml.Node) ([]descriptor.Entry, bool) {
 		}
 	}
 	if len(entries) == 0 {
-		r.errorf(n, "a descriptor without entries: write `key=value`")
+		r.Errorf(n, "a descriptor without entries: write `key=value`")
 	}
 	return entries, len(entries) > 0
 }
 
 // expectation reads a code alone or a map.
 func (r *reader) expectation(n *yaml.Node) expectation {
-	e := expectation{at: r.position(n)}
+	e := expectation{at: r.Position(n)}
 	if n.Kind == yaml.ScalarNode {
 		e.code = r.code(n)
 		return e
 	}
 	if readMap(r, &expectShape, &e, n) && len(n.Content) == 0 {
-		r.errorf(n, "`expect` is empty: write `expect: OK`, or whatever must come")
+		r.Errorf(n, "`expect` is empty: write `expect: OK`, or whatever must come")
 	}
 	return e
 }
@@ -613,23 +613,23 @@ var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 
 func (r *reader) headers(m *yaml.Node) []wantHeader {
 	if m.Kind != yaml.MappingNode {
-		r.errorf(m, "`headers` must be a map of names and values, this is %s", config.KindOf(m))
+		r.Errorf(m, "`headers` must be a map of names and values, this is %s", config.KindOf(m))
 		return nil
 	}
 	var headers []wantHeader
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		k, v := m.Content[i], m.Content[i+1]
 		if k.Kind != yaml.ScalarNode || !headerName.MatchString(k.Value) {
-			r.errorf(k, "a header's name must be text, this is %s", config.KindOf(k))
+			r.Errorf(k, "a header's name must be text, this is %s", config.KindOf(k))
 			continue
 		}
-		h := wantHeader{name: k.Value, at: r.position(v)}
+		h := wantHeader{name: k.Value, at: r.Position(v)}
 		if slices.ContainsFunc(headers, func(o wantHeader) bool { return strings.EqualFold(o.name, h.name) }) {
-			r.errorf(k, "header %s twice", config.Quote(k.Value))
+			r.Errorf(k, "header %s twice", config.Quote(k.Value))
 			continue
 		}
 		if isNull(v) {
-			h.at = r.position(k)
+			h.at = r.Position(k)
 		} else {
 			text, ok := r.text("the value of a header", v)
 			if !ok {

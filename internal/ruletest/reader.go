@@ -1,7 +1,6 @@
 package ruletest
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -14,7 +13,6 @@ import (
 const (
 	maxFileSize = 16 << 20  // bytes of a test file
 	maxNodes    = 1_000_000 // YAML nodes of a test file, aliases counted as what they stand for
-	maxErrors   = 100       // reported for one file
 )
 
 // key is one key of a map in a test file, and what reads its value. read is not called for a null.
@@ -41,48 +39,25 @@ func (s *shape[T]) place() config.Place { return config.Place{What: s.what, Name
 
 // reader reads one test file. It notes what is wrong and reads on, so that all errors of a file come at once.
 type reader struct {
-	file  string
-	errs  []*config.Error
+	config.Complaints
 	nodes int
 }
 
-func (r *reader) errorf(at *yaml.Node, format string, args ...any) {
-	r.errorAt(r.position(at), format, args...)
-}
-
-func (r *reader) errorAt(at descriptor.Position, format string, args ...any) {
-	e := &config.Error{File: r.file, Line: at.Line, Col: at.Col, Msg: fmt.Sprintf(format, args...)}
-	for _, told := range r.errs { // behind an anchor, for every alias
-		if *told == *e {
-			return
-		}
-	}
-	if len(r.errs) < maxErrors {
-		r.errs = append(r.errs, e)
-	}
-}
-
-func (r *reader) sorted() []*config.Error { return config.SortErrors(r.errs) }
-
-func (r *reader) position(n *yaml.Node) descriptor.Position {
-	return descriptor.Position{File: r.file, Line: max(n.Line, 1), Col: max(n.Column, 1)}
-}
-
 // document parses the one YAML document of a test file, aliases replaced by what they stand for. It returns nil if there
-// is none, with the reason in r.errs.
+// is none, with the reason in r.Errs.
 func (r *reader) document(data []byte) *yaml.Node {
-	docs, err := config.Parse(r.file, data)
+	docs, err := config.Parse(r.File, data)
 	if err != nil {
-		r.errs = append(r.errs, err)
+		r.Errs = append(r.Errs, err)
 		return nil
 	}
 	docs = slices.DeleteFunc(docs, func(d *yaml.Node) bool { return len(d.Content) == 0 || isNull(d.Content[0]) })
 	if len(docs) == 0 {
-		r.errorAt(descriptor.Position{Line: 1, Col: 1}, "no tests in this file: write `cases:` and a list of cases, each with a `name` and `steps`")
+		r.ErrorAt(descriptor.Position{Line: 1, Col: 1}, "no tests in this file: write `cases:` and a list of cases, each with a `name` and `steps`")
 		return nil
 	}
 	if len(docs) > 1 {
-		r.errorf(docs[1].Content[0], "a second YAML document: put all cases of a test file into one")
+		r.Errorf(docs[1].Content[0], "a second YAML document: put all cases of a test file into one")
 		return nil
 	}
 	root, ok := r.expand(docs[0].Content[0], nil)
@@ -96,12 +71,12 @@ func (r *reader) document(data []byte) *yaml.Node {
 // within which n stands.
 func (r *reader) expand(n *yaml.Node, behind []*yaml.Node) (*yaml.Node, bool) {
 	if r.nodes++; r.nodes > maxNodes {
-		r.errorf(n, "more than %d YAML nodes in this file, aliases counted as what they stand for", maxNodes)
+		r.Errorf(n, "more than %d YAML nodes in this file, aliases counted as what they stand for", maxNodes)
 		return nil, false
 	}
 	if n.Kind == yaml.AliasNode {
 		if n.Alias == nil || slices.Contains(behind, n.Alias) {
-			r.errorf(n, "the alias *%s stands within its own anchor: it would never end", n.Value)
+			r.Errorf(n, "the alias *%s stands within its own anchor: it would never end", n.Value)
 			return nil, false
 		}
 		return r.expand(n.Alias, behind)
@@ -135,7 +110,7 @@ func (r *reader) merge(m *yaml.Node) bool {
 	m.Content = slices.Delete(m.Content, at, at+2)
 	for _, f := range from {
 		if f.Kind != yaml.MappingNode {
-			r.errorf(f, "`<<` merges a map or a list of maps, this is %s", config.KindOf(f))
+			r.Errorf(f, "`<<` merges a map or a list of maps, this is %s", config.KindOf(f))
 			return false
 		}
 		for i := 0; i+1 < len(f.Content); i += 2 {
@@ -160,7 +135,7 @@ func keyOf(m *yaml.Node, name string) *yaml.Node {
 // readMap reads a map of that shape.
 func readMap[T any](r *reader, s *shape[T], into *T, m *yaml.Node) bool {
 	if m.Kind != yaml.MappingNode {
-		r.errorf(m, "%s must be a map of keys (%s), this is %s", s.what, config.List(s.names(), "and"), config.KindOf(m))
+		r.Errorf(m, "%s must be a map of keys (%s), this is %s", s.what, config.List(s.names(), "and"), config.KindOf(m))
 		return false
 	}
 	for i := 0; i+1 < len(m.Content); i += 2 {
@@ -171,7 +146,7 @@ func readMap[T any](r *reader, s *shape[T], into *T, m *yaml.Node) bool {
 			continue
 		}
 		if first := keyOf(m, k.Value); first != k {
-			r.errorf(k, "key `%s` twice in one map: the first is on line %d", k.Value, first.Line)
+			r.Errorf(k, "key `%s` twice in one map: the first is on line %d", k.Value, first.Line)
 			continue
 		}
 		if !isNull(v) {
@@ -185,10 +160,10 @@ func readMap[T any](r *reader, s *shape[T], into *T, m *yaml.Node) bool {
 func (r *reader) unknownKey(k, v *yaml.Node, what string, here []string) {
 	if isNull(v) && k.Kind == yaml.ScalarNode && strings.Contains(k.Value, "=") {
 		shown := config.Clip(k.Value)
-		r.errorf(k, "unknown key `%s`: within { } put a descriptor with commas in quotes, \"key=value,%s\"", shown, shown)
+		r.Errorf(k, "unknown key `%s`: within { } put a descriptor with commas in quotes, \"key=value,%s\"", shown, shown)
 		return
 	}
-	r.errorf(k, "%s", config.UnknownKey(k, what, here, places))
+	r.Errorf(k, "%s", config.UnknownKey(k, what, here, places))
 }
 
 func isNull(n *yaml.Node) bool {

@@ -21,18 +21,18 @@ func (r *reader) text(name string, n *yaml.Node) (string, bool) {
 		case "!!str", "!!int", "!!bool", "!!timestamp":
 			return n.Value, true
 		case "!!float":
-			r.errorf(n, "%s must be text, this is the number %s: write it in quotes, %q", name, config.Clip(n.Value), config.Clip(n.Value))
+			r.Errorf(n, "%s must be text, this is the number %s: write it in quotes, %q", name, config.Clip(n.Value), config.Clip(n.Value))
 			return "", false
 		}
 	}
-	r.errorf(n, "%s must be text, this is %s", name, config.KindOf(n))
+	r.Errorf(n, "%s must be text, this is %s", name, config.KindOf(n))
 	return "", false
 }
 
 func (r *reader) flag(name string, n *yaml.Node) bool {
 	var b bool
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!bool" || n.Decode(&b) != nil {
-		r.errorf(n, "`%s` must be true or false, this is %s", name, config.KindOf(n))
+		r.Errorf(n, "`%s` must be true or false, this is %s", name, config.KindOf(n))
 	}
 	return b
 }
@@ -41,7 +41,7 @@ func (r *reader) flag(name string, n *yaml.Node) bool {
 func (r *reader) number(name string, n *yaml.Node, least, most uint64) (uint64, bool) {
 	var u uint64
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" || n.Decode(&u) != nil || u < least || u > most {
-		r.errorf(n, "`%s` must be a whole number from %d to %d, this is %s", name, least, most, config.KindOf(n))
+		r.Errorf(n, "`%s` must be a whole number from %d to %d, this is %s", name, least, most, config.KindOf(n))
 		return 0, false
 	}
 	return u, true
@@ -64,7 +64,7 @@ func (r *reader) choice(name string, n *yaml.Node, names []string) (int, bool) {
 			known = append(known, n)
 		}
 	}
-	r.errorf(n, "%s", config.UnknownWord(name, text, known))
+	r.Errorf(n, "%s", config.UnknownWord(name, text, known))
 	return 0, false
 }
 
@@ -75,10 +75,10 @@ func (r *reader) span(name string, n *yaml.Node) (time.Duration, bool) {
 		if err == nil {
 			return d, true
 		}
-		r.errorf(n, "`%s`: %v", name, err)
+		r.Errorf(n, "`%s`: %v", name, err)
 		return 0, false
 	}
-	r.errorf(n, "`%s` must be a duration like 30s or 1d12h, this is %s", name, config.KindOf(n))
+	r.Errorf(n, "`%s` must be a duration like 30s or 1d12h, this is %s", name, config.KindOf(n))
 	return 0, false
 }
 
@@ -87,9 +87,9 @@ func (r *reader) instant(name string, n *yaml.Node) time.Time {
 	t, ok := parseInstant(n)
 	switch {
 	case !ok:
-		r.errorf(n, "`%s` must be a time like 2026-03-01T12:00:00Z or a date like 2026-03-01, this is %s", name, config.KindOf(n))
+		r.Errorf(n, "`%s` must be a time like 2026-03-01T12:00:00Z or a date like 2026-03-01, this is %s", name, config.KindOf(n))
 	case t.Year() < 1970 || t.Year() > 2200:
-		r.errorf(n, "`%s` must lie between 1970 and 2200", name)
+		r.Errorf(n, "`%s` must lie between 1970 and 2200", name)
 	}
 	return t
 }

@@ -70,31 +70,33 @@ func newQueue(s *Store, connections int) *queue {
 	return q
 }
 
-// begin says whether another flush may be under way now, and if so takes it for begun, at now.
-func (q *queue) begin() (now int64, ok bool) {
+// now is the time in nanoseconds after base.
+func (q *queue) now() int64 { return int64(time.Since(q.base)) }
+
+// begin says whether another flush may be under way now, and if so takes it for begun.
+func (q *queue) begin(now int64) bool {
 	for {
 		n := q.flying.Load()
 		if n >= q.most {
-			return 0, false
+			return false
 		}
-		now = int64(time.Since(q.base))
 		few := q.few
 		if q.alike.Load() {
 			few = 1
 		}
 		if n >= few && now-q.latest.Load() < int64(spread) {
-			return 0, false
+			return false
 		}
 		if q.flying.CompareAndSwap(n, n+1) {
 			q.latest.Store(now)
-			return now, true
+			return true
 		}
 	}
 }
 
 // took notes how long a flush took that is over, and returns the time.
 func (q *queue) took(began int64) (now int64) {
-	now = int64(time.Since(q.base))
+	now = q.now()
 	if slow := now-began >= int64(spread); slow != q.slow.Load() {
 		q.slow.Store(slow)
 	}
@@ -115,22 +117,21 @@ func (q *queue) take(ctx context.Context, at int64, r *backend.Request) error {
 	if err := ctx.Err(); err != nil {
 		return q.store.failure(ctx, err)
 	}
-	if q.queued.Load() == 0 {
-		if began, ok := q.begin(); ok {
-			c := calls.Get().(*call)
-			err := q.store.take(ctx, at, c, r)
-			c.release()
-			q.took(began)
-			if q.alike.Load() && q.queued.Load() == 0 { // nobody came meanwhile
-				q.alike.Store(false)
-			}
-			q.end()
-			return err
+	now := q.now()
+	if q.queued.Load() == 0 && q.begin(now) {
+		c := calls.Get().(*call)
+		err := q.store.take(ctx, at, c, r)
+		c.release()
+		q.took(now)
+		if q.alike.Load() && q.queued.Load() == 0 { // nobody came meanwhile
+			q.alike.Store(false)
 		}
+		q.end()
+		return err
 	}
 	until := int64(0)
 	if q.store.opts.Timeout > 0 {
-		until = int64(time.Since(q.base) + q.store.opts.Timeout)
+		until = now + int64(q.store.opts.Timeout)
 	}
 	p := q.pendings.Get().(*pending)
 	p.begin(ctx, at, until, r)
@@ -179,7 +180,7 @@ func (q *queue) put(p *pending) bool {
 func (q *queue) expire() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now := int64(time.Since(q.base))
+	now := q.now()
 	q.listed = slices.DeleteFunc(q.listed, func(p *pending) bool {
 		p.listed = p.expire(q.store, now)
 		return !p.listed
@@ -242,7 +243,7 @@ func (q *queue) await(patience *time.Timer) bool {
 		return false
 	}
 	for {
-		if _, ok := q.begin(); ok {
+		if q.begin(q.now()) {
 			return true
 		}
 		var late <-chan time.Time
