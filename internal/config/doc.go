@@ -2,9 +2,10 @@
 //
 // It owns the rule language: what YAML becomes nodes (yaml.go, chunks.go), which keys a map may have and what reads
 // them (shape.go), what a rule file and a descriptor consist of (rules.go) and a rate limit (limits.go), single values
-// (scalar.go, zone.go) and free-form metadata (metadata.go). Every complaint is an Error with file, line and column and says what to write
-// instead (error.go, syntax.go, suggest.go, messages.go, complaints.go): those are also for packages that read other YAML of people. Files become one tree in ledger.go, where domains find their owners;
-// compile.go is the pure way there. A folder of files, with the last good version of each, is folder.go; what belongs to
+// (scalar.go, zone.go) and free-form metadata (metadata.go); language.go describes all of it to schemas and references.
+// Every complaint is an Error with file, line and column and says what to write instead (error.go, syntax.go, suggest.go,
+// messages.go, complaints.go): those are also for packages that read other YAML of people. Files become one tree in
+// ledger.go, where domains find their owners; compile.go is the pure way there. A folder of files, with the last good version of each, is folder.go; what belongs to
 // it is found by scan.go, its changes are noticed by watch.go, with the paths that symbolic links lead over in paths.go,
 // and gathered into one reload by burst.go. Rules that are no files but come from a server are resources: one of them
 // becomes nodes like those of YAML in resource.go, and whole sets are taken over or refused in resources.go. metrics.go

@@ -1,6 +1,7 @@
 // Package ruletest runs unit tests for rules: files named *_test.yaml that say what is asked when, and what must come.
 //
-// It owns the language of test files (language.go: which keys stand where, scalar.go: single values, reader.go: what
+// It owns the language of test files (language.go: which keys stand where, scalar.go: single values, describe.go: what all of it
+// is to schemas and references, reader.go: what
 // reads them from YAML and says what is wrong), how tests and their rule files are found (find.go), the run
 // of a case against the real engine on a virtual clock (run.go, expect.go), the report of a run (report.go, coverage.go)
 // and how it is written (text.go, json.go, junit.go). mutate.go changes rule files a little and checks that their tests
