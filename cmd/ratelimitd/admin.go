@@ -12,26 +12,32 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
 )
 
-// adminOptions say who may look at counters and clear them, and how the debug port is encrypted.
+// adminOptions say who may ask the debug port, and how it is encrypted.
 type adminOptions struct {
-	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"Token that lets its bearer look at counters and clear them. The command line can be seen by others: set the variable, or better the file."`
+	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"Token that everything on the debug port asks for; it also lets its bearer look at counters and clear them. The command line can be seen by others: set the variable, or better the file."`
 	TokenFile string `name:"admin-token-file" env:"RATELIMITD_ADMIN_TOKEN_FILE" help:"File of such tokens, one on a line, or a name, a blank and a token; read for every call, so that it may change."`
 	Cert      string `name:"admin-tls-cert" env:"RATELIMITD_ADMIN_TLS_CERT" help:"File of the debug port's certificate: its pages and services are encrypted then. Read again when it changes."`
 	Key       string `name:"admin-tls-key" env:"RATELIMITD_ADMIN_TLS_KEY" help:"File of that certificate's key."`
 	ClientCA  string `name:"admin-tls-client-ca" env:"RATELIMITD_ADMIN_TLS_CLIENT_CA" help:"File of the authorities that the certificates of the debug port's clients must come from. Who has one may look at counters and clear them; with a token beside it, who has both."`
-	ClientSAN string `name:"admin-tls-client-san" env:"RATELIMITD_ADMIN_TLS_CLIENT_SAN" help:"DNS name, IP or URI (spiffe://...) that such a certificate must have."`
+
+	HostNames []string `name:"debug-host-names" env:"RATELIMITD_DEBUG_HOST_NAMES" placeholder:"NAME" help:"Host names that requests may call the debug port by, besides localhost, DEBUG_HOST and IP addresses. *.example.org is every name below that, * every name."`
+	ClientSAN string   `name:"admin-tls-client-san" env:"RATELIMITD_ADMIN_TLS_CLIENT_SAN" help:"DNS name, IP or URI (spiffe://...) that such a certificate must have."`
 }
 
-// operators lets those look at counters and clear them whom the options name.
+// operators sets up who may ask the debug port.
 func (s *service) operators(opts *server.Options, registry prometheus.Registerer) error {
 	o := &s.options.Admin
-	opts.Counters = s.limiter
+	opts.Counters, opts.DebugHostNames = s.limiter, o.HostNames
 	if o.Token != "" || o.TokenFile != "" {
 		tokens, err := bearer.New(bearer.Options{Token: o.Token, Name: "RATELIMITD_ADMIN_TOKEN", File: o.TokenFile})
 		if err != nil {
 			return fmt.Errorf("tokens of operators (RATELIMITD_ADMIN_TOKEN, RATELIMITD_ADMIN_TOKEN_FILE): %w", err)
 		}
 		opts.Tokens = tokens
+	}
+	listen := &s.options.Listen
+	if opts.Tokens == nil && o.ClientCA == "" && !isLoopback(listen.DebugHost) && !(listen.NoDebug && listen.NoAdmin) {
+		s.log.Warn("whoever reaches the debug port may read its pages and change the log level: set RATELIMITD_ADMIN_TOKEN_FILE, or RATELIMITD_ADMIN_TLS_CLIENT_CA, or DEBUG_HOST=127.0.0.1", "debug_host", listen.DebugHost)
 	}
 	if o.Cert == "" && o.Key == "" {
 		if o.ClientCA != "" || o.ClientSAN != "" {

@@ -85,3 +85,44 @@ func TestWhereOperatorsAre(t *testing.T) {
 		}
 	}
 }
+
+// A debug port that others may reach, and that asks them for nothing, is said at the start; one that asks is not.
+func TestUnguardedDebugPort(t *testing.T) {
+	const warning = "whoever reaches the debug port may read its pages"
+	for name, c := range map[string]struct {
+		env  map[string]string
+		warn bool
+	}{
+		"on loopback":          {nil, false},
+		"everywhere":           {map[string]string{"DEBUG_HOST": "0.0.0.0"}, true},
+		"everywhere, unnamed":  {map[string]string{"DEBUG_HOST": ""}, true},
+		"by name, on loopback": {map[string]string{"DEBUG_HOST": "localhost"}, false},
+		"with a token":         {map[string]string{"DEBUG_HOST": "0.0.0.0", "RATELIMITD_ADMIN_TOKEN": adminToken}, false},
+		"without it":           {map[string]string{"DEBUG_HOST": "0.0.0.0", "RATELIMITD_NO_DEBUG": "true", "RATELIMITD_NO_ADMIN": "true"}, false},
+	} {
+		i := begin(t, c.env, "--rules", rulesOf(t, fiveADay))
+		if i.err != nil {
+			t.Errorf("%s: %v", name, i.err)
+			continue
+		}
+		if got := strings.Contains(i.log.String(), warning); got != c.warn {
+			t.Errorf("%s: the log has the warning: %t, want %t", name, got, c.warn)
+		}
+	}
+}
+
+// Scrapers need no token: /metrics is not on the operators' port.
+func TestScrapersNeedNoToken(t *testing.T) {
+	i := begin(t, map[string]string{"RATELIMITD_ADMIN_TOKEN": adminToken, "USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": "127.0.0.1:0"}, "--rules", rulesOf(t, fiveADay))
+	if i.err != nil {
+		t.Fatal(i.err)
+	}
+	for _, at := range []string{i.http(), "http://" + i.svc.server.MetricsAddr.String()} {
+		if code, body := get(t, at+"/metrics"); code != http.StatusOK || !strings.Contains(body, "ratelimitd_rules 1") {
+			t.Errorf("%s/metrics: %d", at, code)
+		}
+	}
+	if code, _ := get(t, i.debug()+"/stats"); code != http.StatusUnauthorized {
+		t.Errorf("/stats without the token: %d", code)
+	}
+}

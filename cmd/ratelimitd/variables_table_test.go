@@ -428,6 +428,19 @@ func variablesOfOperators(t *testing.T) []variable {
 		{name: "RATELIMITD_ADMIN_TLS_KEY", value: key, with: map[string]string{"RATELIMITD_ADMIN_TLS_CERT": cert}, look: shakes(true), unset: "does not start", set: "certificate of debug", bad: map[string]string{"/none": "/none"}},
 		{name: "RATELIMITD_ADMIN_TLS_CLIENT_CA", value: ca, with: secure, look: shakes(true, other.Issue(t, "stranger").TLS(t)), unset: "certificate of debug", set: "refuses the client", bad: map[string]string{"/none": "/none"}},
 		{name: "RATELIMITD_ADMIN_TLS_CLIENT_SAN", value: "ann", with: merged(secure, map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_CA": ca}), look: shakes(true, authority.Issue(t, "bob").TLS(t)), unset: "certificate of debug", set: "refuses the client", anything: true},
+		{name: "RATELIMITD_DEBUG_HOST_NAMES", value: "ratelimitd.example,*.local", look: running(func(t *testing.T, i *instance) string {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.debug()+"/stats", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Host = "pod.local"
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			return resp.Status
+		}), unset: "403 Forbidden", set: "200 OK", anything: true},
 	}
 }
 

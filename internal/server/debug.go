@@ -25,7 +25,8 @@ type page struct {
 }
 
 // newDebug is the listener for operators: pages over HTTP, and the admin services over gRPC on the same port, in plain
-// text unless there is TLS. It has no write timeout: a profile takes as long as it is asked to.
+// text unless there is TLS. One gate stands before all of them. It has no write timeout: a profile takes as long as it is
+// asked to.
 func (s *Server) newDebug(opts *Options) *http.Server {
 	mux := http.NewServeMux()
 	if !opts.NoDebug {
@@ -39,6 +40,7 @@ func (s *Server) newDebug(opts *Options) *http.Server {
 		h.Protocols.SetUnencryptedHTTP2(opts.DebugTLS == nil)
 		h.Protocols.SetHTTP2(opts.DebugTLS != nil)
 	}
+	h.Handler = newGate(opts).before(h.Handler)
 	if opts.DebugTLS != nil {
 		h.TLSConfig = offeringHTTP2(opts.DebugTLS)
 		// Who has no certificate fails in the handshake, which is told here. Anybody may try as often as they like.
@@ -91,7 +93,7 @@ func (s *Server) serveDebug(l net.Listener) error {
 // split hands gRPC calls to one handler and all else to another.
 func split(calls, pages http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ProtoMajor < 2 || !strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+		if !isCall(r) {
 			pages.ServeHTTP(w, r)
 			return
 		}
@@ -99,6 +101,11 @@ func split(calls, pages http.Handler) http.Handler {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		calls.ServeHTTP(w, r)
 	})
+}
+
+// isCall says whether a request is a gRPC call.
+func isCall(r *http.Request) bool {
+	return r.ProtoMajor >= 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
 
 func addPages(mux *http.ServeMux, opts *Options) {

@@ -2,7 +2,7 @@
 //
 // It owns the first and the last step of a request's way, as pure functions between bytes and plain values (decode.go,
 // encode.go), the codec that brings them into gRPC (codec.go), the rate limit service (ratelimit.go) and which code an
-// error becomes (errors.go), the admin services (admin.go, counters.go) and who may call the second (operators.go), health
+// error becomes (errors.go), the admin services (admin.go, counters.go), the gate before everything that is for operators (operators.go), health
 // in all its forms (health.go), the gRPC servers and what they are tuned with (grpc.go, recover.go), the HTTP listener
 // (http.go, json.go), the debug listener, which the admin services share (debug.go, rlconfig.go, loglevel.go, hotkeys.go), the metrics
 // of calls (metrics.go), what looks on at decisions where that is asked for (trace.go, refusals.go, sampler.go), and the

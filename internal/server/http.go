@@ -18,13 +18,13 @@ const (
 // newHTTP is the listener of callers without gRPC, of probes and of metrics.
 func (s *Server) newHTTP(opts *Options) *http.Server {
 	mux := http.NewServeMux()
-	mux.Handle("/json", &jsonHandler{
+	mux.Handle("/json", sameOrigin(&jsonHandler{
 		decider: opts.Decider,
 		limits:  opts.bounds(),
 		maxBody: int64(opts.MaxRecvMsgSize),
 		failure: opts.failureStatus(),
 		answers: &s.metrics.json,
-	})
+	}))
 	mux.Handle("/healthcheck", s.readiness.handler("OK", http.StatusInternalServerError, ""))
 	mux.Handle("/readyz", s.readiness.handler("ok", http.StatusServiceUnavailable, "not ready"))
 	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok") })
@@ -34,6 +34,16 @@ func (s *Server) newHTTP(opts *Options) *http.Server {
 	h := s.bounded(mux)
 	h.WriteTimeout = writeTimeout
 	return h
+}
+
+// sameOrigin refuses what a browser sends for a web page of another origin: a visitor of that page would spend their limits
+// without knowing. A caller that is no browser sends none of the headers that tell so.
+func sameOrigin(next http.Handler) http.Handler {
+	origins := http.NewCrossOriginProtection()
+	origins.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		writeText(w, http.StatusForbidden, otherOrigin+"\n")
+	}))
+	return origins.Handler(next)
 }
 
 // newMetrics is the listener of scrapers.

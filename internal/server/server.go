@@ -79,12 +79,16 @@ type Options struct {
 	DrainDelay  time.Duration // from red health to refusing new calls; default 0
 	StopTimeout time.Duration // for calls in flight after that; then they are cut off. Default 10 s
 
-	// The counters that operators may look at and clear. Without tokens and client certificates nobody may; with both, both
-	// are asked for.
-	Counters         Counters    // nil: there is nothing to look at
+	// Who may ask DebugAddr. With tokens or client certificates every page and every service there needs them; with both,
+	// both. Without, everybody may look at the pages, and nobody at Counters.
 	Tokens           Tokens      // whose bearer token it is; nil: none is asked for
 	DebugTLS         *tls.Config // of DebugAddr, pages and all; nil: plain text
 	DebugClientCerts bool        // DebugTLS verifies a certificate of every client
+	// DebugHostNames are the host names that requests may call DebugAddr by, besides localhost, its own and addresses;
+	// *.example.org is every name below that, and * every name.
+	DebugHostNames []string
+
+	Counters Counters // that operators may look at and clear; nil: there are none
 
 	Credentials   credentials.TransportCredentials // of gRPC; nil: plain text
 	ServerOptions []grpc.ServerOption              // applied last. Interceptors may not keep a request after they returned
