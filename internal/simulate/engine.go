@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -23,6 +24,7 @@ type engine struct {
 	domain   *descriptor.Domain // of the request before, which mostly is the same
 	named    string
 
+	most     int       // counters that the store may hold
 	swept    time.Time // when expired counters were last dropped
 	left     int       // how many counters were left then
 	rules    []ruleCount
@@ -56,7 +58,8 @@ type ruleCount struct {
 const maxRuleColumns = 256
 
 func newEngine(tree *descriptor.Tree, settings limiter.Settings, maxCounters int) *engine {
-	e := &engine{tree: tree, store: memory.New(memory.Options{MaxCounters: maxCounters}), rules: make([]ruleCount, len(tree.Rules))}
+	e := &engine{tree: tree, most: cmp.Or(maxCounters, memory.DefaultMaxCounters), rules: make([]ruleCount, len(tree.Rules))}
+	e.store = memory.New(memory.Options{MaxCounters: e.most})
 	e.limiter = limiter.New(limiter.Options{Backend: e})
 	e.limiter.Swap(tree, settings)
 	return e
@@ -176,10 +179,10 @@ func (e *engine) countOver(o outcome) {
 }
 
 // sweep drops expired counters when there may be as many of them as others: so each is looked at a few times only,
-// however long the log.
+// however long the log. A store that is full is swept once per second of the log.
 func (e *engine) sweep(now time.Time) {
 	const least = 1 << 16
-	if n := e.store.Len(); n < max(least, 2*e.left) || now.Sub(e.swept) < time.Second {
+	if n := e.store.Len(); n < min(e.most, max(least, 2*e.left)) || now.Sub(e.swept) < time.Second {
 		return
 	}
 	e.store.Sweep(now)

@@ -2,9 +2,9 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,18 +17,22 @@ import (
 
 // Options are the settings of a Store. The zero value serves.
 type Options struct {
-	MaxCounters   int           // counters in use at once; default 2,000,000, about 400 MB when keys are 50 bytes long
+	MaxCounters   int           // counters in use at once; default DefaultMaxCounters, about 400 MB when keys are 50 bytes long
 	SweepInterval time.Duration // in which every counter is looked at once for expiry; default 10 s
 
 	Metrics prometheus.Registerer // nil: no metrics
 }
+
+// DefaultMaxCounters is how many counters a store holds that was not given a bound.
+const DefaultMaxCounters = 2_000_000
 
 // Store keeps counters in memory.
 type Store struct {
 	opts   Options
 	seed   maphash.Seed
 	shards [shardCount]shard
-	live   atomic.Int64 // counters in all shards
+	live   atomic.Int64  // counters in all shards
+	full   chan struct{} // asks Run for a sweep out of turn, because there was no room
 
 	refused prometheus.Counter
 }
@@ -36,12 +40,11 @@ type Store struct {
 const shardCount = 256
 
 type shard struct {
-	mu        sync.Mutex
-	counters  map[string]*counter
-	peak      int   // most counters since the map was made: maps do not shrink
-	lastSweep int64 // when a full store last made this shard look for expired counters, in microseconds
+	mu       sync.Mutex
+	counters map[string]*counter
+	peak     int // most counters since the map was made: maps do not shrink
 
-	_ [24]byte // 64 bytes in all: neighbours do not share a cache line
+	_ [40]byte // 64 bytes in all: neighbours do not share a cache line
 }
 
 type counter struct {
@@ -52,12 +55,12 @@ type counter struct {
 // New returns an empty store. Run sweeps it.
 func New(opts Options) *Store {
 	if opts.MaxCounters <= 0 {
-		opts.MaxCounters = 2_000_000
+		opts.MaxCounters = DefaultMaxCounters
 	}
 	if opts.SweepInterval <= 0 {
 		opts.SweepInterval = 10 * time.Second
 	}
-	s := &Store{opts: opts, seed: maphash.MakeSeed()}
+	s := &Store{opts: opts, seed: maphash.MakeSeed(), full: make(chan struct{}, 1)}
 	for i := range s.shards {
 		s.shards[i].counters = make(map[string]*counter)
 	}
@@ -78,11 +81,16 @@ func New(opts Options) *Store {
 }
 
 // Take settles the takes of one request. It fails with backend.ErrFull when a new counter is needed and there is no
-// room: those takes are marked Failed, the others are answered.
-func (s *Store) Take(_ context.Context, now time.Time, r *backend.Request) error {
+// room: those takes are marked Failed, the others are answered. When ctx ends, the groups of takes that were not settled
+// yet are marked Failed.
+func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) error {
 	at := now.UnixMicro()
 	var err error
 	for start := 0; start < len(r.Takes); {
+		if start > 0 && ctx.Err() != nil {
+			fail(r.Outcomes[start:])
+			return errors.Join(err, fmt.Errorf("count in memory: %w", ctx.Err()))
+		}
 		end := r.Group(start)
 		var ok bool
 		if end == start+1 {
@@ -92,14 +100,21 @@ func (s *Store) Take(_ context.Context, now time.Time, r *backend.Request) error
 		}
 		if !ok {
 			s.refused.Inc()
-			for i := start; i < end; i++ {
-				r.Outcomes[i] = backend.Outcome{Failed: true}
-			}
-			err = fmt.Errorf("count in memory: %w (%d in use)", backend.ErrFull, s.live.Load())
+			fail(r.Outcomes[start:end])
+			err = errFull
 		}
 		start = end
 	}
 	return err
+}
+
+// errFull is made once: a refusal for lack of room costs next to nothing.
+var errFull = fmt.Errorf("count in memory: %w", backend.ErrFull)
+
+func fail(outcomes []backend.Outcome) {
+	for i := range outcomes {
+		outcomes[i] = backend.Outcome{Failed: true}
+	}
 }
 
 func (s *Store) takeOne(now int64, takes []backend.Take, outcomes []backend.Outcome) bool {
@@ -120,7 +135,7 @@ func (s *Store) takeOne(now int64, takes []backend.Take, outcomes []backend.Outc
 	if fresh.Unused() {
 		return true
 	}
-	return s.insert(sh, now, t.Key, counter{fresh, backend.Expires(t.Limit, &fresh)}) != nil
+	return s.insert(sh, t.Key, counter{fresh, backend.Expires(t.Limit, &fresh)}) != nil
 }
 
 // takeGroup settles several takes as one. All their shards are locked, in ascending order, which is why two requests
@@ -150,8 +165,7 @@ func (s *Store) takeGroup(now int64, takes []backend.Take, outcomes []backend.Ou
 		sh := &s.shards[s.shardOf(takes[i].Key)]
 		c := sh.counters[string(takes[i].Key)]
 		if c == nil {
-			// It does not expire yet: making room for the next one must not sweep it away.
-			if c = s.insert(sh, now, takes[i].Key, counter{expires: math.MaxInt64}); c == nil {
+			if c = s.insert(sh, takes[i].Key, counter{}); c == nil {
 				room = false
 				break
 			}
@@ -176,34 +190,20 @@ func (s *Store) takeGroup(now int64, takes []backend.Take, outcomes []backend.Ou
 	return room
 }
 
-// insert adds a counter, or returns nil if there is no room even after expired counters are gone. The shard is locked.
-func (s *Store) insert(sh *shard, now int64, key []byte, c counter) *counter {
-	if s.live.Add(1) > int64(s.opts.MaxCounters) && !s.makeRoom(sh, now) {
+// insert adds a counter, or returns nil if there is no room: then Run is asked to make some. The shard is locked.
+func (s *Store) insert(sh *shard, key []byte, c counter) *counter {
+	if s.live.Add(1) > int64(s.opts.MaxCounters) {
 		s.live.Add(-1)
+		select {
+		case s.full <- struct{}{}:
+		default:
+		}
 		return nil
 	}
 	held := &c
 	sh.counters[string(key)] = held
 	sh.peak = max(sh.peak, len(sh.counters))
 	return held
-}
-
-// makeRoom drops expired counters from one shard after the other, beginning with the one that is locked, until the
-// store is within its bound. A shard is looked through at most once a second: an attacker who keeps the store full does
-// not buy a sweep with every call. Shards that others hold are left out, so that nobody waits for anybody here.
-func (s *Store) makeRoom(locked *shard, now int64) bool {
-	within := func() bool { return s.live.Load() <= int64(s.opts.MaxCounters) }
-	s.live.Add(-int64(locked.sweepOnce(now)))
-	for i := range s.shards {
-		if within() {
-			return true
-		}
-		if sh := &s.shards[i]; sh != locked && sh.mu.TryLock() {
-			s.live.Add(-int64(sh.sweepOnce(now)))
-			sh.mu.Unlock()
-		}
-	}
-	return within()
 }
 
 func (s *Store) shardOf(key []byte) uint8 {

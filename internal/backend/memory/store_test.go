@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,16 +51,91 @@ func TestSprayedKeysNeitherGrowTheStoreNorResetCounters(t *testing.T) {
 	if n := testutil.ToFloat64(s.refused); n != float64(full) {
 		t.Errorf("the metric counts %v refused counters, want %d", n, full)
 	}
-	// A minute later all of it has expired: new counters find room without waiting for a sweep of everything.
+	// A minute later all of it has expired.
 	later := now.Add(time.Minute)
-	found := 0
+	s.Sweep(later)
 	for i := range 1000 {
-		if _, err := take(s, later, fmt.Sprint("later", i), 1); err == nil {
-			found++
+		if _, err := take(s, later, fmt.Sprint("later", i), 1); err != nil {
+			t.Fatal("no room after the old counters expired: ", err)
 		}
 	}
-	if found != 1000 {
-		t.Errorf("only %d of 1000 new counters found room after the old ones expired", found)
+}
+
+// A refusal for lack of room looks at no other counter, whatever times the calls in flight bring: only Run makes room.
+func TestFullStoreIsNotSweptByCalls(t *testing.T) {
+	const bound, callers = 20_000, 16
+	s := New(Options{MaxCounters: bound})
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for i := range bound {
+		if _, err := take(s, now, fmt.Sprint(i), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all sync.WaitGroup
+	for c := range callers {
+		all.Go(func() {
+			for i := range 100 {
+				// In time order or not, and all after every counter has expired.
+				at := now.Add(time.Minute + time.Duration((c*7919+i*104_729)%600)*time.Second)
+				if _, err := take(s, at, fmt.Sprint("new", c, i), 1); !errors.Is(err, backend.ErrFull) {
+					t.Errorf("a new counter in a full store: %v", err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if s.Len() != bound {
+		t.Errorf("%d counters are left of %d: calls have swept", s.Len(), bound)
+	}
+}
+
+// A store that is full finds room within a second or so of its counters' end, long before the turn of all shards.
+func TestRunSweepsFullStoreOutOfTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const bound = 5000
+		s := New(Options{MaxCounters: bound, SweepInterval: 24 * time.Hour})
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.Run(ctx) }()
+		for i := range bound {
+			if _, err := take(s, time.Now(), fmt.Sprint(i), 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		for i := 0; ; i++ {
+			_, err := take(s, time.Now(), fmt.Sprint("new", i), 1)
+			if err == nil {
+				break
+			}
+			time.Sleep(10 * time.Millisecond) //nolint:forbidigo // virtual time
+		}
+		if waited := time.Since(began); waited < 30*time.Second || waited > 62*time.Second {
+			t.Errorf("a new counter found room after %v; the others were to expire within a minute", waited)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A call that nobody waits for any more is not settled to its end.
+func TestTakeEndsWithItsContext(t *testing.T) {
+	s := New(Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := backend.Request{Outcomes: make([]backend.Outcome, 1000)}
+	for i := range r.Outcomes {
+		r.Takes = append(r.Takes, backend.Take{Key: fmt.Append(nil, i), Limit: &perMinute, Hits: 1, Member: i})
+	}
+	err := s.Take(ctx, time.Now(), &r)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v", err)
+	}
+	if o := r.Outcomes[999]; !o.Failed || s.Len() > 1 {
+		t.Errorf("%d of 1000 takes were settled, the last is %+v", s.Len(), o)
 	}
 }
 

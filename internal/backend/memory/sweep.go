@@ -5,17 +5,39 @@ import (
 	"time"
 )
 
+// restAfterSweep is how long Run leaves a full store alone after a sweep out of turn. It rests four times as long as the
+// sweep took, if that is more: a store that stays full does not cost more than a fifth of a core.
+const restAfterSweep = time.Second
+
 // Run drops expired counters until ctx ends; it returns nil. One shard is swept at a time, so that no decision waits
-// for more than a 256th of the counters.
+// for more than a 256th of the counters. A store that is full is swept as a whole, out of turn.
+//
+// This is the only place that makes room, but for Sweep: a take never looks at counters that it did not ask for.
 func (s *Store) Run(ctx context.Context) error {
 	tick := time.NewTicker(s.opts.SweepInterval / shardCount)
 	defer tick.Stop()
-	for i := 0; ; i = (i + 1) % shardCount {
+	rest := time.NewTimer(0)
+	defer rest.Stop()
+	var full <-chan struct{} // nil while Run rests
+	for i := 0; ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
 			s.sweepShard(i, now)
+			i = (i + 1) % shardCount
+		case <-rest.C:
+			full = s.full
+		case <-full:
+			began := time.Now()
+			for j := range s.shards {
+				if ctx.Err() != nil {
+					return nil
+				}
+				s.sweepShard(j, began)
+			}
+			full = nil
+			rest.Reset(max(restAfterSweep, 4*time.Since(began)))
 		}
 	}
 }
@@ -32,15 +54,6 @@ func (s *Store) sweepShard(i int, now time.Time) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	s.live.Add(-int64(sh.sweep(now.UnixMicro())))
-}
-
-// sweepOnce sweeps unless it did so within the last second.
-func (sh *shard) sweepOnce(now int64) int {
-	if now >= sh.lastSweep && now-sh.lastSweep < time.Second.Microseconds() {
-		return 0
-	}
-	sh.lastSweep = now
-	return sh.sweep(now)
 }
 
 // sweep drops expired counters and returns how many. When a map has become much smaller than it was, it is made anew:
