@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -146,8 +147,8 @@ func TestKubernetes(t *testing.T) {
 	}
 
 	// A pod that leaves has time to.
-	const stopTimeout = 10 // RATELIMITD_STOP_TIMEOUT's default
-	if c.Lifecycle.PreStop.Sleep.Seconds+stopTimeout >= *pod.Spec.TerminationGracePeriodSeconds {
+	drain := drainDelay(t, "deployment.yaml", valueOf(c.Env, "RATELIMITD_DRAIN_DELAY"))
+	if drain+stopTimeout >= time.Duration(*pod.Spec.TerminationGracePeriodSeconds)*time.Second {
 		t.Error("a pod is killed before it has drained")
 	}
 	if *pod.Spec.SecurityContext.RunAsUser != 65532 || !*c.SecurityContext.ReadOnlyRootFilesystem {

@@ -72,7 +72,7 @@ func (f *fleet) reload(t *testing.T, rule string) {
 func TestReloadUnderTraffic(t *testing.T) {
 	f := startFleet(t, perUser(1_000_000))
 	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{byUser("failure_mode_deny: true")}})
-	l := startLoad(t, "/", 20, e)
+	l := startLoad(t, "main", "/", 20, e)
 	for i, phase := range []struct {
 		rule    string
 		refused bool // all of them, else none
@@ -129,7 +129,7 @@ func TestRollingRestart(t *testing.T) {
 				Listeners: []listener{main},
 			})
 			e.awaitHealthy(t, "rls", 2)
-			l := startLoad(t, "/", 20, e)
+			l := startLoad(t, "main", "/", 20, e)
 			l.next(t, 100)
 			for _, s := range f.services {
 				s.restart(t)

@@ -96,7 +96,7 @@ func TestCertificateRotation(t *testing.T) {
 		Clusters:  []cluster{upstreamCluster(startUpstream(t)), encrypted("rls", s, files.Path("ca"))},
 		Listeners: []listener{byUser("failure_mode_deny: true")},
 	})
-	l := startLoad(t, "/", 20, e)
+	l := startLoad(t, "main", "/", 20, e)
 	l.next(t, 50)
 	fresh := authority.Issue(t, "ratelimitd.test")
 	files.Swap(t, map[string][]byte{"ca": authority.PEM, "cert": fresh.Cert, "key": fresh.Key})
@@ -188,7 +188,7 @@ func TestHealthChecks(t *testing.T) {
 		Listeners: []listener{byUser("failure_mode_deny: true")},
 	})
 	e.awaitHealthy(t, "rls", 2)
-	l := startLoad(t, "/", 20, e)
+	l := startLoad(t, "main", "/", 20, e)
 	red, green := f.services[0], f.services[1]
 	t.Cleanup(func() { // it would answer for the rest of the half minute
 		red.kill(t)

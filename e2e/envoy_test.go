@@ -128,11 +128,14 @@ func (v verdicts) minus(w verdicts) verdicts {
 	return verdicts{v.OK - w.OK, v.OverLimit - w.OverLimit, v.Error - w.Error, v.FailureModeAllowed - w.FailureModeAllowed}
 }
 
-// verdicts reads the counts of one listener.
+// verdicts reads the counts of one listener: of "", those of filters without a stat_prefix.
 func (e *envoy) verdicts(t *testing.T, listener string) verdicts {
 	t.Helper()
 	stats := e.stats(t, "ratelimit")
-	of := func(name string) int { return stats["cluster.upstream.ratelimit."+listener+"."+name] }
+	if listener != "" {
+		listener += "."
+	}
+	of := func(name string) int { return stats["cluster.upstream.ratelimit."+listener+name] }
 	return verdicts{of("ok"), of("over_limit"), of("error"), of("failure_mode_allowed")}
 }
 

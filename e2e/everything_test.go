@@ -49,7 +49,7 @@ func everything(t *testing.T, least time.Duration) {
 		e.awaitHealthy(t, "rls", 2)
 	}
 	start := time.Now()
-	l := startLoad(t, "/", users, envoys...)
+	l := startLoad(t, "main", "/", users, envoys...)
 	// judged waits until requests are judged again, all of them.
 	judged := func() {
 		t.Helper()

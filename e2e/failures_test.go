@@ -143,7 +143,7 @@ func TestServiceKilled(t *testing.T) {
 		Listeners: []listener{byUser("failure_mode_deny: false")},
 	})
 	e.awaitHealthy(t, "rls", 2)
-	l := startLoad(t, "/", 20, e)
+	l := startLoad(t, "main", "/", 20, e)
 	l.next(t, 100)
 	f.services[0].kill(t)
 	e.awaitHealthy(t, "rls", 1)

@@ -60,15 +60,15 @@ const (
 	perSecond = 400 // requests of all callers together
 )
 
-// startLoad sends requests to the listener main of these Envoys, for so many users in turn (x-user), until it is
+// startLoad sends requests to a listener of these Envoys, for so many users in turn (x-user), until it is
 // stopped; it ends with the test.
-func startLoad(t *testing.T, path string, users int, envoys ...*envoy) *load {
+func startLoad(t *testing.T, listener, path string, users int, envoys ...*envoy) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &load{stopping: cancel, tallies: make(map[int32]tally)}
 	for i := range callers {
 		e := envoys[i%len(envoys)]
-		l.callers.Go(func() { l.call(ctx, i, "http://"+e.ports["main"]+path, users) })
+		l.callers.Go(func() { l.call(ctx, i, "http://"+e.ports[listener]+path, users) })
 	}
 	t.Cleanup(func() { l.stop() })
 	return l
