@@ -1,6 +1,8 @@
 # A static binary in an image that holds nothing else, run by nobody in particular.
 #
 #   docker build --build-arg VERSION=v1.2.3 -t ratelimitd .
+#   docker run -v "$PWD/rules:/srv/runtime_data/current/config" ratelimitd     # your rules
+#   docker run ratelimitd --rules config/domains                              # the examples that are in it
 #
 # The same sources and the same Go give the same binary, byte for byte: scripts/rootfs leaves out paths, times and ids.
 FROM golang:1.26 AS build

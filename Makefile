@@ -5,8 +5,8 @@ TOOL := go tool -modfile=tools/go.mod
 
 .PHONY: run test race e2e soak fmt fmt-check vet lint tidy-check generate generate-check fuzz-short bench ci
 
-run: ## serve on the embedded default: memory, config/domains
-	go run ./cmd/ratelimitd
+run: ## serve the example rules of config/domains, counting in memory
+	go run ./cmd/ratelimitd --rules config/domains
 
 test: ## install what is missing, then run all tests
 	scripts/test

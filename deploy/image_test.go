@@ -138,8 +138,8 @@ func (l *lockedBuffer) String() string {
 func TestImageRunsWithNothingElse(t *testing.T) {
 	for _, name := range []string{"/bin/ratelimitd", "/bin/ratelimit"} {
 		t.Run(name, func(t *testing.T) {
-			s := serveInImage(t, nil, name)
-			// The image's own rules answer: 5 a day.
+			s := serveInImage(t, nil, name, "--rules", "config/domains")
+			// The examples in the image answer: 5 a day.
 			for i := range 6 {
 				want := http.StatusOK
 				if i == 5 {
@@ -155,6 +155,12 @@ func TestImageRunsWithNothingElse(t *testing.T) {
 				t.Errorf("healthcheck: %v: %s", err, out)
 			}
 		})
+	}
+	// Unasked, it serves none of them.
+	unasked := inImage(t, "/bin/ratelimitd")
+	unasked.Env = []string{"HOST=127.0.0.1", "GRPC_HOST=127.0.0.1", "PORT=0", "GRPC_PORT=0", "DEBUG_PORT=0"}
+	if out, err := unasked.CombinedOutput(); err == nil || !strings.Contains(string(out), "/srv/runtime_data/current/config") {
+		t.Errorf("without rules: %v\n%s", err, out)
 	}
 	check := inImage(t, "/bin/ratelimitd", "healthcheck")
 	check.Env = []string{"HOST=127.0.0.1", "PORT=1"}

@@ -59,7 +59,7 @@ func forgetEmpty(model *kong.Application) error {
 		}
 		switch f.Target.Kind() {
 		case reflect.String, reflect.Slice, reflect.Map:
-			if !f.Tag.Has("oneof") && f.Tag.Get("form") != "path" {
+			if !f.Tag.Has("oneof") && !f.Tag.Has("nonempty") && f.Tag.Get("form") != "path" {
 				return next(nil)
 			}
 		}

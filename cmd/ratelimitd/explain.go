@@ -142,7 +142,7 @@ func elsewhere(c *caller.Counters) string {
 
 // load reads the rules as the server would at its start, and tells of files that are left out.
 func (o *ruleOptions) load(warn io.Writer) (*descriptor.Tree, error) {
-	dir := o.dir()
+	dir, _ := o.dir()
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
 		data, err := os.ReadFile(dir)
 		if err != nil {

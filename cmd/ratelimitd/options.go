@@ -30,22 +30,21 @@ type ruleOptions struct {
 	AtLeastOne bool `name:"healthy-with-at-least-one-config-loaded" env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" help:"Health is red while the rules in force have no domain."`
 
 	ConfigType    string `env:"CONFIG_TYPE" oneof:"FILE,GRPC_XDS_SOTW" default:"FILE" placeholder:"FILE|GRPC_XDS_SOTW" help:"Where rules come from: files, or a server that sends them over xDS."`
-	RuntimeRoot   string `env:"RUNTIME_ROOT" help:"With the next two: the folder of rule files is ROOT/SUBDIRECTORY/APPDIRECTORY. Unset: config/domains."`
+	RuntimeRoot   string `env:"RUNTIME_ROOT" nonempty:"" default:"/srv/runtime_data/current" help:"With the next two: the folder of rule files is ROOT/SUBDIRECTORY/APPDIRECTORY."`
 	RuntimeSubdir string `name:"runtime-subdirectory" env:"RUNTIME_SUBDIRECTORY" help:"Folder below --runtime-root."`
 	RuntimeAppdir string `name:"runtime-appdirectory" env:"RUNTIME_APPDIRECTORY" default:"config" help:"Folder of rule files below --runtime-subdirectory."`
 }
 
-// dir is the folder of rule files.
-func (o *ruleOptions) dir() string {
-	switch {
-	case o.Rules != "":
-		return o.Rules
-	case o.RuntimeRoot != "":
-		return filepath.Join(o.RuntimeRoot, o.RuntimeSubdir, o.RuntimeAppdir)
-	default:
-		return filepath.Join("config", "domains")
+// dir is the folder of rule files, and what chose it.
+func (o *ruleOptions) dir() (folder, because string) {
+	if o.Rules != "" {
+		return o.Rules, "--rules"
 	}
+	return filepath.Join(o.RuntimeRoot, o.RuntimeSubdir, o.RuntimeAppdir), "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, RUNTIME_APPDIRECTORY"
 }
+
+// overXDS says whether rules come from a server instead of files.
+func (o *ruleOptions) overXDS() bool { return o.ConfigType == "GRPC_XDS_SOTW" }
 
 // listenOptions say where the service listens.
 type listenOptions struct {

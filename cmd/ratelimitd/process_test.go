@@ -170,8 +170,14 @@ func (l *logLines) wait(t *testing.T, message string) map[string]any {
 // output runs the service until it ends by itself and returns its exit code and what it wrote.
 func output(t *testing.T, env map[string]string, args ...string) (code int, text string) {
 	t.Helper()
+	text, code = untilEnd(t, command(t, env, args...))
+	return code, text
+}
+
+// untilEnd runs a command until it ends by itself and returns what it wrote and its exit code.
+func untilEnd(t *testing.T, cmd *exec.Cmd) (text string, code int) {
+	t.Helper()
 	var out bytes.Buffer
-	cmd := command(t, env, args...)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -188,5 +194,5 @@ func output(t *testing.T, env map[string]string, args ...string) (code int, text
 	if exit != nil {
 		code = exit.ExitCode()
 	}
-	return code, out.String()
+	return out.String(), code
 }

@@ -54,12 +54,27 @@ func (o *serve) Run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
+	o.announce(log)
 	tuneMemory(log)
 	svc, err := o.start(ctx, log, level)
 	if err != nil {
 		return err
 	}
 	return svc.run(ctx)
+}
+
+// announce writes the first line of the log: which rules are served.
+func (o *serve) announce(log *slog.Logger) {
+	if o.Rules.overXDS() {
+		server := o.XDS.Server
+		if strings.Contains(server, "@") {
+			server = "not shown: there may be credentials in it"
+		}
+		log.Info("serving rules from an xDS server", "server", server, "node", o.XDS.NodeID, "because", "CONFIG_TYPE=GRPC_XDS_SOTW")
+		return
+	}
+	folder, because := o.Rules.dir()
+	log.Info("serving rules from a folder", "folder", folder, "because", because)
 }
 
 // service is everything that serves, wired together.
@@ -311,8 +326,9 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 	default:
 		return fmt.Errorf("CONFIG_TYPE=%s: use FILE (with RUNTIME_ROOT or --rules), or GRPC_XDS_SOTW (with CONFIG_GRPC_XDS_SERVER_URL)", o.ConfigType)
 	}
+	dir, _ := o.dir()
 	folder := config.NewFolder(config.Options{
-		Dir:          o.dir(),
+		Dir:          dir,
 		MergeDomains: o.Merge,
 		Rescan:       o.Rescan,
 		Logger:       s.log,
@@ -327,9 +343,9 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 	case err == nil:
 		s.apply(result)
 	case o.Force:
-		s.log.Warn("starting without rules: requests are refused until some are loaded", "folder", o.dir(), "error", err)
+		s.log.Warn("starting without rules: requests are refused until some are loaded", "folder", dir, "error", err)
 	default:
-		return fmt.Errorf("load rules from %s: %w; mend them, or set FORCE_START_WITHOUT_INITIAL_CONFIG=true to start all the same", o.dir(), err)
+		return fmt.Errorf("load rules from %s: %w; name another folder with --rules, RUNTIME_ROOT, RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY, or set FORCE_START_WITHOUT_INITIAL_CONFIG=true to start without rules", dir, err)
 	}
 	s.workers = append(s.workers, func(ctx context.Context) error { return folder.Watch(ctx, s.apply) })
 	return nil
@@ -340,7 +356,8 @@ func (s *service) apply(r config.Result) {
 	s.limiter.Swap(r.Tree, s.options.Answers.settings())
 	s.ruleFiles.Store(&r.Files)
 	s.reportHealth()
-	s.log.Info("rules in force", "folder", s.options.Rules.dir(), "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "files", len(r.Files))
+	dir, _ := s.options.Rules.dir()
+	s.log.Info("rules in force", "folder", dir, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "files", len(r.Files))
 }
 
 // files is the state of every rule file, or resource.

@@ -183,3 +183,35 @@ func write(t *testing.T, dir, name, text string) {
 		t.Fatal(err)
 	}
 }
+
+// Without --rules the folder is the reference's, also when only a part of its path is given; example rules that stand in
+// the working directory are never served unasked.
+func TestExamplesAreNotServedUnasked(t *testing.T) {
+	examples := t.TempDir()
+	write(t, examples, "config/domains/example.yaml", fiveADay)
+	for name, c := range map[string]struct {
+		env  map[string]string
+		want string
+	}{
+		"nothing set":       {nil, "/srv/runtime_data/current/config"},
+		"an empty root":     {map[string]string{"RUNTIME_ROOT": ""}, "/srv/runtime_data/current/config"},
+		"only a subfolder":  {map[string]string{"RUNTIME_SUBDIRECTORY": "no-such-rules"}, "/srv/runtime_data/current/no-such-rules/config"},
+		"only an appfolder": {map[string]string{"RUNTIME_APPDIRECTORY": "no-such-rules"}, "/srv/runtime_data/current/no-such-rules"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := command(t, c.env)
+			cmd.Dir = examples
+			out, code := untilEnd(t, cmd)
+			if code == 0 {
+				t.Fatalf("it started without rules:\n%s", out)
+			}
+			first, rest, _ := strings.Cut(out, "\n")
+			if !strings.Contains(first, `"serving rules from a folder"`) || !strings.Contains(first, `"folder":"`+c.want+`"`) {
+				t.Errorf("the first line of the log is %s", first)
+			}
+			if !strings.Contains(rest, "load rules from "+c.want+":") || !strings.Contains(rest, "--rules, RUNTIME_ROOT") || strings.Contains(rest, "example") {
+				t.Errorf("it says\n%s", rest)
+			}
+		})
+	}
+}

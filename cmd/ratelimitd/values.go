@@ -19,6 +19,7 @@ import (
 //	range:"1..65535"      of numbers and times; either end may be left out
 //	oneof:"tcp,udp"       of texts, in any case of letters
 //	form:"header"         of texts, see forms
+//	nonempty:""           of texts: a variable that is empty is unset
 
 // values are the mappers of everything that flags may be.
 func values() []kong.Option {

@@ -40,7 +40,6 @@ var ownDefaults = map[string]string{
 	"REDIS_PERSECOND_SOCKET_TYPE":      "",
 	"REDIS_URL":                        "",
 	"REDIS_PERSECOND_URL":              "",
-	"RUNTIME_ROOT":                     "", // config/domains below the working directory
 	"TRACING_SERVICE_NAME":             "", // OTEL_SERVICE_NAME, else the reference's
 	"USE_STATSD":                       "",
 	"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES": "",
@@ -81,7 +80,7 @@ func variablesOfRules() []variable {
 	}
 	return []variable{
 		{name: "CONFIG_TYPE", value: "grpc_xds_sotw", with: map[string]string{"CONFIG_GRPC_XDS_SERVER_URL": "127.0.0.1:1"}, look: logsOneOf("rule file loaded", "rules come over xDS"), unset: "rule file loaded", set: "rules come over xDS"},
-		{name: "RUNTIME_ROOT", rules: []string{}, prepare: at("RUNTIME_ROOT", "", "", "a", "b"), unset: "load rules from config/domains", set: "rules are found", anything: true},
+		{name: "RUNTIME_ROOT", rules: []string{}, prepare: at("RUNTIME_ROOT", "", "", "a", "b"), unset: "load rules from /srv/runtime_data/current/a/b", set: "rules are found", anything: true},
 		{name: "RUNTIME_SUBDIRECTORY", rules: []string{}, prepare: at("RUNTIME_SUBDIRECTORY", "a", "", "a", "b"), unset: "load rules from DIR/b", set: "rules are found", anything: true},
 		{name: "RUNTIME_APPDIRECTORY", rules: []string{}, prepare: at("RUNTIME_APPDIRECTORY", "b", "", "a", "b"), unset: "load rules from DIR/a/config", set: "rules are found", anything: true},
 		{name: "MERGE_DOMAIN_CONFIG", value: "true", rules: []string{fiveADay, strings.ReplaceAll(fiveADay, "key: k", "key: l")}, look: metric("ratelimitd_rules "), unset: "ratelimitd_rules 1", set: "ratelimitd_rules 2"},
