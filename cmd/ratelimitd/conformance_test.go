@@ -22,24 +22,56 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/logging"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/server"
 )
 
 // group is what the reference answered as one process; testdata/conformance has the recordings.
 type group struct {
 	Name     string
 	Settings map[string]string // its environment
-	Cases    []struct {
-		Name  string
-		Rules string // a rule file
-		Steps []struct {
-			Request  json.RawMessage
-			Response json.RawMessage
-			Error    string
-			Differs  string // "headers": all but headers is compared; "answer": nothing is
+	Cases    []recording
+}
+
+type recording struct {
+	Name  string
+	Rules string // a rule file
+	Steps []struct {
+		Request  json.RawMessage
+		Response json.RawMessage
+		Error    string
+		Differs  string // "headers": all but headers is compared; "answer": nothing is
+	}
+}
+
+// units are those of the limits that the reference has named.
+func (r *recording) units(t *testing.T) map[ratelimitv3.RateLimitResponse_RateLimit_Unit]bool {
+	t.Helper()
+	all := make(map[ratelimitv3.RateLimitResponse_RateLimit_Unit]bool)
+	for _, s := range r.Steps {
+		var answer ratelimitv3.RateLimitResponse
+		if s.Error != "" {
+			continue
+		}
+		if err := protojson.Unmarshal(s.Response, &answer); err != nil {
+			t.Fatal(err)
+		}
+		for _, status := range answer.GetStatuses() {
+			if status.GetCurrentLimit() != nil {
+				all[status.GetCurrentLimit().GetUnit()] = true
+			}
 		}
 	}
+	return all
+}
+
+// moments are when the recordings are replayed in memory: at midday, and where windows of all units but the month and the
+// year begin together.
+var moments = map[string]time.Time{
+	"midday":            time.Date(2027, time.March, 9, 12, 42, 17, 250_000_000, time.UTC),
+	"a week's midnight": time.Date(2027, time.March, 11, 0, 0, 0, 250_000_000, time.UTC),
 }
 
 // TestConformance replays what the reference was asked, over gRPC, and compares every field of every answer.
@@ -48,39 +80,124 @@ func TestConformance(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no recordings: %v", err)
 	}
-	for _, backend := range []string{"memory", "redis", "redis-lyft"} {
-		for _, file := range files {
-			raw, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var g group
-			if err := json.Unmarshal(raw, &g); err != nil {
-				t.Fatal(err)
-			}
-			t.Run(backend+"/"+g.Name, func(t *testing.T) { g.test(t, backend) })
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var g group
+		if err := json.Unmarshal(raw, &g); err != nil {
+			t.Fatal(err)
+		}
+		for name, at := range moments {
+			t.Run("memory/"+g.Name+"/"+name, func(t *testing.T) {
+				steps, failures := g.replay(t, "memory", at)
+				compared(t, steps, failures)
+			})
+		}
+		for _, backend := range []string{"redis", "redis-lyft"} {
+			t.Run(backend+"/"+g.Name, func(t *testing.T) { g.now(t, backend) })
 		}
 	}
 }
 
-// test replays the group. The recordings have no window shorter than a minute: a run over which a minute ends may
-// differ, and is run again.
-func (g *group) test(t *testing.T, backend string) {
+func compared(t *testing.T, steps int, failures []string) {
+	t.Helper()
+	if len(failures) > 0 {
+		t.Errorf("%d of %d steps differ:\n%s", len(failures), steps, strings.Join(failures[:min(3, len(failures))], "\n"))
+		return
+	}
+	t.Logf("%d steps agree", steps)
+}
+
+// now replays the group by Redis' clock. The recordings have no window shorter than a minute: a run over which a minute
+// ends may differ, and is run again.
+func (g *group) now(t *testing.T, backend string) {
 	for try := 1; ; try++ {
 		start := time.Now()
-		steps, failures := g.replay(t, backend)
-		if len(failures) == 0 {
-			t.Logf("%d steps agree", steps)
-			return
-		}
-		if start.Truncate(time.Minute).Equal(time.Now().Truncate(time.Minute)) || try == 5 {
-			t.Errorf("%d of %d steps differ:\n%s", len(failures), steps, strings.Join(failures[:min(3, len(failures))], "\n"))
+		steps, failures := g.replay(t, backend, time.Time{})
+		if len(failures) == 0 || start.Truncate(time.Minute).Equal(time.Now().Truncate(time.Minute)) || try == 5 {
+			compared(t, steps, failures)
 			return
 		}
 	}
 }
 
-func (g *group) replay(t *testing.T, backend string) (steps int, failures []string) {
+// collide says whether windows of two of these units begin together at a time. In the reference's key format they are
+// one counter then, in the reference too: an hour and a day in the first hour of a day, a day and a week on a Thursday.
+func collide(units map[ratelimitv3.RateLimitResponse_RateLimit_Unit]bool, at time.Time) bool {
+	starts := make(map[int64]bool)
+	for unit := range units {
+		start, _ := descriptor.Window{Unit: descriptor.Unit(unit)}.Bounds(at.UnixMicro())
+		if starts[start] {
+			return true
+		}
+		starts[start] = true
+	}
+	return false
+}
+
+func TestCollide(t *testing.T) {
+	const minute, hour, day, week = ratelimitv3.RateLimitResponse_RateLimit_MINUTE, ratelimitv3.RateLimitResponse_RateLimit_HOUR, ratelimitv3.RateLimitResponse_RateLimit_DAY, ratelimitv3.RateLimitResponse_RateLimit_WEEK
+	for _, c := range []struct {
+		at    string
+		units []ratelimitv3.RateLimitResponse_RateLimit_Unit
+		want  bool
+	}{
+		{"2027-03-09T12:42:17Z", []ratelimitv3.RateLimitResponse_RateLimit_Unit{minute, hour, day, week}, false},
+		{"2027-03-09T00:42:17Z", []ratelimitv3.RateLimitResponse_RateLimit_Unit{hour, day}, true},
+		{"2027-03-09T00:42:17Z", []ratelimitv3.RateLimitResponse_RateLimit_Unit{minute, day, week}, false},
+		{"2027-03-09T12:00:17Z", []ratelimitv3.RateLimitResponse_RateLimit_Unit{minute, hour}, true},
+		{"2027-03-11T12:42:17Z", []ratelimitv3.RateLimitResponse_RateLimit_Unit{hour, day, week}, true},
+	} {
+		at, err := time.Parse(time.RFC3339, c.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		units := make(map[ratelimitv3.RateLimitResponse_RateLimit_Unit]bool)
+		for _, unit := range c.units {
+			units[unit] = true
+		}
+		if got := collide(units, at); got != c.want {
+			t.Errorf("%s, %v: %t", c.at, c.units, got)
+		}
+	}
+}
+
+// stopped decides everything at one time.
+type stopped struct {
+	*limiter.Limiter
+	at time.Time
+}
+
+func (s stopped) Decide(ctx context.Context, _ time.Time, req *limiter.Request, d *limiter.Decision) error {
+	return s.Limiter.Decide(ctx, s.at, req, d)
+}
+
+// serveDecider answers over gRPC with this decider and returns the address.
+func serveDecider(t *testing.T, decider server.Decider) string {
+	t.Helper()
+	s, err := server.New(server.Options{
+		Decider: decider, GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", NoDebug: true, NoAdmin: true, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return s.GRPCAddr.String()
+}
+
+// replay asks a service what was asked of the reference, and has it decide all of it at one time. The zero time is now.
+// Cases whose counters collide are asked, but their answers are not compared: nobody has recorded them.
+func (g *group) replay(t *testing.T, backend string, at time.Time) (steps int, failures []string) {
 	t.Helper()
 	rules := t.TempDir()
 	for _, c := range g.Cases {
@@ -99,15 +216,25 @@ func (g *group) replay(t *testing.T, backend string) (steps int, failures []stri
 		env["REDIS_URL"] = redistest.Start(t).Addr
 		env["REDIS_OP_TIMEOUT"] = "5s"
 	}
-	client := ratelimitv3.NewRateLimitServiceClient(dial(t, startService(t, env, "--rules", rules).server.GRPCAddr.String()))
+	svc := startService(t, env, "--rules", rules)
+	addr := svc.server.GRPCAddr.String()
+	clock := time.Now
+	if !at.IsZero() {
+		addr = serveDecider(t, stopped{svc.limiter, at})
+		clock = func() time.Time { return at }
+	}
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, addr))
+	began := clock()
 
 	for _, c := range g.Cases {
+		merged := backend == "redis-lyft" && collide(c.units(t), began)
 		for i, s := range c.Steps {
 			steps++
 			var req ratelimitv3.RateLimitRequest
 			if err := protojson.Unmarshal(s.Request, &req); err != nil {
 				t.Fatal(err)
 			}
+			asked := clock()
 			got, err := client.ShouldRateLimit(t.Context(), &req)
 			if s.Error != "" {
 				if status.Code(err) != codes.InvalidArgument {
@@ -123,13 +250,13 @@ func (g *group) replay(t *testing.T, backend string) (steps int, failures []stri
 			if err := protojson.Unmarshal(s.Response, &want); err != nil {
 				t.Fatal(err)
 			}
-			if s.Differs == "answer" {
+			if s.Differs == "answer" || merged {
 				continue
 			}
 			if s.Differs == "headers" {
 				got.ResponseHeadersToAdd, want.ResponseHeadersToAdd = nil, nil
 			}
-			if problem := untimed(got); problem != "" {
+			if problem := untimed(got, asked, clock()); problem != "" {
 				failures = append(failures, fmt.Sprintf("%s step %d: %s", c.Name, i, problem))
 			}
 			if diff := cmp.Diff(&want, got, protocmp.Transform()); diff != "" {
@@ -141,17 +268,17 @@ func (g *group) replay(t *testing.T, backend string) (steps int, failures []stri
 }
 
 // untimed takes out of a response what depends on the time of day, as the recordings have it, after looking whether it
-// is right.
-func untimed(r *ratelimitv3.RateLimitResponse) (problem string) {
-	now := time.Now()
+// is right for an answer given between two times.
+func untimed(r *ratelimitv3.RateLimitResponse, from, to time.Time) (problem string) {
+	const rounded = time.Second
 	for i, s := range r.GetStatuses() {
 		if s.GetDurationUntilReset() == nil {
 			continue
 		}
-		_, end := descriptor.Window{Unit: descriptor.Unit(s.GetCurrentLimit().GetUnit())}.Bounds(now.UnixMicro())
-		left := time.UnixMicro(end).Sub(now)
-		if off := s.GetDurationUntilReset().AsDuration() - left; off < -2*time.Second || off > 2*time.Second {
-			problem = fmt.Sprintf("status %d resets in %s, but its window ends in %s", i, s.GetDurationUntilReset().AsDuration(), left)
+		_, micros := descriptor.Window{Unit: descriptor.Unit(s.GetCurrentLimit().GetUnit())}.Bounds(from.UnixMicro())
+		end, left := time.UnixMicro(micros), s.GetDurationUntilReset().AsDuration()
+		if from.Add(left).After(end.Add(rounded)) || to.Add(left).Before(end.Add(-rounded)) {
+			problem = fmt.Sprintf("status %d resets in %s, but its window ends %s after the request was sent", i, left, end.Sub(from))
 		}
 		s.GetDurationUntilReset().Seconds, s.GetDurationUntilReset().Nanos = 0, 0
 	}

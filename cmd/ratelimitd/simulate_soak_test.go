@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -23,7 +22,6 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/accesslog"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/server"
 	"github.com/ratelimitd/ratelimitd/internal/simulate"
 )
 
@@ -138,25 +136,11 @@ func (r madeUpLog) served(t *testing.T, rules simulate.Rules, lanes int) []ratel
 	t.Helper()
 	decider := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})
 	decider.Swap(rules.Tree, limiter.Settings{})
-	s, err := server.New(server.Options{
-		Decider: timed{decider}, GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", NoDebug: true, NoAdmin: true, Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error)
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	addr := serveDecider(t, timed{decider})
 	codes := make([]ratelimitv3.RateLimitResponse_Code, r.requests)
 	var g errgroup.Group
 	for lane := range lanes {
-		client := ratelimitv3.NewRateLimitServiceClient(dial(t, s.GRPCAddr.String()))
+		client := ratelimitv3.NewRateLimitServiceClient(dial(t, addr))
 		g.Go(func() error {
 			for i := range r.requests {
 				m := r.at(i)

@@ -71,10 +71,10 @@ func variablesOfRules() []variable {
 			dir := t.TempDir()
 			write(t, dir, "a/b/rules.yaml", fiveADay)
 			env := map[string]string{"RUNTIME_ROOT": dir + root, "RUNTIME_SUBDIRECTORY": sub, "RUNTIME_APPDIRECTORY": app}
-			if name == "RUNTIME_ROOT" {
-				value = dir + root
-			}
 			env[name] = value
+			if name == "RUNTIME_ROOT" {
+				env[name] = dir + root
+			}
 			return env, func(t *testing.T, i *instance) string { return strings.ReplaceAll(folder(t, i), dir, "DIR") }
 		}
 	}
