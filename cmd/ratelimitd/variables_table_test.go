@@ -306,6 +306,8 @@ func variablesOfListening() []variable {
 		{name: "RATELIMITD_MAX_MESSAGE_BYTES", value: "1000", look: answers(large), unset: "OK", set: "ResourceExhausted"},
 		{name: "RATELIMITD_MAX_ENTRIES", value: "1", look: answers(twice), unset: "OK", set: "InvalidArgument"},
 		{name: "RATELIMITD_MAX_TEXT_BYTES", value: "1000", look: answers(large), unset: "OK", set: "InvalidArgument"},
+		{name: "RATELIMITD_PATTERN_BYTES", value: "64", rules: []string{"domain: d\ndescriptors:\n  - {key: k, value_regex: a*b, rate_limit: {unit: day, requests_per_unit: 0}}\n"},
+			look: answers(ask("d", "k", strings.Repeat("a", 100))), unset: "OK", set: "OVER_LIMIT"},
 		{name: "RATELIMITD_MAX_DESCRIPTORS", value: "1", look: answers(several), unset: "OK", set: "InvalidArgument"},
 		{name: "RATELIMITD_MAX_CONNECTIONS", value: "1", look: running(func(t *testing.T, i *instance) string {
 			first, err := net.Dial("tcp", i.svc.server.HTTPAddr.String()) //nolint:noctx // closed below

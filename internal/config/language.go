@@ -93,7 +93,7 @@ func Rules() Language {
 			{Name: "headers", Type: Type{Kind: Choices, Names: descriptor.HeaderFamilyNames}, Extension: true, Doc: "what clients of this domain are told; `[]`: nothing; absent: as the server says"},
 		}},
 		{Name: "descriptor", What: descriptorShape.what, Keys: []Key{
-			{Name: "key", Type: Type{Kind: Text}, Required: true, Doc: "the key of the caller's entry on this level"},
+			{Name: "key", Type: Type{Kind: Text}, Required: true, Doc: "the key of the caller's entry on this level; with `*`, key and value are a wildcard for the whole entry, `key_value`"},
 			{Name: "value", Type: Type{Kind: Text}, Doc: "the entry's value; with `*` a wildcard, any bytes in its place; absent or empty: any value"},
 			{Name: "values", Type: Type{Kind: TextList}, Extension: true, Doc: "any of these values"},
 			{Name: "value_regex", Type: Type{Kind: Text}, Extension: true, Doc: "values that the expression (RE2) matches as a whole"},

@@ -262,8 +262,10 @@ func TestBadExtensions(t *testing.T) {
 			"2:24: `value_cidr`: \"10.0.0.1\" is an address: write 10.0.0.1/32", "3:24: `value_cidr`: \"10.0.0.1/8\" has bits beyond its first 8: write 10.0.0.0/8", "4:24: `value_cidr`: \"ten\" is no network"}},
 		{"a network twice", "- {key: k, value_cidr: 2001:db8::/32}\n- {key: k, value_cidr: 2001:DB8:0::/32}", []string{
 			"3:3: a descriptor with key \"k\" and `value_cidr` \"2001:db8::/32\" twice: the first is on line 2"}},
+		{"a star in a key beside other than a value", "- {key: 'k*', value_regex: a}\n- {key: 'k*', values: [a]}\n- {key: 'k*', value: 'a*', share_threshold: true}\n- {key: 'k*_a*'}", []string{
+			"2:28: a `key` with a * in it is matched together with its `value`", "3:23: a `key` with a * in it", "5:3: a descriptor with key and value \"k*_a*\" twice: the first is on line 4"}},
 		{"share_threshold of an exact value", "- {key: k, value: v, share_threshold: true}\n- {key: k, share_threshold: true}", []string{
-			"2:39: `share_threshold` needs a `value` with a * in it, `values`, `value_regex` or `value_cidr`", "3:29: `share_threshold` needs"}},
+			"2:39: `share_threshold` needs a `value` or a `key` with a * in it, `values`, `value_regex` or `value_cidr`", "3:29: `share_threshold` needs"}},
 
 		{"unknown on_error", "- {key: k, on_error: fail" + limit + "}", []string{"2:22: unknown `on_error` \"fail\": write `error`, `allow`, `deny` or `local`"}},
 		{"on_error of nothing", "- {key: k, on_error: deny}\n- {key: j, on_error: deny, rate_limit: {unlimited: true}}", []string{

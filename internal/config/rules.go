@@ -197,8 +197,12 @@ func (r *reader) descriptor(n *yaml.Node) (descriptor.NodeSpec, bool) {
 		r.errorf(d.second, "a descriptor has one of `value`, `values`, `value_regex` and `value_cidr`: leave out all but one, or write a descriptor for each")
 		ok = false
 	}
+	if descriptor.HasWildcard(d.spec.Key) && d.spec.Kind != 0 && !d.valueBad {
+		r.errorf(d.value, "a `key` with a * in it is matched together with its `value`: write a `value`, or leave it out")
+		ok = false
+	}
 	if kind := d.spec.Level().Kind; d.spec.ShareThreshold && !d.valueBad && (kind == descriptor.MatchExact || kind == descriptor.MatchAny) {
-		r.errorf(d.shareAt, "`share_threshold` needs a `value` with a * in it, `values`, `value_regex` or `value_cidr`: the values that match share one counter")
+		r.errorf(d.shareAt, "`share_threshold` needs a `value` or a `key` with a * in it, `values`, `value_regex` or `value_cidr`: the values that match share one counter")
 		ok = false
 	}
 	if d.another != nil {
@@ -244,7 +248,11 @@ func (r *reader) twice(specs []descriptor.NodeSpec) {
 // identities yields what no sibling may have as well: the level, of a list each of its values.
 func identities(spec *descriptor.NodeSpec, yield func(descriptor.Level)) {
 	if spec.Kind != descriptor.MatchValues {
-		yield(spec.Level())
+		level := spec.Level()
+		if descriptor.HasWildcard(level.Key) { // it is matched by its text
+			level.Key, level.Value = level.Text(), ""
+		}
+		yield(level)
 		return
 	}
 	for _, v := range spec.Values {
@@ -263,9 +271,12 @@ func describe(l descriptor.Level) string {
 		return text + " and `value_regex` " + Quote(l.Value)
 	case descriptor.MatchCIDR:
 		return text + " and `value_cidr` " + Quote(l.Value)
-	default:
-		return text + " and value " + Quote(l.Value)
+	case descriptor.MatchWildcard:
+		if descriptor.HasWildcard(l.Key) {
+			return "a descriptor with key and value " + Quote(l.Key)
+		}
 	}
+	return text + " and value " + Quote(l.Value)
 }
 
 // values reads a list of exact values. It leaves out what is wrong.

@@ -4,7 +4,7 @@
 // limit counts in (window.go), limits, their arithmetic and rules (limit.go, arithmetic.go, rule.go), what a domain may
 // choose (domain.go, on_error.go), and the identity of a counter (key.go). The compiled tree is tree.go; how a level
 // finds its child is match.go, over exact values and lists of them (edges.go), networks of addresses (networks.go,
-// address.go), wildcards and regular expressions (pattern.go, wildcard.go); why it does, for people, is explain.go. It
+// address.go), wildcards and regular expressions (pattern.go, wildcard.go, automaton.go); why it does, for people, is explain.go. It
 // imports the standard library alone.
 //
 // A Tree is immutable once Compile has returned it: any number of goroutines may match against it without a lock.

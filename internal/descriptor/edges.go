@@ -20,6 +20,11 @@ type edges struct {
 	names   []string // the keys in records
 	list    []edge   // the same for people, and what is matched otherwise than exactly
 
+	starred map[node][]keyPattern // by parent: the rules with a star in their key, in file order; nil if there are none
+	most    int                   // bytes of a value that expressions see
+
+	patterned bool // there are wildcards or expressions
+
 	// Only while the tree is built: the places of names, and the patterns and networks that there are.
 	ids   map[string]uint32
 	taken map[takenPattern]struct{}
@@ -38,13 +43,22 @@ type edge struct {
 	parent     node
 	exact      node    // where the rule with exactly this value leads, noNode if there is none
 	listed     node    // where the rule with this value among its values leads, noNode if there is none
+	literal    node    // where the wildcard leads that is written like this value, noNode if there is none
+	starred    bool    // the key has a star: it is matched in edges.starred
 	others     *others // without a value: how other values are matched; nil if the key alone is a rule
 }
 
 // others is how values that no rule names are matched.
 type others struct {
 	networks *networks // nil if there are none
-	patterns []pattern // wildcards and regular expressions, in file order
+	patterns patterns  // wildcards and regular expressions
+}
+
+// keyPattern is a rule with a star in its key. Its text is matched against an entry's text: key, underscore, value.
+type keyPattern struct {
+	wildcard wildcard
+	text     string
+	child    node
 }
 
 type takenPattern struct {
@@ -55,7 +69,10 @@ type takenPattern struct {
 }
 
 func newEdges() edges {
-	return edges{seed: maphash.MakeSeed(), slots: make([]slot, 8), ids: make(map[string]uint32), taken: make(map[takenPattern]struct{})}
+	return edges{
+		seed: maphash.MakeSeed(), slots: make([]slot, 8), most: DefaultPatternBytes,
+		ids: make(map[string]uint32), taken: make(map[takenPattern]struct{}),
+	}
 }
 
 const recordHead = 16
@@ -103,6 +120,9 @@ func (e *edges) find(hash uint64, parent node, key, value string) *slot {
 
 // put adds the edges from parent to the child that a spec describes.
 func (e *edges) put(parent node, spec *NodeSpec, child node) error {
+	if HasWildcard(spec.Key) {
+		return e.putStarred(parent, spec, child)
+	}
 	switch kind := spec.kind(); kind {
 	case MatchExact:
 		return e.putExact(parent, spec, child)
@@ -125,7 +145,7 @@ func (e *edges) putExact(parent node, spec *NodeSpec, child node) error {
 	h := e.hashValue(e.hashKey(parent, spec.Key), spec.Value)
 	s := e.find(h, parent, spec.Key, spec.Value)
 	if s == nil {
-		e.add(h, edge{key: spec.Key, value: spec.Value, parent: parent, exact: child, listed: noNode}, child)
+		e.add(h, edge{key: spec.Key, value: spec.Value, parent: parent, exact: child, listed: noNode, literal: noNode}, child)
 		return nil
 	}
 	x := e.edge(s)
@@ -145,7 +165,7 @@ func (e *edges) putValues(parent node, spec *NodeSpec, child node) error {
 		h := e.hashValue(e.hashKey(parent, spec.Key), value)
 		s := e.find(h, parent, spec.Key, value)
 		if s == nil {
-			e.add(h, edge{key: spec.Key, value: value, parent: parent, exact: noNode, listed: child}, child)
+			e.add(h, edge{key: spec.Key, value: value, parent: parent, exact: noNode, listed: child, literal: noNode}, child)
 			continue
 		}
 		x := e.edge(s)
@@ -153,6 +173,9 @@ func (e *edges) putValues(parent node, spec *NodeSpec, child node) error {
 			return fmt.Errorf("key %q with value %q in two lists", spec.Key, value)
 		}
 		x.listed = child
+		if x.exact == noNode {
+			s.child = child
+		}
 	}
 	return nil
 }
@@ -171,6 +194,7 @@ func (e *edges) putPattern(parent node, spec *NodeSpec, kind MatchKind, child no
 		return fmt.Errorf("key %q with %q twice", spec.Key, spec.Value)
 	}
 	e.taken[this] = struct{}{}
+	e.patterned = e.patterned || kind != MatchCIDR
 	x := e.edge(e.keyAlone(parent, spec.Key))
 	if x.others == nil {
 		x.others = &others{}
@@ -178,13 +202,16 @@ func (e *edges) putPattern(parent node, spec *NodeSpec, kind MatchKind, child no
 	o := x.others
 	switch kind {
 	case MatchWildcard:
-		o.patterns = append(o.patterns, pattern{wildcard: compileWildcard(spec.Value), text: spec.Value, child: child})
-	case MatchRegex:
-		re, err := CompileRegex(spec.Value)
-		if err != nil {
-			return err
+		o.patterns.list = append(o.patterns.list, pattern{kind: kind, wildcard: compileWildcard(spec.Value), text: spec.Value, child: child})
+		// A value that is written like the wildcard is the rule's own: it comes before other patterns.
+		h := e.hashValue(e.hashKey(parent, spec.Key), spec.Value)
+		if s := e.find(h, parent, spec.Key, spec.Value); s != nil {
+			e.edge(s).literal = child // a list has it
+			break
 		}
-		o.patterns = append(o.patterns, pattern{regex: re, text: spec.Value, child: child})
+		e.add(h, edge{key: spec.Key, value: spec.Value, parent: parent, exact: noNode, listed: noNode, literal: child}, child)
+	case MatchRegex:
+		o.patterns.list = append(o.patterns.list, pattern{kind: kind, text: spec.Value, child: child})
 	default:
 		if o.networks == nil {
 			o.networks = &networks{}
@@ -194,23 +221,51 @@ func (e *edges) putPattern(parent node, spec *NodeSpec, kind MatchKind, child no
 	return nil
 }
 
+// putStarred adds a rule with a star in its key.
+func (e *edges) putStarred(parent node, spec *NodeSpec, child node) error {
+	if kind := spec.kind(); kind != MatchWildcard {
+		return fmt.Errorf("key %q with a star: its value can only be a text", spec.Key)
+	}
+	text := spec.Level().Text()
+	this := takenPattern{parent: parent, key: text, kind: MatchWildcard}
+	if _, twice := e.taken[this]; twice {
+		return fmt.Errorf("key %q with %q twice", spec.Key, spec.Value)
+	}
+	e.taken[this] = struct{}{}
+	e.patterned = true
+	if e.starred == nil {
+		e.starred = make(map[node][]keyPattern)
+	}
+	e.starred[parent] = append(e.starred[parent], keyPattern{compileWildcard(text), text, child})
+	e.list = append(e.list, edge{key: spec.Key, value: spec.Value, parent: parent, exact: noNode, listed: noNode, literal: child, starred: true})
+	return nil
+}
+
 // keyAlone returns the slot for all values of a key that no rule names, and adds it if there is none yet.
 func (e *edges) keyAlone(parent node, key string) *slot {
 	h := e.hashKey(parent, key)
 	if s := e.find(h, parent, key, ""); s != nil {
 		return s
 	}
-	return e.add(h, edge{key: key, parent: parent, exact: noNode, listed: noNode}, noNode)
+	return e.add(h, edge{key: key, parent: parent, exact: noNode, listed: noNode, literal: noNode}, noNode)
 }
 
 // finish makes ready for matching.
-func (e *edges) finish() {
+func (e *edges) finish() error {
 	e.ids, e.taken = nil, nil
 	for i := range e.list {
-		if o := e.list[i].others; o != nil && o.networks != nil {
+		o := e.list[i].others
+		if o == nil {
+			continue
+		}
+		if o.networks != nil {
 			o.networks.build()
 		}
+		if err := o.patterns.finish(); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // add places an edge that is not there yet.

@@ -123,6 +123,7 @@ func (d *Domain) below(n node) []*edge {
 func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 	level := ExplainedLevel{Entry: e}
 	x := explainer{value: e.Value, taken: d.edges.child(n, e.Key, e.Value)}
+	x.most = d.edges.most
 	exact, listed := 0, 0
 	var keys, values []string
 	var hit, rest *edge // of the key: the entry's value, and everything that no rule names
@@ -131,7 +132,12 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 			keys = append(keys, s.key)
 		}
 		switch {
-		case s.key != e.Key:
+		case s.starred || s.key != e.Key:
+			continue
+		case s.exact == noNode && s.listed == noNode && s.literal != noNode:
+			if s.value == e.Value {
+				x.literal = s.literal
+			}
 			continue
 		case s.value == "":
 			rest = s
@@ -157,8 +163,8 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 	}
 	if rest != nil && rest.others != nil {
 		x.networks(rest.others.networks)
-		x.patterns(rest.others.patterns)
 	}
+	x.patterns(rest, d.edges.starred[n], e)
 	if rest != nil {
 		if all := d.edges.any(n, e.Key); all != noNode {
 			x.add(Candidate{Kind: MatchAny}, true, "the rule names the key alone, which takes any value", "")
@@ -184,6 +190,8 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 type explainer struct {
 	value      string
 	taken      node   // where the value leads
+	literal    node   // the wildcard that is written like the value; root: none
+	most       int    // bytes of a value that expressions see
 	by         string // the candidate that was taken; empty: none yet
 	candidates []Candidate
 }
@@ -263,19 +271,54 @@ func (x *explainer) networks(n *networks) {
 	}
 }
 
-func (x *explainer) patterns(patterns []pattern) {
-	for i := range patterns {
-		p := &patterns[i]
-		takes := x.by == "" && p.match(x.value)
+// patterns adds the patterns for the key and those with a star in their key, in file order. The one that was taken comes
+// first if it is written like the entry.
+func (x *explainer) patterns(rest *edge, starred []keyPattern, e Entry) {
+	type asked struct {
+		Candidate
+		text, what string
+		child      node
+	}
+	var all []asked
+	if rest != nil && rest.others != nil {
+		for i := range rest.others.patterns.list {
+			p := &rest.others.patterns.list[i]
+			a := asked{Candidate{Kind: p.kind, Value: p.text}, strconv.Quote(x.value), "pattern", p.child}
+			if p.kind == MatchRegex {
+				a.what = "expression"
+				if len(x.value) > x.most {
+					a.text = fmt.Sprintf("a value that begins with the first %d bytes of this one", x.most)
+				}
+			}
+			all = append(all, a)
+		}
+	}
+	text := e.Key + "_" + e.Value
+	for i := range starred {
+		if starred[i].text == text {
+			x.literal = starred[i].child
+		}
+		all = append(all, asked{Candidate{Kind: MatchWildcard, Value: starred[i].text}, strconv.Quote(text), "pattern of the whole entry", starred[i].child})
+	}
+	slices.SortFunc(all, func(a, b asked) int {
+		if (a.child == x.literal) != (b.child == x.literal) {
+			if a.child == x.literal {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.child, b.child)
+	})
+	for i, a := range all {
+		takes := x.by == "" && a.child == x.taken
 		if i >= maxExplained && !takes {
 			continue
 		}
-		what := "pattern"
-		if p.regex != nil {
-			what = "expression"
+		because := fmt.Sprintf("%s fits the %s", a.text, a.what)
+		if a.child == x.literal {
+			because = fmt.Sprintf("%s is written like the %s", a.text, a.what)
 		}
-		x.add(Candidate{Kind: p.kind(), Value: p.text}, takes,
-			fmt.Sprintf("%q fits the %s", x.value, what), fmt.Sprintf("%q does not fit the %s", x.value, what))
+		x.add(a.Candidate, takes, because, fmt.Sprintf("%s does not fit the %s", a.text, a.what))
 	}
 }
 

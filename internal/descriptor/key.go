@@ -19,7 +19,7 @@ const keyPrefixKept = 64 // readable bytes that a hashed key keeps, about
 //	<prefix><domain>|<key>=<value>|<key>=<value>|<algorithm and window>
 //
 // with another mark than = where the rule's pattern stands for the value (share_threshold): ~ for a wildcard, ~~ for a
-// regular expression, ~~= for a network, and ~=value=value for a list of values. In what a caller or a rule gives, the
+// regular expression, ~~= for a network, ~=value=value for a list of values, and ~~~ for a key with a star. In what a caller or a rule gives, the
 // bytes \ | = ~ { are escaped, so that two different identities never have one key, and no value can choose the cluster
 // slot of its key by a {tag}.
 type KeyBuilder struct {
@@ -64,6 +64,9 @@ const maxSharedSize = 128
 func sharedBy(level Level, values []string) string {
 	switch level.Kind {
 	case MatchWildcard:
+		if HasWildcard(level.Key) {
+			return string(appendEscaped([]byte("~~~"), level.Text()))
+		}
 		return string(appendEscaped([]byte("~"), level.Value))
 	case MatchRegex:
 		return string(appendEscaped([]byte("~~"), level.Value))

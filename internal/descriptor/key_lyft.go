@@ -50,7 +50,7 @@ func (k KeyBuilder) appendLyft(dst []byte, domain string, entries []Entry, rule 
 			if rule.Levels[i].Kind != MatchWildcard {
 				return dst[:start], false
 			}
-			value = rule.Levels[i].Value
+			value = rule.Levels[i].PatternFor(entries[i].Key)
 		}
 		dst = append(dst, entries[i].Key...)
 		dst = append(dst, '_')

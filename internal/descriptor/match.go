@@ -18,7 +18,8 @@ func (t *Tree) EachDomain() iter.Seq[*Domain] { return maps.Values(t.domains) }
 //
 // On each level one child is chosen and never reconsidered: the exact value, else the list that has the value, else the
 // smallest network that holds the address, else the first wildcard or regular expression in file order that matches,
-// else the key alone. The last entry's node must have a rule: a shorter or longer descriptor does not match. An empty
+// else the key alone. A wildcard that is written like the value comes before other patterns. A wildcard with a star in
+// its key is matched against the whole entry, key, underscore and value. The last entry's node must have a rule: a shorter or longer descriptor does not match. An empty
 // value is no exact value: it matches the key alone, and a pattern that takes nothing at all.
 func (d *Domain) Match(entries []Entry) *Rule {
 	n := root
@@ -30,6 +31,10 @@ func (d *Domain) Match(entries []Entry) *Rule {
 	return d.rules[n]
 }
 
+// HasPatterns says whether the domain has expressions or wildcards, whose matching takes time in proportion to what a caller
+// sends.
+func (d *Domain) HasPatterns() bool { return d.edges.patterned }
+
 // child chooses the child of a node for one entry.
 func (e *edges) child(parent node, key, value string) node {
 	h := e.hashKey(parent, key)
@@ -39,29 +44,65 @@ func (e *edges) child(parent node, key, value string) node {
 		}
 	}
 	s := e.find(h, parent, key, "")
+	if e.starred != nil {
+		return e.childStarred(s, parent, key, value)
+	}
 	if s == nil {
 		return noNode
 	}
 	if o := e.edge(s).others; o != nil {
-		if c := o.child(value); c != noNode {
+		if c := o.child(value, e.most); c != noNode {
 			return c
 		}
 	}
 	return s.child
 }
 
-// child is the child for a value that no rule names, noNode if nothing here takes it.
-func (o *others) child(value string) node {
-	if o.networks != nil {
-		if a, four, ok := parseAddress(value); ok {
-			if c := o.networks.find(a, four); c != noNode {
-				return c
-			}
+// childStarred is child where rules have stars in their keys. s is the slot of the key alone, which may be nil.
+func (e *edges) childStarred(s *slot, parent node, key, value string) node {
+	starred := e.starred[parent]
+	for i := range starred {
+		if t := starred[i].text; len(t) == len(key)+1+len(value) && t[:len(key)] == key && t[len(key)] == '_' && t[len(key)+1:] == value {
+			return starred[i].child
 		}
 	}
-	for i := range o.patterns {
-		if o.patterns[i].match(value) {
-			return o.patterns[i].child
+	c := noNode
+	if s != nil {
+		if o := e.edge(s).others; o != nil {
+			if c = o.network(value); c != noNode {
+				return c
+			}
+			c = o.patterns.find(value, e.most)
+		}
+	}
+	for i := range starred {
+		p := &starred[i]
+		if p.child > c { // nodes are numbered in file order
+			break
+		}
+		if p.wildcard.matchEntry(key, value) {
+			return p.child
+		}
+	}
+	if c == noNode && s != nil {
+		return s.child
+	}
+	return c
+}
+
+// child is the child for a value that no rule names, noNode if nothing here takes it.
+func (o *others) child(value string, most int) node {
+	if c := o.network(value); c != noNode {
+		return c
+	}
+	return o.patterns.find(value, most)
+}
+
+// network is the child for the smallest network that holds the value, noNode if none does.
+func (o *others) network(value string) node {
+	if o.networks != nil {
+		if a, four, ok := parseAddress(value); ok {
+			return o.networks.find(a, four)
 		}
 	}
 	return noNode

@@ -1,5 +1,7 @@
 package descriptor
 
+import "strings"
+
 // Rule is what a matched leaf says: its limits and its flags. A node without a rate limit has no rule.
 type Rule struct {
 	Name      string   // may be empty
@@ -32,6 +34,27 @@ type Level struct {
 	Key   string
 	Value string    // the value, the pattern, the network, or the values with commas between them; empty: any value
 	Kind  MatchKind // what Value is
+}
+
+// Text is the level's key and value as one text. It is what a level with a star in its key is matched by.
+func (l Level) Text() string {
+	if l.Value == "" {
+		return l.Key
+	}
+	return l.Key + "_" + l.Value
+}
+
+// PatternFor is what stands for the value of an entry with this key, in names and in keys that show the level's pattern.
+// Of a level with a star in its key it is the level's text, without the key if it begins with that.
+func (l Level) PatternFor(key string) string {
+	if !HasWildcard(l.Key) {
+		return l.Value
+	}
+	text := l.Text()
+	if rest, ok := strings.CutPrefix(text, key); ok && strings.HasPrefix(rest, "_") {
+		return rest[1:]
+	}
+	return text
 }
 
 // Shares says whether at this level the values that match the rule's pattern share one counter.

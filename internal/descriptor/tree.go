@@ -18,8 +18,8 @@ type DomainSpec struct {
 
 // NodeSpec is one level of the rule tree as a rule file gives it.
 type NodeSpec struct {
-	Key      string
-	Kind     MatchKind // how values are matched; 0: as Value says
+	Key      string    // with a star in it, key and value together are a wildcard for the entry's key and value
+	Kind     MatchKind // how values are matched; 0: as Key and Value say
 	Value    string    // of Kind 0 empty: any value; with a star in it: a wildcard. Else the expression or the network
 	Values   []string  // of MatchValues
 	Rule     *Rule     // nil if the level has no rate limit. Compile fills in its Levels, Path and Index
@@ -42,6 +42,8 @@ func (n *NodeSpec) kind() MatchKind {
 	switch {
 	case n.Kind != 0:
 		return n.Kind
+	case HasWildcard(n.Key):
+		return MatchWildcard
 	case n.Value == "":
 		return MatchAny
 	case HasWildcard(n.Value):
@@ -116,7 +118,9 @@ func Compile(domains []DomainSpec) (*Tree, error) {
 		if err := c.children(root, spec.Children); err != nil {
 			return nil, fmt.Errorf("compile domain %q: %w", spec.Name, err)
 		}
-		d.edges.finish()
+		if err := d.edges.finish(); err != nil {
+			return nil, fmt.Errorf("compile domain %q: %w", spec.Name, err)
+		}
 		d.Rules = len(t.Rules) - before
 		t.domains[spec.Name] = d
 	}
@@ -216,6 +220,16 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	r.Index = len(c.tree.Rules)
 	c.tree.Rules = append(c.tree.Rules, r)
 	return r, nil
+}
+
+// PatternBytes sets how many bytes of a value expressions see. A tree is changed before it is in force, once: a second time
+// there is nothing left to change.
+func (t *Tree) PatternBytes(most int) {
+	for _, d := range t.domains {
+		if d.edges.most != most {
+			d.edges.most = most
+		}
+	}
 }
 
 // CalendarMonths makes every fixed window of one month that does not say a calendar the month of the calendar in UTC. A tree is

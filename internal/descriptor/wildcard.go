@@ -38,3 +38,66 @@ func (w *wildcard) match(value string) bool {
 	}
 	return true
 }
+
+// matchEntry matches the text of an entry, key, underscore and value, without building it.
+func (w *wildcard) matchEntry(key, value string) bool {
+	t := entryText{key, value}
+	size := t.size()
+	if size < w.size || !t.has(w.prefix, 0) || !t.has(w.suffix, size-len(w.suffix)) {
+		return false
+	}
+	at, end := len(w.prefix), size-len(w.suffix)
+	for _, piece := range w.middle {
+		i := t.index(piece, at)
+		if i < 0 || i+len(piece) > end {
+			return false
+		}
+		at = i + len(piece)
+	}
+	return true
+}
+
+// entryText is the text of an entry, in its parts.
+type entryText struct{ key, value string }
+
+func (t entryText) size() int { return len(t.key) + 1 + len(t.value) }
+
+// has says whether the text has a piece at a place, within its bounds.
+func (t entryText) has(piece string, at int) bool {
+	if n := len(t.key) - at; n > 0 {
+		n = min(n, len(piece))
+		if t.key[at:at+n] != piece[:n] {
+			return false
+		}
+		piece, at = piece[n:], at+n
+	}
+	if piece == "" {
+		return true
+	}
+	if at == len(t.key) {
+		if piece[0] != '_' {
+			return false
+		}
+		piece, at = piece[1:], at+1
+	}
+	return strings.HasPrefix(t.value[at-len(t.key)-1:], piece)
+}
+
+// index is the first place from a place on where the text has a piece, -1 if there is none.
+func (t entryText) index(piece string, from int) int {
+	if from < len(t.key) {
+		if i := strings.Index(t.key[from:], piece); i >= 0 {
+			return from + i
+		}
+	}
+	for at := max(from, len(t.key)-len(piece)+1, 0); at <= len(t.key) && at+len(piece) <= t.size(); at++ {
+		if t.has(piece, at) {
+			return at
+		}
+	}
+	from = max(from-len(t.key)-1, 0)
+	if i := strings.Index(t.value[min(from, len(t.value)):], piece); i >= 0 {
+		return len(t.key) + 1 + from + i
+	}
+	return -1
+}

@@ -88,7 +88,9 @@ func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *De
 	defer l.release(c)
 	c.settings, c.shares, c.req, c.domain = &snap.settings, snap.shares, req, snap.tree.Domain(req.Domain)
 
-	c.resolve()
+	if err := c.resolve(ctx); err != nil {
+		return err
+	}
 	c.prepare(l.keys)
 	if len(c.request.Takes) > 0 {
 		if err := l.backend.Take(ctx, now, &c.request); err != nil {

@@ -284,3 +284,34 @@ func BenchmarkDecide(b *testing.B) {
 		}
 	}
 }
+
+// Matching against patterns may take long: it stops when the caller has left. Nothing is counted then.
+func TestMatchingStopsWhenTheCallerHasLeft(t *testing.T) {
+	regex := perMinute("path", "/[a-z]+", 5)
+	regex.Kind = descriptor.MatchRegex
+	f := newFixture(t, limiter.Settings{}, regex)
+	ctx, leave := context.WithCancel(context.Background())
+	leave()
+	two := request(1, "path=/a", "path=/a")
+	if err := f.Decide(ctx, f.now, two, &limiter.Decision{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a call that was left: %v", err)
+	}
+	if d := f.decide(request(1, "path=/a")); d.Statuses[0].Remaining != 4 {
+		t.Errorf("%d are left of 5 after one hit", d.Statuses[0].Remaining)
+	}
+}
+
+// A value longer than patterns see is matched by its beginning, as far as the settings say.
+func TestPatternBytes(t *testing.T) {
+	nodes := func() []descriptor.NodeSpec {
+		login := perMinute("path", `/login/[a-z]*\.do`, 0)
+		login.Kind = descriptor.MatchRegex
+		return []descriptor.NodeSpec{login, perMinute("path", "", 10)}
+	}
+	long := request(1, "path=/login/"+strings.Repeat("a", 93)+"?") // 101 bytes
+	for most, want := range map[int]limiter.Code{0: limiter.OK, 101: limiter.OK, 100: limiter.OverLimit, 64: limiter.OverLimit} {
+		if d := newFixture(t, limiter.Settings{PatternBytes: most}, nodes()...).decide(long); d.Code != want {
+			t.Errorf("%d bytes: %s, want %s", most, d.Code, want)
+		}
+	}
+}

@@ -99,7 +99,7 @@ func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule 
 	for i, e := range entries {
 		value := e.Value
 		if rule != nil && !rule.DetailedMetric && (rule.MetricValues == nil || !rule.MetricValues[i] || rule.Shares(i)) {
-			value = rule.Levels[i].Value
+			value = rule.Levels[i].PatternFor(e.Key)
 		}
 		b = append(b, '.')
 		b = append(b, e.Key...)

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -70,10 +71,15 @@ func validate(req *Request) error {
 	return nil
 }
 
-// resolve matches every descriptor, applies overrides, and takes out what a matched rule replaces.
-func (c *call) resolve() {
+// resolve matches every descriptor, applies overrides, and takes out what a matched rule replaces. Where matching may take
+// long, it stops when the caller has left.
+func (c *call) resolve(ctx context.Context) error {
 	replaces := false
+	slow := c.domain != nil && c.domain.HasPatterns()
 	for i := range c.req.Descriptors {
+		if slow && i > 0 && ctx.Err() != nil {
+			return fmt.Errorf("match descriptors: %w", ctx.Err())
+		}
 		d := &c.req.Descriptors[i]
 		r := resolved{hits: hits(c.req, d)}
 		switch {
@@ -90,6 +96,7 @@ func (c *call) resolve() {
 	if replaces {
 		c.replace()
 	}
+	return nil
 }
 
 func (o *Override) limit(s *Settings) descriptor.Limit {

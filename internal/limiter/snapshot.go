@@ -26,6 +26,8 @@ type Settings struct {
 	// overrides.
 	CalendarMonths bool
 
+	PatternBytes int // of a value are seen by a value_regex; 0 means descriptor.DefaultPatternBytes
+
 	Metadata bool // answers carry dynamic metadata
 	Explain  bool // dynamic metadata tells which rule decided; implies Metadata
 
@@ -52,10 +54,13 @@ type snapshot struct {
 }
 
 // Swap puts rules and settings into force for every decision that begins afterwards. The tree must not change any more,
-// except by what the settings say of months, which is done here.
+// except by what the settings say of months and patterns, which is done here.
 func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 	if s.CalendarMonths {
 		tree.CalendarMonths()
+	}
+	if s.PatternBytes > 0 {
+		tree.PatternBytes(s.PatternBytes)
 	}
 	if s.NearLimitRatio == 0 {
 		s.NearLimitRatio = 0.8

@@ -12,7 +12,9 @@ import (
 func (c *checker) siblings(nodes []*node) {
 	byKey := make(map[string][]*node)
 	for _, n := range nodes {
-		byKey[n.key] = append(byKey[n.key], n)
+		if !descriptor.HasWildcard(n.key) { // else key and value are matched together, beside all keys
+			byKey[n.key] = append(byKey[n.key], n)
+		}
 	}
 	for _, key := range sorted(byKey) {
 		c.sameKey(byKey[key])

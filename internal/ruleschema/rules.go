@@ -39,11 +39,17 @@ func relateDescriptor(d *jsonschema.Schema) {
 		}
 	}
 	d.AllOf = append(d.AllOf, not(both("rate_limit", "rate_limits")))
-	pattern := &jsonschema.Schema{Required: []string{"value"}, Properties: map[string]*jsonschema.Schema{"value": {Type: "string", Pattern: `\*`}}}
+	star := func(key string) *jsonschema.Schema {
+		return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: {Type: "string", Pattern: `\*`}}}
+	}
 	d.AllOf = append(d.AllOf,
 		&jsonschema.Schema{
 			If:   &jsonschema.Schema{Required: []string{"share_threshold"}, Properties: map[string]*jsonschema.Schema{"share_threshold": yes()}},
-			Then: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{pattern, has("values"), has("value_regex"), has("value_cidr")}},
+			Then: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{star("value"), star("key"), has("values"), has("value_regex"), has("value_cidr")}},
+		},
+		&jsonschema.Schema{
+			If:   star("key"),
+			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{not(has("values")), not(has("value_regex")), not(has("value_cidr"))}},
 		},
 		&jsonschema.Schema{
 			If:   has("on_error"),

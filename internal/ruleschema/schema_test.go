@@ -205,7 +205,7 @@ func TestRulesRelations(t *testing.T) {
 		"key: k", "value: v", "key: ''", "key:", "key: 7", "key: 1.5", "key: k, value: v, values: [a]", "key: k, value: '', values: [a]", "key: k, value:, values: [a]",
 		"key: k, values: [a, b]", "key: k, values: []", "key: k, values: [a, a]", "key: k, values: ['a*']", "key: k, values: ['']", "key: k, values: a", "key: k, values: [1.5]", "key: k, values: [7, true]",
 		"key: k, value_cidr: 10.0.0.0/8", "key: k, value_cidr: ten", "key: k, value_cidr: 10.0.0.0/8, value_regex: a", "key: k, value_regex: 'a.*'",
-		"key: k, share_threshold: true", "key: k, value: v, share_threshold: true", "key: k, value: 'v*', share_threshold: true", "key: k, values: [a], share_threshold: true", "key: k, share_threshold: false",
+		"key: k, share_threshold: true", "key: 'k*', share_threshold: true", "key: 'k*'", "key: 'k*', value: 'v*'", "key: 'k*', values: [a]", "key: 'k*', values:", "key: 'k*', value_cidr: 10.0.0.0/8", "key: 'k*', value_regex: a", "key: k, value: v, share_threshold: true", "key: k, value: 'v*', share_threshold: true", "key: k, values: [a], share_threshold: true", "key: k, share_threshold: false",
 		"key: k, on_error: deny", "key: k, on_error: deny, " + limit, "key: k, on_error: panic, " + limit, "key: k, on_error:, " + limit,
 		"key: k, rate_limits: []", "key: k, " + limit + ", rate_limits: [{name: a, unit: day, requests_per_unit: 1}]", "key: k, rate_limits: [{unit: day, requests_per_unit: 1}]",
 		"key: k, rate_limits: {unit: day}", "key: k, rate_limit: []", "key: k, rate_limit:", "key: k, metadata: {a: [1, {b: c}]}", "key: k, metadata: x", "key: k, metadata:",

@@ -1,0 +1,440 @@
+package descriptor
+
+import (
+	"encoding/binary"
+	"regexp/syntax"
+	"slices"
+	"unicode"
+	"unicode/utf8"
+)
+
+// An automaton matches many regular expressions at once: it reads a text from left to right and takes one step in a
+// table per character, however many expressions there are. It finds what package regexp finds. It is made when rules are
+// compiled and is never changed, so that matching takes no lock.
+//
+// A state is the set of places in the expressions that the text read so far may lead to. Texts beyond ASCII are read
+// rune by rune, and bytes that are no UTF-8 as U+FFFD, as package regexp does.
+type automaton struct {
+	ascii   [utf8.RuneSelf]uint8 // the class of each character
+	from    []rune               // where intervals of all runes begin, and
+	class   []uint8              // the class of each interval
+	classes int
+
+	start  uint16
+	stable uint16   // the states below lead to themselves alone: nothing that follows changes what they say
+	next   []uint16 // by state, then class
+	ends   []int32  // by state: the first expression that matches a text which ends here
+	goesOn []int32  // by state: the first expression that matches some longer text
+
+	first int32 // expression
+}
+
+// none is the place of an expression that is not there: behind all others.
+const none = int32(1<<31 - 1)
+
+// What an automaton may have. An expression that needs more, such as .*a.{20}, is left to package regexp.
+const (
+	maxTable    = 1 << 17 // places in the table
+	maxStates   = 1 << 12
+	maxClasses  = 1 << 8
+	maxTogether = 32 // expressions
+)
+
+// find returns the first expression that matches a text. Of a text longer than most, the first bytes decide: an
+// expression matches if they can be the beginning of a text that it matches.
+func (a *automaton) find(text string, most int) int32 {
+	longer := len(text) > most
+	if longer {
+		text = beginning(text, most)
+	}
+	s := a.start
+	for i := 0; i < len(text) && s >= a.stable; {
+		var class uint8
+		if b := text[i]; b < utf8.RuneSelf {
+			class = a.ascii[b]
+			i++
+		} else {
+			r, size := utf8.DecodeRuneInString(text[i:])
+			class = a.classOf(r)
+			i += size
+		}
+		s = a.next[int(s)*a.classes+int(class)]
+	}
+	if longer {
+		return a.goesOn[s]
+	}
+	return a.ends[s]
+}
+
+// beginning cuts a text without cutting a rune.
+func beginning(text string, size int) string {
+	for i := 0; i < utf8.UTFMax-1 && size > 0 && !utf8.RuneStart(text[size]); i++ {
+		size--
+	}
+	return text[:size]
+}
+
+func (a *automaton) classOf(r rune) uint8 {
+	i, found := slices.BinarySearch(a.from, r)
+	if !found {
+		i--
+	}
+	return a.class[i]
+}
+
+// program is the instructions of several expressions, one after the other.
+type program struct {
+	insts  []syntax.Inst // of InstMatch, Arg is the expression
+	starts []uint32
+	looks  bool // some ask what stands before or behind a place, like ^ and \b
+}
+
+func (p *program) add(expression int32, regex *syntax.Regexp) error {
+	compiled, err := syntax.Compile(regex.Simplify())
+	if err != nil {
+		return err
+	}
+	base := uint32(len(p.insts))
+	p.starts = append(p.starts, base+uint32(compiled.Start))
+	for _, in := range compiled.Inst {
+		in.Out += base
+		switch in.Op {
+		case syntax.InstAlt, syntax.InstAltMatch:
+			in.Arg += base
+		case syntax.InstMatch:
+			in.Arg = uint32(expression)
+		case syntax.InstEmptyWidth:
+			p.looks = true
+		}
+		p.insts = append(p.insts, in)
+	}
+	return nil
+}
+
+func reads(op syntax.InstOp) bool {
+	switch op {
+	case syntax.InstRune, syntax.InstRune1, syntax.InstRuneAny, syntax.InstRuneAnyNotNL:
+		return true
+	}
+	return false
+}
+
+// places is a set of places in a program, in the order in which they came in.
+type places struct {
+	list []uint32
+	at   []uint32 // by place: where it is in list, if it is
+}
+
+func (s *places) has(pc uint32) bool {
+	return s.at[pc] < uint32(len(s.list)) && s.list[s.at[pc]] == pc
+}
+
+func (s *places) put(pc uint32) bool {
+	if s.has(pc) {
+		return false
+	}
+	s.at[pc] = uint32(len(s.list))
+	s.list = append(s.list, pc)
+	return true
+}
+
+// simulation runs a program over a text, keeping all places where it may be.
+type simulation struct {
+	*program
+	now, then places
+	before    rune // the last rune, as far as it matters; -1 at the beginning
+}
+
+func newSimulation(p *program) *simulation {
+	s := &simulation{program: p, before: -1}
+	for _, set := range []*places{&s.now, &s.then} {
+		set.at = make([]uint32, len(p.insts))
+	}
+	for _, start := range p.starts {
+		s.reach(&s.now, start)
+	}
+	return s
+}
+
+// reach adds a place and those that follow it without reading.
+func (s *simulation) reach(set *places, pc uint32) {
+	if !set.put(pc) {
+		return
+	}
+	switch in := &s.insts[pc]; in.Op {
+	case syntax.InstAlt, syntax.InstAltMatch:
+		s.reach(set, in.Out)
+		s.reach(set, in.Arg)
+	case syntax.InstCapture, syntax.InstNop:
+		s.reach(set, in.Out)
+	}
+}
+
+// look passes the conditions that hold between the last rune and this one, -1 at the end.
+func (s *simulation) look(r rune) {
+	if !s.looks {
+		return
+	}
+	holds := syntax.EmptyOpContext(s.before, r)
+	for i := 0; i < len(s.now.list); i++ { // it grows meanwhile
+		in := &s.insts[s.now.list[i]]
+		if in.Op == syntax.InstEmptyWidth && syntax.EmptyOp(in.Arg)&^holds == 0 {
+			s.reach(&s.now, in.Out)
+		}
+	}
+}
+
+func (s *simulation) step(r rune) {
+	s.look(r)
+	s.then.list = s.then.list[:0]
+	for _, pc := range s.now.list {
+		if in := &s.insts[pc]; reads(in.Op) && in.MatchRune(r) {
+			s.reach(&s.then, in.Out)
+		}
+	}
+	s.now, s.then = s.then, s.now
+	s.before = s.kind(r)
+}
+
+// kind is a rune in the place of all that look sees no difference between.
+func (s *simulation) kind(r rune) rune {
+	switch {
+	case !s.looks:
+		return -1
+	case r == '\n':
+		return '\n'
+	case syntax.IsWordChar(r):
+		return 'a'
+	default:
+		return ' '
+	}
+}
+
+// ended returns the first expression that matches if the text ends here.
+func (s *simulation) ended() int32 {
+	s.look(-1)
+	first := none
+	for _, pc := range s.now.list {
+		if in := &s.insts[pc]; in.Op == syntax.InstMatch {
+			first = min(first, int32(in.Arg))
+		}
+	}
+	return first
+}
+
+// goesOn says whether a longer text may match.
+func (s *simulation) goesOn() bool {
+	return slices.ContainsFunc(s.now.list, func(pc uint32) bool {
+		op := s.insts[pc].Op
+		return reads(op) || op == syntax.InstEmptyWidth
+	})
+}
+
+// begins says whether a text can be the beginning of a longer one that the program matches.
+func (p *program) begins(text string) bool {
+	s := newSimulation(p)
+	for _, r := range text {
+		if s.step(r); len(s.now.list) == 0 {
+			return false
+		}
+	}
+	return s.goesOn()
+}
+
+// keep leaves what matters for the rest of the text, in order, and returns the state's identity.
+func (s *simulation) keep(buf []byte) []byte {
+	kept := s.now.list[:0]
+	for _, pc := range s.now.list {
+		if op := s.insts[pc].Op; reads(op) || op == syntax.InstMatch || op == syntax.InstEmptyWidth {
+			kept = append(kept, pc)
+		}
+	}
+	slices.Sort(kept)
+	s.set(kept)
+	buf = append(buf[:0], byte(s.before))
+	for _, pc := range kept {
+		buf = binary.LittleEndian.AppendUint32(buf, pc)
+	}
+	return buf
+}
+
+func (s *simulation) set(list []uint32) {
+	s.now.list = append(s.now.list[:0], list...)
+	for i, pc := range s.now.list {
+		s.now.at[pc] = uint32(i)
+	}
+}
+
+// newAutomaton makes the automaton of a program, nil if it would have more states than most.
+func newAutomaton(p *program, most int) *automaton {
+	a := &automaton{first: none}
+	for i := range p.insts {
+		if p.insts[i].Op == syntax.InstMatch {
+			a.first = min(a.first, int32(p.insts[i].Arg))
+		}
+	}
+	samples := a.classify(p)
+	if samples == nil {
+		return nil
+	}
+	type state struct {
+		list   []uint32
+		before rune
+	}
+	s := newSimulation(p)
+	var states []state
+	known := make(map[string]uint16)
+	var id []byte
+	note := func() uint16 {
+		id = s.keep(id)
+		n, seen := known[string(id)]
+		if !seen {
+			n = uint16(len(states))
+			known[string(id)] = n
+			states = append(states, state{slices.Clone(s.now.list), s.before})
+		}
+		return n
+	}
+	a.start = note()
+	for i := 0; i < len(states); i++ {
+		if len(states) > min(most, maxStates) || len(states)*a.classes > maxTable {
+			return nil
+		}
+		for _, r := range samples {
+			s.set(states[i].list)
+			s.before = states[i].before
+			s.step(r)
+			a.next = append(a.next, note())
+		}
+		s.set(states[i].list)
+		s.before = states[i].before
+		a.ends = append(a.ends, s.ended())
+	}
+	a.lookAhead()
+	a.order()
+	return a
+}
+
+// classify parts all runes into classes that no expression sees a difference within, and returns a rune of each; nil if
+// there are too many.
+func (a *automaton) classify(p *program) (samples []rune) {
+	cuts := []rune{0}
+	cut := func(low, high rune) { cuts = append(cuts, low, high+1) }
+	if p.looks {
+		for _, c := range []struct{ low, high rune }{{'\n', '\n'}, {'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}} {
+			cut(c.low, c.high)
+		}
+	}
+	var readers []*syntax.Inst
+	for i := range p.insts {
+		in := &p.insts[i]
+		if !reads(in.Op) {
+			continue
+		}
+		readers = append(readers, in)
+		if len(in.Rune) == 1 {
+			r := in.Rune[0]
+			cut(r, r)
+			if syntax.Flags(in.Arg)&syntax.FoldCase != 0 {
+				for f := unicode.SimpleFold(r); f != r; f = unicode.SimpleFold(f) {
+					cut(f, f)
+				}
+			}
+			continue
+		}
+		for j := 0; j+1 < len(in.Rune); j += 2 {
+			cut(in.Rune[j], in.Rune[j+1])
+		}
+	}
+	slices.Sort(cuts)
+	cuts = slices.Compact(cuts)
+	if last := len(cuts) - 1; cuts[last] > unicode.MaxRune {
+		cuts = cuts[:last]
+	}
+
+	known := make(map[string]uint8)
+	sight := make([]byte, 0, len(readers)/8+2)
+	for _, r := range cuts {
+		sight = sight[:0]
+		if p.looks {
+			sight = append(sight, byte((&simulation{program: p}).kind(r)))
+		}
+		for i, in := range readers {
+			if i%8 == 0 {
+				sight = append(sight, 0)
+			}
+			if in.MatchRune(r) {
+				sight[len(sight)-1] |= 1 << (i % 8)
+			}
+		}
+		class, seen := known[string(sight)]
+		if !seen {
+			if len(samples) == maxClasses {
+				return nil
+			}
+			class = uint8(len(samples))
+			known[string(sight)] = class
+			samples = append(samples, r)
+		}
+		a.from = append(a.from, r)
+		a.class = append(a.class, class)
+	}
+	a.classes = len(samples)
+	for r := range a.ascii {
+		a.ascii[r] = a.classOf(rune(r))
+	}
+	return samples
+}
+
+// lookAhead finds for each state what longer texts may still match.
+func (a *automaton) lookAhead() {
+	a.goesOn = slices.Repeat([]int32{none}, len(a.ends))
+	for changed := true; changed; {
+		changed = false
+		for s := len(a.ends) - 1; s >= 0; s-- {
+			best := a.goesOn[s]
+			for _, t := range a.next[s*a.classes:][:a.classes] {
+				best = min(best, a.ends[t], a.goesOn[t])
+			}
+			if best < a.goesOn[s] {
+				a.goesOn[s], changed = best, true
+			}
+		}
+	}
+}
+
+// order puts the stable states first.
+func (a *automaton) order() {
+	n := len(a.ends)
+	stable := func(s int) bool {
+		for _, t := range a.next[s*a.classes:][:a.classes] {
+			if int(t) != s {
+				return false
+			}
+		}
+		return true
+	}
+	var order []int // the old number, by the new one
+	for _, want := range []bool{true, false} {
+		for s := range n {
+			if stable(s) == want {
+				order = append(order, s)
+			}
+		}
+		if want {
+			a.stable = uint16(len(order))
+		}
+	}
+	renamed := make([]uint16, n)
+	for s, old := range order {
+		renamed[old] = uint16(s)
+	}
+	next, ends, goesOn := make([]uint16, 0, len(a.next)), make([]int32, 0, n), make([]int32, 0, n)
+	for _, old := range order {
+		for _, t := range a.next[old*a.classes:][:a.classes] {
+			next = append(next, renamed[t])
+		}
+		ends, goesOn = append(ends, a.ends[old]), append(goesOn, a.goesOn[old])
+	}
+	a.next, a.ends, a.goesOn, a.start = next, ends, goesOn, renamed[a.start]
+}
