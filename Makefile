@@ -1,18 +1,27 @@
-# What a person who works on this project runs. Everything needs Go alone; what else the tests need they install.
+# What a person who works on this project runs. Everything needs Go alone. What else tests need they get where they can;
+# the others are left out, and the last lines say so.
 # The tools are pinned in a module of their own, tools/go.mod.
 
 TOOL := go tool -modfile=tools/go.mod
 
-.PHONY: run test race e2e soak fmt fmt-check vet lint tidy-check generate generate-check fuzz-short bench ci
+.PHONY: run test race test-clocks test-clocks-short e2e soak fmt fmt-check vet lint tidy-check generate generate-check fuzz-short bench ci
 
 run: ## serve the example rules of config/domains, counting in memory
 	go run ./cmd/ratelimitd --rules config/domains
 
-test: ## install what is missing, then run all tests
-	scripts/test
+test: ## all tests, after getting what they need besides Go; the last lines say what was left out and what failed
+	go run ./scripts/suite
 
 race: ## all tests with the race detector
-	scripts/test -race
+	go run ./scripts/suite -race
+
+test-clocks: ## all tests at other times than now: ends of days and years, a leap day, zones. Takes an hour
+	scripts/test-clocks
+
+test-clocks-short: ## the tests that ask a running service, in the hour where most windows begin together
+	AT=2027-03-04T00:00:10Z RUN='$(CLOCK_TESTS)' scripts/test-clocks ./cmd/ratelimitd ./internal/backend/redis
+
+CLOCK_TESTS := Conformance|Lyft|BothFleets|KeyFormats|CALENDAR|Tutorial|Cookbook|Reset
 
 e2e: ## the tests with a real Envoy, which is installed first: docs/e2e.md
 	scripts/install-redis

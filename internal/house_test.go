@@ -53,6 +53,7 @@ var imports = map[string][]string{
 	"cmd/ratelimitd":            {"internal/..."},
 	"docs/figures":              {"internal/descriptor", "internal/backend"},
 	"examples/...":              {},
+	"scripts/suite":             {},
 	"bench":                     {},
 	"bench/emptyserver":         {"internal/server"},
 	"e2e":                       {},

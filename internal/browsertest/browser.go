@@ -40,9 +40,9 @@ func Open(t *testing.T) *Browser {
 	}
 	if found == "" {
 		if os.Getenv("CI") != "" {
-			t.Fatal("no Chromium to look at a page with: scripts/install-browser installs it")
+			t.Fatal("no Chromium: scripts/install-browser installs one")
 		}
-		t.Skip("NOT TESTED: no Chromium to look at a page with: scripts/install-browser installs it")
+		t.Skip("NOT RUN without a Chromium: scripts/install-browser installs one, as root")
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(found),

@@ -88,7 +88,10 @@ func start(t testing.TB, r role, password string, args func(s *Server, port stri
 	t.Helper()
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
-		t.Fatalf("find redis-server: %v\nThis test needs a real one: apt-get install redis-server, brew install redis, or dnf install redis.", err)
+		if os.Getenv("CI") != "" {
+			t.Fatalf("find redis-server: %v. scripts/install-redis gets it", err)
+		}
+		t.Skip("NOT RUN without redis-server: scripts/install-redis gets it")
 	}
 	// Not t.TempDir: a unix socket's path has room for about 100 bytes.
 	dir, err := os.MkdirTemp("", "redis")

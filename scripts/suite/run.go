@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// run is what has come of the tests so far.
+type run struct {
+	args []string
+	out  io.Writer
+
+	passed   int            // tests, without their subtests
+	packages int            // with tests
+	missing  map[string]int // what was not there -> how many tests were left out for it
+	skipped  map[string]int // other reasons
+	failures []string       // commands that fail again
+}
+
+// event is a line of go test -json.
+type event struct {
+	Action, Package, ImportPath, Test, Output string
+	Elapsed                                   float64
+}
+
+// notRun is how tests say that something is missing, and what gets it.
+var notRun = regexp.MustCompile(`NOT RUN without (.+)`)
+
+// module runs all tests of one module.
+func (r *run) module(ctx context.Context, folder string) {
+	c := exec.CommandContext(ctx, "go", slices.Concat([]string{"test", "-json", "-timeout", "30m"}, r.args, []string{"./..."})...)
+	c.Dir, c.Stderr = folder, os.Stderr
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
+	c.WaitDelay = time.Minute
+	stdout, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		fmt.Fprintln(r.out, "go test:", err)
+		r.failures = append(r.failures, r.again(folder, "./...", ""))
+		return
+	}
+	before := len(r.failures)
+	r.read(stdout, folder, modulePath(folder))
+	if err := c.Wait(); err != nil && len(r.failures) == before { // it failed without a test that did
+		r.failures = append(r.failures, r.again(folder, "./...", ""))
+	}
+}
+
+// modulePath is what import paths of the module begin with.
+func modulePath(folder string) string {
+	c := exec.Command("go", "list", "-m")
+	c.Dir = folder
+	out, err := c.Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// read takes what go test says of a module, prints a line for every package and all about what failed.
+func (r *run) read(from io.Reader, folder, path string) {
+	if r.missing == nil {
+		r.missing, r.skipped = make(map[string]int), make(map[string]int)
+	}
+	said := make(map[string][]string) // by package and test without subtests; lines
+	failed := make(map[string][]string)
+	logged := make(map[string]string) // the last of a test, with its subtests' names
+	lines := bufio.NewReader(from)
+	for {
+		line, err := lines.ReadBytes('\n')
+		var e event
+		if len(line) > 0 {
+			if json.Unmarshal(line, &e) != nil {
+				fmt.Fprintf(r.out, "%s", line)
+			} else {
+				r.take(e, said, failed, logged, folder, path)
+			}
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				fmt.Fprintln(r.out, "read what go test says:", err)
+			}
+			return
+		}
+	}
+}
+
+func (r *run) take(e event, said, failed map[string][]string, logged map[string]string, folder, path string) {
+	top, sub, _ := strings.Cut(e.Test, "/")
+	key := e.Package + " " + top
+	switch {
+	case e.Action == "build-output":
+		fmt.Fprint(r.out, e.Output)
+	case e.Action == "output":
+		said[key] = append(said[key], e.Output)
+		if strings.Contains(e.Output, ".go:") {
+			logged[e.Package+" "+e.Test] = e.Output
+		}
+	case e.Test == "" && (e.Action == "pass" || e.Action == "fail" || e.Action == "skip"):
+		r.ended(e, said[key], failed[e.Package], "./"+strings.TrimPrefix(strings.TrimPrefix(e.Package, path), "/"), folder)
+	case e.Action == "skip":
+		r.skip(logged[e.Package+" "+e.Test])
+	case sub != "":
+	case e.Action == "pass":
+		r.passed++
+		delete(said, key)
+	case e.Action == "fail":
+		failed[e.Package] = append(failed[e.Package], top)
+		fmt.Fprintf(r.out, "%s", strings.Join(said[key], ""))
+		delete(said, key)
+	}
+}
+
+// ended prints the line of a package.
+func (r *run) ended(e event, said, failed []string, short, folder string) {
+	switch e.Action {
+	case "skip": // no test files
+		return
+	case "pass":
+		r.packages++
+		cached := ""
+		if strings.Contains(strings.Join(said, ""), "(cached)") {
+			cached = " (cached)"
+		}
+		fmt.Fprintf(r.out, "ok    %-50s %6.1f s%s\n", e.Package, e.Elapsed, cached)
+		return
+	}
+	if len(failed) == 0 { // it did not compile, or ended before its tests did
+		fmt.Fprint(r.out, strings.Join(said, ""))
+		r.failures = append(r.failures, r.again(folder, short, ""))
+	}
+	for _, test := range failed {
+		r.failures = append(r.failures, r.again(folder, short, "^"+test+"$"))
+	}
+	fmt.Fprintf(r.out, "FAIL  %-50s %6.1f s\n", e.Package, e.Elapsed)
+}
+
+// skip counts a test that was left out, by its reason: the last line that it logged.
+func (r *run) skip(last string) {
+	reason := "for its own reason"
+	if m := notRun.FindStringSubmatch(last); m != nil {
+		r.missing[m[1]]++
+		return
+	}
+	if _, text, found := strings.Cut(last, ".go:"); found {
+		_, reason, _ = strings.Cut(strings.TrimSpace(text), ": ")
+	}
+	r.skipped[reason]++
+}
+
+// summarize prints the last lines.
+func (r *run) summarize() {
+	fmt.Fprintf(r.out, "\n%d tests of %d packages passed\n", r.passed, r.packages)
+	for _, reason := range slices.Sorted(maps.Keys(r.skipped)) {
+		fmt.Fprintf(r.out, "not asked for: %d tests (%s)\n", r.skipped[reason], reason)
+	}
+	for _, what := range slices.Sorted(maps.Keys(r.missing)) {
+		fmt.Fprintf(r.out, "LEFT OUT: %d tests, without %s\n", r.missing[what], what)
+	}
+	if len(r.failures) == 0 {
+		return
+	}
+	fmt.Fprintf(r.out, "FAILED: %d. Each alone:\n", len(r.failures))
+	for _, command := range r.failures {
+		fmt.Fprintf(r.out, "  %s\n", command)
+	}
+}

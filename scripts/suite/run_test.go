@@ -1,0 +1,74 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// said is what go test -json says of a module: one test passes, one fails in a subtest, two are left out, one package does
+// not compile, and one ends in the middle.
+const said = `{"Action":"start","Package":"m/a"}
+{"Action":"output","Package":"m/a","Test":"TestGood","Output":"=== RUN   TestGood\n"}
+{"Action":"pass","Package":"m/a","Test":"TestGood","Elapsed":0.1}
+{"Action":"output","Package":"m/a","Test":"TestBad","Output":"=== RUN   TestBad\n"}
+{"Action":"output","Package":"m/a","Test":"TestBad/sub","Output":"    a_test.go:7: it is wrong\n"}
+{"Action":"fail","Package":"m/a","Test":"TestBad/sub","Elapsed":0.1}
+{"Action":"fail","Package":"m/a","Test":"TestBad","Elapsed":0.1}
+{"Action":"output","Package":"m/a","Test":"TestRedis","Output":"    server.go:92: NOT RUN without redis-server: scripts/install-redis gets it\n"}
+{"Action":"output","Package":"m/a","Test":"TestRedis","Output":"--- SKIP: TestRedis (0.00s)\n"}
+{"Action":"skip","Package":"m/a","Test":"TestRedis","Elapsed":0}
+{"Action":"output","Package":"m/a","Test":"TestSoak","Output":"    a_test.go:9: takes long: make soak\n"}
+{"Action":"skip","Package":"m/a","Test":"TestSoak","Elapsed":0}
+{"Action":"output","Package":"m/a","Output":"FAIL\n"}
+{"Action":"fail","Package":"m/a","Elapsed":1.5}
+{"ImportPath":"m/b","Action":"build-output","Output":"b/b.go:1:1: expected 'package'\n"}
+{"Action":"fail","Package":"m/b","Elapsed":0,"FailedBuild":"m/b"}
+{"Action":"output","Package":"m/c","Test":"TestOther","Output":"=== RUN   TestOther\n"}
+{"Action":"output","Package":"m/c","Output":"exit status 3\n"}
+{"Action":"fail","Package":"m/c","Elapsed":0.5}
+{"Action":"skip","Package":"m/d","Elapsed":0}
+{"Action":"output","Package":"m/e","Output":"ok  \tm/e\t(cached)\n"}
+{"Action":"pass","Package":"m/e","Elapsed":0}
+`
+
+func TestSummary(t *testing.T) {
+	var out strings.Builder
+	r := &run{args: []string{"-race"}, out: &out}
+	r.read(strings.NewReader(said), "deploy", "m")
+	r.summarize()
+	for _, want := range []string{
+		"    a_test.go:7: it is wrong\n", "FAIL  m/a", "expected 'package'", "exit status 3\n", "ok    m/e", "(cached)\n",
+		"\n1 tests of 1 packages passed\n",
+		"\nnot asked for: 1 tests (takes long: make soak)\n",
+		"\nLEFT OUT: 1 tests, without redis-server: scripts/install-redis gets it\n",
+		"\nFAILED: 3. Each alone:\n",
+		"  cd deploy && go test -count=1 -race -run '^TestBad$' ./a\n",
+		"  cd deploy && go test -count=1 -race ./b\n",
+		"  cd deploy && go test -count=1 -race ./c\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it lacks %q", want)
+		}
+	}
+	for _, not := range []string{"TestGood", "m/d"} {
+		if strings.Contains(out.String(), not) {
+			t.Errorf("it has %q", not)
+		}
+	}
+	if t.Failed() {
+		t.Logf("it says:\n%s", &out)
+	}
+}
+
+// Nothing is made up where all is well.
+func TestSummaryOfSuccess(t *testing.T) {
+	var out strings.Builder
+	r := &run{out: &out}
+	r.read(strings.NewReader(`{"Action":"pass","Package":"m/a","Test":"TestGood","Elapsed":0.1}
+{"Action":"pass","Package":"m/a","Elapsed":1.5}
+`), ".", "m")
+	r.summarize()
+	if want := "\n1 tests of 1 packages passed\n"; !strings.HasSuffix(out.String(), want) || len(r.failures) > 0 {
+		t.Errorf("%q, %q", out.String(), r.failures)
+	}
+}
