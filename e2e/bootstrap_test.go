@@ -27,6 +27,7 @@ type listener struct {
 
 	Connections   string // more settings of the connection manager: access logs, replies
 	FiltersBefore string // that come before the rate limit filter
+	VirtualHost   string // more settings of the virtual host
 	Routes        string
 
 	NetworkFilters string // in place of HTTP, and of all above but the name
@@ -99,8 +100,8 @@ func indent(spaces int, block string) string {
 	return margin + strings.ReplaceAll(block, "\n", margin)
 }
 
-// perRoute is a route whose limits are settings of the filter for this route. Here hits_addend and apply_on_stream_done
-// mean something; in the route's own rate_limits Envoy accepts and ignores them.
+// perRoute is a route whose limits are settings of the filter for this route. hits_addend works here and in the filter's
+// own rate_limits; in those of a route or virtual host Envoy ignores it (TestLimitsOfRoutes).
 func perRoute(prefix, limits string) string {
 	return `
 - match: {prefix: ` + prefix + `}

@@ -182,6 +182,66 @@ descriptors:
 	})
 }
 
+// In the rate_limits of a route or virtual host Envoy ignores hits_addend, and honours apply_on_stream_done: a refund that
+// is written there is a second charge. In the filter's own rate_limits, as in those of RateLimitPerRoute, both work.
+func TestLimitsOfRoutes(t *testing.T) {
+	f := startFleet(t, `
+domain: e2e
+descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 4}}]
+`)
+	const weight = `
+- actions: [{request_headers: {header_name: x-user, descriptor_key: user}}]
+  hits_addend: {number: 2}
+`
+	const refund = `
+- actions: [{request_headers: {header_name: x-user, descriptor_key: user}}]
+- actions: [{request_headers: {header_name: x-user, descriptor_key: user}}]
+  hits_addend: {number: 1, is_negative_hits: true}
+  apply_on_stream_done: true
+`
+	const plain = "\n- match: {prefix: /}\n  route: {cluster: upstream}\n"
+	ofRoute := func(limits string) string {
+		return "\n- match: {prefix: /}\n  route:\n    cluster: upstream\n    rate_limits:" + indent(4, limits)
+	}
+	ofMore := func(limits string) string { return "rate_limits:" + indent(2, limits) }
+	for _, c := range []struct {
+		where    string
+		listener func(limits string) listener
+		heeded   bool // hits_addend
+	}{
+		{"route", func(l string) listener { return listener{Routes: ofRoute(l)} }, false},
+		{"virtual-host", func(l string) listener { return listener{VirtualHost: ofMore(l), Routes: plain} }, false},
+		{"filter", func(l string) listener { return listener{Filter: ofMore(l), Routes: plain} }, true},
+		{"route-of-filter", func(l string) listener { return listener{Routes: perRoute("/", l)} }, true},
+	} {
+		t.Run(c.where, func(t *testing.T) {
+			weighed, refunded := c.listener(weight), c.listener(refund)
+			weighed.Name, refunded.Name = "weighed", "refunded"
+			e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{weighed, refunded}})
+			want := []int{200, 200, 200, 200, 429} // one hit each
+			if c.heeded {
+				want = []int{200, 200, 429}
+			}
+			if got := e.codes(t, len(want), "weighed", "/", "x-user", c.where+"-weighed"); !slices.Equal(got, want) {
+				t.Errorf("of 4, each worth 2: %v, want %v", got, want)
+			}
+			// Each request is a charge of 1 and, when it is over, a refund of 1, or another charge.
+			for i, want := range []int{200, 200, map[bool]int{true: 200, false: 429}[c.heeded]} {
+				before := answered(t, f.services...)
+				if got := e.codes(t, 1, "refunded", "/", "x-user", c.where+"-refunded"); got[0] != want {
+					t.Errorf("request %d: %d, want %d", i+1, got[0], want)
+				}
+				await(t, "the call at the stream's end", func(context.Context) error {
+					if n := answered(t, f.services...).sum() - before.sum(); n != 2 {
+						return fmt.Errorf("%d calls", n)
+					}
+					return nil
+				})
+			}
+		})
+	}
+}
+
 // awaitAnswers waits until the services have answered so many more calls than before, and ends the test if they never do.
 // Calls at the end of a stream are sent when nobody waits for them.
 func (f *fleet) awaitAnswers(t *testing.T, before, more answers) {
