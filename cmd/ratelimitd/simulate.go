@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/accesslog"
@@ -27,7 +28,7 @@ type simulateCommand struct {
 
 	Reorder    time.Duration `default:"5s" help:"Lines that are displaced by no more than this are put in order."`
 	MaxErrors  int           `default:"1000" placeholder:"N" help:"Fail if more lines than this cannot be used; -1: never."`
-	FailOn     []string      `enum:"refused,newly-refused,failed" placeholder:"WHAT" help:"Exit with 1 if there are requests that are refused, newly-refused (see --against) or failed (no decision could be made)."`
+	FailOn     []string      `enum:"refused,newly-refused,newly-passed,no-rule,failed" placeholder:"WHAT" help:"Exit with 1 if there are requests that are refused, newly-refused or newly-passed (see --against), match no rule (no-rule) or failed (no decision could be made). With 2 if no request matches any rule."`
 	FailAbove  float64       `default:"0" placeholder:"PERCENT" help:"With --fail-on: the share of all requests up to which that is fine."`
 	MaxCallers int           `default:"100000" placeholder:"N" help:"Callers that are counted one by one at a time; the rest is told together."`
 
@@ -48,7 +49,7 @@ type simulateCommand struct {
 }
 
 // Run replays: nil if nothing that --fail-on names happened, an error with exit code 1 if it did, one with exit code 2 if
-// there is nothing to replay or it cannot be used.
+// there is nothing to replay, it cannot be used, or --fail-on is given and the rules match no request.
 func (o *simulateCommand) Run(ctx context.Context, s streams) error {
 	options, err := o.options()
 	if err != nil {
@@ -95,8 +96,8 @@ func isMisuse(err error) bool {
 
 func (o *simulateCommand) options() (*simulate.Options, error) {
 	for _, what := range o.FailOn {
-		if what == "newly-refused" && o.Against == "" {
-			return nil, errors.New("--fail-on newly-refused needs --against: the folder of the rules that are in force now")
+		if strings.HasPrefix(what, "newly-") && o.Against == "" {
+			return nil, fmt.Errorf("--fail-on %s needs --against: the folder of the rules that are in force now", what)
 		}
 	}
 	if o.FailAbove < 0 || o.FailAbove > 100 {
@@ -203,11 +204,19 @@ func (o *simulateCommand) write(out io.Writer, r *simulate.Report) error {
 
 // verdict is the error that a report comes down to.
 func (o *simulateCommand) verdict(r *simulate.Report) error {
+	unmatched := r.New.NoRule + r.New.UnknownDomain
+	if len(o.FailOn) > 0 && unmatched == r.Requests {
+		return misuse(fmt.Errorf("--fail-on: the rules of %s match no request at all, so nothing was tried: compare the domain and the keys of the mapping with those of the rules", o.Rules))
+	}
 	for _, what := range o.FailOn {
 		n := r.New.Refused
 		switch what {
 		case "newly-refused":
 			n = r.NewlyRefused.Requests
+		case "newly-passed":
+			n = r.NewlyPassed.Requests
+		case "no-rule":
+			n = unmatched
 		case "failed":
 			n = r.New.Failed
 		}

@@ -11,6 +11,7 @@ type batch struct {
 	asked    []asked
 	arena    accesslog.Arena
 	verdicts [2][]verdict // of the rules, and of those that they are compared with
+	refusals [2][]refusal // what the verdicts are made of
 }
 
 // asked is one request.
@@ -27,13 +28,16 @@ func (b *batch) reset() {
 	b.arena.Reset()
 	for i := range b.verdicts {
 		b.verdicts[i] = b.verdicts[i][:0]
+		b.refusals[i] = b.refusals[i][:0]
 	}
 }
 
 // verdict is what an engine answered to a request.
 type verdict struct {
 	outcome outcome
-	rule    int32 // the rule that refused it, by Rule.Index; -1 if none did
+	rule    int32 // the first rule that refused it, by Rule.Index; -1 if none did
+	from    int32 // all that refused it are batch.refusals[from:to]
+	to      int32
 }
 
 type outcome uint8

@@ -31,7 +31,8 @@ type callerRow struct {
 	requests, refused int64
 	old               int64 // refused by the rules that are compared with
 	newly, passed     int64 // refused now and not before, and the other way round
-	rule, oldRule     int32 // that refused it last, by Rule.Index; -1: none
+	by, byNewly       blame // what refused it, and what newly refused it
+	byOld             blame // what refused it by the rules that are compared with
 	first             int64 // when it was first refused, or newly refused if rules are compared; 0: never
 	missed            int64 // requests that may have been dropped before
 }
@@ -49,7 +50,7 @@ func (c *callers) row(name []byte) *callerRow {
 	if len(c.rows) >= c.max {
 		c.dropHalf()
 	}
-	r := &callerRow{name: shortName(name), rule: -1, oldRule: -1, missed: c.others.missed}
+	r := &callerRow{name: shortName(name), missed: c.others.missed}
 	c.rows[h] = r
 	return r
 }

@@ -3,7 +3,7 @@
 // It owns the run (run.go): logs are read (intake.go), put in order within a window of time (order.go) and gathered into batches
 // (batch.go); the real engine, a limiter and a memory store on a clock that follows the log, decides them (engine.go),
 // twice where two folders of rules are compared; what came of it is counted over time (timeline.go), by caller
-// (callers.go) and by rule (rules.go), all of it within bounds, and becomes a Report (summary.go, report.go). Rule folders are read
+// (callers.go) and what refused each (blame.go), and by rule (rules.go), all of it within bounds, and becomes a Report (summary.go, report.go). Rule folders are read
 // by folder.go.
 //
 // Reading is one goroutine, each engine another, and Run's own counts: a run uses the processors it gets and its outcome

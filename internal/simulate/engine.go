@@ -3,6 +3,7 @@ package simulate
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +22,7 @@ type engine struct {
 
 	decision limiter.Decision
 	over     []over             // what the request at hand is over
+	refusals []refusal          // what refused the requests of the batch at hand
 	domain   *descriptor.Domain // of the request before, which mostly is the same
 	named    string
 
@@ -49,7 +51,7 @@ type ruleCount struct {
 	requests int64   // descriptors that matched it
 	refused  int64   // of these, over the limit in a request that was refused
 	softly   int64   // of these, over the limit without being the reason of a refusal: shadow mode, quota mode
-	newly    int64   // requests that it refuses and that passed before
+	newly    int64   // requests that it refuses and that the other folder lets pass
 	limits   []int64 // by limit: refusals, enforced or not
 	column   int     // in the timeline, from 1; 0: none
 }
@@ -79,6 +81,7 @@ func (e *engine) Take(ctx context.Context, now time.Time, r *backend.Request) er
 // decide answers the requests of a batch.
 func (e *engine) decide(ctx context.Context, b *batch, side int) {
 	verdicts := b.verdicts[side]
+	e.refusals = b.refusals[side]
 	for i := range b.asked {
 		a := &b.asked[i]
 		now := time.UnixMicro(a.at)
@@ -89,17 +92,17 @@ func (e *engine) decide(ctx context.Context, b *batch, side int) {
 			if e.failures++; e.failure == nil {
 				e.failure = err
 			}
-			verdicts = append(verdicts, verdict{failed, -1})
+			verdicts = append(verdicts, verdict{outcome: failed, rule: -1})
 			continue
 		}
 		verdicts = append(verdicts, e.count(&a.Request.Request))
 	}
-	b.verdicts[side] = verdicts
+	b.verdicts[side], b.refusals[side] = verdicts, e.refusals
 }
 
 // count notes what came of the request at hand.
 func (e *engine) count(req *limiter.Request) verdict {
-	v := verdict{allowed, -1}
+	v := verdict{outcome: allowed, rule: -1, from: int32(len(e.refusals))}
 	if e.decision.Code == limiter.OverLimit {
 		v.outcome = refused
 	}
@@ -118,6 +121,7 @@ func (e *engine) count(req *limiter.Request) verdict {
 			if v.rule < 0 {
 				v.rule = int32(r.Index)
 			}
+			e.refusedBy(i, r)
 			if c.column == 0 && e.columns < maxRuleColumns {
 				e.columns++
 				c.column = e.series.column() + 1
@@ -133,7 +137,41 @@ func (e *engine) count(req *limiter.Request) verdict {
 	if len(e.over) > 0 {
 		e.countOver(v.outcome)
 	}
+	v.to = int32(len(e.refusals))
 	return v
+}
+
+// refusedBy notes the limits of a rule that refuse the request at hand: those that a take of its descriptor is over, or
+// the whole rule where it is none of the rule's own.
+func (e *engine) refusedBy(place int, r *descriptor.Rule) {
+	known := false
+	for _, over := range e.over {
+		if over.descriptor != place {
+			continue
+		}
+		for j := range r.Limits {
+			if &r.Limits[j] == over.limit {
+				e.refusals = append(e.refusals, refusal{int32(r.Index), int32(j)})
+				known = true
+			}
+		}
+	}
+	if !known {
+		limit := int32(-1)
+		if len(r.Limits) == 1 {
+			limit = 0
+		}
+		e.refusals = append(e.refusals, refusal{int32(r.Index), limit})
+	}
+}
+
+// newly notes the rules that refuse a request which the other folder lets pass, each once.
+func (e *engine) newly(by []refusal) {
+	for i, r := range by {
+		if !slices.ContainsFunc(by[:i], func(b refusal) bool { return b.rule == r.rule }) {
+			e.rules[r.rule].newly++
+		}
+	}
 }
 
 // knows says whether there are rules of the domain that a request asks for, and counts it if there are none.

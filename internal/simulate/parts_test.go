@@ -213,3 +213,37 @@ func TestLongCallersAreToldApart(t *testing.T) {
 		t.Errorf("%s and %s", a, b)
 	}
 }
+
+// Counts are exact for as many limits as are kept. Beyond that, whatever refused more than one in maxBlamed is there, and
+// no count that is reported is too large.
+func TestBlame(t *testing.T) {
+	for _, limits := range []int{maxBlamed, 10 * maxBlamed} {
+		var b blame
+		counts := make(map[refusal]int64)
+		random := rand.New(rand.NewPCG(3, 4))
+		refuse := func(r refusal) {
+			b.add([]refusal{r})
+			counts[r]++
+		}
+		const heavy = 1 << 20
+		for range 10_000 {
+			refuse(refusal{rule: int32(random.IntN(limits - 1))})
+			if random.IntN(4) == 0 {
+				refuse(refusal{rule: heavy, limit: 1})
+			}
+		}
+		if len(b) > maxBlamed {
+			t.Errorf("%d limits are kept", len(b))
+		}
+		found := false
+		for _, x := range b {
+			found = found || x.refusal == refusal{rule: heavy, limit: 1}
+			if certain := x.count - x.inherited; certain > counts[x.refusal] || x.count < counts[x.refusal] || limits == maxBlamed && x.inherited > 0 {
+				t.Errorf("%+v: counted %d to %d times, refused %d times", x.refusal, certain, x.count, counts[x.refusal])
+			}
+		}
+		if !found {
+			t.Errorf("of %d limits the one that refuses most is lost", limits)
+		}
+	}
+}

@@ -81,7 +81,7 @@ type Rule struct {
 	Shadow       bool       `json:"shadow_mode,omitempty"`
 	New          *RuleCount `json:"new,omitempty"` // nil: the folder has no such rule
 	Old          *RuleCount `json:"old,omitempty"`
-	NewlyRefused int64      `json:"newly_refused,omitempty"` // requests, by the rule of the new folder
+	NewlyRefused int64      `json:"newly_refused,omitempty"` // requests, by the rule of the new folder; counted with each rule that refuses
 	NewlyPassed  int64      `json:"newly_passed,omitempty"`  // requests that the rule of the old folder refused
 }
 
@@ -126,15 +126,27 @@ type Callers struct {
 
 // Caller is what came of one caller.
 type Caller struct {
-	Caller       string     `json:"caller"`
-	Requests     int64      `json:"requests"`
-	Refused      int64      `json:"refused"`
-	OldRefused   int64      `json:"old_refused,omitempty"`
-	NewlyRefused int64      `json:"newly_refused,omitempty"`
-	NewlyPassed  int64      `json:"newly_passed,omitempty"`
-	Rule         string     `json:"rule,omitempty"`    // that refused it last
-	First        *time.Time `json:"first,omitempty"`   // when it was first refused; of two folders, newly refused
-	Missing      int64      `json:"missing,omitempty"` // by how much Requests may be too small
+	Caller       string `json:"caller"`
+	Requests     int64  `json:"requests"`
+	Refused      int64  `json:"refused"`
+	OldRefused   int64  `json:"old_refused,omitempty"`
+	NewlyRefused int64  `json:"newly_refused,omitempty"`
+	NewlyPassed  int64  `json:"newly_passed,omitempty"`
+	// The limits that refused it, those that refused most first, no more than five: by the rules, as far as it is newly
+	// refused, and by those that are compared with.
+	RefusedBy      []RefusedBy `json:"refused_by,omitempty"`
+	NewlyRefusedBy []RefusedBy `json:"newly_refused_by,omitempty"`
+	OldRefusedBy   []RefusedBy `json:"old_refused_by,omitempty"`
+	First          *time.Time  `json:"first,omitempty"`   // when it was first refused; of two folders, newly refused
+	Missing        int64       `json:"missing,omitempty"` // by how much Requests may be too small
+}
+
+// RefusedBy is a limit that refused requests of a caller. A request that several limits refuse is counted with each.
+type RefusedBy struct {
+	Rule     string `json:"rule"` // its path
+	Name     string `json:"name,omitempty"`
+	Limit    string `json:"limit,omitempty"` // 5 per minute
+	Requests int64  `json:"requests"`
 }
 
 // OverTime is what came when, in buckets of one width.

@@ -171,7 +171,7 @@ func (r *run) decide(ctx context.Context, b *batch) error {
 		r.now.decide(ctx, b, 0)
 	}
 	for i := range b.asked {
-		r.count(&b.asked[i], b.verdicts[0][i], b.old(i))
+		r.count(b, i)
 	}
 	if r.options.Verdicts != nil {
 		for i := range b.asked {
@@ -194,7 +194,10 @@ func (b *batch) old(i int) verdict {
 	return b.verdicts[1][i]
 }
 
-func (r *run) count(a *asked, now, old verdict) {
+// count counts what came of one request of a batch.
+func (r *run) count(b *batch, i int) {
+	a, now, old := &b.asked[i], b.verdicts[0][i], b.old(i)
+	refusals := b.refusals[0][now.from:now.to]
 	if r.requests == 0 {
 		r.from = a.at
 	}
@@ -207,7 +210,7 @@ func (r *run) count(a *asked, now, old verdict) {
 	c.requests++
 	if now.outcome == refused {
 		c.refused++
-		c.rule = now.rule
+		c.by.add(refusals)
 		r.total.add(columnRefused)
 		if r.old == nil && c.first == 0 {
 			c.first = a.at
@@ -219,7 +222,7 @@ func (r *run) count(a *asked, now, old verdict) {
 	r.outcomes[1][old.outcome]++
 	if old.outcome == refused {
 		c.old++
-		c.oldRule = old.rule
+		c.byOld.add(b.refusals[1][old.from:old.to])
 		r.total.add(columnOldRefused)
 	}
 	switch {
@@ -228,17 +231,14 @@ func (r *run) count(a *asked, now, old verdict) {
 		if c.newly++; c.newly == 1 {
 			c.first = a.at
 		}
+		c.byNewly.add(refusals)
 		r.total.add(columnNewlyRefused)
-		if now.rule >= 0 {
-			r.now.rules[now.rule].newly++
-		}
+		r.now.newly(refusals)
 	case now.outcome == allowed && old.outcome == refused:
 		r.passed++
 		c.passed++
 		r.total.add(columnNewlyPassed)
-		if old.rule >= 0 {
-			r.old.rules[old.rule].newly++
-		}
+		r.old.newly(b.refusals[1][old.from:old.to])
 	}
 }
 

@@ -90,8 +90,10 @@ func TestRefusals(t *testing.T) {
 	first := start.Add(2 * time.Second)
 	later := start.Add(3 * time.Second)
 	if diff := cmp.Diff(simulate.Callers{Seen: 4, Exact: true, Rows: []simulate.Caller{
-		{Caller: "remote_address=b, path=/x", Requests: 5, Refused: 3, Rule: "edge.remote_address", First: &first},
-		{Caller: "remote_address=a", Requests: 6, Refused: 2, Rule: "edge.remote_address", First: &later},
+		{Caller: "remote_address=b, path=/x", Requests: 5, Refused: 3, First: &first, RefusedBy: []simulate.RefusedBy{
+			{Rule: "edge.path_/x", Limit: "2 per minute", Requests: 3}, {Rule: "edge.remote_address", Limit: "3 per minute", Requests: 2},
+		}},
+		{Caller: "remote_address=a", Requests: 6, Refused: 2, First: &later, RefusedBy: []simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "3 per minute", Requests: 2}}},
 		{Caller: "path=/y", Requests: 1},
 		{Caller: "remote_address=c", Requests: 1},
 	}}, r.Callers); diff != "" {
@@ -105,6 +107,51 @@ func TestRefusals(t *testing.T) {
 	}
 	if len(verdicts) != 13 || verdicts[5] != "access.log:6 00:00:02 remote_address=b, path=/x OVER_LIMIT edge.path_/x" || verdicts[10] != "access.log:11 00:01:00 remote_address=a OK " {
 		t.Errorf("%q", verdicts)
+	}
+}
+
+// What refused a caller most is reported, not what refused it last: of the rules, and of the limits of one rule. What is in
+// shadow mode refuses nobody.
+func TestRefusedBy(t *testing.T) {
+	old := rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 100}}\n")
+	old.Folder = "old"
+	var lines []string
+	for i := range 8 {
+		lines = append(lines, at(i, "a", "/x"))
+	}
+	lines = append(lines, at(8, "a", "/y"), at(60, "a", "/y"), at(61, "a", "/y"))
+	r := run(t, simulate.Options{
+		Rules: rules(t, `domain: edge
+descriptors:
+- key: remote_address
+  rate_limits: [{name: burst, unit: minute, requests_per_unit: 6}, {name: sustained, unit: hour, requests_per_unit: 7}]
+- {key: path, value: /x, rate_limit: {unit: minute, requests_per_unit: 2}}
+- {key: path, value: /y, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 0}}
+`),
+		Against: &old,
+	}, lines...)
+	var all []simulate.RefusedBy
+	for _, c := range r.Callers.Rows {
+		all = append(all, c.NewlyRefusedBy...)
+		if diff := cmp.Diff(c.RefusedBy, c.NewlyRefusedBy); diff != "" || c.OldRefusedBy != nil {
+			t.Errorf("%s: all of it is new\n%s", c.Caller, diff)
+		}
+	}
+	if diff := cmp.Diff([]simulate.RefusedBy{
+		{Rule: "edge.path_/x", Limit: "2 per minute", Requests: 6},
+		{Rule: "edge.remote_address", Name: "burst", Limit: "6 per minute", Requests: 2}, // the last one to refuse
+		// The same address asks for /y, which is another caller here.
+		{Rule: "edge.remote_address", Name: "burst", Limit: "6 per minute", Requests: 1},
+		{Rule: "edge.remote_address", Name: "sustained", Limit: "7 per hour", Requests: 1},
+	}, all); diff != "" {
+		t.Error(diff)
+	}
+	var newly []int64
+	for _, rule := range r.ByRule {
+		newly = append(newly, rule.NewlyRefused)
+	}
+	if diff := cmp.Diff([]int64{6, 4, 0}, newly); diff != "" {
+		t.Errorf("a newly refused request is counted with each rule that refuses it: %s", diff)
 	}
 }
 
@@ -155,8 +202,13 @@ func TestAgainst(t *testing.T) {
 	}
 	first := start.Add(2 * time.Second)
 	if diff := cmp.Diff([]simulate.Caller{
-		{Caller: "remote_address=a", Requests: 6, Refused: 4, OldRefused: 2, NewlyRefused: 2, Rule: "edge.remote_address", First: &first},
-		{Caller: "path=/x", Requests: 6, Refused: 1, OldRefused: 5, NewlyPassed: 4, Rule: "edge.path"},
+		{Caller: "remote_address=a", Requests: 6, Refused: 4, OldRefused: 2, NewlyRefused: 2, First: &first,
+			RefusedBy:      []simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "2 per minute", Requests: 4}},
+			NewlyRefusedBy: []simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "2 per minute", Requests: 2}},
+			OldRefusedBy:   []simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "4 per minute", Requests: 2}}},
+		{Caller: "path=/x", Requests: 6, Refused: 1, OldRefused: 5, NewlyPassed: 4,
+			RefusedBy:    []simulate.RefusedBy{{Rule: "edge.path", Limit: "5 per minute", Requests: 1}},
+			OldRefusedBy: []simulate.RefusedBy{{Rule: "edge.path_/x", Limit: "1 per minute", Requests: 5}}},
 		{Caller: "remote_address=b", Requests: 1},
 	}, r.Callers.Rows); diff != "" {
 		t.Error(diff)

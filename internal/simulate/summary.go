@@ -100,7 +100,7 @@ func (r *run) toldCallers() Callers {
 	}
 	if others.requests > 0 {
 		row := r.toldCaller(&others)
-		row.Missing, row.Rule, row.First = 0, "", nil
+		row.Missing, row.First = 0, nil
 		out.Others = &row
 	}
 	return out
@@ -111,11 +111,10 @@ func (r *run) toldCaller(c *callerRow) Caller {
 		Caller: c.name, Requests: c.requests, Refused: c.refused, OldRefused: c.old,
 		NewlyRefused: c.newly, NewlyPassed: c.passed, Missing: c.missed,
 	}
-	switch {
-	case c.refused > 0:
-		out.Rule = r.now.path(c.rule)
-	case c.old > 0:
-		out.Rule = r.old.path(c.oldRule)
+	out.RefusedBy = c.by.reported(r.now)
+	out.NewlyRefusedBy = c.byNewly.reported(r.now)
+	if r.old != nil {
+		out.OldRefusedBy = c.byOld.reported(r.old)
 	}
 	if c.first > 0 {
 		at := instant(c.first)

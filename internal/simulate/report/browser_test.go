@@ -63,9 +63,9 @@ func TestReportInBrowser(t *testing.T) {
 		t.Errorf("the summary shows %q", got)
 	}
 	if diff := cmp.Diff([][]string{
-		{"198.51.100.7", "205", "505", "0", "shop.remote_address", "2026-03-02 09:34:28"},
-		{"192.0.2.66", "40", "180", "30", "shop.remote_address", "2026-03-02 09:11:49"},
-		{"192.0.2.9", "32", "60", "18", "shop.method_POST.path_/login.remote_address", "2026-03-02 09:30:11"},
+		{"198.51.100.7", "205", "505", "0", "shop.remote_address, sustained 300 per hour (205)", "2026-03-02 09:34:28"},
+		{"192.0.2.66", "40", "180", "30", "shop.remote_address, burst 15 per 10 seconds (40)", "2026-03-02 09:11:49"},
+		{"192.0.2.9", "32", "60", "18", "shop.method_POST.path_/login.remote_address, 5 per minute (32)", "2026-03-02 09:30:11"},
 	}, cells(t, b, "newly-refused-callers")); diff != "" {
 		t.Errorf("newly refused callers (-want +got):\n%s", diff)
 	}

@@ -36,6 +36,7 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 		}
 		return counted(n.(int64), what)
 	},
+	"by":  func(r simulate.RefusedBy) string { return by(r, 0) },
 	"add": func(a, b int64) int64 { return a + b },
 	"int": func(n int) int64 { return int64(n) },
 }).Parse(pageHTML))

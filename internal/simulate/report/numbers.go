@@ -2,6 +2,7 @@ package report
 
 import (
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -89,4 +90,29 @@ func where(r *simulate.Rule) string {
 		return ""
 	}
 	return r.File + ":" + strconv.Itoa(r.Line)
+}
+
+// by is a limit that refused so many requests: its rule, no longer than most characters (0: any), and the limit.
+func by(r simulate.RefusedBy, most int) string {
+	name := r.Rule
+	if most > 0 {
+		name = clip(name, most)
+	}
+	if limit := strings.TrimSpace(r.Name + " " + r.Limit); limit != "" {
+		name += ", " + limit
+	}
+	return name + " (" + number(r.Requests) + ")"
+}
+
+// mostly is the limit that refused a caller most: of two folders, that newly refused it most, then that of the new one.
+func mostly(c *simulate.Caller, most int) string {
+	switch {
+	case len(c.NewlyRefusedBy) > 0:
+		return by(c.NewlyRefusedBy[0], most)
+	case len(c.RefusedBy) > 0:
+		return by(c.RefusedBy[0], most)
+	case len(c.OldRefusedBy) > 0:
+		return by(c.OldRefusedBy[0], most) + " before"
+	}
+	return ""
 }

@@ -251,7 +251,7 @@ func (w *textWriter) callers(r *simulate.Report) {
 	if r.Old != nil {
 		columns = append(columns, column{title: "refused before"}, column{title: "newly refused", color: console.Red}, column{title: "newly passed", color: console.Green})
 	}
-	columns = append(columns, column{title: "last refused by", text: true})
+	columns = append(columns, column{title: "refused most by", text: true})
 	var rows [][]string
 	for i := range r.Callers.Rows[:min(w.top, len(r.Callers.Rows))] {
 		c := &r.Callers.Rows[i]
@@ -259,7 +259,7 @@ func (w *textWriter) callers(r *simulate.Report) {
 		if r.Old != nil {
 			cells = append(cells, number(c.OldRefused), number(c.NewlyRefused), number(c.NewlyPassed))
 		}
-		rows = append(rows, append(cells, clip(console.Clean(c.Rule), 40)))
+		rows = append(rows, append(cells, console.Clean(mostly(c, 40))))
 	}
 	w.table(columns, rows)
 	seen := counted(r.Callers.Seen, "caller")

@@ -1,0 +1,75 @@
+package simulate
+
+import (
+	"cmp"
+	"slices"
+)
+
+// blame counts which rules and limits refused the requests of one caller. Up to maxBlamed of them the counts are exact;
+// beyond that a new one takes the place of the smallest and inherits its count (Space-Saving), so that whatever refused
+// more than one in maxBlamed is always there.
+type blame []blamed
+
+const maxBlamed = 32
+
+// blamed is a limit and how often it refused a caller.
+type blamed struct {
+	refusal
+	count     int64 // requests
+	inherited int64 // of count, what may belong to others
+}
+
+// refusal is a limit that refused a request.
+type refusal struct {
+	rule  int32 // by Rule.Index
+	limit int32 // by its place in Rule.Limits; -1: the whole rule
+}
+
+func (b *blame) add(by []refusal) {
+	for _, r := range by {
+		b.one(r)
+	}
+}
+
+func (b *blame) one(r refusal) {
+	least := 0
+	for i := range *b {
+		x := &(*b)[i]
+		if x.refusal == r {
+			x.count++
+			return
+		}
+		if x.count < (*b)[least].count {
+			least = i
+		}
+	}
+	if len(*b) < maxBlamed {
+		*b = append(*b, blamed{refusal: r, count: 1})
+		return
+	}
+	x := &(*b)[least]
+	x.refusal, x.inherited = r, x.count
+	x.count++
+}
+
+// reportedBlame is how many limits are reported of a caller.
+const reportedBlame = 5
+
+// reported is the limits that refused most, first those that did most, with what is certain of their counts.
+func (b blame) reported(e *engine) []RefusedBy {
+	all := slices.Clone(b)
+	slices.SortFunc(all, func(a, b blamed) int {
+		return cmp.Or(cmp.Compare(b.count-b.inherited, a.count-a.inherited), cmp.Compare(a.rule, b.rule), cmp.Compare(a.limit, b.limit))
+	})
+	var out []RefusedBy
+	for _, x := range all[:min(len(all), reportedBlame)] {
+		r := e.tree.Rules[x.rule]
+		by := RefusedBy{Rule: r.Path, Requests: x.count - x.inherited}
+		if x.limit >= 0 {
+			l := &r.Limits[x.limit]
+			by.Name, by.Limit = l.Name, limitText(l)
+		}
+		out = append(out, by)
+	}
+	return out
+}
