@@ -25,7 +25,8 @@ type ruleOptions struct {
 	Rules  string        `help:"Folder of rule files. Beats the RUNTIME_ variables." placeholder:"DIR"`
 	Merge  bool          `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Files of one domain are merged instead of the second being refused."`
 	Rescan time.Duration `name:"rules-rescan" env:"RATELIMITD_RULES_RESCAN" range:"1ms.." default:"10s" help:"How often the folder is read even if no change was reported."`
-	Force  bool          `name:"force-start-without-initial-config" env:"FORCE_START_WITHOUT_INITIAL_CONFIG" help:"Start also when no rule file can be used; with rules over xDS, be ready before the first ones have come."`
+	Force  bool          `name:"force-start-without-initial-config" env:"FORCE_START_WITHOUT_INITIAL_CONFIG" help:"Start also when the rule folder is missing, and let health be green while there are no rules yet."`
+	None   bool          `name:"allow-no-rules" env:"RATELIMITD_ALLOW_NO_RULES" help:"A reload of the folder may remove the last rule. Else the rules in force stay when the folder holds none any more."`
 
 	AtLeastOne bool `name:"healthy-with-at-least-one-config-loaded" env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" help:"Health is red while the rules in force have no domain."`
 

@@ -331,19 +331,17 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 		Dir:          dir,
 		MergeDomains: o.Merge,
 		Rescan:       o.Rescan,
+		AllowNone:    o.None,
 		Logger:       s.log,
 		Metrics:      registry,
 	})
 	s.rules = folder
 	result, err := folder.Load()
-	if err == nil && result.InUse == 0 {
-		err = errors.New("no rule file can be used")
-	}
 	switch {
 	case err == nil:
 		s.apply(result)
 	case o.Force:
-		s.log.Warn("starting without rules: requests are refused until some are loaded", "folder", dir, "error", err)
+		s.log.Error("no rules are in force: "+untilRules, "folder", dir, "error", err)
 	default:
 		return fmt.Errorf("load rules from %s: %w; name another folder with --rules, RUNTIME_ROOT, RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY, or set FORCE_START_WITHOUT_INITIAL_CONFIG=true to start without rules", dir, err)
 	}
@@ -351,8 +349,18 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 	return nil
 }
 
-// apply puts a load's rules into force.
+// untilRules is what happens to requests of a process that never had rules.
+const untilRules = "requests are answered with UNAVAILABLE until there are some"
+
+// apply puts a load's rules into force. If there never were any, and no file can be used, none are.
 func (s *service) apply(r config.Result) {
+	if s.limiter.Tree() == nil && r.InUse == 0 {
+		s.ruleFiles.Store(&r.Files)
+		s.reportHealth()
+		dir, _ := s.options.Rules.dir()
+		s.log.Error("no rules are in force: "+untilRules, "folder", dir, "files", len(r.Files), "because", "no rule file can be used")
+		return
+	}
 	s.limiter.Swap(r.Tree, s.options.Answers.settings())
 	s.ruleFiles.Store(&r.Files)
 	s.reportHealth()

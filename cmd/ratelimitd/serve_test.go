@@ -12,6 +12,8 @@ import (
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 const fiveADay = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 5}\n"
@@ -37,7 +39,7 @@ func TestRefusesToStart(t *testing.T) {
 	}
 	defer taken.Close()
 	_, port, _ := net.SplitHostPort(taken.Addr().String())
-	good, bad := rulesOf(t, fiveADay), rulesOf(t, strings.ReplaceAll(fiveADay, "rate_limit", "ratelimit"))
+	good := rulesOf(t, fiveADay)
 
 	for name, c := range map[string]struct {
 		env  map[string]string
@@ -56,8 +58,6 @@ func TestRefusesToStart(t *testing.T) {
 		"a flag":              {nil, []string{"--rulez", good}, []string{"--rulez"}},
 		"a taken port":        {map[string]string{"PORT": port, "HOST": "127.0.0.1", "GRPC_PORT": "0", "DEBUG_PORT": "0"}, []string{"--rules", good}, []string{"listen for HTTP", port}},
 		"no folder":           {nil, []string{"--rules", filepath.Join(good, "none")}, []string{"none", "FORCE_START_WITHOUT_INITIAL_CONFIG"}},
-		"only bad files":      {nil, []string{"--rules", bad}, []string{"rules0.yaml:4:5", "did you mean `rate_limit`", "no rule file can be used"}},
-		"an empty folder":     {nil, []string{"--rules", t.TempDir()}, []string{"no rule file can be used"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, text := output(t, c.env, c.args...)
@@ -70,6 +70,73 @@ func TestRefusesToStart(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A folder without one good file is a start with red health, which heals: no decision is made up meanwhile.
+func TestStartsWithoutAGoodFile(t *testing.T) {
+	bad := strings.ReplaceAll(fiveADay, "rate_limit", "ratelimit")
+	for name, c := range map[string]struct {
+		files, said []string
+	}{
+		"an empty folder": {nil, []string{"no rule file can be used"}},
+		"only bad files":  {[]string{bad}, []string{"no rule file can be used", "rules0.yaml:4:5", "did you mean `rate_limit`"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rules := rulesOf(t, c.files...)
+			p := startProcess(t, nil, "--rules", rules)
+			p.log.wait(t, "no rules are in force: requests are answered with UNAVAILABLE until there are some")
+			for _, want := range c.said {
+				if !strings.Contains(p.log.String(), want) {
+					t.Errorf("it does not say %q:\n%s", want, p.log)
+				}
+			}
+			client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+			red := func() {
+				t.Helper()
+				if code, _ := get(t, "http://"+p.http+"/healthcheck"); code != http.StatusInternalServerError {
+					t.Errorf("/healthcheck: %d", code)
+				}
+				if _, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); status.Code(err) != codes.Unavailable {
+					t.Errorf("a request: %v", err)
+				}
+			}
+			red()
+			write(t, rules, "worse.yaml", "domian: d\n") // a reload does not make it better
+			eventually(t, "the state of the bad file", func() bool {
+				_, body := get(t, "http://"+p.debug+"/rlconfig")
+				return strings.Contains(body, "worse.yaml: rejected")
+			})
+			red()
+			write(t, rules, "good.yaml", fiveADay)
+			eventually(t, "green health", func() bool { code, _ := get(t, "http://"+p.http+"/healthcheck"); return code == http.StatusOK })
+			if got, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil || got.GetStatuses()[0].GetLimitRemaining() != 4 {
+				t.Errorf("after rules came: %v %v", got, err)
+			}
+		})
+	}
+}
+
+// When the last file is removed its rules stay, health stays green, and it is seen.
+func TestTheLastRuleFileIsRemoved(t *testing.T) {
+	rules := rulesOf(t, fiveADay)
+	p := startProcess(t, nil, "--rules", rules)
+	if err := os.Remove(filepath.Join(rules, "rules0.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	p.log.wait(t, "a reload would leave no rules: refused, the rules in force stay")
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+	if got, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil || got.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() != 5 {
+		t.Errorf("without the file: %v %v", got, err)
+	}
+	if code, _ := get(t, "http://"+p.http+"/healthcheck"); code != http.StatusOK {
+		t.Errorf("/healthcheck: %d", code)
+	}
+	if _, body := get(t, "http://"+p.http+"/metrics"); !strings.Contains(body, `ratelimitd_rules_gone{rules="kept"} 1`) || !strings.Contains(body, "ratelimitd_rules 1\n") {
+		t.Error("the metrics do not show it")
+	}
+	if _, body := get(t, "http://"+p.debug+"/rlconfig"); !strings.Contains(body, "rules0.yaml: stale") {
+		t.Errorf("/rlconfig:\n%s", body)
 	}
 }
 

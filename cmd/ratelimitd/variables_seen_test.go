@@ -35,14 +35,6 @@ import (
 
 // What is seen of a service, and what is made for it to find.
 
-// started says whether it starts.
-func started(_ *testing.T, i *instance) string {
-	if i.err != nil {
-		return "does not start"
-	}
-	return "starts"
-}
-
 // running is a look that a service must have started for.
 func running(l look) look {
 	return func(t *testing.T, i *instance) string {

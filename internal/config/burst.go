@@ -3,31 +3,40 @@ package config
 import "time"
 
 // A reload waits until nothing has changed for quietFor, but not longer than atMost after the first change: an editor
-// that writes, renames and sets modes is one change, and a program that writes without end is still heard.
+// that writes, renames and sets modes is one change, and a program that writes without end does not keep the other files
+// from being read. After a write to a file the wait is grownFor: whoever writes a file in place may pause on the way.
 const (
 	quietFor = 100 * time.Millisecond
+	grownFor = 400 * time.Millisecond
 	atMost   = 500 * time.Millisecond
 )
 
 // burst gathers events that come close together. The zero value is ready; it is used by one goroutine.
 type burst struct {
 	first time.Time // zero: no event is waiting
+	due   time.Time // when the newest event has been quiet for long enough
 	timer *time.Timer
 }
 
-// add notes an event.
-func (b *burst) add() {
+// add notes an event after which nothing must happen for so long.
+func (b *burst) add(quiet time.Duration) {
 	now := time.Now()
 	if b.first.IsZero() {
 		b.first = now
 	}
-	wait := min(quietFor, b.first.Add(atMost).Sub(now))
+	if due := now.Add(quiet); due.After(b.due) {
+		b.due = due
+	}
+	wait := min(b.due.Sub(now), b.first.Add(atMost).Sub(now))
 	if b.timer == nil {
 		b.timer = time.NewTimer(wait)
 		return
 	}
 	b.timer.Reset(wait)
 }
+
+// quiet says whether enough time has passed since the newest event.
+func (b *burst) quiet() bool { return !b.first.IsZero() && !time.Now().Before(b.due) }
 
 // over is received from when the burst is over; reset must follow.
 func (b *burst) over() <-chan time.Time {
@@ -39,7 +48,7 @@ func (b *burst) over() <-chan time.Time {
 
 // reset makes ready for the next burst.
 func (b *burst) reset() {
-	b.first = time.Time{}
+	b.first, b.due = time.Time{}, time.Time{}
 	if b.timer != nil {
 		b.timer.Stop()
 	}

@@ -2,8 +2,10 @@ package config
 
 import (
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -23,6 +25,7 @@ type Options struct {
 	MergeDomains bool                  // files that give the same domain share it; else it belongs to the file that sorts first
 	Rescan       time.Duration         // how often all files are read again, whatever the file system reported; 0 means 10 s
 	MaxFileSize  int64                 // bytes; a larger file is refused; 0 means 64 MiB
+	AllowNone    bool                  // a reload may take away the last rule; else the old rules stay in force
 	Logger       *slog.Logger          // nil means slog.Default()
 	Metrics      prometheus.Registerer // nil: no metrics
 }
@@ -36,6 +39,8 @@ type Result struct {
 	// InUse is how many files have a version in use. 0 means that there is not one good file: a service should not
 	// start with this, unless it was told to.
 	InUse int
+	// Skipped are the files of the folder that are not read as rules, because of their names.
+	Skipped []Skipped
 	// Changed says whether anything is different from the result before: a file's content, its state, or which files
 	// there are.
 	Changed bool
@@ -48,8 +53,16 @@ type Folder struct {
 
 	mu         sync.Mutex
 	files      map[string]*ruleFile
+	skipped    map[string]skippedFile
+	looks      map[string]fs.FileInfo // at files that were growing
 	last       Result
 	generation int // counts the results that were Changed
+}
+
+// skippedFile is a file that is no rule file with this content.
+type skippedFile struct {
+	sum sum
+	Skipped
 }
 
 // ruleFile is one rule file.
@@ -58,6 +71,7 @@ type ruleFile struct {
 	newest *source // what the newest content says, or why it cannot be read
 	good   *source // the last version that was in use as the newest one; nil if there was none
 	inUse  *source // newest, good or nil
+	gone   bool    // it is not in the folder any more; its rules stay because there would be none
 	status descriptor.FileStatus
 }
 
@@ -85,11 +99,23 @@ func NewFolder(o Options) *Folder {
 // none. A bad file is no failure: its
 // last good version stays in use, and its state tells why.
 func (f *Folder) Load() (Result, error) {
-	r, _, err := f.load(nil)
+	r, _, _, err := f.load(nil, true)
 	return r, err
 }
 
-func (f *Folder) load(p *paths) (Result, int, error) {
+// inForce is how many rules are.
+func (f *Folder) inForce() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.last.Tree == nil {
+		return 0
+	}
+	return len(f.last.Tree.Rules)
+}
+
+// load reads the folder. quiet is whether nothing is being written there, as far as events say; growing, whether some file
+// has to be looked at again.
+func (f *Folder) load(p *paths, quiet bool) (r Result, generation int, growing bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	met, err := p.scan(f.o.Dir)
@@ -97,39 +123,83 @@ func (f *Folder) load(p *paths) (Result, int, error) {
 	before.Changed = false
 	if err != nil {
 		f.metrics.failed.Add(1)
-		return before, f.generation, fmt.Errorf("read rule folder %s: %w", f.o.Dir, err)
+		f.metrics.gone.Store(goneKept(before.Tree != nil && len(before.Tree.Rules) > 0))
+		return before, f.generation, false, fmt.Errorf("read rule folder %s: %w", f.o.Dir, err)
 	}
 	met = f.below(met)
 
-	files := make(map[string]*ruleFile, len(met))
-	fresh := make([]*ruleFile, len(met))
+	reads := make([]reading, len(met))
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i, m := range met {
-		old := f.files[m.name]
-		files[m.name] = old
 		g.Go(func() error {
-			fresh[i] = f.read(m, old)
+			reads[i] = f.read(m, quiet)
 			return nil
 		})
 	}
 	_ = g.Wait() // none of them fails: an unreadable file is a bad file
 
-	changed := f.last.Tree == nil || len(files) != len(f.files)
+	files := make(map[string]*ruleFile, len(met))
+	skipped := make(map[string]skippedFile)
+	looks := make(map[string]fs.FileInfo)
+	changed := f.last.Tree == nil
 	for i, m := range met {
-		if fresh[i] != nil {
-			files[m.name] = fresh[i]
+		switch r, old := &reads[i], f.files[m.name]; {
+		case r.skipped != nil:
+			skipped[m.name] = *r.skipped
+		case r.growing != nil:
+			looks[m.name] = r.growing
+			if f.looks[m.name] == nil {
+				f.o.Logger.Info("rule file is being written, it is read when it has stopped growing", "file", m.name)
+			}
+			if old != nil && !old.gone {
+				files[m.name] = old
+			}
+		case r.fresh != nil:
+			files[m.name] = r.fresh
 			changed = true
+		case old != nil:
+			files[m.name] = old
 		}
 	}
-	if !changed {
-		return before, f.generation, nil
+	f.skip(skipped)
+	f.looks = looks
+	before.Skipped = f.last.Skipped
+	present := 0
+	for _, file := range f.files {
+		if !file.gone {
+			present++
+		}
+	}
+	if !changed && len(files) == present {
+		f.metrics.gone.Store(f.metrics.settled.Load()) // the folder can be read again
+		return before, f.generation, len(looks) > 0, nil
 	}
 	if err := f.settle(files); err != nil {
 		f.metrics.failed.Add(1)
-		return before, f.generation, err
+		return before, f.generation, len(looks) > 0, err
 	}
-	return f.last, f.generation, nil
+	return f.last, f.generation, len(looks) > 0, nil
+}
+
+// skip takes over which files are skipped, and logs the new ones by name.
+func (f *Folder) skip(skipped map[string]skippedFile) {
+	var all []Skipped
+	for _, name := range slices.Sorted(maps.Keys(skipped)) {
+		s := skipped[name]
+		if s.Why == "" {
+			continue
+		}
+		all = append(all, s.Skipped)
+		switch {
+		case f.skipped[name].Skipped == s.Skipped:
+		case s.Rules:
+			f.o.Logger.Warn("file with rules skipped: none of them is in force", "file", name, "because", s.Why)
+		default:
+			f.o.Logger.Info("file skipped", "file", name, "because", s.Why)
+		}
+	}
+	f.skipped, f.last.Skipped = skipped, all
 }
 
 // below puts in the place of a folder that cannot be read the files that were known below it: each of them is a file
@@ -151,37 +221,71 @@ func (f *Folder) below(met []found) []found {
 	return out
 }
 
-// read returns the newest version of a file, nil if it is the one that is known.
-func (f *Folder) read(m found, old *ruleFile) *ruleFile {
+// reading is what a look at a file has led to: one of these, or nothing if it is as it was.
+type reading struct {
+	fresh   *ruleFile    // its newest version
+	growing fs.FileInfo  // it is being written
+	skipped *skippedFile // it is no rule file
+}
+
+// read reads a file if it has changed.
+func (f *Folder) read(m found, quiet bool) reading {
+	old := f.files[m.name]
+	known := old
+	if old != nil && old.gone {
+		known = nil // it has come back
+	}
 	name := filepath.Join(f.o.Dir, filepath.FromSlash(m.name))
-	bad := func(err error) *ruleFile {
-		e := &Error{File: name, Msg: "cannot be read: " + err.Error()}
-		if old != nil && old.sum == (sum{}) && *old.newest.errs[0] == *e {
-			return nil
+	bad := func(err error) reading {
+		if m.aside != "" && old == nil {
+			return reading{skipped: &skippedFile{Skipped: Skipped{Name: m.name}}}
 		}
-		return old.next(sum{}, &source{errs: []*Error{e}})
+		e := &Error{File: name, Msg: "cannot be read: " + err.Error()}
+		if known != nil && known.sum == (sum{}) && *known.newest.errs[0] == *e {
+			return reading{}
+		}
+		return reading{fresh: old.next(sum{}, &source{errs: []*Error{e}})}
 	}
 	if m.err != nil {
 		return bad(m.err)
 	}
-	if old != nil && old.sum != (sum{}) {
+	look, err := os.Stat(m.path)
+	if err != nil {
+		return bad(err)
+	}
+	skipped, isSkipped := f.skipped[m.name]
+	if known != nil && known.sum != (sum{}) || isSkipped {
 		s, err := sumFile(m.path, f.o.MaxFileSize)
-		if err != nil {
+		switch {
+		case err != nil:
 			return bad(err)
+		case isSkipped && s == skipped.sum:
+			return reading{skipped: &skipped}
+		case known != nil && s == known.sum:
+			return reading{}
 		}
-		if s == old.sum {
-			return nil
-		}
+	}
+	if !settled(quiet, f.looks[m.name], look) {
+		return reading{growing: look}
 	}
 	data, err := readFile(m.path, f.o.MaxFileSize)
 	if err != nil {
 		return bad(err)
 	}
-	s := sumOf(data)
-	if old != nil && s == old.sum {
-		return nil
+	if after, err := os.Stat(m.path); err == nil && !same(look, after) {
+		return reading{growing: after}
 	}
-	return old.next(s, readSource(name, data))
+	s := sumOf(data)
+	if known != nil && s == known.sum {
+		return reading{}
+	}
+	if why, skip := m.aside.skip(m.name, data); skip {
+		if m.aside == asideHidden && !why.Rules {
+			why.Why = "" // an editor's swap file is not worth a word
+		}
+		return reading{skipped: &skippedFile{s, why}}
+	}
+	return reading{fresh: old.next(s, readSource(name, data))}
 }
 
 // next is the file with a new content.
@@ -199,7 +303,7 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 	now := time.Now()
 	sameRules := f.last.Tree != nil && len(files) == len(f.files)
 	next := Result{Tree: f.last.Tree, Changed: true}
-	settled := make(map[string]*ruleFile, len(files))
+	done := make(map[string]*ruleFile, len(files))
 	var told []func()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		file := *files[name] // copied: if the tree cannot be made, nothing must have happened
@@ -230,7 +334,11 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 		}
 		file.status = status
 		next.Files = append(next.Files, status)
-		settled[name] = &file
+		done[name] = &file
+	}
+	if f.emptied(done) {
+		f.keep(done, now)
+		return nil
 	}
 	if !sameRules {
 		tree, err := l.compile()
@@ -244,13 +352,80 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 			told = append(told, func() { f.o.Logger.Info("rule file removed", "file", name) })
 		}
 	}
-	f.files, f.last = settled, next
+	next.Skipped = f.last.Skipped
+	before := f.last
+	f.files, f.last = done, next
 	f.generation++
 	f.metrics.reloaded(&next, now)
 	for _, tell := range told {
 		tell()
 	}
+	warnOfDrops(f.o.Logger, &before, &next)
+	if before.Tree != nil && len(before.Tree.Rules) > 0 && len(next.Tree.Rules) == 0 {
+		f.metrics.emptied(goneRemoved)
+		f.o.Logger.Warn("no rules are in force: a reload has removed the last one, as the settings allow", "folder", f.o.Dir)
+	}
 	return nil
+}
+
+// emptied says whether there would be no rule left of some, which no reload may do: folders are unmounted, and emptied by
+// mistake.
+func (f *Folder) emptied(files map[string]*ruleFile) bool {
+	if f.o.AllowNone || f.last.Tree == nil || len(f.last.Tree.Rules) == 0 {
+		return false
+	}
+	for _, file := range files {
+		if file.inUse != nil && file.inUse.rules > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// keep leaves the rules as they are. Files whose rules stay though they are gone, or hold no rules any more, are stale.
+func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
+	next := Result{Tree: f.last.Tree, Skipped: f.last.Skipped, Changed: true}
+	said := make(map[string][]string, len(f.files))
+	for name, old := range f.files {
+		said[name] = old.status.Errors
+		if old.inUse == nil || old.inUse.rules == 0 {
+			continue // what has become of it is right as it is
+		}
+		kept, why := *old, "it holds no rules any more"
+		file := files[name]
+		switch {
+		case file == nil:
+			kept.gone, why = true, "it is gone"
+		case len(file.newest.errs) > 0:
+			kept.sum, kept.newest, kept.gone, why = file.sum, file.newest, false, file.newest.errs[0].Error()
+		default:
+			kept.sum, kept.newest, kept.gone = file.sum, file.newest, false
+		}
+		kept.good = kept.inUse
+		msg := why + ", and no rule would be left in this folder: its last rules stay in force. RATELIMITD_ALLOW_NO_RULES=true lets a reload remove the last rule"
+		status := statusOf(name, descriptor.FileStale, kept.inUse, []*Error{{File: filepath.Join(f.o.Dir, filepath.FromSlash(name)), Msg: msg}})
+		if status.Since = now; kept.status.State == descriptor.FileStale {
+			status.Since = kept.status.Since
+		}
+		kept.status = status
+		files[name] = &kept
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		file := files[name]
+		if file.inUse != nil {
+			next.InUse++
+		}
+		next.Files = append(next.Files, file.status)
+		if file.status.State != descriptor.FileLoaded && !slices.Equal(said[name], file.status.Errors) {
+			f.o.Logger.Error("rule file rejected", "file", name, "state", string(file.status.State), "rules", file.status.Rules, "errors", file.status.Errors[:min(len(file.status.Errors), errorsLogged)])
+		}
+	}
+	f.o.Logger.Error("a reload would leave no rules: refused, the rules in force stay", "folder", f.o.Dir, "rules", len(f.last.Tree.Rules), "files", next.InUse,
+		"because", "nobody empties a folder of rules all at once on purpose; RATELIMITD_ALLOW_NO_RULES=true lets it happen")
+	f.files, f.last = files, next
+	f.generation++
+	f.metrics.refused(next.Files)
+	f.metrics.emptied(goneKept(true))
 }
 
 func statusOf(name string, state descriptor.FileState, inUse *source, errs []*Error) descriptor.FileStatus {

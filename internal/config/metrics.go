@@ -15,7 +15,28 @@ import (
 type metrics struct {
 	succeeded atomic.Uint64 // reloads without a bad file
 	failed    atomic.Uint64 // reloads with a bad file, or of a folder that could not be read
+	gone      atomic.Uint32 // of the source just now: goneStays or goneRemoved, 0 if it has rules
+	settled   atomic.Uint32 // the same, of the newest reload
 	current   atomic.Pointer[applied]
+}
+
+// What has become of the rules when their source held none any more.
+const (
+	goneStays   uint32 = 1 // they stay in force
+	goneRemoved uint32 = 2 // they are removed
+)
+
+func goneKept(yes bool) uint32 {
+	if yes {
+		return goneStays
+	}
+	return 0
+}
+
+// emptied notes what has become of the rules whose source holds none.
+func (m *metrics) emptied(what uint32) {
+	m.gone.Store(what)
+	m.settled.Store(what)
 }
 
 // applied is what the newest reload left behind.
@@ -28,6 +49,9 @@ type applied struct {
 // reloaded notes a result that took over.
 func (m *metrics) reloaded(r *Result, at time.Time) {
 	m.current.Store(&applied{r.Files, len(r.Tree.Rules), at})
+	if len(r.Tree.Rules) > 0 {
+		m.emptied(0)
+	}
 	for i := range r.Files {
 		if r.Files[i].State != descriptor.FileLoaded {
 			m.failed.Add(1)
@@ -51,6 +75,7 @@ var (
 	fileDesc    = prometheus.NewDesc("ratelimitd_rule_file_state", "1 for every rule file or resource, with its state: loaded, stale or rejected.", []string{"file", "state"}, nil)
 	reloadsDesc = prometheus.NewDesc("ratelimitd_rule_reloads_total", "Times that changed rules were read: with success, or with an error in some file, the folder, or some resource.", []string{"result"}, nil)
 	rulesDesc   = prometheus.NewDesc("ratelimitd_rules", "Rules in use.", nil, nil)
+	goneDesc    = prometheus.NewDesc("ratelimitd_rules_gone", "1 while the folder or the xDS server holds no rules though there were some. rules: kept, those before stay in force; removed, none is in force.", []string{"rules"}, nil)
 	reloadDesc  = prometheus.NewDesc("ratelimitd_rules_last_reload_timestamp_seconds", "When changed rules were last taken over, in seconds since the Unix epoch.", nil, nil)
 )
 
@@ -59,6 +84,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- fileDesc
 	ch <- reloadsDesc
 	ch <- rulesDesc
+	ch <- goneDesc
 	ch <- reloadDesc
 }
 
@@ -69,6 +95,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	tell(reloadsDesc, prometheus.CounterValue, float64(m.succeeded.Load()), "success")
 	tell(reloadsDesc, prometheus.CounterValue, float64(m.failed.Load()), "error")
+	gone := m.gone.Load()
+	tell(goneDesc, prometheus.GaugeValue, is(gone == goneStays), "kept")
+	tell(goneDesc, prometheus.GaugeValue, is(gone == goneRemoved), "removed")
 	now := m.current.Load()
 	if now == nil {
 		tell(rulesDesc, prometheus.GaugeValue, 0)
@@ -86,6 +115,13 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		tell(fileDesc, prometheus.GaugeValue, 1, name, string(f.State))
 	}
+}
+
+func is(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
 }
 
 // Statistics calls visit for the counters of reloads, under their names in the reference: path, a dot, and stat.

@@ -16,13 +16,14 @@ const maxFolders = 32 // folders within folders
 
 // found is what a scan of the folder met: a rule file, or something that cannot be read.
 type found struct {
-	name string // below the folder, with slashes
-	path string // where the content is, symbolic links resolved
-	err  error  // why it cannot be read
-	dir  bool   // it is a folder: err holds for all that is below it
+	name  string // below the folder, with slashes
+	path  string // where the content is, symbolic links resolved
+	err   error  // why it cannot be read
+	aside aside  // why it may be no rule file
+	dir   bool   // it is a folder: err holds for all that is below it
 }
 
-// scan lists the rule files below the folder, sorted by name. It fails only if the folder itself cannot be read.
+// scan lists the files below the folder, sorted by name. It fails only if the folder itself cannot be read.
 //
 // The folder's own path is resolved once, so that a scan sees one release of the rules even if a link on the way is
 // being moved to the next one.
@@ -51,16 +52,21 @@ func (s *scanner) folder(dir, name string, within []string) error {
 	if err != nil {
 		return err
 	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") || strings.HasSuffix(e.Name(), "~") {
-			continue
+		hidden := strings.HasPrefix(e.Name(), ".")
+		if hidden && !e.Type().IsRegular() {
+			continue // a ConfigMap's ..data, .git
 		}
-		s.entry(filepath.Join(dir, e.Name()), path.Join(name, e.Name()), within)
+		s.entry(filepath.Join(dir, e.Name()), path.Join(name, e.Name()), asideOf(e.Name(), names), within)
 	}
 	return nil
 }
 
-func (s *scanner) entry(at, name string, within []string) {
+func (s *scanner) entry(at, name string, beside aside, within []string) {
 	info, err := os.Lstat(at)
 	if os.IsNotExist(err) {
 		return // removed meanwhile
@@ -72,7 +78,7 @@ func (s *scanner) entry(at, name string, within []string) {
 	}
 	switch {
 	case err != nil:
-		if isRuleFile(name) {
+		if beside == "" {
 			s.found = append(s.found, found{name: name, err: err})
 		}
 	case info.IsDir():
@@ -86,17 +92,9 @@ func (s *scanner) entry(at, name string, within []string) {
 		if err != nil && !os.IsNotExist(err) {
 			s.found = append(s.found, found{name: name, err: err, dir: true})
 		}
-	case info.Mode().IsRegular() && isRuleFile(name):
-		s.found = append(s.found, found{name: name, path: at})
+	case info.Mode().IsRegular():
+		s.found = append(s.found, found{name: name, path: at, aside: beside})
 	}
-}
-
-// isRuleFile leaves out what stands beside rules but is none: unit tests of rules, and texts for people. All else is
-// read, whatever its name, as the reference does.
-func isRuleFile(name string) bool {
-	base := path.Base(name)
-	return !strings.HasSuffix(base, "_test.yaml") && !strings.HasSuffix(base, "_test.yml") &&
-		!strings.HasPrefix(base, "README") && !strings.HasSuffix(base, ".md")
 }
 
 // sum is the identity of a content.

@@ -13,7 +13,8 @@ import (
 //
 // A change is noticed at once through the file system, and by reading all files again every Options.Rescan, for file
 // systems that do not tell. Events that come close together are one change: apply is called 100 ms after the last one,
-// and at most 500 ms after the first, plus the time that loading takes. Touching a file is no change.
+// 400 ms after the last write to a file, and at most 500 ms after the first, plus the time that loading takes. A file that
+// is still being written then is not read before it has stopped growing. Touching a file is no change.
 //
 // While the folder is missing or cannot be read, the rules in use stay, and it is waited for.
 func (f *Folder) Watch(ctx context.Context, apply func(Result)) error {
@@ -33,14 +34,14 @@ func (f *Folder) Watch(ctx context.Context, apply func(Result)) error {
 	}
 
 	failing := ""
-	loop(ctx, f.o.Rescan, events, errs, p.matters, func() {
-		r, generation, err := f.loadWatched(p)
+	loop(ctx, f.o.Rescan, events, errs, p.matters, func(quiet bool) (again bool) {
+		r, generation, growing, err := f.loadWatched(p, quiet)
 		if err != nil {
 			if err.Error() != failing {
-				f.o.Logger.Error("cannot read the rule folder, the rules in use stay", "error", err)
+				f.o.Logger.Error("cannot read the rule folder, the rules in use stay", "rules", f.inForce(), "error", err)
 			}
 			failing = err.Error()
-			return
+			return false
 		}
 		failing = ""
 		if generation != applied {
@@ -48,45 +49,57 @@ func (f *Folder) Watch(ctx context.Context, apply func(Result)) error {
 			r.Changed = true
 			apply(r)
 		}
+		return growing
 	})
 	return nil
 }
 
-func (f *Folder) loadWatched(p *paths) (Result, int, error) {
+func (f *Folder) loadWatched(p *paths, quiet bool) (r Result, generation int, growing bool, err error) {
 	if p == nil {
-		return f.load(nil)
+		return f.load(nil, quiet)
 	}
 	p.begin()
 	defer p.end()
-	return f.load(p)
+	return f.load(p, quiet)
 }
 
-// loop calls reload in the beginning, after every burst of events that matter, and at every rescan.
+// loop calls reload in the beginning, after every burst of events that matter, and at every rescan. It tells reload
+// whether the burst has come to its end, and calls it again soon when reload asks for that.
 func loop(ctx context.Context, rescan time.Duration, events <-chan fsnotify.Event, errs <-chan error,
-	matters func(fsnotify.Event) bool, reload func()) {
+	matters func(fsnotify.Event) bool, reload func(quiet bool) (again bool)) {
 	ticks := time.NewTicker(rescan)
 	defer ticks.Stop()
 	var b burst
-	reload()
+	look := func(quiet bool) {
+		b.reset()
+		if reload(quiet) {
+			b.add(grownFor)
+		}
+	}
+	look(false)
 	for {
 		select {
 		case <-ctx.Done():
 			b.reset()
 			return
 		case e := <-events:
-			if matters(e) {
-				b.add()
+			switch {
+			case !matters(e):
+			case e.Has(fsnotify.Write):
+				b.add(grownFor)
+			default:
+				b.add(quietFor)
 			}
 			continue
 		case err := <-errs:
 			if err != nil {
-				b.add() // events were lost, most likely: look for oneself
+				b.add(quietFor) // events were lost, most likely: look for oneself
 			}
 			continue
 		case <-b.over():
+			look(b.quiet())
 		case <-ticks.C:
+			look(false)
 		}
-		b.reset()
-		reload()
 	}
 }

@@ -345,7 +345,7 @@ func TestWatchRescan(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	step := 1
-	loop(ctx, time.Millisecond, nil, nil, nil, func() {
+	loop(ctx, time.Millisecond, nil, nil, nil, func(bool) bool {
 		r, err := f.Load()
 		must(t, err)
 		if requests(r.Tree, "a") == step {
@@ -355,6 +355,7 @@ func TestWatchRescan(t *testing.T) {
 		if step == 5 {
 			cancel()
 		}
+		return false
 	})
 }
 
@@ -369,7 +370,7 @@ func TestBursts(t *testing.T) {
 		go func() {
 			defer close(done)
 			loop(ctx, 3*time.Second, events, errs, func(e fsnotify.Event) bool { return e.Name != "other" },
-				func() { reloads = append(reloads, time.Since(start)) })
+				func(bool) bool { reloads = append(reloads, time.Since(start)); return false })
 		}()
 		at := func(ms int, send func()) {
 			<-time.After(time.Until(start.Add(time.Duration(ms) * time.Millisecond)))

@@ -1,0 +1,63 @@
+package config
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The reference reads every file: one that gives a domain is in force whatever its name, and every other one is named.
+func TestNamesHideNoRules(t *testing.T) {
+	dir := t.TempDir()
+	var log logged
+	for name, domain := range map[string]string{"limits_test.yaml": "tested", "sub/more_test.yml": "more", "README.yaml": "readme", "notes.md": "notes", "kept.yaml~": "kept", "a.yaml": "a"} {
+		write(t, filepath.Join(dir, name), rules(domain, 7))
+	}
+	write(t, filepath.Join(dir, "a.yaml~"), rules("old", 1))
+	write(t, filepath.Join(dir, ".hidden.yaml"), rules("hidden", 1))
+	write(t, filepath.Join(dir, ".a.yaml.swp"), "b0VIM")
+	write(t, filepath.Join(dir, "a_test.yaml"), "domain: a\ncases: [{name: one}]\n")
+	write(t, filepath.Join(dir, "broken_test.yaml"), "domain: broken\ndescriptors: [\n")
+	write(t, filepath.Join(dir, "README"), "Rules of ours.\n\n    domain: x\n\ndomain: the first key\n- is: [\n")
+	f := NewFolder(Options{Dir: dir, Logger: log.logger()})
+	r := load(t, f, "README.yaml=loaded", "a.yaml=loaded", "broken_test.yaml=rejected", "kept.yaml~=loaded", "limits_test.yaml=loaded", "notes.md=loaded", "sub/more_test.yml=loaded")
+	for _, domain := range []string{"tested", "more", "readme", "notes", "kept", "a"} {
+		if got := requests(r.Tree, domain); got != 7 {
+			t.Errorf("domain %s allows %d", domain, got)
+		}
+	}
+	want := []Skipped{
+		{".hidden.yaml", true, "its name begins with a dot"},
+		{"README", false, "it holds no domain"},
+		{"a.yaml~", true, "it is the backup of a file beside it"},
+		{"a_test.yaml", false, "it holds tests, or no domain"},
+	}
+	if diff := cmp.Diff(want, r.Skipped); diff != "" {
+		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
+	said := log.take()
+	for _, s := range want {
+		level := "INFO"
+		if s.Rules {
+			level = "WARN"
+		}
+		if n := strings.Count(said, "skipped\" file="+s.Name+" ") + strings.Count(said, "in force\" file="+s.Name+" "); n != 1 || !strings.Contains(said, "level="+level) {
+			t.Errorf("%s is named %d times:\n%s", s.Name, n, said)
+		}
+	}
+	// Named once, not with every load.
+	if again, err := f.Load(); err != nil || again.Changed || len(again.Skipped) != len(want) || log.take() != "" {
+		t.Errorf("again: %+v, %v", again, err)
+	}
+	// A file of tests becomes a rule file, and is one no more.
+	write(t, filepath.Join(dir, "a_test.yaml"), rules("b", 3))
+	if r, err := f.Load(); err != nil || requests(r.Tree, "b") != 3 || len(r.Skipped) != 3 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	write(t, filepath.Join(dir, "a_test.yaml"), "cases: []\n")
+	if r, err := f.Load(); err != nil || requests(r.Tree, "b") != -1 || len(r.Skipped) != 4 || !strings.Contains(log.take(), "rule file removed") {
+		t.Errorf("%+v, %v", r, err)
+	}
+}

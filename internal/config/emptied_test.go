@@ -1,0 +1,165 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// goneIs compares ratelimitd_rules_gone.
+func goneIs(t *testing.T, registry *prometheus.Registry, kept, removed string) {
+	t.Helper()
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP ratelimitd_rules_gone 1 while the folder or the xDS server holds no rules though there were some. rules: kept, those before stay in force; removed, none is in force.
+# TYPE ratelimitd_rules_gone gauge
+ratelimitd_rules_gone{rules="kept"} `+kept+`
+ratelimitd_rules_gone{rules="removed"} `+removed+`
+`), "ratelimitd_rules_gone"); err != nil {
+		t.Error(err)
+	}
+}
+
+// However a folder loses all of its rules at once, those in force stay until there are other ones.
+func TestNoReloadRemovesTheLastRule(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(t *testing.T, dir string)
+		states []string
+	}{
+		"the files are removed": {func(t *testing.T, dir string) {
+			must(t, os.Remove(filepath.Join(dir, "a.yaml")))
+			must(t, os.Remove(filepath.Join(dir, "b.yaml")))
+		}, []string{"a.yaml=stale", "b.yaml=stale"}},
+		"an empty folder takes the place of the folder": {func(t *testing.T, dir string) {
+			must(t, os.RemoveAll(dir+".old"))
+			must(t, os.Rename(dir, dir+".old"))
+			must(t, os.Mkdir(dir, 0o755))
+		}, []string{"a.yaml=stale", "b.yaml=stale"}},
+		"bad files take the place of good ones": {func(t *testing.T, dir string) {
+			must(t, os.RemoveAll(dir))
+			write(t, filepath.Join(dir, "c.yaml"), "domian: c\n")
+		}, []string{"a.yaml=stale", "b.yaml=stale", "c.yaml=rejected"}},
+		"no file has rules any more": {func(t *testing.T, dir string) {
+			write(t, filepath.Join(dir, "a.yaml"), "domain: a\n")
+			write(t, filepath.Join(dir, "b.yaml"), "domain: b\n")
+		}, []string{"a.yaml=stale", "b.yaml=stale"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "rules")
+			fill := func(n int) {
+				write(t, filepath.Join(dir, "a.yaml"), rules("a", n))
+				write(t, filepath.Join(dir, "b.yaml"), rules("b", n))
+			}
+			fill(1)
+			var log logged
+			registry := prometheus.NewPedanticRegistry()
+			f := NewFolder(Options{Dir: dir, Logger: log.logger(), Metrics: registry})
+			first := load(t, f, "a.yaml=loaded", "b.yaml=loaded")
+			goneIs(t, registry, "0", "0")
+			log.take()
+
+			c.change(t, dir)
+			r := load(t, f, c.states...)
+			if r.Tree != first.Tree || r.InUse != 2 || requests(r.Tree, "a") != 1 || requests(r.Tree, "b") != 1 {
+				t.Errorf("%+v", r)
+			}
+			if len(r.Files[0].Errors) != 1 || !strings.Contains(r.Files[0].Errors[0], "its last rules stay in force") {
+				t.Errorf("the state of a file: %+v", r.Files[0])
+			}
+			if said := log.take(); !strings.Contains(said, "level=ERROR") || !strings.Contains(said, "a reload would leave no rules: refused") || !strings.Contains(said, "RATELIMITD_ALLOW_NO_RULES") {
+				t.Errorf("the log:\n%s", said)
+			}
+			goneIs(t, registry, "1", "0")
+			if again := load(t, f, c.states...); again.Changed || log.take() != "" {
+				t.Errorf("again: %+v", again)
+			}
+
+			// The same rules, then others.
+			fill(1)
+			must(t, os.RemoveAll(filepath.Join(dir, "c.yaml")))
+			if r := load(t, f, "a.yaml=loaded", "b.yaml=loaded"); !r.Changed || requests(r.Tree, "b") != 1 {
+				t.Errorf("the same rules again: %+v", r)
+			}
+			goneIs(t, registry, "0", "0")
+			c.change(t, dir)
+			load(t, f, c.states...)
+			must(t, os.RemoveAll(dir))
+			write(t, filepath.Join(dir, "d.yaml"), rules("d", 4))
+			if r := load(t, f, "d.yaml=loaded"); requests(r.Tree, "d") != 4 || r.Tree.Domain("a") != nil {
+				t.Errorf("other rules: %+v", r)
+			}
+			goneIs(t, registry, "0", "0")
+
+			// The folder is gone: nothing changes, and the metric says so.
+			must(t, os.RemoveAll(dir))
+			if r, err := f.Load(); err == nil || requests(r.Tree, "d") != 4 {
+				t.Errorf("without a folder: %+v, %v", r, err)
+			}
+			goneIs(t, registry, "1", "0")
+			write(t, filepath.Join(dir, "d.yaml"), rules("d", 4))
+			if r := load(t, f, "d.yaml=loaded"); r.Changed {
+				t.Errorf("the folder is back: %+v", r)
+			}
+			goneIs(t, registry, "0", "0")
+		})
+	}
+}
+
+func TestTheLastRuleMayBeRemovedIfAllowed(t *testing.T) {
+	dir := t.TempDir()
+	var log logged
+	registry := prometheus.NewPedanticRegistry()
+	f := NewFolder(Options{Dir: dir, AllowNone: true, Logger: log.logger(), Metrics: registry})
+	write(t, filepath.Join(dir, "a.yaml"), rules("a", 1))
+	load(t, f, "a.yaml=loaded")
+	must(t, os.Remove(filepath.Join(dir, "a.yaml")))
+	if r := load(t, f); !r.Changed || len(r.Tree.Rules) != 0 {
+		t.Errorf("%+v", r)
+	}
+	if said := log.take(); !strings.Contains(said, `level=WARN msg="no rules are in force`) {
+		t.Errorf("the log:\n%s", said)
+	}
+	goneIs(t, registry, "0", "1")
+	write(t, filepath.Join(dir, "b.yaml"), "domain: b\n")
+	load(t, f, "b.yaml=loaded")
+	goneIs(t, registry, "0", "1")
+	write(t, filepath.Join(dir, "b.yaml"), rules("b", 1))
+	load(t, f, "b.yaml=loaded")
+	goneIs(t, registry, "0", "0")
+}
+
+// A reload that takes away half of a domain's rules, or of all, says which.
+func TestDroppedRulesAreNamed(t *testing.T) {
+	dir := t.TempDir()
+	var log logged
+	f := NewFolder(Options{Dir: dir, Logger: log.logger()})
+	many := func(domain string, n int) string {
+		text := "domain: " + domain + "\ndescriptors:\n"
+		for i := range n {
+			text += "  - {key: k, value: v" + strings.Repeat("x", i) + ", rate_limit: {unit: day, requests_per_unit: 1}}\n"
+		}
+		return text
+	}
+	a, b, c := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml"), filepath.Join(dir, "c.yaml")
+	write(t, a, many("a", 10))
+	write(t, b, many("b", 9))
+	write(t, c, many("c", 1))
+	load(t, f, "a.yaml=loaded", "b.yaml=loaded", "c.yaml=loaded")
+	log.take()
+
+	write(t, a, many("a", 6)) // less than half
+	write(t, b, many("b", 7))
+	load(t, f, "a.yaml=loaded", "b.yaml=loaded", "c.yaml=loaded")
+	if said := log.take(); strings.Contains(said, "drops many") {
+		t.Errorf("a few rules:\n%s", said)
+	}
+	write(t, a, many("a", 3))
+	must(t, os.Remove(c))
+	load(t, f, "a.yaml=loaded", "b.yaml=loaded")
+	if said := log.take(); !strings.Contains(said, `level=WARN msg="a reload drops many rules" domains="[a: 3 of 6 c: 1 of 1]" more_domains=0 from="[a.yaml: 3 of 6 c.yaml: 1 of 1]" more_from=0 rules_before=14 rules_now=10`) {
+		t.Errorf("half of a domain's rules:\n%s", said)
+	}
+}
