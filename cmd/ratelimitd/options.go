@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
@@ -146,8 +147,6 @@ type backendOptions struct {
 	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" range:"0.." default:"0" help:"What the over-limit cache may take; 0 turns it off."`
 	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Most counters that the memory backend holds; a live one is never evicted."`
 
-	Op time.Duration `name:"redis-op-timeout" env:"REDIS_OP_TIMEOUT" range:"1ms.." default:"15ms" help:"Longest time that Redis may take to answer; the caller's deadline if that is nearer."`
-
 	KeyFormat     string `name:"redis-key-format" env:"REDIS_KEY_FORMAT" oneof:"ratelimitd,lyft" placeholder:"ratelimitd|lyft" default:"ratelimitd" help:"lyft: counters have the keys of envoyproxy/ratelimit where that has them too, so that both count together."`
 	JitterSeconds *int64 `name:"expiration-jitter-max-seconds" env:"EXPIRATION_JITTER_MAX_SECONDS" range:"0..31536000" placeholder:"SECONDS" help:"By how many seconds keys of the format lyft live longer, at random; unset: 300. Others end with their window."`
 
@@ -173,6 +172,7 @@ type redisOptions struct {
 	Pool         int           `name:"pool-size" env:"POOL_SIZE" range:"1..100000" default:"10" help:"Most connections, on a cluster to each node."`
 	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use."`
 	Timeout      time.Duration `env:"TIMEOUT" range:"1ms.." default:"10s" help:"Longest time to connect, with login and TLS."`
+	Op           time.Duration `name:"op-timeout" env:"OP_TIMEOUT" range:"0s.." placeholder:"DURATION" help:"Longest time that Redis may take to answer; a caller's deadline if that is nearer. Unset: the time to connect."`
 	TLS          bool          `env:"TLS" help:"Connections are encrypted."`
 	CACert       string        `name:"tls-cacert" env:"TLS_CACERT" help:"File of the authorities to trust; unset: the system's."`
 	ClientCert   string        `name:"tls-client-cert" env:"TLS_CLIENT_CERT" help:"File of our certificate."`
@@ -185,8 +185,12 @@ func (o *redisOptions) given() bool {
 	return o.Type != "SINGLE" || o.SocketType != "" || o.Auth != "" || o.AuthFile != "" || o.SentinelAuth != "" || o.TLS
 }
 
-// inherit takes the TLS files of another Redis where there are none of its own: the reference has one set of them for both.
+// inherit takes the TLS files of another Redis where there are none of its own: the reference has one set of them for both. So it does with
+// the time for an answer.
 func (o *redisOptions) inherit(from *redisOptions) {
+	if o.Op == 0 {
+		o.Op = from.Op
+	}
 	if !o.TLS && !strings.HasPrefix(o.URL, "rediss:") {
 		return
 	}
@@ -199,8 +203,24 @@ func (o *redisOptions) inherit(from *redisOptions) {
 	o.SkipHostname = o.SkipHostname || from.SkipHostname
 }
 
-// dial connects to it, and tells where it is. settings is the prefix of its variables, for errors.
-func (o *redisOptions) dial(settings string, log *slog.Logger, connections *redis.Connections) (client goredis.UniversalClient, where string, err error) {
+// answerWithin is how long this Redis may take to answer.
+func (o *redisOptions) answerWithin() time.Duration {
+	if o.Op > 0 {
+		return o.Op
+	}
+	return o.Timeout
+}
+
+// longestAnswer is how long a request may wait for the counters in Redis.
+func (o *backendOptions) longestAnswer() time.Duration {
+	if o.UsePerSecond {
+		return max(o.Redis.answerWithin(), o.PerSecond.answerWithin())
+	}
+	return o.Redis.answerWithin()
+}
+
+// dial connects to it, and says where it is. settings is the prefix of its variables, for errors.
+func (o *redisOptions) dial(settings string, log *slog.Logger, connections *redis.Connections, metrics prometheus.Registerer) (client goredis.UniversalClient, where string, err error) {
 	opts := redis.DialOptions{
 		Settings:     settings,
 		Type:         o.Type,
@@ -216,6 +236,7 @@ func (o *redisOptions) dial(settings string, log *slog.Logger, connections *redi
 		OnEmpty:     o.OnEmpty,
 		DialTimeout: o.Timeout,
 		Connections: connections,
+		Breaker:     &redis.BreakerOptions{Metrics: metrics, Logger: log},
 		Logger:      log,
 	}
 	client, err = redis.Dial(opts)

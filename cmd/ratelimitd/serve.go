@@ -241,7 +241,7 @@ func (s *service) openBackend(registry prometheus.Registerer) (limiter.Backend, 
 	if inRedis {
 		// In front of the over-limit cache: a refund has to clear what is remembered there, and a remembered refusal must
 		// not hide permits that this process holds.
-		leases := lease.New(lease.Options{Backend: counters, Replicas: s.options.Answers.Replicas, Timeout: o.Op, Metrics: registry})
+		leases := lease.New(lease.Options{Backend: counters, Replicas: s.options.Answers.Replicas, Timeout: o.longestAnswer(), Metrics: registry})
 		s.workers = append(s.workers, leases.Run)
 		counters = leases
 	}

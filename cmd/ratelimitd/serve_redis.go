@@ -59,7 +59,8 @@ func (s *service) openRedis(registry prometheus.Registerer) (limiter.Backend, er
 func (s *service) openOne(settings string, where *redisOptions, registry prometheus.Registerer) (*redis.Store, error) {
 	o := &s.options.Backend
 	conns := new(redis.Connections)
-	client, address, err := where.dial(settings, s.log, conns)
+	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry)
+	client, address, err := where.dial(settings, s.log, conns, metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -69,12 +70,10 @@ func (s *service) openOne(settings string, where *redisOptions, registry prometh
 	}
 	// Who shares counters with others has to know these.
 	s.log.Info(what, "type", strings.ToLower(where.Type), "address", address, "key_format", o.KeyFormat, "key_prefix", o.KeyPrefix)
-	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry)
 	conns.Register(metrics)
 	s.shutdown = append(s.shutdown, client.Close)
-	redis.Guard(client, redis.BreakerOptions{Metrics: metrics, Logger: s.log})
 	store := redis.New(redis.Options{
-		Client: client, Timeout: o.Op, Plain: o.Plain, Logger: s.log,
+		Client: client, Timeout: where.answerWithin(), Plain: o.Plain, Logger: s.log,
 		LyftKeys: o.KeyFormat == keysLyft, LyftJitter: o.jitter(),
 	})
 	s.shutdown = append(s.shutdown, store.Close)

@@ -35,8 +35,7 @@ var ownDefaults = map[string]string{
 	"DEBUG_HOST":                       "127.0.0.1", // the reference: everywhere
 	"EXPIRATION_JITTER_MAX_SECONDS":    "",          // 300 where it has an effect
 	"LOG_LEVEL":                        "info",
-	"REDIS_OP_TIMEOUT":                 "15ms", // the reference bounds nothing
-	"REDIS_SOCKET_TYPE":                "",     // by what the URL is
+	"REDIS_SOCKET_TYPE":                "", // by what the URL is
 	"REDIS_PERSECOND_SOCKET_TYPE":      "",
 	"REDIS_URL":                        "",
 	"REDIS_PERSECOND_URL":              "",
@@ -567,9 +566,6 @@ func variablesOfCounting() []variable {
 			return either(strings.HasSuffix(metric("ratelimitd_over_limit_cache_hits_total")(t, i), " 2"), "remembers", "does not remember")
 		}), unset: "does not remember", set: "remembers"},
 		{name: "RATELIMITD_MEMORY_MAX_COUNTERS", value: "1", look: answers(ask("d", "k", "a"), ask("d", "k", "b"), ask("d", "k", "a")), unset: "OK OK OK", set: "OK Unavailable OK"},
-		{name: "REDIS_OP_TIMEOUT", value: "500ms", prepare: func(t *testing.T) (map[string]string, look) {
-			return map[string]string{"REDIS_URL": startSilent(t).Addr().String()}, took(500*time.Millisecond, ask("d", "k", "v"))
-		}, unset: "short", set: "long"},
 		{name: "REDIS_KEY_FORMAT", value: "lyft", prepare: func(t *testing.T) (map[string]string, look) { return redisKeys(t) }, unset: "d|k=v|f86400", set: "d_k_v_#"},
 		{name: "EXPIRATION_JITTER_MAX_SECONDS", value: "0", prepare: func(t *testing.T) (map[string]string, look) {
 			r := redistest.Start(t)
@@ -675,6 +671,9 @@ func variablesOfRedis(t *testing.T, prefix string) []variable {
 				return either(within(t, i, prefix+"_TIMEOUT", 8*time.Second, 300*time.Millisecond, func() bool { return len(s.left) > 0 }), "gives up", "waits")
 			})
 		}, unset: "waits", set: "gives up"},
+		{name: "OP_TIMEOUT", value: "100ms", rules: []string{strings.ReplaceAll(oneADay, "day", either(prefix == "REDIS", "day", "second"))}, prepare: func(t *testing.T) (map[string]string, look) {
+			return one(t, startSilent(t).Addr().String()), took(900*time.Millisecond, ask("d", "k", "v")) // without it a Redis that is silent for a second is left alone
+		}, unset: "long", set: "short"},
 		{name: "TLS", value: "true", prepare: shaken(server, "TLS_CACERT", ca), unset: "plain text", set: "encrypted"},
 		{name: "TLS_CACERT", value: ca, prepare: shaken(server, "TLS", "true"), unset: "refuses the server's certificate", set: "encrypted", bad: map[string]string{"/none": "/none"}},
 		{name: "TLS_CLIENT_CERT", value: cert, prepare: shaken(server, "TLS", "true", "TLS_CACERT", ca, "TLS_CLIENT_KEY", key), unset: "does not start", set: "shows the certificate of counter", bad: map[string]string{"/none": "/none"}},

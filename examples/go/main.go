@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// timeout bounds what a decision may add to a request. It is longer than the service's own patience with Redis (15 ms), so
-// that its answer (on_error) arrives rather than nothing.
+// timeout bounds what a decision may add to a request. The service answers a moment before it ends: by on_error if Redis has not
+// answered by then.
 const timeout = 25 * time.Millisecond
 
 func main() {

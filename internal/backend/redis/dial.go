@@ -52,6 +52,10 @@ type DialOptions struct {
 
 	Connections *Connections // counts them; nil: nobody does
 
+	// Breaker puts a breaker before every node: while a node does not answer, calls to it fail at once instead of waiting until their
+	// time is up. nil: none.
+	Breaker *BreakerOptions
+
 	Logger *slog.Logger // default slog.Default()
 }
 
@@ -81,7 +85,7 @@ const (
 	sentinelDialTimeout = 2 * time.Second // there is no other way to bound the dialling of sentinels
 
 	lookTimeout = 3 * time.Second // for asking sentinels, in vain at first
-	// callTimeout bounds a call without a deadline.
+	// callTimeout bounds a call without a deadline, or DialOptions.DialTimeout if that is longer.
 	callTimeout = 5 * time.Second
 
 	// A cluster's topology is asked for when a node answers that a slot has moved, or does not answer; beyond that only
@@ -124,13 +128,14 @@ func Dial(opts DialOptions) (goredis.UniversalClient, error) {
 		return nil, err
 	}
 
+	guards := newBreakers(opts.Breaker, opts.Logger)
 	switch where.kind {
 	case cluster:
-		return dialCluster(where, auth, pool, d), nil
+		return dialCluster(where, auth, pool, d, guards), nil
 	case sentinel:
-		return dialSentinel(&opts, where, auth, pool, d), nil
+		return dialSentinel(&opts, where, auth, pool, d, guards), nil
 	default:
-		return dialSingle(where, auth, pool, d), nil
+		return dialSingle(where, auth, pool, d, guards), nil
 	}
 }
 
@@ -186,7 +191,7 @@ func unattended() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
-func dialSingle(where address, auth *credentials, p pool, d *dialer) goredis.UniversalClient {
+func dialSingle(where address, auth *credentials, p pool, d *dialer, guards *breakers) goredis.UniversalClient {
 	c := goredis.NewClient(&goredis.Options{
 		Network:                  where.network,
 		Addr:                     where.hosts[0],
@@ -196,7 +201,7 @@ func dialSingle(where address, auth *credentials, p pool, d *dialer) goredis.Uni
 		PoolSize:                 p.size,
 		MaxIdleConns:             p.keep,
 		PoolTimeout:              p.timeout,
-		ReadTimeout:              callTimeout,
+		ReadTimeout:              max(callTimeout, p.dial),
 		ContextTimeoutEnabled:    true,
 		MaxRetries:               -1,
 		Protocol:                 2,
@@ -204,11 +209,13 @@ func dialSingle(where address, auth *credentials, p pool, d *dialer) goredis.Uni
 		MaintNotificationsConfig: unattended(),
 		PipelinePoolSize:         -1,
 	})
-	c.AddHook(hook{lost: d.retire, login: &login{auth, where.db}, spare: &spare{client: c}})
+	guard := guards.guard(where.hosts[0])
+	c.AddHook(hook{lost: d.retire, login: &login{auth, where.db}, spare: &spare{client: c}, guard: guard})
+	guard.before(c)
 	return c
 }
 
-func dialSentinel(opts *DialOptions, where address, auth *credentials, p pool, d *dialer) goredis.UniversalClient {
+func dialSentinel(opts *DialOptions, where address, auth *credentials, p pool, d *dialer, guards *breakers) goredis.UniversalClient {
 	user, password := split(opts.SentinelAuth)
 	timeout := min(p.dial, sentinelDialTimeout)
 	d.timeout, d.moves = timeout, true
@@ -230,19 +237,23 @@ func dialSentinel(opts *DialOptions, where address, auth *credentials, p pool, d
 		DisableIdentity:       true,
 		PipelinePoolSize:      -1,
 	})
-	c.AddHook(hook{login: &login{auth: auth}}) // the pool dials with the original's hooks, calls are made with the copy's
-	calls := c.WithTimeout(callTimeout)
+	guard := guards.guard(c.Options().Addr)
+	c.AddHook(hook{login: &login{auth: auth}, guard: guard}) // the pool dials with the original's hooks, calls are made with the copy's
+	calls := c.WithTimeout(max(callTimeout, p.dial))
 	calls.AddHook(hook{lost: d.retire, look: &look{dial: c.Options().Dialer}, spare: &spare{client: calls}})
+	guard.before(calls)
 	return calls
 }
 
-func dialCluster(where address, auth *credentials, p pool, d *dialer) goredis.UniversalClient {
+func dialCluster(where address, auth *credentials, p pool, d *dialer, guards *breakers) goredis.UniversalClient {
 	c := goredis.NewClusterClient(&goredis.ClusterOptions{
 		Addrs: where.hosts,
 		NewClient: func(o *goredis.Options) *goredis.Client {
 			node := goredis.NewClient(o)
 			// A node that turned into a replica sends calls on by itself: its connections need not be left.
-			node.AddHook(hook{topology: topologyTimeout, login: &login{auth: auth}, spare: &spare{client: node}})
+			guard := guards.guard(o.Addr)
+			node.AddHook(hook{topology: topologyTimeout, login: &login{auth: auth}, spare: &spare{client: node}, guard: guard})
+			guard.before(node)
 			return node
 		},
 		MaxRedirects:               maxRedirects,
@@ -255,7 +266,7 @@ func dialCluster(where address, auth *credentials, p pool, d *dialer) goredis.Un
 		PoolSize:                   p.size,
 		MaxIdleConns:               p.keep,
 		PoolTimeout:                p.timeout,
-		ReadTimeout:                callTimeout,
+		ReadTimeout:                max(callTimeout, p.dial),
 		ContextTimeoutEnabled:      true,
 		MaxRetries:                 -1,
 		Protocol:                   2,

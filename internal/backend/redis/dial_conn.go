@@ -124,6 +124,10 @@ type conn struct {
 	dialer     *dialer
 	generation uint64
 	gone       func() // called once, when it is closed
+
+	guard *breaker  // of the server; may be nil
+	by    time.Time // when the answer that is being read has to be there; zero: whenever
+	asked int64     // when it was asked for, by the guard's clock
 }
 
 // Close implements net.Conn.
@@ -143,12 +147,59 @@ func (c *conn) SyscallConn() (syscall.RawConn, error) {
 	return c.raw, nil
 }
 
+// SetDeadline implements net.Conn. It is for what is said before calls are: no breaker listens.
+func (c *conn) SetDeadline(t time.Time) error {
+	c.by = time.Time{}
+	return c.Conn.SetDeadline(t)
+}
+
+// SetReadDeadline implements net.Conn. The wait ends earlier if the server is silent for as long as its breaker allows.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.by = t
+	if c.guard == nil || t.IsZero() {
+		return c.Conn.SetReadDeadline(t)
+	}
+	c.asked = c.guard.now()
+	return c.Conn.SetReadDeadline(earlier(t, time.Now().Add(c.guard.opts.Silence)))
+}
+
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
+	for err != nil && n == 0 && isTimeout(err) && c.goOn() {
+		n, err = c.Conn.Read(p)
+	}
+	if err != nil && n == 0 && isTimeout(err) && !c.by.IsZero() && c.Conn.SetReadDeadline(time.Now().Add(lastLook)) == nil {
+		// The answer may have been there for long, and this process without a CPU: a read after its deadline does not look.
+		n, err = c.Conn.Read(p)
+	}
+	if n > 0 && c.guard != nil {
+		c.guard.heard()
+	}
 	if err != nil {
 		err = c.interrupted(err)
 	}
 	return n, err
+}
+
+// lastLook is how long a connection is read once more after its time is up.
+const lastLook = time.Millisecond
+
+// goOn sets the next deadline of a read whose last one has passed, if there is time left and the server has sent something lately,
+// on whichever connection.
+func (c *conn) goOn() bool {
+	now := time.Now()
+	if c.guard == nil || c.by.IsZero() || !now.Before(c.by) {
+		return false
+	}
+	left := c.guard.opts.Silence - time.Duration(c.guard.now()-max(c.asked, c.guard.last.Load()))
+	return left > 0 && c.Conn.SetReadDeadline(earlier(c.by, now.Add(left))) == nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 func (c *conn) Write(p []byte) (int, error) {

@@ -17,6 +17,7 @@ type hook struct {
 	login    *login        // is part of dialling; nil: this hook is not where connections are dialled
 	look     *look         // for another primary now and then; may be nil
 	spare    *spare        // makes a connection for the calls to come; may be nil
+	guard    *breaker      // hears what comes on connections; may be nil
 }
 
 // DialHook stands around the making of each connection to a server that counts; sentinels are dialled elsewhere.
@@ -32,6 +33,9 @@ func (h hook) DialHook(next goredis.DialHook) goredis.DialHook {
 		if err := h.login.do(ctx, c); err != nil {
 			_ = c.Close()
 			return nil, err
+		}
+		if c, ok := c.(*conn); ok {
+			c.guard = h.guard
 		}
 		return c, nil
 	}

@@ -1,9 +1,9 @@
 // Package redis keeps counters in Redis, where any number of processes share them.
 //
-// It owns the store (store.go, reset.go), the round trips that requests in flight share (queue.go, pending.go,
+// It owns the store (store.go, reset.go), the round trips that requests in flight share (queue.go, queues.go, pending.go,
 // flush.go), what goes to the script and comes back (call.go), how a counter is kept there (state.go) and in which slot of a cluster (slot.go), how a connection
 // is made (dial.go: where to in dial_address.go, as whom in dial_auth.go, dial_login.go and dial_tls.go, what must not happen
-// on it in dial_conn.go and dial_hook.go, how many there are in connections.go), whether anybody answers (ping.go), when a node is left alone (breaker.go), and a
+// on it in dial_conn.go and dial_hook.go, how many there are in connections.go), whether anybody answers (ping.go), when a node is left alone (breaker.go), what is logged of calls that fail otherwise (losses.go), and a
 // second Redis for limits per second (per_second.go). A Store may be used by any number of goroutines.
 //
 // The scripts (package scripts) decide which takes add their hits, in one atomic step, and answer with the states they
@@ -33,10 +33,16 @@
 // as with a calendar. On a cluster such a key is in another slot in each window, so that requests which went together may
 // have to go one by one the second time.
 //
+// # Time
+//
+// A call to Redis has the time of the store (Options.Timeout), and each of its callers leaves a moment before its own deadline. So a caller
+// with little time fails no other caller's call and closes no connection, and a late answer still shows that Redis is well. Before a
+// timeout is believed the socket is read once more: the process may have had no CPU when the answer came.
+//
 // # Errors
 //
 // A call that was sent and not answered may have counted. It is never sent again, whatever the client's settings are:
-// sending it twice could count twice, and the caller's time is up anyway. Only a NOSCRIPT answer (nothing ran) and a
+// sending it twice could count twice. Only a NOSCRIPT answer (nothing ran) and a
 // cluster's redirection are followed.
 //
 // A value under one of our keys that is no state of ours (another type or form, a window ahead that never expires)

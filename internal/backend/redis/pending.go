@@ -2,10 +2,12 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -15,7 +17,8 @@ import (
 // its memory with it. Its caller waits for done alone, which costs less than to wait for one of several things: the queue
 // looks after the caller's time (expire).
 type pending struct {
-	at      int64
+	at      int64 // the caller's time
+	began   int64 // the queue's
 	request backend.Request
 	keys    []byte
 	limits  []descriptor.Limit
@@ -25,10 +28,16 @@ type pending struct {
 
 	mu    sync.Mutex
 	ctx   context.Context // the caller's
-	until int64           // when the store's own time is up, in nanoseconds after the queue's base; 0: never
+	until int64           // when its caller leaves, in nanoseconds after the queue's base; 0: never
+	own   bool            // that is because of the caller's deadline, not of the store's timeout
+	late  bool            // it was over when expire looked the last time
 	state pendingState
 	err   error
 }
+
+// margin is how long before its deadline a caller leaves, so that its answer by on_error is in time; a fifth of the time that is left
+// if that is less.
+const margin = 3 * time.Millisecond
 
 type pendingState uint8
 
@@ -40,8 +49,8 @@ const (
 
 func newPending() any { return &pending{done: make(chan struct{}, 1)} }
 
-// begin makes p a request of a caller's, and its own copy of it.
-func (p *pending) begin(ctx context.Context, at, until int64, r *backend.Request) {
+// begin makes p a request of a caller's, and its own copy of it. now is the queue's time, timeout the store's.
+func (p *pending) begin(ctx context.Context, at, now int64, timeout time.Duration, r *backend.Request) {
 	p.at = at
 	p.keys = p.keys[:0]
 	for i := range r.Takes {
@@ -62,9 +71,20 @@ func (p *pending) begin(ctx context.Context, at, until int64, r *backend.Request
 		start = end
 	}
 	p.owners.Store(2)
+	p.began = now
+	until, own := int64(0), false
+	if timeout > 0 {
+		until = now + int64(timeout)
+	}
+	if d, ok := ctx.Deadline(); ok {
+		left := time.Until(d)
+		if leave := now + int64(left-min(margin, left/5)); until == 0 || leave < until {
+			until, own = leave, true
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ctx, p.until, p.state, p.err = ctx, until, queued, nil
+	p.ctx, p.until, p.own, p.late, p.state, p.err = ctx, until, own, false, queued, nil
 }
 
 // flush says whether p is to be part of a flush: not if its caller has left.
@@ -87,20 +107,29 @@ func (p *pending) settle(err error) {
 	p.done <- struct{}{}
 }
 
-// expire lets the caller go if its time, or the store's, is up. It returns false if nobody waits for p.
+// expire lets the caller go if its time, or the store's, is up. It returns false if nobody waits for p. The answer to what was
+// sent may have come while this process had no CPU to read it: such a caller waits until expire looks again.
 func (p *pending) expire(s *Store, now int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.state == settled {
+		return false
+	}
+	err := p.ctx.Err()
 	switch {
-	case p.state == settled:
+	case errors.Is(err, context.Canceled):
+		p.settle(context.Canceled)
 		return false
-	case p.ctx.Err() != nil:
-		p.settle(s.failure(p.ctx, p.ctx.Err()))
-		return false
-	case p.until > 0 && now >= p.until:
-		p.settle(fmt.Errorf("%w: no answer within %s", backend.ErrUnavailable, s.opts.Timeout))
+	case err == nil && (p.until == 0 || now < p.until):
+		return true
+	case p.state == flushed && !p.late:
+		p.late = true
+		return true
+	case p.own || err != nil:
+		p.settle(fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded))
 		return false
 	default:
-		return true
+		p.settle(fmt.Errorf("%w: no answer within %s", backend.ErrUnavailable, s.opts.Timeout))
+		return false
 	}
 }

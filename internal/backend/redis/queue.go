@@ -12,8 +12,10 @@ import (
 )
 
 // queue lets requests that are in flight together share round trips. There is no delay: whatever has come while the
-// last flush was under way goes as one. While nothing is under way a request goes at once, from the goroutine that
-// brought it.
+// last flush was under way goes as one. While nothing is under way a request goes at once.
+//
+// A flush is sent by a goroutine of the queue and waits for its answer as long as the store's timeout says, whatever its callers do: each
+// of them leaves at its own deadline. So an answer that comes late still shows that Redis is well, and its connection stays.
 type queue struct {
 	store *Store
 
@@ -37,6 +39,7 @@ type queue struct {
 	queued  atomic.Int32  // how many wait: who comes then waits too, and goes with them
 	awaited bool          // a goroutine waits until it may flush what waits
 	wake    chan struct{} // something is waiting, and nobody waits to flush it; closed by close
+	alone   chan *pending // requests that go by themselves; their flush has begun
 	running sync.WaitGroup
 }
 
@@ -63,6 +66,7 @@ func newQueue(s *Store, connections int) *queue {
 	most := int32(min(maxFlushers, max(connections, 1)))
 	q := &queue{
 		store: s, few: min(flushers, most), most: most, base: time.Now(), landed: make(chan struct{}, most), wake: make(chan struct{}, 1),
+		alone:    make(chan *pending, most),
 		pendings: sync.Pool{New: newPending},
 	}
 	q.look = time.AfterFunc(time.Hour, q.expire)
@@ -112,30 +116,14 @@ func (q *queue) end() {
 	}
 }
 
-// take settles a request, alone if nothing is under way, else with the others that wait.
-func (q *queue) take(ctx context.Context, at int64, r *backend.Request) error {
+// take settles a request: alone if nothing is under way or it is to go apart, else with the others that wait.
+func (q *queue) take(ctx context.Context, at int64, apart bool, r *backend.Request) error {
 	if err := ctx.Err(); err != nil {
 		return q.store.failure(ctx, err)
 	}
-	now := q.now()
-	if q.queued.Load() == 0 && q.begin(now) {
-		c := calls.Get().(*call)
-		err := q.store.take(ctx, at, c, r)
-		c.release()
-		q.took(now)
-		if q.alike.Load() && q.queued.Load() == 0 { // nobody came meanwhile
-			q.alike.Store(false)
-		}
-		q.end()
-		return err
-	}
-	until := int64(0)
-	if q.store.opts.Timeout > 0 {
-		until = now + int64(q.store.opts.Timeout)
-	}
 	p := q.pendings.Get().(*pending)
-	p.begin(ctx, at, until, r)
-	if !q.put(p) {
+	p.begin(ctx, at, q.now(), q.store.opts.Timeout, r)
+	if !q.put(p, apart) {
 		c := calls.Get().(*call)
 		defer c.release()
 		return q.store.take(ctx, at, c, r)
@@ -149,15 +137,13 @@ func (q *queue) take(ctx context.Context, at int64, r *backend.Request) error {
 	return err
 }
 
-// put lets a request wait for a flush, unless there will be none any more.
-func (q *queue) put(p *pending) bool {
+// put sends a request, or lets it wait for a flush, unless there will be none any more.
+func (q *queue) put(p *pending, apart bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
 		return false
 	}
-	q.waiting = append(q.waiting, p)
-	q.queued.Store(int32(len(q.waiting)))
 	if !p.listed {
 		p.listed = true
 		q.listed = append(q.listed, p)
@@ -166,12 +152,22 @@ func (q *queue) put(p *pending) bool {
 		q.looking = true
 		q.look.Reset(expireEvery)
 	}
+	if apart {
+		q.running.Go(func() { q.sendApart(p) })
+		return true
+	}
 	if !q.started {
 		q.started = true
-		for range q.most {
+		for range q.most + 1 { // one may wait for its turn while the others are on their way
 			q.running.Go(q.run)
 		}
 	}
+	if len(q.waiting) == 0 && q.begin(p.began) {
+		q.alone <- p
+		return true
+	}
+	q.waiting = append(q.waiting, p)
+	q.queued.Store(int32(len(q.waiting)))
 	q.alert()
 	return true
 }
@@ -212,25 +208,65 @@ func (q *queue) close() {
 	q.running.Wait()
 }
 
-// run flushes what waits, until the queue is closed and nothing does.
+// run sends what there is, until the queue is closed and nothing waits.
 func (q *queue) run() {
 	var batch []*pending
 	patience := time.NewTimer(time.Hour)
-	for range q.wake {
-		if !q.await(patience) {
-			continue
-		}
-		began := q.latest.Load()
-		for batch = q.next(batch[:0], true); len(batch) > 0; batch = q.next(batch[:0], false) {
-			q.flush(batch)
-			if q.alike.Load() { // requests that are here go first: the more of them there are, the less the next flush costs each
-				runtime.Gosched()
+	for open := true; open; {
+		select {
+		case p := <-q.alone:
+			q.sendAlone(p)
+		case _, open = <-q.wake:
+			if open && q.await(patience) {
+				batch = q.sendAll(batch)
 			}
-			began = q.took(began) // and the next one begins
-			q.latest.Store(began)
 		}
-		q.end()
 	}
+	for {
+		select {
+		case p := <-q.alone:
+			q.sendAlone(p)
+		default:
+			return
+		}
+	}
+}
+
+// sendAll flushes until nothing waits.
+func (q *queue) sendAll(batch []*pending) []*pending {
+	began := q.latest.Load()
+	for batch = q.next(batch[:0], true); len(batch) > 0; batch = q.next(batch[:0], false) {
+		q.flush(batch)
+		if q.alike.Load() { // requests that are here go first: the more of them there are, the less the next flush costs each
+			runtime.Gosched()
+		}
+		began = q.took(began) // and the next one begins
+		q.latest.Store(began)
+	}
+	q.end()
+	return batch
+}
+
+// sendAlone settles a request by itself.
+func (q *queue) sendAlone(p *pending) {
+	q.sendApart(p)
+	q.took(p.began)
+	if q.alike.Load() && q.queued.Load() == 0 { // nobody came meanwhile
+		q.alike.Store(false)
+	}
+	q.end()
+}
+
+// sendApart settles a request by itself, unless its caller has left.
+func (q *queue) sendApart(p *pending) {
+	if !p.flush() {
+		q.drop(p)
+		return
+	}
+	c := calls.Get().(*call)
+	err := q.store.take(context.Background(), p.at, c, &p.request)
+	c.release()
+	q.finish(p, err)
 }
 
 // await waits until a flush of what waits has begun. It returns false if nothing waits, or another goroutine waits here.

@@ -20,7 +20,8 @@ type Options struct {
 	// but its own read timeout bounds a call. Dial returns one that fits. Whoever made it closes it.
 	Client goredis.UniversalClient
 
-	// Timeout bounds a call if the caller's deadline is farther. Default 15 ms; negative: only the caller's deadline.
+	// Timeout is how long a call may take. A caller with a nearer deadline leaves a moment before that; the call goes on without it.
+	// Default 10 s; negative: there is no timeout.
 	Timeout time.Duration
 
 	// CallerClock lets the time given to Take decide, in place of Redis' clock. Without it, that happens only if the
@@ -41,8 +42,9 @@ type Options struct {
 
 // Store keeps counters in Redis. Close ends what it runs in the background.
 type Store struct {
-	opts  Options
-	queue *queue
+	opts   Options
+	queues queues
+	losses losses
 
 	cluster bool         // counters have slots
 	ahead   atomic.Int64 // by how much Redis' clock is ahead of the callers', as last seen, in microseconds
@@ -54,7 +56,7 @@ type Store struct {
 // New returns a store. Nothing is sent before the first take.
 func New(opts Options) *Store {
 	if opts.Timeout == 0 {
-		opts.Timeout = 15 * time.Millisecond
+		opts.Timeout = 10 * time.Second
 	}
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
@@ -68,14 +70,16 @@ func New(opts Options) *Store {
 	case *goredis.Client:
 		connections = c.Options().PoolSize
 	}
-	s.queue = newQueue(s, connections)
+	s.queues.store, s.queues.connections = s, connections
+	s.losses.log = opts.Logger
 	return s
 }
 
 // Close lets what waits for its turn finish, and ends what runs in the background. A take that comes later goes by itself. It
 // leaves the client open.
 func (s *Store) Close() error {
-	s.queue.close()
+	s.queues.close()
+	s.losses.close()
 	return nil
 }
 
@@ -88,6 +92,7 @@ func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) err
 		return nil
 	}
 	if err := s.queued(ctx, now.UnixMicro(), r); err != nil {
+		s.losses.add(err)
 		for i := range r.Outcomes {
 			if !s.cluster { // there, other slots may have answered
 				r.Outcomes[i] = backend.Outcome{Failed: true}
@@ -119,12 +124,7 @@ func (s *Store) queued(ctx context.Context, at int64, r *backend.Request) error 
 
 // one settles a request whose counters can be changed as one.
 func (s *Store) one(ctx context.Context, at int64, r *backend.Request) error {
-	if s.opts.Plain || s.CallerClock() {
-		c := calls.Get().(*call)
-		defer c.release()
-		return s.take(ctx, at, c, r)
-	}
-	return s.queue.take(ctx, at, r)
+	return s.queues.of(ctx, r).take(ctx, at, s.opts.Plain || s.CallerClock(), r)
 }
 
 // tries is how often a script may ask for other arguments: it did nothing then. Once is enough but for a calendar's

@@ -1,0 +1,339 @@
+package redis_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+// value is the sum of a metric over its labels.
+func value(t *testing.T, metrics prometheus.Gatherer, name string) (sum float64) {
+	t.Helper()
+	families, err := metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.Metric {
+			if f.GetType() == dto.MetricType_GAUGE {
+				sum += m.GetGauge().GetValue()
+			} else {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// Redis stalls. Callers leave at their own deadlines, whoever else is part of their flush; the others are answered when Redis goes on, the
+// connections stay, and the late answers show the breaker that Redis is well. Nothing is counted twice.
+func TestStall(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]func(*redis.Options){
+		"shared trips":    func(*redis.Options) {},
+		"trips apart":     func(o *redis.Options) { o.Plain = true },
+		"callers' clocks": func(o *redis.Options) { o.CallerClock = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			conns, metrics := new(redis.Connections), prometheus.NewRegistry()
+			client := connect(t, redis.DialOptions{
+				URL: server.Addr, Connections: conns,
+				Breaker: &redis.BreakerOptions{Metrics: metrics, Silence: longest}, // the machine may be busy
+			})
+			opts := redis.Options{Client: client}
+			set(&opts)
+			store := redis.New(opts)
+			defer store.Close()
+			l := limit(1_000_000, descriptor.Year)
+			const callers = 20
+			count := func(within time.Duration) (errs []error) {
+				var wg sync.WaitGroup
+				var mu sync.Mutex
+				for range callers {
+					wg.Go(func() {
+						ctx := t.Context()
+						if within > 0 {
+							var cancel context.CancelFunc
+							ctx, cancel = context.WithTimeout(ctx, within)
+							defer cancel()
+						}
+						r := take("k", l, 1)
+						if err := store.Take(ctx, time.Now(), r); err != nil {
+							if !r.Outcomes[0].Failed {
+								t.Errorf("%v, %+v", err, r.Outcomes[0])
+							}
+							mu.Lock()
+							errs = append(errs, err)
+							mu.Unlock()
+						}
+					})
+				}
+				wg.Wait()
+				return errs
+			}
+			if errs := count(0); len(errs) > 0 {
+				t.Fatal(errs)
+			}
+			made := conns.Opened()
+
+			server.Pause(t)
+			patient := make(chan []error, 2)
+			go func() { patient <- count(0) }()
+			go func() { patient <- count(longest) }()
+			errs := count(20 * time.Millisecond)
+			for _, err := range errs {
+				if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, backend.ErrUnavailable) {
+					t.Errorf("a caller of 20 ms: %v", err)
+				}
+			}
+			if len(errs) != callers {
+				t.Errorf("%d of %d callers of 20 ms left", len(errs), callers)
+			}
+			server.Continue(t)
+			for range 2 {
+				if errs := <-patient; len(errs) > 0 {
+					t.Errorf("%d of %d patient callers failed: %v", len(errs), callers, errs[0])
+				}
+			}
+			if errs := count(0); len(errs) > 0 {
+				t.Errorf("after the stall %d of %d callers failed: %v", len(errs), callers, errs[0])
+			}
+			if conns.Closed() > 0 {
+				t.Errorf("%d of %d connections were closed", conns.Closed(), made)
+			}
+			if open, rejected := value(t, metrics, "ratelimitd_redis_breaker_open"), value(t, metrics, "ratelimitd_redis_breaker_rejected_total"); open+rejected > 0 {
+				t.Errorf("the breaker is open: %v, and has rejected %v calls", open, rejected)
+			}
+			if used := mustTake(t, store, "k", l, 0).Used; used < 4*callers || used > 5*callers {
+				t.Errorf("%d used, want %d, and those of callers that left at most once each", used, 4*callers)
+			}
+		})
+	}
+}
+
+// A caller leaves a moment before its deadline, so that what it answers then is in time.
+func TestCallerLeavesBeforeItsDeadline(t *testing.T) {
+	t.Parallel()
+	store, server := openStore(t, redis.Options{})
+	l := limit(10, descriptor.Year)
+	mustTake(t, store, "k", l, 1)
+	server.Pause(t)
+	const within = 500 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	began := time.Now()
+	err := store.Take(ctx, time.Now(), take("k", l, 1))
+	if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took < within/2 {
+		t.Errorf("%v after %v, want the deadline of %v", err, took, within)
+	}
+	if ctx.Err() != nil {
+		t.Log("this machine is too busy to see that the caller has left before its deadline")
+	}
+}
+
+// Redis hangs. Calls without a deadline wait until it has been silent for a while, then all fail at once, and soon after it is back it is asked again.
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	metrics := prometheus.NewRegistry()
+	const silence = 300 * time.Millisecond
+	client := connect(t, redis.DialOptions{URL: server.Addr, PoolSize: 3, Breaker: &redis.BreakerOptions{Metrics: metrics, Silence: silence, OpenFor: longest}})
+	store := redis.New(redis.Options{Client: client, Timeout: 10 * longest})
+	defer store.Close()
+	l := limit(1000, descriptor.Year)
+	mustTake(t, store, "k", l, 1)
+	server.Pause(t)
+	began := time.Now()
+	var wg sync.WaitGroup
+	for range 50 { // more than there are connections
+		wg.Go(func() {
+			if err := store.Take(t.Context(), time.Now(), take("k", l, 1)); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a Redis that hangs: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	if took := time.Since(began); took < silence || took > longest {
+		t.Errorf("calls failed after %v, want %v", took, silence)
+	}
+	before := value(t, metrics, "ratelimitd_redis_breaker_rejected_total")
+	if err := store.Take(t.Context(), time.Now(), take("k", l, 1)); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("after that: %v", err)
+	}
+	if open, rejected := value(t, metrics, "ratelimitd_redis_breaker_open"), value(t, metrics, "ratelimitd_redis_breaker_rejected_total"); open != 1 || rejected != before+1 {
+		t.Errorf("the breaker is open: %v, and has rejected %v calls, before %v", open, rejected, before)
+	}
+}
+
+// A Redis that answers, however slowly and to callers that have all left, is not left alone.
+func TestSlowIsNotSick(t *testing.T) {
+	t.Parallel()
+	p := redistest.StartProxy(t, redistest.Start(t))
+	metrics := prometheus.NewRegistry()
+	client := connect(t, redis.DialOptions{URL: p.Addr, Breaker: &redis.BreakerOptions{Metrics: metrics, Silence: longest}})
+	store := redis.New(redis.Options{Client: client})
+	defer store.Close()
+	l := limit(1000, descriptor.Year)
+	mustTake(t, store, "k", l, 1)
+	p.Delay(t, 300*time.Millisecond)
+	for range 15 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		if err := store.Take(ctx, time.Now(), take("k", l, 1)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a caller of 20 ms: %v", err)
+		}
+		cancel()
+	}
+	mustTake(t, store, "k", l, 1)
+	if rejected := value(t, metrics, "ratelimitd_redis_breaker_rejected_total"); rejected > 0 {
+		t.Errorf("the breaker has rejected %v calls", rejected)
+	}
+}
+
+// A connection that is refused opens the breaker at once.
+func TestRefusedConnection(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	metrics := prometheus.NewRegistry()
+	client := connect(t, redis.DialOptions{URL: server.Addr, Breaker: &redis.BreakerOptions{Metrics: metrics, OpenFor: longest}})
+	store := redis.New(redis.Options{Client: client})
+	defer store.Close()
+	server.Kill(t)
+	for range 2 {
+		if err := store.Take(t.Context(), time.Now(), take("k", limit(10, descriptor.Year), 1)); !errors.Is(err, backend.ErrUnavailable) {
+			t.Errorf("without Redis: %v", err)
+		}
+	}
+	if rejected := value(t, metrics, "ratelimitd_redis_breaker_rejected_total"); rejected != 1 {
+		t.Errorf("the breaker has rejected %v of 2 calls, want the second one", rejected)
+	}
+}
+
+// A node of a cluster that hangs takes up the time of its own callers, even if there are fewer connections than flushes that wait for it.
+func TestNodesHaveQueuesOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, redistest.Setup{})
+	client := connect(t, redis.DialOptions{Type: "CLUSTER", URL: strings.Join(c.Addrs(), ","), PoolSize: 2})
+	store := redis.New(redis.Options{Client: client, Timeout: longest})
+	for _, n := range c.Nodes { // they are not to take the one that hangs for dead
+		if err := n.Client(t).ConfigSet(t.Context(), "cluster-node-timeout", "60000").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var hung, well []string
+	for i := 0; len(hung) < 40 || len(well) < 40; i++ {
+		key := fmt.Sprint("k", i)
+		if err := takeOne(t.Context(), store, key); err != nil {
+			t.Fatal(err)
+		}
+		if c.Slot(t, key) < 16384/3 {
+			hung = append(hung, key)
+		} else {
+			well = append(well, key)
+		}
+	}
+	c.Nodes[0].Pause(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for _, key := range hung[:40] {
+		wg.Go(func() {
+			if err := takeOne(ctx, store, key); err == nil {
+				t.Error("a node that hangs answered")
+			}
+		})
+	}
+	for _, key := range well[:40] { // each finds those on their way
+		began := time.Now()
+		if err := takeOne(t.Context(), store, key); err != nil || time.Since(began) > longest/2 {
+			t.Errorf("a node that is well: %v after %v", err, time.Since(began))
+		}
+	}
+	cancel()
+	wg.Wait()
+	c.Nodes[0].Continue(t)
+	if err := store.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// An answer that has come is read, even if its time is up when this process gets to read it.
+func TestAnswerThatIsThereIsRead(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		if c, err := listener.Accept(); err == nil {
+			_, _ = c.Write([]byte("ab")) // they arrive together
+		}
+	}()
+	c, err := redis.Connect(t.Context(), listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	for i, by := range []time.Duration{longest, -time.Second} {
+		if err := c.SetReadDeadline(time.Now().Add(by)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := c.Read(make([]byte, 1)); n != 1 || err != nil {
+			t.Errorf("byte %d: %d, %v", i, n, err)
+		}
+	}
+	if err := c.SetReadDeadline(time.Now().Add(-time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("nothing is there: %v", err)
+	}
+}
+
+// Calls that fail without the breaker opening are in the log: one line, with their number.
+func TestFailedCallsAreLogged(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	var text bytes.Buffer
+	client := connect(t, redis.DialOptions{URL: server.Addr, Breaker: &redis.BreakerOptions{Silence: 2 * longest}})
+	var mu sync.Mutex
+	store := redis.New(redis.Options{Client: client, Logger: slog.New(slog.NewTextHandler(locked{&mu, &text}, nil))})
+	l := limit(10, descriptor.Year)
+	mustTake(t, store, "k", l, 1)
+	server.Pause(t)
+	for range 7 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		if err := store.Take(ctx, time.Now(), take("k", l, 1)); err == nil {
+			t.Error("a Redis that hangs answered")
+		}
+		cancel()
+	}
+	server.Continue(t)
+	if err := store.Close(); err != nil {
+		t.Error(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if lines := strings.Count(text.String(), "level=WARN"); lines != 1 || !strings.Contains(text.String(), "calls=7") || !strings.Contains(text.String(), "deadline exceeded") {
+		t.Errorf("want one line with 7 calls and their cause:\n%s", &text)
+	}
+}
