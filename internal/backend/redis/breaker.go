@@ -133,6 +133,7 @@ type breaker struct {
 	flights []*trip     // calls under way
 	look    *time.Timer // runs listen
 	looks   bool        // look is set
+	doubt   bool        // the node was silent for too long when listen looked the last time
 
 	// Failures that are no timeouts.
 	inRow          uint32 // without an answer between them
@@ -265,9 +266,14 @@ func (b *breaker) listen() {
 		return
 	}
 	left := b.opts.Silence - b.quiet(now)
-	if left <= 0 {
+	switch {
+	case left > 0:
+		b.doubt = false
+	case !b.doubt: // bytes may have come while this process had no CPU to read them
+		b.doubt, left = true, b.opts.Silence/10
+	default:
 		b.silent(now)
-		left = b.opts.Silence
+		b.doubt, left = false, b.opts.Silence
 	}
 	b.look.Reset(left)
 }
