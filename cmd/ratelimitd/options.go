@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -66,11 +67,45 @@ type listenOptions struct {
 	NoAdmin               bool          `env:"RATELIMITD_NO_ADMIN" help:"No admin service (gRPC) on the debug port."`
 	MaxEntries            int           `env:"RATELIMITD_MAX_ENTRIES" range:"1.." default:"256" help:"Most entries in a descriptor."`
 	MaxTextBytes          int           `env:"RATELIMITD_MAX_TEXT_BYTES" range:"1.." default:"65536" help:"Longest domain, key or value, in bytes. A longer one is an error, which Envoy lets pass by default: keep it above Envoy's max_request_headers_kb."`
-	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Most connections of gRPC, and of HTTP as many again; more are closed at once."`
-	MaxStreams            uint32        `name:"grpc-max-streams" env:"RATELIMITD_GRPC_MAX_STREAMS" default:"0" help:"Most calls at once on one gRPC connection; 0: no bound."`
+	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Most connections of gRPC, and of HTTP as many again. A new one takes the place of one that is not in use, or is closed at once."`
+	PeerShare             float64       `env:"RATELIMITD_PEER_SHARE" range:"0..1" default:"0.5" help:"Part of the connections that one peer (an address, or a /64 of IPv6) keeps when all are in use; one with more gives way to the others."`
+	MaxStreams            uint32        `name:"grpc-max-streams" env:"RATELIMITD_GRPC_MAX_STREAMS" default:"1000" help:"Most calls at once on one gRPC connection; 0: no bound."`
+	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Most calls in flight, on all connections; more are refused at once. One connection may have as many as are free."`
+	FirstCallTimeout      time.Duration `env:"RATELIMITD_FIRST_CALL_TIMEOUT" range:"1ms.." default:"1m" help:"After which a gRPC connection without a call is closed."`
+	MessageTimeout        time.Duration `env:"RATELIMITD_MESSAGE_TIMEOUT" range:"1ms.." default:"10s" help:"How long the message of a call may take to arrive; then its connection is closed, at the latest after twice as long."`
+	WriteTimeout          time.Duration `env:"RATELIMITD_WRITE_TIMEOUT" range:"1ms.." default:"10s" help:"After which a gRPC connection is closed whose client does not read its answers."`
+	MaxConnectionBytes    int64         `env:"RATELIMITD_MAX_CONNECTION_BYTES" range:"1.." default:"16777216" help:"Most bytes that a gRPC connection may hold of messages that have not arrived in full; beyond it the connection is closed."`
+	MaxUnfinishedBytes    int64         `env:"RATELIMITD_MAX_UNFINISHED_BYTES" range:"1.." default:"134217728" help:"The same of all connections together; beyond it the connection that holds most is closed."`
 	MaxDescriptors        int           `env:"RATELIMITD_MAX_DESCRIPTORS" range:"1.." default:"256" help:"Most descriptors in a request."`
 	DrainDelay            time.Duration `env:"RATELIMITD_DRAIN_DELAY" range:"0s.." default:"0s" help:"How long to go on serving after health has turned red, before stopping."`
 	StopTimeout           time.Duration `env:"RATELIMITD_STOP_TIMEOUT" range:"1ms.." default:"10s" help:"How long calls in flight may take to finish when stopping."`
+}
+
+// streams is the bound of calls on one connection, as gRPC understands it.
+func (o *listenOptions) streams() uint32 {
+	if o.MaxStreams == 0 {
+		return math.MaxUint32
+	}
+	return o.MaxStreams
+}
+
+// bounds are what the log says at start of what callers may take.
+func (o *listenOptions) bounds() []any {
+	return []any{
+		"connections", o.MaxConnections, "peer_share", o.PeerShare, "streams_per_connection", o.MaxStreams, "calls", o.MaxCalls,
+		"message_bytes", o.MaxMessageBytes, "unfinished_bytes", o.MaxUnfinishedBytes, "unfinished_bytes_per_connection", o.MaxConnectionBytes,
+		"first_call_timeout", o.FirstCallTimeout, "message_timeout", o.MessageTimeout, "write_timeout", o.WriteTimeout,
+	}
+}
+
+// leaving is how long the rest of a stop may take once the stop timeout has passed.
+const leaving = time.Second
+
+// overdue is closed when a stop that ctx asked for must have ended.
+func (o *listenOptions) overdue(ctx context.Context) <-chan struct{} {
+	passed := make(chan struct{})
+	context.AfterFunc(ctx, func() { time.AfterFunc(o.DrainDelay+o.StopTimeout+leaving, func() { close(passed) }) })
+	return passed
 }
 
 // endless is a time of the reference, whose 0 is for ever, as gRPC understands it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"runtime/debug"
 	"strings"
@@ -60,7 +61,15 @@ func (o *serve) Run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	return svc.run(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- svc.run(ctx) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-o.Listen.overdue(ctx):
+		log.Warn("stopped without waiting any longer: something does not end", "timeout", o.Listen.StopTimeout)
+		return nil
+	}
 }
 
 // announce writes the first line of the log: which rules are served.
@@ -162,7 +171,14 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 		MaxEntries:            o.Listen.MaxEntries,
 		MaxTextSize:           o.Listen.MaxTextBytes,
 		MaxConnections:        o.Listen.MaxConnections,
-		MaxStreams:            o.Listen.MaxStreams,
+		MaxStreams:            o.Listen.streams(),
+		MaxCalls:              o.Listen.MaxCalls,
+		PeerShare:             max(o.Listen.PeerShare, math.SmallestNonzeroFloat64), // 0 is one connection
+		FirstCallTimeout:      o.Listen.FirstCallTimeout,
+		MessageTimeout:        o.Listen.MessageTimeout,
+		WriteTimeout:          o.Listen.WriteTimeout,
+		MaxConnectionBytes:    o.Listen.MaxConnectionBytes,
+		MaxBytes:              o.Listen.MaxUnfinishedBytes,
 		MaxConnectionAge:      endless(o.Listen.MaxConnectionAge),
 		MaxConnectionAgeGrace: endless(o.Listen.MaxConnectionAgeGrace),
 		DrainDelay:            o.Listen.DrainDelay,
@@ -392,6 +408,7 @@ func (s *service) run(ctx context.Context) error {
 		listening = append(listening, "prometheus", s.server.MetricsAddr.String())
 	}
 	s.log.Info("listening", listening...)
+	s.log.Info("bounds", s.options.Listen.bounds()...)
 	s.health.listening.Store(true)
 	s.reportHealth()
 

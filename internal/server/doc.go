@@ -6,7 +6,7 @@
 // in all its forms (health.go), the gRPC servers and what they are tuned with (grpc.go, recover.go), the HTTP listener
 // (http.go, json.go), the debug listener, which the admin services share (debug.go, rlconfig.go, loglevel.go, hotkeys.go), the metrics
 // of calls (metrics.go), what looks on at decisions where that is asked for (trace.go, refusals.go, sampler.go), and the
-// life of all of them (server.go, listen.go, reuseport.go, usertimeout_linux.go, connections.go).
+// life of all of them (server.go, listen.go, reuseport.go, usertimeout_linux.go, intake.go).
 //
 // A Server is made by New and lives while Run runs; SetServing may be called by any goroutine at any time. What Options
 // bring along is called concurrently.

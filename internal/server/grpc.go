@@ -38,7 +38,8 @@ func (s *Server) newGRPC(opts *Options) *grpc.Server {
 	all := append(Tuned(opts.StreamWorkers),
 		grpc.ForceServerCodecV2(newCodec(opts.bounds())),
 		grpc.MaxRecvMsgSize(opts.MaxRecvMsgSize),
-		grpc.MaxConcurrentStreams(opts.MaxStreams), // 0 is no bound
+		grpc.MaxConcurrentStreams(opts.MaxStreams),
+		grpc.Creds(framed{opts.credentials()}),
 		grpc.MaxHeaderListSize(maxHeaderSize),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
@@ -51,13 +52,11 @@ func (s *Server) newGRPC(opts *Options) *grpc.Server {
 		grpc.ChainUnaryInterceptor(s.rescue.unary),
 		grpc.ChainStreamInterceptor(s.rescue.stream),
 	)
-	if opts.Credentials != nil {
-		all = append(all, grpc.Creds(opts.Credentials))
-	}
 	g := grpc.NewServer(append(all, opts.ServerOptions...)...)
-	registerRateLimit(g, &rateLimit{decider: opts.Decider, answers: &s.metrics.grpc, rescue: s.rescue})
-	healthv1.RegisterHealthServer(g, healthService{s.readiness.grpc, s.stopping})
-	reflection.Register(g)
+	registerRateLimit(g, &rateLimit{decider: opts.Decider, answers: &s.metrics.grpc, rescue: s.rescue, calls: s.calls})
+	others := inFlight{g, s.calls}
+	healthv1.RegisterHealthServer(others, healthService{s.readiness.grpc, s.stopping})
+	reflection.Register(others)
 	return g
 }
 

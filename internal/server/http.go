@@ -24,6 +24,7 @@ func (s *Server) newHTTP(opts *Options) *http.Server {
 		maxBody: int64(opts.MaxRecvMsgSize),
 		failure: opts.failureStatus(),
 		answers: &s.metrics.json,
+		calls:   s.calls,
 	}))
 	mux.Handle("/healthcheck", s.readiness.handler("OK", http.StatusInternalServerError, ""))
 	mux.Handle("/readyz", s.readiness.handler("ok", http.StatusServiceUnavailable, "not ready"))
@@ -33,6 +34,7 @@ func (s *Server) newHTTP(opts *Options) *http.Server {
 	}
 	h := s.bounded(mux)
 	h.WriteTimeout = writeTimeout
+	h.ConnContext = withConn
 	return h
 }
 

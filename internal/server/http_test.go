@@ -14,6 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/testing/protocmp"
 
@@ -133,25 +136,26 @@ func TestMetricsAreServed(t *testing.T) {
 // Codes that cannot happen have no series; those that can are there before they do.
 func TestSeriesOfCodes(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	r := start(t, Options{Metrics: registry, MetricsHandler: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), MaxRecvMsgSize: 100})
+	guard := grpc.ChainUnaryInterceptor(func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
+		return nil, status.Error(codes.PermissionDenied, "not you")
+	})
+	r := start(t, Options{Metrics: registry, MetricsHandler: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), ServerOptions: []grpc.ServerOption{guard}})
 	series := func() int {
 		t.Helper()
 		_, body := get(t, r.HTTPAddr, "/metrics")
 		return strings.Count(body, "\nratelimitd_requests_total{")
 	}
-	if n := series(); n != 12 {
+	if n := series(); n != 14 {
 		t.Errorf("%d series", n)
 	}
-	large := smallRequest()
-	large.Domain = strings.Repeat("d", 100)
-	if _, err := r.rateLimit().ShouldRateLimit(within(t), large); err == nil {
-		t.Fatal("a message that is too large was taken")
+	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err == nil {
+		t.Fatal("an interceptor's refusal was ignored")
 	}
 	checkMetrics(t, registry, map[string]float64{
-		`ratelimitd_requests_total{code=ResourceExhausted transport=grpc}`: 1,
-		`ratelimitd_requests_total{code=Unavailable transport=json}`:       0,
+		`ratelimitd_requests_total{code=PermissionDenied transport=grpc}`: 1,
+		`ratelimitd_requests_total{code=Unavailable transport=json}`:      0,
 	})
-	if n := series(); n != 13 {
+	if n := series(); n != 15 {
 		t.Errorf("%d series after another code", n)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ratelimitd/ratelimitd/internal/intake"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
@@ -24,12 +25,22 @@ type jsonHandler struct {
 	maxBody int64 // bytes
 	failure int   // status where no decision could be made
 	answers *answers
+	calls   *intake.Calls
 }
 
 func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	code := codes.Internal // if what follows panics
 	defer func() { h.answers.observe(start, code) }()
+
+	inFlight, ok := h.calls.Begin(connOfRequest(r))
+	if !ok {
+		code = codes.ResourceExhausted
+		http.Error(w, "too many calls in flight", h.failure) // 429 would be a decision
+		return
+	}
+	h.calls.Arrived(&inFlight, start) // the HTTP server has timeouts of its own
+	defer func() { h.calls.End(inFlight, 0) }()
 
 	var d limiter.Decision
 	body, err := h.decide(w, r, start, &d)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/intake"
 )
 
 // maxDebugConnections bounds the listeners that people and scrapers use.
@@ -22,7 +24,7 @@ type listeners struct {
 	metrics    net.Listener // nil if metrics have no listener of their own
 }
 
-func listen(opts *Options, m *metrics) (_ listeners, err error) {
+func listen(opts *Options, m *intake.Metrics, bytes *intake.Bytes) (_ listeners, err error) {
 	var l listeners
 	defer func() {
 		if err != nil {
@@ -43,13 +45,19 @@ func listen(opts *Options, m *metrics) (_ listeners, err error) {
 	if l.http, err = tcp("HTTP", opts.HTTPAddr, 0); err != nil {
 		return l, err
 	}
-	l.grpc = bound(l.grpc, "grpc", opts.MaxConnections, m, opts.Log)
-	l.http = bound(l.http, "http", opts.MaxConnections, m, opts.Log)
+	l.grpc = intake.Listen(l.grpc, intake.Options{
+		Name: "grpc", MaxConnections: opts.MaxConnections, PeerShare: opts.PeerShare, Bytes: bytes, Metrics: m, Log: opts.Log,
+		FirstCall: opts.FirstCallTimeout, Message: opts.MessageTimeout, Write: opts.WriteTimeout,
+	})
+	forHTTP := func(name string, most int) intake.Options {
+		return intake.Options{Name: name, MaxConnections: most, PeerShare: opts.PeerShare, ReadsAreCalls: true, Metrics: m, Log: opts.Log}
+	}
+	l.http = intake.Listen(l.http, forHTTP("http", opts.MaxConnections))
 	if opts.MetricsAddr != "" && opts.MetricsHandler != nil {
 		if l.metrics, err = tcp("metrics", opts.MetricsAddr, 0); err != nil {
 			return l, err
 		}
-		l.metrics = bound(l.metrics, "metrics", maxDebugConnections, m, opts.Log)
+		l.metrics = intake.Listen(l.metrics, forHTTP("metrics", maxDebugConnections))
 	}
 	if opts.NoDebug && opts.NoAdmin {
 		return l, nil
@@ -57,7 +65,7 @@ func listen(opts *Options, m *metrics) (_ listeners, err error) {
 	if l.debug, err = tcp("debug", opts.DebugAddr, 0); err != nil {
 		return l, err
 	}
-	l.debug = bound(l.debug, "debug", maxDebugConnections, m, opts.Log)
+	l.debug = intake.Listen(l.debug, forHTTP("debug", maxDebugConnections))
 	return l, nil
 }
 

@@ -7,15 +7,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc/codes"
+
+	"github.com/ratelimitd/ratelimitd/internal/intake"
 )
 
-// metrics count answers and how long they took, and connections. The handles that a call needs are resolved once.
+// metrics count answers and how long they took, and what is refused of calls and connections. The handles that a call needs are resolved once.
 type metrics struct {
 	grpc, json answers
 	panics     prometheus.Counter
-
-	connections        *prometheus.GaugeVec
-	connectionsRefused *prometheus.CounterVec
+	intake     *intake.Metrics
 }
 
 // answers are those that were given over one transport.
@@ -32,7 +32,7 @@ type answers struct {
 
 // expected are the codes that a request may be answered with: their series are there from the start, so that the first
 // failure is seen as an increase.
-var expected = []codes.Code{codes.OK, codes.Canceled, codes.InvalidArgument, codes.DeadlineExceeded, codes.Internal, codes.Unavailable}
+var expected = []codes.Code{codes.OK, codes.Canceled, codes.InvalidArgument, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Internal, codes.Unavailable}
 
 func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 	durations := prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -49,14 +49,10 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 			Name: "ratelimitd_panics_total",
 			Help: "Requests whose handling panicked.",
 		}),
-		connections: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "ratelimitd_connections",
-			Help: "Open connections, by listener.",
-		}, []string{"listener"}),
-		connectionsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "ratelimitd_connections_refused_total",
-			Help: "Connections that were closed at once because there were too many, by listener.",
-		}, []string{"listener"}),
+	}
+	var err error
+	if m.intake, err = intake.NewMetrics(registry); err != nil {
+		return nil, err
 	}
 	for _, a := range []struct {
 		of        *answers
@@ -71,7 +67,7 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 	if registry == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{durations, counts, m.panics, m.connections, m.connectionsRefused} {
+	for _, c := range []prometheus.Collector{durations, counts, m.panics} {
 		if err := registry.Register(c); err != nil {
 			return nil, err
 		}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ratelimitd/ratelimitd/internal/intake"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
@@ -24,6 +25,7 @@ type rateLimit struct {
 	decider Decider
 	answers *answers
 	rescue  *rescue
+	calls   *intake.Calls
 
 	// What every call hands to an interceptor; made once.
 	info *grpc.UnaryServerInfo
@@ -50,10 +52,16 @@ func registerRateLimit(to grpc.ServiceRegistrar, s *rateLimit) {
 //nolint:revive // the order of parameters is that of grpc.MethodHandler
 func shouldRateLimit(srv any, ctx context.Context, read func(any) error, interceptor grpc.UnaryServerInterceptor) (answer any, err error) {
 	s := srv.(*rateLimit)
+	inFlight, ok := s.calls.Begin(connOf(ctx))
+	if !ok {
+		s.answers.observe(time.Time{}, codes.ResourceExhausted)
+		return nil, errTooManyCalls
+	}
 	c := calls.Get().(*call)
-	c.start = time.Time{}
+	c.start, c.size = time.Time{}, 0
 	defer func() {
 		p := recover()
+		s.calls.End(inFlight, c.size)
 		if p != nil {
 			answer, err = nil, s.rescue.caught(p, s.info.FullMethod)
 		}
@@ -66,6 +74,7 @@ func shouldRateLimit(srv any, ctx context.Context, read func(any) error, interce
 		return nil, err
 	}
 	c.start = time.Now()
+	s.calls.Arrived(&inFlight, c.start)
 	if interceptor != nil {
 		return interceptor(ctx, c, s.info, s.next)
 	}
@@ -80,8 +89,20 @@ func (s *rateLimit) decide(ctx context.Context, req any) (any, error) {
 	if c.err != nil {
 		return nil, statusOf(c.err)
 	}
+	if err := overdue(ctx, c.start); err != nil {
+		return nil, statusOf(err) // nobody waits for this decision
+	}
 	if err := s.decider.Decide(ctx, c.start, &c.request, &c.decision); err != nil {
 		return nil, statusOf(err)
 	}
 	return newReply(&c.decision), nil
+}
+
+// overdue says why nobody waits for an answer any more, nil if somebody does. Under load a call may be scheduled after its
+// deadline and before the timer that ends its context.
+func overdue(ctx context.Context, now time.Time) error {
+	if deadline, ok := ctx.Deadline(); ok && !now.Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }

@@ -204,6 +204,17 @@ func TestPanicIsInternalAndTheServerLives(t *testing.T) {
 
 func checkMetrics(t *testing.T, registry *prometheus.Registry, want map[string]float64) {
 	t.Helper()
+	got := gathered(t, registry)
+	for name, n := range want {
+		if v, ok := got[name]; !ok || v != n {
+			t.Errorf("%s is %v (there: %v), want %v", name, v, ok, n)
+		}
+	}
+}
+
+// gathered is what a registry has, by name and labels.
+func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -222,11 +233,7 @@ func checkMetrics(t *testing.T, registry *prometheus.Registry, want map[string]f
 			got[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 		}
 	}
-	for name, n := range want {
-		if v, ok := got[name]; !ok || v != n {
-			t.Errorf("%s is %v (there: %v), want %v", name, v, ok, n)
-		}
-	}
+	return got
 }
 
 func TestInterceptorsSeeTheCall(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
+	"github.com/ratelimitd/ratelimitd/internal/intake"
 )
 
 // Options are what a Server is made of. Only Decider is required.
@@ -66,7 +67,20 @@ type Options struct {
 	MaxEntries     int    // per descriptor; default 256
 	MaxTextSize    int    // bytes of a domain, a key or a value; default 64 KiB, more than Envoy lets all headers have
 	MaxConnections int    // of gRPC, and of HTTP as many again; default 10,000
-	MaxStreams     uint32 // calls at once on one gRPC connection; default 0: as many as the caller likes
+	MaxStreams     uint32 // calls at once on one gRPC connection; default 1,000
+	MaxCalls       int    // in flight on all connections; default 4,096. More are refused with RESOURCE_EXHAUSTED
+
+	// PeerShare is the part of MaxConnections that one peer (an address, or a /64 of IPv6) keeps when all are in use:
+	// from 0 to 1, default 0.5.
+	PeerShare float64
+
+	FirstCallTimeout time.Duration // after which a gRPC connection without a call is closed; default 1 min
+	MessageTimeout   time.Duration // after which a connection is closed on which a call's message does not arrive; default 10 s
+	WriteTimeout     time.Duration // after which a gRPC connection is closed whose client reads nothing; default 10 s
+
+	// MaxConnectionBytes is what one gRPC connection may hold of messages that have not arrived in full, MaxBytes what all
+	// may. Beyond it the connection that holds most is closed. Default 16 and 128 MiB.
+	MaxConnectionBytes, MaxBytes int64
 
 	MaxConnectionAge      time.Duration // after which a gRPC client is asked to connect anew; default 24 h
 	MaxConnectionAgeGrace time.Duration // how long its calls may then go on; default 1 h
@@ -104,6 +118,14 @@ func (o *Options) setDefaults() {
 	defaultTo(&o.MaxEntries, 256)
 	defaultTo(&o.MaxTextSize, 64<<10)
 	defaultTo(&o.MaxConnections, 10_000)
+	defaultTo(&o.MaxStreams, 1_000)
+	defaultTo(&o.MaxCalls, 4_096)
+	defaultTo(&o.PeerShare, 0.5)
+	defaultTo(&o.FirstCallTimeout, time.Minute)
+	defaultTo(&o.MessageTimeout, 10*time.Second)
+	defaultTo(&o.WriteTimeout, 10*time.Second)
+	defaultTo(&o.MaxConnectionBytes, 16<<20)
+	defaultTo(&o.MaxBytes, 128<<20)
 	defaultTo(&o.MaxConnectionAge, 24*time.Hour)
 	defaultTo(&o.MaxConnectionAgeGrace, time.Hour)
 	defaultTo(&o.StreamWorkers, 128)
@@ -146,6 +168,7 @@ type Server struct {
 
 	readiness *readiness
 	metrics   *metrics
+	calls     *intake.Calls
 	rescue    *rescue
 	log       *slog.Logger
 
@@ -167,7 +190,11 @@ func New(opts Options) (*Server, error) {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	m.grpc.off, m.json.off = opts.NoMetrics, opts.NoMetrics
-	l, err := listen(&opts, m)
+	calls, bytes := intake.NewCalls(opts.MaxCalls, m.intake), intake.NewBytes(opts.MaxConnectionBytes, opts.MaxBytes)
+	if err := m.intake.Show(opts.Metrics, calls, bytes); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	l, err := listen(&opts, m.intake, bytes)
 	if err != nil {
 		return nil, err
 	}
@@ -178,6 +205,7 @@ func New(opts Options) (*Server, error) {
 		listeners:   l,
 		readiness:   newReadiness(),
 		metrics:     m,
+		calls:       calls,
 		rescue:      &rescue{log: opts.Log, panics: m.panics},
 		log:         opts.Log,
 		drainDelay:  opts.DrainDelay,
@@ -200,6 +228,9 @@ func New(opts Options) (*Server, error) {
 	}
 	return s, nil
 }
+
+// closing is how long it may take to close connections once the stop timeout has passed.
+const closing = 100 * time.Millisecond
 
 // Answered is how many calls of ShouldRateLimit have been answered over gRPC.
 func (s *Server) Answered() uint64 { return s.metrics.grpc.total() }
@@ -225,28 +256,42 @@ func (s *Server) SetServing(serving bool) { s.readiness.set(serving) }
 func (s *Server) Lack(what string, missing bool) { s.readiness.lack(what, missing) }
 
 // Run answers callers until ctx is done or a listener fails, then stops: health turns red, the drain delay passes, new
-// calls are refused while those in flight finish, and what has not finished after the stop timeout is cut off. The
-// error is nil after a stop that ctx asked for, even one that had to cut calls off; that is logged.
+// calls are refused while those in flight finish, and what has not finished after the stop timeout is cut off. Then Run
+// returns, even if a call goes on. The error is nil after a stop that ctx asked for, even one that had to cut calls off;
+// that is logged.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.serve("gRPC", s.grpc.Serve, s.listeners.grpc) })
-	g.Go(func() error { return s.serve("HTTP", s.http.Serve, s.listeners.http) })
+	drained := make(chan struct{})
+	serve := func(what string, serve func(net.Listener) error, l net.Listener) {
+		g.Go(func() error { return s.serve(what, serve, l, drained) })
+	}
+	serve("gRPC", s.grpc.Serve, s.listeners.grpc)
+	serve("HTTP", s.http.Serve, s.listeners.http)
 	if s.debug != nil {
-		g.Go(func() error { return s.serve("debug", s.serveDebug, s.listeners.debug) })
+		serve("debug", s.serveDebug, s.listeners.debug)
 	}
 	if s.scrapes != nil {
-		g.Go(func() error { return s.serve("metrics", s.scrapes.Serve, s.listeners.metrics) })
+		serve("metrics", s.scrapes.Serve, s.listeners.metrics)
 	}
 	g.Go(func() error {
 		<-ctx.Done()
 		s.drain()
+		close(drained)
 		return nil
 	})
 	return g.Wait()
 }
 
-func (s *Server) serve(what string, serve func(net.Listener) error, l net.Listener) error {
-	err := serve(l)
+// serve answers on a listener until it ends, or until the server has drained: grpc-go's Serve returns only after the last
+// call has.
+func (s *Server) serve(what string, serve func(net.Listener) error, l net.Listener, drained <-chan struct{}) error {
+	ended := make(chan error, 1)
+	go func() { ended <- serve(l) }()
+	var err error
+	select {
+	case err = <-ended:
+	case <-drained:
+	}
 	if err == nil || errors.Is(err, http.ErrServerClosed) || errors.Is(err, grpc.ErrServerStopped) {
 		return nil
 	}
@@ -274,17 +319,42 @@ func (s *Server) drain() {
 	}
 	_ = g.Wait()
 	if s.admin != nil {
-		s.admin.Stop() // its calls were the debug listener's
+		s.stopWithin(ctx, s.admin) // its calls were the debug listener's
 	}
 }
 
 func (s *Server) stopGRPC(ctx context.Context) {
-	cut := context.AfterFunc(ctx, func() {
+	stopped := make(chan struct{})
+	go func() {
+		s.grpc.GracefulStop()
+		close(stopped)
+	}()
+	select {
+	case <-stopped:
+	case <-ctx.Done():
 		s.log.Warn("gRPC calls did not finish in time and are cut off", "timeout", s.stopTimeout)
-		s.grpc.Stop()
-	})
-	s.grpc.GracefulStop()
-	cut()
+		s.stopWithin(ctx, s.grpc)
+	}
+}
+
+// stopWithin cuts the calls of a gRPC server off. When ctx is done it waits no longer than it takes to close connections:
+// grpc-go waits for a call that does not return, whatever its context says.
+func (s *Server) stopWithin(ctx context.Context, g *grpc.Server) {
+	stopped := make(chan struct{})
+	go func() {
+		g.Stop()
+		close(stopped)
+	}()
+	select {
+	case <-stopped:
+		return
+	case <-ctx.Done():
+	}
+	select {
+	case <-stopped:
+	case <-time.After(closing):
+		s.log.Warn("gRPC calls are still running and are left behind")
+	}
 }
 
 func (s *Server) stopHTTP(ctx context.Context, what string, h *http.Server) {

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+)
+
+// watched opens a connection with a call that goes on.
+func watched(t *testing.T, i *instance) healthv1.HealthClient {
+	t.Helper()
+	client := healthv1.NewHealthClient(dial(t, i.grpc()))
+	stream, err := client.Watch(t.Context(), &healthv1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// frames connects to gRPC without a library that keeps to the rules. What is written to the framer goes out with flush.
+func frames(t *testing.T, i *instance, from string) (conn net.Conn, framer *http2.Framer, flush func() error) {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	conn, err := d.DialContext(t.Context(), "tcp", i.grpc())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	var out bytes.Buffer
+	out.WriteString(http2.ClientPreface)
+	framer = http2.NewFramer(&out, conn)
+	if err := errors.Join(framer.WriteSettings(), framer.WriteWindowUpdate(0, 1<<30)); err != nil {
+		t.Fatal(err)
+	}
+	return conn, framer, func() error {
+		_, err := out.WriteTo(conn)
+		return err
+	}
+}
+
+// opening is the header block of a call.
+func opening(t *testing.T) []byte {
+	t.Helper()
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for _, h := range [][2]string{
+		{":method", "POST"}, {":scheme", "http"}, {":path", ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName},
+		{":authority", "x"}, {"content-type", "application/grpc"},
+	} {
+		// Sensitive fields are not indexed, so that the block may be sent again.
+		if err := encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1], Sensitive: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return block.Bytes()
+}
+
+// cut says whether the service closes a connection on which one call after another begins with this piece of its message,
+// and no answer is read. The metric must give the reason.
+func cut(variable, reason string, piece []byte, end bool) look {
+	return running(func(t *testing.T, i *instance) string {
+		conn, framer, flush := frames(t, i, "127.0.0.1")
+		block := opening(t)
+		stopped := make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer func() {
+			cancel()
+			_ = conn.Close()
+			<-stopped
+		}()
+		go func() {
+			defer close(stopped)
+			for stream := uint32(1); ctx.Err() == nil; stream += 2 {
+				err := errors.Join(
+					framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block, EndHeaders: true}),
+					framer.WriteData(stream, end, piece),
+				)
+				if stream%200 == 1 {
+					err = errors.Join(err, flush())
+				}
+				if err != nil {
+					return
+				}
+				if len(piece) > 10_000 && stream > 20 { // enough for the bound, and not for the default's
+					_ = flush()
+					<-ctx.Done()
+				}
+			}
+		}()
+		is := within(t, i, variable, patience, 300*time.Millisecond, func() bool {
+			return len(shown(t, i.http()+"/metrics", `ratelimitd_connections_closed_total{listener="grpc",reason="`+reason+`"} 1`)) > 0
+		})
+		return either(is, "closed", "stays")
+	})
+}
+
+func variablesOfIntake() []variable {
+	unfinished := append([]byte{0, 0, 0x40, 0, 0}, make([]byte, 15_000)...) // of 4 MiB
+	return []variable{
+		{name: "RATELIMITD_MAX_CALLS", value: "1", look: running(func(t *testing.T, i *instance) string {
+			_, err := watched(t, i).Check(t.Context(), &healthv1.HealthCheckRequest{})
+			return status.Code(err).String()
+		}), unset: "OK", set: "ResourceExhausted"},
+		{name: "RATELIMITD_PEER_SHARE", value: "1", with: map[string]string{"RATELIMITD_MAX_CONNECTIONS": "2"}, look: running(func(t *testing.T, i *instance) string {
+			watched(t, i)
+			watched(t, i)
+			other, _, flush := frames(t, i, "127.0.0.2")
+			_ = flush()
+			_ = other.SetReadDeadline(time.Now().Add(patience))
+			_, err := io.ReadFull(other, make([]byte, 9)) // the server's settings
+			return either(err == nil, "makes place", "refuses")
+		}), unset: "makes place", set: "refuses"},
+		{name: "RATELIMITD_FIRST_CALL_TIMEOUT", value: "20ms", look: running(func(t *testing.T, i *instance) string {
+			conn, _, flush := frames(t, i, "127.0.0.1")
+			_ = flush()
+			closed := make(chan struct{})
+			go func() {
+				_, _ = io.Copy(io.Discard, conn)
+				close(closed)
+			}()
+			return either(within(t, i, "RATELIMITD_FIRST_CALL_TIMEOUT", patience, 300*time.Millisecond, func() bool { return is(closed) }), "closed", "stays")
+		}), unset: "stays", set: "closed"},
+		{name: "RATELIMITD_MESSAGE_TIMEOUT", value: "20ms", look: running(func(t *testing.T, i *instance) string {
+			stream, err := dial(t, i.grpc()).NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true}, ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan struct{})
+			go func() {
+				_ = stream.RecvMsg(new(ratelimitv3.RateLimitResponse))
+				close(ended)
+			}()
+			return either(within(t, i, "RATELIMITD_MESSAGE_TIMEOUT", patience, 300*time.Millisecond, func() bool { return is(ended) }), "cut off", "waited for")
+		}), unset: "waited for", set: "cut off"},
+		{name: "RATELIMITD_WRITE_TIMEOUT", value: "20ms", with: map[string]string{"RATELIMITD_GRPC_MAX_STREAMS": "0", "RATELIMITD_MAX_CALLS": "1000000", "RATELIMITD_MAX_CONNECTION_BYTES": "1000000000", "RATELIMITD_MAX_UNFINISHED_BYTES": "1000000000"},
+			look: cut("RATELIMITD_WRITE_TIMEOUT", "not_reading", []byte(strings.Repeat("\x00", 5)), true), unset: "stays", set: "closed"},
+		{name: "RATELIMITD_MAX_CONNECTION_BYTES", value: "100000", look: cut("RATELIMITD_MAX_CONNECTION_BYTES", "bytes", unfinished, false), unset: "stays", set: "closed"},
+		{name: "RATELIMITD_MAX_UNFINISHED_BYTES", value: "100000", look: cut("RATELIMITD_MAX_UNFINISHED_BYTES", "bytes", unfinished, false), unset: "stays", set: "closed"},
+	}
+}
+
+// is says whether a channel is closed.
+func is(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// A stop has a hard limit: the drain delay, the stop timeout, and a second for the rest.
+func TestStopIsOverdue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := listenOptions{DrainDelay: 3 * time.Second, StopTimeout: 10 * time.Second}
+		ctx, stop := context.WithCancel(t.Context())
+		overdue := o.overdue(ctx)
+		time.Sleep(time.Hour)
+		stop()
+		time.Sleep(14*time.Second - 1)
+		synctest.Wait()
+		if is(overdue) {
+			t.Error("overdue too early")
+		}
+		time.Sleep(1)
+		synctest.Wait()
+		if !is(overdue) {
+			t.Error("not overdue")
+		}
+	})
+}

@@ -1,0 +1,100 @@
+package intake
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// peerFactor is how many times the calls that are free a peer may have in flight: one peer alone may use eight ninths.
+const peerFactor = 8
+
+// Calls bounds the calls in flight. A connection may have as many as are still free, and a peer eight times as many. So one
+// connection alone gets half of all, and however many flood the server, some stay free for those that do not.
+type Calls struct {
+	most  int64
+	total atomic.Int64
+
+	refusedAll, refusedPeer, refusedConnection prometheus.Counter
+}
+
+// NewCalls makes a bound of so many calls.
+func NewCalls(most int, m *Metrics) *Calls {
+	return &Calls{
+		most:              int64(most),
+		refusedAll:        m.callsRefused.WithLabelValues("all"),
+		refusedPeer:       m.callsRefused.WithLabelValues("peer"),
+		refusedConnection: m.callsRefused.WithLabelValues("connection"),
+	}
+}
+
+// InFlight is how many calls are in flight.
+func (b *Calls) InFlight() int64 { return b.total.Load() }
+
+// Call is a call in flight, of the zero value if there is none.
+type Call struct {
+	conn   *Conn
+	period uint32
+	awaits bool // its message has not arrived
+}
+
+// Begin admits a call before its message is read. Where it returns false the call is to be refused, and nothing is to be
+// ended. The connection may be nil.
+func (b *Calls) Begin(c *Conn) (Call, bool) {
+	free := b.most - b.total.Add(1)
+	if free < 0 {
+		b.total.Add(-1)
+		b.refusedAll.Inc()
+		if c != nil {
+			c.listener.options.Bytes.ended(c, 0, false)
+		}
+		return Call{}, false
+	}
+	if c == nil {
+		return Call{}, true
+	}
+	if c.calls.Add(1) > free+1 {
+		c.calls.Add(-1)
+		b.total.Add(-1)
+		b.refusedConnection.Inc()
+		c.listener.options.Bytes.ended(c, 0, false) // its message comes all the same
+		return Call{}, false
+	}
+	if c.peer.calls.Add(1) > peerFactor*(free+1) {
+		c.peer.calls.Add(-1)
+		c.calls.Add(-1)
+		b.total.Add(-1)
+		b.refusedPeer.Inc()
+		c.listener.options.Bytes.ended(c, 0, false)
+		return Call{}, false
+	}
+	period := c.turns.Load() % 2
+	c.await[period].Add(1)
+	return Call{conn: c, period: period, awaits: true}, true
+}
+
+// Arrived says when the message of a call arrived.
+func (b *Calls) Arrived(call *Call, at time.Time) {
+	if call.conn == nil || !call.awaits {
+		return
+	}
+	call.awaits = false
+	call.conn.await[call.period].Add(-1)
+	call.conn.last.Store(int64(at.Sub(epoch)))
+}
+
+// End ends a call whose message had so many bytes.
+func (b *Calls) End(call Call, size int) {
+	b.total.Add(-1)
+	c := call.conn
+	if c == nil {
+		return
+	}
+	if call.awaits {
+		c.await[call.period].Add(-1)
+	}
+	c.peer.calls.Add(-1)
+	left := c.calls.Add(-1)
+	c.listener.options.Bytes.ended(c, size, left == 0)
+}

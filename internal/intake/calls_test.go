@@ -1,0 +1,90 @@
+package intake
+
+import (
+	"testing"
+	"time"
+)
+
+// conn is a connection of a peer that nobody accepted.
+func conn(l *Listener, p *peer) *Conn { return &Conn{listener: l, peer: p} }
+
+func TestShareOfCalls(t *testing.T) {
+	m, err := NewMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 900
+	l := &Listener{}
+	calls := NewCalls(most, m)
+	flood := func(c *Conn) (all []Call) {
+		for {
+			call, ok := calls.Begin(c)
+			if !ok {
+				return all
+			}
+			all = append(all, call)
+		}
+	}
+	p := &peer{}
+	one := conn(l, p)
+	all := flood(one)
+	if n := len(all); n < most/2 || n > most/2+1 {
+		t.Errorf("one connection has %d calls of %d", n, most)
+	}
+	for range 100 { // one more connection always gets some, until each would get less than one
+		if c := conn(l, &peer{}); len(flood(c)) == 0 && calls.InFlight() < most {
+			t.Fatalf("a new connection gets nothing with %d calls in flight", calls.InFlight())
+		}
+	}
+	if n := calls.InFlight(); n > most {
+		t.Errorf("%d calls in flight", n)
+	}
+	for _, call := range all {
+		calls.End(call, 0)
+	}
+	if n := one.calls.Load() + p.calls.Load() + one.await[0].Load(); n != 0 {
+		t.Errorf("%d calls are left", n)
+	}
+
+	// A peer with very many connections leaves a part to the others.
+	calls = NewCalls(most, m)
+	for range 10 * most {
+		_, _ = calls.Begin(conn(l, p))
+	}
+	if n := calls.InFlight(); n < most*8/9-8 || n > most*8/9+8 {
+		t.Errorf("one peer has %d calls of %d", n, most)
+	}
+}
+
+func TestMessagesThatAreMissing(t *testing.T) {
+	m, err := NewMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := NewCalls(10, m)
+	c := conn(&Listener{}, &peer{})
+	begin := func() Call {
+		call, ok := calls.Begin(c)
+		if !ok {
+			t.Fatal("refused")
+		}
+		return call
+	}
+	slow := begin()
+	if c.turn() {
+		t.Error("a call that has just begun is late")
+	}
+	quick := begin()
+	if !c.turn() {
+		t.Error("a call without a message for a whole period is not late")
+	}
+	calls.Arrived(&slow, time.Now())
+	if c.turn() {
+		t.Error("late, though the message arrived")
+	}
+	calls.End(quick, 0) // without a message: its caller has given up
+	calls.End(slow, 0)
+	if c.turn() || c.turn() {
+		t.Error("late without a call")
+	}
+}

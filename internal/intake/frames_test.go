@@ -1,0 +1,86 @@
+package intake
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/http2"
+	"pgregory.net/rapid"
+)
+
+// Frames are followed the same, however the bytes are cut into pieces.
+func TestFrames(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var wire bytes.Buffer
+		wire.WriteString(http2.ClientPreface)
+		framer := http2.NewFramer(&wire, nil)
+		framer.AllowIllegalWrites = true
+		want, continuations, bad := 0, 0, false
+		for range rapid.IntRange(0, 20).Draw(t, "frames") {
+			size := rapid.IntRange(0, 300).Draw(t, "size")
+			payload := []byte(strings.Repeat("x", size))
+			var err error
+			if bad {
+				break
+			}
+			switch rapid.IntRange(0, 3).Draw(t, "kind") {
+			case 0:
+				err, want, continuations = framer.WriteData(1, false, payload), want+size, 0
+			case 1:
+				err, continuations = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: payload}), 0
+			case 2:
+				for range rapid.IntRange(1, 40).Draw(t, "continuations") {
+					err = errors.Join(err, framer.WriteContinuation(1, false, nil))
+					continuations++
+				}
+				bad = continuations > maxContinuations
+			default:
+				err, continuations = framer.WritePing(false, [8]byte{}), 0
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		f := frames{skip: prefaceSize}
+		got := 0
+		var failed error
+		for rest := wire.Bytes(); len(rest) > 0 && failed == nil; {
+			n := rapid.IntRange(1, len(rest)).Draw(t, "piece")
+			var data int
+			data, failed = f.next(rest[:n])
+			got += data
+			rest = rest[n:]
+		}
+		if got != want || (failed != nil) != bad {
+			t.Fatalf("%d bytes, %v; want %d, failed: %v", got, failed, want, bad)
+		}
+	})
+}
+
+// What is not HTTP/2 is read as frames too, until the transport has refused it: whatever it says must not panic.
+func FuzzFrames(f *testing.F) {
+	f.Add([]byte(http2.ClientPreface+"\x00\x00\x00\x09\x00\x00\x00\x00\x01"), 3)
+	f.Fuzz(func(t *testing.T, wire []byte, piece int) {
+		whole, pieces := frames{skip: prefaceSize}, frames{skip: prefaceSize}
+		want, wantErr := whole.next(wire)
+		if wantErr != nil {
+			return
+		}
+		piece = max(1, min(piece, len(wire)))
+		got := 0
+		for len(wire) > 0 {
+			n := min(piece, len(wire))
+			data, err := pieces.next(wire[:n])
+			if err != nil {
+				t.Fatal(err)
+			}
+			got += data
+			wire = wire[n:]
+		}
+		if got != want {
+			t.Fatalf("%d bytes in pieces, %d at once", got, want)
+		}
+	})
+}

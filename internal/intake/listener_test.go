@@ -1,0 +1,245 @@
+package intake
+
+import (
+	"errors"
+	"io"
+	"math"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 20 * time.Second
+
+// running accepts connections of real clients.
+type running struct {
+	*Listener
+	accepted chan *Conn
+}
+
+func listen(t *testing.T, o Options) *running {
+	t.Helper()
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Metrics, err = NewMetrics(nil); err != nil {
+		t.Fatal(err)
+	}
+	r := &running{Listen(raw, o), make(chan *Conn, 100)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := r.Accept()
+			if err != nil {
+				return
+			}
+			r.accepted <- c.(*Conn)
+		}
+	}()
+	t.Cleanup(func() {
+		_ = r.Close()
+		<-done
+		close(r.accepted)
+		for c := range r.accepted {
+			_ = c.Close()
+		}
+	})
+	return r
+}
+
+// dial connects from an address of this machine, which is a peer of its own.
+func (r *running) dial(t *testing.T, from string) net.Conn {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	c, err := d.Dial("tcp", r.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// in connects and waits until the connection is accepted.
+func (r *running) in(t *testing.T, from string) (net.Conn, *Conn) {
+	t.Helper()
+	c := r.dial(t, from)
+	select {
+	case accepted := <-r.accepted:
+		t.Cleanup(func() { _ = accepted.Close() })
+		return c, accepted
+	case <-time.After(patience):
+		t.Fatal("a connection is not accepted")
+		return nil, nil
+	}
+}
+
+// closed waits until the server has closed a connection.
+func closed(t *testing.T, c net.Conn) {
+	t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("a connection stays open: %v", err)
+	}
+}
+
+// open says that a connection still is: what the server writes arrives.
+func open(t *testing.T, c net.Conn, server *Conn) {
+	t.Helper()
+	if _, err := server.Write([]byte("x")); err != nil {
+		t.Fatalf("write: %v", err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+		t.Fatalf("read: %v", err)
+	}
+}
+
+func TestPeerBeyondItsShareGivesWay(t *testing.T) {
+	r := listen(t, Options{MaxConnections: 4, PeerShare: 0.5})
+	calls := NewCalls(100, r.options.Metrics)
+	var clients []net.Conn
+	var servers []*Conn
+	for range 4 { // one peer may have all, while nobody else wants any
+		c, s := r.in(t, "127.0.0.1")
+		if _, ok := calls.Begin(s); !ok { // none of them is idle
+			t.Fatal("a call is refused")
+		}
+		clients, servers = append(clients, c), append(servers, s)
+	}
+	closed(t, r.dial(t, "127.0.0.1")) // it has its share
+
+	_, second := r.in(t, "127.0.0.2")
+	_, third := r.in(t, "127.0.0.2")
+	for i, c := range clients[:2] {
+		closed(t, c)
+		_ = servers[i].Close()
+	}
+	for _, s := range []*Conn{second, third} {
+		if _, ok := calls.Begin(s); !ok {
+			t.Fatal("a call is refused")
+		}
+	}
+	// Both peers have their share now, and use it: nobody gives way.
+	closed(t, r.dial(t, "127.0.0.1"))
+	closed(t, r.dial(t, "127.0.0.2"))
+	closed(t, r.dial(t, "127.0.0.3"))
+	for i := range 2 {
+		open(t, clients[2+i], servers[2+i])
+	}
+}
+
+func TestOldestIdleConnectionGivesWay(t *testing.T) {
+	r := listen(t, Options{MaxConnections: 3, PeerShare: 1, Settled: time.Nanosecond})
+	calls := NewCalls(100, r.options.Metrics)
+	used := func(s *Conn) {
+		call, ok := calls.Begin(s)
+		if !ok {
+			t.Fatal("a call is refused")
+		}
+		calls.Arrived(&call, time.Now())
+		calls.End(call, 10)
+	}
+	first, s1 := r.in(t, "127.0.0.1")
+	second, s2 := r.in(t, "127.0.0.1")
+	third, _ := r.in(t, "127.0.0.1")
+	used(s1)
+	used(s2)
+	used(s1)
+	_, s4 := r.in(t, "127.0.0.1")
+	closed(t, third) // it never made a call
+	used(s4)
+	_, s5 := r.in(t, "127.0.0.1")
+	closed(t, second) // its last call is longest ago
+	used(s5)
+	open(t, first, s1)
+
+	// A connection that is not old enough to have made a call does not go: whoever connects all the time would cut off
+	// everybody.
+	young := listen(t, Options{MaxConnections: 1, PeerShare: 1, Settled: time.Hour})
+	c, s := young.in(t, "127.0.0.1")
+	closed(t, young.dial(t, "127.0.0.1"))
+	open(t, c, s)
+}
+
+// A full listener looks at a bounded number of connections.
+func TestFullListenerFindsItsOldestInManyThatAreInUse(t *testing.T) {
+	r := listen(t, Options{MaxConnections: 60, PeerShare: 1, Settled: time.Nanosecond})
+	calls := NewCalls(1_000, r.options.Metrics)
+	for range 59 {
+		_, s := r.in(t, "127.0.0.1")
+		if _, ok := calls.Begin(s); !ok {
+			t.Fatal("a call is refused")
+		}
+	}
+	idle, _ := r.in(t, "127.0.0.1")
+	refused := 0
+	for range 2 { // the first look may end before it comes to the idle one; then the next begins where it ended
+		c := r.dial(t, "127.0.0.1")
+		select {
+		case s := <-r.accepted:
+			_ = s.Close()
+			closed(t, idle)
+			return
+		case <-time.After(patience):
+			t.Fatal("neither accepted nor refused")
+		case <-ended(c):
+			refused++
+		}
+	}
+	t.Errorf("refused %d times, though one connection is idle", refused)
+}
+
+func ended(c net.Conn) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = c.Read(make([]byte, 1))
+	}()
+	return done
+}
+
+func TestTimeBounds(t *testing.T) {
+	c := &Conn{accepted: 1000}
+	o := &Options{FirstCall: 100, Write: 100}
+	if why := c.late(1100, o); why != inTime {
+		t.Errorf("at the bound: %v", reasons[why])
+	}
+	if why := c.late(1101, o); why != noCall {
+		t.Errorf("without a call: %q", reasons[why])
+	}
+	c.last.Store(1050)
+	if why := c.late(math.MaxInt64, o); why != inTime {
+		t.Errorf("after a call: %q", reasons[why])
+	}
+	c.writing.Store(2000)
+	if why := c.late(2100, o); why != inTime {
+		t.Errorf("a write: %q", reasons[why])
+	}
+	if why := c.late(2101, o); why != notReading {
+		t.Errorf("a long write: %q", reasons[why])
+	}
+}
+
+func TestPeers(t *testing.T) {
+	for _, tt := range []struct {
+		addr net.Addr
+		want string
+	}{
+		{&net.TCPAddr{IP: net.ParseIP("10.1.2.3"), Port: 1}, "10.1.2.3"},
+		{&net.TCPAddr{IP: net.ParseIP("::ffff:10.1.2.3"), Port: 2}, "10.1.2.3"},
+		{&net.TCPAddr{IP: net.ParseIP("2001:db8:1:2:3:4:5:6"), Port: 1}, "2001:db8:1:2::/64"},
+		{&net.TCPAddr{IP: net.ParseIP("fe80::1"), Zone: "eth0"}, "fe80::/64"},
+		{&net.UnixAddr{Name: "", Net: "unix"}, "unix"},
+	} {
+		if got := peerOf(tt.addr); got != tt.want {
+			t.Errorf("%v is of %s, want %s", tt.addr, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package intake
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics are those of all listeners and calls of a process.
+type Metrics struct {
+	open         *prometheus.GaugeVec
+	refused      *prometheus.CounterVec
+	closed       *prometheus.CounterVec
+	callsRefused *prometheus.CounterVec
+}
+
+// NewMetrics makes metrics and registers them, unless the registry is nil.
+func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{
+		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "ratelimitd_connections",
+			Help: "Open connections, by listener.",
+		}, []string{"listener"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ratelimitd_connections_refused_total",
+			Help: "Connections that were closed at once because there were too many, by listener.",
+		}, []string{"listener"}),
+		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ratelimitd_connections_closed_total",
+			Help: "Connections that were closed because they were over a bound, by listener and reason.",
+		}, []string{"listener", "reason"}),
+		callsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ratelimitd_calls_refused_total",
+			Help: "Calls refused because there were too many in flight: of all, of a peer, or of a connection.",
+		}, []string{"bound"}),
+	}
+	if registry == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.open, m.refused, m.closed, m.callsRefused} {
+		if err := registry.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// Show registers gauges of what is in flight. Both bounds are optional.
+func (m *Metrics) Show(registry prometheus.Registerer, calls *Calls, bytes *Bytes) error {
+	if registry == nil {
+		return nil
+	}
+	gauges := []prometheus.Collector{
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "ratelimitd_calls_in_flight",
+			Help: "Calls in flight over gRPC and HTTP.",
+		}, func() float64 { return float64(calls.InFlight()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "ratelimitd_unfinished_message_bytes",
+			Help: "About how many bytes are held of messages that have not arrived in full. Less than 64 KiB of a connection is not counted.",
+		}, func() float64 { return float64(bytes.Held()) }),
+	}
+	for _, g := range gauges {
+		if err := registry.Register(g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listenerMetrics are those of one listener.
+type listenerMetrics struct {
+	open    prometheus.Gauge
+	refused prometheus.Counter
+	closed  [len(reasons)]prometheus.Counter
+}
+
+func (m *Metrics) of(listener string) listenerMetrics {
+	l := listenerMetrics{open: m.open.WithLabelValues(listener), refused: m.refused.WithLabelValues(listener)}
+	for why, name := range reasons {
+		if name != "" {
+			l.closed[why] = m.closed.WithLabelValues(listener, name)
+		}
+	}
+	return l
+}

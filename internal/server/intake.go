@@ -1,0 +1,133 @@
+package server
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/ratelimitd/ratelimitd/internal/intake"
+)
+
+// errTooManyCalls refuses a call that is one too many. Envoy treats it as every failure: failure_mode_deny decides. Unlike
+// UNAVAILABLE it is no 5xx to Envoy's outlier detection, which would turn the traffic of a busy server on the others.
+var errTooManyCalls = status.Error(codes.ResourceExhausted, "too many calls in flight")
+
+// framed makes connections count what their frames bring along, once they are decrypted.
+type framed struct {
+	credentials.TransportCredentials
+}
+
+func (o *Options) credentials() credentials.TransportCredentials {
+	if o.Credentials != nil {
+		return o.Credentials
+	}
+	return insecure.NewCredentials()
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (f framed) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := f.TransportCredentials.ServerHandshake(raw)
+	if c, ok := raw.(*intake.Conn); ok && err == nil {
+		conn = c.Frames(conn)
+	}
+	return conn, info, err
+}
+
+// Clone implements credentials.TransportCredentials.
+func (f framed) Clone() credentials.TransportCredentials {
+	return framed{f.TransportCredentials.Clone()}
+}
+
+// connOf is the connection of a call, nil if it came over a listener without bounds.
+func connOf(ctx context.Context) *intake.Conn {
+	if p, ok := peer.FromContext(ctx); ok {
+		return intake.Of(p.Addr)
+	}
+	return nil
+}
+
+// connKey is the key of a connection in the context of a request over HTTP.
+type connKey struct{}
+
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// connOfRequest is the connection of a request over HTTP, nil if it came over a listener without bounds.
+func connOfRequest(r *http.Request) *intake.Conn {
+	c, _ := r.Context().Value(connKey{}).(*intake.Conn)
+	return c
+}
+
+// inFlight registers services whose calls count among the calls in flight from their first frame on.
+type inFlight struct {
+	reflectable
+	calls *intake.Calls
+}
+
+// reflectable is what reflection needs of a server.
+type reflectable interface {
+	grpc.ServiceRegistrar
+	GetServiceInfo() map[string]grpc.ServiceInfo
+}
+
+// RegisterService implements grpc.ServiceRegistrar.
+func (r inFlight) RegisterService(desc *grpc.ServiceDesc, service any) {
+	d := *desc
+	d.Methods, d.Streams = slices.Clone(d.Methods), slices.Clone(d.Streams)
+	for i := range d.Methods {
+		next := d.Methods[i].Handler
+		//nolint:revive // the order of parameters is that of grpc.MethodHandler
+		d.Methods[i].Handler = func(srv any, ctx context.Context, read func(any) error, i grpc.UnaryServerInterceptor) (any, error) {
+			call, ok := r.calls.Begin(connOf(ctx))
+			if !ok {
+				return nil, errTooManyCalls
+			}
+			defer func() { r.calls.End(call, 0) }()
+			return next(srv, ctx, func(m any) error {
+				err := read(m)
+				if err == nil {
+					r.calls.Arrived(&call, time.Now())
+				}
+				return err
+			}, i)
+		}
+	}
+	for i := range d.Streams {
+		next := d.Streams[i].Handler
+		d.Streams[i].Handler = func(srv any, stream grpc.ServerStream) error {
+			call, ok := r.calls.Begin(connOf(stream.Context()))
+			if !ok {
+				return errTooManyCalls
+			}
+			defer func() { r.calls.End(call, 0) }()
+			return next(srv, &arriving{ServerStream: stream, calls: r.calls, call: &call})
+		}
+	}
+	r.reflectable.RegisterService(&d, service)
+}
+
+// arriving is a stream that says when its first message has arrived.
+type arriving struct {
+	grpc.ServerStream
+	calls *intake.Calls
+	call  *intake.Call
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (a *arriving) RecvMsg(m any) error {
+	err := a.ServerStream.RecvMsg(m)
+	if err == nil {
+		a.calls.Arrived(a.call, time.Now())
+	}
+	return err
+}

@@ -1,0 +1,353 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// rawClient is a client that sends whatever frames a test wants.
+type rawClient struct {
+	net.Conn
+	*http2.Framer
+	headers bytes.Buffer
+	hpack   *hpack.Encoder
+	stream  uint32
+}
+
+func rawDial(t *testing.T, to net.Addr) *rawClient {
+	t.Helper()
+	conn, err := net.Dial("tcp", to.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	c := &rawClient{Conn: conn, Framer: http2.NewFramer(conn, conn), stream: math.MaxUint32}
+	c.hpack = hpack.NewEncoder(&c.headers)
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WriteSettings(); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// open begins a call of a method, and sends no message.
+func (c *rawClient) open(method string, endHeaders bool) error {
+	c.headers.Reset()
+	for _, h := range [][2]string{
+		{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"},
+	} {
+		if err := c.hpack.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}); err != nil {
+			return err
+		}
+	}
+	c.stream += 2 // 1, 3, 5...
+	return c.WriteHeaders(http2.HeadersFrameParam{StreamID: c.stream, BlockFragment: c.headers.Bytes(), EndHeaders: endHeaders})
+}
+
+// send sends the message of the last call, which claims to be so long.
+func (c *rawClient) send(claimed int, message []byte, end bool) error {
+	data := binary.BigEndian.AppendUint32([]byte{0}, uint32(claimed))
+	return c.WriteData(c.stream, end, append(data, message...))
+}
+
+// ended reads until the server closes the connection, and fails if it does not.
+func (c *rawClient) ended(t *testing.T) {
+	t.Helper()
+	if _, err := io.Copy(io.Discard, c.Conn); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal("the connection stays open")
+	}
+}
+
+// refusals counts the streams that were refused before so many frames have said so.
+func (c *rawClient) refusals(t *testing.T, want int) {
+	t.Helper()
+	refused := 0
+	for refused < want {
+		f, err := c.ReadFrame()
+		if err != nil {
+			t.Fatalf("%d streams were refused, want %d: %v", refused, want, err)
+		}
+		if reset, ok := f.(*http2.RSTStreamFrame); ok && reset.ErrCode == http2.ErrCodeRefusedStream {
+			refused++
+		}
+	}
+}
+
+func smallMessage(t *testing.T) []byte {
+	t.Helper()
+	message, err := proto.Marshal(smallRequest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return message
+}
+
+const shouldRateLimitPath = ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName
+
+func TestStreamsOfAConnectionAreBounded(t *testing.T) {
+	r := start(t, Options{})
+	c := rawDial(t, r.GRPCAddr)
+	go func() {
+		for range 1_500 {
+			if c.open(shouldRateLimitPath, true) != nil {
+				return
+			}
+		}
+	}()
+	c.refusals(t, 500)
+	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
+		t.Error("a call on another connection:", err)
+	}
+}
+
+// Calls that never send their message count too, whatever service they are for.
+func TestCallsInFlightAreBounded(t *testing.T) {
+	for _, method := range []string{shouldRateLimitPath, "/grpc.health.v1.Health/Check", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"} {
+		t.Run(method, func(t *testing.T) {
+			registry := prometheus.NewRegistry()
+			r := start(t, Options{MaxCalls: 64, Metrics: registry})
+			for range 2 {
+				c := rawDial(t, r.GRPCAddr)
+				for range 100 {
+					if err := c.open(method, true); err != nil {
+						t.Fatal(err)
+					}
+				}
+				answered := 0 // each connection gets at most half of what is free
+				for answered < 68 {
+					f, err := c.ReadFrame()
+					if err != nil {
+						t.Fatalf("%d calls were refused: %v", answered, err)
+					}
+					if h, ok := f.(*http2.HeadersFrame); ok && h.StreamEnded() {
+						answered++
+					}
+				}
+			}
+			if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
+				t.Error("a call on another connection:", err)
+			}
+			if n := r.calls.InFlight(); n > 64 {
+				t.Errorf("%d calls in flight", n)
+			}
+		})
+	}
+}
+
+func TestTooManyCallsAreRefusedAtOnce(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	began, end := make(chan struct{}), make(chan struct{})
+	r := start(t, Options{MaxCalls: 1, Metrics: registry, Decider: decider(func(context.Context, time.Time, *limiter.Request, *limiter.Decision) error {
+		began <- struct{}{}
+		<-end
+		return nil
+	})})
+	first := make(chan error, 1)
+	go func() {
+		_, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest())
+		first <- err
+	}()
+	<-began
+	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one too many: %v", err)
+	}
+	if code, _, _ := request(t, http.MethodPost, r.HTTPAddr, "/json", strings.NewReader(`{"domain": "d"}`)); code != 503 {
+		t.Errorf("one too many over HTTP: %d", code)
+	}
+	checkMetrics(t, registry, map[string]float64{
+		`ratelimitd_calls_in_flight`:                                       1,
+		`ratelimitd_calls_refused_total{bound=all}`:                        2,
+		`ratelimitd_requests_total{code=ResourceExhausted transport=grpc}`: 1,
+		`ratelimitd_requests_total{code=ResourceExhausted transport=json}`: 1,
+	})
+	close(end)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+}
+
+// A call that is overdue when its turn comes is not decided: nobody waits for it, and it must not count.
+func TestOverdueCallsAreNotDecided(t *testing.T) {
+	var decided atomic.Int64
+	late := grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		<-ctx.Done()
+		return next(ctx, req)
+	})
+	r := start(t, Options{ServerOptions: []grpc.ServerOption{late}, Decider: decider(func(context.Context, time.Time, *limiter.Request, *limiter.Decision) error {
+		decided.Add(1)
+		return nil
+	})})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := r.rateLimit().ShouldRateLimit(ctx, smallRequest()); status.Code(err) != codes.DeadlineExceeded {
+		t.Error(err)
+	}
+	r.stop()
+	if err := <-r.done; err != nil {
+		t.Error(err)
+	}
+	if n := decided.Load(); n > 0 {
+		t.Error("it was decided")
+	}
+}
+
+// Without a bound, what a client does not read piles up: 1.2 GB in five seconds. The other bounds are out of the way here.
+func TestClientThatNeverReads(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	r := start(t, Options{WriteTimeout: 100 * time.Millisecond, Metrics: registry, MaxStreams: math.MaxUint32, MaxCalls: math.MaxInt32, MaxConnectionBytes: 1 << 40, MaxBytes: 1 << 40})
+	c := rawDial(t, r.GRPCAddr)
+	if err := c.Conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WriteWindowUpdate(0, 1<<30); err != nil { // else HTTP/2 itself holds the answers back
+		t.Fatal(err)
+	}
+	var batch bytes.Buffer
+	c.Framer = http2.NewFramer(&batch, c.Conn)
+	message := smallMessage(t)
+	for {
+		for range 500 {
+			if err := errors.Join(c.open(shouldRateLimitPath, true), c.send(len(message), message, true)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := batch.WriteTo(c.Conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("it may send for ever")
+		} else if err != nil {
+			break
+		}
+	}
+	checkMetrics(t, registry, map[string]float64{`ratelimitd_connections_closed_total{listener=grpc reason=not_reading}`: 1})
+	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
+		t.Error("a call on another connection:", err)
+	}
+}
+
+func TestMessageThatNeverArrives(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	r := start(t, Options{MessageTimeout: 50 * time.Millisecond, Metrics: registry})
+	c := rawDial(t, r.GRPCAddr)
+	if err := c.open(shouldRateLimitPath, true); err != nil {
+		t.Fatal(err)
+	}
+	c.ended(t)
+	checkMetrics(t, registry, map[string]float64{`ratelimitd_connections_closed_total{listener=grpc reason=no_message}`: 1})
+}
+
+func TestConnectionThatMakesNoCall(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	r := start(t, Options{FirstCallTimeout: 50 * time.Millisecond, Metrics: registry})
+	c := rawDial(t, r.GRPCAddr)
+	go func() {
+		for {
+			if c.WritePing(false, [8]byte{}) != nil { // a sign of life is no call
+				return
+			}
+			runtime.Gosched()
+		}
+	}()
+	c.ended(t)
+	checkMetrics(t, registry, map[string]float64{`ratelimitd_connections_closed_total{listener=grpc reason=no_call}`: 1})
+}
+
+// Neither x/net's framer nor grpc-go counts empty CONTINUATION frames.
+func TestEndlessContinuation(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	r := start(t, Options{Metrics: registry})
+	c := rawDial(t, r.GRPCAddr)
+	if err := c.open(shouldRateLimitPath, false); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if err := c.WriteContinuation(c.stream, false, nil); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("it may send for ever")
+		} else if err != nil {
+			break
+		}
+	}
+	checkMetrics(t, registry, map[string]float64{`ratelimitd_connections_closed_total{listener=grpc reason=headers}`: 1})
+}
+
+func TestUnfinishedMessagesAreBounded(t *testing.T) {
+	for name, o := range map[string]Options{"of a connection": {MaxConnectionBytes: 1 << 20}, "of all": {MaxBytes: 1 << 20}} {
+		t.Run(name, func(t *testing.T) {
+			registry := prometheus.NewRegistry()
+			o.Metrics = registry
+			r := start(t, o)
+			c := rawDial(t, r.GRPCAddr)
+			go func() {
+				for c.open(shouldRateLimitPath, true) == nil && c.send(4<<20-1, make([]byte, 10_000), false) == nil {
+					for range 5 {
+						if c.WriteData(c.stream, false, make([]byte, 10_000)) != nil {
+							return
+						}
+					}
+				}
+			}()
+			c.ended(t)
+			checkMetrics(t, registry, map[string]float64{`ratelimitd_connections_closed_total{listener=grpc reason=bytes}`: 1})
+		})
+	}
+}
+
+// The bytes of finished calls do not add up, nor do those of calls that were refused or given up.
+func TestFinishedMessagesAreNotHeld(t *testing.T) {
+	r := start(t, Options{MaxConnectionBytes: 1 << 20, MaxDescriptors: 1, MaxRecvMsgSize: 200_000})
+	large := smallRequest()
+	large.Domain = string(bytes.Repeat([]byte("d"), 60_000))
+	for range 100 {
+		if _, err := r.rateLimit().ShouldRateLimit(within(t), large); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A call that ends neither by itself nor by its context must not keep the server from stopping.
+func TestStopTimeoutIsHard(t *testing.T) {
+	began, end := make(chan struct{}), make(chan struct{})
+	r := start(t, Options{StopTimeout: 50 * time.Millisecond, Decider: decider(func(context.Context, time.Time, *limiter.Request, *limiter.Decision) error {
+		close(began)
+		<-end
+		return nil
+	})})
+	go func() { _, _ = r.rateLimit().ShouldRateLimit(within(t), smallRequest()) }()
+	<-began
+	r.stop()
+	select {
+	case err := <-r.done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("it does not stop")
+	}
+	close(end)
+}
