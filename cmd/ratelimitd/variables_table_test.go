@@ -705,8 +705,8 @@ func variablesOfRedis(t *testing.T, prefix string) []variable {
 
 func variablesOfStatistics() []variable {
 	const hits = "ratelimit.service.rate_limit.d.k.total_hits"
-	// What a daemon gets first of a name, or nothing while so many others come.
-	sent := func(network, find string, more ...string) func(*testing.T) (map[string]string, look) {
+	// What a daemon gets first of a name. Without the variable that is perhaps nothing.
+	sent := func(name, network, find string, more ...string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			d := listenStatsD(t, network)
 			env := map[string]string{"STATSD_HOST": d.host, "STATSD_PORT": d.port, "STATS_FLUSH_INTERVAL": "10ms"}
@@ -717,21 +717,23 @@ func variablesOfStatistics() []variable {
 				if i.err != nil {
 					return "does not start"
 				}
-				wait := 300 * time.Millisecond
 				answers(ask("d", "k", "v"))(t, i)
-				for late := time.After(wait); ; {
-					select {
-					case line := <-d.lines:
-						if strings.HasPrefix(line, find) || strings.HasPrefix(line, hits) {
-							line, _, _ = strings.Cut(line, "|e:")
-							line, _, _ = strings.Cut(line, "|c:")
-							return line
+				got := "nothing"
+				within(t, i, name, patience, 300*time.Millisecond, func() bool {
+					for {
+						select {
+						case line := <-d.lines:
+							if strings.HasPrefix(line, find) || strings.HasPrefix(line, hits) {
+								line, _, _ = strings.Cut(line, "|e:")
+								got, _, _ = strings.Cut(line, "|c:")
+								return true
+							}
+						default:
+							return false
 						}
-						late = time.After(patience) // it is on its way
-					case <-late:
-						return "nothing"
 					}
-				}
+				})
+				return got
 			}
 		}
 	}
@@ -771,17 +773,17 @@ func variablesOfStatistics() []variable {
 			_, _ = fmt.Sscan(after, &seconds)
 			return either(sum > 100*seconds, "milliseconds", "seconds")
 		})), unset: "seconds", set: "milliseconds"},
-		{name: "USE_STATSD", value: "true", prepare: sent("tcp", hits), unset: "nothing", set: hits + ":1|c"},
-		{name: "STATSD_HOST", prepare: sent("tcp", hits, "USE_STATSD", "true"), onlySet: true, set: hits + ":1|c", anything: true},
-		{name: "STATSD_PORT", prepare: sent("tcp", hits, "USE_STATSD", "true"), unset: "nothing", set: hits + ":1|c"},
-		{name: "STATSD_PROTOCOL", value: "udp", prepare: sent("udp", hits, "USE_STATSD", "true"), unset: "nothing", set: hits + ":1|c"},
-		{name: "STATS_FLUSH_INTERVAL", value: "10ms", prepare: sent("tcp", hits, "USE_STATSD", "true"), unset: "nothing", set: hits + ":1|c"},
+		{name: "USE_STATSD", value: "true", prepare: sent("USE_STATSD", "tcp", hits), unset: "nothing", set: hits + ":1|c"},
+		{name: "STATSD_HOST", prepare: sent("STATSD_HOST", "tcp", hits, "USE_STATSD", "true"), onlySet: true, set: hits + ":1|c", anything: true},
+		{name: "STATSD_PORT", prepare: sent("STATSD_PORT", "tcp", hits, "USE_STATSD", "true"), unset: "nothing", set: hits + ":1|c"},
+		{name: "STATSD_PROTOCOL", value: "udp", prepare: sent("STATSD_PROTOCOL", "udp", hits, "USE_STATSD", "true"), unset: "nothing", set: hits + ":1|c"},
+		{name: "STATS_FLUSH_INTERVAL", value: "10ms", prepare: sent("STATS_FLUSH_INTERVAL", "tcp", hits, "USE_STATSD", "true"), unset: "nothing", set: hits + ":1|c"},
 		{name: "EXTRA_TAGS", value: "env:prod", look: metric("ratelimit_service_config_load_success"), unset: "ratelimit_service_config_load_success 1", set: `ratelimit_service_config_load_success{env="prod"} 1`, bad: map[string]string{"env": "key:value"}},
-		{name: "USE_DOG_STATSD", value: "true", prepare: sent("udp", hits, "EXTRA_TAGS", "env:prod"), unset: "nothing", set: hits + ":1|c|#env:prod"},
-		{name: "USE_DOG_STATSD_MOGRIFIERS", prepare: sent("udp", "hits", mogrified...), unset: hits + ":1|c", set: "hits:1|c|#domain:d", with: map[string]string{"USE_DOG_STATSD": "true"}, bad: map[string]string{"BAR": "DOG_STATSD_MOGRIFIER_BAR_PATTERN"}},
-		{name: "DOG_STATSD_MOGRIFIER_<name>_PATTERN", value: asMogrified["DOG_STATSD_MOGRIFIER_FOO_PATTERN"], prepare: sent("udp", "hits", mogrified...), unset: "does not start", set: "hits:1|c|#domain:d", with: asMogrified, bad: map[string]string{"(": "missing closing )"}},
-		{name: "DOG_STATSD_MOGRIFIER_<name>_NAME", value: "hits", prepare: sent("udp", "hits", mogrified...), unset: "does not start", set: "hits:1|c|#domain:d", with: asMogrified, bad: map[string]string{"": "set DOG_STATSD_MOGRIFIER_FOO_PATTERN and"}},
-		{name: "DOG_STATSD_MOGRIFIER_<name>_TAGS", value: "domain:$1", prepare: sent("udp", "hits", mogrified...), unset: "hits:1|c", set: "hits:1|c|#domain:d", with: asMogrified, bad: map[string]string{"domain": "key:value"}},
+		{name: "USE_DOG_STATSD", value: "true", prepare: sent("USE_DOG_STATSD", "udp", hits, "EXTRA_TAGS", "env:prod"), unset: "nothing", set: hits + ":1|c|#env:prod"},
+		{name: "USE_DOG_STATSD_MOGRIFIERS", prepare: sent("", "udp", "hits", mogrified...), unset: hits + ":1|c", set: "hits:1|c|#domain:d", with: map[string]string{"USE_DOG_STATSD": "true"}, bad: map[string]string{"BAR": "DOG_STATSD_MOGRIFIER_BAR_PATTERN"}},
+		{name: "DOG_STATSD_MOGRIFIER_<name>_PATTERN", value: asMogrified["DOG_STATSD_MOGRIFIER_FOO_PATTERN"], prepare: sent("DOG_STATSD_MOGRIFIER_<name>_PATTERN", "udp", "hits", mogrified...), unset: "does not start", set: "hits:1|c|#domain:d", with: asMogrified, bad: map[string]string{"(": "missing closing )"}},
+		{name: "DOG_STATSD_MOGRIFIER_<name>_NAME", value: "hits", prepare: sent("DOG_STATSD_MOGRIFIER_<name>_NAME", "udp", "hits", mogrified...), unset: "does not start", set: "hits:1|c|#domain:d", with: asMogrified, bad: map[string]string{"": "set DOG_STATSD_MOGRIFIER_FOO_PATTERN and"}},
+		{name: "DOG_STATSD_MOGRIFIER_<name>_TAGS", value: "domain:$1", prepare: sent("DOG_STATSD_MOGRIFIER_<name>_TAGS", "udp", "hits", mogrified...), unset: "hits:1|c", set: "hits:1|c|#domain:d", with: asMogrified, bad: map[string]string{"domain": "key:value"}},
 	}
 }
 

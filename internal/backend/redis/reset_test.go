@@ -120,7 +120,7 @@ func TestResetWithoutRedis(t *testing.T) {
 	if err := s.Reset(t.Context(), counters(2)); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want unavailable", err)
 	}
-	if took := time.Since(began); took > 2*time.Second {
+	if took := time.Since(began); took > longest { // Redis hangs until it is told to go on
 		t.Errorf("it took %s", took)
 	}
 	server.Continue(t)

@@ -731,7 +731,7 @@ func TestServerGone(t *testing.T) {
 		began := time.Now()
 		r := take("k", l, 1)
 		err := s.Take(ctx, time.Time{}, r)
-		if took := time.Since(began); took > 2*time.Second {
+		if took := time.Since(began); took > longest {
 			t.Errorf("it took %v, the deadline is 200ms", took)
 		}
 		if !errors.Is(err, backend.ErrUnavailable) || !r.Outcomes[0].Failed {
@@ -790,7 +790,7 @@ func TestServerHangs(t *testing.T) {
 		began := time.Now()
 		r := take("k", l, 1)
 		err := s.Take(ctx, time.Time{}, r)
-		if took := time.Since(began); took > time.Second {
+		if took := time.Since(began); took > longest { // Redis hangs: without the timeout it would be for ever
 			t.Errorf("it took %v, the timeout is 100ms", took)
 		}
 		if !errors.Is(err, backend.ErrUnavailable) || !r.Outcomes[0].Failed {
