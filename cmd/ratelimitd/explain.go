@@ -148,7 +148,7 @@ func (o *ruleOptions) load(warn io.Writer) (*descriptor.Tree, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read rules: %w", err)
 		}
-		tree, errs := config.Compile([]config.File{{Name: dir, Data: data}}, o.Merge)
+		tree, errs := config.CompileLenient([]config.File{{Name: dir, Data: data}}, o.Merge)
 		if len(errs) > 0 {
 			for _, e := range errs {
 				fmt.Fprintln(warn, e)

@@ -25,6 +25,7 @@ import (
 // ruleOptions say where rules come from.
 type ruleOptions struct {
 	Rules  string        `help:"Folder of rule files. Beats the RUNTIME_ variables." placeholder:"DIR"`
+	Strict bool          `name:"strict-rules" env:"RATELIMITD_STRICT_RULES" help:"A rule file with a key twice in a map or in the wrong map is refused, instead of being read as envoyproxy/ratelimit reads it, with a warning."`
 	Merge  bool          `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Files of one domain are merged instead of the second being refused."`
 	Rescan time.Duration `name:"rules-rescan" env:"RATELIMITD_RULES_RESCAN" range:"1ms.." default:"10s" help:"How often the folder is read even if no change was reported."`
 	Force  bool          `name:"force-start-without-initial-config" env:"FORCE_START_WITHOUT_INITIAL_CONFIG" help:"Start also when the rule folder is missing, and let health be green while there are no rules yet."`

@@ -346,6 +346,7 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 	folder := config.NewFolder(config.Options{
 		Dir:          dir,
 		MergeDomains: o.Merge,
+		Strict:       o.Strict,
 		Rescan:       o.Rescan,
 		AllowNone:    o.None,
 		Logger:       s.log,

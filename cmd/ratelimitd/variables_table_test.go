@@ -82,6 +82,8 @@ func variablesOfRules() []variable {
 		{name: "RUNTIME_ROOT", rules: []string{}, prepare: at("RUNTIME_ROOT", "", "", "a", "b"), unset: "load rules from /srv/runtime_data/current/a/b", set: "rules are found", anything: true},
 		{name: "RUNTIME_SUBDIRECTORY", rules: []string{}, prepare: at("RUNTIME_SUBDIRECTORY", "a", "", "a", "b"), unset: "load rules from DIR/b", set: "rules are found", anything: true},
 		{name: "RUNTIME_APPDIRECTORY", rules: []string{}, prepare: at("RUNTIME_APPDIRECTORY", "b", "", "a", "b"), unset: "load rules from DIR/a/config", set: "rules are found", anything: true},
+		{name: "RATELIMITD_STRICT_RULES", value: "true", rules: []string{fiveADay, "domain: twice\ndescriptors: []\ndescriptors:\n  - {key: k, rate_limit: {unit: day}}\n"},
+			look: metric("ratelimitd_rules "), unset: "ratelimitd_rules 2", set: "ratelimitd_rules 1"},
 		{name: "MERGE_DOMAIN_CONFIG", value: "true", rules: []string{fiveADay, strings.ReplaceAll(fiveADay, "key: k", "key: l")}, look: metric("ratelimitd_rules "), unset: "ratelimitd_rules 1", set: "ratelimitd_rules 2"},
 		{name: "FORCE_START_WITHOUT_INITIAL_CONFIG", value: "true", rules: []string{"domain: ["}, look: healthy, unset: "red", set: "green"},
 		{name: "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", value: "true", rules: []string{"domain: ["}, with: map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true"}, look: healthy, unset: "green", set: "red"},

@@ -97,7 +97,7 @@ func readCut(name string, data []byte, size int) *source {
 	for _, p := range pieces {
 		domain.Children = append(domain.Children, p...)
 	}
-	if r.twice(domain.Children); len(r.errs) > 0 || expanded > maxExpanded {
+	if domain.Children = r.twice(domain.Children); len(r.errs) > 0 || expanded > maxExpanded {
 		return nil
 	}
 	s.domains = []descriptor.DomainSpec{domain}

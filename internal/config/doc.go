@@ -2,7 +2,7 @@
 //
 // It owns the rule language: what YAML becomes nodes (yaml.go, chunks.go), which keys a map may have and what reads
 // them (shape.go), what a rule file and a descriptor consist of (rules.go) and a rate limit (limits.go), single values
-// (scalar.go, zone.go) and free-form metadata (metadata.go); language.go describes all of it to schemas and references.
+// (scalar.go, zone.go) and free-form metadata (metadata.go); what is taken although it is probably a mistake is lenient.go; language.go describes all of it to schemas and references.
 // Every complaint is an Error with file, line and column and says what to write instead (error.go, syntax.go, suggest.go,
 // messages.go, complaints.go): those are also for packages that read other YAML of people. Files become one tree in
 // ledger.go, where domains find their owners; compile.go is the pure way there. A folder of files, with the last good version of each, is folder.go; what belongs to

@@ -22,6 +22,7 @@ import (
 // Options are the settings of a Folder. Only Dir must be set.
 type Options struct {
 	Dir          string                // the folder of rule files, read with all folders below it
+	Strict       bool                  // what is probably a mistake makes a file bad also where the reference takes it; else it is a warning
 	MergeDomains bool                  // files that give the same domain share it; else it belongs to the file that sorts first
 	Rescan       time.Duration         // how often all files are read again, whatever the file system reported; 0 means 10 s
 	MaxFileSize  int64                 // bytes; a larger file is refused; 0 means 64 MiB
@@ -285,7 +286,7 @@ func (f *Folder) read(m found, quiet bool) reading {
 		}
 		return reading{skipped: &skippedFile{s, why}}
 	}
-	return reading{fresh: old.next(s, readSource(name, data))}
+	return reading{fresh: old.next(s, readSource(name, data, !f.o.Strict))}
 }
 
 // next is the file with a new content.
@@ -441,6 +442,11 @@ func statusOf(name string, state descriptor.FileState, inUse *source, errs []*Er
 	for _, e := range errs {
 		s.Errors = append(s.Errors, e.Error())
 	}
+	if inUse != nil {
+		for _, e := range inUse.warnings {
+			s.Warnings = append(s.Warnings, e.Error())
+		}
+	}
 	return s
 }
 
@@ -448,10 +454,16 @@ const errorsLogged = 10 // of one file; its status has all
 
 // tell returns what writes the log line of a file whose state, errors or rules changed, nil if none did.
 func (f *Folder) tell(before, after descriptor.FileStatus, rules bool) func() {
-	if before.State == after.State && !rules && slices.Equal(before.Errors, after.Errors) {
+	if before.State == after.State && !rules && slices.Equal(before.Errors, after.Errors) && slices.Equal(before.Warnings, after.Warnings) {
 		return nil
 	}
 	log := f.o.Logger.With("file", after.Name, "state", string(after.State))
+	if after.State == descriptor.FileLoaded && len(after.Warnings) > 0 {
+		shown := after.Warnings[:min(len(after.Warnings), errorsLogged)]
+		return func() {
+			log.Warn("rule file loaded with warnings: this is how the reference reads it, and probably not what was meant", "domains", after.Domains, "rules", after.Rules, "warnings", shown, "total_warnings", len(after.Warnings))
+		}
+	}
 	if after.State == descriptor.FileLoaded {
 		return func() { log.Info("rule file loaded", "domains", after.Domains, "rules", after.Rules) }
 	}

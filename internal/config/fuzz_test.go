@@ -56,7 +56,7 @@ func FuzzCompile(f *testing.F) {
 				t.Errorf("%v does not match rule %s", entries, r.Path)
 			}
 		}
-		whole := readSource("a.yaml", data)
+		whole := readSource("a.yaml", data, false)
 		if pieces := readCut("a.yaml", data, 16); pieces != nil {
 			if diff := cmp.Diff(whole, pieces, cmp.AllowUnexported(source{}, descriptor.Rule{}), sameZone); diff != "" {
 				t.Errorf("in pieces (-whole +pieces):\n%s", diff)

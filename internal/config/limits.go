@@ -22,7 +22,10 @@ var (
 				l.given = l.given[:len(l.given)-1] // as if it were absent
 				return true
 			}
-			l.limit.Window.Unit = r.unit(name, n)
+			l.limit.Window.Unit = descriptor.ParseUnit(name)
+			if l.limit.Window.Unit == descriptor.UnitUnknown && ok {
+				l.unknown = name
+			}
 			return ok && l.limit.Window.Unit.Valid()
 		}),
 		limitKey("requests_per_unit", func(r *reader, l *rateLimit, n *yaml.Node) (ok bool) {
@@ -141,7 +144,8 @@ type rateLimit struct {
 	unlimited bool
 	replaces  []replaced
 	given     []givenKey
-	bad       bool // told already
+	unknown   string // a unit that there is not
+	bad       bool   // told already
 }
 
 type givenKey struct {
@@ -255,6 +259,14 @@ func (r *reader) readLimit(s *shape[rateLimit], l *rateLimit, n *yaml.Node) bool
 	}
 	l.bad = l.bad || unknown
 	unit := l.at("unit")
+	if l.unknown != "" {
+		if l.unlimited && r.lenient {
+			r.warnf(unit, "unknown unit %s: it is ignored beside `unlimited: true`", Quote(l.unknown))
+			unit = nil
+		} else {
+			r.unknownUnit(l.unknown, unit)
+		}
+	}
 	switch {
 	case l.unlimited && unit != nil:
 		r.errorf(unit, "`unlimited: true` and a `unit`: leave out one of them")
@@ -354,17 +366,12 @@ func (r *reader) checkReplaces(replaces []replaced, names ...string) {
 	}
 }
 
-func (r *reader) unit(name string, n *yaml.Node) descriptor.Unit {
-	u := descriptor.ParseUnit(name)
-	if u != descriptor.UnitUnknown || name == "" {
-		return u
-	}
+func (r *reader) unknownUnit(name string, n *yaml.Node) {
 	if c := Closest(name, descriptor.UnitNames); c != "" {
 		r.errorf(n, "unknown unit %s: did you mean `%s`?", Quote(name), c)
 	} else {
 		r.errorf(n, "unknown unit %s: write %s", Quote(name), List(descriptor.UnitNames, "or"))
 	}
-	return u
 }
 
 func (r *reader) replaces(l *rateLimit, n *yaml.Node) {

@@ -49,7 +49,11 @@ func (r *reader) anyPairs(m *yaml.Node, into map[string]any, level, merges int) 
 			r.errorf(k, "a key in `metadata` must be text, this is %s", KindOf(name))
 			continue
 		}
-		if first, twice := own[name.Value]; twice {
+		if first, twice := own[name.Value]; twice && r.lenient {
+			r.warnf(k, "key `%s` twice in one map: this one counts, not the first, %s", Clip(name.Value), there(r.position(first)))
+			into[name.Value] = r.anyValue(v, level)
+			continue
+		} else if twice {
 			r.errorf(k, "key `%s` twice in one map: the first is %s", Clip(name.Value), there(r.position(first)))
 			continue
 		}
@@ -70,7 +74,11 @@ func (r *reader) anyValue(n *yaml.Node, level int) any {
 	}
 	defer r.leave(n)
 	if level >= maxLevels && t.Kind != yaml.ScalarNode {
-		r.errorf(n, "`metadata` has more than %d levels", maxLevels)
+		if r.lenient {
+			r.warnf(n, "`metadata` has more than %d levels, which no caller can read: what is below is left out", maxLevels)
+		} else {
+			r.errorf(n, "`metadata` has more than %d levels", maxLevels)
+		}
 		return nil
 	}
 	switch t.Kind {
@@ -86,7 +94,14 @@ func (r *reader) anyValue(n *yaml.Node, level int) any {
 	switch t.Tag {
 	case "!!null":
 		return nil
-	case "!!str", "!!timestamp":
+	case "!!str":
+		if t.Style == 0 && r.steps == nil { // neither quotes nor a tag, in a file
+			if b, is := oldBool(t.Value); is {
+				return b
+			}
+		}
+		return t.Value
+	case "!!timestamp":
 		return t.Value
 	case "!!bool":
 		var b bool
@@ -106,6 +121,14 @@ func (r *reader) anyValue(n *yaml.Node, level int) any {
 		var f float64
 		if decode(t, &f) && !math.IsNaN(f) && !math.IsInf(f, 0) {
 			return f
+		}
+		if r.lenient {
+			r.warnf(n, "`metadata` may hold finite numbers, this is %s: it is left out", Clip(t.Value))
+			return nil
+		}
+	default:
+		if text, ok := r.tagged(t); ok {
+			return text
 		}
 	}
 	r.errorf(n, "`metadata` may hold text, finite numbers, true, false, null, lists and maps, this is %s", KindOf(t))

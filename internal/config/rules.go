@@ -168,8 +168,7 @@ func (r *reader) descriptors(n *yaml.Node) []descriptor.NodeSpec {
 	r.level++
 	specs := r.descriptorList(t.Content)
 	r.level--
-	r.twice(specs)
-	return specs
+	return r.twice(specs)
 }
 
 func (r *reader) descriptorList(entries []*yaml.Node) []descriptor.NodeSpec {
@@ -228,21 +227,56 @@ func (r *reader) descriptor(n *yaml.Node) (descriptor.NodeSpec, bool) {
 	return d.spec, ok
 }
 
-// twice refuses siblings that match the same values in the same way.
-func (r *reader) twice(specs []descriptor.NodeSpec) {
+// twice refuses siblings that match the same values in the same way. If one of them has nothing but limits and the other
+// nothing but descriptors, they are one, where the reader may take it so: Envoy Gateway sends such siblings.
+func (r *reader) twice(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 	if len(specs) < 2 {
-		return
+		return specs
 	}
 	seen := make(map[descriptor.Level]int, len(specs))
+	joined := make(map[int]bool)
 	for i := range specs {
 		identities(&specs[i], func(level descriptor.Level) {
-			if first, twice := seen[level]; twice {
+			first, twice := seen[level]
+			switch {
+			case !twice:
+				seen[level] = i
+			case (r.lenient || r.steps != nil) && join(&specs[first], &specs[i]):
+				joined[i] = true
+				if r.steps == nil {
+					r.warnAt(specs[i].Position, "%s twice: it is taken as one with the first, %s, because one of them has a limit and the other descriptors", describe(level), there(specs[first].Position))
+				}
+			default:
 				r.errorAt(specs[i].Position, "%s twice: the first is %s", describe(level), there(specs[first].Position))
-				return
 			}
-			seen[level] = i
 		})
 	}
+	if len(joined) == 0 {
+		return specs
+	}
+	kept := make([]descriptor.NodeSpec, 0, len(specs)-len(joined))
+	for i := range specs {
+		if !joined[i] {
+			kept = append(kept, specs[i])
+		}
+	}
+	return kept
+}
+
+// join makes one descriptor of two that differ only in what they say: one its limits, the other what is below it.
+func join(first, second *descriptor.NodeSpec) bool {
+	if first.Kind == descriptor.MatchValues || first.ShareThreshold != second.ShareThreshold || first.ValueToMetric != second.ValueToMetric {
+		return false
+	}
+	switch {
+	case second.Rule == nil && first.Rule != nil && len(first.Children) == 0:
+		first.Children = second.Children
+	case first.Rule == nil && second.Rule != nil && len(second.Children) == 0:
+		first.Rule = second.Rule
+	default:
+		return false
+	}
+	return true
 }
 
 // identities yields what no sibling may have as well: the level, of a list each of its values.

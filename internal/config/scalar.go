@@ -1,9 +1,12 @@
 package config
 
 import (
+	"encoding/base64"
 	"math"
 	"slices"
 	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
 )
@@ -24,9 +27,36 @@ func (r *reader) text(name string, n *yaml.Node) (string, bool) {
 			r.errorf(n, "`%s` must be text, this is the number %s: write it in quotes, %s", name, Clip(t.Value), Quote(t.Value))
 			return "", false
 		}
+		if text, ok := r.tagged(t); ok {
+			return text, true
+		}
 	}
 	r.errorf(n, "`%s` must be text, this is %s", name, KindOf(t))
 	return "", false
+}
+
+// tagged is the text of a scalar with a tag that is nobody's business here (!mine), or that says that the text is in base64.
+func (r *reader) tagged(n *yaml.Node) (string, bool) {
+	switch {
+	case r.steps != nil: // it came from no file
+	case n.Tag == "!!binary":
+		b, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(n.Value), ""))
+		return string(b), err == nil && utf8.Valid(b)
+	case strings.HasPrefix(n.Tag, "!") && !strings.HasPrefix(n.Tag, "!!"):
+		return n.Value, true
+	}
+	return "", false
+}
+
+// oldBool is what YAML 1.1 takes for true or false and YAML 1.2 for a text.
+func oldBool(text string) (value, is bool) {
+	switch text {
+	case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":
+		return true, true
+	case "n", "N", "no", "No", "NO", "off", "Off", "OFF":
+		return false, true
+	}
+	return false, false
 }
 
 // flag reads true or false, or a word that YAML 1.1 took for them, like yes and off.

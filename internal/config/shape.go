@@ -49,9 +49,11 @@ func (s *shape[T]) names() []string {
 // that all errors of a file come at once.
 type reader struct {
 	file     string
+	lenient  bool   // what the reference takes is taken as it takes it, with a warning
 	lines    int    // before the chunk that is being read
 	steps    []step // of a resource, by the line that its nodes claim to be on; nil for a file
 	errs     []*Error
+	warnings []*Error
 	noted    map[Error]struct{} // the errors found behind aliases, which would be found again for every alias
 	more     int                // errors beyond maxErrors
 	rules    int
@@ -154,6 +156,9 @@ func readMap[T any](r *reader, s *shape[T], into *T, n *yaml.Node) (read, unknow
 func readPairs[T any](r *reader, s *shape[T], into *T, m *yaml.Node, have *uint64, merges int) (unknown bool) {
 	var own uint64
 	var merge *yaml.Node
+	if r.lenient {
+		m = r.lastWins(m)
+	}
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		k, v := m.Content[i], m.Content[i+1]
 		name := k
@@ -171,6 +176,10 @@ func readPairs[T any](r *reader, s *shape[T], into *T, m *yaml.Node, have *uint6
 		j := -1
 		if name.Kind == yaml.ScalarNode {
 			j = s.index(name.Value)
+		}
+		if j < 0 && r.lenient && ignoredThere(name) {
+			r.warnf(k, "%s: it is ignored", UnknownKey(name, s.what, s.names(), places))
+			continue
 		}
 		if j < 0 {
 			r.errorf(k, "%s", UnknownKey(name, s.what, s.names(), places))

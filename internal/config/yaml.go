@@ -44,17 +44,21 @@ func Parse(name string, data []byte) ([]*yaml.Node, *Error) {
 
 // source is what one version of a rule file says.
 type source struct {
-	domains []descriptor.DomainSpec
-	rules   int
-	errs    []*Error // if there are any, nothing else of it may be used
+	domains  []descriptor.DomainSpec
+	rules    int
+	errs     []*Error // if there are any, nothing else of it may be used
+	warnings []*Error // what was taken otherwise than it is written
 }
 
-// readSource reads one rule file. It is a pure function.
-func readSource(name string, data []byte) *source {
+// readSource reads one rule file, leniently or strictly. It is a pure function.
+func readSource(name string, data []byte, lenient bool) *source {
 	if s := readInChunks(name, data); s != nil {
 		return s
 	}
-	r := &reader{file: name}
+	r := &reader{file: name, lenient: lenient}
+	if lenient {
+		data = r.untilEnd(data)
+	}
 	docs, err := documents(data)
 	s := &source{}
 	for _, d := range docs {
@@ -76,6 +80,6 @@ func readSource(name string, data []byte) *source {
 		r.errs = append(r.errs, &Error{name, 1, 1, "no rules in this file: write `domain: NAME` and a list of `descriptors`"})
 	}
 	s.rules = r.rules
-	s.errs = r.sorted()
+	s.errs, s.warnings = r.sorted(), SortErrors(r.warnings)
 	return s
 }

@@ -134,7 +134,7 @@ func load(name string) (*suite, []*config.Error) {
 // compile compiles the suite's rules and returns the domain of requests that name none: the only one there is. It refuses
 // requests for domains that have no rules: they would pass whatever is asked.
 func (s *suite) compile() (tree *descriptor.Tree, domain string, errs []*config.Error) {
-	if tree, errs = config.Compile(s.rules, s.merge); len(errs) > 0 {
+	if tree, errs = config.CompileLenient(s.rules, s.merge); len(errs) > 0 {
 		return nil, "", errs
 	}
 	var domains []string

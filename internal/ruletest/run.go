@@ -133,7 +133,7 @@ func (s *suiteRun) treeFor(c *testCase) *descriptor.Tree {
 		return s.tree
 	}
 	if s.monthly == nil {
-		s.monthly, _ = config.Compile(s.rules, s.merge) // which it did before
+		s.monthly, _ = config.CompileLenient(s.rules, s.merge) // which it did before
 	}
 	return s.monthly
 }

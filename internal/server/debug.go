@@ -165,5 +165,8 @@ func writeRuleFiles(w io.Writer, files []descriptor.FileStatus) {
 		for _, e := range f.Errors {
 			fmt.Fprintf(w, "#   %s\n", strings.ReplaceAll(e, "\n", " "))
 		}
+		for _, e := range f.Warnings {
+			fmt.Fprintf(w, "#   warning: %s\n", strings.ReplaceAll(e, "\n", " "))
+		}
 	}
 }

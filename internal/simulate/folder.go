@@ -34,7 +34,7 @@ func loadFile(name string, merge bool) (*descriptor.Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read rules: %w", err)
 	}
-	tree, bad := config.Compile([]config.File{{Name: name, Data: data}}, merge)
+	tree, bad := config.CompileLenient([]config.File{{Name: name, Data: data}}, merge)
 	errs := make([]error, len(bad))
 	for i, e := range bad {
 		errs[i] = e
