@@ -102,8 +102,10 @@ func (s *service) encryptXDS(opts *xds.Options, registry prometheus.Registerer) 
 // applyFrom puts rules of a server into force.
 func (s *service) applyFrom(server string) func(config.Result) {
 	return func(r config.Result) {
-		if s.options.Answers.CalendarMonths {
-			r.Tree.CalendarMonths()
+		if r.Tree == nil { // all that came was refused, and there was nothing before
+			s.health.refused.Store(true)
+			s.reportHealth()
+			return
 		}
 		s.limiter.Swap(r.Tree, s.options.Answers.settings())
 		s.reportHealth()

@@ -204,16 +204,19 @@ func TestEnvoyGateway(t *testing.T) {
 		}
 	}
 
-	// A bad set leaves all as it is, and is seen.
+	// What is bad keeps its last good version, the rest takes effect, and it is seen.
 	bad := perHour("default/eg/other", 9)
 	bad.Descriptors[0].Key = ""
 	g.set("2", perHour(domain, 3), bad)
 	eventually(t, "the refusal", func() bool { return strings.Contains(rlconfig(), "# default/eg/other: stale") })
-	if body := rlconfig(); !strings.Contains(body, "#   default/eg/other: descriptors[0]: a descriptor without a `key`") || !strings.Contains(body, "# default/eg/http: stale") {
+	if body := rlconfig(); !strings.Contains(body, "#   default/eg/other: descriptors[0]: a descriptor without a `key`") || !strings.Contains(body, "# default/eg/http: loaded") {
 		t.Errorf("/rlconfig after a bad set:\n%s", body)
 	}
-	if got, err := decide("10.0.0.1"); err != nil || got.GetOverallCode() != ratelimitv3.RateLimitResponse_OVER_LIMIT {
-		t.Errorf("after a bad set: %v %v", got, err)
+	if got, err := decide("10.0.0.5"); err != nil || got.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() != 3 {
+		t.Errorf("the good rules of a bad set: %v %v", got, err)
+	}
+	if got, err := client.ShouldRateLimit(t.Context(), askRoute("default/eg/other", "10.0.0.1")); err != nil || got.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() != 9 {
+		t.Errorf("the last good version of what is bad: %v %v", got, err)
 	}
 	if _, body := get(t, scraped); !strings.Contains(body, `ratelimitd_rule_file_state{file="default/eg/other",state="stale"} 1`) ||
 		!strings.Contains(body, "ratelimitd_xds_connected 1") || strings.Contains(body, "ratelimit_service_config_load_error 0\n") {
@@ -291,6 +294,25 @@ func TestHealthWithoutRules(t *testing.T) {
 		}
 		g.set("1")
 		eventually(t, "green health", func() bool { return health(p) == http.StatusOK })
+	})
+	t.Run("xDS, only bad ones", func(t *testing.T) {
+		for force, before := range map[string]int{"false": http.StatusInternalServerError, "true": http.StatusOK} {
+			g := newGateway(t, "default")
+			p := startProcess(t, map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": g.addr, "FORCE_START_WITHOUT_INITIAL_CONFIG": force, "RATELIMITD_XDS_REFUSED_RETRY": "10ms"})
+			if code := health(p); code != before {
+				t.Errorf("FORCE_START_WITHOUT_INITIAL_CONFIG=%s, before the first rules: %d, want %d", force, code, before)
+			}
+			bad := perHour("d", 1)
+			bad.Descriptors[0].Key = ""
+			g.set("1", bad)
+			p.log.wait(t, "rules refused, and no rules are in force: requests are answered with UNAVAILABLE")
+			eventually(t, "red health", func() bool { return health(p) == http.StatusInternalServerError })
+			if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc)).ShouldRateLimit(t.Context(), askRoute("d", "10.0.0.1")); status.Code(err) != codes.Unavailable {
+				t.Errorf("a request: %v", err)
+			}
+			g.set("2", perHour("d", 1))
+			eventually(t, "green health", func() bool { return health(p) == http.StatusOK })
+		}
 	})
 	t.Run("xDS, at least one", func(t *testing.T) {
 		g := newGateway(t, "default")

@@ -13,10 +13,12 @@ import (
 // Resource is what a rule file says, from somewhere else than a file: as plain values, and with paths in the place of
 // lines.
 type Resource struct {
-	Name  string            // stands in errors and in the position of every rule
-	Sum   [sha256.Size]byte // of what it was made of: the same name and sum are the same rules. Zero: not known
-	Rules Fields            // the top of a rule file
-	Err   error             // why there are no values; nil if there are
+	Name string // stands in errors and in the position of every rule
+	// Unnamed: the name is made up, because none could be read.
+	Unnamed bool
+	Sum     [sha256.Size]byte // of what it was made of: the same name and sum are the same rules. Zero: not known
+	Rules   Fields            // the top of a rule file
+	Err     error             // why there are no values; nil if there are
 }
 
 // Fields is a map of a rule file. Its values, and those within them, are string, bool, uint32, float64, nil, []any and Fields.

@@ -19,21 +19,21 @@ import (
 
 // ResourceOptions are the settings of Resources.
 type ResourceOptions struct {
-	MergeDomains bool                  // resources that give the same domain share it; else a set with two of them is refused
+	MergeDomains bool                  // resources that give the same domain share it; else it belongs to the one that sorts first
 	Logger       *slog.Logger          // nil means slog.Default()
 	Metrics      prometheus.Registerer // nil: no metrics
 }
 
-// Resources holds rules that come as whole sets of resources. Unlike a folder's files, which stand for themselves, a set
-// is taken over as a whole or not at all: whoever sent it is told which, and has to know what is in force.
+// Resources holds rules that come as whole sets of resources. Like a folder's files, resources stand for themselves: one
+// that is bad keeps its last good version in force. A resource that is missing from a set is removed.
 type Resources struct {
 	o       ResourceOptions
 	metrics metrics
 
 	mu     sync.Mutex
 	inUse  map[string]*ruleResource
-	last   Result                  // the last set that was taken over
-	status []descriptor.FileStatus // of that one, and of the one that was refused after it
+	last   Result                  // of the newest set of which something could be used
+	status []descriptor.FileStatus // of the newest set
 }
 
 // ruleResource is one resource of a set in use.
@@ -63,8 +63,9 @@ func (s *Resources) Files() []descriptor.FileStatus {
 
 // Apply puts a set in the place of the one before. No resources are a set too: one without rules.
 //
-// If anything is wrong with any resource, all stays as it was, and the error says what is wrong with which; it is made
-// for the eyes of whoever sent the set. A resource whose name came before gets a number behind it.
+// A bad resource is refused alone: its last good version stays in force, and the good ones of the set take effect. The
+// error then says what is wrong with which; it is made for the eyes of whoever sent the set. The result holds in any case;
+// its Tree is nil while there never was a good resource. A resource whose name came before gets a number behind it.
 func (s *Resources) Apply(set []Resource) (Result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,44 +74,116 @@ func (s *Resources) Apply(set []Resource) (Result, error) {
 	now := time.Now()
 	next := make(map[string]*ruleResource, len(set))
 	wrong := make(map[string][]*Error)
-	sameRules := s.last.Tree != nil && len(set) == len(s.inUse)
 	for i := range set {
 		x := &set[i]
 		r := s.inUse[x.Name]
 		if r == nil || x.Err != nil || x.Sum == (sum{}) || x.Sum != r.sum {
 			r = &ruleResource{x.Sum, readResource(x)}
-			sameRules = false
 		}
-		next[x.Name] = r
 		if errs := l.admit(r.source); len(errs) > 0 {
 			wrong[x.Name] = errs
+			continue
 		}
+		next[x.Name] = r
 	}
-	if len(wrong) > 0 {
-		s.refuse(next, wrong, now)
-		return Result{}, refusal(wrong)
+	s.keepLastGood(set, &l, next, wrong)
+	if len(wrong) > 0 && len(next) == 0 && s.last.Tree == nil {
+		files := statusesOf(next, wrong)
+		s.settle(files, now, func(string) bool { return false })
+		s.metrics.refused(files)
+		return Result{Files: files}, refusal(wrong)
 	}
-	result := Result{Tree: s.last.Tree, InUse: len(set), Changed: !sameRules}
-	if !sameRules {
+
+	before := s.last
+	result := Result{Tree: before.Tree, InUse: len(next)}
+	result.Changed = before.Tree == nil || !maps.Equal(next, s.inUse)
+	if result.Changed {
 		tree, err := l.compile()
 		if err != nil {
 			s.metrics.failed.Add(1)
-			return Result{}, fmt.Errorf("use rules: %w", err)
+			return before, fmt.Errorf("use rules: %w", err)
 		}
 		result.Tree = tree
 	}
-	for _, name := range slices.Sorted(maps.Keys(next)) {
-		result.Files = append(result.Files, statusOf(name, descriptor.FileLoaded, next[name].source, nil))
-	}
-	s.settle(result.Files, nil, now, func(name string) bool { return s.inUse[name] != next[name] })
+	result.Files = statusesOf(next, wrong)
+	s.settle(result.Files, now, func(name string) bool { return s.inUse[name] != next[name] })
 	for _, name := range slices.Sorted(maps.Keys(s.inUse)) {
 		if next[name] == nil {
 			s.o.Logger.Info("rule resource removed", "resource", name)
 		}
 	}
 	s.inUse, s.last = next, result
-	s.metrics.reloaded(&result, now)
-	return result, nil
+	if result.Changed {
+		s.metrics.reloaded(&result, now)
+		warnOfDrops(s.o.Logger, &before, &result)
+	} else if len(wrong) > 0 {
+		s.metrics.refused(result.Files)
+	}
+	if before.Tree != nil && len(before.Tree.Rules) > 0 && len(result.Tree.Rules) == 0 {
+		s.metrics.emptied(goneRemoved)
+		s.o.Logger.Warn("no rules are in force: the server has removed all of them, and every request passes", "resources", len(set), "rules_before", len(before.Tree.Rules))
+	}
+	return result, refusal(wrong)
+}
+
+// keepLastGood adds the last good versions of bad resources, where nothing new has taken their domains. What is missing
+// from the set is removed, unless that could be an accident: something in the set has no name that can be read, or
+// nothing would be left beside what is bad.
+func (s *Resources) keepLastGood(set []Resource, l *ledger, next map[string]*ruleResource, wrong map[string][]*Error) {
+	keep := func(name string) {
+		if old := s.inUse[name]; old != nil && len(l.admit(old.source)) == 0 {
+			next[name] = old
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(wrong)) {
+		keep(name)
+	}
+	why := ""
+	for i := range set {
+		if set[i].Unnamed {
+			why = "missing from a set in which " + set[i].Name + " cannot be read"
+		}
+	}
+	if why == "" && len(wrong) > 0 && !hasRules(next) && hasRules(s.inUse) {
+		why = "missing from a set in which nothing else can be used"
+	}
+	if why == "" {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.inUse)) {
+		if next[name] == nil && wrong[name] == nil {
+			wrong[name] = []*Error{{File: name, Msg: why + ": its last good version stays in force"}}
+			keep(name)
+		}
+	}
+}
+
+func hasRules(all map[string]*ruleResource) bool {
+	for _, r := range all {
+		if r.source.rules > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// statusesOf are the states of what is in force and of what was refused, by name.
+func statusesOf(inForce map[string]*ruleResource, wrong map[string][]*Error) []descriptor.FileStatus {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(inForce)), maps.Keys(wrong))
+	slices.Sort(names)
+	var files []descriptor.FileStatus
+	for _, name := range slices.Compact(names) {
+		state, r := descriptor.FileLoaded, inForce[name]
+		switch {
+		case r == nil:
+			files = append(files, statusOf(name, descriptor.FileRejected, nil, wrong[name]))
+			continue
+		case len(wrong[name]) > 0:
+			state = descriptor.FileStale
+		}
+		files = append(files, statusOf(name, state, r.source, wrong[name]))
+	}
+	return files
 }
 
 // named returns the set sorted by name, with no name twice.
@@ -130,39 +203,8 @@ func named(set []Resource) []Resource {
 	return set
 }
 
-// refuse notes why a set is not taken over: the state of what is wrong, of what came together with it, and of what
-// would have been removed.
-func (s *Resources) refuse(next map[string]*ruleResource, wrong map[string][]*Error, now time.Time) {
-	bad := slices.Sorted(maps.Keys(wrong))
-	together := "not taken over, because it came together with bad ones: " + List(bad[:min(len(bad), errorsLogged)], "and")
-	names := maps.Clone(next)
-	maps.Copy(names, s.inUse)
-	var files []descriptor.FileStatus
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		old := s.inUse[name]
-		errs := wrong[name]
-		state := descriptor.FileStale
-		var kept *source
-		switch {
-		case old == nil:
-			state = descriptor.FileRejected
-		case old == next[name] && len(errs) == 0:
-			state = descriptor.FileLoaded
-			kept = old.source
-		default:
-			kept = old.source
-		}
-		if state != descriptor.FileLoaded && len(errs) == 0 {
-			errs = []*Error{{File: name, Msg: together}}
-		}
-		files = append(files, statusOf(name, state, kept, errs))
-	}
-	s.settle(files, wrong, now, func(string) bool { return false })
-	s.metrics.refused(files)
-}
-
 // settle takes over the states of all resources, and logs those that are other ones than before or have other rules.
-func (s *Resources) settle(files []descriptor.FileStatus, wrong map[string][]*Error, now time.Time, rules func(name string) bool) {
+func (s *Resources) settle(files []descriptor.FileStatus, now time.Time, rules func(name string) bool) {
 	before := make(map[string]descriptor.FileStatus, len(s.status))
 	for _, f := range s.status {
 		before[f.Name] = f
@@ -181,10 +223,10 @@ func (s *Resources) settle(files []descriptor.FileStatus, wrong map[string][]*Er
 		switch {
 		case f.State == descriptor.FileLoaded:
 			log.Info("rule resource loaded", "domains", f.Domains)
-		case len(wrong[f.Name]) == 0:
-			log.Warn("rule resource not taken over, because it came together with bad ones")
+		case f.State == descriptor.FileStale:
+			log.Error("rule resource rejected, its last good version stays in force", "errors", f.Errors[:min(len(f.Errors), errorsLogged)], "total_errors", len(f.Errors))
 		default:
-			log.Error("rule resource rejected", "errors", f.Errors[:min(len(f.Errors), errorsLogged)], "total_errors", len(f.Errors))
+			log.Error("rule resource rejected, nothing of it is in force", "errors", f.Errors[:min(len(f.Errors), errorsLogged)], "total_errors", len(f.Errors))
 		}
 	}
 	s.status = files
@@ -195,8 +237,11 @@ const (
 	refusalBytes = 16 << 10 // of the text about them, about
 )
 
-// refusal is what is wrong with a set, in one text.
+// refusal is what is wrong with a set, in one text; nil if nothing is.
 func refusal(wrong map[string][]*Error) error {
+	if len(wrong) == 0 {
+		return nil
+	}
 	var b strings.Builder
 	shown, all := 0, 0
 	for _, name := range slices.Sorted(maps.Keys(wrong)) {

@@ -2,12 +2,15 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
@@ -30,61 +33,79 @@ func statesOf(s *Resources) string {
 	return strings.Join(all, " ")
 }
 
-func TestResourcesAreTakenOverAsAWhole(t *testing.T) {
+// A bad resource is refused alone: it keeps its last good version, and the others take effect.
+func TestABadResourceIsRefusedAlone(t *testing.T) {
 	log := new(logged)
-	s := NewResources(ResourceOptions{Logger: log.logger()})
+	registry := prometheus.NewPedanticRegistry()
+	s := NewResources(ResourceOptions{Logger: log.logger(), Metrics: registry})
 	if got := statesOf(s); got != "" {
 		t.Errorf("before anything: %s", got)
 	}
-	bad := resourceOf("z", "z", 1)
-	bad.Rules[1].Value.([]any)[0].(Fields)[0].Key = "kye"
-	if r, err := s.Apply([]Resource{bad, resourceOf("b", "b", 1)}); err == nil || r.Tree != nil ||
-		err.Error() != "z: descriptors[0].kye: unknown key `kye`: did you mean `key`?" {
-		t.Errorf("a first bad set: %v %v", r, err)
+	bad := func(name, domain string) Resource {
+		r := resourceOf(name, domain, 1)
+		r.Sum = sumOf([]byte(name + domain + "bad"))
+		r.Rules[1].Value.([]any)[0].(Fields)[0].Key = "kye"
+		return r
 	}
-	if got := statesOf(s); got != "b=rejected z=rejected" {
-		t.Errorf("a first bad set: %s", got)
+	unreadable := Resource{Name: "resource 1", Unnamed: true, Err: errors.New("cannot be decoded")}
+	for _, step := range []struct {
+		what   string
+		set    []Resource
+		err    string
+		states string
+		rules  string // requests by domain of what is in force
+		same   bool   // the tree is the one before
+	}{
+		{"nothing that can be used", []Resource{bad("z", "z"), unreadable}, "resource 1: cannot be decoded; z: descriptors[0].kye: unknown key `kye`: did you mean `key`?", "resource 1=rejected z=rejected", "none", false},
+		{"the first with something good", []Resource{bad("z", "z"), resourceOf("b", "b", 1)}, "z: descriptors[0].kye: ", "b=loaded z=rejected", "b=1", false},
+		{"all is good", []Resource{resourceOf("b", "b", 1), resourceOf("a", "a", 2)}, "", "a=loaded b=loaded", "a=2 b=1", false},
+		{"the same in another order", []Resource{resourceOf("a", "a", 2), resourceOf("b", "b", 1)}, "", "a=loaded b=loaded", "a=2 b=1", true},
+		{"one is bad, one is new, one is changed", []Resource{bad("a", "a"), resourceOf("b", "b", 4), resourceOf("c", "c", 5)}, "a: descriptors[0].kye: ", "a=stale b=loaded c=loaded", "a=2 b=4 c=5", false},
+		{"still bad", []Resource{bad("a", "a"), resourceOf("b", "b", 4), resourceOf("c", "c", 5)}, "a: descriptors[0].kye: ", "a=stale b=loaded c=loaded", "a=2 b=4 c=5", true},
+		{"one is bad, one is missing", []Resource{bad("a", "a"), resourceOf("b", "b", 4)}, "a: descriptors[0].kye: ", "a=stale b=loaded", "a=2 b=4", false},
+		{"one cannot be named: nothing is removed", []Resource{unreadable, resourceOf("b", "b", 6)}, "a: missing from a set in which resource 1 cannot be read", "a=stale b=loaded resource 1=rejected", "a=2 b=6", false},
+		{"others, and all of them bad: nothing is removed", []Resource{bad("z", "z")}, "a: missing from a set in which nothing else can be used", "a=stale b=stale z=rejected", "a=2 b=6", true},
+		{"a domain twice belongs to the first", []Resource{resourceOf("a", "a", 2), resourceOf("b", "a", 1)}, `b: domain: domain "a" twice, it belongs to a: domain`, "a=loaded b=stale", "a=2 b=6", true},
+		{"a new resource takes the domain of a bad one", []Resource{bad("a", "a"), resourceOf("n", "a", 9)}, "a: descriptors[0].kye: ", "a=rejected n=loaded", "a=9", false},
+		{"an empty set", nil, "", "", "", false},
+		{"again", nil, "", "", "", true},
+	} {
+		before := s.last.Tree
+		r, err := s.Apply(step.set)
+		if step.err == "" && err != nil || step.err != "" && (err == nil || !strings.HasPrefix(err.Error(), step.err)) {
+			t.Errorf("%s: %v, want %s", step.what, err, step.err)
+		}
+		if got := statesOf(s); got != step.states {
+			t.Errorf("%s: %s, want %s", step.what, got, step.states)
+		}
+		got := "none"
+		if r.Tree != nil {
+			var all []string
+			for _, rule := range r.Tree.Rules {
+				all = append(all, fmt.Sprintf("%s=%d", rule.Domain, rule.Limits[0].Requests))
+			}
+			slices.Sort(all)
+			got = strings.Join(all, " ")
+		}
+		if got != step.rules || (r.Tree == before && before != nil) != step.same || r.Changed == step.same && r.Tree != nil {
+			t.Errorf("%s: %q in force, want %q; changed %t, the same tree %t", step.what, got, step.rules, r.Changed, r.Tree == before)
+		}
 	}
-
-	first, err := s.Apply([]Resource{resourceOf("b", "b", 1), resourceOf("a", "a", 2)})
-	must(t, err)
-	if !first.Changed || first.InUse != 2 || len(first.Tree.Rules) != 2 || statesOf(s) != "a=loaded b=loaded" {
-		t.Errorf("a good set: %+v, %s", first, statesOf(s))
+	said := log.take()
+	for _, want := range []string{
+		`level=ERROR msg="rule resource rejected, nothing of it is in force" resource=z`, `level=ERROR msg="rule resource rejected, its last good version stays in force" resource=a`,
+		`msg="rule resource removed" resource=c`, `level=WARN msg="a reload drops many rules" domains="[c: 1 of 1]"`,
+		`level=WARN msg="no rules are in force: the server has removed all of them`,
+	} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the log does not say %s:\n%s", want, said)
+		}
 	}
-	since := s.Files()[0].Since
-
-	again, err := s.Apply([]Resource{resourceOf("a", "a", 2), resourceOf("b", "b", 1)})
-	must(t, err)
-	if again.Changed || again.Tree != first.Tree {
-		t.Error("the same set is another one")
+	goneIs(t, registry, "0", "1") // an empty set is obeyed, and seen
+	if _, err := s.Apply([]Resource{resourceOf("a", "a", 2)}); err != nil {
+		t.Error(err)
 	}
-
-	if _, err := s.Apply([]Resource{resourceOf("a", "a", 3), bad, {Name: "c", Err: errors.New("cannot be decoded")}}); err == nil ||
-		!strings.HasPrefix(err.Error(), "c: cannot be decoded; z: descriptors[0].kye: ") {
-		t.Errorf("a bad set: %v", err)
-	}
-	if got := statesOf(s); got != "a=stale b=stale c=rejected z=rejected" {
-		t.Errorf("a bad set: %s", got)
-	}
-	if f := s.Files()[0]; f.Rules != 1 || !cmp.Equal(f.Domains, []string{"a"}) || f.Since.Before(since) ||
-		!cmp.Equal(f.Errors, []string{"a: not taken over, because it came together with bad ones: `c` and `z`"}) {
-		t.Errorf("what came together with a bad one: %+v", f)
-	}
-
-	// Unlike a folder, a set has no first owner of a domain: it is wrong as a whole.
-	if _, err := s.Apply([]Resource{resourceOf("a", "a", 2), resourceOf("b", "a", 1)}); err == nil ||
-		!strings.Contains(err.Error(), `b: domain: domain "a" twice, it belongs to a: domain`) {
-		t.Errorf("a domain twice: %v", err)
-	}
-
-	empty, err := s.Apply(nil)
-	must(t, err)
-	if !empty.Changed || empty.Tree == nil || len(empty.Tree.Rules) != 0 || statesOf(s) != "" {
-		t.Errorf("an empty set: %+v, %s", empty, statesOf(s))
-	}
-	if text := log.take(); !strings.Contains(text, "rule resource removed") || !strings.Contains(text, "resource=z") {
-		t.Errorf("the log:\n%s", text)
-	}
+	goneIs(t, registry, "0", "0")
 }
 
 func TestResourceValues(t *testing.T) {

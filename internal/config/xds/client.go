@@ -97,7 +97,7 @@ type Client struct {
 
 	// What Run's goroutine alone looks at.
 	inForce  sum  // the content of the set in force
-	have     bool // there is one
+	have     bool // some rules are in force, if only an empty set
 	refused  refusals
 	failures int // streams in a row that ended without a response
 	told     complaints
@@ -140,7 +140,8 @@ func (c *Client) WriteStats(w io.Writer) { c.metrics.writeStats(w) }
 // Run asks for rules until ctx is done, and calls apply, one call after the other, whenever other ones are to be in
 // force. The server is told that they are when apply has returned. It returns nil.
 //
-// While there is no stream, and when what comes is refused, the rules in force stay.
+// While there is no stream the rules in force stay, and those of a resource stay when its next version is refused. A
+// result without a tree says that all rules that came were refused, and that there never were any.
 func (c *Client) Run(ctx context.Context, apply func(config.Result)) error {
 	for {
 		end := c.stream(ctx, apply)
@@ -193,9 +194,14 @@ func (c *Client) tell(end ending, wait time.Duration) {
 	if !c.told.news(text, time.Now()) {
 		return
 	}
-	msg := "cannot connect to the xDS server, the rules in force stay"
+	msg := "cannot connect to the xDS server"
 	if end.opened {
-		msg = "the stream from the xDS server has ended, the rules in force stay"
+		msg = "the stream from the xDS server has ended"
+	}
+	if c.have {
+		msg += ", the rules in force stay"
+	} else {
+		msg += ", no rules are in force"
 	}
 	log := c.log
 	if large := (tooLarge{}); errors.As(end.err, &large) {

@@ -80,7 +80,7 @@ func TestRulesFollowTheServer(t *testing.T) {
 	}
 }
 
-// A set with anything bad in it is refused as a whole; the server is told why, and not too often.
+// What is bad in a set is refused, and the rest takes effect; the server is told why, and not too often.
 func TestABadSetIsRefused(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	server := newControl(t, "")
@@ -110,15 +110,14 @@ func TestABadSetIsRefused(t *testing.T) {
 	if got := strings.Count(c.log.String(), "rules refused"); got != 1 {
 		t.Errorf("the refusal is logged %d times", got)
 	}
-	c.inForce("g.k 1/day", "a.k 5/day", "s.k 1/day")
+	c.inForce("a.k 7/day", "s.k 1/day")
 	for name, want := range map[string]struct {
 		state descriptor.FileState
 		rules int
 		text  string
 	}{
-		"one":  {descriptor.FileStale, 1, "one: not taken over, because it came together with bad ones: `two`"},
+		"one":  {descriptor.FileLoaded, 1, ""},
 		"same": {descriptor.FileLoaded, 1, ""},
-		"gone": {descriptor.FileStale, 1, "gone: not taken over"},
 		"two":  {descriptor.FileRejected, 0, `two: descriptors[0].rate_limit.unit: unknown unit "99"`},
 	} {
 		got := c.state(name)
@@ -129,8 +128,7 @@ func TestABadSetIsRefused(t *testing.T) {
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
 # HELP ratelimitd_rule_file_state 1 for every rule file or resource, with its state: loaded, stale or rejected.
 # TYPE ratelimitd_rule_file_state gauge
-ratelimitd_rule_file_state{file="gone",state="stale"} 1
-ratelimitd_rule_file_state{file="one",state="stale"} 1
+ratelimitd_rule_file_state{file="one",state="loaded"} 1
 ratelimitd_rule_file_state{file="same",state="loaded"} 1
 ratelimitd_rule_file_state{file="two",state="rejected"} 1
 # HELP ratelimitd_rule_reloads_total Times that changed rules were read: with success, or with an error in some file, the folder, or some resource.
@@ -139,7 +137,7 @@ ratelimitd_rule_reloads_total{result="error"} 1
 ratelimitd_rule_reloads_total{result="success"} 1
 # HELP ratelimitd_rules Rules in use.
 # TYPE ratelimitd_rules gauge
-ratelimitd_rules 3
+ratelimitd_rules 2
 # HELP ratelimitd_xds_connected Whether a stream to the xDS server is open: 1 or 0. Rules stay in force without one.
 # TYPE ratelimitd_xds_connected gauge
 ratelimitd_xds_connected 1
@@ -174,7 +172,10 @@ func TestAFirstBadSet(t *testing.T) {
 	if n := server.nacks()[0]; n.GetVersionInfo() != "" || !strings.Contains(n.GetErrorDetail().GetMessage(), "resource 1: cannot be decoded") {
 		t.Errorf("refusal: %v", n)
 	}
-	if c.tree() != nil || c.state("resource 1").State != descriptor.FileRejected {
+	if log := c.log.String(); !strings.Contains(log, "rules refused, and no rules are in force: requests are answered with UNAVAILABLE") || strings.Contains(log, "stay") {
+		t.Error("the log does not say that no rules are in force")
+	}
+	if c.tree() != nil || c.applied() != 1 || c.state("resource 1").State != descriptor.FileRejected {
 		t.Errorf("in force: %v; %+v", c.tree(), c.Files())
 	}
 	server.set("2", perDay("one", "a", "k", 5))
@@ -236,7 +237,7 @@ func TestTheServerComesLater(t *testing.T) {
 	l.Close()
 	c := run(t, impatient(addr))
 	await(t, "a failure", func() bool { return strings.Contains(c.log.String(), "cannot connect to the xDS server") })
-	if log := c.log.String(); !strings.Contains(log, "connection refused") {
+	if log := c.log.String(); !strings.Contains(log, "connection refused") || !strings.Contains(log, "cannot connect to the xDS server, no rules are in force") {
 		t.Error("the reason is not in the log")
 	}
 	server := newControl(t, addr)

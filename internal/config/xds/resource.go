@@ -57,7 +57,7 @@ func resources(set []*anypb.Any) []config.Resource {
 	for i, x := range set {
 		all[i] = resource(x)
 		if all[i].Name == "" {
-			all[i].Name = "resource " + strconv.Itoa(i+1)
+			all[i].Name, all[i].Unnamed = "resource "+strconv.Itoa(i+1), all[i].Err != nil
 		}
 	}
 	return all

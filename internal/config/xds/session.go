@@ -155,7 +155,7 @@ func (s *session) send(refused *rpcstatus.Status) error {
 	})
 }
 
-// judge puts the rules of a response into force. If they are refused, it says why, and how long to wait before the
+// judge puts the rules of a response into force. If some are refused, it says why, and how long to wait before the
 // server is told.
 func (s *session) judge(r *discoveryv3.DiscoveryResponse) (reason string, wait time.Duration) {
 	version, content := r.GetVersionInfo(), sumOf(r.GetResources())
@@ -175,7 +175,16 @@ func (s *session) judge(r *discoveryv3.DiscoveryResponse) (reason string, wait t
 	if err != nil {
 		s.metrics.refused.Add(1)
 		wait = s.refused.refuse(version, content, err.Error(), time.Now())
-		log.Error("rules refused: none of this version is in use, the last good ones stay", "error", err)
+		s.have = s.have || result.Tree != nil
+		if s.have {
+			log.Error("rules refused: of what is wrong the last good versions stay in force, the rest is in force", "error", err, "changed", result.Changed)
+		} else {
+			log.Error("rules refused, and no rules are in force: requests are answered with UNAVAILABLE", "error", err)
+		}
+		s.inForce = sum{} // it is not what the server has sent
+		if result.Changed || !s.have {
+			s.apply(result)
+		}
 		return err.Error(), wait
 	}
 	s.metrics.accepted.Add(1)
