@@ -181,7 +181,7 @@ type backendOptions struct {
 	Backend     string `name:"backend-type" env:"BACKEND_TYPE" placeholder:"memory|redis" help:"Where counts live. Unset: Redis if REDIS_URL is set, else this process' memory."`
 	KeyPrefix   string `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" help:"Put before every counter's key."`
 	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" range:"0.." default:"0" help:"What the over-limit cache may take; 0 turns it off."`
-	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Most counters that the memory backend holds; a live one is never evicted."`
+	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Most counters that the memory backend holds; a live one is never evicted, and beyond its share of them a rule has callers share counters."`
 
 	KeyFormat     string `name:"redis-key-format" env:"REDIS_KEY_FORMAT" oneof:"ratelimitd,lyft" placeholder:"ratelimitd|lyft" default:"ratelimitd" help:"lyft: counters have the keys of envoyproxy/ratelimit where that has them too, so that both count together."`
 	JitterSeconds *int64 `name:"expiration-jitter-max-seconds" env:"EXPIRATION_JITTER_MAX_SECONDS" range:"0..31536000" placeholder:"SECONDS" help:"By how many seconds keys of the format lyft live longer, at random; unset: 300. Others end with their window."`

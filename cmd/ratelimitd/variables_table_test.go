@@ -567,7 +567,8 @@ func variablesOfCounting() []variable {
 		{name: "LOCAL_CACHE_SIZE_IN_BYTES", value: "100000", look: then(answers(times(8, ask("d", "k", "v"))...), func(t *testing.T, i *instance) string {
 			return either(strings.HasSuffix(metric("ratelimitd_over_limit_cache_hits_total")(t, i), " 2"), "remembers", "does not remember")
 		}), unset: "does not remember", set: "remembers"},
-		{name: "RATELIMITD_MEMORY_MAX_COUNTERS", value: "1", look: answers(ask("d", "k", "a"), ask("d", "k", "b"), ask("d", "k", "a")), unset: "OK OK OK", set: "OK Unavailable OK"},
+		{name: "RATELIMITD_MEMORY_MAX_COUNTERS", value: "1", look: then(answers(ask("d", "k", "a"), ask("d", "k", "b")), metric("ratelimitd_memory_shared_takes_total")),
+			unset: `ratelimitd_memory_shared_takes_total{domain="d"} 0`, set: `ratelimitd_memory_shared_takes_total{domain="d"} 1`},
 		{name: "REDIS_KEY_FORMAT", value: "lyft", prepare: func(t *testing.T) (map[string]string, look) { return redisKeys(t) }, unset: "d|k=v|f86400", set: "d_k_v_#"},
 		{name: "EXPIRATION_JITTER_MAX_SECONDS", value: "0", prepare: func(t *testing.T) (map[string]string, look) {
 			r := redistest.Start(t)

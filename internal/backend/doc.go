@@ -2,8 +2,8 @@
 //
 // It owns what a limiter asks of a store (take.go: Take, Request, Outcome), what happens to the takes of one request
 // (settle.go), and for each algorithm the pure function from a counter's state, a time and hits to the next state and
-// an outcome (one file each). Counters that cannot be changed as one are reserved and given back by split.go, and reset.go
-// says what clearing one means. The stores
+// an outcome (one file each). Counters that cannot be changed as one are reserved and given back by split.go, reset.go
+// says what clearing one means, and shared.go what a counter means that several callers share. The stores
 // are packages of their own: memory and redis keep states; overlimit keeps refusals and lease permits in front of them.
 // The stores share the conformance suite in backendtest.
 //

@@ -11,6 +11,7 @@ import (
 type Counter struct {
 	Key   []byte // valid until the call returns
 	Limit *descriptor.Limit
+	Rule  *descriptor.Rule // as in Take
 }
 
 // Resetter is a store that can clear counters, or a layer in front of one.

@@ -12,6 +12,10 @@ type Take struct {
 	Key   []byte // identity of the counter; valid until the call returns, copy it to keep it
 	Limit *descriptor.Limit
 
+	// Rule says in whose share of a bounded store the counter is. Nil is a rule of its own, and so is what a domain has in
+	// Overrides.
+	Rule *descriptor.Rule
+
 	// Hits is what to add, at most MaxHits; 0 peeks (nothing is written) and a negative number refunds.
 	Hits int64
 

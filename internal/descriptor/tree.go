@@ -85,6 +85,7 @@ type Domain struct {
 	Admission Admission
 	OnError   OnError
 	Headers   *HeaderFamilies // nil: as the server says
+	Overrides *Rule           // stands for the rule of the limits that requests bring along, which have none
 
 	edges edges
 	rules []*Rule // by node, the domain itself first; nil where a level has no rate limit
@@ -112,7 +113,7 @@ func Compile(domains []DomainSpec) (*Tree, error) {
 		if t.domains[spec.Name] != nil {
 			return nil, fmt.Errorf("compile rules: domain %q twice", spec.Name)
 		}
-		d := &Domain{Name: spec.Name, Admission: spec.Admission, OnError: spec.OnError, Headers: spec.Headers, edges: newEdges(), rules: make([]*Rule, 1)}
+		d := &Domain{Name: spec.Name, Admission: spec.Admission, OnError: spec.OnError, Headers: spec.Headers, Overrides: &Rule{Domain: spec.Name}, edges: newEdges(), rules: make([]*Rule, 1)}
 		before := len(t.Rules)
 		c := compiler{tree: t, domain: d}
 		if err := c.children(root, spec.Children); err != nil {

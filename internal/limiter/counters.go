@@ -16,6 +16,8 @@ type Counters struct {
 	Explanation descriptor.Explanation
 	Override    bool
 
+	rule *descriptor.Rule // in whose share they are
+
 	List []Counter // in the order of the rule's limits; empty if nothing limits the descriptor
 }
 
@@ -38,7 +40,7 @@ type Counter struct {
 func (l *Limiter) Peek(ctx context.Context, now time.Time, domain string, d *Descriptor) (Counters, error) {
 	c, err := l.counters(domain, d)
 	for i := 0; err == nil && i < len(c.List); i++ {
-		err = l.peek(ctx, now, &c.List[i])
+		err = l.peek(ctx, now, c.rule, &c.List[i])
 	}
 	if err != nil {
 		return Counters{}, err
@@ -57,7 +59,7 @@ func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *De
 	}
 	named := make([]backend.Counter, len(c.List))
 	for i := range c.List {
-		named[i] = backend.Counter{Key: []byte(c.List[i].Key), Limit: &c.List[i].Limit}
+		named[i] = backend.Counter{Key: []byte(c.List[i].Key), Limit: &c.List[i].Limit, Rule: c.rule}
 	}
 	err = backend.Reset(ctx, l.backend, named)
 	if l.local != nil {
@@ -83,10 +85,11 @@ func (l *Limiter) counters(domain string, d *Descriptor) (Counters, error) {
 	if d.HasOverride && rules != nil {
 		limit := d.Override.limit(&l.snapshot.Load().settings) // as a decision would take it
 		key := l.keys.AppendKey(nil, domain, d.Entries, nil, &limit)
-		c.Override, c.List = true, []Counter{{Limit: limit, Key: string(key)}}
+		c.rule, c.Override, c.List = rules.Overrides, true, []Counter{{Limit: limit, Key: string(key)}}
 		return c, nil
 	}
 	if r := c.Explanation.Rule; r != nil {
+		c.rule = r
 		for i := range r.Limits {
 			c.List = append(c.List, Counter{Limit: r.Limits[i], Key: c.Explanation.Keys[i]})
 		}
@@ -94,8 +97,8 @@ func (l *Limiter) counters(domain string, d *Descriptor) (Counters, error) {
 	return c, nil
 }
 
-func (l *Limiter) peek(ctx context.Context, now time.Time, c *Counter) error {
-	look := backend.Take{Key: []byte(c.Key), Limit: &c.Limit}
+func (l *Limiter) peek(ctx context.Context, now time.Time, rule *descriptor.Rule, c *Counter) error {
+	look := backend.Take{Key: []byte(c.Key), Limit: &c.Limit, Rule: rule}
 	outcomes, err := l.look(ctx, now, look)
 	if err != nil {
 		return err

@@ -235,7 +235,7 @@ func TestMetadataOfRulesStaysAsLoaded(t *testing.T) {
 }
 
 func TestFullMemoryFailsNewCountersAndKeepsOldOnes(t *testing.T) {
-	store := memory.New(memory.Options{MaxCounters: 2})
+	store := memory.New(memory.Options{MaxCounters: 2, Shared: -1})
 	f := newFixtureOn(t, store, limiter.Settings{}, perMinute("k", "", 1))
 	f.want(f.ask(1, "k=a"), limiter.OK, 0)
 	f.want(f.ask(1, "k=b"), limiter.OK, 0)
@@ -248,6 +248,27 @@ func TestFullMemoryFailsNewCountersAndKeepsOldOnes(t *testing.T) {
 	f.now = f.now.Add(time.Minute)
 	store.Sweep(f.now) // the others have expired
 	f.want(f.ask(1, "k=c"), limiter.OK, 0)
+}
+
+// When memory is full, new callers are still held to the rule's limit, and a request's own limit holds too.
+func TestFullMemoryStillLimitsNewCallers(t *testing.T) {
+	f := newFixtureOn(t, memory.New(memory.Options{MaxCounters: 2}), limiter.Settings{}, perMinute("k", "", 1), perMinute("l", "", 2))
+	f.want(f.ask(1, "k=a"), limiter.OK, 0)
+	f.want(f.ask(1, "k=b"), limiter.OK, 0)
+	f.want(f.ask(1, "k=c"), limiter.OK, 0)
+	f.want(f.ask(1, "k=c"), limiter.OverLimit, 0)
+	f.want(f.ask(1, "l=c"), limiter.OK, 1)
+	for i := range 4 {
+		d := f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{
+			Entries: entries("k=new"), HasOverride: true, Override: limiter.Override{Requests: 3, Unit: int32(descriptor.Hour)},
+		}}})
+		if (d.Code == limiter.OK) != (i < 3) {
+			t.Errorf("request %d with a limit of 3 of its own: %v", i, d.Code)
+		}
+	}
+	if c, err := f.Peek(context.Background(), f.now, "d", &limiter.Descriptor{Entries: entries("k=c")}); err != nil || c.List[0].Used != 2 {
+		t.Errorf("a look at a shared counter: %+v %v", c.List, err)
+	}
 }
 
 func TestDecideDoesNotAllocate(t *testing.T) {

@@ -74,10 +74,14 @@ func (c *call) take(keys descriptor.KeyBuilder, member int, limit *descriptor.Li
 	t := backend.Take{
 		Key:         c.keys[start:len(c.keys):len(c.keys)],
 		Limit:       limit,
+		Rule:        r.rule,
 		Hits:        r.hits,
 		Member:      member,
 		Vote:        vote,
 		CountDenied: countsDenied(limit, atomic),
+	}
+	if r.override {
+		t.Rule = c.domain.Overrides
 	}
 	if atomic && t.Hits > 0 {
 		for j := range c.request.Takes {

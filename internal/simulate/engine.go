@@ -61,7 +61,8 @@ const maxRuleColumns = 256
 
 func newEngine(tree *descriptor.Tree, settings limiter.Settings, maxCounters int) *engine {
 	e := &engine{tree: tree, most: cmp.Or(maxCounters, memory.DefaultMaxCounters), rules: make([]ruleCount, len(tree.Rules))}
-	e.store = memory.New(memory.Options{MaxCounters: e.most})
+	// Where the service would share counters, the report is to say that they do not suffice.
+	e.store = memory.New(memory.Options{MaxCounters: e.most, Shared: -1})
 	e.limiter = limiter.New(limiter.Options{Backend: e})
 	e.limiter.Swap(tree, settings)
 	return e

@@ -1,11 +1,14 @@
 // Package memory keeps counters in this process: the embedded default, and what on_error: local counts in.
 //
-// It owns the sharded store (store.go, reset.go), its bound and the sweeping of expired counters (sweep.go). A Store may be used
-// by any number of goroutines: the takes that are settled together hold the locks of their shards, in one order, and
-// nothing else is shared on the way of a decision.
+// It owns the sharded store (store.go, reset.go), takes whose counter does not exist yet (new.go), the shares of rules and
+// domains and the table of shared counters (share.go), the sweeping of expired counters (sweep.go), and what it reports
+// (metrics.go). A Store may be used by any number of goroutines: the takes that are settled together hold the locks of their
+// shards, in one order, and nothing else is shared on the way of a decision whose counters exist.
 //
-// A counter that is in use is never dropped: when the bound is reached and nothing has expired, a take that needs a new
-// counter fails with backend.ErrFull. Evicting instead would let anyone who sends enough values reset a limit.
+// A counter that is in use is never dropped: evicting would let anyone who sends enough values reset a limit. A rule that
+// has its share of a store that is nearly full counts new callers in shared counters, which refuse too much and never admit
+// too much. Only where there are none (Options.Shared) a take fails with backend.ErrFull. Both cost the same whatever the
+// store holds: only Run and Sweep look for what has expired.
 //
 // It does not do arithmetic (package backend) and keeps nothing over a restart.
 package memory

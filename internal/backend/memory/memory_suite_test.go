@@ -15,6 +15,12 @@ func TestSuite(t *testing.T) {
 	backendtest.Run(t, func(testing.TB) backendtest.Store { return memory.New(memory.Options{}) })
 }
 
+func TestFull(t *testing.T) {
+	backendtest.RunFull(t, func(most, shared int) backendtest.BoundedStore {
+		return memory.New(memory.Options{MaxCounters: most, Shared: shared})
+	})
+}
+
 // BenchmarkBytes reports what a counter needs in this process under a key of 24 bytes, the key and the map included.
 func BenchmarkBytes(b *testing.B) {
 	for _, c := range []struct {

@@ -7,19 +7,51 @@ import (
 )
 
 // Reset implements backend.Resetter. It never fails.
+//
+// What was counted in a shared counter stays there, because others have used it too. Instead the key gets a counter of its
+// own, in which nothing is used. Where the store has no room for that, the reset is dropped, and counted.
 func (s *Store) Reset(_ context.Context, counters []backend.Counter) error {
 	for i := range counters {
-		s.drop(counters[i].Key)
+		s.drop(&counters[i])
 	}
 	return nil
 }
 
-func (s *Store) drop(key []byte) {
-	sh := &s.shards[s.shardOf(key)]
+func (s *Store) drop(named *backend.Counter) {
+	hash := s.hash(named.Key)
+	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if _, ok := sh.counters[string(key)]; ok {
-		delete(sh.counters, string(key))
-		s.live.Add(-1)
+	s.shares.mu.RLock()
+	defer s.shares.mu.RUnlock()
+	share, _ := s.shareOf(named.Rule)
+
+	c := sh.counters[string(named.Key)]
+	expires := s.sharedUntil(share, hash, named)
+	switch {
+	case expires > 0 && c != nil:
+		c.state, c.expires = backend.State{}, expires
+	case expires > 0 && s.add(share):
+		sh.insert(named.Key, &counter{expires: expires, share: share})
+	case expires > 0:
+		s.metrics.dropped.Inc()
+	case c != nil:
+		delete(sh.counters, string(named.Key))
+		s.release(c.share)
 	}
+}
+
+// sharedUntil is when the shared counter of a key expires, 0 if nothing is used in it. mu is held for reading.
+func (s *Store) sharedUntil(sh *share, hash uint64, named *backend.Counter) int64 {
+	r := sh.find(named.Limit)
+	if r == nil {
+		return 0
+	}
+	c, stripe := r.cell(hash)
+	s.shares.cells[stripe].Lock()
+	defer s.shares.cells[stripe].Unlock()
+	if c.state.Unused() {
+		return 0
+	}
+	return c.expires
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,11 +12,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // Options are the settings of a Store. The zero value serves.
 type Options struct {
 	MaxCounters   int           // counters in use at once; default DefaultMaxCounters, about 400 MB when keys are 50 bytes long
+	Shared        int           // shared counters for when those are used up; default 65,536 of 64 bytes; negative: none
 	SweepInterval time.Duration // in which every counter is looked at once for expiry; default 10 s
 
 	Metrics prometheus.Registerer // nil: no metrics
@@ -28,13 +29,13 @@ const DefaultMaxCounters = 2_000_000
 
 // Store keeps counters in memory.
 type Store struct {
-	opts   Options
-	seed   maphash.Seed
-	shards [shardCount]shard
-	live   atomic.Int64  // counters in all shards
-	full   chan struct{} // asks Run for a sweep out of turn, because there was no room
-
-	refused prometheus.Counter
+	opts    Options
+	seed    maphash.Seed
+	shards  [shardCount]shard
+	live    atomic.Int64  // counters in all shards
+	full    chan struct{} // asks Run for a sweep out of turn, because there was no room
+	shares  shares
+	metrics metrics
 }
 
 const shardCount = 256
@@ -49,13 +50,17 @@ type shard struct {
 
 type counter struct {
 	state   backend.State
-	expires int64 // when the state is as good as none, in microseconds
+	expires int64  // when the state is as good as none, in microseconds
+	share   *share // that this is a part of; nil for a shared counter
 }
 
 // New returns an empty store. Run sweeps it.
 func New(opts Options) *Store {
 	if opts.MaxCounters <= 0 {
 		opts.MaxCounters = DefaultMaxCounters
+	}
+	if opts.Shared == 0 {
+		opts.Shared = 1 << 16
 	}
 	if opts.SweepInterval <= 0 {
 		opts.SweepInterval = 10 * time.Second
@@ -64,19 +69,8 @@ func New(opts Options) *Store {
 	for i := range s.shards {
 		s.shards[i].counters = make(map[string]*counter)
 	}
-	s.refused = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "ratelimitd_memory_refused_counters_total",
-		Help: "Takes that failed because the memory backend holds as many live counters as it may.",
-	})
-	if opts.Metrics != nil {
-		opts.Metrics.MustRegister(s.refused, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "ratelimitd_memory_counters",
-			Help: "Counters that the memory backend holds.",
-		}, func() float64 { return float64(s.live.Load()) }), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "ratelimitd_memory_counters_max",
-			Help: "Counters that the memory backend may hold.",
-		}, func() float64 { return float64(opts.MaxCounters) }))
-	}
+	s.shares.byRule, s.shares.domains, s.shares.free = make(map[uint64]*share), make(map[string]*domain), opts.Shared
+	s.metrics.register(s)
 	return s
 }
 
@@ -99,7 +93,7 @@ func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) err
 			ok = s.takeGroup(at, r.Takes[start:end], r.Outcomes[start:end])
 		}
 		if !ok {
-			s.refused.Inc()
+			s.metrics.refused.Inc()
 			fail(r.Outcomes[start:end])
 			err = errFull
 		}
@@ -119,96 +113,39 @@ func fail(outcomes []backend.Outcome) {
 
 func (s *Store) takeOne(now int64, takes []backend.Take, outcomes []backend.Outcome) bool {
 	t := &takes[0]
-	sh := &s.shards[s.shardOf(t.Key)]
+	hash := s.hash(t.Key)
+	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 
-	if c := sh.counters[string(t.Key)]; c != nil {
-		states := [1]*backend.State{&c.state}
-		backend.Settle(takes, states[:], outcomes, now)
-		c.expires = backend.Expires(t.Limit, &c.state)
-		return true
+	c := sh.counters[string(t.Key)]
+	if c == nil {
+		return s.takeNew(now, hash, takes, outcomes)
 	}
-	var fresh backend.State
-	states := [1]*backend.State{&fresh}
+	states := [1]*backend.State{&c.state}
 	backend.Settle(takes, states[:], outcomes, now)
-	if fresh.Unused() {
-		return true
-	}
-	return s.insert(sh, t.Key, counter{fresh, backend.Expires(t.Limit, &fresh)}) != nil
+	s.keep(c, t.Limit, now)
+	return true
 }
 
-// takeGroup settles several takes as one. All their shards are locked, in ascending order, which is why two requests
-// cannot wait for each other.
-func (s *Store) takeGroup(now int64, takes []backend.Take, outcomes []backend.Outcome) bool {
-	var shardBuf [16]uint8
-	var counterBuf [16]*counter
-	var stateBuf [16]*backend.State
-	order, counters, states := shardBuf[:0], counterBuf[:0], stateBuf[:0]
-	for i := range takes {
-		order = append(order, s.shardOf(takes[i].Key))
+// keep says how long a counter that was settled is kept.
+func (s *Store) keep(c *counter, l *descriptor.Limit, now int64) {
+	c.expires = backend.Expires(l, &c.state)
+	if c.state.Unused() && c.share.rows.Load() != nil {
+		// A new counter of this key would begin with what others use.
+		c.expires = max(c.expires, now+l.Window.Length().Microseconds())
 	}
-	slices.Sort(order)
-	order = slices.Compact(order)
-	for _, i := range order {
-		s.shards[i].mu.Lock()
-	}
-	defer func() {
-		for _, i := range order {
-			s.shards[i].mu.Unlock()
-		}
-	}()
-
-	// Missing counters are made first, so that two takes of one counter find the same; those still unused are dropped.
-	room := true
-	for i := range takes {
-		sh := &s.shards[s.shardOf(takes[i].Key)]
-		c := sh.counters[string(takes[i].Key)]
-		if c == nil {
-			if c = s.insert(sh, takes[i].Key, counter{}); c == nil {
-				room = false
-				break
-			}
-		}
-		counters = append(counters, c)
-		states = append(states, &c.state)
-	}
-	if room {
-		backend.Settle(takes, states, outcomes, now)
-	}
-	for i, c := range counters {
-		if !c.state.Unused() {
-			c.expires = backend.Expires(takes[i].Limit, &c.state)
-			continue
-		}
-		sh := &s.shards[s.shardOf(takes[i].Key)]
-		if _, held := sh.counters[string(takes[i].Key)]; held {
-			delete(sh.counters, string(takes[i].Key))
-			s.live.Add(-1)
-		}
-	}
-	return room
 }
 
-// insert adds a counter, or returns nil if there is no room: then Run is asked to make some. The shard is locked.
-func (s *Store) insert(sh *shard, key []byte, c counter) *counter {
-	if s.live.Add(1) > int64(s.opts.MaxCounters) {
-		s.live.Add(-1)
-		select {
-		case s.full <- struct{}{}:
-		default:
-		}
-		return nil
-	}
-	held := &c
-	sh.counters[string(key)] = held
+// insert adds a counter for which there is room. The shard is locked.
+func (sh *shard) insert(key []byte, c *counter) {
+	sh.counters[string(key)] = c
 	sh.peak = max(sh.peak, len(sh.counters))
-	return held
 }
 
-func (s *Store) shardOf(key []byte) uint8 {
-	return uint8(maphash.Bytes(s.seed, key) % shardCount)
-}
+func (s *Store) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }
+
+func (s *Store) shardOf(key []byte) uint8 { return uint8(s.hash(key) % shardCount) }
 
 // Len is how many counters the store holds, expired ones that were not swept yet among them.
 func (s *Store) Len() int { return int(s.live.Load()) }

@@ -31,7 +31,7 @@ func take(s *Store, now time.Time, key string, hits int64) (backend.Outcome, err
 func TestSprayedKeysNeitherGrowTheStoreNorResetCounters(t *testing.T) {
 	const bound = 10_000
 	metrics := prometheus.NewRegistry()
-	s := New(Options{MaxCounters: bound, Metrics: metrics})
+	s := New(Options{MaxCounters: bound, Shared: -1, Metrics: metrics})
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	if _, err := take(s, now, "victim", 5); err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestSprayedKeysNeitherGrowTheStoreNorResetCounters(t *testing.T) {
 	if o, err := take(s, now, "victim", 1); err != nil || o.Allowed {
 		t.Errorf("the victim's counter was reset: %+v %v", o, err)
 	}
-	if n := testutil.ToFloat64(s.refused); n != float64(full) {
+	if n := testutil.ToFloat64(s.metrics.refused); n != float64(full) {
 		t.Errorf("the metric counts %v refused counters, want %d", n, full)
 	}
 	// A minute later all of it has expired.
@@ -61,10 +61,10 @@ func TestSprayedKeysNeitherGrowTheStoreNorResetCounters(t *testing.T) {
 	}
 }
 
-// A refusal for lack of room looks at no other counter, whatever times the calls in flight bring: only Run makes room.
+// A call that finds no room looks at no other counter, whatever times the calls in flight bring: only Run makes room.
 func TestFullStoreIsNotSweptByCalls(t *testing.T) {
 	const bound, callers = 20_000, 16
-	s := New(Options{MaxCounters: bound})
+	s := New(Options{MaxCounters: bound, Shared: -1})
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for i := range bound {
 		if _, err := take(s, now, fmt.Sprint(i), 1); err != nil {
@@ -94,7 +94,7 @@ func TestFullStoreIsNotSweptByCalls(t *testing.T) {
 func TestRunSweepsFullStoreOutOfTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const bound = 5000
-		s := New(Options{MaxCounters: bound, SweepInterval: 24 * time.Hour})
+		s := New(Options{MaxCounters: bound, Shared: -1, SweepInterval: 24 * time.Hour})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.Run(ctx) }()

@@ -5,6 +5,10 @@ import (
 	"time"
 )
 
+// grace is how much longer a counter is kept that has expired, while callers share counters for want of room: who calls
+// again within that time keeps a counter of its own from one window to the next.
+const grace = 5 * time.Second
+
 // restAfterSweep is how long Run leaves a full store alone after a sweep out of turn. It rests four times as long as the
 // sweep took, if that is more: a store that stays full does not cost more than a fifth of a core.
 const restAfterSweep = time.Second
@@ -24,8 +28,10 @@ func (s *Store) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			s.sweepShard(i, now)
-			i = (i + 1) % shardCount
+			s.sweepShard(i, now.Add(-s.grace()))
+			if i = (i + 1) % shardCount; i == 0 {
+				s.tidy(now.Add(-grace).UnixMicro())
+			}
 		case <-rest.C:
 			full = s.full
 		case <-full:
@@ -34,7 +40,7 @@ func (s *Store) Run(ctx context.Context) error {
 				if ctx.Err() != nil {
 					return nil
 				}
-				s.sweepShard(j, began)
+				s.sweepShard(j, began.Add(-s.grace()))
 			}
 			full = nil
 			rest.Reset(max(restAfterSweep, 4*time.Since(began)))
@@ -47,22 +53,26 @@ func (s *Store) Sweep(now time.Time) {
 	for i := range s.shards {
 		s.sweepShard(i, now)
 	}
+	s.tidy(now.UnixMicro())
 }
 
-func (s *Store) sweepShard(i int, now time.Time) {
-	sh := &s.shards[i]
+func (s *Store) grace() time.Duration {
+	if s.shares.rows.Load() == 0 {
+		return 0
+	}
+	return grace
+}
+
+// sweepShard drops the expired counters of a shard. When a map has become much smaller than it was, it is made anew: Go's
+// maps keep the room that they once needed.
+func (s *Store) sweepShard(i int, at time.Time) {
+	sh, now := &s.shards[i], at.UnixMicro()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	s.live.Add(-int64(sh.sweep(now.UnixMicro())))
-}
-
-// sweep drops expired counters and returns how many. When a map has become much smaller than it was, it is made anew:
-// Go's maps keep the room that they once needed.
-func (sh *shard) sweep(now int64) int {
-	before := len(sh.counters)
 	for key, c := range sh.counters {
 		if c.expires <= now {
 			delete(sh.counters, key)
+			s.release(c.share)
 		}
 	}
 	if sh.peak > 1024 && len(sh.counters) < sh.peak/4 {
@@ -73,5 +83,4 @@ func (sh *shard) sweep(now int64) int {
 		sh.counters = fresh
 		sh.peak = len(fresh)
 	}
-	return before - len(sh.counters)
 }

@@ -1,0 +1,303 @@
+package backendtest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// BoundedStore is a store that counts several callers in one counter when it has no room for one of each.
+type BoundedStore interface {
+	Store
+	backend.Resetter
+	Sweep(now time.Time)
+	Len() int
+	Holds(key []byte) bool // whether the key has a counter of its own
+}
+
+// RunFull checks what a store that is much too small for its callers still promises: nobody is admitted more than alone
+// in a store with room, whoever has a counter of its own is counted exactly, and a request that is refused as a whole
+// consumes nothing. open makes a store for so many counters and so many shared ones.
+func RunFull(t *testing.T, open func(most, shared int) BoundedStore) {
+	t.Run("property", func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) { newCrowd(rt, open).run() })
+	})
+	t.Run("concurrent", func(t *testing.T) { runFullConcurrent(t, open) })
+}
+
+// crowd is many callers of a small store.
+type crowd struct {
+	*rapid.T
+	store   BoundedStore
+	most    int
+	now     int64
+	rules   []*crowdedRule
+	callers map[string]*caller
+}
+
+type crowdedRule struct {
+	rule        *descriptor.Rule
+	limit       *descriptor.Limit
+	countDenied bool
+	clean       int64 // from when on no shared counter of it can be in use
+}
+
+// caller is what one caller of one rule may expect.
+type caller struct {
+	rule  *crowdedRule
+	key   []byte
+	alone backend.State // as if it had a counter of its own that counted what it was admitted
+	exact bool          // since alone was last unused it has had one
+	// Where windows begin with a hit, those of a shared counter are not the caller's: what passed is checked by itself.
+	passed []admission
+	shared []bool // by passed: a shared counter admitted it
+	from   int64  // when the caller got its counter; 0 if a reset did that
+}
+
+func newCrowd(t *rapid.T, open func(most, shared int) BoundedStore) *crowd {
+	c := &crowd{T: t, most: rapid.IntRange(1, 64).Draw(t, "most"), callers: make(map[string]*caller)}
+	c.store = open(c.most, rapid.SampledFrom([]int{1, 4, 16, 64, 256}).Draw(t, "shared"))
+	scale := rapid.SampledFrom(scales).Draw(t, "scale")
+	c.now = epoch.UnixMicro() + rapid.Int64Range(0, scale.span.Microseconds()).Draw(t, "begin")
+	for i := range rapid.IntRange(1, 3).Draw(t, "rules") {
+		l := drawLimit(t, scale.units)
+		if l.Capacity() > 20 {
+			l.Burst, l.Requests = min(l.Burst, 15), min(l.Requests, 15)
+			if l.Compile() != nil {
+				t.Skip("it does not compile with a smaller number")
+			}
+		}
+		c.rules = append(c.rules, &crowdedRule{
+			rule:        &descriptor.Rule{Domain: fmt.Sprint("d", i/2), Levels: []descriptor.Level{{Key: fmt.Sprint("rule", i)}}},
+			limit:       l,
+			countDenied: backend.Countable(l) && !l.FirstHit && rapid.Bool().Draw(t, "count_denied"),
+		})
+	}
+	return c
+}
+
+func (c *crowd) run() {
+	crowd := rapid.IntRange(1, 4*c.most).Draw(c.T, "callers")
+	for range rapid.IntRange(1, 150).Draw(c.T, "steps") {
+		longest := c.rules[0].limit.Window.Length().Microseconds()
+		c.now += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, longest/20), rapid.Int64Range(0, 2*longest)).Draw(c.T, "pause")
+		switch rapid.IntRange(0, 19).Draw(c.T, "what") {
+		case 0:
+			c.sweep()
+		case 1:
+			c.reset(c.draw(crowd))
+		default:
+			c.request(crowd)
+		}
+		if n := c.store.Len(); n > c.most {
+			c.Fatalf("%d counters, %d is the most", n, c.most)
+		}
+	}
+}
+
+func (c *crowd) draw(crowd int) *caller {
+	r := rapid.SampledFrom(c.rules).Draw(c.T, "rule")
+	k := key("", fmt.Sprint(r.rule.Levels[0].Key, rapid.IntRange(0, crowd).Draw(c.T, "caller")), r.limit)
+	if c.callers[string(k)] == nil {
+		c.callers[string(k)] = &caller{rule: r, key: k}
+	}
+	return c.callers[string(k)]
+}
+
+func (c *crowd) sweep() {
+	c.Logf("at %d, sweep", c.now)
+	c.store.Sweep(time.UnixMicro(c.now))
+	for _, who := range c.callers {
+		who.exact = who.exact && c.store.Holds(who.key)
+	}
+}
+
+func (c *crowd) reset(who *caller) {
+	r, held := who.rule, c.store.Holds(who.key)
+	if err := c.store.Reset(context.Background(), []backend.Counter{{Key: who.key, Limit: r.limit, Rule: r.rule}}); err != nil {
+		c.Fatal(err)
+	}
+	c.Logf("at %d, reset of %s, a counter of its own: %v, then %v", c.now, who.key, held, c.store.Holds(who.key))
+	switch {
+	case c.store.Holds(who.key):
+		who.alone, who.passed, who.shared, who.from, who.exact = backend.State{}, nil, nil, 0, true
+		if got := c.peek(who); got.Used != 0 {
+			c.Fatalf("%s: %d in use after a reset", limitText(r.limit), got.Used)
+		}
+	case held: // the counter is gone, as good as new
+		who.alone, who.passed, who.shared, who.from, who.exact = backend.State{}, nil, nil, 0, false
+	}
+}
+
+func (c *crowd) peek(who *caller) backend.Outcome {
+	return one(c.T, c.store, time.UnixMicro(c.now), backend.Take{Key: who.key, Limit: who.rule.limit, Rule: who.rule.rule})
+}
+
+func (c *crowd) request(crowd int) {
+	var who []*caller
+	before := make(map[*caller]backend.Outcome)
+	r := &backend.Request{Together: rapid.Bool().Draw(c.T, "together")}
+	counted := false
+	for range rapid.IntRange(1, 4).Draw(c.T, "takes") {
+		w := c.draw(crowd)
+		if _, twice := before[w]; twice {
+			continue
+		}
+		before[w] = c.peek(w)
+		hits := rapid.SampledFrom([]int64{1, 1, 1, 1, 2, 3, 0, -1, -2}).Draw(c.T, "hits")
+		if w.rule.limit.FirstHit {
+			hits = max(hits, 0)
+		}
+		counted = counted || hits < 0 || w.rule.countDenied
+		r.Takes = append(r.Takes, backend.Take{Key: w.key, Limit: w.rule.limit, Rule: w.rule.rule, Hits: hits, Member: len(who), CountDenied: w.rule.countDenied})
+		who = append(who, w)
+	}
+	held := make([]bool, len(who))
+	for i, w := range who {
+		held[i] = c.store.Holds(w.key)
+	}
+	r.Outcomes = make([]backend.Outcome, len(who))
+	if err := c.store.Take(context.Background(), time.UnixMicro(c.now), r); err != nil {
+		c.Fatal(err)
+	}
+	refused := r.Together && backend.Refused(r.Takes, r.Outcomes)
+	for i, w := range who {
+		c.Logf("at %d, take of %s, together %v: %s, %d hits: %s, a counter of its own: %v, then %v", c.now, w.key, r.Together,
+			limitText(w.rule.limit), r.Takes[i].Hits, outcomeText(&r.Outcomes[i]), held[i], c.store.Holds(w.key))
+		c.check(w, r, i, held[i], refused)
+		if after := c.peek(w); refused && !counted && after.Used != before[w].Used {
+			c.Fatalf("%s: a refused request has changed what is used from %d to %d", limitText(w.rule.limit), before[w].Used, after.Used)
+		}
+	}
+}
+
+// check compares the outcome of a take with the one that its caller would have had alone.
+func (c *crowd) check(w *caller, r *backend.Request, i int, held, refused bool) {
+	t, o, holds := &r.Takes[i], &r.Outcomes[i], c.store.Holds(w.key)
+	if t.Hits > 0 && !holds {
+		l := t.Limit
+		w.rule.clean = c.now + l.Window.Length().Microseconds()*int64(4+l.Capacity()/max(1, l.Requests))
+	}
+	if !held {
+		// Without a shared counter in use the new counter is as new, and exact from now on.
+		w.exact = holds && c.now > w.rule.clean
+		if w.exact {
+			w.alone = backend.State{}
+		}
+		w.from = c.now
+	}
+	alone, counts := *t, t.Hits < 0 || t.Hits > 0 && (o.Allowed && !refused || !o.Allowed && t.CountDenied)
+	if !counts {
+		alone.Hits = 0
+	}
+	var want [1]backend.Outcome
+	backend.Settle([]backend.Take{alone}, []*backend.State{&w.alone}, want[:], c.now)
+	switch {
+	case w.exact && held && !refused && counts && want[0] != *o:
+		c.Fatalf("%s, %d hits: a counter of its own says %s, and should say %s", limitText(t.Limit), t.Hits, outcomeText(o), outcomeText(&want[0]))
+	case t.Hits > 0 && o.Allowed && !refused && !t.Limit.FirstHit && !want[0].Allowed:
+		c.Fatalf("%s, %d hits: admitted, and alone refused: %s", limitText(t.Limit), t.Hits, outcomeText(&want[0]))
+	case t.Hits > 0 && o.Allowed && !refused && t.Limit.FirstHit:
+		w.passed = append(w.passed, admission{c.now, t.Hits})
+		w.shared = append(w.shared, !holds)
+		c.checkFirstHit(w)
+	}
+}
+
+// checkFirstHit holds a limit whose windows begin with a hit to what every shared counter promises, and to the window
+// that begins when the caller gets a counter of its own.
+func (c *crowd) checkFirstHit(w *caller) {
+	l := w.rule.limit
+	length, most := l.Window.Length().Microseconds(), int64(l.Requests)
+	if l.Interval {
+		checkBound(c.T, l, w.passed)
+		return
+	}
+	since := c.now
+	if c.store.Holds(w.key) {
+		since = w.from
+	}
+	sum, end := int64(0), since+length // what a shared counter admitted in the window before, and what its own has since
+	for i, p := range w.passed {
+		switch {
+		case w.shared[i] && p.at > since-length:
+			sum += p.hits
+		case w.shared[i] || p.at < since:
+		case p.at >= end:
+			end, sum = p.at+length, p.hits
+		default:
+			sum += p.hits
+		}
+		if sum > most {
+			c.Fatalf("%d in the window that ends at %d", sum, end)
+		}
+	}
+}
+
+// runFullConcurrent has many callers ask a small store at once: each is admitted its limit at most, and those that had a
+// counter before exactly that.
+func runFullConcurrent(t *testing.T, open func(most, shared int) BoundedStore) {
+	const most, each, perCaller = 64, 40, 10
+	for name, l := range EveryAlgorithm(perCaller) {
+		t.Run(name, func(t *testing.T) {
+			s := open(most, 256)
+			rule := &descriptor.Rule{Domain: "d", Levels: []descriptor.Level{{Key: "k"}}}
+			var admitted [workers * 4]atomic.Int64
+			take := func(ctx context.Context, all ...int) error {
+				r := backend.Request{Together: true, Outcomes: make([]backend.Outcome, len(all))}
+				for i, who := range all {
+					r.Takes = append(r.Takes, backend.Take{Key: key("", fmt.Sprint(who), l), Limit: l, Rule: rule, Hits: 1, Member: i})
+				}
+				err := s.Take(ctx, epoch, &r)
+				if err == nil && !backend.Refused(r.Takes, r.Outcomes) {
+					for _, who := range all {
+						admitted[who].Add(1)
+					}
+				}
+				return err
+			}
+			const old = 8
+			for who := range old {
+				if err := take(t.Context(), who); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var sweeping sync.WaitGroup
+			ctx, stop := context.WithCancel(t.Context())
+			sweeping.Go(func() {
+				for ctx.Err() == nil {
+					s.Sweep(epoch)
+				}
+			})
+			together(t, func(worker int) error {
+				for i := range each {
+					late := func(n int) int { return old + (worker*4+n)%(len(admitted)-old) }
+					for _, all := range [][]int{{i % old}, {late(i)}, {late(i), late(i + 7)}, {late(i + 9), i % old, late(i + 1)}} {
+						if err := take(t.Context(), all...); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			})
+			stop()
+			sweeping.Wait()
+			for who := range admitted {
+				if n := admitted[who].Load(); n > perCaller || who < old && n != perCaller {
+					t.Errorf("caller %d: %d admitted, the limit is %d", who, n, perCaller)
+				}
+			}
+			if s.Len() > most {
+				t.Errorf("%d counters, %d is the most", s.Len(), most)
+			}
+		})
+	}
+}

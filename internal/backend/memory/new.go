@@ -1,0 +1,303 @@
+package memory
+
+import (
+	"slices"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// takeNew settles a take whose counter does not exist: in a new counter if its rule may have one, else in a shared one. It
+// returns false if there is neither. The shard of the key is locked.
+func (s *Store) takeNew(now int64, hash uint64, takes []backend.Take, outcomes []backend.Outcome) bool {
+	t := &takes[0]
+	s.shares.mu.RLock()
+	defer s.shares.mu.RUnlock()
+	share, _ := s.shareOf(t.Rule)
+
+	fresh := counter{share: share, state: s.inherited(share, hash, t.Limit, now)}
+	if t.Hits == 0 || s.reserve(share) {
+		states := [1]*backend.State{&fresh.state}
+		backend.Settle(takes, states[:], outcomes, now)
+		switch {
+		case t.Hits == 0:
+		case fresh.state.Unused() || !counted(t, &outcomes[0]):
+			s.release(share)
+		default:
+			fresh.expires = backend.Expires(t.Limit, &fresh.state)
+			held := fresh
+			s.shards[hash%shardCount].insert(t.Key, &held)
+		}
+		return true
+	}
+	if t.Hits < 0 {
+		s.dropRefund(&fresh.state, t, &outcomes[0], now)
+		return true
+	}
+	r := s.rowOf(share, t)
+	if r == nil {
+		return false
+	}
+	c, stripe := r.cell(hash)
+	limit := backend.SharedLimit(t.Limit)
+	inCell := [1]backend.Take{*t}
+	inCell[0].Limit = &limit
+	s.shares.cells[stripe].Lock()
+	defer s.shares.cells[stripe].Unlock()
+	states := [1]*backend.State{&c.state}
+	backend.Settle(inCell[:], states[:], outcomes, now)
+	c.expires = backend.Expires(&limit, &c.state)
+	share.domain.taken.Add(1)
+	return true
+}
+
+// counted says whether a take has changed what is counted. A full log stays full when a refused hit takes the place of an
+// older one.
+func counted(t *backend.Take, o *backend.Outcome) bool {
+	return o.Used != o.Before || t.CountDenied && !o.Allowed
+}
+
+// dropRefund answers a refund whose hits were counted in a shared counter, from a copy of its state. They stay there:
+// what is given back could be what another caller has used.
+func (s *Store) dropRefund(state *backend.State, t *backend.Take, o *backend.Outcome, now int64) {
+	if !state.Unused() {
+		s.metrics.dropped.Inc()
+	}
+	look := [1]backend.Take{*t}
+	look[0].Hits = 0
+	states := [1]*backend.State{state}
+	var out [1]backend.Outcome
+	backend.Settle(look[:], states[:], out[:], now)
+	*o = out[0]
+	o.Allowed, o.RetryAfter = true, 0
+}
+
+// takeGroup settles several takes as one. All their shards are locked, in ascending order, and then all shared counters,
+// which is why two requests cannot wait for each other.
+func (s *Store) takeGroup(now int64, takes []backend.Take, outcomes []backend.Outcome) bool {
+	var shardBuf [16]uint8
+	var counterBuf [16]*counter
+	var stateBuf [16]*backend.State
+	order, counters, states := shardBuf[:0], counterBuf[:0], stateBuf[:0]
+	for i := range takes {
+		order = append(order, s.shardOf(takes[i].Key))
+	}
+	slices.Sort(order)
+	order = slices.Compact(order)
+	for _, i := range order {
+		s.shards[i].mu.Lock()
+	}
+	defer func() {
+		for _, i := range order {
+			s.shards[i].mu.Unlock()
+		}
+	}()
+
+	known := true
+	for i := range takes {
+		c := s.shards[s.shardOf(takes[i].Key)].counters[string(takes[i].Key)]
+		if c == nil {
+			known = false
+			break
+		}
+		counters = append(counters, c)
+		states = append(states, &c.state)
+	}
+	if !known {
+		g := group{store: s, now: now, takes: slices.Clone(takes)}
+		return g.settle(outcomes)
+	}
+	backend.Settle(takes, states, outcomes, now)
+	for i, c := range counters {
+		s.keep(c, takes[i].Limit, now)
+	}
+	return true
+}
+
+// group is takes that are settled as one and need new or shared counters. All their shards are locked.
+type group struct {
+	store *Store
+	now   int64
+	takes []backend.Take // with the limits of shared counters in the place of theirs
+
+	members []member // by take
+	limits  []descriptor.Limit
+	stripes []uint8 // of the shared counters, in order
+}
+
+// member is where one take is counted.
+type member struct {
+	counter *counter
+	share   *share
+	kind    memberKind
+	into    int // the take that this one is counted with; itself if there is none
+}
+
+type memberKind uint8
+
+const (
+	held    memberKind = iota // a counter that was there
+	added                     // a new one
+	again                     // a new one that a take before has added
+	looked                    // a copy: nothing is written
+	dropped                   // nothing, for a refund that is dropped
+	shared
+)
+
+func (g *group) settle(outcomes []backend.Outcome) bool {
+	s := g.store
+	s.shares.mu.RLock()
+	defer s.shares.mu.RUnlock()
+	g.members = make([]member, len(g.takes))
+	g.limits = make([]descriptor.Limit, len(g.takes))
+	for again := true; again; {
+		again = false
+		for i := range g.takes {
+			var added bool
+			g.members[i].share, added = s.shareOf(g.takes[i].Rule)
+			again = again || added
+		}
+	}
+	for i := range g.takes {
+		if !g.find(i) {
+			g.members = g.members[:i]
+			g.dropUnchanged()
+			return false
+		}
+	}
+	slices.Sort(g.stripes)
+	g.stripes = slices.Compact(g.stripes)
+	for _, stripe := range g.stripes {
+		s.shares.cells[stripe].Lock()
+	}
+	g.run(outcomes)
+	for _, stripe := range g.stripes {
+		s.shares.cells[stripe].Unlock()
+	}
+	for i := range g.takes {
+		if m := &g.members[i]; m.kind == dropped {
+			t := &g.takes[i]
+			state := s.inherited(m.share, s.hash(t.Key), t.Limit, g.now)
+			s.dropRefund(&state, t, &outcomes[i], g.now)
+		}
+	}
+	g.dropUnchanged()
+	return true
+}
+
+// find finds the counter of a take, or makes one.
+func (g *group) find(i int) bool {
+	s, t, m := g.store, &g.takes[i], &g.members[i]
+	m.into = i
+	hash := s.hash(t.Key)
+	sh := &s.shards[hash%shardCount]
+	if m.counter = sh.counters[string(t.Key)]; m.counter != nil {
+		for j := range i {
+			if g.members[j].kind == added && g.members[j].counter == m.counter {
+				m.kind = again
+				break
+			}
+		}
+		return true
+	}
+	for j := range i {
+		if k := g.members[j].kind; t.Hits == 0 && (k == looked || k == shared) && string(g.takes[j].Key) == string(t.Key) {
+			m.counter, m.kind, t.Limit = g.members[j].counter, k, g.takes[j].Limit
+			return true
+		}
+	}
+	switch {
+	case t.Hits == 0:
+		m.kind = looked
+	case s.reserve(m.share):
+		m.kind = added
+	case t.Hits < 0:
+		m.counter, m.kind = new(counter), dropped
+		return true
+	default:
+		return g.share(i, hash)
+	}
+	m.counter = &counter{share: m.share, state: s.inherited(m.share, hash, t.Limit, g.now)}
+	if m.kind == added {
+		sh.insert(t.Key, m.counter)
+	}
+	return true
+}
+
+// share finds a shared counter for a take. Where another take of the group has it already, the two are one take of as
+// many hits: each alone may fit in it when both do not, and then nothing of either may be counted.
+func (g *group) share(i int, hash uint64) bool {
+	t, m := &g.takes[i], &g.members[i]
+	r := g.store.rowOf(m.share, t)
+	if r == nil {
+		return false
+	}
+	var stripe uint8
+	m.counter, stripe = r.cell(hash)
+	m.kind = shared
+	g.stripes = append(g.stripes, stripe)
+	g.limits[i] = backend.SharedLimit(t.Limit)
+	t.Limit = &g.limits[i]
+	for j := range i {
+		first := &g.takes[j]
+		if o := &g.members[j]; o.counter != m.counter || o.into != j || first.Hits <= 0 || first.Vote != t.Vote {
+			continue
+		}
+		m.into = j
+		first.Hits = min(first.Hits+t.Hits, backend.MaxHits)
+		first.CountDenied = first.CountDenied || t.CountDenied
+		if t.Limit.Capacity() < first.Limit.Capacity() {
+			first.Limit = t.Limit
+		}
+		break
+	}
+	return true
+}
+
+// run settles the takes when all of their counters are known and locked.
+func (g *group) run(outcomes []backend.Outcome) {
+	s := g.store
+	takes, states, index := make([]backend.Take, 0, len(g.takes)), make([]*backend.State, 0, len(g.takes)), make([]int, len(g.takes))
+	for i := range g.takes {
+		m := &g.members[i]
+		if m.into != i {
+			index[i] = index[m.into]
+			continue
+		}
+		index[i] = len(takes)
+		takes, states = append(takes, g.takes[i]), append(states, &m.counter.state)
+		if m.kind == dropped {
+			takes[index[i]].Hits = 0
+		}
+	}
+	settled := make([]backend.Outcome, len(takes))
+	backend.Settle(takes, states, settled, g.now)
+	for i := range g.takes {
+		t, m := &g.takes[i], &g.members[i]
+		outcomes[i] = settled[index[i]]
+		switch m.kind {
+		case held:
+			s.keep(m.counter, t.Limit, g.now)
+		case added, again:
+			if counted(t, &outcomes[i]) {
+				m.counter.expires = backend.Expires(t.Limit, &m.counter.state)
+			}
+		case shared:
+			m.counter.expires = backend.Expires(t.Limit, &m.counter.state)
+			m.share.domain.taken.Add(1)
+		}
+	}
+}
+
+// dropUnchanged takes the new counters back that hold no more than they began with.
+func (g *group) dropUnchanged() {
+	for i := range g.members {
+		m := &g.members[i]
+		if m.kind != added || m.counter.expires != 0 && !m.counter.state.Unused() {
+			continue
+		}
+		key := g.takes[i].Key
+		delete(g.store.shards[g.store.shardOf(key)].counters, string(key))
+		g.store.release(m.share)
+	}
+}

@@ -1,0 +1,259 @@
+package memory
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// A rule may have a new counter as long as it has less than ruleShare times what is free, a domain as long as it has
+// less than domainShare times that. So a rule borrows freely while there is room, and alone fills 7/8 of the store at
+// most; all rules of one domain fill 15/16. What is left is open to the others by the same measure. Nobody has to know
+// how many rules and domains there are, and the check is two comparisons.
+const (
+	ruleShare   = 7
+	domainShare = 15
+)
+
+// shares is what the store knows of rules and domains, and the table of shared counters.
+//
+// Locks are taken in this order: shards, mu for reading, cells. Who holds mu for writing takes no other lock.
+type shares struct {
+	mu      sync.RWMutex // held for writing to add or drop an element
+	byRule  map[uint64]*share
+	domains map[string]*domain
+
+	cells  [stripeCount]sync.Mutex // each guards a part of the cells of every row
+	adding sync.Mutex              // guards free, and the adding of rows while mu is held for reading
+	free   int                     // cells that no row has
+	rows   atomic.Int64
+}
+
+const stripeCount = 64
+
+// share is what a rule has of the store. The overrides of a domain are as one rule.
+type share struct {
+	domain *domain
+	used   atomic.Int64 // counters in the shards
+	rows   atomic.Pointer[row]
+}
+
+// domain is what all rules of a domain have.
+type domain struct {
+	used  atomic.Int64
+	taken prometheus.Counter // takes that shared counters have answered
+}
+
+// row is the shared counters of one limit of a rule. A caller has one of them, by the hash of its key.
+type row struct {
+	next   *row
+	limit  descriptor.Limit // says which windows and which algorithm, whatever its number
+	cells  []counter        // a power of two of them
+	stripe uint64
+}
+
+// Bounds of a row.
+const (
+	widestRow  = 1 << 12 // cells
+	longestLog = 1 << 20 // entries in all cells of a row, if the limit is a log
+)
+
+// shareOf returns the share of a rule. mu is held for reading; if the rule is new, it was not for a moment, and again says
+// so.
+func (s *Store) shareOf(r *descriptor.Rule) (_ *share, again bool) {
+	id := s.ruleID(r)
+	for {
+		if sh := s.shares.byRule[id]; sh != nil {
+			return sh, again
+		}
+		s.shares.mu.RUnlock()
+		s.addShare(id, r)
+		s.shares.mu.RLock()
+		again = true
+	}
+}
+
+func (s *Store) addShare(id uint64, r *descriptor.Rule) {
+	s.shares.mu.Lock()
+	defer s.shares.mu.Unlock()
+	if s.shares.byRule[id] != nil {
+		return
+	}
+	name := ""
+	if r != nil {
+		name = r.Domain
+	}
+	d := s.shares.domains[name]
+	if d == nil {
+		d = &domain{taken: s.metrics.domain(name)}
+		s.shares.domains[name] = d
+	}
+	s.shares.byRule[id] = &share{domain: d}
+}
+
+// ruleID is the same for a rule before and after its file was read again, whatever its numbers.
+func (s *Store) ruleID(r *descriptor.Rule) uint64 {
+	if r == nil {
+		return 0
+	}
+	var h maphash.Hash
+	h.SetSeed(s.seed)
+	h.WriteString(r.Domain)
+	for i := range r.Levels {
+		l := &r.Levels[i]
+		h.WriteByte(0)
+		h.WriteByte(byte(l.Kind))
+		h.WriteString(l.Key)
+		h.WriteByte(0)
+		h.WriteString(l.Value)
+	}
+	return h.Sum64()
+}
+
+// reserve counts one more counter of a rule, if the rule may have one. It looks before it writes: refusals do not make
+// the cores wait for each other.
+func (s *Store) reserve(sh *share) bool {
+	if s.sharing() {
+		free := int64(s.opts.MaxCounters) - s.live.Load()
+		if sh.used.Load() >= ruleShare*free || sh.domain.used.Load() >= domainShare*free {
+			s.askForSweep()
+			return false
+		}
+	}
+	return s.add(sh)
+}
+
+// add counts one more counter of a rule, if the store has room for one.
+func (s *Store) add(sh *share) bool {
+	most := int64(s.opts.MaxCounters)
+	if s.live.Load() >= most {
+		s.askForSweep()
+		return false
+	}
+	if s.live.Add(1) > most { // another call was faster
+		s.live.Add(-1)
+		return false
+	}
+	sh.used.Add(1)
+	sh.domain.used.Add(1)
+	return true
+}
+
+// release gives a counter back.
+func (s *Store) release(sh *share) {
+	s.live.Add(-1)
+	sh.used.Add(-1)
+	sh.domain.used.Add(-1)
+}
+
+// askForSweep makes Run sweep out of turn, if it does not rest.
+func (s *Store) askForSweep() {
+	select {
+	case s.full <- struct{}{}:
+	default:
+	}
+}
+
+// sharing says whether there are shared counters.
+func (s *Store) sharing() bool { return s.opts.Shared > 0 }
+
+// find returns the row of a limit, nil if it has none.
+func (sh *share) find(l *descriptor.Limit) *row {
+	for r := sh.rows.Load(); r != nil; r = r.next {
+		if r.limit.SharesCounter(l) {
+			return r
+		}
+	}
+	return nil
+}
+
+// rowOf returns the row of a limit, and makes it if need be. It returns nil when there is no room for one. mu is held for
+// reading.
+//
+// A row gets a quarter of the free cells, so there are always some for the next, down to one. A rule gets one even if
+// none is free: rules are as many as the operator wrote. Windows that requests bring along are not: they have half of
+// the cells.
+func (s *Store) rowOf(sh *share, t *backend.Take) *row {
+	if r := sh.find(t.Limit); r != nil || !s.sharing() {
+		return r
+	}
+	s.shares.adding.Lock()
+	defer s.shares.adding.Unlock()
+	if r := sh.find(t.Limit); r != nil {
+		return r
+	}
+	most := min(widestRow, s.shares.free/4)
+	if t.Limit.Algorithm == descriptor.SlidingLog {
+		most = min(most, longestLog/max(1, int(t.Limit.Requests)))
+	}
+	if s.shares.free <= s.opts.Shared/2 && (t.Rule == nil || len(t.Rule.Levels) == 0) {
+		return nil
+	}
+	width := 1
+	for 2*width <= most {
+		width *= 2
+	}
+	s.shares.free -= width
+	r := &row{limit: *t.Limit, cells: make([]counter, width), next: sh.rows.Load(), stripe: uint64(s.shares.rows.Add(1))}
+	sh.rows.Store(r)
+	return r
+}
+
+// cell returns the shared counter of a key, and the number of the lock that guards it.
+func (r *row) cell(hash uint64) (c *counter, stripe uint8) {
+	at := hash >> 32 & uint64(len(r.cells)-1)
+	return &r.cells[at], uint8((at + r.stripe) % stripeCount)
+}
+
+// inherited returns the state in which a new counter of a key begins: what is used in its shared counter, if there is
+// one. mu is held for reading.
+func (s *Store) inherited(sh *share, hash uint64, l *descriptor.Limit, now int64) backend.State {
+	r := sh.find(l)
+	if r == nil {
+		return backend.State{}
+	}
+	c, stripe := r.cell(hash)
+	s.shares.cells[stripe].Lock()
+	defer s.shares.cells[stripe].Unlock()
+	if c.expires <= now {
+		return backend.State{}
+	}
+	return backend.Inherit(l, &c.state, now)
+}
+
+// tidy drops the rows in which everything has expired and the rules that have nothing left.
+func (s *Store) tidy(now int64) {
+	s.shares.mu.Lock()
+	defer s.shares.mu.Unlock()
+	for id, sh := range s.shares.byRule {
+		var kept *row
+		for r := sh.rows.Load(); r != nil; {
+			next := r.next
+			if r.expired(now) {
+				s.shares.free += len(r.cells)
+				s.shares.rows.Add(-1)
+			} else {
+				r.next, kept = kept, r
+			}
+			r = next
+		}
+		sh.rows.Store(kept)
+		if kept == nil && sh.used.Load() == 0 {
+			delete(s.shares.byRule, id)
+		}
+	}
+}
+
+func (r *row) expired(now int64) bool {
+	for i := range r.cells {
+		if r.cells[i].expires > now {
+			return false
+		}
+	}
+	return true
+}

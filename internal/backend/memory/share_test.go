@@ -1,0 +1,220 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+var march = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func ruleOf(domain, key string) *descriptor.Rule {
+	return &descriptor.Rule{Domain: domain, Levels: []descriptor.Level{{Key: key}}}
+}
+
+// ask takes hits of a caller under a rule with the limit perMinute.
+func ask(tb testing.TB, s *Store, r *descriptor.Rule, now time.Time, caller any, hits int64) backend.Outcome {
+	tb.Helper()
+	req := backend.Request{
+		Takes:    []backend.Take{{Key: fmt.Append(nil, r.Domain, r.Levels, caller), Limit: &perMinute, Rule: r, Hits: hits}},
+		Outcomes: make([]backend.Outcome, 1),
+	}
+	if err := s.Take(context.Background(), now, &req); err != nil {
+		tb.Fatal(err)
+	}
+	return req.Outcomes[0]
+}
+
+// Whoever fills the store leaves room for other rules, and for other domains, and all of its own callers have an answer.
+func TestNobodyUsesUpWhatOthersNeed(t *testing.T) {
+	const bound = 16_000
+	s := New(Options{MaxCounters: bound})
+	flooded, neighbour, other := ruleOf("a", "flooded"), ruleOf("a", "neighbour"), ruleOf("b", "other")
+	flood := func(r *descriptor.Rule) {
+		for i := range 2 * bound {
+			ask(t, s, r, march, i, 1)
+		}
+	}
+	ask(t, s, flooded, march, "old", 2)
+	flood(flooded)
+	if n := s.Len(); n != bound*7/8 {
+		t.Errorf("one rule has %d of %d counters, want 7/8", n, bound)
+	}
+	exact := func(r *descriptor.Rule, callers int) {
+		t.Helper()
+		for i := range callers {
+			for hit := range int64(7) {
+				if o := ask(t, s, r, march, fmt.Sprint("new", i), 1); o.Allowed != (hit < 5) {
+					t.Fatalf("%s %s, caller %d, hit %d: %+v", r.Domain, r.Levels, i, hit, o)
+				}
+			}
+		}
+	}
+	exact(neighbour, bound/100)
+	exact(other, bound/100)
+	flood(neighbour)
+	if n := s.Len(); n > bound*15/16+bound/100 {
+		t.Errorf("one domain has %d of %d counters, want no more than 15/16", n-bound/100, bound)
+	}
+	exact(ruleOf("c", "third"), bound/100)
+	if o := ask(t, s, flooded, march, "old", 1); o.Before != 2 {
+		t.Errorf("an old counter says %+v, want 2 before", o)
+	}
+}
+
+// What is given back in a shared counter could be another caller's: it stays, and is reported.
+func TestRefundsAndResetsOfSharedCounters(t *testing.T) {
+	metrics := prometheus.NewRegistry()
+	s := New(Options{MaxCounters: 1, Shared: 1, Metrics: metrics})
+	r := ruleOf("d", "k")
+	ask(t, s, r, march, "first", 5)
+	ask(t, s, r, march, "a", 2)
+	ask(t, s, r, march, "b", 2)
+	if o := ask(t, s, r, march, "b", -2); !o.Allowed || o.Used != 4 {
+		t.Errorf("a refund: %+v, want allowed, with 4 in use", o)
+	}
+	key := fmt.Append(nil, r.Domain, r.Levels, "b")
+	if err := s.Reset(t.Context(), []backend.Counter{{Key: key, Limit: &perMinute, Rule: r}}); err != nil {
+		t.Fatal(err)
+	}
+	if o := ask(t, s, r, march, "a", 1); !o.Allowed || o.Used != 5 {
+		t.Errorf("after a refund and a reset of another caller: %+v, want 5 in use", o)
+	}
+	if n := testutil.ToFloat64(s.metrics.dropped); n != 2 {
+		t.Errorf("%v refunds and resets were dropped, want 2", n)
+	}
+	if n := testutil.ToFloat64(s.metrics.taken.WithLabelValues("d")); n != 3 {
+		t.Errorf("%v takes of shared counters, want 3", n)
+	}
+
+	// With room, a reset gives the caller a counter of its own.
+	first := fmt.Append(nil, r.Domain, r.Levels, "first")
+	if err := s.Reset(t.Context(), []backend.Counter{{Key: first, Limit: &perMinute, Rule: r}}); err != nil {
+		t.Fatal(err)
+	}
+	s.Sweep(march.Add(59 * time.Second))
+	if o := ask(t, s, r, march, "first", 1); !o.Allowed || o.Before != 0 {
+		t.Errorf("after its reset a caller with a counter has %+v", o)
+	}
+}
+
+// A caller that gets a counter of its own has used what is used in the shared one.
+func TestNewCountersInheritFromSharedOnes(t *testing.T) {
+	s := New(Options{MaxCounters: 1, Shared: 1})
+	r := ruleOf("d", "k")
+	old := descriptor.Limit{Requests: 5, Window: descriptor.Window{Unit: descriptor.Second}}
+	req := backend.Request{Takes: []backend.Take{{Key: []byte("old"), Limit: &old, Rule: r, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
+	if err := s.Take(t.Context(), march, &req); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, s, r, march, "a", 3)
+	s.Sweep(march.Add(time.Second))
+	if o := ask(t, s, r, march, "a", 1); !s.Holds(fmt.Append(nil, r.Domain, r.Levels, "a")) || o.Before != 3 {
+		t.Errorf("%+v, want a counter of its own with 3 before", o)
+	}
+}
+
+// A refused hit that counts is not lost when the caller gets a counter of its own, even if as much is used as before.
+func TestInheritedLogCountsRefusedHits(t *testing.T) {
+	l := descriptor.Limit{Requests: 1, Algorithm: descriptor.SlidingLog, Window: descriptor.Window{Unit: descriptor.Minute}}
+	if err := l.Compile(); err != nil {
+		t.Fatal(err)
+	}
+	for _, together := range []bool{false, true} {
+		s := New(Options{MaxCounters: 1, Shared: 1})
+		r := ruleOf("d", "k")
+		log := func(now time.Time, key string) backend.Outcome {
+			req := backend.Request{Takes: []backend.Take{{Key: []byte(key), Limit: &l, Rule: r, Hits: 1, CountDenied: true}}, Outcomes: make([]backend.Outcome, 2), Together: together}
+			if together {
+				req.Takes = append(req.Takes, backend.Take{Key: []byte("unlimited"), Limit: &perMinute, Rule: ruleOf("d", "other"), Member: 1})
+			}
+			if err := s.Take(t.Context(), now, &req); err != nil {
+				t.Fatal(err)
+			}
+			return req.Outcomes[0]
+		}
+		log(march.Add(-30*time.Second), "old")
+		log(march, "a")
+		s.Sweep(march.Add(40 * time.Second)) // of old
+		if o := log(march.Add(50*time.Second), "a"); o.Allowed {
+			t.Fatalf("%+v, want refused", o)
+		}
+		s.Sweep(march.Add(70 * time.Second))
+		if o := log(march.Add(70*time.Second), "a"); o.Allowed {
+			t.Errorf("together %v: 20 s after a refused hit that counts: %+v, want refused", together, o)
+		}
+	}
+}
+
+// Rules always have a shared counter; windows that requests bring along, which nobody bounds, do not use them up.
+func TestWindowsOfRequestsDoNotUseUpSharedCounters(t *testing.T) {
+	s := New(Options{MaxCounters: 1, Shared: 1000})
+	overrides := &descriptor.Rule{Domain: "d"}
+	full := 0
+	for i := range 5000 {
+		l := descriptor.Limit{Requests: 5, Window: descriptor.Window{Unit: descriptor.Minute, Multiplier: uint32(i + 1)}}
+		req := backend.Request{Takes: []backend.Take{{Key: fmt.Append(nil, i), Limit: &l, Rule: overrides, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
+		if err := s.Take(t.Context(), march, &req); errors.Is(err, backend.ErrFull) {
+			full++
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if full == 0 || s.shares.free < 400 {
+		t.Errorf("%d windows were refused, %d of 1000 cells are left for rules", full, s.shares.free)
+	}
+	for i := range 5000 {
+		if o := ask(t, s, ruleOf("d", fmt.Sprint(i)), march, "a", 1); !o.Allowed {
+			t.Fatalf("rule %d: %+v", i, o)
+		}
+	}
+	s.Sweep(march.Add(100 * 365 * 24 * time.Hour))
+	if s.shares.free != 1000 || len(s.shares.byRule) != 0 || s.shares.rows.Load() != 0 || s.Len() != 0 {
+		t.Errorf("after everything has expired: %d cells are free, %d rules, %d rows, %d counters", s.shares.free, len(s.shares.byRule), s.shares.rows.Load(), s.Len())
+	}
+}
+
+// Under attack a caller who keeps calling keeps its counter from window to window, and a new one gets a counter soon after
+// the attack.
+func TestCallersKeepTheirCountersWhileTheStoreIsFlooded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const bound = 2000
+		s := New(Options{MaxCounters: bound})
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.Run(ctx) }()
+		r := ruleOf("d", "k")
+		began := time.Now()
+		regular := fmt.Append(nil, r.Domain, r.Levels, "regular")
+		for i := 0; time.Since(began) < 3*time.Minute; i++ {
+			for j := range 20 {
+				ask(t, s, r, time.Now(), fmt.Sprint("attacker", i, j), 1)
+			}
+			if i%20 == 0 { // every two seconds
+				ask(t, s, r, time.Now(), "regular", 1)
+				if !s.Holds(regular) {
+					t.Fatalf("after %v a caller who calls every 2 s has no counter of its own", time.Since(began))
+				}
+			}
+			time.Sleep(100 * time.Millisecond) //nolint:forbidigo // virtual time
+		}
+		time.Sleep(70 * time.Second) //nolint:forbidigo // virtual time
+		ask(t, s, r, time.Now(), "late", 1)
+		if !s.Holds(fmt.Append(nil, r.Domain, r.Levels, "late")) {
+			t.Error("70 s after the attack a new caller has no counter of its own")
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
