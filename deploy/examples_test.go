@@ -115,7 +115,7 @@ func TestCurlExample(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		missing(t, "curl")
 	}
-	s := serveInImage(t, nil, "/bin/ratelimitd")
+	s := serveInImage(t, nil, "/bin/ratelimitd", "--rules", "config/domains")
 	send := func(server string) int {
 		cmd := exec.Command("../examples/curl/limit.sh", "2065551234", server)
 		out, err := cmd.CombinedOutput()
@@ -197,7 +197,7 @@ func TestGoExample(t *testing.T) {
 		return resp
 	}
 	t.Run("limited", func(t *testing.T) {
-		url := start(t, serveInImage(t, nil, "/bin/ratelimitd").grpc)
+		url := start(t, serveInImage(t, nil, "/bin/ratelimitd", "--rules", "config/domains").grpc)
 		// 1000 an hour. Calls that took longer than the example waits, on a busy machine, pass uncounted: some more requests
 		// are let through, but the end comes.
 		for i := range 3000 {

@@ -31,8 +31,9 @@ func exposed(t *testing.T) map[string]map[string]bool {
 		{"RATELIMITD_MAX_METRIC_SERIES=100"},
 		{"REDIS_URL=" + socket, "REDIS_SOCKET_TYPE=unix", "LOCAL_CACHE_SIZE_IN_BYTES=100000"},
 	} {
-		s := serveInImage(t, env, "/bin/ratelimitd")
+		s := serveInImage(t, env, "/bin/ratelimitd", "--rules", "config/domains")
 		ask(t, s, `{"domain":"messaging","descriptors":[{"entries":[{"key":"to_number","value":"1"}]}]}`)
+		ask(t, s, `{"domain":"messaging","descriptors":[{"entries":[{"key":"to_numbr","value":"1"}]}]}`) // no rule matches it
 		resp, err := http.Get("http://" + s.http + "/metrics")
 		if err != nil {
 			t.Fatal(err)
@@ -70,6 +71,7 @@ func exposed(t *testing.T) map[string]map[string]bool {
 	// From /proc, which a container has and a bare chroot has not.
 	all["process_cpu_seconds_total"], all["process_resident_memory_bytes"] = map[string]bool{}, map[string]bool{}
 	// Of the listener's certificate, which this service has none of.
+	all["ratelimitd_xds_connected"] = map[string]bool{} // these services read files
 	all["ratelimitd_tls_certificate_expiry_timestamp_seconds"] = map[string]bool{"use": true}
 	return all
 }

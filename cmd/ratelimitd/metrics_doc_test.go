@@ -95,6 +95,10 @@ func everyMetric(t *testing.T) map[string]*shownFamily {
 			t.Fatal(err)
 		}
 	}
+	// No rule matches it.
+	if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, inMemory.grpc)).ShouldRateLimit(t.Context(), ask("deep", "typo", "x")); err != nil {
+		t.Fatal(err)
+	}
 	inRedis := startProcess(t, map[string]string{
 		"REDIS_URL": r.Addr, "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "LOCAL_CACHE_SIZE_IN_BYTES": "100000",
 	}, "--rules", rules)

@@ -10,7 +10,7 @@
 // paths that symbolic links lead over in paths.go, and gathered into one reload by burst.go; growing.go says when a file
 // that is being written may be read. A reload never removes the last rule, and drops.go names the rules that one takes away. Rules that are no files but come from a server are resources: one of them
 // becomes nodes like those of YAML in resource.go, and whole sets are taken over or refused in resources.go. metrics.go
-// tells what is in force.
+// says what is in force, with a number for the rules (checksum.go).
 //
 // Compile is a pure function. A Folder may be used by any number of goroutines; its Watch runs once. Resources may be used
 // by any number of goroutines, too. The trees that come out are immutable.

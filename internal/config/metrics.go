@@ -2,6 +2,7 @@ package config
 
 import (
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -41,17 +42,21 @@ func (m *metrics) emptied(what uint32) {
 
 // applied is what the newest reload left behind.
 type applied struct {
-	files []descriptor.FileStatus
-	rules int
-	at    time.Time
+	files    []descriptor.FileStatus
+	rules    int
+	at       time.Time
+	checksum func() uint64 // of the rules; worked out when it is first asked for
 }
 
 // reloaded notes a result that took over.
 func (m *metrics) reloaded(r *Result, at time.Time) {
-	m.current.Store(&applied{r.Files, len(r.Tree.Rules), at})
 	if len(r.Tree.Rules) > 0 {
 		m.emptied(0)
 	}
+	next := &applied{files: r.Files, rules: len(r.Tree.Rules), at: at}
+	tree := r.Tree
+	next.checksum = sync.OnceValue(func() uint64 { return checksum(tree) })
+	m.current.Store(next)
 	for i := range r.Files {
 		if r.Files[i].State != descriptor.FileLoaded {
 			m.failed.Add(1)
@@ -65,7 +70,7 @@ func (m *metrics) reloaded(r *Result, at time.Time) {
 func (m *metrics) refused(files []descriptor.FileStatus) {
 	next := applied{files: files}
 	if now := m.current.Load(); now != nil {
-		next.rules, next.at = now.rules, now.at
+		next.rules, next.at, next.checksum = now.rules, now.at, now.checksum
 	}
 	m.current.Store(&next)
 	m.failed.Add(1)
@@ -76,6 +81,7 @@ var (
 	reloadsDesc = prometheus.NewDesc("ratelimitd_rule_reloads_total", "Times that changed rules were read: with success, or with an error in some file, the folder, or some resource.", []string{"result"}, nil)
 	rulesDesc   = prometheus.NewDesc("ratelimitd_rules", "Rules in use.", nil, nil)
 	goneDesc    = prometheus.NewDesc("ratelimitd_rules_gone", "1 while the folder or the xDS server holds no rules though there were some. rules: kept, those before stay in force; removed, none is in force.", []string{"rules"}, nil)
+	sumDesc     = prometheus.NewDesc("ratelimitd_rules_checksum", "Which rules are in use, as a number: processes with the same rules have the same one. 0: none.", nil, nil)
 	reloadDesc  = prometheus.NewDesc("ratelimitd_rules_last_reload_timestamp_seconds", "When changed rules were last taken over, in seconds since the Unix epoch.", nil, nil)
 )
 
@@ -85,6 +91,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- reloadsDesc
 	ch <- rulesDesc
 	ch <- goneDesc
+	ch <- sumDesc
 	ch <- reloadDesc
 }
 
@@ -101,9 +108,15 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	now := m.current.Load()
 	if now == nil {
 		tell(rulesDesc, prometheus.GaugeValue, 0)
+		tell(sumDesc, prometheus.GaugeValue, 0)
 		return
 	}
 	tell(rulesDesc, prometheus.GaugeValue, float64(now.rules))
+	sum := uint64(0)
+	if now.checksum != nil {
+		sum = now.checksum()
+	}
+	tell(sumDesc, prometheus.GaugeValue, float64(sum))
 	if !now.at.IsZero() {
 		tell(reloadDesc, prometheus.GaugeValue, float64(now.at.UnixMicro())/1e6)
 	}

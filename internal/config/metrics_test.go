@@ -79,3 +79,67 @@ func TestMetrics(t *testing.T) {
 	}
 	t.Error("the time of the last reload is not told")
 }
+
+// Processes that have the same rules have the same checksum, wherever they read them from; whatever a rule says is in it.
+func TestRulesChecksum(t *testing.T) {
+	sumOf := func(files ...string) uint64 {
+		t.Helper()
+		dir := t.TempDir()
+		for i, text := range files {
+			write(t, filepath.Join(dir, fmt.Sprintf("%d.yaml", i)), text)
+		}
+		registry := prometheus.NewPedanticRegistry()
+		f := NewFolder(Options{Dir: dir, Logger: new(logged).logger(), Metrics: registry})
+		_, err := f.Load()
+		must(t, err)
+		families, err := registry.Gather()
+		must(t, err)
+		for _, family := range families {
+			if family.GetName() == "ratelimitd_rules_checksum" {
+				v := family.GetMetric()[0].GetGauge().GetValue()
+				if v != float64(uint64(v)) || v >= 1<<53 {
+					t.Errorf("%f is no number that a float64 holds exactly", v)
+				}
+				return uint64(v)
+			}
+		}
+		t.Fatal("no checksum")
+		return 0
+	}
+	const one = "domain: a\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 5}}, {key: l, rate_limit: {unit: hour, requests_per_unit: 1}}]\n"
+	const two = "domain: b\ndescriptors: [{key: k, value: v, rate_limit: {unit: day, requests_per_unit: 5}}]\n"
+	want := sumOf(one, two)
+	if want == 0 {
+		t.Error("rules have the checksum of none")
+	}
+	for what, got := range map[string]uint64{
+		"other names of files": sumOf(two, one),
+		"other layout": sumOf("# a comment\ndomain: a\ndescriptors:\n- {key: l, rate_limit: {requests_per_unit: 1, unit: HOUR}}\n" +
+			"- {key: k, rate_limit: {unit: day, requests_per_unit: 5, unit_multiplier: 1}}\n---\n" + two),
+	} {
+		if got != want {
+			t.Errorf("%s: %d, want %d", what, got, want)
+		}
+	}
+	seen := map[uint64]string{want: "the rules"}
+	for _, change := range [][2]string{
+		{"domain: b", "domain: c"}, {"key: k, value", "key: m, value"}, {"value: v", "value: w"}, {"value: v", "value: v*"}, {"value: v", "value_regex: v"},
+		{"unit: day", "unit: week"}, {"unit: day", "unit: day, unit_multiplier: 2"}, {"unit: day", "unit: day, calendar: UTC"}, {"unit: day", "unit: day, calendar: Asia/Seoul"},
+		{"_unit: 5", "_unit: 6"}, {"_unit: 5", "_unit: 5, algorithm: sliding_window"}, {"_unit: 5", "_unit: 5, algorithm: token_bucket"},
+		{"_unit: 5", "_unit: 5, algorithm: token_bucket, burst: 9"}, {"_unit: 5", "_unit: 5, name: n"}, {"_unit: 5", "_unit: 5, replaces: [{name: n}]"},
+		{"{key: k", "{shadow_mode: true, key: k"}, {"{key: k", "{quota_mode: true, key: k"}, {"{key: k", "{detailed_metric: true, key: k"},
+		{"{key: k", "{on_error: allow, key: k"}, {"{key: k", "{metadata: {a: b}, key: k"}, {"{key: k", "{metadata: {a: c}, key: k"},
+		{"domain: b", "domain: b\nadmission: all_or_nothing"}, {"domain: b", "domain: b\non_error: deny"}, {"domain: b", "domain: b\nheaders: []"}, {"domain: b", "domain: b\nheaders: [ietf]"},
+		{"unit: day, requests_per_unit: 5", "unlimited: true"},
+	} {
+		text := strings.Replace(two, change[0], change[1], 1)
+		got := sumOf(one, text)
+		if other, taken := seen[got]; taken {
+			t.Errorf("%s: the same checksum as %s", change[1], other)
+		}
+		seen[got] = change[1]
+	}
+	if got := sumOf(one); got == want {
+		t.Error("a file is missing, and the checksum is the same")
+	}
+}

@@ -52,6 +52,7 @@ func (l *Limiter) fallback(ctx context.Context, now time.Time, c *call, cause er
 			c.request.Outcomes[t] = local.Outcomes[j]
 		}
 	}
+	l.metrics.onError.Add(1)
 	for i := range c.resolved {
 		l.metrics.degraded[c.resolved[i].degraded].Add(1)
 	}

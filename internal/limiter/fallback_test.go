@@ -3,10 +3,13 @@ package limiter_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
@@ -44,12 +47,14 @@ func newFallback(t *testing.T, down func(*backend.Take) bool, s limiter.Settings
 	if err != nil {
 		t.Fatal(err)
 	}
+	registry := prometheus.NewPedanticRegistry()
 	l := limiter.New(limiter.Options{
 		Backend: &flaky{memory.New(memory.Options{}), down},
 		Local:   memory.New(memory.Options{}),
+		Metrics: registry,
 	})
 	l.Swap(tree, s)
-	return &fixture{Limiter: l, t: t, now: noon}
+	return &fixture{Limiter: l, t: t, now: noon, registry: registry}
 }
 
 func TestOnError(t *testing.T) {
@@ -88,6 +93,17 @@ func TestOnError(t *testing.T) {
 		}
 	}
 	f.want(f.ask(1, "local=a"), limiter.OverLimit, 0)
+
+	// One request got the error, one was allowed, two denied, and three counted locally.
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_backend_errors_total Requests that the backend could not answer.
+# TYPE ratelimitd_backend_errors_total counter
+ratelimitd_backend_errors_total 7
+# HELP ratelimitd_degraded_requests_total Requests decided with an answer of on_error because the backend could not count them.
+# TYPE ratelimitd_degraded_requests_total counter
+ratelimitd_degraded_requests_total 6
+`), "ratelimitd_backend_errors_total", "ratelimitd_degraded_requests_total"); err != nil {
+		t.Error(err)
+	}
 }
 
 // Only the descriptors whose counters are gone are answered without the backend.

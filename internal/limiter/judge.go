@@ -98,8 +98,10 @@ func ceilSeconds(d time.Duration) time.Duration {
 
 // measure counts every descriptor under its rule.
 func (l *Limiter) measure(c *call, byRule []*Series) {
+	matched := false
 	for i := range c.resolved {
 		r := &c.resolved[i]
+		matched = matched || r.rule != nil || r.override
 		if r.first < r.end {
 			t := c.index[c.telling(i)]
 			if c.request.Outcomes[t].Failed {
@@ -109,6 +111,9 @@ func (l *Limiter) measure(c *call, byRule []*Series) {
 		} else if r.rule != nil && r.rule.Unlimited && r.hits > 0 {
 			l.seriesOf(c, byRule, i).Unlimited.Add(uint64(r.hits))
 		}
+	}
+	if !matched {
+		c.name = l.metrics.ofUnmatched(c.req.Domain, c.name)
 	}
 }
 

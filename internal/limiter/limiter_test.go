@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
@@ -31,8 +32,9 @@ func perMinute(key, value string, requests uint32, change ...func(*descriptor.Ru
 
 type fixture struct {
 	*limiter.Limiter
-	t   *testing.T
-	now time.Time
+	t        *testing.T
+	now      time.Time
+	registry *prometheus.Registry // of newFallback
 }
 
 func newFixture(t *testing.T, s limiter.Settings, nodes ...descriptor.NodeSpec) *fixture {

@@ -31,12 +31,16 @@ type metrics struct {
 	strange  *names  // Total is descriptors of requests for a domain without rules, by domain
 	stranger *Series // the same of domains that found no room
 
+	unmatched *names  // Total is requests for which their domain has no rule, by domain
+	unmatch   *Series // the same of domains that found no room
+
 	decisions [3]atomic.Uint64 // by Code
 	shadowed  atomic.Uint64    // decisions that only the global shadow mode let through
 	unknown   atomic.Uint64    // requests whose domain has no rules
 	invalid   atomic.Uint64    // requests that could not be decided whatever the backend says
 	failures  atomic.Uint64    // requests that the backend could not answer
 	degraded  [5]atomic.Uint64 // descriptors by descriptor.OnError, answered without the backend
+	onError   atomic.Uint64    // requests that were decided with such descriptors
 	swallowed atomic.Uint64    // judgements that were counted in overflow
 }
 
@@ -44,12 +48,16 @@ func newMetrics(maxSeries int) *metrics {
 	m := &metrics{
 		named:   newNames(maxSeries),
 		strange: newNames(max(maxSeries/10, 1)),
+		// Domains of rule files: nobody else can add to them.
+		unmatched: newNames(maxSeries),
 	}
 	// They are names like any other, so that what callers and rules call so does not make a second series of that name.
 	m.overflow = m.named.add(overflow+"."+overflow, len(overflow), 1)
 	m.stranger = m.strange.add(overflow, len(overflow), 1)
+	m.unmatch = m.unmatched.add(overflow, len(overflow), 1)
 	m.named.series.Store(0)
 	m.strange.series.Store(0)
+	m.unmatched.series.Store(0)
 	return m
 }
 
@@ -90,6 +98,18 @@ func (m *metrics) ofStranger(req *Request, b []byte) []byte {
 		m.swallowed.Add(1)
 	}
 	s.Total.Add(uint64(len(req.Descriptors)))
+	return b
+}
+
+// ofUnmatched counts a request for which its domain has no rule. The buffer is for a copy of the name.
+func (m *metrics) ofUnmatched(domain string, b []byte) []byte {
+	b = append(b[:0], domain...)
+	s := m.unmatched.find(b, len(b))
+	if s == nil {
+		s = m.unmatch
+		m.swallowed.Add(1)
+	}
+	s.Total.Add(1)
 	return b
 }
 
@@ -156,9 +176,11 @@ var (
 	decisionsDesc = prometheus.NewDesc("ratelimitd_decisions_total", "Requests decided.", []string{"code"}, nil)
 	shadowedDesc  = prometheus.NewDesc("ratelimitd_global_shadow_mode_total", "Requests over a limit that the global shadow mode let through.", nil, nil)
 	unknownDesc   = prometheus.NewDesc("ratelimitd_unknown_domain_requests_total", "Requests for a domain without rules; they pass.", nil, nil)
+	unmatchedDesc = prometheus.NewDesc("ratelimitd_no_rule_requests_total", "Requests for a domain with rules of which none matches; they pass.", []string{"domain"}, nil)
 	invalidDesc   = prometheus.NewDesc("ratelimitd_invalid_requests_total", "Requests that were refused because they are malformed, or because no rules are loaded.", nil, nil)
 	failuresDesc  = prometheus.NewDesc("ratelimitd_backend_errors_total", "Requests that the backend could not answer.", nil, nil)
 	degradedDesc  = prometheus.NewDesc("ratelimitd_degraded_descriptors_total", "Descriptors that on_error answered because the backend could not.", []string{"on_error"}, nil)
+	onErrorDesc   = prometheus.NewDesc("ratelimitd_degraded_requests_total", "Requests decided with an answer of on_error because the backend could not count them.", nil, nil)
 	seriesDesc    = prometheus.NewDesc("ratelimitd_metric_series", "Names that metrics by rule are kept under.", nil, nil)
 	swallowedDesc = prometheus.NewDesc("ratelimitd_metric_series_overflow_total", "Judgements counted under the overflow series because there are too many names, or the name is too long.", nil, nil)
 )
@@ -167,7 +189,7 @@ var (
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		totalDesc, overDesc, nearDesc, withinDesc, shadowDesc, cachedDesc,
-		decisionsDesc, shadowedDesc, unknownDesc, invalidDesc, failuresDesc, degradedDesc, seriesDesc, swallowedDesc,
+		decisionsDesc, shadowedDesc, unknownDesc, unmatchedDesc, invalidDesc, failuresDesc, degradedDesc, onErrorDesc, seriesDesc, swallowedDesc,
 	} {
 		ch <- d
 	}
@@ -197,6 +219,12 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter(decisionsDesc, m.decisions[OverLimit].Load(), OverLimit.String())
 	counter(shadowedDesc, m.shadowed.Load())
 	counter(unknownDesc, m.unknown.Load())
+	for _, s := range m.unmatched.all() {
+		if n := s.Total.Load(); n > 0 {
+			counter(unmatchedDesc, n, s.Domain)
+		}
+	}
+	counter(onErrorDesc, m.onError.Load())
 	counter(invalidDesc, m.invalid.Load())
 	counter(failuresDesc, m.failures.Load())
 	for how := descriptor.OnErrorError; how <= descriptor.OnErrorLocal; how++ {

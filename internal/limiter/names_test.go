@@ -199,6 +199,33 @@ func TestUnknownDomainsAreBounded(t *testing.T) {
 	m.want(1, "ratelimitd_metric_series") // they take no room of rules
 }
 
+// A request that no rule matches is counted by its domain: it passes, and a typo in a key looks like this.
+func TestRequestsWithoutRule(t *testing.T) {
+	m := newMeasured(t, 100, perMinute("k", "", 1000), descriptor.NodeSpec{Key: "free", Rule: &descriptor.Rule{Unlimited: true}})
+	const metric = "ratelimitd_no_rule_requests_total"
+	m.ask("d", 1, "k=v")
+	m.ask("d", 0, "k=v")
+	m.ask("d", 1, "free=v")
+	m.ask("other", 1, "k=v") // there is another metric for it
+	both := &limiter.Request{Domain: "d", Hits: 1, Descriptors: []limiter.Descriptor{{Entries: entries("typo=v")}, {Entries: entries("k=v")}}}
+	override := &limiter.Request{Domain: "d", Hits: 1, Descriptors: []limiter.Descriptor{
+		{Entries: entries("typo=v"), HasOverride: true, Override: limiter.Override{Requests: 1, Unit: int32(descriptor.Minute)}},
+	}}
+	for _, req := range []*limiter.Request{both, override} {
+		if err := m.Decide(t.Context(), noon, req, new(limiter.Decision)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, series := m.value(metric); n != 0 || series != 0 {
+		t.Errorf("%v in %d series before any request without a rule", n, series)
+	}
+	for range 3 {
+		m.ask("d", 1, "typo=v")
+	}
+	m.want(3, metric, "domain=d")
+	m.want(3, metric)
+}
+
 // Names are the reference's: with the characters that mean something to StatsD replaced, and the dots of addresses.
 // Beyond it, nothing in a value can begin another statistic.
 func TestStatisticsOfTheReference(t *testing.T) {
