@@ -68,7 +68,7 @@ func TestEnvironmentIsDocumented(t *testing.T) {
 	code := func(cell string) string { return strings.Trim(cell, "`") }
 	for _, row := range tableOf(t, "environment.md", "") {
 		name := code(row[0])
-		if name == "variable" {
+		if !strings.HasPrefix(row[0], "`") { // the head of a table, or a row of odd values
 			continue
 		}
 		if found[name] {

@@ -57,10 +57,10 @@ type listenOptions struct {
 	Host      string `env:"HOST" default:"0.0.0.0" help:"Address that HTTP (/json, /healthcheck, /metrics) listens on."`
 	Port      int    `env:"PORT" range:"0..65535" default:"8080" help:"Port of HTTP; 0 takes a free one."`
 	DebugHost string `env:"DEBUG_HOST" default:"127.0.0.1" help:"Address that the debug port listens on."`
-	DebugPort int    `env:"DEBUG_PORT" range:"0..65535" default:"6070" help:"Port of /rlconfig, /stats and /debug/pprof; 0 takes a free one."`
+	DebugPort int    `env:"DEBUG_PORT" range:".." default:"6070" help:"Port of /rlconfig, /stats and /debug/pprof; 0 takes a free one."`
 
-	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" range:"0s.." default:"24h" help:"After which a gRPC connection is asked to reconnect; 0: never."`
-	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:"0s.." default:"1h" help:"How long its calls may then go on; 0: for ever."`
+	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" nonpositive:"0s" clamp:"1ms.." default:"24h" help:"After which a gRPC connection is asked to reconnect; 0: never."`
+	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long its calls may then go on; 0: for ever; less: not at all."`
 	MaxMessageBytes       int           `env:"RATELIMITD_MAX_MESSAGE_BYTES" range:"1.." default:"4194304" help:"Largest request, in bytes."`
 	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Path of a unix socket that gRPC listens on instead of the above; a leading @ makes it abstract."`
 	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Other processes of this user may listen on the same ports (SO_REUSEPORT)."`
@@ -132,15 +132,15 @@ type answerOptions struct {
 	Families []string `name:"response-headers" env:"RATELIMITD_RESPONSE_HEADERS" oneof:"ratelimit,x-ratelimit,ietf,retry-after" placeholder:"FAMILY" help:"Families of client headers, in domains that do not say: ratelimit, x-ratelimit, ietf, retry-after."`
 
 	Headers         bool   `name:"limit-response-headers-enabled" env:"LIMIT_RESPONSE_HEADERS_ENABLED" help:"Tell clients their limit in the headers of the next three flags: the family ratelimit."`
-	LimitHeader     string `env:"LIMIT_LIMIT_HEADER" form:"header" default:"RateLimit-Limit" help:"Header with the requests per unit."`
-	RemainingHeader string `env:"LIMIT_REMAINING_HEADER" form:"header" default:"RateLimit-Remaining" help:"Header with the requests left."`
-	ResetHeader     string `env:"LIMIT_RESET_HEADER" form:"header" default:"RateLimit-Reset" help:"Header with the seconds until the limit resets."`
+	LimitHeader     string `env:"LIMIT_LIMIT_HEADER" form:"header" otherwise:"RateLimit-Limit" default:"RateLimit-Limit" help:"Header with the requests per unit."`
+	RemainingHeader string `env:"LIMIT_REMAINING_HEADER" form:"header" otherwise:"RateLimit-Remaining" default:"RateLimit-Remaining" help:"Header with the requests left."`
+	ResetHeader     string `env:"LIMIT_RESET_HEADER" form:"header" otherwise:"RateLimit-Reset" default:"RateLimit-Reset" help:"Header with the seconds until the limit resets."`
 
 	Metadata  bool    `name:"response-dynamic-metadata" env:"RESPONSE_DYNAMIC_METADATA" help:"Answers carry dynamic metadata."`
 	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Dynamic metadata tells which rule decided, what is left and how long to wait."`
 	JSON400   bool    `name:"json-bad-request-on-failure" env:"RATELIMITD_JSON_BAD_REQUEST_ON_FAILURE" help:"/json answers 400 instead of 503 where no decision could be made, as the reference does."`
 	NoMetrics bool    `name:"no-metrics" env:"RATELIMITD_NO_METRICS" hidden:"" help:"Decisions are not counted: for comparison."`
-	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" range:"0..1" default:"0.8" help:"Share of a limit above which hits count as near it."`
+	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" clamp:"0..1" default:"0.8" help:"Share of a limit above which hits count as near it."`
 	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"Counters' keys that are tracked at once to tell which are hot, 128 in a list; 0 turns it off. They take 0.9 to 1.6 KB each, but only while so many rules are busy: 55 MB at most by default, usually less than 1 MB."`
 	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" range:"1.." default:"10000" help:"Names that metrics by rule are kept under; the rest share one."`
 
@@ -180,11 +180,11 @@ func (o *answerOptions) settings() limiter.Settings {
 type backendOptions struct {
 	Backend     string `name:"backend-type" env:"BACKEND_TYPE" placeholder:"memory|redis" help:"Where counts live. Unset: Redis if REDIS_URL is set, else this process' memory."`
 	KeyPrefix   string `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" help:"Put before every counter's key."`
-	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" range:"0.." default:"0" help:"What the over-limit cache may take; 0 turns it off."`
+	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" range:".." default:"0" help:"What the over-limit cache may take, 512 KiB at least; 0 turns it off."`
 	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Most counters that the memory backend holds; a live one is never evicted, and beyond its share of them a rule has callers share counters."`
 
 	KeyFormat     string `name:"redis-key-format" env:"REDIS_KEY_FORMAT" oneof:"ratelimitd,lyft" placeholder:"ratelimitd|lyft" default:"ratelimitd" help:"lyft: counters have the keys of envoyproxy/ratelimit where that has them too, so that both count together."`
-	JitterSeconds *int64 `name:"expiration-jitter-max-seconds" env:"EXPIRATION_JITTER_MAX_SECONDS" range:"0..31536000" placeholder:"SECONDS" help:"By how many seconds keys of the format lyft live longer, at random; unset: 300. Others end with their window."`
+	JitterSeconds *int64 `name:"expiration-jitter-max-seconds" env:"EXPIRATION_JITTER_MAX_SECONDS" clamp:"0..31536000" placeholder:"SECONDS" help:"By how many seconds keys of the format lyft live longer, at random; unset: 300. Others end with their window."`
 
 	Startup startupOptions `embed:""`
 	Active  bool           `name:"redis-health-check-active-connection" env:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" help:"Health is red while no connection to Redis is alive."`
@@ -201,13 +201,13 @@ type backendOptions struct {
 type redisOptions struct {
 	URL          string        `env:"URL" help:"host:port, the path of a unix socket, or redis://host:port/db; with SENTINEL master,sentinel,sentinel,...; with CLUSTER node,node,..."`
 	Type         string        `env:"TYPE" oneof:"SINGLE,SENTINEL,CLUSTER" default:"SINGLE" placeholder:"SINGLE|SENTINEL|CLUSTER" help:"What kind of Redis it is."`
-	SocketType   string        `env:"SOCKET_TYPE" oneof:"tcp,unix" placeholder:"tcp|unix" help:"Unset: unix if the URL is a path, else tcp."`
+	SocketType   string        `env:"SOCKET_TYPE" oneof:"tcp,tcp4,tcp6,unix" placeholder:"tcp|tcp4|tcp6|unix" help:"Unset: unix if the URL is a path, else tcp. Sentinels and clusters are reached over TCP."`
 	Auth         string        `env:"AUTH" help:"password, or user:password."`
 	AuthFile     string        `env:"AUTH_FILE" help:"File with the same, read for every new connection, so that it may change."`
 	SentinelAuth string        `env:"SENTINEL_AUTH" help:"password or user:password of the sentinels."`
-	Pool         int           `name:"pool-size" env:"POOL_SIZE" range:"1..100000" default:"10" help:"Most connections, on a cluster to each node."`
-	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use."`
-	Timeout      time.Duration `env:"TIMEOUT" range:"1ms.." default:"10s" help:"Longest time to connect, with login and TLS."`
+	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"10" help:"Most connections, on a cluster to each node."`
+	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use."`
+	Timeout      time.Duration `env:"TIMEOUT" nonpositive:"10s" clamp:"1ms.." default:"10s" help:"Longest time to connect, with login and TLS."`
 	Op           time.Duration `name:"op-timeout" env:"OP_TIMEOUT" range:"0s.." placeholder:"DURATION" help:"Longest time that Redis may take to answer; a caller's deadline if that is nearer. Unset: the time to connect."`
 	TLS          bool          `env:"TLS" help:"Connections are encrypted."`
 	CACert       string        `name:"tls-cacert" env:"TLS_CACERT" help:"File of the authorities to trust; unset: the system's."`
@@ -328,7 +328,7 @@ type tracingOptions struct {
 	Service    string  `name:"tracing-service-name" env:"TRACING_SERVICE_NAME" help:"Unset: OTEL_SERVICE_NAME, else RateLimit."`
 	Namespace  string  `name:"tracing-service-namespace" env:"TRACING_SERVICE_NAMESPACE" help:"Unset: none."`
 	InstanceID string  `name:"tracing-service-instance-id" env:"TRACING_SERVICE_INSTANCE_ID" help:"Unset: a random one."`
-	Rate       float64 `name:"tracing-sampling-rate" env:"TRACING_SAMPLING_RATE" range:"0..1" default:"1" help:"Share of the traces that begin here."`
+	Rate       float64 `name:"tracing-sampling-rate" env:"TRACING_SAMPLING_RATE" clamp:"0..1" default:"1" help:"Share of the traces that begin here."`
 }
 
 // statisticsOptions say who is told the reference's statistics.
@@ -337,15 +337,15 @@ type statisticsOptions struct {
 
 	Prometheus       bool   `name:"use-prometheus" env:"USE_PROMETHEUS" help:"Serve what /metrics has on a listener of its own too."`
 	PrometheusAddr   string `env:"PROMETHEUS_ADDR" default:":9090" placeholder:"HOST:PORT" help:"Where that listener is."`
-	PrometheusPath   string `env:"PROMETHEUS_PATH" form:"path" default:"/metrics" help:"Where metrics are found there."`
+	PrometheusPath   string `env:"PROMETHEUS_PATH" form:"path" otherwise:"/metrics" default:"/metrics" help:"Where metrics are found there."`
 	PrometheusMapper string `name:"prometheus-mapper-yaml" env:"PROMETHEUS_MAPPER_YAML" placeholder:"FILE" help:"What the reference's statistics are called for Prometheus, in the language of statsd_exporter. Without the file: what the reference calls them."`
 	Milliseconds     bool   `name:"prometheus-response-time-as-milliseconds" env:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" help:"ratelimit_service_response_time_seconds has milliseconds."`
 
 	StatsD     bool          `name:"use-statsd" env:"USE_STATSD" help:"Send statistics to StatsD."`
 	Host       string        `name:"statsd-host" env:"STATSD_HOST" default:"localhost" help:"Where that, or DogStatsD, listens."`
-	Port       int           `name:"statsd-port" env:"STATSD_PORT" range:"1..65535" default:"8125" help:"Port of StatsD or DogStatsD."`
+	Port       int           `name:"statsd-port" env:"STATSD_PORT" clamp:"0..65535" default:"8125" help:"Port of StatsD or DogStatsD."`
 	Protocol   string        `name:"statsd-protocol" env:"STATSD_PROTOCOL" oneof:"tcp,udp" placeholder:"tcp|udp" default:"tcp" help:"tcp or udp. DogStatsD is always sent over udp."`
-	Interval   time.Duration `name:"stats-flush-interval" env:"STATS_FLUSH_INTERVAL" range:"1ms.." default:"10s" help:"How often statistics are sent."`
+	Interval   time.Duration `name:"stats-flush-interval" env:"STATS_FLUSH_INTERVAL" range:"1ns.." clamp:"1ms.." default:"10s" help:"How often statistics are sent."`
 	Tags       string        `name:"extra-tags" env:"EXTRA_TAGS" placeholder:"KEY:VALUE,..." help:"Tags of every statistic, and labels for Prometheus."`
 	DogStatsD  bool          `name:"use-dog-statsd" env:"USE_DOG_STATSD" help:"Send statistics to DogStatsD."`
 	Mogrifiers []string      `name:"use-dog-statsd-mogrifiers" env:"USE_DOG_STATSD_MOGRIFIERS" placeholder:"NAME" help:"Rewrite names into tags: the first wins whose DOG_STATSD_MOGRIFIER_<name>_PATTERN matches; _NAME and _TAGS say what becomes of it."`
@@ -354,7 +354,7 @@ type statisticsOptions struct {
 // logOptions say what is logged.
 type logOptions struct {
 	Level    string `name:"log-level" env:"LOG_LEVEL" default:"info" help:"debug, info, warn or error. Can be changed on the debug port while the service runs."`
-	Format   string `name:"log-format" env:"LOG_FORMAT" default:"text" help:"text or json."`
+	Format   string `name:"log-format" env:"LOG_FORMAT" oneof:"text,json" otherwise:"text" default:"text" placeholder:"text|json" help:"How lines are written."`
 	Refusals int    `name:"log-refusals" env:"RATELIMITD_LOG_REFUSALS" range:"0.." default:"0" help:"Refusals written to the log per second; they contain what callers sent."`
 }
 

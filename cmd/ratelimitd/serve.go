@@ -47,6 +47,8 @@ type serve struct {
 	Tracing tracingOptions    `embed:"" group:"Tracing"`
 
 	Accepted acceptedOptions `embed:"" group:"Accepted"`
+
+	Moved moved `kong:"-"` // settings that say what cannot be meant
 }
 
 // Run serves until ctx ends.
@@ -111,6 +113,7 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 			svc.close()
 		}
 	}()
+	o.Moved.say(log)
 	o.Accepted.say(log)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -206,7 +209,6 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 func named(err error) error {
 	variables := map[string]string{
 		"gRPC": "GRPC_HOST, GRPC_PORT", "gRPC on unix socket": "GRPC_UDS", "HTTP": "HOST, PORT",
-		"debug": "DEBUG_HOST, DEBUG_PORT", "metrics": "PROMETHEUS_ADDR (host:port or :port)",
 	}
 	if failed := new(server.ListenError); errors.As(err, &failed) && variables[failed.What] != "" {
 		return fmt.Errorf("%s: %w", variables[failed.What], err)
@@ -224,6 +226,9 @@ func given(all ...string) string {
 	}
 	return strings.Join(set, ", ")
 }
+
+// leastCacheBytes is how large the reference's cache is whose size is smaller, or negative.
+const leastCacheBytes = 512 << 10
 
 // openBackend makes the store that the options ask for, with the over-limit cache in front if they ask for that.
 func (s *service) openBackend(registry prometheus.Registerer) (limiter.Backend, error) {
@@ -250,8 +255,8 @@ func (s *service) openBackend(registry prometheus.Registerer) (limiter.Backend, 
 			s.log.Warn("REDIS_ settings have no effect, because REDIS_URL is not set: there is no socket that Redis is looked for on unasked")
 		}
 	}
-	if o.CacheBytes > 0 {
-		s.cache = overlimit.New(overlimit.Options{Backend: counters, Bytes: o.CacheBytes, Metrics: registry})
+	if o.CacheBytes != 0 {
+		s.cache = overlimit.New(overlimit.Options{Backend: counters, Bytes: max(o.CacheBytes, leastCacheBytes), Metrics: registry})
 		counters = s.cache
 	}
 	if inRedis {

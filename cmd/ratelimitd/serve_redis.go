@@ -33,9 +33,6 @@ type counting struct {
 // openRedis makes the store that counts in Redis, with a second one for limits per second if the options ask for that.
 func (s *service) openRedis(registry prometheus.Registerer) (limiter.Backend, error) {
 	o := &s.options.Backend
-	if err := o.Startup.check(); err != nil {
-		return nil, err
-	}
 	if o.KeyFormat == keysLyft {
 		s.log.Info("counters have the keys of envoyproxy/ratelimit where that has them too, so that both count together; what those do not tell apart is not told apart here",
 			"REDIS_KEY_FORMAT", o.KeyFormat)
@@ -172,20 +169,13 @@ func (s *service) follow(ctx context.Context, c *counting) {
 // startupOptions say what is done while Redis does not answer yet.
 type startupOptions struct {
 	Serve      bool          `name:"redis-startup-serve" env:"RATELIMITD_REDIS_STARTUP_SERVE" help:"Health is green from the start. Unset: not before Redis has answered once, though on_error answers calls meanwhile."`
-	Initial    time.Duration `name:"redis-startup-initial-interval" env:"REDIS_STARTUP_INITIAL_INTERVAL" range:"1ms.." default:"1s" help:"While Redis has not answered yet, when it is asked for the second time; later ones are half as long again each."`
-	Max        time.Duration `name:"redis-startup-max-interval" env:"REDIS_STARTUP_MAX_INTERVAL" range:"1ms.." default:"30s" help:"The longest of these intervals."`
-	MaxElapsed time.Duration `name:"redis-startup-max-elapsed-time" env:"REDIS_STARTUP_MAX_ELAPSED_TIME" range:"0s.." default:"0s" help:"After which the service ends if Redis has not answered; 0: never."`
-}
-
-func (o *startupOptions) check() error {
-	if o.Max < o.Initial {
-		return fmt.Errorf("REDIS_STARTUP_MAX_INTERVAL=%s is shorter than REDIS_STARTUP_INITIAL_INTERVAL=%s: change one of them", o.Max, o.Initial)
-	}
-	return nil
+	Initial    time.Duration `name:"redis-startup-initial-interval" env:"REDIS_STARTUP_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"1s" help:"While Redis has not answered yet, when it is asked for the second time; later ones are half as long again each."`
+	Max        time.Duration `name:"redis-startup-max-interval" env:"REDIS_STARTUP_MAX_INTERVAL" nonpositive:"10s" clamp:"1ms.." default:"30s" help:"The longest of these intervals, the first one too."`
+	MaxElapsed time.Duration `name:"redis-startup-max-elapsed-time" env:"REDIS_STARTUP_MAX_ELAPSED_TIME" clamp:"0s.." default:"0s" help:"After which the service ends if Redis has not answered; 0: never."`
 }
 
 func (o *startupOptions) backOff() backoff.BackOff {
 	b := backoff.NewExponentialBackOff()
-	b.InitialInterval, b.MaxInterval = o.Initial, o.Max
+	b.InitialInterval, b.MaxInterval = min(o.Initial, o.Max), o.Max
 	return b
 }

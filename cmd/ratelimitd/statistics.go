@@ -29,22 +29,52 @@ func (o *statisticsOptions) prometheusAddr() string {
 }
 
 // mapping is the text of the operator's mapping, empty if there is none.
-func (o *statisticsOptions) mapping(log *slog.Logger) (string, error) {
+func (o *statisticsOptions) mapping(log *slog.Logger) string {
 	if o.PrometheusMapper == "" {
-		return "", nil
+		return ""
 	}
 	text, err := os.ReadFile(o.PrometheusMapper)
 	if errors.Is(err, fs.ErrNotExist) {
 		log.Info("PROMETHEUS_MAPPER_YAML names a file that does not exist: the built-in mapping is used", "file", o.PrometheusMapper)
-		return "", nil
+		return ""
 	}
 	if err != nil {
-		return "", fmt.Errorf("PROMETHEUS_MAPPER_YAML: %w", err)
+		log.Error(unusableMapping, "file", o.PrometheusMapper, "error", err)
+		return ""
 	}
 	if strings.TrimSpace(string(text)) == "" {
-		return "mappings: []", nil // what it says is that nothing is mapped
+		return "mappings: []" // what it says is that nothing is mapped
 	}
-	return string(text), nil
+	return string(text)
+}
+
+const unusableMapping = "PROMETHEUS_MAPPER_YAML names a file that cannot be used: the built-in mapping is used"
+
+// tags are those of every statistic. The reference takes a tag without a key or a value, of which nothing can be made.
+func (s *service) tags() ([]statsd.Tag, error) {
+	text := s.pairs("EXTRA_TAGS", s.options.Stats.Tags, func(part string) bool {
+		key, value, ok := strings.Cut(part, ":")
+		return !ok || strings.TrimSpace(key) != "" && strings.TrimSpace(value) != ""
+	})
+	tags, err := statsd.ParseTags(text)
+	if err != nil {
+		return nil, fmt.Errorf("EXTRA_TAGS: %w", err)
+	}
+	return tags, nil
+}
+
+// pairs leaves those parts of a list with commas out that cannot be used, and logs them.
+func (s *service) pairs(variable, text string, usable func(part string) bool) string {
+	var kept []string
+	for part := range strings.SplitSeq(text, ",") {
+		switch {
+		case usable(part):
+			kept = append(kept, part)
+		case strings.TrimSpace(part) != "":
+			s.log.Warn("a part of a setting cannot be meant and is left out", "variable", variable, "part", part)
+		}
+	}
+	return strings.Join(kept, ",")
 }
 
 // mogrifiers reads them from the environment: there are as many variables as the operator likes.
@@ -115,17 +145,20 @@ func (s *service) showStatistics(registry prometheus.Registerer) (prometheus.Obs
 	if o.Disabled {
 		return nil, nil
 	}
-	text, err := o.mapping(s.log)
+	text := o.mapping(s.log)
+	tags, err := s.tags()
 	if err != nil {
 		return nil, err
 	}
-	tags, err := statsd.ParseTags(o.Tags)
-	if err != nil {
-		return nil, fmt.Errorf("EXTRA_TAGS: %w", err)
+	opts := promcompat.Options{Source: s.statistics(), Mapping: text, Tags: tags, Milliseconds: o.Milliseconds, Log: s.log}
+	collector, err := promcompat.New(opts)
+	if err != nil && text != "" {
+		s.log.Error(unusableMapping, "file", o.PrometheusMapper, "error", err)
+		opts.Mapping = ""
+		collector, err = promcompat.New(opts)
 	}
-	collector, err := promcompat.New(promcompat.Options{Source: s.statistics(), Mapping: text, Tags: tags, Milliseconds: o.Milliseconds, Log: s.log})
 	if err != nil {
-		return nil, fmt.Errorf("PROMETHEUS_MAPPER_YAML=%s: %w", o.PrometheusMapper, err)
+		return nil, fmt.Errorf("show statistics to Prometheus: %w", err)
 	}
 	registry.MustRegister(collector)
 	return collector.ResponseTime(), nil
@@ -141,9 +174,9 @@ func (s *service) sendStatistics(registry prometheus.Registerer) (prometheus.Obs
 	case o.StatsD && o.DogStatsD:
 		return nil, errors.New("USE_STATSD and USE_DOG_STATSD send the same numbers to one address: set one of them")
 	}
-	tags, err := statsd.ParseTags(o.Tags)
+	tags, err := s.tags()
 	if err != nil {
-		return nil, fmt.Errorf("EXTRA_TAGS: %w", err)
+		return nil, err
 	}
 	opts := statsd.Options{
 		Source:   s.statistics(),

@@ -419,19 +419,15 @@ func TestStatisticsDisabled(t *testing.T) {
 }
 
 func TestStatisticsRefuseToStart(t *testing.T) {
-	dir := t.TempDir()
-	write(t, dir, "bad.yaml", "mappings: [{match: a.b, nome: c}]")
 	rules := rulesOf(t, fiveADay)
 	for name, c := range map[string]struct {
 		env  map[string]string
 		want []string
 	}{
-		"two kinds of StatsD":        {map[string]string{"USE_STATSD": "true", "USE_DOG_STATSD": "true"}, []string{"USE_STATSD and USE_DOG_STATSD"}},
-		"tags":                       {map[string]string{"EXTRA_TAGS": "env"}, []string{"EXTRA_TAGS", `"env"`, "key:value"}},
-		"an interval":                {map[string]string{"USE_STATSD": "true", "STATS_FLUSH_INTERVAL": "0s"}, []string{"STATS_FLUSH_INTERVAL", "at least 1ms"}},
-		"a protocol":                 {map[string]string{"STATSD_PROTOCOL": "carrier"}, []string{"--statsd-protocol", "tcp", "udp"}},
-		"a mapping":                  {map[string]string{"PROMETHEUS_MAPPER_YAML": filepath.Join(dir, "bad.yaml")}, []string{"bad.yaml", "nome"}},
-		"a mapping that is a folder": {map[string]string{"PROMETHEUS_MAPPER_YAML": dir}, []string{"PROMETHEUS_MAPPER_YAML", dir}},
+		"two kinds of StatsD": {map[string]string{"USE_STATSD": "true", "USE_DOG_STATSD": "true"}, []string{"USE_STATSD and USE_DOG_STATSD"}},
+		"tags":                {map[string]string{"EXTRA_TAGS": "env"}, []string{"EXTRA_TAGS", `"env"`, "key:value"}},
+		"an interval":         {map[string]string{"USE_STATSD": "true", "STATS_FLUSH_INTERVAL": "0s"}, []string{"STATS_FLUSH_INTERVAL", "at least 1ns"}},
+		"a protocol":          {map[string]string{"STATSD_PROTOCOL": "carrier"}, []string{"--statsd-protocol", "tcp", "udp"}},
 		"a mogrifier without a pattern": {map[string]string{"USE_DOG_STATSD": "true", "USE_DOG_STATSD_MOGRIFIERS": "FOO"},
 			[]string{"FOO", "DOG_STATSD_MOGRIFIER_FOO_PATTERN", "DOG_STATSD_MOGRIFIER_FOO_NAME"}},
 		"a mogrifier's pattern": {map[string]string{"USE_DOG_STATSD": "true", "USE_DOG_STATSD_MOGRIFIERS": "FOO", "DOG_STATSD_MOGRIFIER_FOO_PATTERN": "(", "DOG_STATSD_MOGRIFIER_FOO_NAME": "x"},

@@ -20,12 +20,20 @@ import (
 //	oneof:"tcp,udp"       of texts, in any case of letters
 //	form:"header"         of texts, see forms
 //	nonempty:""           of texts: a variable that is empty is unset
+//
+// The reference takes whatever it can read. So its variables refuse less: what cannot be meant is moved to what can, and the
+// log says so once (moved.go).
+//
+//	clamp:"1..65535"      what lies outside is the nearer end
+//	nonpositive:"10s"     what is 0 or less is this
+//	otherwise:"text"      with oneof and form: anything else is this
 
-// values are the mappers of everything that flags may be.
-func values() []kong.Option {
+// values are the mappers of everything that flags may be. Values that are moved are noted.
+func values(moved *moved) []kong.Option {
+	wholeValue, shareValue, timeValue := numbers(moved)
 	return []kong.Option{
 		kong.KindMapper(reflect.Bool, flagValue{}),
-		kong.KindMapper(reflect.String, textValue{}),
+		kong.KindMapper(reflect.String, textValue{moved}),
 		kong.KindMapper(reflect.Int, wholeValue),
 		kong.KindMapper(reflect.Int64, wholeValue),
 		kong.KindMapper(reflect.Uint32, wholeValue),
@@ -71,15 +79,23 @@ func (flagValue) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 }
 
 // textValue reads texts. Of those that a tag lists, the target gets the spelling of the tag.
-type textValue struct{}
+type textValue struct{ moved *moved }
 
 // Decode implements kong.Mapper.
-func (textValue) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+func (t textValue) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	var v string
 	if err := ctx.Scan.PopValueInto("string", &v); err != nil {
 		return err
 	}
 	tag := ctx.Value.Tag
+	otherwise := func(err error) error {
+		if !tag.Has("otherwise") {
+			return err
+		}
+		t.moved.note(ctx.Value, v, tag.Get("otherwise"))
+		target.SetString(tag.Get("otherwise"))
+		return nil
+	}
 	if tag.Has("oneof") {
 		names := strings.Split(tag.Get("oneof"), ",")
 		for _, name := range names {
@@ -88,11 +104,11 @@ func (textValue) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 				return nil
 			}
 		}
-		return fmt.Errorf("must be %s, this is %q", config.List(names, "or"), v)
+		return otherwise(fmt.Errorf("must be %s, this is %q", config.List(names, "or"), v))
 	}
 	if tag.Has("form") {
 		if err := forms[tag.Get("form")](v); err != nil {
-			return fmt.Errorf("%w, this is %q", err, v)
+			return otherwise(fmt.Errorf("%w, this is %q", err, v))
 		}
 	}
 	target.SetString(v)
@@ -117,52 +133,82 @@ var forms = map[string]func(string) error{
 	},
 }
 
-// wholeValue reads whole numbers.
-var wholeValue = ranged("a whole number", func(v string, target reflect.Value) error {
-	if target.CanUint() {
-		n, err := strconv.ParseUint(v, 10, target.Type().Bits())
-		target.SetUint(n)
+// numbers are the mappers of whole numbers, of numbers that need not be whole, and of times as Go writes them. Whole
+// numbers may be written as in the reference's environment: 0x1000, 0b11, 1_000, and 010, which is 8.
+func numbers(moved *moved) (whole, share, span kong.MapperFunc) {
+	plain := func(v reflect.Value) string { return fmt.Sprint(v.Interface()) }
+	whole = moved.ranged("a whole number", func(v string, target reflect.Value) error {
+		if target.CanUint() {
+			n, err := strconv.ParseUint(v, 0, target.Type().Bits())
+			target.SetUint(n)
+			return err
+		}
+		n, err := strconv.ParseInt(v, 0, target.Type().Bits())
+		target.SetInt(n)
 		return err
-	}
-	n, err := strconv.ParseInt(v, 10, target.Type().Bits())
-	target.SetInt(n)
-	return err
-}, func(v reflect.Value) string { return fmt.Sprint(v.Interface()) })
-
-// shareValue reads numbers that need not be whole.
-var shareValue = ranged("a number", func(v string, target reflect.Value) error {
-	n, err := strconv.ParseFloat(v, target.Type().Bits())
-	target.SetFloat(n)
-	return err
-}, func(v reflect.Value) string { return fmt.Sprint(v.Interface()) })
-
-// timeValue reads times as Go writes them.
-var timeValue = ranged("a time with its unit, such as 150ms, 10s or 1h", func(v string, target reflect.Value) error {
-	d, err := time.ParseDuration(v)
-	target.SetInt(int64(d))
-	return err
-}, func(v reflect.Value) string { return v.Interface().(time.Duration).String() }) //nolint:forcetypeassert // it is one
+	}, plain)
+	share = moved.ranged("a number", func(v string, target reflect.Value) error {
+		n, err := strconv.ParseFloat(v, target.Type().Bits())
+		target.SetFloat(n)
+		return err
+	}, plain)
+	span = moved.ranged("a time with its unit, such as 150ms, 10s or 1h", func(v string, target reflect.Value) error {
+		d, err := time.ParseDuration(v)
+		target.SetInt(int64(d))
+		return err
+	}, func(v reflect.Value) string { return v.Interface().(time.Duration).String() }) //nolint:forcetypeassert // it is one
+	return whole, share, span
+}
 
 // ranged reads what is called so, and compares it with the flag's range, whose ends are read alike.
-func ranged(what string, parse func(string, reflect.Value) error, write func(reflect.Value) string) kong.MapperFunc {
+func (m *moved) ranged(what string, parse func(string, reflect.Value) error, write func(reflect.Value) string) kong.MapperFunc {
 	return func(ctx *kong.DecodeContext, target reflect.Value) error {
 		token, err := ctx.Scan.PopValue(what)
 		if err != nil {
 			return err
 		}
-		text := fmt.Sprint(token.Value)
-		least, most, err := ends(ctx.Value.Tag.Get("range"), target.Type(), parse)
+		text, tag := fmt.Sprint(token.Value), ctx.Value.Tag
+		least, most, err := ends(tag.Get("range"), target.Type(), parse)
 		if err != nil {
 			return err
 		}
 		value := reflect.New(target.Type()).Elem()
 		switch err := parse(text, value); {
-		case err != nil, least.IsValid() && less(value, least), most.IsValid() && less(most, value), isNaN(value):
+		case err != nil, least.IsValid() && less(value, least), most.IsValid() && less(most, value), isNaN(value) && !tag.Has("clamp"):
 			return fmt.Errorf("must be %s%s, this is %q", what, between(least, most, write), text)
 		}
-		target.Set(value)
+		used := value
+		if tag.Has("nonpositive") && !less(reflect.Zero(target.Type()), value) {
+			used = reflect.New(target.Type()).Elem()
+			if err := parse(tag.Get("nonpositive"), used); err != nil {
+				return err
+			}
+		} else if used, err = clamped(ctx.Value, value, parse); err != nil {
+			return err
+		}
+		if tag.Has("clamp") || tag.Has("nonpositive") {
+			m.note(ctx.Value, write(value), write(used))
+		}
+		target.Set(used)
 		return nil
 	}
+}
+
+// clamped is a value, or the end of the flag's clamp that is nearer. What is no number is the default.
+func clamped(of *kong.Value, value reflect.Value, parse func(string, reflect.Value) error) (reflect.Value, error) {
+	least, most, err := ends(of.Tag.Get("clamp"), value.Type(), parse)
+	switch {
+	case err != nil || !of.Tag.Has("clamp"):
+		return value, err
+	case isNaN(value):
+		used := reflect.New(value.Type()).Elem()
+		return used, parse(of.Default, used)
+	case least.IsValid() && less(value, least):
+		return least, nil
+	case most.IsValid() && less(most, value):
+		return most, nil
+	}
+	return value, nil
 }
 
 // ends are the two of a range; one that is left out is not valid.

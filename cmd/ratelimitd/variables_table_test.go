@@ -126,7 +126,7 @@ func variablesOfRules() []variable {
 		{name: "LOG_FORMAT", value: "json", look: running(func(t *testing.T, i *instance) string {
 			eventually(t, "a line", func() bool { return i.log.String() != "" })
 			return i.log.String()[:1]
-		}), unset: "t", set: "{", bad: map[string]string{"xml": "text or json"}},
+		}), unset: "t", set: "{"},
 		{name: "RATELIMITD_LOG_REFUSALS", value: "5", look: then(answers(heavy(6, ask("d", "k", "v"))), running(func(_ *testing.T, i *instance) string {
 			return either(strings.Contains(i.log.String(), `"refused"`), "a line", "no line")
 		})), unset: "no line", set: "a line"},
@@ -183,7 +183,7 @@ func variablesOfXDS(t *testing.T) []variable {
 		{name: "CONFIG_GRPC_XDS_NODE_METADATA", value: "zone=a,rack=7", prepare: told(func(r *discoveryv3.DiscoveryRequest, _ metadata.MD) string {
 			m := r.GetNode().GetMetadata().AsMap()
 			return fmt.Sprint(m["zone"], m["rack"])
-		}), with: map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW"}, unset: "<nil> <nil>", set: "a7", bad: map[string]string{"nonsense": "key=value"}},
+		}), with: map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW"}, unset: "<nil> <nil>", set: "a7", anything: true},
 		{name: "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", value: "x-token:abc", prepare: told(func(_ *discoveryv3.DiscoveryRequest, md metadata.MD) string {
 			return strings.Join(md.Get("x-token"), ",")
 		}),
@@ -298,7 +298,7 @@ func variablesOfListening() []variable {
 	return []variable{
 		{name: "GRPC_HOST", value: "127.0.0.1", look: host(grpcAddr), unset: "everywhere", set: "127.0.0.1", bad: map[string]string{"no host": "no host"}},
 		{name: "HOST", value: "127.0.0.1", look: host(httpAddr), unset: "everywhere", set: "127.0.0.1", bad: map[string]string{"no host": "no host"}},
-		{name: "DEBUG_HOST", value: "0.0.0.0", look: host(debugAddr), unset: "127.0.0.1", set: "everywhere", bad: map[string]string{"no host": "no host"}},
+		{name: "DEBUG_HOST", value: "0.0.0.0", look: host(debugAddr), unset: "127.0.0.1", set: "everywhere", anything: true},
 		{name: "GRPC_PORT", prepare: port(grpcAddr, "GRPC_PORT"), onlySet: true, set: "the port"},
 		{name: "PORT", prepare: port(httpAddr, "PORT"), onlySet: true, set: "the port"},
 		{name: "DEBUG_PORT", prepare: port(debugAddr, "DEBUG_PORT"), onlySet: true, set: "the port"},
@@ -760,11 +760,11 @@ func variablesOfStatistics() []variable {
 	return []variable{
 		{name: "DISABLE_STATS", value: "true", look: then(counted, metric("ratelimit_service_config_load_success")), unset: "ratelimit_service_config_load_success 1", set: ""},
 		{name: "USE_PROMETHEUS", value: "true", with: map[string]string{"PROMETHEUS_ADDR": "127.0.0.1:0"}, look: own("/metrics"), unset: "no listener", set: "OK"},
-		{name: "PROMETHEUS_ADDR", value: "127.0.0.1:0", with: map[string]string{"USE_PROMETHEUS": "true"}, look: own("/metrics"), onlySet: true, set: "OK", bad: map[string]string{"9090": "host:port or :port"}},
+		{name: "PROMETHEUS_ADDR", value: "127.0.0.1:0", with: map[string]string{"USE_PROMETHEUS": "true"}, look: own("/metrics"), onlySet: true, set: "OK", anything: true},
 		{name: "PROMETHEUS_PATH", value: "/own", with: map[string]string{"USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": "127.0.0.1:0"}, look: own("/own"), unset: "Not Found", set: "OK"},
 		{name: "PROMETHEUS_MAPPER_YAML", prepare: func(t *testing.T) (map[string]string, look) {
 			return map[string]string{"PROMETHEUS_MAPPER_YAML": file(t, "mappings: [{match: ratelimit.service.config_load_success, name: loaded}]")}, metric("loaded")
-		}, unset: "", set: "loaded 1", bad: map[string]string{os.TempDir(): "directory"}},
+		}, unset: "", set: "loaded 1", anything: true},
 		{name: "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", value: "true", look: then(counted, running(func(t *testing.T, i *instance) string {
 			_, body := get(t, i.http()+"/metrics")
 			_, after, _ := strings.Cut(body, `ratelimit_service_response_time_seconds_sum{grpc_method="ShouldRateLimit"} `)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,11 +20,11 @@ type ruleSource interface {
 
 // xdsOptions say which server sends rules, with CONFIG_TYPE=GRPC_XDS_SOTW.
 type xdsOptions struct {
-	Server       string        `name:"config-grpc-xds-server-url" env:"CONFIG_GRPC_XDS_SERVER_URL" default:"localhost:18000" help:"host:port of the server that sends rules."`
+	Server       string        `name:"config-grpc-xds-server-url" env:"CONFIG_GRPC_XDS_SERVER_URL" nonempty:"" default:"localhost:18000" help:"host:port of the server that sends rules."`
 	NodeID       string        `name:"config-grpc-xds-node-id" env:"CONFIG_GRPC_XDS_NODE_ID" default:"default" help:"Who the server is told that asks."`
 	NodeMetadata string        `name:"config-grpc-xds-node-metadata" env:"CONFIG_GRPC_XDS_NODE_METADATA" placeholder:"KEY=VALUE,..." help:"What else it is told."`
 	Headers      string        `name:"config-grpc-xds-client-additional-headers" env:"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" placeholder:"NAME:VALUE,..." help:"Headers of the call."`
-	ConnectRetry time.Duration `name:"config-grpc-xds-server-connect-retry-interval" env:"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL" range:"0s.." default:"3s" help:"Between attempts to connect, give or take half."`
+	ConnectRetry time.Duration `name:"config-grpc-xds-server-connect-retry-interval" env:"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL" clamp:"0s.." default:"3s" help:"Between attempts to connect, give or take half."`
 
 	TLS    bool   `name:"config-grpc-xds-server-use-tls" env:"CONFIG_GRPC_XDS_SERVER_USE_TLS" help:"The connection is encrypted."`
 	CACert string `name:"config-grpc-xds-server-tls-cacert" env:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT" help:"File of the authorities to trust beside the system's; read again when it changes."`
@@ -31,11 +32,11 @@ type xdsOptions struct {
 	Cert   string `name:"config-grpc-xds-client-tls-cert" env:"CONFIG_GRPC_XDS_CLIENT_TLS_CERT" help:"File of our certificate; read again when it changes."`
 	Key    string `name:"config-grpc-xds-client-tls-key" env:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY" help:"File of that certificate's key."`
 
-	BackoffInitial time.Duration `name:"xds-client-backoff-initial-interval" env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" range:"0s.." default:"10s" help:"Wait before connecting again when a stream has ended; half as much again with every failure."`
-	BackoffMax     time.Duration `name:"xds-client-backoff-max-interval" env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" range:"0s.." default:"60s" help:"The longest such wait."`
-	BackoffFactor  float64       `name:"xds-client-backoff-random-factor" env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" range:"0..1" default:"0.5" help:"How far such a wait may be off, as a share of it."`
+	BackoffInitial time.Duration `name:"xds-client-backoff-initial-interval" env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"10s" help:"Wait before connecting again when a stream has ended; half as much again with every failure."`
+	BackoffMax     time.Duration `name:"xds-client-backoff-max-interval" env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" nonpositive:"10s" clamp:"1ms.." default:"60s" help:"The longest such wait."`
+	BackoffFactor  float64       `name:"xds-client-backoff-random-factor" env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" clamp:"0..1" default:"0.5" help:"How far such a wait may be off, as a share of it."`
 	BackoffJitter  bool          `name:"xds-client-backoff-jitter" env:"XDS_CLIENT_BACKOFF_JITTER" default:"true" negatable:"" help:"Such waits are random."`
-	MaxMessage     int           `name:"xds-client-max-msg-size-in-bytes" env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" range:"0.." placeholder:"BYTES" help:"Largest set of rules that is taken; unset: 4 MiB."`
+	MaxMessage     int           `name:"xds-client-max-msg-size-in-bytes" env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" clamp:"0.." placeholder:"BYTES" help:"Largest set of rules that is taken; unset: 4 MiB."`
 	RefusedRetry   time.Duration `name:"xds-refused-retry" env:"RATELIMITD_XDS_REFUSED_RETRY" range:"1ms.." default:"30s" help:"Longest wait until the server is told again that the rules which it sent again are refused; the first is 1 s."`
 }
 
@@ -59,7 +60,11 @@ func (s *service) loadOverXDS(registry prometheus.Registerer) error {
 		opts.Backoff.Factor = 0
 	}
 	var err error
-	if opts.NodeMetadata, err = xds.ParseMetadata(o.NodeMetadata); err != nil {
+	metadata := s.pairs("CONFIG_GRPC_XDS_NODE_METADATA", o.NodeMetadata, func(part string) bool {
+		key, _, ok := strings.Cut(part, "=")
+		return ok && strings.TrimSpace(key) != ""
+	})
+	if opts.NodeMetadata, err = xds.ParseMetadata(metadata); err != nil {
 		return fmt.Errorf("CONFIG_GRPC_XDS_NODE_METADATA: %w", err)
 	}
 	if opts.Headers, err = xds.ParseHeaders(o.Headers); err != nil {

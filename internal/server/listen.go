@@ -17,11 +17,11 @@ import (
 // maxDebugConnections bounds the listeners that people and scrapers use.
 const maxDebugConnections = 100
 
-// listeners are open before anything is served, so that a port that is taken is an error at start.
+// listeners are open before anything is served, so that a port for callers that is taken is an error at start.
 type listeners struct {
 	grpc, http net.Listener
-	debug      net.Listener // nil if there is neither debug nor admin
-	metrics    net.Listener // nil if metrics have no listener of their own
+	debug      net.Listener // nil if there is neither debug nor admin, or if it cannot be opened
+	metrics    net.Listener // nil if metrics have no listener of their own, or if it cannot be opened
 }
 
 func listen(opts *Options, m *intake.Metrics, bytes *intake.Bytes) (_ listeners, err error) {
@@ -54,24 +54,28 @@ func listen(opts *Options, m *intake.Metrics, bytes *intake.Bytes) (_ listeners,
 	}
 	l.http = intake.Listen(l.http, forHTTP("http", opts.MaxConnections))
 	if opts.MetricsAddr != "" && opts.MetricsHandler != nil {
-		if l.metrics, err = tcp("metrics", opts.MetricsAddr, 0); err != nil {
-			return l, err
-		}
-		l.metrics = intake.Listen(l.metrics, forHTTP("metrics", maxDebugConnections))
+		l.metrics = aside("metrics", opts.MetricsAddr, opts, forHTTP("metrics", maxDebugConnections))
 	}
-	if opts.NoDebug && opts.NoAdmin {
-		return l, nil
+	if !opts.NoDebug || !opts.NoAdmin {
+		l.debug = aside("debug", opts.DebugAddr, opts, forHTTP("debug", maxDebugConnections))
 	}
-	if l.debug, err = tcp("debug", opts.DebugAddr, 0); err != nil {
-		return l, err
-	}
-	l.debug = intake.Listen(l.debug, forHTTP("debug", maxDebugConnections))
 	return l, nil
+}
+
+// aside opens a listener that no caller needs. If it cannot be opened, decisions are more important: the log says so, and
+// the result is nil.
+func aside(what, address string, opts *Options, bounds intake.Options) net.Listener {
+	l, err := open(what, address, opts.ReusePort, 0)
+	if err != nil {
+		opts.Log.Error("a listener beside those for callers cannot be opened: the service runs without it", "error", err)
+		return nil
+	}
+	return intake.Listen(l, bounds)
 }
 
 // ListenError says which listener could not be opened, and why.
 type ListenError struct {
-	What string // gRPC, gRPC on unix socket, HTTP, metrics or debug
+	What string // gRPC, gRPC on unix socket or HTTP; in the log also metrics and debug
 	At   string // address or path
 	Err  error
 }

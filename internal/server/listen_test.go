@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -173,5 +174,24 @@ func TestTooManyConnectionsAreRefused(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("the place of a closed connection is not given away")
 		}
+	}
+}
+
+// No caller needs the listeners of operators and scrapers: the service runs without one that cannot be opened.
+func TestListenersAside(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	r := start(t, Options{DebugAddr: taken.Addr().String(), MetricsAddr: "nowhere", MetricsHandler: http.NotFoundHandler()})
+	if r.DebugAddr != nil || r.MetricsAddr != nil {
+		t.Errorf("it listens on %v and %v", r.DebugAddr, r.MetricsAddr)
+	}
+	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
+		t.Error(err)
+	}
+	if lines := r.linesWith("the service runs without it"); len(lines) != 2 || !strings.Contains(lines[0], "level=ERROR") {
+		t.Errorf("the log says %q", lines)
 	}
 }

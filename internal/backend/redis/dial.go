@@ -24,7 +24,8 @@ type DialOptions struct {
 	// unix. With SENTINEL: the primary's name, then the host:port of sentinels, with commas between. With CLUSTER: the
 	// host:port of nodes, with commas between; the others are found.
 	URL string
-	// Network is "tcp" or "unix". Default: unix if the URL is a path, else tcp. A URL with a scheme needs none.
+	// Network is "tcp", "tcp4", "tcp6" or "unix", and is read where there is one server: sentinels and clusters are reached
+	// over TCP. Default: unix if the URL is a path, else tcp. A URL with a scheme needs none.
 	Network string
 
 	// Auth is "password" or "user:password"; a password with a colon in it is written ":password". It beats credentials

@@ -10,7 +10,7 @@ import (
 // address is where Redis is, as the settings say.
 type address struct {
 	kind    string   // single, sentinel or cluster
-	network string   // tcp or unix
+	network string   // tcp, tcp4, tcp6 or unix
 	hosts   []string // host:port or a path; of sentinels with sentinel
 	primary string   // its name, with sentinel
 	db      int
@@ -30,10 +30,8 @@ func (o *DialOptions) address() (address, error) {
 	switch {
 	case kind != single && kind != sentinel && kind != cluster:
 		return address{}, o.wrong("TYPE", "is %q: write SINGLE, SENTINEL or CLUSTER", o.Type)
-	case o.Network != "" && o.Network != "tcp" && o.Network != "unix":
-		return address{}, o.wrong("SOCKET_TYPE", "is %q: write tcp or unix", o.Network)
-	case o.Network == "unix" && kind != single:
-		return address{}, o.wrong("SOCKET_TYPE", "is unix, but with %sTYPE=%s connections are made over TCP: write tcp", o.prefix(), kind)
+	case o.Network != "" && o.Network != "unix" && !overTCP(o.Network):
+		return address{}, o.wrong("SOCKET_TYPE", "is %q: write tcp, tcp4, tcp6 or unix", o.Network)
 	case o.URL == "" && kind == sentinel:
 		return address{}, o.wrong("URL", "%w: write the primary's name and the sentinels, as in name,host:port,host:port", errEmpty)
 	case o.URL == "" && kind == cluster:
@@ -70,6 +68,9 @@ func (o *DialOptions) address() (address, error) {
 	}
 	return a, nil
 }
+
+// overTCP says whether a network is TCP, with whichever version of IP.
+func overTCP(network string) bool { return network == "tcp" || network == "tcp4" || network == "tcp6" }
 
 // Where is what URL says without credentials: host:port, a path, or several with commas between. It is empty where Dial
 // would fail.
@@ -145,7 +146,11 @@ func (o *DialOptions) parse(example string) (address, error) {
 	default:
 		return address{}, o.wrong("URL", "has a scheme that is not known: write redis, rediss or unix")
 	}
-	if o.Network != "" && o.Network != a.network {
+	switch {
+	case o.Network == "":
+	case overTCP(o.Network) && a.network == "tcp":
+		a.network = o.Network
+	case o.Network != a.network:
 		return address{}, o.wrong("SOCKET_TYPE", "is %s, but the scheme of %sURL means %s: keep one of them", o.Network, o.prefix(), a.network)
 	}
 	query := u.Query()

@@ -78,7 +78,7 @@ const attempt = 500 * time.Millisecond
 func (d *dialer) reach(ctx context.Context, network, addr string) (net.Conn, error) {
 	system := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}}
 	addrs := []string{addr}
-	if network == "tcp" {
+	if overTCP(network) {
 		host, port, err := net.SplitHostPort(addr)
 		if err != nil {
 			return nil, err
@@ -89,7 +89,12 @@ func (d *dialer) reach(ctx context.Context, network, addr string) (net.Conn, err
 		}
 		addrs = addrs[:0]
 		for _, ip := range ips {
-			addrs = append(addrs, net.JoinHostPort(ip, port))
+			if is4 := net.ParseIP(ip).To4() != nil; network == "tcp" || is4 == (network == "tcp4") {
+				addrs = append(addrs, net.JoinHostPort(ip, port))
+			}
+		}
+		if len(addrs) == 0 {
+			return nil, fmt.Errorf("%s has no address of %s", host, network)
 		}
 	}
 	for n := 1; ; n++ {
