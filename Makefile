@@ -4,7 +4,7 @@
 
 TOOL := go tool -modfile=tools/go.mod
 
-.PHONY: run test race test-clocks test-clocks-short e2e soak fmt fmt-check vet lint tidy-check generate generate-check fuzz-short bench ci
+.PHONY: run test race test-clocks test-clocks-short e2e soak fmt fmt-check vet lint tidy-check generate generate-check fuzz-short bench attack attack-short ci
 
 run: ## serve the example rules of config/domains, counting in memory
 	go run ./cmd/ratelimitd --rules config/domains
@@ -69,6 +69,12 @@ bench: ## what a decision costs, as ratios in one run; what a counter costs in R
 	go test ./internal/backend/redis -run '^$$' -bench Bytes -benchtime 1x
 	go test ./internal/backend/redis -run '^$$' -bench CPU -benchtime 50000x
 	go test ./internal/backend/memory -run '^$$' -bench Bytes -benchtime 1x
+
+attack: ## what one client can do to the others, in about five minutes: docs/attacks.md
+	go run ./attack
+
+attack-short: ## the same in less than a minute
+	go run ./attack -short
 
 ci: ## all that a change must pass
 	.ci/run

@@ -55,6 +55,7 @@ var imports = map[string][]string{
 	"docs/figures":              {"internal/descriptor", "internal/backend"},
 	"examples/...":              {},
 	"scripts/suite":             {},
+	"attack":                    {},
 	"bench":                     {},
 	"bench/emptyserver":         {"internal/server"},
 	"e2e":                       {},
@@ -62,9 +63,9 @@ var imports = map[string][]string{
 
 // rooms are the packages that alone know a thing: an import that begins with the path belongs in one of them.
 var rooms = map[string][]string{
-	"google.golang.org/grpc":                 {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "bench/...", "internal/caller", "examples/...", "internal/otlptest"},
-	"google.golang.org/protobuf":             {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "bench/...", "internal/caller", "internal/otlptest"},
-	"github.com/envoyproxy/go-control-plane": {"internal/server", "internal/config/xds", "cmd/ratelimitd", "bench/...", "internal/caller", "examples/..."},
+	"google.golang.org/grpc":                 {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "examples/...", "internal/otlptest"},
+	"google.golang.org/protobuf":             {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "internal/otlptest"},
+	"github.com/envoyproxy/go-control-plane": {"internal/server", "internal/config/xds", "cmd/ratelimitd", "attack", "bench/...", "internal/caller", "examples/..."},
 	"net/http":                               {"internal/server", "cmd/ratelimitd", "examples/...", "internal/otlptest"},
 	"gopkg.in/yaml.v3":                       {"internal/config", "internal/ruletest", "internal/rulecheck", "internal/promcompat", "internal/accesslog"},
 	"github.com/DataDog":                     {"internal/statsd"},

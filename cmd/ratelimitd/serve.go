@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math"
 	"os"
-	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -444,11 +443,11 @@ func (s *service) close() {
 	s.shutdown = nil
 }
 
-// tuneMemory lets the heap grow to nine times what is live before it is collected, which halves the cost of a call
-// while little is live, within nine tenths of what the container or the machine has. GOGC and GOMEMLIMIT go before.
+// tuneMemory lets garbage pile up before it is collected, which halves the cost of a call, and bounds the heap by nine
+// tenths of what the container or the machine has. GOGC and GOMEMLIMIT go before.
 func tuneMemory(log *slog.Logger) {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(800)
+		collect(0)
 	}
 	limit, err := memlimit.Set(memlimit.WithRatio(0.9),
 		memlimit.WithProvider(memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)))

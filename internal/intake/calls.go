@@ -10,8 +10,9 @@ import (
 // peerFactor is how many times the calls that are free a peer may have in flight: one peer alone may use eight ninths.
 const peerFactor = 8
 
-// Calls bounds the calls in flight. A connection may have as many as are still free, and a peer eight times as many. So one
-// connection alone gets half of all, and however many flood the server, some stay free for those that do not.
+// Calls bounds the calls in flight. A connection may have as many as are still free, less an eighth of what its peer has.
+// So one connection alone gets nearly half of all, one peer at most eight ninths, and however many connections flood the
+// server, some calls stay free for those that do not, also for those of the same peer.
 type Calls struct {
 	most  int64
 	total atomic.Int64
@@ -42,6 +43,9 @@ type Call struct {
 // Begin admits a call before its message is read. Where it returns false the call is to be refused, and nothing is to be
 // ended. The connection may be nil.
 func (b *Calls) Begin(c *Conn) (Call, bool) {
+	if c != nil {
+		c.enter()
+	}
 	free := b.most - b.total.Add(1)
 	if free < 0 {
 		b.total.Add(-1)
@@ -54,19 +58,17 @@ func (b *Calls) Begin(c *Conn) (Call, bool) {
 	if c == nil {
 		return Call{}, true
 	}
-	if c.calls.Add(1) > free+1 {
-		c.calls.Add(-1)
-		b.total.Add(-1)
-		b.refusedConnection.Inc()
-		c.listener.options.Bytes.ended(c, 0, false) // its message comes all the same
-		return Call{}, false
-	}
-	if c.peer.calls.Add(1) > peerFactor*(free+1) {
+	n, ofPeer := c.calls.Add(1), c.peer.calls.Add(1)
+	if n > free+1 || n > free+2-ofPeer/peerFactor {
+		refused := b.refusedPeer
+		if n > free+1 {
+			refused = b.refusedConnection
+		}
+		refused.Inc()
 		c.peer.calls.Add(-1)
 		c.calls.Add(-1)
 		b.total.Add(-1)
-		b.refusedPeer.Inc()
-		c.listener.options.Bytes.ended(c, 0, false)
+		c.listener.options.Bytes.ended(c, 0, false) // its message comes all the same
 		return Call{}, false
 	}
 	period := c.turns.Load() % 2

@@ -28,7 +28,7 @@ func TestShareOfCalls(t *testing.T) {
 	p := &peer{}
 	one := conn(l, p)
 	all := flood(one)
-	if n := len(all); n < most/2 || n > most/2+1 {
+	if n := len(all); n < most*8/17-2 || n > most*8/17+2 {
 		t.Errorf("one connection has %d calls of %d", n, most)
 	}
 	for range 100 { // one more connection always gets some, until each would get less than one
@@ -53,6 +53,18 @@ func TestShareOfCalls(t *testing.T) {
 	}
 	if n := calls.InFlight(); n < most*8/9-8 || n > most*8/9+8 {
 		t.Errorf("one peer has %d calls of %d", n, most)
+	}
+
+	// Eight connections that take what they can leave calls to a ninth one, of the same peer or another.
+	for _, other := range []*peer{p, {}} {
+		p.calls.Store(0)
+		calls = NewCalls(most, m)
+		for range 8 {
+			flood(conn(l, p))
+		}
+		if n := len(flood(conn(l, other))); n < 1 {
+			t.Errorf("beside eight connections a ninth has no call of %d", most)
+		}
 	}
 }
 

@@ -35,6 +35,14 @@ const (
 	// slowWrite is how long a write may take before its connection is read from no more: the client does not read.
 	slowWrite = int64(time.Millisecond)
 
+	// readAtOnce is how many bytes of HTTP/2 are read at once: some twenty calls.
+	readAtOnce = 2 << 10
+
+	// mostComing is how many calls of a connection may be read and not begun before it is read on; pause bounds the wait
+	// for them, because some never begin: those that the transport itself refuses.
+	mostComing = 16
+	pause      = 20 * time.Millisecond
+
 	// writeBuffer bounds what the kernel keeps for a client that does not read: it would let it grow to megabytes. Answers
 	// are some fifty bytes.
 	writeBuffer = 256 << 10
@@ -60,6 +68,10 @@ type Conn struct {
 	await [2]atomic.Int64 // calls whose message has not arrived: those that began in even and in odd periods
 	turns atomic.Uint32   // the present period
 	bytes held
+
+	coming  atomic.Int64  // calls that were read and have not begun
+	entered chan struct{} // gets a value when coming falls while the reader waits for that
+	pausing atomic.Bool   // the reader does
 
 	writing atomic.Int64 // when the write that is under way began, by clock; 0: there is none
 	ahead   int          // bytes that were read while a write took long
@@ -88,6 +100,7 @@ func newConn(raw net.Conn, l *Listener, p *peer, now int64) *Conn {
 	c := &Conn{Conn: raw, listener: l, peer: p, accepted: now}
 	c.addr = addr{raw.RemoteAddr(), c}
 	c.written.L = &c.mu
+	c.entered = make(chan struct{}, 1)
 	if tcp, ok := raw.(*net.TCPConn); ok && l.options.Write > 0 {
 		_ = tcp.SetWriteBuffer(writeBuffer)
 	}
@@ -116,6 +129,39 @@ func (c *Conn) Read(p []byte) (int, error) {
 		c.ahead = 0
 	}
 	return n, err
+}
+
+// awaitCalls waits until most of the calls that were read have begun.
+func (c *Conn) awaitCalls() {
+	if c.coming.Load() <= mostComing {
+		return
+	}
+	c.pausing.Store(true)
+	defer c.pausing.Store(false)
+	late := time.NewTimer(pause)
+	defer late.Stop()
+	for c.coming.Load() > mostComing {
+		select {
+		case <-c.entered:
+		case <-late.C:
+			c.coming.Store(0)
+			return
+		}
+	}
+}
+
+// enter says that a call that was read begins.
+func (c *Conn) enter() {
+	left := c.coming.Add(-1)
+	if left < 0 {
+		c.coming.Add(1) // not one of those that were read: the reader waited in vain
+	}
+	if left <= mostComing && c.pausing.Load() {
+		select {
+		case c.entered <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // awaitWrite waits until the write that began at a time has ended.

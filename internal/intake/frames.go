@@ -10,6 +10,7 @@ const (
 	frameHeaderSize = 9
 
 	frameData         = 0x0
+	frameHeaders      = 0x1
 	frameContinuation = 0x9
 
 	// maxContinuations bounds the CONTINUATION frames of one header block. A block of 256 KiB needs 16.
@@ -29,19 +30,20 @@ type frames struct {
 	continuations int // one after another
 }
 
-// next reads on. It returns how many bytes of DATA frames begin in p, and whether a header block goes on for too long.
-func (f *frames) next(p []byte) (data int, err error) {
+// next reads on. It returns how many bytes the DATA frames have that begin in p, how many HEADERS frames do, and whether a
+// header block goes on for too long.
+func (f *frames) next(p []byte) (data, headers int, err error) {
 	for {
 		if f.skip >= len(p) {
 			f.skip -= len(p)
-			return data, nil
+			return data, headers, nil
 		}
 		p, f.skip = p[f.skip:], 0
 		n := copy(f.header[f.have:], p)
 		f.have += n
 		p = p[n:]
 		if f.have < frameHeaderSize {
-			return data, nil
+			return data, headers, nil
 		}
 		f.have = 0
 		f.skip = int(f.header[0])<<16 | int(f.header[1])<<8 | int(f.header[2])
@@ -51,8 +53,11 @@ func (f *frames) next(p []byte) (data int, err error) {
 			f.continuations = 0
 		case frameContinuation:
 			if f.continuations++; f.continuations > maxContinuations {
-				return data, errContinuations
+				return data, headers, errContinuations
 			}
+		case frameHeaders:
+			headers++
+			f.continuations = 0
 		default:
 			f.continuations = 0
 		}
@@ -72,13 +77,18 @@ func (c *Conn) Frames(plain net.Conn) net.Conn {
 	return &framed{Conn: plain, conn: c, frames: frames{skip: prefaceSize}}
 }
 
-// Read implements net.Conn.
+// Read implements net.Conn. It returns a few calls at a time, and waits until those that it returned have begun, so that no
+// connection fills the scheduler's queue with calls that the others must wait for.
 func (f *framed) Read(p []byte) (int, error) {
-	n, err := f.Conn.Read(p)
+	f.conn.awaitCalls()
+	n, err := f.Conn.Read(p[:min(len(p), readAtOnce)])
 	if n == 0 {
 		return n, err
 	}
-	data, bad := f.frames.next(p[:n])
+	data, begun, bad := f.frames.next(p[:n])
+	if begun > 0 {
+		f.conn.coming.Add(int64(begun))
+	}
 	if bad != nil {
 		f.conn.cut(headers)
 		return 0, bad

@@ -17,7 +17,7 @@ func TestFrames(t *testing.T) {
 		wire.WriteString(http2.ClientPreface)
 		framer := http2.NewFramer(&wire, nil)
 		framer.AllowIllegalWrites = true
-		want, continuations, bad := 0, 0, false
+		want, wantCalls, continuations, bad := 0, 0, 0, false
 		for range rapid.IntRange(0, 20).Draw(t, "frames") {
 			size := rapid.IntRange(0, 300).Draw(t, "size")
 			payload := []byte(strings.Repeat("x", size))
@@ -30,6 +30,7 @@ func TestFrames(t *testing.T) {
 				err, want, continuations = framer.WriteData(1, false, payload), want+size, 0
 			case 1:
 				err, continuations = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: payload}), 0
+				wantCalls++
 			case 2:
 				for range rapid.IntRange(1, 40).Draw(t, "continuations") {
 					err = errors.Join(err, framer.WriteContinuation(1, false, nil))
@@ -44,17 +45,18 @@ func TestFrames(t *testing.T) {
 			}
 		}
 		f := frames{skip: prefaceSize}
-		got := 0
+		got, calls := 0, 0
 		var failed error
 		for rest := wire.Bytes(); len(rest) > 0 && failed == nil; {
 			n := rapid.IntRange(1, len(rest)).Draw(t, "piece")
-			var data int
-			data, failed = f.next(rest[:n])
+			var data, begun int
+			data, begun, failed = f.next(rest[:n])
+			calls += begun
 			got += data
 			rest = rest[n:]
 		}
-		if got != want || (failed != nil) != bad {
-			t.Fatalf("%d bytes, %v; want %d, failed: %v", got, failed, want, bad)
+		if got != want || calls != wantCalls || (failed != nil) != bad {
+			t.Fatalf("%d bytes, %d calls, %v; want %d, %d, failed: %v", got, calls, failed, want, wantCalls, bad)
 		}
 	})
 }
@@ -64,23 +66,23 @@ func FuzzFrames(f *testing.F) {
 	f.Add([]byte(http2.ClientPreface+"\x00\x00\x00\x09\x00\x00\x00\x00\x01"), 3)
 	f.Fuzz(func(t *testing.T, wire []byte, piece int) {
 		whole, pieces := frames{skip: prefaceSize}, frames{skip: prefaceSize}
-		want, wantErr := whole.next(wire)
+		want, wantCalls, wantErr := whole.next(wire)
 		if wantErr != nil {
 			return
 		}
 		piece = max(1, min(piece, len(wire)))
-		got := 0
+		got, calls := 0, 0
 		for len(wire) > 0 {
 			n := min(piece, len(wire))
-			data, err := pieces.next(wire[:n])
+			data, begun, err := pieces.next(wire[:n])
 			if err != nil {
 				t.Fatal(err)
 			}
-			got += data
+			got, calls = got+data, calls+begun
 			wire = wire[n:]
 		}
-		if got != want {
-			t.Fatalf("%d bytes in pieces, %d at once", got, want)
+		if got != want || calls != wantCalls {
+			t.Fatalf("%d bytes and %d calls in pieces, %d and %d at once", got, calls, want, wantCalls)
 		}
 	})
 }

@@ -142,7 +142,7 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 					}
 				}
 				answered := 0 // each connection gets at most half of what is free
-				for answered < 68 {
+				for answered < 66 {
 					f, err := c.ReadFrame()
 					if err != nil {
 						t.Fatalf("%d calls were refused: %v", answered, err)

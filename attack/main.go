@@ -1,0 +1,137 @@
+// Command attack shows what one client can do to the others: it attacks a ratelimitd that it builds and starts itself, and
+// measures what a well-behaved client notices, how much memory the server takes, and how soon all is well again. It
+// prints one table, and fails if the server ends, takes more than 300 MB above idle, or does not recover.
+//
+// scenarios.go says which attacks there are; frames.go has the client that keeps to no rules, which runs as a process of
+// its own; victim.go is the well-behaved client; server.go starts servers and reads their memory; report.go prints.
+//
+// Everything is bounded in time and count, on loopback alone, and ends by itself. docs/attacks.md says how to read the
+// table.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// options are the command line.
+type options struct {
+	short bool
+	only  string
+
+	binary string // a server that is built already
+
+	// Of the process that attacks, which this program starts itself.
+	attack, at string
+	lasts      time.Duration
+}
+
+// phases are how long a scenario's parts take.
+type phases struct {
+	before, during, after time.Duration
+}
+
+func (o *options) phases(s *scenario) phases {
+	switch {
+	case o.short:
+		return phases{time.Second, 2 * time.Second, 2 * time.Second}
+	case s.long:
+		return phases{5 * time.Second, time.Minute, 10 * time.Second}
+	default:
+		return phases{5 * time.Second, 10 * time.Second, 10 * time.Second}
+	}
+}
+
+func main() {
+	var o options
+	flag.BoolVar(&o.short, "short", false, "a few seconds for each attack, and less of it")
+	flag.StringVar(&o.only, "only", "", "attacks to run, by name, comma-separated; all if empty")
+	flag.StringVar(&o.binary, "binary", "", "server to attack, if it is not to be built: an older one, to compare with")
+	flag.StringVar(&o.attack, "attack", "", "used by the program itself: be the attacker of this scenario")
+	flag.StringVar(&o.at, "at", "", "used by the program itself: address to attack, on loopback")
+	flag.DurationVar(&o.lasts, "for", 0, "used by the program itself: how long to attack")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var err error
+	if o.attack != "" {
+		err = attack(ctx, &o)
+	} else {
+		err = run(ctx, &o, os.Stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "attack:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o *options, out io.Writer) (err error) {
+	all, err := choose(scenarios(), o.only)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "ratelimitd-attack-")
+	if err != nil {
+		return fmt.Errorf("make a folder: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if o.binary == "" {
+		fmt.Fprintln(out, "building the server")
+		if err := build(ctx, dir); err != nil {
+			return err
+		}
+		o.binary = filepath.Join(dir, "ratelimitd")
+	}
+	var outcomes []*outcome
+	for _, s := range all {
+		fmt.Fprintf(out, "%s: %s\n", s.name, s.what(o.short))
+		result, err := s.run(ctx, o, dir)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		outcomes = append(outcomes, result)
+	}
+	if err := report(out, outcomes); err != nil {
+		return err
+	}
+	var failed []error
+	for _, r := range outcomes {
+		failed = append(failed, r.verdict())
+	}
+	return errors.Join(failed...)
+}
+
+// choose picks scenarios by name.
+func choose(all []*scenario, only string) ([]*scenario, error) {
+	if only == "" {
+		return all, nil
+	}
+	var chosen []*scenario
+	for name := range strings.SplitSeq(only, ",") {
+		found := find(all, name)
+		if found == nil {
+			return nil, fmt.Errorf("-only %s: there is no such attack", name)
+		}
+		chosen = append(chosen, found)
+	}
+	return chosen, nil
+}
+
+func find(all []*scenario, name string) *scenario {
+	for _, s := range all {
+		if s.name == name {
+			return s
+		}
+	}
+	return nil
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+)
+
+// mostAbove is how much memory an attack may cost, in bytes.
+const mostAbove = 300 << 20
+
+// report prints the table.
+func report(out io.Writer, all []*outcome) error {
+	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
+	fmt.Fprintln(w, "\n| attack\t| RSS idle\t| highest\t| at the end\t| victim\t| p99 before\t| during\t| after\t| answered during\t| recovery\t|")
+	fmt.Fprintln(w, "|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|")
+	for _, r := range all {
+		for _, v := range r.victims {
+			recovery := "none"
+			if v.recovered {
+				recovery = v.recovery.String()
+			}
+			fmt.Fprintf(w, "| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %.1f %%\t| %s\t|\n",
+				r.scenario.name, megabytes(r.idle), megabytes(r.peak), megabytes(r.left), v.name,
+				short(v.before.p99), short(v.during.p99), short(v.after.p99), 100*v.during.answered, recovery)
+		}
+	}
+	return w.Flush()
+}
+
+func megabytes(n int64) string { return fmt.Sprintf("%d MB", n>>20) }
+
+func short(d time.Duration) string { return d.Round(10 * time.Microsecond).String() }
+
+// verdict says what must not have happened. How quick answers are depends on the machine, and is for readers of the table.
+func (r *outcome) verdict() error {
+	failed := []error{r.ended}
+	say := func(format string, args ...any) {
+		failed = append(failed, fmt.Errorf("%s: %s", r.scenario.name, fmt.Sprintf(format, args...)))
+	}
+	if above := r.peak - r.idle; above > mostAbove {
+		say("the server took %s more than idle", megabytes(above))
+	}
+	for _, v := range r.victims {
+		if v.before.answered < 0.99 {
+			say("%s: %.1f %% of the calls were answered before the attack", v.name, 100*v.before.answered)
+		}
+		if v.during.answered == 0 {
+			say("%s: no call was answered during the attack", v.name)
+		}
+		if v.after.answered < 0.9 {
+			say("%s: %.1f %% of the calls were answered after the attack", v.name, 100*v.after.answered)
+		}
+	}
+	return errors.Join(failed...)
+}

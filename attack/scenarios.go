@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// scenario is one attack.
+type scenario struct {
+	name    string
+	long    bool // takes a minute where it is not short
+	does    func(short bool) string
+	args    func(short bool) []string // of the server
+	rules   string                    // more of them
+	victims []*victim
+	attack  func(ctx context.Context, at string, short bool) error // in a process of its own
+}
+
+func (s *scenario) what(short bool) string { return s.does(short) }
+
+// few is a smaller number where the run is short.
+func few(short bool, small, large int) int {
+	if short {
+		return small
+	}
+	return large
+}
+
+func fixed(text string) func(bool) string { return func(bool) string { return text } }
+
+func none(bool) []string { return nil }
+
+func scenarios() []*scenario {
+	steady := func() []*victim {
+		return []*victim{{name: "old counters", rate: 200, value: func(n int) string { return fmt.Sprint("old", n%100) }}}
+	}
+	return []*scenario{
+		{
+			name: "full-store", long: true, args: func(short bool) []string {
+				return []string{fmt.Sprint("--memory-max-counters=", few(short, 20_000, 200_000))}
+			},
+			does: func(short bool) string {
+				return fmt.Sprintf("new keys at full speed; the server keeps %d counters", few(short, 20_000, 200_000))
+			},
+			victims: append(steady(), &victim{name: "new counters", rate: 50, value: func(n int) string { return fmt.Sprint("new", n) }}),
+			attack:  newKeys,
+		},
+		{
+			name: "streams", args: none, victims: steady(),
+			does: func(short bool) string {
+				return fmt.Sprintf("10 connections x %d calls that never send a message", few(short, 20_000, 100_000))
+			},
+			attack: func(ctx context.Context, at string, short bool) error {
+				return openStreams(ctx, at, 10, few(short, 20_000, 100_000))
+			},
+		},
+		{
+			name: "streams-one", args: none, victims: steady(),
+			does:   fixed("one connection with 100,000 calls that never send a message"),
+			attack: func(ctx context.Context, at string, _ bool) error { return openStreams(ctx, at, 1, 100_000) },
+		},
+		{name: "never-reads", args: none, victims: steady(), does: fixed("one connection, calls at full speed, no answer is read"), attack: neverRead},
+		{name: "flood", args: none, victims: steady(), does: fixed("8 connections, calls at full speed"), attack: flood},
+		{
+			name: "idle-connections", args: func(short bool) []string {
+				return []string{fmt.Sprint("--max-connections=", few(short, 1_000, 10_000))}
+			},
+			does: func(short bool) string {
+				return fmt.Sprintf("%d connections without a call, all that the server takes; the victim connects anew for every call", few(short, 1_000, 10_000))
+			},
+			victims: []*victim{{name: "new connections", rate: 20, anew: true, value: func(n int) string { return fmt.Sprint("old", n%100) }}},
+			attack: func(ctx context.Context, at string, short bool) error {
+				return idle(ctx, at, few(short, 1_000, 10_000))
+			},
+		},
+		{name: "continuation", args: none, victims: steady(), does: fixed("8 connections with a header block in endless CONTINUATION frames"), attack: continuation},
+		{name: "regex", args: none, rules: expressions(50), victims: steady(), does: fixed("50 expressions; calls of 3.8 MB with values of 8 KB, one after another"), attack: regex},
+	}
+}
+
+// expressions are rules of a key with so many expressions, none of which matches before its end.
+func expressions(n int) string {
+	var b strings.Builder
+	b.WriteString("domain: attack\ndescriptors:\n  - {key: key, rate_limit: {unit: day, requests_per_unit: 1000000000}}\n")
+	for i := range n {
+		fmt.Fprintf(&b, "  - {key: path, value_regex: \"(/[a-z0-9]+)*/(x|y|z)?%d(/[a-z]*)+end\", rate_limit: {unit: second, requests_per_unit: 50}}\n", i)
+	}
+	return b.String()
+}
+
+// outcome is what an attack did.
+type outcome struct {
+	scenario         *scenario
+	idle, peak, left int64 // RSS in bytes: before, at its highest, at the end
+	victims          []victimOutcome
+	ended            error // why the server ended
+}
+
+type victimOutcome struct {
+	name                  string
+	before, during, after noticed
+	recovery              time.Duration
+	recovered             bool
+}
+
+// run runs the attack against a server of its own.
+func (s *scenario) run(ctx context.Context, o *options, dir string) (_ *outcome, err error) {
+	rules := s.rules
+	if rules == "" {
+		rules = expressions(0)
+	}
+	server, err := start(ctx, o.binary, dir, rules, s.args(o.short))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+
+	p := o.phases(s)
+	calling, stop := context.WithCancel(ctx)
+	defer stop()
+	seen := make([]calls, len(s.victims))
+	failed := make([]error, len(s.victims))
+	var running sync.WaitGroup
+	for i, v := range s.victims {
+		running.Go(func() { failed[i] = v.run(calling, server.at, &seen[i]) })
+	}
+	warm := 500 * time.Millisecond
+	wait(ctx, warm)
+	began := time.Now()
+	wait(ctx, p.before)
+	r := &outcome{scenario: s, idle: server.rss()}
+
+	attacker := exec.CommandContext(ctx, os.Args[0], "-attack", s.name, "-at", server.at, "-for", p.during.String(), fmt.Sprintf("-short=%v", o.short))
+	attacker.Stderr = os.Stderr
+	attacked := time.Now()
+	if err := attacker.Start(); err != nil {
+		return nil, fmt.Errorf("start the attacker: %w", err)
+	}
+	ended := attacker.Wait()
+	over := time.Now()
+	wait(ctx, p.after)
+	end := time.Now()
+	stop()
+	running.Wait()
+	if err := errors.Join(append(failed, ended, ctx.Err())...); err != nil {
+		return nil, err
+	}
+	if !server.alive() {
+		r.ended = errors.New("the server ended")
+	}
+	r.peak, r.left = server.peak.Load(), server.rss()
+	for i, v := range s.victims {
+		c := &seen[i]
+		one := victimOutcome{name: v.name, before: c.between(began, attacked), during: c.between(attacked, over), after: c.between(over, end)}
+		one.recovery, one.recovered = c.recovered(over, end, one.before.p99)
+		r.victims = append(r.victims, one)
+	}
+	return r, nil
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// attack is the process that attacks. It leaves the processors to the others: a real attacker has machines of its own.
+func attack(ctx context.Context, o *options) error {
+	s := find(scenarios(), o.attack)
+	if s == nil || o.lasts <= 0 || o.lasts > 2*time.Minute || !strings.HasPrefix(o.at, "127.0.0.1:") {
+		return errors.New("-attack, -at and -for belong together, and are for loopback")
+	}
+	_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, 10)
+	ctx, cancel := context.WithTimeout(ctx, o.lasts)
+	defer cancel()
+	return s.attack(ctx, o.at, o.short)
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// build builds the server into a folder.
+func build(ctx context.Context, dir string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir+string(filepath.Separator), "github.com/ratelimitd/ratelimitd/cmd/ratelimitd")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the server: %w\n%s", err, output)
+	}
+	return nil
+}
+
+// server is a ratelimitd that was started.
+type server struct {
+	cmd   *exec.Cmd
+	at    string // of gRPC
+	ended chan struct{}
+
+	peak   atomic.Int64 // RSS in bytes, since it was last reset
+	stopIt context.CancelFunc
+}
+
+// victimRules are the rules of those that are not attackers.
+const victimRules = `domain: victim
+descriptors:
+  - {key: key, rate_limit: {unit: day, requests_per_unit: 1000000000}}
+`
+
+// start starts a server on free ports of loopback and waits until it listens.
+func start(ctx context.Context, binary, dir, rules string, args []string) (*server, error) {
+	folder := filepath.Join(dir, "rules")
+	if err := errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o755),
+		os.WriteFile(filepath.Join(folder, "attack.yaml"), []byte(rules), 0o600), os.WriteFile(filepath.Join(folder, "victim.yaml"), []byte(victimRules), 0o600)); err != nil {
+		return nil, fmt.Errorf("write rules: %w", err)
+	}
+	s := &server{ended: make(chan struct{})}
+	s.cmd = exec.Command(binary, append([]string{"serve", "--rules", folder}, args...)...)
+	s.cmd.Dir = dir
+	s.cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "LOG_FORMAT=json",
+		"GRPC_HOST=127.0.0.1", "HOST=127.0.0.1", "GRPC_PORT=0", "PORT=0", "DEBUG_PORT=0",
+	}
+	read, write := io.Pipe()
+	s.cmd.Stdout, s.cmd.Stderr = write, write
+	if err := s.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the server: %w", err)
+	}
+	listening := make(chan string, 1)
+	var said strings.Builder
+	go func() {
+		lines := bufio.NewScanner(read)
+		for lines.Scan() {
+			if said.Len() < 16<<10 {
+				said.WriteString(lines.Text() + "\n")
+			}
+			var line struct {
+				Message string `json:"@message"`
+				GRPC    string
+			}
+			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Message == "listening" {
+				select {
+				case listening <- line.GRPC:
+				default:
+				}
+			}
+		}
+		_, _ = io.Copy(io.Discard, read)
+	}()
+	go func() {
+		_ = s.cmd.Wait()
+		_ = write.Close()
+		close(s.ended)
+	}()
+	select {
+	case s.at = <-listening:
+	case <-s.ended:
+		return nil, fmt.Errorf("the server ended:\n%s", said.String())
+	case <-time.After(30 * time.Second):
+		return nil, errors.Join(errors.New("the server does not listen within 30 s"), s.stop())
+	case <-ctx.Done():
+		return nil, errors.Join(ctx.Err(), s.stop())
+	}
+	watch, cancel := context.WithCancel(ctx)
+	s.stopIt = cancel
+	go s.watch(watch)
+	return s, nil
+}
+
+// rss is the server's resident memory in bytes.
+func (s *server) rss() int64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", s.cmd.Process.Pid))
+	fields := strings.Fields(string(b))
+	if err != nil || len(fields) < 2 {
+		return 0
+	}
+	pages, _ := strconv.ParseInt(fields[1], 10, 64)
+	return pages * int64(os.Getpagesize())
+}
+
+// watch keeps the highest RSS.
+func (s *server) watch(ctx context.Context) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if now := s.rss(); now > s.peak.Load() {
+				s.peak.Store(now)
+			}
+		}
+	}
+}
+
+func (s *server) alive() bool {
+	select {
+	case <-s.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// stop ends the server, and says an error if it had to be killed: its stop timeout is 10 s.
+func (s *server) stop() error {
+	if s.stopIt != nil {
+		s.stopIt()
+	}
+	_ = s.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-s.ended:
+		return nil
+	case <-time.After(15 * time.Second):
+		_ = s.cmd.Process.Kill()
+		<-s.ended
+		return errors.New("the server did not stop within 15 s")
+	}
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	ratelimitv3common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// deadline is that of a victim's call.
+const deadline = time.Second
+
+// victim is a well-behaved client: it makes calls at a steady rate, whether earlier ones were answered or not.
+type victim struct {
+	name   string
+	rate   int                // calls per second
+	value  func(n int) string // of the descriptor of call n
+	anew   bool               // a connection for every call
+	domain string
+}
+
+// call is one call that a victim made.
+type call struct {
+	began time.Time
+	took  time.Duration
+	ok    bool
+}
+
+// calls are those of one victim.
+type calls struct {
+	mu  sync.Mutex
+	all []call
+}
+
+// run makes calls until ctx is done, and waits for the last ones.
+func (v *victim) run(ctx context.Context, at string, into *calls) error {
+	conn, err := dial(at)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var running sync.WaitGroup
+	defer running.Wait()
+	tick := time.NewTicker(time.Second / time.Duration(v.rate))
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		running.Go(func() {
+			began := time.Now()
+			err := v.call(at, conn, n)
+			into.mu.Lock()
+			into.all = append(into.all, call{began, time.Since(began), err == nil})
+			into.mu.Unlock()
+		})
+	}
+}
+
+func dial(at string) (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient(at, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return conn, nil
+}
+
+func (v *victim) call(at string, conn *grpc.ClientConn, n int) error {
+	if v.anew {
+		own, err := dial(at)
+		if err != nil {
+			return err
+		}
+		defer own.Close()
+		conn = own
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	_, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, request("victim", "key", v.value(n)))
+	return err
+}
+
+func request(domain string, pairs ...string) *ratelimitv3.RateLimitRequest {
+	d := &ratelimitv3common.RateLimitDescriptor{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		d.Entries = append(d.Entries, &ratelimitv3common.RateLimitDescriptor_Entry{Key: pairs[i], Value: pairs[i+1]})
+	}
+	return &ratelimitv3.RateLimitRequest{Domain: domain, Descriptors: []*ratelimitv3common.RateLimitDescriptor{d}}
+}
+
+// between is what was noticed of calls that began between two times.
+func (c *calls) between(from, to time.Time) noticed {
+	var took []time.Duration
+	n, answered := 0, 0
+	for _, one := range c.all {
+		if one.began.Before(from) || !one.began.Before(to) {
+			continue
+		}
+		n++
+		if one.ok {
+			answered++
+		}
+		took = append(took, one.took)
+	}
+	if n == 0 {
+		return noticed{}
+	}
+	slices.Sort(took)
+	return noticed{p99: took[len(took)*99/100], answered: float64(answered) / float64(n), calls: n}
+}
+
+// noticed is what a victim noticed in a phase. A call without an answer counts with the time until it failed.
+type noticed struct {
+	p99      time.Duration
+	answered float64 // part of the calls
+	calls    int
+}
+
+// recovered is how long after a time calls are as quick as before for good: the first moment from which on all calls have
+// an answer within three times the p99 of before, or 20 ms if that is more. It returns false if they never are.
+func (c *calls) recovered(from, to time.Time, p99 time.Duration) (time.Duration, bool) {
+	most := max(3*p99, 20*time.Millisecond)
+	const window = 250 * time.Millisecond
+	well := from
+	for at := from; at.Before(to); at = at.Add(window) {
+		seen := c.between(at, at.Add(window))
+		if seen.calls > 0 && (seen.answered < 1 || seen.p99 > most) {
+			well = at.Add(window)
+		}
+	}
+	return well.Sub(from), well.Before(to)
+}
