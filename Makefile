@@ -12,8 +12,14 @@ run: ## serve the example rules of config/domains, counting in memory
 test: ## all tests, after getting what they need besides Go; the last lines say what was left out and what failed
 	go run ./scripts/suite
 
-race: ## all tests with the race detector
-	go run ./scripts/suite -race
+race: ## what runs concurrently, with the race detector: docs/testing.md
+	go run ./scripts/suite -race -skip '$(ONE_AT_A_TIME)' $$(go list ./... | sed 's|^$(MODULE)|.|' | grep -vE '^($(NO_CONCURRENCY))$$')
+
+MODULE := github.com/ratelimitd/ratelimitd
+
+# Tests that ask one thing after the other, most of them of commands that end, and packages without a goroutine.
+ONE_AT_A_TIME := Document|Conformance|CheckCommand|Cookbook|Tutorial|Simulate|Picture|Schema|Mutants|KeyFormats|Million|HeavyKey|BytesPer|Secrets|SoakCardinality
+NO_CONCURRENCY := .|./internal|./internal/(accesslog|descriptor|explain|rulecheck|ruleschema|redistest|simulate/report)|./docs/.*|./scripts/.*
 
 test-clocks: ## all tests at other times than now: ends of days and years, a leap day, zones. Takes an hour
 	scripts/test-clocks

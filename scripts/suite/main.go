@@ -3,7 +3,7 @@
 //
 // What else the tests need (redis-server, promtool, Chromium, Envoy) it tries to get first, with scripts/install-*. As
 // root that installs packages. For other users it unpacks into .tools what can be had without root; tests that need
-// the rest are left out, unless CI is set: there they fail. Arguments go to go test: scripts/suite -race -run Chaos.
+// the rest are left out, unless CI is set: there they fail. Arguments go to go test: scripts/suite -race ./internal/server.
 package main
 
 import (
@@ -47,8 +47,9 @@ func main() {
 		}
 	}
 	for _, module := range modules {
-		if module != "." && slices.Contains(args, "-race") {
-			continue // its tests start programs that are built without the race detector: there is nothing to find
+		// The tests of deploy start programs that are built without the race detector: there is nothing for it to find.
+		if module != "." && (slices.Contains(args, "-race") || slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "./") })) {
+			continue
 		}
 		r.module(ctx, module)
 	}

@@ -39,7 +39,11 @@ var notRun = regexp.MustCompile(`NOT RUN without (.+)`)
 
 // module runs all tests of one module.
 func (r *run) module(ctx context.Context, folder string) {
-	c := exec.CommandContext(ctx, "go", slices.Concat([]string{"test", "-json", "-timeout", "30m"}, r.args, []string{"./..."})...)
+	args := slices.Concat([]string{"test", "-json", "-timeout", "30m"}, r.args)
+	if !slices.ContainsFunc(r.args, func(a string) bool { return strings.HasPrefix(a, "./") }) {
+		args = append(args, "./...")
+	}
+	c := exec.CommandContext(ctx, "go", args...)
 	c.Dir, c.Stderr = folder, os.Stderr
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	c.WaitDelay = time.Minute
