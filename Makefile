@@ -2,6 +2,8 @@
 # the others are left out, and the last lines say so.
 # The tools are pinned in a module of their own, tools/go.mod.
 
+export PATH := $(CURDIR)/.tools/bin:$(PATH)
+
 TOOL := go tool -modfile=tools/go.mod
 
 .PHONY: run test race test-clocks test-clocks-short e2e soak fmt fmt-check vet lint tidy-check generate generate-check fuzz-short bench attack attack-short ci
@@ -22,9 +24,13 @@ ONE_AT_A_TIME := Document|Conformance|CheckCommand|Cookbook|Tutorial|Simulate|Pi
 NO_CONCURRENCY := .|./internal|./internal/(accesslog|descriptor|explain|rulecheck|ruleschema|redistest|simulate/report)|./docs/.*|./scripts/.*
 
 test-clocks: ## all tests at other times than now: ends of days and years, a leap day, zones. Takes an hour
+	scripts/install-redis
+	scripts/install-cc
 	scripts/test-clocks
 
 test-clocks-short: ## the tests that ask a running service, in the hour where most windows begin together
+	scripts/install-redis
+	scripts/install-cc
 	AT=2027-03-04T00:00:10Z RUN='$(CLOCK_TESTS)' scripts/test-clocks ./cmd/ratelimitd ./internal/backend/redis
 
 CLOCK_TESTS := Conformance|Lyft|BothFleets|KeyFormats|CALENDAR|Tutorial|Cookbook|Reset

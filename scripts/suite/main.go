@@ -18,7 +18,7 @@ import (
 	"syscall"
 )
 
-// parts are what tests need besides Go.
+// parts are what tests need besides Go. The race detector needs a C compiler too.
 var parts = []string{"redis", "promtool", "browser", "envoy"}
 
 // modules are the folders of go.mod files with tests.
@@ -38,7 +38,11 @@ func main() {
 		os.Exit(2)
 	}
 	r := &run{args: args, out: os.Stdout}
-	for _, name := range parts {
+	needed := parts
+	if slices.Contains(args, "-race") {
+		needed = slices.Concat(parts, []string{"cc"})
+	}
+	for _, name := range needed {
 		script := "scripts/install-" + name
 		c := exec.CommandContext(ctx, script)
 		c.Stdout, c.Stderr = os.Stdout, os.Stderr
