@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // service is a ratelimitd process; one that was restarted is the same service.
@@ -49,11 +50,22 @@ func writeRules(t *testing.T, dir string, i int, text string) {
 	}
 }
 
+// notAtMidnight waits for the day to end, in UTC, if it is about to: what a test has used of a limit for a day is to stay
+// used while it looks.
+func notAtMidnight() {
+	const day, soon = 24 * time.Hour, 20 * time.Second
+	now := time.Now()
+	if left := now.Truncate(day).Add(day).Sub(now); left < soon {
+		<-time.After(left)
+	}
+}
+
 // startService starts ratelimitd with these rules and this environment ("NAME=value"), and returns when it listens. It
 // ends with the test.
 func startService(t *testing.T, name, rules string, env ...string) *service {
 	t.Helper()
 	needsEnvoy(t)
+	notAtMidnight()
 	s := &service{name: name, rest: []string{"--rules", rules}}
 	s.env = append([]string{
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=" + freePort(t), "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",

@@ -293,6 +293,7 @@ func untimed(r *ratelimitv3.RateLimitResponse, from, to time.Time) (problem stri
 // startService starts the service as its command line would, on free ports, and stops it with the test.
 func startService(t *testing.T, env map[string]string, args ...string) *service {
 	t.Helper()
+	notAtMidnight()
 	for k, v := range env {
 		t.Setenv(k, v)
 	}

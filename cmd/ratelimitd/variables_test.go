@@ -87,6 +87,7 @@ type instance struct {
 // begin starts the service. What it cannot start with is err.
 func begin(t *testing.T, env map[string]string, args ...string) *instance {
 	t.Helper()
+	notAtMidnight()
 	i := &instance{log: newLogLines(), env: env, args: args, ended: make(chan error, 1)}
 	r, w := io.Pipe()
 	go i.log.read(r)
