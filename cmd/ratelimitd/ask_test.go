@@ -304,6 +304,24 @@ func TestPeekAndResetCommands(t *testing.T) {
 		t.Errorf("without a token: %d %s\n%s", code, stderr, stdout)
 	}
 
+	// Without --rules the server explains the rules that it has.
+	code, stdout, stderr = asks(t, "explain", "-d", "edge", "--server", p.debug, "--token-file", file, sales)
+	for _, want := range []string{"rule     edge.method_GET,HEAD.path_/s*", "> ", "2 per year", "state    0 of 2 used, 2 left", "rules    of the server " + p.debug} {
+		if code != 0 || !strings.Contains(stdout, want) {
+			t.Errorf("the server's own words, %d, want %q: %s\n%s", code, want, stderr, stdout)
+		}
+	}
+	code, stdout, stderr = asks(t, "explain", "-d", "edge", "--server", p.debug, "--token-file", file, "--limit", "7/day", sales)
+	if code != 0 || !strings.Contains(stdout, "7 per day") || !strings.Contains(stdout, "0 of 7 used") {
+		t.Errorf("with a limit of the request: %d %s\n%s", code, stderr, stdout)
+	}
+	if code, stdout, _ = asks(t, "explain", "-d", "egde", "--server", p.debug, "--token-file", file, sales); code != 3 || !strings.Contains(stdout, "no rule") {
+		t.Errorf("a domain that the server does not know: %d\n%s", code, stdout)
+	}
+	if code, _, stderr = asks(t, "explain", "-d", "edge", "--server", p.debug, "--at", "2026-03-10", sales); code != 2 || !strings.Contains(stderr, "--at needs --rules") {
+		t.Errorf("at another time: %d %s", code, stderr)
+	}
+
 	// Tokens change while the service runs.
 	writeTokens(t, file, "bob another-token-0123456789")
 	mine := tokenFile(t, adminToken)

@@ -20,7 +20,7 @@ import (
 type explainCommand struct {
 	Ask    askOptions `embed:""`
 	At     string     `placeholder:"TIME" help:"As if it were this time, such as 2026-03-10T12:00:00Z, or a date. Default: now."`
-	Server string     `short:"s" placeholder:"ADDRESS" help:"Also tell the counters' state at this server's debug port, such as localhost:6070."`
+	Server string     `short:"s" placeholder:"ADDRESS" help:"Ask the server with this debug port, such as localhost:6070, about the rules it has in force. With --rules: explain those files, and show the counters' state at the server."`
 
 	Output  outputOptions  `embed:"" group:"Output"`
 	Token   tokenOptions   `embed:"" group:"Connection"`
@@ -41,10 +41,20 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 	if err != nil {
 		return misuse(err)
 	}
+	if o.Server != "" && o.Rules.Rules == "" {
+		if o.At != "" {
+			return misuse(errors.New("--at needs --rules: a server explains what is now"))
+		}
+		return o.askServer(ctx, s, entries, override)
+	}
+	if o.Rules.Rules == "" && o.Rules.overXDS() {
+		fmt.Fprintln(s.err, "ratelimitd: CONFIG_TYPE=GRPC_XDS_SOTW: such a server reads no rule files; ask it with --server")
+	}
 	tree, err := o.Rules.load(s.err)
 	if err != nil {
 		return err
 	}
+	folder, _ := o.Rules.dir()
 	options := explain.Options{Tree: tree, Settings: o.Answers.settings(), KeyPrefix: o.KeyPrefix, Domain: o.Ask.Domain, Now: now}
 	for _, e := range entries {
 		d := limiter.Descriptor{Entries: e}
@@ -60,10 +70,15 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 		}
 		return fmt.Errorf("explain: %w", err)
 	}
+	report.RulesFrom = "the files in " + folder
 	var failed error
 	if o.Server != "" && report.Matched() > 0 {
 		failed = o.states(ctx, s, report, entries, override)
 	}
+	return o.write(s, report, failed)
+}
+
+func (o *explainCommand) write(s streams, report *explain.Report, failed error) (err error) {
 	if o.Output.json() {
 		err = explain.WriteJSON(s.out, report)
 	} else {
@@ -76,6 +91,59 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 		return verdict(exitNothing)
 	}
 	return nil
+}
+
+// askServer explains by the rules that a server has in force, wherever they come from, and shows the counters' state if
+// the server lets this caller see it.
+func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]descriptor.Entry, override *limiter.Override) error {
+	client, err := o.Token.admin(&o.Connect, o.Server, s.err)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	report := &explain.Report{Domain: o.Ask.Domain, Server: o.Server, RulesFrom: "the server " + o.Server, Passing: []explain.Header{}, Refused: []explain.Header{}}
+	hidden := false
+	for _, e := range entries {
+		d, known, err := client.Explain(ctx, o.Ask.Domain, e)
+		if err != nil {
+			return err
+		}
+		report.Known = known
+		if (len(d.Limits) > 0 || override != nil) && !hidden {
+			there, err := client.Peek(ctx, o.Ask.Domain, e, override)
+			switch {
+			case err == nil:
+				fill(&d, there)
+				d.StateOf = o.Server
+			case override != nil:
+				return err // what the rule says is not the answer
+			default:
+				hidden = true
+				fmt.Fprintf(s.err, "ratelimitd: the counters' state is not shown: %v\n", err)
+			}
+		}
+		report.Descriptors = append(report.Descriptors, d)
+	}
+	return o.write(s, report, nil)
+}
+
+// fill adds the states of counters to the limits that the server explained; with an override they are the limits.
+func fill(d *explain.Descriptor, there *caller.Counters) {
+	if there.Override {
+		d.Matched, d.Override, d.Rule, d.Limits = true, true, nil, nil
+		for i := range there.Counters {
+			c := &there.Counters[i]
+			d.Limits = append(d.Limits, explain.Limit{Name: c.Name, Words: c.Words, Key: c.Key, State: &c.State})
+		}
+		return
+	}
+	for i := range d.Limits {
+		for k := range there.Counters {
+			if c := &there.Counters[k]; c.Key == d.Limits[i].Key {
+				d.Limits[i].State = &c.State
+			}
+		}
+	}
 }
 
 // now is the time that is asked about.

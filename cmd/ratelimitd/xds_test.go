@@ -279,6 +279,29 @@ func dialTLS(t *testing.T, addr string, c *tls.Config) *grpc.ClientConn {
 	return conn
 }
 
+// Rules over xDS are explained by the server that has them; files that it does not read are said to be such.
+func TestExplainOverXDS(t *testing.T) {
+	g := newGateway(t, "default")
+	g.set("1", perHour("shop", 3))
+	p := startProcess(t, map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": g.addr})
+	p.log.wait(t, "rules in force")
+	const route = "httproute/default/shop/rule/0/match/0/*"
+	request := route + "=" + route + ",rule-0-match-0=rule-0-match-0,remote_address=10.0.0.1"
+	code, stdout, stderr := asks(t, "explain", "-d", "shop", "--server", p.debug, request)
+	if code != 0 || !strings.Contains(stdout, "3 per hour, fixed window") || !strings.Contains(stdout, "shop: descriptors[0].descriptors[0].descriptors[0]") ||
+		!strings.Contains(stdout, "rules    of the server "+p.debug) || !strings.Contains(stderr, "the counters' state is not shown") {
+		t.Errorf("%d %s\n%s", code, stderr, stdout)
+	}
+	root := t.TempDir()
+	write(t, root, "config/rules.yaml", strings.ReplaceAll(fiveADay, "domain: d", "domain: shop"))
+	t.Setenv("RUNTIME_ROOT", root)
+	t.Setenv("CONFIG_TYPE", "GRPC_XDS_SOTW")
+	code, stdout, stderr = asks(t, "explain", "-d", "shop", "k=v")
+	if code != 0 || !strings.Contains(stdout, "rules    of the files in "+root+"/config") || !strings.Contains(stderr, "such a server reads no rule files; ask it with --server") {
+		t.Errorf("%d %s\n%s", code, stderr, stdout)
+	}
+}
+
 // Without FORCE_START_WITHOUT_INITIAL_CONFIG health is red until the first rules are there; with
 // HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED it is red whenever there is no domain.
 func TestHealthWithoutRules(t *testing.T) {

@@ -47,12 +47,13 @@ func asideOf(name string, beside []string) aside {
 type Skipped struct {
 	Name  string // path below the folder
 	Rules bool   // it gives a domain, and would be rules under another name
+	Tests bool   // its name is that of tests of rules
 	Why   string
 }
 
 // skip says why a file with this content is no rule file, and false if it is one.
 func (a aside) skip(name string, data []byte) (Skipped, bool) {
-	s := Skipped{Name: name, Rules: givesDomain(a, data)}
+	s := Skipped{Name: name, Rules: givesDomain(a, data), Tests: a == asideTests}
 	switch {
 	case a == "":
 		return s, false

@@ -29,10 +29,10 @@ func TestNamesHideNoRules(t *testing.T) {
 		}
 	}
 	want := []Skipped{
-		{".hidden.yaml", true, "its name begins with a dot"},
-		{"README", false, "it holds no domain"},
-		{"a.yaml~", true, "it is the backup of a file beside it"},
-		{"a_test.yaml", false, "it holds tests, or no domain"},
+		{".hidden.yaml", true, false, "its name begins with a dot"},
+		{"README", false, false, "it holds no domain"},
+		{"a.yaml~", true, false, "it is the backup of a file beside it"},
+		{"a_test.yaml", false, true, "it holds tests, or no domain"},
 	}
 	if diff := cmp.Diff(want, r.Skipped); diff != "" {
 		t.Errorf("skipped (-want +got):\n%s", diff)

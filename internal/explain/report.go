@@ -2,6 +2,9 @@ package explain
 
 // Report is what becomes of one request.
 type Report struct {
+	RulesFrom string `json:"rules_from,omitempty"` // "the files in DIR" or "the server ADDRESS"
+	Server    string `json:"server,omitempty"`     // the server that explains; what answers look like is not known then
+
 	Domain     string `json:"domain"`
 	Known      bool   `json:"domain_known"` // rules are loaded for it
 	DidYouMean string `json:"did_you_mean,omitempty"`

@@ -20,9 +20,13 @@ func WriteText(to io.Writer, r *Report, color bool) error {
 		}
 		w.descriptor(r, &r.Descriptors[i])
 	}
-	if r.Matched() > 0 {
+	if r.Matched() > 0 && r.Server == "" {
 		w.Line("")
 		w.headers(r)
+	}
+	if r.RulesFrom != "" {
+		w.Line("")
+		w.row("rules", "of %s", console.Clean(r.RulesFrom))
 	}
 	return w.Flush()
 }
@@ -124,8 +128,11 @@ func (w text) rule(r *Report, d *Descriptor) {
 	if len(rule.Replaces) > 0 {
 		how = append(how, "replaces "+console.Clean(strings.Join(rule.Replaces, ", ")))
 	}
-	if !rule.Unlimited {
-		how = append(how, "on_error "+rule.OnError.Value+by(rule.OnError), "admission "+r.Admission.Value+by(r.Admission))
+	if !rule.Unlimited && rule.OnError.Value != "" {
+		how = append(how, "on_error "+rule.OnError.Value+by(rule.OnError))
+	}
+	if !rule.Unlimited && r.Admission.Value != "" {
+		how = append(how, "admission "+r.Admission.Value+by(r.Admission))
 	}
 	w.row("mode", "%s", strings.Join(how, "; "))
 }

@@ -34,6 +34,7 @@ const (
 	codePerSecond       = "per-second"
 	codeReplacesNobody  = "replaces-nobody"
 	codeNameTwice       = "name-twice"
+	codeSkipped         = "skipped"
 )
 
 // Code is a kind of finding.
@@ -67,6 +68,7 @@ var Codes = []Code{
 	{codePerSecond, "a limit per second without a lease, where the backend's round trip weighs most"},
 	{codeReplacesNobody, "`replaces` of a name that no rate limit of the domain has"},
 	{codeNameTwice, "a name that several rules of a domain have"},
+	{codeSkipped, "a file that is not loaded because of its name; a warning if it gives a domain"},
 	{codeDirective, "a `# check:` comment that is misspelt, gives no reason or accepts nothing"},
 }
 

@@ -8,10 +8,23 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
+// allShadow says whether there are limits below a node, and all of them are in shadow mode.
+func (n *node) allShadow() bool {
+	for _, child := range n.children {
+		if child.rule != nil && !child.rule.Shadow || child.rule == nil && !child.allShadow() {
+			return false
+		}
+	}
+	return len(n.children) > 0
+}
+
 // limits looks at what a node limits.
 func (c *checker) limits(n *node) {
 	if n.rule == nil {
 		for _, f := range n.flags {
+			if f.text == "shadow_mode" && n.allShadow() {
+				continue // Envoy Gateway writes it on every level above a shadow rule
+			}
 			c.add(Warning, f.at, codeFlagWithout, "move it to the descriptors below that have limits",
 				"`%s` belongs to a descriptor's own limit, and this one has none: it means nothing here", f.text)
 		}

@@ -56,6 +56,7 @@ func Run(o Options) (*Report, error) {
 	for _, s := range sets {
 		r.Files += len(s.files) + len(s.unreadable)
 		r.Findings = append(r.Findings, s.unreadable...)
+		r.Findings = append(r.Findings, s.skipped...)
 		r.Findings = append(r.Findings, Check(s.files, o.Merge, o.Months)...)
 	}
 	r.Findings = sortFindings(slices.DeleteFunc(r.Findings, func(f Finding) bool { return slices.Contains(o.Disable, f.Code) }))
@@ -176,6 +177,7 @@ func lines(data []byte) []string {
 type set struct {
 	files      []config.File
 	unreadable []Finding
+	skipped    []Finding
 }
 
 // find reads the files that paths stand for.
@@ -232,6 +234,19 @@ func folder(dir string) (*set, error) {
 			}
 		}
 		s.read(name)
+	}
+	for _, f := range r.Skipped {
+		found := Finding{File: filepath.Join(dir, filepath.FromSlash(f.Name)), Line: 1, Col: 1, Severity: Info, Code: codeSkipped, Message: "this file is not loaded: " + f.Why}
+		switch {
+		case f.Rules:
+			found.Severity, found.Message, found.Fix = Warning, "this file gives a domain and is not loaded: "+f.Why, "give it another name, or remove it"
+		case f.Tests:
+			continue
+		}
+		if data, err := os.ReadFile(found.File); err == nil {
+			found.Source = lines(data)[0]
+		}
+		s.skipped = append(s.skipped, found)
 	}
 	if len(r.Files) == 0 {
 		return nil, fmt.Errorf("find rule files: there is none in %s", dir)
