@@ -14,6 +14,7 @@ import (
 type Series struct {
 	Domain string
 	Rule   string // the path below the domain
+	below  bool   // it is of something below the domain, though that may have no name: an override without entries
 
 	Total, Over, Near, Within, Shadow, Cached atomic.Uint64 // hits under limits
 
@@ -113,17 +114,26 @@ func (m *metrics) ofUnmatched(domain string, b []byte) []byte {
 	return b
 }
 
-// appendMetricPath appends the name of the metric for a request's entries. rule is nil for an override.
+// appendMetricPath appends the name of the metric for a request's entries, in the reference's words. rule is nil for an
+// override. Where values share a counter they share a name: callers make up values, not patterns.
 func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule *descriptor.Rule) []byte {
 	b = append(b, domain...)
+	if len(entries) == 0 { // an override
+		return append(b, '.')
+	}
+	// The reference leaves the underscore before an empty value only in names that are nothing but keys and values.
+	verbatim := rule != nil && rule.DetailedMetric
+	for i := range entries {
+		verbatim = verbatim && !rule.Shares(i)
+	}
 	for i, e := range entries {
 		value := e.Value
-		if rule != nil && !rule.DetailedMetric && (rule.MetricValues == nil || !rule.MetricValues[i] || rule.Shares(i)) {
+		if rule != nil && (rule.Shares(i) || !rule.DetailedMetric && (rule.MetricValues == nil || !rule.MetricValues[i])) {
 			value = rule.Levels[i].PatternFor(e.Key)
 		}
 		b = append(b, '.')
 		b = append(b, e.Key...)
-		if value != "" {
+		if value != "" || verbatim {
 			b = append(b, '_')
 			b = append(b, value...)
 		}
@@ -148,16 +158,16 @@ func (s *Series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool
 		}
 		return
 	}
-	if shadow {
-		s.Shadow.Add(hits)
-	}
+	var fits int64 // hits that would still have passed, had they come alone
 	if o.Cached {
 		s.Cached.Add(hits)
-		s.Over.Add(hits)
-		return
+	} else {
+		fits = min(max(limit-o.Before, 0), n)
 	}
-	fits := min(max(limit-o.Before, 0), n) // hits that would still have passed, had they come alone
 	s.Over.Add(hits - uint64(fits))
+	if shadow {
+		s.Shadow.Add(hits - uint64(fits))
+	}
 	if fits > 0 && limit > near {
 		s.Near.Add(uint64(max(0, limit-max(near, o.Before))))
 	}

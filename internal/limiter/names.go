@@ -68,7 +68,7 @@ func (n *names) add(name string, domainLen int, most int64) *Series {
 		n.series.Add(-1)
 		return nil
 	}
-	s := &Series{Domain: name[:domainLen], Rule: name[min(domainLen+1, len(name)):]}
+	s := &Series{Domain: name[:domainLen], Rule: name[min(domainLen+1, len(name)):], below: len(name) > domainLen}
 	sh.byName[name] = s
 	return s
 }

@@ -43,7 +43,7 @@ func (s *Series) statistic() string {
 		return *made
 	}
 	name := s.Domain
-	if s.Rule != "" {
+	if s.below {
 		name += "." + s.Rule
 	}
 	name = strings.Map(func(r rune) rune {

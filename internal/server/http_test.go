@@ -212,16 +212,16 @@ func TestDebug(t *testing.T) {
 		},
 		Stats: func(w io.Writer) { fmt.Fprintln(w, "ratelimit.service.config_load_success: 1") },
 	})
-	want := `edge.path_/a: unit=MINUTE requests_per_unit=10, shadow_mode: false
+	want := `edge.path_/a: unit=MINUTE requests_per_unit=10, shadow_mode: false, quota_mode: false
 edge.path_/a.user: unit=WEEK requests_per_unit=7, shadow_mode: true, quota_mode: true
-edge.bucket: unit=SECOND requests_per_unit=1, shadow_mode: false, unit_multiplier: 30, algorithm: token_bucket, burst: 1
-edge.free: unlimited, shadow_mode: false
+edge.bucket: unit=SECOND requests_per_unit=1, shadow_mode: false, quota_mode: false, unit_multiplier: 30, algorithm: token_bucket, burst: 1
+edge.free: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, unlimited: true
 # domain more, admission: all_or_nothing, on_error: allow, headers: [ietf, retry-after]
-more.ip_10.0.0.0/8: unit=SECOND requests_per_unit=2, shadow_mode: false, on_error: deny, algorithm: leaky_bucket, burst: 0, nodelay: 5, lease: true
-more.ip_a,b: unit=SECOND requests_per_unit=1, shadow_mode: false, align: first_hit, count_denied: false, name: short
-more.ip_a,b: unit=MONTH requests_per_unit=9, shadow_mode: false, calendar: UTC, name: long
-more.ip_a,b: unit=HOUR requests_per_unit=9, shadow_mode: false, algorithm: sliding_window, precision: 3, name: smooth
-more.ip_a,b: unit=HOUR requests_per_unit=9, shadow_mode: false, algorithm: token_bucket, burst: 9, refill: interval, name: steps
+more.ip_10.0.0.0/8: unit=SECOND requests_per_unit=2, shadow_mode: false, quota_mode: false, on_error: deny, algorithm: leaky_bucket, burst: 0, nodelay: 5, lease: true
+more.ip_a,b: unit=SECOND requests_per_unit=1, shadow_mode: false, quota_mode: false, align: first_hit, count_denied: false, name: short
+more.ip_a,b: unit=MONTH requests_per_unit=9, shadow_mode: false, quota_mode: false, calendar: UTC, name: long
+more.ip_a,b: unit=HOUR requests_per_unit=9, shadow_mode: false, quota_mode: false, algorithm: sliding_window, precision: 3, name: smooth
+more.ip_a,b: unit=HOUR requests_per_unit=9, shadow_mode: false, quota_mode: false, algorithm: token_bucket, burst: 9, refill: interval, name: steps
 # a.yaml: loaded since 2026-01-02T03:04:05Z, 4 rules, domains: edge, more
 # z.yaml: stale since 2026-01-02T03:04:05Z, 2 rules, domains: z
 #   z.yaml:3:5: unknown key more

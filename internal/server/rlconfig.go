@@ -22,7 +22,7 @@ func writeRules(w io.Writer, tree *descriptor.Tree) {
 			writeDomain(w, tree.Domain(domain))
 		}
 		if r.Unlimited {
-			fmt.Fprintf(w, "%s: unlimited%s\n", r.Path, flagsOf(r))
+			fmt.Fprintf(w, "%s: unit=UNKNOWN requests_per_unit=0%s, unlimited: true\n", r.Path, flagsOf(r))
 		}
 		for i := range r.Limits {
 			l := &r.Limits[i]
@@ -59,10 +59,7 @@ func writeDomain(w io.Writer, d *descriptor.Domain) {
 }
 
 func flagsOf(r *descriptor.Rule) string {
-	s := fmt.Sprintf(", shadow_mode: %t", r.Shadow)
-	if r.Quota {
-		s += ", quota_mode: true"
-	}
+	s := fmt.Sprintf(", shadow_mode: %t, quota_mode: %t", r.Shadow, r.Quota)
 	if r.OnError != descriptor.OnErrorDefault {
 		s += ", on_error: " + descriptor.OnErrorNames[r.OnError]
 	}
