@@ -132,46 +132,20 @@ func there(p descriptor.Position) string {
 	return fmt.Sprintf("on line %d", p.Line)
 }
 
-// compile builds the tree of all that was admitted. It works on copies: a tree keeps the rules it is given, and a file
-// that stays as it is goes into the next tree as well.
+// compile builds the tree of all that was admitted. The tree takes copies: a file that stays as it is goes into the next
+// tree as well. Limits are shared: what a tree changes in them, the kind of a month, is the same for all trees.
 func (l *ledger) compile() (*descriptor.Tree, error) {
 	domains := make([]descriptor.DomainSpec, 0, len(l.order))
 	for _, c := range l.order {
 		d := *c.specs[0]
-		d.Children = nil
-		for _, s := range c.specs {
-			d.Children = append(d.Children, clone(s.Children)...)
+		d.Copy = true
+		for _, s := range c.specs[1:] {
+			d.Children = append(d.Children[:len(d.Children):len(d.Children)], s.Children...)
 			d.Admission, d.OnError, d.Headers = cmp.Or(d.Admission, s.Admission), cmp.Or(d.OnError, s.OnError), cmp.Or(d.Headers, s.Headers)
 		}
 		domains = append(domains, d)
 	}
 	return descriptor.Compile(domains)
-}
-
-// clone copies nodes, and of their rules what a tree may write to. Metadata and names are shared.
-func clone(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
-	if len(specs) == 0 {
-		return nil
-	}
-	out := make([]descriptor.NodeSpec, len(specs))
-	for i := range specs {
-		out[i] = specs[i]
-		out[i].Rule = cloneRule(specs[i].Rule)
-		out[i].Children = clone(specs[i].Children)
-	}
-	return out
-}
-
-func cloneRule(r *descriptor.Rule) *descriptor.Rule {
-	if r == nil {
-		return nil
-	}
-	made := new(ruleAndLimit)
-	made.rule = *r
-	if len(r.Limits) > 0 {
-		made.rule.Limits = append(made.limit[:0], r.Limits...)
-	}
-	return &made.rule
 }
 
 // ruleAndLimit is a rule with room for its limit, in one piece: there are many of them.

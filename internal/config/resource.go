@@ -19,6 +19,10 @@ type Resource struct {
 	Sum     [sha256.Size]byte // of what it was made of: the same name and sum are the same rules. Zero: not known
 	Rules   Fields            // the top of a rule file
 	Err     error             // why there are no values; nil if there are
+
+	// Later, if it is there, makes Rules and Err when they are needed, once: what did not change is not asked for, and of many
+	// large resources one at a time is made.
+	Later func() (Fields, error)
 }
 
 // Fields is a map of a rule file. Its values, and those within them, are string, bool, uint32, float64, nil, []any and Fields.
@@ -133,14 +137,62 @@ func number(v float64) (tag, text string) {
 
 // readResource reads one resource. It is a pure function.
 func readResource(x *Resource) *source {
-	if x.Err != nil {
-		return &source{errs: []*Error{{File: x.Name, Msg: x.Err.Error()}}}
+	rules, err := x.Rules, x.Err
+	if x.Later != nil {
+		rules, err = x.Later()
 	}
+	if err != nil {
+		return &source{errs: []*Error{{File: x.Name, Msg: err.Error()}}}
+	}
+	top, list, at := apart(rules)
 	var p planter
 	var root yaml.Node
-	p.plant(&root, step{}, x.Rules)
+	p.plant(&root, step{}, top)
 	r := &reader{file: x.Name, steps: p.steps}
-	s := &source{domains: []descriptor.DomainSpec{r.document(&root)}}
+	domain := r.document(&root)
+	if list != nil {
+		domain.Children = r.oneByOne(&p, at, list)
+	}
+	s := &source{domains: []descriptor.DomainSpec{domain}}
 	s.rules, s.errs = r.rules, r.sorted()
 	return s
+}
+
+// apart parts the first level of descriptors from the rest: nodes are far larger than what they are made of, so each
+// descriptor becomes nodes by itself. There is no list if it is not written as it should be.
+func apart(rules Fields) (top Fields, list []any, at Field) {
+	for i, f := range rules {
+		if f.Key != "descriptors" {
+			continue
+		}
+		value, is := f.Value.([]any)
+		if !is || list != nil {
+			return rules, nil, Field{}
+		}
+		list, at = value, f
+		top = append(append(top, rules[:i]...), rules[i+1:]...)
+	}
+	if list == nil {
+		top = rules
+	}
+	return top, list, at
+}
+
+// oneByOne reads the first level of descriptors.
+func (r *reader) oneByOne(p *planter, at Field, list []any) []descriptor.NodeSpec {
+	p.steps = append(p.steps, step{from: 1, key: at.Key, path: at.Path})
+	above := len(p.steps)
+	r.level++
+	specs := make([]descriptor.NodeSpec, 0, len(list))
+	for i, e := range list {
+		p.steps = p.steps[:above]
+		var n yaml.Node
+		p.plant(&n, step{from: above, index: i}, e)
+		r.steps = p.steps
+		if spec, ok := r.descriptor(&n); ok {
+			specs = append(specs, spec)
+		}
+	}
+	r.level--
+	return r.twice(specs)
 }

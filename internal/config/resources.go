@@ -109,7 +109,7 @@ func (s *Resources) Apply(set []Resource) (Result, error) {
 	s.settle(result.Files, now, func(name string) bool { return s.inUse[name] != next[name] })
 	for _, name := range slices.Sorted(maps.Keys(s.inUse)) {
 		if next[name] == nil {
-			s.o.Logger.Info("rule resource removed", "resource", name)
+			s.o.Logger.Debug("rule resource removed", "resource", name)
 		}
 	}
 	s.inUse, s.last = next, result
@@ -222,7 +222,7 @@ func (s *Resources) settle(files []descriptor.FileStatus, now time.Time, rules f
 		log := s.o.Logger.With("resource", f.Name, "state", string(f.State), "rules", f.Rules)
 		switch {
 		case f.State == descriptor.FileLoaded:
-			log.Info("rule resource loaded", "domains", f.Domains)
+			log.Debug("rule resource loaded", "domains", f.Domains)
 		case f.State == descriptor.FileStale:
 			log.Error("rule resource rejected, its last good version stays in force", "errors", f.Errors[:min(len(f.Errors), errorsLogged)], "total_errors", len(f.Errors))
 		default:

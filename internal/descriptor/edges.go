@@ -1,11 +1,13 @@
 package descriptor
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"hash/maphash"
 	"math/bits"
 	"net/netip"
+	"slices"
 )
 
 // edges is how a domain's nodes are reached from their parents: one hash table for the whole domain, with linear
@@ -253,6 +255,7 @@ func (e *edges) keyAlone(parent node, key string) *slot {
 // finish makes ready for matching.
 func (e *edges) finish() error {
 	e.ids, e.taken = nil, nil
+	e.list, e.records = slices.Clip(slices.Clone(e.list)), bytes.Clone(e.records)
 	for i := range e.list {
 		o := e.list[i].others
 		if o == nil {

@@ -6,23 +6,24 @@ import "strings"
 type Rule struct {
 	Name      string   // may be empty
 	Limits    []Limit  // all must admit; empty if Unlimited
-	Unlimited bool     // everything passes, nothing is counted
 	Replaces  []string // names of rules that this one, when it matches, takes out of the request
+	Unlimited bool     // everything passes, nothing is counted
 	Shadow    bool     // judged and measured, not enforced
 	OnError   OnError  // what to do when its counters cannot be read
 	Quota     bool     // the request is refused only when all quota-mode descriptors are over
+
+	DetailedMetric bool // the metric is named by the entries of the request instead of Path
 
 	// Metadata is merged into the answer's dynamic metadata when the rule passes. Values are string, bool, int, float64,
 	// nil, []any and map[string]any. Nobody may write to it.
 	Metadata map[string]any
 
-	DetailedMetric bool     // the metric is named by the entries of the request instead of Path
-	MetricValues   []bool   // per level: the metric takes the request's value in place of the rule's; nil if none does
-	Levels         []Level  // the path of keys and values from the domain to this rule
-	Domain         string   // the domain it belongs to
-	Path           string   // "domain.key_value.key": the rule's identity in metrics, logs and answers
-	Index          int      // position in Tree.Rules, dense from 0: handles are looked up by it, not by name
-	Position       Position // where the rule file says this
+	MetricValues []bool   // per level: the metric takes the request's value in place of the rule's; nil if none does
+	Levels       []Level  // the path of keys and values from the domain to this rule
+	Domain       string   // the domain it belongs to
+	Path         string   // "domain.key_value.key": the rule's identity in metrics, logs and answers
+	Index        int      // position in Tree.Rules, dense from 0: handles are looked up by it, not by name
+	Position     Position // where the rule file says this
 
 	// shared is per level what stands in the place of "=value" in the counter's key (sharedBy), or empty; nil if it is
 	// empty everywhere.

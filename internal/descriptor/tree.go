@@ -14,20 +14,23 @@ type DomainSpec struct {
 	Admission Admission
 	OnError   OnError
 	Headers   *HeaderFamilies // nil: as the server says
+
+	// Copy has the tree take copies of the rules: the spec may be used again. Their limits, which must be compiled, are shared.
+	Copy bool
 }
 
 // NodeSpec is one level of the rule tree as a rule file gives it.
 type NodeSpec struct {
-	Key      string    // with a star in it, key and value together are a wildcard for the entry's key and value
-	Kind     MatchKind // how values are matched; 0: as Key and Value say
-	Value    string    // of Kind 0 empty: any value; with a star in it: a wildcard. Else the expression or the network
-	Values   []string  // of MatchValues
-	Rule     *Rule     // nil if the level has no rate limit. Compile fills in its Levels, Path and Index
+	Key      string   // with a star in it, key and value together are a wildcard for the entry's key and value
+	Value    string   // of Kind 0 empty: any value; with a star in it: a wildcard. Else the expression or the network
+	Values   []string // of MatchValues
+	Rule     *Rule    // nil if the level has no rate limit. Compile fills in its Levels, Path and Index
 	Children []NodeSpec
 	Position Position
 
-	ShareThreshold bool // the values that match share one counter; no matter for an exact value and the key alone
-	ValueToMetric  bool // the metric takes the request's value in place of the rule's
+	Kind           MatchKind // how values are matched; 0: as Key and Value say
+	ShareThreshold bool      // the values that match share one counter; no matter for an exact value and the key alone
+	ValueToMetric  bool      // the metric takes the request's value in place of the rule's
 }
 
 // Level is the step of a rule's path that the spec is.
@@ -99,7 +102,7 @@ const (
 	noNode node = ^node(0)
 )
 
-// Compile builds the tree. The specs must not be used afterwards: their rules now belong to the tree.
+// Compile builds the tree. The specs must not be used afterwards, unless they say Copy: their rules now belong to the tree.
 //
 // It refuses what would make matching ambiguous: a domain given twice, siblings with the same key and value, an empty
 // domain or key, two limits of a rule that would be one counter. Callers that know a better message check first.
@@ -115,7 +118,7 @@ func Compile(domains []DomainSpec) (*Tree, error) {
 		}
 		d := &Domain{Name: spec.Name, Admission: spec.Admission, OnError: spec.OnError, Headers: spec.Headers, Overrides: &Rule{Domain: spec.Name}, edges: newEdges(), rules: make([]*Rule, 1)}
 		before := len(t.Rules)
-		c := compiler{tree: t, domain: d}
+		c := compiler{tree: t, domain: d, copies: spec.Copy}
 		if err := c.children(root, spec.Children); err != nil {
 			return nil, fmt.Errorf("compile domain %q: %w", spec.Name, err)
 		}
@@ -132,6 +135,7 @@ func Compile(domains []DomainSpec) (*Tree, error) {
 type compiler struct {
 	tree   *Tree
 	domain *Domain
+	copies bool
 	levels []Level
 	shared []string
 	metric []bool
@@ -184,6 +188,10 @@ func (c *compiler) child(parent node, spec *NodeSpec) error {
 }
 
 func (c *compiler) rule(r *Rule) (*Rule, error) {
+	if c.copies {
+		copied := *r
+		r = &copied
+	}
 	for i := range r.Limits {
 		if r.Limits[i].Arithmetic.Length != 0 {
 			continue // compiled before; another tree may be reading it
@@ -206,7 +214,12 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	if c.anyOf.metric {
 		r.MetricValues = append([]bool(nil), c.metric...)
 	}
+	size := len(c.domain.Name)
+	for _, l := range r.Levels {
+		size += len(l.Key) + len(l.Value) + 2
+	}
 	var path strings.Builder
+	path.Grow(size)
 	path.WriteString(c.domain.Name)
 	for _, l := range r.Levels {
 		path.WriteByte('.')

@@ -27,7 +27,7 @@ type Options struct {
 	NodeID       string
 	NodeMetadata map[string]string
 
-	MaxMessageBytes int // of one response; 0 means 4 MiB
+	MaxMessageBytes int // of one response; 0 means 64 MiB
 
 	ConnectRetry time.Duration // between attempts to connect, give or take half; 0 means 3 s
 	Backoff      Backoff       // before connecting again when a stream has ended; zero: 10 s to 60 s, give or take half
@@ -71,7 +71,7 @@ func (o *Options) setDefaults() error {
 	defaultTo(&o.RefusedRetry, time.Second)
 	defaultTo(&o.RefusedRetryMax, 30*time.Second)
 	o.RefusedRetryMax = max(o.RefusedRetryMax, o.RefusedRetry)
-	defaultTo(&o.MaxMessageBytes, 4<<20)
+	defaultTo(&o.MaxMessageBytes, 64<<20)
 	defaultTo(&o.pingEvery, pingEvery)
 	defaultTo(&o.pingTimeout, pingTimeout)
 	if o.Logger == nil {

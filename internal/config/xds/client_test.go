@@ -380,15 +380,15 @@ func TestAHugeSet(t *testing.T) {
 	}
 	server := newControl(t, "")
 	server.set("1", perDay("one", "a", "k", 5))
-	c := run(t, impatient(server.addr))
+	o := impatient(server.addr)
+	o.MaxMessageBytes = 4 << 20
+	c := run(t, o)
 	server.acked("1")
 	server.set("2", huge)
 	await(t, "the bound", func() bool { return strings.Contains(c.log.String(), "raise XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES") })
 	c.inForce("a.k 5/day")
 
-	o := impatient(server.addr)
-	o.MaxMessageBytes = 32 << 20
-	large := run(t, o)
+	large := run(t, impatient(server.addr)) // by default a set may be as large as a rule file
 	await(t, "501 rules", func() bool { return large.tree() != nil && len(large.tree().Rules) == 501 })
 }
 

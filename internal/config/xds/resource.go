@@ -83,9 +83,18 @@ func resource(x *anypb.Any) config.Resource {
 			name = candidate
 		}
 	}
-	c := converter{}
-	rules := c.config(message)
-	return config.Resource{Name: name, Sum: sha256.Sum256(x.GetValue()), Rules: rules, Err: errors.Join(c.errs...)}
+	r := config.Resource{Name: name, Sum: sha256.Sum256(x.GetValue())}
+	r.Later = func() (config.Fields, error) {
+		c, m := converter{}, message
+		message = nil // it is large, and asked for once
+		rules := c.config(m)
+		return rules, errors.Join(c.errs...)
+	}
+	if name == "" { // whether it can be read at all decides what becomes of the others
+		r.Rules, r.Err = r.Later()
+		r.Later = nil
+	}
+	return r
 }
 
 // converter turns one message into what a rule file says. What is wrong with it is for the reader of rule files to say,

@@ -190,7 +190,7 @@ func (s *session) judge(r *discoveryv3.DiscoveryResponse) (reason string, wait t
 	s.metrics.accepted.Add(1)
 	s.refused.accepted()
 	s.inForce, s.have = content, true
-	log.Info("rules accepted", "changed", result.Changed)
+	log.Info("rules accepted", "changed", result.Changed, "rules", len(result.Tree.Rules))
 	if result.Changed {
 		s.apply(result)
 	}
