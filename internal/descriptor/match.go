@@ -84,10 +84,18 @@ func (e *edges) childStarred(s *slot, parent node, key, value string) node {
 			return p.child
 		}
 	}
-	if c == noNode && s != nil {
+	switch {
+	case c != noNode:
+		return c
+	case s != nil:
 		return s.child
 	}
-	return c
+	for i := range starred {
+		if starred[i].text == key { // the key alone, stars and all
+			return starred[i].child
+		}
+	}
+	return noNode
 }
 
 // child is the child for a value that no rule names, noNode if nothing here takes it.

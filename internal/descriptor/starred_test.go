@@ -28,6 +28,8 @@ func matchedBy(specs []NodeSpec, e Entry) int {
 				take(i, 0)
 			} else if matchModel(whole, text) {
 				take(i, 2)
+			} else if whole == e.Key {
+				take(i, 3)
 			}
 		case s.Key != e.Key:
 		case s.Value == "":
