@@ -200,16 +200,22 @@ func (g *group) find(i int) bool {
 		}
 		return true
 	}
+	inShared := false // a take before found no room for a counter of this key, so there is none for this one either
 	for j := range i {
-		if k := g.members[j].kind; t.Hits == 0 && (k == looked || k == shared) && string(g.takes[j].Key) == string(t.Key) {
+		k := g.members[j].kind
+		if k != looked && k != shared || string(g.takes[j].Key) != string(t.Key) {
+			continue
+		}
+		if t.Hits == 0 {
 			m.counter, m.kind, t.Limit = g.members[j].counter, k, g.takes[j].Limit
 			return true
 		}
+		inShared = inShared || k == shared
 	}
 	switch {
 	case t.Hits == 0:
 		m.kind = looked
-	case s.reserve(m.share):
+	case !inShared && s.reserve(m.share):
 		m.kind = added
 	case t.Hits < 0:
 		m.counter, m.kind = new(counter), dropped

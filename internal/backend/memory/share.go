@@ -176,8 +176,8 @@ func (sh *share) find(l *descriptor.Limit) *row {
 // reading.
 //
 // A row gets a quarter of the free cells, so there are always some for the next, down to one. A rule gets one even if
-// none is free: rules are as many as the operator wrote. Windows that requests bring along are not: they have half of
-// the cells.
+// none is free: rules are as many as the operator wrote. Windows that requests bring along are not: they have the first
+// half of the cells.
 func (s *Store) rowOf(sh *share, t *backend.Take) *row {
 	if r := sh.find(t.Limit); r != nil || !s.sharing() {
 		return r
@@ -187,12 +187,15 @@ func (s *Store) rowOf(sh *share, t *backend.Take) *row {
 	if r := sh.find(t.Limit); r != nil {
 		return r
 	}
-	most := min(widestRow, s.shares.free/4)
+	free := s.shares.free
+	if t.Rule == nil || len(t.Rule.Levels) == 0 {
+		if free -= s.opts.Shared / 2; free <= 0 {
+			return nil
+		}
+	}
+	most := min(widestRow, free/4)
 	if t.Limit.Algorithm == descriptor.SlidingLog {
 		most = min(most, longestLog/max(1, int(t.Limit.Requests)))
-	}
-	if s.shares.free <= s.opts.Shared/2 && (t.Rule == nil || len(t.Rule.Levels) == 0) {
-		return nil
 	}
 	width := 1
 	for 2*width <= most {
