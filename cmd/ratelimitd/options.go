@@ -136,6 +136,8 @@ type answerOptions struct {
 	RemainingHeader string `env:"LIMIT_REMAINING_HEADER" form:"header" otherwise:"RateLimit-Remaining" default:"RateLimit-Remaining" help:"Header with the requests left."`
 	ResetHeader     string `env:"LIMIT_RESET_HEADER" form:"header" otherwise:"RateLimit-Reset" default:"RateLimit-Reset" help:"Header with the seconds until the limit resets."`
 
+	HideShadow bool `name:"hide-shadow-limits" env:"RATELIMITD_HIDE_SHADOW_LIMITS" help:"Answers do not show the limits of shadow rules. Unset, Envoy makes x-ratelimit headers of them too, if it is asked for those."`
+
 	Metadata  bool    `name:"response-dynamic-metadata" env:"RESPONSE_DYNAMIC_METADATA" help:"Answers carry dynamic metadata."`
 	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Dynamic metadata tells which rule decided, what is left and how long to wait."`
 	JSON400   bool    `name:"json-bad-request-on-failure" env:"RATELIMITD_JSON_BAD_REQUEST_ON_FAILURE" help:"/json answers 400 instead of 503 where no decision could be made, as the reference does."`
@@ -158,6 +160,7 @@ func (o *answerOptions) settings() limiter.Settings {
 		OnError:        descriptor.ParseOnError(o.OnError),
 		Replicas:       o.Replicas,
 		HeaderNames:    limiter.HeaderNames{Limit: o.LimitHeader, Remaining: o.RemainingHeader, Reset: o.ResetHeader},
+		HideShadow:     o.HideShadow,
 		Metadata:       o.Metadata,
 		Explain:        o.Explain,
 		CalendarMonths: o.CalendarMonths,

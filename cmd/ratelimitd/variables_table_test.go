@@ -162,7 +162,7 @@ func variablesOfXDS(t *testing.T) []variable {
 		}
 	}
 	retryIn := func(*ads) look {
-		return logs("the stream from the xDS server has ended, the rules in force stay", "retry_in")
+		return logs("the stream from the xDS server has ended, no rules are in force", "retry_in")
 	}
 	exact := func(*ads) look {
 		return func(t *testing.T, i *instance) string {
@@ -502,6 +502,14 @@ func variablesOfAnswers() []variable {
 			return either(clientHeader("My-Reset")(t, i) != "", "there", "not there")
 		}, unset: "not there", set: "there"},
 		{name: "RESPONSE_DYNAMIC_METADATA", value: "true", look: dynamic("domain"), unset: "nothing", set: "domain"},
+		{name: "RATELIMITD_HIDE_SHADOW_LIMITS", value: "true", rules: []string{strings.ReplaceAll(fiveADay, "key: k", "key: k\n    shadow_mode: true")}, look: running(func(t *testing.T, i *instance) string {
+			got, err := ratelimitv3.NewRateLimitServiceClient(dial(t, i.grpc())).ShouldRateLimit(t.Context(), heavy(7, ask("d", "k", "v")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := got.GetStatuses()[0]
+			return fmt.Sprintf("%s %d", s.GetCode(), s.GetCurrentLimit().GetRequestsPerUnit())
+		}), unset: "OK 5", set: "OK 0"},
 		{name: "RATELIMITD_DECISION_METADATA", value: "true", look: dynamic("decision"), unset: "nothing", set: "decision"},
 		{name: "RATELIMITD_JSON_BAD_REQUEST_ON_FAILURE", value: "true", with: map[string]string{"REDIS_URL": "127.0.0.1:1"}, look: running(func(t *testing.T, i *instance) string {
 			resp, err := http.Post(i.http()+"/json", "application/json", strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}`)) //nolint:noctx // the test's own server

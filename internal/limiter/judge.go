@@ -40,6 +40,9 @@ func (c *call) judge(i int) Status {
 	if o.Failed { // on_error: deny
 		s.Remaining = 0
 	}
+	if c.settings.HideShadow && r.shadow() {
+		s.Limited, s.Limit, s.Reset = false, CurrentLimit{}, 0
+	}
 	return s
 }
 

@@ -28,6 +28,9 @@ type Settings struct {
 
 	PatternBytes int // of a value are seen by a value_regex; 0 means descriptor.DefaultPatternBytes
 
+	// HideShadow leaves the current limit out of the statuses of shadow rules: Envoy makes x-ratelimit headers of it.
+	HideShadow bool
+
 	Metadata bool // answers carry dynamic metadata
 	Explain  bool // dynamic metadata tells which rule decided; implies Metadata
 
