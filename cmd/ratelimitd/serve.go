@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -85,6 +86,9 @@ func (o *serve) announce(log *slog.Logger) {
 	}
 	folder, because := o.Rules.dir()
 	log.Info("serving rules from a folder", "folder", folder, "because", because)
+	if beside, _ := filepath.Glob(folder + ".*"); len(beside) > 0 && o.Rules.Rules == "" && o.Rules.RuntimeSubdir != "" {
+		log.Warn("files beside the folder of rules are not read, though envoyproxy/ratelimit takes them for rules", "files", beside, "hint", "move them into the folder")
+	}
 }
 
 // service is everything that serves, wired together.
