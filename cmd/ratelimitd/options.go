@@ -127,7 +127,7 @@ type answerOptions struct {
 
 	Admission string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" help:"Of domains that do not say: each descriptor counts for itself, or a refused request consumes nothing anywhere."`
 	OnError   string `env:"RATELIMITD_ON_ERROR" oneof:"error,allow,deny,local" placeholder:"error|allow|deny|local" default:"error" help:"Of rules and domains that do not say: what is answered when the backend cannot."`
-	Replicas  int    `env:"RATELIMITD_REPLICAS" range:"1.." default:"1" help:"How many of these processes share the limits: with on_error local each counts its part."`
+	Replicas  int    `env:"RATELIMITD_REPLICAS" range:"1.." placeholder:"NUMBER" help:"How many of these processes share the limits: with on_error local each counts its part. Unset: those that share a Redis count each other."`
 
 	Families []string `name:"response-headers" env:"RATELIMITD_RESPONSE_HEADERS" oneof:"ratelimit,x-ratelimit,ietf,retry-after" placeholder:"FAMILY" help:"Families of client headers, in domains that do not say: ratelimit, x-ratelimit, ietf, retry-after."`
 
@@ -158,7 +158,7 @@ func (o *answerOptions) settings() limiter.Settings {
 		Admission:      descriptor.ParseAdmission(o.Admission),
 		StopWhenOver:   o.Stop,
 		OnError:        descriptor.ParseOnError(o.OnError),
-		Replicas:       o.Replicas,
+		Replicas:       max(o.Replicas, 1),
 		HeaderNames:    limiter.HeaderNames{Limit: o.LimitHeader, Remaining: o.RemainingHeader, Reset: o.ResetHeader},
 		HideShadow:     o.HideShadow,
 		Metadata:       o.Metadata,

@@ -267,6 +267,7 @@ func (s *service) openBackend(registry prometheus.Registerer) (limiter.Backend, 
 		// not hide permits that this process holds.
 		leases := lease.New(lease.Options{Backend: counters, Replicas: s.options.Answers.Replicas, Timeout: o.longestAnswer(), Metrics: registry})
 		s.workers = append(s.workers, leases.Run)
+		s.countReplicas(s.redis[0].store, leases, registry)
 		counters = leases
 	}
 	return counters, nil

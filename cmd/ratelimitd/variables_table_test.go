@@ -580,7 +580,7 @@ func variablesOfCounting() []variable {
 		{name: "REDIS_KEY_FORMAT", value: "lyft", prepare: func(t *testing.T) (map[string]string, look) { return redisKeys(t) }, unset: "d|k=v|f86400", set: "d_k_v_#"},
 		{name: "EXPIRATION_JITTER_MAX_SECONDS", value: "0", prepare: func(t *testing.T) (map[string]string, look) {
 			r := redistest.Start(t)
-			env := map[string]string{"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "REDIS_KEY_FORMAT": "lyft"}
+			env := map[string]string{"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "REDIS_KEY_FORMAT": "lyft", "RATELIMITD_REPLICAS": "1"}
 			var all []*ratelimitv3.RateLimitRequest
 			for i := range 20 {
 				all = append(all, ask("d", "k", fmt.Sprint(i)))

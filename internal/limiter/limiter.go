@@ -39,6 +39,8 @@ type Limiter struct {
 	local    Backend
 	keys     descriptor.KeyBuilder
 	snapshot atomic.Pointer[snapshot]
+	swapping sync.Mutex // guards the writing of snapshot, and replicas
+	replicas int        // SetReplicas said so; 0: nobody did
 	metrics  *metrics
 	hot      *hotkeys.Tracker
 	calls    sync.Pool

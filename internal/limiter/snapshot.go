@@ -15,7 +15,7 @@ type Settings struct {
 	StopWhenOver bool
 
 	// OnError is for domains and rules that do not say; the zero value is descriptor.OnErrorError. Where it is local,
-	// this process gets a limit's share among Replicas; 0 means 1.
+	// this process gets a limit's share among Replicas; 0 means 1. Limiter.SetReplicas replaces the number.
 	OnError  descriptor.OnError
 	Replicas int
 
@@ -72,6 +72,11 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 		s.HeaderNames = HeaderNames{Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset"}
 	}
 	s.Metadata = s.Metadata || s.Explain
+	l.swapping.Lock()
+	defer l.swapping.Unlock()
+	if l.replicas > 0 {
+		s.Replicas = l.replicas
+	}
 	next := &snapshot{tree: tree, settings: s, series: make([]*Series, len(tree.Rules)), shares: shares(tree, s.Replicas)}
 	for i, r := range tree.Rules {
 		next.series[i] = l.metrics.ofRule(r)
@@ -80,6 +85,18 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 		next.hot = hotRulesOf(l.hot, tree, s.Shadow)
 	}
 	l.snapshot.Store(next)
+}
+
+// SetReplicas says how many processes share the limits, from now on in place of Settings.Replicas.
+func (l *Limiter) SetReplicas(n int) {
+	l.swapping.Lock()
+	defer l.swapping.Unlock()
+	l.replicas = n
+	if now := l.snapshot.Load(); now != nil {
+		next := *now
+		next.settings.Replicas, next.shares = n, shares(now.tree, n)
+		l.snapshot.Store(&next)
+	}
 }
 
 // Loaded says whether any rules have been put into force.

@@ -135,7 +135,7 @@ func (c *counter) want(now time.Time, replicas int) int64 {
 	if c.early && now.Sub(c.sent) < c.terms.tau {
 		n = max(n, 2*c.size)
 	}
-	return min(n, c.terms.most, left/(2*int64(replicas)))
+	return min(n, c.terms.most, int64(c.limit.Capacity())/share/int64(replicas), left/(2*int64(replicas)))
 }
 
 // take uses up permits of the pool. The lease's end tells whether the next one should be larger.

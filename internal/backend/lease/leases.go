@@ -20,7 +20,7 @@ type Backend interface {
 // Options are the settings of Leases.
 type Options struct {
 	Backend  Backend // required
-	Replicas int     // processes that lease from the same counters; too few waste permits, never admit more. Default 1
+	Replicas int     // processes that lease from the same counters, until SetReplicas; too few waste permits, never admit more. Default 1
 
 	// Timeout is how long the backend takes to answer at most. A take that has to wait more than once, for an acquisition
 	// of others and then for its own answer, ends within it all the same. Default: only the caller's deadline bounds it.
@@ -44,8 +44,11 @@ type Leases struct {
 	seed   maphash.Seed
 	shards [shardCount]shard
 	held   atomic.Int64 // counters in all shards
-	closed atomic.Bool  // Run has ended: nothing is leased any more
-	calls  sync.Pool    // *call
+
+	replicas atomic.Int64
+
+	closed atomic.Bool // Run has ended: nothing is leased any more
+	calls  sync.Pool   // *call
 	counts counts
 }
 
@@ -57,7 +60,6 @@ type shard struct {
 
 // New returns Leases that hold nothing yet. Run gives back what is not used.
 func New(opts Options) *Leases {
-	opts.Replicas = max(opts.Replicas, 1)
 	if opts.MaxLeases <= 0 {
 		opts.MaxLeases = 10_000
 	}
@@ -71,6 +73,7 @@ func New(opts Options) *Leases {
 		opts.StopTimeout = time.Second
 	}
 	l := &Leases{opts: opts, seed: maphash.MakeSeed()}
+	l.SetReplicas(opts.Replicas)
 	l.calls.New = func() any { return new(call) }
 	for i := range l.shards {
 		l.shards[i].counters = make(map[string]*counter)
@@ -80,6 +83,9 @@ func New(opts Options) *Leases {
 	}
 	return l
 }
+
+// SetReplicas says how many processes lease from the same counters. Leases that are out stay as they are.
+func (l *Leases) SetReplicas(n int) { l.replicas.Store(int64(max(n, 1))) }
 
 func (l *Leases) shard(key []byte) (*shard, uint64) {
 	hash := maphash.Bytes(l.seed, key)

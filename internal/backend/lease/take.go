@@ -91,7 +91,7 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *call, r *backend
 		sh.mu.Lock()
 		k := sh.counters[string(t.Key)]
 		if k == nil || !k.of(t.Limit) {
-			if m = termsOf(t, l.opts.Replicas); m.kind != strict {
+			if m = termsOf(t, int(l.replicas.Load())); m.kind != strict {
 				k = l.counter(sh, hash, t, &m, *now)
 			}
 		}
@@ -173,7 +173,7 @@ func (l *Leases) prepare(c *call, sh *shard, k *counter, t *backend.Take, i int,
 	l.counts.expired.Add(k.expire(now))
 	p := part{index: i, hits: t.Hits, shard: sh, c: k, terms: k.terms}
 	dormant := k.pool > 0 && k.alive(now) == 0
-	size := k.want(now, l.opts.Replicas)
+	size := k.want(now, int(l.replicas.Load()))
 	missing := t.Hits - k.alive(now)
 	ask := max(missing, size)
 	if dormant {
@@ -205,7 +205,7 @@ func (l *Leases) pass(c *call, r *backend.Request, i int, now time.Time) {
 		c.add(p, t)
 		return
 	}
-	p.terms = termsOf(t, l.opts.Replicas)
+	p.terms = termsOf(t, int(l.replicas.Load()))
 	if p.terms.kind == strict {
 		c.add(p, t)
 		return

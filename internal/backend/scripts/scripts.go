@@ -73,7 +73,10 @@ type Script struct{ Text, Hash string }
 //go:embed *.lua
 var sources embed.FS
 
-var one, many [setCount]atomic.Pointer[Script]
+var (
+	one, many [setCount]atomic.Pointer[Script]
+	census    atomic.Pointer[Script]
+)
 
 // One returns the script for one take of this shape.
 func One(s Shape) *Script {
@@ -86,6 +89,11 @@ func Many(s Set) *Script { return made(&many[s], func() string { return assemble
 // Clock returns a script that only asks for the time, and fails as the others do where a server does not tell it.
 func Clock() *Script {
 	return made(&one[0], func() string { return source("head.lua") + "return pack('<I8', now)\n" })
+}
+
+// Census returns the script that counts the processes that share a Redis.
+func Census() *Script {
+	return made(&census, func() string { return source("head.lua") + source("census.lua") })
 }
 
 func made(p *atomic.Pointer[Script], text func() string) *Script {

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/lease"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+)
+
+// censusKey is where the processes that share a Redis are written down, after CACHE_KEY_PREFIX. No counter has it: those of ours have a |
+// in their keys, those of envoyproxy/ratelimit a _.
+const censusKey = "ratelimitd-processes"
+
+// replicas is how many processes share the limits, and how that is known.
+type replicas struct {
+	said    int          // RATELIMITD_REPLICAS; 0: unset
+	counted atomic.Int64 // 0: not yet
+}
+
+var replicasDesc = prometheus.NewDesc("ratelimitd_replicas",
+	"Processes that share the limits: as RATELIMITD_REPLICAS says (set), as counted in Redis (counted), or this one alone as long as nobody knows (assumed).",
+	[]string{"source"}, nil)
+
+// Describe implements prometheus.Collector.
+func (r *replicas) Describe(all chan<- *prometheus.Desc) { all <- replicasDesc }
+
+// Collect implements prometheus.Collector.
+func (r *replicas) Collect(all chan<- prometheus.Metric) {
+	n, source := r.said, "set"
+	if n == 0 {
+		n, source = int(r.counted.Load()), "counted"
+	}
+	if n == 0 {
+		n, source = 1, "assumed"
+	}
+	all <- prometheus.MustNewConstMetric(replicasDesc, prometheus.GaugeValue, float64(n), source)
+}
+
+// countReplicas lets the processes that share a Redis count each other, unless their number is set.
+func (s *service) countReplicas(store *redis.Store, leases *lease.Leases, registry prometheus.Registerer) {
+	known := &replicas{said: s.options.Answers.Replicas}
+	registry.MustRegister(known)
+	if known.said > 0 {
+		return
+	}
+	census := redis.NewCensus(redis.CensusOptions{
+		Store: store, Key: s.options.Backend.KeyPrefix + censusKey, Logger: s.log,
+		Changed: func(n int) {
+			s.log.Info("processes that share this Redis", "replicas", n)
+			known.counted.Store(int64(n))
+			leases.SetReplicas(n)
+			s.limiter.SetReplicas(n)
+		},
+	})
+	s.workers = append(s.workers, census.Run)
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+// Nobody says how many processes there are. When Redis is gone, all of them together admit the limit once, not each of them.
+func TestProcessesShareTheLimitWithoutRedis(t *testing.T) {
+	t.Parallel()
+	const processes, limit = 3, 30
+	r := redistest.Start(t)
+	rules := rulesOf(t, "domain: d\ndescriptors:\n  - key: k\n    on_error: local\n    rate_limit: {unit: year, requests_per_unit: 30}\n")
+	var all []*process
+	for range processes {
+		all = append(all, startProcess(t, map[string]string{"REDIS_URL": r.Addr}, "--rules", rules))
+	}
+	known := func(p *process, want string) {
+		t.Helper()
+		until(t, want, func() bool {
+			return slices.Contains(shown(t, "http://"+p.http+"/metrics", "ratelimitd_replicas"), want)
+		})
+	}
+	for _, p := range all {
+		known(p, `ratelimitd_replicas{source="counted"} 3`)
+	}
+	r.Kill(t)
+	admitted := 0
+	for _, p := range all {
+		client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+		for range limit {
+			answer, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if answer.OverallCode == ratelimitv3.RateLimitResponse_OK {
+				admitted++
+			}
+		}
+	}
+	if admitted != limit {
+		t.Errorf("%d processes admitted %d requests without Redis, the limit is %d", processes, admitted, limit)
+	}
+	for _, p := range all {
+		known(p, `ratelimitd_replicas{source="counted"} 3`) // the last number that was known
+	}
+
+	r.Restart(t)
+	said := startProcess(t, map[string]string{"REDIS_URL": r.Addr, "RATELIMITD_REPLICAS": "7"}, "--rules", rules)
+	known(said, `ratelimitd_replicas{source="set"} 7`)
+	all[0].stop(t)
+	known(all[1], `ratelimitd_replicas{source="counted"} 2`) // the one that is told the number does not take part
+}
+
+// until waits for something to come about.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(4 * patience); !is(); {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("%s did not come about", what)
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+const censusKey = "prefix:processes"
+
+// beat says that a process is there, and checks how many it learns of.
+func beat(t *testing.T, c *redis.Census, want int) {
+	t.Helper()
+	if n, err := c.Beat(t.Context()); n != want || err != nil {
+		t.Errorf("%d processes, %v; want %d", n, err, want)
+	}
+}
+
+// Processes learn of each other, on every kind of server; one that leaves is gone at once, and a smaller number is believed when it has been seen
+// for a while.
+func TestProcessesCountEachOther(t *testing.T) {
+	t.Parallel()
+	single := func(args ...string) func(*testing.T) redis.DialOptions {
+		return func(t *testing.T) redis.DialOptions { return redis.DialOptions{URL: redistest.Start(t, args...).Addr} }
+	}
+	for name, start := range map[string]func(*testing.T) redis.DialOptions{
+		"single": single(),
+		// What docs/redis.md says is enough.
+		"few rights":       single("--user", "default", "on", "nopass", "~*", "-@all", "+evalsha", "+eval", "+get", "+mget", "+set", "+incrby", "+del", "+pttl", "+time", "+ping"),
+		"time is not told": single("--rename-command", "TIME", ""),
+		"cluster": func(t *testing.T) redis.DialOptions {
+			return redis.DialOptions{Type: "CLUSTER", URL: strings.Join(redistest.StartCluster(t, redistest.Setup{}).Addrs(), ",")}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			where := start(t)
+			join := func() *redis.Census {
+				store := redis.New(redis.Options{Client: connect(t, where)})
+				return redis.NewCensus(redis.CensusOptions{Store: store, Key: censusKey, Lives: time.Hour})
+			}
+			a, b, c := join(), join(), join()
+			beat(t, a, 1)
+			beat(t, b, 2)
+			beat(t, c, 3)
+			beat(t, a, 3)
+			if err := b.Leave(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			beat(t, join(), 3) // it knows nothing of what was before
+			beat(t, c, 3)
+			for range 7 { // a number that fell might be of a server that has just come back
+				if err := a.Leave(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				beat(t, c, 3)
+			}
+			beat(t, c, 2)
+		})
+	}
+}
+
+// A process that was killed is forgotten after a while, by Redis' clock, and so is all of it.
+func TestKilledProcessIsForgotten(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	store := redis.New(redis.Options{Client: dial(t, server)})
+	join := func(lives time.Duration) *redis.Census {
+		return redis.NewCensus(redis.CensusOptions{Store: store, Key: censusKey, Lives: lives})
+	}
+	const lives = 500 * time.Millisecond
+	beat(t, join(time.Hour), 1) // it is killed now
+	survivor := join(lives)
+	within(t, "a process that was killed to be forgotten", func(ctx context.Context) error {
+		if n, err := survivor.Beat(ctx); n != 1 {
+			return errors.Join(err, fmt.Errorf("%d processes", n))
+		}
+		return nil
+	})
+	client := server.Client(t)
+	if ttl := client.PTTL(t.Context(), censusKey).Val(); ttl <= 0 || ttl > lives {
+		t.Errorf("the key lives another %v", ttl)
+	}
+	within(t, "the key to be gone", func(ctx context.Context) error {
+		if client.Exists(ctx, censusKey).Val() > 0 {
+			return context.DeadlineExceeded
+		}
+		return nil
+	})
+}
+
+// While Redis is gone the last number stays, and still when it comes back empty.
+func TestCensusWithoutRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	store := redis.New(redis.Options{Client: dial(t, server)})
+	numbers := make(chan int, 100)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	c := redis.NewCensus(redis.CensusOptions{Store: store, Key: censusKey, Every: time.Millisecond, Changed: func(n int) { numbers <- n }})
+	others := []*redis.Census{redis.NewCensus(redis.CensusOptions{Store: store, Key: censusKey}), redis.NewCensus(redis.CensusOptions{Store: store, Key: censusKey})}
+	for i, o := range others {
+		beat(t, o, i+1)
+	}
+	go func() { ended <- c.Run(ctx) }()
+	if n := <-numbers; n != 3 {
+		t.Errorf("%d processes, want 3", n)
+	}
+	beat(t, others[0], 3)
+	server.Kill(t)
+	for range 3 {
+		if _, err := others[0].Beat(t.Context()); err == nil {
+			t.Error("a server that is gone answered")
+		}
+	}
+	if len(numbers) > 0 {
+		t.Errorf("without Redis the number is %d", <-numbers)
+	}
+	server.Restart(t)
+	within(t, "Redis to be back", func(ctx context.Context) error { _, err := others[0].Beat(ctx); return err })
+	beat(t, others[0], 3) // the others have yet to come back
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	for n := range others {
+		if err := others[n].Leave(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := server.Client(t).Exists(t.Context(), censusKey).Val(); n != 0 {
+		t.Error("all have left, and the key is there")
+	}
+}
+
+// Anything may stand under the key.
+func TestCensusFindsRubbish(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	store := redis.New(redis.Options{Client: dial(t, server)})
+	for _, spoil := range []func(context.Context) error{
+		func(ctx context.Context) error { return client.Set(ctx, censusKey, "zz 99\nab 12", 0).Err() },
+		func(ctx context.Context) error {
+			return client.Set(ctx, censusKey, strings.Repeat("ab 9999999999999999\n", 50), 0).Err()
+		},
+		func(ctx context.Context) error { return client.RPush(ctx, censusKey, "a").Err() },
+	} {
+		if err := client.Del(t.Context(), censusKey).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := spoil(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		beat(t, redis.NewCensus(redis.CensusOptions{Store: store, Key: censusKey}), 1)
+	}
+}
