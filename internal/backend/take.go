@@ -42,6 +42,10 @@ type Request struct {
 	// Together settles all takes as one: if the request is refused, no take adds anything but those that were refused
 	// themselves and say CountDenied. Else every member is settled for itself, in order, and sees the ones before it.
 	Together bool
+
+	// PeekWhenKnown, with Together, is for the over-limit cache: if it knows that a take is refused, and the request with it, the other
+	// takes are not judged by the hits that they would have added. They only read, and their outcomes say what their counters hold.
+	PeekWhenKnown bool
 }
 
 // Outcome is what a backend says of one take: numbers only.

@@ -15,6 +15,7 @@ func (c *call) prepare(keys descriptor.KeyBuilder) {
 	}
 	atomic := c.settings.allOrNothing(c.domain)
 	c.request.Together = atomic || c.settings.StopWhenOver
+	c.request.PeekWhenKnown = !atomic && c.settings.StopWhenOver
 	quotaPassed := atomic && c.quotaPassed()
 	for i := range c.resolved {
 		r := &c.resolved[i]

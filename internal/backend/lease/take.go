@@ -49,7 +49,7 @@ func (l *Leases) Take(ctx context.Context, now time.Time, r *backend.Request) er
 	}
 	c := l.calls.Get().(*call)
 	defer l.release(c)
-	c.request.Together = r.Together
+	c.request.Together, c.request.PeekWhenKnown = r.Together, r.PeekWhenKnown
 	for start := 0; start < len(r.Takes); {
 		end := r.Group(start)
 		if end == start+1 && r.Takes[start].Hits > 0 && r.Takes[start].Limit.Lease {

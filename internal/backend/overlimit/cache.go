@@ -101,12 +101,21 @@ func (c *Cache) Take(ctx context.Context, now time.Time, r *backend.Request) err
 
 	for start := 0; start < len(r.Takes); {
 		end := r.Group(start)
-		if !c.refuse(at, r, start, end) {
-			for i := start; i < end; i++ {
-				a.request.Takes = append(a.request.Takes, r.Takes[i])
-				a.index = append(a.index, i)
-				a.refunds = append(a.refunds, c.before(&r.Takes[i]))
+		answered, peek := c.refuse(at, r, start, end)
+		if peek {
+			a.request.Together = false // nothing is added, or given back whatever the others do
+		}
+		for i := start; i < end && !answered; i++ {
+			if peek && !r.Outcomes[i].Allowed {
+				continue
 			}
+			t := r.Takes[i]
+			if peek {
+				t.Hits = min(t.Hits, 0)
+			}
+			a.request.Takes = append(a.request.Takes, t)
+			a.index = append(a.index, i)
+			a.refunds = append(a.refunds, c.before(&t))
 		}
 		start = end
 	}
@@ -123,8 +132,9 @@ func (c *Cache) Take(ctx context.Context, now time.Time, r *backend.Request) err
 	return err
 }
 
-// refuse answers a group from the cache if all of it is refused there, or, for the limits of one descriptor, any.
-func (c *Cache) refuse(now int64, r *backend.Request, start, end int) bool {
+// refuse answers a group from the cache if all of it is refused there, or, for the limits of one descriptor, any. peek says that only
+// the takes that it knows are answered, and the others are to be read: they have an outcome that is allowed.
+func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered, peek bool) {
 	refused := 0
 	for i := start; i < end; i++ {
 		if c.known(now, &r.Takes[i], &r.Outcomes[i]) {
@@ -133,11 +143,17 @@ func (c *Cache) refuse(now int64, r *backend.Request, start, end int) bool {
 			r.Outcomes[i] = backend.Outcome{Allowed: true, Cached: true}
 		}
 	}
-	if refused == 0 || r.Together && refused < end-start {
-		return false
+	if refused == 0 {
+		return false, false
+	}
+	if r.Together && refused < end-start {
+		if !r.PeekWhenKnown || !backend.Refused(r.Takes[start:end], r.Outcomes[start:end]) {
+			return false, false
+		}
+		peek = true
 	}
 	c.hits.Add(uint64(refused))
-	return true
+	return !peek, peek
 }
 
 // known fills the outcome of a take whose refusal is known.

@@ -121,3 +121,38 @@ func TestMemoryIsBounded(t *testing.T) {
 		t.Errorf("%d refusals in %d bytes, want at most %d bytes and not far below", n, used, bytes)
 	}
 }
+
+// What a request would have used of one limit is not what was used, if another limit is known to refuse it.
+func TestOthersOnlyReadWhenARefusalIsKnown(t *testing.T) {
+	store := &asking{Store: memory.New(memory.Options{})}
+	c := New(Options{Backend: store})
+	a, b := take("a", fixed(8), 100), take("b", fixed(0), 100)
+	a.CountDenied, b.CountDenied = true, true
+	b.Member = 1
+	one := b
+	one.Hits = 1
+	settle(t, c, noon, false, one)
+	hits := c.Hits()
+	r := backend.Request{Takes: []backend.Take{a, b}, Outcomes: make([]backend.Outcome, 2), Together: true, PeekWhenKnown: true}
+	if err := c.Take(t.Context(), noon, &r); err != nil {
+		t.Fatal(err)
+	}
+	if o := r.Outcomes[0]; !o.Allowed || o.Cached || o.Used != 0 {
+		t.Errorf("the limit that has all left: %+v", o)
+	}
+	if o := r.Outcomes[1]; o.Allowed || !o.Cached || c.Hits() != hits+1 {
+		t.Errorf("the limit that is known to refuse: %+v", o)
+	}
+	if o := settle(t, c, noon, false, take("a", fixed(8), 1))[0]; !o.Allowed || o.Used != 1 {
+		t.Errorf("the first hit of the other limit: %+v", o)
+	}
+	// A refusal that does not concern the request holds nobody back.
+	b.Vote = backend.VoteNone
+	r = backend.Request{Takes: []backend.Take{take("a", fixed(8), 1), b}, Outcomes: make([]backend.Outcome, 2), Together: true, PeekWhenKnown: true}
+	if err := c.Take(t.Context(), noon, &r); err != nil {
+		t.Fatal(err)
+	}
+	if o := r.Outcomes[0]; !o.Allowed || o.Used != 2 {
+		t.Errorf("beside a shadow rule that is over: %+v", o)
+	}
+}
