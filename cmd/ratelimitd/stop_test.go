@@ -1,0 +1,36 @@
+package main
+
+import (
+	"slices"
+	"testing"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+)
+
+// Under STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT a limit that the over-limit cache knows refuses a request from there, and is counted so; the request
+// uses nothing of the others.
+func TestKnownRefusalStopsTheOthers(t *testing.T) {
+	rules := rulesOf(t, "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: year, requests_per_unit: 8}\n  - key: b\n    rate_limit: {unit: year, requests_per_unit: 0}\n")
+	p := startProcess(t, map[string]string{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": "true", "LOCAL_CACHE_SIZE_IN_BYTES": "100000"}, "--rules", rules)
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+	both := ask("d", "a", "v")
+	both.Descriptors, both.HitsAddend = append(both.Descriptors, ask("d", "b", "v").Descriptors...), 100
+	var got []uint32
+	for _, r := range []*ratelimitv3.RateLimitRequest{ask("d", "b", "v"), both, ask("d", "a", "v")} {
+		answer, err := client.ShouldRateLimit(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range answer.Statuses {
+			got = append(got, uint32(s.Code), s.LimitRemaining)
+		}
+	}
+	const ok, over = uint32(ratelimitv3.RateLimitResponse_OK), uint32(ratelimitv3.RateLimitResponse_OVER_LIMIT)
+	if want := []uint32{over, 0, ok, 8, over, 0, ok, 7}; !slices.Equal(got, want) {
+		t.Errorf("codes and what is left: %v, want %v", got, want)
+	}
+	const name = "ratelimitd_rule_over_limit_cache_hits_total{"
+	if all := shown(t, "http://"+p.http+"/metrics", name); !slices.Contains(all, name+`domain="d",rule="b"} 100`) {
+		t.Errorf("hits that the cache refused: %q", all)
+	}
+}
