@@ -114,6 +114,9 @@ func Dial(opts DialOptions) (goredis.UniversalClient, error) {
 		return nil, err
 	}
 	d := &dialer{timeout: opts.DialTimeout, connections: opts.Connections}
+	d.unanswered = seldom(10*time.Second, func() {
+		opts.Logger.Warn(fmt.Sprintf("Redis accepts connections and does not answer the TLS handshake: it hangs, or it does not speak TLS; then unset %sTLS, or write redis:// in place of rediss://", opts.prefix()))
+	})
 	if opts.TLS.Enabled || where.tls {
 		if d.tls, err = openTLS(&opts); err != nil {
 			return nil, err
@@ -278,7 +281,7 @@ func dialCluster(where address, auth *credentials, p pool, d *dialer, guards *br
 	// The library asks for the topology when a node says that a slot has moved, but not when a node is gone (calls would
 	// go there until the next interval, long after a replica has taken its place), nor when the first call has too
 	// little time for it.
-	d.broken = seldom(func() { c.ReloadState(context.Background()) })
+	d.broken = seldom(100*time.Millisecond, func() { c.ReloadState(context.Background()) })
 	return c
 }
 

@@ -20,6 +20,7 @@ type dialer struct {
 	moves   bool      // the next connection may be to another address: it is not worth insisting on this one
 
 	connections *Connections // may be nil
+	unanswered  func()       // called when a TLS handshake is left without an answer
 
 	generation atomic.Uint64 // connections of an older one are left
 }
@@ -63,12 +64,18 @@ func (d *dialer) connect(ctx context.Context, network, addr string) (*conn, erro
 		return nil, err
 	}
 	secure := tls.Client(plain, d.tls.config(host))
+	late := time.AfterFunc(handshake, d.unanswered)
+	defer late.Stop()
 	if err := secure.HandshakeContext(ctx); err != nil {
 		plain.Close()
 		return nil, fmt.Errorf("TLS with %s: %w", addr, err)
 	}
 	return &conn{Conn: secure, raw: raw}, nil
 }
+
+// handshake is how long a server may leave a TLS handshake without an answer until that is logged. A Redis without TLS never answers one: it
+// waits for the end of what it takes for a command.
+const handshake = 500 * time.Millisecond
 
 // attempt is how long a server may take to accept a connection before it is asked anew. Left alone, the system asks a
 // machine that does not answer ever more seldom, and seconds would pass until it is noticed that it is back.
@@ -246,12 +253,12 @@ func (late) Is(target error) bool {
 	return target == context.DeadlineExceeded || target == os.ErrDeadlineExceeded
 }
 
-// seldom returns a function that calls f at most ten times a second.
-func seldom(f func()) func() {
+// seldom returns a function that calls f at most once in a while.
+func seldom(every time.Duration, f func()) func() {
 	var last atomic.Int64
 	return func() {
 		now, before := time.Now().UnixNano(), last.Load()
-		if now-before > int64(100*time.Millisecond) && last.CompareAndSwap(before, now) {
+		if now-before > int64(every) && last.CompareAndSwap(before, now) {
 			f()
 		}
 	}

@@ -311,6 +311,26 @@ func TestDialTLS(t *testing.T) {
 		})
 	}
 
+	// A Redis without TLS does not answer a handshake. That is what it may be is said.
+	var mu sync.Mutex
+	var plain bytes.Buffer
+	unencrypted := redistest.Start(t)
+	c := connect(t, redis.DialOptions{
+		URL: unencrypted.Addr, TLS: redis.TLSOptions{Enabled: true, CACert: ca.File}, DialTimeout: longest,
+		Logger: slog.New(slog.NewTextHandler(locked{&mu, &plain}, nil)),
+	})
+	within(t, "what is wrong to be said", func(ctx context.Context) error {
+		if err := c.Ping(ctx).Err(); err == nil {
+			t.Fatal("a Redis without TLS answered over TLS")
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if !strings.Contains(plain.String(), "does not speak TLS; then unset REDIS_TLS") {
+			return errors.New(plain.String())
+		}
+		return nil
+	})
+
 	// What is set and not used is said.
 	var log bytes.Buffer
 	connect(t, redis.DialOptions{URL: open.Addr, SentinelAuth: secret, TLS: redis.TLSOptions{CACert: ca.File}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
