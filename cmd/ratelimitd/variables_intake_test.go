@@ -76,6 +76,7 @@ func opening(t *testing.T) []byte {
 func cut(variable, reason string, piece []byte, end bool) look {
 	return running(func(t *testing.T, i *instance) string {
 		conn, framer, flush := frames(t, i, "127.0.0.1")
+		_ = conn.(*net.TCPConn).SetReadBuffer(4096) // so that little is kept for it
 		block := opening(t)
 		stopped := make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())

@@ -222,7 +222,15 @@ func TestOverdueCallsAreNotDecided(t *testing.T) {
 // Without a bound, what a client does not read piles up: 1.2 GB in five seconds. The other bounds are out of the way here.
 func TestClientThatNeverReads(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	r := start(t, Options{WriteTimeout: 100 * time.Millisecond, Metrics: registry, MaxStreams: math.MaxUint32, MaxCalls: math.MaxInt32, MaxConnectionBytes: 1 << 40, MaxBytes: 1 << 40})
+	long := strings.Repeat("x", 50_000) // a few answers fill what the kernel keeps
+	r := start(t, Options{
+		WriteTimeout: 100 * time.Millisecond, Metrics: registry,
+		MaxStreams: math.MaxUint32, MaxCalls: math.MaxInt32, MaxConnectionBytes: 1 << 40, MaxBytes: 1 << 40,
+		Decider: decider(func(_ context.Context, _ time.Time, _ *limiter.Request, d *limiter.Decision) error {
+			d.Headers = append(d.Headers, limiter.Header{Key: "x", Value: long})
+			return nil
+		}),
+	})
 	c := rawDial(t, r.GRPCAddr)
 	if err := c.Conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
 		t.Fatal(err)
