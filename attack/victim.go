@@ -18,11 +18,10 @@ const deadline = time.Second
 
 // victim is a well-behaved client: it makes calls at a steady rate, whether earlier ones were answered or not.
 type victim struct {
-	name   string
-	rate   int                // calls per second
-	value  func(n int) string // of the descriptor of call n
-	anew   bool               // a connection for every call
-	domain string
+	name  string
+	rate  int                // calls per second
+	value func(n int) string // of the descriptor of call n
+	anew  bool               // a connection for every call
 }
 
 // call is one call that a victim made.

@@ -36,7 +36,7 @@ func (s *service) operators(opts *server.Options, registry prometheus.Registerer
 		opts.Tokens = tokens
 	}
 	listen := &s.options.Listen
-	if opts.Tokens == nil && o.ClientCA == "" && !isLoopback(listen.DebugHost) && !(listen.NoDebug && listen.NoAdmin) {
+	if opts.Tokens == nil && o.ClientCA == "" && !isLoopback(listen.DebugHost) && (!listen.NoDebug || !listen.NoAdmin) {
 		s.log.Warn("whoever reaches the debug port may read its pages and change the log level: set RATELIMITD_ADMIN_TOKEN_FILE, or RATELIMITD_ADMIN_TLS_CLIENT_CA, or DEBUG_HOST=127.0.0.1", "debug_host", listen.DebugHost)
 	}
 	if o.Cert == "" && o.Key == "" {

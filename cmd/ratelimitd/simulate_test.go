@@ -29,7 +29,7 @@ func TestSimulateCommand(t *testing.T) {
 		"absent.yaml":  "format: envoy\ndomain: shop\ndescriptors: [[{key: k, field: RESPONSE_FLAGS}]]\n",
 		"columns.yaml": "format: csv\ntime: when\ndomain: d\ndescriptors: [[{key: k, field: user}]]\n",
 		"typo.yaml":    "domain: shopp\ndescriptors: [{key: remote_address, rate_limit: {unit: minute, requests_per_unit: 1}}]\n",
-		"key.yaml":     "domain: shop\ndescriptors: [{key: remote_adress, rate_limit: {unit: minute, requests_per_unit: 1}}]\n",
+		"key.yaml":     "domain: shop\ndescriptors: [{key: remote_addr, rate_limit: {unit: minute, requests_per_unit: 1}}]\n",
 		"login.yaml":   "domain: shop\ndescriptors: [{key: method, descriptors: [{key: path, descriptors: [{key: remote_address, rate_limit: {unit: day, requests_per_unit: 1000}}]}]}]\n",
 		"usr.csv":      "when,usr\n2026-03-01T12:00:00Z,tom\n",
 	})

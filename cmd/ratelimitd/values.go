@@ -177,7 +177,7 @@ func (m *moved) ranged(what string, parse func(string, reflect.Value) error, wri
 		case err != nil, least.IsValid() && less(value, least), most.IsValid() && less(most, value), isNaN(value) && !tag.Has("clamp"):
 			return fmt.Errorf("must be %s%s, this is %q", what, between(least, most, write), text)
 		}
-		used := value
+		var used reflect.Value
 		if tag.Has("nonpositive") && !less(reflect.Zero(target.Type()), value) {
 			used = reflect.New(target.Type()).Elem()
 			if err := parse(tag.Get("nonpositive"), used); err != nil {

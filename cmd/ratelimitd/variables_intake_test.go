@@ -172,14 +172,14 @@ func TestStopIsOverdue(t *testing.T) {
 		o := listenOptions{DrainDelay: 3 * time.Second, StopTimeout: 10 * time.Second}
 		ctx, stop := context.WithCancel(t.Context())
 		overdue := o.overdue(ctx)
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		stop()
-		time.Sleep(14*time.Second - 1)
+		<-time.After(14*time.Second - 1)
 		synctest.Wait()
 		if is(overdue) {
 			t.Error("overdue too early")
 		}
-		time.Sleep(1)
+		<-time.After(1)
 		synctest.Wait()
 		if !is(overdue) {
 			t.Error("not overdue")

@@ -40,9 +40,9 @@ func hashRule(r *descriptor.Rule, d *descriptor.Domain) uint64 {
 		text(l.Key, l.Value, fmt.Sprint(l.Kind))
 	}
 	text(slices.Sorted(slices.Values(r.Replaces))...)
-	fmt.Fprint(h, r.Unlimited, r.Shadow, r.Quota, r.OnError, r.DetailedMetric, r.MetricValues, r.Metadata) // the keys of a map are in order
+	_, _ = fmt.Fprint(h, r.Unlimited, r.Shadow, r.Quota, r.OnError, r.DetailedMetric, r.MetricValues, r.Metadata) // the keys of a map are in order
 	for i := range r.Levels {
-		fmt.Fprint(h, r.Shares(i))
+		_, _ = fmt.Fprint(h, r.Shares(i))
 	}
 	for i := range r.Limits {
 		l := &r.Limits[i]
@@ -51,12 +51,12 @@ func hashRule(r *descriptor.Rule, d *descriptor.Domain) uint64 {
 			zone = l.Window.Location.String()
 		}
 		text(l.Name, zone)
-		fmt.Fprint(h, l.Requests, int(l.Window.Unit), max(l.Window.Multiplier, 1), l.Window.Named, l.Algorithm, l.Burst, l.Interval, l.FirstHit, l.Precision, l.NoDelay, l.CountDenied, l.Lease)
+		_, _ = fmt.Fprint(h, l.Requests, int(l.Window.Unit), max(l.Window.Multiplier, 1), l.Window.Named, l.Algorithm, l.Burst, l.Interval, l.FirstHit, l.Precision, l.NoDelay, l.CountDenied, l.Lease)
 	}
 	if d != nil {
-		fmt.Fprint(h, d.Admission, d.OnError, d.Headers != nil)
+		_, _ = fmt.Fprint(h, d.Admission, d.OnError, d.Headers != nil)
 		if d.Headers != nil {
-			fmt.Fprint(h, *d.Headers)
+			_, _ = fmt.Fprint(h, *d.Headers)
 		}
 	}
 	return h.Sum64()

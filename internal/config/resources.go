@@ -220,10 +220,10 @@ func (s *Resources) settle(files []descriptor.FileStatus, now time.Time, rules f
 			continue
 		}
 		log := s.o.Logger.With("resource", f.Name, "state", string(f.State), "rules", f.Rules)
-		switch {
-		case f.State == descriptor.FileLoaded:
+		switch f.State {
+		case descriptor.FileLoaded:
 			log.Debug("rule resource loaded", "domains", f.Domains)
-		case f.State == descriptor.FileStale:
+		case descriptor.FileStale:
 			log.Error("rule resource rejected, its last good version stays in force", "errors", f.Errors[:min(len(f.Errors), errorsLogged)], "total_errors", len(f.Errors))
 		default:
 			log.Error("rule resource rejected, nothing of it is in force", "errors", f.Errors[:min(len(f.Errors), errorsLogged)], "total_errors", len(f.Errors))

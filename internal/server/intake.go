@@ -86,7 +86,6 @@ func (r inFlight) RegisterService(desc *grpc.ServiceDesc, service any) {
 	d.Methods, d.Streams = slices.Clone(d.Methods), slices.Clone(d.Streams)
 	for i := range d.Methods {
 		next := d.Methods[i].Handler
-		//nolint:revive // the order of parameters is that of grpc.MethodHandler
 		d.Methods[i].Handler = func(srv any, ctx context.Context, read func(any) error, i grpc.UnaryServerInterceptor) (any, error) {
 			call, ok := r.calls.Begin(connOf(ctx))
 			if !ok {

@@ -96,11 +96,13 @@ func (g *gate) before(next http.Handler) http.Handler {
 // check fills in whose token it is. It returns the reason for a refusal, and the error that only the log may show. Where
 // certificates are asked for, a connection without one fails in the handshake; check looks for the certificate all the same.
 func (g *gate) check(r *http.Request, who *operator) (code codes.Code, reason string, err error) {
-	switch {
-	case !g.names.know(r):
+	if !g.names.know(r) {
 		return codes.PermissionDenied, nameUnknown, nil
-	case g.origins.Check(r) != nil:
-		return codes.PermissionDenied, otherOrigin, nil
+	}
+	if err := g.origins.Check(r); err != nil {
+		return codes.PermissionDenied, otherOrigin, err
+	}
+	switch {
 	case g.tokens == nil && !g.certificates && strings.HasPrefix(r.URL.Path, countersPath):
 		return codes.PermissionDenied, counterCallsOff, nil // they change what counts: whoever does that has to be named
 	case g.certificates && who.certificate == "":

@@ -107,7 +107,7 @@ func (r *run) take(e event, said, failed map[string][]string, logged map[string]
 	key := e.Package + " " + top
 	switch {
 	case e.Action == "build-output":
-		fmt.Fprint(r.out, e.Output)
+		_, _ = fmt.Fprint(r.out, e.Output)
 	case e.Action == "output":
 		said[key] = append(said[key], e.Output)
 		if strings.Contains(e.Output, ".go:") {
@@ -143,7 +143,7 @@ func (r *run) ended(e event, said, failed []string, short, folder string) {
 		return
 	}
 	if len(failed) == 0 { // it did not compile, or ended before its tests did
-		fmt.Fprint(r.out, strings.Join(said, ""))
+		_, _ = fmt.Fprint(r.out, strings.Join(said, ""))
 		r.failures = append(r.failures, r.again(folder, short, ""))
 	}
 	for _, test := range failed {

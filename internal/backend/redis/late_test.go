@@ -63,7 +63,7 @@ func TestStall(t *testing.T) {
 			opts := redis.Options{Client: client}
 			set(&opts)
 			store := redis.New(opts)
-			defer store.Close()
+			defer func() { _ = store.Close() }()
 			l := limit(1_000_000, descriptor.Year)
 			const callers = 20
 			count := func(within time.Duration) (errs []error) {
@@ -159,7 +159,7 @@ func TestSilence(t *testing.T) {
 	const silence = 300 * time.Millisecond
 	client := connect(t, redis.DialOptions{URL: server.Addr, PoolSize: 3, Breaker: &redis.BreakerOptions{Metrics: metrics, Silence: silence, OpenFor: longest}})
 	store := redis.New(redis.Options{Client: client, Timeout: 10 * longest})
-	defer store.Close()
+	defer func() { _ = store.Close() }()
 	l := limit(1000, descriptor.Year)
 	mustTake(t, store, "k", l, 1)
 	server.Pause(t)
@@ -192,7 +192,7 @@ func TestSlowIsNotSick(t *testing.T) {
 	metrics := prometheus.NewRegistry()
 	client := connect(t, redis.DialOptions{URL: p.Addr, Breaker: &redis.BreakerOptions{Metrics: metrics, Silence: longest}})
 	store := redis.New(redis.Options{Client: client})
-	defer store.Close()
+	defer func() { _ = store.Close() }()
 	l := limit(1000, descriptor.Year)
 	mustTake(t, store, "k", l, 1)
 	p.Delay(t, 300*time.Millisecond)
@@ -216,7 +216,7 @@ func TestRefusedConnection(t *testing.T) {
 	metrics := prometheus.NewRegistry()
 	client := connect(t, redis.DialOptions{URL: server.Addr, Breaker: &redis.BreakerOptions{Metrics: metrics, OpenFor: longest}})
 	store := redis.New(redis.Options{Client: client})
-	defer store.Close()
+	defer func() { _ = store.Close() }()
 	server.Kill(t)
 	for range 2 {
 		if err := store.Take(t.Context(), time.Now(), take("k", limit(10, descriptor.Year), 1)); !errors.Is(err, backend.ErrUnavailable) {
