@@ -146,7 +146,7 @@ type answerOptions struct {
 	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"Counters' keys that are tracked at once to tell which are hot, 128 in a list; 0 turns it off. They take 0.9 to 1.6 KB each, but only while so many rules are busy: 55 MB at most by default, usually less than 1 MB."`
 	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" range:"1.." default:"10000" help:"Names that metrics by rule are kept under; the rest share one."`
 
-	PatternBytes int `env:"RATELIMITD_PATTERN_BYTES" range:"64.." default:"4096" help:"Bytes of a value that a value_regex sees. A longer value is matched by its first bytes: an expression takes it if they can begin a value that it matches."`
+	PatternBytes int `env:"RATELIMITD_PATTERN_BYTES" range:"64.." default:"4096" help:"Bytes of a value that a value_regex sees. Of a longer value only these first bytes are compared: it matches if they can be the beginning of a value that matches."`
 
 	CalendarMonths bool `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"A month is one of the calendar, in UTC, instead of 30 days: of fixed windows, and of limits that requests bring along."`
 }
