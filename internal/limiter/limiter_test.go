@@ -148,6 +148,17 @@ func TestWhatMatchesNothingPasses(t *testing.T) {
 	}
 }
 
+// A descriptor that the over-limit cache knows to be over holds the others back: nothing is added to them, and they are not over.
+func TestStopWhenOverAndTheOverLimitCache(t *testing.T) {
+	f := newFixtureOn(t, overlimit.New(overlimit.Options{Backend: memory.New(memory.Options{})}), limiter.Settings{StopWhenOver: true},
+		perMinute("a", "", 8), perMinute("b", "", 0))
+	f.want(f.ask(1, "b=x"), limiter.OverLimit, 0)
+	d := f.decide(&limiter.Request{Domain: "d", Hits: 100, Descriptors: []limiter.Descriptor{{Entries: entries("a=x")}, {Entries: entries("b=x")}}})
+	f.want(d.Statuses[0], limiter.OK, 8)
+	f.want(d.Statuses[1], limiter.OverLimit, 0)
+	f.want(f.ask(1, "a=x"), limiter.OK, 7)
+}
+
 // The over-limit cache must not change an answer: not that of a peek, not after a refund, not under another limit.
 func TestOverLimitCacheIsInvisible(t *testing.T) {
 	counting := &countingBackend{Backend: memory.New(memory.Options{})}
