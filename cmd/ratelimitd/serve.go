@@ -384,7 +384,11 @@ func (s *service) apply(r config.Result) {
 		s.ruleFiles.Store(&r.Files)
 		s.reportHealth()
 		dir, _ := s.options.Rules.dir()
-		s.log.Error("no rules are in force: "+untilRules, "folder", dir, "files", len(r.Files), "because", "no rule file can be used")
+		why := "no rule file can be used"
+		if len(r.Files) == 0 {
+			why = "there is no rule file"
+		}
+		s.log.Error("no rules are in force: "+untilRules, "folder", dir, "files", len(r.Files), "because", why)
 		return
 	}
 	s.limiter.Swap(r.Tree, s.options.Answers.settings())

@@ -80,7 +80,7 @@ func TestStartsWithoutAGoodFile(t *testing.T) {
 	for name, c := range map[string]struct {
 		files, said []string
 	}{
-		"an empty folder": {nil, []string{"no rule file can be used"}},
+		"an empty folder": {nil, []string{"there is no rule file"}},
 		"only bad files":  {[]string{bad}, []string{"no rule file can be used", "rules0.yaml:4:5", "did you mean `rate_limit`"}},
 	} {
 		t.Run(name, func(t *testing.T) {

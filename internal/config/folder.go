@@ -183,9 +183,11 @@ func (f *Folder) load(p *paths, quiet bool) (r Result, generation int, growing b
 	return f.last, f.generation, len(looks) > 0, nil
 }
 
-// skip takes over which files are skipped, and logs the new ones by name.
+// skip takes over which files are skipped, and logs the new ones by name: a line for each that holds rules, and one for all others
+// that are skipped for the same reason.
 func (f *Folder) skip(skipped map[string]skippedFile) {
 	var all []Skipped
+	others := map[string][]string{} // by reason
 	for _, name := range slices.Sorted(maps.Keys(skipped)) {
 		s := skipped[name]
 		if s.Why == "" {
@@ -197,8 +199,11 @@ func (f *Folder) skip(skipped map[string]skippedFile) {
 		case s.Rules:
 			f.o.Logger.Warn("file with rules skipped: none of them is in force", "file", name, "because", s.Why)
 		default:
-			f.o.Logger.Info("file skipped", "file", name, "because", s.Why)
+			others[s.Why] = append(others[s.Why], name)
 		}
+	}
+	for _, why := range slices.Sorted(maps.Keys(others)) {
+		f.o.Logger.Info("files skipped", "files", others[why], "because", why)
 	}
 	f.skipped, f.last.Skipped = skipped, all
 }
