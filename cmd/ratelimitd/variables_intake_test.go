@@ -55,12 +55,12 @@ func frames(t *testing.T, i *instance, from string) (conn net.Conn, framer *http
 }
 
 // opening is the header block of a call.
-func opening(t *testing.T) []byte {
+func opening(t *testing.T, path string) []byte {
 	t.Helper()
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
 	for _, h := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName},
+		{":method", "POST"}, {":scheme", "http"}, {":path", path},
 		{":authority", "x"}, {"content-type", "application/grpc"},
 	} {
 		// Sensitive fields are not indexed, so that the block may be sent again.
@@ -71,13 +71,13 @@ func opening(t *testing.T) []byte {
 	return block.Bytes()
 }
 
-// cut says whether the service closes a connection on which one call after another begins with this piece of its message,
-// and no answer is read. The metric must give the reason.
-func cut(variable, reason string, piece []byte, end bool) look {
+// cut says whether the service closes a connection on which one call of a method after another begins with this piece of
+// its message, and no answer is read. The metric must give the reason.
+func cut(variable, reason, method string, piece []byte, end bool) look {
 	return running(func(t *testing.T, i *instance) string {
 		conn, framer, flush := frames(t, i, "127.0.0.1")
 		_ = conn.(*net.TCPConn).SetReadBuffer(4096) // so that little is kept for it
-		block := opening(t)
+		block := opening(t, method)
 		stopped := make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer func() {
@@ -112,6 +112,8 @@ func cut(variable, reason string, piece []byte, end bool) look {
 }
 
 func variablesOfIntake() []variable {
+	decide := ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName
+	unknown := decide + strings.Repeat("x", 4000)                           // its answer names it: a few answers fill what the kernel keeps
 	unfinished := append([]byte{0, 0, 0x40, 0, 0}, make([]byte, 15_000)...) // of 4 MiB
 	return []variable{
 		{name: "RATELIMITD_MAX_CALLS", value: "1", look: running(func(t *testing.T, i *instance) string {
@@ -150,9 +152,9 @@ func variablesOfIntake() []variable {
 			return either(within(t, i, "RATELIMITD_MESSAGE_TIMEOUT", patience, 300*time.Millisecond, func() bool { return is(ended) }), "cut off", "waited for")
 		}), unset: "waited for", set: "cut off"},
 		{name: "RATELIMITD_WRITE_TIMEOUT", value: "20ms", with: map[string]string{"RATELIMITD_GRPC_MAX_STREAMS": "0", "RATELIMITD_MAX_CALLS": "1000000", "RATELIMITD_MAX_CONNECTION_BYTES": "1000000000", "RATELIMITD_MAX_UNFINISHED_BYTES": "1000000000"},
-			look: cut("RATELIMITD_WRITE_TIMEOUT", "not_reading", []byte(strings.Repeat("\x00", 5)), true), unset: "stays", set: "closed"},
-		{name: "RATELIMITD_MAX_CONNECTION_BYTES", value: "100000", look: cut("RATELIMITD_MAX_CONNECTION_BYTES", "bytes", unfinished, false), unset: "stays", set: "closed"},
-		{name: "RATELIMITD_MAX_UNFINISHED_BYTES", value: "100000", look: cut("RATELIMITD_MAX_UNFINISHED_BYTES", "bytes", unfinished, false), unset: "stays", set: "closed"},
+			look: cut("RATELIMITD_WRITE_TIMEOUT", "not_reading", unknown, make([]byte, 5), true), unset: "stays", set: "closed"},
+		{name: "RATELIMITD_MAX_CONNECTION_BYTES", value: "100000", look: cut("RATELIMITD_MAX_CONNECTION_BYTES", "bytes", decide, unfinished, false), unset: "stays", set: "closed"},
+		{name: "RATELIMITD_MAX_UNFINISHED_BYTES", value: "100000", look: cut("RATELIMITD_MAX_UNFINISHED_BYTES", "bytes", decide, unfinished, false), unset: "stays", set: "closed"},
 	}
 }
 

@@ -249,8 +249,9 @@ func (q *queue) sendAll(batch []*pending) []*pending {
 
 // sendAlone settles a request by itself.
 func (q *queue) sendAlone(p *pending) {
+	began := p.began // sendApart gives p away
 	q.sendApart(p)
-	q.took(p.began)
+	q.took(began)
 	if q.alike.Load() && q.queued.Load() == 0 { // nobody came meanwhile
 		q.alike.Store(false)
 	}
