@@ -23,7 +23,7 @@ func (l *Leases) ask(ctx context.Context, now time.Time, c *call, r *backend.Req
 		err = errors.Join(err, l.send(within, &now, c, r))
 		cancel()
 	}
-	return own(ctx, err)
+	return c.own(ctx, err)
 }
 
 // send makes one call and leaves in it what has to be asked again.
@@ -177,8 +177,9 @@ func (l *Leases) settleLease(ctx context.Context, p *part, t *backend.Take, o *b
 		l.counts.failed.Add(1)
 		l.putBack(p)
 		k.waiting = now.Add(k.terms.tau)
-		if d, ok := ctx.Deadline(); ctx.Err() == nil && (!ok || time.Now().Before(d)) {
-			f.err = fmt.Errorf("share the trip of another take: %w", err) // else it was this caller's time that was up, not theirs
+		// If it was this caller's time that was up, it was not theirs. The backend gives up a moment before that.
+		if d, ok := ctx.Deadline(); ctx.Err() == nil && (!ok || time.Now().Before(d)) && !errors.Is(err, context.DeadlineExceeded) {
+			f.err = fmt.Errorf("share the trip of another take: %w", err)
 		}
 		return true
 	}

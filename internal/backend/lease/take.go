@@ -118,19 +118,35 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *call, r *backend
 		sh.mu.Unlock()
 
 		began := time.Now()
-		within, cancel := l.bound(ctx, c, began)
-		select {
-		case <-f.done:
-			cancel()
-		case <-within.Done():
-			cancel()
-			return fmt.Errorf("wait for a lease: %w", own(ctx, ended(within)))
+		if err := l.wait(ctx, c, f, began); err != nil {
+			return err
 		}
 		*now = now.Add(time.Since(began))
 		if c.shares(f) {
 			r.Outcomes[i] = backend.Outcome{Failed: true} // the request's other takes go on
 			return nil
 		}
+	}
+}
+
+// margin is how long before its deadline a caller gives up a wait for others, so that its answer by on_error is in time; a fifth of the
+// time that is left if that is less.
+const margin = 3 * time.Millisecond
+
+// wait waits for the end of somebody else's acquisition, as long as there is time.
+func (l *Leases) wait(ctx context.Context, c *call, f *fetch, began time.Time) error {
+	within, cancel := l.bound(ctx, c, began)
+	defer cancel()
+	if d, ok := within.Deadline(); ok && !d.Equal(c.until) { // it is the caller's
+		var stop context.CancelFunc
+		within, stop = context.WithDeadline(within, d.Add(-min(margin, d.Sub(began)/5)))
+		defer stop()
+	}
+	select {
+	case <-f.done:
+		return nil
+	case <-within.Done():
+		return fmt.Errorf("wait for a lease: %w", c.own(ctx, ended(within)))
 	}
 }
 
@@ -151,9 +167,11 @@ func (l *Leases) bound(ctx context.Context, c *call, began time.Time) (context.C
 	return context.WithDeadline(ctx, c.until)
 }
 
-// own is an error for the caller with ctx: that our time is up must not look as if the caller's was.
-func own(ctx context.Context, err error) error {
-	if d, ok := ctx.Deadline(); ctx.Err() != nil || ok && !time.Now().Before(d) || !errors.Is(err, context.DeadlineExceeded) {
+// own is an error for the caller with ctx: that our time is up (bound) must not look as if the caller's was. The backend may give up
+// a moment before the caller's deadline.
+func (c *call) own(ctx context.Context, err error) error {
+	d, ok := ctx.Deadline()
+	if c.until.IsZero() || ok && !d.After(c.until) || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return fmt.Errorf("%w: %v", backend.ErrUnavailable, err) //nolint:errorlint // hidden on purpose

@@ -14,15 +14,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// slow answers after a while, or fails when the time for that is up.
+// slow answers after a while, or fails when the time for that is up, less a margin.
 type slow struct {
-	store *memory.Store
-	after time.Duration
+	store  *memory.Store
+	after  time.Duration
+	margin time.Duration
 }
 
 func (s *slow) Take(ctx context.Context, now time.Time, r *backend.Request) error {
 	if d, ok := ctx.Deadline(); ok && time.Until(d) < s.after {
-		<-ctx.Done()
+		time.Sleep(time.Until(d) - s.margin) //nolint:forbidigo // virtual time
 		for i := range r.Outcomes {
 			r.Outcomes[i] = backend.Outcome{Failed: true}
 		}
@@ -74,4 +75,75 @@ func TestWaitingTwiceEndsInTime(t *testing.T) {
 		})
 		wg.Wait()
 	})
+}
+
+// Callers with different deadlines wait for one acquisition. Each of them ends by its own, a moment before it, and says so; the others
+// are answered.
+func TestAcquisitionOfACallerWithLittleTime(t *testing.T) {
+	for name, c := range map[string]struct {
+		leader, follower time.Duration // until their deadlines; 0: they have none
+		served           bool          // the follower
+		after            time.Duration // its wait
+	}{
+		"the follower has time":        {leader: 20 * time.Millisecond, follower: 500 * time.Millisecond, served: true, after: 47 * time.Millisecond},
+		"the follower has no deadline": {leader: 20 * time.Millisecond, served: true, after: 47 * time.Millisecond},
+		"the follower has less":        {leader: 20 * time.Millisecond, follower: 10 * time.Millisecond, after: 8 * time.Millisecond},
+		"the leader has no deadline":   {follower: 20 * time.Millisecond, after: 17 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &slow{store: memory.New(memory.Options{}), margin: margin}
+				leases := New(Options{Backend: s, Timeout: time.Second})
+				l := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Year)})
+				take := func(left time.Duration, hits int64) error {
+					ctx, cancel := t.Context(), context.CancelFunc(func() {})
+					if left > 0 {
+						ctx, cancel = context.WithTimeout(ctx, left)
+					}
+					defer cancel()
+					r := backend.Request{Takes: []backend.Take{{Key: []byte("k"), Limit: l, Hits: hits}}, Outcomes: make([]backend.Outcome, 1)}
+					return leases.Take(ctx, time.Now(), &r)
+				}
+				for n := 0; leases.permits() == 0; n++ {
+					if err := take(0, 1); err != nil || n == 1000 {
+						t.Fatal("no lease", err)
+					}
+					time.Sleep(time.Millisecond) //nolint:forbidigo // virtual time
+				}
+				if err := take(0, leases.permits()); err != nil {
+					t.Fatal(err)
+				}
+
+				s.after = 30 * time.Millisecond
+				late := func(who string, err error) {
+					t.Helper()
+					if !errors.Is(err, backend.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%s: %v, want the end of its own time", who, err)
+					}
+				}
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					if err := take(c.leader, 1); c.leader > 0 {
+						late("who asks first", err)
+					} else if err != nil {
+						t.Errorf("who asks first: %v", err)
+					}
+				})
+				synctest.Wait()
+				wg.Go(func() {
+					began := time.Now()
+					err := take(c.follower, 1)
+					if took := time.Since(began); took != c.after {
+						t.Errorf("who waits for it: after %v, want %v", took, c.after)
+					}
+					if !c.served {
+						late("who waits for it", err)
+					} else if err != nil {
+						t.Errorf("who waits for it: %v", err)
+					}
+				})
+				wg.Wait()
+			})
+		})
+	}
 }
