@@ -69,20 +69,21 @@ func NewCensus(opts CensusOptions) *Census {
 
 // Run takes part until ctx ends. It returns nil.
 func (c *Census) Run(ctx context.Context) error {
-	tick := time.NewTicker(c.opts.Every)
-	defer tick.Stop()
+	next := time.NewTimer(c.opts.Every)
+	defer next.Stop()
 	for {
 		within, cancel := context.WithTimeout(ctx, c.opts.Every)
 		n, err := c.Beat(within)
 		cancel()
 		c.note(ctx, n, err)
+		next.Reset(c.opts.Every) // a Redis that hangs is left to calls for a while
 		select {
 		case <-ctx.Done():
 			within, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
 			defer cancel()
 			_ = c.Leave(within) // else it is forgotten after a while
 			return nil
-		case <-tick.C:
+		case <-next.C:
 		}
 	}
 }
@@ -128,6 +129,7 @@ func (c *Census) Leave(ctx context.Context) error {
 }
 
 func (c *Census) ask(ctx context.Context, there string) (int, error) {
+	ctx = probe(ctx)
 	s := c.opts.Store
 	at := uint64(0) // Redis' clock decides
 	if s.CallerClock() {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -159,5 +160,39 @@ func TestCensusFindsRubbish(t *testing.T) {
 			t.Fatal(err)
 		}
 		beat(t, redis.NewCensus(redis.CensusOptions{Store: store, Key: censusKey}), 1)
+	}
+}
+
+// A heartbeat that has the only connection fails no call, even if calls are to fail when there is none.
+func TestHeartbeatHasTheConnection(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := connect(t, redis.DialOptions{URL: server.Addr, PoolSize: 1, OnEmpty: "ERROR"})
+	store := redis.New(redis.Options{Client: client, Timeout: time.Minute})
+	t.Cleanup(func() { _ = store.Close() })
+	census := redis.NewCensus(redis.CensusOptions{Store: store, Key: censusKey})
+	within(t, "a connection", func(ctx context.Context) error { return client.Ping(ctx).Err() })
+
+	server.Pause(t)
+	ended := make(chan error, 2)
+	go func() { _, err := census.Beat(t.Context()); ended <- err }()
+	within(t, "the heartbeat to have the connection", func(context.Context) error {
+		if s := client.PoolStats(); s.TotalConns != 1 || s.IdleConns != 0 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	go func() { ended <- store.Take(t.Context(), time.Now(), take("k", limit(10, descriptor.Year), 1)) }()
+	within(t, "the call to find none", func(context.Context) error {
+		if s := client.PoolStats(); s.Timeouts == 0 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	server.Continue(t)
+	for range cap(ended) {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	}
 }

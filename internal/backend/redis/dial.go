@@ -172,14 +172,15 @@ type pool struct {
 	keep    int           // most kept, 0: as many as may be in use
 	timeout time.Duration // until a call that finds none free fails, 0: the library's, beyond any deadline that is sensible
 	dial    time.Duration
+	aside   func() *aside // for the connections to one server
 }
 
 func (o *DialOptions) pool() (pool, error) {
-	p := pool{size: o.PoolSize, dial: o.DialTimeout}
+	p := pool{size: o.PoolSize, dial: o.DialTimeout, aside: func() *aside { return nil }}
 	switch strings.ToUpper(o.OnEmpty) {
 	case "", "WAIT":
 	case "ERROR":
-		p.timeout = 1
+		p.timeout, p.aside = 1, func() *aside { return new(aside) }
 	case "CREATE":
 		p.size, p.keep = o.PoolSize*createFactor, o.PoolSize
 	default:
@@ -214,7 +215,7 @@ func dialSingle(where address, auth *credentials, p pool, d *dialer, guards *bre
 		PipelinePoolSize:         -1,
 	})
 	guard := guards.guard(where.hosts[0])
-	c.AddHook(hook{lost: d.retire, login: &login{auth, where.db}, spare: &spare{client: c}, guard: guard})
+	c.AddHook(hook{lost: d.retire, login: &login{auth, where.db}, spare: &spare{client: c}, guard: guard, aside: p.aside()})
 	guard.before(c)
 	return c
 }
@@ -244,7 +245,7 @@ func dialSentinel(opts *DialOptions, where address, auth *credentials, p pool, d
 	guard := guards.guard(c.Options().Addr)
 	c.AddHook(hook{login: &login{auth: auth}, guard: guard}) // the pool dials with the original's hooks, calls are made with the copy's
 	calls := c.WithTimeout(max(callTimeout, p.dial))
-	calls.AddHook(hook{lost: d.retire, look: &look{dial: c.Options().Dialer}, spare: &spare{client: calls}})
+	calls.AddHook(hook{lost: d.retire, look: &look{dial: c.Options().Dialer}, spare: &spare{client: calls}, aside: p.aside()})
 	guard.before(calls)
 	return calls
 }
@@ -256,7 +257,7 @@ func dialCluster(where address, auth *credentials, p pool, d *dialer, guards *br
 			node := goredis.NewClient(o)
 			// A node that turned into a replica sends calls on by itself: its connections need not be left.
 			guard := guards.guard(o.Addr)
-			node.AddHook(hook{topology: topologyTimeout, login: &login{auth: auth}, spare: &spare{client: node}, guard: guard})
+			node.AddHook(hook{topology: topologyTimeout, login: &login{auth: auth}, spare: &spare{client: node}, guard: guard, aside: p.aside()})
 			guard.before(node)
 			return node
 		},

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -18,6 +19,7 @@ type hook struct {
 	look     *look         // for another primary now and then; may be nil
 	spare    *spare        // makes a connection for the calls to come; may be nil
 	guard    *breaker      // hears what comes on connections; may be nil
+	aside    *aside        // what no call may fail for; may be nil
 }
 
 // DialHook stands around the making of each connection to a server that counts; sentinels are dialled elsewhere.
@@ -50,14 +52,20 @@ func (h hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 			return nil
 		}
 		h.look.now()
-		if _, ok := cmd.(*goredis.ClusterSlotsCmd); ok && h.topology > 0 {
+		_, topology := cmd.(*goredis.ClusterSlotsCmd)
+		if topology && h.topology > 0 {
 			// The library asks one node after the other, in the background without a deadline: one that hangs would
 			// hold up the news of its own end.
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, h.topology)
 			defer cancel()
 		}
-		err := next(ctx, cmd)
+		var err error
+		if topology || isProbe(ctx) {
+			err = h.aside.ask(ctx, cmd, next)
+		} else {
+			err = h.aside.call(ctx, cmd, next)
+		}
 		if err != nil {
 			h.spare.after(err)
 			err = h.judge(err)
@@ -164,7 +172,7 @@ type spare struct {
 const spareTimeout = 3 * time.Second
 
 func (s *spare) after(err error) {
-	if s == nil || !isTimeout(err) || !s.busy.CompareAndSwap(false, true) {
+	if s == nil || !isTimeout(err) || errors.Is(err, goredis.ErrPoolTimeout) || !s.busy.CompareAndSwap(false, true) {
 		return
 	}
 	go func() {

@@ -153,7 +153,8 @@ func (q *queue) pipeline(ctx context.Context, slots [][]*pending, at int64, m te
 			if now, err = f.call.settle(); err == nil && f.call.calendar {
 				s.ahead.Store(now - at)
 			}
-		case goredis.HasErrorPrefix(err, "NOSCRIPT"), goredis.HasErrorPrefix(err, noTime): // nor here
+		case goredis.HasErrorPrefix(err, "NOSCRIPT"), goredis.HasErrorPrefix(err, noTime), // nor here
+			errors.Is(err, goredis.ErrPoolTimeout): // nothing was sent, and what has the connection may be none of the calls (aside)
 			q.each(at, f.call, f.batch)
 			continue
 		default:

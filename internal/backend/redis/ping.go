@@ -34,7 +34,7 @@ func (s *Store) answers(ctx context.Context) error {
 	if s.CallerClock() || s.told.Load() {
 		return nil
 	}
-	err := s.opts.Client.Eval(ctx, scripts.Clock().Text, nil, make([]byte, 8)).Err()
+	err := s.opts.Client.Eval(probe(ctx), scripts.Clock().Text, nil, make([]byte, 8)).Err()
 	switch {
 	case err == nil:
 		s.told.Store(true)
@@ -78,7 +78,8 @@ func (s *Store) ping(ctx context.Context) error {
 
 type probeKey struct{}
 
-// probe marks what no breaker is to stand before: whether Redis is there is asked of Redis.
+// probe marks what this process asks for itself: no call may fail for it (aside). No breaker stands before a ping that is marked: whether
+// Redis is there is asked of Redis.
 func probe(ctx context.Context) context.Context { return context.WithValue(ctx, probeKey{}, true) }
 
 func isProbe(ctx context.Context) bool { return ctx.Value(probeKey{}) != nil }
