@@ -511,16 +511,21 @@ type relay struct {
 	to    atomic.Value
 	delay atomic.Int64  // of what the server says, in nanoseconds
 	first atomic.Int64  // of the first that it says on a connection, besides
-	hold  chan struct{} // until this is closed a server's first words are held back; nil: they are not. Set before use
+	hold  chan struct{} // until this is closed a server's first words are held back; nil: they are not
 }
 
 func startRelay(t testing.TB, to string) *relay {
+	t.Helper()
+	return startHeldRelay(t, to, nil)
+}
+
+func startHeldRelay(t testing.TB, to string, hold chan struct{}) *relay {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &relay{Listener: l}
+	r := &relay{Listener: l, hold: hold}
 	r.to.Store(to)
 	var wg sync.WaitGroup
 	t.Cleanup(func() { l.Close(); wg.Wait() })

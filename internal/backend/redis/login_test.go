@@ -24,9 +24,9 @@ func TestLoginIsSlow(t *testing.T) {
 		"user and URL": {URL: "redis://counter:" + secret + "@%s/3"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			away := startRelay(t, s.Addr)
-			away.hold = make(chan struct{})
-			answer := sync.OnceFunc(func() { close(away.hold) })
+			hold := make(chan struct{})
+			away := startHeldRelay(t, s.Addr, hold)
+			answer := sync.OnceFunc(func() { close(hold) })
 			defer answer()
 			opts.DialTimeout = longest
 			if opts.URL == "" {
