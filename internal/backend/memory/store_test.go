@@ -145,13 +145,13 @@ func TestRunSweepsAndGivesMemoryBack(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.Run(ctx) }()
-		for i := range 100_000 {
+		for i := range 500_000 {
 			if _, err := take(s, time.Now(), fmt.Sprint(i), 1); err != nil {
 				t.Fatal(err)
 			}
 		}
 		time.Sleep(30 * time.Second) //nolint:forbidigo // virtual time
-		if s.Len() != 100_000 {
+		if s.Len() != 500_000 {
 			t.Errorf("%d counters in the middle of their window, want all", s.Len())
 		}
 		time.Sleep(45 * time.Second) //nolint:forbidigo // virtual time
