@@ -72,7 +72,7 @@ generate-check: ## fail if the committed generated code is not what proto/ gives
 	@for f in $$(cd .generated && find . -name '*.go'); do cmp ".generated/$$f" "$$f" || { echo "run make generate"; exit 1; }; done; rm -rf .generated
 
 fuzz-short: ## every fuzz target for a few seconds
-	scripts/fuzz 5s
+	scripts/fuzz 3s
 
 bench: ## what a decision costs, as ratios in one run; what a counter costs in Redis and in memory
 	go run ./bench -half p
