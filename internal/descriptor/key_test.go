@@ -68,12 +68,15 @@ func countedOf(domain string, entries []Entry, rule *Rule, limit *Limit) counted
 	for i, e := range entries {
 		if rule != nil && rule.shared != nil && rule.shared[i] != "" {
 			l := rule.Levels[i]
-			texts := []string{l.Value}
-			if l.Kind == MatchValues {
+			texts, mark := []string{l.Value}, sharedMarks[l.Kind]
+			switch {
+			case l.Kind == MatchValues:
 				texts = strings.Split(l.Value, ",")
 				slices.Sort(texts)
+			case l.Kind == MatchWildcard && HasWildcard(l.Key):
+				texts, mark = []string{l.Text()}, "~~~"
 			}
-			c.Entries = append(c.Entries, countedEntry{e.Key, sharedMarks[l.Kind], texts})
+			c.Entries = append(c.Entries, countedEntry{e.Key, mark, texts})
 			continue
 		}
 		c.Entries = append(c.Entries, countedEntry{e.Key, "=", []string{e.Value}})
@@ -110,7 +113,7 @@ func readKey(key string) (c counted, hashed string, err error) {
 			}
 			e.Texts = append(e.Texts, parts[i])
 		}
-		if !slices.Contains([]string{"=", "~", "~~", "~~=", "~="}, e.Mark) || len(e.Texts) > 1 && e.Mark != "~=" {
+		if !slices.Contains([]string{"=", "~", "~~", "~~~", "~~=", "~="}, e.Mark) || len(e.Texts) > 1 && e.Mark != "~=" {
 			return c, "", fmt.Errorf("%q has the mark %q before %q", key, e.Mark, e.Texts)
 		}
 		c.Entries = append(c.Entries, e)
@@ -301,6 +304,7 @@ func FuzzKey(f *testing.F) {
 	f.Add("d|a=b_c|f60", uint64(0x0706050302), uint64(0x0605040301), uint16(0), uint8(1), uint8(1), uint32(1), uint32(1))
 	f.Add(`d\|\=~{[x}`, uint64(0x0706050302), uint64(0x0605040301), uint16(500), uint8(0x12), uint8(0x21), uint32(5), uint32(6))
 	f.Add(`\\\\\\\\\\\\\\#`, uint64(0x0101010101), uint64(0x0101010102), uint16(60), uint8(4), uint8(4), uint32(5), uint32(5))
+	f.Add("00*0", uint64(4311810264), uint64(4311810306), uint16(220), uint8('o'), uint8('W'), uint32(0), uint32(12)) // a star in a key
 	f.Add(strings.Repeat("|", 600), uint64(0x2020202020), uint64(0x2121212121), uint16(0), uint8(0), uint8(0x80), uint32(5), uint32(5))
 	f.Fuzz(func(t *testing.T, text string, cuts1, cuts2 uint64, pad uint16, how1, how2 uint8, seconds1, seconds2 uint32) {
 		text = strings.Repeat("p", int(pad%1024)) + text
