@@ -106,7 +106,7 @@ func several(ctx context.Context, at string, n int, mute bool, do func(c *client
 	return nil
 }
 
-// openStreams opens calls that never send a message, so many on each connection, and keeps them.
+// openStreams opens the same number of calls on each connection and keeps them open without sending a message.
 func openStreams(ctx context.Context, at string, connections, calls int) error {
 	return several(ctx, at, connections, false, func(c *client) error {
 		if int(c.stream/2) >= calls {

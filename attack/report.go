@@ -34,7 +34,8 @@ func megabytes(n int64) string { return fmt.Sprintf("%d MB", n>>20) }
 
 func short(d time.Duration) string { return d.Round(10 * time.Microsecond).String() }
 
-// verdict says what must not have happened. How quick answers are depends on the machine, and is for readers of the table.
+// verdict returns what makes an attack a failure: memory, a server that ended, calls without an answer. Latency is no part
+// of it, because it depends on the machine.
 func (r *outcome) verdict() error {
 	failed := []error{r.ended}
 	say := func(format string, args ...any) {

@@ -85,7 +85,7 @@ func scenarios() []*scenario {
 	}
 }
 
-// expressions are rules of a key with so many expressions, none of which matches before its end.
+// expressions returns a rule file with n value_regex rules for one key. Each has to read a value to its end.
 func expressions(n int) string {
 	var b strings.Builder
 	b.WriteString("domain: attack\ndescriptors:\n  - {key: key, rate_limit: {unit: day, requests_per_unit: 1000000000}}\n")

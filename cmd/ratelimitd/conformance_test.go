@@ -123,8 +123,8 @@ func (g *group) now(t *testing.T, backend string) {
 	}
 }
 
-// collide says whether windows of two of these units begin together at a time. In the reference's key format they are
-// one counter then, in the reference too: an hour and a day in the first hour of a day, a day and a week on a Thursday.
+// collide reports whether the windows of two of these units begin at the same moment. The reference's key holds that moment
+// and no unit, so such windows share a counter: an hour and a day in the first hour of a day, a day and a week on a Thursday.
 func collide(units map[ratelimitv3.RateLimitResponse_RateLimit_Unit]bool, at time.Time) bool {
 	starts := make(map[int64]bool)
 	for unit := range units {
@@ -196,7 +196,7 @@ func serveDecider(t *testing.T, decider server.Decider) string {
 }
 
 // replay asks a service what was asked of the reference, and has it decide all of it at one time. The zero time is now.
-// Cases whose counters collide are asked, but their answers are not compared: nobody has recorded them.
+// Where counters collide, the requests are sent but the answers are not compared: the recordings were made at another time.
 func (g *group) replay(t *testing.T, backend string, at time.Time) (steps int, failures []string) {
 	t.Helper()
 	rules := t.TempDir()

@@ -57,12 +57,11 @@ func listener(domain string, routes ...level) types.Resource {
 	return &rulesv3.RateLimitConfig{Name: domain, Domain: domain, Descriptors: routes}
 }
 
-// wanted is a request: its domain and its entries, as key=value; a key alone has itself as the value. Of such
-// requests so many pass, and no more; -1: there is no limit; -2: one is judged, and never refuses.
+// wanted is a request and how many of its kind pass. An entry is written key=value; a key alone is its own value.
 type wanted struct {
 	domain  string
 	entries []string
-	passes  int
+	passes  int // then the limit refuses; -1: no rule matches; -2: a rule matches and never refuses
 }
 
 func requestOf(domain string, passes int, entries ...string) wanted {

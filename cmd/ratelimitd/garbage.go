@@ -8,31 +8,35 @@ import (
 )
 
 const (
-	mostGarbage = 128 << 20 // bytes that may pile up before they are collected, unless more is live
+	garbageBytes = 128 << 20 // target for garbage between two collections
 
-	laziest  = 800 // percent of what is live that garbage may be
-	keenest  = 100
-	noticed  = 10 // percent by which that must change to be set anew, which stops all calls for a moment
-	cycleTag = 16 // bytes of what the collector reports a cycle with
+	// GOGC stays between these. The high one makes collections rare while the heap is small; the low one is Go's default.
+	maxPercent, minPercent = 800, 100
+
+	// minChange is how far the target must move, in percent of the present one, before it is set: setting it stops the
+	// world for a moment.
+	minChange = 10
+
+	finalized = 16 // bytes of the object whose finalizer runs after each collection
 )
 
-// collect sets how much garbage may pile up, now and after every collection: eight times what is live while that is
-// little, 128 MiB when it is more, and as much as is live when that is more still. present is what is set.
-func collect(present int) {
+// tuneGC sets GOGC for the present heap, now and after every collection, so that garbage stays near garbageBytes. present
+// is the GOGC in force.
+func tuneGC(present int) {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}}
 	metrics.Read(live)
-	percent := garbage(live[0].Value.Uint64() + live[1].Value.Uint64())
-	if math.Abs(float64(percent-present)) > float64(present)*noticed/100 {
+	percent := gcPercent(live[0].Value.Uint64() + live[1].Value.Uint64())
+	if math.Abs(float64(percent-present)) > float64(present)*minChange/100 {
 		debug.SetGCPercent(percent)
 		present = percent
 	}
-	runtime.SetFinalizer(new([cycleTag]byte), func(*[cycleTag]byte) { collect(present) })
+	runtime.SetFinalizer(new([finalized]byte), func(*[finalized]byte) { tuneGC(present) })
 }
 
-// garbage is the percentage of so many live bytes that garbage may be.
-func garbage(live uint64) int {
+// gcPercent returns the GOGC for a heap with this many live bytes.
+func gcPercent(live uint64) int {
 	if live == 0 {
-		return laziest
+		return maxPercent
 	}
-	return int(min(max(mostGarbage*100/live, keenest), laziest))
+	return int(min(max(garbageBytes*100/live, minPercent), maxPercent))
 }

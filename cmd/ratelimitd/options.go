@@ -47,7 +47,7 @@ func (o *ruleOptions) dir() (folder, because string) {
 	return filepath.Join(o.RuntimeRoot, o.RuntimeSubdir, o.RuntimeAppdir), "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, RUNTIME_APPDIRECTORY"
 }
 
-// overXDS says whether rules come from a server instead of files.
+// overXDS reports whether the rules come from an xDS server instead of a folder.
 func (o *ruleOptions) overXDS() bool { return o.ConfigType == "GRPC_XDS_SOTW" }
 
 // listenOptions say where the service listens.

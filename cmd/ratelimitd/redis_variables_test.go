@@ -110,7 +110,7 @@ func TestVariablesOfConnections(t *testing.T) {
 	}
 }
 
-// What cannot be meant is refused at the start, by the name of the variable.
+// A value that is not valid stops the start; the error names the variable.
 func TestVariablesThatCannotBe(t *testing.T) {
 	for want, env := range map[string]map[string]string{
 		"REDIS_SOCKET_TYPE":    {"REDIS_URL": "localhost:1", "REDIS_SOCKET_TYPE": "udp"},

@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// Nobody says how many processes there are. When Redis is gone, all of them together admit the limit once, not each of them.
+// RATELIMITD_REPLICAS is not set, so the processes count each other. Without Redis, all processes together admit the limit once.
 func TestProcessesShareTheLimitWithoutRedis(t *testing.T) {
 	t.Parallel()
 	const processes, limit = 3, 30
@@ -54,7 +54,7 @@ func TestProcessesShareTheLimitWithoutRedis(t *testing.T) {
 	said := startProcess(t, map[string]string{"REDIS_URL": r.Addr, "RATELIMITD_REPLICAS": "7"}, "--rules", rules)
 	known(said, `ratelimitd_replicas{source="set"} 7`)
 	all[0].stop(t)
-	known(all[1], `ratelimitd_replicas{source="counted"} 2`) // the one that is told the number does not take part
+	known(all[1], `ratelimitd_replicas{source="counted"} 2`) // a process with RATELIMITD_REPLICAS does not take part
 }
 
 // until waits for something to come about.

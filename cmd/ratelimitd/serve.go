@@ -48,7 +48,7 @@ type serve struct {
 
 	Accepted acceptedOptions `embed:"" group:"Accepted"`
 
-	Moved moved `kong:"-"` // settings that say what cannot be meant
+	Adjusted adjustments `kong:"-"`
 }
 
 // Run serves until ctx ends.
@@ -116,7 +116,7 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 			svc.close()
 		}
 	}()
-	o.Moved.say(log)
+	o.Adjusted.log(log)
 	o.Accepted.say(log)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -456,7 +456,7 @@ func (s *service) close() {
 // tenths of what the container or the machine has. GOGC and GOMEMLIMIT go before.
 func tuneMemory(log *slog.Logger) {
 	if os.Getenv("GOGC") == "" {
-		collect(0)
+		tuneGC(0)
 	}
 	limit, err := memlimit.Set(memlimit.WithRatio(0.9),
 		memlimit.WithProvider(memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)))

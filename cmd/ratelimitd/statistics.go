@@ -71,7 +71,7 @@ func (s *service) pairs(variable, text string, usable func(part string) bool) st
 		case usable(part):
 			kept = append(kept, part)
 		case strings.TrimSpace(part) != "":
-			s.log.Warn("a part of a setting cannot be meant and is left out", "variable", variable, "part", part)
+			s.log.Warn("a part of a setting is not valid and is left out", "variable", variable, "part", part)
 		}
 	}
 	return strings.Join(kept, ",")

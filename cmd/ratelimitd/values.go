@@ -21,19 +21,19 @@ import (
 //	form:"header"         of texts, see forms
 //	nonempty:""           of texts: a variable that is empty is unset
 //
-// The reference takes whatever it can read. So its variables refuse less: what cannot be meant is moved to what can, and the
-// log says so once (moved.go).
+// The reference takes whatever it can read. So its variables refuse less: a value outside the bounds becomes the nearest one inside, and the
+// log says so once (adjustments.go).
 //
 //	clamp:"1..65535"      what lies outside is the nearer end
 //	nonpositive:"10s"     what is 0 or less is this
 //	otherwise:"text"      with oneof and form: anything else is this
 
-// values are the mappers of everything that flags may be. Values that are moved are noted.
-func values(moved *moved) []kong.Option {
-	wholeValue, shareValue, timeValue := numbers(moved)
+// values returns the mappers for every type of flag. They record in a which values they adjust.
+func values(a *adjustments) []kong.Option {
+	wholeValue, shareValue, timeValue := numbers(a)
 	return []kong.Option{
 		kong.KindMapper(reflect.Bool, flagValue{}),
-		kong.KindMapper(reflect.String, textValue{moved}),
+		kong.KindMapper(reflect.String, textValue{a}),
 		kong.KindMapper(reflect.Int, wholeValue),
 		kong.KindMapper(reflect.Int64, wholeValue),
 		kong.KindMapper(reflect.Uint32, wholeValue),
@@ -79,7 +79,7 @@ func (flagValue) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 }
 
 // textValue reads texts. Of those that a tag lists, the target gets the spelling of the tag.
-type textValue struct{ moved *moved }
+type textValue struct{ adjusted *adjustments }
 
 // Decode implements kong.Mapper.
 func (t textValue) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
@@ -92,7 +92,7 @@ func (t textValue) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 		if !tag.Has("otherwise") {
 			return err
 		}
-		t.moved.note(ctx.Value, v, tag.Get("otherwise"))
+		t.adjusted.note(ctx.Value, v, tag.Get("otherwise"))
 		target.SetString(tag.Get("otherwise"))
 		return nil
 	}
@@ -135,9 +135,9 @@ var forms = map[string]func(string) error{
 
 // numbers are the mappers of whole numbers, of numbers that need not be whole, and of times as Go writes them. Whole
 // numbers may be written as in the reference's environment: 0x1000, 0b11, 1_000, and 010, which is 8.
-func numbers(moved *moved) (whole, share, span kong.MapperFunc) {
+func numbers(a *adjustments) (whole, share, span kong.MapperFunc) {
 	plain := func(v reflect.Value) string { return fmt.Sprint(v.Interface()) }
-	whole = moved.ranged("a whole number", func(v string, target reflect.Value) error {
+	whole = a.ranged("a whole number", func(v string, target reflect.Value) error {
 		if target.CanUint() {
 			n, err := strconv.ParseUint(v, 0, target.Type().Bits())
 			target.SetUint(n)
@@ -147,12 +147,12 @@ func numbers(moved *moved) (whole, share, span kong.MapperFunc) {
 		target.SetInt(n)
 		return err
 	}, plain)
-	share = moved.ranged("a number", func(v string, target reflect.Value) error {
+	share = a.ranged("a number", func(v string, target reflect.Value) error {
 		n, err := strconv.ParseFloat(v, target.Type().Bits())
 		target.SetFloat(n)
 		return err
 	}, plain)
-	span = moved.ranged("a time with its unit, such as 150ms, 10s or 1h", func(v string, target reflect.Value) error {
+	span = a.ranged("a time with its unit, such as 150ms, 10s or 1h", func(v string, target reflect.Value) error {
 		d, err := time.ParseDuration(v)
 		target.SetInt(int64(d))
 		return err
@@ -161,7 +161,7 @@ func numbers(moved *moved) (whole, share, span kong.MapperFunc) {
 }
 
 // ranged reads what is called so, and compares it with the flag's range, whose ends are read alike.
-func (m *moved) ranged(what string, parse func(string, reflect.Value) error, write func(reflect.Value) string) kong.MapperFunc {
+func (m *adjustments) ranged(what string, parse func(string, reflect.Value) error, write func(reflect.Value) string) kong.MapperFunc {
 	return func(ctx *kong.DecodeContext, target reflect.Value) error {
 		token, err := ctx.Scan.PopValue(what)
 		if err != nil {

@@ -88,15 +88,15 @@ func TestOddValues(t *testing.T) {
 			if got != want {
 				t.Errorf("%s=%q is %s, want %s", name, value, got, want)
 			}
-			if move, moved := c.Serve.Moved.inForce()[name]; got == want && got != fails && moved != movedFrom(value, want) {
-				t.Errorf("%s=%q is %s, and it is noted: %t %v", name, value, got, moved, move)
+			if adjustment, adjusted := c.Serve.Adjusted.inForce()[name]; got == want && got != fails && adjusted != adjustedFrom(value, want) {
+				t.Errorf("%s=%q is %s, and it is noted: %t %v", name, value, got, adjusted, adjustment)
 			}
 		}
 	}
 }
 
-// movedFrom says whether a value means something else than it says.
-func movedFrom(value, want string) bool {
+// adjustedFrom reports whether the service uses another value than it was given.
+func adjustedFrom(value, want string) bool {
 	if given, err := time.ParseDuration(value); err == nil && value != "0" {
 		used, err := time.ParseDuration(want)
 		return err != nil || given != used
@@ -110,8 +110,8 @@ func movedFrom(value, want string) bool {
 	return false
 }
 
-// A value that is moved is one line of the log; a flag beats the environment, here too.
-func TestMovedValuesAreLogged(t *testing.T) {
+// Each adjusted value is one line of the log, unless a flag overrides the variable.
+func TestAdjustedValuesAreLogged(t *testing.T) {
 	env := map[string]string{"REDIS_TIMEOUT": "0", "NEAR_LIMIT_RATIO": "1.2", "TRACING_SAMPLING_RATE": "7"}
 	i := begin(t, env, "--rules", rulesOf(t, fiveADay), "--tracing-sampling-rate", "0.5")
 	if i.err != nil {
@@ -119,7 +119,7 @@ func TestMovedValuesAreLogged(t *testing.T) {
 	}
 	var lines []string
 	for line := range strings.Lines(i.log.String()) {
-		if strings.Contains(line, "cannot be meant") {
+		if strings.Contains(line, "does not accept") {
 			lines = append(lines, line)
 		}
 	}
@@ -128,8 +128,8 @@ func TestMovedValuesAreLogged(t *testing.T) {
 	}
 }
 
-// What the reference starts with in spite of it, the service starts with too, and says what it leaves out.
-func TestStartsInSpiteOf(t *testing.T) {
+// The reference starts with these faulty settings. So does this service, and its log names the part that it leaves out.
+func TestStartsWithFaultySettings(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "bad.yaml", "mappings: [{match: a.b, nome: c}]")
 	r := redistest.Start(t)
