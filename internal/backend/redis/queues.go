@@ -2,56 +2,72 @@ package redis
 
 import (
 	"context"
+	"maps"
 	"sync"
+	"sync/atomic"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// queues are the queues of a store: one, or on a cluster one for each node. While a node hangs, its requests would else be part of every
-// flush, and the other nodes would have to wait with it.
+// queues are the queues of a store: one, and on a cluster another one for each node. A node that hangs holds up its own
+// queue and no other.
 type queues struct {
 	store       *Store
 	connections int
+	common      *queue // of a single server, and of a cluster's requests whose node is not known
 
-	mu     sync.RWMutex
-	nodes  map[string]*queue // by address; the empty one is for a node that is not known
+	nodes atomic.Pointer[map[string]*queue] // by address; replaced as a whole, so that finding a queue takes no lock
+
+	mu     sync.Mutex // held to replace nodes
 	closed bool
 }
 
-// maxQueues bounds how many there are, if addresses of nodes change all the time: then nodes share one.
+// maxQueues bounds the queues of a cluster whose nodes change their addresses all the time. Further nodes use the common
+// one.
 const maxQueues = 256
 
-// of is the queue that a request waits in.
+func (s *queues) init(store *Store, connections int) {
+	s.store, s.connections, s.common = store, connections, newQueue(store, connections)
+	s.nodes.Store(&map[string]*queue{})
+}
+
+// of returns the queue for a request.
 func (s *queues) of(ctx context.Context, r *backend.Request) *queue {
-	addr := ""
-	if s.store.cluster {
-		addr = s.store.addrOf(ctx, r)
+	if !s.store.cluster {
+		return s.common
 	}
-	s.mu.RLock()
-	q := s.nodes[addr]
-	s.mu.RUnlock()
-	if q != nil {
+	addr := s.store.addrOf(ctx, r)
+	if addr == "" {
+		return s.common
+	}
+	if q := (*s.nodes.Load())[addr]; q != nil {
 		return q
 	}
+	return s.add(addr)
+}
+
+// add returns the queue of a node, and makes it if there is none.
+func (s *queues) add(addr string) *queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.nodes) >= maxQueues {
-		addr = ""
+	nodes := *s.nodes.Load()
+	if q := nodes[addr]; q != nil {
+		return q
 	}
-	if q = s.nodes[addr]; q == nil {
-		if s.nodes == nil {
-			s.nodes = make(map[string]*queue)
-		}
-		q = newQueue(s.store, s.connections)
-		q.closed = s.closed
-		s.nodes[addr] = q
+	if len(nodes) >= maxQueues {
+		return s.common
 	}
+	q := newQueue(s.store, s.connections)
+	q.closed = s.closed
+	nodes = maps.Clone(nodes)
+	nodes[addr] = q
+	s.nodes.Store(&nodes)
 	return q
 }
 
-// addrOf is the address of the cluster's node that is believed to have a request's counters.
+// addrOf returns the address of the node that owns a request's counters, as far as this process knows the cluster, or "".
 func (s *Store) addrOf(ctx context.Context, r *backend.Request) string {
 	m := s.terms(0, true, 0)
 	c := calls.Get().(*call)
@@ -59,7 +75,7 @@ func (s *Store) addrOf(ctx context.Context, r *backend.Request) string {
 	node, err := s.opts.Client.(*goredis.ClusterClient).MasterForKey(ctx, string(key))
 	c.release()
 	if err != nil {
-		return "" // the flush will find out why
+		return "" // the flush will report why
 	}
 	return node.Options().Addr
 }
@@ -67,10 +83,12 @@ func (s *Store) addrOf(ctx context.Context, r *backend.Request) string {
 func (s *queues) close() {
 	s.mu.Lock()
 	s.closed = true
+	nodes := *s.nodes.Load()
+	s.mu.Unlock()
 	var wg sync.WaitGroup
-	for _, q := range s.nodes {
+	wg.Go(s.common.close)
+	for _, q := range nodes {
 		wg.Go(q.close)
 	}
-	s.mu.Unlock()
 	wg.Wait()
 }

@@ -70,7 +70,7 @@ func New(opts Options) *Store {
 	case *goredis.Client:
 		connections = c.Options().PoolSize
 	}
-	s.queues.store, s.queues.connections = s, connections
+	s.queues.init(s, connections)
 	s.losses.log = opts.Logger
 	return s
 }
