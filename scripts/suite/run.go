@@ -114,9 +114,15 @@ func (r *run) take(e event, said, failed map[string][]string, logged map[string]
 			logged[e.Package+" "+e.Test] = e.Output
 		}
 	case e.Test == "" && (e.Action == "pass" || e.Action == "fail" || e.Action == "skip"):
+		if e.Action == "fail" && len(failed[e.Package]) == 0 {
+			r.unfinished(e.Package, said)
+		}
 		r.ended(e, said[key], failed[e.Package], "./"+strings.TrimPrefix(strings.TrimPrefix(e.Package, path), "/"), folder)
 	case e.Action == "skip":
 		r.skip(logged[e.Package+" "+e.Test])
+		if sub == "" {
+			delete(said, key)
+		}
 	case sub != "":
 	case e.Action == "pass":
 		r.passed++
@@ -125,6 +131,17 @@ func (r *run) take(e event, said, failed map[string][]string, logged map[string]
 		failed[e.Package] = append(failed[e.Package], top)
 		fmt.Fprintf(r.out, "%s", strings.Join(said[key], ""))
 		delete(said, key)
+	}
+}
+
+// unfinished prints the output of the tests that a package was running when it died: one of them timed out or ended the
+// process, and the stacks are part of what it printed.
+func (r *run) unfinished(pkg string, said map[string][]string) {
+	for _, key := range slices.Sorted(maps.Keys(said)) {
+		if test, found := strings.CutPrefix(key, pkg+" "); found && test != "" {
+			fmt.Fprintf(r.out, "%s did not end:\n%s", test, strings.Join(said[key], ""))
+			delete(said, key)
+		}
 	}
 }
 

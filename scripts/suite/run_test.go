@@ -37,7 +37,7 @@ func TestSummary(t *testing.T) {
 	r.read(strings.NewReader(said), "deploy", "m")
 	r.summarize()
 	for _, want := range []string{
-		"    a_test.go:7: it is wrong\n", "FAIL  m/a", "expected 'package'", "exit status 3\n", "ok    m/e", "(cached)\n",
+		"    a_test.go:7: it is wrong\n", "FAIL  m/a", "expected 'package'", "TestOther did not end:\n=== RUN   TestOther\n", "exit status 3\n", "ok    m/e", "(cached)\n",
 		"\n1 tests of 1 packages passed\n",
 		"\nnot asked for: 1 tests (takes long: make soak)\n",
 		"\nLEFT OUT: 1 tests, without redis-server: scripts/install-redis gets it\n",
@@ -50,7 +50,7 @@ func TestSummary(t *testing.T) {
 			t.Errorf("it lacks %q", want)
 		}
 	}
-	for _, not := range []string{"TestGood", "m/d"} {
+	for _, not := range []string{"TestGood", "m/d", "TestSoak did", "TestRedis did"} {
 		if strings.Contains(out.String(), not) {
 			t.Errorf("it has %q", not)
 		}
