@@ -209,7 +209,7 @@ func TestVariablesOfTime(t *testing.T) {
 			}
 			return time.Since(began)
 		}
-		// A Redis that sends nothing for a second is left alone, whatever the timeout is.
+		// The breaker opens when Redis has sent nothing for a second, whatever the timeout is.
 		for _, variables := range [][]string{{}, {"REDIS_OP_TIMEOUT", "20s"}, {"REDIS_OP_TIMEOUT", "700ms"}} {
 			longest, least := patience/2, time.Second
 			if len(variables) > 0 && variables[1] == "700ms" {

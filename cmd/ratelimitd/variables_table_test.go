@@ -683,7 +683,7 @@ func variablesOfRedis(t *testing.T, prefix string) []variable {
 			})
 		}, unset: "waits", set: "gives up"},
 		{name: "OP_TIMEOUT", value: "100ms", rules: []string{strings.ReplaceAll(oneADay, "day", either(prefix == "REDIS", "day", "second"))}, prepare: func(t *testing.T) (map[string]string, look) {
-			return one(t, startSilent(t).Addr().String()), took(900*time.Millisecond, ask("d", "k", "v")) // without it a Redis that is silent for a second is left alone
+			return one(t, startSilent(t).Addr().String()), took(900*time.Millisecond, ask("d", "k", "v")) // without it the breaker opens when Redis has been silent for a second
 		}, unset: "long", set: "short"},
 		{name: "TLS", value: "true", prepare: shaken(server, "TLS_CACERT", ca), unset: "plain text", set: "encrypted"},
 		{name: "TLS_CACERT", value: ca, prepare: shaken(server, "TLS", "true"), unset: "refuses the server's certificate", set: "encrypted", bad: map[string]string{"/none": "/none"}},

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,18 +17,18 @@ import (
 
 // BreakerOptions are the settings of the breakers, one per node. The zero value serves.
 type BreakerOptions struct {
-	// Silence is how long a node may send no byte at all while calls wait for it: then it is left alone, and the calls fail. A node that
-	// is slow but answers is never left alone. Default 1 s.
+	// Silence is how long a node may send no byte while calls wait for it. Then the breaker opens and the calls fail. A slow
+	// node that sends anything keeps the breaker closed. Default 1 s.
 	Silence time.Duration
 
-	// Failures is how many broken connections, or answers that the node cannot serve, open the breaker: so many in a row, or
-	// half of at least 20 calls in a second. A connection that is refused opens it at once. Default 5.
+	// Failures is how many calls in a row open the breaker because their connection broke or the node cannot serve. Half of
+	// at least 20 calls in a second do too. A refused connection opens it at once. Default 5.
 	Failures uint32
 
-	OpenFor time.Duration // how long calls are answered at once before one is let through to try; default 200 ms
+	OpenFor time.Duration // how long an open breaker fails calls before it lets one through as a trial; default 200 ms
 
-	// Patience is how long a call must have waited for its timeout to count: a caller with a very near deadline says nothing
-	// about the node. Default 5 ms.
+	// Patience is how long a call must have waited before its timeout counts. A caller whose deadline is very near proves
+	// nothing about the node. Default 5 ms.
 	Patience time.Duration
 
 	Metrics prometheus.Registerer // nil: no metrics
@@ -39,10 +38,10 @@ type BreakerOptions struct {
 // tripBuckets are finest around what a Redis nearby takes.
 var tripBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .015, .025, .05, .1, .25, 1}
 
-// errBreakerOpen is what a call gets while its node is left alone.
-var errBreakerOpen = errors.New("the node did not answer lately and is left alone for a moment")
+// errBreakerOpen is the error of a call while the breaker of its node is open.
+var errBreakerOpen = errors.New("the breaker is open: the node did not answer lately")
 
-// errSilent is what a call gets that waited while its node sent nothing.
+// errSilent is the error of a call that waited while its node sent nothing.
 var errSilent = errors.New("the node sends nothing while calls wait for it")
 
 // breakers makes the breakers of one client's nodes.
@@ -78,11 +77,11 @@ func newBreakers(wanted *BreakerOptions, log *slog.Logger) *breakers {
 		opts: opts,
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "ratelimitd_redis_breaker_open",
-			Help: "1 while a Redis node is left alone because it does not answer.",
+			Help: "1 while the breaker of a Redis node is open because the node does not answer.",
 		}, []string{"node"}),
 		rejected: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "ratelimitd_redis_breaker_rejected_total",
-			Help: "Calls to Redis that failed at once because their node is left alone.",
+			Help: "Calls to Redis that failed at once because the breaker of their node is open.",
 		}),
 		trips: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "ratelimitd_redis_trip_duration_seconds",
@@ -111,11 +110,11 @@ func (s *breakers) guard(node string) *breaker {
 	return b
 }
 
-// breaker stands before one node: while the node does not answer, calls to it fail at once instead of waiting until their time is
-// up. On a cluster the calls to other nodes go on.
+// breaker is the circuit breaker of one node. While it is open, calls to the node fail at once instead of waiting for their
+// deadlines. Calls to other nodes of a cluster go on.
 //
-// It is a hook around the node's calls, and the node's connections report each byte to it. Any byte shows that the node is
-// alive, however late it comes.
+// It hooks into the node's calls, and the node's connections report to it when bytes arrive. Any byte shows that the node
+// is alive, however late it comes.
 type breaker struct {
 	opts     *BreakerOptions
 	node     string
@@ -128,12 +127,12 @@ type breaker struct {
 
 	mu      sync.Mutex
 	state   breakerState
-	until   int64       // when a node that is left alone is tried again
-	asked   int64       // when the first call began that is without an answer, or was when the latest byte came; 0: none
-	flights []*trip     // calls under way
+	until   int64       // when an open breaker lets a trial through
+	asked   int64       // when the wait began: the first call since the latest byte; 0: nothing waits
+	flights []*trip     // calls under way, in no order
 	look    *time.Timer // runs listen
 	looks   bool        // look is set
-	doubt   bool        // the node was silent for too long when listen looked the last time
+	doubt   bool        // listen found the node silent for too long, and looks once more
 
 	// Failures that are no timeouts.
 	inRow          uint32 // without an answer between them
@@ -144,29 +143,30 @@ type breaker struct {
 type breakerState uint8
 
 const (
-	closed breakerState = iota
-	leftAlone
-	trying // one call is let through
+	breakerClosed   breakerState = iota
+	breakerOpen                  // calls fail at once
+	breakerHalfOpen              // one trial is under way, other calls fail at once
 )
 
 // trip is a call that is under way.
 type trip struct {
 	cancel context.CancelCauseFunc
 	trial  bool
+	place  int // in breaker.flights
 }
 
-// verdict is what the end of a call says of its node.
+// verdict is what a finished call shows about its node.
 type verdict uint8
 
 const (
 	answered verdict = iota
-	nothing          // the call ended before the node could answer
-	tooLate          // the call's time was up; the silence of the node decides
+	nothing          // nothing: the call ended before the node could answer
+	tooLate          // the call timed out: whether the breaker opens depends on how long the node has been silent
 	failed
 	refusedConnection
 )
 
-// before puts it before the calls of a client.
+// before adds the breaker's hook to a client.
 func (b *breaker) before(client *goredis.Client) {
 	if b != nil {
 		client.AddHook(b)
@@ -175,27 +175,28 @@ func (b *breaker) before(client *goredis.Client) {
 
 func (b *breaker) now() int64 { return int64(time.Since(b.base)) }
 
-// heard notes that a byte came.
+// heard records that a byte arrived.
 func (b *breaker) heard() { b.last.Store(b.now()) }
 
-// begin lets a call through, or not.
+// begin admits a call, or returns errBreakerOpen.
 func (b *breaker) begin(ctx context.Context) (context.Context, *trip, error) {
 	now := b.now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := new(trip)
 	switch {
-	case b.state == closed:
+	case b.state == breakerClosed:
 		if b.asked == 0 || b.last.Load() > b.asked {
 			b.asked = now
 		}
-	case b.state == leftAlone && now >= b.until:
-		b.state, b.asked, t.trial = trying, now, true
+	case b.state == breakerOpen && now >= b.until:
+		b.state, b.asked, t.trial = breakerHalfOpen, now, true
 	default:
 		b.rejected.Inc()
 		return nil, nil, errBreakerOpen
 	}
 	ctx, t.cancel = context.WithCancelCause(ctx)
+	t.place = len(b.flights)
 	b.flights = append(b.flights, t)
 	if !b.looks {
 		b.looks = true
@@ -204,32 +205,34 @@ func (b *breaker) begin(ctx context.Context) (context.Context, *trip, error) {
 	return ctx, t, nil
 }
 
-// end notes what a call that is over says of the node.
+// end records what a finished call shows about the node.
 func (b *breaker) end(t *trip, v verdict, err error) {
 	t.cancel(nil)
 	now := b.now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if i := slices.Index(b.flights, t); i >= 0 {
-		b.flights = slices.Delete(b.flights, i, i+1)
-	}
+	last := len(b.flights) - 1
+	moved := b.flights[last]
+	b.flights[t.place], moved.place = moved, t.place
+	b.flights[last] = nil
+	b.flights = b.flights[:last]
 	switch {
 	case v == answered:
 		b.inRow = 0
 		b.count(now, 0)
-		if b.state != closed {
-			b.state = closed
+		if b.state != breakerClosed {
+			b.state = breakerClosed
 			b.open.Set(0)
 			b.opts.Logger.Info("Redis answers again", "node", b.node)
 		}
-	case b.state == closed:
+	case b.state == breakerClosed:
 		switch v {
 		case refusedConnection:
-			b.leave(now, err)
+			b.trip(now, err)
 		case failed:
 			b.inRow++
 			if b.count(now, 1); b.inRow >= b.opts.Failures || b.among >= 20 && b.counted*2 >= b.among {
-				b.leave(now, err)
+				b.trip(now, err)
 			}
 		case tooLate:
 			if b.quiet(now) >= b.opts.Silence {
@@ -237,9 +240,9 @@ func (b *breaker) end(t *trip, v verdict, err error) {
 			}
 		}
 	case t.trial && v == nothing:
-		b.state, b.until = leftAlone, now
-	case t.trial && b.state == trying:
-		b.leave(now, err)
+		b.state, b.until = breakerOpen, now
+	case t.trial && b.state == breakerHalfOpen:
+		b.trip(now, err)
 	}
 }
 
@@ -252,12 +255,12 @@ func (b *breaker) count(now int64, failures uint32) {
 	b.among++
 }
 
-// quiet is for how long the node has sent nothing while it was asked. The breaker is locked.
+// quiet returns how long the node has sent nothing while calls waited for it. The breaker is locked.
 func (b *breaker) quiet(now int64) time.Duration {
 	return time.Duration(now - max(b.asked, b.last.Load()))
 }
 
-// listen leaves the node alone if it has been silent for too long, as long as calls wait for it.
+// listen opens the breaker if calls wait and the node has been silent for too long. It runs again while calls wait.
 func (b *breaker) listen() {
 	now := b.now()
 	b.mu.Lock()
@@ -278,24 +281,24 @@ func (b *breaker) listen() {
 	b.look.Reset(left)
 }
 
-// silent leaves the node alone, and ends the calls that wait for a connection to it. Those that wait for an answer end by themselves
-// (conn.Read). The breaker is locked.
+// silent opens the breaker and ends the calls that wait for a connection to the node. Calls that wait for an answer end by
+// themselves (conn.Read). The breaker is locked.
 func (b *breaker) silent(now int64) {
-	if b.state != leftAlone {
-		b.leave(now, fmt.Errorf("%w: not a byte for %s", errSilent, b.opts.Silence))
+	if b.state != breakerOpen {
+		b.trip(now, fmt.Errorf("%w: not a byte for %s", errSilent, b.opts.Silence))
 	}
 	for _, t := range b.flights {
 		t.cancel(errSilent)
 	}
 }
 
-// leave leaves the node alone for a moment. The breaker is locked.
-func (b *breaker) leave(now int64, err error) {
-	if b.state == closed {
+// trip opens the breaker for OpenFor. The breaker is locked.
+func (b *breaker) trip(now int64, err error) {
+	if b.state == breakerClosed {
 		b.open.Set(1)
 		b.opts.Logger.Warn("Redis does not answer: its counters are answered by on_error until it does", "node", b.node, "error", err)
 	}
-	b.state, b.until, b.asked, b.inRow = leftAlone, now+int64(b.opts.OpenFor), 0, 0
+	b.state, b.until, b.asked, b.inRow = breakerOpen, now+int64(b.opts.OpenFor), 0, 0
 	b.began, b.counted, b.among = now, 0, 0
 }
 
@@ -369,8 +372,8 @@ func connects(cmd goredis.Cmder) bool {
 	return false
 }
 
-// verdict is what the error of a call says of the node. An error that the node itself answered with shows that it
-// is well, but for the ones that say it cannot serve now.
+// verdict returns what the error of a call shows about the node. An error in the node's own answer shows that it works,
+// except for the errors that mean it cannot serve at present.
 func (b *breaker) verdict(ctx context.Context, took time.Duration, err error) verdict {
 	var reply goredis.Error
 	switch {

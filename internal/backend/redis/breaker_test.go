@@ -72,7 +72,7 @@ func TestBreaker(t *testing.T) {
 		if f.GetName() != "ratelimitd_redis_trip_duration_seconds" {
 			continue
 		}
-		// Calls waited for the node that hung, twice, until it was left alone.
+		// Calls waited for the node that hung, twice, until its breaker opened.
 		if h := f.Metric[0].GetHistogram(); h.GetSampleCount() < 5 || h.GetSampleSum() < 2*silence.Seconds()*.5 {
 			t.Errorf("%d trips of %v s in the metric", h.GetSampleCount(), h.GetSampleSum())
 		}

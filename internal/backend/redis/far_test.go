@@ -136,7 +136,7 @@ func ownerOf(t *testing.T, client goredis.UniversalClient, key string) string {
 	return node.Options().Addr
 }
 
-// However seldom calls are, a node that sends nothing is left alone. A caller that does not wait long enough for an answer says nothing of a
+// However rare calls are, a node that sends nothing opens its breaker. A caller that does not wait long enough for an answer says nothing of a
 // node, neither that it is sick nor that it is well again.
 func TestPatientAndImpatientCallers(t *testing.T) {
 	t.Parallel()

@@ -185,7 +185,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A Redis that answers, however slowly and to callers that have all left, is not left alone.
+// A Redis that answers, however slowly and after all callers have left, keeps the breaker closed.
 func TestSlowIsNotSick(t *testing.T) {
 	t.Parallel()
 	p := redistest.StartProxy(t, redistest.Start(t))
