@@ -8,7 +8,7 @@
 // ledger.go, where domains find their owners; compile.go is the pure way there. A folder of files, with the last good version of each, is folder.go; what belongs to
 // it is found by scan.go, with the names that may be no rules in aside.go; its changes are noticed by watch.go, with the
 // paths that symbolic links lead over in paths.go, and gathered into one reload by burst.go; growing.go says when a file
-// that is being written may be read. A reload never removes the last rule, and drops.go names the rules that one takes away. Rules that are no files but come from a server are resources: one of them
+// that is being written may be read. A reload never removes the last rule (last_rule.go), and drops.go names the rules that one takes away. Rules that are no files but come from a server are resources: one of them
 // becomes nodes like those of YAML in resource.go, and whole sets are taken over or refused in resources.go. metrics.go
 // says what is in force, with a number for the rules (checksum.go).
 //

@@ -310,7 +310,7 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 	sameRules := f.last.Tree != nil && len(files) == len(f.files)
 	next := Result{Tree: f.last.Tree, Changed: true}
 	done := make(map[string]*ruleFile, len(files))
-	var told []func()
+	var lines []func() // of the log, written when nothing can fail any more
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		file := *files[name] // copied: if the tree cannot be made, nothing must have happened
 		before := file.inUse
@@ -335,8 +335,8 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 		if file.status.State == state {
 			status.Since = file.status.Since
 		}
-		if tell := f.tell(file.status, status, before != file.inUse); tell != nil {
-			told = append(told, tell)
+		if line := f.logChange(file.status, status, before != file.inUse); line != nil {
+			lines = append(lines, line)
 		}
 		file.status = status
 		next.Files = append(next.Files, status)
@@ -355,7 +355,7 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.files)) {
 		if files[name] == nil {
-			told = append(told, func() { f.o.Logger.Info("rule file removed", "file", name) })
+			lines = append(lines, func() { f.o.Logger.Info("rule file removed", "file", name) })
 		}
 	}
 	next.Skipped = f.last.Skipped
@@ -363,8 +363,8 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 	f.files, f.last = done, next
 	f.generation++
 	f.metrics.reloaded(&next, now)
-	for _, tell := range told {
-		tell()
+	for _, line := range lines {
+		line()
 	}
 	warnOfDrops(f.o.Logger, &before, &next)
 	if before.Tree != nil && len(before.Tree.Rules) > 0 && len(next.Tree.Rules) == 0 {
@@ -372,110 +372,4 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 		f.o.Logger.Warn("no rules are in force: a reload has removed the last one, as the settings allow", "folder", f.o.Dir)
 	}
 	return nil
-}
-
-// emptied says whether there would be no rule left of some, which no reload may do: folders are unmounted, and emptied by
-// mistake.
-func (f *Folder) emptied(files map[string]*ruleFile) bool {
-	if f.o.AllowNone || f.last.Tree == nil || len(f.last.Tree.Rules) == 0 {
-		return false
-	}
-	for _, file := range files {
-		if file.inUse != nil && file.inUse.rules > 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// keep leaves the rules as they are. Files whose rules stay though they are gone, or hold no rules any more, are stale.
-func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
-	next := Result{Tree: f.last.Tree, Skipped: f.last.Skipped, Changed: true}
-	said := make(map[string][]string, len(f.files))
-	for name, old := range f.files {
-		said[name] = old.status.Errors
-		if old.inUse == nil || old.inUse.rules == 0 {
-			continue // what has become of it is right as it is
-		}
-		kept, why := *old, "it holds no rules any more"
-		file := files[name]
-		switch {
-		case file == nil:
-			kept.gone, why = true, "it is gone"
-		case len(file.newest.errs) > 0:
-			kept.sum, kept.newest, kept.gone, why = file.sum, file.newest, false, file.newest.errs[0].Error()
-		default:
-			kept.sum, kept.newest, kept.gone = file.sum, file.newest, false
-		}
-		kept.good = kept.inUse
-		msg := why + ", and no rule would be left in this folder: its last rules stay in force. RATELIMITD_ALLOW_NO_RULES=true lets a reload remove the last rule"
-		status := statusOf(name, descriptor.FileStale, kept.inUse, []*Error{{File: filepath.Join(f.o.Dir, filepath.FromSlash(name)), Msg: msg}})
-		if status.Since = now; kept.status.State == descriptor.FileStale {
-			status.Since = kept.status.Since
-		}
-		kept.status = status
-		files[name] = &kept
-	}
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		file := files[name]
-		if file.inUse != nil {
-			next.InUse++
-		}
-		next.Files = append(next.Files, file.status)
-		if file.status.State != descriptor.FileLoaded && !slices.Equal(said[name], file.status.Errors) {
-			f.o.Logger.Error("rule file rejected", "file", name, "state", string(file.status.State), "rules", file.status.Rules, "errors", file.status.Errors[:min(len(file.status.Errors), errorsLogged)])
-		}
-	}
-	f.o.Logger.Error("a reload would leave no rules: refused, the rules in force stay", "folder", f.o.Dir, "rules", len(f.last.Tree.Rules), "files", next.InUse,
-		"because", "nobody empties a folder of rules all at once on purpose; RATELIMITD_ALLOW_NO_RULES=true lets it happen")
-	f.files, f.last = files, next
-	f.generation++
-	f.metrics.refused(next.Files)
-	f.metrics.emptied(goneKept(true))
-}
-
-func statusOf(name string, state descriptor.FileState, inUse *source, errs []*Error) descriptor.FileStatus {
-	s := descriptor.FileStatus{Name: name, State: state}
-	if inUse != nil {
-		s.Rules = inUse.rules
-		for i := range inUse.domains {
-			if !slices.Contains(s.Domains, inUse.domains[i].Name) {
-				s.Domains = append(s.Domains, inUse.domains[i].Name)
-			}
-		}
-	}
-	for _, e := range errs {
-		s.Errors = append(s.Errors, e.Error())
-	}
-	if inUse != nil {
-		for _, e := range inUse.warnings {
-			s.Warnings = append(s.Warnings, e.Error())
-		}
-	}
-	return s
-}
-
-const errorsLogged = 10 // of one file; its status has all
-
-// tell returns what writes the log line of a file whose state, errors or rules changed, nil if none did.
-func (f *Folder) tell(before, after descriptor.FileStatus, rules bool) func() {
-	if before.State == after.State && !rules && slices.Equal(before.Errors, after.Errors) && slices.Equal(before.Warnings, after.Warnings) {
-		return nil
-	}
-	log := f.o.Logger.With("file", after.Name, "state", string(after.State))
-	if after.State == descriptor.FileLoaded && len(after.Warnings) > 0 {
-		shown := after.Warnings[:min(len(after.Warnings), errorsLogged)]
-		return func() {
-			log.Warn("rule file loaded with warnings: this is how the reference reads it, and probably not what was meant", "domains", after.Domains, "rules", after.Rules, "warnings", shown, "total_warnings", len(after.Warnings))
-		}
-	}
-	if after.State == descriptor.FileLoaded {
-		return func() { log.Info("rule file loaded", "domains", after.Domains, "rules", after.Rules) }
-	}
-	shown := after.Errors[:min(len(after.Errors), errorsLogged)]
-	msg := "rule file rejected, nothing of it is in use"
-	if after.State == descriptor.FileStale {
-		msg = "rule file rejected, its last good version stays in use"
-	}
-	return func() { log.Error(msg, "rules", after.Rules, "errors", shown, "total_errors", len(after.Errors)) }
 }

@@ -19,13 +19,7 @@ type admission struct{ at, hits int64 }
 func runBounds(t *testing.T, open func(t testing.TB) Store) {
 	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {
-		l := DrawLimit(rt)
-		if l.Capacity() > 20 {
-			l.Burst, l.Requests = min(l.Burst, 15), min(l.Requests, 15)
-			if l.Compile() != nil {
-				rt.Skip("it does not compile with a smaller number")
-			}
-		}
+		l := drawSmall(rt, units)
 		k := key(newCase(), "k", l)
 		now := epoch.UnixMicro() + rapid.Int64Range(0, 30*24*3600*1_000_000).Draw(rt, "begin")
 		step := l.Window.Length().Microseconds() / max(1, 2*int64(l.Requests))

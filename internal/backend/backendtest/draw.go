@@ -11,11 +11,24 @@ import (
 
 var zones = []string{"UTC", "Asia/Seoul", "America/New_York", "Australia/Lord_Howe", "America/Santiago"}
 
+var units = []descriptor.Unit{
+	descriptor.Second, descriptor.Minute, descriptor.Hour, descriptor.Day, descriptor.Week, descriptor.Month, descriptor.Year,
+}
+
 // DrawLimit draws a limit of any algorithm that compiles.
 func DrawLimit(t *rapid.T) *descriptor.Limit {
-	return drawLimit(t, []descriptor.Unit{
-		descriptor.Second, descriptor.Minute, descriptor.Hour, descriptor.Day, descriptor.Week, descriptor.Month, descriptor.Year,
-	})
+	return drawLimit(t, units)
+}
+
+// drawSmall draws a limit that a test reaches with a few takes: its capacity is at most 30.
+func drawSmall(t *rapid.T, units []descriptor.Unit) *descriptor.Limit {
+	return rapid.Custom(func(t *rapid.T) *descriptor.Limit {
+		l := drawLimit(t, units)
+		if l.Capacity() > 20 {
+			l.Burst, l.Requests = min(l.Burst, 15), min(l.Requests, 15)
+		}
+		return l
+	}).Filter(func(l *descriptor.Limit) bool { return l.Compile() == nil }).Draw(t, "small limit")
 }
 
 func drawLimit(t *rapid.T, units []descriptor.Unit) *descriptor.Limit {

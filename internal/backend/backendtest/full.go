@@ -68,13 +68,7 @@ func newCrowd(t *rapid.T, open func(most, shared int) BoundedStore) *crowd {
 	scale := rapid.SampledFrom(scales).Draw(t, "scale")
 	c.now = epoch.UnixMicro() + rapid.Int64Range(0, scale.span.Microseconds()).Draw(t, "begin")
 	for i := range rapid.IntRange(1, 3).Draw(t, "rules") {
-		l := drawLimit(t, scale.units)
-		if l.Capacity() > 20 {
-			l.Burst, l.Requests = min(l.Burst, 15), min(l.Requests, 15)
-			if l.Compile() != nil {
-				t.Skip("it does not compile with a smaller number")
-			}
-		}
+		l := drawSmall(t, scale.units)
 		c.rules = append(c.rules, &crowdedRule{
 			rule:        &descriptor.Rule{Domain: fmt.Sprint("d", i/2), Levels: []descriptor.Level{{Key: fmt.Sprint("rule", i)}}},
 			limit:       l,

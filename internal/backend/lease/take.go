@@ -129,17 +129,13 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *call, r *backend
 	}
 }
 
-// margin is how long before its deadline a caller gives up a wait for others, so that its answer by on_error is in time; a fifth of the
-// time that is left if that is less.
-const margin = 3 * time.Millisecond
-
-// wait waits for the end of somebody else's acquisition, as long as there is time.
+// wait waits until another call's acquisition ends. It gives up a margin before the caller's deadline.
 func (l *Leases) wait(ctx context.Context, c *call, f *fetch, began time.Time) error {
 	within, cancel := l.bound(ctx, c, began)
 	defer cancel()
 	if d, ok := within.Deadline(); ok && !d.Equal(c.until) { // it is the caller's
 		var stop context.CancelFunc
-		within, stop = context.WithDeadline(within, d.Add(-min(margin, d.Sub(began)/5)))
+		within, stop = context.WithDeadline(within, d.Add(-backend.Margin(d.Sub(began))))
 		defer stop()
 	}
 	select {

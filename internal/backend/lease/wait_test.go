@@ -92,7 +92,7 @@ func TestAcquisitionOfACallerWithLittleTime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &slow{store: memory.New(memory.Options{}), margin: margin}
+				s := &slow{store: memory.New(memory.Options{}), margin: 3 * time.Millisecond}
 				leases := New(Options{Backend: s, Timeout: time.Second})
 				l := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Year)})
 				take := func(left time.Duration, hits int64) error {

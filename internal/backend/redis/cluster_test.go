@@ -20,7 +20,7 @@ func TestClusterIsExact(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})
 	var stores []*redis.Store
 	for range 4 {
-		client, err := redis.Dial(redis.DialOptions{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ",")})
+		client, err := redis.Dial(redis.DialOptions{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ","), DialTimeout: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}

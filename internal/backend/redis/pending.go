@@ -35,10 +35,6 @@ type pending struct {
 	err   error
 }
 
-// margin is how long before its deadline a caller leaves, so that its answer by on_error is in time; a fifth of the time that is left
-// if that is less.
-const margin = 3 * time.Millisecond
-
 type pendingState uint8
 
 const (
@@ -78,7 +74,7 @@ func (p *pending) begin(ctx context.Context, at, now int64, timeout time.Duratio
 	}
 	if d, ok := ctx.Deadline(); ok {
 		left := time.Until(d)
-		if leave := now + int64(left-min(margin, left/5)); until == 0 || leave < until {
+		if leave := now + int64(left-backend.Margin(left)); until == 0 || leave < until {
 			until, own = leave, true
 		}
 	}

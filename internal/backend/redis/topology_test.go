@@ -146,7 +146,8 @@ type load struct {
 	stop           func()
 }
 
-func startLoad(t *testing.T, call func(context.Context) error) *load {
+// patience is how long each call may take.
+func startLoad(t *testing.T, patience time.Duration, call func(context.Context) error) *load {
 	t.Helper()
 	l := &load{}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -158,7 +159,7 @@ func startLoad(t *testing.T, call func(context.Context) error) *load {
 		defer tick.Stop()
 		for ctx.Err() == nil {
 			// Not under the context that ends: whether the last call counted would not be known.
-			limited, cancel := context.WithTimeout(context.Background(), 250*time.Millisecond)
+			limited, cancel := context.WithTimeout(context.Background(), patience)
 			err := call(limited)
 			cancel()
 			if err == nil {
@@ -230,8 +231,8 @@ func TestCluster(t *testing.T) {
 // slotMoves moves a slot while calls and pipelines count in it. None of them may fail, or count twice.
 func slotMoves(t *testing.T, c *redistest.Cluster, client goredis.UniversalClient) {
 	slot := c.Slot(t, "{m}")
-	one := startLoad(t, func(ctx context.Context) error { return counts.EvalSha(ctx, client, []string{"{m}1"}).Err() })
-	piped := startLoad(t, func(ctx context.Context) error {
+	one := startLoad(t, longest, func(ctx context.Context) error { return counts.EvalSha(ctx, client, []string{"{m}1"}).Err() })
+	piped := startLoad(t, longest, func(ctx context.Context) error {
 		_, err := client.Pipelined(ctx, func(p goredis.Pipeliner) error {
 			counts.EvalSha(ctx, p, []string{"{m}2"})
 			counts.EvalSha(ctx, p, []string{"elsewhere"})
@@ -278,7 +279,7 @@ func failsOver(t *testing.T, c *redistest.Cluster, client goredis.UniversalClien
 	if err := counts.Run(bounded(t), client, []string{"f"}).Err(); err != nil {
 		t.Fatal(err)
 	}
-	l := startLoad(t, func(ctx context.Context) error { return counts.Run(ctx, client, []string{"f"}).Err() })
+	l := startLoad(t, 250*time.Millisecond, func(ctx context.Context) error { return counts.Run(ctx, client, []string{"f"}).Err() })
 	l.more(t, 20)
 	step := func(what string, act func(primary *redistest.Server)) {
 		t.Helper()

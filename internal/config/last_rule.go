@@ -1,0 +1,70 @@
+package config
+
+import (
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// emptied reports whether files would remove the last rule. A reload must not do that: folders get unmounted, or emptied by
+// mistake.
+func (f *Folder) emptied(files map[string]*ruleFile) bool {
+	if f.o.AllowNone || f.last.Tree == nil || len(f.last.Tree.Rules) == 0 {
+		return false
+	}
+	for _, file := range files {
+		if file.inUse != nil && file.inUse.rules > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// keep refuses a reload that would remove the last rule. The rules in force stay, and the files they came from become stale.
+func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
+	next := Result{Tree: f.last.Tree, Skipped: f.last.Skipped, Changed: true}
+	said := make(map[string][]string, len(f.files))
+	for name, old := range f.files {
+		said[name] = old.status.Errors
+		if old.inUse == nil || old.inUse.rules == 0 {
+			continue // it had no rules to keep
+		}
+		kept, why := *old, "it holds no rules any more"
+		file := files[name]
+		switch {
+		case file == nil:
+			kept.gone, why = true, "it is gone"
+		case len(file.newest.errs) > 0:
+			kept.sum, kept.newest, kept.gone, why = file.sum, file.newest, false, file.newest.errs[0].Error()
+		default:
+			kept.sum, kept.newest, kept.gone = file.sum, file.newest, false
+		}
+		kept.good = kept.inUse
+		msg := why + ", and no rule would be left in this folder: its last rules stay in force. RATELIMITD_ALLOW_NO_RULES=true lets a reload remove the last rule"
+		status := statusOf(name, descriptor.FileStale, kept.inUse, []*Error{{File: filepath.Join(f.o.Dir, filepath.FromSlash(name)), Msg: msg}})
+		if status.Since = now; kept.status.State == descriptor.FileStale {
+			status.Since = kept.status.Since
+		}
+		kept.status = status
+		files[name] = &kept
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		file := files[name]
+		if file.inUse != nil {
+			next.InUse++
+		}
+		next.Files = append(next.Files, file.status)
+		if file.status.State != descriptor.FileLoaded && !slices.Equal(said[name], file.status.Errors) {
+			f.o.Logger.Error("rule file rejected", "file", name, "state", string(file.status.State), "rules", file.status.Rules, "errors", file.status.Errors[:min(len(file.status.Errors), errorsLogged)])
+		}
+	}
+	f.o.Logger.Error("a reload would leave no rules: refused, the rules in force stay", "folder", f.o.Dir, "rules", len(f.last.Tree.Rules), "files", next.InUse,
+		"because", "an empty folder is more likely a mistake than a wish; RATELIMITD_ALLOW_NO_RULES=true allows it")
+	f.files, f.last = files, next
+	f.generation++
+	f.metrics.refused(next.Files)
+	f.metrics.emptied(goneKept(true))
+}
