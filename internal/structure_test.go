@@ -1,5 +1,5 @@
-// Package internal_test keeps the house in order: which package may import what, that every package says what it is,
-// and the words that are not used.
+// Package internal_test checks the structure of the module: which package may import what, that every package has a doc
+// comment, and that no name uses a word from the list of unused words.
 package internal_test
 
 import (
@@ -19,8 +19,8 @@ import (
 
 const module = "github.com/ratelimitd/ratelimitd/"
 
-// imports is the import table: what each package may import of this module. A name that ends with /... means the
-// package and all below it. What a package may import of other modules is in rooms.
+// imports is the import table: which packages of this module each package may import. A name that ends with /... means
+// the package and all packages below it. The table onlyIn has the imports of other modules.
 var imports = map[string][]string{
 	"internal/descriptor":       {},
 	"internal/config":           {"internal/descriptor"},
@@ -61,8 +61,9 @@ var imports = map[string][]string{
 	"e2e":                       {},
 }
 
-// rooms are the packages that alone know a thing: an import that begins with the path belongs in one of them.
-var rooms = map[string][]string{
+// onlyIn lists imports that only some packages may have: an import that begins with the path is allowed in these
+// packages alone.
+var onlyIn = map[string][]string{
 	"google.golang.org/grpc":                 {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "examples/...", "internal/otlptest"},
 	"google.golang.org/protobuf":             {"internal/server", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "internal/otlptest"},
 	"github.com/envoyproxy/go-control-plane": {"internal/server", "internal/config/xds", "cmd/ratelimitd", "attack", "bench/...", "internal/caller", "examples/..."},
@@ -83,21 +84,20 @@ var rooms = map[string][]string{
 	module + "internal/backend/backendtest":  {}, // tests only
 }
 
-// stdlibOnly imports no other module at all.
+// stdlibOnly lists packages that import no other module at all.
 var stdlibOnly = []string{"internal/descriptor"}
 
-// notUsed are words that say nothing, or that mean something else here. A word of a name is a run of letters that begins
-// with a capital: Simple is not Impl.
+// notUsed lists words that no name may contain: they carry no meaning, or mean something else in this project. Names
+// are split into words at capitals, so Simple does not contain Impl.
 var notUsed = []string{"manager", "helper", "impl", "util", "utils", "throttle", "policy"}
 
-// pkg is one folder of Go files.
+// pkg is a folder of Go files.
 type pkg struct {
 	dir   string // below the module, with slashes
 	files map[string]*ast.File
 }
 
-// packages parses every Go file of the module, tests too; testdata, and folders that are modules of their own, are not
-// part of it.
+// packages parses every Go file of the module, including tests. It skips testdata and nested modules.
 func packages(t *testing.T) []pkg {
 	t.Helper()
 	const top = ".."
@@ -151,7 +151,7 @@ func isTest(file string) bool { return strings.HasSuffix(file, "_test.go") }
 
 func isGenerated(file string) bool { return strings.HasSuffix(file, ".pb.go") }
 
-// covers says whether a package is one that a pattern names.
+// covers reports whether a pattern of the import table matches a package.
 func covers(pattern, dir string) bool {
 	if tree, ok := strings.CutSuffix(pattern, "/..."); ok {
 		return dir == tree || strings.HasPrefix(dir, tree+"/")
@@ -163,7 +163,7 @@ func anyCovers(patterns []string, dir string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool { return covers(p, dir) })
 }
 
-// allowed returns what the import table says of a package; the most exact line counts.
+// allowed returns the row of the import table for a package: the longest pattern that matches.
 func allowed(dir string) (patterns []string, listed bool) {
 	if patterns, listed = imports[dir]; listed {
 		return patterns, true
@@ -193,12 +193,12 @@ func TestImportTable(t *testing.T) {
 		}
 		patterns, listed := allowed(p.dir)
 		if !listed {
-			t.Errorf("%s is not in the import table: say there what it may import", p.dir)
+			t.Errorf("%s is not in the import table: add a row with what it may import", p.dir)
 			continue
 		}
 		for file, f := range p.files {
 			if isTest(file) {
-				continue // tests may wire parts together that must not know each other
+				continue // tests may connect packages that must not import each other
 			}
 			for _, imp := range f.Imports {
 				target, err := strconv.Unquote(imp.Path.Value)
@@ -209,11 +209,11 @@ func TestImportTable(t *testing.T) {
 					t.Errorf("%s/%s imports %s; it may import %q", p.dir, file, dir, patterns)
 				}
 				if slices.Contains(stdlibOnly, p.dir) && !inStdlib(target) {
-					t.Errorf("%s/%s imports %s; it may import the standard library alone", p.dir, file, target)
+					t.Errorf("%s/%s imports %s; it may import only the standard library", p.dir, file, target)
 				}
-				for prefix, dirs := range rooms {
+				for prefix, dirs := range onlyIn {
 					if (target == prefix || strings.HasPrefix(target, prefix+"/")) && !anyCovers(dirs, p.dir) {
-						t.Errorf("%s/%s imports %s, which belongs to %q alone", p.dir, file, target, dirs)
+						t.Errorf("%s/%s imports %s, which only %q may", p.dir, file, target, dirs)
 					}
 				}
 			}
@@ -221,13 +221,13 @@ func TestImportTable(t *testing.T) {
 	}
 }
 
-// inStdlib says whether an import is the standard library's: the first element of every other module has a dot.
+// inStdlib reports whether an import is from the standard library: the first element of every other module has a dot.
 func inStdlib(target string) bool {
 	first, _, _ := strings.Cut(target, "/")
 	return !strings.Contains(first, ".")
 }
 
-// A table that names what is not there says nothing.
+// Every row of the import table names a package that exists.
 func TestImportTableNamesPackages(t *testing.T) {
 	var dirs []string
 	for _, p := range packages(t) {
@@ -235,13 +235,13 @@ func TestImportTableNamesPackages(t *testing.T) {
 	}
 	for pattern := range imports {
 		if !slices.ContainsFunc(dirs, func(dir string) bool { return covers(pattern, dir) }) {
-			t.Errorf("%s is in the import table and is no package", pattern)
+			t.Errorf("%s is in the import table, but there is no such package", pattern)
 		}
 	}
 }
 
-// Every package under internal says in doc.go what it is; commands say it above package main.
-func TestPackagesSayWhatTheyAre(t *testing.T) {
+// Every package under internal has its package comment in doc.go; commands have it above package main.
+func TestPackageComments(t *testing.T) {
 	for _, p := range packages(t) {
 		if !hasCode(p) || strings.HasPrefix(p.dir, "proto/") {
 			continue
@@ -258,12 +258,12 @@ func TestPackagesSayWhatTheyAre(t *testing.T) {
 		case len(documented) > 1:
 			t.Errorf("%s has package comments in %q", p.dir, documented)
 		case strings.HasPrefix(p.dir, "internal/") && len(p.files) > 1 && documented[0] != "doc.go":
-			t.Errorf("%s says what it is in %s instead of doc.go", p.dir, documented[0])
+			t.Errorf("%s has its package comment in %s instead of doc.go", p.dir, documented[0])
 		}
 	}
 }
 
-// words splits a name of Go or of a file into its words, in lower case.
+// words splits the name of a Go identifier or of a file into words, in lower case.
 func words(name string) []string {
 	var all []string
 	var word []rune
@@ -305,7 +305,7 @@ func TestWordsNotUsed(t *testing.T) {
 	check := func(where, name string) {
 		for _, w := range words(name) {
 			if slices.Contains(notUsed, w) {
-				t.Errorf("%s: the name %s has the word %q, which says nothing", where, name, w)
+				t.Errorf("%s: the name %s contains the word %q, which this project does not use", where, name, w)
 			}
 		}
 	}
@@ -318,7 +318,7 @@ func TestWordsNotUsed(t *testing.T) {
 			}
 			for name := range exported(f) {
 				if name == "Helper" {
-					continue // of testing.TB, which the suite asks for
+					continue // a method of testing.TB, which the stores' test suite uses
 				}
 				check(path.Join(p.dir, file), name)
 			}
@@ -326,7 +326,7 @@ func TestWordsNotUsed(t *testing.T) {
 	}
 }
 
-// exported yields the names that a file declares for others: types, functions, methods, fields, constants, variables.
+// exported returns the exported names that a file declares: types, functions, methods, fields, constants, variables.
 func exported(f *ast.File) map[string]bool {
 	names := make(map[string]bool)
 	add := func(ids ...*ast.Ident) {
