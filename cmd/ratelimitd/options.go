@@ -16,10 +16,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/logging"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 )
 
 // ruleOptions say where rules come from.
@@ -259,8 +259,8 @@ func (o *backendOptions) longestAnswer() time.Duration {
 }
 
 // dial connects to it, and says where it is. settings is the prefix of its variables, for errors.
-func (o *redisOptions) dial(settings string, log *slog.Logger, connections *redis.Connections, metrics prometheus.Registerer) (client goredis.UniversalClient, where string, err error) {
-	opts := redis.DialOptions{
+func (o *redisOptions) dial(settings string, log *slog.Logger, connections *redisconn.Connections, metrics prometheus.Registerer) (client goredis.UniversalClient, where string, err error) {
+	opts := redisconn.Options{
 		Settings:     settings,
 		Type:         o.Type,
 		URL:          o.URL,
@@ -268,17 +268,17 @@ func (o *redisOptions) dial(settings string, log *slog.Logger, connections *redi
 		Auth:         o.Auth,
 		AuthFile:     o.AuthFile,
 		SentinelAuth: o.SentinelAuth,
-		TLS: redis.TLSOptions{
+		TLS: redisconn.TLSOptions{
 			Enabled: o.TLS, CACert: o.CACert, ClientCert: o.ClientCert, ClientKey: o.ClientKey, SkipHostnameVerification: o.SkipHostname,
 		},
 		PoolSize:    o.Pool,
 		OnEmpty:     o.OnEmpty,
 		DialTimeout: o.Timeout,
 		Connections: connections,
-		Breaker:     &redis.BreakerOptions{Metrics: metrics, Logger: log},
+		Breaker:     &redisconn.BreakerOptions{Metrics: metrics, Logger: log},
 		Logger:      log,
 	}
-	client, err = redis.Dial(opts)
+	client, err = redisconn.Dial(opts)
 	return client, opts.Where(), err
 }
 

@@ -22,12 +22,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/lease"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
-	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/logging"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/server"
 	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
 	"github.com/ratelimitd/ratelimitd/internal/tracing"
@@ -245,7 +245,7 @@ func (s *service) openBackend(registry prometheus.Registerer) (limiter.Backend, 
 	}
 	var counters limiter.Backend
 	if inRedis {
-		redis.LogTo(s.log)
+		redisconn.LogTo(s.log)
 		if counters, err = s.openRedis(registry); err != nil {
 			return nil, err
 		}

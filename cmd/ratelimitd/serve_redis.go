@@ -13,6 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 )
 
 const (
@@ -26,7 +27,7 @@ const (
 type counting struct {
 	settings string // what the names of its settings begin with
 	store    *redis.Store
-	conns    *redis.Connections
+	conns    *redisconn.Connections
 	here     bool // it has answered before the service listened
 }
 
@@ -55,7 +56,7 @@ func (s *service) openRedis(registry prometheus.Registerer) (limiter.Backend, er
 // openOne makes the store of one Redis. settings is what the names of its variables begin with.
 func (s *service) openOne(settings string, where *redisOptions, registry prometheus.Registerer) (*redis.Store, error) {
 	o := &s.options.Backend
-	conns := new(redis.Connections)
+	conns := new(redisconn.Connections)
 	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry)
 	client, address, err := where.dial(settings, s.log, conns, metrics)
 	if err != nil {

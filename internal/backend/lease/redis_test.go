@@ -12,6 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -20,8 +21,8 @@ const patience = 5 * time.Second
 
 func openRedis(t testing.TB, callerClock bool) *redis.Store {
 	t.Helper()
-	redis.LogTo(slog.New(slog.DiscardHandler))
-	client, err := redis.Dial(redis.DialOptions{URL: redistest.Start(t).Addr})
+	redisconn.LogTo(slog.New(slog.DiscardHandler))
+	client, err := redisconn.Dial(redisconn.Options{URL: redistest.Start(t).Addr})
 	if err != nil {
 		t.Fatal(err)
 	}

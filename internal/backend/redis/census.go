@@ -15,6 +15,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 )
 
 // CensusOptions are the settings of a Census.
@@ -129,7 +130,7 @@ func (c *Census) Leave(ctx context.Context) error {
 }
 
 func (c *Census) ask(ctx context.Context, there string) (int, error) {
-	ctx = probe(ctx)
+	ctx = redisconn.Probe(ctx)
 	s := c.opts.Store
 	at := uint64(0) // Redis' clock decides
 	if s.CallerClock() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -28,16 +29,16 @@ func beat(t *testing.T, c *redis.Census, want int) {
 // for a while.
 func TestProcessesCountEachOther(t *testing.T) {
 	t.Parallel()
-	single := func(args ...string) func(*testing.T) redis.DialOptions {
-		return func(t *testing.T) redis.DialOptions { return redis.DialOptions{URL: redistest.Start(t, args...).Addr} }
+	single := func(args ...string) func(*testing.T) redisconn.Options {
+		return func(t *testing.T) redisconn.Options { return redisconn.Options{URL: redistest.Start(t, args...).Addr} }
 	}
-	for name, start := range map[string]func(*testing.T) redis.DialOptions{
+	for name, start := range map[string]func(*testing.T) redisconn.Options{
 		"single": single(),
 		// What docs/redis.md says is enough.
 		"few rights":       single("--user", "default", "on", "nopass", "~*", "-@all", "+evalsha", "+eval", "+get", "+mget", "+set", "+incrby", "+del", "+pttl", "+time", "+ping"),
 		"time is not told": single("--rename-command", "TIME", ""),
-		"cluster": func(t *testing.T) redis.DialOptions {
-			return redis.DialOptions{Type: "CLUSTER", URL: strings.Join(redistest.StartCluster(t, redistest.Setup{}).Addrs(), ",")}
+		"cluster": func(t *testing.T) redisconn.Options {
+			return redisconn.Options{Type: "CLUSTER", URL: strings.Join(redistest.StartCluster(t, redistest.Setup{}).Addrs(), ",")}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -79,7 +80,7 @@ func TestKilledProcessIsForgotten(t *testing.T) {
 	const lives = 500 * time.Millisecond
 	beat(t, join(time.Hour), 1) // it is killed now
 	survivor := join(lives)
-	within(t, "a process that was killed to be forgotten", func(ctx context.Context) error {
+	redistest.Eventually(t, "a process that was killed to be forgotten", func(ctx context.Context) error {
 		if n, err := survivor.Beat(ctx); n != 1 {
 			return errors.Join(err, fmt.Errorf("%d processes", n))
 		}
@@ -89,7 +90,7 @@ func TestKilledProcessIsForgotten(t *testing.T) {
 	if ttl := client.PTTL(t.Context(), censusKey).Val(); ttl <= 0 || ttl > lives {
 		t.Errorf("the key lives another %v", ttl)
 	}
-	within(t, "the key to be gone", func(ctx context.Context) error {
+	redistest.Eventually(t, "the key to be gone", func(ctx context.Context) error {
 		if client.Exists(ctx, censusKey).Val() > 0 {
 			return context.DeadlineExceeded
 		}
@@ -125,7 +126,7 @@ func TestCensusWithoutRedis(t *testing.T) {
 		t.Errorf("without Redis the number is %d", <-numbers)
 	}
 	server.Restart(t)
-	within(t, "Redis to be back", func(ctx context.Context) error { _, err := others[0].Beat(ctx); return err })
+	redistest.Eventually(t, "Redis to be back", func(ctx context.Context) error { _, err := others[0].Beat(ctx); return err })
 	beat(t, others[0], 3) // the others have yet to come back
 	stop()
 	if err := <-ended; err != nil {
@@ -168,11 +169,11 @@ func TestCensusFindsRubbish(t *testing.T) {
 func TestHeartbeatHasTheConnection(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	client := connect(t, redis.DialOptions{URL: server.Addr, PoolSize: 1, OnEmpty: "ERROR"})
+	client := connect(t, redisconn.Options{URL: server.Addr, PoolSize: 1, OnEmpty: "ERROR"})
 	store := redis.New(redis.Options{Client: client, Timeout: time.Minute})
 	t.Cleanup(func() { _ = store.Close() })
 	census := redis.NewCensus(redis.CensusOptions{Store: store, Key: censusKey})
-	within(t, "a connection", func(ctx context.Context) error { return client.Ping(ctx).Err() })
+	redistest.Eventually(t, "a connection", func(ctx context.Context) error { return client.Ping(ctx).Err() })
 
 	server.Pause(t)
 	ended := make(chan error, 2)
@@ -184,14 +185,14 @@ func TestHeartbeatHasTheConnection(t *testing.T) {
 		}
 		ended <- err
 	}()
-	within(t, "the heartbeat to have the connection", func(context.Context) error {
+	redistest.Eventually(t, "the heartbeat to have the connection", func(context.Context) error {
 		if s := client.PoolStats(); s.TotalConns != 1 || s.IdleConns != 0 {
 			return fmt.Errorf("%+v", s)
 		}
 		return nil
 	})
 	go func() { ended <- store.Take(t.Context(), time.Now(), take("k", limit(10, descriptor.Year), 1)) }()
-	within(t, "the call to find none", func(context.Context) error {
+	redistest.Eventually(t, "the call to find none", func(context.Context) error {
 		if s := client.PoolStats(); s.Timeouts == 0 {
 			return fmt.Errorf("%+v", s)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -17,7 +18,7 @@ import (
 func TestClose(t *testing.T) {
 	server := redistest.Start(t)
 	before := goleak.IgnoreCurrent()
-	client, err := redis.Dial(redis.DialOptions{URL: server.Addr})
+	client, err := redisconn.Dial(redisconn.Options{URL: server.Addr})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -20,7 +21,7 @@ func TestClusterIsExact(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})
 	var stores []*redis.Store
 	for range 4 {
-		client, err := redis.Dial(redis.DialOptions{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ","), DialTimeout: 10 * time.Second})
+		client, err := redisconn.Dial(redisconn.Options{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ","), DialTimeout: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}

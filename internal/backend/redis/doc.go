@@ -1,10 +1,9 @@
 // Package redis keeps counters in Redis, where any number of processes share them.
 //
 // It owns the store (store.go, reset.go), the round trips that requests in flight share (queue.go, queues.go, pending.go,
-// flush.go), what goes to the script and comes back (call.go), how a counter is kept there (state.go) and in which slot of a cluster (slot.go), how a connection
-// is made (dial.go: where to in dial_address.go, as whom in dial_auth.go, dial_login.go and dial_tls.go, what must not happen
-// on it in dial_conn.go and dial_hook.go, what no call may fail for in aside.go, how many there are in connections.go), whether anybody answers (ping.go), when calls to a node fail at once (breaker.go), what is logged of calls that fail otherwise (losses.go), how many processes share a Redis (census.go), and a
-// second Redis for limits per second (per_second.go). A Store may be used by any number of goroutines.
+// flush.go), what goes to the script and comes back (call.go), how a counter is kept there (state.go) and in which slot of a cluster (slot.go),
+// whether anybody answers (ping.go), what is logged of calls that fail (losses.go), how many processes share a Redis (census.go), and a
+// second Redis for limits per second (per_second.go). Package redisconn makes the client. A Store may be used by any number of goroutines.
 //
 // The scripts (package scripts) decide which takes add their hits, in one atomic step, and answer with the states they
 // saw and their time. The outcomes are found by running backend.Settle on those states: the memory store does the same,

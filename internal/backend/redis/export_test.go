@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"net"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
@@ -35,9 +34,4 @@ func (s *Store) TakeAll(ctx context.Context, now time.Time, requests ...*backend
 	c := calls.Get().(*call)
 	defer c.release()
 	return s.take(ctx, now.UnixMicro(), c, requests...)
-}
-
-// Connect makes one connection, as the client library would be given it.
-func Connect(ctx context.Context, addr string) (net.Conn, error) {
-	return (&dialer{timeout: 10 * time.Second}).dial(ctx, "tcp", addr)
 }

@@ -15,13 +15,14 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
 func openStore(t *testing.T, opts redis.Options) (*redis.Store, *redistest.Server) {
 	t.Helper()
 	server := redistest.Start(t)
-	client, err := redis.Dial(redis.DialOptions{URL: server.Addr})
+	client, err := redisconn.Dial(redisconn.Options{URL: server.Addr})
 	if err != nil {
 		t.Fatal(err)
 	}

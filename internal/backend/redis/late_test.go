@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -55,10 +56,10 @@ func TestStall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
-			conns, metrics := new(redis.Connections), prometheus.NewRegistry()
-			client := connect(t, redis.DialOptions{
+			conns, metrics := new(redisconn.Connections), prometheus.NewRegistry()
+			client := connect(t, redisconn.Options{
 				URL: server.Addr, Connections: conns,
-				Breaker: &redis.BreakerOptions{Metrics: metrics, Silence: longest}, // the machine may be busy
+				Breaker: &redisconn.BreakerOptions{Metrics: metrics, Silence: longest}, // the machine may be busy
 			})
 			opts := redis.Options{Client: client}
 			set(&opts)
@@ -157,7 +158,7 @@ func TestSilence(t *testing.T) {
 	server := redistest.Start(t)
 	metrics := prometheus.NewRegistry()
 	const silence = 300 * time.Millisecond
-	client := connect(t, redis.DialOptions{URL: server.Addr, PoolSize: 3, Breaker: &redis.BreakerOptions{Metrics: metrics, Silence: silence, OpenFor: longest}})
+	client := connect(t, redisconn.Options{URL: server.Addr, PoolSize: 3, Breaker: &redisconn.BreakerOptions{Metrics: metrics, Silence: silence, OpenFor: longest}})
 	store := redis.New(redis.Options{Client: client, Timeout: 10 * longest})
 	defer func() { _ = store.Close() }()
 	l := limit(1000, descriptor.Year)
@@ -190,7 +191,7 @@ func TestSlowIsNotSick(t *testing.T) {
 	t.Parallel()
 	p := redistest.StartProxy(t, redistest.Start(t))
 	metrics := prometheus.NewRegistry()
-	client := connect(t, redis.DialOptions{URL: p.Addr, Breaker: &redis.BreakerOptions{Metrics: metrics, Silence: longest}})
+	client := connect(t, redisconn.Options{URL: p.Addr, Breaker: &redisconn.BreakerOptions{Metrics: metrics, Silence: longest}})
 	store := redis.New(redis.Options{Client: client})
 	defer func() { _ = store.Close() }()
 	l := limit(1000, descriptor.Year)
@@ -214,7 +215,7 @@ func TestRefusedConnection(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	metrics := prometheus.NewRegistry()
-	client := connect(t, redis.DialOptions{URL: server.Addr, Breaker: &redis.BreakerOptions{Metrics: metrics, OpenFor: longest}})
+	client := connect(t, redisconn.Options{URL: server.Addr, Breaker: &redisconn.BreakerOptions{Metrics: metrics, OpenFor: longest}})
 	store := redis.New(redis.Options{Client: client})
 	defer func() { _ = store.Close() }()
 	server.Kill(t)
@@ -232,7 +233,7 @@ func TestRefusedConnection(t *testing.T) {
 func TestNodesHaveQueuesOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, redistest.Setup{})
-	client := connect(t, redis.DialOptions{Type: "CLUSTER", URL: strings.Join(c.Addrs(), ","), PoolSize: 2})
+	client := connect(t, redisconn.Options{Type: "CLUSTER", URL: strings.Join(c.Addrs(), ","), PoolSize: 2})
 	store := redis.New(redis.Options{Client: client, Timeout: longest})
 	for _, n := range c.Nodes { // they are not to take the one that hangs for dead
 		if err := n.Client(t).ConfigSet(t.Context(), "cluster-node-timeout", "60000").Err(); err != nil {
@@ -275,46 +276,12 @@ func TestNodesHaveQueuesOfTheirOwn(t *testing.T) {
 	}
 }
 
-// An answer that has come is read, even if its time is up when this process gets to read it.
-func TestAnswerThatIsThereIsRead(t *testing.T) {
-	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		if c, err := listener.Accept(); err == nil {
-			_, _ = c.Write([]byte("ab")) // they arrive together
-		}
-	}()
-	c, err := redis.Connect(t.Context(), listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	for i, by := range []time.Duration{longest, -time.Second} {
-		if err := c.SetReadDeadline(time.Now().Add(by)); err != nil {
-			t.Fatal(err)
-		}
-		if n, err := c.Read(make([]byte, 1)); n != 1 || err != nil {
-			t.Errorf("byte %d: %d, %v", i, n, err)
-		}
-	}
-	if err := c.SetReadDeadline(time.Now().Add(-time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("nothing is there: %v", err)
-	}
-}
-
 // Calls that fail without the breaker opening are in the log: one line, with their number.
 func TestFailedCallsAreLogged(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	var text bytes.Buffer
-	client := connect(t, redis.DialOptions{URL: server.Addr, Breaker: &redis.BreakerOptions{Silence: 2 * longest}})
+	client := connect(t, redisconn.Options{URL: server.Addr, Breaker: &redisconn.BreakerOptions{Silence: 2 * longest}})
 	var mu sync.Mutex
 	store := redis.New(redis.Options{Client: client, Logger: slog.New(slog.NewTextHandler(locked{&mu, &text}, nil))})
 	l := limit(10, descriptor.Year)
@@ -336,4 +303,16 @@ func TestFailedCallsAreLogged(t *testing.T) {
 	if lines := strings.Count(text.String(), "level=WARN"); lines != 1 || !strings.Contains(text.String(), "calls=7") || !strings.Contains(text.String(), "deadline exceeded") {
 		t.Errorf("want one line with 7 calls and their cause:\n%s", &text)
 	}
+}
+
+// locked makes a writer safe for concurrent use.
+type locked struct {
+	mu *sync.Mutex
+	w  io.Writer
+}
+
+func (l locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
 }

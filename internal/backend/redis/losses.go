@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 )
 
 // losses writes a line about calls that Redis did not answer, at most one in lossesEvery. Without it nothing would say so while the breaker
@@ -26,7 +28,7 @@ const (
 )
 
 func (l *losses) add(err error) {
-	if errors.Is(err, errBreakerOpen) || errors.Is(err, context.Canceled) {
+	if errors.Is(err, redisconn.ErrBreakerOpen) || errors.Is(err, context.Canceled) {
 		return
 	}
 	l.mu.Lock()

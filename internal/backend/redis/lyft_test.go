@@ -17,6 +17,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -451,7 +452,7 @@ func TestLyftKeysLeaveTheirSlot(t *testing.T) {
 			values = append(values, fmt.Sprint("v", i))
 		}
 	}
-	client, err := redis.Dial(redis.DialOptions{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ",")})
+	client, err := redisconn.Dial(redisconn.Options{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ",")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -479,7 +480,7 @@ func TestLyftKeysLeaveTheirSlot(t *testing.T) {
 func TestLyftKeysOnACluster(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})
 	connect := func() goredis.UniversalClient {
-		client, err := redis.Dial(redis.DialOptions{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ",")})
+		client, err := redisconn.Dial(redisconn.Options{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ",")})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -78,7 +79,7 @@ func checkReset(t *testing.T, s store) {
 
 func TestResetOnACluster(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})
-	client, err := redis.Dial(redis.DialOptions{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ",")})
+	client, err := redisconn.Dial(redisconn.Options{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ",")})
 	if err != nil {
 		t.Fatal(err)
 	}

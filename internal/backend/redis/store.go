@@ -5,19 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 )
 
 // Options are the settings of a Store.
 type Options struct {
 	// Client is connected to the Redis that counts; required. Its ContextTimeoutEnabled must be true, or no deadline
-	// but its own read timeout bounds a call. Dial returns one that fits. Whoever made it closes it.
+	// but its own read timeout bounds a call. redisconn.Dial returns one that fits. Whoever made it closes it.
 	Client goredis.UniversalClient
 
 	// Timeout is how long a call may take. A caller with a nearer deadline leaves a moment before that; the call goes on without it.
@@ -242,7 +242,7 @@ func (s *Store) failure(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return context.Canceled
 	}
-	if !isTimeout(err) {
+	if !redisconn.IsTimeout(err) {
 		return fmt.Errorf("%w: %w", backend.ErrUnavailable, err)
 	}
 	// A connection's deadline may pass a moment before the context's own timer fires.
@@ -251,12 +251,4 @@ func (s *Store) failure(ctx context.Context, err error) error {
 	}
 	// Our own timeout must not look like the caller's.
 	return fmt.Errorf("%w: %v", backend.ErrUnavailable, err) //nolint:errorlint // hidden on purpose
-}
-
-func isTimeout(err error) bool {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, goredis.ErrPoolTimeout) {
-		return true
-	}
-	var n net.Error
-	return errors.As(err, &n) && n.Timeout()
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -599,7 +600,7 @@ func TestWindowsAhead(t *testing.T) {
 }
 
 func TestUnsupportedLimits(t *testing.T) {
-	client, err := redis.Dial(redis.DialOptions{URL: "127.0.0.1:1"}) // never reached
+	client, err := redisconn.Dial(redisconn.Options{URL: "127.0.0.1:1"}) // never reached
 	if err != nil {
 		t.Fatal(err)
 	}

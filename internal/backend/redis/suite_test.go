@@ -10,14 +10,18 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
 // patience is what tests of exactness allow a call: only tests of bounded waits measure time.
 const patience = 5 * time.Second
 
+// longest is how long a call of these tests may take, on a busy machine.
+const longest = 20 * time.Second
+
 func TestMain(m *testing.M) {
-	redis.LogTo(slog.New(slog.DiscardHandler))
+	redisconn.LogTo(slog.New(slog.DiscardHandler))
 	os.Exit(m.Run())
 }
 
@@ -28,9 +32,16 @@ func TestSuite(t *testing.T) {
 	})
 }
 
+// dial returns a client of a server that ends with the test.
 func dial(t testing.TB, s *redistest.Server) goredis.UniversalClient {
 	t.Helper()
-	c, err := redis.Dial(redis.DialOptions{URL: s.Addr})
+	return connect(t, redisconn.Options{URL: s.Addr})
+}
+
+// connect returns a client that ends with the test.
+func connect(t testing.TB, opts redisconn.Options) goredis.UniversalClient {
+	t.Helper()
+	c, err := redisconn.Dial(opts)
 	if err != nil {
 		t.Fatal(err)
 	}

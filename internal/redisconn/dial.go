@@ -1,4 +1,4 @@
-package redis
+package redisconn
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// DialOptions say where Redis is and how to connect to it. What an operator writes is given as it was written; errors
+// Options say where Redis is and how to connect to it. What an operator writes is given as it was written; errors
 // name the setting that is wrong, and no error and no log line has a password in it.
-type DialOptions struct {
+type Options struct {
 	// Settings is what the names of the settings begin with, for errors: "REDIS" (default) or "REDIS_PERSECOND".
 	Settings string
 
@@ -86,7 +86,7 @@ const (
 	sentinelDialTimeout = 2 * time.Second // there is no other way to bound the dialling of sentinels
 
 	lookTimeout = 3 * time.Second // for asking sentinels, in vain at first
-	// callTimeout bounds a call without a deadline, or DialOptions.DialTimeout if that is longer.
+	// callTimeout bounds a call without a deadline, or Options.DialTimeout if that is longer.
 	callTimeout = 5 * time.Second
 
 	// A cluster's topology is asked for when a node answers that a slot has moved, or does not answer; beyond that only
@@ -103,7 +103,7 @@ const (
 //
 // The client never sends a command again that may have been executed. It does follow a cluster's redirections, and may
 // try again when no connection could be made.
-func Dial(opts DialOptions) (goredis.UniversalClient, error) {
+func Dial(opts Options) (goredis.UniversalClient, error) {
 	opts = opts.defaults()
 	where, err := opts.address()
 	if err != nil {
@@ -143,7 +143,7 @@ func Dial(opts DialOptions) (goredis.UniversalClient, error) {
 	}
 }
 
-func (o DialOptions) defaults() DialOptions {
+func (o Options) defaults() Options {
 	if o.Settings == "" {
 		o.Settings = "REDIS"
 	}
@@ -159,10 +159,10 @@ func (o DialOptions) defaults() DialOptions {
 	return o
 }
 
-func (o *DialOptions) prefix() string { return o.Settings + "_" }
+func (o *Options) prefix() string { return o.Settings + "_" }
 
 // wrong says what is wrong with a setting, and what to write.
-func (o *DialOptions) wrong(setting, format string, args ...any) error {
+func (o *Options) wrong(setting, format string, args ...any) error {
 	return fmt.Errorf("%s%s %w", o.prefix(), setting, fmt.Errorf(format, args...))
 }
 
@@ -175,7 +175,7 @@ type pool struct {
 	aside   func() *aside // for the connections to one server
 }
 
-func (o *DialOptions) pool() (pool, error) {
+func (o *Options) pool() (pool, error) {
 	p := pool{size: o.PoolSize, dial: o.DialTimeout, aside: func() *aside { return nil }}
 	switch strings.ToUpper(o.OnEmpty) {
 	case "", "WAIT":
@@ -220,7 +220,7 @@ func dialSingle(where address, auth *credentials, p pool, d *dialer, guards *bre
 	return c
 }
 
-func dialSentinel(opts *DialOptions, where address, auth *credentials, p pool, d *dialer, guards *breakers) goredis.UniversalClient {
+func dialSentinel(opts *Options, where address, auth *credentials, p pool, d *dialer, guards *breakers) goredis.UniversalClient {
 	user, password := split(opts.SentinelAuth)
 	timeout := min(p.dial, sentinelDialTimeout)
 	d.timeout, d.moves = timeout, true

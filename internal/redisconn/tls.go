@@ -1,4 +1,4 @@
-package redis
+package redisconn
 
 import (
 	"bytes"
@@ -26,7 +26,7 @@ type tlsFiles struct {
 }
 
 // openTLS reads the files for the first time.
-func openTLS(o *DialOptions) (*tlsFiles, error) {
+func openTLS(o *Options) (*tlsFiles, error) {
 	f := &tlsFiles{opts: o.TLS, prefix: o.prefix(), log: o.Logger}
 	switch {
 	case f.opts.ClientCert != "" && f.opts.ClientKey == "":

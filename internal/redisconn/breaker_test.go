@@ -1,4 +1,4 @@
-package redis_test
+package redisconn_test
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -19,7 +19,7 @@ func TestBreaker(t *testing.T) {
 	r := redistest.Start(t, "--requirepass", "secret")
 	metrics := prometheus.NewRegistry()
 	const silence, timeout = 300 * time.Millisecond, 50 * time.Millisecond
-	client, err := redis.Dial(redis.DialOptions{URL: r.Addr, Auth: "secret", PoolSize: 10, Breaker: &redis.BreakerOptions{Metrics: metrics, Silence: silence}})
+	client, err := redisconn.Dial(redisconn.Options{URL: r.Addr, Auth: "secret", PoolSize: 10, Breaker: &redisconn.BreakerOptions{Metrics: metrics, Silence: silence}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package redis_test
+package redisconn_test
 
 import (
 	"bytes"
@@ -14,14 +14,14 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
 // variant is a way to start servers, and what a client needs for it beyond where they are.
 type variant struct {
 	setup redistest.Setup
-	opts  redis.DialOptions
+	opts  redisconn.Options
 }
 
 // variants are plain, and with all that can be secured.
@@ -36,22 +36,22 @@ func variants(t *testing.T) map[string]variant {
 				TLS: ca.Server(ca.Issue(t, "127.0.0.1"), true), Password: "primary-" + secret, SentinelPassword: "sentinel-" + secret,
 				Args: []string{"--user", "counter", "on", ">counter-" + secret, "~*", "+@all"},
 			},
-			redis.DialOptions{
+			redisconn.Options{
 				Auth: "counter:counter-" + secret, SentinelAuth: "sentinel-" + secret,
-				TLS: redis.TLSOptions{Enabled: true, CACert: ca.File, ClientCert: client.Cert, ClientKey: client.Key},
+				TLS: redisconn.TLSOptions{Enabled: true, CACert: ca.File, ClientCert: client.Cert, ClientKey: client.Key},
 			},
 		},
 	}
 }
 
 // wrong changes one thing at a time, for which a client must be refused, with an error that does not tell passwords.
-func wrong(t *testing.T, opts redis.DialOptions) {
+func wrong(t *testing.T, opts redisconn.Options) {
 	t.Helper()
-	for name, change := range map[string]func(*redis.DialOptions){
-		"password":          func(o *redis.DialOptions) { o.Auth += "x" },
-		"sentinel password": func(o *redis.DialOptions) { o.SentinelAuth += "x" },
-		"authority":         func(o *redis.DialOptions) { o.TLS.CACert = redistest.NewCA(t).File },
-		"no certificate":    func(o *redis.DialOptions) { o.TLS.ClientCert, o.TLS.ClientKey = "", "" },
+	for name, change := range map[string]func(*redisconn.Options){
+		"password":          func(o *redisconn.Options) { o.Auth += "x" },
+		"sentinel password": func(o *redisconn.Options) { o.SentinelAuth += "x" },
+		"authority":         func(o *redisconn.Options) { o.TLS.CACert = redistest.NewCA(t).File },
+		"no certificate":    func(o *redisconn.Options) { o.TLS.ClientCert, o.TLS.ClientKey = "", "" },
 	} {
 		if name == "sentinel password" && opts.Type != "SENTINEL" {
 			continue
@@ -60,7 +60,7 @@ func wrong(t *testing.T, opts redis.DialOptions) {
 		change(&o)
 		var log bytes.Buffer
 		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		client, err := redis.Dial(o)
+		client, err := redisconn.Dial(o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestSentinel(t *testing.T) {
 			// A failover in good order: the former primary still answers, and takes writes, when the client must leave it.
 			second := w.Failover(t)
 			admin := second.Client(t)
-			took := within(t, "the new primary to be reached", func(ctx context.Context) error { return reaches(ctx, client, admin) })
+			took := redistest.Eventually(t, "the new primary to be reached", func(ctx context.Context) error { return reaches(ctx, client, admin) })
 			t.Logf("a failover in good order was followed within %v", took)
 			if took > 2*time.Second {
 				t.Errorf("it took %v", took)
@@ -130,7 +130,7 @@ func TestSentinel(t *testing.T) {
 			hangs.Pause(t)
 			second.Kill(t)
 			admin = w.AwaitOther(t, second).Client(t)
-			took = within(t, "the new primary to be reached", func(ctx context.Context) error { return reaches(ctx, client, admin) })
+			took = redistest.Eventually(t, "the new primary to be reached", func(ctx context.Context) error { return reaches(ctx, client, admin) })
 			t.Logf("after a death, with a sentinel that hangs, the new primary was reached within %v", took)
 			if took > 5*time.Second {
 				t.Errorf("it took %v", took)
@@ -178,7 +178,7 @@ func startLoad(t *testing.T, patience time.Duration, call func(context.Context) 
 func (l *load) more(t *testing.T, n int64) time.Duration {
 	t.Helper()
 	from := l.worked.Load()
-	return within(t, "more calls to work", func(context.Context) error {
+	return redistest.Eventually(t, "more calls to work", func(context.Context) error {
 		if now := l.worked.Load(); now-from < n {
 			return fmt.Errorf("%d did; the last error is %v", now-from, l.last.Load())
 		}
@@ -199,7 +199,7 @@ func TestCluster(t *testing.T) {
 			}
 			client := connect(t, opts)
 			ctx := bounded(t)
-			within(t, "the cluster to answer", func(ctx context.Context) error { return client.Ping(ctx).Err() })
+			redistest.Eventually(t, "the cluster to answer", func(ctx context.Context) error { return client.Ping(ctx).Err() })
 
 			// Keys of all nodes, and several of one slot in one call.
 			for i := range 100 {
@@ -310,9 +310,9 @@ func TestClusterInLittleTime(t *testing.T) {
 	c := redistest.StartCluster(t, redistest.Setup{})
 	away := startRelay(t, c.Nodes[0].Addr)
 	away.delay.Store(int64(30 * time.Millisecond))
-	client := connect(t, redis.DialOptions{Type: "CLUSTER", URL: away.Addr().String()})
+	client := connect(t, redisconn.Options{Type: "CLUSTER", URL: away.Addr().String()})
 	calls := 0
-	within(t, "a call with 15 ms to work", func(ctx context.Context) error {
+	redistest.Eventually(t, "a call with 15 ms to work", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 15*time.Millisecond)
 		defer cancel()
 		calls++

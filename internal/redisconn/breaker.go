@@ -1,4 +1,4 @@
-package redis
+package redisconn
 
 import (
 	"context"
@@ -37,12 +37,6 @@ type BreakerOptions struct {
 
 // tripBuckets are finest around what a Redis nearby takes.
 var tripBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .015, .025, .05, .1, .25, 1}
-
-// errBreakerOpen is the error of a call while the breaker of its node is open.
-var errBreakerOpen = errors.New("the breaker is open: the node did not answer lately")
-
-// errSilent is the error of a call that waited while its node sent nothing.
-var errSilent = errors.New("the node sends nothing while calls wait for it")
 
 // breakers makes the breakers of one client's nodes.
 type breakers struct {
@@ -178,7 +172,7 @@ func (b *breaker) now() int64 { return int64(time.Since(b.base)) }
 // heard records that a byte arrived.
 func (b *breaker) heard() { b.last.Store(b.now()) }
 
-// begin admits a call, or returns errBreakerOpen.
+// begin admits a call, or returns ErrBreakerOpen.
 func (b *breaker) begin(ctx context.Context) (context.Context, *trip, error) {
 	now := b.now()
 	b.mu.Lock()
@@ -193,7 +187,7 @@ func (b *breaker) begin(ctx context.Context) (context.Context, *trip, error) {
 		b.state, b.asked, t.trial = breakerHalfOpen, now, true
 	default:
 		b.rejected.Inc()
-		return nil, nil, errBreakerOpen
+		return nil, nil, ErrBreakerOpen
 	}
 	ctx, t.cancel = context.WithCancelCause(ctx)
 	t.place = len(b.flights)
@@ -383,7 +377,7 @@ func (b *breaker) verdict(ctx context.Context, took time.Duration, err error) ve
 		return tooLate
 	case errors.Is(err, context.Canceled), errors.Is(ctx.Err(), context.Canceled):
 		return nothing
-	case isTimeout(err):
+	case IsTimeout(err):
 		if took < b.opts.Patience {
 			return nothing
 		}

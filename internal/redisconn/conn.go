@@ -1,4 +1,4 @@
-package redis
+package redisconn
 
 import (
 	"context"
@@ -177,10 +177,10 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	for err != nil && n == 0 && isTimeout(err) && c.goOn() {
+	for err != nil && n == 0 && IsTimeout(err) && c.goOn() {
 		n, err = c.Conn.Read(p)
 	}
-	if err != nil && n == 0 && isTimeout(err) && !c.by.IsZero() && c.Conn.SetReadDeadline(time.Now().Add(lastLook)) == nil {
+	if err != nil && n == 0 && IsTimeout(err) && !c.by.IsZero() && c.Conn.SetReadDeadline(time.Now().Add(lastLook)) == nil {
 		// The answer may have been there for long, and this process without a CPU: a read after its deadline does not look.
 		n, err = c.Conn.Read(p)
 	}

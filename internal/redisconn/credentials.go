@@ -1,4 +1,4 @@
-package redis
+package redisconn
 
 import (
 	"context"
@@ -20,7 +20,7 @@ type credentials struct {
 	trouble        string // the last one that was logged
 }
 
-func (o *DialOptions) credentials(where address) (*credentials, error) {
+func (o *Options) credentials(where address) (*credentials, error) {
 	c := &credentials{file: o.AuthFile, name: o.prefix() + "AUTH_FILE", log: o.Logger, user: where.user, password: where.secret}
 	if o.Auth != "" {
 		c.user, c.password = split(o.Auth)

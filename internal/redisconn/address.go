@@ -1,4 +1,4 @@
-package redis
+package redisconn
 
 import (
 	"net"
@@ -21,7 +21,7 @@ type address struct {
 
 // address reads Type, URL and Network. The URL may hold a password, or a piece of one that was written wrongly, so that
 // no error here repeats any of it.
-func (o *DialOptions) address() (address, error) {
+func (o *Options) address() (address, error) {
 	kind := strings.ToUpper(o.Type)
 	if kind == "" {
 		kind = single
@@ -74,7 +74,7 @@ func overTCP(network string) bool { return network == "tcp" || network == "tcp4"
 
 // Where is what URL says without credentials: host:port, a path, or several with commas between. It is empty where Dial
 // would fail.
-func (o DialOptions) Where() string {
+func (o Options) Where() string {
 	a, err := o.address()
 	if err != nil {
 		return ""
@@ -90,7 +90,7 @@ func (o DialOptions) Where() string {
 }
 
 // several reads a list of addresses.
-func (o *DialOptions) several(kind string) (address, error) {
+func (o *Options) several(kind string) (address, error) {
 	a := address{kind: kind, network: "tcp"}
 	if strings.Contains(o.URL, "://") {
 		return address{}, o.wrong("URL", "has a scheme, but with %[1]sTYPE=%[2]s it is a list without: write credentials into %[1]sAUTH, and %[1]sTLS=true for TLS",
@@ -116,7 +116,7 @@ func (o *DialOptions) several(kind string) (address, error) {
 }
 
 // parse reads a URL with a scheme.
-func (o *DialOptions) parse(example string) (address, error) {
+func (o *Options) parse(example string) (address, error) {
 	u, err := url.Parse(o.URL)
 	if err != nil {
 		return address{}, o.wrong("URL", "cannot be read: write %s, with %%-escapes for special characters in the password", example)
@@ -169,7 +169,7 @@ func (o *DialOptions) parse(example string) (address, error) {
 	return a, nil
 }
 
-func (o *DialOptions) unencrypted() error {
+func (o *Options) unencrypted() error {
 	if !o.TLS.Enabled {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package redis
+package redisconn
 
 import (
 	"context"
@@ -172,13 +172,13 @@ type spare struct {
 const spareTimeout = 3 * time.Second
 
 func (s *spare) after(err error) {
-	if s == nil || !isTimeout(err) || errors.Is(err, goredis.ErrPoolTimeout) || !s.busy.CompareAndSwap(false, true) {
+	if s == nil || !IsTimeout(err) || errors.Is(err, goredis.ErrPoolTimeout) || !s.busy.CompareAndSwap(false, true) {
 		return
 	}
 	go func() {
 		defer s.busy.Store(false)
 		ctx, cancel := context.WithTimeout(context.Background(), spareTimeout)
 		defer cancel()
-		_ = s.client.Ping(probe(ctx)).Err() // whether it works is the next call's business
+		_ = s.client.Ping(Probe(ctx)).Err() // whether it works is the next call's business
 	}()
 }

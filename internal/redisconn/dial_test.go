@@ -1,4 +1,4 @@
-package redis_test
+package redisconn_test
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -26,34 +26,14 @@ import (
 const longest = 20 * time.Second
 
 // connect returns a client that ends with the test.
-func connect(t testing.TB, opts redis.DialOptions) goredis.UniversalClient {
+func connect(t testing.TB, opts redisconn.Options) goredis.UniversalClient {
 	t.Helper()
-	c, err := redis.Dial(opts)
+	c, err := redisconn.Dial(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	return c
-}
-
-// within asks again and again until ask has no error, and returns how long that took.
-func within(t testing.TB, what string, ask func(context.Context) error) time.Duration {
-	t.Helper()
-	start := time.Now()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		err := ask(ctx)
-		cancel()
-		if err == nil {
-			return time.Since(start)
-		}
-		if time.Since(start) > longest {
-			t.Fatalf("%s: not within %v: %v", what, longest, err)
-		}
-		<-tick.C
-	}
 }
 
 func bounded(t testing.TB) context.Context {
@@ -86,7 +66,7 @@ func TestDialReaches(t *testing.T) {
 		"--user", "counter", "on", ">pass:word", "~*", "+@all")
 	file := filepath.Join(t.TempDir(), "auth")
 	redistest.Replace(t, file, []byte("counter:pass:word\n"))
-	for name, opts := range map[string]redis.DialOptions{
+	for name, opts := range map[string]redisconn.Options{
 		"host and port, password":  {URL: s.Addr, Auth: ":s3cret:with:colons"},
 		"host and port, user":      {URL: s.Addr, Auth: "counter:pass:word"},
 		"a file":                   {URL: s.Addr, AuthFile: file},
@@ -133,46 +113,46 @@ func TestDialRefuses(t *testing.T) {
 	one, other := ca.Issue(t, "one"), ca.Issue(t, "other")
 
 	for name, c := range map[string]struct {
-		opts redis.DialOptions
+		opts redisconn.Options
 		want []string
 	}{
-		"nothing":                    {redis.DialOptions{}, []string{"REDIS_URL is empty", "host:port"}},
-		"nothing, sentinels":         {redis.DialOptions{Type: "SENTINEL"}, []string{"REDIS_URL is empty", "name,host:port"}},
-		"nothing, a cluster":         {redis.DialOptions{Type: "CLUSTER"}, []string{"REDIS_URL is empty", "host:port,host:port"}},
-		"another prefix":             {redis.DialOptions{Settings: "REDIS_PERSECOND"}, []string{"REDIS_PERSECOND_URL is empty"}},
-		"another type":               {redis.DialOptions{Type: "ring", URL: "h:1"}, []string{`REDIS_TYPE is "ring"`, "SINGLE, SENTINEL or CLUSTER"}},
-		"another socket type":        {redis.DialOptions{URL: "h:1", Network: "udp"}, []string{`REDIS_SOCKET_TYPE is "udp"`, "tcp, tcp4, tcp6 or unix"}},
-		"another pool":               {redis.DialOptions{URL: "h:1", OnEmpty: "PANIC"}, []string{`REDIS_POOL_ON_EMPTY_BEHAVIOR is "PANIC"`, "WAIT, CREATE or ERROR"}},
-		"another scheme":             {redis.DialOptions{URL: "http://u:" + secret + "@localhost"}, []string{"REDIS_URL has a scheme", "redis, rediss or unix"}},
-		"no port":                    {redis.DialOptions{URL: "localhost"}, []string{"REDIS_URL is no address", "host:port"}},
-		"credentials without scheme": {redis.DialOptions{URL: "u:" + secret + "@localhost:1"}, []string{"REDIS_URL is no address", "redis://user:password@host"}},
-		"password before host":       {redis.DialOptions{URL: secret + "@localhost:1"}, []string{"REDIS_URL is no address"}},
-		"password with a slash":      {redis.DialOptions{URL: "redis://u:1/" + secret + "@localhost:1"}, []string{"REDIS_URL", "escape"}},
-		"password with a percent":    {redis.DialOptions{URL: "redis://u:%" + secret + "@localhost:1"}, []string{"REDIS_URL", "escape"}},
-		"password for a port":        {redis.DialOptions{URL: "redis://u:" + secret}, []string{"REDIS_URL", "escape"}},
-		"options in the URL":         {redis.DialOptions{URL: "redis://h:1?max_retries=9"}, []string{"REDIS_URL has options", "REDIS_POOL_SIZE"}},
-		"a unix URL without path":    {redis.DialOptions{URL: "unix://"}, []string{"REDIS_URL has no path"}},
-		"scheme against socket":      {redis.DialOptions{URL: "redis://h:1", Network: "unix"}, []string{"REDIS_SOCKET_TYPE is unix", "tcp"}},
-		"socket with TLS":            {redis.DialOptions{URL: "/s", TLS: redis.TLSOptions{Enabled: true}}, []string{"REDIS_TLS is true", "REDIS_TLS=false"}},
-		"socket URL with TLS":        {redis.DialOptions{URL: "unix:///s", TLS: redis.TLSOptions{Enabled: true}}, []string{"REDIS_TLS is true"}},
-		"credentials before a path":  {redis.DialOptions{URL: "u:" + secret + "@/s", Network: "unix"}, []string{"REDIS_URL is no path", "REDIS_AUTH"}},
-		"several":                    {redis.DialOptions{URL: "a:1,b:1"}, []string{"REDIS_URL has several", "REDIS_TYPE"}},
-		"a cluster by URL":           {redis.DialOptions{Type: "CLUSTER", URL: "redis://u:" + secret + "@a:1"}, []string{"REDIS_URL has a scheme", "REDIS_AUTH"}},
-		"a cluster with a gap":       {redis.DialOptions{Type: "CLUSTER", URL: "a:1,," + secret}, []string{"REDIS_URL has no address at place 2"}},
-		"sentinels without a name":   {redis.DialOptions{Type: "SENTINEL", URL: "a:1,b:1"}, []string{"REDIS_URL", "begins with the primary's name"}},
-		"a name without sentinels":   {redis.DialOptions{Type: "SENTINEL", URL: "name"}, []string{"REDIS_URL", "name,host:port"}},
-		"a sentinel without a port":  {redis.DialOptions{Type: "SENTINEL", URL: "name,a"}, []string{"REDIS_URL has no address at place 1"}},
-		"credentials twice":          {redis.DialOptions{URL: "a:1", Auth: secret, AuthFile: junk}, []string{"REDIS_AUTH_FILE and REDIS_AUTH are both set"}},
-		"no file of credentials":     {redis.DialOptions{URL: "a:1", AuthFile: filepath.Join(dir, "none")}, []string{"REDIS_AUTH_FILE cannot be used", "none"}},
-		"empty file of credentials":  {redis.DialOptions{URL: "a:1", AuthFile: empty}, []string{"REDIS_AUTH_FILE cannot be used", "empty"}},
-		"a certificate without key":  {redis.DialOptions{URL: "a:1", TLS: redis.TLSOptions{Enabled: true, ClientCert: one.Cert}}, []string{"REDIS_TLS_CLIENT_CERT is set", "REDIS_TLS_CLIENT_KEY"}},
-		"a key without certificate":  {redis.DialOptions{URL: "a:1", TLS: redis.TLSOptions{Enabled: true, ClientKey: one.Key}}, []string{"REDIS_TLS_CLIENT_KEY is set", "REDIS_TLS_CLIENT_CERT"}},
-		"another's key":              {redis.DialOptions{URL: "a:1", TLS: redis.TLSOptions{Enabled: true, ClientCert: one.Cert, ClientKey: other.Key}}, []string{"REDIS_TLS_CLIENT_CERT", "match"}},
-		"no authority":               {redis.DialOptions{URL: "rediss://a:1", TLS: redis.TLSOptions{CACert: junk}}, []string{"REDIS_TLS_CACERT", "no certificate"}},
-		"no file of authorities":     {redis.DialOptions{URL: "a:1", TLS: redis.TLSOptions{Enabled: true, CACert: filepath.Join(dir, "none")}}, []string{"REDIS_TLS_CACERT cannot be read"}},
+		"nothing":                    {redisconn.Options{}, []string{"REDIS_URL is empty", "host:port"}},
+		"nothing, sentinels":         {redisconn.Options{Type: "SENTINEL"}, []string{"REDIS_URL is empty", "name,host:port"}},
+		"nothing, a cluster":         {redisconn.Options{Type: "CLUSTER"}, []string{"REDIS_URL is empty", "host:port,host:port"}},
+		"another prefix":             {redisconn.Options{Settings: "REDIS_PERSECOND"}, []string{"REDIS_PERSECOND_URL is empty"}},
+		"another type":               {redisconn.Options{Type: "ring", URL: "h:1"}, []string{`REDIS_TYPE is "ring"`, "SINGLE, SENTINEL or CLUSTER"}},
+		"another socket type":        {redisconn.Options{URL: "h:1", Network: "udp"}, []string{`REDIS_SOCKET_TYPE is "udp"`, "tcp, tcp4, tcp6 or unix"}},
+		"another pool":               {redisconn.Options{URL: "h:1", OnEmpty: "PANIC"}, []string{`REDIS_POOL_ON_EMPTY_BEHAVIOR is "PANIC"`, "WAIT, CREATE or ERROR"}},
+		"another scheme":             {redisconn.Options{URL: "http://u:" + secret + "@localhost"}, []string{"REDIS_URL has a scheme", "redis, rediss or unix"}},
+		"no port":                    {redisconn.Options{URL: "localhost"}, []string{"REDIS_URL is no address", "host:port"}},
+		"credentials without scheme": {redisconn.Options{URL: "u:" + secret + "@localhost:1"}, []string{"REDIS_URL is no address", "redis://user:password@host"}},
+		"password before host":       {redisconn.Options{URL: secret + "@localhost:1"}, []string{"REDIS_URL is no address"}},
+		"password with a slash":      {redisconn.Options{URL: "redis://u:1/" + secret + "@localhost:1"}, []string{"REDIS_URL", "escape"}},
+		"password with a percent":    {redisconn.Options{URL: "redis://u:%" + secret + "@localhost:1"}, []string{"REDIS_URL", "escape"}},
+		"password for a port":        {redisconn.Options{URL: "redis://u:" + secret}, []string{"REDIS_URL", "escape"}},
+		"options in the URL":         {redisconn.Options{URL: "redis://h:1?max_retries=9"}, []string{"REDIS_URL has options", "REDIS_POOL_SIZE"}},
+		"a unix URL without path":    {redisconn.Options{URL: "unix://"}, []string{"REDIS_URL has no path"}},
+		"scheme against socket":      {redisconn.Options{URL: "redis://h:1", Network: "unix"}, []string{"REDIS_SOCKET_TYPE is unix", "tcp"}},
+		"socket with TLS":            {redisconn.Options{URL: "/s", TLS: redisconn.TLSOptions{Enabled: true}}, []string{"REDIS_TLS is true", "REDIS_TLS=false"}},
+		"socket URL with TLS":        {redisconn.Options{URL: "unix:///s", TLS: redisconn.TLSOptions{Enabled: true}}, []string{"REDIS_TLS is true"}},
+		"credentials before a path":  {redisconn.Options{URL: "u:" + secret + "@/s", Network: "unix"}, []string{"REDIS_URL is no path", "REDIS_AUTH"}},
+		"several":                    {redisconn.Options{URL: "a:1,b:1"}, []string{"REDIS_URL has several", "REDIS_TYPE"}},
+		"a cluster by URL":           {redisconn.Options{Type: "CLUSTER", URL: "redis://u:" + secret + "@a:1"}, []string{"REDIS_URL has a scheme", "REDIS_AUTH"}},
+		"a cluster with a gap":       {redisconn.Options{Type: "CLUSTER", URL: "a:1,," + secret}, []string{"REDIS_URL has no address at place 2"}},
+		"sentinels without a name":   {redisconn.Options{Type: "SENTINEL", URL: "a:1,b:1"}, []string{"REDIS_URL", "begins with the primary's name"}},
+		"a name without sentinels":   {redisconn.Options{Type: "SENTINEL", URL: "name"}, []string{"REDIS_URL", "name,host:port"}},
+		"a sentinel without a port":  {redisconn.Options{Type: "SENTINEL", URL: "name,a"}, []string{"REDIS_URL has no address at place 1"}},
+		"credentials twice":          {redisconn.Options{URL: "a:1", Auth: secret, AuthFile: junk}, []string{"REDIS_AUTH_FILE and REDIS_AUTH are both set"}},
+		"no file of credentials":     {redisconn.Options{URL: "a:1", AuthFile: filepath.Join(dir, "none")}, []string{"REDIS_AUTH_FILE cannot be used", "none"}},
+		"empty file of credentials":  {redisconn.Options{URL: "a:1", AuthFile: empty}, []string{"REDIS_AUTH_FILE cannot be used", "empty"}},
+		"a certificate without key":  {redisconn.Options{URL: "a:1", TLS: redisconn.TLSOptions{Enabled: true, ClientCert: one.Cert}}, []string{"REDIS_TLS_CLIENT_CERT is set", "REDIS_TLS_CLIENT_KEY"}},
+		"a key without certificate":  {redisconn.Options{URL: "a:1", TLS: redisconn.TLSOptions{Enabled: true, ClientKey: one.Key}}, []string{"REDIS_TLS_CLIENT_KEY is set", "REDIS_TLS_CLIENT_CERT"}},
+		"another's key":              {redisconn.Options{URL: "a:1", TLS: redisconn.TLSOptions{Enabled: true, ClientCert: one.Cert, ClientKey: other.Key}}, []string{"REDIS_TLS_CLIENT_CERT", "match"}},
+		"no authority":               {redisconn.Options{URL: "rediss://a:1", TLS: redisconn.TLSOptions{CACert: junk}}, []string{"REDIS_TLS_CACERT", "no certificate"}},
+		"no file of authorities":     {redisconn.Options{URL: "a:1", TLS: redisconn.TLSOptions{Enabled: true, CACert: filepath.Join(dir, "none")}}, []string{"REDIS_TLS_CACERT cannot be read"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, err := redis.Dial(c.opts)
+			client, err := redisconn.Dial(c.opts)
 			if err == nil || client != nil {
 				t.Fatal("accepted")
 			}
@@ -187,7 +167,7 @@ func TestDialRefuses(t *testing.T) {
 }
 
 func TestWhereHasNoCredentials(t *testing.T) {
-	for want, opts := range map[string]redis.DialOptions{
+	for want, opts := range map[string]redisconn.Options{
 		"h:1":       {URL: "h:1"},
 		"h:2/3":     {URL: "rediss://u:" + secret + "@h:2/3"},
 		"/run/s":    {URL: "unix://u:" + secret + "@/run/s"},
@@ -203,19 +183,19 @@ func TestWhereHasNoCredentials(t *testing.T) {
 
 // TestDialSettings pins what the failure contract stands on.
 func TestDialSettings(t *testing.T) {
-	o := connect(t, redis.DialOptions{URL: "localhost:1", PoolSize: 3, DialTimeout: time.Minute}).(*goredis.Client).Options()
+	o := connect(t, redisconn.Options{URL: "localhost:1", PoolSize: 3, DialTimeout: time.Minute}).(*goredis.Client).Options()
 	if o.MaxRetries != 0 || !o.ContextTimeoutEnabled || o.PoolSize != 3 || o.DialTimeout != time.Minute {
 		t.Errorf("%+v", o)
 	}
-	o = connect(t, redis.DialOptions{URL: "rediss://localhost"}).(*goredis.Client).Options()
+	o = connect(t, redisconn.Options{URL: "rediss://localhost"}).(*goredis.Client).Options()
 	if o.Addr != "localhost:6379" || o.PoolSize != 64 || o.DialTimeout != time.Second {
 		t.Errorf("%+v", o)
 	}
-	o = connect(t, redis.DialOptions{Type: "sentinel", URL: "name, localhost:1", PoolSize: 3, DialTimeout: time.Minute}).(*goredis.Client).Options()
+	o = connect(t, redisconn.Options{Type: "sentinel", URL: "name, localhost:1", PoolSize: 3, DialTimeout: time.Minute}).(*goredis.Client).Options()
 	if o.MaxRetries != 0 || !o.ContextTimeoutEnabled || o.PoolSize != 3 {
 		t.Errorf("%+v", o)
 	}
-	c := connect(t, redis.DialOptions{Type: "cluster", URL: "localhost:1,localhost:2", PoolSize: 3}).(*goredis.ClusterClient).Options()
+	c := connect(t, redisconn.Options{Type: "cluster", URL: "localhost:1,localhost:2", PoolSize: 3}).(*goredis.ClusterClient).Options()
 	if c.MaxRetries != -1 || !c.ContextTimeoutEnabled || c.PoolSize != 3 || c.MaxRedirects < 2 ||
 		c.ReadOnly || c.RouteByLatency || c.RouteRandomly || len(c.Addrs) != 2 {
 		t.Errorf("%+v", c)
@@ -226,7 +206,7 @@ func TestWrongPassword(t *testing.T) {
 	s := redistest.Start(t, "--user", "counter", "on", ">right", "~*", "+@all", "--requirepass", "right")
 	for _, auth := range []string{secret, "counter:" + secret, secret + ":right"} {
 		for _, url := range []string{s.Addr, s.Socket} {
-			err := connect(t, redis.DialOptions{URL: url, Auth: auth}).Ping(bounded(t)).Err()
+			err := connect(t, redisconn.Options{URL: url, Auth: auth}).Ping(bounded(t)).Err()
 			if err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
 				t.Errorf("%v", err)
 				continue
@@ -234,7 +214,7 @@ func TestWrongPassword(t *testing.T) {
 			withoutSecret(t, err.Error())
 		}
 	}
-	if err := connect(t, redis.DialOptions{URL: s.Addr}).Ping(bounded(t)).Err(); err == nil || !strings.Contains(err.Error(), "NOAUTH") {
+	if err := connect(t, redisconn.Options{URL: s.Addr}).Ping(bounded(t)).Err(); err == nil || !strings.Contains(err.Error(), "NOAUTH") {
 		t.Errorf("without a password: %v", err)
 	}
 }
@@ -244,9 +224,9 @@ func TestServerRepeatsPassword(t *testing.T) {
 	s := redistest.Start(t, "--rename-command", "HELLO", "", "--rename-command", "AUTH", "")
 	var log bytes.Buffer
 	var mu sync.Mutex
-	redis.LogTo(slog.New(slog.NewTextHandler(locked{&mu, &log}, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	defer redis.LogTo(slog.New(slog.DiscardHandler))
-	c := connect(t, redis.DialOptions{URL: s.Addr, Auth: "counter:" + secret})
+	redisconn.LogTo(slog.New(slog.NewTextHandler(locked{&mu, &log}, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	defer redisconn.LogTo(slog.New(slog.DiscardHandler))
+	c := connect(t, redisconn.Options{URL: s.Addr, Auth: "counter:" + secret})
 	err := c.Ping(bounded(t)).Err()
 	if err == nil || !strings.Contains(err.Error(), "unknown command 'auth'") {
 		t.Fatal(err)
@@ -285,23 +265,23 @@ func TestDialTLS(t *testing.T) {
 	const refusal = "any error"
 	for name, c := range map[string]struct {
 		url  string
-		tls  redis.TLSOptions
+		tls  redisconn.TLSOptions
 		want string // part of the error; empty: it works
 	}{
-		"known authority":              {open.Addr, redis.TLSOptions{Enabled: true, CACert: ca.File}, ""},
-		"by scheme":                    {"rediss://" + open.Addr, redis.TLSOptions{CACert: ca.File}, ""},
-		"another authority":            {open.Addr, redis.TLSOptions{Enabled: true, CACert: stranger.File}, "unknown authority"},
-		"the system's authorities":     {open.Addr, redis.TLSOptions{Enabled: true}, "unknown authority"},
-		"another name":                 {named.Addr, redis.TLSOptions{Enabled: true, CACert: ca.File}, "127.0.0.1"},
-		"any name":                     {named.Addr, redis.TLSOptions{Enabled: true, CACert: ca.File, SkipHostnameVerification: true}, ""},
-		"any name, another authority":  {named.Addr, redis.TLSOptions{Enabled: true, CACert: stranger.File, SkipHostnameVerification: true}, "unknown authority"},
-		"any name, system authorities": {named.Addr, redis.TLSOptions{Enabled: true, SkipHostnameVerification: true}, "unknown authority"},
-		"no certificate":               {strict.Addr, redis.TLSOptions{Enabled: true, CACert: ca.File}, refusal},
-		"a certificate":                {strict.Addr, redis.TLSOptions{Enabled: true, CACert: ca.File, ClientCert: client.Cert, ClientKey: client.Key}, ""},
-		"a forged certificate":         {strict.Addr, redis.TLSOptions{Enabled: true, CACert: ca.File, ClientCert: forged.Cert, ClientKey: forged.Key}, refusal},
+		"known authority":              {open.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File}, ""},
+		"by scheme":                    {"rediss://" + open.Addr, redisconn.TLSOptions{CACert: ca.File}, ""},
+		"another authority":            {open.Addr, redisconn.TLSOptions{Enabled: true, CACert: stranger.File}, "unknown authority"},
+		"the system's authorities":     {open.Addr, redisconn.TLSOptions{Enabled: true}, "unknown authority"},
+		"another name":                 {named.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File}, "127.0.0.1"},
+		"any name":                     {named.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File, SkipHostnameVerification: true}, ""},
+		"any name, another authority":  {named.Addr, redisconn.TLSOptions{Enabled: true, CACert: stranger.File, SkipHostnameVerification: true}, "unknown authority"},
+		"any name, system authorities": {named.Addr, redisconn.TLSOptions{Enabled: true, SkipHostnameVerification: true}, "unknown authority"},
+		"no certificate":               {strict.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File}, refusal},
+		"a certificate":                {strict.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File, ClientCert: client.Cert, ClientKey: client.Key}, ""},
+		"a forged certificate":         {strict.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File, ClientCert: forged.Cert, ClientKey: forged.Key}, refusal},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := connect(t, redis.DialOptions{URL: c.url, TLS: c.tls}).Ping(bounded(t)).Err()
+			err := connect(t, redisconn.Options{URL: c.url, TLS: c.tls}).Ping(bounded(t)).Err()
 			if (err != nil) != (c.want != "") {
 				t.Fatal(err)
 			}
@@ -315,11 +295,11 @@ func TestDialTLS(t *testing.T) {
 	var mu sync.Mutex
 	var plain bytes.Buffer
 	unencrypted := redistest.Start(t)
-	c := connect(t, redis.DialOptions{
-		URL: unencrypted.Addr, TLS: redis.TLSOptions{Enabled: true, CACert: ca.File}, DialTimeout: longest,
+	c := connect(t, redisconn.Options{
+		URL: unencrypted.Addr, TLS: redisconn.TLSOptions{Enabled: true, CACert: ca.File}, DialTimeout: longest,
 		Logger: slog.New(slog.NewTextHandler(locked{&mu, &plain}, nil)),
 	})
-	within(t, "what is wrong to be said", func(ctx context.Context) error {
+	redistest.Eventually(t, "what is wrong to be said", func(ctx context.Context) error {
 		if err := c.Ping(ctx).Err(); err == nil {
 			t.Fatal("a Redis without TLS answered over TLS")
 		}
@@ -333,7 +313,7 @@ func TestDialTLS(t *testing.T) {
 
 	// What is set and not used is said.
 	var log bytes.Buffer
-	connect(t, redis.DialOptions{URL: open.Addr, SentinelAuth: secret, TLS: redis.TLSOptions{CACert: ca.File}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	connect(t, redisconn.Options{URL: open.Addr, SentinelAuth: secret, TLS: redisconn.TLSOptions{CACert: ca.File}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if !strings.Contains(log.String(), "REDIS_TLS is not true") || !strings.Contains(log.String(), "REDIS_SENTINEL_AUTH is not used") {
 		t.Errorf("it says %s", log.String())
 	}
@@ -361,7 +341,7 @@ func TestPasswordRotates(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "auth")
 	redistest.Replace(t, file, []byte("counter:"+secret+"1\n"))
 	var log bytes.Buffer
-	c := connect(t, redis.DialOptions{URL: s.Addr, AuthFile: file, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	c := connect(t, redisconn.Options{URL: s.Addr, AuthFile: file, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	ctx := bounded(t)
 	who := func() error { return c.Do(ctx, "acl", "whoami").Err() }
 	if err := who(); err != nil {
@@ -421,8 +401,8 @@ func TestCertificatesRotate(t *testing.T) {
 	old.Reissue(t, mine, "client")
 
 	var log bytes.Buffer
-	c := connect(t, redis.DialOptions{URL: s.Addr, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-		TLS: redis.TLSOptions{Enabled: true, CACert: authority, ClientCert: mine.Cert, ClientKey: mine.Key}})
+	c := connect(t, redisconn.Options{URL: s.Addr, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		TLS: redisconn.TLSOptions{Enabled: true, CACert: authority, ClientCert: mine.Cert, ClientKey: mine.Key}})
 	ctx := bounded(t)
 	ask := func() error { return c.Ping(ctx).Err() }
 	if err := ask(); err != nil {
@@ -470,15 +450,15 @@ func TestRestartIsNoticed(t *testing.T) {
 	plain := redistest.Start(t)
 	for name, c := range map[string]struct {
 		s    *redistest.Server
-		opts redis.DialOptions
+		opts redisconn.Options
 	}{
-		"TCP":  {plain, redis.DialOptions{URL: plain.Addr}},
-		"unix": {plain, redis.DialOptions{URL: plain.Socket}},
-		"TLS":  {secure, redis.DialOptions{URL: secure.Addr, TLS: redis.TLSOptions{Enabled: true, CACert: ca.File}}},
+		"TCP":  {plain, redisconn.Options{URL: plain.Addr}},
+		"unix": {plain, redisconn.Options{URL: plain.Socket}},
+		"TLS":  {secure, redisconn.Options{URL: secure.Addr, TLS: redisconn.TLSOptions{Enabled: true, CACert: ca.File}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := connect(t, c.opts)
-			occupy(t, client, 5)
+			redistest.OpenConnections(t, client, 5)
 			c.s.Kill(t)
 			c.s.Restart(t)
 			for range 10 {
@@ -487,20 +467,6 @@ func TestRestartIsNoticed(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// occupy makes so many connections.
-func occupy(t testing.TB, c goredis.UniversalClient, n int) {
-	t.Helper()
-	ctx := bounded(t)
-	var wg sync.WaitGroup
-	for range n {
-		wg.Go(func() { c.BLPop(ctx, time.Second, "nothing") })
-	}
-	wg.Wait()
-	if got := c.PoolStats().TotalConns; got != uint32(n) {
-		t.Fatalf("%d connections, want %d", got, n)
 	}
 }
 
@@ -576,9 +542,9 @@ func forward(from, to net.Conn, delay, first time.Duration) {
 func TestReadOnlyIsLeft(t *testing.T) {
 	former, next := redistest.Start(t), redistest.Start(t)
 	service := startRelay(t, former.Addr)
-	c := connect(t, redis.DialOptions{URL: service.Addr().String()})
+	c := connect(t, redisconn.Options{URL: service.Addr().String()})
 	const connections = 5
-	occupy(t, c, connections)
+	redistest.OpenConnections(t, c, connections)
 
 	host, port, _ := net.SplitHostPort(next.Addr)
 	if err := former.Client(t).Do(t.Context(), "replicaof", host, port).Err(); err != nil {
@@ -608,7 +574,7 @@ func TestPoolOnEmpty(t *testing.T) {
 		for range 2 {
 			go func() { done <- c.BLPop(ctx, 0, "go").Err() }()
 		}
-		within(t, "two blocked clients", func(ctx context.Context) error {
+		redistest.Eventually(t, "two blocked clients", func(ctx context.Context) error {
 			if info := s.Client(t).Info(ctx, "clients").Val(); !strings.Contains(info, "blocked_clients:2") {
 				return errors.New(info)
 			}
@@ -628,7 +594,7 @@ func TestPoolOnEmpty(t *testing.T) {
 		}
 	}
 
-	c := connect(t, redis.DialOptions{URL: s.Addr, PoolSize: 2, OnEmpty: "WAIT"})
+	c := connect(t, redisconn.Options{URL: s.Addr, PoolSize: 2, OnEmpty: "WAIT"})
 	done := hold(c)
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
@@ -642,7 +608,7 @@ func TestPoolOnEmpty(t *testing.T) {
 		t.Errorf("WAIT, until one is free: %v", err)
 	}
 
-	c = connect(t, redis.DialOptions{URL: s.Addr, PoolSize: 2, OnEmpty: "ERROR"})
+	c = connect(t, redisconn.Options{URL: s.Addr, PoolSize: 2, OnEmpty: "ERROR"})
 	done = hold(c)
 	if err := c.Ping(ctx).Err(); !errors.Is(err, goredis.ErrPoolTimeout) { // one that waits ends with its context
 		t.Errorf("ERROR, while none is free: %v", err)
@@ -652,7 +618,7 @@ func TestPoolOnEmpty(t *testing.T) {
 		t.Errorf("ERROR, when one is free: %v", err)
 	}
 
-	c = connect(t, redis.DialOptions{URL: s.Addr, PoolSize: 2, OnEmpty: "CREATE"})
+	c = connect(t, redisconn.Options{URL: s.Addr, PoolSize: 2, OnEmpty: "CREATE"})
 	done = hold(c)
 	var wg sync.WaitGroup
 	for range 10 {
@@ -665,7 +631,7 @@ func TestPoolOnEmpty(t *testing.T) {
 	wg.Wait()
 	release(done)
 	// One that nobody waited for any more when it was there is closed after its first use.
-	within(t, "no more connections than the pool has", func(ctx context.Context) error {
+	redistest.Eventually(t, "no more connections than the pool has", func(ctx context.Context) error {
 		if err := c.Ping(ctx).Err(); err != nil {
 			return err
 		}
@@ -700,7 +666,7 @@ func notSentAgain(t *testing.T, c goredis.UniversalClient, s *redistest.Server, 
 			}
 			sent := make(chan error, 1)
 			go func() { sent <- send(ctx) }()
-			within(t, "the server to hold the call", func(ctx context.Context) error {
+			redistest.Eventually(t, "the server to hold the call", func(ctx context.Context) error {
 				if info := admin.Info(ctx, "clients").Val(); !strings.Contains(info, "blocked_clients:1") {
 					return errors.New(info)
 				}
@@ -727,7 +693,7 @@ func notSentAgain(t *testing.T, c goredis.UniversalClient, s *redistest.Server, 
 
 func TestNotSentAgain(t *testing.T) {
 	s := redistest.Start(t)
-	notSentAgain(t, connect(t, redis.DialOptions{URL: s.Addr}), s, "k")
+	notSentAgain(t, connect(t, redisconn.Options{URL: s.Addr}), s, "k")
 }
 
 // A machine that does not answer is asked again and again, so that it is soon noticed when it is back.
@@ -752,7 +718,7 @@ func TestUnansweredIsAskedAnew(t *testing.T) {
 			t.Fatal("a server that hangs takes connections without end")
 		}
 	}
-	c := connect(t, redis.DialOptions{URL: s.Addr, DialTimeout: longest})
+	c := connect(t, redisconn.Options{URL: s.Addr, DialTimeout: longest})
 	done := make(chan error, 1)
 	go func() { done <- c.Ping(bounded(t)).Err() }()
 	// The system by itself asks after 7 s, and then not before 11 or 15.
