@@ -168,6 +168,9 @@ func FuzzTime(f *testing.F) {
 		_, _ = p.parse([]byte(before)) // what is remembered of it makes no difference
 		got, err := p.parse([]byte(s))
 		want, wantErr := time.Parse(time.RFC3339Nano, s)
+		if len(s) > 12 && s[12] == ':' {
+			return // package time takes an hour of one digit, which RFC 3339 does not
+		}
 		if wantErr != nil {
 			return // more is taken here: blanks for the T, small letters, a zone without colon
 		}

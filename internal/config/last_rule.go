@@ -51,20 +51,24 @@ func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
 		kept.status = status
 		files[name] = &kept
 	}
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		file := files[name]
-		if file.inUse != nil {
+	names := slices.Sorted(maps.Keys(files))
+	for _, name := range names {
+		if files[name].inUse != nil {
 			next.InUse++
 		}
-		next.Files = append(next.Files, file.status)
+		next.Files = append(next.Files, files[name].status)
+	}
+	f.files, f.last = files, next
+	f.generation++
+	f.metrics.refused(next.Files)
+	f.metrics.emptied(goneKept(true))
+	// The log comes last: a reader of the log finds the metrics in step with it.
+	for _, name := range names {
+		file := files[name]
 		if file.status.State != descriptor.FileLoaded && !slices.Equal(said[name], file.status.Errors) {
 			f.o.Logger.Error("rule file rejected", "file", name, "state", string(file.status.State), "rules", file.status.Rules, "errors", file.status.Errors[:min(len(file.status.Errors), errorsLogged)])
 		}
 	}
 	f.o.Logger.Error("a reload would leave no rules: refused, the rules in force stay", "folder", f.o.Dir, "rules", len(f.last.Tree.Rules), "files", next.InUse,
 		"because", "an empty folder is more likely a mistake than a wish; RATELIMITD_ALLOW_NO_RULES=true allows it")
-	f.files, f.last = files, next
-	f.generation++
-	f.metrics.refused(next.Files)
-	f.metrics.emptied(goneKept(true))
 }
