@@ -20,9 +20,8 @@ race: ## what runs concurrently, with the race detector: docs/testing.md
 MODULE := github.com/ratelimitd/ratelimitd
 
 # Tests that ask one thing after the other, most of them of commands that end; one that is a long calculation (of what
-# leases may admit, whose concurrency TestNeverAdmitsTooMuch has too); TestSentinel, which stood still once under the
-# detector for a reason not found yet; and packages without a goroutine.
-ONE_AT_A_TIME := Document|Conformance|CheckCommand|Cookbook|Tutorial|Simulate|Picture|Schema|Mutants|KeyFormats|Million|HeavyKey|HoldThenStorm|TestSentinel$$|BytesPer|Secrets|SoakCardinality
+# leases may admit, whose concurrency TestNeverAdmitsTooMuch has too); and packages without a goroutine.
+ONE_AT_A_TIME := Document|Conformance|CheckCommand|Cookbook|Tutorial|Simulate|Picture|Schema|Mutants|KeyFormats|Million|HeavyKey|HoldThenStorm|BytesPer|Secrets|SoakCardinality
 NO_CONCURRENCY := .|./internal|./internal/(accesslog|descriptor|explain|rulecheck|ruleschema|redistest|simulate/report)|./docs/.*|./scripts/.*
 
 test-clocks: ## all tests at other times than now: ends of days and years, a leap day, zones. Takes an hour

@@ -35,7 +35,8 @@ func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, erro
 		d.onBroken()
 		return nil, err
 	}
-	return &conn{Conn: c.Conn, raw: c.raw, dialer: d, generation: generation, gone: d.connections.made()}, nil
+	c.dialer, c.generation, c.gone = d, generation, d.connections.made()
+	return c, nil
 }
 
 var errOnlyLooking = errors.New("nothing is to be connected")
@@ -70,7 +71,7 @@ func (d *dialer) connect(ctx context.Context, network, addr string) (*conn, erro
 		plain.Close()
 		return nil, fmt.Errorf("TLS with %s: %w", addr, err)
 	}
-	return &conn{Conn: secure, raw: raw}, nil
+	return &conn{Conn: secure, raw: raw, encrypted: true}, nil
 }
 
 // handshake is how long a server may leave a TLS handshake without an answer until that is logged. A Redis without TLS never answers one: it
@@ -132,7 +133,8 @@ func (d *dialer) onBroken() {
 // conn is a connection in the client library's pool.
 type conn struct {
 	net.Conn
-	raw        syscall.RawConn // nil where the system has none
+	raw        syscall.RawConn // of the socket, also beneath TLS; nil where the system has none
+	encrypted  bool
 	dialer     *dialer
 	generation uint64
 	gone       func() // called once, when it is closed
@@ -150,11 +152,16 @@ func (c *conn) Close() error {
 
 var errRetired = errors.New("the connection is to be left")
 
-// SyscallConn lets the pool see whether the other side has hung up before a call uses the connection. The library would
-// not look beneath TLS.
+// SyscallConn lets the pool see whether the other side has hung up before a call uses the connection. With TLS it looks itself.
 func (c *conn) SyscallConn() (syscall.RawConn, error) {
 	if c.raw == nil || c.generation != c.dialer.generation.Load() {
 		return nil, errRetired
+	}
+	if c.encrypted {
+		if err := c.checkIdle(); err != nil {
+			return nil, err
+		}
+		return alive{}, nil
 	}
 	return c.raw, nil
 }

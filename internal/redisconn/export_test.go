@@ -10,3 +10,16 @@ import (
 func Connect(ctx context.Context, addr string) (net.Conn, error) {
 	return (&dialer{timeout: 10 * time.Second}).dial(ctx, "tcp", addr)
 }
+
+// TLSDialer returns what makes encrypted connections, as the client library would be given it.
+func TLSDialer(opts Options) (func(ctx context.Context, network, addr string) (net.Conn, error), error) {
+	opts = opts.defaults()
+	files, err := openTLS(&opts)
+	if err != nil {
+		return nil, err
+	}
+	return (&dialer{timeout: opts.DialTimeout, tls: files, unanswered: func() {}}).dial, nil
+}
+
+// Unread reports whether bytes wait in the socket of a connection.
+func Unread(c net.Conn) (bool, error) { return unread(c.(*conn).raw) }
