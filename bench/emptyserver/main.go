@@ -17,7 +17,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server"
 )
 
-// workers is the default of server.Options.StreamWorkers.
+// workers is the default of server.Calls.Workers.
 const workers = 128
 
 func main() {

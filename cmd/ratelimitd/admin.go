@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ratelimitd/ratelimitd/internal/bearer"
-	"github.com/ratelimitd/ratelimitd/internal/server"
+	"github.com/ratelimitd/ratelimitd/internal/operator"
 	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
 )
 
@@ -24,43 +24,42 @@ type adminOptions struct {
 	ClientSAN string   `name:"admin-tls-client-san" env:"RATELIMITD_ADMIN_TLS_CLIENT_SAN" help:"DNS name, IP or URI (spiffe://...) that such a certificate must have."`
 }
 
-// operators sets up who may ask the debug port.
-func (s *service) operators(opts *server.Options, registry prometheus.Registerer) error {
-	o := &s.options.Admin
-	opts.Counters, opts.DebugHostNames = s.limiter, o.HostNames
+// access sets up who may use the debug port.
+func (s *service) access(registry prometheus.Registerer) (operator.Access, error) {
+	o, listen := &s.options.Admin, &s.options.Listen
+	a := operator.Access{HostNames: o.HostNames}
 	if o.Token != "" || o.TokenFile != "" {
 		tokens, err := bearer.New(bearer.Options{Token: o.Token, Name: "RATELIMITD_ADMIN_TOKEN", File: o.TokenFile})
 		if err != nil {
-			return fmt.Errorf("tokens of operators (RATELIMITD_ADMIN_TOKEN, RATELIMITD_ADMIN_TOKEN_FILE): %w", err)
+			return a, fmt.Errorf("tokens of operators (RATELIMITD_ADMIN_TOKEN, RATELIMITD_ADMIN_TOKEN_FILE): %w", err)
 		}
-		opts.Tokens = tokens
+		a.Tokens = tokens
 	}
-	listen := &s.options.Listen
-	if opts.Tokens == nil && o.ClientCA == "" && !isLoopback(listen.DebugHost) && (!listen.NoDebug || !listen.NoAdmin) {
+	if a.Tokens == nil && o.ClientCA == "" && !isLoopback(listen.DebugHost) && (!listen.NoDebug || !listen.NoAdmin) {
 		s.log.Warn("whoever reaches the debug port may read its pages and change the log level: set RATELIMITD_ADMIN_TOKEN_FILE, or RATELIMITD_ADMIN_TLS_CLIENT_CA, or DEBUG_HOST=127.0.0.1", "debug_host", listen.DebugHost)
 	}
 	if o.Cert == "" && o.Key == "" {
 		if o.ClientCA != "" || o.ClientSAN != "" {
-			return errors.New("RATELIMITD_ADMIN_TLS_CLIENT_CA and RATELIMITD_ADMIN_TLS_CLIENT_SAN need RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY: clients show certificates on encrypted connections only")
+			return a, errors.New("RATELIMITD_ADMIN_TLS_CLIENT_CA and RATELIMITD_ADMIN_TLS_CLIENT_SAN need RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY: clients show certificates on encrypted connections only")
 		}
-		if opts.Tokens != nil && !isLoopback(s.options.Listen.DebugHost) {
-			s.log.Warn("tokens of operators come in plain text to an address that others may reach: set RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY", "debug_host", s.options.Listen.DebugHost)
+		if a.Tokens != nil && !isLoopback(listen.DebugHost) {
+			s.log.Warn("tokens of operators come in plain text to an address that others may reach: set RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY", "debug_host", listen.DebugHost)
 		}
-		return nil
+		return a, nil
 	}
 	variables := given("RATELIMITD_ADMIN_TLS_CERT", o.Cert, "RATELIMITD_ADMIN_TLS_KEY", o.Key, "RATELIMITD_ADMIN_TLS_CLIENT_CA", o.ClientCA, "RATELIMITD_ADMIN_TLS_CLIENT_SAN", o.ClientSAN)
 	files, err := tlsfiles.Load(tlsfiles.Options{
 		Use: "admin", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Rescan: s.options.TLS.Rescan, Log: s.log, Metrics: registry,
 	})
 	if err != nil {
-		return fmt.Errorf("%s: %w", variables, err)
+		return a, fmt.Errorf("%s: %w", variables, err)
 	}
-	if opts.DebugTLS, err = files.Server(); err != nil {
-		return fmt.Errorf("%s: %w", variables, err)
+	if a.TLS, err = files.Server(); err != nil {
+		return a, fmt.Errorf("%s: %w", variables, err)
 	}
-	opts.DebugClientCerts = o.ClientCA != ""
+	a.ClientCerts = o.ClientCA != ""
 	s.workers = append(s.workers, files.Run)
-	return nil
+	return a, nil
 }
 
 // isLoopback says whether an address is reached from this machine alone. A name may lead anywhere.

@@ -177,9 +177,7 @@ func (s stopped) Decide(ctx context.Context, _ time.Time, req *limiter.Request, 
 // serveDecider answers over gRPC with this decider and returns the address.
 func serveDecider(t *testing.T, decider server.Decider) string {
 	t.Helper()
-	s, err := server.New(server.Options{
-		Decider: decider, GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", NoDebug: true, NoAdmin: true, Log: slog.New(slog.DiscardHandler),
-	})
+	s, err := server.New(server.Options{Decider: decider, Listen: server.Listen{GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/logging"
+	"github.com/ratelimitd/ratelimitd/internal/operator"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/server"
 )
 
 // ruleOptions say where rules come from.
@@ -81,6 +83,43 @@ type listenOptions struct {
 	DrainDelay            time.Duration `env:"RATELIMITD_DRAIN_DELAY" range:"0s.." default:"0s" help:"How long to go on serving after health has turned red, before stopping."`
 	StopTimeout           time.Duration `env:"RATELIMITD_STOP_TIMEOUT" range:"1ms.." default:"10s" help:"How long calls in flight may take to finish when stopping."`
 }
+
+// callers are the options of the server for callers that depend on these settings alone.
+func (o *listenOptions) callers() server.Options {
+	return server.Options{
+		Listen: server.Listen{GRPC: address(o.GRPCHost, o.GRPCPort), HTTP: address(o.Host, o.Port), Socket: o.Socket},
+		Requests: server.Requests{
+			MaxBytes: o.MaxMessageBytes, MaxDescriptors: o.MaxDescriptors, MaxEntries: o.MaxEntries, MaxTextBytes: o.MaxTextBytes,
+		},
+		Calls: server.Calls{Max: o.MaxCalls},
+		Connections: server.Connections{
+			Max:              o.MaxConnections,
+			MaxStreams:       o.streams(),
+			PeerShare:        o.peerShare(),
+			FirstCallTimeout: o.FirstCallTimeout,
+			MessageTimeout:   o.MessageTimeout,
+			WriteTimeout:     o.WriteTimeout,
+			MaxBytes:         o.MaxConnectionBytes,
+			MaxBytesOfAll:    o.MaxUnfinishedBytes,
+			MaxAge:           endless(o.MaxConnectionAge),
+			MaxAgeGrace:      endless(o.MaxConnectionAgeGrace),
+		},
+		DrainDelay: o.DrainDelay,
+	}
+}
+
+// operators are the options of the server for operators that depend on these settings alone.
+func (o *listenOptions) operators() operator.Options {
+	return operator.Options{
+		Addr:       address(o.DebugHost, o.DebugPort),
+		NoPages:    o.NoDebug,
+		NoServices: o.NoAdmin,
+		Bounds:     operator.Bounds{PeerShare: o.peerShare(), MaxEntries: o.MaxEntries, MaxTextBytes: o.MaxTextBytes},
+	}
+}
+
+// peerShare is the setting, where 0 means one connection.
+func (o *listenOptions) peerShare() float64 { return max(o.PeerShare, math.SmallestNonzeroFloat64) }
 
 // streams is the bound of calls on one connection, as gRPC understands it.
 func (o *listenOptions) streams() uint32 {

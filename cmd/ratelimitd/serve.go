@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,9 +23,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/logging"
+	"github.com/ratelimitd/ratelimitd/internal/operator"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/server"
 	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
@@ -101,6 +102,7 @@ type service struct {
 	resources func() []descriptor.FileStatus // of rules over xDS; nil: they come from files
 	health    health
 	server    *server.Server
+	operators *operator.Server
 	redis     []*counting
 	cache     *overlimit.Cache              // nil: there is none
 	moreStats func(io.Writer)               // what /stats has besides; nil: nothing
@@ -147,63 +149,43 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 	if err != nil {
 		return nil, err
 	}
-	opts := server.Options{
-		Decider:        svc.limiter,
-		GRPCAddr:       address(o.Listen.GRPCHost, o.Listen.GRPCPort),
-		GRPCSocket:     o.Listen.Socket,
-		HTTPAddr:       address(o.Listen.Host, o.Listen.Port),
-		DebugAddr:      address(o.Listen.DebugHost, o.Listen.DebugPort),
-		ReusePort:      o.Listen.ReusePort,
-		NoDebug:        o.Listen.NoDebug,
-		NoAdmin:        o.Listen.NoAdmin,
-		RuleFiles:      svc.files,
-		Explain:        svc.limiter.Explain,
-		Tree:           svc.limiter.Tree,
-		MetricsHandler: svc.scrapes(registry),
-		MetricsAddr:    o.Stats.prometheusAddr(),
-		MetricsPath:    o.Stats.PrometheusPath,
-		Metrics:        registry,
-		NoMetrics:      o.Answers.NoMetrics,
-		ResponseTime:   both(compat, timings),
-		Stats:          svc.writeStats,
-		Log:            log,
-		LogLevel:       level,
-		RefusalLogs:    o.Log.Refusals,
-
-		JSONBadRequestOnFailure: o.Answers.JSON400,
-
-		MaxRecvMsgSize:        o.Listen.MaxMessageBytes,
-		MaxDescriptors:        o.Listen.MaxDescriptors,
-		MaxEntries:            o.Listen.MaxEntries,
-		MaxTextSize:           o.Listen.MaxTextBytes,
-		MaxConnections:        o.Listen.MaxConnections,
-		MaxStreams:            o.Listen.streams(),
-		MaxCalls:              o.Listen.MaxCalls,
-		PeerShare:             max(o.Listen.PeerShare, math.SmallestNonzeroFloat64), // 0 is one connection
-		FirstCallTimeout:      o.Listen.FirstCallTimeout,
-		MessageTimeout:        o.Listen.MessageTimeout,
-		WriteTimeout:          o.Listen.WriteTimeout,
-		MaxConnectionBytes:    o.Listen.MaxConnectionBytes,
-		MaxBytes:              o.Listen.MaxUnfinishedBytes,
-		MaxConnectionAge:      endless(o.Listen.MaxConnectionAge),
-		MaxConnectionAgeGrace: endless(o.Listen.MaxConnectionAgeGrace),
-		DrainDelay:            o.Listen.DrainDelay,
-		StopTimeout:           o.Listen.StopTimeout,
+	shared, err := endpoint.New(endpoint.Options{
+		ReusePort: o.Listen.ReusePort, StopTimeout: o.Listen.StopTimeout, Metrics: registry, Log: log,
+	})
+	if err != nil {
+		return nil, err
 	}
+	metrics := svc.scrapes(registry)
+	callers := o.Listen.callers()
+	callers.Decider, callers.Shared = svc.limiter, shared
+	callers.Metrics = server.Metrics{Handler: metrics, ResponseTime: both(compat, timings), Off: o.Answers.NoMetrics}
+	callers.Observers = server.Observers{RefusalLogs: o.Log.Refusals, Explain: svc.limiter.Explain}
+	callers.JSONBadRequestOnFailure = o.Answers.JSON400
+	if err := svc.encrypt(&callers, registry); err != nil {
+		return nil, err
+	}
+	if err := svc.trace(ctx, &callers); err != nil {
+		return nil, err
+	}
+
+	operators := o.Listen.operators()
+	operators.Shared = shared
+	operators.Rules = operator.Rules{Files: svc.files, Tree: svc.limiter.Tree, Explain: svc.limiter.Explain}
+	operators.Scrapes = operator.Scrapes{Addr: o.Stats.prometheusAddr(), Path: o.Stats.PrometheusPath, Handler: metrics}
+	operators.Counters, operators.Stats, operators.LogLevel = svc.limiter, svc.writeStats, level
 	if hot != nil {
-		opts.HotKeys = func(q hotkeys.Query) hotkeys.Report { return hot.Top(time.Now(), q) }
+		operators.HotKeys = func(q hotkeys.Query) hotkeys.Report { return hot.Top(time.Now(), q) }
 	}
-	if err := svc.encrypt(&opts, registry); err != nil {
+	if operators.Access, err = svc.access(registry); err != nil {
 		return nil, err
 	}
-	if err := svc.operators(&opts, registry); err != nil {
-		return nil, err
-	}
-	if err := svc.trace(ctx, &opts); err != nil {
-		return nil, err
-	}
-	if svc.server, err = server.New(opts); err != nil {
+
+	if svc.server, err = server.New(callers); err != nil {
 		return nil, named(err)
+	}
+	if svc.operators, err = operator.New(operators); err != nil {
+		svc.server.Close()
+		return nil, err
 	}
 	return svc, nil
 }
@@ -213,7 +195,7 @@ func named(err error) error {
 	variables := map[string]string{
 		"gRPC": "GRPC_HOST, GRPC_PORT", "gRPC on unix socket": "GRPC_UDS", "HTTP": "HOST, PORT",
 	}
-	if failed := new(server.ListenError); errors.As(err, &failed) && variables[failed.What] != "" {
+	if failed := new(endpoint.ListenError); errors.As(err, &failed) && variables[failed.What] != "" {
 		return fmt.Errorf("%s: %w", variables[failed.What], err)
 	}
 	return err
@@ -304,7 +286,7 @@ func (s *service) encrypt(opts *server.Options, registry prometheus.Registerer) 
 	if err != nil {
 		return fmt.Errorf("%s: %w", variables, err)
 	}
-	opts.Credentials = credentials.NewTLS(config)
+	opts.Listen.Credentials = credentials.NewTLS(config)
 	s.workers = append(s.workers, files.Run)
 	return nil
 }
@@ -321,7 +303,7 @@ func (s *service) trace(ctx context.Context, opts *server.Options) error {
 	if err != nil {
 		return fmt.Errorf("start tracing: %w", err)
 	}
-	opts.Tracer = tracer
+	opts.Observers.Tracer = tracer
 	s.shutdown = append(s.shutdown, func() error {
 		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
@@ -413,13 +395,13 @@ func (s *service) files() []descriptor.FileStatus {
 func (s *service) run(ctx context.Context) error {
 	defer s.close()
 	debugAt := "off"
-	if s.server.DebugAddr != nil {
-		debugAt = s.server.DebugAddr.String()
+	if s.operators.DebugAddr != nil {
+		debugAt = s.operators.DebugAddr.String()
 	}
 	s.look(ctx)
 	listening := []any{"grpc", s.server.GRPCAddr.String(), "http", s.server.HTTPAddr.String(), "debug", debugAt}
-	if s.server.MetricsAddr != nil {
-		listening = append(listening, "prometheus", s.server.MetricsAddr.String())
+	if s.operators.MetricsAddr != nil {
+		listening = append(listening, "prometheus", s.operators.MetricsAddr.String())
 	}
 	s.log.Info("listening", listening...)
 	s.log.Info("bounds", s.options.Listen.bounds()...)
@@ -435,11 +417,25 @@ func (s *service) run(ctx context.Context) error {
 	serving, cancel := context.WithCancel(ctx)
 	defer cancel()
 	context.AfterFunc(background, cancel) // a worker that fails stops the server
+	g.Go(func() error { return s.operators.Run(endingWith(background, s.server.Stopping())) })
 	err := s.server.Run(serving)
 	stop()
 	err = errors.Join(err, g.Wait())
 	s.log.Info("stopped")
 	return err
+}
+
+// endingWith is a context that ends with its parent, or when done is closed.
+func endingWith(parent context.Context, done <-chan struct{}) context.Context {
+	ctx, cancel := context.WithCancel(parent)
+	go func() {
+		defer cancel()
+		select {
+		case <-done:
+		case <-parent.Done():
+		}
+	}()
+	return ctx
 }
 
 // close frees what start opened, the last first.

@@ -386,7 +386,7 @@ func shakes(debug bool, certificates ...tls.Certificate) look {
 		}
 		addr := i.svc.server.GRPCAddr.String()
 		if debug {
-			addr = i.svc.server.DebugAddr.String()
+			addr = i.svc.operators.DebugAddr.String()
 		}
 		conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, Certificates: certificates, NextProtos: []string{"h2"}}) //nolint:gosec,noctx // who it is is what is asked
 		if err != nil {
@@ -412,7 +412,7 @@ func peeks(token string) look {
 		if token != "" {
 			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 		}
-		_, err := adminv1.NewCounterServiceClient(dial(t, i.svc.server.DebugAddr.String())).
+		_, err := adminv1.NewCounterServiceClient(dial(t, i.svc.operators.DebugAddr.String())).
 			Peek(ctx, &adminv1.PeekRequest{Domain: "d", Entries: []*adminv1.Entry{{Key: "k", Value: "v"}}})
 		return status.Code(err).String()
 	})

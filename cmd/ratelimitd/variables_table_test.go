@@ -256,7 +256,7 @@ func variablesOfListening() []variable {
 	}
 	grpcAddr := func(i *instance) string { return i.svc.server.GRPCAddr.String() }
 	httpAddr := func(i *instance) string { return i.svc.server.HTTPAddr.String() }
-	debugAddr := func(i *instance) string { return i.svc.server.DebugAddr.String() }
+	debugAddr := func(i *instance) string { return i.svc.operators.DebugAddr.String() }
 	port := func(addr func(*instance) string, name string) func(t *testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			free := freePort(t)
@@ -371,7 +371,7 @@ func variablesOfListening() []variable {
 		}), unset: "taken", set: "shared"},
 		{name: "RATELIMITD_NO_DEBUG", value: "true", look: page("/rlconfig", true, `d\.k`), unset: "OKd.k", set: "Not Found"},
 		{name: "RATELIMITD_NO_ADMIN", value: "true", look: running(func(t *testing.T, i *instance) string {
-			_, err := adminv1.NewAdminServiceClient(dial(t, i.svc.server.DebugAddr.String())).ListRuleFiles(t.Context(), &adminv1.ListRuleFilesRequest{})
+			_, err := adminv1.NewAdminServiceClient(dial(t, i.svc.operators.DebugAddr.String())).ListRuleFiles(t.Context(), &adminv1.ListRuleFilesRequest{})
 			return either(err == nil, "answers", "does not")
 		}), unset: "answers", set: "does not"},
 		{name: "RATELIMITD_DRAIN_DELAY", value: "20ms", look: running(func(t *testing.T, i *instance) string {
@@ -750,7 +750,7 @@ func variablesOfStatistics() []variable {
 	}
 	own := func(path string) look {
 		return running(func(t *testing.T, i *instance) string {
-			addr := i.svc.server.MetricsAddr
+			addr := i.svc.operators.MetricsAddr
 			if addr == nil {
 				return "no listener"
 			}

@@ -157,7 +157,7 @@ const absent = "\x00"
 
 func (i *instance) grpc() string   { return i.svc.server.GRPCAddr.String() }
 func (i *instance) http() string   { return "http://" + i.svc.server.HTTPAddr.String() }
-func (i *instance) debug() string  { return "http://" + i.svc.server.DebugAddr.String() }
+func (i *instance) debug() string  { return "http://" + i.svc.operators.DebugAddr.String() }
 func (i *instance) failed() string { return fmt.Sprintf("does not start: %v", i.err) }
 
 // TestEveryVariable starts the service without and with each variable of the reference, and each of our own, and compares

@@ -17,13 +17,16 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/explain"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/operator"
 	"github.com/ratelimitd/ratelimitd/internal/server"
 )
 
@@ -95,23 +98,30 @@ func start(t *testing.T, pause func(n int64) <-chan time.Time) (addr, admin stri
 	l := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})
 	l.Swap(tree, limiter.Settings{Headers: descriptor.HeadersReference, Explain: true})
 	s = &slowed{Decider: l, pause: pause}
-	srv, err := server.New(server.Options{
-		Decider: s, Counters: l, Tokens: anyToken{}, GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", DebugAddr: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler),
-	})
+	shared, err := endpoint.New(endpoint.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv.SetServing(true)
+	callers, err := server.New(server.Options{Decider: s, Shared: shared, Listen: server.Listen{GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	operators, err := operator.New(operator.Options{Shared: shared, Addr: "127.0.0.1:0", Counters: l, Access: operator.Access{Tokens: anyToken{}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	callers.SetServing(true)
 	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- srv.Run(ctx) }()
+	var g errgroup.Group
+	g.Go(func() error { return callers.Run(ctx) })
+	g.Go(func() error { return operators.Run(ctx) })
 	t.Cleanup(func() {
 		stop()
-		if err := <-done; err != nil {
+		if err := g.Wait(); err != nil {
 			t.Error(err)
 		}
 	})
-	return srv.GRPCAddr.String(), srv.DebugAddr.String(), s
+	return callers.GRPCAddr.String(), operators.DebugAddr.String(), s
 }
 
 func client(t *testing.T, o Options) *Client {

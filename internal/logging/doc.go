@@ -1,8 +1,10 @@
-// Package logging makes the service's logger.
+// Package logging makes the service's logger, and keeps what callers send from flooding the log.
 //
-// It owns how a line looks (logging.go): text, or JSON with the field names and the level names of envoyproxy/ratelimit,
-// so that what reads those logs goes on reading; and the level (level.go), which can be changed while the service runs.
-// Loggers and levels may be used by any goroutine.
+// New makes a logger that writes text, or JSON with the field and level names of envoyproxy/ratelimit, so that tools that
+// read those logs keep working. A Level can be changed while the service runs. A Sampler picks a few of many events.
+// Shorten and Entries cut text that callers sent.
 //
-// It does not decide what is logged, and it does not look for secrets in what it is given: who holds one must not log it.
+// Loggers, levels and samplers may be used concurrently.
+//
+// The package does not decide what is logged, and it does not look for secrets: a caller that holds one must not log it.
 package logging

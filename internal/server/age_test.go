@@ -18,7 +18,7 @@ import (
 // A connection that has reached its age is asked to make room for a new one, so that callers spread over new replicas;
 // calls on it may finish.
 func TestOldConnectionsAreAskedToLeave(t *testing.T) {
-	r := start(t, Options{MaxConnectionAge: 200 * time.Millisecond, MaxConnectionAgeGrace: time.Hour})
+	r := start(t, Options{Connections: Connections{MaxAge: 200 * time.Millisecond, MaxAgeGrace: time.Hour}})
 	conn, err := net.Dial("tcp", r.GRPCAddr.String())
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestOldConnectionsAreAskedToLeave(t *testing.T) {
 func TestGraceOfOldConnections(t *testing.T) {
 	const age = 100 * time.Millisecond
 	cut := make(chan struct{})
-	r := start(t, Options{MaxConnectionAge: age, MaxConnectionAgeGrace: age, Decider: decider(
+	r := start(t, Options{Connections: Connections{MaxAge: age, MaxAgeGrace: age}, Decider: decider(
 		func(ctx context.Context, _ time.Time, _ *limiter.Request, _ *limiter.Decision) error {
 			<-ctx.Done()
 			close(cut)
@@ -81,7 +81,7 @@ func TestGraceOfOldConnections(t *testing.T) {
 		t.Error("the decider is not told")
 	}
 
-	r = start(t, Options{MaxConnectionAge: age, MaxConnectionAgeGrace: time.Hour, Decider: decider(
+	r = start(t, Options{Connections: Connections{MaxAge: age, MaxAgeGrace: time.Hour}, Decider: decider(
 		func(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
 			select {
 			case <-ctx.Done():

@@ -11,45 +11,45 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// codec reads ShouldRateLimit's messages into plain structs and leaves all others to the standard codec. The generated
-// messages cost a fifth of a call in which nothing else is done.
+// codec reads ShouldRateLimit's messages into plain structs and leaves all others to the standard codec. Generated
+// messages would cost a fifth of a call that does nothing else.
 type codec struct {
 	encoding.CodecV2 // the standard one
 
-	limits bounds
+	bounds Requests
 }
 
-func newCodec(limits bounds) codec {
-	return codec{CodecV2: encoding.GetCodecV2(encodingproto.Name), limits: limits}
+func newCodec(bounds Requests) codec {
+	return codec{CodecV2: encoding.GetCodecV2(encodingproto.Name), bounds: bounds}
 }
 
-// call is the working memory of one ShouldRateLimit. It is reused.
-type call struct {
+// rateLimitCall is the working memory of one ShouldRateLimit. It is reused.
+type rateLimitCall struct {
 	request  limiter.Request
 	decision limiter.Decision
 
-	// err is why the message could not be read. The codec does not return it: grpc-go would make it INTERNAL, as if the
-	// fault were ours.
+	// err is why the message could not be read. The codec does not return it: grpc-go would answer INTERNAL, although the
+	// fault is the caller's.
 	err   error
 	size  int       // of the message, in bytes
-	start time.Time // when the message had arrived
+	start time.Time // when the whole message had arrived
 }
 
-var calls = sync.Pool{New: func() any { return new(call) }}
+var callPool = sync.Pool{New: func() any { return new(rateLimitCall) }}
 
-// maxKept bounds the message whose memory is kept for another one, in bytes.
+// maxKept is the largest message whose memory is reused, in bytes.
 const maxKept = 4 << 10
 
-func (c *call) release() {
+func (c *rateLimitCall) release() {
 	if c.size > maxKept {
 		return
 	}
 	c.decision.Metadata = nil
-	calls.Put(c)
+	callPool.Put(c)
 }
 
-// reply is an encoded answer in the form in which the transport wants it: usually one piece of memory, where a slice of
-// buffers of bytes would be three.
+// reply is an encoded answer in the form that grpc-go wants. It is usually one allocation, where a slice of buffers of
+// bytes would be three.
 type reply struct {
 	slices [1]mem.Buffer
 	data   mem.SliceBuffer
@@ -65,13 +65,13 @@ func newReply(d *limiter.Decision) *reply {
 
 // Unmarshal implements encoding.CodecV2.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	in, ok := v.(*call)
+	in, ok := v.(*rateLimitCall)
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
 	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	in.size = buf.Len()
-	in.err = decodeRequest(buf.ReadOnlyData(), &in.request, c.limits)
+	in.err = decodeRequest(buf.ReadOnlyData(), &in.request, c.bounds)
 	buf.Free()
 	return nil
 }

@@ -10,27 +10,19 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// bounds are how much one request may ask for. They hold while decoding, before memory is spent: two bytes on the wire
-// make an entry of 32 bytes.
-type bounds struct {
-	descriptors int // per request
-	entries     int // per descriptor
-	text        int // bytes of a domain, a key or a value
-}
-
 // errMalformed is returned for bytes that are not a RateLimitRequest.
 var errMalformed = fmt.Errorf("%w: malformed envoy.service.ratelimit.v3.RateLimitRequest", limiter.ErrInvalid)
 
-// decodeRequest reads an envoy.service.ratelimit.v3.RateLimitRequest into req, whose slices it reuses. It accepts what
-// the generated code accepts and understands it alike: fields in any order, the last of a single field wins, messages
-// given twice are merged, unknown fields are skipped, strings must be UTF-8.
+// decodeRequest reads an envoy.service.ratelimit.v3.RateLimitRequest into req, whose slices it reuses. It accepts the same
+// bytes as the generated code, with the same meaning: fields in any order, the last of a single field wins, messages given
+// twice are merged, unknown fields are skipped, strings must be UTF-8.
 //
-// The strings of a request are parts of one string, the copy of data. Who keeps one for longer than the request must
-// clone it, or it keeps the whole message.
-func decodeRequest(data []byte, req *limiter.Request, limits bounds) error {
+// The strings of a request are parts of one string, the copy of data. A string that outlives the request must be cloned,
+// or it keeps the whole message in memory.
+func decodeRequest(data []byte, req *limiter.Request, bounds Requests) error {
 	req.Domain, req.Hits = "", 0
 	req.Descriptors = req.Descriptors[:0]
-	d := decoder{data: data, text: string(data), limits: limits}
+	d := decoder{data: data, text: string(data), bounds: bounds}
 	return d.request(req)
 }
 
@@ -41,7 +33,7 @@ type decoder struct {
 	pos  int
 	end  int
 
-	limits  bounds
+	bounds  Requests
 	tooLong bool // why reading a text failed
 }
 
@@ -55,11 +47,11 @@ func (d *decoder) request(req *limiter.Request) error {
 		switch {
 		case num == 1 && typ == protowire.BytesType:
 			if req.Domain, ok = d.str(); d.tooLong {
-				return fmt.Errorf("%w: domain: more than %d bytes", limiter.ErrInvalid, d.limits.text)
+				return fmt.Errorf("%w: domain: more than %d bytes", limiter.ErrInvalid, d.bounds.MaxTextBytes)
 			}
 		case num == 2 && typ == protowire.BytesType:
-			if len(req.Descriptors) >= d.limits.descriptors {
-				return fmt.Errorf("%w: descriptors: more than %d in one request", limiter.ErrInvalid, d.limits.descriptors)
+			if len(req.Descriptors) >= d.bounds.MaxDescriptors {
+				return fmt.Errorf("%w: descriptors: more than %d in one request", limiter.ErrInvalid, d.bounds.MaxDescriptors)
 			}
 			var outer int
 			if outer, ok = d.enter(); !ok {
@@ -83,7 +75,7 @@ func (d *decoder) request(req *limiter.Request) error {
 	return nil
 }
 
-// addDescriptor appends an empty descriptor that keeps the memory of the one that was there before.
+// addDescriptor appends an empty descriptor that reuses the memory of an earlier one.
 func addDescriptor(req *limiter.Request) *limiter.Descriptor {
 	n := len(req.Descriptors)
 	if n == cap(req.Descriptors) {
@@ -104,15 +96,15 @@ func (d *decoder) descriptor(to *limiter.Descriptor, index int) error {
 		}
 		switch {
 		case num == 1 && typ == protowire.BytesType:
-			if len(to.Entries) >= d.limits.entries {
-				return fmt.Errorf("%w: descriptors[%d].entries: more than %d", limiter.ErrInvalid, index, d.limits.entries)
+			if len(to.Entries) >= d.bounds.MaxEntries {
+				return fmt.Errorf("%w: descriptors[%d].entries: more than %d", limiter.ErrInvalid, index, d.bounds.MaxEntries)
 			}
 			var e descriptor.Entry
 			if e, ok = d.entry(); ok {
 				to.Entries = append(to.Entries, e)
 			}
 			if d.tooLong {
-				return fmt.Errorf("%w: descriptors[%d].entries: a key or a value of more than %d bytes", limiter.ErrInvalid, index, d.limits.text)
+				return fmt.Errorf("%w: descriptors[%d].entries: a key or a value of more than %d bytes", limiter.ErrInvalid, index, d.bounds.MaxTextBytes)
 			}
 		case num == 2 && typ == protowire.BytesType:
 			to.HasOverride = true
@@ -193,8 +185,8 @@ func (d *decoder) override(to *limiter.Override) bool {
 	return true
 }
 
-// wrapped reads a google.protobuf wrapper of an integer. An empty one leaves what is there, which is how a wrapper
-// given twice is merged.
+// wrapped reads a google.protobuf wrapper of an integer. An empty wrapper leaves the value as it is: so are wrappers merged
+// that are given twice.
 func (d *decoder) wrapped(to *uint64) bool {
 	outer, ok := d.enter()
 	if !ok {
@@ -241,7 +233,7 @@ func (d *decoder) varint() (uint64, bool) {
 	return v, true
 }
 
-// length reads the length of a field and says where the field ends.
+// length reads the length of a field and returns where the field ends.
 func (d *decoder) length() (end int, ok bool) {
 	v, ok := d.varint()
 	if !ok || v > uint64(d.end-d.pos) {
@@ -262,7 +254,7 @@ func (d *decoder) str() (string, bool) {
 	if !ok {
 		return "", false
 	}
-	if end-d.pos > d.limits.text {
+	if end-d.pos > d.bounds.MaxTextBytes {
 		d.tooLong = true
 		return "", false
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-var unbounded = bounds{descriptors: math.MaxInt, entries: math.MaxInt, text: math.MaxInt}
+var unbounded = Requests{MaxDescriptors: math.MaxInt, MaxEntries: math.MaxInt, MaxTextBytes: math.MaxInt}
 
 // plainRequest is what decodeRequest should make of a message, told by the generated code.
 func plainRequest(m *ratelimitv3.RateLimitRequest) limiter.Request {
@@ -200,20 +200,20 @@ func TestDecodeBounds(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		data   []byte
-		limits bounds
+		bounds Requests
 		want   string // in the error; empty: none
 	}{
-		{"as many descriptors as allowed", bytes.Repeat(one, 4), bounds{4, 2, 9}, ""},
-		{"one more descriptor", bytes.Repeat(one, 5), bounds{4, 2, 9}, "descriptors: more than 4"},
-		{"as many entries as allowed", three, bounds{4, 3, 9}, ""},
-		{"one more entry", join(one, three), bounds{4, 2, 9}, "descriptors[1].entries: more than 2"},
-		{"texts as long as allowed", join(field(1, "123456789"), field(2, field(1, join(field(1, "123456789"), field(2, "123456789"))))), bounds{4, 2, 9}, ""},
-		{"a longer domain", field(1, "1234567890"), bounds{4, 2, 9}, "domain: more than 9 bytes"},
-		{"a longer key", join(one, field(2, field(1, field(1, "1234567890")))), bounds{4, 2, 9}, "descriptors[1].entries: a key or a value of more than 9 bytes"},
-		{"a longer value", field(2, field(1, field(2, "1234567890"))), bounds{4, 2, 9}, "descriptors[0].entries: a key or a value of more than 9 bytes"},
+		{"as many descriptors as allowed", bytes.Repeat(one, 4), Requests{0, 4, 2, 9}, ""},
+		{"one more descriptor", bytes.Repeat(one, 5), Requests{0, 4, 2, 9}, "descriptors: more than 4"},
+		{"as many entries as allowed", three, Requests{0, 4, 3, 9}, ""},
+		{"one more entry", join(one, three), Requests{0, 4, 2, 9}, "descriptors[1].entries: more than 2"},
+		{"texts as long as allowed", join(field(1, "123456789"), field(2, field(1, join(field(1, "123456789"), field(2, "123456789"))))), Requests{0, 4, 2, 9}, ""},
+		{"a longer domain", field(1, "1234567890"), Requests{0, 4, 2, 9}, "domain: more than 9 bytes"},
+		{"a longer key", join(one, field(2, field(1, field(1, "1234567890")))), Requests{0, 4, 2, 9}, "descriptors[1].entries: a key or a value of more than 9 bytes"},
+		{"a longer value", field(2, field(1, field(2, "1234567890"))), Requests{0, 4, 2, 9}, "descriptors[0].entries: a key or a value of more than 9 bytes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			err := decodeRequest(tt.data, new(limiter.Request), tt.limits)
+			err := decodeRequest(tt.data, new(limiter.Request), tt.bounds)
 			if tt.want == "" && err != nil || tt.want != "" && (!errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("err %v, want %q", err, tt.want)
 			}

@@ -1,16 +1,13 @@
-// Package server answers callers: on the way of a decision it is the only package that knows protobuf, gRPC and HTTP.
+// Package server answers callers: rate limit requests over gRPC and as JSON, and health checks over both.
 //
-// It owns the first and the last step of a request's way, as pure functions between bytes and plain values (decode.go,
-// encode.go), the codec that brings them into gRPC (codec.go), the rate limit service (ratelimit.go) and which code an
-// error becomes (errors.go), the admin services (admin.go, counters.go), the gate before everything that is for operators (operators.go), health
-// in all its forms (health.go), the gRPC servers and what they are tuned with (grpc.go, recover.go), the HTTP listener
-// (http.go, json.go), the debug listener, which the admin services share (debug.go, rlconfig.go, loglevel.go, hotkeys.go), the metrics
-// of calls (metrics.go), what looks on at decisions where that is asked for (trace.go, refusals.go, sampler.go), and the
-// life of all of them (server.go, listen.go, reuseport.go, usertimeout_linux.go, intake.go).
+// A request becomes a limiter.Request, a Decider decides it, and its decision becomes an answer. Decoding and encoding are
+// pure functions between bytes and plain structs; they replace the generated messages on the hot path. Observers (tracing,
+// a log of refusals) wrap the decider, so that they cost nothing while they are off. Bounds on requests, calls and
+// connections apply before memory is spent.
 //
-// A Server is made by New and lives while Run runs; SetServing may be called by any goroutine at any time. What Options
-// bring along is called concurrently.
+// A Server is made by New and lives while Run runs. SetServing and Lack may be called concurrently at any time. What Options
+// contain is called concurrently.
 //
-// It makes no decision and holds no policy: that is package limiter's. It reads no environment and no flags; that is
-// done in cmd.
+// The package decides nothing about limits: package limiter does. Pages and services for operators are in package operator.
+// It reads no environment and no flags: cmd does.
 package server

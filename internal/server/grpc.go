@@ -8,24 +8,26 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
-	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 )
 
 const (
-	pingAfter   = 30 * time.Second // without a sign of life of a client
+	handshakeTimeout = 10 * time.Second // until a connection must speak the protocol
+
+	pingAfter   = 30 * time.Second // without a frame from a client
 	pingTimeout = 10 * time.Second // for its answer; then the connection is closed
 
-	// Envoy pings as often as its connection_keepalive says, also without calls, and people write 1 s and less there. One
-	// that pings more often than this is sent away (GOAWAY ENHANCE_YOUR_CALM), which grpc-go's default does below 5 min.
+	// Envoy pings as often as its connection_keepalive says, also without calls, and people write 1 s and less there. A
+	// client that pings more often than this is disconnected (GOAWAY ENHANCE_YOUR_CALM). grpc-go's default is 5 min.
 	leastPingInterval = 10 * time.Millisecond
 )
 
-// Tuned are the options that make grpc-go cheap for small messages; docs/performance.md has what they are worth. They
-// are exported so that a benchmark can compare like with like.
+// Tuned are the options that make grpc-go cheap for small messages; docs/performance.md says what each saves. They are
+// exported for a benchmark that compares a server without logic.
 //
-// Fixed windows end the estimation of bandwidth, with its pings; workers keep their stacks, where a new goroutine would
-// grow one for every call. A call that finds no worker free gets a goroutine. That connections share a write buffer,
-// which is worth as much, is grpc-go's default.
+// Fixed windows turn the estimation of bandwidth off, with its pings. Workers keep their stacks, where a new goroutine
+// would grow one for every call; a call that finds no free worker gets a goroutine. That connections share a write buffer,
+// which saves as much, is grpc-go's default.
 func Tuned(workers uint32) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.StaticConnWindowSize(1 << 20),
@@ -35,36 +37,27 @@ func Tuned(workers uint32) []grpc.ServerOption {
 }
 
 func (s *Server) newGRPC(opts *Options) *grpc.Server {
-	all := append(Tuned(opts.StreamWorkers),
-		grpc.ForceServerCodecV2(newCodec(opts.bounds())),
-		grpc.MaxRecvMsgSize(opts.MaxRecvMsgSize),
-		grpc.MaxConcurrentStreams(opts.MaxStreams),
-		grpc.Creds(framed{opts.credentials()}),
-		grpc.MaxHeaderListSize(maxHeaderSize),
+	all := append(Tuned(opts.Calls.Workers),
+		grpc.ForceServerCodecV2(newCodec(opts.Requests)),
+		grpc.MaxRecvMsgSize(opts.Requests.MaxBytes),
+		grpc.MaxConcurrentStreams(opts.Connections.MaxStreams),
+		grpc.Creds(framed{opts.Listen.credentials()}),
+		grpc.MaxHeaderListSize(endpoint.MaxHeaderSize),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge:      opts.MaxConnectionAge,
-			MaxConnectionAgeGrace: opts.MaxConnectionAgeGrace,
+			MaxConnectionAge:      opts.Connections.MaxAge,
+			MaxConnectionAgeGrace: opts.Connections.MaxAgeGrace,
 			Time:                  pingAfter,
 			Timeout:               pingTimeout,
 		}),
-		grpc.ChainUnaryInterceptor(s.rescue.unary),
-		grpc.ChainStreamInterceptor(s.rescue.stream),
+		grpc.ChainUnaryInterceptor(s.shared.Unary),
+		grpc.ChainStreamInterceptor(s.shared.Stream),
 	)
 	g := grpc.NewServer(append(all, opts.ServerOptions...)...)
-	registerRateLimit(g, &rateLimit{decider: opts.Decider, answers: &s.metrics.grpc, rescue: s.rescue, calls: s.calls})
-	others := inFlight{g, s.calls}
+	registerRateLimit(g, &rateLimit{decider: opts.Decider, answers: &s.metrics.grpc, shared: s.shared, calls: s.calls})
+	others := countedServices{g, s.calls}
 	healthv1.RegisterHealthServer(others, healthService{s.readiness.grpc, s.stopping})
 	reflection.Register(others)
-	return g
-}
-
-// newAdmin is the server of what only operators may ask. It has no listener: the debug listener hands it its calls.
-func (s *Server) newAdmin(opts *Options) *grpc.Server {
-	g := grpc.NewServer(grpc.ChainUnaryInterceptor(s.rescue.unary), grpc.ChainStreamInterceptor(s.rescue.stream))
-	adminv1.RegisterAdminServiceServer(g, &admin{ruleFiles: opts.RuleFiles, explain: opts.Explain, hotKeys: opts.HotKeys})
-	adminv1.RegisterCounterServiceServer(g, newCounters(opts))
-	reflection.Register(g)
 	return g
 }

@@ -10,10 +10,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 )
 
-// healthNames are the services that gRPC health is asked for. They are always alike: "" is what Envoy and Kubernetes
-// ask by default, "ratelimit" what callers of the reference ask.
+// healthNames are the service names that gRPC health knows. All have the same status: "" is what Envoy and Kubernetes
+// check by default, "ratelimit" is what callers of the reference check.
 var healthNames = []string{
 	"",
 	"ratelimit",
@@ -27,7 +29,7 @@ type readiness struct {
 	mu       sync.Mutex
 	serving  bool
 	draining bool     // red for good
-	lacks    []string // what has to be there first
+	lacks    []string // dependencies that are missing
 }
 
 func newReadiness() *readiness {
@@ -46,7 +48,7 @@ func (r *readiness) set(serving bool) {
 	r.publish()
 }
 
-// drain turns red and stays so.
+// drain turns health red for good.
 func (r *readiness) drain() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,17 +56,17 @@ func (r *readiness) drain() {
 	r.publish()
 }
 
-// lack says whether something is missing without which requests are not wanted.
-func (r *readiness) lack(what string, missing bool) {
+// lack marks a dependency as missing or restored.
+func (r *readiness) lack(dependency string, missing bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if missing == slices.Contains(r.lacks, what) {
+	if missing == slices.Contains(r.lacks, dependency) {
 		return
 	}
 	if missing {
-		r.lacks = append(r.lacks, what)
+		r.lacks = append(r.lacks, dependency)
 	} else {
-		r.lacks = slices.DeleteFunc(r.lacks, func(s string) bool { return s == what })
+		r.lacks = slices.DeleteFunc(r.lacks, func(s string) bool { return s == dependency })
 	}
 	r.publish()
 }
@@ -87,19 +89,19 @@ func (r *readiness) ready() bool {
 	return r.green()
 }
 
-// handler answers 200 with a body while the server is ready, else the given code.
+// handler answers 200 with the green text while the server is ready, else the code with the red text.
 func (r *readiness) handler(green string, code int, red string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if r.ready() {
-			writeText(w, http.StatusOK, green)
+			endpoint.WriteText(w, http.StatusOK, green)
 			return
 		}
-		writeText(w, code, red)
+		endpoint.WriteText(w, code, red)
 	}
 }
 
-// healthService is gRPC health. Its Watch ends when the server stops: grpc-go's own would hold a graceful stop up for as
-// long as anybody watches.
+// healthService is gRPC health whose Watch ends when the server stops: grpc-go's own would delay a graceful stop for as
+// long as a client watches.
 type healthService struct {
 	*health.Server
 	stopping context.Context // done when the server stops

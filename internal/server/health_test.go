@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 )
 
 var allNames = []string{"", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"}
@@ -87,7 +89,7 @@ func TestHealthOfWhatIsMissing(t *testing.T) {
 }
 
 func TestHealthIsRedUntilTold(t *testing.T) {
-	s, err := New(Options{Decider: decider(passAll), GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", DebugAddr: "127.0.0.1:0"})
+	s, err := New(Options{Decider: decider(passAll), Listen: anyPorts})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +106,7 @@ func TestHealthIsRedUntilTold(t *testing.T) {
 }
 
 func TestHealthWatch(t *testing.T) {
-	r := start(t, Options{StopTimeout: 3 * patience})
+	r := startWith(t, endpoint.Options{StopTimeout: 3 * patience}, Options{})
 	watch, err := healthv1.NewHealthClient(r.conn).Watch(within(t), &healthv1.HealthCheckRequest{Service: "ratelimit"})
 	if err != nil {
 		t.Fatal(err)

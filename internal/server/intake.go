@@ -10,27 +10,19 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/ratelimitd/ratelimitd/internal/intake"
 )
 
-// errTooManyCalls refuses a call that is one too many. Envoy treats it as every failure: failure_mode_deny decides. Unlike
-// UNAVAILABLE it is no 5xx to Envoy's outlier detection, which would turn the traffic of a busy server on the others.
+// errTooManyCalls refuses a call beyond the bound. Envoy treats it like any failure: failure_mode_deny decides. Unlike
+// UNAVAILABLE it is no 5xx to Envoy's outlier detection, which would move the traffic of a busy server to the others.
 var errTooManyCalls = status.Error(codes.ResourceExhausted, "too many calls in flight")
 
-// framed makes connections count what their frames bring along, once they are decrypted.
+// framed wraps connections, after decryption, so that they count the bytes of their frames.
 type framed struct {
 	credentials.TransportCredentials
-}
-
-func (o *Options) credentials() credentials.TransportCredentials {
-	if o.Credentials != nil {
-		return o.Credentials
-	}
-	return insecure.NewCredentials()
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -68,20 +60,20 @@ func connOfRequest(r *http.Request) *intake.Conn {
 	return c
 }
 
-// inFlight registers services whose calls count among the calls in flight from their first frame on.
-type inFlight struct {
+// countedServices registers services whose calls count as in flight from their first frame on.
+type countedServices struct {
 	reflectable
 	calls *intake.Calls
 }
 
-// reflectable is what reflection needs of a server.
+// reflectable is what reflection needs from a gRPC server.
 type reflectable interface {
 	grpc.ServiceRegistrar
 	GetServiceInfo() map[string]grpc.ServiceInfo
 }
 
 // RegisterService implements grpc.ServiceRegistrar.
-func (r inFlight) RegisterService(desc *grpc.ServiceDesc, service any) {
+func (r countedServices) RegisterService(desc *grpc.ServiceDesc, service any) {
 	d := *desc
 	d.Methods, d.Streams = slices.Clone(d.Methods), slices.Clone(d.Streams)
 	for i := range d.Methods {
@@ -115,7 +107,7 @@ func (r inFlight) RegisterService(desc *grpc.ServiceDesc, service any) {
 	r.reflectable.RegisterService(&d, service)
 }
 
-// arriving is a stream that says when its first message has arrived.
+// arriving is a stream that reports when its first message has arrived.
 type arriving struct {
 	grpc.ServerStream
 	calls *intake.Calls

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
@@ -133,7 +134,7 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 	for _, method := range []string{shouldRateLimitPath, "/grpc.health.v1.Health/Check", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"} {
 		t.Run(method, func(t *testing.T) {
 			registry := prometheus.NewRegistry()
-			r := start(t, Options{MaxCalls: 64, Metrics: registry})
+			r := startWith(t, endpoint.Options{Metrics: registry}, Options{Calls: Calls{Max: 64}})
 			for range 2 {
 				c := rawDial(t, r.GRPCAddr)
 				for range 100 {
@@ -165,7 +166,7 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 func TestTooManyCallsAreRefusedAtOnce(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	began, end := make(chan struct{}), make(chan struct{})
-	r := start(t, Options{MaxCalls: 1, Metrics: registry, Decider: decider(func(context.Context, time.Time, *limiter.Request, *limiter.Decision) error {
+	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Calls: Calls{Max: 1}, Decider: decider(func(context.Context, time.Time, *limiter.Request, *limiter.Decision) error {
 		began <- struct{}{}
 		<-end
 		return nil
@@ -223,9 +224,9 @@ func TestOverdueCallsAreNotDecided(t *testing.T) {
 func TestClientThatNeverReads(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	long := strings.Repeat("x", 50_000) // a few answers fill what the kernel keeps
-	r := start(t, Options{
-		WriteTimeout: 100 * time.Millisecond, Metrics: registry,
-		MaxStreams: math.MaxUint32, MaxCalls: math.MaxInt32, MaxConnectionBytes: 1 << 40, MaxBytes: 1 << 40,
+	r := startWith(t, endpoint.Options{Metrics: registry}, Options{
+		Calls:       Calls{Max: math.MaxInt32},
+		Connections: Connections{WriteTimeout: 100 * time.Millisecond, MaxStreams: math.MaxUint32, MaxBytes: 1 << 40, MaxBytesOfAll: 1 << 40},
 		Decider: decider(func(_ context.Context, _ time.Time, _ *limiter.Request, d *limiter.Decision) error {
 			d.Headers = append(d.Headers, limiter.Header{Key: "x", Value: long})
 			return nil
@@ -261,7 +262,7 @@ func TestClientThatNeverReads(t *testing.T) {
 
 func TestMessageThatNeverArrives(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	r := start(t, Options{MessageTimeout: 50 * time.Millisecond, Metrics: registry})
+	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Connections: Connections{MessageTimeout: 50 * time.Millisecond}})
 	c := rawDial(t, r.GRPCAddr)
 	if err := c.open(shouldRateLimitPath, true); err != nil {
 		t.Fatal(err)
@@ -272,7 +273,7 @@ func TestMessageThatNeverArrives(t *testing.T) {
 
 func TestConnectionThatMakesNoCall(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	r := start(t, Options{FirstCallTimeout: 50 * time.Millisecond, Metrics: registry})
+	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Connections: Connections{FirstCallTimeout: 50 * time.Millisecond}})
 	c := rawDial(t, r.GRPCAddr)
 	go func() {
 		for {
@@ -289,7 +290,7 @@ func TestConnectionThatMakesNoCall(t *testing.T) {
 // Neither x/net's framer nor grpc-go counts empty CONTINUATION frames.
 func TestEndlessContinuation(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	r := start(t, Options{Metrics: registry})
+	r := startWith(t, endpoint.Options{Metrics: registry}, Options{})
 	c := rawDial(t, r.GRPCAddr)
 	if err := c.open(shouldRateLimitPath, false); err != nil {
 		t.Fatal(err)
@@ -305,11 +306,10 @@ func TestEndlessContinuation(t *testing.T) {
 }
 
 func TestUnfinishedMessagesAreBounded(t *testing.T) {
-	for name, o := range map[string]Options{"of a connection": {MaxConnectionBytes: 1 << 20}, "of all": {MaxBytes: 1 << 20}} {
+	for name, bounds := range map[string]Connections{"of a connection": {MaxBytes: 1 << 20}, "of all": {MaxBytesOfAll: 1 << 20}} {
 		t.Run(name, func(t *testing.T) {
 			registry := prometheus.NewRegistry()
-			o.Metrics = registry
-			r := start(t, o)
+			r := startWith(t, endpoint.Options{Metrics: registry}, Options{Connections: bounds})
 			c := rawDial(t, r.GRPCAddr)
 			go func() {
 				for c.open(shouldRateLimitPath, true) == nil && c.send(4<<20-1, make([]byte, 10_000), false) == nil {
@@ -328,7 +328,7 @@ func TestUnfinishedMessagesAreBounded(t *testing.T) {
 
 // The bytes of finished calls do not add up, nor do those of calls that were refused or given up.
 func TestFinishedMessagesAreNotHeld(t *testing.T) {
-	r := start(t, Options{MaxConnectionBytes: 1 << 20, MaxDescriptors: 1, MaxRecvMsgSize: 200_000})
+	r := start(t, Options{Connections: Connections{MaxBytes: 1 << 20}, Requests: Requests{MaxDescriptors: 1, MaxBytes: 200_000}})
 	large := smallRequest()
 	large.Domain = string(bytes.Repeat([]byte("d"), 60_000))
 	for range 100 {
@@ -341,7 +341,7 @@ func TestFinishedMessagesAreNotHeld(t *testing.T) {
 // A call that ends neither by itself nor by its context must not keep the server from stopping.
 func TestStopTimeoutIsHard(t *testing.T) {
 	began, end := make(chan struct{}), make(chan struct{})
-	r := start(t, Options{StopTimeout: 50 * time.Millisecond, Decider: decider(func(context.Context, time.Time, *limiter.Request, *limiter.Decision) error {
+	r := startWith(t, endpoint.Options{StopTimeout: 50 * time.Millisecond}, Options{Decider: decider(func(context.Context, time.Time, *limiter.Request, *limiter.Decision) error {
 		close(began)
 		<-end
 		return nil

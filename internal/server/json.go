@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/intake"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
@@ -21,9 +22,8 @@ import (
 // jsonHandler decides over HTTP: a RateLimitRequest in protobuf's JSON in, a RateLimitResponse out.
 type jsonHandler struct {
 	decider Decider
-	limits  bounds
-	maxBody int64 // bytes
-	failure int   // status where no decision could be made
+	bounds  Requests
+	failure int // status where no decision could be made
 	answers *answers
 	calls   *intake.Calls
 }
@@ -44,7 +44,7 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	var d limiter.Decision
 	body, err := h.decide(w, r, start, &d)
-	code = codeOf(err)
+	code = endpoint.CodeOf(err)
 	if err == nil {
 		h.answer(w, &d, body)
 		return
@@ -52,18 +52,18 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		http.Error(w, messageOf(err), http.StatusRequestEntityTooLarge)
+		http.Error(w, endpoint.MessageOf(err), http.StatusRequestEntityTooLarge)
 	case code == codes.InvalidArgument:
-		http.Error(w, messageOf(err), http.StatusBadRequest)
+		http.Error(w, endpoint.MessageOf(err), http.StatusBadRequest)
 	default:
-		http.Error(w, messageOf(err), h.failure)
+		http.Error(w, endpoint.MessageOf(err), h.failure)
 	}
 }
 
-// decide reads the request, has it decided and returns the answer's JSON. It goes through the wire format, so that
-// there is one place that knows which field is what.
+// decide reads the request, decides it and returns the answer's JSON. It goes through the wire format, so that only
+// decodeRequest and appendResponse know the fields.
 func (h *jsonHandler) decide(w http.ResponseWriter, r *http.Request, now time.Time, d *limiter.Decision) ([]byte, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.maxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(h.bounds.MaxBytes)))
 	if err != nil {
 		return nil, fmt.Errorf("%w: read body: %w", limiter.ErrInvalid, err)
 	}
@@ -76,7 +76,7 @@ func (h *jsonHandler) decide(w http.ResponseWriter, r *http.Request, now time.Ti
 		return nil, fmt.Errorf("%w: %w", limiter.ErrInvalid, err)
 	}
 	var req limiter.Request
-	if err := decodeRequest(data, &req, h.limits); err != nil {
+	if err := decodeRequest(data, &req, h.bounds); err != nil {
 		return nil, err
 	}
 	if err := h.decider.Decide(withCaller(r), now, &req, d); err != nil {
@@ -97,8 +97,7 @@ func (h *jsonHandler) decide(w http.ResponseWriter, r *http.Request, now time.Ti
 	return compact.Bytes(), nil
 }
 
-// answer writes a decision. Its headers are in the body, for who reads it as a RateLimitResponse, and are real headers
-// too.
+// answer writes a decision. Its headers are in the body, which is a RateLimitResponse, and in the HTTP headers too.
 func (h *jsonHandler) answer(w http.ResponseWriter, d *limiter.Decision, body []byte) {
 	for _, header := range d.Headers {
 		w.Header().Add(header.Key, header.Value)

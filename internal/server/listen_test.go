@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,11 +15,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 )
 
 func TestUnixSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rl.sock")
-	r := start(t, Options{GRPCSocket: path, GRPCSocketMode: 0o660})
+	r := start(t, Options{Listen: Listen{Socket: path, SocketMode: 0o660}})
 	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +34,7 @@ func TestUnixSocket(t *testing.T) {
 	}
 
 	// Somebody listens there: a second server does not take it away.
-	_, err = New(Options{Decider: decider(passAll), GRPCSocket: path, HTTPAddr: "127.0.0.1:0", DebugAddr: "127.0.0.1:0"})
+	_, err = New(Options{Decider: decider(passAll), Listen: Listen{Socket: path, HTTP: "127.0.0.1:0"}})
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), path) {
 		t.Errorf("a second server: %v", err)
 	}
@@ -62,7 +63,7 @@ func TestUnixSocketOfADeadProcess(t *testing.T) {
 	if _, err := os.Lstat(path); err != nil {
 		t.Fatal(err)
 	}
-	r := start(t, Options{GRPCSocket: path})
+	r := start(t, Options{Listen: Listen{Socket: path}})
 	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
 		t.Error(err)
 	}
@@ -73,7 +74,7 @@ func TestUnixSocketLeavesOtherFilesAlone(t *testing.T) {
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(Options{Decider: decider(passAll), GRPCSocket: path, HTTPAddr: "127.0.0.1:0", DebugAddr: "127.0.0.1:0"}); err == nil {
+	if _, err := New(Options{Decider: decider(passAll), Listen: Listen{Socket: path, HTTP: "127.0.0.1:0"}}); err == nil {
 		t.Error("no error")
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "precious" {
@@ -83,16 +84,13 @@ func TestUnixSocketLeavesOtherFilesAlone(t *testing.T) {
 
 // Two servers on one port, as where one process takes over from another: no connection is refused while there is one.
 func TestReusePort(t *testing.T) {
-	first := start(t, Options{ReusePort: true})
-	addrs := Options{
-		Decider:  decider(passAll),
-		GRPCAddr: first.GRPCAddr.String(), HTTPAddr: first.HTTPAddr.String(), DebugAddr: first.DebugAddr.String(),
-	}
-	if s, err := New(addrs); err == nil {
+	first := startWith(t, endpoint.Options{ReusePort: true}, Options{})
+	same := Listen{GRPC: first.GRPCAddr.String(), HTTP: first.HTTPAddr.String()}
+	if s, err := New(Options{Decider: decider(passAll), Listen: same}); err == nil {
 		s.Close()
 		t.Fatal("a server that does not share took the ports")
 	}
-	second := start(t, Options{ReusePort: true, GRPCAddr: addrs.GRPCAddr, HTTPAddr: addrs.HTTPAddr, DebugAddr: addrs.DebugAddr})
+	second := startWith(t, endpoint.Options{ReusePort: true}, Options{Listen: same})
 	if first.GRPCAddr.String() != second.GRPCAddr.String() {
 		t.Fatalf("%v and %v", first.GRPCAddr, second.GRPCAddr)
 	}
@@ -104,7 +102,6 @@ func TestReusePort(t *testing.T) {
 		_ = conn.Close()
 	}
 	_ = first.conn.Close()
-	_ = first.admin.Close()
 	first.stop()
 	if err := <-first.done; err != nil {
 		t.Fatal(err)
@@ -120,7 +117,7 @@ func TestReusePort(t *testing.T) {
 
 func TestTooManyConnectionsAreRefused(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	r := start(t, Options{MaxConnections: 2, Metrics: registry})
+	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Connections: Connections{Max: 2}})
 	open := func() net.Conn {
 		t.Helper()
 		conn, err := net.Dial("tcp", r.GRPCAddr.String())
@@ -174,24 +171,5 @@ func TestTooManyConnectionsAreRefused(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("the place of a closed connection is not given away")
 		}
-	}
-}
-
-// No caller needs the listeners of operators and scrapers: the service runs without one that cannot be opened.
-func TestListenersAside(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer taken.Close()
-	r := start(t, Options{DebugAddr: taken.Addr().String(), MetricsAddr: "nowhere", MetricsHandler: http.NotFoundHandler()})
-	if r.DebugAddr != nil || r.MetricsAddr != nil {
-		t.Errorf("it listens on %v and %v", r.DebugAddr, r.MetricsAddr)
-	}
-	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
-		t.Error(err)
-	}
-	if lines := r.linesWith("the service runs without it"); len(lines) != 2 || !strings.Contains(lines[0], "level=ERROR") {
-		t.Errorf("the log says %q", lines)
 	}
 }

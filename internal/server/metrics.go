@@ -7,31 +7,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc/codes"
-
-	"github.com/ratelimitd/ratelimitd/internal/intake"
 )
 
-// metrics count answers and how long they took, and what is refused of calls and connections. The handles that a call needs are resolved once.
+// metrics counts answers and measures how long they took. The handles that a call needs are resolved once.
 type metrics struct {
 	grpc, json answers
-	panics     prometheus.Counter
-	intake     *intake.Metrics
 }
 
-// answers are those that were given over one transport.
+// answers counts the answers of one transport.
 type answers struct {
 	duration prometheus.Observer
 	byCode   [codes.Unauthenticated + 1]prometheus.Counter // nil where a code is not expected
-	others   *prometheus.CounterVec                        // by code; what an interceptor or grpc-go itself came up with
+	others   *prometheus.CounterVec                        // by code; codes that an interceptor or grpc-go itself returned
 	off      bool                                          // nothing is counted
 
-	unexpected atomic.Uint64 // those that are not in byCode
+	unexpected atomic.Uint64 // answers that are not in byCode
 
-	also prometheus.Observer // is told durations too, in seconds; may be nil
+	extraObserver prometheus.Observer // gets durations too, in seconds; may be nil
 }
 
-// expected are the codes that a request may be answered with: their series are there from the start, so that the first
-// failure is seen as an increase.
+// expected has the codes that this server answers with. Their series exist from the start, so that the first failure shows
+// as an increase.
 var expected = []codes.Code{codes.OK, codes.Canceled, codes.InvalidArgument, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Internal, codes.Unavailable}
 
 func newMetrics(registry prometheus.Registerer) (*metrics, error) {
@@ -44,16 +40,7 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		Name: "ratelimitd_requests_total",
 		Help: "Requests answered, by gRPC code.",
 	}, []string{"transport", "code"})
-	m := &metrics{
-		panics: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "ratelimitd_panics_total",
-			Help: "Requests whose handling panicked.",
-		}),
-	}
-	var err error
-	if m.intake, err = intake.NewMetrics(registry); err != nil {
-		return nil, err
-	}
+	m := &metrics{}
 	for _, a := range []struct {
 		of        *answers
 		transport string
@@ -67,7 +54,7 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 	if registry == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{durations, counts, m.panics} {
+	for _, c := range []prometheus.Collector{durations, counts} {
 		if err := registry.Register(c); err != nil {
 			return nil, err
 		}
@@ -75,7 +62,7 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// observe counts an answer to a request that arrived at start; the zero time is one whose message never arrived.
+// observe counts an answer to a request that arrived at start. The zero time means that its message never arrived.
 func (a *answers) observe(start time.Time, code codes.Code) {
 	if a.off {
 		return
@@ -83,8 +70,8 @@ func (a *answers) observe(start time.Time, code codes.Code) {
 	if !start.IsZero() {
 		took := time.Since(start).Seconds()
 		a.duration.Observe(took)
-		if a.also != nil {
-			a.also.Observe(took)
+		if a.extraObserver != nil {
+			a.extraObserver.Observe(took)
 		}
 	}
 	if int(code) >= len(a.byCode) {
@@ -98,7 +85,7 @@ func (a *answers) observe(start time.Time, code codes.Code) {
 	a.others.WithLabelValues(code.String()).Inc()
 }
 
-// total is how many answers there were. It adds up what is counted anyway, so that nothing is counted for it.
+// total is how many answers there were. It adds up the metrics' own counters, so that a call pays nothing for it.
 func (a *answers) total() uint64 {
 	n := a.unexpected.Load()
 	for _, counter := range a.byCode {

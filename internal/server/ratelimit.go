@@ -9,13 +9,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/intake"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// Decider decides a request at now and fills d, whose slices it reuses. It wraps limiter.ErrInvalid, and context errors
-// when the caller's time is over; any other error means that no decision could be made. The request is reused once Decide
-// has returned. A string of it may be kept, but keeps the whole message in memory: clone it.
+// Decider decides a request at now and fills d, whose slices it reuses. Its errors wrap limiter.ErrInvalid, or a context
+// error when the caller's time is over; any other error means that no decision could be made. The request is reused after
+// Decide returns. A string of it keeps the whole message in memory: clone a string that is kept.
 type Decider interface {
 	Decide(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error
 }
@@ -24,16 +25,16 @@ type Decider interface {
 type rateLimit struct {
 	decider Decider
 	answers *answers
-	rescue  *rescue
+	shared  *endpoint.Shared
 	calls   *intake.Calls
 
-	// What every call hands to an interceptor; made once.
+	// The same for every call's interceptor, so they are made once.
 	info *grpc.UnaryServerInfo
 	next grpc.UnaryHandler
 }
 
-// rateLimitDesc is the generated description with a handler that works on plain structs: name and file descriptor stay,
-// so that reflection shows what it always showed.
+// rateLimitDesc is the generated description with a handler that works on plain structs. It keeps name and file
+// descriptor, so that reflection shows the same service.
 var rateLimitDesc = grpc.ServiceDesc{
 	ServiceName: ratelimitv3.RateLimitService_ServiceDesc.ServiceName,
 	HandlerType: (*any)(nil),
@@ -47,7 +48,7 @@ func registerRateLimit(to grpc.ServiceRegistrar, s *rateLimit) {
 	to.RegisterService(&rateLimitDesc, s)
 }
 
-// shouldRateLimit is the one hot path. It has its own recover, because reading the message comes before any interceptor.
+// shouldRateLimit is the hot path. It has its own recover, because the message is read before any interceptor runs.
 //
 //nolint:revive // the order of parameters is that of grpc.MethodHandler
 func shouldRateLimit(srv any, ctx context.Context, read func(any) error, interceptor grpc.UnaryServerInterceptor) (answer any, err error) {
@@ -57,17 +58,17 @@ func shouldRateLimit(srv any, ctx context.Context, read func(any) error, interce
 		s.answers.observe(time.Time{}, codes.ResourceExhausted)
 		return nil, errTooManyCalls
 	}
-	c := calls.Get().(*call)
+	c := callPool.Get().(*rateLimitCall)
 	c.start, c.size = time.Time{}, 0
 	defer func() {
 		p := recover()
 		s.calls.End(inFlight, c.size)
 		if p != nil {
-			answer, err = nil, s.rescue.caught(p, s.info.FullMethod)
+			answer, err = nil, s.shared.Panicked(p, s.info.FullMethod)
 		}
 		s.answers.observe(c.start, status.Code(err))
 		if p == nil {
-			c.release() // else who knows what still holds it
+			c.release() // after a panic something may still refer to it
 		}
 	}()
 	if err := read(c); err != nil {
@@ -82,24 +83,24 @@ func shouldRateLimit(srv any, ctx context.Context, read func(any) error, interce
 }
 
 func (s *rateLimit) decide(ctx context.Context, req any) (any, error) {
-	c, ok := req.(*call)
+	c, ok := req.(*rateLimitCall)
 	if !ok {
 		return nil, status.Errorf(codes.Internal, "an interceptor replaced the request by %T", req)
 	}
 	if c.err != nil {
-		return nil, statusOf(c.err)
+		return nil, endpoint.StatusOf(c.err)
 	}
 	if err := overdue(ctx, c.start); err != nil {
-		return nil, statusOf(err) // nobody waits for this decision
+		return nil, endpoint.StatusOf(err) // nobody waits for this decision
 	}
 	if err := s.decider.Decide(ctx, c.start, &c.request, &c.decision); err != nil {
-		return nil, statusOf(err)
+		return nil, endpoint.StatusOf(err)
 	}
 	return newReply(&c.decision), nil
 }
 
-// overdue says why nobody waits for an answer any more, nil if somebody does. Under load a call may be scheduled after its
-// deadline and before the timer that ends its context.
+// overdue is the error of a call whose caller no longer waits, else nil. Under load a call may be scheduled after its
+// deadline but before the timer that ends its context.
 func overdue(ctx context.Context, now time.Time) error {
 	if deadline, ok := ctx.Deadline(); ok && !now.Before(deadline) {
 		return context.DeadlineExceeded

@@ -23,6 +23,7 @@ import (
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
@@ -163,10 +164,10 @@ func TestLargeRequests(t *testing.T) {
 
 // A large message's memory is not kept for small ones.
 func TestPoolKeepsNoLargeCalls(t *testing.T) {
-	c := &call{size: maxKept + 1}
+	c := &rateLimitCall{size: maxKept + 1}
 	c.release()
 	for range 100 {
-		if got := calls.Get().(*call); got == c {
+		if got := callPool.Get().(*rateLimitCall); got == c {
 			t.Fatal("the large call came back")
 		}
 	}
@@ -174,7 +175,7 @@ func TestPoolKeepsNoLargeCalls(t *testing.T) {
 
 func TestPanicIsInternalAndTheServerLives(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	r := start(t, Options{Metrics: registry, Decider: decider(func(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
+	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Decider: decider(func(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
 		if req.Domain == "bomb" {
 			panic("kaboom")
 		}

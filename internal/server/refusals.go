@@ -3,19 +3,18 @@ package server
 import (
 	"context"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/logging"
 )
 
-// refusals writes some of what is refused to the log. It stands between the transports and the decider only where that
-// is asked for.
+// refusals logs some of the refusals.
 type refusals struct {
 	Decider
 
-	some    sampler
+	some    logging.Sampler
 	log     *slog.Logger
 	explain func(domain string, entries []descriptor.Entry) descriptor.Explanation // names the rule; may be nil
 }
@@ -26,7 +25,7 @@ func (r *refusals) Decide(ctx context.Context, now time.Time, req *limiter.Reque
 	if err != nil || d.Code != limiter.OverLimit {
 		return err
 	}
-	if r.some.pick(now) {
+	if r.some.Pick(now) {
 		r.write(ctx, req, d)
 	}
 	return nil
@@ -39,13 +38,13 @@ func (r *refusals) write(ctx context.Context, req *limiter.Request, d *limiter.D
 			continue
 		}
 		attrs := []slog.Attr{
-			slog.String("domain", shortened(req.Domain)),
-			slog.String("entries", entriesText(req.Descriptors[i].Entries)),
+			slog.String("domain", logging.Shorten(req.Domain)),
+			slog.String("entries", logging.Entries(req.Descriptors[i].Entries)),
 			slog.Uint64("requests_per_unit", uint64(s.Limit.Requests)),
 			slog.String("wait", wait(s.RetryAfter)),
 		}
 		attrs = append(attrs, r.rule(req, i, &s.Limit)...)
-		if n := r.some.missed(); n > 0 {
+		if n := r.some.Missed(); n > 0 {
 			attrs = append(attrs, slog.Int64("not_logged", n))
 		}
 		r.log.LogAttrs(ctx, slog.LevelInfo, "refused", attrs...)
@@ -60,9 +59,8 @@ func wait(d time.Duration) string {
 	return d.String()
 }
 
-// rule names the rule that a descriptor matches, and the counter of the limit that refused. Both are looked up again: a
-// decision does not carry what one refusal in thousands is asked for. Rules that were loaded in between may be the ones
-// that answer.
+// rule names the rule that a descriptor matches, and the counter of the limit that refused. It looks both up again, because
+// a decision does not carry them; rules that were loaded in between may be the ones that it finds.
 func (r *refusals) rule(req *limiter.Request, i int, limit *limiter.CurrentLimit) []slog.Attr {
 	asked := &req.Descriptors[i]
 	if asked.HasOverride {
@@ -83,31 +81,4 @@ func (r *refusals) rule(req *limiter.Request, i int, limit *limiter.CurrentLimit
 		}
 	}
 	return attrs
-}
-
-// maxLogged bounds what of a caller's text is written, in bytes.
-const maxLogged = 256
-
-func entriesText(entries []descriptor.Entry) string {
-	var b strings.Builder
-	for i := range entries {
-		if b.Len() > maxLogged {
-			break
-		}
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(shortened(entries[i].Key))
-		b.WriteByte('=')
-		b.WriteString(shortened(entries[i].Value))
-	}
-	return shortened(b.String())
-}
-
-// shortened is the beginning of a text, in memory of its own: a request's strings end with it.
-func shortened(s string) string {
-	if len(s) <= maxLogged {
-		return strings.Clone(s)
-	}
-	return strings.ToValidUTF8(s[:maxLogged], "") + "…"
 }

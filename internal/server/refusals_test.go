@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
@@ -52,7 +53,10 @@ func asking(value string) *limiter.Request {
 
 func TestRefusalsAreLogged(t *testing.T) {
 	log := &lockedBuffer{}
-	d := watched(&Options{Decider: decider(refuse), RefusalLogs: 2, Explain: explainer(t), Log: slog.New(slog.NewTextHandler(log, nil))})
+	d := observed(&Options{
+		Decider: decider(refuse), Observers: Observers{RefusalLogs: 2, Explain: explainer(t)},
+		Shared: &endpoint.Shared{Log: slog.New(slog.NewTextHandler(log, nil))},
+	})
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	lines := func(req *limiter.Request) []string {
 		t.Helper()
@@ -100,7 +104,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 }
 
 func TestRefusalsAreLoggedOfBothTransports(t *testing.T) {
-	r := start(t, Options{Decider: decider(byDomain), RefusalLogs: 10})
+	r := start(t, Options{Decider: decider(byDomain), Observers: Observers{RefusalLogs: 10}})
 	over := smallRequest()
 	over.Domain = "over"
 	if _, err := r.rateLimit().ShouldRateLimit(within(t), over); err != nil {
@@ -114,10 +118,10 @@ func TestRefusalsAreLoggedOfBothTransports(t *testing.T) {
 	}
 }
 
-// Who does not ask for it does not pay for it.
-func TestNothingStandsBeforeTheDeciderUnasked(t *testing.T) {
+// Observers that are off cost nothing.
+func TestDeciderIsNotWrappedWithoutObservers(t *testing.T) {
 	d := &held{}
-	if got := watched(&Options{Decider: d}); got != Decider(d) {
+	if got := observed(&Options{Decider: d}); got != Decider(d) {
 		t.Errorf("got %T", got)
 	}
 }

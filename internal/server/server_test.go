@@ -23,6 +23,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
@@ -48,6 +49,9 @@ func passAll(_ context.Context, _ time.Time, req *limiter.Request, d *limiter.De
 	return nil
 }
 
+// anyPorts are free ports of this machine.
+var anyPorts = Listen{GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0"}
+
 func failWith(err error) decider {
 	return func(context.Context, time.Time, *limiter.Request, *limiter.Decision) error { return err }
 }
@@ -55,11 +59,10 @@ func failWith(err error) decider {
 // running is a server under test.
 type running struct {
 	*Server
-	conn  *grpc.ClientConn // to gRPC
-	admin *grpc.ClientConn // to the admin service; nil if nothing listens there
-	stop  context.CancelFunc
-	done  chan error // what Run returned
-	log   *lockedBuffer
+	conn *grpc.ClientConn // to gRPC
+	stop context.CancelFunc
+	done chan error // what Run returned
+	log  *lockedBuffer
 }
 
 func (r *running) rateLimit() ratelimitv3.RateLimitServiceClient {
@@ -68,30 +71,32 @@ func (r *running) rateLimit() ratelimitv3.RateLimitServiceClient {
 
 func start(t testing.TB, opts Options) *running {
 	t.Helper()
+	return startWith(t, endpoint.Options{}, opts)
+}
+
+func startWith(t testing.TB, shared endpoint.Options, opts Options) *running {
+	t.Helper()
 	if opts.Decider == nil {
 		opts.Decider = decider(passAll)
 	}
 	log := &lockedBuffer{}
-	opts.Log = slog.New(slog.NewTextHandler(log, nil))
-	for _, addr := range []*string{&opts.GRPCAddr, &opts.HTTPAddr, &opts.DebugAddr} {
-		defaultTo(addr, "127.0.0.1:0")
+	shared.Log = slog.New(slog.NewTextHandler(log, nil))
+	var err error
+	if opts.Shared, err = endpoint.New(shared); err != nil {
+		t.Fatal(err)
 	}
+	defaultTo(&opts.Listen.GRPC, "127.0.0.1:0")
+	defaultTo(&opts.Listen.HTTP, "127.0.0.1:0")
 	s, err := New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	r := &running{Server: s, stop: stop, done: make(chan error, 1), log: log, conn: dial(t, s.GRPCAddr)}
-	if s.DebugAddr != nil {
-		r.admin = dial(t, s.DebugAddr)
-	}
 	s.SetServing(true)
 	go func() { r.done <- s.Run(ctx); close(r.done) }()
 	t.Cleanup(func() {
 		_ = r.conn.Close()
-		if r.admin != nil {
-			_ = r.admin.Close()
-		}
 		stop()
 		if err := <-r.done; err != nil {
 			t.Errorf("Run: %v", err)
@@ -179,9 +184,9 @@ func TestNewFailsWhereAPortIsTaken(t *testing.T) {
 	}
 	for _, which := range []string{"gRPC", "HTTP"} {
 		t.Run(which, func(t *testing.T) {
-			addrs := map[string]string{"gRPC": free(), "HTTP": free(), "debug": free()}
+			addrs := map[string]string{"gRPC": free(), "HTTP": free()}
 			addrs[which] = taken.Addr().String()
-			_, err := New(Options{Decider: decider(passAll), GRPCAddr: addrs["gRPC"], HTTPAddr: addrs["HTTP"], DebugAddr: addrs["debug"]})
+			_, err := New(Options{Decider: decider(passAll), Listen: Listen{GRPC: addrs["gRPC"], HTTP: addrs["HTTP"]}})
 			if err == nil || !strings.Contains(err.Error(), which) || !strings.Contains(err.Error(), taken.Addr().String()) {
 				t.Fatalf("error %v does not say what and where", err)
 			}
@@ -201,8 +206,11 @@ func TestNewFailsWhereAPortIsTaken(t *testing.T) {
 }
 
 func TestNewFailsWhereMetricsAreRegisteredTwice(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	opts := Options{Decider: decider(passAll), Metrics: registry, GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", DebugAddr: "127.0.0.1:0"}
+	shared, err := endpoint.New(endpoint.Options{Metrics: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := Options{Decider: decider(passAll), Shared: shared, Listen: anyPorts}
 	s, err := New(opts)
 	if err != nil {
 		t.Fatal(err)
@@ -214,12 +222,12 @@ func TestNewFailsWhereMetricsAreRegisteredTwice(t *testing.T) {
 }
 
 func TestCloseFreesPorts(t *testing.T) {
-	s, err := New(Options{Decider: decider(passAll), GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", DebugAddr: "127.0.0.1:0"})
+	s, err := New(Options{Decider: decider(passAll), Listen: anyPorts})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.Close()
-	for _, addr := range []net.Addr{s.GRPCAddr, s.HTTPAddr, s.DebugAddr} {
+	for _, addr := range []net.Addr{s.GRPCAddr, s.HTTPAddr} {
 		l, err := net.Listen("tcp", addr.String())
 		if err != nil {
 			t.Errorf("%v is still taken: %v", addr, err)
@@ -230,7 +238,7 @@ func TestCloseFreesPorts(t *testing.T) {
 }
 
 func TestRunFailsWhenAListenerDoes(t *testing.T) {
-	s, err := New(Options{Decider: decider(passAll), GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", DebugAddr: "127.0.0.1:0"})
+	s, err := New(Options{Decider: decider(passAll), Listen: anyPorts})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,7 +324,7 @@ func refused(ctx context.Context, at net.Addr) error {
 
 func TestStopCutsOffWhatDoesNotFinish(t *testing.T) {
 	h := hold()
-	r := start(t, Options{Decider: h, StopTimeout: 50 * time.Millisecond})
+	r := startWith(t, endpoint.Options{StopTimeout: 50 * time.Millisecond}, Options{Decider: h})
 	call := make(chan error, 1)
 	go func() {
 		_, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest())

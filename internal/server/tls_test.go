@@ -52,7 +52,7 @@ func startTLS(t *testing.T, content map[string][]byte, o tlsfiles.Options) *secu
 			t.Error(err)
 		}
 	})
-	s.running = start(t, Options{Credentials: credentials.NewTLS(config)})
+	s.running = start(t, Options{Listen: Listen{Credentials: credentials.NewTLS(config)}})
 	return s
 }
 

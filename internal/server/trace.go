@@ -12,15 +12,17 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/logging"
 )
 
 // Tracer records spans. It is called concurrently.
 type Tracer interface {
-	// Sampled says whether a request is to be recorded whose caller sent this traceparent, "" if none. Every request
-	// asks, so it must be cheap.
+	// Sampled reports whether to record a request whose caller sent this traceparent, "" if none. It is called for every
+	// request, so it must be cheap.
 	Sampled(traceparent string) bool
-	// Start begins the span of a request that is to be recorded, which arrived at start.
+	// Start begins the span of a sampled request that arrived at start.
 	Start(ctx context.Context, traceparent, tracestate, name string, start time.Time) (context.Context, trace.Span)
 }
 
@@ -32,8 +34,8 @@ const (
 	spanOfJSON = "/json"
 )
 
-// traced records the decisions whose trace is sampled. It stands before the decider only where there is a tracer.
-// Requests that cannot be read never come here: the caller's span has their code.
+// traced records the decisions whose trace is sampled. It does not see requests that cannot be decoded: the caller's span
+// has their code.
 type traced struct {
 	Decider
 
@@ -66,7 +68,7 @@ func fromCaller(ctx context.Context, key string) string {
 	return values[0]
 }
 
-// withCaller gives a request over HTTP the context that one over gRPC has.
+// withCaller is the request's context with the caller's trace where gRPC requests have it.
 func withCaller(r *http.Request) context.Context {
 	md := metadata.MD{}
 	for _, key := range []string{traceparent, tracestate} {
@@ -78,17 +80,17 @@ func withCaller(r *http.Request) context.Context {
 }
 
 func describe(span trace.Span, req *limiter.Request, d *limiter.Decision, err error) {
-	code := codeOf(err)
+	code := endpoint.CodeOf(err)
 	span.SetAttributes(
 		attribute.Int("rpc.grpc.status_code", int(code)),
-		attribute.String("ratelimitd.domain", shortened(req.Domain)),
+		attribute.String("ratelimitd.domain", logging.Shorten(req.Domain)),
 		attribute.Int("ratelimitd.descriptors", len(req.Descriptors)),
 	)
 	if err == nil {
 		span.SetAttributes(attribute.String("ratelimitd.code", d.Code.String()))
 		return
 	}
-	if code != codes.InvalidArgument && code != codes.Canceled { // those are the caller's
-		span.SetStatus(otelcodes.Error, messageOf(err))
+	if code != codes.InvalidArgument && code != codes.Canceled { // the caller's fault, or its wish
+		span.SetStatus(otelcodes.Error, endpoint.MessageOf(err))
 	}
 }

@@ -41,7 +41,7 @@ func (r *recorder) Start(ctx context.Context, _, tracestate, name string, start 
 
 func TestSampledDecisionsAreRecorded(t *testing.T) {
 	tracer := newRecorder()
-	r := start(t, Options{Tracer: tracer, Decider: decider(func(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
+	r := start(t, Options{Observers: Observers{Tracer: tracer}, Decider: decider(func(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
 		if sampled := trace.SpanFromContext(ctx).IsRecording(); sampled != (req.Domain != "unseen") {
 			t.Errorf("domain %s: the decider has a span: %v", req.Domain, sampled)
 		}
@@ -130,7 +130,7 @@ func BenchmarkUnsampled(b *testing.B) {
 	req := &limiter.Request{Domain: "d"}
 	ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs(
 		":authority", "ratelimit", "content-type", "application/grpc", "user-agent", "envoy", "x-request-id", "1", "traceparent", "no"))
-	for name, d := range map[string]Decider{"off": plain, "on": watched(&Options{Decider: plain, Tracer: newRecorder()})} {
+	for name, d := range map[string]Decider{"off": plain, "on": observed(&Options{Decider: plain, Observers: Observers{Tracer: newRecorder()}})} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			var decision limiter.Decision

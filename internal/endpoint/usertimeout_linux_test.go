@@ -1,4 +1,4 @@
-package server
+package endpoint
 
 import (
 	"net"
@@ -11,7 +11,12 @@ import (
 
 // What is set on the listener holds for the connections that it accepts.
 func TestConnectionsGiveUp(t *testing.T) {
-	l, err := open("gRPC", "127.0.0.1:0", false, pingTimeout)
+	const timeout = 10 * time.Second
+	s, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := s.Listen("gRPC", "127.0.0.1:0", timeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +39,7 @@ func TestConnectionsGiveUp(t *testing.T) {
 	if err := raw.Control(func(fd uintptr) { ms, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT) }); err != nil {
 		t.Fatal(err)
 	}
-	if got := time.Duration(ms) * time.Millisecond; err != nil || got != pingTimeout {
-		t.Errorf("they give up after %v, %v; want %v", got, err, pingTimeout)
+	if got := time.Duration(ms) * time.Millisecond; err != nil || got != timeout {
+		t.Errorf("they give up after %v, %v; want %v", got, err, timeout)
 	}
 }

@@ -1,20 +1,22 @@
-package server
+package operator
 
 import (
 	"log/slog"
 	"net/http"
+
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 )
 
-// LogLevel is the level from which on things are logged. It is asked and set by any goroutine.
+// LogLevel is the lowest level that is logged. It is used concurrently.
 type LogLevel interface {
 	String() string
-	// Set changes the level. The error says which names there are.
+	// Set changes the level. The error lists the names.
 	Set(name string) error
 }
 
 const logLevelHelp = "what is logged; PUT /loglevel?level=debug, info, warning or error changes it until the restart"
 
-// logLevel shows the level, and changes it. A change must be a PUT: no web page can make a browser send one.
+// logLevel shows and changes the level. A change must be a PUT, which no web page of another origin can send.
 type logLevel struct {
 	level LogLevel
 	log   *slog.Logger
@@ -26,14 +28,14 @@ func (l *logLevel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPut:
 		before := l.level.String()
 		if err := l.level.Set(query.Get("level")); err != nil {
-			writeText(w, http.StatusBadRequest, err.Error()+"\n")
+			endpoint.WriteText(w, http.StatusBadRequest, err.Error()+"\n")
 			return
 		}
 		l.log.Warn("the log level was changed", "from", before, "to", l.level.String(), "by", r.RemoteAddr)
 	case query.Has("level"):
 		w.Header().Set("Allow", http.MethodPut)
-		writeText(w, http.StatusMethodNotAllowed, "use PUT to change the level\n")
+		endpoint.WriteText(w, http.StatusMethodNotAllowed, "use PUT to change the level\n")
 		return
 	}
-	writeText(w, http.StatusOK, l.level.String()+"\n")
+	endpoint.WriteText(w, http.StatusOK, l.level.String()+"\n")
 }

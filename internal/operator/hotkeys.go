@@ -1,4 +1,4 @@
-package server
+package operator
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
@@ -66,24 +67,24 @@ func readHotKeysPage(query url.Values, accept string) (hotKeysPage, error) {
 
 func writeHotKeys(w http.ResponseWriter, r *http.Request, opts *Options) {
 	if opts.HotKeys == nil {
-		writeText(w, http.StatusNotFound, hotKeysOff+"\n")
+		endpoint.WriteText(w, http.StatusNotFound, hotKeysOff+"\n")
 		return
 	}
 	page, err := readHotKeysPage(r.URL.Query(), r.Header.Get("Accept"))
 	if err != nil {
-		writeText(w, http.StatusBadRequest, err.Error()+"\n")
+		endpoint.WriteText(w, http.StatusBadRequest, err.Error()+"\n")
 		return
 	}
 	report := opts.HotKeys(page.query)
 	if !page.json {
 		var text bytes.Buffer
 		page.text(&text, &report)
-		writeText(w, http.StatusOK, text.String())
+		endpoint.WriteText(w, http.StatusOK, text.String())
 		return
 	}
 	body, err := json.MarshalIndent(page.values(&report), "", "  ")
 	if err != nil {
-		writeText(w, http.StatusInternalServerError, err.Error()+"\n")
+		endpoint.WriteText(w, http.StatusInternalServerError, err.Error()+"\n")
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

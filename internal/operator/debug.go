@@ -1,4 +1,4 @@
-package server
+package operator
 
 import (
 	"bufio"
@@ -7,7 +7,6 @@ import (
 	"io"
 	"log"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/pprof"
 	"os"
@@ -15,55 +14,56 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/logging"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// page is an endpoint of the debug listener.
+// page is a path of the debug port.
 type page struct {
 	path, help string
 	handler    http.HandlerFunc
 }
 
-// newDebug is the listener for operators: pages over HTTP, and the admin services over gRPC on the same port, in plain
-// text unless there is TLS. One gate stands before all of them. It has no write timeout: a profile takes as long as it is
-// asked to.
+// newDebug makes the server of the debug port: pages over HTTP and services over gRPC, in plain text unless there is TLS,
+// all behind one gate. It has no write timeout, because a profile takes as long as the operator asks for.
 func (s *Server) newDebug(opts *Options) *http.Server {
 	mux := http.NewServeMux()
-	if !opts.NoDebug {
+	if !opts.NoPages {
 		addPages(mux, opts)
 	}
-	h := s.bounded(mux)
-	if s.admin != nil {
-		h.Handler = split(s.admin, h.Handler)
+	h := s.shared.HTTP(mux)
+	if s.services != nil {
+		h.Handler = split(s.services, h.Handler)
 		h.Protocols = new(http.Protocols)
 		h.Protocols.SetHTTP1(true)
-		h.Protocols.SetUnencryptedHTTP2(opts.DebugTLS == nil)
-		h.Protocols.SetHTTP2(opts.DebugTLS != nil)
+		h.Protocols.SetUnencryptedHTTP2(opts.Access.TLS == nil)
+		h.Protocols.SetHTTP2(opts.Access.TLS != nil)
 	}
 	h.Handler = newGate(opts).before(h.Handler)
-	if opts.DebugTLS != nil {
-		h.TLSConfig = offeringHTTP2(opts.DebugTLS)
-		// Who has no certificate fails in the handshake, which is told here. Anybody may try as often as they like.
-		h.ErrorLog = log.New(&someLines{log: opts.Log, some: sampler{perSecond: 1}}, "", 0)
+	if opts.Access.TLS != nil {
+		h.TLSConfig = offeringHTTP2(opts.Access.TLS)
+		// A client without a certificate fails in the handshake, which net/http logs. Anybody can make it fail at any rate.
+		h.ErrorLog = log.New(&someLines{log: opts.Shared.Log, some: logging.Sampler{PerSecond: 1}}, "", 0)
 	}
 	return h
 }
 
-// someLines writes some of the lines that it is given to a log.
+// someLines is a writer that logs some of its lines.
 type someLines struct {
 	log  *slog.Logger
-	some sampler
+	some logging.Sampler
 }
 
 func (s *someLines) Write(line []byte) (int, error) {
-	if s.some.pick(time.Now()) {
-		s.log.Warn("debug port", "error", strings.TrimSpace(string(line)), "not_logged", s.some.missed())
+	if s.some.Pick(time.Now()) {
+		s.log.Warn("debug port", "error", strings.TrimSpace(string(line)), "not_logged", s.some.Missed())
 	}
 	return len(line), nil
 }
 
-// offeringHTTP2 is a configuration in whose every handshake HTTP/2 may be chosen: net/http adds that to the configuration
-// itself, and not to those that it hands out by connection.
+// offeringHTTP2 is a configuration that offers HTTP/2 in every handshake. net/http adds the offer to the configuration
+// itself, but not to those that GetConfigForClient returns.
 func offeringHTTP2(c *tls.Config) *tls.Config {
 	offer := func(c *tls.Config) *tls.Config {
 		c = c.Clone()
@@ -83,27 +83,20 @@ func offeringHTTP2(c *tls.Config) *tls.Config {
 	return c
 }
 
-func (s *Server) serveDebug(l net.Listener) error {
-	if s.debug.TLSConfig != nil {
-		return s.debug.ServeTLS(l, "", "")
-	}
-	return s.debug.Serve(l)
-}
-
-// split hands gRPC calls to one handler and all else to another.
+// split hands gRPC calls to one handler and other requests to another.
 func split(calls, pages http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isCall(r) {
 			pages.ServeHTTP(w, r)
 			return
 		}
-		// The time in which a request must have been read is for requests that end: a stream need not.
+		// The timeout for reading a request does not fit a stream, which may go on.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		calls.ServeHTTP(w, r)
 	})
 }
 
-// isCall says whether a request is a gRPC call.
+// isCall reports whether a request is a gRPC call.
 func isCall(r *http.Request) bool {
 	return r.ProtoMajor >= 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
@@ -116,39 +109,39 @@ func addPages(mux *http.ServeMux, opts *Options) {
 	}
 	pages = append(pages, page{"/debug/hotkeys", hotKeysHelp, func(w http.ResponseWriter, r *http.Request) { writeHotKeys(w, r, opts) }})
 	if opts.LogLevel != nil {
-		pages = append(pages, page{"/loglevel", logLevelHelp, (&logLevel{opts.LogLevel, opts.Log}).ServeHTTP})
+		pages = append(pages, page{"/loglevel", logLevelHelp, (&logLevel{opts.LogLevel, opts.Shared.Log}).ServeHTTP})
 	}
 	var index strings.Builder
 	for _, p := range pages {
 		mux.HandleFunc(p.path, p.handler)
 		fmt.Fprintf(&index, "%-14s %s\n", p.path, p.help)
 	}
-	if !opts.NoAdmin {
+	if !opts.NoServices {
 		fmt.Fprintf(&index, "gRPC           %s and %s, with reflection, on this port\n",
 			adminv1.AdminService_ServiceDesc.ServiceName, adminv1.CounterService_ServiceDesc.ServiceName)
 	}
-	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, index.String()) })
+	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) { endpoint.WriteText(w, http.StatusOK, index.String()) })
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	// The command line may have passwords in it.
-	mux.HandleFunc("/debug/pprof/cmdline", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, os.Args[0]) })
+	// Not the whole command line: it may contain passwords.
+	mux.HandleFunc("/debug/pprof/cmdline", func(w http.ResponseWriter, _ *http.Request) { endpoint.WriteText(w, http.StatusOK, os.Args[0]) })
 }
 
 func writeConfig(w http.ResponseWriter, opts *Options) {
-	writeText(w, http.StatusOK, "")
+	endpoint.WriteText(w, http.StatusOK, "")
 	b := bufio.NewWriter(w)
-	if opts.Tree != nil {
-		writeRules(b, opts.Tree())
+	if opts.Rules.Tree != nil {
+		writeRules(b, opts.Rules.Tree())
 	}
-	if opts.RuleFiles != nil {
-		writeRuleFiles(b, opts.RuleFiles())
+	if opts.Rules.Files != nil {
+		writeRuleFiles(b, opts.Rules.Files())
 	}
 	_ = b.Flush()
 }
 
 func writeStats(w http.ResponseWriter, opts *Options) {
-	writeText(w, http.StatusOK, "")
+	endpoint.WriteText(w, http.StatusOK, "")
 	if opts.Stats == nil {
 		return
 	}

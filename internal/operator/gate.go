@@ -1,4 +1,4 @@
-package server
+package operator
 
 import (
 	"context"
@@ -13,56 +13,58 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/logging"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// Tokens knows whose a bearer token is. It is asked by any goroutine.
+// Tokens finds the owner of a bearer token. It is used concurrently.
 type Tokens interface {
-	// Owner is the name of the token's owner, if it is known. The error says why that cannot be told.
+	// Owner is the name of the token's owner, if the token is known. It fails if the tokens cannot be read.
 	Owner(token string) (name string, known bool, err error)
 }
 
-// gate stands before everything on the operators' port, pages and gRPC services: a request passes if it names this port
-// by a name that is known, comes from no web page of another origin, and shows what operators have to show.
+// gate checks every request on the debug port, for pages and gRPC services. A request passes if its host name is known, if
+// it comes from no web page of another origin, and if it has the required token and certificate.
 type gate struct {
-	tokens       Tokens // nil: no token is asked for
-	certificates bool   // of every client of the listener
+	tokens       Tokens // nil: no token is required
+	certificates bool   // every client needs one
 	names        hostNames
 	origins      *http.CrossOriginProtection
 	log          *slog.Logger
-	some         sampler // of the refused
+	some         logging.Sampler // of the refusals
 }
 
 func newGate(opts *Options) *gate {
 	names := hostNames{"localhost", "*.localhost"}
-	if host, _, err := net.SplitHostPort(opts.DebugAddr); err == nil && host != "" {
+	if host, _, err := net.SplitHostPort(opts.Addr); err == nil && host != "" {
 		names = append(names, host)
 	}
 	return &gate{
-		tokens:       opts.Tokens,
-		certificates: opts.DebugClientCerts,
-		names:        append(names, opts.DebugHostNames...),
+		tokens:       opts.Access.Tokens,
+		certificates: opts.Access.ClientCerts,
+		names:        append(names, opts.Access.HostNames...),
 		origins:      http.NewCrossOriginProtection(),
-		log:          opts.Log,
-		some:         sampler{perSecond: 1},
+		log:          opts.Shared.Log,
+		some:         logging.Sampler{PerSecond: 1},
 	}
 }
 
-// operator is who calls.
-type operator struct {
+// identity is what is known about the operator behind a request.
+type identity struct {
 	from        string // address
-	token       string // the name of its owner
-	certificate string // its subject
+	token       string // name of the token's owner
+	certificate string // subject
 }
 
-// attrs is what the log says of somebody. There is no token in it.
-func (o *operator) attrs() []slog.Attr {
+// attrs is the identity for the log. It never contains a token.
+func (o *identity) attrs() []slog.Attr {
 	attrs := []slog.Attr{slog.String("from", o.from)}
 	if o.token != "" {
 		attrs = append(attrs, slog.String("token_of", o.token))
 	}
 	if o.certificate != "" {
-		attrs = append(attrs, slog.String("certificate", shortened(o.certificate)))
+		attrs = append(attrs, slog.String("certificate", logging.Shorten(o.certificate)))
 	}
 	return attrs
 }
@@ -73,44 +75,43 @@ const (
 	tokenNeeded = "a token is needed: send the header (in gRPC, the metadata) authorization: Bearer TOKEN"
 	nameUnknown = "this port is not known by the host name of the request: ask it by address or as localhost, or add the name " +
 		"to RATELIMITD_DEBUG_HOST_NAMES (--debug-host-names)"
-	otherOrigin = "a web page of another origin may not ask this"
 )
 
-// countersPath is what the paths of all calls of the CounterService begin with.
+// countersPath is the prefix of the paths of CounterService's methods.
 var countersPath = "/" + adminv1.CounterService_ServiceDesc.ServiceName + "/"
 
-// before is a handler that asks the gate before it asks next.
+// before is a handler that calls next for the requests that pass the gate.
 func (g *gate) before(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who := caller(r)
+		who := connectionIdentity(r)
 		code, reason, err := g.check(r, &who)
 		if code == codes.OK {
-			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, who)))
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, who)))
 			return
 		}
 		g.report(r, &who, reason, err)
-		turnAway(w, r, code, reason)
+		refuse(w, r, code, reason)
 	})
 }
 
-// check fills in whose token it is. It returns the reason for a refusal, and the error that only the log may show. Where
-// certificates are asked for, a connection without one fails in the handshake; check looks for the certificate all the same.
-func (g *gate) check(r *http.Request, who *operator) (code codes.Code, reason string, err error) {
+// check sets the owner of the token. It returns the reason for a refusal, and the error that only the log may show. Where
+// certificates are required, a connection without one fails in the handshake; check looks for the certificate all the same.
+func (g *gate) check(r *http.Request, who *identity) (code codes.Code, reason string, err error) {
 	if !g.names.know(r) {
 		return codes.PermissionDenied, nameUnknown, nil
 	}
 	if err := g.origins.Check(r); err != nil {
-		return codes.PermissionDenied, otherOrigin, err
+		return codes.PermissionDenied, endpoint.OtherOrigin, err
 	}
 	switch {
 	case g.tokens == nil && !g.certificates && strings.HasPrefix(r.URL.Path, countersPath):
-		return codes.PermissionDenied, counterCallsOff, nil // they change what counts: whoever does that has to be named
+		return codes.PermissionDenied, counterCallsOff, nil // resets must have a name in the log
 	case g.certificates && who.certificate == "":
 		return codes.Unauthenticated, "a client certificate is needed", nil
 	case g.tokens == nil:
 		return codes.OK, "", nil
 	}
-	token, ok := bearer(r)
+	token, ok := bearerToken(r)
 	if !ok {
 		return codes.Unauthenticated, tokenNeeded, nil
 	}
@@ -126,25 +127,25 @@ func (g *gate) check(r *http.Request, who *operator) (code codes.Code, reason st
 }
 
 // report logs some of the refusals.
-func (g *gate) report(r *http.Request, who *operator, reason string, err error) {
-	if !g.some.pick(time.Now()) {
+func (g *gate) report(r *http.Request, who *identity, reason string, err error) {
+	if !g.some.Pick(time.Now()) {
 		return
 	}
-	attrs := append([]slog.Attr{slog.String("path", shortened(r.URL.Path)), slog.String("reason", reason)}, who.attrs()...)
+	attrs := append([]slog.Attr{slog.String("path", logging.Shorten(r.URL.Path)), slog.String("reason", reason)}, who.attrs()...)
 	if reason == nameUnknown {
-		attrs = append(attrs, slog.String("host", shortened(r.Host)))
+		attrs = append(attrs, slog.String("host", logging.Shorten(r.Host)))
 	}
 	if err != nil {
 		attrs = append(attrs, slog.String("error", err.Error()))
 	}
-	if n := g.some.missed(); n > 0 {
+	if n := g.some.Missed(); n > 0 {
 		attrs = append(attrs, slog.Int64("not_logged", n))
 	}
 	g.log.LogAttrs(r.Context(), slog.LevelWarn, "operator refused", attrs...)
 }
 
-// turnAway answers in the way that the request understands: gRPC has its code in headers of its own.
-func turnAway(w http.ResponseWriter, r *http.Request, code codes.Code, reason string) {
+// refuse answers in the form that the client reads: gRPC has its code in headers of its own.
+func refuse(w http.ResponseWriter, r *http.Request, code codes.Code, reason string) {
 	if isCall(r) {
 		h := w.Header()
 		h.Set("Content-Type", "application/grpc")
@@ -161,20 +162,20 @@ func turnAway(w http.ResponseWriter, r *http.Request, code codes.Code, reason st
 	case codes.Unavailable:
 		httpCode = http.StatusServiceUnavailable
 	}
-	writeText(w, httpCode, reason+"\n")
+	endpoint.WriteText(w, httpCode, reason+"\n")
 }
 
-type operatorKey struct{}
+type identityKey struct{}
 
-// operatorOf is who makes a gRPC call.
-func operatorOf(ctx context.Context) operator {
-	who, _ := ctx.Value(operatorKey{}).(operator)
+// identityOf is the identity behind a gRPC call.
+func identityOf(ctx context.Context) identity {
+	who, _ := ctx.Value(identityKey{}).(identity)
 	return who
 }
 
-// caller is what the connection tells.
-func caller(r *http.Request) operator {
-	who := operator{from: r.RemoteAddr}
+// connectionIdentity is what the connection shows: address and certificate.
+func connectionIdentity(r *http.Request) identity {
+	who := identity{from: r.RemoteAddr}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		leaf := r.TLS.VerifiedChains[0][0]
 		who.certificate = leaf.Subject.String()
@@ -188,8 +189,8 @@ func caller(r *http.Request) operator {
 	return who
 }
 
-// bearer is the token that came with a request, if there is exactly one.
-func bearer(r *http.Request) (string, bool) {
+// bearerToken is the token of a request, if there is exactly one.
+func bearerToken(r *http.Request) (string, bool) {
 	sent := r.Header["Authorization"]
 	if len(sent) != 1 {
 		return "", false
@@ -199,13 +200,13 @@ func bearer(r *http.Request) (string, bool) {
 	return token, strings.EqualFold(scheme, "bearer") && token != ""
 }
 
-// hostNames are the names by which requests may call a port; *.example.org is every name below that, and * is every name.
-// A web page whose own name leads to this port's address (DNS rebinding) calls it by that name: for the browser, page and
-// port are of one origin then, and only the name tells them apart.
+// hostNames are the host names that requests may use; *.example.org is every name below that, and * is every name. They
+// stop DNS rebinding: a web page whose own name resolves to this port's address has the same origin as the port for the
+// browser, and only the host name shows the difference.
 type hostNames []string
 
-// know says whether a request may call the port as it does. An address is nobody's name. Over TLS the client has compared
-// the name that it dialled with the certificate.
+// know reports whether the host name of a request is allowed. An IP address is no name. Over TLS the client has checked
+// the name against the certificate.
 func (n hostNames) know(r *http.Request) bool {
 	host := r.Host
 	if name, _, err := net.SplitHostPort(host); err == nil {

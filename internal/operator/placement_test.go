@@ -1,4 +1,4 @@
-package server
+package operator
 
 import (
 	"net/http"
@@ -10,29 +10,25 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// The admin service is where operators are, beside the pages, and not where callers are.
-func TestAdminIsOnTheDebugListenerAlone(t *testing.T) {
-	r := start(t, Options{RuleFiles: func() []descriptor.FileStatus { return []descriptor.FileStatus{{Name: "a.yaml"}} }})
+// Pages and services share the debug port.
+func TestServicesOnTheDebugPort(t *testing.T) {
+	r := start(t, Options{Rules: Rules{Files: func() []descriptor.FileStatus { return []descriptor.FileStatus{{Name: "a.yaml"}} }}})
 	list := &adminv1.ListRuleFilesRequest{}
 	if resp, err := adminv1.NewAdminServiceClient(r.admin).ListRuleFiles(within(t), list); err != nil || len(resp.GetFiles()) != 1 {
 		t.Errorf("on the debug listener: %v, %v", resp, err)
 	}
-	if _, err := adminv1.NewAdminServiceClient(r.conn).ListRuleFiles(within(t), list); status.Code(err) != codes.Unimplemented {
-		t.Errorf("on the public listener: %v", err)
-	}
 
-	asked := reflect(t, r.admin)
 	want := []string{"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection", "ratelimitd.admin.v1.AdminService", "ratelimitd.admin.v1.CounterService"}
-	if got := asked.services(); !slices.Equal(got, want) {
+	stream, got := reflected(t, r.admin)
+	if !slices.Equal(got, want) {
 		t.Errorf("services %q", got)
 	}
-	asked.describes("ratelimitd.admin.v1.AdminService")
-	asked.close()
-	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
-		t.Error(err)
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
 	}
 	if code, body := get(t, r.DebugAddr, "/"); code != 200 || !strings.Contains(body, "ratelimitd.admin.v1.AdminService") {
 		t.Errorf("the index: %d %s", code, body)
@@ -61,7 +57,7 @@ func TestDebugAndAdminCanBeTurnedOff(t *testing.T) {
 	explain := func(string, []descriptor.Entry) descriptor.Explanation { return descriptor.Explanation{} }
 	pages := []string{"/", "/rlconfig", "/stats", "/debug/pprof/", "/debug/pprof/profile", "/loglevel"}
 	t.Run("no debug", func(t *testing.T) {
-		r := start(t, Options{NoDebug: true, Explain: explain, LogLevel: &twoLevels{}})
+		r := start(t, Options{NoPages: true, Rules: Rules{Explain: explain}, LogLevel: &twoLevels{}})
 		for _, page := range pages {
 			if code, _ := get(t, r.DebugAddr, page); code != 404 {
 				t.Errorf("%s: %d", page, code)
@@ -72,7 +68,7 @@ func TestDebugAndAdminCanBeTurnedOff(t *testing.T) {
 		}
 	})
 	t.Run("no admin", func(t *testing.T) {
-		r := start(t, Options{NoAdmin: true, Explain: explain})
+		r := start(t, Options{NoServices: true, Rules: Rules{Explain: explain}})
 		if code, body := get(t, r.DebugAddr, "/"); code != 200 || strings.Contains(body, "AdminService") {
 			t.Errorf("the index: %d %s", code, body)
 		}
@@ -81,26 +77,22 @@ func TestDebugAndAdminCanBeTurnedOff(t *testing.T) {
 		}
 	})
 	t.Run("neither", func(t *testing.T) {
-		r := start(t, Options{NoDebug: true, NoAdmin: true, DebugAddr: "no such host:0"})
+		r := start(t, Options{NoPages: true, NoServices: true, Addr: "no such host:0"})
 		if r.DebugAddr != nil {
 			t.Errorf("something listens on %v", r.DebugAddr)
-		}
-		if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
-			t.Error(err)
 		}
 	})
 }
 
 // A reflection stream, or any other, is no reason not to stop: it is cut off like a call that takes too long.
 func TestStopEndsAdminStreams(t *testing.T) {
-	r := start(t, Options{StopTimeout: 1})
-	asked := reflect(t, r.admin)
-	asked.services()
+	r := startWith(t, endpoint.Options{StopTimeout: 1}, Options{})
+	stream, _ := reflected(t, r.admin)
 	r.stop()
 	if err := <-r.done; err != nil {
 		t.Errorf("Run: %v", err)
 	}
-	if _, err := asked.stream.Recv(); err == nil {
+	if _, err := stream.Recv(); err == nil {
 		t.Error("the stream goes on")
 	}
 }

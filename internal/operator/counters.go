@@ -1,4 +1,4 @@
-package server
+package operator
 
 import (
 	"context"
@@ -11,11 +11,13 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/logging"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// Counters looks at the counters of a descriptor and clears them. The errors are those of a Decider.
+// Counters looks at the counters of a descriptor and clears them. Its errors are those of package limiter.
 type Counters interface {
 	Peek(ctx context.Context, now time.Time, domain string, d *limiter.Descriptor) (limiter.Counters, error)
 	Reset(ctx context.Context, now time.Time, domain string, d *limiter.Descriptor) (limiter.Counters, error)
@@ -26,16 +28,12 @@ type counters struct {
 	adminv1.UnimplementedCounterServiceServer
 
 	counters Counters
-	limits   bounds
+	bounds   Bounds
 	log      *slog.Logger
 }
 
-func newCounters(opts *Options) *counters {
-	return &counters{counters: opts.Counters, limits: opts.bounds(), log: opts.Log}
-}
-
-// subject is what both methods are asked about.
-type subject interface {
+// counterRequest is what the requests of both methods have.
+type counterRequest interface {
 	GetDomain() string
 	GetEntries() []*adminv1.Entry
 	GetOverride() *adminv1.LimitOverride
@@ -50,7 +48,7 @@ func (c *counters) Peek(ctx context.Context, req *adminv1.PeekRequest) (*adminv1
 	now := time.Now()
 	found, err := c.counters.Peek(ctx, now, req.GetDomain(), d)
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, endpoint.StatusOf(err)
 	}
 	x := &found.Explanation
 	return &adminv1.PeekResponse{
@@ -58,7 +56,7 @@ func (c *counters) Peek(ctx context.Context, req *adminv1.PeekRequest) (*adminv1
 	}, nil
 }
 
-// Reset implements adminv1.CounterServiceServer. Whatever comes of it, the log says who asked.
+// Reset implements adminv1.CounterServiceServer. The log names the operator, also when it fails.
 func (c *counters) Reset(ctx context.Context, req *adminv1.ResetRequest) (*adminv1.ResetResponse, error) {
 	d, err := c.read(req)
 	if err != nil {
@@ -66,10 +64,10 @@ func (c *counters) Reset(ctx context.Context, req *adminv1.ResetRequest) (*admin
 	}
 	now := time.Now()
 	found, err := c.counters.Reset(ctx, now, req.GetDomain(), d)
-	who := operatorOf(ctx)
+	who := identityOf(ctx)
 	c.audit(ctx, &who, req.GetDomain(), d, &found, err)
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, endpoint.StatusOf(err)
 	}
 	x := &found.Explanation
 	return &adminv1.ResetResponse{
@@ -77,8 +75,9 @@ func (c *counters) Reset(ctx context.Context, req *adminv1.ResetRequest) (*admin
 	}, nil
 }
 
-func (c *counters) audit(ctx context.Context, who *operator, domain string, d *limiter.Descriptor, found *limiter.Counters, err error) {
-	attrs := append(who.attrs(), slog.String("domain", shortened(domain)), slog.String("entries", entriesText(d.Entries)))
+// audit logs a reset.
+func (c *counters) audit(ctx context.Context, who *identity, domain string, d *limiter.Descriptor, found *limiter.Counters, err error) {
+	attrs := append(who.attrs(), slog.String("domain", logging.Shorten(domain)), slog.String("entries", logging.Entries(d.Entries)))
 	if found.Override {
 		attrs = append(attrs, slog.String("rule", "override of the request"))
 	} else if r := found.Explanation.Rule; r != nil {
@@ -103,31 +102,31 @@ func (c *counters) audit(ctx context.Context, who *operator, domain string, d *l
 	c.log.LogAttrs(ctx, slog.LevelWarn, "reset of counters", append(attrs, slog.String("result", result))...)
 }
 
-// read turns what was asked into a descriptor.
-func (c *counters) read(req subject) (*limiter.Descriptor, error) {
+// read checks a request and returns its descriptor.
+func (c *counters) read(req counterRequest) (*limiter.Descriptor, error) {
 	if c.counters == nil {
 		return nil, status.Error(codes.Unimplemented, "this server has no counters to show")
 	}
 	invalid := func(format string, args ...any) error { return status.Errorf(codes.InvalidArgument, format, args...) }
 	switch entries := req.GetEntries(); {
-	case len(req.GetDomain()) > c.limits.text:
-		return nil, invalid("domain: more than %d bytes", c.limits.text)
+	case len(req.GetDomain()) > c.bounds.MaxTextBytes:
+		return nil, invalid("domain: more than %d bytes", c.bounds.MaxTextBytes)
 	case len(entries) == 0:
 		return nil, invalid("entries must not be empty")
-	case len(entries) > c.limits.entries:
-		return nil, invalid("entries: more than %d", c.limits.entries)
+	case len(entries) > c.bounds.MaxEntries:
+		return nil, invalid("entries: more than %d", c.bounds.MaxEntries)
 	}
 	d := &limiter.Descriptor{}
 	for _, e := range req.GetEntries() {
-		if max(len(e.GetKey()), len(e.GetValue())) > c.limits.text {
-			return nil, invalid("entries: a key or a value of more than %d bytes", c.limits.text)
+		if max(len(e.GetKey()), len(e.GetValue())) > c.bounds.MaxTextBytes {
+			return nil, invalid("entries: a key or a value of more than %d bytes", c.bounds.MaxTextBytes)
 		}
 		d.Entries = append(d.Entries, descriptor.Entry{Key: e.GetKey(), Value: e.GetValue()})
 	}
 	if o := req.GetOverride(); o != nil {
 		unit := descriptor.ParseUnit(o.GetUnit())
 		if !unit.Valid() {
-			return nil, invalid("override.unit is %q, which is no unit of time: use one of %v", shortened(o.GetUnit()), descriptor.UnitNames)
+			return nil, invalid("override.unit is %q, which is no unit of time: use one of %v", logging.Shorten(o.GetUnit()), descriptor.UnitNames)
 		}
 		d.HasOverride = true
 		d.Override = limiter.Override{Requests: o.GetRequestsPerUnit(), Unit: int32(unit), Multiplier: o.GetUnitMultiplier()}

@@ -1,4 +1,4 @@
-package server
+package operator
 
 import (
 	"context"
@@ -21,9 +21,8 @@ import (
 type admin struct {
 	adminv1.UnimplementedAdminServiceServer
 
-	ruleFiles func() []descriptor.FileStatus
-	explain   func(domain string, entries []descriptor.Entry) descriptor.Explanation
-	hotKeys   func(hotkeys.Query) hotkeys.Report
+	rules   Rules
+	hotKeys func(hotkeys.Query) hotkeys.Report // nil: off
 }
 
 var fileStates = map[descriptor.FileState]adminv1.RuleFileState{
@@ -43,11 +42,11 @@ var matchKinds = map[descriptor.MatchKind]adminv1.MatchKind{
 
 // ListRuleFiles implements adminv1.AdminServiceServer.
 func (a *admin) ListRuleFiles(context.Context, *adminv1.ListRuleFilesRequest) (*adminv1.ListRuleFilesResponse, error) {
-	if a.ruleFiles == nil {
+	if a.rules.Files == nil {
 		return nil, status.Error(codes.Unimplemented, "this server's rules do not come from files")
 	}
 	answer := &adminv1.ListRuleFilesResponse{}
-	for _, f := range sortedFiles(a.ruleFiles()) {
+	for _, f := range sortedFiles(a.rules.Files()) {
 		file := &adminv1.RuleFile{
 			Name:    validText(f.Name),
 			State:   fileStates[f.State],
@@ -65,7 +64,7 @@ func (a *admin) ListRuleFiles(context.Context, *adminv1.ListRuleFilesRequest) (*
 
 // Explain implements adminv1.AdminServiceServer.
 func (a *admin) Explain(_ context.Context, req *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
-	if a.explain == nil {
+	if a.rules.Explain == nil {
 		return nil, status.Error(codes.Unimplemented, "this server cannot explain its rules")
 	}
 	if req.GetDomain() == "" {
@@ -75,7 +74,7 @@ func (a *admin) Explain(_ context.Context, req *adminv1.ExplainRequest) (*adminv
 	for i, e := range req.GetEntries() {
 		entries[i] = descriptor.Entry{Key: e.GetKey(), Value: e.GetValue()}
 	}
-	x := a.explain(req.GetDomain(), entries)
+	x := a.rules.Explain(req.GetDomain(), entries)
 	answer := &adminv1.ExplainResponse{DomainKnown: x.Known, Reason: validText(x.Reason), Rule: ruleMessage(&x)}
 	for i := range x.Levels {
 		answer.Levels = append(answer.Levels, levelMessage(&x.Levels[i]))
@@ -177,3 +176,7 @@ func validTexts(list []string) []string {
 }
 
 func count(n int) uint32 { return uint32(min(max(n, 0), math.MaxUint32)) }
+
+// validText is s with the replacement character where it is not UTF-8: a client could not read a message that has such
+// bytes.
+func validText(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -1,4 +1,4 @@
-package server
+package endpoint
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// codeOf is the gRPC code of what a Decider returned. Whatever is not the caller's fault and not its deadline is
-// UNAVAILABLE: the caller's own failure mode decides.
-func codeOf(err error) codes.Code {
+// CodeOf is the gRPC code for an error of the limiter. An error that is neither the caller's fault nor its deadline is
+// UNAVAILABLE: the caller's failure mode decides what happens to the request.
+func CodeOf(err error) codes.Code {
 	switch {
 	case err == nil:
 		return codes.OK
@@ -28,12 +28,12 @@ func codeOf(err error) codes.Code {
 	}
 }
 
-// statusOf is the gRPC status of what a Decider returned.
-func statusOf(err error) error {
-	return status.Error(codeOf(err), messageOf(err))
+// StatusOf is the gRPC status for an error of the limiter.
+func StatusOf(err error) error {
+	return status.Error(CodeOf(err), MessageOf(err))
 }
 
-// messageOf is what a caller is told. That a request is invalid is said by the code.
-func messageOf(err error) string {
+// MessageOf is the text for the caller. It leaves out that the request is invalid, because the code says so.
+func MessageOf(err error) string {
 	return strings.TrimPrefix(err.Error(), limiter.ErrInvalid.Error()+": ")
 }

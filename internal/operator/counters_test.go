@@ -1,4 +1,4 @@
-package server
+package operator
 
 import (
 	"context"
@@ -97,7 +97,7 @@ func (r *running) linesWith(text string) (lines []string) {
 }
 
 func TestPeekAndReset(t *testing.T) {
-	r := start(t, Options{Counters: counted(t), Tokens: owners{annsToken: "ann"}})
+	r := start(t, Options{Counters: counted(t), Access: Access{Tokens: owners{annsToken: "ann"}}})
 	client := adminv1.NewCounterServiceClient(r.admin)
 	ctx := with(within(t), "Bearer "+annsToken)
 
@@ -166,7 +166,7 @@ func TestPeekAndReset(t *testing.T) {
 }
 
 func TestCounterRequestsThatMakeNoSense(t *testing.T) {
-	r := start(t, Options{Counters: counted(t), Tokens: owners{annsToken: "ann"}, MaxEntries: 2, MaxTextSize: 10})
+	r := start(t, Options{Counters: counted(t), Access: Access{Tokens: owners{annsToken: "ann"}}, Bounds: Bounds{MaxEntries: 2, MaxTextBytes: 10}})
 	client := adminv1.NewCounterServiceClient(r.admin)
 	ctx := with(within(t), "bearer "+annsToken)
 	for name, req := range map[string]*adminv1.ResetRequest{
@@ -186,7 +186,7 @@ func TestCounterRequestsThatMakeNoSense(t *testing.T) {
 			t.Errorf("Peek, %s: %v", name, err)
 		}
 	}
-	none := start(t, Options{Tokens: owners{annsToken: "ann"}})
+	none := start(t, Options{Access: Access{Tokens: owners{annsToken: "ann"}}})
 	if _, err := adminv1.NewCounterServiceClient(none.admin).Peek(ctx, &adminv1.PeekRequest{Domain: "d", Entries: kv("k=v")}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("without counters: %v", err)
 	}
@@ -203,7 +203,7 @@ func (f failing) Reset(context.Context, time.Time, string, *limiter.Descriptor) 
 }
 
 func TestResetThatFails(t *testing.T) {
-	r := start(t, Options{Counters: failing{fmt.Errorf("clear counters: %w", backend.ErrUnavailable)}, Tokens: owners{annsToken: "ann"}})
+	r := start(t, Options{Counters: failing{fmt.Errorf("clear counters: %w", backend.ErrUnavailable)}, Access: Access{Tokens: owners{annsToken: "ann"}}})
 	client := adminv1.NewCounterServiceClient(r.admin)
 	_, err := client.Reset(with(within(t), "Bearer "+annsToken), &adminv1.ResetRequest{Domain: "d", Entries: kv("k=v")})
 	if status.Code(err) != codes.Unavailable || len(r.linesWith(`result="failed`)) != 1 || len(r.linesWith("backend unavailable")) != 1 {
@@ -230,7 +230,7 @@ func TestOperatorsAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := counted(t)
-			r := start(t, Options{Counters: l, Tokens: c.tokens})
+			r := start(t, Options{Counters: l, Access: Access{Tokens: c.tokens}})
 			client := adminv1.NewCounterServiceClient(r.admin)
 			ctx := with(within(t), c.send...)
 			_, err := client.Reset(ctx, &adminv1.ResetRequest{Domain: "d", Entries: kv("k=v")})
@@ -257,7 +257,7 @@ func TestOperatorsAreRefused(t *testing.T) {
 
 // Whoever tries very often does not fill the log.
 func TestRefusedOperatorsAreLoggedNowAndThen(t *testing.T) {
-	r := start(t, Options{Counters: counted(t), Tokens: owners{annsToken: "ann"}})
+	r := start(t, Options{Counters: counted(t), Access: Access{Tokens: owners{annsToken: "ann"}}})
 	client := adminv1.NewCounterServiceClient(r.admin)
 	began := time.Now()
 	const tries = 300
@@ -294,7 +294,7 @@ func adminTLS(t *testing.T, ca *tlstest.Authority, clients *tlstest.Authority, t
 	if err != nil {
 		t.Fatal(err)
 	}
-	return start(t, Options{Counters: counted(t), DebugTLS: config, DebugClientCerts: clients != nil, Tokens: tokens})
+	return start(t, Options{Counters: counted(t), Access: Access{TLS: config, ClientCerts: clients != nil, Tokens: tokens}})
 }
 
 func TestAdminTLS(t *testing.T) {

@@ -1,4 +1,4 @@
-package server
+package operator
 
 import (
 	"testing"
@@ -18,13 +18,13 @@ import (
 
 func TestListRuleFiles(t *testing.T) {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
-	r := start(t, Options{RuleFiles: func() []descriptor.FileStatus {
+	r := start(t, Options{Rules: Rules{Files: func() []descriptor.FileStatus {
 		return []descriptor.FileStatus{
 			{Name: "c.yaml", State: descriptor.FileRejected, Errors: []string{"c.yaml:1:1: \xff"}},
 			{Name: "b.yaml", State: descriptor.FileStale, Domains: []string{"b"}, Rules: 2, Errors: []string{"b.yaml:3:5: one", "b.yaml:4:1: two"}, Since: since},
 			{Name: "a.yaml", State: descriptor.FileLoaded, Domains: []string{"a", "aa"}, Rules: 3, Since: since},
 		}
-	}})
+	}}})
 	got, err := adminv1.NewAdminServiceClient(r.admin).ListRuleFiles(within(t), &adminv1.ListRuleFilesRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -52,9 +52,9 @@ func TestExplain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := start(t, Options{Explain: func(domain string, entries []descriptor.Entry) descriptor.Explanation {
+	r := start(t, Options{Rules: Rules{Explain: func(domain string, entries []descriptor.Entry) descriptor.Explanation {
 		return tree.Domain(domain).Explain(entries, descriptor.KeyBuilder{Prefix: "p:"})
-	}})
+	}}})
 	client := adminv1.NewAdminServiceClient(r.admin)
 
 	got, err := client.Explain(within(t), &adminv1.ExplainRequest{Domain: "edge", Entries: []*adminv1.Entry{{Key: "path", Value: "/abc"}}})
@@ -156,7 +156,7 @@ func TestAdminWithoutAnythingToShow(t *testing.T) {
 
 // A panic in any other service is caught as well.
 func TestAdminPanicIsInternal(t *testing.T) {
-	r := start(t, Options{RuleFiles: func() []descriptor.FileStatus { panic("kaboom") }})
+	r := start(t, Options{Rules: Rules{Files: func() []descriptor.FileStatus { panic("kaboom") }}})
 	if _, err := adminv1.NewAdminServiceClient(r.admin).ListRuleFiles(within(t), &adminv1.ListRuleFilesRequest{}); status.Code(err) != codes.Internal {
 		t.Errorf("got %v", err)
 	}

@@ -1,4 +1,4 @@
-package server
+package operator
 
 import (
 	"fmt"
@@ -9,8 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// writeRules writes a line per limit, in the reference's form, which scripts read. What the reference does not have
-// follows it; what a domain sets for all of its rules is a comment before them.
+// writeRules writes a line per limit in the reference's form, which scripts read. Settings that the reference does not have
+// are appended to the line. Settings of a domain are a comment before its rules.
 func writeRules(w io.Writer, tree *descriptor.Tree) {
 	if tree == nil {
 		return
@@ -35,7 +35,7 @@ func writeRules(w io.Writer, tree *descriptor.Tree) {
 	}
 }
 
-// writeDomain writes what a domain says of itself, nothing if that is nothing.
+// writeDomain writes the settings of a domain, if it has any.
 func writeDomain(w io.Writer, d *descriptor.Domain) {
 	var s string
 	if d.Admission != descriptor.AdmissionDefault {
@@ -105,7 +105,7 @@ func isBucket(l *descriptor.Limit) bool {
 	return l.Algorithm == descriptor.TokenBucket || l.Algorithm == descriptor.LeakyBucket
 }
 
-// nodelay is as rule files write it.
+// nodelay is the value as rule files write it.
 func nodelay(l *descriptor.Limit) string {
 	if l.NoDelay == descriptor.NoDelayAll {
 		return "all"

@@ -1,0 +1,43 @@
+package endpoint
+
+import (
+	"log/slog"
+	"net/http"
+	"time"
+)
+
+// MaxHeaderSize is how many bytes the headers of a request may have, over gRPC and HTTP.
+const MaxHeaderSize = 256 << 10
+
+// WriteTimeout is how long an HTTP answer may take to be written, where the handler does not decide that itself.
+const WriteTimeout = 30 * time.Second
+
+const (
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 15 * time.Second // of a whole request
+	idleTimeout       = 2 * time.Minute
+)
+
+// HTTP is an HTTP server that no client can make hold a connection or memory for nothing, and that survives panics. It has
+// no write timeout yet.
+func (s *Shared) HTTP(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           s.recovering(h),
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    MaxHeaderSize,
+		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn),
+	}
+}
+
+// WriteText answers with plain text that no cache keeps.
+func WriteText(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+	_, _ = w.Write([]byte(text))
+}
+
+// OtherOrigin is the answer to a request that a browser makes for a web page of another origin.
+const OtherOrigin = "a web page of another origin may not ask this"

@@ -1,0 +1,59 @@
+package endpoint
+
+import (
+	"context"
+	"net/http"
+	"runtime/debug"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const panicked = "internal error: the server's log has the details"
+
+var errPanicked = status.Error(codes.Internal, panicked)
+
+// Panicked counts and logs what recover returned. It returns the error for the caller.
+func (s *Shared) Panicked(p any, method string) error {
+	s.panics.Inc()
+	s.Log.Error("panic while answering", "method", method, "panic", p, "stack", string(debug.Stack()))
+	return errPanicked
+}
+
+// Unary is a grpc.UnaryServerInterceptor that turns a panic into an error.
+func (s *Shared) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = s.Panicked(p, info.FullMethod)
+		}
+	}()
+	return next(ctx, req)
+}
+
+// Stream is a grpc.StreamServerInterceptor that turns a panic into an error.
+func (s *Shared) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = s.Panicked(p, info.FullMethod)
+		}
+	}()
+	return next(srv, stream)
+}
+
+// recovering answers with status 500 where next panics.
+func (s *Shared) recovering(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			switch p := recover(); p {
+			case nil:
+			case http.ErrAbortHandler: // asks the HTTP server to close the connection
+				panic(p)
+			default:
+				_ = s.Panicked(p, r.URL.Path)
+				http.Error(w, panicked, http.StatusInternalServerError)
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,197 @@
+package operator
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
+
+// running is a server under test.
+type running struct {
+	*Server
+	admin *grpc.ClientConn // to the debug port; nil if nothing listens there
+	stop  context.CancelFunc
+	done  chan error // what Run returned
+	log   *lockedBuffer
+}
+
+func start(t testing.TB, opts Options) *running {
+	t.Helper()
+	return startWith(t, endpoint.Options{}, opts)
+}
+
+func startWith(t testing.TB, shared endpoint.Options, opts Options) *running {
+	t.Helper()
+	log := &lockedBuffer{}
+	shared.Log = slog.New(slog.NewTextHandler(log, nil))
+	var err error
+	if opts.Shared, err = endpoint.New(shared); err != nil {
+		t.Fatal(err)
+	}
+	if opts.Addr == "" {
+		opts.Addr = "127.0.0.1:0"
+	}
+	s, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	r := &running{Server: s, stop: stop, done: make(chan error, 1), log: log}
+	if s.DebugAddr != nil {
+		r.admin = dial(t, s.DebugAddr)
+	}
+	go func() { r.done <- s.Run(ctx); close(r.done) }()
+	t.Cleanup(func() {
+		if r.admin != nil {
+			_ = r.admin.Close()
+		}
+		stop()
+		if err := <-r.done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return r
+}
+
+func dial(t testing.TB, to net.Addr, opts ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient(to.String(), append([]grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// get asks for a page over a connection of its own.
+func get(t testing.TB, at net.Addr, path string) (int, string) {
+	t.Helper()
+	code, _, body := request(t, http.MethodGet, at, path, nil)
+	return code, body
+}
+
+func request(t testing.TB, method string, at net.Addr, path string, body io.Reader) (int, http.Header, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(within(t), method, "http://"+at.String()+path, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Close = true
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header, string(b)
+}
+
+// reflected lists the services of a server, over a stream that stays open.
+func reflected(t *testing.T, conn *grpc.ClientConn) (stream reflectionv1.ServerReflection_ServerReflectionInfoClient, services []string) {
+	t.Helper()
+	stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range resp.GetListServicesResponse().GetService() {
+		services = append(services, s.GetName())
+	}
+	slices.Sort(services)
+	return stream, services
+}
+
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// Two processes on one port, as where one takes over from another.
+func TestReusePort(t *testing.T) {
+	first := startWith(t, endpoint.Options{ReusePort: true}, Options{})
+	if alone := start(t, Options{Addr: first.DebugAddr.String()}); alone.DebugAddr != nil {
+		t.Error("a server that does not share took the port")
+	}
+	if second := startWith(t, endpoint.Options{ReusePort: true}, Options{Addr: first.DebugAddr.String()}); second.DebugAddr == nil {
+		t.Error("it does not share the port")
+	}
+}
+
+func TestCloseFreesPorts(t *testing.T) {
+	s, err := New(Options{Addr: "127.0.0.1:0", Scrapes: Scrapes{Addr: "127.0.0.1:0", Handler: http.NotFoundHandler()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	for _, addr := range []net.Addr{s.DebugAddr, s.MetricsAddr} {
+		l, err := net.Listen("tcp", addr.String())
+		if err != nil {
+			t.Errorf("%v is still taken: %v", addr, err)
+			continue
+		}
+		_ = l.Close()
+	}
+}
+
+// No caller needs the listeners of operators and scrapers: the service runs without one that cannot be opened.
+func TestPortsThatCannotBeOpened(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	r := start(t, Options{Addr: taken.Addr().String(), Scrapes: Scrapes{Addr: "nowhere", Handler: http.NotFoundHandler()}})
+	if r.DebugAddr != nil || r.MetricsAddr != nil {
+		t.Errorf("it listens on %v and %v", r.DebugAddr, r.MetricsAddr)
+	}
+	if lines := r.linesWith("the service runs without it"); len(lines) != 2 || !strings.Contains(lines[0], "level=ERROR") {
+		t.Errorf("the log says %q", lines)
+	}
+}

@@ -1,0 +1,83 @@
+package operator
+
+import (
+	"crypto/tls"
+	"io"
+	"net/http"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
+)
+
+// Options are what a Server is made of. All are optional.
+type Options struct {
+	Shared *endpoint.Shared // what it has in common with the other ports of the process; nil: defaults
+
+	Addr       string // host:port of the debug port; default "127.0.0.1:6070"
+	NoPages    bool   // no pages on it
+	NoServices bool   // no gRPC services on it; without both, nothing listens there
+
+	Access  Access
+	Rules   Rules
+	Bounds  Bounds
+	Scrapes Scrapes
+
+	Counters Counters                           // operators may look at them and clear them; nil: not implemented
+	HotKeys  func(hotkeys.Query) hotkeys.Report // nil: off
+	Stats    func(io.Writer)                    // writes the lines of /stats, "name: value"; nil: none
+	LogLevel LogLevel                           // shown and changed by /loglevel; nil: not found
+}
+
+// Access says who may use the debug port. With Tokens every request needs one, with ClientCerts every client needs a
+// certificate, with both, both. With neither the pages are open to everybody, and Counters to nobody.
+type Access struct {
+	Tokens      Tokens
+	TLS         *tls.Config // nil: plain text
+	ClientCerts bool        // TLS verifies a certificate of every client
+
+	// HostNames are the host names that requests may use for this port, besides localhost, the host of Addr and IP
+	// addresses. *.example.org is every name below that, and * every name.
+	HostNames []string
+}
+
+// Rules show the rules in force. Each may be nil: it is not shown.
+type Rules struct {
+	Files   func() []descriptor.FileStatus
+	Tree    func() *descriptor.Tree
+	Explain func(domain string, entries []descriptor.Entry) descriptor.Explanation
+}
+
+// Bounds limit what operators may take.
+type Bounds struct {
+	PeerShare float64 // part of a port's 100 connections that one peer keeps when all are in use; default 0.5
+
+	// Of a request to the counter service.
+	MaxEntries   int // per descriptor; default 256
+	MaxTextBytes int // of a domain, a key or a value; default 64 KiB
+}
+
+// Scrapes is a port for nothing but metrics.
+type Scrapes struct {
+	Addr    string       // host:port; empty: there is none
+	Path    string       // default "/metrics"
+	Handler http.Handler // nil: there is no port
+}
+
+func (o *Options) setDefaults() {
+	if o.Addr == "" {
+		o.Addr = "127.0.0.1:6070"
+	}
+	if o.Bounds.PeerShare == 0 {
+		o.Bounds.PeerShare = 0.5
+	}
+	if o.Bounds.MaxEntries == 0 {
+		o.Bounds.MaxEntries = 256
+	}
+	if o.Bounds.MaxTextBytes == 0 {
+		o.Bounds.MaxTextBytes = 64 << 10
+	}
+	if o.Scrapes.Path == "" {
+		o.Scrapes.Path = "/metrics"
+	}
+}

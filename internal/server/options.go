@@ -1,0 +1,145 @@
+package server
+
+import (
+	"io/fs"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
+)
+
+// Options are what a Server is made of. Only Decider is required.
+type Options struct {
+	Decider Decider
+	Shared  *endpoint.Shared // what it has in common with the other ports of the process; nil: defaults
+
+	Listen      Listen
+	Requests    Requests
+	Calls       Calls
+	Connections Connections
+	Metrics     Metrics
+	Observers   Observers
+
+	// JSONBadRequestOnFailure makes /json answer 400 instead of 503 where no decision could be made, as the reference
+	// does.
+	JSONBadRequestOnFailure bool
+
+	DrainDelay    time.Duration       // from red health to refusing new calls; default 0
+	ServerOptions []grpc.ServerOption // applied last. An interceptor may not keep a request after it returned
+}
+
+// Listen says where callers connect.
+type Listen struct {
+	GRPC string // host:port; default ":8081"
+	HTTP string // host:port of /json, probes and metrics; default ":8080"
+
+	// Socket is the path of a unix socket that replaces GRPC. A leading @ makes it abstract. SocketMode are the permissions
+	// of its file; 0 leaves them to the umask.
+	Socket     string
+	SocketMode fs.FileMode
+
+	Credentials credentials.TransportCredentials // of gRPC; nil: plain text
+}
+
+// Requests bounds one request. The bounds hold while it is decoded, before memory is spent: two bytes on the wire make an
+// entry of 32 bytes.
+type Requests struct {
+	MaxBytes       int // of the message; default 4 MiB
+	MaxDescriptors int // per request; default 256
+	MaxEntries     int // per descriptor; default 256
+	MaxTextBytes   int // of a domain, a key or a value; default 64 KiB, more than Envoy allows for all headers together
+}
+
+// Calls bounds the calls in flight.
+type Calls struct {
+	Max     int    // on all connections; default 4,096. More are refused with RESOURCE_EXHAUSTED
+	Workers uint32 // goroutines that are kept for calls over gRPC; default 128
+}
+
+// Connections bounds the connections of callers, and how long they may be idle or slow.
+type Connections struct {
+	Max        int    // of gRPC, and of HTTP as many again; default 10,000
+	MaxStreams uint32 // calls at once on one gRPC connection; default 1,000
+
+	// PeerShare is the part of Max that one peer (an address, or a /64 of IPv6) keeps when all are in use: from 0 to 1,
+	// default 0.5.
+	PeerShare float64
+
+	FirstCallTimeout time.Duration // a gRPC connection without a call is closed after this time; default 1 min
+	MessageTimeout   time.Duration // a connection is closed when a call's message takes longer to arrive; default 10 s
+	WriteTimeout     time.Duration // a gRPC connection is closed when its client reads nothing for so long; default 10 s
+
+	// MaxBytes bounds what one gRPC connection holds of messages that have not arrived in full, MaxBytesOfAll what all
+	// connections hold. Beyond it the connection that holds most is closed. Default 16 and 128 MiB.
+	MaxBytes, MaxBytesOfAll int64
+
+	MaxAge      time.Duration // a gRPC client is asked to reconnect after this time; default 24 h
+	MaxAgeGrace time.Duration // how long its calls may then go on; default 1 h
+}
+
+// Metrics says what is measured of calls, and what /metrics shows.
+type Metrics struct {
+	Handler      http.Handler        // answers /metrics; nil: not found
+	ResponseTime prometheus.Observer // gets the duration of each gRPC call too, in seconds; may be nil
+	Off          bool                // answers are not counted: to measure what counting costs
+}
+
+// Observers see decisions. Those that are off cost nothing.
+type Observers struct {
+	Tracer Tracer // records decisions; nil: off
+
+	// RefusalLogs is how many refusals per second are logged at most, each with its rule, entries and wait; default 0:
+	// none. Entries are what callers send: they may contain personal data.
+	RefusalLogs int
+	// Explain names the rule of a refusal; nil: the log does not name it.
+	Explain func(domain string, entries []descriptor.Entry) descriptor.Explanation
+}
+
+func (o *Options) setDefaults() {
+	defaultTo(&o.Listen.GRPC, ":8081")
+	defaultTo(&o.Listen.HTTP, ":8080")
+	defaultTo(&o.Requests.MaxBytes, 4<<20)
+	defaultTo(&o.Requests.MaxDescriptors, 256)
+	defaultTo(&o.Requests.MaxEntries, 256)
+	defaultTo(&o.Requests.MaxTextBytes, 64<<10)
+	defaultTo(&o.Calls.Max, 4_096)
+	defaultTo(&o.Calls.Workers, 128)
+	defaultTo(&o.Connections.Max, 10_000)
+	defaultTo(&o.Connections.MaxStreams, 1_000)
+	defaultTo(&o.Connections.PeerShare, 0.5)
+	defaultTo(&o.Connections.FirstCallTimeout, time.Minute)
+	defaultTo(&o.Connections.MessageTimeout, 10*time.Second)
+	defaultTo(&o.Connections.WriteTimeout, 10*time.Second)
+	defaultTo(&o.Connections.MaxBytes, 16<<20)
+	defaultTo(&o.Connections.MaxBytesOfAll, 128<<20)
+	defaultTo(&o.Connections.MaxAge, 24*time.Hour)
+	defaultTo(&o.Connections.MaxAgeGrace, time.Hour)
+}
+
+func defaultTo[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// failureStatus is what /json answers where no decision could be made.
+func (o *Options) failureStatus() int {
+	if o.JSONBadRequestOnFailure {
+		return http.StatusBadRequest
+	}
+	return http.StatusServiceUnavailable
+}
+
+func (l *Listen) credentials() credentials.TransportCredentials {
+	if l.Credentials != nil {
+		return l.Credentials
+	}
+	return insecure.NewCredentials()
+}
