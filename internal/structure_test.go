@@ -28,7 +28,7 @@ var imports = map[string][]string{
 	"internal/backend":          {"internal/descriptor"},
 	"internal/backend/...":      {"internal/descriptor", "internal/backend/..."},
 	"internal/backend/redis":    {"internal/descriptor", "internal/backend/...", "internal/redisconn"},
-	"internal/redisconn":        {},
+	"internal/redisconn":        {"internal/tlsfiles"},
 	"internal/hotkeys":          {},
 	"internal/limiter":          {"internal/descriptor", "internal/backend", "internal/hotkeys"},
 	"internal/intake":           {},

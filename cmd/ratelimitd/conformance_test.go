@@ -296,7 +296,7 @@ func startService(t *testing.T, env map[string]string, args ...string) *service 
 		t.Setenv(k, v)
 	}
 	var c cli
-	parser, err := kong.New(&c)
+	parser, err := kong.New(&c, packageDefaults)
 	if err != nil {
 		t.Fatal(err)
 	}

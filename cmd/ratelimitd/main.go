@@ -93,6 +93,7 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 		kong.Help(printHelp),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
 		kong.ShortUsageOnError(),
+		packageDefaults,
 	}, append(values(&c.Serve.Adjusted), options...)...)...)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/prometheus/client_golang/prometheus"
 	goredis "github.com/redis/go-redis/v9"
 
@@ -239,6 +240,12 @@ type backendOptions struct {
 	PerSecond    redisOptions `embed:"" prefix:"redis-persecond-" envprefix:"REDIS_PERSECOND_"`
 }
 
+// packageDefaults are the defaults of flags that a package states.
+var packageDefaults = kong.Vars{
+	"redis_pool_size": strconv.Itoa(redisconn.DefaultPoolSize),
+	"redis_timeout":   redisconn.DefaultTimeout.String(),
+}
+
 // redisOptions say where one Redis is. Each flag has a variable REDIS_... and one REDIS_PERSECOND_....
 type redisOptions struct {
 	URL          string        `env:"URL" help:"host:port, the path of a unix socket, or redis://host:port/db; with SENTINEL master,sentinel,sentinel,...; with CLUSTER node,node,..."`
@@ -247,9 +254,9 @@ type redisOptions struct {
 	Auth         string        `env:"AUTH" help:"password, or user:password."`
 	AuthFile     string        `env:"AUTH_FILE" help:"File with the same, read for every new connection, so that it may change."`
 	SentinelAuth string        `env:"SENTINEL_AUTH" help:"password or user:password of the sentinels."`
-	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"10" help:"Most connections, on a cluster to each node."`
+	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"${redis_pool_size}" help:"Most connections, on a cluster to each node."`
 	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use."`
-	Timeout      time.Duration `env:"TIMEOUT" nonpositive:"10s" clamp:"1ms.." default:"10s" help:"Longest time to connect, with login and TLS."`
+	Timeout      time.Duration `env:"TIMEOUT" nonpositive:"10s" clamp:"1ms.." default:"${redis_timeout}" help:"Longest time to connect, with login and TLS."`
 	Op           time.Duration `name:"op-timeout" env:"OP_TIMEOUT" range:"0s.." placeholder:"DURATION" help:"Longest time that Redis may take to answer; a caller's deadline if that is nearer. Unset: the time to connect."`
 	TLS          bool          `env:"TLS" help:"Connections are encrypted."`
 	CACert       string        `name:"tls-cacert" env:"TLS_CACERT" help:"File of the authorities to trust; unset: the system's."`

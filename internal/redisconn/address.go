@@ -56,12 +56,12 @@ func (o *Options) address() (address, error) {
 	a := address{kind: kind, network: network, hosts: []string{o.URL}}
 	if network == "unix" {
 		if strings.LastIndexByte(o.URL, '@') > 0 && !strings.HasPrefix(o.URL, "/") {
-			return address{}, o.wrong("URL", "is no path: write /path/of/the/socket, and credentials into %sAUTH", o.prefix())
+			return address{}, o.wrong("URL", "is no path: write /path/of/the/socket, and credentials into %s", o.setting("AUTH"))
 		}
 		return a, o.unencrypted()
 	}
 	if strings.Contains(o.URL, ",") {
-		return address{}, o.wrong("URL", "has several addresses: set %sTYPE to CLUSTER or SENTINEL, or write one", o.prefix())
+		return address{}, o.wrong("URL", "has several addresses: set %s to CLUSTER or SENTINEL, or write one", o.setting("TYPE"))
 	}
 	if !isHostPort(o.URL) {
 		return address{}, o.wrong("URL", "is no address: write %s", example)
@@ -93,8 +93,8 @@ func (o Options) Where() string {
 func (o *Options) several(kind string) (address, error) {
 	a := address{kind: kind, network: "tcp"}
 	if strings.Contains(o.URL, "://") {
-		return address{}, o.wrong("URL", "has a scheme, but with %[1]sTYPE=%[2]s it is a list without: write credentials into %[1]sAUTH, and %[1]sTLS=true for TLS",
-			o.prefix(), kind)
+		return address{}, o.wrong("URL", "has a scheme, but with %s=%s it is a list without: write credentials into %s, and %s=true for TLS",
+			o.setting("TYPE"), kind, o.setting("AUTH"), o.setting("TLS"))
 	}
 	parts := strings.Split(o.URL, ",")
 	for i := range parts {
@@ -103,7 +103,7 @@ func (o *Options) several(kind string) (address, error) {
 	if kind == sentinel {
 		a.primary, parts = parts[0], parts[1:]
 		if a.primary == "" || len(parts) == 0 || isHostPort(a.primary) {
-			return address{}, o.wrong("URL", "with %sTYPE=SENTINEL begins with the primary's name, as the sentinels know it: write name,host:port,host:port", o.prefix())
+			return address{}, o.wrong("URL", "with %s=SENTINEL begins with the primary's name, as the sentinels know it: write name,host:port,host:port", o.setting("TYPE"))
 		}
 	}
 	for i, p := range parts {
@@ -151,7 +151,7 @@ func (o *Options) parse(example string) (address, error) {
 	case overTCP(o.Network) && a.network == "tcp":
 		a.network = o.Network
 	case o.Network != a.network:
-		return address{}, o.wrong("SOCKET_TYPE", "is %s, but the scheme of %sURL means %s: keep one of them", o.Network, o.prefix(), a.network)
+		return address{}, o.wrong("SOCKET_TYPE", "is %s, but the scheme of %s means %s: keep one of them", o.Network, o.setting("URL"), a.network)
 	}
 	query := u.Query()
 	if db == "" {
@@ -159,7 +159,7 @@ func (o *Options) parse(example string) (address, error) {
 	}
 	query.Del("db")
 	if len(query) > 0 {
-		return address{}, o.wrong("URL", "has options after its question mark, which are not read: set %sPOOL_SIZE, %sTIMEOUT and the like", o.prefix(), o.prefix())
+		return address{}, o.wrong("URL", "has options after its question mark, which are not read: set %s, %s and the like", o.setting("POOL_SIZE"), o.setting("TIMEOUT"))
 	}
 	if db != "" {
 		if a.db, err = strconv.Atoi(db); err != nil || a.db < 0 {
@@ -173,7 +173,7 @@ func (o *Options) unencrypted() error {
 	if !o.TLS.Enabled {
 		return nil
 	}
-	return o.wrong("TLS", "is true, but %sURL is a unix socket, which has none: write %sTLS=false", o.prefix(), o.prefix())
+	return o.wrong("TLS", "is true, but %s is a unix socket, which has none: write %s=false", o.setting("URL"), o.setting("TLS"))
 }
 
 // isHostPort says whether a text can be dialled. An @ is no part of a host: somebody has put credentials there.

@@ -10,14 +10,16 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
 )
 
 // dialer makes the connections of one client.
 type dialer struct {
 	timeout time.Duration
-	tls     *tlsFiles // nil: unencrypted
-	broken  func()    // called when a connection could not be made, or broke; may be nil
-	moves   bool      // the next connection may be to another address: it is not worth insisting on this one
+	tls     *tlsfiles.Files // nil: unencrypted
+	broken  func()          // called when a connection could not be made, or broke; may be nil
+	moves   bool            // the next connection may be to another address: it is not worth insisting on this one
 
 	connections *Connections // may be nil
 	unanswered  func()       // called when a TLS handshake is left without an answer
@@ -64,7 +66,7 @@ func (d *dialer) connect(ctx context.Context, network, addr string) (*conn, erro
 		plain.Close()
 		return nil, err
 	}
-	secure := tls.Client(plain, d.tls.config(host))
+	secure := tls.Client(plain, tlsConfig(d.tls, host))
 	late := time.AfterFunc(handshake, d.unanswered)
 	defer late.Stop()
 	if err := secure.HandshakeContext(ctx); err != nil {

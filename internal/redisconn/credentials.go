@@ -11,9 +11,9 @@ import (
 
 // credentials are what connections log in with.
 type credentials struct {
-	file string // read each time, if there is one
-	name string // of the setting
-	log  *slog.Logger
+	file    string // read each time, if there is one
+	setting string // that names the file
+	log     *slog.Logger
 
 	mu             sync.Mutex
 	user, password string
@@ -21,7 +21,7 @@ type credentials struct {
 }
 
 func (o *Options) credentials(where address) (*credentials, error) {
-	c := &credentials{file: o.AuthFile, name: o.prefix() + "AUTH_FILE", log: o.Logger, user: where.user, password: where.secret}
+	c := &credentials{file: o.AuthFile, setting: o.setting("AUTH_FILE"), log: o.Logger, user: where.user, password: where.secret}
 	if o.Auth != "" {
 		c.user, c.password = split(o.Auth)
 	}
@@ -29,7 +29,7 @@ func (o *Options) credentials(where address) (*credentials, error) {
 		return c, nil
 	}
 	if o.Auth != "" {
-		return nil, o.wrong("AUTH_FILE", "and %sAUTH are both set: keep one", o.prefix())
+		return nil, o.wrong("AUTH_FILE", "and %s are both set: keep one", o.setting("AUTH"))
 	}
 	auth, err := c.read()
 	if err != nil {
@@ -59,7 +59,7 @@ func (c *credentials) current(context.Context) (user, password string, err error
 	if err != nil {
 		if c.trouble != err.Error() {
 			c.trouble = err.Error()
-			c.log.Warn("a file with credentials cannot be used: new connections to Redis use what it said before", "setting", c.name, "error", err)
+			c.log.Warn("a file with credentials cannot be used: new connections to Redis use what it said before", "setting", c.setting, "error", err)
 		}
 		return c.user, c.password, nil
 	}
@@ -67,7 +67,7 @@ func (c *credentials) current(context.Context) (user, password string, err error
 	user, password = split(auth)
 	if user != c.user || password != c.password {
 		c.user, c.password = user, password
-		c.log.Info("credentials have changed: new connections to Redis use them", "setting", c.name)
+		c.log.Info("credentials have changed: new connections to Redis use them", "setting", c.setting)
 	}
 	return user, password, nil
 }

@@ -40,14 +40,14 @@ type Options struct {
 
 	TLS TLSOptions
 
-	// PoolSize is how many connections there may be, on a cluster to each node. Default 64.
+	// PoolSize is how many connections there may be, on a cluster to each node. Default DefaultPoolSize.
 	PoolSize int
 	// OnEmpty is what a call does that finds all of them in use: WAIT (default) until one is free or the call's deadline
 	// is near; ERROR fails at once; CREATE makes another one, closed after use, up to 16 times PoolSize in all, and then
 	// waits.
 	OnEmpty string
 	// DialTimeout bounds how long a connection may take to be made, with its TLS handshake and its login. A call does not wait
-	// for it beyond its own deadline, and the connection serves the next one. Default 1 s. With SENTINEL at most 2 s, because
+	// for it beyond its own deadline, and the connection serves the next one. Default DefaultTimeout. With SENTINEL at most 2 s, because
 	// asking a sentinel that is gone is part of it.
 	DialTimeout time.Duration
 
@@ -60,17 +60,11 @@ type Options struct {
 	Logger *slog.Logger // default slog.Default()
 }
 
-// TLSOptions make connections encrypted, to sentinels too. The files are PEM. They are read for each new connection, so
-// that certificates can rotate: while a changed file cannot be used, what it held before is.
-type TLSOptions struct {
-	Enabled    bool   // a URL with the scheme rediss enables it too
-	CACert     string // path of the authorities that may sign servers' certificates. Default: those of the system
-	ClientCert string // path of the certificate to show to servers. Default: none
-	ClientKey  string // path of its key
-	// SkipHostnameVerification accepts a certificate that was issued for another name. Who signed it is verified all the
-	// same.
-	SkipHostnameVerification bool
-}
+// The defaults that flags and stores share.
+const (
+	DefaultPoolSize = 10
+	DefaultTimeout  = 10 * time.Second // to connect, and for an answer
+)
 
 const (
 	single   = "SINGLE"
@@ -115,17 +109,17 @@ func Dial(opts Options) (goredis.UniversalClient, error) {
 	}
 	d := &dialer{timeout: opts.DialTimeout, connections: opts.Connections}
 	d.unanswered = seldom(10*time.Second, func() {
-		opts.Logger.Warn(fmt.Sprintf("Redis accepts connections and does not answer the TLS handshake: it hangs, or it does not speak TLS; then unset %sTLS, or write redis:// in place of rediss://", opts.prefix()))
+		opts.Logger.Warn(fmt.Sprintf("Redis accepts connections and does not answer the TLS handshake: it hangs, or it does not speak TLS; then unset %s, or write redis:// in place of rediss://", opts.setting("TLS")))
 	})
 	if opts.TLS.Enabled || where.tls {
 		if d.tls, err = openTLS(&opts); err != nil {
 			return nil, err
 		}
 	} else if opts.TLS != (TLSOptions{}) {
-		opts.Logger.Warn(fmt.Sprintf("%[1]sTLS_ settings are not used, because %[1]sTLS is not true: connections to Redis are not encrypted", opts.prefix()))
+		opts.Logger.Warn(fmt.Sprintf("%[1]s_ settings are not used, because %[1]s is not true: connections to Redis are not encrypted", opts.setting("TLS")))
 	}
 	if opts.SentinelAuth != "" && where.kind != sentinel {
-		opts.Logger.Warn(fmt.Sprintf("%[1]sSENTINEL_AUTH is not used, because %[1]sTYPE is %[2]s", opts.prefix(), where.kind))
+		opts.Logger.Warn(fmt.Sprintf("%s is not used, because %s is %s", opts.setting("SENTINEL_AUTH"), opts.setting("TYPE"), where.kind))
 	}
 	pool, err := opts.pool()
 	if err != nil {
@@ -148,10 +142,10 @@ func (o Options) defaults() Options {
 		o.Settings = "REDIS"
 	}
 	if o.PoolSize <= 0 {
-		o.PoolSize = 64
+		o.PoolSize = DefaultPoolSize
 	}
 	if o.DialTimeout <= 0 {
-		o.DialTimeout = time.Second
+		o.DialTimeout = DefaultTimeout
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -159,11 +153,22 @@ func (o Options) defaults() Options {
 	return o
 }
 
-func (o *Options) prefix() string { return o.Settings + "_" }
+// setting is the full name of a setting.
+func (o *Options) setting(name string) string { return o.Settings + "_" + name }
 
-// wrong says what is wrong with a setting, and what to write.
+// SettingError is a setting that cannot be used.
+type SettingError struct {
+	Setting string // its full name, such as REDIS_URL
+	Err     error  // continues a sentence that the name begins: what is wrong, and what to write
+}
+
+func (e *SettingError) Error() string { return e.Setting + " " + e.Err.Error() }
+
+func (e *SettingError) Unwrap() error { return e.Err }
+
+// wrong returns a SettingError. The text says what is wrong, and what to write.
 func (o *Options) wrong(setting, format string, args ...any) error {
-	return fmt.Errorf("%s%s %w", o.prefix(), setting, fmt.Errorf(format, args...))
+	return &SettingError{o.setting(setting), fmt.Errorf(format, args...)}
 }
 
 // pool is what the client library is told of connections.

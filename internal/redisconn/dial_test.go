@@ -149,12 +149,15 @@ func TestDialRefuses(t *testing.T) {
 		"a key without certificate":  {redisconn.Options{URL: "a:1", TLS: redisconn.TLSOptions{Enabled: true, ClientKey: one.Key}}, []string{"REDIS_TLS_CLIENT_KEY is set", "REDIS_TLS_CLIENT_CERT"}},
 		"another's key":              {redisconn.Options{URL: "a:1", TLS: redisconn.TLSOptions{Enabled: true, ClientCert: one.Cert, ClientKey: other.Key}}, []string{"REDIS_TLS_CLIENT_CERT", "match"}},
 		"no authority":               {redisconn.Options{URL: "rediss://a:1", TLS: redisconn.TLSOptions{CACert: junk}}, []string{"REDIS_TLS_CACERT", "no certificate"}},
-		"no file of authorities":     {redisconn.Options{URL: "a:1", TLS: redisconn.TLSOptions{Enabled: true, CACert: filepath.Join(dir, "none")}}, []string{"REDIS_TLS_CACERT cannot be read"}},
+		"no file of authorities":     {redisconn.Options{URL: "a:1", TLS: redisconn.TLSOptions{Enabled: true, CACert: filepath.Join(dir, "none")}}, []string{"REDIS_TLS_CACERT cannot be used", "none"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, err := redisconn.Dial(c.opts)
 			if err == nil || client != nil {
 				t.Fatal("accepted")
+			}
+			if wrong, ok := errors.AsType[*redisconn.SettingError](err); !ok || !strings.HasPrefix(c.want[0], wrong.Setting) {
+				t.Errorf("%#v: it should have the setting of %q", err, c.want[0])
 			}
 			for _, want := range c.want {
 				if !strings.Contains(err.Error(), want) {
@@ -188,7 +191,7 @@ func TestDialSettings(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	o = connect(t, redisconn.Options{URL: "rediss://localhost"}).(*goredis.Client).Options()
-	if o.Addr != "localhost:6379" || o.PoolSize != 64 || o.DialTimeout != time.Second {
+	if o.Addr != "localhost:6379" || o.PoolSize != redisconn.DefaultPoolSize || o.DialTimeout != redisconn.DefaultTimeout {
 		t.Errorf("%+v", o)
 	}
 	o = connect(t, redisconn.Options{Type: "sentinel", URL: "name, localhost:1", PoolSize: 3, DialTimeout: time.Minute}).(*goredis.Client).Options()
@@ -438,7 +441,7 @@ func TestCertificatesRotate(t *testing.T) {
 		t.Errorf("with all that is new: %v", err)
 	}
 	text := log.String()
-	if strings.Count(text, "cannot be used") != 1 || strings.Count(text, "have changed") != 2 || !strings.Contains(text, "REDIS_TLS_CLIENT_KEY") {
+	if strings.Count(text, "cannot be used") != 1 || strings.Count(text, "were read again") != 2 || !strings.Contains(text, mine.Key) {
 		t.Errorf("it says %s", text)
 	}
 }

@@ -39,7 +39,7 @@ func (f *Files) server() *tls.Config {
 }
 
 // Client is the configuration of the side that dials, for a connection that is made now: ask again for each. It shows
-// the certificate, if there is one, and trusts the CA beside whom the system trusts.
+// the certificate, if there is one, and trusts the CA and, unless Options.OnlyCA is set, whom the system trusts.
 func (f *Files) Client() *tls.Config {
 	v := f.current.Load()
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.o.Name}
@@ -50,7 +50,11 @@ func (f *Files) Client() *tls.Config {
 	if v.cert != nil {
 		c.Certificates = []tls.Certificate{*v.cert}
 	}
-	if v.pool != nil {
+	switch {
+	case v.pool == nil:
+	case f.o.OnlyCA:
+		c.RootCAs = v.pool
+	default:
 		roots, err := x509.SystemCertPool()
 		if err != nil {
 			roots = x509.NewCertPool() // a machine without any is no reason not to trust the CA

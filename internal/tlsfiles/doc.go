@@ -1,11 +1,10 @@
-// Package tlsfiles gives TLS configurations from certificate files, and reads the files again when they change.
+// Package tlsfiles makes TLS configurations from certificate files, and reads the files again when they change.
 //
-// It owns reading and checking the files (files.go), watching them (watch.go), and the configurations of both sides
-// (config.go). A connection is made with what was read last; those that are open go on as they are. A new version that
+// A connection is made with the version that was read last; open connections go on as they are. A new version that
 // cannot be used does not replace the one in use.
 //
-// Files are loaded by Load and watched while Run runs. The configurations may be used by any goroutine, and are asked by
-// every handshake.
+// Load reads the files for the first time. They are read again while Run runs, or whenever Reload is called. All methods may be called
+// concurrently; every handshake asks for the configuration.
 //
-// It serves and dials nothing, and knows nothing of what is spoken over the connections.
+// The package serves nothing, and does not know what is spoken over the connections.
 package tlsfiles

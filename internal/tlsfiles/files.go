@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,9 @@ type Options struct {
 	// CA is who must have signed the other side's certificate. A server without one asks for no certificate; a client
 	// without one trusts whom the system trusts, and with one those too.
 	CA string
+
+	// OnlyCA makes a client with a CA trust nobody else.
+	OnlyCA bool
 
 	// Name is what the other side's certificate must be for: a DNS name, an IP address or a URI, among its alternative
 	// names. A server without one takes every certificate of the CA; a client without one takes the name that it dialled.
@@ -40,8 +44,10 @@ type Files struct {
 	o Options
 
 	current atomic.Pointer[version]
-	tried   contents // the newest, good or not; this and failing are looked at by Load and Run alone
-	failing string   // why the files could not be read when that was last tried
+
+	mu      sync.Mutex // held while the files are read again
+	tried   contents   // the newest contents, good or not
+	failing string     // why the files could not be read the last time; empty if they could
 
 	failures prometheus.Counter
 }
@@ -52,6 +58,16 @@ type version struct {
 	pool *x509.CertPool   // of the CA alone; nil: there is none
 	ca   []byte           // what it was made of
 }
+
+// FileError is a file that cannot be used.
+type FileError struct {
+	Field string // of Options: Cert, Key or CA; Cert if the certificate and the key do not belong together
+	Err   error  // names the path
+}
+
+func (e *FileError) Error() string { return e.Err.Error() }
+
+func (e *FileError) Unwrap() error { return e.Err }
 
 // contents are the bytes of the files.
 type contents struct{ cert, key, ca []byte }
@@ -111,15 +127,15 @@ func (f *Files) register() error {
 func (f *Files) read() (contents, error) {
 	var c contents
 	for _, file := range []struct {
-		path string
-		to   *[]byte
-	}{{f.o.Cert, &c.cert}, {f.o.Key, &c.key}, {f.o.CA, &c.ca}} {
+		field, path string
+		to          *[]byte
+	}{{"Cert", f.o.Cert, &c.cert}, {"Key", f.o.Key, &c.key}, {"CA", f.o.CA, &c.ca}} {
 		if file.path == "" {
 			continue
 		}
 		var err error
 		if *file.to, err = os.ReadFile(file.path); err != nil {
-			return c, err
+			return c, &FileError{file.field, err}
 		}
 	}
 	return c, nil
@@ -131,7 +147,7 @@ func (f *Files) swap(c contents) error {
 	if f.o.Cert != "" {
 		pair, err := tls.X509KeyPair(c.cert, c.key)
 		if err != nil {
-			return fmt.Errorf("certificate %s and key %s: %w", f.o.Cert, f.o.Key, err)
+			return &FileError{"Cert", fmt.Errorf("certificate %s and key %s: %w", f.o.Cert, f.o.Key, err)}
 		}
 		if now := time.Now(); now.After(pair.Leaf.NotAfter) {
 			f.o.Log.Warn("the TLS certificate has expired", "certificate", f.o.Cert, "since", pair.Leaf.NotAfter)
@@ -141,15 +157,18 @@ func (f *Files) swap(c contents) error {
 	if f.o.CA != "" {
 		v.pool, v.ca = x509.NewCertPool(), c.ca
 		if !v.pool.AppendCertsFromPEM(c.ca) {
-			return fmt.Errorf("CA %s: no certificate in it", f.o.CA)
+			return &FileError{"CA", fmt.Errorf("CA %s: no certificate in it", f.o.CA)}
 		}
 	}
 	f.current.Store(v)
 	return nil
 }
 
-// reload reads the files again. What is known already, good or bad, is not reported again.
-func (f *Files) reload() {
+// Reload reads the files again. It logs a change, and a version that cannot be used, once. Run calls it; a client that makes few
+// connections may call it before each of them instead, because reading three files costs far less than a handshake.
+func (f *Files) Reload() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	c, err := f.read()
 	if err != nil {
 		if err.Error() != f.failing {

@@ -30,7 +30,7 @@ func (f *Files) Run(ctx context.Context) error {
 	defer rescan.Stop()
 	var settled <-chan time.Time
 	f.watch(watcher)
-	f.reload() // what changed since Load
+	f.Reload() // what changed since Load
 	for {
 		select {
 		case <-ctx.Done():
@@ -40,11 +40,11 @@ func (f *Files) Run(ctx context.Context) error {
 			f.o.Log.Debug("events of TLS files were lost", "error", err)
 		case <-settled:
 			settled = nil
-			f.reload()
+			f.Reload()
 			continue
 		case <-rescan.C:
 			f.watch(watcher) // a folder may be a new one of the same name
-			f.reload()
+			f.Reload()
 			continue
 		}
 		if settled == nil {

@@ -21,7 +21,7 @@ type Options struct {
 	Client goredis.UniversalClient
 
 	// Timeout is how long a call may take. A caller with a nearer deadline leaves a moment before that; the call goes on without it.
-	// Default 10 s; negative: there is no timeout.
+	// Default redisconn.DefaultTimeout; negative: there is no timeout.
 	Timeout time.Duration
 
 	// CallerClock lets the time given to Take decide, in place of Redis' clock. Without it, that happens only if the
@@ -56,7 +56,7 @@ type Store struct {
 // New returns a store. Nothing is sent before the first take.
 func New(opts Options) *Store {
 	if opts.Timeout == 0 {
-		opts.Timeout = 10 * time.Second
+		opts.Timeout = redisconn.DefaultTimeout
 	}
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
