@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Name says whose keys a list is about.
+// Name identifies a rule.
 type Name struct {
-	Domain string
-	Rule   string // the rule's path, or what stands for one
-	Shadow bool   // what is refused is not: the rule is measured only
+	Domain string `json:"domain"`
+	Rule   string `json:"rule"`        // its path; Overflow and the like stand for several rules
+	Shadow bool   `json:"shadow_mode"` // refusals are measured, not enforced
 }
 
 // Rule counts the keys of one rule. Handles are resolved when rules are loaded.

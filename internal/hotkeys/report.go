@@ -7,50 +7,57 @@ import (
 	"time"
 )
 
-// Query says what a report is to be about.
+// Query selects and orders what a report has.
 type Query struct {
 	Domain string // this domain alone; empty: all
 	Rule   string // the rule with this path, and those below it; empty: all
 	Limit  int    // keys in each list; 0: 10, at most MaxLimit
-	ByUsed bool   // rules stand in the order of what was asked of them, not of what they refused
+	ByUsed bool   // rules are sorted by hits used, not by hits refused
 }
 
-// MaxLimit is how many keys a list may have: what is known of the uses of a rule, and of its refusals.
+// MaxLimit is the longest list of keys: a rule has one summary of uses and one of refusals.
 const MaxLimit = 2 * slots
 
-// Report is what was hot.
+// Report lists the hottest counters of the last minute. In JSON it has the names of the admin service.
 type Report struct {
-	From, To      time.Time // what it is about
-	Refused, Used []Key     // of all rules, the hottest first
-	Rules         []RuleReport
+	From    time.Time    `json:"from"` // when counting began
+	To      time.Time    `json:"to"`
+	Refused []Key        `json:"most_refused,omitzero"` // of all rules, the hottest first; nil in JSON: left out
+	Used    []Key        `json:"most_used,omitzero"`
+	Rules   []RuleReport `json:"rules"`
 }
 
-// RuleReport is what was hot of one rule.
+// RuleReport lists the hottest counters of one rule.
 type RuleReport struct {
 	Name
 
-	HitsUsed    uint64 // asked of all counters of the rule, exactly
-	HitsRefused uint64
-	HitsDropped uint64 // asked, but not counted: every "at most" may be too small by so many
-	Refused     []Key  // the most refused first
-	Used        []Key  // the most asked first
+	HitsUsed    uint64 `json:"hits_used"` // of all counters of the rule, refused or not, exactly
+	HitsRefused uint64 `json:"hits_refused"`
+	HitsDropped uint64 `json:"hits_dropped"`          // not counted: every "at most" may be too small by so many
+	Refused     []Key  `json:"most_refused,omitzero"` // the most refused first; nil in JSON: left out
+	Used        []Key  `json:"most_used,omitzero"`
 }
 
 // Key is a counter.
 type Key struct {
-	Name // the rule that it belongs to
+	Name // its rule
 
-	Key           string // as the backend names it; of a long one the beginning and the end. May have any bytes
-	Cut           bool   // Key is not all of it
-	Used, Refused Range  // hits
+	Key     string `json:"-"`   // as the backend names it; of a long key the beginning and the end. It may have any bytes
+	Text    string `json:"key"` // Key as Printable writes it
+	Cut     bool   `json:"cut"` // Key is not the whole key
+	Used    Range  `json:"used"`
+	Refused Range  `json:"refused"`
 }
 
-// Range is between which numbers, both included, the true one is.
-type Range struct{ AtLeast, AtMost uint64 }
+// Range has the bounds of a number of hits that is not known exactly; both are included.
+type Range struct {
+	AtLeast uint64 `json:"at_least"`
+	AtMost  uint64 `json:"at_most"`
+}
 
 const defaultLimit = 10
 
-// Top tells what was hot in the minute before now. Decisions do not wait for it.
+// Top reports the hottest counters in the minute before now. Decisions do not wait for it.
 func (t *Tracker) Top(now time.Time, q Query) Report {
 	if q.Limit <= 0 {
 		q.Limit = defaultLimit
@@ -61,7 +68,7 @@ func (t *Tracker) Top(now time.Time, q Query) Report {
 	defer t.mu.Unlock()
 	t.meet()
 	t.forget(now)
-	r := Report{From: t.since, To: now}
+	r := Report{From: t.since, To: now, Rules: []RuleReport{}}
 	if len(t.past) > 0 {
 		r.From = t.past[0]
 	}
@@ -101,7 +108,7 @@ func (q *Query) matches(n Name) bool {
 	return q.Rule == "" || ok && (below == "" || below[0] == '.')
 }
 
-// report adds up what a board has counted. A lane is locked for as long as copying it takes.
+// report sums what a board has counted. A lane is locked only while it is copied.
 func (b *board) report(name Name, scratch *summary, limit int) RuleReport {
 	var used, refused []list
 	r := RuleReport{Name: name, HitsDropped: b.dropped.Load() - b.toldDropped}
@@ -134,7 +141,7 @@ func (b *board) report(name Name, scratch *summary, limit int) RuleReport {
 	return r
 }
 
-// join brings what is known of a key's uses and of its refusals together: what was refused was asked.
+// join merges the uses and the refusals of each key. A refused hit is a used hit too.
 func join(name Name, used, refused *list) []Key {
 	keys := make([]Key, 0, len(used.entries)+len(refused.entries))
 	places := make(map[uint64]int, len(used.entries))
@@ -162,12 +169,16 @@ func join(name Name, used, refused *list) []Key {
 func usedOf(k *Key) Range    { return k.Used }
 func refusedOf(k *Key) Range { return k.Refused }
 
-// first are the keys with most of something, by what is certain. Those of which nothing is certain are left out.
+// first returns the keys with the highest lower bound of uses or refusals. Keys whose lower bound is 0 are left out.
 func first(keys []Key, of func(*Key) Range, limit int) []Key {
 	keys = slices.DeleteFunc(keys, func(k Key) bool { return of(&k).AtLeast == 0 })
 	slices.SortFunc(keys, func(a, b Key) int {
 		x, y := of(&a), of(&b)
 		return cmp.Or(cmp.Compare(y.AtLeast, x.AtLeast), cmp.Compare(y.AtMost, x.AtMost), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Rule, b.Rule))
 	})
-	return keys[:min(len(keys), limit)]
+	keys = keys[:min(len(keys), limit)]
+	for i := range keys {
+		keys[i].Text = Printable(keys[i].Key)
+	}
+	return keys
 }

@@ -27,7 +27,7 @@ const (
 	hotKeysOff  = "hot keys are not tracked: set RATELIMITD_HOT_KEYS to how many to track"
 )
 
-// hotKeysPage is what a page of hot keys is asked for.
+// hotKeysPage is a request for the page of hot keys.
 type hotKeysPage struct {
 	query         hotkeys.Query
 	refused, used bool // which lists
@@ -76,13 +76,14 @@ func writeHotKeys(w http.ResponseWriter, r *http.Request, opts *Options) {
 		return
 	}
 	report := opts.HotKeys(page.query)
+	page.trim(&report)
 	if !page.json {
 		var text bytes.Buffer
-		page.text(&text, &report)
+		writeHotKeysText(&text, &report)
 		endpoint.WriteText(w, http.StatusOK, text.String())
 		return
 	}
-	body, err := json.MarshalIndent(page.values(&report), "", "  ")
+	body, err := json.MarshalIndent(report, "", "  ")
 	if err != nil {
 		endpoint.WriteText(w, http.StatusInternalServerError, err.Error()+"\n")
 		return
@@ -92,15 +93,33 @@ func writeHotKeys(w http.ResponseWriter, r *http.Request, opts *Options) {
 	_, _ = w.Write(append(body, '\n'))
 }
 
-func (p *hotKeysPage) text(out io.Writer, r *hotkeys.Report) {
+// trim leaves the lists that were asked for.
+func (p *hotKeysPage) trim(r *hotkeys.Report) {
+	r.From, r.To = r.From.UTC(), r.To.UTC()
+	keep := func(asked bool, list []hotkeys.Key) []hotkeys.Key {
+		if !asked {
+			return nil
+		}
+		return append([]hotkeys.Key{}, list...) // an empty list is part of the JSON
+	}
+	lists := func(refused, used *[]hotkeys.Key) {
+		*refused, *used = keep(p.refused, *refused), keep(p.used, *used)
+	}
+	lists(&r.Refused, &r.Used)
+	for i := range r.Rules {
+		lists(&r.Rules[i].Refused, &r.Rules[i].Used)
+	}
+}
+
+func writeHotKeysText(out io.Writer, r *hotkeys.Report) {
 	fmt.Fprintf(out, "Hits of the last %.0f s, %s to %s. Used is what was asked, refused or not. 3-5 is a number from 3 to 5.\n",
-		r.To.Sub(r.From).Seconds(), r.From.UTC().Format(time.TimeOnly), r.To.UTC().Format(time.RFC3339))
+		r.To.Sub(r.From).Seconds(), r.From.Format(time.TimeOnly), r.To.Format(time.RFC3339))
 	if len(r.Rules) == 0 {
 		fmt.Fprintln(out, "\nNo counter was used.")
 		return
 	}
 	if len(r.Rules) > 1 {
-		p.lists(out, "of all rules", r.Refused, r.Used, true)
+		writeHotKeyLists(out, "of all rules", r.Refused, r.Used, true)
 	}
 	for i := range r.Rules {
 		rule := &r.Rules[i]
@@ -116,22 +135,22 @@ func (p *hotKeysPage) text(out io.Writer, r *hotkeys.Report) {
 			fmt.Fprintf(out, ", and %d that were not counted", rule.HitsDropped)
 		}
 		fmt.Fprintln(out)
-		p.lists(out, "of this rule", rule.Refused, rule.Used, false)
+		writeHotKeyLists(out, "of this rule", rule.Refused, rule.Used, false)
 	}
 }
 
-func (p *hotKeysPage) lists(out io.Writer, of string, refused, used []hotkeys.Key, ruled bool) {
-	if p.refused && len(refused) > 0 {
+func writeHotKeyLists(out io.Writer, of string, refused, used []hotkeys.Key, ruled bool) {
+	if len(refused) > 0 {
 		fmt.Fprintf(out, "\n  most refused %s\n", of)
-		table(out, refused, ruled)
+		writeHotKeyTable(out, refused, ruled)
 	}
-	if p.used && len(used) > 0 {
+	if len(used) > 0 {
 		fmt.Fprintf(out, "\n  most used %s\n", of)
-		table(out, used, ruled)
+		writeHotKeyTable(out, used, ruled)
 	}
 }
 
-func table(out io.Writer, keys []hotkeys.Key, ruled bool) {
+func writeHotKeyTable(out io.Writer, keys []hotkeys.Key, ruled bool) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	row := func(refused, used, key, rule string) {
 		if !ruled {
@@ -146,7 +165,7 @@ func table(out io.Writer, keys []hotkeys.Key, ruled bool) {
 		if k.Shadow {
 			rule += ", shadow mode"
 		}
-		row(rangeText(k.Refused), rangeText(k.Used), hotkeys.Printable(k.Key), rule+")")
+		row(rangeText(k.Refused), rangeText(k.Used), k.Text, rule+")")
 	}
 	_ = w.Flush() // into memory
 }
@@ -156,76 +175,6 @@ func rangeText(r hotkeys.Range) string {
 		return strconv.FormatUint(r.AtLeast, 10)
 	}
 	return fmt.Sprintf("%d-%d", r.AtLeast, r.AtMost)
-}
-
-// What the page is in JSON; the names are those of the admin service.
-type (
-	hotKeysJSON struct {
-		From    time.Time     `json:"from"`
-		To      time.Time     `json:"to"`
-		Refused []hotKeyJSON  `json:"most_refused,omitzero"`
-		Used    []hotKeyJSON  `json:"most_used,omitzero"`
-		Rules   []hotRuleJSON `json:"rules"`
-	}
-	hotRuleJSON struct {
-		Domain      string       `json:"domain"`
-		Rule        string       `json:"rule"`
-		Shadow      bool         `json:"shadow_mode"`
-		HitsUsed    uint64       `json:"hits_used"`
-		HitsRefused uint64       `json:"hits_refused"`
-		HitsDropped uint64       `json:"hits_dropped"`
-		Refused     []hotKeyJSON `json:"most_refused,omitzero"`
-		Used        []hotKeyJSON `json:"most_used,omitzero"`
-	}
-	hotKeyJSON struct {
-		Key     string    `json:"key"`
-		Cut     bool      `json:"cut"`
-		Domain  string    `json:"domain"`
-		Rule    string    `json:"rule"`
-		Shadow  bool      `json:"shadow_mode"`
-		Used    rangeJSON `json:"used"`
-		Refused rangeJSON `json:"refused"`
-	}
-	rangeJSON struct {
-		AtLeast uint64 `json:"at_least"`
-		AtMost  uint64 `json:"at_most"`
-	}
-)
-
-func (p *hotKeysPage) values(r *hotkeys.Report) hotKeysJSON {
-	page := hotKeysJSON{From: r.From.UTC(), To: r.To.UTC(), Rules: make([]hotRuleJSON, 0, len(r.Rules))}
-	page.Refused, page.Used = p.keys(r.Refused, r.Used)
-	for i := range r.Rules {
-		of := &r.Rules[i]
-		rule := hotRuleJSON{
-			Domain: hotkeys.Printable(of.Domain), Rule: hotkeys.Printable(of.Rule), Shadow: of.Shadow,
-			HitsUsed: of.HitsUsed, HitsRefused: of.HitsRefused, HitsDropped: of.HitsDropped,
-		}
-		rule.Refused, rule.Used = p.keys(of.Refused, of.Used)
-		page.Rules = append(page.Rules, rule)
-	}
-	return page
-}
-
-// keys are the lists that the page is asked for; the other is nil.
-func (p *hotKeysPage) keys(refused, used []hotkeys.Key) (inRefused, inUsed []hotKeyJSON) {
-	all := func(keys []hotkeys.Key) []hotKeyJSON {
-		list := make([]hotKeyJSON, len(keys))
-		for i, k := range keys {
-			list[i] = hotKeyJSON{
-				Key: hotkeys.Printable(k.Key), Cut: k.Cut, Domain: hotkeys.Printable(k.Domain), Rule: hotkeys.Printable(k.Rule), Shadow: k.Shadow,
-				Used: rangeJSON(k.Used), Refused: rangeJSON(k.Refused),
-			}
-		}
-		return list
-	}
-	if p.refused {
-		inRefused = all(refused)
-	}
-	if p.used {
-		inUsed = all(used)
-	}
-	return inRefused, inUsed
 }
 
 // HotKeys implements adminv1.AdminServiceServer.
@@ -260,7 +209,7 @@ func hotKeyMessages(keys []hotkeys.Key) []*adminv1.HotKey {
 	messages := make([]*adminv1.HotKey, len(keys))
 	for i, k := range keys {
 		messages[i] = &adminv1.HotKey{
-			Key:        hotkeys.Printable(k.Key),
+			Key:        k.Text,
 			CounterKey: []byte(k.Key),
 			Cut:        k.Cut,
 			Domain:     validText(k.Domain),
