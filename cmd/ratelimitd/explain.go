@@ -65,7 +65,7 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 	}
 	report, err := explain.Run(ctx, options)
 	if err != nil {
-		if errors.Is(err, limiter.ErrInvalid) {
+		if _, invalid := errors.AsType[*limiter.InvalidError](err); invalid {
 			return misuse(err)
 		}
 		return fmt.Errorf("explain: %w", err)

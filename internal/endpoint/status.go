@@ -3,7 +3,6 @@ package endpoint
 import (
 	"context"
 	"errors"
-	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -14,10 +13,12 @@ import (
 // CodeOf is the gRPC code for an error of the limiter. An error that is neither the caller's fault nor its deadline is
 // UNAVAILABLE: the caller's failure mode decides what happens to the request.
 func CodeOf(err error) codes.Code {
-	switch {
-	case err == nil:
+	if err == nil {
 		return codes.OK
-	case errors.Is(err, limiter.ErrInvalid):
+	}
+	_, invalid := errors.AsType[*limiter.InvalidError](err)
+	switch {
+	case invalid:
 		return codes.InvalidArgument
 	case errors.Is(err, context.DeadlineExceeded):
 		return codes.DeadlineExceeded
@@ -35,5 +36,8 @@ func StatusOf(err error) error {
 
 // MessageOf is the text for the caller. It leaves out that the request is invalid, because the code says so.
 func MessageOf(err error) string {
-	return strings.TrimPrefix(err.Error(), limiter.ErrInvalid.Error()+": ")
+	if invalid, ok := errors.AsType[*limiter.InvalidError](err); ok {
+		return invalid.Message
+	}
+	return err.Error()
 }

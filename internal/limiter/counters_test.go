@@ -140,7 +140,7 @@ func TestPeekAndResetOfAnOverride(t *testing.T) {
 		t.Errorf("in a domain without rules: %+v %v", c, err)
 	}
 	d.Override.Unit = 99
-	if _, err = f.Peek(t.Context(), f.now, "d", &d); !errors.Is(err, limiter.ErrInvalid) {
+	if _, err = f.Peek(t.Context(), f.now, "d", &d); !errors.As(err, new(*limiter.InvalidError)) {
 		t.Errorf("a unit that is none: %v", err)
 	}
 }

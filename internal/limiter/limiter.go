@@ -73,7 +73,7 @@ func New(opts Options) *Limiter {
 
 // Decide answers a request at now. It fills d, whose slices it reuses.
 //
-// The errors are ErrInvalid (wrapped, naming the field), ErrNoRules, and whatever the backend returned, where on_error
+// The errors are *InvalidError, ErrNoRules, and whatever the backend returned, where on_error
 // does not say what to answer instead: then nothing is known about the request's limits.
 func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *Decision) error {
 	d.Code, d.Statuses, d.Headers, d.Metadata = CodeUnknown, d.Statuses[:0], d.Headers[:0], nil

@@ -122,8 +122,8 @@ func TestInvalidRequests(t *testing.T) {
 		"unit -1":        {limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{HasOverride: true, Override: limiter.Override{Unit: -1}}}}, "limit.unit is -1"},
 	} {
 		err := f.Decide(context.Background(), noon, &c.req, &limiter.Decision{})
-		if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v, want ErrInvalid with %q", name, err, c.want)
+		if invalid, ok := errors.AsType[*limiter.InvalidError](err); !ok || invalid.Field == "" || !strings.Contains(invalid.Message, c.want) {
+			t.Errorf("%s: got %v, want an InvalidError with its field and %q", name, err, c.want)
 		}
 	}
 	none := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})

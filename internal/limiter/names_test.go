@@ -241,7 +241,7 @@ func TestStatisticsOfTheReference(t *testing.T) {
 	m.ask("d", 3, "shadowed=x")
 	m.ask("d", 7, "free=x")
 	m.ask("nowhere", 1, "k=v")
-	if err := m.Decide(context.Background(), noon, &limiter.Request{Domain: "d"}, new(limiter.Decision)); !errors.Is(err, limiter.ErrInvalid) {
+	if err := m.Decide(context.Background(), noon, &limiter.Request{Domain: "d"}, new(limiter.Decision)); !errors.As(err, new(*limiter.InvalidError)) {
 		t.Fatal(err)
 	}
 	const d = "ratelimit.service.rate_limit.d."

@@ -38,7 +38,7 @@ func TestOverrideOfSeveralUnits(t *testing.T) {
 		err := f.Decide(context.Background(), noon, &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{}, {
 			HasOverride: true, Override: limiter.Override{Requests: 1, Unit: int32(unit), Multiplier: multiplier},
 		}}}, &limiter.Decision{})
-		if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "descriptors[1].limit.unit_multiplier") {
+		if !errors.As(err, new(*limiter.InvalidError)) || !strings.Contains(err.Error(), "descriptors[1].limit.unit_multiplier") {
 			t.Errorf("%d %ss: %v", multiplier, unit, err)
 		}
 	}

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
@@ -38,10 +39,22 @@ type Override struct {
 	Multiplier uint32 // how many units a window is long; 0 means 1, more than 90 years make the request invalid
 }
 
-// Errors that Decide returns, wrapped with what is wrong.
-var (
-	// ErrInvalid is returned for a request that no server could answer; the message names the field.
-	ErrInvalid = errors.New("invalid request")
-	// ErrNoRules is returned as long as no rules have been loaded at all.
-	ErrNoRules = errors.New("no rate limit configuration loaded")
-)
+// ErrNoRules is returned as long as no rules have been loaded at all.
+var ErrNoRules = errors.New("no rate limit configuration loaded")
+
+// InvalidError reports a request that no server could answer. Callers find it with errors.As.
+type InvalidError struct {
+	Field   string // domain, descriptors[1].limit.unit, ...; empty: the request as a whole
+	Message string // what is wrong, with the field
+	Err     error  // the cause, if there is one
+}
+
+func invalid(field, format string, args ...any) error {
+	return &InvalidError{Field: field, Message: fmt.Sprintf(format, args...)}
+}
+
+// Error implements error.
+func (e *InvalidError) Error() string { return "invalid request: " + e.Message }
+
+// Unwrap is the cause.
+func (e *InvalidError) Unwrap() error { return e.Err }

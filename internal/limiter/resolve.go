@@ -51,10 +51,10 @@ const longestOverride = 90 * 365 * 24 * time.Hour
 
 func validate(req *Request) error {
 	if req.Domain == "" {
-		return fmt.Errorf("%w: rate limit domain must not be empty", ErrInvalid)
+		return invalid("domain", "rate limit domain must not be empty")
 	}
 	if len(req.Descriptors) == 0 {
-		return fmt.Errorf("%w: rate limit descriptor list must not be empty", ErrInvalid)
+		return invalid("descriptors", "rate limit descriptor list must not be empty")
 	}
 	for i := range req.Descriptors {
 		d := &req.Descriptors[i]
@@ -62,10 +62,12 @@ func validate(req *Request) error {
 			continue
 		}
 		if d.Override.Unit < 0 || d.Override.Unit > math.MaxUint8 || !descriptor.Unit(d.Override.Unit).Valid() {
-			return fmt.Errorf("%w: descriptors[%d].limit.unit is %d, which is no unit of time: use SECOND (1) to WEEK (7)", ErrInvalid, i, d.Override.Unit)
+			field := fmt.Sprintf("descriptors[%d].limit.unit", i)
+			return invalid(field, "%s is %d, which is no unit of time: use SECOND (1) to WEEK (7)", field, d.Override.Unit)
 		}
 		if int64(d.Override.Multiplier) > int64(longestOverride/descriptor.Unit(d.Override.Unit).Length()) {
-			return fmt.Errorf("%w: descriptors[%d].limit.unit_multiplier is %d, which makes a window of more than 90 years", ErrInvalid, i, d.Override.Multiplier)
+			field := fmt.Sprintf("descriptors[%d].limit.unit_multiplier", i)
+			return invalid(field, "%s is %d, which makes a window of more than 90 years", field, d.Override.Multiplier)
 		}
 	}
 	return nil

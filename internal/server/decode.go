@@ -11,7 +11,14 @@ import (
 )
 
 // errMalformed is returned for bytes that are not a RateLimitRequest.
-var errMalformed = fmt.Errorf("%w: malformed envoy.service.ratelimit.v3.RateLimitRequest", limiter.ErrInvalid)
+var errMalformed error = &limiter.InvalidError{Message: "malformed envoy.service.ratelimit.v3.RateLimitRequest"}
+
+// tooMuch reports a field that is over a bound.
+func tooMuch(field, format string, args ...any) error {
+	return &limiter.InvalidError{Field: field, Message: field + ": " + fmt.Sprintf(format, args...)}
+}
+
+func entriesOf(descriptor int) string { return fmt.Sprintf("descriptors[%d].entries", descriptor) }
 
 // decodeRequest reads an envoy.service.ratelimit.v3.RateLimitRequest into req, whose slices it reuses. It accepts the same
 // bytes as the generated code, with the same meaning: fields in any order, the last of a single field wins, messages given
@@ -47,11 +54,11 @@ func (d *decoder) request(req *limiter.Request) error {
 		switch {
 		case num == 1 && typ == protowire.BytesType:
 			if req.Domain, ok = d.str(); d.tooLong {
-				return fmt.Errorf("%w: domain: more than %d bytes", limiter.ErrInvalid, d.bounds.MaxTextBytes)
+				return tooMuch("domain", "more than %d bytes", d.bounds.MaxTextBytes)
 			}
 		case num == 2 && typ == protowire.BytesType:
 			if len(req.Descriptors) >= d.bounds.MaxDescriptors {
-				return fmt.Errorf("%w: descriptors: more than %d in one request", limiter.ErrInvalid, d.bounds.MaxDescriptors)
+				return tooMuch("descriptors", "more than %d in one request", d.bounds.MaxDescriptors)
 			}
 			var outer int
 			if outer, ok = d.enter(); !ok {
@@ -97,14 +104,14 @@ func (d *decoder) descriptor(to *limiter.Descriptor, index int) error {
 		switch {
 		case num == 1 && typ == protowire.BytesType:
 			if len(to.Entries) >= d.bounds.MaxEntries {
-				return fmt.Errorf("%w: descriptors[%d].entries: more than %d", limiter.ErrInvalid, index, d.bounds.MaxEntries)
+				return tooMuch(entriesOf(index), "more than %d", d.bounds.MaxEntries)
 			}
 			var e descriptor.Entry
 			if e, ok = d.entry(); ok {
 				to.Entries = append(to.Entries, e)
 			}
 			if d.tooLong {
-				return fmt.Errorf("%w: descriptors[%d].entries: a key or a value of more than %d bytes", limiter.ErrInvalid, index, d.bounds.MaxTextBytes)
+				return tooMuch(entriesOf(index), "a key or a value of more than %d bytes", d.bounds.MaxTextBytes)
 			}
 		case num == 2 && typ == protowire.BytesType:
 			to.HasOverride = true

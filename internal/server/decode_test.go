@@ -152,8 +152,8 @@ func checkDecode(t *testing.T, data []byte, into *limiter.Request) {
 		t.Fatalf("% x: err %v, the generated code says %v", data, err, wantErr)
 	}
 	if err != nil {
-		if !errors.Is(err, limiter.ErrInvalid) {
-			t.Fatalf("% x: %v is not ErrInvalid", data, err)
+		if !errors.As(err, new(*limiter.InvalidError)) {
+			t.Fatalf("% x: %v is no InvalidError", data, err)
 		}
 		return
 	}
@@ -214,7 +214,7 @@ func TestDecodeBounds(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			err := decodeRequest(tt.data, new(limiter.Request), tt.bounds)
-			if tt.want == "" && err != nil || tt.want != "" && (!errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), tt.want)) {
+			if tt.want == "" && err != nil || tt.want != "" && (!errors.As(err, new(*limiter.InvalidError)) || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("err %v, want %q", err, tt.want)
 			}
 		})

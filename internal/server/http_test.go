@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -27,7 +26,7 @@ import (
 func byDomain(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
 	switch req.Domain {
 	case "":
-		return fmt.Errorf("%w: rate limit domain must not be empty", limiter.ErrInvalid)
+		return &limiter.InvalidError{Field: "domain", Message: "rate limit domain must not be empty"}
 	case "over":
 		*d = *smallDecision()
 		d.Code, d.Statuses[0].Code = limiter.OverLimit, limiter.OverLimit

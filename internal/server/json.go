@@ -65,15 +65,15 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *jsonHandler) decide(w http.ResponseWriter, r *http.Request, now time.Time, d *limiter.Decision) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(h.bounds.MaxBytes)))
 	if err != nil {
-		return nil, fmt.Errorf("%w: read body: %w", limiter.ErrInvalid, err)
+		return nil, &limiter.InvalidError{Message: "read body: " + err.Error(), Err: err}
 	}
 	var in ratelimitv3.RateLimitRequest
 	if err := protojson.Unmarshal(body, &in); err != nil {
-		return nil, fmt.Errorf("%w: %w", limiter.ErrInvalid, err)
+		return nil, &limiter.InvalidError{Message: err.Error(), Err: err}
 	}
 	data, err := proto.Marshal(&in)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", limiter.ErrInvalid, err)
+		return nil, &limiter.InvalidError{Message: err.Error(), Err: err}
 	}
 	var req limiter.Request
 	if err := decodeRequest(data, &req, h.bounds); err != nil {

@@ -70,7 +70,7 @@ func TestErrorsBecomeCodes(t *testing.T) {
 		code    codes.Code
 		message string
 	}{
-		{fmt.Errorf("%w: rate limit domain must not be empty", limiter.ErrInvalid), codes.InvalidArgument, "rate limit domain must not be empty"},
+		{fmt.Errorf("decide: %w", &limiter.InvalidError{Field: "domain", Message: "rate limit domain must not be empty"}), codes.InvalidArgument, "rate limit domain must not be empty"},
 		{limiter.ErrNoRules, codes.Unavailable, "no rate limit configuration loaded"},
 		{fmt.Errorf("count hits: %w", context.DeadlineExceeded), codes.DeadlineExceeded, "count hits: context deadline exceeded"},
 		{fmt.Errorf("count hits: %w", context.Canceled), codes.Canceled, "count hits: context canceled"},
