@@ -136,7 +136,7 @@ func (c *Census) ask(ctx context.Context, there string) (int, error) {
 	if s.CallerClock() {
 		at = uint64(time.Now().UnixMicro())
 	}
-	terms := packed(binary.LittleEndian.AppendUint64(nil, at))
+	terms := packedArg(binary.LittleEndian.AppendUint64(nil, at))
 	client, script, keys := s.opts.Client, scripts.Census(), []string{c.opts.Key}
 	args := []any{&terms, c.name, c.opts.Lives.Milliseconds(), there, maxProcesses}
 	n, err := client.EvalSha(ctx, script.Hash, keys, args...).Int()

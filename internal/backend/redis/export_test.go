@@ -10,7 +10,7 @@ import (
 // Command returns the command that Take would send, for benchmarks that put many into one pipeline. Its script is known
 // to the server.
 func (s *Store) Command(ctx context.Context, now time.Time, r *backend.Request) ([]any, error) {
-	c := new(call)
+	c := new(scriptCall)
 	c.index = make(map[string]int)
 	if err := c.pack(terms{now: now.UnixMicro(), redisClock: true, lyft: s.opts.LyftKeys}, r); err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func SlotOf(key string) uint16 { return slotOf([]byte(key)) }
 
 // TakeAll settles requests in one call, as a flush does.
 func (s *Store) TakeAll(ctx context.Context, now time.Time, requests ...*backend.Request) error {
-	c := calls.Get().(*call)
+	c := scriptCalls.Get().(*scriptCall)
 	defer c.release()
 	return s.take(ctx, now.UnixMicro(), c, requests...)
 }

@@ -11,16 +11,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// flush settles requests in one round trip; on a cluster, in one to each node. Its time is the store's; callers with less
-// leave earlier.
-func (q *queue) flush(batch []*pending) {
+// flush settles requests in one round trip; on a cluster, in one to each node. It has the store's timeout; callers with less
+// leave earlier. It reports whether most takes were of a few hot counters, or returns hot if it does not know.
+func (q *queue) flush(batch []*inFlight, hot bool) bool {
 	if !q.store.cluster {
-		q.send(batch)
-		return
+		return q.send(batch)
 	}
 	at := latest(batch)
 	m := q.store.terms(at, true, 0)
-	c := calls.Get().(*call)
+	c := scriptCalls.Get().(*scriptCall)
 	slots := make(map[uint16]*inSlot)
 	for _, p := range batch {
 		key, _ := c.keyOf(&p.request.Takes[0], &m)
@@ -32,8 +31,7 @@ func (q *queue) flush(batch []*pending) {
 	}
 	c.release()
 	if len(slots) == 1 && !m.lyft {
-		q.send(batch)
-		return
+		return q.send(batch)
 	}
 	ctx, cancel := q.store.bound(context.Background())
 	defer cancel()
@@ -42,18 +40,19 @@ func (q *queue) flush(batch []*pending) {
 		wg.Go(func() { q.pipeline(ctx, batches, at, m) })
 	}
 	wg.Wait()
+	return hot
 }
 
 // inSlot are requests whose counters are in one slot, and one of its keys.
 type inSlot struct {
 	key   string
-	batch []*pending
+	batch []*inFlight
 }
 
 // nodes parts the requests of many slots by the node that is believed to have them: requests to a node that does not
 // answer hold up nobody else.
-func (q *queue) nodes(ctx context.Context, slots map[uint16]*inSlot) map[*goredis.Client][][]*pending {
-	nodes := make(map[*goredis.Client][][]*pending)
+func (q *queue) nodes(ctx context.Context, slots map[uint16]*inSlot) map[*goredis.Client][][]*inFlight {
+	nodes := make(map[*goredis.Client][][]*inFlight)
 	client := q.store.opts.Client.(*goredis.ClusterClient)
 	for _, s := range slots {
 		// Without an answer all of them share one pipeline, which will find out why.
@@ -63,7 +62,7 @@ func (q *queue) nodes(ctx context.Context, slots map[uint16]*inSlot) map[*goredi
 	return nodes
 }
 
-func requestsOf(batch []*pending) []*backend.Request {
+func requestsOf(batch []*inFlight) []*backend.Request {
 	requests := make([]*backend.Request, len(batch))
 	for i, p := range batch {
 		requests[i] = &p.request
@@ -72,27 +71,26 @@ func requestsOf(batch []*pending) []*backend.Request {
 }
 
 // latest is the time of the newest request.
-func latest(batch []*pending) (at int64) {
+func latest(batch []*inFlight) (at int64) {
 	for _, p := range batch {
 		at = max(at, p.at)
 	}
 	return at
 }
 
-// send settles requests by one call.
-func (q *queue) send(batch []*pending) {
-	c := calls.Get().(*call)
+// send settles requests in one call. It reports whether most takes were of a few hot counters.
+func (q *queue) send(batch []*inFlight) (hot bool) {
+	c := scriptCalls.Get().(*scriptCall)
 	err := q.store.take(context.Background(), latest(batch), c, requestsOf(batch)...)
-	if alike := c.sent*hot <= len(c.of); alike != q.alike.Load() {
-		q.alike.Store(alike)
-	}
+	hot = c.sent*hotRatio <= len(c.of)
 	c.release()
 	q.finishAll(batch, err)
+	return hot
 }
 
 // finishAll hands a call's outcomes over. Where a slot is moving, requests for several of its keys cannot be one call. Where
 // memory is full, some requests have an answer.
-func (q *queue) finishAll(batch []*pending, err error) {
+func (q *queue) finishAll(batch []*inFlight, err error) {
 	apart := len(batch) > 1 && goredis.HasErrorPrefix(err, tryAgain)
 	full := errors.Is(err, errFull)
 	for _, p := range batch {
@@ -102,7 +100,7 @@ func (q *queue) finishAll(batch []*pending, err error) {
 			}
 		}
 		if apart {
-			c := calls.Get().(*call)
+			c := scriptCalls.Get().(*scriptCall)
 			err = q.store.take(context.Background(), p.at, c, &p.request)
 			c.release()
 		}
@@ -112,18 +110,18 @@ func (q *queue) finishAll(batch []*pending, err error) {
 
 // pipeline settles the requests of each slot by a call, and sends all calls together. The slots are those of the terms.
 // That ctx ends is no caller's end, and must not look so: what is tried again has a time of its own.
-func (q *queue) pipeline(ctx context.Context, slots [][]*pending, at int64, m terms) {
+func (q *queue) pipeline(ctx context.Context, slots [][]*inFlight, at int64, m terms) {
 	s := q.store
-	type flying struct {
-		batch    []*pending
+	type slotCall struct {
+		batch    []*inFlight
 		requests []*backend.Request
-		call     *call
+		call     *scriptCall
 		cmd      *goredis.ZeroCopyStringCmd
 	}
 	pipe := s.opts.Client.Pipeline()
-	var all []flying
+	var all []slotCall
 	for _, batch := range slots {
-		f := flying{batch: batch, requests: requestsOf(batch), call: calls.Get().(*call)}
+		f := slotCall{batch: batch, requests: requestsOf(batch), call: scriptCalls.Get().(*scriptCall)}
 		if err := f.call.pack(m, f.requests...); err != nil {
 			f.call.release()
 			q.finishAll(batch, err)
@@ -167,7 +165,7 @@ func (q *queue) pipeline(ctx context.Context, slots [][]*pending, at int64, m te
 
 // each settles requests again whose keys were in one slot. With the time in their keys they may be in several by now, so
 // that each goes by itself.
-func (q *queue) each(at int64, c *call, batch []*pending) {
+func (q *queue) each(at int64, c *scriptCall, batch []*inFlight) {
 	defer c.release()
 	if !q.store.opts.LyftKeys {
 		q.finishAll(batch, q.store.take(context.Background(), at, c, requestsOf(batch)...))

@@ -70,7 +70,7 @@ func (s *queues) add(addr string) *queue {
 // addrOf returns the address of the node that owns a request's counters, as far as this process knows the cluster, or "".
 func (s *Store) addrOf(ctx context.Context, r *backend.Request) string {
 	m := s.terms(0, true, 0)
-	c := calls.Get().(*call)
+	c := scriptCalls.Get().(*scriptCall)
 	key, _ := c.keyOf(&r.Takes[0], &m)
 	node, err := s.opts.Client.(*goredis.ClusterClient).MasterForKey(ctx, string(key))
 	c.release()

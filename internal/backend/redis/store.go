@@ -62,7 +62,7 @@ func New(opts Options) *Store {
 		opts.Logger = slog.Default()
 	}
 	s := &Store{opts: opts}
-	connections := maxFlushers
+	connections := mostFlushes
 	switch c := opts.Client.(type) {
 	case *goredis.ClusterClient:
 		s.cluster = true
@@ -131,7 +131,7 @@ func (s *Store) one(ctx context.Context, at int64, r *backend.Request) error {
 // window that ends, or a log that grows, meanwhile.
 const tries = 5
 
-func (s *Store) take(ctx context.Context, at int64, c *call, requests ...*backend.Request) error {
+func (s *Store) take(ctx context.Context, at int64, c *scriptCall, requests ...*backend.Request) error {
 	bounded, cancel := s.bound(ctx)
 	defer cancel()
 	entries := 0
@@ -200,7 +200,7 @@ func (s *Store) refuse(err error) {
 	}
 }
 
-func (s *Store) run(bounded, ctx context.Context, c *call) error {
+func (s *Store) run(bounded, ctx context.Context, c *scriptCall) error {
 	if err := ctx.Err(); err != nil {
 		return s.failure(ctx, err)
 	}
@@ -215,7 +215,7 @@ func (s *Store) run(bounded, ctx context.Context, c *call) error {
 	return nil
 }
 
-func (s *Store) send(ctx context.Context, c *call, name, script string) error {
+func (s *Store) send(ctx context.Context, c *scriptCall, name, script string) error {
 	cmd := c.command(ctx, name, script)
 	if err := s.opts.Client.Process(ctx, cmd); err != nil {
 		return err

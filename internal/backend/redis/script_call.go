@@ -19,7 +19,7 @@ import (
 
 // call is one run of a script: what it is given and what it answered. Calls are reused; a request then costs the
 // string of its keys, and what the client needs to send a command.
-type call struct {
+type scriptCall struct {
 	args []any // of the command, pointing into the fields below
 
 	text     []byte // the distinct keys, one after the other
@@ -27,15 +27,15 @@ type call struct {
 	ends     []int  // where each ends in text
 	keys     []string
 	index    map[string]int // the keys, when there are many
-	counters []counter      // what is behind each key
+	counters []keyedCounter // what is behind each key
 	of       []int          // which key each take has
 	sent     int            // takes that the script is given: those that are alike count as one
-	groups   []group
+	groups   []takeGroup
 
 	script   *scripts.Script
-	one      bool   // it is the script for one take, or many that are alike
-	calendar bool   // there are windows whose bounds the script is told
-	packed   packed // ARGV[1]
+	one      bool      // it is the script for one take, or many that are alike
+	calendar bool      // there are windows whose bounds the script is told
+	packed   packedArg // ARGV[1]
 
 	reply    []byte
 	states   []backend.State
@@ -44,7 +44,7 @@ type call struct {
 }
 
 // counter is what one key holds, as the first take of it says.
-type counter struct {
+type keyedCounter struct {
 	limit *descriptor.Limit
 	shape scripts.Shape
 	room  int // bytes that the reply may show of it
@@ -54,10 +54,10 @@ type counter struct {
 }
 
 // packed is an argument that reaches the connection without being copied or boxed.
-type packed []byte
+type packedArg []byte
 
 // MarshalBinary is how the client asks an argument for its bytes.
-func (p *packed) MarshalBinary() ([]byte, error) { return *p, nil }
+func (p *packedArg) MarshalBinary() ([]byte, error) { return *p, nil }
 
 const (
 	manyKeys = 16 // from here on keys are looked up in a map
@@ -65,9 +65,9 @@ const (
 	keepRoom = 1 << 16 // bytes of keys, takes or reply that a reused call may hold on to
 )
 
-var calls = sync.Pool{New: func() any { return &call{index: make(map[string]int)} }}
+var scriptCalls = sync.Pool{New: func() any { return &scriptCall{index: make(map[string]int)} }}
 
-func (c *call) release() {
+func (c *scriptCall) release() {
 	if max(cap(c.text), cap(c.packed), cap(c.reply)) > keepRoom {
 		return
 	}
@@ -75,11 +75,11 @@ func (c *call) release() {
 	clear(c.keys)
 	clear(c.counters)
 	clear(c.groups)
-	calls.Put(c)
+	scriptCalls.Put(c)
 }
 
 // group is the takes of one request that are settled together.
-type group struct {
+type takeGroup struct {
 	takes    []backend.Take
 	outcomes []backend.Outcome
 	first    int // its takes' counters are call.of[first:]
@@ -104,7 +104,7 @@ type terms struct {
 }
 
 // pack lays out the arguments for the takes of requests, and chooses the script.
-func (c *call) pack(m terms, requests ...*backend.Request) error {
+func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 	clear(c.index)
 	clear(c.groups)
 	c.text, c.ends, c.counters, c.of, c.groups = c.text[:0], c.ends[:0], c.counters[:0], c.of[:0], c.groups[:0]
@@ -114,7 +114,7 @@ func (c *call) pack(m terms, requests ...*backend.Request) error {
 	for n, r := range requests {
 		for start := 0; start < len(r.Takes); {
 			end := r.Group(start)
-			g := group{takes: r.Takes[start:end], outcomes: r.Outcomes[start:end], first: len(c.of), sent: true, times: 1}
+			g := takeGroup{takes: r.Takes[start:end], outcomes: r.Outcomes[start:end], first: len(c.of), sent: true, times: 1}
 			for i := range g.takes {
 				l := g.takes[i].Limit
 				if err := supported(l); err != nil {
@@ -157,7 +157,7 @@ func (c *call) pack(m terms, requests ...*backend.Request) error {
 // combine puts a group of one take behind an earlier one that is just like it, if there is one. Which of two requests
 // that are in flight together counts first is open, so they may as well be neighbours; the takes of one request keep
 // their order, where they are of one counter.
-func (c *call) combine(g *group, request int) {
+func (c *scriptCall) combine(g *takeGroup, request int) {
 	if len(g.takes) != 1 {
 		for _, k := range c.of[g.first:] {
 			c.counters[k].request = request
@@ -180,7 +180,7 @@ func (c *call) combine(g *group, request int) {
 	counter.alike = len(c.groups) + 1
 }
 
-func (c *call) packGroup(g *group, m *terms) {
+func (c *scriptCall) packGroup(g *takeGroup, m *terms) {
 	b := c.packed
 	vote := g.takes[0].Vote
 	for i := range g.takes {
@@ -220,7 +220,7 @@ func (c *call) packGroup(g *group, m *terms) {
 }
 
 // keyOf is the key in Redis that a take's counter has now, and how it is kept there. The key is good until the next one.
-func (c *call) keyOf(t *backend.Take, m *terms) (key []byte, shape scripts.Shape) {
+func (c *scriptCall) keyOf(t *backend.Take, m *terms) (key []byte, shape scripts.Shape) {
 	if m.lyft {
 		if stem, ok := descriptor.CutLyftKey(t.Key); ok {
 			start, _ := t.Limit.Window.Bounds(m.now)
@@ -232,7 +232,7 @@ func (c *call) keyOf(t *backend.Take, m *terms) (key []byte, shape scripts.Shape
 }
 
 // add puts a take's key among the distinct keys.
-func (c *call) add(key []byte, l *descriptor.Limit, shape scripts.Shape, entries int) error {
+func (c *scriptCall) add(key []byte, l *descriptor.Limit, shape scripts.Shape, entries int) error {
 	k := c.find(key)
 	if k < 0 {
 		if k = len(c.ends); k == maxKeys {
@@ -240,7 +240,7 @@ func (c *call) add(key []byte, l *descriptor.Limit, shape scripts.Shape, entries
 		}
 		c.text = append(c.text, key...)
 		c.ends = append(c.ends, len(c.text))
-		c.counters = append(c.counters, counter{limit: l, shape: shape, room: seenRoom(l, shape, entries)})
+		c.counters = append(c.counters, keyedCounter{limit: l, shape: shape, room: seenRoom(l, shape, entries)})
 		if len(c.ends) > manyKeys {
 			c.index[string(key)] = k
 		}
@@ -252,7 +252,7 @@ func (c *call) add(key []byte, l *descriptor.Limit, shape scripts.Shape, entries
 	return nil
 }
 
-func (c *call) find(key []byte) int {
+func (c *scriptCall) find(key []byte) int {
 	start := 0
 	for k, end := range c.ends[:min(len(c.ends), manyKeys)] {
 		if bytes.Equal(c.text[start:end], key) {
@@ -270,7 +270,7 @@ func (c *call) find(key []byte) int {
 
 // command returns EVALSHA or EVAL for this call, and makes room for the answer. A command that reads into our buffer is
 // never sent twice by the client, whatever its MaxRetries are.
-func (c *call) command(ctx context.Context, name, script string) *goredis.ZeroCopyStringCmd {
+func (c *scriptCall) command(ctx context.Context, name, script string) *goredis.ZeroCopyStringCmd {
 	text, start := string(c.text), 0
 	c.keys = c.keys[:0]
 	for _, end := range c.ends {
@@ -291,7 +291,7 @@ func (c *call) command(ctx context.Context, name, script string) *goredis.ZeroCo
 }
 
 // again says whether the script did nothing and wants other arguments: its time, and the entries of the longest log.
-func (c *call) again() (now int64, entries int, wanted bool) {
+func (c *scriptCall) again() (now int64, entries int, wanted bool) {
 	if now = int64(binary.LittleEndian.Uint64(c.reply)); now >= 0 {
 		return 0, 0, false
 	}
@@ -307,7 +307,7 @@ var errFull = fmt.Errorf("%w: Redis' memory is full", backend.ErrUnavailable)
 
 // settle finds the outcomes from the states in the reply, and returns the time that decided. With errFull, takes that
 // are not marked Failed have an answer all the same.
-func (c *call) settle() (int64, error) {
+func (c *scriptCall) settle() (int64, error) {
 	now, rest := int64(binary.LittleEndian.Uint64(c.reply)), c.reply[8:]
 	c.states, c.tails = c.states[:0], c.tails[:0]
 	for k := range c.counters {
@@ -349,7 +349,7 @@ func (c *call) settle() (int64, error) {
 
 // unwritten marks the takes that have no answer because nothing was written, and says whether there are any. A refusal is
 // an answer, unless hits that were not written could be the reason.
-func (c *call) unwritten() bool {
+func (c *scriptCall) unwritten() bool {
 	lost := make([]bool, len(c.counters)) // hits that would have been added
 	for i := range c.groups {
 		g := &c.groups[i]
@@ -375,7 +375,7 @@ func (c *call) unwritten() bool {
 }
 
 // changes says whether a group adds or gives back hits; those of a refusal that counts are not meant.
-func (g *group) changes() bool {
+func (g *takeGroup) changes() bool {
 	refused := backend.Refused(g.takes, g.outcomes)
 	if len(g.takes) == 1 {
 		refused = !g.outcomes[0].Allowed

@@ -1,0 +1,149 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// inFlight is a request in a queue. It owns the memory that a flush works on, because a caller whose time is up leaves, and
+// takes its own memory along. The caller waits on one channel, done, which costs less than a select; the queue watches the
+// caller's deadline (expire).
+type inFlight struct {
+	at      int64 // the caller's time
+	began   int64 // the queue's
+	request backend.Request
+	keys    []byte
+	limits  []descriptor.Limit
+	done    chan struct{} // has one element when there is an answer, or none to wait for
+	owners  atomic.Int32  // the caller and the queue; the last one puts it back
+	watched bool          // the queue watches its deadline; guarded by the queue's lock
+
+	mu     sync.Mutex
+	ctx    context.Context // the caller's
+	until  int64           // when its caller leaves, in nanoseconds after the queue's base; 0: never
+	caller bool            // until is the caller's deadline, not the store's timeout
+	late   bool            // until had passed when expire looked the last time
+	state  inFlightState
+	err    error
+}
+
+type inFlightState uint8
+
+const (
+	answered inFlightState = iota // err says how; without one the outcomes are there
+	waiting
+	sent // it is part of a flush: its hits may count
+)
+
+func newInFlight() any { return &inFlight{done: make(chan struct{}, 1)} }
+
+// init copies a caller's request. now is the queue's time, timeout the store's.
+func (f *inFlight) init(ctx context.Context, at, now int64, timeout time.Duration, r *backend.Request) {
+	f.at = at
+	f.keys = f.keys[:0]
+	for i := range r.Takes {
+		f.keys = append(f.keys, r.Takes[i].Key...)
+	}
+	f.request.Together = r.Together
+	f.request.Takes = append(f.request.Takes[:0], r.Takes...)
+	f.request.Outcomes = append(f.request.Outcomes[:0], r.Outcomes...)
+	f.limits = slices.Grow(f.limits[:0], len(r.Takes))[:len(r.Takes)]
+	start := 0
+	for i := range f.request.Takes {
+		t := &f.request.Takes[i]
+		end := start + len(t.Key)
+		t.Key = f.keys[start:end:end]
+		// An override's limit lives in the caller's memory.
+		f.limits[i] = *t.Limit
+		t.Limit = &f.limits[i]
+		start = end
+	}
+	f.owners.Store(2)
+	f.began = now
+	until, caller := int64(0), false
+	if timeout > 0 {
+		until = now + int64(timeout)
+	}
+	if d, ok := ctx.Deadline(); ok {
+		left := time.Until(d)
+		if leave := now + int64(left-backend.Margin(left)); until == 0 || leave < until {
+			until, caller = leave, true
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ctx, f.until, f.caller, f.late, f.state, f.err = ctx, until, caller, false, waiting, nil
+}
+
+// markSent makes f part of a flush. It returns false if its caller has left.
+func (f *inFlight) markSent() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.state == answered {
+		return false
+	}
+	f.state = sent
+	return true
+}
+
+// answer gives the caller its answer, unless it has one.
+func (f *inFlight) answer(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.answerLocked(err)
+}
+
+func (f *inFlight) answerLocked(err error) {
+	if f.state == answered {
+		return
+	}
+	f.state, f.err = answered, err
+	f.done <- struct{}{}
+}
+
+// expire answers the caller with an error if its time, or the store's, is up. It returns false if nobody waits for f. The answer to
+// what was sent may have come while this process had no CPU to read it: such a caller waits until expire looks again.
+func (f *inFlight) expire(s *Store, now int64) (waits bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.state == answered {
+		return false
+	}
+	err := f.ctx.Err()
+	switch {
+	case errors.Is(err, context.Canceled):
+		f.answerLocked(context.Canceled)
+		return false
+	case err == nil && (f.until == 0 || now < f.until):
+		return true
+	case f.state == sent && !f.late:
+		f.late = true
+		return true
+	case f.caller || err != nil:
+		f.answerLocked(fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded))
+		return false
+	default:
+		f.answerLocked(fmt.Errorf("%w: no answer within %s", backend.ErrUnavailable, s.opts.Timeout))
+		return false
+	}
+}
+
+// forget drops what f points to, so that it can be used again. It returns false if f holds too much memory for that.
+func (f *inFlight) forget() bool {
+	if cap(f.keys) > keepRoom || cap(f.request.Takes) > 1024 {
+		return false
+	}
+	clear(f.request.Takes)
+	f.mu.Lock()
+	f.ctx = nil
+	f.mu.Unlock()
+	return true
+}

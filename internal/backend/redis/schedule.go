@@ -1,0 +1,100 @@
+package redis
+
+import "time"
+
+const (
+	// fewFlushes is how many flushes may be in flight at any time: with two, one is prepared while Redis works on the other.
+	fewFlushes = 2
+	// mostFlushes is how many there may be if Redis is far away, one more for each spread that passes, and no more than
+	// there are connections. With two only, a new request would wait for half a round trip, and might then have too little
+	// time left for its own.
+	mostFlushes = 16
+	spread      = time.Millisecond
+	// maxFlush is about how many takes go in one flush, because Redis does nothing else meanwhile. Takes of a hot counter are
+	// sent as one, so more of them may go: the more wait for one counter, the less each costs.
+	maxFlush    = 64
+	maxFlushHot = 512
+	// hotRatio is how many takes, for each that is sent, make a flush one of hot counters. Then flushes go one at a time: a
+	// second one beside the first would share those that wait for the same counter, and cost Redis as much.
+	hotRatio = 4
+)
+
+// schedule is the state of a queue: which requests wait, and how many flushes are in flight. It decides what is sent when. It is plain
+// data that the queue's lock guards: time is an argument, and no method blocks.
+type schedule struct {
+	few, most int // flushes that may be in flight: at any time, and if their starts are spread in time
+
+	waiting []*inFlight // in the order of arrival
+	claimed bool        // a worker waits for a slot to flush them
+	flushes int         // flushes in flight
+	latest  int64       // when the latest one began, in nanoseconds
+	slow    bool        // the flush that ended last took longer than spread
+	hot     bool        // most takes of the last full flush were of a few counters
+}
+
+func newSchedule(connections int) schedule {
+	most := min(mostFlushes, max(connections, 1))
+	return schedule{few: min(fewFlushes, most), most: most}
+}
+
+// begin reserves a slot for another flush. It returns false if none may begin now.
+func (s *schedule) begin(now int64) bool {
+	few := s.few
+	if s.hot {
+		few = 1
+	}
+	if s.flushes >= s.most || s.flushes >= few && now-s.latest < int64(spread) {
+		return false
+	}
+	s.flushes++
+	s.latest = now
+	return true
+}
+
+// add returns true if a request is to be sent at once, by itself: nothing waits, and it has a slot. Else the request waits.
+func (s *schedule) add(r *inFlight, now int64) (alone bool) {
+	if len(s.waiting) == 0 && s.begin(now) {
+		return true
+	}
+	s.waiting = append(s.waiting, r)
+	return false
+}
+
+// claim makes a worker the one that flushes what waits. It returns false if nothing waits, or another worker does.
+func (s *schedule) claim() bool {
+	if s.claimed || len(s.waiting) == 0 {
+		return false
+	}
+	s.claimed = true
+	return true
+}
+
+// take moves the requests of the next flush from those that wait to batch. gone is called with those whose callers have left.
+func (s *schedule) take(batch []*inFlight, gone func(*inFlight)) []*inFlight {
+	most := maxFlush
+	if s.hot {
+		most = maxFlushHot
+	}
+	takes, n := 0, 0
+	for ; n < len(s.waiting) && takes < most; n++ {
+		r := s.waiting[n]
+		if !r.markSent() {
+			gone(r)
+			continue
+		}
+		takes += len(r.request.Takes)
+		batch = append(batch, r)
+	}
+	rest := copy(s.waiting, s.waiting[n:])
+	clear(s.waiting[rest:])
+	s.waiting = s.waiting[:rest]
+	return batch
+}
+
+// ended records that a flush has ended which began at some time, and whether it was one of hot counters.
+func (s *schedule) ended(began, now int64, hot bool) {
+	s.slow, s.hot = now-began >= int64(spread), hot
+}
+
+// free gives a slot back.
+func (s *schedule) free() { s.flushes-- }

@@ -1,0 +1,99 @@
+package redis
+
+import (
+	"context"
+	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// request returns a request of so many takes.
+func request(takes int) *inFlight {
+	f := newInFlight().(*inFlight)
+	r := &backend.Request{Takes: make([]backend.Take, takes), Outcomes: make([]backend.Outcome, takes)}
+	for i := range r.Takes {
+		r.Takes[i].Limit = &descriptor.Limit{}
+	}
+	f.init(context.Background(), 0, 0, 0, r)
+	return f
+}
+
+// Two flushes may begin at once. A third one begins when time has passed since the latest, up to the number of connections.
+func TestFlushesAreSpreadInTime(t *testing.T) {
+	const ms = int64(spread)
+	s := newSchedule(3)
+	for i, c := range []struct {
+		now   int64
+		begin bool
+	}{{10 * ms, true}, {10 * ms, true}, {10 * ms, false}, {11*ms - 1, false}, {11 * ms, true}, {20 * ms, false}} {
+		if got := s.begin(c.now); got != c.begin {
+			t.Errorf("step %d: another flush may begin: %v", i, got)
+		}
+	}
+	s.free()
+	if s.begin(11*ms + 1) {
+		t.Error("a flush begins too soon after the latest")
+	}
+	if !s.begin(12 * ms) {
+		t.Error("a slot that is free is not used")
+	}
+	if one := newSchedule(0); !one.begin(0) || one.begin(ms) {
+		t.Error("without a known number of connections there is one flush at a time")
+	}
+}
+
+// While a counter is hot, flushes go one at a time unless Redis is far away, and more takes go in each.
+func TestHotCountersShareAFlush(t *testing.T) {
+	s := newSchedule(10)
+	s.begin(0)
+	s.ended(0, 1, true)
+	if s.begin(2) {
+		t.Error("a second flush begins beside the first")
+	}
+	for range maxFlushHot + 10 {
+		s.add(request(1), 3)
+	}
+	if n := len(s.take(nil, nil)); n != maxFlushHot {
+		t.Errorf("%d requests in a flush of a hot counter, want %d", n, maxFlushHot)
+	}
+	s.ended(3, 4, false)
+	if n := len(s.take(nil, nil)); n != 10 {
+		t.Errorf("%d requests are left, want 10", n)
+	}
+	if !s.begin(5) {
+		t.Error("no second flush begins after the counter has cooled down")
+	}
+}
+
+// A request goes alone only if none waits, so none is overtaken. A flush takes the oldest; those whose callers have left are dropped.
+func TestRequestsKeepTheirOrder(t *testing.T) {
+	s := newSchedule(2)
+	if !s.add(request(1), 0) || !s.add(request(1), 0) {
+		t.Fatal("a request waits although there is a slot")
+	}
+	var all []*inFlight
+	for range 5 {
+		f := request(maxFlush / 2)
+		all = append(all, f)
+		if s.add(f, 0) {
+			t.Fatal("a request goes without a slot")
+		}
+	}
+	s.free()
+	if late := request(1); s.add(late, 0) {
+		t.Error("a request overtakes those that wait")
+	}
+	if !s.claim() || s.claim() {
+		t.Error("one worker flushes what waits, not several or none")
+	}
+	all[1].answer(context.Canceled)
+	var gone []*inFlight
+	batch := s.take(nil, func(f *inFlight) { gone = append(gone, f) })
+	if len(batch) != 2 || batch[0] != all[0] || batch[1] != all[2] || len(gone) != 1 || gone[0] != all[1] {
+		t.Errorf("%d requests in the flush, %d dropped", len(batch), len(gone))
+	}
+	if len(s.waiting) != 3 || s.waiting[0] != all[3] {
+		t.Errorf("%d requests wait", len(s.waiting))
+	}
+}
