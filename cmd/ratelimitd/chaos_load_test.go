@@ -353,3 +353,18 @@ func (l *load) exhaust() {
 	}
 	wg.Wait()
 }
+
+// onErrors are the answers without Redis.
+var onErrors = []string{"error", "allow", "deny", "local"}
+
+// sawAll reports whether each of them was given.
+func (l *load) sawAll() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, how := range onErrors {
+		if l.tally.seen[how] == 0 {
+			return false
+		}
+	}
+	return true
+}

@@ -85,6 +85,7 @@ type trial struct {
 	env       map[string]string
 	rules     string
 
+	felt    bool          // every on_error is to answer some calls
 	wasBack time.Duration // the longest that it took to be served everywhere again
 	forgot  bool
 }
@@ -92,7 +93,7 @@ type trial struct {
 // startTrial starts two processes and returns when both serve every counter.
 func startTrial(t *testing.T, c *chaos, p pace) *trial {
 	t.Helper()
-	s := &trial{topology: c.on(t), pace: p, t: t, rules: rulesOf(t, chaosRules(p.factor)...)}
+	s := &trial{topology: c.on(t), pace: p, felt: c.felt, t: t, rules: rulesOf(t, chaosRules(p.factor)...)}
 	if c.exact {
 		s.timeout = 5 * time.Second
 	}
@@ -107,10 +108,14 @@ func startTrial(t *testing.T, c *chaos, p pace) *trial {
 	return s
 }
 
-// hold lets the load go on for a while. Health is to stay green in the end.
+// hold lets the load go on for a while, and longer on a busy machine: until every on_error has answered, where that is expected.
+// Health is to stay green in the end.
 func (s *trial) hold(d time.Duration) {
 	s.t.Helper()
 	<-time.After(d)
+	for end := time.Now().Add(patience); s.felt && !s.load.sawAll() && time.Now().Before(end); {
+		<-time.After(10 * time.Millisecond)
+	}
 	for i, p := range s.processes {
 		if s.load.away[i].Load() {
 			continue
@@ -293,7 +298,7 @@ func (c *chaos) try(t *testing.T, p pace) result {
 		t.Errorf("%d complaints of callers", n)
 	}
 	if c.felt {
-		for _, how := range []string{"error", "allow", "deny", "local"} {
+		for _, how := range onErrors {
 			if tally.seen[how] == 0 {
 				t.Errorf("no call was answered by on_error: %s", how)
 			}
