@@ -1,9 +1,9 @@
-// Package bearer knows the tokens by which operators show who they are.
+// Package bearer checks the tokens with which operators authenticate.
 //
-// It owns reading and checking them (tokens.go): one from a setting, and those of a file, which is read for every
-// question, so that a token that was taken out of it is worth nothing from then on. Tokens may be used by any number of
-// goroutines. They are compared in a time that does not depend on what they have in common.
+// Tokens come from a setting, from a file, or both. The file is read for every check, so a token that is removed from it
+// stops working at once. A comparison takes the same time however much of a token is right.
 //
-// It decides about nobody: what somebody with a token may do is known where it is asked for. No token is ever part of an
-// error.
+// Tokens may be used by any number of goroutines.
+//
+// The package only identifies the owner of a token. The caller decides what that owner may do. No error contains a token.
 package bearer

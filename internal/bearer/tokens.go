@@ -11,22 +11,22 @@ import (
 	"strings"
 )
 
-// Options say which tokens there are. Both may be given.
+// Options are the sources of tokens. Both may be set.
 type Options struct {
 	Token string // one token; empty: none
-	Name  string // what its owner is called, such as the setting that it came from
+	Name  string // of its owner in logs, such as the setting that it comes from
 
-	// File has a token on each line, or the name of its owner, a blank, and the token. Empty lines and those that begin
-	// with # do not count. Empty: no file.
+	// File has a token on each line, or the name of its owner, a space, and the token. Empty lines and lines that begin
+	// with # are ignored. Empty: no file.
 	File string
 }
 
 const (
-	least   = 16       // bytes of a token: a shorter one can be guessed
+	least   = 16       // bytes of a token; a shorter one can be guessed
 	largest = 64 << 10 // bytes of a file
 )
 
-// Tokens are the tokens that are known.
+// Tokens are the valid tokens.
 type Tokens struct{ o Options }
 
 type token struct {
@@ -34,7 +34,7 @@ type token struct {
 	owner string
 }
 
-// New returns the tokens. It fails if there is none that can be used now.
+// New returns the tokens. It fails if there is none.
 func New(o Options) (*Tokens, error) {
 	t := &Tokens{o}
 	all, err := t.all()
@@ -50,14 +50,14 @@ func New(o Options) (*Tokens, error) {
 	return t, nil
 }
 
-// Owner is whose token this is, if it is known. The error says why that cannot be told.
+// Owner returns the owner of a token, if the token is known. It fails if the file cannot be used.
 func (t *Tokens) Owner(presented string) (owner string, known bool, err error) {
 	all, err := t.all()
 	if err != nil {
 		return "", false, err
 	}
 	sum := sha256.Sum256([]byte(presented))
-	for i := range all { // all of them, so that the time does not tell which
+	for i := range all { // always all, so that the time does not reveal which one matched
 		if subtle.ConstantTimeCompare(sum[:], all[i].sum[:]) == 1 {
 			owner, known = all[i].owner, true
 		}
@@ -82,7 +82,7 @@ func (t *Tokens) all() ([]token, error) {
 	return all, err
 }
 
-// First is the first token of a file, for whoever has to show one.
+// First returns the first token of a file, for clients.
 func First(file string) (string, error) {
 	first := ""
 	err := lines(file, func(_, text string) {
@@ -96,7 +96,7 @@ func First(file string) (string, error) {
 	return first, err
 }
 
-// lines hands on the tokens of a file. The errors name lines, never what is on them.
+// lines calls each for every token of a file. Errors name lines, never their content.
 func lines(file string, each func(owner, text string)) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -131,14 +131,14 @@ func lines(file string, each func(owner, text string)) error {
 	return nil
 }
 
-// check says whether a token can be sent and is long enough.
+// check reports whether a token can be sent in a header and is long enough.
 func check(text string) error {
 	if len(text) < least {
 		return fmt.Errorf("a token of fewer than %d characters can be guessed: make one with `openssl rand -hex 32`", least)
 	}
 	for i := range len(text) {
 		if text[i] <= ' ' || text[i] > '~' {
-			return errors.New("a token must be of printable ASCII characters without blanks")
+			return errors.New("a token must consist of printable ASCII characters without spaces")
 		}
 	}
 	return nil

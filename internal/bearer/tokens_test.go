@@ -74,11 +74,11 @@ func TestBadTokens(t *testing.T) {
 	}{
 		"none":          {Options{}, "", "there is no token"},
 		"short":         {Options{Token: "secretsecret", Name: "SETTING"}, "", "SETTING: a token of fewer than 16"},
-		"a blank":       {Options{Token: "secret secret secret", Name: "SETTING"}, "", "without blanks"},
+		"a blank":       {Options{Token: "secret secret secret", Name: "SETTING"}, "", "without spaces"},
 		"empty file":    {Options{}, "# nothing\n", "there is no token in "},
 		"short in file": {Options{}, "\n# x\nann secretsecret\n", "tokens:3: a token of fewer than 16"},
 		"words":         {Options{}, "ann " + one + " secretsecretsecret\n", "tokens:1: more than a name and a token"},
-		"not ASCII":     {Options{}, "secret-sécret-secret\n", "tokens:1: a token must be of printable ASCII"},
+		"not ASCII":     {Options{}, "secret-sécret-secret\n", "tokens:1: a token must consist of printable ASCII"},
 		"large":         {Options{}, strings.Repeat("secretsecretsecret\n", 5000), "larger than 65536 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {

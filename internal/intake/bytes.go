@@ -6,42 +6,43 @@ import (
 )
 
 const (
-	// step is how many bytes a connection may hold before all connections are asked: messages are usually a few hundred
-	// bytes, so that usually nobody is.
+	// step is the unit of reservations. A connection that holds less does not touch the counter of all connections.
+	// Messages are usually a few hundred bytes, so this is the usual case.
 	step = 64 << 10
 
-	// slack is what a call may leave behind without being counted: padding, and messages of calls that were refused.
+	// slack is subtracted in addition to the message when a call ends: for padding, and for messages of refused calls.
 	slack = 1 << 10
 )
 
-// Bytes bounds what clients have sent of messages that are not complete, for one connection and for all. It is counted
-// from the frames that come in and the calls that end, so it is exact while no call is in flight, and an estimate
-// otherwise. Over the bound of one connection that connection is closed; over the bound of all, the one that holds most.
+// Bytes bounds the bytes of incomplete messages, on one connection and on all together. Incoming frames add to the
+// count and calls that end subtract from it, so the count is exact while no call is in flight and an estimate
+// otherwise. A connection over its bound is closed. When all together are over their bound, the connection that holds
+// most is closed.
 type Bytes struct {
 	connection, all int64
 
-	reserved atomic.Int64 // by all connections, in steps
+	reserved atomic.Int64 // by all connections, a multiple of step
 
 	mu      sync.Mutex
 	holders map[*Conn]struct{} // with a reservation
 }
 
-// NewBytes makes a bound: so many bytes for one connection, and so many for all.
+// NewBytes returns the bounds for one connection and for all connections together, in bytes.
 func NewBytes(connection, all int64) *Bytes {
 	return &Bytes{connection: connection, all: all, holders: make(map[*Conn]struct{})}
 }
 
-// Held is about how many bytes are held, where connections hold more than a little.
+// Held returns approximately how many bytes are held, by connections that hold at least a step.
 func (b *Bytes) Held() int64 { return b.reserved.Load() }
 
-// held is what one connection holds.
+// held counts the bytes of one connection.
 type held struct {
 	bytes    atomic.Int64
 	reserved atomic.Int64 // changed under the mutex of Bytes
-	closed   bool         // under that mutex: the connection reserves nothing more
+	closed   bool         // under that mutex; the connection reserves nothing more
 }
 
-// add counts bytes that came in on a connection. It returns false if the connection has to go.
+// add counts bytes that arrived on a connection. It returns false if the connection must be closed.
 func (b *Bytes) add(c *Conn, n int64) bool {
 	if b == nil {
 		return true
@@ -52,7 +53,8 @@ func (b *Bytes) add(c *Conn, n int64) bool {
 	return b.adjust(c)
 }
 
-// ended counts the bytes of a call that has ended.
+// ended subtracts the bytes of a call that has ended. The size counts twice because frames may carry padding; last
+// means that no other call is in flight.
 func (b *Bytes) ended(c *Conn, size int, last bool) {
 	if b == nil {
 		return
@@ -61,7 +63,7 @@ func (b *Bytes) ended(c *Conn, size int, last bool) {
 		was := c.bytes.bytes.Load()
 		is := max(0, was-2*int64(size)-slack)
 		if last {
-			is = 0 // nothing is under way
+			is = 0 // no message is incomplete
 		}
 		if was == is || c.bytes.bytes.CompareAndSwap(was, is) {
 			break
@@ -72,7 +74,7 @@ func (b *Bytes) ended(c *Conn, size int, last bool) {
 	}
 }
 
-// adjust brings a connection's reservation up to date. It returns false if the connection has to go.
+// adjust updates a connection's reservation. It returns false if the connection must be closed.
 func (b *Bytes) adjust(c *Conn) bool {
 	b.mu.Lock()
 	holds := c.bytes.bytes.Load()
@@ -106,7 +108,7 @@ func (b *Bytes) reserve(c *Conn, n int64) {
 	}
 }
 
-// release forgets a connection that is closed.
+// release removes a closed connection.
 func (b *Bytes) release(c *Conn) {
 	if b == nil {
 		return

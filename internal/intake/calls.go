@@ -7,12 +7,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// peerFactor is how many times the calls that are free a peer may have in flight: one peer alone may use eight ninths.
+// peerFactor bounds the calls of a peer to this multiple of the free calls: one peer alone may use eight ninths of all.
 const peerFactor = 8
 
-// Calls bounds the calls in flight. A connection may have as many as are still free, less an eighth of what its peer has.
-// So one connection alone gets nearly half of all, one peer at most eight ninths, and however many connections flood the
-// server, some calls stay free for those that do not, also for those of the same peer.
+// Calls bounds the calls in flight. A connection may have as many as are still free, minus an eighth of those of its
+// peer. So one connection alone gets nearly half of all, and one peer at most eight ninths. However many connections
+// flood the server, some calls stay free for other connections, even for those of the same peer.
 type Calls struct {
 	most  int64
 	total atomic.Int64
@@ -20,7 +20,7 @@ type Calls struct {
 	refusedAll, refusedPeer, refusedConnection prometheus.Counter
 }
 
-// NewCalls makes a bound of so many calls.
+// NewCalls returns a bound of most calls.
 func NewCalls(most int, m *Metrics) *Calls {
 	return &Calls{
 		most:              int64(most),
@@ -30,18 +30,18 @@ func NewCalls(most int, m *Metrics) *Calls {
 	}
 }
 
-// InFlight is how many calls are in flight.
+// InFlight returns the number of calls in flight.
 func (b *Calls) InFlight() int64 { return b.total.Load() }
 
-// Call is a call in flight, of the zero value if there is none.
+// Call is a call in flight. The zero value is no call.
 type Call struct {
 	conn   *Conn
 	period uint32
-	awaits bool // its message has not arrived
+	awaits bool // its message has not arrived yet
 }
 
-// Begin admits a call before its message is read. Where it returns false the call is to be refused, and nothing is to be
-// ended. The connection may be nil.
+// Begin admits a call before its message is read. If it returns false, the caller refuses the call and must not call
+// End. The connection may be nil.
 func (b *Calls) Begin(c *Conn) (Call, bool) {
 	if c != nil {
 		c.enter()
@@ -68,7 +68,7 @@ func (b *Calls) Begin(c *Conn) (Call, bool) {
 		c.peer.calls.Add(-1)
 		c.calls.Add(-1)
 		b.total.Add(-1)
-		c.listener.options.Bytes.ended(c, 0, false) // its message comes all the same
+		c.listener.options.Bytes.ended(c, 0, false) // its message still arrives
 		return Call{}, false
 	}
 	period := c.turns.Load() % 2
@@ -76,7 +76,7 @@ func (b *Calls) Begin(c *Conn) (Call, bool) {
 	return Call{conn: c, period: period, awaits: true}, true
 }
 
-// Arrived says when the message of a call arrived.
+// Arrived records when the message of a call arrived.
 func (b *Calls) Arrived(call *Call, at time.Time) {
 	if call.conn == nil || !call.awaits {
 		return
@@ -86,7 +86,7 @@ func (b *Calls) Arrived(call *Call, at time.Time) {
 	call.conn.last.Store(int64(at.Sub(epoch)))
 }
 
-// End ends a call whose message had so many bytes.
+// End ends a call whose message had size bytes.
 func (b *Calls) End(call Call, size int) {
 	b.total.Add(-1)
 	c := call.conn

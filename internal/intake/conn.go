@@ -23,32 +23,33 @@ const (
 
 var reasons = [...]string{evicted: "evicted", noCall: "no_call", noMessage: "no_message", notReading: "not_reading", headers: "headers", tooManyBytes: "bytes"}
 
-// never is the time of the last call on a connection that had none.
+// never marks a connection without any call, in place of the time of its last one.
 const never = 0
 
 var epoch = time.Now().Add(-time.Second) // so that no time is 0
 
-// clock is the monotonic time, as a number that fits an atomic.
+// clock returns the monotonic time as a number that fits an atomic.
 func clock() int64 { return int64(time.Since(epoch)) }
 
 const (
-	// slowWrite is how long a write may take before its connection is read from no more: the client does not read.
+	// slowWrite is how long a write may take. After that the client counts as one that does not read its answers, and
+	// nothing more is read from its connection.
 	slowWrite = int64(time.Millisecond)
 
-	// readAtOnce is how many bytes of HTTP/2 are read at once: some twenty calls.
+	// readAtOnce is how many bytes of HTTP/2 are read at once: about twenty calls.
 	readAtOnce = 2 << 10
 
-	// mostComing is how many calls of a connection may be read and not begun before it is read on; pause bounds the wait
-	// for them, because some never begin: those that the transport itself refuses.
+	// mostComing is how many calls of a connection may be read but not begun; then reading waits. pause bounds that
+	// wait, because calls that the transport itself refuses never begin.
 	mostComing = 16
 	pause      = 20 * time.Millisecond
 
-	// writeBuffer bounds what the kernel keeps for a client that does not read: it would let it grow to megabytes. Answers
-	// are some fifty bytes.
+	// writeBuffer bounds what the kernel keeps for a client that does not read; without it the buffer grows to
+	// megabytes. An answer has about fifty bytes.
 	writeBuffer = 256 << 10
 
-	// readAhead is how many bytes are read all the same while a write takes long. Requests of so many bytes have answers
-	// that fit one write of the transport's, so that the answers that wait for a slow client do not add up.
+	// readAhead is how many bytes are still read during a slow write. The answers to requests of that size fit into one
+	// write of the transport, so answers for a slow client do not pile up.
 	readAhead = 16 << 10
 )
 
@@ -61,34 +62,34 @@ type Conn struct {
 	addr     addr
 	accepted int64 // by clock
 
-	inAll, inPeer *list.Element // under the listener's mutex; nil: its place was given back
+	inAll, inPeer *list.Element // under the listener's mutex; nil: removed from the lists
 
-	last  atomic.Int64    // when a message last arrived, by clock; never: none did
+	last  atomic.Int64    // when a message last arrived, by clock; never if none did
 	calls atomic.Int64    // in flight
-	await [2]atomic.Int64 // calls whose message has not arrived: those that began in even and in odd periods
-	turns atomic.Uint32   // the present period
+	await [2]atomic.Int64 // calls whose message has not arrived, by the parity of the period in which they began
+	turns atomic.Uint32   // the current period
 	bytes held
 
 	coming  atomic.Int64  // calls that were read and have not begun
-	entered chan struct{} // gets a value when coming falls while the reader waits for that
-	pausing atomic.Bool   // the reader does
+	entered chan struct{} // receives a value when coming falls while the reader waits for that
+	pausing atomic.Bool   // the reader waits for entered
 
-	writing atomic.Int64 // when the write that is under way began, by clock; 0: there is none
-	ahead   int          // bytes that were read while a write took long
+	writing atomic.Int64 // when the current write began, by clock; 0: there is none
+	ahead   int          // bytes that were read during a slow write
 	waiting atomic.Bool  // the reader waits for the writer
 	mu      sync.Mutex
 	written sync.Cond // with mu: a write ended, or the connection is closed
 	closed  bool      // under mu
 }
 
-// addr is the address of a connection's client. It leads back to the connection: HTTP/2 libraries hand the address to a
-// call, and not the connection.
+// addr is the address of a connection's client. It refers back to the connection, because HTTP/2 libraries pass only
+// the address to a call.
 type addr struct {
 	net.Addr
 	conn *Conn
 }
 
-// Of is the connection whose RemoteAddr this is; nil where a Listener did not accept it.
+// Of returns the connection whose RemoteAddr this is, or nil if no Listener accepted it.
 func Of(a net.Addr) *Conn {
 	if a, ok := a.(*addr); ok {
 		return a.conn
@@ -110,7 +111,7 @@ func newConn(raw net.Conn, l *Listener, p *peer, now int64) *Conn {
 // RemoteAddr implements net.Conn.
 func (c *Conn) RemoteAddr() net.Addr { return &c.addr }
 
-// Read implements net.Conn. It waits while the client does not read what was written to it.
+// Read implements net.Conn. It waits while the client does not read its answers.
 func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n == 0 {
@@ -150,11 +151,11 @@ func (c *Conn) awaitCalls() {
 	}
 }
 
-// enter says that a call that was read begins.
+// enter records that a call begins.
 func (c *Conn) enter() {
 	left := c.coming.Add(-1)
 	if left < 0 {
-		c.coming.Add(1) // not one of those that were read: the reader waited in vain
+		c.coming.Add(1) // the reader has already given up waiting for this call
 	}
 	if left <= mostComing && c.pausing.Load() {
 		select {
@@ -164,7 +165,7 @@ func (c *Conn) enter() {
 	}
 }
 
-// awaitWrite waits until the write that began at a time has ended.
+// awaitWrite waits until the write that began at since has ended.
 func (c *Conn) awaitWrite(since int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -206,17 +207,17 @@ func (c *Conn) cut(why reason) {
 	c.listener.metrics.closed[why].Inc()
 	c.listener.options.Log.Debug("connection closed", "listener", c.listener.options.Name, "peer", c.peer.key, "reason", reasons[why])
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // what a client does not read must not stay in the kernel
+		_ = tcp.SetLinger(0) // unread answers must not stay in the kernel
 	}
 	_ = c.Close()
 }
 
-// idle says whether nothing happens on a connection, and its client had time to make a call.
+// idle reports whether a connection is not in use although its client has had time to make a call.
 func (c *Conn) idle(now int64) bool {
 	return c.calls.Load() == 0 && now-max(c.accepted, c.last.Load()) >= int64(c.listener.options.Settled)
 }
 
-// late says which time bound a connection is over.
+// late returns the time bound that a connection exceeds.
 func (c *Conn) late(now int64, o *Options) reason {
 	if began := c.writing.Load(); o.Write > 0 && began != 0 && now-began > int64(o.Write) {
 		return notReading
@@ -227,8 +228,8 @@ func (c *Conn) late(now int64, o *Options) reason {
 	return inTime
 }
 
-// turn begins a new period of waiting for messages. It says whether one is missing whose call began before the period that
-// ends.
+// turn begins a new period of waiting for messages. It reports whether a message is missing whose call began before the
+// period that now ends.
 func (c *Conn) turn() bool {
 	next := c.turns.Load() + 1
 	if c.await[next%2].Load() > 0 {

@@ -1,15 +1,18 @@
-// Package intake bounds what this process takes in from callers: connections, calls in flight, and bytes of messages that
-// have not arrived in full. It exists so that one caller cannot use up what the others need, and so that these bounds do
-// not depend on which library speaks HTTP/2.
+// Package intake bounds what a process accepts from its callers: connections, calls in flight, and bytes of messages that
+// have not arrived in full. One caller cannot use up what the others need. The bounds do not depend on the HTTP/2 library.
 //
-// A Listener wraps a net.Listener. It bounds the connections, and shares them out between peers when there are as many as
-// there may be. The Conns that it returns stop reading from a client that does not read its answers, and know their peer
-// and their calls. A transport finds the Conn of a call with Of, wraps the plain text of an HTTP/2 connection in
-// Conn.Frames, which counts what the frames bring along, and asks Calls before it works on a call.
+// A Listener wraps a net.Listener. It bounds the number of connections, and divides them between peers when all are in
+// use. It returns Conns. A Conn stops reading while its client does not read the answers, and knows its peer and its
+// calls.
 //
-// Whatever is refused is refused at once, in constant time. A connection is closed, never silently slowed down for good.
+// A transport uses the package at three points. It finds the Conn of a call with Of. It wraps the decrypted bytes of an
+// HTTP/2 connection with Conn.Frames, which counts the bytes of unfinished messages. And it calls Calls.Begin before it
+// works on a call.
 //
-// All methods may be called concurrently, except that one goroutine at a time reads from a Conn.
+// Everything beyond a bound is refused at once, in constant time. A connection over a bound is closed; none is slowed
+// down silently for good.
 //
-// The package does not parse headers or messages, answers nothing, and knows nothing about gRPC or rate limits.
+// All methods may be called concurrently, except that one goroutine at a time may read from a Conn.
+//
+// The package parses neither headers nor messages, sends no answers, and knows nothing about gRPC or rate limits.
 package intake

@@ -22,16 +22,16 @@ var (
 	errBytes         = errors.New("HTTP/2: too many bytes of messages that are not complete")
 )
 
-// frames follows the frames of an HTTP/2 connection by their headers.
+// frames follows the frames of an HTTP/2 connection. It reads only their headers.
 type frames struct {
 	skip          int // bytes until the next frame header
 	header        [frameHeaderSize]byte
-	have          int // bytes of header that are there
-	continuations int // one after another
+	have          int // bytes of header that have arrived
+	continuations int // CONTINUATION frames in a row
 }
 
-// next reads on. It returns how many bytes the DATA frames have that begin in p, how many HEADERS frames do, and whether a
-// header block goes on for too long.
+// next reads p. It returns the size of all DATA frames and the number of HEADERS frames that begin in p, and an error
+// if a header block is too long.
 func (f *frames) next(p []byte) (data, headers int, err error) {
 	for {
 		if f.skip >= len(p) {
@@ -64,21 +64,21 @@ func (f *frames) next(p []byte) (data, headers int, err error) {
 	}
 }
 
-// framed is a connection with the plain text of HTTP/2.
+// framed is a connection that carries unencrypted HTTP/2.
 type framed struct {
 	net.Conn
 	conn   *Conn
 	frames frames
 }
 
-// Frames wraps the plain text of an HTTP/2 connection: c itself, or what decrypts c. It ends connections with endless
-// header blocks, and those that hold too many bytes of messages that are not complete.
+// Frames wraps the unencrypted side of an HTTP/2 connection: c itself, or the connection that decrypts c. It closes
+// connections with endless header blocks, and those with too many bytes of incomplete messages.
 func (c *Conn) Frames(plain net.Conn) net.Conn {
 	return &framed{Conn: plain, conn: c, frames: frames{skip: prefaceSize}}
 }
 
-// Read implements net.Conn. It returns a few calls at a time, and waits until those that it returned have begun, so that no
-// connection fills the scheduler's queue with calls that the others must wait for.
+// Read implements net.Conn. It returns a few calls at a time and waits until they have begun. So no connection fills
+// the scheduler's queue with calls that delay those of others.
 func (f *framed) Read(p []byte) (int, error) {
 	f.conn.awaitCalls()
 	n, err := f.Conn.Read(p[:min(len(p), readAtOnce)])

@@ -9,45 +9,45 @@ import (
 	"time"
 )
 
-// Options are what a Listener is made of.
+// Options are the settings of a Listener.
 type Options struct {
 	Name           string        // of the listener, in metrics and in the log
 	MaxConnections int           // open at once; 0: no bound
-	PeerShare      float64       // of MaxConnections that a peer always keeps when all are in use; 0 to 1
-	FirstCall      time.Duration // after which a connection without a call is closed; 0: never
-	Message        time.Duration // after which a connection is closed on which the message of a call does not arrive; 0: never
-	Write          time.Duration // after which a connection is closed whose client reads nothing; 0: never
+	PeerShare      float64       // part of MaxConnections that a peer keeps when all are in use; 0 to 1
+	FirstCall      time.Duration // a connection without a call is closed after this time; 0: never
+	Message        time.Duration // a connection is closed if a call's message does not arrive in this time; 0: never
+	Write          time.Duration // a connection is closed if its client reads nothing for this time; 0: never
 
-	// Settled is how old a connection is that may be closed to make place for another: its client had time to make a call.
-	// Default 1 s.
+	// Settled is the age from which an unused connection may be closed to make room for another: by then its client has
+	// had time to make a call. Default 1 s.
 	Settled time.Duration
 
-	// ReadsAreCalls says that nobody reports calls on these connections: one that was read from is in use.
+	// ReadsAreCalls is for connections on which no calls are reported: every read counts as use.
 	ReadsAreCalls bool
 
-	Bytes   *Bytes   // what all messages that are under way may hold; nil: no bound
+	Bytes   *Bytes   // bounds incomplete messages; nil: no bound
 	Metrics *Metrics // required
 	Log     *slog.Logger
 }
 
 const (
-	// sayEvery is how often the log says that connections are refused.
+	// sayEvery is the shortest time between two log lines about refused connections.
 	sayEvery = time.Minute
 
-	// looks bounds how many connections are looked at to find one that may be closed.
+	// looks bounds how many connections are examined to find one that may be closed.
 	looks = 32
 )
 
-// Listener accepts connections within bounds. A connection that is one too many takes the place of one that is not in
-// use, or is closed at once: a client that waited in the kernel's queue instead would learn of it by a timeout, and not
-// turn to another server.
+// Listener accepts connections within bounds. A connection beyond the bound replaces one that is not in use, or is
+// closed at once. If it waited in the kernel's queue instead, its client would notice only by a timeout, and would not
+// try another server.
 type Listener struct {
 	net.Listener
 
 	options Options
 	share   int // connections that a peer keeps when all are in use
 	metrics listenerMetrics
-	said    atomic.Int64 // when the log last said that connections are refused, as time since epoch
+	said    atomic.Int64 // when refused connections were last logged, by clock
 
 	done chan struct{} // closed with the listener
 	stop func()
@@ -55,10 +55,10 @@ type Listener struct {
 	mu    sync.Mutex
 	open  list.List // of *Conn, roughly in the order of their last use
 	peers map[string]*peer
-	above map[*peer]struct{} // peers with more than their share: 1/PeerShare at most when all connections are in use
+	above map[*peer]struct{} // peers with more than their share; at most 1/PeerShare of them
 }
 
-// Listen bounds a listener.
+// Listen returns a Listener on l.
 func Listen(l net.Listener, o Options) *Listener {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -103,14 +103,14 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener. Connections stay open.
+// Close implements net.Listener. Open connections stay open.
 func (l *Listener) Close() error {
 	l.stop()
 	return l.Listener.Close()
 }
 
-// admit finds a place for a connection: its own, or that of another one, which the caller closes. It returns nil where
-// there is none.
+// admit adds a connection, if necessary in place of another one, which the caller must close. It returns nil if there
+// is no room.
 func (l *Listener) admit(raw net.Conn) (admitted, instead *Conn) {
 	now := clock()
 	key := peerOf(raw.RemoteAddr())
@@ -136,8 +136,8 @@ func (l *Listener) admit(raw net.Conn) (admitted, instead *Conn) {
 	return c, instead
 }
 
-// makePlace chooses the connection that a new one of a peer replaces. A peer within its share takes the place of one that
-// has more than its share, whatever that does; otherwise only a connection that is not in use goes.
+// makePlace chooses the connection that a new one of a peer replaces. A peer within its share may replace any
+// connection of a peer above its share, even one in use. Otherwise only an unused connection is replaced.
 func (l *Listener) makePlace(key string, now int64) *Conn {
 	mine := l.peers[key]
 	if mine != nil && mine.open.Len() >= l.share {
@@ -155,10 +155,10 @@ func (l *Listener) makePlace(key string, now int64) *Conn {
 	return oldest(&l.open, now, true)
 }
 
-// oldest finds the connection of a list that was not used for longest; one that never made a call goes before all others.
-// It looks at a few and moves those in use to the back, so that the order is never far from right and a look is cheap.
+// oldest finds the least recently used connection of a list, and prefers one that never made a call. It examines a few
+// connections and moves each to the back, so the order stays nearly right at little cost.
 func oldest(of *list.List, now int64, idleOnly bool) *Conn {
-	var called *Conn // the best that has made a call
+	var called *Conn // the best one that has made a call
 	for range min(looks, of.Len()) {
 		e := of.Front()
 		c := e.Value.(*Conn)
@@ -180,7 +180,7 @@ func oldest(of *list.List, now int64, idleOnly bool) *Conn {
 	return called
 }
 
-// remove gives the place of a connection back, once.
+// remove removes a connection from the lists, if it is still there.
 func (l *Listener) remove(c *Conn) {
 	if c.inAll == nil {
 		return
@@ -205,7 +205,7 @@ func (l *Listener) say() {
 	l.options.Log.Warn("too many connections: new ones are refused", "listener", l.options.Name, "most", l.options.MaxConnections)
 }
 
-// sweepEvery is how often connections are looked through for those that are over a time bound.
+// sweepEvery returns how often connections are checked for time bounds.
 func (o *Options) sweepEvery() time.Duration {
 	shortest := time.Duration(0)
 	for _, bound := range []time.Duration{o.FirstCall, o.Message, o.Write} {
@@ -219,7 +219,7 @@ func (o *Options) sweepEvery() time.Duration {
 	return min(max(shortest/4, time.Millisecond), time.Second)
 }
 
-// sweep closes connections that are over a time bound, until the listener is closed.
+// sweep closes connections that exceed a time bound, until the listener is closed.
 func (l *Listener) sweep(every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -241,7 +241,7 @@ func (l *Listener) sweep(every time.Duration) {
 	}
 }
 
-// late finds the connections that are over a time bound. A turn begins a new period of waiting for messages.
+// late finds the connections that exceed a time bound. With turn it begins a new period of waiting for messages.
 func (l *Listener) late(now int64, turn bool) map[*Conn]reason {
 	var all map[*Conn]reason
 	l.mu.Lock()

@@ -2,7 +2,7 @@ package intake
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics are those of all listeners and calls of a process.
+// Metrics are the metrics of all listeners and calls of a process.
 type Metrics struct {
 	open         *prometheus.GaugeVec
 	refused      *prometheus.CounterVec
@@ -10,7 +10,7 @@ type Metrics struct {
 	callsRefused *prometheus.CounterVec
 }
 
-// NewMetrics makes metrics and registers them, unless the registry is nil.
+// NewMetrics returns metrics, registered unless the registry is nil.
 func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -27,7 +27,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		}, []string{"listener", "reason"}),
 		callsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ratelimitd_calls_refused_total",
-			Help: "Calls refused because there were too many in flight: of all, of a peer, or of a connection.",
+			Help: "Calls refused because too many were in flight, by bound: all, peer or connection.",
 		}, []string{"bound"}),
 	}
 	if registry == nil {
@@ -41,7 +41,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Show registers gauges of what is in flight. Both bounds are optional.
+// Show registers gauges of the calls in flight and of the bytes of incomplete messages.
 func (m *Metrics) Show(registry prometheus.Registerer, calls *Calls, bytes *Bytes) error {
 	if registry == nil {
 		return nil
@@ -53,7 +53,7 @@ func (m *Metrics) Show(registry prometheus.Registerer, calls *Calls, bytes *Byte
 		}, func() float64 { return float64(calls.InFlight()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "ratelimitd_unfinished_message_bytes",
-			Help: "About how many bytes are held of messages that have not arrived in full. Less than 64 KiB of a connection is not counted.",
+			Help: "Approximate bytes held of messages that have not arrived in full. Less than 64 KiB on a connection is not counted.",
 		}, func() float64 { return float64(bytes.Held()) }),
 	}
 	for _, g := range gauges {
@@ -64,7 +64,7 @@ func (m *Metrics) Show(registry prometheus.Registerer, calls *Calls, bytes *Byte
 	return nil
 }
 
-// listenerMetrics are those of one listener.
+// listenerMetrics are the metrics of one listener.
 type listenerMetrics struct {
 	open    prometheus.Gauge
 	refused prometheus.Counter

@@ -7,15 +7,15 @@ import (
 	"sync/atomic"
 )
 
-// peer is what connections come from that share their bounds: an IPv4 address, a /64 of IPv6, or all that use a socket of
-// this machine. A proxy, or a network behind one address, is one peer.
+// peer is the source of connections that share bounds: an IPv4 address, a /64 of IPv6, or all clients of a unix socket.
+// A proxy, or a network behind one address, is one peer.
 type peer struct {
 	key   string
 	open  list.List // of *Conn, under the listener's mutex
 	calls atomic.Int64
 }
 
-// peerOf names the peer of an address.
+// peerOf returns the name of an address's peer.
 func peerOf(a net.Addr) string {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {

@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// Level is the level from which on things are logged. The zero value is info.
+// Level is the lowest level that is logged. The zero value is info.
 type Level struct{ slog.LevelVar }
 
-// levels by name; the names beyond the four that this service logs at are those that envoyproxy/ratelimit accepts.
+// levels by name. The service logs at four levels; the other names are accepted because envoyproxy/ratelimit accepts
+// them.
 var levels = map[string]slog.Level{
 	"trace":   slog.LevelDebug,
 	"debug":   slog.LevelDebug,
@@ -21,7 +22,7 @@ var levels = map[string]slog.Level{
 	"panic":   slog.LevelError,
 }
 
-// Set changes the level to the one of that name, in any case. The error says which names there are.
+// Set changes the level. The name may be in upper or lower case. The error lists the valid names.
 func (l *Level) Set(name string) error {
 	level, ok := levels[strings.ToLower(name)]
 	if !ok {
@@ -31,10 +32,10 @@ func (l *Level) Set(name string) error {
 	return nil
 }
 
-// String is the level's name, which Set accepts.
+// String returns the level's name, as Set accepts it.
 func (l *Level) String() string { return levelName(l.Level()) }
 
-// levelName is what a level is called in logs.
+// levelName returns the name of a level in logs.
 func levelName(l slog.Level) string {
 	switch {
 	case l < slog.LevelInfo:

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Options say what a logger writes.
+// Options are the settings of a logger.
 type Options struct {
 	Format string // "text" or "json", in any case; default "text"
-	Level  *Level // from which on; default info for good
+	Level  *Level // default: a fixed level of info
 }
 
-// New returns a logger that writes a line per record to w, each with one call.
+// New returns a logger that writes one line per record to w, with one call of Write.
 func New(w io.Writer, o Options) (*slog.Logger, error) {
 	if o.Level == nil {
 		o.Level = new(Level)
@@ -29,9 +29,8 @@ func New(w io.Writer, o Options) (*slog.Logger, error) {
 	}
 }
 
-// referenceFields gives the fields that every line has the names that they have in the logs of envoyproxy/ratelimit:
-// @timestamp, @message and level, which is written in lower case. Durations, which slog would write as a number of
-// nanoseconds, get their unit.
+// referenceFields renames the standard fields as in the logs of envoyproxy/ratelimit: @timestamp, @message and level,
+// which is in lower case. Durations are written with a unit, because slog would write a number of nanoseconds.
 func referenceFields(groups []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		a.Value = slog.StringValue(a.Value.Duration().String())

@@ -20,7 +20,7 @@ import (
 type Collector struct {
 	collectorv1.UnimplementedTraceServiceServer
 
-	URL string // what OTEL_EXPORTER_OTLP_ENDPOINT has to be
+	URL string // for OTEL_EXPORTER_OTLP_ENDPOINT
 
 	mu       sync.Mutex
 	received []*tracev1.ResourceSpans
@@ -86,7 +86,7 @@ func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-protobuf")
 }
 
-// Spans are the spans that were received, with the attributes of who sent them, by key.
+// Spans returns the received spans, and the attributes of their sender by key.
 func (c *Collector) Spans() (spans []*tracev1.Span, sender map[string]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

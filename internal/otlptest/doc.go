@@ -1,7 +1,6 @@
-// Package otlptest is a collector of OpenTelemetry's spans, for tests.
+// Package otlptest has a collector of OpenTelemetry spans for tests.
 //
-// It owns receiving them over OTLP, by gRPC and by HTTP, on a socket (collector.go). A Collector may be asked by any
-// goroutine while spans arrive.
+// A Collector receives spans over OTLP, by gRPC or HTTP, on a socket. Any goroutine may read them while more arrive.
 //
-// It is for tests alone, and forwards nothing.
+// The package is for tests only, and forwards nothing.
 package otlptest

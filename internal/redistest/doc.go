@@ -1,13 +1,13 @@
-// Package redistest starts real redis-server processes for tests: one (server.go), a primary with replicas that
-// sentinels watch over (sentinel.go), a cluster (cluster.go, migration.go); plain, with a password, or with TLS and
-// certificates of its own (tls.go); and a bad network before one of them (proxy.go).
+// Package redistest starts real redis-server processes for tests: a single server, a primary with replicas and sentinels,
+// or a cluster. They run without protection, with a password, or with TLS and certificates made for the test. A Proxy in
+// front of a server is a bad network.
 //
-// It owns each process: its port (port.go) and unix socket, its folder, and its end with the test. Processes can be
-// killed, paused and started again one by one, and what the rest of a topology does then can be waited for; every wait is
-// bounded, and fails the test with what was waited for and what was seen last.
+// The package owns its processes: ports, unix sockets, folders, and their end with the test. A test can kill, pause and
+// restart each process, and wait for what the rest of a topology does then. Every wait has a bound. When it is reached,
+// the test fails with what it waited for and what it saw last.
 //
-// The methods belong to the goroutine of the test; any number of servers may run side by side.
+// The methods belong to the goroutine of the test. Any number of servers may run at the same time.
 //
-// A machine without redis-server fails the tests that need it: a suite that skips them would pass without having shown
-// anything. This package is for tests only, and is no double of Redis: what it starts is the real thing.
+// On a machine without redis-server the tests that need it are skipped with the words NOT RUN, or fail if the variable
+// CI is set. The package is for tests only. It does not imitate Redis: it starts the real one.
 package redistest

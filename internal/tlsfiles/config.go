@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// Server is the configuration of the side that is dialled. Each connection gets the certificate and the CA of its time.
+// Server returns the configuration of a server. Each new connection uses the current certificate and CA.
 func (f *Files) Server() (*tls.Config, error) {
 	if f.o.Cert == "" {
-		return nil, fmt.Errorf("serve TLS for %s: a server needs a certificate and its key", f.o.Use)
+		return nil, fmt.Errorf("serve TLS for %s: a server needs a certificate and a key", f.o.Use)
 	}
 	if f.o.Name != "" && f.o.CA == "" {
-		return nil, fmt.Errorf("serve TLS for %s: the name %q in a client's certificate means nothing without a CA that signed it", f.o.Use, f.o.Name)
+		return nil, fmt.Errorf("serve TLS for %s: the name %q for client certificates needs a CA that signs them", f.o.Use, f.o.Name)
 	}
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -31,21 +31,21 @@ func (f *Files) server() *tls.Config {
 	}
 	c.ClientAuth = tls.RequireAndVerifyClientCert
 	c.ClientCAs = v.pool
-	c.SessionTicketsDisabled = true // a ticket would outlive the CA that let its owner in
+	c.SessionTicketsDisabled = true // with a ticket a client could reconnect after its CA was removed
 	if f.o.Name != "" {
 		c.VerifyConnection = func(s tls.ConnectionState) error { return named(s.PeerCertificates[0], f.o.Name) }
 	}
 	return c
 }
 
-// Client is the configuration of the side that dials, for a connection that is made now: ask again for each. It shows
-// the certificate, if there is one, and trusts the CA and, unless Options.OnlyCA is set, whom the system trusts.
+// Client returns the configuration of a client for one connection; call it again for each. It presents the certificate,
+// if there is one, and trusts the CA and, unless Options.OnlyCA is set, the system's authorities.
 func (f *Files) Client() *tls.Config {
 	v := f.current.Load()
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.o.Name}
 	byURI := strings.Contains(f.o.Name, "://")
 	if byURI {
-		c.ServerName = "" // it is no host: what is dialled is asked for
+		c.ServerName = "" // a URI is no host name: use the dialled one
 	}
 	if v.cert != nil {
 		c.Certificates = []tls.Certificate{*v.cert}
@@ -57,13 +57,13 @@ func (f *Files) Client() *tls.Config {
 	default:
 		roots, err := x509.SystemCertPool()
 		if err != nil {
-			roots = x509.NewCertPool() // a machine without any is no reason not to trust the CA
+			roots = x509.NewCertPool() // a machine without authorities can still trust the CA
 		}
 		roots.AppendCertsFromPEM(v.ca)
 		c.RootCAs = roots
 	}
 	if f.o.SkipName || byURI {
-		// crypto/tls cannot check the chain alone, and knows no names but those of hosts.
+		// crypto/tls cannot check the chain without the name, and compares only host names.
 		c.InsecureSkipVerify = true
 		c.VerifyConnection = func(s tls.ConnectionState) error {
 			if err := chained(s.PeerCertificates, c.RootCAs); err != nil || f.o.SkipName {
@@ -75,12 +75,12 @@ func (f *Files) Client() *tls.Config {
 	return c
 }
 
-// DialContext dials TCP or a unix socket and shakes hands, with the files of now.
+// DialContext dials TCP or a unix socket and completes the TLS handshake with the current files.
 func (f *Files) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	return (&tls.Dialer{Config: f.Client()}).DialContext(ctx, network, address)
 }
 
-// chained says whether a server's certificate was signed by one of the roots, whatever name it is for.
+// chained checks that a certificate was signed by one of the roots, whatever its name.
 func chained(shown []*x509.Certificate, roots *x509.CertPool) error {
 	opts := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
 	for _, c := range shown[1:] {
@@ -92,7 +92,7 @@ func chained(shown []*x509.Certificate, roots *x509.CertPool) error {
 	return nil
 }
 
-// named says whether a certificate is for a name. A URI must be equal; the rules for hosts are those of HTTPS.
+// named checks that a certificate is for a name. A URI must be equal; host names follow the rules of HTTPS.
 func named(leaf *x509.Certificate, name string) error {
 	if !strings.Contains(name, "://") {
 		return leaf.VerifyHostname(name)

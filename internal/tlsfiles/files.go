@@ -14,32 +14,32 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Options say which files there are and what they are for. Paths are of PEM files.
+// Options name the files and their use. All files are PEM.
 type Options struct {
-	Use string // what the connections are, for the log and as a label of metrics, such as "grpc"
+	Use string // what the connections are for, in the log and as a label of metrics, such as "grpc"
 
 	Cert, Key string // the certificate with its chain, and its key; a client may have neither
 
-	// CA is who must have signed the other side's certificate. A server without one asks for no certificate; a client
-	// without one trusts whom the system trusts, and with one those too.
+	// CA is the authority that must have signed the peer's certificate. A server without a CA requests no certificate.
+	// A client trusts the system's authorities, and the CA in addition.
 	CA string
 
-	// OnlyCA makes a client with a CA trust nobody else.
+	// OnlyCA makes a client with a CA trust only that CA.
 	OnlyCA bool
 
-	// Name is what the other side's certificate must be for: a DNS name, an IP address or a URI, among its alternative
-	// names. A server without one takes every certificate of the CA; a client without one takes the name that it dialled.
+	// Name must be among the alternative names of the peer's certificate: a DNS name, an IP address or a URI. A server
+	// without a Name accepts every certificate of the CA. A client without one expects the name that it dialled.
 	Name string
 
-	// SkipName makes a client not look at the name at all: the certificate is only checked against the CA.
+	// SkipName makes a client ignore the name: it checks only that the authority signed the certificate.
 	SkipName bool
 
-	Rescan  time.Duration         // how often the files are read, whatever the file system reported; default 10 s
+	Rescan  time.Duration         // how often the files are read even if no change was reported; default 10 s
 	Log     *slog.Logger          // default slog.Default()
 	Metrics prometheus.Registerer // nil: counted, but not registered
 }
 
-// Files are the files of one use, with the last version that was good.
+// Files are the files of one use, with their last good version.
 type Files struct {
 	o Options
 
@@ -47,16 +47,16 @@ type Files struct {
 
 	mu      sync.Mutex // held while the files are read again
 	tried   contents   // the newest contents, good or not
-	failing string     // why the files could not be read the last time; empty if they could
+	failing string     // why the last attempt to read the files failed; empty if it succeeded
 
 	failures prometheus.Counter
 }
 
-// version is what one state of the files says.
+// version is the content of the files at one time.
 type version struct {
 	cert *tls.Certificate // nil: there is none
-	pool *x509.CertPool   // of the CA alone; nil: there is none
-	ca   []byte           // what it was made of
+	pool *x509.CertPool   // the CA alone; nil: there is none
+	ca   []byte           // the PEM of pool
 }
 
 // FileError is a file that cannot be used.
@@ -90,7 +90,7 @@ func Load(o Options) (*Files, error) {
 	}
 	f := &Files{o: o, failures: prometheus.NewCounter(prometheus.CounterOpts{
 		Name:        "ratelimitd_tls_reload_failures_total",
-		Help:        "Changed certificate files that could not be used, by what they are for.",
+		Help:        "Reloads of changed certificate files that failed, by use.",
 		ConstLabels: prometheus.Labels{"use": o.Use},
 	})}
 	c, err := f.read()
@@ -116,7 +116,7 @@ func (f *Files) register() error {
 	}
 	if err := f.o.Metrics.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "ratelimitd_tls_certificate_expiry_timestamp_seconds",
-		Help:        "When the certificate in use ends, in seconds since the Unix epoch, by what it is for.",
+		Help:        "When the certificate in use expires, in seconds since the Unix epoch, by use.",
 		ConstLabels: prometheus.Labels{"use": f.o.Use},
 	}, func() float64 { return float64(f.current.Load().cert.Leaf.NotAfter.Unix()) })); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
@@ -141,7 +141,7 @@ func (f *Files) read() (contents, error) {
 	return c, nil
 }
 
-// swap puts new contents to use if they are good. The errors name files, never what is in them.
+// swap uses new contents if they are good. Errors name files, never their content.
 func (f *Files) swap(c contents) error {
 	v := &version{}
 	if f.o.Cert != "" {
@@ -195,5 +195,5 @@ func (f *Files) Reload() {
 
 func (f *Files) failed(err error) {
 	f.failures.Inc()
-	f.o.Log.Error("TLS files have changed and cannot be used; what was read before stays in use", "error", err)
+	f.o.Log.Error("changed TLS files cannot be used; the earlier version stays in use", "error", err)
 }

@@ -8,14 +8,13 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// settle is how long a change is given to be complete: a certificate and its key are two files.
+// settle is the time between the first event and the read, so that a change of both certificate and key is complete.
 const settle = 100 * time.Millisecond
 
-// Run reads the files again whenever they may have changed, until ctx is done. It returns nil.
-//
-// It watches the folders of the files, not the files: Kubernetes swaps a symbolic link beside them, others rename a new
-// file to the old name. Where a link leads to a folder that is not watched, or the file system tells nothing, the change
-// is found at the next rescan.
+// Run reads the files again whenever they may have changed, until ctx is done. It returns nil. It watches the folders
+// of the files, not the files: Kubernetes swaps a symbolic link beside them, and other tools rename a new file to the
+// old name. If a link leads to a folder that is not watched, or the file system reports nothing, the next rescan finds
+// the change.
 func (f *Files) Run(ctx context.Context) error {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
@@ -30,7 +29,7 @@ func (f *Files) Run(ctx context.Context) error {
 	defer rescan.Stop()
 	var settled <-chan time.Time
 	f.watch(watcher)
-	f.Reload() // what changed since Load
+	f.Reload() // the files may have changed since Load
 	for {
 		select {
 		case <-ctx.Done():
@@ -43,7 +42,7 @@ func (f *Files) Run(ctx context.Context) error {
 			f.Reload()
 			continue
 		case <-rescan.C:
-			f.watch(watcher) // a folder may be a new one of the same name
+			f.watch(watcher) // a folder may have been replaced
 			f.Reload()
 			continue
 		}
@@ -53,7 +52,7 @@ func (f *Files) Run(ctx context.Context) error {
 	}
 }
 
-// watch adds the folders of the files; those that are watched already are left alone.
+// watch adds the folders of the files to the watcher, unless they are watched already.
 func (f *Files) watch(w *fsnotify.Watcher) {
 	if w == nil {
 		return

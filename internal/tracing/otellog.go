@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// withoutInput logs what OpenTelemetry's libraries have to say, but not what they were given: of a variable that they
-// cannot read they repeat the value, and OTEL_EXPORTER_OTLP_HEADERS and an endpoint may hold a password.
+// withoutInput passes on the log of OpenTelemetry's libraries without the values of variables. The libraries repeat a
+// value that they cannot parse, and OTEL_EXPORTER_OTLP_HEADERS or an endpoint may contain a password.
 type withoutInput struct{ slog.Handler }
 
 // Handle implements slog.Handler.
@@ -15,12 +15,12 @@ func (h withoutInput) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level < slog.LevelError || !strings.Contains(r.Message, "parse") && !strings.HasPrefix(r.Message, "escape") {
 		return h.Handler.Handle(ctx, r)
 	}
-	safe := slog.NewRecord(r.Time, slog.LevelWarn, "an OTEL_ variable cannot be read, or a part of it: that is left out", r.PC)
+	safe := slog.NewRecord(r.Time, slog.LevelWarn, "an OTEL_ variable cannot be parsed, or a part of it: it is ignored", r.PC)
 	safe.AddAttrs(slog.String("doing", r.Message), slog.String("write", rightForm(r.Message)))
 	return h.Handler.Handle(ctx, safe)
 }
 
-// rightForm says what may be written, for what could not be done.
+// rightForm returns the variable and its valid form for a message of the libraries.
 func rightForm(doing string) string {
 	switch {
 	case strings.Contains(doing, "url"):

@@ -9,8 +9,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Sampled says whether a request is to be recorded whose caller sent this traceparent, "" if none: as the caller decided
-// for its trace, else by chance.
+// Sampled decides whether to record a request, given its caller's traceparent, or "" if there is none. The caller's
+// decision holds; without one the sampling rate decides.
 func (t *Tracing) Sampled(traceparent string) bool {
 	if sampled, ok := flagOf(traceparent); ok {
 		return sampled
@@ -18,10 +18,9 @@ func (t *Tracing) Sampled(traceparent string) bool {
 	return t.rate >= 1 || t.rate > 0 && rand.Float64() < t.rate
 }
 
-// flagOf reads the flag of a W3C traceparent, version-traceid-spanid-flags; later versions may have more after it. It is
-// false if there is none that can be read.
-//
-// Every request of a caller that traces comes here, so nothing is decoded that only has to be valid.
+// flagOf reads the sampled flag of a W3C traceparent, version-traceid-spanid-flags. Later versions may append more
+// fields. ok is false if the traceparent is invalid. The ids are validated but not decoded, because this runs for every
+// request of a caller that traces.
 func flagOf(traceparent string) (sampled, ok bool) {
 	const ids, flags, end = 3, 53, 55
 	if len(traceparent) < end || traceparent[2] != '-' || traceparent[35] != '-' || traceparent[52] != '-' {
@@ -41,7 +40,7 @@ func flagOf(traceparent string) (sampled, ok bool) {
 	return trace.TraceFlags(high<<4 | low).IsSampled(), true
 }
 
-// isID says whether an id is one: digits in small letters, not all of them zero.
+// isID reports whether a text is a valid id: hexadecimal digits in lower case, not all zero.
 func isID(text string) bool {
 	var all byte
 	for i := range len(text) {
@@ -51,11 +50,11 @@ func isID(text string) bool {
 }
 
 const (
-	known   = 3 // the flags of version 00: sampled, and that the trace's id is random
+	known   = 3 // the flags of version 00: sampled, and random trace id
 	noDigit = 0x80
 )
 
-// hexDigits are the values of hexadecimal digits in small letters, the only ones that are valid.
+// hexDigits has the values of hexadecimal digits in lower case. Upper case is invalid.
 var hexDigits = func() (values [256]byte) {
 	for c := range values {
 		values[c] = noDigit
@@ -66,8 +65,8 @@ var hexDigits = func() (values [256]byte) {
 	return values
 }()
 
-// Start begins the span of a request that is to be recorded, which arrived at start. The span belongs to the caller's
-// trace, if it sent one. Who starts a span ends it.
+// Start begins the span of a sampled request that arrived at start. The span belongs to the caller's trace, if there is
+// one. The caller of Start ends the span.
 func (t *Tracing) Start(ctx context.Context, traceparent, tracestate, name string, start time.Time) (context.Context, trace.Span) {
 	if traceparent != "" {
 		ctx = t.context.Extract(ctx, propagation.MapCarrier{"traceparent": traceparent, "tracestate": tracestate})

@@ -21,19 +21,19 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Options say what is traced and how it is sent. Where it is sent, the OTEL_ variables say.
+// Options are the settings of a Tracing. The OTEL_ variables set the endpoint.
 type Options struct {
 	Protocol string // of OTLP: "http" (protobuf over HTTP) or "grpc"; default "http"
 
-	ServiceName       string // default: what the OTEL_ variables say, else "RateLimit"
-	ServiceNamespace  string // default: what the OTEL_ variables say, else none
-	ServiceInstanceID string // default: what the OTEL_ variables say, else a random one
+	ServiceName       string // default: from the OTEL_ variables, else "RateLimit"
+	ServiceNamespace  string // default: from the OTEL_ variables, else none
+	ServiceInstanceID string // default: from the OTEL_ variables, else a random one
 
-	// SamplingRate is the share of requests that are sampled among those whose caller sent no trace, 0 to 1. Where a
-	// caller sent one, its decision holds.
+	// SamplingRate is the fraction of requests without a caller's trace that are sampled, 0 to 1. For the others the
+	// caller's decision holds.
 	SamplingRate float64
 
-	Log *slog.Logger // of what goes wrong in sending; default slog.Default()
+	Log *slog.Logger // for errors of the export; default slog.Default()
 }
 
 // Tracing is a running exporter of spans.
@@ -44,8 +44,8 @@ type Tracing struct {
 	context  propagation.TraceContext
 }
 
-// Start gets everything ready to send spans. A collector that cannot be reached is no error: spans are dropped, which
-// is logged, and requests do not wait. What is started must be stopped.
+// Start starts the exporter. A collector that cannot be reached is no error: spans are dropped, the log says so, and
+// requests do not wait. The caller must call Stop.
 func Start(ctx context.Context, o Options) (*Tracing, error) {
 	if o.SamplingRate < 0 || o.SamplingRate > 1 || o.SamplingRate != o.SamplingRate {
 		return nil, fmt.Errorf("trace: sampling rate %v: use a share from 0 to 1", o.SamplingRate)
@@ -53,7 +53,7 @@ func Start(ctx context.Context, o Options) (*Tracing, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	// Before the clients are made: that reads the variables, and tells what is wrong with them.
+	// This comes before the clients are made, because making them reads the variables and logs their errors.
 	otel.SetErrorHandler(&failures{log: o.Log})
 	otel.SetLogger(logr.FromSlogHandler(withoutInput{o.Log.Handler()}))
 	var client otlptrace.Client
@@ -81,7 +81,7 @@ func Start(ctx context.Context, o Options) (*Tracing, error) {
 	return &Tracing{rate: o.SamplingRate, provider: provider, tracer: provider.Tracer("github.com/ratelimitd/ratelimitd")}, nil
 }
 
-// resource is who sends the spans: what the options say, else the OTEL_ variables, else the defaults.
+// resource describes this service in spans: from the options, else the OTEL_ variables, else the defaults.
 func (o *Options) resource(ctx context.Context) (*resource.Resource, error) {
 	var given []attribute.KeyValue
 	for key, value := range map[attribute.Key]string{
@@ -101,7 +101,7 @@ func (o *Options) resource(ctx context.Context) (*resource.Resource, error) {
 	)
 }
 
-// Stop sends what has not been sent yet, until ctx is done.
+// Stop sends the remaining spans, until ctx is done.
 func (t *Tracing) Stop(ctx context.Context) error {
 	if err := t.provider.Shutdown(ctx); err != nil {
 		return fmt.Errorf("send the last spans: %w", err)
@@ -109,7 +109,7 @@ func (t *Tracing) Stop(ctx context.Context) error {
 	return nil
 }
 
-// failures logs what goes wrong in sending; the same again only after a while.
+// failures logs errors of the export. The same error is logged again only after repeatAfter.
 type failures struct {
 	log *slog.Logger
 
@@ -118,7 +118,7 @@ type failures struct {
 	at   time.Time
 }
 
-// repeatAfter is how long the same failure is not logged again.
+// repeatAfter is the shortest time between two log lines with the same error.
 const repeatAfter = time.Minute
 
 // Handle implements otel.ErrorHandler.
