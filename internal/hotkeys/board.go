@@ -21,7 +21,7 @@ type Rule struct {
 	board   atomic.Pointer[board]
 }
 
-// id is the name without what may change.
+// id returns the name without Shadow, which may change.
 func (r *Rule) id() Name {
 	n := r.name.Load()
 	return Name{Domain: n.Domain, Rule: n.Rule}
@@ -29,45 +29,45 @@ func (r *Rule) id() Name {
 
 const mostLanes = 8
 
-// board is what a rule is counted in while it is busy.
+// board holds the counts of a rule while it is busy.
 type board struct {
 	rule    *Rule
-	free    bool // its summaries are not of the budget
+	free    bool // its summaries do not count against the budget
 	width   atomic.Uint32
-	dropped atomic.Uint64 // hits that nobody counted
+	dropped atomic.Uint64 // hits that were not counted
 	lanes   [mostLanes]lane
-	next    *board // among those that the tracker does not know yet
+	next    *board // in the list of boards that the tracker has not picked up yet
 
 	// Under Tracker.mu.
 	past        []window
-	toldDropped uint64 // of dropped, what is in past
+	pastDropped uint64 // the part of dropped that is in past
 }
 
-// lane is a part of a board that one decision uses at a time.
+// lane is a part of a board. One decision uses it at a time.
 type lane struct {
 	mu      sync.Mutex
 	closed  bool
 	used    *summary // nil until it is needed
 	refused *summary
 
-	_ [64 - 8 - 8 - 2*8]byte // neighbours do not share a cache line
+	_ [64 - 8 - 8 - 2*8]byte // keeps two lanes out of one cache line
 }
 
-// window is what was counted between two moments.
+// window holds the counts of one sub-window.
 type window struct {
 	from          time.Time
 	used, refused list
 	dropped       uint64 // hits
 }
 
-// Count counts the use of a counter: so many hits were asked of it, and whether they were refused. What is not positive
-// is no use. lane is any number that decisions which run at once do not share; key is copied.
+// Count counts a use of a counter: the requested hits, and whether they were refused. It ignores hits that are not
+// positive. Concurrent decisions should pass different lanes. The key is copied.
 func (r *Rule) Count(lane uint32, key []byte, hits int64, refused bool) {
 	if hits <= 0 {
 		return
 	}
 	hash := maphash.Bytes(r.tracker.seed, key)
-	for range 2 { // a board may be closed between the look at it and its use
+	for range 2 { // a board may be closed between Load and its use
 		b := r.board.Load()
 		if b == nil {
 			if b = r.open(); b == nil {
@@ -83,7 +83,7 @@ func (r *Rule) Count(lane uint32, key []byte, hits int64, refused bool) {
 	r.tracker.dropped.Add(1)
 }
 
-// open gives the rule a board. It is nil if there is no room for one.
+// open gives the rule a board. It returns nil if the budget is used up.
 func (r *Rule) open() *board {
 	t := r.tracker
 	if !t.reserve() {
@@ -109,11 +109,11 @@ func newBoard(r *Rule) *board {
 	return b
 }
 
-// count counts in a lane that nobody else is using. It is false if the board is closed.
+// count counts in a lane that no other decision is using. It returns false if the board is closed.
 func (b *board) count(at uint32, hash uint64, key []byte, hits uint64, refused bool) bool {
 	width := b.width.Load()
 	if width == 1 {
-		at = 0 // spares most rules a division
+		at = 0 // saves a division for most rules
 	} else {
 		at %= width
 	}
@@ -142,7 +142,7 @@ func (b *board) count(at uint32, hash uint64, key []byte, hits uint64, refused b
 	return true
 }
 
-// count counts in this lane, which the caller has locked. It is false if the board is closed.
+// count counts in this lane, which the caller has locked. It returns false if the board is closed.
 func (l *lane) count(b *board, hash uint64, key []byte, hits uint64, refused bool) bool {
 	if l.closed {
 		return false
@@ -165,7 +165,7 @@ func (l *lane) count(b *board, hash uint64, key []byte, hits uint64, refused boo
 	return true
 }
 
-// has gives a lane a summary if it has none yet, and the budget has one.
+// has makes sure that a lane has a summary, and returns false if the budget is used up.
 func (b *board) has(s **summary) bool {
 	if *s == nil && (b.free || b.rule.tracker.reserve()) {
 		*s = newSummary()
@@ -173,7 +173,7 @@ func (b *board) has(s **summary) bool {
 	return *s != nil
 }
 
-// countRefused counts a refusal whose use was counted elsewhere.
+// countRefused counts a refusal whose use was counted in another board.
 func (b *board) countRefused(hash uint64, key []byte, hits uint64) {
 	l := &b.lanes[0]
 	if !l.mu.TryLock() {

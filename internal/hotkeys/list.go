@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// list is what is known of the hits of keys: of those that it names, and at most how many any other has.
+// list has bounds for the hits of keys: for each entry, and with floor an upper bound for every other key.
 type list struct {
 	hits    uint64 // of all keys, exactly
 	floor   uint64
@@ -19,7 +19,7 @@ type entry struct {
 	cut         bool
 }
 
-// list is what the summary knows.
+// list returns the counts of the summary.
 func (s *summary) list() list {
 	l := list{hits: s.hits, floor: s.floor()}
 	if s.used > 0 {
@@ -32,7 +32,7 @@ func (s *summary) list() list {
 	return l
 }
 
-// sum is what several lists that are about different uses know together. It names as many keys as a summary has.
+// sum combines lists of different uses. The result has at most as many keys as a summary.
 func sum(lists []list) list {
 	var all list
 	busy := 0
@@ -50,12 +50,12 @@ func sum(lists []list) list {
 	if len(all.entries) > slots {
 		slices.SortFunc(all.entries, func(a, b entry) int { return cmp.Compare(b.most, a.most) })
 		all.floor = all.entries[slots].most
-		all.entries = slices.Clone(all.entries[:slots]) // the others are not kept in memory
+		all.entries = slices.Clone(all.entries[:slots]) // frees the others
 	}
 	return all
 }
 
-// added adds up the entries of each key. Where a list does not have the key, it had between nothing and that list's floor.
+// added adds up the entries of each key. In a list without the key, its hits were between 0 and that list's floor.
 func added(lists []list, floor uint64) []entry {
 	places := make(map[uint64]int)
 	var entries []entry

@@ -9,7 +9,7 @@ import (
 
 // Query selects and orders what a report has.
 type Query struct {
-	Domain string // this domain alone; empty: all
+	Domain string // only this domain; empty: all
 	Rule   string // the rule with this path, and those below it; empty: all
 	Limit  int    // keys in each list; 0: 10, at most MaxLimit
 	ByUsed bool   // rules are sorted by hits used, not by hits refused
@@ -66,7 +66,7 @@ func (t *Tracker) Top(now time.Time, q Query) Report {
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.meet()
+	t.collect()
 	t.forget(now)
 	r := Report{From: t.since, To: now, Rules: []RuleReport{}}
 	if len(t.past) > 0 {
@@ -111,7 +111,7 @@ func (q *Query) matches(n Name) bool {
 // report sums what a board has counted. A lane is locked only while it is copied.
 func (b *board) report(name Name, scratch *summary, limit int) RuleReport {
 	var used, refused []list
-	r := RuleReport{Name: name, HitsDropped: b.dropped.Load() - b.toldDropped}
+	r := RuleReport{Name: name, HitsDropped: b.dropped.Load() - b.pastDropped}
 	for i := range b.past {
 		used, refused = append(used, b.past[i].used), append(refused, b.past[i].refused)
 		r.HitsDropped += b.past[i].dropped
@@ -160,7 +160,7 @@ func join(name Name, used, refused *list) []Key {
 	for i := range keys {
 		k := &keys[i]
 		k.Used.AtLeast = max(k.Used.AtLeast, k.Refused.AtLeast)
-		k.Used.AtMost = max(k.Used.AtMost, k.Used.AtLeast) // refusals of a rule may have been counted where its uses were dropped
+		k.Used.AtMost = max(k.Used.AtMost, k.Used.AtLeast) // uses may have been dropped although their refusals were counted
 		k.Refused.AtMost = min(k.Refused.AtMost, k.Used.AtMost)
 	}
 	return keys

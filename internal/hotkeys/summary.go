@@ -6,26 +6,24 @@ const (
 	indexed = 512 // places in the index
 )
 
-// summary is the Space-Saving sketch of Metwally, Agrawal and El Abbadi (2005), with weights: a key that finds no room
-// takes the place of one with the smallest count and inherits that count as its error. So count-err <= true <= count for
-// every key that is there, true <= the smallest count for every other, and the smallest is at most hits/128.
-//
-// The smallest are found by looking at all counts, and then used up one after the other: where many keys come by once,
-// that is one look for some hundred of them. A heap, the rejected way, has to be kept in order with every hit; it took
-// twice as long. Keys are told apart by a 64-bit hash that nobody outside can compute.
-//
-// A summary has no pointers, so the garbage collector has nothing to look at in it.
+// summary is the Space-Saving sketch of Metwally, Agrawal and El Abbadi (2005), with weights. When all slots are used,
+// a new key replaces one with the smallest count and inherits that count as its error. So count-err <= true <= count
+// for every key in the summary, true <= the smallest count for every other key, and the smallest count is at most
+// hits/128. One scan over all counts finds the slots with the smallest count, and they are then used one after the
+// other. With many keys that occur once, one scan serves about a hundred of them. A heap was rejected: it must be kept
+// in order with every hit, and took twice as long. Keys are compared by a 64-bit hash with a secret seed. A summary has
+// no pointers, so the garbage collector does not scan it.
 type summary struct {
-	slots [slots]slot // what one use touches lies together: it is rarely in the cache that is nearest
+	slots [slots]slot // the data of one use is adjacent, because it is rarely in the L1 cache
 
-	hits uint64 // of all keys; the counts add up to it
+	hits uint64 // of all keys; the sum of counts
 	used int    // slots that have a key
 
-	index [indexed]uint8 // slot by hash: open addressing, linear probing; three quarters of it are free
+	index [indexed]uint8 // slot by hash: open addressing, linear probing; at least three quarters are free
 
-	smallest uint64       // the smallest count when it was last looked for
-	lowest   [slots]uint8 // slots that had it then
-	left     int          // how many of them have not been used up
+	smallest uint64       // the smallest count at the last scan
+	lowest   [slots]uint8 // slots with that count at the last scan
+	left     int          // how many of them are not used yet
 
 	counts [slots]uint64 // by slot
 }
@@ -43,7 +41,7 @@ func newSummary() *summary {
 	return s
 }
 
-// reset forgets everything. Slots that are not in use are never looked at.
+// reset empties the summary. Unused slots are never read, so they need no clearing.
 func (s *summary) reset() {
 	s.hits, s.used, s.left = 0, 0, 0
 	for i := range s.index {
@@ -80,11 +78,11 @@ func (s *summary) add(hash uint64, key []byte, hits uint64) {
 	to.text.set(key)
 }
 
-// lowestSlot is a slot with the smallest count, where all are in use.
+// lowestSlot returns a slot with the smallest count. All slots are in use.
 func (s *summary) lowestSlot() uint8 {
 	for s.left > 0 {
 		s.left--
-		if at := s.lowest[s.left%slots]; s.counts[at%slots] == s.smallest { // else it was hit since
+		if at := s.lowest[s.left%slots]; s.counts[at%slots] == s.smallest { // otherwise it was hit since the scan
 			return at
 		}
 	}
@@ -102,8 +100,8 @@ func (s *summary) lowestSlot() uint8 {
 	return s.lowest[s.left%slots]
 }
 
-// unindex takes a slot out of the index, and closes the gap: what stands behind it and does not stand where its hash
-// says moves up.
+// unindex removes a slot from the index and closes the gap: later slots that are not at the place of their hash move
+// up.
 func (s *summary) unindex(at uint8) {
 	gap := s.slots[at%slots].hash % indexed
 	for s.index[gap] != at {
@@ -119,7 +117,7 @@ func (s *summary) unindex(at uint8) {
 	s.index[gap] = noSlot
 }
 
-// floor is what a key that is not there may have been counted at most.
+// floor is an upper bound for the hits of keys that are not in the summary.
 func (s *summary) floor() uint64 {
 	if s.used < slots {
 		return 0

@@ -9,11 +9,11 @@ import (
 
 const (
 	textSize = 174
-	textHead = 96 // of a key that is cut
+	textHead = 96 // bytes that remain before the cut
 	cutMark  = `\...`
 )
 
-// text is a counter's key, of a long one what cutTo leaves of it.
+// text is a counter's key, shortened by cutTo if it is long.
 type text struct {
 	size  uint8
 	cut   bool
@@ -28,12 +28,12 @@ func (t *text) set(key []byte) {
 	t.size = uint8(copy(t.bytes[:], key))
 }
 
-// cutTo leaves the beginning and the end of a long key, in textSize bytes: the end names the last entry, which tells
-// most, and the window.
+// cutTo shortens a long key to textSize bytes by removing its middle. The end is kept because it has the last entry,
+// which is the most specific one, and the window.
 func cutTo(to, key []byte) int {
 	head := key[:textHead]
 	backslashes := len(head) - len(bytes.TrimRight(head, `\`))
-	head = head[:len(head)-backslashes%2] // half of an escape would make another one of the mark
+	head = head[:len(head)-backslashes%2] // a single backslash would change the meaning of the mark
 	n := copy(to, head)
 	n += copy(to[n:], cutMark)
 	return n + copy(to[n:textSize], key[len(key)-(textSize-n):])
@@ -41,9 +41,9 @@ func cutTo(to, key []byte) int {
 
 func (t *text) String() string { return string(t.bytes[:t.size]) }
 
-// Printable is a counter's key as a line of text can show it: what is not printable, such as control characters, marks
-// that turn the direction of writing, and bytes that are no UTF-8, stands as an escape \n, \x1b or \u202e. Our keys
-// have other escapes of their own, so that nothing in them looks like something else.
+// Printable returns a counter's key for a line of text. Unprintable characters, such as control characters, marks that
+// change the direction of writing, and invalid UTF-8, become escapes such as \n, \x1b or \u202e. The escapes that keys
+// themselves contain are different ones, so the result is unambiguous.
 func Printable(key string) string {
 	var b strings.Builder
 	for i := 0; i < len(key); {

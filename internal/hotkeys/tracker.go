@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	length = time.Minute      // of what is told
+	length = time.Minute      // that a report covers
 	step   = 10 * time.Second // of a sub-window
 )
 
-// Overflow is the name of the list that is shared when there are no more.
+// Overflow is the name of the list that rules share when all lists are in use.
 const Overflow = "overflow"
 
-// Options are what a Tracker is made of.
+// Options are the settings of a Tracker.
 type Options struct {
-	// Keys is how many keys are tracked at once; default 32,768. A list has 128 of them, and a busy rule one list for what
-	// is asked and one for what is refused, for each of its lanes. A key takes 213 bytes, and up to 224 more for each of
-	// six sub-windows in which its rule was busy.
+	// Keys is how many keys are tracked at once; default 32,768. A list has 128 of them. A busy rule has, for each of
+	// its lanes, one list of uses and one of refusals. A key takes 213 bytes, and up to 224 more for each of six
+	// sub-windows in which its rule was busy.
 	Keys int
 
 	Metrics prometheus.Registerer // nil: counted, but not registered
@@ -38,20 +38,20 @@ type Tracker struct {
 
 	lists   atomic.Int64 // in use
 	opened  atomic.Pointer[board]
-	dropped atomic.Uint64 // uses that nobody counted
+	dropped atomic.Uint64 // uses that were not counted
 	shared  atomic.Uint64 // uses that were counted under overflow
 
 	overflow *Rule
 
-	mu     sync.Mutex // of what follows, and of the past of boards
+	mu     sync.Mutex // guards the fields below, and board.past
 	rules  map[Name]*Rule
 	boards []*board
-	since  time.Time   // when the present sub-window began
-	past   []time.Time // when those before it began that are remembered
+	since  time.Time   // when the current sub-window began
+	past   []time.Time // when the remembered sub-windows before it began
 	spare  []*summary
 }
 
-// New returns a tracker that begins to count at now. Run, or somebody who calls Rotate, ends its sub-windows.
+// New returns a tracker that begins to count at now. Run, or the caller with Rotate, ends its sub-windows.
 func New(now time.Time, o Options) *Tracker {
 	if o.Keys <= 0 {
 		o.Keys = 32_768
@@ -78,11 +78,11 @@ func (t *Tracker) register(registry prometheus.Registerer) {
 	registry.MustRegister(
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "ratelimitd_hot_keys_dropped_total",
-			Help: "Uses of counters that hot keys did not count, so that no decision waits.",
+			Help: "Uses of counters that hot keys did not count because a decision would have had to wait.",
 		}, func() float64 { return float64(t.dropped.Load()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "ratelimitd_hot_keys_overflow_total",
-			Help: "Uses of counters that hot keys counted in the list that rules share when there are no more lists.",
+			Help: "Uses of counters that hot keys counted in the list that rules share when all lists are in use.",
 		}, func() float64 { return float64(t.shared.Load()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "ratelimitd_hot_keys_lists",
@@ -90,7 +90,7 @@ func (t *Tracker) register(registry prometheus.Registerer) {
 		}, func() float64 { return float64(t.lists.Load()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "ratelimitd_hot_keys_lists_max",
-			Help: "Lists of hot keys that there may be.",
+			Help: "Most lists of hot keys.",
 		}, func() float64 { return float64(t.most) }),
 	)
 }
@@ -101,13 +101,13 @@ func (t *Tracker) newRule(name Name) *Rule {
 	return r
 }
 
-// Rules returns the handles of the rules that are in force from now on, in the order of their names. A rule that was in
-// force before keeps its counts. Of others nothing new will be counted.
+// Rules returns a handle for each name, in the same order, for the rules that are in force from now on. A rule that was
+// in force before keeps its counts. All other rules stop counting.
 func (t *Tracker) Rules(names []Name) []*Rule {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.meet()
-	for _, b := range t.boards { // also of rules that were gone for a while
+	t.collect()
+	for _, b := range t.boards { // also boards of rules that are not in force
 		t.rules[b.rule.id()] = b.rule
 	}
 	handles := make([]*Rule, len(names))
@@ -130,10 +130,10 @@ func (t *Tracker) Rules(names []Name) []*Rule {
 	return handles
 }
 
-// reserve takes a list of the budget, if there is one.
+// reserve takes a list from the budget. It returns false if all are in use.
 func (t *Tracker) reserve() bool {
 	if t.lists.Load() >= t.most {
-		return false // the usual case when they are used up: nobody writes to what all processors read
+		return false // checked first, because a failed Add would invalidate a cache line that all processors read
 	}
 	if t.lists.Add(1) > t.most {
 		t.lists.Add(-1)
@@ -156,11 +156,11 @@ func (t *Tracker) Run(ctx context.Context) error {
 	}
 }
 
-// Rotate ends the sub-window that is being counted in and forgets those that are too old. A decision never waits for it.
+// Rotate ends the current sub-window and drops old ones. Decisions do not wait for it.
 func (t *Tracker) Rotate(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.meet()
+	t.collect()
 	kept := t.boards[:0]
 	for _, b := range t.boards {
 		w := t.harvest(b)
@@ -183,8 +183,8 @@ func (t *Tracker) Rotate(now time.Time) {
 	t.since = now
 }
 
-// meet takes in the boards that were opened since the last time.
-func (t *Tracker) meet() {
+// collect adds the boards that were opened since its last call.
+func (t *Tracker) collect() {
 	for b := t.opened.Swap(nil); b != nil; {
 		next := b.next
 		b.next = nil
@@ -193,7 +193,7 @@ func (t *Tracker) meet() {
 	}
 }
 
-// harvest takes what a board has counted out of it.
+// harvest removes the counts from a board and returns them.
 func (t *Tracker) harvest(b *board) window {
 	var used, refused []list
 	take := func(l *lane, s **summary, into *[]list) {
@@ -217,12 +217,12 @@ func (t *Tracker) harvest(b *board) window {
 		take(l, &l.refused, &refused)
 	}
 	dropped := b.dropped.Load()
-	w := window{used: sum(used), refused: sum(refused), dropped: dropped - b.toldDropped}
-	b.toldDropped = dropped
+	w := window{used: sum(used), refused: sum(refused), dropped: dropped - b.pastDropped}
+	b.pastDropped = dropped
 	return w
 }
 
-// fresh is an empty summary, of which one is always kept.
+// fresh returns an empty summary, a spare one if there is any.
 func (t *Tracker) fresh() *summary {
 	if n := len(t.spare); n > 0 {
 		s := t.spare[n-1]
@@ -232,7 +232,7 @@ func (t *Tracker) fresh() *summary {
 	return newSummary()
 }
 
-// forget drops the sub-windows that began too long ago.
+// forget drops sub-windows that began more than length before now.
 func (b *board) forget(now time.Time) {
 	b.past = slices.DeleteFunc(b.past, func(w window) bool { return now.Sub(w.from) > length })
 }
@@ -250,7 +250,7 @@ func (b *board) refusedLately() bool {
 	return false
 }
 
-// close takes the board from a rule that nobody asks any more and gives its lists back. It is false if somebody does.
+// close takes the board from an idle rule and returns its lists to the budget. It returns false if the rule is in use.
 func (t *Tracker) close(b *board) bool {
 	locked := b.lanes[:]
 	idle := true
@@ -277,7 +277,7 @@ func (t *Tracker) close(b *board) bool {
 	return idle
 }
 
-// releaseRefused gives the lists of refusals back that nothing was written to.
+// releaseRefused returns empty lists of refusals to the budget.
 func (t *Tracker) releaseRefused(b *board) {
 	for i := range b.lanes {
 		l := &b.lanes[i]

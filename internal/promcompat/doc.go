@@ -1,11 +1,10 @@
-// Package promcompat shows the reference's statistics to Prometheus under the names and labels that they have there.
+// Package promcompat shows the reference's statistics to Prometheus, under the reference's names and labels.
 //
-// It owns the mapping from one to the other, the built-in one (default.yaml) and what an operator's file says instead
-// (mapping.go), and the collector that applies it (collector.go). The language of mappings, and what matches what, is
-// that of the library of statsd_exporter, which is what the reference uses.
+// A Collector applies a mapping from statistics to metrics: the built-in one, or an operator's file. The language of
+// mappings, and how they match, come from the library of statsd_exporter, which the reference uses too.
 //
-// Names are mapped once, when they first occur; a scrape reads numbers. Scrapes may come at once: they wait for each
-// other. Counting waits for none of them.
+// A name is mapped once, when it first occurs; after that a scrape only reads numbers. Concurrent scrapes wait for each
+// other. Counting never waits for a scrape.
 //
-// It does not count, and it does not serve HTTP.
+// The package counts nothing and serves no HTTP.
 package promcompat

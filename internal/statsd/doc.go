@@ -1,12 +1,11 @@
-// Package statsd tells what happens under the names that the reference's statistics have, to who listens for StatsD or
-// DogStatsD.
+// Package statsd sends the reference's statistics to StatsD or DogStatsD, and writes them as the text of /stats.
 //
-// It owns what a statistic is (source.go), the text of /stats (text.go), the sending of what has changed at every
-// interval (sender.go) over a connection that is made again when it broke (conn.go), tags and mogrifiers, which give
-// statistics other names and tags (tags.go, mogrifier.go), and the sample of response times that is sent (timings.go).
+// A Source provides the current values. A Sender reads it at every interval and sends what has changed, over a connection
+// that it makes again when it breaks. Mogrifiers turn parts of names into tags. Timings keeps a random sample of response
+// times.
 //
-// What is counted is read from a Source when it is sent: counting does not know that somebody listens, and does not wait
-// for anybody. Timings may be used by any number of goroutines; a Sender is run by one.
+// Counting does not depend on sending and never waits for it: the Sender only reads. Timings may be used by any number of
+// goroutines; a Sender belongs to one.
 //
-// It does not count, and it does not know what the statistics mean.
+// The package counts nothing, and does not know what the statistics mean.
 package statsd

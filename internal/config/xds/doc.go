@@ -1,13 +1,11 @@
-// Package xds keeps rules up to date from a server that sends them over xDS: the aggregated discovery service, state of
-// the world, with resources of the type ratelimit.config.ratelimit.v3.RateLimitConfig.
+// Package xds receives rules from a server over xDS: the aggregated discovery service in its state-of-the-world variant,
+// with resources of the type ratelimit.config.ratelimit.v3.RateLimitConfig.
 //
-// It owns the stream and what is answered on it: Client (client.go) connects again and again and tells how that goes
-// (metrics.go), session.go is one stream, dial.go the connection under it, node.go who the server is told that asks.
-// backoff.go says how long to wait, before connecting and before a server is told again that what it sends is refused.
-// resource.go turns a resource into the values of a rule file, with the fields that the published Go code does not have
-// in newer.go; what rules may say, and what is wrong with them, package config alone knows.
+// A Client keeps one stream open and reconnects when it ends. It turns each resource into the values of a rule file,
+// compiles them with package config, and applies the result. It answers each set of rules with an ACK or a NACK, and
+// delays repeated NACKs, because some servers answer a NACK at once with the same rules.
 //
-// A Client's Run is called once. Its other methods may be called by any goroutine. What is applied is immutable.
+// Run is called once. All other methods may be called by any goroutine. Applied rules are immutable.
 //
-// It does not decide what rules mean, does not read the environment, and does not serve xDS.
+// The package does not decide what rules mean (package config does), does not read the environment, and is no xDS server.
 package xds

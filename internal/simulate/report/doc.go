@@ -1,9 +1,8 @@
-// Package report writes what a simulation found: as text for a terminal (text.go), as JSON (json.go) and as one HTML file
-// with charts (html.go, with page.html, page.css and page.js embedded).
+// Package report writes the Report of a simulation: as text for a terminal, as JSON, or as one HTML file with charts.
 //
-// The HTML file is complete in itself: the chart library, uPlot (MIT; scripts/update-uplot replaces it), is part of it,
-// and its content security policy lets it load nothing. What it shows comes from a log, which is to say from anybody:
-// html/template escapes it, and scripts get it as data alone.
+// The HTML file is self-contained. The chart library uPlot (MIT; scripts/update-uplot updates it) is part of it, and its
+// content security policy lets it load nothing. Its content comes from a log, so anybody may have written it:
+// html/template escapes it, and scripts receive it only as data.
 //
-// All functions may be called concurrently. Nothing is counted here: package simulate does.
+// All functions may be called concurrently. The package counts nothing; package simulate does.
 package report
