@@ -22,20 +22,20 @@ import (
 // simulateCommand is the subcommand that replays access logs through rules.
 type simulateCommand struct {
 	Rules   string   `required:"" placeholder:"DIR" help:"Folder of rule files, or one file."`
-	Against string   `placeholder:"DIR" help:"Folder of the rule files that are in force now, or one file: tells who would be newly refused."`
+	Against string   `placeholder:"DIR" help:"Folder of the rule files that are in force now, or one file: the report shows which callers would be newly refused."`
 	Logs    []string `name:"log" required:"" sep:"none" placeholder:"FILE" help:"Access log, plain or gzip; - is standard input. May be repeated: logs are read one after the other."`
-	Mapping string   `required:"" placeholder:"FILE" help:"YAML that says how a line of the log becomes a request."`
+	Mapping string   `required:"" placeholder:"FILE" help:"YAML that maps lines of the log to requests."`
 
-	Reorder    time.Duration `default:"5s" help:"Lines that are displaced by no more than this are put in order."`
+	Reorder    time.Duration `default:"5s" help:"Lines are sorted if they are out of order by no more than this."`
 	MaxErrors  int           `default:"1000" placeholder:"N" help:"Fail if more lines than this cannot be used; -1: never."`
 	FailOn     []string      `enum:"refused,newly-refused,newly-passed,no-rule,failed" placeholder:"WHAT" help:"Exit with 1 if there are requests that are refused, newly-refused or newly-passed (see --against), match no rule (no-rule) or failed (no decision could be made). With 2 if no request matches any rule."`
-	FailAbove  float64       `default:"0" placeholder:"PERCENT" help:"With --fail-on: the share of all requests up to which that is fine."`
-	MaxCallers int           `default:"100000" placeholder:"N" help:"Callers that are counted one by one at a time; the rest is told together."`
+	FailAbove  float64       `default:"0" placeholder:"PERCENT" help:"With --fail-on: fail only above this share of all requests."`
+	MaxCallers int           `default:"100000" placeholder:"N" help:"Most callers that are counted individually; the others are counted together."`
 
 	Output   string `enum:"text,json" default:"text" help:"text or json."`
 	HTML     string `name:"html" placeholder:"FILE" help:"Also write a report with charts to this file."`
 	Verdicts string `placeholder:"FILE" help:"Also write the verdict on each request to this file, as JSON lines."`
-	Top      int    `default:"10" placeholder:"N" help:"Rules and callers that text shows."`
+	Top      int    `default:"10" placeholder:"N" help:"Most rules and callers in the text report."`
 	Color    string `enum:"auto,always,never" default:"auto" help:"auto: on a terminal, unless NO_COLOR is set."`
 	Progress string `enum:"auto,always,never" default:"auto" help:"A progress bar on standard error; auto: if that is a terminal."`
 
@@ -43,8 +43,8 @@ type simulateCommand struct {
 	Shadow      bool   `name:"shadow-mode" env:"SHADOW_MODE" group:"As the service" help:"Judge every rule, enforce none."`
 	Quota       bool   `name:"quota-mode" env:"QUOTA_MODE" group:"As the service" help:"Every rule is in quota mode."`
 	Stop        bool   `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" group:"As the service" help:"A refused request counts only in the limits that refuse it."`
-	Admission   string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" group:"As the service" help:"Of domains that do not say."`
-	Months      bool   `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" group:"As the service" help:"A month is one of the calendar, in UTC, instead of 30 days."`
+	Admission   string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" group:"As the service" help:"For domains without admission."`
+	Months      bool   `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" group:"As the service" help:"Months are calendar months in UTC instead of 30 days."`
 	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" group:"As the service" help:"Most counters at once."`
 }
 

@@ -66,7 +66,7 @@ func TestSimulateCommand(t *testing.T) {
 		{with(same, "--fail-on", "no-rule"), 0, "984 requests", ""},
 		{with(given, in("login.yaml"), "--fail-on", "no-rule"), 1, "984 requests", "no-rule: 914 of 984 requests, which is more than 0%"},
 		{with(given, in("login.yaml"), "--fail-on", "no-rule", "--fail-above", "93"), 0, "984 requests", ""},
-		{with(given, in("typo.yaml")), 0, "match no request at all: they are asked for the domain \"shop\", did you mean `shopp`?", ""},
+		{with(given, in("typo.yaml")), 0, "match no request at all: requests have the domain \"shop\", did you mean `shopp`?", ""},
 		{with(given, in("typo.yaml"), "--fail-on", "refused"), 2, "did you mean `shopp`?", "typo.yaml match no request at all"},
 		{with(given, in("typo.yaml"), "--fail-on", "failed", "--fail-above", "100"), 2, "did you mean `shopp`?", "typo.yaml match no request at all"},
 		{with(given, in("key.yaml"), "--fail-on", "no-rule"), 2, "match no request at all: compare the keys", "key.yaml match no request at all"},

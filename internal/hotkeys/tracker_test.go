@@ -304,16 +304,16 @@ func TestListsRunOut(t *testing.T) {
 	// The first rule takes one list, the second one two: what it was asked, what it refused.
 	same(t, "rules with lists", map[string]uint64{"d.00": 1, "d.01": 2, Overflow: 207}, lists)
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP ratelimitd_hot_keys_overflow_total Uses of counters that hot keys counted in the list that rules share when there are no more lists.
+# HELP ratelimitd_hot_keys_overflow_total Uses of counters that hot keys counted in the list that rules share when all lists are in use.
 # TYPE ratelimitd_hot_keys_overflow_total counter
 ratelimitd_hot_keys_overflow_total 207
 # HELP ratelimitd_hot_keys_lists Lists of hot keys in use; each tracks 128 keys.
 # TYPE ratelimitd_hot_keys_lists gauge
 ratelimitd_hot_keys_lists 3
-# HELP ratelimitd_hot_keys_lists_max Lists of hot keys that there may be.
+# HELP ratelimitd_hot_keys_lists_max Most lists of hot keys.
 # TYPE ratelimitd_hot_keys_lists_max gauge
 ratelimitd_hot_keys_lists_max 3
-# HELP ratelimitd_hot_keys_dropped_total Uses of counters that hot keys did not count, so that no decision waits.
+# HELP ratelimitd_hot_keys_dropped_total Uses of counters that hot keys did not count because a decision would have had to wait.
 # TYPE ratelimitd_hot_keys_dropped_total counter
 ratelimitd_hot_keys_dropped_total 0
 `)); err != nil {

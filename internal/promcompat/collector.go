@@ -14,19 +14,20 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/statsd"
 )
 
-// Options are what a Collector is made of. Source is required.
+// Options are the settings of a Collector. Source is required.
 type Options struct {
 	Source  statsd.Source
 	Mapping string       // YAML in the language of statsd_exporter; empty: the built-in one
-	Tags    []statsd.Tag // labels of every series, but where the mapping has one of that name
+	Tags    []statsd.Tag // labels of every series, unless the mapping sets a label of the same name
 
-	// Milliseconds leaves response times in milliseconds under the built-in mapping, whose name says seconds.
+	// Milliseconds keeps response times in milliseconds under the built-in mapping, although its metric's name says
+	// seconds.
 	Milliseconds bool
 
 	Log *slog.Logger // default slog.Default()
 }
 
-// Collector collects the reference's metrics. It is unchecked: what it has is known when it is asked.
+// Collector collects the reference's metrics. It is an unchecked collector: its metrics are known only at a scrape.
 type Collector struct {
 	source       statsd.Source
 	mapper       *mapper.MetricMapper
@@ -42,28 +43,28 @@ type Collector struct {
 	observers []prometheus.Collector
 }
 
-// name is a statistic's in its two parts.
+// name is the name of a statistic in two parts.
 type name struct{ path, stat string }
 
-// part is what a statistic adds to a series.
+// part says how a statistic contributes to a series.
 type part struct {
-	*series // nil: it is not shown
+	*series // nil: the statistic is not shown
 	scale   float64
 }
 
-// series is what statistics are mapped to: often many of them to one.
+// series is a Prometheus series. Often many statistics are mapped to one.
 type series struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
 	value float64 // in this scrape
 
-	always  bool          // shown also while it is zero
-	ttl     time.Duration // after which it is not shown any more if it did not change; 0: never
+	always  bool          // shown even while it is zero
+	ttl     time.Duration // hidden after this time without a change; 0: never
 	last    float64
 	changed time.Time
 }
 
-// family is what all series of one name share.
+// family has the properties that all series of one name share.
 type family struct {
 	kind string
 	help string
@@ -75,10 +76,10 @@ const (
 	observer = "observer"
 )
 
-// byRule is what the names of statistics by rule begin with. There are many, so they are shown once they count.
+// byRule is the prefix of statistics by rule. There are many, so each is shown only once it is not zero.
 const byRule = "ratelimit.service.rate_limit."
 
-// New returns a collector. An error is about the mapping.
+// New returns a collector. It fails if the mapping is invalid.
 func New(opts Options) (*Collector, error) {
 	if opts.Log == nil {
 		opts.Log = slog.Default()
@@ -139,7 +140,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// find returns what a statistic is part of.
+// find returns the series that a statistic belongs to.
 func (c *Collector) find(key name, kind string, now time.Time) part {
 	p, known := c.series[key]
 	if known {
@@ -161,7 +162,7 @@ func (c *Collector) find(key name, kind string, now time.Time) part {
 	return p
 }
 
-// target is what the mapping makes of a statistic.
+// target is the result of mapping a statistic.
 type target struct {
 	id      string // name and labels
 	name    string
@@ -173,11 +174,11 @@ type target struct {
 	mapping *mapper.MetricMapping
 }
 
-// target maps a statistic; nil if it is not to be shown.
+// target maps a statistic. It returns nil if the statistic is not shown.
 func (c *Collector) target(key name, kind string) *target {
-	text := strings.ToValidUTF8(key.path+"."+key.stat, "_") // the library panics at what is not UTF-8
+	text := strings.ToValidUTF8(key.path+"."+key.stat, "_") // the library panics on invalid UTF-8
 	mapping, labels, mapped := c.mapper.GetMapping(text, mapper.MetricType(kind))
-	t := &target{scale: 1, labels: c.labels(labels), help: "A statistic of the reference that no mapping names.", mapping: mapping}
+	t := &target{scale: 1, labels: c.labels(labels), help: "A statistic of the reference that the mapping does not cover.", mapping: mapping}
 	if !mapped {
 		t.name = mapper.EscapeMetricName(text)
 		t.ttl = c.mapper.Defaults.Ttl
@@ -201,7 +202,7 @@ func (c *Collector) target(key name, kind string) *target {
 			"statistic", text, "metric", t.name, "type", kind, "type_of_the_other", f.kind)
 		return nil
 	default:
-		t.help = f.help // is one for all
+		t.help = f.help // all series of a family must have the same help
 	}
 	t.desc = prometheus.NewDesc(t.name, t.help, nil, t.labels)
 	if _, err := prometheus.NewConstMetric(t.desc, prometheus.CounterValue, 0); err != nil {
@@ -215,7 +216,7 @@ func (c *Collector) target(key name, kind string) *target {
 	return t
 }
 
-// labels is the labels of a mapping with the tags of every series.
+// labels returns the labels of a mapping, with the tags added.
 func (c *Collector) labels(mapped prometheus.Labels) prometheus.Labels {
 	all := make(prometheus.Labels, len(mapped)+len(c.tags))
 	for _, t := range c.tags {
@@ -227,7 +228,7 @@ func (c *Collector) labels(mapped prometheus.Labels) prometheus.Labels {
 	return all
 }
 
-// ResponseTime returns what response times are to be told, in seconds; nil if the mapping drops them. It is called once.
+// ResponseTime returns the observer for response times in seconds, or nil if the mapping drops them. It is called once.
 func (c *Collector) ResponseTime() prometheus.Observer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,7 +263,7 @@ func (c *Collector) histogram(t *target) prometheus.HistogramOpts {
 		if len(o.Buckets) > 0 {
 			opts.Buckets = o.Buckets
 		}
-		opts.NativeHistogramBucketFactor = o.NativeHistogramBucketFactor // unlike the library, only where it is asked for
+		opts.NativeHistogramBucketFactor = o.NativeHistogramBucketFactor // unlike the library, only if the mapping sets it
 		opts.NativeHistogramMaxBucketNumber = o.NativeHistogramMaxBuckets
 	}
 	return opts
@@ -283,7 +284,7 @@ func (c *Collector) summary(t *target) prometheus.SummaryOpts {
 	return opts
 }
 
-// scaled tells an observer multiples of what it is told.
+// scaled multiplies observed values by a factor.
 type scaled struct {
 	to prometheus.Observer
 	by float64

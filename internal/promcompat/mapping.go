@@ -12,9 +12,9 @@ import (
 //go:embed default.yaml
 var defaultMapping string
 
-// load reads a mapping; the empty text is the built-in one.
+// load parses a mapping; the empty text is the built-in one.
 func load(text string) (*mapper.MetricMapper, error) {
-	m := &mapper.MetricMapper{Logger: slog.New(slog.DiscardHandler)} // it warns of what costs time; a name is mapped once
+	m := &mapper.MetricMapper{Logger: slog.New(slog.DiscardHandler)} // it would warn of slow mappings, but each name is mapped only once
 	if text == "" {
 		return m, m.InitFromYAMLString(defaultMapping)
 	}
@@ -28,8 +28,8 @@ func load(text string) (*mapper.MetricMapper, error) {
 	return m, nil
 }
 
-// modern writes a mapping in today's words. The library does not know those any more that the reference's documents, and
-// so most files, are written in: timer_type, buckets and quantiles, and the metric type timer.
+// modern rewrites a mapping to the current keys. The library no longer accepts the older keys timer_type, buckets and
+// quantiles, and the metric type timer, which the reference's documents and most files use.
 func modern(text string) (string, error) {
 	var file map[string]any
 	if err := yaml.Unmarshal([]byte(text), &file); err != nil {

@@ -2,16 +2,16 @@ package simulate
 
 import "github.com/ratelimitd/ratelimitd/internal/accesslog"
 
-// batchSize is how many requests go from one goroutine to the next at once: few enough that all batches stay in a
-// processor's cache.
+// batchSize is how many requests one goroutine passes to the next at once. It is small enough that all batches stay in
+// the CPU cache.
 const batchSize = 256
 
-// batch is some requests in the order of time, and what the engines made of them.
+// batch is a number of requests in order of time, and the verdicts of the engines.
 type batch struct {
 	asked    []asked
 	arena    accesslog.Arena
-	verdicts [2][]verdict // of the rules, and of those that they are compared with
-	refusals [2][]refusal // what the verdicts are made of
+	verdicts [2][]verdict // of the new rules, and of the old ones if rules are compared
+	refusals [2][]refusal // the refusals behind the verdicts
 }
 
 // asked is one request.
@@ -32,11 +32,11 @@ func (b *batch) reset() {
 	}
 }
 
-// verdict is what an engine answered to a request.
+// verdict is an engine's answer to a request.
 type verdict struct {
 	outcome outcome
 	rule    int32 // the first rule that refused it, by Rule.Index; -1 if none did
-	from    int32 // all that refused it are batch.refusals[from:to]
+	from    int32 // its refusals are batch.refusals[from:to]
 	to      int32
 }
 

@@ -5,24 +5,24 @@ import (
 	"slices"
 )
 
-// blame counts which rules and limits refused the requests of one caller. Up to maxBlamed of them the counts are exact;
-// beyond that a new one takes the place of the smallest and inherits its count (Space-Saving), so that whatever refused
-// more than one in maxBlamed is always there.
+// blame counts which rules and limits refused the requests of one caller. The counts of up to maxBlamed limits are
+// exact. Beyond that a new limit replaces the one with the smallest count and inherits it (Space-Saving), so a limit
+// with more than one in maxBlamed refusals is always present.
 type blame []blamed
 
 const maxBlamed = 32
 
-// blamed is a limit and how often it refused a caller.
+// blamed is a limit, and how often it refused a caller.
 type blamed struct {
 	refusal
 	count     int64 // requests
-	inherited int64 // of count, what may belong to others
+	inherited int64 // the part of count that may belong to other limits
 }
 
 // refusal is a limit that refused a request.
 type refusal struct {
 	rule  int32 // by Rule.Index
-	limit int32 // by its place in Rule.Limits; -1: the whole rule
+	limit int32 // index in Rule.Limits; -1: the whole rule
 }
 
 func (b *blame) add(by []refusal) {
@@ -52,10 +52,10 @@ func (b *blame) one(r refusal) {
 	x.count++
 }
 
-// reportedBlame is how many limits are reported of a caller.
+// reportedBlame is how many limits a report has for a caller.
 const reportedBlame = 5
 
-// reported is the limits that refused most, first those that did most, with what is certain of their counts.
+// reported returns the limits that refused most, sorted, with the lower bounds of their counts.
 func (b blame) reported(e *engine) []RefusedBy {
 	all := slices.Clone(b)
 	slices.SortFunc(all, func(a, b blamed) int {

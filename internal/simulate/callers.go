@@ -11,37 +11,35 @@ import (
 	"strings"
 )
 
-// callers counts by caller, exactly as long as there are no more of them than it may hold. Then it drops the half that
-// matters least, into one row for all others: first those whose verdicts do not change and that were never refused, and
-// of these those that ask least. Whoever comes back is counted anew; by how much the count may then be too small is kept
-// with it.
-//
-// Rows are found by a hash of 64 bits with a seed that nobody knows, without comparing names: that halves the time, and
-// ten million callers have one chance in ten million to take one for another.
+// callers counts by caller. Counts are exact while there are no more callers than it may hold. Then it moves the less
+// important half into one row for all others: callers that were never refused and whose verdicts do not change, those
+// with the fewest requests first. A caller that comes back starts a new row, which also keeps by how much its count may
+// be too small. Rows are found by a 64-bit hash with a secret seed, without comparing names, which halves the time.
+// Among ten million callers the probability of a collision is less than one in a hundred thousand.
 type callers struct {
 	max     int
 	seed    maphash.Seed
 	rows    map[uint64]*callerRow
-	dropped int64 // rows, of which some may be of one caller
+	dropped int64 // dropped rows; several may be of one caller
 	others  callerRow
 }
 
 type callerRow struct {
 	name              string
 	requests, refused int64
-	old               int64 // refused by the rules that are compared with
-	newly, passed     int64 // refused now and not before, and the other way round
-	by, byNewly       blame // what refused it, and what newly refused it
-	byOld             blame // what refused it by the rules that are compared with
+	old               int64 // refused by the old rules
+	newly, passed     int64 // refused only by the new rules, and only by the old rules
+	by, byNewly       blame // the limits that refused it, and those that newly refused it
+	byOld             blame // the limits of the old rules that refused it
 	first             int64 // when it was first refused, or newly refused if rules are compared; 0: never
-	missed            int64 // requests that may have been dropped before
+	missed            int64 // requests that an earlier, dropped row may have had
 }
 
 func newCallers(most int) *callers {
 	return &callers{max: most, seed: maphash.MakeSeed(), rows: make(map[uint64]*callerRow)}
 }
 
-// row finds or makes the row of a caller.
+// row returns the row of a caller, and makes it if necessary.
 func (c *callers) row(name []byte) *callerRow {
 	h := maphash.Bytes(c.seed, name)
 	if r := c.rows[h]; r != nil {
@@ -55,7 +53,7 @@ func (c *callers) row(name []byte) *callerRow {
 	return r
 }
 
-// maxCaller is how many bytes of a caller's name are kept; of a longer one a hash tells the rest.
+// maxCaller is how many bytes of a caller's name are kept; a hash replaces the rest of a longer one.
 const maxCaller = 200
 
 func shortName(name []byte) string {
@@ -67,7 +65,7 @@ func shortName(name []byte) string {
 	return fmt.Sprintf("%s...#%x", bytes.ToValidUTF8(name[:maxCaller], nil), h.Sum64())
 }
 
-// byWeight sorts who matters most first.
+// byWeight sorts the most important callers first.
 func byWeight(a, b *callerRow) int {
 	return cmp.Or(
 		cmp.Compare(b.newly, a.newly),

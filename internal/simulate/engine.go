@@ -13,31 +13,31 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// engine is what the service is made of, counting in memory, on a clock that follows the log. It stands between limiter
-// and store itself, to see which limits refuse: an answer tells that of one limit, and of rules in shadow mode nothing.
+// engine is the limiter of the service with a memory store, on a clock that follows the log. It also sits between
+// limiter and store to see every limit that refuses: an answer names only one limit, and none of a rule in shadow mode.
 type engine struct {
 	limiter *limiter.Limiter
 	store   *memory.Store
 	tree    *descriptor.Tree
 
 	decision limiter.Decision
-	over     []over             // what the request at hand is over
-	refusals []refusal          // what refused the requests of the batch at hand
-	domain   *descriptor.Domain // of the request before, which mostly is the same
+	over     []over             // the refused takes of the current request
+	refusals []refusal          // of the requests of the current batch
+	domain   *descriptor.Domain // of the previous request, usually the same one
 	named    string
 
-	most     int       // counters that the store may hold
-	swept    time.Time // when expired counters were last dropped
-	left     int       // how many counters were left then
-	rules    []ruleCount
-	series   timeline
-	columns  int    // rules that have a column in series
-	unknown  int64  // requests whose domain has no rules
-	stranger string // the domain of the first of them
-	noRule   int64  // requests for which there is no rule
-	softly   int64  // requests that passed although some limit was over
-	failures int64
-	failure  error // the first one
+	most         int       // counters that the store may hold
+	swept        time.Time // when expired counters were last dropped
+	left         int       // how many counters remained then
+	rules        []ruleCount
+	series       timeline
+	columns      int    // rules that have a column in series
+	unknown      int64  // requests whose domain has no rules
+	firstUnknown string // the domain of the first of them
+	noRule       int64  // requests that no rule matches
+	softly       int64  // requests that passed although some limit was over
+	failures     int64
+	failure      error // the first one
 }
 
 // over is a take that was refused.
@@ -46,22 +46,22 @@ type over struct {
 	limit      *descriptor.Limit
 }
 
-// ruleCount is what came of one rule.
+// ruleCount has the results of one rule.
 type ruleCount struct {
-	requests int64   // descriptors that matched it
-	refused  int64   // of these, over the limit in a request that was refused
-	softly   int64   // of these, over the limit without being the reason of a refusal: shadow mode, quota mode
-	newly    int64   // requests that it refuses and that the other folder lets pass
+	requests int64   // descriptors that match it
+	refused  int64   // of these, over the limit in a refused request
+	softly   int64   // of these, over the limit without causing a refusal: shadow mode, quota mode
+	newly    int64   // requests that it refuses and the other folder's rules let pass
 	limits   []int64 // by limit: refusals, enforced or not
 	column   int     // in the timeline, from 1; 0: none
 }
 
-// maxRuleColumns bounds the rules that are counted over time.
+// maxRuleColumns bounds the rules with counts over time.
 const maxRuleColumns = 256
 
 func newEngine(tree *descriptor.Tree, settings limiter.Settings, maxCounters int) *engine {
 	e := &engine{tree: tree, most: cmp.Or(maxCounters, memory.DefaultMaxCounters), rules: make([]ruleCount, len(tree.Rules))}
-	// Where the service would share counters, the report is to say that they do not suffice.
+	// Where the service would share counters, the report says that there are not enough.
 	e.store = memory.New(memory.Options{MaxCounters: e.most, Shared: -1})
 	e.limiter = limiter.New(limiter.Options{Backend: e})
 	e.limiter.Swap(tree, settings)
@@ -101,7 +101,7 @@ func (e *engine) decide(ctx context.Context, b *batch, side int) {
 	b.verdicts[side], b.refusals[side] = verdicts, e.refusals
 }
 
-// count notes what came of the request at hand.
+// count records the result of the current request.
 func (e *engine) count(req *limiter.Request) verdict {
 	v := verdict{outcome: allowed, rule: -1, from: int32(len(e.refusals))}
 	if e.decision.Code == limiter.OverLimit {
@@ -142,8 +142,8 @@ func (e *engine) count(req *limiter.Request) verdict {
 	return v
 }
 
-// refusedBy notes the limits of a rule that refuse the request at hand: those that a take of its descriptor is over, or
-// the whole rule where it is none of the rule's own.
+// refusedBy records the limits of a rule that refuse the current request: those whose takes were refused, or the whole
+// rule if none of its own limits was.
 func (e *engine) refusedBy(place int, r *descriptor.Rule) {
 	known := false
 	for _, over := range e.over {
@@ -166,7 +166,7 @@ func (e *engine) refusedBy(place int, r *descriptor.Rule) {
 	}
 }
 
-// newly notes the rules that refuse a request which the other folder lets pass, each once.
+// newly records, once each, the rules that refuse a request which the other folder's rules let pass.
 func (e *engine) newly(by []refusal) {
 	for i, r := range by {
 		if !slices.ContainsFunc(by[:i], func(b refusal) bool { return b.rule == r.rule }) {
@@ -175,7 +175,7 @@ func (e *engine) newly(by []refusal) {
 	}
 }
 
-// knows says whether there are rules of the domain that a request asks for, and counts it if there are none.
+// knows reports whether the domain of a request has rules. It counts the request if not.
 func (e *engine) knows(domain string) bool {
 	if e.named != domain {
 		e.domain = e.tree.Domain(domain)
@@ -185,12 +185,12 @@ func (e *engine) knows(domain string) bool {
 		return true
 	}
 	if e.unknown++; e.unknown == 1 {
-		e.stranger = e.named
+		e.firstUnknown = e.named
 	}
 	return false
 }
 
-// countOver notes the limits that refused.
+// countOver counts the limits that refused.
 func (e *engine) countOver(o outcome) {
 	if o == allowed {
 		e.softly++
@@ -217,8 +217,8 @@ func (e *engine) countOver(o outcome) {
 	}
 }
 
-// sweep drops expired counters when there may be as many of them as others: so each is looked at a few times only,
-// however long the log. A store that is full is swept once per second of the log.
+// sweep drops expired counters when they may be half of all counters, so each counter is visited only a few times
+// however long the log is. A full store is swept once per second of the log.
 func (e *engine) sweep(now time.Time) {
 	const least = 1 << 16
 	if n := e.store.Len(); n < min(e.most, max(least, 2*e.left)) || now.Sub(e.swept) < time.Second {

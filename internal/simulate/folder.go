@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// LoadRules reads a folder of rules as the service would, or one file. A service leaves bad files out; here any is an
-// error: what a part of the rules would do is not what was asked.
+// LoadRules reads a folder of rules as the service would, or one file. The service leaves bad files out. Here a bad
+// file is an error, because the result for a part of the rules would be misleading.
 func LoadRules(dir string, merge bool) (*descriptor.Tree, error) {
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
 		return loadFile(dir, merge)

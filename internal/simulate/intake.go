@@ -11,15 +11,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/accesslog"
 )
 
-// intake is the reading part of a run: from logs to batches of requests in the order of time.
+// intake is the reading part of a run: it turns logs into batches of requests in order of time.
 type intake struct {
 	options *Options
 	order   *order
-	full    chan *batch // to be decided
-	free    chan *batch // to be filled
+	full    chan *batch // to decide
+	free    chan *batch // to fill
 
-	ctx    context.Context // of read, for what order calls
-	batch  *batch          // that is being filled
+	ctx    context.Context // of read, for the callbacks of order
+	batch  *batch          // the batch that is being filled
 	fields []string
 	hits   []uint64
 
@@ -30,7 +30,7 @@ type intake struct {
 
 const (
 	batches  = 4  // in all
-	badShown = 20 // bad lines that are told
+	badShown = 20 // bad lines in a report
 )
 
 func newIntake(o *Options) *intake {
@@ -93,7 +93,7 @@ func (in *intake) readLog(ctx context.Context, i int) error {
 	}
 }
 
-// passOver notes a bad line; it returns an error if reading cannot go on.
+// passOver records a bad line. It returns an error if there are too many.
 func (in *intake) passOver(log string, err error) error {
 	var bad *accesslog.LineError
 	if !errors.As(err, &bad) {
@@ -110,9 +110,9 @@ func (in *intake) passOver(log string, err error) error {
 	return nil
 }
 
-// release takes lines that are in order.
+// release receives sorted lines.
 func (in *intake) release(recs []record, text []byte) error {
-	s := string(text) // the values of all requests are parts of this one
+	s := string(text) // one allocation: the values of all requests are substrings of it
 	for i := range recs {
 		rec := &recs[i]
 		readFields(s[rec.from:], in.fields, in.hits)
@@ -133,10 +133,10 @@ func (in *intake) release(recs []record, text []byte) error {
 	return nil
 }
 
-// send hands the batch over and takes an empty one.
+// send passes the batch on and takes an empty one.
 func (in *intake) send(ctx context.Context) error {
 	in.requests += int64(len(in.batch.asked))
-	in.full <- in.batch // has room for all there are
+	in.full <- in.batch // never blocks: the channel has room for all batches
 	select {
 	case in.batch = <-in.free:
 		return nil
@@ -145,7 +145,7 @@ func (in *intake) send(ctx context.Context) error {
 	}
 }
 
-// nothing says why there was no request.
+// nothing explains why there was no request.
 func (in *intake) nothing() error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d lines", in.lines)
@@ -153,7 +153,7 @@ func (in *intake) nothing() error {
 		fmt.Fprintf(&b, ", %d of them cannot be used, the first: %s", in.bad, &in.firstBad[0])
 	}
 	if in.notAsked > 0 {
-		fmt.Fprintf(&b, ", %d of them ask nothing, as the mapping says", in.notAsked)
+		fmt.Fprintf(&b, ", %d of them are skipped by the mapping", in.notAsked)
 		for _, e := range in.missed.Errors(in.options.Mapping) {
 			fmt.Fprintf(&b, "\n  %s", e)
 		}

@@ -6,50 +6,48 @@ import (
 	"slices"
 )
 
-// Logs are nearly in order: a request is written when it ends, and the clock looks at when it began. order puts lines
-// back in order as far as they are displaced by no more than a window of time.
-//
-// The window is cut into slots, a ring of them; a line goes into the slot of its time, and a slot is sorted and released
-// when the newest time seen is a window away. So a line costs an append and its part of sorting a short list, which is
-// mostly sorted. A line that is older than what was released is late: it is decided at the earliest time that is still
-// open. Time never goes back.
+// Logs are nearly in order: a line is written when its request ends, but has the time when it began. order sorts lines
+// that are out of order by no more than a window of time. The window is a ring of slots. A line goes to the slot of its
+// time. A slot is sorted and released when the newest time is a window ahead of it. So a line costs an append and a
+// part of sorting a short list that is nearly sorted. A line older than the released ones is late: it is decided at the
+// earliest time that is still open. Time never goes back.
 type order struct {
 	slots     []slot
-	width     int64 // microseconds of a slot; 0: there is one, and lines stay in the order they come in
+	width     int64 // microseconds of a slot; 0: there is one slot, and lines stay in their order
 	head      int64 // the number of the newest slot
 	begun     bool
 	newest    int64 // the newest time seen
-	reordered int64 // lines that were older than the newest time seen, and not late
+	reordered int64 // lines that were older than the newest time, but not late
 	late      Late
 
 	held, text int // lines and bytes in all slots
 	floor      int64
-	shortened  int64 // times that the window was cut short to keep within bounds
+	shortened  int64 // how often the window was shortened to bound memory
 	maxHeld    int
 	maxText    int
 	release    func(recs []record, text []byte) error
 }
 
-// Late are lines that came too late to be put in order.
+// Late describes lines that came too late to be sorted.
 type Late struct {
 	Lines  int64
-	Most   int64 // microseconds that a line was late at most
-	Log    int   // of the first one
+	Most   int64 // the longest delay in microseconds
+	Log    int   // the index of the log with the first one
 	Number int   // its line
 }
 
 const slotCount = 64
 
-// slot is the lines of a part of the window.
+// slot holds the lines of a part of the window.
 type slot struct {
 	recs []record
 	text []byte // their fields
 }
 
-// record is a line that waits to be decided.
+// record is a line that waits in a slot.
 type record struct {
 	at   int64 // microseconds since 1970
-	seq  int64 // the order of lines in the logs
+	seq  int64 // the position in the logs
 	log  int32
 	line int
 	from int // where its fields begin in the slot's text
@@ -64,7 +62,7 @@ func newOrder(window int64, release func([]record, []byte) error) *order {
 	return o
 }
 
-// add takes a line over. Its fields are copied.
+// add adds a line and copies its fields.
 func (o *order) add(r record, fields [][]byte, hits []uint64) error {
 	switch {
 	case !o.begun:
@@ -99,7 +97,7 @@ func (o *order) add(r record, fields [][]byte, hits []uint64) error {
 	return nil
 }
 
-// displaced notes a line that is older than one before it, and moves it to a time that is still open.
+// displaced records a line that is older than an earlier one, and moves a late one to a time that is still open.
 func (o *order) displaced(r *record) {
 	open := o.newest
 	if o.width > 0 {
@@ -132,7 +130,7 @@ func (o *order) advance() error {
 	return nil
 }
 
-// cutShort releases the older half of the window: so many lines come that they cannot all be held.
+// cutShort releases the older half of the window, because there are too many lines to hold.
 func (o *order) cutShort() error {
 	o.shortened++
 	for number := o.head - slotCount + 1; number <= o.head; number++ {
@@ -176,14 +174,14 @@ func (o *order) empty(s *slot) error {
 	o.held -= len(s.recs)
 	o.text -= len(s.text)
 	if cap(s.text) > 16<<20 {
-		*s = slot{} // one burst does not hold memory for the rest of the run
+		*s = slot{} // frees the memory of a burst
 		return err
 	}
 	s.recs, s.text = s.recs[:0], s.text[:0]
 	return err
 }
 
-// appendFields writes fields and hits one after the other, each field with its length before it.
+// appendFields appends fields, each preceded by its length, and hits.
 func appendFields(b []byte, fields [][]byte, hits []uint64) []byte {
 	for _, f := range fields {
 		b = binary.AppendUvarint(b, uint64(len(f)))
@@ -195,7 +193,7 @@ func appendFields(b []byte, fields [][]byte, hits []uint64) []byte {
 	return b
 }
 
-// readFields reads what appendFields wrote; the fields are parts of s.
+// readFields reads the output of appendFields; the fields are substrings of s.
 func readFields(s string, fields []string, hits []uint64) {
 	for i := range fields {
 		n, rest := uvarint(s)

@@ -2,7 +2,7 @@ package simulate
 
 import "time"
 
-// Report is what came of a run.
+// Report is the result of a run.
 type Report struct {
 	Rules   string   `json:"rules"`             // the folder
 	Against string   `json:"against,omitempty"` // the folder that it is compared with
@@ -12,15 +12,15 @@ type Report struct {
 	To   time.Time `json:"to"`   // of the last
 
 	Lines    int64     `json:"lines"`     // of all logs, without empty ones
-	Requests int64     `json:"requests"`  // lines that ask something
-	NotAsked int64     `json:"not_asked"` // lines that do not, as the mapping says
+	Requests int64     `json:"requests"`  // lines that are requests
+	NotAsked int64     `json:"not_asked"` // lines skipped by the mapping
 	Bad      int64     `json:"bad_lines"`
 	FirstBad []BadLine `json:"first_bad_lines,omitempty"`
 	Order    Order     `json:"order"`
 
 	New Side  `json:"new"`
 	Old *Side `json:"old,omitempty"`
-	// Of two folders: what passes with the old one and is refused with the new one, and the other way round.
+	// With two folders: requests that pass with the old one and are refused with the new one, and vice versa.
 	NewlyRefused *Change `json:"newly_refused,omitempty"`
 	NewlyPassed  *Change `json:"newly_passed,omitempty"`
 
@@ -30,7 +30,7 @@ type Report struct {
 	OverTime  OverTime `json:"over_time"`
 
 	Warnings []string `json:"warnings,omitempty"`
-	Seconds  float64  `json:"seconds"` // that the run took
+	Seconds  float64  `json:"seconds"` // duration of the run
 	PerSec   float64  `json:"requests_per_second"`
 }
 
@@ -44,35 +44,35 @@ type BadLine struct {
 // String is log:line: message.
 func (b *BadLine) String() string { return place(b.Log, b.Line) + ": " + b.Message }
 
-// Order is how far the lines were from being in order.
+// Order describes how far the lines were out of order.
 type Order struct {
 	WindowSeconds   float64 `json:"window_seconds"`
-	Reordered       int64   `json:"reordered"` // put in order
-	Late            int64   `json:"late"`      // too late for that: decided at a later time than their own
+	Reordered       int64   `json:"reordered"` // sorted
+	Late            int64   `json:"late"`      // too late to be sorted: decided at a later time than their own
 	MostLateSeconds float64 `json:"most_late_seconds"`
 	FirstLate       string  `json:"first_late,omitempty"` // log:line
-	Shortened       int64   `json:"shortened,omitempty"`  // how often the window had to be cut short to bound memory
+	Shortened       int64   `json:"shortened,omitempty"`  // how often the window was shortened to bound memory
 }
 
-// Side is what one folder of rules makes of all requests.
+// Side has the results of all requests under one folder of rules.
 type Side struct {
 	Allowed       int64  `json:"allowed"`
 	Refused       int64  `json:"refused"`
-	NotEnforced   int64  `json:"not_enforced"` // of those allowed, over some limit all the same: shadow mode, quota mode
-	NoRule        int64  `json:"no_rule"`      // of those allowed, no rule matches
+	NotEnforced   int64  `json:"not_enforced"` // of those allowed, over a limit: shadow mode, quota mode
+	NoRule        int64  `json:"no_rule"`      // of those allowed, matched by no rule
 	UnknownDomain int64  `json:"unknown_domain"`
 	Failed        int64  `json:"failed"` // no decision could be made
 	FirstFailure  string `json:"first_failure,omitempty"`
-	Rules         int    `json:"rules"` // how many there are
+	Rules         int    `json:"rules"` // number of rules
 }
 
-// Change is a difference between two folders.
+// Change counts the requests and callers whose verdicts differ between two folders.
 type Change struct {
 	Requests int64 `json:"requests"`
 	Callers  int64 `json:"callers"`
 }
 
-// Rule is what came of one rule.
+// Rule has the results of one rule.
 type Rule struct {
 	Rule         string     `json:"rule"` // its path
 	Name         string     `json:"name,omitempty"`
@@ -81,7 +81,7 @@ type Rule struct {
 	Shadow       bool       `json:"shadow_mode,omitempty"`
 	New          *RuleCount `json:"new,omitempty"` // nil: the folder has no such rule
 	Old          *RuleCount `json:"old,omitempty"`
-	NewlyRefused int64      `json:"newly_refused,omitempty"` // requests, by the rule of the new folder; counted with each rule that refuses
+	NewlyRefused int64      `json:"newly_refused,omitempty"` // requests; counts for each rule of the new folder that refuses
 	NewlyPassed  int64      `json:"newly_passed,omitempty"`  // requests that the rule of the old folder refused
 }
 
@@ -99,11 +99,11 @@ func both(r *Rule, of func(*RuleCount) int64) int64 {
 	return n
 }
 
-// RuleCount is what one folder's rule counts.
+// RuleCount has the counts of a rule in one folder.
 type RuleCount struct {
 	Requests    int64   `json:"requests"`         // descriptors that matched
-	Refused     int64   `json:"refused"`          // of these, over in a request that was refused
-	NotEnforced int64   `json:"not_enforced"`     // of these, over without refusing: shadow mode, quota mode
+	Refused     int64   `json:"refused"`          // of these, over the limit in a refused request
+	NotEnforced int64   `json:"not_enforced"`     // of these, over the limit without a refusal: shadow mode, quota mode
 	Limits      []Limit `json:"limits,omitempty"` // of a rule with several
 	OverTime    []int64 `json:"refused_over_time,omitempty"`
 }
@@ -115,16 +115,16 @@ type Limit struct {
 	Over  int64  `json:"over"`  // how often it refused, enforced or not
 }
 
-// Callers is what came of callers: those that were refused or whose verdicts change, and those that ask most.
+// Callers has the results of callers: those that were refused or whose verdicts change, and the busiest of the others.
 type Callers struct {
-	Seen  int64    `json:"seen"`  // how many different ones
-	Exact bool     `json:"exact"` // false: there were more than are kept; Seen is what was at least there
-	Rows  []Caller `json:"rows"`  // who matters most first
-	// Others is all that is not told in Rows.
+	Seen  int64    `json:"seen"`  // number of different callers
+	Exact bool     `json:"exact"` // false: there were too many to count individually, and Seen is a lower bound
+	Rows  []Caller `json:"rows"`  // the most important first
+	// Others has the sum of all callers that are not in Rows.
 	Others *Caller `json:"others,omitempty"`
 }
 
-// Caller is what came of one caller.
+// Caller has the results of one caller.
 type Caller struct {
 	Caller       string `json:"caller"`
 	Requests     int64  `json:"requests"`
@@ -132,16 +132,16 @@ type Caller struct {
 	OldRefused   int64  `json:"old_refused,omitempty"`
 	NewlyRefused int64  `json:"newly_refused,omitempty"`
 	NewlyPassed  int64  `json:"newly_passed,omitempty"`
-	// The limits that refused it, those that refused most first, no more than five: by the rules, as far as it is newly
-	// refused, and by those that are compared with.
+	// The limits that refused it most, at most five each: of the new rules, of the new rules for newly refused
+	// requests, and of the old rules.
 	RefusedBy      []RefusedBy `json:"refused_by,omitempty"`
 	NewlyRefusedBy []RefusedBy `json:"newly_refused_by,omitempty"`
 	OldRefusedBy   []RefusedBy `json:"old_refused_by,omitempty"`
-	First          *time.Time  `json:"first,omitempty"`   // when it was first refused; of two folders, newly refused
+	First          *time.Time  `json:"first,omitempty"`   // when it was first refused; with two folders, newly refused
 	Missing        int64       `json:"missing,omitempty"` // by how much Requests may be too small
 }
 
-// RefusedBy is a limit that refused requests of a caller. A request that several limits refuse is counted with each.
+// RefusedBy is a limit that refused requests of a caller. A request that several limits refuse counts for each.
 type RefusedBy struct {
 	Rule     string `json:"rule"` // its path
 	Name     string `json:"name,omitempty"`
@@ -149,7 +149,7 @@ type RefusedBy struct {
 	Requests int64  `json:"requests"`
 }
 
-// OverTime is what came when, in buckets of one width.
+// OverTime has counts over time, in buckets of equal width.
 type OverTime struct {
 	Start        time.Time `json:"start"`
 	WidthSeconds int64     `json:"width_seconds"`

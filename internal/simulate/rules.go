@@ -9,7 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// identity tells the rules of a tree apart, and finds the same rule in another tree: a path can be read in two ways.
+// identity identifies a rule within its tree, and the same rule in another tree. A path is not enough, because it is
+// ambiguous.
 func identity(r *descriptor.Rule) string {
 	var b strings.Builder
 	b.WriteString(strconv.Quote(r.Domain))
@@ -21,7 +22,7 @@ func identity(r *descriptor.Rule) string {
 	return b.String()
 }
 
-// byRule joins what the engines counted. The rules that refuse most come first.
+// byRule combines the counts of both engines. The rules that refuse most come first.
 func byRule(now, old *engine) (rows []Rule, unreached []string) {
 	places := make(map[string]int)
 	row := func(r *descriptor.Rule) *Rule {
@@ -42,7 +43,7 @@ func byRule(now, old *engine) (rows []Rule, unreached []string) {
 		}
 		to := row(r)
 		to.File, to.Line, to.Shadow = r.Position.File, r.Position.Line, r.Shadow
-		to.New = c.told(r, now)
+		to.New = c.reported(r, now)
 		to.NewlyRefused = c.newly
 	}
 	if old != nil {
@@ -52,7 +53,7 @@ func byRule(now, old *engine) (rows []Rule, unreached []string) {
 			if to.New == nil {
 				to.File, to.Line, to.Shadow = r.Position.File, r.Position.Line, r.Shadow
 			}
-			to.Old = c.told(r, old)
+			to.Old = c.reported(r, old)
 			to.NewlyPassed = c.newly
 		}
 		rows = slices.DeleteFunc(rows, func(r Rule) bool {
@@ -77,8 +78,8 @@ func byRule(now, old *engine) (rows []Rule, unreached []string) {
 	return rows, unreached
 }
 
-// told is what the report says of a rule in one of the folders.
-func (c *ruleCount) told(r *descriptor.Rule, e *engine) *RuleCount {
+// reported returns the report's counts of a rule in one of the folders.
+func (c *ruleCount) reported(r *descriptor.Rule, e *engine) *RuleCount {
 	out := &RuleCount{Requests: c.requests, Refused: c.refused, NotEnforced: c.softly}
 	if c.column > 0 {
 		out.OverTime = e.series.counts(c.column - 1)

@@ -15,21 +15,21 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// Options say what Run runs. Rules, Mapping and Logs are required.
+// Options are the inputs of Run. Rules, Mapping and Logs are required.
 type Options struct {
 	Rules    Rules
-	Against  *Rules // what they are compared with; nil: nothing
+	Against  *Rules // the old rules to compare with; nil: none
 	Settings limiter.Settings
 	Mapping  *accesslog.Mapping
 	Logs     []Log
 
-	Window      time.Duration // within which lines are put in order; 0: they are taken as they come
-	MaxBadLines int           // more of them fail the run; negative: any number may be
-	MaxCallers  int           // kept apart at once; 0 means 100,000
+	Window      time.Duration // lines are sorted within this time; 0: lines are not sorted
+	MaxBadLines int           // more bad lines fail the run; negative: no bound
+	MaxCallers  int           // counted individually at once; 0 means 100,000
 	MaxCounters int           // in use at once, as of the memory backend; 0 means 2,000,000
 
-	Progress func(requests int64)   // called now and then; nil: nobody looks
-	Verdicts func(v *Verdict) error // called for every request, in the order of decisions; nil: nobody asks
+	Progress func(requests int64)   // called from time to time; may be nil
+	Verdicts func(v *Verdict) error // called for every request, in the order of decisions; may be nil
 }
 
 // Rules is a folder of rules.
@@ -44,7 +44,7 @@ type Log struct {
 	Open func() (io.ReadCloser, error)
 }
 
-// Verdict is what came of one request. Its texts may be kept.
+// Verdict is the result of one request. The callback may keep its texts.
 type Verdict struct {
 	Log     string    `json:"log"`
 	Line    int       `json:"line"`
@@ -56,7 +56,7 @@ type Verdict struct {
 	OldRule string    `json:"old_rule,omitempty"`
 }
 
-// BadLinesError is returned for logs with more bad lines than Options allow.
+// BadLinesError is returned for logs with more bad lines than Options.MaxBadLines.
 type BadLinesError struct {
 	Max   int
 	Lines []BadLine // the first ones
@@ -71,7 +71,7 @@ func (e *BadLinesError) Error() string {
 	return b.String()
 }
 
-// LogError is returned for a log that cannot be read, or is not what the mapping says.
+// LogError is returned for a log that cannot be read, or does not have the mapping's format.
 type LogError struct {
 	Log string
 	Err error
@@ -79,13 +79,13 @@ type LogError struct {
 
 func (e *LogError) Error() string { return "read log " + e.Log + ": " + e.Err.Error() }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the cause.
 func (e *LogError) Unwrap() error { return e.Err }
 
-// ErrNoRequest is returned, wrapped with what was read instead, for logs without a single request.
+// ErrNoRequest is returned, wrapped with a summary of the lines, for logs without a single request.
 var ErrNoRequest = errors.New("no line of the log is a request")
 
-// Run replays logs through rules. When ctx ends it returns at once; what Options calls may be called once more then.
+// Run replays logs through rules. When ctx ends it returns at once; the callbacks in Options may be called once more.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.MaxCallers <= 0 {
 		o.MaxCallers = 100_000
@@ -111,7 +111,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 				return err
 			}
 			b.reset()
-			in.free <- b // has room for all there are
+			in.free <- b // never blocks: the channel has room for all batches
 		}
 		return nil
 	})
@@ -122,7 +122,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-	case <-ctx.Done(): // a read that waits for more of a log ends when it does
+	case <-ctx.Done(): // a blocked read of a log ends by itself
 		return nil, ctx.Err()
 	}
 	if r.requests == 0 {
@@ -147,7 +147,7 @@ const (
 // run is the deciding part of a run.
 type run struct {
 	options  *Options
-	now, old *engine // old is nil if nothing is compared
+	now, old *engine // old is nil without Options.Against
 	callers  *callers
 	total    timeline
 
@@ -157,7 +157,7 @@ type run struct {
 	newly, passed int64
 }
 
-// decide decides a batch and counts what came of it.
+// decide decides a batch and counts the verdicts.
 func (r *run) decide(ctx context.Context, b *batch) error {
 	if r.old != nil {
 		done := make(chan struct{})
@@ -186,7 +186,7 @@ func (r *run) decide(ctx context.Context, b *batch) error {
 	return ctx.Err()
 }
 
-// old is the verdict of the rules that are compared with; the zero verdict if there are none.
+// old returns the verdict of the old rules; the zero verdict if there are none.
 func (b *batch) old(i int) verdict {
 	if len(b.verdicts[1]) == 0 {
 		return verdict{}
@@ -194,7 +194,7 @@ func (b *batch) old(i int) verdict {
 	return b.verdicts[1][i]
 }
 
-// count counts what came of one request of a batch.
+// count counts the verdicts of one request of a batch.
 func (r *run) count(b *batch, i int) {
 	a, now, old := &b.asked[i], b.verdicts[0][i], b.old(i)
 	refusals := b.refusals[0][now.from:now.to]
@@ -255,7 +255,7 @@ func (r *run) verdict(a *asked, now, old verdict) *Verdict {
 	return v
 }
 
-// path is the path of a rule by its index, empty for none.
+// path returns the path of a rule by its index; empty for none.
 func (e *engine) path(index int32) string {
 	if index < 0 {
 		return ""

@@ -301,8 +301,8 @@ func TestDomainsWithoutRules(t *testing.T) {
 // A domain that no rules are of is told, with the one that was probably meant.
 func TestUnknownDomain(t *testing.T) {
 	for asked, want := range map[string]string{
-		"egde": "the rules of rules match no request at all: they are asked for the domain \"egde\", did you mean `edge`?",
-		"shop": "the rules of rules match no request at all: they are asked for the domain \"shop\", and are of `edge`",
+		"egde": "the rules of rules match no request at all: requests have the domain \"egde\", did you mean `edge`?",
+		"shop": "the rules of rules match no request at all: requests have the domain \"shop\", the rules have `edge`",
 	} {
 		r := run(t, simulate.Options{Rules: rules(t, perCaller(1))}, fmt.Sprintf(`{"t":0,"d":%q,"ip":"a","path":"/"}`+"\n", asked))
 		if len(r.Warnings) != 1 || r.Warnings[0] != want {
@@ -365,7 +365,7 @@ func TestNothingToReplay(t *testing.T) {
 	for log, want := range map[string]string{
 		"":               "no line of the log is a request: 0 lines",
 		"no\n":           "no line of the log is a request: 1 lines, 1 of them cannot be used, the first: access.log:1: not a JSON object",
-		`{"t":0}` + "\n": "no line of the log is a request: 1 lines, 1 of them ask nothing, as the mapping says\n  mapping.yaml:4:17: no line of the log has a field \"d\"",
+		`{"t":0}` + "\n": "no line of the log is a request: 1 lines, 1 of them are skipped by the mapping\n  mapping.yaml:4:17: no line of the log has a field \"d\"",
 	} {
 		o := simulate.Options{Rules: rules(t, perCaller(1)), Mapping: mapping(t, jsonMapping), MaxBadLines: -1, Logs: []simulate.Log{{Name: "access.log", Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(log)), nil }}}}
 		if _, err := simulate.Run(t.Context(), o); !errors.Is(err, simulate.ErrNoRequest) || !strings.HasPrefix(err.Error(), want) {

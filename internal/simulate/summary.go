@@ -9,17 +9,17 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// busiest is how many callers are told that were never refused.
+// busiest is how many callers without refusals are reported.
 const busiest = 100
 
-// report puts together what was counted.
+// report builds the Report.
 func (r *run) report(in *intake) *Report {
 	o := r.options
 	out := &Report{
 		Rules: o.Rules.Folder,
 		From:  instant(r.from), To: instant(r.to),
 		Lines: in.lines, Requests: r.requests, NotAsked: in.notAsked, Bad: in.bad, FirstBad: in.firstBad,
-		Order: in.order.told(o),
+		Order: in.order.reported(o),
 		New:   r.now.side(r.outcomes[0]),
 		OverTime: OverTime{
 			Start: instant(r.total.origin), WidthSeconds: r.total.width() / second,
@@ -30,7 +30,7 @@ func (r *run) report(in *intake) *Report {
 		out.Logs = append(out.Logs, l.Name)
 	}
 	out.ByRule, out.Unreached = byRule(r.now, r.old)
-	out.Callers = r.toldCallers()
+	out.Callers = r.reportedCallers()
 	if r.old != nil {
 		out.Against = o.Against.Folder
 		side := r.old.side(r.outcomes[1])
@@ -49,7 +49,7 @@ func (r *run) report(in *intake) *Report {
 
 func instant(micro int64) time.Time { return time.UnixMicro(micro).UTC() }
 
-func (o *order) told(options *Options) Order {
+func (o *order) reported(options *Options) Order {
 	out := Order{
 		WindowSeconds: options.Window.Seconds(), Reordered: o.reordered, Shortened: o.shortened,
 		Late: o.late.Lines, MostLateSeconds: float64(o.late.Most) / second,
@@ -71,7 +71,7 @@ func (e *engine) side(outcomes [3]int64) Side {
 	return s
 }
 
-// changes counts what changes between the folders.
+// changes counts the differences between the folders.
 func (r *run) changes() (newly, passed *Change) {
 	newly, passed = &Change{Requests: r.newly}, &Change{Requests: r.passed}
 	for _, c := range r.callers.rows {
@@ -85,8 +85,8 @@ func (r *run) changes() (newly, passed *Change) {
 	return newly, passed
 }
 
-// toldCallers are the callers to tell of: all that were refused or whose verdicts change, and the busiest others.
-func (r *run) toldCallers() Callers {
+// reportedCallers returns all callers that were refused or whose verdicts change, and the busiest of the others.
+func (r *run) reportedCallers() Callers {
 	all := r.callers.sorted()
 	out := Callers{Seen: int64(len(all)), Exact: r.callers.dropped == 0}
 	others := r.callers.others
@@ -96,17 +96,17 @@ func (r *run) toldCallers() Callers {
 			others.requests += c.requests
 			continue
 		}
-		out.Rows = append(out.Rows, r.toldCaller(c))
+		out.Rows = append(out.Rows, r.reportedCaller(c))
 	}
 	if others.requests > 0 {
-		row := r.toldCaller(&others)
+		row := r.reportedCaller(&others)
 		row.Missing, row.First = 0, nil
 		out.Others = &row
 	}
 	return out
 }
 
-func (r *run) toldCaller(c *callerRow) Caller {
+func (r *run) reportedCaller(c *callerRow) Caller {
 	out := Caller{
 		Caller: c.name, Requests: c.requests, Refused: c.refused, OldRefused: c.old,
 		NewlyRefused: c.newly, NewlyPassed: c.passed, Missing: c.missed,
@@ -123,7 +123,7 @@ func (r *run) toldCaller(c *callerRow) Caller {
 	return out
 }
 
-// warn says what makes the figures doubtful.
+// warn adds warnings about anything that makes the figures doubtful.
 func (r *Report) warn(now, old *engine) {
 	add := func(format string, args ...any) { r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...)) }
 	if r.Order.Late*100 > r.Lines {
@@ -131,10 +131,10 @@ func (r *Report) warn(now, old *engine) {
 			r.Order.Late, seconds(r.Order.MostLateSeconds), seconds(r.Order.WindowSeconds), r.Order.FirstLate)
 	}
 	if r.Order.Shortened > 0 {
-		add("more lines than can be held lie within %s: the window was cut short %d times", seconds(r.Order.WindowSeconds), r.Order.Shortened)
+		add("too many lines to hold within %s: the window was shortened %d times", seconds(r.Order.WindowSeconds), r.Order.Shortened)
 	}
 	if !r.Callers.Exact {
-		add("more callers than are kept apart: of those that were never refused, some are told as others; --max-callers keeps more")
+		add("too many callers to count individually: some that were never refused are counted as others; raise --max-callers")
 	}
 	for _, side := range []struct {
 		of     *Side
@@ -149,15 +149,15 @@ func (r *Report) warn(now, old *engine) {
 		}
 		switch {
 		case side.of.UnknownDomain == r.Requests:
-			add("the rules of %s match no request at all: %s", side.folder, strange(side.engine.stranger, side.engine.tree))
+			add("the rules of %s match no request at all: %s", side.folder, unknownDomain(side.engine.firstUnknown, side.engine.tree))
 		case side.of.NoRule+side.of.UnknownDomain == r.Requests:
 			add("the rules of %s match no request at all: compare the keys of the mapping with those of the rules", side.folder)
 		}
 	}
 }
 
-// strange says that no rules are of the domain that requests ask for.
-func strange(asked string, tree *descriptor.Tree) string {
+// unknownDomain explains that the rules do not have the domain of the requests.
+func unknownDomain(asked string, tree *descriptor.Tree) string {
 	var domains []string
 	for _, r := range tree.Rules {
 		if !slices.Contains(domains, r.Domain) {
@@ -165,10 +165,10 @@ func strange(asked string, tree *descriptor.Tree) string {
 		}
 	}
 	if near := config.Closest(asked, domains); near != "" {
-		return fmt.Sprintf("they are asked for the domain %s, did you mean `%s`?", config.Quote(asked), near)
+		return fmt.Sprintf("requests have the domain %s, did you mean `%s`?", config.Quote(asked), near)
 	}
 	slices.Sort(domains)
-	return fmt.Sprintf("they are asked for the domain %s, and are of %s", config.Quote(asked), config.List(domains, "and"))
+	return fmt.Sprintf("requests have the domain %s, the rules have %s", config.Quote(asked), config.List(domains, "and"))
 }
 
 func seconds(s float64) string {

@@ -1,11 +1,11 @@
 package simulate
 
-// timeline counts over time in buckets of one width, of which there are never more than maxBuckets: when they do not
-// reach any more, a wider width takes the place, and neighbours are added up. Time only goes on.
+// timeline counts over time in at most maxBuckets buckets of equal width. When they do not suffice any more, a larger
+// width is used, and neighbouring buckets are added up. Time never goes back.
 type timeline struct {
 	begun   bool
-	origin  int64 // where the first bucket begins, in microseconds since 1970; a multiple of the width
-	step    int   // the place of the width in widths
+	origin  int64 // the beginning of the first bucket, in microseconds since 1970; a multiple of the width
+	step    int   // the index of the current width in widths
 	last    int   // the bucket of the newest time
 	columns [][]int64
 }
@@ -15,10 +15,10 @@ const (
 	second     = 1_000_000 // microseconds
 )
 
-// widths are what a bucket may be wide, in seconds; each is a multiple of the one before.
+// widths are the possible widths of a bucket, in seconds; each is a multiple of the one before.
 var widths = []int64{1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 604_800, 2_419_200, 31_449_600}
 
-// width is how wide a bucket is, in microseconds.
+// width returns the width of a bucket in microseconds.
 func (t *timeline) width() int64 { return widths[t.step] * second }
 
 // column adds a column of counts.
@@ -27,7 +27,7 @@ func (t *timeline) column() int {
 	return len(t.columns) - 1
 }
 
-// advance goes on to a time.
+// advance moves on to a time.
 func (t *timeline) advance(at int64) {
 	if !t.begun {
 		t.begun = true
@@ -42,7 +42,7 @@ func (t *timeline) advance(at int64) {
 	}
 }
 
-// add counts one in a column, at the time that advance went on to.
+// add counts one in a column, at the current time.
 func (t *timeline) add(column int) {
 	c := t.columns[column]
 	for len(c) <= t.last {
@@ -70,7 +70,7 @@ func (t *timeline) widen() {
 	}
 }
 
-// counts is a column with a count for every bucket up to the newest.
+// counts returns the counts of a column, one for every bucket up to the newest.
 func (t *timeline) counts(column int) []int64 {
 	if !t.begun {
 		return nil

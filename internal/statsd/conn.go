@@ -17,20 +17,21 @@ const (
 	writeTimeout = 2 * time.Second
 )
 
-// conn is a connection that is made when it is needed, and again after it broke. The client writes lines of DogStatsD to
-// it; what it cannot say, or a listener for StatsD does not understand, is put right here.
+// conn is a connection that is made when it is needed, and again after it broke. The client writes lines of DogStatsD
+// to it. conn rewrites them for plain StatsD, and adds sample rates, which the client cannot write.
 type conn struct {
 	network, address string
-	plain            bool // lines have a name, a value and a type, and nothing else
+	plain            bool // plain StatsD: lines have a name, a value and a type only
 
 	mu   sync.Mutex
 	c    net.Conn
-	rate float64 // share of the times that are sent, which the lines tell; 0: they do not
+	rate float64 // sample rate to add to the lines; 0: none
 	text []byte  // buffer
 }
 
-// renew is called before every round. Over UDP nobody tells that the listener has moved, so the name is looked up again.
-// Over TCP the other side may have hung up since the last round: the first write would not notice.
+// renew is called before every flush. Over UDP it resolves the name again, because nothing reports that the listener
+// has moved. Over TCP it checks whether the listener has closed the connection since the last flush: the first write
+// would not notice.
 func (c *conn) renew() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,7 +45,7 @@ func hungUp(c net.Conn) bool {
 	_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 	var b [64]byte
 	for {
-		if _, err := c.Read(b[:]); err != nil { // what listeners may say is of no interest
+		if _, err := c.Read(b[:]); err != nil { // answers of the listener are ignored
 			return !errors.Is(err, os.ErrDeadlineExceeded)
 		}
 	}
@@ -65,7 +66,7 @@ func (c *conn) hangUp() {
 	c.c = nil
 }
 
-// sample says what share of the times the lines that follow are; 1 for what is no sample.
+// sample sets the sample rate of the following lines; 1 means none.
 func (c *conn) sample(rate float64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,7 +89,7 @@ func (c *conn) Write(lines []byte) (int, error) {
 	return len(lines), nil
 }
 
-// adapt appends lines, each "name:value|type" and what DogStatsD adds, as they are to be sent.
+// adapt appends lines in the form to send. Each comes in as "name:value|type", with DogStatsD's additions.
 func (c *conn) adapt(b, lines []byte) []byte {
 	for line := range bytes.Lines(lines) {
 		line = bytes.TrimSuffix(line, []byte("\n"))

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// Mogrifier gives the statistics whose name its pattern matches another name, and tags. In both $0 is what matched, and
-// $1 what its first group did; the number of a group that is not there stays as it is.
+// Mogrifier gives another name and tags to statistics whose names match its pattern. In both, $0 is the match and $1
+// its first group. A reference to a missing group stays as it is.
 type Mogrifier struct {
 	Pattern *regexp.Regexp
 	Name    string
@@ -35,7 +35,7 @@ func mogrify(all []Mogrifier, name string) (string, []string) {
 		}
 		var tags []string
 		for _, t := range m.Tags {
-			// Unlike those that the operator writes out, values that come from a name keep their dots.
+			// Values that come from a name keep their dots, unlike values in the operator's tags.
 			tags = append(tags, clean(t.Key, ":|,#")+":"+clean(expand(t.Value, groups), "|,#"))
 		}
 		return clean(expand(m.Name, groups), ":|"), tags

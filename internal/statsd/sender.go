@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Options are what a Sender is made of. Source and Address are required.
+// Options are the settings of a Sender. Source and Address are required.
 type Options struct {
 	Source  Source
 	Timings *Timings // response times; nil: none are sent
@@ -20,18 +20,18 @@ type Options struct {
 	Network string // "tcp" or "udp"; default udp
 	Address string // host:port
 
-	// Datadog says that the listener understands DogStatsD. Tags are sent as its tags then, and Mogrifiers apply; else
+	// Datadog is set if the listener understands DogStatsD. Then tags are sent as tags, and Mogrifiers apply. Otherwise
 	// tags become part of names.
 	Datadog    bool
 	Tags       []Tag
 	Mogrifiers []Mogrifier
 
-	Interval time.Duration         // between two rounds; default 10 s
+	Interval time.Duration         // between two flushes; default 10 s
 	Log      *slog.Logger          // default slog.Default()
 	Metrics  prometheus.Registerer // nil: no metrics
 }
 
-// Sender sends what has changed, round after round.
+// Sender sends the changes of statistics at every interval.
 type Sender struct {
 	options Options
 	client  *statsd.Client
@@ -42,31 +42,31 @@ type Sender struct {
 	timing   line
 	sample   []float64
 
-	failing bool          // the last round could not be sent
+	failing bool          // the last flush failed
 	lost    atomic.Uint64 // lines and payloads that could not be sent
 }
 
 // counter is a statistic that grows.
 type counter struct {
 	line
-	now  uint64 // in this round
-	sent uint64 // what the listener has been told
+	now  uint64 // in this flush
+	sent uint64 // the value at the last flush that was sent
 }
 
-// line is a statistic as the listener knows it.
+// line is a statistic as it is sent.
 type line struct {
 	name string
 	tags []string
 }
 
-// Over UDP a payload is one packet, which should not be split on its way: with what is added to each line it stays below
+// Over UDP a payload is one packet, which should not be fragmented: with the additions to each line it stays below
 // 1,432 bytes.
 const (
 	packetSize  = 1150 // bytes
 	packetLines = 25
 	streamSize  = 16 << 10 // bytes
 
-	batch = 500 // lines after which the client is made to send: more may wait than it has room for
+	batch = 500 // lines between flushes of the client, whose queue is bounded
 )
 
 // New returns a sender that Run runs. It does not connect yet.
@@ -87,9 +87,9 @@ func New(opts Options) (*Sender, error) {
 		size, lines = streamSize, batch
 	}
 	set := []statsd.Option{
-		statsd.WithoutTelemetry(),             // only what was asked for is sent
-		statsd.WithoutClientSideAggregation(), // it has been done
-		statsd.WithWorkersCount(1),            // there is one that sends
+		statsd.WithoutTelemetry(),             // send no statistics of the client itself
+		statsd.WithoutClientSideAggregation(), // values are aggregated already
+		statsd.WithWorkersCount(1),            // one goroutine sends
 		statsd.WithMaxBytesPerPayload(size),
 		statsd.WithMaxMessagesPerPayload(lines),
 		statsd.WithSenderQueueSize(2 * batch), // even if every line filled a payload
@@ -115,8 +115,8 @@ func New(opts Options) (*Sender, error) {
 	return s, nil
 }
 
-// Run sends a round every interval, and a last one when ctx ends. What cannot be sent is lost, but counters that could
-// not even try are sent with the next round.
+// Run flushes every interval, and once more when ctx ends. Values that cannot be sent are lost, except that counters
+// are sent with the next flush if no connection could be made.
 func (s *Sender) Run(ctx context.Context) error {
 	ticks := time.NewTicker(s.options.Interval)
 	defer ticks.Stop()
@@ -132,11 +132,11 @@ func (s *Sender) Run(ctx context.Context) error {
 	}
 }
 
-// round sends what there is to tell.
+// round sends one flush.
 func (s *Sender) round() {
 	if err := s.conn.renew(); err != nil {
 		if !s.failing {
-			s.options.Log.Warn("statistics are not sent: nobody listens for StatsD", "address", s.options.Address, "network", s.options.Network, "error", err)
+			s.options.Log.Warn("cannot connect to StatsD: statistics are not sent", "address", s.options.Address, "network", s.options.Network, "error", err)
 		}
 		s.failing = true
 		s.lost.Add(1)
@@ -149,7 +149,7 @@ func (s *Sender) round() {
 
 	lines := 0
 	sent := func(err error) {
-		if err != nil { // a line that is longer than a payload
+		if err != nil { // the line is longer than a payload
 			s.failed(err)
 		}
 		if lines++; lines%batch == 0 {
@@ -181,7 +181,7 @@ func (s *Sender) count() map[name]*counter {
 		key := name{path, stat}
 		c := s.counters[key]
 		if c == nil && n == 0 {
-			return // most never count: they take no memory here
+			return // most counters stay 0, and take no memory here
 		}
 		if c == nil {
 			c = &counter{line: s.line(key)}
@@ -209,7 +209,7 @@ func (s *Sender) line(key name) line {
 	return line{plain(key.String(), s.options.Tags), nil}
 }
 
-// sendTimings sends the sample of response times, and with each of them how many it stands for.
+// sendTimings sends the sample of response times with its sample rate.
 func (s *Sender) sendTimings() {
 	if s.options.Timings == nil {
 		return
@@ -232,7 +232,7 @@ func (s *Sender) sendTimings() {
 	s.conn.sample(1)
 }
 
-// failed counts what could not be sent.
+// failed counts a payload or line that could not be sent.
 func (s *Sender) failed(err error) {
 	s.lost.Add(1)
 	s.options.Log.Debug("sending to StatsD", "error", err)

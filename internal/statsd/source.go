@@ -1,8 +1,8 @@
 package statsd
 
-// Source tells the statistics as they are now. A statistic's name is its path, a dot, and stat: parts that the teller has
-// at hand, so that nobody has to put ten thousand names together to hear of ten thousand numbers. Two calls of visit may
-// have one name: for counters their sum is meant, for gauges the last.
+// Source provides the current statistics. The name of a statistic is path.stat. The parts are passed separately, so
+// that reading ten thousand numbers does not build ten thousand names. visit may be called twice with one name:
+// counters are added up, and of gauges the last one counts.
 type Source struct {
 	Counters func(visit func(path, stat string, n uint64)) // since the process began
 	Gauges   func(visit func(path, stat string, n uint64)) // nil: there are none
@@ -13,7 +13,7 @@ type name struct{ path, stat string }
 
 func (n name) String() string { return n.path + "." + n.stat }
 
-// Response times are a statistic of their own kind: each is told as it happens.
+// The name of the statistic of response times. It is no counter or gauge: each time is observed when it occurs.
 const (
 	ResponseTimePath = "ratelimit_server.ShouldRateLimit"
 	ResponseTimeStat = "response_time"

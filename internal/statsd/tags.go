@@ -8,10 +8,10 @@ import (
 	"unicode"
 )
 
-// Tag is a key and a value that statistics are sent with.
+// Tag is a key and a value that is sent with statistics.
 type Tag struct{ Key, Value string }
 
-// ParseTags reads "key:value,key:value". Tags are returned by key; of two with one key the last is taken.
+// ParseTags parses "key:value,key:value". It returns tags sorted by key; of two with the same key the last one wins.
 func ParseTags(text string) ([]Tag, error) {
 	var tags []Tag
 	for part := range strings.SplitSeq(text, ",") {
@@ -31,7 +31,7 @@ func ParseTags(text string) ([]Tag, error) {
 	return tags, nil
 }
 
-// plain appends tags to a statistic's name as Lyft's StatsD relays read them.
+// plain appends tags to a statistic's name in the form that Lyft's StatsD relays read.
 func plain(name string, tags []Tag) string {
 	for _, t := range tags {
 		name += ".__" + clean(t.Key, ".:|") + "=" + clean(t.Value, ".:|")
@@ -39,7 +39,7 @@ func plain(name string, tags []Tag) string {
 	return name
 }
 
-// datadog is tags as DogStatsD has them. Dots, colons and bars are replaced in values, as in plain StatsD.
+// datadog returns tags in the form of DogStatsD. Dots, colons and bars in values are replaced, as in plain StatsD.
 func datadog(tags []Tag) []string {
 	var all []string
 	for _, t := range tags {
@@ -48,7 +48,7 @@ func datadog(tags []Tag) []string {
 	return all
 }
 
-// clean puts underscores in the place of control characters, which end a statistic, and of those that mean something.
+// clean replaces control characters, which would end a statistic, and the given special characters by underscores.
 func clean(text, meaning string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || strings.ContainsRune(meaning, r) {

@@ -6,17 +6,17 @@ import (
 	"sync/atomic"
 )
 
-// Timings keeps a sample of response times: as many as maxTimings of each interval, every one of them as likely as the
-// others. So sending them costs the same whatever the load. The zero value is ready.
+// Timings keeps a uniform random sample of the response times of each interval, at most maxTimings. So sending them
+// costs the same under any load. The zero value is ready to use.
 type Timings struct {
 	count atomic.Uint64 // since they were last taken
 	kept  [maxTimings]atomic.Uint64
 }
 
-// maxTimings is enough for the 99th percentile of an interval to be one of the ten slowest that were sent.
+// maxTimings is large enough that the p99 of an interval is among the ten slowest times sent.
 const maxTimings = 1000
 
-// Observe notes a response time in seconds. It waits for nobody.
+// Observe records a response time in seconds. It never waits.
 func (t *Timings) Observe(seconds float64) {
 	place := t.count.Add(1) - 1
 	if place >= maxTimings {
@@ -27,8 +27,8 @@ func (t *Timings) Observe(seconds float64) {
 	t.kept[place].Store(math.Float64bits(seconds))
 }
 
-// take appends the sample to b, in seconds, and returns how many times it stands for. It begins a new interval. A time
-// that is just being noted may count in the one and be found in the next.
+// take appends the sample to b, in seconds, returns how many times it represents, and begins a new interval. A time
+// that is observed concurrently may be counted in one interval and appear in the next.
 func (t *Timings) take(b []float64) (sample []float64, count uint64) {
 	count = t.count.Swap(0)
 	for i := range min(count, maxTimings) {

@@ -21,7 +21,7 @@ import (
 // Options are the settings of a Client. Only Server must be set.
 type Options struct {
 	Server  string             // host:port, or another target of gRPC
-	TLS     func() *tls.Config // asked for every connection; nil: plain text
+	TLS     func() *tls.Config // called for every connection; nil: no TLS
 	Headers map[string]string  // sent with the stream, by name; see ParseHeaders
 
 	NodeID       string
@@ -29,18 +29,18 @@ type Options struct {
 
 	MaxMessageBytes int // of one response; 0 means 64 MiB
 
-	ConnectRetry time.Duration // between attempts to connect, give or take half; 0 means 3 s
-	Backoff      Backoff       // before connecting again when a stream has ended; zero: 10 s to 60 s, give or take half
+	ConnectRetry time.Duration // between attempts to connect, plus or minus half; 0 means 3 s
+	Backoff      Backoff       // before reconnecting after a stream has ended; zero: 10 s to 60 s, plus or minus half
 
-	// RefusedRetry is the shortest and RefusedRetryMax the longest wait until the server is told again that the same rules
-	// are refused; 0 means 1 s and 30 s. A server that waits for this word before it sends anything else is heard no sooner.
+	// RefusedRetry is the shortest and RefusedRetryMax the longest wait before a repeated NACK for the same rules; 0
+	// means 1 s and 30 s. A server that sends corrected rules only after a NACK is delayed by that wait.
 	RefusedRetry, RefusedRetryMax time.Duration
 
 	MergeDomains bool                  // resources of one domain are merged, see config.ResourceOptions
 	Logger       *slog.Logger          // nil means slog.Default()
 	Metrics      prometheus.Registerer // nil: no metrics
 
-	pingEvery, pingTimeout time.Duration // tests have less time
+	pingEvery, pingTimeout time.Duration // shorter in tests
 }
 
 func (o *Options) setDefaults() error {
@@ -87,7 +87,7 @@ func defaultTo[T comparable](field *T, value T) {
 	}
 }
 
-// Client asks one server for rules.
+// Client receives rules from one server.
 type Client struct {
 	o       Options
 	node    *corev3.Node
@@ -95,15 +95,15 @@ type Client struct {
 	metrics metrics
 	log     *slog.Logger
 
-	// What Run's goroutine alone looks at.
+	// Only Run's goroutine uses the fields below.
 	inForce  sum  // the content of the set in force
-	have     bool // some rules are in force, if only an empty set
+	have     bool // a set of rules is in force; it may be empty
 	refused  refusals
 	failures int // streams in a row that ended without a response
-	told     complaints
+	logged   complaints
 }
 
-// New returns a client that has not connected yet. It fails if the options make no sense.
+// New returns a client that has not connected yet. It fails if the options are invalid.
 func New(o Options) (*Client, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, fmt.Errorf("rules over xDS: %w", err)
@@ -128,20 +128,20 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
-// Files is the state of every resource, sorted by name. Nobody may write to it.
+// Files returns the state of every resource, sorted by name. The caller must not modify it.
 func (c *Client) Files() []descriptor.FileStatus { return c.rules.Files() }
 
-// Statistics calls visit for the counters that the reference has too, under its names: path, a dot, and stat.
+// Statistics calls visit for the counters that the reference has too. Their names in the reference are path.stat.
 func (c *Client) Statistics(visit func(path, stat string, n uint64)) { c.rules.Statistics(visit) }
 
-// WriteStats writes what the reference has no statistics of, as lines of "name: value".
+// WriteStats writes the counters that the reference does not have, as lines of "name: value".
 func (c *Client) WriteStats(w io.Writer) { c.metrics.writeStats(w) }
 
-// Run asks for rules until ctx is done, and calls apply, one call after the other, whenever other ones are to be in
-// force. The server is told that they are when apply has returned. It returns nil.
+// Run receives rules until ctx is done, and calls apply whenever the rules in force change. Calls of apply do not
+// overlap, and the server gets its answer after apply has returned. Run returns nil.
 //
-// While there is no stream the rules in force stay, and those of a resource stay when its next version is refused. A
-// result without a tree says that all rules that came were refused, and that there never were any.
+// While there is no stream the rules in force stay, and the rules of a resource stay when its next version is refused. A
+// result without a tree means that all received rules were refused and none were in force before.
 func (c *Client) Run(ctx context.Context, apply func(config.Result)) error {
 	for {
 		end := c.stream(ctx, apply)
@@ -155,7 +155,7 @@ func (c *Client) Run(ctx context.Context, apply func(config.Result)) error {
 			wait = c.o.Backoff.after(c.failures, rand.Float64())
 			c.failures++
 		}
-		c.tell(end, wait)
+		c.logEnding(end, wait)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -164,20 +164,20 @@ func (c *Client) Run(ctx context.Context, apply func(config.Result)) error {
 	}
 }
 
-// ending is how a stream ended.
+// ending describes how a stream ended.
 type ending struct {
 	opened bool // the server was reached
 	err    error
 }
 
-// complaints are the reasons why there is no stream that have been logged since there was one.
+// complaints are the reasons for the missing stream that have been logged since the last stream.
 type complaints struct {
 	texts []string
 	last  time.Time
 }
 
-// news says whether a reason is to be logged: a few different ones are, and after that one in a minute. Some have the
-// number of a port in them, or come in turns.
+// news reports whether to log a reason: the first few different ones, and after that one in a minute. The number of
+// different reasons is bounded because some contain a port number.
 func (c *complaints) news(text string, now time.Time) bool {
 	if fresh := len(c.texts) < 5 && !slices.Contains(c.texts, text); fresh {
 		c.texts = append(c.texts, text)
@@ -188,10 +188,10 @@ func (c *complaints) news(text string, now time.Time) bool {
 	return true
 }
 
-// tell logs why there is no stream.
-func (c *Client) tell(end ending, wait time.Duration) {
+// logEnding logs why there is no stream.
+func (c *Client) logEnding(end ending, wait time.Duration) {
 	text := end.err.Error()
-	if !c.told.news(text, time.Now()) {
+	if !c.logged.news(text, time.Now()) {
 		return
 	}
 	msg := "cannot connect to the xDS server"

@@ -351,7 +351,7 @@ func TestNewerRulesReplaceAWaitingRefusal(t *testing.T) {
 		t.Errorf("after good rules came: %v", r)
 	}
 	c.inForce("a.k 5/day")
-	if !strings.Contains(c.log.String(), "what was not asked for") {
+	if !strings.Contains(c.log.String(), "resources of another type") {
 		t.Error("another type of resource is not in the log")
 	}
 

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// A machine that is gone is noticed by TCP: it is asked after 15 s of silence, and given up by 30. A process that
-// hangs on a machine that lives is only noticed by HTTP/2 pings, and those cannot come often: servers of grpc-go take
-// pings within 5 minutes for an attack and close the connection, unless they were told otherwise.
+// TCP keepalive detects a lost machine: it probes after 15 s of silence and gives up by 30 s. Only HTTP/2 pings detect
+// a hanging process, and they must be rare: by default, grpc-go servers take more than one ping in 5 minutes for an
+// attack and close the connection.
 var aliveByTCP = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
 
 const (
@@ -24,14 +24,14 @@ const (
 	pingTimeout = 20 * time.Second
 )
 
-// connect makes ready for a connection to the server; it is made with the first call.
+// connect prepares a connection to the server. The first call makes it.
 func connect(o *Options) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient(o.Server,
 		grpc.WithTransportCredentials(transport{o.TLS}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: o.pingEvery, Timeout: o.pingTimeout}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.MaxMessageBytes)),
 		grpc.WithUserAgent("ratelimitd"),
-		grpc.WithDisableServiceConfig(), // DNS is asked for addresses alone
+		grpc.WithDisableServiceConfig(), // look up only addresses in DNS
 	)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", o.Server, err)
@@ -39,15 +39,15 @@ func connect(o *Options) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// transport shakes hands with a TLS configuration that is asked for anew each time, none for plain text. As it is not
-// the dialler, proxies of the environment are used as everywhere in gRPC.
+// transport performs the TLS handshake, with a configuration that it requests for each connection; nil means no TLS. It
+// is not the dialler, so gRPC still uses the proxies of the environment.
 type transport struct {
 	config func() *tls.Config
 }
 
 func (t transport) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if tcp, is := conn.(*net.TCPConn); is {
-		_ = tcp.SetKeepAliveConfig(aliveByTCP) // a connection that cannot is still a connection
+		_ = tcp.SetKeepAliveConfig(aliveByTCP) // the connection works without it too
 	}
 	return t.now().ClientHandshake(ctx, authority, conn)
 }
@@ -67,7 +67,7 @@ func (t transport) Info() credentials.ProtocolInfo { return t.now().Info() }
 
 func (t transport) Clone() credentials.TransportCredentials { return t }
 
-// OverrideServerName does nothing: the name is part of the configuration.
+// OverrideServerName does nothing: the TLS configuration has the name.
 func (t transport) OverrideServerName(string) error { return nil }
 
 func checkServer(server string) error {

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are what a client tells Prometheus beside the state of its resources.
+// metrics are the metrics of a client, except those of its resources.
 type metrics struct {
 	connected atomic.Bool
 	streams   atomic.Uint64
@@ -18,8 +18,8 @@ type metrics struct {
 
 var (
 	connectedDesc = prometheus.NewDesc("ratelimitd_xds_connected", "Whether a stream to the xDS server is open: 1 or 0. Rules stay in force without one.", nil, nil)
-	streamsDesc   = prometheus.NewDesc("ratelimitd_xds_streams_total", "Streams that were opened to the xDS server.", nil, nil)
-	responsesDesc = prometheus.NewDesc("ratelimitd_xds_responses_total", "Sets of rules that the xDS server sent: accepted (ACK) or refused (NACK), repeated ones too.", []string{"result"}, nil)
+	streamsDesc   = prometheus.NewDesc("ratelimitd_xds_streams_total", "Streams opened to the xDS server.", nil, nil)
+	responsesDesc = prometheus.NewDesc("ratelimitd_xds_responses_total", "Sets of rules from the xDS server: accepted (ACK) or refused (NACK), including repeated ones.", []string{"result"}, nil)
 )
 
 // Describe implements prometheus.Collector.

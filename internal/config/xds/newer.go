@@ -10,16 +10,17 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// Fields of RateLimitDescriptor that came after the newest version of its Go code that is published. A version that has
-// them would take them out of the unknown fields; a test notices that.
+// Fields of RateLimitDescriptor that the newest published Go code does not have yet. Once it has them, they are no
+// longer among the unknown fields; a test fails then.
 const (
 	quotaModeField = 7 // bool
 	metadataField  = 8 // google.protobuf.Struct
 )
 
-var errFields = errors.New("cannot be decoded: unknown fields are no protobuf")
+var errFields = errors.New("cannot be decoded: unknown fields are not valid protobuf")
 
-// newer reads the fields that the Go code does not have. As in all of protobuf the last value counts, and messages merge.
+// newer reads the fields that the Go code does not have. As usual in protobuf, the last value wins and messages are
+// merged.
 func newer(d *ratelimitv3.RateLimitDescriptor) (quota bool, metadata *structpb.Struct, err error) {
 	for b := d.ProtoReflect().GetUnknown(); len(b) > 0; {
 		number, kind, n := protowire.ConsumeTag(b)

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// node is how the client introduces itself.
+// node identifies the client to the server.
 func node(id string, metadata map[string]string) *corev3.Node {
 	n := &corev3.Node{Id: id, UserAgentName: "ratelimitd", Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{}}}
 	for k, v := range metadata {
@@ -18,10 +18,10 @@ func node(id string, metadata map[string]string) *corev3.Node {
 	return n
 }
 
-// ParseMetadata reads the metadata of a node: key=value, with commas between.
+// ParseMetadata parses the metadata of a node: comma-separated key=value.
 func ParseMetadata(text string) (map[string]string, error) { return pairs(text, "=") }
 
-// ParseHeaders reads headers: name:value, with commas between.
+// ParseHeaders parses headers: comma-separated name:value.
 func ParseHeaders(text string) (map[string]string, error) {
 	headers, err := pairs(text, ":")
 	if err != nil {
@@ -63,8 +63,8 @@ func pairs(text, sign string) (map[string]string, error) {
 	for i, pair := range strings.Split(text, ",") {
 		key, value, found := strings.Cut(pair, sign)
 		if key = strings.TrimSpace(key); !found || key == "" {
-			// What stands there is not repeated: of a header that was written wrongly it may be the password.
-			return nil, fmt.Errorf("place %d of the list is no pair: write key%svalue, with commas between pairs", i+1, sign)
+			// The error does not repeat the text, because it may be a password in a malformed header.
+			return nil, fmt.Errorf("item %d of the list is no pair: write key%svalue, with commas between pairs", i+1, sign)
 		}
 		all[key] = strings.TrimSpace(value)
 	}

@@ -21,20 +21,20 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// TypeURL is the type of the resources that are asked for.
+// TypeURL is the type of the resources that the client subscribes to.
 const TypeURL = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
-// extensions is the key of a descriptor's metadata under which stand the keys of the rule language that the protocol
-// does not have, and below it the one for what a whole domain says.
+// extensions is the key of a descriptor's metadata that holds the keys of the rule language which the protocol lacks.
+// Below it, another key holds those of the whole domain.
 const (
 	extensions       = "ratelimitd"
 	domainExtensions = "domain"
 )
 
-// sum is the identity of some content.
+// sum is a hash of content.
 type sum = [sha256.Size]byte
 
-// sumOf is the identity of a set: the order of its resources does not matter, servers like to shuffle them.
+// sumOf hashes a set. It ignores the order of resources, because servers change it.
 func sumOf(set []*anypb.Any) sum {
 	sums := make([]sum, len(set))
 	for i, x := range set {
@@ -51,7 +51,7 @@ func sumOf(set []*anypb.Any) sum {
 	return sum(h.Sum(nil))
 }
 
-// resources decodes a set. What cannot be decoded becomes a resource that says so.
+// resources decodes a set. A part that cannot be decoded becomes a resource with an error.
 func resources(set []*anypb.Any) []config.Resource {
 	all := make([]config.Resource, len(set))
 	for i, x := range set {
@@ -86,21 +86,21 @@ func resource(x *anypb.Any) config.Resource {
 	r := config.Resource{Name: name, Sum: sha256.Sum256(x.GetValue())}
 	r.Later = func() (config.Fields, error) {
 		c, m := converter{}, message
-		message = nil // it is large, and asked for once
+		message = nil // it is large, and used only once
 		rules := c.config(m)
 		return rules, errors.Join(c.errs...)
 	}
-	if name == "" { // whether it can be read at all decides what becomes of the others
+	if name == "" { // decoded now, because an unreadable resource without a name affects the others
 		r.Rules, r.Err = r.Later()
 		r.Later = nil
 	}
 	return r
 }
 
-// converter turns one message into what a rule file says. What is wrong with it is for the reader of rule files to say,
-// so nothing is checked here, and what is not set is left out.
+// converter turns a message into the values of a rule file. Fields that are not set are left out. It validates nothing,
+// because the reader of rule files does that.
 type converter struct {
-	domain config.Fields // what descriptors say of the whole domain
+	domain config.Fields // the keys of the whole domain, from all descriptors
 	errs   []error
 }
 
@@ -179,8 +179,8 @@ func rateLimit(l *ratelimitv3.RateLimitPolicy) config.Fields {
 	return m
 }
 
-// unit is the name of a unit. The published Go code does not know those after days; the numbers are the same in all of
-// Envoy's protocols.
+// unit returns the name of a unit. The published Go code does not know the units after DAY; their numbers are the same
+// in all of Envoy's protocols.
 func unit(u ratelimitv3.RateLimitUnit) string {
 	if known := descriptor.Unit(u); u > 0 && u < 256 && known.Valid() { //nolint:gosec // bounded
 		return known.String()
@@ -188,7 +188,7 @@ func unit(u ratelimitv3.RateLimitUnit) string {
 	return strconv.Itoa(int(u))
 }
 
-// extensions parts the metadata of a descriptor into what is a rule's metadata, and the keys of the rule language.
+// extensions splits the metadata of a descriptor into the rule's metadata and the keys of the rule language.
 func (c *converter) extensions(metadata *structpb.Struct, at string) (own, extended config.Fields) {
 	own = fields(metadata)
 	i := slices.IndexFunc(own, func(x config.Field) bool { return x.Key == extensions })
@@ -203,7 +203,7 @@ func (c *converter) extensions(metadata *structpb.Struct, at string) (own, exten
 	own = slices.Delete(own, i, i+1)
 	extended = below(keys, path)
 	if strings.Count(at, "[") > 1 {
-		return own, extended // only the first level speaks for the domain: the reader says where the key belongs
+		return own, extended // only the first level may have domain keys: the reader of rule files reports others
 	}
 	extended = slices.DeleteFunc(extended, func(x config.Field) bool {
 		domain, is := x.Value.(config.Fields)
@@ -221,7 +221,7 @@ func (c *converter) extensions(metadata *structpb.Struct, at string) (own, exten
 	return own, extended
 }
 
-// below gives the items of a map the path where they really stand.
+// below prefixes the items of a map with their real path.
 func below(m config.Fields, path string) config.Fields {
 	for i := range m {
 		m[i].Path = path + "." + m[i].Key
@@ -229,7 +229,7 @@ func below(m config.Fields, path string) config.Fields {
 	return m
 }
 
-// fields is a message of free form as plain values, its keys in order.
+// fields converts a struct message to plain values, with its keys in order.
 func fields(s *structpb.Struct) config.Fields {
 	m := make(config.Fields, 0, len(s.GetFields()))
 	for _, key := range slices.Sorted(maps.Keys(s.GetFields())) {

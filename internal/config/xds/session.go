@@ -21,10 +21,10 @@ import (
 
 var errEnded = errors.New("the server ended the stream")
 
-// tooLarge is a response beyond Options.MaxMessageBytes.
+// tooLarge is the error for a response beyond Options.MaxMessageBytes.
 type tooLarge struct{ error }
 
-// stream opens one stream on a connection of its own, and follows it until it ends.
+// stream opens one stream on a new connection, and handles it until it ends.
 func (c *Client) stream(ctx context.Context, apply func(config.Result)) ending {
 	conn, err := connect(&c.o)
 	if err != nil {
@@ -64,7 +64,7 @@ func (c *Client) stream(ctx context.Context, apply func(config.Result)) ending {
 	})
 	c.log.Info("connected to the xDS server, asking for rules")
 	err = s.follow(responses)
-	if errors.Is(err, io.EOF) { // a failed send only says that the stream has ended; why, it tells the receiver
+	if errors.Is(err, io.EOF) { // a failed Send only reports the end of the stream; Recv has the reason
 		err = nil
 		for range responses {
 		}
@@ -77,7 +77,7 @@ func (c *Client) stream(ctx context.Context, apply func(config.Result)) ending {
 	return ending{opened: true, err: plainly(err)}
 }
 
-// plainly is a stream's end in words that stay the same while the reason does.
+// plainly describes why a stream ended. The text is the same as long as the reason is.
 func plainly(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errEnded
@@ -99,13 +99,13 @@ type session struct {
 	calls discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 	apply func(config.Result)
 
-	// version is what was accepted on this stream. Every stream begins with none: another process of the server may have
-	// given the same number to something else.
+	// version is the last one accepted on this stream. Every stream begins without one, because another process of the
+	// server may have given the same version to other rules.
 	version string
 	nonce   string // of the newest response
 }
 
-// follow asks for rules and answers what comes, until there is no more.
+// follow subscribes to rules and answers responses until the stream ends.
 func (s *session) follow(responses <-chan *discoveryv3.DiscoveryResponse) error {
 	if err := s.send(nil); err != nil {
 		return err
@@ -120,11 +120,11 @@ func (s *session) follow(responses <-chan *discoveryv3.DiscoveryResponse) error 
 				return nil
 			}
 			if r.GetTypeUrl() != TypeURL && r.GetTypeUrl() != "" {
-				s.log.Warn("the xDS server sends what was not asked for: ignored", "type", r.GetTypeUrl())
+				s.log.Warn("the xDS server sent resources of another type: ignored", "type", r.GetTypeUrl())
 				continue
 			}
-			refuse.Stop() // what was to be refused has been replaced
-			s.failures, s.told = 0, complaints{}
+			refuse.Stop() // a newer response replaces the refused one
+			s.failures, s.logged = 0, complaints{}
 			s.nonce = r.GetNonce()
 			var wait time.Duration
 			if reason, wait = s.judge(r); reason != "" {
@@ -144,7 +144,7 @@ func (s *session) follow(responses <-chan *discoveryv3.DiscoveryResponse) error 
 	}
 }
 
-// send asks for rules, and says what became of the newest response: in force if refused is nil.
+// send sends a request that answers the newest response: an ACK if refused is nil, else a NACK.
 func (s *session) send(refused *rpcstatus.Status) error {
 	return s.calls.Send(&discoveryv3.DiscoveryRequest{
 		Node:          s.node,
@@ -155,20 +155,20 @@ func (s *session) send(refused *rpcstatus.Status) error {
 	})
 }
 
-// judge puts the rules of a response into force. If some are refused, it says why, and how long to wait before the
-// server is told.
+// judge applies the rules of a response. If some are refused, it returns the reason, and how long to wait before the
+// NACK.
 func (s *session) judge(r *discoveryv3.DiscoveryResponse) (reason string, wait time.Duration) {
 	version, content := r.GetVersionInfo(), sumOf(r.GetResources())
 	log := s.log.With("version", version, "resources", len(r.GetResources()))
 	if reason, known := s.refused.known(content); known {
 		s.metrics.refused.Add(1)
 		wait = s.refused.refuse(version, content, reason, time.Now())
-		log.Debug("the refused rules came again", "told_in", wait)
+		log.Debug("the xDS server sent the refused rules again", "nack_in", wait)
 		return reason, wait
 	}
 	if s.have && content == s.inForce && s.refused.reason == "" {
 		s.metrics.accepted.Add(1)
-		log.Debug("the rules in force came again")
+		log.Debug("the xDS server sent the rules in force again")
 		return "", 0
 	}
 	result, err := s.use(r)
@@ -177,11 +177,11 @@ func (s *session) judge(r *discoveryv3.DiscoveryResponse) (reason string, wait t
 		wait = s.refused.refuse(version, content, err.Error(), time.Now())
 		s.have = s.have || result.Tree != nil
 		if s.have {
-			log.Error("rules refused: of what is wrong the last good versions stay in force, the rest is in force", "error", err, "changed", result.Changed)
+			log.Error("rules refused: bad resources keep their last good versions, the others are in force", "error", err, "changed", result.Changed)
 		} else {
 			log.Error("rules refused, and no rules are in force: requests are answered with UNAVAILABLE", "error", err)
 		}
-		s.inForce = sum{} // it is not what the server has sent
+		s.inForce = sum{} // not all that the server sent is in force
 		if result.Changed || !s.have {
 			s.apply(result)
 		}
@@ -197,12 +197,12 @@ func (s *session) judge(r *discoveryv3.DiscoveryResponse) (reason string, wait t
 	return "", 0
 }
 
-// use decodes and compiles the rules of a response. A defect of ours that the server's bytes bring to light must not end
-// the process.
+// use decodes and compiles the rules of a response. It recovers from panics: no bytes of the server may end the
+// process.
 func (s *session) use(r *discoveryv3.DiscoveryResponse) (result config.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.log.Error("a defect was met while reading rules", "panic", p, "stack", string(debug.Stack()))
+			s.log.Error("panic while reading rules", "panic", p, "stack", string(debug.Stack()))
 			err = fmt.Errorf("internal error while reading the rules: %v", p)
 		}
 	}()

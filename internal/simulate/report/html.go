@@ -41,10 +41,10 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"int": func(n int) int64 { return int64(n) },
 }).Parse(pageHTML))
 
-// shown is how many rules and callers the page shows.
+// shown is the most rules and callers that the page shows.
 const shown = 200
 
-// chartData is what the scripts of the page draw.
+// chartData is the input of the page's scripts.
 type chartData struct {
 	Start        int64     `json:"start"` // seconds since 1970
 	Width        int64     `json:"width"` // seconds
@@ -61,10 +61,10 @@ type ruleRow struct {
 	Refused []int64 `json:"refused"`
 }
 
-// pageData is what the page is made of.
+// pageData is the input of the page's template.
 type pageData struct {
 	*simulate.Report
-	Security        string // what the page may load: nothing
+	Security        string // the content security policy: load nothing
 	Styles          template.CSS
 	Library, Script template.JS
 	License         string
@@ -76,7 +76,7 @@ type pageData struct {
 	Title           string
 }
 
-// chartedRules is how many rules have a line of their own.
+// chartedRules is how many rules have their own line in a chart.
 const chartedRules = 6
 
 func charts(r *simulate.Report) *chartData {
@@ -93,9 +93,9 @@ func charts(r *simulate.Report) *chartData {
 	return d
 }
 
-// WriteHTML writes a report as a page that needs nothing else.
+// WriteHTML writes a report as a self-contained page.
 func WriteHTML(to io.Writer, r *simulate.Report) error {
-	data, err := json.Marshal(charts(r)) // escapes <, > and &: no text of a log ends the script
+	data, err := json.Marshal(charts(r)) // Marshal escapes <, > and &, so no text of a log can end the script
 	if err != nil {
 		return fmt.Errorf("write the charts' data: %w", err)
 	}
@@ -127,7 +127,7 @@ func WriteHTML(to io.Writer, r *simulate.Report) error {
 	return nil
 }
 
-// hash is how a content security policy names a script or style.
+// hash returns the name of a script or style in a content security policy.
 func hash(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"

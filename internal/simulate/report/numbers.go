@@ -22,7 +22,7 @@ func number(n int64) string {
 	return s
 }
 
-// percent writes a share.
+// percent writes a share as a percentage.
 func percent(n, of int64) string {
 	if of == 0 {
 		return "-"
@@ -52,7 +52,7 @@ func counted(n int64, what string) string {
 
 func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }
 
-// width writes how wide a bucket is: 15s, 5m, 3h, 7d.
+// width writes the width of a bucket: 15s, 5m, 3h, 7d.
 func width(seconds int64) string {
 	d := time.Duration(seconds) * time.Second
 	switch {
@@ -67,7 +67,7 @@ func width(seconds int64) string {
 	}
 }
 
-// clip shortens a text to so many characters.
+// clip shortens a text to a number of characters.
 func clip(s string, most int) string {
 	if utf8.RuneCountInString(s) <= most {
 		return s
@@ -75,7 +75,7 @@ func clip(s string, most int) string {
 	return string([]rune(s)[:most-3]) + "..."
 }
 
-// span is from when to when the log goes.
+// span writes the time that the log covers.
 func span(r *simulate.Report) string {
 	from, to := moment(r.From), moment(r.To)
 	if from[:10] == to[:10] {
@@ -84,7 +84,7 @@ func span(r *simulate.Report) string {
 	return from + " to " + to + " UTC"
 }
 
-// where is where a rule stands.
+// where writes the position of a rule.
 func where(r *simulate.Rule) string {
 	if r.File == "" {
 		return ""
@@ -92,7 +92,7 @@ func where(r *simulate.Rule) string {
 	return r.File + ":" + strconv.Itoa(r.Line)
 }
 
-// by is a limit that refused so many requests: its rule, no longer than most characters (0: any), and the limit.
+// by writes a limit and its number of refusals: its rule, shortened to most characters (0: any length), and the limit.
 func by(r simulate.RefusedBy, most int) string {
 	name := r.Rule
 	if most > 0 {
@@ -104,7 +104,7 @@ func by(r simulate.RefusedBy, most int) string {
 	return name + " (" + number(r.Requests) + ")"
 }
 
-// mostly is the limit that refused a caller most: of two folders, that newly refused it most, then that of the new one.
+// mostly returns the limit that refused a caller most. With two folders it prefers the one that newly refused it most.
 func mostly(c *simulate.Caller, most int) string {
 	switch {
 	case len(c.NewlyRefusedBy) > 0:

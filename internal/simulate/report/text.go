@@ -10,9 +10,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/simulate"
 )
 
-// TextOptions say how WriteText writes.
+// TextOptions are the settings of WriteText.
 type TextOptions struct {
-	Color bool // with the colours of a terminal
+	Color bool // use the colours of a terminal
 	Top   int  // rules and callers to show; 0 means 10
 }
 
@@ -41,7 +41,7 @@ func WriteText(to io.Writer, r *simulate.Report, o TextOptions) error {
 	return w.Flush()
 }
 
-// rounding is what a time that something took is rounded to.
+// rounding returns the precision to which a duration is rounded.
 func rounding(seconds float64) time.Duration {
 	if seconds < 0.01 {
 		return 10 * time.Microsecond
@@ -49,16 +49,16 @@ func rounding(seconds float64) time.Duration {
 	return time.Millisecond
 }
 
-// lines tells what else was in the log.
+// lines describes the lines that were not replayed as they stand.
 func (w *textWriter) lines(r *simulate.Report) {
 	if r.NotAsked > 0 {
-		w.Line("%s ask nothing, as the mapping says", counted(r.NotAsked, "line"))
+		w.Line("%s skipped by the mapping", counted(r.NotAsked, "line"))
 	}
 	if r.Order.Reordered > 0 {
-		w.Line("%s put in order", counted(r.Order.Reordered, "line"))
+		w.Line("%s sorted by time", counted(r.Order.Reordered, "line"))
 	}
 	if r.Order.Late > 0 {
-		w.Line("%s too late to be put in order, by up to %s: decided at a later time than their own", counted(r.Order.Late, "line"),
+		w.Line("%s too late to be sorted, by up to %s: decided at a later time than their own", counted(r.Order.Late, "line"),
 			time.Duration(r.Order.MostLateSeconds*float64(time.Second)).Round(time.Millisecond))
 	}
 	if r.Bad == 0 {
@@ -70,14 +70,14 @@ func (w *textWriter) lines(r *simulate.Report) {
 	}
 }
 
-// column is a column of a table: numbers to the right, all else to the left.
+// column is a column of a table. Numbers are aligned to the right, text to the left.
 type column struct {
 	title string
 	text  bool
 	color console.Color // of cells that are not 0
 }
 
-// table writes rows under titles, each column as wide as it must be.
+// table writes rows under titles, each column as wide as its widest cell.
 func (w *textWriter) table(columns []column, rows [][]string) {
 	if len(rows) == 0 {
 		return
@@ -152,12 +152,12 @@ func (w *textWriter) sides(r *simulate.Report) {
 	w.Line("")
 }
 
-// bars are what a share of refused requests looks like.
+// bars are the signs for shares of refused requests.
 var bars = []rune("▁▂▃▄▅▆▇█")
 
 const barsWide = 72
 
-// overTime draws which share was refused, when.
+// overTime draws the share of refused requests over time.
 func (w *textWriter) overTime(r *simulate.Report) {
 	o := &r.OverTime
 	if r.New.Refused == 0 && (r.Old == nil || r.Old.Refused == 0) || len(o.Requests) < 2 {
