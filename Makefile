@@ -21,7 +21,7 @@ MODULE := github.com/ratelimitd/ratelimitd
 
 # Tests that ask one thing after the other, most of them of commands that end; one that is a long calculation (of what
 # leases may admit, whose concurrency TestNeverAdmitsTooMuch has too); and packages without a goroutine.
-ONE_AT_A_TIME := Document|Conformance|CheckCommand|Cookbook|Tutorial|Simulate|Picture|Schema|Mutants|KeyFormats|Million|HeavyKey|HoldThenStorm|BytesPer|Secrets|SoakCardinality
+ONE_AT_A_TIME := Document|OddValues|VariablesWithoutEffect|VariablesThatCannotBe|RefusesToStart|Conformance|CheckCommand|Cookbook|Tutorial|Simulate|Picture|Schema|Mutants|KeyFormats|Million|HeavyKey|HoldThenStorm|BytesPer|Secrets|SoakCardinality
 NO_CONCURRENCY := .|./internal|./internal/(accesslog|descriptor|explain|rulecheck|ruleschema|redistest|simulate/report)|./docs/.*|./scripts/.*
 
 test-clocks: ## all tests at other times than now: ends of days and years, a leap day, zones. Takes an hour
@@ -72,7 +72,7 @@ generate-check: ## fail if the committed generated code is not what proto/ gives
 	@for f in $$(cd .generated && find . -name '*.go'); do cmp ".generated/$$f" "$$f" || { echo "run make generate"; exit 1; }; done; rm -rf .generated
 
 fuzz-short: ## every fuzz target for a few seconds
-	scripts/fuzz 3s
+	scripts/fuzz 2s
 
 bench: ## what a decision costs, as ratios in one run; what a counter costs in Redis and in memory
 	go run ./bench -half p

@@ -30,6 +30,7 @@ descriptors:
 
 // TestExactOnCluster counts from four processes on a cluster of six nodes: a hot counter and 10,000 cold ones.
 func TestExactOnCluster(t *testing.T) {
+	t.Parallel() // most of its time is waited
 	const processes, goroutines = 4, 32
 	c := redistest.StartCluster(t, redistest.Setup{})
 	env := map[string]string{"REDIS_URL": strings.Join(c.Addrs(), ","), "REDIS_TYPE": "CLUSTER", "REDIS_OP_TIMEOUT": "10s"}

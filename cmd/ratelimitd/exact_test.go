@@ -37,6 +37,7 @@ descriptors:
 // TestExactUnderConcurrency sends far more requests than the limit admits, from many goroutines over several clients
 // to several processes, and counts what passed, for every algorithm.
 func TestExactUnderConcurrency(t *testing.T) {
+	t.Parallel() // most of its time is waited
 	for _, c := range []struct {
 		backend   string
 		processes int

@@ -187,6 +187,7 @@ func startSilent(t *testing.T) *silent {
 
 // REDIS_TIMEOUT bounds the making of a connection, with its login; REDIS_OP_TIMEOUT a call, of both Redis.
 func TestVariablesOfTime(t *testing.T) {
+	t.Parallel() // most of its time is waited
 	eachRedis(t, func(t *testing.T, prefix string, start func(*testing.T, map[string]string, ...string) probed) {
 		s := startSilent(t)
 		start(t, map[string]string{"URL": s.Addr().String(), "AUTH": "x", "TIMEOUT": "300ms"})

@@ -210,6 +210,7 @@ var trafficStart = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 // The verdicts of a simulation are those of the server. With a limit that all callers share the server is asked one
 // request after the other; else callers are asked for side by side.
 func TestSimulateJudgesAsTheServer(t *testing.T) {
+	t.Parallel() // most of its time is waited
 	madeUpLog{requests: 20_480, callers: 200, start: trafficStart}.compare(t, 1)
 	requests := 204_800
 	if raceDetector {

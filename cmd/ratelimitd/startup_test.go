@@ -204,6 +204,7 @@ func TestStartupSettings(t *testing.T) {
 
 // With REDIS_HEALTH_CHECK_ACTIVE_CONNECTION health follows Redis, whichever way it is lost; both, if there are two.
 func TestHealthFollowsRedis(t *testing.T) {
+	t.Parallel() // most of its time is waited
 	r, perSecond := redistest.Start(t), redistest.Start(t)
 	p := probe(t, startProcess(t, map[string]string{
 		"REDIS_URL": r.Addr, "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": perSecond.Addr, "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION": "true",

@@ -42,6 +42,7 @@ type tutorial struct {
 
 // What docs/tutorial.md says is what comes, from the build of the binary on.
 func TestTutorial(t *testing.T) {
+	t.Parallel() // most of its time is waited
 	page := filepath.Join("..", "..", "docs", "tutorial.md")
 	text, err := os.ReadFile(page)
 	if err != nil {
