@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/.tools/bin:$(PATH)
 
 TOOL := go tool -modfile=tools/go.mod
 
-.PHONY: run test race test-clocks test-clocks-short e2e soak fmt fmt-check vet lint tidy-check generate generate-check fuzz-short bench attack attack-short ci
+.PHONY: run test race test-clocks test-clocks-short e2e soak fmt fmt-check vet lint tidy-check generate generate-check fuzz-short bench size attack attack-short ci
 
 run: ## serve the example rules of config/domains, counting in memory
 	go run ./cmd/ratelimitd --rules config/domains
@@ -82,6 +82,9 @@ bench: ## what a decision costs, as ratios in one run; what a counter costs in R
 	go test ./internal/backend/redis -run '^$$' -bench Bytes -benchtime 1x
 	go test ./internal/backend/redis -run '^$$' -bench CPU -benchtime 50000x
 	go test ./internal/backend/memory -run '^$$' -bench Bytes -benchtime 1x
+
+size: ## how large the released program is; more than 25 MB fails
+	scripts/size
 
 attack: ## what one client can do to the others, in about five minutes: docs/attacks.md
 	go run ./attack

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -32,7 +33,7 @@ type check struct {
 
 // Run checks: nil if the files may be loaded, an error with exit code 1 if not, one with exit code 2 if there is nothing
 // to check.
-func (o *check) Run(s streams) error {
+func (o *check) Run(_ context.Context, s streams) error {
 	paths := o.Paths
 	if o.ConfigDir != "" {
 		paths = append(paths, o.ConfigDir)

@@ -48,31 +48,23 @@ type streams struct {
 // run executes one command line and returns its exit code: 0 for success, 1 for a failure, 2 for a command line or an
 // environment that makes no sense; subcommands may have more (ask.go).
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	code := -1
 	var c cli
-	parser, err := newParser(&c,
-		kong.Writers(stdout, stderr),
-		kong.Exit(func(n int) { code = n }),
-		kong.BindTo(ctx, (*context.Context)(nil)),
-		kong.Bind(streams{stdout, stderr}),
-	)
-	if err != nil {
-		fmt.Fprintf(stderr, "ratelimitd: %v\n", err)
-		return 2
+	parser, err := newParser(&c, kong.Writers(stdout, stderr))
+	if err == nil {
+		err = unknownCommand(parser.Model, spoken(args))
 	}
-	if err := unknownCommand(parser.Model, spoken(args)); err != nil {
-		fmt.Fprintf(stderr, "ratelimitd: %v\n", err)
-		return 2
-	}
-	k, err := parser.Parse(spoken(args))
-	if code >= 0 { // --help
-		return code
+	var name string
+	if err == nil {
+		name, err = parse(parser, spoken(args))
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "ratelimitd: %v\n", err)
 		return 2
 	}
-	if err := k.Run(); err != nil {
+	if name == "" { // --help
+		return 0
+	}
+	if err := c.commands()[name].Run(ctx, streams{stdout, stderr}); err != nil {
 		if text := err.Error(); text != "" {
 			fmt.Fprintf(stderr, "ratelimitd: %s\n", text)
 		}
@@ -92,7 +84,6 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 		kong.Description("A rate limit service for Envoy and everybody else. Every flag can be set by the environment variable shown beside it; a flag beats the environment."),
 		kong.Help(printHelp),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
-		kong.ShortUsageOnError(),
 		packageDefaults,
 	}, append(values(&c.Serve.Adjusted), options...)...)...)
 	if err != nil {

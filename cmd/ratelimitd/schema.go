@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -14,7 +15,7 @@ type schema struct {
 }
 
 // Run writes the JSON Schema.
-func (o *schema) Run(s streams) error {
+func (o *schema) Run(_ context.Context, s streams) error {
 	of := map[string]func() *jsonschema.Schema{"rules": ruleschema.Rules, "tests": ruleschema.Tests}
 	b, err := ruleschema.Write(of[o.Of]())
 	if err != nil {

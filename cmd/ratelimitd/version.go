@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"runtime/debug"
 )
@@ -8,7 +9,7 @@ import (
 type version struct{}
 
 // Run prints what the build recorded about itself.
-func (*version) Run(s streams) error {
+func (*version) Run(_ context.Context, s streams) error {
 	_, err := fmt.Fprintln(s.out, buildVersion())
 	return err
 }

@@ -1,21 +1,18 @@
 package report
 
 import (
+	"bufio"
 	"crypto/sha256"
 	_ "embed" // the parts of the page
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"html/template"
 	"io"
-	"strings"
 
 	"github.com/ratelimitd/ratelimitd/internal/simulate"
 )
 
 var (
-	//go:embed page.html
-	pageHTML string
 	//go:embed page.css
 	pageCSS string
 	//go:embed page.js
@@ -27,22 +24,6 @@ var (
 	//go:embed uplot/LICENSE
 	uPlotLicense string
 )
-
-var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"number": number, "percent": percent, "moment": moment, "span": span, "where": where, "join": strings.Join, "width": width,
-	"counted": func(n any, what string) string {
-		if i, ok := n.(int); ok {
-			return counted(int64(i), what)
-		}
-		return counted(n.(int64), what)
-	},
-	"by":  func(r simulate.RefusedBy) string { return by(r, 0) },
-	"add": func(a, b int64) int64 { return a + b },
-	"int": func(n int) int64 { return int64(n) },
-}).Parse(pageHTML))
-
-// shown is the most rules and callers that the page shows.
-const shown = 200
 
 // chartData is the input of the page's scripts.
 type chartData struct {
@@ -59,21 +40,6 @@ type chartData struct {
 type ruleRow struct {
 	Name    string  `json:"name"`
 	Refused []int64 `json:"refused"`
-}
-
-// pageData is the input of the page's template.
-type pageData struct {
-	*simulate.Report
-	Security        string // the content security policy: load nothing
-	Styles          template.CSS
-	Library, Script template.JS
-	License         string
-	Data            template.JS
-	RuleRows        []simulate.Rule
-	CallerRows      []simulate.Caller
-	NewlyRows       []simulate.Caller // newly refused
-	PassedRows      []simulate.Caller // newly passed
-	Title           string
 }
 
 // chartedRules is how many rules have their own line in a chart.
@@ -99,29 +65,12 @@ func WriteHTML(to io.Writer, r *simulate.Report) error {
 	if err != nil {
 		return fmt.Errorf("write the charts' data: %w", err)
 	}
-	styles := uPlotCSS + "\n" + pageCSS
-	p := &pageData{
-		Report:   r,
-		Security: "default-src 'none'; script-src " + hash(uPlotJS) + " " + hash(pageJS) + "; style-src " + hash(styles) + "; base-uri 'none'; form-action 'none'",
-		Styles:   template.CSS(styles),
-		Library:  template.JS(uPlotJS),
-		Script:   template.JS(pageJS),
-		License:  uPlotLicense,
-		Data:     template.JS(data), // JSON, escaped
-		Title:    "Simulation of " + r.Rules,
-
-		RuleRows:   r.ByRule[:min(shown, len(r.ByRule))],
-		CallerRows: r.Callers.Rows[:min(shown, len(r.Callers.Rows))],
+	buffered := bufio.NewWriter(to) // a page is rendered in thousands of little pieces
+	err = newView(r).page(string(data)).Render(buffered)
+	if err == nil {
+		err = buffered.Flush()
 	}
-	for _, c := range r.Callers.Rows {
-		if c.NewlyRefused > 0 && len(p.NewlyRows) < shown {
-			p.NewlyRows = append(p.NewlyRows, c)
-		}
-		if c.NewlyPassed > 0 && len(p.PassedRows) < shown {
-			p.PassedRows = append(p.PassedRows, c)
-		}
-	}
-	if err := page.Execute(to, p); err != nil {
+	if err != nil {
 		return fmt.Errorf("write the page: %w", err)
 	}
 	return nil
