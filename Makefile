@@ -15,7 +15,7 @@ test: ## all tests, after getting what they need besides Go; the last lines say 
 	go run ./scripts/suite
 
 race: ## what runs concurrently, with the race detector: docs/testing.md
-	go run ./scripts/suite -race -skip '$(ONE_AT_A_TIME)' $$(go list ./... | sed 's|^$(MODULE)|.|' | grep -vE '^($(NO_CONCURRENCY))$$')
+	go run ./scripts/suite -race -skip '$(ONE_AT_A_TIME)' $$(go list ./... | sed 's|^$(MODULE)|.|' | grep -vE '^($(NO_CONCURRENCY))$$') ./e2e ./e2e/outages
 
 MODULE := github.com/ratelimitd/ratelimitd
 
@@ -39,10 +39,11 @@ CLOCK_TESTS := Conformance|Lyft|BothFleets|KeyFormats|EveryVariable/USE_CALENDAR
 e2e: ## the tests with a real Envoy, which is installed first: docs/e2e.md
 	scripts/install-redis
 	scripts/install-envoy
-	go test -timeout 10m -count 1 -v ./e2e
+	cd e2e && go test -timeout 10m -count 1 -v .
 
 soak: ## what takes a minute and longer
 	RATELIMITD_SOAK=1 go test -timeout 60m -run Soak -v ./...
+	cd e2e && RATELIMITD_SOAK=1 go test -timeout 60m -run Soak -v ./...
 
 fmt: ## format all Go code
 	gofmt -w $$(git ls-files -co --exclude-standard '*.go' | grep -v '\.pb\.go$$')
@@ -54,15 +55,18 @@ fmt-check: ## fail if something is not formatted
 vet:
 	go vet ./...
 	cd deploy && go vet ./...
+	cd e2e && go vet ./...
 
 lint: ## the linters of .golangci.yml, and buf's
 	$(TOOL) golangci-lint run ./...
 	cd deploy && go tool -modfile=../tools/go.mod golangci-lint run -c ../.golangci.yml ./...
+	cd e2e && go tool -modfile=../tools/go.mod golangci-lint run -c ../.golangci.yml ./...
 	$(TOOL) buf lint
 
 tidy-check: ## fail if go.mod does not say what is used
 	go mod tidy -diff
 	cd deploy && go mod tidy -diff
+	cd e2e && go mod tidy -diff
 
 generate: ## the Go code of proto/
 	$(TOOL) buf generate

@@ -3,11 +3,12 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/ratelimitd/ratelimitd/e2e/build"
 )
 
 const module = ".."
@@ -36,23 +37,13 @@ func runTests(m *testing.M) (code int, err error) {
 		fmt.Fprintln(os.Stderr, "e2e: NOT RUN, no Envoy: make e2e installs one and runs these tests")
 		return m.Run(), nil
 	}
-	if err := consultSources(); err != nil {
-		return 1, err
-	}
 	dir, err := os.MkdirTemp("", "e2e")
 	if err != nil {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	ratelimitd = filepath.Join(dir, "ratelimitd")
-	args := []string{"build", "-o", ratelimitd}
-	if raced {
-		args = append(args, "-race")
-	}
-	build := exec.Command("go", append(args, "./cmd/ratelimitd")...)
-	build.Dir = module
-	if said, err := build.CombinedOutput(); err != nil {
-		return 1, fmt.Errorf("build ratelimitd: %w\n%s", err, said)
+	if ratelimitd, err = build.Ratelimitd(dir); err != nil {
+		return 1, err
 	}
 	return m.Run(), nil
 }
@@ -71,24 +62,6 @@ func findEnvoy() string {
 	}
 	path, _ := exec.LookPath("envoy")
 	return path
-}
-
-// consultSources looks at every file that the service is built from. go test remembers what a test has looked at: without
-// this it would take a result for good after a change of the service, which is not linked into these tests.
-func consultSources() error {
-	for _, folder := range []string{"cmd", "internal", "proto", "go.mod", "go.sum"} {
-		err := filepath.WalkDir(filepath.Join(module, folder), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return err
-			}
-			_, err = os.Stat(path)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // needsEnvoy skips a test where there is none. Where CI is set TestMain has failed before.

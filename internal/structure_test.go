@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"io/fs"
 	"maps"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -50,7 +51,6 @@ var imports = map[string][]string{
 	"internal/simulate/report":  {"internal/simulate", "internal/console"},
 	"internal/tlsfiles":         {},
 	"internal/tracing":          {},
-	"internal/browsertest":      {},
 	"internal/redistest":        {},
 	"internal/tlstest":          {},
 	"internal/otlptest":         {},
@@ -62,7 +62,6 @@ var imports = map[string][]string{
 	"attack":                    {},
 	"bench":                     {},
 	"bench/emptyserver":         {"internal/server"},
-	"e2e":                       {},
 }
 
 // onlyIn lists imports that only some packages may have: an import that begins with the path is allowed in these
@@ -80,8 +79,6 @@ var onlyIn = map[string][]string{
 	"github.com/redis/go-redis":              {"internal/redisconn", "internal/backend/redis", "internal/redistest", "cmd/ratelimitd"},
 	"github.com/alecthomas/kong":             {"cmd/ratelimitd"},
 	"github.com/schollz/progressbar":         {"cmd/ratelimitd"},
-	"github.com/chromedp":                    {"internal/browsertest"},
-	module + "internal/browsertest":          {}, // tests only
 	module + "internal/redistest":            {}, // tests only
 	module + "internal/tlstest":              {}, // tests only
 	module + "internal/otlptest":             {}, // tests only
@@ -359,4 +356,49 @@ func exported(f *ast.File) map[string]bool {
 		}
 	}
 	return names
+}
+
+// Every module that go.mod requires directly has a reason in docs/architecture.md, and what is named there is required.
+func TestDependenciesHaveReasons(t *testing.T) {
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(name)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	required := make(map[string]bool)
+	for line := range strings.Lines(read("go.mod")) {
+		fields := strings.Fields(line)
+		if len(fields) == 2 && strings.HasPrefix(fields[1], "v") {
+			required[fields[0]] = true
+		}
+	}
+	_, table, found := strings.Cut(read("docs/architecture.md"), "\n## Dependencies\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	if !found || len(required) < 10 {
+		t.Fatalf("%d requirements; the table was found: %v", len(required), found)
+	}
+	named := make(map[string]bool)
+	for line := range strings.Lines(table) {
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		modules, _, _ := strings.Cut(line[1:], "|")
+		for i, part := range strings.Split(modules, "`") {
+			if i%2 == 1 {
+				named[part] = true
+			}
+		}
+	}
+	for module := range required {
+		if !named[module] {
+			t.Errorf("go.mod requires %s, and docs/architecture.md gives no reason", module)
+		}
+	}
+	for module := range named {
+		if !required[module] {
+			t.Errorf("docs/architecture.md gives a reason for %s, which go.mod does not require", module)
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
@@ -135,4 +136,41 @@ func TestExactOnCluster(t *testing.T) {
 			}
 		}
 	})
+}
+
+// countsOf reads how many hits counters have, by the value of their entry: the most that one of these servers says.
+// prefix begins their keys. Their limits are fixed windows.
+func countsOf(t *testing.T, prefix string, servers ...*redistest.Server) map[string]int64 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	all := make(map[string]int64)
+	for _, server := range servers {
+		conn := server.Client(t).Conn()
+		defer func() { _ = conn.Close() }()
+		_ = conn.ReadOnly(ctx).Err() // or a replica in a cluster does not answer; elsewhere it is not known
+		keys, err := conn.Keys(ctx, prefix+"*=*|*").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts, err := conn.Pipelined(ctx, func(p goredis.Pipeliner) error {
+			for _, k := range keys {
+				p.Get(ctx, k)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, k := range keys {
+			n, err := counts[i].(*goredis.StringCmd).Int64()
+			if err != nil {
+				t.Fatalf("the counter %s: %v", k, err)
+			}
+			_, value, _ := strings.Cut(k, "=")
+			value, _, _ = strings.Cut(value, "|")
+			all[value] = max(all[value], n&(1<<40-1)) // the number of the window is above
+		}
+	}
+	return all
 }

@@ -1,6 +1,5 @@
 // Package redistest starts real redis-server processes for tests: a single server, a primary with replicas and sentinels,
-// or a cluster. They run without protection, with a password, or with TLS and certificates made for the test. A Proxy in
-// front of a server is a bad network.
+// or a cluster. They run without protection, with a password, or with TLS and certificates made for the test.
 //
 // The package owns its processes: ports, unix sockets, folders, and their end with the test. A test can kill, pause and
 // restart each process, and wait for what the rest of a topology does then. Every wait has a bound. When it is reached,

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"testing"
 )
 
 const (
@@ -25,6 +26,17 @@ func freeAddr(bus bool) (string, error) {
 		}
 	}
 	return "", errors.New("no free port found")
+}
+
+// FreeAddr returns an address of this machine that nobody listens on. It stays free for as long as nothing is started
+// there, since no connection is given its port.
+func FreeAddr(t testing.TB) string {
+	t.Helper()
+	a, err := freeAddr(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
 }
 
 func isFree(port int) bool {

@@ -1,9 +1,10 @@
-// Command suite runs all tests of the repository, of both its modules, and ends with what was left out, what failed, and
+// Command suite runs all tests of the repository, of all its modules, and ends with what was left out, what failed, and
 // how to run that alone. It is what `make test` runs, and needs Go alone.
 //
 // What else the tests need (redis-server, promtool, Chromium, Envoy) it tries to get first, with scripts/install-*. As
 // root that installs packages. For other users it unpacks into .tools what can be had without root; tests that need
-// the rest are left out, unless CI is set: there they fail. Arguments go to go test: scripts/suite -race ./internal/server.
+// the rest are left out, unless CI is set: there they fail. Arguments go to go test, and packages may be of any module:
+// scripts/suite -race ./internal/server ./e2e/outages.
 package main
 
 import (
@@ -21,8 +22,8 @@ import (
 // parts are what tests need besides Go. The race detector needs a C compiler too.
 var parts = []string{"redis", "promtool", "browser", "envoy"}
 
-// modules are the folders of go.mod files with tests.
-var modules = []string{".", "deploy"}
+// modules are the folders of go.mod files with tests, the service's first.
+var modules = []string{".", "deploy", "e2e"}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
@@ -51,11 +52,9 @@ func main() {
 		}
 	}
 	for _, module := range modules {
-		// The tests of deploy start programs that are built without the race detector: there is nothing for it to find.
-		if module != "." && (slices.Contains(args, "-race") || slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "./") })) {
-			continue
+		if packages := packagesOf(module, args); len(packages) > 0 {
+			r.module(ctx, module, packages)
 		}
-		r.module(ctx, module)
 	}
 	r.summarize()
 	if _, err := os.Stat(filepath.Join(root, ".tools", "bin")); err == nil && len(r.failures) > 0 {
@@ -64,6 +63,31 @@ func main() {
 	if len(r.failures) > 0 {
 		os.Exit(1)
 	}
+}
+
+// packagesOf returns which packages of a module to test: those that the arguments name, or all of them where the arguments
+// name none. ./e2e/outages is ./outages of the module in e2e.
+func packagesOf(module string, args []string) (packages []string) {
+	named := false
+	for _, path := range args {
+		if !strings.HasPrefix(path, "./") {
+			continue
+		}
+		named = true
+		of, inside := ".", path
+		first, rest, _ := strings.Cut(strings.TrimPrefix(path, "./"), "/")
+		if slices.Contains(modules, first) {
+			of, inside = first, "./"+rest
+		}
+		if of == module {
+			packages = append(packages, inside)
+		}
+	}
+	// The tests of deploy start programs that are built without the race detector: there is nothing for it to find.
+	if !named && (module != "deploy" || !slices.Contains(args, "-race")) {
+		packages = []string{"./..."}
+	}
+	return packages
 }
 
 // again is the command that runs tests of one package alone.

@@ -37,12 +37,15 @@ type event struct {
 // notRun is how tests say that something is missing, and what gets it.
 var notRun = regexp.MustCompile(`NOT RUN without (.+)`)
 
-// module runs all tests of one module.
-func (r *run) module(ctx context.Context, folder string) {
-	args := slices.Concat([]string{"test", "-json", "-timeout", "30m"}, r.args)
-	if !slices.ContainsFunc(r.args, func(a string) bool { return strings.HasPrefix(a, "./") }) {
-		args = append(args, "./...")
+// module runs the tests of packages of one module.
+func (r *run) module(ctx context.Context, folder string, packages []string) {
+	args := []string{"test", "-json", "-timeout", "30m"}
+	for _, a := range r.args {
+		if !strings.HasPrefix(a, "./") {
+			args = append(args, a)
+		}
 	}
+	args = append(args, packages...)
 	c := exec.CommandContext(ctx, "go", args...)
 	c.Dir, c.Stderr = folder, os.Stderr
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }

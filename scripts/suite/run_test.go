@@ -72,3 +72,23 @@ func TestSummaryOfSuccess(t *testing.T) {
 		t.Errorf("%q, %q", out.String(), r.failures)
 	}
 }
+
+func TestPackagesOf(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		want map[string]string
+	}{
+		{"", map[string]string{".": "./...", "deploy": "./...", "e2e": "./..."}},
+		{"-run X", map[string]string{".": "./...", "deploy": "./...", "e2e": "./..."}},
+		{"-race", map[string]string{".": "./...", "e2e": "./..."}},
+		{"-race ./internal/server ./e2e ./e2e/outages", map[string]string{".": "./internal/server", "e2e": "./ ./outages"}},
+		{"./...", map[string]string{".": "./..."}},
+		{"./deploy/...", map[string]string{"deploy": "./..."}},
+	} {
+		for _, module := range modules {
+			if got := strings.Join(packagesOf(module, strings.Fields(c.args)), " "); got != c.want[module] {
+				t.Errorf("%q: packages of %s are %q, want %q", c.args, module, got, c.want[module])
+			}
+		}
+	}
+}

@@ -24,35 +24,6 @@ func takeOne(ctx context.Context, s *redis.Store, key string) error {
 	return s.Take(ctx, time.Now(), r)
 }
 
-// Where a round trip takes long, whoever comes while others are on their way does not wait for them.
-func TestFarAwayNobodyWaitsForOthers(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	p := redistest.StartProxy(t, server)
-	const calls, away = 8, 3 * time.Second // far more than this machine may be busy with others
-	client := connect(t, redisconn.Options{URL: p.Addr, PoolSize: calls})
-	redistest.OpenConnections(t, client, calls) // connections are there
-	store := redis.New(redis.Options{Client: client, Timeout: longest})
-	if err := takeOne(t.Context(), store, "k"); err != nil { // the script is there
-		t.Fatal(err)
-	}
-	p.Delay(t, away)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	var wg sync.WaitGroup
-	for range calls {
-		wg.Go(func() {
-			start := time.Now()
-			err := takeOne(t.Context(), store, "k")
-			if took := time.Since(start); err != nil || took > away*17/10 {
-				t.Errorf("%v after %v, with a round trip of %v", err, took, away)
-			}
-		})
-		<-tick.C
-	}
-	wg.Wait()
-}
-
 // A node of a cluster that hangs holds up those who ask it, and nobody else.
 func TestOtherNodesGoOn(t *testing.T) {
 	t.Parallel()

@@ -186,30 +186,6 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A Redis that answers, however slowly and after all callers have left, keeps the breaker closed.
-func TestSlowIsNotSick(t *testing.T) {
-	t.Parallel()
-	p := redistest.StartProxy(t, redistest.Start(t))
-	metrics := prometheus.NewRegistry()
-	client := connect(t, redisconn.Options{URL: p.Addr, Breaker: &redisconn.BreakerOptions{Metrics: metrics, Silence: longest}})
-	store := redis.New(redis.Options{Client: client})
-	defer func() { _ = store.Close() }()
-	l := limit(1000, descriptor.Year)
-	mustTake(t, store, "k", l, 1)
-	p.Delay(t, 300*time.Millisecond)
-	for range 15 {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		if err := store.Take(ctx, time.Now(), take("k", l, 1)); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a caller of 20 ms: %v", err)
-		}
-		cancel()
-	}
-	mustTake(t, store, "k", l, 1)
-	if rejected := value(t, metrics, "ratelimitd_redis_breaker_rejected_total"); rejected > 0 {
-		t.Errorf("the breaker has rejected %v calls", rejected)
-	}
-}
-
 // A connection that is refused opens the breaker at once.
 func TestRefusedConnection(t *testing.T) {
 	t.Parallel()

@@ -18,7 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/simulate/report"
 )
 
-var update = flag.Bool("update", false, "write what the tests find into testdata, and the picture of the documentation")
+var update = flag.Bool("update", false, "write what the tests find into testdata")
 
 // example runs the example of the documentation.
 func example(t *testing.T, against bool) *simulate.Report {

@@ -1,14 +1,11 @@
-package main
+package outages
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
@@ -328,13 +325,4 @@ func TestSoakChaos(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) { results = append(results, c.try(t, p)) })
 	}
 	reportTrial(t, results)
-}
-
-func header(r *ratelimitv3.RateLimitResponse, key string) string {
-	for _, h := range r.GetResponseHeadersToAdd() {
-		if h.GetKey() == key {
-			return h.GetValue()
-		}
-	}
-	return fmt.Sprintf("no header %s", key)
 }

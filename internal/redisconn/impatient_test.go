@@ -9,32 +9,6 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// Where a round trip takes most of the time that a call has, connections are made all the same.
-func TestFarAwayConnectionsAreMade(t *testing.T) {
-	t.Parallel()
-	for name, o := range map[string]struct {
-		setup redistest.Setup
-		opts  redisconn.Options
-	}{
-		"plain":    {},
-		"password": {redistest.Setup{Password: secret}, redisconn.Options{Auth: secret}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := redistest.StartProxy(t, redistest.StartWith(t, o.setup))
-			const away = 500 * time.Millisecond
-			p.Delay(t, away)
-			o.opts.URL = p.Addr
-			client := connect(t, o.opts)
-			redistest.Eventually(t, "a call to work in little more than a round trip", func(ctx context.Context) error {
-				ctx, cancel := context.WithTimeout(ctx, away*17/10)
-				defer cancel()
-				return client.Do(ctx, "echo", "hello").Err()
-			})
-		})
-	}
-}
-
 // However rare calls are, a node that sends nothing opens its breaker. A caller that does not wait long enough for an answer says nothing of a
 // node, neither that it is sick nor that it is well again.
 func TestPatientAndImpatientCallers(t *testing.T) {

@@ -1,4 +1,4 @@
-package redistest_test
+package outages
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	p := redistest.StartProxy(t, s)
+	p := startProxy(t, s)
 	c := goredis.NewClient(&goredis.Options{Addr: p.Addr, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, PoolSize: 1})
 	t.Cleanup(func() { _ = c.Close() })
 	const little, enough = 100 * time.Millisecond, 10 * time.Second

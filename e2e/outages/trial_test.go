@@ -1,4 +1,4 @@
-package main
+package outages
 
 import (
 	"context"
@@ -37,7 +37,7 @@ var (
 type topology struct {
 	env     map[string]string
 	single  *redistest.Server
-	proxy   *redistest.Proxy // before single
+	proxy   *proxy // before single
 	watched *redistest.Watched
 	cluster *redistest.Cluster
 }
@@ -60,7 +60,7 @@ func onFull(t *testing.T) topology {
 
 func onProxy(t *testing.T) topology {
 	s := redistest.Start(t)
-	p := redistest.StartProxy(t, s)
+	p := startProxy(t, s)
 	return topology{env: map[string]string{"REDIS_URL": p.Addr}, single: s, proxy: p}
 }
 
@@ -141,7 +141,7 @@ func (s *trial) forget(servers ...*redistest.Server) {
 	s.t.Helper()
 	s.forgot = true
 	s.load.still(func() {
-		known := countsOf(s.t, "", servers...)
+		known := countsOf(s.t, servers...)
 		for _, c := range s.load.counters {
 			c.most = c.admitted.Load() + c.slack + c.limit - min(known[c.value], c.limit)
 		}
@@ -168,8 +168,8 @@ func (s *trial) occupy(server *redistest.Server) (leave func()) {
 }
 
 // countsOf reads how many hits counters have, by the value of their entry: the most that one of these servers says.
-// prefix begins their keys. Their limits are fixed windows.
-func countsOf(t *testing.T, prefix string, servers ...*redistest.Server) map[string]int64 {
+// Their limits are fixed windows.
+func countsOf(t *testing.T, servers ...*redistest.Server) map[string]int64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -178,7 +178,7 @@ func countsOf(t *testing.T, prefix string, servers ...*redistest.Server) map[str
 		conn := server.Client(t).Conn()
 		defer func() { _ = conn.Close() }()
 		_ = conn.ReadOnly(ctx).Err() // or a replica in a cluster does not answer; elsewhere it is not known
-		keys, err := conn.Keys(ctx, prefix+"*=*|*").Result()
+		keys, err := conn.Keys(ctx, "*=*|*").Result()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -318,7 +318,7 @@ func (s *trial) audit() {
 	s.t.Helper()
 	var known map[string]int64
 	if !s.forgot {
-		known = countsOf(s.t, "", s.servers()...)
+		known = countsOf(s.t, s.servers()...)
 	}
 	for _, c := range s.load.counters {
 		admitted, unknown := c.admitted.Load(), c.unknown.Load()

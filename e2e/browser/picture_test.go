@@ -1,12 +1,14 @@
-package main
+package browser_test
 
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"image/png"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -14,7 +16,8 @@ import (
 
 	ansi "github.com/buildkite/terminal-to-html/v3"
 
-	"github.com/ratelimitd/ratelimitd/internal/browsertest"
+	"github.com/ratelimitd/ratelimitd/e2e/browser"
+	"github.com/ratelimitd/ratelimitd/e2e/build"
 )
 
 // terminalPage shows lines as a terminal does, by the classes that terminal-to-html gives.
@@ -29,15 +32,25 @@ pre { margin: 0; padding: 16px 20px; font: 14px/20px "DejaVu Sans Mono", Menlo, 
 </style><pre>%s</pre>
 `
 
+// What the tutorial's page has: files in blocks below a comment that names them, and times that differ with every run.
+var (
+	tutorialBlock = regexp.MustCompile("(?s)(?:<!-- (file|append|steps)(?:: (\\S+))? -->\n)?```(\\w*)\n(.*?)```\n")
+	elapsed       = regexp.MustCompile(`\bin [\d.]+(µs|us|ms|s)\b`)
+)
+
 var colors = regexp.MustCompile(`\x1b\[\d*m`)
 
 // The picture of the tutorial is what its failing test looks like in a terminal: go test -run Picture -update takes it.
 func TestPictureOfAFailingTest(t *testing.T) {
-	top, err := filepath.Abs(filepath.Join("..", ".."))
+	b := browser.Open(t)
+	ratelimitd, err := build.Ratelimitd(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := browsertest.Open(t)
+	top, err := filepath.Abs(top)
+	if err != nil {
+		t.Fatal(err)
+	}
 	page, err := os.ReadFile(filepath.Join(top, "docs", "tutorial.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -59,11 +72,8 @@ func TestPictureOfAFailingTest(t *testing.T) {
 			break // so far it is when the test fails
 		}
 	}
-	code, painted, stderr := asks(t, "test", "--color", "always", "rules")
-	if code != 1 {
-		t.Fatalf("exit code %d\n%s%s", code, painted, stderr)
-	}
-	painted = "$ ratelimitd test rules\n" + painted + stderr
+	painted := failing(t, ratelimitd, "test", "--color", "always", "rules")
+	painted = "$ ratelimitd test rules\n" + painted
 	plain := colors.ReplaceAllString(painted, "")
 	if documented := elapsed.ReplaceAllString(string(page), "#"); !*update && !strings.Contains(documented, "```console\n"+elapsed.ReplaceAllString(plain, "#")+"```") {
 		t.Errorf("the tutorial does not show\n%s", plain)
@@ -75,13 +85,13 @@ func TestPictureOfAFailingTest(t *testing.T) {
 	}
 	b.Show(t, name, "pre")
 	// An empty line has a blank in it that does not break, so that it is as high as the others.
-	if shown := browsertest.Ask[string](t, b, `document.querySelector("pre").innerText.replaceAll("\u00a0", "").trim()`); shown != strings.TrimSpace(plain) {
+	if shown := browser.Ask[string](t, b, `document.querySelector("pre").innerText.replaceAll("\u00a0", "").trim()`); shown != strings.TrimSpace(plain) {
 		t.Errorf("the page shows\n%s\nnot\n%s", shown, plain)
 	}
 	for text, color := range map[string]string{
 		"FAIL": "rgb(255, 107, 107)", "- expected  1m": "rgb(95, 211, 141)", "+ got       30s": "rgb(255, 107, 107)",
 	} {
-		got := browsertest.Ask[string](t, b, fmt.Sprintf(`getComputedStyle([...document.querySelectorAll("pre span")].find(s => s.innerText === %q)).color`, text))
+		got := browser.Ask[string](t, b, fmt.Sprintf(`getComputedStyle([...document.querySelectorAll("pre span")].find(s => s.innerText === %q)).color`, text))
 		if got != color {
 			t.Errorf("%q has the colour %s, want %s", text, got, color)
 		}
@@ -106,6 +116,17 @@ func TestPictureOfAFailingTest(t *testing.T) {
 	if !bytes.Contains(have, []byte("Source\x00"+source)) {
 		t.Errorf("%s is a picture of something else: go test -run Picture -update", picture)
 	}
+}
+
+// failing runs a program that is to end with exit code 1, and returns what it wrote.
+func failing(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	said, err := exec.Command(program, args...).CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	return string(said)
 }
 
 // labelled is a picture with what it shows as text in it, which no two machines render alike.

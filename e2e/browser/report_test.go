@@ -1,21 +1,74 @@
-package report_test
+package browser_test
 
 import (
+	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/ratelimitd/ratelimitd/internal/browsertest"
+	"github.com/ratelimitd/ratelimitd/e2e/browser"
+	"github.com/ratelimitd/ratelimitd/internal/accesslog"
 	"github.com/ratelimitd/ratelimitd/internal/simulate"
 	"github.com/ratelimitd/ratelimitd/internal/simulate/report"
 )
 
+var update = flag.Bool("update", false, "take the pictures of the documentation")
+
+// top is the repository's root.
+const top = "../.."
+
+// example is the simulation of the documentation: the stricter rules, compared with today's.
+func example(t *testing.T, against bool) *simulate.Report {
+	t.Helper()
+	t.Chdir(top)
+	m, errs := accesslog.LoadMapping("examples/simulate/envoy.yaml")
+	for _, e := range errs {
+		t.Fatal(e)
+	}
+	rules := func(folder string) simulate.Rules {
+		tree, err := simulate.LoadRules(folder, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return simulate.Rules{Folder: folder, Tree: tree}
+	}
+	const log = "examples/simulate/access.log"
+	o := simulate.Options{
+		Rules: rules("examples/simulate/stricter"), Mapping: m, Window: 5 * time.Second, MaxBadLines: 10,
+		Logs: []simulate.Log{{Name: log, Open: func() (io.ReadCloser, error) { return os.Open(log) }}},
+	}
+	if against {
+		old := rules("examples/simulate/rules")
+		o.Against = &old
+	}
+	r, err := simulate.Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// hostile is the example with names that try to be something else.
+func hostile(t *testing.T) *simulate.Report {
+	t.Helper()
+	r := example(t, true)
+	r.Callers.Rows[0].Caller = `</script><script>document.title="broken"</script>`
+	r.Callers.Rows[1].Caller = `<img src=x onerror='document.title="broken"'>` + "\x1b[2J\u202e"
+	r.ByRule[0].Rule = `shop.</script><img src=https://example.com/x>_"'&`
+	r.ByRule[1].Rule = "<!--<script>"
+	r.FirstBad[0].Message = "</ul><h1>broken</h1>\n\x1b[31m"
+	r.Warnings = append(r.Warnings, "<b>bold</b>")
+	return r
+}
+
 // show writes a report and opens it.
-func show(t *testing.T, b *browsertest.Browser, r *simulate.Report) {
+func show(t *testing.T, b *browser.Browser, r *simulate.Report) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "report.html")
 	f, err := os.Create(name)
@@ -32,15 +85,15 @@ func show(t *testing.T, b *browsertest.Browser, r *simulate.Report) {
 }
 
 // cells is what a table shows, by row.
-func cells(t *testing.T, b *browsertest.Browser, id string) [][]string {
+func cells(t *testing.T, b *browser.Browser, id string) [][]string {
 	t.Helper()
-	return browsertest.Ask[[][]string](t, b, fmt.Sprintf(`[...document.querySelectorAll("#%s tbody tr")].map(r => [...r.cells].map(c => c.innerText.trim()))`, id))
+	return browser.Ask[[][]string](t, b, fmt.Sprintf(`[...document.querySelectorAll("#%s tbody tr")].map(r => [...r.cells].map(c => c.innerText.trim()))`, id))
 }
 
 // pixels counts those of a chart that have a colour of the page's palette.
-func pixels(t *testing.T, b *browsertest.Browser, chart, color string) int {
+func pixels(t *testing.T, b *browser.Browser, chart, color string) int {
 	t.Helper()
-	return browsertest.Ask[int](t, b, fmt.Sprintf(`(() => {
+	return browser.Ask[int](t, b, fmt.Sprintf(`(() => {
 		const chart = document.querySelector("#%s canvas");
 		const want = getComputedStyle(document.documentElement).getPropertyValue("--%s").trim();
 		const [r, g, b] = [1, 3, 5].map(i => parseInt(want.slice(i, i + 2), 16));
@@ -55,11 +108,11 @@ func pixels(t *testing.T, b *browsertest.Browser, chart, color string) int {
 
 // TestReportInBrowser looks at the report of the example in a real browser.
 func TestReportInBrowser(t *testing.T) {
-	b := browsertest.Open(t)
+	b := browser.Open(t)
 	r := example(t, true)
 	show(t, b, r)
 
-	if got := browsertest.Ask[[]string](t, b, `["newly-refused", "newly-passed", "refused", "allowed", "bad-lines"].map(id => document.getElementById(id).innerText)`); !cmp.Equal(got, []string{"277", "16", "309", "675", "1"}) {
+	if got := browser.Ask[[]string](t, b, `["newly-refused", "newly-passed", "refused", "allowed", "bad-lines"].map(id => document.getElementById(id).innerText)`); !cmp.Equal(got, []string{"277", "16", "309", "675", "1"}) {
 		t.Errorf("the summary shows %q", got)
 	}
 	if diff := cmp.Diff([][]string{
@@ -95,7 +148,7 @@ func TestReportInBrowser(t *testing.T) {
 		picture(t, b)
 	}
 	// The legend tells what is under the cursor, in numbers that are not stacked: here the end of the 155th of 212.
-	if legend := browsertest.Ask[string](t, b, `(() => {
+	if legend := browser.Ask[string](t, b, `(() => {
 		const over = document.querySelector("#chart-requests .u-over"), box = over.getBoundingClientRect();
 		over.dispatchEvent(new MouseEvent("mousemove", { clientX: box.left + box.width * 154.9 / 212, clientY: box.top + 5, bubbles: true }));
 		return new Promise(done => setTimeout(() => done([...document.querySelectorAll("#chart-requests .u-legend th, #chart-requests .u-legend td")].map(c => c.innerText.trim()).join(" ")), 200));
@@ -104,7 +157,7 @@ func TestReportInBrowser(t *testing.T) {
 	}
 	for _, width := range []int64{360, 820, 1240} {
 		b.Resize(t, width, 800)
-		if wide := browsertest.Ask[int64](t, b, "document.documentElement.scrollWidth"); wide > width {
+		if wide := browser.Ask[int64](t, b, "document.documentElement.scrollWidth"); wide > width {
 			t.Errorf("the page is %d wide in a window of %d", wide, width)
 		}
 	}
@@ -112,7 +165,7 @@ func TestReportInBrowser(t *testing.T) {
 }
 
 // picture takes the one of the documentation.
-func picture(t *testing.T, b *browsertest.Browser) {
+func picture(t *testing.T, b *browser.Browser) {
 	t.Helper()
 	png := b.Picture(t, 1240, 1710)
 	if err := os.MkdirAll("docs/images", 0o755); err != nil {
@@ -125,7 +178,7 @@ func picture(t *testing.T, b *browsertest.Browser) {
 
 // A report of a log that somebody wrote to break it shows what is in it as text, and nothing happens.
 func TestHostileReportInBrowser(t *testing.T) {
-	b := browsertest.Open(t)
+	b := browser.Open(t)
 	r := hostile(t)
 	show(t, b, r)
 	rows := cells(t, b, "callers")
@@ -135,14 +188,14 @@ func TestHostileReportInBrowser(t *testing.T) {
 	if rules := cells(t, b, "rules"); !strings.HasPrefix(rules[0][0], r.ByRule[0].Rule) || !strings.HasPrefix(rules[3][0], r.ByRule[1].Rule) {
 		t.Errorf("rules are shown as %q", rules)
 	}
-	legend := browsertest.Ask[string](t, b, `document.querySelector("#chart-rules .u-legend").innerText`)
+	legend := browser.Ask[string](t, b, `document.querySelector("#chart-rules .u-legend").innerText`)
 	if !strings.Contains(legend, r.ByRule[0].Rule) {
 		t.Errorf("the legend is %q", legend)
 	}
-	if title := browsertest.Ask[string](t, b, "document.title"); title != "Simulation of examples/simulate/stricter" {
+	if title := browser.Ask[string](t, b, "document.title"); title != "Simulation of examples/simulate/stricter" {
 		t.Errorf("the title is %q", title)
 	}
-	if n := browsertest.Ask[int](t, b, `document.querySelectorAll("img, h1 ~ h1, #warnings b, ul h1").length`); n != 0 {
+	if n := browser.Ask[int](t, b, `document.querySelectorAll("img, h1 ~ h1, #warnings b, ul h1").length`); n != 0 {
 		t.Errorf("%d elements came out of texts", n)
 	}
 	if n := pixels(t, b, "chart-rules", "c1"); n < 20 {
@@ -153,14 +206,14 @@ func TestHostileReportInBrowser(t *testing.T) {
 
 // A report without refusals and without comparison has no chart by rule, and is quiet too.
 func TestPlainReportInBrowser(t *testing.T) {
-	b := browsertest.Open(t)
+	b := browser.Open(t)
 	r := example(t, false)
 	for i := range r.ByRule {
 		r.ByRule[i].New.Refused, r.ByRule[i].New.OverTime = 0, nil
 	}
 	clear(r.OverTime.Refused)
 	show(t, b, r)
-	if n := browsertest.Ask[int](t, b, `document.querySelectorAll("canvas").length`); n != 1 || pixels(t, b, "chart-requests", "allowed") < 20 || pixels(t, b, "chart-requests", "refused") != 0 {
+	if n := browser.Ask[int](t, b, `document.querySelectorAll("canvas").length`); n != 1 || pixels(t, b, "chart-requests", "allowed") < 20 || pixels(t, b, "chart-requests", "refused") != 0 {
 		t.Errorf("%d charts", n)
 	}
 	b.Quiet(t)

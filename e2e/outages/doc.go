@@ -1,0 +1,10 @@
+// Package outages shows what the service does while Redis, or the network before it, is sick: Redis is killed, hangs,
+// fails over, loses its memory; the network is slow, loses answers, cuts connections.
+//
+// TestChaos keeps two processes of the service under load meanwhile and compares what they admitted with what the limits
+// allow. The other tests ask a store in this process. The network is toxiproxy, Redis is redis-server, and the service is
+// the program that is built from the sources as they are: nothing here is a double.
+//
+// The package has tests alone. It counts nothing but permits and times: what callers see of an outage is in
+// docs/redis.md.
+package outages

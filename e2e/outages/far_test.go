@@ -1,0 +1,137 @@
+package outages
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+// longest is how long a call of these tests may take, on a busy machine.
+const longest = 20 * time.Second
+
+// connect returns a client that ends with the test.
+func connect(t *testing.T, opts redisconn.Options) goredis.UniversalClient {
+	t.Helper()
+	c, err := redisconn.Dial(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// takeOne takes one hit of a counter that has plenty.
+func takeOne(ctx context.Context, s *redis.Store, key string) error {
+	l := &descriptor.Limit{Requests: 1_000_000, Window: descriptor.Window{Unit: descriptor.Year}}
+	r := &backend.Request{Takes: []backend.Take{{Key: []byte(key), Limit: l, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
+	return s.Take(ctx, time.Now(), r)
+}
+
+// Where a round trip takes long, a call does not wait for the calls that are on their way.
+func TestFarAwayNobodyWaitsForOthers(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	p := startProxy(t, server)
+	const calls, away = 8, 3 * time.Second // far more than this machine may be busy with others
+	client := connect(t, redisconn.Options{URL: p.Addr, PoolSize: calls})
+	redistest.OpenConnections(t, client, calls)
+	store := redis.New(redis.Options{Client: client, Timeout: longest})
+	if err := takeOne(t.Context(), store, "k"); err != nil { // the script is there
+		t.Fatal(err)
+	}
+	p.Delay(t, away)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	var wg sync.WaitGroup
+	for range calls {
+		wg.Go(func() {
+			start := time.Now()
+			err := takeOne(t.Context(), store, "k")
+			if took := time.Since(start); err != nil || took > away*17/10 {
+				t.Errorf("%v after %v, with a round trip of %v", err, took, away)
+			}
+		})
+		<-tick.C
+	}
+	wg.Wait()
+}
+
+// Where a round trip takes most of the time that a call has, connections are made all the same.
+func TestFarAwayConnectionsAreMade(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]struct {
+		setup redistest.Setup
+		opts  redisconn.Options
+	}{
+		"plain":    {},
+		"password": {redistest.Setup{Password: "s3cret"}, redisconn.Options{Auth: "s3cret"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startProxy(t, redistest.StartWith(t, o.setup))
+			const away = 500 * time.Millisecond
+			p.Delay(t, away)
+			o.opts.URL = p.Addr
+			client := connect(t, o.opts)
+			redistest.Eventually(t, "a call to work in little more than a round trip", func(ctx context.Context) error {
+				ctx, cancel := context.WithTimeout(ctx, away*17/10)
+				defer cancel()
+				return client.Do(ctx, "echo", "hello").Err()
+			})
+		})
+	}
+}
+
+// A Redis that answers, however slowly and after all callers have left, keeps the breaker closed.
+func TestSlowIsNotSick(t *testing.T) {
+	t.Parallel()
+	p := startProxy(t, redistest.Start(t))
+	metrics := prometheus.NewRegistry()
+	client := connect(t, redisconn.Options{URL: p.Addr, Breaker: &redisconn.BreakerOptions{Metrics: metrics, Silence: longest}})
+	store := redis.New(redis.Options{Client: client})
+	defer func() { _ = store.Close() }()
+	if err := takeOne(t.Context(), store, "k"); err != nil {
+		t.Fatal(err)
+	}
+	p.Delay(t, 300*time.Millisecond)
+	for range 15 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		if err := takeOne(ctx, store, "k"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a caller of 20 ms: %v", err)
+		}
+		cancel()
+	}
+	if err := takeOne(t.Context(), store, "k"); err != nil {
+		t.Error(err)
+	}
+	families, err := metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, f := range families {
+		if f.GetName() != "ratelimitd_redis_breaker_rejected_total" {
+			continue
+		}
+		found = true
+		for _, m := range f.GetMetric() {
+			if n := m.GetCounter().GetValue(); n > 0 {
+				t.Errorf("the breaker has rejected %v calls", n)
+			}
+		}
+	}
+	if !found {
+		t.Error("the breaker has no metric of what it rejects")
+	}
+}
