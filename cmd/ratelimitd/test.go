@@ -8,8 +8,8 @@ import (
 	"regexp"
 	"slices"
 
-	"github.com/ratelimitd/ratelimitd/internal/console"
 	"github.com/ratelimitd/ratelimitd/internal/ruletest"
+	"github.com/ratelimitd/ratelimitd/internal/terminal"
 )
 
 // testCommand is the subcommand that runs unit tests for rules.
@@ -101,11 +101,11 @@ func (o *testCommand) write(out io.Writer, r *ruletest.Report) error {
 func (o *testCommand) verdict(r *ruletest.Report) error {
 	switch percent := r.Coverage.Percent(); {
 	case r.Bad > 0:
-		return misuse(fmt.Errorf("%d of %s cannot be run", r.Bad, console.Count(len(r.Files), "test file")))
+		return misuse(fmt.Errorf("%d of %s cannot be run", r.Bad, terminal.Count(len(r.Files), "test file")))
 	case o.Match != "" && r.Cases == 0:
 		return misuse(fmt.Errorf("--run %s matches no case", o.Match))
 	case r.Failed > 0:
-		return fmt.Errorf("%d of %s failed", r.Failed, console.Count(r.Cases, "case"))
+		return fmt.Errorf("%d of %s failed", r.Failed, terminal.Count(r.Cases, "case"))
 	case (o.Coverage || o.MinCoverage > 0) && len(r.Coverage.Errors) > 0:
 		return misuse(fmt.Errorf("rules that no test is about cannot be used: %s", &r.Coverage.Errors[0]))
 	case percent < o.MinCoverage:

@@ -9,37 +9,37 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/console"
+	"github.com/ratelimitd/ratelimitd/internal/terminal"
 )
 
 // text writes answers.
-type text struct{ *console.Writer }
+type text struct{ *terminal.Writer }
 
 // row writes what something is, in a column of its own.
 func (w text) row(what, format string, args ...any) {
 	w.Line("%-9s%s", what, fmt.Sprintf(format, args...))
 }
 
-func codeColor(code string) console.Color {
+func codeColor(code string) terminal.Color {
 	switch code {
 	case "OK":
-		return console.Green
+		return terminal.Green
 	case OverLimit:
-		return console.Red
+		return terminal.Red
 	default:
-		return console.Yellow
+		return terminal.Yellow
 	}
 }
 
 // WriteAnswer writes a decision for people.
 func WriteAnswer(to io.Writer, a *Answer, color bool) error {
-	w := text{console.NewWriter(to, color)}
-	w.Line("%s  in %s", w.Paint(codeColor(a.Code), a.Code), console.Span(time.Duration(a.Millis*float64(time.Millisecond))))
+	w := text{terminal.NewWriter(to, color)}
+	w.Line("%s  in %s", w.Paint(codeColor(a.Code), a.Code), terminal.Span(time.Duration(a.Millis*float64(time.Millisecond))))
 	for i := range a.Statuses {
 		s := &a.Statuses[i]
 		w.Line("")
-		w.Line("%d  %s", i+1, w.Paint(console.Bold, console.Clean(entriesText(s.Entries))))
-		w.Line("   %s, %s", w.Paint(codeColor(s.Code), s.Code), console.Clean(statusText(s)))
+		w.Line("%d  %s", i+1, w.Paint(terminal.Bold, terminal.Clean(entriesText(s.Entries))))
+		w.Line("   %s, %s", w.Paint(codeColor(s.Code), s.Code), terminal.Clean(statusText(s)))
 	}
 	w.list("headers", a.Headers)
 	w.list("headers for the request", a.Upstream)
@@ -54,13 +54,13 @@ func WriteAnswer(to io.Writer, a *Answer, color bool) error {
 			return fmt.Errorf("write metadata: %w", err)
 		}
 		for line := range strings.Lines(b.String()) {
-			w.Line("   %s", console.Clean(strings.TrimSuffix(line, "\n")))
+			w.Line("   %s", terminal.Clean(strings.TrimSuffix(line, "\n")))
 		}
 	}
 	if a.Body != "" {
 		w.Line("")
 		w.Line("body")
-		w.Line("   %s", console.Clean(a.Body))
+		w.Line("   %s", terminal.Clean(a.Body))
 	}
 	return w.Flush()
 }
@@ -72,7 +72,7 @@ func (w text) list(what string, headers []Header) {
 	w.Line("")
 	w.Line("%s", what)
 	for _, h := range headers {
-		w.Line("   %s: %s", console.Clean(h.Name), console.Clean(h.Value))
+		w.Line("   %s: %s", terminal.Clean(h.Name), terminal.Clean(h.Value))
 	}
 }
 
@@ -89,7 +89,7 @@ func statusText(s *Status) string {
 	}
 	limit += fmt.Sprintf(", %d left", s.Remaining)
 	if s.Reset != nil {
-		limit += ", reset in " + console.Span(time.Duration(*s.Reset*float64(time.Second)))
+		limit += ", reset in " + terminal.Span(time.Duration(*s.Reset*float64(time.Second)))
 	}
 	return limit
 }
@@ -104,19 +104,19 @@ func entriesText(entries []Entry) string {
 
 // WriteSummary writes what came of many requests for people.
 func WriteSummary(to io.Writer, s *Summary, color bool) error {
-	w := text{console.NewWriter(to, color)}
-	w.row("sent", "%d in %s, %.1f answers a second", s.Sent, console.Span(time.Duration(s.Seconds*float64(time.Second))), s.Rate)
-	w.row("ok", "%s", w.Paint(console.Green, share(s.OK, s.Sent)))
-	w.row("over", "%s", w.Paint(console.Red, share(s.OverLimit, s.Sent)))
-	w.row("errors", "%s", w.Paint(console.Yellow, share(s.Failed, s.Sent)))
+	w := text{terminal.NewWriter(to, color)}
+	w.row("sent", "%d in %s, %.1f answers a second", s.Sent, terminal.Span(time.Duration(s.Seconds*float64(time.Second))), s.Rate)
+	w.row("ok", "%s", w.Paint(terminal.Green, share(s.OK, s.Sent)))
+	w.row("over", "%s", w.Paint(terminal.Red, share(s.OverLimit, s.Sent)))
+	w.row("errors", "%s", w.Paint(terminal.Yellow, share(s.Failed, s.Sent)))
 	for _, code := range slices.Sorted(maps.Keys(s.Errors)) {
-		w.row("", "%d %s: %s", s.Errors[code], code, console.Clean(s.Messages[code]))
+		w.row("", "%d %s: %s", s.Errors[code], code, terminal.Clean(s.Messages[code]))
 	}
 	if s.Sent > 0 {
 		w.row("latency", "p50 %s, p90 %s, p99 %s, max %s", millis(s.P50), millis(s.P90), millis(s.P99), millis(s.Max))
 	}
 	if s.Late > 0 {
-		w.row("late", "%d were sent more than %s after they were due: all others were waiting for answers; raise --concurrency", s.Late, console.Span(late))
+		w.row("late", "%d were sent more than %s after they were due: all others were waiting for answers; raise --concurrency", s.Late, terminal.Span(late))
 	}
 	return w.Flush()
 }
@@ -134,11 +134,11 @@ func share(n, of int64) string {
 	return fmt.Sprintf("%d (%.1f%%)", n, 100*float64(n)/float64(of))
 }
 
-func millis(ms float64) string { return console.Span(time.Duration(ms * float64(time.Millisecond))) }
+func millis(ms float64) string { return terminal.Span(time.Duration(ms * float64(time.Millisecond))) }
 
 // WriteCounters writes the counters of descriptors for people.
 func WriteCounters(to io.Writer, all []*Counters, color bool) error {
-	w := text{console.NewWriter(to, color)}
+	w := text{terminal.NewWriter(to, color)}
 	for i, c := range all {
 		if i > 0 {
 			w.Line("")
@@ -149,24 +149,24 @@ func WriteCounters(to io.Writer, all []*Counters, color bool) error {
 }
 
 func (w text) counters(c *Counters) {
-	w.Line("%s  %s", w.Paint(console.Bold, console.Clean(c.Domain)), console.Clean(entriesText(c.Entries)))
+	w.Line("%s  %s", w.Paint(terminal.Bold, terminal.Clean(c.Domain)), terminal.Clean(entriesText(c.Entries)))
 	switch {
 	case c.Override:
 		w.row("rule", "none: the request's own limit stands in for it")
 	case c.Rule == nil:
-		w.row("no rule", "%s", w.Paint(console.Yellow, console.Clean(c.Reason)))
+		w.row("no rule", "%s", w.Paint(terminal.Yellow, terminal.Clean(c.Reason)))
 		return
 	default:
-		name := console.Clean(c.Rule.Path)
+		name := terminal.Clean(c.Rule.Path)
 		if c.Rule.Name != "" {
-			name += " (" + console.Clean(c.Rule.Name) + ")"
+			name += " (" + terminal.Clean(c.Rule.Name) + ")"
 		}
 		if c.Rule.Shadow {
 			name += ", in shadow mode"
 		}
 		w.row("rule", "%s", name)
 		if c.Rule.File != "" {
-			w.row("", "%s:%d:%d", console.Clean(c.Rule.File), c.Rule.Line, c.Rule.Column)
+			w.row("", "%s:%d:%d", terminal.Clean(c.Rule.File), c.Rule.Line, c.Rule.Column)
 		}
 	}
 	if len(c.Counters) == 0 {
@@ -174,19 +174,19 @@ func (w text) counters(c *Counters) {
 	}
 	for i := range c.Counters {
 		k := &c.Counters[i]
-		words := console.Clean(k.Words)
+		words := terminal.Clean(k.Words)
 		if k.Name != "" && (c.Rule == nil || k.Name != c.Rule.Name) {
-			words += " (" + console.Clean(k.Name) + ")"
+			words += " (" + terminal.Clean(k.Name) + ")"
 		}
-		w.row("limit", "%s", w.Paint(console.Bold, words))
-		w.row("key", "%s", console.Clean(k.Key))
+		w.row("limit", "%s", w.Paint(terminal.Bold, words))
+		w.row("key", "%s", terminal.Clean(k.Key))
 		if c.Cleared {
-			w.row("cleared", "%s", w.Paint(console.Green, fmt.Sprintf("%d of %d had been used", k.State.Used, k.State.Capacity)))
+			w.row("cleared", "%s", w.Paint(terminal.Green, fmt.Sprintf("%d of %d had been used", k.State.Used, k.State.Capacity)))
 			continue
 		}
-		color := console.Green
+		color := terminal.Green
 		if k.State.Remaining == 0 {
-			color = console.Red
+			color = terminal.Red
 		}
 		w.row("state", "%s", w.Paint(color, k.State.String()))
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/console"
+	"github.com/ratelimitd/ratelimitd/internal/terminal"
 )
 
 // State is a counter as a request would find it now.
@@ -28,10 +28,10 @@ func (s *State) String() string {
 	case s.Never:
 		text += ", nothing ever passes"
 	case s.WaitSeconds > 0:
-		text += ", the next one passes in " + console.Span(seconds(s.WaitSeconds))
+		text += ", the next one passes in " + terminal.Span(seconds(s.WaitSeconds))
 	}
 	if s.Reset > 0 {
-		text += ", reset in " + console.Span(seconds(s.Reset))
+		text += ", reset in " + terminal.Span(seconds(s.Reset))
 	}
 	if s.Cached {
 		text += " (remembered by the server's over-limit cache)"

@@ -5,15 +5,15 @@ import (
 	"io"
 	"strings"
 
-	"github.com/ratelimitd/ratelimitd/internal/console"
+	"github.com/ratelimitd/ratelimitd/internal/terminal"
 )
 
 // text writes a report.
-type text struct{ *console.Writer }
+type text struct{ *terminal.Writer }
 
 // WriteText writes a report for people.
 func WriteText(to io.Writer, r *Report, color bool) error {
-	w := text{console.NewWriter(to, color)}
+	w := text{terminal.NewWriter(to, color)}
 	for i := range r.Descriptors {
 		if i > 0 {
 			w.Line("")
@@ -26,7 +26,7 @@ func WriteText(to io.Writer, r *Report, color bool) error {
 	}
 	if r.RulesFrom != "" {
 		w.Line("")
-		w.row("rules", "of %s", console.Clean(r.RulesFrom))
+		w.row("rules", "of %s", terminal.Clean(r.RulesFrom))
 	}
 	return w.Flush()
 }
@@ -37,7 +37,7 @@ func (w text) row(what, format string, args ...any) {
 }
 
 func (w text) descriptor(r *Report, d *Descriptor) {
-	w.Line("%s  %s", w.Paint(console.Bold, console.Clean(r.Domain)), console.Clean(entriesText(d.Entries)))
+	w.Line("%s  %s", w.Paint(terminal.Bold, terminal.Clean(r.Domain)), terminal.Clean(entriesText(d.Entries)))
 	w.Line("")
 	for i := range d.Levels {
 		w.level(i+1, &d.Levels[i])
@@ -47,11 +47,11 @@ func (w text) descriptor(r *Report, d *Descriptor) {
 	}
 	switch {
 	case !r.Known:
-		w.row("no rule", "%s", w.Paint(console.Yellow, console.Clean(d.Reason)))
+		w.row("no rule", "%s", w.Paint(terminal.Yellow, terminal.Clean(d.Reason)))
 		w.meant(r.DidYouMean)
 		return
 	case !d.Matched:
-		w.row("no rule", "%s", w.Paint(console.Yellow, console.Clean(d.Reason)))
+		w.row("no rule", "%s", w.Paint(terminal.Yellow, terminal.Clean(d.Reason)))
 		w.meant(d.DidYouMean)
 		return
 	case d.Override:
@@ -63,38 +63,38 @@ func (w text) descriptor(r *Report, d *Descriptor) {
 		w.limit(&d.Limits[i], d)
 	}
 	if d.StateRule != "" {
-		w.row("", "%s", w.Paint(console.Yellow, "the server counts this under another rule: "+console.Clean(d.StateRule)))
+		w.row("", "%s", w.Paint(terminal.Yellow, "the server counts this under another rule: "+terminal.Clean(d.StateRule)))
 	}
 }
 
 func (w text) meant(guess string) {
 	if guess != "" {
-		w.row("", "did you mean %s?", w.Paint(console.Green, console.Clean(guess)))
+		w.row("", "did you mean %s?", w.Paint(terminal.Green, terminal.Clean(guess)))
 	}
 }
 
 const widest = 60 // bytes of a candidate's value that are shown
 
 func (w text) level(n int, l *Level) {
-	w.Line("%d  %s", n, w.Paint(console.Bold, console.Clean(l.Key+"="+l.Value)))
+	w.Line("%d  %s", n, w.Paint(terminal.Bold, terminal.Clean(l.Key+"="+l.Value)))
 	width := 0
 	for _, c := range l.Candidates {
 		width = max(width, len([]rune(valueText(&c))))
 	}
 	for _, c := range l.Candidates {
-		mark, color := " ", console.Dim
+		mark, color := " ", terminal.Dim
 		if c.Taken {
-			mark, color = ">", console.Green
+			mark, color = ">", terminal.Green
 		}
-		w.Line("   %s", w.Paint(color, fmt.Sprintf("%s %-8s %-*s  %s", mark, c.Kind, width, valueText(&c), console.Clean(c.Reason))))
+		w.Line("   %s", w.Paint(color, fmt.Sprintf("%s %-8s %-*s  %s", mark, c.Kind, width, valueText(&c), terminal.Clean(c.Reason))))
 	}
 	if l.Reason != "" {
-		w.Line("   %s", w.Paint(console.Yellow, console.Clean(l.Reason)))
+		w.Line("   %s", w.Paint(terminal.Yellow, terminal.Clean(l.Reason)))
 	}
 }
 
 func valueText(c *Candidate) string {
-	v := []rune(console.Clean(c.Value))
+	v := []rune(terminal.Clean(c.Value))
 	if len(v) > widest {
 		return string(v[:widest-3]) + "..."
 	}
@@ -103,13 +103,13 @@ func valueText(c *Candidate) string {
 
 func (w text) rule(r *Report, d *Descriptor) {
 	rule := d.Rule
-	name := console.Clean(rule.Path)
+	name := terminal.Clean(rule.Path)
 	if rule.Name != "" && rule.Name != rule.Path {
-		name += " (" + console.Clean(rule.Name) + ")"
+		name += " (" + terminal.Clean(rule.Name) + ")"
 	}
-	w.row("rule", "%s", w.Paint(console.Bold, name))
+	w.row("rule", "%s", w.Paint(terminal.Bold, name))
 	if rule.File != "" {
-		w.row("", "%s:%d:%d", console.Clean(rule.File), rule.Line, rule.Column)
+		w.row("", "%s:%d:%d", terminal.Clean(rule.File), rule.Line, rule.Column)
 	}
 	var how []string
 	switch {
@@ -126,7 +126,7 @@ func (w text) rule(r *Report, d *Descriptor) {
 		how = append(how, "quota mode"+by(rule.Quota)+": the request is refused when all such descriptors are over")
 	}
 	if len(rule.Replaces) > 0 {
-		how = append(how, "replaces "+console.Clean(strings.Join(rule.Replaces, ", ")))
+		how = append(how, "replaces "+terminal.Clean(strings.Join(rule.Replaces, ", ")))
 	}
 	if !rule.Unlimited && rule.OnError.Value != "" {
 		how = append(how, "on_error "+rule.OnError.Value+by(rule.OnError))
@@ -154,14 +154,14 @@ func (w text) limit(l *Limit, d *Descriptor) {
 	if l.Name != "" && (d.Rule == nil || l.Name != d.Rule.Name) {
 		words += " (" + l.Name + ")"
 	}
-	w.row("limit", "%s", w.Paint(console.Bold, console.Clean(words)))
-	w.row("key", "%s", console.Clean(l.Key))
+	w.row("limit", "%s", w.Paint(terminal.Bold, terminal.Clean(words)))
+	w.row("key", "%s", terminal.Clean(l.Key))
 	if s := l.State; s != nil {
-		color := console.Green
+		color := terminal.Green
 		if s.Remaining == 0 {
-			color = console.Red
+			color = terminal.Red
 		}
-		w.row("state", "%s at %s", w.Paint(color, s.String()), console.Clean(d.StateOf))
+		w.row("state", "%s at %s", w.Paint(color, s.String()), terminal.Clean(d.StateOf))
 	}
 }
 
@@ -190,7 +190,7 @@ func (w text) list(headers []Header) {
 		w.row("", "  none")
 	}
 	for _, h := range headers {
-		w.row("", "  %s: %s", console.Clean(h.Name), console.Clean(h.Value))
+		w.row("", "  %s: %s", terminal.Clean(h.Name), terminal.Clean(h.Value))
 	}
 }
 

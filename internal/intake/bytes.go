@@ -36,14 +36,14 @@ func NewBytes(connection, all int64) *Bytes {
 func (b *Bytes) Held() int64 { return b.reserved.Load() }
 
 // held counts the bytes of one connection.
-type held struct {
+type heldBytes struct {
 	bytes    atomic.Int64
 	reserved atomic.Int64 // changed under the mutex of Bytes
 	closed   bool         // under that mutex; the connection reserves nothing more
 }
 
-// add counts bytes that arrived on a connection. It returns false if the connection must be closed.
-func (b *Bytes) add(c *Conn, n int64) bool {
+// received counts bytes that arrived on a connection. It returns false if the connection must be closed.
+func (b *Bytes) received(c *Conn, n int64) bool {
 	if b == nil {
 		return true
 	}

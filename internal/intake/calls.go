@@ -33,8 +33,8 @@ func NewCalls(most int, m *Metrics) *Calls {
 // InFlight returns the number of calls in flight.
 func (b *Calls) InFlight() int64 { return b.total.Load() }
 
-// Call is a call in flight. The zero value is no call.
-type Call struct {
+// InFlight is a call in flight. The zero value is no call.
+type InFlight struct {
 	conn   *Conn
 	period uint32
 	awaits bool // its message has not arrived yet
@@ -42,7 +42,7 @@ type Call struct {
 
 // Begin admits a call before its message is read. If it returns false, the caller refuses the call and must not call
 // End. The connection may be nil.
-func (b *Calls) Begin(c *Conn) (Call, bool) {
+func (b *Calls) Begin(c *Conn) (InFlight, bool) {
 	if c != nil {
 		c.enter()
 	}
@@ -53,10 +53,10 @@ func (b *Calls) Begin(c *Conn) (Call, bool) {
 		if c != nil {
 			c.listener.options.Bytes.ended(c, 0, false)
 		}
-		return Call{}, false
+		return InFlight{}, false
 	}
 	if c == nil {
-		return Call{}, true
+		return InFlight{}, true
 	}
 	n, ofPeer := c.calls.Add(1), c.peer.calls.Add(1)
 	if n > free+1 || n > free+2-ofPeer/peerFactor {
@@ -69,15 +69,15 @@ func (b *Calls) Begin(c *Conn) (Call, bool) {
 		c.calls.Add(-1)
 		b.total.Add(-1)
 		c.listener.options.Bytes.ended(c, 0, false) // its message still arrives
-		return Call{}, false
+		return InFlight{}, false
 	}
 	period := c.turns.Load() % 2
 	c.await[period].Add(1)
-	return Call{conn: c, period: period, awaits: true}, true
+	return InFlight{conn: c, period: period, awaits: true}, true
 }
 
 // Arrived records when the message of a call arrived.
-func (b *Calls) Arrived(call *Call, at time.Time) {
+func (b *Calls) Arrived(call *InFlight, at time.Time) {
 	if call.conn == nil || !call.awaits {
 		return
 	}
@@ -87,7 +87,7 @@ func (b *Calls) Arrived(call *Call, at time.Time) {
 }
 
 // End ends a call whose message had size bytes.
-func (b *Calls) End(call Call, size int) {
+func (b *Calls) End(call InFlight, size int) {
 	b.total.Add(-1)
 	c := call.conn
 	if c == nil {

@@ -16,7 +16,7 @@ func TestShareOfCalls(t *testing.T) {
 	const most = 900
 	l := &Listener{}
 	calls := NewCalls(most, m)
-	flood := func(c *Conn) (all []Call) {
+	flood := func(c *Conn) (all []InFlight) {
 		for {
 			call, ok := calls.Begin(c)
 			if !ok {
@@ -75,7 +75,7 @@ func TestMessagesThatAreMissing(t *testing.T) {
 	}
 	calls := NewCalls(10, m)
 	c := conn(&Listener{}, &peer{})
-	begin := func() Call {
+	begin := func() InFlight {
 		call, ok := calls.Begin(c)
 		if !ok {
 			t.Fatal("refused")

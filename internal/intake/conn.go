@@ -39,10 +39,10 @@ const (
 	// readAtOnce is how many bytes of HTTP/2 are read at once: about twenty calls.
 	readAtOnce = 2 << 10
 
-	// mostComing is how many calls of a connection may be read but not begun; then reading waits. pause bounds that
+	// maxComing is how many calls of a connection may be read but not begun; then reading waits. maxPause bounds that
 	// wait, because calls that the transport itself refuses never begin.
-	mostComing = 16
-	pause      = 20 * time.Millisecond
+	maxComing = 16
+	maxPause  = 20 * time.Millisecond
 
 	// writeBuffer bounds what the kernel keeps for a client that does not read; without it the buffer grows to
 	// megabytes. An answer has about fifty bytes.
@@ -68,7 +68,7 @@ type Conn struct {
 	calls atomic.Int64    // in flight
 	await [2]atomic.Int64 // calls whose message has not arrived, by the parity of the period in which they began
 	turns atomic.Uint32   // the current period
-	bytes held
+	bytes heldBytes
 
 	coming  atomic.Int64  // calls that were read and have not begun
 	entered chan struct{} // receives a value when coming falls while the reader waits for that
@@ -134,14 +134,14 @@ func (c *Conn) Read(p []byte) (int, error) {
 
 // awaitCalls waits until most of the calls that were read have begun.
 func (c *Conn) awaitCalls() {
-	if c.coming.Load() <= mostComing {
+	if c.coming.Load() <= maxComing {
 		return
 	}
 	c.pausing.Store(true)
 	defer c.pausing.Store(false)
-	late := time.NewTimer(pause)
+	late := time.NewTimer(maxPause)
 	defer late.Stop()
-	for c.coming.Load() > mostComing {
+	for c.coming.Load() > maxComing {
 		select {
 		case <-c.entered:
 		case <-late.C:
@@ -157,7 +157,7 @@ func (c *Conn) enter() {
 	if left < 0 {
 		c.coming.Add(1) // the reader has already given up waiting for this call
 	}
-	if left <= mostComing && c.pausing.Load() {
+	if left <= maxComing && c.pausing.Load() {
 		select {
 		case c.entered <- struct{}{}:
 		default:

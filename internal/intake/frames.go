@@ -22,17 +22,17 @@ var (
 	errBytes         = errors.New("HTTP/2: too many bytes of messages that are not complete")
 )
 
-// frames follows the frames of an HTTP/2 connection. It reads only their headers.
-type frames struct {
+// frameScanner follows the frames of an HTTP/2 connection. It reads only their headers.
+type frameScanner struct {
 	skip          int // bytes until the next frame header
 	header        [frameHeaderSize]byte
 	have          int // bytes of header that have arrived
 	continuations int // CONTINUATION frames in a row
 }
 
-// next reads p. It returns the size of all DATA frames and the number of HEADERS frames that begin in p, and an error
+// scan reads p. It returns the size of all DATA frames and the number of HEADERS frames that begin in p, and an error
 // if a header block is too long.
-func (f *frames) next(p []byte) (data, headers int, err error) {
+func (f *frameScanner) scan(p []byte) (data, headers int, err error) {
 	for {
 		if f.skip >= len(p) {
 			f.skip -= len(p)
@@ -64,28 +64,28 @@ func (f *frames) next(p []byte) (data, headers int, err error) {
 	}
 }
 
-// framed is a connection that carries unencrypted HTTP/2.
-type framed struct {
+// framedConn is a connection that carries unencrypted HTTP/2.
+type framedConn struct {
 	net.Conn
 	conn   *Conn
-	frames frames
+	frames frameScanner
 }
 
 // Frames wraps the unencrypted side of an HTTP/2 connection: c itself, or the connection that decrypts c. It closes
 // connections with endless header blocks, and those with too many bytes of incomplete messages.
 func (c *Conn) Frames(plain net.Conn) net.Conn {
-	return &framed{Conn: plain, conn: c, frames: frames{skip: prefaceSize}}
+	return &framedConn{Conn: plain, conn: c, frames: frameScanner{skip: prefaceSize}}
 }
 
 // Read implements net.Conn. It returns a few calls at a time and waits until they have begun. So no connection fills
 // the scheduler's queue with calls that delay those of others.
-func (f *framed) Read(p []byte) (int, error) {
+func (f *framedConn) Read(p []byte) (int, error) {
 	f.conn.awaitCalls()
 	n, err := f.Conn.Read(p[:min(len(p), readAtOnce)])
 	if n == 0 {
 		return n, err
 	}
-	data, begun, bad := f.frames.next(p[:n])
+	data, begun, bad := f.frames.scan(p[:n])
 	if begun > 0 {
 		f.conn.coming.Add(int64(begun))
 	}
@@ -93,7 +93,7 @@ func (f *framed) Read(p []byte) (int, error) {
 		f.conn.cut(headers)
 		return 0, bad
 	}
-	if data > 0 && !f.conn.listener.options.Bytes.add(f.conn, int64(data)) {
+	if data > 0 && !f.conn.listener.options.Bytes.received(f.conn, int64(data)) {
 		f.conn.cut(tooManyBytes)
 		return 0, errBytes
 	}

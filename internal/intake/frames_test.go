@@ -44,13 +44,13 @@ func TestFrames(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		f := frames{skip: prefaceSize}
+		f := frameScanner{skip: prefaceSize}
 		got, calls := 0, 0
 		var failed error
 		for rest := wire.Bytes(); len(rest) > 0 && failed == nil; {
 			n := rapid.IntRange(1, len(rest)).Draw(t, "piece")
 			var data, begun int
-			data, begun, failed = f.next(rest[:n])
+			data, begun, failed = f.scan(rest[:n])
 			calls += begun
 			got += data
 			rest = rest[n:]
@@ -65,8 +65,8 @@ func TestFrames(t *testing.T) {
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte(http2.ClientPreface+"\x00\x00\x00\x09\x00\x00\x00\x00\x01"), 3)
 	f.Fuzz(func(t *testing.T, wire []byte, piece int) {
-		whole, pieces := frames{skip: prefaceSize}, frames{skip: prefaceSize}
-		want, wantCalls, wantErr := whole.next(wire)
+		whole, pieces := frameScanner{skip: prefaceSize}, frameScanner{skip: prefaceSize}
+		want, wantCalls, wantErr := whole.scan(wire)
 		if wantErr != nil {
 			return
 		}
@@ -74,7 +74,7 @@ func FuzzFrames(f *testing.F) {
 		got, calls := 0, 0
 		for len(wire) > 0 {
 			n := min(piece, len(wire))
-			data, begun, err := pieces.next(wire[:n])
+			data, begun, err := pieces.scan(wire[:n])
 			if err != nil {
 				t.Fatal(err)
 			}

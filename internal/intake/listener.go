@@ -31,11 +31,11 @@ type Options struct {
 }
 
 const (
-	// sayEvery is the shortest time between two log lines about refused connections.
-	sayEvery = time.Minute
+	// logEvery is the shortest time between two log lines about refused connections.
+	logEvery = time.Minute
 
-	// looks bounds how many connections are examined to find one that may be closed.
-	looks = 32
+	// maxLooks bounds how many connections are examined to find one that may be closed.
+	maxLooks = 32
 )
 
 // Listener accepts connections within bounds. A connection beyond the bound replaces one that is not in use, or is
@@ -47,7 +47,7 @@ type Listener struct {
 	options Options
 	share   int // connections that a peer keeps when all are in use
 	metrics listenerMetrics
-	said    atomic.Int64 // when refused connections were last logged, by clock
+	logged  atomic.Int64 // when refused connections were last logged, by clock
 
 	done chan struct{} // closed with the listener
 	stop func()
@@ -75,7 +75,7 @@ func Listen(l net.Listener, o Options) *Listener {
 		peers:    make(map[string]*peer),
 		above:    make(map[*peer]struct{}),
 	}
-	b.said.Store(-int64(sayEvery))
+	b.logged.Store(-int64(logEvery))
 	b.stop = sync.OnceFunc(func() { close(b.done) })
 	if every := o.sweepEvery(); every > 0 {
 		go b.sweep(every)
@@ -90,16 +90,16 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c, instead := l.admit(raw)
-		if instead != nil {
-			instead.cut(evicted)
+		c, replaced := l.admit(raw)
+		if replaced != nil {
+			replaced.cut(evicted)
 		}
 		if c != nil {
 			return c, nil
 		}
 		l.metrics.refused.Inc()
 		_ = raw.Close()
-		l.say()
+		l.logRefusal()
 	}
 }
 
@@ -111,16 +111,16 @@ func (l *Listener) Close() error {
 
 // admit adds a connection, if necessary in place of another one, which the caller must close. It returns nil if there
 // is no room.
-func (l *Listener) admit(raw net.Conn) (admitted, instead *Conn) {
+func (l *Listener) admit(raw net.Conn) (admitted, replaced *Conn) {
 	now := clock()
 	key := peerOf(raw.RemoteAddr())
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.options.MaxConnections > 0 && l.open.Len() >= l.options.MaxConnections {
-		if instead = l.makePlace(key, now); instead == nil {
+		if replaced = l.makePlace(key, now); replaced == nil {
 			return nil, nil
 		}
-		l.remove(instead)
+		l.remove(replaced)
 	}
 	p := l.peers[key]
 	if p == nil {
@@ -133,7 +133,7 @@ func (l *Listener) admit(raw net.Conn) (admitted, instead *Conn) {
 		l.above[p] = struct{}{}
 	}
 	l.metrics.open.Inc()
-	return c, instead
+	return c, replaced
 }
 
 // makePlace chooses the connection that a new one of a peer replaces. A peer within its share may replace any
@@ -159,7 +159,7 @@ func (l *Listener) makePlace(key string, now int64) *Conn {
 // connections and moves each to the back, so the order stays nearly right at little cost.
 func oldest(of *list.List, now int64, idleOnly bool) *Conn {
 	var called *Conn // the best one that has made a call
-	for range min(looks, of.Len()) {
+	for range min(maxLooks, of.Len()) {
 		e := of.Front()
 		c := e.Value.(*Conn)
 		last := c.last.Load()
@@ -197,9 +197,9 @@ func (l *Listener) remove(c *Conn) {
 	l.metrics.open.Dec()
 }
 
-func (l *Listener) say() {
-	now, last := clock(), l.said.Load()
-	if now-last < int64(sayEvery) || !l.said.CompareAndSwap(last, now) {
+func (l *Listener) logRefusal() {
+	now, last := clock(), l.logged.Load()
+	if now-last < int64(logEvery) || !l.logged.CompareAndSwap(last, now) {
 		return
 	}
 	l.options.Log.Warn("too many connections: new ones are refused", "listener", l.options.Name, "most", l.options.MaxConnections)

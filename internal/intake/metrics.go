@@ -41,8 +41,8 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Show registers gauges of the calls in flight and of the bytes of incomplete messages.
-func (m *Metrics) Show(registry prometheus.Registerer, calls *Calls, bytes *Bytes) error {
+// RegisterGauges registers gauges of the calls in flight and of the bytes of incomplete messages.
+func RegisterGauges(registry prometheus.Registerer, calls *Calls, bytes *Bytes) error {
 	if registry == nil {
 		return nil
 	}

@@ -111,7 +111,7 @@ func (r countedServices) RegisterService(desc *grpc.ServiceDesc, service any) {
 type arriving struct {
 	grpc.ServerStream
 	calls *intake.Calls
-	call  *intake.Call
+	call  *intake.InFlight
 }
 
 // RecvMsg implements grpc.ServerStream.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/console"
 	"github.com/ratelimitd/ratelimitd/internal/simulate"
+	"github.com/ratelimitd/ratelimitd/internal/terminal"
 )
 
 // TextOptions are the settings of WriteText.
@@ -17,7 +17,7 @@ type TextOptions struct {
 }
 
 type textWriter struct {
-	*console.Writer
+	*terminal.Writer
 	top int
 }
 
@@ -26,8 +26,8 @@ func WriteText(to io.Writer, r *simulate.Report, o TextOptions) error {
 	if o.Top <= 0 {
 		o.Top = 10
 	}
-	w := &textWriter{console.NewWriter(to, o.Color), o.Top}
-	w.Line("%s of %s, %s", w.Paint(console.Bold, counted(r.Requests, "request")), console.Clean(strings.Join(r.Logs, ", ")), span(r))
+	w := &textWriter{terminal.NewWriter(to, o.Color), o.Top}
+	w.Line("%s of %s, %s", w.Paint(terminal.Bold, counted(r.Requests, "request")), terminal.Clean(strings.Join(r.Logs, ", ")), span(r))
 	w.lines(r)
 	w.Line("")
 	w.sides(r)
@@ -35,9 +35,9 @@ func WriteText(to io.Writer, r *simulate.Report, o TextOptions) error {
 	w.rules(r)
 	w.callers(r)
 	for _, s := range r.Warnings {
-		w.Line("%s %s", w.Paint(console.Yellow, "warning:"), console.Clean(s))
+		w.Line("%s %s", w.Paint(terminal.Yellow, "warning:"), terminal.Clean(s))
 	}
-	w.Line("%s", w.Paint(console.Dim, fmt.Sprintf("%s requests a second, %s in all", number(int64(r.PerSec)), time.Duration(r.Seconds*float64(time.Second)).Round(rounding(r.Seconds)))))
+	w.Line("%s", w.Paint(terminal.Dim, fmt.Sprintf("%s requests a second, %s in all", number(int64(r.PerSec)), time.Duration(r.Seconds*float64(time.Second)).Round(rounding(r.Seconds)))))
 	return w.Flush()
 }
 
@@ -64,9 +64,9 @@ func (w *textWriter) lines(r *simulate.Report) {
 	if r.Bad == 0 {
 		return
 	}
-	w.Line("%s", w.Paint(console.Yellow, counted(r.Bad, "line")+" cannot be used"))
+	w.Line("%s", w.Paint(terminal.Yellow, counted(r.Bad, "line")+" cannot be used"))
 	for i := range r.FirstBad[:min(3, len(r.FirstBad))] {
-		w.Line("  %s", console.Clean(r.FirstBad[i].String()))
+		w.Line("  %s", terminal.Clean(r.FirstBad[i].String()))
 	}
 }
 
@@ -74,7 +74,7 @@ func (w *textWriter) lines(r *simulate.Report) {
 type column struct {
 	title string
 	text  bool
-	color console.Color // of cells that are not 0
+	color terminal.Color // of cells that are not 0
 }
 
 // table writes rows under titles, each column as wide as its widest cell.
@@ -96,7 +96,7 @@ func (w *textWriter) table(columns []column, rows [][]string) {
 			text := cells[i]
 			switch {
 			case header:
-				text = w.Paint(console.Dim, text)
+				text = w.Paint(terminal.Dim, text)
 			case text != "0" && text != "":
 				text = w.Paint(c.color, text)
 			}
@@ -126,11 +126,11 @@ func (w *textWriter) table(columns []column, rows [][]string) {
 
 func (w *textWriter) sides(r *simulate.Report) {
 	columns := []column{
-		{title: "rules of", text: true}, {title: "allowed", color: console.Green}, {title: "refused", color: console.Red}, {title: "share"},
-		{title: "not enforced", color: console.Yellow}, {title: "no rule"}, {title: "failed", color: console.Red},
+		{title: "rules of", text: true}, {title: "allowed", color: terminal.Green}, {title: "refused", color: terminal.Red}, {title: "share"},
+		{title: "not enforced", color: terminal.Yellow}, {title: "no rule"}, {title: "failed", color: terminal.Red},
 	}
 	row := func(folder string, s *simulate.Side) []string {
-		return []string{console.Clean(folder), number(s.Allowed), number(s.Refused), percent(s.Refused, r.Requests), number(s.NotEnforced), number(s.NoRule + s.UnknownDomain), number(s.Failed)}
+		return []string{terminal.Clean(folder), number(s.Allowed), number(s.Refused), percent(s.Refused, r.Requests), number(s.NotEnforced), number(s.NoRule + s.UnknownDomain), number(s.Failed)}
 	}
 	rows := [][]string{row(r.Rules, &r.New)}
 	if r.Old != nil {
@@ -140,15 +140,15 @@ func (w *textWriter) sides(r *simulate.Report) {
 	if r.Old == nil {
 		return
 	}
-	change := func(what string, color console.Color, c *simulate.Change) {
+	change := func(what string, color terminal.Color, c *simulate.Change) {
 		text := fmt.Sprintf("%s: %s of %s", what, counted(c.Requests, "request"), counted(c.Callers, "caller"))
 		if c.Requests == 0 {
-			color = console.Dim
+			color = terminal.Dim
 		}
 		w.Line("%s", w.Paint(color, text))
 	}
-	change("newly refused", console.Red, r.NewlyRefused)
-	change("newly passed", console.Green, r.NewlyPassed)
+	change("newly refused", terminal.Red, r.NewlyRefused)
+	change("newly passed", terminal.Green, r.NewlyPassed)
 	w.Line("")
 }
 
@@ -183,23 +183,23 @@ func (w *textWriter) overTime(r *simulate.Report) {
 		}
 		return b.String(), most, mostOf
 	}
-	w.Line("%s", w.Paint(console.Dim, "refused over time, a sign for "+width(o.WidthSeconds*int64(together))))
+	w.Line("%s", w.Paint(terminal.Dim, "refused over time, a sign for "+width(o.WidthSeconds*int64(together))))
 	if r.Old != nil {
 		text, most, of := draw(o.OldRefused)
-		w.Line("before  %s  at most %s", w.Paint(console.Red, text), percent(most, of))
+		w.Line("before  %s  at most %s", w.Paint(terminal.Red, text), percent(most, of))
 	}
 	text, most, of := draw(o.Refused)
 	label := ""
 	if r.Old != nil {
 		label = "now     "
 	}
-	w.Line("%s%s  at most %s\n", label, w.Paint(console.Red, text), percent(most, of))
+	w.Line("%s%s  at most %s\n", label, w.Paint(terminal.Red, text), percent(most, of))
 }
 
 func (w *textWriter) rules(r *simulate.Report) {
-	columns := []column{{title: "rule", text: true}, {title: "requests"}, {title: "refused", color: console.Red}, {title: "share"}, {title: "not enforced", color: console.Yellow}}
+	columns := []column{{title: "rule", text: true}, {title: "requests"}, {title: "refused", color: terminal.Red}, {title: "share"}, {title: "not enforced", color: terminal.Yellow}}
 	if r.Old != nil {
-		columns = append(columns, column{title: "refused before"}, column{title: "newly refused", color: console.Red}, column{title: "newly passed", color: console.Green})
+		columns = append(columns, column{title: "refused before"}, column{title: "newly refused", color: terminal.Red}, column{title: "newly passed", color: terminal.Green})
 	}
 	var rows [][]string
 	for i := range r.ByRule[:min(w.top, len(r.ByRule))] {
@@ -208,7 +208,7 @@ func (w *textWriter) rules(r *simulate.Report) {
 		if now == nil {
 			now = &simulate.RuleCount{}
 		}
-		name := console.Clean(rule.Rule)
+		name := terminal.Clean(rule.Rule)
 		switch {
 		case rule.New == nil:
 			name += " (gone)"
@@ -234,37 +234,37 @@ func (w *textWriter) rules(r *simulate.Report) {
 	}
 	w.table(columns, rows)
 	if more := len(r.ByRule) - w.top; more > 0 {
-		w.Line("%s\n", w.Paint(console.Dim, fmt.Sprintf("and %s", counted(int64(more), "more rule"))))
+		w.Line("%s\n", w.Paint(terminal.Dim, fmt.Sprintf("and %s", counted(int64(more), "more rule"))))
 	}
 	if n := len(r.Unreached); n > 0 {
 		names := r.Unreached[:min(w.top, n)]
-		text := fmt.Sprintf("%s reached by no request: %s", counted(int64(n), "rule"), console.Clean(strings.Join(names, ", ")))
+		text := fmt.Sprintf("%s reached by no request: %s", counted(int64(n), "rule"), terminal.Clean(strings.Join(names, ", ")))
 		if n > len(names) {
 			text += ", ..."
 		}
-		w.Line("%s\n", w.Paint(console.Dim, text))
+		w.Line("%s\n", w.Paint(terminal.Dim, text))
 	}
 }
 
 func (w *textWriter) callers(r *simulate.Report) {
-	columns := []column{{title: "caller", text: true}, {title: "requests"}, {title: "refused", color: console.Red}, {title: "share"}}
+	columns := []column{{title: "caller", text: true}, {title: "requests"}, {title: "refused", color: terminal.Red}, {title: "share"}}
 	if r.Old != nil {
-		columns = append(columns, column{title: "refused before"}, column{title: "newly refused", color: console.Red}, column{title: "newly passed", color: console.Green})
+		columns = append(columns, column{title: "refused before"}, column{title: "newly refused", color: terminal.Red}, column{title: "newly passed", color: terminal.Green})
 	}
 	columns = append(columns, column{title: "refused most by", text: true})
 	var rows [][]string
 	for i := range r.Callers.Rows[:min(w.top, len(r.Callers.Rows))] {
 		c := &r.Callers.Rows[i]
-		cells := []string{clip(console.Clean(c.Caller), 40), number(c.Requests), number(c.Refused), percent(c.Refused, c.Requests)}
+		cells := []string{clip(terminal.Clean(c.Caller), 40), number(c.Requests), number(c.Refused), percent(c.Refused, c.Requests)}
 		if r.Old != nil {
 			cells = append(cells, number(c.OldRefused), number(c.NewlyRefused), number(c.NewlyPassed))
 		}
-		rows = append(rows, append(cells, console.Clean(mostly(c, 40))))
+		rows = append(rows, append(cells, terminal.Clean(mostly(c, 40))))
 	}
 	w.table(columns, rows)
 	seen := counted(r.Callers.Seen, "caller")
 	if !r.Callers.Exact {
 		seen = "more than " + seen
 	}
-	w.Line("%s\n", w.Paint(console.Dim, seen+" in all"))
+	w.Line("%s\n", w.Paint(terminal.Dim, seen+" in all"))
 }

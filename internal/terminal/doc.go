@@ -4,4 +4,4 @@
 // functions may be called concurrently.
 //
 // It does not find out whether somebody is looking: whoever makes a Writer says whether colours are wanted.
-package console
+package terminal
