@@ -10,7 +10,7 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// Counters are what a server counts one descriptor in.
+// Counters are a server's counters of one descriptor.
 type Counters struct {
 	Server  string  `json:"server"`
 	Domain  string  `json:"domain"`
@@ -20,11 +20,11 @@ type Counters struct {
 	Reason   string    `json:"reason,omitempty"`   // why no rule matches
 	Rule     *Rule     `json:"rule,omitempty"`     // absent with an override
 	Override bool      `json:"override,omitempty"` // the limit is the request's
-	Cleared  bool      `json:"cleared,omitempty"`  // the counters were cleared; the states are those of just before
+	Cleared  bool      `json:"cleared,omitempty"`  // the counters were cleared; the states are from just before
 	Counters []Counter `json:"counters"`
 }
 
-// Rule is the rule that the server has.
+// Rule is the rule of the server that matches.
 type Rule struct {
 	Path      string `json:"path"`
 	Name      string `json:"name,omitempty"`
@@ -54,7 +54,7 @@ func (c *Client) Peek(ctx context.Context, domain string, entries []descriptor.E
 	return c.counters(domain, entries, got, o != nil), nil
 }
 
-// Reset clears the counters of a descriptor. The states are those of just before.
+// Reset clears the counters of a descriptor. The states are from just before.
 func (c *Client) Reset(ctx context.Context, domain string, entries []descriptor.Entry, o *limiter.Override) (*Counters, error) {
 	ctx, cancel := c.within(ctx)
 	defer cancel()
@@ -82,14 +82,14 @@ func override(o *limiter.Override) *adminv1.LimitOverride {
 	return &adminv1.LimitOverride{RequestsPerUnit: o.Requests, Unit: unitName(o.Unit), UnitMultiplier: o.Multiplier}
 }
 
-// told is what both calls answer.
-type told interface {
+// countersResponse is what the responses of both calls have.
+type countersResponse interface {
 	GetRule() *adminv1.Rule
 	GetReason() string
 	GetCounters() []*adminv1.CounterState
 }
 
-func (c *Client) counters(domain string, entries []descriptor.Entry, t told, overridden bool) *Counters {
+func (c *Client) counters(domain string, entries []descriptor.Entry, t countersResponse, overridden bool) *Counters {
 	out := &Counters{Server: c.o.Server, Domain: domain, Entries: entriesOf(entries), Reason: t.GetReason(), Counters: []Counter{}}
 	if r := t.GetRule(); r != nil {
 		out.Rule = &Rule{

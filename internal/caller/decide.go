@@ -15,11 +15,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// Request is what a decision is asked for.
+// Request is a request for a decision.
 type Request struct {
 	Domain      string
 	Descriptors [][]descriptor.Entry
-	Hits        int64             // of each descriptor; 0 looks and takes nothing, a negative number gives back
+	Hits        int64             // of each descriptor; 0 peeks, a negative number refunds
 	Override    *limiter.Override // the limit of each descriptor in place of its rule's; nil: none
 }
 
@@ -54,7 +54,7 @@ type Answer struct {
 	Code     string         `json:"code"` // OK, OVER_LIMIT or UNKNOWN
 	Statuses []Status       `json:"statuses"`
 	Headers  []Header       `json:"headers"`                   // for the client's response
-	Upstream []Header       `json:"request_headers,omitempty"` // for the request, on its way on
+	Upstream []Header       `json:"request_headers,omitempty"` // for the request that goes upstream
 	Body     string         `json:"body,omitempty"`
 	Metadata map[string]any `json:"dynamic_metadata,omitempty"`
 	Millis   float64        `json:"took_ms"`
@@ -91,7 +91,7 @@ type Header struct {
 // OverLimit is the code of a request that is refused.
 const OverLimit = "OVER_LIMIT"
 
-// Decide asks once.
+// Decide sends one request.
 func (c *Client) Decide(ctx context.Context, r *Request) (*Answer, error) {
 	ctx, cancel := c.within(ctx)
 	defer cancel()
@@ -131,7 +131,7 @@ func (c *Client) Decide(ctx context.Context, r *Request) (*Answer, error) {
 	return a, nil
 }
 
-// unitName is the name of a unit as it came from the wire, where newer ones have no name in the protocol's code.
+// unitName is the name of a unit from the wire. The protocol's own code has no names for newer units.
 func unitName(n int32) string {
 	if n < 0 || n > math.MaxUint8 {
 		return descriptor.UnitUnknown.String()

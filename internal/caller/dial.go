@@ -16,20 +16,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Options say which server is asked, and how.
+// Options say how a server is reached.
 type Options struct {
 	Server string // host:port, or unix:PATH; required
 
-	TLS        bool   // the connection is encrypted; so it is too if one of the next is given
+	TLS        bool   // the connection is encrypted; CA, Cert and ServerName turn this on too
 	CA         string // file of the authorities to trust; empty: the system's
-	Cert, Key  string // files of the certificate to show; empty: none
-	ServerName string // the name that the server's certificate must be for; empty: the one of Server
+	Cert, Key  string // files of the client certificate; empty: none
+	ServerName string // the name that the server's certificate must have; empty: the host of Server
 
-	Token   string        // the bearer token to show; empty: none
+	Token   string        // the bearer token to send; empty: none
 	Timeout time.Duration // of one call; default 5 s
 }
 
-// Encrypted says whether the connection will be.
+// Encrypted reports whether the connection will be encrypted.
 func (o *Options) Encrypted() bool { return o.TLS || o.CA != "" || o.Cert != "" || o.ServerName != "" }
 
 // Client is a connection to a server.
@@ -38,7 +38,7 @@ type Client struct {
 	conn *grpc.ClientConn
 }
 
-// Dial gets a connection ready. Nothing is sent before the first call.
+// Dial prepares a connection. Nothing is sent before the first call.
 func Dial(o Options) (*Client, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = 5 * time.Second
@@ -86,7 +86,7 @@ func (o *Options) config() (*tls.Config, error) {
 // Close ends the connection.
 func (c *Client) Close() { _ = c.conn.Close() }
 
-// within bounds a call, and shows the token.
+// within adds the timeout and the token to the context of a call.
 func (c *Client) within(ctx context.Context) (context.Context, context.CancelFunc) {
 	if c.o.Token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+c.o.Token)
@@ -94,7 +94,7 @@ func (c *Client) within(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, c.o.Timeout)
 }
 
-// failure is an error of a call, for people: who was asked, and what to look at.
+// failure is the error of a call, for people: the server, the status, and what to check.
 func (c *Client) failure(err error) error {
 	s := status.Convert(err)
 	hint := ""

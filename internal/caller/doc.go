@@ -1,8 +1,7 @@
-// Package caller asks a running server: for decisions, one or many, and for counters.
+// Package caller is the client of the command line: it gets decisions, one or many at a rate, explanations and counters from
+// a running server, and writes them as text or JSON.
 //
-// It owns the connection (dial.go), one decision (decide.go) and many at a rate (load.go), looking at counters and clearing
-// them (counters.go), and how the answers are written (text.go, json.go). A Client may be used by any number of goroutines.
+// A Client may be used concurrently.
 //
-// It is the command line's: it knows nothing of rules, keeps no state, and tries nothing twice, since a request that is sent
-// twice counts twice.
+// It knows no rules and keeps no state. It never retries, because a request that is sent twice counts twice.
 package caller

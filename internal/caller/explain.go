@@ -11,7 +11,8 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// Explain asks which rule of the server a descriptor matches, and why. known is whether the server has rules for the domain.
+// Explain returns which rule of the server a descriptor matches, and why. known reports whether the server has rules for the
+// domain.
 func (c *Client) Explain(ctx context.Context, domain string, entries []descriptor.Entry) (d explain.Descriptor, known bool, err error) {
 	ctx, cancel := c.within(ctx)
 	defer cancel()
@@ -53,7 +54,7 @@ func (c *Client) Explain(ctx context.Context, domain string, entries []descripto
 	return d, got.GetDomainKnown(), nil
 }
 
-// limitOf is a limit as a report has it.
+// limitOf turns a limit of the admin service into one of a report.
 func limitOf(m *adminv1.Limit) explain.Limit {
 	l := descriptor.Limit{
 		Name: m.GetName(), Requests: m.GetRequestsPerUnit(), Burst: m.GetBurst(), Precision: m.GetPrecision(),

@@ -12,18 +12,18 @@ import (
 
 // Load says how many requests are sent, and when.
 type Load struct {
-	// Rate is how many are sent per second, whatever is answered and however long that takes. 0: the next one goes when
-	// one is answered.
+	// Rate is how many are sent per second, however long the answers take. 0: a request is sent when the one before is
+	// answered.
 	Rate float64
 
-	For         time.Duration // after which no more are sent; 0: no bound
-	Count       int64         // how many are sent; 0: no bound. One of the two bounds must be given
-	Concurrency int           // at most so many at once; default 64 with a rate, else 1
+	For         time.Duration // how long requests are sent; 0: no bound
+	Count       int64         // how many are sent; 0: no bound. One of the two bounds is required
+	Concurrency int           // most requests in flight; default 64 with a rate, else 1
 
 	Progress func(*Summary) // called every second from one goroutine; may be nil
 }
 
-// Bounds of a load, so that a slip of the hand does not last for days.
+// Bounds of a load, so that a typing error does not last for days.
 const (
 	MaxRate        = 1e6
 	MaxFor         = 24 * time.Hour
@@ -31,34 +31,34 @@ const (
 	MaxConcurrency = 10_000
 )
 
-// Summary is what came of many requests.
+// Summary is the result of many requests.
 type Summary struct {
 	Sent      int64 `json:"sent"`
 	OK        int64 `json:"ok"`
 	OverLimit int64 `json:"over_limit"`
 	Failed    int64 `json:"errors"`
 
-	// Errors are the failures by code, and the first message of each.
+	// Errors counts the failures by code; Messages has the first message of each code.
 	Errors   map[string]int64  `json:"errors_by_code,omitempty"`
 	Messages map[string]string `json:"error_messages,omitempty"`
 
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"answers_per_second"`
 
-	// Latencies in milliseconds, of answers and errors alike. With a rate they count from when a request was due, so that
-	// a server that stalls does not look better for it.
+	// Latencies in milliseconds, of answers and errors. With a rate they are measured from when a request was due, so that a
+	// server that stalls does not look faster than it is.
 	P50 float64 `json:"p50_ms"`
 	P90 float64 `json:"p90_ms"`
 	P99 float64 `json:"p99_ms"`
 	Max float64 `json:"max_ms"`
 
-	// Late is how many were sent more than a tenth of a second after they were due, because as many as may be were waiting
-	// for their answers.
+	// Late is how many requests were sent more than a tenth of a second after they were due, because Concurrency requests
+	// were waiting for answers.
 	Late int64 `json:"late"`
 }
 
-// loading is a load under way.
-type loading struct {
+// loadRun is a load in progress.
+type loadRun struct {
 	client  *Client
 	request *ratelimitv3.RateLimitRequest
 	began   time.Time
@@ -70,14 +70,14 @@ type loading struct {
 
 const late = 100 * time.Millisecond
 
-// Load sends requests until a bound is reached or ctx ends, waits for the answers, and says what came.
+// Load sends requests until a bound is reached or ctx ends, waits for the answers, and returns the result.
 func (c *Client) Load(ctx context.Context, r *Request, l Load) *Summary {
 	if l.Concurrency <= 0 {
 		if l.Concurrency = 1; l.Rate > 0 {
 			l.Concurrency = 64
 		}
 	}
-	x := &loading{
+	x := &loadRun{
 		client: c, request: r.message(), began: time.Now(),
 		took: hdrhistogram.New(1, int64(2*c.o.Timeout/time.Microsecond)+int64(time.Hour/time.Microsecond), 3),
 	}
@@ -87,26 +87,26 @@ func (c *Client) Load(ctx context.Context, r *Request, l Load) *Summary {
 	for range l.Concurrency {
 		workers.Go(func() {
 			for at := range due {
-				x.one(ctx, at)
+				x.send(ctx, at)
 			}
 		})
 	}
-	told, stop := make(chan struct{}), make(chan struct{})
+	reported, stop := make(chan struct{}), make(chan struct{})
 	go func() {
-		defer close(told)
-		x.tell(l.Progress, stop)
+		defer close(reported)
+		x.report(l.Progress, stop)
 	}()
 	x.schedule(ctx, &l, due)
 	close(due)
 	workers.Wait()
 	close(stop)
-	<-told
+	<-reported
 	return x.summary(time.Now())
 }
 
-// schedule hands out when requests are due. Where nobody is free to send one, it waits; what is due meanwhile goes as soon
-// as somebody is.
-func (x *loading) schedule(ctx context.Context, l *Load, due chan<- time.Time) {
+// schedule hands the times at which requests are due to the workers. When all workers are busy it waits, and requests that
+// become due meanwhile are sent as soon as a worker is free.
+func (x *loadRun) schedule(ctx context.Context, l *Load, due chan<- time.Time) {
 	bounded, cancel := ctx, context.CancelFunc(func() {})
 	if l.For > 0 {
 		bounded, cancel = context.WithDeadline(ctx, x.began.Add(l.For))
@@ -143,8 +143,8 @@ func (x *loading) schedule(ctx context.Context, l *Load, due chan<- time.Time) {
 	}
 }
 
-// one sends a request that is due at a time; the zero time means now.
-func (x *loading) one(ctx context.Context, due time.Time) {
+// send sends a request that is due at a time; the zero time means now.
+func (x *loadRun) send(ctx context.Context, due time.Time) {
 	sent := time.Now()
 	if due.IsZero() {
 		due = sent
@@ -175,8 +175,8 @@ func (x *loading) one(ctx context.Context, due time.Time) {
 	}
 }
 
-// summary is what came until now.
-func (x *loading) summary(now time.Time) *Summary {
+// summary is the result so far.
+func (x *loadRun) summary(now time.Time) *Summary {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	s := x.sum
@@ -192,8 +192,8 @@ func (x *loading) summary(now time.Time) *Summary {
 	return &s
 }
 
-// tell reports every second until it is stopped.
-func (x *loading) tell(progress func(*Summary), stop <-chan struct{}) {
+// report calls progress every second until it is stopped.
+func (x *loadRun) report(progress func(*Summary), stop <-chan struct{}) {
 	if progress == nil {
 		return
 	}

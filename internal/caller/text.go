@@ -12,11 +12,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/terminal"
 )
 
-// text writes answers.
-type text struct{ *terminal.Writer }
+// answerWriter writes answers for people.
+type answerWriter struct{ *terminal.Writer }
 
-// row writes what something is, in a column of its own.
-func (w text) row(what, format string, args ...any) {
+// row writes a line with a heading.
+func (w answerWriter) row(what, format string, args ...any) {
 	w.Line("%-9s%s", what, fmt.Sprintf(format, args...))
 }
 
@@ -33,7 +33,7 @@ func codeColor(code string) terminal.Color {
 
 // WriteAnswer writes a decision for people.
 func WriteAnswer(to io.Writer, a *Answer, color bool) error {
-	w := text{terminal.NewWriter(to, color)}
+	w := answerWriter{terminal.NewWriter(to, color)}
 	w.Line("%s  in %s", w.Paint(codeColor(a.Code), a.Code), terminal.Span(time.Duration(a.Millis*float64(time.Millisecond))))
 	for i := range a.Statuses {
 		s := &a.Statuses[i]
@@ -65,7 +65,7 @@ func WriteAnswer(to io.Writer, a *Answer, color bool) error {
 	return w.Flush()
 }
 
-func (w text) list(what string, headers []Header) {
+func (w answerWriter) list(what string, headers []Header) {
 	if len(headers) == 0 {
 		return
 	}
@@ -81,7 +81,7 @@ func statusText(s *Status) string {
 		return "no limit applies"
 	}
 	limit := fmt.Sprintf("%d per %s", s.Limit.Requests, s.Limit.Unit)
-	if s.Limit.Unit == "unknown" { // the protocol has no word for the window
+	if s.Limit.Unit == "unknown" { // the protocol has no unit for the window
 		limit = fmt.Sprintf("%d per window", s.Limit.Requests)
 	}
 	if s.Limit.Name != "" {
@@ -102,9 +102,9 @@ func entriesText(entries []Entry) string {
 	return strings.Join(pieces, ", ")
 }
 
-// WriteSummary writes what came of many requests for people.
+// WriteSummary writes the result of many requests for people.
 func WriteSummary(to io.Writer, s *Summary, color bool) error {
-	w := text{terminal.NewWriter(to, color)}
+	w := answerWriter{terminal.NewWriter(to, color)}
 	w.row("sent", "%d in %s, %.1f answers a second", s.Sent, terminal.Span(time.Duration(s.Seconds*float64(time.Second))), s.Rate)
 	w.row("ok", "%s", w.Paint(terminal.Green, share(s.OK, s.Sent)))
 	w.row("over", "%s", w.Paint(terminal.Red, share(s.OverLimit, s.Sent)))
@@ -138,7 +138,7 @@ func millis(ms float64) string { return terminal.Span(time.Duration(ms * float64
 
 // WriteCounters writes the counters of descriptors for people.
 func WriteCounters(to io.Writer, all []*Counters, color bool) error {
-	w := text{terminal.NewWriter(to, color)}
+	w := answerWriter{terminal.NewWriter(to, color)}
 	for i, c := range all {
 		if i > 0 {
 			w.Line("")
@@ -148,7 +148,7 @@ func WriteCounters(to io.Writer, all []*Counters, color bool) error {
 	return w.Flush()
 }
 
-func (w text) counters(c *Counters) {
+func (w answerWriter) counters(c *Counters) {
 	w.Line("%s  %s", w.Paint(terminal.Bold, terminal.Clean(c.Domain)), terminal.Clean(entriesText(c.Entries)))
 	switch {
 	case c.Override:

@@ -1,11 +1,12 @@
-// Package explain tells what rules make of a request, for people: the way down the tree of rules and why, the limits in
-// words, the counters' keys, and the headers that a client would get.
+// Package explain shows people what rules do with a request: the path through the rule tree with the reason for each step,
+// the limits in words, the keys of the counters, and the headers of the answer.
 //
-// It owns the report (report.go), how it comes about (run.go), what was probably meant where nothing matches (guess.go), the
-// state of a counter as people read it (state.go), and how a report is written (text.go, json.go). Matching is explained by
-// package descriptor, and headers come from package limiter, which decides a request on counters of its own that begin
-// empty: nothing here decides. All functions may be called concurrently.
+// Run makes a Report, which is written as text or JSON. Package descriptor explains the matching. The headers come from a
+// limiter that decides the request on empty counters of its own: this package decides nothing. Where nothing matches, a guess
+// says what was probably meant.
 //
-// It reads no rule files and asks no server: whoever calls it brings the rules, and may put into a report what a server says
-// of its counters.
+// All functions may be called concurrently.
+//
+// The package reads no rule files and asks no server: its caller brings the rules, and may add the counters of a server to a
+// report.
 package explain

@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// closestDomain is the domain that was probably meant, or "".
+// closestDomain is the domain with the most similar name, or "".
 func closestDomain(t *descriptor.Tree, name string) string {
 	var names []string
 	for _, r := range t.Rules {
@@ -18,8 +18,8 @@ func closestDomain(t *descriptor.Tree, name string) string {
 	return config.Closest(name, names)
 }
 
-// guess is what was probably meant by entries that nothing matches, or "": a key or value that is written a little
-// otherwise, or the same entries in another order.
+// guess is what was probably meant by entries that match nothing, or "": a similar key or value, or the same entries in
+// another order.
 func (x *explainer) guess(entries []descriptor.Entry, e *descriptor.Explanation) string {
 	if x.domain == nil || len(e.Levels) == 0 {
 		return ""
@@ -40,11 +40,11 @@ func (x *explainer) guess(entries []descriptor.Entry, e *descriptor.Explanation)
 	return config.Closest(last.Entry.Key, last.Keys)
 }
 
-const mostReordered = 5 // entries: their orders grow fast
+const maxReordered = 5 // entries: the number of orders grows fast
 
-// reordered is an order of the entries that a rule matches, or "".
+// reordered is an order of the entries that matches a rule, or "".
 func (x *explainer) reordered(entries []descriptor.Entry) string {
-	if len(entries) < 2 || len(entries) > mostReordered {
+	if len(entries) < 2 || len(entries) > maxReordered {
 		return ""
 	}
 	order := make([]descriptor.Entry, 0, len(entries))

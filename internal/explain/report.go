@@ -1,9 +1,9 @@
 package explain
 
-// Report is what becomes of one request.
+// Report explains one request.
 type Report struct {
 	RulesFrom string `json:"rules_from,omitempty"` // "the files in DIR" or "the server ADDRESS"
-	Server    string `json:"server,omitempty"`     // the server that explains; what answers look like is not known then
+	Server    string `json:"server,omitempty"`     // the server that explained; its answers are not known then
 
 	Domain     string `json:"domain"`
 	Known      bool   `json:"domain_known"` // rules are loaded for it
@@ -12,16 +12,16 @@ type Report struct {
 
 	Descriptors []Descriptor `json:"descriptors"`
 
-	HeadersAsked bool `json:"headers_asked"` // the domain or the server asks for headers
+	HeadersAsked bool `json:"headers_asked"` // the domain or the server turns headers on
 
-	// Headers that a client would get when it asks for the first time, and when it is refused for the first time.
+	// Headers of the answer to the first request, and to the first refused one.
 	Passing []Header `json:"headers_passing"`
 	Refused []Header `json:"headers_refused"`
 	Passes  bool     `json:"passes"`  // the first request passes
-	Refuses bool     `json:"refuses"` // enough such requests are refused
+	Refuses bool     `json:"refuses"` // such requests are refused at some point
 }
 
-// Choice is what was chosen, and who chose it: "rule", "domain" or "server".
+// Choice is the value of a setting, and where it is set: "rule", "domain" or "server".
 type Choice struct {
 	Value string `json:"value"`
 	By    string `json:"by"`
@@ -39,7 +39,7 @@ type Header struct {
 	Value string `json:"value"`
 }
 
-// Descriptor is what becomes of one descriptor.
+// Descriptor explains one descriptor.
 type Descriptor struct {
 	Entries    []Entry `json:"entries"`
 	Matched    bool    `json:"matched"` // a rule matches, or an override stands in for it
@@ -48,23 +48,23 @@ type Descriptor struct {
 	Levels     []Level `json:"levels"`
 	Rule       *Rule   `json:"rule,omitempty"`
 	Override   bool    `json:"override,omitempty"` // the limit is the request's
-	Replaced   bool    `json:"replaced,omitempty"` // another descriptor's rule takes this one's limits out
+	Replaced   bool    `json:"replaced,omitempty"` // another descriptor's rule replaces this one's limits
 	Limits     []Limit `json:"limits"`
 
-	// StateOf says where the states of the limits come from; empty if they are not known.
+	// StateOf is the server that the states of the limits come from; empty if they are not known.
 	StateOf string `json:"state_of,omitempty"`
-	// StateRule is the rule that the server counts under, where it is another one than here.
+	// StateRule is the rule that the server counts under, if it is another one than here.
 	StateRule string `json:"state_rule,omitempty"`
 }
 
-// Level is one step of the way down the tree.
+// Level is one step down the tree.
 type Level struct {
 	Entry
 	Candidates []Candidate `json:"candidates"`
 	Reason     string      `json:"reason,omitempty"` // why none was taken
 }
 
-// Candidate is a rule with the entry's key, or all that match in one way.
+// Candidate is a rule with the entry's key, or all such rules of one kind of match.
 type Candidate struct {
 	Kind   string `json:"kind"`
 	Value  string `json:"value,omitempty"`
@@ -100,7 +100,7 @@ type Limit struct {
 	State         *State  `json:"state,omitempty"`
 }
 
-// Matched is how many descriptors a rule or an override limits, or lets pass unlimited.
+// Matched is how many descriptors match a rule or have an override.
 func (r *Report) Matched() int {
 	n := 0
 	for i := range r.Descriptors {

@@ -9,18 +9,19 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// Options say what is explained.
+// Options are a request and the rules for it.
 type Options struct {
 	Tree      *descriptor.Tree // the rules; required
 	Settings  limiter.Settings
 	KeyPrefix string // before every counter's key
 
 	Domain      string
-	Descriptors []limiter.Descriptor // their hits do not matter
-	Now         time.Time            // when the request would come
+	Descriptors []limiter.Descriptor // their hits are ignored
+	Now         time.Time            // when the request arrives
 }
 
-// Run explains one request. The error is a request that no server would answer, such as one without a descriptor.
+// Run explains one request. It fails with a limiter.InvalidError for a request that no server would answer, such as one
+// without a descriptor.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	l := limiter.New(limiter.Options{Backend: memory.New(memory.Options{}), KeyPrefix: o.KeyPrefix})
 	l.Swap(o.Tree, o.Settings)
@@ -65,7 +66,7 @@ func (x *explainer) run(ctx context.Context) (*Report, error) {
 	return r, nil
 }
 
-// decide decides the request, with so many hits for each descriptor, or one if hits is nil.
+// decide decides the request with these hits for each descriptor, or with one hit if hits is nil.
 func (x *explainer) decide(ctx context.Context, hits []uint64) (*limiter.Decision, error) {
 	req := &limiter.Request{Domain: x.o.Domain}
 	for i, d := range x.o.Descriptors {
@@ -80,7 +81,7 @@ func (x *explainer) decide(ctx context.Context, hits []uint64) (*limiter.Decisio
 	return answer, err
 }
 
-// exhaust uses up what the last answer says is left, and asks once more.
+// exhaust takes all that the last answer says is left, and decides once more.
 func (x *explainer) exhaust(ctx context.Context, last *limiter.Decision) (*limiter.Decision, error) {
 	hits := make([]uint64, len(last.Statuses))
 	for i := range hits {

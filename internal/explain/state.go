@@ -7,18 +7,18 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/terminal"
 )
 
-// State is a counter as a request would find it now.
+// State is the current state of a counter.
 type State struct {
 	Used      uint64 `json:"used"`
 	Capacity  uint32 `json:"capacity"` // the most that can be used at one instant
 	Remaining uint32 `json:"remaining"`
 
 	WaitSeconds float64   `json:"wait_seconds"` // until one more hit would pass
-	Never       bool      `json:"never"`        // none ever will
+	Never       bool      `json:"never"`        // no hit will ever pass
 	Reset       float64   `json:"reset_seconds"`
 	ResetAt     time.Time `json:"reset_at"` // when nothing is in use any more, or the window ends
 
-	Cached bool `json:"from_over_limit_cache"` // the server remembers a refusal and did not ask where the counter lives
+	Cached bool `json:"from_over_limit_cache"` // from a refusal that the server remembers, not from the store
 }
 
 // String is the state in words.

@@ -8,12 +8,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/terminal"
 )
 
-// text writes a report.
-type text struct{ *terminal.Writer }
+// reportWriter writes a report for people.
+type reportWriter struct{ *terminal.Writer }
 
 // WriteText writes a report for people.
 func WriteText(to io.Writer, r *Report, color bool) error {
-	w := text{terminal.NewWriter(to, color)}
+	w := reportWriter{terminal.NewWriter(to, color)}
 	for i := range r.Descriptors {
 		if i > 0 {
 			w.Line("")
@@ -31,12 +31,12 @@ func WriteText(to io.Writer, r *Report, color bool) error {
 	return w.Flush()
 }
 
-// row writes what something is, in a column of its own.
-func (w text) row(what, format string, args ...any) {
+// row writes a line with a heading.
+func (w reportWriter) row(what, format string, args ...any) {
 	w.Line("%-9s%s", what, fmt.Sprintf(format, args...))
 }
 
-func (w text) descriptor(r *Report, d *Descriptor) {
+func (w reportWriter) descriptor(r *Report, d *Descriptor) {
 	w.Line("%s  %s", w.Paint(terminal.Bold, terminal.Clean(r.Domain)), terminal.Clean(entriesText(d.Entries)))
 	w.Line("")
 	for i := range d.Levels {
@@ -67,15 +67,15 @@ func (w text) descriptor(r *Report, d *Descriptor) {
 	}
 }
 
-func (w text) meant(guess string) {
+func (w reportWriter) meant(guess string) {
 	if guess != "" {
 		w.row("", "did you mean %s?", w.Paint(terminal.Green, terminal.Clean(guess)))
 	}
 }
 
-const widest = 60 // bytes of a candidate's value that are shown
+const maxValueWidth = 60 // characters of a candidate's value that are shown
 
-func (w text) level(n int, l *Level) {
+func (w reportWriter) level(n int, l *Level) {
 	w.Line("%d  %s", n, w.Paint(terminal.Bold, terminal.Clean(l.Key+"="+l.Value)))
 	width := 0
 	for _, c := range l.Candidates {
@@ -95,13 +95,13 @@ func (w text) level(n int, l *Level) {
 
 func valueText(c *Candidate) string {
 	v := []rune(terminal.Clean(c.Value))
-	if len(v) > widest {
-		return string(v[:widest-3]) + "..."
+	if len(v) > maxValueWidth {
+		return string(v[:maxValueWidth-3]) + "..."
 	}
 	return string(v)
 }
 
-func (w text) rule(r *Report, d *Descriptor) {
+func (w reportWriter) rule(r *Report, d *Descriptor) {
 	rule := d.Rule
 	name := terminal.Clean(rule.Path)
 	if rule.Name != "" && rule.Name != rule.Path {
@@ -149,7 +149,7 @@ func by(c Choice) string {
 	}
 }
 
-func (w text) limit(l *Limit, d *Descriptor) {
+func (w reportWriter) limit(l *Limit, d *Descriptor) {
 	words := l.Words
 	if l.Name != "" && (d.Rule == nil || l.Name != d.Rule.Name) {
 		words += " (" + l.Name + ")"
@@ -165,7 +165,7 @@ func (w text) limit(l *Limit, d *Descriptor) {
 	}
 }
 
-func (w text) headers(r *Report) {
+func (w reportWriter) headers(r *Report) {
 	what := "headers"
 	none := !r.HeadersAsked && len(r.Passing) == 0 && len(r.Refused) == 0
 	if none {
@@ -185,7 +185,7 @@ func (w text) headers(r *Report) {
 	}
 }
 
-func (w text) list(headers []Header) {
+func (w reportWriter) list(headers []Header) {
 	if len(headers) == 0 {
 		w.row("", "  none")
 	}

@@ -1,7 +1,7 @@
-// Package console writes for people at a terminal.
+// Package terminal writes text for people at a terminal: lines with colours, durations, and text from outside made safe to
+// show.
 //
-// It owns the Writer with its colours (writer.go) and how times are written (span.go). A Writer is one goroutine's; the
-// functions may be called concurrently.
+// A Writer is for one goroutine; the functions may be called concurrently.
 //
-// It does not find out whether somebody is looking: whoever makes a Writer says whether colours are wanted.
+// The package does not detect a terminal: the caller of NewWriter decides about colours.
 package terminal

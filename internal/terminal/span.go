@@ -8,20 +8,20 @@ import (
 
 const day = 24 * time.Hour
 
-// Span writes a duration as exactly as people read it, rounded up: 1d12h, 3m20s, 2.5s, 17ms, 430us.
+// Span formats a duration with the precision that people need, rounded up: 1d12h, 3m20s, 2.5s, 17ms, 430us.
 func Span(d time.Duration) string {
 	if d < 0 {
 		return "-" + Span(-d)
 	}
 	switch {
 	case d >= time.Minute:
-		d = up(d, time.Second)
+		d = roundUp(d, time.Second)
 	case d >= 10*time.Second:
-		d = up(d, 100*time.Millisecond)
+		d = roundUp(d, 100*time.Millisecond)
 	case d >= 10*time.Millisecond:
-		d = up(d, time.Millisecond)
+		d = roundUp(d, time.Millisecond)
 	default:
-		d = up(d, time.Microsecond)
+		d = roundUp(d, time.Microsecond)
 	}
 	if d < time.Minute {
 		return strings.Replace(d.String(), "µs", "us", 1)
@@ -39,7 +39,7 @@ func Span(d time.Duration) string {
 	return b.String()
 }
 
-func up(d, unit time.Duration) time.Duration {
+func roundUp(d, unit time.Duration) time.Duration {
 	if rest := d % unit; rest > 0 {
 		return d - rest + unit
 	}

@@ -24,13 +24,13 @@ const (
 // Writer collects text until Flush.
 type Writer struct {
 	*bufio.Writer
-	Color bool // with the colours of a terminal
+	Color bool // colours are on
 }
 
-// NewWriter returns a Writer to a stream.
+// NewWriter returns a Writer that writes to a stream.
 func NewWriter(to io.Writer, color bool) *Writer { return &Writer{bufio.NewWriter(to), color} }
 
-// Paint is a text in a colour, if there are any.
+// Paint returns text in a colour, or the plain text if colours are off.
 func (w *Writer) Paint(c Color, s string) string {
 	if !w.Color || c == Plain || s == "" {
 		return s
@@ -38,13 +38,13 @@ func (w *Writer) Paint(c Color, s string) string {
 	return "\x1b[" + string(c) + "m" + s + "\x1b[0m"
 }
 
-// Line writes a line, without blanks at its end.
+// Line writes a line without trailing blanks.
 func (w *Writer) Line(format string, args ...any) {
 	fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf(format, args...), " "))
 }
 
-// Clean takes out what a terminal would obey instead of show, one character for each. What comes from a rule file, a
-// caller or a server goes through it.
+// Clean replaces each character that a terminal would obey instead of show. Text from rule files, callers and servers goes
+// through it.
 func Clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -54,7 +54,7 @@ func Clean(s string) string {
 	}, s)
 }
 
-// Count is a number of things: "1 request", "2 requests".
+// Count formats a number of things: "1 request", "2 requests".
 func Count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
