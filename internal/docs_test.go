@@ -1,0 +1,131 @@
+package internal_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// document is a Markdown file: its links to other files of the repository, and its headings as anchors.
+type document struct {
+	links   []string
+	anchors map[string]bool
+}
+
+var (
+	linkPattern    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	headingPattern = regexp.MustCompile(`^#{1,6} (.+)$`)
+)
+
+func parseDocument(text string) document {
+	d := document{anchors: make(map[string]bool)}
+	code := false
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			code = !code
+		}
+		if code {
+			continue
+		}
+		if m := headingPattern.FindStringSubmatch(line); m != nil {
+			d.anchors[anchor(m[1])] = true
+		}
+		for _, m := range linkPattern.FindAllStringSubmatch(line, -1) {
+			if !strings.Contains(m[1], "://") {
+				d.links = append(d.links, m[1])
+			}
+		}
+	}
+	return d
+}
+
+// anchor returns the anchor that GitHub gives a heading.
+func anchor(heading string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(heading) {
+		switch {
+		case unicode.IsLetter(r), unicode.IsDigit(r), r == '-', r == '_':
+			b.WriteRune(r)
+		case r == ' ':
+			b.WriteByte('-')
+		}
+	}
+	return b.String()
+}
+
+// documents reads every Markdown file of the repository, by path.
+func documents(t *testing.T) map[string]document {
+	t.Helper()
+	all := make(map[string]document)
+	err := filepath.WalkDir("..", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && name != ".." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata") {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(name) != ".md" {
+			return nil
+		}
+		text, err := os.ReadFile(name)
+		all[name] = parseDocument(string(text))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 20 {
+		t.Fatalf("found only %d documents", len(all))
+	}
+	return all
+}
+
+// Every link leads to a file that exists, and to a heading in it.
+func TestLinks(t *testing.T) {
+	all := documents(t)
+	links := 0
+	for name, d := range all {
+		for _, link := range d.links {
+			links++
+			path, fragment, _ := strings.Cut(link, "#")
+			target := name
+			if path != "" {
+				target = filepath.Join(filepath.Dir(name), filepath.FromSlash(path))
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s: %v", name, link, err)
+				continue
+			}
+			if other, parsed := all[target]; fragment != "" && parsed && !other.anchors[fragment] {
+				t.Errorf("%s links to %s: there is no such heading", name, link)
+			}
+		}
+	}
+	if links < 100 {
+		t.Errorf("found only %d links", links)
+	}
+}
+
+// Every decision is in the list of decisions.
+func TestDecisionsAreListed(t *testing.T) {
+	all := documents(t)
+	const dir = "../docs/decisions"
+	listed := strings.Join(all[filepath.Join(dir, "README.md")].links, " ")
+	pages := 0
+	for name := range all {
+		if filepath.Dir(name) == filepath.FromSlash(dir) && filepath.Base(name) != "README.md" {
+			pages++
+			if !strings.Contains(listed, filepath.Base(name)) {
+				t.Errorf("%s is not in the list of decisions", name)
+			}
+		}
+	}
+	if pages == 0 {
+		t.Error("there are no decisions")
+	}
+}
