@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/lease"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
@@ -216,7 +217,7 @@ func given(all ...string) string {
 const leastCacheBytes = 512 << 10
 
 // openBackend makes the store that the options ask for, with the over-limit cache in front if they ask for that.
-func (s *service) openBackend(registry prometheus.Registerer) (limiter.Backend, error) {
+func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, error) {
 	o := &s.options.Backend
 	inRedis, err := o.redis()
 	if err != nil {
@@ -225,7 +226,7 @@ func (s *service) openBackend(registry prometheus.Registerer) (limiter.Backend, 
 	if o.JitterSeconds != nil && o.keyFormat(inRedis) != descriptor.KeysLyft {
 		s.log.Info("accepted without effect", "variables", "EXPIRATION_JITTER_MAX_SECONDS", "because", "counters end with their window, unless they are in Redis and REDIS_KEY_FORMAT=lyft")
 	}
-	var counters limiter.Backend
+	var counters backend.Store
 	if inRedis {
 		redisconn.LogTo(s.log)
 		if counters, err = s.openRedis(registry); err != nil {
@@ -314,7 +315,7 @@ func (s *service) trace(ctx context.Context, opts *server.Options) error {
 
 // openLocal makes the store that on_error: local counts in. Counting in memory fails only when that is full, and more
 // memory is no answer to that.
-func (s *service) openLocal() limiter.Backend {
+func (s *service) openLocal() backend.Store {
 	if inRedis, _ := s.options.Backend.redis(); !inRedis {
 		return nil
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 )
 
@@ -32,7 +32,7 @@ type counting struct {
 }
 
 // openRedis makes the store that counts in Redis, with a second one for limits per second if the options ask for that.
-func (s *service) openRedis(registry prometheus.Registerer) (limiter.Backend, error) {
+func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, error) {
 	o := &s.options.Backend
 	if o.KeyFormat == keysLyft {
 		s.log.Info("counters have the keys of envoyproxy/ratelimit where that has them too, so that both count together; what those do not tell apart is not told apart here",

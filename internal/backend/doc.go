@@ -1,15 +1,19 @@
-// Package backend is the contract of the counters and their arithmetic.
+// Package backend is the contract of the stores, and the arithmetic that they share.
 //
-// It owns what a limiter asks of a store (take.go: Take, Request, Outcome), what happens to the takes of one request
-// (settle.go), and for each algorithm the pure function from a counter's state, a time and hits to the next state and
-// an outcome (one file each). Counters that cannot be changed as one are reserved and given back by split.go, reset.go
-// says what clearing one means, and shared.go what a counter means that several callers share. The stores
-// are packages of their own: memory and redis keep states; overlimit keeps refusals and lease permits in front of them.
-// The stores share the conformance suite in backendtest.
+// A limiter asks a Store. It sends a Request of Takes, each of which adds hits to one counter under one limit, and gets an
+// Outcome for each: numbers only. A store keeps a State for each counter. Settle decides the takes of a request on these
+// states: it is the only place that says which hits count, and each algorithm is a pure function from a state, a time and
+// hits to the next state and an outcome.
+//
+// The stores are packages of their own. memory and redis keep states. overlimit keeps refusals, and lease permits, in front
+// of another store. All of them pass the suite in backendtest.
+//
+// Counters that cannot be changed as one, because they live in several places, are reserved and given back by Split. Callers
+// that share one counter for want of room are the business of SharedLimit and Inherit.
 //
 // Functions here are pure, but for Split, and may be called concurrently on different values. Time is always an argument, in
 // microseconds since the Unix epoch; durations in outcomes are whole microseconds.
 //
-// It does not know what a refusal means: shadow rules, quota mode and overall codes belong to the limiter, which says
-// by a Vote how a take's refusal weighs on the request.
+// This package does not know what a refusal means: shadow rules, quota mode and overall codes belong to the limiter, which
+// says by a Vote how a take's refusal weighs on the request.
 package backend

@@ -24,6 +24,9 @@ func Settle(takes []Take, states []*State, outcomes []Outcome, now int64) {
 	}
 }
 
+// Peek judges one take by its counter's state and changes nothing.
+func Peek(t *Take, s *State, now int64) Outcome { return apply(t, s, now, commitNever) }
+
 // Refused says whether these outcomes refuse the group: a member that votes All was refused, or all members that vote
 // Any were. A member is refused if any of its takes is.
 func Refused(takes []Take, outcomes []Outcome) bool {

@@ -1,7 +1,6 @@
 package backend
 
 import (
-	"errors"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -77,10 +76,9 @@ func (o *Outcome) Remaining(capacity uint32) uint32 {
 	return uint32(max(0, int64(capacity)-o.Used))
 }
 
-// Errors that stores return. Any other error also means that the takes whose Outcome says Failed have no answer.
-var (
-	// ErrFull is returned when a store that is bounded has no room for a new counter.
-	ErrFull = errors.New("no room for another counter")
-	// ErrUnavailable is returned when a store cannot be reached in time.
-	ErrUnavailable = errors.New("backend unavailable")
-)
+// Fail marks outcomes as having no answer.
+func Fail(outcomes []Outcome) {
+	for i := range outcomes {
+		outcomes[i] = Outcome{Failed: true}
+	}
+}

@@ -3,10 +3,11 @@ package backend_test
 import (
 	"testing"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
 )
 
 // TestArithmetic runs the suite on the functions alone. The stores run it too.
 func TestArithmetic(t *testing.T) {
-	backendtest.Run(t, func(testing.TB) backendtest.Store { return backendtest.NewModel() })
+	backendtest.Run(t, func(testing.TB) backend.Store { return backendtest.NewModel() })
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
@@ -191,4 +192,4 @@ func TestReportAgreesWithDecisions(t *testing.T) {
 	}
 }
 
-type nowhere struct{ limiter.Backend }
+type nowhere struct{ backend.Store }

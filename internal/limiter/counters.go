@@ -16,8 +16,6 @@ type Counters struct {
 	Explanation descriptor.Explanation
 	Override    bool
 
-	rule *descriptor.Rule // in whose share they are
-
 	List []Counter // in the order of the rule's limits; empty if nothing limits the descriptor
 }
 
@@ -38,32 +36,35 @@ type Counter struct {
 //
 // The errors are those of Decide; on_error has no say.
 func (l *Limiter) Peek(ctx context.Context, now time.Time, domain string, d *Descriptor) (Counters, error) {
-	c, err := l.counters(domain, d)
-	for i := 0; err == nil && i < len(c.List); i++ {
-		err = l.peek(ctx, now, c.rule, &c.List[i])
-	}
+	c, takes, err := l.counters(domain, d)
 	if err != nil {
+		return Counters{}, err
+	}
+	if err := l.read(ctx, now, &c, takes); err != nil {
 		return Counters{}, err
 	}
 	return c, nil
 }
 
 // Reset clears the counters of one descriptor and answers with what they held before. Only the entries and the override
-// of d matter. backend.Resetter says what is promised; what on_error: local has counted here is cleared, too.
+// of d matter. backend.Store says what is promised; what on_error: local has counted here is cleared, too.
 //
-// The errors are those of Peek, and backend.ErrNoReset.
+// The errors are those of Peek.
 func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *Descriptor) (Counters, error) {
-	c, err := l.Peek(ctx, now, domain, d)
-	if err != nil || len(c.List) == 0 {
+	c, takes, err := l.counters(domain, d)
+	if err != nil || len(takes) == 0 {
 		return c, err
 	}
-	named := make([]backend.Counter, len(c.List))
-	for i := range c.List {
-		named[i] = backend.Counter{Key: []byte(c.List[i].Key), Limit: &c.List[i].Limit, Rule: c.rule}
+	if err := l.read(ctx, now, &c, takes); err != nil {
+		return Counters{}, err
 	}
-	err = backend.Reset(ctx, l.backend, named)
+	named := make([]backend.Counter, len(takes))
+	for i := range takes {
+		named[i] = backend.Counter{Key: takes[i].Key, Limit: takes[i].Limit, Rule: takes[i].Rule}
+	}
+	err = l.backend.Reset(ctx, named)
 	if l.local != nil {
-		err = errors.Join(err, backend.Reset(ctx, l.local, named))
+		err = errors.Join(err, l.local.Reset(ctx, named))
 	}
 	if err != nil {
 		return Counters{}, fmt.Errorf("clear counters: %w", err)
@@ -71,58 +72,46 @@ func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *De
 	return c, nil
 }
 
-// counters finds what a descriptor is counted in.
-func (l *Limiter) counters(domain string, d *Descriptor) (Counters, error) {
+// counters finds what a descriptor is counted in, and a take of one hit for each of its counters.
+func (l *Limiter) counters(domain string, d *Descriptor) (c Counters, takes []backend.Take, err error) {
 	if err := validate(&Request{Domain: domain, Descriptors: []Descriptor{*d}}); err != nil {
-		return Counters{}, err
+		return Counters{}, nil, err
 	}
-	tree := l.Tree()
-	if tree == nil {
-		return Counters{}, ErrNoRules
+	snap := l.snapshot.Load()
+	if snap == nil {
+		return Counters{}, nil, ErrNoRules
 	}
-	rules := tree.Domain(domain)
-	c := Counters{Explanation: rules.Explain(d.Entries, l.keys)}
-	if d.HasOverride && rules != nil {
-		limit := d.Override.limit(&l.snapshot.Load().settings) // as a decision would take it
+	rules := snap.tree.Domain(domain)
+	c.Explanation = rules.Explain(d.Entries, l.keys)
+	rule := c.Explanation.Rule
+	switch {
+	case d.HasOverride && rules != nil:
+		limit := d.Override.limit(&snap.settings) // as a decision would take it
 		key := l.keys.AppendKey(nil, domain, d.Entries, nil, &limit)
-		c.rule, c.Override, c.List = rules.Overrides, true, []Counter{{Limit: limit, Key: string(key)}}
-		return c, nil
-	}
-	if r := c.Explanation.Rule; r != nil {
-		c.rule = r
-		for i := range r.Limits {
-			c.List = append(c.List, Counter{Limit: r.Limits[i], Key: c.Explanation.Keys[i]})
+		rule, c.Override, c.List = rules.Overrides, true, []Counter{{Limit: limit, Key: string(key)}}
+	case rule != nil:
+		for i := range rule.Limits {
+			c.List = append(c.List, Counter{Limit: rule.Limits[i], Key: c.Explanation.Keys[i]})
 		}
 	}
-	return c, nil
+	for i := range c.List {
+		takes = append(takes, backend.Take{Key: []byte(c.List[i].Key), Limit: &c.List[i].Limit, Rule: rule, Hits: 1, Member: i})
+	}
+	return c, takes, nil
 }
 
-func (l *Limiter) peek(ctx context.Context, now time.Time, rule *descriptor.Rule, c *Counter) error {
-	look := backend.Take{Key: []byte(c.Key), Limit: &c.Limit, Rule: rule}
-	outcomes, err := l.look(ctx, now, look)
-	if err != nil {
-		return err
-	}
-	o := &outcomes[0]
-	c.Used, c.Remaining, c.Reset, c.Cached = o.Used, o.Remaining(c.Limit.Capacity()), o.ResetAfter, o.Cached
-	if c.Remaining > 0 {
+// read fills in what the counters hold.
+func (l *Limiter) read(ctx context.Context, now time.Time, c *Counters, takes []backend.Take) error {
+	if len(takes) == 0 {
 		return nil
 	}
-	// How long one more hit would have to wait is asked with one that does not count: beside it stands one so heavy that
-	// the two are always refused together.
-	one, heavy := look, look
-	one.Hits, heavy.Hits, heavy.Member = 1, backend.MaxHits, 1
-	if outcomes, err = l.look(ctx, now, one, heavy); err != nil {
-		return err
+	r := backend.Request{Takes: takes, Outcomes: make([]backend.Outcome, len(takes))}
+	if err := l.backend.Peek(ctx, now, &r); err != nil {
+		return fmt.Errorf("look at counters: %w", err)
 	}
-	c.Wait = outcomes[0].RetryAfter
+	for i := range c.List {
+		k, o := &c.List[i], &r.Outcomes[i]
+		k.Used, k.Remaining, k.Wait, k.Reset, k.Cached = o.Used, o.Remaining(k.Limit.Capacity()), o.RetryAfter, o.ResetAfter, o.Cached
+	}
 	return nil
-}
-
-func (l *Limiter) look(ctx context.Context, now time.Time, takes ...backend.Take) ([]backend.Outcome, error) {
-	r := backend.Request{Takes: takes, Outcomes: make([]backend.Outcome, len(takes)), Together: true}
-	if err := l.backend.Take(ctx, now, &r); err != nil {
-		return nil, fmt.Errorf("look at counters: %w", err)
-	}
-	return r.Outcomes, nil
 }

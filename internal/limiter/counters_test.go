@@ -186,13 +186,9 @@ func TestResetOfLocalCounters(t *testing.T) {
 	f.want(f.ask(1, "k=v"), limiter.OK, 1)
 }
 
-func TestCountersWithoutRulesOrReset(t *testing.T) {
+func TestCountersWithoutRules(t *testing.T) {
 	l := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})
 	if _, err := l.Peek(t.Context(), noon, "d", &limiter.Descriptor{}); !errors.Is(err, limiter.ErrNoRules) {
-		t.Errorf("%v", err)
-	}
-	f := newFixtureOn(t, struct{ limiter.Backend }{memory.New(memory.Options{})}, limiter.Settings{}, perMinute("k", "", 1))
-	if _, err := f.Limiter.Reset(t.Context(), noon, "d", &limiter.Descriptor{Entries: entries("k=v")}); !errors.Is(err, backend.ErrNoReset) {
 		t.Errorf("%v", err)
 	}
 }

@@ -3,7 +3,6 @@ package limiter
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
@@ -35,7 +34,7 @@ func (l *Limiter) fallback(ctx context.Context, now time.Time, c *call, cause er
 			if l.local == nil {
 				return cause
 			}
-			l.addLocal(c, i)
+			c.countLocally(i)
 		default:
 			l.metrics.degraded[descriptor.OnErrorError].Add(1)
 			return cause
@@ -44,13 +43,11 @@ func (l *Limiter) fallback(ctx context.Context, now time.Time, c *call, cause er
 	}
 	if len(local.Takes) > 0 {
 		local.Together = c.request.Together
-		local.Outcomes = append(local.Outcomes[:0], make([]backend.Outcome, len(local.Takes))...)
-		if err := l.local.Take(ctx, now, local); err != nil {
+		local.Prepare()
+		if err := l.local.Take(ctx, now, &local.Request); err != nil {
 			return fmt.Errorf("%w; count locally: %w", cause, err)
 		}
-		for j, t := range c.localIndex {
-			c.request.Outcomes[t] = local.Outcomes[j]
-		}
+		local.Answer(&c.request)
 	}
 	l.metrics.onError.Add(1)
 	for i := range c.resolved {
@@ -84,20 +81,18 @@ func (c *call) onError(i int) descriptor.OnError {
 	}
 }
 
-// addLocal puts the failed takes of a descriptor among those to be counted in this process, under its share of the limit.
-func (l *Limiter) addLocal(c *call, i int) {
+// countLocally puts the failed takes of a descriptor among those to be counted in this process, under its share of the limit.
+func (c *call) countLocally(i int) {
 	r := &c.resolved[i]
 	for j := r.first; j < r.end; j++ {
 		t := c.index[j]
-		if !c.request.Outcomes[t].Failed || slices.Contains(c.localIndex, t) {
+		if !c.request.Outcomes[t].Failed || c.local.Has(t) {
 			continue
 		}
-		take := c.request.Takes[t]
+		take := c.local.Add(t, c.request.Takes[t])
 		if c.settings.Replicas > 1 {
 			take.Limit = c.share(i, j)
 		}
-		c.local.Takes = append(c.local.Takes, take)
-		c.localIndex = append(c.localIndex, t)
 	}
 }
 

@@ -34,6 +34,13 @@ func (f *flaky) Take(ctx context.Context, now time.Time, r *backend.Request) err
 	return err
 }
 
+func (f *flaky) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
+	if f.down(&r.Takes[0]) {
+		return backend.ErrUnavailable
+	}
+	return f.Store.Peek(ctx, now, r)
+}
+
 func all(*backend.Take) bool { return true }
 
 func onError(o descriptor.OnError) func(*descriptor.Rule) {

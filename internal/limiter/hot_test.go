@@ -2,11 +2,9 @@ package limiter_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -18,7 +16,7 @@ import (
 )
 
 // hotFixture is a limiter that tells of hot keys.
-func hotFixture(t *testing.T, b limiter.Backend, s limiter.Settings, spec descriptor.DomainSpec) (*fixture, *hotkeys.Tracker) {
+func hotFixture(t *testing.T, b backend.Store, s limiter.Settings, spec descriptor.DomainSpec) (*fixture, *hotkeys.Tracker) {
 	t.Helper()
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{spec})
 	if err != nil {
@@ -114,23 +112,13 @@ func TestUseWhileTheBackendFails(t *testing.T) {
 	spec := descriptor.DomainSpec{Name: "d", Children: []descriptor.NodeSpec{
 		perMinute("deny", "", 3, onError(descriptor.OnErrorDeny)), perMinute("local", "", 1, onError(descriptor.OnErrorLocal)),
 	}}
-	f, tracker := hotFixture(t, failing{}, limiter.Settings{}, spec)
+	f, tracker := hotFixture(t, &flaky{memory.New(memory.Options{}), all}, limiter.Settings{}, spec)
 	f.ask(1, "deny=a")
 	f.ask(1, "local=a")
 	f.ask(1, "local=a")
 	if diff := cmp.Diff([]string{"d.local d|local=a|f60 1/2"}, uses(tracker)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-}
-
-// failing is a backend that cannot answer.
-type failing struct{}
-
-func (failing) Take(_ context.Context, _ time.Time, r *backend.Request) error {
-	for i := range r.Outcomes {
-		r.Outcomes[i] = backend.Outcome{Failed: true}
-	}
-	return errors.New("gone")
 }
 
 func TestDecideDoesNotAllocateForHotKeys(t *testing.T) {

@@ -13,16 +13,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 )
 
-// Backend counts. Take settles the takes of one request and fills their outcomes. If it returns an error, the outcomes
-// that say Failed have no answer; the others hold.
-type Backend interface {
-	Take(ctx context.Context, now time.Time, r *backend.Request) error
-}
-
 // Options are what a Limiter is made of.
 type Options struct {
-	Backend   Backend              // required
-	Local     Backend              // where on_error: local counts; nil: such a descriptor gets the error
+	Backend   backend.Store        // required
+	Local     backend.Store        // where on_error: local counts; nil: such a descriptor gets the error
 	KeyPrefix string               // before every counter's key; default none
 	KeyFormat descriptor.KeyFormat // of every counter's key
 
@@ -35,8 +29,8 @@ type Options struct {
 
 // Limiter decides requests.
 type Limiter struct {
-	backend  Backend
-	local    Backend
+	backend  backend.Store
+	local    backend.Store
 	keys     descriptor.KeyBuilder
 	snapshot atomic.Pointer[snapshot]
 	swapping sync.Mutex // guards the writing of snapshot, and replicas
@@ -139,8 +133,7 @@ func (l *Limiter) release(c *call) {
 	clear(c.resolved) // rules and limits of an old snapshot can be collected
 	clear(c.request.Takes)
 	c.settings, c.shares, c.req, c.domain = nil, nil, nil, nil
-	clear(c.local.Takes)
-	c.local.Takes, c.localIndex = c.local.Takes[:0], c.localIndex[:0]
+	c.local.Clear()
 	c.resolved, c.index = c.resolved[:0], c.index[:0]
 	c.request.Takes = c.request.Takes[:0]
 	c.request.Outcomes = c.request.Outcomes[:0]

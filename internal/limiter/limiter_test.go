@@ -42,7 +42,7 @@ func newFixture(t *testing.T, s limiter.Settings, nodes ...descriptor.NodeSpec) 
 	return newFixtureOn(t, memory.New(memory.Options{}), s, nodes...)
 }
 
-func newFixtureOn(t *testing.T, b limiter.Backend, s limiter.Settings, nodes ...descriptor.NodeSpec) *fixture {
+func newFixtureOn(t *testing.T, b backend.Store, s limiter.Settings, nodes ...descriptor.NodeSpec) *fixture {
 	t.Helper()
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: nodes}})
 	if err != nil {
@@ -161,7 +161,7 @@ func TestStopWhenOverAndTheOverLimitCache(t *testing.T) {
 
 // The over-limit cache must not change an answer: not that of a peek, not after a refund, not under another limit.
 func TestOverLimitCacheIsInvisible(t *testing.T) {
-	counting := &countingBackend{Backend: memory.New(memory.Options{})}
+	counting := &countingBackend{Store: memory.New(memory.Options{})}
 	cached := newFixtureOn(t, overlimit.New(overlimit.Options{Backend: counting}), limiter.Settings{}, perMinute("k", "", 3))
 	plain := newFixture(t, limiter.Settings{}, perMinute("k", "", 3))
 	override := func(f *fixture, requests uint32) limiter.Status {
@@ -197,13 +197,13 @@ func TestOverLimitCacheIsInvisible(t *testing.T) {
 }
 
 type countingBackend struct {
-	limiter.Backend
+	backend.Store
 	calls int
 }
 
 func (b *countingBackend) Take(ctx context.Context, now time.Time, r *backend.Request) error {
 	b.calls++
-	return b.Backend.Take(ctx, now, r)
+	return b.Store.Take(ctx, now, r)
 }
 
 func TestShadowRuleNeverShowsInHeaders(t *testing.T) {

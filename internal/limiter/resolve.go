@@ -25,8 +25,7 @@ type call struct {
 	lane     uint32 // of hot keys; a call keeps its own
 	name     []byte // scratch for the names of metrics
 
-	local      backend.Request // what on_error has this process count
-	localIndex []int           // its takes, as places in request.Takes
+	local backend.SubRequest // what on_error has this process count
 }
 
 // resolved is what one descriptor comes down to.

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -72,7 +71,7 @@ type suiteRun struct {
 	tree     *descriptor.Tree
 	monthly  *descriptor.Tree // the same, for cases whose months are the calendar's; nil: none has been run
 	domain   string           // of requests that name none
-	store    *memory.Store    // of the case that runs
+	store    caseStore
 	limiters map[limiterFor]*limiter.Limiter
 	reached  *reach
 }
@@ -83,10 +82,8 @@ type limiterFor struct {
 	explain  bool
 }
 
-// Take implements limiter.Backend.
-func (s *suiteRun) Take(ctx context.Context, now time.Time, r *backend.Request) error {
-	return s.store.Take(ctx, now, r)
-}
+// caseStore is the store of the case that runs. Limiters outlive it.
+type caseStore struct{ *memory.Store }
 
 func (s *suite) run(ctx context.Context, o Options) (FileResult, *reach) {
 	began := time.Now()
@@ -119,7 +116,7 @@ func (s *suiteRun) limiterOf(c *testCase, explain bool) *limiter.Limiter {
 	if l == nil {
 		settings := *c.settings
 		settings.Explain = explain
-		l = limiter.New(limiter.Options{Backend: s})
+		l = limiter.New(limiter.Options{Backend: &s.store})
 		l.Swap(s.treeFor(c), settings)
 		s.limiters[of] = l
 	}
@@ -142,7 +139,7 @@ const maxFailures = 20 // reported for one case
 
 func (s *suiteRun) runCase(ctx context.Context, c *testCase) CaseResult {
 	began := time.Now()
-	s.store = memory.New(memory.Options{})
+	s.store.Store = memory.New(memory.Options{})
 	result := CaseResult{Name: c.name, Line: c.at.Line, Col: c.at.Col, Steps: len(c.steps)}
 	for i, st := range c.steps {
 		o := observed{testCase: c, step: st, number: i + 1, steps: len(c.steps)}

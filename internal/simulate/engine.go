@@ -13,15 +13,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// engine is the limiter of the service with a memory store, on a clock that follows the log. It also sits between
-// limiter and store to see every limit that refuses: an answer names only one limit, and none of a rule in shadow mode.
+// engine is the limiter of the service with a memory store, on a clock that follows the log.
 type engine struct {
 	limiter *limiter.Limiter
-	store   *memory.Store
+	store   refusingStore
 	tree    *descriptor.Tree
 
 	decision limiter.Decision
-	over     []over             // the refused takes of the current request
 	refusals []refusal          // of the requests of the current batch
 	domain   *descriptor.Domain // of the previous request, usually the same one
 	named    string
@@ -38,6 +36,13 @@ type engine struct {
 	softly       int64  // requests that passed although some limit was over
 	failures     int64
 	failure      error // the first one
+}
+
+// refusingStore is a store that records every limit that refuses: an answer names only one limit, and none of a rule in
+// shadow mode.
+type refusingStore struct {
+	*memory.Store
+	over []over // the refused takes of the current request
 }
 
 // over is a take that was refused.
@@ -62,18 +67,18 @@ const maxRuleColumns = 256
 func newEngine(tree *descriptor.Tree, settings limiter.Settings, maxCounters int) *engine {
 	e := &engine{tree: tree, most: cmp.Or(maxCounters, memory.DefaultMaxCounters), rules: make([]ruleCount, len(tree.Rules))}
 	// Where the service would share counters, the report says that there are not enough.
-	e.store = memory.New(memory.Options{MaxCounters: e.most, Shared: -1})
-	e.limiter = limiter.New(limiter.Options{Backend: e})
+	e.store.Store = memory.New(memory.Options{MaxCounters: e.most, Shared: -1})
+	e.limiter = limiter.New(limiter.Options{Backend: &e.store})
 	e.limiter.Swap(tree, settings)
 	return e
 }
 
-// Take implements limiter.Backend.
-func (e *engine) Take(ctx context.Context, now time.Time, r *backend.Request) error {
-	err := e.store.Take(ctx, now, r)
+// Take settles the takes of one request, and notes those that are refused.
+func (s *refusingStore) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+	err := s.Store.Take(ctx, now, r)
 	for i := range r.Outcomes {
 		if o := &r.Outcomes[i]; !o.Allowed && !o.Failed {
-			e.over = append(e.over, over{r.Takes[i].Member, r.Takes[i].Limit})
+			s.over = append(s.over, over{r.Takes[i].Member, r.Takes[i].Limit})
 		}
 	}
 	return err
@@ -88,7 +93,7 @@ func (e *engine) decide(ctx context.Context, b *batch, side int) {
 		now := time.UnixMicro(a.at)
 		e.sweep(now)
 		e.series.advance(a.at)
-		e.over = e.over[:0]
+		e.store.over = e.store.over[:0]
 		if err := e.limiter.Decide(ctx, now, &a.Request.Request, &e.decision); err != nil {
 			if e.failures++; e.failure == nil {
 				e.failure = err
@@ -135,7 +140,7 @@ func (e *engine) count(req *limiter.Request) verdict {
 	if !found && known {
 		e.noRule++
 	}
-	if len(e.over) > 0 {
+	if len(e.store.over) > 0 {
 		e.countOver(v.outcome)
 	}
 	v.to = int32(len(e.refusals))
@@ -146,7 +151,7 @@ func (e *engine) count(req *limiter.Request) verdict {
 // rule if none of its own limits was.
 func (e *engine) refusedBy(place int, r *descriptor.Rule) {
 	known := false
-	for _, over := range e.over {
+	for _, over := range e.store.over {
 		if over.descriptor != place {
 			continue
 		}
@@ -196,7 +201,7 @@ func (e *engine) countOver(o outcome) {
 		e.softly++
 	}
 	last := -1
-	for _, over := range e.over {
+	for _, over := range e.store.over {
 		r := e.decision.Statuses[over.descriptor].Rule
 		if r == nil {
 			continue

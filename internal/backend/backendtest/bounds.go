@@ -16,7 +16,7 @@ type admission struct{ at, hits int64 }
 
 // runBounds floods one counter at random times that go forward, and checks from what passed alone that the algorithm
 // kept its promise.
-func runBounds(t *testing.T, open func(t testing.TB) Store) {
+func runBounds(t *testing.T, open func(t testing.TB) backend.Store) {
 	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		l := drawSmall(rt, units)

@@ -18,7 +18,7 @@ const (
 )
 
 // runConcurrent checks that exactly the limit is admitted, whoever asks at the same time.
-func runConcurrent(t *testing.T, open func(t testing.TB) Store) {
+func runConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
 	for name, l := range EveryAlgorithm(limited) {
 		t.Run(name, func(t *testing.T) {
 			s, k := open(t), key(newCase(), "k", l)
@@ -70,7 +70,7 @@ func runConcurrent(t *testing.T, open func(t testing.TB) Store) {
 
 // allOrNothing has each request take one hit of a shared counter and one of its worker's own: what the shared one
 // refuses must not be counted on the other.
-func allOrNothing(t *testing.T, s Store, sharedLimit *descriptor.Limit) {
+func allOrNothing(t *testing.T, s backend.Store, sharedLimit *descriptor.Limit) {
 	const each = 2 * limited / workers
 	prefix := newCase()
 	shared, ownLimits := key(prefix, "shared", sharedLimit), slices.Collect(maps.Values(EveryAlgorithm(each)))

@@ -16,8 +16,7 @@ import (
 
 // BoundedStore is a store that counts several callers in one counter when it has no room for one of each.
 type BoundedStore interface {
-	Store
-	backend.Resetter
+	backend.Store
 	Sweep(now time.Time)
 	Len() int
 	Holds(key []byte) bool // whether the key has a counter of its own

@@ -42,6 +42,15 @@ func (m *Model) Take(_ context.Context, now time.Time, r *backend.Request) error
 	return nil
 }
 
+// Peek judges takes and changes nothing.
+func (m *Model) Peek(_ context.Context, now time.Time, r *backend.Request) error {
+	for i := range r.Takes {
+		s := m.State(r.Takes[i].Key)
+		r.Outcomes[i] = backend.Peek(&r.Takes[i], &s, now.UnixMicro())
+	}
+	return nil
+}
+
 // State is what a counter remembers.
 func (m *Model) State(key []byte) backend.State {
 	m.mu.Lock()
@@ -66,12 +75,12 @@ var scales = []scale{
 }
 
 // runModel checks on random requests that a store answers as the model does, and that what it keeps is the same.
-func runModel(t *testing.T, open func(t testing.TB) Store) {
+func runModel(t *testing.T, open func(t testing.TB) backend.Store) {
 	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		prefix, m := newCase(), NewModel()
 		scale := rapid.SampledFrom(scales).Draw(rt, "scale")
-		var keys []backend.Take // of the peeks that compare what is kept
+		var keys []backend.Take // of the reads that compare what is kept
 		for range rapid.IntRange(1, 4).Draw(rt, "limits") {
 			l := drawLimit(rt, scale.units)
 			k := key(prefix, "k", l)
@@ -99,25 +108,29 @@ func runModel(t *testing.T, open func(t testing.TB) Store) {
 			}
 			at := time.UnixMicro(now)
 			r := drawRequest(rt, keys)
-			compare(rt, step, "request", s, m, at, r)
+			compare(rt, step, "peek before", s.Peek, m.Peek, at, r)
+			compare(rt, step, "request", s.Take, m.Take, at, r)
 			waits = append(waits[:0], 0)
 			for _, o := range r.Outcomes {
 				waits = append(waits, max(0, o.RetryAfter.Microseconds()), o.ResetAfter.Microseconds())
 			}
 
-			peeks := &backend.Request{Takes: keys, Outcomes: make([]backend.Outcome, len(keys))}
-			compare(rt, step, "peek", s, m, at, peeks)
+			reads := &backend.Request{Takes: keys, Outcomes: make([]backend.Outcome, len(keys))}
+			compare(rt, step, "reads after", s.Take, m.Take, at, reads)
 		}
 	})
 }
 
-func compare(t *rapid.T, step int, what string, s Store, m *Model, at time.Time, r *backend.Request) {
-	model := *r
-	model.Outcomes = make([]backend.Outcome, len(r.Takes))
-	if err := m.Take(context.Background(), at, &model); err != nil {
+// verb is Take or Peek of a store.
+type verb func(context.Context, time.Time, *backend.Request) error
+
+func compare(t *rapid.T, step int, what string, store, model verb, at time.Time, r *backend.Request) {
+	want := *r
+	want.Outcomes = make([]backend.Outcome, len(r.Takes))
+	if err := model(context.Background(), at, &want); err != nil {
 		t.Fatalf("step %d: %v", step, err)
 	}
-	if err := s.Take(context.Background(), at, r); err != nil {
+	if err := store(context.Background(), at, r); err != nil {
 		t.Fatalf("step %d: %v", step, err)
 	}
 	for i := range r.Outcomes {
@@ -127,13 +140,13 @@ func compare(t *rapid.T, step int, what string, s Store, m *Model, at time.Time,
 			t.Fatalf("step %d: %s, %d hits: this cannot be: %s", step, limitText(r.Takes[i].Limit), r.Takes[i].Hits, outcomeText(o))
 		}
 	}
-	if slices.Equal(model.Outcomes, r.Outcomes) {
+	if slices.Equal(want.Outcomes, r.Outcomes) {
 		return
 	}
 	for i, take := range r.Takes {
 		t.Logf("%s at %v, together %v, take %d: %s %s, %d hits, member %d, vote %d, count_denied %v\n want %s\n got  %s",
 			what, at.Sub(epoch), r.Together, i, take.Key, limitText(take.Limit), take.Hits, take.Member,
-			take.Vote, take.CountDenied, outcomeText(&model.Outcomes[i]), outcomeText(&r.Outcomes[i]))
+			take.Vote, take.CountDenied, outcomeText(&want.Outcomes[i]), outcomeText(&r.Outcomes[i]))
 	}
 	t.Fatalf("step %d: the store and the model disagree", step)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Reset implements backend.Resetter.
+// Reset forgets counters.
 func (m *Model) Reset(_ context.Context, counters []backend.Counter) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -20,11 +20,11 @@ func (m *Model) Reset(_ context.Context, counters []backend.Counter) error {
 }
 
 // runReset checks that a counter that was cleared is as new, whatever its algorithm, and that no other is touched.
-func runReset(t *testing.T, open func(t testing.TB) Store) {
+func runReset(t *testing.T, open func(t testing.TB) backend.Store) {
 	const limit = 12
-	clearAll := func(t *testing.T, s Store, counters ...backend.Counter) {
+	clearAll := func(t *testing.T, s backend.Store, counters ...backend.Counter) {
 		t.Helper()
-		if err := backend.Reset(t.Context(), s, counters); err != nil {
+		if err := s.Reset(t.Context(), counters); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -86,7 +86,7 @@ func runReset(t *testing.T, open func(t testing.TB) Store) {
 			r := &backend.Request{Takes: make([]backend.Take, 1), Outcomes: make([]backend.Outcome, 1)}
 			for range 20 {
 				if worker < resets {
-					return backend.Reset(t.Context(), s, []backend.Counter{{Key: k, Limit: l}})
+					return s.Reset(t.Context(), []backend.Counter{{Key: k, Limit: l}})
 				}
 				r.Takes[0] = backend.Take{Key: k, Limit: l, Hits: 1}
 				if err := s.Take(t.Context(), epoch, r); err != nil {

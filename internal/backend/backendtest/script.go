@@ -30,7 +30,7 @@ import (
 //go:embed testdata
 var testdata embed.FS
 
-func runScripts(t *testing.T, open func(t testing.TB) Store) {
+func runScripts(t *testing.T, open func(t testing.TB) backend.Store) {
 	entries, err := testdata.ReadDir("testdata")
 	if err != nil || len(entries) == 0 {
 		t.Fatalf("%d scripts, %v", len(entries), err)
@@ -73,7 +73,7 @@ type pending struct {
 }
 
 // play runs a script and returns it with the outcomes that the store gave.
-func play(s Store, script string) (string, error) {
+func play(s backend.Store, script string) (string, error) {
 	lines := strings.Split(script, "\n")
 	prefix := newCase()
 	var p *pending

@@ -13,13 +13,8 @@ import (
 
 var update = flag.Bool("update", false, "write the outcomes into the suite's scripts")
 
-// Store is what the suite tests.
-type Store interface {
-	Take(ctx context.Context, now time.Time, r *backend.Request) error
-}
-
 // Run runs the suite on stores that open makes. They may be one and the same.
-func Run(t *testing.T, open func(t testing.TB) Store) {
+func Run(t *testing.T, open func(t testing.TB) backend.Store) {
 	t.Run("scripts", func(t *testing.T) { runScripts(t, open) })
 	t.Run("vectors", func(t *testing.T) { runVectors(t, open) })
 	t.Run("edges", func(t *testing.T) { runEdges(t, open(t)) })
@@ -40,7 +35,7 @@ var cases atomic.Int64
 func newCase() string { return fmt.Sprintf("case%d|", cases.Add(1)) }
 
 // runEdges takes what no table needs to spell out.
-func runEdges(t *testing.T, s Store) {
+func runEdges(t *testing.T, s backend.Store) {
 	t.Run("nothing to take", func(t *testing.T) {
 		if err := s.Take(t.Context(), epoch, &backend.Request{}); err != nil {
 			t.Fatal(err)
@@ -122,7 +117,7 @@ type failer interface {
 }
 
 // one takes once.
-func one(t failer, s Store, now time.Time, take backend.Take) backend.Outcome {
+func one(t failer, s backend.Store, now time.Time, take backend.Take) backend.Outcome {
 	t.Helper()
 	r := &backend.Request{Takes: []backend.Take{take}, Outcomes: make([]backend.Outcome, 1)}
 	if err := s.Take(context.Background(), now, r); err != nil {

@@ -12,7 +12,7 @@ import (
 // runTight checks what one counter says about the future, while the clock goes forward: a refused take is refused until
 // its RetryAfter has passed, and passes then; nothing is in use any more (or a window ends) after ResetAfter; what is
 // taken and refunded at one time leaves no trace; peeks and refused takes leave none either.
-func runTight(t *testing.T, open func(t testing.TB) Store) {
+func runTight(t *testing.T, open func(t testing.TB) backend.Store) {
 	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		l := DrawLimit(rt)

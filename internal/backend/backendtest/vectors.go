@@ -82,7 +82,7 @@ func (v *vector) limit(t *testing.T) *descriptor.Limit {
 
 // runVectors holds a store to worked examples of the literature and of other implementations. The fixed windows among
 // them drop refused hits where they do not say otherwise.
-func runVectors(t *testing.T, open func(t testing.TB) Store) {
+func runVectors(t *testing.T, open func(t testing.TB) backend.Store) {
 	raw, err := testdata.ReadFile("testdata/algorithms.json")
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func runVectors(t *testing.T, open func(t testing.TB) Store) {
 	}
 }
 
-func mustPass(t testing.TB, s Store, at int64, key []byte, l *descriptor.Limit, hits int64) {
+func mustPass(t testing.TB, s backend.Store, at int64, key []byte, l *descriptor.Limit, hits int64) {
 	t.Helper()
 	if o := one(t, s, time.UnixMicro(at), backend.Take{Key: key, Limit: l, Hits: hits}); !o.Allowed || o.Used < hits {
 		t.Fatalf("%d hits at %d: %+v", hits, at, o)

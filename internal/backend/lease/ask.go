@@ -38,8 +38,7 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *call, r *backend.R
 			c.request.Takes[k].Limit = &p.limit
 		}
 	}
-	n := len(c.request.Takes)
-	c.request.Outcomes = append(c.request.Outcomes[:0], make([]backend.Outcome, n)...)
+	c.request.Prepare()
 
 	sent, began := *now, time.Now()
 	within := ctx
@@ -50,34 +49,36 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *call, r *backend.R
 		defer cancel()
 		defer c.breakOff()
 	}
-	err := l.opts.Backend.Take(within, sent, &c.request)
+	err := l.opts.Backend.Take(within, sent, &c.request.Request)
 	*now = sent.Add(time.Since(began))
 
 	again := 0
-	for start := 0; start < n; {
+	for start := 0; start < len(c.request.Takes); {
 		end := c.request.Group(start)
 		if c.late(start, end, *now) {
 			err = errors.Join(err, fmt.Errorf("%w: the answer came after the end of the lease that a part of the hits is from", backend.ErrUnavailable))
 		}
 		refused := end > start+1 && backend.Refused(c.request.Takes[start:end], c.request.Outcomes[start:end])
 		for k := start; k < end; k++ {
-			p, t, o := &c.parts[k], &c.request.Takes[k], &c.request.Outcomes[k]
+			p, t, o, place := &c.parts[k], &c.request.Takes[k], &c.request.Outcomes[k], c.request.Place(k)
 			if p.lead {
 				if !l.settleLease(ctx, p, t, o, err, sent, *now) {
 					c.parts[again] = *p
-					c.request.Takes[again] = r.Takes[p.index]
-					c.request.Takes[again].Hits = p.hits - p.aside
+					c.retry.Add(place, r.Takes[place]).Hits = p.hits - p.aside
 					again++
 					continue
 				}
 			} else {
 				l.settle(p, t, o, refused, sent)
 			}
-			r.Outcomes[p.index] = *o
+			r.Outcomes[place] = *o
 		}
 		start = end
 	}
-	c.parts, c.request.Takes = c.parts[:again], c.request.Takes[:again]
+	c.parts = c.parts[:again]
+	c.retry.Together, c.retry.PeekWhenKnown = c.request.Together, c.request.PeekWhenKnown
+	c.request, c.retry = c.retry, c.request
+	c.retry.Clear()
 	c.leads = false
 	return err
 }
@@ -105,8 +106,8 @@ func (c *call) late(start, end int, now time.Time) bool {
 		p := &c.parts[k]
 		late = late || !p.lead && p.aside > 0 && !before(now, p.until)
 	}
-	for k := start; late && k < end; k++ {
-		c.request.Outcomes[k] = backend.Outcome{Failed: true}
+	if late {
+		backend.Fail(c.request.Outcomes[start:end])
 	}
 	return late
 }

@@ -17,11 +17,9 @@ import (
 
 // distant is a store that many processes share: it has a clock of its own and is some way off.
 type distant struct {
-	now   func() time.Time // the processes' clock; nil: time.Now, which is virtual
-	order sync.Mutex       // with another clock: the store reads it in the order in which it counts
-	store interface {
-		Take(ctx context.Context, now time.Time, r *backend.Request) error
-	}
+	now         func() time.Time // the processes' clock; nil: time.Now, which is virtual
+	order       sync.Mutex       // with another clock: the store reads it in the order in which it counts
+	store       backend.Store
 	there, back time.Duration
 	skew        time.Duration // of its clock
 	drift       float64       // how much faster its clock runs
@@ -82,6 +80,10 @@ func (d *distant) Take(ctx context.Context, _ time.Time, r *backend.Request) err
 		return errLost
 	}
 	return err
+}
+
+func (d *distant) Peek(ctx context.Context, _ time.Time, r *backend.Request) error {
+	return d.store.Peek(ctx, d.clock(), r)
 }
 
 // fleet is some processes that lease from one store, and what they have admitted.

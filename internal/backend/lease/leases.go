@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"context"
 	"hash/maphash"
 	"sync"
 	"sync/atomic"
@@ -12,15 +11,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Backend is what stands behind the leases.
-type Backend interface {
-	Take(ctx context.Context, now time.Time, r *backend.Request) error
-}
-
 // Options are the settings of Leases.
 type Options struct {
-	Backend  Backend // required
-	Replicas int     // processes that lease from the same counters, until SetReplicas; too few waste permits, never admit more. Default 1
+	Backend  backend.Store // required
+	Replicas int           // processes that lease from the same counters, until SetReplicas; too few waste permits, never admit more. Default 1
 
 	// Timeout is how long the backend takes to answer at most. A take that has to wait more than once, for an acquisition
 	// of others and then for its own answer, ends within it all the same. Default: only the caller's deadline bounds it.

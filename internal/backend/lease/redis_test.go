@@ -44,7 +44,7 @@ func (c *leaping) now() time.Time {
 // all that was admitted, and nearly all that it admits was. Processes crash, and hold what they have for a while.
 func TestSixProcessesOnOneHotCounter(t *testing.T) {
 	redisStore := openRedis(t, true)
-	for name, store := range map[string]Backend{"memory": memory.New(memory.Options{}), "redis": redisStore} {
+	for name, store := range map[string]backend.Store{"memory": memory.New(memory.Options{}), "redis": redisStore} {
 		for limit, l := range limits(t, 1500, window(1, descriptor.Second)) {
 			t.Run(name+"/"+limit, func(t *testing.T) {
 				clock := &leaping{began: time.Now().Truncate(time.Second)}
@@ -169,7 +169,7 @@ func TestWindowsOfRedisClock(t *testing.T) {
 func BenchmarkHotCounterOnRedis(b *testing.B) {
 	l := leased(b, descriptor.Limit{Requests: 1 << 31, Window: window(1, descriptor.Minute)})
 	d := &distant{store: openRedis(b, false)}
-	for name, s := range map[string]Backend{"leased": New(Options{Backend: d, Replicas: 4}), "plain": d} {
+	for name, s := range map[string]backend.Store{"leased": New(Options{Backend: d, Replicas: 4}), "plain": d} {
 		b.Run(name, func(b *testing.B) {
 			before := d.trips.Load()
 			b.RunParallel(func(pb *testing.PB) {

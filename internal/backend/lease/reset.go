@@ -6,12 +6,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Reset implements backend.Resetter. Permits that were taken before the counters were cleared would pass uncounted after
+// Reset clears counters in the backend. Permits that were taken before the counters were cleared would pass uncounted after
 // it, so all are dropped once that is done. An acquisition under way may have been counted on either side: what it brings
 // beyond its own take is dropped too.
 func (l *Leases) Reset(ctx context.Context, counters []backend.Counter) error {
 	defer l.void(counters) // also if it failed: it may have been carried out
-	return backend.Reset(ctx, l.opts.Backend, counters)
+	return l.opts.Backend.Reset(ctx, counters)
 }
 
 // void forgets the leases of counters: what comes back to them from calls in flight is lost.

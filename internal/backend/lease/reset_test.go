@@ -14,10 +14,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Reset implements backend.Resetter, from as far away as Take.
+// Reset comes from as far away as Take.
 func (d *distant) Reset(ctx context.Context, counters []backend.Counter) error {
 	time.Sleep(d.there) //nolint:forbidigo // virtual time
-	err := backend.Reset(ctx, d.store, counters)
+	err := d.store.Reset(ctx, counters)
 	time.Sleep(d.back) //nolint:forbidigo // virtual time
 	return err
 }

@@ -12,10 +12,11 @@ import (
 
 // call is the working memory of one request: what has to be asked of the backend.
 type call struct {
-	request backend.Request
-	parts   []part
-	leads   bool  // one of the parts is an acquisition: others wait for it, so this call may not wait for others
-	err     error // of a take that shared somebody else's trip
+	request backend.SubRequest
+	retry   backend.SubRequest // what one answer leaves open
+	parts   []part             // by take of request
+	leads   bool               // one of the parts is an acquisition: others wait for it, so this call may not wait for others
+	err     error              // of a take that shared somebody else's trip
 
 	// When a call that waits more than once has to end: twice the backend's timeout is twice of what a caller was promised.
 	until time.Time
@@ -23,8 +24,7 @@ type call struct {
 
 // part is one take that goes to the backend.
 type part struct {
-	index int   // in the original request
-	hits  int64 // of the original take
+	hits int64 // of the original take
 
 	shard *shard
 	c     *counter // nil: the counter has no lease
@@ -97,7 +97,7 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *call, r *backend
 		}
 		if k == nil {
 			sh.mu.Unlock()
-			c.add(part{index: i, hits: t.Hits, terms: m}, t)
+			c.add(i, part{hits: t.Hits, terms: m}, t)
 			return nil
 		}
 		k.touched = *now
@@ -185,7 +185,7 @@ func ended(ctx context.Context) error {
 // that are missing. The shard is locked.
 func (l *Leases) prepare(c *call, sh *shard, k *counter, t *backend.Take, i int, now time.Time) {
 	l.counts.expired.Add(k.expire(now))
-	p := part{index: i, hits: t.Hits, shard: sh, c: k, terms: k.terms}
+	p := part{hits: t.Hits, shard: sh, c: k, terms: k.terms}
 	dormant := k.pool > 0 && k.alive(now) == 0
 	size := k.want(now, int(l.replicas.Load()))
 	missing := t.Hits - k.alive(now)
@@ -198,30 +198,29 @@ func (l *Leases) prepare(c *call, sh *shard, k *counter, t *backend.Take, i int,
 		(dormant || ask > missing) && !l.closed.Load()
 	if !p.lead {
 		p.setAside(k, now)
-		c.add(p, t)
+		c.add(i, p, t)
 		return
 	}
 	p.aside, p.unused, p.generation, p.live = k.pool, k.pool, k.generation, !dormant
 	k.pool = 0
 	k.fetch = &fetch{done: make(chan struct{})}
 	c.leads = true
-	c.add(p, t)
-	last := &c.request.Takes[len(c.request.Takes)-1]
-	last.Hits, last.CountDenied = ask, false // a lease that is refused is nobody's request
+	asked := c.add(i, p, t)
+	asked.Hits, asked.CountDenied = ask, false // a lease that is refused is nobody's request
 }
 
 // pass adds a take that is not for leases to what is asked. Permits of a lease that are there count all the same: a
 // take of the group is smaller by them, a refund gives them back too, and to a peek they are not used.
 func (l *Leases) pass(c *call, r *backend.Request, i int, now time.Time) {
 	t := &r.Takes[i]
-	p := part{index: i, hits: t.Hits}
+	p := part{hits: t.Hits}
 	if !t.Limit.Lease {
-		c.add(p, t)
+		c.add(i, p, t)
 		return
 	}
 	p.terms = termsOf(t, int(l.replicas.Load()))
 	if p.terms.kind == strict {
-		c.add(p, t)
+		c.add(i, p, t)
 		return
 	}
 	sh, _ := l.shard(t.Key)
@@ -229,7 +228,7 @@ func (l *Leases) pass(c *call, r *backend.Request, i int, now time.Time) {
 	defer sh.mu.Unlock()
 	k := sh.counters[string(t.Key)]
 	if k == nil || !k.of(t.Limit) {
-		c.add(p, t)
+		c.add(i, p, t)
 		return
 	}
 	p.shard, p.c = sh, k
@@ -247,8 +246,7 @@ func (l *Leases) pass(c *call, r *backend.Request, i int, now time.Time) {
 		l.counts.returned.Add(back)
 		l.counts.expired.Add(k.drop() - back)
 	}
-	c.add(p, t)
-	c.request.Takes[len(c.request.Takes)-1].Hits -= back
+	c.add(i, p, t).Hits -= back
 }
 
 // setAside takes permits of the lease for a take that asks the backend for the rest, if they will last until it answers.
@@ -265,29 +263,29 @@ func (p *part) setAside(k *counter, now time.Time) {
 // lasting is for how long permits that are set aside must at least be good: longer than a backend takes to answer.
 const lasting = 25 * time.Millisecond
 
-// add adds a part, whose take is smaller by what is set aside.
-func (c *call) add(p part, t *backend.Take) {
+// add adds a part for a take of the original request. It returns the take that goes to the backend, which is smaller by what
+// is set aside.
+func (c *call) add(place int, p part, t *backend.Take) *backend.Take {
 	c.parts = append(c.parts, p)
-	c.request.Takes = append(c.request.Takes, *t)
+	asked := c.request.Add(place, *t)
 	if p.hits > 0 {
-		c.request.Takes[len(c.request.Takes)-1].Hits = p.hits - p.aside
+		asked.Hits = p.hits - p.aside
 	}
+	return asked
 }
 
 // abandon gives back what was set aside when a call ends before it asked.
 func (l *Leases) abandon(c *call, r *backend.Request, from int) {
 	for k := range c.parts {
 		p := &c.parts[k]
-		r.Outcomes[p.index] = backend.Outcome{Failed: true}
+		r.Outcomes[c.request.Place(k)] = backend.Outcome{Failed: true}
 		if p.c != nil && p.aside > 0 {
 			p.shard.mu.Lock()
 			l.putBack(p)
 			p.shard.mu.Unlock()
 		}
 	}
-	for i := from; i < len(r.Takes); i++ {
-		r.Outcomes[i] = backend.Outcome{Failed: true}
-	}
+	backend.Fail(r.Outcomes[from:])
 }
 
 // putBack returns to the lease what was set aside and not used; if that lease is over, it is lost. The shard is locked.
@@ -308,8 +306,8 @@ func (l *Leases) release(c *call) {
 		return
 	}
 	clear(c.parts)
-	clear(c.request.Takes)
-	c.parts, c.request.Takes, c.request.Outcomes = c.parts[:0], c.request.Takes[:0], c.request.Outcomes[:0]
+	c.parts = c.parts[:0]
+	c.request.Clear()
 	c.leads, c.err, c.until = false, nil, time.Time{}
 	l.calls.Put(c)
 }

@@ -16,7 +16,7 @@ import (
 
 // slow answers after a while, or fails when the time for that is up, less a margin.
 type slow struct {
-	store  *memory.Store
+	*memory.Store
 	after  time.Duration
 	margin time.Duration
 }
@@ -30,7 +30,7 @@ func (s *slow) Take(ctx context.Context, now time.Time, r *backend.Request) erro
 		return fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded)
 	}
 	time.Sleep(s.after) //nolint:forbidigo // virtual time
-	return s.store.Take(ctx, now, r)
+	return s.Store.Take(ctx, now, r)
 }
 
 // A take that waits for somebody else's acquisition, and then for an answer of its own, ends within the backend's time,
@@ -38,7 +38,7 @@ func (s *slow) Take(ctx context.Context, now time.Time, r *backend.Request) erro
 func TestWaitingTwiceEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 15 * time.Millisecond
-		s := &slow{store: memory.New(memory.Options{})}
+		s := &slow{Store: memory.New(memory.Options{})}
 		leases := New(Options{Backend: s, Timeout: timeout})
 		l := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Year)})
 		take := func(ctx context.Context, hits int64) error {
@@ -92,7 +92,7 @@ func TestAcquisitionOfACallerWithLittleTime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &slow{store: memory.New(memory.Options{}), margin: 3 * time.Millisecond}
+				s := &slow{Store: memory.New(memory.Options{}), margin: 3 * time.Millisecond}
 				leases := New(Options{Backend: s, Timeout: time.Second})
 				l := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Year)})
 				take := func(left time.Duration, hits int64) error {

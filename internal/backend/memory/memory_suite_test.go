@@ -12,7 +12,7 @@ import (
 )
 
 func TestSuite(t *testing.T) {
-	backendtest.Run(t, func(testing.TB) backendtest.Store { return memory.New(memory.Options{}) })
+	backendtest.Run(t, func(testing.TB) backend.Store { return memory.New(memory.Options{}) })
 }
 
 func TestFull(t *testing.T) {

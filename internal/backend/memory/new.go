@@ -63,12 +63,9 @@ func (s *Store) dropRefund(state *backend.State, t *backend.Take, o *backend.Out
 	if !state.Unused() {
 		s.metrics.dropped.Inc()
 	}
-	look := [1]backend.Take{*t}
-	look[0].Hits = 0
-	states := [1]*backend.State{state}
-	var out [1]backend.Outcome
-	backend.Settle(look[:], states[:], out[:], now)
-	*o = out[0]
+	read := *t
+	read.Hits = 0
+	*o = backend.Peek(&read, state, now)
 	o.Allowed, o.RetryAfter = true, 0
 }
 

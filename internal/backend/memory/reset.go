@@ -6,7 +6,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Reset implements backend.Resetter. It never fails.
+// Reset clears counters. It never fails.
 //
 // What was counted in a shared counter stays there, because others have used it too. Instead the key gets a counter of its
 // own, in which nothing is used. Where the store has no room for that, the reset is dropped, and counted.

@@ -82,7 +82,7 @@ func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) err
 	var err error
 	for start := 0; start < len(r.Takes); {
 		if start > 0 && ctx.Err() != nil {
-			fail(r.Outcomes[start:])
+			backend.Fail(r.Outcomes[start:])
 			return errors.Join(err, fmt.Errorf("count in memory: %w", ctx.Err()))
 		}
 		end := r.Group(start)
@@ -94,7 +94,7 @@ func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) err
 		}
 		if !ok {
 			s.metrics.refused.Inc()
-			fail(r.Outcomes[start:end])
+			backend.Fail(r.Outcomes[start:end])
 			err = errFull
 		}
 		start = end
@@ -104,12 +104,6 @@ func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) err
 
 // errFull is made once: a refusal for lack of room costs next to nothing.
 var errFull = fmt.Errorf("count in memory: %w", backend.ErrFull)
-
-func fail(outcomes []backend.Outcome) {
-	for i := range outcomes {
-		outcomes[i] = backend.Outcome{Failed: true}
-	}
-}
 
 func (s *Store) takeOne(now int64, takes []backend.Take, outcomes []backend.Outcome) bool {
 	t := &takes[0]
@@ -126,6 +120,32 @@ func (s *Store) takeOne(now int64, takes []backend.Take, outcomes []backend.Outc
 	backend.Settle(takes, states[:], outcomes, now)
 	s.keep(c, t.Limit, now)
 	return true
+}
+
+// Peek judges takes and changes nothing. A counter that does not exist is looked for in the shared ones, where it would
+// begin. It never fails.
+func (s *Store) Peek(_ context.Context, now time.Time, r *backend.Request) error {
+	for i := range r.Takes {
+		r.Outcomes[i] = s.peek(now.UnixMicro(), &r.Takes[i])
+	}
+	return nil
+}
+
+func (s *Store) peek(now int64, t *backend.Take) backend.Outcome {
+	hash := s.hash(t.Key)
+	sh := &s.shards[hash%shardCount]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if c := sh.counters[string(t.Key)]; c != nil {
+		return backend.Peek(t, &c.state, now)
+	}
+	s.shares.mu.RLock()
+	defer s.shares.mu.RUnlock()
+	var begins backend.State
+	if share := s.shares.byRule[s.ruleID(t.Rule)]; share != nil {
+		begins = s.inherited(share, hash, t.Limit, now)
+	}
+	return backend.Peek(t, &begins, now)
 }
 
 // keep says how long a counter that was settled is kept.

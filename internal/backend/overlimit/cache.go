@@ -13,21 +13,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Backend is what stands behind the cache.
-type Backend interface {
-	Take(ctx context.Context, now time.Time, r *backend.Request) error
-}
-
 // Options are the settings of a Cache.
 type Options struct {
-	Backend Backend               // required
+	Backend backend.Store         // required
 	Bytes   int                   // what the refusals may take, keys included; default 1 MiB
 	Metrics prometheus.Registerer // nil: no metrics
 }
 
 // Cache answers takes whose refusal it knows, and asks the backend about the others.
 type Cache struct {
-	backend  Backend
+	backend  backend.Store
 	perShard int64 // bytes
 	seed     maphash.Seed
 	shards   [shardCount]shard
@@ -56,11 +51,10 @@ type refusal struct {
 	burst    uint32
 }
 
-// asked is the working memory for what has to be asked of the backend.
+// asked is the takes that go to the backend.
 type asked struct {
-	request backend.Request
-	index   []int    // of each take in the original request
-	refunds []uint64 // what its shard's count was before asking
+	backend.SubRequest
+	refunds []uint64 // by take: what its shard's count was before
 }
 
 // New returns an empty cache in front of a backend.
@@ -92,43 +86,62 @@ func (c *Cache) Take(ctx context.Context, now time.Time, r *backend.Request) err
 	at := now.UnixMicro()
 	a := c.pool.Get().(*asked)
 	defer func() {
-		clear(a.request.Takes)
-		a.request.Takes, a.request.Outcomes = a.request.Takes[:0], a.request.Outcomes[:0]
-		a.index, a.refunds = a.index[:0], a.refunds[:0]
+		a.Clear()
+		a.refunds = a.refunds[:0]
 		c.pool.Put(a)
 	}()
-	a.request.Together = r.Together
+	a.Together = r.Together
 
 	for start := 0; start < len(r.Takes); {
 		end := r.Group(start)
 		answered, peek := c.refuse(at, r, start, end)
 		if peek {
-			a.request.Together = false // nothing is added, or given back whatever the others do
+			a.Together = false // nothing is added, or given back whatever the others do
 		}
 		for i := start; i < end && !answered; i++ {
 			if peek && !r.Outcomes[i].Allowed {
 				continue
 			}
-			t := r.Takes[i]
+			t := a.Add(i, r.Takes[i])
 			if peek {
 				t.Hits = min(t.Hits, 0)
 			}
-			a.request.Takes = append(a.request.Takes, t)
-			a.index = append(a.index, i)
-			a.refunds = append(a.refunds, c.before(&t))
+			a.refunds = append(a.refunds, c.before(t))
 		}
 		start = end
 	}
-	if len(a.request.Takes) == 0 {
+	if len(a.Takes) == 0 {
 		return nil
 	}
-	a.request.Outcomes = append(a.request.Outcomes, make([]backend.Outcome, len(a.request.Takes))...)
-	err := c.backend.Take(ctx, now, &a.request)
-	for i, original := range a.index {
-		o := &a.request.Outcomes[i]
-		r.Outcomes[original] = *o
-		c.after(at, &a.request.Takes[i], o, a.refunds[i])
+	a.Prepare()
+	err := c.backend.Take(ctx, now, &a.Request)
+	a.Answer(r)
+	for i := range a.Takes {
+		c.after(at, &a.Takes[i], &a.Outcomes[i], a.refunds[i])
 	}
+	return err
+}
+
+// Peek asks the backend how much is used, but for counters that refuse everything.
+func (c *Cache) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
+	var a backend.SubRequest
+	for i := range r.Takes {
+		anything := r.Takes[i]
+		anything.Hits = 0
+		o := &r.Outcomes[i]
+		switch {
+		case !c.known(now.UnixMicro(), &anything, o):
+			a.Add(i, r.Takes[i])
+		case r.Takes[i].Hits > int64(anything.Limit.Capacity()):
+			o.RetryAfter = backend.Never
+		}
+	}
+	if len(a.Takes) == 0 {
+		return nil
+	}
+	a.Prepare()
+	err := c.backend.Peek(ctx, now, &a.Request)
+	a.Answer(r)
 	return err
 }
 

@@ -6,11 +6,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Reset implements backend.Resetter. Refusals are forgotten once the counters are cleared, and one that is on its way then
+// Reset clears counters in the backend. Refusals are forgotten once the counters are cleared, and one that is on its way then
 // is not remembered: it may be about what was there before.
 func (c *Cache) Reset(ctx context.Context, counters []backend.Counter) error {
 	defer c.forget(counters) // also if it failed: it may have been carried out
-	return backend.Reset(ctx, c.backend, counters)
+	return c.backend.Reset(ctx, counters)
 }
 
 func (c *Cache) forget(counters []backend.Counter) {

@@ -2,7 +2,6 @@ package overlimit
 
 import (
 	"context"
-	"errors"
 	"testing"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
@@ -79,12 +78,5 @@ func TestResetWhileARefusalIsOnItsWay(t *testing.T) {
 	}
 	if o := settle(t, c, noon, false, take("k", l, 1))[0]; !o.Allowed {
 		t.Errorf("after the reset: %+v", o)
-	}
-}
-
-func TestResetOfABackendThatCannot(t *testing.T) {
-	c := New(Options{Backend: struct{ Backend }{memory.New(memory.Options{})}}) // whose Reset is out of sight
-	if err := c.Reset(t.Context(), []backend.Counter{{Key: []byte("k"), Limit: fixed(1)}}); !errors.Is(err, backend.ErrNoReset) {
-		t.Errorf("got %v", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Reset implements backend.Resetter. Whatever stands under a counter's key goes, also what is no state of ours. Counters
+// Reset clears counters. Whatever stands under a counter's key goes, also what is no state of ours. Counters
 // may be in different slots of a cluster, so each is deleted by a command of its own; they share a round trip.
 func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 	if len(counters) == 0 {
@@ -74,17 +74,4 @@ func (s *Store) keysOf(c *backend.Counter, now time.Time) []string {
 		}
 	}
 	return keys
-}
-
-// Reset implements backend.Resetter, in both where there are counters in both.
-func (p *Pair) Reset(ctx context.Context, counters []backend.Counter) error {
-	var perSecond, other []backend.Counter
-	for _, c := range counters {
-		if p.place(c.Limit) == p.PerSecond {
-			perSecond = append(perSecond, c)
-		} else {
-			other = append(other, c)
-		}
-	}
-	return errors.Join(p.PerSecond.Reset(ctx, perSecond), p.Other.Reset(ctx, other))
 }

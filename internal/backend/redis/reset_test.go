@@ -28,13 +28,8 @@ func counters(n int) []backend.Counter {
 	return all
 }
 
-type store interface {
-	backend.Resetter
-	Take(ctx context.Context, now time.Time, r *backend.Request) error
-}
-
 // used is what is in use of each counter after these hits. Those per second may have come into another second.
-func used(t *testing.T, s store, all []backend.Counter, hits int64) []int64 {
+func used(t *testing.T, s backend.Store, all []backend.Counter, hits int64) []int64 {
 	t.Helper()
 	r := &backend.Request{Outcomes: make([]backend.Outcome, len(all))}
 	for i, c := range all {
@@ -50,7 +45,7 @@ func used(t *testing.T, s store, all []backend.Counter, hits int64) []int64 {
 	return n
 }
 
-func checkReset(t *testing.T, s store) {
+func checkReset(t *testing.T, s backend.Store) {
 	t.Helper()
 	all := counters(60)
 	kept := all[40:]

@@ -2,9 +2,11 @@ package redis
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -91,40 +93,73 @@ func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) err
 	if len(r.Takes) == 0 {
 		return nil
 	}
-	if err := s.queued(ctx, now.UnixMicro(), r); err != nil {
-		s.losses.add(err)
-		for i := range r.Outcomes {
-			if !s.cluster { // there, other slots may have answered
-				r.Outcomes[i] = backend.Outcome{Failed: true}
-			}
+	at := now.UnixMicro()
+	var err error
+	if s.cluster {
+		err = s.split(ctx, r, func(ctx context.Context, part *backend.Request) error { return s.queued(ctx, at, part) })
+	} else {
+		err = s.queued(ctx, at, r)
+	}
+	return s.lost("count in Redis", err, r)
+}
+
+// Peek judges takes and changes nothing. It does not wait in a queue: it goes by itself.
+func (s *Store) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
+	if len(r.Takes) == 0 {
+		return nil
+	}
+	read := func(ctx context.Context, part *backend.Request) error { return s.read(ctx, now.UnixMicro(), part) }
+	if s.cluster {
+		return s.lost("read counters in Redis", s.split(ctx, r, read), r)
+	}
+	return s.lost("read counters in Redis", read(ctx, r), r)
+}
+
+// split settles a request on a cluster, where counters of different slots cannot be changed as one: f gets a part of it for
+// each slot.
+func (s *Store) split(ctx context.Context, r *backend.Request, f func(ctx context.Context, part *backend.Request) error) error {
+	return backend.Split(ctx, r, s.place, func(ctx context.Context, _ place, part *backend.Request) error {
+		err := f(ctx, part)
+		if err != nil {
+			backend.Fail(part.Outcomes)
 		}
-		return fmt.Errorf("count in Redis: %w", err)
+		return err
+	})
+}
+
+// lost notes that a request, or a part of it, has no answer. On a cluster, split says which.
+func (s *Store) lost(what string, err error, r *backend.Request) error {
+	if err == nil {
+		return nil
+	}
+	s.losses.add(err)
+	if !s.cluster {
+		backend.Fail(r.Outcomes)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// queued settles a request whose counters can be changed as one, with others in one round trip unless each is to have its own.
+func (s *Store) queued(ctx context.Context, at int64, r *backend.Request) error {
+	return s.queues.of(ctx, r).take(ctx, at, s.opts.Plain || s.CallerClock(), r)
+}
+
+// read judges takes whose counters can be read as one. Takes without hits have the script show the counters and leave them.
+func (s *Store) read(ctx context.Context, at int64, r *backend.Request) error {
+	shown := backend.Request{Takes: slices.Clone(r.Takes), Outcomes: make([]backend.Outcome, len(r.Takes))}
+	for i := range shown.Takes {
+		shown.Takes[i].Hits = 0
+	}
+	c := scriptCalls.Get().(*scriptCall)
+	defer c.release()
+	if err := s.take(ctx, at, c, &shown); err != nil {
+		return err
+	}
+	now := int64(binary.LittleEndian.Uint64(c.reply))
+	for i := range r.Takes {
+		r.Outcomes[i] = backend.Peek(&r.Takes[i], c.pointers[i], now)
 	}
 	return nil
-}
-
-// queued settles a request, with others in one round trip unless each is to have its own. On a cluster, counters of
-// different slots cannot be changed as one: the request is split.
-func (s *Store) queued(ctx context.Context, at int64, r *backend.Request) error {
-	if !s.cluster {
-		return s.one(ctx, at, r)
-	}
-	return backend.Split(ctx, r,
-		s.place,
-		func(ctx context.Context, _ place, part *backend.Request) error {
-			err := s.one(ctx, at, part)
-			if err != nil {
-				for i := range part.Outcomes {
-					part.Outcomes[i] = backend.Outcome{Failed: true}
-				}
-			}
-			return err
-		})
-}
-
-// one settles a request whose counters can be changed as one.
-func (s *Store) one(ctx context.Context, at int64, r *backend.Request) error {
-	return s.queues.of(ctx, r).take(ctx, at, s.opts.Plain || s.CallerClock(), r)
 }
 
 // tries is how often a script may ask for other arguments: it did nothing then. Once is enough but for a calendar's

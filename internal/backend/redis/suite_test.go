@@ -8,6 +8,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) {
 
 func TestSuite(t *testing.T) {
 	client := dial(t, redistest.Start(t))
-	backendtest.Run(t, func(testing.TB) backendtest.Store {
+	backendtest.Run(t, func(testing.TB) backend.Store {
 		return redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: true})
 	})
 }
