@@ -50,7 +50,7 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 	if o.Rules.Rules == "" && o.Rules.overXDS() {
 		fmt.Fprintln(s.err, "ratelimitd: CONFIG_TYPE=GRPC_XDS_SOTW: such a server reads no rule files; ask it with --server")
 	}
-	tree, err := o.Rules.load(s.err)
+	tree, err := o.Rules.load(s.err, o.Answers.tree())
 	if err != nil {
 		return err
 	}
@@ -209,14 +209,14 @@ func elsewhere(c *caller.Counters) string {
 }
 
 // load reads the rules as the server would at its start, and tells of files that are left out.
-func (o *ruleOptions) load(warn io.Writer) (*descriptor.Tree, error) {
+func (o *ruleOptions) load(warn io.Writer, of descriptor.Options) (*descriptor.Tree, error) {
 	dir, _ := o.dir()
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
 		data, err := os.ReadFile(dir)
 		if err != nil {
 			return nil, fmt.Errorf("read rules: %w", err)
 		}
-		tree, errs := config.CompileLenient([]config.File{{Name: dir, Data: data}}, o.Merge)
+		tree, errs := config.Compile([]config.File{{Name: dir, Data: data}}, config.CompileOptions{Merge: o.Merge, Lenient: true, Tree: of})
 		if len(errs) > 0 {
 			for _, e := range errs {
 				fmt.Fprintln(warn, e)
@@ -225,7 +225,7 @@ func (o *ruleOptions) load(warn io.Writer) (*descriptor.Tree, error) {
 		}
 		return tree, nil
 	}
-	r, err := config.NewFolder(config.Options{Dir: dir, MergeDomains: o.Merge, Logger: slog.New(slog.DiscardHandler)}).Load()
+	r, err := config.NewFolder(config.Options{Dir: dir, MergeDomains: o.Merge, Tree: of, Logger: slog.New(slog.DiscardHandler)}).Load()
 	if err != nil {
 		return nil, err
 	}

@@ -204,7 +204,6 @@ func (o *answerOptions) settings() limiter.Settings {
 		Metadata:       o.Metadata,
 		Explain:        o.Explain,
 		CalendarMonths: o.CalendarMonths,
-		PatternBytes:   o.PatternBytes,
 		NearLimitRatio: o.NearRatio,
 	}
 	if s.NearLimitRatio == 0 {
@@ -217,6 +216,11 @@ func (o *answerOptions) settings() limiter.Settings {
 		s.Headers |= descriptor.HeadersReference
 	}
 	return s
+}
+
+// tree is what rules are compiled for.
+func (o *answerOptions) tree() descriptor.Options {
+	return descriptor.Options{CalendarMonths: o.CalendarMonths, PatternBytes: o.PatternBytes}
 }
 
 // backendOptions say where counts live.

@@ -340,6 +340,7 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 		MergeDomains: o.Merge,
 		Strict:       o.Strict,
 		Rescan:       o.Rescan,
+		Tree:         s.options.Answers.tree(),
 		AllowNone:    o.None,
 		Logger:       s.log,
 		Metrics:      registry,

@@ -114,7 +114,8 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 		}
 		return nil, fmt.Errorf("mapping:\n%w", errors.Join(all...))
 	}
-	rules, err := simulate.LoadRules(o.Rules, o.Merge)
+	tree := descriptor.Options{CalendarMonths: o.Months}
+	rules, err := simulate.LoadRules(o.Rules, o.Merge, tree)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +127,7 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 		Mapping: mapping, Window: o.Reorder, MaxBadLines: o.MaxErrors, MaxCallers: o.MaxCallers, MaxCounters: o.MaxCounters,
 	}
 	if o.Against != "" {
-		old, err := simulate.LoadRules(o.Against, o.Merge)
+		old, err := simulate.LoadRules(o.Against, o.Merge, tree)
 		if err != nil {
 			return nil, err
 		}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/accesslog"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/simulate"
 )
@@ -171,7 +172,7 @@ func (r madeUpLog) compare(t *testing.T, lanes int) {
 		t.Fatal(errs)
 	}
 	dir := writeRules(t, map[string]string{"r.yaml": trafficRules(lanes == 1)})
-	tree, err := simulate.LoadRules(dir, false)
+	tree, err := simulate.LoadRules(dir, false, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,6 +53,7 @@ func (s *service) loadOverXDS(registry prometheus.Registerer) error {
 		RefusedRetry:    min(time.Second, o.RefusedRetry),
 		RefusedRetryMax: o.RefusedRetry,
 		MergeDomains:    s.options.Rules.Merge,
+		Tree:            s.options.Answers.tree(),
 		Logger:          s.log,
 		Metrics:         registry,
 	}

@@ -91,7 +91,8 @@ func start(t *testing.T, pause func(n int64) <-chan time.Time) (addr, admin stri
 		{Key: "k", Rule: &descriptor.Rule{Name: "yearly", Limits: []descriptor.Limit{{Name: "yearly", Requests: 3, Window: descriptor.Window{Unit: descriptor.Year}}}}},
 		{Key: "week", Rule: &descriptor.Rule{Limits: []descriptor.Limit{{Requests: 3, Window: descriptor.Window{Unit: descriptor.Week}}}}},
 		{Key: "free", Rule: &descriptor.Rule{Unlimited: true}},
-	}}})
+	}}}, descriptor.Options{})
+
 	if err != nil {
 		t.Fatal(err)
 	}

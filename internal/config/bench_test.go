@@ -45,7 +45,7 @@ func BenchmarkCompile(b *testing.B) {
 			b.SetBytes(int64(size))
 			b.ReportAllocs()
 			for b.Loop() {
-				tree, errs := Compile(c.files, false)
+				tree, errs := Compile(c.files, CompileOptions{})
 				if len(errs) > 0 || len(tree.Rules) != want {
 					b.Fatal(len(tree.Rules), errs)
 				}

@@ -16,22 +16,17 @@ type File struct {
 	Data []byte
 }
 
+// CompileOptions say how rule files are read. The zero value is strict: what is probably a mistake is an error, also where
+// the reference takes it.
+type CompileOptions struct {
+	Merge   bool // files that give the same domain share it; else it belongs to the file that sorts first, and the others are in error
+	Lenient bool // what the reference takes is taken as it takes it: so a service reads files unless it is told to be strict
+	Tree    descriptor.Options
+}
+
 // Compile makes one tree of rule files. Files with errors are left out of it; all errors of all files come back, in the
-// order of the files' names and lines. With merge, files that give the same domain share it; else it belongs to the
-// file that sorts first, and the others are in error.
-//
-// It is strict: what is probably a mistake is an error, also where the reference takes it.
-func Compile(files []File, merge bool) (*descriptor.Tree, []*Error) {
-	return compile(files, merge, false)
-}
-
-// CompileLenient is Compile as a service reads files unless it is told to be strict: what the reference takes is taken as
-// it takes it.
-func CompileLenient(files []File, merge bool) (*descriptor.Tree, []*Error) {
-	return compile(files, merge, true)
-}
-
-func compile(files []File, merge, lenient bool) (*descriptor.Tree, []*Error) {
+// order of the files' names and lines.
+func Compile(files []File, o CompileOptions) (*descriptor.Tree, []*Error) {
 	files = slices.Clone(files)
 	slices.SortStableFunc(files, func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
 
@@ -40,13 +35,13 @@ func compile(files []File, merge, lenient bool) (*descriptor.Tree, []*Error) {
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i := range files {
 		g.Go(func() error {
-			sources[i] = readSource(files[i].Name, files[i].Data, lenient)
+			sources[i] = readSource(files[i].Name, files[i].Data, o.Lenient)
 			return nil
 		})
 	}
 	_ = g.Wait() // none of them fails
 
-	l := ledger{merge: merge}
+	l := ledger{merge: o.Merge, tree: o.Tree}
 	var errs []*Error
 	for _, s := range sources {
 		errs = append(errs, l.admit(s)...)

@@ -95,7 +95,7 @@ func TestConformance(t *testing.T) {
 				t.Fatalf("a noted case that we have not chosen an answer for: %s", c.Note)
 			}
 			files := filesOf(c.Files...)
-			_, errs := Compile(files, false)
+			_, errs := Compile(files, CompileOptions{})
 			if got := len(errs) == 0; got != want {
 				t.Fatalf("loads: %v, want %v; errors %v", got, want, errs)
 			}
@@ -105,7 +105,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestBothDocumentsOfAFileAreLoaded(t *testing.T) {
-	tree, errs := Compile(filesOf("domain: a\n---\n---\ndomain: b\ndescriptors:\n  - {key: k, rate_limit: {unlimited: true}}\n---\n"), false)
+	tree, errs := Compile(filesOf("domain: a\n---\n---\ndomain: b\ndescriptors:\n  - {key: k, rate_limit: {unlimited: true}}\n---\n"), CompileOptions{})
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
@@ -143,7 +143,7 @@ descriptors:
     rate_limit:
       unlimited: true
       name: none
-`), false)
+`), CompileOptions{})
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
@@ -197,7 +197,7 @@ descriptors:
     rate_limit: *limit
     descriptors: *below
     metadata: {<<: *m, a: 2}
-`), false)
+`), CompileOptions{})
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
@@ -340,7 +340,7 @@ func TestErrors(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			files := filesOf(c.files...)
 			start := time.Now()
-			_, errs := Compile(files, c.merge)
+			_, errs := Compile(files, CompileOptions{Merge: c.merge})
 			if took := time.Since(start); took > 10*time.Second {
 				t.Errorf("took %v", took)
 			}
@@ -361,7 +361,7 @@ func TestErrors(t *testing.T) {
 
 // A bad file keeps none of the others from being loaded, and nothing of it is.
 func TestBadFilesAreLeftOut(t *testing.T) {
-	tree, errs := Compile(filesOf("domain: a\n", "domain: b\n---\ndomain: a\n", "domain: c\n"), false)
+	tree, errs := Compile(filesOf("domain: a\n", "domain: b\n---\ndomain: a\n", "domain: c\n"), CompileOptions{})
 	if len(errs) != 1 || tree.Domain("a") == nil || tree.Domain("b") != nil || tree.Domain("c") == nil {
 		t.Errorf("errors %v, %d domains", errs, tree.Domains())
 	}
@@ -371,7 +371,7 @@ func TestMergedDomains(t *testing.T) {
 	tree, errs := Compile(filesOf(
 		"domain: a\ndescriptors: [{key: k, value: x*, rate_limit: {unit: day, requests_per_unit: 1}}]\n",
 		"domain: a\ndescriptors: [{key: k, value: \"*\", rate_limit: {unit: day, requests_per_unit: 2}}]\n---\ndomain: a\ndescriptors: [{key: j, rate_limit: {unit: day, requests_per_unit: 3}}]\n",
-	), true)
+	), CompileOptions{Merge: true})
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
@@ -385,7 +385,7 @@ func TestMergedDomains(t *testing.T) {
 
 func TestTooManyErrors(t *testing.T) {
 	text := "domain: a\ndescriptors:\n" + strings.Repeat("  - {}\n", 2*maxErrors)
-	_, errs := Compile(filesOf(text), false)
+	_, errs := Compile(filesOf(text), CompileOptions{})
 	if len(errs) != maxErrors+1 || !strings.Contains(errs[maxErrors].Msg, fmt.Sprintf("%d more errors", maxErrors)) {
 		t.Errorf("%d errors, the last %v", len(errs), errs[len(errs)-1])
 	}

@@ -22,7 +22,7 @@ func TestDocumentedExamples(t *testing.T) {
 	if len(files) < 5 {
 		t.Fatalf("only %d examples", len(files))
 	}
-	tree, errs := Compile(files, false)
+	tree, errs := Compile(files, CompileOptions{})
 	for _, e := range errs {
 		t.Error(e)
 	}

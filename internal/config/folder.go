@@ -26,6 +26,7 @@ type Options struct {
 	MergeDomains bool                  // files that give the same domain share it; else it belongs to the file that sorts first
 	Rescan       time.Duration         // how often all files are read again, whatever the file system reported; 0 means 10 s
 	MaxFileSize  int64                 // bytes; a larger file is refused; 0 means 64 MiB
+	Tree         descriptor.Options    // what trees are compiled for
 	AllowNone    bool                  // a reload may take away the last rule; else the old rules stay in force
 	Logger       *slog.Logger          // nil means slog.Default()
 	Metrics      prometheus.Registerer // nil: no metrics
@@ -305,7 +306,7 @@ func (r *ruleFile) next(s sum, newest *source) *ruleFile {
 
 // settle decides which version of each file is in use, makes the tree of them, and takes over.
 func (f *Folder) settle(files map[string]*ruleFile) error {
-	l := ledger{merge: f.o.MergeDomains}
+	l := ledger{merge: f.o.MergeDomains, tree: f.o.Tree}
 	now := time.Now()
 	sameRules := f.last.Tree != nil && len(files) == len(f.files)
 	next := Result{Tree: f.last.Tree, Changed: true}

@@ -31,7 +31,7 @@ func FuzzCompile(f *testing.F) {
 		stuck := time.AfterFunc(30*time.Second, func() { panic(fmt.Sprintf("not done after 30 s: %q", data)) })
 		defer stuck.Stop()
 		files := []File{{"a.yaml", data}}
-		tree, errs := Compile(files, false)
+		tree, errs := Compile(files, CompileOptions{})
 		checkPositions(t, files, errs)
 		for _, r := range tree.Rules {
 			if r.Position.File != "a.yaml" || r.Position.Line < 1 || r.Position.Col < 1 {

@@ -11,6 +11,7 @@ import (
 // names: whoever comes first owns a domain.
 type ledger struct {
 	merge  bool // files that give the same domain share it
+	tree   descriptor.Options
 	order  []*claim
 	claims map[string]*claim
 }
@@ -133,7 +134,7 @@ func there(p descriptor.Position) string {
 }
 
 // compile builds the tree of all that was admitted. The tree takes copies: a file that stays as it is goes into the next
-// tree as well. Limits are shared: what a tree changes in them, the kind of a month, is the same for all trees.
+// tree as well.
 func (l *ledger) compile() (*descriptor.Tree, error) {
 	domains := make([]descriptor.DomainSpec, 0, len(l.order))
 	for _, c := range l.order {
@@ -145,7 +146,7 @@ func (l *ledger) compile() (*descriptor.Tree, error) {
 		}
 		domains = append(domains, d)
 	}
-	return descriptor.Compile(domains)
+	return descriptor.Compile(domains, l.tree)
 }
 
 // ruleAndLimit is a rule with room for its limit, in one piece: there are many of them.

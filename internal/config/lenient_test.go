@@ -70,7 +70,7 @@ func TestLenientReadsAsTheReference(t *testing.T) {
 			if len(s.errs) > 0 {
 				t.Fatal(s.errs)
 			}
-			tree, errs := CompileLenient(filesOf(text), false)
+			tree, errs := Compile(filesOf(text), CompileOptions{Lenient: true})
 			if len(errs) > 0 {
 				t.Fatal(errs)
 			}
@@ -85,7 +85,7 @@ func TestLenientReadsAsTheReference(t *testing.T) {
 				t.Errorf("warnings at %s, want %s: %v", got, c.places, s.warnings)
 			}
 			checkPositions(t, filesOf(text), s.warnings)
-			if _, errs := Compile(filesOf(text), false); len(errs) == 0 {
+			if _, errs := Compile(filesOf(text), CompileOptions{}); len(errs) == 0 {
 				t.Error("a strict reader takes it")
 			}
 		})
@@ -105,7 +105,7 @@ func TestLenientRefuses(t *testing.T) {
 		"  - {key: 'k*', share_threshold: true, " + day + "}\n  - {key: 'k*', descriptors: [{key: i}]}",
 		"  - &a {key: k, rate_limit: {unit: day}, descriptors: [*a]}",
 	} {
-		if _, errs := CompileLenient(filesOf("domain: d\ndescriptors:\n"+text+"\n"), false); len(errs) == 0 {
+		if _, errs := Compile(filesOf("domain: d\ndescriptors:\n"+text+"\n"), CompileOptions{Lenient: true}); len(errs) == 0 {
 			t.Errorf("taken: %s", text)
 		}
 	}
@@ -119,7 +119,7 @@ descriptors:
     value: !!binary dg==
     rate_limit: {unit: day, requests_per_unit: 3}
     metadata: {a: yes, b: "yes", c: Off, d: !!str no, e: y, f: !!binary aGVsbG8=, g: !mine 7, h: !mine {x: !mine [on]}, i: yes please}
-`), false)
+`), CompileOptions{})
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
@@ -127,7 +127,7 @@ descriptors:
 	if diff := cmp.Diff(want, tree.Rules[0].Metadata); diff != "" || tree.Rules[0].Path != "d.k_v" {
 		t.Errorf("%s, metadata (-want +got):\n%s", tree.Rules[0].Path, diff)
 	}
-	if _, errs := Compile(filesOf("domain: d\ndescriptors:\n  - {key: !!binary gA==}\n"), false); len(errs) == 0 {
+	if _, errs := Compile(filesOf("domain: d\ndescriptors:\n  - {key: !!binary gA==}\n"), CompileOptions{}); len(errs) == 0 {
 		t.Error("bytes that are no UTF-8 are taken for text")
 	}
 }

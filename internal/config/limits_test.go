@@ -36,7 +36,7 @@ descriptors:
 `
 
 func TestEveryExtensionReachesTheRule(t *testing.T) {
-	tree, errs := Compile(filesOf(everyKey), false)
+	tree, errs := Compile(filesOf(everyKey), CompileOptions{})
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
@@ -118,7 +118,7 @@ func TestLimits(t *testing.T) {
 			descriptor.Limit{Requests: 6, Window: minute, Algorithm: descriptor.LeakyBucket, Burst: 6, NoDelay: descriptor.NoDelayAll}},
 	} {
 		t.Run(c.limit, func(t *testing.T) {
-			tree, errs := Compile(filesOf("domain: a\ndescriptors:\n  - key: k\n    rate_limit: "+c.limit+"\n"), false)
+			tree, errs := Compile(filesOf("domain: a\ndescriptors:\n  - key: k\n    rate_limit: "+c.limit+"\n"), CompileOptions{})
 			if len(errs) > 0 {
 				t.Fatal(errs)
 			}
@@ -200,7 +200,7 @@ func TestBadLimits(t *testing.T) {
 					limit = strings.TrimSuffix(limit, "}") + ", name: n}"
 				}
 				files := filesOf("domain: a\ndescriptors:\n  - key: k\n" + in.before + limit + in.after + "\n")
-				_, errs := Compile(files, false)
+				_, errs := Compile(files, CompileOptions{})
 				checkPositions(t, files, errs)
 				if len(errs) != len(c.wants) {
 					t.Fatalf("%d errors, want %d: %v", len(errs), len(c.wants), errs)
@@ -273,7 +273,7 @@ func TestBadExtensions(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			files := filesOf("descriptors:\n" + c.text + "\ndomain: a\n")
-			_, errs := Compile(files, false)
+			_, errs := Compile(files, CompileOptions{})
 			checkPositions(t, files, errs)
 			for i, e := range errs {
 				if i >= len(c.want) {
@@ -303,7 +303,7 @@ func TestNotTwice(t *testing.T) {
 				all := strings.SplitAfterN(text, "\n", 2)
 				files = filesOf("domain: a\ndescriptors:\n"+all[0], "domain: a\ndescriptors:\n"+all[1])
 			}
-			if _, errs := Compile(files, merge); len(errs) > 0 {
+			if _, errs := Compile(files, CompileOptions{Merge: merge}); len(errs) > 0 {
 				t.Errorf("merged %v: %q: %v", merge, text, errs)
 			}
 		}
@@ -336,7 +336,7 @@ func TestDomainSettings(t *testing.T) {
 				texts = append(texts, "domain: d\n"+text)
 			}
 			files := filesOf(texts...)
-			tree, errs := Compile(files, true)
+			tree, errs := Compile(files, CompileOptions{Merge: true})
 			checkPositions(t, files, errs)
 			got := ""
 			for i, e := range errs {
@@ -376,7 +376,7 @@ func BenchmarkCompilePatterns(b *testing.B) {
 			b.ReportAllocs()
 			files := filesOf(text)
 			for b.Loop() {
-				if _, errs := Compile(files, false); len(errs) > 0 {
+				if _, errs := Compile(files, CompileOptions{}); len(errs) > 0 {
 					b.Fatal(errs[0])
 				}
 			}
@@ -385,7 +385,7 @@ func BenchmarkCompilePatterns(b *testing.B) {
 }
 
 func TestNetworkOfAllAddresses(t *testing.T) {
-	tree, errs := Compile(filesOf("domain: a\ndescriptors:\n  - key: k\n    value_cidr: ::/0\n    rate_limit: {unit: day}\n"), false)
+	tree, errs := Compile(filesOf("domain: a\ndescriptors:\n  - key: k\n    value_cidr: ::/0\n    rate_limit: {unit: day}\n"), CompileOptions{})
 	if len(errs) > 0 || tree.Domain("a").Match([]descriptor.Entry{{Key: "k", Value: "::1"}}) == nil {
 		t.Error(errs)
 	}

@@ -20,6 +20,7 @@ import (
 // ResourceOptions are the settings of Resources.
 type ResourceOptions struct {
 	MergeDomains bool                  // resources that give the same domain share it; else it belongs to the one that sorts first
+	Tree         descriptor.Options    // what trees are compiled for
 	Logger       *slog.Logger          // nil means slog.Default()
 	Metrics      prometheus.Registerer // nil: no metrics
 }
@@ -70,7 +71,7 @@ func (s *Resources) Apply(set []Resource) (Result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	set = named(set)
-	l := ledger{merge: s.o.MergeDomains}
+	l := ledger{merge: s.o.MergeDomains, tree: s.o.Tree}
 	now := time.Now()
 	next := make(map[string]*ruleResource, len(set))
 	wrong := make(map[string][]*Error)

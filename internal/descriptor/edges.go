@@ -70,9 +70,9 @@ type takenPattern struct {
 	text   string
 }
 
-func newEdges() edges {
+func newEdges(patternBytes int) edges {
 	return edges{
-		seed: maphash.MakeSeed(), slots: make([]slot, 8), most: DefaultPatternBytes,
+		seed: maphash.MakeSeed(), slots: make([]slot, 8), most: patternBytes,
 		ids: make(map[string]uint32), taken: make(map[takenPattern]struct{}),
 	}
 }

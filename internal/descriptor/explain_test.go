@@ -26,7 +26,8 @@ func explained(t *testing.T) *Domain {
 		{Key: "ip", Kind: MatchCIDR, Value: "10.1.0.0/16", Rule: leaf("ten one")},
 		{Key: "ip", Kind: MatchValues, Values: []string{"10.1.2.3", "10.1.2.4"}, Rule: leaf("two of them")},
 		{Key: "ip", Value: "10.1.2.4", Rule: leaf("four")},
-	}}})
+	}}}, Options{})
+
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +118,7 @@ func TestExplainNamesWhatThereIs(t *testing.T) {
 }
 
 func TestExplainOfUnknownDomain(t *testing.T) {
-	tree, err := Compile(nil)
+	tree, err := Compile(nil, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +159,7 @@ func TestExplainAgreesWithMatch(t *testing.T) {
 	}
 	matched := 0
 	for range 300 {
-		tree, err := Compile([]DomainSpec{{Name: "d", Children: specs(2)}})
+		tree, err := Compile([]DomainSpec{{Name: "d", Children: specs(2)}}, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package descriptor
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,16 +105,26 @@ func TestOwnKeysAreNoLyftKeys(t *testing.T) {
 
 // With the setting of the operator, a month is that of the calendar and still the one that the protocol names.
 func TestCalendarMonths(t *testing.T) {
-	tree := &Tree{Rules: []*Rule{{Limits: []Limit{
+	rule := &Rule{Limits: []Limit{
 		{Window: Window{Unit: Month}},
 		{Window: Window{Unit: Day}},
 		{Window: Window{Unit: Month, Multiplier: 3}},
-		{Window: Window{Unit: Month}, Algorithm: TokenBucket},
+		{Window: Window{Unit: Month}, Algorithm: TokenBucket, Requests: 1},
 		{Window: Window{Unit: Month}, FirstHit: true},
 		{Window: Window{Unit: Month, Location: time.UTC}},
-	}}}}
-	for range 2 {
-		tree.CalendarMonths()
+	}}
+	for i := range rule.Limits {
+		if err := rule.Limits[i].Compile(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	given := slices.Clone(rule.Limits)
+	tree, err := Compile([]DomainSpec{{Name: "d", Copy: true, Children: []NodeSpec{{Key: "k", Rule: rule}}}}, Options{CalendarMonths: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(given, rule.Limits) {
+		t.Errorf("a spec that the tree takes a copy of was changed: %+v", rule.Limits)
 	}
 	limits := tree.Rules[0].Limits
 	start, end := limits[0].Window.Bounds(time.Date(2028, 2, 29, 23, 0, 0, 0, time.UTC).UnixMicro())

@@ -64,7 +64,7 @@ func runScript(script string) (string, error) {
 		case strings.HasPrefix(line, "?"):
 			out = append(out, line)
 			if domain == nil {
-				tree, err := Compile([]DomainSpec{spec})
+				tree, err := Compile([]DomainSpec{spec}, Options{})
 				if err != nil {
 					return "", err
 				}

@@ -181,7 +181,7 @@ func manyNetworks(tb testing.TB, count int) (*Domain, []string) {
 			spec.Children = append(spec.Children, NodeSpec{Key: "ip", Kind: MatchCIDR, Value: p.String(), Rule: perMinute(1)})
 		}
 	}
-	tree, err := Compile([]DomainSpec{spec})
+	tree, err := Compile([]DomainSpec{spec}, Options{})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -203,7 +203,8 @@ func TestMatchOfPatternsAllocatesNothing(t *testing.T) {
 		{Key: "ip", Kind: MatchValues, Values: []string{"a", "b"}},
 		{Key: "ip", Value: "x*"},
 		{Key: "ip", Kind: MatchRegex, Value: "(a|b)+c?[0-9]{2}"},
-	}}})
+	}}}, Options{})
+
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +239,7 @@ func BenchmarkMatchPatterns(b *testing.B) {
 		for i := range specs {
 			specs[i].Key, specs[i].Rule = "ip", perMinute(1)
 		}
-		tree, err := Compile([]DomainSpec{{Name: "d", Children: specs}})
+		tree, err := Compile([]DomainSpec{{Name: "d", Children: specs}}, Options{})
 		if err != nil {
 			b.Fatal(err)
 		}

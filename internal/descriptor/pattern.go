@@ -130,7 +130,7 @@ func (p *patterns) join(list []compiledRegex) error {
 	return p.join(list[half:])
 }
 
-// DefaultPatternBytes is how many bytes of a value a value_regex sees at most, unless Tree.PatternBytes says otherwise.
+// DefaultPatternBytes is how many bytes of a value a value_regex sees at most, unless Options.PatternBytes says otherwise.
 const DefaultPatternBytes = 4096
 
 // maxRegexSize is the length of an expression in bytes. A longer one is no rule that a person wrote.

@@ -68,7 +68,7 @@ func TestStarsAgreeWithTheModel(t *testing.T) {
 			rules[i] = perMinute(uint32(i))
 			specs[i].Rule = rules[i]
 		}
-		tree, err := Compile([]DomainSpec{{Name: "d", Children: specs}})
+		tree, err := Compile([]DomainSpec{{Name: "d", Children: specs}}, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,8 @@ func TestStarsAgreeWithTheModel(t *testing.T) {
 func TestStarredKeysAllocateNothing(t *testing.T) {
 	tree, err := Compile([]DomainSpec{{Name: "d", Children: []NodeSpec{
 		{Key: "hdr_*", Value: "*x*y", Rule: perMinute(1)}, {Key: "*", Rule: perMinute(1)},
-	}}})
+	}}}, Options{})
+
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +125,8 @@ func TestKeysOfStarredRules(t *testing.T) {
 		{Key: "*", Value: "v", Rule: perMinute(2)},
 		{Key: "*", ShareThreshold: true, Rule: perMinute(3)},
 		{Key: "k", Value: "*", ShareThreshold: true, Rule: perMinute(4)},
-	}}})
+	}}}, Options{})
+
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,8 +2,17 @@ package descriptor
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
+
+// Options say what a tree is compiled for, beside what its specs say.
+type Options struct {
+	// CalendarMonths makes every fixed window of one month that names no calendar the month of the calendar in UTC.
+	CalendarMonths bool
+
+	PatternBytes int // how many bytes of a value expressions see; 0 means DefaultPatternBytes
+}
 
 // DomainSpec is one domain as its rule files give it.
 type DomainSpec struct {
@@ -15,7 +24,8 @@ type DomainSpec struct {
 	OnError   OnError
 	Headers   *HeaderFamilies // nil: as the server says
 
-	// Copy has the tree take copies of the rules: the spec may be used again. Their limits, which must be compiled, are shared.
+	// Copy has the tree take copies of the rules: the spec stays as it is and may be used again. Their limits must be compiled;
+	// a tree shares those that it has not to change.
 	Copy bool
 }
 
@@ -75,7 +85,7 @@ func listText(values []string) string {
 	return b.String()
 }
 
-// Tree is the compiled rules of all domains. It is immutable.
+// Tree is the compiled rules of all domains. Nothing in it changes.
 type Tree struct {
 	Rules   []*Rule // every rule, at its Index
 	domains map[string]*Domain
@@ -106,7 +116,10 @@ const (
 //
 // It refuses what would make matching ambiguous: a domain given twice, siblings with the same key and value, an empty
 // domain or key, two limits of a rule that would be one counter. Callers that know a better message check first.
-func Compile(domains []DomainSpec) (*Tree, error) {
+func Compile(domains []DomainSpec, o Options) (*Tree, error) {
+	if o.PatternBytes <= 0 {
+		o.PatternBytes = DefaultPatternBytes
+	}
 	t := &Tree{domains: make(map[string]*Domain, len(domains))}
 	for i := range domains {
 		spec := &domains[i]
@@ -116,9 +129,9 @@ func Compile(domains []DomainSpec) (*Tree, error) {
 		if t.domains[spec.Name] != nil {
 			return nil, fmt.Errorf("compile rules: domain %q twice", spec.Name)
 		}
-		d := &Domain{Name: spec.Name, Admission: spec.Admission, OnError: spec.OnError, Headers: spec.Headers, Overrides: &Rule{Domain: spec.Name}, edges: newEdges(), rules: make([]*Rule, 1)}
+		d := &Domain{Name: spec.Name, Admission: spec.Admission, OnError: spec.OnError, Headers: spec.Headers, Overrides: &Rule{Domain: spec.Name}, edges: newEdges(o.PatternBytes), rules: make([]*Rule, 1)}
 		before := len(t.Rules)
-		c := compiler{tree: t, domain: d, copies: spec.Copy}
+		c := compiler{tree: t, domain: d, copies: spec.Copy, months: o.CalendarMonths}
 		if err := c.children(root, spec.Children); err != nil {
 			return nil, fmt.Errorf("compile domain %q: %w", spec.Name, err)
 		}
@@ -136,6 +149,7 @@ type compiler struct {
 	tree   *Tree
 	domain *Domain
 	copies bool
+	months bool // Options.CalendarMonths
 	levels []Level
 	shared []string
 	metric []bool
@@ -192,6 +206,9 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 		copied := *r
 		r = &copied
 	}
+	if c.months {
+		c.calendarMonths(r)
+	}
 	for i := range r.Limits {
 		if r.Limits[i].Arithmetic.Length != 0 {
 			continue // compiled before; another tree may be reading it
@@ -236,24 +253,19 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	return r, nil
 }
 
-// PatternBytes sets how many bytes of a value expressions see. A tree is changed before it is in force, once: a second time
-// there is nothing left to change.
-func (t *Tree) PatternBytes(most int) {
-	for _, d := range t.domains {
-		if d.edges.most != most {
-			d.edges.most = most
+// calendarMonths makes the months of a rule those of the calendar. Limits that belong to a spec are copied first.
+func (c *compiler) calendarMonths(r *Rule) {
+	copied := !c.copies
+	for i := range r.Limits {
+		l := &r.Limits[i]
+		month := l.Window
+		if l.Algorithm != FixedWindow || l.FirstHit || !month.CalendarMonth() {
+			continue
 		}
-	}
-}
-
-// CalendarMonths makes every fixed window of one month that does not say a calendar the month of the calendar in UTC. A tree is
-// changed before it is in force, once: a second time there is nothing left to change.
-func (t *Tree) CalendarMonths() {
-	for _, r := range t.Rules {
-		for i := range r.Limits {
-			if l := &r.Limits[i]; l.Algorithm == FixedWindow && !l.FirstHit {
-				l.Window.CalendarMonth()
-			}
+		if !copied {
+			r.Limits = slices.Clone(r.Limits)
+			copied = true
 		}
+		r.Limits[i].Window = month
 	}
 }

@@ -30,7 +30,8 @@ func TestCompileFillsInRules(t *testing.T) {
 			{Key: "without a rule", Children: []NodeSpec{{Key: "l", Value: "w", Rule: perMinute(4)}}},
 		}},
 		{Name: "empty"},
-	})
+	}, Options{})
+
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +92,7 @@ func TestCompileRefuses(t *testing.T) {
 		{"twice below", []DomainSpec{{Name: "d", Children: []NodeSpec{{Key: "j", Children: []NodeSpec{{Key: "k"}, {Key: "k"}}}}}}, `"k"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := Compile(c.domains)
+			_, err := Compile(c.domains, Options{})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want one with %s", err, c.want)
 			}
@@ -108,7 +109,7 @@ func TestMatchAmongManyKeys(t *testing.T) {
 				NodeSpec{Key: "key" + strconv.Itoa(i), Value: "v", Rule: perMinute(uint32(i))},
 				NodeSpec{Key: "key" + strconv.Itoa(i), Rule: perMinute(uint32(1000 + i))})
 		}
-		tree, err := Compile([]DomainSpec{spec})
+		tree, err := Compile([]DomainSpec{spec}, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +130,7 @@ func TestMatchAmongManyKeys(t *testing.T) {
 
 // Two edges may have one hash: a slot is an edge's only if its parent, key and value are.
 func TestFindComparesWhatItFinds(t *testing.T) {
-	e := newEdges()
+	e := newEdges(DefaultPatternBytes)
 	if err := e.put(3, &NodeSpec{Key: "key", Value: "value"}, 7); err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +164,7 @@ func twoLevels(tb testing.TB, outer, inner int) (*Domain, [][]Entry) {
 		}
 		spec.Children = append(spec.Children, n)
 	}
-	tree, err := Compile([]DomainSpec{spec})
+	tree, err := Compile([]DomainSpec{spec}, Options{})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -230,4 +231,20 @@ func number(buf *[32]byte, form string, n int) string {
 		n /= 10
 	}
 	return unsafe.String(&b[0], len(b))
+}
+
+// A value longer than patterns see is matched by its beginning, as far as the options say.
+func TestPatternBytes(t *testing.T) {
+	login := NodeSpec{Key: "path", Value: `/login/[a-z]*\.do`, Kind: MatchRegex, Rule: &Rule{}}
+	specs := []DomainSpec{{Name: "d", Copy: true, Children: []NodeSpec{login, {Key: "path", Rule: &Rule{}}}}}
+	long := []Entry{{Key: "path", Value: "/login/" + strings.Repeat("a", 93) + "?"}} // 101 bytes
+	for most, want := range map[int]string{0: "d.path", 101: "d.path", 100: `d.path_/login/[a-z]*\.do`, 64: `d.path_/login/[a-z]*\.do`} {
+		tree, err := Compile(specs, Options{PatternBytes: most})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tree.Domain("d").Match(long); got.Path != want {
+			t.Errorf("%d bytes: %s, want %s", most, got.Path, want)
+		}
+	}
 }

@@ -25,7 +25,7 @@ func rules(t *testing.T) *descriptor.Tree {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree, errs := config.Compile([]config.File{{Name: "rules.yaml", Data: data}}, false)
+	tree, errs := config.Compile([]config.File{{Name: "rules.yaml", Data: data}}, config.CompileOptions{})
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}

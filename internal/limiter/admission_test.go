@@ -100,7 +100,7 @@ func TestAllOrNothing(t *testing.T) {
 
 // A domain's own admission goes before the server's.
 func TestAdmissionOfADomain(t *testing.T) {
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Admission: descriptor.AllOrNothing, Children: []descriptor.NodeSpec{perMinute("k", "", 1), perMinute("wide", "", 9)}}})
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Admission: descriptor.AllOrNothing, Children: []descriptor.NodeSpec{perMinute("k", "", 1), perMinute("wide", "", 9)}}}, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ func TestLeakyBucketTellsTheWait(t *testing.T) {
 func TestChangingARule(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 5))
 	change := func(n descriptor.NodeSpec) {
-		tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{n}}})
+		tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{n}}}, descriptor.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

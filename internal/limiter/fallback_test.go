@@ -50,7 +50,7 @@ func onError(o descriptor.OnError) func(*descriptor.Rule) {
 func newFallback(t *testing.T, down func(*backend.Take) bool, s limiter.Settings, spec descriptor.DomainSpec) *fixture {
 	t.Helper()
 	spec.Name = "d"
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{spec})
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{spec}, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 // hotFixture is a limiter that tells of hot keys.
 func hotFixture(t *testing.T, b backend.Store, s limiter.Settings, spec descriptor.DomainSpec) (*fixture, *hotkeys.Tracker) {
 	t.Helper()
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{spec})
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{spec}, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestWhatCountsAsUse(t *testing.T) {
 	}
 
 	// A reload keeps the counts; the global shadow mode makes every rule one that is not enforced.
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("before", "", 3), perMinute("k", "", 3)}}})
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("before", "", 3), perMinute("k", "", 3)}}}, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func BenchmarkDecideObserved(b *testing.B) {
 		name     string
 		requests uint32
 	}{{"admitted", 4_000_000_000}, {"refused", 0}} {
-		tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", limit.requests)}}})
+		tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", limit.requests)}}}, descriptor.Options{})
 		if err != nil {
 			b.Fatal(err)
 		}

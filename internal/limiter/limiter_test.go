@@ -44,7 +44,7 @@ func newFixture(t *testing.T, s limiter.Settings, nodes ...descriptor.NodeSpec) 
 
 func newFixtureOn(t *testing.T, b backend.Store, s limiter.Settings, nodes ...descriptor.NodeSpec) *fixture {
 	t.Helper()
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: nodes}})
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: nodes}}, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +298,7 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 }
 
 func BenchmarkDecide(b *testing.B) {
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("to_number", "", math.MaxUint32)}}})
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("to_number", "", math.MaxUint32)}}}, descriptor.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -332,20 +332,5 @@ func TestMatchingStopsWhenTheCallerHasLeft(t *testing.T) {
 	}
 	if d := f.decide(request(1, "path=/a")); d.Statuses[0].Remaining != 4 {
 		t.Errorf("%d are left of 5 after one hit", d.Statuses[0].Remaining)
-	}
-}
-
-// A value longer than patterns see is matched by its beginning, as far as the settings say.
-func TestPatternBytes(t *testing.T) {
-	nodes := func() []descriptor.NodeSpec {
-		login := perMinute("path", `/login/[a-z]*\.do`, 0)
-		login.Kind = descriptor.MatchRegex
-		return []descriptor.NodeSpec{login, perMinute("path", "", 10)}
-	}
-	long := request(1, "path=/login/"+strings.Repeat("a", 93)+"?") // 101 bytes
-	for most, want := range map[int]limiter.Code{0: limiter.OK, 101: limiter.OK, 100: limiter.OverLimit, 64: limiter.OverLimit} {
-		if d := newFixture(t, limiter.Settings{PatternBytes: most}, nodes()...).decide(long); d.Code != want {
-			t.Errorf("%d bytes: %s, want %s", most, d.Code, want)
-		}
 	}
 }

@@ -35,7 +35,7 @@ func newMeasured(t *testing.T, maxSeries int, nodes ...descriptor.NodeSpec) *mea
 
 func (m *measured) rules(nodes ...descriptor.NodeSpec) {
 	m.t.Helper()
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: nodes}})
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: nodes}}, descriptor.Options{})
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestOverflowIsAName(t *testing.T) {
 	m := newMeasured(t, 1, perMinute("k", "", 1000, detailed))
 	m.ask("d", 1, "k=a")
 	m.ask("d", 1, "k=b")
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "overflow", Children: []descriptor.NodeSpec{perMinute("overflow", "", 9)}}})
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "overflow", Children: []descriptor.NodeSpec{perMinute("overflow", "", 9)}}}, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestStatisticsOfTheReference(t *testing.T) {
 
 // Values that found no room for a name of their own, from everywhere at once.
 func BenchmarkDecideBeyondTheBound(b *testing.B) {
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", math.MaxUint32, detailed)}}})
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", math.MaxUint32, detailed)}}}, descriptor.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}

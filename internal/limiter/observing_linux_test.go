@@ -27,7 +27,7 @@ func BenchmarkObserving(b *testing.B) {
 			}{{"metrics", true, false}, {"hot keys", false, true}, {"both", true, true}} {
 				refused := limit == 0
 				b.Run(fmt.Sprintf("%s/keys=%d/refused=%t", c.name, keys, refused), func(b *testing.B) {
-					tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("user", "", limit)}}})
+					tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("user", "", limit)}}}, descriptor.Options{})
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -22,11 +22,9 @@ type Settings struct {
 	Headers     descriptor.HeaderFamilies // what clients are told, in domains that do not say; 0: nothing
 	HeaderNames HeaderNames               // of descriptor.HeadersReference
 
-	// CalendarMonths makes fixed windows of one month those of the calendar, in UTC: of rules, unless they say a calendar, and of
-	// overrides.
+	// CalendarMonths makes windows of one month that requests bring along those of the calendar, in UTC. For the months of rules it
+	// is an option of descriptor.Compile.
 	CalendarMonths bool
-
-	PatternBytes int // of a value are seen by a value_regex; 0 means descriptor.DefaultPatternBytes
 
 	// HideShadow leaves the current limit out of the statuses of shadow rules: Envoy makes x-ratelimit headers of it.
 	HideShadow bool
@@ -56,15 +54,8 @@ type snapshot struct {
 	hot      *hotRules            // nil: nobody asks for hot keys
 }
 
-// Swap puts rules and settings into force for every decision that begins afterwards. The tree must not change any more,
-// except by what the settings say of months and patterns, which is done here.
+// Swap puts rules and settings into force for every decision that begins afterwards.
 func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
-	if s.CalendarMonths {
-		tree.CalendarMonths()
-	}
-	if s.PatternBytes > 0 {
-		tree.PatternBytes(s.PatternBytes)
-	}
 	if s.NearLimitRatio == 0 {
 		s.NearLimitRatio = 0.8
 	}

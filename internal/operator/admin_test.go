@@ -48,7 +48,8 @@ func TestExplain(t *testing.T) {
 			Position: descriptor.Position{File: "a.yaml", Line: 4, Col: 5},
 		}},
 		{Key: "path", Value: "/b", Rule: &descriptor.Rule{Unlimited: true}},
-	}}})
+	}}}, descriptor.Options{})
+
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +115,8 @@ func TestExplainShowsEveryExtension(t *testing.T) {
 		}}},
 		{Key: "ip", Kind: descriptor.MatchRegex, Value: "1.*", Rule: &descriptor.Rule{Unlimited: true}},
 		{Key: "ip", Kind: descriptor.MatchValues, Values: []string{"x"}, Rule: &descriptor.Rule{Unlimited: true}},
-	}}})
+	}}}, descriptor.Options{})
+
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,8 @@ func counted(t testing.TB) *limiter.Limiter {
 		}},
 		{Key: "never", Rule: &descriptor.Rule{Limits: []descriptor.Limit{{Window: descriptor.Window{Unit: descriptor.Year}}}}},
 		{Key: "free", Rule: &descriptor.Rule{Unlimited: true}},
-	}}})
+	}}}, descriptor.Options{})
+
 	if err != nil {
 		t.Fatal(err)
 	}

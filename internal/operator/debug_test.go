@@ -37,7 +37,8 @@ func TestDebug(t *testing.T) {
 	}}, {Name: "more", Admission: descriptor.AllOrNothing, OnError: descriptor.OnErrorAllow, Headers: &families, Children: []descriptor.NodeSpec{
 		{Key: "ip", Kind: descriptor.MatchCIDR, Value: "10.0.0.0/8", Rule: leaky},
 		{Key: "ip", Kind: descriptor.MatchValues, Values: []string{"a", "b"}, Rule: several},
-	}}})
+	}}}, descriptor.Options{})
+
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // Options say what Run looks at.
@@ -68,7 +69,7 @@ func Run(o Options) (*Report, error) {
 // that of the calendar.
 func Check(files []config.File, merge, months bool) []Finding {
 	files = slices.SortedStableFunc(slices.Values(files), func(a, b config.File) int { return cmp.Compare(a.Name, b.Name) })
-	tree, errs := config.Compile(files, merge)
+	tree, errs := config.Compile(files, config.CompileOptions{Merge: merge, Tree: descriptor.Options{CalendarMonths: months}})
 	var all []Finding
 	bad := make(map[string]bool)
 	for _, e := range errs {
@@ -80,9 +81,6 @@ func Check(files []config.File, merge, months bool) []Finding {
 		if !bad[f.Name] {
 			good = append(good, f)
 		}
-	}
-	if months {
-		tree.CalendarMonths()
 	}
 	c := checker{}
 	for _, d := range readDomains(good, tree) {

@@ -86,7 +86,7 @@ func TestNeverMatchesIsSo(t *testing.T) {
 			fmt.Fprintf(&text, "  - {key: k, %s, rate_limit: {unit: day, requests_per_unit: 1}}\n", m)
 		}
 		files := []config.File{{Name: "a.yaml", Data: []byte(text.String())}}
-		tree, errs := config.Compile(files, false)
+		tree, errs := config.Compile(files, config.CompileOptions{})
 		if len(errs) > 0 {
 			t.Skip() // the same twice
 		}
@@ -149,7 +149,7 @@ func FuzzCheck(f *testing.F) {
 	f.Add([]byte("domain: d\ndescriptors:\n  - &a {key: k, value: /a*b, <<: [{values: [x]}]} # check: ok x\n  - {<<: *a, key: *a}\n---\n---\n~\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		files := []config.File{{Name: "f.yaml", Data: data}}
-		_, errs := config.Compile(files, false)
+		_, errs := config.Compile(files, config.CompileOptions{})
 		all := Check(files, false, false)
 		told := 0
 		for _, x := range all {

@@ -106,7 +106,7 @@ func TestTestsAcceptsOurs(t *testing.T) {
 
 // compiles says what the service has against a rule file.
 func compiles(text []byte) error {
-	_, errs := config.Compile([]config.File{{Name: "a.yaml", Data: text}}, false)
+	_, errs := config.Compile([]config.File{{Name: "a.yaml", Data: text}}, config.CompileOptions{})
 	if len(errs) == 0 {
 		return nil
 	}

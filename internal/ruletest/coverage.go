@@ -80,7 +80,7 @@ func cover(runs []*reach, further []string) *Coverage {
 			c.Errors = append(c.Errors, FileError{File: name, Message: "cannot be read: " + err.Error()})
 			continue
 		}
-		tree, errs := config.CompileLenient([]config.File{{Name: name, Data: data}}, false)
+		tree, errs := config.Compile([]config.File{{Name: name, Data: data}}, config.CompileOptions{Lenient: true})
 		for _, e := range errs {
 			c.Errors = append(c.Errors, FileError{e.File, e.Line, e.Col, e.Msg})
 		}

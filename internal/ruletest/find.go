@@ -131,10 +131,15 @@ func load(name string) (*suite, []*config.Error) {
 	return s, nil
 }
 
+// compileFor compiles the suite's rules.
+func (s *suite) compileFor(o descriptor.Options) (*descriptor.Tree, []*config.Error) {
+	return config.Compile(s.rules, config.CompileOptions{Merge: s.merge, Lenient: true, Tree: o})
+}
+
 // compile compiles the suite's rules and returns the domain of requests that name none: the only one there is. It refuses
 // requests for domains that have no rules: they would pass whatever is asked.
 func (s *suite) compile() (tree *descriptor.Tree, domain string, errs []*config.Error) {
-	if tree, errs = config.CompileLenient(s.rules, s.merge); len(errs) > 0 {
+	if tree, errs = s.compileFor(descriptor.Options{}); len(errs) > 0 {
 		return nil, "", errs
 	}
 	var domains []string

@@ -252,7 +252,7 @@ func judge(ctx context.Context, mutants []Mutant, byRules map[string][]*suite) (
 	for i := range mutants {
 		g.Go(func() error {
 			m := &mutants[i]
-			if _, errs := config.Compile([]config.File{{Name: m.File, Data: m.Data}}, false); len(errs) > 0 {
+			if _, errs := config.Compile([]config.File{{Name: m.File, Data: m.Data}}, config.CompileOptions{}); len(errs) > 0 {
 				return nil
 			}
 			fates[i] = survived

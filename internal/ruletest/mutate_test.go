@@ -74,7 +74,7 @@ descriptors:
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree, errs := config.Compile([]config.File{{Name: mutants[1].File, Data: mutants[1].Data}}, false)
+	tree, errs := config.Compile([]config.File{{Name: mutants[1].File, Data: mutants[1].Data}}, config.CompileOptions{})
 	if len(errs) > 0 || tree.Rules[0].Path != "d.k_7x" {
 		t.Errorf("%s: %v, %+v", mutants[1].What, errs, tree.Rules)
 	}

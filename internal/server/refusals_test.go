@@ -38,7 +38,8 @@ func explainer(t *testing.T) func(string, []descriptor.Entry) descriptor.Explana
 			{Requests: 9, Window: descriptor.Window{Unit: descriptor.Hour}},
 			{Requests: 5, Window: descriptor.Window{Unit: descriptor.Minute}},
 		}}},
-	}}})
+	}}}, descriptor.Options{})
+
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,11 +12,11 @@ import (
 
 // LoadRules reads a folder of rules as the service would, or one file. The service leaves bad files out. Here a bad
 // file is an error, because the result for a part of the rules would be misleading.
-func LoadRules(dir string, merge bool) (*descriptor.Tree, error) {
+func LoadRules(dir string, merge bool, o descriptor.Options) (*descriptor.Tree, error) {
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
-		return loadFile(dir, merge)
+		return loadFile(dir, merge, o)
 	}
-	r, err := config.NewFolder(config.Options{Dir: dir, MergeDomains: merge, Logger: slog.New(slog.DiscardHandler)}).Load()
+	r, err := config.NewFolder(config.Options{Dir: dir, MergeDomains: merge, Tree: o, Logger: slog.New(slog.DiscardHandler)}).Load()
 	if err != nil {
 		return nil, err
 	}
@@ -29,12 +29,12 @@ func LoadRules(dir string, merge bool) (*descriptor.Tree, error) {
 	return usable(dir, r.Tree, errs)
 }
 
-func loadFile(name string, merge bool) (*descriptor.Tree, error) {
+func loadFile(name string, merge bool, o descriptor.Options) (*descriptor.Tree, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
 		return nil, fmt.Errorf("read rules: %w", err)
 	}
-	tree, bad := config.CompileLenient([]config.File{{Name: name, Data: data}}, merge)
+	tree, bad := config.Compile([]config.File{{Name: name, Data: data}}, config.CompileOptions{Merge: merge, Lenient: true, Tree: o})
 	errs := make([]error, len(bad))
 	for i, e := range bad {
 		errs[i] = e

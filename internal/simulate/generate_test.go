@@ -121,7 +121,7 @@ func mapping(t testing.TB, text string) *accesslog.Mapping {
 
 func rules(t testing.TB, text string) simulate.Rules {
 	t.Helper()
-	tree, errs := config.Compile([]config.File{{Name: "rules.yaml", Data: []byte(text)}}, true)
+	tree, errs := config.Compile([]config.File{{Name: "rules.yaml", Data: []byte(text)}}, config.CompileOptions{Merge: true})
 	for _, e := range errs {
 		t.Error(e)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/simulate"
 )
@@ -509,21 +510,21 @@ func TestLoadRules(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := simulate.LoadRules(filepath.Join(dir, "gone"), false); err == nil {
+	if _, err := simulate.LoadRules(filepath.Join(dir, "gone"), false, descriptor.Options{}); err == nil {
 		t.Error("a folder that is not there has rules")
 	}
-	if _, err := simulate.LoadRules(dir, false); err == nil || !strings.Contains(err.Error(), "there is no rule in it") {
+	if _, err := simulate.LoadRules(dir, false, descriptor.Options{}); err == nil || !strings.Contains(err.Error(), "there is no rule in it") {
 		t.Error(err)
 	}
 	write("a.yaml", perCaller(1))
-	if tree, err := simulate.LoadRules(dir, false); err != nil || len(tree.Rules) != 1 {
+	if tree, err := simulate.LoadRules(dir, false, descriptor.Options{}); err != nil || len(tree.Rules) != 1 {
 		t.Error(err)
 	}
 	write("b.yaml", strings.Replace(perCaller(1), "remote_address", "other", 1))
-	if tree, err := simulate.LoadRules(dir, true); err != nil || len(tree.Rules) != 2 {
+	if tree, err := simulate.LoadRules(dir, true, descriptor.Options{}); err != nil || len(tree.Rules) != 2 {
 		t.Error(err)
 	}
-	if _, err := simulate.LoadRules(dir, false); err == nil || !strings.Contains(err.Error(), "b.yaml:1:9: domain \"edge\" twice") {
+	if _, err := simulate.LoadRules(dir, false, descriptor.Options{}); err == nil || !strings.Contains(err.Error(), "b.yaml:1:9: domain \"edge\" twice") {
 		t.Error(err)
 	}
 }

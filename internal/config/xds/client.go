@@ -37,6 +37,7 @@ type Options struct {
 	RefusedRetry, RefusedRetryMax time.Duration
 
 	MergeDomains bool                  // resources of one domain are merged, see config.ResourceOptions
+	Tree         descriptor.Options    // see config.ResourceOptions
 	Logger       *slog.Logger          // nil means slog.Default()
 	Metrics      prometheus.Registerer // nil: no metrics
 
@@ -116,7 +117,7 @@ func New(o Options) (*Client, error) {
 	c := &Client{
 		o:       o,
 		node:    node(o.NodeID, o.NodeMetadata),
-		rules:   config.NewResources(config.ResourceOptions{MergeDomains: o.MergeDomains, Logger: o.Logger, Metrics: o.Metrics}),
+		rules:   config.NewResources(config.ResourceOptions{MergeDomains: o.MergeDomains, Tree: o.Tree, Logger: o.Logger, Metrics: o.Metrics}),
 		log:     o.Logger.With("server", o.Server),
 		refused: refusals{first: o.RefusedRetry, most: o.RefusedRetryMax},
 	}

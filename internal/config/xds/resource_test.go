@@ -180,7 +180,7 @@ descriptors:
 	sameZone := cmp.Comparer(func(a, b *time.Location) bool { return a.String() == b.String() })
 	rules := 0
 	for _, f := range files {
-		want, errs := config.Compile([]config.File{f}, false)
+		want, errs := config.Compile([]config.File{f}, config.CompileOptions{})
 		if len(errs) > 0 {
 			t.Fatal(errs[0])
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ratelimitd/ratelimitd/internal/accesslog"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/simulate"
 	"github.com/ratelimitd/ratelimitd/internal/simulate/report"
 )
@@ -47,7 +48,7 @@ func example(t *testing.T, against bool) *simulate.Report {
 
 func folder(t *testing.T, dir string) simulate.Rules {
 	t.Helper()
-	tree, err := simulate.LoadRules(dir, false)
+	tree, err := simulate.LoadRules(dir, false, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
