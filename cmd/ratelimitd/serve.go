@@ -129,11 +129,11 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 		return nil, err
 	}
 	hot := svc.trackHotKeys(registry)
+	keys := descriptor.KeyBuilder{Prefix: o.Backend.KeyPrefix, Format: o.Backend.keyFormat(len(svc.redis) > 0)}
 	svc.limiter = limiter.New(limiter.Options{
 		Backend:   counters,
 		Local:     svc.openLocal(),
-		KeyPrefix: o.Backend.KeyPrefix,
-		KeyFormat: o.Backend.keyFormat(len(svc.redis) > 0),
+		Keys:      keys,
 		MaxSeries: o.Answers.MaxSeries,
 		Metrics:   registry,
 		NoMetrics: o.Answers.NoMetrics,
@@ -160,7 +160,7 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 	callers := o.Listen.callers()
 	callers.Decider, callers.Shared = svc.limiter, shared
 	callers.Metrics = server.Metrics{Handler: metrics, ResponseTime: both(compat, timings), Off: o.Answers.NoMetrics}
-	callers.Observers = server.Observers{RefusalLogs: o.Log.Refusals, Explain: svc.limiter.Explain}
+	callers.Observers = server.Observers{RefusalLogs: o.Log.Refusals, Keys: keys}
 	callers.JSONBadRequestOnFailure = o.Answers.JSON400
 	if err := svc.encrypt(&callers, registry); err != nil {
 		return nil, err

@@ -45,6 +45,9 @@ type Status struct {
 	// Rule is the rule that decided; nil if none matches, an override stands in for it, or another rule replaced it.
 	Rule *descriptor.Rule
 
+	// LimitIndex is the place in Rule.Limits of the limit that the status is about, if there is one.
+	LimitIndex int
+
 	// Limited says that a limit applied: CurrentLimit and Reset are set.
 	Limited bool
 	Limit   CurrentLimit

@@ -51,7 +51,7 @@ func (c *call) headers(d *Decision) {
 	}
 	if families&descriptor.HeadersIETF != 0 {
 		d.add("RateLimit-Policy", c.policies(d))
-		d.add("RateLimit", draftName(c.told(best))+";r="+strconv.FormatUint(uint64(st.Remaining), 10)+";t="+seconds(st.Reset))
+		d.add("RateLimit", draftName(c.decidingLimit(best))+";r="+strconv.FormatUint(uint64(st.Remaining), 10)+";t="+seconds(st.Reset))
 	}
 }
 
@@ -169,8 +169,8 @@ func draftName(l *descriptor.Limit) string {
 	return string(appendQuoted(nil, name))
 }
 
-// told is the limit that a descriptor's status is about.
-func (c *call) told(i int) *descriptor.Limit { return c.limit(i, c.telling(i)) }
+// decidingLimit is the limit that a descriptor's status is about.
+func (c *call) decidingLimit(i int) *descriptor.Limit { return c.limit(i, c.resolved[i].deciding) }
 
 // appendQuoted appends a string as structured fields write it: printable ASCII, quotes and backslashes escaped. Other
 // bytes cannot be expressed and become question marks.

@@ -18,7 +18,8 @@ func (c *call) judge(i int) Status {
 		}
 		return s
 	}
-	j := c.telling(i)
+	j := c.decidingTake(i)
+	r.deciding = j
 	limit, o := c.limit(i, j), &c.request.Outcomes[c.index[j]]
 	if o.Failed && o.Allowed {
 		return Status{Code: OK, Rule: r.rule, Degraded: r.degraded} // nothing is known that a client could be told
@@ -33,6 +34,9 @@ func (c *call) judge(i int) Status {
 		Delay:     o.Delay,
 		Degraded:  r.degraded,
 	}
+	if !r.override {
+		s.LimitIndex = r.limitAt(j - r.first)
+	}
 	if !o.Allowed && !r.shadow() {
 		s.Code = OverLimit
 		s.RetryAfter = o.RetryAfter
@@ -46,9 +50,9 @@ func (c *call) judge(i int) Status {
 	return s
 }
 
-// telling is the place in index of the take that the status of a descriptor is about: of those that refused the one
+// decidingTake is the place in index of the take that the status of a descriptor is about: of those that refused the one
 // that goes on refusing for longest, else the one with the least left.
-func (c *call) telling(i int) int {
+func (c *call) decidingTake(i int) int {
 	r := &c.resolved[i]
 	best := r.first
 	for j := r.first + 1; j < r.end; j++ {
@@ -106,7 +110,7 @@ func (l *Limiter) measure(c *call, byRule []*Series) {
 		r := &c.resolved[i]
 		matched = matched || r.rule != nil || r.override
 		if r.first < r.end {
-			t := c.index[c.telling(i)]
+			t := c.index[r.deciding]
 			if c.request.Outcomes[t].Failed {
 				continue // counted as degraded
 			}

@@ -15,10 +15,9 @@ import (
 
 // Options are what a Limiter is made of.
 type Options struct {
-	Backend   backend.Store        // required
-	Local     backend.Store        // where on_error: local counts; nil: such a descriptor gets the error
-	KeyPrefix string               // before every counter's key; default none
-	KeyFormat descriptor.KeyFormat // of every counter's key
+	Backend backend.Store         // required
+	Local   backend.Store         // where on_error: local counts; nil: such a descriptor gets the error
+	Keys    descriptor.KeyBuilder // of every counter
 
 	MaxSeries int                   // names that requests may give to metrics, and rules as many again; default 10,000
 	Metrics   prometheus.Registerer // nil: counted, but not registered
@@ -51,7 +50,7 @@ func New(opts Options) *Limiter {
 	l := &Limiter{
 		backend: opts.Backend,
 		local:   opts.Local,
-		keys:    descriptor.KeyBuilder{Prefix: opts.KeyPrefix, Format: opts.KeyFormat},
+		keys:    opts.Keys,
 		metrics: newMetrics(opts.MaxSeries),
 		hot:     opts.HotKeys,
 

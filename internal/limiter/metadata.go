@@ -23,14 +23,14 @@ func (c *call) metadata(d *Decision) map[string]any {
 		m["metadata"] = merged
 	}
 	if c.settings.Explain {
-		if told := c.explain(d); told != nil {
-			m["decision"] = told
+		if decision := c.explain(d); decision != nil {
+			m["decision"] = decision
 		}
 	}
 	return m
 }
 
-// explain tells which rule decided: the one that headers would tell about. Times are in milliseconds, rounded up.
+// explain says which rule decided: the one that headers would be about. Times are in milliseconds, rounded up.
 func (c *call) explain(d *Decision) map[string]any {
 	i := c.tightest(d)
 	if i < 0 {
@@ -45,7 +45,7 @@ func (c *call) explain(d *Decision) map[string]any {
 		"descriptor":        i,
 		"code":              st.Code.String(),
 		"requests_per_unit": uint64(st.Limit.Requests),
-		"window_seconds":    int64(c.told(i).Window.Length() / time.Second),
+		"window_seconds":    int64(c.decidingLimit(i).Window.Length() / time.Second),
 		"remaining":         uint64(st.Remaining),
 	}
 	if st.Limit.Name != "" {

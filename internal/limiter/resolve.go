@@ -41,6 +41,8 @@ type resolved struct {
 	kept  []int // the places of the rule's limits that no other rule replaces; nil: all
 	first int   // the takes of this descriptor are call.index[first:end]
 	end   int
+
+	deciding int // the take that its status is about, as a place in call.index; found when it is judged
 }
 
 func (r *resolved) shadow() bool { return r.rule != nil && r.rule.Shadow }

@@ -97,8 +97,7 @@ type Observers struct {
 	// RefusalLogs is how many refusals per second are logged at most, each with its rule, entries and wait; default 0:
 	// none. Entries are what callers send: they may contain personal data.
 	RefusalLogs int
-	// Explain names the rule of a refusal; nil: the log does not name it.
-	Explain func(domain string, entries []descriptor.Entry) descriptor.Explanation
+	Keys        descriptor.KeyBuilder // of the counters that these lines name
 }
 
 func (o *Options) setDefaults() {

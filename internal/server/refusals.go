@@ -14,9 +14,9 @@ import (
 type refusals struct {
 	Decider
 
-	some    logging.Sampler
-	log     *slog.Logger
-	explain func(domain string, entries []descriptor.Entry) descriptor.Explanation // names the rule; may be nil
+	some logging.Sampler
+	log  *slog.Logger
+	keys descriptor.KeyBuilder
 }
 
 // Decide implements Decider.
@@ -43,7 +43,7 @@ func (r *refusals) write(ctx context.Context, req *limiter.Request, d *limiter.D
 			slog.Uint64("requests_per_unit", uint64(s.Limit.Requests)),
 			slog.String("wait", wait(s.RetryAfter)),
 		}
-		attrs = append(attrs, r.rule(req, i, &s.Limit)...)
+		attrs = append(attrs, r.rule(req, i, s)...)
 		if n := r.some.Missed(); n > 0 {
 			attrs = append(attrs, slog.Int64("not_logged", n))
 		}
@@ -59,26 +59,14 @@ func wait(d time.Duration) string {
 	return d.String()
 }
 
-// rule names the rule that a descriptor matches, and the counter of the limit that refused. It looks both up again, because
-// a decision does not carry them; rules that were loaded in between may be the ones that it finds.
-func (r *refusals) rule(req *limiter.Request, i int, limit *limiter.CurrentLimit) []slog.Attr {
-	asked := &req.Descriptors[i]
-	if asked.HasOverride {
+// rule names the rule that refused a descriptor, and the counter of the limit that did.
+func (r *refusals) rule(req *limiter.Request, i int, s *limiter.Status) []slog.Attr {
+	if req.Descriptors[i].HasOverride {
 		return []slog.Attr{slog.String("rule", "override of the request")}
 	}
-	if r.explain == nil {
+	if s.Rule == nil {
 		return nil
 	}
-	x := r.explain(req.Domain, asked.Entries)
-	if x.Rule == nil {
-		return nil
-	}
-	attrs := []slog.Attr{slog.String("rule", x.Rule.Path)}
-	for j := range x.Rule.Limits {
-		l := &x.Rule.Limits[j]
-		if l.Name == limit.Name && l.Requests == limit.Requests && l.Window.WholeUnit() == limit.Unit && j < len(x.Keys) {
-			return append(attrs, slog.String("key", validText(x.Keys[j])))
-		}
-	}
-	return attrs
+	key := r.keys.AppendKey(nil, req.Domain, req.Descriptors[i].Entries, s.Rule, &s.Rule.Limits[s.LimitIndex])
+	return []slog.Attr{slog.String("rule", s.Rule.Path), slog.String("key", validText(string(key)))}
 }

@@ -12,8 +12,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// refuse refuses all that has an entry, for as long as its value says.
+// refuse refuses all that has an entry by the second limit of a rule, for as long as the entry's value says.
 func refuse(_ context.Context, _ time.Time, req *limiter.Request, d *limiter.Decision) error {
+	rule := &descriptor.Rule{Path: "edge.wait", Limits: []descriptor.Limit{
+		{Requests: 9, Window: descriptor.Window{Unit: descriptor.Hour}},
+		{Requests: 5, Window: descriptor.Window{Unit: descriptor.Minute}},
+	}}
 	d.Code = limiter.OK
 	for _, asked := range req.Descriptors {
 		s := limiter.Status{Code: limiter.OK}
@@ -23,29 +27,12 @@ func refuse(_ context.Context, _ time.Time, req *limiter.Request, d *limiter.Dec
 				wait = -1
 			}
 			d.Code = limiter.OverLimit
-			s = limiter.Status{Code: limiter.OverLimit, Limited: true, RetryAfter: wait,
+			s = limiter.Status{Code: limiter.OverLimit, Rule: rule, LimitIndex: 1, Limited: true, RetryAfter: wait,
 				Limit: limiter.CurrentLimit{Requests: 5, Unit: descriptor.Minute}}
 		}
 		d.Statuses = append(d.Statuses, s)
 	}
 	return nil
-}
-
-func explainer(t *testing.T) func(string, []descriptor.Entry) descriptor.Explanation {
-	t.Helper()
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "edge", Children: []descriptor.NodeSpec{
-		{Key: "wait", Rule: &descriptor.Rule{Limits: []descriptor.Limit{
-			{Requests: 9, Window: descriptor.Window{Unit: descriptor.Hour}},
-			{Requests: 5, Window: descriptor.Window{Unit: descriptor.Minute}},
-		}}},
-	}}}, descriptor.Options{})
-
-	if err != nil {
-		t.Fatal(err)
-	}
-	return func(domain string, entries []descriptor.Entry) descriptor.Explanation {
-		return tree.Domain(domain).Explain(entries, descriptor.KeyBuilder{Prefix: "p:"})
-	}
 }
 
 func asking(value string) *limiter.Request {
@@ -55,7 +42,7 @@ func asking(value string) *limiter.Request {
 func TestRefusalsAreLogged(t *testing.T) {
 	log := &lockedBuffer{}
 	d := observed(&Options{
-		Decider: decider(refuse), Observers: Observers{RefusalLogs: 2, Explain: explainer(t)},
+		Decider: decider(refuse), Observers: Observers{RefusalLogs: 2, Keys: descriptor.KeyBuilder{Prefix: "p:"}},
 		Shared: &endpoint.Shared{Log: slog.New(slog.NewTextHandler(log, nil))},
 	})
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

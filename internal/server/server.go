@@ -87,7 +87,7 @@ func New(opts Options) (*Server, error) {
 func observed(opts *Options) Decider {
 	d, o := opts.Decider, &opts.Observers
 	if o.RefusalLogs > 0 {
-		d = &refusals{Decider: d, some: logging.Sampler{PerSecond: int64(o.RefusalLogs)}, log: opts.Shared.Log, explain: o.Explain}
+		d = &refusals{Decider: d, some: logging.Sampler{PerSecond: int64(o.RefusalLogs)}, log: opts.Shared.Log, keys: o.Keys}
 	}
 	if o.Tracer != nil {
 		d = &traced{Decider: d, tracer: o.Tracer}
