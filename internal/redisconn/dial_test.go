@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -225,9 +224,8 @@ func TestWrongPassword(t *testing.T) {
 // Some servers repeat what they do not understand.
 func TestServerRepeatsPassword(t *testing.T) {
 	s := redistest.Start(t, "--rename-command", "HELLO", "", "--rename-command", "AUTH", "")
-	var log bytes.Buffer
-	var mu sync.Mutex
-	redisconn.LogTo(slog.New(slog.NewTextHandler(locked{&mu, &log}, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	var log lockedBuffer
+	redisconn.LogTo(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	defer redisconn.LogTo(slog.New(slog.DiscardHandler))
 	c := connect(t, redisconn.Options{URL: s.Addr, Auth: "counter:" + secret})
 	err := c.Ping(bounded(t)).Err()
@@ -241,20 +239,25 @@ func TestServerRepeatsPassword(t *testing.T) {
 		t.Fatal("it should fail")
 	}
 	withoutSecret(t, fmt.Sprint(err, cmd.Err()))
-	mu.Lock()
-	defer mu.Unlock()
 	withoutSecret(t, log.String())
 }
 
-type locked struct {
-	mu *sync.Mutex
-	w  io.Writer
+// lockedBuffer is a buffer that several goroutines may write to.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
 }
 
-func (l locked) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
 }
 
 func TestDialTLS(t *testing.T) {
@@ -295,19 +298,16 @@ func TestDialTLS(t *testing.T) {
 	}
 
 	// A Redis without TLS does not answer a handshake. That is what it may be is said.
-	var mu sync.Mutex
-	var plain bytes.Buffer
+	var plain lockedBuffer
 	unencrypted := redistest.Start(t)
 	c := connect(t, redisconn.Options{
 		URL: unencrypted.Addr, TLS: redisconn.TLSOptions{Enabled: true, CACert: ca.File}, DialTimeout: longest,
-		Logger: slog.New(slog.NewTextHandler(locked{&mu, &plain}, nil)),
+		Logger: slog.New(slog.NewTextHandler(&plain, nil)),
 	})
 	redistest.Eventually(t, "what is wrong to be said", func(ctx context.Context) error {
 		if err := c.Ping(ctx).Err(); err == nil {
 			t.Fatal("a Redis without TLS answered over TLS")
 		}
-		mu.Lock()
-		defer mu.Unlock()
 		if !strings.Contains(plain.String(), "does not speak TLS; then unset REDIS_TLS") {
 			return errors.New(plain.String())
 		}
@@ -315,7 +315,7 @@ func TestDialTLS(t *testing.T) {
 	})
 
 	// What is set and not used is said.
-	var log bytes.Buffer
+	var log lockedBuffer
 	connect(t, redisconn.Options{URL: open.Addr, SentinelAuth: secret, TLS: redisconn.TLSOptions{CACert: ca.File}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if !strings.Contains(log.String(), "REDIS_TLS is not true") || !strings.Contains(log.String(), "REDIS_SENTINEL_AUTH is not used") {
 		t.Errorf("it says %s", log.String())
@@ -343,7 +343,7 @@ func TestPasswordRotates(t *testing.T) {
 	setUser(secret + "1")
 	file := filepath.Join(t.TempDir(), "auth")
 	redistest.Replace(t, file, []byte("counter:"+secret+"1\n"))
-	var log bytes.Buffer
+	var log lockedBuffer
 	c := connect(t, redisconn.Options{URL: s.Addr, AuthFile: file, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	ctx := bounded(t)
 	who := func() error { return c.Do(ctx, "acl", "whoami").Err() }
@@ -403,7 +403,7 @@ func TestCertificatesRotate(t *testing.T) {
 	copyTo(old.File, authority)
 	old.Reissue(t, mine, "client")
 
-	var log bytes.Buffer
+	var log lockedBuffer
 	c := connect(t, redisconn.Options{URL: s.Addr, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		TLS: redisconn.TLSOptions{Enabled: true, CACert: authority, ClientCert: mine.Cert, ClientKey: mine.Key}})
 	ctx := bounded(t)
