@@ -19,7 +19,7 @@ type address struct {
 	tls     bool // the URL's scheme is rediss
 }
 
-// address reads Type, URL and Network. The URL may hold a password, or a piece of one that was written wrongly, so that
+// address reads Type, URL and Network. The URL may contain a password, or a part of one that was misplaced, so
 // no error here repeats any of it.
 func (o *Options) address() (address, error) {
 	kind := strings.ToUpper(o.Type)
@@ -56,23 +56,23 @@ func (o *Options) address() (address, error) {
 	a := address{kind: kind, network: network, hosts: []string{o.URL}}
 	if network == "unix" {
 		if strings.LastIndexByte(o.URL, '@') > 0 && !strings.HasPrefix(o.URL, "/") {
-			return address{}, o.wrong("URL", "is no path: write /path/of/the/socket, and credentials into %s", o.setting("AUTH"))
+			return address{}, o.wrong("URL", "is not a path: write /path/of/the/socket, and credentials into %s", o.setting("AUTH"))
 		}
 		return a, o.unencrypted()
 	}
 	if strings.Contains(o.URL, ",") {
-		return address{}, o.wrong("URL", "has several addresses: set %s to CLUSTER or SENTINEL, or write one", o.setting("TYPE"))
+		return address{}, o.wrong("URL", "has several addresses: set %s to CLUSTER or SENTINEL, or write one address", o.setting("TYPE"))
 	}
 	if !isHostPort(o.URL) {
-		return address{}, o.wrong("URL", "is no address: write %s", example)
+		return address{}, o.wrong("URL", "is not an address: write %s", example)
 	}
 	return a, nil
 }
 
-// overTCP says whether a network is TCP, with whichever version of IP.
+// overTCP reports whether a network is TCP, with whichever version of IP.
 func overTCP(network string) bool { return network == "tcp" || network == "tcp4" || network == "tcp6" }
 
-// Where is what URL says without credentials: host:port, a path, or several with commas between. It is empty where Dial
+// Where returns the addresses in URL without credentials: host:port or a path, or several separated by commas. It is empty if Dial
 // would fail.
 func (o Options) Where() string {
 	a, err := o.address()
@@ -93,7 +93,7 @@ func (o Options) Where() string {
 func (o *Options) several(kind string) (address, error) {
 	a := address{kind: kind, network: "tcp"}
 	if strings.Contains(o.URL, "://") {
-		return address{}, o.wrong("URL", "has a scheme, but with %s=%s it is a list without: write credentials into %s, and %s=true for TLS",
+		return address{}, o.wrong("URL", "has a scheme, but with %s=%s it is a list of addresses: write credentials into %s, and %s=true for TLS",
 			o.setting("TYPE"), kind, o.setting("AUTH"), o.setting("TLS"))
 	}
 	parts := strings.Split(o.URL, ",")
@@ -108,7 +108,7 @@ func (o *Options) several(kind string) (address, error) {
 	}
 	for i, p := range parts {
 		if !isHostPort(p) {
-			return address{}, o.wrong("URL", "has no address at place %d of its list: write host:port, with commas between", i+1)
+			return address{}, o.wrong("URL", "has no address at place %d of its list: write host:port, separated by commas", i+1)
 		}
 	}
 	a.hosts = parts
@@ -144,7 +144,7 @@ func (o *Options) parse(example string) (address, error) {
 			return address{}, err
 		}
 	default:
-		return address{}, o.wrong("URL", "has a scheme that is not known: write redis, rediss or unix")
+		return address{}, o.wrong("URL", "has an unknown scheme: write redis, rediss or unix")
 	}
 	switch {
 	case o.Network == "":
@@ -159,11 +159,11 @@ func (o *Options) parse(example string) (address, error) {
 	}
 	query.Del("db")
 	if len(query) > 0 {
-		return address{}, o.wrong("URL", "has options after its question mark, which are not read: set %s, %s and the like", o.setting("POOL_SIZE"), o.setting("TIMEOUT"))
+		return address{}, o.wrong("URL", "has options after its question mark, which are ignored: set %s, %s and the like", o.setting("POOL_SIZE"), o.setting("TIMEOUT"))
 	}
 	if db != "" {
 		if a.db, err = strconv.Atoi(db); err != nil || a.db < 0 {
-			return address{}, o.wrong("URL", "ends in what is no number of a database: write redis://host:port/0, with %%-escapes for special characters in the password")
+			return address{}, o.wrong("URL", "does not end in the number of a database: write redis://host:port/0, with %%-escapes for special characters in the password")
 		}
 	}
 	return a, nil
@@ -173,10 +173,10 @@ func (o *Options) unencrypted() error {
 	if !o.TLS.Enabled {
 		return nil
 	}
-	return o.wrong("TLS", "is true, but %s is a unix socket, which has none: write %s=false", o.setting("URL"), o.setting("TLS"))
+	return o.wrong("TLS", "is true, but %s is a unix socket, which has no TLS: write %s=false", o.setting("URL"), o.setting("TLS"))
 }
 
-// isHostPort says whether a text can be dialled. An @ is no part of a host: somebody has put credentials there.
+// isHostPort reports whether a text can be dialled. A host contains no @: that would be the end of credentials.
 func isHostPort(s string) bool {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil || host == "" || strings.ContainsAny(host, "@/ ") {

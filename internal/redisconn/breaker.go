@@ -17,7 +17,7 @@ import (
 
 // BreakerOptions are the settings of the breakers, one per node. The zero value serves.
 type BreakerOptions struct {
-	// Silence is how long a node may send no byte while calls wait for it. Then the breaker opens and the calls fail. A slow
+	// Silence is how long a node may send nothing while calls wait for it. Then the breaker opens and the calls fail. A slow
 	// node that sends anything keeps the breaker closed. Default 1 s.
 	Silence time.Duration
 
@@ -27,7 +27,7 @@ type BreakerOptions struct {
 
 	OpenFor time.Duration // how long an open breaker fails calls before it lets one through as a trial; default 200 ms
 
-	// Patience is how long a call must have waited before its timeout counts. A caller whose deadline is very near proves
+	// Patience is how long a call must have waited for its timeout to count. A call with a very near deadline proves
 	// nothing about the node. Default 5 ms.
 	Patience time.Duration
 
@@ -35,15 +35,15 @@ type BreakerOptions struct {
 	Logger  *slog.Logger          // default slog.Default()
 }
 
-// tripBuckets are finest around what a Redis nearby takes.
+// tripBuckets are finest around the round trip of a Redis nearby.
 var tripBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .015, .025, .05, .1, .25, 1}
 
 // breakers makes the breakers of one client's nodes.
 type breakers struct {
-	opts     BreakerOptions
-	open     *prometheus.GaugeVec
-	rejected prometheus.Counter
-	trips    *prometheus.HistogramVec
+	opts      BreakerOptions
+	open      *prometheus.GaugeVec
+	rejected  prometheus.Counter
+	durations *prometheus.HistogramVec
 }
 
 // newBreakers returns nil if no breaker is wanted.
@@ -77,30 +77,30 @@ func newBreakers(wanted *BreakerOptions, log *slog.Logger) *breakers {
 			Name: "ratelimitd_redis_breaker_rejected_total",
 			Help: "Calls to Redis that failed at once because the breaker of their node is open.",
 		}),
-		trips: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "ratelimitd_redis_trip_duration_seconds",
-			Help:    "Time of a round trip to a Redis node, answered or given up, in seconds; with the wait for a connection.",
+			Help:    "Time of a round trip to a Redis node, answered or given up, in seconds; includes the wait for a connection.",
 			Buckets: tripBuckets,
 		}, []string{"node"}),
 	}
 	if opts.Metrics != nil {
-		opts.Metrics.MustRegister(all.open, all.rejected, all.trips)
+		opts.Metrics.MustRegister(all.open, all.rejected, all.durations)
 	}
 	return all
 }
 
-// guard returns the breaker of a node, or nil if none is wanted.
-func (s *breakers) guard(node string) *breaker {
-	if s == nil {
+// newBreaker returns the breaker of a node, or nil if none is wanted.
+func (all *breakers) newBreaker(node string) *breaker {
+	if all == nil {
 		return nil
 	}
 	b := &breaker{
-		opts: &s.opts, node: node, base: time.Now(),
-		open: s.open.WithLabelValues(node), rejected: s.rejected, trips: s.trips.WithLabelValues(node),
+		opts: &all.opts, node: node, base: time.Now(),
+		open: all.open.WithLabelValues(node), rejected: all.rejected, durations: all.durations.WithLabelValues(node),
 	}
 	b.open.Set(0)
-	b.look = time.AfterFunc(time.Hour, b.listen)
-	b.look.Stop()
+	b.timer = time.AfterFunc(time.Hour, b.checkSilence)
+	b.timer.Stop()
 	return b
 }
 
@@ -110,28 +110,29 @@ func (s *breakers) guard(node string) *breaker {
 // It hooks into the node's calls, and the node's connections report to it when bytes arrive. Any byte shows that the node
 // is alive, however late it comes.
 type breaker struct {
-	opts     *BreakerOptions
-	node     string
-	open     prometheus.Gauge
-	rejected prometheus.Counter
-	trips    prometheus.Observer
+	opts      *BreakerOptions
+	node      string
+	open      prometheus.Gauge
+	rejected  prometheus.Counter
+	durations prometheus.Observer
 
-	base time.Time    // times below are nanoseconds after it
-	last atomic.Int64 // when the node's latest byte came
+	base     time.Time    // times below are nanoseconds after it
+	lastByte atomic.Int64 // when the latest byte of the node arrived
 
-	mu      sync.Mutex
-	state   breakerState
-	until   int64       // when an open breaker lets a trial through
-	asked   int64       // when the wait began: the first call since the latest byte; 0: nothing waits
-	flights []*trip     // calls under way, in no order
-	look    *time.Timer // runs listen
-	looks   bool        // look is set
-	doubt   bool        // listen found the node silent for too long, and looks once more
+	mu           sync.Mutex
+	state        breakerState
+	until        int64          // when an open breaker lets a trial through
+	waitingSince int64          // when the first call since the latest byte began; 0: no call waits
+	inFlight     []*breakerCall // in no order
+	timer        *time.Timer    // runs checkSilence
+	checking     bool           // timer is set
+	suspect      bool           // checkSilence found the node silent for too long, and checks once more
 
-	// Failures that are no timeouts.
-	inRow          uint32 // without an answer between them
-	began          int64  // the second in which the following are counted
-	counted, among uint32 // failures, and all calls
+	// Failures that are not timeouts.
+	consecutive    uint32
+	windowStart    int64 // the start of the second in which the following are counted
+	windowFailures uint32
+	windowCalls    uint32
 }
 
 type breakerState uint8
@@ -139,29 +140,29 @@ type breakerState uint8
 const (
 	breakerClosed   breakerState = iota
 	breakerOpen                  // calls fail at once
-	breakerHalfOpen              // one trial is under way, other calls fail at once
+	breakerHalfOpen              // one trial is in flight, other calls fail at once
 )
 
-// trip is a call that is under way.
-type trip struct {
+// breakerCall is a call in flight.
+type breakerCall struct {
 	cancel context.CancelCauseFunc
 	trial  bool
-	place  int // in breaker.flights
+	index  int // in breaker.inFlight
 }
 
-// verdict is what a finished call shows about its node.
-type verdict uint8
+// evidence is what a finished call shows about its node.
+type evidence uint8
 
 const (
-	answered verdict = iota
-	nothing          // nothing: the call ended before the node could answer
-	tooLate          // the call timed out: whether the breaker opens depends on how long the node has been silent
-	failed
-	refusedConnection
+	nodeAnswered evidence = iota
+	noEvidence            // the call ended before the node could answer
+	timedOut              // whether the breaker opens depends on how long the node has been silent
+	nodeFailed
+	connRefused
 )
 
-// before adds the breaker's hook to a client.
-func (b *breaker) before(client *goredis.Client) {
+// install adds the breaker's hook to a client.
+func (b *breaker) install(client *goredis.Client) {
 	if b != nil {
 		client.AddHook(b)
 	}
@@ -169,50 +170,50 @@ func (b *breaker) before(client *goredis.Client) {
 
 func (b *breaker) now() int64 { return int64(time.Since(b.base)) }
 
-// heard records that a byte arrived.
-func (b *breaker) heard() { b.last.Store(b.now()) }
+// received records that a byte arrived.
+func (b *breaker) received() { b.lastByte.Store(b.now()) }
 
 // begin admits a call, or returns ErrBreakerOpen.
-func (b *breaker) begin(ctx context.Context) (context.Context, *trip, error) {
+func (b *breaker) begin(ctx context.Context) (context.Context, *breakerCall, error) {
 	now := b.now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t := new(trip)
+	c := new(breakerCall)
 	switch {
 	case b.state == breakerClosed:
-		if b.asked == 0 || b.last.Load() > b.asked {
-			b.asked = now
+		if b.waitingSince == 0 || b.lastByte.Load() > b.waitingSince {
+			b.waitingSince = now
 		}
 	case b.state == breakerOpen && now >= b.until:
-		b.state, b.asked, t.trial = breakerHalfOpen, now, true
+		b.state, b.waitingSince, c.trial = breakerHalfOpen, now, true
 	default:
 		b.rejected.Inc()
 		return nil, nil, ErrBreakerOpen
 	}
-	ctx, t.cancel = context.WithCancelCause(ctx)
-	t.place = len(b.flights)
-	b.flights = append(b.flights, t)
-	if !b.looks {
-		b.looks = true
-		b.look.Reset(b.opts.Silence)
+	ctx, c.cancel = context.WithCancelCause(ctx)
+	c.index = len(b.inFlight)
+	b.inFlight = append(b.inFlight, c)
+	if !b.checking {
+		b.checking = true
+		b.timer.Reset(b.opts.Silence)
 	}
-	return ctx, t, nil
+	return ctx, c, nil
 }
 
 // end records what a finished call shows about the node.
-func (b *breaker) end(t *trip, v verdict, err error) {
-	t.cancel(nil)
+func (b *breaker) end(c *breakerCall, e evidence, err error) {
+	c.cancel(nil)
 	now := b.now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	last := len(b.flights) - 1
-	moved := b.flights[last]
-	b.flights[t.place], moved.place = moved, t.place
-	b.flights[last] = nil
-	b.flights = b.flights[:last]
+	last := len(b.inFlight) - 1
+	moved := b.inFlight[last]
+	b.inFlight[c.index], moved.index = moved, c.index
+	b.inFlight[last] = nil
+	b.inFlight = b.inFlight[:last]
 	switch {
-	case v == answered:
-		b.inRow = 0
+	case e == nodeAnswered:
+		b.consecutive = 0
 		b.count(now, 0)
 		if b.state != breakerClosed {
 			b.state = breakerClosed
@@ -220,69 +221,69 @@ func (b *breaker) end(t *trip, v verdict, err error) {
 			b.opts.Logger.Info("Redis answers again", "node", b.node)
 		}
 	case b.state == breakerClosed:
-		switch v {
-		case refusedConnection:
+		switch e {
+		case connRefused:
 			b.trip(now, err)
-		case failed:
-			b.inRow++
-			if b.count(now, 1); b.inRow >= b.opts.Failures || b.among >= 20 && b.counted*2 >= b.among {
+		case nodeFailed:
+			b.consecutive++
+			if b.count(now, 1); b.consecutive >= b.opts.Failures || b.windowCalls >= 20 && b.windowFailures*2 >= b.windowCalls {
 				b.trip(now, err)
 			}
-		case tooLate:
-			if b.quiet(now) >= b.opts.Silence {
-				b.silent(now)
+		case timedOut:
+			if b.silentFor(now) >= b.opts.Silence {
+				b.tripSilent(now)
 			}
 		}
-	case t.trial && v == nothing:
+	case c.trial && e == noEvidence:
 		b.state, b.until = breakerOpen, now
-	case t.trial && b.state == breakerHalfOpen:
+	case c.trial && b.state == breakerHalfOpen:
 		b.trip(now, err)
 	}
 }
 
-// count notes a call among those of this second. The breaker is locked.
+// count counts a call among those of this second. The breaker is locked.
 func (b *breaker) count(now int64, failures uint32) {
-	if now-b.began >= int64(time.Second) {
-		b.began, b.counted, b.among = now, 0, 0
+	if now-b.windowStart >= int64(time.Second) {
+		b.windowStart, b.windowFailures, b.windowCalls = now, 0, 0
 	}
-	b.counted += failures
-	b.among++
+	b.windowFailures += failures
+	b.windowCalls++
 }
 
-// quiet returns how long the node has sent nothing while calls waited for it. The breaker is locked.
-func (b *breaker) quiet(now int64) time.Duration {
-	return time.Duration(now - max(b.asked, b.last.Load()))
+// silentFor returns how long the node has sent nothing while calls waited for it. The breaker is locked.
+func (b *breaker) silentFor(now int64) time.Duration {
+	return time.Duration(now - max(b.waitingSince, b.lastByte.Load()))
 }
 
-// listen opens the breaker if calls wait and the node has been silent for too long. It runs again while calls wait.
-func (b *breaker) listen() {
+// checkSilence opens the breaker if calls wait and the node has been silent for too long. It runs again while calls wait.
+func (b *breaker) checkSilence() {
 	now := b.now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.looks = len(b.flights) > 0; !b.looks {
+	if b.checking = len(b.inFlight) > 0; !b.checking {
 		return
 	}
-	left := b.opts.Silence - b.quiet(now)
+	left := b.opts.Silence - b.silentFor(now)
 	switch {
 	case left > 0:
-		b.doubt = false
-	case !b.doubt: // bytes may have come while this process had no CPU to read them
-		b.doubt, left = true, b.opts.Silence/10
+		b.suspect = false
+	case !b.suspect: // bytes may have arrived while this process had no CPU to read them
+		b.suspect, left = true, b.opts.Silence/10
 	default:
-		b.silent(now)
-		b.doubt, left = false, b.opts.Silence
+		b.tripSilent(now)
+		b.suspect, left = false, b.opts.Silence
 	}
-	b.look.Reset(left)
+	b.timer.Reset(left)
 }
 
-// silent opens the breaker and ends the calls that wait for a connection to the node. Calls that wait for an answer end by
+// tripSilent opens the breaker and ends the calls that wait for a connection to the node. Calls that wait for an answer end by
 // themselves (conn.Read). The breaker is locked.
-func (b *breaker) silent(now int64) {
+func (b *breaker) tripSilent(now int64) {
 	if b.state != breakerOpen {
 		b.trip(now, fmt.Errorf("%w: not a byte for %s", errSilent, b.opts.Silence))
 	}
-	for _, t := range b.flights {
-		t.cancel(errSilent)
+	for _, c := range b.inFlight {
+		c.cancel(errSilent)
 	}
 }
 
@@ -292,8 +293,8 @@ func (b *breaker) trip(now int64, err error) {
 		b.open.Set(1)
 		b.opts.Logger.Warn("Redis does not answer: its counters are answered by on_error until it does", "node", b.node, "error", err)
 	}
-	b.state, b.until, b.asked, b.inRow = breakerOpen, now+int64(b.opts.OpenFor), 0, 0
-	b.began, b.counted, b.among = now, 0, 0
+	b.state, b.until, b.waitingSince, b.consecutive = breakerOpen, now+int64(b.opts.OpenFor), 0, 0
+	b.windowStart, b.windowFailures, b.windowCalls = now, 0, 0
 }
 
 // DialHook implements goredis.Hook. A failed dial fails the call that needed it, which is counted there.
@@ -302,17 +303,17 @@ func (b *breaker) DialHook(next goredis.DialHook) goredis.DialHook { return next
 // ProcessHook implements goredis.Hook.
 func (b *breaker) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 	return func(ctx context.Context, cmd goredis.Cmder) error {
-		if connects(cmd) || cmd.Name() == "ping" && isProbe(ctx) {
+		if isHandshake(cmd) || cmd.Name() == "ping" && isProbe(ctx) {
 			return next(ctx, cmd)
 		}
-		within, t, err := b.begin(ctx)
+		within, c, err := b.begin(ctx)
 		if err != nil {
 			cmd.SetErr(err)
 			return err
 		}
 		start := time.Now()
 		err = next(within, cmd)
-		if err = b.after(ctx, within, t, start, err); errors.Is(err, errSilent) {
+		if err = b.after(ctx, within, c, start, err); errors.Is(err, errSilent) {
 			cmd.SetErr(err)
 		}
 		return err
@@ -322,10 +323,10 @@ func (b *breaker) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 // ProcessPipelineHook implements goredis.Hook.
 func (b *breaker) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []goredis.Cmder) error {
-		if len(cmds) > 0 && connects(cmds[0]) {
+		if len(cmds) > 0 && isHandshake(cmds[0]) {
 			return next(ctx, cmds)
 		}
-		within, t, err := b.begin(ctx)
+		within, c, err := b.begin(ctx)
 		if err != nil {
 			for _, cmd := range cmds {
 				cmd.SetErr(err)
@@ -334,7 +335,7 @@ func (b *breaker) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.
 		}
 		start := time.Now()
 		err = next(within, cmds)
-		if err = b.after(ctx, within, t, start, err); errors.Is(err, errSilent) {
+		if err = b.after(ctx, within, c, start, err); errors.Is(err, errSilent) {
 			for _, cmd := range cmds {
 				if cmd.Err() != nil {
 					cmd.SetErr(err)
@@ -346,19 +347,19 @@ func (b *breaker) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.
 }
 
 // after ends a call, and returns its error.
-func (b *breaker) after(ctx, within context.Context, t *trip, start time.Time, err error) error {
+func (b *breaker) after(ctx, within context.Context, c *breakerCall, start time.Time, err error) error {
 	took := time.Since(start)
-	b.trips.Observe(took.Seconds())
+	b.durations.Observe(took.Seconds())
 	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(within), errSilent) {
 		err = errSilent
 	}
-	b.end(t, b.verdict(ctx, took, err), err)
+	b.end(c, b.evidence(ctx, took, err), err)
 	return err
 }
 
-// connects says whether a command is one that the client sends by itself on a new connection. It is part of the call
-// that needed the connection, which has been let through already.
-func connects(cmd goredis.Cmder) bool {
+// isHandshake reports whether a command is one that the client sends on a new connection. It is part of the call
+// that needed the connection, which was admitted already.
+func isHandshake(cmd goredis.Cmder) bool {
 	switch cmd.Name() {
 	case "hello", "auth", "select", "client", "readonly":
 		return true
@@ -366,32 +367,32 @@ func connects(cmd goredis.Cmder) bool {
 	return false
 }
 
-// verdict returns what the error of a call shows about the node. An error in the node's own answer shows that it works,
-// except for the errors that mean it cannot serve at present.
-func (b *breaker) verdict(ctx context.Context, took time.Duration, err error) verdict {
+// evidence returns what the error of a call shows about the node. An error that the node answers with shows that it works,
+// unless it says that the node cannot serve at present.
+func (b *breaker) evidence(ctx context.Context, took time.Duration, err error) evidence {
 	var reply goredis.Error
 	switch {
 	case err == nil:
-		return answered
+		return nodeAnswered
 	case errors.Is(err, errSilent):
-		return tooLate
+		return timedOut
 	case errors.Is(err, context.Canceled), errors.Is(ctx.Err(), context.Canceled):
-		return nothing
+		return noEvidence
 	case IsTimeout(err):
 		if took < b.opts.Patience {
-			return nothing
+			return noEvidence
 		}
-		return tooLate
+		return timedOut
 	case errors.As(err, &reply):
-		for _, sick := range [...]string{"LOADING", "MASTERDOWN", "CLUSTERDOWN", "READONLY"} {
-			if strings.HasPrefix(reply.Error(), sick) {
-				return failed
+		for _, prefix := range [...]string{"LOADING", "MASTERDOWN", "CLUSTERDOWN", "READONLY"} {
+			if strings.HasPrefix(reply.Error(), prefix) {
+				return nodeFailed
 			}
 		}
-		return answered
-	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT): // the latter: a unix socket that is gone
-		return refusedConnection
+		return nodeAnswered
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT): // ENOENT: a unix socket that is gone
+		return connRefused
 	default:
-		return failed
+		return nodeFailed
 	}
 }

@@ -12,15 +12,15 @@ type Connections struct {
 	opened, closed atomic.Uint64
 }
 
-// Opened is how many have been made.
+// Opened returns how many connections have been opened.
 func (c *Connections) Opened() uint64 { return c.opened.Load() }
 
-// Closed is how many of them have been closed.
+// Closed returns how many of them have been closed.
 func (c *Connections) Closed() uint64 { return c.closed.Load() }
 
-// Open is how many there are.
+// Open returns how many are open.
 func (c *Connections) Open() uint64 {
-	closed := c.closed.Load() // first: none is closed that has not been opened
+	closed := c.closed.Load() // first, so that the difference is not negative
 	return c.opened.Load() - closed
 }
 
@@ -33,16 +33,16 @@ func (c *Connections) Register(metrics prometheus.Registerer) {
 		}, func() float64 { return float64(c.Open()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "ratelimitd_redis_connections_opened_total",
-			Help: "Connections to Redis that were made.",
+			Help: "Connections to Redis that were opened.",
 		}, func() float64 { return float64(c.Opened()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "ratelimitd_redis_connections_closed_total",
-			Help: "Connections to Redis that were closed, by whichever side.",
+			Help: "Connections to Redis that were closed, by either side.",
 		}, func() float64 { return float64(c.Closed()) }))
 }
 
-// made counts a connection, and returns what counts its end, once.
-func (c *Connections) made() (gone func()) {
+// add counts a connection. It returns a function that counts its end, once.
+func (c *Connections) add() (closed func()) {
 	if c == nil {
 		return func() {}
 	}

@@ -1,7 +1,6 @@
 package redisconn
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -9,15 +8,15 @@ import (
 	"sync"
 )
 
-// credentials are what connections log in with.
+// credentials are what new connections log in with.
 type credentials struct {
-	file    string // read each time, if there is one
+	file    string // read for each connection; empty: there is none
 	setting string // that names the file
 	log     *slog.Logger
 
 	mu             sync.Mutex
 	user, password string
-	trouble        string // the last one that was logged
+	failure        string // why the file could not be used, as it was logged
 }
 
 func (o *Options) credentials(where address) (*credentials, error) {
@@ -48,28 +47,28 @@ func split(auth string) (user, password string) {
 	return user, password
 }
 
-// current returns what a new connection logs in with.
-func (c *credentials) current(context.Context) (user, password string, err error) {
+// current returns what a connection that is made now logs in with. While the file cannot be used, that is its last good content.
+func (c *credentials) current() (user, password string) {
 	if c.file == "" {
-		return c.user, c.password, nil
+		return c.user, c.password
 	}
 	auth, err := c.read()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
-		if c.trouble != err.Error() {
-			c.trouble = err.Error()
-			c.log.Warn("a file with credentials cannot be used: new connections to Redis use what it said before", "setting", c.setting, "error", err)
+		if text := err.Error(); text != c.failure { // logged once
+			c.failure = text
+			c.log.Warn("a credentials file cannot be used: new connections to Redis log in with its last good content", "setting", c.setting, "error", err)
 		}
-		return c.user, c.password, nil
+		return c.user, c.password
 	}
-	c.trouble = ""
+	c.failure = ""
 	user, password = split(auth)
 	if user != c.user || password != c.password {
 		c.user, c.password = user, password
-		c.log.Info("credentials have changed: new connections to Redis use them", "setting", c.setting)
+		c.log.Info("credentials have changed: new connections to Redis use the new ones", "setting", c.setting)
 	}
-	return user, password, nil
+	return user, password
 }
 
 func (c *credentials) read() (string, error) {

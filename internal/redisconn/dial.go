@@ -12,48 +12,48 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Options say where Redis is and how to connect to it. What an operator writes is given as it was written; errors
-// name the setting that is wrong, and no error and no log line has a password in it.
+// Options say where Redis is and how to connect to it. Texts are taken as an operator writes them. Errors
+// are SettingErrors, and no error or log line contains a password.
 type Options struct {
-	// Settings is what the names of the settings begin with, for errors: "REDIS" (default) or "REDIS_PERSECOND".
+	// Settings is the prefix of the settings' names in errors: "REDIS" (default) or "REDIS_PERSECOND".
 	Settings string
 
-	// Type is SINGLE (default), SENTINEL or CLUSTER, in capitals or not.
+	// Type is SINGLE (default), SENTINEL or CLUSTER, in any case.
 	Type string
 	// URL is required. With SINGLE: host:port, the path of a unix socket, or a URL with the scheme redis, rediss (TLS) or
-	// unix. With SENTINEL: the primary's name, then the host:port of sentinels, with commas between. With CLUSTER: the
-	// host:port of nodes, with commas between; the others are found.
+	// unix. With SENTINEL: the primary's name, then the host:port of sentinels, separated by commas. With CLUSTER: the
+	// host:port of some nodes, separated by commas; the others are discovered.
 	URL string
-	// Network is "tcp", "tcp4", "tcp6" or "unix", and is read where there is one server: sentinels and clusters are reached
+	// Network is "tcp", "tcp4", "tcp6" or "unix". It applies to SINGLE only: sentinels and clusters are reached
 	// over TCP. Default: unix if the URL is a path, else tcp. A URL with a scheme needs none.
 	Network string
 
-	// Auth is "password" or "user:password"; a password with a colon in it is written ":password". It beats credentials
-	// within the URL. Default: none.
+	// Auth is "password" or "user:password"; a password that contains a colon is written ":password". It overrides
+	// credentials in the URL. Default: none.
 	Auth string
-	// AuthFile is the path of a file that holds what Auth would say. It is read for each new connection: when it changes,
-	// new connections use what it says then, and the ones that are there go on. While it cannot be read, or is empty,
-	// what it said last is used. Default: none.
+	// AuthFile is the path of a file that contains what Auth would. It is read for each new connection: after a change
+	// new connections use the new content, and open ones go on. While it cannot be read, or is empty,
+	// its last good content is used. Default: none.
 	AuthFile string
-	// SentinelAuth is for sentinels what Auth is for the servers they watch over. Default: none.
+	// SentinelAuth is for the sentinels what Auth is for the servers that they monitor. Default: none.
 	SentinelAuth string
 
 	TLS TLSOptions
 
 	// PoolSize is how many connections there may be, on a cluster to each node. Default DefaultPoolSize.
 	PoolSize int
-	// OnEmpty is what a call does that finds all of them in use: WAIT (default) until one is free or the call's deadline
-	// is near; ERROR fails at once; CREATE makes another one, closed after use, up to 16 times PoolSize in all, and then
-	// waits.
+	// OnEmpty is what a call does when all of them are in use. WAIT (default): wait until one is free, up to the call's
+	// deadline. ERROR: fail at once. CREATE: make another one that is closed after use, up to 16 times PoolSize in all, then
+	// wait.
 	OnEmpty string
-	// DialTimeout bounds how long a connection may take to be made, with its TLS handshake and its login. A call does not wait
-	// for it beyond its own deadline, and the connection serves the next one. Default DefaultTimeout. With SENTINEL at most 2 s, because
-	// asking a sentinel that is gone is part of it.
+	// DialTimeout bounds how long it takes to make a connection, with its TLS handshake and its login. A call does not wait
+	// for that beyond its own deadline, and the connection serves the next call. Default DefaultTimeout. With SENTINEL at most 2 s, because
+	// it includes asking a sentinel that may be gone.
 	DialTimeout time.Duration
 
-	Connections *Connections // counts them; nil: nobody does
+	Connections *Connections // counts the connections; nil: not counted
 
-	// Breaker puts a breaker before every node: while a node does not answer, calls to it fail at once instead of waiting until their
+	// Breaker gives every node a breaker: while a node does not answer, calls to it fail at once instead of waiting until their
 	// time is up. nil: none.
 	Breaker *BreakerOptions
 
@@ -73,30 +73,28 @@ const (
 )
 
 const (
-	createFactor = 16 // how many times PoolSize OnEmpty CREATE may reach
+	createFactor = 16 // OnEmpty CREATE makes up to this many times PoolSize connections
 
-	// A sentinel, or a node that is asked who has which slots, that does not answer within this is passed over.
+	// topologyTimeout is how long a sentinel, or a node that is asked for a cluster's slots, may take before the next one is asked.
 	topologyTimeout     = 500 * time.Millisecond
-	sentinelDialTimeout = 2 * time.Second // there is no other way to bound the dialling of sentinels
+	sentinelDialTimeout = 2 * time.Second // the library has no other bound on dialling sentinels
 
-	lookTimeout = 3 * time.Second // for asking sentinels, in vain at first
-	// callTimeout bounds a call without a deadline, or Options.DialTimeout if that is longer.
+	// callTimeout bounds a call without a deadline, unless Options.DialTimeout is longer.
 	callTimeout = 5 * time.Second
 
-	// A cluster's topology is asked for when a node answers that a slot has moved, or does not answer; beyond that only
-	// to notice nodes that nobody is sent to.
+	// reloadInterval is how often a cluster's topology is asked for without a reason, to notice nodes that no call is sent to. It
+	// is asked for at once when a node answers that a slot has moved, or does not answer.
 	reloadInterval = 10 * time.Second
 
-	// maxRedirects is how often a call follows a slot that has moved or is moving. Two are the most that one migration
-	// needs.
+	// maxRedirects is how often a call follows a slot that has moved or is moving. One migration needs two at most.
 	maxRedirects = 3
 )
 
-// Dial returns a client fit for Options.Client. It does not connect yet: connections are made when they
-// are needed, and again after they broke. Only primaries are asked.
+// Dial returns a client. It does not connect yet: connections are made when they are needed, and again after they broke. Commands go
+// to primaries only.
 //
-// The client never sends a command again that may have been executed. It does follow a cluster's redirections, and may
-// try again when no connection could be made.
+// The client never sends a command again that may have been executed. It follows a cluster's redirections, and may
+// try again if no connection could be made.
 func Dial(opts Options) (goredis.UniversalClient, error) {
 	opts = opts.defaults()
 	where, err := opts.address()
@@ -108,8 +106,8 @@ func Dial(opts Options) (goredis.UniversalClient, error) {
 		return nil, err
 	}
 	d := &dialer{timeout: opts.DialTimeout, connections: opts.Connections}
-	d.unanswered = seldom(10*time.Second, func() {
-		opts.Logger.Warn(fmt.Sprintf("Redis accepts connections and does not answer the TLS handshake: it hangs, or it does not speak TLS; then unset %s, or write redis:// in place of rediss://", opts.setting("TLS")))
+	d.onNoAnswer = atMostEvery(10*time.Second, func() {
+		opts.Logger.Warn(fmt.Sprintf("Redis accepts connections but does not answer the TLS handshake. It hangs, or it does not speak TLS; then unset %s, or write redis:// instead of rediss://", opts.setting("TLS")))
 	})
 	if opts.TLS.Enabled || where.tls {
 		if d.tls, err = openTLS(&opts); err != nil {
@@ -126,14 +124,14 @@ func Dial(opts Options) (goredis.UniversalClient, error) {
 		return nil, err
 	}
 
-	guards := newBreakers(opts.Breaker, opts.Logger)
+	breakers := newBreakers(opts.Breaker, opts.Logger)
 	switch where.kind {
 	case cluster:
-		return dialCluster(where, auth, pool, d, guards), nil
+		return dialCluster(where, auth, pool, d, breakers), nil
 	case sentinel:
-		return dialSentinel(&opts, where, auth, pool, d, guards), nil
+		return dialSentinel(&opts, where, auth, pool, d, breakers), nil
 	default:
-		return dialSingle(where, auth, pool, d, guards), nil
+		return dialSingle(where, auth, pool, d, breakers), nil
 	}
 }
 
@@ -171,37 +169,37 @@ func (o *Options) wrong(setting, format string, args ...any) error {
 	return &SettingError{o.setting(setting), fmt.Errorf(format, args...)}
 }
 
-// pool is what the client library is told of connections.
-type pool struct {
-	size    int           // most in use
-	keep    int           // most kept, 0: as many as may be in use
-	timeout time.Duration // until a call that finds none free fails, 0: the library's, beyond any deadline that is sensible
-	dial    time.Duration
-	aside   func() *aside // for the connections to one server
+// poolOptions are what the client library needs to know about its pool of connections.
+type poolOptions struct {
+	size    int            // most connections in use
+	keep    int            // most that are kept; 0: as many as may be in use
+	timeout time.Duration  // how long a call waits for a free one; 0: the library's default, which is longer than any sensible deadline
+	dial    time.Duration  // to make one
+	probes  func() *probes // for the connections to one server
 }
 
-func (o *Options) pool() (pool, error) {
-	p := pool{size: o.PoolSize, dial: o.DialTimeout, aside: func() *aside { return nil }}
+func (o *Options) pool() (poolOptions, error) {
+	p := poolOptions{size: o.PoolSize, dial: o.DialTimeout, probes: func() *probes { return nil }}
 	switch strings.ToUpper(o.OnEmpty) {
 	case "", "WAIT":
 	case "ERROR":
-		p.timeout, p.aside = 1, func() *aside { return new(aside) }
+		p.timeout, p.probes = 1, func() *probes { return new(probes) }
 	case "CREATE":
 		p.size, p.keep = o.PoolSize*createFactor, o.PoolSize
 	default:
-		return pool{}, o.wrong("POOL_ON_EMPTY_BEHAVIOR", "is %q: write WAIT, CREATE or ERROR", o.OnEmpty)
+		return poolOptions{}, o.wrong("POOL_ON_EMPTY_BEHAVIOR", "is %q: write WAIT, CREATE or ERROR", o.OnEmpty)
 	}
 	return p, nil
 }
 
-// What no command of ours needs is off everywhere below: RESP3 and what comes with it, the library's introduction of
-// itself, a second pool for pipelines. Each would cost a round trip or a check per connection or call.
+// The clients below leave out what no command of ours needs: RESP3 and its features, CLIENT SETINFO, and a second pool for
+// pipelines. Each would cost a round trip or a check per connection or call.
 
-func unattended() *maintnotifications.Config {
+func noMaintenance() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
-func dialSingle(where address, auth *credentials, p pool, d *dialer, guards *breakers) goredis.UniversalClient {
+func dialSingle(where address, auth *credentials, p poolOptions, d *dialer, all *breakers) goredis.UniversalClient {
 	c := goredis.NewClient(&goredis.Options{
 		Network:                  where.network,
 		Addr:                     where.hosts[0],
@@ -216,16 +214,16 @@ func dialSingle(where address, auth *credentials, p pool, d *dialer, guards *bre
 		MaxRetries:               -1,
 		Protocol:                 2,
 		DisableIdentity:          true,
-		MaintNotificationsConfig: unattended(),
+		MaintNotificationsConfig: noMaintenance(),
 		PipelinePoolSize:         -1,
 	})
-	guard := guards.guard(where.hosts[0])
-	c.AddHook(hook{lost: d.retire, login: &login{auth, where.db}, spare: &spare{client: c}, guard: guard, aside: p.aside()})
-	guard.before(c)
+	b := all.newBreaker(where.hosts[0])
+	c.AddHook(hook{retire: d.retire, login: &login{auth, where.db}, warmup: &warmup{client: c}, breaker: b, probes: p.probes()})
+	b.install(c)
 	return c
 }
 
-func dialSentinel(opts *Options, where address, auth *credentials, p pool, d *dialer, guards *breakers) goredis.UniversalClient {
+func dialSentinel(opts *Options, where address, auth *credentials, p poolOptions, d *dialer, all *breakers) goredis.UniversalClient {
 	user, password := split(opts.SentinelAuth)
 	timeout := min(p.dial, sentinelDialTimeout)
 	d.timeout, d.moves = timeout, true
@@ -240,30 +238,30 @@ func dialSentinel(opts *Options, where address, auth *credentials, p pool, d *di
 		PoolSize:              p.size,
 		MaxIdleConns:          p.keep,
 		PoolTimeout:           p.timeout,
-		ReadTimeout:           topologyTimeout, // what sentinels get; that of calls follows below
+		ReadTimeout:           topologyTimeout, // for sentinels; calls get another one below
 		ContextTimeoutEnabled: true,
 		MaxRetries:            -1,
 		Protocol:              2,
 		DisableIdentity:       true,
 		PipelinePoolSize:      -1,
 	})
-	guard := guards.guard(c.Options().Addr)
-	c.AddHook(hook{login: &login{auth: auth}, guard: guard}) // the pool dials with the original's hooks, calls are made with the copy's
-	calls := c.WithTimeout(max(callTimeout, p.dial))
-	calls.AddHook(hook{lost: d.retire, look: &look{dial: c.Options().Dialer}, spare: &spare{client: calls}, aside: p.aside()})
-	guard.before(calls)
+	b := all.newBreaker(c.Options().Addr)
+	c.AddHook(hook{login: &login{auth: auth}, breaker: b}) // the pool dials with the hooks of the original
+	calls := c.WithTimeout(max(callTimeout, p.dial))       // calls are made with the hooks of the copy
+	calls.AddHook(hook{retire: d.retire, sentinels: &sentinelPoll{dial: c.Options().Dialer}, warmup: &warmup{client: calls}, probes: p.probes()})
+	b.install(calls)
 	return calls
 }
 
-func dialCluster(where address, auth *credentials, p pool, d *dialer, guards *breakers) goredis.UniversalClient {
+func dialCluster(where address, auth *credentials, p poolOptions, d *dialer, all *breakers) goredis.UniversalClient {
 	c := goredis.NewClusterClient(&goredis.ClusterOptions{
 		Addrs: where.hosts,
 		NewClient: func(o *goredis.Options) *goredis.Client {
 			node := goredis.NewClient(o)
-			// A node that turned into a replica sends calls on by itself: its connections need not be left.
-			guard := guards.guard(o.Addr)
-			node.AddHook(hook{topology: topologyTimeout, login: &login{auth: auth}, spare: &spare{client: node}, guard: guard, aside: p.aside()})
-			guard.before(node)
+			// A node that has become a replica redirects calls: its connections need not be retired.
+			b := all.newBreaker(o.Addr)
+			node.AddHook(hook{topologyTimeout: topologyTimeout, login: &login{auth: auth}, warmup: &warmup{client: node}, breaker: b, probes: p.probes()})
+			b.install(node)
 			return node
 		},
 		MaxRedirects:               maxRedirects,
@@ -281,26 +279,25 @@ func dialCluster(where address, auth *credentials, p pool, d *dialer, guards *br
 		MaxRetries:                 -1,
 		Protocol:                   2,
 		DisableIdentity:            true,
-		MaintNotificationsConfig:   unattended(),
+		MaintNotificationsConfig:   noMaintenance(),
 		PipelinePoolSize:           -1,
 	})
-	// The library asks for the topology when a node says that a slot has moved, but not when a node is gone (calls would
+	// The library asks for the topology when a node answers that a slot has moved. It does not when a node is gone (calls would
 	// go there until the next interval, long after a replica has taken its place), nor when the first call has too
 	// little time for it.
-	d.broken = seldom(100*time.Millisecond, func() { c.ReloadState(context.Background()) })
+	d.onBroken = atMostEvery(100*time.Millisecond, func() { c.ReloadState(context.Background()) })
 	return c
 }
 
-// LogTo sends what the client library has to say (every dial that failed, and little else) to a logger, at level debug:
-// while Redis is gone that is a line per call. Without it the library writes to standard error. It is meant for the
-// whole process, before the first Dial.
+// LogTo sends the client library's log (mostly dials that failed) to a logger, at level debug: while Redis is gone there may be
+// a line per call. By default the library writes to standard error. LogTo acts on the whole process; call it before the first Dial.
 func LogTo(l *slog.Logger) { goredis.SetLogger(clientLog{l}) }
 
 type clientLog struct{ *slog.Logger }
 
 func (l clientLog) Printf(ctx context.Context, format string, v ...any) {
 	if l.Enabled(ctx, slog.LevelDebug) {
-		text, _ := withoutArguments(fmt.Sprintf(format, v...))
+		text, _ := cutArguments(fmt.Sprintf(format, v...))
 		l.DebugContext(ctx, text)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
+	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
 )
@@ -14,11 +16,63 @@ var ErrBreakerOpen = errors.New("the breaker is open: the node did not answer la
 // errSilent is the error of a call that waited while its node sent nothing.
 var errSilent = errors.New("the node sends nothing while calls wait for it")
 
-// IsTimeout reports whether a call failed because its time was up: its own, or that of the wait for a connection.
+// IsTimeout reports whether a call failed because its time was up, or that of its wait for a connection.
 func IsTimeout(err error) bool {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, goredis.ErrPoolTimeout) {
 		return true
 	}
 	var n net.Error
 	return errors.As(err, &n) && n.Timeout()
+}
+
+// ioError replaces the error of a connection that has been in use. It hides the cause: the client library sends a command again
+// after some errors, but nobody knows whether Redis has executed what was sent.
+func ioError(err error) error {
+	if n, ok := errors.AsType[net.Error](err); ok && n.Timeout() {
+		return timeoutError{err.Error()}
+	}
+	return brokenError{err.Error()}
+}
+
+// brokenError is a connection that broke while it was used.
+type brokenError struct{ text string }
+
+func (e brokenError) Error() string { return e.text }
+
+// timeoutError is a deadline that passed while a connection was used.
+type timeoutError struct{ text string }
+
+func (e timeoutError) Error() string { return e.text }
+
+// Timeout and Temporary make it a net.Error.
+func (timeoutError) Timeout() bool { return true }
+
+// Temporary says that a later call may succeed.
+func (timeoutError) Temporary() bool { return true }
+
+// Is makes it a deadline that was exceeded.
+func (timeoutError) Is(target error) bool {
+	return target == context.DeadlineExceeded || target == os.ErrDeadlineExceeded
+}
+
+// serverError is an error of Redis without the arguments that it repeats.
+type serverError struct{ text string }
+
+func (e serverError) Error() string { return e.text }
+
+// RedisError makes it an error that the client library recognizes.
+func (serverError) RedisError() {}
+
+// withoutSecrets returns an error without the arguments that Redis repeats.
+func withoutSecrets(err error) error {
+	if text, cut := cutArguments(err.Error()); cut {
+		return serverError{text}
+	}
+	return err
+}
+
+// cutArguments removes what Redis repeats of a command that it does not know. That may be a password, if AUTH or HELLO is the command.
+func cutArguments(text string) (rest string, cut bool) {
+	rest, _, cut = strings.Cut(text, "with args beginning with")
+	return strings.TrimRight(rest, ", "), cut
 }

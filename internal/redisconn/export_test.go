@@ -18,8 +18,8 @@ func TLSDialer(opts Options) (func(ctx context.Context, network, addr string) (n
 	if err != nil {
 		return nil, err
 	}
-	return (&dialer{timeout: opts.DialTimeout, tls: files, unanswered: func() {}}).dial, nil
+	return (&dialer{timeout: opts.DialTimeout, tls: files, onNoAnswer: func() {}}).dial, nil
 }
 
 // Unread reports whether bytes wait in the socket of a connection.
-func Unread(c net.Conn) (bool, error) { return unread(c.(*conn).raw) }
+func Unread(c net.Conn) (bool, error) { return unread(c.(*conn).socket) }

@@ -15,11 +15,11 @@ var errUnasked = errors.New("the server sent data that no call asked for")
 // lock held: no connection would be made any more. Other pools would close the connection. So checkIdle reads the tickets, and the library
 // gets no socket to look at.
 func (c *conn) checkIdle() error {
-	waiting, err := unread(c.raw)
+	waiting, err := unread(c.socket)
 	if err != nil || !waiting {
 		return err
 	}
-	if err := c.Conn.SetReadDeadline(time.Now().Add(lastLook)); err != nil {
+	if err := c.Conn.SetReadDeadline(time.Now().Add(lastRead)); err != nil {
 		return err
 	}
 	var b [1]byte

@@ -10,20 +10,17 @@ import (
 	"time"
 )
 
-// login makes a new connection ready for calls: it says who asks, and which database is meant. The client library would do
-// that within the time of the call that takes the connection first. A call has some milliseconds, and where a server
-// takes longer over a login no connection would ever become one. As a part of dialling it has the time of dialling, and
-// whoever has less does not wait for it.
+// login makes a new connection ready for calls: it authenticates and selects the database. The client library would do
+// that within the time of the first call that takes the connection. A call has a few milliseconds, so a server that
+// takes longer for a login could never be used. As part of dialling the login has the connect timeout, and a call with
+// less time does not wait for it.
 type login struct {
 	auth *credentials
 	db   int
 }
 
 func (l *login) do(ctx context.Context, c net.Conn) error {
-	user, password, err := l.auth.current(ctx)
-	if err != nil {
-		return err
-	}
+	user, password := l.auth.current()
 	var commands [][]string
 	if password != "" {
 		commands = append(commands, []string{"auth", password})
@@ -43,7 +40,7 @@ func (l *login) do(ctx context.Context, c net.Conn) error {
 	return nil
 }
 
-// exchange sends commands that are answered by a line each, and reads these lines.
+// exchange sends commands that are answered by one line each, and reads the answers.
 func exchange(ctx context.Context, c net.Conn, commands [][]string) error {
 	deadline, _ := ctx.Deadline()
 	if err := c.SetDeadline(deadline); err != nil {
@@ -59,17 +56,17 @@ func exchange(ctx context.Context, c net.Conn, commands [][]string) error {
 	if _, err := c.Write(text); err != nil {
 		return err
 	}
-	answers := bufio.NewReaderSize(c, 512) // holds nothing in the end: nobody but us asks
+	answers := bufio.NewReaderSize(c, 512) // is empty in the end: no other command was sent
 	for range commands {
 		line, _, err := answers.ReadLine()
 		switch {
 		case err != nil:
 			return err
 		case len(line) == 0:
-			return errors.New("the server's answer is no answer of Redis'")
+			return errors.New("the server's answer is not one of Redis")
 		case line[0] == '-':
-			rest, _ := withoutArguments(string(line[1:]))
-			return refused{rest}
+			text, _ := cutArguments(string(line[1:]))
+			return serverError{text}
 		}
 	}
 	return c.SetDeadline(time.Time{})

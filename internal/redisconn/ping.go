@@ -9,15 +9,15 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// Ping asks whether Redis answers. On a cluster every primary is asked, side by side, and one that answers is enough. ctx bounds it, and
-// no breaker stands before it.
+// Ping asks whether Redis answers. On a cluster it asks all primaries at once, and one answer is enough. Only ctx bounds it, and
+// no breaker stops it.
 func Ping(ctx context.Context, client goredis.UniversalClient) error {
-	c, ok := client.(*goredis.ClusterClient)
+	cluster, ok := client.(*goredis.ClusterClient)
 	if !ok {
-		return ping(ctx, client)
+		return pingNode(ctx, client)
 	}
 	answer := make(chan error, 1)
-	say := func(err error) {
+	report := func(err error) {
 		select {
 		case answer <- err:
 		default: // another one was faster
@@ -26,31 +26,23 @@ func Ping(ctx context.Context, client goredis.UniversalClient) error {
 	go func() {
 		var mu sync.Mutex
 		var errs []error
-		err := c.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
-			err := ping(ctx, node)
+		err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
+			err := pingNode(ctx, node)
 			if err == nil {
-				say(nil)
+				report(nil)
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			errs = append(errs, err)
 			return nil
 		})
-		say(errors.Join(append(errs, err)...))
+		report(errors.Join(append(errs, err)...))
 	}()
 	return <-answer
 }
 
-type probeKey struct{}
-
-// Probe marks what this process asks for itself: no call may fail for it (aside). No breaker stands before a ping that is marked: whether
-// Redis is there is asked of Redis.
-func Probe(ctx context.Context) context.Context { return context.WithValue(ctx, probeKey{}, true) }
-
-func isProbe(ctx context.Context) bool { return ctx.Value(probeKey{}) != nil }
-
-// ping asks one server. While all connections are in use there is one at least, and its turn is waited for.
-func ping(ctx context.Context, c goredis.UniversalClient) error {
+// pingNode asks one server. If all connections are in use it waits for one.
+func pingNode(ctx context.Context, c goredis.UniversalClient) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
