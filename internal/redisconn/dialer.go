@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// handshakeWarning is how long a server may leave a TLS handshake without an answer before that is logged. A Redis without TLS never
-	// answers: it waits for the end of what it reads as a command.
+	// handshakeWarning is how long a server may leave a TLS handshake without an answer before that is logged, and a cluster's topology
+	// asked for. A Redis without TLS never answers: it waits for the end of what it reads as a command.
 	handshakeWarning = 500 * time.Millisecond
 
 	// attemptTimeout is how long a server may take to accept a connection before another attempt is made. The system itself asks a
@@ -30,8 +30,8 @@ type dialer struct {
 	moves   bool            // the next connection may go to another address: this one is tried once
 
 	connections *Connections // may be nil
-	onBroken    func()       // called when a connection could not be made, or broke; may be nil
-	onNoAnswer  func()       // called when a TLS handshake is left without an answer
+	onBroken    func()       // called when a connection broke, or cannot be made; may be nil
+	onNoAnswer  func()       // called while a TLS handshake is left without an answer
 
 	generation atomic.Uint64 // connections of an older one are retired
 }
@@ -74,13 +74,30 @@ func (d *dialer) connect(ctx context.Context, network, addr string) (*conn, erro
 		return nil, err
 	}
 	secure := tls.Client(plain, tlsConfig(d.tls, host))
-	warning := time.AfterFunc(handshakeWarning, d.onNoAnswer)
-	defer warning.Stop()
+	answered := make(chan struct{})
+	defer close(answered)
+	go d.watchHandshake(answered)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		plain.Close()
 		return nil, fmt.Errorf("TLS with %s: %w", addr, err)
 	}
 	return &conn{Conn: secure, socket: socket, encrypted: true}, nil
+}
+
+// watchHandshake reports a TLS handshake that is left without an answer, again and again until answered is closed. A cluster may replace a
+// node that hangs long before the connect timeout.
+func (d *dialer) watchHandshake(answered <-chan struct{}) {
+	tick := time.NewTicker(handshakeWarning)
+	defer tick.Stop()
+	for {
+		select {
+		case <-answered:
+			return
+		case <-tick.C:
+			d.onNoAnswer()
+			d.broken()
+		}
+	}
 }
 
 // reach connects to a server. While no address answers it tries again.
