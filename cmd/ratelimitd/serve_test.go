@@ -52,7 +52,7 @@ func TestRefusesToStart(t *testing.T) {
 		"another backend":     {map[string]string{"BACKEND_TYPE": "disk"}, []string{"--rules", good}, []string{"BACKEND_TYPE=disk", "memory or redis"}},
 		"another source":      {map[string]string{"CONFIG_TYPE": "XDS"}, []string{"--rules", good}, []string{`CONFIG_TYPE="XDS"`, "FILE", "GRPC_XDS_SOTW"}},
 		"no xDS certificate":  {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_USE_TLS": "true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "/none"}, nil, []string{"CONFIG_GRPC_XDS_SERVER_USE_TLS", "/none"}},
-		"xDS headers":         {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": "a=b"}, nil, []string{"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: place 1", "key:value"}},
+		"xDS headers":         {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": "a=b"}, nil, []string{"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: item 1", "key:value"}},
 		"xDS over HTTP":       {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": "http://a:1"}, nil, []string{"http://a:1", "host:port"}},
 		"a log level":         {map[string]string{"LOG_LEVEL": "loud"}, []string{"--rules", good}, []string{"LOG_LEVEL=loud", "debug, info, warn or error"}},
 		"a port":              {map[string]string{"GRPC_PORT": "high"}, []string{"--rules", good}, []string{"--grpc-port", "GRPC_PORT"}},

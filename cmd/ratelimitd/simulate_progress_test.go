@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal opens a terminal that nobody sits at: what is written to it is what a person would see.
-func terminal(t *testing.T) (seen, tty *os.File) {
+// openTerminal opens a pseudo-terminal: what the command writes to tty, the test reads from seen.
+func openTerminal(t *testing.T) (seen, tty *os.File) {
 	t.Helper()
 	seen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
@@ -54,7 +54,7 @@ func TestSimulateProgress(t *testing.T) {
 	}
 	args := []string{"simulate", "--rules", "examples/simulate/rules", "--mapping", "examples/simulate/envoy.yaml", "--log", long}
 	watch := func(args ...string) (screen, stdout string) {
-		seen, tty := terminal(t)
+		seen, tty := openTerminal(t)
 		cmd := command(t, map[string]string{"TERM": "xterm"}, args...)
 		var out strings.Builder
 		cmd.Stdout, cmd.Stderr = &out, tty
