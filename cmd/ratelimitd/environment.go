@@ -10,7 +10,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // ownPrefix is what our own variables begin with. The reference's have no prefix, so what is misspelt among those cannot be
@@ -28,7 +28,7 @@ func checkEnvironment(model *kong.Application, environ []string) error {
 		if !strings.HasPrefix(name, ownPrefix) || slices.Contains(known, name) || serviceLink.MatchString(name) {
 			continue
 		}
-		if meant := config.Closest(name, known); meant != "" {
+		if meant := yamlform.Closest(name, known); meant != "" {
 			return fmt.Errorf("unknown variable %s in the environment: did you mean %s?", name, meant)
 		}
 		return fmt.Errorf("unknown variable %s in the environment: `ratelimitd serve --help` lists those there are", name)

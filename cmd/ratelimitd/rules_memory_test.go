@@ -16,6 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // Rules take at most this much of the heap each, with all that is kept beside them: what their sources say, and the handles of
@@ -101,12 +102,12 @@ func loadResources(t *testing.T, domains, each int) func(int) config.Result {
 			var all []any
 			for i := range each {
 				name := fmt.Sprintf("httproute/namespace-%d/route/rule", i)
-				all = append(all, config.Fields{{Key: "key", Value: name}, {Key: "value", Value: strings.Clone(name)}, {Key: "descriptors", Value: []any{
-					config.Fields{{Key: "key", Value: strings.Clone("remote_address")}, {Key: "rate_limit", Value: config.Fields{
+				all = append(all, yamlform.Pairs{{Key: "key", Value: name}, {Key: "value", Value: strings.Clone(name)}, {Key: "descriptors", Value: []any{
+					yamlform.Pairs{{Key: "key", Value: strings.Clone("remote_address")}, {Key: "rate_limit", Value: yamlform.Pairs{
 						{Key: "unit", Value: descriptor.Minute.String()}, {Key: "requests_per_unit", Value: uint32(round + 1)}}}}}}})
 			}
 			name := fmt.Sprintf("gateway-%d", d)
-			set = append(set, config.Resource{Name: name, Sum: sha256.Sum256(fmt.Appendf(nil, "%d %d", d, round)), Rules: config.Fields{
+			set = append(set, config.Resource{Name: name, Sum: sha256.Sum256(fmt.Appendf(nil, "%d %d", d, round)), Rules: yamlform.Pairs{
 				{Key: "domain", Value: name}, {Key: "descriptors", Value: all}}})
 		}
 		r, err := resources.Apply(set)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // The values of flags say what is allowed in tags of their own, and so do the errors about them:
@@ -104,7 +104,7 @@ func (t textValue) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 				return nil
 			}
 		}
-		return otherwise(fmt.Errorf("must be %s, this is %q", config.List(names, "or"), v))
+		return otherwise(fmt.Errorf("must be %s, this is %q", yamlform.List(names, "or"), v))
 	}
 	if tag.Has("form") {
 		if err := forms[tag.Get("form")](v); err != nil {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // spoken is a command line as kong knows it: with `help [COMMAND]` and --version as other programs have them, and with two
@@ -36,7 +36,7 @@ func unknownCommand(model *kong.Application, args []string) error {
 	if slices.Contains(names, args[0]) {
 		return nil
 	}
-	if meant := config.Closest(args[0], names); meant != "" {
+	if meant := yamlform.Closest(args[0], names); meant != "" {
 		return fmt.Errorf("unknown command %q: did you mean %s?", args[0], meant)
 	}
 	return fmt.Errorf("unknown command %q: there are %s", args[0], strings.Join(names, ", "))

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // maxRecord is the longest record of several lines, in bytes: a quote that nobody closes does not swallow a log.
@@ -56,11 +56,11 @@ func (c *csvLines) begin(m *Mapping) error {
 	for i, f := range m.fields {
 		at := slices.Index(columns, f.name)
 		if at < 0 {
-			msg := fmt.Sprintf("the log has no column %s: its columns are %s", config.Quote(f.name), config.List(columns, "and"))
-			if near := config.Closest(f.name, columns); near != "" {
-				msg = fmt.Sprintf("the log has no column %s: did you mean `%s`?", config.Quote(f.name), near)
+			msg := fmt.Sprintf("the log has no column %s: its columns are %s", yamlform.Quote(f.name), yamlform.List(columns, "and"))
+			if near := yamlform.Closest(f.name, columns); near != "" {
+				msg = fmt.Sprintf("the log has no column %s: did you mean `%s`?", yamlform.Quote(f.name), near)
 			}
-			return &config.Error{File: f.at.File, Line: f.at.Line, Col: f.at.Col, Msg: msg}
+			return &yamlform.Error{File: f.at.File, Line: f.at.Line, Col: f.at.Col, Msg: msg}
 		}
 		c.wanted[at] = i
 	}
@@ -205,7 +205,7 @@ func (c *csvLines) record(b []byte, keep func(i int, value []byte)) (done bool, 
 		case read == len(b):
 			return true, ""
 		case b[read] != c.comma:
-			return true, fmt.Sprintf("after the quotes of column %d stands %s", i+1, config.Quote(string(b[read:])))
+			return true, fmt.Sprintf("after the quotes of column %d stands %s", i+1, yamlform.Quote(string(b[read:])))
 		}
 		b = b[read+1:]
 	}

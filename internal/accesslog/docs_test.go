@@ -38,7 +38,7 @@ func TestEverythingIsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, names := range [][]string{
-		mappingShape.names(), timeShape.names(), entryShape.names(), conditionShape.names(), descriptorShape.names(), hitsShape.names(),
+		mappingForm.Names(), timeForm.Names(), entryForm.Names(), conditionForm.Names(), descriptorForm.Names(), hitsForm.Names(),
 		formatNames, partNames, layoutNames,
 	} {
 		for _, name := range names {

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // instants reads times. Most lines of a log are of the day of the line before, so the day is worked out once.
@@ -30,11 +30,11 @@ func (p *instants) parse(b []byte) (int64, error) {
 	at, err := p.read(b)
 	switch {
 	case errors.Is(err, errNoZone):
-		return 0, fmt.Errorf("the time %s %w", config.Quote(string(b)), err)
+		return 0, fmt.Errorf("the time %s %w", yamlform.Quote(string(b)), err)
 	case err != nil:
-		return 0, fmt.Errorf("%s is no time like %s", config.Quote(string(b)), p.layout.example())
+		return 0, fmt.Errorf("%s is no time like %s", yamlform.Quote(string(b)), p.layout.example())
 	case at < earliest || at >= latest:
-		return 0, fmt.Errorf("the time %s does not lie between 1970 and 2200", config.Quote(string(b)))
+		return 0, fmt.Errorf("the time %s does not lie between 1970 and 2200", yamlform.Quote(string(b)))
 	}
 	return at, nil
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // jsonLines reads an object per line.
@@ -93,7 +93,7 @@ func (j *jsonLines) split(fields [][]byte) (int, error) {
 	case s.line(j.paths):
 		return j.lines.number, nil
 	case s.wrong != nil:
-		return 0, &LineError{j.lines.number, fmt.Sprintf("%s is %s, which is no single value", config.Quote(j.fields[s.wrong.field].name), s.kind)}
+		return 0, &LineError{j.lines.number, fmt.Sprintf("%s is %s, which is no single value", yamlform.Quote(j.fields[s.wrong.field].name), s.kind)}
 	case s.deep:
 		return 0, &LineError{j.lines.number, fmt.Sprintf("objects and lists stand more than %d deep in each other", maxDepth)}
 	default:

@@ -3,157 +3,155 @@ package accesslog
 import (
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
-	"gopkg.in/yaml.v3"
-
-	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 const maxMappingSize = 1 << 20
 
-// What a map has while it is read, before it is known which fields there are.
+// A map while it is being read, before it is known which fields there are.
 type (
-	mappingNode struct {
-		format      format
-		formatAt    *yaml.Node
-		pattern     *yaml.Node
-		columns     *yaml.Node
-		delimiter   *yaml.Node
-		time        *yaml.Node
-		domain      *yaml.Node
-		descriptors *yaml.Node
-		hits        *yaml.Node
-		caller      *yaml.Node
-		when        *yaml.Node
+	mappingReading struct {
+		format      yamlform.Value
+		pattern     yamlform.Value
+		columns     yamlform.Value
+		delimiter   yamlform.Value
+		time        yamlform.Value
+		domain      yamlform.Value
+		descriptors yamlform.Value
+		hits        yamlform.Value
+		caller      yamlform.Value
+		when        yamlform.Value
 	}
-	timeNode struct {
-		field        *yaml.Node
-		layout, zone *yaml.Node
+	timeReading struct {
+		field        yamlform.Value
+		layout, zone yamlform.Value
 	}
-	valueNode struct {
-		field, header, literal   *yaml.Node
-		part, regex, fallback    *yaml.Node
-		key, skipIfAbsent        *yaml.Node // of an entry
-		oneOf, matches, not, has *yaml.Node // of a condition
+	valueReading struct {
+		field, header, literal       yamlform.Value
+		part, regex, fallback        yamlform.Value
+		key, skipIfAbsent            yamlform.Value // of an entry
+		oneOf, matches, not, present yamlform.Value // of a condition
 	}
-	descriptorNode struct{ entries, when, hits *yaml.Node }
-	hitsNode       struct{ field, fallback *yaml.Node }
+	descriptorReading struct{ entries, when, hits yamlform.Value }
+	hitsReading       struct{ field, fallback yamlform.Value }
 )
 
-// The language: which keys stand where.
+// Types of values. A text may be a number with a point: logs are full of them.
 var (
-	mappingShape    shape[mappingNode]
-	timeShape       shape[timeNode]
-	valueShape      shape[valueNode]
-	entryShape      shape[valueNode]
-	conditionShape  shape[valueNode]
-	descriptorShape shape[descriptorNode]
-	hitsShape       shape[hitsNode]
-
-	// places tells somebody who put a key into the wrong map where it belongs.
-	places []config.Place
+	textType       = yamlform.Type{Kind: yamlform.Text, Floats: true}
+	listType       = yamlform.Type{Kind: yamlform.TextOrList, Floats: true}
+	flagType       = yamlform.Type{Kind: yamlform.Flag}
+	conditionsType = yamlform.Type{Kind: yamlform.Anything, Form: "a condition, or a list of them"}
 )
 
-// node keeps a value for later.
-func node[T any](name string, of func(*T) **yaml.Node) key[T] {
-	return key[T]{name, func(_ *reader, into *T, n *yaml.Node) { *of(into) = n }}
-}
+// The language of mappings: each row is one key.
+var (
+	mappingForm = yamlform.NewForm("mapping", "a mapping", []yamlform.Field[mappingReading]{
+		keep("format", yamlform.OneOf(formatNames...), "how lines are written", func(m *mappingReading) *yamlform.Value { return &m.format }),
+		keep("pattern", textType, "of `envoy` and `text`: how lines are written", func(m *mappingReading) *yamlform.Value { return &m.pattern }),
+		keep("columns", listType, "of `csv`: the names of the columns; absent: the first line has them", func(m *mappingReading) *yamlform.Value { return &m.columns }),
+		keep("delimiter", textType, "of `csv`: one character, or `tab`; absent: `,`", func(m *mappingReading) *yamlform.Value { return &m.delimiter }),
+		keep("time", yamlform.Type{Kind: yamlform.Anything, Form: "a field, or a map"}, "when a request happened; absent with `envoy`: `START_TIME`", func(m *mappingReading) *yamlform.Value { return &m.time }),
+		keep("domain", yamlform.Type{Kind: yamlform.Anything, Form: "text, or a value"}, "the domain of the rules", func(m *mappingReading) *yamlform.Value { return &m.domain }),
+		keep("descriptors", yamlform.Type{Kind: yamlform.Anything, Form: "a list of descriptors"}, "what is asked", func(m *mappingReading) *yamlform.Value { return &m.descriptors }),
+		keep("hits", yamlform.Type{Kind: yamlform.Anything, Form: "a field, or a map"}, "how much a request counts; absent: 1", func(m *mappingReading) *yamlform.Value { return &m.hits }),
+		keep("caller", yamlform.MapOf("value"), "who asks, for the table of callers; absent: every entry that comes from the log", func(m *mappingReading) *yamlform.Value { return &m.caller }),
+		keep("when", conditionsType, "only lines for which all hold are asked", func(m *mappingReading) *yamlform.Value { return &m.when }),
+	}...)
 
-func init() {
-	mappingShape = shape[mappingNode]{"a mapping", []key[mappingNode]{
-		{"format", func(r *reader, m *mappingNode, n *yaml.Node) {
-			i, ok := r.choice("format", n, formatNames)
-			if m.format = format(i); ok {
-				m.formatAt = n
-			}
-		}},
-		node("pattern", func(m *mappingNode) **yaml.Node { return &m.pattern }),
-		node("columns", func(m *mappingNode) **yaml.Node { return &m.columns }),
-		node("delimiter", func(m *mappingNode) **yaml.Node { return &m.delimiter }),
-		node("time", func(m *mappingNode) **yaml.Node { return &m.time }),
-		node("domain", func(m *mappingNode) **yaml.Node { return &m.domain }),
-		node("descriptors", func(m *mappingNode) **yaml.Node { return &m.descriptors }),
-		node("hits", func(m *mappingNode) **yaml.Node { return &m.hits }),
-		node("caller", func(m *mappingNode) **yaml.Node { return &m.caller }),
-		node("when", func(m *mappingNode) **yaml.Node { return &m.when }),
-	}}
-	timeShape = shape[timeNode]{"`time`", []key[timeNode]{
-		node("field", func(t *timeNode) **yaml.Node { return &t.field }),
-		node("layout", func(t *timeNode) **yaml.Node { return &t.layout }),
-		node("zone", func(t *timeNode) **yaml.Node { return &t.zone }),
-	}}
-	field := node("field", func(v *valueNode) **yaml.Node { return &v.field })
-	header := node("header", func(v *valueNode) **yaml.Node { return &v.header })
-	literal := node("value", func(v *valueNode) **yaml.Node { return &v.literal })
-	part := node("part", func(v *valueNode) **yaml.Node { return &v.part })
-	regex := node("regex", func(v *valueNode) **yaml.Node { return &v.regex })
-	fallback := node("default", func(v *valueNode) **yaml.Node { return &v.fallback })
-	valueShape = shape[valueNode]{"a value", []key[valueNode]{field, header, literal, part, regex, fallback}}
-	entryShape = shape[valueNode]{"an entry", []key[valueNode]{
-		node("key", func(v *valueNode) **yaml.Node { return &v.key }),
-		field, header, literal, part, regex, fallback,
-		node("skip_if_absent", func(v *valueNode) **yaml.Node { return &v.skipIfAbsent }),
-	}}
-	conditionShape = shape[valueNode]{"a condition", []key[valueNode]{
-		field, header, part,
-		node("is", func(v *valueNode) **yaml.Node { return &v.oneOf }),
-		node("matches", func(v *valueNode) **yaml.Node { return &v.matches }),
-		node("present", func(v *valueNode) **yaml.Node { return &v.has }),
-		node("not", func(v *valueNode) **yaml.Node { return &v.not }),
-	}}
-	descriptorShape = shape[descriptorNode]{"a descriptor", []key[descriptorNode]{
-		node("entries", func(d *descriptorNode) **yaml.Node { return &d.entries }),
-		node("when", func(d *descriptorNode) **yaml.Node { return &d.when }),
-		node("hits", func(d *descriptorNode) **yaml.Node { return &d.hits }),
-	}}
-	hitsShape = shape[hitsNode]{"`hits`", []key[hitsNode]{
-		node("field", func(h *hitsNode) **yaml.Node { return &h.field }),
-		node("default", func(h *hitsNode) **yaml.Node { return &h.fallback }),
-	}}
-	places = []config.Place{
-		mappingShape.place(),
-		timeShape.place(),
-		entryShape.place(),
-		conditionShape.place(),
-		descriptorShape.place(),
-	}
+	timeForm = yamlform.NewForm("time", "`time`", []yamlform.Field[timeReading]{
+		keep("field", textType, "the field of the line that has the time", func(t *timeReading) *yamlform.Value { return &t.field }),
+		keep("layout", textType, "how it is written: `rfc3339` (2026-03-01T12:00:00.5Z), `unix`, `unix_ms`, `unix_us` or `unix_ns` (seconds, milli-, micro- or nanoseconds since 1970, with or without a fraction), `clf` (01/Mar/2026:12:00:00 +0000), or as your log would write 2006-01-02 15:04:05; absent: `rfc3339`", func(t *timeReading) *yamlform.Value { return &t.layout }),
+		keep("zone", textType, "the time zone of times that are written without one, such as `UTC` or `Asia/Seoul`", func(t *timeReading) *yamlform.Value { return &t.zone }),
+	}...)
+
+	fieldRow   = keep("field", textType, "what a field of the line holds", func(v *valueReading) *yamlform.Value { return &v.field })
+	headerRow  = keep("header", textType, "of `envoy` and `text`: what the pattern's `%REQ(NAME)%` wrote, also as the first or second choice of `%REQ(A?B)%`", func(v *valueReading) *yamlform.Value { return &v.header })
+	literalRow = keep("value", textType, "this text, always", func(v *valueReading) *yamlform.Value { return &v.literal })
+	partRow    = keep("part", yamlform.OneOf(partNames...), "a piece of what the log has: `address` (without the port), `path` (without the query), `first` or `last` of a list with commas; absent: `all`", func(v *valueReading) *yamlform.Value { return &v.part })
+	regexRow   = keep("regex", textType, "what matches, or the first group of it; absent if nothing does. [RE2](https://github.com/google/re2/wiki/Syntax); costs more than `part`", func(v *valueReading) *yamlform.Value { return &v.regex })
+	defaultRow = keep("default", textType, "in place of nothing", func(v *valueReading) *yamlform.Value { return &v.fallback })
+
+	valueForm = yamlform.NewForm("value", "a value", fieldRow, headerRow, literalRow, partRow, regexRow, defaultRow)
+
+	entryForm = yamlform.NewForm("entry", "an entry",
+		keep("key", textType, "the key of the entry", func(v *valueReading) *yamlform.Value { return &v.key }),
+		fieldRow, headerRow, literalRow, partRow, regexRow, defaultRow,
+		keep("skip_if_absent", flagType, "without a value the entry alone is left out, not the whole descriptor", func(v *valueReading) *yamlform.Value { return &v.skipIfAbsent }),
+	)
+
+	conditionForm = yamlform.NewForm("condition", "a condition",
+		fieldRow, headerRow, partRow,
+		keep("is", listType, "it is this text, or one of a list", func(v *valueReading) *yamlform.Value { return &v.oneOf }),
+		keep("matches", textType, "this regular expression is found in it", func(v *valueReading) *yamlform.Value { return &v.matches }),
+		keep("present", flagType, "it is there (`true`) or not (`false`)", func(v *valueReading) *yamlform.Value { return &v.present }),
+		keep("not", flagType, "the opposite must hold", func(v *valueReading) *yamlform.Value { return &v.not }),
+	)
+
+	descriptorForm = yamlform.NewForm("descriptor", "a descriptor",
+		keep("entries", yamlform.MapsOf("entry"), "the entries", func(d *descriptorReading) *yamlform.Value { return &d.entries }),
+		keep("when", conditionsType, "the descriptor is only sent when these conditions hold", func(d *descriptorReading) *yamlform.Value { return &d.when }),
+		keep("hits", yamlform.Type{Kind: yamlform.Anything, Form: "a field, or a map"}, "in place of the mapping's", func(d *descriptorReading) *yamlform.Value { return &d.hits }),
+	)
+
+	hitsForm = yamlform.NewForm("hits", "`hits`",
+		keep("field", textType, "the field of the line that has the number", func(h *hitsReading) *yamlform.Value { return &h.field }),
+		keep("default", yamlform.Uint32(0), "where the line has none", func(h *hitsReading) *yamlform.Value { return &h.fallback }),
+	)
+
+	// places are the maps that a key may really belong to, the likeliest first.
+	places = []*yamlform.Map{&mappingForm.Map, &timeForm.Map, &entryForm.Map, &conditionForm.Map, &descriptorForm.Map}
+)
+
+// keep is a row whose value is kept for later.
+func keep[T any](name string, t yamlform.Type, doc string, of func(*T) *yamlform.Value) yamlform.Field[T] {
+	return yamlform.Field[T]{Key: yamlform.Key{Name: name, Type: t, Doc: doc}, Read: func(into *T, v yamlform.Value) { *of(into) = v }}
 }
 
 // LoadMapping reads a mapping file.
-func LoadMapping(name string) (*Mapping, []*config.Error) {
+func LoadMapping(name string) (*Mapping, []*yamlform.Error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, []*config.Error{{File: name, Msg: "cannot be read: " + err.Error()}}
+		return nil, []*yamlform.Error{{File: name, Msg: "cannot be read: " + err.Error()}}
 	}
 	defer func() { _ = f.Close() }() // it was read only
 	data, err := io.ReadAll(io.LimitReader(f, maxMappingSize+1))
 	switch {
 	case err != nil:
-		return nil, []*config.Error{{File: name, Msg: "cannot be read: " + err.Error()}}
+		return nil, []*yamlform.Error{{File: name, Msg: "cannot be read: " + err.Error()}}
 	case len(data) > maxMappingSize:
-		return nil, []*config.Error{{File: name, Msg: fmt.Sprintf("has more than %d bytes, which is too long for a mapping", maxMappingSize)}}
+		return nil, []*yamlform.Error{{File: name, Msg: fmt.Sprintf("has more than %d bytes, which is too long for a mapping", maxMappingSize)}}
 	}
 	return ParseMapping(name, data)
 }
 
 // ParseMapping reads a mapping. The name stands in errors.
-func ParseMapping(name string, data []byte) (*Mapping, []*config.Error) {
-	c := &compiler{reader: reader{Complaints: config.Complaints{File: name}}, mapping: &Mapping{name: name, comma: ','}}
-	top := c.document(data)
-	if top == nil {
-		return nil, c.Sorted()
+func ParseMapping(name string, data []byte) (*Mapping, []*yamlform.Error) {
+	r := yamlform.NewReader(name, yamlform.Options{Places: places})
+	docs := r.Parse(data)
+	switch {
+	case r.Found() > 0:
+	case len(docs) == 0:
+		r.ErrorAt(yamlform.Position{File: name, Line: 1, Col: 1}, "nothing in this file: write `format`, `domain` and `descriptors`")
+	case len(docs) > 1:
+		docs[1].Errorf("a second YAML document: a mapping is one")
 	}
-	var n mappingNode
-	if readMap(&c.reader, &mappingShape, &n, top) {
-		c.compile(&n, top)
+	if r.Found() > 0 {
+		return nil, r.Errors()
 	}
-	if len(c.Errs) > 0 {
-		return nil, c.Sorted()
+	c := &compiler{Reader: r, mapping: &Mapping{name: name, comma: ','}}
+	var m mappingReading
+	if read, _ := yamlform.Read(docs[0], mappingForm, &m); read {
+		c.compile(&m, docs[0])
+	}
+	if r.Found() > 0 {
+		return nil, r.Errors()
 	}
 	c.mapping.settle()
 	return c.mapping, nil
@@ -161,106 +159,111 @@ func ParseMapping(name string, data []byte) (*Mapping, []*config.Error) {
 
 // compiler makes a mapping of what was read.
 type compiler struct {
-	reader
+	*yamlform.Reader
 	mapping *Mapping
 }
 
-func (c *compiler) compile(n *mappingNode, top *yaml.Node) {
+func (c *compiler) compile(n *mappingReading, top yamlform.Value) {
 	m := c.mapping
-	if n.formatAt == nil {
-		if len(c.Errs) == 0 {
-			c.Errorf(top, "no `format`: write %s", config.List(formatNames, "or"))
+	if !n.format.Given() {
+		if c.Found() == 0 {
+			top.Errorf("no `format`: write %s", yamlform.List(formatNames, "or"))
 		}
 		return // which fields there are is not known
 	}
-	m.format = n.format
+	i, ok := n.format.Choice()
+	if !ok {
+		return
+	}
+	m.format = format(i)
 	if !c.format(n) {
 		return
 	}
 	c.time(n.time, top)
-	if n.domain == nil {
-		c.Errorf(top, "no `domain`: write the domain of your rules")
-	} else if n.domain.Kind == yaml.ScalarNode {
-		text, _ := c.text("domain", n.domain)
+	switch {
+	case !n.domain.Given():
+		top.Errorf("no `domain`: write the domain of your rules")
+	case n.domain.IsScalar():
+		text, ok := n.domain.Text()
 		m.domain = value{field: -1, literal: text}
-		if text == "" {
-			c.Errorf(n.domain, "`domain` is empty")
+		if ok && text == "" {
+			n.domain.Errorf("`domain` is empty")
 		}
-	} else {
-		m.domain, _ = c.value(n.domain, &valueShape)
+	default:
+		m.domain, _ = c.value(n.domain, valueForm)
 	}
 	all := c.hits(n.hits)
-	if n.descriptors == nil || n.descriptors.Kind != yaml.SequenceNode || len(n.descriptors.Content) == 0 {
+	if !n.descriptors.Given() || !n.descriptors.IsList() || n.descriptors.Len() == 0 {
 		at := top
-		if n.descriptors != nil {
+		if n.descriptors.Given() {
 			at = n.descriptors
 		}
-		c.Errorf(at, "`descriptors` must be a list of descriptors, each a list of entries")
+		at.Errorf("`descriptors` must be a list of descriptors, each a list of entries")
 	} else {
-		for _, d := range c.list(n.descriptors) {
+		for d := range n.descriptors.Items() {
 			m.descriptors = append(m.descriptors, c.descriptor(d, all))
 		}
 	}
-	if n.caller != nil {
-		v, _ := c.value(n.caller, &valueShape)
+	if n.caller.Given() {
+		v, _ := c.value(n.caller, valueForm)
 		m.caller = &v
 	}
 	m.when = c.conditions(n.when)
 }
 
 // format reads what belongs to the format alone; false if fields cannot be looked up.
-func (c *compiler) format(n *mappingNode) bool {
+func (c *compiler) format(n *mappingReading) bool {
 	m := c.mapping
 	text := m.format == formatEnvoy || m.format == formatText
-	if n.pattern != nil && !text {
-		c.Errorf(n.pattern, "`pattern` is for the formats `envoy` and `text`, this is `%s`", formatNames[m.format])
+	if n.pattern.Given() && !text {
+		n.pattern.Errorf("`pattern` is for the formats `envoy` and `text`, this is `%s`", formatNames[m.format])
 	}
 	if m.format != formatCSV {
-		for _, at := range []*yaml.Node{n.columns, n.delimiter} {
-			if at != nil {
-				c.Errorf(at, "`columns` and `delimiter` are for the format `csv`, this is `%s`", formatNames[m.format])
+		for _, at := range []yamlform.Value{n.columns, n.delimiter} {
+			if at.Given() {
+				at.Errorf("`columns` and `delimiter` are for the format `csv`, this is `%s`", formatNames[m.format])
 			}
 		}
 	}
 	switch {
 	case text:
-		written, at := envoyDefault, n.formatAt
-		if n.pattern != nil {
+		written, at := envoyDefault, n.format
+		if n.pattern.Given() {
 			var ok bool
-			if written, ok = c.text("pattern", n.pattern); !ok {
+			if written, ok = n.pattern.Text(); !ok {
 				return false
 			}
 			at = n.pattern
 		} else if m.format == formatText {
-			c.Errorf(at, "the format `text` needs a `pattern`, written like a format of Envoy: `%%TIME%% %%CLIENT%% \"%%PATH%%\"`")
+			at.Errorf("the format `text` needs a `pattern`, written like a format of Envoy: `%%TIME%% %%CLIENT%% \"%%PATH%%\"`")
 			return false
 		}
 		p, err := parsePattern(written)
 		if err != nil {
-			c.Errorf(at, "`pattern`: %v", err)
+			at.Errorf("`pattern`: %v", err)
 			return false
 		}
 		m.pattern = p
 	case m.format == formatCSV:
-		if n.delimiter != nil {
-			s, ok := c.text("delimiter", n.delimiter)
+		if n.delimiter.Given() {
+			s, ok := n.delimiter.Text()
 			if !ok {
 				return false
 			}
 			if m.comma, ok = parseDelimiter(s); !ok {
-				c.Errorf(n.delimiter, "`delimiter` must be one character or `tab`, this is %s", config.Quote(s))
+				n.delimiter.Errorf("`delimiter` must be one character or `tab`, this is %s", yamlform.Quote(s))
 			}
 		}
-		if n.columns != nil {
-			m.columns = c.texts("columns", n.columns)
+		if n.columns.Given() {
+			m.columns = n.columns.Texts()
 		}
 	}
 	return true
 }
 
 // field finds or adds a field.
-func (c *compiler) field(n *yaml.Node) int {
-	name, ok := c.text("field", n)
+func (c *compiler) field(v yamlform.Value) int {
+	name, ok := v.Text()
 	if !ok {
 		return -1
 	}
@@ -269,293 +272,279 @@ func (c *compiler) field(n *yaml.Node) int {
 		i := m.pattern.operator(name)
 		switch {
 		case i == -2:
-			c.Errorf(n, "several operators of the pattern are called %s: write one of them in full, with what stands in brackets", config.Quote(name))
+			v.Errorf("several operators of the pattern are called %s: write one of them in full, with what stands in brackets", yamlform.Quote(name))
 			return -1
 		case i < 0:
-			c.unknownField(n, name, m.pattern.names(), "the pattern has no operator %s")
+			unknownField(v, name, m.pattern.names(), "the pattern has no operator %s")
 			return -1
 		}
-		return c.operator(i, n)
+		return c.operator(i, v)
 	}
-	if m.columns != nil {
-		known := false
-		for _, column := range m.columns {
-			known = known || column == name
-		}
-		if !known {
-			c.unknownField(n, name, m.columns, "there is no column %s")
-			return -1
-		}
+	if m.columns != nil && !slices.Contains(m.columns, name) {
+		unknownField(v, name, m.columns, "there is no column %s")
+		return -1
 	}
-	return c.add(name, n)
+	return c.need(name, v)
 }
 
-func (c *compiler) unknownField(at *yaml.Node, name string, names []string, format string) {
-	msg := fmt.Sprintf(format, config.Quote(name))
-	if near := config.Closest(name, names); near != "" {
-		c.Errorf(at, "%s: did you mean `%s`?", msg, near)
+func unknownField(v yamlform.Value, name string, names []string, format string) {
+	msg := fmt.Sprintf(format, yamlform.Quote(name))
+	if near := yamlform.Closest(name, names); near != "" {
+		v.Errorf("%s: did you mean `%s`?", msg, near)
 		return
 	}
-	c.Errorf(at, "%s: there are %s", msg, config.List(names, "and"))
+	v.Errorf("%s: there are %s", msg, yamlform.List(names, "and"))
 }
 
-func (c *compiler) add(name string, at *yaml.Node) int {
+// need returns the index of a field of that name, which lines must be searched for from now on.
+func (c *compiler) need(name string, at yamlform.Value) int {
 	m := c.mapping
 	for i := range m.fields {
 		if m.fields[i].name == name {
 			return i
 		}
 	}
-	m.fields = append(m.fields, field{name: name, at: c.Position(at)})
+	m.fields = append(m.fields, field{name: name, at: at.Position()})
 	return len(m.fields) - 1
 }
 
-func (c *compiler) operator(i int, at *yaml.Node) int {
+func (c *compiler) operator(i int, at yamlform.Value) int {
 	op := &c.mapping.pattern.ops[i]
 	if op.field < 0 {
-		op.field = c.add(op.name, at)
+		op.field = c.need(op.name, at)
 	}
 	return op.field
 }
 
-func (c *compiler) header(n *yaml.Node) int {
-	name, ok := c.text("header", n)
+func (c *compiler) header(v yamlform.Value) int {
+	name, ok := v.Text()
 	if !ok {
 		return -1
 	}
 	p := c.mapping.pattern
 	if p == nil {
-		c.Errorf(n, "`header` is for the formats `envoy` and `text`: write `field` and the name that it has in the log")
+		v.Errorf("`header` is for the formats `envoy` and `text`: write `field` and the name that it has in the log")
 		return -1
 	}
 	i := p.header(name)
 	if i < 0 {
-		c.Errorf(n, "the pattern has no %%REQ(%s)%%: the log does not tell this header", strings.ToUpper(name))
+		v.Errorf("the pattern has no %%REQ(%s)%%: the log does not have this header", strings.ToUpper(name))
 		return -1
 	}
-	return c.operator(i, n)
+	return c.operator(i, v)
 }
 
-func (c *compiler) time(n, top *yaml.Node) {
+func (c *compiler) time(v, top yamlform.Value) {
 	m := c.mapping
-	t := timeNode{field: n}
-	if n != nil && n.Kind == yaml.MappingNode {
-		t = timeNode{}
-		readMap(&c.reader, &timeShape, &t, n)
+	t := timeReading{field: v}
+	if v.Given() && v.IsMap() {
+		t = timeReading{}
+		yamlform.Read(v, timeForm, &t)
 	}
 	switch {
-	case t.field != nil:
+	case t.field.Given():
 		m.time = c.field(t.field)
 	case m.format == formatEnvoy && m.pattern.operator("START_TIME") >= 0:
-		at := n
-		if at == nil {
+		at := v
+		if !at.Given() {
 			at = top
 		}
 		m.time = c.operator(m.pattern.operator("START_TIME"), at)
-	case n != nil:
-		c.Errorf(n, "no `field` in `time`: write the field that says when a request happened")
+	case v.Given():
+		v.Errorf("no `field` in `time`: write the field that says when a request happened")
 	default:
-		c.Errorf(top, "no `time`: write the field that says when a request happened")
+		top.Errorf("no `time`: write the field that says when a request happened")
 	}
-	if t.zone != nil {
-		if name, ok := c.text("zone", t.zone); ok {
-			zone, err := time.LoadLocation(name)
-			if err != nil || name == "" || name == "Local" {
-				c.Errorf(t.zone, "unknown `zone` %s: write a name like `UTC` or `Asia/Seoul`", config.Quote(name))
-			}
-			m.layout.zone = zone
-		}
+	if t.zone.Given() {
+		m.layout.zone, _ = t.zone.Zone()
 	}
-	if t.layout != nil {
-		c.layout(t.layout)
+	if t.layout.Given() {
+		c.layout(t.layout, t.zone.Given())
 	}
 }
 
-func (c *compiler) layout(n *yaml.Node) {
-	name, ok := c.text("layout", n)
+func (c *compiler) layout(v yamlform.Value, zone bool) {
+	name, ok := v.Text()
 	if !ok {
 		return
 	}
-	for i, known := range layoutNames {
-		if known == name {
-			c.mapping.layout.kind = layoutKind(i)
-			return
-		}
+	if i := slices.Index(layoutNames, name); i >= 0 {
+		c.mapping.layout.kind = layoutKind(i)
+		return
 	}
-	// What a custom layout does not write, it does not mean: one without a year and a minute cannot be right.
+	// A custom layout without a year or a minute cannot be right: such times say too little.
 	sample := time.Date(2019, 11, 23, 18, 47, 31, 0, time.UTC)
 	back, err := time.Parse(name, sample.Format(name))
 	if err != nil || back.Format(time.DateTime) != sample.Format(time.DateTime) {
-		known := config.List(layoutNames, "or")
-		if near := config.Closest(name, layoutNames); near != "" {
-			c.Errorf(n, "unknown `layout` %s: did you mean `%s`?", config.Quote(name), near)
+		if near := yamlform.Closest(name, layoutNames); near != "" {
+			v.Errorf("unknown `layout` %s: did you mean `%s`?", yamlform.Quote(name), near)
 			return
 		}
-		c.Errorf(n, "`layout` %s does not tell date and time to the second: write %s, or how a log would write 2006-01-02 15:04:05", config.Quote(name), known)
+		v.Errorf("`layout` %s does not have date and time to the second: write %s, or how a log would write 2006-01-02 15:04:05", yamlform.Quote(name), yamlform.List(layoutNames, "or"))
 		return
 	}
 	c.mapping.layout.kind, c.mapping.layout.custom = layoutCustom, name
-	if c.mapping.layout.zone == nil && !tellsZone(name) {
-		c.Errorf(n, "`layout` %s does not tell a time zone: add a `zone`, UTC for example", config.Quote(name))
+	if !zone && !hasZone(name) {
+		v.Errorf("`layout` %s does not have a time zone: add a `zone`, UTC for example", yamlform.Quote(name))
 	}
 }
 
-// tellsZone says whether times of a layout carry their zone.
-func tellsZone(custom string) bool {
+// hasZone says whether times of a layout carry their zone.
+func hasZone(custom string) bool {
 	at := time.Date(2019, 11, 23, 18, 47, 31, 0, time.FixedZone("", 5*60*60))
 	back, err := time.Parse(custom, at.Format(custom))
 	return err == nil && back.Equal(at)
 }
 
-func (c *compiler) value(n *yaml.Node, s *shape[valueNode]) (value, valueNode) {
-	var v valueNode
-	if !readMap(&c.reader, s, &v, n) {
+func (c *compiler) value(at yamlform.Value, form *yamlform.Form[valueReading]) (value, valueReading) {
+	var v valueReading
+	if read, _ := yamlform.Read(at, form, &v); !read {
 		return value{}, v
 	}
 	out := value{field: -1}
 	sources := 0
-	for _, at := range []*yaml.Node{v.field, v.header, v.literal} {
-		if at != nil {
+	for _, source := range []yamlform.Value{v.field, v.header, v.literal} {
+		if source.Given() {
 			sources++
 		}
 	}
 	if sources != 1 {
-		c.Errorf(n, "%s has one of `field`, `header` and `value`, this has %d", s.what, sources)
+		at.Errorf("%s has one of `field`, `header` and `value`, this has %d", form.What, sources)
 		return out, v
 	}
 	switch {
-	case v.literal != nil:
-		out.literal, _ = c.text("value", v.literal)
-		if out.literal == "" {
-			c.Errorf(v.literal, "`value` is empty")
+	case v.literal.Given():
+		var ok bool
+		if out.literal, ok = v.literal.Text(); ok && out.literal == "" {
+			v.literal.Errorf("`value` is empty")
 		}
-		for _, at := range []*yaml.Node{v.part, v.regex, v.fallback} {
-			if at != nil {
-				c.Errorf(at, "`part`, `regex` and `default` are for what comes from the log, this is a `value`")
+		for _, at := range []yamlform.Value{v.part, v.regex, v.fallback} {
+			if at.Given() {
+				at.Errorf("`part`, `regex` and `default` are for what comes from the log, this is a `value`")
 			}
 		}
 		return out, v
-	case v.field != nil:
+	case v.field.Given():
 		out.field = c.field(v.field)
 	default:
 		out.field = c.header(v.header)
 	}
-	if v.part != nil {
-		i, _ := c.choice("part", v.part, partNames)
+	if v.part.Given() {
+		i, _ := v.part.Choice()
 		out.part = part(i)
 	}
-	if v.regex != nil {
-		if out.regex = c.regex("regex", v.regex); out.regex != nil {
+	if v.regex.Given() {
+		if out.regex = compileRegex("regex", v.regex); out.regex != nil {
 			out.group = min(out.regex.NumSubexp(), 1)
 		}
 	}
-	if v.fallback != nil {
-		out.fallback, _ = c.text("default", v.fallback)
+	if v.fallback.Given() {
+		out.fallback, _ = v.fallback.Text()
 	}
 	return out, v
 }
 
-func (c *compiler) regex(name string, n *yaml.Node) *regexp.Regexp {
-	text, ok := c.text(name, n)
+func compileRegex(name string, v yamlform.Value) *regexp.Regexp {
+	text, ok := v.Text()
 	if !ok {
 		return nil
 	}
 	re, err := regexp.Compile(text)
 	if err != nil {
-		c.Errorf(n, "`%s`: %v", name, err)
+		v.Errorf("`%s`: %v", name, err)
 	}
 	return re
 }
 
-func (c *compiler) descriptor(n *yaml.Node, all *hitsMap) descriptorMap {
+func (c *compiler) descriptor(v yamlform.Value, all *hitsMap) descriptorMap {
 	d := descriptorMap{hits: all}
-	entries := n
-	if n.Kind == yaml.MappingNode {
-		var dn descriptorNode
-		readMap(&c.reader, &descriptorShape, &dn, n)
-		entries = dn.entries
-		d.when = c.conditions(dn.when)
-		if dn.hits != nil {
-			d.hits = c.hits(dn.hits)
+	entries := v
+	if v.IsMap() {
+		var read descriptorReading
+		yamlform.Read(v, descriptorForm, &read)
+		entries = read.entries
+		d.when = c.conditions(read.when)
+		if read.hits.Given() {
+			d.hits = c.hits(read.hits)
 		}
 	}
-	if entries == nil || entries.Kind != yaml.SequenceNode || len(entries.Content) == 0 {
+	if !entries.Given() || !entries.IsList() || entries.Len() == 0 {
 		at := entries
-		if at == nil {
-			at = n
+		if !at.Given() {
+			at = v
 		}
-		c.Errorf(at, "a descriptor is a list of entries like {key: path, field: path}, or a map with such a list as `entries`")
+		at.Errorf("a descriptor is a list of entries like {key: path, field: path}, or a map with such a list as `entries`")
 		return d
 	}
-	for _, e := range c.list(entries) {
-		v, en := c.value(e, &entryShape)
-		entry := entryMap{value: v}
-		if en.key == nil {
-			if e.Kind == yaml.MappingNode {
-				c.Errorf(e, "an entry without a `key`")
+	for item := range entries.Items() {
+		from, read := c.value(item, entryForm)
+		entry := entryMap{value: from}
+		if !read.key.Given() {
+			if item.IsMap() {
+				item.Errorf("an entry without a `key`")
 			}
-		} else if entry.key, _ = c.text("key", en.key); entry.key == "" {
-			c.Errorf(en.key, "`key` is empty")
+		} else if text, ok := read.key.Text(); ok {
+			if entry.key = text; text == "" {
+				read.key.Errorf("`key` is empty")
+			}
 		}
-		if en.skipIfAbsent != nil {
-			entry.skipIfAbsent = c.flag("skip_if_absent", en.skipIfAbsent)
+		if read.skipIfAbsent.Given() {
+			entry.skipIfAbsent = read.skipIfAbsent.Flag()
 		}
 		d.entries = append(d.entries, entry)
 	}
 	return d
 }
 
-func (c *compiler) hits(n *yaml.Node) *hitsMap {
-	if n == nil {
+func (c *compiler) hits(v yamlform.Value) *hitsMap {
+	if !v.Given() {
 		return nil
 	}
-	h := hitsNode{field: n}
-	if n.Kind == yaml.MappingNode {
-		h = hitsNode{}
-		readMap(&c.reader, &hitsShape, &h, n)
+	h := hitsReading{field: v}
+	if v.IsMap() {
+		h = hitsReading{}
+		yamlform.Read(v, hitsForm, &h)
 	}
 	out := &hitsMap{field: -1, fallback: 1}
-	if h.field != nil {
+	if h.field.Given() {
 		out.field = c.field(h.field)
-	} else if h.fallback == nil {
-		c.Errorf(n, "`hits` has neither a `field` nor a `default`")
+	} else if !h.fallback.Given() {
+		v.Errorf("`hits` has neither a `field` nor a `default`")
 	}
-	if h.fallback != nil {
-		if err := h.fallback.Decode(&out.fallback); err != nil || out.fallback > math.MaxUint32 {
-			c.Errorf(h.fallback, "`default` must be a whole number from 0 to %d, this is %s", uint32(math.MaxUint32), config.KindOf(h.fallback))
-		}
+	if h.fallback.Given() {
+		out.fallback, _ = h.fallback.Number()
 	}
 	return out
 }
 
-func (c *compiler) conditions(n *yaml.Node) []condition {
-	if n == nil {
+func (c *compiler) conditions(v yamlform.Value) []condition {
+	if !v.Given() {
 		return nil
 	}
 	var all []condition
-	for _, item := range c.list(n) {
-		v, cn := c.value(item, &conditionShape)
-		cond := condition{value: v, present: true}
-		asked := 0
-		if cn.oneOf != nil {
-			if cond.oneOf = c.texts("is", cn.oneOf); len(cond.oneOf) == 0 {
-				c.Errorf(cn.oneOf, "`is` names no value")
+	for item := range v.Items() {
+		from, read := c.value(item, conditionForm)
+		cond := condition{value: from, present: true}
+		tests := 0
+		if read.oneOf.Given() {
+			if cond.oneOf = read.oneOf.Texts(); len(cond.oneOf) == 0 {
+				read.oneOf.Errorf("`is` names no value")
 			}
-			asked++
+			tests++
 		}
-		if cn.matches != nil {
-			cond.regex = c.regex("matches", cn.matches)
-			asked++
+		if read.matches.Given() {
+			cond.regex = compileRegex("matches", read.matches)
+			tests++
 		}
-		if cn.has != nil {
-			cond.present = c.flag("present", cn.has)
-			asked++
+		if read.present.Given() {
+			cond.present = read.present.Flag()
+			tests++
 		}
-		if cn.not != nil {
-			cond.not = c.flag("not", cn.not)
+		if read.not.Given() {
+			cond.not = read.not.Flag()
 		}
-		if asked != 1 && item.Kind == yaml.MappingNode {
-			c.Errorf(item, "a condition has one of `is`, `matches` and `present`, this has %d", asked)
+		if tests != 1 && item.IsMap() {
+			item.Errorf("a condition has one of `is`, `matches` and `present`, this has %d", tests)
 		}
 		all = append(all, cond)
 	}

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // Record is one line of a log.
@@ -117,15 +117,15 @@ func (r *Reader) check(fields [][]byte) error {
 			continue
 		}
 		if len(f) > maxText {
-			return r.errorf("%s has %d bytes: the service takes no value of more than %d", config.Quote(r.m.fields[i].name), len(f), maxText)
+			return r.errorf("%s has %d bytes: the service takes no value of more than %d", yamlform.Quote(r.m.fields[i].name), len(f), maxText)
 		}
 		if !utf8.Valid(f) {
-			return r.errorf("%s is not UTF-8, and the service takes nothing else: %s", config.Quote(r.m.fields[i].name), config.Quote(string(f)))
+			return r.errorf("%s is not UTF-8, and the service takes nothing else: %s", yamlform.Quote(r.m.fields[i].name), yamlform.Quote(string(f)))
 		}
 	}
 	when := fields[r.m.time]
 	if len(when) == 0 {
-		return r.errorf("there is no time: %s is absent", config.Quote(r.m.fields[r.m.time].name))
+		return r.errorf("there is no time: %s is absent", yamlform.Quote(r.m.fields[r.m.time].name))
 	}
 	var err error
 	if r.rec.At, err = r.times.parse(when); err != nil {
@@ -135,7 +135,7 @@ func (r *Reader) check(fields [][]byte) error {
 		h := r.m.descriptors[i].hits
 		var ok bool
 		if r.rec.Hits[i], ok = h.parse(fields); !ok {
-			return r.errorf("hits must be a whole number up to 4294967295, %s is %s", config.Quote(r.m.fields[h.field].name), config.Quote(string(fields[h.field])))
+			return r.errorf("hits must be a whole number up to 4294967295, %s is %s", yamlform.Quote(r.m.fields[h.field].name), yamlform.Quote(string(fields[h.field])))
 		}
 	}
 	return nil
@@ -162,12 +162,12 @@ func (s *Missed) Add(r *Reader) {
 }
 
 // Errors says of every field that no line had it, at the place where the mapping names it.
-func (s *Missed) Errors(m *Mapping) []*config.Error {
-	var errs []*config.Error
+func (s *Missed) Errors(m *Mapping) []*yamlform.Error {
+	var errs []*yamlform.Error
 	for i, seen := range s.seen {
 		if !seen {
 			f := &m.fields[i]
-			errs = append(errs, &config.Error{File: f.at.File, Line: f.at.Line, Col: f.at.Col, Msg: "no line of the log has a field " + config.Quote(f.name)})
+			errs = append(errs, &yamlform.Error{File: f.at.File, Line: f.at.Line, Col: f.at.Col, Msg: "no line of the log has a field " + yamlform.Quote(f.name)})
 		}
 	}
 	return errs

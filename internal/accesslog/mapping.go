@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // Mapping says how a line of a log becomes a request.
@@ -44,7 +44,7 @@ var formatNames = []string{"envoy", "text", "json", "csv"}
 // field is one thing that is needed of every line.
 type field struct {
 	name string
-	at   descriptor.Position // where the mapping first names it
+	at   yamlform.Position // where the mapping first names it
 }
 
 // value is a text that a line gives, or the mapping itself.

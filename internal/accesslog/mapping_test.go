@@ -1,6 +1,7 @@
 package accesslog_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,7 +20,7 @@ func TestMappingErrors(t *testing.T) {
 		{"", []string{"m.yaml:1:1: nothing in this file: write `format`, `domain` and `descriptors`"}},
 		{"a: [", []string{"m.yaml:1:1: not YAML: did not find expected node content"}},
 		{"format: json\n\tdomain: d\n", []string{"m.yaml:2:1: not YAML: found a tab character that violates indentation: a tab cannot indent: use spaces"}},
-		{"a: 1\n---\nb: 2", []string{"m.yaml:2:1: a second YAML document"}},
+		{"a: 1\n---\nb: 2", []string{"m.yaml:3:1: a second YAML document"}},
 		{"- x", []string{"m.yaml:1:1: a mapping must be a map of keys (`format`, `pattern`,"}},
 		{rest, []string{"m.yaml:1:1: no `format`: write `envoy`, `text`, `json` or `csv`"}},
 		{"formt: json\n" + rest, []string{"m.yaml:1:1: unknown key `formt`: did you mean `format`?"}},
@@ -37,18 +38,18 @@ func TestMappingErrors(t *testing.T) {
 		{"format: text\npattern: '%TIME% %REQ(A)% %REQ(B)%'\ntime: TMIE\ndomain: {field: REQ}\ndescriptors: [[{key: k, header: c}]]\n", []string{
 			"m.yaml:3:7: the pattern has no operator \"TMIE\": did you mean `TIME`?",
 			"m.yaml:4:17: several operators of the pattern are called \"REQ\"",
-			"m.yaml:5:33: the pattern has no %REQ(C)%: the log does not tell this header"}},
+			"m.yaml:5:33: the pattern has no %REQ(C)%: the log does not have this header"}},
 		{"format: json\npattern: x\ncolumns: [a]\ntime: t\n" + rest, []string{
 			"m.yaml:2:10: `pattern` is for the formats `envoy` and `text`, this is `json`",
 			"m.yaml:3:10: `columns` and `delimiter` are for the format `csv`, this is `json`"}},
 		{"format: csv\ncolumns: [time, user]\ndelimiter: ab\ntime: tme\n" + rest, []string{
 			"m.yaml:3:12: `delimiter` must be one character or `tab`, this is \"ab\"",
 			"m.yaml:4:7: there is no column \"tme\": did you mean `time`?"}},
-		{"format: json\ntime: {field: t, layout: rfc}\n" + rest, []string{"m.yaml:2:26: `layout` \"rfc\" does not tell date and time to the second: write `rfc3339`, `unix`"}},
+		{"format: json\ntime: {field: t, layout: rfc}\n" + rest, []string{"m.yaml:2:26: `layout` \"rfc\" does not have date and time to the second: write `rfc3339`, `unix`"}},
 		{"format: json\ntime: {field: t, layout: rfc333}\n" + rest, []string{"m.yaml:2:26: unknown `layout` \"rfc333\": did you mean `rfc3339`?"}},
-		{"format: json\ntime: {field: t, layout: '2006-01-02 15:04'}\n" + rest, []string{"m.yaml:2:26: `layout` \"2006-01-02 15:04\" does not tell date and time to the second"}},
-		{"format: json\ntime: {field: t, layout: '2006/01/02 15:04:05'}\n" + rest, []string{"m.yaml:2:26: `layout` \"2006/01/02 15:04:05\" does not tell a time zone: add a `zone`"}},
-		{"format: json\ntime: {field: t, zone: Mars/Base}\n" + rest, []string{"m.yaml:2:24: unknown `zone` \"Mars/Base\""}},
+		{"format: json\ntime: {field: t, layout: '2006-01-02 15:04'}\n" + rest, []string{"m.yaml:2:26: `layout` \"2006-01-02 15:04\" does not have date and time to the second"}},
+		{"format: json\ntime: {field: t, layout: '2006/01/02 15:04:05'}\n" + rest, []string{"m.yaml:2:26: `layout` \"2006/01/02 15:04:05\" does not have a time zone: add a `zone`"}},
+		{"format: json\ntime: {field: t, zone: Mars/Base}\n" + rest, []string{"m.yaml:2:24: unknown time zone \"Mars/Base\""}},
 		{"format: json\ntime: {feild: t}\n" + rest, []string{"m.yaml:2:7: no `field` in `time`", "m.yaml:2:8: unknown key `feild`: did you mean `field`?"}},
 		{"format: json\ntime: t\ndomain: ''\ndescriptors: []\n", []string{"m.yaml:3:9: `domain` is empty", "m.yaml:4:14: `descriptors` must be a list"}},
 		{"format: json\ntime: t\ndomain: d\ndescriptors: [[]]\n", []string{"m.yaml:4:15: a descriptor is a list of entries"}},
@@ -74,7 +75,7 @@ func TestMappingErrors(t *testing.T) {
 			"m.yaml:3:69: `is` names no value",
 			"m.yaml:3:74: a condition must be a map of keys"}},
 		{"format: json\ntime: t\ncaller: x\n" + rest, []string{"m.yaml:3:9: a value must be a map of keys"}},
-		{"format: json\ntime: t\ndomain: d\ndescriptors: &a [*a]\n", []string{"m.yaml:4:14: an entry must be a map of keys"}},
+		{"format: json\ntime: t\ndomain: d\ndescriptors: &a [*a]\n", []string{"m.yaml:4:18: the alias *a stands within its own anchor"}},
 	} {
 		m, errs := accesslog.ParseMapping("m.yaml", []byte(c.mapping))
 		ok := len(errs) == len(c.want) && m == nil
@@ -84,6 +85,58 @@ func TestMappingErrors(t *testing.T) {
 		if !ok {
 			t.Errorf("the mapping\n%s\ngives %q\nwant %q", c.mapping, errs, c.want)
 		}
+	}
+}
+
+// Anchors, merge keys and nulls mean in mappings what they mean in rules.
+func TestMappingAnchors(t *testing.T) {
+	const plain = `format: json
+time: {field: t, layout: unix}
+domain: d
+descriptors:
+  - [{key: path, field: p, part: path, default: none}]
+  - [{key: user, field: p, part: path, default: none}]
+  - [{key: code, field: c}]
+when: [{field: c, is: ["1.5", "200"]}]
+`
+	const anchored = `format: json
+pattern: # null, as if it were absent
+<<: {domain: other, time: &time {layout: unix, field: t}}
+domain: d
+descriptors:
+  - [&path {key: path, field: p, <<: &from {part: path, default: none}}]
+  - [{<<: [{key: user}, *path]}]
+  - - {key: code, field: c, part: ~, regex: null}
+when: [{field: c, is: [1.5, 200], not: }]
+hits: ~
+`
+	var built [2]string
+	for i, text := range []string{plain, anchored} {
+		m, errs := accesslog.ParseMapping("m.yaml", []byte(text))
+		if len(errs) > 0 {
+			t.Fatalf("%s\n%q", text, errs)
+		}
+		r, err := m.NewReader(strings.NewReader(`{"t":1772366400,"p":"/a?b","c":200}` + "\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		record, err := r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fields := make([]string, m.Fields())
+		for i, f := range record.Fields {
+			fields[i] = string(f)
+		}
+		var arena accesslog.Arena
+		var req accesslog.Request
+		if !m.Build(fields, record.Hits, &arena, &req) {
+			t.Fatalf("%s\nbuilds no request", text)
+		}
+		built[i] = fmt.Sprintf("%+v", req)
+	}
+	if built[0] != built[1] {
+		t.Errorf("with anchors %s\nwithout      %s", built[1], built[0])
 	}
 }
 

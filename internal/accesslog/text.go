@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // envoyDefault is the format of Envoy's access log when its configuration gives none.
@@ -51,7 +51,7 @@ func parsePattern(s string) (*pattern, error) {
 		}
 		name, length := operatorAt(s[i:])
 		if length == 0 {
-			return nil, fmt.Errorf("the operator that begins with %s has no end: a percent sign itself is written %%%%", config.Quote(s[i:]))
+			return nil, fmt.Errorf("the operator that begins with %s has no end: a percent sign itself is written %%%%", yamlform.Quote(s[i:]))
 		}
 		if len(p.ops) > 0 && len(text) == 0 {
 			return nil, fmt.Errorf("nothing stands between %%%s%% and %%%s%%: where one ends could not be told", p.ops[len(p.ops)-1].name, name)
@@ -182,7 +182,7 @@ func (p *pattern) split(line []byte, fields [][]byte) string {
 		case op.quoted:
 			if q := bytes.IndexByte(rest, '"'); q >= 0 {
 				if !bytes.HasPrefix(rest[q:], op.after) {
-					return fmt.Sprintf("after %s stands %s, not %q: a quote within a value makes a line of text ambiguous", op.name, config.Quote(string(rest[q:])), op.after)
+					return fmt.Sprintf("after %s stands %s, not %q: a quote within a value makes a line of text ambiguous", op.name, yamlform.Quote(string(rest[q:])), op.after)
 				}
 				end = q
 			}
@@ -202,7 +202,7 @@ func (p *pattern) split(line []byte, fields [][]byte) string {
 		rest = rest[end+len(op.after):]
 	}
 	if len(rest) > 0 {
-		return fmt.Sprintf("it goes on after the end of the pattern: %s", config.Quote(string(rest)))
+		return fmt.Sprintf("it goes on after the end of the pattern: %s", yamlform.Quote(string(rest)))
 	}
 	return ""
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"gopkg.in/yaml.v3"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // Some files stand beside rules and usually hold none: notes, tests of rules, backups of editors. The reference reads
@@ -81,18 +81,16 @@ func givesDomain(a aside, data []byte) bool {
 	if !bytes.Contains(data, []byte("domain")) {
 		return false
 	}
-	docs, err := documents(data)
-	if err != nil {
+	r := yamlform.NewReader("", yamlform.Options{})
+	docs := r.Parse(data)
+	if r.Found() > 0 {
 		// Notes are seldom YAML, and may quote rules. In every other file this is a mistake, which the load reports.
 		return a != asideNotes && domainLine.Match(data) && !casesLine.Match(data)
 	}
 	domain := false
-	for _, d := range docs {
-		if len(d.Content) == 0 || d.Content[0].Kind != yaml.MappingNode {
-			continue
-		}
-		for i := 0; i < len(d.Content[0].Content); i += 2 {
-			switch d.Content[0].Content[i].Value {
+	for _, doc := range docs {
+		for key := range doc.Pairs() {
+			switch key.Written() {
 			case "domain":
 				domain = true
 			case "cases":

@@ -6,9 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // The YAML library takes most of the time of loading: about a second for 100,000 rules on one core. A large file is
@@ -43,25 +42,18 @@ func readCut(name string, data []byte, size int) *source {
 	if len(chunks) < 2 {
 		return nil
 	}
-	r := &reader{file: name}
-	docs, err := documents(head)
-	if err != nil || len(docs) != 1 || len(docs[0].Content) != 1 {
+	r := newRuleReader(name, false, 0)
+	docs := r.Parse(head)
+	if len(docs) != 1 || r.Found() > 0 || !endsWithDescriptors(docs[0]) {
 		return nil
 	}
-	root := docs[0].Content[0]
-	if root.Kind != yaml.MappingNode || len(root.Content) < 2 {
-		return nil
-	}
-	if n := len(root.Content); root.Content[n-2].Value != "descriptors" || root.Content[n-1].Tag != "!!null" {
-		return nil
-	}
-	domain := r.document(root)
-	if len(r.errs) > 0 {
+	domain := r.document(docs[0])
+	if r.Found() > 0 {
 		return nil
 	}
 
 	pieces := make([][]descriptor.NodeSpec, len(chunks))
-	readers := make([]reader, len(chunks))
+	readers := make([]*ruleReader, len(chunks))
 	var next atomic.Int64
 	var failed atomic.Bool
 	var workers sync.WaitGroup
@@ -72,8 +64,9 @@ func readCut(name string, data []byte, size int) *source {
 				if i >= len(chunks) {
 					return
 				}
-				readers[i] = reader{file: name, lines: chunks[i].lines, level: 1}
-				specs, ok := readChunk(&readers[i], chunks[i].data)
+				readers[i] = newRuleReader(name, false, chunks[i].lines)
+				readers[i].level = 1
+				specs, ok := readChunk(readers[i], chunks[i].data)
 				if !ok {
 					failed.Store(true)
 				}
@@ -89,7 +82,7 @@ func readCut(name string, data []byte, size int) *source {
 	s := &source{}
 	expanded, total := 0, 0
 	for i := range pieces {
-		expanded += readers[i].expanded
+		expanded += readers[i].Expanded()
 		s.rules += readers[i].rules
 		total += len(pieces[i])
 	}
@@ -97,24 +90,29 @@ func readCut(name string, data []byte, size int) *source {
 	for _, p := range pieces {
 		domain.Children = append(domain.Children, p...)
 	}
-	if domain.Children = r.twice(domain.Children); len(r.errs) > 0 || expanded > maxExpanded {
+	if domain.Children = r.twice(domain.Children); r.Found() > 0 || expanded > yamlform.MaxExpanded {
 		return nil
 	}
 	s.domains = []descriptor.DomainSpec{domain}
 	return s
 }
 
-func readChunk(r *reader, data []byte) ([]descriptor.NodeSpec, bool) {
-	docs, err := documents(data)
-	if err != nil || len(docs) != 1 || len(docs[0].Content) != 1 {
+// endsWithDescriptors says whether the last key of a map is `descriptors`, with nothing behind it.
+func endsWithDescriptors(top yamlform.Value) bool {
+	last, empty := "", false
+	for key, value := range top.Pairs() {
+		last, empty = key.Written(), value.IsNull()
+	}
+	return last == "descriptors" && empty
+}
+
+func readChunk(r *ruleReader, data []byte) ([]descriptor.NodeSpec, bool) {
+	docs := r.Parse(data)
+	if len(docs) != 1 || !docs[0].IsList() {
 		return nil, false
 	}
-	root := docs[0].Content[0]
-	if root.Kind != yaml.SequenceNode {
-		return nil, false
-	}
-	specs := r.descriptorList(root.Content)
-	return specs, len(r.errs) == 0
+	specs := r.descriptorList(docs[0].Items(), docs[0].Len())
+	return specs, r.Found() == 0
 }
 
 // cut parts a file into what comes before the first entry of its list of descriptors, and the entries in pieces of

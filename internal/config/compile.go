@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // File is the text of one rule file.
@@ -26,7 +27,7 @@ type CompileOptions struct {
 
 // Compile makes one tree of rule files. Files with errors are left out of it; all errors of all files come back, in the
 // order of the files' names and lines.
-func Compile(files []File, o CompileOptions) (*descriptor.Tree, []*Error) {
+func Compile(files []File, o CompileOptions) (*descriptor.Tree, []*yamlform.Error) {
 	files = slices.Clone(files)
 	slices.SortStableFunc(files, func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
 
@@ -42,14 +43,14 @@ func Compile(files []File, o CompileOptions) (*descriptor.Tree, []*Error) {
 	_ = g.Wait() // none of them fails
 
 	l := ledger{merge: o.Merge, tree: o.Tree}
-	var errs []*Error
+	var errs []*yamlform.Error
 	for _, s := range sources {
 		errs = append(errs, l.admit(s)...)
 	}
 	tree, err := l.compile()
 	if err != nil {
 		// All that the tree refuses has been looked for above, and told better. Should something be left, no file is good.
-		return &descriptor.Tree{}, append(errs, &Error{File: files[0].Name, Msg: err.Error()})
+		return &descriptor.Tree{}, append(errs, &yamlform.Error{File: files[0].Name, Msg: err.Error()})
 	}
 	return tree, errs
 }

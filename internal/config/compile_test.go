@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // conformanceCase is a set of rule files, and whether the reference loads it.
@@ -44,7 +45,7 @@ func filesOf(texts ...string) []File {
 }
 
 // checkPositions reports errors that name no place, or one that does not exist in the file.
-func checkPositions(t testing.TB, files []File, errs []*Error) {
+func checkPositions(t testing.TB, files []File, errs []*yamlform.Error) {
 	t.Helper()
 	for _, e := range errs {
 		var text string
@@ -255,7 +256,7 @@ func TestErrors(t *testing.T) {
 			"a.yaml:4:5: unknown key `ratelimit`: did you mean `rate_limit`?",
 			"a.yaml:5:5: a descriptor without a `key`",
 			"a.yaml:6:24: unknown unit \"fortnite\": write `second`, `minute`",
-			"a.yaml:6:53: `requests_per_unit` must be a whole number from 0 to 4294967295, this is -3",
+			"a.yaml:6:53: `requests_per_unit` must be a whole number from 0 to 4294967295, this is the number -3",
 			"b.yaml:2:1: unknown key `descriptor`: did you mean `descriptors`?",
 		}},
 		{"camel case", []string{"domain: a\ndescriptors: [{key: k, rateLimit: {unit: minutes, requestsPerUnit: 3}}]\n"}, false, []string{
@@ -384,9 +385,9 @@ func TestMergedDomains(t *testing.T) {
 }
 
 func TestTooManyErrors(t *testing.T) {
-	text := "domain: a\ndescriptors:\n" + strings.Repeat("  - {}\n", 2*maxErrors)
+	text := "domain: a\ndescriptors:\n" + strings.Repeat("  - {}\n", 2*yamlform.MaxErrors)
 	_, errs := Compile(filesOf(text), CompileOptions{})
-	if len(errs) != maxErrors+1 || !strings.Contains(errs[maxErrors].Msg, fmt.Sprintf("%d more errors", maxErrors)) {
+	if len(errs) != yamlform.MaxErrors+1 || !strings.Contains(errs[yamlform.MaxErrors].Msg, fmt.Sprintf("%d more errors", yamlform.MaxErrors)) {
 		t.Errorf("%d errors, the last %v", len(errs), errs[len(errs)-1])
 	}
 }

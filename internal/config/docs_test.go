@@ -35,7 +35,7 @@ func TestDocumentedExamples(t *testing.T) {
 func TestEveryKeyIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/rules.md")
 	must(t, err)
-	for _, names := range [][]string{documentShape.names(), descriptorShape.names(), rateLimitShape.names()} {
+	for _, names := range [][]string{fileForm.Names(), descriptorForm.Names(), limitForm.Names()} {
 		for _, name := range names {
 			if !strings.Contains(string(text), "`"+name+"`") {
 				t.Errorf("docs/rules.md does not explain `%s`", name)

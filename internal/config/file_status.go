@@ -4,10 +4,11 @@ import (
 	"slices"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // statusOf returns the status of a rule file, for operators.
-func statusOf(name string, state descriptor.FileState, inUse *source, errs []*Error) descriptor.FileStatus {
+func statusOf(name string, state descriptor.FileState, inUse *source, errs []*yamlform.Error) descriptor.FileStatus {
 	s := descriptor.FileStatus{Name: name, State: state}
 	if inUse != nil {
 		s.Rules = inUse.rules

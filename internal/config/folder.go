@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // Options are the settings of a Folder. Only Dir must be set.
@@ -247,11 +248,11 @@ func (f *Folder) read(m found, quiet bool) reading {
 		if m.aside != "" && old == nil {
 			return reading{skipped: &skippedFile{Skipped: Skipped{Name: m.name}}}
 		}
-		e := &Error{File: name, Msg: "cannot be read: " + err.Error()}
+		e := &yamlform.Error{File: name, Msg: "cannot be read: " + err.Error()}
 		if known != nil && known.sum == (sum{}) && *known.newest.errs[0] == *e {
 			return reading{}
 		}
-		return reading{fresh: old.next(sum{}, &source{errs: []*Error{e}})}
+		return reading{fresh: old.next(sum{}, &source{errs: []*yamlform.Error{e}})}
 	}
 	if m.err != nil {
 		return bad(m.err)

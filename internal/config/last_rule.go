@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // emptied reports whether files would remove the last rule. A reload must not do that: folders get unmounted, or emptied by
@@ -44,7 +45,7 @@ func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
 		}
 		kept.good = kept.inUse
 		msg := why + ", and no rule would be left in this folder: its last rules stay in force. RATELIMITD_ALLOW_NO_RULES=true lets a reload remove the last rule"
-		status := statusOf(name, descriptor.FileStale, kept.inUse, []*Error{{File: filepath.Join(f.o.Dir, filepath.FromSlash(name)), Msg: msg}})
+		status := statusOf(name, descriptor.FileStale, kept.inUse, []*yamlform.Error{{File: filepath.Join(f.o.Dir, filepath.FromSlash(name)), Msg: msg}})
 		if status.Since = now; kept.status.State == descriptor.FileStale {
 			status.Since = kept.status.Since
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // ledger decides which file owns a domain, and collects what becomes one tree. Files are admitted in the order of their
@@ -23,11 +24,11 @@ type claim struct {
 }
 
 // admit takes all domains of a source in. If that cannot be, it takes none and says why.
-func (l *ledger) admit(s *source) []*Error {
+func (l *ledger) admit(s *source) []*yamlform.Error {
 	if len(s.errs) > 0 {
 		return s.errs
 	}
-	var errs []*Error
+	var errs []*yamlform.Error
 	within := ledger{merge: l.merge} // the domains of this source among themselves
 	for i := range s.domains {
 		d := &s.domains[i]
@@ -39,7 +40,7 @@ func (l *ledger) admit(s *source) []*Error {
 		errs = append(errs, l.conflicts(d)...)
 	}
 	if len(errs) > 0 {
-		return SortErrors(errs)
+		return yamlform.SortErrors(errs)
 	}
 	for i := range s.domains {
 		l.add(&s.domains[i])
@@ -48,14 +49,14 @@ func (l *ledger) admit(s *source) []*Error {
 }
 
 // conflicts says why a domain cannot be added.
-func (l *ledger) conflicts(d *descriptor.DomainSpec) []*Error {
+func (l *ledger) conflicts(d *descriptor.DomainSpec) []*yamlform.Error {
 	c := l.claims[d.Name]
 	if c == nil {
 		return nil
 	}
 	if !l.merge {
-		return []*Error{{d.Position.File, d.Position.Line, d.Position.Col, fmt.Sprintf(
-			"domain %s twice, it belongs to %s: give this one another name or put the descriptors there", Quote(d.Name), where(c.specs[0].Position))}}
+		return []*yamlform.Error{yamlform.Position(d.Position).Errorf(
+			"domain %s twice, it belongs to %s: give this one another name or put the descriptors there", yamlform.Quote(d.Name), where(c.specs[0].Position))}
 	}
 	if c.roots == nil {
 		c.roots = make(map[descriptor.Level]descriptor.Position)
@@ -66,8 +67,8 @@ func (l *ledger) conflicts(d *descriptor.DomainSpec) []*Error {
 		n := &d.Children[i]
 		identities(n, func(level descriptor.Level) {
 			if first, taken := c.roots[level]; taken {
-				errs = append(errs, &Error{n.Position.File, n.Position.Line, n.Position.Col, fmt.Sprintf(
-					"%s twice in domain %s: the first is at %s", describe(level), Quote(d.Name), where(first))})
+				errs = append(errs, yamlform.Position(n.Position).Errorf(
+					"%s twice in domain %s: the first is at %s", describe(level), yamlform.Quote(d.Name), where(first)))
 			}
 		})
 	}
@@ -75,11 +76,11 @@ func (l *ledger) conflicts(d *descriptor.DomainSpec) []*Error {
 }
 
 // otherSettings says which settings of the domain differ from what was said of it before.
-func (c *claim) otherSettings(d *descriptor.DomainSpec) (errs []*Error) {
+func (c *claim) otherSettings(d *descriptor.DomainSpec) (errs []*yamlform.Error) {
 	for _, s := range c.specs {
 		differs := func(name string) {
-			errs = append(errs, &Error{d.Position.File, d.Position.Line, d.Position.Col, fmt.Sprintf(
-				"domain %s has another `%s` at %s: say it in one of them", Quote(d.Name), name, where(s.Position))})
+			errs = append(errs, yamlform.Position(d.Position).Errorf(
+				"domain %s has another `%s` at %s: say it in one of them", yamlform.Quote(d.Name), name, where(s.Position)))
 		}
 		if s.Admission != d.Admission && s.Admission != descriptor.AdmissionDefault && d.Admission != descriptor.AdmissionDefault {
 			differs("admission")
@@ -125,14 +126,6 @@ func where(p descriptor.Position) string {
 	return fmt.Sprintf("%s:%d", p.File, p.Line)
 }
 
-// there is a place in the file that is spoken of.
-func there(p descriptor.Position) string {
-	if p.Line == 0 {
-		return "at " + p.File
-	}
-	return fmt.Sprintf("on line %d", p.Line)
-}
-
 // compile builds the tree of all that was admitted. The tree takes copies: a file that stays as it is goes into the next
 // tree as well.
 func (l *ledger) compile() (*descriptor.Tree, error) {
@@ -147,10 +140,4 @@ func (l *ledger) compile() (*descriptor.Tree, error) {
 		domains = append(domains, d)
 	}
 	return descriptor.Compile(domains, l.tree)
-}
-
-// ruleAndLimit is a rule with room for its limit, in one piece: there are many of them.
-type ruleAndLimit struct {
-	rule  descriptor.Rule
-	limit [1]descriptor.Limit
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // said is a tree in short: a rule per line with its number, unit and metadata.
@@ -163,12 +164,12 @@ func TestFolderWarns(t *testing.T) {
 
 // Over xDS siblings of which one has the limit and one the descriptors are one, as Envoy Gateway means them.
 func TestResourcesJoinSiblings(t *testing.T) {
-	limit := Fields{{Key: "unit", Value: "day"}, {Key: "requests_per_unit", Value: uint32(3)}}
-	cidr := Fields{{Key: "key", Value: "masked_remote_address"}, {Key: "value", Value: "192.168.0.0/16"}}
-	distinct := Fields{{Key: "key", Value: "remote_address"}, {Key: "rate_limit", Value: limit}}
-	set := []Resource{{Name: "r", Rules: Fields{{Key: "domain", Value: "d"}, {Key: "descriptors", Value: []any{
-		append(cidr[:2:2], Field{Key: "rate_limit", Value: limit}),
-		append(cidr[:2:2], Field{Key: "descriptors", Value: []any{distinct}}),
+	limit := yamlform.Pairs{{Key: "unit", Value: "day"}, {Key: "requests_per_unit", Value: uint32(3)}}
+	cidr := yamlform.Pairs{{Key: "key", Value: "masked_remote_address"}, {Key: "value", Value: "192.168.0.0/16"}}
+	distinct := yamlform.Pairs{{Key: "key", Value: "remote_address"}, {Key: "rate_limit", Value: limit}}
+	set := []Resource{{Name: "r", Rules: yamlform.Pairs{{Key: "domain", Value: "d"}, {Key: "descriptors", Value: []any{
+		append(cidr[:2:2], yamlform.Pair{Key: "rate_limit", Value: limit}),
+		append(cidr[:2:2], yamlform.Pair{Key: "descriptors", Value: []any{distinct}}),
 	}}}}}
 	r, err := NewResources(ResourceOptions{Logger: slog.New(slog.DiscardHandler)}).Apply(set)
 	if err != nil {

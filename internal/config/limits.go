@@ -1,23 +1,35 @@
 package config
 
 import (
-	"math"
+	"errors"
 	"slices"
-	"strings"
-
-	"gopkg.in/yaml.v3"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // maxLimits is how many limits one descriptor may have: each is a counter more that a request must pass.
 const maxLimits = 16
 
-// The keys of a rate limit, and of what stands in one.
-var (
-	limitKeys = []key[rateLimit]{
-		limitKey("unit", func(r *reader, l *rateLimit, n *yaml.Node) bool {
-			name, ok := r.text("unit", n)
+// limitRow is one key of a rate limit.
+type limitRow struct {
+	yamlform.Key
+	// appliesTo says which limits the key has a meaning for, and appliesToText says the same in words; nil: all limits.
+	appliesTo     func(*descriptor.Limit) bool
+	appliesToText string
+	// unlimited says that the key has a meaning where nothing is limited, or is taken there.
+	unlimited bool
+	// read puts the value into the limit. It says whether the value is what it must be.
+	read func(l *limitReading, v yamlform.Value) bool
+}
+
+// limitRows are the keys of a rate limit.
+var limitRows = []limitRow{
+	{Key: yamlform.Key{Name: "unit", Type: yamlform.Type{Kind: yamlform.Choice, Names: descriptor.UnitNames, AnyCase: true}, Required: true,
+		Doc: "the window, in any case of letters; a month has 30 days, a year 365, unless `calendar` or the server's `USE_CALENDAR_MONTH_RATE_LIMIT` says otherwise"},
+		unlimited: true, // it has an error of its own
+		read: func(l *limitReading, v yamlform.Value) bool {
+			name, ok := v.Text()
 			if name == "" && ok {
 				l.given = l.given[:len(l.given)-1] // as if it were absent
 				return true
@@ -27,153 +39,197 @@ var (
 				l.unknown = name
 			}
 			return ok && l.limit.Window.Unit.Valid()
-		}),
-		limitKey("requests_per_unit", func(r *reader, l *rateLimit, n *yaml.Node) (ok bool) {
-			l.limit.Requests, ok = r.number("requests_per_unit", n)
-			return ok
-		}),
-		limitKey("unlimited", func(r *reader, l *rateLimit, n *yaml.Node) bool {
-			l.unlimited = r.flag("unlimited", n)
+		}},
+	{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint32(0),
+		Doc: "how many per window; absent: 0, nothing passes"},
+		unlimited: true, // it means nothing there, and the reference takes it
+		read:      readUint32(func(l *limitReading) *uint32 { return &l.limit.Requests })},
+	{Key: yamlform.Key{Name: "unlimited", Type: yamlform.Type{Kind: yamlform.Flag},
+		Doc: "everything passes and nothing is counted; in place of `unit`, and only in `rate_limit`"},
+		unlimited: true,
+		read: func(l *limitReading, v yamlform.Value) bool {
+			l.unlimited = v.Flag()
 			return true
-		}),
-		limitKey("name", func(r *reader, l *rateLimit, n *yaml.Node) (ok bool) {
-			l.limit.Name, ok = r.text("name", n)
+		}},
+	{Key: yamlform.Key{Name: "name", Type: yamlform.Type{Kind: yamlform.Text},
+		Doc: "stands in answers, and lets other rules replace this one; required in `rate_limits`"},
+		unlimited: true,
+		read: func(l *limitReading, v yamlform.Value) (ok bool) {
+			l.limit.Name, ok = v.Text()
 			return ok
-		}),
-		limitKey("replaces", func(r *reader, l *rateLimit, n *yaml.Node) bool {
-			r.replaces(l, n)
+		}},
+	{Key: yamlform.Key{Name: "replaces", Type: yamlform.MapsOf("replaces"),
+		Doc: "when this rule matches, the rate limits of these names are left out of the same request"},
+		unlimited: true,
+		read: func(l *limitReading, v yamlform.Value) bool {
+			l.readReplaces(v)
 			return true
-		}),
-		limitKey("unit_multiplier", func(r *reader, l *rateLimit, n *yaml.Node) (ok bool) {
-			l.limit.Window.Multiplier, ok = r.numberFrom("unit_multiplier", n, 1, math.MaxUint32)
+		}},
+	{Key: yamlform.Key{Name: "unit_multiplier", Type: yamlform.Uint32(1), Extension: true,
+		Doc: "the window is so many units long, up to 90 years; absent: 1"},
+		read: readUint32(func(l *limitReading) *uint32 { return &l.limit.Window.Multiplier })},
+	{Key: yamlform.Key{Name: "algorithm", Type: yamlform.OneOf(descriptor.AlgorithmNames...), Extension: true,
+		Doc: "how the limit is held; absent: " + algorithms(descriptor.Algorithm(0))},
+		read: func(l *limitReading, v yamlform.Value) bool {
+			i, ok := v.Choice()
+			l.limit.Algorithm = descriptor.Algorithm(i)
 			return ok
-		}),
-		limitKey("algorithm", func(r *reader, l *rateLimit, n *yaml.Node) bool {
-			name, ok := r.choice("algorithm", n, descriptor.AlgorithmNames)
-			l.limit.Algorithm = descriptor.Algorithm(max(slices.Index(descriptor.AlgorithmNames, name), 0))
+		}},
+	{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint32(0), Extension: true,
+		Doc: "of " + algorithms(descriptor.TokenBucket) + ": what the bucket holds, at least 1; of " + algorithms(descriptor.LeakyBucket) + ": how many may wait; absent: `requests_per_unit`"},
+		appliesTo: func(l *descriptor.Limit) bool {
+			return l.Algorithm == descriptor.TokenBucket || l.Algorithm == descriptor.LeakyBucket
+		},
+		appliesToText: "`token_bucket` or `leaky_bucket`",
+		read:          readUint32(func(l *limitReading) *uint32 { return &l.limit.Burst })},
+	{Key: yamlform.Key{Name: "refill", Type: yamlform.OneOf("greedy", "interval"), Extension: true,
+		Doc: "of " + algorithms(descriptor.TokenBucket) + ": continuously (default), or `requests_per_unit` at once on each window's boundary"},
+		appliesTo:     func(l *descriptor.Limit) bool { return l.Algorithm == descriptor.TokenBucket },
+		appliesToText: "`token_bucket`",
+		read: func(l *limitReading, v yamlform.Value) bool {
+			i, ok := v.Choice()
+			l.limit.Interval = i == 1
 			return ok
-		}),
-		limitKey("burst", func(r *reader, l *rateLimit, n *yaml.Node) (ok bool) {
-			l.limit.Burst, ok = r.number("burst", n)
+		}},
+	{Key: yamlform.Key{Name: "align", Type: yamlform.OneOf("clock", "first_hit"), Extension: true,
+		Doc: "of " + algorithms(descriptor.FixedWindow) + ", and of " + algorithms(descriptor.TokenBucket) + " with `refill: interval`: windows start on the clock (default), or at a counter's first hit"},
+		appliesTo: func(l *descriptor.Limit) bool {
+			return l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.TokenBucket && l.Interval
+		},
+		appliesToText: "`fixed_window`, or `token_bucket` with `refill: interval`",
+		read: func(l *limitReading, v yamlform.Value) bool {
+			i, ok := v.Choice()
+			l.limit.FirstHit = i == 1
 			return ok
-		}),
-		limitKey("refill", func(r *reader, l *rateLimit, n *yaml.Node) bool {
-			name, ok := r.choice("refill", n, []string{"greedy", "interval"})
-			l.limit.Interval = name == "interval"
+		}},
+	{Key: yamlform.Key{Name: "calendar", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[A-Za-z][A-Za-z0-9_+/-]*", Form: "a time zone of the IANA database"}, Extension: true,
+		Doc: "of " + algorithms(descriptor.FixedWindow) + " of a day and longer, without `unit_multiplier` and `first_hit`: windows follow the zone's calendar: local midnight, Mondays, months and years as long as they are"},
+		appliesTo:     func(l *descriptor.Limit) bool { return l.Algorithm == descriptor.FixedWindow },
+		appliesToText: "`fixed_window`",
+		read: func(l *limitReading, v yamlform.Value) (ok bool) {
+			l.limit.Window.Location, ok = v.Zone()
 			return ok
-		}),
-		limitKey("align", func(r *reader, l *rateLimit, n *yaml.Node) bool {
-			name, ok := r.choice("align", n, []string{"clock", "first_hit"})
-			l.limit.FirstHit = name == "first_hit"
+		}},
+	{Key: yamlform.Key{Name: "precision", Type: yamlform.Between(1, 60), Extension: true,
+		Doc: "of " + algorithms(descriptor.SlidingWindow) + ": sub-windows that the estimate is built from; they must be whole microseconds long; absent: 1"},
+		appliesTo:     func(l *descriptor.Limit) bool { return l.Algorithm == descriptor.SlidingWindow },
+		appliesToText: "`sliding_window`",
+		read:          readUint32(func(l *limitReading) *uint32 { return &l.limit.Precision })},
+	{Key: yamlform.Key{Name: "nodelay", Type: yamlform.Type{Kind: yamlform.Number, Most: descriptor.NoDelayAll - 1, Word: "all"}, Extension: true,
+		Doc: "of " + algorithms(descriptor.LeakyBucket) + ": so many of those that wait pass at once; absent: 0"},
+		appliesTo:     func(l *descriptor.Limit) bool { return l.Algorithm == descriptor.LeakyBucket },
+		appliesToText: "`leaky_bucket`",
+		read: func(l *limitReading, v yamlform.Value) bool {
+			if v.IsWord() {
+				l.limit.NoDelay = descriptor.NoDelayAll
+				return true
+			}
+			n, ok := v.Number()
+			l.limit.NoDelay = uint32(n)
 			return ok
-		}),
-		limitKey("calendar", func(r *reader, l *rateLimit, n *yaml.Node) (ok bool) {
-			l.limit.Window.Location, ok = r.zone("calendar", n)
-			return ok
-		}),
-		limitKey("precision", func(r *reader, l *rateLimit, n *yaml.Node) (ok bool) {
-			l.limit.Precision, ok = r.numberFrom("precision", n, 1, 60)
-			return ok
-		}),
-		limitKey("nodelay", func(r *reader, l *rateLimit, n *yaml.Node) (ok bool) {
-			l.limit.NoDelay, ok = r.nodelay(n)
-			return ok
-		}),
-		limitKey("lease", func(r *reader, l *rateLimit, n *yaml.Node) bool {
-			l.limit.Lease = r.flag("lease", n)
+		}},
+	{Key: yamlform.Key{Name: "lease", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
+		Doc: "permits may be taken from Redis in batches and decided on locally; never more than the limit passes"},
+		read: func(l *limitReading, v yamlform.Value) bool {
+			l.limit.Lease = v.Flag()
 			return true
-		}),
-		limitKey("count_denied", func(r *reader, l *rateLimit, n *yaml.Node) bool {
+		}},
+	{Key: yamlform.Key{Name: "count_denied", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
+		Doc: "of " + algorithms(descriptor.FixedWindow, descriptor.SlidingLog) + ": refused hits count too; absent: true for a `fixed_window` under `admission: independent`, else false"},
+		appliesTo: func(l *descriptor.Limit) bool {
+			return l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SlidingLog
+		},
+		appliesToText: "`fixed_window` or `sliding_log`",
+		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.CountDenied = descriptor.DeniedDrop
-			if r.flag("count_denied", n) {
+			if v.Flag() {
 				l.limit.CountDenied = descriptor.DeniedCount
 			}
 			return true
-		}),
-	}
-
-	rateLimitShape  = shape[rateLimit]{"`rate_limit`", limitKeys}
-	rateLimitsShape = shape[rateLimit]{"an entry of `rate_limits`", limitKeys}
-
-	replacesShape = shape[replaced]{"an entry of `replaces`", []key[replaced]{
-		{"name", func(r *reader, p *replaced, n *yaml.Node) {
-			name, ok := r.text("name", n)
-			p.name, p.bad, p.at = name, !ok, r.position(n)
 		}},
-	}}
-
-	// belongs says which limits a key has a meaning for.
-	belongs = []struct {
-		key   string
-		to    func(*descriptor.Limit) bool
-		names string
-	}{
-		{"burst", func(l *descriptor.Limit) bool {
-			return l.Algorithm == descriptor.TokenBucket || l.Algorithm == descriptor.LeakyBucket
-		}, "`token_bucket` or `leaky_bucket`"},
-		{"refill", func(l *descriptor.Limit) bool { return l.Algorithm == descriptor.TokenBucket }, "`token_bucket`"},
-		{"align", func(l *descriptor.Limit) bool {
-			return l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.TokenBucket && l.Interval
-		}, "`fixed_window`, or `token_bucket` with `refill: interval`"},
-		{"calendar", func(l *descriptor.Limit) bool { return l.Algorithm == descriptor.FixedWindow }, "`fixed_window`"},
-		{"precision", func(l *descriptor.Limit) bool { return l.Algorithm == descriptor.SlidingWindow }, "`sliding_window`"},
-		{"nodelay", func(l *descriptor.Limit) bool { return l.Algorithm == descriptor.LeakyBucket }, "`leaky_bucket`"},
-		{"count_denied", func(l *descriptor.Limit) bool {
-			return l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SlidingLog
-		}, "`fixed_window` or `sliding_log`"},
-	}
-
-	// besidesUnlimited are the keys that have a meaning where nothing is limited; requests_per_unit has none and is
-	// taken, as the reference does. A unit has an error of its own.
-	besidesUnlimited = []string{"unlimited", "name", "replaces", "requests_per_unit", "unit"}
-)
-
-// limitKey is a key of a rate limit. read says whether the value is what it must be.
-func limitKey(name string, read func(*reader, *rateLimit, *yaml.Node) bool) key[rateLimit] {
-	return key[rateLimit]{name, func(r *reader, l *rateLimit, n *yaml.Node) {
-		l.given = append(l.given, givenKey{name, n})
-		if !read(r, l, n) {
-			l.bad = true
-		}
-	}}
 }
 
-// rateLimit is a rate limit while its map is being read.
-type rateLimit struct {
+// algorithms names algorithms in the meaning of a key.
+func algorithms(all ...descriptor.Algorithm) string {
+	names := make([]string, len(all))
+	for i, a := range all {
+		names[i] = a.String()
+	}
+	return yamlform.List(names, "and")
+}
+
+var (
+	limitForm       = yamlform.NewForm("limit", "`rate_limit`", limitFields()...)
+	listedLimitForm = yamlform.NewForm("limit", "an entry of `rate_limits`", limitFields()...)
+
+	replacesForm = yamlform.NewForm("replaces", "an entry of `replaces`", yamlform.Field[replacedLimit]{
+		Key: yamlform.Key{Name: "name", Type: yamlform.Type{Kind: yamlform.Text}, Required: true, Doc: "the `name` of another rate limit"},
+		Read: func(p *replacedLimit, v yamlform.Value) {
+			name, ok := v.Text()
+			p.name, p.bad, p.at = name, !ok, v.Position()
+		}})
+)
+
+func limitFields() []yamlform.Field[limitReading] {
+	fields := make([]yamlform.Field[limitReading], len(limitRows))
+	for i, row := range limitRows {
+		fields[i] = yamlform.Field[limitReading]{Key: row.Key, Read: func(l *limitReading, v yamlform.Value) {
+			l.given = append(l.given, givenKey{row.Name, v})
+			if !row.read(l, v) {
+				l.bad = true
+			}
+		}}
+	}
+	return fields
+}
+
+// readUint32 reads a number of 32 bits.
+func readUint32(of func(*limitReading) *uint32) func(*limitReading, yamlform.Value) bool {
+	return func(l *limitReading, v yamlform.Value) bool {
+		n, ok := v.Number()
+		*of(l) = uint32(n)
+		return ok
+	}
+}
+
+// limitReading is a rate limit while its map is being read.
+type limitReading struct {
 	limit     descriptor.Limit
 	unlimited bool
-	replaces  []replaced
+	replaces  []replacedLimit
 	given     []givenKey
-	unknown   string // a unit that there is not
-	bad       bool   // told already
+	unknown   string // the unit, if there is none of that name
+	bad       bool   // an error is noted
 }
 
 type givenKey struct {
 	name  string
-	value *yaml.Node
+	value yamlform.Value
 }
 
-// at is the value of a key, nil if it is not given.
-func (l *rateLimit) at(name string) *yaml.Node {
+// at is the value of a key.
+func (l *limitReading) at(name string) yamlform.Value {
 	for i := range l.given {
 		if l.given[i].name == name {
 			return l.given[i].value
 		}
 	}
-	return nil
+	return yamlform.Value{}
 }
 
-// replaced is one entry of replaces.
-type replaced struct {
+func (l *limitReading) has(name string) bool { return l.at(name).Given() }
+
+// replacedLimit is one entry of replaces.
+type replacedLimit struct {
 	name string
-	bad  bool // told already
-	at   descriptor.Position
+	bad  bool // an error is noted
+	at   yamlform.Position
 }
 
 // rateLimit reads a rate_limit and returns the rule it makes, nil if it cannot be one.
-func (r *reader) rateLimit(n *yaml.Node) *descriptor.Rule {
+func (r *ruleReader) rateLimit(v yamlform.Value) *descriptor.Rule {
 	l := &r.limit
-	if !r.readLimit(&rateLimitShape, l, n) {
+	if !r.readLimit(limitForm, l, v) {
 		return nil
 	}
 	r.checkReplaces(l.replaces, l.limit.Name)
@@ -191,49 +247,44 @@ func (r *reader) rateLimit(n *yaml.Node) *descriptor.Rule {
 }
 
 // rateLimits reads a list of limits and returns the rule that they make together, nil if they cannot be one.
-func (r *reader) rateLimits(n *yaml.Node) *descriptor.Rule {
-	t, ok := r.enter(n)
-	if !ok {
-		return nil
-	}
-	defer r.leave(n)
+func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 	switch {
-	case t.Kind != yaml.SequenceNode:
-		r.errorf(n, "`rate_limits` must be a list, this is %s: begin each limit with `- name:`, or write `rate_limit` for one", KindOf(t))
+	case !v.IsList():
+		v.Errorf("`rate_limits` must be a list, this is %s: begin each limit with `- name:`, or write `rate_limit` for one", v.What())
 		return nil
-	case len(t.Content) == 0:
-		r.errorf(n, "`rate_limits` is empty: write a limit, or leave it out")
+	case v.Len() == 0:
+		v.Errorf("`rate_limits` is empty: write a limit, or leave it out")
 		return nil
-	case len(t.Content) > maxLimits:
-		r.errorf(n, "`rate_limits` has %d limits: %d are the most", len(t.Content), maxLimits)
+	case v.Len() > maxLimits:
+		v.Errorf("`rate_limits` has %d limits: %d are the most", v.Len(), maxLimits)
 		return nil
 	}
 	rule := new(descriptor.Rule)
 	var names []string
-	var replaces []replaced
-	for _, e := range t.Content {
+	var replaces []replacedLimit
+	for item := range v.Items() {
 		l := &r.limit
-		if !r.readLimit(&rateLimitsShape, l, e) {
+		if !r.readLimit(listedLimitForm, l, item) {
 			continue
 		}
 		name := l.limit.Name
-		switch at := l.at("name"); {
+		switch {
 		case l.unlimited:
-			r.errorf(l.at("unlimited"), "`unlimited: true` among limits: write `rate_limit: {unlimited: true}` in place of `rate_limits`")
+			l.at("unlimited").Errorf("`unlimited: true` among limits: write `rate_limit: {unlimited: true}` in place of `rate_limits`")
 			continue
 		case name == "":
 			if !l.bad {
-				r.errorf(e, "a limit of `rate_limits` without a `name`: the answer tells by it which limit refused")
+				item.Errorf("a limit of `rate_limits` without a `name`: the answer says by it which limit refused")
 			}
 		case slices.Contains(names, name):
-			r.errorf(at, "the name %s twice in `rate_limits`", Quote(name))
+			l.at("name").Errorf("the name %s twice in `rate_limits`", yamlform.Quote(name))
 		}
 		replaces = append(replaces, l.replaces...)
 		if !l.bad {
 			for i := range rule.Limits {
 				if other := &rule.Limits[i]; l.limit.SharesCounter(other) {
-					r.errorf(e, "the limits %s and %s have the same algorithm and window, so they would be one counter: change one of them, or keep the smaller one",
-						Quote(other.Name), Quote(name))
+					item.Errorf("the limits %s and %s have the same algorithm and window, so they would be one counter: change one of them, or keep the smaller one",
+						yamlform.Quote(other.Name), yamlform.Quote(name))
 					break
 				}
 			}
@@ -250,66 +301,68 @@ func (r *reader) rateLimits(n *yaml.Node) *descriptor.Rule {
 	return rule
 }
 
-// readLimit reads the map of one limit. It says false if there is no limit to speak of.
-func (r *reader) readLimit(s *shape[rateLimit], l *rateLimit, n *yaml.Node) bool {
-	*l = rateLimit{replaces: l.replaces[:0], given: l.given[:0]}
-	read, unknown := readMap(r, s, l, n)
+// readLimit reads the map of one limit. It returns false if there is too little of it to go on.
+func (r *ruleReader) readLimit(form *yamlform.Form[limitReading], l *limitReading, v yamlform.Value) bool {
+	*l = limitReading{replaces: l.replaces[:0], given: l.given[:0]}
+	read, unknown := yamlform.Read(v, form, l)
 	if !read {
 		return false
 	}
 	l.bad = l.bad || unknown
 	unit := l.at("unit")
 	if l.unknown != "" {
-		if l.unlimited && r.lenient {
-			r.warnf(unit, "unknown unit %s: it is ignored beside `unlimited: true`", Quote(l.unknown))
-			unit = nil
+		if l.unlimited && r.Lenient() {
+			unit.Warnf("unknown unit %s: it is ignored beside `unlimited: true`", yamlform.Quote(l.unknown))
+			unit = yamlform.Value{}
 		} else {
-			r.unknownUnit(l.unknown, unit)
+			unit.Errorf("%s", yamlform.UnknownWord("unit", l.unknown, descriptor.UnitNames))
 		}
 	}
 	switch {
-	case l.unlimited && unit != nil:
-		r.errorf(unit, "`unlimited: true` and a `unit`: leave out one of them")
+	case l.unlimited && unit.Given():
+		unit.Errorf("`unlimited: true` and a `unit`: leave out one of them")
 		return false
 	case l.unlimited:
-		for _, g := range l.given {
-			if !slices.Contains(besidesUnlimited, g.name) {
-				r.errorf(g.value, "`unlimited: true` and `%s`: nothing is counted, so leave it out", g.name)
+		for i := range limitRows {
+			if row := &limitRows[i]; !row.unlimited && l.has(row.Name) {
+				l.at(row.Name).Errorf("`unlimited: true` and `%s`: nothing is counted, so leave it out", row.Name)
 			}
 		}
-	case unit == nil && !unknown:
+	case !unit.Given() && !unknown:
 		or := ""
-		if s == &rateLimitShape {
+		if form == limitForm {
 			or = ", or `unlimited: true`"
 		}
-		r.errorf(n, "%s without a `unit`: write `unit` (%s) and `requests_per_unit`%s", s.what, List(descriptor.UnitNames, "or"), or)
+		v.Errorf("%s without a `unit`: write `unit` (%s) and `requests_per_unit`%s", form.What, yamlform.List(descriptor.UnitNames, "or"), or)
 		return false
 	case !l.bad:
-		l.bad = !r.checkLimit(l, n)
+		l.bad = !l.check(v)
 	}
 	return true
 }
 
-// checkLimit looks whether what a limit says makes sense together, and fills in its defaults and its arithmetic.
-func (r *reader) checkLimit(l *rateLimit, n *yaml.Node) bool {
+// check looks whether what a limit says makes sense together, and fills in its defaults and its arithmetic. at is the
+// limit's map.
+func (l *limitReading) check(at yamlform.Value) bool {
 	ok := true
 	no := func(key, format string, args ...any) {
-		r.errorf(l.at(key), format, args...)
+		l.at(key).Errorf(format, args...)
 		ok = false
 	}
 	limit := &l.limit
-	for _, b := range belongs {
-		if l.at(b.key) == nil || b.to(limit) {
+	for i := range limitRows {
+		row := &limitRows[i]
+		if row.appliesTo == nil || !l.has(row.Name) || row.appliesTo(limit) {
 			continue
 		}
 		this := "`" + limit.Algorithm.String() + "`"
 		switch {
-		case l.at("algorithm") == nil:
+		case !l.has("algorithm"):
 			this += ", the default algorithm"
-		case b.key == "align" && limit.Algorithm == descriptor.TokenBucket:
+		case row.Name == "align" && limit.Algorithm == descriptor.TokenBucket:
 			this += " with `refill: greedy`"
 		}
-		no(b.key, "`%s` means nothing to %s: it is for %s", b.key, this, b.names)
+		no(row.Name, "`%s` means nothing to %s: it is for %s", row.Name, this, row.appliesToText)
 	}
 	if !ok {
 		return false
@@ -324,89 +377,63 @@ func (r *reader) checkLimit(l *rateLimit, n *yaml.Node) bool {
 			no("align", "`calendar` and `align: first_hit`: a window can only follow one of them")
 		}
 	}
-	if l.at("burst") == nil && limit.Algorithm == descriptor.LeakyBucket {
+	if !l.has("burst") && limit.Algorithm == descriptor.LeakyBucket {
 		limit.Burst = limit.Requests
 	}
-	if l.at("burst") != nil && limit.Algorithm == descriptor.TokenBucket && limit.Burst == 0 {
+	if l.has("burst") && limit.Algorithm == descriptor.TokenBucket && limit.Burst == 0 {
 		no("burst", "`burst` of a `token_bucket` must be at least 1: it is what the bucket holds")
 	}
 	if !ok {
 		return false
 	}
 	if err := limit.Compile(); err != nil {
-		r.inexact(l, n, err.Error())
+		l.inexact(at, err)
 		return false
 	}
 	return true
 }
 
-// inexact tells what cannot be counted, at the key that the message begins with. A default that cannot be counted
-// comes from requests_per_unit.
-func (r *reader) inexact(l *rateLimit, n *yaml.Node, msg string) {
-	name, rest, _ := strings.Cut(msg, ": ")
-	for _, key := range []string{name, "requests_per_unit"} {
-		if at := l.at(key); at != nil {
-			n = at
+// inexact notes that a limit cannot be counted, at the key that the error names. A default that cannot be counted comes
+// from requests_per_unit.
+func (l *limitReading) inexact(at yamlform.Value, err error) {
+	var wrong *descriptor.LimitError
+	if !errors.As(err, &wrong) {
+		at.Errorf("%v", err)
+		return
+	}
+	for _, key := range []string{wrong.Key, "requests_per_unit"} {
+		if l.has(key) {
+			at = l.at(key)
 			break
 		}
 	}
-	r.errorf(n, "`%s`: %s", name, rest)
+	at.Errorf("`%s`: %s", wrong.Key, wrong.Reason)
 }
 
 // checkReplaces looks at the replaces of a rule whose limits have these names.
-func (r *reader) checkReplaces(replaces []replaced, names ...string) {
+func (r *ruleReader) checkReplaces(replaces []replacedLimit, names ...string) {
 	for _, p := range replaces {
 		switch {
 		case p.bad:
 		case p.name == "":
-			r.errorAt(p.at, "an entry of `replaces` without a name: write `- name: NAME`, the `name` of another rate limit")
+			r.ErrorAt(p.at, "an entry of `replaces` without a name: write `- name: NAME`, the `name` of another rate limit")
 		case slices.Contains(names, p.name):
-			r.errorAt(p.at, "the rate limit %s replaces itself: give the name of another one", Quote(p.name))
+			r.ErrorAt(p.at, "the rate limit %s replaces itself: give the name of another one", yamlform.Quote(p.name))
 		}
 	}
 }
 
-func (r *reader) unknownUnit(name string, n *yaml.Node) {
-	if c := Closest(name, descriptor.UnitNames); c != "" {
-		r.errorf(n, "unknown unit %s: did you mean `%s`?", Quote(name), c)
-	} else {
-		r.errorf(n, "unknown unit %s: write %s", Quote(name), List(descriptor.UnitNames, "or"))
-	}
-}
-
-func (r *reader) replaces(l *rateLimit, n *yaml.Node) {
-	t, ok := r.enter(n)
-	if !ok {
+func (l *limitReading) readReplaces(v yamlform.Value) {
+	if !v.IsList() {
+		v.Errorf("`replaces` must be a list, this is %s: begin each entry with `- name:`", v.What())
 		return
 	}
-	defer r.leave(n)
-	if t.Kind != yaml.SequenceNode {
-		r.errorf(n, "`replaces` must be a list, this is %s: begin each entry with `- name:`", KindOf(t))
-		return
-	}
-	for _, e := range t.Content {
-		p := replaced{at: r.position(e)}
-		read, unknown := readMap(r, &replacesShape, &p, e)
+	for item := range v.Items() {
+		p := replacedLimit{at: item.Position()}
+		read, unknown := yamlform.Read(item, replacesForm, &p)
 		p.bad = p.bad || unknown
 		if read {
 			l.replaces = append(l.replaces, p)
 		}
 	}
-}
-
-// nodelay reads how many of a leaky bucket's waiting pass at once: a number, or the word all.
-func (r *reader) nodelay(n *yaml.Node) (uint32, bool) {
-	t, ok := r.enter(n)
-	if !ok {
-		return 0, false
-	}
-	defer r.leave(n)
-	if t.Kind == yaml.ScalarNode && t.Tag == "!!str" {
-		if t.Value == "all" {
-			return descriptor.NoDelayAll, true
-		}
-		r.errorf(n, "`nodelay` must be a whole number or `all`, this is %s", KindOf(t))
-		return 0, false
-	}
-	return r.numberFrom("nodelay", n, 0, descriptor.NoDelayAll-1)
 }

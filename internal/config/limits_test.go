@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -65,7 +66,7 @@ func TestEveryExtensionReachesTheRule(t *testing.T) {
 	if diff := cmp.Diff([]string{"x", "y"}, user.Replaces); user.Name != "" || diff != "" {
 		t.Errorf("name %q, replaces (-want +got):\n%s", user.Name, diff)
 	}
-	seoul := loadZone("Asia/Seoul")
+	seoul := loadZone(t, "Asia/Seoul")
 	want := []descriptor.Limit{
 		{Name: "short", Requests: 10, Window: descriptor.Window{Unit: descriptor.Second}, CountDenied: descriptor.DeniedDrop},
 		{Name: "long", Requests: 250, Window: descriptor.Window{Unit: descriptor.Day, Location: seoul}},
@@ -73,6 +74,13 @@ func TestEveryExtensionReachesTheRule(t *testing.T) {
 	if diff := cmp.Diff(want, without(user.Limits), sameZone); diff != "" {
 		t.Errorf("limits (-want +got):\n%s", diff)
 	}
+}
+
+func loadZone(t *testing.T, name string) *time.Location {
+	t.Helper()
+	zone, err := time.LoadLocation(name)
+	must(t, err)
+	return zone
 }
 
 // without is limits without what Compile derives.
@@ -97,9 +105,9 @@ func TestLimits(t *testing.T) {
 		{"{unit: minute, requests_per_unit: 6, align: first_hit, count_denied: true}",
 			descriptor.Limit{Requests: 6, Window: minute, FirstHit: true, CountDenied: descriptor.DeniedCount}},
 		{"{unit: year, requests_per_unit: 6, calendar: UTC, align: clock, unit_multiplier: 1}",
-			descriptor.Limit{Requests: 6, Window: descriptor.Window{Unit: descriptor.Year, Multiplier: 1, Location: loadZone("UTC")}}},
+			descriptor.Limit{Requests: 6, Window: descriptor.Window{Unit: descriptor.Year, Multiplier: 1, Location: loadZone(t, "UTC")}}},
 		{"{unit: week, requests_per_unit: 6, calendar: America/New_York}",
-			descriptor.Limit{Requests: 6, Window: descriptor.Window{Unit: descriptor.Week, Location: loadZone("America/New_York")}}},
+			descriptor.Limit{Requests: 6, Window: descriptor.Window{Unit: descriptor.Week, Location: loadZone(t, "America/New_York")}}},
 		{"{unit: minute, requests_per_unit: 6, algorithm: sliding_window}", descriptor.Limit{Requests: 6, Window: minute, Algorithm: descriptor.SlidingWindow}},
 		{"{unit: minute, requests_per_unit: 6, algorithm: sliding_window, precision: 60}",
 			descriptor.Limit{Requests: 6, Window: minute, Algorithm: descriptor.SlidingWindow, Precision: 60}},
@@ -139,15 +147,15 @@ var badLimits = []struct {
 	limit string
 	wants []string
 }{
-	{"{unit: day, unit_multiplier: 0}", []string{"30: `unit_multiplier` must be at least 1, this is 0"}},
+	{"{unit: day, unit_multiplier: 0}", []string{"30: `unit_multiplier` must be a whole number from 1 to 4294967295, this is the number 0"}},
 	{"{unit: day, unit_multiplier: 32851}", []string{"30: `unit_multiplier`: a window of 32851 days is longer than 90 years"}},
-	{"{unit: day, unit_multiplier: 1.5}", []string{"30: `unit_multiplier` must be a whole number from 0 to 4294967295, this is the number 1.5"}},
+	{"{unit: day, unit_multiplier: 1.5}", []string{"30: `unit_multiplier` must be a whole number from 1 to 4294967295, this is the number 1.5"}},
 	{"{unit: day, algorithm: gcra}", []string{"24: unknown `algorithm` \"gcra\": write `fixed_window`, `sliding_window`, `sliding_log`, `token_bucket` or `leaky_bucket`"}},
 	{"{unit: day, algorithm: Token-Bucket, burst: 3}", []string{"24: unknown `algorithm` \"Token-Bucket\": did you mean `token_bucket`?"}},
 	{"{unit: day, algorithms: token_bucket, burst: 3}", []string{"13: unknown key `algorithms`: did you mean `algorithm`?"}},
 	{"{unit: day, burst: 5}", []string{"20: `burst` means nothing to `fixed_window`, the default algorithm: it is for `token_bucket` or `leaky_bucket`"}},
 	{"{unit: day, burst: 5, algorithm: sliding_log}", []string{"20: `burst` means nothing to `sliding_log`: it is for `token_bucket` or `leaky_bucket`"}},
-	{"{unit: day, burst: -1, algorithm: token_bucket}", []string{"20: `burst` must be a whole number from 0 to 4294967295, this is -1"}},
+	{"{unit: day, burst: -1, algorithm: token_bucket}", []string{"20: `burst` must be a whole number from 0 to 4294967295, this is the number -1"}},
 	{"{unit: day, requests_per_unit: 1, burst: 0, algorithm: token_bucket}", []string{"42: `burst` of a `token_bucket` must be at least 1"}},
 	{"{unit: day, algorithm: token_bucket}", []string{"1: `requests_per_unit`: a token_bucket that is never refilled; use fixed_window with 0"}},
 	{"{unit: day, requests_per_unit: 0, algorithm: leaky_bucket}", []string{"32: `requests_per_unit`: a leaky_bucket that leaks nothing"}},
@@ -171,12 +179,12 @@ var badLimits = []struct {
 	{"{unit: day, calendar: UTC, align: first_hit}", []string{"35: `calendar` and `align: first_hit`"}},
 	{"{unit: day, calendar: UTC, algorithm: sliding_log}", []string{"23: `calendar` means nothing to `sliding_log`: it is for `fixed_window`"}},
 	{"{unit: day, precision: 3}", []string{"24: `precision` means nothing to `fixed_window`, the default algorithm: it is for `sliding_window`"}},
-	{"{unit: day, precision: 61, algorithm: sliding_window}", []string{"24: `precision` must be from 1 to 60, this is 61"}},
-	{"{unit: day, precision: 0, algorithm: sliding_window}", []string{"24: `precision` must be from 1 to 60, this is 0"}},
+	{"{unit: day, precision: 61, algorithm: sliding_window}", []string{"24: `precision` must be a whole number from 1 to 60, this is the number 61"}},
+	{"{unit: day, precision: 0, algorithm: sliding_window}", []string{"24: `precision` must be a whole number from 1 to 60, this is the number 0"}},
 	{"{unit: second, precision: 7, algorithm: sliding_window}", []string{"27: `precision`: a window of 1s cannot be cut into 7 equal parts"}},
 	{"{unit: day, requests_per_unit: 65537, algorithm: sliding_log}", []string{"32: `requests_per_unit`: a sliding_log keeps every hit, 65536 at most"}},
 	{"{unit: day, nodelay: 5}", []string{"22: `nodelay` means nothing to `fixed_window`, the default algorithm: it is for `leaky_bucket`"}},
-	{"{unit: day, nodelay: some, algorithm: leaky_bucket}", []string{"22: `nodelay` must be a whole number or `all`, this is the text \"some\""}},
+	{"{unit: day, nodelay: some, algorithm: leaky_bucket}", []string{"22: `nodelay` must be a whole number from 0 to 4294967294, or `all`, this is the text \"some\""}},
 	{"{unit: day, nodelay: -1, algorithm: leaky_bucket}", []string{"22: `nodelay` must be a whole number from 0 to"}},
 	{"{unit: day, count_denied: true, algorithm: token_bucket}", []string{"27: `count_denied` means nothing to `token_bucket`: it is for `fixed_window` or `sliding_log`"}},
 	{"{unit: day, count_denied: maybe}", []string{"27: `count_denied` must be true or false, this is the text \"maybe\""}},

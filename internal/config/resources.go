@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // ResourceOptions are the settings of Resources.
@@ -74,7 +75,7 @@ func (s *Resources) Apply(set []Resource) (Result, error) {
 	l := ledger{merge: s.o.MergeDomains, tree: s.o.Tree}
 	now := time.Now()
 	next := make(map[string]*ruleResource, len(set))
-	wrong := make(map[string][]*Error)
+	wrong := make(map[string][]*yamlform.Error)
 	for i := range set {
 		x := &set[i]
 		r := s.inUse[x.Name]
@@ -130,7 +131,7 @@ func (s *Resources) Apply(set []Resource) (Result, error) {
 // keepLastGood adds the last good versions of bad resources, where nothing new has taken their domains. What is missing
 // from the set is removed, unless that could be an accident: something in the set has no name that can be read, or
 // nothing would be left beside what is bad.
-func (s *Resources) keepLastGood(set []Resource, l *ledger, next map[string]*ruleResource, wrong map[string][]*Error) {
+func (s *Resources) keepLastGood(set []Resource, l *ledger, next map[string]*ruleResource, wrong map[string][]*yamlform.Error) {
 	keep := func(name string) {
 		if old := s.inUse[name]; old != nil && len(l.admit(old.source)) == 0 {
 			next[name] = old
@@ -153,7 +154,7 @@ func (s *Resources) keepLastGood(set []Resource, l *ledger, next map[string]*rul
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.inUse)) {
 		if next[name] == nil && wrong[name] == nil {
-			wrong[name] = []*Error{{File: name, Msg: why + ": its last good version stays in force"}}
+			wrong[name] = []*yamlform.Error{{File: name, Msg: why + ": its last good version stays in force"}}
 			keep(name)
 		}
 	}
@@ -169,7 +170,7 @@ func hasRules(all map[string]*ruleResource) bool {
 }
 
 // statusesOf are the states of what is in force and of what was refused, by name.
-func statusesOf(inForce map[string]*ruleResource, wrong map[string][]*Error) []descriptor.FileStatus {
+func statusesOf(inForce map[string]*ruleResource, wrong map[string][]*yamlform.Error) []descriptor.FileStatus {
 	names := slices.AppendSeq(slices.Collect(maps.Keys(inForce)), maps.Keys(wrong))
 	slices.Sort(names)
 	var files []descriptor.FileStatus
@@ -239,7 +240,7 @@ const (
 )
 
 // refusal is what is wrong with a set, in one text; nil if nothing is.
-func refusal(wrong map[string][]*Error) error {
+func refusal(wrong map[string][]*yamlform.Error) error {
 	if len(wrong) == 0 {
 		return nil
 	}

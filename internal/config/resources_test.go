@@ -13,14 +13,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // resourceOf is a resource with one rule.
 func resourceOf(name, domain string, requests uint32) Resource {
-	return Resource{Name: name, Sum: sumOf([]byte(name + domain + string(rune(requests)))), Rules: Fields{
+	return Resource{Name: name, Sum: sumOf([]byte(name + domain + string(rune(requests)))), Rules: yamlform.Pairs{
 		{Key: "domain", Value: domain},
 		{Key: "descriptors", Value: []any{
-			Fields{{Key: "key", Value: "k"}, {Key: "rate_limit", Value: Fields{{Key: "unit", Value: "day"}, {Key: "requests_per_unit", Value: requests}}}},
+			yamlform.Pairs{{Key: "key", Value: "k"}, {Key: "rate_limit", Value: yamlform.Pairs{{Key: "unit", Value: "day"}, {Key: "requests_per_unit", Value: requests}}}},
 		}},
 	}}
 }
@@ -44,7 +45,7 @@ func TestABadResourceIsRefusedAlone(t *testing.T) {
 	bad := func(name, domain string) Resource {
 		r := resourceOf(name, domain, 1)
 		r.Sum = sumOf([]byte(name + domain + "bad"))
-		r.Rules[1].Value.([]any)[0].(Fields)[0].Key = "kye"
+		r.Rules[1].Value.([]any)[0].(yamlform.Pairs)[0].Key = "kye"
 		return r
 	}
 	unreadable := Resource{Name: "resource 1", Unnamed: true, Err: errors.New("cannot be decoded")}
@@ -109,17 +110,17 @@ func TestABadResourceIsRefusedAlone(t *testing.T) {
 }
 
 func TestResourceValues(t *testing.T) {
-	limit := func(more ...Field) Resource {
+	limit := func(more ...yamlform.Pair) Resource {
 		r := resourceOf("r", "d", 1)
 		r.Sum = sum{} // each is another one
-		d := r.Rules[1].Value.([]any)[0].(Fields)
+		d := r.Rules[1].Value.([]any)[0].(yamlform.Pairs)
 		r.Rules[1].Value.([]any)[0] = append(d, more...)
 		return r
 	}
 	s := NewResources(ResourceOptions{Logger: new(logged).logger()})
-	result, err := s.Apply([]Resource{limit(Field{Key: "metadata", Value: Fields{
+	result, err := s.Apply([]Resource{limit(yamlform.Pair{Key: "metadata", Value: yamlform.Pairs{
 		{Key: "whole", Value: 7.0}, {Key: "large", Value: 1e300}, {Key: "part", Value: -0.5}, {Key: "none", Value: nil},
-		{Key: "yes", Value: true}, {Key: "text", Value: "7"}, {Key: "<<", Value: "merge"}, {Key: "list", Value: []any{uint32(1), Fields{}}},
+		{Key: "yes", Value: true}, {Key: "text", Value: "7"}, {Key: "<<", Value: "merge"}, {Key: "list", Value: []any{uint32(1), yamlform.Pairs{}}},
 	}})})
 	must(t, err)
 	want := map[string]any{"whole": 7, "large": 1e300, "part": -0.5, "none": nil, "yes": true, "text": "7", "<<": "merge", "list": []any{1, map[string]any{}}}
@@ -129,12 +130,12 @@ func TestResourceValues(t *testing.T) {
 	if got := result.Tree.Rules[0].Position; got != (descriptor.Position{File: "r: descriptors[0]"}) {
 		t.Errorf("position %+v", got)
 	}
-	for want, item := range map[string]Field{
-		"r: descriptors[0].metadata.n: `metadata` may hold":                                        {Key: "metadata", Value: Fields{{Key: "n", Value: math.NaN()}}},
-		"r: descriptors[0].metadata.i: `metadata` may hold":                                        {Key: "metadata", Value: Fields{{Key: "i", Value: math.Inf(-1)}}},
-		"r: descriptors[0].metadata.t: `metadata` may hold":                                        {Key: "metadata", Value: Fields{{Key: "t", Value: time.Second}}},
+	for want, item := range map[string]yamlform.Pair{
+		"r: descriptors[0].metadata.n: `metadata` may hold":                                        {Key: "metadata", Value: yamlform.Pairs{{Key: "n", Value: math.NaN()}}},
+		"r: descriptors[0].metadata.i: `metadata` may hold":                                        {Key: "metadata", Value: yamlform.Pairs{{Key: "i", Value: math.Inf(-1)}}},
+		"r: descriptors[0].metadata.t: `metadata` may hold":                                        {Key: "metadata", Value: yamlform.Pairs{{Key: "t", Value: time.Second}}},
 		"r: descriptors[0].key: key `key` twice in one map: the first is at r: descriptors[0].key": {Key: "key", Value: "k"},
-		"r: elsewhere.kye: unknown key `kye`: did you mean `key`?":                                 {Key: "descriptors", Value: []any{Fields{{Key: "kye", Path: "elsewhere.kye"}}}},
+		"r: elsewhere.kye: unknown key `kye`: did you mean `key`?":                                 {Key: "descriptors", Value: []any{yamlform.Pairs{{Key: "kye", Path: "elsewhere.kye"}}}},
 		"r: elsewhere: `shadow_mode` must be true or false, this is a list":                        {Key: "shadow_mode", Value: []any{}, Path: "elsewhere"},
 	} {
 		if _, err := s.Apply([]Resource{limit(item)}); err == nil || !strings.Contains(err.Error(), want) {
@@ -148,7 +149,7 @@ func TestRefusalsAreShort(t *testing.T) {
 	r := resourceOf("r", "d", 1)
 	list := make([]any, 3000)
 	for i := range list {
-		list[i] = Fields{{Key: strings.Repeat("x", 5000), Value: ""}}
+		list[i] = yamlform.Pairs{{Key: strings.Repeat("x", 5000), Value: ""}}
 	}
 	r.Rules[1].Value = list
 	_, err := NewResources(ResourceOptions{Logger: new(logged).logger()}).Apply([]Resource{r})

@@ -2,110 +2,176 @@ package config
 
 import (
 	"cmp"
-
-	"gopkg.in/yaml.v3"
+	"iter"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// The rule language: which keys stand where, and what reads them; the ones of a rate limit are in limits.go. They are set
-// by init because lists of descriptors stand within descriptors.
+// The rule language. Each row is one key: it reads the key's value, and the schema, the table in docs/rules.md and what
+// `check` knows of the key come from it too. The rows of a rate limit are in limits.go. The forms are set by init because
+// descriptors stand within descriptors.
 var (
-	documentShape   shape[descriptor.DomainSpec]
-	descriptorShape shape[node]
+	fileForm       *yamlform.Form[domainReading]
+	descriptorForm *yamlform.Form[descriptorReading]
+	descriptorRows []descriptorRow
 
-	// places tells somebody who put a key into the wrong map where it belongs.
-	places []Place
+	// places are the maps that a key may really belong to, the likeliest first.
+	places []*yamlform.Map
 )
 
-func init() {
-	documentShape = shape[descriptor.DomainSpec]{"the top of a rule file", []key[descriptor.DomainSpec]{
-		{"domain", func(r *reader, d *descriptor.DomainSpec, n *yaml.Node) {
-			if name, ok := r.text("domain", n); ok {
-				d.Name = name
-				if name == "" {
-					r.errorf(n, "`domain` is empty: give it the name that callers send")
-				}
-			}
-			d.Position = r.position(n)
-		}},
-		{"descriptors", func(r *reader, d *descriptor.DomainSpec, n *yaml.Node) { d.Children = r.descriptors(n) }},
-		{"admission", func(r *reader, d *descriptor.DomainSpec, n *yaml.Node) {
-			name, _ := r.choice("admission", n, descriptor.AdmissionNames[1:])
-			d.Admission = descriptor.ParseAdmission(name)
-		}},
-		{"on_error", func(r *reader, d *descriptor.DomainSpec, n *yaml.Node) { d.OnError = r.onError(n) }},
-		{"headers", func(r *reader, d *descriptor.DomainSpec, n *yaml.Node) { d.Headers = r.headers(n) }},
-	}}
-
-	descriptorShape = shape[node]{"a descriptor", []key[node]{
-		{"key", func(r *reader, d *node, n *yaml.Node) {
-			name, ok := r.text("key", n)
-			d.spec.Key, d.keyBad = name, !ok
-		}},
-		{"value", func(r *reader, d *node, n *yaml.Node) {
-			value, ok := r.text("value", n)
-			if value != "" || !ok {
-				d.matcher(0, n, value, ok)
-			}
-		}},
-		{"values", func(r *reader, d *node, n *yaml.Node) {
-			values, ok := r.values(n)
-			d.matcher(descriptor.MatchValues, n, "", ok)
-			d.spec.Values = values
-		}},
-		{"value_regex", func(r *reader, d *node, n *yaml.Node) {
-			text, ok := r.text("value_regex", n)
-			if ok {
-				if _, err := descriptor.CompileRegex(text); err != nil {
-					r.errorf(n, "`value_regex`: %v", err)
-					ok = false
-				}
-			}
-			d.matcher(descriptor.MatchRegex, n, text, ok)
-		}},
-		{"value_cidr", func(r *reader, d *node, n *yaml.Node) {
-			text, ok := r.text("value_cidr", n)
-			if ok {
-				network, err := descriptor.ParseCIDR(text)
-				if err != nil {
-					r.errorf(n, "`value_cidr`: %v", err)
-				}
-				text, ok = network.String(), err == nil
-			}
-			d.matcher(descriptor.MatchCIDR, n, text, ok)
-		}},
-		{"rate_limit", func(r *reader, d *node, n *yaml.Node) { d.limited(n, r.rateLimit(n)) }},
-		{"rate_limits", func(r *reader, d *node, n *yaml.Node) { d.limited(n, r.rateLimits(n)) }},
-		{"descriptors", func(r *reader, d *node, n *yaml.Node) { d.spec.Children = r.descriptors(n) }},
-		{"shadow_mode", func(r *reader, d *node, n *yaml.Node) { d.shadow = r.flag("shadow_mode", n) }},
-		{"quota_mode", func(r *reader, d *node, n *yaml.Node) { d.quota = r.flag("quota_mode", n) }},
-		{"detailed_metric", func(r *reader, d *node, n *yaml.Node) { d.detailed = r.flag("detailed_metric", n) }},
-		{"value_to_metric", func(r *reader, d *node, n *yaml.Node) { d.spec.ValueToMetric = r.flag("value_to_metric", n) }},
-		{"share_threshold", func(r *reader, d *node, n *yaml.Node) {
-			d.spec.ShareThreshold = r.flag("share_threshold", n)
-			d.shareAt = n
-		}},
-		{"on_error", func(r *reader, d *node, n *yaml.Node) { d.onError, d.onErrorAt = r.onError(n), n }},
-		{"metadata", func(r *reader, d *node, n *yaml.Node) { d.metadata = r.metadata(n) }},
-	}}
-
-	places = []Place{
-		{descriptorShape.what, descriptorShape.names()},
-		{rateLimitShape.what, rateLimitShape.names()},
-		{documentShape.what, documentShape.names()},
-	}
+// descriptorRow is one key of a descriptor.
+type descriptorRow struct {
+	yamlform.Key
+	matches    descriptor.MatchKind // how values are matched by it; 0: it matches none
+	needsLimit bool                 // it means nothing without a rate limit
+	read       func(d *descriptorReading, v yamlform.Value)
 }
 
-// node is a descriptor while its map is being read.
-type node struct {
+func init() {
+	onError := yamlform.OneOf(descriptor.OnErrorNames...)
+
+	fileForm = yamlform.NewForm("file", "the top of a rule file", []yamlform.Field[domainReading]{
+		{Key: yamlform.Key{Name: "domain", Type: yamlform.Type{Kind: yamlform.Text}, Required: true,
+			Doc: "the domain that these rules belong to, as callers name it"},
+			Read: func(d *domainReading, v yamlform.Value) {
+				if name, ok := v.Text(); ok {
+					d.spec.Name = name
+					if name == "" {
+						v.Errorf("`domain` is empty: give it the name that callers send")
+					}
+				}
+				d.spec.Position = position(v)
+			}},
+		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.MapsOf("descriptor"),
+			Doc: "the first level of rules"},
+			Read: func(d *domainReading, v yamlform.Value) { d.spec.Children = d.r.descriptors(v) }},
+		{Key: yamlform.Key{Name: "admission", Type: yamlform.OneOf(descriptor.AdmissionNames...), Extension: true,
+			Doc: "how the descriptors of one request weigh on each other: each for itself, or a refused request consumes nothing anywhere; absent: as the server says"},
+			Read: func(d *domainReading, v yamlform.Value) {
+				i, _ := v.Choice()
+				d.spec.Admission = descriptor.Admission(i)
+			}},
+		{Key: yamlform.Key{Name: "on_error", Type: onError, Extension: true,
+			Doc: "what happens when counters cannot be read; absent: as the server says"},
+			Read: func(d *domainReading, v yamlform.Value) { d.spec.OnError = readOnError(v) }},
+		{Key: yamlform.Key{Name: "headers", Type: yamlform.SomeOf(descriptor.HeaderFamilyNames...), Extension: true,
+			Doc: "what clients of this domain are told; `[]`: nothing; absent: as the server says"},
+			Read: func(d *domainReading, v yamlform.Value) { d.spec.Headers = readHeaders(v) }},
+	}...)
+
+	text, flag := yamlform.Type{Kind: yamlform.Text}, yamlform.Type{Kind: yamlform.Flag}
+	descriptorRows = []descriptorRow{
+		{Key: yamlform.Key{Name: "key", Type: text, Required: true,
+			Doc: "the key of the caller's entry on this level; with `*`, key and value are a wildcard for the whole entry, `key_value`"},
+			read: func(d *descriptorReading, v yamlform.Value) {
+				name, ok := v.Text()
+				d.spec.Key, d.keyBad = name, !ok
+			}},
+		{Key: yamlform.Key{Name: "value", Type: text,
+			Doc: "the entry's value; with `*` a wildcard, any bytes in its place; absent or empty: any value"},
+			matches: descriptor.MatchExact,
+			read: func(d *descriptorReading, v yamlform.Value) {
+				value, ok := v.Text()
+				if value != "" || !ok {
+					d.matcher(0, v, value, ok)
+				}
+			}},
+		{Key: yamlform.Key{Name: "values", Type: yamlform.Type{Kind: yamlform.TextList}, Extension: true,
+			Doc: "any of these values"},
+			matches: descriptor.MatchValues,
+			read: func(d *descriptorReading, v yamlform.Value) {
+				values, ok := readValues(v)
+				d.matcher(descriptor.MatchValues, v, "", ok)
+				d.spec.Values = values
+			}},
+		{Key: yamlform.Key{Name: "value_regex", Type: text, Extension: true,
+			Doc: "values that the expression (RE2) matches as a whole"},
+			matches: descriptor.MatchRegex,
+			read: func(d *descriptorReading, v yamlform.Value) {
+				text, ok := v.Text()
+				if ok {
+					if _, err := descriptor.CompileRegex(text); err != nil {
+						v.Errorf("`value_regex`: %v", err)
+						ok = false
+					}
+				}
+				d.matcher(descriptor.MatchRegex, v, text, ok)
+			}},
+		{Key: yamlform.Key{Name: "value_cidr", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[0-9a-fA-F.:]+/[0-9]+", Form: "a network, such as 10.0.0.0/8"}, Extension: true,
+			Doc: "addresses in this network"},
+			matches: descriptor.MatchCIDR,
+			read: func(d *descriptorReading, v yamlform.Value) {
+				text, ok := v.Text()
+				if ok {
+					network, err := descriptor.ParseCIDR(text)
+					if err != nil {
+						v.Errorf("`value_cidr`: %v", err)
+					}
+					text, ok = network.String(), err == nil
+				}
+				d.matcher(descriptor.MatchCIDR, v, text, ok)
+			}},
+		{Key: yamlform.Key{Name: "rate_limit", Type: yamlform.MapOf("limit"),
+			Doc: "the limit of a caller's descriptor that ends here. Without it such a descriptor has no limit"},
+			read: func(d *descriptorReading, v yamlform.Value) { d.limited(v, d.r.rateLimit(v)) }},
+		{Key: yamlform.Key{Name: "rate_limits", Type: yamlform.MapsOf("limit"), Extension: true,
+			Doc: "several limits in place of one"},
+			read: func(d *descriptorReading, v yamlform.Value) { d.limited(v, d.r.rateLimits(v)) }},
+		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.MapsOf("descriptor"),
+			Doc: "the next level"},
+			read: func(d *descriptorReading, v yamlform.Value) { d.spec.Children = d.r.descriptors(v) }},
+		{Key: yamlform.Key{Name: "shadow_mode", Type: flag,
+			Doc: "judged and measured, not enforced"},
+			needsLimit: true,
+			read:       func(d *descriptorReading, v yamlform.Value) { d.shadow = v.Flag() }},
+		{Key: yamlform.Key{Name: "quota_mode", Type: flag,
+			Doc: "a request is refused for quota descriptors only when all of them are over"},
+			needsLimit: true,
+			read:       func(d *descriptorReading, v yamlform.Value) { d.quota = v.Flag() }},
+		{Key: yamlform.Key{Name: "detailed_metric", Type: flag,
+			Doc: "the metric is named by the caller's keys and values instead of the rule's"},
+			needsLimit: true,
+			read:       func(d *descriptorReading, v yamlform.Value) { d.detailed = v.Flag() }},
+		{Key: yamlform.Key{Name: "value_to_metric", Type: flag,
+			Doc: "on this level the metric takes the caller's value"},
+			read: func(d *descriptorReading, v yamlform.Value) { d.spec.ValueToMetric = v.Flag() }},
+		{Key: yamlform.Key{Name: "share_threshold", Type: flag,
+			Doc: "the values that match share one counter; needs a wildcard, `values`, `value_regex` or `value_cidr`"},
+			read: func(d *descriptorReading, v yamlform.Value) { d.spec.ShareThreshold, d.share = v.Flag(), v }},
+		{Key: yamlform.Key{Name: "on_error", Type: onError, Extension: true,
+			Doc: "what happens when its counters cannot be read; absent: as the domain says"},
+			read: func(d *descriptorReading, v yamlform.Value) { d.onError, d.onErrorAt = readOnError(v), v }},
+		{Key: yamlform.Key{Name: "metadata", Type: yamlform.Type{Kind: yamlform.AnyMap},
+			Doc: "anything; part of the answer's dynamic metadata when the rule passes"},
+			needsLimit: true,
+			read:       func(d *descriptorReading, v yamlform.Value) { d.metadata = v.AnyMap() }},
+	}
+	fields := make([]yamlform.Field[descriptorReading], len(descriptorRows))
+	for i, row := range descriptorRows {
+		fields[i] = yamlform.Field[descriptorReading]{Key: row.Key, Read: row.read}
+	}
+	descriptorForm = yamlform.NewForm("descriptor", "a descriptor", fields...)
+
+	places = []*yamlform.Map{&descriptorForm.Map, &limitForm.Map, &fileForm.Map}
+}
+
+// domainReading is a domain while its map is being read.
+type domainReading struct {
+	r    *ruleReader
+	spec descriptor.DomainSpec
+}
+
+// descriptorReading is a descriptor while its map is being read.
+type descriptorReading struct {
+	r        *ruleReader
 	spec     descriptor.NodeSpec
-	keyBad   bool       // told already, as valueBad
-	valueBad bool       // a value, or what stands for it
-	value    *yaml.Node // the first of value, values, value_regex and value_cidr; nil if there is none
-	second   *yaml.Node // the second of them
-	limit    *yaml.Node // the first of rate_limit and rate_limits; nil if there is none
-	another  *yaml.Node // the second of them
+	keyBad   bool // an error is noted, as with valueBad
+	valueBad bool
+	value    yamlform.Value // the first of value, values, value_regex and value_cidr
+	second   yamlform.Value // the second of them
+	limit    yamlform.Value // the first of rate_limit and rate_limits
+	another  yamlform.Value // the second of them
 	rule     *descriptor.Rule
 
 	shadow    bool
@@ -113,106 +179,118 @@ type node struct {
 	detailed  bool
 	onError   descriptor.OnError
 	metadata  map[string]any
-	shareAt   *yaml.Node
-	onErrorAt *yaml.Node
+	share     yamlform.Value // of share_threshold
+	onErrorAt yamlform.Value
 }
 
+// ruleReader reads one rule file, one piece of it, or one resource.
+type ruleReader struct {
+	*yamlform.Reader
+	resource bool // it reads what a server sent, not a file
+	rules    int
+	level    int // of descriptors
+	limit    limitReading
+}
+
+// newRuleReader returns a reader of a file, or of a piece of it before which the file has so many lines.
+func newRuleReader(file string, lenient bool, lines int) *ruleReader {
+	return &ruleReader{Reader: yamlform.NewReader(file, yamlform.Options{Places: places, Lenient: lenient, Ignored: referenceKeys, Lines: lines})}
+}
+
+// position is where a value stands, as rules have it.
+func position(v yamlform.Value) descriptor.Position { return descriptor.Position(v.Position()) }
+
 // matcher notes how values are matched.
-func (d *node) matcher(kind descriptor.MatchKind, n *yaml.Node, text string, ok bool) {
+func (d *descriptorReading) matcher(kind descriptor.MatchKind, v yamlform.Value, text string, ok bool) {
 	d.valueBad = d.valueBad || !ok
-	if d.value != nil {
-		d.second = cmp.Or(d.second, n)
+	if d.value.Given() {
+		d.second = cmp.Or(d.second, v)
 		return
 	}
-	d.value, d.spec.Kind, d.spec.Value = n, kind, text
+	d.value, d.spec.Kind, d.spec.Value = v, kind, text
 }
 
 // limited notes the rule that a rate_limit or rate_limits makes, nil if it makes none.
-func (d *node) limited(n *yaml.Node, rule *descriptor.Rule) {
-	if d.limit != nil {
-		d.another = n
+func (d *descriptorReading) limited(v yamlform.Value, rule *descriptor.Rule) {
+	if d.limit.Given() {
+		d.another = v
 		return
 	}
-	d.limit, d.rule = n, rule
+	d.limit, d.rule = v, rule
 }
 
 // document reads one YAML document: one domain.
-func (r *reader) document(n *yaml.Node) descriptor.DomainSpec {
-	var d descriptor.DomainSpec
-	read, unknown := readMap(r, &documentShape, &d, n)
-	if d.Position != (descriptor.Position{}) {
-		return d
+func (r *ruleReader) document(v yamlform.Value) descriptor.DomainSpec {
+	d := domainReading{r: r}
+	read, unknown := yamlform.Read(v, fileForm, &d)
+	if d.spec.Position != (descriptor.Position{}) {
+		return d.spec
 	}
-	d.Position = r.position(n)
+	d.spec.Position = position(v)
 	if read && !unknown {
-		r.errorf(n, "no `domain`: write `domain: NAME`, the name that callers send")
+		v.Errorf("no `domain`: write `domain: NAME`, the name that callers send")
 	}
-	return d
+	return d.spec
 }
 
 // descriptors reads a list of descriptors that stand side by side.
-func (r *reader) descriptors(n *yaml.Node) []descriptor.NodeSpec {
-	t, ok := r.enter(n)
-	if !ok {
+func (r *ruleReader) descriptors(v yamlform.Value) []descriptor.NodeSpec {
+	if !v.IsList() {
+		v.Errorf("`descriptors` must be a list, this is %s: begin each descriptor with `- key:`", v.What())
 		return nil
 	}
-	defer r.leave(n)
-	if t.Kind != yaml.SequenceNode {
-		r.errorf(n, "`descriptors` must be a list, this is %s: begin each descriptor with `- key:`", KindOf(t))
-		return nil
-	}
-	if r.level >= maxLevels {
-		r.errorf(n, "descriptors within descriptors: more than %d levels", maxLevels)
+	if r.level >= yamlform.MaxLevels {
+		v.Errorf("descriptors within descriptors: more than %d levels", yamlform.MaxLevels)
 		return nil
 	}
 	r.level++
-	specs := r.descriptorList(t.Content)
+	specs := r.descriptorList(v.Items(), v.Len())
 	r.level--
 	return r.twice(specs)
 }
 
-func (r *reader) descriptorList(entries []*yaml.Node) []descriptor.NodeSpec {
-	specs := make([]descriptor.NodeSpec, 0, len(entries))
-	for _, e := range entries {
-		if spec, ok := r.descriptor(e); ok {
+func (r *ruleReader) descriptorList(items iter.Seq[yamlform.Value], many int) []descriptor.NodeSpec {
+	specs := make([]descriptor.NodeSpec, 0, many)
+	for item := range items {
+		if spec, ok := r.descriptor(item); ok {
 			specs = append(specs, spec)
 		}
 	}
 	return specs
 }
 
-// descriptor reads one descriptor. It says false if there is none to speak of.
-func (r *reader) descriptor(n *yaml.Node) (descriptor.NodeSpec, bool) {
-	d := node{spec: descriptor.NodeSpec{Position: r.position(n)}}
-	read, unknown := readMap(r, &descriptorShape, &d, n)
+// descriptor reads one descriptor. It returns false if there is too little of it to go on.
+func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
+	d := descriptorReading{r: r, spec: descriptor.NodeSpec{Position: position(v)}}
+	read, unknown := yamlform.Read(v, descriptorForm, &d)
 	if !read {
 		return d.spec, false
 	}
 	ok := d.spec.Key != "" && !d.valueBad
 	if d.spec.Key == "" && !d.keyBad && !unknown {
-		r.errorf(n, "a descriptor without a `key`: write `key: NAME`")
+		v.Errorf("a descriptor without a `key`: write `key: NAME`")
 	}
-	if d.second != nil {
-		r.errorf(d.second, "a descriptor has one of `value`, `values`, `value_regex` and `value_cidr`: leave out all but one, or write a descriptor for each")
+	if d.second.Given() {
+		d.second.Errorf("a descriptor has one of `value`, `values`, `value_regex` and `value_cidr`: leave out all but one, or write a descriptor for each")
 		ok = false
 	}
 	if descriptor.HasWildcard(d.spec.Key) && d.spec.Kind != 0 && !d.valueBad {
-		r.errorf(d.value, "a `key` with a * in it is matched together with its `value`: write a `value`, or leave it out")
+		d.value.Errorf("a `key` with a * in it is matched together with its `value`: write a `value`, or leave it out")
 		ok = false
 	}
 	if kind := d.spec.Level().Kind; d.spec.ShareThreshold && !d.valueBad && (kind == descriptor.MatchExact || kind == descriptor.MatchAny) {
-		r.errorf(d.shareAt, "`share_threshold` needs a `value` or a `key` with a * in it, `values`, `value_regex` or `value_cidr`: the values that match share one counter")
+		d.share.Errorf("`share_threshold` needs a `value` or a `key` with a * in it, `values`, `value_regex` or `value_cidr`: the values that match share one counter")
 		ok = false
 	}
-	if d.another != nil {
-		r.errorf(d.another, "`rate_limit` and `rate_limits`: put all limits into `rate_limits`")
+	if d.another.Given() {
+		d.another.Errorf("`rate_limit` and `rate_limits`: put all limits into `rate_limits`")
 	}
 	switch {
-	case d.onErrorAt == nil:
-	case d.limit == nil:
-		r.errorf(d.onErrorAt, "`on_error` belongs to a `rate_limit`, and this descriptor has none")
+	case !d.onErrorAt.Given():
+	case !d.limit.Given():
+		d.onErrorAt.Errorf("`on_error` belongs to a `rate_limit`, and this descriptor has none")
 	case d.rule != nil && d.rule.Unlimited:
-		r.errorf(d.onErrorAt, "`on_error` and `unlimited: true`: nothing is counted, so nothing can fail; leave it out")
+		d.onErrorAt.Errorf("`on_error` and `unlimited: true`: nothing is counted, so nothing can fail; leave it out")
 	}
 	if d.rule != nil {
 		d.rule.Shadow = d.shadow
@@ -229,7 +307,7 @@ func (r *reader) descriptor(n *yaml.Node) (descriptor.NodeSpec, bool) {
 
 // twice refuses siblings that match the same values in the same way. If one of them has nothing but limits and the other
 // nothing but descriptors, they are one, where the reader may take it so: Envoy Gateway sends such siblings.
-func (r *reader) twice(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
+func (r *ruleReader) twice(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 	if len(specs) < 2 {
 		return specs
 	}
@@ -241,13 +319,13 @@ func (r *reader) twice(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 			switch {
 			case !twice:
 				seen[level] = i
-			case (r.lenient || r.steps != nil) && join(&specs[first], &specs[i]):
+			case (r.Lenient() || r.resource) && join(&specs[first], &specs[i]):
 				joined[i] = true
-				if r.steps == nil {
-					r.warnAt(specs[i].Position, "%s twice: it is taken as one with the first, %s, because one of them has a limit and the other descriptors", describe(level), there(specs[first].Position))
+				if !r.resource {
+					r.WarnAt(yamlform.Position(specs[i].Position), "%s twice: it is taken as one with the first, %s, because one of them has a limit and the other descriptors", describe(level), yamlform.Position(specs[first].Position).Near())
 				}
 			default:
-				r.errorAt(specs[i].Position, "%s twice: the first is %s", describe(level), there(specs[first].Position))
+				r.ErrorAt(yamlform.Position(specs[i].Position), "%s twice: the first is %s", describe(level), yamlform.Position(specs[first].Position).Near())
 			}
 		})
 	}
@@ -295,51 +373,47 @@ func identities(spec *descriptor.NodeSpec, yield func(descriptor.Level)) {
 }
 
 func describe(l descriptor.Level) string {
-	text := "a descriptor with key " + Quote(l.Key)
+	text := "a descriptor with key " + yamlform.Quote(l.Key)
 	switch l.Kind {
 	case descriptor.MatchAny:
 		return text + " and no value"
 	case descriptor.MatchValues:
-		return text + " and " + Quote(l.Value) + " among its `values`"
+		return text + " and " + yamlform.Quote(l.Value) + " among its `values`"
 	case descriptor.MatchRegex:
-		return text + " and `value_regex` " + Quote(l.Value)
+		return text + " and `value_regex` " + yamlform.Quote(l.Value)
 	case descriptor.MatchCIDR:
-		return text + " and `value_cidr` " + Quote(l.Value)
+		return text + " and `value_cidr` " + yamlform.Quote(l.Value)
 	case descriptor.MatchWildcard:
 		if descriptor.HasWildcard(l.Key) {
-			return "a descriptor with key and value " + Quote(l.Key)
+			return "a descriptor with key and value " + yamlform.Quote(l.Key)
 		}
 	}
-	return text + " and value " + Quote(l.Value)
+	return text + " and value " + yamlform.Quote(l.Value)
 }
 
-// values reads a list of exact values. It leaves out what is wrong.
-func (r *reader) values(n *yaml.Node) (values []string, ok bool) {
-	t, ok := r.enter(n)
-	if !ok {
+// readValues reads a list of exact values. It leaves out what is wrong.
+func readValues(v yamlform.Value) (values []string, ok bool) {
+	if !v.IsList() {
+		v.Errorf("`values` must be a list, this is %s: write `[one, other]`", v.What())
 		return nil, false
 	}
-	defer r.leave(n)
-	if t.Kind != yaml.SequenceNode {
-		r.errorf(n, "`values` must be a list, this is %s: write `[one, other]`", KindOf(t))
+	if v.Len() == 0 {
+		v.Errorf("`values` is empty: nothing would match it")
 		return nil, false
 	}
-	if len(t.Content) == 0 {
-		r.errorf(n, "`values` is empty: nothing would match it")
-		return nil, false
-	}
-	seen := make(map[string]struct{}, len(t.Content))
-	for _, e := range t.Content {
-		value, is := r.text("values", e)
+	ok = true
+	seen := make(map[string]struct{}, v.Len())
+	for item := range v.Items() {
+		value, is := item.Text()
 		_, twice := seen[value]
 		switch {
 		case !is:
 		case value == "":
-			r.errorf(e, "an empty text in `values`: no value is matched by it")
+			item.Errorf("an empty text in `values`: no value is matched by it")
 		case descriptor.HasWildcard(value):
-			r.errorf(e, "`values` are exact, a * in them is no wildcard: write %s as a `value`, in a descriptor of its own", Quote(value))
+			item.Errorf("`values` are exact, a * in them is no wildcard: write %s as a `value`, in a descriptor of its own", yamlform.Quote(value))
 		case twice:
-			r.errorf(e, "%s twice in `values`", Quote(value))
+			item.Errorf("%s twice in `values`", yamlform.Quote(value))
 		default:
 			seen[value] = struct{}{}
 			values = append(values, value)
@@ -350,28 +424,26 @@ func (r *reader) values(n *yaml.Node) (values []string, ok bool) {
 	return values, ok
 }
 
-func (r *reader) onError(n *yaml.Node) descriptor.OnError {
-	name, _ := r.choice("on_error", n, descriptor.OnErrorNames[1:])
-	return descriptor.ParseOnError(name)
+func readOnError(v yamlform.Value) descriptor.OnError {
+	i, _ := v.Choice()
+	return descriptor.OnError(i)
 }
 
-// headers reads a list of header families. An empty list is the empty set.
-func (r *reader) headers(n *yaml.Node) *descriptor.HeaderFamilies {
-	t, ok := r.enter(n)
-	if !ok {
-		return nil
-	}
-	defer r.leave(n)
-	if t.Kind != yaml.SequenceNode {
-		r.errorf(n, "`headers` must be a list, this is %s: write some of %s in brackets, or `[]` for none", KindOf(t), List(descriptor.HeaderFamilyNames, "and"))
+// readHeaders reads a list of header families. An empty list is the empty set.
+func readHeaders(v yamlform.Value) *descriptor.HeaderFamilies {
+	if !v.IsList() {
+		v.Errorf("`headers` must be a list, this is %s: write some of %s in brackets, or `[]` for none", v.What(), yamlform.List(descriptor.HeaderFamilyNames, "and"))
 		return nil
 	}
 	families := new(descriptor.HeaderFamilies)
-	for _, e := range t.Content {
-		name, _ := r.choice("headers", e, descriptor.HeaderFamilyNames)
-		family := descriptor.ParseHeaderFamily(name)
-		if family != 0 && *families&family != 0 {
-			r.errorf(e, "%s twice in `headers`", Quote(name))
+	for item := range v.Items() {
+		i, ok := item.Choice()
+		if !ok {
+			continue
+		}
+		family := descriptor.HeaderFamilies(1 << i)
+		if *families&family != 0 {
+			item.Errorf("%s twice in `headers`", yamlform.Quote(descriptor.HeaderFamilyNames[i]))
 		}
 		*families |= family
 	}

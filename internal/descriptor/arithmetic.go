@@ -1,7 +1,6 @@
 package descriptor
 
 import (
-	"errors"
 	"fmt"
 	"time"
 )
@@ -25,14 +24,26 @@ const (
 	maxLogHits = 1 << 16
 )
 
+// LimitError is why a limit cannot be counted.
+type LimitError struct {
+	Key    string // of the rule language, that the reason is about
+	Reason string
+}
+
+func (e *LimitError) Error() string { return e.Key + ": " + e.Reason }
+
+func limitErrorf(key, format string, args ...any) error {
+	return &LimitError{key, fmt.Sprintf(format, args...)}
+}
+
 // Compile fills in the limit's arithmetic and its defaults. It refuses what no store can count exactly, and what makes
-// no sense, with an error that names the key of the rule language.
+// no sense, with a *LimitError.
 func (l *Limit) Compile() error {
 	if !l.Window.Unit.Valid() {
-		return errors.New("unit is missing")
+		return limitErrorf("unit", "it is missing")
 	}
 	if n := int64(max(l.Window.Multiplier, 1)); n > int64(maxHorizon/l.Window.Unit.Length()) {
-		return fmt.Errorf("unit_multiplier: a window of %d %ss is longer than 90 years", n, l.Window.Unit)
+		return limitErrorf("unit_multiplier", "a window of %d %ss is longer than 90 years", n, l.Window.Unit)
 	}
 	length := l.Window.Length().Microseconds()
 	l.Arithmetic = Arithmetic{Length: length}
@@ -45,7 +56,7 @@ func (l *Limit) Compile() error {
 		return l.compileTokenBucket(length)
 	case LeakyBucket:
 		if l.Requests == 0 {
-			return errors.New("requests_per_unit: a leaky_bucket that leaks nothing never empties; use fixed_window with 0 to refuse everything")
+			return limitErrorf("requests_per_unit", "a leaky_bucket that leaks nothing never empties; use fixed_window with 0 to refuse everything")
 		}
 		return l.compileBucket(length, int64(l.Burst)+1)
 	}
@@ -55,13 +66,13 @@ func (l *Limit) Compile() error {
 func (l *Limit) compileSlidingWindow(length int64) error {
 	n := int64(max(l.Precision, 1))
 	if length%n != 0 {
-		return fmt.Errorf("precision: a window of %s cannot be cut into %d equal parts of whole microseconds", time.Duration(length)*time.Microsecond, n)
+		return limitErrorf("precision", "a window of %s cannot be cut into %d equal parts of whole microseconds", time.Duration(length)*time.Microsecond, n)
 	}
 	sub := length / n
 	// The estimate multiplies a count by a time: the grain is the finest one in which that product is exact.
 	q := quantum(sub, func(q int64) bool { return fits(int64(l.Requests), sub/q) })
 	if q == 0 {
-		return fmt.Errorf("requests_per_unit: %d in a sliding_window of %s cannot be counted exactly", l.Requests, time.Duration(length)*time.Microsecond)
+		return limitErrorf("requests_per_unit", "%d in a sliding_window of %s cannot be counted exactly", l.Requests, time.Duration(length)*time.Microsecond)
 	}
 	l.Arithmetic.Length, l.Arithmetic.Quantum = sub, q
 	return nil
@@ -69,12 +80,12 @@ func (l *Limit) compileSlidingWindow(length int64) error {
 
 func (l *Limit) compileSlidingLog(length int64) error {
 	if l.Requests > maxLogHits {
-		return fmt.Errorf("requests_per_unit: a sliding_log keeps every hit, %d at most; use sliding_window with precision for more", maxLogHits)
+		return limitErrorf("requests_per_unit", "a sliding_log keeps every hit, %d at most; use sliding_window with precision for more", maxLogHits)
 	}
 	// Two windows' worth of hits are kept as 32-bit offsets.
 	l.Arithmetic.Quantum = quantum(length, func(q int64) bool { return 2*length/q < 1<<32 })
 	if l.Arithmetic.Quantum == 0 {
-		return fmt.Errorf("unit: a window of %s is too long for a sliding_log", time.Duration(length)*time.Microsecond)
+		return limitErrorf("unit", "a window of %s is too long for a sliding_log", time.Duration(length)*time.Microsecond)
 	}
 	return nil
 }
@@ -84,11 +95,11 @@ func (l *Limit) compileTokenBucket(length int64) error {
 		l.Burst = l.Requests
 	}
 	if l.Requests == 0 {
-		return errors.New("requests_per_unit: a token_bucket that is never refilled; use fixed_window with 0 to refuse everything")
+		return limitErrorf("requests_per_unit", "a token_bucket that is never refilled; use fixed_window with 0 to refuse everything")
 	}
 	if l.Interval {
 		if refills := (int64(l.Burst) + int64(l.Requests) - 1) / int64(l.Requests); refills > maxHorizon.Microseconds()/length {
-			return errors.New("burst: the bucket would take more than 90 years to fill")
+			return limitErrorf("burst", "the bucket would take more than 90 years to fill")
 		}
 		return nil
 	}
@@ -101,10 +112,10 @@ func (l *Limit) compileBucket(length, capacity int64) error {
 	num, den := length/g, rate/g
 	l.Arithmetic.Step, l.Arithmetic.StepNum, l.Arithmetic.StepDen = num/den, num%den, den
 	if !fits(capacity, den) {
-		return fmt.Errorf("burst: %d at %d per %s cannot be counted exactly", l.Burst, l.Requests, time.Duration(length)*time.Microsecond)
+		return limitErrorf("burst", "%d at %d per %s cannot be counted exactly", l.Burst, l.Requests, time.Duration(length)*time.Microsecond)
 	}
 	if capacity > maxHorizon.Microseconds()/(l.Arithmetic.Step+1) {
-		return errors.New("burst: the bucket would take more than 90 years to fill or to drain")
+		return limitErrorf("burst", "the bucket would take more than 90 years to fill or to drain")
 	}
 	return nil
 }

@@ -3,8 +3,8 @@ package explain
 import (
 	"strings"
 
-	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // closestDomain is the domain with the most similar name, or "".
@@ -15,7 +15,7 @@ func closestDomain(t *descriptor.Tree, name string) string {
 			names = append(names, r.Domain)
 		}
 	}
-	return config.Closest(name, names)
+	return yamlform.Closest(name, names)
 }
 
 // guess is what was probably meant by entries that match nothing, or "": a similar key or value, or the same entries in
@@ -32,12 +32,12 @@ func (x *explainer) guess(entries []descriptor.Entry, e *descriptor.Explanation)
 		return ""
 	}
 	if len(last.Candidates) > 0 { // the key is right
-		if value := config.Closest(last.Entry.Value, last.Values); value != "" {
+		if value := yamlform.Closest(last.Entry.Value, last.Values); value != "" {
 			return last.Entry.Key + "=" + value
 		}
 		return ""
 	}
-	return config.Closest(last.Entry.Key, last.Keys)
+	return yamlform.Closest(last.Entry.Key, last.Keys)
 }
 
 const maxReordered = 5 // entries: the number of orders grows fast

@@ -6,7 +6,8 @@ import (
 	"log/slog"
 
 	"github.com/prometheus/statsd_exporter/pkg/mapper"
-	"gopkg.in/yaml.v3"
+
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 //go:embed default.yaml
@@ -31,9 +32,13 @@ func load(text string) (*mapper.MetricMapper, error) {
 // modern rewrites a mapping to the current keys. The library no longer accepts the older keys timer_type, buckets and
 // quantiles, and the metric type timer, which the reference's documents and most files use.
 func modern(text string) (string, error) {
-	var file map[string]any
-	if err := yaml.Unmarshal([]byte(text), &file); err != nil {
+	documents, err := yamlform.Decode([]byte(text))
+	if err != nil || len(documents) == 0 {
 		return "", err
+	}
+	file, ok := documents[0].(map[string]any)
+	if !ok {
+		return text, nil // the library says what is wrong with it
 	}
 	if defaults, ok := file["defaults"].(map[string]any); ok {
 		modernize(defaults)
@@ -44,7 +49,7 @@ func modern(text string) (string, error) {
 			modernize(m)
 		}
 	}
-	out, err := yaml.Marshal(file)
+	out, err := yamlform.Encode(file)
 	return string(out), err
 }
 

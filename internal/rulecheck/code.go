@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // The codes of findings. They are part of the interface: comments in rule files, flags and pipelines name them.
@@ -84,7 +84,7 @@ func knownCode(name string) error {
 	if slices.Contains(names, name) {
 		return nil
 	}
-	if c := config.Closest(name, names); c != "" {
+	if c := yamlform.Closest(name, names); c != "" {
 		return fmt.Errorf("unknown code %q: did you mean %s?", name, c)
 	}
 	return fmt.Errorf("unknown code %q: there are %s", name, strings.Join(names, ", "))

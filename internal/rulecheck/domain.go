@@ -1,34 +1,15 @@
 package rulecheck
 
 import (
-	"bytes"
-	"fmt"
-	"strconv"
-
-	"gopkg.in/yaml.v3"
-
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
-
-// place is where something stands.
-type place struct {
-	file      string
-	line, col int
-}
-
-// from names a place for somebody who reads about another one.
-func (p place) from(other place) string {
-	if p.file == other.file {
-		return fmt.Sprintf("line %d", p.line)
-	}
-	return fmt.Sprintf("%s:%d", p.file, p.line)
-}
 
 // domain is one domain, of all files that give it.
 type domain struct {
 	name  string
-	at    place
+	at    yamlform.Position
 	roots []*node
 }
 
@@ -46,12 +27,12 @@ func (d *domain) each(do func(*node)) {
 
 // node is one descriptor of a rule file.
 type node struct {
-	at       place // of the whole
+	at       yamlform.Position // of the whole
 	key      string
-	keyAt    place
+	keyAt    yamlform.Position
 	kind     descriptor.MatchKind
-	value    string // the value, pattern, expression or network
-	valueAt  place  // of what says how values are matched, else of the key
+	value    string            // the value, pattern, expression or network
+	valueAt  yamlform.Position // of what says how values are matched, else of the key
 	values   []listed
 	share    bool
 	flags    []listed // flags that mean something only with a limit
@@ -64,19 +45,19 @@ type node struct {
 // listed is a text and where it stands.
 type listed struct {
 	text string
-	at   place
+	at   yamlform.Position
 }
 
 // limit is one rate limit with the places of its keys.
 type limit struct {
 	*descriptor.Limit // nil if unlimited
-	at                place
-	given             map[string]place // of the values of its keys
+	at                yamlform.Position
+	given             map[string]yamlform.Position // of the values of its keys
 	name              string
 }
 
-// place is that of a key's value, else of the limit.
-func (l *limit) place(key string) place {
+// position is that of a key's value, else of the limit.
+func (l *limit) position(key string) yamlform.Position {
 	if p, ok := l.given[key]; ok {
 		return p
 	}
@@ -87,188 +68,127 @@ func (l *limit) place(key string) place {
 func (n *node) what() string {
 	switch n.kind {
 	case descriptor.MatchAny:
-		return "`" + clip(n.key) + "` without a value"
+		return "`" + yamlform.Clip(n.key) + "` without a value"
 	case descriptor.MatchValues:
-		return "`values` of `" + clip(n.key) + "`"
+		return "`values` of `" + yamlform.Clip(n.key) + "`"
 	default:
-		return quote(n.value)
+		return yamlform.Quote(n.value)
 	}
 }
 
 // readDomains reads the domains of files that compile to that tree.
 func readDomains(files []config.File, tree *descriptor.Tree) []*domain {
-	r := reader{rules: make(map[place]*descriptor.Rule, len(tree.Rules)), domains: make(map[string]*domain)}
+	r := domainReader{rules: make(map[yamlform.Position]*descriptor.Rule, len(tree.Rules)), domains: make(map[string]*domain)}
 	for _, rule := range tree.Rules {
 		// Two rules stand in one place if an alias repeats them: then they have the same limits.
-		r.rules[place{rule.Position.File, rule.Position.Line, rule.Position.Col}] = rule
+		r.rules[yamlform.Position(rule.Position)] = rule
 	}
 	for _, f := range files {
-		r.file = f.Name
-		decoder := yaml.NewDecoder(bytes.NewReader(f.Data))
-		for {
-			var doc yaml.Node
-			if decoder.Decode(&doc) != nil {
-				break // the end: the file is known to be YAML
-			}
-			if len(doc.Content) > 0 {
-				r.document(doc.Content[0])
-			}
+		for _, doc := range yamlform.NewReader(f.Name, yamlform.Options{}).Parse(f.Data) {
+			r.document(doc)
 		}
 	}
 	return r.order
 }
 
-// reader reads YAML that is known to be a rule file.
-type reader struct {
-	file    string
-	rules   map[place]*descriptor.Rule
+// domainReader reads files that are known to be rule files.
+type domainReader struct {
+	rules   map[yamlform.Position]*descriptor.Rule
 	order   []*domain
 	domains map[string]*domain
 }
 
-// place is where config says that a node stands.
-func (r *reader) place(n *yaml.Node) place { return place{r.file, max(n.Line, 1), max(n.Column, 1)} }
-
-// target is what an alias stands for.
-func target(n *yaml.Node) *yaml.Node {
-	if n.Kind == yaml.AliasNode {
-		return n.Alias
-	}
-	return n
-}
-
-// fields are the keys of a map and what it merges in; its own come first. Nulls are as if absent.
-func fields(n *yaml.Node) map[string]*yaml.Node {
-	have := make(map[string]*yaml.Node)
-	var collect func(*yaml.Node)
-	collect = func(n *yaml.Node) {
-		n = target(n)
-		var merge *yaml.Node
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			k := target(n.Content[i])
-			if k.Tag == "!!merge" {
-				merge = target(n.Content[i+1])
-				continue
-			}
-			if _, met := have[k.Value]; !met {
-				have[k.Value] = n.Content[i+1]
-			}
-		}
-		switch {
-		case merge == nil:
-		case merge.Kind == yaml.SequenceNode:
-			for _, m := range merge.Content {
-				collect(m)
-			}
-		default:
-			collect(merge)
-		}
-	}
-	collect(n)
-	for name, v := range have {
-		if t := target(v); t.Kind == 0 || t.Tag == "!!null" {
-			delete(have, name)
-		}
-	}
-	return have
-}
-
-func (r *reader) document(root *yaml.Node) {
-	if root.Kind != yaml.MappingNode && root.Kind != yaml.AliasNode {
-		return // an empty document
-	}
-	f := fields(root)
-	name := f["domain"]
-	if name == nil {
+func (r *domainReader) document(v yamlform.Value) {
+	keys := v.Keys()
+	name := keys["domain"]
+	if !name.Given() {
 		return
 	}
-	d := r.domains[target(name).Value]
+	d := r.domains[name.Written()]
 	if d == nil {
-		d = &domain{name: target(name).Value, at: r.place(name)}
+		d = &domain{name: name.Written(), at: name.Position()}
 		r.domains[d.name] = d
 		r.order = append(r.order, d)
 	}
-	d.roots = append(d.roots, r.nodes(f["descriptors"])...)
+	d.roots = append(d.roots, r.nodes(keys["descriptors"])...)
 }
 
-func (r *reader) nodes(list *yaml.Node) []*node {
-	if list == nil {
+func (r *domainReader) nodes(list yamlform.Value) []*node {
+	if !list.Given() {
 		return nil
 	}
 	var all []*node
-	for _, e := range target(list).Content {
-		all = append(all, r.node(e))
+	for item := range list.Items() {
+		all = append(all, r.node(item))
 	}
 	return all
 }
 
-func (r *reader) node(e *yaml.Node) *node {
-	f := fields(e)
-	n := &node{at: r.place(e), kind: descriptor.MatchAny}
-	if key := f["key"]; key != nil {
-		n.key, n.keyAt = target(key).Value, r.place(key)
+// What the rows of the rule language say of a descriptor's keys.
+var (
+	matchers  = config.Matchers()
+	needLimit = config.NeedLimit()
+)
+
+func (r *domainReader) node(v yamlform.Value) *node {
+	keys := v.Keys()
+	n := &node{at: v.Position(), kind: descriptor.MatchAny}
+	if key := keys["key"]; key.Given() {
+		n.key, n.keyAt = key.Written(), key.Position()
 	}
 	n.valueAt = n.keyAt
-	for name, kind := range map[string]descriptor.MatchKind{
-		"value": descriptor.MatchExact, "values": descriptor.MatchValues, "value_regex": descriptor.MatchRegex, "value_cidr": descriptor.MatchCIDR,
-	} {
-		v := f[name]
-		if v == nil || name == "value" && target(v).Value == "" {
+	for name, kind := range matchers {
+		value := keys[name]
+		if !value.Given() || kind == descriptor.MatchExact && value.Written() == "" {
 			continue
 		}
-		n.kind, n.value, n.valueAt = kind, target(v).Value, r.place(v)
+		n.kind, n.value, n.valueAt = kind, value.Written(), value.Position()
 		if kind == descriptor.MatchExact && descriptor.HasWildcard(n.value) {
 			n.kind = descriptor.MatchWildcard
 		}
 		if kind == descriptor.MatchValues {
-			for _, e := range target(v).Content {
-				n.values = append(n.values, listed{target(e).Value, r.place(e)})
+			for item := range value.Items() {
+				n.values = append(n.values, listed{item.Written(), item.Position()})
 			}
 		}
 	}
-	if share := f["share_threshold"]; share != nil {
-		n.share = isTrue(share)
+	if share := keys["share_threshold"]; share.Given() {
+		n.share = share.Flag()
 	}
-	for _, name := range []string{"shadow_mode", "quota_mode", "detailed_metric", "metadata"} {
-		if v := f[name]; v != nil && (name == "metadata" || isTrue(v)) {
-			n.flags = append(n.flags, listed{name, r.place(v)})
+	for _, name := range needLimit {
+		if value := keys[name]; value.Given() && (value.IsMap() || value.Flag()) {
+			n.flags = append(n.flags, listed{name, value.Position()})
 		}
 	}
 	n.rule = r.rules[n.at]
 	if n.rule != nil {
-		r.limits(n, f)
+		r.limits(n, keys)
 	}
-	n.children = r.nodes(f["descriptors"])
+	n.children = r.nodes(keys["descriptors"])
 	return n
 }
 
-// isTrue reads a flag, in one of the notations that config takes.
-func isTrue(n *yaml.Node) bool {
-	var b bool
-	return target(n).Decode(&b) == nil && b
-}
-
-func (r *reader) limits(n *node, f map[string]*yaml.Node) {
-	var nodes []*yaml.Node
-	if one := f["rate_limit"]; one != nil {
-		nodes = append(nodes, one)
-	} else if several := f["rate_limits"]; several != nil {
-		nodes = target(several).Content
+func (r *domainReader) limits(n *node, keys map[string]yamlform.Value) {
+	limits := keys["rate_limit"]
+	if !limits.Given() {
+		limits = keys["rate_limits"]
 	}
-	for i, y := range nodes {
-		l := limit{at: r.place(y), given: make(map[string]place)}
+	i := 0
+	for v := range limits.Items() {
+		l := limit{at: v.Position(), given: make(map[string]yamlform.Position)}
 		if i < len(n.rule.Limits) {
 			l.Limit = &n.rule.Limits[i]
 		}
-		for name, v := range fields(y) {
-			l.given[name] = r.place(v)
+		i++
+		for name, value := range v.Keys() {
+			l.given[name] = value.Position()
 			switch name {
 			case "name":
-				l.name = target(v).Value
+				l.name = value.Written()
 			case "replaces":
-				for _, e := range target(v).Content {
-					if replaced := fields(e)["name"]; replaced != nil {
-						n.replaces = append(n.replaces, listed{target(replaced).Value, r.place(replaced)})
+				for item := range value.Items() {
+					if replaced := item.Keys()["name"]; replaced.Given() {
+						n.replaces = append(n.replaces, listed{replaced.Written(), replaced.Position()})
 					}
 				}
 			}
@@ -276,14 +196,3 @@ func (r *reader) limits(n *node, f map[string]*yaml.Node) {
 		n.limits = append(n.limits, l)
 	}
 }
-
-const longest = 60 // characters of a file that a message repeats
-
-func clip(s string) string {
-	if runes := []rune(s); len(runes) > longest {
-		return string(runes[:longest]) + "..."
-	}
-	return s
-}
-
-func quote(s string) string { return strconv.Quote(clip(s)) }

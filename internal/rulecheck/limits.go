@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // allShadow says whether there are limits below a node, and all of them are in shadow mode.
@@ -38,7 +39,7 @@ func (c *checker) limits(n *node) {
 		l := &n.limits[i]
 		if n.rule.Unlimited {
 			if _, given := l.given["requests_per_unit"]; given {
-				c.add(Warning, l.place("requests_per_unit"), codeUnlimitedNumber, "leave out one of them",
+				c.add(Warning, l.position("requests_per_unit"), codeUnlimitedNumber, "leave out one of them",
 					"`unlimited: true` and `requests_per_unit`: nothing is counted, and the number means nothing")
 			}
 			continue
@@ -65,7 +66,7 @@ func (c *checker) requests(n *node, l *limit) {
 	if n.kind == descriptor.MatchExact || n.kind == descriptor.MatchValues || n.kind == descriptor.MatchCIDR {
 		severity, whom = Info, "whoever is named here is shut out" // as one does with an address that misbehaves
 	}
-	c.add(severity, l.place("requests_per_unit"), codeZeroLimit, "for no limit at all write `unlimited: true` in place of unit and number",
+	c.add(severity, l.position("requests_per_unit"), codeZeroLimit, "for no limit at all write `unlimited: true` in place of unit and number",
 		"a limit of 0: %s", whom)
 }
 
@@ -74,7 +75,7 @@ func (c *checker) burst(l *limit) {
 	if l.Algorithm != descriptor.TokenBucket || l.Burst >= l.Requests {
 		return
 	}
-	at := l.place("burst")
+	at := l.position("burst")
 	if l.Interval {
 		c.add(Warning, at, codeSmallBurst, fmt.Sprintf("write a `burst` of at least %d, or leave it out", l.Requests),
 			"each refill brings %d and the bucket holds %d: the rest is lost, and the rate is never reached", l.Requests, l.Burst)
@@ -94,15 +95,15 @@ func (c *checker) burst(l *limit) {
 // window tells what answers cannot say, and what costs.
 func (c *checker) window(l *limit) {
 	if l.Window.WholeUnit() == descriptor.UnitUnknown {
-		at := l.place("unit_multiplier")
+		at := l.position("unit_multiplier")
 		if l.Window.Location != nil {
-			at = l.place("calendar")
+			at = l.position("calendar")
 		}
 		c.add(Info, at, codeWindowUnnamed, "nothing to mend unless callers read that field: the headers `ietf` and `x-ratelimit` tell the window in seconds",
 			"the answer's `current_limit.unit` has no word for a window of %s and says UNKNOWN", windowName(l.Window))
 	}
 	if l.Window.Length() == time.Second && !l.Lease && l.Requests > 0 {
-		c.add(Info, l.place("unit"), codePerSecond, "with a slow backend, try `lease: true`, or give limits per second a Redis of their own (REDIS_PERSECOND)",
+		c.add(Info, l.position("unit"), codePerSecond, "with a slow backend, try `lease: true`, or give limits per second a Redis of their own (REDIS_PERSECOND)",
 			"a limit per second: its counters are the busiest, and a decision that takes long may come when its window is over")
 	}
 }
@@ -137,7 +138,7 @@ func (c *checker) superfluous(d *domain) {
 				}
 				if within(a, b) {
 					c.add(Warning, b.at, codeNeverRefuses, "remove it, or make it smaller than what the other one lets through",
-						"the limit %s is never reached: %s lets no more than that through", quote(b.name), quote(a.name))
+						"the limit %s is never reached: %s lets no more than that through", yamlform.Quote(b.name), yamlform.Quote(a.name))
 				}
 			}
 		}

@@ -3,12 +3,12 @@ package rulecheck
 import (
 	"slices"
 
-	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // names looks at the names of rate limits, and at who replaces them.
 func (c *checker) names(d *domain) {
-	first := make(map[string]place)
+	first := make(map[string]yamlform.Position)
 	var replaces []listed
 	d.each(func(n *node) {
 		replaces = append(replaces, n.replaces...)
@@ -17,7 +17,7 @@ func (c *checker) names(d *domain) {
 			if l.name == "" {
 				continue
 			}
-			at := l.place("name")
+			at := l.position("name")
 			before, met := first[l.name]
 			if !met {
 				first[l.name] = at
@@ -27,7 +27,7 @@ func (c *checker) names(d *domain) {
 				at = n.at // an alias brought the name along
 			}
 			c.add(Warning, at, codeNameTwice, "give each its own name",
-				"the name %s twice in the domain, first on %s: answers do not tell the two apart, and `replaces` takes out both", quote(l.name), before.from(at))
+				"the name %s twice in the domain, first on %s: answers do not tell the two apart, and `replaces` takes out both", yamlform.Quote(l.name), before.From(at))
 		}
 	})
 	names := sorted(first)
@@ -36,12 +36,12 @@ func (c *checker) names(d *domain) {
 			continue
 		}
 		fix := "give the `name` of a rate limit of this domain, or remove the entry"
-		if near := config.Closest(r.text, names[:min(len(names), 1000)]); near != "" {
+		if near := yamlform.Closest(r.text, names[:min(len(names), 1000)]); near != "" {
 			fix = "did you mean `" + near + "`?"
 		} else if len(names) > 0 && len(names) <= 5 {
 			fix = "the names of this domain are " + quoted(names)
 		}
-		c.add(Warning, r.at, codeReplacesNobody, fix, "`replaces` %s: no rate limit of the domain %s has that name, so nothing is replaced", quote(r.text), quote(d.name))
+		c.add(Warning, r.at, codeReplacesNobody, fix, "`replaces` %s: no rate limit of the domain %s has that name, so nothing is replaced", yamlform.Quote(r.text), yamlform.Quote(d.name))
 	}
 }
 
@@ -51,7 +51,7 @@ func quoted(names []string) string {
 		if i > 0 {
 			text += ", "
 		}
-		text += quote(n)
+		text += yamlform.Quote(n)
 	}
 	return text
 }

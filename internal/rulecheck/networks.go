@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // network is a value_cidr.
@@ -39,7 +40,7 @@ func (c *checker) networks(nodes []*node) {
 		if covered(n.prefix, all[i+1:end]) {
 			idle[n.node] = true
 			c.add(Warning, n.node.valueAt, codeNeverMatches, "remove it, or some of the others",
-				"no address reaches %s: smaller networks take all of it", quote(n.node.value))
+				"no address reaches %s: smaller networks take all of it", yamlform.Quote(n.node.value))
 		}
 	}
 	c.nested(all, idle)
@@ -55,7 +56,7 @@ func (c *checker) nested(all []network, idle map[*node]bool) {
 		}
 		if len(around) > 0 {
 			outer := around[len(around)-1].node
-			within := fmt.Sprintf("%s lies within %s (%s)", quote(n.node.value), quote(outer.value), outer.valueAt.from(n.node.valueAt))
+			within := fmt.Sprintf("%s lies within %s (%s)", yamlform.Quote(n.node.value), yamlform.Quote(outer.value), outer.valueAt.From(n.node.valueAt))
 			if !idle[outer] && alike(outer, n.node) {
 				c.add(Warning, n.node.valueAt, codeCIDROverlap, "remove it, or give it the limit that was meant", "%s, which has the same limit", within)
 			} else {

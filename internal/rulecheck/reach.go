@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // siblings looks at nodes that stand side by side: which of them a value can reach.
@@ -39,7 +40,7 @@ func (c *checker) sameKey(nodes []*node) {
 	switch {
 	case alone != nil && all != nil:
 		c.add(Warning, alone.at, codeNeverMatches, "remove one of the two: what is not matched by others comes to the key alone",
-			"no value reaches %s: %s (%s) matches every value and is asked first", alone.what(), quote(all.value), all.valueAt.from(alone.at))
+			"no value reaches %s: %s (%s) matches every value and is asked first", alone.what(), yamlform.Quote(all.value), all.valueAt.From(alone.at))
 	case alone == nil && all == nil:
 		c.catchAll(nodes)
 	}
@@ -64,7 +65,7 @@ func (c *checker) lists(nodes []*node, exact map[string]*node) {
 		}
 		for _, v := range taken {
 			c.add(Warning, v.at, codeNeverMatches, "remove one of the two",
-				"%s in `values` is never chosen: the `value` on %s comes first", quote(v.text), exact[v.text].valueAt.from(v.at))
+				"%s in `values` is never chosen: the `value` on %s comes first", yamlform.Quote(v.text), exact[v.text].valueAt.From(v.at))
 		}
 	}
 }
@@ -100,7 +101,7 @@ func (c *checker) patterns(nodes []*node) *node {
 				fix = "remove one of the two"
 			}
 			c.add(Warning, n.valueAt, codeNeverMatches, fix, "no value reaches %s: %s (%s) stands first and matches all that it does",
-				quote(n.value), quote(taker.node.value), taker.node.valueAt.from(n.valueAt))
+				yamlform.Quote(n.value), yamlform.Quote(taker.node.value), taker.node.valueAt.From(n.valueAt))
 			continue
 		}
 		if g.everything() && all == nil {
@@ -129,14 +130,14 @@ func (c *checker) catchAll(nodes []*node) {
 	if !limited || slices.Contains(enumerated, first.key) {
 		return
 	}
-	fix := "write a descriptor with `key: " + clip(first.key) + "` and no value, with a limit or `unlimited: true`"
+	fix := "write a descriptor with `key: " + yamlform.Clip(first.key) + "` and no value, with a limit or `unlimited: true`"
 	switch {
 	case named == 1:
-		c.add(Info, first.keyAt, codeNoCatchAll, fix, "values of `%s` other than %s have no limit", clip(first.key), first.named())
+		c.add(Info, first.keyAt, codeNoCatchAll, fix, "values of `%s` other than %s have no limit", yamlform.Clip(first.key), first.named())
 	case callers.MatchString(first.key) && slices.ContainsFunc(nodes, (*node).admits):
-		c.add(Warning, first.keyAt, codeNoCatchAll, fix, "some values of `%s` are limited here, and callers with any other value are not", clip(first.key))
+		c.add(Warning, first.keyAt, codeNoCatchAll, fix, "some values of `%s` are limited here, and callers with any other value are not", yamlform.Clip(first.key))
 	default:
-		c.add(Info, first.keyAt, codeNoCatchAll, fix, "values of `%s` other than the %d named here have no limit", clip(first.key), named)
+		c.add(Info, first.keyAt, codeNoCatchAll, fix, "values of `%s` other than the %d named here have no limit", yamlform.Clip(first.key), named)
 	}
 }
 
@@ -148,9 +149,9 @@ func (n *node) admits() bool {
 // named is the node's value, for messages.
 func (n *node) named() string {
 	if len(n.values) > 0 {
-		return quote(n.values[0].text)
+		return yamlform.Quote(n.values[0].text)
 	}
-	return quote(n.value)
+	return yamlform.Quote(n.value)
 }
 
 // limited says whether anything is counted at the node or below.
@@ -174,13 +175,13 @@ func (c *checker) hides(nodes []*node, alone *node) {
 		var missing []string
 		for _, key := range below {
 			if !slices.ContainsFunc(n.children, func(child *node) bool { return child.key == key }) {
-				missing = append(missing, "`"+clip(key)+"`")
+				missing = append(missing, "`"+yamlform.Clip(key)+"`")
 			}
 		}
 		if len(missing) > 0 {
 			c.add(Warning, n.valueAt, codeHidesChildren, "repeat them below this one",
 				"what matches %s does not go on to %s below `%s` without a value (%s): no limit holds for it there",
-				n.what(), strings.Join(missing, ", "), clip(alone.key), alone.at.from(n.valueAt))
+				n.what(), strings.Join(missing, ", "), yamlform.Clip(alone.key), alone.at.From(n.valueAt))
 		}
 	}
 }

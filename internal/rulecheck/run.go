@@ -12,6 +12,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // Options say what Run looks at.
@@ -101,13 +102,13 @@ type checker struct {
 	found []Finding
 }
 
-func (c *checker) add(s Severity, at place, code, fix, format string, args ...any) {
-	c.found = append(c.found, Finding{File: at.file, Line: at.line, Col: at.col, Severity: s, Code: code, Message: fmt.Sprintf(format, args...), Fix: fix})
+func (c *checker) add(s Severity, at yamlform.Position, code, fix, format string, args ...any) {
+	c.found = append(c.found, Finding{File: at.File, Line: at.Line, Col: at.Col, Severity: s, Code: code, Message: fmt.Sprintf(format, args...), Fix: fix})
 }
 
 func (c *checker) domain(d *domain) {
 	if len(d.roots) == 0 {
-		c.add(Warning, d.at, codeNoRules, "write descriptors, or remove it", "the domain %s has no rules: all its requests pass", quote(d.name))
+		c.add(Warning, d.at, codeNoRules, "write descriptors, or remove it", "the domain %s has no rules: all its requests pass", yamlform.Quote(d.name))
 	}
 	c.siblings(d.roots)
 	d.each(func(n *node) {

@@ -9,12 +9,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // value looks at how a node matches values.
 func (c *checker) value(n *node) {
 	if key := strings.TrimSpace(n.key); key != n.key {
-		c.add(Warning, n.keyAt, codeValueLiteral, "write "+quote(key), "the key %s begins or ends with a space, which a caller must send, too", quote(n.key))
+		c.add(Warning, n.keyAt, codeValueLiteral, "write "+yamlform.Quote(key), "the key %s begins or ends with a space, which a caller must send, too", yamlform.Quote(n.key))
 	}
 	switch n.kind {
 	case descriptor.MatchExact:
@@ -49,17 +50,17 @@ func (c *checker) literal(n *node) bool {
 		if n.key == maskedAddress {
 			return true
 		}
-		return warn("write `value_cidr: "+v+"`", "%s is compared as text: no address in this network is matched", quote(v))
+		return warn("write `value_cidr: "+v+"`", "%s is compared as text: no address in this network is matched", yamlform.Quote(v))
 	}
 	if choices.MatchString(v) {
-		return warn("write `values: ["+splitList(v, "|")+"]`", "%s is compared as text: the | does not separate values", quote(v))
+		return warn("write `values: ["+splitList(v, "|")+"]`", "%s is compared as text: the | does not separate values", yamlform.Quote(v))
 	}
 	if commas.MatchString(v) {
-		return warn("write `values: ["+splitList(v, ",")+"]`", "%s is compared as text: the comma does not separate values", quote(v))
+		return warn("write `values: ["+splitList(v, ",")+"]`", "%s is compared as text: the comma does not separate values", yamlform.Quote(v))
 	}
 	if expression.MatchString(v) {
 		if _, err := descriptor.CompileRegex(v); err == nil {
-			return warn("write it as `value_regex`", "%s looks like a regular expression, and a `value` is none: only * is special in it", quote(v))
+			return warn("write it as `value_regex`", "%s looks like a regular expression, and a `value` is none: only * is special in it", yamlform.Quote(v))
 		}
 	}
 	if template.MatchString(v) {
@@ -74,10 +75,10 @@ func (c *checker) literal(n *node) bool {
 			}
 			joined += "[^/]+" + parts[i+1]
 		}
-		return warn("write `value_regex: '"+joined+"'`", "%s looks like a template, and is compared as text", quote(v))
+		return warn("write `value_regex: '"+joined+"'`", "%s looks like a template, and is compared as text", yamlform.Quote(v))
 	}
 	if trimmed := strings.TrimSpace(v); trimmed != v {
-		return warn("write "+quote(trimmed), "%s begins or ends with a space, which a caller must send, too", quote(v))
+		return warn("write "+yamlform.Quote(trimmed), "%s begins or ends with a space, which a caller must send, too", yamlform.Quote(v))
 	}
 	return false
 }
@@ -114,12 +115,12 @@ func (c *checker) star(n *node) {
 	trailing := len(pieces) == 2 && last == ""
 	if trailing && !noAddress.MatchString(n.key) {
 		if fix, example := network4(first); example != "" {
-			c.add(Warning, n.valueAt, codeStarAddress, fix, "%s matches text, not addresses: %s, too", quote(v), quote(example))
+			c.add(Warning, n.valueAt, codeStarAddress, fix, "%s matches text, not addresses: %s, too", yamlform.Quote(v), yamlform.Quote(example))
 			return
 		}
 		if sixStart.MatchString(first) {
 			c.add(Warning, n.valueAt, codeStarAddress, "write the network as `value_cidr`",
-				"%s matches text, not addresses: other notations of the same addresses are missed", quote(v))
+				"%s matches text, not addresses: other notations of the same addresses are missed", yamlform.Quote(v))
 			return
 		}
 	}
@@ -134,16 +135,16 @@ func (c *checker) star(n *node) {
 		}
 		fix := "if that is not meant, write `value_regex: '" + asRegex(pieces, class) + "'`"
 		filled := strings.Replace(v, "*", insideExample(first, v), 1)
-		c.add(Warning, n.valueAt, codeStarInside, fix, "the `*` takes any text, also separators: %s matches %s, too", quote(v), quote(filled))
+		c.add(Warning, n.valueAt, codeStarInside, fix, "the `*` takes any text, also separators: %s matches %s, too", yamlform.Quote(v), yamlform.Quote(filled))
 		return
 	}
 	switch {
 	case trailing && strings.Contains(first, "/") && endsInWord(first):
 		c.add(Warning, n.valueAt, codeStarBoundary, "write \""+first+"/*\", and \""+first+"\" as a value of its own",
-			"%s matches every longer name, too, like %s", quote(v), quote(first+"x"))
+			"%s matches every longer name, too, like %s", yamlform.Quote(v), yamlform.Quote(first+"x"))
 	case len(pieces) == 2 && first == "" && hostname.MatchString(last):
 		c.add(Warning, n.valueAt, codeStarBoundary, "write \"*."+last+"\", and \""+last+"\" as a value of its own",
-			"%s matches every name that ends so, like %s", quote(v), quote("evil"+last))
+			"%s matches every name that ends so, like %s", yamlform.Quote(v), yamlform.Quote("evil"+last))
 	}
 }
 
@@ -223,7 +224,7 @@ func (c *checker) dot(n *node) {
 			}
 			part := v[start:end]
 			c.add(Warning, n.valueAt, codeRegexDot, "write `"+strings.ReplaceAll(part, ".", `\.`)+"`, in single quotes",
-				"the `.` in `%s` matches any character, like %s", clip(part), quote(strings.Replace(part, ".", "-", 1)))
+				"the `.` in `%s` matches any character, like %s", yamlform.Clip(part), yamlform.Quote(strings.Replace(part, ".", "-", 1)))
 			return
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/ruletest"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // RulesReference returns the tables of keys of rule files, as Markdown.
@@ -14,7 +15,7 @@ func RulesReference() string { return tables(config.Rules()) }
 // TestsReference returns the tables of keys of test files, as Markdown.
 func TestsReference() string { return tables(ruletest.Language()) }
 
-func tables(l config.Language) string {
+func tables(l yamlform.Language) string {
 	var b strings.Builder
 	for _, m := range l.Maps {
 		fmt.Fprintf(&b, "**%s**\n\n| key | value | meaning |\n|---|---|---|\n", capital(m.What))
@@ -36,7 +37,7 @@ func tables(l config.Language) string {
 // cell keeps a text within its cell of a table.
 func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 
-func typeName(l config.Language, t config.Type) string {
+func typeName(l yamlform.Language, t yamlform.Type) string {
 	of := t.Of
 	for _, m := range l.Maps {
 		if m.Name == t.Of {
@@ -49,31 +50,31 @@ func typeName(l config.Language, t config.Type) string {
 		of = "map: " + of
 	}
 	switch t.Kind {
-	case config.Text:
+	case yamlform.Text:
 		if t.Form != "" {
 			return t.Form
 		}
 		return "text"
-	case config.TextList:
+	case yamlform.TextList:
 		return "list of text"
-	case config.TextOrList:
+	case yamlform.TextOrList:
 		return "text, or a list of text"
-	case config.Flag:
+	case yamlform.Flag:
 		return "bool"
-	case config.Number:
+	case yamlform.Number:
 		if t.Word != "" {
 			return fmt.Sprintf("%d to %d, or `%s`", t.Least, t.Most, t.Word)
 		}
 		return fmt.Sprintf("%d to %d", t.Least, t.Most)
-	case config.Choice:
+	case yamlform.Choice:
 		return names(t.Names)
-	case config.Choices:
+	case yamlform.Choices:
 		return "list of " + names(t.Names)
-	case config.Nested:
+	case yamlform.Nested:
 		return of
-	case config.ListOf:
+	case yamlform.ListOf:
 		return "list of " + strings.Replace(of, "map: ", "maps: ", 1)
-	case config.AnyMap:
+	case yamlform.AnyMap:
 		return "map"
 	default:
 		return t.Form

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
-	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/ruletest"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 const draft = "http://json-schema.org/draft-07/schema#"
@@ -33,7 +33,7 @@ func Write(s *jsonschema.Schema) ([]byte, error) {
 }
 
 // of returns the schema of a language, before what its keys have to do with each other.
-func of(l config.Language) *jsonschema.Schema {
+func of(l yamlform.Language) *jsonschema.Schema {
 	s := ref(l.Maps[0].Name)
 	top := &jsonschema.Schema{Schema: draft, AllOf: []*jsonschema.Schema{s}, Definitions: make(map[string]*jsonschema.Schema)}
 	for _, m := range l.Maps {
@@ -44,7 +44,7 @@ func of(l config.Language) *jsonschema.Schema {
 
 func ref(name string) *jsonschema.Schema { return &jsonschema.Schema{Ref: "#/definitions/" + name} }
 
-func object(m config.Map) *jsonschema.Schema {
+func object(m *yamlform.Map) *jsonschema.Schema {
 	s := &jsonschema.Schema{
 		Type:                 "object",
 		Properties:           make(map[string]*jsonschema.Schema),
@@ -74,29 +74,29 @@ func capital(s string) string {
 }
 
 // value is what may stand behind a key. A null always may: it is as if the key were absent.
-func value(t config.Type) *jsonschema.Schema {
+func value(t yamlform.Type) *jsonschema.Schema {
 	s := &jsonschema.Schema{}
 	switch t.Kind {
-	case config.Anything:
-	case config.Text:
+	case yamlform.Anything:
+	case yamlform.Text:
 		s = text(t)
-	case config.TextList:
+	case yamlform.TextList:
 		s.AnyOf = []*jsonschema.Schema{textList(), null()}
-	case config.TextOrList:
+	case yamlform.TextOrList:
 		s.AnyOf = []*jsonschema.Schema{textList(), text(t)}
-	case config.Flag:
+	case yamlform.Flag:
 		s.AnyOf = []*jsonschema.Schema{{Types: []string{"boolean", "null"}}, {Enum: oldFlags()}}
-	case config.Number:
+	case yamlform.Number:
 		s = number(t)
-	case config.Choice:
+	case yamlform.Choice:
 		s = choice(t.Names)
-	case config.Choices:
+	case yamlform.Choices:
 		s.AnyOf = []*jsonschema.Schema{{Type: "array", Items: enum(t.Names), UniqueItems: true}, null()}
-	case config.Nested:
+	case yamlform.Nested:
 		s.AnyOf = nested(t)
-	case config.ListOf:
+	case yamlform.ListOf:
 		s.AnyOf = []*jsonschema.Schema{{Type: "array", Items: &jsonschema.Schema{AnyOf: nested(t)}}, null()}
-	case config.AnyMap:
+	case yamlform.AnyMap:
 		s.Types = []string{"object", "null"}
 	}
 	return s
@@ -105,7 +105,7 @@ func value(t config.Type) *jsonschema.Schema {
 func null() *jsonschema.Schema { return &jsonschema.Schema{Type: "null"} }
 
 // text is what YAML may write without quotes for a text; a number with a point is not among it.
-func text(t config.Type) *jsonschema.Schema {
+func text(t yamlform.Type) *jsonschema.Schema {
 	if t.Pattern == "" {
 		return &jsonschema.Schema{Types: []string{"string", "integer", "boolean", "null"}}
 	}
@@ -119,7 +119,7 @@ func textList() *jsonschema.Schema {
 	}}
 }
 
-func number(t config.Type) *jsonschema.Schema {
+func number(t yamlform.Type) *jsonschema.Schema {
 	least, most := float64(t.Least), float64(t.Most)
 	n := &jsonschema.Schema{Type: "integer", Minimum: &least, Maximum: &most}
 	if t.Word == "" {
@@ -165,7 +165,7 @@ func anyCase(names []string) *jsonschema.Schema {
 }
 
 // nested is a map, or one of the names that may stand for it.
-func nested(t config.Type) []*jsonschema.Schema {
+func nested(t yamlform.Type) []*jsonschema.Schema {
 	any := []*jsonschema.Schema{ref(t.Of), null()}
 	if len(t.Names) > 0 {
 		any = append(any, anyCase(t.Names))

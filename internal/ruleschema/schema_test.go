@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,10 +14,10 @@ import (
 	"testing"
 
 	"github.com/google/jsonschema-go/jsonschema"
-	"gopkg.in/yaml.v3"
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 var update = flag.Bool("update", false, "write the schemas, and the generated parts of docs/, anew")
@@ -44,16 +43,14 @@ func resolve(t *testing.T, s *jsonschema.Schema) *jsonschema.Resolved {
 
 // validate says what a schema has against a YAML file, as an editor does: every document by itself.
 func validate(r *jsonschema.Resolved, text []byte) error {
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	for n := 0; ; n++ {
-		var v any
-		err := d.Decode(&v)
-		if errors.Is(err, io.EOF) && n > 0 {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	documents, err := yamlform.Decode(text)
+	if err != nil {
+		return err
+	}
+	if len(documents) == 0 {
+		return errors.New("no documents")
+	}
+	for _, v := range documents {
 		asJSON, err := json.Marshal(v)
 		if err != nil {
 			return err
@@ -65,6 +62,7 @@ func validate(r *jsonschema.Resolved, text []byte) error {
 			return err
 		}
 	}
+	return nil
 }
 
 func yamlFiles(t *testing.T, dir string, tests bool) []string {

@@ -11,6 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // observed is what came of a step so far.
@@ -123,7 +124,7 @@ func (o *observed) check() {
 
 type differences []Difference
 
-func (d *differences) add(at descriptor.Position, what, expected, got string) {
+func (d *differences) add(at yamlform.Position, what, expected, got string) {
 	*d = append(*d, Difference{Line: at.Line, Col: at.Col, What: what, Want: expected, Got: got})
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // IsTestFile says whether a file of that name holds tests: it ends in _test.yaml or _test.yml.
@@ -90,10 +91,10 @@ type suite struct {
 }
 
 // load reads a test file and its rule files.
-func load(name string) (*suite, []*config.Error) {
+func load(name string) (*suite, []*yamlform.Error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
-		return nil, []*config.Error{{File: name, Msg: "cannot be read: " + err.Error()}}
+		return nil, []*yamlform.Error{{File: name, Msg: "cannot be read: " + err.Error()}}
 	}
 	f, errs := parse(name, data)
 	if len(errs) > 0 {
@@ -102,11 +103,11 @@ func load(name string) (*suite, []*config.Error) {
 	refs := f.rules
 	if len(refs) == 0 {
 		if !IsTestFile(name) {
-			return nil, []*config.Error{{File: name, Msg: "which rules? write `rules: FILE`; only a name that ends in _test.yaml tells"}}
+			return nil, []*yamlform.Error{{File: name, Msg: "which rules? write `rules: FILE`; only a name that ends in _test.yaml tells"}}
 		}
 		ext := filepath.Ext(name)
 		base := strings.TrimSuffix(filepath.Base(name), "_test"+ext)
-		refs = []ruleRef{{base + ext, descriptor.Position{Line: 1, Col: 1}}}
+		refs = []ruleRef{{base + ext, yamlform.Position{Line: 1, Col: 1}}}
 	}
 	s := &suite{testFile: f}
 	for _, ref := range refs {
@@ -120,7 +121,7 @@ func load(name string) (*suite, []*config.Error) {
 			if len(f.rules) == 0 {
 				hint = "; if the rules are elsewhere, write `rules: FILE`"
 			}
-			errs = append(errs, &config.Error{File: name, Line: ref.at.Line, Col: ref.at.Col, Msg: fmt.Sprintf("the rules cannot be read: %v%s", err, hint)})
+			errs = append(errs, &yamlform.Error{File: name, Line: ref.at.Line, Col: ref.at.Col, Msg: fmt.Sprintf("the rules cannot be read: %v%s", err, hint)})
 			continue
 		}
 		s.rules = append(s.rules, config.File{Name: path, Data: rules})
@@ -132,13 +133,13 @@ func load(name string) (*suite, []*config.Error) {
 }
 
 // compileFor compiles the suite's rules.
-func (s *suite) compileFor(o descriptor.Options) (*descriptor.Tree, []*config.Error) {
+func (s *suite) compileFor(o descriptor.Options) (*descriptor.Tree, []*yamlform.Error) {
 	return config.Compile(s.rules, config.CompileOptions{Merge: s.merge, Lenient: true, Tree: o})
 }
 
 // compile compiles the suite's rules and returns the domain of requests that name none: the only one there is. It refuses
 // requests for domains that have no rules: they would pass whatever is asked.
-func (s *suite) compile() (tree *descriptor.Tree, domain string, errs []*config.Error) {
+func (s *suite) compile() (tree *descriptor.Tree, domain string, errs []*yamlform.Error) {
 	if tree, errs = s.compileFor(descriptor.Options{}); len(errs) > 0 {
 		return nil, "", errs
 	}
@@ -159,16 +160,16 @@ func (s *suite) compile() (tree *descriptor.Tree, domain string, errs []*config.
 				continue
 			}
 			told[name] = true
-			e := &config.Error{File: s.name, Line: st.at.Line, Col: st.at.Col}
-			switch near := config.Closest(name, domains); {
+			e := &yamlform.Error{File: s.name, Line: st.at.Line, Col: st.at.Col}
+			switch near := yamlform.Closest(name, domains); {
 			case name == "" && len(domains) == 0:
 				e.Msg = "there are no rules to test in " + s.rules[0].Name
 			case name == "":
-				e.Msg = fmt.Sprintf("which domain? the rules are of %s: write `domain` at the top, in the case or in the step", config.List(domains, "and"))
+				e.Msg = fmt.Sprintf("which domain? the rules are of %s: write `domain` at the top, in the case or in the step", yamlform.List(domains, "and"))
 			case near != "":
-				e.Msg = fmt.Sprintf("no rules of a domain %s: did you mean `%s`?", config.Quote(name), near)
+				e.Msg = fmt.Sprintf("no rules of a domain %s: did you mean `%s`?", yamlform.Quote(name), near)
 			default:
-				e.Msg = fmt.Sprintf("no rules of a domain %s: the rules are of %s", config.Quote(name), config.List(domains, "and"))
+				e.Msg = fmt.Sprintf("no rules of a domain %s: the rules are of %s", yamlform.Quote(name), yamlform.List(domains, "and"))
 			}
 			errs = append(errs, e)
 		}

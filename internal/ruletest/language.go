@@ -1,18 +1,17 @@
 package ruletest
 
 import (
+	"fmt"
 	"math"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // defaultStart is when a case begins that does not say. At this instant a window of every unit begins on the clock: it
@@ -36,13 +35,13 @@ type testFile struct {
 // ruleRef names a rule file that a test file is about.
 type ruleRef struct {
 	name string
-	at   descriptor.Position
+	at   yamlform.Position
 }
 
 // testCase is a story: it begins with unused counters.
 type testCase struct {
 	name  string
-	at    descriptor.Position
+	at    yamlform.Position
 	start time.Time
 	// settings are shared by the cases that say nothing of their own.
 	settings *limiter.Settings
@@ -51,7 +50,7 @@ type testCase struct {
 
 // step is a request, or the same one several times, and what must come.
 type step struct {
-	at      descriptor.Position
+	at      yamlform.Position
 	offset  time.Duration // of the first request, from the case's start
 	repeat  int
 	every   time.Duration   // between two requests
@@ -62,7 +61,7 @@ type step struct {
 // want is a value that must come, and where the file says so. A nil one is not looked at.
 type want[T any] struct {
 	value T
-	at    descriptor.Position
+	at    yamlform.Position
 }
 
 // verdict is what may be said of a request, and of each of its descriptors.
@@ -82,252 +81,329 @@ type expectation struct {
 	passed      *want[int] // how many of the repeated requests pass
 	headers     []wantHeader
 	descriptors []verdict // in the order of the request's; empty: nothing is said of them
-	at          descriptor.Position
+	at          yamlform.Position
 }
 
 type wantHeader struct {
 	name  string
 	value *string // nil: the header must be absent
-	at    descriptor.Position
+	at    yamlform.Position
 }
 
-// What a map has while it is read, before defaults from further out are known.
+// A map while it is being read, before defaults from further out are known.
 type (
-	fileNode struct {
+	fileReading struct {
 		testFile
-		settingsAt, casesAt *yaml.Node
+		settingsAt, casesAt yamlform.Value
 	}
-	caseNode struct {
+	caseReading struct {
 		testCase
-		request             requestNode
-		settingsAt, stepsAt *yaml.Node
+		request             requestReading
+		settingsAt, stepsAt yamlform.Value
 	}
-	stepNode struct {
+	stepReading struct {
 		step
-		when    *yaml.Node // of at
-		since   *yaml.Node // of after
-		request requestNode
+		when    yamlform.Value // of at
+		since   yamlform.Value // of after
+		request requestReading
 		expect  bool
 	}
-	// requestNode is the request of a step. What it is about may be said for the whole case.
-	requestNode struct {
+	// requestReading is the request of a step. A case may give parts of it for all its steps.
+	requestReading struct {
 		domain      string
 		descriptors []limiter.Descriptor
 		bad         bool // the descriptors were given and cannot be used
 		hits        uint32
-		all         descriptorNode // what holds for each descriptor that does not say so itself
+		all         descriptorReading // what holds for each descriptor that does not say so itself
 	}
-	descriptorNode struct {
+	descriptorReading struct {
 		limiter.Descriptor
-		said []*yaml.Node // hits, peek and refund: one alone
-		unit bool         // the override has one
+		weights []yamlform.Value // of hits, peek and refund: a descriptor has one of them
+		unit    bool             // the override has one
 	}
 )
 
-// The language: which keys stand where, and what reads them.
+// The language of test files. Each row is one key: it reads the key's value, and the schema and the table in
+// docs/testing-rules.md come from it too.
 var (
-	fileShape       shape[fileNode]
-	settingsShape   shape[limiter.Settings]
-	caseShape       shape[caseNode]
-	stepShape       shape[stepNode]
-	descriptorShape shape[descriptorNode]
-	overrideShape   shape[descriptorNode]
-	expectShape     shape[expectation]
-	verdictShape    shape[verdict]
+	fileForm       *yamlform.Form[fileReading]
+	settingsForm   *yamlform.Form[limiter.Settings]
+	caseForm       *yamlform.Form[caseReading]
+	stepForm       *yamlform.Form[stepReading]
+	descriptorForm *yamlform.Form[descriptorReading]
+	overrideForm   *yamlform.Form[descriptorReading]
+	expectForm     *yamlform.Form[expectation]
+	verdictForm    *yamlform.Form[verdict]
 
-	// places tells somebody who put a key into the wrong map where it belongs.
-	places []config.Place
+	// places are the maps that a key may really belong to, the likeliest first.
+	places []*yamlform.Map
 )
+
+// Forms of text in test files, as regular expressions for the whole.
+const (
+	spanForm    = `0|([0-9]+(\.[0-9]+)?(w|d|h|ms|m|us|s))+`
+	instantForm = `[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ].*)?`
+)
+
+// Types of values.
+var (
+	textType    = yamlform.Type{Kind: yamlform.Text}
+	flagType    = yamlform.Type{Kind: yamlform.Flag}
+	spanType    = yamlform.Type{Kind: yamlform.Text, Pattern: spanForm, Form: "a duration such as 1d12h or 2.5s"}
+	instantType = yamlform.Type{Kind: yamlform.Text, Pattern: instantForm, Form: "a time (RFC 3339) or a date, which means midnight UTC"}
+	codeType    = yamlform.Type{Kind: yamlform.Choice, Names: codeNames, AnyCase: true}
+)
+
+// spanOr is a duration, or a text that has another form.
+func spanOr(pattern, words string) yamlform.Type {
+	t := spanType
+	t.Pattern += "|" + pattern
+	t.Form += ", or " + words
+	return t
+}
 
 func init() {
-	fileShape = shape[fileNode]{"the top of a test file", []key[fileNode]{
-		{"rules", func(r *reader, f *fileNode, n *yaml.Node) { f.rules = r.rules(n) }},
-		{"merge_domains", func(r *reader, f *fileNode, n *yaml.Node) { f.merge = r.flag("merge_domains", n) }},
-		{"domain", func(r *reader, f *fileNode, n *yaml.Node) { f.domain = r.name("`domain`", n) }},
-		{"start", func(r *reader, f *fileNode, n *yaml.Node) { f.start = r.instant("start", n) }},
-		{"settings", func(_ *reader, f *fileNode, n *yaml.Node) { f.settingsAt = n }},
-		{"cases", func(_ *reader, f *fileNode, n *yaml.Node) { f.casesAt = n }},
-	}}
+	fileForm = yamlform.NewForm("file", "the top of a test file", []yamlform.Field[fileReading]{
+		{Key: yamlform.Key{Name: "rules", Type: yamlform.Type{Kind: yamlform.TextOrList},
+			Doc: "what is tested: a file or several, relative to the test file; absent: the file of the same name without `_test`"},
+			Read: func(f *fileReading, v yamlform.Value) { f.rules = readRules(v) }},
+		{Key: yamlform.Key{Name: "merge_domains", Type: flagType,
+			Doc: "rule files may share a domain, as with `MERGE_DOMAIN_CONFIG`"},
+			Read: func(f *fileReading, v yamlform.Value) { f.merge = v.Flag() }},
+		{Key: yamlform.Key{Name: "domain", Type: textType,
+			Doc: "the domain of requests; absent: the only one of the rules"},
+			Read: func(f *fileReading, v yamlform.Value) { f.domain = readName(v, "`domain`") }},
+		{Key: yamlform.Key{Name: "start", Type: instantType,
+			Doc: "when cases begin; absent: " + defaultStart.Format(time.RFC3339) + ", at which a window of every unit begins"},
+			Read: func(f *fileReading, v yamlform.Value) { f.start = readInstant(v) }},
+		{Key: yamlform.Key{Name: "settings", Type: yamlform.MapOf("settings"),
+			Doc: "what the operator sets for the service"},
+			Read: func(f *fileReading, v yamlform.Value) { f.settingsAt = v }},
+		{Key: yamlform.Key{Name: "cases", Type: yamlform.MapsOf("case"), Required: true,
+			Doc: "the tests"},
+			Read: func(f *fileReading, v yamlform.Value) { f.casesAt = v }},
+	}...)
 
-	settingsShape = shape[limiter.Settings]{"`settings`", []key[limiter.Settings]{
-		{"shadow_mode", func(r *reader, s *limiter.Settings, n *yaml.Node) { s.Shadow = r.flag("shadow_mode", n) }},
-		{"quota_mode", func(r *reader, s *limiter.Settings, n *yaml.Node) { s.Quota = r.flag("quota_mode", n) }},
-		{"admission", func(r *reader, s *limiter.Settings, n *yaml.Node) {
-			a, _ := r.choice("admission", n, descriptor.AdmissionNames)
-			s.Admission = descriptor.Admission(a)
-		}},
-		{"stop_when_over", func(r *reader, s *limiter.Settings, n *yaml.Node) { s.StopWhenOver = r.flag("stop_when_over", n) }},
-		{"calendar_months", func(r *reader, s *limiter.Settings, n *yaml.Node) { s.CalendarMonths = r.flag("calendar_months", n) }},
-		{"headers", func(r *reader, s *limiter.Settings, n *yaml.Node) {
-			s.Headers = 0
-			for _, e := range items(n) {
-				if i, ok := r.choice("headers", e, descriptor.HeaderFamilyNames); ok {
-					s.Headers |= 1 << i
+	admission := yamlform.OneOf(descriptor.AdmissionNames...)
+	admission.AnyCase = true
+	headers := yamlform.SomeOf(descriptor.HeaderFamilyNames...)
+	headers.AnyCase = true
+	settingsForm = yamlform.NewForm("settings", "`settings`", []yamlform.Field[limiter.Settings]{
+		{Key: yamlform.Key{Name: "shadow_mode", Type: flagType, Doc: "as `SHADOW_MODE`"},
+			Read: func(s *limiter.Settings, v yamlform.Value) { s.Shadow = v.Flag() }},
+		{Key: yamlform.Key{Name: "quota_mode", Type: flagType, Doc: "as `QUOTA_MODE`"},
+			Read: func(s *limiter.Settings, v yamlform.Value) { s.Quota = v.Flag() }},
+		{Key: yamlform.Key{Name: "admission", Type: admission, Doc: "admission of domains that do not say"},
+			Read: func(s *limiter.Settings, v yamlform.Value) {
+				i, _ := v.Choice()
+				s.Admission = descriptor.Admission(i)
+			}},
+		{Key: yamlform.Key{Name: "stop_when_over", Type: flagType, Doc: "as `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`"},
+			Read: func(s *limiter.Settings, v yamlform.Value) { s.StopWhenOver = v.Flag() }},
+		{Key: yamlform.Key{Name: "calendar_months", Type: flagType, Doc: "as `USE_CALENDAR_MONTH_RATE_LIMIT`"},
+			Read: func(s *limiter.Settings, v yamlform.Value) { s.CalendarMonths = v.Flag() }},
+		{Key: yamlform.Key{Name: "headers", Type: headers, Doc: "headers in domains that do not say"},
+			Read: func(s *limiter.Settings, v yamlform.Value) {
+				s.Headers = 0
+				for item := range v.Items() {
+					if i, ok := item.Choice(); ok {
+						s.Headers |= 1 << i
+					}
 				}
-			}
-		}},
-	}}
+			}},
+	}...)
 
-	caseShape = shape[caseNode]{"a case", append([]key[caseNode]{
-		{"name", func(r *reader, c *caseNode, n *yaml.Node) { c.name = r.name("`name`", n) }},
-		{"start", func(r *reader, c *caseNode, n *yaml.Node) { c.start = r.instant("start", n) }},
-		{"settings", func(_ *reader, c *caseNode, n *yaml.Node) { c.settingsAt = n }},
-		{"steps", func(_ *reader, c *caseNode, n *yaml.Node) { c.stepsAt = n }},
-	}, subjectKeys(func(c *caseNode) *requestNode { return &c.request })...)}
+	caseForm = yamlform.NewForm("case", "a case", append([]yamlform.Field[caseReading]{
+		{Key: yamlform.Key{Name: "name", Type: textType, Required: true, Doc: "what it shows"},
+			Read: func(c *caseReading, v yamlform.Value) { c.name = readName(v, "`name`") }},
+		{Key: yamlform.Key{Name: "start", Type: instantType, Doc: "as above, for this case"},
+			Read: func(c *caseReading, v yamlform.Value) { c.start = readInstant(v) }},
+		{Key: yamlform.Key{Name: "settings", Type: yamlform.MapOf("settings"),
+			Doc: "as above, for this case; settings that it does not name stay as the file has them"},
+			Read: func(c *caseReading, v yamlform.Value) { c.settingsAt = v }},
+		{Key: yamlform.Key{Name: "steps", Type: yamlform.MapsOf("step"), Required: true, Doc: "what happens, in order"},
+			Read: func(c *caseReading, v yamlform.Value) { c.stepsAt = v }},
+	}, subjectFields("as in a step, for all steps that do not say", func(c *caseReading) *requestReading { return &c.request })...)...)
 
-	stepShape = shape[stepNode]{"a step", append([]key[stepNode]{
-		{"at", func(_ *reader, s *stepNode, n *yaml.Node) { s.when = n }},
-		{"after", func(_ *reader, s *stepNode, n *yaml.Node) { s.since = n }},
-		{"repeat", func(r *reader, s *stepNode, n *yaml.Node) {
-			if count, ok := r.number("repeat", n, 1, maxRepeat); ok {
-				s.repeat = int(count)
-			}
-		}},
-		{"every", func(r *reader, s *stepNode, n *yaml.Node) { s.every, _ = r.span("every", n) }},
-		{"expect", func(r *reader, s *stepNode, n *yaml.Node) { s.expect, s.want = true, r.expectation(n) }},
-		{"hits", func(r *reader, s *stepNode, n *yaml.Node) {
-			if n.Value == "0" {
-				r.Errorf(n, "`hits: 0` of a request means 1: write `peek: true` to look without counting")
-				return
-			}
-			if hits, ok := r.number("hits", n, 1, math.MaxUint32); ok {
-				s.request.hits = uint32(hits)
-				s.request.all.said = append(s.request.all.said, n)
-			}
-		}},
-	}, append(subjectKeys(func(s *stepNode) *requestNode { return &s.request }),
-		weightKeys(func(s *stepNode) *descriptorNode { return &s.request.all })...)...)}
-
-	descriptorShape = shape[descriptorNode]{"a descriptor", append([]key[descriptorNode]{
-		{"entries", func(r *reader, d *descriptorNode, n *yaml.Node) { d.Entries, _ = r.entries(n) }},
-		{"hits", func(r *reader, d *descriptorNode, n *yaml.Node) {
-			if hits, ok := r.number("hits", n, 0, math.MaxUint64); ok {
-				d.Hits, d.HasHits = hits, true
-				d.said = append(d.said, n)
-			}
-		}},
-	}, weightKeys(func(d *descriptorNode) *descriptorNode { return d })...)}
-
-	overrideShape = shape[descriptorNode]{"`override`", []key[descriptorNode]{
-		{"requests_per_unit", func(r *reader, d *descriptorNode, n *yaml.Node) {
-			count, _ := r.number("requests_per_unit", n, 0, math.MaxUint32)
-			d.Override.Requests = uint32(count)
-		}},
-		{"unit", func(r *reader, d *descriptorNode, n *yaml.Node) {
-			d.unit = true
-			if i, ok := r.choice("unit", n, descriptor.UnitNames); ok {
-				d.Override.Unit = int32(descriptor.ParseUnit(descriptor.UnitNames[i]))
-			}
-		}},
-	}}
-
-	verdictShape = shape[verdict]{"what is expected of a descriptor", verdictKeys(func(v *verdict) *verdict { return v })}
-
-	expectShape = shape[expectation]{"`expect`", append(verdictKeys(func(e *expectation) *verdict { return &e.verdict }),
-		key[expectation]{"passed", func(r *reader, e *expectation, n *yaml.Node) {
-			if count, ok := r.number("passed", n, 0, maxRepeat); ok {
-				e.passed = &want[int]{int(count), r.Position(n)}
-			}
-		}},
-		key[expectation]{"headers", func(r *reader, e *expectation, n *yaml.Node) { e.headers = r.headers(n) }},
-		key[expectation]{"descriptors", func(r *reader, e *expectation, n *yaml.Node) {
-			if n.Kind != yaml.SequenceNode {
-				r.Errorf(n, "`descriptors` in `expect` must be a list, one entry for each descriptor of the request, this is %s", config.KindOf(n))
-				return
-			}
-			for _, entry := range n.Content {
-				var v verdict
-				switch {
-				case isNull(entry):
-				case entry.Kind == yaml.ScalarNode:
-					v.code = r.code(entry)
-				default:
-					readMap(r, &verdictShape, &v, entry)
+	stepForm = yamlform.NewForm("step", "a step", append([]yamlform.Field[stepReading]{
+		{Key: yamlform.Key{Name: "at", Type: spanOr(instantForm, "a time"),
+			Doc: "when: since the start, or a time; absent: together with the last request of the step before"},
+			Read: func(s *stepReading, v yamlform.Value) { s.when = v }},
+		{Key: yamlform.Key{Name: "after", Type: spanType, Doc: "when, counted from the last request of the step before"},
+			Read: func(s *stepReading, v yamlform.Value) { s.since = v }},
+		{Key: yamlform.Key{Name: "repeat", Type: yamlform.Between(1, maxRepeat), Doc: "how many times; absent: 1"},
+			Read: func(s *stepReading, v yamlform.Value) {
+				if count, ok := v.Number(); ok {
+					s.repeat = int(count)
 				}
-				e.descriptors = append(e.descriptors, v)
-			}
-		}},
-	)}
+			}},
+		{Key: yamlform.Key{Name: "every", Type: spanType, Doc: "the time between two of them; absent: 0"},
+			Read: func(s *stepReading, v yamlform.Value) { s.every, _ = readSpan(v, "every") }},
+		{Key: yamlform.Key{Name: "expect", Type: yamlform.Type{Kind: yamlform.Nested, Of: "expect", Names: codeNames, AnyCase: true}, Required: true,
+			Doc: "what must come: a status, or a map"},
+			Read: func(s *stepReading, v yamlform.Value) { s.expect, s.want = true, readExpectation(v) }},
+		{Key: yamlform.Key{Name: "hits", Type: yamlform.Uint32(1), Doc: "how much each descriptor adds; absent: 1"},
+			Read: func(s *stepReading, v yamlform.Value) {
+				if v.Written() == "0" {
+					v.Errorf("`hits: 0` of a request means 1: write `peek: true` to look without counting")
+					return
+				}
+				if hits, ok := v.Number(); ok {
+					s.request.hits = uint32(hits)
+					s.request.all.weights = append(s.request.all.weights, v)
+				}
+			}},
+	}, append(subjectFields("the domain of the request", func(s *stepReading) *requestReading { return &s.request }),
+		weightFields(func(s *stepReading) *descriptorReading { return &s.request.all })...)...)...)
 
-	places = []config.Place{
-		stepShape.place(),
-		expectShape.place(),
-		caseShape.place(),
-		fileShape.place(),
-		settingsShape.place(),
-		descriptorShape.place(),
-		overrideShape.place(),
+	descriptorForm = yamlform.NewForm("descriptor", "a descriptor", append([]yamlform.Field[descriptorReading]{
+		{Key: yamlform.Key{Name: "entries", Type: yamlform.Type{Kind: yamlform.Anything, Form: "`key=value,key=value`, or a list of maps"}, Doc: "the descriptor's entries"},
+			Read: func(d *descriptorReading, v yamlform.Value) { d.Entries, _ = readEntries(v) }},
+		{Key: yamlform.Key{Name: "hits", Type: yamlform.Between(0, math.MaxUint64), Doc: "as in a step; 0 is `peek: true`"},
+			Read: func(d *descriptorReading, v yamlform.Value) {
+				if hits, ok := v.Number(); ok {
+					d.Hits, d.HasHits = hits, true
+					d.weights = append(d.weights, v)
+				}
+			}},
+	}, weightFields(func(d *descriptorReading) *descriptorReading { return d })...)...)
+
+	overrideForm = yamlform.NewForm("override", "`override`", []yamlform.Field[descriptorReading]{
+		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint32(0), Doc: "how many per window; absent: 0"},
+			Read: func(d *descriptorReading, v yamlform.Value) {
+				count, _ := v.Number()
+				d.Override.Requests = uint32(count)
+			}},
+		{Key: yamlform.Key{Name: "unit", Type: yamlform.Type{Kind: yamlform.Choice, Names: descriptor.UnitNames, AnyCase: true}, Required: true, Doc: "the window"},
+			Read: func(d *descriptorReading, v yamlform.Value) {
+				d.unit = true
+				if i, ok := v.Choice(); ok {
+					d.Override.Unit = int32(descriptor.ParseUnit(descriptor.UnitNames[i]))
+				}
+			}},
+	}...)
+
+	verdictForm = yamlform.NewForm("verdict", "what is expected of a descriptor", verdictFields(func(v *verdict) *verdict { return v })...)
+
+	expectForm = yamlform.NewForm("expect", "`expect`", append(verdictFields(func(e *expectation) *verdict { return &e.verdict }), []yamlform.Field[expectation]{
+		{Key: yamlform.Key{Name: "passed", Type: yamlform.Between(0, maxRepeat), Doc: "how many of the repeated requests pass"},
+			Read: func(e *expectation, v yamlform.Value) {
+				if count, ok := v.Number(); ok {
+					e.passed = &want[int]{int(count), v.Position()}
+				}
+			}},
+		{Key: yamlform.Key{Name: "headers", Type: yamlform.Type{Kind: yamlform.AnyMap}, Doc: "headers of the response by name; `null` for one that must be absent. Others may be there"},
+			Read: func(e *expectation, v yamlform.Value) { e.headers = readHeaders(v) }},
+		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.Type{Kind: yamlform.ListOf, Of: "verdict", Names: codeNames, AnyCase: true},
+			Doc: "for each descriptor a status or a map of the keys above, without `headers`; `null` for one that does not matter"},
+			Read: func(e *expectation, v yamlform.Value) {
+				if !v.IsList() {
+					v.Errorf("`descriptors` in `expect` must be a list, one entry for each descriptor of the request, this is %s", v.What())
+					return
+				}
+				for item := range v.Items() {
+					var of verdict
+					switch {
+					case item.IsNull():
+					case item.IsScalar():
+						of.code = readCode(item)
+					default:
+						yamlform.Read(item, verdictForm, &of)
+					}
+					e.descriptors = append(e.descriptors, of)
+				}
+			}},
+	}...)...)
+
+	places = []*yamlform.Map{
+		&stepForm.Map, &expectForm.Map, &caseForm.Map, &fileForm.Map, &settingsForm.Map, &descriptorForm.Map, &overrideForm.Map,
 	}
 }
 
-// subjectKeys are the keys of what a request is about.
-func subjectKeys[T any](of func(*T) *requestNode) []key[T] {
-	return []key[T]{
-		{"domain", func(r *reader, t *T, n *yaml.Node) { of(t).domain = r.name("`domain`", n) }},
-		{"descriptors", func(r *reader, t *T, n *yaml.Node) { r.descriptors(of(t), n) }},
+// Language returns the language of test files.
+func Language() yamlform.Language {
+	return yamlform.Language{Maps: []*yamlform.Map{
+		&fileForm.Map, &settingsForm.Map, &caseForm.Map, &stepForm.Map, &descriptorForm.Map, &overrideForm.Map, &expectForm.Map, &verdictForm.Map,
+	}}
+}
+
+// subjectFields are the keys that say what a request is about.
+func subjectFields[T any](domain string, of func(*T) *requestReading) []yamlform.Field[T] {
+	return []yamlform.Field[T]{
+		{Key: yamlform.Key{Name: "domain", Type: textType, Doc: domain},
+			Read: func(t *T, v yamlform.Value) { of(t).domain = readName(v, "`domain`") }},
+		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.Type{Kind: yamlform.Anything, Form: "a descriptor, or a list of them"},
+			Doc: "what is asked: `key=value,key=value`, or the forms below"},
+			Read: func(t *T, v yamlform.Value) { of(t).readDescriptors(v) }},
 	}
 }
 
-// weightKeys are the keys of what a descriptor adds, and under which limit.
-func weightKeys[T any](of func(*T) *descriptorNode) []key[T] {
-	return []key[T]{
-		{"peek", func(r *reader, t *T, n *yaml.Node) {
-			if d := of(t); r.flag("peek", n) {
-				d.HasHits, d.Hits = true, 0
-				d.said = append(d.said, n)
-			}
-		}},
-		{"refund", func(r *reader, t *T, n *yaml.Node) {
-			if hits, ok := r.number("refund", n, 1, backend.MaxHits); ok {
+// weightFields are the keys that say what a descriptor adds, and under which limit.
+func weightFields[T any](of func(*T) *descriptorReading) []yamlform.Field[T] {
+	return []yamlform.Field[T]{
+		{Key: yamlform.Key{Name: "peek", Type: flagType, Doc: "look without adding anything"},
+			Read: func(t *T, v yamlform.Value) {
+				if d := of(t); v.Flag() {
+					d.HasHits, d.Hits = true, 0
+					d.weights = append(d.weights, v)
+				}
+			}},
+		{Key: yamlform.Key{Name: "refund", Type: yamlform.Between(1, backend.MaxHits), Doc: "give so many hits back"},
+			Read: func(t *T, v yamlform.Value) {
+				if hits, ok := v.Number(); ok {
+					d := of(t)
+					d.HasHits, d.Hits, d.Refund = true, hits, true
+					d.weights = append(d.weights, v)
+				}
+			}},
+		{Key: yamlform.Key{Name: "override", Type: yamlform.MapOf("override"), Doc: "the limit that the request brings along"},
+			Read: func(t *T, v yamlform.Value) {
 				d := of(t)
-				d.HasHits, d.Hits, d.Refund = true, hits, true
-				d.said = append(d.said, n)
-			}
-		}},
-		{"override", func(r *reader, t *T, n *yaml.Node) {
-			d := of(t)
-			d.HasOverride = readMap(r, &overrideShape, d, n)
-			if d.HasOverride && !d.unit {
-				r.Errorf(n, "`override` without a `unit`: write %s", config.List(descriptor.UnitNames, "or"))
-			}
-		}},
+				d.HasOverride, _ = yamlform.Read(v, overrideForm, d)
+				if d.HasOverride && !d.unit {
+					v.Errorf("`override` without a `unit`: write %s", yamlform.List(descriptor.UnitNames, "or"))
+				}
+			}},
 	}
 }
 
-// verdictKeys are the keys of what must come of a request or of a descriptor.
-func verdictKeys[T any](of func(*T) *verdict) []key[T] {
-	span := func(name string, set func(*verdict, *want[time.Duration])) key[T] {
-		return key[T]{name, func(r *reader, t *T, n *yaml.Node) {
-			if d, ok := r.span(name, n); ok {
-				set(of(t), &want[time.Duration]{d, r.Position(n)})
+// verdictFields are the keys that say what must come of a request or of a descriptor.
+func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
+	span := func(name, doc string, set func(*verdict, *want[time.Duration])) yamlform.Field[T] {
+		return yamlform.Field[T]{Key: yamlform.Key{Name: name, Type: spanType, Doc: doc}, Read: func(t *T, v yamlform.Value) {
+			if d, ok := readSpan(v, name); ok {
+				set(of(t), &want[time.Duration]{d, v.Position()})
 			}
 		}}
 	}
-	count := func(name string, set func(*verdict, *want[uint32])) key[T] {
-		return key[T]{name, func(r *reader, t *T, n *yaml.Node) {
-			if c, ok := r.number(name, n, 0, math.MaxUint32); ok {
-				set(of(t), &want[uint32]{uint32(c), r.Position(n)})
+	count := func(name, doc string, set func(*verdict, *want[uint32])) yamlform.Field[T] {
+		return yamlform.Field[T]{Key: yamlform.Key{Name: name, Type: yamlform.Uint32(0), Doc: doc}, Read: func(t *T, v yamlform.Value) {
+			if n, ok := v.Number(); ok {
+				set(of(t), &want[uint32]{uint32(n), v.Position()})
 			}
 		}}
 	}
-	return []key[T]{
-		{"code", func(r *reader, t *T, n *yaml.Node) { of(t).code = r.code(n) }},
-		{"rule", func(r *reader, t *T, n *yaml.Node) {
-			if name := r.name("`rule`", n); name != "" {
-				of(t).rule = &want[string]{name, r.Position(n)}
-			}
-		}},
-		count("limit", func(v *verdict, w *want[uint32]) { v.limit = w }),
-		count("remaining", func(v *verdict, w *want[uint32]) { v.remaining = w }),
-		span("reset", func(v *verdict, w *want[time.Duration]) { v.reset = w }),
-		{"wait", func(r *reader, t *T, n *yaml.Node) {
-			if n.Kind == yaml.ScalarNode && n.Value == never {
-				of(t).wait = &want[time.Duration]{backend.Never, r.Position(n)}
-			} else if d, ok := r.span("wait", n); ok {
-				of(t).wait = &want[time.Duration]{d, r.Position(n)}
-			}
-		}},
-		span("delay", func(v *verdict, w *want[time.Duration]) { v.delay = w }),
+	return []yamlform.Field[T]{
+		{Key: yamlform.Key{Name: "code", Type: codeType, Doc: "the status"},
+			Read: func(t *T, v yamlform.Value) { of(t).code = readCode(v) }},
+		{Key: yamlform.Key{Name: "rule", Type: textType, Doc: "the rule that decided: its path (`messaging.to_number`, the domain may be left out), its `name`, or the name of the one of its `rate_limits`; `" + overridden + "` if the request brought the limit, `" + noRule + "` if no rule applied or another one replaced it"},
+			Read: func(t *T, v yamlform.Value) {
+				if name := readName(v, "`rule`"); name != "" {
+					of(t).rule = &want[string]{name, v.Position()}
+				}
+			}},
+		count("limit", "`requests_per_unit` of the limit that decided", func(v *verdict, w *want[uint32]) { v.limit = w }),
+		count("remaining", "hits left; 4294967295 if unlimited", func(v *verdict, w *want[uint32]) { v.remaining = w }),
+		span("reset", "until the window ends or nothing is used any more, in whole seconds, rounded up", func(v *verdict, w *want[time.Duration]) { v.reset = w }),
+		{Key: yamlform.Key{Name: "wait", Type: spanOr(never, "`"+never+"`"), Doc: "how long until the same request would pass, exactly; `" + never + "` if it is heavier than the limit; 0s if it passed"},
+			Read: func(t *T, v yamlform.Value) {
+				if v.Written() == never {
+					of(t).wait = &want[time.Duration]{backend.Never, v.Position()}
+				} else if d, ok := readSpan(v, "wait"); ok {
+					of(t).wait = &want[time.Duration]{d, v.Position()}
+				}
+			}},
+		span("delay", "how long a leaky bucket lets it wait", func(v *verdict, w *want[time.Duration]) { v.delay = w }),
 	}
 }
 
@@ -340,130 +416,143 @@ const (
 
 var codeNames = []string{limiter.OK: limiter.OK.String(), limiter.OverLimit: limiter.OverLimit.String()}
 
+// maxFileSize is how many bytes a test file may have.
+const maxFileSize = 16 << 20
+
 // parse reads a test file.
-func parse(name string, data []byte) (*testFile, []*config.Error) {
-	r := &reader{Complaints: config.Complaints{File: name}}
+func parse(name string, data []byte) (*testFile, []*yamlform.Error) {
 	if len(data) > maxFileSize {
-		return nil, []*config.Error{{File: name, Msg: "larger than 16 MiB: split it into several files"}}
+		return nil, []*yamlform.Error{{File: name, Msg: fmt.Sprintf("larger than %d MiB: split it into several files", maxFileSize>>20)}}
 	}
-	root := r.document(data)
-	if root == nil {
-		return nil, r.Sorted()
+	r := yamlform.NewReader(name, yamlform.Options{Places: places, Hint: hint})
+	docs := r.Parse(data)
+	switch {
+	case r.Found() > 0:
+	case len(docs) == 0:
+		r.ErrorAt(yamlform.Position{File: name, Line: 1, Col: 1}, "no tests in this file: write `cases:` and a list of cases, each with a `name` and `steps`")
+	case len(docs) > 1:
+		docs[1].Errorf("a second YAML document: put all cases of a test file into one")
 	}
-	f := fileNode{testFile: testFile{name: name, start: defaultStart, settings: new(limiter.Settings)}}
-	read := readMap(r, &fileShape, &f, root)
-	if f.settingsAt != nil {
-		readMap(r, &settingsShape, f.settings, f.settingsAt)
+	if r.Found() > 0 {
+		return nil, r.Errors()
 	}
-	if f.casesAt != nil {
-		r.cases(&f)
-	} else if read && len(r.Errs) == 0 {
-		r.Errorf(root, "no `cases`: write a list of cases, each with a `name` and `steps`")
+	f := fileReading{testFile: testFile{name: name, start: defaultStart, settings: new(limiter.Settings)}}
+	read, _ := yamlform.Read(docs[0], fileForm, &f)
+	if f.settingsAt.Given() {
+		yamlform.Read(f.settingsAt, settingsForm, f.settings)
 	}
-	return &f.testFile, r.Sorted()
+	if f.casesAt.Given() {
+		f.readCases()
+	} else if read && r.Found() == 0 {
+		docs[0].Errorf("no `cases`: write a list of cases, each with a `name` and `steps`")
+	}
+	return &f.testFile, r.Errors()
 }
 
-func (r *reader) rules(n *yaml.Node) []ruleRef {
+// hint says what a key is that begins with the end of a descriptor: a comma cut it off.
+func hint(key string, v yamlform.Value) string {
+	if !v.IsNull() || !strings.Contains(key, "=") {
+		return ""
+	}
+	shown := yamlform.Clip(key)
+	return fmt.Sprintf("unknown key `%s`: within { } put a descriptor with commas in quotes, \"key=value,%s\"", shown, shown)
+}
+
+func readRules(v yamlform.Value) []ruleRef {
 	var refs []ruleRef
-	for _, e := range items(n) {
-		if name := r.name("an entry of `rules`", e); name != "" {
-			refs = append(refs, ruleRef{name, r.Position(e)})
+	for item := range v.Items() {
+		if name := readName(item, "an entry of `rules`"); name != "" {
+			refs = append(refs, ruleRef{name, item.Position()})
 		}
 	}
 	return refs
 }
 
-// items returns the entries of a list, or the one entry that stands in its place.
-func items(n *yaml.Node) []*yaml.Node {
-	if n.Kind == yaml.SequenceNode {
-		return n.Content
-	}
-	return []*yaml.Node{n}
-}
-
-// name reads a text that may not be empty; it returns "" if it is.
-func (r *reader) name(what string, n *yaml.Node) string {
-	text, ok := r.text(what, n)
+// readName reads a text that may not be empty; it returns "" if it is.
+func readName(v yamlform.Value, what string) string {
+	text, ok := v.Text()
 	if ok && text == "" {
-		r.Errorf(n, "%s is empty", what)
+		v.Errorf("%s is empty", what)
 	}
 	return text
 }
 
-func (r *reader) code(n *yaml.Node) *want[limiter.Code] {
-	if c, ok := r.choice("code", n, codeNames); ok {
-		return &want[limiter.Code]{limiter.Code(c), r.Position(n)}
+func readCode(v yamlform.Value) *want[limiter.Code] {
+	if i, ok := v.Choice(); ok {
+		return &want[limiter.Code]{limiter.Code(i), v.Position()}
 	}
 	return nil
 }
 
-func (r *reader) cases(f *fileNode) {
-	if f.casesAt.Kind != yaml.SequenceNode {
-		r.Errorf(f.casesAt, "`cases` must be a list, this is %s: begin each case with `- name:`", config.KindOf(f.casesAt))
+func (f *fileReading) readCases() {
+	if !f.casesAt.IsList() {
+		f.casesAt.Errorf("`cases` must be a list, this is %s: begin each case with `- name:`", f.casesAt.What())
 		return
 	}
-	if len(f.casesAt.Content) == 0 {
-		r.Errorf(f.casesAt, "`cases` is empty: write at least one case, with a `name` and `steps`")
+	if f.casesAt.Len() == 0 {
+		f.casesAt.Errorf("`cases` is empty: write at least one case, with a `name` and `steps`")
 	}
-	named := make(map[string]int)
-	for _, n := range f.casesAt.Content {
-		c := caseNode{testCase: testCase{at: r.Position(n), start: f.start, settings: f.settings}}
+	r := f.casesAt.Reader()
+	named := make(map[string]yamlform.Position)
+	for v := range f.casesAt.Items() {
+		c := caseReading{testCase: testCase{at: v.Position(), start: f.start, settings: f.settings}}
 		c.request.domain = f.domain
-		before := len(r.Errs)
-		if !readMap(r, &caseShape, &c, n) {
+		before := r.Found()
+		if read, _ := yamlform.Read(v, caseForm, &c); !read {
 			continue
 		}
 		if first, twice := named[c.name]; twice && c.name != "" {
-			r.Errorf(n, "a case named %s twice: the first is on line %d", config.Quote(c.name), first)
+			v.Errorf("a case named %s twice: the first is %s", yamlform.Quote(c.name), first.Near())
 		}
-		named[c.name] = n.Line
-		if c.settingsAt != nil {
+		named[c.name] = c.at
+		if c.settingsAt.Given() {
 			own := *f.settings
-			readMap(r, &settingsShape, &own, c.settingsAt)
+			yamlform.Read(c.settingsAt, settingsForm, &own)
 			c.settings = &own
 		}
 		switch {
-		case c.stepsAt != nil:
-			r.steps(&c)
-		case len(r.Errs) == before:
-			r.Errorf(n, "a case without `steps`")
+		case c.stepsAt.Given():
+			c.readSteps()
+		case r.Found() == before:
+			v.Errorf("a case without `steps`")
 		}
-		if c.name == "" && len(r.Errs) == before {
-			r.Errorf(n, "a case without a `name`: say in a few words what it shows")
+		if c.name == "" && r.Found() == before {
+			v.Errorf("a case without a `name`: say in a few words what it shows")
 		}
 		f.cases = append(f.cases, &c.testCase)
 	}
 }
 
-func (r *reader) steps(c *caseNode) {
-	if c.stepsAt.Kind != yaml.SequenceNode {
-		r.Errorf(c.stepsAt, "`steps` must be a list, this is %s", config.KindOf(c.stepsAt))
+func (c *caseReading) readSteps() {
+	if !c.stepsAt.IsList() {
+		c.stepsAt.Errorf("`steps` must be a list, this is %s", c.stepsAt.What())
 		return
 	}
-	if len(c.stepsAt.Content) == 0 {
-		r.Errorf(c.stepsAt, "`steps` is empty: nothing would be asked")
+	if c.stepsAt.Len() == 0 {
+		c.stepsAt.Errorf("`steps` is empty: no request would be made")
 	}
+	r := c.stepsAt.Reader()
 	last := time.Duration(0) // of the step before
-	for _, n := range c.stepsAt.Content {
-		s := stepNode{step: step{at: r.Position(n), repeat: 1}, request: c.request}
-		before := len(r.Errs)
-		if !readMap(r, &stepShape, &s, n) {
+	for v := range c.stepsAt.Items() {
+		s := stepReading{step: step{at: v.Position(), repeat: 1}, request: c.request}
+		before := r.Found()
+		if read, _ := yamlform.Read(v, stepForm, &s); !read {
 			continue
 		}
-		sound := len(r.Errs) == before
-		r.when(c, &s, last)
+		sound := r.Found() == before
+		s.begin(c, last)
 		last = s.offset
 		switch more := time.Duration(s.repeat - 1); {
 		case more == 0 && s.every > 0:
-			r.Errorf(n, "`every` without `repeat`: say how many requests there are")
+			v.Errorf("`every` without `repeat`: say how many requests there are")
 		case more > 0 && s.every > longest/more:
-			r.Errorf(n, "the step takes more than 100 years")
+			v.Errorf("the step takes more than 100 years")
 		default:
 			last += more * s.every
 		}
-		s.step.request = r.request(&s.request, n, sound)
+		s.step.request = s.request.make(v, sound)
 		if !s.expect && sound {
-			r.Errorf(n, "a step without `expect`: write `expect: OK`, or whatever must come")
+			v.Errorf("a step without `expect`: write `expect: OK`, or whatever must come")
 		}
 		if p := s.want.passed; p != nil && p.value > s.repeat {
 			r.ErrorAt(p.at, "`passed` is %d, and the step has %d requests", p.value, s.repeat)
@@ -478,36 +567,36 @@ func (r *reader) steps(c *caseNode) {
 // longest bounds how long a case may last.
 const longest = 100 * 365 * day
 
-// when finds out when a step begins.
-func (r *reader) when(c *caseNode, s *stepNode, last time.Duration) {
+// begin works out when a step begins; last is when the step before ended.
+func (s *stepReading) begin(c *caseReading, last time.Duration) {
 	s.offset = last
 	switch {
-	case s.when != nil && s.since != nil:
-		r.Errorf(s.since, "`after` and `at` in one step: `at` counts from the start, `after` from the step before")
-	case s.since != nil:
-		d, _ := r.span("after", s.since)
+	case s.when.Given() && s.since.Given():
+		s.since.Errorf("`after` and `at` in one step: `at` counts from the start, `after` from the step before")
+	case s.since.Given():
+		d, _ := readSpan(s.since, "after")
 		s.offset += min(d, longest+1)
-	case s.when != nil:
-		if t, ok := parseInstant(s.when); ok {
+	case s.when.Given():
+		if t, ok := parseInstant(s.when.Written()); ok {
 			s.offset = t.Sub(c.start)
-		} else if s.offset, ok = r.span("at", s.when); !ok {
+		} else if s.offset, ok = readSpan(s.when, "at"); !ok {
 			s.offset = last
 		}
 		if s.offset < last {
-			r.Errorf(s.when, "`at` is %s after the start, and the step before ends %s after it: time goes on only", FormatSpan(s.offset), FormatSpan(last))
+			s.when.Errorf("`at` is %s after the start, and the step before ends %s after it: time goes on only", FormatSpan(s.offset), FormatSpan(last))
 			s.offset = last
 		}
 	}
 	if s.offset > longest {
-		r.ErrorAt(s.at, "the step begins more than 100 years after the start")
+		c.stepsAt.Reader().ErrorAt(s.at, "the step begins more than 100 years after the start")
 		s.offset = last
 	}
 }
 
-// request makes the request of a step. sound says that nothing is known to be wrong with the step's keys.
-func (r *reader) request(q *requestNode, n *yaml.Node, sound bool) limiter.Request {
-	if len(q.all.said) > 1 {
-		r.Errorf(q.all.said[1], "one of `hits`, `peek` and `refund` alone")
+// make returns the request of a step. at is the step; sound says that nothing is known to be wrong with its keys.
+func (q *requestReading) make(at yamlform.Value, sound bool) limiter.Request {
+	if len(q.all.weights) > 1 {
+		q.all.weights[1].Errorf("one of `hits`, `peek` and `refund` alone")
 	}
 	req := limiter.Request{Domain: q.domain, Hits: q.hits, Descriptors: slices.Clone(q.descriptors)}
 	for i := range req.Descriptors {
@@ -520,16 +609,16 @@ func (r *reader) request(q *requestNode, n *yaml.Node, sound bool) limiter.Reque
 		}
 	}
 	if len(req.Descriptors) == 0 && !q.bad && sound {
-		r.Errorf(n, "a step without `descriptors`: write them here or for the whole case, like `key=value,key2=value2`")
+		at.Errorf("a step without `descriptors`: write them here or for the whole case, like `key=value,key2=value2`")
 	}
 	return req
 }
 
-// descriptors reads one descriptor or a list of them.
-func (r *reader) descriptors(q *requestNode, n *yaml.Node) {
+// readDescriptors reads one descriptor or a list of them.
+func (q *requestReading) readDescriptors(v yamlform.Value) {
 	q.descriptors, q.bad = nil, false
-	for _, e := range items(n) {
-		d, ok := r.descriptor(e)
+	for item := range v.Items() {
+		d, ok := readDescriptor(item)
 		if !ok {
 			q.bad = true
 			continue
@@ -538,100 +627,98 @@ func (r *reader) descriptors(q *requestNode, n *yaml.Node) {
 	}
 }
 
-func (r *reader) descriptor(n *yaml.Node) (limiter.Descriptor, bool) {
-	if n.Kind != yaml.MappingNode {
-		entries, ok := r.entries(n)
+func readDescriptor(v yamlform.Value) (limiter.Descriptor, bool) {
+	if !v.IsMap() {
+		entries, ok := readEntries(v)
 		return limiter.Descriptor{Entries: entries}, ok
 	}
-	if keyOf(n, "entries") == nil {
-		r.Errorf(n, "a descriptor as a map needs `entries`; else write it as text, `key=value,key2=value2`, or as a list of `key: value`")
+	if !v.Keys()["entries"].Given() {
+		v.Errorf("a descriptor as a map needs `entries`; else write it as text, `key=value,key2=value2`, or as a list of `key: value`")
 		return limiter.Descriptor{}, false
 	}
-	var d descriptorNode
-	before := len(r.Errs)
-	readMap(r, &descriptorShape, &d, n)
-	if len(d.said) > 1 {
-		r.Errorf(d.said[1], "one of `hits`, `peek` and `refund` alone")
+	var d descriptorReading
+	before := v.Reader().Found()
+	yamlform.Read(v, descriptorForm, &d)
+	if len(d.weights) > 1 {
+		d.weights[1].Errorf("one of `hits`, `peek` and `refund` alone")
 	}
-	return d.Descriptor, len(r.Errs) == before
+	return d.Descriptor, v.Reader().Found() == before
 }
 
-// entries reads the entries of a descriptor: a text or a list of maps.
-func (r *reader) entries(n *yaml.Node) ([]descriptor.Entry, bool) {
-	if n.Kind != yaml.SequenceNode {
-		text, ok := r.text("a descriptor", n)
+// readEntries reads the entries of a descriptor: a text or a list of maps.
+func readEntries(v yamlform.Value) ([]descriptor.Entry, bool) {
+	if !v.IsList() {
+		text, ok := v.Text()
 		if !ok {
 			return nil, false
 		}
 		entries, err := ParseEntries(text)
 		if err != nil {
-			r.Errorf(n, "%v", err)
+			v.Errorf("%v", err)
 		}
 		return entries, err == nil
 	}
 	var entries []descriptor.Entry
-	for _, e := range n.Content {
-		if e.Kind != yaml.MappingNode {
-			r.Errorf(e, "an entry of a descriptor must be a map like `key: value`, this is %s", config.KindOf(e))
+	for item := range v.Items() {
+		if !item.IsMap() {
+			item.Errorf("an entry of a descriptor must be a map like `key: value`, this is %s", item.What())
 			return nil, false
 		}
-		for i := 0; i+1 < len(e.Content); i += 2 {
-			k, v := e.Content[i], e.Content[i+1]
-			name, ok := r.text("the key of an entry", k)
+		for k, value := range item.Pairs() {
+			name, ok := k.Text()
 			if !ok {
 				return nil, false
 			}
-			value := ""
-			if !isNull(v) {
-				if value, ok = r.text("the value of an entry", v); !ok {
+			text := ""
+			if !value.IsNull() {
+				if text, ok = value.Text(); !ok {
 					return nil, false
 				}
 			}
-			entries = append(entries, descriptor.Entry{Key: name, Value: value})
+			entries = append(entries, descriptor.Entry{Key: name, Value: text})
 		}
 	}
 	if len(entries) == 0 {
-		r.Errorf(n, "a descriptor without entries: write `key=value`")
+		v.Errorf("a descriptor without entries: write `key=value`")
 	}
 	return entries, len(entries) > 0
 }
 
-// expectation reads a code alone or a map.
-func (r *reader) expectation(n *yaml.Node) expectation {
-	e := expectation{at: r.Position(n)}
-	if n.Kind == yaml.ScalarNode {
-		e.code = r.code(n)
+// readExpectation reads a code alone or a map.
+func readExpectation(v yamlform.Value) expectation {
+	e := expectation{at: v.Position()}
+	if v.IsScalar() {
+		e.code = readCode(v)
 		return e
 	}
-	if readMap(r, &expectShape, &e, n) && len(n.Content) == 0 {
-		r.Errorf(n, "`expect` is empty: write `expect: OK`, or whatever must come")
+	if read, _ := yamlform.Read(v, expectForm, &e); read && v.Len() == 0 {
+		v.Errorf("`expect` is empty: write `expect: OK`, or whatever must come")
 	}
 	return e
 }
 
 var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 
-func (r *reader) headers(m *yaml.Node) []wantHeader {
-	if m.Kind != yaml.MappingNode {
-		r.Errorf(m, "`headers` must be a map of names and values, this is %s", config.KindOf(m))
+func readHeaders(v yamlform.Value) []wantHeader {
+	if !v.IsMap() {
+		v.Errorf("`headers` must be a map of names and values, this is %s", v.What())
 		return nil
 	}
 	var headers []wantHeader
-	for i := 0; i+1 < len(m.Content); i += 2 {
-		k, v := m.Content[i], m.Content[i+1]
-		if k.Kind != yaml.ScalarNode || !headerName.MatchString(k.Value) {
-			r.Errorf(k, "a header's name must be text, this is %s", config.KindOf(k))
+	for k, value := range v.Pairs() {
+		if !headerName.MatchString(k.Written()) {
+			k.Errorf("a header's name must be text, this is %s", k.What())
 			continue
 		}
-		h := wantHeader{name: k.Value, at: r.Position(v)}
+		h := wantHeader{name: k.Written(), at: value.Position()}
 		if slices.ContainsFunc(headers, func(o wantHeader) bool { return strings.EqualFold(o.name, h.name) }) {
-			r.Errorf(k, "header %s twice", config.Quote(k.Value))
+			k.Errorf("header %s twice", yamlform.Quote(h.name))
 			continue
 		}
-		if isNull(v) {
-			h.at = r.Position(k)
+		if value.IsNull() {
+			h.at = k.Position()
 		} else {
-			text, ok := r.text("the value of a header", v)
+			text, ok := value.Text()
 			if !ok {
 				continue
 			}

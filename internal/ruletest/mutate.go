@@ -1,7 +1,6 @@
 package ruletest
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -13,10 +12,10 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
-	"gopkg.in/yaml.v3"
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // Mutant is a rule file with one change that somebody might make by mistake.
@@ -36,61 +35,46 @@ func (m *Mutant) String() string {
 // and values, other algorithms, flags turned over. Some may be refused by the rule language; some may, rarely, mean the
 // same as the original.
 func Mutants(name string, data []byte) ([]Mutant, error) {
-	docs, bad := config.Parse(name, data)
+	editor, bad := yamlform.NewEditor(name, data)
 	if bad != nil {
 		return nil, fmt.Errorf("mutate: %w", bad)
 	}
-	m := mutator{file: name, docs: docs}
-	for _, d := range docs {
-		m.walk(d)
-	}
+	m := mutator{file: name, editor: editor}
+	editor.Walk(m.visit)
 	return m.made, m.err
 }
 
 // mutator walks a rule file and writes it anew for every change.
 type mutator struct {
-	file string
-	docs []*yaml.Node
-	made []Mutant
-	err  error
+	file   string
+	editor *yamlform.Editor
+	made   []Mutant
+	err    error
 }
 
-func (m *mutator) walk(n *yaml.Node) {
-	if n.Kind == yaml.MappingNode {
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			m.pair(n.Content[i].Value, n.Content[i+1])
-		}
-		if keyOf(n, "requests_per_unit") != nil && keyOf(n, "algorithm") == nil {
-			m.algorithms(n)
-		}
+// visit makes the mutants of one value.
+func (m *mutator) visit(key string, v yamlform.Value) bool {
+	if key == "metadata" {
+		return false // anything, and nothing that decides
 	}
-	for i, c := range n.Content {
-		if n.Kind == yaml.MappingNode && i%2 == 1 && n.Content[i-1].Value == "metadata" {
-			continue // anything, and nothing that decides
+	if v.IsMap() {
+		if keys := v.Keys(); keys["requests_per_unit"].Given() && !keys["algorithm"].Given() {
+			m.algorithms(v)
 		}
-		m.walk(c)
+		return true
 	}
-}
-
-// pair changes the value of one key.
-func (m *mutator) pair(key string, v *yaml.Node) {
-	if v.Kind == yaml.SequenceNode && key == "values" {
-		for _, e := range v.Content {
-			m.set(key, e, e.Value+"x")
-		}
-	}
-	if v.Kind != yaml.ScalarNode || isNull(v) {
-		return
+	if !v.IsScalar() || v.IsNull() {
+		return true
 	}
 	switch key {
 	case "requests_per_unit", "burst", "unit_multiplier", "precision", "nodelay":
 		m.number(key, v)
 	case "unit":
 		m.unit(v)
-	case "key", "value", "name":
-		m.set(key, v, v.Value+"x")
+	case "key", "value", "values", "name":
+		m.set(key, v, v.Written()+"x")
 	case "value_regex":
-		m.set(key, v, "x"+v.Value)
+		m.set(key, v, "x"+v.Written())
 	case "value_cidr":
 		m.network(v)
 	case "algorithm":
@@ -106,10 +90,11 @@ func (m *mutator) pair(key string, v *yaml.Node) {
 	case "shadow_mode", "quota_mode", "share_threshold", "unlimited", "count_denied":
 		m.others(key, v, []string{"true", "false"})
 	}
+	return true
 }
 
-func (m *mutator) number(key string, v *yaml.Node) {
-	n, err := strconv.ParseUint(v.Value, 0, 32)
+func (m *mutator) number(key string, v yamlform.Value) {
+	n, err := strconv.ParseUint(v.Written(), 0, 32)
 	if err != nil {
 		if key == "nodelay" { // all
 			m.set(key, v, "0")
@@ -124,8 +109,8 @@ func (m *mutator) number(key string, v *yaml.Node) {
 	}
 }
 
-func (m *mutator) network(v *yaml.Node) {
-	p, err := netip.ParsePrefix(v.Value)
+func (m *mutator) network(v yamlform.Value) {
+	p, err := netip.ParsePrefix(v.Written())
 	if err != nil {
 		return
 	}
@@ -136,8 +121,8 @@ func (m *mutator) network(v *yaml.Node) {
 	}
 }
 
-func (m *mutator) unit(v *yaml.Node) {
-	i := slices.Index(descriptor.UnitNames, strings.ToLower(v.Value))
+func (m *mutator) unit(v yamlform.Value) {
+	i := slices.Index(descriptor.UnitNames, strings.ToLower(v.Written()))
 	if i > 0 {
 		m.set("unit", v, descriptor.UnitNames[i-1])
 	}
@@ -146,51 +131,36 @@ func (m *mutator) unit(v *yaml.Node) {
 	}
 }
 
-func (m *mutator) others(key string, v *yaml.Node, names []string) {
+func (m *mutator) others(key string, v yamlform.Value, names []string) {
 	for _, n := range names {
-		if !strings.EqualFold(n, v.Value) {
+		if !strings.EqualFold(n, v.Written()) {
 			m.set(key, v, n)
 		}
 	}
 }
 
 // set makes a mutant in which a scalar has another value.
-func (m *mutator) set(key string, v *yaml.Node, value string) {
-	was := *v
-	v.Value = value
-	if v.Tag != "!!str" { // what it is now depends on the new value
-		v.Tag = ""
-	}
-	m.make(v, fmt.Sprintf("%s: %s -> %s", key, was.Value, value))
-	*v = was
+func (m *mutator) set(key string, v yamlform.Value, text string) {
+	what := fmt.Sprintf("%s: %s -> %s", key, v.Written(), text)
+	data, err := m.editor.Replace(v, text)
+	m.add(v, what, data, err)
 }
 
 // algorithms makes the mutants in which a limit that does not name its algorithm has another one.
-func (m *mutator) algorithms(limit *yaml.Node) {
-	was := limit.Content
+func (m *mutator) algorithms(limit yamlform.Value) {
 	for _, name := range descriptor.AlgorithmNames[1:] {
-		limit.Content = append(slices.Clone(was),
-			&yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: "algorithm"},
-			&yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: name})
-		m.make(limit, fmt.Sprintf("algorithm: %s -> %s", descriptor.FixedWindow, name))
+		data, err := m.editor.Add(limit, "algorithm", name)
+		m.add(limit, fmt.Sprintf("algorithm: %s -> %s", descriptor.FixedWindow, name), data, err)
 	}
-	limit.Content = was
 }
 
-func (m *mutator) make(at *yaml.Node, what string) {
-	var b bytes.Buffer
-	e := yaml.NewEncoder(&b)
-	for _, d := range m.docs {
-		if err := e.Encode(d); err != nil {
-			m.err = fmt.Errorf("mutate %s: %w", m.file, err)
-			return
-		}
-	}
-	if err := e.Close(); err != nil {
+func (m *mutator) add(at yamlform.Value, what string, data []byte, err error) {
+	if err != nil {
 		m.err = fmt.Errorf("mutate %s: %w", m.file, err)
 		return
 	}
-	m.made = append(m.made, Mutant{File: m.file, Line: at.Line, Col: at.Column, What: what, Data: b.Bytes()})
+	p := at.Position()
+	m.made = append(m.made, Mutant{File: m.file, Line: p.Line, Col: p.Col, What: what, Data: data})
 }
 
 // MutationReport says how many mutants of the rules their tests noticed.

@@ -62,9 +62,9 @@ descriptors:
 		"algorithm: token_bucket -> sliding_log", "algorithm: token_bucket -> leaky_bucket",
 		"burst: 1 -> 2", "burst: 1 -> 0", "name: n -> nx",
 		"key: c -> cx", "value_cidr: 10.0.0.0/8 -> 10.0.0.0/7", "value_cidr: 10.0.0.0/8 -> 10.0.0.0/9",
-		"unit: year -> month", "requests_per_unit: 0 -> 1", "nodelay: all -> 0",
 		"algorithm: fixed_window -> sliding_window", "algorithm: fixed_window -> sliding_log",
 		"algorithm: fixed_window -> token_bucket", "algorithm: fixed_window -> leaky_bucket",
+		"unit: year -> month", "requests_per_unit: 0 -> 1", "nodelay: all -> 0",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("mutants\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

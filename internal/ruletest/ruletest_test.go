@@ -83,7 +83,7 @@ func TestLanguage(t *testing.T) {
 		used += string(data)
 	}
 	for _, p := range places {
-		for _, k := range p.Names {
+		for _, k := range p.Names() {
 			if !regexp.MustCompile(`(?m)(^|[{,\s-])` + k + `:`).MatchString(used) {
 				t.Errorf("no file in testdata/pass uses %s of %s", k, p.What)
 			}
@@ -177,11 +177,12 @@ func TestBadFiles(t *testing.T) {
 		{"settings: {headers: [ietff]}\ncases: []", "1:22: unknown `headers` \"ietff\": did you mean `ietf`?"},
 		{"start: yesterday\ncases: []", "1:8: `start` must be a time like"},
 		{"start: 1969-12-31\ncases: []", "1:8: `start` must lie between 1970 and 2200"},
-		{"cases: &a\n- name: n\n  steps: [*a]", "3:11: the alias *a stands within its own anchor"},
+		{"cases: [&a {<<: *a}]", "1:17: the alias *a stands within its own anchor"},
+		{"cases: &a\n- name: n\n  steps: [*a]", "3:11: a step must be a map of keys"},
 
 		{head + "{descriptors: k=v}", "5:5: a step without `expect`"},
 		{head + "{expect: OK}", "5:5: a step without `descriptors`"},
-		{head + "{descriptors: k=v, expect: OVER}", "5:32: unknown `code` \"OVER\": write `OK` or `OVER_LIMIT`"},
+		{head + "{descriptors: k=v, expect: OVER}", "5:32: unknown `expect` \"OVER\": write `OK` or `OVER_LIMIT`"},
 		{head + "{descriptors: k=v, expect: OVERLIMIT}", "did you mean `OVER_LIMIT`?"},
 		{head + "{descriptors: k=v, expect: {}}", "5:32: `expect` is empty"},
 		{head + "{descriptors: k=v, expect: {remain: 1}}", "5:33: unknown key `remain`: did you mean `remaining`?"},
@@ -200,7 +201,7 @@ func TestBadFiles(t *testing.T) {
 		{head + "{descriptors: k=v,l=w, expect: OK}", "5:23: unknown key `l=w`: within { } put a descriptor with commas in quotes"},
 		{head + "{descriptors: {k: v}, expect: OK}", "a descriptor as a map needs `entries`"},
 		{head + "{descriptors: [[k=v]], expect: OK}", "an entry of a descriptor must be a map like `key: value`"},
-		{head + "{descriptors: 1.5, expect: OK}", "a descriptor must be text, this is the number 1.5"},
+		{head + "{descriptors: 1.5, expect: OK}", "`descriptors` must be text, this is the number 1.5"},
 		{head + "{descriptors: k=v, every: 1s, expect: OK}", "`every` without `repeat`"},
 		{head + "{descriptors: k=v, repeat: 0, expect: OK}", "`repeat` must be a whole number from 1 to 10000000"},
 		{head + "{descriptors: k=v, repeat: 10000000, every: 1w, expect: OK}", "takes more than 100 years"},
@@ -344,7 +345,7 @@ func TestDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range places {
-		for _, k := range p.Names {
+		for _, k := range p.Names() {
 			if !strings.Contains(string(data), "`"+k+"`") {
 				t.Errorf("docs/testing-rules.md does not say what `%s` of %s is", k, p.What)
 			}

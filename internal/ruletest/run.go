@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
-	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // Options say what Run runs. The zero value runs every case of all files.
@@ -56,7 +56,7 @@ func Run(ctx context.Context, files []string, o Options) (*Report, error) {
 	return report, nil
 }
 
-func badFile(name string, errs []*config.Error) FileResult {
+func badFile(name string, errs []*yamlform.Error) FileResult {
 	f := FileResult{Name: name}
 	for _, e := range errs {
 		f.Errors = append(f.Errors, FileError{e.File, e.Line, e.Col, e.Msg})

@@ -8,98 +8,38 @@ import (
 	"strings"
 	"time"
 
-	"gopkg.in/yaml.v3"
-
-	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// text reads a text. Whole numbers, times, true and false are taken as written; 1.10 as a text and as a number differ.
-func (r *reader) text(name string, n *yaml.Node) (string, bool) {
-	if n.Kind == yaml.ScalarNode {
-		switch n.Tag {
-		case "!!str", "!!int", "!!bool", "!!timestamp":
-			return n.Value, true
-		case "!!float":
-			r.Errorf(n, "%s must be text, this is the number %s: write it in quotes, %q", name, config.Clip(n.Value), config.Clip(n.Value))
-			return "", false
-		}
-	}
-	r.Errorf(n, "%s must be text, this is %s", name, config.KindOf(n))
-	return "", false
-}
-
-func (r *reader) flag(name string, n *yaml.Node) bool {
-	var b bool
-	if n.Kind != yaml.ScalarNode || n.Tag != "!!bool" || n.Decode(&b) != nil {
-		r.Errorf(n, "`%s` must be true or false, this is %s", name, config.KindOf(n))
-	}
-	return b
-}
-
-// number reads a whole number from least to most.
-func (r *reader) number(name string, n *yaml.Node, least, most uint64) (uint64, bool) {
-	var u uint64
-	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" || n.Decode(&u) != nil || u < least || u > most {
-		r.Errorf(n, "`%s` must be a whole number from %d to %d, this is %s", name, least, most, config.KindOf(n))
+// readSpan reads a duration that is not negative.
+func readSpan(v yamlform.Value, name string) (time.Duration, bool) {
+	if !v.IsScalar() {
+		v.Errorf("`%s` must be a duration like 30s or 1d12h, this is %s", name, v.What())
 		return 0, false
 	}
-	return u, true
+	d, err := ParseSpan(v.Written())
+	if err != nil {
+		v.Errorf("`%s`: %v", name, err)
+	}
+	return d, err == nil
 }
 
-// choice reads one of a few names.
-func (r *reader) choice(name string, n *yaml.Node, names []string) (int, bool) {
-	text, ok := r.text("`"+name+"`", n)
-	if !ok {
-		return 0, false
-	}
-	for i := range names {
-		if names[i] != "" && strings.EqualFold(names[i], text) {
-			return i, true
-		}
-	}
-	var known []string
-	for _, n := range names {
-		if n != "" {
-			known = append(known, n)
-		}
-	}
-	r.Errorf(n, "%s", config.UnknownWord(name, text, known))
-	return 0, false
-}
-
-// span reads a duration that is not negative.
-func (r *reader) span(name string, n *yaml.Node) (time.Duration, bool) {
-	if n.Kind == yaml.ScalarNode {
-		d, err := ParseSpan(n.Value)
-		if err == nil {
-			return d, true
-		}
-		r.Errorf(n, "`%s`: %v", name, err)
-		return 0, false
-	}
-	r.Errorf(n, "`%s` must be a duration like 30s or 1d12h, this is %s", name, config.KindOf(n))
-	return 0, false
-}
-
-// instant reads a time: RFC 3339, or a date alone, which means midnight UTC.
-func (r *reader) instant(name string, n *yaml.Node) time.Time {
-	t, ok := parseInstant(n)
+// readInstant reads a time: RFC 3339, or a date alone, which means midnight UTC.
+func readInstant(v yamlform.Value) time.Time {
+	t, ok := parseInstant(v.Written())
 	switch {
 	case !ok:
-		r.Errorf(n, "`%s` must be a time like 2026-03-01T12:00:00Z or a date like 2026-03-01, this is %s", name, config.KindOf(n))
+		v.Errorf("`start` must be a time like 2026-03-01T12:00:00Z or a date like 2026-03-01, this is %s", v.What())
 	case t.Year() < 1970 || t.Year() > 2200:
-		r.Errorf(n, "`%s` must lie between 1970 and 2200", name)
+		v.Errorf("`start` must lie between 1970 and 2200")
 	}
 	return t
 }
 
-func parseInstant(n *yaml.Node) (time.Time, bool) {
-	if n.Kind != yaml.ScalarNode {
-		return time.Time{}, false
-	}
+func parseInstant(text string) (time.Time, bool) {
 	for _, layout := range []string{time.RFC3339Nano, time.DateOnly} {
-		if t, err := time.Parse(layout, n.Value); err == nil {
+		if t, err := time.Parse(layout, text); err == nil {
 			return t.UTC().Truncate(time.Microsecond), true
 		}
 	}
@@ -114,9 +54,9 @@ func ParseSpan(s string) (time.Duration, error) {
 	if s == "0" {
 		return 0, nil
 	}
-	bad := fmt.Errorf("%s is no duration: write numbers with units w, d, h, m, s, ms or us, like 30s or 1d12h", config.Quote(s))
+	bad := fmt.Errorf("%s is no duration: write numbers with units w, d, h, m, s, ms or us, like 30s or 1d12h", yamlform.Quote(s))
 	if _, err := strconv.ParseFloat(s, 64); err == nil {
-		return 0, fmt.Errorf("%s is no duration, its unit is missing: did you mean %ss?", config.Quote(s), config.Clip(s))
+		return 0, fmt.Errorf("%s is no duration, its unit is missing: did you mean %ss?", yamlform.Quote(s), yamlform.Clip(s))
 	}
 	total := time.Duration(0)
 	for rest := s; rest != ""; {
@@ -136,7 +76,7 @@ func ParseSpan(s string) (time.Duration, error) {
 			return 0, bad
 		}
 		if d > (math.MaxInt64-total)/time.Duration(scale) {
-			return 0, fmt.Errorf("%s is longer than 292 years", config.Quote(s))
+			return 0, fmt.Errorf("%s is longer than 292 years", yamlform.Quote(s))
 		}
 		total += d * time.Duration(scale)
 	}
@@ -144,7 +84,7 @@ func ParseSpan(s string) (time.Duration, error) {
 		return 0, bad
 	}
 	if total%time.Microsecond != 0 {
-		return 0, fmt.Errorf("%s is no whole number of microseconds, and the engine knows no finer time", config.Quote(s))
+		return 0, fmt.Errorf("%s is no whole number of microseconds, and the engine knows no finer time", yamlform.Quote(s))
 	}
 	return total, nil
 }
@@ -185,9 +125,9 @@ func ParseEntries(s string) ([]descriptor.Entry, error) {
 		case key == "" && !found:
 			return errors.New("an entry is missing: write `key=value`, with commas between entries")
 		case key == "":
-			return fmt.Errorf("a value without a key: %s", config.Quote("="+value))
+			return fmt.Errorf("a value without a key: %s", yamlform.Quote("="+value))
 		case !found:
-			return fmt.Errorf("%s has no value: write `%s=value`, or `%s=` for an empty one", config.Quote(key), config.Clip(key), config.Clip(key))
+			return fmt.Errorf("%s has no value: write `%s=value`, or `%s=` for an empty one", yamlform.Quote(key), yamlform.Clip(key), yamlform.Clip(key))
 		}
 		entries = append(entries, descriptor.Entry{Key: key, Value: value})
 		return nil

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // busiest is how many callers without refusals are reported.
@@ -164,11 +164,11 @@ func unknownDomain(asked string, tree *descriptor.Tree) string {
 			domains = append(domains, r.Domain)
 		}
 	}
-	if near := config.Closest(asked, domains); near != "" {
-		return fmt.Sprintf("requests have the domain %s, did you mean `%s`?", config.Quote(asked), near)
+	if near := yamlform.Closest(asked, domains); near != "" {
+		return fmt.Sprintf("requests have the domain %s, did you mean `%s`?", yamlform.Quote(asked), near)
 	}
 	slices.Sort(domains)
-	return fmt.Sprintf("requests have the domain %s, the rules have %s", config.Quote(asked), config.List(domains, "and"))
+	return fmt.Sprintf("requests have the domain %s, the rules have %s", yamlform.Quote(asked), yamlform.List(domains, "and"))
 }
 
 func seconds(s float64) string {

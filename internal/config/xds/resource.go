@@ -19,6 +19,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // TypeURL is the type of the resources that the client subscribes to.
@@ -84,7 +85,7 @@ func resource(x *anypb.Any) config.Resource {
 		}
 	}
 	r := config.Resource{Name: name, Sum: sha256.Sum256(x.GetValue())}
-	r.Later = func() (config.Fields, error) {
+	r.Later = func() (yamlform.Pairs, error) {
 		c, m := converter{}, message
 		message = nil // it is large, and used only once
 		rules := c.config(m)
@@ -100,15 +101,15 @@ func resource(x *anypb.Any) config.Resource {
 // converter turns a message into the values of a rule file. Fields that are not set are left out. It validates nothing,
 // because the reader of rule files does that.
 type converter struct {
-	domain config.Fields // the keys of the whole domain, from all descriptors
+	domain yamlform.Pairs // the keys of the whole domain, from all descriptors
 	errs   []error
 }
 
-func (c *converter) config(m *ratelimitv3.RateLimitConfig) config.Fields {
+func (c *converter) config(m *ratelimitv3.RateLimitConfig) yamlform.Pairs {
 	descriptors := c.descriptors(m.GetDescriptors(), "descriptors")
-	top := config.Fields{{Key: "domain", Value: m.GetDomain()}}
+	top := yamlform.Pairs{{Key: "domain", Value: m.GetDomain()}}
 	top = append(top, c.domain...)
-	return append(top, config.Field{Key: "descriptors", Value: descriptors})
+	return append(top, yamlform.Pair{Key: "descriptors", Value: descriptors})
 }
 
 // descriptors converts a list that stands at a path.
@@ -120,11 +121,11 @@ func (c *converter) descriptors(list []*ratelimitv3.RateLimitDescriptor, at stri
 	return all
 }
 
-func (c *converter) descriptor(d *ratelimitv3.RateLimitDescriptor, at string) config.Fields {
-	m := make(config.Fields, 0, 4)
+func (c *converter) descriptor(d *ratelimitv3.RateLimitDescriptor, at string) yamlform.Pairs {
+	m := make(yamlform.Pairs, 0, 4)
 	add := func(key string, value any, given bool) {
 		if given {
-			m = append(m, config.Field{Key: key, Value: value})
+			m = append(m, yamlform.Pair{Key: key, Value: value})
 		}
 	}
 	quota, metadata, err := newer(d)
@@ -137,8 +138,8 @@ func (c *converter) descriptor(d *ratelimitv3.RateLimitDescriptor, at string) co
 	add("value", d.GetValue(), d.GetValue() != "")
 	if d.GetRateLimit() != nil {
 		limit := rateLimit(d.GetRateLimit())
-		extended = slices.DeleteFunc(extended, func(x config.Field) bool {
-			more, is := x.Value.(config.Fields)
+		extended = slices.DeleteFunc(extended, func(x yamlform.Pair) bool {
+			more, is := x.Value.(yamlform.Pairs)
 			if x.Key != "rate_limit" || !is {
 				return false
 			}
@@ -155,26 +156,26 @@ func (c *converter) descriptor(d *ratelimitv3.RateLimitDescriptor, at string) co
 	return append(m, extended...)
 }
 
-func rateLimit(l *ratelimitv3.RateLimitPolicy) config.Fields {
-	m := make(config.Fields, 0, 2)
+func rateLimit(l *ratelimitv3.RateLimitPolicy) yamlform.Pairs {
+	m := make(yamlform.Pairs, 0, 2)
 	if l.GetUnit() != ratelimitv3.RateLimitUnit_UNKNOWN {
-		m = append(m, config.Field{Key: "unit", Value: unit(l.GetUnit())})
+		m = append(m, yamlform.Pair{Key: "unit", Value: unit(l.GetUnit())})
 	}
 	if l.GetRequestsPerUnit() != 0 {
-		m = append(m, config.Field{Key: "requests_per_unit", Value: l.GetRequestsPerUnit()})
+		m = append(m, yamlform.Pair{Key: "requests_per_unit", Value: l.GetRequestsPerUnit()})
 	}
 	if l.GetUnlimited() {
-		m = append(m, config.Field{Key: "unlimited", Value: true})
+		m = append(m, yamlform.Pair{Key: "unlimited", Value: true})
 	}
 	if l.GetName() != "" {
-		m = append(m, config.Field{Key: "name", Value: l.GetName()})
+		m = append(m, yamlform.Pair{Key: "name", Value: l.GetName()})
 	}
 	if len(l.GetReplaces()) > 0 {
 		names := make([]any, len(l.GetReplaces()))
 		for i, r := range l.GetReplaces() {
-			names[i] = config.Fields{{Key: "name", Value: r.GetName()}}
+			names[i] = yamlform.Pairs{{Key: "name", Value: r.GetName()}}
 		}
-		m = append(m, config.Field{Key: "replaces", Value: names})
+		m = append(m, yamlform.Pair{Key: "replaces", Value: names})
 	}
 	return m
 }
@@ -189,14 +190,14 @@ func unit(u ratelimitv3.RateLimitUnit) string {
 }
 
 // extensions splits the metadata of a descriptor into the rule's metadata and the keys of the rule language.
-func (c *converter) extensions(metadata *structpb.Struct, at string) (own, extended config.Fields) {
+func (c *converter) extensions(metadata *structpb.Struct, at string) (own, extended yamlform.Pairs) {
 	own = fields(metadata)
-	i := slices.IndexFunc(own, func(x config.Field) bool { return x.Key == extensions })
+	i := slices.IndexFunc(own, func(x yamlform.Pair) bool { return x.Key == extensions })
 	if i < 0 {
 		return own, nil
 	}
 	path := at + ".metadata." + extensions
-	keys, is := own[i].Value.(config.Fields)
+	keys, is := own[i].Value.(yamlform.Pairs)
 	if !is {
 		c.errs = append(c.errs, fmt.Errorf("%s: must be a map with keys of a descriptor", path))
 	}
@@ -205,13 +206,13 @@ func (c *converter) extensions(metadata *structpb.Struct, at string) (own, exten
 	if strings.Count(at, "[") > 1 {
 		return own, extended // only the first level may have domain keys: the reader of rule files reports others
 	}
-	extended = slices.DeleteFunc(extended, func(x config.Field) bool {
-		domain, is := x.Value.(config.Fields)
+	extended = slices.DeleteFunc(extended, func(x yamlform.Pair) bool {
+		domain, is := x.Value.(yamlform.Pairs)
 		if x.Key != domainExtensions || !is {
 			return false
 		}
 		for _, said := range below(domain, x.Path) {
-			again := func(x config.Field) bool { return x.Key == said.Key && reflect.DeepEqual(x.Value, said.Value) }
+			again := func(x yamlform.Pair) bool { return x.Key == said.Key && reflect.DeepEqual(x.Value, said.Value) }
 			if !slices.ContainsFunc(c.domain, again) {
 				c.domain = append(c.domain, said)
 			}
@@ -222,7 +223,7 @@ func (c *converter) extensions(metadata *structpb.Struct, at string) (own, exten
 }
 
 // below prefixes the items of a map with their real path.
-func below(m config.Fields, path string) config.Fields {
+func below(m yamlform.Pairs, path string) yamlform.Pairs {
 	for i := range m {
 		m[i].Path = path + "." + m[i].Key
 	}
@@ -230,10 +231,10 @@ func below(m config.Fields, path string) config.Fields {
 }
 
 // fields converts a struct message to plain values, with its keys in order.
-func fields(s *structpb.Struct) config.Fields {
-	m := make(config.Fields, 0, len(s.GetFields()))
+func fields(s *structpb.Struct) yamlform.Pairs {
+	m := make(yamlform.Pairs, 0, len(s.GetFields()))
 	for _, key := range slices.Sorted(maps.Keys(s.GetFields())) {
-		m = append(m, config.Field{Key: key, Value: plain(s.GetFields()[key])})
+		m = append(m, yamlform.Pair{Key: key, Value: plain(s.GetFields()[key])})
 	}
 	return m
 }

@@ -1,10 +1,7 @@
 package xds
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,10 +15,10 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
-	"gopkg.in/yaml.v3"
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // newest gives a descriptor the fields that the published Go code does not have, as the wire has them.
@@ -185,14 +182,12 @@ descriptors:
 			t.Fatal(errs[0])
 		}
 		var all []*ratelimitv3.RateLimitConfig
-		for d := yaml.NewDecoder(bytes.NewReader(f.Data)); ; {
-			var domain map[string]any
-			if err := d.Decode(&domain); errors.Is(err, io.EOF) {
-				break
-			} else if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, fromYAML(t, domain))
+		domains, err := yamlform.Decode(f.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, domain := range domains {
+			all = append(all, fromYAML(t, domain.(map[string]any)))
 		}
 		got, err := compile(t, all...)
 		if err != nil {
@@ -242,11 +237,11 @@ func TestDocumentedExample(t *testing.T) {
 	}
 	_, block, _ := strings.Cut(string(docs), "\n```yaml\n")
 	example, _, _ := strings.Cut(block, "\n```\n")
-	var domain map[string]any
-	if err := yaml.Unmarshal([]byte(example), &domain); err != nil {
+	domains, err := yamlform.Decode([]byte(example))
+	if err != nil {
 		t.Fatal(err)
 	}
-	tree, err := compile(t, fromYAML(t, domain))
+	tree, err := compile(t, fromYAML(t, domains[0].(map[string]any)))
 	if err != nil {
 		t.Fatal(err)
 	}

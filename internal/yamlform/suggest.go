@@ -1,4 +1,4 @@
-package config
+package yamlform
 
 import "strings"
 
@@ -48,19 +48,4 @@ func distance(a, b string) int {
 		before, last, row = last, row, before
 	}
 	return last[len(b)]
-}
-
-// List writes names for a message: `a`, `b` or `c`.
-func List(names []string, and string) string {
-	var b strings.Builder
-	for i, n := range names {
-		switch {
-		case i > 0 && i == len(names)-1:
-			b.WriteString(" " + and + " ")
-		case i > 0:
-			b.WriteString(", ")
-		}
-		b.WriteString("`" + n + "`")
-	}
-	return b.String()
 }

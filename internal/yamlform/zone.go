@@ -1,20 +1,18 @@
-package config
+package yamlform
 
 import (
 	"strings"
 	"sync"
 	"time"
-
-	"gopkg.in/yaml.v3"
 )
 
-// zones holds the time zones that rules have named: reading one takes longer than reading a rule. There are no more of
+// zones holds the time zones that files have named: reading one takes longer than reading a rule. There are no more of
 // them than the database of time zones has.
 var zones sync.Map // string to *time.Location
 
-// zone reads the name of a time zone.
-func (r *reader) zone(name string, n *yaml.Node) (*time.Location, bool) {
-	text, ok := r.text(name, n)
+// Zone reads the name of a time zone.
+func (v Value) Zone() (*time.Location, bool) {
+	text, ok := v.Text()
 	if !ok {
 		return nil, false
 	}
@@ -22,9 +20,9 @@ func (r *reader) zone(name string, n *yaml.Node) (*time.Location, bool) {
 		return zone, true
 	}
 	if c := titled(text); loadZone(c) != nil {
-		r.errorf(n, "unknown time zone %s: did you mean `%s`?", Quote(text), c)
+		v.Errorf("unknown time zone %s: did you mean `%s`?", Quote(text), c)
 	} else {
-		r.errorf(n, "unknown time zone %s: `%s` takes a name of the IANA database, like `Asia/Seoul` or `UTC`", Quote(text), name)
+		v.Errorf("unknown time zone %s: %s takes a name of the IANA database, like `Asia/Seoul` or `UTC`", Quote(text), v.label())
 	}
 	return nil, false
 }

@@ -1,0 +1,38 @@
+package config
+
+import (
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+)
+
+// source is what one version of a rule file says.
+type source struct {
+	domains  []descriptor.DomainSpec
+	rules    int
+	errs     []*yamlform.Error // if there are any, nothing else of it may be used
+	warnings []*yamlform.Error // what was taken otherwise than it is written
+}
+
+// readSource reads one rule file, leniently or strictly. It is a pure function.
+func readSource(name string, data []byte, lenient bool) *source {
+	if s := readInChunks(name, data); s != nil {
+		return s
+	}
+	r := newRuleReader(name, lenient, 0)
+	s := &source{}
+	for _, doc := range r.Parse(data) {
+		s.domains = append(s.domains, r.document(doc))
+	}
+	if len(s.domains) == 0 && r.Found() == 0 {
+		r.ErrorAt(yamlform.Position{File: name, Line: 1, Col: 1}, "no rules in this file: write `domain: NAME` and a list of `descriptors`")
+	}
+	s.rules = r.rules
+	s.errs, s.warnings = r.Errors(), r.Warnings()
+	return s
+}
+
+// ruleAndLimit is a rule with room for its limit, in one piece: there are many of them.
+type ruleAndLimit struct {
+	rule  descriptor.Rule
+	limit [1]descriptor.Limit
+}

@@ -1,0 +1,97 @@
+package yamlform
+
+import (
+	"math"
+)
+
+// Language describes the files of one kind: which maps they have, and which keys those have. Schemas and references are
+// made of it.
+type Language struct {
+	Maps []*Map // the first is the file itself
+}
+
+// Map is one map of a language.
+type Map struct {
+	Name string // for references from Type.Of
+	What string // in words, for messages and references
+	Keys []Key
+}
+
+// Names returns the names of the keys.
+func (m *Map) Names() []string {
+	names := make([]string, len(m.Keys))
+	for i := range m.Keys {
+		names[i] = m.Keys[i].Name
+	}
+	return names
+}
+
+func (m *Map) index(name string) int {
+	for i := range m.Keys {
+		if m.Keys[i].Name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// Has says whether the map has a key of that name.
+func (m *Map) Has(name string) bool { return m.index(name) >= 0 }
+
+// Key is one key of a map.
+type Key struct {
+	Name      string
+	Type      Type
+	Doc       string // what it means, in Markdown
+	Required  bool
+	Extension bool // the reference does not have it
+}
+
+// Type is what a key's value may be. The same type reads the value, describes it and bounds it in a schema.
+type Type struct {
+	Kind        Kind
+	Names       []string // of Choice and Choices; of Nested and ListOf: names that may stand in place of the map
+	AnyCase     bool     // of Names: in any case of letters
+	Least, Most uint64   // of Number
+	Word        string   // of Number: a word that may stand in its place
+	Of          string   // of Nested and ListOf: the name of a Map
+	Pattern     string   // of Text, if it must have a form: a regular expression for the whole
+	Form        string   // of Text with a Pattern, and of Anything: the form in words
+	Floats      bool     // of Text: a number with a point is a text too, as it is written
+}
+
+// Kind is the kind of a Type.
+type Kind int
+
+// Kinds of values.
+const (
+	Anything Kind = iota // Form says what, if not everything
+	Text
+	TextList
+	TextOrList // one text, or a list of them
+	Flag
+	Number
+	Choice  // one of Names
+	Choices // a list of some of Names
+	Nested  // a map
+	ListOf  // a list of maps
+	AnyMap  // a map of anything
+)
+
+// Between is a whole number from least to most, both included.
+func Between(least, most uint64) Type { return Type{Kind: Number, Least: least, Most: most} }
+
+// Uint32 is a whole number of 32 bits that is at least least.
+func Uint32(least uint32) Type { return Between(uint64(least), math.MaxUint32) }
+
+// OneOf is one of some names. An empty name cannot be written; it keeps the place of a value without a name.
+func OneOf(names ...string) Type { return Type{Kind: Choice, Names: names} }
+
+// SomeOf is a list of some names.
+func SomeOf(names ...string) Type { return Type{Kind: Choices, Names: names} }
+
+// MapOf is a map of the language, by its name.
+func MapOf(name string) Type { return Type{Kind: Nested, Of: name} }
+
+// MapsOf is a list of such maps.
+func MapsOf(name string) Type { return Type{Kind: ListOf, Of: name} }

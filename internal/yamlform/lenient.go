@@ -1,0 +1,71 @@
+package yamlform
+
+import (
+	"bytes"
+	"slices"
+
+	"gopkg.in/yaml.v3"
+)
+
+// lastWins returns a map in which no key stands twice. The last one counts, but where both values are maps they become
+// one: what the last one leaves out is as in the first one.
+func (v Value) lastWins() Value {
+	m, r := v.node(), v.r
+	places := make(map[string]int, len(m.Content)/2)
+	var out []*yaml.Node // nil while nothing stands twice
+	for i := 0; i+1 < len(m.Content); i += 2 {
+		k, value := m.Content[i], m.Content[i+1]
+		name := target(k)
+		first, twice := places[name.Value]
+		if name.Kind != yaml.ScalarNode || isMerge(name) || !twice {
+			if name.Kind == yaml.ScalarNode && !isMerge(name) {
+				places[name.Value] = i
+				if out != nil {
+					places[name.Value] = len(out)
+				}
+			}
+			if out != nil {
+				out = append(out, k, value)
+			}
+			continue
+		}
+		if out == nil {
+			out = slices.Clone(m.Content[:i])
+		}
+		r.WarnAt(r.position(k), "key `%s` twice in one map: this one counts, not the first, %s", Clip(name.Value), r.position(out[first]).Near())
+		if old := out[first+1]; old.Kind == yaml.MappingNode && value.Kind == yaml.MappingNode {
+			both := *value
+			both.Content = slices.Concat(old.Content, value.Content)
+			value = &both
+		}
+		out[first], out[first+1] = k, value
+	}
+	if out == nil {
+		return v
+	}
+	unique := *m
+	unique.Content = out
+	v.at = &unique
+	return v
+}
+
+// untilEnd cuts off what follows the end of a document ("...") and begins no other one.
+func (r *Reader) untilEnd(data []byte) []byte {
+	for line, at := 1, 0; at < len(data); line++ {
+		end := len(data)
+		if i := bytes.IndexByte(data[at:], '\n'); i >= 0 {
+			end = at + i + 1
+		}
+		text, ends := bytes.CutPrefix(data[at:end], []byte("..."))
+		if ends && len(bytes.TrimSpace(text)) == 0 {
+			rest := bytes.TrimSpace(data[end:])
+			if len(rest) == 0 || bytes.HasPrefix(rest, []byte("---")) || rest[0] == '%' || rest[0] == '#' {
+				return data
+			}
+			r.WarnAt(Position{r.file, line, 1}, "text after the end of the document: it is left out")
+			return data[:at]
+		}
+		at = end
+	}
+	return data
+}

@@ -1,0 +1,91 @@
+package yamlform
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+// unknownKey is a message about a key that a map does not have. It says what the key was probably meant to be, else where
+// it belongs, else which keys there are.
+func unknownKey(k *yaml.Node, m *Map, places []*Map) string {
+	if k.Kind != yaml.ScalarNode {
+		return fmt.Sprintf("a key must be text, this is %s: %s has %s", what(k), m.What, List(m.Names(), "and"))
+	}
+	shown := Clip(k.Value)
+	for _, p := range places {
+		if p.Has(k.Value) {
+			return fmt.Sprintf("`%s` does not belong in %s: it is a key of %s", shown, m.What, p.What)
+		}
+	}
+	if c := Closest(k.Value, m.Names()); c != "" {
+		return fmt.Sprintf("unknown key `%s`: did you mean `%s`?", shown, c)
+	}
+	for _, p := range places {
+		if c := Closest(k.Value, p.Names()); c != "" {
+			return fmt.Sprintf("unknown key `%s`: did you mean `%s`, a key of %s?", shown, c, p.What)
+		}
+	}
+	return fmt.Sprintf("unknown key `%s`: %s has %s", shown, m.What, List(m.Names(), "and"))
+}
+
+// UnknownWord is a message about a text that is none of those that label takes.
+func UnknownWord(label, text string, names []string) string {
+	if c := Closest(text, names); c != "" {
+		return fmt.Sprintf("unknown %s %s: did you mean `%s`?", label, Quote(text), c)
+	}
+	return fmt.Sprintf("unknown %s %s: write %s", label, Quote(text), List(names, "or"))
+}
+
+// what describes a node in a message.
+func what(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a map"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	switch n.Tag {
+	case "!!null":
+		return "nothing"
+	case "!!str", "!!timestamp":
+		return "the text " + Quote(n.Value)
+	case "!!int", "!!float":
+		return "the number " + Clip(n.Value)
+	case "!!bool":
+		return Clip(n.Value)
+	}
+	return "a value tagged " + Clip(n.Tag)
+}
+
+const longest = 60 // characters of a file that a message repeats
+
+// Clip returns the beginning of a text, as much as a message repeats.
+func Clip(s string) string {
+	n := 0
+	for i := range s {
+		if n == longest {
+			return s[:i] + "..."
+		}
+		n++
+	}
+	return s
+}
+
+// Quote returns the same in quotes.
+func Quote(s string) string { return strconv.Quote(Clip(s)) }
+
+// List writes names for a message: `a`, `b` or `c`.
+func List(names []string, and string) string {
+	quoted := make([]string, len(names))
+	for i, n := range names {
+		quoted[i] = "`" + n + "`"
+	}
+	if len(quoted) < 2 {
+		return strings.Join(quoted, "")
+	}
+	last := len(quoted) - 1
+	return strings.Join(quoted[:last], ", ") + " " + and + " " + quoted[last]
+}

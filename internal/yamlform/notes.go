@@ -1,0 +1,44 @@
+package yamlform
+
+import "fmt"
+
+// MaxErrors is how many errors a Reader reports of one file; one more says how many it left out.
+const MaxErrors = 500
+
+// notes collects the errors, or the warnings, of one file.
+type notes struct {
+	all  []*Error
+	seen map[Error]struct{} // what was noted since the first alias; what an alias stands for is read once for each alias
+	more int                // beyond MaxErrors
+}
+
+// add notes an error. repeats says that the same error may have been noted before.
+func (n *notes) add(e Error, repeats bool) {
+	if repeats {
+		if _, again := n.seen[e]; again {
+			return
+		}
+		if n.seen == nil {
+			n.seen = make(map[Error]struct{})
+		}
+		if len(n.seen) < MaxErrors {
+			n.seen[e] = struct{}{}
+		}
+	}
+	if len(n.all) >= MaxErrors {
+		n.more++
+		return
+	}
+	n.all = append(n.all, &e)
+}
+
+// sorted returns the errors in the order of the file.
+func (n *notes) sorted() []*Error {
+	errs := SortErrors(n.all)
+	if n.more > 0 {
+		last := *errs[len(errs)-1]
+		last.Msg = fmt.Sprintf("and %d more errors: mend the ones above first", n.more)
+		errs = append(errs, &last)
+	}
+	return errs
+}

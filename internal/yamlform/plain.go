@@ -1,0 +1,141 @@
+package yamlform
+
+import (
+	"iter"
+	"math"
+	"strconv"
+
+	"gopkg.in/yaml.v3"
+)
+
+// Pairs is a map as plain values, in order. Its values, and those within them, are string, bool, uint32, float64, nil,
+// []any and Pairs.
+type Pairs []Pair
+
+// Pair is one key of such a map. Path is where its value really stands, if that is not below the map: errors name it.
+type Pair struct {
+	Key   string
+	Value any
+	Path  string
+}
+
+// Plain values become the nodes that the library makes of a file, so that one reader reads both. In place of a line a node
+// has the number of the step that leads to it; errors name the path that these steps make.
+
+// step is one step of the path from the top of plain values to one of them.
+type step struct {
+	from  int    // the step before, counted from 1; 0: this is the top
+	key   string // of a map; empty: of a list
+	index int    // of a list
+	path  string // the whole path, if it is another
+}
+
+// pathTo returns the path to a value, with a colon and a space before it, as in ": descriptors[2].rate_limit.unit"; it is
+// empty for the top.
+func pathTo(steps []step, line int) string {
+	if line > len(steps) || steps[line-1].from == 0 {
+		return ""
+	}
+	return ": " + string(appendPath(nil, steps, line))
+}
+
+func appendPath(b []byte, steps []step, line int) []byte {
+	s := &steps[line-1]
+	switch {
+	case s.from == 0:
+		return b
+	case s.path != "":
+		return append(b, s.path...)
+	}
+	b = appendPath(b, steps, s.from)
+	if s.key == "" {
+		return append(strconv.AppendInt(append(b, '['), int64(s.index), 10), ']')
+	}
+	if len(b) > 0 {
+		b = append(b, '.')
+	}
+	return append(b, s.key...)
+}
+
+// Plain returns plain values as a Value. The reader is for one such map and for no file.
+func (r *Reader) Plain(top Pairs) Value {
+	n := new(yaml.Node)
+	r.node(n, step{}, top)
+	return Value{r: r, at: n}
+}
+
+// PlainItems yields the items of a list that stands below the map of Plain, and is not part of it. It makes one at a time:
+// nodes are far larger than what they are made of. An item is good until the next one is made.
+func (r *Reader) PlainItems(of Pair, list []any) iter.Seq[Value] {
+	return func(yield func(Value) bool) {
+		r.steps = append(r.steps, step{from: 1, key: of.Key, path: of.Path})
+		above := len(r.steps)
+		for i, e := range list {
+			r.steps = r.steps[:above]
+			n := new(yaml.Node)
+			r.node(n, step{from: above, index: i}, e)
+			if !yield(Value{r: r, at: n}) {
+				return
+			}
+		}
+	}
+}
+
+// node makes n the node of a plain value. Nodes that stand together are made together: there are many of them.
+func (r *Reader) node(n *yaml.Node, s step, value any) {
+	r.steps = append(r.steps, s)
+	at := len(r.steps)
+	n.Kind, n.Line, n.Column = yaml.ScalarNode, at, 1
+	switch v := value.(type) {
+	case Pairs:
+		n.Kind = yaml.MappingNode
+		nodes := addContent(n, 2*len(v))
+		for i := range v {
+			key, value := &nodes[2*i], &nodes[2*i+1]
+			r.node(value, step{from: at, key: v[i].Key, path: v[i].Path}, v[i].Value)
+			key.Kind, key.Tag, key.Value, key.Line, key.Column = yaml.ScalarNode, "!!str", v[i].Key, value.Line, 1
+		}
+	case []any:
+		n.Kind = yaml.SequenceNode
+		nodes := addContent(n, len(v))
+		for i, e := range v {
+			r.node(&nodes[i], step{from: at, index: i}, e)
+		}
+	case string:
+		n.Tag, n.Value = "!!str", v
+	case bool:
+		n.Tag, n.Value = "!!bool", strconv.FormatBool(v)
+	case uint32:
+		n.Tag, n.Value = "!!int", strconv.FormatUint(uint64(v), 10)
+	case float64:
+		n.Tag, n.Value = number(v)
+	case nil:
+		n.Tag, n.Value = "!!null", "null"
+	default:
+		n.Tag = "!unknown" // refused wherever it stands
+	}
+}
+
+// addContent gives a node that many empty ones.
+func addContent(n *yaml.Node, many int) []yaml.Node {
+	nodes := make([]yaml.Node, many)
+	n.Content = make([]*yaml.Node, many)
+	for i := range nodes {
+		n.Content[i] = &nodes[i]
+	}
+	return nodes
+}
+
+// number writes a number of JSON: what has no fraction is whole, up to where a float64 counts by ones.
+func number(v float64) (tag, text string) {
+	switch {
+	case v == math.Trunc(v) && math.Abs(v) < 1<<53:
+		return "!!int", strconv.FormatInt(int64(v), 10)
+	case math.IsNaN(v):
+		return "!!float", ".nan"
+	case math.IsInf(v, 0):
+		return "!!float", ".inf"
+	default:
+		return "!!float", strconv.FormatFloat(v, 'g', -1, 64)
+	}
+}

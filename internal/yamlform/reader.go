@@ -1,0 +1,129 @@
+package yamlform
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	"gopkg.in/yaml.v3"
+)
+
+// Bounds on the work that a small file can cause.
+const (
+	// MaxLevels is how deep values of one kind may nest: merges in merges, and lists and maps in a free-form map.
+	MaxLevels = 32
+	// MaxExpanded is how many values of one file are read through aliases.
+	MaxExpanded = 2_000_000
+)
+
+// Options say how a Reader reads.
+type Options struct {
+	// Places are the maps that a file of this language may have. A key that stands in the wrong one gets an error that
+	// names the right one; earlier places win.
+	Places []*Map
+	// Lenient takes some probable mistakes with a warning in place of an error: of a key that stands twice the last one
+	// counts, the keys in Ignored are ignored where they do not belong, and text behind the end of a document is left out.
+	Lenient bool
+	Ignored []string
+	// Hint returns a better message about an unknown key, or "".
+	Hint func(key string, value Value) string
+	// Lines is how many lines of the file come before the text, if the text is a piece of it.
+	Lines int
+}
+
+// Reader reads the values of one file, or of one set of plain values. It notes what is wrong and reads on, so that all
+// errors of a file come at once. It is for one goroutine.
+type Reader struct {
+	file     string
+	o        Options
+	errs     notes
+	warnings notes
+	steps    []step // the paths of plain values; nil for a file
+	aliased  bool   // an alias was followed
+	expanded int    // values read through aliases
+}
+
+// NewReader returns a reader whose errors name that file.
+func NewReader(file string, o Options) *Reader { return &Reader{file: file, o: o} }
+
+// Parse returns the documents of a text. Empty documents are left out: templates often leave some behind. If the text is
+// not YAML, that is an error, and the documents before it are returned.
+func (r *Reader) Parse(data []byte) []Value {
+	if r.o.Lenient {
+		data = r.untilEnd(data)
+	}
+	docs, err := documents(data)
+	if err != nil {
+		r.errs.add(*syntaxError(r.file, data, err), r.aliased)
+	}
+	var roots []Value
+	for _, d := range docs {
+		if d.Kind == yaml.DocumentNode {
+			if len(d.Content) == 0 {
+				continue
+			}
+			d = d.Content[0]
+		}
+		if root := (Value{r: r, at: d}); !root.IsNull() {
+			roots = append(roots, root)
+		}
+	}
+	return roots
+}
+
+// Errors returns the errors noted so far, in the order of the file.
+func (r *Reader) Errors() []*Error { return r.errs.sorted() }
+
+// Warnings returns what was taken although it is probably a mistake, in the order of the file.
+func (r *Reader) Warnings() []*Error { return r.warnings.sorted() }
+
+// Found is how many errors were noted so far.
+func (r *Reader) Found() int { return len(r.errs.all) + r.errs.more }
+
+// Expanded is how many values were read through aliases so far.
+func (r *Reader) Expanded() int { return r.expanded }
+
+// Lenient says whether probable mistakes are taken with a warning.
+func (r *Reader) Lenient() bool { return r.o.Lenient }
+
+// ErrorAt notes an error.
+func (r *Reader) ErrorAt(at Position, format string, args ...any) {
+	r.errs.add(*at.Errorf(format, args...), r.aliased)
+}
+
+// WarnAt notes a warning.
+func (r *Reader) WarnAt(at Position, format string, args ...any) {
+	r.warnings.add(*at.Errorf(format, args...), r.aliased)
+}
+
+// position is where a node stands. The library gives lines from 1; a node that it made up itself has none.
+func (r *Reader) position(n *yaml.Node) Position {
+	if r.steps != nil {
+		return Position{File: r.file + pathTo(r.steps, max(n.Line, 1))}
+	}
+	return Position{File: r.file, Line: max(n.Line, 1) + r.o.Lines, Col: max(n.Column, 1)}
+}
+
+// documents parses all YAML documents in data, in order. When one is not YAML, those before it come with the error.
+func documents(data []byte) (docs []*yaml.Node, err error) {
+	defer recovered(&err)
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	for {
+		n := new(yaml.Node)
+		if err := d.Decode(n); errors.Is(err, io.EOF) {
+			return docs, nil
+		} else if err != nil {
+			return docs, err
+		}
+		docs = append(docs, n)
+	}
+}
+
+// recovered makes a panic of the library an error. The library returns its own errors; a panic is a defect of it, which
+// must not end the process because of a file.
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("yaml: %v", p)
+	}
+}

@@ -1,0 +1,173 @@
+package yamlform
+
+import (
+	"encoding/base64"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"gopkg.in/yaml.v3"
+)
+
+// label names the value in a message: `key`.
+func (v Value) label() string {
+	if v.key == nil {
+		return "the value"
+	}
+	return "`" + v.key.Name + "`"
+}
+
+func (v Value) typed() Type {
+	if v.key == nil {
+		return Type{}
+	}
+	return v.key.Type
+}
+
+// Text reads a text. Whole numbers, times, true and false are taken as written. A number with a point is refused unless
+// the type takes it: 1.10 as a version is one number, and the text that was meant is another.
+func (v Value) Text() (string, bool) {
+	n := v.node()
+	if n.Kind == yaml.ScalarNode {
+		switch n.Tag {
+		case "!!str", "!!int", "!!bool", "!!timestamp":
+			return n.Value, true
+		case "!!float":
+			if v.key != nil && v.key.Type.Floats {
+				return n.Value, true
+			}
+			v.Errorf("%s must be text, this is the number %s: write it in quotes, %s", v.label(), Clip(n.Value), Quote(n.Value))
+			return "", false
+		}
+		if text, ok := v.r.tagged(n); ok {
+			return text, true
+		}
+	}
+	v.Errorf("%s must be text, this is %s", v.label(), v.What())
+	return "", false
+}
+
+// tagged is the text of a scalar with a private tag (!mine), which means nothing here, or with the tag of base64.
+func (r *Reader) tagged(n *yaml.Node) (string, bool) {
+	switch {
+	case r.steps != nil: // it came from no file
+	case n.Tag == "!!binary":
+		b, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(n.Value), ""))
+		return string(b), err == nil && utf8.Valid(b)
+	case strings.HasPrefix(n.Tag, "!") && !strings.HasPrefix(n.Tag, "!!"):
+		return n.Value, true
+	}
+	return "", false
+}
+
+// Texts reads a list of texts, or one text alone. It leaves out what is wrong.
+func (v Value) Texts() []string {
+	var all []string
+	for item := range v.Items() {
+		if text, ok := item.Text(); ok {
+			all = append(all, text)
+		}
+	}
+	return all
+}
+
+var (
+	trueWords  = []string{"y", "Y", "yes", "Yes", "YES", "on", "On", "ON"}
+	falseWords = []string{"n", "N", "no", "No", "NO", "off", "Off", "OFF"}
+)
+
+// FlagWords returns the words that YAML 1.1 took for true or false. To YAML 1.2 they are texts; a flag takes them.
+func FlagWords(value bool) []string {
+	if value {
+		return slices.Clone(trueWords)
+	}
+	return slices.Clone(falseWords)
+}
+
+func oldFlag(text string) (value, is bool) {
+	switch {
+	case slices.Contains(trueWords, text):
+		return true, true
+	case slices.Contains(falseWords, text):
+		return false, true
+	}
+	return false, false
+}
+
+// Flag reads true or false, or a word that YAML 1.1 took for them, like yes and off. It is false, with an error noted,
+// for anything else.
+func (v Value) Flag() bool {
+	n := v.node()
+	if n.Kind == yaml.ScalarNode {
+		if n.Tag == "!!bool" && (n.Value == "true" || n.Value == "false") {
+			return n.Value == "true"
+		}
+		var b bool
+		if decode(n, &b) {
+			return b
+		}
+	}
+	v.Errorf("%s must be true or false, this is %s", v.label(), v.What())
+	return false
+}
+
+// Choice reads one of the names of the type and returns its index.
+func (v Value) Choice() (int, bool) {
+	text, ok := v.Text()
+	if !ok {
+		return 0, false
+	}
+	t := v.typed()
+	for i, name := range t.Names {
+		if name != "" && (name == text || t.AnyCase && strings.EqualFold(name, text)) {
+			return i, true
+		}
+	}
+	v.Errorf("%s", UnknownWord(v.label(), text, slices.DeleteFunc(slices.Clone(t.Names), func(name string) bool { return name == "" })))
+	return 0, false
+}
+
+// Number reads a whole number within the bounds of the type.
+func (v Value) Number() (uint64, bool) {
+	n, t := v.node(), v.typed()
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!int" {
+		if u, ok := whole(n); ok && u >= t.Least && u <= t.Most {
+			return u, true
+		}
+	}
+	or := ""
+	if t.Word != "" {
+		or = ", or `" + t.Word + "`"
+	}
+	v.Errorf("%s must be a whole number from %d to %d%s, this is %s", v.label(), t.Least, t.Most, or, v.What())
+	return 0, false
+}
+
+// IsWord says whether the value is the word that may stand in place of a number.
+func (v Value) IsWord() bool {
+	n := v.node()
+	return n.Kind == yaml.ScalarNode && n.Tag == "!!str" && n.Value == v.typed().Word
+}
+
+// whole reads a whole number in any notation of YAML.
+func whole(n *yaml.Node) (u uint64, ok bool) {
+	// A leading zero means octal to YAML: the library alone knows that and the other notations.
+	if n.Value[:min(1, len(n.Value))] != "0" {
+		if u, err := strconv.ParseUint(n.Value, 10, 64); err == nil {
+			return u, true
+		}
+	}
+	ok = decode(n, &u)
+	return u, ok
+}
+
+// decode lets the library decide what a scalar means. Its panics are defects of it, met with odd tags.
+func decode(n *yaml.Node, into any) (ok bool) {
+	defer func() {
+		if recover() != nil {
+			ok = false
+		}
+	}()
+	return n.Decode(into) == nil
+}

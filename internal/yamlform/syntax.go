@@ -1,0 +1,191 @@
+package yamlform
+
+import (
+	"bytes"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"gopkg.in/yaml.v3"
+)
+
+// The library returns errors as texts. What is known of each text that people meet is one row here: its beginning, what is
+// usually the matter, and where the mistake is.
+var syntaxMessages = []syntaxMessage{
+	{text: "unknown anchor", hint: "if the * is part of a value, put the value in quotes", where: lastLine},
+	{text: "did not find expected alphabetic or numeric", hint: "a value that begins with * or & must stand in quotes", where: lastLine},
+	{text: "did not find expected '-'", hint: "keys of one map, and dashes of one list, must begin in the same column", where: lastLine},
+	{text: "did not find expected key", hint: "keys of one map, and dashes of one list, must begin in the same column", where: lastLine},
+	{text: "did not find expected ',' or", hint: "close the bracket, and put commas between entries", where: lastLine},
+	{text: "did not find expected", where: lastLine},
+	{text: "could not find expected ':'", hint: "write `key: value`, with a space after the colon", where: lastLine},
+	{text: "found a tab character", where: lastLine},
+	{text: "mapping values are not allowed", hint: "check the indentation of this line and of the one above, or put a value that contains a colon in quotes"},
+	{text: "found character that cannot start any token", hint: "put a value that begins with @, ` or % in quotes"},
+	{text: "found unexpected end of stream", hint: "a quote is opened here and not closed"},
+	{text: "found unknown escape character", hint: "in double quotes write \\\\ for a backslash, or use single quotes"},
+	{text: "control characters are not allowed", where: oddCharacter},
+	{text: "invalid leading UTF-8 octet", where: oddCharacter},
+	{text: "invalid trailing UTF-8 octet", where: oddCharacter},
+	{text: "incomplete UTF-8 octet sequence", where: oddCharacter},
+	{text: "invalid length of a UTF-8 sequence", where: oddCharacter},
+	{text: "invalid Unicode character", where: oddCharacter},
+}
+
+type syntaxMessage struct {
+	text string // the beginning of the library's text
+	hint string
+	// where finds the mistake. nil: the library names its line, which is where the construct begins that it could not
+	// finish.
+	where func(data []byte) (line, col int)
+}
+
+// syntaxMessageOf returns what is known of a text of the library.
+func syntaxMessageOf(text string) syntaxMessage {
+	for _, m := range syntaxMessages {
+		if strings.HasPrefix(text, m.text) {
+			return m
+		}
+	}
+	return syntaxMessage{}
+}
+
+// syntaxError makes the library's error about a text that is not YAML an Error at the best position that can be found.
+func syntaxError(name string, data []byte, err error) *Error {
+	data = lineEnds.ReplaceAll(bytes.TrimPrefix(data, []byte("\ufeff")), []byte("\n"))
+	line, text := splitMessage(err.Error())
+	known := syntaxMessageOf(text)
+	lines := bytes.Count(data, []byte("\n"))
+	if !bytes.HasSuffix(data, []byte("\n")) {
+		lines++
+	}
+	lines = max(lines, 1)
+	col := 1
+	switch {
+	case known.where != nil:
+		line, col = known.where(data)
+	case line > lines:
+		line = 1 // an unfinished construct that begins on the first line: the library then names the end of the file
+	}
+	line = min(max(line, 1), lines)
+
+	hint, at := known.hint, lineAt(data, line)
+	if anchor, ok := strings.CutPrefix(text, "unknown anchor '"); ok {
+		line, col = lastAlias(data, line, strings.TrimSuffix(anchor, "' referenced"))
+	} else if indent := at[:len(at)-len(strings.TrimLeft(at, " \t"))]; strings.Contains(indent, "\t") {
+		col = strings.IndexByte(indent, '\t') + 1
+		hint = "a tab cannot indent: use spaces"
+	}
+	if hint != "" {
+		text += ": " + hint
+	}
+	return &Error{name, line, col, "not YAML: " + text}
+}
+
+// splitMessage splits a text of the library, "yaml: line 3: what", into its parts. The line is 0 if it has none.
+func splitMessage(text string) (line int, what string) {
+	text = strings.TrimPrefix(text, "yaml: ")
+	if rest, ok := strings.CutPrefix(text, "line "); ok {
+		if number, msg, ok := strings.Cut(rest, ": "); ok {
+			if n, err := strconv.Atoi(number); err == nil {
+				return n, msg
+			}
+		}
+	}
+	return 0, text
+}
+
+// lastAlias is where an alias last stands up to the end of a line; the line's beginning if it does not.
+func lastAlias(data []byte, line int, anchor string) (aliasLine, col int) {
+	upTo := data[:offsetOf(data, line+1)]
+	i := bytes.LastIndex(upTo, []byte("*"+anchor))
+	if i < 0 {
+		return line, 1
+	}
+	return bytes.Count(upTo[:i], []byte("\n")) + 1, utf8.RuneCount(upTo[bytes.LastIndexByte(upTo[:i], '\n')+1:i]) + 1
+}
+
+// lineEnds is where YAML counts a new line.
+var lineEnds = regexp.MustCompile("\r\n|\r|\u0085|\u2028|\u2029")
+
+// lastLine is the line that the library was reading when it gave up: it is fed line by line, and reads no further than it
+// must. For some mistakes the line that it names is where the surrounding block begins, or it names none.
+func lastLine(data []byte) (line, col int) {
+	line, col = 1, 1
+	defer func() { _ = recover() }() // as in documents
+	feed := &lineFeed{data: data}
+	d := yaml.NewDecoder(feed)
+	for {
+		var n yaml.Node
+		if err := d.Decode(&n); err != nil {
+			return feed.lines, 1
+		}
+	}
+}
+
+type lineFeed struct {
+	data  []byte
+	lines int  // begun
+	mid   bool // within a line longer than a read
+}
+
+func (f *lineFeed) Read(p []byte) (int, error) {
+	if len(f.data) == 0 {
+		return 0, io.EOF
+	}
+	n := len(f.data)
+	if i := bytes.IndexByte(f.data, '\n'); i >= 0 {
+		n = i + 1
+	}
+	n = min(n, len(p))
+	if !f.mid {
+		f.lines++
+	}
+	f.mid = f.data[n-1] != '\n'
+	copy(p, f.data[:n])
+	f.data = f.data[n:]
+	return n, nil
+}
+
+// oddCharacter is where the first byte stands that is not UTF-8, or the first character that YAML does not allow.
+func oddCharacter(data []byte) (line, col int) {
+	line, col = 1, 1
+	for i := 0; i < len(data); {
+		c, n := utf8.DecodeRune(data[i:])
+		switch {
+		case c == utf8.RuneError && n <= 1:
+			return line, col
+		case c < ' ' && c != '\n' && c != '\t', c >= 0x7f && c < 0xa0, c == 0xfffe, c == 0xffff:
+			return line, col
+		case c == '\n':
+			line, col = line+1, 0
+		}
+		i += n
+		col++
+	}
+	return 1, 1
+}
+
+// lineAt is a line of the file, counted from 1, without its end.
+func lineAt(data []byte, line int) string {
+	data = data[offsetOf(data, line):]
+	if i := bytes.IndexByte(data, '\n'); i >= 0 {
+		data = data[:i]
+	}
+	return string(data)
+}
+
+// offsetOf is where a line begins, the end of data if there is no such line.
+func offsetOf(data []byte, line int) int {
+	at := 0
+	for ; line > 1; line-- {
+		i := bytes.IndexByte(data[at:], '\n')
+		if i < 0 {
+			return len(data)
+		}
+		at += i + 1
+	}
+	return at
+}

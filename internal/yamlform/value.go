@@ -1,0 +1,233 @@
+package yamlform
+
+import (
+	"iter"
+
+	"gopkg.in/yaml.v3"
+)
+
+// Value is one value of a file. An alias is the value that it stands for, at the place of the alias. The zero Value is
+// one that is not given.
+type Value struct {
+	r   *Reader
+	at  *yaml.Node
+	key *Key   // the key that it is the value of, or an item of
+	via *alias // the aliases that lead here; nil: none
+}
+
+// alias is one alias on the way to a value.
+type alias struct {
+	anchor *yaml.Node
+	before *alias
+}
+
+func (a *alias) leadsThrough(anchor *yaml.Node) bool {
+	for ; a != nil; a = a.before {
+		if a.anchor == anchor {
+			return true
+		}
+	}
+	return false
+}
+
+// child returns a value that stands in v. It returns false, with an error noted, if that value is an alias that never ends
+// or if the file's aliases stand for too much.
+func (v Value) child(n *yaml.Node, key *Key) (Value, bool) {
+	c := Value{v.r, n, key, v.via}
+	if v.via != nil {
+		v.r.expanded++
+		if v.r.expanded > MaxExpanded {
+			if v.r.expanded == MaxExpanded+1 {
+				c.Errorf("the aliases of this file stand for more than %d values: write fewer aliases within aliases", MaxExpanded)
+			}
+			return Value{}, false
+		}
+	}
+	if n.Kind == yaml.AliasNode {
+		if n.Alias == nil || v.via.leadsThrough(n.Alias) {
+			c.Errorf("the alias *%s stands within its own anchor: it would never end", n.Value)
+			return Value{}, false
+		}
+		v.r.aliased = true
+		c.via = &alias{n.Alias, v.via}
+	}
+	return c, true
+}
+
+// node is what the value is, behind an alias.
+func (v Value) node() *yaml.Node { return target(v.at) }
+
+func target(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode && n.Alias != nil {
+		return n.Alias
+	}
+	return n
+}
+
+// Given says whether there is a value.
+func (v Value) Given() bool { return v.at != nil }
+
+// Reader returns the reader of the value's file.
+func (v Value) Reader() *Reader { return v.r }
+
+// Position is where the value stands.
+func (v Value) Position() Position { return v.r.position(v.at) }
+
+// Errorf notes an error about the value.
+func (v Value) Errorf(format string, args ...any) { v.r.ErrorAt(v.Position(), format, args...) }
+
+// Warnf notes a warning about the value.
+func (v Value) Warnf(format string, args ...any) { v.r.WarnAt(v.Position(), format, args...) }
+
+// IsMap says whether the value is a map.
+func (v Value) IsMap() bool { return v.node().Kind == yaml.MappingNode }
+
+// IsList says whether the value is a list.
+func (v Value) IsList() bool { return v.node().Kind == yaml.SequenceNode }
+
+// IsScalar says whether the value is neither a map nor a list.
+func (v Value) IsScalar() bool { return v.node().Kind == yaml.ScalarNode }
+
+// IsNull says whether the value is null. A key whose value is null is as if it were absent.
+func (v Value) IsNull() bool { return isNull(v.at) }
+
+func isNull(n *yaml.Node) bool {
+	n = target(n)
+	return n.Kind == 0 || n.Kind == yaml.ScalarNode && n.Tag == "!!null"
+}
+
+// Written returns a scalar as the file has it, without quotes; "" for a map or a list.
+func (v Value) Written() string {
+	if n := v.node(); n.Kind == yaml.ScalarNode {
+		return n.Value
+	}
+	return ""
+}
+
+// What describes the value in a message: "a map", "the text "x"".
+func (v Value) What() string { return what(v.node()) }
+
+// Len is how many items a list has, or how many keys a map has of its own.
+func (v Value) Len() int {
+	if n := v.node(); n.Kind == yaml.MappingNode {
+		return len(n.Content) / 2
+	}
+	return len(v.node().Content)
+}
+
+// Items yields the items of a list. In place of a list of one item, the item may stand alone.
+func (v Value) Items() iter.Seq[Value] {
+	return func(yield func(Value) bool) {
+		if !v.IsList() {
+			yield(v)
+			return
+		}
+		for _, n := range v.node().Content {
+			if c, ok := v.child(n, v.key); ok && !yield(c) {
+				return
+			}
+		}
+	}
+}
+
+// Pairs yields the keys and values of a map: its own, as often as they stand there, and then those of the maps that it
+// merges in and that were not there before. Nulls are among them.
+func (v Value) Pairs() iter.Seq2[Value, Value] {
+	return func(yield func(key, value Value) bool) {
+		if !v.IsMap() {
+			return
+		}
+		have := make(map[string]struct{}, v.Len())
+		merged, done := false, false
+		v.eachMap(0, func(m Value) {
+			content := m.node().Content
+			for i := 0; i+1 < len(content) && !done; i += 2 {
+				name := target(content[i])
+				if isMerge(name) {
+					continue
+				}
+				if _, there := have[name.Value]; there && merged {
+					continue
+				}
+				key, ok := m.child(content[i], v.key)
+				if !ok {
+					continue
+				}
+				if value, ok := m.child(content[i+1], v.key); ok {
+					done = !yield(key, value)
+				}
+			}
+			for i := 0; i+1 < len(content); i += 2 {
+				have[target(content[i]).Value] = struct{}{}
+			}
+			merged = true
+		})
+	}
+}
+
+// Keys returns the values of a map by key, without nulls. Of a key that stands twice it returns the first value.
+func (v Value) Keys() map[string]Value {
+	keys := make(map[string]Value, v.Len())
+	for k, value := range v.Pairs() {
+		if _, there := keys[k.Written()]; !there {
+			keys[k.Written()] = value
+		}
+	}
+	for name, value := range keys {
+		if value.IsNull() {
+			delete(keys, name)
+		}
+	}
+	return keys
+}
+
+// eachMap calls read for a map and then for every map that it merges in, in the order in which their keys count: a map's
+// own keys come before those that it merges in, and earlier merges before later ones. merges is how many merges lead here.
+func (v Value) eachMap(merges int, read func(Value)) {
+	read(v)
+	var merge *yaml.Node
+	content := v.node().Content
+	for i := 0; i+1 < len(content); i += 2 {
+		switch {
+		case !isMerge(target(content[i])):
+		case merge == nil:
+			merge = content[i+1]
+		default:
+			v.r.ErrorAt(v.r.position(content[i]), "key `<<` twice in one map: write `<<: [*one, *other]`")
+		}
+	}
+	if merge == nil {
+		return
+	}
+	from, ok := v.child(merge, nil)
+	switch {
+	case !ok:
+	case merges >= MaxLevels:
+		from.Errorf("more than %d merge keys within each other", MaxLevels)
+	case from.IsMap():
+		from.eachMap(merges+1, read)
+	case from.IsList():
+		for m := range from.Items() {
+			if m.IsMap() {
+				m.eachMap(merges+1, read)
+			} else {
+				m.Errorf("`<<` merges maps, this is %s", m.What())
+			}
+		}
+	default:
+		from.Errorf("`<<` merges a map or a list of maps, this is %s", from.What())
+	}
+}
+
+// isMerge says whether a key is the merge key, << without quotes.
+func isMerge(k *yaml.Node) bool { return k.Kind == yaml.ScalarNode && k.Tag == "!!merge" }
+
+// firstKey is where a key of that name first stands in a map.
+func firstKey(m *yaml.Node, name string) *yaml.Node {
+	for i := 0; i < len(m.Content); i += 2 {
+		if k := target(m.Content[i]); k.Kind == yaml.ScalarNode && k.Value == name && !isMerge(k) {
+			return m.Content[i]
+		}
+	}
+	return m
+}
