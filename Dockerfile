@@ -1,8 +1,8 @@
-# A static binary in an image that holds nothing else, run by nobody in particular.
+# A static binary in an image without anything else, run by an unprivileged user.
 #
 #   docker build --build-arg VERSION=v1.2.3 -t ratelimitd .
 #   docker run -v "$PWD/rules:/srv/runtime_data/current/config" ratelimitd     # your rules
-#   docker run ratelimitd --rules config/domains                              # the examples that are in it
+#   docker run ratelimitd --rules config/domains                              # the examples in the image
 #
 # The same sources and the same Go give the same binary, byte for byte: scripts/rootfs leaves out paths, times and ids.
 FROM golang:1.26 AS build
@@ -14,10 +14,10 @@ COPY . .
 RUN VERSION=$VERSION scripts/rootfs /out
 
 FROM scratch
-# Envoy Gateway and Istio run /bin/ratelimit: it is a link to the same binary.
+# Envoy Gateway and Istio run /bin/ratelimit, a link to the same binary.
 COPY --from=build /out /
 USER 65532:65532
 EXPOSE 8081 8080 6070
-# There is no shell and no curl in here: the binary asks itself.
+# The image has no shell and no curl: the binary has a command for the health check.
 HEALTHCHECK --interval=5s --timeout=3s --start-period=5s CMD ["/bin/ratelimitd", "healthcheck"]
 ENTRYPOINT ["/bin/ratelimitd"]

@@ -1,5 +1,5 @@
-// Command go is a small HTTP service that asks ratelimitd before it does its work: one connection for the whole process, a
-// deadline on every call, and a request that passes when nobody answers in time.
+// Command go is a small HTTP service that calls ratelimitd before it does its work. It has one connection for the whole
+// process and a deadline on every call, and lets a request pass if there is no answer in time.
 package main
 
 import (
@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// timeout bounds what a decision may add to a request. The service answers a moment before it ends: by on_error if Redis has not
-// answered by then.
+// timeout bounds the time that a decision adds to a request. If Redis has not answered shortly before its end, on_error
+// answers.
 const timeout = 25 * time.Millisecond
 
 func main() {
@@ -28,7 +28,7 @@ func main() {
 	target := flag.String("ratelimitd", "localhost:8081", "where ratelimitd is; dns:///name:8081 balances over all its addresses")
 	flag.Parse()
 
-	// One connection carries all calls. round_robin asks every address behind the name in turn.
+	// One connection carries all calls. round_robin uses every address behind the name in turn.
 	conn, err := grpc.NewClient(*target,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin": {}}]}`))
@@ -46,7 +46,7 @@ func main() {
 
 func hello(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }
 
-// limited lets a request through to next if ratelimitd says that it may pass, or if it says nothing in time.
+// limited passes a request to next if ratelimitd allows it, or does not answer in time.
 func limited(limits rls.RateLimitServiceClient, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), timeout)
@@ -59,7 +59,7 @@ func limited(limits rls.RateLimitServiceClient, next http.Handler) http.Handler 
 		})
 		switch {
 		case err != nil:
-			// A limit protects the service; it is not a reason to be down. Counted or logged, so that somebody notices.
+			// A limit protects the service and must not take it down. The failure is logged, so that it is noticed.
 			slog.Warn("not limited", "error", err)
 		case answer.GetOverallCode() == rls.RateLimitResponse_OVER_LIMIT:
 			for _, h := range answer.GetResponseHeadersToAdd() {

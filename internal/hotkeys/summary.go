@@ -9,10 +9,13 @@ const (
 // summary is the Space-Saving sketch of Metwally, Agrawal and El Abbadi (2005), with weights. When all slots are used,
 // a new key replaces one with the smallest count and inherits that count as its error. So count-err <= true <= count
 // for every key in the summary, true <= the smallest count for every other key, and the smallest count is at most
-// hits/128. One scan over all counts finds the slots with the smallest count, and they are then used one after the
-// other. With many keys that occur once, one scan serves about a hundred of them. A heap was rejected: it must be kept
-// in order with every hit, and took twice as long. Keys are compared by a 64-bit hash with a secret seed. A summary has
-// no pointers, so the garbage collector does not scan it.
+// hits/128.
+//
+// One scan over all counts finds the slots with the smallest count, and they are then used one after the other. With
+// many keys that occur once, one scan serves about a hundred of them. A heap was rejected: it must be kept in order
+// with every hit, and took twice as long. Keys are compared by a 64-bit hash with a secret seed.
+//
+// A summary has no pointers, so the garbage collector does not scan it.
 type summary struct {
 	slots [slots]slot // the data of one use is adjacent, because it is rarely in the L1 cache
 

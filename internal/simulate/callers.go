@@ -14,8 +14,10 @@ import (
 // callers counts by caller. Counts are exact while there are no more callers than it may hold. Then it moves the less
 // important half into one row for all others: callers that were never refused and whose verdicts do not change, those
 // with the fewest requests first. A caller that comes back starts a new row, which also keeps by how much its count may
-// be too small. Rows are found by a 64-bit hash with a secret seed, without comparing names, which halves the time.
-// Among ten million callers the probability of a collision is less than one in a hundred thousand.
+// be too small.
+//
+// Rows are found by a 64-bit hash with a secret seed, without comparing names, which halves the time. Among ten million
+// callers the probability of a collision is less than one in a hundred thousand.
 type callers struct {
 	max     int
 	seed    maphash.Seed

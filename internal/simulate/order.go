@@ -7,10 +7,12 @@ import (
 )
 
 // Logs are nearly in order: a line is written when its request ends, but has the time when it began. order sorts lines
-// that are out of order by no more than a window of time. The window is a ring of slots. A line goes to the slot of its
-// time. A slot is sorted and released when the newest time is a window ahead of it. So a line costs an append and a
-// part of sorting a short list that is nearly sorted. A line older than the released ones is late: it is decided at the
-// earliest time that is still open. Time never goes back.
+// that are out of order by no more than a window of time.
+//
+// The window is a ring of slots. A line goes to the slot of its time. A slot is sorted and released when the newest
+// time is a window ahead of it. So a line costs an append and a part of sorting a short list that is nearly sorted. A
+// line older than the released ones is late: it is decided at the earliest time that is still open. Time never goes
+// back.
 type order struct {
 	slots     []slot
 	width     int64 // microseconds of a slot; 0: there is one slot, and lines stay in their order

@@ -3,6 +3,7 @@
 // does not replace the one in use.
 //
 // Load reads the files for the first time. They are read again while Run runs, or whenever Reload is called. All
-// methods may be called concurrently; every handshake uses the current version. The package does not listen, and knows
-// nothing about the protocol on the connections.
+// methods may be called concurrently; every handshake uses the current version.
+//
+// The package does not listen, and knows nothing about the protocol on the connections.
 package tlsfiles
