@@ -9,9 +9,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 )
 
-// censusKey is where the processes that share a Redis are written down, after CACHE_KEY_PREFIX. No counter has it: those of ours have a |
+// replicasKey is the key of the list of processes that share a Redis, after CACHE_KEY_PREFIX. No counter has this key: ours contain a |
 // in their keys, those of envoyproxy/ratelimit a _.
-const censusKey = "ratelimitd-processes"
+const replicasKey = "ratelimitd-processes"
 
 // replicas is how many processes share the limits, and how that is known.
 type replicas struct {
@@ -45,8 +45,8 @@ func (s *service) countReplicas(store *redis.Store, leases *lease.Leases, regist
 	if known.said > 0 {
 		return
 	}
-	census := redis.NewCensus(redis.CensusOptions{
-		Store: store, Key: s.options.Backend.KeyPrefix + censusKey, Logger: s.log,
+	counter := redis.NewReplicaCounter(redis.ReplicaCounterOptions{
+		Store: store, Key: s.options.Backend.KeyPrefix + replicasKey, Logger: s.log,
 		Changed: func(n int) {
 			s.log.Info("processes that share this Redis", "replicas", n)
 			known.counted.Store(int64(n))
@@ -54,5 +54,5 @@ func (s *service) countReplicas(store *redis.Store, leases *lease.Leases, regist
 			s.limiter.SetReplicas(n)
 		},
 	})
-	s.workers = append(s.workers, census.Run)
+	s.workers = append(s.workers, counter.Run)
 }

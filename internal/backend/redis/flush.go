@@ -36,7 +36,7 @@ func (q *queue) flush(batch []*inFlight, hot bool) bool {
 	ctx, cancel := q.store.bound(context.Background())
 	defer cancel()
 	var wg sync.WaitGroup
-	for _, batches := range q.nodes(ctx, slots) {
+	for _, batches := range q.byNode(ctx, slots) {
 		wg.Go(func() { q.pipeline(ctx, batches, at, m) })
 	}
 	wg.Wait()
@@ -49,13 +49,13 @@ type inSlot struct {
 	batch []*inFlight
 }
 
-// nodes parts the requests of many slots by the node that is believed to have them: requests to a node that does not
-// answer hold up nobody else.
-func (q *queue) nodes(ctx context.Context, slots map[uint16]*inSlot) map[*goredis.Client][][]*inFlight {
+// byNode groups the requests of many slots by the node that is believed to have them: a node that does not
+// answer delays only its own requests.
+func (q *queue) byNode(ctx context.Context, slots map[uint16]*inSlot) map[*goredis.Client][][]*inFlight {
 	nodes := make(map[*goredis.Client][][]*inFlight)
 	client := q.store.opts.Client.(*goredis.ClusterClient)
 	for _, s := range slots {
-		// Without an answer all of them share one pipeline, which will find out why.
+		// Without an answer all of them share one pipeline, whose error says why.
 		node, _ := client.MasterForKey(ctx, s.key)
 		nodes[node] = append(nodes[node], s.batch)
 	}
@@ -70,7 +70,7 @@ func requestsOf(batch []*inFlight) []*backend.Request {
 	return requests
 }
 
-// latest is the time of the newest request.
+// latest returns the time of the newest request.
 func latest(batch []*inFlight) (at int64) {
 	for _, p := range batch {
 		at = max(at, p.at)
@@ -88,8 +88,8 @@ func (q *queue) send(batch []*inFlight) (hot bool) {
 	return hot
 }
 
-// finishAll hands a call's outcomes over. Where a slot is moving, requests for several of its keys cannot be one call. Where
-// memory is full, some requests have an answer.
+// finishAll gives the requests of a call their answers. If a slot is moving, requests for several of its keys cannot share a call and are
+// sent again one by one. If memory is full, some of the requests have an answer.
 func (q *queue) finishAll(batch []*inFlight, err error) {
 	apart := len(batch) > 1 && goredis.HasErrorPrefix(err, tryAgain)
 	full := errors.Is(err, errFull)
@@ -108,8 +108,8 @@ func (q *queue) finishAll(batch []*inFlight, err error) {
 	}
 }
 
-// pipeline settles the requests of each slot by a call, and sends all calls together. The slots are those of the terms.
-// That ctx ends is no caller's end, and must not look so: what is tried again has a time of its own.
+// pipeline settles the requests of each slot in a call, and sends all calls together. The slots were found with the terms m.
+// The end of ctx is not a caller's deadline, and must not look like one; a second attempt has a timeout of its own.
 func (q *queue) pipeline(ctx context.Context, slots [][]*inFlight, at int64, m terms) {
 	s := q.store
 	type slotCall struct {
@@ -142,18 +142,18 @@ func (q *queue) pipeline(ctx context.Context, slots [][]*inFlight, at int64, m t
 		}
 		switch {
 		case err == nil:
-			now, _, wanted := f.call.again()
-			if wanted { // the script did nothing and asks for other arguments
+			now, _, wanted := f.call.retry()
+			if wanted { // nothing was done
 				s.ahead.Store(now - at)
-				q.each(at, f.call, f.batch)
+				q.sendAgain(at, f.call, f.batch)
 				continue
 			}
 			if now, err = f.call.settle(); err == nil && f.call.calendar {
 				s.ahead.Store(now - at)
 			}
-		case goredis.HasErrorPrefix(err, "NOSCRIPT"), goredis.HasErrorPrefix(err, noTime), // nor here
-			errors.Is(err, goredis.ErrPoolTimeout): // nothing was sent, and what has the connection may be none of the calls (aside)
-			q.each(at, f.call, f.batch)
+		case goredis.HasErrorPrefix(err, "NOSCRIPT"), goredis.HasErrorPrefix(err, noTime), // nothing was done
+			errors.Is(err, goredis.ErrPoolTimeout): // nothing was sent; a probe may have had the connection
+			q.sendAgain(at, f.call, f.batch)
 			continue
 		default:
 			err = s.failure(context.Background(), err)
@@ -163,9 +163,9 @@ func (q *queue) pipeline(ctx context.Context, slots [][]*inFlight, at int64, m t
 	}
 }
 
-// each settles requests again whose keys were in one slot. With the time in their keys they may be in several by now, so
-// that each goes by itself.
-func (q *queue) each(at int64, c *scriptCall, batch []*inFlight) {
+// sendAgain settles requests whose first call did nothing. Keys that contain the time may be in several slots by now, so
+// each request goes by itself then.
+func (q *queue) sendAgain(at int64, c *scriptCall, batch []*inFlight) {
 	defer c.release()
 	if !q.store.opts.LyftKeys {
 		q.finishAll(batch, q.store.take(context.Background(), at, c, requestsOf(batch)...))

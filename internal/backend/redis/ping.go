@@ -10,11 +10,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 )
 
-// Ping asks whether Redis answers, and finds out whether it tells scripts the time. On a cluster every primary is asked, side
-// by side, and one that answers is enough: its counters can be counted. ctx alone bounds it, not Options.Timeout: what is asked is
-// whether Redis is there, not how fast it is. No breaker stands before it.
+// Ping asks whether Redis answers, and finds out whether it gives scripts the time. On a cluster it asks all primaries at once, and one
+// answer is enough: that node's counters can be used. Only ctx bounds it, not Options.Timeout: the question is whether Redis is there,
+// not how fast it is. No breaker stops it.
 func (s *Store) Ping(ctx context.Context) error {
-	// The library notices the end of a connection's time, but not of a context: who is told to stop must not wait for the former.
+	// The library notices a deadline, but not that a context was cancelled: a process that is stopping must not wait for the deadline.
 	answer := make(chan error, 1)
 	go func() { answer <- s.answers(ctx) }()
 	select {
@@ -29,15 +29,15 @@ func (s *Store) answers(ctx context.Context) error {
 	if err := redisconn.Ping(ctx, s.opts.Client); err != nil {
 		return fmt.Errorf("ping Redis: %w", s.failure(ctx, err))
 	}
-	if s.CallerClock() || s.told.Load() {
+	if s.CallerClock() || s.timeGiven.Load() {
 		return nil
 	}
 	err := s.opts.Client.Eval(redisconn.Probe(ctx), scripts.Clock().Text, nil, make([]byte, 8)).Err()
 	switch {
 	case err == nil:
-		s.told.Store(true)
+		s.timeGiven.Store(true)
 	case goredis.HasErrorPrefix(err, noTime):
-		s.refuse(err)
+		s.useCallerClock(err)
 	default:
 		return fmt.Errorf("ask Redis for the time: %w", s.failure(ctx, err))
 	}

@@ -11,12 +11,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// queues are the queues of a store: one, and on a cluster another one for each node. A node that hangs holds up its own
-// queue and no other.
+// queues are the queues of a store: one, and on a cluster another one for each node. A node that hangs blocks its own
+// queue only.
 type queues struct {
 	store       *Store
 	connections int
-	common      *queue // of a single server, and of a cluster's requests whose node is not known
+	common      *queue // for a single server, and for a cluster's requests whose node is unknown
 
 	nodes atomic.Pointer[map[string]*queue] // by address; replaced as a whole, so that finding a queue takes no lock
 
@@ -24,8 +24,7 @@ type queues struct {
 	closed bool
 }
 
-// maxQueues bounds the queues of a cluster whose nodes change their addresses all the time. Further nodes use the common
-// one.
+// maxQueues bounds the queues of a cluster whose nodes keep changing their addresses. Further nodes use the common queue.
 const maxQueues = 256
 
 func (s *queues) init(store *Store, connections int) {
@@ -45,11 +44,11 @@ func (s *queues) of(ctx context.Context, r *backend.Request) *queue {
 	if q := (*s.nodes.Load())[addr]; q != nil {
 		return q
 	}
-	return s.add(addr)
+	return s.ofNode(addr)
 }
 
-// add returns the queue of a node, and makes it if there is none.
-func (s *queues) add(addr string) *queue {
+// ofNode returns the queue of a node, and makes it if there is none.
+func (s *queues) ofNode(addr string) *queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	nodes := *s.nodes.Load()
@@ -75,7 +74,7 @@ func (s *Store) addrOf(ctx context.Context, r *backend.Request) string {
 	node, err := s.opts.Client.(*goredis.ClusterClient).MasterForKey(ctx, string(key))
 	c.release()
 	if err != nil {
-		return "" // the flush will report why
+		return "" // the flush will return the reason
 	}
 	return node.Options().Addr
 }

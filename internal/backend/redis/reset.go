@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Reset clears counters. Whatever stands under a counter's key goes, also what is no state of ours. Counters
+// Reset clears counters. Whatever is under a counter's key is deleted, also a foreign value. Counters
 // may be in different slots of a cluster, so each is deleted by a command of its own; they share a round trip.
 func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 	if len(counters) == 0 {
@@ -45,7 +45,7 @@ func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 	return nil
 }
 
-// resetAt is the time that decides in which window a counter is that has its window in its key; 0 if none has.
+// resetAt returns the time that decides the current window of keys that contain their window, or 0 if there are none.
 func (s *Store) resetAt(ctx context.Context, counters []backend.Counter) (time.Time, error) {
 	for i := range counters {
 		if _, ok := descriptor.CutLyftKey(counters[i].Key); !ok || !s.opts.LyftKeys {
@@ -59,8 +59,8 @@ func (s *Store) resetAt(ctx context.Context, counters []backend.Counter) (time.T
 	return time.Time{}, nil
 }
 
-// keysOf are the keys in Redis that a counter is under. Where a key has its window in it, those of a second ago and of the
-// next one are among them: a window may end at any moment, and the nodes of a cluster need not agree when.
+// keysOf returns the keys of a counter in Redis. If a key contains its window, they include those of a second ago and of a second ahead:
+// a window may end at any moment, and the nodes of a cluster need not agree when.
 func (s *Store) keysOf(c *backend.Counter, now time.Time) []string {
 	stem, ok := descriptor.CutLyftKey(c.Key)
 	if !ok || !s.opts.LyftKeys {

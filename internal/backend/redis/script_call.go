@@ -17,24 +17,24 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// call is one run of a script: what it is given and what it answered. Calls are reused; a request then costs the
+// scriptCall is one run of a script: its arguments and its answer. Calls are reused, so that a request allocates only the
 // string of its keys, and what the client needs to send a command.
 type scriptCall struct {
 	args []any // of the command, pointing into the fields below
 
 	text     []byte // the distinct keys, one after the other
-	key      []byte // scratch for one that is written anew
+	key      []byte // scratch for a key that is completed here
 	ends     []int  // where each ends in text
 	keys     []string
 	index    map[string]int // the keys, when there are many
 	counters []keyedCounter // what is behind each key
-	of       []int          // which key each take has
-	sent     int            // takes that the script is given: those that are alike count as one
+	of       []int          // the index of each take's key
+	sent     int            // takes that the script gets: equal ones count as one
 	groups   []takeGroup
 
 	script   *scripts.Script
-	one      bool      // it is the script for one take, or many that are alike
-	calendar bool      // there are windows whose bounds the script is told
+	one      bool      // it is the script for one take, or for many equal ones
+	calendar bool      // there are windows whose bounds are arguments
 	packed   packedArg // ARGV[1]
 
 	reply    []byte
@@ -43,14 +43,14 @@ type scriptCall struct {
 	pointers []*backend.State
 }
 
-// counter is what one key holds, as the first take of it says.
+// keyedCounter is the counter under one key, as its first take describes it.
 type keyedCounter struct {
 	limit *descriptor.Limit
 	shape scripts.Shape
-	room  int // bytes that the reply may show of it
-	alike int // place in groups, plus one, of the latest group that takes from it alone
+	room  int // the most bytes of the reply for it
+	head  int // index in groups, plus one, of the latest group that takes from this counter alone
 
-	request int // the number of the latest request with a take of it
+	request int // number of the latest request with a take from it
 }
 
 // packed is an argument that reaches the connection without being copied or boxed.
@@ -78,27 +78,27 @@ func (c *scriptCall) release() {
 	scriptCalls.Put(c)
 }
 
-// group is the takes of one request that are settled together.
+// takeGroup is the takes of one request that are settled together.
 type takeGroup struct {
 	takes    []backend.Take
 	outcomes []backend.Outcome
-	first    int // its takes' counters are call.of[first:]
+	first    int // its takes' counters are scriptCall.of[first:]
 
-	// Takes of many requests that are alike, one of one counter each, go to the script as one. The first of them has
-	// their number and begins the chain; the others are sent is false.
+	// Equal takes of many requests, each the only one of its group, go to the script as one. The first of these groups is sent: it
+	// has their number and is the head of a list of the others.
 	sent  bool
 	times int
-	next  int // place in groups of the next one that is alike; 0: none
+	next  int // index in groups of the next one in the list; 0: none
 }
 
-// maxTimes bounds how many takes that are alike go as one: the number has 16 bits.
+// maxTimes bounds how many equal takes go as one: the number has 16 bits.
 const maxTimes = 1<<16 - 1
 
-// terms are what a call is packed under.
+// terms are the settings of a call.
 type terms struct {
-	now        int64 // the time that decides, or, if Redis' clock does, what that is believed to show
+	now        int64 // the time that decides; if Redis' clock decides, what it is believed to show
 	redisClock bool
-	entries    int           // of a log that the reply must have room for, beyond its limit
+	entries    int           // of a log for which the reply has room at least
 	lyft       bool          // there may be keys of descriptor.KeysLyft
 	jitter     time.Duration // by which the keys of those live longer, at most
 }
@@ -121,7 +121,7 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 					return err
 				}
 				key, shape := c.keyOf(&g.takes[i], &m)
-				if err := c.add(key, l, shape, max(m.entries, int(l.Requests))); err != nil {
+				if err := c.addKey(key, l, shape, max(m.entries, int(l.Requests))); err != nil {
 					return err
 				}
 				shapes |= scripts.Of(shape)
@@ -154,9 +154,9 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 	return nil
 }
 
-// combine puts a group of one take behind an earlier one that is just like it, if there is one. Which of two requests
-// that are in flight together counts first is open, so they may as well be neighbours; the takes of one request keep
-// their order, where they are of one counter.
+// combine adds a group of one take to the list of an earlier, equal one, if there is one. The order of requests that are
+// in flight together is open, so equal takes may be neighbours. The takes of one request from one counter keep
+// their order.
 func (c *scriptCall) combine(g *takeGroup, request int) {
 	if len(g.takes) != 1 {
 		for _, k := range c.of[g.first:] {
@@ -167,8 +167,8 @@ func (c *scriptCall) combine(g *takeGroup, request int) {
 	counter := &c.counters[c.of[g.first]]
 	again := counter.request == request
 	counter.request = request
-	if counter.alike > 0 && !again {
-		head := &c.groups[counter.alike-1]
+	if counter.head > 0 && !again {
+		head := &c.groups[counter.head-1]
 		if t, u := &head.takes[0], &g.takes[0]; head.times < maxTimes && t.Hits == u.Hits && t.CountDenied == u.CountDenied &&
 			(t.Limit == u.Limit || t.Limit.Requests == u.Limit.Requests && t.Limit.Burst == u.Limit.Burst) {
 			head.times++
@@ -177,7 +177,7 @@ func (c *scriptCall) combine(g *takeGroup, request int) {
 			return
 		}
 	}
-	counter.alike = len(c.groups) + 1
+	counter.head = len(c.groups) + 1
 }
 
 func (c *scriptCall) packGroup(g *takeGroup, m *terms) {
@@ -219,7 +219,7 @@ func (c *scriptCall) packGroup(g *takeGroup, m *terms) {
 	c.packed = b
 }
 
-// keyOf is the key in Redis that a take's counter has now, and how it is kept there. The key is good until the next one.
+// keyOf returns the present key of a take's counter in Redis, and the shape of its state there. The key is valid until the next call.
 func (c *scriptCall) keyOf(t *backend.Take, m *terms) (key []byte, shape scripts.Shape) {
 	if m.lyft {
 		if stem, ok := descriptor.CutLyftKey(t.Key); ok {
@@ -231,8 +231,8 @@ func (c *scriptCall) keyOf(t *backend.Take, m *terms) (key []byte, shape scripts
 	return t.Key, shapeOf(t.Limit)
 }
 
-// add puts a take's key among the distinct keys.
-func (c *scriptCall) add(key []byte, l *descriptor.Limit, shape scripts.Shape, entries int) error {
+// addKey adds a take's key to the distinct keys.
+func (c *scriptCall) addKey(key []byte, l *descriptor.Limit, shape scripts.Shape, entries int) error {
 	k := c.find(key)
 	if k < 0 {
 		if k = len(c.ends); k == maxKeys {
@@ -282,7 +282,7 @@ func (c *scriptCall) command(ctx context.Context, name, script string) *goredis.
 		c.args = append(c.args, &c.keys[k])
 	}
 	c.args = append(c.args, &c.packed)
-	room := 8 + 4 + 2 // the time, what a call again needs, and the line end that follows on the wire
+	room := 8 + 4 + 2 // the time, the entries that retry reads, and the line end on the wire
 	for k := range c.counters {
 		room += 4 + c.counters[k].room
 	}
@@ -290,8 +290,8 @@ func (c *scriptCall) command(ctx context.Context, name, script string) *goredis.
 	return goredis.NewZeroCopyStringCmd(ctx, c.reply[:cap(c.reply)], c.args...)
 }
 
-// again says whether the script did nothing and wants other arguments: its time, and the entries of the longest log.
-func (c *scriptCall) again() (now int64, entries int, wanted bool) {
+// retry reports whether the script did nothing and wants other arguments: its time, and the entries of the longest log.
+func (c *scriptCall) retry() (now int64, entries int, wanted bool) {
 	if now = int64(binary.LittleEndian.Uint64(c.reply)); now >= 0 {
 		return 0, 0, false
 	}
@@ -301,12 +301,12 @@ func (c *scriptCall) again() (now int64, entries int, wanted bool) {
 	return -now, int(binary.LittleEndian.Uint32(c.reply[8:])), true
 }
 
-var errReply = errors.New("the script's answer has another form")
+var errReply = errors.New("the script's answer is malformed")
 
 var errFull = fmt.Errorf("%w: Redis' memory is full", backend.ErrUnavailable)
 
-// settle finds the outcomes from the states in the reply, and returns the time that decided. With errFull, takes that
-// are not marked Failed have an answer all the same.
+// settle computes the outcomes from the states in the reply, and returns the time that decided. With errFull, takes that
+// are not marked Failed have an answer nevertheless.
 func (c *scriptCall) settle() (int64, error) {
 	now, rest := int64(binary.LittleEndian.Uint64(c.reply)), c.reply[8:]
 	c.states, c.tails = c.states[:0], c.tails[:0]
@@ -334,7 +334,7 @@ func (c *scriptCall) settle() (int64, error) {
 		if !c.groups[i].sent {
 			continue
 		}
-		for g := &c.groups[i]; ; g = &c.groups[g.next] { // the others of a chain saw what the first one left
+		for g := &c.groups[i]; ; g = &c.groups[g.next] { // each of the list sees what the one before it has left
 			backend.Settle(g.takes, c.pointers[g.first:g.first+len(g.takes)], g.outcomes, now)
 			if g.next == 0 {
 				break
@@ -347,8 +347,8 @@ func (c *scriptCall) settle() (int64, error) {
 	return now, nil
 }
 
-// unwritten marks the takes that have no answer because nothing was written, and says whether there are any. A refusal is
-// an answer, unless hits that were not written could be the reason.
+// unwritten marks the takes that have no answer because nothing was written, and reports whether there are any. A refusal is
+// an answer, unless hits that were not written may be its reason.
 func (c *scriptCall) unwritten() bool {
 	lost := make([]bool, len(c.counters)) // hits that would have been added
 	for i := range c.groups {
@@ -374,7 +374,7 @@ func (c *scriptCall) unwritten() bool {
 	return failed
 }
 
-// changes says whether a group adds or gives back hits; those of a refusal that counts are not meant.
+// changes reports whether a group adds or gives back hits. Hits of a refusal that are counted are not considered.
 func (g *takeGroup) changes() bool {
 	refused := backend.Refused(g.takes, g.outcomes)
 	if len(g.takes) == 1 {

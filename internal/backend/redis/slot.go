@@ -8,26 +8,26 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// place says which counters of a cluster can be changed as one: those of a slot. A key with the time in it is in another
-// slot each time, and alone, unless a part of it in braces keeps it in its slot.
-type place uint64
+// slotID identifies the counters of a cluster that one script can change: those of one slot. The slot of a key that contains the time changes
+// with its window, so such a key has an ID of its own, unless a part of it in braces keeps its slot.
+type slotID uint64
 
-const moving place = 1 << 63
+const changingSlot slotID = 1 << 63
 
-var movingSeed = maphash.MakeSeed()
+var changingSlotSeed = maphash.MakeSeed()
 
-func (s *Store) place(t *backend.Take) place {
+func (s *Store) slotID(t *backend.Take) slotID {
 	if s.opts.LyftKeys {
-		if stem, ok := descriptor.CutLyftKey(t.Key); ok && len(slotted(stem)) == len(stem) {
-			return moving | place(maphash.Bytes(movingSeed, stem))
+		if stem, ok := descriptor.CutLyftKey(t.Key); ok && len(hashTag(stem)) == len(stem) {
+			return changingSlot | slotID(maphash.Bytes(changingSlotSeed, stem))
 		}
 	}
-	return place(slotOf(t.Key))
+	return slotID(slotOf(t.Key))
 }
 
-// slotted is what of a key says its slot: what stands between its first braces, or all of it. Counters' keys have no
-// braces of their own, but an operator's prefix may.
-func slotted(key []byte) []byte {
+// hashTag returns the part of a key that determines its slot: what is between its first braces, or all of it. Counters' keys have no
+// braces, but an operator's prefix may.
+func hashTag(key []byte) []byte {
 	if open := bytes.IndexByte(key, '{'); open >= 0 {
 		if length := bytes.IndexByte(key[open+1:], '}'); length > 0 {
 			return key[open+1 : open+1+length]
@@ -36,9 +36,9 @@ func slotted(key []byte) []byte {
 	return key
 }
 
-// slotOf is the slot of a cluster that a key belongs to: CRC-16/XMODEM of it, modulo 16384.
+// slotOf returns the slot of a key in a cluster: its CRC-16/XMODEM, modulo 16384.
 func slotOf(key []byte) uint16 {
-	key = slotted(key)
+	key = hashTag(key)
 	crc := uint16(0)
 	for _, b := range key {
 		crc = crc<<8 ^ crcTable[byte(crc>>8)^b]

@@ -18,25 +18,25 @@ import (
 
 // Options are the settings of a Store.
 type Options struct {
-	// Client is connected to the Redis that counts; required. Its ContextTimeoutEnabled must be true, or no deadline
-	// but its own read timeout bounds a call. redisconn.Dial returns one that fits. Whoever made it closes it.
+	// Client is connected to the Redis that counts; required. Its ContextTimeoutEnabled must be true, or nothing
+	// but its own read timeout bounds a call. redisconn.Dial returns one that fits. The store does not close it.
 	Client goredis.UniversalClient
 
-	// Timeout is how long a call may take. A caller with a nearer deadline leaves a moment before that; the call goes on without it.
+	// Timeout is how long a call may take. A caller with an earlier deadline leaves a moment before it; the call goes on.
 	// Default redisconn.DefaultTimeout; negative: there is no timeout.
 	Timeout time.Duration
 
-	// CallerClock lets the time given to Take decide, in place of Redis' clock. Without it, that happens only if the
-	// server refuses to tell scripts the time; the store finds out by itself.
+	// CallerClock makes the time given to Take decide, instead of Redis' clock. Otherwise that happens only if the
+	// server does not give scripts the time; the store finds out by itself.
 	CallerClock bool
 
-	// LyftKeys lets takes have keys of descriptor.KeysLyft, whose counters envoyproxy/ratelimit counts in too. LyftJitter is by how much
-	// those keys may live longer than a window, at random; 0: they do not.
+	// LyftKeys allows keys of descriptor.KeysLyft, whose counters are shared with envoyproxy/ratelimit. LyftJitter is by how much
+	// those keys live longer than a window at most, at random.
 	LyftKeys   bool
 	LyftJitter time.Duration
 
-	// Plain sends every request by itself, for comparison. Where the caller's clock decides, that is so anyway: requests
-	// of different times cannot share a call.
+	// Plain sends every request by itself, for comparison. If the caller's clock decides, that is so anyway: requests
+	// with different times cannot share a call.
 	Plain bool
 
 	Logger *slog.Logger // default slog.Default()
@@ -44,15 +44,15 @@ type Options struct {
 
 // Store keeps counters in Redis. Close ends what it runs in the background.
 type Store struct {
-	opts   Options
-	queues queues
-	losses losses
+	opts     Options
+	queues   queues
+	failures failureLog
 
 	cluster bool         // counters have slots
 	ahead   atomic.Int64 // by how much Redis' clock is ahead of the callers', as last seen, in microseconds
 
-	refused atomic.Bool // the server does not tell scripts the time
-	told    atomic.Bool // it did
+	timeDenied atomic.Bool // the server does not give scripts the time
+	timeGiven  atomic.Bool // it does
 }
 
 // New returns a store. Nothing is sent before the first take.
@@ -73,15 +73,15 @@ func New(opts Options) *Store {
 		connections = c.Options().PoolSize
 	}
 	s.queues.init(s, connections)
-	s.losses.log = opts.Logger
+	s.failures.log = opts.Logger
 	return s
 }
 
-// Close lets what waits for its turn finish, and ends what runs in the background. A take that comes later goes by itself. It
-// leaves the client open.
+// Close sends what waits in queues, waits for the answers, and ends all goroutines. A later take goes by itself. The
+// client stays open.
 func (s *Store) Close() error {
 	s.queues.close()
-	s.losses.close()
+	s.failures.close()
 	return nil
 }
 
@@ -100,7 +100,7 @@ func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) err
 	} else {
 		err = s.queued(ctx, at, r)
 	}
-	return s.lost("count in Redis", err, r)
+	return s.failed("count in Redis", err, r)
 }
 
 // Peek judges takes and changes nothing. It does not wait in a queue: it goes by itself.
@@ -110,15 +110,15 @@ func (s *Store) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 	}
 	read := func(ctx context.Context, part *backend.Request) error { return s.read(ctx, now.UnixMicro(), part) }
 	if s.cluster {
-		return s.lost("read counters in Redis", s.split(ctx, r, read), r)
+		return s.failed("read counters in Redis", s.split(ctx, r, read), r)
 	}
-	return s.lost("read counters in Redis", read(ctx, r), r)
+	return s.failed("read counters in Redis", read(ctx, r), r)
 }
 
 // split settles a request on a cluster, where counters of different slots cannot be changed as one: f gets a part of it for
 // each slot.
 func (s *Store) split(ctx context.Context, r *backend.Request, f func(ctx context.Context, part *backend.Request) error) error {
-	return backend.Split(ctx, r, s.place, func(ctx context.Context, _ place, part *backend.Request) error {
+	return backend.Split(ctx, r, s.slotID, func(ctx context.Context, _ slotID, part *backend.Request) error {
 		err := f(ctx, part)
 		if err != nil {
 			backend.Fail(part.Outcomes)
@@ -127,19 +127,19 @@ func (s *Store) split(ctx context.Context, r *backend.Request, f func(ctx contex
 	})
 }
 
-// lost notes that a request, or a part of it, has no answer. On a cluster, split says which.
-func (s *Store) lost(what string, err error, r *backend.Request) error {
+// failed records that a request, or a part of it, has no answer. On a cluster, split has marked which.
+func (s *Store) failed(what string, err error, r *backend.Request) error {
 	if err == nil {
 		return nil
 	}
-	s.losses.add(err)
+	s.failures.add(err)
 	if !s.cluster {
 		backend.Fail(r.Outcomes)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// queued settles a request whose counters can be changed as one, with others in one round trip unless each is to have its own.
+// queued settles a request whose counters are in one slot. It shares a round trip with others, unless Plain or the caller's clock forbids.
 func (s *Store) queued(ctx context.Context, at int64, r *backend.Request) error {
 	return s.queues.of(ctx, r).take(ctx, at, s.opts.Plain || s.CallerClock(), r)
 }
@@ -162,8 +162,8 @@ func (s *Store) read(ctx context.Context, at int64, r *backend.Request) error {
 	return nil
 }
 
-// tries is how often a script may ask for other arguments: it did nothing then. Once is enough but for a calendar's
-// window that ends, or a log that grows, meanwhile.
+// tries is how often a script may ask for other arguments, which means that it did nothing. More than once happens only if a calendar's
+// window ends, or a log grows, in between.
 const tries = 5
 
 func (s *Store) take(ctx context.Context, at int64, c *scriptCall, requests ...*backend.Request) error {
@@ -177,7 +177,7 @@ func (s *Store) take(ctx context.Context, at int64, c *scriptCall, requests ...*
 		}
 		if err := s.run(bounded, ctx, c); err != nil {
 			if redisClock && goredis.HasErrorPrefix(err, noTime) {
-				s.refuse(err)
+				s.useCallerClock(err)
 				continue
 			}
 			if len(requests) == 1 && goredis.HasErrorPrefix(err, tryAgain) && s.pause(bounded) {
@@ -186,7 +186,7 @@ func (s *Store) take(ctx context.Context, at int64, c *scriptCall, requests ...*
 			}
 			return err
 		}
-		if now, n, wanted := c.again(); wanted {
+		if now, n, wanted := c.retry(); wanted {
 			entries = n
 			s.ahead.Store(now - at)
 			continue
@@ -200,7 +200,7 @@ func (s *Store) take(ctx context.Context, at int64, c *scriptCall, requests ...*
 	return fmt.Errorf("%w: the script asked for other arguments %d times", backend.ErrUnavailable, tries)
 }
 
-// terms are what a call of a caller's time is packed under.
+// terms returns the settings of a call for a caller's time.
 func (s *Store) terms(at int64, redisClock bool, entries int) terms {
 	if redisClock {
 		at += s.ahead.Load()
@@ -208,11 +208,11 @@ func (s *Store) terms(at int64, redisClock bool, entries int) terms {
 	return terms{now: max(at, 1), redisClock: redisClock, entries: entries, lyft: s.opts.LyftKeys, jitter: s.opts.LyftJitter}
 }
 
-// tryAgain begins the error of a cluster's node for several keys of a slot that is moving, while only some of them have.
+// tryAgain is the prefix of a node's error for several keys of a slot that is moving, while only some of them have moved.
 // Nothing was done then.
 const tryAgain = "TRYAGAIN"
 
-// pause waits until it is worth trying again, and says whether there is time for that.
+// pause waits before another attempt. It returns false if there is no time for one.
 func (s *Store) pause(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -222,16 +222,17 @@ func (s *Store) pause(ctx context.Context) bool {
 	}
 }
 
-// CallerClock says whether the time given to Take decides, because it was asked for or because the server does not tell
+// CallerClock reports whether the time given to Take decides: because Options say so, or because the server does not give
 // scripts the time.
-func (s *Store) CallerClock() bool { return s.opts.CallerClock || s.refused.Load() }
+func (s *Store) CallerClock() bool { return s.opts.CallerClock || s.timeDenied.Load() }
 
-// noTime begins a script's error when the server does not tell it the time. Nothing was done then.
+// noTime is the prefix of a script's error if the server does not give it the time. Nothing was done then.
 const noTime = "NOTIME"
 
-func (s *Store) refuse(err error) {
-	if !s.refused.Swap(true) {
-		s.opts.Logger.Warn("this Redis does not tell scripts the time: the clocks of the processes that ask decide, and should agree", "error", err)
+// useCallerClock makes the callers' clocks decide from now on.
+func (s *Store) useCallerClock(err error) {
+	if !s.timeDenied.Swap(true) {
+		s.opts.Logger.Warn("this Redis does not give scripts the time: the clocks of the processes that call it decide, and should agree", "error", err)
 	}
 }
 
@@ -241,7 +242,7 @@ func (s *Store) run(bounded, ctx context.Context, c *scriptCall) error {
 	}
 	err := s.send(bounded, c, "evalsha", c.script.Hash)
 	if err != nil && goredis.HasErrorPrefix(err, "NOSCRIPT") {
-		// Redis forgot the script (restart, SCRIPT FLUSH, failover), or never had it. EVAL runs it and keeps it.
+		// Redis has lost the script (restart, SCRIPT FLUSH, failover), or never had it. EVAL runs it and keeps it.
 		err = s.send(bounded, c, "eval", c.script.Text)
 	}
 	if err != nil {

@@ -75,7 +75,7 @@ var sources embed.FS
 
 var (
 	one, many [setCount]atomic.Pointer[Script]
-	census    atomic.Pointer[Script]
+	replicas  atomic.Pointer[Script]
 )
 
 // One returns the script for one take of this shape.
@@ -91,9 +91,9 @@ func Clock() *Script {
 	return made(&one[0], func() string { return source("head.lua") + "return pack('<I8', now)\n" })
 }
 
-// Census returns the script that counts the processes that share a Redis.
-func Census() *Script {
-	return made(&census, func() string { return source("head.lua") + source("census.lua") })
+// Replicas returns the script that counts the processes that share a Redis.
+func Replicas() *Script {
+	return made(&replicas, func() string { return source("head.lua") + source("replicas.lua") })
 }
 
 func made(p *atomic.Pointer[Script], text func() string) *Script {

@@ -15,17 +15,17 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-const censusKey = "prefix:processes"
+const replicasKey = "prefix:processes"
 
-// beat says that a process is there, and checks how many it learns of.
-func beat(t *testing.T, c *redis.Census, want int) {
+// beat sends a heartbeat and checks the number of processes.
+func beat(t *testing.T, c *redis.ReplicaCounter, want int) {
 	t.Helper()
 	if n, err := c.Beat(t.Context()); n != want || err != nil {
 		t.Errorf("%d processes, %v; want %d", n, err, want)
 	}
 }
 
-// Processes learn of each other, on every kind of server; one that leaves is gone at once, and a smaller number is believed when it has been seen
+// Processes count each other, on every kind of server. One that leaves is gone at once; a smaller number is used after it was seen
 // for a while.
 func TestProcessesCountEachOther(t *testing.T) {
 	t.Parallel()
@@ -35,8 +35,8 @@ func TestProcessesCountEachOther(t *testing.T) {
 	for name, start := range map[string]func(*testing.T) redisconn.Options{
 		"single": single(),
 		// What docs/redis.md says is enough.
-		"few rights":       single("--user", "default", "on", "nopass", "~*", "-@all", "+evalsha", "+eval", "+get", "+mget", "+set", "+incrby", "+del", "+pttl", "+time", "+ping"),
-		"time is not told": single("--rename-command", "TIME", ""),
+		"few rights":          single("--user", "default", "on", "nopass", "~*", "-@all", "+evalsha", "+eval", "+get", "+mget", "+set", "+incrby", "+del", "+pttl", "+time", "+ping"),
+		"no time for scripts": single("--rename-command", "TIME", ""),
 		"cluster": func(t *testing.T) redisconn.Options {
 			return redisconn.Options{Type: "CLUSTER", URL: strings.Join(redistest.StartCluster(t, redistest.Setup{}).Addrs(), ",")}
 		},
@@ -44,9 +44,9 @@ func TestProcessesCountEachOther(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			where := start(t)
-			join := func() *redis.Census {
+			join := func() *redis.ReplicaCounter {
 				store := redis.New(redis.Options{Client: connect(t, where)})
-				return redis.NewCensus(redis.CensusOptions{Store: store, Key: censusKey, Lives: time.Hour})
+				return redis.NewReplicaCounter(redis.ReplicaCounterOptions{Store: store, Key: replicasKey, Lives: time.Hour})
 			}
 			a, b, c := join(), join(), join()
 			beat(t, a, 1)
@@ -56,9 +56,9 @@ func TestProcessesCountEachOther(t *testing.T) {
 			if err := b.Leave(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			beat(t, join(), 3) // it knows nothing of what was before
+			beat(t, join(), 3) // a new process has not seen larger numbers
 			beat(t, c, 3)
-			for range 7 { // a number that fell might be of a server that has just come back
+			for range 7 { // the server might have just come back
 				if err := a.Leave(t.Context()); err != nil {
 					t.Fatal(err)
 				}
@@ -69,13 +69,13 @@ func TestProcessesCountEachOther(t *testing.T) {
 	}
 }
 
-// A process that was killed is forgotten after a while, by Redis' clock, and so is all of it.
+// A process that was killed is forgotten after a while, by Redis' clock, and so is the list.
 func TestKilledProcessIsForgotten(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	store := redis.New(redis.Options{Client: dial(t, server)})
-	join := func(lives time.Duration) *redis.Census {
-		return redis.NewCensus(redis.CensusOptions{Store: store, Key: censusKey, Lives: lives})
+	join := func(lives time.Duration) *redis.ReplicaCounter {
+		return redis.NewReplicaCounter(redis.ReplicaCounterOptions{Store: store, Key: replicasKey, Lives: lives})
 	}
 	const lives = 500 * time.Millisecond
 	beat(t, join(time.Hour), 1) // it is killed now
@@ -87,11 +87,11 @@ func TestKilledProcessIsForgotten(t *testing.T) {
 		return nil
 	})
 	client := server.Client(t)
-	if ttl := client.PTTL(t.Context(), censusKey).Val(); ttl <= 0 || ttl > lives {
+	if ttl := client.PTTL(t.Context(), replicasKey).Val(); ttl <= 0 || ttl > lives {
 		t.Errorf("the key lives another %v", ttl)
 	}
 	redistest.Eventually(t, "the key to be gone", func(ctx context.Context) error {
-		if client.Exists(ctx, censusKey).Val() > 0 {
+		if client.Exists(ctx, replicasKey).Val() > 0 {
 			return context.DeadlineExceeded
 		}
 		return nil
@@ -99,15 +99,15 @@ func TestKilledProcessIsForgotten(t *testing.T) {
 }
 
 // While Redis is gone the last number stays, and still when it comes back empty.
-func TestCensusWithoutRedis(t *testing.T) {
+func TestReplicasWithoutRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	store := redis.New(redis.Options{Client: dial(t, server)})
 	numbers := make(chan int, 100)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	c := redis.NewCensus(redis.CensusOptions{Store: store, Key: censusKey, Every: time.Millisecond, Changed: func(n int) { numbers <- n }})
-	others := []*redis.Census{redis.NewCensus(redis.CensusOptions{Store: store, Key: censusKey}), redis.NewCensus(redis.CensusOptions{Store: store, Key: censusKey})}
+	c := redis.NewReplicaCounter(redis.ReplicaCounterOptions{Store: store, Key: replicasKey, Every: time.Millisecond, Changed: func(n int) { numbers <- n }})
+	others := []*redis.ReplicaCounter{redis.NewReplicaCounter(redis.ReplicaCounterOptions{Store: store, Key: replicasKey}), redis.NewReplicaCounter(redis.ReplicaCounterOptions{Store: store, Key: replicasKey})}
 	for i, o := range others {
 		beat(t, o, i+1)
 	}
@@ -127,7 +127,7 @@ func TestCensusWithoutRedis(t *testing.T) {
 	}
 	server.Restart(t)
 	redistest.Eventually(t, "Redis to be back", func(ctx context.Context) error { _, err := others[0].Beat(ctx); return err })
-	beat(t, others[0], 3) // the others have yet to come back
+	beat(t, others[0], 3) // the others have sent no heartbeat yet
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -137,51 +137,51 @@ func TestCensusWithoutRedis(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := server.Client(t).Exists(t.Context(), censusKey).Val(); n != 0 {
+	if n := server.Client(t).Exists(t.Context(), replicasKey).Val(); n != 0 {
 		t.Error("all have left, and the key is there")
 	}
 }
 
-// Anything may stand under the key.
-func TestCensusFindsRubbish(t *testing.T) {
+// A foreign value under the key is replaced.
+func TestReplicasUnderAForeignValue(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)
 	store := redis.New(redis.Options{Client: dial(t, server)})
 	for _, spoil := range []func(context.Context) error{
-		func(ctx context.Context) error { return client.Set(ctx, censusKey, "zz 99\nab 12", 0).Err() },
+		func(ctx context.Context) error { return client.Set(ctx, replicasKey, "zz 99\nab 12", 0).Err() },
 		func(ctx context.Context) error {
-			return client.Set(ctx, censusKey, strings.Repeat("ab 9999999999999999\n", 50), 0).Err()
+			return client.Set(ctx, replicasKey, strings.Repeat("ab 9999999999999999\n", 50), 0).Err()
 		},
-		func(ctx context.Context) error { return client.RPush(ctx, censusKey, "a").Err() },
+		func(ctx context.Context) error { return client.RPush(ctx, replicasKey, "a").Err() },
 	} {
-		if err := client.Del(t.Context(), censusKey).Err(); err != nil {
+		if err := client.Del(t.Context(), replicasKey).Err(); err != nil {
 			t.Fatal(err)
 		}
 		if err := spoil(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		beat(t, redis.NewCensus(redis.CensusOptions{Store: store, Key: censusKey}), 1)
+		beat(t, redis.NewReplicaCounter(redis.ReplicaCounterOptions{Store: store, Key: replicasKey}), 1)
 	}
 }
 
-// A heartbeat that has the only connection fails no call, even if calls are to fail when there is none.
+// No call fails because a heartbeat has the only connection, even if calls fail when none is free.
 func TestHeartbeatHasTheConnection(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := connect(t, redisconn.Options{URL: server.Addr, PoolSize: 1, OnEmpty: "ERROR"})
 	store := redis.New(redis.Options{Client: client, Timeout: time.Minute})
 	t.Cleanup(func() { _ = store.Close() })
-	census := redis.NewCensus(redis.CensusOptions{Store: store, Key: censusKey})
+	counter := redis.NewReplicaCounter(redis.ReplicaCounterOptions{Store: store, Key: replicasKey})
 	redistest.Eventually(t, "a connection", func(ctx context.Context) error { return client.Ping(ctx).Err() })
 
 	server.Pause(t)
 	ended := make(chan error, 2)
 	go func() {
-		_, err := census.Beat(t.Context())
+		_, err := counter.Beat(t.Context())
 		for err != nil && t.Context().Err() == nil { // a ping of ours may have the connection first
 			runtime.Gosched()
-			_, err = census.Beat(t.Context())
+			_, err = counter.Beat(t.Context())
 		}
 		ended <- err
 	}()
