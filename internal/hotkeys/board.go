@@ -39,7 +39,7 @@ type board struct {
 	next    *board // in the list of boards that the tracker has not picked up yet
 
 	// Under Tracker.mu.
-	past        []window
+	past        []subWindow
 	pastDropped uint64 // the part of dropped that is in past
 }
 
@@ -53,10 +53,10 @@ type lane struct {
 	_ [64 - 8 - 8 - 2*8]byte // keeps two lanes out of one cache line
 }
 
-// window holds the counts of one sub-window.
-type window struct {
+// subWindow holds the counts of one sub-window.
+type subWindow struct {
 	from          time.Time
-	used, refused list
+	used, refused keyHits
 	dropped       uint64 // hits
 }
 
@@ -147,7 +147,7 @@ func (l *lane) count(b *board, hash uint64, key []byte, hits uint64, refused boo
 	if l.closed {
 		return false
 	}
-	if !b.has(&l.used) {
+	if !b.ensure(&l.used) {
 		b.dropped.Add(hits)
 		b.rule.tracker.dropped.Add(1)
 		return true
@@ -155,7 +155,7 @@ func (l *lane) count(b *board, hash uint64, key []byte, hits uint64, refused boo
 	l.used.add(hash, key, hits)
 	switch {
 	case !refused:
-	case b.has(&l.refused):
+	case b.ensure(&l.refused):
 		l.refused.add(hash, key, hits)
 	default:
 		t := b.rule.tracker
@@ -165,8 +165,8 @@ func (l *lane) count(b *board, hash uint64, key []byte, hits uint64, refused boo
 	return true
 }
 
-// has makes sure that a lane has a summary, and returns false if the budget is used up.
-func (b *board) has(s **summary) bool {
+// ensure makes sure that a lane has a summary, and returns false if the budget is used up.
+func (b *board) ensure(s **summary) bool {
 	if *s == nil && (b.free || b.rule.tracker.reserve()) {
 		*s = newSummary()
 	}
@@ -180,7 +180,7 @@ func (b *board) countRefused(hash uint64, key []byte, hits uint64) {
 		b.dropped.Add(hits)
 		return
 	}
-	if b.has(&l.refused) {
+	if b.ensure(&l.refused) {
 		l.refused.add(hash, key, hits)
 	}
 	l.mu.Unlock()

@@ -5,14 +5,15 @@ import (
 	"slices"
 )
 
-// list has bounds for the hits of keys: for each entry, and with floor an upper bound for every other key.
-type list struct {
+// keyHits has bounds for the hits of keys: for each entry, and with floor an upper bound for every other key.
+type keyHits struct {
 	hits    uint64 // of all keys, exactly
 	floor   uint64
-	entries []entry
+	entries []hitBounds
 }
 
-type entry struct {
+// hitBounds are the bounds of one key.
+type hitBounds struct {
 	hash        uint64
 	least, most uint64
 	text        string
@@ -20,21 +21,21 @@ type entry struct {
 }
 
 // list returns the counts of the summary.
-func (s *summary) list() list {
-	l := list{hits: s.hits, floor: s.floor()}
+func (s *summary) list() keyHits {
+	l := keyHits{hits: s.hits, floor: s.floor()}
 	if s.used > 0 {
-		l.entries = make([]entry, s.used)
+		l.entries = make([]hitBounds, s.used)
 	}
 	for i := range l.entries {
 		of, count := &s.slots[i], s.counts[i]
-		l.entries[i] = entry{hash: of.hash, least: count - of.err, most: count, text: of.text.String(), cut: of.text.cut}
+		l.entries[i] = hitBounds{hash: of.hash, least: count - of.err, most: count, text: of.text.String(), cut: of.text.cut}
 	}
 	return l
 }
 
 // sum combines lists of different uses. The result has at most as many keys as a summary.
-func sum(lists []list) list {
-	var all list
+func sum(lists []keyHits) keyHits {
+	var all keyHits
 	busy := 0
 	for i := range lists {
 		all.hits += lists[i].hits
@@ -48,7 +49,7 @@ func sum(lists []list) list {
 		all.entries = added(lists, all.floor)
 	}
 	if len(all.entries) > slots {
-		slices.SortFunc(all.entries, func(a, b entry) int { return cmp.Compare(b.most, a.most) })
+		slices.SortFunc(all.entries, func(a, b hitBounds) int { return cmp.Compare(b.most, a.most) })
 		all.floor = all.entries[slots].most
 		all.entries = slices.Clone(all.entries[:slots]) // frees the others
 	}
@@ -56,16 +57,16 @@ func sum(lists []list) list {
 }
 
 // added adds up the entries of each key. In a list without the key, its hits were between 0 and that list's floor.
-func added(lists []list, floor uint64) []entry {
+func added(lists []keyHits, floor uint64) []hitBounds {
 	places := make(map[uint64]int)
-	var entries []entry
+	var entries []hitBounds
 	for i := range lists {
 		for _, e := range lists[i].entries {
 			at, known := places[e.hash]
 			if !known {
 				at = len(entries)
 				places[e.hash] = at
-				entries = append(entries, entry{hash: e.hash, most: floor, text: e.text, cut: e.cut})
+				entries = append(entries, hitBounds{hash: e.hash, most: floor, text: e.text, cut: e.cut})
 			}
 			entries[at].least += e.least
 			entries[at].most += e.most - lists[i].floor

@@ -110,7 +110,7 @@ func (q *Query) matches(n Name) bool {
 
 // report sums what a board has counted. A lane is locked only while it is copied.
 func (b *board) report(name Name, scratch *summary, limit int) RuleReport {
-	var used, refused []list
+	var used, refused []keyHits
 	r := RuleReport{Name: name, HitsDropped: b.dropped.Load() - b.pastDropped}
 	for i := range b.past {
 		used, refused = append(used, b.past[i].used), append(refused, b.past[i].refused)
@@ -120,7 +120,7 @@ func (b *board) report(name Name, scratch *summary, limit int) RuleReport {
 		l := &b.lanes[i]
 		for _, c := range []struct {
 			of   **summary
-			into *[]list
+			into *[]keyHits
 		}{{&l.used, &used}, {&l.refused, &refused}} {
 			l.mu.Lock()
 			there := *c.of != nil
@@ -142,7 +142,7 @@ func (b *board) report(name Name, scratch *summary, limit int) RuleReport {
 }
 
 // join merges the uses and the refusals of each key. A refused hit is a used hit too.
-func join(name Name, used, refused *list) []Key {
+func join(name Name, used, refused *keyHits) []Key {
 	keys := make([]Key, 0, len(used.entries)+len(refused.entries))
 	places := make(map[uint64]int, len(used.entries))
 	for _, e := range used.entries {

@@ -116,7 +116,7 @@ func TestSumKeepsItsPromises(t *testing.T) {
 		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		truth := make(map[uint64]uint64)
 		var hits uint64
-		var lists []list
+		var lists []keyHits
 		for range rapid.IntRange(1, 8).Draw(t, "summaries") {
 			s := newSummary()
 			draw := drawn(t, random, 1000)

@@ -194,9 +194,9 @@ func (t *Tracker) collect() {
 }
 
 // harvest removes the counts from a board and returns them.
-func (t *Tracker) harvest(b *board) window {
-	var used, refused []list
-	take := func(l *lane, s **summary, into *[]list) {
+func (t *Tracker) harvest(b *board) subWindow {
+	var used, refused []keyHits
+	take := func(l *lane, s **summary, into *[]keyHits) {
 		fresh := t.fresh()
 		l.mu.Lock()
 		full := *s
@@ -217,7 +217,7 @@ func (t *Tracker) harvest(b *board) window {
 		take(l, &l.refused, &refused)
 	}
 	dropped := b.dropped.Load()
-	w := window{used: sum(used), refused: sum(refused), dropped: dropped - b.pastDropped}
+	w := subWindow{used: sum(used), refused: sum(refused), dropped: dropped - b.pastDropped}
 	b.pastDropped = dropped
 	return w
 }
@@ -234,7 +234,7 @@ func (t *Tracker) fresh() *summary {
 
 // forget drops sub-windows that began more than length before now.
 func (b *board) forget(now time.Time) {
-	b.past = slices.DeleteFunc(b.past, func(w window) bool { return now.Sub(w.from) > length })
+	b.past = slices.DeleteFunc(b.past, func(w subWindow) bool { return now.Sub(w.from) > length })
 }
 
 func (t *Tracker) forget(now time.Time) {

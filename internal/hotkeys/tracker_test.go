@@ -486,8 +486,8 @@ func TestClosedBoardIsNotCountedIn(t *testing.T) {
 
 // What is known of refusals is known of uses too, and the other way round.
 func TestUsesAndRefusalsAgree(t *testing.T) {
-	used := list{hits: 100, floor: 7, entries: []entry{{hash: 1, least: 10, most: 12, text: "a"}, {hash: 2, least: 1, most: 8, text: "b"}}}
-	refused := list{hits: 50, floor: 9, entries: []entry{{hash: 1, least: 11, most: 20, text: "a"}, {hash: 3, least: 5, most: 6, text: "c"}, {hash: 4, least: 8, most: 9, text: "d"}}}
+	used := keyHits{hits: 100, floor: 7, entries: []hitBounds{{hash: 1, least: 10, most: 12, text: "a"}, {hash: 2, least: 1, most: 8, text: "b"}}}
+	refused := keyHits{hits: 50, floor: 9, entries: []hitBounds{{hash: 1, least: 11, most: 20, text: "a"}, {hash: 3, least: 5, most: 6, text: "c"}, {hash: 4, least: 8, most: 9, text: "d"}}}
 	same(t, "keys", []string{"a 11-12 11-12", "b 0-8 1-8", "c 5-6 5-7", "d 8 8"}, shown(join(Name{}, &used, &refused)))
 }
 

@@ -36,7 +36,7 @@ type Collector struct {
 	log          *slog.Logger
 
 	mu        sync.Mutex // one scrape at a time
-	series    map[name]part
+	series    map[name]contribution
 	byTarget  map[string]*series
 	inOrder   []*series
 	families  map[string]family
@@ -46,8 +46,8 @@ type Collector struct {
 // name is the name of a statistic in two parts.
 type name struct{ path, stat string }
 
-// part says how a statistic contributes to a series.
-type part struct {
+// contribution says how a statistic contributes to a series.
+type contribution struct {
 	*series // nil: the statistic is not shown
 	scale   float64
 }
@@ -94,7 +94,7 @@ func New(opts Options) (*Collector, error) {
 		tags:         opts.Tags,
 		milliseconds: opts.Milliseconds && opts.Mapping == "",
 		log:          opts.Log,
-		series:       make(map[name]part),
+		series:       make(map[name]contribution),
 		byTarget:     make(map[string]*series),
 		families:     make(map[string]family),
 	}, nil
@@ -141,13 +141,13 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 }
 
 // find returns the series that a statistic belongs to.
-func (c *Collector) find(key name, kind string, now time.Time) part {
+func (c *Collector) find(key name, kind string, now time.Time) contribution {
 	p, known := c.series[key]
 	if known {
 		return p
 	}
 	if t := c.target(key, kind); t != nil {
-		p = part{c.byTarget[t.id], t.scale}
+		p = contribution{c.byTarget[t.id], t.scale}
 		if p.series == nil {
 			p.series = &series{desc: t.desc, kind: prometheus.CounterValue, ttl: t.ttl, changed: now}
 			if kind == gauge {

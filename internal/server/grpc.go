@@ -41,7 +41,7 @@ func (s *Server) newGRPC(opts *Options) *grpc.Server {
 		grpc.ForceServerCodecV2(newCodec(opts.Requests)),
 		grpc.MaxRecvMsgSize(opts.Requests.MaxBytes),
 		grpc.MaxConcurrentStreams(opts.Connections.MaxStreams),
-		grpc.Creds(framed{opts.Listen.credentials()}),
+		grpc.Creds(framedCredentials{opts.Listen.credentials()}),
 		grpc.MaxHeaderListSize(endpoint.MaxHeaderSize),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),

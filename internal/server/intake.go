@@ -20,13 +20,13 @@ import (
 // UNAVAILABLE it is no 5xx to Envoy's outlier detection, which would move the traffic of a busy server to the others.
 var errTooManyCalls = status.Error(codes.ResourceExhausted, "too many calls in flight")
 
-// framed wraps connections, after decryption, so that they count the bytes of their frames.
-type framed struct {
+// framedCredentials wraps connections, after decryption, so that they count the bytes of their frames.
+type framedCredentials struct {
 	credentials.TransportCredentials
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
-func (f framed) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (f framedCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := f.TransportCredentials.ServerHandshake(raw)
 	if c, ok := raw.(*intake.Conn); ok && err == nil {
 		conn = c.Frames(conn)
@@ -35,8 +35,8 @@ func (f framed) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 }
 
 // Clone implements credentials.TransportCredentials.
-func (f framed) Clone() credentials.TransportCredentials {
-	return framed{f.TransportCredentials.Clone()}
+func (f framedCredentials) Clone() credentials.TransportCredentials {
+	return framedCredentials{f.TransportCredentials.Clone()}
 }
 
 // connOf is the connection of a call, nil if it came over a listener without bounds.

@@ -91,7 +91,7 @@ func (s *rateLimit) decide(ctx context.Context, req any) (any, error) {
 		return nil, endpoint.StatusOf(c.err)
 	}
 	if err := overdue(ctx, c.start); err != nil {
-		return nil, endpoint.StatusOf(err) // nobody waits for this decision
+		return nil, endpoint.StatusOf(err) // the caller no longer waits
 	}
 	if err := s.decider.Decide(ctx, c.start, &c.request, &c.decision); err != nil {
 		return nil, endpoint.StatusOf(err)

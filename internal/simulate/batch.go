@@ -8,14 +8,14 @@ const batchSize = 256
 
 // batch is a number of requests in order of time, and the verdicts of the engines.
 type batch struct {
-	asked    []asked
+	requests []replayedRequest
 	arena    accesslog.Arena
 	verdicts [2][]verdict // of the new rules, and of the old ones if rules are compared
 	refusals [2][]refusal // the refusals behind the verdicts
 }
 
-// asked is one request.
-type asked struct {
+// replayedRequest is one request.
+type replayedRequest struct {
 	accesslog.Request
 	at   int64 // microseconds since 1970
 	log  int32
@@ -23,8 +23,8 @@ type asked struct {
 }
 
 func (b *batch) reset() {
-	clear(b.asked)
-	b.asked = b.asked[:0]
+	clear(b.requests)
+	b.requests = b.requests[:0]
 	b.arena.Reset()
 	for i := range b.verdicts {
 		b.verdicts[i] = b.verdicts[i][:0]

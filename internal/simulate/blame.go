@@ -27,11 +27,11 @@ type refusal struct {
 
 func (b *blame) add(by []refusal) {
 	for _, r := range by {
-		b.one(r)
+		b.count(r)
 	}
 }
 
-func (b *blame) one(r refusal) {
+func (b *blame) count(r refusal) {
 	least := 0
 	for i := range *b {
 		x := &(*b)[i]

@@ -33,7 +33,7 @@ type engine struct {
 	unknown      int64  // requests whose domain has no rules
 	firstUnknown string // the domain of the first of them
 	noRule       int64  // requests that no rule matches
-	softly       int64  // requests that passed although some limit was over
+	notEnforced  int64  // requests that passed although some limit was over
 	failures     int64
 	failure      error // the first one
 }
@@ -42,23 +42,23 @@ type engine struct {
 // shadow mode.
 type refusingStore struct {
 	*memory.Store
-	over []over // the refused takes of the current request
+	refused []refusedTake // the refused takes of the current request
 }
 
-// over is a take that was refused.
-type over struct {
+// refusedTake is a take that was refused.
+type refusedTake struct {
 	descriptor int
 	limit      *descriptor.Limit
 }
 
 // ruleCount has the results of one rule.
 type ruleCount struct {
-	requests int64   // descriptors that match it
-	refused  int64   // of these, over the limit in a refused request
-	softly   int64   // of these, over the limit without causing a refusal: shadow mode, quota mode
-	newly    int64   // requests that it refuses and the other folder's rules let pass
-	limits   []int64 // by limit: refusals, enforced or not
-	column   int     // in the timeline, from 1; 0: none
+	requests    int64   // descriptors that match it
+	refused     int64   // of these, over the limit in a refused request
+	notEnforced int64   // of these, over the limit without causing a refusal: shadow mode, quota mode
+	newly       int64   // requests that it refuses and the other folder's rules let pass
+	limits      []int64 // by limit: refusals, enforced or not
+	column      int     // in the timeline, from 1; 0: none
 }
 
 // maxRuleColumns bounds the rules with counts over time.
@@ -78,7 +78,7 @@ func (s *refusingStore) Take(ctx context.Context, now time.Time, r *backend.Requ
 	err := s.Store.Take(ctx, now, r)
 	for i := range r.Outcomes {
 		if o := &r.Outcomes[i]; !o.Allowed && !o.Failed {
-			s.over = append(s.over, over{r.Takes[i].Member, r.Takes[i].Limit})
+			s.refused = append(s.refused, refusedTake{r.Takes[i].Member, r.Takes[i].Limit})
 		}
 	}
 	return err
@@ -88,12 +88,12 @@ func (s *refusingStore) Take(ctx context.Context, now time.Time, r *backend.Requ
 func (e *engine) decide(ctx context.Context, b *batch, side int) {
 	verdicts := b.verdicts[side]
 	e.refusals = b.refusals[side]
-	for i := range b.asked {
-		a := &b.asked[i]
+	for i := range b.requests {
+		a := &b.requests[i]
 		now := time.UnixMicro(a.at)
 		e.sweep(now)
 		e.series.advance(a.at)
-		e.store.over = e.store.over[:0]
+		e.store.refused = e.store.refused[:0]
 		if err := e.limiter.Decide(ctx, now, &a.Request.Request, &e.decision); err != nil {
 			if e.failures++; e.failure == nil {
 				e.failure = err
@@ -140,7 +140,7 @@ func (e *engine) count(req *limiter.Request) verdict {
 	if !found && known {
 		e.noRule++
 	}
-	if len(e.store.over) > 0 {
+	if len(e.store.refused) > 0 {
 		e.countOver(v.outcome)
 	}
 	v.to = int32(len(e.refusals))
@@ -151,12 +151,12 @@ func (e *engine) count(req *limiter.Request) verdict {
 // rule if none of its own limits was.
 func (e *engine) refusedBy(place int, r *descriptor.Rule) {
 	known := false
-	for _, over := range e.store.over {
-		if over.descriptor != place {
+	for _, take := range e.store.refused {
+		if take.descriptor != place {
 			continue
 		}
 		for j := range r.Limits {
-			if &r.Limits[j] == over.limit {
+			if &r.Limits[j] == take.limit {
 				e.refusals = append(e.refusals, refusal{int32(r.Index), int32(j)})
 				known = true
 			}
@@ -198,21 +198,21 @@ func (e *engine) knows(domain string) bool {
 // countOver counts the limits that refused.
 func (e *engine) countOver(o outcome) {
 	if o == allowed {
-		e.softly++
+		e.notEnforced++
 	}
 	last := -1
-	for _, over := range e.store.over {
-		r := e.decision.Statuses[over.descriptor].Rule
+	for _, take := range e.store.refused {
+		r := e.decision.Statuses[take.descriptor].Rule
 		if r == nil {
 			continue
 		}
 		c := &e.rules[r.Index]
-		if over.descriptor != last && (o == allowed || e.decision.Statuses[over.descriptor].Code == limiter.OK) {
-			c.softly++
+		if take.descriptor != last && (o == allowed || e.decision.Statuses[take.descriptor].Code == limiter.OK) {
+			c.notEnforced++
 		}
-		last = over.descriptor
+		last = take.descriptor
 		for j := range r.Limits {
-			if &r.Limits[j] == over.limit {
+			if &r.Limits[j] == take.limit {
 				if c.limits == nil {
 					c.limits = make([]int64, len(r.Limits))
 				}

@@ -117,10 +117,10 @@ func (in *intake) release(recs []record, text []byte) error {
 		rec := &recs[i]
 		readFields(s[rec.from:], in.fields, in.hits)
 		b := in.batch
-		n := len(b.asked)
-		b.asked = append(b.asked, asked{at: rec.at, log: rec.log, line: rec.line})
-		if !in.options.Mapping.Build(in.fields, in.hits, &b.arena, &b.asked[n].Request) {
-			b.asked = b.asked[:n]
+		n := len(b.requests)
+		b.requests = append(b.requests, replayedRequest{at: rec.at, log: rec.log, line: rec.line})
+		if !in.options.Mapping.Build(in.fields, in.hits, &b.arena, &b.requests[n].Request) {
+			b.requests = b.requests[:n]
 			in.notAsked++
 			continue
 		}
@@ -135,7 +135,7 @@ func (in *intake) release(recs []record, text []byte) error {
 
 // send passes the batch on and takes an empty one.
 func (in *intake) send(ctx context.Context) error {
-	in.requests += int64(len(in.batch.asked))
+	in.requests += int64(len(in.batch.requests))
 	in.full <- in.batch // never blocks: the channel has room for all batches
 	select {
 	case in.batch = <-in.free:

@@ -85,9 +85,9 @@ type Rule struct {
 	NewlyPassed  int64      `json:"newly_passed,omitempty"`  // requests that the rule of the old folder refused
 }
 
-func (r *Rule) requests() int64 { return both(r, func(c *RuleCount) int64 { return c.Requests }) }
-func (r *Rule) refused() int64  { return both(r, func(c *RuleCount) int64 { return c.Refused }) }
-func (r *Rule) softly() int64   { return both(r, func(c *RuleCount) int64 { return c.NotEnforced }) }
+func (r *Rule) requests() int64    { return both(r, func(c *RuleCount) int64 { return c.Requests }) }
+func (r *Rule) refused() int64     { return both(r, func(c *RuleCount) int64 { return c.Refused }) }
+func (r *Rule) notEnforced() int64 { return both(r, func(c *RuleCount) int64 { return c.NotEnforced }) }
 
 func both(r *Rule, of func(*RuleCount) int64) int64 {
 	n := int64(0)

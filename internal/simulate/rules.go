@@ -69,7 +69,7 @@ func byRule(now, old *engine) (rows []Rule, unreached []string) {
 			cmp.Compare(b.NewlyRefused, a.NewlyRefused),
 			cmp.Compare(b.NewlyPassed, a.NewlyPassed),
 			cmp.Compare(b.refused(), a.refused()),
-			cmp.Compare(b.softly(), a.softly()),
+			cmp.Compare(b.notEnforced(), a.notEnforced()),
 			cmp.Compare(b.requests(), a.requests()),
 			strings.Compare(a.Rule, b.Rule),
 		)
@@ -80,7 +80,7 @@ func byRule(now, old *engine) (rows []Rule, unreached []string) {
 
 // reported returns the report's counts of a rule in one of the folders.
 func (c *ruleCount) reported(r *descriptor.Rule, e *engine) *RuleCount {
-	out := &RuleCount{Requests: c.requests, Refused: c.refused, NotEnforced: c.softly}
+	out := &RuleCount{Requests: c.requests, Refused: c.refused, NotEnforced: c.notEnforced}
 	if c.column > 0 {
 		out.OverTime = e.series.counts(c.column - 1)
 	}

@@ -170,12 +170,12 @@ func (r *run) decide(ctx context.Context, b *batch) error {
 	} else {
 		r.now.decide(ctx, b, 0)
 	}
-	for i := range b.asked {
+	for i := range b.requests {
 		r.count(b, i)
 	}
 	if r.options.Verdicts != nil {
-		for i := range b.asked {
-			if err := r.options.Verdicts(r.verdict(&b.asked[i], b.verdicts[0][i], b.old(i))); err != nil {
+		for i := range b.requests {
+			if err := r.options.Verdicts(r.verdict(&b.requests[i], b.verdicts[0][i], b.old(i))); err != nil {
 				return fmt.Errorf("write verdicts: %w", err)
 			}
 		}
@@ -196,7 +196,7 @@ func (b *batch) old(i int) verdict {
 
 // count counts the verdicts of one request of a batch.
 func (r *run) count(b *batch, i int) {
-	a, now, old := &b.asked[i], b.verdicts[0][i], b.old(i)
+	a, now, old := &b.requests[i], b.verdicts[0][i], b.old(i)
 	refusals := b.refusals[0][now.from:now.to]
 	if r.requests == 0 {
 		r.from = a.at
@@ -244,7 +244,7 @@ func (r *run) count(b *batch, i int) {
 
 var codes = [...]string{failed: "UNKNOWN", allowed: limiter.OK.String(), refused: limiter.OverLimit.String()}
 
-func (r *run) verdict(a *asked, now, old verdict) *Verdict {
+func (r *run) verdict(a *replayedRequest, now, old verdict) *Verdict {
 	v := &Verdict{
 		Log: r.options.Logs[a.log].Name, Line: a.line, Time: time.UnixMicro(a.at).UTC(), Caller: string(a.Caller),
 		Code: codes[now.outcome], Rule: r.now.path(now.rule),

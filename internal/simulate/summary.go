@@ -63,7 +63,7 @@ func (o *order) reported(options *Options) Order {
 func (e *engine) side(outcomes [3]int64) Side {
 	s := Side{
 		Allowed: outcomes[allowed], Refused: outcomes[refused], Failed: outcomes[failed],
-		NotEnforced: e.softly, NoRule: e.noRule, UnknownDomain: e.unknown, Rules: len(e.tree.Rules),
+		NotEnforced: e.notEnforced, NoRule: e.noRule, UnknownDomain: e.unknown, Rules: len(e.tree.Rules),
 	}
 	if e.failure != nil {
 		s.FirstFailure = e.failure.Error()
@@ -157,18 +157,18 @@ func (r *Report) warn(now, old *engine) {
 }
 
 // unknownDomain explains that the rules do not have the domain of the requests.
-func unknownDomain(asked string, tree *descriptor.Tree) string {
+func unknownDomain(requested string, tree *descriptor.Tree) string {
 	var domains []string
 	for _, r := range tree.Rules {
 		if !slices.Contains(domains, r.Domain) {
 			domains = append(domains, r.Domain)
 		}
 	}
-	if near := yamlform.Closest(asked, domains); near != "" {
-		return fmt.Sprintf("requests have the domain %s, did you mean `%s`?", yamlform.Quote(asked), near)
+	if near := yamlform.Closest(requested, domains); near != "" {
+		return fmt.Sprintf("requests have the domain %s, did you mean `%s`?", yamlform.Quote(requested), near)
 	}
 	slices.Sort(domains)
-	return fmt.Sprintf("requests have the domain %s, the rules have %s", yamlform.Quote(asked), yamlform.List(domains, "and"))
+	return fmt.Sprintf("requests have the domain %s, the rules have %s", yamlform.Quote(requested), yamlform.List(domains, "and"))
 }
 
 func seconds(s float64) string {

@@ -37,24 +37,24 @@ type Sender struct {
 	client  *statsd.Client
 	conn    *conn
 
-	counters map[name]*counter
-	gauges   map[name]line
-	timing   line
+	counters map[name]*sentCounter
+	gauges   map[name]sentAs
+	timing   sentAs
 	sample   []float64
 
 	failing bool          // the last flush failed
 	lost    atomic.Uint64 // lines and payloads that could not be sent
 }
 
-// counter is a statistic that grows.
-type counter struct {
-	line
+// sentCounter is a statistic that grows.
+type sentCounter struct {
+	sentAs
 	now  uint64 // in this flush
 	sent uint64 // the value at the last flush that was sent
 }
 
-// line is a statistic as it is sent.
-type line struct {
+// sentAs is the name and the tags under which a statistic is sent.
+type sentAs struct {
 	name string
 	tags []string
 }
@@ -79,8 +79,8 @@ func New(opts Options) (*Sender, error) {
 	s := &Sender{
 		options:  opts,
 		conn:     &conn{network: opts.Network, address: opts.Address, plain: !opts.Datadog},
-		counters: make(map[name]*counter),
-		gauges:   make(map[name]line),
+		counters: make(map[name]*sentCounter),
+		gauges:   make(map[name]sentAs),
 	}
 	size, lines := packetSize, packetLines
 	if opts.Network == "tcp" {
@@ -105,7 +105,7 @@ func New(opts Options) (*Sender, error) {
 		return nil, fmt.Errorf("make StatsD client: %w", err)
 	}
 	s.client = client
-	s.timing = s.line(name{ResponseTimePath, ResponseTimeStat})
+	s.timing = s.sentAs(name{ResponseTimePath, ResponseTimeStat})
 	if opts.Metrics != nil {
 		opts.Metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "ratelimitd_statsd_errors_total",
@@ -173,7 +173,7 @@ func (s *Sender) round() {
 }
 
 // count reads the counters.
-func (s *Sender) count() map[name]*counter {
+func (s *Sender) count() map[name]*sentCounter {
 	for _, c := range s.counters {
 		c.now = 0
 	}
@@ -184,7 +184,7 @@ func (s *Sender) count() map[name]*counter {
 			return // most counters stay 0, and take no memory here
 		}
 		if c == nil {
-			c = &counter{line: s.line(key)}
+			c = &sentCounter{sentAs: s.sentAs(key)}
 			s.counters[key] = c
 		}
 		c.now += n
@@ -192,21 +192,21 @@ func (s *Sender) count() map[name]*counter {
 	return s.counters
 }
 
-func (s *Sender) gauge(key name) line {
+func (s *Sender) gauge(key name) sentAs {
 	g, ok := s.gauges[key]
 	if !ok {
-		g = s.line(key)
+		g = s.sentAs(key)
 		s.gauges[key] = g
 	}
 	return g
 }
 
-func (s *Sender) line(key name) line {
+func (s *Sender) sentAs(key name) sentAs {
 	if s.options.Datadog {
 		text, tags := mogrify(s.options.Mogrifiers, key.String())
-		return line{text, tags}
+		return sentAs{text, tags}
 	}
-	return line{plain(key.String(), s.options.Tags), nil}
+	return sentAs{plain(key.String(), s.options.Tags), nil}
 }
 
 // sendTimings sends the sample of response times with its sample rate.
