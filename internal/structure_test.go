@@ -43,7 +43,7 @@ var imports = map[string][]string{
 	"internal/explain":          {"internal/descriptor", "internal/yamlform", "internal/backend/memory", "internal/limiter", "internal/terminal"},
 	"internal/logging":          {"internal/descriptor"},
 	"internal/rulecheck":        {"internal/descriptor", "internal/config", "internal/yamlform"},
-	"internal/ruleschema":       {"internal/config", "internal/descriptor", "internal/ruletest", "internal/yamlform"},
+	"internal/ruleschema":       {"internal/accesslog", "internal/config", "internal/descriptor", "internal/ruletest", "internal/yamlform"},
 	"internal/ruletest":         {"internal/descriptor", "internal/config", "internal/yamlform", "internal/backend", "internal/backend/memory", "internal/limiter"},
 	"internal/statsd":           {},
 	"internal/promcompat":       {"internal/statsd", "internal/yamlform"},

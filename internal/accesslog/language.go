@@ -47,67 +47,82 @@ var (
 	textType       = yamlform.Type{Kind: yamlform.Text, Floats: true}
 	listType       = yamlform.Type{Kind: yamlform.TextOrList, Floats: true}
 	flagType       = yamlform.Type{Kind: yamlform.Flag}
+	hitsType       = yamlform.Type{Kind: yamlform.Anything, Form: "a field, or a map: `hits`"}
 	conditionsType = yamlform.Type{Kind: yamlform.Anything, Form: "a condition, or a list of them"}
 )
 
-// The language of mappings: each row is one key.
+// The language of mappings. Each row is one key: it reads the key's value, and the tables in docs/simulating.md come from
+// it too.
 var (
-	mappingForm = yamlform.NewForm("mapping", "a mapping", []yamlform.Field[mappingReading]{
-		keep("format", yamlform.OneOf(formatNames...), "how lines are written", func(m *mappingReading) *yamlform.Value { return &m.format }),
+	mappingForm = yamlform.NewForm("mapping", "a mapping",
+		required(keep("format", yamlform.OneOf(formatNames...), "see below", func(m *mappingReading) *yamlform.Value { return &m.format })),
 		keep("pattern", textType, "of `envoy` and `text`: how lines are written", func(m *mappingReading) *yamlform.Value { return &m.pattern }),
 		keep("columns", listType, "of `csv`: the names of the columns; absent: the first line has them", func(m *mappingReading) *yamlform.Value { return &m.columns }),
 		keep("delimiter", textType, "of `csv`: one character, or `tab`; absent: `,`", func(m *mappingReading) *yamlform.Value { return &m.delimiter }),
-		keep("time", yamlform.Type{Kind: yamlform.Anything, Form: "a field, or a map"}, "when a request happened; absent with `envoy`: `START_TIME`", func(m *mappingReading) *yamlform.Value { return &m.time }),
-		keep("domain", yamlform.Type{Kind: yamlform.Anything, Form: "text, or a value"}, "the domain of the rules", func(m *mappingReading) *yamlform.Value { return &m.domain }),
-		keep("descriptors", yamlform.Type{Kind: yamlform.Anything, Form: "a list of descriptors"}, "what is asked", func(m *mappingReading) *yamlform.Value { return &m.descriptors }),
-		keep("hits", yamlform.Type{Kind: yamlform.Anything, Form: "a field, or a map"}, "how much a request counts; absent: 1", func(m *mappingReading) *yamlform.Value { return &m.hits }),
-		keep("caller", yamlform.MapOf("value"), "who asks, for the table of callers; absent: every entry that comes from the log", func(m *mappingReading) *yamlform.Value { return &m.caller }),
-		keep("when", conditionsType, "only lines for which all hold are asked", func(m *mappingReading) *yamlform.Value { return &m.when }),
-	}...)
-
-	timeForm = yamlform.NewForm("time", "`time`", []yamlform.Field[timeReading]{
-		keep("field", textType, "the field of the line that has the time", func(t *timeReading) *yamlform.Value { return &t.field }),
-		keep("layout", textType, "how it is written: `rfc3339` (2026-03-01T12:00:00.5Z), `unix`, `unix_ms`, `unix_us` or `unix_ns` (seconds, milli-, micro- or nanoseconds since 1970, with or without a fraction), `clf` (01/Mar/2026:12:00:00 +0000), or as your log would write 2006-01-02 15:04:05; absent: `rfc3339`", func(t *timeReading) *yamlform.Value { return &t.layout }),
-		keep("zone", textType, "the time zone of times that are written without one, such as `UTC` or `Asia/Seoul`", func(t *timeReading) *yamlform.Value { return &t.zone }),
-	}...)
-
-	fieldRow   = keep("field", textType, "what a field of the line holds", func(v *valueReading) *yamlform.Value { return &v.field })
-	headerRow  = keep("header", textType, "of `envoy` and `text`: what the pattern's `%REQ(NAME)%` wrote, also as the first or second choice of `%REQ(A?B)%`", func(v *valueReading) *yamlform.Value { return &v.header })
-	literalRow = keep("value", textType, "this text, always", func(v *valueReading) *yamlform.Value { return &v.literal })
-	partRow    = keep("part", yamlform.OneOf(partNames...), "a piece of what the log has: `address` (without the port), `path` (without the query), `first` or `last` of a list with commas; absent: `all`", func(v *valueReading) *yamlform.Value { return &v.part })
-	regexRow   = keep("regex", textType, "what matches, or the first group of it; absent if nothing does. [RE2](https://github.com/google/re2/wiki/Syntax); costs more than `part`", func(v *valueReading) *yamlform.Value { return &v.regex })
-	defaultRow = keep("default", textType, "in place of nothing", func(v *valueReading) *yamlform.Value { return &v.fallback })
-
-	valueForm = yamlform.NewForm("value", "a value", fieldRow, headerRow, literalRow, partRow, regexRow, defaultRow)
-
-	entryForm = yamlform.NewForm("entry", "an entry",
-		keep("key", textType, "the key of the entry", func(v *valueReading) *yamlform.Value { return &v.key }),
-		fieldRow, headerRow, literalRow, partRow, regexRow, defaultRow,
-		keep("skip_if_absent", flagType, "without a value the entry alone is left out, not the whole descriptor", func(v *valueReading) *yamlform.Value { return &v.skipIfAbsent }),
+		keep("time", yamlform.Type{Kind: yamlform.Anything, Form: "a field, or a map: `time`"}, "when a request happened; absent with `envoy`: `START_TIME`", func(m *mappingReading) *yamlform.Value { return &m.time }),
+		required(keep("domain", yamlform.Type{Kind: yamlform.Anything, Form: "text, or a map: a value"}, "the domain of the rules", func(m *mappingReading) *yamlform.Value { return &m.domain })),
+		required(keep("descriptors", yamlform.Type{Kind: yamlform.Anything, Form: "list of descriptors"}, "the descriptors of the request", func(m *mappingReading) *yamlform.Value { return &m.descriptors })),
+		keep("hits", hitsType, "the hits of a request; absent: 1", func(m *mappingReading) *yamlform.Value { return &m.hits }),
+		keep("caller", yamlform.MapOf("value"), "the caller, for the table of callers; absent: every entry that comes from the log", func(m *mappingReading) *yamlform.Value { return &m.caller }),
+		keep("when", conditionsType, "only lines for which all conditions hold are replayed", func(m *mappingReading) *yamlform.Value { return &m.when }),
 	)
 
-	conditionForm = yamlform.NewForm("condition", "a condition",
-		fieldRow, headerRow, partRow,
-		keep("is", listType, "it is this text, or one of a list", func(v *valueReading) *yamlform.Value { return &v.oneOf }),
-		keep("matches", textType, "this regular expression is found in it", func(v *valueReading) *yamlform.Value { return &v.matches }),
-		keep("present", flagType, "it is there (`true`) or not (`false`)", func(v *valueReading) *yamlform.Value { return &v.present }),
-		keep("not", flagType, "the opposite must hold", func(v *valueReading) *yamlform.Value { return &v.not }),
+	timeForm = yamlform.NewForm("time", "`time`",
+		keep("field", textType, "the field of the line that has the time", func(t *timeReading) *yamlform.Value { return &t.field }),
+		keep("layout", textType, "how it is written: `rfc3339` (2026-03-01T12:00:00.5Z), `unix`, `unix_ms`, `unix_us` or `unix_ns` (seconds, milli-, micro- or nanoseconds since 1970, with or without a fraction), `clf` (01/Mar/2026:12:00:00 +0000), or 2006-01-02 15:04:05 as your log would write it (a layout of Go); absent: `"+layoutNames[0]+"`", func(t *timeReading) *yamlform.Value { return &t.layout }),
+		keep("zone", textType, "the time zone of times without one, such as `UTC` or `Asia/Seoul`", func(t *timeReading) *yamlform.Value { return &t.zone }),
 	)
 
 	descriptorForm = yamlform.NewForm("descriptor", "a descriptor",
-		keep("entries", yamlform.MapsOf("entry"), "the entries", func(d *descriptorReading) *yamlform.Value { return &d.entries }),
-		keep("when", conditionsType, "the descriptor is only sent when these conditions hold", func(d *descriptorReading) *yamlform.Value { return &d.when }),
-		keep("hits", yamlform.Type{Kind: yamlform.Anything, Form: "a field, or a map"}, "in place of the mapping's", func(d *descriptorReading) *yamlform.Value { return &d.hits }),
+		required(keep("entries", yamlform.MapsOf("entry"), "the entries", func(d *descriptorReading) *yamlform.Value { return &d.entries })),
+		keep("when", conditionsType, "the descriptor is sent only if these conditions hold", func(d *descriptorReading) *yamlform.Value { return &d.when }),
+		keep("hits", hitsType, "replaces the mapping's `hits`", func(d *descriptorReading) *yamlform.Value { return &d.hits }),
+	)
+
+	valueFields = []yamlform.Field[valueReading]{
+		keep("value", textType, "always this text", func(v *valueReading) *yamlform.Value { return &v.literal }),
+		fieldRow, headerRow, partRow,
+		keep("regex", textType, "the match, or its first group; absent if nothing matches. [RE2](https://github.com/google/re2/wiki/Syntax); costs more than `part`", func(v *valueReading) *yamlform.Value { return &v.regex }),
+		keep("default", textType, "the text to use if it is absent", func(v *valueReading) *yamlform.Value { return &v.fallback }),
+	}
+	fieldRow  = keep("field", textType, "the content of a field of the line", func(v *valueReading) *yamlform.Value { return &v.field })
+	headerRow = keep("header", textType, "of `envoy` and `text`: the header that the pattern's `%REQ(NAME)%` wrote, also as the first or second choice of `%REQ(A?B)%`", func(v *valueReading) *yamlform.Value { return &v.header })
+	partRow   = keep("part", yamlform.OneOf(partNames...), "a part of it: the `address` (without the port), the `path` (without the query), the `first` or the `last` of a comma-separated list; absent: `"+partNames[partAll]+"`", func(v *valueReading) *yamlform.Value { return &v.part })
+
+	valueForm = yamlform.NewForm("value", "a value", valueFields...)
+
+	entryForm = yamlform.NewForm("entry", "an entry", slices.Concat(
+		[]yamlform.Field[valueReading]{required(keep("key", textType, "the key of the entry", func(v *valueReading) *yamlform.Value { return &v.key }))},
+		valueFields,
+		[]yamlform.Field[valueReading]{keep("skip_if_absent", flagType, "if the value is absent, only the entry is left out, not the whole descriptor", func(v *valueReading) *yamlform.Value { return &v.skipIfAbsent })},
+	)...)
+
+	conditionForm = yamlform.NewForm("condition", "a condition",
+		fieldRow, headerRow, partRow,
+		keep("is", listType, "it equals this text, or one of a list", func(v *valueReading) *yamlform.Value { return &v.oneOf }),
+		keep("matches", textType, "this regular expression matches somewhere in it", func(v *valueReading) *yamlform.Value { return &v.matches }),
+		keep("present", flagType, "it is present (`true`) or absent (`false`)", func(v *valueReading) *yamlform.Value { return &v.present }),
+		keep("not", flagType, "the opposite must hold", func(v *valueReading) *yamlform.Value { return &v.not }),
 	)
 
 	hitsForm = yamlform.NewForm("hits", "`hits`",
 		keep("field", textType, "the field of the line that has the number", func(h *hitsReading) *yamlform.Value { return &h.field }),
-		keep("default", yamlform.Uint32(0), "where the line has none", func(h *hitsReading) *yamlform.Value { return &h.fallback }),
+		keep("default", yamlform.Uint32(0), "the number for lines without one; absent: 1", func(h *hitsReading) *yamlform.Value { return &h.fallback }),
 	)
 
 	// places are the maps that a key may really belong to, the likeliest first.
 	places = []*yamlform.Map{&mappingForm.Map, &timeForm.Map, &entryForm.Map, &conditionForm.Map, &descriptorForm.Map}
 )
+
+// Language returns the language of mappings.
+func Language() yamlform.Language {
+	return yamlform.Language{Maps: []*yamlform.Map{&mappingForm.Map, &timeForm.Map, &descriptorForm.Map, &entryForm.Map, &valueForm.Map, &conditionForm.Map, &hitsForm.Map}}
+}
+
+func required[T any](f yamlform.Field[T]) yamlform.Field[T] {
+	f.Required = true
+	return f
+}
 
 // keep is a row whose value is kept for later.
 func keep[T any](name string, t yamlform.Type, doc string, of func(*T) *yamlform.Value) yamlform.Field[T] {

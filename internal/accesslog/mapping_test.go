@@ -54,7 +54,7 @@ func TestMappingErrors(t *testing.T) {
 		{"format: json\ntime: t\ndomain: ''\ndescriptors: []\n", []string{"m.yaml:3:9: `domain` is empty", "m.yaml:4:14: `descriptors` must be a list"}},
 		{"format: json\ntime: t\ndomain: d\ndescriptors: [[]]\n", []string{"m.yaml:4:15: a descriptor is a list of entries"}},
 		{"format: json\ntime: t\ndomain: d\ndescriptors: [{when: {field: x, present: true}}]\n", []string{"m.yaml:4:15: a descriptor is a list of entries"}},
-		{"format: json\ntime: t\ndomain: d\ndescriptors: [[k]]\n", []string{"m.yaml:4:16: an entry must be a map of keys (`key`, `field`,"}},
+		{"format: json\ntime: t\ndomain: d\ndescriptors: [[k]]\n", []string{"m.yaml:4:16: an entry must be a map of keys (`key`, `value`,"}},
 		{"format: json\ntime: t\ndomain: d\ndescriptors:\n- [{key: k}, {value: v}, {key: '', value: ''}, {key: k, field: a, value: b}, {key: k, header: h}]\n", []string{
 			"m.yaml:5:4: an entry has one of `field`, `header` and `value`, this has 0",
 			"m.yaml:5:14: an entry without a `key`",

@@ -42,6 +42,8 @@ type Result struct {
 	// InUse is how many files have a version in use. 0 means that there is not one good file: a service should not
 	// start with this, unless it was told to.
 	InUse int
+	// Unreadable are the errors of files that could not be read at all.
+	Unreadable []*yamlform.Error
 	// Skipped are the files of the folder that are not read as rules, because of their names.
 	Skipped []Skipped
 	// Changed says whether anything is different from the result before: a file's content, its state, or which files
@@ -331,6 +333,9 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 		}
 		if file.inUse != nil {
 			next.InUse++
+		}
+		if file.sum == (sum{}) {
+			next.Unreadable = append(next.Unreadable, file.newest.errs...)
 		}
 		status := statusOf(name, state, file.inUse, errs)
 		status.Since = now

@@ -223,14 +223,15 @@ func folder(dir string) (*set, error) {
 		return nil, err
 	}
 	s := &set{}
+	unreadable := make(map[string]string, len(r.Unreadable))
+	for _, e := range r.Unreadable {
+		unreadable[e.File] = e.Msg
+	}
 	for _, f := range r.Files {
 		name := filepath.Join(dir, filepath.FromSlash(f.Name))
-		// What cannot be read at all has one error, without a line.
-		if len(f.Errors) == 1 {
-			if msg, whole := strings.CutPrefix(f.Errors[0], name+": "); whole {
-				s.cannot(name, msg)
-				continue
-			}
+		if msg, is := unreadable[name]; is {
+			s.cannot(name, msg)
+			continue
 		}
 		s.read(name)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/ratelimitd/ratelimitd/internal/accesslog"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/ruletest"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
@@ -14,6 +15,9 @@ func RulesReference() string { return tables(config.Rules()) }
 
 // TestsReference returns the tables of keys of test files, as Markdown.
 func TestsReference() string { return tables(ruletest.Language()) }
+
+// MappingsReference returns the tables of keys of log mappings, as Markdown.
+func MappingsReference() string { return tables(accesslog.Language()) }
 
 func tables(l yamlform.Language) string {
 	var b strings.Builder

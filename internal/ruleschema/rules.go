@@ -1,10 +1,14 @@
 package ruleschema
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // Rules returns the schema of rule files; of a file with several YAML documents it holds for each.
@@ -32,7 +36,7 @@ func Rules() *jsonschema.Schema {
 
 // relateDescriptor says which keys of a descriptor exclude and need each other.
 func relateDescriptor(d *jsonschema.Schema) {
-	matchers := []string{"value", "values", "value_regex", "value_cidr"}
+	matchers := slices.Sorted(maps.Keys(config.Matchers()))
 	for i, a := range matchers {
 		for _, b := range matchers[:i] {
 			d.AllOf = append(d.AllOf, not(both(a, b)))
@@ -61,7 +65,6 @@ func relateDescriptor(d *jsonschema.Schema) {
 func relateLimit(l *jsonschema.Schema) {
 	l.Required = nil
 	l.AllOf = nil
-	l.Properties["unit"].AnyOf, l.Properties["unit"].Enum = anyCase(append([]string{}, descriptor.UnitNames...)).AnyOf, nil
 	l.Properties["unit"].AnyOf[0].Enum = append(l.Properties["unit"].AnyOf[0].Enum, "") // as if it were absent
 	for _, b := range config.OnlyFor() {
 		algorithm := enum(b.Algorithms)
@@ -93,12 +96,8 @@ func relateLimit(l *jsonschema.Schema) {
 		})
 	// Where nothing is counted, what says how to count means nothing.
 	var counting []*jsonschema.Schema
-	for _, k := range l.PropertyOrder {
-		switch k {
-		case "unit", "unlimited", "name", "replaces", "requests_per_unit":
-		default:
-			counting = append(counting, has(k))
-		}
+	for _, name := range config.CountingKeys() {
+		counting = append(counting, has(name))
 	}
 	l.AllOf = append(l.AllOf, &jsonschema.Schema{
 		If:   &jsonschema.Schema{Required: []string{"unlimited"}, Properties: map[string]*jsonschema.Schema{"unlimited": yes()}},
@@ -133,5 +132,5 @@ func never(key string, value *jsonschema.Schema) *jsonschema.Schema {
 
 // yes is true, as YAML 1.1 wrote it too.
 func yes() *jsonschema.Schema {
-	return &jsonschema.Schema{Enum: []any{true, "yes", "Yes", "YES", "on", "On", "ON", "y", "Y"}}
+	return &jsonschema.Schema{Enum: append([]any{true}, words(yamlform.FlagWords(true))...)}
 }

@@ -85,13 +85,19 @@ func value(t yamlform.Type) *jsonschema.Schema {
 	case yamlform.TextOrList:
 		s.AnyOf = []*jsonschema.Schema{textList(), text(t)}
 	case yamlform.Flag:
-		s.AnyOf = []*jsonschema.Schema{{Types: []string{"boolean", "null"}}, {Enum: oldFlags()}}
+		s.AnyOf = []*jsonschema.Schema{{Types: []string{"boolean", "null"}}, {Enum: append(words(yamlform.FlagWords(true)), words(yamlform.FlagWords(false))...)}}
 	case yamlform.Number:
 		s = number(t)
 	case yamlform.Choice:
-		s = choice(t.Names)
+		if s = choice(t.Names); t.AnyCase {
+			s = anyCase(t.Names)
+		}
 	case yamlform.Choices:
-		s.AnyOf = []*jsonschema.Schema{{Type: "array", Items: enum(t.Names), UniqueItems: true}, null()}
+		items := enum(t.Names)
+		if t.AnyCase {
+			items = anyCase(t.Names)
+		}
+		s.AnyOf = []*jsonschema.Schema{{Type: "array", Items: items, UniqueItems: true}, null()}
 	case yamlform.Nested:
 		s.AnyOf = nested(t)
 	case yamlform.ListOf:
@@ -149,8 +155,11 @@ func choice(names []string) *jsonschema.Schema {
 // anyCase offers names as they are written, and takes them in any case of letters.
 func anyCase(names []string) *jsonschema.Schema {
 	var pattern strings.Builder
-	for i, name := range names {
-		if i > 0 {
+	for _, name := range names {
+		if name == "" {
+			continue
+		}
+		if pattern.Len() > 0 {
 			pattern.WriteByte('|')
 		}
 		for _, r := range name {
@@ -166,21 +175,18 @@ func anyCase(names []string) *jsonschema.Schema {
 
 // nested is a map, or one of the names that may stand for it.
 func nested(t yamlform.Type) []*jsonschema.Schema {
-	any := []*jsonschema.Schema{ref(t.Of), null()}
+	either := []*jsonschema.Schema{ref(t.Of), null()}
 	if len(t.Names) > 0 {
-		any = append(any, anyCase(t.Names))
+		either = append(either, anyCase(t.Names))
 	}
-	return any
+	return either
 }
 
-// oldFlags are the words that YAML 1.1 took for true and false.
-func oldFlags() []any {
-	var all []any
-	for _, w := range []string{"yes", "no", "on", "off", "y", "n"} {
-		all = append(all, w, capital(w))
-		if len(w) > 1 {
-			all = append(all, strings.ToUpper(w))
-		}
+// words returns texts as values of a schema.
+func words(texts []string) []any {
+	all := make([]any, len(texts))
+	for i, t := range texts {
+		all[i] = t
 	}
 	return all
 }

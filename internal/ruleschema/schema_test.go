@@ -15,8 +15,10 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/ratelimitd/ratelimitd/internal/accesslog"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/ruletest"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
@@ -282,6 +284,7 @@ func TestReference(t *testing.T) {
 	for _, r := range []struct{ file, about, want string }{
 		{"rules.md", "the keys of rule files", RulesReference()},
 		{"testing-rules.md", "the keys of test files", TestsReference()},
+		{"simulating.md", "the keys of log mappings", MappingsReference()},
 	} {
 		file := top + "docs/" + r.file
 		b, err := os.ReadFile(file)
@@ -302,6 +305,22 @@ func TestReference(t *testing.T) {
 		}
 		if want != string(b) {
 			t.Errorf("%s is not what the code gives: go test ./internal/ruleschema -update", file)
+		}
+	}
+}
+
+// Every key of every language has a meaning, and every map that a key refers to is described.
+func TestLanguagesAreComplete(t *testing.T) {
+	for _, l := range []yamlform.Language{config.Rules(), ruletest.Language(), accesslog.Language()} {
+		for _, m := range l.Maps {
+			for _, k := range m.Keys {
+				if k.Doc == "" {
+					t.Errorf("`%s` of %s has no meaning", k.Name, m.What)
+				}
+				if of := k.Type.Of; of != "" && !slices.ContainsFunc(l.Maps, func(m *yamlform.Map) bool { return m.Name == of }) {
+					t.Errorf("`%s` of %s has maps %q, which are not described", k.Name, m.What, of)
+				}
+			}
 		}
 	}
 }

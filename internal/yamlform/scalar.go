@@ -73,8 +73,8 @@ func (v Value) Texts() []string {
 }
 
 var (
-	trueWords  = []string{"y", "Y", "yes", "Yes", "YES", "on", "On", "ON"}
-	falseWords = []string{"n", "N", "no", "No", "NO", "off", "Off", "OFF"}
+	trueWords  = []string{"yes", "Yes", "YES", "on", "On", "ON", "y", "Y"}
+	falseWords = []string{"no", "No", "NO", "off", "Off", "OFF", "n", "N"}
 )
 
 // FlagWords returns the words that YAML 1.1 took for true or false. To YAML 1.2 they are texts; a flag takes them.
