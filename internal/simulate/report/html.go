@@ -66,8 +66,8 @@ func WriteHTML(to io.Writer, r *simulate.Report) error {
 		return fmt.Errorf("write the charts' data: %w", err)
 	}
 	buffered := bufio.NewWriter(to) // a page is rendered in thousands of little pieces
-	err = newView(r).page(string(data)).Render(buffered)
-	if err == nil {
+	if err = newView(r).page(string(data)).Render(buffered); err == nil {
+		_ = buffered.WriteByte('\n') // its error is Flush's
 		err = buffered.Flush()
 	}
 	if err != nil {
