@@ -5,7 +5,8 @@
 // choose (domain.go, on_error.go), and the identity of a counter (key.go). The compiled tree is tree.go; how a level
 // finds its child is match.go, over exact values and lists of them (edges.go), networks of addresses (networks.go,
 // address.go), wildcards and regular expressions (pattern.go, wildcard.go, automaton.go); why it does, for people, is explain.go. It
-// imports the standard library alone.
+// imports the standard library and, for the networks, bart: a table that takes as long for 100,000 networks as for a
+// thousand.
 //
 // A Tree is immutable once Compile has returned it: any number of goroutines may match against it without a lock.
 // Matching allocates nothing. Everything here is a pure function of its arguments; time is one of them.

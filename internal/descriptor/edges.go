@@ -10,11 +10,13 @@ import (
 	"slices"
 )
 
-// edges is how a domain's nodes are reached from their parents: one hash table for the whole domain, with linear
-// probing. A map per node, the rejected way, is as fast while one path is hot, but slower when requests are spread over
-// a large tree: every level then waits for half a dozen reads from memory, one after the other. Here a level reads its
-// slot and its record; and the slot already names the child, so that the next level's slot is on its way while the
-// record is still being compared.
+// edges leads from a domain's nodes to their children: one hash table for the whole domain, with linear probing. A level
+// reads its slot and its record. The slot already names the child, so the next level's slot is on its way from memory
+// while the record is still being compared.
+//
+// A map per node is as fast while one path is hot, but slower when requests are spread over a large tree: every level then
+// waits for half a dozen reads from memory, one after the other. One Go map with the key {parent, key, value} takes about
+// 1.6 times as long over 100,000 rules, and twice as long for values that no rule names: BenchmarkEdgesBesideMap.
 type edges struct {
 	seed    maphash.Seed
 	slots   []slot   // a power of two, at most three quarters of them in use
@@ -218,7 +220,7 @@ func (e *edges) putPattern(parent node, spec *NodeSpec, kind MatchKind, child no
 		if o.networks == nil {
 			o.networks = &networks{}
 		}
-		o.networks.list = append(o.networks.list, network{prefix, child})
+		o.networks.add(prefix, child)
 	}
 	return nil
 }
@@ -260,9 +262,6 @@ func (e *edges) finish() error {
 		o := e.list[i].others
 		if o == nil {
 			continue
-		}
-		if o.networks != nil {
-			o.networks.build()
 		}
 		if err := o.patterns.finish(); err != nil {
 			return err

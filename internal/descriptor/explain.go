@@ -250,14 +250,14 @@ func (x *explainer) networks(n *networks) {
 		return
 	}
 	all := Candidate{Kind: MatchCIDR}
-	a, four, ok := parseAddress(x.value)
+	a, ok := parseAddress(x.value)
 	if !ok {
 		x.add(all, false, "", fmt.Sprintf("%q is no address", x.value))
 		return
 	}
 	var hold []network
 	for _, w := range n.list {
-		if s, is := spanOf(w); is == four && !a.before(s.first) && !s.last.before(a) {
+		if w.prefix.Contains(a) {
 			hold = append(hold, w)
 		}
 	}

@@ -109,8 +109,8 @@ func (o *others) child(value string, most int) node {
 // network is the child for the smallest network that holds the value, noNode if none does.
 func (o *others) network(value string) node {
 	if o.networks != nil {
-		if a, four, ok := parseAddress(value); ok {
-			return o.networks.find(a, four)
+		if a, ok := parseAddress(value); ok {
+			return o.networks.find(a)
 		}
 	}
 	return noNode
