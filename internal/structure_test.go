@@ -27,7 +27,7 @@ var imports = map[string][]string{
 	"internal/yamlform":         {},
 	"internal/config":           {"internal/descriptor", "internal/yamlform"},
 	"internal/config/xds":       {"internal/descriptor", "internal/config", "internal/yamlform"},
-	"internal/backend":          {"internal/descriptor"},
+	"internal/backend":          {"internal/descriptor", "internal/backend/scripts"},
 	"internal/backend/...":      {"internal/descriptor", "internal/backend/..."},
 	"internal/backend/redis":    {"internal/descriptor", "internal/backend/...", "internal/redisconn"},
 	"internal/redisconn":        {"internal/tlsfiles"},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/e2e/browser"
 	"github.com/ratelimitd/ratelimitd/internal/accesslog"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/simulate"
 	"github.com/ratelimitd/ratelimitd/internal/simulate/report"
 )
@@ -32,7 +33,7 @@ func example(t *testing.T, against bool) *simulate.Report {
 		t.Fatal(e)
 	}
 	rules := func(folder string) simulate.Rules {
-		tree, err := simulate.LoadRules(folder, false)
+		tree, err := simulate.LoadRules(folder, false, descriptor.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,8 +1,11 @@
 package backend
 
 import (
+	"bytes"
 	"math/bits"
+	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
@@ -43,12 +46,15 @@ func (m moment) hits(a *descriptor.Arithmetic, n moment) int64 {
 	return int64(q)
 }
 
-// applyBucket holds a token bucket that is refilled continuously, and a leaky bucket: they are one thing seen from two
-// sides. State: Start and Count are the moment at which the bucket will be full (of tokens) or empty (of water).
+// bucket is a token bucket that is refilled continuously, and a leaky bucket: they are one thing seen from two sides.
+//
+// State: Start and Count are the moment at which the bucket will be full (of tokens) or empty (of water).
 //
 // The moment never lies further ahead than a whole bucket: neither a lowered limit nor a clock that went back refuses
 // for longer than it takes to drain once.
-func applyBucket(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
+type bucket struct{}
+
+func (bucket) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
 	a := &l.Arithmetic
 	capacity := int64(l.Capacity())
 	idle := moment{us: now}
@@ -76,7 +82,7 @@ func applyBucket(l *descriptor.Limit, s *State, now, hits int64, c commit) Outco
 	}
 	switch {
 	case o.Allowed:
-		if l.Algorithm == descriptor.LeakyBucket && l.NoDelay != descriptor.NoDelayAll && hits > 0 {
+		if hits > 0 && l.Has(descriptor.SettingNoDelay) && l.NoDelay != descriptor.NoDelayAll {
 			start := busy.plus(a, -min(int64(l.NoDelay), capacity))
 			o.Delay = micros(max(0, start.ceil()-now))
 		}
@@ -101,40 +107,23 @@ func applyBucket(l *descriptor.Limit, s *State, now, hits int64, c commit) Outco
 	return o
 }
 
-// applyInterval holds a token bucket that gets all tokens of a window at once when the window begins. State: Start is
-// the window in which it was last looked at, Count the tokens that were missing then.
-func applyInterval(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
-	length, refill := l.Arithmetic.Length, int64(l.Requests)
-	capacity := int64(l.Burst)
-	mark, used := now, int64(0)
-	if !l.FirstHit {
-		mark = now - now%length
-	}
-	if s.Count > 0 {
-		ticks := max(0, now-s.Start) / length
-		if ticks < ceilDiv(s.Count, refill) {
-			used = s.Count - ticks*refill
-		}
-		if used > 0 || !l.FirstHit {
-			mark = max(s.Start, s.Start+ticks*length)
-		}
-	}
-	used = min(used, capacity) // the burst was lowered
+func (bucket) expires(_ *descriptor.Limit, s *State) int64 { return moment{s.Start, s.Count}.ceil() }
 
-	o := Outcome{Before: used, Used: used, Allowed: hits < 0 || used+hits <= capacity}
-	switch {
-	case o.Allowed:
-		if hits != 0 && c.adds(true) {
-			o.Used = max(0, used+hits)
-			s.Start, s.Count = mark, o.Used
-		}
-	case hits > capacity:
-		o.RetryAfter = Never
-	default:
-		o.RetryAfter = micros(mark + ceilDiv(used+hits-capacity, refill)*length - now)
-	}
-	if o.Used > 0 {
-		o.ResetAfter = micros(mark + ceilDiv(o.Used, refill)*length - now)
-	}
-	return o
+func (bucket) refusedMove() bool { return false }
+
+func (bucket) entries(*descriptor.Limit) int { return 0 }
+
+func (bucket) boundary(_ *descriptor.Limit, o *Outcome) time.Duration { return o.ResetAfter }
+
+func (bucket) redis(*descriptor.Limit) *RedisForm { return &bucketForm }
+
+var bucketForm = RedisForm{
+	Shape: scripts.Bucket, Room: textRoom, least: 1,
+	Parameters: func(l *descriptor.Limit, _ int64, _ int) (p1, p2, p3 int64) {
+		return l.Arithmetic.Step, l.Arithmetic.StepNum, l.Arithmetic.StepDen
+	},
+	decode: func(seen []byte, _ *descriptor.Limit, _ int64, tail []uint32) (State, []uint32) {
+		us, num, _ := bytes.Cut(seen, []byte{':'})
+		return State{Start: number(us), Count: number(num)}, tail
+	},
 }

@@ -2,8 +2,12 @@
 //
 // A limiter asks a Store. It sends a Request of Takes, each of which adds hits to one counter under one limit, and gets an
 // Outcome for each: numbers only. A store keeps a State for each counter. Settle decides the takes of a request on these
-// states: it is the only place that says which hits count, and each algorithm is a pure function from a state, a time and
-// hits to the next state and an outcome.
+// states: it is the only place that says which hits count.
+//
+// Each algorithm has a file here: a pure function from a state, a time and hits to the next state and an outcome; when a
+// state has expired; how Redis keeps it (a file of package scripts does the same in Lua); and what a hit is worth that was
+// taken in advance. A row in algorithms names it. What limits of the algorithm say, as their capacity and their part of a
+// counter's key, is a row in package descriptor.
 //
 // The stores are packages of their own. memory and redis keep states. overlimit keeps refusals, and lease permits, in front
 // of another store. All of them pass the suite in backendtest.

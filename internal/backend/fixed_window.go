@@ -1,15 +1,20 @@
 package backend
 
 import (
+	"encoding/binary"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// applyFixedWindow counts hits in the window that holds now: on the clock, on a calendar, or begun by its first hit.
+// fixedWindow counts hits in the window that holds now: on the clock, on a calendar, or begun by its first hit.
 //
+// State: Start is when the window began, Count the hits in it.
+type fixedWindow struct{}
+
 // When the clock went back, the newer window stays: a step back never opens a window twice.
-func applyFixedWindow(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
+func (fixedWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
 	start, end := fixedBounds(l, now)
 	count := int64(0)
 	if s.Count > 0 {
@@ -50,6 +55,119 @@ func fixedBounds(l *descriptor.Limit, now int64) (start, end int64) {
 		return now, now + l.Window.Length().Microseconds()
 	}
 	return l.Window.Bounds(now)
+}
+
+func (fixedWindow) expires(l *descriptor.Limit, s *State) int64 {
+	_, end := fixedBounds(l, s.Start)
+	return end
+}
+
+func (fixedWindow) refusedMove() bool { return false }
+
+func (fixedWindow) entries(*descriptor.Limit) int { return 0 }
+
+func (fixedWindow) permits(*descriptor.Limit, bool) Permits {
+	return Permits{Kind: PermitsOfWindow, Renewed: true}
+}
+
+func (fixedWindow) boundary(_ *descriptor.Limit, o *Outcome) time.Duration { return o.ResetAfter }
+
+func (fixedWindow) redis(l *descriptor.Limit) *RedisForm {
+	switch {
+	case l.FirstHit:
+		return &firstHitForm
+	case l.Window.Location != nil:
+		return &calendarForm
+	default:
+		return &clockForm
+	}
+}
+
+// A window on the clock or a calendar is one integer in Redis: its number modulo windowNumbers, times 2^countBits, plus its
+// count.
+const (
+	countBits     = 40
+	windowNumbers = 1 << 12
+)
+
+var clockForm = RedisForm{
+	Shape: scripts.Fixed, Parameters: windowParameters, Room: numberRoom, least: 8,
+	decode: func(seen []byte, l *descriptor.Limit, now int64, tail []uint32) (State, []uint32) {
+		value, length := int64(binary.LittleEndian.Uint64(seen)), l.Window.Length().Microseconds()
+		count := value & MaxCount
+		if count == 0 {
+			return State{}, tail
+		}
+		current := now / length
+		ahead := (value>>countBits - current) & (windowNumbers - 1)
+		return State{Start: (current + ahead) * length, Count: count}, tail
+	},
+}
+
+var calendarForm = RedisForm{
+	Shape: scripts.Fixed, Room: numberRoom, least: 8,
+	Parameters: func(l *descriptor.Limit, now int64, _ int) (p1, p2, p3 int64) {
+		start, end := l.Window.Bounds(now)
+		return end, start, windowNumber(l.Window, start)
+	},
+	decode: func(seen []byte, l *descriptor.Limit, now int64, tail []uint32) (State, []uint32) {
+		value := int64(binary.LittleEndian.Uint64(seen))
+		count := value & MaxCount
+		if count == 0 {
+			return State{}, tail
+		}
+		start, end := l.Window.Bounds(now)
+		for range windowNumbers {
+			if windowNumber(l.Window, start)&(windowNumbers-1) == value>>countBits {
+				return State{Start: start, Count: count}, tail
+			}
+			start, end = l.Window.Bounds(end)
+		}
+		return State{}, tail
+	},
+}
+
+var firstHitForm = RedisForm{
+	Shape: scripts.FirstHit, Parameters: windowParameters, Room: textRoom, least: 1,
+	decode: decodePair,
+}
+
+// LyftForm keeps a fixed window in a key of its own, as envoyproxy/ratelimit does. p3 is for how long the key lives from its
+// first hit, in milliseconds: as long as a window, as there, because processes whose clocks are behind still count in it.
+var LyftForm = RedisForm{
+	Shape: scripts.Lyft, Room: numberRoom, least: 8,
+	Parameters: func(l *descriptor.Limit, now int64, _ int) (p1, p2, p3 int64) {
+		start, end := l.Window.Bounds(now)
+		life := l.Window.Length()
+		if l.Window.Location != nil {
+			life = micros(end-now) + time.Minute
+		}
+		return start, end, life.Milliseconds()
+	},
+	decode: func(seen []byte, l *descriptor.Limit, now int64, tail []uint32) (State, []uint32) {
+		count := int64(binary.LittleEndian.Uint64(seen))
+		if count == 0 {
+			return State{}, tail
+		}
+		start, _ := l.Window.Bounds(now)
+		return State{Start: start, Count: count}, tail
+	},
+}
+
+// windowNumber numbers the windows of a calendar by the local date on which they begin.
+func windowNumber(w descriptor.Window, start int64) int64 {
+	y, m, d := time.UnixMicro(start).In(w.Location).Date()
+	switch w.Unit {
+	case descriptor.Year:
+		return int64(y)
+	case descriptor.Month:
+		return int64(y)*12 + int64(m)
+	}
+	days := time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() / 86400
+	if w.Unit == descriptor.Week {
+		return (days + 3) / 7 // the epoch was a Thursday
+	}
+	return days
 }
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

@@ -15,9 +15,9 @@ import (
 // SharedLimit is the limit that a shared counter is kept under in the place of l. Where windows begin with a hit, it
 // admits at most as much in two neighbouring windows on the clock as l does in one: any window of a caller lies in two
 // such windows.
-func SharedLimit(l *descriptor.Limit) descriptor.Limit {
+func SharedLimit(l *descriptor.Limit) *descriptor.Limit {
 	if !l.FirstHit {
-		return *l
+		return l
 	}
 	s := *l
 	s.Algorithm, s.FirstHit, s.Interval, s.Precision = descriptor.SlidingWindow, false, false, 2
@@ -27,7 +27,7 @@ func SharedLimit(l *descriptor.Limit) descriptor.Limit {
 		quantum *= 10
 	}
 	s.Arithmetic = descriptor.Arithmetic{Length: length, Quantum: quantum}
-	return s
+	return &s
 }
 
 // Inherit returns the state in which a counter of l begins whose caller was counted in a shared counter until now. The
@@ -38,8 +38,7 @@ func Inherit(l *descriptor.Limit, shared *State, now int64) State {
 		s.Tail = slices.Clone(s.Tail)
 		return s
 	}
-	inUse := SharedLimit(l)
-	used := applySlidingWindow(&inUse, shared, now, 0, commitNever).Used
+	used := slidingWindow{}.apply(SharedLimit(l), shared, now, 0, commitNever).Used
 	if used == 0 {
 		return State{}
 	}

@@ -1,19 +1,24 @@
 package backend
 
 import (
+	"encoding/binary"
 	"math"
 	"slices"
 	"sort"
+	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// applySlidingLog admits hits while fewer than the limit lie in the window that ends now. An entry exactly one window
-// old is outside.
+// slidingLog admits hits while fewer than the limit lie in the window that ends now. An entry exactly one window old is
+// outside.
 //
 // State: Start is the time of the base in quanta, Tail the entries as offsets from it, oldest first. A hit is kept as
 // the next full quantum and compared with the last one, so that it never leaves early.
-func applySlidingLog(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
+type slidingLog struct{}
+
+func (slidingLog) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
 	a := &l.Arithmetic
 	length := a.Length / a.Quantum
 	cut := now/a.Quantum - length - s.Start // offsets up to here have left
@@ -52,6 +57,40 @@ func applySlidingLog(l *descriptor.Limit, s *State, now, hits int64, c commit) O
 		o.ResetAfter = micros(until(len(live) - 1))
 	}
 	return o
+}
+
+func (slidingLog) expires(l *descriptor.Limit, s *State) int64 {
+	if len(s.Tail) == 0 {
+		return 0
+	}
+	return (s.Start+int64(s.Tail[len(s.Tail)-1]))*l.Arithmetic.Quantum + l.Arithmetic.Length
+}
+
+func (slidingLog) refusedMove() bool { return true }
+
+func (slidingLog) entries(l *descriptor.Limit) int { return int(l.Requests) }
+
+func (slidingLog) permits(_ *descriptor.Limit, countDenied bool) Permits {
+	if countDenied {
+		return Permits{} // every refusal moves the end of the others
+	}
+	return Permits{Kind: PermitsOfLog}
+}
+
+func (slidingLog) boundary(_ *descriptor.Limit, o *Outcome) time.Duration { return o.ResetAfter }
+
+func (slidingLog) redis(*descriptor.Limit) *RedisForm { return &logForm }
+
+var logForm = RedisForm{
+	Shape: scripts.Log, least: 12,
+	Room: func(_ *descriptor.Limit, entries int) int { return 8 + 4*entries },
+	Parameters: func(l *descriptor.Limit, _ int64, entries int) (p1, p2, p3 int64) {
+		return l.Arithmetic.Length, l.Arithmetic.Quantum, int64(entries)
+	},
+	decode: func(seen []byte, _ *descriptor.Limit, _ int64, tail []uint32) (State, []uint32) {
+		entries, tail := decodeTail(seen[8:], tail)
+		return State{Start: int64(binary.BigEndian.Uint64(seen)), Tail: entries}, tail
+	},
 }
 
 // append drops the entries before first and adds n entries at a time that is no earlier than theirs.

@@ -1,12 +1,88 @@
 package backend
 
-import "github.com/ratelimitd/ratelimitd/internal/descriptor"
+import (
+	"bytes"
+	"encoding/binary"
+	"time"
 
-// slidingWindow is the state of a sliding window, rolled on to a time. Time is counted in quanta.
+	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// slidingWindow admits hits while an estimate of what lies in the window that ends now leaves room for them.
 //
 // The window is cut into as many sub-windows as its precision says. What is used is the sum of the newest of them, the
 // current one included, and of the one before those weighted by how much of it the window still overlaps, rounded down.
-type slidingWindow struct {
+//
+// State: Start is when the current sub-window began, Count the hits in it. Earlier sub-windows are in Prev where the
+// precision is 1, else in Tail, newest first.
+type slidingWindow struct{}
+
+func (slidingWindow) expires(l *descriptor.Limit, s *State) int64 {
+	return s.Start + l.Arithmetic.Length*(int64(max(l.Precision, 1))+1)
+}
+
+func (slidingWindow) refusedMove() bool { return false }
+
+func (slidingWindow) entries(l *descriptor.Limit) int { return int(l.Precision) }
+
+func (slidingWindow) permits(l *descriptor.Limit, _ bool) Permits {
+	length := micros(l.Arithmetic.Length)
+	return Permits{Kind: PermitsOfWindow, Within: length, Slack: length / 8}
+}
+
+// What is in the current sub-window counts until it has been the oldest for a while: all of that sub-window but the last
+// part, in which less than one hit is left of it. That part is longest when little is in it.
+func (slidingWindow) boundary(l *descriptor.Limit, o *Outcome) time.Duration {
+	a := &l.Arithmetic
+	rest := int64(0)
+	if o.Used > 0 {
+		rest = (ceilDiv(a.Length/a.Quantum, o.Used) - 1) * a.Quantum
+	}
+	return o.ResetAfter - time.Duration(max(l.Precision, 1))*micros(a.Length) + micros(max(rest, 0))
+}
+
+func (slidingWindow) redis(l *descriptor.Limit) *RedisForm {
+	if l.Precision > 1 {
+		return &preciseForm
+	}
+	return &slidingForm
+}
+
+var slidingForm = RedisForm{
+	Shape: scripts.Sliding, Room: textRoom, least: 1,
+	Parameters: func(l *descriptor.Limit, _ int64, _ int) (p1, p2, p3 int64) {
+		return l.Arithmetic.Length, l.Arithmetic.Quantum, 0
+	},
+	decode: func(seen []byte, l *descriptor.Limit, now int64, tail []uint32) (State, []uint32) {
+		length := l.Arithmetic.Length
+		if !isDigits(seen) {
+			index, counts, _ := bytes.Cut(seen, []byte{':'})
+			before, count, _ := bytes.Cut(counts, []byte{':'})
+			return State{Start: number(index) * length, Count: number(count), Prev: number(before)}, tail
+		}
+		n := int(seen[0] - '0')
+		before, count := len(seen)-2*n, len(seen)-n
+		index := nearest(number(seen[1:before]), now/length, before-1)
+		return State{Start: index * length, Count: number(seen[count:]), Prev: number(seen[before:count])}, tail
+	},
+}
+
+var preciseForm = RedisForm{
+	Shape: scripts.Precise, least: 12,
+	Room: func(l *descriptor.Limit, _ int) int { return 8 + 4*(int(l.Precision)+1) },
+	Parameters: func(l *descriptor.Limit, _ int64, _ int) (p1, p2, p3 int64) {
+		return l.Arithmetic.Length, l.Arithmetic.Quantum, int64(l.Precision)
+	},
+	decode: func(seen []byte, l *descriptor.Limit, _ int64, tail []uint32) (State, []uint32) {
+		counts, tail := decodeTail(seen[8:], tail)
+		index := int64(binary.BigEndian.Uint64(seen))
+		return State{Start: index * l.Arithmetic.Length, Count: int64(counts[0]), Tail: counts[1:]}, tail
+	},
+}
+
+// rolledWindow is the state of a sliding window, rolled on to a time. Time is counted in quanta.
+type rolledWindow struct {
 	length int64 // of a sub-window
 	index  int64 // of the current sub-window
 	phase  int64 // how much of it has passed
@@ -14,11 +90,10 @@ type slidingWindow struct {
 	count  int64 // in the current sub-window
 }
 
-// applySlidingWindow admits hits while the estimate leaves room for them.
-func applySlidingWindow(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
+func (slidingWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
 	a := &l.Arithmetic
 	var buf [8]uint32
-	w := rollSlidingWindow(l, s, now, buf[:0])
+	w := roll(l, s, now, buf[:0])
 	limit := int64(l.Requests)
 	used := w.used(0, w.phase)
 	o := Outcome{Before: used, Used: used, Allowed: hits < 0 || used+hits <= limit}
@@ -39,11 +114,11 @@ func applySlidingWindow(l *descriptor.Limit, s *State, now, hits int64, c commit
 	return o
 }
 
-// rollSlidingWindow reads a state as it stands at now. When the clock went back, it stands at the beginning of the
+// roll reads a state as it stands at now. When the clock went back, it stands at the beginning of the
 // newer sub-window that it knows, and the times of an outcome count from there.
-func rollSlidingWindow(l *descriptor.Limit, s *State, now int64, past []uint32) slidingWindow {
+func roll(l *descriptor.Limit, s *State, now int64, past []uint32) rolledWindow {
 	a := &l.Arithmetic
-	w := slidingWindow{length: a.Length / a.Quantum}
+	w := rolledWindow{length: a.Length / a.Quantum}
 	at := now / a.Quantum
 	w.index, w.phase = at/w.length, at%w.length
 	n := int(max(l.Precision, 1))
@@ -84,13 +159,13 @@ func rollSlidingWindow(l *descriptor.Limit, s *State, now int64, past []uint32) 
 }
 
 // used is the estimate once as many more sub-windows have begun as shift says, and phase of that one has passed.
-func (w *slidingWindow) used(shift, phase int64) int64 {
+func (w *rolledWindow) used(shift, phase int64) int64 {
 	full, oldest := w.parts(shift)
 	return full + w.weigh(oldest, phase)
 }
 
 // parts are the hits that count in full after shift more sub-windows, and those of the sub-window that leaves.
-func (w *slidingWindow) parts(shift int64) (full, oldest int64) {
+func (w *rolledWindow) parts(shift int64) (full, oldest int64) {
 	n := int64(len(w.past))
 	at := func(i int64) int64 { // the i-th sub-window before the one after shift
 		switch {
@@ -111,14 +186,14 @@ func (w *slidingWindow) parts(shift int64) (full, oldest int64) {
 
 // weigh is floor(count * (length-phase) / length). Scripts compute it in doubles: counts beyond what is exact there,
 // which only a limit that was lowered a lot leaves behind, are taken as the largest exact one.
-func (w *slidingWindow) weigh(count, phase int64) int64 {
+func (w *rolledWindow) weigh(count, phase int64) int64 {
 	return min(count, maxExact/w.length) * (w.length - phase) / w.length
 }
 
 const maxExact = 1 << 52
 
 // wait is how many quanta pass until no more than room is used, if nothing is added.
-func (w *slidingWindow) wait(room int64) int64 {
+func (w *rolledWindow) wait(room int64) int64 {
 	if w.used(0, w.phase) <= room {
 		return 0
 	}
@@ -142,7 +217,7 @@ func (w *slidingWindow) wait(room int64) int64 {
 }
 
 // add adds hits to the current sub-window, or takes them back, from the newest sub-windows that have any.
-func (w *slidingWindow) add(hits int64) {
+func (w *rolledWindow) add(hits int64) {
 	if w.count+hits >= 0 {
 		w.count += hits
 		return
@@ -156,7 +231,7 @@ func (w *slidingWindow) add(hits int64) {
 	}
 }
 
-func (w *slidingWindow) store(s *State, quantum int64) {
+func (w *rolledWindow) store(s *State, quantum int64) {
 	if full, oldest := w.parts(0); full == 0 && oldest == 0 { // refunded
 		*s = State{}
 		return

@@ -28,57 +28,8 @@ const (
 func (c commit) adds(allowed bool) bool { return c == commitAlways || c == commitAllowed && allowed }
 
 func (t *Take) commit() commit {
-	if t.CountDenied && Countable(t.Limit) {
+	if t.CountDenied && t.Limit.Has(descriptor.SettingCountDenied) {
 		return commitAlways
 	}
 	return commitAllowed
-}
-
-// Countable says whether the limit's algorithm can count refused hits.
-func Countable(l *descriptor.Limit) bool {
-	return l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SlidingLog
-}
-
-// apply attempts a take on a state at now.
-func apply(t *Take, s *State, now int64, c commit) Outcome {
-	l := t.Limit
-	switch l.Algorithm {
-	case descriptor.SlidingWindow:
-		return applySlidingWindow(l, s, now, t.Hits, c)
-	case descriptor.SlidingLog:
-		return applySlidingLog(l, s, now, t.Hits, c)
-	case descriptor.TokenBucket:
-		if l.Interval {
-			return applyInterval(l, s, now, t.Hits, c)
-		}
-		return applyBucket(l, s, now, t.Hits, c)
-	case descriptor.LeakyBucket:
-		return applyBucket(l, s, now, t.Hits, c)
-	default:
-		return applyFixedWindow(l, s, now, t.Hits, c)
-	}
-}
-
-// Expires is when a counter in this state is as good as one that nobody has used, in microseconds.
-func Expires(l *descriptor.Limit, s *State) int64 {
-	a := &l.Arithmetic
-	switch l.Algorithm {
-	case descriptor.SlidingWindow:
-		return s.Start + a.Length*(int64(max(l.Precision, 1))+1)
-	case descriptor.SlidingLog:
-		if len(s.Tail) == 0 {
-			return 0
-		}
-		return (s.Start+int64(s.Tail[len(s.Tail)-1]))*a.Quantum + a.Length
-	case descriptor.TokenBucket:
-		if l.Interval {
-			return s.Start + ceilDiv(s.Count, int64(l.Requests))*a.Length
-		}
-		return moment{s.Start, s.Count}.ceil()
-	case descriptor.LeakyBucket:
-		return moment{s.Start, s.Count}.ceil()
-	default:
-		_, end := fixedBounds(l, s.Start)
-		return end
-	}
 }

@@ -47,18 +47,8 @@ func (l *Limit) Compile() error {
 	}
 	length := l.Window.Length().Microseconds()
 	l.Arithmetic = Arithmetic{Length: length}
-	switch l.Algorithm {
-	case SlidingWindow:
-		return l.compileSlidingWindow(length)
-	case SlidingLog:
-		return l.compileSlidingLog(length)
-	case TokenBucket:
-		return l.compileTokenBucket(length)
-	case LeakyBucket:
-		if l.Requests == 0 {
-			return limitErrorf("requests_per_unit", "a leaky_bucket that leaks nothing never empties; use fixed_window with 0 to refuse everything")
-		}
-		return l.compileBucket(length, int64(l.Burst)+1)
+	if compile := algorithms[l.Algorithm].compile; compile != nil {
+		return compile(l, length)
 	}
 	return nil
 }
@@ -104,6 +94,13 @@ func (l *Limit) compileTokenBucket(length int64) error {
 		return nil
 	}
 	return l.compileBucket(length, int64(l.Burst))
+}
+
+func (l *Limit) compileLeakyBucket(length int64) error {
+	if l.Requests == 0 {
+		return limitErrorf("requests_per_unit", "a leaky_bucket that leaks nothing never empties; use fixed_window with 0 to refuse everything")
+	}
+	return l.compileBucket(length, int64(l.Burst)+1)
 }
 
 func (l *Limit) compileBucket(length, capacity int64) error {

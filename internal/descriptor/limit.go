@@ -5,28 +5,6 @@ import (
 	"strconv"
 )
 
-// Algorithm is the way in which a limit is held.
-type Algorithm uint8
-
-// The algorithms; docs/algorithms.md says when to use which.
-const (
-	FixedWindow Algorithm = iota
-	SlidingWindow
-	SlidingLog
-	TokenBucket
-	LeakyBucket
-)
-
-// AlgorithmNames are the names in rule files, in the order of the constants.
-var AlgorithmNames = []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket"}
-
-func (a Algorithm) String() string {
-	if int(a) < len(AlgorithmNames) {
-		return AlgorithmNames[a]
-	}
-	return "algorithm(" + strconv.Itoa(int(a)) + ")"
-}
-
 // NoDelayAll is the NoDelay of a leaky bucket in which nothing waits: a pure policer.
 const NoDelayAll = math.MaxUint32
 
@@ -64,14 +42,11 @@ const (
 
 // Capacity is the most that can be used at one instant: what remaining counts down from.
 func (l *Limit) Capacity() uint32 {
-	switch l.Algorithm {
-	case TokenBucket:
-		return l.Burst
-	case LeakyBucket:
-		return uint32(min(uint64(l.Burst)+1, math.MaxUint32))
-	default:
+	a := &algorithms[l.Algorithm]
+	if a.settings&SettingBurst == 0 {
 		return l.Requests
 	}
+	return uint32(min(uint64(l.Burst)+a.more, math.MaxUint32))
 }
 
 // SharesCounter says whether two limits on the same entries would count in one counter.
@@ -83,25 +58,15 @@ func (l *Limit) SharesCounter(other *Limit) bool {
 // appendTag appends what distinguishes this limit's counter from another limit's on the same entries: the algorithm and
 // the window, but not the number, so that raising a limit keeps what is used.
 func (l *Limit) appendTag(b []byte) []byte {
-	switch l.Algorithm {
-	case SlidingWindow:
-		b = append(b, 's')
-		if l.Precision > 1 {
-			b = strconv.AppendUint(b, uint64(l.Precision), 10)
-			b = append(b, 'x')
-		}
-	case SlidingLog:
-		b = append(b, 'l')
-	case TokenBucket:
-		if l.Interval {
-			b = append(b, 'i')
-		} else {
-			b = append(b, 't')
-		}
-	case LeakyBucket:
-		b = append(b, 'q')
-	default:
-		b = append(b, 'f')
+	a := &algorithms[l.Algorithm]
+	if l.Interval && a.interval != 0 {
+		b = append(b, a.interval)
+	} else {
+		b = append(b, a.letter)
+	}
+	if l.Precision > 1 && a.settings&SettingPrecision != 0 {
+		b = strconv.AppendUint(b, uint64(l.Precision), 10)
+		b = append(b, 'x')
 	}
 	if l.FirstHit {
 		b = append(b, 'h')

@@ -259,7 +259,7 @@ func (c *compiler) calendarMonths(r *Rule) {
 	for i := range r.Limits {
 		l := &r.Limits[i]
 		month := l.Window
-		if l.Algorithm != FixedWindow || l.FirstHit || !month.CalendarMonth() {
+		if !l.Has(SettingCalendar) || l.FirstHit || !month.CalendarMonth() {
 			continue
 		}
 		if !copied {

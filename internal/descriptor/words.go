@@ -13,31 +13,8 @@ func (l *Limit) Words() string {
 	if l.Window.Location != nil {
 		b.WriteString(" on the calendar of " + l.Window.Location.String())
 	}
-	if l.FirstHit && l.Algorithm == FixedWindow {
-		b.WriteString(" from the first hit")
-	}
-	switch l.Algorithm {
-	case SlidingWindow:
-		if l.Precision > 1 {
-			fmt.Fprintf(&b, ", precision %d", l.Precision)
-		}
-	case TokenBucket:
-		fmt.Fprintf(&b, ", burst %d", l.Burst)
-		if l.Interval {
-			b.WriteString(", refilled at intervals")
-			if l.FirstHit {
-				b.WriteString(" from the first hit")
-			}
-		}
-	case LeakyBucket:
-		fmt.Fprintf(&b, ", %d may wait", l.Burst)
-		switch l.NoDelay {
-		case 0:
-		case NoDelayAll:
-			b.WriteString(" without delay")
-		default:
-			b.WriteString(", " + strconv.FormatUint(uint64(l.NoDelay), 10) + " of them without delay")
-		}
+	if words := algorithms[l.Algorithm].words; words != nil {
+		b.WriteString(words(l))
 	}
 	switch l.CountDenied {
 	case DeniedCount:
@@ -49,6 +26,24 @@ func (l *Limit) Words() string {
 		b.WriteString(", leased")
 	}
 	return b.String()
+}
+
+func fromFirstHit(l *Limit) string {
+	if l.FirstHit {
+		return " from the first hit"
+	}
+	return ""
+}
+
+func withoutDelay(l *Limit) string {
+	switch l.NoDelay {
+	case 0:
+		return ""
+	case NoDelayAll:
+		return " without delay"
+	default:
+		return ", " + strconv.FormatUint(uint64(l.NoDelay), 10) + " of them without delay"
+	}
 }
 
 // Words is the window's length for people: "minute", "30 seconds".

@@ -71,7 +71,7 @@ func newCrowd(t *rapid.T, open func(most, shared int) BoundedStore) *crowd {
 		c.rules = append(c.rules, &crowdedRule{
 			rule:        &descriptor.Rule{Domain: fmt.Sprint("d", i/2), Levels: []descriptor.Level{{Key: fmt.Sprint("rule", i)}}},
 			limit:       l,
-			countDenied: backend.Countable(l) && !l.FirstHit && rapid.Bool().Draw(t, "count_denied"),
+			countDenied: l.Has(descriptor.SettingCountDenied) && !l.FirstHit && rapid.Bool().Draw(t, "count_denied"),
 		})
 	}
 	return c

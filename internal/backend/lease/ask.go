@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // ask asks the backend and settles what it answers. A lease that is refused does not say whether the take's own hits
@@ -136,7 +137,7 @@ func (l *Leases) settle(p *part, t *backend.Take, o *backend.Outcome, refused bo
 		p.shard.mu.Lock()
 		defer p.shard.mu.Unlock()
 		unused := p.unused
-		switch counted := o.Allowed && !refused || !o.Allowed && t.CountDenied && backend.Countable(t.Limit); {
+		switch counted := o.Allowed && !refused || !o.Allowed && t.CountDenied && t.Limit.Has(descriptor.SettingCountDenied); {
 		case p.hits < 0:
 			unused = 0
 		case counted:
@@ -232,7 +233,7 @@ func (c *counter) valid(p *part, old int64, o *backend.Outcome, sent, now time.T
 	switch {
 	case o.Cached:
 		return alive
-	case c.terms.kind == windows && !c.same(sent):
+	case c.terms.Kind == backend.PermitsOfWindow && !c.same(sent):
 		return 0
 	default:
 		return max(alive, c.worth(old, now))

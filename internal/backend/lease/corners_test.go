@@ -16,7 +16,7 @@ import (
 func TestStoreClockLeapsIntoAnotherWindow(t *testing.T) {
 	for name, l := range limits(t, 1200, window(1, descriptor.Minute)) {
 		m := termsOf(leasedTake(l), 1)
-		if m.kind != windows {
+		if m.Kind != backend.PermitsOfWindow {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

@@ -76,7 +76,7 @@ func (c *counter) alive(now time.Time) int64 {
 // bucket, what has come back since they were taken may have come back for others: they count for as many fewer.
 func (c *counter) worth(n int64, now time.Time) int64 {
 	switch {
-	case c.terms.kind == bucket:
+	case c.terms.Kind == backend.PermitsOfBucket:
 		age := max(now.Sub(c.sent), time.Duration(now.UnixNano()-c.sent.UnixNano()))
 		return max(0, n-refilled(&c.limit, lengthened(age)))
 	case before(now, c.end):
@@ -91,7 +91,7 @@ func (c *counter) unused(now time.Time) int64 { return max(c.alive(now), c.worth
 
 // returnable is how many permits a refund may give back that is carried out within a time from now, or never.
 func (c *counter) returnable(now time.Time, within time.Duration) int64 {
-	if c.terms.kind == log {
+	if c.terms.Kind == backend.PermitsOfLog {
 		return 0 // the store would drop the newest entries, which may be somebody else's
 	}
 	return c.worth(c.pool, now.Add(within))
@@ -124,10 +124,10 @@ func (c *counter) want(now time.Time, replicas int) int64 {
 		return 0
 	}
 	horizon, left := c.terms.tau, c.remaining
-	if c.terms.kind == windows && !c.boundary.IsZero() {
+	if c.terms.Kind == backend.PermitsOfWindow && !c.boundary.IsZero() {
 		if before(now, c.boundary) {
 			horizon = min(horizon, c.boundary.Sub(now))
-		} else if c.rule.Algorithm == descriptor.FixedWindow {
+		} else if c.terms.Renewed {
 			left = int64(c.limit.Capacity()) // another window has begun
 		}
 	}
@@ -162,8 +162,8 @@ func (c *counter) saw(o *backend.Outcome, sent time.Time) (void int64) {
 	c.used = o.Used
 	c.remaining = int64(o.Remaining(c.limit.Capacity()))
 	c.reset = sent.Add(o.ResetAfter)
-	if c.terms.kind == windows {
-		c.boundary = sent.Add(boundary(&c.limit, o))
+	if c.terms.Kind == backend.PermitsOfWindow {
+		c.boundary = sent.Add(backend.Boundary(&c.limit, o))
 	}
 	void = min(c.pool, max(0, o.Used-int64(c.limit.Capacity())))
 	c.pool -= void
@@ -174,10 +174,7 @@ func (c *counter) saw(o *backend.Outcome, sent time.Time) (void int64) {
 // of sent: then both end at one time. It is not if the store's clock leapt meanwhile, because somebody set it or because
 // a failover brought another clock.
 func (c *counter) same(sent time.Time) bool {
-	off := trip + sent.Sub(c.sent)/500
-	if c.rule.Algorithm == descriptor.SlidingWindow { // its boundary is an estimate
-		off += time.Duration(c.limit.Arithmetic.Length) * time.Microsecond / 8
-	}
+	off := trip + sent.Sub(c.sent)/500 + c.terms.Slack
 	return c.window.Sub(c.boundary).Abs() < off
 }
 
@@ -191,7 +188,7 @@ func (c *counter) hold(n int64, sent time.Time) {
 	c.generation++
 	c.early = false
 	life := c.terms.tau
-	if c.terms.kind == windows {
+	if c.terms.Kind == backend.PermitsOfWindow {
 		d := max(0, c.boundary.Sub(sent))
 		life = min(life, d)
 		c.end = sent.Add(shortened(d))

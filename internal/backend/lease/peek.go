@@ -21,7 +21,7 @@ func (l *Leases) Peek(ctx context.Context, now time.Time, r *backend.Request) er
 	for i := range asked.Takes {
 		t := &asked.Takes[i]
 		m := termsOf(t, int(l.replicas.Load()))
-		if m.kind == strict {
+		if m.Kind == backend.NoPermits {
 			continue
 		}
 		unused[i], gaps[i] = l.unused(t, now), int64(m.gap)

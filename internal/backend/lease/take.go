@@ -91,7 +91,7 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *call, r *backend
 		sh.mu.Lock()
 		k := sh.counters[string(t.Key)]
 		if k == nil || !k.of(t.Limit) {
-			if m = termsOf(t, int(l.replicas.Load())); m.kind != strict {
+			if m = termsOf(t, int(l.replicas.Load())); m.Kind != backend.NoPermits {
 				k = l.counter(sh, hash, t, &m, *now)
 			}
 		}
@@ -219,7 +219,7 @@ func (l *Leases) pass(c *call, r *backend.Request, i int, now time.Time) {
 		return
 	}
 	p.terms = termsOf(t, int(l.replicas.Load()))
-	if p.terms.kind == strict {
+	if p.terms.Kind == backend.NoPermits {
 		c.add(i, p, t)
 		return
 	}

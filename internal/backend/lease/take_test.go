@@ -339,7 +339,7 @@ func TestWhatCannotBeLeased(t *testing.T) {
 	}
 	// A log that counts refused hits: each moves the end of the others.
 	l := leased(t, descriptor.Limit{Requests: 1000, Window: minute, Algorithm: descriptor.SlidingLog})
-	if m := termsOf(&backend.Take{Limit: l, CountDenied: true}, 1); m.kind != strict {
+	if m := termsOf(&backend.Take{Limit: l, CountDenied: true}, 1); m.Kind != backend.NoPermits {
 		t.Errorf("%+v", m)
 	}
 }

@@ -8,16 +8,6 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// kind says what becomes of a permit that is not used at once.
-type kind uint8
-
-const (
-	strict  kind = iota // nothing is leased
-	windows             // it is as good as new until its window, sub-window or interval ends, and worth nothing after
-	bucket              // the bucket refills whether it is used or not: it counts against a smaller bucket, and wears off
-	log                 // it counts for longer than a window, and is lost when it is not used in time
-)
-
 const (
 	share   = 20 // of a limit's capacity, all leases of all replicas together hold at most one part in so many
 	burst   = 10 // of a bucket, leases cost at most one part in so many
@@ -28,7 +18,7 @@ const (
 // terms are what a limit allows of leases. They depend on nothing but the limit and the take's CountDenied, so that all
 // replicas agree on them; only most depends on how many replicas there are.
 type terms struct {
-	kind kind
+	backend.Permits
 	tau  time.Duration // a permit is used at most so much later than it was taken
 	most int64         // permits in a lease
 
@@ -43,37 +33,20 @@ func termsOf(t *backend.Take, replicas int) terms {
 	if !l.Lease || l.Arithmetic.Length <= 0 || capacity < 2*share {
 		return terms{}
 	}
-	m := terms{tau: min(length/10, longest), most: capacity / share / int64(replicas)}
-	switch l.Algorithm {
-	case descriptor.FixedWindow:
-		m.kind = windows
-	case descriptor.SlidingWindow:
-		m.kind = windows
-		m.tau = min(m.tau, time.Duration(l.Arithmetic.Length)*time.Microsecond)
-	case descriptor.SlidingLog:
-		if t.CountDenied {
-			return terms{} // every refusal moves the end of the others
-		}
+	m := terms{Permits: backend.PermitsOf(t), tau: min(length/10, longest), most: capacity / share / int64(replicas)}
+	if m.Within > 0 {
+		m.tau = min(m.tau, m.Within)
+	}
+	switch m.Kind {
+	case backend.NoPermits:
+		return terms{}
+	case backend.PermitsOfLog:
 		a := &l.Arithmetic
-		m.kind = log
 		m.stretch = (m.tau.Microseconds() + a.Quantum - 1) / a.Quantum * a.Quantum
 		if 2*(a.Length+m.stretch)/a.Quantum >= 1<<32 {
 			return terms{}
 		}
-	case descriptor.TokenBucket:
-		m.kind = bucket
-		if l.Interval {
-			m.kind = windows
-		}
-	case descriptor.LeakyBucket:
-		if l.NoDelay != descriptor.NoDelayAll {
-			return terms{} // each place in the queue has its own delay, which only the store knows
-		}
-		m.kind = bucket
-	default:
-		return terms{}
-	}
-	if m.kind == bucket {
+	case backend.PermitsOfBucket:
 		refill := float64(length) * float64(capacity) / float64(l.Requests) // of the whole bucket
 		m.tau = min(m.tau, time.Duration(refill/burst)).Truncate(time.Microsecond)
 		m.gap = uint32(refilled(l, m.tau))
@@ -109,27 +82,4 @@ func refilled(l *descriptor.Limit, d time.Duration) int64 {
 	}
 	n, _ := bits.Div64(hi, lo, length)
 	return int64(min(n, backend.MaxCount))
-}
-
-// boundary is how long, after the moment an outcome speaks of, a permit that was taken then stays in the window it was
-// charged to; never too long. Other limits than those of windows have no boundary.
-func boundary(l *descriptor.Limit, o *backend.Outcome) time.Duration {
-	a := &l.Arithmetic
-	length := time.Duration(a.Length) * time.Microsecond
-	switch l.Algorithm {
-	case descriptor.SlidingWindow:
-		// What is in the current sub-window counts until it has been the oldest for a while: all of that sub-window but
-		// the last part, in which less than one hit is left of it. That part is longest when little is in it.
-		quanta := a.Length / a.Quantum
-		rest := int64(0)
-		if o.Used > 0 {
-			rest = ((quanta+o.Used-1)/o.Used - 1) * a.Quantum
-		}
-		return o.ResetAfter - time.Duration(max(l.Precision, 1))*length + time.Duration(max(rest, 0))*time.Microsecond
-	case descriptor.TokenBucket: // at intervals
-		refills := (o.Used + int64(l.Requests) - 1) / int64(l.Requests)
-		return o.ResetAfter - time.Duration(max(refills-1, 0))*length
-	default:
-		return o.ResetAfter
-	}
 }

@@ -144,7 +144,7 @@ func TestTripsAndUse(t *testing.T) {
 func TestStrandedPermitsAreAFewPercentOfAWindow(t *testing.T) {
 	for name, l := range limits(t, 3000, window(10, descriptor.Second)) {
 		m := termsOf(leasedTake(l), 6)
-		if m.kind != windows {
+		if m.Kind != backend.PermitsOfWindow {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
@@ -180,7 +180,7 @@ func TestStrandedPermitsAreAFewPercentOfAWindow(t *testing.T) {
 func TestDormantPermitsAreRevived(t *testing.T) {
 	for name, l := range limits(t, 2000, window(4, descriptor.Minute)) {
 		m := termsOf(leasedTake(l), 2)
-		if m.kind != windows {
+		if m.Kind != backend.PermitsOfWindow {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

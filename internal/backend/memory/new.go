@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // takeNew settles a take whose counter does not exist: in a new counter if its rule may have one, else in a shared one. It
@@ -15,23 +14,32 @@ func (s *Store) takeNew(now int64, hash uint64, takes []backend.Take, outcomes [
 	defer s.shares.mu.RUnlock()
 	share, _ := s.shareOf(t.Rule)
 
-	fresh := counter{share: share, state: s.inherited(share, hash, t.Limit, now)}
-	if t.Hits == 0 || s.reserve(share) {
-		states := [1]*backend.State{&fresh.state}
-		backend.Settle(takes, states[:], outcomes, now)
-		switch {
-		case t.Hits == 0:
-		case fresh.state.Unused() || !counted(t, &outcomes[0]):
-			s.release(share)
-		default:
-			fresh.expires = backend.Expires(t.Limit, &fresh.state)
-			held := fresh
-			s.shards[hash%shardCount].insert(t.Key, &held)
-		}
+	switch {
+	case t.Hits == 0:
+		state := s.inherited(share, hash, t.Limit, now)
+		outcomes[0] = backend.Peek(t, &state, now)
 		return true
-	}
-	if t.Hits < 0 {
-		s.dropRefund(&fresh.state, t, &outcomes[0], now)
+	case s.reserve(share):
+		sh := &s.shards[hash%shardCount]
+		c := sh.spare
+		if c == nil {
+			c = new(counter)
+		}
+		*c = counter{share: share, state: s.inherited(share, hash, t.Limit, now)}
+		states := [1]*backend.State{&c.state}
+		backend.Settle(takes, states[:], outcomes, now)
+		if c.state.Unused() || !counted(t, &outcomes[0]) {
+			s.release(share)
+			sh.spare = c
+			return true
+		}
+		c.expires = backend.Expires(t.Limit, &c.state)
+		sh.spare = nil
+		sh.insert(t.Key, c)
+		return true
+	case t.Hits < 0:
+		state := s.inherited(share, hash, t.Limit, now)
+		s.dropRefund(&state, t, &outcomes[0], now)
 		return true
 	}
 	r := s.rowOf(share, t)
@@ -41,12 +49,12 @@ func (s *Store) takeNew(now int64, hash uint64, takes []backend.Take, outcomes [
 	c, stripe := r.cell(hash)
 	limit := backend.SharedLimit(t.Limit)
 	inCell := [1]backend.Take{*t}
-	inCell[0].Limit = &limit
+	inCell[0].Limit = limit
 	s.shares.cells[stripe].Lock()
 	defer s.shares.cells[stripe].Unlock()
 	states := [1]*backend.State{&c.state}
 	backend.Settle(inCell[:], states[:], outcomes, now)
-	c.expires = backend.Expires(&limit, &c.state)
+	c.expires = backend.Expires(limit, &c.state)
 	share.domain.taken.Add(1)
 	return true
 }
@@ -118,8 +126,7 @@ type group struct {
 	takes []backend.Take // with the limits of shared counters in the place of theirs
 
 	members []member // by take
-	limits  []descriptor.Limit
-	stripes []uint8 // of the shared counters, in order
+	stripes []uint8  // of the shared counters, in order
 }
 
 // member is where one take is counted.
@@ -146,7 +153,6 @@ func (g *group) settle(outcomes []backend.Outcome) bool {
 	s.shares.mu.RLock()
 	defer s.shares.mu.RUnlock()
 	g.members = make([]member, len(g.takes))
-	g.limits = make([]descriptor.Limit, len(g.takes))
 	for again := true; again; {
 		again = false
 		for i := range g.takes {
@@ -239,8 +245,7 @@ func (g *group) share(i int, hash uint64) bool {
 	m.counter, stripe = r.cell(hash)
 	m.kind = shared
 	g.stripes = append(g.stripes, stripe)
-	g.limits[i] = backend.SharedLimit(t.Limit)
-	t.Limit = &g.limits[i]
+	t.Limit = backend.SharedLimit(t.Limit)
 	for j := range i {
 		first := &g.takes[j]
 		if o := &g.members[j]; o.counter != m.counter || o.into != j || first.Hits <= 0 || first.Vote != t.Vote {

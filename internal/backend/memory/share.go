@@ -59,8 +59,8 @@ type row struct {
 
 // Bounds of a row.
 const (
-	widestRow  = 1 << 12 // cells
-	longestLog = 1 << 20 // entries in all cells of a row, if the limit is a log
+	widestRow    = 1 << 12 // cells
+	longestTails = 1 << 20 // entries in all cells of a row
 )
 
 // shareOf returns the share of a rule. mu is held for reading; if the rule is new, it was not for a moment, and again says
@@ -194,9 +194,7 @@ func (s *Store) rowOf(sh *share, t *backend.Take) *row {
 		}
 	}
 	most := min(widestRow, free/4)
-	if t.Limit.Algorithm == descriptor.SlidingLog {
-		most = min(most, longestLog/max(1, int(t.Limit.Requests)))
-	}
+	most = min(most, longestTails/max(1, backend.Entries(t.Limit)))
 	width := 1
 	for 2*width <= most {
 		width *= 2

@@ -231,7 +231,7 @@ func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, refunds ui
 		}
 		return
 	}
-	if sh.refunds != refunds || !lasting(t) {
+	if sh.refunds != refunds || !backend.RefusalLasts(t) {
 		return
 	}
 	e := refusal{
@@ -244,12 +244,6 @@ func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, refunds ui
 		return // heavier than the limit: that says nothing about the counter
 	}
 	sh.remember(t.Key, e, c.perShard)
-}
-
-// lasting says whether a refusal under this limit holds until its retry-after. Where refused hits are logged one by
-// one, each refusal moves the end.
-func lasting(t *backend.Take) bool {
-	return !t.CountDenied || t.Limit.Algorithm != descriptor.SlidingLog
 }
 
 func (e *refusal) of(l *descriptor.Limit) bool { return e.requests == l.Requests && e.burst == l.Burst }

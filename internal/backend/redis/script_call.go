@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -46,7 +47,7 @@ type scriptCall struct {
 // keyedCounter is the counter under one key, as its first take describes it.
 type keyedCounter struct {
 	limit *descriptor.Limit
-	shape scripts.Shape
+	form  *backend.RedisForm
 	room  int // the most bytes of the reply for it
 	head  int // index in groups, plus one, of the latest group that takes from this counter alone
 
@@ -120,12 +121,12 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 				if err := supported(l); err != nil {
 					return err
 				}
-				key, shape := c.keyOf(&g.takes[i], &m)
-				if err := c.addKey(key, l, shape, max(m.entries, int(l.Requests))); err != nil {
+				key, form := c.keyOf(&g.takes[i], &m)
+				if err := c.addKey(key, l, form, max(m.entries, int(l.Requests))); err != nil {
 					return err
 				}
-				shapes |= scripts.Of(shape)
-				c.calendar = c.calendar || l.Window.Location != nil || shape == scripts.Lyft
+				shapes |= scripts.Of(form.Shape)
+				c.calendar = c.calendar || l.Window.Location != nil || form == &backend.LyftForm
 			}
 			c.combine(&g, n+1)
 			if g.sent {
@@ -147,9 +148,20 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 		}
 	}
 	if c.one {
-		c.script = scripts.One(c.counters[0].shape)
+		c.script = scripts.One(c.counters[0].form.Shape)
 	} else {
 		c.script = scripts.Many(shapes)
+	}
+	return nil
+}
+
+// supported refuses limits that no store can count.
+func supported(l *descriptor.Limit) error {
+	switch {
+	case l.Window.Length() <= 0:
+		return fmt.Errorf("a window of %v cannot be counted in", l.Window.Length())
+	case !l.Compiled():
+		return fmt.Errorf("a %v limit that was not compiled cannot be counted", l.Algorithm)
 	}
 	return nil
 }
@@ -187,10 +199,10 @@ func (c *scriptCall) packGroup(g *takeGroup, m *terms) {
 		t := &g.takes[i]
 		k := c.of[g.first+i]
 		countDenied := byte(0)
-		if t.CountDenied && backend.Countable(t.Limit) {
+		if t.CountDenied && t.Limit.Has(descriptor.SettingCountDenied) {
 			countDenied = 1
 		}
-		shape := c.counters[k].shape
+		form := c.counters[k].form
 		if c.one {
 			b = binary.LittleEndian.AppendUint16(b, uint16(g.times))
 			b = append(b, countDenied)
@@ -206,10 +218,13 @@ func (c *scriptCall) packGroup(g *takeGroup, m *terms) {
 				last = 1
 			}
 			b = binary.LittleEndian.AppendUint16(b, uint16(k+1))
-			b = append(b, byte(shape), countDenied, byte(vote), last)
+			b = append(b, byte(form.Shape), countDenied, byte(vote), last)
 			b = binary.LittleEndian.AppendUint16(b, uint16(g.times))
 		}
-		p1, p2, p3 := parameters(t.Limit, shape, m)
+		p1, p2, p3 := form.Parameters(t.Limit, m.now, max(m.entries, int(t.Limit.Requests)))
+		if form == &backend.LyftForm && m.jitter > 0 { // so that the keys of a window do not all end at once
+			p3 += rand.N(m.jitter).Milliseconds()
+		}
 		b = binary.LittleEndian.AppendUint64(b, uint64(t.Hits))
 		b = binary.LittleEndian.AppendUint32(b, t.Limit.Capacity())
 		b = binary.LittleEndian.AppendUint64(b, uint64(p1))
@@ -219,20 +234,20 @@ func (c *scriptCall) packGroup(g *takeGroup, m *terms) {
 	c.packed = b
 }
 
-// keyOf returns the present key of a take's counter in Redis, and the shape of its state there. The key is valid until the next call.
-func (c *scriptCall) keyOf(t *backend.Take, m *terms) (key []byte, shape scripts.Shape) {
+// keyOf returns the present key of a take's counter in Redis, and the form of its state there. The key is valid until the next call.
+func (c *scriptCall) keyOf(t *backend.Take, m *terms) (key []byte, form *backend.RedisForm) {
 	if m.lyft {
 		if stem, ok := descriptor.CutLyftKey(t.Key); ok {
 			start, _ := t.Limit.Window.Bounds(m.now)
 			c.key = descriptor.AppendLyftKey(c.key[:0], stem, start)
-			return c.key, scripts.Lyft
+			return c.key, &backend.LyftForm
 		}
 	}
-	return t.Key, shapeOf(t.Limit)
+	return t.Key, backend.RedisFormOf(t.Limit)
 }
 
 // addKey adds a take's key to the distinct keys.
-func (c *scriptCall) addKey(key []byte, l *descriptor.Limit, shape scripts.Shape, entries int) error {
+func (c *scriptCall) addKey(key []byte, l *descriptor.Limit, form *backend.RedisForm, entries int) error {
 	k := c.find(key)
 	if k < 0 {
 		if k = len(c.ends); k == maxKeys {
@@ -240,12 +255,12 @@ func (c *scriptCall) addKey(key []byte, l *descriptor.Limit, shape scripts.Shape
 		}
 		c.text = append(c.text, key...)
 		c.ends = append(c.ends, len(c.text))
-		c.counters = append(c.counters, keyedCounter{limit: l, shape: shape, room: seenRoom(l, shape, entries)})
+		c.counters = append(c.counters, keyedCounter{limit: l, form: form, room: form.Room(l, entries)})
 		if len(c.ends) > manyKeys {
 			c.index[string(key)] = k
 		}
 	}
-	if c.counters[k].shape != shape {
+	if c.counters[k].form.Shape != form.Shape {
 		return fmt.Errorf("the counter %q is kept in two ways", key)
 	}
 	c.of = append(c.of, k)
@@ -323,7 +338,7 @@ func (c *scriptCall) settle() (int64, error) {
 			seen, rest = rest[:n], rest[n:]
 		}
 		var s backend.State
-		s, c.tails = decode(seen, c.counters[k].limit, c.counters[k].shape, now, c.tails)
+		s, c.tails = c.counters[k].form.Decode(seen, c.counters[k].limit, now, c.tails)
 		c.states = append(c.states, s)
 	}
 	c.pointers = c.pointers[:0]

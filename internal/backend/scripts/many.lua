@@ -7,7 +7,7 @@
 -- Reply    after the time, for each key: the length of its state as it was (32 bit), and that state; then one byte if
 --          memory is full and nothing was written: refusals hold all the same
 --
--- What is admitted is said by Settle (settle.go); this does the same, take by take.
+-- backend.Settle says what is admitted; this does the same, take by take.
 
 local TAKE, SIZE = '<I2BBBBI2i8I4I8I8I8', 44
 

@@ -1,10 +1,11 @@
 // Package scripts holds the Lua that runs inside Redis.
 //
-// It owns the sources (the head of each says what it is given and what it answers) and how they make a script
-// (scripts.go): head.lua, the parts of the algorithms that a call needs, and one.lua or many.lua. A call of one take so
-// pays for one algorithm only, and there are no more scripts than shapes of calls. Whoever runs them packs the arguments
-// and judges the reply: package redis. What the scripts do to a counter is said by the pure functions of package
-// backend, and the suite over there compares the two step by step.
+// A script is made of head.lua, the parts of the algorithms that a call needs, and one.lua or many.lua. So a call of one take
+// pays for one algorithm only, and there are no more scripts than shapes of calls. The head of each file says what it is given
+// and what it answers. Package redis packs the arguments and reads the reply.
+//
+// The pure functions of package backend say what happens to a counter, and the scripts do the same. The suite in backendtest
+// compares the two step by step.
 //
 // The scripts need Redis 6.2 or something that speaks like it: SET with PXAT, and Lua's struct library. They call no
 // deprecated command, touch no key that is not in KEYS, and read the clock once. All functions may be called

@@ -1,0 +1,96 @@
+package backend
+
+import (
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// tokenBucket is a bucket of tokens that requests take. It is refilled continuously (bucket), or at intervals.
+type tokenBucket struct{ bucket }
+
+func (b tokenBucket) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
+	if l.Interval {
+		return intervalBucket{}.apply(l, s, now, hits, c)
+	}
+	return b.bucket.apply(l, s, now, hits, c)
+}
+
+func (b tokenBucket) expires(l *descriptor.Limit, s *State) int64 {
+	if l.Interval {
+		return s.Start + ceilDiv(s.Count, int64(l.Requests))*l.Arithmetic.Length
+	}
+	return b.bucket.expires(l, s)
+}
+
+func (tokenBucket) permits(l *descriptor.Limit, _ bool) Permits {
+	if l.Interval {
+		return Permits{Kind: PermitsOfWindow}
+	}
+	return Permits{Kind: PermitsOfBucket}
+}
+
+// boundary is for refills at intervals: all but the last one that is still to come end a window.
+func (tokenBucket) boundary(l *descriptor.Limit, o *Outcome) time.Duration {
+	refills := ceilDiv(o.Used, int64(l.Requests))
+	return o.ResetAfter - time.Duration(max(refills-1, 0))*micros(l.Arithmetic.Length)
+}
+
+func (b tokenBucket) redis(l *descriptor.Limit) *RedisForm {
+	if l.Interval {
+		return &intervalForm
+	}
+	return b.bucket.redis(l)
+}
+
+var intervalForm = RedisForm{
+	Shape: scripts.Interval, Room: textRoom, least: 1,
+	Parameters: func(l *descriptor.Limit, _ int64, _ int) (p1, p2, p3 int64) {
+		if l.FirstHit {
+			p3 = 1
+		}
+		return l.Arithmetic.Length, int64(l.Requests), p3
+	},
+	decode: decodePair,
+}
+
+// intervalBucket is a token bucket that gets all tokens of a window at once when the window begins. State: Start is
+// the window in which it was last looked at, Count the tokens that were missing then.
+type intervalBucket struct{}
+
+func (intervalBucket) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
+	length, refill := l.Arithmetic.Length, int64(l.Requests)
+	capacity := int64(l.Burst)
+	mark, used := now, int64(0)
+	if !l.FirstHit {
+		mark = now - now%length
+	}
+	if s.Count > 0 {
+		ticks := max(0, now-s.Start) / length
+		if ticks < ceilDiv(s.Count, refill) {
+			used = s.Count - ticks*refill
+		}
+		if used > 0 || !l.FirstHit {
+			mark = max(s.Start, s.Start+ticks*length)
+		}
+	}
+	used = min(used, capacity) // the burst was lowered
+
+	o := Outcome{Before: used, Used: used, Allowed: hits < 0 || used+hits <= capacity}
+	switch {
+	case o.Allowed:
+		if hits != 0 && c.adds(true) {
+			o.Used = max(0, used+hits)
+			s.Start, s.Count = mark, o.Used
+		}
+	case hits > capacity:
+		o.RetryAfter = Never
+	default:
+		o.RetryAfter = micros(mark + ceilDiv(used+hits-capacity, refill)*length - now)
+	}
+	if o.Used > 0 {
+		o.ResetAfter = micros(mark + ceilDiv(o.Used, refill)*length - now)
+	}
+	return o
+}

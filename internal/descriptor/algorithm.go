@@ -1,0 +1,111 @@
+package descriptor
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// Algorithm is the way in which a limit is held.
+type Algorithm uint8
+
+// The algorithms; docs/algorithms.md says when to use which.
+const (
+	FixedWindow Algorithm = iota
+	SlidingWindow
+	SlidingLog
+	TokenBucket
+	LeakyBucket
+)
+
+// Setting is a setting of a limit that only some algorithms have.
+type Setting uint8
+
+// The settings, by the names that they have in rule files.
+const (
+	SettingBurst       Setting = 1 << iota // Limit.Burst
+	SettingRefill                          // Limit.Interval
+	SettingAlign                           // Limit.FirstHit
+	SettingCalendar                        // Limit.Window.Location
+	SettingPrecision                       // Limit.Precision
+	SettingNoDelay                         // Limit.NoDelay
+	SettingCountDenied                     // Limit.CountDenied
+)
+
+// algorithm is what the limits of one algorithm have in common. How their hits are counted is in a file of package backend.
+type algorithm struct {
+	name     string // in rule files
+	settings Setting
+	letter   byte   // stands for it in the keys of counters
+	interval byte   // the same for a limit whose Interval is set
+	more     uint64 // hits that a bucket holds besides Burst
+
+	compile func(l *Limit, length int64) error // fills in the arithmetic for a window of so many microseconds; nil: there is none
+	words   func(l *Limit) string              // what its settings say, for people; nil: nothing
+}
+
+// algorithms has a row for each constant.
+var algorithms = [...]algorithm{
+	FixedWindow: {
+		name: "fixed_window", settings: SettingAlign | SettingCalendar | SettingCountDenied, letter: 'f',
+		words: func(l *Limit) string { return fromFirstHit(l) },
+	},
+	SlidingWindow: {
+		name: "sliding_window", settings: SettingPrecision, letter: 's',
+		compile: (*Limit).compileSlidingWindow,
+		words: func(l *Limit) string {
+			if l.Precision > 1 {
+				return fmt.Sprintf(", precision %d", l.Precision)
+			}
+			return ""
+		},
+	},
+	SlidingLog: {
+		name: "sliding_log", settings: SettingCountDenied, letter: 'l',
+		compile: (*Limit).compileSlidingLog,
+	},
+	TokenBucket: {
+		name: "token_bucket", settings: SettingBurst | SettingRefill | SettingAlign, letter: 't', interval: 'i',
+		compile: (*Limit).compileTokenBucket,
+		words: func(l *Limit) string {
+			if l.Interval {
+				return fmt.Sprintf(", burst %d, refilled at intervals%s", l.Burst, fromFirstHit(l))
+			}
+			return fmt.Sprintf(", burst %d", l.Burst)
+		},
+	},
+	LeakyBucket: {
+		name: "leaky_bucket", settings: SettingBurst | SettingNoDelay, letter: 'q', more: 1, // one is served while Burst wait
+		compile: (*Limit).compileLeakyBucket,
+		words:   func(l *Limit) string { return fmt.Sprintf(", %d may wait", l.Burst) + withoutDelay(l) },
+	},
+}
+
+// AlgorithmNames are the names in rule files, in the order of the constants.
+var AlgorithmNames = func() (names []string) {
+	for i := range algorithms {
+		names = append(names, algorithms[i].name)
+	}
+	return names
+}()
+
+func (a Algorithm) String() string {
+	if int(a) < len(algorithms) {
+		return algorithms[a].name
+	}
+	return "algorithm(" + strconv.Itoa(int(a)) + ")"
+}
+
+// Has says whether a setting means something to a limit. Where windows begin means nothing to a bucket that is refilled
+// continuously.
+func (l *Limit) Has(s Setting) bool {
+	a := &algorithms[l.Algorithm]
+	if s == SettingAlign && a.settings&SettingRefill != 0 && !l.Interval {
+		return false
+	}
+	return a.settings&s != 0
+}
+
+// Compiled says whether a limit can be counted: Compile has been called, or there is nothing for it to do.
+func (l *Limit) Compiled() bool {
+	return l.Arithmetic.Length != 0 || algorithms[l.Algorithm].compile == nil
+}
