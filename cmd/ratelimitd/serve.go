@@ -104,7 +104,7 @@ type service struct {
 	health    health
 	server    *server.Server
 	operators *operator.Server
-	redis     []*counting
+	redis     []*redisStore
 	cache     *overlimit.Cache              // nil: there is none
 	moreStats func(io.Writer)               // what /stats has besides; nil: nothing
 	workers   []func(context.Context) error // run beside the server until it stops
@@ -400,7 +400,7 @@ func (s *service) run(ctx context.Context) error {
 	if s.operators.DebugAddr != nil {
 		debugAt = s.operators.DebugAddr.String()
 	}
-	s.look(ctx)
+	s.pingRedis(ctx)
 	listening := []any{"grpc", s.server.GRPCAddr.String(), "http", s.server.HTTPAddr.String(), "debug", debugAt}
 	if s.operators.MetricsAddr != nil {
 		listening = append(listening, "prometheus", s.operators.MetricsAddr.String())

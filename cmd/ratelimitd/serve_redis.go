@@ -17,25 +17,24 @@ import (
 )
 
 const (
-	lookEvery = time.Second // between two looks whether Redis is there, if health follows it
-	// lookTimeout is for one of these, and for the first one of all. A connection may take longer to be made: that goes on,
-	// and a later look finds it.
-	lookTimeout = time.Second
+	pingEvery = time.Second // if health follows Redis
+	// pingTimeout bounds each ping. Making a connection may take longer: that goes on, and a later ping uses the connection.
+	pingTimeout = time.Second
 )
 
-// counting is one Redis that counts.
-type counting struct {
-	settings string // what the names of its settings begin with
+// redisStore is one Redis that counts.
+type redisStore struct {
+	settings string // prefix of its settings' names
 	store    *redis.Store
 	conns    *redisconn.Connections
-	here     bool // it has answered before the service listened
+	answered bool // before the service listened
 }
 
-// openRedis makes the store that counts in Redis, with a second one for limits per second if the options ask for that.
+// openRedis makes the store that counts in Redis. Limits per second have a store of their own if the options say so.
 func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, error) {
 	o := &s.options.Backend
 	if o.KeyFormat == keysLyft {
-		s.log.Info("counters have the keys of envoyproxy/ratelimit where that has them too, so that both count together; what those do not tell apart is not told apart here",
+		s.log.Info("counters have the keys of envoyproxy/ratelimit where it has them too, so that both services share counters; descriptors that have the same key there have the same key here",
 			"REDIS_KEY_FORMAT", o.KeyFormat)
 	}
 	store, err := s.openOne("REDIS", &o.Redis, registry)
@@ -53,7 +52,7 @@ func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, erro
 	return &redis.Pair{PerSecond: perSecond, Other: store}, nil
 }
 
-// openOne makes the store of one Redis. settings is what the names of its variables begin with.
+// openOne makes the store of one Redis. settings is the prefix of its variables.
 func (s *service) openOne(settings string, where *redisOptions, registry prometheus.Registerer) (*redis.Store, error) {
 	o := &s.options.Backend
 	conns := new(redisconn.Connections)
@@ -66,7 +65,7 @@ func (s *service) openOne(settings string, where *redisOptions, registry prometh
 	if where == &o.PerSecond {
 		what = "counting limits per second in another Redis"
 	}
-	// Who shares counters with others has to know these.
+	// Processes share counters only if these are equal.
 	s.log.Info(what, "type", strings.ToLower(where.Type), "address", address, "key_format", o.KeyFormat, "key_prefix", o.KeyPrefix)
 	conns.Register(metrics)
 	s.shutdown = append(s.shutdown, client.Close)
@@ -75,13 +74,13 @@ func (s *service) openOne(settings string, where *redisOptions, registry prometh
 		LyftKeys: o.KeyFormat == keysLyft, LyftJitter: o.jitter(),
 	})
 	s.shutdown = append(s.shutdown, store.Close)
-	c := &counting{settings: settings, store: store, conns: conns}
+	c := &redisStore{settings: settings, store: store, conns: conns}
 	s.redis = append(s.redis, c)
-	s.workers = append(s.workers, func(ctx context.Context) error { return s.await(ctx, c) })
+	s.workers = append(s.workers, func(ctx context.Context) error { return s.awaitRedis(ctx, c) })
 	return store, nil
 }
 
-// keyFormat is how counters' keys are written. Only in Redis does anybody else read them.
+// keyFormat returns the format of counters' keys. It matters in Redis only, where other services read them.
 func (o *backendOptions) keyFormat(inRedis bool) descriptor.KeyFormat {
 	if inRedis && o.KeyFormat == keysLyft {
 		return descriptor.KeysLyft
@@ -89,36 +88,36 @@ func (o *backendOptions) keyFormat(inRedis bool) descriptor.KeyFormat {
 	return descriptor.KeysOwn
 }
 
-// look finds out, before the service listens, which Redis answer. Health is red until all of them have: a fleet that cannot
-// reach its Redis, because an address is wrong, is better not rolled out further. Calls are answered meanwhile, by on_error.
-func (s *service) look(ctx context.Context) {
+// pingRedis finds out before the service listens whether each Redis answers. Health is red until all of them have answered: a rollout
+// should stop if a new process cannot reach its Redis, because of a wrong address for example. Meanwhile calls are answered by on_error.
+func (s *service) pingRedis(ctx context.Context) {
 	if s.options.Backend.Startup.Serve && !s.options.Backend.Active {
 		return
 	}
-	within, cancel := context.WithTimeout(ctx, lookTimeout)
+	within, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, c := range s.redis {
 		wg.Go(func() {
-			c.here = c.store.Ping(within) == nil
-			s.server.Lack(c.settings, !c.here)
+			c.answered = c.store.Ping(within) == nil
+			s.server.Lack(c.settings, !c.answered)
 		})
 	}
 	wg.Wait()
 }
 
-// await asks a Redis until it answers, and ends the service if that takes longer than it may. Then health follows it, if
-// that is asked for.
-func (s *service) await(ctx context.Context, c *counting) error {
+// awaitRedis pings a Redis until it answers, and ends the service if that takes longer than allowed. Then health follows it, if
+// the options say so.
+func (s *service) awaitRedis(ctx context.Context, c *redisStore) error {
 	o := &s.options.Backend.Startup
-	if !c.here {
-		asked := false
+	if !c.answered {
+		waited := false
 		_, err := backoff.Retry(ctx, func() (struct{}, error) {
-			within, cancel := context.WithTimeout(ctx, lookTimeout)
+			within, cancel := context.WithTimeout(ctx, pingTimeout)
 			defer cancel()
 			return struct{}{}, c.store.Ping(within)
 		}, backoff.WithBackOff(o.backOff()), backoff.WithMaxElapsedTime(o.MaxElapsed), backoff.WithNotify(func(err error, next time.Duration) {
-			asked = true
+			waited = true
 			s.log.Warn("Redis does not answer yet: on_error decides until it does", "settings", c.settings, "error", err, "asked_again_in", next.Round(time.Millisecond))
 		}))
 		switch {
@@ -126,20 +125,20 @@ func (s *service) await(ctx context.Context, c *counting) error {
 			return nil //nolint:nilerr // the service stops
 		case err != nil:
 			return fmt.Errorf("%s_URL: no answer within REDIS_STARTUP_MAX_ELAPSED_TIME=%s: %w", c.settings, o.MaxElapsed, err)
-		case asked:
+		case waited:
 			s.log.Info("Redis answers", "settings", c.settings)
 		}
 		s.server.Lack(c.settings, false)
 	}
 	if s.options.Backend.Active {
-		s.follow(ctx, c)
+		s.followRedis(ctx, c)
 	}
 	return nil
 }
 
-// follow makes health red while a Redis does not answer, until ctx ends.
-func (s *service) follow(ctx context.Context, c *counting) {
-	tick := time.NewTicker(lookEvery)
+// followRedis makes health red while a Redis does not answer, until ctx ends.
+func (s *service) followRedis(ctx context.Context, c *redisStore) {
+	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
 	alive := true
 	for {
@@ -148,7 +147,7 @@ func (s *service) follow(ctx context.Context, c *counting) {
 			return
 		case <-tick.C:
 		}
-		within, cancel := context.WithTimeout(ctx, lookTimeout)
+		within, cancel := context.WithTimeout(ctx, pingTimeout)
 		err := c.store.Ping(within)
 		cancel()
 		if ctx.Err() != nil {
@@ -160,14 +159,14 @@ func (s *service) follow(ctx context.Context, c *counting) {
 		alive = err == nil
 		s.server.Lack(c.settings, !alive)
 		if alive {
-			s.log.Info("Redis has a connection again: health does not miss it any more", "settings", c.settings)
+			s.log.Info("a connection to Redis works again", "settings", c.settings)
 		} else {
 			s.log.Warn("no connection to Redis is alive: health is red", "settings", c.settings, "error", err)
 		}
 	}
 }
 
-// startupOptions say what is done while Redis does not answer yet.
+// startupOptions say what the service does until Redis has answered.
 type startupOptions struct {
 	Serve      bool          `name:"redis-startup-serve" env:"RATELIMITD_REDIS_STARTUP_SERVE" help:"Health is green from the start. Unset: not before Redis has answered once, though on_error answers calls meanwhile."`
 	Initial    time.Duration `name:"redis-startup-initial-interval" env:"REDIS_STARTUP_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"1s" help:"While Redis has not answered yet, when it is asked for the second time; later ones are half as long again each."`

@@ -100,7 +100,7 @@ func (o *statisticsOptions) mogrifiers() ([]statsd.Mogrifier, error) {
 }
 
 // statistic is what the reference calls the connections to it.
-func (c *counting) statistic() string {
+func (c *redisStore) statistic() string {
 	if c.settings == "REDIS_PERSECOND" {
 		return "ratelimit.redis_per_second_pool"
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// A node that sends nothing for a while costs the calls of that while their timeout; then calls fail at once, until the node answers again. New
-// connections have to log in first, which must not count as calls of their own.
+// While a node sends nothing, calls cost their timeout until the breaker opens. Then calls fail at once until the node answers again. The
+// login of a new connection does not count as a call.
 func TestBreaker(t *testing.T) {
 	r := redistest.Start(t, "--requirepass", "secret")
 	metrics := prometheus.NewRegistry()

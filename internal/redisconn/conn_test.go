@@ -15,7 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// An answer that has come is read, even if its time is up when this process gets to read it.
+// An answer that has arrived is read even after its deadline.
 func TestAnswerThatIsThereIsRead(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -50,7 +50,7 @@ func TestAnswerThatIsThereIsRead(t *testing.T) {
 }
 
 // A server sends session tickets after the handshake. A connection that waits in the pool with tickets unread, because the call that needed
-// it has ended, serves the next call. Sentinels are asked with protocol 3, whose pool looks at idle connections in another way.
+// it has ended, serves the next call. Sentinels are asked with protocol 3, whose pool checks idle connections in another way.
 func TestSessionTickets(t *testing.T) {
 	t.Parallel()
 	ca := redistest.NewCA(t)

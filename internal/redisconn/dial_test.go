@@ -48,14 +48,14 @@ local sum = 0
 for _, key in ipairs(KEYS) do sum = sum + redis.call('INCR', key) end
 return sum`)
 
-// secret is a password that must not be told.
+// secret is a password that must not appear in errors and logs.
 const secret = "s3cret-w0rd"
 
 func withoutSecret(t testing.TB, text string) {
 	t.Helper()
 	for _, piece := range []string{secret, "s3cret", "w0rd"} {
 		if strings.Contains(text, piece) {
-			t.Errorf("this tells a password: %s", text)
+			t.Errorf("this contains a password: %s", text)
 		}
 	}
 }
@@ -71,7 +71,7 @@ func TestDialReaches(t *testing.T) {
 		"a file":                   {URL: s.Addr, AuthFile: file},
 		"a file beats the URL":     {URL: "redis://counter:wrong@" + s.Addr, AuthFile: file},
 		"unix path":                {URL: s.Socket, Auth: "counter:pass:word"},
-		"unix path, said":          {URL: s.Socket, Network: "unix", Auth: "counter:pass:word"},
+		"unix path and network":    {URL: s.Socket, Network: "unix", Auth: "counter:pass:word"},
 		"URL":                      {URL: "redis://counter:pass%3Aword@" + s.Addr + "/0"},
 		"URL, another database":    {URL: "redis://counter:pass%3Aword@" + s.Addr + "/3"},
 		"URL, other credentials":   {URL: "redis://counter:wrong@" + s.Addr, Auth: "counter:pass:word"},
@@ -160,7 +160,7 @@ func TestDialRefuses(t *testing.T) {
 			}
 			for _, want := range c.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%v: it should say %q", err, want)
+					t.Errorf("%v: want %q in it", err, want)
 				}
 			}
 			withoutSecret(t, err.Error())
@@ -183,7 +183,7 @@ func TestWhereHasNoCredentials(t *testing.T) {
 	}
 }
 
-// TestDialSettings pins what the failure contract stands on.
+// The client's settings that bounded waits rely on.
 func TestDialSettings(t *testing.T) {
 	o := connect(t, redisconn.Options{URL: "localhost:1", PoolSize: 3, DialTimeout: time.Minute}).(*goredis.Client).Options()
 	if o.MaxRetries != 0 || !o.ContextTimeoutEnabled || o.PoolSize != 3 || o.DialTimeout != time.Minute {
@@ -221,7 +221,7 @@ func TestWrongPassword(t *testing.T) {
 	}
 }
 
-// Some servers repeat what they do not understand.
+// Some servers repeat the arguments of a command that they do not know.
 func TestServerRepeatsPassword(t *testing.T) {
 	s := redistest.Start(t, "--rename-command", "HELLO", "", "--rename-command", "AUTH", "")
 	var log lockedBuffer
@@ -261,13 +261,13 @@ func (b *lockedBuffer) String() string {
 }
 
 func TestDialTLS(t *testing.T) {
-	ca, stranger := redistest.NewCA(t), redistest.NewCA(t)
-	client, forged := ca.Issue(t, "client"), stranger.Issue(t, "client")
+	ca, otherCA := redistest.NewCA(t), redistest.NewCA(t)
+	client, forged := ca.Issue(t, "client"), otherCA.Issue(t, "client")
 	open := redistest.StartWith(t, redistest.Setup{TLS: ca.Server(ca.Issue(t, "127.0.0.1"), false)})
 	strict := redistest.StartWith(t, redistest.Setup{TLS: ca.Server(ca.Issue(t, "127.0.0.1", "localhost"), true)})
 	named := redistest.StartWith(t, redistest.Setup{TLS: ca.Server(ca.Issue(t, "redis.example"), false)})
 
-	// A server that refuses the client's certificate says why and hangs up; which of the two is seen is a race.
+	// A server that refuses the client's certificate sends an alert and hangs up; which of the two is seen is a race.
 	const refusal = "any error"
 	for name, c := range map[string]struct {
 		url  string
@@ -276,11 +276,11 @@ func TestDialTLS(t *testing.T) {
 	}{
 		"known authority":              {open.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File}, ""},
 		"by scheme":                    {"rediss://" + open.Addr, redisconn.TLSOptions{CACert: ca.File}, ""},
-		"another authority":            {open.Addr, redisconn.TLSOptions{Enabled: true, CACert: stranger.File}, "unknown authority"},
+		"another authority":            {open.Addr, redisconn.TLSOptions{Enabled: true, CACert: otherCA.File}, "unknown authority"},
 		"the system's authorities":     {open.Addr, redisconn.TLSOptions{Enabled: true}, "unknown authority"},
 		"another name":                 {named.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File}, "127.0.0.1"},
 		"any name":                     {named.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File, SkipHostnameVerification: true}, ""},
-		"any name, another authority":  {named.Addr, redisconn.TLSOptions{Enabled: true, CACert: stranger.File, SkipHostnameVerification: true}, "unknown authority"},
+		"any name, another authority":  {named.Addr, redisconn.TLSOptions{Enabled: true, CACert: otherCA.File, SkipHostnameVerification: true}, "unknown authority"},
 		"any name, system authorities": {named.Addr, redisconn.TLSOptions{Enabled: true, SkipHostnameVerification: true}, "unknown authority"},
 		"no certificate":               {strict.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File}, refusal},
 		"a certificate":                {strict.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File, ClientCert: client.Cert, ClientKey: client.Key}, ""},
@@ -297,14 +297,14 @@ func TestDialTLS(t *testing.T) {
 		})
 	}
 
-	// A Redis without TLS does not answer a handshake. That is what it may be is said.
+	// A Redis without TLS does not answer a handshake. The log names that as a possible cause.
 	var plain lockedBuffer
 	unencrypted := redistest.Start(t)
 	c := connect(t, redisconn.Options{
 		URL: unencrypted.Addr, TLS: redisconn.TLSOptions{Enabled: true, CACert: ca.File}, DialTimeout: longest,
 		Logger: slog.New(slog.NewTextHandler(&plain, nil)),
 	})
-	redistest.Eventually(t, "what is wrong to be said", func(ctx context.Context) error {
+	redistest.Eventually(t, "the cause to be logged", func(ctx context.Context) error {
 		if err := c.Ping(ctx).Err(); err == nil {
 			t.Fatal("a Redis without TLS answered over TLS")
 		}
@@ -314,16 +314,16 @@ func TestDialTLS(t *testing.T) {
 		return nil
 	})
 
-	// What is set and not used is said.
+	// Settings that are ignored are logged.
 	var log lockedBuffer
 	connect(t, redisconn.Options{URL: open.Addr, SentinelAuth: secret, TLS: redisconn.TLSOptions{CACert: ca.File}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if !strings.Contains(log.String(), "REDIS_TLS is not true") || !strings.Contains(log.String(), "REDIS_SENTINEL_AUTH is not used") {
-		t.Errorf("it says %s", log.String())
+		t.Errorf("the log is %s", log.String())
 	}
 	withoutSecret(t, log.String())
 }
 
-// hangUp lets a server close all connections but that of the test.
+// hangUp makes a server close all connections but that of the test.
 func hangUp(t testing.TB, s *redistest.Server) {
 	t.Helper()
 	if err := s.Client(t).Do(t.Context(), "client", "kill", "type", "normal", "skipme", "yes").Err(); err != nil {
@@ -364,7 +364,7 @@ func TestPasswordRotates(t *testing.T) {
 		t.Errorf("with the new password: %v", err)
 	}
 
-	// While the file is unusable, what it said last is good.
+	// While the file is unusable, its last good content is used.
 	redistest.Replace(t, file, []byte("\n"))
 	for range 2 {
 		hangUp(t, s)
@@ -381,7 +381,7 @@ func TestPasswordRotates(t *testing.T) {
 	}
 	text := log.String()
 	if strings.Count(text, "cannot be used") != 2 || strings.Count(text, "have changed") != 1 || !strings.Contains(text, "REDIS_AUTH_FILE") {
-		t.Errorf("it says %s", text)
+		t.Errorf("the log is %s", text)
 	}
 	withoutSecret(t, text)
 }
@@ -428,7 +428,7 @@ func TestCertificatesRotate(t *testing.T) {
 		t.Error("with the old certificate it should be refused")
 	}
 
-	// One file is there before the other: that is no pair, and neither half of it is used.
+	// One file arrives before the other: neither half of such a pair is used.
 	fresh := next.Issue(t, "client")
 	copyTo(fresh.Cert, mine.Cert)
 	for range 2 {
@@ -442,11 +442,11 @@ func TestCertificatesRotate(t *testing.T) {
 	}
 	text := log.String()
 	if strings.Count(text, "cannot be used") != 1 || strings.Count(text, "were read again") != 2 || !strings.Contains(text, mine.Key) {
-		t.Errorf("it says %s", text)
+		t.Errorf("the log is %s", text)
 	}
 }
 
-// A connection that the server has closed meanwhile is not used, with TLS neither.
+// A connection that the server has closed is not used, with and without TLS.
 func TestRestartIsNoticed(t *testing.T) {
 	ca := redistest.NewCA(t)
 	secure := redistest.StartWith(t, redistest.Setup{TLS: ca.Server(ca.Issue(t, "127.0.0.1"), false)})
@@ -473,14 +473,14 @@ func TestRestartIsNoticed(t *testing.T) {
 	}
 }
 
-// relay is an address that leads to one server and then to another, as that of a service does after a failover. Its
-// connections stay where they are.
+// relay is an address that leads to one server and then to another, as that of a service does after a failover. Open
+// connections keep their server.
 type relay struct {
 	net.Listener
 	to    atomic.Value
-	delay atomic.Int64  // of what the server says, in nanoseconds
-	first atomic.Int64  // of the first that it says on a connection, besides
-	hold  chan struct{} // until this is closed a server's first words are held back; nil: they are not
+	delay atomic.Int64  // of the server's answers, in nanoseconds
+	first atomic.Int64  // additional delay of the first answer on a connection
+	hold  chan struct{} // answers are held back until it is closed; nil: they are not
 }
 
 func startRelay(t testing.TB, to string) *relay {
@@ -521,7 +521,7 @@ func startHeldRelay(t testing.TB, to string, hold chan struct{}) *relay {
 	return r
 }
 
-// forward passes on what one side says, each piece after a while, and the first one after a longer one.
+// forward copies bytes from one side to the other, each piece after a delay, and the first one after a longer delay.
 func forward(from, to net.Conn, delay, first time.Duration) {
 	defer from.Close()
 	defer to.Close()
@@ -541,7 +541,7 @@ func forward(from, to net.Conn, delay, first time.Duration) {
 	}
 }
 
-// After a failover an address may lead to the new primary, while connections lead to the former.
+// After a failover an address may lead to the new primary while open connections lead to the former one.
 func TestReadOnlyIsLeft(t *testing.T) {
 	former, next := redistest.Start(t), redistest.Start(t)
 	service := startRelay(t, former.Addr)
@@ -571,7 +571,7 @@ func TestReadOnlyIsLeft(t *testing.T) {
 func TestPoolOnEmpty(t *testing.T) {
 	s := redistest.Start(t)
 	ctx := bounded(t)
-	// Two calls that hold connections until a key appears.
+	// Two calls keep connections until a key appears.
 	hold := func(c goredis.UniversalClient) (done chan error) {
 		done = make(chan error, 2)
 		for range 2 {
@@ -633,7 +633,7 @@ func TestPoolOnEmpty(t *testing.T) {
 	}
 	wg.Wait()
 	release(done)
-	// One that nobody waited for any more when it was there is closed after its first use.
+	// A connection whose call had given up is closed after its first use.
 	redistest.Eventually(t, "no more connections than the pool has", func(ctx context.Context) error {
 		if err := c.Ping(ctx).Err(); err != nil {
 			return err
@@ -645,7 +645,7 @@ func TestPoolOnEmpty(t *testing.T) {
 	})
 }
 
-// notSentAgain lets connections break while a call waits for its answer.
+// notSentAgain breaks connections while a call waits for its answer.
 func notSentAgain(t *testing.T, c goredis.UniversalClient, s *redistest.Server, key string) {
 	t.Helper()
 	for name, send := range map[string]func(context.Context) error{
@@ -699,7 +699,7 @@ func TestNotSentAgain(t *testing.T) {
 	notSentAgain(t, connect(t, redisconn.Options{URL: s.Addr}), s, "k")
 }
 
-// A machine that does not answer is asked again and again, so that it is soon noticed when it is back.
+// A machine that does not answer is dialled again and again, so that the client soon notices that it is back.
 func TestUnansweredIsAskedAnew(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--tcp-backlog", "1")
@@ -715,7 +715,7 @@ func TestUnansweredIsAskedAnew(t *testing.T) {
 	for {
 		c, err := net.DialTimeout("tcp", s.Addr, 200*time.Millisecond)
 		if err != nil {
-			break // what waits to be accepted is full: now nobody answers
+			break // the backlog is full: the server accepts no connection now
 		}
 		if held = append(held, c); len(held) > 100 {
 			t.Fatal("a server that hangs takes connections without end")
@@ -724,10 +724,10 @@ func TestUnansweredIsAskedAnew(t *testing.T) {
 	c := connect(t, redisconn.Options{URL: s.Addr, DialTimeout: longest})
 	done := make(chan error, 1)
 	go func() { done <- c.Ping(bounded(t)).Err() }()
-	// The system by itself asks after 7 s, and then not before 11 or 15.
+	// The system itself retries after 7 s, and then after 11 or 15 s.
 	select {
 	case err := <-done:
-		t.Fatalf("nobody was there, but: %v", err)
+		t.Fatalf("no server accepted, but: %v", err)
 	case <-time.After(7500 * time.Millisecond):
 	}
 	leave()
@@ -737,6 +737,6 @@ func TestUnansweredIsAskedAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	if took := time.Since(start); took > 2*time.Second {
-		t.Errorf("it took %v until it was noticed", took)
+		t.Errorf("the server was noticed after %v", took)
 	}
 }

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Connect makes one connection, as the client library would be given it.
+// Connect makes one connection of the kind that the client library gets.
 func Connect(ctx context.Context, addr string) (net.Conn, error) {
 	return (&dialer{timeout: 10 * time.Second}).dial(ctx, "tcp", addr)
 }
 
-// TLSDialer returns what makes encrypted connections, as the client library would be given it.
+// TLSDialer returns a dialer of encrypted connections of the kind that the client library gets.
 func TLSDialer(opts Options) (func(ctx context.Context, network, addr string) (net.Conn, error), error) {
 	opts = opts.defaults()
 	files, err := openTLS(&opts)

@@ -4,5 +4,5 @@ package redisconn
 
 import "syscall"
 
-// unread would report whether bytes wait to be read from a socket. This system does not say.
+// unread reports no waiting bytes: this system has no way to look.
 func unread(syscall.RawConn) (waiting bool, err error) { return false, nil }

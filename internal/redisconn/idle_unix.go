@@ -19,7 +19,7 @@ func unread(socket syscall.RawConn) (waiting bool, err error) {
 	switch {
 	case err != nil:
 		return false, err
-	case failed == syscall.EAGAIN || failed == syscall.EWOULDBLOCK: //nolint:errorlint // a number of the system's, never wrapped
+	case failed == syscall.EAGAIN || failed == syscall.EWOULDBLOCK:
 		return false, nil
 	case failed != nil:
 		return false, failed

@@ -9,8 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// However rare calls are, a node that sends nothing opens its breaker. A caller that does not wait long enough for an answer says nothing of a
-// node, neither that it is sick nor that it is well again.
+// A node that sends nothing opens its breaker, however rare calls are. A call that does not wait long enough for an answer proves nothing about
+// a node, neither that it fails nor that it works again.
 func TestPatientAndImpatientCallers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -40,7 +40,7 @@ func TestPatientAndImpatientCallers(t *testing.T) {
 		if call(2*time.Millisecond) < 4*time.Millisecond {
 			break
 		}
-		if tries == 5 { // it has waited long enough to say something of the node
+		if tries == 5 { // it has waited long enough to prove something
 			t.Skip("this machine stalls too often for a caller that waits 2 ms")
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// A login takes far longer than any call may wait. Callers do not wait for it, and it goes on without them: later ones
-// have the connection.
+// A login takes far longer than any call may wait. Calls do not wait for it, and it goes on without them: later calls
+// get the connection.
 func TestLoginIsSlow(t *testing.T) {
 	s := redistest.Start(t, "--user", "counter", "on", ">"+secret, "~*", "+@all")
 	for name, opts := range map[string]redisconn.Options{
@@ -46,7 +46,7 @@ func TestLoginIsSlow(t *testing.T) {
 	}
 }
 
-// A login that hangs ends with the time for dialling, and the pool is as good as before.
+// A login that hangs ends with the connect timeout, and its place in the pool is free again.
 func TestLoginHangs(t *testing.T) {
 	s := redistest.Start(t, "--user", "counter", "on", ">"+secret, "~*", "+@all")
 	away := startRelay(t, s.Addr)
@@ -61,7 +61,7 @@ func TestLoginHangs(t *testing.T) {
 	redistest.Eventually(t, "a call to work", func(ctx context.Context) error { return c.Ping(ctx).Err() })
 }
 
-// The sentinel that is listened to hangs while the others fail over, in good order: the former primary takes writes for
+// The sentinel that the client is subscribed to hangs while the others fail over in good order. The former primary takes writes for
 // some ten seconds more.
 func TestSwitchIsMissed(t *testing.T) {
 	t.Parallel()
@@ -94,7 +94,7 @@ func TestSwitchIsMissed(t *testing.T) {
 	known := time.Now()
 	redistest.Eventually(t, "the new primary to be reached", func(ctx context.Context) error { return reaches(ctx, client, admin) })
 	role := former.Client(t).Do(bounded(t), "role").String()
-	t.Logf("the new primary was known after %v, and reached %v later; the former one says %.30s", known.Sub(start), time.Since(known), role)
+	t.Logf("the new primary was known after %v, and reached %v later; the role of the former one is %.30s", known.Sub(start), time.Since(known), role)
 	if took := time.Since(known); took > 5*time.Second {
 		t.Errorf("it took %v", took)
 	}

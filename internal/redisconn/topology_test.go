@@ -17,13 +17,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// variant is a way to start servers, and what a client needs for it beyond where they are.
+// variant is a way to start servers, and the options of a client besides their addresses.
 type variant struct {
 	setup redistest.Setup
 	opts  redisconn.Options
 }
 
-// variants are plain, and with all that can be secured.
+// variants returns one without any security, and one with TLS and passwords everywhere.
 func variants(t *testing.T) map[string]variant {
 	t.Helper()
 	ca := redistest.NewCA(t)
@@ -43,7 +43,7 @@ func variants(t *testing.T) map[string]variant {
 	}
 }
 
-// wrong changes one thing at a time, for which a client must be refused, with an error that does not tell passwords.
+// wrong changes one option at a time. The client must be refused, with an error that contains no password.
 func wrong(t *testing.T, opts redisconn.Options) {
 	t.Helper()
 	for name, change := range map[string]func(*redisconn.Options){
@@ -73,7 +73,7 @@ func wrong(t *testing.T, opts redisconn.Options) {
 	}
 }
 
-// reaches says whether what a client writes is on a server.
+// reaches returns an error unless what a client writes arrives at a server.
 func reaches(ctx context.Context, client, server goredis.UniversalClient) error {
 	now := time.Now().String()
 	if err := client.Set(ctx, "reached", now, 0).Err(); err != nil {
@@ -115,7 +115,7 @@ func TestSentinel(t *testing.T) {
 				t.Errorf("it took %v", took)
 			}
 
-			// The primary dies, and the sentinel that the client asks hangs.
+			// The primary dies, and the sentinel that the client is subscribed to hangs.
 			w.Await(t)
 			var hangs *redistest.Server
 			for _, s := range w.Sentinels {
@@ -138,14 +138,14 @@ func TestSentinel(t *testing.T) {
 	}
 }
 
-// load counts without a pause, one call at a time, until it is stopped.
+// load makes one call after the other until it is stopped.
 type load struct {
 	worked, failed atomic.Int64
 	last           atomic.Value // the last error
 	stop           func()
 }
 
-// patience is how long each call may take.
+// startLoad starts a load. patience is how long each call may take.
 func startLoad(t *testing.T, patience time.Duration, call func(context.Context) error) *load {
 	t.Helper()
 	l := &load{}
@@ -173,7 +173,7 @@ func startLoad(t *testing.T, patience time.Duration, call func(context.Context) 
 	return l
 }
 
-// more waits until so many more calls have worked.
+// more waits until n more calls have worked.
 func (l *load) more(t *testing.T, n int64) time.Duration {
 	t.Helper()
 	from := l.worked.Load()
@@ -246,7 +246,7 @@ func slotMoves(t *testing.T, c *redistest.Cluster, client goredis.UniversalClien
 	if from == to {
 		to = c.Nodes[1]
 	}
-	// The script is known to all nodes: NOSCRIPT is another test's.
+	// Load the script into all nodes: this test is not about NOSCRIPT.
 	for _, n := range c.Nodes {
 		if err := counts.Load(t.Context(), n.Client(t)).Err(); err != nil {
 			t.Fatal(err)
@@ -272,7 +272,7 @@ func slotMoves(t *testing.T, c *redistest.Cluster, client goredis.UniversalClien
 	}
 }
 
-// failsOver lets a primary leave in order, die, and hang.
+// failsOver has a primary hand over in good order, die, and hang.
 func failsOver(t *testing.T, c *redistest.Cluster, client goredis.UniversalClient) {
 	slot := c.Slot(t, "f")
 	if err := counts.Run(bounded(t), client, []string{"f"}).Err(); err != nil {
@@ -302,8 +302,7 @@ func failsOver(t *testing.T, c *redistest.Cluster, client goredis.UniversalClien
 	l.more(t, 20)
 }
 
-// The first call of all has to find out the topology and connect twice; if it has not the time, the next ones still get
-// there.
+// The first call has to ask for the topology and to connect twice. If it has too little time, one of the next calls succeeds.
 func TestClusterInLittleTime(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, redistest.Setup{})

@@ -16,11 +16,11 @@ const (
 	primaries = 3
 	slots     = 16384
 
-	// nodeTimeout is when nodes take another for dead, in milliseconds. It has to be longer than what a busy machine
-	// leaves a process without a turn.
+	// nodeTimeout is after how many milliseconds nodes consider another one dead. It has to be longer than a process may wait for a
+	// CPU on a busy machine.
 	nodeTimeout = "1500"
 
-	// failoverEnds is when a failover in good order that did not come about is given up by the nodes: after 5 s.
+	// failoverEnds is after what time a failover in good order is tried again: the nodes give up after 5 s.
 	failoverEnds = 6 * time.Second
 )
 
@@ -46,7 +46,7 @@ func StartCluster(t testing.TB, setup Setup) *Cluster {
 		}))
 	}
 	for i, n := range c.Nodes {
-		n.do(t, "cluster", "set-config-epoch", i+1) // or they would have to find out who wins, one by one
+		n.do(t, "cluster", "set-config-epoch", i+1) // else they would have to settle on epochs one by one
 		if i > 0 {
 			h, p, _ := net.SplitHostPort(n.Addr)
 			c.Nodes[0].do(t, "cluster", "meet", h, p)
@@ -98,7 +98,7 @@ func (c *Cluster) Slot(t testing.TB, key string) int {
 func (c *Cluster) Primary(t testing.TB, slot int) *Server {
 	t.Helper()
 	var owner *Server
-	await(t, fmt.Sprintf("the nodes to agree on who has slot %d", slot), func(ctx context.Context) error {
+	await(t, fmt.Sprintf("the nodes to agree on the owner of slot %d", slot), func(ctx context.Context) error {
 		agreed := ""
 		for _, n := range c.Nodes {
 			if !n.up() {
@@ -108,19 +108,19 @@ func (c *Cluster) Primary(t testing.TB, slot int) *Server {
 			if err != nil {
 				return err
 			}
-			said := "nobody"
+			answer := "no node"
 			for _, m := range members {
 				if m.primary && !m.failed && m.has(slot) {
-					said = m.addr
+					answer = m.addr
 				}
 			}
-			if agreed != "" && said != agreed {
-				return fmt.Errorf("one says %s, another %s", agreed, said)
+			if agreed != "" && answer != agreed {
+				return fmt.Errorf("one node answers %s, another %s", agreed, answer)
 			}
-			agreed = said
+			agreed = answer
 		}
 		if owner = c.at(agreed); owner == nil {
-			return errors.New("they say " + agreed)
+			return errors.New("they answer " + agreed)
 		}
 		return nil
 	})
@@ -160,8 +160,8 @@ func (c *Cluster) at(addr string) *Server {
 	return nil
 }
 
-// Await returns when all nodes that run say that the cluster is well and agree on who of them has which slots, and the
-// replicas have their primary's data. Whoever was killed or paused has lost its slots to a replica then.
+// Await returns when all running nodes report a healthy cluster and agree on the owner of each slot, and the
+// replicas have their primary's data. A node that was killed or paused has lost its slots to a replica by then.
 func (c *Cluster) Await(t testing.TB) {
 	t.Helper()
 	await(t, "the nodes to agree", func(ctx context.Context) error {
@@ -184,7 +184,7 @@ func (c *Cluster) Await(t testing.TB) {
 			owners := make([]string, slots)
 			for _, m := range members {
 				if owner := c.at(m.addr); len(m.slots) > 0 && (owner == nil || !owner.up()) {
-					return fmt.Errorf("the node on %s takes the one on %s, which does not run, for a primary", n.Addr, m.addr)
+					return fmt.Errorf("the node on %s considers the one on %s a primary, which does not run", n.Addr, m.addr)
 				}
 				for _, r := range m.slots {
 					for slot := r[0]; slot <= r[1]; slot++ {
@@ -202,7 +202,7 @@ func (c *Cluster) Await(t testing.TB) {
 					replica = true
 				}
 				if peer := c.at(m.addr); m.failed && peer != nil && peer.up() {
-					return fmt.Errorf("the node on %s takes the one on %s for dead", n.Addr, m.addr)
+					return fmt.Errorf("the node on %s considers the one on %s dead", n.Addr, m.addr)
 				}
 			}
 			if replica {
@@ -215,7 +215,7 @@ func (c *Cluster) Await(t testing.TB) {
 	})
 }
 
-// Failover lets a replica take its primary's place while that is well, and returns when all nodes that run agree.
+// Failover makes a replica take over from its primary in good order, and returns when all running nodes agree.
 func (c *Cluster) Failover(t testing.TB, replica *Server) {
 	t.Helper()
 	replica.do(t, "cluster", "failover")
@@ -231,11 +231,11 @@ func (c *Cluster) Failover(t testing.TB, replica *Server) {
 	c.Await(t)
 }
 
-// member is what one node says of another, or of itself.
+// member is one node as another one, or itself, describes it.
 type member struct {
 	addr      string
 	primary   bool
-	failed    bool   // or perhaps
+	failed    bool   // certainly or possibly
 	replicaOf string // the primary's id
 	slots     [][2]int
 }
@@ -275,7 +275,7 @@ func (s *Server) members(ctx context.Context) ([]member, error) {
 		}
 		for _, w := range words[8:] {
 			if strings.HasPrefix(w, "[") {
-				continue // a migration under way
+				continue // a migration in progress
 			}
 			first, last, isRange := strings.Cut(w, "-")
 			if !isRange {

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// Migration is the way of a slot from one primary to another, step by step. Between the steps clients are answered as in
-// a real one: the source asks them to try the target for keys that it no longer has (ASK), and when it is finished sends
-// them there for good (MOVED).
+// Migration moves a slot from one primary to another, step by step. Between the steps clients get the answers of
+// a real migration: the source redirects them to the target once for keys that have moved (ASK), and in the end
+// for good (MOVED).
 type Migration struct {
 	Slot     int
 	From, To *Server
@@ -15,19 +15,19 @@ type Migration struct {
 	cluster *Cluster
 }
 
-// Migrate begins to move a slot: From hands it out, To takes it, and no key has moved yet.
+// Migrate begins to move a slot: both nodes know about the migration, and no key has moved yet.
 func (c *Cluster) Migrate(t testing.TB, slot int, to *Server) *Migration {
 	t.Helper()
 	m := &Migration{Slot: slot, From: c.Primary(t, slot), To: to, cluster: c}
 	if m.From == to {
-		t.Fatalf("slot %d is where it is to go", slot)
+		t.Fatalf("slot %d is already at its target", slot)
 	}
 	to.do(t, "cluster", "setslot", slot, "importing", m.From.do(t, "cluster", "myid"))
 	m.From.do(t, "cluster", "setslot", slot, "migrating", to.do(t, "cluster", "myid"))
 	return m
 }
 
-// MoveKeys moves the keys of the slot, at most so many (0: all), and returns how many it moved.
+// MoveKeys moves up to most keys of the slot (0: all), and returns how many it moved.
 func (m *Migration) MoveKeys(t testing.TB, most int) int {
 	t.Helper()
 	moved := 0
@@ -56,10 +56,10 @@ func (m *Migration) move(t testing.TB, keys []any) {
 	m.From.do(t, append(append(command, "keys"), keys...)...)
 }
 
-// Finish moves what is left, gives the slot to To, and returns when all nodes that run agree.
+// Finish moves the remaining keys, gives the slot to To, and returns when all running nodes agree.
 func (m *Migration) Finish(t testing.TB) {
 	t.Helper()
-	m.MoveKeys(t, 0) // From sends clients on that would make a key anew, so that none is left afterwards
+	m.MoveKeys(t, 0) // From redirects clients that would create a key, so no key is left behind
 	id := m.To.do(t, "cluster", "myid")
 	m.To.do(t, "cluster", "setslot", m.Slot, "node", id)
 	m.From.do(t, "cluster", "setslot", m.Slot, "node", id)

@@ -12,12 +12,12 @@ const (
 	host = "127.0.0.1"
 
 	// Ports are chosen below those that the system gives to outgoing connections: one that a server has left for a
-	// moment (Kill, Restart) is not taken by a stranger's connection meanwhile.
+	// moment (Kill, Restart) is not taken by another connection in between.
 	firstPort, ports = 10000, 12000
 	busDistance      = 10000 // a cluster node's second port is so much higher
 )
 
-// freeAddr returns an address that nobody listens on, and with bus neither on that of a cluster node's second port.
+// freeAddr returns an address without a listener. With bus, the second port of a cluster node is free too.
 func freeAddr(bus bool) (string, error) {
 	for range 1000 {
 		port := firstPort + rand.IntN(ports)
@@ -28,8 +28,8 @@ func freeAddr(bus bool) (string, error) {
 	return "", errors.New("no free port found")
 }
 
-// FreeAddr returns an address of this machine that nobody listens on. It stays free for as long as nothing is started
-// there, since no connection is given its port.
+// FreeAddr returns an address of this machine without a listener. It stays free until something is started
+// there: the system gives no connection a port of this range.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
 	a, err := freeAddr(false)

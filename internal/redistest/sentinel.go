@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Watched is a primary and its replicas, and the sentinels that watch over them.
+// Watched is a primary and its replicas, and the sentinels that monitor them.
 type Watched struct {
 	Name      string    // of the primary, as the sentinels know it
 	Servers   []*Server // the first one was the primary at the start
@@ -22,13 +22,13 @@ type Watched struct {
 }
 
 const (
-	// downAfter is when a sentinel takes a server for dead. It asks once a second: with less than two, a slow answer is
-	// enough for a failover.
+	// downAfter is after what time without an answer a sentinel considers a server dead. It pings once a second: with less than two, one
+	// slow answer would cause a failover.
 	downAfter       = 2 * time.Second
-	failoverTimeout = 2 * time.Second // half of when a failover that failed is tried again
+	failoverTimeout = 2 * time.Second // a failover that failed is tried again after twice this time
 )
 
-// StartWatched starts a primary with a replica, and three sentinels of which two must agree. It returns when all of them
+// StartWatched starts a primary with a replica, and three sentinels with a quorum of two. It returns when all of them
 // know each other and the replica has the primary's data.
 func StartWatched(t testing.TB, setup Setup) *Watched {
 	t.Helper()
@@ -47,7 +47,7 @@ func StartWatched(t testing.TB, setup Setup) *Watched {
 	return w
 }
 
-// configure writes a sentinel's file, unless there is one: it keeps what it has learned there.
+// configure writes a sentinel's configuration, unless it exists: the sentinel keeps its state in that file.
 func (w *Watched) configure(t testing.TB, s *Server, port string, setup *Setup) string {
 	file := filepath.Join(s.Dir, "sentinel-"+port+".conf")
 	if _, err := os.Stat(file); err == nil {
@@ -83,7 +83,7 @@ func (s *Server) hasData(ctx context.Context) error {
 	return s.expect(ctx, "master_link_status", "up", "info", "replication")
 }
 
-// URL is what a client is told: the primary's name, then the sentinels.
+// URL is the address for clients: the primary's name, then the sentinels.
 func (w *Watched) URL() string {
 	parts := []string{w.Name}
 	for _, s := range w.Sentinels {
@@ -92,7 +92,7 @@ func (w *Watched) URL() string {
 	return strings.Join(parts, ",")
 }
 
-// Primary returns the server that the sentinels take for the primary, once those that run agree.
+// Primary returns the primary, once the running sentinels agree on it.
 func (w *Watched) Primary(t testing.TB) *Server {
 	t.Helper()
 	var primary *Server
@@ -115,7 +115,7 @@ func (w *Watched) primary(ctx context.Context) (*Server, error) {
 		}
 		addr := net.JoinHostPort(a[0], a[1])
 		if agreed != "" && addr != agreed {
-			return nil, fmt.Errorf("one says %s, another %s", agreed, addr)
+			return nil, fmt.Errorf("one sentinel answers %s, another %s", agreed, addr)
 		}
 		agreed = addr
 	}
@@ -124,11 +124,11 @@ func (w *Watched) primary(ctx context.Context) (*Server, error) {
 			return s, nil
 		}
 	}
-	return nil, fmt.Errorf("the sentinels say %q, which is none of the servers", agreed)
+	return nil, fmt.Errorf("the sentinels answer %q, which is none of the servers", agreed)
 }
 
-// Await returns when all servers and sentinels that run know each other, one server that runs is primary, and the others
-// that run have its data. Whoever was killed or paused is no primary any more then.
+// Await returns when all running servers and sentinels know each other, a running server is primary, and the other running
+// servers have its data. A server that was killed or paused is not primary any more by then.
 func (w *Watched) Await(t testing.TB) {
 	t.Helper()
 	await(t, "the servers and sentinels to agree", func(ctx context.Context) error {
@@ -139,7 +139,7 @@ func (w *Watched) Await(t testing.TB) {
 		for _, s := range w.Servers {
 			switch {
 			case s == primary && !s.up():
-				err = fmt.Errorf("the sentinels take %s, which does not run, for the primary", s.Addr)
+				err = fmt.Errorf("the sentinels consider %s the primary, which does not run", s.Addr)
 			case s == primary:
 				err = s.expect(ctx, "role", "master", "info", "replication")
 			case s.up():
@@ -179,8 +179,8 @@ func (s *Server) master(ctx context.Context, name string) (map[string]string, er
 	return state, nil
 }
 
-// Failover lets the sentinels make a replica the primary while the primary is well, and returns the new primary when
-// those that run agree on it. The former primary takes writes for another ten seconds: sentinels are that slow to tell
+// Failover makes the sentinels promote a replica in good order, and returns the new primary when
+// the running ones agree on it. The former primary takes writes for another ten seconds, until the sentinels reconfigure
 // it; Await waits for that too.
 func (w *Watched) Failover(t testing.TB) *Server {
 	t.Helper()
@@ -189,14 +189,14 @@ func (w *Watched) Failover(t testing.TB) *Server {
 	if asked < 0 {
 		t.Fatal("no sentinel runs")
 	}
-	// A sentinel that has not heard of a good replica yet refuses.
+	// A sentinel refuses until it knows a good replica.
 	await(t, "the sentinel to begin a failover", func(ctx context.Context) error {
 		return w.Sentinels[asked].admin.Do(ctx, "sentinel", "failover", w.Name).Err()
 	})
 	return w.AwaitOther(t, old)
 }
 
-// AwaitOther returns the new primary, when the sentinels that run agree that it is another one than before.
+// AwaitOther returns the new primary, when the running sentinels agree on one that is not old.
 func (w *Watched) AwaitOther(t testing.TB, old *Server) *Server {
 	t.Helper()
 	var primary *Server

@@ -21,17 +21,17 @@ import (
 // patience is how long a server may take to answer or to end, and a topology to agree, on a busy machine.
 const patience = 30 * time.Second
 
-// Setup says how processes are started. The zero value is plain TCP without a password.
+// Setup are the settings of processes. The zero value is plain TCP without a password.
 type Setup struct {
 	TLS              *TLS     // nil: unencrypted. The unix sockets are never encrypted
 	Password         string   // of the default user. Default: none
 	SentinelPassword string   // of the sentinels' default user. Default: none
-	Args             []string // appended to the command line of each redis-server, but not of sentinels; they win over ours
+	Args             []string // appended to the command line of each redis-server, but not of sentinels; they override ours
 }
 
-// Server is one process. It keeps no data on disk: what it held is lost when it ends.
+// Server is one process. It keeps no data on disk: the data is lost when it ends.
 type Server struct {
-	Addr   string // host:port, encrypted if its Setup says so
+	Addr   string // host:port, encrypted if Setup.TLS is set
 	Socket string // path of its unix socket
 	Dir    string // its working folder, gone after the test
 
@@ -55,7 +55,7 @@ const (
 )
 
 // Start starts a redis-server on a free port of 127.0.0.1 and on a unix socket, and returns when it answers. args are
-// appended to its command line ("--maxmemory", "1mb") and win over ours. It is killed when the test ends.
+// appended to its command line ("--maxmemory", "1mb") and override ours. It is killed when the test ends.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	return StartWith(t, Setup{Args: args})
@@ -106,11 +106,11 @@ func start(t testing.TB, r role, password string, args func(s *Server, port stri
 		_ = s.admin.Close()
 		_ = os.RemoveAll(dir)
 		if t.Failed() {
-			t.Logf("the %s on %s said:\n%s", s.role, s.Addr, s.output.String())
+			t.Logf("output of the %s on %s:\n%s", s.role, s.Addr, s.output.String())
 		}
 	})
 
-	// Somebody else may take the port between its choice and redis' bind: then another is tried.
+	// Another process may take the port before redis binds it: then another one is tried.
 	for try := 1; ; try++ {
 		if s.Addr, err = freeAddr(r == node); err != nil {
 			t.Fatal(err)
@@ -133,7 +133,7 @@ func (s *Server) Client(t testing.TB) *goredis.Client {
 	return c
 }
 
-// Kill ends the process at once; what it held is lost.
+// Kill ends the process at once; its data is lost.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
 	if !s.end(syscall.SIGKILL) {
@@ -141,7 +141,7 @@ func (s *Server) Kill(t testing.TB) {
 	}
 }
 
-// Stop asks the process to end and waits for it.
+// Stop ends the process with SIGTERM and waits for it.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
 	if !s.end(syscall.SIGTERM) {
@@ -158,7 +158,7 @@ func (s *Server) Restart(t testing.TB) {
 	}
 }
 
-// Pause stops the process without ending it (SIGSTOP): connections stay open and nobody answers.
+// Pause stops the process without ending it (SIGSTOP): connections stay open and get no answer.
 func (s *Server) Pause(t testing.TB) {
 	t.Helper()
 	s.signal(t, syscall.SIGSTOP)
@@ -182,10 +182,10 @@ func (s *Server) signal(t testing.TB, sig syscall.Signal) {
 	}
 }
 
-// up says whether the process was started and neither killed nor paused.
+// up reports whether the process was started and neither killed nor paused.
 func (s *Server) up() bool { return s.cmd != nil && !s.paused }
 
-// end sends a signal that ends the process, and says whether it ended. A process that ended before is fine.
+// end sends a signal that ends the process, and reports whether it has ended. It may have ended before.
 func (s *Server) end(sig syscall.Signal) bool {
 	if s.cmd == nil {
 		return true
@@ -220,12 +220,12 @@ func (s *Server) run() error {
 	s.cmd, s.ended = cmd, ended
 	if err := s.awaitAnswer(); err != nil {
 		s.end(syscall.SIGKILL)
-		return err // what the process said is logged when the test ends
+		return err // the output of the process is logged when the test ends
 	}
 	return nil
 }
 
-// awaitAnswer waits until the process answers a PING on its socket, which a stranger on its port would not.
+// awaitAnswer waits until the process answers a PING on its unix socket. Its port might belong to another process.
 func (s *Server) awaitAnswer() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -246,7 +246,7 @@ func (s *Server) awaitAnswer() error {
 	}
 }
 
-// ping asks over a bare connection. Any reply will do: a server that wants a password or a certificate is up too.
+// ping sends PING over a plain connection. Any reply is enough: a server that wants a password is up too.
 func ping(socket string) error {
 	c, err := net.DialTimeout("unix", socket, time.Second)
 	if err != nil {
@@ -270,7 +270,7 @@ func ping(socket string) error {
 	return nil
 }
 
-// await asks again and again until ok returns nil, and ends the test if that takes too long.
+// await calls ok until it returns nil, and ends the test if that takes too long.
 func await(t testing.TB, what string, ok func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -313,7 +313,7 @@ func (s *Server) field(ctx context.Context, name string, command ...any) (string
 			return v, nil
 		}
 	}
-	return "", fmt.Errorf("the %s on %s does not say %s", s.role, s.Addr, name)
+	return "", fmt.Errorf("the %s on %s does not report %s", s.role, s.Addr, name)
 }
 
 // expect compares one line of an INFO-like answer.
@@ -323,12 +323,12 @@ func (s *Server) expect(ctx context.Context, name, want string, command ...any) 
 		return err
 	}
 	if got != want {
-		return fmt.Errorf("the %s on %s says %s:%s, not %s", s.role, s.Addr, name, got, want)
+		return fmt.Errorf("the %s on %s reports %s:%s, not %s", s.role, s.Addr, name, got, want)
 	}
 	return nil
 }
 
-// output keeps what the process says, for the log of a test that failed.
+// output keeps the output of the process, for the log of a test that failed.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// TLS is what servers show and demand. The fields are paths of PEM files.
+// TLS are the certificates that servers show and demand, as paths of PEM files.
 type TLS struct {
 	CA          string // signs the certificates of clients, and of the other servers of a topology
 	Cert, Key   string
-	ClientCerts bool // whoever connects must show a certificate too
+	ClientCerts bool // clients must show a certificate too
 }
 
 func (c *TLS) config(port string) [][2]string {
@@ -34,7 +34,7 @@ func (c *TLS) config(port string) [][2]string {
 		{"tls-cert-file", c.Cert},
 		{"tls-key-file", c.Key},
 		{"tls-auth-clients", clients},
-		{"tls-replication", "yes"}, // sentinels read it too, for all that they connect to
+		{"tls-replication", "yes"}, // sentinels read it too, for all their connections
 	}
 }
 
@@ -58,7 +58,7 @@ func NewCA(t testing.TB) *CA {
 	serial := newSerial(t)
 	ca.cert = &x509.Certificate{
 		SerialNumber:          serial,
-		Subject:               pkix.Name{CommonName: "authority " + serial.String()}, // two of one name are taken for one another
+		Subject:               pkix.Name{CommonName: "authority " + serial.String()}, // so that two authorities are not confused
 		NotBefore:             time.Now().Add(-time.Hour),
 		NotAfter:              time.Now().Add(time.Hour),
 		IsCA:                  true,
@@ -81,7 +81,7 @@ func (ca *CA) Issue(t testing.TB, hosts ...string) Pair {
 	return p
 }
 
-// Reissue puts a new certificate and a new key in the place of others, the certificate first.
+// Reissue replaces a certificate and its key with new ones, the certificate first.
 func (ca *CA) Reissue(t testing.TB, p Pair, hosts ...string) {
 	t.Helper()
 	key := newKey(t)
@@ -112,12 +112,12 @@ func (ca *CA) Reissue(t testing.TB, p Pair, hosts ...string) {
 	Replace(t, p.Key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
 }
 
-// Server is what a server shows for a pair that this authority has signed, and demands of its clients.
+// Server returns the settings of a server with a pair that this authority has signed.
 func (ca *CA) Server(p Pair, clientCerts bool) *TLS {
 	return &TLS{CA: ca.File, Cert: p.Cert, Key: p.Key, ClientCerts: clientCerts}
 }
 
-// Replace writes a file at once: nobody sees half of it. That is how secrets rotate on a mounted volume.
+// Replace writes a file atomically, as secrets on a mounted volume are replaced.
 func Replace(t testing.TB, path string, content []byte) {
 	t.Helper()
 	next := path + ".next"

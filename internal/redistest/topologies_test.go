@@ -108,7 +108,7 @@ func TestCluster(t *testing.T) {
 				t.Fatalf("%d %+v", slot, c)
 			}
 
-			// A slot's way.
+			// A slot moves.
 			to := c.Nodes[0]
 			from := c.Primary(t, slot)
 			for _, key := range []string{"a", "{a}1"} {
@@ -137,7 +137,7 @@ func TestCluster(t *testing.T) {
 				t.Errorf("after the migration: %q", v)
 			}
 
-			// Its primary goes, in order and not.
+			// Its primary hands over in good order, dies, and hangs.
 			replica := c.Replicas(t, to)[0]
 			c.Failover(t, replica)
 			if c.Primary(t, slot) != replica {
@@ -146,7 +146,7 @@ func TestCluster(t *testing.T) {
 			replica.Kill(t)
 			c.Await(t)
 			if c.Primary(t, slot) != to {
-				t.Fatal("nobody took the place of a dead primary")
+				t.Fatal("no replica took over from a dead primary")
 			}
 			replica.Restart(t)
 			c.Await(t)
@@ -155,7 +155,7 @@ func TestCluster(t *testing.T) {
 			to.Continue(t)
 			c.Await(t)
 			if c.Primary(t, slot) != replica {
-				t.Fatal("nobody took the place of a paused primary")
+				t.Fatal("no replica took over from a paused primary")
 			}
 		})
 	}

@@ -42,7 +42,7 @@ var footprints = []struct {
 	{"leaky bucket", "100/1m,leaky,burst=99", 50, 72, 133},
 }
 
-// TestBytesPerCounter holds the encodings to their size, with a tenth for what the allocator and the server add.
+// The encodings keep to their size. The allocator and the server may add a tenth.
 func TestBytesPerCounter(t *testing.T) {
 	server := redistest.Start(t)
 	for _, f := range footprints {
@@ -255,7 +255,7 @@ func BenchmarkCPU(b *testing.B) {
 	}
 }
 
-// mainThread is the processor time of the thread that runs commands.
+// mainThread returns the processor time of the thread that runs commands.
 func mainThread(b *testing.B, client *goredis.Client) time.Duration {
 	b.Helper()
 	text, err := client.Info(b.Context(), "cpu").Result()
@@ -276,7 +276,7 @@ func mainThread(b *testing.B, client *goredis.Client) time.Duration {
 	return time.Duration(sum * float64(time.Second))
 }
 
-// commandTime is what the commands that clients sent took, in microseconds.
+// commandTime returns the time of the commands that clients sent, in microseconds.
 func commandTime(b *testing.B, client *goredis.Client) float64 {
 	b.Helper()
 	text, err := client.Info(b.Context(), "commandstats").Result()
@@ -298,7 +298,7 @@ func commandTime(b *testing.B, client *goredis.Client) float64 {
 	return spent["incrby"] + spent["expire"]
 }
 
-// BenchmarkTake is what a call costs the process that makes it.
+// BenchmarkTake measures what a call costs this process.
 func BenchmarkTake(b *testing.B) {
 	server := redistest.Start(b)
 	s := redis.New(redis.Options{Client: dial(b, server), Timeout: patience})

@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// Close ends what a store runs in the background. Whatever was waiting is answered, and what comes later is too.
+// Close ends all goroutines of a store. Requests that wait are answered, and later ones too.
 func TestClose(t *testing.T) {
 	server := redistest.Start(t)
 	before := goleak.IgnoreCurrent()

@@ -56,7 +56,7 @@ func TestClusterIsExact(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// Between reserving and giving back, others may be refused; never is more admitted.
+	// Between a reservation and its return other requests may be refused. No more than the limit is admitted.
 	if n := admitted.Load(); n > hot || n < hot*9/10 {
 		t.Errorf("admitted %d of %d", n, hot)
 	}
@@ -72,7 +72,7 @@ func TestClusterIsExact(t *testing.T) {
 }
 
 func TestSlotOf(t *testing.T) {
-	// From the specification of Redis Cluster, and what redis-cli says.
+	// From the specification of Redis Cluster, and from redis-cli.
 	for key, want := range map[string]uint16{"123456789": 0x31c3, "foo": 12182, "{user1000}.following": 3443, "{user1000}.followers": 3443, "foo{}{bar}": 8363, "": 0} {
 		if got := redis.SlotOf(key); got != want {
 			t.Errorf("%q is in slot %d, want %d", key, got, want)

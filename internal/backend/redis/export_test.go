@@ -7,8 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Command returns the command that Take would send, for benchmarks that put many into one pipeline. Its script is known
-// to the server.
+// Command returns the command that Take would send, for benchmarks that put many into one pipeline. It loads the script
+// into the server.
 func (s *Store) Command(ctx context.Context, now time.Time, r *backend.Request) ([]any, error) {
 	c := new(scriptCall)
 	c.index = make(map[string]int)
@@ -26,7 +26,7 @@ func (s *Store) Command(ctx context.Context, now time.Time, r *backend.Request) 
 
 var loaded = map[string]bool{}
 
-// SlotOf is the slot of a key.
+// SlotOf returns the slot of a key.
 func SlotOf(key string) uint16 { return slotOf([]byte(key)) }
 
 // TakeAll settles requests in one call, as a flush does.

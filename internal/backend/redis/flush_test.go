@@ -34,8 +34,8 @@ func openStore(t *testing.T, opts redis.Options) (*redis.Store, *redistest.Serve
 	return redis.New(opts), server
 }
 
-// Many requests in one call, alike or not, of one take or several: what their outcomes say was added is what is there
-// afterwards, each refusal had a reason, and no limit is passed.
+// Many requests share a call, equal or not, with one take or several. The counters then hold what the outcomes say was added,
+// each refusal had a reason, and no limit is exceeded.
 func TestRequestsShareACall(t *testing.T) {
 	store, _ := openStore(t, redis.Options{CallerClock: true})
 	now := time.Now()
@@ -97,15 +97,15 @@ func TestRequestsShareACall(t *testing.T) {
 				rt.Fatal(err)
 			}
 			if got := peek.Outcomes[0].Used; got != want {
-				rt.Fatalf("%s has %d used, the outcomes said %d", key, got, want)
+				rt.Fatalf("%s has %d used, want %d by the outcomes", key, got, want)
 			}
 		}
 	})
 }
 
-// Many requests that are alike, in one call, have the outcomes and leave the state of as many calls one after the other,
-// under every algorithm and across the limit.
-func TestAlikeIsOneAfterTheOther(t *testing.T) {
+// Equal requests in one call have the same outcomes and leave the same state as the same number of calls one after the other,
+// with every algorithm, below and above the limit.
+func TestEqualRequestsInOneCall(t *testing.T) {
 	store, _ := openStore(t, redis.Options{CallerClock: true})
 	year := descriptor.Window{Unit: descriptor.Year}
 	limits := map[string]*descriptor.Limit{
@@ -134,7 +134,7 @@ func TestAlikeIsOneAfterTheOther(t *testing.T) {
 					n := rapid.IntRange(1, 30).Draw(rt, "requests")
 					request := func(key string) *backend.Request {
 						return &backend.Request{
-							Takes:    []backend.Take{{Key: fmt.Appendf(nil, "alike-%s-%d", key, run), Limit: l, Hits: hits, CountDenied: countDenied}},
+							Takes:    []backend.Take{{Key: fmt.Appendf(nil, "equal-%s-%d", key, run), Limit: l, Hits: hits, CountDenied: countDenied}},
 							Outcomes: make([]backend.Outcome, 1),
 						}
 					}
@@ -150,7 +150,7 @@ func TestAlikeIsOneAfterTheOther(t *testing.T) {
 						if err := store.TakeAll(t.Context(), now, one); err != nil {
 							rt.Fatal(err)
 						}
-						// Which of them comes when is open, but for the first, and how many are allowed.
+						// Their order is open. The first outcome and the number of allowed ones are not.
 						if got := together[i].Outcomes[0]; i == 0 && got != one.Outcomes[0] {
 							rt.Fatalf("request %d of %d with %d hits:\n%+v together,\n%+v alone", i+1, n, hits, got, one.Outcomes[0])
 						}
@@ -183,7 +183,7 @@ func TestAlikeIsOneAfterTheOther(t *testing.T) {
 	}
 }
 
-// Requests in flight together share round trips: fewer calls reach Redis than decisions were made, none is lost, and
+// Requests in flight together share round trips: Redis gets fewer calls than decisions are made, no request is lost, and
 // the limit holds exactly.
 func TestInFlightSharesTrips(t *testing.T) {
 	store, server := openStore(t, redis.Options{})
@@ -224,7 +224,7 @@ func TestInFlightSharesTrips(t *testing.T) {
 	}
 }
 
-// A caller whose time is up while its request waits for a flush leaves at once, and what was not sent is not counted.
+// A caller whose time is up while its request waits for a flush leaves at once, and a request that was not sent is not counted.
 func TestCallerLeavesTheQueue(t *testing.T) {
 	store, server := openStore(t, redis.Options{Timeout: 10 * longest})
 	l := &descriptor.Limit{Requests: 100, Window: descriptor.Window{Unit: descriptor.Year}}
@@ -255,7 +255,7 @@ func TestCallerLeavesTheQueue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The first one counted, so did this one, and those that had been sent may have.
+	// The first request and this one have counted; those that had been sent may have.
 	if o.Used < 2 || o.Used > 52 {
 		t.Errorf("%d used", o.Used)
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// value is the sum of a metric over its labels.
+// value returns the sum of a metric over its labels.
 func value(t *testing.T, metrics prometheus.Gatherer, name string) (sum float64) {
 	t.Helper()
 	families, err := metrics.Gather()
@@ -44,8 +44,8 @@ func value(t *testing.T, metrics prometheus.Gatherer, name string) (sum float64)
 	return sum
 }
 
-// Redis stalls. Callers leave at their own deadlines, whoever else is part of their flush; the others are answered when Redis goes on, the
-// connections stay, and the late answers show the breaker that Redis is well. Nothing is counted twice.
+// Redis stalls. Callers leave at their own deadlines; the other callers of the same flush are answered when Redis continues. The
+// connections stay open, and the late answers show the breaker that Redis is well. Nothing is counted twice.
 func TestStall(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(*redis.Options){
@@ -132,7 +132,7 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// A caller leaves a moment before its deadline, so that what it answers then is in time.
+// A caller leaves a moment before its deadline, so that its own answer is in time.
 func TestCallerLeavesBeforeItsDeadline(t *testing.T) {
 	t.Parallel()
 	store, server := openStore(t, redis.Options{})
@@ -152,7 +152,7 @@ func TestCallerLeavesBeforeItsDeadline(t *testing.T) {
 	}
 }
 
-// Redis hangs. Calls without a deadline wait until it has been silent for a while, then all fail at once, and soon after it is back it is asked again.
+// Redis hangs. Calls without a deadline wait until it has been silent for a while, then all fail at once. While the breaker is open, calls fail immediately.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -186,7 +186,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A connection that is refused opens the breaker at once.
+// A refused connection opens the breaker at once.
 func TestRefusedConnection(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -205,13 +205,13 @@ func TestRefusedConnection(t *testing.T) {
 	}
 }
 
-// A node of a cluster that hangs takes up the time of its own callers, even if there are fewer connections than flushes that wait for it.
+// A node of a cluster that hangs delays only its own callers, even if fewer connections exist than flushes wait for it.
 func TestNodesHaveQueuesOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, redistest.Setup{})
 	client := connect(t, redisconn.Options{Type: "CLUSTER", URL: strings.Join(c.Addrs(), ","), PoolSize: 2})
 	store := redis.New(redis.Options{Client: client, Timeout: longest})
-	for _, n := range c.Nodes { // they are not to take the one that hangs for dead
+	for _, n := range c.Nodes { // so that no replica takes over
 		if err := n.Client(t).ConfigSet(t.Context(), "cluster-node-timeout", "60000").Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -238,7 +238,7 @@ func TestNodesHaveQueuesOfTheirOwn(t *testing.T) {
 			}
 		})
 	}
-	for _, key := range well[:40] { // each finds those on their way
+	for _, key := range well[:40] { // each finds flushes in flight
 		began := time.Now()
 		if err := takeOne(t.Context(), store, key); err != nil || time.Since(began) > longest/2 {
 			t.Errorf("a node that is well: %v after %v", err, time.Since(began))
@@ -252,7 +252,7 @@ func TestNodesHaveQueuesOfTheirOwn(t *testing.T) {
 	}
 }
 
-// Calls that fail without the breaker opening are in the log: one line, with their number.
+// Calls that fail while the breaker stays closed are logged in one line, with their number.
 func TestFailedCallsAreLogged(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -21,13 +21,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// reference counts as envoyproxy/ratelimit does: its keys, INCRBY, and EXPIRE with every hit. It knows nothing of ours.
+// reference counts as envoyproxy/ratelimit does: its keys, INCRBY, and EXPIRE with every hit. It does not use our code.
 type reference struct {
 	client goredis.UniversalClient
 	jitter int64 // in seconds
 }
 
-// hit adds hits to d_k_<value> and says whether they are within the limit.
+// hit adds hits to d_k_<value> and reports whether they are within the limit.
 func (r *reference) hit(ctx context.Context, value string, unit time.Duration, limit, hits int64) (bool, error) {
 	seconds := int64(unit / time.Second)
 	key := fmt.Sprintf("d_k_%s_%d", value, time.Now().Unix()/seconds*seconds)
@@ -40,7 +40,7 @@ func (r *reference) hit(ctx context.Context, value string, unit time.Duration, l
 	return count.Val() <= limit, nil
 }
 
-// lyftTake is one hit on d_k_<value>, counted also if it is refused, as there.
+// lyftTake is one hit on d_k_<value>. It counts even if it is refused, as in the reference.
 func lyftTake(value string, l *descriptor.Limit, hits int64) *backend.Request {
 	key := descriptor.KeyBuilder{Format: descriptor.KeysLyft}.AppendKey(nil, "d", []descriptor.Entry{{Key: "k", Value: value}}, nil, l)
 	r := take(string(key), l, hits)
@@ -48,8 +48,8 @@ func lyftTake(value string, l *descriptor.Limit, hits int64) *backend.Request {
 	return r
 }
 
-// Both count one limit side by side: exactly so much is admitted in all, and the counter is what the reference would have
-// left.
+// Both services count under one limit at the same time. Together they admit exactly the limit, and the counter is what the reference
+// would have left.
 func TestCountsWithTheReference(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true, LyftJitter: time.Minute})
 	theirs := &reference{client: dial(t, server), jitter: 30}
@@ -95,14 +95,14 @@ func TestCountsWithTheReference(t *testing.T) {
 		t.Errorf("%s is encoded as %q, want int", keys[0], e)
 	}
 
-	// We say what is used, whoever used it.
+	// Used includes the hits of both services.
 	peek := lyftTake("v", l, 0)
 	if err := store.Take(t.Context(), time.Now(), peek); err != nil || peek.Outcomes[0].Used != 2*each*goroutines {
 		t.Errorf("%+v, %v", peek.Outcomes[0], err)
 	}
 }
 
-// A reset clears the counter that both count in, of the window that is now.
+// A reset clears the shared counter of the current window.
 func TestResetOfLyftKeys(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true})
 	l := limit(5, descriptor.Year)
@@ -118,7 +118,7 @@ func TestResetOfLyftKeys(t *testing.T) {
 	}
 }
 
-// Over many windows of a second, and hits of several sizes, what both admitted is what the keys say.
+// Over many windows of a second, with hits of several sizes, the keys hold what both services admitted.
 func TestCountsWithTheReferenceOverWindows(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true, LyftJitter: time.Hour})
 	theirs := &reference{client: dial(t, server), jitter: 60}
@@ -163,11 +163,11 @@ func TestCountsWithTheReferenceOverWindows(t *testing.T) {
 		want += min(n, requests)
 	}
 	if len(keys) < 3 || admitted.Load() != want {
-		t.Errorf("%d admitted in %d windows, their keys say %d", admitted.Load(), len(keys), want)
+		t.Errorf("%d admitted in %d windows, want %d by their keys", admitted.Load(), len(keys), want)
 	}
 }
 
-// How long a key lives: a window's length and part of the jitter, whoever began it; and never shorter than its window.
+// A key lives for a window's length and part of the jitter, whichever service created it, and never less than until its window ends.
 func TestLyftKeysExpire(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true, LyftJitter: 100 * time.Second})
 	admin := server.Client(t)
@@ -214,7 +214,7 @@ func TestLyftKeysExpire(t *testing.T) {
 	}
 }
 
-// What others left under a key never fails a call, and the next hit that counts mends it, so that theirs work again too.
+// A foreign value under a key fails no call, and the next hit that counts repairs it, so that the reference can use it again too.
 func TestLyftKeysArePoisoned(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true})
 	admin := server.Client(t)
@@ -265,7 +265,7 @@ func TestLyftKeysArePoisoned(t *testing.T) {
 	}
 }
 
-// A refund gives back, in their counter too, and never more than is used; a refused request that consumes all or nothing
+// A refund works on a shared counter too, and gives back no more than is used. A refused all-or-nothing request
 // leaves nothing; a peek writes nothing.
 func TestLyftKeysGiveBack(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true})
@@ -317,7 +317,7 @@ func TestLyftKeysGiveBack(t *testing.T) {
 	holds("b", "4")
 }
 
-// A reset clears the counter of the window that is, by Redis' clock.
+// A reset clears the counter of the current window, by Redis' clock.
 func TestLyftKeysAreReset(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true, LyftJitter: time.Minute})
 	var all []backend.Counter
@@ -345,7 +345,7 @@ func TestLyftKeysAreReset(t *testing.T) {
 	}
 }
 
-// The reference's keys do not tell everything apart. Who counts with it counts so too.
+// Different descriptors may have the same key of the reference. With its keys we count the same way.
 func TestLyftKeysAreAmbiguous(t *testing.T) {
 	store, _ := openStore(t, redis.Options{LyftKeys: true, CallerClock: true})
 	midnight := time.Date(2026, 11, 21, 0, 30, 0, 0, time.UTC)
@@ -377,7 +377,7 @@ func TestLyftKeysAreAmbiguous(t *testing.T) {
 	}
 }
 
-// Whatever is taken, in whatever order, is answered as by the model; other counters of the same requests keep their keys.
+// Any sequence of takes has the outcomes of the model. Other counters in the same requests keep our keys.
 func TestLyftKeysModel(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true, CallerClock: true})
 	units := []descriptor.Unit{descriptor.Second, descriptor.Minute, descriptor.Hour}
@@ -423,7 +423,7 @@ func TestLyftKeysModel(t *testing.T) {
 	}
 }
 
-// Redis' clock says which window it is, in these keys too.
+// Redis' clock decides the window of these keys too.
 func TestRedisClockDecidesLyftKeys(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true})
 	l := limit(10, descriptor.Year)
@@ -439,8 +439,7 @@ func TestRedisClockDecidesLyftKeys(t *testing.T) {
 	}
 }
 
-// Requests that went together, because their keys had one slot at the time that the caller believed in, are told apart
-// when that was wrong.
+// Requests share a call because their keys have one slot at the caller's time. If that time is wrong, they are sent again one by one.
 func TestLyftKeysLeaveTheirSlot(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})
 	wrong := time.Unix(1_000_000_000, 0)
@@ -462,7 +461,7 @@ func TestLyftKeysLeaveTheirSlot(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 4 * len(values) {
 			r := lyftTake(values[i%len(values)], l, 1)
-			if i < len(values) { // nothing is learned of the time by these
+			if i < len(values) { // these do not correct the clock
 				r = take(fmt.Sprint("own", i), l, 1)
 			}
 			wg.Go(func() {
@@ -475,8 +474,8 @@ func TestLyftKeysLeaveTheirSlot(t *testing.T) {
 	}
 }
 
-// On a cluster a key's slot changes with its window: requests that are under way when one ends must not fail, and count
-// exactly. Requests over several slots, some with a slot of their choice, go on over it too.
+// On a cluster a key's slot changes with its window. Requests in flight when a window ends do not fail, and count
+// exactly; so do requests over several slots, also if callers choose the slot with braces.
 func TestLyftKeysOnACluster(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})
 	connect := func() goredis.UniversalClient {
@@ -549,7 +548,7 @@ func TestLyftKeysOnACluster(t *testing.T) {
 			}
 		}
 		if got := admitted[v].Load(); got != want || got == 0 {
-			t.Errorf("value %d: %d admitted, the keys say %d", v, got, want)
+			t.Errorf("value %d: %d admitted, want %d by the keys", v, got, want)
 		}
 	}
 }

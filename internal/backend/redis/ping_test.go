@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// On a cluster one primary that answers is enough, and it is a matter of the caller's time to find out that none does.
+// On a cluster one primary that answers is enough. If none does, the ping ends with the caller's time.
 func TestPingOfACluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, redistest.Setup{})
@@ -31,7 +31,7 @@ func TestPingOfACluster(t *testing.T) {
 		return err
 	}
 	redistest.Eventually(t, "all to answer", ping)
-	for _, n := range c.Nodes[3:] { // the replicas, so that nobody takes over
+	for _, n := range c.Nodes[3:] { // the replicas, so that none takes over
 		n.Kill(t)
 	}
 	c.Nodes[0].Pause(t)
@@ -47,7 +47,7 @@ func TestPingOfACluster(t *testing.T) {
 	redistest.Eventually(t, "it to answer again", ping)
 }
 
-// A pool that is in use up to its last connection says nothing about Redis, whatever else is done about it.
+// While all connections are in use a ping waits for one, even if calls fail at once then.
 func TestPingWaitsForAConnection(t *testing.T) {
 	server := redistest.Start(t)
 	for _, onEmpty := range []string{"WAIT", "ERROR"} {

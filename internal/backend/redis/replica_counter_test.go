@@ -34,7 +34,7 @@ func TestProcessesCountEachOther(t *testing.T) {
 	}
 	for name, start := range map[string]func(*testing.T) redisconn.Options{
 		"single": single(),
-		// What docs/redis.md says is enough.
+		// The rights that docs/redis.md lists.
 		"few rights":          single("--user", "default", "on", "nopass", "~*", "-@all", "+evalsha", "+eval", "+get", "+mget", "+set", "+incrby", "+del", "+pttl", "+time", "+ping"),
 		"no time for scripts": single("--rename-command", "TIME", ""),
 		"cluster": func(t *testing.T) redisconn.Options {
@@ -98,7 +98,7 @@ func TestKilledProcessIsForgotten(t *testing.T) {
 	})
 }
 
-// While Redis is gone the last number stays, and still when it comes back empty.
+// The last number stays while Redis is gone, and when it comes back empty.
 func TestReplicasWithoutRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

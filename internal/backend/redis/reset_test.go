@@ -15,7 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// counters returns counters in many slots of a cluster, of limits per second and per year in turns.
+// counters returns counters in many slots of a cluster, with limits per second and per year alternating.
 func counters(n int) []backend.Counter {
 	all := make([]backend.Counter, n)
 	for i := range all {
@@ -28,7 +28,7 @@ func counters(n int) []backend.Counter {
 	return all
 }
 
-// used is what is in use of each counter after these hits. Those per second may have come into another second.
+// used adds hits to each counter and returns what is in use then. Limits per second may have reached another second.
 func used(t *testing.T, s backend.Store, all []backend.Counter, hits int64) []int64 {
 	t.Helper()
 	r := &backend.Request{Outcomes: make([]backend.Outcome, len(all))}
@@ -90,7 +90,7 @@ func TestResetOnAPair(t *testing.T) {
 	})
 }
 
-// Whatever stands under a counter's key goes, also what somebody else put there.
+// A reset deletes a foreign value under a counter's key too.
 func TestResetOfAForeignValue(t *testing.T) {
 	client := dial(t, redistest.Start(t))
 	if err := client.RPush(t.Context(), "k1", "no", "state").Err(); err != nil {
@@ -116,7 +116,7 @@ func TestResetWithoutRedis(t *testing.T) {
 	if err := s.Reset(t.Context(), counters(2)); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want unavailable", err)
 	}
-	if took := time.Since(began); took > longest { // Redis hangs until it is told to go on
+	if took := time.Since(began); took > longest { // Redis hangs until Continue
 		t.Errorf("it took %s", took)
 	}
 	server.Continue(t)

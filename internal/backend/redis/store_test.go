@@ -107,8 +107,7 @@ func TestKeysExpireWithTheirWindow(t *testing.T) {
 	}
 }
 
-// TestTimeToLive has every algorithm's counters live until nothing is left of them, and not a millisecond longer than
-// that takes to say.
+// Every algorithm's counter lives until nothing of it is in use any more, rounded up to a millisecond.
 func TestTimeToLive(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
@@ -162,7 +161,7 @@ func TestTimeToLive(t *testing.T) {
 	}
 }
 
-// everyShape are limits that come back during a day.
+// everyShape returns limits of every algorithm whose hits return within a day.
 func everyShape(n int) map[string]*descriptor.Limit {
 	all := backendtest.EveryAlgorithm(n)
 	for name, l := range all {
@@ -183,7 +182,7 @@ func redisTime(t testing.TB, client *goredis.Client) time.Time {
 	return now
 }
 
-// TestRefusedAndPeekedWriteNothing looks at every key, byte by byte, and at its expiry.
+// Refusals and peeks change no key, byte by byte, and no expiry.
 func TestRefusedAndPeekedWriteNothing(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
@@ -224,7 +223,7 @@ func TestRefusedAndPeekedWriteNothing(t *testing.T) {
 		mustTake(t, s, "new "+name, l, -1)
 		mustTake(t, s, "new "+name, l, 6)
 	}
-	// All the others are free, and one refuses.
+	// All limits have room but one.
 	for name, l := range limits {
 		r := &backend.Request{Together: true}
 		for other, l := range limits {
@@ -265,7 +264,7 @@ func TestForgottenScript(t *testing.T) {
 		}
 	}
 
-	// Under load: flushes come between any two calls, and no hit is lost or counted twice.
+	// Under load scripts are flushed between calls, and no hit is lost or counted twice.
 	const workers, each = 16, 50
 	var done atomic.Bool
 	var flushing, taking sync.WaitGroup
@@ -292,8 +291,8 @@ func TestForgottenScript(t *testing.T) {
 	}
 }
 
-// TestStrangersValues has somebody else write under our keys.
-func TestStrangersValues(t *testing.T) {
+// A foreign value under a key counts as nothing, unless it is a state, and the next hit replaces it.
+func TestForeignValues(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
 	s := redis.New(redis.Options{Client: dial(t, server), Timeout: patience})
@@ -335,7 +334,7 @@ func TestStrangersValues(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			found := int64(0)
 			if what == "this window as a float" {
-				found = 1 // it says what it means
+				found = 1 // it is a state
 			}
 			alone, grouped := "alone:"+what, "grouped:"+what
 			plant(alone, what)
@@ -366,9 +365,8 @@ func TestStrangersValues(t *testing.T) {
 	}
 }
 
-// TestStrangersValuesEverywhere has somebody else write what is no state under the keys of every algorithm: it counts
-// as nothing.
-func TestStrangersValuesEverywhere(t *testing.T) {
+// A foreign value counts as nothing with every algorithm.
+func TestForeignValuesEverywhere(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
 	s := redis.New(redis.Options{Client: dial(t, server), Timeout: patience})
@@ -423,8 +421,7 @@ func TestStrangersValuesEverywhere(t *testing.T) {
 	}
 }
 
-// TestCallersOfOtherDays has the clock of a caller be wrong by anything: Redis' clock decides in which day of a
-// calendar it is.
+// Redis' clock decides the day of a calendar, however wrong a caller's clock is.
 func TestCallersOfOtherDays(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
@@ -461,7 +458,7 @@ func TestCallersOfOtherDays(t *testing.T) {
 	}
 }
 
-// TestLoweredLog has a log hold more entries than its limit leaves room for in the reply.
+// A log may hold more entries than the reply has room for, after its limit was lowered.
 func TestLoweredLog(t *testing.T) {
 	s := redis.New(redis.Options{Client: dial(t, redistest.Start(t)), Timeout: patience})
 	log := func(n uint32) *descriptor.Limit {
@@ -485,7 +482,7 @@ func TestLoweredLog(t *testing.T) {
 			t.Errorf("%v, %+v", err, r.Outcomes)
 		}
 	}
-	// Many at once, each longer than the one before, beside a calendar that nobody knows yet.
+	// Many at once, each longer than the one before, and a calendar whose window is not known yet.
 	r := &backend.Request{}
 	for i := range 20 {
 		key := fmt.Append(nil, "many", i)
@@ -515,7 +512,7 @@ func TestLoweredLog(t *testing.T) {
 	}
 }
 
-// TestTimeRefused has servers that do not tell scripts the time: the caller's clock decides then.
+// Some servers do not give scripts the time. The caller's clock decides then.
 func TestTimeRefused(t *testing.T) {
 	for name, args := range map[string][]string{
 		"no such command": {"--rename-command", "TIME", ""},
@@ -524,9 +521,9 @@ func TestTimeRefused(t *testing.T) {
 		for _, ping := range []bool{false, true} {
 			for _, takes := range []int{1, 2} {
 				t.Run(fmt.Sprintf("%s, ping=%v, takes=%d", name, ping, takes), func(t *testing.T) {
-					var said bytes.Buffer
+					var log bytes.Buffer
 					server := redistest.Start(t, args...)
-					s := redis.New(redis.Options{Client: dial(t, server), Timeout: patience, Logger: slog.New(slog.NewTextHandler(&said, nil))})
+					s := redis.New(redis.Options{Client: dial(t, server), Timeout: patience, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 					if ping {
 						if err := s.Ping(t.Context()); err != nil || !s.CallerClock() {
 							t.Fatalf("%v, caller's clock %v", err, s.CallerClock())
@@ -548,8 +545,8 @@ func TestTimeRefused(t *testing.T) {
 					if err := s.Ping(t.Context()); err != nil {
 						t.Error(err)
 					}
-					if n := strings.Count(said.String(), "level=WARN"); n != 1 {
-						t.Errorf("it was said %d times: %s", n, said.String())
+					if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+						t.Errorf("it was logged %d times: %s", n, log.String())
 					}
 				})
 			}
@@ -561,7 +558,7 @@ func TestTimeRefused(t *testing.T) {
 	}
 }
 
-// TestWindowsAhead pins where the encoding of windows stops to believe in a clock that went back.
+// The encoding of windows accepts a clock that went back by up to 255 windows.
 func TestWindowsAhead(t *testing.T) {
 	s := redis.New(redis.Options{Client: dial(t, redistest.Start(t)), Timeout: patience, CallerClock: true})
 	l := limit(10, descriptor.Second)
@@ -643,7 +640,7 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-// Without memory nothing can be counted, but who was over the limit before stays so: alone, together with others in one
+// Without memory nothing can be counted, but callers over the limit stay refused: alone, together with others in one
 // call, and among several limits.
 func TestRefusalsNeedNoMemory(t *testing.T) {
 	server := redistest.Start(t)
@@ -688,7 +685,7 @@ func TestRefusalsNeedNoMemory(t *testing.T) {
 		}
 	}
 
-	// In one call with those that cannot be counted.
+	// In one call with requests that cannot be counted.
 	requests := []*backend.Request{
 		one("reached", 1, true), one("new", 1, true), one("reached", 1, false), both("reached", "other"), one("not yet", 1, true), one("not yet", 2, true),
 	}
@@ -704,7 +701,7 @@ func TestRefusalsNeedNoMemory(t *testing.T) {
 		t.Errorf("%d counters were made", n)
 	}
 
-	// And so it is for callers who share calls.
+	// The same with callers that share calls.
 	var wg sync.WaitGroup
 	for i := range 64 {
 		wg.Go(func() {
@@ -777,7 +774,7 @@ func TestServerHangs(t *testing.T) {
 	patient := redis.New(redis.Options{Client: dial(t, server), Timeout: patience})
 	l := limit(1000, descriptor.Year)
 	mustTake(t, patient, "k", l, 1)
-	// A connection of the impatient one is made before the server hangs, so that the calls below are sent.
+	// The impatient client has a connection before the server hangs, so that the calls below are sent.
 	recovered(t, s)
 
 	server.Pause(t)
@@ -805,7 +802,7 @@ func TestServerHangs(t *testing.T) {
 	}
 	server.Continue(t)
 	recovered(t, s)
-	// What was sent may count once, and no more: nothing was sent again.
+	// A call that was sent counts once at most: none was sent again.
 	if o := mustTake(t, patient, "k", l, 0); o.Used > 1+calls {
 		t.Errorf("%d in use after %d calls", o.Used, 1+calls)
 	}
@@ -829,8 +826,7 @@ func TestCallerGone(t *testing.T) {
 	}
 }
 
-// TestManyClients has several clients, as processes would have, share one counter by Redis' clock: exactly the limit
-// passes.
+// Several clients, like those of several processes, share one counter by Redis' clock. Exactly the limit is admitted.
 func TestManyClients(t *testing.T) {
 	server := redistest.Start(t)
 	const clients, workers, each, limited = 4, 16, 20, 640

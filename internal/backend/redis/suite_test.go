@@ -15,7 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// patience is what tests of exactness allow a call: only tests of bounded waits measure time.
+// patience is the timeout of calls in tests of exactness. Only tests of bounded waits measure time.
 const patience = 5 * time.Second
 
 // longest is how long a call of these tests may take, on a busy machine.
