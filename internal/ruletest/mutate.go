@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"net/netip"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -66,46 +66,58 @@ func (m *mutator) visit(key string, v yamlform.Value) bool {
 	if !v.IsScalar() || v.IsNull() {
 		return true
 	}
-	switch key {
-	case "requests_per_unit", "burst", "unit_multiplier", "precision", "nodelay":
-		m.number(key, v)
-	case "unit":
+	k, known := ruleKeys()[key]
+	switch {
+	case !known || slices.Contains(unseen, key):
+	case key == "unit":
 		m.unit(v)
-	case "key", "value", "values", "name":
-		m.set(key, v, v.Written()+"x")
-	case "value_regex":
+	case key == "value_regex":
 		m.set(key, v, "x"+v.Written())
-	case "value_cidr":
+	case key == "value_cidr":
 		m.network(v)
-	case "algorithm":
-		m.others(key, v, descriptor.AlgorithmNames)
-	case "refill":
-		m.others(key, v, []string{"greedy", "interval"})
-	case "align":
-		m.others(key, v, []string{"clock", "first_hit"})
-	case "calendar":
+	case key == "calendar":
 		m.others(key, v, []string{"UTC", "Pacific/Kiritimati"})
-	case "admission":
-		m.others(key, v, descriptor.AdmissionNames[descriptor.Independent:])
-	case "shadow_mode", "quota_mode", "share_threshold", "unlimited", "count_denied":
+	case k.Type.Kind == yamlform.Number:
+		m.number(key, v, k.Type)
+	case k.Type.Kind == yamlform.Flag:
 		m.others(key, v, []string{"true", "false"})
+	case k.Type.Kind == yamlform.Choice:
+		m.others(key, v, k.Type.Names)
+	case k.Type.Kind == yamlform.Text, k.Type.Kind == yamlform.TextList:
+		m.set(key, v, v.Written()+"x")
 	}
 	return true
 }
 
-func (m *mutator) number(key string, v yamlform.Value) {
-	n, err := strconv.ParseUint(v.Written(), 0, 32)
-	if err != nil {
-		if key == "nodelay" { // all
-			m.set(key, v, "0")
+// unseen are keys whose change no test can notice: what happens when a store fails, how counters are shared with Redis, and
+// how metrics are named. A domain with another name is another one.
+var unseen = []string{"domain", "on_error", "lease", "detailed_metric", "value_to_metric"}
+
+// ruleKeys returns the keys of the rule language by name.
+var ruleKeys = sync.OnceValue(func() map[string]yamlform.Key {
+	keys := make(map[string]yamlform.Key)
+	for _, m := range config.Rules().Maps {
+		for _, k := range m.Keys {
+			keys[k.Name] = k
 		}
-		return
 	}
-	if n < math.MaxUint32 {
-		m.set(key, v, strconv.FormatUint(n+1, 10))
-	}
-	if n > 0 {
-		m.set(key, v, strconv.FormatUint(n-1, 10))
+	return keys
+})
+
+// number makes the mutants with one more and one less.
+func (m *mutator) number(key string, v yamlform.Value, t yamlform.Type) {
+	n, err := strconv.ParseUint(v.Written(), 0, 64)
+	switch {
+	case err != nil && v.Written() == t.Word:
+		m.set(key, v, strconv.FormatUint(t.Least, 10))
+	case err != nil:
+	default:
+		if n < t.Most {
+			m.set(key, v, strconv.FormatUint(n+1, 10))
+		}
+		if n > t.Least {
+			m.set(key, v, strconv.FormatUint(n-1, 10))
+		}
 	}
 }
 
@@ -133,7 +145,7 @@ func (m *mutator) unit(v yamlform.Value) {
 
 func (m *mutator) others(key string, v yamlform.Value, names []string) {
 	for _, n := range names {
-		if !strings.EqualFold(n, v.Written()) {
+		if n != "" && !strings.EqualFold(n, v.Written()) {
 			m.set(key, v, n)
 		}
 	}
