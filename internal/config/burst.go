@@ -4,7 +4,7 @@ import "time"
 
 // A reload waits until nothing has changed for quietFor, but not longer than atMost after the first change: an editor
 // that writes, renames and sets modes is one change, and a program that writes without end does not keep the other files
-// from being read. After a write to a file the wait is grownFor: whoever writes a file in place may pause on the way.
+// from being read. After a write to a file the wait is grownFor: a program that writes a file in place may pause.
 const (
 	quietFor = 100 * time.Millisecond
 	grownFor = 400 * time.Millisecond
@@ -18,7 +18,7 @@ type burst struct {
 	timer *time.Timer
 }
 
-// add notes an event after which nothing must happen for so long.
+// add notes an event. The burst ends when no other one comes for that long.
 func (b *burst) add(quiet time.Duration) {
 	now := time.Now()
 	if b.first.IsZero() {
@@ -35,10 +35,10 @@ func (b *burst) add(quiet time.Duration) {
 	b.timer.Reset(wait)
 }
 
-// quiet says whether enough time has passed since the newest event.
+// quiet reports whether enough time has passed since the newest event.
 func (b *burst) quiet() bool { return !b.first.IsZero() && !time.Now().Before(b.due) }
 
-// over is received from when the burst is over; reset must follow.
+// over returns a channel that receives when the burst is over. The receiver calls reset.
 func (b *burst) over() <-chan time.Time {
 	if b.timer == nil {
 		return nil
@@ -46,7 +46,7 @@ func (b *burst) over() <-chan time.Time {
 	return b.timer.C
 }
 
-// reset makes ready for the next burst.
+// reset prepares for the next burst.
 func (b *burst) reset() {
 	b.first, b.due = time.Time{}, time.Time{}
 	if b.timer != nil {

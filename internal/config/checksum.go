@@ -10,21 +10,21 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// checksum is a number that says which rules are in force: two processes have the same one if their rules mean the same,
-// whichever files or server they come from. It fits into the 53 bits of a float64; 0 means no rules.
+// checksum identifies the rules in force. Two processes have the same checksum if their rules mean the same, even if they
+// come from other files or from a server. It fits into the 53 bits of a float64; 0 means no rules.
 func checksum(tree *descriptor.Tree) uint64 {
 	if tree == nil {
 		return 0
 	}
 	sum := uint64(0)
 	for _, r := range tree.Rules {
-		sum += hashRule(r, tree.Domain(r.Domain)) // in any order
+		sum += hashRule(r, tree.Domain(r.Domain)) // the order of rules does not matter
 	}
 	return sum >> 11
 }
 
-// hashRule is made of all that decides: what a rule matches, what it limits, and how. Neither its place in a file nor what
-// it is made of inside.
+// hashRule hashes everything that affects decisions: what a rule matches, what it limits, and how. Its position in a file
+// and its internal representation are left out.
 func hashRule(r *descriptor.Rule, d *descriptor.Domain) uint64 {
 	h := fnv.New64a()
 	text := func(texts ...string) {
@@ -40,7 +40,7 @@ func hashRule(r *descriptor.Rule, d *descriptor.Domain) uint64 {
 		text(l.Key, l.Value, fmt.Sprint(l.Kind))
 	}
 	text(slices.Sorted(slices.Values(r.Replaces))...)
-	_, _ = fmt.Fprint(h, r.Unlimited, r.Shadow, r.Quota, r.OnError, r.DetailedMetric, r.MetricValues, r.Metadata) // the keys of a map are in order
+	_, _ = fmt.Fprint(h, r.Unlimited, r.Shadow, r.Quota, r.OnError, r.DetailedMetric, r.MetricValues, r.Metadata) // fmt prints the keys of a map in order
 	for i := range r.Levels {
 		_, _ = fmt.Fprint(h, r.Shares(i))
 	}

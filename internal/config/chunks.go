@@ -11,13 +11,13 @@ import (
 )
 
 // The YAML library takes most of the time of loading: about a second for 100,000 rules on one core. A large file is
-// therefore cut between the descriptors of its top-level list, and the pieces are read side by side. It also keeps the
-// nodes of only a few pieces alive at a time, which spares the garbage collector.
+// therefore cut between the descriptors of its top-level list, and the pieces are read in parallel. Only the nodes of a few
+// pieces are in memory at a time, which also saves work of the garbage collector.
 //
-// This is a short cut that may only lead where the long way leads. It is taken if the file has the usual form (domain
-// and descriptors in block style, descriptors last), and only if nothing at all is wrong with any piece: else the file
-// is read as a whole, and what that says counts. A cut in a wrong place cannot go unnoticed: within quotes or brackets
-// it leaves them open, and everywhere else a line that begins at the list's indentation with a dash begins an entry.
+// The result must be the same as without cutting. So a file is cut only if it has the usual form (domain and descriptors
+// in block style, descriptors last). If any piece has an error, the whole file is read again in one piece, and that result
+// counts. A cut in the wrong place is always an error: inside quotes or brackets it leaves them open, and everywhere else
+// a line that begins at the list's indentation with a dash begins an entry.
 const (
 	chunkedFrom = 512 << 10 // bytes of a file that is worth cutting
 	chunkSize   = 128 << 10 // bytes of a piece, about
@@ -90,14 +90,14 @@ func readCut(name string, data []byte, size int) *source {
 	for _, p := range pieces {
 		domain.Children = append(domain.Children, p...)
 	}
-	if domain.Children = r.twice(domain.Children); r.Found() > 0 || expanded > yamlform.MaxExpanded {
+	if domain.Children = r.unique(domain.Children); r.Found() > 0 || expanded > yamlform.MaxExpanded {
 		return nil
 	}
 	s.domains = []descriptor.DomainSpec{domain}
 	return s
 }
 
-// endsWithDescriptors says whether the last key of a map is `descriptors`, with nothing behind it.
+// endsWithDescriptors reports whether the last key of a map is `descriptors`, without a value.
 func endsWithDescriptors(top yamlform.Value) bool {
 	last, empty := "", false
 	for key, value := range top.Pairs() {
@@ -115,10 +115,10 @@ func readChunk(r *ruleReader, data []byte) ([]descriptor.NodeSpec, bool) {
 	return specs, r.Found() == 0
 }
 
-// cut parts a file into what comes before the first entry of its list of descriptors, and the entries in pieces of
-// about size bytes. No pieces: the file does not have the form that can be cut.
+// cut splits a file into what comes before the first entry of its list of descriptors, and the entries in pieces of
+// about size bytes. It returns no pieces if the file does not have the usual form.
 func cut(data []byte, size int) (head []byte, chunks []chunk) {
-	// YAML counts lines by these, too.
+	// These end lines in YAML too.
 	if bytes.IndexByte(data, '\r') >= 0 || bytes.Contains(data, []byte("\u0085")) ||
 		bytes.Contains(data, []byte("\u2028")) || bytes.Contains(data, []byte("\u2029")) {
 		return nil, nil

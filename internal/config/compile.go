@@ -17,16 +17,16 @@ type File struct {
 	Data []byte
 }
 
-// CompileOptions say how rule files are read. The zero value is strict: what is probably a mistake is an error, also where
-// the reference takes it.
+// CompileOptions say how rule files are read. The zero value is strict: a probable mistake is an error, even if the
+// reference accepts it.
 type CompileOptions struct {
 	Merge   bool // files that give the same domain share it; else it belongs to the file that sorts first, and the others are in error
-	Lenient bool // what the reference takes is taken as it takes it: so a service reads files unless it is told to be strict
+	Lenient bool // everything that the reference accepts is read as the reference reads it; the default of the service
 	Tree    descriptor.Options
 }
 
-// Compile makes one tree of rule files. Files with errors are left out of it; all errors of all files come back, in the
-// order of the files' names and lines.
+// Compile makes one tree of rule files. Files with errors are left out. It returns the errors of all files, sorted by file
+// name and line.
 func Compile(files []File, o CompileOptions) (*descriptor.Tree, []*yamlform.Error) {
 	files = slices.Clone(files)
 	slices.SortStableFunc(files, func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
@@ -49,7 +49,7 @@ func Compile(files []File, o CompileOptions) (*descriptor.Tree, []*yamlform.Erro
 	}
 	tree, err := l.compile()
 	if err != nil {
-		// All that the tree refuses has been looked for above, and told better. Should something be left, no file is good.
+		// The checks above find everything that the tree refuses, with better messages. If they missed something, no file is used.
 		return &descriptor.Tree{}, append(errs, &yamlform.Error{File: files[0].Name, Msg: err.Error()})
 	}
 	return tree, errs

@@ -316,7 +316,7 @@ func TestErrors(t *testing.T) {
 		{"merge of a list item that is no map", []string{"domain: a\ndescriptors:\n  - {key: k, <<: [x]}\n  - {key: j, <<: 3}\n"}, false, []string{
 			"a.yaml:3:19: `<<` merges maps, this is the text \"x\"", "a.yaml:4:18: `<<` merges a map or a list of maps, this is the number 3",
 		}},
-		{"an error behind an anchor is told once", []string{"domain: a\ndescriptors:\n  - {key: a, rate_limit: &l {unit: eon}}\n  - {key: b, rate_limit: *l}\n  - {key: c, rate_limit: *l}\n"}, false, []string{
+		{"an error behind an anchor is reported once", []string{"domain: a\ndescriptors:\n  - {key: a, rate_limit: &l {unit: eon}}\n  - {key: b, rate_limit: *l}\n  - {key: c, rate_limit: *l}\n"}, false, []string{
 			"a.yaml:3:36: unknown unit \"eon\"",
 		}},
 		{"metadata that no answer can carry", []string{"domain: a\ndescriptors:\n  - {key: a, metadata: {x: .inf, y: !!binary gA==, [1]: 2}}\n  - {key: b, metadata: [1]}\n"}, false, []string{

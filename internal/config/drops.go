@@ -10,12 +10,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A reload drops many rules if a domain, or all domains together, lose at least one rule in manyOf.
+// A reload drops many rules if a domain, or all domains together, lose at least one of every manyOf rules.
 const manyOf = 2
 
 const dropsLogged = 10 // domains in one line
 
-// warnOfDrops names the domains and the files that have lost many of their rules.
+// warnOfDrops logs the domains and files that lost many of their rules.
 func warnOfDrops(log *slog.Logger, before, after *Result) {
 	if before.Tree == nil {
 		return

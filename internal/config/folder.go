@@ -23,12 +23,12 @@ import (
 // Options are the settings of a Folder. Only Dir must be set.
 type Options struct {
 	Dir          string                // the folder of rule files, read with all folders below it
-	Strict       bool                  // what is probably a mistake makes a file bad also where the reference takes it; else it is a warning
+	Strict       bool                  // a probable mistake makes a file bad even if the reference accepts it; else it is a warning
 	MergeDomains bool                  // files that give the same domain share it; else it belongs to the file that sorts first
-	Rescan       time.Duration         // how often all files are read again, whatever the file system reported; 0 means 10 s
+	Rescan       time.Duration         // how often all files are read again even without an event of the file system; 0 means 10 s
 	MaxFileSize  int64                 // bytes; a larger file is refused; 0 means 64 MiB
 	Tree         descriptor.Options    // what trees are compiled for
-	AllowNone    bool                  // a reload may take away the last rule; else the old rules stay in force
+	AllowNone    bool                  // a reload may remove the last rule; else the old rules stay in force
 	Logger       *slog.Logger          // nil means slog.Default()
 	Metrics      prometheus.Registerer // nil: no metrics
 }
@@ -37,17 +37,17 @@ type Options struct {
 type Result struct {
 	// Tree is made of all files in use. It is the same pointer as before if no rule changed.
 	Tree *descriptor.Tree
-	// Files is the state of every rule file, sorted by name. Nobody may write to it.
+	// Files is the state of every rule file, sorted by name. It must not be changed.
 	Files []descriptor.FileStatus
-	// InUse is how many files have a version in use. 0 means that there is not one good file: a service should not
-	// start with this, unless it was told to.
+	// InUse is how many files have a version in use. 0 means that there is no good file: by default a service should not
+	// start with that.
 	InUse int
 	// Unreadable are the errors of files that could not be read at all.
 	Unreadable []*yamlform.Error
 	// Skipped are the files of the folder that are not read as rules, because of their names.
 	Skipped []Skipped
-	// Changed says whether anything is different from the result before: a file's content, its state, or which files
-	// there are.
+	// Changed reports whether anything differs from the previous result: the content or the state of a file, or which
+	// files exist.
 	Changed bool
 }
 
@@ -64,7 +64,7 @@ type Folder struct {
 	generation int // counts the results that were Changed
 }
 
-// skippedFile is a file that is no rule file with this content.
+// skippedFile is a file that is not read as rules while it has this content.
 type skippedFile struct {
 	sum sum
 	Skipped
@@ -98,17 +98,16 @@ func NewFolder(o Options) *Folder {
 	return f
 }
 
-// Load reads the folder. Files are told apart by their content alone; what did not change is not parsed again.
+// Load reads the folder. A file whose content did not change is not parsed again.
 //
-// It fails only if the folder itself cannot be read: then the result is the one before, the zero Result if there was
-// none. A bad file is no failure: its
-// last good version stays in use, and its state tells why.
+// It fails only if the folder itself cannot be read. Then it returns the previous result, or the zero Result if there was
+// none. A bad file is no failure: its last good version stays in use, and its state has the reason.
 func (f *Folder) Load() (Result, error) {
 	r, _, _, err := f.load(nil, true)
 	return r, err
 }
 
-// inForce is how many rules are.
+// inForce returns how many rules are in force.
 func (f *Folder) inForce() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,8 +117,8 @@ func (f *Folder) inForce() int {
 	return len(f.last.Tree.Rules)
 }
 
-// load reads the folder. quiet is whether nothing is being written there, as far as events say; growing, whether some file
-// has to be looked at again.
+// load reads the folder. quiet says that no event reports a write at the moment. growing says that some file is still being
+// written and must be read later.
 func (f *Folder) load(p *paths, quiet bool) (r Result, generation int, growing bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,9 +130,9 @@ func (f *Folder) load(p *paths, quiet bool) (r Result, generation int, growing b
 		f.metrics.gone.Store(goneKept(before.Tree != nil && len(before.Tree.Rules) > 0))
 		return before, f.generation, false, fmt.Errorf("read rule folder %s: %w", f.o.Dir, err)
 	}
-	met = f.below(met)
+	met = f.expandUnreadable(met)
 
-	reads := make([]reading, len(met))
+	reads := make([]readResult, len(met))
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i, m := range met {
@@ -187,8 +186,8 @@ func (f *Folder) load(p *paths, quiet bool) (r Result, generation int, growing b
 	return f.last, f.generation, len(looks) > 0, nil
 }
 
-// skip takes over which files are skipped, and logs the new ones by name: a line for each that holds rules, and one for all others
-// that are skipped for the same reason.
+// skip stores which files are skipped and logs the new ones: one line for each file with rules, and one line for all others
+// with the same reason.
 func (f *Folder) skip(skipped map[string]skippedFile) {
 	var all []Skipped
 	others := map[string][]string{} // by reason
@@ -212,9 +211,9 @@ func (f *Folder) skip(skipped map[string]skippedFile) {
 	f.skipped, f.last.Skipped = skipped, all
 }
 
-// below puts in the place of a folder that cannot be read the files that were known below it: each of them is a file
-// that cannot be read, not a file that was removed.
-func (f *Folder) below(met []found) []found {
+// expandUnreadable replaces a folder that cannot be read by the known files below it. They count as unreadable, not as
+// removed.
+func (f *Folder) expandUnreadable(met []found) []found {
 	var out []found
 	for _, m := range met {
 		out = append(out, m)
@@ -231,30 +230,30 @@ func (f *Folder) below(met []found) []found {
 	return out
 }
 
-// reading is what a look at a file has led to: one of these, or nothing if it is as it was.
-type reading struct {
+// readResult is the result of reading a file: one of these, or none of them if the file is unchanged.
+type readResult struct {
 	fresh   *ruleFile    // its newest version
 	growing fs.FileInfo  // it is being written
 	skipped *skippedFile // it is no rule file
 }
 
 // read reads a file if it has changed.
-func (f *Folder) read(m found, quiet bool) reading {
+func (f *Folder) read(m found, quiet bool) readResult {
 	old := f.files[m.name]
 	known := old
 	if old != nil && old.gone {
 		known = nil // it has come back
 	}
 	name := filepath.Join(f.o.Dir, filepath.FromSlash(m.name))
-	bad := func(err error) reading {
-		if m.aside != "" && old == nil {
-			return reading{skipped: &skippedFile{Skipped: Skipped{Name: m.name}}}
+	bad := func(err error) readResult {
+		if m.nonRule != "" && old == nil {
+			return readResult{skipped: &skippedFile{Skipped: Skipped{Name: m.name}}}
 		}
 		e := &yamlform.Error{File: name, Msg: "cannot be read: " + err.Error()}
 		if known != nil && known.sum == (sum{}) && *known.newest.errs[0] == *e {
-			return reading{}
+			return readResult{}
 		}
-		return reading{fresh: old.next(sum{}, &source{errs: []*yamlform.Error{e}})}
+		return readResult{fresh: old.next(sum{}, &source{errs: []*yamlform.Error{e}})}
 	}
 	if m.err != nil {
 		return bad(m.err)
@@ -270,35 +269,35 @@ func (f *Folder) read(m found, quiet bool) reading {
 		case err != nil:
 			return bad(err)
 		case isSkipped && s == skipped.sum:
-			return reading{skipped: &skipped}
+			return readResult{skipped: &skipped}
 		case known != nil && s == known.sum:
-			return reading{}
+			return readResult{}
 		}
 	}
 	if !settled(quiet, f.looks[m.name], look) {
-		return reading{growing: look}
+		return readResult{growing: look}
 	}
 	data, err := readFile(m.path, f.o.MaxFileSize)
 	if err != nil {
 		return bad(err)
 	}
 	if after, err := os.Stat(m.path); err == nil && !same(look, after) {
-		return reading{growing: after}
+		return readResult{growing: after}
 	}
 	s := sumOf(data)
 	if known != nil && s == known.sum {
-		return reading{}
+		return readResult{}
 	}
-	if why, skip := m.aside.skip(m.name, data); skip {
-		if m.aside == asideHidden && !why.Rules {
-			why.Why = "" // an editor's swap file is not worth a word
+	if why, skip := m.nonRule.skip(m.name, data); skip {
+		if m.nonRule == namedHidden && !why.Rules {
+			why.Why = "" // do not log swap files of editors
 		}
-		return reading{skipped: &skippedFile{s, why}}
+		return readResult{skipped: &skippedFile{s, why}}
 	}
-	return reading{fresh: old.next(s, readSource(name, data, !f.o.Strict))}
+	return readResult{fresh: old.next(s, readSource(name, data, !f.o.Strict))}
 }
 
-// next is the file with a new content.
+// next returns the file with new content.
 func (r *ruleFile) next(s sum, newest *source) *ruleFile {
 	n := &ruleFile{sum: s, newest: newest}
 	if r != nil {
@@ -307,16 +306,16 @@ func (r *ruleFile) next(s sum, newest *source) *ruleFile {
 	return n
 }
 
-// settle decides which version of each file is in use, makes the tree of them, and takes over.
+// settle decides which version of each file is in use, compiles them, and puts the result in force.
 func (f *Folder) settle(files map[string]*ruleFile) error {
 	l := ledger{merge: f.o.MergeDomains, tree: f.o.Tree}
 	now := time.Now()
 	sameRules := f.last.Tree != nil && len(files) == len(f.files)
 	next := Result{Tree: f.last.Tree, Changed: true}
 	done := make(map[string]*ruleFile, len(files))
-	var lines []func() // of the log, written when nothing can fail any more
+	var lines []func() // of the log, written when nothing can fail any longer
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		file := *files[name] // copied: if the tree cannot be made, nothing must have happened
+		file := *files[name] // a copy: if the tree cannot be compiled, the old state must be unchanged
 		before := file.inUse
 		state := descriptor.FileLoaded
 		errs := l.admit(file.newest)

@@ -287,7 +287,7 @@ func TestFilesBelowAFolderThatCannotBeRead(t *testing.T) {
 	f := NewFolder(Options{Dir: "rules"})
 	f.files = map[string]*ruleFile{"sub/a.yaml": nil, "subway.yaml": nil}
 	denied := errors.New("denied")
-	got := f.below([]found{{name: "sub", err: denied, dir: true}, {name: "subway.yaml"}})
+	got := f.expandUnreadable([]found{{name: "sub", err: denied, dir: true}, {name: "subway.yaml"}})
 	if len(got) != 3 || got[0].name != "sub" || got[1].name != "sub/a.yaml" || !errors.Is(got[1].err, denied) || got[2].err != nil {
 		t.Errorf("%+v", got)
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// emptied reports whether files would remove the last rule. A reload must not do that: folders get unmounted, or emptied by
-// mistake.
+// emptied reports whether a reload to these files would remove the last rule. It must not: folders get unmounted, or emptied
+// by mistake.
 func (f *Folder) emptied(files map[string]*ruleFile) bool {
 	if f.o.AllowNone || f.last.Tree == nil || len(f.last.Tree.Rules) == 0 {
 		return false

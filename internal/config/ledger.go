@@ -8,8 +8,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// ledger decides which file owns a domain, and collects what becomes one tree. Files are admitted in the order of their
-// names: whoever comes first owns a domain.
+// ledger decides which file owns each domain, and collects the domains for one tree. Files are admitted in the order of
+// their names: the first file with a domain owns it.
 type ledger struct {
 	merge  bool // files that give the same domain share it
 	tree   descriptor.Options
@@ -17,13 +17,13 @@ type ledger struct {
 	claims map[string]*claim
 }
 
-// claim is a domain and those who give it.
+// claim is a domain and the files that define it.
 type claim struct {
 	specs []*descriptor.DomainSpec
 	roots map[descriptor.Level]descriptor.Position // of the first level; nil while there is one spec alone
 }
 
-// admit takes all domains of a source in. If that cannot be, it takes none and says why.
+// admit adds all domains of a source. If one of them cannot be added, it adds none and returns the reasons.
 func (l *ledger) admit(s *source) []*yamlform.Error {
 	if len(s.errs) > 0 {
 		return s.errs
@@ -48,7 +48,7 @@ func (l *ledger) admit(s *source) []*yamlform.Error {
 	return nil
 }
 
-// conflicts says why a domain cannot be added.
+// conflicts returns why a domain cannot be added.
 func (l *ledger) conflicts(d *descriptor.DomainSpec) []*yamlform.Error {
 	c := l.claims[d.Name]
 	if c == nil {
@@ -75,7 +75,7 @@ func (l *ledger) conflicts(d *descriptor.DomainSpec) []*yamlform.Error {
 	return errs
 }
 
-// otherSettings says which settings of the domain differ from what was said of it before.
+// otherSettings returns an error for each setting of the domain that differs from what another file says.
 func (c *claim) otherSettings(d *descriptor.DomainSpec) (errs []*yamlform.Error) {
 	for _, s := range c.specs {
 		differs := func(name string) {
@@ -118,7 +118,7 @@ func (c *claim) note(d *descriptor.DomainSpec) {
 	}
 }
 
-// where is a place in any file.
+// where names a position in any file.
 func where(p descriptor.Position) string {
 	if p.Line == 0 {
 		return p.File
@@ -126,8 +126,8 @@ func where(p descriptor.Position) string {
 	return fmt.Sprintf("%s:%d", p.File, p.Line)
 }
 
-// compile builds the tree of all that was admitted. The tree takes copies: a file that stays as it is goes into the next
-// tree as well.
+// compile builds the tree of all admitted domains. The tree has copies, because an unchanged file is also part of the next
+// tree.
 func (l *ledger) compile() (*descriptor.Tree, error) {
 	domains := make([]descriptor.DomainSpec, 0, len(l.order))
 	for _, c := range l.order {

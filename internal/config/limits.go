@@ -14,12 +14,12 @@ const maxLimits = 16
 // limitRow is one key of a rate limit.
 type limitRow struct {
 	yamlform.Key
-	// appliesTo says which limits the key has a meaning for, and appliesToText says the same in words; nil: all limits.
+	// appliesTo reports whether the key has a meaning for a limit; nil: for all limits. appliesToText says it in words.
 	appliesTo     func(*descriptor.Limit) bool
 	appliesToText string
-	// unlimited says that the key has a meaning where nothing is limited, or is taken there.
+	// unlimited says that the key may stand beside `unlimited: true`.
 	unlimited bool
-	// read puts the value into the limit. It says whether the value is what it must be.
+	// read puts the value into the limit. It returns false, with an error noted, for a wrong value.
 	read func(l *limitReading, v yamlform.Value) bool
 }
 
@@ -27,11 +27,11 @@ type limitRow struct {
 var limitRows = []limitRow{
 	{Key: yamlform.Key{Name: "unit", Type: yamlform.Type{Kind: yamlform.Choice, Names: descriptor.UnitNames, AnyCase: true}, Required: true,
 		Doc: "the window, in any case of letters; a month has 30 days, a year 365, unless `calendar` or the server's `USE_CALENDAR_MONTH_RATE_LIMIT` says otherwise"},
-		unlimited: true, // it has an error of its own
+		unlimited: true, // not allowed there either, with an error of its own
 		read: func(l *limitReading, v yamlform.Value) bool {
 			name, ok := v.Text()
 			if name == "" && ok {
-				l.given = l.given[:len(l.given)-1] // as if it were absent
+				l.given = l.given[:len(l.given)-1] // an empty unit is as if it were absent
 				return true
 			}
 			l.limit.Window.Unit = descriptor.ParseUnit(name)
@@ -42,7 +42,7 @@ var limitRows = []limitRow{
 		}},
 	{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint32(0),
 		Doc: "how many per window; absent: 0, nothing passes"},
-		unlimited: true, // it means nothing there, and the reference takes it
+		unlimited: true, // without a meaning there, but the reference accepts it
 		read:      readUint32(func(l *limitReading) *uint32 { return &l.limit.Requests })},
 	{Key: yamlform.Key{Name: "unlimited", Type: yamlform.Type{Kind: yamlform.Flag},
 		Doc: "everything passes and nothing is counted; in place of `unit`, and only in `rate_limit`"},
@@ -149,7 +149,7 @@ var limitRows = []limitRow{
 		}},
 }
 
-// algorithms names algorithms in the meaning of a key.
+// algorithms lists algorithms for the Doc of a key.
 func algorithms(all ...descriptor.Algorithm) string {
 	names := make([]string, len(all))
 	for i, a := range all {
@@ -274,7 +274,7 @@ func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 			continue
 		case name == "":
 			if !l.bad {
-				item.Errorf("a limit of `rate_limits` without a `name`: the answer says by it which limit refused")
+				item.Errorf("a limit of `rate_limits` without a `name`: answers name the limit that refused")
 			}
 		case slices.Contains(names, name):
 			l.at("name").Errorf("the name %s twice in `rate_limits`", yamlform.Quote(name))
@@ -341,11 +341,11 @@ func (r *ruleReader) readLimit(form *yamlform.Form[limitReading], l *limitReadin
 	return true
 }
 
-// check looks whether what a limit says makes sense together, and fills in its defaults and its arithmetic. at is the
-// limit's map.
+// check reports whether the keys of a limit fit together, and fills in its defaults and its arithmetic. at is the limit's
+// map.
 func (l *limitReading) check(at yamlform.Value) bool {
 	ok := true
-	no := func(key, format string, args ...any) {
+	reject := func(key, format string, args ...any) {
 		l.at(key).Errorf(format, args...)
 		ok = false
 	}
@@ -362,7 +362,7 @@ func (l *limitReading) check(at yamlform.Value) bool {
 		case row.Name == "align" && limit.Algorithm == descriptor.TokenBucket:
 			this += " with `refill: greedy`"
 		}
-		no(row.Name, "`%s` means nothing to %s: it is for %s", row.Name, this, row.appliesToText)
+		reject(row.Name, "`%s` means nothing to %s: it is for %s", row.Name, this, row.appliesToText)
 	}
 	if !ok {
 		return false
@@ -370,32 +370,32 @@ func (l *limitReading) check(at yamlform.Value) bool {
 	if limit.Window.Location != nil {
 		switch {
 		case limit.Window.Unit < descriptor.Day:
-			no("calendar", "`calendar` needs a `unit` of a day or longer, this is `%s`", limit.Window.Unit)
+			reject("calendar", "`calendar` needs a `unit` of a day or longer, this is `%s`", limit.Window.Unit)
 		case limit.Window.Multiplier > 1:
-			no("unit_multiplier", "`calendar` and `unit_multiplier`: windows on a calendar are one unit long")
+			reject("unit_multiplier", "`calendar` and `unit_multiplier`: windows on a calendar are one unit long")
 		case limit.FirstHit:
-			no("align", "`calendar` and `align: first_hit`: a window can only follow one of them")
+			reject("align", "`calendar` and `align: first_hit`: a window can only follow one of them")
 		}
 	}
 	if !l.has("burst") && limit.Algorithm == descriptor.LeakyBucket {
 		limit.Burst = limit.Requests
 	}
 	if l.has("burst") && limit.Algorithm == descriptor.TokenBucket && limit.Burst == 0 {
-		no("burst", "`burst` of a `token_bucket` must be at least 1: it is what the bucket holds")
+		reject("burst", "`burst` of a `token_bucket` must be at least 1: it is what the bucket holds")
 	}
 	if !ok {
 		return false
 	}
 	if err := limit.Compile(); err != nil {
-		l.inexact(at, err)
+		l.cannotCount(at, err)
 		return false
 	}
 	return true
 }
 
-// inexact notes that a limit cannot be counted, at the key that the error names. A default that cannot be counted comes
+// cannotCount notes that a limit cannot be counted, at the key that the error names. If that key is absent, its default comes
 // from requests_per_unit.
-func (l *limitReading) inexact(at yamlform.Value, err error) {
+func (l *limitReading) cannotCount(at yamlform.Value, err error) {
 	var wrong *descriptor.LimitError
 	if !errors.As(err, &wrong) {
 		at.Errorf("%v", err)
@@ -410,7 +410,7 @@ func (l *limitReading) inexact(at yamlform.Value, err error) {
 	at.Errorf("`%s`: %s", wrong.Key, wrong.Reason)
 }
 
-// checkReplaces looks at the replaces of a rule whose limits have these names.
+// checkReplaces checks the `replaces` of a rule whose limits have these names.
 func (r *ruleReader) checkReplaces(replaces []replacedLimit, names ...string) {
 	for _, p := range replaces {
 		switch {

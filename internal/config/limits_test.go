@@ -142,7 +142,7 @@ func TestLimits(t *testing.T) {
 }
 
 // badLimits are limits, in braces on one line, with what is wrong with them: the column within the braces from 1, and
-// the message. Nothing else is told.
+// the message. There are no other errors.
 var badLimits = []struct {
 	limit string
 	wants []string
@@ -297,7 +297,7 @@ func TestBadExtensions(t *testing.T) {
 	}
 }
 
-// What looks alike and is not the same.
+// Values that look the same and are not.
 func TestNotTwice(t *testing.T) {
 	for _, text := range []string{
 		"- {key: k, value: a}\n- {key: k, values: [a, b]}\n- {key: k, value_regex: a}\n- {key: j, values: [a]}\n",

@@ -12,7 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// metrics are what a folder, or a set of resources, tells Prometheus. They are read without its lock: a scrape does not wait for a reload.
+// metrics are the Prometheus metrics of a folder or of a set of resources. They are read without its lock, so that a scrape
+// does not wait for a reload.
 type metrics struct {
 	succeeded atomic.Uint64 // reloads without a bad file
 	failed    atomic.Uint64 // reloads with a bad file, or of a folder that could not be read
@@ -21,7 +22,7 @@ type metrics struct {
 	current   atomic.Pointer[applied]
 }
 
-// What has become of the rules when their source held none any more.
+// What happened to the rules when their source had none.
 const (
 	goneStays   uint32 = 1 // they stay in force
 	goneRemoved uint32 = 2 // they are removed
@@ -34,21 +35,21 @@ func goneKept(yes bool) uint32 {
 	return 0
 }
 
-// emptied notes what has become of the rules whose source holds none.
+// emptied notes what happened to the rules whose source has none.
 func (m *metrics) emptied(what uint32) {
 	m.gone.Store(what)
 	m.settled.Store(what)
 }
 
-// applied is what the newest reload left behind.
+// applied is the result of the newest reload.
 type applied struct {
 	files    []descriptor.FileStatus
 	rules    int
 	at       time.Time
-	checksum func() uint64 // of the rules; worked out when it is first asked for
+	checksum func() uint64 // of the rules; computed at the first scrape
 }
 
-// reloaded notes a result that took over.
+// reloaded notes a result that is now in force.
 func (m *metrics) reloaded(r *Result, at time.Time) {
 	if len(r.Tree.Rules) > 0 {
 		m.emptied(0)
@@ -66,7 +67,7 @@ func (m *metrics) reloaded(r *Result, at time.Time) {
 	m.succeeded.Add(1)
 }
 
-// refused notes that the sources came in this state and what is in force stays.
+// refused notes a reload that changed nothing, with the state of its sources.
 func (m *metrics) refused(files []descriptor.FileStatus) {
 	next := applied{files: files}
 	if now := m.current.Load(); now != nil {
@@ -97,36 +98,36 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	tell := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
+	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
 	}
-	tell(reloadsDesc, prometheus.CounterValue, float64(m.succeeded.Load()), "success")
-	tell(reloadsDesc, prometheus.CounterValue, float64(m.failed.Load()), "error")
+	send(reloadsDesc, prometheus.CounterValue, float64(m.succeeded.Load()), "success")
+	send(reloadsDesc, prometheus.CounterValue, float64(m.failed.Load()), "error")
 	gone := m.gone.Load()
-	tell(goneDesc, prometheus.GaugeValue, is(gone == goneStays), "kept")
-	tell(goneDesc, prometheus.GaugeValue, is(gone == goneRemoved), "removed")
+	send(goneDesc, prometheus.GaugeValue, is(gone == goneStays), "kept")
+	send(goneDesc, prometheus.GaugeValue, is(gone == goneRemoved), "removed")
 	now := m.current.Load()
 	if now == nil {
-		tell(rulesDesc, prometheus.GaugeValue, 0)
-		tell(sumDesc, prometheus.GaugeValue, 0)
+		send(rulesDesc, prometheus.GaugeValue, 0)
+		send(sumDesc, prometheus.GaugeValue, 0)
 		return
 	}
-	tell(rulesDesc, prometheus.GaugeValue, float64(now.rules))
+	send(rulesDesc, prometheus.GaugeValue, float64(now.rules))
 	sum := uint64(0)
 	if now.checksum != nil {
 		sum = now.checksum()
 	}
-	tell(sumDesc, prometheus.GaugeValue, float64(sum))
+	send(sumDesc, prometheus.GaugeValue, float64(sum))
 	if !now.at.IsZero() {
-		tell(reloadDesc, prometheus.GaugeValue, float64(now.at.UnixMicro())/1e6)
+		send(reloadDesc, prometheus.GaugeValue, float64(now.at.UnixMicro())/1e6)
 	}
 	for i := range now.files {
 		f := &now.files[i]
 		name := f.Name
 		if !utf8.ValidString(name) {
-			name = strconv.Quote(name) // replacing what is no UTF-8 could make two names one
+			name = strconv.Quote(name) // replacing invalid UTF-8 could make two names equal
 		}
-		tell(fileDesc, prometheus.GaugeValue, 1, name, string(f.State))
+		send(fileDesc, prometheus.GaugeValue, 1, name, string(f.State))
 	}
 }
 
@@ -140,7 +141,7 @@ func is(yes bool) float64 {
 // Statistics calls visit for the counters of reloads, under their names in the reference: path, a dot, and stat.
 func (f *Folder) Statistics(visit func(path, stat string, n uint64)) { f.metrics.statistics(visit) }
 
-// Statistics calls visit for the same of resources.
+// Statistics calls visit for the counters of reloads of resources, with the same names.
 func (s *Resources) Statistics(visit func(path, stat string, n uint64)) { s.metrics.statistics(visit) }
 
 func (m *metrics) statistics(visit func(path, stat string, n uint64)) {

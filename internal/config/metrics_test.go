@@ -77,7 +77,7 @@ func TestMetrics(t *testing.T) {
 		}
 		return
 	}
-	t.Error("the time of the last reload is not told")
+	t.Error("there is no time of the last reload")
 }
 
 // Processes that have the same rules have the same checksum, wherever they read them from; whatever a rule says is in it.

@@ -10,23 +10,23 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-const maxLinks = 40 // symbolic links on the way to one file, as Linux has it
+const maxLinks = 40 // symbolic links on the path to one file, as in Linux
 
-// paths resolves paths, and watches every directory on the way whose change could make them lead elsewhere. A nil
+// paths resolves paths. It watches every directory in which a change could make a path resolve to something else. A nil
 // *paths only resolves.
 //
 // Only directories are watched: a watch on a file would be lost with every rename over it.
 type paths struct {
 	watcher *fsnotify.Watcher
 	log     *slog.Logger
-	full    bool // a directory could not be watched; told once
+	full    bool // a directory could not be watched; this is logged once
 
-	// all holds the directories in which everything matters, some the names that matter in other ones.
+	// all has the directories in which every name matters; some has the names that matter in other directories.
 	all  map[string]bool
 	some map[string]map[string]bool
 }
 
-// begin forgets what mattered; the scan that follows says what does now.
+// begin clears what matters. The scan that follows adds it again.
 func (p *paths) begin() {
 	p.all = make(map[string]bool)
 	p.some = make(map[string]map[string]bool)
@@ -36,12 +36,12 @@ func (p *paths) begin() {
 func (p *paths) end() {
 	for _, dir := range p.watcher.WatchList() {
 		if !p.all[dir] && p.some[dir] == nil {
-			_ = p.watcher.Remove(dir) // it may have gone by itself meanwhile
+			_ = p.watcher.Remove(dir) // the watch may be gone already
 		}
 	}
 }
 
-// watchAll asks for every change in a directory.
+// watchAll watches all names in a directory.
 func (p *paths) watchAll(dir string) {
 	if p == nil || p.all[dir] {
 		return
@@ -50,7 +50,7 @@ func (p *paths) watchAll(dir string) {
 	p.add(dir)
 }
 
-// watchName asks for the changes of one name in a directory.
+// watchName watches one name in a directory.
 func (p *paths) watchName(dir, name string) {
 	if p == nil {
 		return
@@ -63,7 +63,7 @@ func (p *paths) watchName(dir, name string) {
 }
 
 func (p *paths) add(dir string) {
-	// Adding anew what is watched is right, not waste: the directory may be another one of the same name.
+	// A directory is added again even if it is watched: it may have been replaced by another one of the same name.
 	err := p.watcher.Add(dir)
 	if err == nil || os.IsNotExist(err) || p.full {
 		return
@@ -72,7 +72,7 @@ func (p *paths) add(dir string) {
 	p.log.Warn("cannot watch a folder of rules; changes in it are noticed more slowly", "folder", dir, "error", err)
 }
 
-// matters says whether an event is about something that was asked for.
+// matters reports whether an event is about a name that matters.
 func (p *paths) matters(e fsnotify.Event) bool {
 	if p.all[e.Name] || p.some[e.Name] != nil {
 		return true // the directory itself was removed, renamed or changed its mode
@@ -93,7 +93,7 @@ func (p *paths) watchBelow(path string) {
 	p.watchAll(path)
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return // the scan will tell
+		return // the scan reports the error
 	}
 	for _, e := range entries {
 		if e.IsDir() {
@@ -144,7 +144,7 @@ func (p *paths) resolve(path string) (string, error) {
 	return at, nil
 }
 
-// parts splits a path into its names.
+// parts returns the names of a path.
 func parts(path string) []string {
 	var names []string
 	for _, n := range strings.Split(path, string(filepath.Separator)) {

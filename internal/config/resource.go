@@ -7,18 +7,17 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// Resource is what a rule file says, from somewhere else than a file: as plain values, and with paths in the place of
-// lines.
+// Resource is the content of a rule file that comes from somewhere else: plain values, with paths in place of lines.
 type Resource struct {
 	Name string // stands in errors and in the position of every rule
-	// Unnamed: the name is made up, because none could be read.
+	// Unnamed says that the name is made up, because the resource could not be decoded.
 	Unnamed bool
-	Sum     [sha256.Size]byte // of what it was made of: the same name and sum are the same rules. Zero: not known
+	Sum     [sha256.Size]byte // of the encoded resource: the same name and sum are the same rules; zero: not known
 	Rules   yamlform.Pairs    // the top of a rule file
-	Err     error             // why there are no values; nil if there are
+	Err     error             // why there are no Rules; nil if there are
 
-	// Later, if it is there, makes Rules and Err when they are needed, once: what did not change is not asked for, and of many
-	// large resources one at a time is made.
+	// Later, if set, returns Rules and Err when they are needed, once. It is not called for unchanged resources, and of many
+	// large resources only one is in memory at a time.
 	Later func() (yamlform.Pairs, error)
 }
 
@@ -31,21 +30,21 @@ func readResource(x *Resource) *source {
 	if err != nil {
 		return &source{errs: []*yamlform.Error{{File: x.Name, Msg: err.Error()}}}
 	}
-	top, list, at := apart(rules)
+	top, list, at := splitDescriptors(rules)
 	r := newRuleReader(x.Name, false, 0)
 	r.resource = true
 	domain := r.document(r.Plain(top))
 	if list != nil {
 		r.level++
-		domain.Children = r.twice(r.descriptorList(r.PlainItems(at, list), len(list)))
+		domain.Children = r.unique(r.descriptorList(r.PlainItems(at, list), len(list)))
 		r.level--
 	}
 	return &source{domains: []descriptor.DomainSpec{domain}, rules: r.rules, errs: r.Errors()}
 }
 
-// apart parts the first level of descriptors from the rest: nodes are far larger than what they are made of, so each
-// descriptor becomes nodes by itself. There is no list if it is not written as it should be.
-func apart(rules yamlform.Pairs) (top yamlform.Pairs, list []any, at yamlform.Pair) {
+// splitDescriptors splits the first level of descriptors from the rest. YAML nodes are much larger than plain values, so
+// only one descriptor at a time becomes nodes. The list is nil if the descriptors are not one list.
+func splitDescriptors(rules yamlform.Pairs) (top yamlform.Pairs, list []any, at yamlform.Pair) {
 	for i, f := range rules {
 		if f.Key != "descriptors" {
 			continue

@@ -26,8 +26,8 @@ type ResourceOptions struct {
 	Metrics      prometheus.Registerer // nil: no metrics
 }
 
-// Resources holds rules that come as whole sets of resources. Like a folder's files, resources stand for themselves: one
-// that is bad keeps its last good version in force. A resource that is missing from a set is removed.
+// Resources holds rules that come as complete sets of resources. As with the files of a folder, the last good version of a
+// bad resource stays in force. A resource that is missing from a set is removed.
 type Resources struct {
 	o       ResourceOptions
 	metrics metrics
@@ -44,7 +44,7 @@ type ruleResource struct {
 	source *source
 }
 
-// NewResources returns a set that nothing has been applied to.
+// NewResources returns Resources without rules.
 func NewResources(o ResourceOptions) *Resources {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -56,18 +56,18 @@ func NewResources(o ResourceOptions) *Resources {
 	return s
 }
 
-// Files is the state of every resource, sorted by name. Nobody may write to it.
+// Files returns the state of every resource, sorted by name. It must not be changed.
 func (s *Resources) Files() []descriptor.FileStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.status
 }
 
-// Apply puts a set in the place of the one before. No resources are a set too: one without rules.
+// Apply replaces the previous set. An empty set is valid: it has no rules.
 //
-// A bad resource is refused alone: its last good version stays in force, and the good ones of the set take effect. The
-// error then says what is wrong with which; it is made for the eyes of whoever sent the set. The result holds in any case;
-// its Tree is nil while there never was a good resource. A resource whose name came before gets a number behind it.
+// A bad resource does not affect the others: its last good version stays in force, and the good ones of the set take
+// effect. The error then lists what is wrong, for the server that sent the set. The result is valid even with an error; its
+// Tree is nil until there was a good resource. If a name occurs twice in a set, the second resource gets a number suffix.
 func (s *Resources) Apply(set []Resource) (Result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,9 +128,9 @@ func (s *Resources) Apply(set []Resource) (Result, error) {
 	return result, refusal(wrong)
 }
 
-// keepLastGood adds the last good versions of bad resources, where nothing new has taken their domains. What is missing
-// from the set is removed, unless that could be an accident: something in the set has no name that can be read, or
-// nothing would be left beside what is bad.
+// keepLastGood adds the last good versions of bad resources, unless a new resource has their domain. Resources that are
+// missing from the set are removed, unless that could be an accident: a resource in the set has no readable name, or
+// nothing but bad resources would be left.
 func (s *Resources) keepLastGood(set []Resource, l *ledger, next map[string]*ruleResource, wrong map[string][]*yamlform.Error) {
 	keep := func(name string) {
 		if old := s.inUse[name]; old != nil && len(l.admit(old.source)) == 0 {
@@ -169,7 +169,7 @@ func hasRules(all map[string]*ruleResource) bool {
 	return false
 }
 
-// statusesOf are the states of what is in force and of what was refused, by name.
+// statusesOf returns the states of the resources in force and of the refused ones, sorted by name.
 func statusesOf(inForce map[string]*ruleResource, wrong map[string][]*yamlform.Error) []descriptor.FileStatus {
 	names := slices.AppendSeq(slices.Collect(maps.Keys(inForce)), maps.Keys(wrong))
 	slices.Sort(names)
@@ -188,7 +188,7 @@ func statusesOf(inForce map[string]*ruleResource, wrong map[string][]*yamlform.E
 	return files
 }
 
-// named returns the set sorted by name, with no name twice.
+// named returns the set sorted by name, with unique names.
 func named(set []Resource) []Resource {
 	set = slices.Clone(set)
 	slices.SortStableFunc(set, func(a, b Resource) int {
@@ -205,7 +205,7 @@ func named(set []Resource) []Resource {
 	return set
 }
 
-// settle takes over the states of all resources, and logs those that are other ones than before or have other rules.
+// settle stores the states of all resources, and logs each resource whose state or rules changed.
 func (s *Resources) settle(files []descriptor.FileStatus, now time.Time, rules func(name string) bool) {
 	before := make(map[string]descriptor.FileStatus, len(s.status))
 	for _, f := range s.status {
@@ -239,7 +239,7 @@ const (
 	refusalBytes = 16 << 10 // of the text about them, about
 )
 
-// refusal is what is wrong with a set, in one text; nil if nothing is.
+// refusal returns all that is wrong with a set as one error, or nil.
 func refusal(wrong map[string][]*yamlform.Error) error {
 	if len(wrong) == 0 {
 		return nil

@@ -23,8 +23,8 @@ var (
 // descriptorRow is one key of a descriptor.
 type descriptorRow struct {
 	yamlform.Key
-	matches    descriptor.MatchKind // how values are matched by it; 0: it matches none
-	needsLimit bool                 // it means nothing without a rate limit
+	matches    descriptor.MatchKind // how the key matches values; 0: it matches none
+	needsLimit bool                 // the key has no meaning without a rate limit
 	read       func(d *descriptorReading, v yamlform.Value)
 }
 
@@ -56,7 +56,7 @@ func init() {
 			Doc: "what happens when counters cannot be read; absent: as the server says"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.OnError = readOnError(v) }},
 		{Key: yamlform.Key{Name: "headers", Type: yamlform.SomeOf(descriptor.HeaderFamilyNames...), Extension: true,
-			Doc: "what clients of this domain are told; `[]`: nothing; absent: as the server says"},
+			Doc: "the header families that clients of this domain get; `[]`: none; absent: as the server says"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Headers = readHeaders(v) }},
 	}...)
 
@@ -186,21 +186,21 @@ type descriptorReading struct {
 // ruleReader reads one rule file, one piece of it, or one resource.
 type ruleReader struct {
 	*yamlform.Reader
-	resource bool // it reads what a server sent, not a file
+	resource bool // the rules come from a server, not from a file
 	rules    int
 	level    int // of descriptors
 	limit    limitReading
 }
 
-// newRuleReader returns a reader of a file, or of a piece of it before which the file has so many lines.
+// newRuleReader returns a reader of a file, or of a piece of it; lines is how many lines of the file come before the piece.
 func newRuleReader(file string, lenient bool, lines int) *ruleReader {
 	return &ruleReader{Reader: yamlform.NewReader(file, yamlform.Options{Places: places, Lenient: lenient, Ignored: referenceKeys, Lines: lines})}
 }
 
-// position is where a value stands, as rules have it.
+// position returns the position of a value.
 func position(v yamlform.Value) descriptor.Position { return descriptor.Position(v.Position()) }
 
-// matcher notes how values are matched.
+// matcher stores how values are matched.
 func (d *descriptorReading) matcher(kind descriptor.MatchKind, v yamlform.Value, text string, ok bool) {
 	d.valueBad = d.valueBad || !ok
 	if d.value.Given() {
@@ -210,7 +210,7 @@ func (d *descriptorReading) matcher(kind descriptor.MatchKind, v yamlform.Value,
 	d.value, d.spec.Kind, d.spec.Value = v, kind, text
 }
 
-// limited notes the rule that a rate_limit or rate_limits makes, nil if it makes none.
+// limited stores the rule of a rate_limit or rate_limits, nil if it has errors.
 func (d *descriptorReading) limited(v yamlform.Value, rule *descriptor.Rule) {
 	if d.limit.Given() {
 		d.another = v
@@ -233,7 +233,7 @@ func (r *ruleReader) document(v yamlform.Value) descriptor.DomainSpec {
 	return d.spec
 }
 
-// descriptors reads a list of descriptors that stand side by side.
+// descriptors reads a list of sibling descriptors.
 func (r *ruleReader) descriptors(v yamlform.Value) []descriptor.NodeSpec {
 	if !v.IsList() {
 		v.Errorf("`descriptors` must be a list, this is %s: begin each descriptor with `- key:`", v.What())
@@ -246,7 +246,7 @@ func (r *ruleReader) descriptors(v yamlform.Value) []descriptor.NodeSpec {
 	r.level++
 	specs := r.descriptorList(v.Items(), v.Len())
 	r.level--
-	return r.twice(specs)
+	return r.unique(specs)
 }
 
 func (r *ruleReader) descriptorList(items iter.Seq[yamlform.Value], many int) []descriptor.NodeSpec {
@@ -305,9 +305,9 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 	return d.spec, ok
 }
 
-// twice refuses siblings that match the same values in the same way. If one of them has nothing but limits and the other
-// nothing but descriptors, they are one, where the reader may take it so: Envoy Gateway sends such siblings.
-func (r *ruleReader) twice(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
+// unique refuses siblings that match the same values in the same way. A lenient reader, and one of resources, joins two
+// siblings if one has only a limit and the other only descriptors: Envoy Gateway sends such siblings.
+func (r *ruleReader) unique(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 	if len(specs) < 2 {
 		return specs
 	}
@@ -341,7 +341,7 @@ func (r *ruleReader) twice(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 	return kept
 }
 
-// join makes one descriptor of two that differ only in what they say: one its limits, the other what is below it.
+// join makes one descriptor of two of which one has only the limit and the other only the descriptors below.
 func join(first, second *descriptor.NodeSpec) bool {
 	if first.Kind == descriptor.MatchValues || first.ShareThreshold != second.ShareThreshold || first.ValueToMetric != second.ValueToMetric {
 		return false
@@ -357,11 +357,11 @@ func join(first, second *descriptor.NodeSpec) bool {
 	return true
 }
 
-// identities yields what no sibling may have as well: the level, of a list each of its values.
+// identities yields what must be unique among siblings: the level, or each value of a list.
 func identities(spec *descriptor.NodeSpec, yield func(descriptor.Level)) {
 	if spec.Kind != descriptor.MatchValues {
 		level := spec.Level()
-		if descriptor.HasWildcard(level.Key) { // it is matched by its text
+		if descriptor.HasWildcard(level.Key) { // key and value are matched together
 			level.Key, level.Value = level.Text(), ""
 		}
 		yield(level)
@@ -391,7 +391,7 @@ func describe(l descriptor.Level) string {
 	return text + " and value " + yamlform.Quote(l.Value)
 }
 
-// readValues reads a list of exact values. It leaves out what is wrong.
+// readValues reads a list of exact values, without the wrong ones.
 func readValues(v yamlform.Value) (values []string, ok bool) {
 	if !v.IsList() {
 		v.Errorf("`values` must be a list, this is %s: write `[one, other]`", v.What())

@@ -14,19 +14,19 @@ import (
 
 const maxFolders = 32 // folders within folders
 
-// found is what a scan of the folder met: a rule file, or something that cannot be read.
+// found is one entry of the folder: a rule file, or something that cannot be read.
 type found struct {
-	name  string // below the folder, with slashes
-	path  string // where the content is, symbolic links resolved
-	err   error  // why it cannot be read
-	aside aside  // why it may be no rule file
-	dir   bool   // it is a folder: err holds for all that is below it
+	name    string  // below the folder, with slashes
+	path    string  // where the content is, symbolic links resolved
+	err     error   // why it cannot be read
+	nonRule nonRule // why it may be no rule file, by its name
+	dir     bool    // it is a folder: err holds for all that is below it
 }
 
 // scan lists the files below the folder, sorted by name. It fails only if the folder itself cannot be read.
 //
-// The folder's own path is resolved once, so that a scan sees one release of the rules even if a link on the way is
-// being moved to the next one.
+// The folder's own path is resolved once, so that a scan sees one release of the rules even while a symbolic link is moved
+// to the next one.
 func (p *paths) scan(dir string) ([]found, error) {
 	root, err := p.resolve(dir)
 	if err != nil {
@@ -45,9 +45,9 @@ type scanner struct {
 	found []found
 }
 
-// folder lists one folder. within holds it and the folders it is in, to notice links that lead in a circle.
+// folder lists one folder. within has the folder and its parents, to detect cycles of links.
 func (s *scanner) folder(dir, name string, within []string) error {
-	s.paths.watchAll(dir) // before it is read: what changes later is noticed
+	s.paths.watchAll(dir) // before reading it, so that no later change is missed
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -61,12 +61,12 @@ func (s *scanner) folder(dir, name string, within []string) error {
 		if hidden && !e.Type().IsRegular() {
 			continue // a ConfigMap's ..data, .git
 		}
-		s.entry(filepath.Join(dir, e.Name()), path.Join(name, e.Name()), asideOf(e.Name(), names), within)
+		s.entry(filepath.Join(dir, e.Name()), path.Join(name, e.Name()), nonRuleOf(e.Name(), names), within)
 	}
 	return nil
 }
 
-func (s *scanner) entry(at, name string, beside aside, within []string) {
+func (s *scanner) entry(at, name string, nonRule nonRule, within []string) {
 	info, err := os.Lstat(at)
 	if os.IsNotExist(err) {
 		return // removed meanwhile
@@ -78,7 +78,7 @@ func (s *scanner) entry(at, name string, beside aside, within []string) {
 	}
 	switch {
 	case err != nil:
-		if beside == "" {
+		if nonRule == "" {
 			s.found = append(s.found, found{name: name, err: err})
 		}
 	case info.IsDir():
@@ -93,14 +93,14 @@ func (s *scanner) entry(at, name string, beside aside, within []string) {
 			s.found = append(s.found, found{name: name, err: err, dir: true})
 		}
 	case info.Mode().IsRegular():
-		s.found = append(s.found, found{name: name, path: at, aside: beside})
+		s.found = append(s.found, found{name: name, path: at, nonRule: nonRule})
 	}
 }
 
-// sum is the identity of a content.
+// sum is the hash of a content.
 type sum [sha256.Size]byte
 
-// sumFile hashes a file without holding it.
+// sumFile hashes a file without keeping it in memory.
 func sumFile(path string, limit int64) (sum, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -10,7 +10,7 @@ type source struct {
 	domains  []descriptor.DomainSpec
 	rules    int
 	errs     []*yamlform.Error // if there are any, nothing else of it may be used
-	warnings []*yamlform.Error // what was taken otherwise than it is written
+	warnings []*yamlform.Error // probable mistakes that a lenient reader accepts
 }
 
 // readSource reads one rule file, leniently or strictly. It is a pure function.
@@ -31,7 +31,7 @@ func readSource(name string, data []byte, lenient bool) *source {
 	return s
 }
 
-// ruleAndLimit is a rule with room for its limit, in one piece: there are many of them.
+// ruleAndLimit is a rule and its limit in one allocation: there are many of them.
 type ruleAndLimit struct {
 	rule  descriptor.Rule
 	limit [1]descriptor.Limit

@@ -7,16 +7,16 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Watch calls apply, one call after the other, whenever the folder's rules or the state of its files change, and once
-// in the beginning if nothing was loaded before or it has changed since. It returns nil when ctx is done; a call of
-// apply that is under way is waited for.
+// Watch calls apply whenever the folder's rules or the state of its files change, one call at a time. It also calls apply at
+// the start if nothing was loaded before or the folder has changed since. It returns nil when ctx is done, after a running
+// call of apply.
 //
-// A change is noticed at once through the file system, and by reading all files again every Options.Rescan, for file
-// systems that do not tell. Events that come close together are one change: apply is called 100 ms after the last one,
-// 400 ms after the last write to a file, and at most 500 ms after the first, plus the time that loading takes. A file that
-// is still being written then is not read before it has stopped growing. Touching a file is no change.
+// Changes are reported by the file system. For file systems that do not report them, all files are read again every
+// Options.Rescan. Events that come close together are one change: apply is called 100 ms after the last event, 400 ms after
+// the last write to a file, and at most 500 ms after the first event, plus the time of loading. A file that is still being
+// written then is read when it has stopped growing. Touching a file is no change.
 //
-// While the folder is missing or cannot be read, the rules in use stay, and it is waited for.
+// While the folder is missing or cannot be read, the rules in use stay, and Watch tries again.
 func (f *Folder) Watch(ctx context.Context, apply func(Result)) error {
 	f.mu.Lock()
 	applied := f.generation
@@ -28,7 +28,7 @@ func (f *Folder) Watch(ctx context.Context, apply func(Result)) error {
 	if w, err := fsnotify.NewWatcher(); err != nil {
 		f.o.Logger.Warn("cannot watch the rule folder; changes are noticed more slowly", "every", f.o.Rescan, "error", err)
 	} else {
-		defer func() { _ = w.Close() }() // nothing can be done about what remains
+		defer func() { _ = w.Close() }() // an error here has no consequences
 		p = &paths{watcher: w, log: f.o.Logger}
 		events, errs = w.Events, w.Errors
 	}
@@ -63,8 +63,8 @@ func (f *Folder) loadWatched(p *paths, quiet bool) (r Result, generation int, gr
 	return f.load(p, quiet)
 }
 
-// loop calls reload in the beginning, after every burst of events that matter, and at every rescan. It tells reload
-// whether the burst has come to its end, and calls it again soon when reload asks for that.
+// loop calls reload at the start, after every burst of events, and at every rescan. The argument of reload says whether the
+// burst has ended. If reload returns true, it is called again soon.
 func loop(ctx context.Context, rescan time.Duration, events <-chan fsnotify.Event, errs <-chan error,
 	matters func(fsnotify.Event) bool, reload func(quiet bool) (again bool)) {
 	ticks := time.NewTicker(rescan)
@@ -93,7 +93,7 @@ func loop(ctx context.Context, rescan time.Duration, events <-chan fsnotify.Even
 			continue
 		case err := <-errs:
 			if err != nil {
-				b.add(quietFor) // events were lost, most likely: look for oneself
+				b.add(quietFor) // probably events were lost: read the folder
 			}
 			continue
 		case <-b.over():

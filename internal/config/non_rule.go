@@ -1,0 +1,102 @@
+package config
+
+import (
+	"bytes"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+)
+
+// Some files in a rule folder usually hold no rules: notes, tests of rules, backups of editors. The reference reads every
+// file, so a file that it enforces must not be skipped only because of its name. Such a file is a rule file if it has a
+// domain. The log names every file that is skipped.
+
+// nonRule is why a file may hold no rules, by its name alone. The zero value is the name of a rule file.
+type nonRule string
+
+const (
+	namedNotes  nonRule = "notes"  // README*, *.md
+	namedTests  nonRule = "tests"  // *_test.yaml
+	namedBackup nonRule = "backup" // *~, without the file that it is a backup of
+	namedCopy   nonRule = "copy"   // *~, with that file beside it
+	namedHidden nonRule = "hidden" // begins with a dot
+)
+
+// nonRuleOf returns the kind of a file's name. beside are the names in the same folder.
+func nonRuleOf(name string, beside []string) nonRule {
+	base := path.Base(name)
+	switch original, backup := strings.CutSuffix(base, "~"); {
+	case strings.HasPrefix(base, "."):
+		return namedHidden
+	case backup && slices.Contains(beside, original):
+		return namedCopy
+	case backup:
+		return namedBackup
+	case strings.HasSuffix(base, "_test.yaml"), strings.HasSuffix(base, "_test.yml"):
+		return namedTests
+	case strings.HasPrefix(base, "README"), strings.HasSuffix(base, ".md"):
+		return namedNotes
+	}
+	return ""
+}
+
+// Skipped is a file in the rule folder that is not read as rules.
+type Skipped struct {
+	Name  string // path below the folder
+	Rules bool   // it has a domain: under another name it would be loaded
+	Tests bool   // it is named like a file of tests
+	Why   string
+}
+
+// skip returns why a file with this content is not read as rules. It returns false for a rule file.
+func (a nonRule) skip(name string, data []byte) (Skipped, bool) {
+	s := Skipped{Name: name, Rules: givesDomain(a, data), Tests: a == namedTests}
+	switch {
+	case a == "":
+		return s, false
+	case a == namedHidden:
+		s.Why = "its name begins with a dot"
+	case a == namedCopy:
+		s.Why = "it is the backup of a file beside it"
+	case s.Rules:
+		return s, false
+	case a == namedTests:
+		s.Why = "it holds tests, or no domain"
+	default:
+		s.Why = "it holds no domain"
+	}
+	return s, true
+}
+
+var (
+	domainLine = regexp.MustCompile(`(?m)^domain[ \t]*:`)
+	casesLine  = regexp.MustCompile(`(?m)^cases[ \t]*:`)
+)
+
+// givesDomain reports whether a file has a domain and is no file of tests. Files of tests may have one too.
+func givesDomain(a nonRule, data []byte) bool {
+	if !bytes.Contains(data, []byte("domain")) {
+		return false
+	}
+	r := yamlform.NewReader("", yamlform.Options{})
+	docs := r.Parse(data)
+	if r.Found() > 0 {
+		// Notes are seldom YAML and may quote rules. Any other file is a rule file with a mistake: the load reports it.
+		return a != namedNotes && domainLine.Match(data) && !casesLine.Match(data)
+	}
+	domain := false
+	for _, doc := range docs {
+		for key := range doc.Pairs() {
+			switch key.Written() {
+			case "domain":
+				domain = true
+			case "cases":
+				return false
+			}
+		}
+	}
+	return domain
+}
