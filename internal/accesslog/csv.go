@@ -14,8 +14,9 @@ import (
 // maxRecord is the longest record of several lines, in bytes: a quote that nobody closes does not swallow a log.
 const maxRecord = 64 << 10
 
-// csvLines reads CSV as RFC 4180 has it: what encoding/csv takes, a fuzz test compares the two. That one would read a
-// whole log into memory for a quote that is never closed, and needs memory for every line.
+// csvLines reads CSV as RFC 4180 has it. It accepts what encoding/csv accepts; a fuzz test compares the two. encoding/csv
+// would read a whole log into memory for a quote that is never closed, allocates for every line, and takes 1.7 to 2.5 times
+// as long: BenchmarkBesideCSV.
 type csvLines struct {
 	lines  *lines
 	comma  byte

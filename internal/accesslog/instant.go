@@ -4,20 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// instants reads times. Most lines of a log are of the day of the line before, so the day is worked out once.
-type instants struct {
-	layout layout
-	date   [11]byte // as written, of the last time
-	known  int      // how many bytes of date there are
-	day    int64    // its midnight, in seconds since 1970
-}
-
-// The times that a log may tell, in microseconds since 1970.
+// The bounds of the times in a log, in microseconds since 1970.
 var (
 	earliest = time.Date(1970, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 	latest   = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
@@ -26,13 +19,13 @@ var (
 var errNoZone = errors.New("has no time zone: give the mapping's time a `zone`, UTC for example")
 
 // parse reads a time, in microseconds since 1970.
-func (p *instants) parse(b []byte) (int64, error) {
-	at, err := p.read(b)
+func (l *layout) parse(b []byte) (int64, error) {
+	at, err := l.read(string(b))
 	switch {
 	case errors.Is(err, errNoZone):
 		return 0, fmt.Errorf("the time %s %w", yamlform.Quote(string(b)), err)
 	case err != nil:
-		return 0, fmt.Errorf("%s is no time like %s", yamlform.Quote(string(b)), p.layout.example())
+		return 0, fmt.Errorf("%s is no time like %s", yamlform.Quote(string(b)), l.example())
 	case at < earliest || at >= latest:
 		return 0, fmt.Errorf("the time %s does not lie between 1970 and 2200", yamlform.Quote(string(b)))
 	}
@@ -60,201 +53,119 @@ func (l *layout) example() string {
 
 var errNoTime = errors.New("no time")
 
-func (p *instants) read(b []byte) (int64, error) {
-	switch p.layout.kind {
+func (l *layout) read(text string) (int64, error) {
+	switch l.kind {
 	case layoutRFC3339:
-		return p.rfc3339(b)
+		return l.rfc3339(text)
 	case layoutCLF:
-		return p.clf(b)
+		return l.clf(text)
 	case layoutUnix:
-		return unix(b, 1_000_000)
+		return unix(text, 1_000_000)
 	case layoutUnixMilli:
-		return unix(b, 1000)
+		return unix(text, 1000)
 	case layoutUnixMicro:
-		return unix(b, 1)
+		return unix(text, 1)
 	case layoutUnixNano:
-		n, err := strconv.ParseInt(string(b), 10, 64)
+		n, err := strconv.ParseInt(text, 10, 64)
 		return n / 1000, err
 	}
-	zone := p.layout.zone
-	if zone == nil {
-		zone = time.UTC
-	}
-	t, err := time.ParseInLocation(p.layout.custom, string(b), zone)
+	t, err := time.ParseInLocation(l.custom, text, l.zoneOrUTC())
 	return t.UnixMicro(), err
 }
 
+func (l *layout) zoneOrUTC() *time.Location {
+	if l.zone == nil {
+		return time.UTC
+	}
+	return l.zone
+}
+
 // unix reads a number of units of so many microseconds, with a fraction if there is one.
-func unix(b []byte, unit int64) (int64, error) {
-	i, whole := 0, int64(0)
-	for ; i < len(b) && b[i]-'0' <= 9; i++ {
-		if whole > 1<<53 {
+func unix(text string, unit int64) (int64, error) {
+	whole, fraction, has := strings.Cut(text, ".")
+	n, err := strconv.ParseUint(whole, 10, 63)
+	if err != nil || int64(n) > latest/unit || has && fraction == "" {
+		return 0, errNoTime
+	}
+	at := int64(n) * unit
+	for _, c := range []byte(fraction) {
+		if c < '0' || c > '9' {
 			return 0, errNoTime
 		}
-		whole = whole*10 + int64(b[i]-'0')
-	}
-	if i == 0 || whole > latest/unit {
-		return 0, errNoTime
-	}
-	at := whole * unit
-	if i == len(b) {
-		return at, nil
-	}
-	if b[i] != '.' || i+1 == len(b) {
-		return 0, errNoTime
-	}
-	for i++; i < len(b) && b[i]-'0' <= 9; i++ {
 		unit /= 10
-		at += int64(b[i]-'0') * unit
-	}
-	if i < len(b) {
-		return 0, errNoTime
+		at += int64(c-'0') * unit
 	}
 	return at, nil
 }
 
-// number reads so many digits; -1 if there are others.
-func number(b []byte) int64 {
-	n := int64(0)
-	for _, c := range b {
-		if c-'0' > 9 {
-			return -1
-		}
-		n = n*10 + int64(c-'0')
+// The ways to write a zone at the end of a text.
+type zoneForm uint8
+
+const (
+	zoneAbsent zoneForm = iota
+	zoneColon           // +09:00 or Z
+	zonePlain           // +0900
+)
+
+// zoneFormOf returns the way in which the zone stands behind the first bytes of a text, which are date and time.
+func zoneFormOf(text string, behind int) zoneForm {
+	signAt := func(i int) bool { return i >= behind && (text[i] == '+' || text[i] == '-') }
+	switch n := len(text); {
+	case n > behind && (text[n-1] == 'Z' || text[n-1] == 'z'), signAt(n - 6):
+		return zoneColon
+	case signAt(n - 5):
+		return zonePlain
+	default:
+		return zoneAbsent
 	}
-	return n
 }
 
-// remember gives the midnight of a date as written, working it out if it is another one than before.
-func (p *instants) remember(b []byte, year, day int64, month time.Month) (int64, error) {
-	t := time.Date(int(year), month, int(day), 0, 0, 0, 0, time.UTC)
-	if year < 0 || day < 1 || month < 1 || month > 12 || t.Day() != int(day) {
+// rfc3339 reads 2006-01-02T15:04:05.999Z, also with small letters, with a blank for the T, and with +0900 for +09:00.
+func (l *layout) rfc3339(text string) (int64, error) {
+	const second = len("2006-01-02T15:04:05")
+	if len(text) < second || text[10] != 'T' && text[10] != 't' && text[10] != ' ' {
 		return 0, errNoTime
 	}
-	p.known = copy(p.date[:], b)
-	p.day = t.Unix()
-	return p.day, nil
-}
-
-// clock reads 15:04:05, in seconds; -1 if it is none.
-func clock(b []byte) int64 {
-	h, m, s := number(b[0:2]), number(b[3:5]), number(b[6:8])
-	if b[2] != ':' || b[5] != ':' || h < 0 || h > 23 || m < 0 || m > 59 || s < 0 || s > 59 {
-		return -1
-	}
-	return h*3600 + m*60 + s
-}
-
-// zone reads +0900 and +09:00, in seconds.
-func zone(b []byte) (int64, bool) {
-	if len(b) == 6 && b[3] == ':' {
-		b = []byte{b[0], b[1], b[2], b[4], b[5]}
-	}
-	if len(b) != 5 || b[0] != '+' && b[0] != '-' {
-		return 0, false
-	}
-	h, m := number(b[1:3]), number(b[3:5])
-	if h < 0 || h > 23 || m < 0 || m > 59 {
-		return 0, false
-	}
-	if b[0] == '-' {
-		return -(h*3600 + m*60), true
-	}
-	return h*3600 + m*60, true
-}
-
-// rfc3339 reads 2006-01-02T15:04:05.999Z, with a blank in the place of T too.
-func (p *instants) rfc3339(b []byte) (int64, error) {
-	if len(b) < 19 || b[10] != 'T' && b[10] != 't' && b[10] != ' ' {
-		return 0, errNoTime
-	}
-	day := p.day
-	if p.known != 10 || string(p.date[:10]) != string(b[:10]) {
-		if b[4] != '-' || b[7] != '-' {
-			return 0, errNoTime
-		}
-		var err error
-		month := number(b[5:7])
-		if day, err = p.remember(b[:10], number(b[:4]), number(b[8:10]), time.Month(month)); err != nil {
-			return 0, err
+	form := zoneFormOf(text, second)
+	if text[10] != 'T' || text[len(text)-1] == 'z' || form == zonePlain { // as the standard has it, which is read fastest
+		text = text[:10] + "T" + strings.ToUpper(text[11:])
+		if form == zonePlain {
+			text = text[:len(text)-2] + ":" + text[len(text)-2:]
 		}
 	}
-	seconds := clock(b[11:19])
-	if seconds < 0 {
-		return 0, errNoTime
+	if form == zoneAbsent {
+		return l.local("2006-01-02T15:04:05", text)
 	}
-	micro := int64(0)
-	rest := b[19:]
-	if len(rest) > 1 && (rest[0] == '.' || rest[0] == ',') && rest[1]-'0' <= 9 {
-		unit := int64(1_000_000)
-		for rest = rest[1:]; len(rest) > 0 && rest[0]-'0' <= 9; rest = rest[1:] {
-			unit /= 10
-			micro += int64(rest[0]-'0') * unit
-		}
-	}
-	at := (day+seconds)*1_000_000 + micro
-	switch {
-	case len(rest) == 1 && rest[0]|0x20 == 'z':
-		return at, nil
-	case len(rest) == 0:
-		return p.local(at)
-	}
-	offset, ok := zone(rest)
-	if !ok {
-		return 0, errNoTime
-	}
-	return at - offset*1_000_000, nil
+	return zoned(time.RFC3339, text)
 }
 
-// local is what a time without a zone means.
-func (p *instants) local(at int64) (int64, error) {
-	if p.layout.zone == nil {
-		return 0, errNoZone
+// zoned reads a time with a zone. Package time takes offsets of 24 hours too.
+func zoned(layout, text string) (int64, error) {
+	t, err := time.Parse(layout, text)
+	if _, offset := t.Zone(); max(offset, -offset) >= 24*60*60 {
+		return 0, errNoTime
 	}
-	if p.layout.zone == time.UTC {
-		return at, nil
-	}
-	t := time.UnixMicro(at).UTC()
-	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), p.layout.zone).UnixMicro(), nil
+	return t.UnixMicro(), err
 }
-
-const months = "JanFebMarAprMayJunJulAugSepOctNovDec"
 
 // clf reads the time of the common log format, 02/Jan/2006:15:04:05 -0700.
-func (p *instants) clf(b []byte) (int64, error) {
-	if len(b) < 20 || b[11] != ':' {
-		return 0, errNoTime
+func (l *layout) clf(text string) (int64, error) {
+	const date = "02/Jan/2006:15:04:05"
+	layout := date + " -0700"
+	switch zoneFormOf(text, len(date)) {
+	case zoneAbsent:
+		return l.local(date, text)
+	case zoneColon:
+		layout = date + " -07:00"
 	}
-	day := p.day
-	if p.known != 11 || string(p.date[:]) != string(b[:11]) {
-		month := time.Month(0)
-		for i := 0; i < len(months); i += 3 {
-			if months[i:i+3] == string(b[3:6]) {
-				month = time.Month(i/3 + 1)
-			}
-		}
-		if b[2] != '/' || b[6] != '/' {
-			return 0, errNoTime
-		}
-		var err error
-		if day, err = p.remember(b[:11], number(b[7:11]), number(b[:2]), month); err != nil {
-			return 0, err
-		}
+	return zoned(layout, text)
+}
+
+// local reads a time without a zone: it is of the mapping's.
+func (l *layout) local(layout, text string) (int64, error) {
+	t, err := time.ParseInLocation(layout, text, l.zoneOrUTC())
+	if err == nil && l.zone == nil {
+		err = errNoZone
 	}
-	seconds := clock(b[12:20])
-	if seconds < 0 {
-		return 0, errNoTime
-	}
-	at := (day + seconds) * 1_000_000
-	if len(b) == 20 {
-		return p.local(at)
-	}
-	offset, ok := int64(0), false
-	if b[20] == ' ' {
-		offset, ok = zone(b[21:])
-	}
-	if !ok {
-		return 0, errNoTime
-	}
-	return at - offset*1_000_000, nil
+	return t.UnixMicro(), err
 }

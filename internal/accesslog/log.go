@@ -39,7 +39,7 @@ type splitter interface {
 type Reader struct {
 	m      *Mapping
 	source splitter
-	times  instants
+	times  layout
 	rec    Record
 	seen   []bool
 }
@@ -57,7 +57,7 @@ func (m *Mapping) NewReader(r io.Reader) (*Reader, error) {
 	}
 	l := &lines{r: buffered}
 	n := len(m.fields)
-	reader := &Reader{m: m, times: instants{layout: m.layout}, rec: Record{Fields: make([][]byte, n)}, seen: make([]bool, n)}
+	reader := &Reader{m: m, times: m.layout, rec: Record{Fields: make([][]byte, n)}, seen: make([]bool, n)}
 	if m.counts() {
 		reader.rec.Hits = make([]uint64, len(m.descriptors))
 	}
