@@ -6,10 +6,14 @@ export PATH := $(CURDIR)/.tools/bin:$(PATH)
 
 TOOL := go tool -modfile=tools/go.mod
 
-.PHONY: run test race test-clocks test-clocks-short e2e soak fmt fmt-check vet lint tidy-check generate generate-check fuzz-short bench size attack attack-short ci
+.PHONY: run quick test race test-clocks test-clocks-short e2e soak fmt fmt-check vet lint tidy-check generate generate-check fuzz-short bench size attack attack-short ci
 
 run: ## serve the example rules of config/domains, counting in memory
 	go run ./cmd/ratelimitd --rules config/domains
+
+quick: fmt-check ## all that needs Go alone, in under three minutes: before each commit
+	go vet ./...
+	go test -short ./...
 
 test: ## all tests, after getting what they need besides Go; the last lines say what was left out and what failed
 	go run ./scripts/suite

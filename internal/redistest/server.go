@@ -86,6 +86,9 @@ func (s *Setup) server(port string) []string {
 // start starts a process and returns when it answers.
 func start(t testing.TB, r role, password string, args func(s *Server, port string) []string) *Server {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("NOT RUN with -short: it needs redis-server")
+	}
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
 		if os.Getenv("CI") != "" {

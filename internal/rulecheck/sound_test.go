@@ -106,7 +106,7 @@ func TestNeverMatchesIsSo(t *testing.T) {
 			}
 		}
 	})
-	if told == 0 {
+	if told == 0 && !testing.Short() { // -short draws a few files only
 		t.Error("nothing was said")
 	}
 }
@@ -134,7 +134,7 @@ func TestNeverRefusesIsSo(t *testing.T) {
 			}
 		}
 	})
-	if told == 0 {
+	if told == 0 && !testing.Short() { // -short draws a few files only
 		t.Error("nothing was said")
 	}
 }
