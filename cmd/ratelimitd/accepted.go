@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// acceptedOptions are settings of the reference that change nothing here. They are read all the same, so that a
-// deployment starts as it is, and what is set among them is said once in the log: a line for each reason. A field is nil
-// unless it is set; the tag unless names the value of which nothing need be said, because it is what is done anyway.
+// acceptedOptions are settings of the reference that change nothing here. They are accepted so that a deployment starts
+// without changes; those that are set are logged once, with one line per reason. A field is nil unless it is set. The tag
+// unless has the value that is not logged, because it is what happens anyway.
 type acceptedOptions struct {
 	WatchRoot *bool `name:"runtime-watch-root" env:"RUNTIME_WATCH_ROOT" help:"Accepted without effect: changes are found however they are made." because:"changes of rule files are found however they are made"`
 	IgnoreDot *bool `name:"runtime-ignoredotfiles" env:"RUNTIME_IGNOREDOTFILES" help:"Accepted: files whose name begins with a dot are never rule files." unless:"true" because:"files whose name begins with a dot are never rule files"`
 
-	ReadOnly *bool `name:"redis-close-connection-on-readonly-error" env:"REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR" help:"Accepted: connections to a server that has become a replica are always left." unless:"true" because:"connections to a Redis that has become a replica are always left"`
+	ReadOnly *bool `name:"redis-close-connection-on-readonly-error" env:"REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR" help:"Accepted: connections to a server that has become a replica are always closed." unless:"true" because:"connections to a Redis that has become a replica are always closed"`
 
 	Window      *time.Duration `name:"redis-pipeline-window" env:"REDIS_PIPELINE_WINDOW" hidden:"" because:"requests in flight share round trips by themselves"`
 	Limit       *int           `name:"redis-pipeline-limit" env:"REDIS_PIPELINE_LIMIT" hidden:"" because:"requests in flight share round trips by themselves"`
@@ -34,11 +34,11 @@ type acceptedOptions struct {
 	MemcacheKey          *string        `name:"memcache-tls-client-key" env:"MEMCACHE_TLS_CLIENT_KEY" hidden:"" because:"nothing is counted in memcached"`
 	MemcacheSkipHostname *bool          `name:"memcache-tls-skip-hostname-verification" env:"MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION" hidden:"" because:"nothing is counted in memcached"`
 
-	ServerCA *string `name:"grpc-server-tls-ca-cert" env:"GRPC_SERVER_TLS_CA_CERT" hidden:"" because:"it never had one: set GRPC_CLIENT_TLS_CACERT to ask clients for certificates"`
+	ServerCA *string `name:"grpc-server-tls-ca-cert" env:"GRPC_SERVER_TLS_CA_CERT" hidden:"" because:"it has none in envoyproxy/ratelimit either: set GRPC_CLIENT_TLS_CACERT to require client certificates"`
 }
 
-// say logs what is set.
-func (o *acceptedOptions) say(log *slog.Logger) {
+// log writes one line for each reason with the settings that are set.
+func (o *acceptedOptions) log(to *slog.Logger) {
 	fields := reflect.ValueOf(o).Elem()
 	var reasons []string
 	named := make(map[string][]string) // by reason
@@ -56,6 +56,6 @@ func (o *acceptedOptions) say(log *slog.Logger) {
 		named[because] = append(named[because], field.Tag.Get("env"))
 	}
 	for _, because := range reasons {
-		log.Info("accepted without effect", "variables", strings.Join(named[because], ", "), "because", because)
+		to.Info("accepted without effect", "variables", strings.Join(named[because], ", "), "because", because)
 	}
 }

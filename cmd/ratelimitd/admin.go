@@ -12,16 +12,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
 )
 
-// adminOptions say who may ask the debug port, and how it is encrypted.
+// adminOptions say who may use the debug port, and how it is encrypted.
 type adminOptions struct {
-	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"Token that everything on the debug port asks for; it also lets its bearer look at counters and clear them. The command line can be seen by others: set the variable, or better the file."`
-	TokenFile string `name:"admin-token-file" env:"RATELIMITD_ADMIN_TOKEN_FILE" help:"File of such tokens, one on a line, or a name, a blank and a token; read for every call, so that it may change."`
-	Cert      string `name:"admin-tls-cert" env:"RATELIMITD_ADMIN_TLS_CERT" help:"File of the debug port's certificate: its pages and services are encrypted then. Read again when it changes."`
+	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"Token that the debug port requires for everything; its bearer may also show and clear counters. Other users can see the command line: set the variable, or better the file."`
+	TokenFile string `name:"admin-token-file" env:"RATELIMITD_ADMIN_TOKEN_FILE" help:"File of such tokens, one per line, each after a name and a blank if you like; read for every call, so that it may change."`
+	Cert      string `name:"admin-tls-cert" env:"RATELIMITD_ADMIN_TLS_CERT" help:"File of the debug port's certificate; it turns TLS on there. Read again when it changes."`
 	Key       string `name:"admin-tls-key" env:"RATELIMITD_ADMIN_TLS_KEY" help:"File of that certificate's key."`
-	ClientCA  string `name:"admin-tls-client-ca" env:"RATELIMITD_ADMIN_TLS_CLIENT_CA" help:"File of the authorities that the certificates of the debug port's clients must come from. Who has one may look at counters and clear them; with a token beside it, who has both."`
+	ClientCA  string `name:"admin-tls-client-ca" env:"RATELIMITD_ADMIN_TLS_CLIENT_CA" help:"File of the authorities for client certificates on the debug port. A client with such a certificate may show and clear counters; if there is a token too, it needs both."`
 
-	HostNames []string `name:"debug-host-names" env:"RATELIMITD_DEBUG_HOST_NAMES" placeholder:"NAME" help:"Host names that requests may call the debug port by, besides localhost, DEBUG_HOST and IP addresses. *.example.org is every name below that, * every name."`
-	ClientSAN string   `name:"admin-tls-client-san" env:"RATELIMITD_ADMIN_TLS_CLIENT_SAN" help:"DNS name, IP or URI (spiffe://...) that such a certificate must have."`
+	HostNames []string `name:"debug-host-names" env:"RATELIMITD_DEBUG_HOST_NAMES" placeholder:"NAME" help:"Host names that requests may use for the debug port, besides localhost, DEBUG_HOST and IP addresses. *.example.org is every name below that, * every name."`
+	ClientSAN string   `name:"admin-tls-client-san" env:"RATELIMITD_ADMIN_TLS_CLIENT_SAN" help:"DNS name, IP or URI (spiffe://...) that a client certificate on the debug port must have."`
 }
 
 // access sets up who may use the debug port.
@@ -36,14 +36,14 @@ func (s *service) access(registry prometheus.Registerer) (operator.Access, error
 		a.Tokens = tokens
 	}
 	if a.Tokens == nil && o.ClientCA == "" && !isLoopback(listen.DebugHost) && (!listen.NoDebug || !listen.NoAdmin) {
-		s.log.Warn("whoever reaches the debug port may read its pages and change the log level: set RATELIMITD_ADMIN_TOKEN_FILE, or RATELIMITD_ADMIN_TLS_CLIENT_CA, or DEBUG_HOST=127.0.0.1", "debug_host", listen.DebugHost)
+		s.log.Warn("anyone who can reach the debug port can read its pages and change the log level: set RATELIMITD_ADMIN_TOKEN_FILE, or RATELIMITD_ADMIN_TLS_CLIENT_CA, or DEBUG_HOST=127.0.0.1", "debug_host", listen.DebugHost)
 	}
 	if o.Cert == "" && o.Key == "" {
 		if o.ClientCA != "" || o.ClientSAN != "" {
-			return a, errors.New("RATELIMITD_ADMIN_TLS_CLIENT_CA and RATELIMITD_ADMIN_TLS_CLIENT_SAN need RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY: clients show certificates on encrypted connections only")
+			return a, errors.New("RATELIMITD_ADMIN_TLS_CLIENT_CA and RATELIMITD_ADMIN_TLS_CLIENT_SAN need RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY: client certificates need encrypted connections")
 		}
 		if a.Tokens != nil && !isLoopback(listen.DebugHost) {
-			s.log.Warn("tokens of operators come in plain text to an address that others may reach: set RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY", "debug_host", listen.DebugHost)
+			s.log.Warn("operators' tokens are sent in plain text to an address that is not loopback: set RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY", "debug_host", listen.DebugHost)
 		}
 		return a, nil
 	}
@@ -62,7 +62,8 @@ func (s *service) access(registry prometheus.Registerer) (operator.Access, error
 	return a, nil
 }
 
-// isLoopback says whether an address is reached from this machine alone. A name may lead anywhere.
+// isLoopback reports whether only this machine can reach an address. A host name other than localhost may resolve to any
+// address.
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()

@@ -18,13 +18,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/ruletest"
 )
 
-// Exit codes of the subcommands that ask, beside 0, 1 for a failure and 2 for a command line that makes no sense.
+// Exit codes of subcommands, besides 0, 1 for a failure and 2 for an invalid command line.
 const (
 	exitNothing   = 3 // no rule matches
 	exitOverLimit = 4 // the request is refused
 )
 
-// verdict is an exit code that needs no words: the output has them.
+// verdict is an exit code without a message: the output says why.
 type verdict int
 
 // Error implements error.
@@ -33,11 +33,11 @@ func (verdict) Error() string { return "" }
 // ExitCode implements kong.ExitCoder.
 func (v verdict) ExitCode() int { return int(v) }
 
-// askOptions are the request that a subcommand is about.
+// askOptions are the request of a subcommand.
 type askOptions struct {
 	Domain      string   `short:"d" required:"" help:"Domain of the rules."`
-	Descriptors []string `arg:"" name:"descriptor" help:"key=value,key2=value2; several make one request. A comma or a backslash in a value is written with a backslash before it."`
-	Limit       string   `placeholder:"N/UNIT" help:"A limit that the request brings along in place of the rule's: 10/minute, 10/30s."`
+	Descriptors []string `arg:"" name:"descriptor" help:"key=value,key2=value2; several make one request. Write a backslash before a comma or backslash in a value."`
+	Limit       string   `placeholder:"N/UNIT" help:"Limit of the request that overrides the rule's: 10/minute, 10/30s."`
 }
 
 // descriptors reads the descriptors and the limit.
@@ -67,13 +67,13 @@ func parseOverride(s string) (*limiter.Override, error) {
 	number, window, found := strings.Cut(s, "/")
 	n, err := strconv.ParseUint(number, 10, 32)
 	if err != nil || !found {
-		return nil, errors.New("write how many per window, like 10/minute or 10/30s")
+		return nil, errors.New("write requests per window, like 10/minute or 10/30s")
 	}
 	name := strings.TrimLeft(window, "0123456789")
 	multiplier := uint64(1)
 	if digits := window[:len(window)-len(name)]; digits != "" {
 		if multiplier, err = strconv.ParseUint(digits, 10, 32); err != nil || multiplier == 0 {
-			return nil, fmt.Errorf("a window of %s units: write a whole number from 1", digits)
+			return nil, fmt.Errorf("a window of %s units: use a whole number from 1", digits)
 		}
 	}
 	name = strings.TrimSpace(name)
@@ -89,36 +89,36 @@ func parseOverride(s string) (*limiter.Override, error) {
 	return &limiter.Override{Requests: uint32(n), Unit: int32(unit), Multiplier: uint32(multiplier)}, nil
 }
 
-// connectOptions say how a server is reached.
+// connectOptions say how to connect to a server.
 type connectOptions struct {
-	TLS        bool          `help:"The connection is encrypted. So it is if one of the next is given."`
-	CA         string        `placeholder:"FILE" help:"Authorities that the server's certificate must come from. Unset: the system's."`
-	Cert       string        `placeholder:"FILE" help:"Certificate to show."`
-	Key        string        `placeholder:"FILE" help:"Its key."`
-	ServerName string        `placeholder:"NAME" help:"Name that the server's certificate must be for. Unset: the server's."`
+	TLS        bool          `help:"Encrypt the connection. The next four flags turn this on too."`
+	CA         string        `placeholder:"FILE" help:"File of the authorities to trust. Unset: the system's."`
+	Cert       string        `placeholder:"FILE" help:"File of the client certificate."`
+	Key        string        `placeholder:"FILE" help:"File of that certificate's key."`
+	ServerName string        `placeholder:"NAME" help:"Name that the server's certificate must have. Unset: the host of --server."`
 	Timeout    time.Duration `default:"5s" help:"Longest time to wait for an answer."`
 }
 
-// dial connects to a server; usual is the port that such a server has.
-func (o *connectOptions) dial(server, token, usual string) (*caller.Client, error) {
+// dial connects to a server. The example in an error has defaultPort.
+func (o *connectOptions) dial(server, token, defaultPort string) (*caller.Client, error) {
 	if _, port, err := net.SplitHostPort(server); (err != nil || port == "") && !strings.HasPrefix(server, "unix:") {
-		return nil, misuse(fmt.Errorf("--server %s: write host:port, such as localhost:%s, or unix:PATH", server, usual))
+		return nil, misuse(fmt.Errorf("--server %s: write host:port, such as localhost:%s, or unix:PATH", server, defaultPort))
 	}
 	if o.Timeout <= 0 {
-		return nil, misuse(fmt.Errorf("--timeout %s: give a time to wait", o.Timeout))
+		return nil, misuse(fmt.Errorf("--timeout %s: use a time above 0", o.Timeout))
 	}
 	return caller.Dial(caller.Options{
 		Server: server, TLS: o.TLS, CA: o.CA, Cert: o.Cert, Key: o.Key, ServerName: o.ServerName, Token: token, Timeout: o.Timeout,
 	})
 }
 
-// tokenOptions say which token is shown.
+// tokenOptions say which token is sent.
 type tokenOptions struct {
-	Token     string `env:"RATELIMITD_ADMIN_TOKEN" help:"Token to show. The command line can be seen by others: set the variable, or give the file."`
-	TokenFile string `env:"RATELIMITD_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"File with the token to show: the first in it."`
+	Token     string `env:"RATELIMITD_ADMIN_TOKEN" help:"Token to send. Other users can see the command line: set the variable, or use the file."`
+	TokenFile string `env:"RATELIMITD_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"File of tokens; the first one is sent."`
 }
 
-// admin connects to the counters of a server.
+// admin connects to the debug port of a server.
 func (o *tokenOptions) admin(connect *connectOptions, server string, warn io.Writer) (*caller.Client, error) {
 	token := o.Token
 	if token == "" && o.TokenFile != "" {
@@ -129,12 +129,12 @@ func (o *tokenOptions) admin(connect *connectOptions, server string, warn io.Wri
 	}
 	encrypted := caller.Options{TLS: connect.TLS, CA: connect.CA, Cert: connect.Cert, ServerName: connect.ServerName}
 	if host, _, err := net.SplitHostPort(server); err == nil && token != "" && !encrypted.Encrypted() && !isLoopback(host) {
-		fmt.Fprintf(warn, "ratelimitd: warning: the token goes to %s in plain text; --tls encrypts it\n", server)
+		fmt.Fprintf(warn, "ratelimitd: warning: the token is sent to %s in plain text; --tls encrypts it\n", server)
 	}
 	return connect.dial(server, token, "6070")
 }
 
-// outputOptions say how an answer is written.
+// outputOptions say how a result is written.
 type outputOptions struct {
 	Output string `short:"o" enum:"text,json" default:"text" help:"text or json."`
 	JSON   bool   `help:"Short for --output json."`
@@ -164,7 +164,7 @@ func parseRate(s string) (float64, error) {
 	}
 	rate := n / per.Seconds()
 	if rate <= 0 || rate > caller.MaxRate {
-		return 0, fmt.Errorf("more than 0 and at most %.0f a second can be sent", caller.MaxRate)
+		return 0, fmt.Errorf("use more than 0 and at most %.0f requests a second", caller.MaxRate)
 	}
 	return rate, nil
 }

@@ -78,7 +78,7 @@ func TestExplainCommand(t *testing.T) {
 		{[]string{"--rules", t.TempDir(), "method=GET"}, 1, "", "no rule file in"},
 		{[]string{"--rules", filepath.Join(bad, "gone"), "method=GET"}, 1, "", "gone"},
 		{[]string{"method"}, 2, "", "descriptor 1: \"method\" has no value: write `method=value`"},
-		{[]string{"--limit", "many", "method=GET"}, 2, "", "--limit many: write how many per window"},
+		{[]string{"--limit", "many", "method=GET"}, 2, "", "--limit many: write requests per window"},
 		{[]string{"--limit", "9/fortnight", "method=GET"}, 2, "", `"fortnight" is no unit of time`},
 		{[]string{"--limit", "9/99999999years", "method=GET"}, 2, "", "more than 90 years"},
 		{[]string{}, 2, "", "descriptor"},
@@ -177,10 +177,10 @@ func TestCallCommand(t *testing.T) {
 		{[]string{"--tls", "second=x"}, 1, "", "trust each other's certificates"},
 		{[]string{"second"}, 2, "", "has no value"},
 		{[]string{"--rate", "fast", "second=x"}, 2, "", "--rate fast: write requests per unit of time"},
-		{[]string{"--rate", "9000000/s", "second=x"}, 2, "", "at most 1000000 a second"},
+		{[]string{"--rate", "9000000/s", "second=x"}, 2, "", "at most 1000000 requests a second"},
 		{[]string{"--for", "48h", "second=x"}, 2, "", "--for 48h0m0s: at most 24h0m0s"},
 		{[]string{"--count", "5000000000", "second=x"}, 2, "", "at most 1000000000"},
-		{[]string{"--concurrency", "5", "second=x"}, 2, "", "give --rate, --for or --count"},
+		{[]string{"--concurrency", "5", "second=x"}, 2, "", "--concurrency needs --rate, --for or --count"},
 		{[]string{"--concurrency", "50000", "--count", "1", "second=x"}, 2, "", "at most 10000"},
 		{[]string{"--hits", "99999999999", "second=x"}, 2, "", "--hits 99999999999"},
 		{[]string{"--timeout", "0s", "second=x"}, 2, "", "--timeout 0s"},
@@ -376,7 +376,7 @@ func TestTokensAreShownNowhere(t *testing.T) {
 	if code, _, stderr := asks(t, "peek", "-s", "127.0.0.1"+port, "-d", "edge", "second=x"); code != 0 {
 		t.Errorf("%d %s", code, stderr)
 	}
-	if lines := p.audited(t, "tokens of operators come in plain text to an address that others may reach: set RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY"); len(lines) != 1 {
+	if lines := p.audited(t, "operators' tokens are sent in plain text to an address that is not loopback: set RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY"); len(lines) != 1 {
 		t.Errorf("no warning of the plain text:\n%s", p.log)
 	}
 	if strings.Contains(p.log.String(), adminToken) {

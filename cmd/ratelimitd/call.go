@@ -11,23 +11,23 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/caller"
 )
 
-// call is the subcommand that asks a server for decisions.
-type call struct {
+// callCommand is the subcommand that sends requests to a server.
+type callCommand struct {
 	Ask    askOptions `embed:""`
-	Server string     `short:"s" default:"localhost:8081" placeholder:"ADDRESS" help:"Where the server's gRPC is: host:port or unix:PATH. Default: localhost:8081."`
-	Hits   int64      `default:"1" help:"What each descriptor adds; 0 looks and takes nothing, a negative number (--hits=-1) gives back."`
+	Server string     `short:"s" default:"localhost:8081" placeholder:"ADDRESS" help:"Address of the server's gRPC port: host:port or unix:PATH. Default: localhost:8081."`
+	Hits   int64      `default:"1" help:"Hits of each descriptor; 0 peeks, a negative number (--hits=-1) refunds."`
 
-	Rate        string        `placeholder:"N/s" group:"Many requests" help:"Send so many per second (or N/m, N/h), whatever is answered, and sum up."`
-	For         time.Duration `placeholder:"TIME" group:"Many requests" help:"For how long. Default with --rate: 10s, unless --count is given."`
-	Count       int64         `placeholder:"N" group:"Many requests" help:"How many. Without --rate the next one goes when one is answered."`
-	Concurrency int           `placeholder:"N" group:"Many requests" help:"At most so many at once. Default: 64 with --rate, else 1."`
+	Rate        string        `placeholder:"N/s" group:"Many requests" help:"Send so many per second (or N/m, N/h), without waiting for answers, and sum up."`
+	For         time.Duration `placeholder:"TIME" group:"Many requests" help:"How long to send. Default with --rate: 10s, unless --count is given."`
+	Count       int64         `placeholder:"N" group:"Many requests" help:"How many to send. Without --rate each waits for the answer to the one before."`
+	Concurrency int           `placeholder:"N" group:"Many requests" help:"Most requests in flight. Default: 64 with --rate, else 1."`
 
 	Connect connectOptions `embed:"" group:"Connection"`
 	Output  outputOptions  `embed:"" group:"Output"`
 }
 
-// Run asks: nil if the request passes, exit code 4 if it is refused, an error if there is no answer.
-func (o *call) Run(ctx context.Context, s streams) error {
+// Run sends the requests. It returns nil if they pass, exit code 4 if one is refused, and an error without an answer.
+func (o *callCommand) Run(ctx context.Context, s streams) error {
 	request, err := o.request()
 	if err != nil {
 		return err
@@ -59,19 +59,19 @@ func (o *call) Run(ctx context.Context, s streams) error {
 	return err
 }
 
-func (o *call) request() (*caller.Request, error) {
+func (o *callCommand) request() (*caller.Request, error) {
 	entries, override, err := o.Ask.descriptors()
 	if err != nil {
 		return nil, err
 	}
 	if o.Hits > backend.MaxHits || o.Hits < -backend.MaxHits {
-		return nil, misuse(fmt.Errorf("--hits %d: at most %d, which is more than any limit", o.Hits, int64(backend.MaxHits)))
+		return nil, misuse(fmt.Errorf("--hits %d: use at most %d, which is more than any limit", o.Hits, int64(backend.MaxHits)))
 	}
 	return &caller.Request{Domain: o.Ask.Domain, Descriptors: entries, Hits: o.Hits, Override: override}, nil
 }
 
-// load is what --rate, --for and --count ask for; nil: one request.
-func (o *call) load() (*caller.Load, error) {
+// load is the load of --rate, --for and --count; nil: one request.
+func (o *callCommand) load() (*caller.Load, error) {
 	l := &caller.Load{For: o.For, Count: o.Count, Concurrency: o.Concurrency}
 	switch {
 	case o.For < 0 || o.For > caller.MaxFor:
@@ -82,7 +82,7 @@ func (o *call) load() (*caller.Load, error) {
 		return nil, fmt.Errorf("--concurrency %d: at most %d", o.Concurrency, caller.MaxConcurrency)
 	case o.Rate == "" && o.For == 0 && o.Count == 0:
 		if o.Concurrency > 0 {
-			return nil, errors.New("--concurrency is for many requests: give --rate, --for or --count too")
+			return nil, errors.New("--concurrency needs --rate, --for or --count")
 		}
 		return nil, nil
 	}
@@ -98,7 +98,7 @@ func (o *call) load() (*caller.Load, error) {
 	return l, nil
 }
 
-func (o *call) many(ctx context.Context, s streams, client *caller.Client, request *caller.Request, load *caller.Load) error {
+func (o *callCommand) many(ctx context.Context, s streams, client *caller.Client, request *caller.Request, load *caller.Load) error {
 	progress := isTerminal(s.err)
 	if progress {
 		load.Progress = func(sum *caller.Summary) { fmt.Fprintf(s.err, "\r\x1b[K%s", sum.Line()) }

@@ -14,16 +14,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/ruletest"
 )
 
-// check is the subcommand that says what is wrong with rule files.
-type check struct {
+// checkCommand is the subcommand that checks rule files.
+type checkCommand struct {
 	Paths []string `arg:"" optional:"" name:"path" help:"Folders of rule files, checked as the service would load them, and rule files. Default: config/domains."`
 
 	Merge   bool     `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Files of one domain are merged instead of the second being refused."`
-	Months  bool     `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"A month is one of the calendar, in UTC, instead of 30 days."`
-	Strict  bool     `help:"Warnings fail, too."`
+	Months  bool     `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"Months are calendar months in UTC instead of 30 days."`
+	Strict  bool     `help:"Warnings fail too."`
 	Disable []string `placeholder:"CODE" help:"Leave out findings with this code; may be repeated."`
-	Info    bool     `help:"Also tell what is right and worth knowing."`
-	Output  string   `enum:"text,plain,github,json" default:"text" help:"text; plain: a line each, for editors; github: annotations; json."`
+	Info    bool     `help:"Also show findings that are only worth knowing."`
+	Output  string   `enum:"text,plain,github,json" default:"text" help:"text; plain: one line each, for editors; github: annotations; json."`
 	Color   string   `enum:"auto,always,never" default:"auto" help:"auto: on a terminal, unless NO_COLOR is set."`
 
 	// The flags of ratelimit_config_check, so that a pipeline can change the binary alone.
@@ -31,9 +31,9 @@ type check struct {
 	MergeDomains bool   `name:"merge_domain_configs" hidden:""`
 }
 
-// Run checks: nil if the files may be loaded, an error with exit code 1 if not, one with exit code 2 if there is nothing
+// Run returns nil if the files can be loaded, an error with exit code 1 if not, and one with exit code 2 if there is nothing
 // to check.
-func (o *check) Run(_ context.Context, s streams) error {
+func (o *checkCommand) Run(_ context.Context, s streams) error {
 	paths := o.Paths
 	if o.ConfigDir != "" {
 		paths = append(paths, o.ConfigDir)
@@ -63,19 +63,19 @@ func (o *check) Run(_ context.Context, s streams) error {
 	return nil
 }
 
-// orDomains is the default of paths.
+// orDomains returns the paths, or the default folder if there are none.
 func orDomains(paths []string) ([]string, error) {
 	if len(paths) > 0 {
 		return paths, nil
 	}
 	dir := filepath.Join("config", "domains")
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("there is no %s here: say which folders or files", dir)
+		return nil, fmt.Errorf("there is no %s here: name folders or files", dir)
 	}
 	return []string{dir}, nil
 }
 
-func (o *check) write(out io.Writer, r *rulecheck.Report) error {
+func (o *checkCommand) write(out io.Writer, r *rulecheck.Report) error {
 	switch o.Output {
 	case "json":
 		return rulecheck.WriteJSON(out, r, o.Info)
@@ -90,8 +90,8 @@ func (o *check) write(out io.Writer, r *rulecheck.Report) error {
 	})
 }
 
-// longFlags writes a second dash before the flags of ratelimit_config_check, which Go's flag package takes with one:
-// kong would read -config_dir as nine short flags.
+// longFlags adds a second dash to the flags of ratelimit_config_check, which Go's flag package accepts with one. Kong would
+// read -config_dir as nine short flags.
 func longFlags(args []string) []string {
 	if len(args) == 0 || args[0] != "check" {
 		return args

@@ -8,32 +8,32 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// counterOptions are those of the subcommands that are about counters.
+// counterOptions are the options of peek and reset.
 type counterOptions struct {
 	Ask     askOptions     `embed:""`
-	Server  string         `short:"s" default:"localhost:6070" placeholder:"ADDRESS" help:"Where the server's debug port is. Default: localhost:6070."`
+	Server  string         `short:"s" default:"localhost:6070" placeholder:"ADDRESS" help:"Address of the server's debug port. Default: localhost:6070."`
 	Token   tokenOptions   `embed:"" group:"Connection"`
 	Connect connectOptions `embed:"" group:"Connection"`
 	Output  outputOptions  `embed:"" group:"Output"`
 }
 
-// peek is the subcommand that looks at counters.
-type peek struct {
+// peekCommand is the subcommand that shows counters.
+type peekCommand struct {
 	Options counterOptions `embed:""`
 }
 
-// Run looks: nil if the descriptors have counters, exit code 3 if no rule matches any of them.
-func (o *peek) Run(ctx context.Context, s streams) error {
+// Run returns nil if the descriptors have counters, and exit code 3 if no rule matches any of them.
+func (o *peekCommand) Run(ctx context.Context, s streams) error {
 	return o.Options.run(ctx, s, (*caller.Client).Peek)
 }
 
-// reset is the subcommand that clears counters.
-type reset struct {
+// resetCommand is the subcommand that clears counters.
+type resetCommand struct {
 	Options counterOptions `embed:""`
 }
 
-// Run clears: nil if the counters are cleared, exit code 3 if no rule matches any of the descriptors.
-func (o *reset) Run(ctx context.Context, s streams) error {
+// Run returns nil if the counters are cleared, and exit code 3 if no rule matches any of the descriptors.
+func (o *resetCommand) Run(ctx context.Context, s streams) error {
 	return o.Options.run(ctx, s, (*caller.Client).Reset)
 }
 
@@ -55,7 +55,7 @@ func (o *counterOptions) run(ctx context.Context, s streams, ask counterCall) er
 	for _, entries := range descriptors {
 		var c *caller.Counters
 		if c, failed = ask(client, ctx, o.Ask.Domain, entries, override); failed != nil {
-			break // what was answered before is shown: it may have been cleared
+			break // earlier answers are still shown: their counters may have been cleared
 		}
 		matched = matched || c.Matched
 		all = append(all, c)

@@ -13,14 +13,14 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// ownPrefix is what our own variables begin with. The reference's have no prefix, so what is misspelt among those cannot be
-// told from what belongs to somebody else.
+// ownPrefix is the prefix of our own variables. The reference's variables have no prefix, so a misspelt one looks like a
+// variable of another program.
 const ownPrefix = "RATELIMITD_"
 
-// serviceLink is what Kubernetes adds to the environment of every pod for a Service whose name begins with ratelimitd.
+// serviceLink matches variables that Kubernetes adds to every pod for a Service whose name begins with ratelimitd.
 var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// checkEnvironment refuses variables with our prefix that no flag has.
+// checkEnvironment refuses variables with our prefix that belong to no flag.
 func checkEnvironment(model *kong.Application, environ []string) error {
 	known := variables(model)
 	for _, e := range environ {
@@ -31,7 +31,7 @@ func checkEnvironment(model *kong.Application, environ []string) error {
 		if meant := yamlform.Closest(name, known); meant != "" {
 			return fmt.Errorf("unknown variable %s in the environment: did you mean %s?", name, meant)
 		}
-		return fmt.Errorf("unknown variable %s in the environment: `ratelimitd serve --help` lists those there are", name)
+		return fmt.Errorf("unknown variable %s in the environment: `ratelimitd serve --help` lists all variables", name)
 	}
 	return nil
 }
@@ -49,8 +49,8 @@ func variables(model *kong.Application) []string {
 	return slices.Compact(names)
 }
 
-// forgetEmpty takes variables that are set to nothing, where nothing is no value, for unset: a manifest that leaves one
-// empty means the default.
+// forgetEmpty unsets variables that are empty where an empty text is no value: a manifest that leaves one empty means the
+// default.
 func forgetEmpty(model *kong.Application) error {
 	return kong.Visit(model, func(n kong.Visitable, next kong.Next) error {
 		f, ok := n.(*kong.Flag)
@@ -66,7 +66,7 @@ func forgetEmpty(model *kong.Application) error {
 		for _, name := range f.Envs {
 			if v, set := os.LookupEnv(name); set && v == "" {
 				if err := os.Unsetenv(name); err != nil {
-					return fmt.Errorf("forget the empty variable %s: %w", name, err)
+					return fmt.Errorf("unset the empty variable %s: %w", name, err)
 				}
 			}
 		}

@@ -13,7 +13,7 @@ import (
 func TestUnknownVariable(t *testing.T) {
 	for _, c := range []struct{ name, says string }{
 		{"RATELIMITD_ONERROR", "unknown variable RATELIMITD_ONERROR in the environment: did you mean RATELIMITD_ON_ERROR?"},
-		{"RATELIMITD_COLOUR_OF_THE_SKY", "unknown variable RATELIMITD_COLOUR_OF_THE_SKY in the environment: `ratelimitd serve --help` lists those there are"},
+		{"RATELIMITD_COLOUR_OF_THE_SKY", "unknown variable RATELIMITD_COLOUR_OF_THE_SKY in the environment: `ratelimitd serve --help` lists all variables"},
 	} {
 		code, said := output(t, map[string]string{c.name: "1"}, "--rules", "../../config/domains")
 		if code != 2 || !strings.Contains(said, c.says) {
@@ -108,7 +108,7 @@ func TestConnectionsMayStayForEver(t *testing.T) {
 }
 
 // parsed is what serve makes of the environment as it is.
-func parsed(t *testing.T) *serve {
+func parsed(t *testing.T) *serveCommand {
 	t.Helper()
 	var c cli
 	parser, err := newParser(&c)

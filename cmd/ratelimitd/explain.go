@@ -16,22 +16,22 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// explainCommand is the subcommand that tells what rules make of a request.
+// explainCommand is the subcommand that shows what rules do with a request.
 type explainCommand struct {
 	Ask    askOptions `embed:""`
-	At     string     `placeholder:"TIME" help:"As if it were this time, such as 2026-03-10T12:00:00Z, or a date. Default: now."`
-	Server string     `short:"s" placeholder:"ADDRESS" help:"Ask the server with this debug port, such as localhost:6070, about the rules it has in force. With --rules: explain those files, and show the counters' state at the server."`
+	At     string     `placeholder:"TIME" help:"Time of the request, such as 2026-03-10T12:00:00Z, or a date. Default: now."`
+	Server string     `short:"s" placeholder:"ADDRESS" help:"Debug port of a server, such as localhost:6070, whose rules are explained. With --rules: explain those files, and show the state of the server's counters."`
 
 	Output  outputOptions  `embed:"" group:"Output"`
 	Token   tokenOptions   `embed:"" group:"Connection"`
 	Connect connectOptions `embed:"" group:"Connection"`
 
 	Rules     ruleOptions   `embed:"" group:"Rules, as the server has them"`
-	KeyPrefix string        `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" group:"Answers, as the server gives them" help:"Put before every counter's key."`
+	KeyPrefix string        `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" group:"Answers, as the server gives them" help:"Prefix of every counter's key."`
 	Answers   answerOptions `embed:"" group:"Answers, as the server gives them"`
 }
 
-// Run explains: nil if a rule matches, exit code 3 if none matches any of the descriptors.
+// Run returns nil if a rule matches, and exit code 3 if none matches any of the descriptors.
 func (o *explainCommand) Run(ctx context.Context, s streams) error {
 	entries, override, err := o.Ask.descriptors()
 	if err != nil {
@@ -43,7 +43,7 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 	}
 	if o.Server != "" && o.Rules.Rules == "" {
 		if o.At != "" {
-			return misuse(errors.New("--at needs --rules: a server explains what is now"))
+			return misuse(errors.New("--at needs --rules: a server explains the present"))
 		}
 		return o.askServer(ctx, s, entries, override)
 	}
@@ -93,8 +93,8 @@ func (o *explainCommand) write(s streams, report *explain.Report, failed error) 
 	return nil
 }
 
-// askServer explains by the rules that a server has in force, wherever they come from, and shows the counters' state if
-// the server lets this caller see it.
+// askServer explains the rules in force at a server, and shows the counters' state if the server allows this caller to see
+// it.
 func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]descriptor.Entry, override *limiter.Override) error {
 	client, err := o.Token.admin(&o.Connect, o.Server, s.err)
 	if err != nil {
@@ -116,7 +116,7 @@ func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]d
 				fill(&d, there)
 				d.StateOf = o.Server
 			case override != nil:
-				return err // what the rule says is not the answer
+				return err // without the counters the override cannot be explained
 			default:
 				hidden = true
 				fmt.Fprintf(s.err, "ratelimitd: the counters' state is not shown: %v\n", err)
@@ -127,7 +127,7 @@ func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]d
 	return o.write(s, report, nil)
 }
 
-// fill adds the states of counters to the limits that the server explained; with an override they are the limits.
+// fill adds the states of counters to the limits that the server explained. With an override, its counters are the limits.
 func fill(d *explain.Descriptor, there *caller.Counters) {
 	if there.Override {
 		d.Matched, d.Override, d.Rule, d.Limits = true, true, nil, nil
@@ -146,7 +146,7 @@ func fill(d *explain.Descriptor, there *caller.Counters) {
 	}
 }
 
-// now is the time that is asked about.
+// now is the time of the request.
 func (o *explainCommand) now() (time.Time, error) {
 	if o.At == "" {
 		return time.Now(), nil
@@ -190,14 +190,14 @@ func (o *explainCommand) states(ctx context.Context, s streams, r *explain.Repor
 			}
 		}
 		if same < len(d.Limits) || same < len(there.Counters) {
-			d.StateRule = elsewhere(there)
+			d.StateRule = serverRule(there)
 		}
 	}
 	return nil
 }
 
-// elsewhere says what a server makes of a descriptor that it counts otherwise.
-func elsewhere(c *caller.Counters) string {
+// serverRule names the rule and the counters of a server that counts a descriptor differently.
+func serverRule(c *caller.Counters) string {
 	text := "no rule"
 	if c.Rule != nil {
 		text = fmt.Sprintf("%s (%s:%d:%d)", c.Rule.Path, c.Rule.File, c.Rule.Line, c.Rule.Column)
@@ -208,7 +208,7 @@ func elsewhere(c *caller.Counters) string {
 	return text
 }
 
-// load reads the rules as the server would at its start, and tells of files that are left out.
+// load reads the rules as the server would at its start, and writes the errors of files that are left out.
 func (o *ruleOptions) load(warn io.Writer, of descriptor.Options) (*descriptor.Tree, error) {
 	dir, _ := o.dir()
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {

@@ -5,14 +5,14 @@ import (
 	"sync/atomic"
 )
 
-// health is what this service says of itself.
+// health is the state behind the health of this service.
 type health struct {
-	mu        sync.Mutex // one report at a time: the last one counts
+	mu        sync.Mutex // one report at a time, so that the last one wins
 	listening atomic.Bool
-	refused   atomic.Bool // an xDS server has sent rules, and none of them can be used
+	refused   atomic.Bool // an xDS server has sent only rules that cannot be used
 }
 
-// reportHealth tells the server whether it wants requests. It is called whenever that may have changed.
+// reportHealth updates the server's health. It is called whenever the health may have changed.
 func (s *service) reportHealth() {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
@@ -21,10 +21,10 @@ func (s *service) reportHealth() {
 	}
 }
 
-// healthy says whether the rules in force will do. Without FORCE_START_WITHOUT_INITIAL_CONFIG there must be some, even if
-// they are empty. With it there need not be any yet, because a control plane without rules has nothing to send; but one
-// that has sent only bad rules wants limits which are not in force. With HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED there must
-// be a domain.
+// healthy reports whether the rules in force suffice. Without FORCE_START_WITHOUT_INITIAL_CONFIG rules must have been loaded,
+// even if they are empty. With it there need not be any yet, because a control plane without rules sends nothing; but after
+// only bad rules, limits that somebody wants are not in force. With HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED there must be a
+// domain.
 func (s *service) healthy() bool {
 	o := &s.options.Rules
 	tree := s.limiter.Tree()

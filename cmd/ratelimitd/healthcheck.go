@@ -12,27 +12,27 @@ import (
 	"time"
 )
 
-// healthcheck asks the service that runs beside it whether it wants requests: what a container's health check runs where
-// there is no shell and no curl. It reads the same HOST and PORT as serve.
-type healthcheck struct {
+// healthcheckCommand is the subcommand that checks the health of the service on the same machine, for a container without a
+// shell and curl. It reads the same HOST and PORT as serve.
+type healthcheckCommand struct {
 	Host    string        `env:"HOST" default:"0.0.0.0" help:"Address that the service's HTTP listens on; all addresses means loopback here."`
 	Port    int           `env:"PORT" range:"0..65535" default:"8080" help:"Port of the service's HTTP."`
-	Path    string        `default:"/healthcheck" help:"Page to ask: /healthcheck, /readyz or /livez."`
+	Path    string        `default:"/healthcheck" help:"Path to request: /healthcheck, /readyz or /livez."`
 	Timeout time.Duration `default:"2s" help:"How long to wait for the answer."`
 }
 
-// Run succeeds if the service says that it is healthy.
-func (h *healthcheck) Run(ctx context.Context, s streams) error {
+// Run succeeds if the service is healthy.
+func (h *healthcheckCommand) Run(ctx context.Context, s streams) error {
 	ctx, cancel := context.WithTimeout(ctx, h.Timeout)
 	defer cancel()
 	url := "http://" + net.JoinHostPort(loopback(h.Host), strconv.Itoa(h.Port)) + "/" + strings.TrimPrefix(h.Path, "/")
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return fmt.Errorf("ask for health: %w", err)
+		return fmt.Errorf("request health: %w", err)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return fmt.Errorf("ask for health: %w", err)
+		return fmt.Errorf("request health: %w", err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
@@ -47,7 +47,7 @@ func (h *healthcheck) Run(ctx context.Context, s streams) error {
 	return err
 }
 
-// loopback is where a process on the same machine reaches a listener: at its address, or at loopback if it listens on all.
+// loopback is the address at which this machine reaches a listener: its own, or loopback if it listens on all addresses.
 func loopback(host string) string {
 	ip := net.ParseIP(host)
 	switch {

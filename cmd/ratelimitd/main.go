@@ -18,20 +18,20 @@ import (
 
 // cli is the command line.
 type cli struct {
-	Serve   serve       `cmd:"" default:"withargs" help:"Serve decisions over gRPC and HTTP (the default)."`
-	Check   check       `cmd:"" help:"Say what is wrong with rule files: exit code 0 if they may be loaded, 1 if not, 2 if there is nothing to check."`
-	Test    testCommand `cmd:"" help:"Run unit tests for rules: exit code 0 if all pass, 1 if not, 2 if some cannot be run."`
-	Schema  schema      `cmd:"" help:"Print the JSON Schema of rule files or of test files, for editors."`
-	Version version     `cmd:"" help:"Print the version and exit."`
+	Serve   serveCommand   `cmd:"" default:"withargs" help:"Serve decisions over gRPC and HTTP (the default)."`
+	Check   checkCommand   `cmd:"" help:"Check rule files: exit code 0 if they can be loaded, 1 if not, 2 if there is nothing to check."`
+	Test    testCommand    `cmd:"" help:"Run unit tests for rules: exit code 0 if all pass, 1 if not, 2 if some cannot be run."`
+	Schema  schemaCommand  `cmd:"" help:"Print the JSON Schema of rule files or of test files, for editors."`
+	Version versionCommand `cmd:"" help:"Print the version and exit."`
 
-	Simulate simulateCommand `cmd:"" help:"Replay access logs through rules and say what would have been refused: exit code 0, 1 if --fail-on says so, 2 if rules, mapping or log cannot be used."`
+	Simulate simulateCommand `cmd:"" help:"Replay access logs through rules and report what would have been refused: exit code 0, 1 if --fail-on applies, 2 if rules, mapping or log cannot be used."`
 
-	Explain explainCommand `cmd:"" help:"Tell what rules make of a request, and why: exit code 0 if a rule matches, 3 if none does."`
-	Call    call           `cmd:"" help:"Ask a server for a decision, or for many: exit code 0 if all pass, 4 if one is refused, 1 if there is no answer."`
-	Peek    peek           `cmd:"" help:"Look at counters of a server: exit code 0 if a rule matches, 3 if none does."`
-	Reset   reset          `cmd:"" help:"Clear counters of a server: exit code 0 if a rule matches, 3 if none does."`
+	Explain explainCommand `cmd:"" help:"Show what rules do with a request, and why: exit code 0 if a rule matches, 3 if none does."`
+	Call    callCommand    `cmd:"" help:"Send one request to a server, or many: exit code 0 if all pass, 4 if one is refused, 1 if there is no answer."`
+	Peek    peekCommand    `cmd:"" help:"Show counters of a server: exit code 0 if a rule matches, 3 if none does."`
+	Reset   resetCommand   `cmd:"" help:"Clear counters of a server: exit code 0 if a rule matches, 3 if none does."`
 
-	Healthcheck healthcheck `cmd:"" help:"Ask the service on this machine for its health: exit code 0 if it is healthy."`
+	Healthcheck healthcheckCommand `cmd:"" help:"Check the health of the service on this machine: exit code 0 if it is healthy."`
 }
 
 func main() {
@@ -40,22 +40,22 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// streams is where a subcommand writes.
+// streams are the outputs of a subcommand.
 type streams struct {
 	out, err io.Writer
 }
 
-// run executes one command line and returns its exit code: 0 for success, 1 for a failure, 2 for a command line or an
-// environment that makes no sense; subcommands may have more (ask.go).
+// run executes one command line and returns its exit code: 0 for success, 1 for a failure, 2 for an invalid command line or
+// environment. Subcommands may have more (ask.go).
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c cli
 	parser, err := newParser(&c, kong.Writers(stdout, stderr))
 	if err == nil {
-		err = unknownCommand(parser.Model, spoken(args))
+		err = unknownCommand(parser.Model, normalize(args))
 	}
 	var name string
 	if err == nil {
-		name, err = parse(parser, spoken(args))
+		name, err = parse(parser, normalize(args))
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "ratelimitd: %v\n", err)

@@ -88,7 +88,7 @@ func TestWhereOperatorsAre(t *testing.T) {
 
 // A debug port that others may reach, and that asks them for nothing, is said at the start; one that asks is not.
 func TestUnguardedDebugPort(t *testing.T) {
-	const warning = "whoever reaches the debug port may read its pages"
+	const warning = "anyone who can reach the debug port can read its pages"
 	for name, c := range map[string]struct {
 		env  map[string]string
 		warn bool

@@ -25,24 +25,24 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server"
 )
 
-// ruleOptions say where rules come from.
+// ruleOptions are the settings of rules.
 type ruleOptions struct {
-	Rules  string        `help:"Folder of rule files. Beats the RUNTIME_ variables." placeholder:"DIR"`
-	Strict bool          `name:"strict-rules" env:"RATELIMITD_STRICT_RULES" help:"A rule file with a key twice in a map or in the wrong map is refused, instead of being read as envoyproxy/ratelimit reads it, with a warning."`
-	Merge  bool          `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Files of one domain are merged instead of the second being refused."`
+	Rules  string        `help:"Folder of rule files. Overrides the RUNTIME_ variables." placeholder:"DIR"`
+	Strict bool          `name:"strict-rules" env:"RATELIMITD_STRICT_RULES" help:"Refuse a rule file with a duplicate or misplaced key. Unset: read it as envoyproxy/ratelimit does, with a warning."`
+	Merge  bool          `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Merge files of one domain instead of refusing the second one."`
 	Rescan time.Duration `name:"rules-rescan" env:"RATELIMITD_RULES_RESCAN" range:"1ms.." default:"10s" help:"How often the folder is read even if no change was reported."`
-	Force  bool          `name:"force-start-without-initial-config" env:"FORCE_START_WITHOUT_INITIAL_CONFIG" help:"Start also when the rule folder is missing, and let health be green while there are no rules yet."`
-	None   bool          `name:"allow-no-rules" env:"RATELIMITD_ALLOW_NO_RULES" help:"A reload of the folder may remove the last rule. Else the rules in force stay when the folder holds none any more."`
+	Force  bool          `name:"force-start-without-initial-config" env:"FORCE_START_WITHOUT_INITIAL_CONFIG" help:"Start even if the rule folder is missing, with green health while there are no rules yet."`
+	None   bool          `name:"allow-no-rules" env:"RATELIMITD_ALLOW_NO_RULES" help:"A reload of the folder may remove the last rule. Unset: the rules in force stay when the folder has none any more."`
 
 	AtLeastOne bool `name:"healthy-with-at-least-one-config-loaded" env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" help:"Health is red while the rules in force have no domain."`
 
-	ConfigType    string `env:"CONFIG_TYPE" oneof:"FILE,GRPC_XDS_SOTW" default:"FILE" placeholder:"FILE|GRPC_XDS_SOTW" help:"Where rules come from: files, or a server that sends them over xDS."`
-	RuntimeRoot   string `env:"RUNTIME_ROOT" nonempty:"" default:"/srv/runtime_data/current" help:"With the next two: the folder of rule files is ROOT/SUBDIRECTORY/APPDIRECTORY."`
+	ConfigType    string `env:"CONFIG_TYPE" oneof:"FILE,GRPC_XDS_SOTW" default:"FILE" placeholder:"FILE|GRPC_XDS_SOTW" help:"Source of rules: files, or a server that sends them over xDS."`
+	RuntimeRoot   string `env:"RUNTIME_ROOT" nonempty:"" default:"/srv/runtime_data/current" help:"With the next two flags: the folder of rule files is ROOT/SUBDIRECTORY/APPDIRECTORY."`
 	RuntimeSubdir string `name:"runtime-subdirectory" env:"RUNTIME_SUBDIRECTORY" help:"Folder below --runtime-root."`
 	RuntimeAppdir string `name:"runtime-appdirectory" env:"RUNTIME_APPDIRECTORY" default:"config" help:"Folder of rule files below --runtime-subdirectory."`
 }
 
-// dir is the folder of rule files, and what chose it.
+// dir is the folder of rule files, and the settings that it comes from.
 func (o *ruleOptions) dir() (folder, because string) {
 	if o.Rules != "" {
 		return o.Rules, "--rules"
@@ -53,35 +53,35 @@ func (o *ruleOptions) dir() (folder, because string) {
 // overXDS reports whether the rules come from an xDS server instead of a folder.
 func (o *ruleOptions) overXDS() bool { return o.ConfigType == "GRPC_XDS_SOTW" }
 
-// listenOptions say where the service listens.
+// listenOptions are the settings of listeners and of what callers may take.
 type listenOptions struct {
 	GRPCHost  string `name:"grpc-host" env:"GRPC_HOST" default:"0.0.0.0" help:"Address that gRPC listens on."`
-	GRPCPort  int    `name:"grpc-port" env:"GRPC_PORT" range:"0..65535" default:"8081" help:"Port of gRPC; 0 takes a free one."`
+	GRPCPort  int    `name:"grpc-port" env:"GRPC_PORT" range:"0..65535" default:"8081" help:"Port of gRPC; 0 chooses a free one."`
 	Host      string `env:"HOST" default:"0.0.0.0" help:"Address that HTTP (/json, /healthcheck, /metrics) listens on."`
-	Port      int    `env:"PORT" range:"0..65535" default:"8080" help:"Port of HTTP; 0 takes a free one."`
+	Port      int    `env:"PORT" range:"0..65535" default:"8080" help:"Port of HTTP; 0 chooses a free one."`
 	DebugHost string `env:"DEBUG_HOST" default:"127.0.0.1" help:"Address that the debug port listens on."`
-	DebugPort int    `env:"DEBUG_PORT" range:".." default:"6070" help:"Port of /rlconfig, /stats and /debug/pprof; 0 takes a free one."`
+	DebugPort int    `env:"DEBUG_PORT" range:".." default:"6070" help:"Port of /rlconfig, /stats and /debug/pprof; 0 chooses a free one."`
 
-	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" nonpositive:"0s" clamp:"1ms.." default:"24h" help:"After which a gRPC connection is asked to reconnect; 0: never."`
-	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long its calls may then go on; 0: for ever; less: not at all."`
+	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" nonpositive:"0s" clamp:"1ms.." default:"24h" help:"Age at which a gRPC client is asked to reconnect; 0: never."`
+	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long its calls may then continue; 0: forever; negative: not at all."`
 	MaxMessageBytes       int           `env:"RATELIMITD_MAX_MESSAGE_BYTES" range:"1.." default:"4194304" help:"Largest request, in bytes."`
-	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Path of a unix socket that gRPC listens on instead of the above; a leading @ makes it abstract."`
-	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Other processes of this user may listen on the same ports (SO_REUSEPORT)."`
+	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Path of a unix socket for gRPC instead of host and port; a leading @ makes it abstract."`
+	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Other processes of the same user may listen on the same ports (SO_REUSEPORT)."`
 	NoDebug               bool          `env:"RATELIMITD_NO_DEBUG" help:"No pages on the debug port."`
 	NoAdmin               bool          `env:"RATELIMITD_NO_ADMIN" help:"No admin service (gRPC) on the debug port."`
 	MaxEntries            int           `env:"RATELIMITD_MAX_ENTRIES" range:"1.." default:"256" help:"Most entries in a descriptor."`
-	MaxTextBytes          int           `env:"RATELIMITD_MAX_TEXT_BYTES" range:"1.." default:"65536" help:"Longest domain, key or value, in bytes. A longer one is an error, which Envoy lets pass by default: keep it above Envoy's max_request_headers_kb."`
-	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Most connections of gRPC, and of HTTP as many again. A new one takes the place of one that is not in use, or is closed at once."`
-	PeerShare             float64       `env:"RATELIMITD_PEER_SHARE" range:"0..1" default:"0.5" help:"Part of the connections that one peer (an address, or a /64 of IPv6) keeps when all are in use; one with more gives way to the others."`
-	MaxStreams            uint32        `name:"grpc-max-streams" env:"RATELIMITD_GRPC_MAX_STREAMS" default:"1000" help:"Most calls at once on one gRPC connection; 0: no bound."`
-	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Most calls in flight, on all connections; more are refused at once. One connection may have as many as are free."`
-	FirstCallTimeout      time.Duration `env:"RATELIMITD_FIRST_CALL_TIMEOUT" range:"1ms.." default:"1m" help:"After which a gRPC connection without a call is closed."`
-	MessageTimeout        time.Duration `env:"RATELIMITD_MESSAGE_TIMEOUT" range:"1ms.." default:"10s" help:"How long the message of a call may take to arrive; then its connection is closed, at the latest after twice as long."`
-	WriteTimeout          time.Duration `env:"RATELIMITD_WRITE_TIMEOUT" range:"1ms.." default:"10s" help:"After which a gRPC connection is closed whose client does not read its answers."`
-	MaxConnectionBytes    int64         `env:"RATELIMITD_MAX_CONNECTION_BYTES" range:"1.." default:"16777216" help:"Most bytes that a gRPC connection may hold of messages that have not arrived in full; beyond it the connection is closed."`
-	MaxUnfinishedBytes    int64         `env:"RATELIMITD_MAX_UNFINISHED_BYTES" range:"1.." default:"134217728" help:"The same of all connections together; beyond it the connection that holds most is closed."`
+	MaxTextBytes          int           `env:"RATELIMITD_MAX_TEXT_BYTES" range:"1.." default:"65536" help:"Longest domain, key or value, in bytes. A request with a longer one fails, and Envoy lets it pass by default: keep this above Envoy's max_request_headers_kb."`
+	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Most connections of gRPC, and of HTTP as many again. Beyond it a new one replaces an idle one, or is closed at once."`
+	PeerShare             float64       `env:"RATELIMITD_PEER_SHARE" range:"0..1" default:"0.5" help:"Share of the connections that one peer (an address, or a /64 of IPv6) keeps when all are in use. Others may replace the connections of a peer with more."`
+	MaxStreams            uint32        `name:"grpc-max-streams" env:"RATELIMITD_GRPC_MAX_STREAMS" default:"1000" help:"Most concurrent calls on one gRPC connection; 0: no bound."`
+	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Most calls in flight on all connections; more are refused at once. One connection may have as many as are still free."`
+	FirstCallTimeout      time.Duration `env:"RATELIMITD_FIRST_CALL_TIMEOUT" range:"1ms.." default:"1m" help:"A gRPC connection without a call is closed after this time."`
+	MessageTimeout        time.Duration `env:"RATELIMITD_MESSAGE_TIMEOUT" range:"1ms.." default:"10s" help:"How long the message of a call may take to arrive. Then its connection is closed, at the latest after twice this time."`
+	WriteTimeout          time.Duration `env:"RATELIMITD_WRITE_TIMEOUT" range:"1ms.." default:"10s" help:"A gRPC connection is closed when its client reads no answers for so long."`
+	MaxConnectionBytes    int64         `env:"RATELIMITD_MAX_CONNECTION_BYTES" range:"1.." default:"16777216" help:"Most bytes of incomplete messages on one gRPC connection; beyond it the connection is closed."`
+	MaxUnfinishedBytes    int64         `env:"RATELIMITD_MAX_UNFINISHED_BYTES" range:"1.." default:"134217728" help:"Most bytes of incomplete messages on all connections; beyond it the connection that holds most is closed."`
 	MaxDescriptors        int           `env:"RATELIMITD_MAX_DESCRIPTORS" range:"1.." default:"256" help:"Most descriptors in a request."`
-	DrainDelay            time.Duration `env:"RATELIMITD_DRAIN_DELAY" range:"0s.." default:"0s" help:"How long to go on serving after health has turned red, before stopping."`
+	DrainDelay            time.Duration `env:"RATELIMITD_DRAIN_DELAY" range:"0s.." default:"0s" help:"How long to keep serving after health has turned red, before stopping."`
 	StopTimeout           time.Duration `env:"RATELIMITD_STOP_TIMEOUT" range:"1ms.." default:"10s" help:"How long calls in flight may take to finish when stopping."`
 }
 
@@ -122,7 +122,7 @@ func (o *listenOptions) operators() operator.Options {
 // peerShare is the setting, where 0 means one connection.
 func (o *listenOptions) peerShare() float64 { return max(o.PeerShare, math.SmallestNonzeroFloat64) }
 
-// streams is the bound of calls on one connection, as gRPC understands it.
+// streams turns the bound of calls on one connection, whose 0 means none, into one of gRPC.
 func (o *listenOptions) streams() uint32 {
 	if o.MaxStreams == 0 {
 		return math.MaxUint32
@@ -130,7 +130,7 @@ func (o *listenOptions) streams() uint32 {
 	return o.MaxStreams
 }
 
-// bounds are what the log says at start of what callers may take.
+// bounds are the bounds on callers, for the log.
 func (o *listenOptions) bounds() []any {
 	return []any{
 		"connections", o.MaxConnections, "peer_share", o.PeerShare, "streams_per_connection", o.MaxStreams, "calls", o.MaxCalls,
@@ -139,17 +139,17 @@ func (o *listenOptions) bounds() []any {
 	}
 }
 
-// leaving is how long the rest of a stop may take once the stop timeout has passed.
+// leaving is how long the rest of a stop may take after the stop timeout.
 const leaving = time.Second
 
-// overdue is closed when a stop that ctx asked for must have ended.
+// overdue is closed when a stop that began with the end of ctx takes too long.
 func (o *listenOptions) overdue(ctx context.Context) <-chan struct{} {
 	passed := make(chan struct{})
 	context.AfterFunc(ctx, func() { time.AfterFunc(o.DrainDelay+o.StopTimeout+leaving, func() { close(passed) }) })
 	return passed
 }
 
-// endless is a time of the reference, whose 0 is for ever, as gRPC understands it.
+// endless turns a time of the reference, whose 0 means forever, into one of gRPC.
 func endless(d time.Duration) time.Duration {
 	if d == 0 {
 		return math.MaxInt64
@@ -159,36 +159,36 @@ func endless(d time.Duration) time.Duration {
 
 func address(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
-// answerOptions say what is decided and answered.
+// answerOptions are the settings of decisions and answers.
 type answerOptions struct {
 	Shadow bool `name:"shadow-mode" env:"SHADOW_MODE" help:"Judge and measure every rule, enforce none."`
 	Quota  bool `name:"quota-mode" env:"QUOTA_MODE" help:"Every rule is in quota mode."`
 	Stop   bool `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" help:"A refused request counts only in the limits that refuse it."`
 
-	Admission string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" help:"Of domains that do not say: each descriptor counts for itself, or a refused request consumes nothing anywhere."`
-	OnError   string `env:"RATELIMITD_ON_ERROR" oneof:"error,allow,deny,local" placeholder:"error|allow|deny|local" default:"error" help:"Of rules and domains that do not say: what is answered when the backend cannot."`
-	Replicas  int    `env:"RATELIMITD_REPLICAS" range:"1.." placeholder:"NUMBER" help:"How many of these processes share the limits: with on_error local each counts its part. Unset: those that share a Redis count each other."`
+	Admission string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" help:"For domains without admission: each descriptor counts for itself, or a refused request consumes nothing anywhere."`
+	OnError   string `env:"RATELIMITD_ON_ERROR" oneof:"error,allow,deny,local" placeholder:"error|allow|deny|local" default:"error" help:"For rules and domains without on_error: the answer when the counters cannot be read."`
+	Replicas  int    `env:"RATELIMITD_REPLICAS" range:"1.." placeholder:"NUMBER" help:"How many processes share the limits: with on_error local each counts its part. Unset: processes that share a Redis count each other."`
 
-	Families []string `name:"response-headers" env:"RATELIMITD_RESPONSE_HEADERS" oneof:"ratelimit,x-ratelimit,ietf,retry-after" placeholder:"FAMILY" help:"Families of client headers, in domains that do not say: ratelimit, x-ratelimit, ietf, retry-after."`
+	Families []string `name:"response-headers" env:"RATELIMITD_RESPONSE_HEADERS" oneof:"ratelimit,x-ratelimit,ietf,retry-after" placeholder:"FAMILY" help:"Families of client headers, for domains without headers: ratelimit, x-ratelimit, ietf, retry-after."`
 
-	Headers         bool   `name:"limit-response-headers-enabled" env:"LIMIT_RESPONSE_HEADERS_ENABLED" help:"Tell clients their limit in the headers of the next three flags: the family ratelimit."`
+	Headers         bool   `name:"limit-response-headers-enabled" env:"LIMIT_RESPONSE_HEADERS_ENABLED" help:"Send clients their limit in the headers of the next three flags: the family ratelimit."`
 	LimitHeader     string `env:"LIMIT_LIMIT_HEADER" form:"header" otherwise:"RateLimit-Limit" default:"RateLimit-Limit" help:"Header with the requests per unit."`
 	RemainingHeader string `env:"LIMIT_REMAINING_HEADER" form:"header" otherwise:"RateLimit-Remaining" default:"RateLimit-Remaining" help:"Header with the requests left."`
 	ResetHeader     string `env:"LIMIT_RESET_HEADER" form:"header" otherwise:"RateLimit-Reset" default:"RateLimit-Reset" help:"Header with the seconds until the limit resets."`
 
-	HideShadow bool `name:"hide-shadow-limits" env:"RATELIMITD_HIDE_SHADOW_LIMITS" help:"Answers do not show the limits of shadow rules. Unset, Envoy makes x-ratelimit headers of them too, if it is asked for those."`
+	HideShadow bool `name:"hide-shadow-limits" env:"RATELIMITD_HIDE_SHADOW_LIMITS" help:"Answers do not show the limits of shadow rules. Unset: Envoy uses them for its x-ratelimit headers too, if those are on."`
 
 	Metadata  bool    `name:"response-dynamic-metadata" env:"RESPONSE_DYNAMIC_METADATA" help:"Answers carry dynamic metadata."`
-	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Dynamic metadata tells which rule decided, what is left and how long to wait."`
-	JSON400   bool    `name:"json-bad-request-on-failure" env:"RATELIMITD_JSON_BAD_REQUEST_ON_FAILURE" help:"/json answers 400 instead of 503 where no decision could be made, as the reference does."`
+	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Dynamic metadata has the rule that decided, what is left, and how long to wait."`
+	JSON400   bool    `name:"json-bad-request-on-failure" env:"RATELIMITD_JSON_BAD_REQUEST_ON_FAILURE" help:"/json answers 400 instead of 503 where no decision could be made, as envoyproxy/ratelimit does."`
 	NoMetrics bool    `name:"no-metrics" env:"RATELIMITD_NO_METRICS" hidden:"" help:"Decisions are not counted: for comparison."`
-	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" clamp:"0..1" default:"0.8" help:"Share of a limit above which hits count as near it."`
-	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"Counters' keys that are tracked at once to tell which are hot, 128 in a list; 0 turns it off. They take 0.9 to 1.6 KB each, but only while so many rules are busy: 55 MB at most by default, usually less than 1 MB."`
-	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" range:"1.." default:"10000" help:"Names that metrics by rule are kept under; the rest share one."`
+	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" clamp:"0..1" default:"0.8" help:"Share of a limit above which hits count as near the limit."`
+	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"Counters' keys that are tracked to find hot ones, in lists of 128; 0 turns this off. A key takes 0.9 to 1.6 KB, but only while its rule is busy: at most 55 MB by default, usually less than 1 MB."`
+	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" range:"1.." default:"10000" help:"Most names in metrics by rule; further rules share one."`
 
-	PatternBytes int `env:"RATELIMITD_PATTERN_BYTES" range:"64.." default:"4096" help:"Bytes of a value that a value_regex sees. Of a longer value only these first bytes are compared: it matches if they can be the beginning of a value that matches."`
+	PatternBytes int `env:"RATELIMITD_PATTERN_BYTES" range:"64.." default:"4096" help:"How many bytes of a value a value_regex sees. A longer value matches if these first bytes can begin a matching value."`
 
-	CalendarMonths bool `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"A month is one of the calendar, in UTC, instead of 30 days: of fixed windows, and of limits that requests bring along."`
+	CalendarMonths bool `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"Months are calendar months in UTC instead of 30 days, for fixed windows and for limits of requests."`
 }
 
 func (o *answerOptions) settings() limiter.Settings {
@@ -207,7 +207,7 @@ func (o *answerOptions) settings() limiter.Settings {
 		NearLimitRatio: o.NearRatio,
 	}
 	if s.NearLimitRatio == 0 {
-		s.NearLimitRatio = math.SmallestNonzeroFloat32 // every hit is near, as there; there it would be the default
+		s.NearLimitRatio = math.SmallestNonzeroFloat32 // 0 would mean the default; in the reference every hit is near then
 	}
 	for _, name := range o.Families {
 		s.Headers |= descriptor.ParseHeaderFamily(name)
@@ -223,24 +223,24 @@ func (o *answerOptions) tree() descriptor.Options {
 	return descriptor.Options{CalendarMonths: o.CalendarMonths, PatternBytes: o.PatternBytes}
 }
 
-// backendOptions say where counts live.
+// backendOptions are the settings of counters.
 type backendOptions struct {
 	Backend     string `name:"backend-type" env:"BACKEND_TYPE" placeholder:"memory|redis" help:"Where counts live. Unset: Redis if REDIS_URL is set, else this process' memory."`
-	KeyPrefix   string `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" help:"Put before every counter's key."`
-	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" range:".." default:"0" help:"What the over-limit cache may take, 512 KiB at least; 0 turns it off."`
-	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Most counters that the memory backend holds; a live one is never evicted, and beyond its share of them a rule has callers share counters."`
+	KeyPrefix   string `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" help:"Prefix of every counter's key."`
+	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" range:".." default:"0" help:"Size of the over-limit cache, at least 512 KiB; 0 turns it off."`
+	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Most counters in memory. A live one is never evicted; beyond a rule's share of them, its callers share counters."`
 
-	KeyFormat     string `name:"redis-key-format" env:"REDIS_KEY_FORMAT" oneof:"ratelimitd,lyft" placeholder:"ratelimitd|lyft" default:"ratelimitd" help:"lyft: counters have the keys of envoyproxy/ratelimit where that has them too, so that both count together."`
-	JitterSeconds *int64 `name:"expiration-jitter-max-seconds" env:"EXPIRATION_JITTER_MAX_SECONDS" clamp:"0..31536000" placeholder:"SECONDS" help:"By how many seconds keys of the format lyft live longer, at random; unset: 300. Others end with their window."`
+	KeyFormat     string `name:"redis-key-format" env:"REDIS_KEY_FORMAT" oneof:"ratelimitd,lyft" placeholder:"ratelimitd|lyft" default:"ratelimitd" help:"lyft: counters share the keys of envoyproxy/ratelimit where it has such counters, so that both count together."`
+	JitterSeconds *int64 `name:"expiration-jitter-max-seconds" env:"EXPIRATION_JITTER_MAX_SECONDS" clamp:"0..31536000" placeholder:"SECONDS" help:"Random extra lifetime of keys of the format lyft, up to this; unset: 300. Other keys end with their window."`
 
 	Startup startupOptions `embed:""`
-	Active  bool           `name:"redis-health-check-active-connection" env:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" help:"Health is red while no connection to Redis is alive."`
+	Active  bool           `name:"redis-health-check-active-connection" env:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" help:"Health is red while there is no connection to Redis."`
 
 	Plain bool `name:"redis-plain" env:"RATELIMITD_REDIS_PLAIN" hidden:"" help:"Requests share no round trips: for comparison."`
 
 	Redis redisOptions `embed:"" prefix:"redis-" envprefix:"REDIS_"`
 
-	UsePerSecond bool         `name:"redis-persecond" env:"REDIS_PERSECOND" help:"Limits per second are counted in a Redis of their own, given by the flags that follow."`
+	UsePerSecond bool         `name:"redis-persecond" env:"REDIS_PERSECOND" help:"Count limits per second in a Redis of their own, set by the flags that follow."`
 	PerSecond    redisOptions `embed:"" prefix:"redis-persecond-" envprefix:"REDIS_PERSECOND_"`
 }
 
@@ -250,32 +250,32 @@ var packageDefaults = kong.Vars{
 	"redis_timeout":   redisconn.DefaultTimeout.String(),
 }
 
-// redisOptions say where one Redis is. Each flag has a variable REDIS_... and one REDIS_PERSECOND_....
+// redisOptions are the settings of one Redis. Each flag has a variable REDIS_... and one REDIS_PERSECOND_....
 type redisOptions struct {
 	URL          string        `env:"URL" help:"host:port, the path of a unix socket, or redis://host:port/db; with SENTINEL master,sentinel,sentinel,...; with CLUSTER node,node,..."`
-	Type         string        `env:"TYPE" oneof:"SINGLE,SENTINEL,CLUSTER" default:"SINGLE" placeholder:"SINGLE|SENTINEL|CLUSTER" help:"What kind of Redis it is."`
+	Type         string        `env:"TYPE" oneof:"SINGLE,SENTINEL,CLUSTER" default:"SINGLE" placeholder:"SINGLE|SENTINEL|CLUSTER" help:"Kind of Redis."`
 	SocketType   string        `env:"SOCKET_TYPE" oneof:"tcp,tcp4,tcp6,unix" placeholder:"tcp|tcp4|tcp6|unix" help:"Unset: unix if the URL is a path, else tcp. Sentinels and clusters are reached over TCP."`
 	Auth         string        `env:"AUTH" help:"password, or user:password."`
-	AuthFile     string        `env:"AUTH_FILE" help:"File with the same, read for every new connection, so that it may change."`
+	AuthFile     string        `env:"AUTH_FILE" help:"File with the same content, read for every new connection, so that it may change."`
 	SentinelAuth string        `env:"SENTINEL_AUTH" help:"password or user:password of the sentinels."`
 	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"${redis_pool_size}" help:"Most connections, on a cluster to each node."`
-	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use."`
-	Timeout      time.Duration `env:"TIMEOUT" nonpositive:"10s" clamp:"1ms.." default:"${redis_timeout}" help:"Longest time to connect, with login and TLS."`
-	Op           time.Duration `name:"op-timeout" env:"OP_TIMEOUT" range:"0s.." placeholder:"DURATION" help:"Longest time that Redis may take to answer; a caller's deadline if that is nearer. Unset: the time to connect."`
-	TLS          bool          `env:"TLS" help:"Connections are encrypted."`
+	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"What to do when all connections are in use."`
+	Timeout      time.Duration `env:"TIMEOUT" nonpositive:"10s" clamp:"1ms.." default:"${redis_timeout}" help:"Longest time to connect, including login and TLS."`
+	Op           time.Duration `name:"op-timeout" env:"OP_TIMEOUT" range:"0s.." placeholder:"DURATION" help:"Longest time for an answer of Redis, or a caller's deadline if that is nearer. Unset: the time to connect."`
+	TLS          bool          `env:"TLS" help:"Encrypt connections."`
 	CACert       string        `name:"tls-cacert" env:"TLS_CACERT" help:"File of the authorities to trust; unset: the system's."`
-	ClientCert   string        `name:"tls-client-cert" env:"TLS_CLIENT_CERT" help:"File of our certificate."`
+	ClientCert   string        `name:"tls-client-cert" env:"TLS_CLIENT_CERT" help:"File of the client certificate."`
 	ClientKey    string        `name:"tls-client-key" env:"TLS_CLIENT_KEY" help:"File of that certificate's key."`
-	SkipHostname bool          `name:"tls-skip-hostname-verification" env:"TLS_SKIP_HOSTNAME_VERIFICATION" help:"Do not compare the server's name with its certificate."`
+	SkipHostname bool          `name:"tls-skip-hostname-verification" env:"TLS_SKIP_HOSTNAME_VERIFICATION" help:"Do not check the server's name against its certificate."`
 }
 
-// given says whether somebody meant a Redis, though not where it is.
+// given reports whether settings of a Redis are set, besides its URL.
 func (o *redisOptions) given() bool {
 	return o.Type != "SINGLE" || o.SocketType != "" || o.Auth != "" || o.AuthFile != "" || o.SentinelAuth != "" || o.TLS
 }
 
-// inherit takes the TLS files of another Redis where there are none of its own: the reference has one set of them for both. So it does with
-// the time for an answer.
+// inherit takes the TLS files of another Redis where there are none of its own, because the reference has one set of files
+// for both. It also takes the time for an answer.
 func (o *redisOptions) inherit(from *redisOptions) {
 	if o.Op == 0 {
 		o.Op = from.Op
@@ -292,7 +292,7 @@ func (o *redisOptions) inherit(from *redisOptions) {
 	o.SkipHostname = o.SkipHostname || from.SkipHostname
 }
 
-// answerWithin is how long this Redis may take to answer.
+// answerWithin is the longest time for an answer of this Redis.
 func (o *redisOptions) answerWithin() time.Duration {
 	if o.Op > 0 {
 		return o.Op
@@ -300,7 +300,7 @@ func (o *redisOptions) answerWithin() time.Duration {
 	return o.Timeout
 }
 
-// longestAnswer is how long a request may wait for the counters in Redis.
+// longestAnswer is the longest time that a request waits for counters in Redis.
 func (o *backendOptions) longestAnswer() time.Duration {
 	if o.UsePerSecond {
 		return max(o.Redis.answerWithin(), o.PerSecond.answerWithin())
@@ -308,7 +308,7 @@ func (o *backendOptions) longestAnswer() time.Duration {
 	return o.Redis.answerWithin()
 }
 
-// dial connects to it, and says where it is. settings is the prefix of its variables, for errors.
+// dial makes a client, and returns the address for the log. settings is the prefix of the variables, for errors.
 func (o *redisOptions) dial(settings string, log *slog.Logger, connections *redisconn.Connections, metrics prometheus.Registerer) (client goredis.UniversalClient, where string, err error) {
 	opts := redisconn.Options{
 		Settings:     settings,
@@ -332,7 +332,7 @@ func (o *redisOptions) dial(settings string, log *slog.Logger, connections *redi
 	return client, opts.Where(), err
 }
 
-// jitter is by how much keys of the reference's format live longer.
+// jitter is the extra lifetime of keys of the reference's format.
 func (o *backendOptions) jitter() time.Duration {
 	if o.JitterSeconds == nil {
 		return 300 * time.Second
@@ -345,7 +345,7 @@ const keysLyft = "lyft"
 
 var errMemcache = errors.New("BACKEND_TYPE=memcache: counting in memcached is not supported, because it cannot decide atomically; use redis (set REDIS_URL) or memory")
 
-// redis says whether counts live in Redis.
+// redis reports whether counts live in Redis.
 func (o *backendOptions) redis() (bool, error) {
 	switch strings.ToLower(o.Backend) {
 	case "":
@@ -364,54 +364,54 @@ func (o *backendOptions) redis() (bool, error) {
 	}
 }
 
-// tlsOptions say how gRPC is encrypted.
+// tlsOptions are the settings of TLS for gRPC.
 type tlsOptions struct {
-	Use       bool          `name:"grpc-server-use-tls" env:"GRPC_SERVER_USE_TLS" help:"gRPC is encrypted."`
+	Use       bool          `name:"grpc-server-use-tls" env:"GRPC_SERVER_USE_TLS" help:"Encrypt gRPC."`
 	Cert      string        `name:"grpc-server-tls-cert" env:"GRPC_SERVER_TLS_CERT" help:"File of the certificate; read again when it changes."`
 	Key       string        `name:"grpc-server-tls-key" env:"GRPC_SERVER_TLS_KEY" help:"File of that certificate's key."`
-	ClientCA  string        `name:"grpc-client-tls-cacert" env:"GRPC_CLIENT_TLS_CACERT" help:"File of the authorities that clients' certificates must come from: turns mTLS on."`
+	ClientCA  string        `name:"grpc-client-tls-cacert" env:"GRPC_CLIENT_TLS_CACERT" help:"File of the authorities for client certificates; it turns mTLS on."`
 	ClientSAN string        `name:"grpc-client-tls-san" env:"GRPC_CLIENT_TLS_SAN" help:"DNS name, IP or URI (spiffe://...) that a client's certificate must have."`
 	Rescan    time.Duration `name:"tls-rescan" env:"RATELIMITD_TLS_RESCAN" range:"1ms.." default:"10s" help:"How often these files are read even if no change was reported."`
 }
 
-// tracingOptions say what is traced.
+// tracingOptions are the settings of tracing.
 type tracingOptions struct {
-	Enabled    bool    `name:"tracing-enabled" env:"TRACING_ENABLED" help:"Sampled calls are traced with OpenTelemetry. Where to is said by the OTEL_EXPORTER_OTLP_ variables."`
+	Enabled    bool    `name:"tracing-enabled" env:"TRACING_ENABLED" help:"Trace sampled calls with OpenTelemetry. The OTEL_EXPORTER_OTLP_ variables set the destination."`
 	Protocol   string  `name:"tracing-exporter-protocol" env:"TRACING_EXPORTER_PROTOCOL" oneof:"http,grpc" placeholder:"http|grpc" default:"http" help:"OTLP over http or grpc."`
 	Service    string  `name:"tracing-service-name" env:"TRACING_SERVICE_NAME" help:"Unset: OTEL_SERVICE_NAME, else RateLimit."`
 	Namespace  string  `name:"tracing-service-namespace" env:"TRACING_SERVICE_NAMESPACE" help:"Unset: none."`
 	InstanceID string  `name:"tracing-service-instance-id" env:"TRACING_SERVICE_INSTANCE_ID" help:"Unset: a random one."`
-	Rate       float64 `name:"tracing-sampling-rate" env:"TRACING_SAMPLING_RATE" clamp:"0..1" default:"1" help:"Share of the traces that begin here."`
+	Rate       float64 `name:"tracing-sampling-rate" env:"TRACING_SAMPLING_RATE" clamp:"0..1" default:"1" help:"Share of sampled traces, for calls without a trace."`
 }
 
-// statisticsOptions say who is told the reference's statistics.
+// statisticsOptions are the settings of the reference's statistics.
 type statisticsOptions struct {
-	Disabled bool `name:"disable-stats" env:"DISABLE_STATS" help:"Nobody is told the reference's statistics: no StatsD, no listener for Prometheus, and /metrics has our own names alone."`
+	Disabled bool `name:"disable-stats" env:"DISABLE_STATS" help:"Turn off the reference's statistics: StatsD, the listener for Prometheus, and the reference's names in /metrics."`
 
-	Prometheus       bool   `name:"use-prometheus" env:"USE_PROMETHEUS" help:"Serve what /metrics has on a listener of its own too."`
-	PrometheusAddr   string `env:"PROMETHEUS_ADDR" default:":9090" placeholder:"HOST:PORT" help:"Where that listener is."`
-	PrometheusPath   string `env:"PROMETHEUS_PATH" form:"path" otherwise:"/metrics" default:"/metrics" help:"Where metrics are found there."`
-	PrometheusMapper string `name:"prometheus-mapper-yaml" env:"PROMETHEUS_MAPPER_YAML" placeholder:"FILE" help:"What the reference's statistics are called for Prometheus, in the language of statsd_exporter. Without the file: what the reference calls them."`
-	Milliseconds     bool   `name:"prometheus-response-time-as-milliseconds" env:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" help:"ratelimit_service_response_time_seconds has milliseconds."`
+	Prometheus       bool   `name:"use-prometheus" env:"USE_PROMETHEUS" help:"Serve the metrics on a listener of their own too."`
+	PrometheusAddr   string `env:"PROMETHEUS_ADDR" default:":9090" placeholder:"HOST:PORT" help:"Address of that listener."`
+	PrometheusPath   string `env:"PROMETHEUS_PATH" form:"path" otherwise:"/metrics" default:"/metrics" help:"Path of the metrics on that listener."`
+	PrometheusMapper string `name:"prometheus-mapper-yaml" env:"PROMETHEUS_MAPPER_YAML" placeholder:"FILE" help:"Mapping of the reference's statistics to Prometheus names, in the language of statsd_exporter. Unset: the reference's own mapping."`
+	Milliseconds     bool   `name:"prometheus-response-time-as-milliseconds" env:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" help:"ratelimit_service_response_time_seconds is in milliseconds."`
 
 	StatsD     bool          `name:"use-statsd" env:"USE_STATSD" help:"Send statistics to StatsD."`
-	Host       string        `name:"statsd-host" env:"STATSD_HOST" default:"localhost" help:"Where that, or DogStatsD, listens."`
+	Host       string        `name:"statsd-host" env:"STATSD_HOST" default:"localhost" help:"Host of StatsD or DogStatsD."`
 	Port       int           `name:"statsd-port" env:"STATSD_PORT" clamp:"0..65535" default:"8125" help:"Port of StatsD or DogStatsD."`
 	Protocol   string        `name:"statsd-protocol" env:"STATSD_PROTOCOL" oneof:"tcp,udp" placeholder:"tcp|udp" default:"tcp" help:"tcp or udp. DogStatsD is always sent over udp."`
 	Interval   time.Duration `name:"stats-flush-interval" env:"STATS_FLUSH_INTERVAL" range:"1ns.." clamp:"1ms.." default:"10s" help:"How often statistics are sent."`
 	Tags       string        `name:"extra-tags" env:"EXTRA_TAGS" placeholder:"KEY:VALUE,..." help:"Tags of every statistic, and labels for Prometheus."`
 	DogStatsD  bool          `name:"use-dog-statsd" env:"USE_DOG_STATSD" help:"Send statistics to DogStatsD."`
-	Mogrifiers []string      `name:"use-dog-statsd-mogrifiers" env:"USE_DOG_STATSD_MOGRIFIERS" placeholder:"NAME" help:"Rewrite names into tags: the first wins whose DOG_STATSD_MOGRIFIER_<name>_PATTERN matches; _NAME and _TAGS say what becomes of it."`
+	Mogrifiers []string      `name:"use-dog-statsd-mogrifiers" env:"USE_DOG_STATSD_MOGRIFIERS" placeholder:"NAME" help:"Rewrite names into tags: of the first whose DOG_STATSD_MOGRIFIER_<name>_PATTERN matches, _NAME and _TAGS give the new name and tags."`
 }
 
-// logOptions say what is logged.
+// logOptions are the settings of the log.
 type logOptions struct {
-	Level    string `name:"log-level" env:"LOG_LEVEL" default:"info" help:"debug, info, warn or error. Can be changed on the debug port while the service runs."`
-	Format   string `name:"log-format" env:"LOG_FORMAT" oneof:"text,json" otherwise:"text" default:"text" placeholder:"text|json" help:"How lines are written."`
-	Refusals int    `name:"log-refusals" env:"RATELIMITD_LOG_REFUSALS" range:"0.." default:"0" help:"Refusals written to the log per second; they contain what callers sent."`
+	Level    string `name:"log-level" env:"LOG_LEVEL" default:"info" help:"debug, info, warn or error. The debug port can change it while the service runs."`
+	Format   string `name:"log-format" env:"LOG_FORMAT" oneof:"text,json" otherwise:"text" default:"text" placeholder:"text|json" help:"Format of the lines."`
+	Refusals int    `name:"log-refusals" env:"RATELIMITD_LOG_REFUSALS" range:"0.." default:"0" help:"Most refusals logged per second; they contain what callers sent."`
 }
 
-// logger writes to w, from the level that the returned variable has.
+// logger makes the logger that writes to w, and its level, which can be changed.
 func (o *logOptions) logger(w io.Writer) (*slog.Logger, *logging.Level, error) {
 	level := new(logging.Level)
 	if err := level.Set(o.Level); err != nil {

@@ -24,8 +24,8 @@ func (c *cli) commands() map[string]runner {
 	}
 }
 
-// parse reads a command line into the struct that the parser was made of, and returns the name of the subcommand. Where
-// the command line asks for help, parse prints it and returns no name.
+// parse reads a command line into the parser's struct and returns the name of the subcommand. For --help it prints the help
+// and returns no name.
 //
 // This is kong's own Parse and Validate, without what we do not use. Those look for hooks by the names of methods, and
 // so the linker would keep every method of every type in the binary: another 9 MB.
@@ -49,7 +49,7 @@ func parse(parser *kong.Kong, args []string) (name string, err error) {
 	return line.Selected().Name, validate(line)
 }
 
-// validate says what a command line lacks, and which value is none of those that a flag or an argument takes.
+// validate reports missing flags and arguments, and values that are not among the choices of theirs.
 func validate(line *kong.Context) error {
 	for _, p := range line.Path {
 		if node := p.Node(); node != nil {
@@ -84,7 +84,7 @@ func validate(line *kong.Context) error {
 	return nil
 }
 
-// validateChoice says that a text, or one of several, is none of an enum.
+// validateChoice reports a value that is not in the flag's enum.
 func validateChoice(v *kong.Value) error {
 	if v.Enum == "" {
 		return nil

@@ -13,14 +13,14 @@ import (
 // in their keys, those of envoyproxy/ratelimit a _.
 const replicasKey = "ratelimitd-processes"
 
-// replicas is how many processes share the limits, and how that is known.
+// replicas is the number of processes that share the limits, and its source.
 type replicas struct {
-	said    int          // RATELIMITD_REPLICAS; 0: unset
-	counted atomic.Int64 // 0: not yet
+	set     int          // RATELIMITD_REPLICAS; 0: unset
+	counted atomic.Int64 // in Redis; 0: not yet
 }
 
 var replicasDesc = prometheus.NewDesc("ratelimitd_replicas",
-	"Processes that share the limits: as RATELIMITD_REPLICAS says (set), as counted in Redis (counted), or this one alone as long as nobody knows (assumed).",
+	"Processes that share the limits. The source is RATELIMITD_REPLICAS (set), a count in Redis (counted), or 1 until one of these is known (assumed).",
 	[]string{"source"}, nil)
 
 // Describe implements prometheus.Collector.
@@ -28,7 +28,7 @@ func (r *replicas) Describe(all chan<- *prometheus.Desc) { all <- replicasDesc }
 
 // Collect implements prometheus.Collector.
 func (r *replicas) Collect(all chan<- prometheus.Metric) {
-	n, source := r.said, "set"
+	n, source := r.set, "set"
 	if n == 0 {
 		n, source = int(r.counted.Load()), "counted"
 	}
@@ -38,11 +38,11 @@ func (r *replicas) Collect(all chan<- prometheus.Metric) {
 	all <- prometheus.MustNewConstMetric(replicasDesc, prometheus.GaugeValue, float64(n), source)
 }
 
-// countReplicas lets the processes that share a Redis count each other, unless their number is set.
+// countReplicas counts the processes that share a Redis, unless their number is set.
 func (s *service) countReplicas(store *redis.Store, leases *lease.Leases, registry prometheus.Registerer) {
-	known := &replicas{said: s.options.Answers.Replicas}
+	known := &replicas{set: s.options.Answers.Replicas}
 	registry.MustRegister(known)
-	if known.said > 0 {
+	if known.set > 0 {
 		return
 	}
 	counter := redis.NewReplicaCounter(redis.ReplicaCounterOptions{

@@ -9,13 +9,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/ruleschema"
 )
 
-// schema is the subcommand that tells editors and pipelines what may stand in our files.
-type schema struct {
+// schemaCommand is the subcommand that prints a JSON Schema for editors and pipelines.
+type schemaCommand struct {
 	Of string `arg:"" enum:"rules,tests" default:"rules" help:"rules: of rule files; tests: of test files."`
 }
 
 // Run writes the JSON Schema.
-func (o *schema) Run(_ context.Context, s streams) error {
+func (o *schemaCommand) Run(_ context.Context, s streams) error {
 	of := map[string]func() *jsonschema.Schema{"rules": ruleschema.Rules, "tests": ruleschema.Tests}
 	b, err := ruleschema.Write(of[o.Of]())
 	if err != nil {

@@ -35,8 +35,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/tracing"
 )
 
-// serve is the subcommand that answers requests.
-type serve struct {
+// serveCommand is the subcommand that answers requests.
+type serveCommand struct {
 	Rules   ruleOptions       `embed:"" group:"Rules"`
 	XDS     xdsOptions        `embed:"" group:"Rules over xDS"`
 	Listen  listenOptions     `embed:"" group:"Listening"`
@@ -54,7 +54,7 @@ type serve struct {
 }
 
 // Run serves until ctx ends.
-func (o *serve) Run(ctx context.Context, s streams) error {
+func (o *serveCommand) Run(ctx context.Context, s streams) error {
 	log, level, err := o.Log.logger(s.err)
 	if err != nil {
 		return err
@@ -71,17 +71,17 @@ func (o *serve) Run(ctx context.Context, s streams) error {
 	case err := <-ended:
 		return err
 	case <-o.Listen.overdue(ctx):
-		log.Warn("stopped without waiting any longer: something does not end", "timeout", o.Listen.StopTimeout)
+		log.Warn("stopped although something still runs", "timeout", o.Listen.StopTimeout)
 		return nil
 	}
 }
 
-// announce writes the first line of the log: which rules are served.
-func (o *serve) announce(log *slog.Logger) {
+// announce logs where the rules come from.
+func (o *serveCommand) announce(log *slog.Logger) {
 	if o.Rules.overXDS() {
 		server := o.XDS.Server
 		if strings.Contains(server, "@") {
-			server = "not shown: there may be credentials in it"
+			server = "not shown: it may contain credentials"
 		}
 		log.Info("serving rules from an xDS server", "server", server, "node", o.XDS.NodeID, "because", "CONFIG_TYPE=GRPC_XDS_SOTW")
 		return
@@ -89,30 +89,30 @@ func (o *serve) announce(log *slog.Logger) {
 	folder, because := o.Rules.dir()
 	log.Info("serving rules from a folder", "folder", folder, "because", because)
 	if beside, _ := filepath.Glob(folder + ".*"); len(beside) > 0 && o.Rules.Rules == "" && o.Rules.RuntimeSubdir != "" {
-		log.Warn("files beside the folder of rules are not read, though envoyproxy/ratelimit takes them for rules", "files", beside, "hint", "move them into the folder")
+		log.Warn("files next to the rule folder are not read, unlike in envoyproxy/ratelimit", "files", beside, "hint", "move them into the folder")
 	}
 }
 
 // service is everything that serves, wired together.
 type service struct {
 	log       *slog.Logger
-	options   *serve
+	options   *serveCommand
 	limiter   *limiter.Limiter
 	rules     ruleSource
 	ruleFiles atomic.Pointer[[]descriptor.FileStatus]
-	resources func() []descriptor.FileStatus // of rules over xDS; nil: they come from files
+	resources func() []descriptor.FileStatus // of rules over xDS; nil: rules come from files
 	health    health
 	server    *server.Server
 	operators *operator.Server
 	redis     []*redisStore
 	cache     *overlimit.Cache              // nil: there is none
-	moreStats func(io.Writer)               // what /stats has besides; nil: nothing
-	workers   []func(context.Context) error // run beside the server until it stops
+	moreStats func(io.Writer)               // writes more lines of /stats; nil: none
+	workers   []func(context.Context) error // run until the server has stopped
 	shutdown  []func() error                // run after everything has stopped
 }
 
-// start does all that can fail: it opens the listeners and loads the rules. Nothing is answered before run.
-func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Level) (_ *service, err error) {
+// start does everything that can fail: it opens the listeners and loads the rules. Nothing is answered before run.
+func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *logging.Level) (_ *service, err error) {
 	svc := &service{log: log, options: o}
 	defer func() {
 		if err != nil {
@@ -120,7 +120,7 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 		}
 	}()
 	o.Adjusted.log(log)
-	o.Accepted.say(log)
+	o.Accepted.log(log)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
@@ -182,7 +182,7 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 	}
 
 	if svc.server, err = server.New(callers); err != nil {
-		return nil, named(err)
+		return nil, withVariables(err)
 	}
 	if svc.operators, err = operator.New(operators); err != nil {
 		svc.server.Close()
@@ -191,8 +191,8 @@ func (o *serve) start(ctx context.Context, log *slog.Logger, level *logging.Leve
 	return svc, nil
 }
 
-// named says which variables say where a listener is that could not be opened.
-func named(err error) error {
+// withVariables names the variables for the address of a listener that cannot be opened.
+func withVariables(err error) error {
 	variables := map[string]string{
 		"gRPC": "GRPC_HOST, GRPC_PORT", "gRPC on unix socket": "GRPC_UDS", "HTTP": "HOST, PORT",
 	}
@@ -202,7 +202,7 @@ func named(err error) error {
 	return err
 }
 
-// given names the variables of these files that are set: name, file, name, file, ...
+// given names the variables that are set, from pairs of name and value.
 func given(all ...string) string {
 	var set []string
 	for i := 0; i+1 < len(all); i += 2 {
@@ -213,10 +213,10 @@ func given(all ...string) string {
 	return strings.Join(set, ", ")
 }
 
-// leastCacheBytes is how large the reference's cache is whose size is smaller, or negative.
-const leastCacheBytes = 512 << 10
+// minCacheBytes is the size of the reference's cache if the setting is smaller or negative.
+const minCacheBytes = 512 << 10
 
-// openBackend makes the store that the options ask for, with the over-limit cache in front if they ask for that.
+// openBackend makes the store, with the over-limit cache in front of it if that is on.
 func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, error) {
 	o := &s.options.Backend
 	inRedis, err := o.redis()
@@ -224,7 +224,7 @@ func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, er
 		return nil, err
 	}
 	if o.JitterSeconds != nil && o.keyFormat(inRedis) != descriptor.KeysLyft {
-		s.log.Info("accepted without effect", "variables", "EXPIRATION_JITTER_MAX_SECONDS", "because", "counters end with their window, unless they are in Redis and REDIS_KEY_FORMAT=lyft")
+		s.log.Info("accepted without effect", "variables", "EXPIRATION_JITTER_MAX_SECONDS", "because", "only counters in Redis with REDIS_KEY_FORMAT=lyft outlive their window")
 	}
 	var counters backend.Store
 	if inRedis {
@@ -238,15 +238,15 @@ func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, er
 		counters = store
 		s.log.Info("counting in this process' memory", "max_counters", o.MaxCounters)
 		if o.Backend == "" && o.Redis.given() {
-			s.log.Warn("REDIS_ settings have no effect, because REDIS_URL is not set: there is no socket that Redis is looked for on unasked")
+			s.log.Warn("REDIS_ settings have no effect, because REDIS_URL is not set: this service has no default socket for Redis")
 		}
 	}
 	if o.CacheBytes != 0 {
-		s.cache = overlimit.New(overlimit.Options{Backend: counters, Bytes: max(o.CacheBytes, leastCacheBytes), Metrics: registry})
+		s.cache = overlimit.New(overlimit.Options{Backend: counters, Bytes: max(o.CacheBytes, minCacheBytes), Metrics: registry})
 		counters = s.cache
 	}
 	if inRedis {
-		// In front of the over-limit cache: a refund has to clear what is remembered there, and a remembered refusal must
+		// Leases are in front of the over-limit cache: a refund must reach the cache to clear it, and a cached refusal must
 		// not hide permits that this process holds.
 		leases := lease.New(lease.Options{Backend: counters, Replicas: s.options.Answers.Replicas, Timeout: o.longestAnswer(), Metrics: registry})
 		s.workers = append(s.workers, leases.Run)
@@ -256,7 +256,7 @@ func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, er
 	return counters, nil
 }
 
-// trackHotKeys makes what tracks hot keys, nil if the options turn that off.
+// trackHotKeys makes the tracker of hot keys; nil if it is off.
 func (s *service) trackHotKeys(registry prometheus.Registerer) *hotkeys.Tracker {
 	keys := s.options.Answers.HotKeys
 	if keys == 0 {
@@ -267,7 +267,7 @@ func (s *service) trackHotKeys(registry prometheus.Registerer) *hotkeys.Tracker 
 	return t
 }
 
-// encrypt turns TLS on for gRPC if the options ask for it.
+// encrypt sets up TLS for gRPC, if it is on.
 func (s *service) encrypt(opts *server.Options, registry prometheus.Registerer) error {
 	o := &s.options.TLS
 	if !o.Use {
@@ -292,7 +292,7 @@ func (s *service) encrypt(opts *server.Options, registry prometheus.Registerer) 
 	return nil
 }
 
-// trace turns tracing on if the options ask for it.
+// trace sets up tracing, if it is on.
 func (s *service) trace(ctx context.Context, opts *server.Options) error {
 	o := &s.options.Tracing
 	if !o.Enabled {
@@ -313,8 +313,8 @@ func (s *service) trace(ctx context.Context, opts *server.Options) error {
 	return nil
 }
 
-// openLocal makes the store that on_error: local counts in. Counting in memory fails only when that is full, and more
-// memory is no answer to that.
+// openLocal makes the store for on_error: local. It is nil when counts live in memory anyway: that store fails only when it
+// is full, and a second one would not help.
 func (s *service) openLocal() backend.Store {
 	if inRedis, _ := s.options.Backend.redis(); !inRedis {
 		return nil
@@ -324,7 +324,7 @@ func (s *service) openLocal() backend.Store {
 	return store
 }
 
-// loadRules reads the rule folder for the first time and arranges for it to be watched.
+// loadRules loads the rules for the first time and adds a worker that watches them.
 func (s *service) loadRules(registry prometheus.Registerer) error {
 	o := &s.options.Rules
 	switch o.ConfigType {
@@ -353,7 +353,7 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 	case o.Force:
 		s.log.Error("no rules are in force: "+untilRules, "folder", dir, "error", err)
 	default:
-		return fmt.Errorf("load rules from %s: %w; name another folder with --rules, RUNTIME_ROOT, RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY, or set FORCE_START_WITHOUT_INITIAL_CONFIG=true to start without rules", dir, err)
+		return fmt.Errorf("load rules from %s: %w; set another folder with --rules, RUNTIME_ROOT, RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY, or set FORCE_START_WITHOUT_INITIAL_CONFIG=true to start without rules", dir, err)
 	}
 	s.workers = append(s.workers, func(ctx context.Context) error { return folder.Watch(ctx, s.apply) })
 	return nil
@@ -362,7 +362,7 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 // untilRules is what happens to requests of a process that never had rules.
 const untilRules = "requests are answered with UNAVAILABLE until there are some"
 
-// apply puts a load's rules into force. If there never were any, and no file can be used, none are.
+// apply puts loaded rules into force, unless no file can be used and there were no rules before.
 func (s *service) apply(r config.Result) {
 	if s.limiter.Tree() == nil && r.InUse == 0 {
 		s.ruleFiles.Store(&r.Files)
@@ -382,7 +382,7 @@ func (s *service) apply(r config.Result) {
 	s.log.Info("rules in force", "folder", dir, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "files", len(r.Files))
 }
 
-// files is the state of every rule file, or resource.
+// files is the state of every rule file or xDS resource.
 func (s *service) files() []descriptor.FileStatus {
 	if s.resources != nil {
 		return s.resources()
@@ -393,7 +393,7 @@ func (s *service) files() []descriptor.FileStatus {
 	return nil
 }
 
-// run serves until ctx ends or something that must not fail does.
+// run serves until ctx ends, or until the server or a worker fails.
 func (s *service) run(ctx context.Context) error {
 	defer s.close()
 	debugAt := "off"
@@ -440,18 +440,18 @@ func endingWith(parent context.Context, done <-chan struct{}) context.Context {
 	return ctx
 }
 
-// close frees what start opened, the last first.
+// close frees what start opened, in reverse order.
 func (s *service) close() {
 	for i := len(s.shutdown) - 1; i >= 0; i-- {
 		if err := s.shutdown[i](); err != nil {
-			s.log.Warn("closing", "error", err)
+			s.log.Warn("cannot close something", "error", err)
 		}
 	}
 	s.shutdown = nil
 }
 
-// tuneMemory lets garbage pile up before it is collected, which halves the cost of a call, and bounds the heap by nine
-// tenths of what the container or the machine has. GOGC and GOMEMLIMIT go before.
+// tuneMemory makes garbage collections rarer, which halves the cost of a call, and limits the heap to nine tenths of the
+// memory of the container or machine. GOGC and GOMEMLIMIT override it.
 func tuneMemory(log *slog.Logger) {
 	if os.Getenv("GOGC") == "" {
 		tuneGC(0)

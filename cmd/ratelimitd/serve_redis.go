@@ -168,10 +168,10 @@ func (s *service) followRedis(ctx context.Context, c *redisStore) {
 
 // startupOptions say what the service does until Redis has answered.
 type startupOptions struct {
-	Serve      bool          `name:"redis-startup-serve" env:"RATELIMITD_REDIS_STARTUP_SERVE" help:"Health is green from the start. Unset: not before Redis has answered once, though on_error answers calls meanwhile."`
-	Initial    time.Duration `name:"redis-startup-initial-interval" env:"REDIS_STARTUP_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"1s" help:"While Redis has not answered yet, when it is asked for the second time; later ones are half as long again each."`
-	Max        time.Duration `name:"redis-startup-max-interval" env:"REDIS_STARTUP_MAX_INTERVAL" nonpositive:"10s" clamp:"1ms.." default:"30s" help:"The longest of these intervals, the first one too."`
-	MaxElapsed time.Duration `name:"redis-startup-max-elapsed-time" env:"REDIS_STARTUP_MAX_ELAPSED_TIME" clamp:"0s.." default:"0s" help:"After which the service ends if Redis has not answered; 0: never."`
+	Serve      bool          `name:"redis-startup-serve" env:"RATELIMITD_REDIS_STARTUP_SERVE" help:"Health is green from the start. Unset: it is red until Redis has answered once; on_error answers calls meanwhile."`
+	Initial    time.Duration `name:"redis-startup-initial-interval" env:"REDIS_STARTUP_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"1s" help:"Wait before the second ping while Redis has not answered yet; each later wait is half as long again."`
+	Max        time.Duration `name:"redis-startup-max-interval" env:"REDIS_STARTUP_MAX_INTERVAL" nonpositive:"10s" clamp:"1ms.." default:"30s" help:"Longest of these waits, including the first."`
+	MaxElapsed time.Duration `name:"redis-startup-max-elapsed-time" env:"REDIS_STARTUP_MAX_ELAPSED_TIME" clamp:"0s.." default:"0s" help:"The service exits if Redis has not answered after this time; 0: never."`
 }
 
 func (o *startupOptions) backOff() backoff.BackOff {

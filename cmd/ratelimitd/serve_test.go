@@ -160,7 +160,7 @@ func TestWhereRulesAre(t *testing.T) {
 	env := map[string]string{"RUNTIME_ROOT": root, "RUNTIME_SUBDIRECTORY": "ratelimit", "RUNTIME_IGNOREDOTFILES": "true", "RUNTIME_WATCH_ROOT": "false"}
 	write(t, root, "ratelimit/config.yaml", strings.ReplaceAll(fiveADay, "domain: d", "domain: beside"))
 	p := startProcess(t, env)
-	if line := p.log.wait(t, "files beside the folder of rules are not read, though envoyproxy/ratelimit takes them for rules"); !strings.Contains(fmt.Sprint(line["files"]), filepath.Join(root, "ratelimit", "config.yaml")) {
+	if line := p.log.wait(t, "files next to the rule folder are not read, unlike in envoyproxy/ratelimit"); !strings.Contains(fmt.Sprint(line["files"]), filepath.Join(root, "ratelimit", "config.yaml")) {
 		t.Errorf("logged %v", line)
 	}
 	if line := p.log.wait(t, "rules in force"); line["folder"] != filepath.Join(root, "ratelimit", "config") || line["rules"] != 1.0 {

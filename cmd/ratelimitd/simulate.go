@@ -48,8 +48,8 @@ type simulateCommand struct {
 	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" group:"As the service" help:"Most counters at once."`
 }
 
-// Run replays: nil if nothing that --fail-on names happened, an error with exit code 1 if it did, one with exit code 2 if
-// there is nothing to replay, it cannot be used, or --fail-on is given and the rules match no request.
+// Run returns nil if nothing that --fail-on names happened, and an error with exit code 1 if it did. The exit code is 2 if the
+// input cannot be used, has no request, or --fail-on is given and the rules match no request.
 func (o *simulateCommand) Run(ctx context.Context, s streams) error {
 	options, err := o.options()
 	if err != nil {
@@ -87,7 +87,7 @@ func (o *simulateCommand) Run(ctx context.Context, s streams) error {
 	return o.verdict(r)
 }
 
-// isMisuse says whether an error is about what the command was given.
+// isMisuse reports whether an error is about the command's input.
 func isMisuse(err error) bool {
 	var bad *simulate.BadLinesError
 	var log *simulate.LogError
@@ -147,9 +147,9 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 	return out, nil
 }
 
-// verdictFile takes the verdict on each request.
+// verdictFile is the file of verdicts.
 type verdictFile struct {
-	f *os.File // nil: nobody asked
+	f *os.File // nil: verdicts are not written
 	w *bufio.Writer
 }
 
@@ -203,7 +203,7 @@ func (o *simulateCommand) write(out io.Writer, r *simulate.Report) error {
 	return nil
 }
 
-// verdict is the error that a report comes down to.
+// verdict is the error for a report; nil: all is well.
 func (o *simulateCommand) verdict(r *simulate.Report) error {
 	unmatched := r.New.NoRule + r.New.UnknownDomain
 	if len(o.FailOn) > 0 && unmatched == r.Requests {

@@ -12,14 +12,14 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/simulate"
 )
 
-// simulateProgress shows how far a simulation is: bytes read of all there are, and requests decided.
+// simulateProgress shows the progress of a simulation: bytes read of all bytes, and requests decided.
 type simulateProgress struct {
-	bar   *progressbar.ProgressBar // nil: nobody looks
+	bar   *progressbar.ProgressBar // nil: there is none
 	read  atomic.Int64             // bytes
 	shown time.Time
 }
 
-// progress puts a bar in front of the logs of a simulation.
+// progress adds a progress bar to a simulation.
 func (o *simulateCommand) progress(to io.Writer, options *simulate.Options) *simulateProgress {
 	p := &simulateProgress{}
 	if o.Progress == "never" || o.Progress == "auto" && !isTerminal(to) {
@@ -29,7 +29,7 @@ func (o *simulateCommand) progress(to io.Writer, options *simulate.Options) *sim
 	for _, name := range o.Logs {
 		info, err := os.Stat(name)
 		if name == "-" || err != nil || !info.Mode().IsRegular() {
-			total = -1 // a spinner: how much comes is not known
+			total = -1 // a spinner, because the size is not known
 			break
 		}
 		total += info.Size()
@@ -61,19 +61,19 @@ func (o *simulateCommand) progress(to io.Writer, options *simulate.Options) *sim
 		}
 		p.shown = now
 		p.bar.Describe(fmt.Sprintf("%d requests, %.0f/s", requests, float64(requests)/now.Sub(began).Seconds()))
-		_ = p.bar.Set64(p.read.Load()) // a bar that cannot be drawn stops nothing
+		_ = p.bar.Set64(p.read.Load()) // a bar that cannot be drawn is no error
 	}
 	return p
 }
 
-// stop takes the bar away.
+// stop removes the bar.
 func (p *simulateProgress) stop() {
 	if p.bar != nil {
 		_ = p.bar.Finish()
 	}
 }
 
-// countingReader counts what is read of a file.
+// countingReader counts the bytes read from a file.
 type countingReader struct {
 	io.ReadCloser
 	read *atomic.Int64

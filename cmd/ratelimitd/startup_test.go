@@ -230,7 +230,7 @@ func TestHealthFollowsRedis(t *testing.T) {
 		start := time.Now()
 		step.do(t)
 		p.logs(t, "no connection to Redis is alive", step.lost)
-		p.logs(t, "Redis has a connection again", step.found)
+		p.logs(t, "a connection to Redis works again", step.found)
 		p.turns(t, step.green)
 		t.Logf("%s: health knows within %v", step.what, time.Since(start))
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/statsd"
 )
 
-// prometheusAddr is where Prometheus is served besides /metrics, empty if nowhere.
+// prometheusAddr is the address of the separate listener for Prometheus; empty: there is none.
 func (o *statisticsOptions) prometheusAddr() string {
 	if !o.Prometheus || o.Disabled {
 		return ""
@@ -28,7 +28,7 @@ func (o *statisticsOptions) prometheusAddr() string {
 	return cmp.Or(o.PrometheusAddr, ":9090")
 }
 
-// mapping is the text of the operator's mapping, empty if there is none.
+// mapping is the operator's mapping; empty: there is none.
 func (o *statisticsOptions) mapping(log *slog.Logger) string {
 	if o.PrometheusMapper == "" {
 		return ""
@@ -43,14 +43,14 @@ func (o *statisticsOptions) mapping(log *slog.Logger) string {
 		return ""
 	}
 	if strings.TrimSpace(string(text)) == "" {
-		return "mappings: []" // what it says is that nothing is mapped
+		return "mappings: []" // an empty file maps nothing
 	}
 	return string(text)
 }
 
 const unusableMapping = "PROMETHEUS_MAPPER_YAML names a file that cannot be used: the built-in mapping is used"
 
-// tags are those of every statistic. The reference takes a tag without a key or a value, of which nothing can be made.
+// tags are the tags of every statistic. Tags without a key or a value, which the reference accepts, are left out.
 func (s *service) tags() ([]statsd.Tag, error) {
 	text := s.pairs("EXTRA_TAGS", s.options.Stats.Tags, func(part string) bool {
 		key, value, ok := strings.Cut(part, ":")
@@ -63,7 +63,7 @@ func (s *service) tags() ([]statsd.Tag, error) {
 	return tags, nil
 }
 
-// pairs leaves those parts of a list with commas out that cannot be used, and logs them.
+// pairs leaves out the parts of a comma-separated list that are not usable, and logs them.
 func (s *service) pairs(variable, text string, usable func(part string) bool) string {
 	var kept []string
 	for part := range strings.SplitSeq(text, ",") {
@@ -77,7 +77,7 @@ func (s *service) pairs(variable, text string, usable func(part string) bool) st
 	return strings.Join(kept, ",")
 }
 
-// mogrifiers reads them from the environment: there are as many variables as the operator likes.
+// mogrifiers reads the mogrifiers from the environment. Their names decide which variables there are.
 func (o *statisticsOptions) mogrifiers() ([]statsd.Mogrifier, error) {
 	var all []statsd.Mogrifier
 	for _, called := range o.Mogrifiers {
@@ -99,15 +99,15 @@ func (o *statisticsOptions) mogrifiers() ([]statsd.Mogrifier, error) {
 	return all, nil
 }
 
-// statistic is what the reference calls the connections to it.
-func (c *redisStore) statistic() string {
+// poolStatistic is the reference's name for the connections to this Redis.
+func (c *redisStore) poolStatistic() string {
 	if c.settings == "REDIS_PERSECOND" {
 		return "ratelimit.redis_per_second_pool"
 	}
 	return "ratelimit.redis_pool"
 }
 
-// statistics are what the reference has too, under its names.
+// statistics are the reference's statistics, under its names.
 func (s *service) statistics() statsd.Source {
 	return statsd.Source{
 		Counters: func(visit func(path, stat string, n uint64)) {
@@ -115,13 +115,13 @@ func (s *service) statistics() statsd.Source {
 			s.rules.Statistics(visit)
 			visit(statsd.ResponseTimePath, "total_requests", s.server.Answered())
 			for _, c := range s.redis {
-				visit(c.statistic(), "cx_total", c.conns.Opened())
-				visit(c.statistic(), "cx_local_close", c.conns.Closed())
+				visit(c.poolStatistic(), "cx_total", c.conns.Opened())
+				visit(c.poolStatistic(), "cx_local_close", c.conns.Closed())
 			}
 		},
 		Gauges: func(visit func(path, stat string, n uint64)) {
 			for _, c := range s.redis {
-				visit(c.statistic(), "cx_active", c.conns.Open())
+				visit(c.poolStatistic(), "cx_active", c.conns.Open())
 			}
 			if s.cache != nil {
 				visit("ratelimit.localcache", "entryCount", uint64(s.cache.Len()))
@@ -133,13 +133,13 @@ func (s *service) statistics() statsd.Source {
 
 // writeStats writes what /stats shows.
 func (s *service) writeStats(w io.Writer) {
-	_ = s.statistics().WriteText(w) // a reader who went away misses the rest
+	_ = s.statistics().WriteText(w) // fails only if the reader has gone
 	if s.moreStats != nil {
 		s.moreStats(w)
 	}
 }
 
-// showStatistics adds them to what Prometheus is shown. The observer is to be told response times, unless it is nil.
+// showStatistics adds the statistics to the metrics. It returns the observer of response times; nil: there is none.
 func (s *service) showStatistics(registry prometheus.Registerer) (prometheus.Observer, error) {
 	o := &s.options.Stats
 	if o.Disabled {
@@ -164,8 +164,8 @@ func (s *service) showStatistics(registry prometheus.Registerer) (prometheus.Obs
 	return collector.ResponseTime(), nil
 }
 
-// sendStatistics has them sent to StatsD if the options ask for it. The observer is to be told response times, unless it
-// is nil.
+// sendStatistics sends the statistics to StatsD, if that is on. It returns the observer of response times; nil: there is
+// none.
 func (s *service) sendStatistics(registry prometheus.Registerer) (prometheus.Observer, error) {
 	o := &s.options.Stats
 	switch {
@@ -203,7 +203,7 @@ func (s *service) sendStatistics(registry prometheus.Registerer) (prometheus.Obs
 	return opts.Timings, nil
 }
 
-// scrapes answers Prometheus. What an operator's mapping makes of one statistic does not cost the others.
+// scrapes answers Prometheus. A metric that an operator's mapping makes invalid does not hide the others.
 func (s *service) scrapes(registry *prometheus.Registry) http.Handler {
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorHandling:       promhttp.ContinueOnError,
@@ -213,7 +213,7 @@ func (s *service) scrapes(registry *prometheus.Registry) http.Handler {
 	})
 }
 
-// both is an observer of whatever two others are told.
+// both is an observer that passes values to two others; either may be nil.
 func both(a, b prometheus.Observer) prometheus.Observer {
 	switch {
 	case a == nil:

@@ -16,16 +16,16 @@ import (
 type testCommand struct {
 	Paths []string `arg:"" optional:"" name:"path" help:"Test files (*_test.yaml), or folders that are searched for them. Default: config/domains."`
 
-	Match       string  `name:"run" placeholder:"REGEXP" help:"Run the cases that this matches, of \"FILE: NAME\"."`
+	Match       string  `name:"run" placeholder:"REGEXP" help:"Run only the cases whose \"FILE: NAME\" this matches."`
 	Output      string  `enum:"text,json" default:"text" help:"text or json."`
 	JUnit       string  `name:"junit" placeholder:"FILE" help:"Also write JUnit XML to this file."`
 	Coverage    bool    `help:"List the rules that no test reaches."`
 	MinCoverage float64 `placeholder:"PERCENT" help:"Fail if the tests reach fewer of the rules."`
-	Verbose     bool    `short:"v" help:"List the cases that pass, too."`
+	Verbose     bool    `short:"v" help:"List passed cases too."`
 	Color       string  `enum:"auto,always,never" default:"auto" help:"auto: on a terminal, unless NO_COLOR is set."`
 }
 
-// Run runs the tests: nil if all pass, an error with exit code 1 if not, one with exit code 2 if some cannot be run.
+// Run returns nil if all tests pass, an error with exit code 1 if not, and one with exit code 2 if some cannot be run.
 func (o *testCommand) Run(ctx context.Context, s streams) error {
 	options := ruletest.Options{}
 	if o.Match != "" {
@@ -56,7 +56,7 @@ func (o *testCommand) Run(ctx context.Context, s streams) error {
 	return o.verdict(report)
 }
 
-// rulesBelow returns the rule files in those of the paths that are folders: they should all have tests.
+// rulesBelow returns the rule files in the folders among the paths. All of them should have tests.
 func rulesBelow(paths []string) ([]string, error) {
 	var all []string
 	for _, p := range paths {
@@ -97,7 +97,7 @@ func (o *testCommand) write(out io.Writer, r *ruletest.Report) error {
 	})
 }
 
-// verdict is the error that a report comes down to.
+// verdict is the error for a report; nil: all is well.
 func (o *testCommand) verdict(r *ruletest.Report) error {
 	switch percent := r.Coverage.Percent(); {
 	case r.Bad > 0:
@@ -107,14 +107,14 @@ func (o *testCommand) verdict(r *ruletest.Report) error {
 	case r.Failed > 0:
 		return fmt.Errorf("%d of %s failed", r.Failed, terminal.Count(r.Cases, "case"))
 	case (o.Coverage || o.MinCoverage > 0) && len(r.Coverage.Errors) > 0:
-		return misuse(fmt.Errorf("rules that no test is about cannot be used: %s", &r.Coverage.Errors[0]))
+		return misuse(fmt.Errorf("rules without tests cannot be used: %s", &r.Coverage.Errors[0]))
 	case percent < o.MinCoverage:
 		return fmt.Errorf("the tests reach %.1f%% of the rules, fewer than %g%%", percent, o.MinCoverage)
 	}
 	return nil
 }
 
-// isTerminal says whether somebody is looking.
+// isTerminal reports whether a stream is a terminal.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -124,13 +124,13 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// usageError is a command line or a file that makes no sense: it ends the process with exit code 2.
+// usageError is an invalid command line or file: it ends the process with exit code 2.
 type usageError struct{ error }
 
 // ExitCode implements kong.ExitCoder.
 func (usageError) ExitCode() int { return 2 }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the cause.
 func (e usageError) Unwrap() error { return e.error }
 
 func misuse(err error) error { return usageError{err} }

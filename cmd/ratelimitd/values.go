@@ -14,19 +14,19 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// The values of flags say what is allowed in tags of their own, and so do the errors about them:
+// Tags of a flag say which values are allowed. Errors about other values name the allowed ones:
 //
 //	range:"1..65535"      of numbers and times; either end may be left out
-//	oneof:"tcp,udp"       of texts, in any case of letters
+//	oneof:"tcp,udp"       of texts, in upper or lower case
 //	form:"header"         of texts, see forms
-//	nonempty:""           of texts: a variable that is empty is unset
+//	nonempty:""           of texts: an empty variable counts as unset
 //
-// The reference takes whatever it can read. So its variables refuse less: a value outside the bounds becomes the nearest one inside, and the
-// log says so once (adjustments.go).
+// The reference accepts every value that it can read. So its variables adjust a value instead of refusing it, and the log
+// says so once (adjustments.go).
 //
-//	clamp:"1..65535"      what lies outside is the nearer end
-//	nonpositive:"10s"     what is 0 or less is this
-//	otherwise:"text"      with oneof and form: anything else is this
+//	clamp:"1..65535"      a value outside becomes the nearer end
+//	nonpositive:"10s"     a value of 0 or less becomes this
+//	otherwise:"text"      with oneof and form: any other text becomes this
 
 // values returns the mappers for every type of flag. They record in a which values they adjust.
 func values(a *adjustments) []kong.Option {
@@ -44,8 +44,8 @@ func values(a *adjustments) []kong.Option {
 	}
 }
 
-// flagValue reads true and false in all the ways that the reference's environment may write them (1, t, T, TRUE, true, True
-// and their opposites), and yes and no.
+// flagValue reads true and false in all spellings of the reference (1, t, T, TRUE, true, True and their opposites), and yes
+// and no.
 type flagValue struct{}
 
 // IsBool tells kong that the flag needs no value.
@@ -78,7 +78,7 @@ func (flagValue) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	}
 }
 
-// textValue reads texts. Of those that a tag lists, the target gets the spelling of the tag.
+// textValue reads texts. A text of the tag oneof gets the spelling of the tag.
 type textValue struct{ adjusted *adjustments }
 
 // Decode implements kong.Mapper.
@@ -115,7 +115,7 @@ func (t textValue) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// forms are what texts may have to look like.
+// forms check texts, by the value of the tag form.
 var forms = map[string]func(string) error{
 	"header": func(v string) error {
 		for _, r := range v {
@@ -133,8 +133,8 @@ var forms = map[string]func(string) error{
 	},
 }
 
-// numbers are the mappers of whole numbers, of numbers that need not be whole, and of times as Go writes them. Whole
-// numbers may be written as in the reference's environment: 0x1000, 0b11, 1_000, and 010, which is 8.
+// numbers returns the mappers of whole numbers, of other numbers, and of durations as Go writes them. Whole numbers may be
+// written as for the reference: 0x1000, 0b11, 1_000, and 010, which is 8.
 func numbers(a *adjustments) (whole, share, span kong.MapperFunc) {
 	plain := func(v reflect.Value) string { return fmt.Sprint(v.Interface()) }
 	whole = a.ranged("a whole number", func(v string, target reflect.Value) error {
@@ -160,7 +160,7 @@ func numbers(a *adjustments) (whole, share, span kong.MapperFunc) {
 	return whole, share, span
 }
 
-// ranged reads what is called so, and compares it with the flag's range, whose ends are read alike.
+// ranged returns a mapper that parses a value and checks it against the flag's range, whose ends are parsed in the same way.
 func (m *adjustments) ranged(what string, parse func(string, reflect.Value) error, write func(reflect.Value) string) kong.MapperFunc {
 	return func(ctx *kong.DecodeContext, target reflect.Value) error {
 		token, err := ctx.Scan.PopValue(what)
@@ -194,7 +194,7 @@ func (m *adjustments) ranged(what string, parse func(string, reflect.Value) erro
 	}
 }
 
-// clamped is a value, or the end of the flag's clamp that is nearer. What is no number is the default.
+// clamped is the value, or the nearer end of the flag's clamp if the value is outside. NaN becomes the default.
 func clamped(of *kong.Value, value reflect.Value, parse func(string, reflect.Value) error) (reflect.Value, error) {
 	least, most, err := ends(of.Tag.Get("clamp"), value.Type(), parse)
 	switch {
@@ -211,7 +211,7 @@ func clamped(of *kong.Value, value reflect.Value, parse func(string, reflect.Val
 	return value, nil
 }
 
-// ends are the two of a range; one that is left out is not valid.
+// ends are the two ends of a range. An end that is left out is not valid.
 func ends(text string, of reflect.Type, parse func(string, reflect.Value) error) (least, most reflect.Value, err error) {
 	from, to, _ := strings.Cut(text, "..")
 	for _, end := range []struct {
@@ -232,7 +232,7 @@ func ends(text string, of reflect.Type, parse func(string, reflect.Value) error)
 	return least, most, nil
 }
 
-// between says a range.
+// between describes a range in an error.
 func between(least, most reflect.Value, write func(reflect.Value) string) string {
 	switch {
 	case least.IsValid() && most.IsValid():
@@ -261,7 +261,7 @@ func isNaN(v reflect.Value) bool {
 	return v.CanFloat() && math.IsNaN(v.Float())
 }
 
-// describe is the help of a flag: what it does, its default if that is not seen in its name, and its variable.
+// describe is the help of a flag: what it does, its default unless kong shows it already, and its variables.
 func describe(v *kong.Value) string {
 	var notes []string
 	if v.HasDefault && v.Default != "" && (v.IsBool() || v.Tag.PlaceHolder != "") {

@@ -6,15 +6,16 @@ import (
 	"runtime/debug"
 )
 
-type version struct{}
+// versionCommand is the subcommand that prints the version.
+type versionCommand struct{}
 
 // Run prints what the build recorded about itself.
-func (*version) Run(_ context.Context, s streams) error {
+func (*versionCommand) Run(_ context.Context, s streams) error {
 	_, err := fmt.Fprintln(s.out, buildVersion())
 	return err
 }
 
-// release is the version that an image was built as; the linker sets it.
+// release is the version of a released image; the linker sets it.
 var release string
 
 func buildVersion() string {

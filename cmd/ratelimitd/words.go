@@ -10,9 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// spoken is a command line as kong knows it: with `help [COMMAND]` and --version as other programs have them, and with two
-// dashes before the flags of ratelimit_config_check.
-func spoken(args []string) []string {
+// normalize turns `help [COMMAND]`, --version, and flags of ratelimit_config_check with one dash into what kong understands.
+func normalize(args []string) []string {
 	if len(args) > 0 {
 		switch args[0] {
 		case "help":
@@ -24,7 +23,7 @@ func spoken(args []string) []string {
 	return longFlags(args)
 }
 
-// unknownCommand says that the first word is no command, nil if it is one. To kong it is an argument of the default one.
+// unknownCommand is the error for a first word that is no command. Kong would take it for an argument of the default one.
 func unknownCommand(model *kong.Application, args []string) error {
 	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
 		return nil
@@ -39,5 +38,5 @@ func unknownCommand(model *kong.Application, args []string) error {
 	if meant := yamlform.Closest(args[0], names); meant != "" {
 		return fmt.Errorf("unknown command %q: did you mean %s?", args[0], meant)
 	}
-	return fmt.Errorf("unknown command %q: there are %s", args[0], strings.Join(names, ", "))
+	return fmt.Errorf("unknown command %q: use one of %s", args[0], strings.Join(names, ", "))
 }

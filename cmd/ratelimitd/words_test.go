@@ -17,14 +17,14 @@ func TestWordsOfTheCommandLine(t *testing.T) {
 	}{
 		{"chek rules", 2, "", `unknown command "chek": did you mean check?`},
 		{"simulte --rules x", 2, "", `unknown command "simulte": did you mean simulate?`},
-		{"frobnicate", 2, "", `unknown command "frobnicate": there are serve, check, test, `},
+		{"frobnicate", 2, "", `unknown command "frobnicate": use one of serve, check, test, `},
 		{"rules", 2, "", `unknown command "rules"`},
 		{"help", 0, "Commands:", ""},
-		{"help test", 0, "Run the cases that this matches", ""},
+		{"help test", 0, "Run only the cases whose", ""},
 		{"--version", 0, "go1.", ""},
 		{"check " + rules + "/rules0_test.yaml", 2, "", "rules0_test.yaml is a test file: ratelimitd test runs it"},
 		{"check --disable nothing " + rules, 2, "", `unknown code "nothing": there are refused, never-matches, `},
-		{"explain -d edge a=b --limit 10", 2, "", "--limit 10: write how many per window, like 10/minute or 10/30s"},
+		{"explain -d edge a=b --limit 10", 2, "", "--limit 10: write requests per window, like 10/minute or 10/30s"},
 		{"explain -d edge --rules " + rules + " method=GET,path=/search --limit 10/min", 0, "10 per minute", ""},
 		{"explain -d edge --rules " + rules + " method=GET,path=/search --at 2026-03-10", 0, "of the first that is refused\n           Retry-After: 24451200\n", ""},
 		{"explain -d edge --rules " + rules + " method=GET,path=/search --at tomorrow", 2, "", "--at tomorrow: write a time like 2026-03-10T12:00:00Z or a date like 2026-03-10"},
@@ -38,7 +38,7 @@ func TestWordsOfTheCommandLine(t *testing.T) {
 	}
 	t.Chdir(t.TempDir())
 	for _, command := range []string{"check", "test"} {
-		if code, _, stderr := asks(t, command); code != 2 || !strings.Contains(stderr, "there is no config/domains here: say which folders or files") {
+		if code, _, stderr := asks(t, command); code != 2 || !strings.Contains(stderr, "there is no config/domains here: name folders or files") {
 			t.Errorf("%s where there is nothing: exit code %d\n%s", command, code, stderr)
 		}
 	}

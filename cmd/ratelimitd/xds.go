@@ -13,35 +13,35 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
 )
 
-// ruleSource is where rules come from.
+// ruleSource is the source of rules.
 type ruleSource interface {
 	Statistics(visit func(path, stat string, n uint64)) // counters of loading, under the reference's names
 }
 
-// xdsOptions say which server sends rules, with CONFIG_TYPE=GRPC_XDS_SOTW.
+// xdsOptions are the settings of rules over xDS, with CONFIG_TYPE=GRPC_XDS_SOTW.
 type xdsOptions struct {
 	Server       string        `name:"config-grpc-xds-server-url" env:"CONFIG_GRPC_XDS_SERVER_URL" nonempty:"" default:"localhost:18000" help:"host:port of the server that sends rules."`
-	NodeID       string        `name:"config-grpc-xds-node-id" env:"CONFIG_GRPC_XDS_NODE_ID" default:"default" help:"Who the server is told that asks."`
-	NodeMetadata string        `name:"config-grpc-xds-node-metadata" env:"CONFIG_GRPC_XDS_NODE_METADATA" placeholder:"KEY=VALUE,..." help:"What else it is told."`
-	Headers      string        `name:"config-grpc-xds-client-additional-headers" env:"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" placeholder:"NAME:VALUE,..." help:"Headers of the call."`
-	ConnectRetry time.Duration `name:"config-grpc-xds-server-connect-retry-interval" env:"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL" clamp:"0s.." default:"3s" help:"Between attempts to connect, give or take half."`
+	NodeID       string        `name:"config-grpc-xds-node-id" env:"CONFIG_GRPC_XDS_NODE_ID" default:"default" help:"Node ID sent to the xDS server."`
+	NodeMetadata string        `name:"config-grpc-xds-node-metadata" env:"CONFIG_GRPC_XDS_NODE_METADATA" placeholder:"KEY=VALUE,..." help:"Node metadata sent to the xDS server."`
+	Headers      string        `name:"config-grpc-xds-client-additional-headers" env:"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" placeholder:"NAME:VALUE,..." help:"Headers of the stream to the xDS server."`
+	ConnectRetry time.Duration `name:"config-grpc-xds-server-connect-retry-interval" env:"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL" clamp:"0s.." default:"3s" help:"Wait between attempts to connect, plus or minus half."`
 
-	TLS    bool   `name:"config-grpc-xds-server-use-tls" env:"CONFIG_GRPC_XDS_SERVER_USE_TLS" help:"The connection is encrypted."`
+	TLS    bool   `name:"config-grpc-xds-server-use-tls" env:"CONFIG_GRPC_XDS_SERVER_USE_TLS" help:"Encrypt the connection."`
 	CACert string `name:"config-grpc-xds-server-tls-cacert" env:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT" help:"File of the authorities to trust beside the system's; read again when it changes."`
 	SAN    string `name:"config-grpc-xds-server-tls-san" env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN" help:"Name that the server's certificate must have; unset: the host of the URL."`
-	Cert   string `name:"config-grpc-xds-client-tls-cert" env:"CONFIG_GRPC_XDS_CLIENT_TLS_CERT" help:"File of our certificate; read again when it changes."`
+	Cert   string `name:"config-grpc-xds-client-tls-cert" env:"CONFIG_GRPC_XDS_CLIENT_TLS_CERT" help:"File of the client certificate; read again when it changes."`
 	Key    string `name:"config-grpc-xds-client-tls-key" env:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY" help:"File of that certificate's key."`
 
-	BackoffInitial time.Duration `name:"xds-client-backoff-initial-interval" env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"10s" help:"Wait before connecting again when a stream has ended; half as much again with every failure."`
-	BackoffMax     time.Duration `name:"xds-client-backoff-max-interval" env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" nonpositive:"10s" clamp:"1ms.." default:"60s" help:"The longest such wait."`
-	BackoffFactor  float64       `name:"xds-client-backoff-random-factor" env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" clamp:"0..1" default:"0.5" help:"How far such a wait may be off, as a share of it."`
-	BackoffJitter  bool          `name:"xds-client-backoff-jitter" env:"XDS_CLIENT_BACKOFF_JITTER" default:"true" negatable:"" help:"Such waits are random."`
-	MaxMessage     int           `name:"xds-client-max-msg-size-in-bytes" env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" clamp:"0.." placeholder:"BYTES" help:"Largest set of rules that is taken; unset: 64 MiB, as for a rule file."`
-	RefusedRetry   time.Duration `name:"xds-refused-retry" env:"RATELIMITD_XDS_REFUSED_RETRY" range:"1ms.." default:"30s" help:"Longest wait until the server is told again that the rules which it sent again are refused; the first is 1 s."`
+	BackoffInitial time.Duration `name:"xds-client-backoff-initial-interval" env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"10s" help:"Wait before reconnecting after a stream has ended; each failure makes it half as long again."`
+	BackoffMax     time.Duration `name:"xds-client-backoff-max-interval" env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" nonpositive:"10s" clamp:"1ms.." default:"60s" help:"Longest of these waits."`
+	BackoffFactor  float64       `name:"xds-client-backoff-random-factor" env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" clamp:"0..1" default:"0.5" help:"Randomness of these waits, as a share of them."`
+	BackoffJitter  bool          `name:"xds-client-backoff-jitter" env:"XDS_CLIENT_BACKOFF_JITTER" default:"true" negatable:"" help:"Make these waits random."`
+	MaxMessage     int           `name:"xds-client-max-msg-size-in-bytes" env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" clamp:"0.." placeholder:"BYTES" help:"Largest set of rules that is accepted; unset: 64 MiB, as for a rule file."`
+	RefusedRetry   time.Duration `name:"xds-refused-retry" env:"RATELIMITD_XDS_REFUSED_RETRY" range:"1ms.." default:"30s" help:"Longest wait before refusing again rules that the server sends again unchanged; the first wait is 1 s."`
 }
 
-// loadOverXDS arranges for rules to come from a server. Nothing is waited for: health stays red until there are some,
-// unless FORCE_START_WITHOUT_INITIAL_CONFIG says otherwise.
+// loadOverXDS adds a worker that receives rules from a server. It does not wait for them: health stays red until there are
+// some, unless FORCE_START_WITHOUT_INITIAL_CONFIG is set.
 func (s *service) loadOverXDS(registry prometheus.Registerer) error {
 	o := &s.options.XDS
 	opts := xds.Options{
@@ -76,7 +76,7 @@ func (s *service) loadOverXDS(registry prometheus.Registerer) error {
 	}
 	client, err := xds.New(opts)
 	if err != nil {
-		return fmt.Errorf("CONFIG_GRPC_XDS_SERVER_URL: %w", err) // which repeats it only if there are no credentials in it
+		return fmt.Errorf("CONFIG_GRPC_XDS_SERVER_URL: %w", err) // err repeats the URL only if it has no credentials
 	}
 	s.rules, s.resources, s.moreStats = client, client.Files, client.WriteStats
 	s.workers = append(s.workers, func(ctx context.Context) error { return client.Run(ctx, s.applyFrom(o.Server)) })
@@ -84,12 +84,12 @@ func (s *service) loadOverXDS(registry prometheus.Registerer) error {
 	return nil
 }
 
-// encryptXDS turns TLS on for the connection to the server if the options ask for it.
+// encryptXDS sets up TLS for the connection to the server, if it is on.
 func (s *service) encryptXDS(opts *xds.Options, registry prometheus.Registerer) error {
 	o := &s.options.XDS
 	if !o.TLS {
 		if o.CACert != "" || o.SAN != "" || o.Cert != "" || o.Key != "" {
-			s.log.Warn("the CONFIG_GRPC_XDS_..._TLS_ files and names have no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true: rules come in plain text")
+			s.log.Warn("the CONFIG_GRPC_XDS_..._TLS_ files and names have no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true: rules are received in plain text")
 		}
 		return nil
 	}
@@ -105,10 +105,10 @@ func (s *service) encryptXDS(opts *xds.Options, registry prometheus.Registerer) 
 	return nil
 }
 
-// applyFrom puts rules of a server into force.
+// applyFrom returns the function that puts rules of a server into force.
 func (s *service) applyFrom(server string) func(config.Result) {
 	return func(r config.Result) {
-		if r.Tree == nil { // all that came was refused, and there was nothing before
+		if r.Tree == nil { // all rules were refused, and there were none before
 			s.health.refused.Store(true)
 			s.reportHealth()
 			return
