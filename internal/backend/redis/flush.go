@@ -82,7 +82,7 @@ func latest(batch []*inFlight) (at int64) {
 func (q *queue) send(batch []*inFlight) (hot bool) {
 	c := scriptCalls.Get().(*scriptCall)
 	err := q.store.take(context.Background(), latest(batch), c, requestsOf(batch)...)
-	hot = c.sent*hotRatio <= len(c.of)
+	hot = c.sent*hotRatio <= len(c.takeKeys)
 	c.release()
 	q.finishAll(batch, err)
 	return hot

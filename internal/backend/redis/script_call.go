@@ -23,18 +23,18 @@ import (
 type scriptCall struct {
 	args []any // of the command, pointing into the fields below
 
-	text     []byte // the distinct keys, one after the other
+	keyText  []byte // the distinct keys, one after the other
 	key      []byte // scratch for a key that is completed here
-	ends     []int  // where each ends in text
+	keyEnds  []int  // where each ends in keyText
 	keys     []string
-	index    map[string]int // the keys, when there are many
-	counters []keyedCounter // what is behind each key
-	of       []int          // the index of each take's key
+	keyIndex map[string]int // index of each key, if there are many
+	counters []keyedCounter // one per key
+	takeKeys []int          // the index of each take's key
 	sent     int            // takes that the script gets: equal ones count as one
 	groups   []takeGroup
 
 	script   *scripts.Script
-	one      bool      // it is the script for one take, or for many equal ones
+	single   bool      // it is the script for one take, or for many equal ones
 	calendar bool      // there are windows whose bounds are arguments
 	packed   packedArg // ARGV[1]
 
@@ -54,22 +54,22 @@ type keyedCounter struct {
 	request int // number of the latest request with a take from it
 }
 
-// packed is an argument that reaches the connection without being copied or boxed.
+// packedArg is an argument that the client writes without copying or boxing it.
 type packedArg []byte
 
-// MarshalBinary is how the client asks an argument for its bytes.
+// MarshalBinary implements encoding.BinaryMarshaler for the client.
 func (p *packedArg) MarshalBinary() ([]byte, error) { return *p, nil }
 
 const (
-	manyKeys = 16 // from here on keys are looked up in a map
+	manyKeys = 16 // more keys than this are looked up in a map
 	maxKeys  = 1<<16 - 1
-	keepRoom = 1 << 16 // bytes of keys, takes or reply that a reused call may hold on to
+	keepRoom = 1 << 16 // bytes of keys, takes or reply that a reused call may keep
 )
 
-var scriptCalls = sync.Pool{New: func() any { return &scriptCall{index: make(map[string]int)} }}
+var scriptCalls = sync.Pool{New: func() any { return &scriptCall{keyIndex: make(map[string]int)} }}
 
 func (c *scriptCall) release() {
-	if max(cap(c.text), cap(c.packed), cap(c.reply)) > keepRoom {
+	if max(cap(c.keyText), cap(c.packed), cap(c.reply)) > keepRoom {
 		return
 	}
 	clear(c.args)
@@ -83,7 +83,7 @@ func (c *scriptCall) release() {
 type takeGroup struct {
 	takes    []backend.Take
 	outcomes []backend.Outcome
-	first    int // its takes' counters are scriptCall.of[first:]
+	first    int // its takes' counters are scriptCall.takeKeys[first:]
 
 	// Equal takes of many requests, each the only one of its group, go to the script as one. The first of these groups is sent: it
 	// has their number and is the head of a list of the others.
@@ -99,23 +99,23 @@ const maxTimes = 1<<16 - 1
 type terms struct {
 	now        int64 // the time that decides; if Redis' clock decides, what it is believed to show
 	redisClock bool
-	entries    int           // of a log for which the reply has room at least
+	entries    int           // of a log, for which the reply must have room
 	lyft       bool          // there may be keys of descriptor.KeysLyft
-	jitter     time.Duration // by which the keys of those live longer, at most
+	jitter     time.Duration // by how much those keys live longer, at most
 }
 
 // pack lays out the arguments for the takes of requests, and chooses the script.
 func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
-	clear(c.index)
+	clear(c.keyIndex)
 	clear(c.groups)
-	c.text, c.ends, c.counters, c.of, c.groups = c.text[:0], c.ends[:0], c.counters[:0], c.of[:0], c.groups[:0]
+	c.keyText, c.keyEnds, c.counters, c.takeKeys, c.groups = c.keyText[:0], c.keyEnds[:0], c.counters[:0], c.takeKeys[:0], c.groups[:0]
 	c.calendar = false
 	var shapes scripts.Set
 	c.sent = 0
 	for n, r := range requests {
 		for start := 0; start < len(r.Takes); {
 			end := r.Group(start)
-			g := takeGroup{takes: r.Takes[start:end], outcomes: r.Outcomes[start:end], first: len(c.of), sent: true, times: 1}
+			g := takeGroup{takes: r.Takes[start:end], outcomes: r.Outcomes[start:end], first: len(c.takeKeys), sent: true, times: 1}
 			for i := range g.takes {
 				l := g.takes[i].Limit
 				if err := supported(l); err != nil {
@@ -136,7 +136,7 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 			start = end
 		}
 	}
-	c.one = c.sent == 1
+	c.single = c.sent == 1
 	if m.redisClock {
 		c.packed = binary.LittleEndian.AppendUint64(c.packed[:0], 0)
 	} else {
@@ -147,7 +147,7 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 			c.packGroup(&c.groups[i], &m)
 		}
 	}
-	if c.one {
+	if c.single {
 		c.script = scripts.One(c.counters[0].form.Shape)
 	} else {
 		c.script = scripts.Many(shapes)
@@ -171,12 +171,12 @@ func supported(l *descriptor.Limit) error {
 // their order.
 func (c *scriptCall) combine(g *takeGroup, request int) {
 	if len(g.takes) != 1 {
-		for _, k := range c.of[g.first:] {
+		for _, k := range c.takeKeys[g.first:] {
 			c.counters[k].request = request
 		}
 		return
 	}
-	counter := &c.counters[c.of[g.first]]
+	counter := &c.counters[c.takeKeys[g.first]]
 	again := counter.request == request
 	counter.request = request
 	if counter.head > 0 && !again {
@@ -197,13 +197,13 @@ func (c *scriptCall) packGroup(g *takeGroup, m *terms) {
 	vote := g.takes[0].Vote
 	for i := range g.takes {
 		t := &g.takes[i]
-		k := c.of[g.first+i]
+		k := c.takeKeys[g.first+i]
 		countDenied := byte(0)
 		if t.CountDenied && t.Limit.Has(descriptor.SettingCountDenied) {
 			countDenied = 1
 		}
 		form := c.counters[k].form
-		if c.one {
+		if c.single {
 			b = binary.LittleEndian.AppendUint16(b, uint16(g.times))
 			b = append(b, countDenied)
 		} else {
@@ -250,33 +250,33 @@ func (c *scriptCall) keyOf(t *backend.Take, m *terms) (key []byte, form *backend
 func (c *scriptCall) addKey(key []byte, l *descriptor.Limit, form *backend.RedisForm, entries int) error {
 	k := c.find(key)
 	if k < 0 {
-		if k = len(c.ends); k == maxKeys {
+		if k = len(c.keyEnds); k == maxKeys {
 			return fmt.Errorf("more than %d counters in one request", maxKeys)
 		}
-		c.text = append(c.text, key...)
-		c.ends = append(c.ends, len(c.text))
+		c.keyText = append(c.keyText, key...)
+		c.keyEnds = append(c.keyEnds, len(c.keyText))
 		c.counters = append(c.counters, keyedCounter{limit: l, form: form, room: form.Room(l, entries)})
-		if len(c.ends) > manyKeys {
-			c.index[string(key)] = k
+		if len(c.keyEnds) > manyKeys {
+			c.keyIndex[string(key)] = k
 		}
 	}
 	if c.counters[k].form.Shape != form.Shape {
 		return fmt.Errorf("the counter %q is kept in two ways", key)
 	}
-	c.of = append(c.of, k)
+	c.takeKeys = append(c.takeKeys, k)
 	return nil
 }
 
 func (c *scriptCall) find(key []byte) int {
 	start := 0
-	for k, end := range c.ends[:min(len(c.ends), manyKeys)] {
-		if bytes.Equal(c.text[start:end], key) {
+	for k, end := range c.keyEnds[:min(len(c.keyEnds), manyKeys)] {
+		if bytes.Equal(c.keyText[start:end], key) {
 			return k
 		}
 		start = end
 	}
-	if len(c.ends) > manyKeys {
-		if k, ok := c.index[string(key)]; ok {
+	if len(c.keyEnds) > manyKeys {
+		if k, ok := c.keyIndex[string(key)]; ok {
 			return k
 		}
 	}
@@ -286,9 +286,9 @@ func (c *scriptCall) find(key []byte) int {
 // command returns EVALSHA or EVAL for this call, and makes room for the answer. A command that reads into our buffer is
 // never sent twice by the client, whatever its MaxRetries are.
 func (c *scriptCall) command(ctx context.Context, name, script string) *goredis.ZeroCopyStringCmd {
-	text, start := string(c.text), 0
+	text, start := string(c.keyText), 0
 	c.keys = c.keys[:0]
-	for _, end := range c.ends {
+	for _, end := range c.keyEnds {
 		c.keys = append(c.keys, text[start:end])
 		start = end
 	}
@@ -327,7 +327,7 @@ func (c *scriptCall) settle() (int64, error) {
 	c.states, c.tails = c.states[:0], c.tails[:0]
 	for k := range c.counters {
 		seen := rest
-		if !c.one {
+		if !c.single {
 			if len(rest) < 4 {
 				return 0, errReply
 			}
@@ -342,7 +342,7 @@ func (c *scriptCall) settle() (int64, error) {
 		c.states = append(c.states, s)
 	}
 	c.pointers = c.pointers[:0]
-	for _, k := range c.of {
+	for _, k := range c.takeKeys {
 		c.pointers = append(c.pointers, &c.states[k])
 	}
 	for i := range c.groups {
@@ -356,7 +356,7 @@ func (c *scriptCall) settle() (int64, error) {
 			}
 		}
 	}
-	if !c.one && len(rest) > 0 && c.unwritten() { // memory is full
+	if !c.single && len(rest) > 0 && c.unwritten() { // memory is full
 		return now, errFull
 	}
 	return now, nil
@@ -372,13 +372,13 @@ func (c *scriptCall) unwritten() bool {
 			continue
 		}
 		for n := range g.takes {
-			lost[c.of[g.first+n]] = true
+			lost[c.takeKeys[g.first+n]] = true
 		}
 	}
 	failed := false
 	for i := range c.groups {
 		g := &c.groups[i]
-		if !slices.ContainsFunc(c.of[g.first:g.first+len(g.takes)], func(k int) bool { return lost[k] }) {
+		if !slices.ContainsFunc(c.takeKeys[g.first:g.first+len(g.takes)], func(k int) bool { return lost[k] }) {
 			continue
 		}
 		failed = true

@@ -1,12 +1,12 @@
--- Counts the processes that share this Redis. It needs no other commands than the scripts that count requests do.
+-- Counts the processes that share this Redis. It uses only commands that the scripts that count requests use too.
 --
--- KEYS[1]  where they are written down: a line for each, its name and when it was last heard of in milliseconds
+-- KEYS[1]  the list of processes: a line for each, with its name and the time of its last heartbeat in milliseconds
 -- ARGV[1]  as for every script
--- ARGV[2]  the name of the process that asks, in hexadecimal digits
--- ARGV[3]  for how long a process that is not heard of counts, in milliseconds
--- ARGV[4]  '1': it is there; '0': it leaves
--- ARGV[5]  how many are written down at most
--- Reply    how many there are
+-- ARGV[2]  the name of the calling process, in hexadecimal digits
+-- ARGV[3]  how long a process counts after its last heartbeat, in milliseconds
+-- ARGV[4]  '1': a heartbeat; '0': the process leaves
+-- ARGV[5]  the most processes in the list
+-- Reply    the number of processes
 
 local at, lives, most = floor(now / 1000), tonumber(ARGV[3]), tonumber(ARGV[5])
 local list = redis.pcall('GET', KEYS[1])
@@ -17,7 +17,7 @@ if ARGV[4] == '1' then
 end
 for name, ms in string.gmatch(list, '(%x+) (%d+)\n') do
   local age = at - tonumber(ms)
-  -- A time that is ahead is of a clock that went back since.
+  -- A time in the future is from before the clock went back.
   if name ~= ARGV[2] and age < lives and age > -lives and n < most then
     kept, n = kept .. name .. ' ' .. ms .. '\n', n + 1
   end
