@@ -159,7 +159,7 @@ func (s *service) followRedis(ctx context.Context, c *redisStore) {
 		alive = err == nil
 		s.server.Lack(c.settings, !alive)
 		if alive {
-			s.log.Info("Redis has a connection again", "settings", c.settings)
+			s.log.Info("a connection to Redis works again", "settings", c.settings)
 		} else {
 			s.log.Warn("no connection to Redis is alive: health is red", "settings", c.settings, "error", err)
 		}
