@@ -4,8 +4,7 @@
 // is to schemas and references, reader.go: what
 // reads them from YAML and says what is wrong), how tests and their rule files are found (find.go), the run
 // of a case against the real engine on a virtual clock (run.go, expect.go), the report of a run (report.go, coverage.go)
-// and how it is written (text.go, json.go, junit.go). mutate.go changes rule files a little and checks that their tests
-// notice.
+// and how it is written (text.go, json.go, junit.go).
 //
 // A case has a limiter, a memory store and a clock of its own: nothing is shared, nothing waits, and no time passes but
 // the one that the steps say. Run tests files concurrently; all functions may be called concurrently.

@@ -1,6 +1,7 @@
 package ruletest
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -104,5 +105,34 @@ func TestMutateSurvivors(t *testing.T) {
 	bad := write(t, dir, "b_test.yaml", "rules: r.yaml\ncases: [{name: n, steps: [{descriptors: k=v, expect: OVER_LIMIT}]}]")
 	if _, err := Mutate(t.Context(), []string{bad}); err == nil || !strings.Contains(err.Error(), "do not pass before") {
 		t.Errorf("%v", err)
+	}
+}
+
+// Each file of the cookbook is held to what it says by its own tests: they notice nearly every change to its rules.
+func TestCookbookNoticesMutants(t *testing.T) {
+	tests, err := Find([]string{shipped + "/cookbook"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tests) < 24 {
+		t.Errorf("only %d test files", len(tests))
+	}
+	for _, test := range tests {
+		t.Run(strings.TrimSuffix(filepath.Base(test), "_test.yaml"), func(t *testing.T) {
+			r, err := Mutate(t.Context(), []string{test})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%.1f%% of %d mutants noticed, %d more refused by the rule language", 100*r.Share(), r.Killed+len(r.Survived), r.Refused)
+			for i := range r.Survived {
+				t.Logf("survived: %s", &r.Survived[i])
+			}
+			if r.Killed == 0 {
+				t.Error("no mutants: nothing is shown")
+			}
+			if r.Share() < 0.95 {
+				t.Errorf("the tests notice %.1f%% of the mutants, want 95%%", 100*r.Share())
+			}
+		})
 	}
 }
