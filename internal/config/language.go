@@ -23,13 +23,13 @@ func OnlyFor() []Applicability {
 	var all []Applicability
 	for i := range limitRows {
 		row := &limitRows[i]
-		if row.appliesTo == nil {
+		if row.appliesTo == 0 {
 			continue
 		}
 		a := Applicability{Key: row.Name}
 		for n, name := range descriptor.AlgorithmNames {
 			l := descriptor.Limit{Algorithm: descriptor.Algorithm(n), Interval: true}
-			if row.appliesTo(&l) {
+			if l.Has(row.appliesTo) {
 				a.Algorithms = append(a.Algorithms, name)
 			}
 		}

@@ -14,8 +14,8 @@ const maxLimits = 16
 // limitRow is one key of a rate limit.
 type limitRow struct {
 	yamlform.Key
-	// appliesTo reports whether the key has a meaning for a limit; nil: for all limits. appliesToText says it in words.
-	appliesTo     func(*descriptor.Limit) bool
+	// appliesTo is the setting of the limits that the key has a meaning for; 0: all limits. appliesToText says in words which.
+	appliesTo     descriptor.Setting
 	appliesToText string
 	// unlimited says that the key may stand beside `unlimited: true`.
 	unlimited bool
@@ -77,14 +77,12 @@ var limitRows = []limitRow{
 		}},
 	{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint32(0), Extension: true,
 		Doc: "of " + algorithms(descriptor.TokenBucket) + ": what the bucket holds, at least 1; of " + algorithms(descriptor.LeakyBucket) + ": how many may wait; absent: `requests_per_unit`"},
-		appliesTo: func(l *descriptor.Limit) bool {
-			return l.Algorithm == descriptor.TokenBucket || l.Algorithm == descriptor.LeakyBucket
-		},
+		appliesTo:     descriptor.SettingBurst,
 		appliesToText: "`token_bucket` or `leaky_bucket`",
 		read:          readUint32(func(l *limitReading) *uint32 { return &l.limit.Burst })},
 	{Key: yamlform.Key{Name: "refill", Type: yamlform.OneOf("greedy", "interval"), Extension: true,
 		Doc: "of " + algorithms(descriptor.TokenBucket) + ": continuously (default), or `requests_per_unit` at once on each window's boundary"},
-		appliesTo:     func(l *descriptor.Limit) bool { return l.Algorithm == descriptor.TokenBucket },
+		appliesTo:     descriptor.SettingRefill,
 		appliesToText: "`token_bucket`",
 		read: func(l *limitReading, v yamlform.Value) bool {
 			i, ok := v.Choice()
@@ -93,9 +91,7 @@ var limitRows = []limitRow{
 		}},
 	{Key: yamlform.Key{Name: "align", Type: yamlform.OneOf("clock", "first_hit"), Extension: true,
 		Doc: "of " + algorithms(descriptor.FixedWindow) + ", and of " + algorithms(descriptor.TokenBucket) + " with `refill: interval`: windows start on the clock (default), or at a counter's first hit"},
-		appliesTo: func(l *descriptor.Limit) bool {
-			return l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.TokenBucket && l.Interval
-		},
+		appliesTo:     descriptor.SettingAlign,
 		appliesToText: "`fixed_window`, or `token_bucket` with `refill: interval`",
 		read: func(l *limitReading, v yamlform.Value) bool {
 			i, ok := v.Choice()
@@ -104,7 +100,7 @@ var limitRows = []limitRow{
 		}},
 	{Key: yamlform.Key{Name: "calendar", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[A-Za-z][A-Za-z0-9_+/-]*", Form: "a time zone of the IANA database"}, Extension: true,
 		Doc: "of " + algorithms(descriptor.FixedWindow) + " of a day and longer, without `unit_multiplier` and `first_hit`: windows follow the zone's calendar: local midnight, Mondays, months and years as long as they are"},
-		appliesTo:     func(l *descriptor.Limit) bool { return l.Algorithm == descriptor.FixedWindow },
+		appliesTo:     descriptor.SettingCalendar,
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) (ok bool) {
 			l.limit.Window.Location, ok = v.Zone()
@@ -112,12 +108,12 @@ var limitRows = []limitRow{
 		}},
 	{Key: yamlform.Key{Name: "precision", Type: yamlform.Between(1, 60), Extension: true,
 		Doc: "of " + algorithms(descriptor.SlidingWindow) + ": sub-windows that the estimate is built from; they must be whole microseconds long; absent: 1"},
-		appliesTo:     func(l *descriptor.Limit) bool { return l.Algorithm == descriptor.SlidingWindow },
+		appliesTo:     descriptor.SettingPrecision,
 		appliesToText: "`sliding_window`",
 		read:          readUint32(func(l *limitReading) *uint32 { return &l.limit.Precision })},
 	{Key: yamlform.Key{Name: "nodelay", Type: yamlform.Type{Kind: yamlform.Number, Most: descriptor.NoDelayAll - 1, Word: "all"}, Extension: true,
 		Doc: "of " + algorithms(descriptor.LeakyBucket) + ": so many of those that wait pass at once; absent: 0"},
-		appliesTo:     func(l *descriptor.Limit) bool { return l.Algorithm == descriptor.LeakyBucket },
+		appliesTo:     descriptor.SettingNoDelay,
 		appliesToText: "`leaky_bucket`",
 		read: func(l *limitReading, v yamlform.Value) bool {
 			if v.IsWord() {
@@ -136,9 +132,7 @@ var limitRows = []limitRow{
 		}},
 	{Key: yamlform.Key{Name: "count_denied", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
 		Doc: "of " + algorithms(descriptor.FixedWindow, descriptor.SlidingLog) + ": refused hits count too; absent: true for a `fixed_window` under `admission: independent`, else false"},
-		appliesTo: func(l *descriptor.Limit) bool {
-			return l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SlidingLog
-		},
+		appliesTo:     descriptor.SettingCountDenied,
 		appliesToText: "`fixed_window` or `sliding_log`",
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.CountDenied = descriptor.DeniedDrop
@@ -352,7 +346,7 @@ func (l *limitReading) check(at yamlform.Value) bool {
 	limit := &l.limit
 	for i := range limitRows {
 		row := &limitRows[i]
-		if row.appliesTo == nil || !l.has(row.Name) || row.appliesTo(limit) {
+		if row.appliesTo == 0 || !l.has(row.Name) || limit.Has(row.appliesTo) {
 			continue
 		}
 		this := "`" + limit.Algorithm.String() + "`"

@@ -133,21 +133,22 @@ func limitMessage(l *descriptor.Limit) *adminv1.Limit {
 		Algorithm:       l.Algorithm.String(),
 		Lease:           l.Lease,
 	}
-	if isBucket(l) {
+	if l.Has(descriptor.SettingBurst) {
 		m.Burst = l.Burst
 	}
-	switch l.Algorithm {
-	case descriptor.SlidingWindow:
+	if l.Has(descriptor.SettingPrecision) {
 		m.Precision = max(l.Precision, 1)
-	case descriptor.TokenBucket:
+	}
+	if l.Has(descriptor.SettingRefill) {
 		m.Refill = choice(l.Interval, "interval", "greedy")
-	case descriptor.LeakyBucket:
+	}
+	if l.Has(descriptor.SettingNoDelay) {
 		m.Nodelay = nodelay(l)
 	}
 	switch {
 	case l.Window.Location != nil:
 		m.Calendar = l.Window.Location.String()
-	case l.Algorithm == descriptor.FixedWindow || l.Interval:
+	case l.Has(descriptor.SettingAlign):
 		m.Align = choice(l.FirstHit, "first_hit", "clock")
 	}
 	if l.CountDenied != descriptor.DeniedDefault {

@@ -80,7 +80,7 @@ func extensionsOf(l *descriptor.Limit) string {
 	if l.Precision > 1 {
 		s += fmt.Sprintf(", precision: %d", l.Precision)
 	}
-	if isBucket(l) {
+	if l.Has(descriptor.SettingBurst) {
 		s += fmt.Sprintf(", burst: %d", l.Burst)
 	}
 	if l.Interval {
@@ -99,10 +99,6 @@ func extensionsOf(l *descriptor.Limit) string {
 		s += ", lease: true"
 	}
 	return s
-}
-
-func isBucket(l *descriptor.Limit) bool {
-	return l.Algorithm == descriptor.TokenBucket || l.Algorithm == descriptor.LeakyBucket
 }
 
 // nodelay is the value as rule files write it.

@@ -72,7 +72,7 @@ func (c *checker) requests(n *node, l *limit) {
 
 // burst looks for token buckets that hold less than what a window brings.
 func (c *checker) burst(l *limit) {
-	if l.Algorithm != descriptor.TokenBucket || l.Burst >= l.Requests {
+	if !l.Has(descriptor.SettingRefill) || l.Burst >= l.Requests {
 		return
 	}
 	at := l.position("burst")
