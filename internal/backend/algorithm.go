@@ -13,7 +13,7 @@ type algorithm interface {
 	// apply attempts to add hits to a state at now, and leaves in it what a store has to keep. It writes only if it adds.
 	apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome
 
-	// expires is when a counter in this state is as good as one that nobody has used.
+	// expires is when a counter in this state is as good as an unused one.
 	expires(l *descriptor.Limit, s *State) int64
 
 	// refusedMove says whether refused hits, where they count, move the time at which the next hit passes.
@@ -47,7 +47,7 @@ func apply(t *Take, s *State, now int64, c commit) Outcome {
 	return algorithms[t.Limit.Algorithm].apply(t.Limit, s, now, t.Hits, c)
 }
 
-// Expires is when a counter in this state is as good as one that nobody has used, in microseconds.
+// Expires is when a counter in this state is as good as an unused one, in microseconds.
 func Expires(l *descriptor.Limit, s *State) int64 { return algorithms[l.Algorithm].expires(l, s) }
 
 // Entries is how many elements the Tail of a counter's state has at most.

@@ -99,7 +99,7 @@ func (slidingWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c com
 	o := Outcome{Before: used, Used: used, Allowed: hits < 0 || used+hits <= limit}
 	if o.Allowed {
 		if c.adds(true) && hits != 0 {
-			w.add(hits)
+			w.addHits(hits)
 			o.Used = w.used(0, w.phase)
 			w.store(s, a.Quantum)
 		}
@@ -216,8 +216,8 @@ func (w *rolledWindow) wait(room int64) int64 {
 	}
 }
 
-// add adds hits to the current sub-window, or takes them back, from the newest sub-windows that have any.
-func (w *rolledWindow) add(hits int64) {
+// addHits adds hits to the current sub-window, or takes them back, from the newest sub-windows that have any.
+func (w *rolledWindow) addHits(hits int64) {
 	if w.count+hits >= 0 {
 		w.count += hits
 		return

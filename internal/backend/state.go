@@ -2,8 +2,8 @@ package backend
 
 import "github.com/ratelimitd/ratelimitd/internal/descriptor"
 
-// State is what a counter remembers between takes. Its meaning depends on the algorithm; the zero State is a counter
-// that nobody has used.
+// State is what a counter remembers between takes. Its meaning depends on the algorithm; the zero State is an unused
+// counter.
 type State struct {
 	Start int64 // fixed and sliding window: when the (sub-)window began, in microseconds; others say in their file
 	Count int64 // fixed and sliding window: hits in it
@@ -13,7 +13,7 @@ type State struct {
 	Tail []uint32
 }
 
-// Unused says whether the state is one of a counter that nobody has used: a store need not keep it.
+// Unused says whether the state is that of an unused counter: a store need not keep it.
 func (s *State) Unused() bool { return s.Start == 0 && s.Count == 0 && s.Prev == 0 && len(s.Tail) == 0 }
 
 // commit says when a take's hits enter the state.

@@ -30,7 +30,7 @@ type Vote uint8
 const (
 	VoteAll  Vote = iota // the request passes only if all such members pass
 	VoteAny              // the request passes if any such member passes
-	VoteNone             // the refusal concerns nobody else
+	VoteNone             // the refusal does not concern the others
 )
 
 // Request is the takes of one request, and where the backend puts their outcomes.

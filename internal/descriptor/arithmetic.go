@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Arithmetic is what a limit comes down to in integers. All stores use these numbers, so that they decide alike.
+// Arithmetic is what a limit comes down to in integers. All stores use these numbers, so that their decisions are the same.
 type Arithmetic struct {
 	// Length is the window's length in microseconds; of a sliding window, the length of one of its sub-windows.
 	Length int64

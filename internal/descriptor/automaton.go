@@ -89,7 +89,7 @@ type program struct {
 	looks  bool // some ask what stands before or behind a place, like ^ and \b
 }
 
-func (p *program) add(expression int32, regex *syntax.Regexp) error {
+func (p *program) addExpression(expression int32, regex *syntax.Regexp) error {
 	compiled, err := syntax.Compile(regex.Simplify())
 	if err != nil {
 		return err

@@ -1,11 +1,12 @@
 // Package descriptor holds the vocabulary of a decision and the tree of rules that answers it.
 //
-// It owns the words that every other package shares: entries and units (entry.go, unit.go), the window of time that a
-// limit counts in (window.go), limits, their arithmetic and rules (limit.go, arithmetic.go, rule.go), what a domain may
-// choose (domain.go, on_error.go), and the identity of a counter (key.go). The compiled tree is tree.go; how a level
-// finds its child is match.go, over exact values and lists of them (edges.go), networks of addresses (networks.go,
-// address.go), wildcards and regular expressions (pattern.go, wildcard.go, automaton.go); why it does, for people, is explain.go. It
-// imports the standard library and, for the networks, bart: a table that takes as long for 100,000 networks as for a
+// A caller sends Entries. Compile makes a Tree of the specs of rule files, and Domain.Match finds the Rule for a descriptor's
+// entries. A Rule has Limits: requests per Window, and the Algorithm that holds them. A row in algorithms says what the limits
+// of an algorithm mean; package backend counts. KeyBuilder builds the identity of a counter. Explain says, for people, why a
+// rule matches.
+//
+// A level of the tree finds its child among exact values, lists of them, networks of addresses, wildcards and regular
+// expressions. It imports the standard library and, for the networks, bart: a table that takes as long for 100,000 networks as for a
 // thousand.
 //
 // A Tree is immutable once Compile has returned it: any number of goroutines may match against it without a lock.

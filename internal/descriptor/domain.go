@@ -23,7 +23,7 @@ func ParseAdmission(name string) Admission {
 	return AdmissionDefault
 }
 
-// HeaderFamilies is a set of conventions for telling a client its limits in headers.
+// HeaderFamilies is a set of conventions for a client's limits in headers.
 type HeaderFamilies uint8
 
 // The families.

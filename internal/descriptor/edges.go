@@ -149,7 +149,7 @@ func (e *edges) putExact(parent node, spec *NodeSpec, child node) error {
 	h := e.hashValue(e.hashKey(parent, spec.Key), spec.Value)
 	s := e.find(h, parent, spec.Key, spec.Value)
 	if s == nil {
-		e.add(h, edge{key: spec.Key, value: spec.Value, parent: parent, exact: child, listed: noNode, literal: noNode}, child)
+		e.insert(h, edge{key: spec.Key, value: spec.Value, parent: parent, exact: child, listed: noNode, literal: noNode}, child)
 		return nil
 	}
 	x := e.edge(s)
@@ -169,7 +169,7 @@ func (e *edges) putValues(parent node, spec *NodeSpec, child node) error {
 		h := e.hashValue(e.hashKey(parent, spec.Key), value)
 		s := e.find(h, parent, spec.Key, value)
 		if s == nil {
-			e.add(h, edge{key: spec.Key, value: value, parent: parent, exact: noNode, listed: child, literal: noNode}, child)
+			e.insert(h, edge{key: spec.Key, value: value, parent: parent, exact: noNode, listed: child, literal: noNode}, child)
 			continue
 		}
 		x := e.edge(s)
@@ -213,14 +213,14 @@ func (e *edges) putPattern(parent node, spec *NodeSpec, kind MatchKind, child no
 			e.edge(s).literal = child // a list has it
 			break
 		}
-		e.add(h, edge{key: spec.Key, value: spec.Value, parent: parent, exact: noNode, listed: noNode, literal: child}, child)
+		e.insert(h, edge{key: spec.Key, value: spec.Value, parent: parent, exact: noNode, listed: noNode, literal: child}, child)
 	case MatchRegex:
 		o.patterns.list = append(o.patterns.list, pattern{kind: kind, text: spec.Value, child: child})
 	default:
 		if o.networks == nil {
 			o.networks = &networks{}
 		}
-		o.networks.add(prefix, child)
+		o.networks.insert(prefix, child)
 	}
 	return nil
 }
@@ -251,7 +251,7 @@ func (e *edges) keyAlone(parent node, key string) *slot {
 	if s := e.find(h, parent, key, ""); s != nil {
 		return s
 	}
-	return e.add(h, edge{key: key, parent: parent, exact: noNode, listed: noNode, literal: noNode}, noNode)
+	return e.insert(h, edge{key: key, parent: parent, exact: noNode, listed: noNode, literal: noNode}, noNode)
 }
 
 // finish makes ready for matching.
@@ -270,8 +270,8 @@ func (e *edges) finish() error {
 	return nil
 }
 
-// add places an edge that is not there yet.
-func (e *edges) add(hash uint64, x edge, child node) *slot {
+// insert places an edge that is not there yet.
+func (e *edges) insert(hash uint64, x edge, child node) *slot {
 	if len(e.list) >= len(e.slots)/4*3 {
 		e.grow()
 	}

@@ -167,7 +167,7 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 	x.patterns(rest, d.edges.starred[n], e)
 	if rest != nil {
 		if all := d.edges.any(n, e.Key); all != noNode {
-			x.add(Candidate{Kind: MatchAny}, true, "the rule names the key alone, which takes any value", "")
+			x.addCandidate(Candidate{Kind: MatchAny}, true, "the rule names the key alone, which takes any value", "")
 		}
 	}
 	level.Candidates = x.candidates
@@ -196,8 +196,8 @@ type explainer struct {
 	candidates []Candidate
 }
 
-// add adds a candidate that takes the value or not, with the reason for either.
-func (x *explainer) add(c Candidate, takes bool, because, becauseNot string) {
+// addCandidate adds a candidate that takes the value or not, with the reason for either.
+func (x *explainer) addCandidate(c Candidate, takes bool, because, becauseNot string) {
 	switch {
 	case x.by != "":
 		c.Reason = "not asked: " + x.by + " comes before"
@@ -209,7 +209,7 @@ func (x *explainer) add(c Candidate, takes bool, because, becauseNot string) {
 	x.candidates = append(x.candidates, c)
 }
 
-// name is what others are told that come after this one.
+// name is what the reasons of later candidates call this one.
 func (c *Candidate) name() string {
 	switch c.Kind {
 	case MatchExact:
@@ -241,7 +241,7 @@ func (x *explainer) named(kind MatchKind, hit bool, n int) {
 	if x.value == "" {
 		not = "an empty value is no exact value"
 	}
-	x.add(c, hit, because, not)
+	x.addCandidate(c, hit, because, not)
 }
 
 // networks adds the networks that hold the address, the smallest first; if none does, one candidate for all.
@@ -252,7 +252,7 @@ func (x *explainer) networks(n *networks) {
 	all := Candidate{Kind: MatchCIDR}
 	a, ok := parseAddress(x.value)
 	if !ok {
-		x.add(all, false, "", fmt.Sprintf("%q is no address", x.value))
+		x.addCandidate(all, false, "", fmt.Sprintf("%q is no address", x.value))
 		return
 	}
 	var hold []network
@@ -262,12 +262,12 @@ func (x *explainer) networks(n *networks) {
 		}
 	}
 	if len(hold) == 0 {
-		x.add(all, false, "", fmt.Sprintf("%q is in none of the %d networks", x.value, len(n.list)))
+		x.addCandidate(all, false, "", fmt.Sprintf("%q is in none of the %d networks", x.value, len(n.list)))
 		return
 	}
 	slices.SortFunc(hold, func(a, b network) int { return cmp.Compare(b.prefix.Bits(), a.prefix.Bits()) })
 	for _, w := range hold {
-		x.add(Candidate{Kind: MatchCIDR, Value: w.prefix.String()}, true, fmt.Sprintf("%q is in the network, the smallest that holds it", x.value), "")
+		x.addCandidate(Candidate{Kind: MatchCIDR, Value: w.prefix.String()}, true, fmt.Sprintf("%q is in the network, the smallest that holds it", x.value), "")
 	}
 }
 
@@ -318,7 +318,7 @@ func (x *explainer) patterns(rest *edge, starred []keyPattern, e Entry) {
 		if a.child == x.literal {
 			because = fmt.Sprintf("%s is written like the %s", a.text, a.what)
 		}
-		x.add(a.Candidate, takes, because, fmt.Sprintf("%s does not fit the %s", a.text, a.what))
+		x.addCandidate(a.Candidate, takes, because, fmt.Sprintf("%s does not fit the %s", a.text, a.what))
 	}
 }
 

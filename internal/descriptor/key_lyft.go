@@ -18,8 +18,8 @@ const (
 	//	<prefix><domain>_<key>_<value>_<key>_<value>_<start of the window, in seconds since the Unix epoch>
 	//
 	// These are fixed windows of one unit, on the clock, of rules that it can read and that have one limit, and
-	// overrides; all other counters keep the keys of our own. What is told apart by KeysOwn is not here: names that read
-	// alike when they are joined, windows of different units that begin at the same second, and by a {tag} in a value a
+	// overrides; all other counters keep the keys of our own. These keys do not distinguish all that KeysOwn does: names that are
+	// the same when they are joined, windows of different units that begin at the same second, and by a {tag} in a value a
 	// caller chooses the slot in a cluster.
 	//
 	// AppendKey does not know the time, and writes the unit in braces in the place of the window's start: {minute}. No

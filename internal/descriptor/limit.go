@@ -74,7 +74,7 @@ func (l *Limit) appendTag(b []byte) []byte {
 	b = strconv.AppendInt(b, int64(l.Window.Length().Seconds()), 10)
 	if l.Window.Location != nil {
 		b = append(b, '@')
-		if !l.Window.Named { // the operator may switch that: such months are nobody else's
+		if !l.Window.Named { // the operator may switch that: no other limit has such months
 			b = appendEscaped(b, l.Window.Location.String())
 		}
 	}

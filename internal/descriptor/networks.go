@@ -19,7 +19,7 @@ type network struct {
 	child  node
 }
 
-func (n *networks) add(prefix netip.Prefix, child node) {
+func (n *networks) insert(prefix netip.Prefix, child node) {
 	n.list = append(n.list, network{prefix, child})
 	n.table.Insert(prefix, child)
 }

@@ -58,7 +58,7 @@ func TestSmallestNetworkIsFound(t *testing.T) {
 			p := netip.PrefixFrom(a, rapid.IntRange(0, a.BitLen()).Draw(t, "bits")).Masked()
 			if !seen[p] {
 				seen[p] = true
-				n.add(p, node(i))
+				n.insert(p, node(i))
 			}
 		}
 		try := func(a netip.Addr) {

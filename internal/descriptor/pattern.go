@@ -74,7 +74,7 @@ func (p *patterns) finish() error {
 			return err
 		}
 		alone := &program{}
-		if err := alone.add(int32(i), parsed); err != nil {
+		if err := alone.addExpression(int32(i), parsed); err != nil {
 			return fmt.Errorf("compile expression: %w", err)
 		}
 		a := newAutomaton(alone, maxStates)
@@ -115,7 +115,7 @@ func (p *patterns) join(list []compiledRegex) error {
 	all, states := &program{}, 64
 	for _, x := range list {
 		states += 2 * len(x.alone.ends)
-		if err := all.add(x.place, x.parsed); err != nil {
+		if err := all.addExpression(x.place, x.parsed); err != nil {
 			return fmt.Errorf("compile expressions: %w", err)
 		}
 	}

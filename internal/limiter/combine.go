@@ -5,7 +5,7 @@ package limiter
 //
 // Under the global quota mode every descriptor is in quota mode, also one that no limit applies to: it passed, so the
 // request passes. Unlimited rules have no say.
-func (c *call) combine(d *Decision) {
+func (c *calculation) combine(d *Decision) {
 	d.Code = OK
 	quotas, quotasOver := 0, 0
 	for i := range d.Statuses {
@@ -26,7 +26,7 @@ func (c *call) combine(d *Decision) {
 }
 
 // quota says whether a descriptor is in quota mode.
-func (c *call) quota(i int) bool {
+func (c *calculation) quota(i int) bool {
 	r := c.resolved[i].rule
 	if r != nil && r.Unlimited {
 		return false

@@ -1,16 +1,15 @@
-// Package limiter decides: it turns a request into a decision, against one snapshot of the rules and one backend.
+// Package limiter decides: it turns a request into a decision, with one snapshot of the rules and one store.
 //
-// It owns the request's way from the snapshot to the decision: what callers ask and get (request.go, decision.go), the
-// snapshot of rules and settings that is swapped as a whole (snapshot.go), the way through it (limiter.go), what a
-// descriptor comes down to (resolve.go) and what is asked of the backend for it (prepare.go), what is answered when the
-// backend cannot (fallback.go), the verdict per descriptor (judge.go) and per request (combine.go), client headers (headers.go),
-// dynamic metadata (metadata.go), explanations (explain.go), looking at counters and clearing them (counters.go), the
-// metrics by rule (metrics.go), of which there are only so many (names.go), what the reference calls them
-// (statistics.go), and what is told of hot keys (hot.go). All policy lives here: what shadow, quota mode, overrides and replaces mean is known to no other
-// package.
+// Limiter is the type to use. Decide takes a Request and fills a Decision: it loads the snapshot, finds the rule of each
+// descriptor, prepares takes for the whole request, has the store settle them in one call, and judges the outcomes. When the
+// store cannot answer, on_error says what to answer. Swap replaces rules and settings as a whole. Peek and Reset are for
+// operators: they look at a descriptor's counters and clear them.
 //
-// A Limiter may be used by any number of goroutines; replacing the snapshot never makes a decision wait.
+// Everything about meaning is here: what shadow, quota mode, overrides, replaces and admission mean is known to no other
+// package. Client headers, dynamic metadata and the metrics by rule follow from a decision, so they are here too.
 //
-// It knows neither protobuf nor gRPC nor HTTP (package server), and neither reads files (package config) nor counts
+// A Limiter may be used by any number of goroutines. Replacing the snapshot never makes a decision wait.
+//
+// This package knows neither protobuf nor gRPC nor HTTP (package server). It neither reads files (package config) nor counts
 // (package backend).
 package limiter

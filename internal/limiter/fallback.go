@@ -11,11 +11,11 @@ import (
 
 // fallback answers for the takes that the backend could not, as on_error says. It returns the backend's error if that
 // is what the caller is to get.
-func (l *Limiter) fallback(ctx context.Context, now time.Time, c *call, cause error) error {
+func (l *Limiter) fallback(ctx context.Context, now time.Time, c *calculation, cause error) error {
 	l.metrics.failures.Add(1)
 	cause = fmt.Errorf("count hits: %w", cause)
 	if err := ctx.Err(); err != nil {
-		return cause // nobody waits for the answer any more
+		return cause // the caller has gone
 	}
 	local := &c.local
 	for i := range c.resolved {
@@ -57,7 +57,7 @@ func (l *Limiter) fallback(ctx context.Context, now time.Time, c *call, cause er
 }
 
 // failed says whether a take of a descriptor has no answer.
-func (c *call) failed(i int) bool {
+func (c *calculation) failed(i int) bool {
 	for _, t := range c.index[c.resolved[i].first:c.resolved[i].end] {
 		if c.request.Outcomes[t].Failed {
 			return true
@@ -67,7 +67,7 @@ func (c *call) failed(i int) bool {
 }
 
 // onError is the choice for a descriptor: its rule's, its domain's, or the server's. What is not enforced passes.
-func (c *call) onError(i int) descriptor.OnError {
+func (c *calculation) onError(i int) descriptor.OnError {
 	r := &c.resolved[i]
 	switch {
 	case r.shadow() || c.settings.Shadow:
@@ -82,7 +82,7 @@ func (c *call) onError(i int) descriptor.OnError {
 }
 
 // countLocally puts the failed takes of a descriptor among those to be counted in this process, under its share of the limit.
-func (c *call) countLocally(i int) {
+func (c *calculation) countLocally(i int) {
 	r := &c.resolved[i]
 	for j := r.first; j < r.end; j++ {
 		t := c.index[j]
@@ -97,7 +97,7 @@ func (c *call) countLocally(i int) {
 }
 
 // share is this process' part of the limit at place j of the index.
-func (c *call) share(i, j int) *descriptor.Limit {
+func (c *calculation) share(i, j int) *descriptor.Limit {
 	r := &c.resolved[i]
 	if r.override {
 		r.share = share(&r.limit, c.settings.Replicas)

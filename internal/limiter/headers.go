@@ -10,12 +10,12 @@ import (
 
 // headers adds the client headers of the families that the domain asks for. A shadow rule never shows in any of them.
 //
-// A request that a leaky bucket lets wait is told so in x-ratelimit-delay-ms whatever the families: the wait is part
-// of the answer, and the protocol has no field for it.
-func (c *call) headers(d *Decision) {
+// A request that a leaky bucket delays gets x-ratelimit-delay-ms whatever the families: the delay is part of the answer,
+// and the protocol has no field for it.
+func (c *calculation) headers(d *Decision) {
 	if d.Code == OK || c.settings.Shadow {
 		if wait := c.delay(d); wait > 0 {
-			d.add("x-ratelimit-delay-ms", strconv.FormatInt(int64((wait+time.Millisecond-1)/time.Millisecond), 10))
+			d.addHeader("x-ratelimit-delay-ms", strconv.FormatInt(int64((wait+time.Millisecond-1)/time.Millisecond), 10))
 		}
 	}
 	families := c.settings.headers(c.domain)
@@ -24,13 +24,13 @@ func (c *call) headers(d *Decision) {
 	}
 	for i := range d.Statuses {
 		if how := d.Statuses[i].Degraded; how != descriptor.OnErrorDefault && !c.resolved[i].shadow() {
-			d.add("x-ratelimit-degraded", descriptor.OnErrorNames[how])
+			d.addHeader("x-ratelimit-degraded", descriptor.OnErrorNames[how])
 			break
 		}
 	}
 	if families&descriptor.HeadersRetryAfter != 0 && d.Code == OverLimit && !c.settings.Shadow {
 		if wait := c.retryAfter(d); wait > 0 {
-			d.add("Retry-After", seconds(wait))
+			d.addHeader("Retry-After", seconds(wait))
 		}
 	}
 	best := c.tightest(d)
@@ -40,35 +40,35 @@ func (c *call) headers(d *Decision) {
 	st := &d.Statuses[best]
 	if families&descriptor.HeadersReference != 0 {
 		names := &c.settings.HeaderNames
-		d.add(names.Limit, strconv.FormatUint(uint64(st.Limit.Requests), 10))
-		d.add(names.Remaining, strconv.FormatUint(uint64(st.Remaining), 10))
-		d.add(names.Reset, seconds(st.Reset))
+		d.addHeader(names.Limit, strconv.FormatUint(uint64(st.Limit.Requests), 10))
+		d.addHeader(names.Remaining, strconv.FormatUint(uint64(st.Remaining), 10))
+		d.addHeader(names.Reset, seconds(st.Reset))
 	}
 	if families&descriptor.HeadersDraft03 != 0 {
-		d.add("X-RateLimit-Limit", c.draft03(d, best))
-		d.add("X-RateLimit-Remaining", strconv.FormatUint(uint64(st.Remaining), 10))
-		d.add("X-RateLimit-Reset", seconds(st.Reset))
+		d.addHeader("X-RateLimit-Limit", c.draft03(d, best))
+		d.addHeader("X-RateLimit-Remaining", strconv.FormatUint(uint64(st.Remaining), 10))
+		d.addHeader("X-RateLimit-Reset", seconds(st.Reset))
 	}
 	if families&descriptor.HeadersIETF != 0 {
-		d.add("RateLimit-Policy", c.policies(d))
-		d.add("RateLimit", draftName(c.decidingLimit(best))+";r="+strconv.FormatUint(uint64(st.Remaining), 10)+";t="+seconds(st.Reset))
+		d.addHeader("RateLimit-Policy", c.policies(d))
+		d.addHeader("RateLimit", draftName(c.decidingLimit(best))+";r="+strconv.FormatUint(uint64(st.Remaining), 10)+";t="+seconds(st.Reset))
 	}
 }
 
-func (d *Decision) add(key, value string) {
+func (d *Decision) addHeader(key, value string) {
 	if key != "" {
 		d.Headers = append(d.Headers, Header{Key: key, Value: value})
 	}
 }
 
-// shows says whether a client may be told about a descriptor's limit.
-func (c *call) shows(d *Decision, i int) bool {
+// shows says whether a descriptor's limit may appear in headers.
+func (c *calculation) shows(d *Decision, i int) bool {
 	return d.Statuses[i].Limited && !c.resolved[i].shadow()
 }
 
-// tightest is the descriptor that headers tell about: the one with the least left, the first of several such, unless
+// tightest is the descriptor that headers are about: the one with the least left, the first of several such, unless
 // descriptors outside quota mode are over: then the last of those. -1 if there is none.
-func (c *call) tightest(d *Decision) int {
+func (c *calculation) tightest(d *Decision) int {
 	best, enforced := -1, false
 	for i := range d.Statuses {
 		st := &d.Statuses[i]
@@ -85,7 +85,7 @@ func (c *call) tightest(d *Decision) int {
 }
 
 // retryAfter is until the refused request would pass, 0 if it never will: all limits that refused it must let go.
-func (c *call) retryAfter(d *Decision) time.Duration {
+func (c *calculation) retryAfter(d *Decision) time.Duration {
 	longest := time.Duration(0)
 	for i := range d.Statuses {
 		st := &d.Statuses[i]
@@ -100,7 +100,7 @@ func (c *call) retryAfter(d *Decision) time.Duration {
 	return longest
 }
 
-func (c *call) delay(d *Decision) time.Duration {
+func (c *calculation) delay(d *Decision) time.Duration {
 	longest := time.Duration(0)
 	for i := range d.Statuses {
 		if c.shows(d, i) {
@@ -110,8 +110,8 @@ func (c *call) delay(d *Decision) time.Duration {
 	return longest
 }
 
-// shown yields every limit that a client may be told about, those of one descriptor one after the other.
-func (c *call) shown(d *Decision) iter.Seq[*descriptor.Limit] {
+// shown yields every limit that may appear in headers, in the order of the descriptors.
+func (c *calculation) shown(d *Decision) iter.Seq[*descriptor.Limit] {
 	return func(yield func(*descriptor.Limit) bool) {
 		for i := range d.Statuses {
 			if !c.shows(d, i) {
@@ -127,7 +127,7 @@ func (c *call) shown(d *Decision) iter.Seq[*descriptor.Limit] {
 }
 
 // draft03 lists every limit with its window, after the one that is closest to its end, as Envoy does.
-func (c *call) draft03(d *Decision, best int) string {
+func (c *calculation) draft03(d *Decision, best int) string {
 	b := strconv.AppendUint(nil, uint64(d.Statuses[best].Limit.Requests), 10)
 	for l := range c.shown(d) {
 		b = append(b, ", "...)
@@ -143,7 +143,7 @@ func (c *call) draft03(d *Decision, best int) string {
 }
 
 // policies lists every limit as a structured field of the IETF draft.
-func (c *call) policies(d *Decision) string {
+func (c *calculation) policies(d *Decision) string {
 	var b []byte
 	for l := range c.shown(d) {
 		if len(b) > 0 {
@@ -170,7 +170,9 @@ func draftName(l *descriptor.Limit) string {
 }
 
 // decidingLimit is the limit that a descriptor's status is about.
-func (c *call) decidingLimit(i int) *descriptor.Limit { return c.limit(i, c.resolved[i].deciding) }
+func (c *calculation) decidingLimit(i int) *descriptor.Limit {
+	return c.limit(i, c.resolved[i].deciding)
+}
 
 // appendQuoted appends a string as structured fields write it: printable ASCII, quotes and backslashes escaped. Other
 // bytes cannot be expressed and become question marks.

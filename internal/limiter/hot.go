@@ -33,10 +33,10 @@ func hotRulesOf(t *hotkeys.Tracker, tree *descriptor.Tree, shadow bool) *hotRule
 	return hot
 }
 
-// countUses tells of the counters that a decision asked. A use is the hits that were asked of a counter, admitted or not;
+// countUses records which counters a decision touched. A use is the hits that were asked of a counter, admitted or not;
 // it is refused if this counter refused it, also where that is not enforced (shadow) or another limit decided the request.
 // A peek and a refund are no use, and what the backend could not answer is not known to be one.
-func (c *call) countUses(hot *hotRules) {
+func (c *calculation) countUses(hot *hotRules) {
 	for i := range c.request.Takes {
 		t, o := &c.request.Takes[i], &c.request.Outcomes[i]
 		if t.Hits <= 0 || o.Failed {

@@ -9,7 +9,7 @@ import (
 )
 
 // judge gives the status of a descriptor from the outcomes of its takes.
-func (c *call) judge(i int) Status {
+func (c *calculation) judge(i int) Status {
 	r := &c.resolved[i]
 	if r.first == r.end {
 		s := Status{Code: OK, Rule: r.rule}
@@ -22,7 +22,7 @@ func (c *call) judge(i int) Status {
 	r.deciding = j
 	limit, o := c.limit(i, j), &c.request.Outcomes[c.index[j]]
 	if o.Failed && o.Allowed {
-		return Status{Code: OK, Rule: r.rule, Degraded: r.degraded} // nothing is known that a client could be told
+		return Status{Code: OK, Rule: r.rule, Degraded: r.degraded} // nothing is known about the limit
 	}
 	s := Status{
 		Code:      OK,
@@ -52,7 +52,7 @@ func (c *call) judge(i int) Status {
 
 // decidingTake is the place in index of the take that the status of a descriptor is about: of those that refused the one
 // that goes on refusing for longest, else the one with the least left.
-func (c *call) decidingTake(i int) int {
+func (c *calculation) decidingTake(i int) int {
 	r := &c.resolved[i]
 	best := r.first
 	for j := r.first + 1; j < r.end; j++ {
@@ -82,7 +82,7 @@ func longer(a, b time.Duration) bool {
 
 // limit is the limit that descriptor i itself has at place j of the index: a take that it shares with another
 // descriptor may have been judged under that one's.
-func (c *call) limit(i, j int) *descriptor.Limit {
+func (c *calculation) limit(i, j int) *descriptor.Limit {
 	r := &c.resolved[i]
 	if r.override {
 		return &r.limit
@@ -91,7 +91,7 @@ func (c *call) limit(i, j int) *descriptor.Limit {
 }
 
 // capacity is what the take at place j was counted against: where this process counts alone, its part of the limit.
-func (c *call) capacity(i, j int) uint32 {
+func (c *calculation) capacity(i, j int) uint32 {
 	if c.resolved[i].degraded == descriptor.OnErrorLocal && c.settings.Replicas > 1 {
 		return c.share(i, j).Capacity()
 	}
@@ -104,7 +104,7 @@ func ceilSeconds(d time.Duration) time.Duration {
 }
 
 // measure counts every descriptor under its rule.
-func (l *Limiter) measure(c *call, byRule []*Series) {
+func (l *Limiter) measure(c *calculation, byRule []*Series) {
 	matched := false
 	for i := range c.resolved {
 		r := &c.resolved[i]
@@ -120,11 +120,11 @@ func (l *Limiter) measure(c *call, byRule []*Series) {
 		}
 	}
 	if !matched {
-		c.name = l.metrics.ofUnmatched(c.req.Domain, c.name)
+		c.name = l.metrics.countUnmatched(c.req.Domain, c.name)
 	}
 }
 
-func (l *Limiter) seriesOf(c *call, byRule []*Series, i int) *Series {
+func (l *Limiter) seriesOf(c *calculation, byRule []*Series, i int) *Series {
 	rule := c.resolved[i].rule
 	var s *Series
 	if rule != nil {

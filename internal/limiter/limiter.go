@@ -23,7 +23,7 @@ type Options struct {
 	Metrics   prometheus.Registerer // nil: counted, but not registered
 	NoMetrics bool                  // decisions are not counted in metrics: to measure what that costs
 
-	HotKeys *hotkeys.Tracker // is told of every use of a counter; nil: nobody is
+	HotKeys *hotkeys.Tracker // records every use of a counter; nil: off
 }
 
 // Limiter decides requests.
@@ -33,7 +33,7 @@ type Limiter struct {
 	keys     descriptor.KeyBuilder
 	snapshot atomic.Pointer[snapshot]
 	swapping sync.Mutex // guards the writing of snapshot, and replicas
-	replicas int        // SetReplicas said so; 0: nobody did
+	replicas int        // set by SetReplicas; 0: it was not called
 	metrics  *metrics
 	hot      *hotkeys.Tracker
 	calls    sync.Pool
@@ -57,7 +57,7 @@ func New(opts Options) *Limiter {
 		unmeasured: opts.NoMetrics,
 	}
 	// A pool keeps what a processor gave it for that processor, so decisions that run at once hold different lanes.
-	l.calls.New = func() any { return &call{lane: l.lanes.Add(1)} }
+	l.calls.New = func() any { return &calculation{lane: l.lanes.Add(1)} }
 	if opts.Metrics != nil {
 		opts.Metrics.MustRegister(l.metrics)
 	}
@@ -79,7 +79,7 @@ func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *De
 		l.metrics.invalid.Add(1)
 		return ErrNoRules
 	}
-	c := l.calls.Get().(*call)
+	c := l.calls.Get().(*calculation)
 	defer l.release(c)
 	c.settings, c.shares, c.req, c.domain = &snap.settings, snap.shares, req, snap.tree.Domain(req.Domain)
 
@@ -101,7 +101,7 @@ func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *De
 	switch {
 	case l.unmeasured:
 	case c.domain == nil:
-		c.name = l.metrics.ofStranger(req, c.name)
+		c.name = l.metrics.countUnknownDomain(req, c.name)
 	default:
 		l.measure(c, snap.series)
 	}
@@ -125,7 +125,7 @@ func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *De
 // maxKept bounds what a call's buffers may hold when it is put back: a huge request does not pin its memory.
 const maxKept = 64 << 10
 
-func (l *Limiter) release(c *call) {
+func (l *Limiter) release(c *calculation) {
 	if cap(c.keys) > maxKept || cap(c.resolved) > 1024 || cap(c.name) > maxKept {
 		return
 	}

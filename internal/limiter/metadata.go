@@ -9,7 +9,7 @@ import (
 
 // metadata builds the dynamic metadata of an answer: what was asked, and what the rules that passed say about
 // themselves.
-func (c *call) metadata(d *Decision) map[string]any {
+func (c *calculation) metadata(d *Decision) map[string]any {
 	req := c.req
 	descriptors := make([]any, len(req.Descriptors))
 	for i := range req.Descriptors {
@@ -31,7 +31,7 @@ func (c *call) metadata(d *Decision) map[string]any {
 }
 
 // explain says which rule decided: the one that headers would be about. Times are in milliseconds, rounded up.
-func (c *call) explain(d *Decision) map[string]any {
+func (c *calculation) explain(d *Decision) map[string]any {
 	i := c.tightest(d)
 	if i < 0 {
 		return nil
@@ -85,7 +85,7 @@ func describe(d *Descriptor) map[string]any {
 
 // mergeMetadata merges the metadata of the limits that were held; unlimited rules have no say, and the first to say something wins, maps merge. The rules'
 // own maps are never written to: they are copied as soon as two meet.
-func (c *call) mergeMetadata(d *Decision) map[string]any {
+func (c *calculation) mergeMetadata(d *Decision) map[string]any {
 	var merged map[string]any
 	for i := range d.Statuses {
 		r := c.resolved[i].rule

@@ -27,13 +27,13 @@ type Series struct {
 // metrics are the counters by rule and of decisions. Handles are resolved when a snapshot is made; only names that
 // depend on a request are looked up while deciding, among a bounded number of them.
 type metrics struct {
-	named    *names  // series, by "domain.rule"
-	overflow *Series // of names that found no room
-	strange  *names  // Total is descriptors of requests for a domain without rules, by domain
-	stranger *Series // the same of domains that found no room
+	named          *names  // series, by "domain.rule"
+	overflow       *Series // of names for which there was no room
+	unknownDomains *names  // Total is descriptors of requests for a domain without rules, by domain
+	otherUnknown   *Series // the same of domains for which there was no room
 
-	unmatched *names  // Total is requests for which their domain has no rule, by domain
-	unmatch   *Series // the same of domains that found no room
+	unmatched      *names  // Total is requests for which their domain has no rule, by domain
+	otherUnmatched *Series // the same of domains for which there was no room
 
 	decisions [3]atomic.Uint64 // by Code
 	shadowed  atomic.Uint64    // decisions that only the global shadow mode let through
@@ -47,17 +47,17 @@ type metrics struct {
 
 func newMetrics(maxSeries int) *metrics {
 	m := &metrics{
-		named:   newNames(maxSeries),
-		strange: newNames(max(maxSeries/10, 1)),
-		// Domains of rule files: nobody else can add to them.
+		named:          newNames(maxSeries),
+		unknownDomains: newNames(max(maxSeries/10, 1)),
+		// Only domains of rule files come here.
 		unmatched: newNames(maxSeries),
 	}
 	// They are names like any other, so that what callers and rules call so does not make a second series of that name.
-	m.overflow = m.named.add(overflow+"."+overflow, len(overflow), 1)
-	m.stranger = m.strange.add(overflow, len(overflow), 1)
-	m.unmatch = m.unmatched.add(overflow, len(overflow), 1)
+	m.overflow = m.named.addSeries(overflow+"."+overflow, len(overflow), 1)
+	m.otherUnknown = m.unknownDomains.addSeries(overflow, len(overflow), 1)
+	m.otherUnmatched = m.unmatched.addSeries(overflow, len(overflow), 1)
 	m.named.series.Store(0)
-	m.strange.series.Store(0)
+	m.unknownDomains.series.Store(0)
 	m.unmatched.series.Store(0)
 	return m
 }
@@ -72,7 +72,7 @@ func (m *metrics) ofRule(r *descriptor.Rule) *Series {
 	}
 	s := m.named.lookUp([]byte(r.Path))
 	if s == nil {
-		s = m.named.add(r.Path, len(r.Domain), 2*m.named.max)
+		s = m.named.addSeries(r.Path, len(r.Domain), 2*m.named.max)
 	}
 	if s == nil {
 		return m.overflow
@@ -89,25 +89,25 @@ func (m *metrics) ofRequest(path []byte, domainLen int) *Series {
 	return m.overflow
 }
 
-// ofStranger counts a request for a domain without rules. The buffer is for a copy of the name.
-func (m *metrics) ofStranger(req *Request, b []byte) []byte {
+// countUnknownDomain counts a request for a domain without rules. The buffer is for a copy of the name.
+func (m *metrics) countUnknownDomain(req *Request, b []byte) []byte {
 	m.unknown.Add(1)
 	b = append(b[:0], req.Domain...)
-	s := m.strange.find(b, len(b))
+	s := m.unknownDomains.find(b, len(b))
 	if s == nil {
-		s = m.stranger
+		s = m.otherUnknown
 		m.swallowed.Add(1)
 	}
 	s.Total.Add(uint64(len(req.Descriptors)))
 	return b
 }
 
-// ofUnmatched counts a request for which its domain has no rule. The buffer is for a copy of the name.
-func (m *metrics) ofUnmatched(domain string, b []byte) []byte {
+// countUnmatched counts a request for which its domain has no rule. The buffer is for a copy of the name.
+func (m *metrics) countUnmatched(domain string, b []byte) []byte {
 	b = append(b[:0], domain...)
 	s := m.unmatched.find(b, len(b))
 	if s == nil {
-		s = m.unmatch
+		s = m.otherUnmatched
 		m.swallowed.Add(1)
 	}
 	s.Total.Add(1)
@@ -145,7 +145,7 @@ func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule 
 // threshold are split at it.
 func (s *Series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool, nearRatio float32) {
 	if n < 0 {
-		return // a refund is nobody's request
+		return // a refund is not a request
 	}
 	hits := uint64(n)
 	s.Total.Add(hits)

@@ -6,8 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// names are series by name. What requests may add to them is bounded; who asks for a name again does not wait for those
-// that come with new ones.
+// names are series by name. Requests can add a bounded number of them. Looking up a known name does not wait for new names.
 type names struct {
 	max    int64
 	series atomic.Int64 // how many there are
@@ -53,11 +52,11 @@ func (n *names) find(name []byte, domainLen int) *Series {
 	if len(name) > maxNameLength || n.series.Load() >= n.max {
 		return nil // without the lock that others wait for
 	}
-	return n.add(string(name), domainLen, n.max)
+	return n.addSeries(string(name), domainLen, n.max)
 }
 
-// add returns the series of a name. It makes one if there are less than most, else it returns nil.
-func (n *names) add(name string, domainLen int, most int64) *Series {
+// addSeries returns the series of a name. It makes one if there are less than most, else it returns nil.
+func (n *names) addSeries(name string, domainLen int, most int64) *Series {
 	sh := n.shard([]byte(name))
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -73,7 +72,7 @@ func (n *names) add(name string, domainLen int, most int64) *Series {
 	return s
 }
 
-// all returns every series, in no order. Whoever goes through them keeps nobody waiting.
+// all returns every series, in no order. No lock is held while the caller goes through them.
 func (n *names) all() []*Series {
 	all := make([]*Series, 0, n.series.Load()+1)
 	for i := range n.shards {

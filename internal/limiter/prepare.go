@@ -9,7 +9,7 @@ import (
 )
 
 // prepare turns resolved descriptors into takes.
-func (c *call) prepare(keys descriptor.KeyBuilder) {
+func (c *calculation) prepare(keys descriptor.KeyBuilder) {
 	if c.domain == nil {
 		return
 	}
@@ -40,7 +40,7 @@ func (c *call) prepare(keys descriptor.KeyBuilder) {
 // vote is how the refusal of a descriptor weighs on the request. What is not enforced has no say. In quota mode one
 // that passes is enough, where the request is one step; where each descriptor counts for itself, votes only matter
 // among the limits of one descriptor and for StopWhenOver, which knows no quota.
-func (c *call) vote(i int, atomic, quotaPassed bool) backend.Vote {
+func (c *calculation) vote(i int, atomic, quotaPassed bool) backend.Vote {
 	switch {
 	case c.resolved[i].shadow():
 		return backend.VoteNone
@@ -56,7 +56,7 @@ func (c *call) vote(i int, atomic, quotaPassed bool) backend.Vote {
 }
 
 // quotaPassed says whether a descriptor in quota mode passes whatever is counted: then the others cannot be all over.
-func (c *call) quotaPassed() bool {
+func (c *calculation) quotaPassed() bool {
 	for i := range c.resolved {
 		r := &c.resolved[i]
 		if c.quota(i) && (r.shadow() || !r.override && (r.rule == nil || len(r.rule.Limits) == 0)) {
@@ -68,7 +68,7 @@ func (c *call) quotaPassed() bool {
 
 // take adds a take for a descriptor. Where the request is one step, descriptors that reach one counter are one take: the
 // sum of their hits, under the smaller of their limits.
-func (c *call) take(keys descriptor.KeyBuilder, member int, limit *descriptor.Limit, vote backend.Vote, atomic bool) {
+func (c *calculation) take(keys descriptor.KeyBuilder, member int, limit *descriptor.Limit, vote backend.Vote, atomic bool) {
 	r := &c.resolved[member]
 	start := len(c.keys)
 	c.keys = keys.AppendKey(c.keys, c.req.Domain, c.req.Descriptors[member].Entries, r.rule, limit)

@@ -11,8 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// call is the working memory of one decision. It is reused.
-type call struct {
+// calculation is the working memory of one decision. It is reused.
+type calculation struct {
 	settings *Settings
 	shares   [][]descriptor.Limit // by Rule.Index: this process' part of each limit; nil if it is the only one
 	req      *Request
@@ -39,10 +39,10 @@ type resolved struct {
 
 	hits  int64
 	kept  []int // the places of the rule's limits that no other rule replaces; nil: all
-	first int   // the takes of this descriptor are call.index[first:end]
+	first int   // the takes of this descriptor are calculation.index[first:end]
 	end   int
 
-	deciding int // the take that its status is about, as a place in call.index; found when it is judged
+	deciding int // the take that its status is about, as a place in calculation.index; found when it is judged
 }
 
 func (r *resolved) shadow() bool { return r.rule != nil && r.rule.Shadow }
@@ -76,7 +76,7 @@ func validate(req *Request) error {
 
 // resolve matches every descriptor, applies overrides, and takes out what a matched rule replaces. Where matching may take
 // long, it stops when the caller has left.
-func (c *call) resolve(ctx context.Context) error {
+func (c *calculation) resolve(ctx context.Context) error {
 	replaces := false
 	slow := c.domain != nil && c.domain.HasPatterns()
 	for i := range c.req.Descriptors {
@@ -112,7 +112,7 @@ func (o *Override) limit(s *Settings) descriptor.Limit {
 
 // replace takes the limits out whose names other matched rules replace. All replacing rules count, also those that are
 // replaced themselves. An unlimited rule is not replaced.
-func (c *call) replace() {
+func (c *calculation) replace() {
 	var names []string
 	for i := range c.resolved {
 		if r := c.resolved[i].rule; r != nil {

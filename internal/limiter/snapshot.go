@@ -4,7 +4,7 @@ import "github.com/ratelimitd/ratelimitd/internal/descriptor"
 
 // Settings are what the operator sets for all domains. The zero value enforces every rule and adds no headers.
 type Settings struct {
-	Shadow bool // every request passes; statuses still tell what was over
+	Shadow bool // every request passes; statuses still show what was over
 	Quota  bool // every rule is in quota mode
 
 	// Admission of domains that do not say; the zero value is descriptor.Independent.
@@ -19,7 +19,7 @@ type Settings struct {
 	OnError  descriptor.OnError
 	Replicas int
 
-	Headers     descriptor.HeaderFamilies // what clients are told, in domains that do not say; 0: nothing
+	Headers     descriptor.HeaderFamilies // what clients get, in domains that do not say; 0: none
 	HeaderNames HeaderNames               // of descriptor.HeadersReference
 
 	// CalendarMonths makes windows of one month that requests bring along those of the calendar, in UTC. For the months of rules it
@@ -30,13 +30,13 @@ type Settings struct {
 	HideShadow bool
 
 	Metadata bool // answers carry dynamic metadata
-	Explain  bool // dynamic metadata tells which rule decided; implies Metadata
+	Explain  bool // dynamic metadata says which rule decided; implies Metadata
 
 	// NearLimitRatio is the share of a limit above which hits count as near it; 0 means 0.8.
 	NearLimitRatio float32
 }
 
-// HeaderNames are the client headers that tell a limit, what is left of it, and the seconds until it resets. The zero
+// HeaderNames are the client headers for a limit, what is left of it, and the seconds until it resets. The zero
 // value means RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset.
 type HeaderNames struct {
 	Limit     string
@@ -51,7 +51,7 @@ type snapshot struct {
 	settings Settings
 	series   []*Series            // by Rule.Index; nil where the name depends on the request
 	shares   [][]descriptor.Limit // by Rule.Index; nil with one replica
-	hot      *hotRules            // nil: nobody asks for hot keys
+	hot      *hotRules            // nil: hot keys are off
 }
 
 // Swap puts rules and settings into force for every decision that begins afterwards.
@@ -109,7 +109,7 @@ func (s *Settings) allOrNothing(d *descriptor.Domain) bool {
 	return s.Admission == descriptor.AllOrNothing
 }
 
-// headers are the families that clients of a domain are told their limits in.
+// headers are the families of headers that clients of a domain get.
 func (s *Settings) headers(d *descriptor.Domain) descriptor.HeaderFamilies {
 	if d != nil && d.Headers != nil {
 		return *d.Headers

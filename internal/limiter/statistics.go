@@ -22,7 +22,7 @@ func (l *Limiter) Statistics(visit func(path, stat string, n uint64)) {
 		visit(path, "within_limit", s.Within.Load())
 		visit(path, "shadow_mode", s.Shadow.Load())
 	}
-	for _, s := range m.strange.all() {
+	for _, s := range m.unknownDomains.all() {
 		if n := s.Total.Load(); n > 0 {
 			visit(s.statistic(), "domain_not_found", n)
 		}

@@ -17,7 +17,7 @@ const (
 	limited = 640 // admitted in all
 )
 
-// runConcurrent checks that exactly the limit is admitted, whoever asks at the same time.
+// runConcurrent checks that exactly the limit is admitted, however many ask at the same time.
 func runConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
 	for name, l := range EveryAlgorithm(limited) {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func allOrNothing(t *testing.T, s backend.Store, sharedLimit *descriptor.Limit) 
 		r := &backend.Request{Together: true, Outcomes: make([]backend.Outcome, 2)}
 		for i := range each {
 			r.Takes = []backend.Take{own(worker), {Key: shared, Limit: sharedLimit}}
-			if i%2 == 1 { // the other order, to provoke whoever locks one by one
+			if i%2 == 1 { // the other order, to provoke a store that locks one by one
 				slices.Reverse(r.Takes)
 			}
 			r.Takes[0].Hits, r.Takes[1].Hits, r.Takes[1].Member = 1, 1, 1

@@ -1,11 +1,9 @@
 // Package backendtest is the suite that every store passes.
 //
-// It owns Run (suite.go), the scripts in testdata and how they are read (script.go, limit.go), the worked examples of
-// the literature in testdata/algorithms.json (vectors.go), the tests of exactness under concurrency (concurrent.go),
-// the property that a store agrees with the pure functions of package backend, take by take (model.go, draw.go), and
-// the properties that say what each algorithm promises (bounds.go, tight.go), clearing counters (reset.go), and what a bounded
-// store promises when it is full (full.go, which has a Run of its own). A store's
-// own test calls Run; what is special to a store is tested beside it.
+// Run tests a store: scripts with their outcomes and worked examples of the literature (testdata), exactness under
+// concurrency, the property that the store agrees with the pure functions of package backend take by take (Model), the
+// properties that say what each algorithm promises, and clearing counters. RunFull tests what a bounded store promises when
+// it is full. A store's own test calls Run; what is special to a store is tested beside it.
 //
 // Time is virtual: a store under test must let the time given to Take decide. Every case uses keys of its own, so that
 // stores may share a server.

@@ -22,8 +22,8 @@ type BoundedStore interface {
 	Holds(key []byte) bool // whether the key has a counter of its own
 }
 
-// RunFull checks what a store that is much too small for its callers still promises: nobody is admitted more than alone
-// in a store with room, whoever has a counter of its own is counted exactly, and a request that is refused as a whole
+// RunFull checks what a store that is much too small for its callers still promises: no caller is admitted more than alone
+// in a store with room, a caller with a counter of its own is counted exactly, and a request that is refused as a whole
 // consumes nothing. open makes a store for so many counters and so many shared ones.
 func RunFull(t *testing.T, open func(most, shared int) BoundedStore) {
 	t.Run("property", func(t *testing.T) {

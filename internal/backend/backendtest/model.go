@@ -62,7 +62,7 @@ func (m *Model) State(key []byte) backend.State {
 }
 
 // A scale is a span of time and the units of the windows in it. No fixed window is so short that a step of the clock
-// could go over more than 255 of them: a store need not tell such windows apart when the clock goes back.
+// could go over more than 255 of them: a store need not distinguish such windows when the clock goes back.
 type scale struct {
 	span  time.Duration
 	units []descriptor.Unit

@@ -76,7 +76,7 @@ func runReset(t *testing.T, open func(t testing.TB) backend.Store) {
 		}
 	})
 
-	// Between two resets no more is admitted than the limit, whoever takes meanwhile.
+	// Between two resets no more is admitted than the limit, whatever is taken meanwhile.
 	t.Run("while others take", func(t *testing.T) {
 		s, l := open(t), Limit("40/1h")
 		k := key(newCase(), "k", l)

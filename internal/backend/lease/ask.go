@@ -12,14 +12,14 @@ import (
 
 // ask asks the backend and settles what it answers. A lease that is refused does not say whether the take's own hits
 // would be: those are asked for in a second call.
-func (l *Leases) ask(ctx context.Context, now time.Time, c *call, r *backend.Request) error {
+func (l *Leases) ask(ctx context.Context, now time.Time, c *forwarded, r *backend.Request) error {
 	began, within, cancel := time.Now(), ctx, context.CancelFunc(func() {})
 	if !c.until.IsZero() { // it has waited before
 		within, cancel = l.bound(ctx, c, began)
 	}
 	err := l.send(within, &now, c, r)
 	cancel()
-	if len(c.parts) > 0 {
+	if len(c.takes) > 0 {
 		within, cancel = l.bound(ctx, c, began)
 		err = errors.Join(err, l.send(within, &now, c, r))
 		cancel()
@@ -28,9 +28,9 @@ func (l *Leases) ask(ctx context.Context, now time.Time, c *call, r *backend.Req
 }
 
 // send makes one call and leaves in it what has to be asked again.
-func (l *Leases) send(ctx context.Context, now *time.Time, c *call, r *backend.Request) error {
-	for k := range c.parts {
-		p := &c.parts[k]
+func (l *Leases) send(ctx context.Context, now *time.Time, c *forwarded, r *backend.Request) error {
+	for k := range c.takes {
+		p := &c.takes[k]
 		switch {
 		case p.c != nil:
 			c.request.Takes[k].Limit = &p.c.limit
@@ -61,10 +61,10 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *call, r *backend.R
 		}
 		refused := end > start+1 && backend.Refused(c.request.Takes[start:end], c.request.Outcomes[start:end])
 		for k := start; k < end; k++ {
-			p, t, o, place := &c.parts[k], &c.request.Takes[k], &c.request.Outcomes[k], c.request.Place(k)
+			p, t, o, place := &c.takes[k], &c.request.Takes[k], &c.request.Outcomes[k], c.request.Place(k)
 			if p.lead {
 				if !l.settleLease(ctx, p, t, o, err, sent, *now) {
-					c.parts[again] = *p
+					c.takes[again] = *p
 					c.retry.Add(place, r.Takes[place]).Hits = p.hits - p.aside
 					again++
 					continue
@@ -76,7 +76,7 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *call, r *backend.R
 		}
 		start = end
 	}
-	c.parts = c.parts[:again]
+	c.takes = c.takes[:again]
 	c.retry.Together, c.retry.PeekWhenKnown = c.request.Together, c.request.PeekWhenKnown
 	c.request, c.retry = c.retry, c.request
 	c.retry.Clear()
@@ -84,10 +84,10 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *call, r *backend.R
 	return err
 }
 
-// breakOff ends acquisitions that have no end because the backend panicked: whoever waits for them goes on.
-func (c *call) breakOff() {
-	for k := range c.parts {
-		p := &c.parts[k]
+// breakOff ends acquisitions that have no end because the backend panicked, so that the takes that wait for them go on.
+func (c *forwarded) breakOff() {
+	for k := range c.takes {
+		p := &c.takes[k]
 		if !p.lead {
 			continue
 		}
@@ -101,10 +101,10 @@ func (c *call) breakOff() {
 
 // late marks a group as failed if permits that were set aside for it are over when the answer comes: hits that were
 // taken then and permits from before have no moment at which both are good. It is what a timeout is, and as rare.
-func (c *call) late(start, end int, now time.Time) bool {
+func (c *forwarded) late(start, end int, now time.Time) bool {
 	late := false
 	for k := start; k < end; k++ {
-		p := &c.parts[k]
+		p := &c.takes[k]
 		late = late || !p.lead && p.aside > 0 && !before(now, p.until)
 	}
 	if late {
@@ -124,7 +124,7 @@ func uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // settle finishes a take that asked for its own hits. refused says that its group was: then nothing was added, unless
 // this take was refused itself and counts all the same.
-func (l *Leases) settle(p *part, t *backend.Take, o *backend.Outcome, refused bool, sent time.Time) {
+func (l *Leases) settle(p *forwardedTake, t *backend.Take, o *backend.Outcome, refused bool, sent time.Time) {
 	if o.Failed {
 		if p.c != nil && p.aside > 0 {
 			p.shard.mu.Lock()
@@ -160,7 +160,7 @@ func (l *Leases) settle(p *part, t *backend.Take, o *backend.Outcome, refused bo
 
 // settleLease finishes an acquisition. It returns false if the take has no answer yet: then what is set aside for it is
 // what it may use, and the rest has to be asked for.
-func (l *Leases) settleLease(ctx context.Context, p *part, t *backend.Take, o *backend.Outcome, err error, sent, now time.Time) (answered bool) {
+func (l *Leases) settleLease(ctx context.Context, p *forwardedTake, t *backend.Take, o *backend.Outcome, err error, sent, now time.Time) (answered bool) {
 	k := p.c
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
@@ -175,7 +175,7 @@ func (l *Leases) settleLease(ctx context.Context, p *part, t *backend.Take, o *b
 	p.lead = false
 
 	if o.Failed {
-		// It may have been granted. Nobody knows, so nobody uses it, and for a while no more is risked.
+		// It may have been granted. That is not known, so it is not used, and for a while no more is risked.
 		l.counts.failed.Add(1)
 		l.putBack(p)
 		k.waiting = now.Add(k.terms.tau)
@@ -187,7 +187,7 @@ func (l *Leases) settleLease(ctx context.Context, p *part, t *backend.Take, o *b
 	}
 
 	if o.Cached && !p.live {
-		// An old refusal tells nothing about the old permits: they stay as they are.
+		// An old refusal says nothing about the old permits: they stay as they are.
 		l.putBack(p)
 		p.unused = 0
 		return false
@@ -225,7 +225,7 @@ func (l *Leases) settleLease(ctx context.Context, p *part, t *backend.Take, o *b
 }
 
 // valid is how many permits of the old lease are good at the moment of the store's answer.
-func (c *counter) valid(p *part, old int64, o *backend.Outcome, sent, now time.Time) int64 {
+func (c *hotCounter) valid(p *forwardedTake, old int64, o *backend.Outcome, sent, now time.Time) int64 {
 	alive := int64(0)
 	if p.live && before(now, c.live) {
 		alive = p.aside

@@ -8,8 +8,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// counter is what is known here of a counter that is hot. Its shard's lock protects it, but for what is set once.
-type counter struct {
+// hotCounter is what is known here of a counter that is hot. Its shard's lock protects it, but for what is set once.
+type hotCounter struct {
 	rule  *descriptor.Limit // as the rule says it
 	limit descriptor.Limit  // as the store counts it: tightened
 	terms terms
@@ -59,13 +59,13 @@ func shortened(d time.Duration) time.Duration { return d - d/1000 - 1 }
 func lengthened(d time.Duration) time.Duration { return d + d/1000 + 1 }
 
 // of says whether the counter's lease is for this limit: a rule that was reloaded may have another number.
-func (c *counter) of(l *descriptor.Limit) bool {
+func (c *hotCounter) of(l *descriptor.Limit) bool {
 	return c.rule == l || c.rule.Requests == l.Requests && c.rule.Burst == l.Burst &&
 		c.rule.Algorithm == l.Algorithm && c.rule.NoDelay == l.NoDelay
 }
 
 // alive is how many permits may be used at now.
-func (c *counter) alive(now time.Time) int64 {
+func (c *hotCounter) alive(now time.Time) int64 {
 	if c.pool > 0 && before(now, c.live) {
 		return c.pool
 	}
@@ -74,7 +74,7 @@ func (c *counter) alive(now time.Time) int64 {
 
 // worth is how many of n permits are worth something at a time that is not before now, if the store says so. Within a
 // bucket, what has come back since they were taken may have come back for others: they count for as many fewer.
-func (c *counter) worth(n int64, now time.Time) int64 {
+func (c *hotCounter) worth(n int64, now time.Time) int64 {
 	switch {
 	case c.terms.Kind == backend.PermitsOfBucket:
 		age := max(now.Sub(c.sent), time.Duration(now.UnixNano()-c.sent.UnixNano()))
@@ -87,10 +87,10 @@ func (c *counter) worth(n int64, now time.Time) int64 {
 }
 
 // unused is how many permits of the pool the store counts in vain.
-func (c *counter) unused(now time.Time) int64 { return max(c.alive(now), c.worth(c.pool, now)) }
+func (c *hotCounter) unused(now time.Time) int64 { return max(c.alive(now), c.worth(c.pool, now)) }
 
 // returnable is how many permits a refund may give back that is carried out within a time from now, or never.
-func (c *counter) returnable(now time.Time, within time.Duration) int64 {
+func (c *hotCounter) returnable(now time.Time, within time.Duration) int64 {
 	if c.terms.Kind == backend.PermitsOfLog {
 		return 0 // the store would drop the newest entries, which may be somebody else's
 	}
@@ -98,7 +98,7 @@ func (c *counter) returnable(now time.Time, within time.Duration) int64 {
 }
 
 // expire drops permits that are worth nothing any more and returns how many.
-func (c *counter) expire(now time.Time) (expired int64) {
+func (c *hotCounter) expire(now time.Time) (expired int64) {
 	if c.pool == 0 || c.alive(now) > 0 || c.worth(c.pool, now) > 0 {
 		return 0
 	}
@@ -106,7 +106,7 @@ func (c *counter) expire(now time.Time) (expired int64) {
 }
 
 // drop empties the pool and returns what was in it.
-func (c *counter) drop() (dropped int64) {
+func (c *hotCounter) drop() (dropped int64) {
 	dropped, c.pool = c.pool, 0
 	return dropped
 }
@@ -114,7 +114,7 @@ func (c *counter) drop() (dropped int64) {
 // want is how many permits to ask the store for at now, those that are needed at once included; 1 or less if there is
 // to be no lease. It is what is used here within half of a lease's life, unless that is more than a fair share of what
 // is there, or of what is left.
-func (c *counter) want(now time.Time, replicas int) int64 {
+func (c *hotCounter) want(now time.Time, replicas int) int64 {
 	if dt := now.Sub(c.since); dt >= c.terms.tau/8 {
 		w := math.Exp(-dt.Seconds() / c.terms.tau.Seconds())
 		c.rate = c.rate*w + (1-w)*float64(c.count)/dt.Seconds()
@@ -138,8 +138,8 @@ func (c *counter) want(now time.Time, replicas int) int64 {
 	return min(n, c.terms.most, int64(c.limit.Capacity())/share/int64(replicas), left/(2*int64(replicas)))
 }
 
-// take uses up permits of the pool. The lease's end tells whether the next one should be larger.
-func (c *counter) take(hits int64, now time.Time) {
+// take uses up permits of the pool. When a lease is used up early, the next one should be larger.
+func (c *hotCounter) take(hits int64, now time.Time) {
 	c.pool -= hits
 	c.count += hits
 	if c.pool == 0 {
@@ -148,7 +148,7 @@ func (c *counter) take(hits int64, now time.Time) {
 }
 
 // answer is the outcome of a take that was allowed from the pool, which it has left already.
-func (c *counter) answer(hits int64, now time.Time) backend.Outcome {
+func (c *hotCounter) answer(hits int64, now time.Time) backend.Outcome {
 	used := max(c.used-c.pool, hits) + int64(c.terms.gap)
 	return backend.Outcome{
 		Allowed: true, Before: used - hits, Used: used,
@@ -156,9 +156,9 @@ func (c *counter) answer(hits int64, now time.Time) backend.Outcome {
 	}
 }
 
-// saw keeps what a store's answer to a question of sent tells. More is in use than the limit when refused hits were
+// saw keeps what the store answered to a request of the time sent. More is in use than the limit when refused hits were
 // counted: then permits are void too, and saw returns how many it dropped.
-func (c *counter) saw(o *backend.Outcome, sent time.Time) (void int64) {
+func (c *hotCounter) saw(o *backend.Outcome, sent time.Time) (void int64) {
 	c.used = o.Used
 	c.remaining = int64(o.Remaining(c.limit.Capacity()))
 	c.reset = sent.Add(o.ResetAfter)
@@ -173,7 +173,7 @@ func (c *counter) saw(o *backend.Outcome, sent time.Time) (void int64) {
 // same says whether the window that the lease was charged to is still the one of the store's last answer, to a question
 // of sent: then both end at one time. It is not if the store's clock leapt meanwhile, because somebody set it or because
 // a failover brought another clock.
-func (c *counter) same(sent time.Time) bool {
+func (c *hotCounter) same(sent time.Time) bool {
 	off := trip + sent.Sub(c.sent)/500 + c.terms.Slack
 	return c.window.Sub(c.boundary).Abs() < off
 }
@@ -182,7 +182,7 @@ func (c *counter) same(sent time.Time) bool {
 const trip = 50 * time.Millisecond
 
 // hold makes n permits the lease, from a question of sent on.
-func (c *counter) hold(n int64, sent time.Time) {
+func (c *hotCounter) hold(n int64, sent time.Time) {
 	c.pool, c.size, c.sent = n, n, sent
 	c.window = c.boundary
 	c.generation++

@@ -1,12 +1,11 @@
 // Package lease takes permits of hot counters from the backend in batches and decides on them in this process, so that
 // a decision on such a counter seldom costs a trip. Rules ask for it with lease: true.
 //
-// It owns Leases, a backend in front of another one: what a limit allows of leases (terms.go), which counters are hot
-// enough (heat.go), one counter's lease and its size (counter.go), how the takes of a request find theirs (take.go) and
-// what is asked of the backend for the others (ask.go), giving back what nobody uses (sweep.go), and dropping what a reset
-// makes void (reset.go). Leases may be used
-// by any number of goroutines. A take waits for others at most once, while an acquisition of its own counter is in flight
-// that others began; whoever is waited for waits for nobody.
+// Leases is a store in front of another one. It finds out which counters are hot, acquires permits for them in batches that
+// follow their use, answers takes from these permits, and forwards the other takes. Unused permits are given back.
+//
+// Leases may be used by any number of goroutines. A take waits at most once, for an acquisition of its own counter that another
+// take began. An acquirer never waits, so there is no deadlock.
 //
 // It does not keep counts of its own and never refuses: refusals are the backend's, or those of the over-limit cache that
 // stands behind it. It wants to stand directly in front of that cache, and behind nothing that makes answers up.
@@ -37,11 +36,11 @@
 //
 // All processes together hold at most a twentieth of a limit's capacity, if Options.Replicas is right, and no more than
 // half of what is left of it; limits below 40 for each process are not leased. A lease is as large as what is used here in
-// half of its life. When its life is over, what is left sleeps: the answer to the next acquisition tells how much of it
+// half of its life. When its life is over, what is left sleeps: the answer to the next acquisition says how much of it
 // still counts (the same window: all; a bucket: all but what has been refilled since; a log: nothing), and that much
 // fewer are asked for. So load that comes and goes does not use a window up.
 //
-// Permits that nobody wakes are given back by a refund only where that is right whenever the store carries it out within
+// Permits that stay asleep are given back by a refund only where that is right whenever the store carries it out within
 // Options.ReturnWithin, a minute unless said otherwise: not within a minute of a window's end, less what a bucket refills
 // in a minute, and never to a log, which would drop somebody else's entries. A refund that is carried out in another
 // window would take away hits of that one; a store that was stopped for half a minute does that. What is not given

@@ -36,7 +36,7 @@ func (sh *shard) warm(hash uint64, tau time.Duration, now time.Time) bool {
 }
 
 // counter returns what is kept of a take's counter, if it is hot and under the same limit; else nil. The shard is locked.
-func (l *Leases) counter(sh *shard, hash uint64, t *backend.Take, m *terms, now time.Time) *counter {
+func (l *Leases) counter(sh *shard, hash uint64, t *backend.Take, m *terms, now time.Time) *hotCounter {
 	if c := sh.counters[string(t.Key)]; c != nil {
 		if !c.of(t.Limit) {
 			return nil
@@ -50,7 +50,7 @@ func (l *Leases) counter(sh *shard, hash uint64, t *backend.Take, m *terms, now 
 		l.held.Add(-1)
 		return nil
 	}
-	c := &counter{
+	c := &hotCounter{
 		rule: t.Limit, limit: m.tighten(t.Limit), terms: *m, remaining: -1,
 		rate: hotTakes / m.tau.Seconds(), since: now, touched: now,
 	}
@@ -59,7 +59,7 @@ func (l *Leases) counter(sh *shard, hash uint64, t *backend.Take, m *terms, now 
 }
 
 // forget lets go of a counter. The shard is locked.
-func (l *Leases) forget(sh *shard, key string, c *counter) {
+func (l *Leases) forget(sh *shard, key string, c *hotCounter) {
 	c.gone = true
 	delete(sh.counters, key)
 	l.held.Add(-1)

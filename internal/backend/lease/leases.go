@@ -26,7 +26,7 @@ type Options struct {
 	// will. Permits are only given back if that is right even at its end. Default 1 min.
 	ReturnWithin time.Duration
 
-	SweepInterval time.Duration // in which Run looks for leases that nobody uses; default 250 ms
+	SweepInterval time.Duration // in which Run looks for unused leases; default 250 ms
 	StopTimeout   time.Duration // for giving back everything when Run ends; default 1 s
 
 	Metrics prometheus.Registerer // nil: no metrics
@@ -42,13 +42,13 @@ type Leases struct {
 	replicas atomic.Int64
 
 	closed atomic.Bool // Run has ended: nothing is leased any more
-	calls  sync.Pool   // *call
+	calls  sync.Pool   // *forwarded
 	counts counts
 }
 
 type shard struct {
 	mu       sync.Mutex
-	counters map[string]*counter
+	counters map[string]*hotCounter
 	heat     [heatSlots]heat
 }
 
@@ -68,9 +68,9 @@ func New(opts Options) *Leases {
 	}
 	l := &Leases{opts: opts, seed: maphash.MakeSeed()}
 	l.SetReplicas(opts.Replicas)
-	l.calls.New = func() any { return new(call) }
+	l.calls.New = func() any { return new(forwarded) }
 	for i := range l.shards {
-		l.shards[i].counters = make(map[string]*counter)
+		l.shards[i].counters = make(map[string]*hotCounter)
 	}
 	if opts.Metrics != nil {
 		l.register(opts.Metrics)

@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Run gives back permits that nobody uses until ctx ends, and all that can be given back then. It returns nil. After it
+// Run gives back unused permits until ctx ends, and all that can be given back then. It returns nil. After it
 // everything is asked of the backend.
 func (l *Leases) Run(ctx context.Context) error {
 	tick := time.NewTicker(l.opts.SweepInterval)
@@ -25,7 +25,7 @@ func (l *Leases) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep gives back the permits of leases that nobody has used for as long as a lease lives, where that is right, and
+// Sweep gives back the permits of leases that were not used for as long as a lease lives, where that is right, and
 // forgets counters that are not hot any more.
 func (l *Leases) Sweep(ctx context.Context, now time.Time) { l.sweep(ctx, now, false) }
 
@@ -36,7 +36,7 @@ func (l *Leases) Close(ctx context.Context, now time.Time) {
 }
 
 const (
-	idleLives = 10  // a counter is forgotten when nobody took from it for so many lives of a lease
+	idleLives = 10  // a counter is forgotten when it was not used for so many lives of a lease
 	batch     = 128 // refunds in one call
 )
 

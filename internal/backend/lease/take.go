@@ -10,24 +10,24 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// call is the working memory of one request: what has to be asked of the backend.
-type call struct {
+// forwarded is the takes of one request that go to the backend. It is reused.
+type forwarded struct {
 	request backend.SubRequest
 	retry   backend.SubRequest // what one answer leaves open
-	parts   []part             // by take of request
-	leads   bool               // one of the parts is an acquisition: others wait for it, so this call may not wait for others
-	err     error              // of a take that shared somebody else's trip
+	takes   []forwardedTake    // by take of request
+	leads   bool               // one of the takes is an acquisition: others wait for it, so this call may not wait for others
+	err     error              // of an acquisition that a take waited for
 
 	// When a call that waits more than once has to end: twice the backend's timeout is twice of what a caller was promised.
 	until time.Time
 }
 
-// part is one take that goes to the backend.
-type part struct {
+// forwardedTake is one take that goes to the backend, and what is known here of its counter.
+type forwardedTake struct {
 	hits int64 // of the original take
 
 	shard *shard
-	c     *counter // nil: the counter has no lease
+	c     *hotCounter // nil: the counter has no lease
 	terms terms
 
 	lead bool // more than the take's own hits are asked for; others wait
@@ -47,7 +47,7 @@ func (l *Leases) Take(ctx context.Context, now time.Time, r *backend.Request) er
 	if !concerns(r) {
 		return l.opts.Backend.Take(ctx, now, r)
 	}
-	c := l.calls.Get().(*call)
+	c := l.calls.Get().(*forwarded)
 	defer l.release(c)
 	c.request.Together, c.request.PeekWhenKnown = r.Together, r.PeekWhenKnown
 	for start := 0; start < len(r.Takes); {
@@ -64,7 +64,7 @@ func (l *Leases) Take(ctx context.Context, now time.Time, r *backend.Request) er
 		}
 		start = end
 	}
-	if len(c.parts) == 0 {
+	if len(c.takes) == 0 {
 		return c.err
 	}
 	return errors.Join(c.err, l.ask(ctx, now, c, r))
@@ -83,7 +83,7 @@ func concerns(r *backend.Request) bool {
 // single answers a take from its counter's lease, or adds it to what is asked. While somebody else asks for permits of
 // the same counter it waits for the answer, once: a second time it would stand behind others, whose hits took what came
 // back, and is better off on its own. now moves on with the waiting.
-func (l *Leases) single(ctx context.Context, now *time.Time, c *call, r *backend.Request, i int) error {
+func (l *Leases) single(ctx context.Context, now *time.Time, c *forwarded, r *backend.Request, i int) error {
 	t := &r.Takes[i]
 	sh, hash := l.shard(t.Key)
 	m := terms{}
@@ -97,7 +97,7 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *call, r *backend
 		}
 		if k == nil {
 			sh.mu.Unlock()
-			c.add(i, part{hits: t.Hits, terms: m}, t)
+			c.forward(i, forwardedTake{hits: t.Hits, terms: m}, t)
 			return nil
 		}
 		k.touched = *now
@@ -130,7 +130,7 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *call, r *backend
 }
 
 // wait waits until another call's acquisition ends. It gives up a margin before the caller's deadline.
-func (l *Leases) wait(ctx context.Context, c *call, f *fetch, began time.Time) error {
+func (l *Leases) wait(ctx context.Context, c *forwarded, f *fetch, began time.Time) error {
 	within, cancel := l.bound(ctx, c, began)
 	defer cancel()
 	if d, ok := within.Deadline(); ok && !d.Equal(c.until) { // it is the caller's
@@ -147,13 +147,13 @@ func (l *Leases) wait(ctx context.Context, c *call, f *fetch, began time.Time) e
 }
 
 // shares says whether an acquisition that this call waited for failed, which is this call's failure too.
-func (c *call) shares(f *fetch) bool {
+func (c *forwarded) shares(f *fetch) bool {
 	c.err = errors.Join(c.err, f.err)
 	return f.err != nil
 }
 
 // bound is ctx, with an end for a call that has begun to wait and is going to wait again.
-func (l *Leases) bound(ctx context.Context, c *call, began time.Time) (context.Context, context.CancelFunc) {
+func (l *Leases) bound(ctx context.Context, c *forwarded, began time.Time) (context.Context, context.CancelFunc) {
 	if l.opts.Timeout <= 0 {
 		return ctx, func() {}
 	}
@@ -165,7 +165,7 @@ func (l *Leases) bound(ctx context.Context, c *call, began time.Time) (context.C
 
 // own is an error for the caller with ctx: that our time is up (bound) must not look as if the caller's was. The backend may give up
 // a moment before the caller's deadline.
-func (c *call) own(ctx context.Context, err error) error {
+func (c *forwarded) own(ctx context.Context, err error) error {
 	d, ok := ctx.Deadline()
 	if c.until.IsZero() || ok && !d.After(c.until) || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -183,9 +183,9 @@ func ended(ctx context.Context) error {
 
 // prepare adds a take that the lease cannot answer to what is asked: for a new lease if that pays, else for the hits
 // that are missing. The shard is locked.
-func (l *Leases) prepare(c *call, sh *shard, k *counter, t *backend.Take, i int, now time.Time) {
+func (l *Leases) prepare(c *forwarded, sh *shard, k *hotCounter, t *backend.Take, i int, now time.Time) {
 	l.counts.expired.Add(k.expire(now))
-	p := part{hits: t.Hits, shard: sh, c: k, terms: k.terms}
+	p := forwardedTake{hits: t.Hits, shard: sh, c: k, terms: k.terms}
 	dormant := k.pool > 0 && k.alive(now) == 0
 	size := k.want(now, int(l.replicas.Load()))
 	missing := t.Hits - k.alive(now)
@@ -198,29 +198,29 @@ func (l *Leases) prepare(c *call, sh *shard, k *counter, t *backend.Take, i int,
 		(dormant || ask > missing) && !l.closed.Load()
 	if !p.lead {
 		p.setAside(k, now)
-		c.add(i, p, t)
+		c.forward(i, p, t)
 		return
 	}
 	p.aside, p.unused, p.generation, p.live = k.pool, k.pool, k.generation, !dormant
 	k.pool = 0
 	k.fetch = &fetch{done: make(chan struct{})}
 	c.leads = true
-	asked := c.add(i, p, t)
-	asked.Hits, asked.CountDenied = ask, false // a lease that is refused is nobody's request
+	asked := c.forward(i, p, t)
+	asked.Hits, asked.CountDenied = ask, false // a lease that is refused is not a request
 }
 
 // pass adds a take that is not for leases to what is asked. Permits of a lease that are there count all the same: a
 // take of the group is smaller by them, a refund gives them back too, and to a peek they are not used.
-func (l *Leases) pass(c *call, r *backend.Request, i int, now time.Time) {
+func (l *Leases) pass(c *forwarded, r *backend.Request, i int, now time.Time) {
 	t := &r.Takes[i]
-	p := part{hits: t.Hits}
+	p := forwardedTake{hits: t.Hits}
 	if !t.Limit.Lease {
-		c.add(i, p, t)
+		c.forward(i, p, t)
 		return
 	}
 	p.terms = termsOf(t, int(l.replicas.Load()))
 	if p.terms.Kind == backend.NoPermits {
-		c.add(i, p, t)
+		c.forward(i, p, t)
 		return
 	}
 	sh, _ := l.shard(t.Key)
@@ -228,7 +228,7 @@ func (l *Leases) pass(c *call, r *backend.Request, i int, now time.Time) {
 	defer sh.mu.Unlock()
 	k := sh.counters[string(t.Key)]
 	if k == nil || !k.of(t.Limit) {
-		c.add(i, p, t)
+		c.forward(i, p, t)
 		return
 	}
 	p.shard, p.c = sh, k
@@ -240,18 +240,18 @@ func (l *Leases) pass(c *call, r *backend.Request, i int, now time.Time) {
 	case t.Hits == 0:
 		p.unused = k.unused(now)
 	default:
-		// What nobody used must not stand below what is refunded: a refund stops at zero, and would stop too late.
+		// Unused permits must not stand below what is refunded: a refund stops at zero, and would stop too late.
 		back = min(k.returnable(now, l.opts.ReturnWithin), backend.MaxHits+t.Hits)
 		p.unused = back
 		l.counts.returned.Add(back)
 		l.counts.expired.Add(k.drop() - back)
 	}
-	c.add(i, p, t).Hits -= back
+	c.forward(i, p, t).Hits -= back
 }
 
 // setAside takes permits of the lease for a take that asks the backend for the rest, if they will last until it answers.
 // The shard is locked.
-func (p *part) setAside(k *counter, now time.Time) {
+func (p *forwardedTake) setAside(k *hotCounter, now time.Time) {
 	alive := k.alive(now)
 	p.unused, p.generation, p.until = k.unused(now), k.generation, k.live
 	if before(now.Add(lasting), k.live) && p.hits <= int64(k.limit.Capacity()) { // heavier ones never pass: the backend is to say so
@@ -263,10 +263,10 @@ func (p *part) setAside(k *counter, now time.Time) {
 // lasting is for how long permits that are set aside must at least be good: longer than a backend takes to answer.
 const lasting = 25 * time.Millisecond
 
-// add adds a part for a take of the original request. It returns the take that goes to the backend, which is smaller by what
+// forward adds a take of the original request. It returns the take that goes to the backend, which is smaller by what
 // is set aside.
-func (c *call) add(place int, p part, t *backend.Take) *backend.Take {
-	c.parts = append(c.parts, p)
+func (c *forwarded) forward(place int, p forwardedTake, t *backend.Take) *backend.Take {
+	c.takes = append(c.takes, p)
 	asked := c.request.Add(place, *t)
 	if p.hits > 0 {
 		asked.Hits = p.hits - p.aside
@@ -275,9 +275,9 @@ func (c *call) add(place int, p part, t *backend.Take) *backend.Take {
 }
 
 // abandon gives back what was set aside when a call ends before it asked.
-func (l *Leases) abandon(c *call, r *backend.Request, from int) {
-	for k := range c.parts {
-		p := &c.parts[k]
+func (l *Leases) abandon(c *forwarded, r *backend.Request, from int) {
+	for k := range c.takes {
+		p := &c.takes[k]
 		r.Outcomes[c.request.Place(k)] = backend.Outcome{Failed: true}
 		if p.c != nil && p.aside > 0 {
 			p.shard.mu.Lock()
@@ -289,7 +289,7 @@ func (l *Leases) abandon(c *call, r *backend.Request, from int) {
 }
 
 // putBack returns to the lease what was set aside and not used; if that lease is over, it is lost. The shard is locked.
-func (l *Leases) putBack(p *part) {
+func (l *Leases) putBack(p *forwardedTake) {
 	if p.c.gone || p.c.generation != p.generation {
 		l.counts.expired.Add(p.aside)
 	} else {
@@ -301,12 +301,12 @@ func (l *Leases) putBack(p *part) {
 // maxKept bounds what a call's buffers may hold when it is put back.
 const maxKept = 1024
 
-func (l *Leases) release(c *call) {
-	if cap(c.parts) > maxKept {
+func (l *Leases) release(c *forwarded) {
+	if cap(c.takes) > maxKept {
 		return
 	}
-	clear(c.parts)
-	c.parts = c.parts[:0]
+	clear(c.takes)
+	c.takes = c.takes[:0]
 	c.request.Clear()
 	c.leads, c.err, c.until = false, nil, time.Time{}
 	l.calls.Put(c)

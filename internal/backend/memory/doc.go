@@ -1,9 +1,8 @@
 // Package memory keeps counters in this process: the embedded default, and what on_error: local counts in.
 //
-// It owns the sharded store (store.go, reset.go), takes whose counter does not exist yet (new.go), the shares of rules and
-// domains and the table of shared counters (share.go), the sweeping of expired counters (sweep.go), and what it reports
-// (metrics.go). A Store may be used by any number of goroutines: the takes that are settled together hold the locks of their
-// shards, in one order, and nothing else is shared on the way of a decision whose counters exist.
+// Store is the store. Its counters are in shards by the hash of their key, and Run sweeps the expired ones. A Store may be used
+// by any number of goroutines: takes that are settled together hold the locks of their shards, in one order. Decisions whose
+// counters exist share nothing else.
 //
 // A counter that is in use is never dropped: evicting would let anyone who sends enough values reset a limit. A rule that
 // has its share of a store that is nearly full counts new callers in shared counters, which refuse too much and never admit

@@ -31,7 +31,7 @@ func (s *Store) drop(named *backend.Counter) {
 	switch {
 	case expires > 0 && c != nil:
 		c.state, c.expires = backend.State{}, expires
-	case expires > 0 && s.add(share):
+	case expires > 0 && s.occupy(share):
 		sh.insert(named.Key, &counter{expires: expires, share: share})
 	case expires > 0:
 		s.metrics.dropped.Inc()

@@ -125,11 +125,11 @@ func (s *Store) reserve(sh *share) bool {
 			return false
 		}
 	}
-	return s.add(sh)
+	return s.occupy(sh)
 }
 
-// add counts one more counter of a rule, if the store has room for one.
-func (s *Store) add(sh *share) bool {
+// occupy counts one more counter of a rule, if the store has room for one.
+func (s *Store) occupy(sh *share) bool {
 	most := int64(s.opts.MaxCounters)
 	if s.live.Load() >= most {
 		s.askForSweep()

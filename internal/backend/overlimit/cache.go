@@ -200,7 +200,7 @@ func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
 }
 
 // before is called when a take goes to the backend. A refund forgets its counter's refusal now and again afterwards:
-// whoever asks in between may have seen the counter before it was given back.
+// a take in between may have seen the counter before the refund.
 func (c *Cache) before(t *backend.Take) uint64 {
 	sh := c.shard(t.Key)
 	sh.mu.Lock()
@@ -277,7 +277,7 @@ func (c *Cache) shard(key []byte) *shard {
 	return &c.shards[maphash.Bytes(c.seed, key)%shardCount]
 }
 
-// Len is how many refusals the cache holds, ended ones that nobody asked for since among them.
+// Len is how many refusals the cache holds, also those that have ended and were not asked for since.
 func (c *Cache) Len() int {
 	n := 0
 	for i := range c.shards {

@@ -1,4 +1,4 @@
-// Package overlimit keeps refusals in front of a backend, so that traffic which is over its limit costs no trip.
+// Package overlimit keeps refusals in front of another store, so that traffic which is over its limit costs no trip.
 //
 // A refusal is final until its retry-after, for takes of the same counter under the same limit with as many hits or
 // more: usage only falls by a schedule that the refusal knew. It is keyed by counter and limit, because a request may
