@@ -129,3 +129,26 @@ func TestDecisionsAreListed(t *testing.T) {
 		t.Error("there are no decisions")
 	}
 }
+
+// The documents for contributors name every package, and only paths that exist.
+func TestArchitectureNamesPackages(t *testing.T) {
+	paths := regexp.MustCompile(`\b(?:internal|cmd|docs|config|scripts|deploy)/[\w./-]*\w`)
+	named := make(map[string]bool)
+	for _, name := range []string{"../docs/architecture.md", "../CONTRIBUTING.md"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths.FindAllString(string(text), -1) {
+			named[path] = true
+			if _, err := os.Stat(filepath.Join("..", filepath.FromSlash(path))); err != nil && !strings.Contains(path, "NAME") {
+				t.Errorf("%s names %s: %v", name, path, err)
+			}
+		}
+	}
+	for _, p := range packages(t) {
+		if strings.HasPrefix(p.dir, "internal/") && hasCode(p) && !named[p.dir] {
+			t.Errorf("docs/architecture.md does not name the package %s", p.dir)
+		}
+	}
+}

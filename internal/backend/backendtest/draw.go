@@ -35,7 +35,7 @@ func drawLimit(t *rapid.T, units []descriptor.Unit) *descriptor.Limit {
 	return rapid.Custom(func(t *rapid.T) *descriptor.Limit {
 		l := &descriptor.Limit{
 			Requests:  drawRequests(t, "requests"),
-			Algorithm: rapid.SampledFrom([]descriptor.Algorithm{0, 1, 2, 3, 4}).Draw(t, "algorithm"),
+			Algorithm: descriptor.Algorithm(rapid.IntRange(0, len(descriptor.AlgorithmNames)-1).Draw(t, "algorithm")), //nolint:gosec // a small number
 			Window: descriptor.Window{
 				Unit:       rapid.SampledFrom(units).Draw(t, "unit"),
 				Multiplier: rapid.SampledFrom([]uint32{0, 1, 3, 7}).Draw(t, "multiplier"),

@@ -37,14 +37,12 @@ const (
 )
 
 // Set is a set of shapes.
-type Set uint8
-
-const setCount = 1 << 8
+type Set uint16
 
 // Of returns the set of this shape alone.
 func Of(s Shape) Set { return 1 << index(s) }
 
-var parts = []struct {
+var parts = [...]struct {
 	shape Shape
 	file  string
 	needs []string
@@ -75,7 +73,7 @@ type Script struct{ Text, Hash string }
 var sources embed.FS
 
 var (
-	one, many [setCount]atomic.Pointer[Script]
+	one, many [1 << len(parts)]atomic.Pointer[Script]
 	replicas  atomic.Pointer[Script]
 )
 
