@@ -263,8 +263,8 @@ func TestPeekAndResetCommands(t *testing.T) {
 		{[]string{"peek", "nobody"}, 2, "", "has no value"},
 		{[]string{"peek", "--token-file", file + "gone", sales}, 1, "", "gone"},
 		{[]string{"peek", "--token-file", tokenFile(t), sales}, 1, "", "there is no token in"},
-		{[]string{"peek", "--token-file", tokenFile(t, "another-token-0123456789"), sales}, 1, "", "UNAUTHENTICATED: the token is not known"},
-		{[]string{"reset", "--token-file", "", sales}, 1, "", "UNAUTHENTICATED: a token is needed"},
+		{[]string{"peek", "--token-file", tokenFile(t, "another-token-0123456789"), sales}, 1, "", "UNAUTHENTICATED: the token is unknown"},
+		{[]string{"reset", "--token-file", "", sales}, 1, "", "UNAUTHENTICATED: a token is required"},
 	} {
 		args := append([]string{c.args[0], "--server", p.debug, "--domain", "edge", "--token-file", file}, c.args[1:]...)
 		code, stdout, stderr := asks(t, args...)
@@ -325,7 +325,7 @@ func TestPeekAndResetCommands(t *testing.T) {
 	// Tokens change while the service runs.
 	writeTokens(t, file, "bob another-token-0123456789")
 	mine := tokenFile(t, adminToken)
-	if code, _, stderr := asks(t, "reset", "-s", p.debug, "-d", "edge", "--token-file", mine, sales); code != 1 || !strings.Contains(stderr, "not known") {
+	if code, _, stderr := asks(t, "reset", "-s", p.debug, "-d", "edge", "--token-file", mine, sales); code != 1 || !strings.Contains(stderr, "unknown") {
 		t.Errorf("a token that was taken out: %d %s", code, stderr)
 	}
 	if code, _, stderr := asks(t, "reset", "-s", p.debug, "-d", "edge", "--token-file", file, sales); code != 0 {

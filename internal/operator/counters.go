@@ -86,7 +86,7 @@ func (c *counters) audit(ctx context.Context, who *identity, domain string, d *l
 	result := "cleared"
 	switch {
 	case err != nil:
-		result = "failed: what was to be cleared may be cleared, or not"
+		result = "failed: the counters may be cleared or not"
 		attrs = append(attrs, slog.String("error", err.Error()))
 	case len(found.List) == 0:
 		result = "nothing to clear"

@@ -222,11 +222,11 @@ func TestOperatorsAreRefused(t *testing.T) {
 		logged  string
 	}{
 		"off":             {nil, []string{"Bearer " + annsToken}, codes.PermissionDenied, "RATELIMITD_ADMIN_TOKEN_FILE", "is off"},
-		"no token":        {owners{annsToken: "ann"}, nil, codes.Unauthenticated, "authorization: Bearer", "a token is needed"},
-		"another scheme":  {owners{annsToken: "ann"}, []string{"Basic " + annsToken}, codes.Unauthenticated, "authorization: Bearer", "a token is needed"},
-		"an empty token":  {owners{annsToken: "ann", "": "nobody"}, []string{"Bearer "}, codes.Unauthenticated, "authorization: Bearer", "a token is needed"},
-		"two tokens":      {owners{annsToken: "ann"}, []string{"Bearer " + annsToken, "Bearer " + annsToken}, codes.Unauthenticated, "authorization: Bearer", "a token is needed"},
-		"a wrong token":   {owners{annsToken: "ann"}, []string{"Bearer " + bobsToken}, codes.Unauthenticated, "the token is not known", "not known"},
+		"no token":        {owners{annsToken: "ann"}, nil, codes.Unauthenticated, "authorization: Bearer", "a token is required"},
+		"another scheme":  {owners{annsToken: "ann"}, []string{"Basic " + annsToken}, codes.Unauthenticated, "authorization: Bearer", "a token is required"},
+		"an empty token":  {owners{annsToken: "ann", "": "nobody"}, []string{"Bearer "}, codes.Unauthenticated, "authorization: Bearer", "a token is required"},
+		"two tokens":      {owners{annsToken: "ann"}, []string{"Bearer " + annsToken, "Bearer " + annsToken}, codes.Unauthenticated, "authorization: Bearer", "a token is required"},
+		"a wrong token":   {owners{annsToken: "ann"}, []string{"Bearer " + bobsToken}, codes.Unauthenticated, "the token is unknown", "is unknown"},
 		"tokens are lost": {owners(nil), []string{"Bearer " + annsToken}, codes.Unavailable, "the server's log has the details", "cannot read some file"},
 	} {
 		t.Run(name, func(t *testing.T) {

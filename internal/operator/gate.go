@@ -70,10 +70,10 @@ func (o *identity) attrs() []slog.Attr {
 }
 
 const (
-	counterCallsOff = "looking at counters and clearing them is off: set RATELIMITD_ADMIN_TOKEN_FILE (--admin-token-file), " +
+	counterCallsOff = "showing and clearing counters is off: set RATELIMITD_ADMIN_TOKEN_FILE (--admin-token-file), " +
 		"or RATELIMITD_ADMIN_TLS_CLIENT_CA (--admin-tls-client-ca) for certificates"
-	tokenNeeded = "a token is needed: send the header (in gRPC, the metadata) authorization: Bearer TOKEN"
-	nameUnknown = "this port is not known by the host name of the request: ask it by address or as localhost, or add the name " +
+	tokenNeeded = "a token is required: send the header (in gRPC, the metadata) authorization: Bearer TOKEN"
+	nameUnknown = "the host name of the request is not allowed: use an IP address or localhost, or add the name " +
 		"to RATELIMITD_DEBUG_HOST_NAMES (--debug-host-names)"
 )
 
@@ -107,7 +107,7 @@ func (g *gate) check(r *http.Request, who *identity) (code codes.Code, reason st
 	case g.tokens == nil && !g.certificates && strings.HasPrefix(r.URL.Path, countersPath):
 		return codes.PermissionDenied, counterCallsOff, nil // resets must have a name in the log
 	case g.certificates && who.certificate == "":
-		return codes.Unauthenticated, "a client certificate is needed", nil
+		return codes.Unauthenticated, "a client certificate is required", nil
 	case g.tokens == nil:
 		return codes.OK, "", nil
 	}
@@ -120,7 +120,7 @@ func (g *gate) check(r *http.Request, who *identity) (code codes.Code, reason st
 	case err != nil:
 		return codes.Unavailable, "the tokens cannot be read: the server's log has the details", err
 	case !known:
-		return codes.Unauthenticated, "the token is not known", nil
+		return codes.Unauthenticated, "the token is unknown", nil
 	}
 	who.token = name
 	return codes.OK, "", nil

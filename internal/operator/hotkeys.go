@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	hotKeysHelp = "the counters refused and asked most in the last minute; ?domain= &rule= &n= &by=refused|used &format=json"
-	hotKeysOff  = "hot keys are not tracked: set RATELIMITD_HOT_KEYS to how many to track"
+	hotKeysHelp = "the counters with most refused and most used hits in the last minute; ?domain= &rule= &n= &by=refused|used &format=json"
+	hotKeysOff  = "hot keys are not tracked: set RATELIMITD_HOT_KEYS to the number of keys to track"
 )
 
 // hotKeysPage is a request for the page of hot keys.
@@ -93,11 +93,11 @@ func writeHotKeys(w http.ResponseWriter, r *http.Request, opts *Options) {
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// trim leaves the lists that were asked for.
+// trim keeps only the requested lists.
 func (p *hotKeysPage) trim(r *hotkeys.Report) {
 	r.From, r.To = r.From.UTC(), r.To.UTC()
-	keep := func(asked bool, list []hotkeys.Key) []hotkeys.Key {
-		if !asked {
+	keep := func(requested bool, list []hotkeys.Key) []hotkeys.Key {
+		if !requested {
 			return nil
 		}
 		return append([]hotkeys.Key{}, list...) // an empty list is part of the JSON
@@ -112,7 +112,7 @@ func (p *hotKeysPage) trim(r *hotkeys.Report) {
 }
 
 func writeHotKeysText(out io.Writer, r *hotkeys.Report) {
-	fmt.Fprintf(out, "Hits of the last %.0f s, %s to %s. Used is what was asked, refused or not. 3-5 is a number from 3 to 5.\n",
+	fmt.Fprintf(out, "Hits of the last %.0f s, %s to %s. Used counts all hits, refused or not. 3-5 is a number from 3 to 5.\n",
 		r.To.Sub(r.From).Seconds(), r.From.Format(time.TimeOnly), r.To.Format(time.RFC3339))
 	if len(r.Rules) == 0 {
 		fmt.Fprintln(out, "\nNo counter was used.")

@@ -41,7 +41,7 @@ func hotKeysOf(t *hotkeys.Tracker) func(hotkeys.Query) hotkeys.Report {
 func TestHotKeysPage(t *testing.T) {
 	r := start(t, Options{HotKeys: hotKeysOf(hotTracker())})
 	code, header, body := request(t, http.MethodGet, r.DebugAddr, "/debug/hotkeys", nil)
-	want := `Hits of the last 9 s, 12:00:00 to 2026-03-10T12:00:09Z. Used is what was asked, refused or not. 3-5 is a number from 3 to 5.
+	want := `Hits of the last 9 s, 12:00:00 to 2026-03-10T12:00:09Z. Used counts all hits, refused or not. 3-5 is a number from 3 to 5.
 
   most refused of all rules
     refused  used  key  (rule)
@@ -86,7 +86,7 @@ override in e: 1 hits used, 0 refused
 		t.Errorf("%d %v (-want +got):\n%s", code, header, diff)
 	}
 	_, filtered := get(t, r.DebugAddr, "/debug/hotkeys?rule=d.k&by=used&n=1")
-	want = `Hits of the last 9 s, 12:00:00 to 2026-03-10T12:00:09Z. Used is what was asked, refused or not. 3-5 is a number from 3 to 5.
+	want = `Hits of the last 9 s, 12:00:00 to 2026-03-10T12:00:09Z. Used counts all hits, refused or not. 3-5 is a number from 3 to 5.
 
 d.k: 30 hits used, 7 refused
 

@@ -65,7 +65,7 @@ func New(opts Options) (*Server, error) {
 func (s *Server) open(name, address string, h func() *http.Server) net.Addr {
 	l, err := s.shared.Listen(name, address, 0)
 	if err != nil {
-		s.shared.Log.Error("a listener beside those for callers cannot be opened: the service runs without it", "error", err)
+		s.shared.Log.Error("the listener for operators or scrapers cannot be opened: the service runs without it", "error", err)
 		return nil
 	}
 	l = intake.Listen(l, intake.Options{Name: name, MaxConnections: maxConnections, PeerShare: s.peerShare, ReadsAreCalls: true, Metrics: s.shared.Connections, Log: s.shared.Log})
