@@ -7,28 +7,28 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// Arena holds the requests of many lines, so that none of them needs memory of its own.
+// Arena is the memory of the requests of many lines, so that a request needs no allocation of its own.
 type Arena struct {
 	descriptors []limiter.Descriptor
 	entries     []descriptor.Entry
 	callers     []byte
 }
 
-// Reset empties the arena. The requests that were built in it must not be used any more.
+// Reset empties the arena. The requests that were built in it must not be used after that.
 func (a *Arena) Reset() {
 	clear(a.descriptors)
-	clear(a.entries) // the texts they were parts of can be collected
+	clear(a.entries) // so that the texts behind them can be collected
 	a.descriptors, a.entries, a.callers = a.descriptors[:0], a.entries[:0], a.callers[:0]
 }
 
-// Request is what a line asks.
+// Request is the request of a line.
 type Request struct {
 	limiter.Request
-	Caller []byte // who asks; part of the arena
+	Caller []byte // the caller; part of the arena
 }
 
-// Build makes the request of a line's fields, which are those of Record.Fields as texts. Its parts belong to the arena.
-// It returns false if the line asks nothing: a condition does not hold, or no descriptor is left.
+// Build makes the request of a line. fields are Record.Fields as texts. The parts of the request belong to the arena. It
+// returns false if the line is skipped: a condition does not hold, or no descriptor is left.
 //
 // As with the actions of Envoy's rate limit filter, an entry whose value is absent leaves its whole descriptor out.
 func (m *Mapping) Build(fields []string, hits []uint64, a *Arena, req *Request) bool {
@@ -82,10 +82,10 @@ func (d *descriptorMap) build(fields []string, a *Arena) ([]descriptor.Entry, bo
 	return a.entries[first:len(a.entries):len(a.entries)], len(a.entries) > first
 }
 
-// noCaller stands for those whom the line does not name.
+// noCaller is the caller of lines that name none.
 const noCaller = "(none)"
 
-// appendCaller appends who asks: what the mapping says, else every different entry that comes from the log.
+// appendCaller appends the caller: what the mapping says, else every distinct entry that comes from the log.
 func (m *Mapping) appendCaller(fields []string, a *Arena) {
 	if m.caller != nil {
 		if c := m.caller.of(fields); c != "" {
@@ -96,8 +96,8 @@ func (m *Mapping) appendCaller(fields []string, a *Arena) {
 		return
 	}
 	start := len(a.callers)
-	for i := range m.tellers {
-		e := &m.tellers[i]
+	for i := range m.callerEntries {
+		e := &m.callerEntries[i]
 		v := e.value.of(fields)
 		if v == "" {
 			continue

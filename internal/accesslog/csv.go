@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// maxRecord is the longest record of several lines, in bytes: a quote that nobody closes does not swallow a log.
+// maxRecord is the longest record of several lines, in bytes: a quote that is never closed does not take the whole log.
 const maxRecord = 64 << 10
 
 // csvLines reads CSV as RFC 4180 has it. It accepts what encoding/csv accepts; a fuzz test compares the two. encoding/csv
@@ -28,7 +28,7 @@ type csvLines struct {
 	number int    // of the line last read
 }
 
-// begin finds the columns: in the mapping, or in the first line.
+// begin takes the columns from the mapping, or from the first line.
 func (c *csvLines) begin(m *Mapping) error {
 	columns := m.columns
 	if columns == nil {
@@ -37,7 +37,7 @@ func (c *csvLines) begin(m *Mapping) error {
 			line, err = c.line()
 		}
 		if errors.Is(err, io.EOF) {
-			return nil // no header, and no line either
+			return nil // an empty log
 		}
 		if err != nil {
 			return fmt.Errorf("read the header of CSV: %w", err)
@@ -68,7 +68,7 @@ func (c *csvLines) begin(m *Mapping) error {
 	return nil
 }
 
-// line is the next line, or one that is read again.
+// line returns the next line, or one that is read again.
 func (c *csvLines) line() ([]byte, error) {
 	if len(c.again) > 0 {
 		line, rest, _ := bytes.Cut(c.again, []byte("\n"))
@@ -135,15 +135,15 @@ func (c *csvLines) unquoted(line []byte, fields [][]byte) int {
 	}
 }
 
-// several goes on with a record whose first line ends within quotes. If there is no end to it, the lines after the first
-// will be read again.
+// several reads on in a record whose first line ends within quotes. If the quotes are never closed, the lines after the
+// first are read again.
 func (c *csvLines) several(line []byte, keep func(int, []byte)) (done bool, msg string) {
 	first := c.number
 	c.joined = append(append(c.joined[:0], line...), '\n')
 	for len(c.joined) <= maxRecord {
 		next, err := c.line()
 		if err != nil {
-			break // it will come again
+			break // the next call returns the error again
 		}
 		c.joined = append(c.joined, next...)
 		c.whole = append(c.whole[:0], c.joined...)
@@ -164,8 +164,8 @@ func (c *csvLines) several(line []byte, keep func(int, []byte)) (done bool, msg 
 	return false, msg
 }
 
-// record splits a record with quotes in it; doubled quotes are made single in place. done is false if it ends within
-// quotes; msg says what is wrong.
+// record splits a record with quotes. It replaces doubled quotes by single ones in place. done is false if the record ends
+// within quotes; msg is the error.
 func (c *csvLines) record(b []byte, keep func(i int, value []byte)) (done bool, msg string) {
 	for i := 0; ; i++ {
 		if len(b) == 0 || b[0] != '"' {
@@ -212,7 +212,7 @@ func (c *csvLines) record(b []byte, keep func(i int, value []byte)) (done bool, 
 	}
 }
 
-// parseDelimiter reads what stands between columns.
+// parseDelimiter reads the delimiter of columns.
 func parseDelimiter(s string) (byte, bool) {
 	switch strings.ToLower(s) {
 	case "tab", `\t`, "\t":

@@ -1,11 +1,11 @@
-// Package accesslog turns the lines of access logs into the requests that a rate limit service would have been asked.
+// Package accesslog turns the lines of access logs into the requests that a proxy would have sent to the service.
 //
-// It owns the mapping file: its language (language.go, reader.go for the YAML) and what it compiles to (mapping.go); the
-// formats, each reading bytes without allocating per line: text written after a pattern, Envoy's above all (text.go),
-// JSON lines (json.go) and CSV (csv.go); times (instant.go); the way through a log, line by line, with gzip found by
-// itself (log.go, lines.go); and how the fields of a line become a request and a caller (build.go).
+// A Mapping says how: the format of the log (text with a pattern, as Envoy writes it; JSON lines; CSV), the time, and the
+// descriptors. It is read from a file whose language is a table with one row for each key; the tables in
+// docs/simulating.md come from the same rows. A Reader yields the lines of one log, and Mapping.Build makes the request of
+// a line. Simulations read hundreds of millions of lines, so reading a line allocates nothing.
 //
-// A Mapping is immutable and may be used by any number of goroutines; a Reader belongs to one.
+// A Mapping is immutable and may be used by any number of goroutines; a Reader is for one.
 //
-// It decides nothing, keeps no line, and does not put lines in order: package simulate does.
+// The package decides nothing, keeps no line, and does not sort lines by time: package simulate does.
 package accesslog

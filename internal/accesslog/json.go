@@ -22,14 +22,14 @@ type jsonLines struct {
 	fields []field
 }
 
-// path is a name within an object, with what is needed below it.
+// path is a name in an object, with the names that are needed below it.
 type path struct {
 	name  string
 	field int // in Mapping.fields; -1: only what is below it is needed
 	below []*path
 }
 
-// newPaths makes the tree of names like request.headers.x-user, in which \. is a dot.
+// newPaths returns the tree of names like request.headers.x-user. In a name, \. is a dot.
 func newPaths(names []string) *path {
 	top := &path{field: -1}
 	for i, name := range names {
@@ -103,13 +103,13 @@ func (j *jsonLines) split(fields [][]byte) (int, error) {
 
 const maxDepth = 100
 
-// scanner reads one line. Its methods read what stands at i and return where it ends, or -1 if it is not JSON.
+// scanner parses one line. Its methods parse the text at index i and return the index behind it, or -1 if it is not JSON.
 type scanner struct {
 	b      []byte
 	fields [][]byte
 	depth  int
 
-	at    int // about where it is not JSON
+	at    int // where the error is, about
 	deep  bool
 	wrong *path // a field that is an object or a list
 	kind  string
@@ -120,7 +120,7 @@ func (s *scanner) fail(at int) int {
 	return -1
 }
 
-// line reads an object and nothing behind it.
+// line parses an object with nothing behind it.
 func (s *scanner) line(top *path) bool {
 	i := blanks(s.b, 0)
 	if s.b[i] != '{' {
@@ -137,7 +137,7 @@ func (s *scanner) line(top *path) bool {
 	return true
 }
 
-// blanks passes over blanks.
+// blanks skips white space.
 func blanks(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\t' || b[i] == '\n' || b[i] == '\r') {
 		i++
@@ -145,9 +145,9 @@ func blanks(b []byte, i int) int {
 	return i
 }
 
-// next passes over blanks before a byte that must be there.
+// next skips white space before a byte that must be there.
 func (s *scanner) next(i int) int {
-	if i < len(s.b) && s.b[i] > ' ' { // mostly
+	if i < len(s.b) && s.b[i] > ' ' { // the usual case
 		return i
 	}
 	if i = blanks(s.b, i); i < len(s.b) {
@@ -156,7 +156,7 @@ func (s *scanner) next(i int) int {
 	return s.fail(i)
 }
 
-// object reads an object. p is what is needed of it; nil: nothing.
+// object parses an object. p has the names that are needed of it; nil: none.
 func (s *scanner) object(i int, p *path) int {
 	b := s.b
 	if s.depth++; s.depth > maxDepth {
@@ -177,7 +177,7 @@ func (s *scanner) object(i int, p *path) int {
 		}
 		var below *path
 		if p != nil {
-			below = p.find(meaning(b[i:end], escaped))
+			below = p.find(unescape(b[i:end], escaped))
 		}
 		if i = s.next(end); i < 0 {
 			return -1
@@ -241,7 +241,7 @@ func (s *scanner) array(i int) int {
 	}
 }
 
-// value reads any value, and keeps it if p says that it is needed.
+// value parses any value, and keeps it if p says that it is needed.
 func (s *scanner) value(i int, p *path) int {
 	wanted := p != nil && p.field >= 0
 	var end int
@@ -249,7 +249,7 @@ func (s *scanner) value(i int, p *path) int {
 	case '"':
 		end, escaped := s.text(i)
 		if wanted && end > 0 {
-			s.fields[p.field] = meaning(s.b[i:end], escaped)
+			s.fields[p.field] = unescape(s.b[i:end], escaped)
 		}
 		return end
 	case '{', '[':
@@ -291,7 +291,7 @@ func (s *scanner) word(i int, w string) int {
 	return i + len(w)
 }
 
-// digits passes over digits.
+// digits skips digits.
 func digits(b []byte, i int) int {
 	for i < len(b) && b[i]-'0' <= 9 {
 		i++
@@ -330,10 +330,10 @@ func (s *scanner) number(i int) int {
 	return end
 }
 
-// text reads a string; it says whether there are escapes in it.
+// text parses a string and reports whether it has escapes.
 //
-// It looks at eight bytes at a time for a quote, a backslash or a control character. In a word, (x - 0x01..) &^ x has
-// the top bit of every byte that is zero, and may have those of bytes above it: the lowest one is right.
+// It searches eight bytes at a time for a quote, a backslash or a control character. In a word, (x - 0x01..) &^ x sets the
+// top bit of every zero byte. It may also set top bits above a zero byte, so only the lowest one is reliable.
 func (s *scanner) text(i int) (end int, escaped bool) {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	b := s.b
@@ -363,14 +363,14 @@ func (s *scanner) text(i int) (end int, escaped bool) {
 			i += length
 		case c < 0x20:
 			return s.fail(i), false
-		default: // less than eight bytes are left
+		default: // fewer than eight bytes are left
 			i++
 		}
 	}
 	return s.fail(i), false
 }
 
-// escape is how long the escape is that b begins with, 0 if it is none.
+// escape returns the length of the escape at the start of b, or 0 if there is none.
 func escape(b []byte) int {
 	if len(b) < 2 {
 		return 0
@@ -392,15 +392,15 @@ func escape(b []byte) int {
 	return 0
 }
 
-// meaning is what a string means. One with escapes that is not UTF-8 stays as it is: the reader refuses it.
-func meaning(quoted []byte, escaped bool) []byte {
+// unescape returns a string without escapes. A string with escapes that is not UTF-8 is unchanged: the reader refuses it.
+func unescape(quoted []byte, escaped bool) []byte {
 	inner := quoted[1 : len(quoted)-1 : len(quoted)-1]
 	if !escaped || !utf8.Valid(inner) {
 		return inner
 	}
 	var text string
 	if err := json.Unmarshal(quoted, &text); err != nil {
-		return inner // cannot be: it has been read
+		return inner // impossible: it has been parsed
 	}
 	return []byte(text)
 }

@@ -18,7 +18,7 @@ type lines struct {
 }
 
 // next returns a line without its end; it is valid until the next call, and may be written to. A line that is too long
-// is passed over.
+// is skipped.
 func (l *lines) next() ([]byte, error) {
 	line, err := l.r.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
@@ -44,7 +44,7 @@ func (l *lines) next() ([]byte, error) {
 	return line, nil
 }
 
-// failure is the error of a line that could not be read: the line's own, if the next one can be.
+// failure returns the error of a line that could not be read. It is a *LineError if the next line can be read.
 func (l *lines) failure(err error) error {
 	if errors.Is(err, errTooLong) {
 		return &LineError{l.number, err.Error()}

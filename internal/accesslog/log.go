@@ -16,12 +16,12 @@ import (
 // Record is one line of a log.
 type Record struct {
 	Line   int      // its number, from 1
-	At     int64    // when it happened, in microseconds since 1970
-	Fields [][]byte // what the mapping needs of it; empty where it is absent. Valid until the next line is read
+	At     int64    // the time of the request, in microseconds since 1970
+	Fields [][]byte // the fields that the mapping needs, empty if absent. Valid until the next line is read
 	Hits   []uint64 // by descriptor of the mapping; nil: one each
 }
 
-// LineError says what is wrong with one line. The next line can be read.
+// LineError is an error in one line. The next line can be read.
 type LineError struct {
 	Line int // from 1
 	Msg  string
@@ -29,8 +29,8 @@ type LineError struct {
 
 func (e *LineError) Error() string { return "line " + strconv.Itoa(e.Line) + ": " + e.Msg }
 
-// splitter finds the fields of the next line. It returns a *LineError for a line that it does not understand, and an
-// error of another kind where nothing further can be read.
+// splitter splits the next line into fields. It returns a *LineError for a line that it cannot parse, and another error if
+// nothing more can be read.
 type splitter interface {
 	split(fields [][]byte) (line int, err error)
 }
@@ -44,8 +44,8 @@ type Reader struct {
 	seen   []bool
 }
 
-// NewReader begins to read a log; what gzip packed is unpacked. The error is about the log as a whole: gzip that is
-// none, a header of CSV that lacks what the mapping needs.
+// NewReader returns a reader of a log, which may be packed with gzip. The error is about the log as a whole: broken gzip, or
+// a CSV header without a column that the mapping needs.
 func (m *Mapping) NewReader(r io.Reader) (*Reader, error) {
 	buffered := bufio.NewReaderSize(r, maxLine)
 	if magic, _ := buffered.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
@@ -148,10 +148,10 @@ func (r *Reader) errorf(format string, args ...any) error {
 // Fields is how many fields the mapping needs of a line.
 func (m *Mapping) Fields() int { return len(m.fields) }
 
-// Missed collects which fields none of several logs had.
+// Missed collects the fields that no line of several logs had.
 type Missed struct{ seen []bool }
 
-// Add notes what a log had.
+// Add notes which fields a log had.
 func (s *Missed) Add(r *Reader) {
 	if s.seen == nil {
 		s.seen = make([]bool, len(r.seen))
@@ -161,7 +161,7 @@ func (s *Missed) Add(r *Reader) {
 	}
 }
 
-// Errors says of every field that no line had it, at the place where the mapping names it.
+// Errors returns an error for every field that no line had, at the position where the mapping names it.
 func (s *Missed) Errors(m *Mapping) []*yamlform.Error {
 	var errs []*yamlform.Error
 	for i, seen := range s.seen {

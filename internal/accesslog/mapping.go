@@ -17,17 +17,17 @@ type Mapping struct {
 	columns []string // of CSV without a header line
 	comma   byte     // of CSV
 
-	fields []field // that are needed of a line
-	paths  *path   // of JSON: the same as a tree
+	fields []field // that a line is searched for
+	paths  *path   // of JSON: the fields as a tree
 
-	time   int // the place in fields of when it happened
+	time   int // the index in fields of the time
 	layout layout
 
-	domain      value
-	descriptors []descriptorMap
-	caller      *value     // nil: all of tellers
-	tellers     []entryMap // the entries that come from the log, each once
-	when        []condition
+	domain        value
+	descriptors   []descriptorMap
+	caller        *value     // nil: all of callerEntries
+	callerEntries []entryMap // the entries that come from the log, each once
+	when          []condition
 }
 
 type format uint8
@@ -41,23 +41,23 @@ const (
 
 var formatNames = []string{"envoy", "text", "json", "csv"}
 
-// field is one thing that is needed of every line.
+// field is a field of a line that the mapping uses.
 type field struct {
 	name string
-	at   yamlform.Position // where the mapping first names it
+	at   yamlform.Position // where the mapping names it first
 }
 
-// value is a text that a line gives, or the mapping itself.
+// value is a text that comes from a line, or from the mapping.
 type value struct {
 	field    int // in Mapping.fields; -1: literal
 	literal  string
 	part     part
 	regex    *regexp.Regexp // nil: all of it
 	group    int            // of the regex
-	fallback string         // where the line gives nothing; empty: none
+	fallback string         // in place of an absent text; empty: none
 }
 
-// part is a piece of a field that is often wanted, taken without a regular expression.
+// part is a part of a field that is often needed, without a regular expression.
 type part uint8
 
 const (
@@ -70,7 +70,7 @@ const (
 
 var partNames = []string{"all", "address", "path", "first", "last"}
 
-// of takes the piece.
+// of returns the part of a text.
 func (p part) of(s string) string {
 	switch p {
 	case partAddress:
@@ -96,7 +96,7 @@ func (p part) of(s string) string {
 	return s
 }
 
-// of gives the text for a line, empty if it gives none.
+// of returns the text for a line, empty if it is absent.
 func (v *value) of(fields []string) string {
 	if v.field < 0 {
 		return v.literal
@@ -131,22 +131,22 @@ type descriptorMap struct {
 type entryMap struct {
 	key          string
 	value        value
-	skipIfAbsent bool // without it the descriptor goes on; else there is no descriptor
+	skipIfAbsent bool // an absent value drops the entry; else it drops the descriptor
 }
 
-// hitsMap is where the number of hits comes from.
+// hitsMap is the source of the number of hits.
 type hitsMap struct {
 	field    int // -1: always fallback
 	fallback uint64
 }
 
-// condition must hold for a line, or for a descriptor, to be asked.
+// condition decides whether a line, or a descriptor, is used.
 type condition struct {
 	value   value
-	oneOf   []string       // empty: not looked at
-	regex   *regexp.Regexp // nil: not looked at
-	present bool           // it must be there; no matter which value
-	not     bool           // the opposite of all this
+	oneOf   []string       // empty: not checked
+	regex   *regexp.Regexp // nil: not checked
+	present bool           // it must be present, with any value
+	not     bool           // inverts the condition
 }
 
 func (c *condition) holds(fields []string) bool {
@@ -163,12 +163,12 @@ func (c *condition) holds(fields []string) bool {
 	return ok != c.not
 }
 
-// settle works out what does not depend on a line.
+// settle computes what does not depend on a line.
 func (m *Mapping) settle() {
 	for _, d := range m.descriptors {
 		for _, e := range d.entries {
-			if e.value.field >= 0 && !slices.ContainsFunc(m.tellers, func(t entryMap) bool { return t.key == e.key && t.value == e.value }) {
-				m.tellers = append(m.tellers, e)
+			if e.value.field >= 0 && !slices.ContainsFunc(m.callerEntries, func(t entryMap) bool { return t.key == e.key && t.value == e.value }) {
+				m.callerEntries = append(m.callerEntries, e)
 			}
 		}
 	}
@@ -181,7 +181,7 @@ func (m *Mapping) settle() {
 	}
 }
 
-// counts says whether requests of the log may have other numbers of hits than one.
+// counts reports whether requests may have another number of hits than one.
 func (m *Mapping) counts() bool {
 	return slices.ContainsFunc(m.descriptors, func(d descriptorMap) bool { return d.hits != nil })
 }
@@ -198,8 +198,8 @@ func allHold(conditions []condition, fields []string) bool {
 // layout is how times are written.
 type layout struct {
 	kind   layoutKind
-	custom string         // of layoutCustom, as package time wants it
-	zone   *time.Location // of times that do not tell; nil: they must
+	custom string         // of layoutCustom: a layout of package time
+	zone   *time.Location // of times without a zone; nil: all times have one
 }
 
 type layoutKind uint8

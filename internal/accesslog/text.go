@@ -54,7 +54,7 @@ func parsePattern(s string) (*pattern, error) {
 			return nil, fmt.Errorf("the operator that begins with %s has no end: a percent sign itself is written %%%%", yamlform.Quote(s[i:]))
 		}
 		if len(p.ops) > 0 && len(text) == 0 {
-			return nil, fmt.Errorf("nothing stands between %%%s%% and %%%s%%: where one ends could not be told", p.ops[len(p.ops)-1].name, name)
+			return nil, fmt.Errorf("nothing stands between %%%s%% and %%%s%%: nothing would separate their values", p.ops[len(p.ops)-1].name, name)
 		}
 		end()
 		p.ops = append(p.ops, operator{name: name, field: -1})
@@ -100,8 +100,8 @@ func operatorAt(s string) (name string, length int) {
 	return name, end + 1
 }
 
-// operator finds the one that a mapping names: as written, or without arguments if only one is so called. It returns -1
-// if there is none, -2 if there are several.
+// operator returns the index of the operator that a mapping names: as written, or without arguments if that is unique. It
+// returns -1 if there is none, -2 if there are several.
 func (p *pattern) operator(name string) int {
 	found := -1
 	for i := range p.ops {
@@ -119,7 +119,7 @@ func (p *pattern) operator(name string) int {
 	return found
 }
 
-// header finds the operator that writes a header of the request, -1 if none does.
+// header returns the index of the operator that writes a header of the request, -1 if there is none.
 func (p *pattern) header(name string) int {
 	for i := range p.ops {
 		bare, args, has := strings.Cut(strings.TrimSuffix(p.ops[i].name, ")"), "(")
@@ -143,7 +143,7 @@ func (p *pattern) names() []string {
 	return names
 }
 
-// textLines reads lines that were written after a pattern.
+// textLines reads lines with the form of a pattern.
 type textLines struct {
 	lines   *lines
 	pattern *pattern
@@ -163,10 +163,10 @@ func (t *textLines) split(fields [][]byte) (int, error) {
 	return t.lines.number, nil
 }
 
-// split finds the fields of a line; it returns what is wrong with it.
+// split splits a line into fields. It returns an error message, or "".
 //
-// Envoy writes what clients send as it comes. A quote within quotes may be somebody's attempt to move all that follows:
-// such a line is not trusted.
+// Envoy does not escape what clients send. A quote within quotes may be an attempt to forge the fields that follow, so such
+// a line is an error.
 func (p *pattern) split(line []byte, fields [][]byte) string {
 	if !bytes.HasPrefix(line, p.lead) {
 		return fmt.Sprintf("it does not begin with %q, as the pattern says", p.lead)
@@ -207,7 +207,7 @@ func (p *pattern) split(line []byte, fields [][]byte) string {
 	return ""
 }
 
-// index is bytes.Index for short texts that begin with a rare byte.
+// index is bytes.Index, faster for short texts that begin with a rare byte.
 func index(s, text []byte) int {
 	for at := 0; ; at++ {
 		i := bytes.IndexByte(s[at:], text[0])

@@ -72,7 +72,7 @@ var Codes = []Code{
 	{codeDirective, "a `# check:` comment that is misspelt, gives no reason or accepts nothing"},
 }
 
-// knownCode says whether there is a code of that name that can be left out; the error says what it was meant to be.
+// knownCode returns an error unless there is a code of that name that can be disabled. The error suggests a name.
 func knownCode(name string) error {
 	if name == codeRefused {
 		return fmt.Errorf("%s cannot be left out: the files would not load", codeRefused)

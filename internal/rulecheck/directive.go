@@ -9,7 +9,7 @@ import (
 //
 //	value: "10.*" # check: ok star-address only addresses arrive here
 //
-// It holds for its line, or, on a line of its own, for the next line that is no comment. A reason must be given.
+// It applies to its line, or, on a line of its own, to the next line that is no comment. A reason is required.
 type directive struct {
 	line, col int // of the comment
 	on        int // the line that it is about
@@ -66,7 +66,7 @@ func (d *directive) parse(text string) {
 	}
 }
 
-// accept takes out the findings of a file that its comments accept, and adds what is wrong with the comments.
+// accept removes the findings of a file that its comments accept, and adds findings about the comments themselves.
 func accept(file string, all []Finding, ds []*directive) []Finding {
 	on := make(map[int][]*directive)
 	for _, d := range ds {

@@ -1,15 +1,14 @@
-// Package rulecheck says what is wrong with rule files, and what is probably not meant as it stands.
+// Package rulecheck finds errors and probable mistakes in rule files.
 //
-// Errors are those of package config, the ones that a load would report. For files without errors it owns the warnings:
-// rules that can never be chosen (reach.go, with glob.go for patterns and networks.go for networks), values that match
-// other than meant (values.go), limits that look forgotten or odd (limits.go), names that lead nowhere (names.go). Each
-// has a code that does not change (code.go), a place, a reason and a way to mend it (finding.go). Comments in a rule
-// file can accept a warning (directive.go).
+// Errors are those of package config: a load would report them too. Files without errors are checked for probable
+// mistakes: rules that no request reaches, values that match something else than intended, limits that look forgotten or
+// odd, names that refer to nothing. Each Finding has a code that does not change, a position, a reason and a fix. A comment
+// in a rule file can accept a finding. Reports are written as text, JSON, one line per finding, or commands of GitHub
+// Actions.
 //
-// run.go finds the files and puts everything together; domain.go is the rules with the place of every part, read from
-// YAML, since the compiled tree keeps only the place of each rule. text.go, plain.go, github.go and json.go write a
-// report.
+// A compiled tree has only the position of each rule. So the files are read once more for the positions of all keys; what
+// the keys mean comes from the table of the rule language in package config.
 //
-// All functions may be called concurrently. The package does not decide what loads: that is config's. It does not read
-// the environment, does not look at counters, and writes no file.
+// All functions may be called concurrently. The package does not read the environment, does not look at counters, and
+// writes no file.
 package rulecheck

@@ -6,7 +6,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// domain is one domain, of all files that give it.
+// domain is one domain, from all files that have it.
 type domain struct {
 	name  string
 	at    yamlform.Position
@@ -32,23 +32,23 @@ type node struct {
 	keyAt    yamlform.Position
 	kind     descriptor.MatchKind
 	value    string            // the value, pattern, expression or network
-	valueAt  yamlform.Position // of what says how values are matched, else of the key
+	valueAt  yamlform.Position // of the key that matches values, else of the descriptor's key
 	values   []listed
 	share    bool
-	flags    []listed // flags that mean something only with a limit
+	flags    []listed // keys that need a limit
 	rule     *descriptor.Rule
 	limits   []limit
 	replaces []listed
 	children []*node
 }
 
-// listed is a text and where it stands.
+// listed is a text with its position.
 type listed struct {
 	text string
 	at   yamlform.Position
 }
 
-// limit is one rate limit with the places of its keys.
+// limit is one rate limit with the positions of its keys.
 type limit struct {
 	*descriptor.Limit // nil if unlimited
 	at                yamlform.Position
@@ -56,7 +56,7 @@ type limit struct {
 	name              string
 }
 
-// position is that of a key's value, else of the limit.
+// position returns the position of a key's value, or of the limit if the key is absent.
 func (l *limit) position(key string) yamlform.Position {
 	if p, ok := l.given[key]; ok {
 		return p
@@ -64,7 +64,7 @@ func (l *limit) position(key string) yamlform.Position {
 	return l.at
 }
 
-// what says what the node matches, for messages.
+// what describes what the node matches, for messages.
 func (n *node) what() string {
 	switch n.kind {
 	case descriptor.MatchAny:
@@ -80,7 +80,7 @@ func (n *node) what() string {
 func readDomains(files []config.File, tree *descriptor.Tree) []*domain {
 	r := domainReader{rules: make(map[yamlform.Position]*descriptor.Rule, len(tree.Rules)), domains: make(map[string]*domain)}
 	for _, rule := range tree.Rules {
-		// Two rules stand in one place if an alias repeats them: then they have the same limits.
+		// Two rules have the same position if an alias repeats them. Then they have the same limits.
 		r.rules[yamlform.Position(rule.Position)] = rule
 	}
 	for _, f := range files {

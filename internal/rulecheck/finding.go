@@ -17,14 +17,14 @@ const (
 	Info    Severity = "info"    // right, and worth knowing
 )
 
-// Finding is one thing to tell about a rule file.
+// Finding is one problem in a rule file, or one fact that is worth knowing.
 type Finding struct {
 	File     string   `json:"file"`
 	Line     int      `json:"line,omitempty"` // from 1; 0 if the file as a whole is meant
 	Col      int      `json:"col,omitempty"`  // from 1, in characters
 	Severity Severity `json:"severity"`
 	Code     string   `json:"code"`
-	Message  string   `json:"message"`          // what is the matter, and why that matters
+	Message  string   `json:"message"`          // what is wrong, and why it matters
 	Fix      string   `json:"fix,omitempty"`    // what to write instead; empty where Message says it
 	Source   string   `json:"source,omitempty"` // the line of the file
 }
@@ -49,8 +49,8 @@ func (f *Finding) Position() string {
 	return fmt.Sprintf("%s:%d:%d", f.File, f.Line, f.Col)
 }
 
-// sortFindings puts findings into the order of the files, and drops repeats: what stands behind an anchor is met once
-// for every alias.
+// sortFindings sorts findings by file and position, and drops repeats: a finding behind an anchor is found once for every
+// alias.
 func sortFindings(all []Finding) []Finding {
 	slices.SortStableFunc(all, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col),

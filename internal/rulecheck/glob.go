@@ -7,13 +7,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// glob is a text with stars: literal pieces with any bytes, also none, between them.
+// glob is a text with stars: literal pieces with any bytes, or none, between them.
 type glob struct {
 	pieces []string
-	exact  bool // it matches just what the rule does; else the rule matches no more than this
+	exact  bool // it matches exactly what the rule matches; else the rule matches a subset
 }
 
-// globOf is what a wildcard or an expression matches, as a glob.
+// globOf returns a wildcard or an expression as a glob.
 func globOf(n *node) glob {
 	if n.kind == descriptor.MatchWildcard {
 		return glob{strings.Split(n.value, "*"), true}
@@ -31,7 +31,7 @@ type globBuilder struct {
 	pieces []string
 	open   string // the piece being written
 	exact  bool
-	ended  bool // a $ has been met
+	ended  bool // a $ was found
 }
 
 func (g *globBuilder) star() {
@@ -74,11 +74,11 @@ func (g *globBuilder) add(re *syntax.Regexp) {
 	g.exact = false
 }
 
-// anyBytes stands for what a star takes. No text of a rule file has this byte: YAML is UTF-8.
+// anyBytes stands for the text that a star matches. No text of a rule file has this byte: YAML is UTF-8.
 const anyBytes = "\xff"
 
-// covers says whether every text that other matches is matched by g, too. It is exact: what a star of other takes can
-// be any text, so only a star of g can take it.
+// covers reports whether g matches every text that other matches. It is exact: a star of other matches any text, so only a
+// star of g can cover it.
 func (g glob) covers(other glob) bool {
 	if !g.exact {
 		return false
@@ -105,7 +105,7 @@ func (g glob) match(text string) bool {
 	return true
 }
 
-// everything says whether the glob matches every value.
+// everything reports whether the glob matches every value.
 func (g glob) everything() bool {
 	return g.exact && len(g.pieces) > 1 && strings.Join(g.pieces, "") == ""
 }

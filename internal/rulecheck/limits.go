@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// allShadow says whether there are limits below a node, and all of them are in shadow mode.
+// allShadow reports whether there are limits below a node and all of them are in shadow mode.
 func (n *node) allShadow() bool {
 	for _, child := range n.children {
 		if child.rule != nil && !child.rule.Shadow || child.rule == nil && !child.allShadow() {
@@ -19,7 +19,7 @@ func (n *node) allShadow() bool {
 	return len(n.children) > 0
 }
 
-// limits looks at what a node limits.
+// limits checks the limits of a node.
 func (c *checker) limits(n *node) {
 	if n.rule == nil {
 		for _, f := range n.flags {
@@ -52,7 +52,7 @@ func (c *checker) limits(n *node) {
 	}
 }
 
-// requests looks for limits that nothing passes.
+// requests finds limits that refuse every request.
 func (c *checker) requests(n *node, l *limit) {
 	if l.Requests > 0 {
 		return
@@ -64,13 +64,13 @@ func (c *checker) requests(n *node, l *limit) {
 	}
 	severity, whom := Warning, "nothing that reaches this rule passes"
 	if n.kind == descriptor.MatchExact || n.kind == descriptor.MatchValues || n.kind == descriptor.MatchCIDR {
-		severity, whom = Info, "whoever is named here is shut out" // as one does with an address that misbehaves
+		severity, whom = Info, "every caller named here is refused" // a usual way to block an address
 	}
 	c.add(severity, l.position("requests_per_unit"), codeZeroLimit, "for no limit at all write `unlimited: true` in place of unit and number",
 		"a limit of 0: %s", whom)
 }
 
-// burst looks for token buckets that hold less than what a window brings.
+// burst finds token buckets that hold less than one window adds.
 func (c *checker) burst(l *limit) {
 	if !l.Has(descriptor.SettingRefill) || l.Burst >= l.Requests {
 		return
@@ -84,31 +84,31 @@ func (c *checker) burst(l *limit) {
 	perSecond := float64(l.Requests) / l.Window.Length().Seconds()
 	if l.Burst > 1 && float64(l.Burst) < perSecond {
 		c.add(Warning, at, codeSmallBurst, fmt.Sprintf("write a `burst` of at least %d, or 1 if requests are to be evenly spaced", int64(perSecond)),
-			"the bucket is full after %s without requests: callers that are not that even never reach the rate",
+			"the bucket is full after %s without requests: callers whose requests are not evenly spaced never reach the rate",
 			time.Duration(float64(l.Burst)/perSecond*float64(time.Second)).Round(time.Microsecond))
 		return
 	}
-	c.add(Info, at, codeSmallBurst, "nothing to mend if that is meant",
+	c.add(Info, at, codeSmallBurst, "nothing to change if that is intended",
 		"the bucket holds %d of the %d per %s: no more than that pass at once, and a request of more hits never passes", l.Burst, l.Requests, windowName(l.Window))
 }
 
-// window tells what answers cannot say, and what costs.
+// window finds windows that answers cannot name, and windows that are expensive.
 func (c *checker) window(l *limit) {
 	if l.Window.WholeUnit() == descriptor.UnitUnknown {
 		at := l.position("unit_multiplier")
 		if l.Window.Location != nil {
 			at = l.position("calendar")
 		}
-		c.add(Info, at, codeWindowUnnamed, "nothing to mend unless callers read that field: the headers `ietf` and `x-ratelimit` tell the window in seconds",
+		c.add(Info, at, codeWindowUnnamed, "nothing to change unless callers read that field: the headers `ietf` and `x-ratelimit` have the window in seconds",
 			"the answer's `current_limit.unit` has no word for a window of %s and says UNKNOWN", windowName(l.Window))
 	}
 	if l.Window.Length() == time.Second && !l.Lease && l.Requests > 0 {
 		c.add(Info, l.position("unit"), codePerSecond, "with a slow backend, try `lease: true`, or give limits per second a Redis of their own (REDIS_PERSECOND)",
-			"a limit per second: its counters are the busiest, and a decision that takes long may come when its window is over")
+			"a limit per second: its counters are the busiest, and a slow decision may come after the end of its window")
 	}
 }
 
-// windowName is a window in words.
+// windowName returns a window in words.
 func windowName(w descriptor.Window) string {
 	switch {
 	case w.Location != nil:
@@ -120,8 +120,8 @@ func windowName(w descriptor.Window) string {
 	}
 }
 
-// superfluous looks for limits that another limit of the same rule never lets anybody reach. Limits that some rule
-// replaces stand alone at times, so they are left out.
+// superfluous finds limits that no request can reach because of another limit of the same rule. Limits that some rule
+// replaces are left out, because they are sometimes the only limit.
 func (c *checker) superfluous(d *domain) {
 	var replaced []string
 	d.each(func(n *node) {
@@ -145,12 +145,12 @@ func (c *checker) superfluous(d *domain) {
 	})
 }
 
-// windows says whether a limit bounds what passes in a window of its length.
+// windows reports whether a limit bounds the requests in a window of its length.
 func windows(l *limit) bool {
 	return l.Limit != nil && l.Requests > 0 && (l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SlidingLog)
 }
 
-// within says whether what a lets through in a window of b is never more than b.
+// within reports whether a never admits more in a window of b than b does.
 func within(a, b *limit) bool {
 	la, lb := a.Window.Length(), b.Window.Length()
 	if a.Window.Location != nil {
@@ -159,8 +159,8 @@ func within(a, b *limit) bool {
 	if b.Window.Location != nil {
 		lb += lb / 20 // the longest day has 25 hours
 	}
-	// touched is how many windows of a may give to one window of b: where the clock cuts both, the whole ones in it; else
-	// also parts of windows at both ends. A log holds for any span of its length, wherever it begins.
+	// touched is how many windows of a overlap one window of b. If both are aligned to the clock, these are whole windows;
+	// else there are also parts of windows at both ends. A log bounds every span of its length.
 	var touched time.Duration
 	switch {
 	case onClock(a) && onClock(b) && la >= lb && la%lb == 0:
@@ -175,7 +175,7 @@ func within(a, b *limit) bool {
 	return uint64(touched)*uint64(a.Requests) <= uint64(b.Requests)
 }
 
-// onClock says whether a limit's windows are cut by the clock alone.
+// onClock reports whether a limit's windows are aligned to the clock.
 func onClock(l *limit) bool {
 	return l.Algorithm == descriptor.FixedWindow && !l.FirstHit && l.Window.Location == nil
 }

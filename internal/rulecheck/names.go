@@ -6,7 +6,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// names looks at the names of rate limits, and at who replaces them.
+// names checks the names of rate limits and the `replaces` that refer to them.
 func (c *checker) names(d *domain) {
 	first := make(map[string]yamlform.Position)
 	var replaces []listed
@@ -24,10 +24,10 @@ func (c *checker) names(d *domain) {
 				continue
 			}
 			if at == before {
-				at = n.at // an alias brought the name along
+				at = n.at // an alias repeats the name
 			}
 			c.add(Warning, at, codeNameTwice, "give each its own name",
-				"the name %s twice in the domain, first on %s: answers do not tell the two apart, and `replaces` takes out both", yamlform.Quote(l.name), before.From(at))
+				"the name %s twice in the domain, first on %s: answers do not distinguish the two, and `replaces` replaces both", yamlform.Quote(l.name), before.From(at))
 		}
 	})
 	names := sorted(first)

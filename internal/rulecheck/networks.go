@@ -16,8 +16,8 @@ type network struct {
 	node   *node
 }
 
-// networks looks at the networks of one key. That a single address is also an exact value takes nothing from a network:
-// the address has other notations (::ffff:10.0.0.7), which only the network knows.
+// networks checks the networks of one key. An exact value does not make a network of the same single address superfluous:
+// the address has other notations (::ffff:10.0.0.7), and only the network matches them.
 func (c *checker) networks(nodes []*node) {
 	var all []network
 	for _, n := range nodes {
@@ -27,7 +27,7 @@ func (c *checker) networks(nodes []*node) {
 			}
 		}
 	}
-	// In this order every network comes right before those within it.
+	// In this order every network comes directly before the networks within it.
 	slices.SortFunc(all, func(a, b network) int {
 		return cmp.Or(a.prefix.Addr().Compare(b.prefix.Addr()), cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
 	})
@@ -46,8 +46,7 @@ func (c *checker) networks(nodes []*node) {
 	c.nested(all, idle)
 }
 
-// nested tells of networks within others, each with the smallest one around it; of those that are idle something worse is
-// told already.
+// nested finds networks within others, each with the smallest one around it. Idle networks have a worse finding already.
 func (c *checker) nested(all []network, idle map[*node]bool) {
 	var around []network
 	for _, n := range all {
@@ -57,10 +56,10 @@ func (c *checker) nested(all []network, idle map[*node]bool) {
 		if len(around) > 0 {
 			outer := around[len(around)-1].node
 			within := fmt.Sprintf("%s lies within %s (%s)", yamlform.Quote(n.node.value), yamlform.Quote(outer.value), outer.valueAt.From(n.node.valueAt))
-			if !idle[outer] && alike(outer, n.node) {
+			if !idle[outer] && sameLimit(outer, n.node) {
 				c.add(Warning, n.node.valueAt, codeCIDROverlap, "remove it, or give it the limit that was meant", "%s, which has the same limit", within)
 			} else {
-				c.add(Info, n.node.valueAt, codeCIDROverlap, "nothing to mend if its addresses are an exception",
+				c.add(Info, n.node.valueAt, codeCIDROverlap, "nothing to change if its addresses are an exception",
 					"%s: the limit of the larger network does not hold for its addresses", within)
 			}
 		}
@@ -68,8 +67,8 @@ func (c *checker) nested(all []network, idle map[*node]bool) {
 	}
 }
 
-// alike says whether a node limits just as another one does: then one of the two says nothing.
-func alike(a, b *node) bool {
+// sameLimit reports whether two nodes have the same limits: then one of the two is superfluous.
+func sameLimit(a, b *node) bool {
 	if len(a.limits) == 0 || a.share || b.share || len(a.children)+len(b.children)+len(a.flags)+len(b.flags)+len(a.replaces)+len(b.replaces) > 0 {
 		return false
 	}
@@ -78,7 +77,7 @@ func alike(a, b *node) bool {
 	})
 }
 
-// covered says whether smaller networks make up all of p.
+// covered reports whether smaller networks together are all of p.
 func covered(p netip.Prefix, within []network) bool {
 	if len(within) == 0 {
 		return false
@@ -100,7 +99,7 @@ func covered(p netip.Prefix, within []network) bool {
 	return covered(low, inLow) && covered(upperHalf(p), inHigh)
 }
 
-// upperHalf is the second of the two networks that make up p.
+// upperHalf returns the second half of a network.
 func upperHalf(p netip.Prefix) netip.Prefix {
 	b := p.Addr().AsSlice()
 	b[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)

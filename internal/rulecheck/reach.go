@@ -9,11 +9,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// siblings looks at nodes that stand side by side: which of them a value can reach.
+// siblings finds nodes that no value reaches because of their siblings.
 func (c *checker) siblings(nodes []*node) {
 	byKey := make(map[string][]*node)
 	for _, n := range nodes {
-		if !descriptor.HasWildcard(n.key) { // else key and value are matched together, beside all keys
+		if !descriptor.HasWildcard(n.key) { // a key with a star is matched together with its value, for all keys
 			byKey[n.key] = append(byKey[n.key], n)
 		}
 	}
@@ -22,7 +22,7 @@ func (c *checker) siblings(nodes []*node) {
 	}
 }
 
-// sameKey looks at nodes of one key.
+// sameKey checks siblings with one key.
 func (c *checker) sameKey(nodes []*node) {
 	exact := make(map[string]*node)
 	var alone *node // the key alone
@@ -39,8 +39,8 @@ func (c *checker) sameKey(nodes []*node) {
 	all := c.patterns(nodes)
 	switch {
 	case alone != nil && all != nil:
-		c.add(Warning, alone.at, codeNeverMatches, "remove one of the two: what is not matched by others comes to the key alone",
-			"no value reaches %s: %s (%s) matches every value and is asked first", alone.what(), yamlform.Quote(all.value), all.valueAt.From(alone.at))
+		c.add(Warning, alone.at, codeNeverMatches, "remove one of the two: the key alone matches every value that no other one matches",
+			"no value reaches %s: %s (%s) matches every value and is tried first", alone.what(), yamlform.Quote(all.value), all.valueAt.From(alone.at))
 	case alone == nil && all == nil:
 		c.catchAll(nodes)
 	}
@@ -49,7 +49,7 @@ func (c *checker) sameKey(nodes []*node) {
 	}
 }
 
-// lists looks for entries of values that a value takes.
+// lists finds entries of `values` that a `value` matches first.
 func (c *checker) lists(nodes []*node, exact map[string]*node) {
 	for _, n := range nodes {
 		var taken []listed
@@ -70,14 +70,14 @@ func (c *checker) lists(nodes []*node, exact map[string]*node) {
 	}
 }
 
-// patterns looks for wildcards and expressions that an earlier one takes everything from. It returns the first one that
-// matches every value, nil if there is none.
+// patterns finds wildcards and expressions that are never tried because an earlier one matches the same values. It returns
+// the first one that matches every value, or nil.
 func (c *checker) patterns(nodes []*node) *node {
 	type earlier struct {
 		glob glob
 		node *node
 	}
-	// What a pattern covers begins with its first piece: so only those have to be asked whose first piece is a prefix.
+	// Everything that a pattern covers begins with its first piece, so only patterns whose first piece is a prefix matter.
 	byPrefix := make(map[string][]earlier)
 	var all *node
 	for _, n := range nodes {
@@ -112,14 +112,14 @@ func (c *checker) patterns(nodes []*node) *node {
 	return all
 }
 
-// enumerated are the keys whose values the caller's own configuration names: there are no other values.
+// enumerated are keys whose values come from the caller's configuration: there are no unknown values.
 var enumerated = []string{"generic_key", "header_match", "query_match"}
 
-// callers are keys whose values say who calls: their values are never all known.
+// callers are keys that identify callers: their values are never all known.
 var callers = regexp.MustCompile(`(?i)(^|_|-)(ip|addr|address|user|customer|tenant|account|client|caller|org|organization|api_?key)(_id)?$`)
 
-// catchAll tells that other values of a key have no limit. That is mostly how it is meant, so it is a warning only where
-// several callers are named, and some are let through: the others have no limit then.
+// catchAll reports keys whose other values have no limit. That is usually intended. It is a warning only if several callers
+// are named and some of them are admitted, because then unknown callers have no limit.
 func (c *checker) catchAll(nodes []*node) {
 	first := nodes[0]
 	limited, named := false, 0
@@ -141,12 +141,12 @@ func (c *checker) catchAll(nodes []*node) {
 	}
 }
 
-// admits says whether anything passes the node's own limits: one that shuts out is an exception by nature.
+// admits reports whether a request can pass the node's own limits. A node that refuses everything is an exception.
 func (n *node) admits() bool {
 	return n.rule != nil && !slices.ContainsFunc(n.rule.Limits, func(l descriptor.Limit) bool { return l.Requests == 0 })
 }
 
-// named is the node's value, for messages.
+// named returns the node's value, for messages.
 func (n *node) named() string {
 	if len(n.values) > 0 {
 		return yamlform.Quote(n.values[0].text)
@@ -154,13 +154,13 @@ func (n *node) named() string {
 	return yamlform.Quote(n.value)
 }
 
-// limited says whether anything is counted at the node or below.
+// limited reports whether the node or one below it has a limit.
 func (n *node) limited() bool {
 	return n.rule != nil && !n.rule.Unlimited || slices.ContainsFunc(n.children, (*node).limited)
 }
 
-// hides looks for nodes with a value that have none of the levels below the key alone: a choice is not reconsidered, so
-// nothing matches what would go on there.
+// hides finds nodes with a value that lack levels which the key alone has below it. Matching does not go back, so nothing
+// matches on these levels.
 func (c *checker) hides(nodes []*node, alone *node) {
 	var below []string
 	for _, child := range alone.children {

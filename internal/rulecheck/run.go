@@ -15,7 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// Options say what Run looks at.
+// Options say what Run checks.
 type Options struct {
 	// Paths are folders of rule files, each checked as the service would load it, and files. Files of one folder are
 	// checked together.
@@ -27,11 +27,11 @@ type Options struct {
 
 // Report is what was found.
 type Report struct {
-	Files    int // looked at
+	Files    int // that were checked
 	Findings []Finding
 }
 
-// Count is how many findings there are of a severity.
+// Count returns how many findings have a severity.
 func (r *Report) Count(s Severity) int {
 	n := 0
 	for i := range r.Findings {
@@ -65,8 +65,8 @@ func Run(o Options) (*Report, error) {
 	return r, nil
 }
 
-// Check checks the text of rule files that are loaded together. It is a pure function. A file with errors has no
-// warnings: mended, it may be another one. Files that give the same domain share it with merge; with months, a month is
+// Check checks the text of rule files that are loaded together. It is a pure function. A file with errors has no warnings,
+// because the file may be very different without them. Files that give the same domain share it with merge; with months, a month is
 // that of the calendar.
 func Check(files []config.File, merge, months bool) []Finding {
 	files = slices.SortedStableFunc(slices.Values(files), func(a, b config.File) int { return cmp.Compare(a.Name, b.Name) })
@@ -120,10 +120,10 @@ func (c *checker) domain(d *domain) {
 	c.superfluous(d)
 }
 
-// oncePerFile are the codes whose findings in one file become one: each alone says little, and there may be thousands.
+// oncePerFile are codes with at most one finding per file: there may be thousands, and each alone says little.
 var oncePerFile = []string{codePerSecond, codeWindowUnnamed}
 
-// together leaves of such codes only the first finding in a file.
+// together keeps only the first finding of these codes in a file.
 func together(all []Finding) []Finding {
 	first := make(map[string]int)
 	more := make(map[string]int)
@@ -144,7 +144,7 @@ func together(all []Finding) []Finding {
 	return out
 }
 
-// quoteSource gives every finding the line it is about.
+// quoteSource adds to every finding the line that it is about.
 func quoteSource(all []Finding, files []config.File) []Finding {
 	texts := make(map[string][]string)
 	for _, f := range files {
@@ -167,7 +167,7 @@ func quoteSource(all []Finding, files []config.File) []Finding {
 
 var lineEnds = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n")
 
-// lines splits a text where YAML sees the end of a line.
+// lines splits a text at the line ends of YAML.
 func lines(data []byte) []string {
 	return strings.Split(lineEnds.Replace(strings.TrimPrefix(string(data), "\ufeff")), "\n")
 }
@@ -179,7 +179,7 @@ type set struct {
 	skipped    []Finding
 }
 
-// find reads the files that paths stand for.
+// find reads the files that paths name.
 func find(paths []string) ([]*set, error) {
 	var sets []*set
 	byFolder := make(map[string]*set)
@@ -267,5 +267,5 @@ func (s *set) cannot(name, msg string) {
 	s.unreadable = append(s.unreadable, Finding{File: name, Severity: Error, Code: codeRefused, Message: msg})
 }
 
-// sorted are the keys of a map in order.
+// sorted returns the keys of a map in order.
 func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

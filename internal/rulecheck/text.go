@@ -91,7 +91,7 @@ func count(n int, what string) string {
 
 const widest = 120 // characters of a line that are shown
 
-// excerpt is the part of a line around a column, and what stands before a caret below it.
+// excerpt returns the part of a line around a column, and the spaces before a caret below it.
 func excerpt(line string, col int) (shown, before string) {
 	runes := []rune(clean(line))
 	at := min(max(col-1, 0), len(runes))
@@ -114,7 +114,7 @@ func excerpt(line string, col int) (shown, before string) {
 	return lead + string(runes[from:to]) + tail, strings.Repeat(" ", columns)
 }
 
-// columnsOf is how many columns of a terminal a character takes, for the scripts that people write values in.
+// columnsOf returns how many columns of a terminal a character takes, for the scripts that values are written in.
 func columnsOf(r rune) int {
 	switch {
 	case unicode.Is(unicode.Mn, r):
@@ -126,7 +126,7 @@ func columnsOf(r rune) int {
 	return 1
 }
 
-// clean takes out what a terminal would obey instead of show, one character for each.
+// clean replaces the characters that control a terminal, each by one character.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// value looks at how a node matches values.
+// value checks how a node matches values.
 func (c *checker) value(n *node) {
 	if key := strings.TrimSpace(n.key); key != n.key {
 		c.add(Warning, n.keyAt, codeValueLiteral, "write "+yamlform.Quote(key), "the key %s begins or ends with a space, which a caller must send, too", yamlform.Quote(n.key))
@@ -39,7 +39,7 @@ var (
 // maskedAddress is the key under which Envoy sends the network of a caller's address, as text.
 const maskedAddress = "masked_remote_address"
 
-// literal looks for values that seem to be more than a text with stars.
+// literal finds values that look like something else than a text with stars.
 func (c *checker) literal(n *node) bool {
 	warn := func(fix, format string, args ...any) bool {
 		c.add(Warning, n.valueAt, codeValueLiteral, fix, format, args...)
@@ -100,13 +100,13 @@ var (
 	hostname  = regexp.MustCompile(`^[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}$`)
 )
 
-// star looks for stars that take more than what was probably meant.
+// star finds stars that probably match more than intended.
 func (c *checker) star(n *node) {
 	v := n.value
 	pieces := strings.Split(stars.ReplaceAllString(v, "*"), "*")
 	first, last := pieces[0], pieces[len(pieces)-1]
 	if strings.Trim(v, "*") == "" {
-		if !n.share { // with it, this is how all values share one counter
+		if !n.share { // with it, a star makes all values share one counter
 			c.add(Warning, n.valueAt, codeStarAlone, "leave `value` out",
 				"a `*` alone matches every value, as no `value` at all does, but stands before all patterns that follow")
 		}
@@ -126,7 +126,7 @@ func (c *checker) star(n *node) {
 	}
 	inner := len(pieces) - 2
 	if inner > 0 && first == "" {
-		inner-- // *a* looks for a piece, and says so
+		inner-- // *a* is an intended search for a piece
 	}
 	if len(pieces) == 2 && first != "" && last != "" || inner > 0 {
 		class := "[^/]+"
@@ -148,7 +148,7 @@ func (c *checker) star(n *node) {
 	}
 }
 
-// network4 is the network that the beginning of an IPv4 address stands for, and what a star after it matches besides.
+// network4 returns the network of the beginning of an IPv4 address, and an example of what else a star after it matches.
 func network4(first string) (fix, example string) {
 	switch {
 	case fourStart.MatchString(first):
@@ -163,7 +163,7 @@ func network4(first string) (fix, example string) {
 	return "", ""
 }
 
-// asRegex is the wildcard as an expression in which stars within it take what class says.
+// asRegex returns the wildcard as an expression. Its inner stars match class.
 func asRegex(pieces []string, class string) string {
 	var b strings.Builder
 	for i, p := range pieces {
@@ -179,7 +179,7 @@ func asRegex(pieces []string, class string) string {
 	return b.String()
 }
 
-// insideExample is a text that a star probably was not meant to take.
+// insideExample returns a text that a star was probably not intended to match.
 func insideExample(first, whole string) string {
 	if strings.Contains(whole, "/") {
 		return "a/b"
@@ -195,7 +195,7 @@ func endsInWord(s string) bool {
 	return unicode.IsLetter(r) || unicode.IsDigit(r)
 }
 
-// dot looks for a dot between letters or digits that is no quantified "any character".
+// dot finds a dot between letters or digits without a quantifier.
 func (c *checker) dot(n *node) {
 	v := n.value
 	class := false

@@ -1,12 +1,9 @@
-// Package ruleschema says what may stand in rule files and in test files, for tools: as JSON Schema (draft 7, which all
-// editors know). Its tests write the same as Markdown, and compare it with the tables of docs/.
+// Package ruleschema describes rule files and files of tests for tools: as JSON Schema (draft 7, which all editors know).
+// Its tests write the Markdown tables of docs/ from the same descriptions.
 //
-// It owns neither language: config and ruletest describe theirs, key by key, and tests there hold the descriptions to what
-// reads the files. A schema knows less than `ratelimitd check`: it sees one value at a time and no other file. What it
-// refuses check refuses too; a test shows which of check's errors are beyond it.
+// Everything comes from the tables that read these files, in packages config and ruletest. Only the relations between keys
+// of rule files are written here. A schema knows less than `ratelimitd check`: it sees one value at a time and no other
+// file. What it refuses, check refuses too; a test has the list of errors that no schema can find.
 //
-//   - schema.go  a described language as a schema, key by key
-//   - rules.go   what the keys of a rule file have to do with each other
-//
-// Everything here is pure and may be called concurrently.
+// All functions are pure and may be called concurrently.
 package ruleschema

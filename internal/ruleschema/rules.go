@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// Rules returns the schema of rule files; of a file with several YAML documents it holds for each.
+// Rules returns the schema of rule files. In a file with several YAML documents it applies to each.
 func Rules() *jsonschema.Schema {
 	s := of(config.Rules())
 	s.Title = "Rules of ratelimitd"
@@ -34,7 +34,7 @@ func Rules() *jsonschema.Schema {
 	return s
 }
 
-// relateDescriptor says which keys of a descriptor exclude and need each other.
+// relateDescriptor adds which keys of a descriptor exclude and require each other.
 func relateDescriptor(d *jsonschema.Schema) {
 	matchers := slices.Sorted(maps.Keys(config.Matchers()))
 	for i, a := range matchers {
@@ -61,7 +61,7 @@ func relateDescriptor(d *jsonschema.Schema) {
 		})
 }
 
-// relateLimit says which keys of a limit go with which algorithm and unit.
+// relateLimit adds which keys of a limit go with which algorithm and unit.
 func relateLimit(l *jsonschema.Schema) {
 	l.Required = nil
 	l.AllOf = nil
@@ -94,7 +94,7 @@ func relateLimit(l *jsonschema.Schema) {
 				never("align", &jsonschema.Schema{Enum: []any{"first_hit"}}),
 			}},
 		})
-	// Where nothing is counted, what says how to count means nothing.
+	// Beside `unlimited: true`, keys about counting are not allowed.
 	var counting []*jsonschema.Schema
 	for _, name := range config.CountingKeys() {
 		counting = append(counting, has(name))

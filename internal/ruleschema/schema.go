@@ -32,7 +32,7 @@ func Write(s *jsonschema.Schema) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// of returns the schema of a language, before what its keys have to do with each other.
+// of returns the schema of a language, without the relations between its keys.
 func of(l yamlform.Language) *jsonschema.Schema {
 	s := ref(l.Maps[0].Name)
 	top := &jsonschema.Schema{Schema: draft, AllOf: []*jsonschema.Schema{s}, Definitions: make(map[string]*jsonschema.Schema)}
@@ -57,7 +57,7 @@ func object(m *yamlform.Map) *jsonschema.Schema {
 		s.PropertyOrder = append(s.PropertyOrder, k.Name)
 		if k.Required {
 			s.Required = append(s.Required, k.Name)
-			// A null is as if the key were absent, and an empty text is no name.
+			// A null means that the key is absent, and an empty text is not allowed.
 			s.AllOf = append(s.AllOf, &jsonschema.Schema{Properties: map[string]*jsonschema.Schema{
 				k.Name: {Not: &jsonschema.Schema{Enum: []any{nil, ""}}},
 			}})
@@ -73,7 +73,7 @@ func capital(s string) string {
 	return string(r)
 }
 
-// value is what may stand behind a key. A null always may: it is as if the key were absent.
+// value returns the schema of a key's value. Null is always allowed: it means that the key is absent.
 func value(t yamlform.Type) *jsonschema.Schema {
 	s := &jsonschema.Schema{}
 	switch t.Kind {
@@ -110,7 +110,7 @@ func value(t yamlform.Type) *jsonschema.Schema {
 
 func null() *jsonschema.Schema { return &jsonschema.Schema{Type: "null"} }
 
-// text is what YAML may write without quotes for a text; a number with a point is not among it.
+// text allows what a text may be in YAML without quotes. A number with a point is not allowed.
 func text(t yamlform.Type) *jsonschema.Schema {
 	if t.Pattern == "" {
 		return &jsonschema.Schema{Types: []string{"string", "integer", "boolean", "null"}}
@@ -145,14 +145,14 @@ func enum(names []string) *jsonschema.Schema {
 	return s
 }
 
-// choice offers names as they are written, and takes null.
+// choice allows names as they are written, and null.
 func choice(names []string) *jsonschema.Schema {
 	s := enum(names)
 	s.Enum = append(s.Enum, nil)
 	return s
 }
 
-// anyCase offers names as they are written, and takes them in any case of letters.
+// anyCase suggests names as they are written, and allows any case of letters.
 func anyCase(names []string) *jsonschema.Schema {
 	var pattern strings.Builder
 	for _, name := range names {

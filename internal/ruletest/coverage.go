@@ -10,13 +10,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Coverage is which rules the tests reached: a request matched them, and neither an override nor another rule took their
-// place.
+// Coverage says which rules the tests reached: a request matched them, and neither an override nor another rule replaced
+// them.
 type Coverage struct {
 	Rules   int         `json:"rules"`
 	Reached int         `json:"reached"`
 	Missed  []Missed    `json:"missed,omitempty"` // by file and line
-	Errors  []FileError `json:"errors,omitempty"` // of rule files that no test is about and that cannot be used
+	Errors  []FileError `json:"errors,omitempty"` // of rule files without tests that cannot be used
 }
 
 // Missed is a rule that no test reached.
@@ -27,7 +27,7 @@ type Missed struct {
 	Rule string `json:"rule"` // its path
 }
 
-// Percent is the share of rules that were reached, from 0 to 100; 100 if there are none.
+// Percent returns the share of rules that were reached, from 0 to 100; 100 if there are none.
 func (c *Coverage) Percent() float64 {
 	if c.Rules == 0 {
 		return 100
@@ -35,7 +35,7 @@ func (c *Coverage) Percent() float64 {
 	return 100 * float64(c.Reached) / float64(c.Rules)
 }
 
-// reach is which rules of a tree were reached.
+// reach says which rules of a tree were reached.
 type reach struct {
 	tree *descriptor.Tree
 	hit  []bool // by Rule.Index
@@ -43,14 +43,14 @@ type reach struct {
 
 func newReach(t *descriptor.Tree) *reach { return &reach{t, make([]bool, len(t.Rules))} }
 
-// ruleID tells rules apart that several trees hold: two test files may be about one rule file.
+// ruleID identifies a rule across trees: two test files may test one rule file.
 type ruleID struct {
 	file      string // absolute
 	line, col int
 	path      string
 }
 
-// cover adds up what several runs reached, and the rules of further files, which nobody reached.
+// cover adds up what several runs reached, and the rules of further files, which no run reached.
 func cover(runs []*reach, further []string) *Coverage {
 	c := &Coverage{}
 	seen := make(map[ruleID]bool) // whether it was reached

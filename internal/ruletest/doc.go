@@ -1,14 +1,10 @@
-// Package ruletest runs unit tests for rules: files named *_test.yaml that say what is asked when, and what must come.
+// Package ruletest runs unit tests for rules: files named *_test.yaml with requests, their times, and the expected answers.
 //
-// It owns the language of test files (language.go: which keys stand where, scalar.go: single values, describe.go: what all of it
-// is to schemas and references, reader.go: what
-// reads them from YAML and says what is wrong), how tests and their rule files are found (find.go), the run
-// of a case against the real engine on a virtual clock (run.go, expect.go), the report of a run (report.go, coverage.go)
-// and how it is written (text.go, json.go, junit.go).
+// Rules are compiled and decided by the same packages as in the service, on a virtual clock: each case has a limiter and a
+// memory store of its own, and time passes only as its steps say. The language of test files is a table with one row for
+// each key; the schema and the tables in docs/testing-rules.md come from the same rows.
 //
-// A case has a limiter, a memory store and a clock of its own: nothing is shared, nothing waits, and no time passes but
-// the one that the steps say. Run tests files concurrently; all functions may be called concurrently.
+// Run returns a Report, which can be written as text, JSON or JUnit XML, with the rules that no test reached.
 //
-// It does not decide: rules are compiled by package config and held by package limiter, as in the service. It reads no
-// environment and writes no file. A key of the language is added by one row in the tables of language.go.
+// All functions may be called concurrently. The package reads no environment and writes no file.
 package ruletest

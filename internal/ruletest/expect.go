@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// observed is what came of a step so far.
+// observed is the result of a step so far.
 type observed struct {
 	testCase      *testCase
 	step          *step
@@ -25,7 +25,7 @@ type observed struct {
 	decision limiter.Decision
 	passed   int
 	rules    []*descriptor.Rule // by descriptor: what matches, nil if nothing does
-	wrong    bool               // what must be right every time was wrong once, and told
+	wrong    bool               // an expectation for every request failed and is reported
 	failures []Failure
 }
 
@@ -38,7 +38,7 @@ func (o *observed) match(d *descriptor.Domain, req *limiter.Request) {
 	}
 }
 
-// replaced says whether a descriptor's rule was taken out of the request by another one: it has limits, and none applied.
+// replaced reports whether another rule replaced a descriptor's rule: it has limits, and none of them applied.
 func (o *observed) replaced(i int) bool {
 	r := o.rules[i]
 	return r != nil && !r.Unlimited && len(r.Limits) > 0 && !o.decision.Statuses[i].Limited
@@ -52,20 +52,20 @@ func (o *observed) sawRules(to *reach) {
 	}
 }
 
-// answer is what came for a request or for one of its descriptors.
+// answer is the answer to a request or to one of its descriptors.
 type answer struct {
 	limiter.Status
 	descriptor int // which descriptor it is about; -1 if none decided
 }
 
-// whole is what came for the request: the limit that decided, as client headers would tell it, and the times of all.
+// whole returns the answer to the request: the limit that decided, as in the headers of clients, and the longest times.
 func (o *observed) whole() answer {
 	d := &o.decision
 	a := answer{descriptor: 0}
 	if len(d.Statuses) > 1 {
 		a.descriptor = -1
-		if told, ok := d.Metadata["decision"].(map[string]any); ok {
-			a.descriptor, _ = told["descriptor"].(int)
+		if decision, ok := d.Metadata["decision"].(map[string]any); ok {
+			a.descriptor, _ = decision["descriptor"].(int)
 		}
 	}
 	if a.descriptor >= 0 {
@@ -128,7 +128,7 @@ func (d *differences) add(at yamlform.Position, what, expected, got string) {
 	*d = append(*d, Difference{Line: at.Line, Col: at.Col, What: what, Want: expected, Got: got})
 }
 
-// always compares what must be so for every one of repeated requests.
+// always compares what must hold for each of the repeated requests.
 func (d *differences) always(w *verdict, o *observed, a answer, of string) {
 	if w.code != nil && w.code.value != a.Code {
 		d.add(w.code.at, of+"code", w.code.value.String(), a.Code.String())
@@ -147,7 +147,7 @@ func (d *differences) always(w *verdict, o *observed, a answer, of string) {
 	}
 }
 
-// finally compares what must be so after the last of repeated requests.
+// finally compares what must hold after the last of the repeated requests.
 func (d *differences) finally(w *verdict, a answer, of string) {
 	if w.remaining != nil && w.remaining.value != a.Remaining {
 		d.add(w.remaining.at, of+"remaining", uintText(w.remaining.value), uintText(a.Remaining))
@@ -180,7 +180,7 @@ func (d *differences) headers(wanted []wantHeader, got []limiter.Header) {
 	}
 }
 
-// names are what the rule behind an answer is called; the first one is what to call it.
+// names returns the names of the rule behind an answer. Messages use the first one.
 func (o *observed) names(a answer) []string {
 	if a.descriptor < 0 {
 		return []string{noRule}
@@ -265,7 +265,7 @@ func (o *observed) state(i int) State {
 	return s
 }
 
-// limitNamed finds the limit of a descriptor's rule that a status is about, nil if that cannot be told.
+// limitNamed returns the limit of a descriptor's rule that a status is about, nil if it is unknown.
 func (o *observed) limitNamed(i int, c limiter.CurrentLimit) *descriptor.Limit {
 	if o.rules[i] == nil {
 		return nil

@@ -20,9 +20,9 @@ func IsTestFile(name string) bool {
 	return strings.HasSuffix(name, "_test.yaml") || strings.HasSuffix(name, "_test.yml")
 }
 
-// Find returns the test files that paths stand for, sorted: a file for itself, a folder for all test files below it but
-// those in folders whose names begin with a dot. It fails for a path that cannot be read, for a file that is no test
-// file, and for a folder without one.
+// Find returns the test files that paths name, sorted. A folder stands for all test files below it, except in folders whose
+// names begin with a dot. It fails for a path that cannot be read, for a file that is no test file, and for a folder without
+// test files.
 func Find(paths []string) ([]string, error) {
 	var found []string
 	for _, p := range paths {
@@ -84,7 +84,7 @@ func RuleFiles(dir string) ([]string, error) {
 	return names, nil
 }
 
-// suite is a test file with the rules that it is about. It does not change once it is loaded.
+// suite is a test file with its rule files. It does not change after loading.
 type suite struct {
 	*testFile
 	rules []config.File
@@ -103,7 +103,7 @@ func load(name string) (*suite, []*yamlform.Error) {
 	refs := f.rules
 	if len(refs) == 0 {
 		if !IsTestFile(name) {
-			return nil, []*yamlform.Error{{File: name, Msg: "which rules? write `rules: FILE`; only a name that ends in _test.yaml tells"}}
+			return nil, []*yamlform.Error{{File: name, Msg: "which rules? write `rules: FILE`, or give the file a name that ends in _test.yaml"}}
 		}
 		ext := filepath.Ext(name)
 		base := strings.TrimSuffix(filepath.Base(name), "_test"+ext)
@@ -138,7 +138,7 @@ func (s *suite) compileFor(o descriptor.Options) (*descriptor.Tree, []*yamlform.
 }
 
 // compile compiles the suite's rules and returns the domain of requests that name none: the only one there is. It refuses
-// requests for domains that have no rules: they would pass whatever is asked.
+// requests for domains without rules: they would always pass.
 func (s *suite) compile() (tree *descriptor.Tree, domain string, errs []*yamlform.Error) {
 	if tree, errs = s.compileFor(descriptor.Options{}); len(errs) > 0 {
 		return nil, "", errs
@@ -152,14 +152,14 @@ func (s *suite) compile() (tree *descriptor.Tree, domain string, errs []*yamlfor
 	if len(domains) == 1 {
 		domain = domains[0]
 	}
-	told := make(map[string]bool)
+	reported := make(map[string]bool)
 	for _, c := range s.cases {
 		for _, st := range c.steps {
 			name := cmp.Or(st.request.Domain, domain)
-			if told[name] || tree.Domain(name) != nil {
+			if reported[name] || tree.Domain(name) != nil {
 				continue
 			}
-			told[name] = true
+			reported[name] = true
 			e := &yamlform.Error{File: s.name, Line: st.at.Line, Col: st.at.Col}
 			switch near := yamlform.Closest(name, domains); {
 			case name == "" && len(domains) == 0:

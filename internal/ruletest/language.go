@@ -14,9 +14,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// defaultStart is when a case begins that does not say. At this instant a window of every unit begins on the clock: it
-// lies 15,330 days after the epoch, the least multiple of weeks, of months of 30 days and of years of 365. So offsets
-// within a test read as offsets within a window.
+// defaultStart is the start of a case without one. A window of every unit begins at this instant: it is 15,330 days after
+// the epoch, the smallest common multiple of weeks, of months of 30 days and of years of 365 days. So an offset in a test is
+// also the offset in the window.
 var defaultStart = time.Unix(15_330*24*60*60, 0).UTC()
 
 const maxRepeat = 10_000_000
@@ -32,23 +32,23 @@ type testFile struct {
 	cases    []*testCase
 }
 
-// ruleRef names a rule file that a test file is about.
+// ruleRef names a rule file that a test file tests.
 type ruleRef struct {
 	name string
 	at   yamlform.Position
 }
 
-// testCase is a story: it begins with unused counters.
+// testCase is a sequence of steps. It begins with unused counters.
 type testCase struct {
 	name  string
 	at    yamlform.Position
 	start time.Time
-	// settings are shared by the cases that say nothing of their own.
+	// settings are shared by the cases without settings of their own.
 	settings *limiter.Settings
 	steps    []*step
 }
 
-// step is a request, or the same one several times, and what must come.
+// step is a request, or the same one several times, and the expected answer.
 type step struct {
 	at      yamlform.Position
 	offset  time.Duration // of the first request, from the case's start
@@ -58,13 +58,13 @@ type step struct {
 	want    expectation
 }
 
-// want is a value that must come, and where the file says so. A nil one is not looked at.
+// want is an expected value and its position. A nil one is not checked.
 type want[T any] struct {
 	value T
 	at    yamlform.Position
 }
 
-// verdict is what may be said of a request, and of each of its descriptors.
+// verdict is what may be expected of a request, and of each of its descriptors.
 type verdict struct {
 	code      *want[limiter.Code]
 	rule      *want[string]
@@ -75,12 +75,12 @@ type verdict struct {
 	delay     *want[time.Duration]
 }
 
-// expectation is what must come of a step.
+// expectation is the expected answer of a step.
 type expectation struct {
 	verdict
 	passed      *want[int] // how many of the repeated requests pass
 	headers     []wantHeader
-	descriptors []verdict // in the order of the request's; empty: nothing is said of them
+	descriptors []verdict // in the order of the request's; empty: not checked
 	at          yamlform.Position
 }
 
@@ -407,7 +407,7 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 	}
 }
 
-// What stands for something that has no number or name.
+// Words for what has no number or name.
 const (
 	never      = "never"    // the wait of a request that is heavier than its limit
 	noRule     = "none"     // the rule of a descriptor that none applies to

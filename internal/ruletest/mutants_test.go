@@ -18,7 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// Mutant is a rule file with one change that somebody might make by mistake.
+// Mutant is a rule file with one change that could be a mistake.
 type Mutant struct {
 	File string // the rule file
 	Line int    // where it was changed
@@ -31,9 +31,9 @@ func (m *Mutant) String() string {
 	return fmt.Sprintf("%s:%d:%d: %s", m.File, m.Line, m.Col, m.What)
 }
 
-// Mutants returns the mutants of a rule file: limits and bursts one more and one less, the neighbouring units, other keys
-// and values, other algorithms, flags turned over. Some may be refused by the rule language; some may, rarely, mean the
-// same as the original.
+// Mutants returns the mutants of a rule file: numbers with one more and one less, neighbouring units, other keys and values,
+// other algorithms, inverted flags. The rule language may refuse some of them. Rarely, a mutant means the same as the
+// original.
 func Mutants(name string, data []byte) ([]Mutant, error) {
 	editor, bad := yamlform.NewEditor(name, data)
 	if bad != nil {
@@ -55,7 +55,7 @@ type mutator struct {
 // visit makes the mutants of one value.
 func (m *mutator) visit(key string, v yamlform.Value) bool {
 	if key == "metadata" {
-		return false // anything, and nothing that decides
+		return false // free-form, without an effect on decisions
 	}
 	if v.IsMap() {
 		if keys := v.Keys(); keys["requests_per_unit"].Given() && !keys["algorithm"].Given() {
@@ -175,14 +175,14 @@ func (m *mutator) add(at yamlform.Value, what string, data []byte, err error) {
 	m.made = append(m.made, Mutant{File: m.file, Line: p.Line, Col: p.Col, What: what, Data: data})
 }
 
-// MutationReport says how many mutants of the rules their tests noticed.
+// MutationReport says how many mutants the tests noticed.
 type MutationReport struct {
-	Killed   int      // a case failed, or the tests do not fit these rules any more
+	Killed   int      // a case failed, or the tests no longer fit these rules
 	Survived []Mutant // all cases passed; by file and line
-	Refused  int      // the rule language does not have them; they do not count
+	Refused  int      // by the rule language; they do not count
 }
 
-// Share is how many of the mutants were noticed, from 0 to 1; 1 if there were none.
+// Share returns the share of mutants that were noticed, from 0 to 1; 1 if there were none.
 func (r *MutationReport) Share() float64 {
 	all := r.Killed + len(r.Survived)
 	if all == 0 {
@@ -191,9 +191,9 @@ func (r *MutationReport) Share() float64 {
 	return float64(r.Killed) / float64(all)
 }
 
-// Mutate runs the tests of each file against every mutant of every rule file that they are about. A rule file that
-// several test files are about has noticed mutants where any of them fails. It fails if a file cannot be run, or if its
-// tests do not pass as they are.
+// Mutate runs the tests of each file against every mutant of its rule files. If several test files test one rule file, a
+// mutant is noticed if any of them fails. Mutate returns an error if a file cannot be run, or if its tests fail without a
+// change.
 func Mutate(ctx context.Context, files []string) (*MutationReport, error) {
 	suites := make([]*suite, len(files))
 	byRules := make(map[string][]*suite)
@@ -267,8 +267,8 @@ func judge(ctx context.Context, mutants []Mutant, byRules map[string][]*suite) (
 	return r, nil
 }
 
-// fails runs the suite with a mutant in the place of its rules, or with its own if there is none, and returns what
-// failed first, or "".
+// fails runs the suite with a mutant in place of its rules, or with its own rules if there is none. It returns the first
+// failure, or "".
 func (s *suite) fails(ctx context.Context, m *Mutant) string {
 	with := &suite{testFile: s.testFile, rules: slices.Clone(s.rules)}
 	for i := range with.rules {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Report is what came of a run.
+// Report is the result of a run.
 type Report struct {
 	Files    []FileResult  `json:"files"`
 	Cases    int           `json:"cases"` // that were run
@@ -16,16 +16,16 @@ type Report struct {
 	Elapsed  time.Duration `json:"-"`
 }
 
-// FileResult is what came of one test file.
+// FileResult is the result of one test file.
 type FileResult struct {
 	Name    string        `json:"file"`
-	Rules   []string      `json:"rules,omitempty"`  // the rule files it is about
+	Rules   []string      `json:"rules,omitempty"`  // the rule files that it tests
 	Errors  []FileError   `json:"errors,omitempty"` // why it could not be run; then there are no cases
 	Cases   []CaseResult  `json:"cases,omitempty"`
 	Elapsed time.Duration `json:"-"`
 }
 
-// FileError is one thing wrong with a test file or with a rule file.
+// FileError is one error in a test file or in a rule file.
 type FileError struct {
 	File    string `json:"file"`
 	Line    int    `json:"line,omitempty"` // 0 if the file as a whole is at fault
@@ -40,7 +40,7 @@ func (e *FileError) String() string {
 	return e.File + ":" + strconv.Itoa(e.Line) + ":" + strconv.Itoa(e.Col) + ": " + e.Message
 }
 
-// CaseResult is what came of one case.
+// CaseResult is the result of one case.
 type CaseResult struct {
 	Name     string        `json:"name"`
 	Line     int           `json:"line"`
@@ -78,7 +78,7 @@ type Difference struct {
 	Got  string `json:"got"`
 }
 
-// State is what the engine said of a descriptor.
+// State is the engine's answer to a descriptor.
 type State struct {
 	Code      string `json:"code"`
 	Rule      string `json:"rule"`               // its path, "override" or "none"
@@ -96,7 +96,7 @@ type State struct {
 	Delay     string `json:"delay,omitempty"`
 }
 
-// Passed says whether all files could be run and all their cases passed.
+// Passed reports whether all files could be run and all their cases passed.
 func (r *Report) Passed() bool { return r.Failed == 0 && r.Bad == 0 }
 
 func (r *Report) sum() {

@@ -25,7 +25,7 @@ type Options struct {
 	firstOnly bool // stop a file at its first failure
 }
 
-// Run runs test files. What is wrong with them is in the report; the error is ctx's alone.
+// Run runs test files. Their errors are in the report; the returned error is that of ctx.
 func Run(ctx context.Context, files []string, o Options) (*Report, error) {
 	if o.Parallel <= 0 {
 		o.Parallel = runtime.GOMAXPROCS(0)
@@ -64,25 +64,25 @@ func badFile(name string, errs []*yamlform.Error) FileResult {
 	return f
 }
 
-// suiteRun is what the cases of a file have in common while they run, one after the other.
+// suiteRun is the state that the cases of a file share. They run one after the other.
 type suiteRun struct {
 	*suite
 	options  Options
 	tree     *descriptor.Tree
-	monthly  *descriptor.Tree // the same, for cases whose months are the calendar's; nil: none has been run
+	monthly  *descriptor.Tree // the tree for cases with calendar months; nil until one of them runs
 	domain   string           // of requests that name none
 	store    caseStore
 	limiters map[limiterFor]*limiter.Limiter
 	reached  *reach
 }
 
-// limiterFor is what a limiter is made for. Only requests of several descriptors need to be told which one decided.
+// limiterFor is the key of a limiter. Only requests of several descriptors need to know which one decided.
 type limiterFor struct {
 	settings *limiter.Settings
 	explain  bool
 }
 
-// caseStore is the store of the case that runs. Limiters outlive it.
+// caseStore is the store of the running case. Limiters are shared by cases.
 type caseStore struct{ *memory.Store }
 
 func (s *suite) run(ctx context.Context, o Options) (FileResult, *reach) {
@@ -123,8 +123,8 @@ func (s *suiteRun) limiterOf(c *testCase, explain bool) *limiter.Limiter {
 	return l
 }
 
-// treeFor is the tree that a case is about. Those whose settings change the windows in it have one of their own; a rule
-// has the same index in both.
+// treeFor returns the tree for a case. Cases with calendar months have a tree of their own; a rule has the same index in
+// both trees.
 func (s *suiteRun) treeFor(c *testCase) *descriptor.Tree {
 	if !c.settings.CalendarMonths {
 		return s.tree
@@ -153,10 +153,10 @@ func (s *suiteRun) runCase(ctx context.Context, c *testCase) CaseResult {
 	return result
 }
 
-// runStep asks the requests of a step and returns how many it asked.
+// runStep makes the requests of a step and returns their number.
 //
-// Code, rule and limit must be as expected every time, the rest once all have been asked: 5 requests are 5 times OK, and
-// then 0 remain.
+// Code, rule and limit must be as expected for every request. The other values are checked after the last request: 5
+// requests are 5 times OK, and then 0 remain.
 func (s *suiteRun) runStep(ctx context.Context, o *observed) int {
 	req := o.step.request
 	req.Domain = cmp.Or(req.Domain, s.domain)

@@ -74,7 +74,7 @@ func (w *textWriter) file(f *FileResult, verbose bool) {
 	}
 	switch {
 	case len(f.Cases) == 0:
-		return // none is asked for
+		return // no coverage in the report
 	case failed == 0:
 		w.line("%s    %s  %s, %s", w.paint(green, "ok"), f.Name, count(len(f.Cases), "case"), count(requests, "request"))
 	default:
@@ -125,7 +125,7 @@ func (w *textWriter) failure(f *FileResult, c *CaseResult, x *Failure) {
 	}
 }
 
-// where says which request of which step a failure is about.
+// where names the request and the step of a failure.
 func (x *Failure) where() string {
 	s := fmt.Sprintf("step %d of %d, %s after the start (%s)", x.Step, x.Steps, x.Offset, x.Time.Format(time.RFC3339Nano))
 	if x.Requests > 1 {
@@ -134,7 +134,7 @@ func (x *Failure) where() string {
 	return s
 }
 
-// String is what is left of the limit.
+// String returns what is left of the limit.
 func (s *State) String() string {
 	var b strings.Builder
 	b.WriteString(s.Code)
@@ -163,7 +163,7 @@ func (s *State) String() string {
 	return b.String()
 }
 
-// rule says which rule it was and where it stands, "" if there was none.
+// rule returns the rule and its position, "" if there was none.
 func (s *State) rule() string {
 	path := s.Rule
 	if s.Replaced != "" {

@@ -43,7 +43,7 @@ type Error struct {
 	Msg  string // what is wrong, and what to write instead
 }
 
-// Error returns file:line:col: msg, or file: msg if the file as a whole is at fault.
+// Error returns "file:line:col: msg", or "file: msg" for an error about the whole file.
 func (e *Error) Error() string {
 	if e.Line == 0 {
 		return e.File + ": " + e.Msg
