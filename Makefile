@@ -1,6 +1,6 @@
-# What a person who works on this project runs. Everything needs Go alone. What else tests need they get where they can;
-# the others are left out, and the last lines say so.
-# The tools are pinned in a module of their own, tools/go.mod.
+# Commands for those who work on this project. They need only Go. Tests that need other programs install them where they
+# can; otherwise they are skipped, and the last lines say so. The tools are pinned in a module of their own,
+# tools/go.mod.
 
 export PATH := $(CURDIR)/.tools/bin:$(PATH)
 

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// client sends HTTP/2 frames without a library that keeps to the rules.
+// client sends HTTP/2 frames without a library, so that it can break the protocol's rules.
 type client struct {
 	net.Conn
 	stream uint32
@@ -27,7 +27,7 @@ type client struct {
 	framer *http2.Framer // to out
 }
 
-// open connects. What the server sends is read and thrown away, unless mute.
+// open connects. It reads and discards what the server sends, unless mute.
 func open(ctx context.Context, at string, mute bool) (*client, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", at)
@@ -83,7 +83,7 @@ func (c *client) send(message []byte) {
 	_ = c.framer.WriteData(c.stream, true, data)
 }
 
-// several runs an attack on connections of its own, each opened anew when the server closes it, until ctx is done.
+// several runs an attack on several connections until ctx is done. It reopens those that the server closes.
 func several(ctx context.Context, at string, n int, mute bool, do func(c *client) error) error {
 	var all sync.WaitGroup
 	for range n {
@@ -158,7 +158,7 @@ func newKeys(ctx context.Context, at string, _ bool) error {
 	})
 }
 
-// idle opens connections that make no call, keeps them, and opens those anew that the server closes. They answer pings.
+// idle opens connections without calls, which answer pings. It reopens those that the server closes.
 func idle(ctx context.Context, at string, n int) error {
 	var all sync.WaitGroup
 	for range n {
@@ -199,7 +199,7 @@ func continuation(ctx context.Context, at string, _ bool) error {
 	})
 }
 
-// regex sends calls of 3.8 MB, each with values of 8 KB that expressions look at.
+// regex sends calls of 3.8 MB, each with values of 8 KB that expressions are matched against.
 func regex(ctx context.Context, at string, _ bool) error {
 	value := strings.Repeat("/segment", 1024)
 	r := request("attack")

@@ -1,12 +1,10 @@
-// Command attack shows what one client can do to the others: it attacks a ratelimitd that it builds and starts itself, and
-// measures what a well-behaved client notices, how much memory the server takes, and how soon all is well again. It
-// prints one table, and fails if the server ends, takes more than 300 MB above idle, or does not recover.
+// Command attack shows what one client can do to the others. It builds and starts a ratelimitd, attacks it, and
+// measures the latency of a well-behaved client, the memory of the server, and the time until it recovers. It prints
+// one table, and fails if the server ends, needs more than 300 MB above idle, or does not recover.
 //
-// scenarios.go says which attacks there are; frames.go has the client that keeps to no rules, which runs as a process of
-// its own; victim.go is the well-behaved client; server.go starts servers and reads their memory; report.go prints.
+// The attacker is a separate process that sends HTTP/2 frames without a library.
 //
-// Everything is bounded in time and count, on loopback alone, and ends by itself. docs/attacks.md says how to read the
-// table.
+// Everything is bounded in time and number, and runs on loopback only. docs/attacks.md explains the table.
 package main
 
 import (
@@ -28,14 +26,14 @@ type options struct {
 	short bool
 	only  string
 
-	binary string // a server that is built already
+	binary string // an existing binary of the server
 
-	// Of the process that attacks, which this program starts itself.
+	// For the attacking process, which this program starts itself.
 	attack, at string
 	lasts      time.Duration
 }
 
-// phases are how long a scenario's parts take.
+// phases are the durations of a scenario's parts.
 type phases struct {
 	before, during, after time.Duration
 }

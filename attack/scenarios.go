@@ -15,7 +15,7 @@ import (
 // scenario is one attack.
 type scenario struct {
 	name    string
-	long    bool // takes a minute where it is not short
+	long    bool // takes a minute unless the run is short
 	does    func(short bool) string
 	args    func(short bool) []string // of the server
 	rules   string                    // more of them
@@ -110,7 +110,7 @@ type victimOutcome struct {
 	recovered             bool
 }
 
-// run runs the attack against a server of its own.
+// run starts a server and runs the attack against it.
 func (s *scenario) run(ctx context.Context, o *options, dir string) (_ *outcome, err error) {
 	rules := s.rules
 	if rules == "" {
@@ -172,7 +172,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// attack is the process that attacks. It leaves the processors to the others: a real attacker has machines of its own.
+// attack runs in the attacking process. It runs at low priority, because a real attacker has machines of its own.
 func attack(ctx context.Context, o *options) error {
 	s := find(scenarios(), o.attack)
 	if s == nil || o.lasts <= 0 || o.lasts > 2*time.Minute || !strings.HasPrefix(o.at, "127.0.0.1:") {

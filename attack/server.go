@@ -26,7 +26,7 @@ func build(ctx context.Context, dir string) error {
 	return nil
 }
 
-// server is a ratelimitd that was started.
+// server is a running ratelimitd.
 type server struct {
 	cmd   *exec.Cmd
 	at    string // of gRPC
@@ -36,7 +36,7 @@ type server struct {
 	stopIt context.CancelFunc
 }
 
-// victimRules are the rules of those that are not attackers.
+// victimRules are the rules for well-behaved clients.
 const victimRules = `domain: victim
 descriptors:
   - {key: key, rate_limit: {unit: day, requests_per_unit: 1000000000}}
@@ -138,7 +138,7 @@ func (s *server) alive() bool {
 	}
 }
 
-// stop ends the server, and says an error if it had to be killed: its stop timeout is 10 s.
+// stop ends the server. It returns an error if the server had to be killed; its stop timeout is 10 s.
 func (s *server) stop() error {
 	if s.stopIt != nil {
 		s.stopIt()

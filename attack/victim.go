@@ -13,10 +13,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// deadline is that of a victim's call.
+// deadline is the deadline of a victim's call.
 const deadline = time.Second
 
-// victim is a well-behaved client: it makes calls at a steady rate, whether earlier ones were answered or not.
+// victim is a well-behaved client. It makes calls at a steady rate, whether or not earlier ones were answered.
 type victim struct {
 	name  string
 	rate  int                // calls per second
@@ -31,7 +31,7 @@ type call struct {
 	ok    bool
 }
 
-// calls are those of one victim.
+// calls are the calls of one victim.
 type calls struct {
 	mu  sync.Mutex
 	all []call
@@ -95,7 +95,7 @@ func request(domain string, pairs ...string) *ratelimitv3.RateLimitRequest {
 	return &ratelimitv3.RateLimitRequest{Domain: domain, Descriptors: []*ratelimitv3common.RateLimitDescriptor{d}}
 }
 
-// between is what was noticed of calls that began between two times.
+// between summarizes the calls that began between two times.
 func (c *calls) between(from, to time.Time) noticed {
 	var took []time.Duration
 	n, answered := 0, 0
@@ -116,15 +116,15 @@ func (c *calls) between(from, to time.Time) noticed {
 	return noticed{p99: took[len(took)*99/100], answered: float64(answered) / float64(n), calls: n}
 }
 
-// noticed is what a victim noticed in a phase. A call without an answer counts with the time until it failed.
+// noticed summarizes a victim's calls in a phase. A call without an answer counts with the time until it failed.
 type noticed struct {
 	p99      time.Duration
 	answered float64 // part of the calls
 	calls    int
 }
 
-// recovered is how long after a time calls are as quick as before for good: the first moment from which on all calls have
-// an answer within three times the p99 of before, or 20 ms if that is more. It returns false if they never are.
+// recovered returns how long after a time calls are as fast as before: from then on every call is answered within three
+// times the earlier p99, or within 20 ms if that is more. It returns false if that never happens.
 func (c *calls) recovered(from, to time.Time, p99 time.Duration) (time.Duration, bool) {
 	most := max(3*p99, 20*time.Millisecond)
 	const window = 250 * time.Millisecond

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuOf is the CPU time that a process has used, user and system, in seconds. It is exact to the nanosecond, where
-// /proc/PID/stat, the rejected way, counts hundredths of a second.
+// cpuOf returns the CPU time that a process has used, user and system, in seconds. It is exact to the nanosecond;
+// /proc/PID/stat counts only hundredths of a second.
 func cpuOf(pid int) (float64, error) {
 	const ofProcess = 2 // CPUCLOCK_SCHED: the clock of the process, not of a thread
 	var t unix.Timespec

@@ -17,15 +17,15 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// load sends requests over some connections, with so many calls in flight on each: a closed loop.
+// load sends requests over several connections, with a fixed number of calls in flight on each: a closed loop.
 //
-// It speaks HTTP/2 by itself. A gRPC client, the rejected way, costs as much for a call as a server does, so that on
-// one core it would measure itself.
+// It has its own HTTP/2 client. A gRPC client needs as much CPU for a call as the server, so on one core it would
+// mostly measure itself.
 type load struct {
 	connections []*connection
 }
 
-// loadResult is what came of a run.
+// loadResult is the result of a run.
 type loadResult struct {
 	answered int64
 	took     time.Duration
@@ -56,7 +56,7 @@ func (l *load) run(ctx context.Context, d time.Duration) (loadResult, error) {
 	return l.drive(ctx, d, func(c *connection, start time.Time) error { return c.run(start.Add(d)) })
 }
 
-// drive loads the server over each connection, in the way that run does it.
+// drive loads the server over each connection with run.
 func (l *load) drive(ctx context.Context, d time.Duration, run func(*connection, time.Time) error) (loadResult, error) {
 	// A server that does not answer at all must not make the run hang.
 	ctx, cancel := context.WithTimeout(ctx, d+30*time.Second)
@@ -87,7 +87,7 @@ func (l *load) drive(ctx context.Context, d time.Duration, run func(*connection,
 
 func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, 60_000_000, 3) }
 
-// Window sizes: ours are so large that they never have to be enlarged within a run; the server's hold it back alone.
+// Window sizes. Ours are large enough for a whole run, so only the server's windows limit it.
 const (
 	streamWindow     = 1 << 30
 	connectionWindow = 1<<31 - 1
@@ -110,7 +110,7 @@ type connection struct {
 
 	next     uint32 // stream id
 	sent     map[uint32]time.Time
-	window   int // bytes that the server still takes
+	window   int // bytes that the server still accepts
 	received int // bytes of ours that the server has used of our window
 
 	status   string // of the trailers that are being read
@@ -169,7 +169,7 @@ func (c *connection) encodeHeaders(authority string) {
 			{"user-agent", "ratelimitd-bench"},
 			{"te", "trailers"},
 		}, c.payload.headers...) {
-			_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // a bytes.Buffer takes everything
+			_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // a bytes.Buffer never fails
 		}
 		*to = bytes.Clone(block.Bytes())
 	}
@@ -207,7 +207,7 @@ func (c *connection) run(until time.Time) error {
 		if err := c.out.Flush(); err != nil {
 			return err
 		}
-		// What one read of the socket has brought is answered with one write.
+		// One write answers everything that one read of the socket returned.
 		for first := true; first || c.framed(); first = false {
 			if err := c.receive(); err != nil {
 				return err
@@ -238,7 +238,7 @@ func (c *connection) sendDue(due time.Time) error {
 	return nil
 }
 
-// framed says whether a whole frame has been read from the socket.
+// framed reports whether a whole frame has been read from the socket.
 func (c *connection) framed() bool {
 	const head = 9
 	if c.in.Buffered() < head {
@@ -248,7 +248,7 @@ func (c *connection) framed() bool {
 	return err == nil && c.in.Buffered() >= head+int(h[0])<<16+int(h[1])<<8+int(h[2])
 }
 
-// receive reads one frame and does what it asks for.
+// receive reads one frame and handles it.
 func (c *connection) receive() error {
 	frame, err := c.framer.ReadFrame()
 	if err != nil {
@@ -282,8 +282,8 @@ func (c *connection) receive() error {
 	return nil
 }
 
-// checkAnswer says whether an answer allows the request. The overall code is the first field of the message; an answer
-// that comes in several frames is none that we expect.
+// checkAnswer checks that an answer allows the request. The overall code is the first field of the message. An answer
+// in several frames is an error.
 func checkAnswer(data []byte) error {
 	const frame, tag, ok = 5, 0x08, 1
 	if len(data) < frame+2 || data[frame] != tag || data[frame+1] != ok {
@@ -292,7 +292,7 @@ func checkAnswer(data []byte) error {
 	return nil
 }
 
-// enlarge gives the server back what it has used of our window, now and then.
+// enlarge restores the server's window from time to time.
 func (c *connection) enlarge(n int) error {
 	c.received += n
 	if c.received < connectionWindow/2 {

@@ -1,12 +1,10 @@
-// Command bench measures what a decision costs: ratelimitd on memory and on Redis beside gRPC servers whose handler does
-// nothing. It builds and starts all servers as processes of their own, each on a core of its own where there are two,
+// Command bench measures what a decision costs. It compares ratelimitd on memory and on Redis with gRPC servers whose
+// handler does nothing. It builds all servers, starts them as separate processes (on a separate core if there are two),
 // sends pre-encoded requests in a closed loop, and prints medians of interleaved rounds as a markdown table.
 //
 // With -observing it measures what metrics, hot keys and tracing add to a decision.
 //
-// targets.go says what is measured, observing.go what is with -observing, and prints that; process.go starts processes and reads their CPU time, pin_linux.go binds them to
-// cores; load.go is the load generator over request.go's bytes; report.go prints. docs/performance.md says how to read
-// the figures.
+// docs/performance.md explains the figures.
 package main
 
 import (
@@ -42,7 +40,7 @@ type options struct {
 
 func main() {
 	var o options
-	flag.IntVar(&o.rounds, "rounds", 5, "how often every target is measured; the median counts")
+	flag.IntVar(&o.rounds, "rounds", 5, "how often every target is measured; the report has the median")
 	flag.DurationVar(&o.duration, "duration", 3*time.Second, "how long one measurement takes")
 	flag.DurationVar(&o.warmup, "warmup", 500*time.Millisecond, "how long a target is loaded before each measurement")
 	flag.IntVar(&o.connections, "connections", 8, "connections of the load generator")
@@ -50,10 +48,10 @@ func main() {
 	flag.IntVar(&o.keys, "keys", 100_000, "different values of each descriptor, uniformly drawn; 1 is one hot key")
 	flag.IntVar(&o.descriptors, "descriptors", 1, "descriptors of each request")
 	flag.StringVar(&o.only, "only", "", "targets to measure, by letter, comma-separated; all if empty")
-	flag.Float64Var(&o.rate, "rate", 0, "measure once more in an open loop, with so many calls per second; 0: do not")
+	flag.Float64Var(&o.rate, "rate", 0, "measure again in an open loop at this rate, in calls per second; 0: do not")
 	flag.StringVar(&o.half, "half", "", "the same, with half of what the target with this letter reached")
 	flag.BoolVar(&o.observing, "observing", false, "measure what metrics, hot keys and tracing that is not sampled cost, against a server without them")
-	flag.StringVar(&o.traceparent, "traceparent", unsampled, "with -observing: what the caller says of its trace; empty: nothing")
+	flag.StringVar(&o.traceparent, "traceparent", unsampled, "with -observing: the caller's traceparent; empty: none")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -154,7 +152,7 @@ func measure(ctx context.Context, t *target, o *options, p *payload) (measuremen
 	return measureLoad(ctx, t, o, p, func(l *load, d time.Duration) (loadResult, error) { return l.run(ctx, d) })
 }
 
-// measureLoad loads a target once, in the way that run does it.
+// measureLoad loads a target once with run.
 func measureLoad(ctx context.Context, t *target, o *options, p *payload, run func(*load, time.Duration) (loadResult, error)) (measurement, error) {
 	l, err := dialLoad(ctx, t.address, o.connections, o.inFlight, p)
 	if err != nil {
@@ -164,7 +162,7 @@ func measureLoad(ctx context.Context, t *target, o *options, p *payload, run fun
 	return measureWith(t, o, l, run)
 }
 
-// measureWith loads a target once, over connections that are there.
+// measureWith loads a target once, over open connections.
 func measureWith(t *target, o *options, l *load, run func(*load, time.Duration) (loadResult, error)) (measurement, error) {
 	if o.warmup > 0 {
 		if _, err := run(l, o.warmup); err != nil {
@@ -194,7 +192,7 @@ func measureWith(t *target, o *options, l *load, run func(*load, time.Duration) 
 	return measurement{load: result, cpu: after.since(before), trips: tripsAfter - tripsBefore}, nil
 }
 
-// choose returns those of all targets that were asked for, in their order.
+// choose returns the selected targets, in their order.
 func choose(all []*target, only string) ([]*target, error) {
 	if only == "" {
 		return all, nil

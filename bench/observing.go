@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// unsampled is what a caller sends whose trace is not recorded.
+// unsampled is the traceparent of a caller whose trace is not recorded.
 const unsampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 
 // observingTargets count in memory, where a decision is cheapest, and observe nothing, one thing, or all.
@@ -35,8 +35,8 @@ func observingTargets() []*target {
 	}
 }
 
-// observe measures all targets in every round. Their connections stay, so that rounds can be short and many: that is
-// what finds a small difference on a machine that does other things too. Nobody always comes first.
+// observe measures all targets in every round, in changing order. Connections stay open, so rounds can be short and
+// many, which shows small differences even on a busy machine.
 func observe(ctx context.Context, o *options, targets []*target, p *payload) error {
 	if o.traceparent != "" {
 		p.headers = [][2]string{{"traceparent", o.traceparent}}
@@ -66,8 +66,8 @@ func observe(ctx context.Context, o *options, targets []*target, p *payload) err
 	return nil
 }
 
-// reportObserving prints what each target costs more than the first one, round by round: what the machine does
-// meanwhile is most alike within a round.
+// reportObserving prints how much more each target costs than the first one. It compares within each round, because
+// other work on the machine changes least within a round.
 func reportObserving(out io.Writer, o *options, targets []*target) error {
 	base := targets[0]
 	fmt.Fprintf(out, "\nServer CPU per decision, user and system; medians of %d interleaved rounds of %v; %d connections x %d calls in flight; %d keys; %d descriptor(s) a request.\n",

@@ -12,21 +12,20 @@ import (
 	"time"
 )
 
-// runAt loads the server with so many calls per second for a while, whether it answers or not: an open loop, as callers are
-// who know nothing of each other. A call's latency counts from the moment at which it was due, so that what a slow
-// server holds back counts too.
+// runAt sends calls at a fixed average rate, whether or not the server answers: an open loop, like independent callers.
+// Latency is measured from the moment a call was due, so calls that a slow server delays count in full.
 func (l *load) runAt(ctx context.Context, rate float64, d time.Duration) (loadResult, error) {
 	every := time.Duration(float64(time.Second) * float64(len(l.connections)) / rate)
 	return l.drive(ctx, d, func(c *connection, start time.Time) error { return c.paced(start, start.Add(d), every) })
 }
 
-// stalled is how long a server may leave all calls without an answer.
+// stalled is the longest time without any answer.
 const stalled = 10 * time.Second
 
-// paced sends calls at random moments, every so often on average, and returns when the last one is answered.
+// paced sends calls at random moments, at an average interval, and returns when the last one is answered.
 func (c *connection) paced(start, until time.Time, every time.Duration) error {
 	c.answered, c.latency = 0, newHistogram()
-	defer func() { _ = c.conn.SetReadDeadline(time.Time{}) }() // the connection's end is noticed by what follows
+	defer func() { _ = c.conn.SetReadDeadline(time.Time{}) }() // a closed connection shows in the next call
 	wait := func() time.Duration { return time.Duration(c.random.ExpFloat64() * float64(every)) }
 	due := start.Add(wait())
 	for {
@@ -101,8 +100,8 @@ func paceAll(ctx context.Context, out io.Writer, o *options, targets []*target, 
 	return nil
 }
 
-// pace is the rate of the open loop: what was asked for, or half of what a target reached in the closed one; 0 if there is
-// to be none.
+// pace returns the rate of the open loop: the given one, or half of what a target reached in the closed loop; 0 means
+// no open loop.
 func (o *options) pace(targets []*target) (float64, error) {
 	if o.half == "" {
 		return o.rate, nil
@@ -115,7 +114,7 @@ func (o *options) pace(targets []*target) (float64, error) {
 	return 0, fmt.Errorf("-half %s: that target is not measured", o.half)
 }
 
-// reportPaced prints what the open loop came to.
+// reportPaced prints the results of the open loop.
 func reportPaced(out io.Writer, o *options, cores cores, targets []*target, rate float64) error {
 	what := "as -rate says"
 	if o.half != "" {
@@ -150,7 +149,7 @@ func tripsPerDecision(rounds []measurement) float64 {
 	return median(values)
 }
 
-// reportTrips prints how often Redis was asked in the closed loop.
+// reportTrips prints the trips to Redis in the closed loop.
 func reportTrips(out io.Writer, targets []*target) {
 	var trips []string
 	for _, t := range targets {

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cores says which processors the parts run on; empty means wherever the system puts them.
+// cores are the processors on which the parts run; empty: the system chooses.
 type cores struct {
 	server []int // the server that is measured
 	load   []int // the load generator and Redis
 }
 
-// assignCores gives the servers the first processor and the rest of the work the others, if there are others.
+// assignCores gives the servers the first processor, and everything else the others, if there are any.
 func assignCores() cores {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -33,7 +33,7 @@ func assignCores() cores {
 	return cores{server: all[:1], load: all[1:]}
 }
 
-// pinSelf binds this process to the load generator's cores. Threads that come later inherit it.
+// pinSelf binds this process to the load generator's cores. Later threads inherit that.
 func (c cores) pinSelf() error {
 	if len(c.load) == 0 {
 		return nil
@@ -56,8 +56,8 @@ func (c cores) pinSelf() error {
 	return nil
 }
 
-// pinned calls start on a thread that is bound to the given cores: a process inherits the cores of the thread that
-// starts it, before it has threads of its own.
+// pinned calls start on a thread that is bound to the given cores. A new process inherits the cores of the thread that
+// starts it.
 func pinned(on []int, start func() error) error {
 	if len(on) == 0 {
 		return start()
@@ -66,7 +66,7 @@ func pinned(on []int, start func() error) error {
 	defer runtime.UnlockOSThread()
 	var before unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		return fmt.Errorf("ask for the thread's cores: %w", err)
+		return fmt.Errorf("read the thread's cores: %w", err)
 	}
 	set := setOf(on)
 	if err := unix.SchedSetaffinity(0, &set); err != nil {

@@ -2,7 +2,7 @@
 
 package main
 
-// cores says which processors the parts run on; elsewhere than on Linux, wherever the system puts them.
+// cores are the processors on which the parts run. Except on Linux, the system chooses.
 type cores struct {
 	server []int
 	load   []int

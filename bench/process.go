@@ -27,19 +27,19 @@ func build(ctx context.Context, dir string) error {
 	return nil
 }
 
-// process is a server that was started.
+// process is a running server.
 type process struct {
 	cmd    *exec.Cmd
-	listen chan string   // gets the address of gRPC once
+	listen chan string   // receives the gRPC address once
 	ended  chan struct{} // closed when the process has ended
 
 	mu   sync.Mutex
-	last bytes.Buffer // what it wrote first, for error messages
+	last bytes.Buffer // the beginning of its output, for error messages
 }
 
 const mostOutput = 16 << 10
 
-// startProcess starts a program on the given cores, with nothing of this process's environment but what programs need.
+// startProcess starts a program on the given cores, with a minimal environment.
 func startProcess(binary string, args, env []string, dir string, on []int) (*process, error) {
 	p := &process{cmd: exec.Command(binary, args...), listen: make(chan string, 1), ended: make(chan struct{})}
 	p.cmd.Dir = dir
@@ -51,14 +51,14 @@ func startProcess(binary string, args, env []string, dir string, on []int) (*pro
 	}
 	go p.read(read)
 	go func() {
-		_ = p.cmd.Wait() // why it ended is told by what it wrote
+		_ = p.cmd.Wait() // its output shows why it ended
 		_ = write.Close()
 		close(p.ended)
 	}()
 	return p, nil
 }
 
-// read follows what the process writes: it logs JSON, and one line says where it listens.
+// read reads the output of the process: a log in JSON, in which one line has the address.
 func (p *process) read(from io.Reader) {
 	lines := bufio.NewScanner(from)
 	for lines.Scan() {
@@ -80,7 +80,7 @@ func (p *process) read(from io.Reader) {
 			}
 		}
 	}
-	_, _ = io.Copy(io.Discard, from) // a line too long ends the scan, and must not end the process
+	_, _ = io.Copy(io.Discard, from) // a long line ends the scan, but must not block the process
 }
 
 func (p *process) written() string {
@@ -91,7 +91,7 @@ func (p *process) written() string {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// listening waits until the process has logged where it listens.
+// listening waits until the process has logged its address.
 func (p *process) listening(ctx context.Context, patience time.Duration) (string, error) {
 	select {
 	case address := <-p.listen:
@@ -119,7 +119,7 @@ func (p *process) stop() error {
 	}
 }
 
-// startRedis starts a redis-server that keeps nothing on disk, beside the load generator, and waits until it answers.
+// startRedis starts a redis-server without persistence on the load generator's cores, and waits until it answers.
 func startRedis(ctx context.Context, dir string, cores cores) (*process, string, error) {
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {

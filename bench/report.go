@@ -17,10 +17,10 @@ type measurement struct {
 	trips float64 // to Redis
 }
 
-// rate is answers per second.
+// rate returns answers per second.
 func (m measurement) rate() float64 { return float64(m.load.answered) / m.load.took.Seconds() }
 
-// perDecision turns CPU seconds of the round into microseconds for each answer.
+// perDecision converts CPU seconds of the round to microseconds per answer.
 func (m measurement) perDecision(seconds float64) float64 {
 	return seconds * 1e6 / float64(max(m.load.answered, 1))
 }
@@ -29,12 +29,12 @@ func (m measurement) percentile(p float64) float64 {
 	return float64(m.load.latency.ValueAtQuantile(p)) / 1000
 }
 
-// busy is the share of their cores that the load generator and Redis used.
+// busy returns the used share of the cores of the load generator and Redis.
 func (m measurement) busy(cores int) float64 {
 	return (m.cpu.self + m.cpu.store) / m.load.took.Seconds() / float64(max(cores, 1))
 }
 
-// summary is the medians of a target's rounds; every column is a median of its own.
+// summary has the medians of a target's rounds, one for each column.
 type summary struct {
 	rate, server, store, p50, p99, busy float64
 }
@@ -57,7 +57,7 @@ func summarize(rounds []measurement, loadCores int) summary {
 	}
 }
 
-// median is the middle value, of an even number the mean of the two in the middle; 0 of none.
+// median returns the middle value, or the mean of the two middle values; 0 if there are none.
 func median(values []float64) float64 {
 	n := len(values)
 	if n == 0 {
@@ -67,7 +67,7 @@ func median(values []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// saturated is the share of the other cores from which on they, and not the server, bound the throughput.
+// saturated is the used share of the other cores above which they, and not the server, limit the throughput.
 const saturated = 0.95
 
 func report(out io.Writer, o *options, cores cores, targets []*target) error {

@@ -20,16 +20,16 @@ const (
 
 func descriptorKey(i int) string { return fmt.Sprintf("user%d", i) }
 
-// payload is a request as it goes over the wire, a gRPC message with its frame. Only the numbers in its values change
-// from call to call, and those have a fixed width: to encode a request is to copy it and to write the digits.
+// payload is an encoded request, a gRPC message with its frame. Only the numbers in its values change between calls,
+// and they have a fixed width. So encoding a request means copying it and writing the digits.
 type payload struct {
 	message []byte
-	numbers []int // where each descriptor's digits are
+	numbers []int // offsets of each descriptor's digits
 	keys    int
 	headers [][2]string // sent with every request besides those that gRPC needs
 }
 
-// newPayload encodes a request with so many descriptors, each with one of so many values.
+// newPayload encodes a request with a number of descriptors, each with one of a number of values.
 func newPayload(keys, descriptors int) *payload {
 	req := &ratelimitv3.RateLimitRequest{Domain: domain}
 	for i := range descriptors {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// target is one server that is measured.
+// target is a server to measure.
 type target struct {
 	letter string
 	name   string
@@ -30,7 +30,7 @@ type target struct {
 	paced   []measurement // in an open loop
 }
 
-// baseline is the letter of the target that the others are compared with.
+// baseline is the letter of the target with which the others are compared.
 const baseline = "a"
 
 func allTargets() []*target {
@@ -62,8 +62,8 @@ func (t *target) start(ctx context.Context, dir string, o *options, cores cores)
 			return err
 		}
 		t.store, t.redisAt = store, address
-		// A closed loop drives the server to where calls queue. The timeout is for a sick Redis, not for that: with the
-		// default, some calls would be refused and the rest would look cheaper.
+		// Under a closed loop calls queue. A shorter timeout would make some of them fail, and the rest would look
+		// cheaper.
 		env = append(env, "REDIS_URL="+address, "REDIS_SOCKET_TYPE=tcp", "REDIS_OP_TIMEOUT=2s")
 	}
 	server, err := startProcess(filepath.Join(dir, t.binary), args, env, dir, cores.server)
@@ -85,7 +85,7 @@ func (t *target) stop() error {
 	return errors.Join(errs...)
 }
 
-// cpuTimes are CPU seconds that processes have used so far, user and system.
+// cpuTimes are the CPU seconds of processes so far, user and system.
 type cpuTimes struct {
 	server, store, self float64
 }
@@ -94,7 +94,7 @@ func (c cpuTimes) since(before cpuTimes) cpuTimes {
 	return cpuTimes{c.server - before.server, c.store - before.store, c.self - before.self}
 }
 
-// trips is how often the target's Redis was asked so far; 0 without one.
+// trips returns how many script calls the target's Redis has answered so far; 0 without one.
 func (t *target) trips() (float64, error) {
 	if t.store == nil {
 		return 0, nil
@@ -115,7 +115,7 @@ func (t *target) cpu() (c cpuTimes, err error) {
 	return c, err
 }
 
-// writeRules writes a folder with one file: a limit for each descriptor, so high that none is ever over it.
+// writeRules writes a folder with one file: a limit for each descriptor that is never reached.
 func writeRules(dir string, descriptors int, lease bool) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "domain: %s\ndescriptors:\n", domain)

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// tripsOf is how many calls a Redis has answered so far that counted hits. Each of them was a round trip.
+// tripsOf returns how many script calls a Redis has answered so far. Each of them was a round trip.
 func tripsOf(address string) (float64, error) {
 	stats, err := info(address, "commandstats")
 	if err != nil {
-		return 0, fmt.Errorf("ask Redis for its statistics: %w", err)
+		return 0, fmt.Errorf("read the statistics of Redis: %w", err)
 	}
 	return callsOf(stats, "evalsha") + callsOf(stats, "eval"), nil
 }
 
-// callsOf reads one command's calls from what INFO commandstats says.
+// callsOf reads the calls of one command from the output of INFO commandstats.
 func callsOf(stats, command string) float64 {
 	_, rest, _ := strings.Cut(stats, "cmdstat_"+command+":calls=")
 	number, _, _ := strings.Cut(rest, ",")
@@ -27,7 +27,7 @@ func callsOf(stats, command string) float64 {
 	return n
 }
 
-// info is what a Redis says of itself.
+// info returns the output of INFO.
 func info(address, section string) (string, error) {
 	c, err := net.DialTimeout("tcp", address, time.Second)
 	if err != nil {

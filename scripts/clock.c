@@ -1,5 +1,5 @@
-// Preloaded into redis-server by scripts/test-clocks: its clock is ahead by the seconds that SHIFT says. Monotonic clocks
-// stay what they are. The system is asked directly: the C library's own functions are the ones replaced here.
+// scripts/test-clocks preloads this into redis-server: its clock is then ahead by SHIFT seconds. Monotonic clocks do
+// not change. The functions below call the system directly, because they replace those of the C library.
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/time.h>

@@ -1,5 +1,5 @@
-// Command emptyserver is the floor that benchmarks compare with: a gRPC server whose handler does nothing. It answers
-// every ShouldRateLimit with OK, and logs where it listens as ratelimitd does.
+// Command emptyserver is the floor for benchmarks: a gRPC server whose handler does nothing. It answers every
+// ShouldRateLimit with OK, and logs its address like ratelimitd.
 package main
 
 import (

@@ -2,7 +2,7 @@
 //
 //	go run ./docs/figures
 //
-// writes them beside this file; a test fails when they are not what the code draws.
+// writes them beside this file; a test fails if they are out of date.
 package main
 
 import (
@@ -48,8 +48,8 @@ var rows = []row{
 	{"leaky_bucket, burst: 9, nodelay: all", descriptor.Limit{Requests: 10, Window: perMinute, Algorithm: descriptor.LeakyBucket, Burst: 9, NoDelay: descriptor.NoDelayAll}},
 }
 
-// arrivals are when requests come, in tenths of a second: eight late in the first minute, eight early in the second,
-// then one every four seconds.
+// arrivals are the arrival times of requests, in tenths of a second: eight late in the first minute, eight early in the
+// second, then one every four seconds.
 func arrivals() []int64 {
 	var at []int64
 	for i := range int64(8) {
@@ -64,13 +64,13 @@ func arrivals() []int64 {
 	return at
 }
 
-// verdict is what became of one request.
+// verdict is the answer to one request.
 type verdict struct {
 	arrived, passed float64 // seconds; passed is later where it had to wait
 	allowed         bool
 }
 
-// decide puts the arrivals to a limit, as a store does.
+// decide takes the arrivals from a limit, as a store does.
 func decide(limit descriptor.Limit) []verdict {
 	if err := limit.Compile(); err != nil {
 		log.Fatal(err)

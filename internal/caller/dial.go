@@ -100,12 +100,12 @@ func (c *Client) failure(err error) error {
 	hint := ""
 	switch s.Code() {
 	case codes.Unavailable:
-		hint = "; does a server listen there, with TLS or without as asked?"
+		hint = "; does a server listen there, with the same setting of TLS?"
 		if c.o.Encrypted() {
 			hint = "; does a server listen there with TLS, and do both sides trust each other's certificates?"
 		}
 	case codes.Unimplemented:
-		hint = "; is that the right port? Decisions are made on the gRPC port, counters are looked at on the debug port"
+		hint = "; is that the right port? The gRPC port makes decisions, the debug port shows counters"
 	case codes.DeadlineExceeded:
 		hint = fmt.Sprintf("; no answer within %s", c.o.Timeout)
 	}

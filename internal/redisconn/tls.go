@@ -14,8 +14,7 @@ type TLSOptions struct {
 	CACert     string // path of the authorities that may sign servers' certificates. Default: those of the system
 	ClientCert string // path of the certificate to show to servers. Default: none
 	ClientKey  string // path of its key
-	// SkipHostnameVerification accepts a certificate that was issued for another name. Who signed it is verified all the
-	// same.
+	// SkipHostnameVerification accepts a certificate that was issued for another name. Its authority is still verified.
 	SkipHostnameVerification bool
 }
 
@@ -40,7 +39,7 @@ func openTLS(o *Options) (*tlsfiles.Files, error) {
 	return files, err
 }
 
-// tlsConfig is for a connection to a host that is made now. The server's certificate must be for that name.
+// tlsConfig returns the configuration for one new connection to a host. The server's certificate must be for that name.
 func tlsConfig(files *tlsfiles.Files, host string) *tls.Config {
 	files.Reload()
 	c := files.Client()

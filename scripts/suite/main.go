@@ -1,10 +1,10 @@
-// Command suite runs all tests of the repository, of all its modules, and ends with what was left out, what failed, and
-// how to run that alone. It is what `make test` runs, and needs Go alone.
+// Command suite runs all tests of all modules of the repository. Its last lines list what was skipped and what failed,
+// with a command for each failure. `make test` runs it. It needs only Go.
 //
-// What else the tests need (redis-server, promtool, Chromium, Envoy) it tries to get first, with scripts/install-*. As
-// root that installs packages. For other users it unpacks into .tools what can be had without root; tests that need
-// the rest are left out, unless CI is set: there they fail. Arguments go to go test, and packages may be of any module:
-// scripts/suite -race ./internal/server ./e2e/outages.
+// It first tries to install the other programs that tests need (redis-server, promtool, Chromium, Envoy), with
+// scripts/install-*. As root that installs packages; for other users it unpacks into .tools what needs no root. Tests
+// whose program is missing are skipped, or fail if CI is set. Arguments go to go test, and packages may be of any
+// module: scripts/suite -race ./internal/server ./e2e/outages.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 // parts are what tests need besides Go. The race detector needs a C compiler too.
 var parts = []string{"redis", "promtool", "browser", "envoy"}
 
-// modules are the folders of go.mod files with tests, the service's first.
+// modules are the folders with a go.mod and tests, the service's first.
 var modules = []string{".", "deploy", "e2e"}
 
 func main() {
@@ -65,7 +65,7 @@ func main() {
 	}
 }
 
-// packagesOf returns which packages of a module to test: those that the arguments name, or all of them where the arguments
+// packagesOf returns the packages of a module to test: those that the arguments name, or all of them if the arguments
 // name none. ./e2e/outages is ./outages of the module in e2e.
 func packagesOf(module string, args []string) (packages []string) {
 	named := false
@@ -90,7 +90,7 @@ func packagesOf(module string, args []string) (packages []string) {
 	return packages
 }
 
-// again is the command that runs tests of one package alone.
+// again returns a command that runs tests of one package alone.
 func (r *run) again(module, folder, tests string) string {
 	command := []string{"go", "test", "-count=1"}
 	if slices.Contains(r.args, "-race") {

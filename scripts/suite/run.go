@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// run is what has come of the tests so far.
+// run has the results of the tests so far.
 type run struct {
 	args []string
 	out  io.Writer
 
 	passed   int            // tests, without their subtests
 	packages int            // with tests
-	missing  map[string]int // what was not there -> how many tests were left out for it
+	missing  map[string]int // missing program -> tests that were skipped for it
 	skipped  map[string]int // other reasons
 	failures []string       // commands that fail again
 }
@@ -34,7 +34,7 @@ type event struct {
 	Elapsed                                   float64
 }
 
-// notRun is how tests say that something is missing, and what gets it.
+// notRun matches a test's message that a program is missing, and what installs it.
 var notRun = regexp.MustCompile(`NOT RUN without (.+)`)
 
 // module runs the tests of packages of one module.
@@ -61,12 +61,12 @@ func (r *run) module(ctx context.Context, folder string, packages []string) {
 	}
 	before := len(r.failures)
 	r.read(stdout, folder, modulePath(folder))
-	if err := c.Wait(); err != nil && len(r.failures) == before { // it failed without a test that did
+	if err := c.Wait(); err != nil && len(r.failures) == before { // it failed, but no test did
 		r.failures = append(r.failures, r.again(folder, "./...", ""))
 	}
 }
 
-// modulePath is what import paths of the module begin with.
+// modulePath is the prefix of import paths of the module.
 func modulePath(folder string) string {
 	c := exec.Command("go", "list", "-m")
 	c.Dir = folder
@@ -77,7 +77,7 @@ func modulePath(folder string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// read takes what go test says of a module, prints a line for every package and all about what failed.
+// read reads the output of go test for a module. It prints a line for every package, and the whole output of failures.
 func (r *run) read(from io.Reader, folder, path string) {
 	if r.missing == nil {
 		r.missing, r.skipped = make(map[string]int), make(map[string]int)
@@ -137,8 +137,8 @@ func (r *run) take(e event, said, failed map[string][]string, logged map[string]
 	}
 }
 
-// unfinished prints the output of the tests that a package was running when it died: one of them timed out or ended the
-// process, and the stacks are part of what it printed.
+// unfinished prints the output of the tests that were running when a package's process died. One of them timed out or
+// ended the process, and its output has the stacks.
 func (r *run) unfinished(pkg string, said map[string][]string) {
 	for _, key := range slices.Sorted(maps.Keys(said)) {
 		if test, found := strings.CutPrefix(key, pkg+" "); found && test != "" {
@@ -172,7 +172,7 @@ func (r *run) ended(e event, said, failed []string, short, folder string) {
 	fmt.Fprintf(r.out, "FAIL  %-50s %6.1f s\n", e.Package, e.Elapsed)
 }
 
-// skip counts a test that was left out, by its reason: the last line that it logged.
+// skip counts a skipped test by its reason, the last line that it logged.
 func (r *run) skip(last string) {
 	reason := "for its own reason"
 	if m := notRun.FindStringSubmatch(last); m != nil {
