@@ -34,7 +34,7 @@ func TestReportObserving(t *testing.T) {
 	}
 	observed.rounds = observed.rounds[1:]
 	if err := reportObserving(&out, o, []*target{base, observed}); err == nil {
-		t.Error("rounds that are missing are not told")
+		t.Error("missing rounds are not reported")
 	}
 }
 
@@ -102,7 +102,7 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// CPU time is told more exactly than in the hundredths of a second of /proc.
+// CPU time is more exact than the hundredths of a second of /proc.
 func TestCPUTime(t *testing.T) {
 	p, err := startProcess("/bin/sh", []string{"-c", "while :; do :; done"}, nil, t.TempDir(), nil)
 	if err != nil {
