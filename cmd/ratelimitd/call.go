@@ -17,7 +17,7 @@ type callCommand struct {
 	Server string     `short:"s" default:"localhost:8081" placeholder:"ADDRESS" help:"Address of the server's gRPC port: host:port or unix:PATH. Default: localhost:8081."`
 	Hits   int64      `default:"1" help:"Hits of each descriptor; 0 peeks, a negative number (--hits=-1) refunds."`
 
-	Rate        string        `placeholder:"N/s" group:"Many requests" help:"Send so many per second (or N/m, N/h), without waiting for answers, and sum up."`
+	Rate        string        `placeholder:"N/s" group:"Many requests" help:"Send this many requests per second (or N/m, N/h), without waiting for answers, and print a summary."`
 	For         time.Duration `placeholder:"TIME" group:"Many requests" help:"How long to send. Default with --rate: 10s, unless --count is given."`
 	Count       int64         `placeholder:"N" group:"Many requests" help:"How many to send. Without --rate each waits for the answer to the one before."`
 	Concurrency int           `placeholder:"N" group:"Many requests" help:"Most requests in flight. Default: 64 with --rate, else 1."`

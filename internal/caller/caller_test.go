@@ -307,7 +307,7 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 		call func(*Client) error
 		want []string
 	}{
-		"nobody there":   {Options{Server: nobody(t)}, ask, []string{"UNAVAILABLE", "refused", "does a server listen there, with TLS or without"}},
+		"nobody there":   {Options{Server: nobody(t)}, ask, []string{"UNAVAILABLE", "refused", "is a server listening there, and do both sides use TLS, or neither?"}},
 		"no TLS there":   {Options{Server: addr, TLS: true}, ask, []string{"UNAVAILABLE", "trust each other's certificates"}},
 		"the wrong port": {Options{Server: addr}, peek, []string{"UNIMPLEMENTED", "is that the right port?"}},
 		"the other one":  {Options{Server: admin, Token: "some-token"}, ask, []string{"UNIMPLEMENTED", "is that the right port?"}},

@@ -100,7 +100,7 @@ func (c *Client) failure(err error) error {
 	hint := ""
 	switch s.Code() {
 	case codes.Unavailable:
-		hint = "; does a server listen there, with the same setting of TLS?"
+		hint = "; is a server listening there, and do both sides use TLS, or neither?"
 		if c.o.Encrypted() {
 			hint = "; does a server listen there with TLS, and do both sides trust each other's certificates?"
 		}

@@ -66,7 +66,7 @@ var limitRows = []limitRow{
 			return true
 		}},
 	{Key: yamlform.Key{Name: "unit_multiplier", Type: yamlform.Uint32(1), Extension: true,
-		Doc: "the window is so many units long, up to 90 years; absent: 1"},
+		Doc: "the length of the window in units, up to 90 years in all; absent: 1"},
 		read: readUint32(func(l *limitReading) *uint32 { return &l.limit.Window.Multiplier })},
 	{Key: yamlform.Key{Name: "algorithm", Type: yamlform.OneOf(descriptor.AlgorithmNames...), Extension: true,
 		Doc: "how the limit is held; absent: " + algorithms(descriptor.Algorithm(0))},
@@ -112,7 +112,7 @@ var limitRows = []limitRow{
 		appliesToText: "`sliding_window`",
 		read:          readUint32(func(l *limitReading) *uint32 { return &l.limit.Precision })},
 	{Key: yamlform.Key{Name: "nodelay", Type: yamlform.Type{Kind: yamlform.Number, Most: descriptor.NoDelayAll - 1, Word: "all"}, Extension: true,
-		Doc: "of " + algorithms(descriptor.LeakyBucket) + ": so many of those that wait pass at once; absent: 0"},
+		Doc: "of " + algorithms(descriptor.LeakyBucket) + ": how many waiting requests pass at once; absent: 0"},
 		appliesTo:     descriptor.SettingNoDelay,
 		appliesToText: "`leaky_bucket`",
 		read: func(l *limitReading, v yamlform.Value) bool {

@@ -348,7 +348,7 @@ func weightFields[T any](of func(*T) *descriptorReading) []yamlform.Field[T] {
 					d.weights = append(d.weights, v)
 				}
 			}},
-		{Key: yamlform.Key{Name: "refund", Type: yamlform.Between(1, backend.MaxHits), Doc: "give so many hits back"},
+		{Key: yamlform.Key{Name: "refund", Type: yamlform.Between(1, backend.MaxHits), Doc: "the number of hits to give back"},
 			Read: func(t *T, v yamlform.Value) {
 				if hits, ok := v.Number(); ok {
 					d := of(t)
