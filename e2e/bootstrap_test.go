@@ -10,7 +10,7 @@ import (
 	"text/template"
 )
 
-// bootstrap is what an Envoy is told. What a test wants to show stands in the test as Envoy's own YAML; the rest is in
+// bootstrap is the configuration of an Envoy. What a test is about stands in the test as Envoy's own YAML; the rest is in
 // testdata/envoy.yaml.
 type bootstrap struct {
 	Name      string
@@ -18,19 +18,19 @@ type bootstrap struct {
 	Clusters  []cluster
 }
 
-// listener is a port of Envoy with a rate limit filter of its own. Statistics are told apart by its name.
+// listener is a port of Envoy with its own rate limit filter. Its name separates its statistics from those of the others.
 type listener struct {
 	Name    string
-	Call    string // how the filter asks; default "envoy_grpc: {cluster_name: rls}"
-	Timeout string // of the question; default 10s: what is late on a busy machine is no error here
-	Filter  string // more of the filter's settings
+	Call    string // how the filter calls the service; default "envoy_grpc: {cluster_name: rls}"
+	Timeout string // of the filter's call; default 10s: being slow on a busy machine is no error here
+	Filter  string // more settings of the filter
 
 	Connections   string // more settings of the connection manager: access logs, replies
-	FiltersBefore string // that come before the rate limit filter
+	FiltersBefore string // filters before the rate limit filter
 	VirtualHost   string // more settings of the virtual host
 	Routes        string
 
-	NetworkFilters string // in place of HTTP, and of all above but the name
+	NetworkFilters string // replace HTTP and everything above except the name
 }
 
 // cluster is a group of addresses that Envoy connects to.
@@ -39,10 +39,10 @@ type cluster struct {
 	Endpoints    []string // host:port, or paths of unix sockets
 	HTTP2        bool
 	HTTP2Options string
-	Extra        string // more settings: health checks, TLS
+	Extra        string // more settings, such as health checks and TLS
 }
 
-// upstreamCluster is what the routes lead to.
+// upstreamCluster is the cluster that the routes lead to.
 func upstreamCluster(u *upstream) cluster {
 	return cluster{Name: "upstream", Endpoints: []string{u.addr}}
 }
@@ -56,13 +56,13 @@ func rls(services ...*service) cluster {
 	return c
 }
 
-// with is the cluster with more settings.
+// with returns the cluster with more settings.
 func (c cluster) with(extra string) cluster {
 	c.Extra = extra
 	return c
 }
 
-// write writes the file that Envoy reads, and returns its path.
+// write writes the bootstrap file and returns its path.
 func (b bootstrap) write(t *testing.T, dir string) string {
 	t.Helper()
 	for i := range b.Listeners {
@@ -90,7 +90,7 @@ func (b bootstrap) write(t *testing.T, dir string) string {
 	return file
 }
 
-// indent is a block of YAML so many spaces further right, on lines of its own.
+// indent moves a block of YAML to the right by a number of spaces, on lines of its own.
 func indent(spaces int, block string) string {
 	block = strings.Trim(block, "\n")
 	if block == "" {
@@ -100,8 +100,8 @@ func indent(spaces int, block string) string {
 	return margin + strings.ReplaceAll(block, "\n", margin)
 }
 
-// perRoute is a route whose limits are settings of the filter for this route. hits_addend works here and in the filter's
-// own rate_limits; in those of a route or virtual host Envoy ignores it (TestLimitsOfRoutes).
+// perRoute is a route with limits in the filter's settings for this route. hits_addend works here and in the filter's own
+// rate_limits. Envoy ignores it in those of a route or virtual host (TestLimitsOfRoutes).
 func perRoute(prefix, limits string) string {
 	return `
 - match: {prefix: ` + prefix + `}
@@ -112,7 +112,7 @@ func perRoute(prefix, limits string) string {
       rate_limits:` + indent(6, limits)
 }
 
-// address is host:port, or the path of a unix socket, as Envoy writes it.
+// address converts host:port, or the path of a unix socket, into Envoy's form.
 func address(of string) (string, error) {
 	if strings.HasPrefix(of, "/") {
 		return "{pipe: {path: " + of + "}}", nil

@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// perUser are rules by which each user has so many requests a day.
+// perUser are rules that allow each user this number of requests a day.
 func perUser(limit int) string {
 	return fmt.Sprintf("domain: e2e\ndescriptors:\n  - {key: user, rate_limit: {unit: day, requests_per_unit: %d}}\n", limit)
 }
 
-// byUser is a listener whose requests are limited by their header x-user.
+// byUser is a listener that limits requests by their header x-user.
 func byUser(filter string) listener {
 	return listener{Name: "main", Filter: filter, Routes: `
 - match: {prefix: /}
@@ -23,8 +23,8 @@ func byUser(filter string) listener {
 `}
 }
 
-// often is a health check that notices at once. ratelimitd says on its own that it is about to stop, so one answer is
-// enough.
+// often is a health check with a short interval. One failed check is enough, because ratelimitd itself turns red before it
+// stops.
 const often = `
 health_checks:
 - timeout: 5s
@@ -35,7 +35,7 @@ health_checks:
   grpc_health_check: {}
 `
 
-// reload puts a rule file in the place of the fleet's and waits until both services have read it. They may refuse it.
+// reload replaces the fleet's rule file and waits until both services have read it. They may refuse it.
 func (f *fleet) reload(t *testing.T, rule string) {
 	t.Helper()
 	reads := func(ctx context.Context, s *service) (n float64, err error) {
@@ -67,15 +67,15 @@ func (f *fleet) reload(t *testing.T, rule string) {
 	}
 }
 
-// Rules change while requests come. From the moment on that both services have read them all requests are judged by the
-// new ones; rules that are wrong change nothing; and no request is lost or gets an error.
+// Rules change under load. Once both services have read the new rules, they judge all requests by these. Invalid rules
+// change nothing. No request is lost or gets an error.
 func TestReloadUnderTraffic(t *testing.T) {
 	f := startFleet(t, perUser(1_000_000))
 	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{byUser("failure_mode_deny: true")}})
 	l := startLoad(t, "main", "/", 20, e)
 	for i, phase := range []struct {
 		rule    string
-		refused bool // all of them, else none
+		refused bool // all requests; otherwise none
 	}{
 		{perUser(1_000_001), false},
 		{perUser(0), true},
@@ -102,19 +102,20 @@ func TestReloadUnderTraffic(t *testing.T) {
 	f.agree(t, []*envoy{e}, "main")
 }
 
-// One service after the other is stopped and started again while requests come, as an update does it. Not one request
-// fails, and not one passes unjudged.
+// The services restart one after the other under load, as in an update. No request fails, and none passes without a
+// decision.
 func TestRollingRestart(t *testing.T) {
 	for name, way := range map[string]struct {
-		drain   string // how long a service that is about to stop is red and goes on answering
+		drain   string // how long a stopping service is red and still answers
 		cluster string
 		call    string
 	}{
-		// Envoy notices that a service is red, and asks the other. It hands changes of health to its workers once a second
-		// (update_merge_window): a service that stops sooner after its last change is asked when it is gone.
+		// Envoy notices that a service is red and calls the other one. It passes changes of health to its workers once a
+		// second (update_merge_window). A service that stops sooner after its last change still gets calls when it is gone.
 		"health checks": {drain: "2s", cluster: often},
-		// Envoy asks the other one where a connection is refused: nothing was counted there. By default it has no more than
-		// three such calls under way, and waits for a second before each; and max_interval is also how long one may take.
+		// When a connection is refused, Envoy calls the other service: the first one has counted nothing. By default Envoy
+		// runs at most three such retries at a time and waits a second before each; max_interval also limits how long one
+		// may take.
 		"retries": {drain: "0s", cluster: "circuit_breakers: {thresholds: [{max_retries: 100}]}", call: `envoy_grpc: {cluster_name: rls}, retry_policy: {
                 retry_on: connect-failure, num_retries: 5, retry_back_off: {base_interval: 0.01s, max_interval: 10s}, host_selection_retry_max_attempts: 5,
                 retry_host_predicate: [{name: previous_hosts, typed_config: {
@@ -149,7 +150,7 @@ func TestRollingRestart(t *testing.T) {
 			if got, want := e.verdicts(t, "main"), (verdicts{OK: all.Answered}); got != want {
 				t.Errorf("Envoy counted %+v, the callers %+v", got, want)
 			}
-			if way.drain != "0s" { // else what a service answered last cannot be read
+			if way.drain != "0s" { // otherwise the last answers of a service cannot be read
 				f.agree(t, []*envoy{e}, "main")
 			}
 			if counted := f.counted(t, 1_000_000, 20); counted != all.Answered {

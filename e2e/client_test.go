@@ -14,7 +14,7 @@ type response struct {
 	body   string
 }
 
-// get sends a request to a listener of Envoy. headers are pairs of a name and a value.
+// get sends a request to a listener of Envoy. headers are name and value pairs.
 func (e *envoy) get(t *testing.T, listener, path string, headers ...string) response {
 	t.Helper()
 	r, err := e.try(t, listener, path, headers...)
@@ -46,7 +46,7 @@ func (e *envoy) try(t *testing.T, listener, path string, headers ...string) (res
 	return response{res.StatusCode, res.Header, string(body)}, err
 }
 
-// codes sends the same request n times, one after the other, and returns what came back.
+// codes sends the same request n times, one after the other, and returns the status codes.
 func (e *envoy) codes(t *testing.T, n int, listener, path string, headers ...string) []int {
 	t.Helper()
 	var all []int

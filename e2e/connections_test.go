@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/tlstest"
 )
 
-// encrypted is a cluster of one service that is asked over TLS.
+// encrypted is a cluster of one service, reached over TLS.
 func encrypted(name string, s *service, authority string, certificate ...string) cluster {
 	own := ""
 	if len(certificate) > 0 {
@@ -31,7 +31,7 @@ transport_socket:
       ` + own}
 }
 
-// TLS between Envoy and ratelimitd. Who may not ask gets no answer: Envoy's failure mode decides.
+// TLS between Envoy and ratelimitd. A client without access gets no answer, and Envoy's failure mode decides.
 func TestTLS(t *testing.T) {
 	needsEnvoy(t)
 	authority, other := tlstest.NewAuthority(t, "ours"), tlstest.NewAuthority(t, "somebody else's")
@@ -83,8 +83,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// Certificates change and connections end of old age while requests come: Envoy connects anew, with the new
-// certificate, and no request is lost.
+// Certificates change and connections reach their maximum age under load. Envoy reconnects with the new certificate, and no
+// request is lost.
 func TestCertificateRotation(t *testing.T) {
 	needsEnvoy(t)
 	authority := tlstest.NewAuthority(t, "ours")
@@ -127,8 +127,8 @@ func TestCertificateRotation(t *testing.T) {
 	}
 }
 
-// Envoy pings its connections as often as connection_keepalive says, also when nothing is asked. Each ping is answered, and
-// nobody is sent away for too many of them.
+// Envoy pings its connections at the interval of connection_keepalive, also without calls. Each ping is answered, and no
+// connection is closed for too many pings.
 func TestKeepalive(t *testing.T) {
 	s := startService(t, "ratelimitd", rules(t, perUser(1_000_000)))
 	e := startEnvoy(t, bootstrap{
@@ -162,7 +162,7 @@ func TestKeepalive(t *testing.T) {
 	}
 }
 
-// A unix socket between the two, as in a sidecar.
+// Envoy and ratelimitd connect over a unix socket, as in a sidecar.
 func TestUnixSocket(t *testing.T) {
 	needsEnvoy(t)
 	socket := filepath.Join(t.TempDir(), "s")
@@ -179,7 +179,7 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// A service that turns red is asked no more, although it would still answer; it comes back when it is green again, as a
+// A service that turns red gets no more calls, although it would still answer. It gets calls again when it is green, as a
 // new process.
 func TestHealthChecks(t *testing.T) {
 	f := startFleet(t, perUser(1_000_000), "RATELIMITD_DRAIN_DELAY=30s")
@@ -190,7 +190,7 @@ func TestHealthChecks(t *testing.T) {
 	e.awaitHealthy(t, "rls", 2)
 	l := startLoad(t, "main", "/", 20, e)
 	red, green := f.services[0], f.services[1]
-	t.Cleanup(func() { // it would answer for the rest of the half minute
+	t.Cleanup(func() { // otherwise it would keep answering for the rest of the half minute
 		red.kill(t)
 		green.kill(t)
 	})

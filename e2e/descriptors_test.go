@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// What Envoy makes of a request, by action, and which rule that finds. Every scenario has counters of its own; all share
-// one Envoy and two ratelimitd on one Redis.
+// The descriptors that each Envoy action makes of a request, and the rule that they match. Every scenario has its own
+// counters; all share one Envoy, and two ratelimitd on one Redis.
 func TestDescriptors(t *testing.T) {
 	f := startFleet(t, `
 domain: e2e
@@ -135,7 +135,7 @@ descriptors:
 		}},
 	})
 
-	// A step is a request that is sent some times, and what must come back.
+	// A step is a request that is sent several times, with the wanted status codes.
 	type step struct {
 		path    string
 		headers []string
@@ -167,7 +167,7 @@ descriptors:
 		"a domain of the route's own": {{"/other-domain", nil, []int{200, 429}}},
 		"header_value_match": {
 			{"/match-header", []string{"user-agent", "a crawler"}, []int{200, 429}},
-			{"/match-header", []string{"user-agent", "a browser"}, []int{200, 200}}, // asks nobody
+			{"/match-header", []string{"user-agent", "a browser"}, []int{200, 200}}, // no descriptor: no call
 		},
 		"query_parameters": {
 			{"/query?q=expensive", nil, []int{200, 429}},
@@ -176,14 +176,14 @@ descriptors:
 		"destination_cluster": {{"/destination", nil, []int{200, 429}}},
 		"metadata":            {{"/metadata", nil, []int{200, 429}}},
 		"several descriptors": {
-			{"/several", []string{"x-customer", "one"}, []int{200, 200, 429}}, // the customer's limit; the refused one counted for all too
-			{"/several", []string{"x-customer", "two"}, []int{429}},           // the limit of all
+			{"/several", []string{"x-customer", "one"}, []int{200, 200, 429}}, // the customer's limit; the refused request counted for the total too
+			{"/several", []string{"x-customer", "two"}, []int{429}},           // the total limit
 		},
 		"nested rules": {
 			{"/nested", []string{"x-tenant", "small"}, []int{200, 429}},                   // any tenant
 			{"/nested", []string{"x-tenant", "big"}, []int{200, 200, 200, 429}},           // a rule for its value
-			{"/nested", []string{"x-tenant", "big", "x-deep", "v"}, []int{200, 200, 429}}, // a level deeper, with a counter of its own
-			{"/nested", []string{"x-tenant", "small", "x-deep", "v"}, []int{200, 200}},    // no rule is so deep
+			{"/nested", []string{"x-tenant", "big", "x-deep", "v"}, []int{200, 200, 429}}, // one level deeper, with its own counter
+			{"/nested", []string{"x-tenant", "small", "x-deep", "v"}, []int{200, 200}},    // no rule at this depth
 			{"/nested", nil, []int{200, 200, 200, 200, 429}},                              // the level above
 		},
 		"an unlimited rule": {{"/open", nil, []int{200, 200, 200}}},

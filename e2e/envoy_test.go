@@ -21,7 +21,7 @@ type envoy struct {
 	ports map[string]string // host:port of each listener
 }
 
-// startEnvoy starts Envoy and returns when it is ready. It ends with the test.
+// startEnvoy starts Envoy and returns when it is ready. Envoy stops at the end of the test.
 func startEnvoy(t *testing.T, b bootstrap) *envoy {
 	t.Helper()
 	if b.Name == "" {
@@ -30,7 +30,7 @@ func startEnvoy(t *testing.T, b bootstrap) *envoy {
 	return startEnvoyOn(t, b.Name, b.write(t, t.TempDir()))
 }
 
-// startEnvoyOn starts Envoy on a whole bootstrap file.
+// startEnvoyOn starts Envoy with a complete bootstrap file.
 func startEnvoyOn(t *testing.T, name, config string) *envoy {
 	t.Helper()
 	needsEnvoy(t)
@@ -64,7 +64,7 @@ func startEnvoyOn(t *testing.T, name, config string) *envoy {
 	return e
 }
 
-// readPorts asks where the listeners listen.
+// readPorts reads the addresses of the listeners.
 func (e *envoy) readPorts(t *testing.T) {
 	t.Helper()
 	text, err := e.page(t.Context(), "/listeners?format=json")
@@ -115,7 +115,7 @@ func page(ctx context.Context, address, path string) (string, error) {
 	return string(text), nil
 }
 
-// verdicts are Envoy's own counts of what its rate limit filter was told.
+// verdicts are the results that Envoy's rate limit filter counted.
 type verdicts struct{ OK, OverLimit, Error, FailureModeAllowed int }
 
 func (v verdicts) sum() int { return v.OK + v.OverLimit + v.Error }
@@ -128,7 +128,7 @@ func (v verdicts) minus(w verdicts) verdicts {
 	return verdicts{v.OK - w.OK, v.OverLimit - w.OverLimit, v.Error - w.Error, v.FailureModeAllowed - w.FailureModeAllowed}
 }
 
-// verdicts reads the counts of one listener: of "", those of filters without a stat_prefix.
+// verdicts reads the counts of one listener. "" stands for filters without a stat_prefix.
 func (e *envoy) verdicts(t *testing.T, listener string) verdicts {
 	t.Helper()
 	stats := e.stats(t, "ratelimit")
@@ -139,7 +139,7 @@ func (e *envoy) verdicts(t *testing.T, listener string) verdicts {
 	return verdicts{of("ok"), of("over_limit"), of("error"), of("failure_mode_allowed")}
 }
 
-// awaitHealthy waits until so many members of a cluster are healthy in Envoy's eyes.
+// awaitHealthy waits until Envoy considers n members of a cluster healthy.
 func (e *envoy) awaitHealthy(t *testing.T, cluster string, n int) {
 	t.Helper()
 	await(t, fmt.Sprintf("%d healthy members of %s", n, cluster), func(context.Context) error {
@@ -150,7 +150,7 @@ func (e *envoy) awaitHealthy(t *testing.T, cluster string, n int) {
 	})
 }
 
-// stats reads Envoy's counters and gauges whose names match an expression. What was never counted is absent.
+// stats reads Envoy's counters and gauges whose names match an expression. Those that never counted anything are absent.
 func (e *envoy) stats(t *testing.T, filter string) map[string]int {
 	t.Helper()
 	text, err := e.page(t.Context(), "/stats?type=Counters&filter="+filter)

@@ -11,11 +11,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// A load through two Envoys goes on while rules change, a ratelimitd is updated and Redis fails over. No request is lost:
-// each is answered or refused, and those that nobody could judge are the ones that Envoy's failure mode has let through.
+// Under load through two Envoys, rules change, a ratelimitd is updated and Redis fails over. No request is lost: each is
+// answered or refused. Requests without a decision are those that Envoy's failure mode let through.
 func TestEverythingAtOnce(t *testing.T) { everything(t, 10*time.Second) }
 
-// The same for a minute, with all that happens several times.
+// The same for a minute, with each change several times.
 func TestSoakEverythingAtOnce(t *testing.T) {
 	if os.Getenv("RATELIMITD_SOAK") == "" {
 		t.Skip("runs for a minute: make soak")
@@ -28,7 +28,7 @@ func everything(t *testing.T, least time.Duration) {
 	redis := redistest.StartWatched(t, redistest.Setup{})
 	const users = 20
 	limit := 10
-	// Refused hits do not count, so that a higher limit lets more pass.
+	// Refused hits do not count, so a higher limit lets more requests pass.
 	rule := func() string { return strings.Replace(perUser(limit), "{unit", "{count_denied: false, unit", 1) }
 	f := startFleetWith(t, rule(), "REDIS_TYPE=SENTINEL", "REDIS_URL="+redis.URL(), "REDIS_OP_TIMEOUT=1s", "RATELIMITD_DRAIN_DELAY=2s")
 	var envoys []*envoy
@@ -50,7 +50,7 @@ func everything(t *testing.T, least time.Duration) {
 	}
 	start := time.Now()
 	l := startLoad(t, "main", "/", users, envoys...)
-	// judged waits until requests are judged again, all of them.
+	// judged waits until every request gets a decision again.
 	judged := func() {
 		t.Helper()
 		await(t, "all requests to be judged", func(context.Context) error {
@@ -121,7 +121,7 @@ func everything(t *testing.T, least time.Duration) {
 	if theirs.OK+theirs.FailureModeAllowed != all.Answered || theirs.OverLimit != all.Refused || theirs.Error != theirs.FailureModeAllowed {
 		t.Errorf("Envoy counted %+v of %v", theirs, all)
 	}
-	// What Envoy gave up on was an error to it, and is to us whatever we found out too late.
+	// A call on which Envoy gave up is an error for Envoy. Our services count it by the answer that came too late.
 	late := ours.sum() - theirs.sum()
 	if theirs.Error-ours.Failed > gaveUp || ours.OK-theirs.OK > gaveUp || ours.OverLimit-theirs.OverLimit > gaveUp || late > 0 || -late > gaveUp ||
 		ours.OK < theirs.OK || ours.OverLimit < theirs.OverLimit || theirs.Error < ours.Failed {

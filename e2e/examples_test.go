@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// published are the bootstrap files that people are told to copy.
+// published are the bootstrap files that the documentation offers for copying.
 var published = []struct {
 	name, config, rules string
 	header              string
@@ -23,9 +23,9 @@ var published = []struct {
 	{"compose", "../deploy/compose/envoy.yaml", "../deploy/compose/rules", "x-user-id", 5},
 }
 
-// startPublished starts Envoy on a published file. Only its addresses and its patience are others here: the first
-// service stands for ratelimitd-1 and for the only address of the examples, the second for ratelimitd-2. The second is
-// added where a file has one alone.
+// startPublished starts Envoy on a published file. It changes only addresses and timeouts: the first service replaces
+// ratelimitd-1 and the only address of the examples, the second replaces ratelimitd-2. If a file has only one service, it
+// adds the second.
 func startPublished(t *testing.T, config string, first, second *service) *envoy {
 	t.Helper()
 	text, err := os.ReadFile(config)
@@ -43,7 +43,7 @@ func startPublished(t *testing.T, config string, first, second *service) *envoy 
 		only, endpoint(first)+", "+endpoint(second),
 		"address: ratelimitd-1, port_value: 8081", at(first),
 		"address: ratelimitd-2, port_value: 8081", at(second),
-		"timeout: 0.02s", "timeout: 10s", // a busy machine may be slower
+		"timeout: 0.02s", "timeout: 10s", // the machine may be slow
 		"timeout: 0.05s", "timeout: 10s",
 	).Replace(string(text))
 	file := filepath.Join(t.TempDir(), "envoy.yaml")
@@ -60,15 +60,15 @@ func port(address string) string {
 	return port
 }
 
-// The published files do what the text beside them says.
+// The published files do what the text beside them describes.
 func TestExamples(t *testing.T) {
 	for _, c := range published {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := startService(t, "ratelimitd", c.rules)
-			e := startPublished(t, c.config, s, s) // one counts: its memory is enough
+			e := startPublished(t, c.config, s, s) // only one service gets calls: its memory store is enough
 			var codes []int
-			for try := 0; ; try++ { // a minute that ends meanwhile is no mistake
+			for try := 0; ; try++ { // tries again if a minute ends meanwhile
 				began := time.Now().Truncate(time.Minute)
 				codes = e.codes(t, c.limit+1, "front", "/", c.header, "somebody "+strconv.Itoa(try))
 				if time.Now().Truncate(time.Minute).Equal(began) {
@@ -88,9 +88,9 @@ func TestExamples(t *testing.T) {
 
 var composeDrain = regexp.MustCompile(`(?m)^ +(RATELIMITD_DRAIN_DELAY): (\S+)$`)
 
-// An update of ratelimitd right after Envoy's start loses no request: with the published files as they are, and the drain
-// delay of docker-compose.yml. Envoy's health checker waits for a minute where no_traffic_interval is not set, and goes on
-// asking a service that is gone.
+// An update of ratelimitd right after Envoy's start loses no request. The published files are unchanged, with the drain
+// delay of docker-compose.yml. If no_traffic_interval is not set, Envoy's health checker waits for a minute and keeps
+// calling a service that is gone.
 func TestPublishedRestart(t *testing.T) {
 	text, err := os.ReadFile("../docker-compose.yml")
 	if err != nil {
@@ -125,7 +125,7 @@ func TestPublishedRestart(t *testing.T) {
 			if all.Failed != 0 {
 				t.Errorf("requests were lost: %v", all)
 			}
-			// These files let requests pass when nobody answers: Envoy alone knows.
+			// These files let requests pass when the service does not answer. Only Envoy counts those.
 			if got, want := e.verdicts(t, ""), (verdicts{OK: all.Answered, OverLimit: all.Refused}); got != want {
 				t.Errorf("Envoy counted %+v, want %+v", got, want)
 			}

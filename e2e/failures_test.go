@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// byHow is a listener whose requests are limited by their header x-how.
+// byHow is a listener that limits requests by their header x-how.
 func byHow(name, filter string) listener {
 	return listener{Name: name, Filter: filter, Routes: `
 - match: {prefix: /}
@@ -20,7 +20,7 @@ func byHow(name, filter string) listener {
 `}
 }
 
-// Redis is gone. What a client sees is said by on_error of the rule; where that is error, by Envoy's failure mode.
+// Redis is gone. The rule's on_error decides what a client sees; for error, Envoy's failure mode decides.
 func TestRedisGone(t *testing.T) {
 	f := startFleet(t, `
 domain: e2e
@@ -40,7 +40,7 @@ descriptors:
 	})
 	e.awaitHealthy(t, "rls", 2)
 	const n = 10
-	// expect sends n requests through a listener: all must come back with a code, and Envoy must have counted this.
+	// expect sends n requests through a listener. All must return code, and Envoy must have counted want.
 	expect := func(t *testing.T, listener, how string, code int, want verdicts) {
 		t.Helper()
 		before, start := e.verdicts(t, listener), time.Now()
@@ -51,7 +51,7 @@ descriptors:
 		if counted := e.verdicts(t, listener).minus(before); counted != want {
 			t.Errorf("%s through %s: Envoy counted %+v, want %+v", how, listener, counted, want)
 		}
-		if took := time.Since(start); took > n*10*100*time.Millisecond { // ten times the timeout each
+		if took := time.Since(start); took > n*10*100*time.Millisecond { // ten times the timeout for each
 			t.Errorf("%s through %s: %d requests took %v", how, listener, n, took)
 		}
 	}
@@ -75,7 +75,7 @@ descriptors:
 		expect(t, "open", "error", 200, verdicts{Error: n, FailureModeAllowed: n})
 		expect(t, "closed", "error", 500, verdicts{Error: n})
 		expect(t, "unavailable", "error", 503, verdicts{Error: n})
-		for _, listener := range []string{"open", "closed"} { // an answer is an answer: the failure mode has no say
+		for _, listener := range []string{"open", "closed"} { // ratelimitd answers, so the failure mode does not matter
 			expect(t, listener, "allow", 200, verdicts{OK: n})
 			expect(t, listener, "deny", 429, verdicts{OverLimit: n})
 		}
@@ -111,8 +111,8 @@ descriptors:
 	f.agree(t, []*envoy{e}, "open", "closed", "unavailable")
 }
 
-// Redis hangs and Envoy waits for less than ratelimitd may: Envoy gives up, and so does ratelimitd, at the deadline that
-// Envoy has sent along.
+// Redis hangs, and Envoy's timeout is shorter than ratelimitd's. Envoy gives up, and so does ratelimitd at the deadline
+// that Envoy sent.
 func TestEnvoyGivesUp(t *testing.T) {
 	f := startFleet(t, perUser(1000), "REDIS_OP_TIMEOUT=1m")
 	main := byUser("failure_mode_deny: true")
@@ -134,8 +134,8 @@ func TestEnvoyGivesUp(t *testing.T) {
 	f.awaitAnswers(t, answers{}, answers{Failed: n})
 }
 
-// A ratelimitd is killed while requests come. Calls that were under way, and those until Envoy has noticed, are decided
-// by Envoy's failure mode; then the other one answers all, and in the end both do again.
+// A ratelimitd is killed under load. Envoy's failure mode decides calls in flight and those made before Envoy notices. Then
+// the other service answers all calls. After the restart both answer again.
 func TestServiceKilled(t *testing.T) {
 	f := startFleet(t, perUser(1_000_000))
 	e := startEnvoy(t, bootstrap{

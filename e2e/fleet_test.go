@@ -11,15 +11,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// fleet is what most scenarios run on: two ratelimitd that count in one Redis, and something to protect.
+// fleet is the setup of most scenarios: two ratelimitd that count in one Redis, and an upstream to protect.
 type fleet struct {
-	redis    *redistest.Server // nil if it is more than one
+	redis    *redistest.Server // nil if there is more than one
 	services []*service
 	upstream *upstream
 	rules    string // the folder of rule files, which both read
 }
 
-// startFleet starts one with a rule file, and this environment besides.
+// startFleet starts a fleet with a rule file and more environment variables.
 func startFleet(t *testing.T, rule string, env ...string) *fleet {
 	t.Helper()
 	needsEnvoy(t)
@@ -29,14 +29,14 @@ func startFleet(t *testing.T, rule string, env ...string) *fleet {
 	return f
 }
 
-// startFleetWith starts one whose Redis the environment names.
+// startFleetWith starts a fleet with the Redis that the environment names.
 func startFleetWith(t *testing.T, rule string, env ...string) *fleet {
 	t.Helper()
 	f := &fleet{upstream: startUpstream(t), rules: rules(t, rule)}
 	for i := range 2 {
 		f.services = append(f.services, startService(t, fmt.Sprintf("ratelimitd %d", i+1), f.rules, env...))
 	}
-	t.Cleanup(func() { // both at once: each may take its time
+	t.Cleanup(func() { // stops both at once: each may take a while
 		for _, s := range f.services {
 			if s.running() {
 				s.signal(t, syscall.SIGTERM)
@@ -46,13 +46,13 @@ func startFleetWith(t *testing.T, rule string, env ...string) *fleet {
 	return f
 }
 
-// clusters are what Envoy needs to know of it.
+// clusters are the clusters that Envoy needs for the fleet.
 func (f *fleet) clusters() []cluster {
 	return []cluster{upstreamCluster(f.upstream), rls(f.services...)}
 }
 
-// agree compares Envoy's counts with those of the services, which must have had no other callers: as many calls passed,
-// as many were refused and as many failed on both sides.
+// agree checks that Envoy and the services counted the same numbers of passed, refused and failed calls. The services must
+// have had no other callers.
 func (f *fleet) agree(t *testing.T, envoys []*envoy, listeners ...string) {
 	t.Helper()
 	var theirs verdicts
@@ -70,8 +70,8 @@ func (f *fleet) agree(t *testing.T, envoys []*envoy, listeners ...string) {
 	}
 }
 
-// counted is how many hits the rules of perUser(limit) have counted for so many users, in the eyes of the first service. It
-// is asked over HTTP for what is left, with no hits: its own counts of decisions grow by that.
+// counted returns how many hits the rules of perUser(limit) have counted for this number of users, as seen by the first
+// service. It calls that service over HTTP with zero hits, which increases the service's own counts of decisions.
 func (f *fleet) counted(t *testing.T, limit, users int) int {
 	t.Helper()
 	sum := 0

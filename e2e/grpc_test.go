@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// What clients of a gRPC upstream get: a status that they understand, and our headers beside it.
+// Clients of a gRPC upstream get a status that they understand, and our headers with it.
 func TestGRPCClients(t *testing.T) {
 	f := startFleet(t, `
 domain: e2e

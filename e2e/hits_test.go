@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// What a request weighs: hits_addend in its forms, taken when a request comes and when it is over; and limits that the
-// route brings along.
+// The number of hits of a request: all forms of hits_addend, charged at the start and at the end of a request; and limits
+// that the route sets.
 func TestHitsAndOverrides(t *testing.T) {
 	f := startFleet(t, `
 domain: e2e
@@ -111,7 +111,7 @@ descriptors:
 	t.Run("a look that costs nothing", func(t *testing.T) {
 		expect(t, "/peek", nil, 200, 200, 200)
 		expect(t, "/spend", nil, 200, 200)
-		expect(t, "/peek", nil, 200) // full, and not over
+		expect(t, "/peek", nil, 200) // full, but not over
 		expect(t, "/spend", nil, 429)
 		expect(t, "/peek", nil, 429)
 	})
@@ -127,9 +127,9 @@ descriptors:
 	t.Run("a limit of the route where no rule is", func(t *testing.T) {
 		expect(t, "/override-unknown", nil, 200, 429)
 	})
-	f.agree(t, []*envoy{e}, "main") // before calls at the end of a stream, which Envoy does not count
+	f.agree(t, []*envoy{e}, "main") // checked before calls at the end of a stream, which Envoy does not count
 
-	// Two at once: what a request takes is given back when it ends, so that the counter is how many are under way.
+	// A limit of two concurrent requests: each gives its hit back when it ends, so the counter is the number in flight.
 	t.Run("refund at the end of a stream", func(t *testing.T) {
 		user := []string{"x-user", "u"}
 		before := e.verdicts(t, "main")
@@ -150,14 +150,14 @@ descriptors:
 			return nil
 		})
 		expect(t, "/concurrent", user, 429)
-		// The refused one took one hit, and its end gave one back.
+		// The refused request took one hit and gave it back at its end.
 		f.awaitAnswers(t, asked, answers{OK: 3, OverLimit: 1})
 		expect(t, "/concurrent", user, 429)
 		f.awaitAnswers(t, asked, answers{OK: 4, OverLimit: 2})
 
 		f.upstream.release <- struct{}{}
-		f.awaitAnswers(t, asked, answers{OK: 5, OverLimit: 2}) // its refund
-		expect(t, "/concurrent", user, 200)                    // and there is room again
+		f.awaitAnswers(t, asked, answers{OK: 5, OverLimit: 2}) // the refund of the released request
+		expect(t, "/concurrent", user, 200)                    // there is room again
 		f.awaitAnswers(t, asked, answers{OK: 7, OverLimit: 2})
 		f.upstream.release <- struct{}{}
 		held.Wait()
@@ -169,7 +169,7 @@ descriptors:
 		}
 	})
 
-	// Bytes are known when they are sent: a look before, the charge afterwards.
+	// The number of bytes is known only after they are sent: the request peeks first and charges afterwards.
 	t.Run("charge at the end of a stream", func(t *testing.T) {
 		asked := answered(t, f.services...)
 		user := []string{"x-user", "downloader"}
@@ -182,8 +182,9 @@ descriptors:
 	})
 }
 
-// In the rate_limits of a route or virtual host Envoy ignores hits_addend, and honours apply_on_stream_done: a refund that
-// is written there is a second charge. In the filter's own rate_limits, as in those of RateLimitPerRoute, both work.
+// In the rate_limits of a route or virtual host, Envoy ignores hits_addend and honours apply_on_stream_done. A refund
+// written there becomes a second charge. Both settings work in the filter's own rate_limits and in those of
+// RateLimitPerRoute.
 func TestLimitsOfRoutes(t *testing.T) {
 	f := startFleet(t, `
 domain: e2e
@@ -207,7 +208,7 @@ descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 4}}]
 	for _, c := range []struct {
 		where    string
 		listener func(limits string) listener
-		heeded   bool // hits_addend
+		heeded   bool // whether Envoy honours hits_addend
 	}{
 		{"route", func(l string) listener { return listener{Routes: ofRoute(l)} }, false},
 		{"virtual-host", func(l string) listener { return listener{VirtualHost: ofMore(l), Routes: plain} }, false},
@@ -225,7 +226,7 @@ descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 4}}]
 			if got := e.codes(t, len(want), "weighed", "/", "x-user", c.where+"-weighed"); !slices.Equal(got, want) {
 				t.Errorf("of 4, each worth 2: %v, want %v", got, want)
 			}
-			// Each request is a charge of 1 and, when it is over, a refund of 1, or another charge.
+			// Each request charges 1. At its end it refunds 1, or charges again where hits_addend is ignored.
 			for i, want := range []int{200, 200, map[bool]int{true: 200, false: 429}[c.heeded]} {
 				before := answered(t, f.services...)
 				if got := e.codes(t, 1, "refunded", "/", "x-user", c.where+"-refunded"); got[0] != want {
@@ -242,8 +243,8 @@ descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 4}}]
 	}
 }
 
-// awaitAnswers waits until the services have answered so many more calls than before, and ends the test if they never do.
-// Calls at the end of a stream are sent when nobody waits for them.
+// awaitAnswers waits until the services have answered this number of calls more than before. It fails the test if that
+// never happens. Envoy sends calls at the end of a stream after the request is over.
 func (f *fleet) awaitAnswers(t *testing.T, before, more answers) {
 	t.Helper()
 	await(t, "the services to be asked", func(context.Context) error {

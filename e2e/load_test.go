@@ -15,21 +15,21 @@ import (
 	"time"
 )
 
-// load are requests that come at an even pace, whatever happens. Each caller has a connection of its own and one request
-// under way at most; what is not answered within patience is a failure.
+// load sends requests at an even pace, however long the answers take. Each caller has its own connection and at most one
+// request in flight. A request that is not answered within patience is a failure.
 type load struct {
 	stopping context.CancelFunc
 	callers  sync.WaitGroup
 	phase    atomic.Int32
 
 	mu      sync.Mutex
-	tallies map[int32]tally // by the phase in which a request was sent
+	tallies map[int32]tally // by the phase in which the request was sent
 }
 
-// tally is what became of requests.
+// tally counts the results of requests.
 type tally struct {
 	Answered, Refused int // 200, 429
-	Failed            int // anything else, or nothing at all
+	Failed            int // any other status, or no answer
 	failures          map[string]int
 	slowest           time.Duration
 }
@@ -57,11 +57,11 @@ func (s tally) String() string {
 
 const (
 	callers   = 8
-	perSecond = 400 // requests of all callers together
+	perSecond = 400 // requests per second of all callers together
 )
 
-// startLoad sends requests to a listener of these Envoys, for so many users in turn (x-user), until it is
-// stopped; it ends with the test.
+// startLoad sends requests to a listener of these Envoys until it is stopped, for this number of users in turn (x-user). It
+// stops at the end of the test.
 func startLoad(t *testing.T, listener, path string, users int, envoys ...*envoy) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -89,7 +89,7 @@ func (l *load) call(ctx context.Context, caller int, url string, users int) {
 		}
 		phase, start := l.phase.Load(), time.Now()
 		var one tally
-		// A POST: the client would send a GET again by itself, and hide that one was lost.
+		// This is a POST: the client would repeat a GET by itself and hide a lost request.
 		req, err := http.NewRequest(http.MethodPost, url, http.NoBody)
 		if err == nil {
 			req.Header.Set("X-User", fmt.Sprint(i%users))
@@ -125,8 +125,7 @@ func (s *tally) send(client *http.Client, req *http.Request) error {
 	return nil
 }
 
-// next begins a phase, waits until at least n requests that were sent in it have come back, and returns what became of
-// those.
+// next begins a phase, waits for at least n results of requests sent in it, and returns the tally of the phase.
 func (l *load) next(t *testing.T, n int) tally {
 	t.Helper()
 	phase := l.phase.Add(1)
@@ -142,7 +141,7 @@ func (l *load) next(t *testing.T, n int) tally {
 	return got
 }
 
-// stop sends no more requests, waits for those under way, and returns what became of all.
+// stop sends no more requests, waits for those in flight, and returns the total tally.
 func (l *load) stop() tally {
 	l.stopping()
 	l.callers.Wait()

@@ -14,11 +14,11 @@ import (
 const module = ".."
 
 var (
-	envoyBinary string // empty: there is none
-	ratelimitd  string // the service, built from the module as it is
+	envoyBinary string // empty: not found
+	ratelimitd  string // the service, built from this module
 )
 
-// TestMain finds Envoy and builds the service, once.
+// TestMain finds Envoy and builds the service.
 func TestMain(m *testing.M) {
 	code, err := runTests(m)
 	if err != nil {
@@ -48,8 +48,7 @@ func runTests(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// findEnvoy returns the path of Envoy: the one that is asked for, else the one of scripts/install-envoy, else that of the
-// system.
+// findEnvoy returns the path of Envoy: the configured one, else the one of scripts/install-envoy, else the system's.
 func findEnvoy() string {
 	if asked := os.Getenv("E2E_ENVOY"); asked != "" {
 		return asked
@@ -64,7 +63,7 @@ func findEnvoy() string {
 	return path
 }
 
-// needsEnvoy skips a test where there is none. Where CI is set TestMain has failed before.
+// needsEnvoy skips a test if there is no Envoy. In CI, TestMain has already failed then.
 func needsEnvoy(t *testing.T) {
 	t.Helper()
 	if envoyBinary == "" {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// byHeaders is a listener whose requests have a descriptor for each of these headers, x-KEY, that they have.
+// byHeaders is a listener that makes a descriptor for each of the headers x-KEY that a request has.
 func byHeaders(filter string, keys ...string) listener {
 	l := listener{Name: "main", Filter: filter, Routes: `
 - match: {prefix: /}
@@ -19,7 +19,7 @@ func byHeaders(filter string, keys ...string) listener {
 	return l
 }
 
-// With SHADOW_MODE nothing is refused and nobody is told, and it is known what would have been.
+// With SHADOW_MODE no request is refused and clients see nothing, but metrics show what would have been refused.
 func TestShadowMode(t *testing.T) {
 	f := startFleet(t, "headers: [ratelimit, retry-after]\n"+perUser(1), "SHADOW_MODE=true")
 	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{byUser("failure_mode_deny: true")}})
@@ -37,7 +37,7 @@ func TestShadowMode(t *testing.T) {
 	f.agree(t, []*envoy{e}, "main")
 }
 
-// Of several descriptors in quota mode one with room is enough.
+// In quota mode it is enough if one of several descriptors has room.
 func TestQuotaMode(t *testing.T) {
 	f := startFleet(t, `
 domain: e2e
@@ -52,7 +52,7 @@ descriptors:
 	f.agree(t, []*envoy{e}, "main")
 }
 
-// With admission: all_or_nothing a request that one limit refuses uses nothing of another.
+// With admission: all_or_nothing, a request that one limit refuses uses nothing of another.
 func TestAllOrNothing(t *testing.T) {
 	f := startFleet(t, `
 domain: e2e
@@ -71,7 +71,7 @@ descriptors:
 	f.agree(t, []*envoy{e}, "main")
 }
 
-// Limits that are settings of the filter rather than of routes; and Google's gRPC client in Envoy instead of its own.
+// Limits can be settings of the filter instead of routes. Envoy can use Google's gRPC client instead of its own.
 func TestFilterSettings(t *testing.T) {
 	f := startFleet(t, perUser(1))
 	const noLimits = `
@@ -92,7 +92,7 @@ func TestFilterSettings(t *testing.T) {
 	f.agree(t, []*envoy{e}, "filter", "google")
 }
 
-// Connections are limited too, of any protocol: Envoy closes those that are refused.
+// TCP connections are limited too: Envoy closes the refused ones.
 func TestTCP(t *testing.T) {
 	f := startFleet(t, `
 domain: e2e
@@ -116,7 +116,7 @@ descriptors:
     cluster: upstream
 `}}})
 	for i := range 4 {
-		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience} // a connection each
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience} // a new connection for each request
 		res, err := client.Get("http://" + e.ports["main"])
 		if err == nil {
 			_ = res.Body.Close()

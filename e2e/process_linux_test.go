@@ -2,7 +2,7 @@ package e2e
 
 import "syscall"
 
-// processAttributes lets the kernel end a process when the test dies without its clean-up.
+// processAttributes makes the kernel end a process when the test dies without its clean-up.
 func processAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

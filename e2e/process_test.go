@@ -26,7 +26,7 @@ type process struct {
 	killed bool // by the test
 }
 
-// run starts a program. It gets this environment alone.
+// run starts a program. Its environment is env alone.
 func run(t *testing.T, name string, log *output, env []string, program string, args ...string) *process {
 	t.Helper()
 	p := &process{name: name, cmd: exec.Command(program, args...), log: log, ended: make(chan struct{})}
@@ -43,7 +43,7 @@ func run(t *testing.T, name string, log *output, env []string, program string, a
 	return p
 }
 
-// running says whether it has not ended.
+// running reports whether the process has not ended.
 func (p *process) running() bool {
 	select {
 	case <-p.ended:
@@ -53,7 +53,7 @@ func (p *process) running() bool {
 	}
 }
 
-// signal sends a signal to a process that runs.
+// signal sends a signal to a running process.
 func (p *process) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil {
@@ -61,7 +61,7 @@ func (p *process) signal(t *testing.T, s syscall.Signal) {
 	}
 }
 
-// stop asks the process to end, and returns how it ended. One that has ended already is fine.
+// stop ends the process with a signal and returns how it ended. A process that has already ended is fine.
 func (p *process) stop() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
@@ -74,7 +74,7 @@ func (p *process) stop() error {
 	}
 }
 
-// output is what processes have said so far.
+// output holds what processes have written so far.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -92,7 +92,7 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// await asks again and again until ok returns nil, and ends the test if that takes too long.
+// await repeats ok until it returns nil, and fails the test if that takes too long.
 func await(t *testing.T, what string, ok func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

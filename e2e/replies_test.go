@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// What a client is told: the status, headers of Envoy's making and of ours, a body; and what the access log keeps.
+// What a client gets: a status, Envoy's headers and ours, a body. Also what the access log records.
 func TestReplies(t *testing.T) {
 	accessLog := filepath.Join(t.TempDir(), "access")
 	f := startFleet(t, `
@@ -153,7 +153,7 @@ access_log:
 			t.Fatalf("got %d and %d", ok.code, refused.code)
 		}
 		for _, r := range []response{ok, refused} {
-			// The limit with the least left stands first, then all in the order of the descriptors.
+			// The limit with the least left comes first, then all limits in the order of the descriptors.
 			has(t, r, "x-ratelimit-limit", `1, 100;w=604800, 1;w=86400;name="per day"`)
 			has(t, r, "x-ratelimit-remaining", "0")
 			hasSeconds(t, r, "x-ratelimit-reset", 1, 86400)
@@ -169,7 +169,7 @@ access_log:
 		if ok.code != 200 || refused.code != 429 {
 			t.Errorf("got %d and %d", ok.code, refused.code)
 		}
-		has(t, refused, "x-ratelimit-limit", "1") // Envoy leaves the window out; our own headers have it
+		has(t, refused, "x-ratelimit-limit", "1") // Envoy omits the window; our own headers have it
 		has(t, refused, "x-ratelimit-remaining", "0")
 		hasSeconds(t, refused, "x-ratelimit-reset", 1, 2*86400)
 		hasSeconds(t, refused, "retry-after", 1, 2*86400)
@@ -195,7 +195,7 @@ access_log:
 		}
 		has(t, refused, "ratelimit-remaining", "0")
 		hasSeconds(t, refused, "retry-after", 1, 86400)
-		has(t, refused, "content-type") // no body, no type
+		has(t, refused, "content-type") // without a body there is no type
 	})
 	t.Run("Retry-After is ours where both would say it", func(t *testing.T) {
 		user := []string{"x-user", "u"}
@@ -206,7 +206,7 @@ access_log:
 		if refused.code != 429 {
 			t.Errorf("got %d", refused.code)
 		}
-		hasSeconds(t, refused, "retry-after", 1, 10) // until the next one passes; Envoy knows only when the bucket is full: in 60
+		hasSeconds(t, refused, "retry-after", 1, 10) // until the next request passes; Envoy reports only when the bucket is full: in 60
 	})
 	t.Run("another status", func(t *testing.T) {
 		if got := e.codes(t, 2, "plain", "/status"); !slices.Equal(got, []int{200, 503}) {
@@ -290,7 +290,7 @@ access_log:
 	f.agree(t, []*envoy{e}, "envoy", "ours", "plain", "body", "logged", "unenforced")
 }
 
-// route is a route /DOMAIN to the upstream, whose descriptors have the value of a header x-KEY.
+// route is a route /DOMAIN to the upstream. Its descriptors have the value of a header x-KEY.
 func route(domain, key string) string {
 	return `
 - match: {prefix: /` + domain + `}
@@ -305,7 +305,7 @@ func route(domain, key string) string {
 `
 }
 
-// has compares all values of a header; none: it must be absent.
+// has compares all values of a header. Without values the header must be absent.
 func has(t *testing.T, r response, name string, want ...string) {
 	t.Helper()
 	if got := r.header.Values(name); !slices.Equal(got, want) {

@@ -16,15 +16,15 @@ import (
 	"time"
 )
 
-// service is a ratelimitd process; one that was restarted is the same service.
+// service is a ratelimitd process. A restart keeps the service.
 type service struct {
 	*process
-	grpc, http, debug string // where it listens
+	grpc, http, debug string // the addresses it listens on
 
 	name string
 	env  []string
 	rest []string // of the command line
-	past answers  // of the processes before this one
+	past answers  // of its earlier processes
 }
 
 // rules writes a folder of rule files and returns its path. Each text is one file.
@@ -37,11 +37,11 @@ func rules(t *testing.T, files ...string) string {
 	return dir
 }
 
-// writeRules puts a rule file in the place of another at once.
+// writeRules replaces a rule file atomically.
 func writeRules(t *testing.T, dir string, i int, text string) {
 	t.Helper()
 	path := filepath.Join(dir, strconv.Itoa(i)+".yaml")
-	next := filepath.Join(dir, "."+strconv.Itoa(i)+".next") // names with a dot are no rule files
+	next := filepath.Join(dir, "."+strconv.Itoa(i)+".next") // names with a dot are not rule files
 	if err := os.WriteFile(next, []byte(strings.TrimSpace(text)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -50,8 +50,8 @@ func writeRules(t *testing.T, dir string, i int, text string) {
 	}
 }
 
-// notAtMidnight waits for the day to end, in UTC, if it is about to: what a test has used of a limit for a day is to stay
-// used while it looks.
+// notAtMidnight waits for midnight UTC if it is near. What a test has used of a daily limit must not change during the
+// test.
 func notAtMidnight() {
 	const day, soon = 24 * time.Hour, 20 * time.Second
 	now := time.Now()
@@ -60,8 +60,8 @@ func notAtMidnight() {
 	}
 }
 
-// startService starts ratelimitd with these rules and this environment ("NAME=value"), and returns when it listens. It
-// ends with the test.
+// startService starts ratelimitd with these rules and this environment ("NAME=value") and returns when it listens. It stops
+// at the end of the test.
 func startService(t *testing.T, name, rules string, env ...string) *service {
 	t.Helper()
 	needsEnvoy(t)
@@ -70,14 +70,14 @@ func startService(t *testing.T, name, rules string, env ...string) *service {
 	s.env = append([]string{
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=" + freePort(t), "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
 		"LOG_FORMAT=json", "GORACE=halt_on_error=1",
-		"REDIS_OP_TIMEOUT=5s", // what is late on a busy machine is no error here
+		"REDIS_OP_TIMEOUT=5s", // being slow on a busy machine is no error here
 	}, env...)
 	s.start(t)
 	return s
 }
 
-// freePort returns a port that nobody listens on, below those that the system gives to outgoing connections: a service that
-// is restarted finds it free again.
+// freePort returns a free port below those that the system gives to outgoing connections: a restarted service finds it free
+// again.
 func freePort(t *testing.T) string {
 	t.Helper()
 	for range 1000 {
@@ -91,7 +91,7 @@ func freePort(t *testing.T) string {
 	return ""
 }
 
-// start starts the process. It ends with the test.
+// start starts the process. It stops at the end of the test.
 func (s *service) start(t *testing.T) {
 	t.Helper()
 	log := new(output)
@@ -109,15 +109,14 @@ func (s *service) start(t *testing.T) {
 	s.grpc, s.http, s.debug = line["grpc"].(string), line["http"].(string), line["debug"].(string)
 }
 
-// restart stops the process, and starts another on the same port for gRPC. What the old one has answered until its end is
-// kept.
+// restart stops the process and starts another one on the same gRPC port. The old one's answers are kept.
 func (s *service) restart(t *testing.T) {
 	t.Helper()
 	s.end(t)
 	s.start(t)
 }
 
-// end stops the process and keeps what it has answered: its metrics are read until they are gone.
+// end stops the process and keeps its answers: it reads the metrics until they are gone.
 func (s *service) end(t *testing.T) {
 	t.Helper()
 	last := s.metrics(t)
@@ -137,7 +136,7 @@ func (s *service) end(t *testing.T) {
 	s.past = s.past.plus(last.answers())
 }
 
-// kill ends the process at once. What it has answered is lost.
+// kill ends the process at once. Its answers are lost.
 func (s *service) kill(t *testing.T) {
 	t.Helper()
 	s.killed = true
@@ -201,7 +200,7 @@ func (s *service) readMetrics(ctx context.Context) (metrics, error) {
 	return m, nil
 }
 
-// answers are a service's own counts of what it told Envoy.
+// answers are a service's own counts of its answers to Envoy.
 type answers struct{ OK, OverLimit, Failed int }
 
 func (m metrics) answers() answers {
@@ -220,7 +219,7 @@ func (a answers) plus(b answers) answers {
 	return answers{a.OK + b.OK, a.OverLimit + b.OverLimit, a.Failed + b.Failed}
 }
 
-// answered is what several services have told Envoy together, before restarts too.
+// answered sums up the answers of several services, including those before restarts.
 func answered(t *testing.T, services ...*service) answers {
 	t.Helper()
 	var sum answers

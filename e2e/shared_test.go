@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// Two Envoys ask two ratelimitd at the same time for the same counters: exactly as many requests pass as the limit says,
-// whatever the algorithm.
+// Two Envoys call two ratelimitd at the same time for the same counters. Exactly the limit passes, whatever the algorithm.
 func TestOneLimitForAll(t *testing.T) {
 	const limit, perAlgorithm, callers = 60, 200, 8
 	f := startFleet(t, fmt.Sprintf(`

@@ -15,16 +15,16 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// upstream is what the limits protect. It counts whom it served.
+// upstream is the server that the limits protect. It counts the requests it served.
 type upstream struct {
 	addr   string
 	served atomic.Int64
 
 	held    atomic.Int64  // requests that wait
-	release chan struct{} // each value lets one go on
+	release chan struct{} // each value lets one request continue
 }
 
-// startGRPCUpstream starts one that speaks gRPC: health is what can be asked for.
+// startGRPCUpstream starts an upstream that speaks gRPC and offers the health service.
 func startGRPCUpstream(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -38,8 +38,8 @@ func startGRPCUpstream(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// startUpstream starts one. It says hello; for /.../bytes?n=100 it sends so many bytes, and a request whose path ends in
-// /hold waits until it is released.
+// startUpstream starts an upstream. It says hello. /.../bytes?n=100 sends this number of bytes, and a request whose path
+// ends in /hold waits until it is released.
 func startUpstream(t *testing.T) *upstream {
 	t.Helper()
 	u := &upstream{release: make(chan struct{})}

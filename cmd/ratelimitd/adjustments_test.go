@@ -12,20 +12,20 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// fails is in place of a value that the service does not start with.
+// fails marks a value with which the service does not start.
 const fails = "fails"
 
-// oddValues are values that a variable of the reference may have there, with what they mean here. Where that is not what
-// was written, the log says so. The reference takes all of them but those that fail.
+// oddValues maps variables of the reference to unusual values, each with the value that the service uses. The log reports
+// every value that is adjusted. The reference accepts all of these values except those marked fails.
 var oddValues = map[string]map[string]string{
 	"PORT":      {"0x1F90": "8080", "017620": "8080", "0b11": "3", "8_080": "8080", "+80": "80", "08": fails, " 80": fails, "8080.0": fails, "-1": fails, "65536": fails},
 	"GRPC_PORT": {"0x1F91": "8081", "1e3": fails, "99999999999999999999": fails},
 
-	"DEBUG_PORT":                    {"0x17B6": "6070", "70000": "70000", "-1": "-1"}, // no port: there are no pages then
+	"DEBUG_PORT":                    {"0x17B6": "6070", "70000": "70000", "-1": "-1"}, // not a valid port: the pages are off
 	"GRPC_MAX_CONNECTION_AGE":       {"0": "0s", "-1s": "0s", "1ns": "1ms", "1h30m": "1h30m0s", "5": fails, "1d": fails, " 5s": fails},
 	"GRPC_MAX_CONNECTION_AGE_GRACE": {"0": "0s", "-1s": "-1s", ".5s": "500ms"},
 
-	"LOCAL_CACHE_SIZE_IN_BYTES":     {"0x1000": "4096", "1_000": "1000", "-1": "-1", "1e6": fails}, // the least is 512 KiB
+	"LOCAL_CACHE_SIZE_IN_BYTES":     {"0x1000": "4096", "1_000": "1000", "-1": "-1", "1e6": fails}, // the minimum is 512 KiB
 	"EXPIRATION_JITTER_MAX_SECONDS": {"0x10": "16", "-1": "0", "99999999999": "31536000"},
 	"NEAR_LIMIT_RATIO":              {"1.2": "1", "-1": "0", "NaN": "0.8", "Inf": "1", "0x1p-2": "0.25", "1e400": fails, " 0.5": fails},
 	"LOG_FORMAT":                    {"plain": "text", "JSON": "json"},
@@ -36,7 +36,7 @@ var oddValues = map[string]map[string]string{
 	"REDIS_TIMEOUT":                {"0": "10s", "-1s": "10s", "1us": "1ms"},
 	"REDIS_POOL_SIZE":              {"0": "4", "0x10": "16", "999999": "100000"},
 	"REDIS_POOL_ON_EMPTY_BEHAVIOR": {"wait": "WAIT", "foo": "WAIT"},
-	"REDIS_SOCKET_TYPE":            {"tcp4": "tcp4", "tcp6": "tcp6", "TCP": "tcp", "udp": fails}, // udp: the reference waits for ever
+	"REDIS_SOCKET_TYPE":            {"tcp4": "tcp4", "tcp6": "tcp6", "TCP": "tcp", "udp": fails}, // udp: the reference waits forever
 	"REDIS_PERSECOND_TIMEOUT":      {"0": "10s"},
 	"REDIS_PERSECOND_POOL_SIZE":    {"0": "4"},
 	"REDIS_PERSECOND_SOCKET_TYPE":  {"tcp4": "tcp4"},
@@ -57,7 +57,7 @@ var oddValues = map[string]map[string]string{
 	"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES":              {"-1": "0", "0x1000": "4096"},
 	"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL": {"-1s": "0s"},
 
-	// Our own are refused.
+	// Invalid values of the service's own variables are refused.
 	"RATELIMITD_MAX_ENTRIES":  {"0": fails, "0x10": "16"},
 	"RATELIMITD_STOP_TIMEOUT": {"0s": fails},
 }
@@ -95,7 +95,7 @@ func TestOddValues(t *testing.T) {
 	}
 }
 
-// adjustedFrom reports whether the service uses another value than it was given.
+// adjustedFrom reports whether the service uses a different value from the one given.
 func adjustedFrom(value, want string) bool {
 	if given, err := time.ParseDuration(value); err == nil && value != "0" {
 		used, err := time.ParseDuration(want)
@@ -110,7 +110,7 @@ func adjustedFrom(value, want string) bool {
 	return false
 }
 
-// Each adjusted value is one line of the log, unless a flag overrides the variable.
+// The log has one line for each adjusted value, unless a flag overrides the variable.
 func TestAdjustedValuesAreLogged(t *testing.T) {
 	env := map[string]string{"REDIS_TIMEOUT": "0", "NEAR_LIMIT_RATIO": "1.2", "TRACING_SAMPLING_RATE": "7"}
 	i := begin(t, env, "--rules", rulesOf(t, fiveADay), "--tracing-sampling-rate", "0.5")
@@ -128,7 +128,7 @@ func TestAdjustedValuesAreLogged(t *testing.T) {
 	}
 }
 
-// The reference starts with these faulty settings. So does this service, and its log names the part that it leaves out.
+// The reference starts with these faulty settings. This service starts too, and its log names the part that it ignores.
 func TestStartsWithFaultySettings(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "bad.yaml", "mappings: [{match: a.b, nome: c}]")
@@ -158,7 +158,7 @@ func TestStartsWithFaultySettings(t *testing.T) {
 				t.Errorf("the log does not say %q", c.says)
 			}
 			if c.env["CONFIG_TYPE"] != "" {
-				return // there are no rules
+				return // no rules are loaded
 			}
 			eventually(t, "health", func() bool { code, _ := get(t, i.http()+"/healthcheck"); return code == http.StatusOK })
 		})

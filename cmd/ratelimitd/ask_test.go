@@ -19,7 +19,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/tlstest"
 )
 
-// asks runs a subcommand in this process and returns its exit code and what it wrote.
+// asks runs a subcommand in this process and returns its exit code and its output.
 func asks(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -103,7 +103,7 @@ func TestExplainCommand(t *testing.T) {
 	}
 }
 
-// The environment that the server has makes the same of a request here.
+// A variable of the server's environment has the same effect on explain here.
 func TestExplainReadsTheServersEnvironment(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, "config/rules.yaml", fiveADay)
@@ -211,7 +211,7 @@ func TestCallCommand(t *testing.T) {
 
 const adminToken = "some-secret-token-0123456789"
 
-// tokenFile writes tokens into a file of their own.
+// tokenFile writes tokens to a new file.
 func tokenFile(t *testing.T, lines ...string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tokens")
@@ -226,7 +226,7 @@ func writeTokens(t *testing.T, file string, lines ...string) {
 	}
 }
 
-// audited are the lines of a process' log with this message.
+// audited returns the log lines of a process that have this message.
 func (p *process) audited(t *testing.T, message string) (lines []map[string]any) {
 	t.Helper()
 	for line := range strings.Lines(p.log.String()) {
@@ -284,7 +284,7 @@ func TestPeekAndResetCommands(t *testing.T) {
 		t.Errorf("%d %v\n%s", code, err, stdout)
 	}
 
-	// explain tells the state, too, and when the server has other rules.
+	// explain also shows the counter's state, and reports when the server has other rules.
 	code, stdout, stderr := asks(t, "explain", "-d", "edge", "--rules", rulesOf(t, edgeRules), "--server", p.debug, "--token-file", file, sales)
 	if code != 0 || !strings.Contains(stdout, "state    0 of 2 used, 2 left") || strings.Contains(stdout, "another rule") {
 		t.Errorf("%d %s\n%s", code, stderr, stdout)
@@ -332,7 +332,7 @@ func TestPeekAndResetCommands(t *testing.T) {
 		t.Errorf("a token that came: %d %s", code, stderr)
 	}
 
-	// The log says who did what, and no token is anywhere.
+	// The log records who did what. No token appears anywhere.
 	resets := p.audited(t, "reset of counters")
 	var seen []string
 	for _, line := range resets {
@@ -422,7 +422,7 @@ func TestBadOperatorSettings(t *testing.T) {
 	}
 }
 
-// TLS and mTLS on both ports, with the client's flags.
+// TLS and mTLS on both ports, using the client's flags.
 func TestAskOverTLS(t *testing.T) {
 	ca, clients := tlstest.NewAuthority(t, "ca"), tlstest.NewAuthority(t, "clients")
 	pair, ann, eve := ca.Issue(t, "rl.test"), clients.Issue(t, "ann"), ca.Issue(t, "eve")
@@ -472,9 +472,9 @@ func TestAskOverTLS(t *testing.T) {
 	}
 }
 
-// A reset reaches counters in Redis, what this process remembers of them, and after it the limit holds anew: with an
-// over-limit cache, with leases, on one Redis, on a pair and on a cluster. What another process remembers ends by itself,
-// or by a reset there.
+// A reset clears counters in Redis and what this process remembers of them. Afterwards the full limit applies again: with
+// an over-limit cache, with leases, on one Redis, on a pair and on a cluster. What another process remembers expires, or a
+// reset of that process clears it.
 func TestResetInRedis(t *testing.T) {
 	for name, env := range map[string]func(t *testing.T) map[string]string{
 		"single": func(t *testing.T) map[string]string {
@@ -515,14 +515,14 @@ func TestResetInRedis(t *testing.T) {
 			if out := must(4, "call", "-s", here.grpc, sales, "--count", "5"); !strings.Contains(out, "ok       2 ") {
 				t.Errorf("after the reset, here:\n%s", out)
 			}
-			must(0, "reset", "-s", there.debug, sales) // and here, where the refusal is remembered:
+			must(0, "reset", "-s", there.debug, sales) // and here, where the refusal is cached:
 			must(0, "reset", "-s", here.debug, sales)
 			must(0, "call", "-s", there.grpc, sales)
 			must(0, "call", "-s", here.grpc, sales)
 
-			// Leased permits that were counted before are void: exactly the limit passes after the reset.
+			// The reset voids leased permits that were counted before it: exactly the limit passes afterwards.
 			must(0, "call", "-s", here.grpc, "leased=x", "--count", "500", "--concurrency", "8")
-			// A busy machine may lose the answer to a trip, and the permits with it: 500 or a little more.
+			// On a busy machine an answer may be lost, and the permits with it: 500 or a little more.
 			if out := must(0, "reset", "-s", here.debug, "leased=x"); !regexp.MustCompile(`[5-9]\d\d of 1000 had been used`).MatchString(out) {
 				t.Errorf("what was used before:\n%s", out)
 			}
@@ -539,7 +539,7 @@ func TestResetInRedis(t *testing.T) {
 	}
 }
 
-// leasedPermits says whether any permits were leased.
+// leasedPermits reports whether any permits were leased.
 func leasedPermits(metrics string) bool {
 	for line := range strings.Lines(metrics) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -550,7 +550,7 @@ func leasedPermits(metrics string) bool {
 	return false
 }
 
-// Redis that does not answer: an error within a bounded time, and a line of the log.
+// If Redis does not answer, the reset returns an error within a bounded time and logs one line.
 func TestResetWithoutRedis(t *testing.T) {
 	redis := redistest.Start(t)
 	p := startProcess(t, map[string]string{"REDIS_URL": redis.Addr, "RATELIMITD_ADMIN_TOKEN": adminToken}, "--rules", rulesOf(t, edgeRules))

@@ -29,13 +29,13 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 4000000000}
 `
 
-// Memory, in bytes of live heap, that an attack may cost. Ten thousand names at 128 bytes, told to Prometheus and StatsD,
-// are about 20 MB; nothing of it depends on how many values are sent.
+// attackMemory is the most live heap, in bytes, that an attack may use. Ten thousand names of 128 bytes, exported to
+// Prometheus and StatsD, are about 20 MB. The number of values sent does not matter.
 const attackMemory = 40 << 20
 
-// TestSoakCardinality sends values and domains that nobody has heard of, under rules with a metric by value, while
-// Prometheus and StatsD want to know everything. Neither may memory grow with the attack, nor may a caller that asks for
-// something ordinary wait longer than beside as many values that no metric names.
+// TestSoakCardinality sends unknown values and domains under rules with a metric per value, with Prometheus and StatsD
+// exporting everything. Memory must not grow with the attack. A caller with an ordinary request must not wait longer than
+// during the same load without metrics per value.
 func TestSoakCardinality(t *testing.T) {
 	values, domains, most := 100_000, 10_000, 10_000
 	switch {
@@ -44,10 +44,10 @@ func TestSoakCardinality(t *testing.T) {
 	case underRace:
 		values, domains, most = 5_000, 500, 1_000
 	}
-	r := redistest.Start(t) // counters are there, so that what grows here is metrics
+	r := redistest.Start(t) // keeps counters out of this process: only metrics grow here
 	d := listenStatsD(t, "udp")
 	go func() {
-		for range d.lines { // nobody wants them, but the room for lines shall not be what ends
+		for range d.lines { // the lines are not needed; this keeps the channel from filling up
 		}
 	}()
 	p := startProcess(t, map[string]string{
@@ -58,8 +58,9 @@ func TestSoakCardinality(t *testing.T) {
 
 	known := func(int) string { return "d" }
 	strange := func(i int) string { return fmt.Sprintf("domain-%0100d", i) }
-	a.run("counted", 0, values/10, known, domains/10) // connections, pools and buffers are there
-	// In turns, because other processes on this machine are in all times. The better turn says what the service can do.
+	a.run("counted", 0, values/10, known, domains/10) // warm-up: creates connections, pools and buffers
+	// Control and attack alternate, because other processes on this machine disturb every measurement. The best turn
+	// counts.
 	const turns = 2
 	control, attacked := time.Hour, time.Hour
 	var before, after int64
@@ -95,17 +96,17 @@ func TestSoakCardinality(t *testing.T) {
 	}
 }
 
-// together is how many descriptors are in a request: what takes time is to be the values.
+// together is the number of descriptors in a request. It is high so that the values, not the calls, take most of the time.
 const together = 100
 
-// attack is callers on a service.
+// attack sends load to a service.
 type attack struct {
 	t *testing.T
 	p *process
 }
 
-// run sends so many values of a key, from one on, and a request to each of so many domains. It returns how long a steady
-// caller waited beside it, and the live heap after.
+// run sends this number of values of a key, starting at from, and one request to each of this number of domains. It returns
+// the p99 latency of a steady caller meanwhile, and the live heap afterwards.
 func (a *attack) run(key string, from, values int, domain func(int) string, domains int) (p99 time.Duration, heap int64) {
 	a.t.Helper()
 	value := func(i int) string { return fmt.Sprintf("value-%0100d", from+i) }
@@ -167,20 +168,20 @@ func (a *attack) run(key string, from, values int, domain func(int) string, doma
 		a.t.Fatal("a steady caller was never answered")
 	}
 	slices.Sort(took)
-	a.metric("ratelimitd_metric_series") // every name has been asked for
+	a.metric("ratelimitd_metric_series") // makes the service export every name
 	if code, _ := get(a.t, "http://"+a.p.debug+"/debug/pprof/heap?gc=1"); code != http.StatusOK {
 		a.t.Errorf("collecting garbage: %d", code)
 	}
 	return took[len(took)*99/100], int64(a.metric("go_memstats_heap_alloc_bytes"))
 }
 
-// metric is the value of one series.
+// metric returns the value of one series.
 func (a *attack) metric(series string) float64 {
 	a.t.Helper()
 	return a.sum(series + " ")
 }
 
-// sum adds up all series that begin so.
+// sum adds up all series whose names start with prefix.
 func (a *attack) sum(prefix string) (sum float64) {
 	a.t.Helper()
 	_, body := get(a.t, "http://"+a.p.http+"/metrics")

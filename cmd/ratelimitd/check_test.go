@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// checkRules runs `ratelimitd check` and returns its exit code and what it wrote.
+// checkRules runs `ratelimitd check` and returns its exit code and its output.
 func checkRules(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -89,7 +89,7 @@ func TestCheckCommandJSON(t *testing.T) {
 	}
 }
 
-// The rule files that ship have no warnings, from the top of the project as its documentation says.
+// The shipped rule files have no warnings when the command runs in the project's top folder, as the documentation says.
 func TestCheckCommandDefault(t *testing.T) {
 	t.Chdir("../..")
 	if code, stdout, stderr := checkRules(t, "--strict"); code != 0 {

@@ -13,11 +13,11 @@ import (
 
 var update = flag.Bool("update", false, "write what the commands say into the documentation; read it before it is kept")
 
-// varying is what is another number in every run, because the time of day decides, and where in a file a rule stands.
+// varying matches what differs in every run: numbers that depend on the time of day, and positions of rules in a file.
 var varying = regexp.MustCompile(`\.yaml:\d+:\d+|\b(\d+(\.\d+)?(d|h|m|s|ms|us))+\b|[\d.]+ answers|(Reset|After): \d+|t=\d+`)
 
-// The examples of docs/commands.md are what the commands say, one after the other against one service with the rules
-// that ship.
+// The examples in docs/commands.md match the output of the commands, run in order against one service with the shipped
+// rules.
 func TestDocumentedCommands(t *testing.T) {
 	t.Chdir("../..")
 	tokens := tokenFile(t, adminToken)

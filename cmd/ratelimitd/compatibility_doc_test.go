@@ -16,8 +16,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config"
 )
 
-// tableOf reads the rows of the tables below a heading of a page, down to the next heading of its level; all of the page
-// if there is no heading.
+// tableOf reads the rows of the tables below a heading of a page, up to the next heading of the same level. Without a
+// heading it reads the whole page.
 func tableOf(t *testing.T, name, heading string) [][]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", name))
@@ -47,11 +47,11 @@ func tableOf(t *testing.T, name, heading string) [][]string {
 	return rows
 }
 
-// judgement is how a row says what has become of something.
+// judgement matches how a row compares this service with the reference.
 var judgement = regexp.MustCompile(`^(same|better: \S.*|different: \S.*|new|no effect: \S.*)`)
 
 // TestEnvironmentIsDocumented compares docs/environment.md with the list of the reference's variables and with our flags,
-// both ways: names, defaults there and here, and which have no effect.
+// in both directions: names, both defaults, and which variables have no effect.
 func TestEnvironmentIsDocumented(t *testing.T) {
 	var c cli
 	application, err := newParser(&c)
@@ -112,7 +112,7 @@ func TestEnvironmentIsDocumented(t *testing.T) {
 	}
 }
 
-// shownDefault is how the page writes a flag's default.
+// shownDefault formats a flag's default as the page shows it.
 func shownDefault(f *kong.Flag) string {
 	if f == nil {
 		return ""
@@ -123,8 +123,8 @@ func shownDefault(f *kong.Flag) string {
 	return f.Default
 }
 
-// TestCompatibilityIsDocumented compares docs/compatibility.md with the rule language, the endpoints of a service, the
-// reference's metrics and the tests there are.
+// TestCompatibilityIsDocumented compares docs/compatibility.md with the rule language, the service's endpoints, the
+// reference's metrics and the existing tests.
 func TestCompatibilityIsDocumented(t *testing.T) {
 	const page = "compatibility.md"
 	named := func(heading string, column int) map[string]string {

@@ -28,7 +28,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server"
 )
 
-// group is what the reference answered as one process; testdata/conformance has the recordings.
+// group holds recorded answers of one reference process. The recordings are in testdata/conformance.
 type group struct {
 	Name     string
 	Settings map[string]string // its environment
@@ -42,11 +42,11 @@ type recording struct {
 		Request  json.RawMessage
 		Response json.RawMessage
 		Error    string
-		Differs  string // "headers": all but headers is compared; "answer": nothing is
+		Differs  string // "headers": the headers are not compared; "answer": nothing is compared
 	}
 }
 
-// units are those of the limits that the reference has named.
+// units returns the units of the limits in the reference's answers.
 func (r *recording) units(t *testing.T) map[ratelimitv3.RateLimitResponse_RateLimit_Unit]bool {
 	t.Helper()
 	all := make(map[ratelimitv3.RateLimitResponse_RateLimit_Unit]bool)
@@ -67,14 +67,14 @@ func (r *recording) units(t *testing.T) map[ratelimitv3.RateLimitResponse_RateLi
 	return all
 }
 
-// moments are when the recordings are replayed in memory: at midday, and where windows of all units but the month and the
-// year begin together.
+// moments are the times at which the recordings are replayed in memory: midday, and a moment at which windows of all units
+// except month and year begin.
 var moments = map[string]time.Time{
 	"midday":            time.Date(2027, time.March, 9, 12, 42, 17, 250_000_000, time.UTC),
 	"a week's midnight": time.Date(2027, time.March, 11, 0, 0, 0, 250_000_000, time.UTC),
 }
 
-// TestConformance replays what the reference was asked, over gRPC, and compares every field of every answer.
+// TestConformance replays the requests recorded from the reference over gRPC, and compares every field of every answer.
 func TestConformance(t *testing.T) {
 	files, err := filepath.Glob("testdata/conformance/*.json")
 	if err != nil || len(files) == 0 {
@@ -110,8 +110,8 @@ func compared(t *testing.T, steps int, failures []string) {
 	t.Logf("%d steps agree", steps)
 }
 
-// now replays the group by Redis' clock. The recordings have no window shorter than a minute: a run over which a minute
-// ends may differ, and is run again.
+// now replays the group by Redis' clock. The recordings have no window shorter than a minute. A run that crosses the end of
+// a minute may differ, so it is repeated.
 func (g *group) now(t *testing.T, backend string) {
 	for try := 1; ; try++ {
 		start := time.Now()
@@ -164,7 +164,7 @@ func TestCollide(t *testing.T) {
 	}
 }
 
-// stopped decides everything at one time.
+// stopped decides every request at one fixed time.
 type stopped struct {
 	*limiter.Limiter
 	at time.Time
@@ -174,7 +174,7 @@ func (s stopped) Decide(ctx context.Context, _ time.Time, req *limiter.Request, 
 	return s.Limiter.Decide(ctx, s.at, req, d)
 }
 
-// serveDecider answers over gRPC with this decider and returns the address.
+// serveDecider serves this decider over gRPC and returns the address.
 func serveDecider(t *testing.T, decider server.Decider) string {
 	t.Helper()
 	s, err := server.New(server.Options{Decider: decider, Listen: server.Listen{GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0"}})
@@ -193,8 +193,8 @@ func serveDecider(t *testing.T, decider server.Decider) string {
 	return s.GRPCAddr.String()
 }
 
-// replay asks a service what was asked of the reference, and has it decide all of it at one time. The zero time is now.
-// Where counters collide, the requests are sent but the answers are not compared: the recordings were made at another time.
+// replay sends the recorded requests to a service, which decides all of them at one time; the zero time means now. Where
+// counters collide, the requests are sent but the answers are not compared: the recordings were made at another time.
 func (g *group) replay(t *testing.T, backend string, at time.Time) (steps int, failures []string) {
 	t.Helper()
 	rules := t.TempDir()
@@ -207,7 +207,7 @@ func (g *group) replay(t *testing.T, backend string, at time.Time) (steps int, f
 	for k, v := range g.Settings {
 		env[k] = v
 	}
-	if backend == "redis-lyft" { // the reference's own keys: with them too the answers are its own
+	if backend == "redis-lyft" { // the reference's keys: the answers must be the reference's with them too
 		env["REDIS_KEY_FORMAT"] = "lyft"
 	}
 	if backend != "memory" {
@@ -265,8 +265,8 @@ func (g *group) replay(t *testing.T, backend string, at time.Time) (steps int, f
 	return steps, failures
 }
 
-// untimed takes out of a response what depends on the time of day, as the recordings have it, after looking whether it
-// is right for an answer given between two times.
+// untimed removes what depends on the time of day from a response, as the recordings do. First it checks that these values
+// are right for an answer given between from and to.
 func untimed(r *ratelimitv3.RateLimitResponse, from, to time.Time) (problem string) {
 	const rounded = time.Second
 	for i, s := range r.GetStatuses() {
@@ -288,7 +288,7 @@ func untimed(r *ratelimitv3.RateLimitResponse, from, to time.Time) (problem stri
 	return problem
 }
 
-// startService starts the service as its command line would, on free ports, and stops it with the test.
+// startService starts the service on free ports, as its command line does, and stops it at the end of the test.
 func startService(t *testing.T, env map[string]string, args ...string) *service {
 	t.Helper()
 	notAtMidnight()

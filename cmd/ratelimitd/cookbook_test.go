@@ -10,8 +10,8 @@ import (
 
 const cookbook = "../../config/domains/cookbook"
 
-// The cookbook is loaded with everything else below config/domains: every file has a test, a domain that is named after
-// it, so that no two clash, and a line in the index.
+// The cookbook loads together with everything else below config/domains. Every file has a test, a line in the index, and a
+// domain named after the file, so that no two domains clash.
 func TestCookbookIndex(t *testing.T) {
 	index, err := os.ReadFile("../../docs/cookbook.md")
 	if err != nil {

@@ -20,7 +20,7 @@ func TestUnknownVariable(t *testing.T) {
 			t.Errorf("%s: exit code %d, %q; want 2 and %q", c.name, code, said, c.says)
 		}
 	}
-	// What Kubernetes sets by itself for a Service named ratelimitd, or ratelimitd-canary, is nobody's mistake.
+	// Kubernetes sets these variables for a Service named ratelimitd or ratelimitd-canary. They are no mistake.
 	code, said := output(t, map[string]string{
 		"RATELIMITD_SERVICE_HOST": "10.0.0.1", "RATELIMITD_SERVICE_PORT": "8081", "RATELIMITD_SERVICE_PORT_GRPC": "8081",
 		"RATELIMITD_PORT": "tcp://10.0.0.1:8081", "RATELIMITD_PORT_8081_TCP": "tcp://10.0.0.1:8081", "RATELIMITD_PORT_8081_TCP_ADDR": "10.0.0.1",
@@ -49,7 +49,7 @@ func TestInvalidVariable(t *testing.T) {
 	}
 }
 
-// TestFlagsAsTheReference writes true and false as its environment may.
+// TestFlagsAsTheReference writes true and false in all forms that the reference accepts.
 func TestFlagsAsTheReference(t *testing.T) {
 	for value, shadowed := range map[string]bool{
 		"1": true, "t": true, "T": true, "TRUE": true, "true": true, "True": true, "yes": true,
@@ -62,7 +62,7 @@ func TestFlagsAsTheReference(t *testing.T) {
 	}
 }
 
-// TestEmptyVariable takes what a manifest leaves empty for its default.
+// TestEmptyVariable checks that an empty variable, as a manifest may have it, means the default.
 func TestEmptyVariable(t *testing.T) {
 	want := parsed(t)
 	for _, name := range []string{"GRPC_PORT", "REDIS_TIMEOUT", "NEAR_LIMIT_RATIO", "SHADOW_MODE", "REDIS_POOL_SIZE"} {
@@ -74,7 +74,8 @@ func TestEmptyVariable(t *testing.T) {
 	}
 }
 
-// The reference has one set of TLS files for both Redis: what the one for limits per second has none of is taken from there.
+// The reference has one set of TLS files for both Redis. A file that is not set for the Redis of per-second limits is taken
+// from it.
 func TestPerSecondHasTheTLSFilesOfRedis(t *testing.T) {
 	authority := tlstest.NewAuthority(t, "redis")
 	cert, key := files(t, authority.Issue(t, "counter"))
@@ -97,7 +98,7 @@ func TestPerSecondHasTheTLSFilesOfRedis(t *testing.T) {
 	}
 }
 
-// Zero is for ever, as gRPC and the reference have it.
+// Zero means forever, as in gRPC and the reference.
 func TestConnectionsMayStayForEver(t *testing.T) {
 	if got := endless(0); got != math.MaxInt64 {
 		t.Errorf("0 is %s", got)
@@ -107,7 +108,7 @@ func TestConnectionsMayStayForEver(t *testing.T) {
 	}
 }
 
-// parsed is what serve makes of the environment as it is.
+// parsed returns the serve command that results from the current environment.
 func parsed(t *testing.T) *serveCommand {
 	t.Helper()
 	var c cli
@@ -121,7 +122,7 @@ func parsed(t *testing.T) *serveCommand {
 	return &c.Serve
 }
 
-// Under the STOP flag a shadow rule that is over holds no enforced counter back.
+// With the STOP flag, a shadow rule over its limit does not stop enforced counters from counting.
 func TestShadowRulesHoldNothingBack(t *testing.T) {
 	rules := "domain: d\ndescriptors:\n  - key: k\n    shadow_mode: true\n    rate_limit: {unit: year, requests_per_unit: 1}\n  - key: l\n    rate_limit: {unit: year, requests_per_unit: 3}\n"
 	together := ask("d", "k", "v")
@@ -132,8 +133,8 @@ func TestShadowRulesHoldNothingBack(t *testing.T) {
 	}
 }
 
-// The help has every setting in a group, with what it does, its default and its variable. What is hidden has no effect, or
-// is for comparisons.
+// The help lists every setting in a group, with its meaning, default and variable. Hidden settings have no effect, or exist
+// for comparisons only.
 func TestHelp(t *testing.T) {
 	var c cli
 	application, err := newParser(&c)

@@ -18,8 +18,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// The shapes that Envoy Gateway gives to rules: a domain for a listener or for a policy that routes share, a descriptor for
-// a route, and below it one after the other what a request must match.
+// These are the shapes of Envoy Gateway's rules: a domain for a listener or for a shared policy, a descriptor for a route,
+// and below it one nested descriptor for each condition on the request.
 
 const (
 	web, admin     = "shop/edge/web", "shop/edge/admin" // listeners
@@ -34,7 +34,7 @@ func at(key, value string, below ...level) level {
 	return &rulesv3.RateLimitDescriptor{Key: key, Value: value, Descriptors: below}
 }
 
-// same is a level whose value is its key, as of routes and of rules that match something.
+// same is a level whose value equals its key, as in routes and in rules that match something.
 func same(key string, below ...level) level { return at(key, key, below...) }
 
 // limitAt is a level with a limit.
@@ -44,7 +44,7 @@ func limitAt(key, value string, n uint32, unit rulesv3.RateLimitUnit) level {
 
 func limited(key string, n uint32) level { return limitAt(key, key, n, rulesv3.RateLimitUnit_HOUR) }
 
-// shadow puts levels into shadow mode, as it is written on every level of such a rule.
+// shadow sets shadow mode on a level and on all levels below it, as Envoy Gateway does.
 func shadow(l level) level {
 	l.ShadowMode = true
 	for _, below := range l.GetDescriptors() {
@@ -57,11 +57,12 @@ func listener(domain string, routes ...level) types.Resource {
 	return &rulesv3.RateLimitConfig{Name: domain, Domain: domain, Descriptors: routes}
 }
 
-// wanted is a request and how many of its kind pass. An entry is written key=value; a key alone is its own value.
+// wanted is a request and the number of such requests that pass. An entry is written key=value; a key alone is its own
+// value.
 type wanted struct {
 	domain  string
 	entries []string
-	passes  int // then the limit refuses; -1: no rule matches; -2: a rule matches and never refuses
+	passes  int // the next one is refused; -1: no rule matches; -2: a rule matches and never refuses
 }
 
 func requestOf(domain string, passes int, entries ...string) wanted {
@@ -194,7 +195,7 @@ func TestShapesOfEnvoyGateway(t *testing.T) {
 		})
 	}
 
-	// What is bad is refused, and the rules of the other listener take effect.
+	// The bad resource is refused, and the rules of the other listener take effect.
 	g.set("bad", listener(web, same(cart, at("", "x"))), listener(admin, same(cart, limited("rule-0-match-0", 1))))
 	r := <-results
 	if len(r.Files) != 2 || r.Files[0].State != descriptor.FileLoaded || r.Files[1].State != descriptor.FileStale {

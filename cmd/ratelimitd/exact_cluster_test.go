@@ -29,9 +29,9 @@ descriptors:
   - {key: wide, rate_limit: {unit: year, requests_per_unit: 1000000}}
 `
 
-// TestExactOnCluster counts from four processes on a cluster of six nodes: a hot counter and 10,000 cold ones.
+// TestExactOnCluster counts from four processes on a cluster of six nodes: one hot counter and 10,000 cold ones.
 func TestExactOnCluster(t *testing.T) {
-	t.Parallel() // most of its time is waited
+	t.Parallel() // it spends most of its time waiting
 	const processes, goroutines = 4, 32
 	c := redistest.StartCluster(t, redistest.Setup{})
 	env := map[string]string{"REDIS_URL": strings.Join(c.Addrs(), ","), "REDIS_TYPE": "CLUSTER", "REDIS_OP_TIMEOUT": "10s"}
@@ -49,7 +49,7 @@ func TestExactOnCluster(t *testing.T) {
 		}
 		return got
 	}
-	// everywhere does n things from many goroutines, in any order.
+	// everywhere runs do for 0 to n-1 from many goroutines, in random order.
 	everywhere := func(n int, do func(int)) {
 		order := make(chan int, n)
 		for _, i := range rand.Perm(n) {
@@ -70,7 +70,7 @@ func TestExactOnCluster(t *testing.T) {
 	}
 
 	t.Run("independent", func(t *testing.T) {
-		const cold, limit, hits, each = 10_000, 3, 4, 20 // one hit more than the limit, in requests of so many counters
+		const cold, limit, hits, each = 10_000, 3, 4, 20 // each cold counter gets one hit more than its limit; a request has 20 of them
 		start := time.Now()
 		var hot atomic.Int64
 		admitted := make([]atomic.Int64, cold)
@@ -121,7 +121,7 @@ func TestExactOnCluster(t *testing.T) {
 			return true
 		}
 		everywhere(requests, func(i int) { try(i) })
-		if n := admitted.Load(); n > 500 || n < 400 { // between reserving and giving back, others are refused
+		if n := admitted.Load(); n > 500 || n < 400 { // others are refused between a reservation and its return
 			t.Errorf("admitted %d of 500 under load", n)
 		}
 		for i := 0; !t.Failed() && try(i); i++ {
@@ -138,8 +138,8 @@ func TestExactOnCluster(t *testing.T) {
 	})
 }
 
-// countsOf reads how many hits counters have, by the value of their entry: the most that one of these servers says.
-// prefix begins their keys. Their limits are fixed windows.
+// countsOf reads the hits of counters from these servers, by the value of their entry. Where servers differ, the highest
+// count wins. The keys begin with prefix; the limits are fixed windows.
 func countsOf(t *testing.T, prefix string, servers ...*redistest.Server) map[string]int64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -148,7 +148,7 @@ func countsOf(t *testing.T, prefix string, servers ...*redistest.Server) map[str
 	for _, server := range servers {
 		conn := server.Client(t).Conn()
 		defer func() { _ = conn.Close() }()
-		_ = conn.ReadOnly(ctx).Err() // or a replica in a cluster does not answer; elsewhere it is not known
+		_ = conn.ReadOnly(ctx).Err() // lets a replica of a cluster answer; other servers may refuse it
 		keys, err := conn.Keys(ctx, prefix+"*=*|*").Result()
 		if err != nil {
 			t.Fatal(err)
@@ -169,7 +169,7 @@ func countsOf(t *testing.T, prefix string, servers ...*redistest.Server) map[str
 			}
 			_, value, _ := strings.Cut(k, "=")
 			value, _, _ = strings.Cut(value, "|")
-			all[value] = max(all[value], n&(1<<40-1)) // the number of the window is above
+			all[value] = max(all[value], n&(1<<40-1)) // the higher bits hold the window's number
 		}
 	}
 	return all

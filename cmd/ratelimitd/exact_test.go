@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// exactRules hold each limit by another algorithm, over a window so long that nothing comes back while a test runs.
+// exactRules has one limit per algorithm. The windows are so long that no hit returns while a test runs.
 const exactRules = `
 domain: d
 descriptors:
@@ -34,10 +34,10 @@ descriptors:
   - {key: wide, rate_limit: {unit: year, requests_per_unit: 1000000}}
 `
 
-// TestExactUnderConcurrency sends far more requests than the limit admits, from many goroutines over several clients
-// to several processes, and counts what passed, for every algorithm.
+// TestExactUnderConcurrency sends far more requests than the limit admits, from many goroutines and clients to several
+// processes. It counts the admitted requests for every algorithm.
 func TestExactUnderConcurrency(t *testing.T) {
-	t.Parallel() // most of its time is waited
+	t.Parallel() // it spends most of its time waiting
 	for _, c := range []struct {
 		backend   string
 		processes int
@@ -77,7 +77,7 @@ func TestExactUnderConcurrency(t *testing.T) {
 	}
 }
 
-// storm sends a request 1,920 times from 64 goroutines over the clients, and returns how often it passed.
+// storm sends a request 1,920 times from 64 goroutines over the clients, and returns how often it was admitted.
 func storm(t *testing.T, services []ratelimitv3.RateLimitServiceClient, req *ratelimitv3.RateLimitRequest) int64 {
 	t.Helper()
 	const goroutines, each = 64, 30
@@ -106,7 +106,7 @@ func storm(t *testing.T, services []ratelimitv3.RateLimitServiceClient, req *rat
 	return admitted.Load()
 }
 
-// rulesOf makes a folder of rule files.
+// rulesOf creates a folder of rule files.
 func rulesOf(t *testing.T, files ...string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -24,7 +24,7 @@ func TestHealthcheck(t *testing.T) {
 		code := run(t.Context(), append([]string{"healthcheck", "--port", port}, args...), &out, &stderr)
 		return code, out.String() + stderr.String()
 	}
-	// All addresses mean loopback to one who asks from the same machine.
+	// A client on the same machine reaches a wildcard address through loopback.
 	for _, host := range []string{"127.0.0.1", "0.0.0.0", ""} {
 		if code, said := check("--host", host); code != 0 || said != "OK\n" {
 			t.Errorf("healthcheck --host %q: exit code %d, %q", host, code, said)

@@ -12,7 +12,7 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// Who is refused is seen on the debug port, as a page and over gRPC.
+// The debug port shows the refused callers, as a page and over gRPC.
 func TestHotKeys(t *testing.T) {
 	p := startProcess(t, map[string]string{"CACHE_KEY_PREFIX": "p:"}, "--rules", rulesOf(t, fiveADay))
 	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
@@ -54,7 +54,7 @@ func TestHotKeysCanBeTurnedOff(t *testing.T) {
 	}
 }
 
-// What measures the cost of metrics has to turn them off, and nothing else.
+// A flag turns off metrics and nothing else, so that their cost can be measured.
 func TestMetricsCanBeTurnedOff(t *testing.T) {
 	for off, want := range map[string]string{"false": "1", "true": "0"} {
 		p := startProcess(t, map[string]string{"RATELIMITD_NO_METRICS": off}, "--rules", rulesOf(t, fiveADay))

@@ -26,8 +26,8 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 100}
 `
 
-// The whole environment of Istio's sample, with its rules in a ConfigMap that is changed. Other than there are the
-// address of Redis, RUNTIME_ROOT, which is /data, and REDIS_OP_TIMEOUT.
+// The complete environment of Istio's sample, with its rules in a ConfigMap that changes. Only the address of Redis,
+// RUNTIME_ROOT (/data in the sample) and REDIS_OP_TIMEOUT differ.
 func TestIstio(t *testing.T) {
 	root := t.TempDir()
 	configMap := &tlstest.Volume{Dir: filepath.Join(root, "ratelimit", "config")}
@@ -51,13 +51,13 @@ func TestIstio(t *testing.T) {
 		"HOST":                   "::",
 		"GRPC_HOST":              "::",
 
-		"REDIS_OP_TIMEOUT": "5s", // a busy machine is not what the test looks at
+		"REDIS_OP_TIMEOUT": "5s", // the machine may be busy; this test does not measure time
 	})
 	if line := p.log.wait(t, "rules in force"); line["files"] != 1.0 || line["rules"] != 2.0 {
 		t.Errorf("the folder, with ..data in it, was loaded as %v", line)
 	}
 
-	// "::" is every address, of IPv4 too: Kubernetes' probes come by either.
+	// "::" means every address, including IPv4: Kubernetes' probes use either.
 	for _, listener := range []string{p.http, p.grpc} {
 		if host, _, err := net.SplitHostPort(listener); err != nil || host != "::" {
 			t.Errorf("it listens on %s", listener)
@@ -108,7 +108,7 @@ func TestIstio(t *testing.T) {
 		return decide("/other").GetCurrentLimit() != nil && decide("/productpage").GetCurrentLimit().GetRequestsPerUnit() == 7
 	})
 
-	// A bad change is seen, and changes nothing.
+	// A bad change is reported and changes nothing.
 	configMap.Swap(t, map[string][]byte{"config.yaml": []byte("domain: echo-ratelimit\ndescriptors:\n  - kee: PATH\n")})
 	eventually(t, "the bad file", func() bool {
 		_, body := get(t, "http://"+p.debug+"/rlconfig")
@@ -118,7 +118,7 @@ func TestIstio(t *testing.T) {
 		t.Errorf("after a bad change: %v", got)
 	}
 
-	// Statistics go nowhere by themselves; they can be looked at, and scraped, by their names.
+	// By default statistics are not sent anywhere. They can be viewed and scraped under their names.
 	_, stats := get(t, "http://"+p.debug+"/stats")
 	for _, line := range []string{
 		"ratelimit.service.rate_limit.echo-ratelimit.PATH_/productpage.over_limit: ", "ratelimit.service.rate_limit.echo-ratelimit.PATH.total_hits: ",
@@ -133,7 +133,7 @@ func TestIstio(t *testing.T) {
 		t.Errorf("/metrics has %q", lines)
 	}
 
-	// Redis' loss must not restart the pod.
+	// Losing Redis must not restart the pod.
 	r.Kill(t)
 	if _, err := client.ShouldRateLimit(t.Context(), ask("echo-ratelimit", "PATH", "/productpage")); err == nil {
 		t.Error("answered without Redis")

@@ -19,7 +19,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// fleetRules are limits that envoyproxy/ratelimit can hold too, but for the last one.
+// fleetRules are limits that envoyproxy/ratelimit supports too, except the last one.
 const fleetRules = `
 domain: d
 descriptors:
@@ -31,13 +31,13 @@ descriptors:
   - {key: ours, rate_limit: {unit: year, requests_per_unit: 10, algorithm: sliding_window}}
 `
 
-// otherFleet is a process of envoyproxy/ratelimit, as far as counting goes: its keys, INCRBY, and EXPIRE with every hit.
+// otherFleet counts as a process of envoyproxy/ratelimit does: its keys, INCRBY, and EXPIRE with every hit.
 type otherFleet struct {
 	redis  *goredis.Client
 	prefix string
 }
 
-// hit adds one to d_<key>_<value> and says whether it is within the limit.
+// hit adds one to d_<key>_<value> and reports whether the counter is within the limit.
 func (f otherFleet) hit(ctx context.Context, key, value string, unit time.Duration, limit int64) (bool, error) {
 	seconds := int64(unit / time.Second)
 	name := fmt.Sprintf("%sd_%s_%s_%d", f.prefix, key, value, time.Now().Unix()/seconds*seconds)
@@ -52,7 +52,7 @@ func (f otherFleet) hit(ctx context.Context, key, value string, unit time.Durati
 
 const year = 365 * 24 * time.Hour
 
-// TestBothFleetsCountTogether lets two processes of ours and one of the other fleet hold one limit.
+// TestBothFleetsCountTogether lets two of our processes and one of the other fleet count under one limit.
 func TestBothFleetsCountTogether(t *testing.T) {
 	r := redistest.Start(t)
 	other := otherFleet{r.Client(t), "p:"}
@@ -94,8 +94,7 @@ func TestBothFleetsCountTogether(t *testing.T) {
 	}
 }
 
-// Every counter that the other fleet has too is under its key, with a number as INCRBY leaves it; those that it has not
-// keep ours.
+// Counters that the other fleet has too use its keys, with a number as INCRBY writes it. The other counters keep our keys.
 func TestLyftKeysInRedis(t *testing.T) {
 	r := redistest.Start(t)
 	admin := r.Client(t)
@@ -121,7 +120,7 @@ func TestLyftKeysInRedis(t *testing.T) {
 	at := func(unit time.Duration) int64 { s := int64(unit / time.Second); return time.Now().Unix() / s * s }
 	const day = 24 * time.Hour
 
-	// What is refused counts, until the over-limit cache answers; a refund is given back, and forgets it.
+	// Refused hits count until the over-limit cache answers. A refund returns hits and clears the cache entry.
 	few := fmt.Sprintf("p:d_few_v_%d", at(day))
 	for range 3 {
 		do(ask("d", "few", "v"))
@@ -147,7 +146,7 @@ func TestLyftKeysInRedis(t *testing.T) {
 		t.Errorf("a peek: %v", s)
 	}
 
-	// The pattern stands for the value, but in an override.
+	// The key has the pattern in place of the value, except in an override.
 	do(ask("d", "path", "/a/1"))
 	do(ask("d", "path", "/a/2"))
 	holds(fmt.Sprintf("p:d_path_/a/*_%d", at(year)), "2")
@@ -156,7 +155,7 @@ func TestLyftKeysInRedis(t *testing.T) {
 	do(override)
 	holds(fmt.Sprintf("p:d_path_/a/1_%d", at(year)), "1")
 
-	// A month of the calendar; also the one that a request brings along.
+	// A month is a calendar month, also in a limit that a request brings.
 	now := time.Now().UTC()
 	month := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
 	override = ask("d", "month", "v")
@@ -178,7 +177,7 @@ func TestLyftKeysInRedis(t *testing.T) {
 	}
 }
 
-// Processes with different formats, or different prefixes, have nothing in common; in our own format too.
+// Processes with different formats or prefixes share no counters, in our own format too.
 func TestKeyFormatsAndPrefixes(t *testing.T) {
 	r := redistest.Start(t)
 	rules := rulesOf(t, fleetRules)

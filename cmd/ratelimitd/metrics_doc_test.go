@@ -19,12 +19,13 @@ import (
 
 // documented is a row of docs/metrics.md.
 type documented struct {
-	pattern      *regexp.Regexp // what stands for <...> may be anything
+	pattern      *regexp.Regexp // <...> matches anything
 	kind, labels string
 	found        bool
 }
 
-// TestMetricsAreDocumented compares docs/metrics.md with what services show, both ways: names, types and labels.
+// TestMetricsAreDocumented compares docs/metrics.md with the metrics of services, in both directions: names, types and
+// labels.
 func TestMetricsAreDocumented(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "metrics.md"))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 )
 
-// What is logged can be changed while the service runs, on the debug port: from nothing of the refused to who they are.
+// The debug port changes the log level at run time: from no refusals in the log to each refused caller.
 func TestLogLevelAtRunTime(t *testing.T) {
 	p := startProcess(t, map[string]string{"RATELIMITD_LOG_REFUSALS": "1000", "CACHE_KEY_PREFIX": "p:"}, "--rules", rulesOf(t, strings.ReplaceAll(fiveADay, ": 5", ": 0")))
 	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
@@ -56,7 +56,7 @@ func TestLogLevelAtRunTime(t *testing.T) {
 	}
 }
 
-// Operators are let in on loopback, unless DEBUG_HOST says where else; or nowhere.
+// Operators connect on loopback, unless DEBUG_HOST gives another address or turns the port off.
 func TestWhereOperatorsAre(t *testing.T) {
 	rules := rulesOf(t, fiveADay)
 	for host, env := range map[string]map[string]string{
@@ -86,7 +86,8 @@ func TestWhereOperatorsAre(t *testing.T) {
 	}
 }
 
-// A debug port that others may reach, and that asks them for nothing, is said at the start; one that asks is not.
+// At the start the log warns of a debug port that others can reach and that needs no credentials. A port that needs them
+// gets no warning.
 func TestUnguardedDebugPort(t *testing.T) {
 	const warning = "anyone who can reach the debug port can read its pages"
 	for name, c := range map[string]struct {
@@ -111,7 +112,7 @@ func TestUnguardedDebugPort(t *testing.T) {
 	}
 }
 
-// Scrapers need no token: /metrics is not on the operators' port.
+// Scrapers need no token: /metrics is not on the debug port.
 func TestScrapersNeedNoToken(t *testing.T) {
 	i := begin(t, map[string]string{"RATELIMITD_ADMIN_TOKEN": adminToken, "USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": "127.0.0.1:0"}, "--rules", rulesOf(t, fiveADay))
 	if i.err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// lineRead is what one way of reading a command line gives: the subcommand, or what is wrong.
+// lineRead reads a command line in one of two ways and returns the subcommand, or what is wrong.
 func lineRead(t *testing.T, how func(*kong.Kong, []string) (string, error), args []string) (c *cli, name, wrong, printed string) {
 	t.Helper()
 	c = new(cli)
@@ -25,7 +25,7 @@ func lineRead(t *testing.T, how func(*kong.Kong, []string) (string, error), args
 	return c, name, wrong, out.String()
 }
 
-// kongs is kong's own way.
+// kongs reads a command line with kong alone.
 func kongs(parser *kong.Kong, args []string) (string, error) {
 	line, err := parser.Parse(args)
 	if err != nil {
@@ -34,7 +34,7 @@ func kongs(parser *kong.Kong, args []string) (string, error) {
 	return line.Selected().Name, nil
 }
 
-// Command lines are read as kong itself reads them: the same values, and the same words for what is wrong.
+// Command lines give the same values and the same error messages as with kong itself.
 func TestParseIsKongs(t *testing.T) {
 	for _, text := range []string{
 		"", "serve", "--rules a --rules b", "serve --no-such-flag", "serve --grpc-port 70000", "serve extra",
@@ -50,7 +50,7 @@ func TestParseIsKongs(t *testing.T) {
 		if name != wantName && wantWrong == "" || wrong != wantWrong {
 			t.Errorf("%q: command %q, error %q; want %q, %q", text, name, wrong, wantName, wantWrong)
 		}
-		want.Serve.Adjusted, got.Serve.Adjusted = adjustments{}, adjustments{} // points to the flags of one parser
+		want.Serve.Adjusted, got.Serve.Adjusted = adjustments{}, adjustments{} // they point to the flags of their own parser
 		if wantWrong == "" && !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: %+v, want %+v", text, got, want)
 		}
@@ -65,7 +65,7 @@ func TestParseIsKongs(t *testing.T) {
 	}
 }
 
-// What parse leaves out of kong is not used: hooks, groups of flags, commands within commands.
+// The project uses no kong feature that parse leaves out: hooks, groups of flags, nested commands.
 func TestNothingThatParseLeavesOut(t *testing.T) {
 	c := new(cli)
 	parser, err := newParser(c)

@@ -19,8 +19,8 @@ import (
 
 const asProcess = "TEST_AS_RATELIMITD"
 
-// TestMain lets the test binary be the service: tests that need processes of their own start it again, so that what runs
-// is built the same way as the test, race detector included.
+// TestMain lets the test binary also run as the service. Tests that need processes start the binary again, so the service
+// is built like the test, race detector included.
 func TestMain(m *testing.M) {
 	if os.Getenv(asProcess) == "" {
 		os.Exit(m.Run())
@@ -42,7 +42,7 @@ type process struct {
 	ended             chan error
 }
 
-// command prepares a process of the service with this environment alone.
+// command prepares a process of the service. Its environment is env alone.
 func command(t *testing.T, env map[string]string, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
@@ -57,8 +57,8 @@ func command(t *testing.T, env map[string]string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// notAtMidnight waits for the day to end, in UTC, if it is about to: what a test has used of a limit for a day, and the
-// names of its counters, are to stay what they are while it looks at them.
+// notAtMidnight waits for midnight UTC if it is near. What a test has used of a daily limit, and the names of its counters,
+// must not change during the test.
 func notAtMidnight() {
 	const day, soon = 24 * time.Hour, 20 * time.Second
 	now := time.Now()
@@ -67,7 +67,8 @@ func notAtMidnight() {
 	}
 }
 
-// startProcess starts the service as a process on free ports and waits until it listens. It is stopped with the test.
+// startProcess starts the service as a process on free ports and waits until it listens. The process stops at the end of
+// the test.
 func startProcess(t *testing.T, env map[string]string, args ...string) *process {
 	t.Helper()
 	notAtMidnight()
@@ -98,7 +99,7 @@ func startProcess(t *testing.T, env map[string]string, args ...string) *process 
 	return p
 }
 
-// stop asks the process to end and waits for it; a process that has ended stays so.
+// stop ends the process with a signal and waits for it. Calling it again is fine.
 func (p *process) stop(t *testing.T) {
 	t.Helper()
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
@@ -116,12 +117,12 @@ func (p *process) stop(t *testing.T) {
 	}
 }
 
-// logLines are the lines that a process has logged so far.
+// logLines holds the lines that a process has logged so far.
 type logLines struct {
 	mu    sync.Mutex
 	lines []string
 	done  bool
-	more  chan struct{} // closed and replaced with every change
+	more  chan struct{} // closed and replaced at every change
 }
 
 func newLogLines() *logLines { return &logLines{more: make(chan struct{})} }
@@ -178,14 +179,14 @@ func (l *logLines) wait(t *testing.T, message string) map[string]any {
 	}
 }
 
-// output runs the service until it ends by itself and returns its exit code and what it wrote.
+// output runs the service until it ends by itself and returns its exit code and output.
 func output(t *testing.T, env map[string]string, args ...string) (code int, text string) {
 	t.Helper()
 	text, code = untilEnd(t, command(t, env, args...))
 	return code, text
 }
 
-// untilEnd runs a command until it ends by itself and returns what it wrote and its exit code.
+// untilEnd runs a command until it ends by itself and returns its output and exit code.
 func untilEnd(t *testing.T, cmd *exec.Cmd) (text string, code int) {
 	t.Helper()
 	var out bytes.Buffer

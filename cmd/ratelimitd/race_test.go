@@ -2,5 +2,5 @@
 
 package main
 
-// raceDetector says that everything takes many times as long.
+// raceDetector reports whether the race detector is on. Everything takes many times as long then.
 const raceDetector = true

@@ -19,8 +19,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// eachRedis runs a test for the variables REDIS_..., and for REDIS_PERSECOND_... with another Redis that is well. What is
-// counted is of the limit k, in the one that is tested.
+// eachRedis runs a test for the REDIS_... variables, and again for REDIS_PERSECOND_... with a healthy main Redis beside it.
+// The Redis under test holds the counters of limit k.
 func eachRedis(t *testing.T, test func(t *testing.T, prefix string, start func(t *testing.T, variables map[string]string, others ...string) probed)) {
 	for prefix, rules := range map[string]string{"REDIS": fiveADay, "REDIS_PERSECOND": strings.Replace(fiveADay, "day", "second", 1)} {
 		t.Run(prefix, func(t *testing.T) {
@@ -43,7 +43,8 @@ func eachRedis(t *testing.T, test func(t *testing.T, prefix string, start func(t
 	}
 }
 
-// Every variable that says where a Redis is and how to be let in: with all of them it is reached, without one it is not.
+// These variables say where a Redis is and how to log in. With all of them the service reaches it; without any one of them
+// it does not.
 func TestVariablesOfConnections(t *testing.T) {
 	ca, other := redistest.NewCA(t), redistest.NewCA(t)
 	mine := ca.Issue(t, "client")
@@ -61,7 +62,7 @@ func TestVariablesOfConnections(t *testing.T) {
 
 	for name, c := range map[string]struct {
 		good map[string]string
-		bad  map[string]string // one at a time; an empty value is left out
+		bad  map[string]string // tried one at a time; an empty value removes the variable
 	}{
 		"TLS": {
 			map[string]string{"URL": secure.Addr, "AUTH": "counter:counter-p4ss", "TLS": "true", "TLS_CACERT": ca.File, "TLS_CLIENT_CERT": mine.Cert, "TLS_CLIENT_KEY": mine.Key},
@@ -110,7 +111,7 @@ func TestVariablesOfConnections(t *testing.T) {
 	}
 }
 
-// A value that is not valid stops the start; the error names the variable.
+// An invalid value stops the start, and the error names the variable.
 func TestVariablesThatCannotBe(t *testing.T) {
 	for want, env := range map[string]map[string]string{
 		"REDIS_SOCKET_TYPE":    {"REDIS_URL": "localhost:1", "REDIS_SOCKET_TYPE": "udp"},
@@ -125,7 +126,7 @@ func TestVariablesThatCannotBe(t *testing.T) {
 	}
 }
 
-// What tunes the reference's pipelines is taken and said to have no effect, once.
+// The variables that tune the reference's pipelines are accepted. The log says once that they have no effect.
 func TestVariablesWithoutEffect(t *testing.T) {
 	r := redistest.Start(t)
 	for _, c := range []struct {
@@ -154,10 +155,10 @@ func TestVariablesWithoutEffect(t *testing.T) {
 	}
 }
 
-// silent is an address where connections are taken and nothing is ever said.
+// silent accepts connections and never answers.
 type silent struct {
 	net.Listener
-	left chan time.Duration // how long each connection stayed
+	left chan time.Duration // how long each connection stayed open
 }
 
 func startSilent(t *testing.T) *silent {
@@ -185,9 +186,9 @@ func startSilent(t *testing.T) *silent {
 	return s
 }
 
-// REDIS_TIMEOUT bounds the making of a connection, with its login; REDIS_OP_TIMEOUT a call, of both Redis.
+// REDIS_TIMEOUT bounds connecting, including the login. REDIS_OP_TIMEOUT bounds a call. Both apply to both Redis.
 func TestVariablesOfTime(t *testing.T) {
-	t.Parallel() // most of its time is waited
+	t.Parallel() // it spends most of its time waiting
 	eachRedis(t, func(t *testing.T, prefix string, start func(*testing.T, map[string]string, ...string) probed) {
 		s := startSilent(t)
 		start(t, map[string]string{"URL": s.Addr().String(), "AUTH": "x", "TIMEOUT": "300ms"})
@@ -196,7 +197,7 @@ func TestVariablesOfTime(t *testing.T) {
 			if stayed < 250*time.Millisecond {
 				t.Errorf("with %s_TIMEOUT=300ms a connection was given up after %v", prefix, stayed)
 			}
-		case <-time.After(8 * time.Second): // less than the 10 s that it is otherwise
+		case <-time.After(8 * time.Second): // less than the default of 10 s
 			t.Errorf("with %s_TIMEOUT=300ms a connection was not given up within 8 s", prefix)
 		}
 
@@ -223,13 +224,14 @@ func TestVariablesOfTime(t *testing.T) {
 	})
 }
 
-// How many connections there are, and what a call does that finds none, while Redis holds all calls back.
+// The variables of the pool set the number of connections and what a call does when none is free. Redis holds all calls
+// back meanwhile.
 func TestVariablesOfThePool(t *testing.T) {
 	const callers = 6
 	for name, c := range map[string]struct {
 		variables map[string]string
 		most      int  // connections
-		fails     bool // those that find none fail at once
+		fails     bool // calls fail at once when no connection is free
 	}{
 		"three":           {map[string]string{"POOL_SIZE": "3"}, 3, false},
 		"three, said":     {map[string]string{"POOL_SIZE": "3", "POOL_ON_EMPTY_BEHAVIOR": "WAIT"}, 3, false},
@@ -254,7 +256,7 @@ func TestVariablesOfThePool(t *testing.T) {
 				}
 				connections := func() int {
 					list := admin.Do(t.Context(), "client", "list", "type", "normal").Val()
-					return strings.Count(list.(string), "addr=127.0.0.1:") / 2 // and laddr=
+					return strings.Count(list.(string), "addr=127.0.0.1:") / 2 // laddr= matches too
 				}
 				ended := make(chan error, callers)
 				var wg sync.WaitGroup

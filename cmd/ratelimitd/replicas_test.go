@@ -10,7 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// RATELIMITD_REPLICAS is not set, so the processes count each other. Without Redis, all processes together admit the limit once.
+// RATELIMITD_REPLICAS is not set, so the processes count each other. Without Redis, all processes together admit the limit
+// once.
 func TestProcessesShareTheLimitWithoutRedis(t *testing.T) {
 	t.Parallel()
 	const processes, limit = 3, 30
@@ -47,17 +48,17 @@ func TestProcessesShareTheLimitWithoutRedis(t *testing.T) {
 		t.Errorf("%d processes admitted %d requests without Redis, the limit is %d", processes, admitted, limit)
 	}
 	for _, p := range all {
-		known(p, `ratelimitd_replicas{source="counted"} 3`) // the last number that was known
+		known(p, `ratelimitd_replicas{source="counted"} 3`) // the last known number
 	}
 
 	r.Restart(t)
 	said := startProcess(t, map[string]string{"REDIS_URL": r.Addr, "RATELIMITD_REPLICAS": "7"}, "--rules", rules)
 	known(said, `ratelimitd_replicas{source="set"} 7`)
 	all[0].stop(t)
-	known(all[1], `ratelimitd_replicas{source="counted"} 2`) // a process with RATELIMITD_REPLICAS does not take part
+	known(all[1], `ratelimitd_replicas{source="counted"} 2`) // a process with RATELIMITD_REPLICAS is not counted
 }
 
-// until waits for something to come about.
+// until waits for a condition.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)

@@ -19,11 +19,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// Rules take at most this much of the heap each, with all that is kept beside them: what their sources say, and the handles of
-// their metrics.
+// bytesPerRule is the most heap that a rule may take, including its source positions and metric handles.
 const bytesPerRule = 2048
 
-// heap is what is in use after two collections: the second one frees what the first one found in pools.
+// heap returns the heap in use after two collections: the second one frees what the first one left in pools.
 func heap() int {
 	var m runtime.MemStats
 	runtime.GC()
@@ -32,8 +31,8 @@ func heap() int {
 	return int(m.HeapAlloc)
 }
 
-// TestRulesTakeLittleMemory puts many rules into force, from files and as resources, and replaces them again and again: they
-// take little, and no more after many updates.
+// TestRulesTakeLittleMemory loads many rules, from files and as resources, and replaces them again and again. They take
+// little memory, and no more of it after many updates.
 func TestRulesTakeLittleMemory(t *testing.T) {
 	rules, updates := 10_000, 3
 	if os.Getenv("RATELIMITD_TEST_LARGE") != "" {
@@ -54,7 +53,7 @@ func TestRulesTakeLittleMemory(t *testing.T) {
 					t.Fatalf("%d rules, want %d", len(r.Tree.Rules), rules)
 				}
 				l.Swap(r.Tree, limiter.Settings{})
-				if round == 1 { // then what a replaced rule may leave behind has been left
+				if round == 1 { // by now a replaced rule has left behind all that it can
 					first = heap() - before
 				}
 			}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestSchema holds the command to the files that editors are pointed at.
+// TestSchema compares the command's output with the schema files that editors use.
 func TestSchema(t *testing.T) {
 	for _, args := range [][]string{{"schema"}, {"schema", "rules"}, {"schema", "tests"}} {
 		want, err := os.ReadFile("../../docs/schema/" + args[len(args)-1] + ".schema.json")

@@ -11,10 +11,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// secret is in every setting below that may hold one.
+// secret is in every setting below that may contain a secret.
 const secret = "hunter2hunter2hunter2"
 
-// What cannot start says why, and not with which password.
+// The error of a failed start gives the reason and no password.
 func TestRefusalsToStartKeepSecrets(t *testing.T) {
 	rules := rulesOf(t, fiveADay)
 	const redisURL, otherURL, headers = "REDIS_URL", "REDIS_PERSECOND_URL", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS"
@@ -65,8 +65,8 @@ func TestRefusalsToStartKeepSecrets(t *testing.T) {
 	}
 }
 
-// A service that runs shows nobody a password: not in its log, not on its pages, not in its answers, whether it is let in
-// or not, and also when what is asked fails.
+// A running service never shows a password: not in its log, pages or answers. This holds whether Redis accepts its login or
+// not, and also for failed requests.
 func TestSecretsAreNotShown(t *testing.T) {
 	known, unknown := redistest.Start(t, "--requirepass", secret), redistest.Start(t, "--requirepass", "another")
 	g := newGateway(t, "default")

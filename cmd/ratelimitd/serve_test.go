@@ -32,7 +32,7 @@ func TestStartSaysWhatIsServed(t *testing.T) {
 	}
 }
 
-// What cannot work must end at once, with a text that says what to do.
+// A start that cannot work ends at once. The error says what to do.
 func TestRefusesToStart(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -74,7 +74,8 @@ func TestRefusesToStart(t *testing.T) {
 	}
 }
 
-// A folder without one good file is a start with red health, which heals: no decision is made up meanwhile.
+// A folder without a good file gives a start with red health. It turns green with the first good file. Until then no
+// request is decided.
 func TestStartsWithoutAGoodFile(t *testing.T) {
 	bad := strings.ReplaceAll(fiveADay, "rate_limit", "ratelimit")
 	for name, c := range map[string]struct {
@@ -103,7 +104,7 @@ func TestStartsWithoutAGoodFile(t *testing.T) {
 				}
 			}
 			red()
-			write(t, rules, "worse.yaml", "domian: d\n") // a reload does not make it better
+			write(t, rules, "worse.yaml", "domian: d\n") // a reload with more errors changes nothing
 			eventually(t, "the state of the bad file", func() bool {
 				_, body := get(t, "http://"+p.debug+"/rlconfig")
 				return strings.Contains(body, "worse.yaml: rejected")
@@ -118,7 +119,7 @@ func TestStartsWithoutAGoodFile(t *testing.T) {
 	}
 }
 
-// When the last file is removed its rules stay, health stays green, and it is seen.
+// When the last file is removed, its rules stay in force and health stays green. The log and metrics show it.
 func TestTheLastRuleFileIsRemoved(t *testing.T) {
 	rules := rulesOf(t, fiveADay)
 	p := startProcess(t, nil, "--rules", rules)
@@ -153,7 +154,8 @@ func TestForceStartWithoutRules(t *testing.T) {
 	}
 }
 
-// The reference's folder is RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY; a flag beats the environment.
+// The rule folder is RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY, as in the reference. A flag overrides the
+// environment.
 func TestWhereRulesAre(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, "ratelimit/config/rules.yaml", fiveADay)
@@ -173,7 +175,7 @@ func TestWhereRulesAre(t *testing.T) {
 	}
 }
 
-// A change of a file changes decisions; a bad change changes nothing and says where it is bad.
+// A change of a file changes decisions. A bad change changes nothing, and the log says where the mistake is.
 func TestReload(t *testing.T) {
 	rules := rulesOf(t, fiveADay)
 	p := startProcess(t, nil, "--rules", rules)
@@ -207,7 +209,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// SIGTERM lets a call in flight finish and ends with 0; health is red meanwhile.
+// After SIGTERM a call in flight finishes and the exit code is 0. Health is red meanwhile.
 func TestStopsWhenTold(t *testing.T) {
 	p := startProcess(t, map[string]string{"RATELIMITD_DRAIN_DELAY": "30s"}, "--rules", rulesOf(t, fiveADay))
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -224,7 +226,7 @@ func TestStopsWhenTold(t *testing.T) {
 	if _, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil {
 		t.Errorf("a call while draining: %v", err)
 	}
-	_ = p.cmd.Process.Kill() // it would go on draining for 30 s
+	_ = p.cmd.Process.Kill() // it would drain for 30 s
 	if err := <-p.ended; err == nil {
 		t.Error("a killed process ended well")
 	}
@@ -256,8 +258,8 @@ func write(t *testing.T, dir, name, text string) {
 	}
 }
 
-// Without --rules the folder is the reference's, also when only a part of its path is given; example rules that stand in
-// the working directory are never served unasked.
+// Without --rules the service uses the reference's folder, also when only a part of its path is set. It never loads the
+// example rules in the working directory by default.
 func TestExamplesAreNotServedUnasked(t *testing.T) {
 	examples := t.TempDir()
 	write(t, examples, "config/domains/example.yaml", fiveADay)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openTerminal opens a pseudo-terminal: what the command writes to tty, the test reads from seen.
+// openTerminal opens a pseudo-terminal. The command writes to tty and the test reads from seen.
 func openTerminal(t *testing.T) (seen, tty *os.File) {
 	t.Helper()
 	seen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -41,7 +41,7 @@ func openTerminal(t *testing.T) (seen, tty *os.File) {
 	return seen, tty
 }
 
-// A bar shows on a terminal how far a simulation is, and is gone at the end; elsewhere there is none.
+// On a terminal, a bar shows the progress of a simulation and disappears at the end. Elsewhere there is no bar.
 func TestSimulateProgress(t *testing.T) {
 	t.Chdir("../..")
 	text, err := os.ReadFile("examples/simulate/access.log")
@@ -49,7 +49,7 @@ func TestSimulateProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	long := filepath.Join(t.TempDir(), "access.log")
-	if err := os.WriteFile(long, bytes.Repeat(text, 300), 0o644); err != nil { // takes long enough to be looked at
+	if err := os.WriteFile(long, bytes.Repeat(text, 300), 0o644); err != nil { // takes long enough to see the bar
 		t.Fatal(err)
 	}
 	args := []string{"simulate", "--rules", "examples/simulate/rules", "--mapping", "examples/simulate/envoy.yaml", "--log", long}

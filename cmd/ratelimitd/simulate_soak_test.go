@@ -26,8 +26,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/simulate"
 )
 
-// madeUpLog is requests that are made up as they are needed: the i-th is always the same, a millisecond after the one
-// before it. Few callers ask for most of it.
+// madeUpLog generates requests on demand. The i-th request is always the same, a millisecond after the one before it. A few
+// callers send most of them.
 type madeUpLog struct {
 	requests, callers int
 	start             time.Time
@@ -51,10 +51,10 @@ func (r madeUpLog) at(i int) madeUp {
 	return madeUp{at: r.start.Add(time.Duration(i) * time.Millisecond), caller: caller, path: int(x % 7), plan: plans[caller%len(plans)]}
 }
 
-// displaced is the order in which a log has them: each within a quarter of a second of its place.
+// displaced is the order of the requests in a log: each is within a quarter of a second of its place.
 func displaced(i int) int { return i ^ 0xa5 }
 
-// write writes the log.
+// write writes the log to a writer.
 func (r madeUpLog) write(to io.Writer) error {
 	w := bufio.NewWriterSize(to, 1<<20)
 	var b []byte
@@ -76,7 +76,7 @@ func (r madeUpLog) write(to io.Writer) error {
 	return w.Flush()
 }
 
-// request is what Envoy would have asked.
+// request returns the request that Envoy would send.
 func (m *madeUp) request() *ratelimitv3.RateLimitRequest {
 	entry := func(key, value string) *commonv3.RateLimitDescriptor_Entry {
 		return &commonv3.RateLimitDescriptor_Entry{Key: key, Value: value}
@@ -100,7 +100,7 @@ descriptors:
 caller: {field: user}
 `
 
-// trafficRules has a plan for each algorithm, and a limit that all callers share, or not.
+// trafficRules has one plan per algorithm, and a limit that all callers share if shared is set.
 func trafficRules(shared bool) string {
 	rules := `domain: edge
 descriptors:
@@ -119,7 +119,7 @@ descriptors:
 	return rules
 }
 
-// timed answers at the time that the caller says.
+// timed decides at the time that the caller gives.
 type timed struct{ *limiter.Limiter }
 
 func (d timed) Decide(ctx context.Context, _ time.Time, req *limiter.Request, out *limiter.Decision) error {
@@ -131,8 +131,8 @@ func (d timed) Decide(ctx context.Context, _ time.Time, req *limiter.Request, ou
 	return d.Limiter.Decide(ctx, time.UnixMicro(at), req, out)
 }
 
-// served asks a real server for every request over gRPC, at the time of the request, and returns what it answers.
-// Requests of one caller come one after the other; with several lanes those of different callers do not.
+// served sends every request to a real server over gRPC, with the time of the request, and returns the answers. Requests of
+// one caller are sent in order. With several lanes, different callers are sent concurrently.
 func (r madeUpLog) served(t *testing.T, rules simulate.Rules, lanes int) []ratelimitv3.RateLimitResponse_Code {
 	t.Helper()
 	decider := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})
@@ -164,7 +164,7 @@ func (r madeUpLog) served(t *testing.T, rules simulate.Rules, lanes int) []ratel
 	return codes
 }
 
-// compare looks whether a simulation of a log gives the verdicts that a server gives to the same requests.
+// compare checks that a simulation of a log gives the same verdicts as a server.
 func (r madeUpLog) compare(t *testing.T, lanes int) {
 	t.Helper()
 	m, errs := accesslog.ParseMapping("mapping.yaml", []byte(trafficMapping))
@@ -208,10 +208,10 @@ func (r madeUpLog) compare(t *testing.T, lanes int) {
 
 var trafficStart = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
-// The verdicts of a simulation are those of the server. With a limit that all callers share the server is asked one
-// request after the other; else callers are asked for side by side.
+// The verdicts of a simulation are those of the server. With a limit that all callers share, the server gets one request at
+// a time. Otherwise callers are served concurrently.
 func TestSimulateJudgesAsTheServer(t *testing.T) {
-	t.Parallel() // most of its time is waited
+	t.Parallel() // it spends most of its time waiting
 	madeUpLog{requests: 20_480, callers: 200, start: trafficStart}.compare(t, 1)
 	requests := 204_800
 	if raceDetector {
@@ -220,8 +220,8 @@ func TestSimulateJudgesAsTheServer(t *testing.T) {
 	madeUpLog{requests: requests, callers: 1500, start: trafficStart}.compare(t, 16)
 }
 
-// TestSoakSimulate does the same with ten million requests, which is nearly three hours of a log, and measures what the
-// program needs for them: memory above all must not depend on how many there are.
+// TestSoakSimulate does the same with ten million requests, nearly three hours of a log, and measures the program. Its
+// memory must not depend on the number of requests.
 func TestSoakSimulate(t *testing.T) {
 	requests, soak := 204_800, os.Getenv("RATELIMITD_SOAK") != ""
 	if soak {
@@ -255,7 +255,7 @@ func (r madeUpLog) measure(t *testing.T) {
 	}
 	var written countedBytes
 	err = r.write(io.MultiWriter(in, &written))
-	most := peak(cmd.Process.Pid) // it has read all but what is in the pipe
+	most := peak(cmd.Process.Pid) // by now it has read everything except what is in the pipe
 	if err := errors.Join(err, in.Close(), cmd.Wait()); err != nil {
 		t.Fatalf("%v\n%s", err, &text)
 	}
@@ -266,13 +266,13 @@ func (r madeUpLog) measure(t *testing.T) {
 	cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	t.Logf("%d requests, %d MB of log: %s, %s of processors, %.0f requests per second of one processor, at most %d MB of memory",
 		r.requests, written>>20, took.Round(time.Millisecond), cpu.Round(time.Millisecond), float64(r.requests)/cpu.Seconds(), most>>10)
-	if most > 200<<10 && !raceDetector { // of which it needs several times as much
+	if most > 200<<10 && !raceDetector { // the race detector needs several times as much
 		t.Errorf("the process needed %d MB", most>>10)
 	}
 }
 
-// peak is the most memory that a process has needed so far, in KiB; 0 where the system does not tell. What is told of a
-// process that has ended is no less than what the one that started it needed.
+// peak returns the most memory that a process has used so far, in KiB, or 0 where the system does not report it. For an
+// ended process the value includes what its parent used.
 func peak(pid int) int {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

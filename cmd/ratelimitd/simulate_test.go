@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// simulateRules runs `ratelimitd simulate` and returns its exit code and what it wrote.
+// simulateRules runs `ratelimitd simulate` and returns its exit code and its output.
 func simulateRules(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -95,7 +95,7 @@ func TestSimulateCommand(t *testing.T) {
 	}
 }
 
-// What is written to files, and the formats of standard output.
+// Reports go to files, or to standard output in several formats.
 func TestSimulateCommandWrites(t *testing.T) {
 	t.Chdir("../..")
 	dir := t.TempDir()
@@ -144,7 +144,7 @@ func TestSimulateCommandWrites(t *testing.T) {
 	}
 }
 
-// A month is one of 30 days, or with the variable of the service that of the calendar.
+// A month has 30 days by default. With the service's variable it is a calendar month.
 func TestSimulateCalendarMonths(t *testing.T) {
 	rules := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptors: [{key: user, rate_limit: {unit: month, requests_per_unit: 1}}]\n"})
 	dir := writeRules(t, map[string]string{
@@ -161,7 +161,7 @@ func TestSimulateCalendarMonths(t *testing.T) {
 	}
 }
 
-// Logs come packed, over standard input, and in several pieces.
+// Logs can be compressed, come from standard input, or be split into several files.
 func TestSimulateCommandReads(t *testing.T) {
 	t.Chdir("../..")
 	log, err := os.ReadFile("examples/simulate/access.log")

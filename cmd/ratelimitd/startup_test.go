@@ -15,7 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// probed is a process whose health is asked for.
+// probed is a process whose health is checked.
 type probed struct {
 	*process
 	grpcHealth healthv1.HealthClient
@@ -26,10 +26,10 @@ func probe(t *testing.T, p *process) probed {
 	return probed{p, healthv1.NewHealthClient(dial(t, p.grpc))}
 }
 
-// health asks everywhere whether a process wants requests. It fails unless all agree.
+// health checks all health endpoints and reports whether the process is green. It fails unless all agree.
 func (p *probed) health(t *testing.T) bool {
 	t.Helper()
-	// Health may turn between two questions: then they are asked again.
+	// Health may turn between two checks: then all are checked again.
 	for try := 1; ; try++ {
 		code, _ := get(t, "http://"+p.http+"/healthcheck")
 		ready, _ := get(t, "http://"+p.http+"/readyz")
@@ -71,7 +71,7 @@ func (p *probed) turns(t *testing.T, green bool) time.Duration {
 	return time.Since(start)
 }
 
-// logs waits until a process has logged a text so many times.
+// logs waits until a process has logged a text this many times.
 func (p *probed) logs(t *testing.T, text string, times int) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -102,8 +102,8 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 10}
 `
 
-// Without Redis the service keeps trying: health is red until Redis has answered once, or green from the start if that is
-// asked for. Calls are answered by on_error, in bounded time.
+// Without Redis the service keeps trying. Health is red until Redis has answered once, or green from the start if a setting
+// says so. on_error decides calls, in bounded time.
 func TestStartWithoutRedis(t *testing.T) {
 	for name, c := range map[string]struct {
 		env   map[string]string
@@ -151,7 +151,7 @@ func TestStartWithoutRedis(t *testing.T) {
 				}
 			}
 
-			// Once it has answered, losing it does not turn health red.
+			// After the first answer, losing Redis does not turn health red.
 			r.Kill(t)
 			if _, err := client.ShouldRateLimit(t.Context(), ask("d", "error", "v")); status.Code(err) != codes.Unavailable {
 				t.Errorf("without Redis: %v", err)
@@ -163,7 +163,7 @@ func TestStartWithoutRedis(t *testing.T) {
 	}
 }
 
-// Redis that is there is found before the service says that it listens: nobody sees a red health then.
+// If Redis is up, the service connects before it logs that it listens: health is never seen red.
 func TestStartWithRedis(t *testing.T) {
 	r := redistest.Start(t)
 	p := probe(t, startProcess(t, map[string]string{"REDIS_URL": r.Addr}, "--rules", rulesOf(t, fiveADay)))
@@ -172,7 +172,7 @@ func TestStartWithRedis(t *testing.T) {
 	}
 }
 
-// Whoever does not want to wait for ever is told so by the end of the process.
+// With a limit on the waiting time, the process ends when Redis does not come up.
 func TestStartGivesUp(t *testing.T) {
 	r := redistest.Start(t)
 	r.Kill(t)
@@ -202,9 +202,9 @@ func TestStartupSettings(t *testing.T) {
 	}
 }
 
-// With REDIS_HEALTH_CHECK_ACTIVE_CONNECTION health follows Redis, whichever way it is lost; both, if there are two.
+// With REDIS_HEALTH_CHECK_ACTIVE_CONNECTION health follows Redis, however it is lost. With two Redis, both must be up.
 func TestHealthFollowsRedis(t *testing.T) {
-	t.Parallel() // most of its time is waited
+	t.Parallel() // it spends most of its time waiting
 	r, perSecond := redistest.Start(t), redistest.Start(t)
 	p := probe(t, startProcess(t, map[string]string{
 		"REDIS_URL": r.Addr, "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": perSecond.Addr, "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION": "true",
@@ -215,7 +215,7 @@ func TestHealthFollowsRedis(t *testing.T) {
 	for _, step := range []struct {
 		what        string
 		do          func(testing.TB)
-		lost, found int // how often that was logged by then
+		lost, found int // how often that has been logged by then
 		green       bool
 	}{
 		{"killed", r.Kill, 1, 0, false},
@@ -236,7 +236,7 @@ func TestHealthFollowsRedis(t *testing.T) {
 	}
 }
 
-// Where no decision can be made /json says so, as it is or as the reference would.
+// Where no decision can be made, /json answers with an error: our status code, or the reference's.
 func TestJSONWithoutRedis(t *testing.T) {
 	for env, want := range map[string]int{"false": http.StatusServiceUnavailable, "true": http.StatusBadRequest} {
 		p := startProcess(t, map[string]string{"REDIS_URL": "127.0.0.1:1", "RATELIMITD_JSON_BAD_REQUEST_ON_FAILURE": env}, "--rules", rulesOf(t, fiveADay))

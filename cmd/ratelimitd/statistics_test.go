@@ -50,7 +50,8 @@ descriptors:
     rate_limit: {unlimited: true}
 `
 
-// traffic asks for each of these, and for what the reference counts apart: 12 calls over gRPC.
+// traffic sends requests for each of these rules and for the cases that the reference counts separately: 12 calls over
+// gRPC.
 func traffic(t *testing.T, addr string) {
 	t.Helper()
 	client := ratelimitv3.NewRateLimitServiceClient(dial(t, addr))
@@ -70,7 +71,7 @@ func traffic(t *testing.T, addr string) {
 		}
 	}
 	heavy := ask("mongo_cps", "database", "users")
-	heavy.HitsAddend = 6 // 4 fit, of which one is near the limit; 2 are over
+	heavy.HitsAddend = 6 // 4 fit, one of them near the limit; 2 are over
 	if _, err := client.ShouldRateLimit(t.Context(), heavy); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +83,7 @@ func traffic(t *testing.T, addr string) {
 	}
 }
 
-// shown is what a service shows Prometheus of metrics whose names begin so, without times.
+// shown returns the metrics that a service exports to Prometheus under names with this prefix, without timings.
 func shown(t *testing.T, url, prefix string) []string {
 	t.Helper()
 	code, body := get(t, url)
@@ -100,7 +101,7 @@ func shown(t *testing.T, url, prefix string) []string {
 	return lines
 }
 
-// What traffic makes of the reference's metrics: names, labels and numbers.
+// trafficForPrometheus is what traffic adds to the reference's metrics: names, labels and numbers.
 var trafficForPrometheus = []string{
 	`ratelimit_service_config_load_error 0`,
 	`ratelimit_service_config_load_success 1`,
@@ -112,7 +113,7 @@ var trafficForPrometheus = []string{
 	`ratelimit_service_rate_limit_shadow_mode{domain="mongo_cps",key1="trial"} 1`,
 	`ratelimit_service_rate_limit_strange_domain_not_found 1`,
 	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="database_users"} 7`,
-	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="database_users",key2="op_read"} 2`, // the third key has no label there
+	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="database_users",key2="op_read"} 2`, // the third key has no label in the reference
 	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="file_log*"} 1`,
 	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="remote_address_10_0_0_1"} 1`,
 	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="tenant_acme",key2="path"} 1`,
@@ -147,7 +148,7 @@ func TestMetricsOfTheReference(t *testing.T) {
 	if code, _ := get(t, "http://"+own+"/metrics"); code != http.StatusNotFound {
 		t.Errorf("the listener for Prometheus answers other paths too: %d", code)
 	}
-	// Beside them our own, whose rules are not merged however deep they are.
+	// Our own metrics come in addition. Their rules are not merged, however deep they are.
 	got := shown(t, "http://"+p.http+"/metrics", `ratelimitd_rule_hits_total{domain="mongo_cps",rule="database`)
 	want := []string{
 		`ratelimitd_rule_hits_total{domain="mongo_cps",rule="database_users"} 7`,
@@ -200,7 +201,7 @@ mappings:
 	}
 }
 
-// daemon is a StatsD or DogStatsD daemon that keeps what it gets.
+// daemon is a StatsD or DogStatsD daemon that keeps what it receives.
 type daemon struct {
 	host, port string
 	lines      chan string
@@ -242,7 +243,7 @@ func listenStatsD(t *testing.T, network string) *daemon {
 	return d
 }
 
-// sum adds up what comes of counters until all of these have their number.
+// sum adds up received counters until all of them reach the wanted numbers.
 func (d *daemon) sum(t *testing.T, want map[string]int) {
 	t.Helper()
 	got := make(map[string]int)
@@ -283,7 +284,7 @@ func (d *daemon) sum(t *testing.T, want map[string]int) {
 	}
 }
 
-// StatsD and Prometheus together: each gets everything.
+// With both StatsD and Prometheus on, each gets everything.
 func TestStatsDAndPrometheus(t *testing.T) {
 	for _, network := range []string{"tcp", "udp"} {
 		t.Run(network, func(t *testing.T) {
@@ -342,7 +343,7 @@ func TestDogStatsD(t *testing.T) {
 	})
 }
 
-// Connections to Redis are counted for each Redis apart.
+// Connections are counted separately for each Redis.
 func TestStatisticsOfRedis(t *testing.T) {
 	first, second := redistest.Start(t), redistest.Start(t)
 	p := startProcess(t, map[string]string{

@@ -7,8 +7,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 )
 
-// Under STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT a limit that the over-limit cache knows refuses a request from there, and is counted so; the request
-// uses nothing of the others.
+// With STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, a limit in the over-limit cache refuses a request from the cache, and this
+// is counted. The request uses nothing of its other limits.
 func TestKnownRefusalStopsTheOthers(t *testing.T) {
 	rules := rulesOf(t, "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: year, requests_per_unit: 8}\n  - key: b\n    rate_limit: {unit: year, requests_per_unit: 0}\n")
 	p := startProcess(t, map[string]string{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": "true", "LOCAL_CACHE_SIZE_IN_BYTES": "100000"}, "--rules", rules)

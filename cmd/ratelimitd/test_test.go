@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// testRules runs `ratelimitd test` and returns its exit code and what it wrote.
+// testRules runs `ratelimitd test` and returns its exit code and its output.
 func testRules(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -109,7 +109,8 @@ func TestTestCommandFormats(t *testing.T) {
 	}
 }
 
-// The rule files that ship pass from the top of the project as its documentation says, every rule covered.
+// The shipped rule files pass when the command runs in the project's top folder, as its documentation says, with every rule
+// covered.
 func TestTestCommandDefault(t *testing.T) {
 	t.Chdir("../..")
 	if code, stdout, stderr := testRules(t, "--min-coverage", "100"); code != 0 {

@@ -31,18 +31,18 @@ var (
 	logged        = regexp.MustCompile(`time=\S+ |(grpc|http|debug)=\S+`)
 )
 
-// tutorial is somebody who does what the page says.
+// tutorial follows the page as a reader does.
 type tutorial struct {
 	home    string
 	shell   *shell
 	service *exec.Cmd
 	log     *logLines
-	read    int // lines of the log that the page has told of
+	read    int // lines of the log that the page has shown so far
 }
 
-// What docs/tutorial.md says is what comes, from the build of the binary on.
+// Every step of docs/tutorial.md gives the documented result, starting with the build of the binary.
 func TestTutorial(t *testing.T) {
-	t.Parallel() // most of its time is waited
+	t.Parallel() // it spends most of its time waiting
 	page := filepath.Join("..", "..", "docs", "tutorial.md")
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -113,7 +113,7 @@ func (r *tutorial) write(t *testing.T, name, text string, how int) {
 	}
 }
 
-// console runs the commands of a block and returns it with what they say.
+// console runs the commands of a block and returns the block with their output.
 func (r *tutorial) console(t *testing.T, body string) (said string, commands int) {
 	t.Helper()
 	var out strings.Builder
@@ -133,7 +133,7 @@ func (r *tutorial) console(t *testing.T, body string) (said string, commands int
 	return out.String(), commands
 }
 
-// serve starts the service that was built, in the shell's folder, and has the shell's calls go to it.
+// serve starts the built service in the shell's folder. The shell's calls then go to it.
 func (r *tutorial) serve(t *testing.T, args []string) {
 	t.Helper()
 	r.service = exec.Command(filepath.Join(r.home, "bin", "ratelimitd"), args...)
@@ -166,7 +166,7 @@ func (r *tutorial) stop(t *testing.T) {
 	}
 }
 
-// logs waits until the service has logged these lines, in this order, others between them or not.
+// logs waits until the service has logged these lines in this order. Other lines may come between them.
 func (r *tutorial) logs(t *testing.T, lines string) {
 	t.Helper()
 	for line := range strings.Lines(lines) {
@@ -174,7 +174,7 @@ func (r *tutorial) logs(t *testing.T, lines string) {
 	}
 }
 
-// waitLog waits for a line that has want in it, and returns it.
+// waitLog waits for a line that contains want, and returns it.
 func (r *tutorial) waitLog(t *testing.T, want string) string {
 	t.Helper()
 	want = logged.ReplaceAllString(want, "")
@@ -197,13 +197,13 @@ func (r *tutorial) waitLog(t *testing.T, want string) string {
 	}
 }
 
-// shell is a shell that keeps its folder and its variables from one command to the next.
+// shell is a shell that keeps its folder and variables between commands.
 type shell struct {
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-// openShell starts one at the top of the project, in an environment that has nothing of ours but what Go needs.
+// openShell starts a shell in the project's top folder. Its environment has only what Go needs.
 func openShell(t *testing.T, home string) *shell {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -238,7 +238,7 @@ func openShell(t *testing.T, home string) *shell {
 	return &shell{in, bufio.NewReader(out)}
 }
 
-// run runs a command and returns what it says, also of errors, and its exit code.
+// run runs a command and returns its output, standard error included, and its exit code.
 func (s *shell) run(t *testing.T, command string) (said string, code int) {
 	t.Helper()
 	const mark = "--- exit code "

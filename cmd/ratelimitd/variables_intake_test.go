@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// watched opens a connection with a call that goes on.
+// watched opens a connection with a call that stays open.
 func watched(t *testing.T, i *instance) healthv1.HealthClient {
 	t.Helper()
 	client := healthv1.NewHealthClient(dial(t, i.grpc()))
@@ -33,7 +33,7 @@ func watched(t *testing.T, i *instance) healthv1.HealthClient {
 	return client
 }
 
-// frames connects to gRPC without a library that keeps to the rules. What is written to the framer goes out with flush.
+// frames connects to gRPC without a library that enforces the protocol. flush sends what was written to the framer.
 func frames(t *testing.T, i *instance, from string) (conn net.Conn, framer *http2.Framer, flush func() error) {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
@@ -71,12 +71,12 @@ func opening(t *testing.T, path string) []byte {
 	return block.Bytes()
 }
 
-// cut says whether the service closes a connection on which one call of a method after another begins with this piece of
-// its message, and no answer is read. The metric must give the reason.
+// cut reports whether the service closes a connection that does not behave. On it, each call of a method sends this piece
+// of its message, and the client reads no answers. The metric must give the reason.
 func cut(variable, reason, method string, piece []byte, end bool) look {
 	return running(func(t *testing.T, i *instance) string {
 		conn, framer, flush := frames(t, i, "127.0.0.1")
-		_ = conn.(*net.TCPConn).SetReadBuffer(4096) // so that little is kept for it
+		_ = conn.(*net.TCPConn).SetReadBuffer(4096) // keeps the kernel's buffer small
 		block := opening(t, method)
 		stopped := make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -98,7 +98,7 @@ func cut(variable, reason, method string, piece []byte, end bool) look {
 				if err != nil {
 					return
 				}
-				if len(piece) > 10_000 && stream > 20 { // enough for the bound, and not for the default's
+				if len(piece) > 10_000 && stream > 20 { // enough for the configured bound, but not for the default
 					_ = flush()
 					<-ctx.Done()
 				}
@@ -113,8 +113,8 @@ func cut(variable, reason, method string, piece []byte, end bool) look {
 
 func variablesOfIntake() []variable {
 	decide := ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName
-	unknown := decide + strings.Repeat("x", 4000)                           // its answer names it: a few answers fill what the kernel keeps
-	unfinished := append([]byte{0, 0, 0x40, 0, 0}, make([]byte, 15_000)...) // of 4 MiB
+	unknown := decide + strings.Repeat("x", 4000)                           // the answer names the method: a few answers fill the kernel's buffer
+	unfinished := append([]byte{0, 0, 0x40, 0, 0}, make([]byte, 15_000)...) // of an announced 4 MiB
 	return []variable{
 		{name: "RATELIMITD_MAX_CALLS", value: "1", look: running(func(t *testing.T, i *instance) string {
 			_, err := watched(t, i).Check(t.Context(), &healthv1.HealthCheckRequest{})
@@ -158,7 +158,7 @@ func variablesOfIntake() []variable {
 	}
 }
 
-// is says whether a channel is closed.
+// is reports whether a channel is closed.
 func is(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -168,7 +168,7 @@ func is(c <-chan struct{}) bool {
 	}
 }
 
-// A stop has a hard limit: the drain delay, the stop timeout, and a second for the rest.
+// A stop has a hard limit: the drain delay, the stop timeout, and one more second.
 func TestStopIsOverdue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := listenOptions{DrainDelay: 3 * time.Second, StopTimeout: 10 * time.Second}

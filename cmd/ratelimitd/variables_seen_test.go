@@ -33,9 +33,9 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// What is seen of a service, and what is made for it to find.
+// This file has the looks that observe a service, and the servers and files that a service finds.
 
-// running is a look that a service must have started for.
+// running is a look that requires the service to have started.
 func running(l look) look {
 	return func(t *testing.T, i *instance) string {
 		if i.err != nil {
@@ -45,7 +45,7 @@ func running(l look) look {
 	}
 }
 
-// answers asks in turn, and says the codes with what remains, or the error's code.
+// answers sends requests in order and returns the codes with what remains, or the error's code.
 func answers(requests ...*ratelimitv3.RateLimitRequest) look {
 	return running(func(t *testing.T, i *instance) string {
 		client := ratelimitv3.NewRateLimitServiceClient(dial(t, i.grpc()))
@@ -62,19 +62,19 @@ func answers(requests ...*ratelimitv3.RateLimitRequest) look {
 	})
 }
 
-// times is a request so many times.
+// times repeats a request n times.
 func times(n int, r *ratelimitv3.RateLimitRequest) []*ratelimitv3.RateLimitRequest {
 	return slices.Repeat([]*ratelimitv3.RateLimitRequest{r}, n)
 }
 
-// heavy is a request of so many hits.
+// heavy is a request with this number of hits.
 func heavy(hits uint32, r *ratelimitv3.RateLimitRequest) *ratelimitv3.RateLimitRequest {
 	r = proto.Clone(r).(*ratelimitv3.RateLimitRequest) //nolint:forcetypeassert // it is one
 	r.HitsAddend = hits
 	return r
 }
 
-// then looks, and says only what the next one sees.
+// then runs both looks and returns the result of the second.
 func then(first, next look) look {
 	return func(t *testing.T, i *instance) string {
 		first(t, i)
@@ -82,14 +82,14 @@ func then(first, next look) look {
 	}
 }
 
-// metric is a line of /metrics that begins so, if there is one.
+// metric returns the lines of /metrics that begin with prefix.
 func metric(prefix string) look {
 	return running(func(t *testing.T, i *instance) string {
 		return strings.Join(shown(t, i.http()+"/metrics", prefix), "\n")
 	})
 }
 
-// status and body of a page.
+// page returns the status of a page and the part of its body that matches find.
 func page(path string, debug bool, find string) look {
 	found := regexp.MustCompile(find)
 	return running(func(t *testing.T, i *instance) string {
@@ -102,7 +102,7 @@ func page(path string, debug bool, find string) look {
 	})
 }
 
-// logs waits for a message, and says a field of it.
+// logs waits for a message and returns one of its fields.
 func logs(message, field string) look {
 	return running(func(t *testing.T, i *instance) string {
 		text, _ := i.log.wait(t, message)[field].(string)
@@ -110,7 +110,7 @@ func logs(message, field string) look {
 	})
 }
 
-// logsOneOf waits for one of some texts in the log.
+// logsOneOf waits until the log contains one of these texts.
 func logsOneOf(texts ...string) look {
 	return running(func(t *testing.T, i *instance) string {
 		which := ""
@@ -127,7 +127,7 @@ func logsOneOf(texts ...string) look {
 	})
 }
 
-// clientHeader is a header that clients get.
+// clientHeader returns a header of an answer.
 func clientHeader(name string) look {
 	return running(func(t *testing.T, i *instance) string {
 		resp, err := http.Post(i.http()+"/json", "application/json", strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}`)) //nolint:noctx // the test's own server
@@ -139,8 +139,8 @@ func clientHeader(name string) look {
 	})
 }
 
-// within says whether something comes about: in good time if a variable is set, which must be less than it would take
-// otherwise, and in little time if it is not.
+// within reports whether a condition is reached in time. With the variable set it waits for long, which must be less than
+// the default would take; without it, for short.
 func within(t *testing.T, i *instance, name string, long, short time.Duration, reached func() bool) bool {
 	t.Helper()
 	most := long
@@ -159,7 +159,7 @@ func within(t *testing.T, i *instance, name string, long, short time.Duration, r
 	return true
 }
 
-// either is a word for each of two.
+// either returns one of two words.
 func either(is bool, yes, no string) string {
 	if is {
 		return yes
@@ -167,7 +167,7 @@ func either(is bool, yes, no string) string {
 	return no
 }
 
-// handshakes is a server that says of each connection how its handshake went, and closes it.
+// handshakes is a server that reports how the handshake of each connection went, and closes the connection.
 type handshakes struct {
 	addr string
 	came chan string
@@ -197,7 +197,7 @@ func listenTLS(t *testing.T, pair tlstest.Pair) *handshakes {
 				case errors.As(err, &plain):
 					h.came <- "plain text"
 				case err != nil && !strings.Contains(err.Error(), "remote error"):
-					return // it went away
+					return // the client has gone
 				case err != nil:
 					h.came <- "refuses the server's certificate"
 				case len(server.ConnectionState().PeerCertificates) > 0:
@@ -211,7 +211,7 @@ func listenTLS(t *testing.T, pair tlstest.Pair) *handshakes {
 	return h
 }
 
-// look says what came first.
+// look returns the first handshake's result.
 func (h *handshakes) look(t *testing.T, i *instance) string {
 	if i.err != nil {
 		return "does not start"
@@ -225,7 +225,7 @@ func (h *handshakes) look(t *testing.T, i *instance) string {
 	}
 }
 
-// first is a server that keeps the first that is said on any connection.
+// listenFirst starts a server that keeps the first match of find on any connection.
 func listenFirst(t *testing.T, network, find string) (addr string, l look) {
 	t.Helper()
 	at := "127.0.0.1:0"
@@ -272,7 +272,7 @@ func listenFirst(t *testing.T, network, find string) (addr string, l look) {
 	})
 }
 
-// ads is a server of rules over xDS that keeps what it is asked. It answers as answer does; nil: not at all.
+// ads is an xDS server that keeps the requests it receives. It answers with the function answer; nil: not at all.
 type ads struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 
@@ -283,7 +283,7 @@ type ads struct {
 	headers metadata.MD // of the first stream
 	first   *discoveryv3.DiscoveryRequest
 	streams int
-	refused int // requests that refuse something
+	refused int // number of requests that refuse something
 }
 
 func listenADS(t *testing.T, answer func(discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error) *ads {
@@ -341,7 +341,7 @@ func (a *ads) count(of *int) int {
 	return *of
 }
 
-// asked waits for the first request and says something of it.
+// asked waits for the first request and describes it with say.
 func (a *ads) asked(say func(*discoveryv3.DiscoveryRequest, metadata.MD) string) look {
 	return running(func(t *testing.T, _ *instance) string {
 		eventually(t, "a request", func() bool {
@@ -353,7 +353,7 @@ func (a *ads) asked(say func(*discoveryv3.DiscoveryRequest, metadata.MD) string)
 	})
 }
 
-// xdsFrom is what makes rules come from a server.
+// xdsFrom returns the environment that loads rules from an xDS server.
 func xdsFrom(addr string, more ...string) map[string]string {
 	env := map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": addr}
 	for i := 0; i < len(more); i += 2 {
@@ -362,7 +362,7 @@ func xdsFrom(addr string, more ...string) map[string]string {
 	return env
 }
 
-// files writes PEM files of a name: its certificate and key.
+// files writes a certificate and its key as PEM files.
 func files(t *testing.T, p tlstest.Pair) (cert, key string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -378,7 +378,7 @@ func file(t *testing.T, text string) string {
 	return dir + "/file"
 }
 
-// shakes is how a handshake with a port of the service goes, for a client with or without a certificate.
+// shakes describes a TLS handshake with a port of the service, for a client with or without a certificate.
 func shakes(debug bool, certificates ...tls.Certificate) look {
 	return func(t *testing.T, i *instance) string {
 		if i.err != nil {
@@ -388,14 +388,14 @@ func shakes(debug bool, certificates ...tls.Certificate) look {
 		if debug {
 			addr = i.svc.operators.DebugAddr.String()
 		}
-		conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, Certificates: certificates, NextProtos: []string{"h2"}}) //nolint:gosec,noctx // who it is is what is asked
+		conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, Certificates: certificates, NextProtos: []string{"h2"}}) //nolint:gosec,noctx // checking whose certificate it is is the test
 		if err != nil {
 			return "plain text"
 		}
 		defer func() { _ = conn.Close() }()
 		_ = conn.SetDeadline(time.Now().Add(patience))
-		// What a server thinks of the client's certificate comes after the handshake: with the first bytes, which a
-		// server of HTTP/2 sends unasked, or as an alert.
+		// The server's verdict on the client's certificate comes after the handshake: as an alert, or with the first bytes,
+		// which an HTTP/2 server sends on its own.
 		if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err == nil {
 			if _, err = conn.Read(make([]byte, 1)); err != nil {
 				return "refuses the client"
@@ -405,7 +405,7 @@ func shakes(debug bool, certificates ...tls.Certificate) look {
 	}
 }
 
-// peeks looks at a counter, as who has this token, and says how that ends.
+// peeks looks at a counter with this token and returns the resulting code.
 func peeks(token string) look {
 	return running(func(t *testing.T, i *instance) string {
 		ctx := t.Context()
@@ -418,17 +418,17 @@ func peeks(token string) look {
 	})
 }
 
-// healthy says what /healthcheck says.
+// healthy returns the result of /healthcheck.
 var healthy = running(func(t *testing.T, i *instance) string {
 	code, _ := get(t, i.http()+"/healthcheck")
 	return either(code == http.StatusOK, "green", "red")
 })
 
-// redisKeys are the keys in a Redis after a request.
+// redisKeys returns the keys in a Redis after a request.
 func redisKeys(t *testing.T, more ...string) (map[string]string, look) {
 	t.Helper()
 	r := redistest.Start(t)
-	env := map[string]string{"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "RATELIMITD_REPLICAS": "1"} // else processes are counted in Redis too
+	env := map[string]string{"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "RATELIMITD_REPLICAS": "1"} // otherwise processes are counted in Redis too
 	for i := 0; i < len(more); i += 2 {
 		env[more[i]] = more[i+1]
 	}
@@ -441,7 +441,7 @@ func redisKeys(t *testing.T, more ...string) (map[string]string, look) {
 	}))
 }
 
-// took is how long a call takes, compared with a bound.
+// took compares the duration of a call with a bound.
 func took(bound time.Duration, r *ratelimitv3.RateLimitRequest) look {
 	return running(func(t *testing.T, i *instance) string {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -455,7 +455,7 @@ func took(bound time.Duration, r *ratelimitv3.RateLimitRequest) look {
 	})
 }
 
-// freePort is a port that nobody listens on.
+// freePort returns a port that nothing listens on.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
@@ -467,7 +467,7 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// merged is several environments in one.
+// merged merges several environments into one.
 func merged(all ...map[string]string) map[string]string {
 	env := make(map[string]string)
 	for _, a := range all {
@@ -476,7 +476,7 @@ func merged(all ...map[string]string) map[string]string {
 	return env
 }
 
-// collector is an OTLP receiver that keeps the attributes of who sends spans.
+// collector is an OTLP receiver that keeps the spans and the attributes of their sender.
 type collector struct {
 	collectorv1.UnimplementedTraceServiceServer
 
@@ -507,7 +507,7 @@ func (c *collector) got() (int, map[string]string) {
 	return c.spans, c.sender
 }
 
-// listen makes it be reached over one protocol alone, and says where.
+// listen starts the collector on one protocol and returns its URL.
 func (c *collector) listen(t *testing.T, protocol string) (url string) {
 	t.Helper()
 	if protocol == "http" {
@@ -550,8 +550,8 @@ func (c *collector) listen(t *testing.T, protocol string) (url string) {
 	return "http://" + l.Addr().String()
 }
 
-// linked makes a file that has another name in another folder, and returns what changes it there: the system reports no
-// change in its own folder then.
+// linked creates a file that is hard-linked into another folder, and returns a function that changes it there. The system
+// then reports no change in the file's own folder.
 func linked(t *testing.T, path, text string) (change func(text string)) {
 	t.Helper()
 	other := file(t, text)
@@ -565,12 +565,12 @@ func linked(t *testing.T, path, text string) (change func(text string)) {
 	}
 }
 
-// readAgain changes files that nothing is reported of, and says whether all changes are seen. The first ones may be seen
-// whenever files are read: that is done once more when watching begins, and after whatever else was reported.
+// readAgain changes files without a change event and reports whether the service sees all changes. It may see the first
+// ones earlier: files are read once more when watching begins, and after any other event.
 func readAgain(t *testing.T, i *instance, name string, change func(n int) (seen func() bool)) string {
 	t.Helper()
 	for n := 1; n <= 4; n++ {
-		if !within(t, i, name, 8*time.Second, 300*time.Millisecond, change(n)) { // otherwise it is 10 s
+		if !within(t, i, name, 8*time.Second, 300*time.Millisecond, change(n)) { // the default is 10 s
 			return "not read again yet"
 		}
 	}

@@ -29,13 +29,13 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// ownDefaults are those that differ from the reference's. docs/environment.md says why.
+// ownDefaults are the defaults that differ from the reference's. docs/environment.md gives the reasons.
 var ownDefaults = map[string]string{
 	"BACKEND_TYPE":                     "",          // Redis if REDIS_URL is set, else memory
-	"DEBUG_HOST":                       "127.0.0.1", // the reference: everywhere
+	"DEBUG_HOST":                       "127.0.0.1", // the reference: all addresses
 	"EXPIRATION_JITTER_MAX_SECONDS":    "",          // 300 where it has an effect
 	"LOG_LEVEL":                        "info",
-	"REDIS_SOCKET_TYPE":                "", // by what the URL is
+	"REDIS_SOCKET_TYPE":                "", // depends on the URL
 	"REDIS_PERSECOND_SOCKET_TYPE":      "",
 	"REDIS_URL":                        "",
 	"REDIS_PERSECOND_URL":              "",
@@ -43,7 +43,7 @@ var ownDefaults = map[string]string{
 	"USE_STATSD":                       "",
 	"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES": "",
 
-	// Accepted without effect: unset is what they are by default.
+	// These are accepted without effect and are unset by default.
 	"RUNTIME_WATCH_ROOT": "", "REDIS_PIPELINE_WINDOW": "", "REDIS_PIPELINE_LIMIT": "", "REDIS_CLUSTER_PIPELINE_PARALLELISM": "",
 	"REDIS_PERSECOND_PIPELINE_WINDOW": "", "REDIS_PERSECOND_PIPELINE_LIMIT": "", "REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM": "",
 	"MEMCACHE_MAX_IDLE_CONNS": "", "MEMCACHE_SRV_REFRESH": "",
@@ -51,7 +51,7 @@ var ownDefaults = map[string]string{
 
 const oneADay = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 1}\n"
 
-// table are the rows of TestEveryVariable.
+// table returns the rows of TestEveryVariable.
 func table(t *testing.T) []variable {
 	return slices.Concat(variablesOfRules(), variablesOfXDS(t), variablesOfListening(), variablesOfIntake(), variablesOfTLS(t), variablesOfOperators(t), variablesOfAnswers(),
 		variablesOfCounting(), variablesOfRedis(t, "REDIS"), variablesOfRedis(t, "REDIS_PERSECOND"), variablesOfStatistics(), variablesOfTracing(), silentVariables())
@@ -64,7 +64,7 @@ func variablesOfRules() []variable {
 		}
 		return "rules are found"
 	}
-	// A root with rules at a/b/rules.yaml, and without any elsewhere.
+	// at makes a root with rules in a/b/rules.yaml and nowhere else.
 	at := func(name, value, root, sub, app string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			dir := t.TempDir()
@@ -139,7 +139,7 @@ func variablesOfXDS(t *testing.T) []variable {
 	ca := file(t, string(authority.PEM))
 	cert, key := files(t, authority.Issue(t, "envoy-ratelimit"))
 
-	// told is what the first request says, with one variable set.
+	// told describes the first request to an xDS server, with one variable set.
 	told := func(say func(*discoveryv3.DiscoveryRequest, metadata.MD) string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			a := listenADS(t, nil)
@@ -152,7 +152,7 @@ func variablesOfXDS(t *testing.T) []variable {
 			return xdsFrom(h.addr, more...), h.look
 		}
 	}
-	// A server whose streams end at once.
+	// ending is an xDS server whose streams end at once.
 	ending := func(l func(*ads) look, more ...string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			a := listenADS(t, func(discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
@@ -207,7 +207,7 @@ func variablesOfXDS(t *testing.T) []variable {
 			}()
 			return xdsFrom(l.Addr().String()), running(func(t *testing.T, i *instance) string {
 				eventually(t, "a connection", func() bool { return came.Load() > 0 })
-				// Otherwise it is 3 s give or take half.
+				// The default is 3 s, plus or minus half.
 				return either(within(t, i, "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", patience, 500*time.Millisecond, func() bool { return came.Load() > 20 }), "soon again", "not soon again")
 			})
 		}, unset: "not soon again", set: "soon again"},
@@ -224,7 +224,7 @@ func variablesOfXDS(t *testing.T) []variable {
 		{name: "XDS_CLIENT_BACKOFF_JITTER", value: "false", prepare: ending(exact), unset: "about 10 s", set: "10 s"},
 		{name: "XDS_CLIENT_BACKOFF_MAX_INTERVAL", value: "10ms", prepare: ending(func(a *ads) look {
 			return running(func(t *testing.T, i *instance) string {
-				// 10 ms and half as much again each time are 44 s for 19 waits.
+				// Without the variable, 19 waits take 44 s: they start at 10 ms and grow by half each time.
 				return either(within(t, i, "XDS_CLIENT_BACKOFF_MAX_INTERVAL", patience, 500*time.Millisecond, func() bool { return a.count(&a.streams) >= 20 }), "many streams", "fewer and fewer")
 			})
 		}, "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "0", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10ms"), unset: "fewer and fewer", set: "many streams"},
@@ -240,7 +240,7 @@ func variablesOfXDS(t *testing.T) []variable {
 			})
 			return xdsFrom(a.addr), running(func(t *testing.T, i *instance) string {
 				eventually(t, "a refusal", func() bool { return a.count(&a.refused) > 0 })
-				// Otherwise it is 1 s, 2 s, 4 s and so on; from 10 ms on, twice as long each time, eleven waits are 20 s.
+				// The default is 1 s, 2 s, 4 s and so on. From 10 ms, doubling each time, eleven waits take 20 s.
 				return either(within(t, i, "RATELIMITD_XDS_REFUSED_RETRY", 8*time.Second, 300*time.Millisecond, func() bool { return a.count(&a.refused) > 11 }), "soon again", "not soon again")
 			})
 		}, unset: "not soon again", set: "soon again"},
@@ -266,7 +266,7 @@ func variablesOfListening() []variable {
 			})
 		}
 	}
-	// watch has a call that does not end by itself, and says whether it goes on.
+	// watch opens a call that does not end by itself and reports whether it stays open.
 	watch := running(func(t *testing.T, i *instance) string {
 		stream, err := healthv1.NewHealthClient(dial(t, i.grpc())).Watch(t.Context(), &healthv1.HealthCheckRequest{})
 		if err != nil {
@@ -337,7 +337,7 @@ func variablesOfListening() []variable {
 				t.Fatal(err)
 			}
 			defer first.Close()
-			// The first one counts only when it has been accepted: it answers then.
+			// The first connection counts only after it is accepted: the service answers on it then.
 			fmt.Fprintf(first, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
 			if _, err := first.Read(make([]byte, 10)); err != nil {
 				t.Fatal(err)
@@ -380,7 +380,7 @@ func variablesOfListening() []variable {
 			return either(strings.Contains(i.log.String(), "draining: health is red"), "waits", "does not wait")
 		}), unset: "does not wait", set: "waits"},
 		{name: "RATELIMITD_STOP_TIMEOUT", value: "20ms", prepare: func(t *testing.T) (map[string]string, look) {
-			// A call that Redis never answers.
+			// Redis never answers this call.
 			env := map[string]string{"REDIS_URL": startSilent(t).Addr().String(), "REDIS_OP_TIMEOUT": "2s", "RATELIMITD_REDIS_STARTUP_SERVE": "true"}
 			return env, running(func(t *testing.T, i *instance) string {
 				ctx, cancel := context.WithCancel(t.Context())
@@ -471,7 +471,7 @@ func variablesOfAnswers() []variable {
 	two := "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 1}\n  - key: l\n    rate_limit: {unit: day, requests_per_unit: 3}\n"
 	together := ask("d", "k", "v")
 	together.Descriptors = append(together.Descriptors, ask("d", "l", "v").GetDescriptors()...)
-	// Two requests for both; then what is left of l tells what the refused one took.
+	// Two requests hit both counters. What is left of l then shows what the refused request took.
 	left := func(t *testing.T, i *instance) string {
 		return answers(together, heavy(2, together), heavy(1, ask("d", "l", "v")), heavy(1, ask("d", "l", "v")))(t, i)
 	}
@@ -488,7 +488,7 @@ func variablesOfAnswers() []variable {
 	}
 	return []variable{
 		{name: "SHADOW_MODE", value: "true", rules: []string{oneADay}, look: answers(times(2, ask("d", "k", "v"))...), unset: "OK OVER_LIMIT", set: "OK OK"},
-		// One of two descriptors is over: in quota mode the other one lets the request pass.
+		// One of two descriptors is over its limit: in quota mode the other one lets the request pass.
 		{name: "QUOTA_MODE", value: "true", rules: []string{two}, look: answers(times(2, together)...), unset: "OK OVER_LIMIT", set: "OK OK"},
 		{name: "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", value: "true", rules: []string{two}, look: left, unset: "OK OVER_LIMIT OVER_LIMIT OVER_LIMIT", set: "OK OVER_LIMIT OK OK"},
 		{name: "RATELIMITD_ADMISSION", value: "all_or_nothing", rules: []string{two}, look: left, unset: "OK OVER_LIMIT OVER_LIMIT OVER_LIMIT", set: "OK OVER_LIMIT OK OK"},
@@ -537,7 +537,7 @@ func variablesOfAnswers() []variable {
 			next := time.Unix(0, 0).Add((time.Duration(now.Unix())*time.Second/month + 1) * month)
 			near := func(a, b time.Time) bool { return a.Sub(b).Abs() < 10*time.Second }
 			switch {
-			case near(first, next): // on one day in decades both months end together
+			case near(first, next): // on one day in decades both months end at the same time
 				t.Skip("both months end at once")
 			case near(reset, first):
 				return "ends with the month"
@@ -627,7 +627,7 @@ func variablesOfRedis(t *testing.T, prefix string) []variable {
 	ca := file(t, string(authority.PEM))
 	cert, key := files(t, authority.Issue(t, "counter"))
 	password := file(t, "s3cret\n")
-	// one is the environment of the Redis that is looked at, beside one that is well.
+	// one is the environment of the Redis under test, with a healthy one beside it.
 	one := func(t *testing.T, addr string, more ...string) map[string]string {
 		env := map[string]string{prefix + "_URL": addr}
 		if prefix != "REDIS" {
@@ -683,7 +683,7 @@ func variablesOfRedis(t *testing.T, prefix string) []variable {
 			})
 		}, unset: "waits", set: "gives up"},
 		{name: "OP_TIMEOUT", value: "100ms", rules: []string{strings.ReplaceAll(oneADay, "day", either(prefix == "REDIS", "day", "second"))}, prepare: func(t *testing.T) (map[string]string, look) {
-			return one(t, startSilent(t).Addr().String()), took(900*time.Millisecond, ask("d", "k", "v")) // without it the breaker opens when Redis has been silent for a second
+			return one(t, startSilent(t).Addr().String()), took(900*time.Millisecond, ask("d", "k", "v")) // without it the breaker opens after Redis has been silent for a second
 		}, unset: "long", set: "short"},
 		{name: "TLS", value: "true", prepare: shaken(server, "TLS_CACERT", ca), unset: "plain text", set: "encrypted"},
 		{name: "TLS_CACERT", value: ca, prepare: shaken(server, "TLS", "true"), unset: "refuses the server's certificate", set: "encrypted", bad: map[string]string{"/none": "/none"}},
@@ -696,7 +696,7 @@ func variablesOfRedis(t *testing.T, prefix string) []variable {
 		if r.with == nil {
 			r.with = make(map[string]string)
 		}
-		if len(r.bad) > 0 && r.name != "URL" { // what the bad values are tried with
+		if len(r.bad) > 0 && r.name != "URL" { // the row with which the bad values are tried
 			r.with[prefix+"_URL"] = "127.0.0.1:1"
 			r.with["REDIS_URL"] = "127.0.0.1:1"
 			r.with["REDIS_PERSECOND"] = either(prefix == "REDIS", "false", "true")
@@ -716,7 +716,7 @@ func variablesOfRedis(t *testing.T, prefix string) []variable {
 
 func variablesOfStatistics() []variable {
 	const hits = "ratelimit.service.rate_limit.d.k.total_hits"
-	// What a daemon gets first of a name. Without the variable that is perhaps nothing.
+	// sent returns what a daemon first receives under a name. Without the variable that may be nothing.
 	sent := func(name, network, find string, more ...string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			d := listenStatsD(t, network)
@@ -778,7 +778,7 @@ func variablesOfStatistics() []variable {
 			_, after, _ := strings.Cut(body, `ratelimit_service_response_time_seconds_sum{grpc_method="ShouldRateLimit"} `)
 			var sum float64
 			_, _ = fmt.Sscan(after, &sum)
-			// A call takes longer than 10 us and less than 10 s: as seconds 0.00001 to 10. As milliseconds 0.01 to 10,000.
+			// A call takes longer than 10 us and less than 10 s: 0.00001 to 10 in seconds, 0.01 to 10,000 in milliseconds.
 			_, after, _ = strings.Cut(body, `ratelimitd_request_duration_seconds_sum{transport="grpc"} `)
 			var seconds float64
 			_, _ = fmt.Sscan(after, &seconds)
@@ -799,7 +799,7 @@ func variablesOfStatistics() []variable {
 }
 
 func variablesOfTracing() []variable {
-	// traced is what a collector gets of one call.
+	// traced returns what a collector receives for one call.
 	traced := func(protocol string, say func(c *collector) string, more ...string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			c := &collector{}
@@ -809,7 +809,7 @@ func variablesOfTracing() []variable {
 			}
 			return env, running(func(t *testing.T, i *instance) string {
 				answers(ask("d", "k", "v"))(t, i)
-				i.stop() // what is recorded is sent then
+				i.stop() // sends the recorded spans
 				i.log.wait(t, "stopped")
 				if err := <-i.ended; err != nil {
 					t.Error(err)

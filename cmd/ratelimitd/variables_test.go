@@ -23,42 +23,42 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// variable is a row of the table: one environment variable, and how it is seen that it does what it says.
+// variable is a row of the table: one environment variable, and how its effect is observed.
 type variable struct {
 	name string
 
-	// The service is started without the variable and with it, each time with what else must be set. look says what is
-	// seen of the service then.
+	// The service starts once without and once with the variable, each time with the settings in with. look then observes
+	// the service.
 	value      string
 	with       map[string]string
-	rules      []string // files; nil: five a day; empty: no folder is given
+	rules      []string // files; nil: five a day; empty: no folder is set
 	look       look
-	unset, set string // what is seen
-	onlySet    bool   // the default cannot be tried in a test: it is a port or a path that others may have
+	unset, set string // the observed results
+	onlySet    bool   // the default cannot be tried in a test: it is a port or a path that other programs may use
 
-	// prepare, if there is one, makes for each start what the service is to find, such as a server. It returns more that
-	// is to be set, with the variable itself unless value is given, and replaces look.
+	// prepare, if set, runs before each start and makes what the service needs, such as a server. It returns more settings,
+	// including the variable itself unless value is set, and replaces look.
 	prepare func(t *testing.T) (map[string]string, look)
 
-	// In place of that, the name of a test that shows it.
+	// shownBy names a test that shows the effect, in place of the fields above.
 	shownBy string
 
-	// silent is of a variable that changes nothing: it is said so once, by name.
+	// silent marks a variable that changes nothing. The log says so once and names it.
 	silent bool
 
-	// bad are values that are refused, and what the error says besides the variable's name. Those of flags, numbers,
-	// times and names follow from the type. anything is of texts that may be anything.
+	// bad are refused values, each with a part of the error beside the variable's name. Bad flags, numbers, durations and
+	// names follow from the type. anything marks texts that may have any value.
 	bad      map[string]string
 	anything bool
 }
 
-// look says what is seen of a service.
+// look observes a service and returns what it sees.
 type look func(t *testing.T, i *instance) string
 
-// environmentMutex is held while the environment is a service's.
+// environmentMutex is held while the process environment is that of a service.
 var environmentMutex sync.Mutex
 
-// inEnvironment does something with these variables and with no other one of ours set.
+// inEnvironment runs do with these variables set and no other variable of the service.
 func inEnvironment(env map[string]string, do func()) {
 	environmentMutex.Lock()
 	defer environmentMutex.Unlock()
@@ -71,12 +71,12 @@ func inEnvironment(env map[string]string, do func()) {
 	}
 }
 
-// instance is the service as it starts in this process with an environment of its own.
+// instance is the service, started in this process with its own environment.
 type instance struct {
 	svc  *service // nil: it did not start
-	err  error    // why not
+	err  error    // why it did not start
 	log  *logLines
-	dir  string // of rules
+	dir  string // the rule folder
 	env  map[string]string
 	args []string
 
@@ -84,7 +84,7 @@ type instance struct {
 	ended chan error // what run returned
 }
 
-// begin starts the service. What it cannot start with is err.
+// begin starts the service. If that fails, err holds the reason.
 func begin(t *testing.T, env map[string]string, args ...string) *instance {
 	t.Helper()
 	notAtMidnight()
@@ -152,7 +152,7 @@ func begin(t *testing.T, env map[string]string, args ...string) *instance {
 	return i
 }
 
-// absent in an environment takes away what begin sets by itself.
+// absent as a value removes a variable that begin sets by default.
 const absent = "\x00"
 
 func (i *instance) grpc() string   { return i.svc.server.GRPCAddr.String() }
@@ -160,8 +160,8 @@ func (i *instance) http() string   { return "http://" + i.svc.server.HTTPAddr.St
 func (i *instance) debug() string  { return "http://" + i.svc.operators.DebugAddr.String() }
 func (i *instance) failed() string { return fmt.Sprintf("does not start: %v", i.err) }
 
-// TestEveryVariable starts the service without and with each variable of the reference, and each of our own, and compares
-// what is seen of it. A variable without a row fails it, and so does a row without a variable.
+// TestEveryVariable starts the service without and with each variable of the reference and each of our own, and compares
+// the results. A variable without a row fails the test, and so does a row without a variable.
 func TestEveryVariable(t *testing.T) {
 	var c cli
 	application, err := newParser(&c)
@@ -171,7 +171,7 @@ func TestEveryVariable(t *testing.T) {
 	flags := flagsByVariable(application.Model)
 	for name := range flags {
 		if _, set := os.LookupEnv(name); set {
-			t.Setenv(name, "") // put back afterwards
+			t.Setenv(name, "") // restores it after the test
 			if err := os.Unsetenv(name); err != nil {
 				t.Fatal(err)
 			}
@@ -191,7 +191,7 @@ func TestEveryVariable(t *testing.T) {
 	for _, name := range slices.Concat(slices.Collect(maps.Keys(theirs)), slices.Collect(maps.Keys(flags))) {
 		if rows[name] == nil {
 			t.Errorf("%s has no row", name)
-			rows[name] = &variable{anything: true, shownBy: "TestEveryVariable"} // said once
+			rows[name] = &variable{anything: true, shownBy: "TestEveryVariable"} // reported once
 		}
 	}
 	for name, v := range theirs {
@@ -231,7 +231,7 @@ func TestEveryVariable(t *testing.T) {
 	}
 }
 
-// changes compares what is seen without and with the variable.
+// changes compares the results without and with the variable.
 func (v *variable) changes(t *testing.T) {
 	see := func(set bool) string {
 		env := maps.Clone(v.with)
@@ -287,7 +287,7 @@ func (v *variable) changes(t *testing.T) {
 	}
 }
 
-// isSilent starts the service with the variable and counts how often it is said to be without effect.
+// isSilent starts the service with the variable and counts how often the log says that it has no effect.
 func (v *variable) isSilent(t *testing.T) {
 	for _, c := range []struct {
 		value string
@@ -312,7 +312,7 @@ func (v *variable) isSilent(t *testing.T) {
 	}
 }
 
-// refuses gives the variable values that it cannot have. The error names it, and what is allowed.
+// refuses tries invalid values. The error names the variable and what is allowed.
 func (v *variable) refuses(t *testing.T, f *kong.Flag) {
 	bad := maps.Clone(v.bad)
 	if bad == nil {
@@ -346,7 +346,7 @@ func (v *variable) refuses(t *testing.T, f *kong.Flag) {
 		var out, errs bytes.Buffer
 		code := 0
 		inEnvironment(env, func() {
-			// Not with a context that has ended: what is wrong has to be found before anything is served.
+			// The context must still be valid: the mistake has to be found before the service starts to serve.
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
 			code = run(ctx, args, &out, &errs)
@@ -363,10 +363,10 @@ func lastLine(text string) string {
 	return lines[len(lines)-1]
 }
 
-// concrete is a name with something in the place of <name>.
+// concrete replaces <name> in a variable's name.
 func concrete(name string) string { return strings.ReplaceAll(name, "<name>", "FOO") }
 
-// badValues are what a flag of this type cannot be, with what is said of it.
+// badValues returns invalid values for a flag of this type, each with its error message.
 func badValues(f *kong.Flag) map[string]string {
 	typ := f.Target.Type()
 	if typ.Kind() == reflect.Pointer {
@@ -406,7 +406,8 @@ func badValues(f *kong.Flag) map[string]string {
 	return nil
 }
 
-// flagsByVariable are the flags of the subcommand serve, and of others if serve has none of that variable.
+// flagsByVariable returns the flags of serve by variable, and those of other subcommands where serve has no flag for the
+// variable.
 func flagsByVariable(model *kong.Application) map[string]*kong.Flag {
 	flags := make(map[string]*kong.Flag)
 	for _, command := range model.Leaves(false) {
@@ -421,7 +422,7 @@ func flagsByVariable(model *kong.Application) map[string]*kong.Flag {
 	return flags
 }
 
-// referenceEnvironment are the variables of the reference, with their types and defaults.
+// referenceEnvironment returns the variables of the reference, with their types and defaults.
 func referenceEnvironment(t *testing.T) map[string]*struct{ kind, value string } {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "reference-environment.csv"))
@@ -443,7 +444,7 @@ func referenceEnvironment(t *testing.T) map[string]*struct{ kind, value string }
 	return all
 }
 
-// sameDefault says whether a flag is by default what the reference says, however that writes it.
+// sameDefault reports whether a flag has the reference's default, in whatever notation.
 func sameDefault(f *kong.Flag, theirs string) bool {
 	ours := f.Default
 	switch f.Target.Kind() {
@@ -457,7 +458,7 @@ func sameDefault(f *kong.Flag, theirs string) bool {
 	return ours == theirs
 }
 
-// testNames are the names of all tests there are.
+// testNames returns the names of all existing tests.
 func testNames(t *testing.T) map[string]bool {
 	t.Helper()
 	names := make(map[string]bool)

@@ -27,7 +27,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/tlstest"
 )
 
-// gateway is what Envoy Gateway is to the service: go-control-plane's server and cache, and snapshots for one node.
+// gateway stands for Envoy Gateway: go-control-plane's server and cache, with snapshots for one node.
 type gateway struct {
 	t     *testing.T
 	addr  string
@@ -66,7 +66,7 @@ func (g *gateway) set(version string, all ...types.Resource) {
 	}
 }
 
-// perHour is a resource as Envoy Gateway writes them: a domain for a listener, a route, and a rule of it.
+// perHour is a resource in Envoy Gateway's form: a domain for a listener, a route, and a rule of the route.
 func perHour(domain string, requests uint32) *rulesv3.RateLimitConfig {
 	const route = "httproute/default/shop/rule/0/match/0/*"
 	return &rulesv3.RateLimitConfig{Name: domain, Domain: domain, Descriptors: []*rulesv3.RateLimitDescriptor{{
@@ -78,7 +78,7 @@ func perHour(domain string, requests uint32) *rulesv3.RateLimitConfig {
 	}}}
 }
 
-// askRoute is a request that such a rule is for.
+// askRoute is a request that matches such a rule.
 func askRoute(domain, address string) *ratelimitv3.RateLimitRequest {
 	const route = "httproute/default/shop/rule/0/match/0/*"
 	return ask(domain, route, route, "rule-0-match-0", "rule-0-match-0", "remote_address", address)
@@ -97,9 +97,9 @@ func eventually(t *testing.T, what string, reached func() bool) {
 	}
 }
 
-// The whole environment that Envoy Gateway starts the service with, against what it serves: from no snapshot over rules
-// to an empty one, with its certificate renewed on the way. Other than there are addresses, the places of files, and
-// REDIS_OP_TIMEOUT; SSL_CERT_FILE stands for the public authorities that an image has.
+// The complete environment in which Envoy Gateway starts the service, against the resources that it serves: first no
+// snapshot, then rules, then an empty snapshot, with a certificate renewal in between. Only addresses, file paths and
+// REDIS_OP_TIMEOUT differ. SSL_CERT_FILE stands for the public authorities of an image.
 func TestEnvoyGateway(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "envoy-gateway")
 	secret := func(name string) map[string][]byte {
@@ -131,7 +131,7 @@ func TestEnvoyGateway(t *testing.T) {
 		"GRPC_SERVER_USE_TLS":                "true",
 		"GRPC_SERVER_TLS_CERT":               v.Path("tls.crt"),
 		"GRPC_SERVER_TLS_KEY":                v.Path("tls.key"),
-		"GRPC_SERVER_TLS_CA_CERT":            v.Path("ca.crt"), // must not ask callers for certificates
+		"GRPC_SERVER_TLS_CA_CERT":            v.Path("ca.crt"), // must not make callers present certificates
 		"CONFIG_GRPC_XDS_SERVER_USE_TLS":     "true",
 		"CONFIG_GRPC_XDS_CLIENT_TLS_CERT":    v.Path("tls.crt"),
 		"CONFIG_GRPC_XDS_CLIENT_TLS_KEY":     v.Path("tls.key"),
@@ -144,7 +144,7 @@ func TestEnvoyGateway(t *testing.T) {
 		"REDIS_TLS_CLIENT_KEY":               redisClient.Key,
 		"USE_PROMETHEUS":                     "true",
 		"PROMETHEUS_ADDR":                    "127.0.0.1:0",
-		"PROMETHEUS_MAPPER_YAML":             "/etc/statsd-exporter/conf.yaml", // the ConfigMap is optional, and not there
+		"PROMETHEUS_MAPPER_YAML":             "/etc/statsd-exporter/conf.yaml", // the ConfigMap is optional and does not exist here
 		"TRACING_ENABLED":                    "true",
 		"TRACING_SERVICE_NAME":               "envoy-ratelimit",
 		"TRACING_SERVICE_NAMESPACE":          "envoy-gateway-system",
@@ -153,7 +153,7 @@ func TestEnvoyGateway(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_ENDPOINT":        spans.URL,
 
 		"SSL_CERT_FILE":    redisCA.File,
-		"REDIS_OP_TIMEOUT": "5s", // a busy machine is not what the test looks at
+		"REDIS_OP_TIMEOUT": "5s", // the machine may be busy; this test does not measure time
 	})
 	if line := p.log.wait(t, "counting in Redis"); line["address"] != redisServer.Addr || line["key_format"] != "ratelimitd" {
 		t.Errorf("logged %v", line)
@@ -169,7 +169,7 @@ func TestEnvoyGateway(t *testing.T) {
 	}
 	rlconfig := func() string { _, body := get(t, "http://"+p.debug+"/rlconfig"); return body }
 
-	// The gateway has nothing to say yet: probes are content, and callers decide for themselves.
+	// The gateway has no snapshot yet: probes succeed, and callers decide for themselves.
 	if code, body := get(t, "http://"+p.http+"/healthcheck"); code != http.StatusOK || body != "OK" {
 		t.Errorf("/healthcheck without rules: %d %q", code, body)
 	}
@@ -189,7 +189,7 @@ func TestEnvoyGateway(t *testing.T) {
 		t.Errorf("/rlconfig:\n%s", body)
 	}
 
-	// What its monitoring scrapes: PROMETHEUS_ADDR, under the reference's names.
+	// The monitoring scrapes PROMETHEUS_ADDR, under the reference's names.
 	scraped := "http://" + p.log.wait(t, "listening")["prometheus"].(string) + "/metrics"
 	const keys = `{domain="default/eg/http",key1="httproute/default/shop/rule/0/match/0/*_httproute/default/shop/rule/0/match/0/*",key2="rule-0-match-0_rule-0-match-0"} `
 	_, metrics := get(t, scraped)
@@ -204,7 +204,7 @@ func TestEnvoyGateway(t *testing.T) {
 		}
 	}
 
-	// What is bad keeps its last good version, the rest takes effect, and it is seen.
+	// A bad resource keeps its last good version, the others take effect, and the failure is visible.
 	bad := perHour("default/eg/other", 9)
 	bad.Descriptors[0].Key = ""
 	g.set("2", perHour(domain, 3), bad)
@@ -223,7 +223,7 @@ func TestEnvoyGateway(t *testing.T) {
 		t.Errorf("/metrics does not tell of the bad set:\n%s", body)
 	}
 
-	// The mended set is picked up; the count of what was used stays.
+	// The corrected set takes effect, and the counters keep what was used.
 	g.set("3", perHour(domain, 4))
 	eventually(t, "the mended rules", func() bool {
 		got, err := client.ShouldRateLimit(t.Context(), askRoute(domain, "10.0.0.2"))
@@ -233,7 +233,7 @@ func TestEnvoyGateway(t *testing.T) {
 		t.Errorf("after the mending the use is forgotten: %v %v", got, err)
 	}
 
-	// Its certificate is renewed: the same Secret is the service's and the client's of the gateway.
+	// The certificate is renewed. The service and its client to the gateway use the same Secret.
 	presented := func() string {
 		var from peer.Peer
 		conn := dialTLS(t, p.grpc, &tls.Config{RootCAs: ca.Pool()})
@@ -251,7 +251,7 @@ func TestEnvoyGateway(t *testing.T) {
 		t.Errorf("over a connection from before: %v", err)
 	}
 
-	// A listener that is deleted is an empty snapshot.
+	// Deleting a listener leaves an empty snapshot.
 	g.set("4")
 	eventually(t, "no rules", func() bool {
 		got, err := decide("10.0.0.1")
@@ -261,8 +261,8 @@ func TestEnvoyGateway(t *testing.T) {
 		t.Errorf("/healthcheck with an empty snapshot: %d", code)
 	}
 
-	// No caller sent a trace, and all are sampled.
-	p.stop(t) // sends what waits for a batch
+	// No caller sent a trace, and all calls are sampled.
+	p.stop(t) // sends the spans that wait for a batch
 	got, sender := spans.Spans()
 	if len(got) < 10 || sender["service.name"] != "envoy-ratelimit" || sender["service.namespace"] != "envoy-gateway-system" || sender["service.instance.id"] != "envoy-ratelimit-7c9d" {
 		t.Errorf("%d spans of %v", len(got), sender)
@@ -279,7 +279,8 @@ func dialTLS(t *testing.T, addr string, c *tls.Config) *grpc.ClientConn {
 	return conn
 }
 
-// Rules over xDS are explained by the server that has them; files that it does not read are said to be such.
+// explain shows rules over xDS by asking the server that has them. If it reads files instead, it warns that such a server reads
+// none.
 func TestExplainOverXDS(t *testing.T) {
 	g := newGateway(t, "default")
 	g.set("1", perHour("shop", 3))
@@ -302,7 +303,7 @@ func TestExplainOverXDS(t *testing.T) {
 	}
 }
 
-// Without FORCE_START_WITHOUT_INITIAL_CONFIG health is red until the first rules are there; with
+// Without FORCE_START_WITHOUT_INITIAL_CONFIG health is red until the first rules arrive. With
 // HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED it is red whenever there is no domain.
 func TestHealthWithoutRules(t *testing.T) {
 	health := func(p *process) int { code, _ := get(t, "http://"+p.http+"/healthcheck"); return code }

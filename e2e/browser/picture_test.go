@@ -20,7 +20,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/e2e/build"
 )
 
-// terminalPage shows lines as a terminal does, by the classes that terminal-to-html gives.
+// terminalPage shows lines as in a terminal, with the CSS classes of terminal-to-html.
 const terminalPage = `<!doctype html><meta charset="utf-8"><title>terminal</title><style>
 body { margin: 0; background: #16181d; color: #d6d9e0 }
 pre { margin: 0; padding: 16px 20px; font: 14px/20px "DejaVu Sans Mono", Menlo, Consolas, monospace }
@@ -32,7 +32,8 @@ pre { margin: 0; padding: 16px 20px; font: 14px/20px "DejaVu Sans Mono", Menlo, 
 </style><pre>%s</pre>
 `
 
-// What the tutorial's page has: files in blocks below a comment that names them, and times that differ with every run.
+// These match parts of the tutorial's page: files in blocks below a comment with their name, and times that differ with
+// every run.
 var (
 	tutorialBlock = regexp.MustCompile("(?s)(?:<!-- (file|append|steps)(?:: (\\S+))? -->\n)?```(\\w*)\n(.*?)```\n")
 	elapsed       = regexp.MustCompile(`\bin [\d.]+(µs|us|ms|s)\b`)
@@ -40,7 +41,7 @@ var (
 
 var colors = regexp.MustCompile(`\x1b\[\d*m`)
 
-// The picture of the tutorial is what its failing test looks like in a terminal: go test -run Picture -update takes it.
+// The tutorial's picture matches its failing test in a terminal. go test -run Picture -update takes it again.
 func TestPictureOfAFailingTest(t *testing.T) {
 	b := browser.Open(t)
 	ratelimitd, err := build.Ratelimitd(t.TempDir())
@@ -69,7 +70,7 @@ func TestPictureOfAFailingTest(t *testing.T) {
 			t.Fatal(err)
 		}
 		if strings.HasSuffix(name, "_test.yaml") {
-			break // so far it is when the test fails
+			break // the test fails at this point of the tutorial
 		}
 	}
 	painted := failing(t, ratelimitd, "test", "--color", "always", "rules")
@@ -84,7 +85,7 @@ func TestPictureOfAFailingTest(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Show(t, name, "pre")
-	// An empty line has a blank in it that does not break, so that it is as high as the others.
+	// An empty line holds a non-breaking space, so that it is as high as the others.
 	if shown := browser.Ask[string](t, b, `document.querySelector("pre").innerText.replaceAll("\u00a0", "").trim()`); shown != strings.TrimSpace(plain) {
 		t.Errorf("the page shows\n%s\nnot\n%s", shown, plain)
 	}
@@ -118,7 +119,7 @@ func TestPictureOfAFailingTest(t *testing.T) {
 	}
 }
 
-// failing runs a program that is to end with exit code 1, and returns what it wrote.
+// failing runs a program, requires exit code 1, and returns its output.
 func failing(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	said, err := exec.Command(program, args...).CombinedOutput()
@@ -129,7 +130,7 @@ func failing(t *testing.T, program string, args ...string) string {
 	return string(said)
 }
 
-// labelled is a picture with what it shows as text in it, which no two machines render alike.
+// labelled adds the text that a picture shows to its metadata. The pixels cannot be compared: they differ between machines.
 func labelled(picture []byte, source string) []byte {
 	const header = 8 + 4 + 4 + 13 + 4 // the signature and the first chunk
 	body := append([]byte("tEXtSource\x00"), source...)

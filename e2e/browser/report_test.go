@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "take the pictures of the documentation"
 // top is the repository's root.
 const top = "../.."
 
-// example is the simulation of the documentation: the stricter rules, compared with today's.
+// example is the simulation in the documentation: the stricter rules, compared with the current ones.
 func example(t *testing.T, against bool) *simulate.Report {
 	t.Helper()
 	t.Chdir(top)
@@ -55,7 +55,7 @@ func example(t *testing.T, against bool) *simulate.Report {
 	return r
 }
 
-// hostile is the example with names that try to be something else.
+// hostile is the example with names that try to inject markup and script.
 func hostile(t *testing.T) *simulate.Report {
 	t.Helper()
 	r := example(t, true)
@@ -68,7 +68,7 @@ func hostile(t *testing.T) *simulate.Report {
 	return r
 }
 
-// show writes a report and opens it.
+// show writes a report and opens it in the browser.
 func show(t *testing.T, b *browser.Browser, r *simulate.Report) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "report.html")
@@ -85,13 +85,13 @@ func show(t *testing.T, b *browser.Browser, r *simulate.Report) {
 	b.Show(t, name, "html[data-drawn=yes]")
 }
 
-// cells is what a table shows, by row.
+// cells returns the cells of a table, by row.
 func cells(t *testing.T, b *browser.Browser, id string) [][]string {
 	t.Helper()
 	return browser.Ask[[][]string](t, b, fmt.Sprintf(`[...document.querySelectorAll("#%s tbody tr")].map(r => [...r.cells].map(c => c.innerText.trim()))`, id))
 }
 
-// pixels counts those of a chart that have a colour of the page's palette.
+// pixels counts the pixels of a chart that have a colour of the page's palette.
 func pixels(t *testing.T, b *browser.Browser, chart, color string) int {
 	t.Helper()
 	return browser.Ask[int](t, b, fmt.Sprintf(`(() => {
@@ -107,7 +107,7 @@ func pixels(t *testing.T, b *browser.Browser, chart, color string) int {
 	})()`, chart, color))
 }
 
-// TestReportInBrowser looks at the report of the example in a real browser.
+// TestReportInBrowser checks the report of the example in a real browser.
 func TestReportInBrowser(t *testing.T) {
 	b := browser.Open(t)
 	r := example(t, true)
@@ -148,7 +148,7 @@ func TestReportInBrowser(t *testing.T) {
 	if *update {
 		picture(t, b)
 	}
-	// The legend tells what is under the cursor, in numbers that are not stacked: here the end of the 155th of 212.
+	// The legend shows the numbers under the cursor, not stacked: here the end of the 155th of 212.
 	if legend := browser.Ask[string](t, b, `(() => {
 		const over = document.querySelector("#chart-requests .u-over"), box = over.getBoundingClientRect();
 		over.dispatchEvent(new MouseEvent("mousemove", { clientX: box.left + box.width * 154.9 / 212, clientY: box.top + 5, bubbles: true }));
@@ -165,7 +165,7 @@ func TestReportInBrowser(t *testing.T) {
 	b.Quiet(t)
 }
 
-// picture takes the one of the documentation.
+// picture takes the picture for the documentation.
 func picture(t *testing.T, b *browser.Browser) {
 	t.Helper()
 	png := b.Picture(t, 1240, 1710)
@@ -177,7 +177,7 @@ func picture(t *testing.T, b *browser.Browser) {
 	}
 }
 
-// A report of a log that somebody wrote to break it shows what is in it as text, and nothing happens.
+// A report of a malicious log shows its content as text, and nothing else happens.
 func TestHostileReportInBrowser(t *testing.T) {
 	b := browser.Open(t)
 	r := hostile(t)
@@ -205,7 +205,7 @@ func TestHostileReportInBrowser(t *testing.T) {
 	b.Quiet(t)
 }
 
-// A report without refusals and without comparison has no chart by rule, and is quiet too.
+// A report without refusals and without a comparison has no chart by rule. The browser logs no errors for it either.
 func TestPlainReportInBrowser(t *testing.T) {
 	b := browser.Open(t)
 	r := example(t, false)

@@ -10,17 +10,17 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// chaos is something that happens to Redis, or on the way there, under a running service.
+// chaos is a failure of Redis, or of the network to it, while the service runs.
 type chaos struct {
 	name    string
 	on      func(*testing.T) topology
-	env     map[string]string // of the service, beyond where Redis is
-	happens func(*trial)      // returns when it is over, and tells the trial when Redis is back and what it forgot
+	env     map[string]string // of the service, beyond the address of Redis
+	happens func(*trial)      // returns at the end of the failure; tells the trial when Redis is back and what it forgot
 
-	long  time.Duration // how long an outage is in the long form, if not as long as the others
-	felt  bool          // there are calls that Redis does not answer
-	exact bool          // there is none
-	// Most calls are answered by Redis. On a machine that stalls for a tenth of the timeout that is not asked for.
+	long  time.Duration // how long the outage lasts in the long form, if it has its own length
+	felt  bool          // Redis does not answer some calls
+	exact bool          // Redis answers all calls
+	// Redis answers most calls. This is not checked if the machine stalls for a tenth of the timeout.
 	mostly bool
 }
 
@@ -28,7 +28,7 @@ var chaoses = []chaos{
 	{name: "Redis is killed and starts empty", on: onOne, felt: true, happens: func(s *trial) {
 		s.single.Kill(s.t)
 		s.hold(s.outage)
-		s.load.still(func() {}) // whoever was admitted by the old one is in the ledger
+		s.load.still(func() {}) // all that the old server admitted is in the ledger
 		s.single.Restart(s.t)
 		s.forgetAll()
 		s.back()
@@ -110,7 +110,7 @@ var chaoses = []chaos{
 		s.back()
 	}},
 	{name: "Redis' memory is full", on: onFull, felt: true, happens: func(s *trial) {
-		// Somebody writes until it is, first much at once, then what room there is, and goes on.
+		// A client fills the memory, first in large steps, then in the room that is left, and continues.
 		c := s.single.Client(s.t)
 		size := 1 << 16
 		fill := func(ctx context.Context) error {
@@ -144,7 +144,7 @@ var chaoses = []chaos{
 	}},
 	{name: "Sentinel fails over in order", on: onSentinel, happens: func(s *trial) {
 		before := s.load.admitted()
-		s.hold(300 * time.Millisecond) // a replica may lag so much
+		s.hold(300 * time.Millisecond) // a replica may lag by this much
 		next := s.watched.Failover(s.t)
 		s.back()
 		s.forgetSince(before, next)
@@ -208,14 +208,13 @@ var chaoses = []chaos{
 	}},
 }
 
-// forgetAll says that Redis knows nothing.
+// forgetAll records that Redis has lost all counters.
 func (s *trial) forgetAll() {
 	s.t.Helper()
 	s.forget()
 }
 
-// forgetSince says that Redis knows what this server has, and holds it to this: nothing is forgotten that had been
-// admitted before.
+// forgetSince records that Redis has only this server's counters. It checks that no hit admitted before is lost.
 func (s *trial) forgetSince(before map[*counter]int64, server *redistest.Server) {
 	s.t.Helper()
 	most := make(map[*counter]int64)
@@ -230,7 +229,7 @@ func (s *trial) forgetSince(before map[*counter]int64, server *redistest.Server)
 	}
 }
 
-// restore starts a server again that was killed, if there is more to come, and returns when the others have taken it in.
+// restore restarts a killed server, if the trial has more rounds, and returns when the other servers have accepted it.
 func (s *trial) restore(r *redistest.Server) {
 	s.t.Helper()
 	if s.times == 1 {
@@ -269,9 +268,9 @@ func (s *trial) moveSlot(value string) {
 	}
 	step := s.outage / 8
 	m := s.cluster.Migrate(s.t, slot, to)
-	s.hold(step) // new keys are made in the target
+	s.hold(step) // new keys are created on the target
 	m.MoveKeys(s.t, 1)
-	s.hold(step) // the keys of the slot are in both
+	s.hold(step) // both nodes have keys of the slot
 	m.Finish(s.t)
 	s.hold(step)
 	if s.cluster.Primary(s.t, slot) != to {
@@ -279,7 +278,7 @@ func (s *trial) moveSlot(value string) {
 	}
 }
 
-// every does something again and again until the function that it returns is called, which says how often it worked.
+// every repeats do until the returned function is called, which returns how often it succeeded.
 func (s *trial) every(pause time.Duration, do func(context.Context) error) (stop func() int) {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	worked := 0
@@ -297,14 +296,14 @@ func (s *trial) every(pause time.Duration, do func(context.Context) error) (stop
 	return func() int { cancel(); wg.Wait(); return worked }
 }
 
-// TestChaos lets each of them happen for a moment under a service of two processes.
+// TestChaos runs each failure briefly against a service of two processes.
 func TestChaos(t *testing.T) {
 	var mu sync.Mutex
 	var results []result
 	t.Cleanup(func() { reportTrial(t, results) })
 	for _, c := range chaoses {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel() // most of the time is waited
+			t.Parallel() // it spends most of its time waiting
 			r := c.try(t, shortPace)
 			mu.Lock()
 			defer mu.Unlock()
@@ -313,7 +312,7 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// TestSoakChaos takes longer, and the timeout that the service has by default.
+// TestSoakChaos runs longer, with the service's default timeout.
 func TestSoakChaos(t *testing.T) {
 	soaking(t)
 	var results []result

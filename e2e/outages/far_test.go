@@ -17,10 +17,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// longest is how long a call of these tests may take, on a busy machine.
+// longest is how long a call in these tests may take on a busy machine.
 const longest = 20 * time.Second
 
-// connect returns a client that ends with the test.
+// connect returns a client that is closed at the end of the test.
 func connect(t *testing.T, opts redisconn.Options) goredis.UniversalClient {
 	t.Helper()
 	c, err := redisconn.Dial(opts)
@@ -31,23 +31,23 @@ func connect(t *testing.T, opts redisconn.Options) goredis.UniversalClient {
 	return c
 }
 
-// takeOne takes one hit of a counter that has plenty.
+// takeOne takes one hit of a counter that has plenty left.
 func takeOne(ctx context.Context, s *redis.Store, key string) error {
 	l := &descriptor.Limit{Requests: 1_000_000, Window: descriptor.Window{Unit: descriptor.Year}}
 	r := &backend.Request{Takes: []backend.Take{{Key: []byte(key), Limit: l, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
 	return s.Take(ctx, time.Now(), r)
 }
 
-// Where a round trip takes long, a call does not wait for the calls that are on their way.
+// When round trips are long, a call does not wait for calls in flight.
 func TestFarAwayNobodyWaitsForOthers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	p := startProxy(t, server)
-	const calls, away = 8, 3 * time.Second // far more than this machine may be busy with others
+	const calls, away = 8, 3 * time.Second // much longer than this machine stalls when it is busy
 	client := connect(t, redisconn.Options{URL: p.Addr, PoolSize: calls})
 	redistest.OpenConnections(t, client, calls)
 	store := redis.New(redis.Options{Client: client, Timeout: longest})
-	if err := takeOne(t.Context(), store, "k"); err != nil { // the script is there
+	if err := takeOne(t.Context(), store, "k"); err != nil { // loads the script
 		t.Fatal(err)
 	}
 	p.Delay(t, away)
@@ -67,7 +67,7 @@ func TestFarAwayNobodyWaitsForOthers(t *testing.T) {
 	wg.Wait()
 }
 
-// Where a round trip takes most of the time that a call has, connections are made all the same.
+// When a round trip takes most of a call's timeout, connections are still made.
 func TestFarAwayConnectionsAreMade(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]struct {
@@ -93,7 +93,7 @@ func TestFarAwayConnectionsAreMade(t *testing.T) {
 	}
 }
 
-// A Redis that answers, however slowly and after all callers have left, keeps the breaker closed.
+// A Redis that answers keeps the breaker closed, however slow it is, and even if all callers have left.
 func TestSlowIsNotSick(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t, redistest.Start(t))

@@ -19,13 +19,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Limits are small enough to be reached in a trial, over a window in which nothing comes back. A longer trial has more,
-// by a factor.
+// The limits are small enough to be reached in a trial, over a window in which no hit returns. A longer trial multiplies
+// them by a factor.
 const (
 	fewHits    = 20
 	hotHits    = 150
 	leasedHits = 300
-	leasedPart = 20 // processes hold at most this part of a leased limit that they have not used
+	leasedPart = 20 // processes hold at most this part (1/20) of a leased limit in unused permits
 )
 
 func chaosRules(factor int) []string {
@@ -47,20 +47,20 @@ descriptors:
 `, factor*fewHits)}
 }
 
-// counter is one line of the ledger: a limit, and what was answered to calls that took from it.
+// counter is one line of the ledger: a limit, and the results of the calls that took from it.
 type counter struct {
-	value   string // unlike that of any other counter
+	value   string // unique among all counters
 	onError string
-	wide    string // the value of the counter that its calls take from as well, all or nothing; may be empty
+	wide    string // the value of a second counter that its calls take from, all or nothing; may be empty
 	limit   int64
 	slack   int64 // permits that processes may hold
 	request *ratelimitv3.RateLimitRequest
 
 	admitted atomic.Int64   // by Redis
 	unknown  atomic.Int64   // calls that Redis did not answer in time: it may have counted them
-	local    []atomic.Int64 // by each process on its own
+	local    []atomic.Int64 // by each process alone
 
-	most int64 // what may be admitted, with what Redis forgot
+	most int64 // what may be admitted, including what Redis forgot
 }
 
 func chaosCounters(processes, factor int) []*counter {
@@ -93,33 +93,33 @@ func chaosCounters(processes, factor int) []*counter {
 	return all
 }
 
-// load asks processes at an even rate, whether they answer or not, and keeps the ledger.
+// load calls the processes at an even rate, whether they answer or not, and keeps the ledger.
 type load struct {
 	t        *testing.T
 	timeout  time.Duration // the service's
 	counters []*counter
 	clients  []ratelimitv3.RateLimitServiceClient
-	away     []atomic.Bool // processes that were killed: their callers get errors
+	away     []atomic.Bool // killed processes: their callers get errors
 
 	gate       sync.RWMutex // held for reading by every call
 	calls      sync.WaitGroup
 	complaints atomic.Int64
-	lastError  atomic.Value // of a call that failed as it may
+	lastError  atomic.Value // of a call that was allowed to fail
 
 	mu    sync.Mutex
-	sick  bool // what follows is recorded while Redis is sick
+	sick  bool // while set, calls are recorded in tally
 	tally tally
 }
 
-// tally is what happened to the calls that were made while Redis was sick.
+// tally sums up the calls that were made while Redis was sick.
 type tally struct {
 	calls, served int64
-	past          *hdrhistogram.Histogram // how far past the deadline those ended that waited for it, in microseconds
+	past          *hdrhistogram.Histogram // how long after the deadline calls ended that waited for it, in microseconds
 	seen          map[string]int64        // answers without Redis, by on_error
-	longest       time.Duration           // that a call took
-	of            string                  // the counter that it was for
-	bare          *hdrhistogram.Histogram // how long calls took that need no Redis, in microseconds: what the machine costs
-	stall         time.Duration           // the longest time in which this process had no turn
+	longest       time.Duration           // the duration of the slowest call
+	of            string                  // the counter of that call
+	bare          *hdrhistogram.Histogram // duration of calls that need no Redis, in microseconds: the machine's own cost
+	stall         time.Duration           // the longest time for which this process did not run
 }
 
 func histogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, time.Minute.Microseconds(), 3) }
@@ -131,7 +131,7 @@ func newLoad(t *testing.T, timeout time.Duration, factor int, processes ...*proc
 		tally: tally{past: histogram(), bare: histogram(), seen: make(map[string]int64)},
 	}
 	for _, p := range processes {
-		// A caller that waits a second before it connects again would hide how soon the service is there.
+		// Connect again quickly: a caller that waits a second would hide how soon the service is back.
 		conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1, MaxDelay: 20 * time.Millisecond}, MinConnectTimeout: patience,
 		}))
@@ -144,7 +144,7 @@ func newLoad(t *testing.T, timeout time.Duration, factor int, processes ...*proc
 	return l
 }
 
-// start asks so often a second until the function that it returns is called, which waits for all answers.
+// start makes this number of calls a second until the returned function is called, which waits for all answers.
 func (l *load) start(rate int) (stop func()) {
 	ctx, cancel := context.WithCancel(l.t.Context())
 	l.calls.Go(func() { l.watch(ctx) })
@@ -163,17 +163,17 @@ func (l *load) start(rate int) (stop func()) {
 			}
 			c := l.counters[rand.IntN(len(l.counters))]
 			if n%4 == 0 {
-				c = l.counters[rand.IntN(2)] // the hot ones
+				c = l.counters[rand.IntN(2)] // one of the hot counters
 			}
 			l.calls.Go(func() { l.call(n%len(l.clients), c, true) })
 		}
 	})
 	stop = func() { cancel(); l.calls.Wait() }
-	l.t.Cleanup(stop) // a test that fails ends with its calls
+	l.t.Cleanup(stop) // the calls end with the test, also if it fails
 	return stop
 }
 
-// watch finds out for how long this process has no turn: who is asked then is not to blame.
+// watch measures for how long this process does not run. Such delays are not the service's fault.
 func (l *load) watch(ctx context.Context) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -187,13 +187,13 @@ func (l *load) watch(ctx context.Context) {
 	}
 }
 
-// call asks one process, enters the answer, and says whether Redis decided, and how. tallied says that the call is part of
-// the load.
+// call calls one process and enters the answer in the ledger. It returns whether Redis decided, and whether the call was
+// admitted. If tallied is set, the call counts as part of the load.
 func (l *load) call(process int, c *counter, tallied bool) (served, admitted bool) {
 	l.gate.RLock()
 	defer l.gate.RUnlock()
 	away := l.away[process].Load()
-	ctx, cancel := context.WithTimeout(context.Background(), patience) // what bounds a call is the service
+	ctx, cancel := context.WithTimeout(context.Background(), patience) // the service's own timeout bounds the call
 	defer cancel()
 	start := time.Now()
 	got, err := l.clients[process].ShouldRateLimit(ctx, c.request)
@@ -228,7 +228,7 @@ func (l *load) call(process int, c *counter, tallied bool) (served, admitted boo
 	return served, admitted
 }
 
-// callBare asks one process what has no limit.
+// callBare sends a process a request that has no limit.
 func (l *load) callBare(process int) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -266,7 +266,7 @@ func (l *load) record(c *counter, took time.Duration, served bool, how string) {
 	}
 }
 
-// complain fails the test, without filling its log.
+// complain fails the test and logs a limited number of messages.
 func (l *load) complain(format string, args ...any) {
 	if l.complaints.Add(1) <= 10 {
 		l.t.Errorf(format, args...)
@@ -279,14 +279,14 @@ func (l *load) setSick(sick bool) {
 	l.sick = sick
 }
 
-// still waits until no call is in flight, and lets none begin until do has returned.
+// still waits until no call is in flight, and holds new calls back until do has returned.
 func (l *load) still(do func()) {
 	l.gate.Lock()
 	defer l.gate.Unlock()
 	do()
 }
 
-// admitted is the ledger as it is.
+// admitted returns a copy of the admitted counts in the ledger.
 func (l *load) admitted() map[*counter]int64 {
 	all := make(map[*counter]int64, len(l.counters))
 	for _, c := range l.counters {
@@ -295,7 +295,7 @@ func (l *load) admitted() map[*counter]int64 {
 	return all
 }
 
-// served asks every process for every counter until Redis decides, and returns how long that took.
+// served calls every process for every counter until Redis decides, and returns how long that took.
 func (l *load) served(what string) time.Duration {
 	l.t.Helper()
 	start := time.Now()
@@ -322,7 +322,7 @@ func (l *load) served(what string) time.Duration {
 	return time.Since(start)
 }
 
-// exhaust takes from every counter until Redis refuses, or more was admitted than may be.
+// exhaust takes from every counter until Redis refuses, or until more than the allowed number is admitted.
 func (l *load) exhaust() {
 	l.t.Helper()
 	start := time.Now()
@@ -354,10 +354,10 @@ func (l *load) exhaust() {
 	wg.Wait()
 }
 
-// onErrors are the answers without Redis.
+// onErrors are the kinds of answers without Redis.
 var onErrors = []string{"error", "allow", "deny", "local"}
 
-// sawAll reports whether each of them was given.
+// sawAll reports whether each kind was seen.
 func (l *load) sawAll() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

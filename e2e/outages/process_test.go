@@ -26,9 +26,9 @@ import (
 // patience is how long a process may take to start or to stop on a busy machine.
 const patience = 30 * time.Second
 
-var ratelimitd string // the service, built from the sources as they are
+var ratelimitd string // the service, built from the current sources
 
-// TestMain builds the service, once.
+// TestMain builds the service.
 func TestMain(m *testing.M) {
 	code, err := runTests(m)
 	if err != nil {
@@ -58,8 +58,8 @@ type process struct {
 	ended      chan error
 }
 
-// startProcess starts the service on free ports, with this environment alone, and waits until it listens. It is stopped
-// with the test.
+// startProcess starts the service on free ports and waits until it listens. Its environment is env alone. It stops at the
+// end of the test.
 func startProcess(t *testing.T, env map[string]string, args ...string) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(ratelimitd, args...), log: new(logLines), ended: make(chan error, 1)}
@@ -68,7 +68,7 @@ func startProcess(t *testing.T, env map[string]string, args ...string) *process 
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
 	}
 	for k, v := range env {
-		p.cmd.Env = append(p.cmd.Env, k+"="+v) // the last of several values counts
+		p.cmd.Env = append(p.cmd.Env, k+"="+v) // the last value of a variable counts
 	}
 	listening := make(chan map[string]any, 1)
 	stderr, err := p.cmd.StderrPipe()
@@ -100,7 +100,7 @@ func startProcess(t *testing.T, env map[string]string, args ...string) *process 
 	return p
 }
 
-// stop asks the process to end and waits for it; a process that has ended stays so.
+// stop ends the process with a signal and waits for it. Calling it again is fine.
 func (p *process) stop(t *testing.T) {
 	t.Helper()
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
@@ -118,13 +118,13 @@ func (p *process) stop(t *testing.T) {
 	}
 }
 
-// logLines are the lines that a process has logged so far.
+// logLines holds the lines that a process has logged so far.
 type logLines struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-// read keeps the lines, and sends the one that says where the service listens. It closes the channel at the end.
+// read stores the lines and sends the one with the addresses of the service. It closes the channel at the end.
 func (l *logLines) read(r io.Reader, listening chan<- map[string]any) {
 	defer close(listening)
 	lines := bufio.NewScanner(r)
@@ -147,7 +147,7 @@ func (l *logLines) String() string {
 	return strings.Join(l.lines, "\n")
 }
 
-// rulesOf makes a folder of rule files.
+// rulesOf creates a folder of rule files.
 func rulesOf(t *testing.T, files ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -168,7 +168,7 @@ func ask(domain, key, value string) *ratelimitv3.RateLimitRequest {
 	}
 }
 
-// header is the value of a header of the answer.
+// header returns the value of a header of the answer.
 func header(r *ratelimitv3.RateLimitResponse, key string) string {
 	for _, h := range r.GetResponseHeadersToAdd() {
 		if h.GetKey() == key {

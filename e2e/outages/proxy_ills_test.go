@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// Each ill has its symptom, and mending takes it away.
+// Each fault has its symptom, and Mend removes it.
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -74,7 +74,7 @@ func TestProxy(t *testing.T) {
 		if ill.name == "close" {
 			p.Open(t)
 		}
-		// A connection that broke may still be in the pool.
+		// A broken connection may still be in the pool.
 		for deadline := time.Now().Add(enough); ; {
 			if err = count(enough); err == nil {
 				break

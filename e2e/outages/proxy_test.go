@@ -13,15 +13,14 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// proxy stands between clients and one server, and treats what they say as a bad network does. Each ill is on top of the
-// others until Mend.
+// proxy stands between clients and one server and imitates a bad network. Faults add up until Mend.
 type proxy struct {
 	Addr string // host:port, for clients
 
 	proxy *toxiproxy.Proxy
 }
 
-// startProxy starts a proxy that passes everything on. It ends with the test.
+// startProxy starts a proxy that passes everything on. It stops at the end of the test.
 func startProxy(t testing.TB, to *redistest.Server) *proxy {
 	t.Helper()
 	for try := 1; ; try++ {
@@ -38,20 +37,20 @@ func startProxy(t testing.TB, to *redistest.Server) *proxy {
 	}
 }
 
-// Delay lets every answer come so much later.
+// Delay delays every answer.
 func (p *proxy) Delay(t testing.TB, by time.Duration) {
 	t.Helper()
 	p.add(t, "latency", "downstream", map[string]int64{"latency": by.Milliseconds()})
 }
 
-// Drop loses what either side says; connections stay open, and new ones can be made.
+// Drop discards what both sides send. Connections stay open, and new ones can be made.
 func (p *proxy) Drop(t testing.TB) {
 	t.Helper()
 	p.add(t, "timeout", "upstream", map[string]int64{"timeout": 0})
 	p.add(t, "timeout", "downstream", map[string]int64{"timeout": 0})
 }
 
-// Swallow loses the answers alone: what was asked for is done, and nobody learns of it.
+// Swallow discards only the answers: the server carries out the commands, but the client does not learn it.
 func (p *proxy) Swallow(t testing.TB) {
 	t.Helper()
 	p.add(t, "timeout", "downstream", map[string]int64{"timeout": 0})
@@ -63,13 +62,13 @@ func (p *proxy) Cut(t testing.TB) {
 	p.add(t, "reset_peer", "downstream", map[string]int64{"timeout": 0})
 }
 
-// CutAfter ends each connection after so many bytes of answers, in the midst of one or not.
+// CutAfter ends each connection after a number of bytes of answers, even in the middle of one.
 func (p *proxy) CutAfter(t testing.TB, bytes int64) {
 	t.Helper()
 	p.add(t, "limit_data", "downstream", map[string]int64{"bytes": bytes})
 }
 
-// Slice passes on what either side says in pieces of a few bytes, each so much later than the one before.
+// Slice passes data on in pieces of a few bytes, with a pause before each.
 func (p *proxy) Slice(t testing.TB, bytes int, pause time.Duration) {
 	t.Helper()
 	slices := map[string]int64{"average_size": int64(bytes), "size_variation": int64(bytes) / 2, "delay": pause.Microseconds()}
@@ -77,7 +76,7 @@ func (p *proxy) Slice(t testing.TB, bytes int, pause time.Duration) {
 	p.add(t, "slicer", "downstream", slices)
 }
 
-// Mend takes all ills away. Connections that lost something are closed; the others go on.
+// Mend removes all faults. Connections that lost data are closed; the others continue.
 func (p *proxy) Mend(t testing.TB) {
 	t.Helper()
 	bounded(t, "mend a proxy", func() { p.proxy.Toxics.ResetToxics(context.Background()) })
@@ -89,7 +88,7 @@ func (p *proxy) Close(t testing.TB) {
 	bounded(t, "close a proxy", p.proxy.Stop)
 }
 
-// Open lets connections be made again.
+// Open accepts connections again.
 func (p *proxy) Open(t testing.TB) {
 	t.Helper()
 	if err := p.proxy.Start(); err != nil {
@@ -109,7 +108,7 @@ func (p *proxy) add(t testing.TB, kind, direction string, attributes map[string]
 	}
 }
 
-// bounded ends the test if do takes too long.
+// bounded fails the test if do takes too long.
 func bounded(t testing.TB, what string, do func()) {
 	t.Helper()
 	done := make(chan struct{})

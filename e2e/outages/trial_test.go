@@ -17,13 +17,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// pace is how hard a trial is.
+// pace is how long and how hard a trial is.
 type pace struct {
-	timeout time.Duration // the service's for Redis
-	outage  time.Duration // how long something is away
-	times   int           // how often
+	timeout time.Duration // the service's timeout for Redis
+	outage  time.Duration // length of an outage
+	times   int           // number of outages
 	rate    int           // calls per second
-	factor  int           // of the limits
+	factor  int           // multiplies the limits
 }
 
 const asSoak = "RATELIMITD_SOAK"
@@ -33,11 +33,11 @@ var (
 	longPace  = pace{timeout: 15 * time.Millisecond, outage: 5 * time.Second, times: 2, rate: 500, factor: 20}
 )
 
-// topology is a Redis of some kind, and what a service is told of it. What a kind has not is nil.
+// topology is a Redis setup and the service's environment for it. Fields that a setup does not use are nil.
 type topology struct {
 	env     map[string]string
 	single  *redistest.Server
-	proxy   *proxy // before single
+	proxy   *proxy // in front of single
 	watched *redistest.Watched
 	cluster *redistest.Cluster
 }
@@ -47,7 +47,8 @@ func onOne(t *testing.T) topology {
 	return topology{env: map[string]string{"REDIS_URL": s.Addr}, single: s}
 }
 
-// onNarrow takes few connections that it has not answered yet, so that it is soon as if its machine were gone.
+// onNarrow starts a Redis with a tiny accept backlog. While it hangs, it soon accepts no connections, as if its machine
+// were gone.
 func onNarrow(t *testing.T) topology {
 	s := redistest.Start(t, "--tcp-backlog", "1")
 	return topology{env: map[string]string{"REDIS_URL": s.Addr}, single: s}
@@ -74,7 +75,7 @@ func onCluster(t *testing.T) topology {
 	return topology{env: map[string]string{"REDIS_URL": strings.Join(c.Addrs(), ","), "REDIS_TYPE": "CLUSTER"}, cluster: c}
 }
 
-// trial is a service of several processes under load while something happens to its Redis.
+// trial is a service of several processes under load while its Redis fails.
 type trial struct {
 	topology
 	pace
@@ -85,8 +86,8 @@ type trial struct {
 	env       map[string]string
 	rules     string
 
-	felt    bool          // every on_error is to answer some calls
-	wasBack time.Duration // the longest that it took to be served everywhere again
+	felt    bool          // every on_error must answer some calls
+	wasBack time.Duration // the longest time until all calls were served again
 	forgot  bool
 }
 
@@ -108,8 +109,8 @@ func startTrial(t *testing.T, c *chaos, p pace) *trial {
 	return s
 }
 
-// hold lets the load go on for a while, and longer on a busy machine: until every on_error has answered, where that is expected.
-// Health is to stay green in the end.
+// hold lets the load continue for a while. If the failure must be felt, it waits until every on_error has answered, which
+// takes longer on a busy machine. Then health must be green.
 func (s *trial) hold(d time.Duration) {
 	s.t.Helper()
 	<-time.After(d)
@@ -126,17 +127,17 @@ func (s *trial) hold(d time.Duration) {
 	}
 }
 
-// back says that Redis is well again, and returns when both processes have noticed for every counter.
+// back is called when Redis is well again. It returns when both processes serve every counter.
 func (s *trial) back() {
 	s.t.Helper()
 	s.wasBack = max(s.wasBack, s.load.served("after Redis was back"))
 }
 
-// recovery is how soon after Redis the service is to be there again.
+// recovery is how soon after Redis the service must be back.
 const recovery = 2 * time.Second
 
-// forget says what Redis knows, in the servers that have the counters from now on: what else it had admitted may be
-// admitted again. It waits until no call is in flight.
+// forget reads the counts that Redis still has, from the servers that hold the counters from now on. Hits admitted before
+// and missing there may be admitted again. It waits until no call is in flight.
 func (s *trial) forget(servers ...*redistest.Server) {
 	s.t.Helper()
 	s.forgot = true
@@ -148,7 +149,7 @@ func (s *trial) forget(servers ...*redistest.Server) {
 	})
 }
 
-// occupy makes connections to a server that hangs until it takes no more, and returns what ends them.
+// occupy opens connections to a hanging server until it accepts no more, and returns a function that closes them.
 func (s *trial) occupy(server *redistest.Server) (leave func()) {
 	s.t.Helper()
 	var held []net.Conn
@@ -167,8 +168,8 @@ func (s *trial) occupy(server *redistest.Server) (leave func()) {
 	return nil
 }
 
-// countsOf reads how many hits counters have, by the value of their entry: the most that one of these servers says.
-// Their limits are fixed windows.
+// countsOf reads the hits of counters from these servers, by the value of their entry. Where servers differ, the highest
+// count wins. The limits are fixed windows.
 func countsOf(t *testing.T, servers ...*redistest.Server) map[string]int64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -177,7 +178,7 @@ func countsOf(t *testing.T, servers ...*redistest.Server) map[string]int64 {
 	for _, server := range servers {
 		conn := server.Client(t).Conn()
 		defer func() { _ = conn.Close() }()
-		_ = conn.ReadOnly(ctx).Err() // or a replica in a cluster does not answer; elsewhere it is not known
+		_ = conn.ReadOnly(ctx).Err() // lets a replica of a cluster answer; other servers may refuse it
 		keys, err := conn.Keys(ctx, "*=*|*").Result()
 		if err != nil {
 			t.Fatal(err)
@@ -198,13 +199,13 @@ func countsOf(t *testing.T, servers ...*redistest.Server) map[string]int64 {
 			}
 			_, value, _ := strings.Cut(k, "=")
 			value, _, _ = strings.Cut(value, "|")
-			all[value] = max(all[value], n&(1<<40-1)) // the number of the window is above
+			all[value] = max(all[value], n&(1<<40-1)) // the higher bits hold the window's number
 		}
 	}
 	return all
 }
 
-// servers are those that run and may have counters.
+// servers returns the running servers that may have counters.
 func (s *trial) servers(without ...*redistest.Server) []*redistest.Server {
 	var all []*redistest.Server
 	switch {
@@ -232,7 +233,7 @@ func (s *trial) key(value string) string {
 	return ""
 }
 
-// stopProcess ends one process at once; a call that it had taken on gets no answer.
+// stopProcess ends one process at once. Calls in flight there get no answer.
 func (s *trial) stopProcess(i int) {
 	s.t.Helper()
 	s.load.away[i].Store(true)
@@ -249,7 +250,7 @@ func (s *trial) stopProcess(i int) {
 	}
 }
 
-// startProcess starts it again where it was.
+// startProcess starts the process again at the same address.
 func (s *trial) startProcess(i int) {
 	s.t.Helper()
 	_, port, err := net.SplitHostPort(s.processes[i].grpc)
@@ -259,7 +260,7 @@ func (s *trial) startProcess(i int) {
 	env := maps.Clone(s.env)
 	env["GRPC_PORT"] = port
 	s.processes[i] = startProcess(s.t, env, "--rules", s.rules)
-	s.load.served("after a process was back") // the callers have to find it first
+	s.load.served("after a process was back") // the callers have to reconnect first
 	s.load.away[i].Store(false)
 }
 
@@ -271,7 +272,7 @@ type result struct {
 	back  time.Duration
 }
 
-// try lets something happen under load, takes all that can be taken then, and compares the ledger.
+// try runs the failure under load, then uses up all limits, and checks the ledger.
 func (c *chaos) try(t *testing.T, p pace) result {
 	s := startTrial(t, c, p)
 	stop := s.load.start(s.rate)
@@ -282,8 +283,8 @@ func (c *chaos) try(t *testing.T, p pace) result {
 	s.load.setSick(false)
 	stop()
 	tally := s.load.tally
-	// A call that waits for Redis is as slow as one that does not, and bounded beyond that. A machine that is busy with
-	// other things makes both slow.
+	// A call that waits for Redis may take as long as one that does not, plus a bounded time. A machine busy with other
+	// work slows both down.
 	slow := time.Duration(tally.bare.Max())*time.Microsecond + tally.stall
 	if tally.longest > 10*s.timeout+3*slow {
 		t.Errorf("a call for %s took %s, with a timeout of %s; without Redis, and while this machine had no turn, it would have been %s", tally.of, tally.longest, s.timeout, slow)
@@ -313,7 +314,7 @@ func (c *chaos) try(t *testing.T, p pace) result {
 	return result{name: c.name, pace: s.pace, tally: tally, back: s.wasBack}
 }
 
-// audit compares what was admitted with what may be, and must.
+// audit checks that no counter admitted more than it may, or less than it must.
 func (s *trial) audit() {
 	s.t.Helper()
 	var known map[string]int64
@@ -339,7 +340,7 @@ func (s *trial) audit() {
 	}
 }
 
-// report writes the results as the table in docs/redis.md.
+// reportTrial writes the results as the table in docs/redis.md.
 func reportTrial(t *testing.T, results []result) {
 	t.Helper()
 	ms := func(us int64) string { return fmt.Sprintf("%.1f", float64(us)/1000) }
@@ -358,7 +359,7 @@ func reportTrial(t *testing.T, results []result) {
 	t.Logf("\n%s", b.String())
 }
 
-// soaking skips what takes long, unless it is asked for.
+// soaking skips long tests unless they are requested.
 func soaking(t *testing.T) {
 	t.Helper()
 	if os.Getenv(asSoak) == "" {

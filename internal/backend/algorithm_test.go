@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// everyVariant is a compiled limit for each way to count under an algorithm.
+// everyVariant returns a compiled limit for each variant of an algorithm.
 func everyVariant(t *testing.T, a descriptor.Algorithm) []descriptor.Limit {
 	t.Helper()
 	plain := descriptor.Limit{Algorithm: a, Requests: 10, Burst: 10, Window: descriptor.Window{Unit: descriptor.Day}}
@@ -36,8 +36,8 @@ func everyVariant(t *testing.T, a descriptor.Algorithm) []descriptor.Limit {
 	return all
 }
 
-// Every algorithm has all that a store asks of it, in each of its variants: a row here and in package descriptor, a form in
-// Redis, and a script.
+// Every variant of every algorithm has all that a store needs: a row here and in package descriptor, a form in Redis, and a
+// script.
 func TestEveryAlgorithmIsComplete(t *testing.T) {
 	if len(algorithms) != len(descriptor.AlgorithmNames) {
 		t.Fatalf("%d algorithms, package descriptor has %q", len(algorithms), descriptor.AlgorithmNames)

@@ -9,8 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
 )
 
-// TestExpires: once a state has expired, every decision is the one that no state would give. That is what lets a store
-// drop it.
+// TestExpires checks that an expired state gives the same decisions as no state. That is why a store may drop it.
 func TestExpires(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		l, now := backendtest.DrawLimit(rt), int64(1_800_000_000_000_000)

@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// places is a store whose counters live apart by the first letter of their key.
+// places is a store with several parts. The first letter of a key selects its part.
 type places map[byte]*memory.Store
 
 func (p places) take(t *testing.T, now time.Time, r *backend.Request) []backend.Outcome {
@@ -48,7 +48,7 @@ func TestSplitReservesAndGivesBack(t *testing.T) {
 		takes   []backend.Take
 		missing byte // a place that cannot be reached
 		refused bool
-		used    map[string]int64 // afterwards, of 10 each but for b, where 2 of 2 are used before
+		used    map[string]int64 // afterwards; each limit is 10, except b, where 2 of 2 are used before
 	}{
 		"all pass":       {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("c"), Hits: 3, Member: 1}}, 0, false, map[string]int64{"a": 2, "c": 3}},
 		"one refuses":    {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("b"), Hits: 1, Member: 1}, {Key: []byte("c"), Hits: 3, Member: 2}}, 0, true, map[string]int64{"a": 0, "b": 2, "c": 0}},
@@ -89,7 +89,8 @@ func TestSplitReservesAndGivesBack(t *testing.T) {
 	}
 }
 
-// However the parts interleave, the narrow limit is never passed, and at rest the wide one has lost what was admitted.
+// Whatever the order of the parts' calls, the narrow limit is never exceeded. At the end the wide limit has lost exactly
+// what was admitted.
 func TestSplitUnderContention(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	p := places{'n': memory.New(memory.Options{}), 'w': memory.New(memory.Options{})}

@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
 )
 
-// TestArithmetic runs the suite on the functions alone. The stores run it too.
+// TestArithmetic runs the suite on the pure functions. The stores run it too.
 func TestArithmetic(t *testing.T) {
 	backendtest.Run(t, func(testing.TB) backend.Store { return backendtest.NewModel() })
 }

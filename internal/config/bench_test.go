@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// generate writes a file of groups x rules rules on two levels, in the style in which people write them.
+// generate writes a file of groups x rules rules on two levels, in a typical style.
 func generate(domain string, groups, rules int) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# The limits of every tenant.\ndomain: %s\ndescriptors:\n", domain)
@@ -19,13 +19,13 @@ func generate(domain string, groups, rules int) []byte {
 	return b.Bytes()
 }
 
-// BenchmarkCompile is what a start of the service does with its rules: parse them and compile the tree.
+// BenchmarkCompile measures what the service does with its rules at the start: parse them and compile the tree.
 func BenchmarkCompile(b *testing.B) {
 	tenFiles := make([]File, 10)
 	for i := range tenFiles {
 		tenFiles[i] = File{fmt.Sprintf("rules-%d.yaml", i), generate(fmt.Sprintf("domain-%d", i), 100, 100)}
 	}
-	// Carriage returns make no other difference than that the file is read as a whole.
+	// With carriage returns, the file is read as a whole. Nothing else changes.
 	whole := bytes.ReplaceAll(generate("bench", 1000, 100), []byte("\n"), []byte("\r\n"))
 	for _, c := range []struct {
 		name  string

@@ -20,7 +20,7 @@ type conformanceCase struct {
 	Name  string
 	Files []string
 	Loads bool
-	Note  string // where we mean to differ
+	Note  string // where we differ on purpose
 }
 
 func conformanceCases(t testing.TB) []conformanceCase {
@@ -44,7 +44,7 @@ func filesOf(texts ...string) []File {
 	return files
 }
 
-// checkPositions reports errors that name no place, or one that does not exist in the file.
+// checkPositions fails for errors without a position, or with one that does not exist in the file.
 func checkPositions(t testing.TB, files []File, errs []*yamlform.Error) {
 	t.Helper()
 	for _, e := range errs {
@@ -68,7 +68,7 @@ func checkPositions(t testing.TB, files []File, errs []*yamlform.Error) {
 	}
 }
 
-// splitLines splits a text where YAML sees a line end, and into at least one line.
+// splitLines splits a text at YAML's line ends. It returns at least one line.
 func splitLines(text string) []string {
 	text = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n").Replace(text)
 	text = strings.TrimPrefix(text, "\ufeff")
@@ -80,7 +80,7 @@ func splitLines(text string) []string {
 }
 
 func TestConformance(t *testing.T) {
-	ours := map[string]bool{ // the noted cases: what we do
+	ours := map[string]bool{ // the cases with a note, and our result
 		"no-requests":         true,
 		"same-yaml-key-twice": false,
 		"two-documents":       true,
@@ -157,7 +157,7 @@ descriptors:
 		t.Errorf("shares: %v %v, want the first level alone", r.Shares(0), r.Shares(1))
 	}
 	limit := r.Limits[0]
-	limit.Arithmetic = descriptor.Arithmetic{} // the tree's, not the file's
+	limit.Arithmetic = descriptor.Arithmetic{} // part of the tree, not of the file
 	got := descriptor.Rule{Name: r.Name, Limits: []descriptor.Limit{limit}, Replaces: r.Replaces, Shadow: r.Shadow, Quota: r.Quota,
 		DetailedMetric: r.DetailedMetric, MetricValues: r.MetricValues, Metadata: r.Metadata, Position: r.Position, Path: r.Path}
 	want := descriptor.Rule{
@@ -180,8 +180,8 @@ descriptors:
 	}
 }
 
-// Anchors, aliases and merge keys stand for what they repeat; a map's own keys win over merged ones, and earlier
-// merges over later ones.
+// Anchors, aliases and merge keys stand for the content they repeat. A map's own keys override merged ones, and earlier
+// merges override later ones.
 func TestAnchors(t *testing.T) {
 	tree, errs := Compile(filesOf(`domain: a
 descriptors:
@@ -247,7 +247,7 @@ func TestErrors(t *testing.T) {
 		name  string
 		files []string
 		merge bool
-		want  []string // all of them, in order; the end of a message may be left out
+		want  []string // all errors in order; the end of a message may be left out
 	}{
 		{"all errors of all files at once", []string{
 			"domain: a\ndescriptors:\n  - key: k\n    ratelimit: {unit: day}\n  - value: v\n    rate_limit: {unit: fortnite, requests_per_unit: -3}\n",
@@ -360,7 +360,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A bad file keeps none of the others from being loaded, and nothing of it is.
+// A bad file is left out as a whole, and the other files are loaded.
 func TestBadFilesAreLeftOut(t *testing.T) {
 	tree, errs := Compile(filesOf("domain: a\n", "domain: b\n---\ndomain: a\n", "domain: c\n"), CompileOptions{})
 	if len(errs) != 1 || tree.Domain("a") == nil || tree.Domain("b") != nil || tree.Domain("c") == nil {
@@ -392,7 +392,7 @@ func TestTooManyErrors(t *testing.T) {
 	}
 }
 
-// A file read in pieces must say what it says as a whole.
+// A file read in pieces gives the same result as one read as a whole.
 func TestCutFiles(t *testing.T) {
 	const head = "# rules\n---\ndomain: a\n\ndescriptors: # all of them\n"
 	item := "  - key: k\n    value: v%d\n    # a comment\n    rate_limit:\n      unit: day\n\n      requests_per_unit: 3\n    descriptors:\n    - key: n\n      rate_limit: {unlimited: true}\n"

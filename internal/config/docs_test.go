@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The examples of the documentation are rule files.
+// The examples in the documentation are valid rule files.
 func TestDocumentedExamples(t *testing.T) {
 	text, err := os.ReadFile("../../docs/rules.md")
 	must(t, err)
@@ -15,7 +15,7 @@ func TestDocumentedExamples(t *testing.T) {
 	for i, block := range strings.Split(string(text), "\n```yaml\n")[1:] {
 		example, _, _ := strings.Cut(block, "\n```\n")
 		if !strings.Contains(example, "domain: ") {
-			continue // a part of one
+			continue // only a part of a rule file
 		}
 		files = append(files, File{fmt.Sprintf("example %d", i+1), []byte(example)})
 	}
@@ -31,7 +31,7 @@ func TestDocumentedExamples(t *testing.T) {
 	}
 }
 
-// Every key of the rule language is explained.
+// The documentation explains every key of the rule language.
 func TestEveryKeyIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/rules.md")
 	must(t, err)

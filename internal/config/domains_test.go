@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// The rule files that ship as examples say what their comments say.
+// The shipped example rules decide as their comments say.
 func TestShippedDomains(t *testing.T) {
 	r, err := NewFolder(Options{Dir: "../../config/domains", Logger: new(logged).logger()}).Load()
 	if err != nil {
@@ -19,7 +19,7 @@ func TestShippedDomains(t *testing.T) {
 			t.Errorf("%s is %s: %s", f.Name, f.State, strings.Join(f.Errors, "; "))
 		}
 		for _, d := range f.Domains {
-			tested[d] = strings.HasPrefix(d, "cookbook_") // by the test file beside it
+			tested[d] = strings.HasPrefix(d, "cookbook_") // the test file beside it covers it
 		}
 	}
 

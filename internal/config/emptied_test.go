@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// goneIs compares ratelimitd_rules_gone.
+// goneIs compares the values of ratelimitd_rules_gone.
 func goneIs(t *testing.T, registry *prometheus.Registry, kept, removed string) {
 	t.Helper()
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
@@ -23,7 +23,7 @@ ratelimitd_rules_gone{rules="removed"} `+removed+`
 	}
 }
 
-// However a folder loses all of its rules at once, those in force stay until there are other ones.
+// If a folder loses all of its rules at once, for whatever reason, those in force stay until there are new ones.
 func TestNoReloadRemovesTheLastRule(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(t *testing.T, dir string)
@@ -77,7 +77,7 @@ func TestNoReloadRemovesTheLastRule(t *testing.T) {
 				t.Errorf("again: %+v", again)
 			}
 
-			// The same rules, then others.
+			// First the same rules return, then other ones.
 			fill(1)
 			must(t, os.RemoveAll(filepath.Join(dir, "c.yaml")))
 			if r := load(t, f, "a.yaml=loaded", "b.yaml=loaded"); !r.Changed || requests(r.Tree, "b") != 1 {
@@ -93,7 +93,7 @@ func TestNoReloadRemovesTheLastRule(t *testing.T) {
 			}
 			goneIs(t, registry, "0", "0")
 
-			// The folder is gone: nothing changes, and the metric says so.
+			// The folder is removed: the rules stay, and the metric reports it.
 			must(t, os.RemoveAll(dir))
 			if r, err := f.Load(); err == nil || requests(r.Tree, "d") != 4 {
 				t.Errorf("without a folder: %+v, %v", r, err)
@@ -131,7 +131,7 @@ func TestTheLastRuleMayBeRemovedIfAllowed(t *testing.T) {
 	goneIs(t, registry, "0", "0")
 }
 
-// A reload that takes away half of a domain's rules, or of all, says which.
+// When a reload removes half of a domain's rules, or of all rules, the log names what lost them.
 func TestDroppedRulesAreNamed(t *testing.T) {
 	dir := t.TempDir()
 	var log logged

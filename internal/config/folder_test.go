@@ -30,7 +30,7 @@ func (l *logged) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// take returns what was logged since the last time.
+// take returns what was logged since the last call.
 func (l *logged) take() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,12 +50,12 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
-// rules is a file with one domain and one rule that allows so many requests.
+// rules is a file with one domain and one rule that allows this number of requests.
 func rules(domain string, requests int) string {
 	return fmt.Sprintf("domain: %s\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: %d}}]\n", domain, requests)
 }
 
-// requests is what the rule of such a file allows now, -1 if there is none.
+// requests returns what the rule of such a file allows now, or -1 without a rule.
 func requests(tree *descriptor.Tree, domain string) int {
 	d := tree.Domain(domain)
 	if d == nil {
@@ -68,7 +68,7 @@ func requests(tree *descriptor.Tree, domain string) int {
 	return int(r.Limits[0].Requests)
 }
 
-// states is "name=state" of every file.
+// states returns "name=state" for every file.
 func states(r Result) []string {
 	out := []string{}
 	for _, f := range r.Files {
@@ -152,13 +152,13 @@ func TestFilesKeepTheirLastGoodVersion(t *testing.T) {
 		t.Errorf("%+v", first)
 	}
 
-	// Nothing changes: nothing is said, the tree is the same one.
+	// Nothing has changed: the log stays empty and the tree is the same.
 	again := load(t, f, "a.yaml=loaded", "b.yaml=loaded", "c.yaml=rejected")
 	if again.Changed || again.Tree != first.Tree || log.take() != "" {
 		t.Errorf("reload without a change: %+v", again)
 	}
 
-	// A bad version: the last good one stays, the other files go on.
+	// A bad version arrives: the last good one stays, and the other files are still read.
 	write(t, a, "domain: a\ndescriptors: [\n")
 	write(t, b, rules("b", 2))
 	r := load(t, f, "a.yaml=stale", "b.yaml=loaded", "c.yaml=rejected")
@@ -179,14 +179,14 @@ func TestFilesKeepTheirLastGoodVersion(t *testing.T) {
 		t.Errorf("log:\n%s", out)
 	}
 
-	// Another bad version: still stale, since then; the rules are the same, so is the tree.
+	// Another bad version: the file is still stale, since the same time. The rules and the tree are unchanged.
 	write(t, a, "domian: a\n")
 	r2 := load(t, f, "a.yaml=stale", "b.yaml=loaded", "c.yaml=rejected")
 	if r2.Tree != r.Tree || !r2.Changed || r2.Files[0].Since != stale.Since || !strings.Contains(r2.Files[0].Errors[0], "domian") {
 		t.Errorf("%+v", r2.Files[0])
 	}
 
-	// Good again, and the rejected one too.
+	// Both files become good, including the rejected one.
 	write(t, a, rules("a", 3))
 	write(t, c, rules("c", 4))
 	r = load(t, f, "a.yaml=loaded", "b.yaml=loaded", "c.yaml=loaded")
@@ -195,7 +195,7 @@ func TestFilesKeepTheirLastGoodVersion(t *testing.T) {
 	}
 	log.take()
 
-	// A removed file takes its rules along.
+	// Removing a file removes its rules.
 	if err := os.Remove(a); err != nil {
 		t.Fatal(err)
 	}
@@ -212,26 +212,26 @@ func TestADomainBelongsToTheFirstFile(t *testing.T) {
 	f := NewFolder(Options{Dir: dir, Logger: new(logged).logger()})
 	load(t, f, "b.yaml=loaded")
 
-	// a takes the domain away from b, whose only version is now the bad one.
+	// a takes the domain from b. The only version of b becomes bad.
 	write(t, a, rules("x", 1))
 	if r := load(t, f, "a.yaml=loaded", "b.yaml=rejected"); requests(r.Tree, "x") != 1 || !strings.Contains(r.Files[1].Errors[0], "a.yaml:1") {
 		t.Errorf("%+v", r)
 	}
-	// b moves away, then back: the version in between is its last good one.
+	// b moves to another domain, then back. The version in between is its last good one.
 	write(t, b, rules("y", 3))
 	load(t, f, "a.yaml=loaded", "b.yaml=loaded")
 	write(t, b, rules("x", 4))
 	if r := load(t, f, "a.yaml=loaded", "b.yaml=stale"); requests(r.Tree, "y") != 3 || requests(r.Tree, "x") != 1 {
 		t.Errorf("%+v", r)
 	}
-	// a leaves the domain: b's newest version is good without having been touched.
+	// a leaves the domain: the newest version of b becomes good without a change.
 	if err := os.Remove(a); err != nil {
 		t.Fatal(err)
 	}
 	if r := load(t, f, "b.yaml=loaded"); requests(r.Tree, "x") != 4 || r.Tree.Domain("y") != nil {
 		t.Errorf("%+v", r)
 	}
-	// Merged, both are good if they do not say the same thing twice.
+	// When domains are merged, both files are good unless they repeat a rule.
 	write(t, a, "domain: x\ndescriptors: [{key: j}]\n")
 	load(t, NewFolder(Options{Dir: dir, MergeDomains: true, Logger: new(logged).logger()}), "a.yaml=loaded", "b.yaml=loaded")
 	write(t, a, rules("x", 1))
@@ -254,7 +254,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 		t.Error("the same errors are a change")
 	}
 
-	// A loaded file that becomes unreadable is stale, also with the folder it is in.
+	// A loaded file that becomes unreadable is stale, also if its folder becomes unreadable.
 	write(t, filepath.Join(dir, "sub", "d.yaml"), rules("d", 5))
 	if err := os.Remove(filepath.Join(dir, "c.yaml")); err != nil {
 		t.Fatal(err)
@@ -270,7 +270,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if os.Getuid() == 0 {
-		return // to root every folder can be read
+		return // root can read every folder
 	}
 	sub := filepath.Join(dir, "sub")
 	if err := os.Chmod(sub, 0); err != nil {
@@ -282,7 +282,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// What an unreadable folder does to the files below it cannot be tried as root.
+// As root, the effect of an unreadable folder on the files below it cannot be tested.
 func TestFilesBelowAFolderThatCannotBeRead(t *testing.T) {
 	f := NewFolder(Options{Dir: "rules"})
 	f.files = map[string]*ruleFile{"sub/a.yaml": nil, "subway.yaml": nil}

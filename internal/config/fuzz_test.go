@@ -13,8 +13,8 @@ import (
 
 var sameZone = cmp.Comparer(func(a, b *time.Location) bool { return a.String() == b.String() })
 
-// FuzzCompile: no text panics or takes long, every error names a place in the file, what compiles can be matched against, and reading
-// a file in pieces is the same as reading it as a whole.
+// FuzzCompile checks that no text panics or takes long, that every error names a place in the file, that a compiled tree
+// can be matched, and that reading a file in pieces gives the same result as reading it as a whole.
 func FuzzCompile(f *testing.F) {
 	for _, c := range conformanceCases(f) {
 		for _, text := range c.Files {
@@ -40,7 +40,7 @@ func FuzzCompile(f *testing.F) {
 			entries := make([]descriptor.Entry, len(r.Levels))
 			sure := true
 			for i, l := range r.Levels {
-				entries[i] = descriptor.Entry{Key: l.Key, Value: l.Value} // a wildcard matches itself, and no value an empty one
+				entries[i] = descriptor.Entry{Key: l.Key, Value: l.Value} // a wildcard matches itself; a level without a value matches an empty one
 				switch l.Kind {
 				case descriptor.MatchCIDR:
 					entries[i].Value, _, _ = strings.Cut(l.Value, "/")

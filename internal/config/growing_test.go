@@ -21,7 +21,7 @@ func appendTo(t *testing.T, path, text string) {
 	must(t, f.Close())
 }
 
-// look is a load while something may be being written.
+// look loads the folder while a file may still be written.
 func look(t *testing.T, f *Folder, quiet bool) (Result, bool) {
 	t.Helper()
 	r, _, growing, err := f.load(nil, quiet)
@@ -29,8 +29,8 @@ func look(t *testing.T, f *Folder, quiet bool) (Result, bool) {
 	return r, growing
 }
 
-// Half a file is valid, and half of its limits: it is read when two looks show the same, or when events say that it is
-// quiet. The other files do not wait.
+// Half of a file can be valid, with half of its limits. A changed file is read when two looks find it the same, or when
+// events show that writing has stopped. Other files do not wait.
 func TestAFileThatGrowsIsNotRead(t *testing.T) {
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
@@ -56,7 +56,7 @@ func TestAFileThatGrowsIsNotRead(t *testing.T) {
 		t.Fatalf("it has stopped growing: growing %t, %d", growing, requests(r.Tree, "a"))
 	}
 
-	// A new file too; and what is quiet is read at the first look.
+	// The same holds for a new file. When writing has stopped, the first look reads it.
 	write(t, filepath.Join(dir, "c.yaml"), half)
 	if r, growing := look(t, f, false); !growing || len(r.Files) != 2 {
 		t.Fatalf("a new file: %v", states(r))
@@ -67,7 +67,7 @@ func TestAFileThatGrowsIsNotRead(t *testing.T) {
 	}
 }
 
-// Writes are waited for longer than renames, and a look at a time that is not quiet leads to another one.
+// After a write the wait is longer than after a rename. A look while events still come leads to another look.
 func TestBurstsOfWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -77,7 +77,7 @@ func TestBurstsOfWrites(t *testing.T) {
 			quiet bool
 		}
 		var got []reload
-		growing := 0 // how many looks from now on find a file that grows
+		growing := 0 // how many of the next looks find a growing file
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
@@ -94,8 +94,8 @@ func TestBurstsOfWrites(t *testing.T) {
 		}
 		at(1000, fsnotify.Create)
 		at(2000, fsnotify.Write)
-		at(2050, fsnotify.Chmod) // 400 ms from the write, not 100 ms from this
-		at(3000, fsnotify.Write) // without end: looked at after 500 ms, but not at a quiet time
+		at(2050, fsnotify.Chmod) // 400 ms after the write, not 100 ms after this event
+		at(3000, fsnotify.Write) // without a pause: looked at after 500 ms, while events still come
 		growing = 2
 		for ms := 3100; ms <= 4000; ms += 100 {
 			at(ms, fsnotify.Write)

@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// said is a tree in short: a rule per line with its number, unit and metadata.
+// said summarizes a tree: one line per rule with its number, unit and metadata.
 func said(tree *descriptor.Tree) []string {
 	var all []string
 	for _, r := range tree.Rules {
@@ -36,14 +36,15 @@ func said(tree *descriptor.Tree) []string {
 	return all
 }
 
-// The rules of each text are those that the reference makes of it; a strict reader refuses it, and both say where.
+// The lenient reader makes the same rules of each text as the reference. A strict reader refuses it, and both give the
+// position.
 func TestLenientReadsAsTheReference(t *testing.T) {
 	const day = "rate_limit: {unit: day, requests_per_unit: 3}"
 	deep := strings.Repeat("{a: ", 33) + "1" + strings.Repeat("}", 33)
 	cut := strings.Repeat("map[a:", 31) + "<nil>" + strings.Repeat("]", 31)
 	for _, c := range []struct {
 		name, text, want string
-		places           string // of the warnings
+		places           string // positions of the warnings
 	}{
 		{"a value twice", "  - {key: k, value: v, value: w, " + day + "}", "d.k_w 3/day", "3:24"},
 		{"a value, and none", "  - {key: k, value: v, value: , " + day + "}", "d.k 3/day", "3:24"},
@@ -93,12 +94,12 @@ func TestLenientReadsAsTheReference(t *testing.T) {
 	}
 }
 
-// What the reference refuses is refused, however lenient the reader is.
+// What the reference refuses is refused by the lenient reader too.
 func TestLenientRefuses(t *testing.T) {
 	const day = "rate_limit: {unit: day, requests_per_unit: 3}"
 	for _, text := range []string{
 		"  - {key: k, foo: 1, " + day + "}",
-		"  - {key: k, burst: 3, " + day + "}", // a key of our own is unknown there
+		"  - {key: k, burst: 3, " + day + "}", // the reference does not know our own keys
 		"  - {key: k, rate_limit: {unlimited: true, unit: day}}",
 		"  - {key: k, rate_limit: {unit: junk}}",
 		"  - {key: k, " + day + "}\n  - {key: k, " + day + "}",
@@ -162,7 +163,7 @@ func TestFolderWarns(t *testing.T) {
 	}
 }
 
-// Over xDS siblings of which one has the limit and one the descriptors are one, as Envoy Gateway means them.
+// Over xDS, a descriptor with the limit and a sibling with the nested descriptors are merged, as Envoy Gateway intends.
 func TestResourcesJoinSiblings(t *testing.T) {
 	limit := yamlform.Pairs{{Key: "unit", Value: "day"}, {Key: "requests_per_unit", Value: uint32(3)}}
 	cidr := yamlform.Pairs{{Key: "key", Value: "masked_remote_address"}, {Key: "value", Value: "192.168.0.0/16"}}

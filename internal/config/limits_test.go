@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// everyKey has every key of the rule language that the reference does not have.
+// everyKey uses every key of the rule language that the reference does not have.
 const everyKey = `domain: shop
 admission: all_or_nothing
 on_error: allow
@@ -83,7 +83,7 @@ func loadZone(t *testing.T, name string) *time.Location {
 	return zone
 }
 
-// without is limits without what Compile derives.
+// without returns limits without the fields that Compile derives.
 func without(limits []descriptor.Limit) []descriptor.Limit {
 	out := append([]descriptor.Limit(nil), limits...)
 	for i := range out {
@@ -141,8 +141,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// badLimits are limits, in braces on one line, with what is wrong with them: the column within the braces from 1, and
-// the message. There are no other errors.
+// badLimits are limits, in braces on one line, with their errors: the column within the braces, from 1, and the message.
+// There are no other errors.
 var badLimits = []struct {
 	limit string
 	wants []string
@@ -297,7 +297,7 @@ func TestBadExtensions(t *testing.T) {
 	}
 }
 
-// Values that look the same and are not.
+// These values look the same but differ.
 func TestNotTwice(t *testing.T) {
 	for _, text := range []string{
 		"- {key: k, value: a}\n- {key: k, values: [a, b]}\n- {key: k, value_regex: a}\n- {key: j, values: [a]}\n",
@@ -321,7 +321,7 @@ func TestNotTwice(t *testing.T) {
 func TestDomainSettings(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		texts []string // of files of one domain
+		texts []string // files of one domain
 		want  string   // the domain's settings, or the errors
 	}{
 		{"absent", []string{""}, "admission 0, on_error 0, headers unset"},
@@ -368,7 +368,8 @@ func TestDomainSettings(t *testing.T) {
 	}
 }
 
-// A long list of values, many networks and many expressions load as fast as other rules.
+// BenchmarkCompilePatterns checks that a long list of values, many networks and many expressions load as fast as other
+// rules.
 func BenchmarkCompilePatterns(b *testing.B) {
 	var values, networks, wildcards strings.Builder
 	values.WriteString("domain: a\ndescriptors:\n  - key: k\n    rate_limit: {unit: day}\n    values:\n")

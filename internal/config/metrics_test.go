@@ -80,7 +80,8 @@ func TestMetrics(t *testing.T) {
 	t.Error("there is no time of the last reload")
 }
 
-// Processes that have the same rules have the same checksum, wherever they read them from; whatever a rule says is in it.
+// Processes with the same rules have the same checksum, wherever the rules come from. Every part of a rule changes the
+// checksum.
 func TestRulesChecksum(t *testing.T) {
 	sumOf := func(files ...string) uint64 {
 		t.Helper()

@@ -8,7 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The reference reads every file: one that gives a domain is in force whatever its name, and every other one is named.
+// The service reads every file, as the reference does. A file with a domain takes effect whatever its name is; the log
+// names every other file.
 func TestNamesHideNoRules(t *testing.T) {
 	dir := t.TempDir()
 	var log logged
@@ -50,11 +51,11 @@ func TestNamesHideNoRules(t *testing.T) {
 			t.Errorf("the log has %d times %s:\n%s", n, line, said)
 		}
 	}
-	// Named once, not with every load.
+	// The log names it once, not at every load.
 	if again, err := f.Load(); err != nil || again.Changed || len(again.Skipped) != len(want) || log.take() != "" {
 		t.Errorf("again: %+v, %v", again, err)
 	}
-	// A file of tests becomes a rule file, and is one no more.
+	// A file of tests becomes a rule file, and is no longer named.
 	write(t, filepath.Join(dir, "a_test.yaml"), rules("b", 3))
 	if r, err := f.Load(); err != nil || requests(r.Tree, "b") != 3 || len(r.Skipped) != len(want)-1 {
 		t.Errorf("%+v, %v", r, err)

@@ -54,8 +54,8 @@ func TestABadResourceIsRefusedAlone(t *testing.T) {
 		set    []Resource
 		err    string
 		states string
-		rules  string // requests by domain of what is in force
-		same   bool   // the tree is the one before
+		rules  string // requests by domain, as in force
+		same   bool   // the tree is unchanged
 	}{
 		{"nothing that can be used", []Resource{bad("z", "z"), unreadable}, "resource 1: cannot be decoded; z: descriptors[0].kye: unknown key `kye`: did you mean `key`?", "resource 1=rejected z=rejected", "none", false},
 		{"the first with something good", []Resource{bad("z", "z"), resourceOf("b", "b", 1)}, "z: descriptors[0].kye: ", "b=loaded z=rejected", "b=1", false},
@@ -102,7 +102,7 @@ func TestABadResourceIsRefusedAlone(t *testing.T) {
 			t.Errorf("the log does not say %s:\n%s", want, said)
 		}
 	}
-	goneIs(t, registry, "0", "1") // an empty set is obeyed, and seen
+	goneIs(t, registry, "0", "1") // an empty set takes effect, and the metric shows it
 	if _, err := s.Apply([]Resource{resourceOf("a", "a", 2)}); err != nil {
 		t.Error(err)
 	}
@@ -112,7 +112,7 @@ func TestABadResourceIsRefusedAlone(t *testing.T) {
 func TestResourceValues(t *testing.T) {
 	limit := func(more ...yamlform.Pair) Resource {
 		r := resourceOf("r", "d", 1)
-		r.Sum = sum{} // each is another one
+		r.Sum = sum{} // makes each resource count as new
 		d := r.Rules[1].Value.([]any)[0].(yamlform.Pairs)
 		r.Rules[1].Value.([]any)[0] = append(d, more...)
 		return r
@@ -144,7 +144,7 @@ func TestResourceValues(t *testing.T) {
 	}
 }
 
-// A set with very many mistakes is refused with a text of bounded size.
+// A set with very many mistakes is refused with a message of bounded size.
 func TestRefusalsAreShort(t *testing.T) {
 	r := resourceOf("r", "d", 1)
 	list := make([]any, 3000)

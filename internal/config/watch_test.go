@@ -15,7 +15,7 @@ import (
 
 const patience = 10 * time.Second // for what takes 100 ms on a quiet machine
 
-// watched is a folder under Watch, with a rescan so slow that every change must have been noticed by itself.
+// watched is a folder under Watch. Its rescan is so slow that every change must be noticed through events.
 type watched struct {
 	t       *testing.T
 	folder  *Folder
@@ -37,7 +37,7 @@ func watch(t *testing.T, o Options) *watched {
 	}
 	w.last = first
 	w.start(f)
-	// When a file's coming and going has been noticed, the folder is being watched.
+	// Once this file's creation and removal have been noticed, the folder is being watched.
 	beginning := filepath.Join(o.Dir, "beginning.yaml")
 	write(t, beginning, rules("beginning", 1))
 	w.untilRequests("beginning", 1)
@@ -62,7 +62,7 @@ func (w *watched) start(f *Folder) {
 	})
 }
 
-// until waits until a result fulfils want, and returns how many results came.
+// until waits for a result that satisfies want, and returns how many results came.
 func (w *watched) until(what string, want func(Result) bool) (results int) {
 	w.t.Helper()
 	deadline := time.After(patience)
@@ -87,8 +87,8 @@ func (w *watched) untilRequests(domain string, n int) int {
 	return w.until(fmt.Sprintf("%d requests in domain %s", n, domain), func(r Result) bool { return requests(r.Tree, domain) == n })
 }
 
-// once makes a change and checks that it leads to one result, the one that is wanted. A change that stalls on a busy
-// machine for as long as a burst's end is several changes.
+// once makes a change and checks that it leads to exactly one result, the wanted one. If a busy machine delays the change
+// for longer than a burst lasts, there may be several results.
 func (w *watched) once(what string, change func(), want func(Result) bool) {
 	w.t.Helper()
 	start := time.Now()
@@ -99,7 +99,7 @@ func (w *watched) once(what string, change func(), want func(Result) bool) {
 	}
 }
 
-// quiet makes sure that no more results come: a change that is made last must be the very next result.
+// quiet checks that no more results come: a last change must be the very next result.
 func (w *watched) quiet(path, domain string, n int) {
 	w.t.Helper()
 	w.once("the last change", func() { write(w.t, path, rules(domain, n)) }, func(r Result) bool { return requests(r.Tree, domain) == n })
@@ -132,7 +132,7 @@ func TestWatchRenameOver(t *testing.T) {
 		must(t, os.Rename(filepath.Join(dir, ".a.yaml.tmp"), a))
 		w.untilRequests("a", i)
 	}
-	// As vim does it: the old file becomes a backup, a new one takes its name.
+	// vim saves like this: the old file becomes a backup, and a new file takes its name.
 	must(t, os.Rename(a, a+"~"))
 	write(t, a, rules("a", 9))
 	w.untilRequests("a", 9)
@@ -171,9 +171,8 @@ func TestWatchManyFilesAtOnce(t *testing.T) {
 	w.quiet(filepath.Join(dir, "a.yaml"), "a", 2)
 }
 
-// configMap updates a folder as the kubelet's AtomicWriter does: a new timestamped folder is written, the link ..data is
-// replaced by renaming a new one over it, links for new names are made, those of gone names removed, and the old folder
-// is removed at the end.
+// configMap updates a folder as the kubelet's AtomicWriter does. It writes a new timestamped folder and renames a new link
+// over ..data. Then it creates links for new names and removes those of deleted names. Finally it removes the old folder.
 func configMap(t *testing.T, dir, stamp string, files map[string]string) {
 	t.Helper()
 	data := filepath.Join(dir, "..data")
@@ -227,7 +226,7 @@ func TestWatchConfigMap(t *testing.T) {
 	w.until("good update", func(r Result) bool { return states(r)[0] == "a.yaml=loaded" && requests(r.Tree, "a") == 7 })
 }
 
-// The folder is below a link that moves from release to release: RUNTIME_ROOT/current.
+// The folder is below a link that is moved with each release: RUNTIME_ROOT/current.
 func TestWatchSwappedRelease(t *testing.T) {
 	root := t.TempDir()
 	release := func(i int) string {
@@ -245,7 +244,7 @@ func TestWatchSwappedRelease(t *testing.T) {
 		w.once("the next release", func() { swap(i) }, func(r Result) bool { return requests(r.Tree, "a") == i })
 		w.quiet(filepath.Join(root, "current", "config", "a.yaml"), "a", 10*i)
 	}
-	// The old release is watched no longer, and may go.
+	// The old release is no longer watched and may be removed.
 	must(t, os.RemoveAll(filepath.Join(root, "release-2")))
 	w.quiet(filepath.Join(root, "current", "config", "a.yaml"), "a", 99)
 }
@@ -317,7 +316,7 @@ func TestWatchTouchIsNoChange(t *testing.T) {
 	w := watch(t, Options{Dir: dir, Rescan: 5 * time.Millisecond})
 	for i, touch := range []func(){
 		func() { must(t, os.Chtimes(a, time.Now(), time.Now().Add(time.Hour))) },
-		func() { replace(2) }, // what it is by then
+		func() { replace(2) }, // the current content by then
 		func() { must(t, os.Chmod(a, 0o600)) },
 	} {
 		touch()
@@ -333,7 +332,7 @@ func TestWatchTouchIsNoChange(t *testing.T) {
 	}
 }
 
-// Without any event, the rescan finds what changed.
+// Without any event, the rescan finds changes.
 func TestWatchRescan(t *testing.T) {
 	dir := t.TempDir()
 	a := filepath.Join(dir, "a.yaml")
@@ -359,7 +358,7 @@ func TestWatchRescan(t *testing.T) {
 	})
 }
 
-// One reload per burst: 100 ms after its last event, 500 ms after its first if it does not end.
+// There is one reload per burst: 100 ms after its last event, or 500 ms after its first if it does not end.
 func TestBursts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -383,7 +382,7 @@ func TestBursts(t *testing.T) {
 		}
 		at(1600, func() { events <- fsnotify.Event{Name: "other"} })
 		for ms := 2000; ms <= 2690; ms += 30 {
-			at(ms, event) // without end
+			at(ms, event) // without a pause
 		}
 		at(3500, func() { errs <- fsnotify.ErrEventOverflow })
 		at(6100, func() {})

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// conn is a connection of a peer that nobody accepted.
+// conn is a connection of a peer that did not go through Accept.
 func conn(l *Listener, p *peer) *Conn { return &Conn{listener: l, peer: p} }
 
 func TestShareOfCalls(t *testing.T) {
@@ -31,7 +31,7 @@ func TestShareOfCalls(t *testing.T) {
 	if n := len(all); n < most*8/17-2 || n > most*8/17+2 {
 		t.Errorf("one connection has %d calls of %d", n, most)
 	}
-	for range 100 { // one more connection always gets some, until each would get less than one
+	for range 100 { // a new connection always gets some calls, until each share is less than one
 		if c := conn(l, &peer{}); len(flood(c)) == 0 && calls.InFlight() < most {
 			t.Fatalf("a new connection gets nothing with %d calls in flight", calls.InFlight())
 		}
@@ -46,7 +46,7 @@ func TestShareOfCalls(t *testing.T) {
 		t.Errorf("%d calls are left", n)
 	}
 
-	// A peer with very many connections leaves a part to the others.
+	// A peer with very many connections leaves some calls to other peers.
 	calls = NewCalls(most, m)
 	for range 10 * most {
 		_, _ = calls.Begin(conn(l, p))
@@ -55,7 +55,7 @@ func TestShareOfCalls(t *testing.T) {
 		t.Errorf("one peer has %d calls of %d", n, most)
 	}
 
-	// Eight connections that take what they can leave calls to a ninth one, of the same peer or another.
+	// Eight connections that take as many calls as they can leave some to a ninth, of the same peer or another.
 	for _, other := range []*peer{p, {}} {
 		p.calls.Store(0)
 		calls = NewCalls(most, m)

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Frames are followed the same, however the bytes are cut into pieces.
+// The frames found are the same, however the bytes are cut into pieces.
 func TestFrames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var wire bytes.Buffer
@@ -61,7 +61,7 @@ func TestFrames(t *testing.T) {
 	})
 }
 
-// What is not HTTP/2 is read as frames too, until the transport has refused it: whatever it says must not panic.
+// Data that is not HTTP/2 is also read as frames, until the transport has refused it. No data may panic.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte(http2.ClientPreface+"\x00\x00\x00\x09\x00\x00\x00\x00\x01"), 3)
 	f.Fuzz(func(t *testing.T, wire []byte, piece int) {

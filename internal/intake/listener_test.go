@@ -89,7 +89,7 @@ func closed(t *testing.T, c net.Conn) {
 	}
 }
 
-// open says that a connection still is: what the server writes arrives.
+// open checks that a connection is still open: what the server writes arrives.
 func open(t *testing.T, c net.Conn, server *Conn) {
 	t.Helper()
 	if _, err := server.Write([]byte("x")); err != nil {
@@ -106,14 +106,14 @@ func TestPeerBeyondItsShareGivesWay(t *testing.T) {
 	calls := NewCalls(100, r.options.Metrics)
 	var clients []net.Conn
 	var servers []*Conn
-	for range 4 { // one peer may have all, while nobody else wants any
+	for range 4 { // one peer may have all while no other peer wants any
 		c, s := r.in(t, "127.0.0.1")
 		if _, ok := calls.Begin(s); !ok { // none of them is idle
 			t.Fatal("a call is refused")
 		}
 		clients, servers = append(clients, c), append(servers, s)
 	}
-	closed(t, r.dial(t, "127.0.0.1")) // it has its share
+	closed(t, r.dial(t, "127.0.0.1")) // it already has its share
 
 	_, second := r.in(t, "127.0.0.2")
 	_, third := r.in(t, "127.0.0.2")
@@ -126,7 +126,7 @@ func TestPeerBeyondItsShareGivesWay(t *testing.T) {
 			t.Fatal("a call is refused")
 		}
 	}
-	// Both peers have their share now, and use it: nobody gives way.
+	// Both peers have their share now and use it: no connection is closed for a new one.
 	closed(t, r.dial(t, "127.0.0.1"))
 	closed(t, r.dial(t, "127.0.0.2"))
 	closed(t, r.dial(t, "127.0.0.3"))
@@ -156,19 +156,19 @@ func TestOldestIdleConnectionGivesWay(t *testing.T) {
 	closed(t, third) // it never made a call
 	used(s4)
 	_, s5 := r.in(t, "127.0.0.1")
-	closed(t, second) // its last call is longest ago
+	closed(t, second) // its last call is the oldest
 	used(s5)
 	open(t, first, s1)
 
-	// A connection that is not old enough to have made a call does not go: whoever connects all the time would cut off
-	// everybody.
+	// A connection too young to have made a call is not closed. Otherwise a client that keeps connecting could cut off
+	// everyone.
 	young := listen(t, Options{MaxConnections: 1, PeerShare: 1, Settled: time.Hour})
 	c, s := young.in(t, "127.0.0.1")
 	closed(t, young.dial(t, "127.0.0.1"))
 	open(t, c, s)
 }
 
-// A full listener looks at a bounded number of connections.
+// A full listener examines a bounded number of connections.
 func TestFullListenerFindsItsOldestInManyThatAreInUse(t *testing.T) {
 	r := listen(t, Options{MaxConnections: 60, PeerShare: 1, Settled: time.Nanosecond})
 	calls := NewCalls(1_000, r.options.Metrics)
@@ -180,7 +180,7 @@ func TestFullListenerFindsItsOldestInManyThatAreInUse(t *testing.T) {
 	}
 	idle, _ := r.in(t, "127.0.0.1")
 	refused := 0
-	for range 2 { // the first look may end before it comes to the idle one; then the next begins where it ended
+	for range 2 { // the first search may end before the idle connection; the next one continues there
 		c := r.dial(t, "127.0.0.1")
 		select {
 		case s := <-r.accepted:

@@ -19,7 +19,7 @@ var allOrNothing = limiter.Settings{Admission: descriptor.AllOrNothing}
 func shadow(r *descriptor.Rule) { r.Shadow = true }
 func quota(r *descriptor.Rule)  { r.Quota = true }
 
-// request asks for one descriptor per pair, each adding so many hits.
+// request has one descriptor per pair, each adding this number of hits.
 func request(hits uint32, pairs ...string) *limiter.Request {
 	req := &limiter.Request{Domain: "d", Hits: hits}
 	for _, p := range pairs {
@@ -98,7 +98,7 @@ func TestAllOrNothing(t *testing.T) {
 	}
 }
 
-// A domain's own admission goes before the server's.
+// A domain's own admission overrides the server's.
 func TestAdmissionOfADomain(t *testing.T) {
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Admission: descriptor.AllOrNothing, Children: []descriptor.NodeSpec{perMinute("k", "", 1), perMinute("wide", "", 9)}}}, descriptor.Options{})
 	if err != nil {
@@ -114,8 +114,8 @@ func TestAdmissionOfADomain(t *testing.T) {
 	}
 }
 
-// Under contention all_or_nothing must neither admit more than the narrow limit nor take from the wide one for what was
-// refused, whatever order the counters are named in.
+// Under contention, all_or_nothing must not admit more than the narrow limit, nor take from the wide one for refused
+// requests. The order of the counters must not matter.
 func TestAllOrNothingUnderContention(t *testing.T) {
 	const narrow, wide, goroutines, each = 200, 100_000, 32, 50
 	f := newFixture(t, allOrNothing, perMinute("narrow", "", narrow), perMinute("wide", "", wide))
@@ -160,7 +160,7 @@ func TestSeveralLimitsOnOneDescriptor(t *testing.T) {
 	}{
 		{0, limiter.OK, "burst", 1},
 		{0, limiter.OK, "burst", 0},
-		{0, limiter.OverLimit, "burst", 0}, // and takes nothing from the day
+		{0, limiter.OverLimit, "burst", 0}, // and takes nothing from the limit per day
 		{time.Second, limiter.OK, "burst", 1},
 		{0, limiter.OK, "burst", 0},
 		{time.Second, limiter.OK, "daily", 0},
@@ -197,7 +197,7 @@ func TestHeaderFamilies(t *testing.T) {
 	if diff := cmp.Diff(want, d.Headers); diff != "" {
 		t.Error(diff)
 	}
-	// Heavier than the limit: no time to come back at.
+	// The request is heavier than the limit: there is no time to retry after.
 	d = f.decide(request(10, "plain=b"))
 	for _, h := range d.Headers {
 		if h.Key == "Retry-After" {
@@ -228,7 +228,7 @@ func TestLeakyBucketTellsTheWait(t *testing.T) {
 	}
 }
 
-// Raising or lowering a limit keeps what is used; another window starts afresh.
+// Raising or lowering a limit keeps the used hits. Another window starts from zero.
 func TestChangingARule(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 5))
 	change := func(n descriptor.NodeSpec) {

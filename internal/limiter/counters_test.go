@@ -17,7 +17,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// state is what a test says of a counter.
+// state is the expected state of a counter.
 type state struct {
 	Key       string
 	Used      int64
@@ -53,7 +53,7 @@ func (f *fixture) reset(pairs ...string) limiter.Counters {
 	return c
 }
 
-// Of every algorithm: what a peek says of the wait is what a request is told, and the peek changes nothing.
+// For every algorithm, a peek reports the same wait as a request gets, and changes nothing.
 func TestPeekAgreesWithDecisions(t *testing.T) {
 	for name, l := range backendtest.EveryAlgorithm(7) {
 		t.Run(name, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestPeekAndResetOfAnOverride(t *testing.T) {
 	}
 }
 
-// A limit of nothing never lets anything pass.
+// A limit of zero never admits anything.
 func TestPeekOfNever(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 0))
 	if c := f.peek("k=v").List[0]; c.Wait != backend.Never || c.Remaining != 0 {
@@ -165,7 +165,7 @@ func TestResetThroughTheOverLimitCache(t *testing.T) {
 	f.want(f.ask(1, "k=v"), limiter.OK, 0)
 }
 
-// What on_error: local has counted goes with a reset.
+// A reset also clears what on_error: local has counted.
 func TestResetOfLocalCounters(t *testing.T) {
 	down := true
 	f := newFallback(t, func(*backend.Take) bool { return down }, limiter.Settings{OnError: descriptor.OnErrorLocal},

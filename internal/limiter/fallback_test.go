@@ -126,7 +126,7 @@ func TestOnErrorOfSomeCounters(t *testing.T) {
 	}
 }
 
-// A caller that has gone away is told so; nothing is counted for it locally.
+// A caller that has left gets an error. Nothing is counted for it locally.
 func TestOnErrorAfterTheCallerLeft(t *testing.T) {
 	f := newFallback(t, all, limiter.Settings{OnError: descriptor.OnErrorLocal}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{perMinute("k", "", 5)}})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -137,7 +137,7 @@ func TestOnErrorAfterTheCallerLeft(t *testing.T) {
 	f.want(f.ask(1, "k=a"), limiter.OK, 4)
 }
 
-// All-or-nothing holds also where this process counts alone.
+// All-or-nothing also holds where this process counts alone.
 func TestOnErrorLocalTogether(t *testing.T) {
 	s := limiter.Settings{Admission: descriptor.AllOrNothing, OnError: descriptor.OnErrorLocal}
 	f := newFallback(t, all, s, descriptor.DomainSpec{Children: []descriptor.NodeSpec{perMinute("narrow", "", 1), perMinute("wide", "", 9)}})

@@ -15,7 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// hotFixture is a limiter that tells of hot keys.
+// hotFixture is a limiter that tracks hot keys.
 func hotFixture(t *testing.T, b backend.Store, s limiter.Settings, spec descriptor.DomainSpec) (*fixture, *hotkeys.Tracker) {
 	t.Helper()
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{spec}, descriptor.Options{})
@@ -28,7 +28,7 @@ func hotFixture(t *testing.T, b backend.Store, s limiter.Settings, spec descript
 	return &fixture{Limiter: l, t: t, now: noon}, tracker
 }
 
-// uses are lines "rule key refused/used", sorted.
+// uses returns sorted lines "rule key refused/used".
 func uses(t *hotkeys.Tracker) []string {
 	var lines []string
 	for _, r := range t.Top(noon, hotkeys.Query{Limit: hotkeys.MaxLimit}).Rules {
@@ -81,7 +81,7 @@ func TestWhatCountsAsUse(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 
-	// A reload keeps the counts; the global shadow mode makes every rule one that is not enforced.
+	// A reload keeps the counts. The global shadow mode turns every rule into a shadow rule.
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("before", "", 3), perMinute("k", "", 3)}}}, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -93,18 +93,18 @@ func TestWhatCountsAsUse(t *testing.T) {
 	}
 }
 
-// Descriptors that reach one counter are one use of it, where the request is one step.
+// With all_or_nothing, descriptors that reach the same counter are one use of it.
 func TestUseOfAllOrNothing(t *testing.T) {
 	spec := descriptor.DomainSpec{Name: "d", Admission: descriptor.AllOrNothing, Children: []descriptor.NodeSpec{perMinute("k", "", 3), perMinute("other", "", 0)}}
 	f, tracker := hotFixture(t, memory.New(memory.Options{}), limiter.Settings{}, spec)
 	f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("k=a")}, {Entries: entries("other=a")}, {Entries: entries("k=a")}}})
-	// k=a would have admitted them: it is the other counter that refuses.
+	// k=a would have admitted them; the other counter refuses.
 	if diff := cmp.Diff([]string{"d.k d|k=a|f60 0/2", "d.other d|other=a|f60 1/1"}, uses(tracker)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// What the backend could not answer is no use, unless this process counted it.
+// Hits that the backend could not decide are not uses, unless this process counted them.
 func TestUseWhileTheBackendFails(t *testing.T) {
 	onError := func(e descriptor.OnError) func(*descriptor.Rule) {
 		return func(r *descriptor.Rule) { r.OnError = e }
@@ -123,7 +123,7 @@ func TestUseWhileTheBackendFails(t *testing.T) {
 
 func TestDecideDoesNotAllocateForHotKeys(t *testing.T) {
 	f, tracker := hotFixture(t, memory.New(memory.Options{}), limiter.Settings{}, descriptor.DomainSpec{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", 5)}})
-	reqs := make([]*limiter.Request, 500) // more than a list has room for
+	reqs := make([]*limiter.Request, 500) // more than a list can hold
 	for i := range reqs {
 		reqs[i] = &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries(fmt.Sprint("k=", i))}}}
 	}
@@ -135,7 +135,7 @@ func TestDecideDoesNotAllocateForHotKeys(t *testing.T) {
 		}
 		i++
 	}
-	for range 10 * len(reqs) { // until all counters are there, and all are over their limit
+	for range 10 * len(reqs) { // until all counters exist and all are over their limit
 		decide()
 	}
 	if n := testing.AllocsPerRun(2*len(reqs), decide); n > 0 && !raceDetector {
@@ -146,8 +146,8 @@ func TestDecideDoesNotAllocateForHotKeys(t *testing.T) {
 	}
 }
 
-// BenchmarkDecideObserved is a decision that nobody observes, one that metrics or hot keys count, and one that both do,
-// on 65,536 counters in turn: no key is hot, which costs hot keys most. With refused every decision is over its limit.
+// BenchmarkDecideObserved measures a decision without observers, with metrics, with hot keys, and with both. It uses 65,536
+// counters in turn: no key is hot, which is the worst case for hot keys. In "refused" every decision is over its limit.
 func BenchmarkDecideObserved(b *testing.B) {
 	reqs := make([]*limiter.Request, 1<<16)
 	for i := range reqs {

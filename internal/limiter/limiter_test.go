@@ -20,7 +20,7 @@ import (
 
 var noon = time.Date(2026, 3, 10, 12, 0, 10, 0, time.UTC)
 
-// perMinute is a node with a rule of so many requests a minute.
+// perMinute is a node with a rule of this number of requests a minute.
 func perMinute(key, value string, requests uint32, change ...func(*descriptor.Rule)) descriptor.NodeSpec {
 	r := &descriptor.Rule{Limits: []descriptor.Limit{{Requests: requests, Window: descriptor.Window{Unit: descriptor.Minute}}}}
 	for _, c := range change {
@@ -92,7 +92,7 @@ func TestRefundGivesBackAndNeverMore(t *testing.T) {
 	f.want(f.ask(-100, "k=a"), limiter.OK, 3)
 	f.want(f.ask(3, "k=a"), limiter.OK, 0)
 	f.want(f.ask(1, "k=a"), limiter.OverLimit, 0)
-	f.want(f.ask(-2, "k=a"), limiter.OK, 1) // the refused hit counted, as the reference has it
+	f.want(f.ask(-2, "k=a"), limiter.OK, 1) // the refused hit counted, as in the reference
 }
 
 func TestHitsNearTheEndOfTheirRangeAreClamped(t *testing.T) {
@@ -148,7 +148,8 @@ func TestWhatMatchesNothingPasses(t *testing.T) {
 	}
 }
 
-// A descriptor that the over-limit cache knows to be over holds the others back: nothing is added to them, and they are not over.
+// If the over-limit cache knows that a descriptor is over its limit, the other descriptors do not count: nothing is added
+// to them, and they are not over.
 func TestStopWhenOverAndTheOverLimitCache(t *testing.T) {
 	f := newFixtureOn(t, overlimit.New(overlimit.Options{Backend: memory.New(memory.Options{})}), limiter.Settings{StopWhenOver: true},
 		perMinute("a", "", 8), perMinute("b", "", 0))
@@ -171,7 +172,7 @@ func TestOverLimitCacheIsInvisible(t *testing.T) {
 	steps := []func(f *fixture) limiter.Status{
 		func(f *fixture) limiter.Status { return f.ask(3, "k=a") },
 		func(f *fixture) limiter.Status { return f.ask(0, "k=a") },
-		func(f *fixture) limiter.Status { return f.ask(1, "k=a") }, // refused, now known
+		func(f *fixture) limiter.Status { return f.ask(1, "k=a") }, // refused; the cache knows it now
 		func(f *fixture) limiter.Status { return f.ask(0, "k=a") },
 		func(f *fixture) limiter.Status { return override(f, 100) },
 		func(f *fixture) limiter.Status { return override(f, 2) },
@@ -259,7 +260,7 @@ func TestFullMemoryFailsNewCountersAndKeepsOldOnes(t *testing.T) {
 	}
 	f.want(f.ask(1, "k=a"), limiter.OverLimit, 0)
 	f.now = f.now.Add(time.Minute)
-	store.Sweep(f.now) // the others have expired
+	store.Sweep(f.now) // removes the others, which have expired
 	f.want(f.ask(1, "k=c"), limiter.OK, 0)
 }
 
@@ -319,7 +320,7 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// Matching against patterns may take long: it stops when the caller has left. Nothing is counted then.
+// Matching against patterns may take long. It stops when the caller has left, and nothing is counted then.
 func TestMatchingStopsWhenTheCallerHasLeft(t *testing.T) {
 	regex := perMinute("path", "/[a-z]+", 5)
 	regex.Kind = descriptor.MatchRegex

@@ -50,7 +50,7 @@ func (m *measured) ask(domain string, hits uint32, pairs ...string) {
 	}
 }
 
-// value is what a metric has in all series whose labels are these, "name=value" each.
+// value returns the sum of a metric over all series with these labels, "name=value" each, and the number of series.
 func (m *measured) value(name string, labels ...string) (sum float64, series int) {
 	m.t.Helper()
 	families, err := m.registry.Gather()
@@ -98,7 +98,8 @@ func (m *measured) statistics() map[string]uint64 {
 
 func detailed(r *descriptor.Rule) { r.DetailedMetric = true }
 
-// Whatever callers send, there are so many series and one more, and that one says how much it took.
+// The number of series is bounded, whatever callers send, plus one series for the rest. A metric counts what went to the
+// rest.
 func TestSeriesAreBounded(t *testing.T) {
 	const most = 20
 	m := newMeasured(t, most, perMinute("k", "", 1000, detailed), perMinute("plain", "", 1000))
@@ -127,7 +128,8 @@ func TestSeriesAreBounded(t *testing.T) {
 	}
 }
 
-// Requests that filled the room do not hide rules that come later; too many rules share the one for the rest.
+// Requests that used up all series do not hide rules that come later. If there are too many rules, they share the series
+// for the rest.
 func TestRulesFindRoom(t *testing.T) {
 	m := newMeasured(t, 3, perMinute("k", "", 1000, detailed))
 	for i := range 10 {
@@ -150,7 +152,7 @@ func TestRulesFindRoom(t *testing.T) {
 	m.want(15, "ratelimitd_rule_hits_total")
 }
 
-// A bound on the number of names is none on memory if names may be as long as requests.
+// Long names are not kept: otherwise a bound on the number of names would not bound memory.
 func TestLongNamesAreNotKept(t *testing.T) {
 	m := newMeasured(t, 10, perMinute("k", "", 1000, detailed))
 	m.ask("d", 1, "k="+strings.Repeat("x", 600))
@@ -163,7 +165,7 @@ func TestLongNamesAreNotKept(t *testing.T) {
 	}
 }
 
-// What is called like the series for the rest is in it: two series of one name would make the scrape fail.
+// A name equal to that of the series for the rest is counted there: two series of one name would make the scrape fail.
 func TestOverflowIsAName(t *testing.T) {
 	m := newMeasured(t, 1, perMinute("k", "", 1000, detailed))
 	m.ask("d", 1, "k=a")
@@ -196,17 +198,17 @@ func TestUnknownDomainsAreBounded(t *testing.T) {
 	if got := m.statistics()["ratelimit.service.rate_limit.overflow.domain_not_found"]; got != 95 {
 		t.Errorf("the others were counted %d times, want 95", got)
 	}
-	m.want(1, "ratelimitd_metric_series") // they take no room of rules
+	m.want(1, "ratelimitd_metric_series") // they use up no series of rules
 }
 
-// A request that no rule matches is counted by its domain: it passes, and a typo in a key looks like this.
+// A request that no rule matches is counted under its domain. It passes, and a typo in a key looks the same.
 func TestRequestsWithoutRule(t *testing.T) {
 	m := newMeasured(t, 100, perMinute("k", "", 1000), descriptor.NodeSpec{Key: "free", Rule: &descriptor.Rule{Unlimited: true}})
 	const metric = "ratelimitd_no_rule_requests_total"
 	m.ask("d", 1, "k=v")
 	m.ask("d", 0, "k=v")
 	m.ask("d", 1, "free=v")
-	m.ask("other", 1, "k=v") // there is another metric for it
+	m.ask("other", 1, "k=v") // another metric counts it
 	both := &limiter.Request{Domain: "d", Hits: 1, Descriptors: []limiter.Descriptor{{Entries: entries("typo=v")}, {Entries: entries("k=v")}}}
 	override := &limiter.Request{Domain: "d", Hits: 1, Descriptors: []limiter.Descriptor{
 		{Entries: entries("typo=v"), HasOverride: true, Override: limiter.Override{Requests: 1, Unit: int32(descriptor.Minute)}},
@@ -226,8 +228,8 @@ func TestRequestsWithoutRule(t *testing.T) {
 	m.want(3, metric)
 }
 
-// Names are the reference's: with the characters that mean something to StatsD replaced, and the dots of addresses.
-// Beyond it, nothing in a value can begin another statistic.
+// Names are the reference's: StatsD's special characters and the dots of addresses are replaced. In addition, no value can
+// begin another statistic.
 func TestStatisticsOfTheReference(t *testing.T) {
 	m := newMeasured(t, 100,
 		perMinute("k", "", 3, detailed),
@@ -261,7 +263,7 @@ func TestStatisticsOfTheReference(t *testing.T) {
 	m.want(7, "ratelimitd_rule_within_limit_hits_total", "rule=free") // the reference does not count unlimited rules
 }
 
-// Values that found no room for a name of their own, from everywhere at once.
+// BenchmarkDecideBeyondTheBound measures values beyond the bound on names, from all goroutines at once.
 func BenchmarkDecideBeyondTheBound(b *testing.B) {
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", math.MaxUint32, detailed)}}}, descriptor.Options{})
 	if err != nil {
@@ -286,8 +288,8 @@ func BenchmarkDecideBeyondTheBound(b *testing.B) {
 	})
 }
 
-// Names that share a counter share a name, whichever level shares; empty values and overrides without entries are called
-// as the reference calls them.
+// Names that share a counter share a name, at every level. Empty values, and overrides without entries, have the
+// reference's names.
 func TestNamesAreTheReferences(t *testing.T) {
 	shared := perMinute("w", "x*", 3, detailed)
 	shared.ShareThreshold = true

@@ -15,9 +15,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// BenchmarkObserving reports the CPU time that metrics and hot keys add to a decision, as the median of rounds in which
-// an observed limiter and one that is not take turns: it holds on a busy machine, where times of whole runs do not.
-// No key is hot, which costs hot keys most; with one key none is pushed out.
+// BenchmarkObserving reports the CPU time that metrics and hot keys add to a decision. An observed limiter and a plain one
+// take turns, and the result is the median of the rounds. It is reliable on a busy machine, where the times of whole runs
+// are not. No key is hot, which is the worst case for hot keys; with one key none is pushed out.
 func BenchmarkObserving(b *testing.B) {
 	for _, keys := range []int{1, 100_000} {
 		for _, limit := range []uint32{4_000_000_000, 0} {
@@ -51,7 +51,7 @@ func BenchmarkObserving(b *testing.B) {
 }
 
 func takeTurns(b *testing.B, both [2]*limiter.Limiter, reqs []*limiter.Request) {
-	const decisions = 1000 // in a turn
+	const decisions = 1000 // per turn
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	d := &limiter.Decision{}
@@ -65,11 +65,12 @@ func takeTurns(b *testing.B, both [2]*limiter.Limiter, reqs []*limiter.Request) 
 		return float64(threadTime(b)-before) / decisions
 	}
 	for i := 0; i < len(reqs); i += decisions {
-		turn(both[0], i) // all counters are there
+		turn(both[0], i) // creates all counters
 	}
 	var plain, more []float64
 	for i := 0; b.Loop(); i++ {
-		// The requests of both turns are other ones: neither finds what the other brought near. Who begins changes.
+		// The two turns use different requests, so neither profits from the other's CPU caches. They alternate in going
+		// first.
 		x := i % 2
 		var ns [2]float64
 		ns[x] = turn(both[x], 2*i*decisions)
@@ -83,7 +84,7 @@ func takeTurns(b *testing.B, both [2]*limiter.Limiter, reqs []*limiter.Request) 
 	b.ReportMetric(more[len(more)/2], "more-ns/decision")
 }
 
-// threadTime is the CPU time of this thread, in nanoseconds.
+// threadTime returns the CPU time of this thread, in nanoseconds.
 func threadTime(b *testing.B) int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {

@@ -2,5 +2,6 @@
 
 package limiter_test
 
-// raceDetector says that pools forget at random: allocations cannot be counted.
+// raceDetector reports whether the race detector is on. Pools then drop entries at random, so allocations cannot be
+// counted.
 const raceDetector = true

@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// Of several limits only the one that is named is left out; the rest still hold, and what is left out counts nothing.
+// Of several limits, only the replaced one is left out. The others still hold, and the replaced one counts nothing.
 func TestReplacesOneOfSeveralLimits(t *testing.T) {
 	several := descriptor.NodeSpec{Key: "k", Rule: &descriptor.Rule{Limits: []descriptor.Limit{
 		{Name: "narrow", Requests: 1, Window: descriptor.Window{Unit: descriptor.Minute}},

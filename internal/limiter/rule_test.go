@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// anyRule leaves out of a comparison which rule decided.
+// anyRule excludes the deciding rule from a comparison.
 var anyRule = cmpopts.IgnoreFields(limiter.Status{}, "Rule")
 
 // A status names the rule that decided, if one did.

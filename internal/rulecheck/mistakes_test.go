@@ -24,8 +24,8 @@ const (
 type mistake struct {
 	name  string
 	title string
-	info  bool   // what it is told with
-	said  string // by --output plain, without the folder
+	info  bool   // whether --info is needed to see it
+	said  string // the output of --output plain, without the folder
 	found []Finding
 }
 
@@ -70,7 +70,7 @@ func typicalMistakes(t *testing.T) []mistake {
 	return all
 }
 
-// What check says to each of the typical mistakes stands in the documentation, and so does every code.
+// The documentation has the output of check for each typical mistake, and every code.
 func TestDocument(t *testing.T) {
 	all := typicalMistakes(t)
 	if len(all) < 30 {
@@ -145,7 +145,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// cell is a line as code in a table of Markdown: backquotes within need two around it.
+// cell formats a line as code in a Markdown table. A line with backquotes needs two around it.
 func cell(s string) string {
 	s = strings.ReplaceAll(s, "|", `\|`)
 	if strings.Contains(s, "`") {
@@ -154,7 +154,7 @@ func cell(s string) string {
 	return "`" + s + "`"
 }
 
-// Each mistake is told at its own line: one that the file's title does not stand on, and that is there.
+// Each finding has its own position: a line and a column that exist in the file.
 func TestMistakesHaveAPlace(t *testing.T) {
 	for _, m := range typicalMistakes(t) {
 		for _, f := range m.found {

@@ -23,7 +23,7 @@ func checkText(texts ...string) []Finding {
 	return Check(files, true, false)
 }
 
-// brief is findings as position and code, without what is only worth knowing unless info is set.
+// brief formats findings as position and code. Findings of level info are left out unless info is set.
 func brief(all []Finding, info bool) []string {
 	var out []string
 	for i := range all {
@@ -54,7 +54,7 @@ func ruleFileCases(t testing.TB) []ruleFileCase {
 	return cases
 }
 
-// What the reference refuses is an error with a place; what it takes is none, but a warning where it is a mistake.
+// What the reference refuses is an error with a position. What it accepts is no error, but a warning if it is a mistake.
 func TestRuleFiles(t *testing.T) {
 	ours := map[string]bool{"no-requests": true, "same-yaml-key-twice": false, "two-documents": true, "replaces-unknown": true}
 	warned := map[string]string{
@@ -89,7 +89,7 @@ func TestRuleFiles(t *testing.T) {
 	}
 }
 
-// The rule files that ship have no warnings but those that a comment accepts.
+// The shipped rule files have no warnings except those that a comment accepts.
 func TestShippedDomains(t *testing.T) {
 	r, err := Run(Options{Paths: []string{"../../config/domains"}})
 	if err != nil {
@@ -182,7 +182,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// Files that share a domain are looked at together; another file's errors do not matter.
+// Files with the same domain are checked together. Errors in another file do not matter.
 func TestCheckTogether(t *testing.T) {
 	got := brief(checkText(
 		"domain: d\ndescriptors:\n  - {key: k, value: a*, rate_limit: {name: n, unit: day, requests_per_unit: 1}}\n",
@@ -284,7 +284,7 @@ func TestExcerpt(t *testing.T) {
 	}
 }
 
-// A report whose lines try to take over the terminal, run out of it, and break out of an annotation.
+// The report has lines that try to control the terminal, exceed its width, and break out of an annotation.
 func TestFormats(t *testing.T) {
 	r := &Report{Files: 2, Findings: []Finding{
 		{File: "a,b.yaml", Line: 3, Col: 7, Severity: Error, Code: "refused", Message: "100% \x1b[31mred", Source: "\tkey: \x1b[2Jx"},

@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// allTexts are all texts of some letters up to a length.
+// allTexts returns all texts of these letters up to a length.
 func allTexts(letters string, length int) []string {
 	all := []string{""}
 	from := 0
@@ -29,7 +29,7 @@ func allTexts(letters string, length int) []string {
 	return all
 }
 
-// Whether one wildcard covers another is what trying all values says. The letter c is in none of them.
+// Whether one wildcard covers another is verified with all values. The letter c is in no wildcard.
 func TestGlobCovers(t *testing.T) {
 	values := allTexts("abc", 6)
 	var globs []glob
@@ -63,7 +63,7 @@ func TestGlobCovers(t *testing.T) {
 	}
 }
 
-// A rule of which is said that nothing reaches it is never chosen, whatever the value.
+// A rule reported as never matching is never chosen, whatever the value.
 func TestNeverMatchesIsSo(t *testing.T) {
 	values := allTexts("abc", 5)
 	values = append(values, "A", "Ab", "a\xff", "10.0.1.1", "::ffff:10.0.0.7")
@@ -88,7 +88,7 @@ func TestNeverMatchesIsSo(t *testing.T) {
 		files := []config.File{{Name: "a.yaml", Data: []byte(text.String())}}
 		tree, errs := config.Compile(files, config.CompileOptions{})
 		if len(errs) > 0 {
-			t.Skip() // the same twice
+			t.Skip() // the same matcher twice
 		}
 		chosen := make(map[int]string)
 		for _, v := range values {
@@ -106,12 +106,12 @@ func TestNeverMatchesIsSo(t *testing.T) {
 			}
 		}
 	})
-	if told == 0 && !testing.Short() { // -short draws a few files only
+	if told == 0 && !testing.Short() { // -short draws only a few files
 		t.Error("nothing was said")
 	}
 }
 
-// A limit of which is said that another one keeps it from being reached is not, in any of its windows on the clock.
+// A limit reported as unreachable because of another limit is never exceeded, in any of its windows on the clock.
 func TestNeverRefusesIsSo(t *testing.T) {
 	told := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -126,7 +126,7 @@ func TestNeverRefusesIsSo(t *testing.T) {
 		}
 		told++
 		la, lb := int64(a.Window.Length()/time.Second), int64(b.Window.Length()/time.Second)
-		// All of a window of a may come at any one instant of it. Two windows of b can share a window of a.
+		// All hits of a window of a may come at any instant of it. Two windows of b can share a window of a.
 		for from := int64(0); from < la*lb; from += lb {
 			touched := (from+lb-1)/la - from/la + 1
 			if touched*int64(a.Requests) > int64(b.Requests) {
@@ -134,12 +134,12 @@ func TestNeverRefusesIsSo(t *testing.T) {
 			}
 		}
 	})
-	if told == 0 && !testing.Short() { // -short draws a few files only
+	if told == 0 && !testing.Short() { // -short draws only a few files
 		t.Error("nothing was said")
 	}
 }
 
-// Whatever stands in a file, check has an answer, and what config says comes through it.
+// check returns a result for every file content, and it includes the findings of config.
 func FuzzCheck(f *testing.F) {
 	for _, c := range ruleFileCases(f) {
 		for _, text := range c.Files {

@@ -31,9 +31,8 @@ func (m *Mutant) String() string {
 	return fmt.Sprintf("%s:%d:%d: %s", m.File, m.Line, m.Col, m.What)
 }
 
-// Mutants returns the mutants of a rule file: numbers with one more and one less, neighbouring units, other keys and values,
-// other algorithms, inverted flags. The rule language may refuse some of them. Rarely, a mutant means the same as the
-// original.
+// Mutants returns the mutants of a rule file: numbers plus and minus one, neighbouring units, other keys and values, other
+// algorithms, inverted flags. The rule language may refuse some of them. Rarely, a mutant means the same as the original.
 func Mutants(name string, data []byte) ([]Mutant, error) {
 	editor, bad := yamlform.NewEditor(name, data)
 	if bad != nil {
@@ -44,7 +43,7 @@ func Mutants(name string, data []byte) ([]Mutant, error) {
 	return m.made, m.err
 }
 
-// mutator walks a rule file and writes it anew for every change.
+// mutator walks a rule file and writes the file anew for every change.
 type mutator struct {
 	file   string
 	editor *yamlform.Editor
@@ -89,8 +88,8 @@ func (m *mutator) visit(key string, v yamlform.Value) bool {
 	return true
 }
 
-// unseen are keys whose change no test can notice: what happens when a store fails, how counters are shared with Redis, and
-// how metrics are named. A domain with another name is another one.
+// unseen are keys whose change no test can notice: the behaviour when a store fails, how counters are shared with Redis,
+// and the names of metrics. A changed domain name gives another domain.
 var unseen = []string{"domain", "on_error", "lease", "detailed_metric", "value_to_metric"}
 
 // ruleKeys returns the keys of the rule language by name.
@@ -104,7 +103,7 @@ var ruleKeys = sync.OnceValue(func() map[string]yamlform.Key {
 	return keys
 })
 
-// number makes the mutants with one more and one less.
+// number makes the mutants of a number plus and minus one.
 func (m *mutator) number(key string, v yamlform.Value, t yamlform.Type) {
 	n, err := strconv.ParseUint(v.Written(), 0, 64)
 	switch {
@@ -175,7 +174,7 @@ func (m *mutator) add(at yamlform.Value, what string, data []byte, err error) {
 	m.made = append(m.made, Mutant{File: m.file, Line: p.Line, Col: p.Col, What: what, Data: data})
 }
 
-// MutationReport says how many mutants the tests noticed.
+// MutationReport counts the mutants that the tests noticed.
 type MutationReport struct {
 	Killed   int      // a case failed, or the tests no longer fit these rules
 	Survived []Mutant // all cases passed; by file and line
@@ -214,7 +213,7 @@ func Mutate(ctx context.Context, files []string) (*MutationReport, error) {
 	for _, s := range suites {
 		for _, f := range s.rules {
 			if byRules[absolute(f.Name)][0] != s {
-				continue // made for the first
+				continue // made for the first test file
 			}
 			made, err := Mutants(f.Name, f.Data)
 			if err != nil {

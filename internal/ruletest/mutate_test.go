@@ -11,7 +11,7 @@ import (
 
 const shipped = "../../config/domains"
 
-// The tests of the rule files that ship notice what somebody might change in them by mistake.
+// The tests of the shipped rule files notice likely mistakes in changes of the rules.
 func TestShippedTestsNoticeMutants(t *testing.T) {
 	files, err := Find([]string{shipped})
 	if err != nil {
@@ -70,7 +70,7 @@ descriptors:
 	if !slices.Equal(got, want) {
 		t.Errorf("mutants\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	// A number as a text becomes another text.
+	// The value 7 is a text, so its mutant is another text.
 	mutants, err = Mutants("r.yaml", []byte("domain: d\ndescriptors: [{key: k, value: 7, rate_limit: {unit: day, requests_per_unit: 1}}]"))
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ descriptors:
 	}
 }
 
-// A test that says little lets mutants live, and one that fails anyway is no measure.
+// A weak test lets mutants survive. A test that already fails cannot measure anything.
 func TestMutateSurvivors(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "r.yaml", "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 5}\n")
@@ -99,7 +99,7 @@ func TestMutateSurvivors(t *testing.T) {
 			t.Errorf("%s did not survive; %q did", want, survived)
 		}
 	}
-	if r.Killed < 3 || r.Share() >= 0.95 { // key, one more, one less
+	if r.Killed < 3 || r.Share() >= 0.95 { // key, plus one, minus one
 		t.Errorf("%d killed, %q survived", r.Killed, survived)
 	}
 	bad := write(t, dir, "b_test.yaml", "rules: r.yaml\ncases: [{name: n, steps: [{descriptors: k=v, expect: OVER_LIMIT}]}]")
@@ -108,7 +108,7 @@ func TestMutateSurvivors(t *testing.T) {
 	}
 }
 
-// Each file of the cookbook is held to what it says by its own tests: they notice nearly every change to its rules.
+// The tests of each cookbook file notice nearly every change to its rules.
 func TestCookbookNoticesMutants(t *testing.T) {
 	tests, err := Find([]string{shipped + "/cookbook"})
 	if err != nil {

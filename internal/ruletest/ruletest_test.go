@@ -44,7 +44,7 @@ func runAll(t *testing.T, o Options, paths ...string) *Report {
 	return r
 }
 
-// The rule files that ship do what their comments say, every rule of them.
+// The shipped rule files decide as their comments say. Every rule is tested.
 func TestShippedDomains(t *testing.T) {
 	rules, err := RuleFiles(shipped)
 	if err != nil {
@@ -60,7 +60,7 @@ func TestShippedDomains(t *testing.T) {
 	}
 }
 
-// Every test file in testdata/pass passes: together they show the whole language.
+// Every test file in testdata/pass passes. Together they use the whole language.
 func TestLanguage(t *testing.T) {
 	r := runAll(t, Options{}, "testdata/pass")
 	var text bytes.Buffer
@@ -91,7 +91,7 @@ func TestLanguage(t *testing.T) {
 	}
 }
 
-// What the reports of failing tests look like is in testdata/reports, one file for each format.
+// testdata/reports has the reports of failing tests, one file for each format.
 func TestReports(t *testing.T) {
 	rules, err := RuleFiles("testdata/fail")
 	if err != nil {
@@ -150,7 +150,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// Everything that is wrong with a test file is told, with its place and what to write instead.
+// Everything wrong with a test file is reported, with its position and the correction.
 func TestBadFiles(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "r.yaml", "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 5}\n")
@@ -229,7 +229,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// At the default start a window of every unit begins.
+// A window of every unit begins at the default start.
 func TestDefaultStart(t *testing.T) {
 	for _, name := range descriptor.UnitNames {
 		w := descriptor.Window{Unit: descriptor.ParseUnit(name)}
@@ -326,7 +326,7 @@ func TestMatchAndCoverage(t *testing.T) {
 	}
 }
 
-// A year of hourly requests is a matter of milliseconds; the bound here is for a busy machine with the race detector.
+// A year of hourly requests takes milliseconds. The bound here is for a busy machine with the race detector.
 func TestYearIsFast(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "r.yaml", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 12}}]")
@@ -338,7 +338,7 @@ func TestYearIsFast(t *testing.T) {
 	}
 }
 
-// Every key of the language is in its documentation, whose examples are sound.
+// The documentation explains every key of the language, and its examples are valid.
 func TestDocumented(t *testing.T) {
 	data, err := os.ReadFile("../../docs/testing-rules.md")
 	if err != nil {
@@ -367,7 +367,7 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
-// Nothing in a test file ends the process.
+// No test file makes the process panic.
 func FuzzParse(f *testing.F) {
 	for _, pattern := range []string{"testdata/*/*_test.yaml", shipped + "/*_test.yaml"} {
 		names, err := filepath.Glob(pattern)

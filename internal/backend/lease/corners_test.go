@@ -11,8 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// The store's clock leaps into another window (an operator set it, or a failover found a host with another one): what
-// sleeps here was charged to a window that is over.
+// The store's clock jumps into another window: an operator set it, or a failover found a host with another clock. The
+// dormant permits here were charged to a window that is over.
 func TestStoreClockLeapsIntoAnotherWindow(t *testing.T) {
 	for name, l := range limits(t, 1200, window(1, descriptor.Minute)) {
 		m := termsOf(leasedTake(l), 1)
@@ -39,8 +39,8 @@ func TestStoreClockLeapsIntoAnotherWindow(t *testing.T) {
 	}
 }
 
-// A take that is partly from the lease and partly from the store has no moment at which it took effect, if the lease is
-// over when the store answers: that is no answer.
+// A take is partly from the lease and partly from the store. If the lease has ended when the store answers, the take has no
+// single moment at which it took effect. It fails then.
 func TestAnswerAfterTheEndOfTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
@@ -68,7 +68,7 @@ func TestAnswerAfterTheEndOfTheLease(t *testing.T) {
 	})
 }
 
-// What was set aside from a lease does not come back to the next one, which lives longer.
+// What was set aside from a lease does not return to the next lease, which lives longer.
 func TestSetAsideFromAnOlderLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
@@ -96,7 +96,7 @@ func TestSetAsideFromAnOlderLease(t *testing.T) {
 	})
 }
 
-// While permits sleep, a bucket refills over them: they wear off, or a burst could be larger than the bucket.
+// A bucket refills while permits are dormant, so these permits expire. Otherwise a burst could be larger than the bucket.
 func TestPermitsOfABucketWearOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
@@ -111,7 +111,7 @@ func TestPermitsOfABucketWearOff(t *testing.T) {
 			if held > 20 {
 				worn++
 			}
-			// As long as the store takes to refill what was used, and what is asleep: some seconds over a minute.
+			// As long as the store takes to refill what was used and what is dormant: a little over a minute.
 			time.Sleep(100 * time.Second) //nolint:forbidigo // virtual time
 			for f.take(0, "k", l, 1).Allowed {
 			}
@@ -126,8 +126,8 @@ func TestPermitsOfABucketWearOff(t *testing.T) {
 	})
 }
 
-// The same when some of them are still good: all that was used has been given back, so that the bucket refills over the
-// sleeping ones alone.
+// The same while some of the permits are still valid. All that was used has been given back, so the bucket refills only for
+// the dormant ones.
 func TestPermitsOfABucketWearOffOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(2, &distant{})
@@ -152,7 +152,7 @@ func TestPermitsOfABucketWearOffOneByOne(t *testing.T) {
 	})
 }
 
-// Refused hits that count make the rest of the window void, also what is leased of it.
+// Refused hits that count void the rest of the window, including what is leased of it.
 func TestRefusedHitsVoidPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
@@ -167,8 +167,8 @@ func TestRefusedHitsVoidPermits(t *testing.T) {
 	})
 }
 
-// A lease that is refused was nobody's request: it does not count where refused hits do, and what is left is given out
-// to the last permit.
+// A refused lease is not a caller's request. It does not count even where refused hits do, and the rest of the limit is
+// given out to the last permit.
 func TestRefusedLeaseDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(2, &distant{})
@@ -204,7 +204,7 @@ func TestRefusedLeaseDoesNotCount(t *testing.T) {
 	})
 }
 
-// A backend that panics, which the server survives, does not leave others waiting for its answer.
+// A backend that panics, which the server survives, does not leave other callers waiting for its answer.
 func TestBackendThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{there: time.Millisecond})

@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// step is what one process does: it pauses, then takes so often at once, in so many goroutines.
+// step is what one process does: it pauses, then makes a number of takes, from several goroutines at once.
 type step struct {
 	pause time.Duration
 	takes int
@@ -25,8 +25,8 @@ type step struct {
 	sweep bool
 }
 
-// Whatever the load, the distance of the store, its clock and its failures are, the limit alone would have admitted all
-// that was admitted. Processes crash without giving back what they hold.
+// All admitted takes together are within the limit, whatever the load, the store's distance, clock and failures are.
+// Processes crash without returning their permits.
 func TestNeverAdmitsTooMuch(t *testing.T) {
 	all := limits(t, 300, window(1, descriptor.Second))
 	for name, l := range limits(t, 1200, window(8, descriptor.Second)) {
@@ -118,8 +118,8 @@ func (f *fleet) play(i int, l *descriptor.Limit, steps []step) {
 	}
 }
 
-// The worst that leases could do: everybody takes a lease, holds it for as long as it lives, and then all use theirs at
-// once while the rest is taken from the store, in the same instant.
+// This is the worst case for leases. Every process takes a lease and holds it as long as it lives. Then all use their
+// permits at once, while the rest is taken from the store at the same moment.
 func TestHoldThenStorm(t *testing.T) {
 	for name, l := range limits(t, 1200, window(1, descriptor.Second)) {
 		t.Run(name, func(t *testing.T) {
@@ -133,14 +133,14 @@ func TestHoldThenStorm(t *testing.T) {
 							f.crash(i)
 						}
 						wg.Go(func() {
-							for range 8 { // a lease, and less than all of it is used
+							for range 8 { // gets a lease and uses a part of it
 								f.take(i, "k", l, 1)
 								time.Sleep(100 * time.Microsecond) //nolint:forbidigo // virtual time
 							}
 						})
 					}
 					wg.Wait()
-					// Just before the leases end; in some rounds so that the store's window ends in between.
+					// Just before the leases end. In some rounds the store's window ends in between.
 					time.Sleep(m.tau*time.Duration(70+round%30)/100 - 2*time.Millisecond) //nolint:forbidigo // virtual time
 					for i := range f.replicas {
 						wg.Go(func() {
@@ -165,7 +165,7 @@ func TestHoldThenStorm(t *testing.T) {
 				if !m.tightens() {
 					return
 				}
-				// Had the limit not been tightened, this load would have exceeded it: it does exceed the tightened one.
+				// This load exceeds the tightened limit. Without the tightening it would have exceeded the rule's limit.
 				tight := m.tighten(l)
 				v := violations(&tight, slices.Clone(f.admitted))
 				t.Logf("%d of %d takes exceed the tightened limit, none the rule's", v, len(f.admitted))

@@ -15,20 +15,20 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// distant is a store that many processes share: it has a clock of its own and is some way off.
+// distant is a store that many processes share. It has its own clock and a delay in each direction.
 type distant struct {
 	now         func() time.Time // the processes' clock; nil: time.Now, which is virtual
-	order       sync.Mutex       // with another clock: the store reads it in the order in which it counts
+	order       sync.Mutex       // with another clock: keeps its readings in the order of the counting
 	store       backend.Store
 	there, back time.Duration
-	skew        time.Duration // of its clock
-	drift       float64       // how much faster its clock runs
+	skew        time.Duration // of the store's clock
+	drift       float64       // how much faster the store's clock runs
 
-	fail func() (before, after bool) // nil: never. A call that fails after it was carried out is ambiguous
+	fail func() (before, after bool) // nil: never. A call that fails after the store carried it out is ambiguous
 
 	start time.Time
 	trips atomic.Int64
-	hits  atomic.Int64 // charged, less those that were given back
+	hits  atomic.Int64 // charged hits, minus those given back
 }
 
 var errLost = errors.New("no answer")
@@ -86,14 +86,14 @@ func (d *distant) Peek(ctx context.Context, _ time.Time, r *backend.Request) err
 	return d.store.Peek(ctx, d.clock(), r)
 }
 
-// fleet is some processes that lease from one store, and what they have admitted.
+// fleet is several processes that lease from one store, and the takes that they have admitted.
 type fleet struct {
 	store    *distant
 	replicas []*Leases
 
 	mu       sync.Mutex
 	admitted []admission
-	asked    atomic.Int64 // takes
+	asked    atomic.Int64 // number of takes
 }
 
 type admission struct {
@@ -114,12 +114,12 @@ func newFleet(replicas int, d *distant) *fleet {
 	return f
 }
 
-// crash replaces a process by a new one; what it held is lost.
+// crash replaces a process with a new one. The permits of the old one are lost.
 func (f *fleet) crash(i int) {
 	f.replicas[i] = New(f.replicas[i].opts)
 }
 
-// take takes by one of the processes. A take that asked the store took effect when the store answered; one that did not,
+// take makes a take in one of the processes. A take that called the store took effect when the store answered; any other,
 // when it was answered.
 func (f *fleet) take(i int, key string, l *descriptor.Limit, hits int64) backend.Outcome {
 	f.asked.Add(1)
@@ -161,7 +161,7 @@ func (f *fleet) total() int64 {
 	return n
 }
 
-// permits are those that processes hold.
+// permits returns the number of permits that the processes hold.
 func (f *fleet) permits() int64 {
 	n := int64(0)
 	for _, r := range f.replicas {
@@ -170,7 +170,7 @@ func (f *fleet) permits() int64 {
 	return n
 }
 
-// violations is how many of the admitted takes the limit refuses when it alone decides about them, in their order.
+// violations returns how many of the admitted takes the limit alone refuses, deciding them in their order.
 func violations(l *descriptor.Limit, admitted []admission) int {
 	slices.SortStableFunc(admitted, func(a, b admission) int { return cmp.Compare(a.at.UnixNano(), b.at.UnixNano()) })
 	var s backend.State
@@ -186,7 +186,7 @@ func violations(l *descriptor.Limit, admitted []admission) int {
 	return n
 }
 
-// leased returns a compiled limit that may be leased.
+// leased returns a compiled limit with leasing on.
 func leased(t testing.TB, l descriptor.Limit) *descriptor.Limit {
 	t.Helper()
 	l.Lease = true
@@ -200,7 +200,7 @@ func window(n uint32, unit descriptor.Unit) descriptor.Window {
 	return descriptor.Window{Unit: unit, Multiplier: n}
 }
 
-// limits are one of each way to count that can be leased.
+// limits returns one limit for each variant that can be leased.
 func limits(t testing.TB, requests uint32, w descriptor.Window) map[string]*descriptor.Limit {
 	return map[string]*descriptor.Limit{
 		"fixed window":           leased(t, descriptor.Limit{Requests: requests, Window: w}),

@@ -16,7 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// patience is what tests of exactness allow a call.
+// patience is the timeout of calls in tests of exactness.
 const patience = 5 * time.Second
 
 func openRedis(t testing.TB, callerClock bool) *redis.Store {
@@ -30,7 +30,7 @@ func openRedis(t testing.TB, callerClock bool) *redis.Store {
 	return redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: callerClock})
 }
 
-// leaping is a clock that goes on by itself, and forward by leaps while nobody looks.
+// leaping is a clock that runs by itself and jumps forward between readings.
 type leaping struct {
 	began  time.Time
 	leaped atomic.Int64
@@ -40,8 +40,8 @@ func (c *leaping) now() time.Time {
 	return c.began.Add(time.Since(c.began) + time.Duration(c.leaped.Load()))
 }
 
-// Six processes, one hot counter, many goroutines, a real Redis and the memory store: the limit alone would have admitted
-// all that was admitted, and nearly all that it admits was. Processes crash, and hold what they have for a while.
+// Six processes use one hot counter from many goroutines, with a real Redis and with the memory store. All admitted takes
+// are within the limit, and nearly all of the limit is used. Processes crash, and hold permits for a while.
 func TestSixProcessesOnOneHotCounter(t *testing.T) {
 	redisStore := openRedis(t, true)
 	for name, store := range map[string]backend.Store{"memory": memory.New(memory.Options{}), "redis": redisStore} {
@@ -99,7 +99,7 @@ func TestSixProcessesOnOneHotCounter(t *testing.T) {
 	}
 }
 
-// By the clocks as they are: Redis' own for the windows, this process' for the leases.
+// With real clocks: Redis' clock for the windows, this process' clock for the leases.
 func TestWindowsOfRedisClock(t *testing.T) {
 	store := openRedis(t, false)
 	l := leased(t, descriptor.Limit{Requests: 2000, Window: window(1, descriptor.Second)})
@@ -137,7 +137,7 @@ func TestWindowsOfRedisClock(t *testing.T) {
 	}
 	wg.Wait()
 
-	within := make(map[int64]int) // admitted from beginning to end in one window
+	within := make(map[int64]int) // admitted by takes that began and ended in the same window
 	for _, s := range admitted {
 		if s.from.Unix() == s.to.Unix() {
 			within[s.from.Unix()]++
@@ -155,7 +155,7 @@ func TestWindowsOfRedisClock(t *testing.T) {
 	complete := 0
 	for second := began.Unix() + 1; second < time.Now().Unix(); second++ {
 		if !refused[second] {
-			continue // on a busy machine nobody may have got that far
+			continue // on a busy machine no take may have got this far
 		}
 		complete++
 		if n := within[second]; n < int(l.Requests)*(share-1)/share-2*len(replicas) {
@@ -165,7 +165,7 @@ func TestWindowsOfRedisClock(t *testing.T) {
 	t.Logf("%d admitted in %d windows, %d of them complete", len(admitted), windows, complete)
 }
 
-// What a decision on a hot counter costs in trips, by the clocks as they are.
+// BenchmarkHotCounterOnRedis measures the round trips of a decision on a hot counter, with real clocks.
 func BenchmarkHotCounterOnRedis(b *testing.B) {
 	l := leased(b, descriptor.Limit{Requests: 1 << 31, Window: window(1, descriptor.Minute)})
 	d := &distant{store: openRedis(b, false)}

@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Reset comes from as far away as Take.
+// Reset has the same delays as Take.
 func (d *distant) Reset(ctx context.Context, counters []backend.Counter) error {
 	time.Sleep(d.there) //nolint:forbidigo // virtual time
 	err := d.store.Reset(ctx, counters)
@@ -56,7 +56,7 @@ func TestResetVoidsPermits(t *testing.T) {
 	})
 }
 
-// hooked is a store in which something happens before counters are cleared.
+// hooked is a store that runs a function before it clears counters.
 type hooked struct {
 	*memory.Store
 	before func()
@@ -67,7 +67,7 @@ func (h *hooked) Reset(ctx context.Context, counters []backend.Counter) error {
 	return h.Store.Reset(ctx, counters)
 }
 
-// Permits that are taken while the reset is on its way to the store were charged before it: they are void, too.
+// Permits taken while the reset is on its way to the store were charged before the reset: they are void, too.
 func TestResetVoidsPermitsTakenMeanwhile(t *testing.T) {
 	l := leased(t, descriptor.Limit{Requests: 2000, Window: window(1, descriptor.Minute)})
 	synctest.Test(t, func(t *testing.T) {
@@ -81,8 +81,8 @@ func TestResetVoidsPermitsTakenMeanwhile(t *testing.T) {
 	})
 }
 
-// Whenever a reset comes, takes that begin after it find the limit once and no more: no permit from before is used, not
-// even one that was on its way.
+// Takes that begin after a reset are admitted once up to the limit and no further, at whatever moment the reset comes. No
+// older permit is used, not even one that was on its way.
 func TestResetAtAnyMoment(t *testing.T) {
 	const limit = 400
 	l := leased(t, descriptor.Limit{Requests: limit, Window: window(1, descriptor.Hour)})

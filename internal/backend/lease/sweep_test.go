@@ -17,8 +17,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Permits that nobody uses go back while their window lasts, and all of them when the process ends. Buckets get back
-// what has not come back by itself.
+// Unused permits are returned while their window lasts, and all of them when the process ends. A bucket gets back only what
+// it has not refilled by itself.
 func TestRunGivesBack(t *testing.T) {
 	hour := window(1, descriptor.Hour)
 	for name, l := range map[string]*descriptor.Limit{
@@ -37,7 +37,7 @@ func TestRunGivesBack(t *testing.T) {
 				time.Sleep(2 * time.Second) //nolint:forbidigo // virtual time
 				worn := int64(0)
 				if l.Algorithm == descriptor.TokenBucket {
-					worn = 1 // within the seconds that a refund may take
+					worn = 1 // refilled in the seconds that a refund may take
 				}
 				if stranded := f.store.hits.Load() - f.total(); f.permits() != 0 || stranded != worn || r.counts.returned.Load() == 0 {
 					t.Errorf("two seconds later %d permits are held and %d were not given back", f.permits(), stranded)
@@ -68,8 +68,8 @@ func TestRunGivesBack(t *testing.T) {
 	}
 }
 
-// A refund that the store carries out in another window takes away somebody else's hits: near the end of a window
-// nothing is given back.
+// A refund that the store carries out in the next window would remove other callers' hits. Near the end of a window nothing
+// is given back.
 func TestNothingIsGivenBackLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
@@ -94,7 +94,7 @@ func TestNothingIsGivenBackLate(t *testing.T) {
 	})
 }
 
-// Cold counters cost nothing, however many there are, and hot ones are leased up to a bound.
+// Cold counters cost nothing, however many there are. Hot counters are leased, up to a maximum number.
 func TestColdCountersAndTheBound(t *testing.T) {
 	l := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Minute)})
 	metrics := prometheus.NewRegistry()
@@ -114,7 +114,7 @@ func TestColdCountersAndTheBound(t *testing.T) {
 	if n := r.Len(); n != 0 {
 		t.Errorf("%d of 50,000 cold counters are leased from", n)
 	}
-	for i := range 10_000 { // among ten thousand others, the one that is taken from most is found
+	for i := range 10_000 { // the most used counter is found among ten thousand others
 		at := now.Add(time.Minute + time.Duration(i)*100*time.Microsecond)
 		take(fmt.Sprint("cold", i), at)
 		take("hot", at)
@@ -135,7 +135,7 @@ func TestColdCountersAndTheBound(t *testing.T) {
 	}
 }
 
-// Takes from all sides while Run sweeps, and nothing is left running or held after it.
+// Takes run concurrently while Run sweeps. Afterwards no goroutine runs and no permit is held.
 func TestNothingIsLeft(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	l := leased(t, descriptor.Limit{Requests: 1_000_000, Window: window(1, descriptor.Hour)})

@@ -29,9 +29,9 @@ func (f *fleet) heatUp(t testing.TB, i int, key string, l *descriptor.Limit) {
 	t.Fatal("the counter has no lease after 1000 takes")
 }
 
-// One process alone, with leases, decides as the store would without them, whatever is asked: more hits than one,
-// peeks, refunds, refused hits that count, several limits at once. Only what is dormant, or of a tightened limit, may
-// make it stricter, so this is about limits of windows, and about times between which no lease ends.
+// A single process with leases decides as the store would without them: takes of several hits, peeks, refunds, refused hits
+// that count, several limits at once. Only dormant permits and tightened limits may make it stricter. So this test uses
+// window limits and intervals in which no lease ends.
 func TestAloneDecidesAsTheStoreDoes(t *testing.T) {
 	fixed := descriptor.Limit{Requests: 200, Window: window(1, descriptor.Minute)}
 	sliding := fixed
@@ -74,7 +74,7 @@ func TestAloneDecidesAsTheStoreDoes(t *testing.T) {
 					want := backend.Request{Takes: takes, Outcomes: make([]backend.Outcome, len(takes)), Together: q.together}
 					now := time.Now()
 					if l.Algorithm != descriptor.FixedWindow && now.Sub(f.store.start) > 59*time.Second {
-						return // what was leased and not used in a window weighs on the next one
+						return // unused permits of one window weigh on the next one
 					}
 					if err := errors.Join(f.replicas[0].Take(context.Background(), now, &got), central.Take(context.Background(), now, &want)); err != nil {
 						fail = err.Error()
@@ -83,7 +83,7 @@ func TestAloneDecidesAsTheStoreDoes(t *testing.T) {
 					for i := range takes {
 						g, w := &got.Outcomes[i], &want.Outcomes[i]
 						if w.Used > int64(l.Capacity()) {
-							return // refused hits were counted; permits that are void then are not given back
+							return // refused hits were counted; the permits that this voids are not given back
 						}
 						if g.Allowed != w.Allowed || l.Algorithm == descriptor.FixedWindow && *g != *w {
 							fail = fmt.Sprintf("request %d, time %d, take of %d: %+v, the store alone says %+v", n, k, takes[i].Hits, *g, *w)
@@ -103,8 +103,8 @@ func TestAloneDecidesAsTheStoreDoes(t *testing.T) {
 	}
 }
 
-// Permits that a process holds do not refuse a group that its own limit would admit, and a group that is refused leaves
-// them where they were.
+// Permits that a process holds do not make it refuse a group that its own limit would admit. A refused group leaves the
+// permits in place.
 func TestGroupsCountPermitsIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
@@ -137,7 +137,7 @@ func TestGroupsCountPermitsIn(t *testing.T) {
 	})
 }
 
-// Takes that come while permits are on their way share that trip.
+// Takes that arrive while permits are being fetched share that round trip.
 func TestTakesWaitForOneTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{there: time.Millisecond, back: time.Millisecond})
@@ -160,8 +160,8 @@ func TestTakesWaitForOneTrip(t *testing.T) {
 	})
 }
 
-// A caller that goes away does not wait, neither for its own acquisition nor for somebody else's, and takes nothing from
-// those who stay.
+// A caller that leaves waits for no acquisition, neither its own nor another caller's. It takes nothing from the callers
+// that stay.
 func TestCallersThatGoAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
@@ -217,7 +217,8 @@ func TestCallersThatGoAway(t *testing.T) {
 	})
 }
 
-// An acquisition without an answer grants nothing, fails for all who shared it at once, and is not repeated for a while.
+// An acquisition without an answer grants nothing, fails at once for all callers that share it, and is not repeated for a
+// while.
 func TestAcquisitionWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{there: time.Millisecond, back: time.Millisecond})
@@ -254,7 +255,7 @@ func TestAcquisitionWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// Refused answers are the store's, and remaining falls from take to take until then.
+// Refused answers come from the store. Until then, remaining falls with every take.
 func TestOutcomesAreInOrder(t *testing.T) {
 	for name, l := range limits(t, 1000, window(1, descriptor.Minute)) {
 		t.Run(name, func(t *testing.T) {
@@ -289,7 +290,7 @@ func TestOutcomesAreInOrder(t *testing.T) {
 	}
 }
 
-// A rule that is reloaded with another number is not served from what was leased under the old one.
+// After a reload with another number, permits leased under the old limit are not used.
 func TestAnotherLimitIsNotServedFromTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
@@ -302,7 +303,7 @@ func TestAnotherLimitIsNotServedFromTheLease(t *testing.T) {
 		if o := f.take(0, "k", lower, 1); o.Allowed {
 			t.Errorf("41st under the new limit of 40: %+v", o)
 		}
-		same := *l // loaded again, unchanged
+		same := *l // reloaded without a change
 		before := f.replicas[0].counts.local.Load()
 		for range 20 {
 			f.take(0, "k", &same, 1)
@@ -313,7 +314,7 @@ func TestAnotherLimitIsNotServedFromTheLease(t *testing.T) {
 	})
 }
 
-// What cannot be leased goes to the store as it is, tightened by nothing.
+// Takes that cannot use a lease go to the store unchanged, with the full limit.
 func TestWhatCannotBeLeased(t *testing.T) {
 	minute := window(1, descriptor.Minute)
 	for name, l := range map[string]*descriptor.Limit{
@@ -337,7 +338,7 @@ func TestWhatCannotBeLeased(t *testing.T) {
 			})
 		})
 	}
-	// A log that counts refused hits: each moves the end of the others.
+	// A log that counts refused hits: each hit moves the end of the others.
 	l := leased(t, descriptor.Limit{Requests: 1000, Window: minute, Algorithm: descriptor.SlidingLog})
 	if m := termsOf(&backend.Take{Limit: l, CountDenied: true}, 1); m.Kind != backend.NoPermits {
 		t.Errorf("%+v", m)
@@ -362,8 +363,7 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// Requests about two counters, in both orders, while permits of both are on their way: nobody waits for somebody who
-// waits for him.
+// Requests use two counters, in both orders, while permits of both are being fetched. No two requests wait for each other.
 func TestNobodyWaitsInACircle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{there: time.Millisecond, back: time.Millisecond})

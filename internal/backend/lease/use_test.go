@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// load is takes that arrive at random, at a rate, whatever is answered. shares says how much of it each process gets.
+// load makes takes at random times, at a given rate, whatever the answers are. shares gives the share of each process.
 func (f *fleet) load(l *descriptor.Limit, perSecond float64, d time.Duration, shares func(at time.Duration) []float64) {
 	began := time.Now()
 	var wg sync.WaitGroup
@@ -66,7 +66,7 @@ func zipf(n int) func(time.Duration) []float64 {
 	return func(time.Duration) []float64 { return s }
 }
 
-// rotating gives all to one process, to another one every now and then.
+// rotating sends all load to one process, and changes the process at intervals.
 func rotating(n int, every time.Duration) func(time.Duration) []float64 {
 	all := make([][]float64, n)
 	for i := range all {
@@ -76,17 +76,17 @@ func rotating(n int, every time.Duration) func(time.Duration) []float64 {
 	return func(at time.Duration) []float64 { return all[int(at/every)%n] }
 }
 
-// What leases are for: few trips, and what they hold back is little.
+// Leases save round trips and hold back little of the limit.
 func TestTripsAndUse(t *testing.T) {
 	second, minute := window(1, descriptor.Second), window(1, descriptor.Minute)
 	for _, c := range []struct {
 		name     string
 		limit    descriptor.Limit
 		replicas int
-		load     float64 // of the limit
+		load     float64 // relative to the limit
 		shares   func(time.Duration) []float64
 		trips    float64 // per decision, at most
-		use      float64 // of what the limit admits, at least
+		use      float64 // share of the limit that is used, at least
 	}{
 		{"60000 a minute, zipf, 0.95", descriptor.Limit{Requests: 60_000, Window: minute}, 4, 0.95, zipf(4), 0.02, 0.9999},
 		{"60000 a minute, zipf, 1.5", descriptor.Limit{Requests: 60_000, Window: minute}, 4, 1.5, zipf(4), 0.02, 0.95},
@@ -96,7 +96,7 @@ func TestTripsAndUse(t *testing.T) {
 		{"sliding window", descriptor.Limit{Requests: 60_000, Window: minute, Algorithm: descriptor.SlidingWindow}, 4, 0.9, zipf(4), 0.03, 0.9999},
 		{"sliding log", descriptor.Limit{Requests: 30_000, Window: minute, Algorithm: descriptor.SlidingLog}, 4, 0.9, zipf(4), 0.05, 0.9999},
 		{"token bucket, 0.9", descriptor.Limit{Requests: 60_000, Window: minute, Algorithm: descriptor.TokenBucket}, 4, 0.9, zipf(4), 0.02, 0.9999},
-		// What is always nearly empty has nothing to lease: each permit is gone as soon as it is there.
+		// A bucket that is nearly empty has nothing to lease: each new permit is used at once.
 		{"token bucket, rotating, 1.5", descriptor.Limit{Requests: 60_000, Window: minute, Algorithm: descriptor.TokenBucket, Burst: 6000}, 6, 1.5, rotating(6, 700*time.Millisecond), 0.9, 0.95},
 		{"sliding log, 1.5", descriptor.Limit{Requests: 30_000, Window: minute, Algorithm: descriptor.SlidingLog}, 4, 1.5, zipf(4), 0.1, 0.9},
 		{"sliding window, 1.5", descriptor.Limit{Requests: 10_000, Window: window(10, descriptor.Second), Algorithm: descriptor.SlidingWindow}, 4, 1.5, zipf(4), 0.9, 0.95},
@@ -139,8 +139,8 @@ func TestTripsAndUse(t *testing.T) {
 	}
 }
 
-// In every window of its own, what processes hold and do not use is within the share of leases: a hot process that
-// becomes idle for good is the worst case, and a crash is no worse.
+// In each window, the permits that processes hold and do not use are within the lease share. The worst case is a hot
+// process that becomes idle for good; a crash is no worse.
 func TestStrandedPermitsAreAFewPercentOfAWindow(t *testing.T) {
 	for name, l := range limits(t, 3000, window(10, descriptor.Second)) {
 		m := termsOf(leasedTake(l), 6)
@@ -150,7 +150,7 @@ func TestStrandedPermitsAreAFewPercentOfAWindow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(6, &distant{})
-				for round := range 20 { // all get hot, again and again, and the last lease of each is never used
+				for round := range 20 { // all processes get hot again and again, and never use their last lease
 					for i := range f.replicas {
 						if round%3 == 0 && i == round%6 {
 							f.crash(i)
@@ -175,8 +175,7 @@ func TestStrandedPermitsAreAFewPercentOfAWindow(t *testing.T) {
 	}
 }
 
-// An idle process' permits are as good as new when it wakes within the window: leases that live shortly do not use a
-// window up.
+// When an idle process resumes within the window, its permits are valid again: short leases do not use a window up.
 func TestDormantPermitsAreRevived(t *testing.T) {
 	for name, l := range limits(t, 2000, window(4, descriptor.Minute)) {
 		m := termsOf(leasedTake(l), 2)

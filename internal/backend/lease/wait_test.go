@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// slow answers after a while, or fails when the time for that is up, less a margin.
+// slow answers after a while, or fails a margin before its deadline.
 type slow struct {
 	*memory.Store
 	after  time.Duration
@@ -33,8 +33,8 @@ func (s *slow) Take(ctx context.Context, now time.Time, r *backend.Request) erro
 	return s.Store.Take(ctx, now, r)
 }
 
-// A take that waits for somebody else's acquisition, and then for an answer of its own, ends within the backend's time,
-// with an error that does not look like the caller's deadline.
+// A take waits for another caller's acquisition and then for its own answer. It ends within the backend's timeout, with an
+// error different from that of the caller's deadline.
 func TestWaitingTwiceEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 15 * time.Millisecond
@@ -65,7 +65,7 @@ func TestWaitingTwiceEndsInTime(t *testing.T) {
 		synctest.Wait()
 		wg.Go(func() {
 			began := time.Now()
-			err := take(t.Context(), 60) // more than comes back for the first one
+			err := take(t.Context(), 60) // more than the first acquisition brings
 			if took := time.Since(began); took != timeout {
 				t.Errorf("who waits twice: %v after %v, want an end after %v", err, took, timeout)
 			}
@@ -77,13 +77,13 @@ func TestWaitingTwiceEndsInTime(t *testing.T) {
 	})
 }
 
-// Callers with different deadlines wait for one acquisition. Each of them ends by its own, a moment before it, and says so; the others
-// are answered.
+// Callers with different deadlines wait for one acquisition. Each caller stops waiting a moment before its own deadline,
+// with a deadline error. The other callers get their answers.
 func TestAcquisitionOfACallerWithLittleTime(t *testing.T) {
 	for name, c := range map[string]struct {
-		leader, follower time.Duration // until their deadlines; 0: they have none
-		served           bool          // the follower
-		after            time.Duration // its wait
+		leader, follower time.Duration // time until their deadlines; 0: none
+		served           bool          // whether the follower gets an answer
+		after            time.Duration // how long the follower waits
 	}{
 		"the follower has time":        {leader: 20 * time.Millisecond, follower: 500 * time.Millisecond, served: true, after: 47 * time.Millisecond},
 		"the follower has no deadline": {leader: 20 * time.Millisecond, served: true, after: 47 * time.Millisecond},

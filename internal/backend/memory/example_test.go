@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A store settles the takes of a request and reports an outcome for each. Time is an argument.
+// A store decides the takes of a request and reports an outcome for each. Time is an argument.
 func ExampleStore_Take() {
 	limit := &descriptor.Limit{Requests: 2, Window: descriptor.Window{Unit: descriptor.Minute}}
 	if err := limit.Compile(); err != nil {

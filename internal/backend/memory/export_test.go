@@ -1,6 +1,6 @@
 package memory
 
-// Holds says whether a key has a counter of its own.
+// Holds reports whether a key has its own counter.
 func (s *Store) Holds(key []byte) bool {
 	sh := &s.shards[s.shardOf(key)]
 	sh.mu.Lock()

@@ -21,7 +21,8 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// BenchmarkBytes reports what a counter needs in this process under a key of 24 bytes, the key and the map included.
+// BenchmarkBytes reports the memory that a counter takes in this process with a key of 24 bytes, including the key and the
+// map.
 func BenchmarkBytes(b *testing.B) {
 	for _, c := range []struct {
 		name, limit string
@@ -48,7 +49,7 @@ func BenchmarkBytes(b *testing.B) {
 				before := heap()
 				for i := range keys {
 					key := fmt.Appendf(nil, "domain|user=%012d", i)[:24]
-					// Log entries come one by one, as they do: the room that a growing list has to spare counts too.
+					// Log entries are added one by one, as in production: the spare capacity of a growing list counts too.
 					for n := int64(0); n < c.hits; n += max(1, c.hits/10) {
 						r.Takes[0] = backend.Take{Key: key, Limit: l, Hits: max(1, c.hits/10)}
 						if err := s.Take(b.Context(), now, r); err != nil || !r.Outcomes[0].Allowed {

@@ -34,7 +34,7 @@ func ask(tb testing.TB, s *Store, r *descriptor.Rule, now time.Time, caller any,
 	return req.Outcomes[0]
 }
 
-// Whoever fills the store leaves room for other rules, and for other domains, and all of its own callers have an answer.
+// A rule that fills the store leaves room for other rules and other domains. All of its own callers still get an answer.
 func TestNobodyUsesUpWhatOthersNeed(t *testing.T) {
 	const bound = 16_000
 	s := New(Options{MaxCounters: bound})
@@ -71,7 +71,8 @@ func TestNobodyUsesUpWhatOthersNeed(t *testing.T) {
 	}
 }
 
-// What is given back in a shared counter could be another caller's: it stays, and is reported.
+// A refund or reset in a shared counter could remove another caller's hits: the counter stays as it is, and a metric counts
+// the dropped refund or reset.
 func TestRefundsAndResetsOfSharedCounters(t *testing.T) {
 	metrics := prometheus.NewRegistry()
 	s := New(Options{MaxCounters: 1, Shared: 1, Metrics: metrics})
@@ -96,7 +97,7 @@ func TestRefundsAndResetsOfSharedCounters(t *testing.T) {
 		t.Errorf("%v takes of shared counters, want 3", n)
 	}
 
-	// With room, a reset gives the caller a counter of its own.
+	// If there is room, a reset gives the caller its own counter.
 	first := fmt.Append(nil, r.Domain, r.Levels, "first")
 	if err := s.Reset(t.Context(), []backend.Counter{{Key: first, Limit: &perMinute, Rule: r}}); err != nil {
 		t.Fatal(err)
@@ -107,7 +108,7 @@ func TestRefundsAndResetsOfSharedCounters(t *testing.T) {
 	}
 }
 
-// A caller that gets a counter of its own has used what is used in the shared one.
+// A caller that gets its own counter inherits the used hits of the shared one.
 func TestNewCountersInheritFromSharedOnes(t *testing.T) {
 	s := New(Options{MaxCounters: 1, Shared: 1})
 	r := ruleOf("d", "k")
@@ -123,7 +124,7 @@ func TestNewCountersInheritFromSharedOnes(t *testing.T) {
 	}
 }
 
-// A refused hit that counts is not lost when the caller gets a counter of its own, even if as much is used as before.
+// A refused hit that counts is not lost when the caller gets its own counter, even if the used number stays the same.
 func TestInheritedLogCountsRefusedHits(t *testing.T) {
 	l := descriptor.Limit{Requests: 1, Algorithm: descriptor.SlidingLog, Window: descriptor.Window{Unit: descriptor.Minute}}
 	if err := l.Compile(); err != nil {
@@ -144,7 +145,7 @@ func TestInheritedLogCountsRefusedHits(t *testing.T) {
 		}
 		log(march.Add(-30*time.Second), "old")
 		log(march, "a")
-		s.Sweep(march.Add(40 * time.Second)) // of old
+		s.Sweep(march.Add(40 * time.Second)) // removes old counters
 		if o := log(march.Add(50*time.Second), "a"); o.Allowed {
 			t.Fatalf("%+v, want refused", o)
 		}
@@ -155,7 +156,8 @@ func TestInheritedLogCountsRefusedHits(t *testing.T) {
 	}
 }
 
-// Rules always have a shared counter; windows that requests bring along, which nobody bounds, do not use them up.
+// A rule always has a shared counter. Windows that requests bring are unbounded in number, and do not use these counters
+// up.
 func TestWindowsOfRequestsDoNotUseUpSharedCounters(t *testing.T) {
 	s := New(Options{MaxCounters: 1, Shared: 1000})
 	overrides := &descriptor.Rule{Domain: "d"}
@@ -183,8 +185,8 @@ func TestWindowsOfRequestsDoNotUseUpSharedCounters(t *testing.T) {
 	}
 }
 
-// Under attack a caller who keeps calling keeps its counter from window to window, and a new one gets a counter soon after
-// the attack.
+// Under attack, a caller that keeps calling keeps its counter from window to window. A new caller gets its own counter soon
+// after the attack.
 func TestCallersKeepTheirCountersWhileTheStoreIsFlooded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const bound = 2000

@@ -27,7 +27,7 @@ func take(s *Store, now time.Time, key string, hits int64) (backend.Outcome, err
 	return r.Outcomes[0], err
 }
 
-// Whoever sends very many values fills the store up to its bound and no further, and no counter in use is reset by it.
+// A caller that sends very many values fills the store only up to its bound, and resets no counter in use.
 func TestSprayedKeysNeitherGrowTheStoreNorResetCounters(t *testing.T) {
 	const bound = 10_000
 	metrics := prometheus.NewRegistry()
@@ -61,7 +61,7 @@ func TestSprayedKeysNeitherGrowTheStoreNorResetCounters(t *testing.T) {
 	}
 }
 
-// A call that finds no room looks at no other counter, whatever times the calls in flight bring: only Run makes room.
+// A call that finds no room examines no other counter, whatever the times of concurrent calls are. Only Run makes room.
 func TestFullStoreIsNotSweptByCalls(t *testing.T) {
 	const bound, callers = 20_000, 16
 	s := New(Options{MaxCounters: bound, Shared: -1})
@@ -75,7 +75,7 @@ func TestFullStoreIsNotSweptByCalls(t *testing.T) {
 	for c := range callers {
 		all.Go(func() {
 			for i := range 100 {
-				// In time order or not, and all after every counter has expired.
+				// The times are in order or not, and all are after the end of every counter.
 				at := now.Add(time.Minute + time.Duration((c*7919+i*104_729)%600)*time.Second)
 				if _, err := take(s, at, fmt.Sprint("new", c, i), 1); !errors.Is(err, backend.ErrFull) {
 					t.Errorf("a new counter in a full store: %v", err)
@@ -90,7 +90,7 @@ func TestFullStoreIsNotSweptByCalls(t *testing.T) {
 	}
 }
 
-// A store that is full finds room within a second or so of its counters' end, long before the turn of all shards.
+// A full store finds room about a second after its counters end, long before all shards had their turn.
 func TestRunSweepsFullStoreOutOfTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const bound = 5000
@@ -121,7 +121,7 @@ func TestRunSweepsFullStoreOutOfTurn(t *testing.T) {
 	})
 }
 
-// A call that nobody waits for any more is not settled to its end.
+// A take whose caller has left stops before it has decided everything.
 func TestTakeEndsWithItsContext(t *testing.T) {
 	s := New(Options{})
 	ctx, cancel := context.WithCancel(t.Context())

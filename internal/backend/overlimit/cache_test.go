@@ -13,7 +13,7 @@ import (
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// asking is a store that counts the takes it was asked about, and can do something while it is asked.
+// asking is a store that counts the takes it receives, and can run a function during a call.
 type asking struct {
 	*memory.Store
 	takes  int
@@ -74,7 +74,7 @@ func TestRefusalIsRememberedForItsHitsAndUntilItsEnd(t *testing.T) {
 	}
 }
 
-// A refusal that was on its way while a refund came must not be remembered: it may have been said before the refund.
+// A refusal that is in flight during a refund must not be cached: it may be older than the refund.
 func TestRefundWhileARefusalIsOnItsWay(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
 	c := New(Options{Backend: store})
@@ -122,7 +122,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// What a request would have used of one limit is not what was used, if another limit is known to refuse it.
+// If the cache knows that one limit refuses a request, the request uses nothing of its other limits.
 func TestOthersOnlyReadWhenARefusalIsKnown(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
 	c := New(Options{Backend: store})
@@ -146,7 +146,7 @@ func TestOthersOnlyReadWhenARefusalIsKnown(t *testing.T) {
 	if o := settle(t, c, noon, false, take("a", fixed(8), 1))[0]; !o.Allowed || o.Used != 1 {
 		t.Errorf("the first hit of the other limit: %+v", o)
 	}
-	// A refusal that does not concern the request holds nobody back.
+	// A refusal without a vote in the request (a shadow rule) stops no other counter.
 	b.Vote = backend.VoteNone
 	r = backend.Request{Takes: []backend.Take{take("a", fixed(8), 1), b}, Outcomes: make([]backend.Outcome, 2), Together: true, PeekWhenKnown: true}
 	if err := c.Take(t.Context(), noon, &r); err != nil {

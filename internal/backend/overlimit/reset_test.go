@@ -35,7 +35,7 @@ func TestResetForgetsRefusals(t *testing.T) {
 	}
 }
 
-// slow is a store in which something happens before counters are cleared.
+// slow is a store that runs a function before it clears counters.
 type slow struct {
 	*memory.Store
 	before func()
@@ -46,7 +46,7 @@ func (s *slow) Reset(ctx context.Context, counters []backend.Counter) error {
 	return s.Store.Reset(ctx, counters)
 }
 
-// A refusal that is remembered while the counter is being cleared must be forgotten, too.
+// A refusal that is cached while the counter is being cleared must be forgotten, too.
 func TestRefusalWhileAResetIsOnItsWay(t *testing.T) {
 	store := &slow{Store: memory.New(memory.Options{})}
 	c := New(Options{Backend: store})
@@ -66,7 +66,7 @@ func TestRefusalWhileAResetIsOnItsWay(t *testing.T) {
 	}
 }
 
-// A refusal that was on its way while the counter was cleared must not be remembered: it was said before.
+// A refusal that was in flight while the counter was cleared must not be cached: it is older than the reset.
 func TestResetWhileARefusalIsOnItsWay(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
 	c := New(Options{Backend: store})

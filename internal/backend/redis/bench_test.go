@@ -17,8 +17,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// footprints are typical counters, and what one of them may cost Redis under a key of 24 bytes: MEMORY USAGE, and its
-// share of used_memory with 25,000 of them. A 64-bit integer takes 72 and 133 bytes; the rest is what its digits need.
+// footprints are typical counters with the most memory that Redis may need for one of them under a key of 24 bytes: its
+// MEMORY USAGE, and its share of used_memory with 25,000 counters. A 64-bit integer takes 72 and 133 bytes; longer values
+// take more.
 var footprints = []struct {
 	name  string
 	limit string
@@ -42,20 +43,20 @@ var footprints = []struct {
 	{"leaky bucket", "100/1m,leaky,burst=99", 50, 72, 133},
 }
 
-// The encodings keep to their size. The allocator and the server may add a tenth.
+// Counters are no larger than footprints says, with a tolerance of a tenth for the allocator and the server.
 func TestBytesPerCounter(t *testing.T) {
 	server := redistest.Start(t)
 	for _, f := range footprints {
 		t.Run(f.name, func(t *testing.T) {
 			usage, used := bytesPerCounter(t, server, f.limit, f.hits, 6_250)
-			if usage > f.usage*11/10 || used > f.used*1.1+10 { // few keys: what the server needs for itself weighs more
+			if usage > f.usage*11/10 || used > f.used*1.1+10 { // with few keys, the server's own memory weighs more
 				t.Errorf("MEMORY USAGE %d, used_memory %.0f per key; want at most %d and %.0f and a tenth", usage, used, f.usage, f.used)
 			}
 		})
 	}
 }
 
-// bytesPerCounter fills a server with counters and returns MEMORY USAGE of one of them, and what all of them need.
+// bytesPerCounter fills a server with counters and returns MEMORY USAGE of one of them, and the used memory per counter.
 func bytesPerCounter(t testing.TB, server *redistest.Server, text string, hits int64, keys int) (usage int64, used float64) {
 	t.Helper()
 	client := server.Client(t)
@@ -92,12 +93,12 @@ func bytesPerCounter(t testing.TB, server *redistest.Server, text string, hits i
 	}
 	const batch = 250
 	now := time.Now()
-	fill(0, batch, now) // the script, the connection and its buffers
+	fill(0, batch, now) // creates the script, the connection and its buffers
 	flush()
 	before := memory()
 	for i := 0; i < keys; i += batch {
 		fill(i, i+batch, now)
-		for sub := range l.Precision { // a hit in every sub-window that counts
+		for sub := range l.Precision { // one hit in every sub-window that counts
 			fill(i, i+batch, now.Add(time.Duration(sub+1)*l.Window.Length()/time.Duration(l.Precision)))
 		}
 	}
@@ -125,7 +126,7 @@ func info(t testing.TB, client *goredis.Client, section, field string) int64 {
 	return n
 }
 
-// BenchmarkBytes reports what a counter needs in Redis.
+// BenchmarkBytes reports the memory that a counter takes in Redis.
 func BenchmarkBytes(b *testing.B) {
 	server := redistest.Start(b)
 	for _, f := range footprints {
@@ -146,8 +147,8 @@ func BenchmarkBytes(b *testing.B) {
 	}
 }
 
-// BenchmarkCPU reports what a decision costs Redis: cpu is all that its main thread spends (16 commands in one
-// pipeline), script the part within the commands. The reference's INCRBY and EXPIRE come first.
+// BenchmarkCPU reports the CPU time of a decision in Redis. cpu is the time of its main thread, with 16 commands in a
+// pipeline; script is the part within the commands. The reference's INCRBY and EXPIRE come first.
 func BenchmarkCPU(b *testing.B) {
 	server := redistest.Start(b)
 	client := server.Client(b)
@@ -169,7 +170,7 @@ func BenchmarkCPU(b *testing.B) {
 				}
 			}
 		}
-		run(keys) // every key once: what is measured is a counter in use
+		run(keys) // every key once: counters in use are measured
 		if err := client.ConfigResetStat(ctx).Err(); err != nil {
 			b.Fatal(err)
 		}
@@ -208,7 +209,7 @@ func BenchmarkCPU(b *testing.B) {
 	for _, c := range []struct {
 		name            string
 		admits, refuses string
-		filled          int64 // hits that a counter holds from the beginning
+		filled          int64 // hits that a counter holds from the start
 	}{
 		{"fixed window", "1000000000/1h", "1/1h", 1},
 		{"fixed window, first hit", "1000000000/1h,first_hit", "1/1h,first_hit", 1},
@@ -255,7 +256,7 @@ func BenchmarkCPU(b *testing.B) {
 	}
 }
 
-// mainThread returns the processor time of the thread that runs commands.
+// mainThread returns the CPU time of the thread that runs commands.
 func mainThread(b *testing.B, client *goredis.Client) time.Duration {
 	b.Helper()
 	text, err := client.Info(b.Context(), "cpu").Result()
@@ -292,13 +293,13 @@ func commandTime(b *testing.B, client *goredis.Client) float64 {
 			spent[name] = n
 		}
 	}
-	if n, ok := spent["evalsha"]; ok { // the commands within are part of it
+	if n, ok := spent["evalsha"]; ok { // includes the commands that the script runs
 		return n + spent["eval"]
 	}
 	return spent["incrby"] + spent["expire"]
 }
 
-// BenchmarkTake measures what a call costs this process.
+// BenchmarkTake measures the cost of a call in this process.
 func BenchmarkTake(b *testing.B) {
 	server := redistest.Start(b)
 	s := redis.New(redis.Options{Client: dial(b, server), Timeout: patience})

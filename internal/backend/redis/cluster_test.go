@@ -15,8 +15,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// TestClusterIsExact counts from four clients on a cluster of six nodes: one hot counter and many cold ones in requests
-// that consume all or nothing over several slots.
+// TestClusterIsExact counts from four clients on a cluster of six nodes: one hot counter, and many cold ones in
+// all-or-nothing requests over several slots.
 func TestClusterIsExact(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})
 	var stores []*redis.Store

@@ -24,14 +24,14 @@ func takeOne(ctx context.Context, s *redis.Store, key string) error {
 	return s.Take(ctx, time.Now(), r)
 }
 
-// A node of a cluster that hangs delays only its own requests.
+// A cluster node that hangs delays only its own requests.
 func TestOtherNodesGoOn(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, redistest.Setup{})
 	client := connect(t, redisconn.Options{Type: "CLUSTER", URL: strings.Join(c.Addrs(), ",")})
 	const timeout = 2 * time.Second
 	store := redis.New(redis.Options{Client: client, Timeout: timeout})
-	for _, n := range c.Nodes { // so that no replica takes over
+	for _, n := range c.Nodes { // prevents a failover to a replica
 		if err := n.Client(t).ConfigSet(t.Context(), "cluster-node-timeout", "60000").Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -48,7 +48,7 @@ func TestOtherNodesGoOn(t *testing.T) {
 		}
 	}
 	hangs.Pause(t)
-	// All but the first find flushes in flight, and go together in the next ones.
+	// All requests except the first find flushes in flight. They share the next flushes.
 	var wg sync.WaitGroup
 	for i := range 300 {
 		key := fmt.Sprint("k", i)

@@ -166,7 +166,7 @@ func TestSilence(t *testing.T) {
 	server.Pause(t)
 	began := time.Now()
 	var wg sync.WaitGroup
-	for range 50 { // more than there are connections
+	for range 50 { // more requests than connections
 		wg.Go(func() {
 			if err := store.Take(t.Context(), time.Now(), take("k", l, 1)); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("a Redis that hangs: %v", err)
@@ -205,13 +205,13 @@ func TestRefusedConnection(t *testing.T) {
 	}
 }
 
-// A node of a cluster that hangs delays only its own callers, even if fewer connections exist than flushes wait for it.
+// A cluster node that hangs delays only its own callers, even if there are fewer connections than flushes waiting for it.
 func TestNodesHaveQueuesOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, redistest.Setup{})
 	client := connect(t, redisconn.Options{Type: "CLUSTER", URL: strings.Join(c.Addrs(), ","), PoolSize: 2})
 	store := redis.New(redis.Options{Client: client, Timeout: longest})
-	for _, n := range c.Nodes { // so that no replica takes over
+	for _, n := range c.Nodes { // prevents a failover to a replica
 		if err := n.Client(t).ConfigSet(t.Context(), "cluster-node-timeout", "60000").Err(); err != nil {
 			t.Fatal(err)
 		}

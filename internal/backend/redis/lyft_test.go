@@ -310,7 +310,7 @@ func TestLyftKeysGiveBack(t *testing.T) {
 	holds("a", "2")
 	holds("b", "2")
 
-	stop := both(2) // what is refused itself counts all the same: the reference's STOP flag
+	stop := both(2) // the refused counter itself counts, as with the reference's STOP flag
 	stop.Takes[0].CountDenied, stop.Takes[1].CountDenied = true, true
 	do(stop)
 	holds("a", "2")
@@ -323,7 +323,7 @@ func TestLyftKeysAreReset(t *testing.T) {
 	var all []backend.Counter
 	for _, u := range []descriptor.Unit{descriptor.Second, descriptor.Hour, descriptor.Year} {
 		r := lyftTake("v", limit(10, u), 3)
-		if err := store.Take(t.Context(), time.Unix(1, 0), r); err != nil { // a caller whose clock is wrong
+		if err := store.Take(t.Context(), time.Unix(1, 0), r); err != nil { // the caller's clock is wrong
 			t.Fatal(err)
 		}
 		all = append(all, backend.Counter{Key: r.Takes[0].Key, Limit: r.Takes[0].Limit})
@@ -517,7 +517,7 @@ func TestLyftKeysOnACluster(t *testing.T) {
 					continue
 				}
 				r := lyftTake(value, l, 1)
-				if i%3 == 0 { // the same slot by chance, or not
+				if i%3 == 0 { // the same slot by chance, or another one
 					second := lyftTake(fmt.Sprint("free", other, g), limit(1_000_000, descriptor.Second), 1).Takes[0]
 					second.Member = 1
 					r.Takes, r.Outcomes = append(r.Takes, second), make([]backend.Outcome, 2)
@@ -542,7 +542,7 @@ func TestLyftKeysOnACluster(t *testing.T) {
 		for _, n := range cluster.Nodes {
 			c := n.Client(t)
 			for _, key := range c.Keys(t.Context(), pattern).Val() {
-				if count, err := c.Get(t.Context(), key).Int64(); err == nil { // else it is a replica's
+				if count, err := c.Get(t.Context(), key).Int64(); err == nil { // otherwise it is a replica's
 					want += min(count, requests)
 				}
 			}

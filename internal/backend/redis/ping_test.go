@@ -47,7 +47,7 @@ func TestPingOfACluster(t *testing.T) {
 	redistest.Eventually(t, "it to answer again", ping)
 }
 
-// While all connections are in use a ping waits for one, even if calls fail at once then.
+// While all connections are in use, a ping waits for one, even if calls would fail at once then.
 func TestPingWaitsForAConnection(t *testing.T) {
 	server := redistest.Start(t)
 	for _, onEmpty := range []string{"WAIT", "ERROR"} {
@@ -58,7 +58,7 @@ func TestPingWaitsForAConnection(t *testing.T) {
 		held, free := make(chan struct{}), make(chan error, 1)
 		go func() {
 			free <- client.Watch(ctx, func(tx *goredis.Tx) error {
-				if err := tx.Ping(ctx).Err(); err != nil { // only now it has the connection
+				if err := tx.Ping(ctx).Err(); err != nil { // it has the connection from here on
 					return err
 				}
 				close(held)

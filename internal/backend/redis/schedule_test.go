@@ -19,7 +19,8 @@ func request(takes int) *inFlight {
 	return f
 }
 
-// Two flushes may begin at once. A third one begins when time has passed since the latest, up to the number of connections.
+// Two flushes may begin at once. Further ones begin when some time has passed since the latest, up to the number of
+// connections.
 func TestFlushesAreSpreadInTime(t *testing.T) {
 	const ms = int64(spread)
 	s := newSchedule(3)
@@ -43,7 +44,7 @@ func TestFlushesAreSpreadInTime(t *testing.T) {
 	}
 }
 
-// While a counter is hot, flushes go one at a time unless Redis is far away, and more takes go in each.
+// While a counter is hot, only one flush is in flight unless Redis is far away, and each flush carries more takes.
 func TestHotCountersShareAFlush(t *testing.T) {
 	s := newSchedule(10)
 	s.begin(0)
@@ -66,7 +67,8 @@ func TestHotCountersShareAFlush(t *testing.T) {
 	}
 }
 
-// A request goes alone only if none waits, so none is overtaken. A flush takes the oldest; those whose callers have left are dropped.
+// A request goes alone only if none waits, so none is overtaken. A flush takes the oldest requests and drops those whose
+// callers have left.
 func TestRequestsKeepTheirOrder(t *testing.T) {
 	s := newSchedule(2)
 	for range 2 {

@@ -35,7 +35,7 @@ func take(key string, l *descriptor.Limit, hits int64) *backend.Request {
 	}
 }
 
-// mustTake takes once and returns the outcome.
+// mustTake makes one take and returns the outcome.
 func mustTake(t testing.TB, s *redis.Store, key string, l *descriptor.Limit, hits int64) backend.Outcome {
 	t.Helper()
 	r := take(key, l, hits)
@@ -55,7 +55,7 @@ func TestRedisClockDecides(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := take("k", limit(10, descriptor.Year), 1)
-	if err := s.Take(t.Context(), time.Unix(1, 0), r); err != nil { // a caller's clock that is wrong by decades
+	if err := s.Take(t.Context(), time.Unix(1, 0), r); err != nil { // the caller's clock is wrong by decades
 		t.Fatal(err)
 	}
 	after, err := client.Time(t.Context()).Result()
@@ -77,7 +77,7 @@ func TestKeysExpireWithTheirWindow(t *testing.T) {
 
 	for _, unit := range []descriptor.Unit{descriptor.Minute, descriptor.Hour, descriptor.Day, descriptor.Year} {
 		l, key := limit(10, unit), fmt.Sprint("k", unit)
-		for hits := range int64(3) { // later hits must not push the end away; 0 hits must not make a key
+		for hits := range int64(3) { // later hits must not delay the expiry; 0 hits must not create a key
 			mustTake(t, s, key, l, hits)
 			if hits == 0 {
 				if n := client.Exists(ctx, key).Val(); n != 0 {
@@ -131,7 +131,7 @@ func TestTimeToLive(t *testing.T) {
 					continue
 				}
 				latest := after.Add(o.ResetAfter + time.Millisecond)
-				if l.Algorithm == descriptor.SlidingWindow { // it lives until its last sub-window has left
+				if l.Algorithm == descriptor.SlidingWindow { // it expires when its last sub-window is over
 					latest = after.Add(2 * l.Window.Length())
 				}
 				if at := time.UnixMilli(expires); at.Before(before.Add(o.ResetAfter)) || at.After(latest) {
@@ -140,7 +140,7 @@ func TestTimeToLive(t *testing.T) {
 			}
 		})
 		t.Run(name+", caller's clock", func(t *testing.T) {
-			// The time is such that the last expiry is not a whole number of milliseconds.
+			// With this time, the last expiry is not a whole number of milliseconds.
 			model, key, now, began := backendtest.NewModel(), []byte("caller|"+name), time.Unix(2_000_000_000, 123_456_000), time.Now()
 			for _, hits := range []int64{3, 0, 1, -2, 5, 6} {
 				r := take(string(key), l, hits)
@@ -223,7 +223,7 @@ func TestRefusedAndPeekedWriteNothing(t *testing.T) {
 		mustTake(t, s, "new "+name, l, -1)
 		mustTake(t, s, "new "+name, l, 6)
 	}
-	// All limits have room but one.
+	// All limits except one have room.
 	for name, l := range limits {
 		r := &backend.Request{Together: true}
 		for other, l := range limits {
@@ -264,7 +264,7 @@ func TestForgottenScript(t *testing.T) {
 		}
 	}
 
-	// Under load scripts are flushed between calls, and no hit is lost or counted twice.
+	// Scripts are flushed between calls under load, and no hit is lost or counted twice.
 	const workers, each = 16, 50
 	var done atomic.Bool
 	var flushing, taking sync.WaitGroup
@@ -291,7 +291,7 @@ func TestForgottenScript(t *testing.T) {
 	}
 }
 
-// A foreign value under a key counts as nothing, unless it is a state, and the next hit replaces it.
+// A foreign value under a key counts as nothing, unless it is a valid state. The next hit replaces it.
 func TestForeignValues(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
@@ -334,7 +334,7 @@ func TestForeignValues(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			found := int64(0)
 			if what == "this window as a float" {
-				found = 1 // it is a state
+				found = 1 // it is a valid state
 			}
 			alone, grouped := "alone:"+what, "grouped:"+what
 			plant(alone, what)
@@ -458,7 +458,7 @@ func TestCallersOfOtherDays(t *testing.T) {
 	}
 }
 
-// A log may hold more entries than the reply has room for, after its limit was lowered.
+// After its limit was lowered, a log may hold more entries than the reply has room for.
 func TestLoweredLog(t *testing.T) {
 	s := redis.New(redis.Options{Client: dial(t, redistest.Start(t)), Timeout: patience})
 	log := func(n uint32) *descriptor.Limit {
@@ -482,7 +482,7 @@ func TestLoweredLog(t *testing.T) {
 			t.Errorf("%v, %+v", err, r.Outcomes)
 		}
 	}
-	// Many at once, each longer than the one before, and a calendar whose window is not known yet.
+	// Many logs at once, each longer than the one before, and a calendar whose window is not known yet.
 	r := &backend.Request{}
 	for i := range 20 {
 		key := fmt.Append(nil, "many", i)
@@ -558,7 +558,7 @@ func TestTimeRefused(t *testing.T) {
 	}
 }
 
-// The encoding of windows accepts a clock that went back by up to 255 windows.
+// The encoding of windows tolerates a clock that went back by up to 255 windows.
 func TestWindowsAhead(t *testing.T) {
 	s := redis.New(redis.Options{Client: dial(t, redistest.Start(t)), Timeout: patience, CallerClock: true})
 	l := limit(10, descriptor.Second)
@@ -597,7 +597,7 @@ func TestWindowsAhead(t *testing.T) {
 }
 
 func TestUnsupportedLimits(t *testing.T) {
-	client, err := redisconn.Dial(redisconn.Options{URL: "127.0.0.1:1"}) // never reached
+	client, err := redisconn.Dial(redisconn.Options{URL: "127.0.0.1:1"}) // no call reaches it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -640,8 +640,8 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-// Without memory nothing can be counted, but callers over the limit stay refused: alone, together with others in one
-// call, and among several limits.
+// When Redis has no memory left, nothing can be counted, but callers over the limit stay refused: alone, together with
+// others in one call, and among several limits.
 func TestRefusalsNeedNoMemory(t *testing.T) {
 	server := redistest.Start(t)
 	s := redis.New(redis.Options{Client: dial(t, server), Timeout: patience})
@@ -692,7 +692,7 @@ func TestRefusalsNeedNoMemory(t *testing.T) {
 	if err := s.TakeAll(t.Context(), time.Time{}, requests...); !errors.Is(err, backend.ErrUnavailable) {
 		t.Error(err)
 	}
-	for i, failed := range []bool{false, true, false, false, true, true} { // the last one perhaps because of the one before
+	for i, failed := range []bool{false, true, false, false, true, true} { // the last one may depend on the failed one before it
 		if o := requests[i].Outcomes[0]; o.Failed != failed || o.Allowed {
 			t.Errorf("request %d: %+v", i, o)
 		}
@@ -724,7 +724,7 @@ func TestServerGone(t *testing.T) {
 	mustTake(t, s, "k", l, 1)
 
 	server.Kill(t)
-	for range 5 { // a connection that broke, then none
+	for range 5 { // first the connection breaks, then there is none
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		began := time.Now()
 		r := take("k", l, 1)
@@ -788,13 +788,13 @@ func TestServerHangs(t *testing.T) {
 		began := time.Now()
 		r := take("k", l, 1)
 		err := s.Take(ctx, time.Time{}, r)
-		if took := time.Since(began); took > longest { // Redis hangs: without the timeout it would be for ever
+		if took := time.Since(began); took > longest { // Redis hangs: without the timeout the call would wait forever
 			t.Errorf("it took %v, the timeout is 100ms", took)
 		}
 		if !errors.Is(err, backend.ErrUnavailable) || !r.Outcomes[0].Failed {
 			t.Errorf("%v, %+v", err, r.Outcomes[0])
 		}
-		// Only the caller's own deadline is the caller's.
+		// Only the caller's own deadline gives DeadlineExceeded.
 		if got, want := errors.Is(err, context.DeadlineExceeded), i == 0; got != want {
 			t.Errorf("call %d: context.DeadlineExceeded %v, want %v: %v", i, got, want, err)
 		}
@@ -802,7 +802,7 @@ func TestServerHangs(t *testing.T) {
 	}
 	server.Continue(t)
 	recovered(t, s)
-	// A call that was sent counts once at most: none was sent again.
+	// A sent call counts at most once: it was not sent again.
 	if o := mustTake(t, patient, "k", l, 0); o.Used > 1+calls {
 		t.Errorf("%d in use after %d calls", o.Used, 1+calls)
 	}
@@ -826,7 +826,7 @@ func TestCallerGone(t *testing.T) {
 	}
 }
 
-// Several clients, like those of several processes, share one counter by Redis' clock. Exactly the limit is admitted.
+// Several clients, like those of several processes, share one counter by Redis' clock. They admit exactly the limit.
 func TestManyClients(t *testing.T) {
 	server := redistest.Start(t)
 	const clients, workers, each, limited = 4, 16, 20, 640

@@ -18,7 +18,7 @@ import (
 // patience is the timeout of calls in tests of exactness. Only tests of bounded waits measure time.
 const patience = 5 * time.Second
 
-// longest is how long a call of these tests may take, on a busy machine.
+// longest is how long a call in these tests may take on a busy machine.
 const longest = 20 * time.Second
 
 func TestMain(m *testing.M) {
@@ -33,13 +33,13 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-// dial returns a client of a server that ends with the test.
+// dial returns a client of a server. The client is closed at the end of the test.
 func dial(t testing.TB, s *redistest.Server) goredis.UniversalClient {
 	t.Helper()
 	return connect(t, redisconn.Options{URL: s.Addr})
 }
 
-// connect returns a client that ends with the test.
+// connect returns a client that is closed at the end of the test.
 func connect(t testing.TB, opts redisconn.Options) goredis.UniversalClient {
 	t.Helper()
 	c, err := redisconn.Dial(opts)

@@ -31,8 +31,8 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// Whatever is refused and whenever, the server is told no more often than once per shortest wait, and no later than the
-// longest wait after it was told before; the waits for one version or one content grow.
+// The server gets at most one refusal per shortest wait, whatever is refused and when. The next refusal goes out no later
+// than the longest wait after the one before. The waits for one version or one content grow.
 func TestRefusals(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := refusals{first: time.Second, most: 30 * time.Second}

@@ -51,7 +51,7 @@ func TestRulesFollowTheServer(t *testing.T) {
 		t.Errorf("of an empty snapshot %+v is left", c.Files())
 	}
 
-	// The content is what counts: a new version of the same is acknowledged and changes nothing.
+	// Only the content matters: a new version with the same content is acknowledged and changes nothing.
 	before := c.applied()
 	server.set("5")
 	server.acked("5")
@@ -80,7 +80,7 @@ func TestRulesFollowTheServer(t *testing.T) {
 	}
 }
 
-// What is bad in a set is refused, and the rest takes effect; the server is told why, and not too often.
+// Bad resources of a set are refused, and the rest takes effect. The server gets the reason, but not too often.
 func TestABadSetIsRefused(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	server := newControl(t, "")
@@ -103,7 +103,8 @@ func TestABadSetIsRefused(t *testing.T) {
 			t.Errorf("refusal %d: %v", i, n)
 		}
 	}
-	// go-control-plane sends the refused set again at once each time. The waits are 100, 200, 400, 400 ms less a quarter.
+	// go-control-plane always sends the refused set again at once. The waits are 100, 200, 400, 400 ms, minus up to a
+	// quarter.
 	if took := nacks[4].at.Sub(nacks[0].at); took < 3*1100*time.Millisecond/4 {
 		t.Errorf("five refusals within %s", took)
 	}
@@ -161,7 +162,7 @@ ratelimitd_xds_connected 1
 	}
 }
 
-// What is not in the set that was refused first, but refused too, is told at once, within the bound of one word at a time.
+// If the first set is refused, the server gets the refusal at once. A resource that cannot be decoded is named in it.
 func TestAFirstBadSet(t *testing.T) {
 	server := newControl(t, "")
 	bad := &emptypb.Empty{}
@@ -201,7 +202,7 @@ func TestADomainTwice(t *testing.T) {
 	}
 }
 
-// When the server comes back, it is asked as if for the first time: its versions may count from one again.
+// When the server comes back, the client sends a first request again: the server's versions may count from one again.
 func TestTheServerRestarts(t *testing.T) {
 	server := newControl(t, "")
 	server.set("1", perDay("one", "a", "k", 5))
@@ -227,7 +228,7 @@ func TestTheServerRestarts(t *testing.T) {
 	}
 }
 
-// The server may come later, and have nothing to say at first.
+// The server may start later, and have no rules at first.
 func TestTheServerComesLater(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
 	if err != nil {
@@ -249,9 +250,9 @@ func TestTheServerComesLater(t *testing.T) {
 	}
 }
 
-// A server that says no to the stream itself is not asked without pause.
+// If a server refuses the stream itself, the client does not retry without pause.
 func TestTheStreamIsRefused(t *testing.T) {
-	server := grpc.NewServer()                 // knows no service
+	server := grpc.NewServer()                 // has no service
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed with the server
 	if err != nil {
 		t.Fatal(err)
@@ -265,7 +266,7 @@ func TestTheStreamIsRefused(t *testing.T) {
 	}
 }
 
-// scripted is a server that says what it is told to, whatever it is answered.
+// scripted is a server that sends given responses, whatever the client answers.
 type scripted struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	send     chan *discoveryv3.DiscoveryResponse
@@ -332,7 +333,7 @@ func response(t *testing.T, version, nonce string, all ...*ratelimitv3.RateLimit
 	return r
 }
 
-// While a refusal is being held back, newer rules count at once, and the old refusal is never sent.
+// While a refusal is being held back, newer rules take effect at once, and the old refusal is never sent.
 func TestNewerRulesReplaceAWaitingRefusal(t *testing.T) {
 	server, addr := newScripted(t)
 	o := impatient(addr)
@@ -355,7 +356,7 @@ func TestNewerRulesReplaceAWaitingRefusal(t *testing.T) {
 		t.Error("another type of resource is not in the log")
 	}
 
-	// The rules in force come again, in a wrapper, and with other ones.
+	// The rules in force come again in a wrapper, together with others.
 	wrapped, err := anypb.New(&discoveryv3.Resource{Name: "outer", Resource: response(t, "", "", perDay("inner", "b", "k", 1)).GetResources()[0]})
 	if err != nil {
 		t.Fatal(err)
@@ -369,7 +370,7 @@ func TestNewerRulesReplaceAWaitingRefusal(t *testing.T) {
 	}
 }
 
-// A set that is larger than the bound ends the stream; the rules stay, and the log says what to do.
+// A set above the size bound ends the stream. The rules stay in force, and the log says what to do.
 func TestAHugeSet(t *testing.T) {
 	huge := perDay("one", "a", "k", 5)
 	for i := range 500 {
@@ -392,14 +393,14 @@ func TestAHugeSet(t *testing.T) {
 	await(t, "501 rules", func() bool { return large.tree() != nil && len(large.tree().Rules) == 501 })
 }
 
-// A server that hangs is noticed by its silence, though its machine answers.
+// A hanging server is noticed because it is silent, although its machine still answers.
 func TestAServerThatHangsIsNoticed(t *testing.T) {
 	t.Parallel()
 	server := newControl(t, "")
 	server.set("1", perDay("one", "a", "k", 5))
 	between := newValve(t, server.addr)
 	o := impatient(between.addr)
-	o.pingEvery, o.pingTimeout = 10*time.Second, 500*time.Millisecond // gRPC takes no shorter ones
+	o.pingEvery, o.pingTimeout = 10*time.Second, 500*time.Millisecond // gRPC accepts no shorter ones
 	c := run(t, o)
 	server.acked("1")
 	between.close()

@@ -34,7 +34,7 @@ const (
 	nodeID   = "test-node"
 )
 
-// control is a server of go-control-plane with its snapshot cache, on a socket.
+// control is a go-control-plane server with its snapshot cache, on a socket.
 type control struct {
 	t     *testing.T
 	addr  string
@@ -46,7 +46,7 @@ type control struct {
 	headers  []metadata.MD // of every stream
 }
 
-// request is what a client sent, and when.
+// request is a request of a client, with its time.
 type request struct {
 	*discoveryv3.DiscoveryRequest
 	stream int64
@@ -117,14 +117,14 @@ func (*control) OnStreamDeltaRequest(int64, *discoveryv3.DeltaDiscoveryRequest) 
 func (*control) OnStreamDeltaResponse(int64, *discoveryv3.DeltaDiscoveryRequest, *discoveryv3.DeltaDiscoveryResponse) {
 }
 
-// seen are the requests so far.
+// seen returns the requests so far.
 func (c *control) seen() []request {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]request(nil), c.requests...)
 }
 
-// acked waits until the client has said that a version is in force.
+// acked waits until the client has acknowledged a version.
 func (c *control) acked(version string) {
 	c.t.Helper()
 	await(c.t, "ACK of "+version, func() bool {
@@ -137,7 +137,7 @@ func (c *control) acked(version string) {
 	})
 }
 
-// nacks are the requests that refuse something.
+// nacks returns the requests that refuse something.
 func (c *control) nacks() (all []request) {
 	for _, r := range c.seen() {
 		if r.GetErrorDetail() != nil {
@@ -170,7 +170,7 @@ type running struct {
 	results []config.Result
 }
 
-// impatient are options with which everything that is waited for comes soon.
+// impatient returns options with short waits.
 func impatient(server string) Options {
 	return Options{
 		Server: server, NodeID: nodeID,
@@ -180,7 +180,7 @@ func impatient(server string) Options {
 	}
 }
 
-// run starts a client; it ends with the test.
+// run starts a client. It stops at the end of the test.
 func run(t *testing.T, o Options) *running {
 	t.Helper()
 	r := &running{t: t, log: new(logged)}
@@ -211,7 +211,7 @@ func (r *running) apply(result config.Result) {
 	r.results = append(r.results, result)
 }
 
-// tree is what is in force, nil before anything is.
+// tree returns the rules in force, or nil if there are none yet.
 func (r *running) tree() *descriptor.Tree {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -221,14 +221,14 @@ func (r *running) tree() *descriptor.Tree {
 	return r.results[len(r.results)-1].Tree
 }
 
-// applied is how often something was put into force.
+// applied returns how often rules were put into force.
 func (r *running) applied() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.results)
 }
 
-// inForce waits until the rules are these, a line for each with its first limit.
+// inForce waits until these rules are in force: one line each, with the first limit.
 func (r *running) inForce(want ...string) {
 	r.t.Helper()
 	var got string
@@ -258,7 +258,7 @@ func lines(tree *descriptor.Tree) (all []string) {
 	return all
 }
 
-// state is what is said of a resource.
+// state returns the status of a resource.
 func (r *running) state(name string) descriptor.FileStatus {
 	for _, f := range r.Files() {
 		if f.Name == name {
@@ -268,7 +268,7 @@ func (r *running) state(name string) descriptor.FileStatus {
 	return descriptor.FileStatus{}
 }
 
-// logged is a log that is written by one and read by another.
+// logged is a log that one goroutine writes and another reads.
 type logged struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

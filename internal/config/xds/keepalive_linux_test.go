@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A machine that is gone is noticed by the kernel, on connections that gRPC has dialled.
+// The kernel notices a vanished machine on connections that gRPC has dialled.
 func TestConnectionsAreKeptAliveByTCP(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed with the test
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// newest gives a descriptor the fields that the published Go code does not have, as the wire has them.
+// newest sets fields of a descriptor that the published Go code does not have, in wire format.
 func newest(t testing.TB, d *ratelimitv3.RateLimitDescriptor, quota bool, metadata map[string]any) *ratelimitv3.RateLimitDescriptor {
 	t.Helper()
 	b := protowire.AppendVarint(protowire.AppendTag(nil, quotaModeField, protowire.VarintType), protowire.EncodeBool(quota))
@@ -40,7 +40,7 @@ func newest(t testing.TB, d *ratelimitv3.RateLimitDescriptor, quota bool, metada
 	return d
 }
 
-// compile applies resources as they come over the wire.
+// compile applies resources as they arrive over the wire.
 func compile(t testing.TB, all ...*ratelimitv3.RateLimitConfig) (*descriptor.Tree, error) {
 	t.Helper()
 	var set []*anypb.Any
@@ -60,8 +60,8 @@ func ofDescriptor(d ...*ratelimitv3.RateLimitDescriptor) *ratelimitv3.RateLimitC
 	return &ratelimitv3.RateLimitConfig{Name: "r", Domain: "a", Descriptors: d}
 }
 
-// fromYAML makes the resource that says what a rule file says: what the protocol has a field for goes there, and all
-// else into the extensions.
+// fromYAML makes a resource with the content of a rule file. It uses the protocol's fields where they exist, and the
+// extensions for everything else.
 func fromYAML(t testing.TB, domain map[string]any) *ratelimitv3.RateLimitConfig {
 	t.Helper()
 	c := &ratelimitv3.RateLimitConfig{Name: "r", Domain: domain["domain"].(string)}
@@ -129,7 +129,7 @@ func descriptorOf(t testing.TB, m map[string]any) *ratelimitv3.RateLimitDescript
 	return newest(t, d, quota, metadata)
 }
 
-// A rule that comes over xDS is the rule that a file with the same words makes.
+// A rule over xDS equals the rule of a file with the same content.
 func TestTheSameRulesAsFiles(t *testing.T) {
 	var files []config.File
 	docs, err := os.ReadFile("../../../docs/rules.md")
@@ -139,7 +139,7 @@ func TestTheSameRulesAsFiles(t *testing.T) {
 	for i, block := range strings.Split(string(docs), "\n```yaml\n")[1:] {
 		example, _, _ := strings.Cut(block, "\n```\n")
 		if !strings.Contains(example, "domain: ") {
-			continue // a part of one
+			continue // only a part of a rule file
 		}
 		files = append(files, config.File{Name: fmt.Sprintf("example %d", i+1), Data: []byte(example)})
 	}
@@ -219,7 +219,7 @@ func sorted(tree *descriptor.Tree) map[string]*descriptor.Rule {
 	return all
 }
 
-// The numbers of units are those of the newest protocol, which the published Go code does not know.
+// The unit numbers are those of the newest protocol, which the published Go code does not know.
 func TestUnits(t *testing.T) {
 	for number, want := range map[int32]descriptor.Unit{1: descriptor.Second, 2: descriptor.Minute, 3: descriptor.Hour, 4: descriptor.Day, 5: descriptor.Month, 6: descriptor.Year, 7: descriptor.Week} {
 		tree, err := compile(t, ofDescriptor(&ratelimitv3.RateLimitDescriptor{Key: "k", RateLimit: &ratelimitv3.RateLimitPolicy{Unit: ratelimitv3.RateLimitUnit(number), RequestsPerUnit: 1}}))
@@ -229,7 +229,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// The example of the documentation is a resource, and says what is said of it.
+// The documented example is a valid resource and has the documented result.
 func TestDocumentedExample(t *testing.T) {
 	docs, err := os.ReadFile("../../../docs/xds.md")
 	if err != nil {
@@ -258,7 +258,7 @@ func TestDocumentedExample(t *testing.T) {
 	}
 }
 
-// Where a rule stands is said by the resource's name and a path.
+// The position of a rule is the resource's name and a path.
 func TestPositions(t *testing.T) {
 	d := &ratelimitv3.RateLimitDescriptor{Key: "k", Descriptors: []*ratelimitv3.RateLimitDescriptor{perDay("", "", "i", 1).GetDescriptors()[0], perDay("", "", "j", 1).GetDescriptors()[0]}}
 	tree, err := compile(t, ofDescriptor(perDay("", "", "h", 1).GetDescriptors()[0], d))
@@ -270,7 +270,7 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-// What is wrong is said as of a file, with the resource and the path in the place of file and line.
+// Errors read as for files, with the resource and the path in place of file and line.
 func TestWhatIsWrong(t *testing.T) {
 	limit := &ratelimitv3.RateLimitPolicy{Unit: ratelimitv3.RateLimitUnit_DAY, RequestsPerUnit: 1}
 	plain := func() *ratelimitv3.RateLimitDescriptor {
@@ -315,7 +315,7 @@ func TestWhatIsWrong(t *testing.T) {
 	}
 }
 
-// A resource without a name has its domain's, and a name that comes twice gets a number.
+// A resource without a name gets its domain's name. A name that occurs twice gets a number.
 func TestNames(t *testing.T) {
 	set := config.NewResources(config.ResourceOptions{Logger: discard})
 	var all []*anypb.Any
@@ -351,7 +351,7 @@ func TestTheIdentityOfASet(t *testing.T) {
 	}
 }
 
-// FuzzResource: no bytes panic, what is refused says which resource it was, and what is taken can be matched against.
+// FuzzResource checks that no bytes panic, that an error names its resource, and that accepted rules can be matched.
 func FuzzResource(f *testing.F) {
 	for _, x := range []*ratelimitv3.RateLimitConfig{
 		perDay("one", "a", "k", 5),

@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config"
 )
 
-// wire is the sending side of a stream: what is sent arrives at once.
+// wire is the sending side of a stream. What is sent arrives at once.
 type wire struct {
 	discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 	sent chan *discoveryv3.DiscoveryRequest
@@ -22,7 +22,7 @@ func (w wire) Send(r *discoveryv3.DiscoveryRequest) error {
 	return nil
 }
 
-// follow runs a session until responses is closed, in the time of a bubble.
+// follow runs a session on virtual time until responses is closed.
 func follow(t *testing.T) (responses chan *discoveryv3.DiscoveryResponse, sent chan *discoveryv3.DiscoveryRequest) {
 	t.Helper()
 	c, err := New(Options{Server: "passthrough:///none", NodeID: nodeID, Logger: discard})
@@ -40,7 +40,7 @@ func follow(t *testing.T) (responses chan *discoveryv3.DiscoveryResponse, sent c
 	return responses, sent
 }
 
-// Against a server that sends refused rules again at once, ten minutes cost a few dozen messages.
+// If a server sends refused rules again at once, ten minutes cost only a few dozen messages.
 func TestNoLoopOfRefusals(t *testing.T) {
 	bad := response(t, "1", "n", &ratelimitv3.RateLimitConfig{Name: "bad"})
 	synctest.Test(t, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestNoLoopOfRefusals(t *testing.T) {
 	})
 }
 
-// A refusal that waits is not sent when newer rules have come.
+// A waiting refusal is dropped when newer rules arrive.
 func TestARefusalThatWaitsIsForgotten(t *testing.T) {
 	bad, good := response(t, "1", "n", &ratelimitv3.RateLimitConfig{Name: "bad"}), response(t, "2", "m", perDay("one", "a", "k", 5))
 	synctest.Test(t, func(t *testing.T) {

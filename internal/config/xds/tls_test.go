@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/tlstest"
 )
 
-// encrypted is a server as Envoy Gateway has it: TLS 1.3, and nobody without a certificate of the authority.
+// encrypted is a server like Envoy Gateway's: TLS 1.3, and clients need a certificate of the authority.
 func encrypted(t *testing.T, ca *tlstest.Authority, names ...string) *control {
 	t.Helper()
 	return newControl(t, "", grpc.Creds(credentials.NewTLS(&tls.Config{
@@ -38,7 +38,7 @@ func TestTLS(t *testing.T) {
 	for name, c := range map[string]struct {
 		server  []string // names in its certificate
 		files   tlsfiles.Options
-		refused string // in the log; empty: rules come
+		refused string // in the log; empty: rules arrive
 	}{
 		"the host":                     {[]string{"127.0.0.1"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt")}, ""},
 		"another host":                 {[]string{"envoy-gateway"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt")}, "127.0.0.1"},
@@ -74,7 +74,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// A certificate that is renewed is shown with the next connection.
+// A renewed certificate is used from the next connection on.
 func TestCertificatesAreRenewed(t *testing.T) {
 	before, after := tlstest.NewAuthority(t, "before"), tlstest.NewAuthority(t, "after")
 	v := tlstest.NewVolume(t, volume(t, before, before.Issue(t, "envoy-ratelimit")))

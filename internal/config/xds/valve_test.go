@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// valve is a connection to a server that can be made to carry nothing, as if the server hung.
+// valve is a connection to a server that can stop carrying data, as if the server hung.
 type valve struct {
 	addr string
 
