@@ -271,8 +271,8 @@ func (r madeUpLog) measure(t *testing.T) {
 	}
 }
 
-// peak returns the most memory that a process has used so far, in KiB, or 0 where the system does not report it. For an
-// ended process the value includes what its parent used.
+// peak returns the most memory that a process has used so far, in KiB, or 0 where the system does not report it. The
+// process must be running: for an ended one the system reports at least what its parent used.
 func peak(pid int) int {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
