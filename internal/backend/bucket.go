@@ -9,13 +9,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// moment is a time in microseconds with a fraction of num/den, den being the limit's StepDen: no step is ever rounded,
-// so nothing drifts.
+// moment is a time: us microseconds and the fraction num/den of another one, where den is the limit's StepDen. No step is
+// ever rounded, so nothing drifts.
 type moment struct{ us, num int64 }
 
 func (m moment) before(n moment) bool { return m.us < n.us || m.us == n.us && m.num < n.num }
 
-// plus adds n hits' worth of time; n may be negative.
+// plus adds the time of n hits; n may be negative.
 func (m moment) plus(a *descriptor.Arithmetic, n int64) moment {
 	num := m.num + n*a.StepNum
 	carry := num / a.StepDen
@@ -34,7 +34,7 @@ func (m moment) ceil() int64 {
 	return m.us
 }
 
-// hits is how many whole hits fit between m and the later n.
+// hits is the number of whole hits that fit between m and the later moment n.
 func (m moment) hits(a *descriptor.Arithmetic, n moment) int64 {
 	us, num := n.us-m.us, n.num-m.num
 	if num < 0 {
@@ -46,12 +46,12 @@ func (m moment) hits(a *descriptor.Arithmetic, n moment) int64 {
 	return int64(q)
 }
 
-// bucket is a token bucket that is refilled continuously, and a leaky bucket: they are one thing seen from two sides.
+// bucket is a token bucket that is refilled continuously, and also a leaky bucket: the arithmetic of both is the same.
 //
-// State: Start and Count are the moment at which the bucket will be full (of tokens) or empty (of water).
+// State: Start and Count are the moment at which the token bucket will be full, or the leaky bucket empty.
 //
-// The moment never lies further ahead than a whole bucket: neither a lowered limit nor a clock that went back refuses
-// for longer than it takes to drain once.
+// This moment is never further ahead than the time that one whole bucket takes to drain. So neither a lowered limit nor a
+// clock that went back refuses hits for longer than that.
 type bucket struct{}
 
 func (bucket) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
@@ -60,7 +60,7 @@ func (bucket) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Ou
 	idle := moment{us: now}
 	horizon := idle.plus(a, capacity)
 	busy := moment{s.Start, s.Count}
-	if busy.num >= a.StepDen { // another rate's fraction
+	if busy.num >= a.StepDen { // a fraction of another rate
 		busy = moment{busy.us + 1, 0}
 	}
 	if busy.before(idle) {

@@ -8,12 +8,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// fixedWindow counts hits in the window that holds now: on the clock, on a calendar, or begun by its first hit.
+// fixedWindow counts hits in the window that contains now. A window lies on the clock or on a calendar, or begins with its
+// first hit.
 //
-// State: Start is when the window began, Count the hits in it.
+// State: Start is when the window began, Count the number of hits in it.
 type fixedWindow struct{}
 
-// When the clock went back, the newer window stays: a step back never opens a window twice.
+// If the clock goes back, the newer window stays in use: a step back never opens a window twice.
 func (fixedWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
 	start, end := fixedBounds(l, now)
 	count := int64(0)
@@ -49,7 +50,7 @@ func (fixedWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c commi
 	return o
 }
 
-// fixedBounds is the window that begins at now if it has to begin with a hit, else the one that holds now.
+// fixedBounds is the window that contains now. Where windows begin with a hit, it is the window that begins at now.
 func fixedBounds(l *descriptor.Limit, now int64) (start, end int64) {
 	if l.FirstHit {
 		return now, now + l.Window.Length().Microseconds()
@@ -132,8 +133,9 @@ var firstHitForm = RedisForm{
 	decode: decodePair,
 }
 
-// LyftForm keeps a fixed window in a key of its own, as envoyproxy/ratelimit does. p3 is for how long the key lives from its
-// first hit, in milliseconds: as long as a window, as there, because processes whose clocks are behind still count in it.
+// LyftForm keeps each fixed window in its own key, as envoyproxy/ratelimit does. p3 is the lifetime of the key from its first
+// hit, in milliseconds. It is as long as a window, as in envoyproxy/ratelimit: processes whose clocks are behind still count
+// in this key.
 var LyftForm = RedisForm{
 	Shape: scripts.Lyft, Room: numberRoom, least: 8,
 	Parameters: func(l *descriptor.Limit, now int64, _ int) (p1, p2, p3 int64) {

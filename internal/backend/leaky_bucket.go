@@ -2,7 +2,7 @@ package backend
 
 import "github.com/ratelimitd/ratelimitd/internal/descriptor"
 
-// leakyBucket is a bucket of requests that wait: an allowed one may have to wait for its turn.
+// leakyBucket is a bucket of waiting requests: an allowed request may have to wait for its turn.
 type leakyBucket struct{ bucket }
 
 func (leakyBucket) permits(l *descriptor.Limit, _ bool) Permits {

@@ -1,11 +1,11 @@
 package backend
 
-// Settle decides the takes of one group: a whole request that is settled together, or one member of it. states holds
-// the counter of each take; takes of one counter share one State. Settle fills outcomes and leaves in the states what a
+// Settle decides the takes of one group: a whole request that is settled together, or one member of a request. states holds
+// the counter of each take; takes of the same counter share one State. Settle fills outcomes and leaves in the states what a
 // store has to keep.
 //
-// This is the only place that says which takes add their hits. The scripts do the same, and the outcomes of what they
-// did are found by running Settle again on the states they saw.
+// This is the only place that decides which takes add their hits. The Redis scripts decide the same way. The outcomes of a
+// script are found by running Settle again on the states that the script saw.
 func Settle(takes []Take, states []*State, outcomes []Outcome, now int64) {
 	if len(takes) == 1 {
 		outcomes[0] = apply(&takes[0], states[0], now, takes[0].commit())
@@ -27,8 +27,8 @@ func Settle(takes []Take, states []*State, outcomes []Outcome, now int64) {
 // Peek judges one take by its counter's state and changes nothing.
 func Peek(t *Take, s *State, now int64) Outcome { return apply(t, s, now, commitNever) }
 
-// Refused says whether these outcomes refuse the group: a member that votes All was refused, or all members that vote
-// Any were. A member is refused if any of its takes is.
+// Refused reports whether these outcomes refuse the group: a member that votes All is refused, or all members that vote Any
+// are refused. A member is refused if any of its takes is refused.
 func Refused(takes []Take, outcomes []Outcome) bool {
 	anyVoted, anyPassed := false, false
 	for i := 0; i < len(takes); {

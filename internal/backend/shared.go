@@ -6,14 +6,14 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A shared counter is one that a bounded store uses for several callers of one limit, when it has no room for a counter
-// of each. It has to refuse whatever any one of them would be refused alone, so it can only refuse too much. A counter
-// that adds up the hits of several callers does that under every algorithm whose windows and refills lie on the clock:
-// its state is never better than the state of one of them. It does not where windows begin with a hit, because another
-// caller's hit may begin them.
+// A shared counter is one that a bounded store uses for several callers of one limit, when it has no room for a counter each.
+// It must refuse whatever would be refused to any of these callers alone. So it may refuse too much, but never admits too
+// much. A counter that adds up the hits of several callers meets this condition under every algorithm whose windows and
+// refills lie on the clock: its state is never better than the state of one of the callers. Where windows begin with a hit,
+// it does not meet the condition, because the hit of another caller may begin them.
 
-// SharedLimit is the limit that a shared counter is kept under in the place of l. Where windows begin with a hit, it
-// admits at most as much in two neighbouring windows on the clock as l does in one: any window of a caller lies in two
+// SharedLimit is the limit that a shared counter uses in place of l. Where windows begin with a hit, the shared limit admits
+// at most as much in two neighbouring windows on the clock as l admits in one window: any window of a caller lies within two
 // such windows.
 func SharedLimit(l *descriptor.Limit) *descriptor.Limit {
 	if !l.FirstHit {
@@ -30,8 +30,8 @@ func SharedLimit(l *descriptor.Limit) *descriptor.Limit {
 	return &s
 }
 
-// Inherit returns the state in which a counter of l begins whose caller was counted in a shared counter until now. The
-// caller has used all that is used there: that is too much, and never too little.
+// Inherit returns the first state of a new counter of l, for a caller that was counted in a shared counter until now. It
+// charges the caller with everything that is used in the shared counter: that may be too much, but never too little.
 func Inherit(l *descriptor.Limit, shared *State, now int64) State {
 	if !l.FirstHit {
 		s := *shared

@@ -11,17 +11,17 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// slidingLog admits hits while fewer than the limit lie in the window that ends now. An entry exactly one window old is
-// outside.
+// slidingLog admits hits while the window that ends now holds fewer than the limit. An entry that is exactly one window old
+// is outside.
 //
-// State: Start is the time of the base in quanta, Tail the entries as offsets from it, oldest first. A hit is kept as
-// the next full quantum and compared with the last one, so that it never leaves early.
+// State: Start is the base time in quanta, Tail the entries as offsets from it, oldest first. The time of a hit is rounded up
+// to the next full quantum, and to the time of the last entry if that is later. So a hit never leaves too early.
 type slidingLog struct{}
 
 func (slidingLog) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
 	a := &l.Arithmetic
 	length := a.Length / a.Quantum
-	cut := now/a.Quantum - length - s.Start // offsets up to here have left
+	cut := now/a.Quantum - length - s.Start // entries with offsets up to cut have left the window
 	first := sort.Search(len(s.Tail), func(i int) bool { return int64(s.Tail[i]) > cut })
 	live := s.Tail[first:]
 	until := func(i int) int64 { return (s.Start+int64(live[i])+length)*a.Quantum - now }
@@ -40,7 +40,7 @@ func (slidingLog) apply(l *descriptor.Limit, s *State, now, hits int64, c commit
 			s.Tail = live[:max(0, used+hits)]
 		} else {
 			keep := hits
-			if !o.Allowed { // only the newest count: no decision looks further back
+			if !o.Allowed { // only the newest ones matter: no decision looks further back
 				keep = min(hits, limit)
 				first += int(max(0, used+keep-limit))
 			}
@@ -72,7 +72,7 @@ func (slidingLog) entries(l *descriptor.Limit) int { return int(l.Requests) }
 
 func (slidingLog) permits(_ *descriptor.Limit, countDenied bool) Permits {
 	if countDenied {
-		return Permits{} // every refusal moves the end of the others
+		return Permits{} // every refused hit postpones the end of the other refusals
 	}
 	return Permits{Kind: PermitsOfLog}
 }
@@ -93,7 +93,7 @@ var logForm = RedisForm{
 	},
 }
 
-// append drops the entries before first and adds n entries at a time that is no earlier than theirs.
+// append drops the entries before first and adds n entries at a time that is not before theirs.
 func (s *State) append(first int, at int64, n int) {
 	s.Tail = slices.Delete(s.Tail, 0, first)
 	if len(s.Tail) == 0 {

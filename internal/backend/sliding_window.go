@@ -9,12 +9,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// slidingWindow admits hits while an estimate of what lies in the window that ends now leaves room for them.
+// slidingWindow estimates the hits in the window that ends now, and admits hits while the estimate leaves room for them.
 //
-// The window is cut into as many sub-windows as its precision says. What is used is the sum of the newest of them, the
-// current one included, and of the one before those weighted by how much of it the window still overlaps, rounded down.
+// The window is cut into as many sub-windows as its precision. The estimate is the sum of two parts: all hits of that many
+// newest sub-windows, the current one included; and the hits of the sub-window before them, weighted by how much of it the
+// window still overlaps, rounded down.
 //
-// State: Start is when the current sub-window began, Count the hits in it. Earlier sub-windows are in Prev where the
+// State: Start is when the current sub-window began, Count the number of hits in it. Earlier sub-windows are in Prev if the
 // precision is 1, else in Tail, newest first.
 type slidingWindow struct{}
 
@@ -31,8 +32,8 @@ func (slidingWindow) permits(l *descriptor.Limit, _ bool) Permits {
 	return Permits{Kind: PermitsOfWindow, Within: length, Slack: length / 8}
 }
 
-// What is in the current sub-window counts until it has been the oldest for a while: all of that sub-window but the last
-// part, in which less than one hit is left of it. That part is longest when little is in it.
+// Hits of the current sub-window count until that sub-window is the oldest one and less than one hit of it is left. From then
+// on to its end, they no longer count. This last part is longest when the sub-window has few hits.
 func (slidingWindow) boundary(l *descriptor.Limit, o *Outcome) time.Duration {
 	a := &l.Arithmetic
 	rest := int64(0)
@@ -81,7 +82,7 @@ var preciseForm = RedisForm{
 	},
 }
 
-// rolledWindow is the state of a sliding window, rolled on to a time. Time is counted in quanta.
+// rolledWindow is the state of a sliding window, moved forward to a later time. Times are in quanta.
 type rolledWindow struct {
 	length int64 // of a sub-window
 	index  int64 // of the current sub-window
@@ -114,8 +115,8 @@ func (slidingWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c com
 	return o
 }
 
-// roll reads a state as it stands at now. When the clock went back, it stands at the beginning of the
-// newer sub-window that it knows, and the times of an outcome count from there.
+// roll reads a state as of now. If the clock went back, it reads the state as of the beginning of the newest sub-window in
+// it, and the times of an outcome count from there.
 func roll(l *descriptor.Limit, s *State, now int64, past []uint32) rolledWindow {
 	a := &l.Arithmetic
 	w := rolledWindow{length: a.Length / a.Quantum}
@@ -158,16 +159,16 @@ func roll(l *descriptor.Limit, s *State, now int64, past []uint32) rolledWindow 
 	return w
 }
 
-// used is the estimate once as many more sub-windows have begun as shift says, and phase of that one has passed.
+// used is the estimate after shift more sub-windows have begun, when phase of the newest one has passed.
 func (w *rolledWindow) used(shift, phase int64) int64 {
 	full, oldest := w.parts(shift)
 	return full + w.weigh(oldest, phase)
 }
 
-// parts are the hits that count in full after shift more sub-windows, and those of the sub-window that leaves.
+// parts returns the hits that count in full after shift more sub-windows, and the hits of the sub-window that is leaving.
 func (w *rolledWindow) parts(shift int64) (full, oldest int64) {
 	n := int64(len(w.past))
-	at := func(i int64) int64 { // the i-th sub-window before the one after shift
+	at := func(i int64) int64 { // the i-th sub-window before the one that is current after shift
 		switch {
 		case i < shift:
 			return 0
@@ -184,15 +185,15 @@ func (w *rolledWindow) parts(shift int64) (full, oldest int64) {
 	return full, at(n)
 }
 
-// weigh is floor(count * (length-phase) / length). Scripts compute it in doubles: counts beyond what is exact there,
-// which only a limit that was lowered a lot leaves behind, are taken as the largest exact one.
+// weigh is floor(count * (length-phase) / length). Scripts compute it in doubles. A count that is too large to be exact there
+// is taken as the largest exact one; only a limit that was lowered a lot leaves such a count behind.
 func (w *rolledWindow) weigh(count, phase int64) int64 {
 	return min(count, maxExact/w.length) * (w.length - phase) / w.length
 }
 
 const maxExact = 1 << 52
 
-// wait is how many quanta pass until no more than room is used, if nothing is added.
+// wait is the number of quanta until at most room is used, if nothing is added.
 func (w *rolledWindow) wait(room int64) int64 {
 	if w.used(0, w.phase) <= room {
 		return 0
@@ -216,7 +217,8 @@ func (w *rolledWindow) wait(room int64) int64 {
 	}
 }
 
-// addHits adds hits to the current sub-window, or takes them back, from the newest sub-windows that have any.
+// addHits adds hits to the current sub-window. If hits is negative, it takes them back from the newest sub-windows that have
+// any.
 func (w *rolledWindow) addHits(hits int64) {
 	if w.count+hits >= 0 {
 		w.count += hits

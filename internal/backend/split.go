@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// Split settles a request whose counters live in several places that cannot be changed as one: slots of a cluster, or
-// two Redis. place says where a take's counter lives; take settles a request whose counters all live in one place.
+// Split settles a request whose counters live in several places that cannot be changed as one: slots of a cluster, or two
+// Redis servers. place returns where the counter of a take lives; take settles a request whose counters all live in one
+// place.
 //
-// What has to be settled together over several places is reserved in each of them, side by side, and given back if any
-// of them refuses. So it never admits too much; what it reserved is missing to others until it is given back, and a
-// process that dies in between leaks the hits of one request at most.
+// Takes that have to be settled together, but live in several places, are reserved in all these places concurrently. If one
+// place refuses, all reserved hits are given back. So Split never admits too much. Other requests cannot use reserved hits
+// until these are given back. A process that dies in between leaks at most the hits of one request.
 func Split[P comparable](ctx context.Context, r *Request, place func(*Take) P, take func(context.Context, P, *Request) error) error {
 	if len(r.Takes) == 0 {
 		return nil
@@ -40,7 +41,7 @@ func Split[P comparable](ctx context.Context, r *Request, place func(*Take) P, t
 	return err
 }
 
-// alone says whether the counters of all these takes live in one place.
+// alone reports whether the counters of all these takes live in one place.
 func alone[P comparable](takes []Take, at P, place func(*Take) P) bool {
 	for i := range takes {
 		if place(&takes[i]) != at {
@@ -50,7 +51,7 @@ func alone[P comparable](takes []Take, at P, place func(*Take) P) bool {
 	return true
 }
 
-// splitting is a request on its way to several places.
+// splitting is a request that is being sent to several places.
 type splitting[P comparable] struct {
 	whole   *Request
 	place   func(*Take) P
@@ -58,14 +59,14 @@ type splitting[P comparable] struct {
 	batches []*batch[P]
 }
 
-// batch is what goes to one place in one call.
+// batch holds the takes that go to one place in one call.
 type batch[P comparable] struct {
 	SubRequest
 	place P
 }
 
-// batch returns the batch for takes that go to a place: those that are settled each for itself share one, those that are
-// settled together have one of their own.
+// batch returns a batch for takes that go to a place. Takes that are settled one by one share a batch; takes that are settled
+// together get a batch of their own.
 func (s *splitting[P]) batch(place P, together bool) *batch[P] {
 	if !together {
 		for _, b := range s.batches {
@@ -90,7 +91,7 @@ func (s *splitting[P]) send(b *batch[P], start, end int) {
 	}
 }
 
-// reserve puts the takes of one group into batches of their places.
+// reserve puts the takes of one group into one batch for each of their places.
 func (s *splitting[P]) reserve(start, end int) {
 	batches := make(map[P]*batch[P])
 	for i := start; i < end; i++ {
@@ -102,7 +103,7 @@ func (s *splitting[P]) reserve(start, end int) {
 	}
 }
 
-// run settles all batches side by side.
+// run settles all batches concurrently.
 func (s *splitting[P]) run(ctx context.Context) error {
 	errs := make([]error, len(s.batches))
 	var wg sync.WaitGroup
@@ -117,11 +118,12 @@ func (s *splitting[P]) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// giveBackWithin is how long before its window's end a reserved hit is still given back. Later, the refund could reach
-// the next window and give back what others took there.
+// giveBackWithin is the minimum time before the end of its window at which a reserved hit is still given back. A later refund
+// could reach the next window and give back the hits of others.
 const giveBackWithin = 200 * time.Millisecond
 
-// conclude says what becomes of a group that was reserved in several places.
+// conclude finishes a group that was reserved in several places. If the group is refused or failed, its reserved hits are
+// given back.
 func (s *splitting[P]) conclude(ctx context.Context, sent time.Time, start, end int) error {
 	takes, outcomes := s.whole.Takes[start:end], s.whole.Outcomes[start:end]
 	failed := false
@@ -148,6 +150,6 @@ func (s *splitting[P]) conclude(ctx context.Context, sent time.Time, start, end 
 		Fail(outcomes)
 	}
 	back.Outcomes = make([]Outcome, len(back.Takes))
-	// The caller may be gone: what was reserved is given back all the same, within the store's own time.
+	// The caller may have gone away. Its reserved hits are still given back, within the timeout of the store.
 	return Split(context.WithoutCancel(ctx), &back, s.place, s.take)
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// tokenBucket is a bucket of tokens that requests take. It is refilled continuously (bucket), or at intervals.
+// tokenBucket is a bucket from which requests take tokens. It is refilled continuously (bucket), or at intervals
+// (intervalBucket).
 type tokenBucket struct{ bucket }
 
 func (b tokenBucket) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
@@ -31,7 +32,8 @@ func (tokenBucket) permits(l *descriptor.Limit, _ bool) Permits {
 	return Permits{Kind: PermitsOfBucket}
 }
 
-// boundary is for refills at intervals: all but the last one that is still to come end a window.
+// boundary is for refills at intervals. It is the time until the next refill: ResetAfter is the time until the last one that
+// is still needed.
 func (tokenBucket) boundary(l *descriptor.Limit, o *Outcome) time.Duration {
 	refills := ceilDiv(o.Used, int64(l.Requests))
 	return o.ResetAfter - time.Duration(max(refills-1, 0))*micros(l.Arithmetic.Length)
@@ -55,8 +57,10 @@ var intervalForm = RedisForm{
 	decode: decodePair,
 }
 
-// intervalBucket is a token bucket that gets all tokens of a window at once when the window begins. State: Start is
-// the window in which it was last looked at, Count the tokens that were missing then.
+// intervalBucket is a token bucket that gets all tokens of a window at once, when the window begins.
+//
+// State: Start is the beginning of the window in which the state was last changed, Count the number of tokens that were
+// missing then.
 type intervalBucket struct{}
 
 func (intervalBucket) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
@@ -75,7 +79,7 @@ func (intervalBucket) apply(l *descriptor.Limit, s *State, now, hits int64, c co
 			mark = max(s.Start, s.Start+ticks*length)
 		}
 	}
-	used = min(used, capacity) // the burst was lowered
+	used = min(used, capacity) // in case the burst was lowered
 
 	o := Outcome{Before: used, Used: used, Allowed: hits < 0 || used+hits <= capacity}
 	switch {

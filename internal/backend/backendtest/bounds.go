@@ -11,11 +11,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// admission is hits that passed.
+// admission is a number of hits that passed at a time.
 type admission struct{ at, hits int64 }
 
-// runBounds floods one counter at random times that go forward, and checks from what passed alone that the algorithm
-// kept its promise.
+// runBounds floods one counter at random times that go forward. From the hits that passed, it checks that the algorithm kept
+// its promise.
 func runBounds(t *testing.T, open func(t testing.TB) backend.Store) {
 	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -64,7 +64,7 @@ func checkBound(t *rapid.T, l *descriptor.Limit, passed []admission) {
 			}
 		}
 	case descriptor.SlidingWindow:
-		// What passed up to each admission, weighted by the rule itself.
+		// At each admission, the estimate from all hits that passed so far is at most the limit.
 		n := int64(max(l.Precision, 1))
 		sub := length / n
 		for i, p := range passed {
@@ -84,7 +84,7 @@ func checkBound(t *rapid.T, l *descriptor.Limit, passed []admission) {
 			}
 		}
 	default:
-		// At most the capacity and what came back, in every interval.
+		// At most the capacity plus what was refilled, in every interval.
 		for i := range passed {
 			sum := int64(0)
 			for j := i; j < len(passed); j++ {

@@ -14,15 +14,15 @@ import (
 
 const (
 	workers = 64
-	limited = 640 // admitted in all
+	limited = 640 // hits that are admitted in total
 )
 
-// runConcurrent checks that exactly the limit is admitted, however many ask at the same time.
+// runConcurrent checks that exactly the limit is admitted, however many goroutines take at the same time.
 func runConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
 	for name, l := range EveryAlgorithm(limited) {
 		t.Run(name, func(t *testing.T) {
 			s, k := open(t), key(newCase(), "k", l)
-			const each = 2 * limited / workers // twice as many ask as may pass
+			const each = 2 * limited / workers // twice as many hits as may pass
 			var admitted atomic.Int64
 			together(t, func(int) error {
 				r := &backend.Request{Takes: make([]backend.Take, 1), Outcomes: make([]backend.Outcome, 1)}
@@ -68,8 +68,8 @@ func runConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
 	})
 }
 
-// allOrNothing has each request take one hit of a shared counter and one of its worker's own: what the shared one
-// refuses must not be counted on the other.
+// allOrNothing sends requests that take one hit of a shared counter and one hit of the worker's own counter. If the shared
+// counter refuses, nothing may be counted on the other one.
 func allOrNothing(t *testing.T, s backend.Store, sharedLimit *descriptor.Limit) {
 	const each = 2 * limited / workers
 	prefix := newCase()

@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// BoundedStore is a store that counts several callers in one counter when it has no room for one of each.
+// BoundedStore is a store that counts several callers in one counter when it has no room for one counter each.
 type BoundedStore interface {
 	backend.Store
 	Sweep(now time.Time)
@@ -22,9 +22,9 @@ type BoundedStore interface {
 	Holds(key []byte) bool // whether the key has a counter of its own
 }
 
-// RunFull checks what a store that is much too small for its callers still promises: no caller is admitted more than alone
-// in a store with room, a caller with a counter of its own is counted exactly, and a request that is refused as a whole
-// consumes nothing. open makes a store for so many counters and so many shared ones.
+// RunFull checks what a store still promises when it is much too small for its callers. No caller is admitted more than it
+// would be alone in a store with room. A caller with its own counter is counted exactly. A request that is refused as a whole
+// consumes nothing. open makes a store for at most that many counters and shared counters.
 func RunFull(t *testing.T, open func(most, shared int) BoundedStore) {
 	t.Run("property", func(t *testing.T) {
 		rapid.Check(t, func(rt *rapid.T) { newCrowd(rt, open).run() })
@@ -46,19 +46,20 @@ type crowdedRule struct {
 	rule        *descriptor.Rule
 	limit       *descriptor.Limit
 	countDenied bool
-	clean       int64 // from when on no shared counter of it can be in use
+	clean       int64 // from this time on, no shared counter of the rule can be in use
 }
 
 // caller is what one caller of one rule may expect.
 type caller struct {
 	rule  *crowdedRule
 	key   []byte
-	alone backend.State // as if it had a counter of its own that counted what it was admitted
-	exact bool          // since alone was last unused it has had one
-	// Where windows begin with a hit, those of a shared counter are not the caller's: what passed is checked by itself.
+	alone backend.State // as if the caller had its own counter, which counted what the caller was admitted
+	exact bool          // the caller has had its own counter since alone was last unused
+	// Where windows begin with a hit, the windows of a shared counter are not those of the caller: then what passed is checked
+	// separately.
 	passed []admission
-	shared []bool // by passed: a shared counter admitted it
-	from   int64  // when the caller got its counter; 0 if a reset did that
+	shared []bool // for each of passed: whether a shared counter admitted it
+	from   int64  // when the caller got its own counter; 0 if a reset gave it one
 }
 
 func newCrowd(t *rapid.T, open func(most, shared int) BoundedStore) *crowd {
@@ -125,7 +126,7 @@ func (c *crowd) reset(who *caller) {
 		if got := c.peek(who); got.Used != 0 {
 			c.Fatalf("%s: %d in use after a reset", limitText(r.limit), got.Used)
 		}
-	case held: // the counter is gone, as good as new
+	case held: // the counter is gone: the caller begins anew
 		who.alone, who.passed, who.shared, who.from, who.exact = backend.State{}, nil, nil, 0, false
 	}
 }
@@ -172,7 +173,7 @@ func (c *crowd) request(crowd int) {
 	}
 }
 
-// check compares the outcome of a take with the one that its caller would have had alone.
+// check compares the outcome of a take with the outcome that its caller would have had alone.
 func (c *crowd) check(w *caller, r *backend.Request, i int, held, refused bool) {
 	t, o, holds := &r.Takes[i], &r.Outcomes[i], c.store.Holds(w.key)
 	if t.Hits > 0 && !holds {
@@ -180,7 +181,7 @@ func (c *crowd) check(w *caller, r *backend.Request, i int, held, refused bool) 
 		w.rule.clean = c.now + l.Window.Length().Microseconds()*int64(4+l.Capacity()/max(1, l.Requests))
 	}
 	if !held {
-		// Without a shared counter in use the new counter is as new, and exact from now on.
+		// If no shared counter is in use, the new counter begins empty, and it is exact from now on.
 		w.exact = holds && c.now > w.rule.clean
 		if w.exact {
 			w.alone = backend.State{}
@@ -205,8 +206,8 @@ func (c *crowd) check(w *caller, r *backend.Request, i int, held, refused bool) 
 	}
 }
 
-// checkFirstHit holds a limit whose windows begin with a hit to what every shared counter promises, and to the window
-// that begins when the caller gets a counter of its own.
+// checkFirstHit checks a limit whose windows begin with a hit: against the promise of every shared counter, and against the
+// window that begins when the caller gets its own counter.
 func (c *crowd) checkFirstHit(w *caller) {
 	l := w.rule.limit
 	length, most := l.Window.Length().Microseconds(), int64(l.Requests)
@@ -218,7 +219,7 @@ func (c *crowd) checkFirstHit(w *caller) {
 	if c.store.Holds(w.key) {
 		since = w.from
 	}
-	sum, end := int64(0), since+length // what a shared counter admitted in the window before, and what its own has since
+	sum, end := int64(0), since+length // what a shared counter admitted in the window before, and the caller's own since
 	for i, p := range w.passed {
 		switch {
 		case w.shared[i] && p.at > since-length:
@@ -235,8 +236,8 @@ func (c *crowd) checkFirstHit(w *caller) {
 	}
 }
 
-// runFullConcurrent has many callers ask a small store at once: each is admitted its limit at most, and those that had a
-// counter before exactly that.
+// runFullConcurrent lets many callers use a small store at the same time. Each caller is admitted at most its limit, and
+// exactly its limit if it had a counter before.
 func runFullConcurrent(t *testing.T, open func(most, shared int) BoundedStore) {
 	const most, each, perCaller = 64, 40, 10
 	for name, l := range EveryAlgorithm(perCaller) {

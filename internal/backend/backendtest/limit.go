@@ -5,12 +5,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	_ "time/tzdata" // calendars mean the same on every machine
+	_ "time/tzdata" // time zones are the same on every machine
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// parseLimit reads REQUESTS/WINDOW and, after commas, what makes it another limit than a fixed window on the clock:
+// parseLimit reads REQUESTS/WINDOW, which is a fixed window on the clock. Words after commas make it another limit:
 //
 //	first_hit | in=ZONE | sliding | precision=N | log | token | burst=N | interval | leaky | nodelay=N | nodelay=all
 func parseLimit(s string) (*descriptor.Limit, error) {
@@ -67,7 +67,7 @@ func parseLimit(s string) (*descriptor.Limit, error) {
 	return l, nil
 }
 
-// Limit reads a limit as the scripts do, and panics if there is a mistake in it.
+// Limit reads a limit in the form that the scripts use. It panics if there is a mistake in it.
 func Limit(s string) *descriptor.Limit {
 	l, err := parseLimit(s)
 	if err != nil {
@@ -76,7 +76,7 @@ func Limit(s string) *descriptor.Limit {
 	return l
 }
 
-// limitText is how parseLimit would read the limit.
+// limitText is the limit in the form that parseLimit reads.
 func limitText(l *descriptor.Limit) string {
 	b := fmt.Sprintf("%d/%v", l.Requests, l.Window.Length())
 	if l.FirstHit {
@@ -101,7 +101,7 @@ func limitText(l *descriptor.Limit) string {
 	return b
 }
 
-// key is what descriptor.KeyBuilder calls the counter of a limit on some name.
+// key is the key that descriptor.KeyBuilder makes for the counter of a limit with this name.
 func key(prefix, name string, l *descriptor.Limit) []byte {
 	return descriptor.KeyBuilder{Prefix: prefix}.AppendKey(nil, name, nil, nil, l)
 }
@@ -124,8 +124,8 @@ func parseWindow(s string) (descriptor.Window, error) {
 	return descriptor.Window{Unit: unit, Multiplier: uint32(n)}, nil
 }
 
-// EveryAlgorithm are limits of n hits, one for every way to keep a counter, whose windows are long enough that nothing
-// comes back during a test, whatever its clock.
+// EveryAlgorithm returns limits of n hits, one for every way to keep a counter. Their windows are so long that nothing comes
+// back during a test, whatever its clock.
 func EveryAlgorithm(n int) map[string]*descriptor.Limit {
 	return map[string]*descriptor.Limit{
 		"fixed window":              Limit(fmt.Sprintf("%d/1y", n)),

@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Model is the plainest store: a map of states, and backend.Settle.
+// Model is the simplest store: a map of states, and backend.Settle.
 type Model struct {
 	mu     sync.Mutex
 	states map[string]*backend.State
@@ -51,7 +51,7 @@ func (m *Model) Peek(_ context.Context, now time.Time, r *backend.Request) error
 	return nil
 }
 
-// State is what a counter remembers.
+// State is the state of a counter.
 func (m *Model) State(key []byte) backend.State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -61,8 +61,8 @@ func (m *Model) State(key []byte) backend.State {
 	return backend.State{}
 }
 
-// A scale is a span of time and the units of the windows in it. No fixed window is so short that a step of the clock
-// could go over more than 255 of them: a store need not distinguish such windows when the clock goes back.
+// A scale is a span of time and the units of the windows in it. Fixed windows are long enough that a step of the clock
+// crosses at most 255 of them: if the clock goes back further than that, a store need not tell the windows apart.
 type scale struct {
 	span  time.Duration
 	units []descriptor.Unit
@@ -74,13 +74,13 @@ var scales = []scale{
 	{200 * 24 * time.Hour, []descriptor.Unit{descriptor.Day, descriptor.Week, descriptor.Month, descriptor.Year}},
 }
 
-// runModel checks on random requests that a store answers as the model does, and that what it keeps is the same.
+// runModel checks with random requests that a store gives the same answers as the model, and keeps the same states.
 func runModel(t *testing.T, open func(t testing.TB) backend.Store) {
 	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		prefix, m := newCase(), NewModel()
 		scale := rapid.SampledFrom(scales).Draw(rt, "scale")
-		var keys []backend.Take // of the reads that compare what is kept
+		var keys []backend.Take // for the reads that compare the states
 		for range rapid.IntRange(1, 4).Draw(rt, "limits") {
 			l := drawLimit(rt, scale.units)
 			k := key(prefix, "k", l)
@@ -88,7 +88,7 @@ func runModel(t *testing.T, open func(t testing.TB) backend.Store) {
 				keys = append(keys, backend.Take{Key: k, Limit: l, Member: len(keys)})
 			}
 		}
-		// A year ends two seconds later.
+		// Begin two seconds before the end of a year.
 		now, waits := epoch.UnixMicro()-2_000_000, []int64{0}
 		for step := range rapid.IntRange(1, 30).Draw(rt, "requests") {
 			switch rapid.IntRange(0, 5).Draw(rt, "clock") {
@@ -100,7 +100,7 @@ func runModel(t *testing.T, open func(t testing.TB) backend.Store) {
 				if end < epoch.Add(scale.span).UnixMicro() {
 					now = end + rapid.Int64Range(-1, 1).Draw(rt, "beside")
 				}
-			case 2: // when something was said to happen
+			case 2: // when an outcome said that something happens
 				at := now + rapid.SampledFrom(waits).Draw(rt, "wait") + rapid.Int64Range(-1, 1).Draw(rt, "beside")
 				if at < epoch.Add(scale.span).UnixMicro() {
 					now = at
@@ -151,7 +151,7 @@ func compare(t *rapid.T, step int, what string, store, model verb, at time.Time,
 	t.Fatalf("step %d: the store and the model disagree", step)
 }
 
-// drawRequest draws takes of these counters. Now and then one comes with another number in its limit: a rule changed.
+// drawRequest draws takes of these counters. Some have another number in their limit, as after a change of the rule.
 func drawRequest(t *rapid.T, keys []backend.Take) *backend.Request {
 	r := &backend.Request{Together: rapid.Bool().Draw(t, "together")}
 	n := rapid.OneOf(rapid.Just(1), rapid.IntRange(1, 6)).Draw(t, "takes")
@@ -176,7 +176,7 @@ func drawRequest(t *rapid.T, keys []backend.Take) *backend.Request {
 			CountDenied: rapid.Bool().Draw(t, "count_denied"),
 		}
 		if l.Algorithm == descriptor.SlidingLog && l.Requests > 1000 {
-			take.Hits = min(take.Hits, 500) // what it keeps grows with every hit
+			take.Hits = min(take.Hits, 500) // the log grows with every hit
 		}
 		if i > 0 {
 			before := r.Takes[i-1]
@@ -188,7 +188,7 @@ func drawRequest(t *rapid.T, keys []backend.Take) *backend.Request {
 		}
 		r.Takes = append(r.Takes, take)
 	}
-	// Now and then one counter is filled to the brim.
+	// Sometimes one counter is filled up to the maximum.
 	if last := r.Takes[len(r.Takes)-1]; last.Limit.Algorithm == descriptor.FixedWindow && rapid.IntRange(0, 19).Draw(t, "fill") == 0 {
 		for range math.MaxUint8 + 5 {
 			last.Hits, last.CountDenied, last.Member = backend.MaxHits, true, last.Member+1

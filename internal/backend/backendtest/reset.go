@@ -19,7 +19,8 @@ func (m *Model) Reset(_ context.Context, counters []backend.Counter) error {
 	return nil
 }
 
-// runReset checks that a counter that was cleared is as new, whatever its algorithm, and that no other is touched.
+// runReset checks that a counter that was cleared is like a new one, whatever its algorithm, and that no other counter
+// changes.
 func runReset(t *testing.T, open func(t testing.TB) backend.Store) {
 	const limit = 12
 	clearAll := func(t *testing.T, s backend.Store, counters ...backend.Counter) {
@@ -76,7 +77,7 @@ func runReset(t *testing.T, open func(t testing.TB) backend.Store) {
 		}
 	})
 
-	// Between two resets no more is admitted than the limit, whatever is taken meanwhile.
+	// Between two resets at most the limit is admitted, whatever others take meanwhile.
 	t.Run("while others take", func(t *testing.T) {
 		s, l := open(t), Limit("40/1h")
 		k := key(newCase(), "k", l)

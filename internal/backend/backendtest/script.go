@@ -23,9 +23,9 @@ import (
 //	AT TAKE -> OUTCOME               a request of one take
 //	    TAKE -> OUTCOME              a further take of the request
 //
-// A TAKE is KEY LIMIT HITS and words: count_denied, any or none (its vote), same (a further limit of the descriptor
-// before). limit.go says what a LIMIT looks like; the counter is named by KEY and LIMIT, as descriptor.KeyBuilder does.
-// An OUTCOME is ok or over, the hits in use before and after the take, and its times.
+// A TAKE is KEY LIMIT HITS and then words: count_denied; any or none (its vote); same (another limit of the same descriptor
+// as the take before). limit.go explains LIMIT. KEY and LIMIT name the counter, as in descriptor.KeyBuilder. An OUTCOME is ok
+// or over, the hits in use before and after the take, and its times.
 
 //go:embed testdata
 var testdata embed.FS
@@ -72,7 +72,7 @@ type pending struct {
 	lines   []int
 }
 
-// play runs a script and returns it with the outcomes that the store gave.
+// play runs a script and returns it with the outcomes of the store.
 func play(s backend.Store, script string) (string, error) {
 	lines := strings.Split(script, "\n")
 	prefix := newCase()

@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write the outcomes into the suite's scripts")
 
-// Run runs the suite on stores that open makes. They may be one and the same.
+// Run runs the suite on the stores that open returns. open may return the same store each time.
 func Run(t *testing.T, open func(t testing.TB) backend.Store) {
 	t.Run("scripts", func(t *testing.T) { runScripts(t, open) })
 	t.Run("vectors", func(t *testing.T) { runVectors(t, open) })
@@ -25,8 +25,8 @@ func Run(t *testing.T, open func(t testing.TB) backend.Store) {
 	t.Run("reset", func(t *testing.T) { runReset(t, open) })
 }
 
-// epoch is the instant that the suite's times are counted from: a whole year of 365 days since 1970, so that windows
-// of every unit but the week and the month begin there.
+// epoch is the instant that the suite's times are counted from. It is a whole number of years of 365 days after 1970 began,
+// so that windows of every unit except the week and the month begin there.
 var epoch = time.Unix(58*365*24*3600, 0)
 
 var cases atomic.Int64
@@ -34,7 +34,7 @@ var cases atomic.Int64
 // newCase returns a prefix for keys that no other case uses.
 func newCase() string { return fmt.Sprintf("case%d|", cases.Add(1)) }
 
-// runEdges takes what no table needs to spell out.
+// runEdges tests edge cases that need no script.
 func runEdges(t *testing.T, s backend.Store) {
 	t.Run("nothing to take", func(t *testing.T) {
 		if err := s.Take(t.Context(), epoch, &backend.Request{}); err != nil {
@@ -110,13 +110,13 @@ func runEdges(t *testing.T, s backend.Store) {
 	})
 }
 
-// failer is a test, or a check of rapid's.
+// failer is a test, or a check of package rapid.
 type failer interface {
 	Helper()
 	Fatal(args ...any)
 }
 
-// one takes once.
+// one makes one take.
 func one(t failer, s backend.Store, now time.Time, take backend.Take) backend.Outcome {
 	t.Helper()
 	r := &backend.Request{Takes: []backend.Take{take}, Outcomes: make([]backend.Outcome, 1)}

@@ -9,9 +9,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// runTight checks what one counter says about the future, while the clock goes forward: a refused take is refused until
-// its RetryAfter has passed, and passes then; nothing is in use any more (or a window ends) after ResetAfter; what is
-// taken and refunded at one time leaves no trace; peeks and refused takes leave none either.
+// runTight checks what one counter says about the future, while the clock goes forward. A refused take is refused until its
+// RetryAfter has passed, and then it passes. After ResetAfter nothing is in use any more, or a window ends. Hits that are
+// taken and refunded at the same time leave no trace; peeks and refused takes leave none either.
 func runTight(t *testing.T, open func(t testing.TB) backend.Store) {
 	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {

@@ -80,8 +80,8 @@ func (v *vector) limit(t *testing.T) *descriptor.Limit {
 	return l
 }
 
-// runVectors holds a store to worked examples of the literature and of other implementations. The fixed windows among
-// them drop refused hits where they do not say otherwise.
+// runVectors tests a store with worked examples from the literature and from other implementations. Fixed windows in them
+// drop refused hits, except where an example says otherwise.
 func runVectors(t *testing.T, open func(t testing.TB) backend.Store) {
 	raw, err := testdata.ReadFile("testdata/algorithms.json")
 	if err != nil {
@@ -101,8 +101,8 @@ func runVectors(t *testing.T, open func(t testing.TB) backend.Store) {
 			l := v.limit(t)
 			k := key(newCase(), "k", l)
 			if p := v.Config.Prime; p != nil {
-				// What was used before is taken where it is sure to pass, the current window's at its very end: then
-				// the clock goes back to the first step.
+				// The hits from before are taken at times when they are sure to pass; those of the current window at its very
+				// end. Then the clock goes back to the first step.
 				start, end := l.Window.Bounds(v.Steps[0].T)
 				mustPass(t, s, 2*start-end, k, l, p.Previous)
 				mustPass(t, s, end-1, k, l, p.Current)

@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// ask asks the backend and settles what it answers. A lease that is refused does not say whether the take's own hits
-// would be: those are asked for in a second call.
+// ask calls the backend and settles its answers. A refused lease does not show whether the hits of the take itself would be
+// refused too: a second call asks for those.
 func (l *Leases) ask(ctx context.Context, now time.Time, c *forwarded, r *backend.Request) error {
 	began, within, cancel := time.Now(), ctx, context.CancelFunc(func() {})
 	if !c.until.IsZero() { // it has waited before
@@ -27,7 +27,7 @@ func (l *Leases) ask(ctx context.Context, now time.Time, c *forwarded, r *backen
 	return c.own(ctx, err)
 }
 
-// send makes one call and leaves in it what has to be asked again.
+// send makes one call. Afterwards c holds the takes that need another call.
 func (l *Leases) send(ctx context.Context, now *time.Time, c *forwarded, r *backend.Request) error {
 	for k := range c.takes {
 		p := &c.takes[k]
@@ -44,7 +44,8 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *forwarded, r *back
 	sent, began := *now, time.Now()
 	within := ctx
 	if c.leads {
-		// A caller that goes away must not make the permits ambiguous that others are waiting for.
+		// Others wait for these permits. If this caller goes away, the call goes on: it must become known whether the permits
+		// were granted.
 		var cancel context.CancelFunc
 		within, cancel = uncancelled(ctx)
 		defer cancel()
@@ -84,7 +85,7 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *forwarded, r *back
 	return err
 }
 
-// breakOff ends acquisitions that have no end because the backend panicked, so that the takes that wait for them go on.
+// breakOff ends acquisitions that are still open because the backend panicked, so that the takes that wait for them go on.
 func (c *forwarded) breakOff() {
 	for k := range c.takes {
 		p := &c.takes[k]
@@ -99,8 +100,9 @@ func (c *forwarded) breakOff() {
 	}
 }
 
-// late marks a group as failed if permits that were set aside for it are over when the answer comes: hits that were
-// taken then and permits from before have no moment at which both are good. It is what a timeout is, and as rare.
+// late reports whether permits that were set aside for a group have ended when the answer comes, and then marks the group as
+// failed: there is no moment at which both these permits and the hits that the call took are valid. This is like a timeout,
+// and as rare.
 func (c *forwarded) late(start, end int, now time.Time) bool {
 	late := false
 	for k := start; k < end; k++ {
@@ -113,7 +115,7 @@ func (c *forwarded) late(start, end int, now time.Time) bool {
 	return late
 }
 
-// uncancelled is ctx with its deadline alone.
+// uncancelled is ctx without its cancellation. The deadline of ctx still applies.
 func uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
 	bare := context.WithoutCancel(ctx)
 	if d, ok := ctx.Deadline(); ok {
@@ -122,8 +124,8 @@ func uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
 	return bare, func() {}
 }
 
-// settle finishes a take that asked for its own hits. refused says that its group was: then nothing was added, unless
-// this take was refused itself and counts all the same.
+// settle finishes a take that asked for its own hits. refused means that its group was refused: then nothing was added,
+// unless this take was refused itself and its refused hits count.
 func (l *Leases) settle(p *forwardedTake, t *backend.Take, o *backend.Outcome, refused bool, sent time.Time) {
 	if o.Failed {
 		if p.c != nil && p.aside > 0 {
@@ -158,8 +160,8 @@ func (l *Leases) settle(p *forwardedTake, t *backend.Take, o *backend.Outcome, r
 	o.Used += int64(p.terms.gap)
 }
 
-// settleLease finishes an acquisition. It returns false if the take has no answer yet: then what is set aside for it is
-// what it may use, and the rest has to be asked for.
+// settleLease finishes an acquisition. It returns false if the take has no answer yet: then the take may use the permits that
+// are set aside for it, and another call has to ask for the rest.
 func (l *Leases) settleLease(ctx context.Context, p *forwardedTake, t *backend.Take, o *backend.Outcome, err error, sent, now time.Time) (answered bool) {
 	k := p.c
 	p.shard.mu.Lock()
@@ -168,18 +170,20 @@ func (l *Leases) settleLease(ctx context.Context, p *forwardedTake, t *backend.T
 	k.fetch = nil
 	defer close(f.done)
 	defer func() {
-		if k.gone { // a reset came in between: what is left over may have been counted before it
+		if k.gone { // a reset happened meanwhile: it may have cleared the counts of the permits that are left over
 			l.counts.expired.Add(k.drop())
 		}
 	}()
 	p.lead = false
 
 	if o.Failed {
-		// It may have been granted. That is not known, so it is not used, and for a while no more is risked.
+		// The lease may have been granted. This is unknown, so its permits are not used, and for a while no other lease is
+		// asked for.
 		l.counts.failed.Add(1)
 		l.putBack(p)
 		k.waiting = now.Add(k.terms.tau)
-		// If it was this caller's time that was up, it was not theirs. The backend gives up a moment before that.
+		// The takes that wait share the error, but not if the cause is the deadline of this caller. The backend gives up a
+		// moment before that deadline.
 		if d, ok := ctx.Deadline(); ctx.Err() == nil && (!ok || time.Now().Before(d)) && !errors.Is(err, context.DeadlineExceeded) {
 			f.err = fmt.Errorf("share the trip of another take: %w", err)
 		}
@@ -187,7 +191,7 @@ func (l *Leases) settleLease(ctx context.Context, p *forwardedTake, t *backend.T
 	}
 
 	if o.Cached && !p.live {
-		// An old refusal says nothing about the old permits: they stay as they are.
+		// A cached refusal says nothing about the old permits: they stay as they are.
 		l.putBack(p)
 		p.unused = 0
 		return false
@@ -218,13 +222,13 @@ func (l *Leases) settleLease(ctx context.Context, p *forwardedTake, t *backend.T
 		*o = k.answer(p.hits, now)
 		return true
 	}
-	// What is there goes to this take before anybody else, so that a large one is not starved by small ones.
+	// This take gets the permits in the pool before any other take does, so that small takes do not starve a large one.
 	p.aside, p.unused, p.generation, p.until = k.pool, k.pool, k.generation, k.live
 	k.pool = 0
 	return false
 }
 
-// valid is how many permits of the old lease are good at the moment of the store's answer.
+// valid is how many permits of the old lease still count at the moment of the store's answer.
 func (c *hotCounter) valid(p *forwardedTake, old int64, o *backend.Outcome, sent, now time.Time) int64 {
 	alive := int64(0)
 	if p.live && before(now, c.live) {

@@ -8,26 +8,27 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// hotCounter is what is known here of a counter that is hot. Its shard's lock protects it, but for what is set once.
+// hotCounter is what this process knows about a hot counter. The lock of its shard protects it, except fields that are set
+// once.
 type hotCounter struct {
-	rule  *descriptor.Limit // as the rule says it
-	limit descriptor.Limit  // as the store counts it: tightened
+	rule  *descriptor.Limit // the limit of the rule
+	limit descriptor.Limit  // the limit that the store counts under: tightened
 	terms terms
 
-	// The lease. Permits in the pool were charged in the store and not used yet. Until live they may be used; then they
-	// are dormant, until the store's next answer shows how many of them are still worth something.
+	// The lease. Permits in the pool are charged in the store and not used yet. They may be used until live. After that they
+	// are dormant: the next answer of the store shows how many of them still count.
 	pool       int64
-	size       int64     // of the lease when it was taken
+	size       int64     // number of permits in the lease when it was taken
 	sent       time.Time // when it was asked for, which is before the store's clock was read
-	live, end  time.Time // after end nothing of a window's or log's permits is worth anything
+	live, end  time.Time // after end, permits of a window or a log are worth nothing
 	window     time.Time // the boundary when it was taken
-	generation uint64    // of the lease
+	generation uint64    // number of the lease
 
 	// The store's last answer.
 	remaining int64 // -1: none yet
 	used      int64
 	reset     time.Time
-	boundary  time.Time // windows: before it, the window is the one that the answer was about
+	boundary  time.Time // windows: until then, the window of that answer is the current one
 
 	// Local use.
 	rate    float64 // permits per second
@@ -37,28 +38,28 @@ type hotCounter struct {
 	early   bool      // the last lease was used up long before its end
 
 	fetch   *fetch    // in flight
-	waiting time.Time // no lease is asked for before: the store is in trouble
+	waiting time.Time // no lease is asked for before this time: the store is in trouble
 	gone    bool      // no longer kept: permits that come back are lost
 }
 
-// fetch is one acquisition in flight. Others wait for done.
+// fetch is one acquisition in flight. Other takes wait for done.
 type fetch struct {
 	done chan struct{}
-	err  error // for those who waited; set before done is closed
+	err  error // for the takes that waited; set before done is closed
 }
 
-// before says whether now is before a deadline on both clocks. The monotonic one does not follow corrections of the
-// wall clock, but stands still while the machine is suspended; the wall clock does not.
+// before reports whether now is before a deadline on both clocks. The monotonic clock does not follow corrections of the wall
+// clock, but it stands still while the machine is suspended. The wall clock does not stand still.
 func before(now, deadline time.Time) bool {
 	return now.Before(deadline) && now.UnixNano() < deadline.UnixNano()
 }
 
-// shortened allows for clocks that run apart by one part in a thousand.
+// shortened is d less one part in a thousand, because clocks may run apart by that much.
 func shortened(d time.Duration) time.Duration { return d - d/1000 - 1 }
 
 func lengthened(d time.Duration) time.Duration { return d + d/1000 + 1 }
 
-// of says whether the counter's lease is for this limit: a rule that was reloaded may have another number.
+// of reports whether the counter's lease is for this limit: after a reload, a rule may have another number.
 func (c *hotCounter) of(l *descriptor.Limit) bool {
 	return c.rule == l || c.rule.Requests == l.Requests && c.rule.Burst == l.Burst &&
 		c.rule.Algorithm == l.Algorithm && c.rule.NoDelay == l.NoDelay
@@ -72,8 +73,8 @@ func (c *hotCounter) alive(now time.Time) int64 {
 	return 0
 }
 
-// worth is how many of n permits are worth something at a time that is not before now, if the store says so. Within a
-// bucket, what has come back since they were taken may have come back for others: they count for as many fewer.
+// worth is how many of n permits still count at now, or at a later time, if the store confirms it. What a bucket has refilled
+// since they were taken may have gone to others: that many of them no longer count.
 func (c *hotCounter) worth(n int64, now time.Time) int64 {
 	switch {
 	case c.terms.Kind == backend.PermitsOfBucket:
@@ -86,18 +87,19 @@ func (c *hotCounter) worth(n int64, now time.Time) int64 {
 	}
 }
 
-// unused is how many permits of the pool the store counts in vain.
+// unused is how many permits of the pool the store counts as used, although they are not.
 func (c *hotCounter) unused(now time.Time) int64 { return max(c.alive(now), c.worth(c.pool, now)) }
 
-// returnable is how many permits a refund may give back that is carried out within a time from now, or never.
+// returnable is how many permits a refund may give back, if the store carries the refund out within the given time from now,
+// or never.
 func (c *hotCounter) returnable(now time.Time, within time.Duration) int64 {
 	if c.terms.Kind == backend.PermitsOfLog {
-		return 0 // the store would drop the newest entries, which may be somebody else's
+		return 0 // the store would drop the newest entries, which may be those of other processes
 	}
 	return c.worth(c.pool, now.Add(within))
 }
 
-// expire drops permits that are worth nothing any more and returns how many.
+// expire drops permits that are worth nothing any more and returns their number.
 func (c *hotCounter) expire(now time.Time) (expired int64) {
 	if c.pool == 0 || c.alive(now) > 0 || c.worth(c.pool, now) > 0 {
 		return 0
@@ -105,15 +107,15 @@ func (c *hotCounter) expire(now time.Time) (expired int64) {
 	return c.drop()
 }
 
-// drop empties the pool and returns what was in it.
+// drop empties the pool and returns the number of permits that were in it.
 func (c *hotCounter) drop() (dropped int64) {
 	dropped, c.pool = c.pool, 0
 	return dropped
 }
 
-// want is how many permits to ask the store for at now, those that are needed at once included; 1 or less if there is
-// to be no lease. It is what is used here within half of a lease's life, unless that is more than a fair share of what
-// is there, or of what is left.
+// want is how many permits to ask the store for at now, including those that are needed at once. 1 or less means that no
+// lease is wanted. It is what this process uses in half of the life of a lease, but at most a fair share of the capacity, and
+// of what is left.
 func (c *hotCounter) want(now time.Time, replicas int) int64 {
 	if dt := now.Sub(c.since); dt >= c.terms.tau/8 {
 		w := math.Exp(-dt.Seconds() / c.terms.tau.Seconds())
@@ -138,7 +140,7 @@ func (c *hotCounter) want(now time.Time, replicas int) int64 {
 	return min(n, c.terms.most, int64(c.limit.Capacity())/share/int64(replicas), left/(2*int64(replicas)))
 }
 
-// take uses up permits of the pool. When a lease is used up early, the next one should be larger.
+// take uses permits of the pool. If a lease is used up early, the next one should be larger.
 func (c *hotCounter) take(hits int64, now time.Time) {
 	c.pool -= hits
 	c.count += hits
@@ -147,7 +149,7 @@ func (c *hotCounter) take(hits int64, now time.Time) {
 	}
 }
 
-// answer is the outcome of a take that was allowed from the pool, which it has left already.
+// answer is the outcome of a take that was allowed from the pool. Its hits have already left the pool.
 func (c *hotCounter) answer(hits int64, now time.Time) backend.Outcome {
 	used := max(c.used-c.pool, hits) + int64(c.terms.gap)
 	return backend.Outcome{
@@ -156,8 +158,8 @@ func (c *hotCounter) answer(hits int64, now time.Time) backend.Outcome {
 	}
 }
 
-// saw keeps what the store answered to a request of the time sent. More is in use than the limit when refused hits were
-// counted: then permits are void too, and saw returns how many it dropped.
+// saw records the answer of the store to a request that was sent at sent. If refused hits were counted, more than the limit
+// may be in use. Then that many permits are void, and saw returns how many it dropped.
 func (c *hotCounter) saw(o *backend.Outcome, sent time.Time) (void int64) {
 	c.used = o.Used
 	c.remaining = int64(o.Remaining(c.limit.Capacity()))
@@ -170,18 +172,18 @@ func (c *hotCounter) saw(o *backend.Outcome, sent time.Time) (void int64) {
 	return void
 }
 
-// same says whether the window that the lease was charged to is still the one of the store's last answer, to a question
-// of sent: then both end at one time. It is not if the store's clock leapt meanwhile, because somebody set it or because
-// a failover brought another clock.
+// same reports whether the window that the lease was charged to is still the window of the store's last answer, to a request
+// that was sent at sent. If so, both windows end at the same time. They differ if the clock of the store jumped meanwhile,
+// because it was set or because a failover brought another clock.
 func (c *hotCounter) same(sent time.Time) bool {
 	off := trip + sent.Sub(c.sent)/500 + c.terms.Slack
 	return c.window.Sub(c.boundary).Abs() < off
 }
 
-// trip is the longest that a question may be on its way to the store for its answer's time to be relied on.
+// trip is the maximum time that a request may need to reach the store, so that the time of its answer can be relied on.
 const trip = 50 * time.Millisecond
 
-// hold makes n permits the lease, from a question of sent on.
+// hold makes n permits the new lease. sent is when they were asked for.
 func (c *hotCounter) hold(n int64, sent time.Time) {
 	c.pool, c.size, c.sent = n, n, sent
 	c.window = c.boundary

@@ -9,19 +9,19 @@ import (
 const (
 	shardCount = 64
 	heatSlots  = 128 // per shard
-	hotTakes   = 4   // within the life of a lease: with fewer, a lease hardly saves a trip
+	hotTakes   = 4   // within the life of a lease: with fewer takes, a lease hardly saves a trip
 )
 
-// heat counts the takes of one counter that has no lease, for the life of one. Many counters share a slot, and the first
-// that comes when it is free has it. So what is cold costs nothing, however many there are, and a counter that is hot
-// is found soon, because it is the first more often than others.
+// heat counts the takes of one counter that has no lease, for the length of a lease's life. Many counters share a slot, and
+// the first take that finds it free gets it for its counter. So cold counters cost nothing, however many there are. A hot
+// counter is found soon, because its takes come first more often than others.
 type heat struct {
 	tag   uint32 // of the counter
 	takes uint32
 	until int64 // in microseconds
 }
 
-// warm counts a take of a counter that has no lease, and says whether that makes it hot.
+// warm counts a take of a counter that has no lease. It reports whether the counter is hot now.
 func (sh *shard) warm(hash uint64, tau time.Duration, now time.Time) bool {
 	h := &sh.heat[hash/shardCount%heatSlots]
 	tag, at := uint32(hash>>32), now.UnixMicro()
@@ -35,7 +35,8 @@ func (sh *shard) warm(hash uint64, tau time.Duration, now time.Time) bool {
 	return h.takes >= hotTakes
 }
 
-// counter returns what is kept of a take's counter, if it is hot and under the same limit; else nil. The shard is locked.
+// counter returns what is known about the counter of a take, if it is hot and under the same limit; else nil. The shard is
+// locked.
 func (l *Leases) counter(sh *shard, hash uint64, t *backend.Take, m *terms, now time.Time) *hotCounter {
 	if c := sh.counters[string(t.Key)]; c != nil {
 		if !c.of(t.Limit) {
@@ -58,7 +59,7 @@ func (l *Leases) counter(sh *shard, hash uint64, t *backend.Take, m *terms, now 
 	return c
 }
 
-// forget lets go of a counter. The shard is locked.
+// forget removes a counter. The shard is locked.
 func (l *Leases) forget(sh *shard, key string, c *hotCounter) {
 	c.gone = true
 	delete(sh.counters, key)

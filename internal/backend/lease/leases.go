@@ -14,25 +14,25 @@ import (
 // Options are the settings of Leases.
 type Options struct {
 	Backend  backend.Store // required
-	Replicas int           // processes that lease from the same counters, until SetReplicas; too few waste permits, never admit more. Default 1
+	Replicas int           // processes that lease from the same counters, until SetReplicas; too few waste permits, but never admit more. Default 1
 
-	// Timeout is how long the backend takes to answer at most. A take that has to wait more than once, for an acquisition
-	// of others and then for its own answer, ends within it all the same. Default: only the caller's deadline bounds it.
+	// Timeout is the maximum time that the backend takes to answer. A take that has to wait twice, for an acquisition of
+	// another take and then for its own answer, still ends within it. Default: only the caller's deadline bounds it.
 	Timeout time.Duration
 
-	MaxLeases int // counters that are leased from at once; others are counted in the backend. Default 10,000
+	MaxLeases int // maximum number of counters that are leased from at once; others are counted in the backend. Default 10,000
 
-	// ReturnWithin is the time after which the backend is sure to have carried out a refund that was sent, or never
-	// will. Permits are only given back if that is right even at its end. Default 1 min.
+	// ReturnWithin bounds the delay of a refund: after this time, the backend has carried the refund out, or never will.
+	// Permits are given back only if that is right even at the end of this time. Default 1 min.
 	ReturnWithin time.Duration
 
-	SweepInterval time.Duration // in which Run looks for unused leases; default 250 ms
-	StopTimeout   time.Duration // for giving back everything when Run ends; default 1 s
+	SweepInterval time.Duration // how often Run looks for unused leases; default 250 ms
+	StopTimeout   time.Duration // for giving back all permits when Run ends; default 1 s
 
 	Metrics prometheus.Registerer // nil: no metrics
 }
 
-// Leases answers takes from permits that it has taken from the backend before, and asks the backend about the others.
+// Leases answers takes from permits that it took from the backend earlier, and forwards the other takes to the backend.
 type Leases struct {
 	opts   Options
 	seed   maphash.Seed
@@ -52,7 +52,7 @@ type shard struct {
 	heat     [heatSlots]heat
 }
 
-// New returns Leases that hold nothing yet. Run gives back what is not used.
+// New returns Leases that hold nothing yet. Run gives back unused permits.
 func New(opts Options) *Leases {
 	if opts.MaxLeases <= 0 {
 		opts.MaxLeases = 10_000
@@ -78,7 +78,7 @@ func New(opts Options) *Leases {
 	return l
 }
 
-// SetReplicas says how many processes lease from the same counters. Leases that are out stay as they are.
+// SetReplicas sets how many processes lease from the same counters. Leases that are already held stay as they are.
 func (l *Leases) SetReplicas(n int) { l.replicas.Store(int64(max(n, 1))) }
 
 func (l *Leases) shard(key []byte) (*shard, uint64) {
@@ -86,10 +86,10 @@ func (l *Leases) shard(key []byte) (*shard, uint64) {
 	return &l.shards[hash%shardCount], hash
 }
 
-// Len is how many counters are leased from, or were a moment ago.
+// Len is the number of counters that are leased from, or were a moment ago.
 func (l *Leases) Len() int { return int(l.held.Load()) }
 
-// permits is how many permits are held and not used.
+// permits is the number of permits that are held and not used.
 func (l *Leases) permits() int64 {
 	n := int64(0)
 	for i := range l.shards {

@@ -6,12 +6,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// counts are what has happened. Every permit that was leased is used, returned or expired some day; until then it is
+// counts has the totals of what has happened. Every leased permit is used, returned or expired in the end. Until then it is
 // held, or set aside for a take that is on its way.
 type counts struct {
 	leased, used, returned, expired atomic.Int64
 
-	local                    atomic.Int64 // takes that were answered without asking the backend
+	local                    atomic.Int64 // takes that were answered without the backend
 	granted, refused, failed atomic.Int64 // acquisitions
 }
 

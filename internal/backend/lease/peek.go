@@ -9,7 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Peek asks the backend how much is used. To callers of this process its own unused permits are not used.
+// Peek asks the backend how much is used. It reports unused permits of this process as unused, because callers of this
+// process can still use them.
 func (l *Leases) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
 	if !concerns(r) {
 		return l.opts.Backend.Peek(ctx, now, r)

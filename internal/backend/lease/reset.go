@@ -6,15 +6,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Reset clears counters in the backend. Permits that were taken before the counters were cleared would pass uncounted after
-// it, so all are dropped once that is done. An acquisition under way may have been counted on either side: what it brings
-// beyond its own take is dropped too.
+// Reset clears counters in the backend, and then drops all permits of these counters: those that were taken before would pass
+// uncounted after it. An acquisition under way may have been counted before the reset or after it. So its permits are dropped
+// too, except those for its own take.
 func (l *Leases) Reset(ctx context.Context, counters []backend.Counter) error {
 	defer l.void(counters) // also if it failed: it may have been carried out
 	return l.opts.Backend.Reset(ctx, counters)
 }
 
-// void forgets the leases of counters: what comes back to them from calls in flight is lost.
+// void forgets the leases of counters. Permits that calls in flight bring back are lost.
 func (l *Leases) void(counters []backend.Counter) {
 	for i := range counters {
 		key := counters[i].Key

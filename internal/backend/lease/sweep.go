@@ -7,8 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Run gives back unused permits until ctx ends, and all that can be given back then. It returns nil. After it
-// everything is asked of the backend.
+// Run gives back unused permits until ctx ends. Then it gives back all that can be given back, and returns nil. After that,
+// all takes go to the backend.
 func (l *Leases) Run(ctx context.Context) error {
 	tick := time.NewTicker(l.opts.SweepInterval)
 	defer tick.Stop()
@@ -25,18 +25,18 @@ func (l *Leases) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep gives back the permits of leases that were not used for as long as a lease lives, where that is right, and
-// forgets counters that are not hot any more.
+// Sweep gives back the permits of leases that were not used for the length of a lease's life, where that is right. It forgets
+// counters that are no longer hot.
 func (l *Leases) Sweep(ctx context.Context, now time.Time) { l.sweep(ctx, now, false) }
 
-// Close gives back all permits where that is right, and drops the others. Nothing is leased any more.
+// Close gives back all permits where that is right, and drops the others. After it, nothing is leased any more.
 func (l *Leases) Close(ctx context.Context, now time.Time) {
 	l.closed.Store(true)
 	l.sweep(ctx, now, true)
 }
 
 const (
-	idleLives = 10  // a counter is forgotten when it was not used for so many lives of a lease
+	idleLives = 10  // a counter is forgotten when it was not used for this many lives of a lease
 	batch     = 128 // refunds in one call
 )
 
@@ -69,13 +69,13 @@ func (l *Leases) sweep(ctx context.Context, now time.Time, all bool) {
 	l.giveBack(ctx, now, &r)
 }
 
-// giveBack sends refunds. One that fails may have been carried out, or not: either is safe.
+// giveBack sends refunds. A refund that fails may have been carried out or not: both are safe.
 func (l *Leases) giveBack(ctx context.Context, now time.Time, r *backend.Request) {
 	if len(r.Takes) == 0 {
 		return
 	}
 	r.Outcomes = make([]backend.Outcome, len(r.Takes))
-	_ = l.opts.Backend.Take(ctx, now, r) // the outcomes say which failed
+	_ = l.opts.Backend.Take(ctx, now, r) // the outcomes show which refunds failed
 	for i := range r.Takes {
 		if r.Outcomes[i].Failed {
 			l.counts.expired.Add(-r.Takes[i].Hits)

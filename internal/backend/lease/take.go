@@ -10,19 +10,20 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// forwarded is the takes of one request that go to the backend. It is reused.
+// forwarded holds the takes of one request that go to the backend. It is reused.
 type forwarded struct {
 	request backend.SubRequest
-	retry   backend.SubRequest // what one answer leaves open
-	takes   []forwardedTake    // by take of request
-	leads   bool               // one of the takes is an acquisition: others wait for it, so this call may not wait for others
+	retry   backend.SubRequest // takes that still have no answer after the call
+	takes   []forwardedTake    // one for each take of request
+	leads   bool               // one of the takes is an acquisition: others wait for it, so this call must not wait for others
 	err     error              // of an acquisition that a take waited for
 
-	// When a call that waits more than once has to end: twice the backend's timeout is twice of what a caller was promised.
+	// When a call that waits more than once has to end: two timeouts of the backend would be twice the time that the caller
+	// was promised.
 	until time.Time
 }
 
-// forwardedTake is one take that goes to the backend, and what is known here of its counter.
+// forwardedTake is one take that goes to the backend, and what this process knows about its counter.
 type forwardedTake struct {
 	hits int64 // of the original take
 
@@ -30,19 +31,19 @@ type forwardedTake struct {
 	c     *hotCounter // nil: the counter has no lease
 	terms terms
 
-	lead bool // more than the take's own hits are asked for; others wait
+	lead bool // the take acquires a lease: it asks for more than its own hits, and other takes wait for it
 
-	// Permits of the lease that are set aside for this take: the backend is asked for so many fewer.
+	// Permits of the lease that are set aside for this take: the backend is asked for that many fewer.
 	aside      int64
 	generation uint64
-	until      time.Time // they may be used before
-	live       bool      // an acquisition: the lease could still be used when it was sent
-	unused     int64     // in the lease before: the backend counts them as used, and callers need not know
+	until      time.Time // they may be used before this time
+	live       bool      // an acquisition: the lease could still be used when the acquisition was sent
+	unused     int64     // permits in the lease before: the backend counts them as used, but callers see them as unused
 
 	limit descriptor.Limit // tightened
 }
 
-// Take answers what it can from leases, and asks the backend about the rest in one call, in rare cases two.
+// Take answers what it can from leases, and forwards the rest to the backend in one call, in rare cases two.
 func (l *Leases) Take(ctx context.Context, now time.Time, r *backend.Request) error {
 	if !concerns(r) {
 		return l.opts.Backend.Take(ctx, now, r)
@@ -70,7 +71,7 @@ func (l *Leases) Take(ctx context.Context, now time.Time, r *backend.Request) er
 	return errors.Join(c.err, l.ask(ctx, now, c, r))
 }
 
-// concerns says whether a request has a take that leases are for.
+// concerns reports whether a request has a take under a limit with leases.
 func concerns(r *backend.Request) bool {
 	for i := range r.Takes {
 		if r.Takes[i].Limit.Lease {
@@ -80,9 +81,9 @@ func concerns(r *backend.Request) bool {
 	return false
 }
 
-// single answers a take from its counter's lease, or adds it to what is asked. While somebody else asks for permits of
-// the same counter it waits for the answer, once: a second time it would stand behind others, whose hits took what came
-// back, and is better off on its own. now moves on with the waiting.
+// single answers a take from the lease of its counter, or adds it to the call to the backend. If another take is acquiring
+// permits of the same counter, single waits for the answer, but only once: if others used up the permits that came back, they
+// could do so again, so the take then makes its own call. single advances now by the time that it waited.
 func (l *Leases) single(ctx context.Context, now *time.Time, c *forwarded, r *backend.Request, i int) error {
 	t := &r.Takes[i]
 	sh, hash := l.shard(t.Key)
@@ -146,13 +147,13 @@ func (l *Leases) wait(ctx context.Context, c *forwarded, f *fetch, began time.Ti
 	}
 }
 
-// shares says whether an acquisition that this call waited for failed, which is this call's failure too.
+// shares reports whether an acquisition that this call waited for failed. Its failure is a failure of this call too.
 func (c *forwarded) shares(f *fetch) bool {
 	c.err = errors.Join(c.err, f.err)
 	return f.err != nil
 }
 
-// bound is ctx, with an end for a call that has begun to wait and is going to wait again.
+// bound is ctx with a deadline for a call that waits more than once.
 func (l *Leases) bound(ctx context.Context, c *forwarded, began time.Time) (context.Context, context.CancelFunc) {
 	if l.opts.Timeout <= 0 {
 		return ctx, func() {}
@@ -163,8 +164,8 @@ func (l *Leases) bound(ctx context.Context, c *forwarded, began time.Time) (cont
 	return context.WithDeadline(ctx, c.until)
 }
 
-// own is an error for the caller with ctx: that our time is up (bound) must not look as if the caller's was. The backend may give up
-// a moment before the caller's deadline.
+// own is an error as the caller with ctx may see it: the end of our own time (bound) must not look like the end of the
+// caller's time. The backend may give up a moment before the caller's deadline.
 func (c *forwarded) own(ctx context.Context, err error) error {
 	d, ok := ctx.Deadline()
 	if c.until.IsZero() || ok && !d.After(c.until) || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
@@ -173,7 +174,7 @@ func (c *forwarded) own(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %v", backend.ErrUnavailable, err) //nolint:errorlint // hidden on purpose
 }
 
-// ended is the contract's error for a caller that did not wait.
+// ended is the error, by the contract of Store, for a caller that stopped waiting.
 func ended(ctx context.Context) error {
 	if err := ctx.Err(); !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -181,8 +182,8 @@ func ended(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded)
 }
 
-// prepare adds a take that the lease cannot answer to what is asked: for a new lease if that pays, else for the hits
-// that are missing. The shard is locked.
+// prepare adds a take that the lease cannot answer to the call to the backend. It asks for a new lease if that pays, else for
+// the hits that are missing. The shard is locked.
 func (l *Leases) prepare(c *forwarded, sh *shard, k *hotCounter, t *backend.Take, i int, now time.Time) {
 	l.counts.expired.Add(k.expire(now))
 	p := forwardedTake{hits: t.Hits, shard: sh, c: k, terms: k.terms}
@@ -191,7 +192,7 @@ func (l *Leases) prepare(c *forwarded, sh *shard, k *hotCounter, t *backend.Take
 	missing := t.Hits - k.alive(now)
 	ask := max(missing, size)
 	if dormant {
-		// What the old lease still has is known when the answer is there, also when it is a refusal.
+		// The answer shows how many permits of the old lease still count, even if it is a refusal.
 		ask = max(missing, size-k.worth(k.pool, now))
 	}
 	p.lead = k.fetch == nil && t.Hits <= int64(k.limit.Capacity()) && !before(now, k.waiting) &&
@@ -206,11 +207,11 @@ func (l *Leases) prepare(c *forwarded, sh *shard, k *hotCounter, t *backend.Take
 	k.fetch = &fetch{done: make(chan struct{})}
 	c.leads = true
 	asked := c.forward(i, p, t)
-	asked.Hits, asked.CountDenied = ask, false // a lease that is refused is not a request
+	asked.Hits, asked.CountDenied = ask, false // a refused lease is not a refused request
 }
 
-// pass adds a take that is not for leases to what is asked. Permits of a lease that are there count all the same: a
-// take of the group is smaller by them, a refund gives them back too, and to a peek they are not used.
+// pass adds a take that leases cannot answer to the call to the backend. The permits of an existing lease still matter: a
+// take of a group asks for that many fewer hits, a refund gives them back too, and a peek counts them as unused.
 func (l *Leases) pass(c *forwarded, r *backend.Request, i int, now time.Time) {
 	t := &r.Takes[i]
 	p := forwardedTake{hits: t.Hits}
@@ -240,7 +241,8 @@ func (l *Leases) pass(c *forwarded, r *backend.Request, i int, now time.Time) {
 	case t.Hits == 0:
 		p.unused = k.unused(now)
 	default:
-		// Unused permits must not stand below what is refunded: a refund stops at zero, and would stop too late.
+		// The refund gives back the unused permits too. A refund stops at zero. The store counts unused permits as used, so if
+		// they stayed charged there, the refund would stop too late.
 		back = min(k.returnable(now, l.opts.ReturnWithin), backend.MaxHits+t.Hits)
 		p.unused = back
 		l.counts.returned.Add(back)
@@ -249,22 +251,22 @@ func (l *Leases) pass(c *forwarded, r *backend.Request, i int, now time.Time) {
 	c.forward(i, p, t).Hits -= back
 }
 
-// setAside takes permits of the lease for a take that asks the backend for the rest, if they will last until it answers.
-// The shard is locked.
+// setAside takes permits of the lease for a take that asks the backend for the rest. It does so only if they will last until
+// the backend answers. The shard is locked.
 func (p *forwardedTake) setAside(k *hotCounter, now time.Time) {
 	alive := k.alive(now)
 	p.unused, p.generation, p.until = k.unused(now), k.generation, k.live
-	if before(now.Add(lasting), k.live) && p.hits <= int64(k.limit.Capacity()) { // heavier ones never pass: the backend is to say so
+	if before(now.Add(lasting), k.live) && p.hits <= int64(k.limit.Capacity()) { // takes above the capacity never pass: the backend refuses them
 		p.aside = min(alive, p.hits)
 		k.pool -= p.aside
 	}
 }
 
-// lasting is for how long permits that are set aside must at least be good: longer than a backend takes to answer.
+// lasting is the minimum time that permits which are set aside must still be valid: longer than a backend takes to answer.
 const lasting = 25 * time.Millisecond
 
-// forward adds a take of the original request. It returns the take that goes to the backend, which is smaller by what
-// is set aside.
+// forward adds a take of the original request. It returns the take that goes to the backend, which asks for fewer hits by the
+// permits that are set aside.
 func (c *forwarded) forward(place int, p forwardedTake, t *backend.Take) *backend.Take {
 	c.takes = append(c.takes, p)
 	asked := c.request.Add(place, *t)
@@ -274,7 +276,7 @@ func (c *forwarded) forward(place int, p forwardedTake, t *backend.Take) *backen
 	return asked
 }
 
-// abandon gives back what was set aside when a call ends before it asked.
+// abandon returns the permits that were set aside, when a call ends before the backend was asked.
 func (l *Leases) abandon(c *forwarded, r *backend.Request, from int) {
 	for k := range c.takes {
 		p := &c.takes[k]
@@ -288,7 +290,8 @@ func (l *Leases) abandon(c *forwarded, r *backend.Request, from int) {
 	backend.Fail(r.Outcomes[from:])
 }
 
-// putBack returns to the lease what was set aside and not used; if that lease is over, it is lost. The shard is locked.
+// putBack returns to the lease the permits that were set aside and not used. If that lease is over, they are lost. The shard
+// is locked.
 func (l *Leases) putBack(p *forwardedTake) {
 	if p.c.gone || p.c.generation != p.generation {
 		l.counts.expired.Add(p.aside)
@@ -298,7 +301,7 @@ func (l *Leases) putBack(p *forwardedTake) {
 	p.aside = 0
 }
 
-// maxKept bounds what a call's buffers may hold when it is put back.
+// maxKept is the largest capacity of a call's buffer that is kept for reuse.
 const maxKept = 1024
 
 func (l *Leases) release(c *forwarded) {

@@ -9,24 +9,24 @@ import (
 )
 
 const (
-	share   = 20 // of a limit's capacity, all leases of all replicas together hold at most one part in so many
-	burst   = 10 // of a bucket, leases cost at most one part in so many
+	share   = 20 // all leases of all replicas together hold at most this fraction (1/share) of a limit's capacity
+	burst   = 10 // leases cost at most this fraction (1/burst) of a bucket
 	longest = 500 * time.Millisecond
-	nearest = 5 * time.Millisecond // leases that live shorter would not outlive a trip
+	nearest = 5 * time.Millisecond // a lease with a shorter life would not outlive a trip
 )
 
-// terms are what a limit allows of leases. They depend on nothing but the limit and the take's CountDenied, so that all
-// replicas agree on them; only most depends on how many replicas there are.
+// terms are what a limit allows leases to do. They depend only on the limit and the take's CountDenied, so that all replicas
+// agree on them. Only most depends on the number of replicas.
 type terms struct {
 	backend.Permits
-	tau  time.Duration // a permit is used at most so much later than it was taken
-	most int64         // permits in a lease
+	tau  time.Duration // maximum time between taking and using a permit
+	most int64         // maximum number of permits in a lease
 
-	gap     uint32 // a bucket counts with a capacity lower by so much: what it refills within tau
-	stretch int64  // a log's entries stay longer by so much, in microseconds
+	gap     uint32 // a bucket counts with a capacity that is lower by this: what it refills within tau
+	stretch int64  // a log's entries stay longer by this, in microseconds
 }
 
-// termsOf finds the terms of a take's limit.
+// termsOf returns the terms of a take's limit.
 func termsOf(t *backend.Take, replicas int) terms {
 	l := t.Limit
 	length, capacity := l.Window.Length(), int64(l.Capacity())
@@ -57,11 +57,11 @@ func termsOf(t *backend.Take, replicas int) terms {
 	return m
 }
 
-// tightens says whether takes have to be counted under another limit than their own.
+// tightens reports whether takes have to be counted under a limit other than their own.
 func (m *terms) tightens() bool { return m.gap > 0 || m.stretch > 0 }
 
-// tighten returns the limit under which a counter that is leased from is kept, by all replicas and for all takes:
-// permits of one rule that were taken under two limits could together exceed both. The counter's key is the same.
+// tighten returns the limit that a leased counter is kept under, by all replicas and for all takes. If permits of one rule
+// were taken under two limits, together they could exceed both. The counter's key is the same.
 func (m *terms) tighten(l *descriptor.Limit) descriptor.Limit {
 	t := *l
 	t.Burst -= m.gap
@@ -69,7 +69,7 @@ func (m *terms) tighten(l *descriptor.Limit) descriptor.Limit {
 	return t
 }
 
-// refilled is how many permits of a bucket come back within d, rounded up.
+// refilled is how many permits a bucket refills within d, rounded up.
 func refilled(l *descriptor.Limit, d time.Duration) int64 {
 	if d <= 0 {
 		return 0

@@ -1,13 +1,13 @@
-// Package memory keeps counters in this process: the embedded default, and what on_error: local counts in.
+// Package memory keeps counters in this process. It is the embedded default, and the store for on_error: local.
 //
-// Store is the store. Its counters are in shards by the hash of their key, and Run sweeps the expired ones. A Store may be used
-// by any number of goroutines: takes that are settled together hold the locks of their shards, in one order. Decisions whose
-// counters exist share nothing else.
+// Store is the store. Its counters are in shards by the hash of their key, and Run sweeps expired counters. A Store may be
+// used by any number of goroutines: takes that are settled together hold the locks of their shards, always in the same order.
+// Decisions whose counters exist share nothing else.
 //
-// A counter that is in use is never dropped: evicting would let anyone who sends enough values reset a limit. A rule that
-// has its share of a store that is nearly full counts new callers in shared counters, which refuse too much and never admit
-// too much. Only where there are none (Options.Shared) a take fails with backend.ErrFull. Both cost the same whatever the
-// store holds: only Run and Sweep look for what has expired.
+// A counter in use is never dropped: with eviction, anyone could reset a limit by sending enough different values. If the
+// store is nearly full and a rule has used up its share of it, new callers of the rule are counted in shared counters. These
+// may refuse too much, but never admit too much. A take fails with backend.ErrFull only if there is no shared counter for it
+// (Options.Shared). Both cases cost the same however much the store holds: only Run and Sweep look for expired counters.
 //
-// It does not do arithmetic (package backend) and keeps nothing over a restart.
+// It does no arithmetic (package backend does) and keeps nothing over a restart.
 package memory

@@ -6,15 +6,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// mostDomains is how many domains have a metric of their own.
+// mostDomains is the maximum number of domains with a metric of their own.
 const mostDomains = 100
 
-// metrics are what a store reports.
+// metrics are the metrics of a store.
 type metrics struct {
 	refused prometheus.Counter
 	dropped prometheus.Counter
 	taken   *prometheus.CounterVec
-	domains atomic.Int64 // that have a metric of their own
+	domains atomic.Int64 // number of domains with a metric of their own
 }
 
 func (m *metrics) register(s *Store) {
@@ -42,7 +42,7 @@ func (m *metrics) register(s *Store) {
 	}, func() float64 { return float64(s.opts.MaxCounters) }))
 }
 
-// domain returns what counts the takes of a domain that shared counters answer.
+// domain returns the metric for the takes of a domain that shared counters answer.
 func (m *metrics) domain(name string) prometheus.Counter {
 	if m.domains.Add(1) > mostDomains {
 		name = "overflow"

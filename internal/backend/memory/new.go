@@ -6,8 +6,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// takeNew settles a take whose counter does not exist: in a new counter if its rule may have one, else in a shared one. It
-// returns false if there is neither. The shard of the key is locked.
+// takeNew settles a take whose counter does not exist: in a new counter if its rule may have one, else in a shared counter.
+// It returns false if there is neither. The shard of the key is locked.
 func (s *Store) takeNew(now int64, hash uint64, takes []backend.Take, outcomes []backend.Outcome) bool {
 	t := &takes[0]
 	s.shares.mu.RLock()
@@ -59,14 +59,14 @@ func (s *Store) takeNew(now int64, hash uint64, takes []backend.Take, outcomes [
 	return true
 }
 
-// counted says whether a take has changed what is counted. A full log stays full when a refused hit takes the place of an
-// older one.
+// counted reports whether a take changed what is counted. If a refused hit takes the place of an older one in a full log, the
+// number in use stays the same, but the log has changed.
 func counted(t *backend.Take, o *backend.Outcome) bool {
 	return o.Used != o.Before || t.CountDenied && !o.Allowed
 }
 
-// dropRefund answers a refund whose hits were counted in a shared counter, from a copy of its state. They stay there:
-// what is given back could be what another caller has used.
+// dropRefund answers a refund whose hits were counted in a shared counter, from a copy of its state. The hits stay there: the
+// refund could give back what another caller has used.
 func (s *Store) dropRefund(state *backend.State, t *backend.Take, o *backend.Outcome, now int64) {
 	if !state.Unused() {
 		s.metrics.dropped.Inc()
@@ -77,8 +77,8 @@ func (s *Store) dropRefund(state *backend.State, t *backend.Take, o *backend.Out
 	o.Allowed, o.RetryAfter = true, 0
 }
 
-// takeGroup settles several takes as one. All their shards are locked, in ascending order, and then all shared counters,
-// which is why two requests cannot wait for each other.
+// takeGroup settles several takes as one. It locks all their shards in ascending order, and then all shared counters, so two
+// requests cannot wait for each other.
 func (s *Store) takeGroup(now int64, takes []backend.Take, outcomes []backend.Outcome) bool {
 	var shardBuf [16]uint8
 	var counterBuf [16]*counter
@@ -119,14 +119,14 @@ func (s *Store) takeGroup(now int64, takes []backend.Take, outcomes []backend.Ou
 	return true
 }
 
-// group is takes that are settled as one and need new or shared counters. All their shards are locked.
+// group holds takes that are settled as one, when some of them need new or shared counters. All their shards are locked.
 type group struct {
 	store *Store
 	now   int64
-	takes []backend.Take // with the limits of shared counters in the place of theirs
+	takes []backend.Take // takes in shared counters have the limits of these counters
 
 	members []member // by take
-	stripes []uint8  // of the shared counters, in order
+	stripes []uint8  // locks of the shared counters, in order
 }
 
 // member is where one take is counted.
@@ -134,17 +134,17 @@ type member struct {
 	counter *counter
 	share   *share
 	kind    memberKind
-	into    int // the take that this one is counted with; itself if there is none
+	into    int // index of the take that this one is merged with; its own index if there is none
 }
 
 type memberKind uint8
 
 const (
-	held    memberKind = iota // a counter that was there
-	added                     // a new one
-	again                     // a new one that a take before has added
+	held    memberKind = iota // an existing counter
+	added                     // a new counter
+	again                     // a new counter that an earlier take has added
 	looked                    // a copy: nothing is written
-	dropped                   // nothing, for a refund that is dropped
+	dropped                   // no counter: the refund is dropped
 	shared
 )
 
@@ -188,7 +188,7 @@ func (g *group) settle(outcomes []backend.Outcome) bool {
 	return true
 }
 
-// find finds the counter of a take, or makes one.
+// find finds the counter of a take, or makes one. It returns false if there is no room.
 func (g *group) find(i int) bool {
 	s, t, m := g.store, &g.takes[i], &g.members[i]
 	m.into = i
@@ -203,7 +203,7 @@ func (g *group) find(i int) bool {
 		}
 		return true
 	}
-	inShared := false // a take before found no room for a counter of this key, so there is none for this one either
+	inShared := false // an earlier take found no room for a counter of this key, so there is none for this one either
 	for j := range i {
 		k := g.members[j].kind
 		if k != looked && k != shared || string(g.takes[j].Key) != string(t.Key) {
@@ -233,8 +233,8 @@ func (g *group) find(i int) bool {
 	return true
 }
 
-// share finds a shared counter for a take. Where another take of the group has it already, the two are one take of as
-// many hits: each alone may fit in it when both do not, and then nothing of either may be counted.
+// share finds a shared counter for a take. If another take of the group already has that counter, the two are merged into one
+// take with the hits of both: each alone may fit when both do not, and then neither may be counted.
 func (g *group) share(i int, hash uint64) bool {
 	t, m := &g.takes[i], &g.members[i]
 	r := g.store.rowOf(m.share, t)
@@ -262,7 +262,7 @@ func (g *group) share(i int, hash uint64) bool {
 	return true
 }
 
-// run settles the takes when all of their counters are known and locked.
+// run settles the takes after all their counters were found and locked.
 func (g *group) run(outcomes []backend.Outcome) {
 	s := g.store
 	takes, states, index := make([]backend.Take, 0, len(g.takes)), make([]*backend.State, 0, len(g.takes)), make([]int, len(g.takes))
@@ -297,7 +297,7 @@ func (g *group) run(outcomes []backend.Outcome) {
 	}
 }
 
-// dropUnchanged takes the new counters back that hold no more than they began with.
+// dropUnchanged removes new counters that hold no more than they began with.
 func (g *group) dropUnchanged() {
 	for i := range g.members {
 		m := &g.members[i]

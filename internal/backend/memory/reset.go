@@ -8,8 +8,8 @@ import (
 
 // Reset clears counters. It never fails.
 //
-// What was counted in a shared counter stays there, because others have used it too. Instead the key gets a counter of its
-// own, in which nothing is used. Where the store has no room for that, the reset is dropped, and counted.
+// What was counted in a shared counter stays there, because others have used it too. Instead, the key gets a counter of its
+// own, in which nothing is used. If the store has no room for that counter, the reset is dropped, and a metric counts it.
 func (s *Store) Reset(_ context.Context, counters []backend.Counter) error {
 	for i := range counters {
 		s.drop(&counters[i])
@@ -41,7 +41,8 @@ func (s *Store) drop(named *backend.Counter) {
 	}
 }
 
-// sharedUntil is when the shared counter of a key expires, 0 if nothing is used in it. mu is held for reading.
+// sharedUntil is the time at which the shared counter of a key expires, or 0 if nothing is used in it. mu is held for
+// reading.
 func (s *Store) sharedUntil(sh *share, hash uint64, named *backend.Counter) int64 {
 	r := sh.find(named.Limit)
 	if r == nil {

@@ -11,18 +11,18 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A rule may have a new counter as long as it has less than ruleShare times what is free, a domain as long as it has
-// less than domainShare times that. So a rule borrows freely while there is room, and alone fills 7/8 of the store at
-// most; all rules of one domain fill 15/16. What is left is open to the others by the same measure. Nobody has to know
+// A rule may have a new counter as long as it has less than ruleShare times the number of free counters. The same holds for a
+// domain and domainShare. So a rule borrows freely while there is room. One rule alone fills at most 7/8 of the store, and
+// all rules of one domain fill at most 15/16. The others may fill what is left by the same measure. The store need not know
 // how many rules and domains there are, and the check is two comparisons.
 const (
 	ruleShare   = 7
 	domainShare = 15
 )
 
-// shares is what the store knows of rules and domains, and the table of shared counters.
+// shares is what the store knows about rules and domains, and the table of shared counters.
 //
-// Locks are taken in this order: shards, mu for reading, cells. Who holds mu for writing takes no other lock.
+// Locks are taken in this order: shards, mu for reading, cells. A goroutine that holds mu for writing takes no other lock.
 type shares struct {
 	mu      sync.RWMutex // held for writing to add or drop an element
 	byRule  map[uint64]*share
@@ -30,29 +30,29 @@ type shares struct {
 
 	cells  [stripeCount]sync.Mutex // each guards a part of the cells of every row
 	adding sync.Mutex              // guards free, and the adding of rows while mu is held for reading
-	free   int                     // cells that no row has
+	free   int                     // cells that belong to no row
 	rows   atomic.Int64
 }
 
 const stripeCount = 64
 
-// share is what a rule has of the store. The overrides of a domain are as one rule.
+// share is the part of the store that a rule uses. The overrides of a domain count as one rule.
 type share struct {
 	domain *domain
-	used   atomic.Int64 // counters in the shards
+	used   atomic.Int64 // number of counters in the shards
 	rows   atomic.Pointer[row]
 }
 
-// domain is what all rules of a domain have.
+// domain is the part of the store that all rules of a domain use.
 type domain struct {
 	used  atomic.Int64
 	taken prometheus.Counter // takes that shared counters have answered
 }
 
-// row is the shared counters of one limit of a rule. A caller has one of them, by the hash of its key.
+// row holds the shared counters of one limit of a rule. The hash of a caller's key selects one of them.
 type row struct {
 	next   *row
-	limit  descriptor.Limit // says which windows and which algorithm, whatever its number
+	limit  descriptor.Limit // its windows and algorithm matter, its number does not
 	cells  []counter        // a power of two of them
 	stripe uint64
 }
@@ -63,8 +63,8 @@ const (
 	longestTails = 1 << 20 // entries in all cells of a row
 )
 
-// shareOf returns the share of a rule. mu is held for reading; if the rule is new, it was not for a moment, and again says
-// so.
+// shareOf returns the share of a rule. mu is held for reading. If the rule is new, shareOf releases mu for a moment, and
+// again is true.
 func (s *Store) shareOf(r *descriptor.Rule) (_ *share, again bool) {
 	id := s.ruleID(r)
 	for {
@@ -96,7 +96,8 @@ func (s *Store) addShare(id uint64, r *descriptor.Rule) {
 	s.shares.byRule[id] = &share{domain: d}
 }
 
-// ruleID is the same for a rule before and after its file was read again, whatever its numbers.
+// ruleID identifies a rule. It stays the same when the file of the rule is read again, even if the numbers of the rule
+// change.
 func (s *Store) ruleID(r *descriptor.Rule) uint64 {
 	if r == nil {
 		return 0
@@ -115,8 +116,8 @@ func (s *Store) ruleID(r *descriptor.Rule) uint64 {
 	return h.Sum64()
 }
 
-// reserve counts one more counter of a rule, if the rule may have one. It looks before it writes: refusals do not make
-// the cores wait for each other.
+// reserve counts one more counter of a rule, if the rule may have one. It reads before it writes, so that refusals do not
+// make the cores wait for each other.
 func (s *Store) reserve(sh *share) bool {
 	if s.sharing() {
 		free := int64(s.opts.MaxCounters) - s.live.Load()
@@ -144,14 +145,14 @@ func (s *Store) occupy(sh *share) bool {
 	return true
 }
 
-// release gives a counter back.
+// release counts one counter of a rule less.
 func (s *Store) release(sh *share) {
 	s.live.Add(-1)
 	sh.used.Add(-1)
 	sh.domain.used.Add(-1)
 }
 
-// askForSweep makes Run sweep out of turn, if it does not rest.
+// askForSweep makes Run sweep out of turn, unless Run is resting.
 func (s *Store) askForSweep() {
 	select {
 	case s.full <- struct{}{}:
@@ -159,10 +160,10 @@ func (s *Store) askForSweep() {
 	}
 }
 
-// sharing says whether there are shared counters.
+// sharing reports whether there are shared counters.
 func (s *Store) sharing() bool { return s.opts.Shared > 0 }
 
-// find returns the row of a limit, nil if it has none.
+// find returns the row of a limit, or nil if it has none.
 func (sh *share) find(l *descriptor.Limit) *row {
 	for r := sh.rows.Load(); r != nil; r = r.next {
 		if r.limit.SharesCounter(l) {
@@ -172,12 +173,12 @@ func (sh *share) find(l *descriptor.Limit) *row {
 	return nil
 }
 
-// rowOf returns the row of a limit, and makes it if need be. It returns nil when there is no room for one. mu is held for
+// rowOf returns the row of a limit, and makes one if necessary. It returns nil if there is no room for one. mu is held for
 // reading.
 //
-// A row gets a quarter of the free cells, so there are always some for the next, down to one. A rule gets one even if
-// none is free: rules are as many as the operator wrote. Windows that requests bring along are not: they have the first
-// half of the cells.
+// A row gets a quarter of the free cells, and at least one cell, so that some remain for the next row. A rule gets one cell
+// even if none is free: the number of rules is bounded, because the operator writes them. The number of windows that requests
+// bring along is not bounded: they may only use the first half of the cells.
 func (s *Store) rowOf(sh *share, t *backend.Take) *row {
 	if r := sh.find(t.Limit); r != nil || !s.sharing() {
 		return r
@@ -211,7 +212,7 @@ func (r *row) cell(hash uint64) (c *counter, stripe uint8) {
 	return &r.cells[at], uint8((at + r.stripe) % stripeCount)
 }
 
-// inherited returns the state in which a new counter of a key begins: what is used in its shared counter, if there is
+// inherited returns the first state of a new counter of a key: what is used in the shared counter of that key, if there is
 // one. mu is held for reading.
 func (s *Store) inherited(sh *share, hash uint64, l *descriptor.Limit, now int64) backend.State {
 	r := sh.find(l)
@@ -227,7 +228,7 @@ func (s *Store) inherited(sh *share, hash uint64, l *descriptor.Limit, now int64
 	return backend.Inherit(l, &c.state, now)
 }
 
-// tidy drops the rows in which everything has expired and the rules that have nothing left.
+// tidy drops rows in which everything has expired, and rules that have no rows and no counters left.
 func (s *Store) tidy(now int64) {
 	s.shares.mu.Lock()
 	defer s.shares.mu.Unlock()

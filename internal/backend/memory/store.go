@@ -15,16 +15,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Options are the settings of a Store. The zero value serves.
+// Options are the settings of a Store. The zero value works.
 type Options struct {
-	MaxCounters   int           // counters in use at once; default DefaultMaxCounters, about 400 MB when keys are 50 bytes long
-	Shared        int           // shared counters for when those are used up; default 65,536 of 64 bytes; negative: none
-	SweepInterval time.Duration // in which every counter is looked at once for expiry; default 10 s
+	MaxCounters   int           // maximum number of counters in use at once; default DefaultMaxCounters, about 400 MB with keys of 50 bytes
+	Shared        int           // number of shared counters, for when those are used up; default 65,536 of 64 bytes; negative: none
+	SweepInterval time.Duration // time in which every counter is checked once for expiry; default 10 s
 
 	Metrics prometheus.Registerer // nil: no metrics
 }
 
-// DefaultMaxCounters is how many counters a store holds that was not given a bound.
+// DefaultMaxCounters is the maximum number of counters of a store without a bound in its options.
 const DefaultMaxCounters = 2_000_000
 
 // Store keeps counters in memory.
@@ -51,8 +51,8 @@ type shard struct {
 
 type counter struct {
 	state   backend.State
-	expires int64  // when the state is as good as none, in microseconds
-	share   *share // that this is a part of; nil for a shared counter
+	expires int64  // when the state is equivalent to an unused one, in microseconds
+	share   *share // share that the counter belongs to; nil for a shared counter
 }
 
 // New returns an empty store. Run sweeps it.
@@ -75,9 +75,9 @@ func New(opts Options) *Store {
 	return s
 }
 
-// Take settles the takes of one request. It fails with backend.ErrFull when a new counter is needed and there is no
-// room: those takes are marked Failed, the others are answered. When ctx ends, the groups of takes that were not settled
-// yet are marked Failed.
+// Take settles the takes of one request. It fails with backend.ErrFull if a new counter is needed and there is no room. Takes
+// without room are marked Failed, the others are answered. When ctx ends, the groups of takes that are not settled yet are
+// marked Failed.
 func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) error {
 	at := now.UnixMicro()
 	var err error
@@ -103,7 +103,7 @@ func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) err
 	return err
 }
 
-// errFull is made once: a refusal for lack of room costs next to nothing.
+// errFull is made once, so that a refusal for lack of room costs almost nothing.
 var errFull = fmt.Errorf("count in memory: %w", backend.ErrFull)
 
 func (s *Store) takeOne(now int64, takes []backend.Take, outcomes []backend.Outcome) bool {
@@ -123,8 +123,8 @@ func (s *Store) takeOne(now int64, takes []backend.Take, outcomes []backend.Outc
 	return true
 }
 
-// Peek judges takes and changes nothing. A counter that does not exist is looked for in the shared ones, where it would
-// begin. It never fails.
+// Peek judges takes and changes nothing. For a counter that does not exist, it reads the shared counter from which a new one
+// would begin. It never fails.
 func (s *Store) Peek(_ context.Context, now time.Time, r *backend.Request) error {
 	for i := range r.Takes {
 		r.Outcomes[i] = s.peek(now.UnixMicro(), &r.Takes[i])
@@ -149,11 +149,11 @@ func (s *Store) peek(now int64, t *backend.Take) backend.Outcome {
 	return backend.Peek(t, &begins, now)
 }
 
-// keep says how long a counter that was settled is kept.
+// keep sets how long a counter is kept after it was settled.
 func (s *Store) keep(c *counter, l *descriptor.Limit, now int64) {
 	c.expires = backend.Expires(l, &c.state)
 	if c.state.Unused() && c.share.rows.Load() != nil {
-		// A new counter of this key would begin with what others use.
+		// Without this counter, a new one of this key would begin with what others have used.
 		c.expires = max(c.expires, now+l.Window.Length().Microseconds())
 	}
 }
@@ -168,5 +168,5 @@ func (s *Store) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }
 
 func (s *Store) shardOf(key []byte) uint8 { return uint8(s.hash(key) % shardCount) }
 
-// Len is how many counters the store holds, expired ones that were not swept yet among them.
+// Len is the number of counters in the store, including expired ones that were not swept yet.
 func (s *Store) Len() int { return int(s.live.Load()) }

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// grace is how much longer a counter is kept that has expired, while callers share counters for want of room: who calls
-// again within that time keeps a counter of its own from one window to the next.
+// grace is how much longer an expired counter is kept while callers share counters because there is no room. A caller that
+// comes back within this time keeps its own counter from one window to the next.
 const grace = 5 * time.Second
 
-// restAfterSweep is how long Run leaves a full store alone after a sweep out of turn. It rests four times as long as the
-// sweep took, if that is more: a store that stays full does not cost more than a fifth of a core.
+// restAfterSweep is how long Run leaves a full store alone after a sweep out of turn. Run rests four times as long as the
+// sweep took, if that is longer: a store that stays full costs at most a fifth of a core.
 const restAfterSweep = time.Second
 
-// Run drops expired counters until ctx ends; it returns nil. One shard is swept at a time, so that no decision waits
+// Run drops expired counters until ctx ends, and then returns nil. It sweeps one shard at a time, so that no decision waits
 // for more than a 256th of the counters. A store that is full is swept as a whole, out of turn.
 //
-// This is the only place that makes room, but for Sweep: a take never looks at counters that it did not ask for.
+// Only Run and Sweep make room: a take never looks at the counters of others.
 func (s *Store) Run(ctx context.Context) error {
 	tick := time.NewTicker(s.opts.SweepInterval / shardCount)
 	defer tick.Stop()
@@ -63,8 +63,8 @@ func (s *Store) grace() time.Duration {
 	return grace
 }
 
-// sweepShard drops the expired counters of a shard. When a map has become much smaller than it was, it is made anew: Go's
-// maps keep the room that they once needed.
+// sweepShard drops the expired counters of a shard. If the map has become much smaller than it was, sweepShard makes a new
+// one: Go's maps keep the memory that they once needed.
 func (s *Store) sweepShard(i int, at time.Time) {
 	sh, now := &s.shards[i], at.UnixMicro()
 	sh.mu.Lock()

@@ -16,11 +16,11 @@ import (
 // Options are the settings of a Cache.
 type Options struct {
 	Backend backend.Store         // required
-	Bytes   int                   // what the refusals may take, keys included; default 1 MiB
+	Bytes   int                   // maximum size of the refusals, keys included; default 1 MiB
 	Metrics prometheus.Registerer // nil: no metrics
 }
 
-// Cache answers takes whose refusal it knows, and asks the backend about the others.
+// Cache answers takes whose refusal it knows, and forwards the others to the backend.
 type Cache struct {
 	backend  backend.Store
 	perShard int64 // bytes
@@ -32,29 +32,29 @@ type Cache struct {
 
 const (
 	shardCount = 64
-	overhead   = 112 // bytes that a refusal takes besides its key, about
+	overhead   = 112 // size of a refusal without its key in bytes, approximately
 )
 
 type shard struct {
 	mu       sync.Mutex
 	refusals map[string]refusal
 	bytes    int64
-	refunds  uint64 // how many refunds have begun or ended: a refusal that saw another number may be out of date
+	refunds  uint64 // number of refunds that have begun or ended: a refusal that began at another number may be out of date
 }
 
 type refusal struct {
 	until    int64 // microseconds since the Unix epoch, on this process' clock
 	reset    int64
-	hits     int64 // the least that is refused
+	hits     int64 // the smallest number of hits that is refused
 	used     int64
 	requests uint32 // with burst: the limit that refused
 	burst    uint32
 }
 
-// asked is the takes that go to the backend.
+// asked holds the takes that go to the backend.
 type asked struct {
 	backend.SubRequest
-	refunds []uint64 // by take: what its shard's count was before
+	refunds []uint64 // for each take: refunds of its shard before the call
 }
 
 // New returns an empty cache in front of a backend.
@@ -81,7 +81,7 @@ func New(opts Options) *Cache {
 	return c
 }
 
-// Take answers what it can and asks the backend about the rest, in one call.
+// Take answers what it can, and forwards the rest to the backend in one call.
 func (c *Cache) Take(ctx context.Context, now time.Time, r *backend.Request) error {
 	at := now.UnixMicro()
 	a := c.pool.Get().(*asked)
@@ -96,7 +96,7 @@ func (c *Cache) Take(ctx context.Context, now time.Time, r *backend.Request) err
 		end := r.Group(start)
 		answered, peek := c.refuse(at, r, start, end)
 		if peek {
-			a.Together = false // nothing is added, or given back whatever the others do
+			a.Together = false // these takes only read, or are refunds, which happen whatever the other takes do
 		}
 		for i := start; i < end && !answered; i++ {
 			if peek && !r.Outcomes[i].Allowed {
@@ -122,7 +122,7 @@ func (c *Cache) Take(ctx context.Context, now time.Time, r *backend.Request) err
 	return err
 }
 
-// Peek asks the backend how much is used, but for counters that refuse everything.
+// Peek asks the backend how much is used, except for counters that are known to refuse everything.
 func (c *Cache) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
 	var a backend.SubRequest
 	for i := range r.Takes {
@@ -145,8 +145,9 @@ func (c *Cache) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 	return err
 }
 
-// refuse answers a group from the cache if all of it is refused there, or, for the limits of one descriptor, any. peek says that only
-// the takes that it knows are answered, and the others are to be read: they have an outcome that is allowed.
+// refuse answers a group if the cache knows that all its takes are refused. For the limits of one descriptor, one known
+// refusal is enough. peek means that only the takes with a known refusal are answered; the others are only read, and have an
+// outcome that is allowed.
 func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered, peek bool) {
 	refused := 0
 	for i := start; i < end; i++ {
@@ -169,7 +170,7 @@ func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered,
 	return !peek, peek
 }
 
-// known fills the outcome of a take whose refusal is known.
+// known fills the outcome of a take whose refusal is known, and reports whether it is known.
 func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
 	if t.Hits < 0 {
 		return false
@@ -199,7 +200,7 @@ func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
 	return true
 }
 
-// before is called when a take goes to the backend. A refund forgets its counter's refusal now and again afterwards:
+// before is called before a take goes to the backend. A refund forgets the refusal of its counter now, and again afterwards:
 // a take in between may have seen the counter before the refund.
 func (c *Cache) before(t *backend.Take) uint64 {
 	sh := c.shard(t.Key)
@@ -241,7 +242,7 @@ func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, refunds ui
 	if o.Used > int64(t.Limit.Capacity()) { // refused hits were counted: everything is refused, peeks too
 		e.until, e.hits = e.reset, 0
 	} else if o.RetryAfter < 0 {
-		return // heavier than the limit: that says nothing about the counter
+		return // more hits than the capacity: the refusal says nothing about the counter
 	}
 	sh.remember(t.Key, e, c.perShard)
 }
@@ -277,7 +278,7 @@ func (c *Cache) shard(key []byte) *shard {
 	return &c.shards[maphash.Bytes(c.seed, key)%shardCount]
 }
 
-// Len is how many refusals the cache holds, also those that have ended and were not asked for since.
+// Len is the number of refusals in the cache, including those that have ended and were not looked up since.
 func (c *Cache) Len() int {
 	n := 0
 	for i := range c.shards {
@@ -289,5 +290,5 @@ func (c *Cache) Len() int {
 	return n
 }
 
-// Hits is how many takes the cache has refused.
+// Hits is the number of takes that the cache has refused.
 func (c *Cache) Hits() uint64 { return c.hits.Load() }

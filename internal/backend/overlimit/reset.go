@@ -6,8 +6,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Reset clears counters in the backend. Refusals are forgotten once the counters are cleared, and one that is on its way then
-// is not remembered: it may be about what was there before.
+// Reset clears counters in the backend, and then forgets their refusals. A refusal that is on its way at that time is not
+// remembered: it may be about the counter before the reset.
 func (c *Cache) Reset(ctx context.Context, counters []backend.Counter) error {
 	defer c.forget(counters) // also if it failed: it may have been carried out
 	return c.backend.Reset(ctx, counters)
