@@ -7,27 +7,27 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// Arena is the memory of the requests of many lines, so that a request needs no allocation of its own.
+// Arena is memory for the requests of many lines, so that a single request needs no allocation.
 type Arena struct {
 	descriptors []limiter.Descriptor
 	entries     []descriptor.Entry
 	callers     []byte
 }
 
-// Reset empties the arena. The requests that were built in it must not be used after that.
+// Reset empties the arena. Requests that were built in it must not be used afterwards.
 func (a *Arena) Reset() {
 	clear(a.descriptors)
-	clear(a.entries) // so that the texts behind them can be collected
+	clear(a.entries) // so that the garbage collector can free their texts
 	a.descriptors, a.entries, a.callers = a.descriptors[:0], a.entries[:0], a.callers[:0]
 }
 
-// Request is the request of a line.
+// Request is the request made from a line.
 type Request struct {
 	limiter.Request
 	Caller []byte // the caller; part of the arena
 }
 
-// Build makes the request of a line. fields are Record.Fields as texts. The parts of the request belong to the arena. It
+// Build makes the request for a line. fields are Record.Fields as texts. The parts of the request belong to the arena. It
 // returns false if the line is skipped: a condition does not hold, or no descriptor is left.
 //
 // As with the actions of Envoy's rate limit filter, an entry whose value is absent leaves its whole descriptor out.
@@ -82,10 +82,10 @@ func (d *descriptorMap) build(fields []string, a *Arena) ([]descriptor.Entry, bo
 	return a.entries[first:len(a.entries):len(a.entries)], len(a.entries) > first
 }
 
-// noCaller is the caller of lines that name none.
+// noCaller is the caller of lines that do not name one.
 const noCaller = "(none)"
 
-// appendCaller appends the caller: what the mapping says, else every distinct entry that comes from the log.
+// appendCaller appends the caller: the value that the mapping sets, else every distinct entry that comes from the log.
 func (m *Mapping) appendCaller(fields []string, a *Arena) {
 	if m.caller != nil {
 		if c := m.caller.of(fields); c != "" {
@@ -114,7 +114,7 @@ func (m *Mapping) appendCaller(fields []string, a *Arena) {
 	}
 }
 
-// parseHits reads the number of hits; ok is false if it is none.
+// parse reads the number of hits. ok is false if the text is not a number of hits.
 func (h *hitsMap) parse(fields [][]byte) (n uint64, ok bool) {
 	if h.field < 0 || len(fields[h.field]) == 0 {
 		return h.fallback, true

@@ -11,24 +11,25 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// maxRecord is the longest record of several lines, in bytes: a quote that is never closed does not take the whole log.
+// maxRecord is the maximum length in bytes of a record of several lines, so that a quote that is never closed does not
+// consume the whole log.
 const maxRecord = 64 << 10
 
-// csvLines reads CSV as RFC 4180 has it. It accepts what encoding/csv accepts; a fuzz test compares the two. encoding/csv
-// would read a whole log into memory for a quote that is never closed, allocates for every line, and takes 1.7 to 2.5 times
-// as long: BenchmarkBesideCSV.
+// csvLines reads CSV as defined by RFC 4180. It accepts what encoding/csv accepts; a fuzz test compares the two. encoding/csv
+// would read a whole log into memory if a quote is never closed, allocates for every line, and takes 1.7 to 2.5 times as
+// long (BenchmarkBesideCSV).
 type csvLines struct {
 	lines  *lines
 	comma  byte
-	wanted []int // by column: its place in Mapping.fields, -1 if it is not needed
+	wanted []int // by column: its index in Mapping.fields; -1: not needed
 
-	whole  []byte // the record that is split
+	whole  []byte // the record that is being split
 	joined []byte // a record of several lines, as it was read
-	again  []byte // lines of a record that had no end, to be read again
+	again  []byte // lines of a record without an end, to be read again
 	number int    // of the line last read
 }
 
-// begin takes the columns from the mapping, or from the first line.
+// begin reads the columns from the mapping, or from the first line.
 func (c *csvLines) begin(m *Mapping) error {
 	columns := m.columns
 	if columns == nil {
@@ -135,8 +136,8 @@ func (c *csvLines) unquoted(line []byte, fields [][]byte) int {
 	}
 }
 
-// several reads on in a record whose first line ends within quotes. If the quotes are never closed, the lines after the
-// first are read again.
+// several continues a record whose first line ends within quotes. If the quotes are never closed, the lines after the first
+// are read again.
 func (c *csvLines) several(line []byte, keep func(int, []byte)) (done bool, msg string) {
 	first := c.number
 	c.joined = append(append(c.joined[:0], line...), '\n')
@@ -164,7 +165,7 @@ func (c *csvLines) several(line []byte, keep func(int, []byte)) (done bool, msg 
 	return false, msg
 }
 
-// record splits a record with quotes. It replaces doubled quotes by single ones in place. done is false if the record ends
+// record splits a record with quotes. It replaces doubled quotes with single ones, in place. done is false if the record ends
 // within quotes; msg is the error.
 func (c *csvLines) record(b []byte, keep func(i int, value []byte)) (done bool, msg string) {
 	for i := 0; ; i++ {

@@ -1,11 +1,11 @@
 // Package accesslog turns the lines of access logs into the requests that a proxy would have sent to the service.
 //
-// A Mapping says how: the format of the log (text with a pattern, as Envoy writes it; JSON lines; CSV), the time, and the
+// A Mapping describes the format of the log (text with a pattern, as Envoy writes it; JSON lines; CSV), the time, and the
 // descriptors. It is read from a file whose language is a table with one row for each key; the tables in
-// docs/simulating.md come from the same rows. A Reader yields the lines of one log, and Mapping.Build makes the request of
+// docs/simulating.md come from the same rows. A Reader returns the lines of one log, and Mapping.Build makes the request for
 // a line. Simulations read hundreds of millions of lines, so reading a line allocates nothing.
 //
-// A Mapping is immutable and may be used by any number of goroutines; a Reader is for one.
+// A Mapping is immutable and may be used by any number of goroutines; a Reader by only one.
 //
-// The package decides nothing, keeps no line, and does not sort lines by time: package simulate does.
+// The package does not decide requests, keep lines, or sort lines by time: package simulate does.
 package accesslog

@@ -80,7 +80,7 @@ func (l *layout) zoneOrUTC() *time.Location {
 	return l.zone
 }
 
-// unix reads a number of units of so many microseconds, with a fraction if there is one.
+// unix reads a number of units, which may have a fraction. unit is the length of a unit in microseconds.
 func unix(text string, unit int64) (int64, error) {
 	whole, fraction, has := strings.Cut(text, ".")
 	n, err := strconv.ParseUint(whole, 10, 63)
@@ -107,7 +107,7 @@ const (
 	zonePlain           // +0900
 )
 
-// zoneFormOf returns the way in which the zone stands behind the first bytes of a text, which are date and time.
+// zoneFormOf returns the form of the zone in a text. The first behind bytes of the text are the date and time.
 func zoneFormOf(text string, behind int) zoneForm {
 	signAt := func(i int) bool { return i >= behind && (text[i] == '+' || text[i] == '-') }
 	switch n := len(text); {
@@ -120,14 +120,14 @@ func zoneFormOf(text string, behind int) zoneForm {
 	}
 }
 
-// rfc3339 reads 2006-01-02T15:04:05.999Z, also with small letters, with a blank for the T, and with +0900 for +09:00.
+// rfc3339 reads 2006-01-02T15:04:05.999Z, also with lower-case letters, a blank instead of the T, or +0900 instead of +09:00.
 func (l *layout) rfc3339(text string) (int64, error) {
 	const second = len("2006-01-02T15:04:05")
 	if len(text) < second || text[10] != 'T' && text[10] != 't' && text[10] != ' ' {
 		return 0, errNoTime
 	}
 	form := zoneFormOf(text, second)
-	if text[10] != 'T' || text[len(text)-1] == 'z' || form == zonePlain { // as the standard has it, which is read fastest
+	if text[10] != 'T' || text[len(text)-1] == 'z' || form == zonePlain { // convert to the standard's form, which is read fastest
 		text = text[:10] + "T" + strings.ToUpper(text[11:])
 		if form == zonePlain {
 			text = text[:len(text)-2] + ":" + text[len(text)-2:]
@@ -161,7 +161,7 @@ func (l *layout) clf(text string) (int64, error) {
 	return zoned(layout, text)
 }
 
-// local reads a time without a zone: it is of the mapping's.
+// local reads a time without a zone. The time is in the mapping's zone.
 func (l *layout) local(layout, text string) (int64, error) {
 	t, err := time.ParseInLocation(layout, text, l.zoneOrUTC())
 	if err == nil && l.zone == nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// jsonLines reads an object per line.
+// jsonLines reads one object per line.
 //
-// The objects are read by hand, because a simulation reads hundreds of millions of them: jsontext, the tokenizer of the
-// coming encoding/json/v2, takes almost four times as long for a line of Envoy's (BenchmarkBesideJSON), and reading a line is
-// most of the work. What is read is what encoding/json reads, and nothing else; a fuzz test compares the two.
+// The parser is written by hand, because a simulation reads hundreds of millions of objects, and reading a line is most of
+// the work. jsontext, the tokenizer of the future encoding/json/v2, takes almost four times as long for a line of Envoy's log
+// (BenchmarkBesideJSON). The parser accepts exactly what encoding/json accepts; a fuzz test compares the two.
 type jsonLines struct {
 	lines  *lines
 	paths  *path
@@ -25,7 +25,7 @@ type jsonLines struct {
 // path is a name in an object, with the names that are needed below it.
 type path struct {
 	name  string
-	field int // in Mapping.fields; -1: only what is below it is needed
+	field int // index in Mapping.fields; -1: only names below it are needed
 	below []*path
 }
 
@@ -103,13 +103,13 @@ func (j *jsonLines) split(fields [][]byte) (int, error) {
 
 const maxDepth = 100
 
-// scanner parses one line. Its methods parse the text at index i and return the index behind it, or -1 if it is not JSON.
+// scanner parses one line. Its methods parse the text at index i and return the index after it, or -1 if it is not JSON.
 type scanner struct {
 	b      []byte
 	fields [][]byte
 	depth  int
 
-	at    int // where the error is, about
+	at    int // approximate index of the error
 	deep  bool
 	wrong *path // a field that is an object or a list
 	kind  string
@@ -120,7 +120,7 @@ func (s *scanner) fail(at int) int {
 	return -1
 }
 
-// line parses an object with nothing behind it.
+// line parses an object with nothing after it.
 func (s *scanner) line(top *path) bool {
 	i := blanks(s.b, 0)
 	if s.b[i] != '{' {
@@ -145,7 +145,7 @@ func blanks(b []byte, i int) int {
 	return i
 }
 
-// next skips white space before a byte that must be there.
+// next skips white space. At least one more byte must follow.
 func (s *scanner) next(i int) int {
 	if i < len(s.b) && s.b[i] > ' ' { // the usual case
 		return i
@@ -156,7 +156,7 @@ func (s *scanner) next(i int) int {
 	return s.fail(i)
 }
 
-// object parses an object. p has the names that are needed of it; nil: none.
+// object parses an object. p contains the names that are needed; nil: none.
 func (s *scanner) object(i int, p *path) int {
 	b := s.b
 	if s.depth++; s.depth > maxDepth {
@@ -241,7 +241,7 @@ func (s *scanner) array(i int) int {
 	}
 }
 
-// value parses any value, and keeps it if p says that it is needed.
+// value parses any value, and keeps it if p needs it.
 func (s *scanner) value(i int, p *path) int {
 	wanted := p != nil && p.field >= 0
 	var end int
@@ -392,7 +392,8 @@ func escape(b []byte) int {
 	return 0
 }
 
-// unescape returns a string without escapes. A string with escapes that is not UTF-8 is unchanged: the reader refuses it.
+// unescape resolves the escapes of a string. It leaves a string that has escapes and is not UTF-8 unchanged: the reader
+// refuses it.
 func unescape(quoted []byte, escaped bool) []byte {
 	inner := quoted[1 : len(quoted)-1 : len(quoted)-1]
 	if !escaped || !utf8.Valid(inner) {

@@ -14,7 +14,7 @@ import (
 
 const maxMappingSize = 1 << 20
 
-// A map while it is being read, before it is known which fields there are.
+// The maps of a mapping while they are being read, before the fields are known.
 type (
 	mappingReading struct {
 		format      yamlform.Value
@@ -42,7 +42,7 @@ type (
 	hitsReading       struct{ field, fallback yamlform.Value }
 )
 
-// Types of values. A text may be a number with a point: logs are full of them.
+// Types of values. A text may be a number with a decimal point: logs have many of them.
 var (
 	textType       = yamlform.Type{Kind: yamlform.Text, Floats: true}
 	listType       = yamlform.Type{Kind: yamlform.TextOrList, Floats: true}
@@ -51,8 +51,8 @@ var (
 	conditionsType = yamlform.Type{Kind: yamlform.Anything, Form: "a condition, or a list of them"}
 )
 
-// The language of mappings. Each row is one key: it reads the key's value, and the tables in docs/simulating.md come from
-// it too.
+// The language of mappings. Each row is one key and reads the key's value. The tables in docs/simulating.md come from the
+// same rows.
 var (
 	mappingForm = yamlform.NewForm("mapping", "a mapping",
 		required(keep("format", yamlform.OneOf(formatNames...), "see below", func(m *mappingReading) *yamlform.Value { return &m.format })),
@@ -110,7 +110,7 @@ var (
 		keep("default", yamlform.Uint32(0), "the number for lines without one; absent: 1", func(h *hitsReading) *yamlform.Value { return &h.fallback }),
 	)
 
-	// places are the maps that a key may really belong to, the likeliest first.
+	// places are the maps that a misplaced key may belong to, the most likely first.
 	places = []*yamlform.Map{&mappingForm.Map, &timeForm.Map, &entryForm.Map, &conditionForm.Map, &descriptorForm.Map}
 )
 
@@ -124,7 +124,7 @@ func required[T any](f yamlform.Field[T]) yamlform.Field[T] {
 	return f
 }
 
-// keep is a row whose value is kept for later.
+// keep returns a row that keeps the value for later.
 func keep[T any](name string, t yamlform.Type, doc string, of func(*T) *yamlform.Value) yamlform.Field[T] {
 	return yamlform.Field[T]{Key: yamlform.Key{Name: name, Type: t, Doc: doc}, Read: func(into *T, v yamlform.Value) { *of(into) = v }}
 }
@@ -135,7 +135,7 @@ func LoadMapping(name string) (*Mapping, []*yamlform.Error) {
 	if err != nil {
 		return nil, []*yamlform.Error{{File: name, Msg: "cannot be read: " + err.Error()}}
 	}
-	defer func() { _ = f.Close() }() // it was read only
+	defer func() { _ = f.Close() }() // it was only read
 	data, err := io.ReadAll(io.LimitReader(f, maxMappingSize+1))
 	switch {
 	case err != nil:
@@ -146,7 +146,7 @@ func LoadMapping(name string) (*Mapping, []*yamlform.Error) {
 	return ParseMapping(name, data)
 }
 
-// ParseMapping reads a mapping. The name stands in errors.
+// ParseMapping reads a mapping. The name is part of errors.
 func ParseMapping(name string, data []byte) (*Mapping, []*yamlform.Error) {
 	r := yamlform.NewReader(name, yamlform.Options{Places: places})
 	docs := r.Parse(data)
@@ -172,7 +172,7 @@ func ParseMapping(name string, data []byte) (*Mapping, []*yamlform.Error) {
 	return c.mapping, nil
 }
 
-// compiler makes a mapping of what was read.
+// compiler makes a Mapping from the maps that were read.
 type compiler struct {
 	*yamlform.Reader
 	mapping *Mapping
@@ -184,7 +184,7 @@ func (c *compiler) compile(n *mappingReading, top yamlform.Value) {
 		if c.Found() == 0 {
 			top.Errorf("no `format`: write %s", yamlform.List(formatNames, "or"))
 		}
-		return // which fields there are is not known
+		return // the fields are unknown
 	}
 	i, ok := n.format.Choice()
 	if !ok {
@@ -226,7 +226,7 @@ func (c *compiler) compile(n *mappingReading, top yamlform.Value) {
 	m.when = c.conditions(n.when)
 }
 
-// format reads what belongs to the format alone; false if fields cannot be looked up.
+// format reads the settings of the format. It returns false if fields cannot be looked up.
 func (c *compiler) format(n *mappingReading) bool {
 	m := c.mapping
 	text := m.format == formatEnvoy || m.format == formatText
@@ -311,7 +311,7 @@ func unknownField(v yamlform.Value, name string, names []string, format string) 
 	v.Errorf("%s: there are %s", msg, yamlform.List(names, "and"))
 }
 
-// need returns the index of a field of that name, which lines must be searched for from now on.
+// need returns the index of the field with that name. If the field is new, it is added to those that lines are searched for.
 func (c *compiler) need(name string, at yamlform.Value) int {
 	m := c.mapping
 	for i := range m.fields {
@@ -387,7 +387,7 @@ func (c *compiler) layout(v yamlform.Value, zone bool) {
 		c.mapping.layout.kind = layoutKind(i)
 		return
 	}
-	// A custom layout without a year or a minute cannot be right: such times say too little.
+	// A custom layout without a year or a minute cannot be right: such times are incomplete.
 	sample := time.Date(2019, 11, 23, 18, 47, 31, 0, time.UTC)
 	back, err := time.Parse(name, sample.Format(name))
 	if err != nil || back.Format(time.DateTime) != sample.Format(time.DateTime) {
@@ -404,7 +404,7 @@ func (c *compiler) layout(v yamlform.Value, zone bool) {
 	}
 }
 
-// hasZone says whether times of a layout carry their zone.
+// hasZone reports whether times of a layout contain their zone.
 func hasZone(custom string) bool {
 	at := time.Date(2019, 11, 23, 18, 47, 31, 0, time.FixedZone("", 5*60*60))
 	back, err := time.Parse(custom, at.Format(custom))

@@ -11,14 +11,14 @@ const maxLine = 1 << 20
 
 var errTooLong = errors.New("longer than 1 MiB")
 
-// lines reads a stream line by line, without copying them.
+// lines reads a stream line by line, without copying the lines.
 type lines struct {
 	r      *bufio.Reader
 	number int // of the line last read, from 1
 }
 
-// next returns a line without its end; it is valid until the next call, and may be written to. A line that is too long
-// is skipped.
+// next returns a line without its line ending. The line is valid until the next call, and the caller may write to it. A line
+// that is too long is skipped.
 func (l *lines) next() ([]byte, error) {
 	line, err := l.r.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {

@@ -18,7 +18,7 @@ type Record struct {
 	Line   int      // its number, from 1
 	At     int64    // the time of the request, in microseconds since 1970
 	Fields [][]byte // the fields that the mapping needs, empty if absent. Valid until the next line is read
-	Hits   []uint64 // by descriptor of the mapping; nil: one each
+	Hits   []uint64 // by descriptor of the mapping; nil: one hit for each
 }
 
 // LineError is an error in one line. The next line can be read.
@@ -29,7 +29,7 @@ type LineError struct {
 
 func (e *LineError) Error() string { return "line " + strconv.Itoa(e.Line) + ": " + e.Msg }
 
-// splitter splits the next line into fields. It returns a *LineError for a line that it cannot parse, and another error if
+// splitter splits the next line into fields. It returns a *LineError for a line that it cannot parse, and a different error if
 // nothing more can be read.
 type splitter interface {
 	split(fields [][]byte) (line int, err error)
@@ -44,7 +44,7 @@ type Reader struct {
 	seen   []bool
 }
 
-// NewReader returns a reader of a log, which may be packed with gzip. The error is about the log as a whole: broken gzip, or
+// NewReader returns a reader of a log, which may be compressed with gzip. The error is about the log as a whole: broken gzip, or
 // a CSV header without a column that the mapping needs.
 func (m *Mapping) NewReader(r io.Reader) (*Reader, error) {
 	buffered := bufio.NewReaderSize(r, maxLine)
@@ -76,8 +76,8 @@ func (m *Mapping) NewReader(r io.Reader) (*Reader, error) {
 	return reader, nil
 }
 
-// Next returns the next line, and io.EOF after the last. The record is valid until the next call. After a *LineError the
-// next line can be read; after any other error nothing can.
+// Next returns the next line, or io.EOF after the last. The record is valid until the next call. After a *LineError the next
+// line can be read; after any other error nothing more can be read.
 func (r *Reader) Next() (*Record, error) {
 	fields := r.rec.Fields
 	for {
@@ -97,10 +97,10 @@ func (r *Reader) Next() (*Record, error) {
 	}
 }
 
-// errBlank is an empty line.
+// errBlank is the error for an empty line.
 var errBlank = errors.New("blank")
 
-// maxText is the longest domain, key or value that the service takes by default, in bytes.
+// maxText is the maximum length in bytes of a domain, key or value that the service accepts by default.
 const maxText = 64 << 10
 
 func (r *Reader) check(fields [][]byte) error {
@@ -145,13 +145,13 @@ func (r *Reader) errorf(format string, args ...any) error {
 	return &LineError{r.rec.Line, fmt.Sprintf(format, args...)}
 }
 
-// Fields is how many fields the mapping needs of a line.
+// Fields returns how many fields the mapping needs from a line.
 func (m *Mapping) Fields() int { return len(m.fields) }
 
-// Missed collects the fields that no line of several logs had.
+// Missed finds the fields that no line of any log has.
 type Missed struct{ seen []bool }
 
-// Add notes which fields a log had.
+// Add records which fields a log had.
 func (s *Missed) Add(r *Reader) {
 	if s.seen == nil {
 		s.seen = make([]bool, len(r.seen))

@@ -9,15 +9,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// Mapping says how a line of a log becomes a request.
+// Mapping describes how to make a request from a line of a log.
 type Mapping struct {
 	name    string // of its file
 	format  format
-	pattern *pattern // of text
+	pattern *pattern // of the text format
 	columns []string // of CSV without a header line
 	comma   byte     // of CSV
 
-	fields []field // that a line is searched for
+	fields []field // the fields that a line is searched for
 	paths  *path   // of JSON: the fields as a tree
 
 	time   int // the index in fields of the time
@@ -44,7 +44,7 @@ var formatNames = []string{"envoy", "text", "json", "csv"}
 // field is a field of a line that the mapping uses.
 type field struct {
 	name string
-	at   yamlform.Position // where the mapping names it first
+	at   yamlform.Position // where the mapping first names it
 }
 
 // value is a text that comes from a line, or from the mapping.
@@ -52,25 +52,25 @@ type value struct {
 	field    int // in Mapping.fields; -1: literal
 	literal  string
 	part     part
-	regex    *regexp.Regexp // nil: all of it
+	regex    *regexp.Regexp // nil: the whole part
 	group    int            // of the regex
-	fallback string         // in place of an absent text; empty: none
+	fallback string         // used if the text is absent; empty: none
 }
 
-// part is a part of a field that is often needed, without a regular expression.
+// part is an often needed part of a field, which can be selected without a regular expression.
 type part uint8
 
 const (
 	partAll     part = iota
 	partAddress      // without the port
 	partPath         // without the query
-	partFirst        // of a list with commas
+	partFirst        // the first element of a list with commas
 	partLast
 )
 
 var partNames = []string{"all", "address", "path", "first", "last"}
 
-// of returns the part of a text.
+// of returns this part of a text.
 func (p part) of(s string) string {
 	switch p {
 	case partAddress:
@@ -96,7 +96,7 @@ func (p part) of(s string) string {
 	return s
 }
 
-// of returns the text for a line, empty if it is absent.
+// of returns the text for a line. It is empty if the text is absent.
 func (v *value) of(fields []string) string {
 	if v.field < 0 {
 		return v.literal
@@ -125,13 +125,13 @@ func (v *value) match(s string) string {
 type descriptorMap struct {
 	entries []entryMap
 	when    []condition
-	hits    *hitsMap // nil: the mapping's
+	hits    *hitsMap // nil: the hits of the mapping
 }
 
 type entryMap struct {
 	key          string
 	value        value
-	skipIfAbsent bool // an absent value drops the entry; else it drops the descriptor
+	skipIfAbsent bool // an absent value drops only the entry; if false, it drops the descriptor
 }
 
 // hitsMap is the source of the number of hits.
@@ -181,7 +181,7 @@ func (m *Mapping) settle() {
 	}
 }
 
-// counts reports whether requests may have another number of hits than one.
+// counts reports whether requests may have a number of hits other than one.
 func (m *Mapping) counts() bool {
 	return slices.ContainsFunc(m.descriptors, func(d descriptorMap) bool { return d.hits != nil })
 }
@@ -195,7 +195,7 @@ func allHold(conditions []condition, fields []string) bool {
 	return true
 }
 
-// layout is how times are written.
+// layout is the format of times.
 type layout struct {
 	kind   layoutKind
 	custom string         // of layoutCustom: a layout of package time

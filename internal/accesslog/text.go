@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// envoyDefault is the format of Envoy's access log when its configuration gives none.
+// envoyDefault is the format of Envoy's access log if its configuration does not set one.
 const envoyDefault = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% ` +
 	`%RESPONSE_FLAGS% %BYTES_RECEIVED% %BYTES_SENT% %DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% ` +
 	`"%REQ(X-FORWARDED-FOR)%" "%REQ(USER-AGENT)%" "%REQ(X-REQUEST-ID)%" "%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%"`
@@ -23,7 +23,7 @@ type operator struct {
 	name   string // as written, without percent signs and length
 	field  int    // in Mapping.fields; -1: not needed
 	after  []byte // the text up to the next operator; empty only for the last one
-	quoted bool   // it stands between quotes
+	quoted bool   // it is between quotes
 }
 
 // parsePattern reads a format string.
@@ -119,7 +119,7 @@ func (p *pattern) operator(name string) int {
 	return found
 }
 
-// header returns the index of the operator that writes a header of the request, -1 if there is none.
+// header returns the index of the operator that writes a header of the request, or -1 if there is none.
 func (p *pattern) header(name string) int {
 	for i := range p.ops {
 		bare, args, has := strings.Cut(strings.TrimSuffix(p.ops[i].name, ")"), "(")
@@ -143,7 +143,7 @@ func (p *pattern) names() []string {
 	return names
 }
 
-// textLines reads lines with the form of a pattern.
+// textLines reads lines that have the form of a pattern.
 type textLines struct {
 	lines   *lines
 	pattern *pattern
@@ -207,7 +207,7 @@ func (p *pattern) split(line []byte, fields [][]byte) string {
 	return ""
 }
 
-// index is bytes.Index, faster for short texts that begin with a rare byte.
+// index is like bytes.Index, but faster for short texts that begin with a rare byte.
 func index(s, text []byte) int {
 	for at := 0; ; at++ {
 		i := bytes.IndexByte(s[at:], text[0])

@@ -2,23 +2,23 @@ package config
 
 import "time"
 
-// A reload waits until nothing has changed for quietFor, but not longer than atMost after the first change: an editor
-// that writes, renames and sets modes is one change, and a program that writes without end does not keep the other files
-// from being read. After a write to a file the wait is grownFor: a program that writes a file in place may pause.
+// A reload waits until nothing has changed for quietFor, but at most atMost after the first change. So the writes, renames
+// and mode changes of an editor are one change, and a program that never stops writing does not prevent the other files from
+// being read. After a write to a file the wait is grownFor, because a program that writes a file in place may pause.
 const (
 	quietFor = 100 * time.Millisecond
 	grownFor = 400 * time.Millisecond
 	atMost   = 500 * time.Millisecond
 )
 
-// burst gathers events that come close together. The zero value is ready; it is used by one goroutine.
+// burst collects events that are close together in time. The zero value is ready to use. Only one goroutine may use it.
 type burst struct {
 	first time.Time // zero: no event is waiting
 	due   time.Time // when the newest event has been quiet for long enough
 	timer *time.Timer
 }
 
-// add notes an event. The burst ends when no other one comes for that long.
+// add records an event. The burst ends when no other event follows within quiet.
 func (b *burst) add(quiet time.Duration) {
 	now := time.Now()
 	if b.first.IsZero() {

@@ -12,21 +12,21 @@ import (
 
 // The YAML library takes most of the time of loading: about a second for 100,000 rules on one core. A large file is
 // therefore cut between the descriptors of its top-level list, and the pieces are read in parallel. Only the nodes of a few
-// pieces are in memory at a time, which also saves work of the garbage collector.
+// pieces are in memory at a time, so the garbage collector has less to do.
 //
 // The result must be the same as without cutting. So a file is cut only if it has the usual form (domain and descriptors
 // in block style, descriptors last). If any piece has an error, the whole file is read again in one piece, and that result
-// counts. A cut in the wrong place is always an error: inside quotes or brackets it leaves them open, and everywhere else
-// a line that begins at the list's indentation with a dash begins an entry.
+// is used. A cut in a wrong place always causes an error: it leaves quotes or brackets open. Outside of them a line that
+// begins with a dash at the list's indentation always begins an entry, so a cut there is right.
 const (
-	chunkedFrom = 512 << 10 // bytes of a file that is worth cutting
-	chunkSize   = 128 << 10 // bytes of a piece, about
+	chunkedFrom = 512 << 10 // minimum size in bytes of a file that is cut
+	chunkSize   = 128 << 10 // approximate size of a piece in bytes
 )
 
 // chunk is a piece of the top-level list.
 type chunk struct {
 	data  []byte
-	lines int // before it in the file
+	lines int // number of lines before it in the file
 }
 
 // readInChunks reads a file in pieces. It returns nil if the file must be read as a whole.
@@ -115,19 +115,19 @@ func readChunk(r *ruleReader, data []byte) ([]descriptor.NodeSpec, bool) {
 	return specs, r.Found() == 0
 }
 
-// cut splits a file into what comes before the first entry of its list of descriptors, and the entries in pieces of
-// about size bytes. It returns no pieces if the file does not have the usual form.
+// cut splits a file into the head, which is the text before the first descriptor, and pieces of about size bytes with the
+// descriptors. It returns no pieces if the file does not have the usual form.
 func cut(data []byte, size int) (head []byte, chunks []chunk) {
-	// These end lines in YAML too.
+	// These characters end lines in YAML too.
 	if bytes.IndexByte(data, '\r') >= 0 || bytes.Contains(data, []byte("\u0085")) ||
 		bytes.Contains(data, []byte("\u2028")) || bytes.Contains(data, []byte("\u2029")) {
 		return nil, nil
 	}
 	var (
-		line   int  // number of the line that begins at at
+		line   int  // number of the line that begins at index at
 		list   bool // whether the line `descriptors:` has been seen
 		indent = -1 // of the list's entries
-		start  int  // of the piece being gathered
+		start  int  // of the current piece
 		from   int  // its first line
 	)
 	for at := 0; at < len(data); line++ {

@@ -13,19 +13,19 @@ import (
 
 // File is the text of one rule file.
 type File struct {
-	Name string // stands in errors and in the position of every rule
+	Name string // is part of errors and of the position of every rule
 	Data []byte
 }
 
-// CompileOptions say how rule files are read. The zero value is strict: a probable mistake is an error, even if the
+// CompileOptions set how rule files are read. The zero value is strict: a probable mistake is an error, even if the
 // reference accepts it.
 type CompileOptions struct {
-	Merge   bool // files that give the same domain share it; else it belongs to the file that sorts first, and the others are in error
-	Lenient bool // everything that the reference accepts is read as the reference reads it; the default of the service
+	Merge   bool // files may share a domain; if false, the domain belongs to the file that sorts first, and the others have an error
+	Lenient bool // what the reference accepts has the same meaning here; the default of the service
 	Tree    descriptor.Options
 }
 
-// Compile makes one tree of rule files. Files with errors are left out. It returns the errors of all files, sorted by file
+// Compile makes one tree from rule files. Files with errors are left out. It returns the errors of all files, sorted by file
 // name and line.
 func Compile(files []File, o CompileOptions) (*descriptor.Tree, []*yamlform.Error) {
 	files = slices.Clone(files)

@@ -1,14 +1,14 @@
 // Package config turns rule files into a tree of rules, and keeps the tree up to date while the files change.
 //
 // The rule language is a table with one row for each key (rules.go, limits.go). A row reads the key's value; the JSON
-// Schema, the tables in docs/rules.md, and what `check` and mutation tests know of a key come from the same row.
+// Schema, the tables in docs/rules.md, `check` and mutation tests get what they know of a key from the same row.
 //
-// Compile is the pure way from texts to a tree. A Folder does the same for a folder that changes: it reads only what
+// Compile is a pure function from texts to a tree. A Folder does the same for a folder that changes: it reads only what
 // changed, waits for files that are still being written, keeps the last good version of a bad file in force, and never
-// removes the last rule by accident. Resources does it for rules that a server sends as sets of resources. Which file owns
-// a domain is decided in one place for all three.
+// removes the last rule by accident. Resources does the same for rules that a server sends as sets of resources. All three
+// use the same code to decide which file owns a domain.
 //
-// Every error has a position and says what to write instead. A lenient reader, which is the default of the service,
+// Every error has a position and suggests what to write instead. A lenient reader, which is the default of the service,
 // accepts what the reference accepts and warns; a strict one refuses probable mistakes.
 //
 // Folder and Resources may be used by any number of goroutines; the Watch of a Folder runs once. Trees are immutable.

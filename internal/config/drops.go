@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A reload drops many rules if a domain, or all domains together, lose at least one of every manyOf rules.
+// A reload drops many rules if one domain, or all domains together, lose at least one in manyOf rules.
 const manyOf = 2
 
 const dropsLogged = 10 // domains in one line

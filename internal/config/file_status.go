@@ -31,7 +31,8 @@ func statusOf(name string, state descriptor.FileState, inUse *source, errs []*ya
 
 const errorsLogged = 10 // per file; its status lists all of them
 
-// logChange returns a function that logs how the state of a file changed, or nil if neither its state, errors, warnings nor rules did.
+// logChange returns a function that logs how the state of a file changed. It returns nil if its state, errors, warnings and
+// rules are unchanged.
 func (f *Folder) logChange(before, after descriptor.FileStatus, rules bool) func() {
 	if before.State == after.State && !rules && slices.Equal(before.Errors, after.Errors) && slices.Equal(before.Warnings, after.Warnings) {
 		return nil

@@ -23,24 +23,24 @@ import (
 // Options are the settings of a Folder. Only Dir must be set.
 type Options struct {
 	Dir          string                // the folder of rule files, read with all folders below it
-	Strict       bool                  // a probable mistake makes a file bad even if the reference accepts it; else it is a warning
-	MergeDomains bool                  // files that give the same domain share it; else it belongs to the file that sorts first
-	Rescan       time.Duration         // how often all files are read again even without an event of the file system; 0 means 10 s
+	Strict       bool                  // a probable mistake is an error even if the reference accepts it; if false, it is a warning
+	MergeDomains bool                  // files may share a domain; if false, the domain belongs to the file that sorts first
+	Rescan       time.Duration         // how often all files are read again without an event of the file system; 0 means 10 s
 	MaxFileSize  int64                 // bytes; a larger file is refused; 0 means 64 MiB
-	Tree         descriptor.Options    // what trees are compiled for
-	AllowNone    bool                  // a reload may remove the last rule; else the old rules stay in force
+	Tree         descriptor.Options    // how trees are compiled
+	AllowNone    bool                  // a reload may remove the last rule; if false, the old rules stay in force
 	Logger       *slog.Logger          // nil means slog.Default()
 	Metrics      prometheus.Registerer // nil: no metrics
 }
 
-// Result is what a folder holds at one time.
+// Result is the content of a folder at one time.
 type Result struct {
-	// Tree is made of all files in use. It is the same pointer as before if no rule changed.
+	// Tree has the rules of all files in use. It is the same pointer as before if no rule changed.
 	Tree *descriptor.Tree
 	// Files is the state of every rule file, sorted by name. It must not be changed.
 	Files []descriptor.FileStatus
-	// InUse is how many files have a version in use. 0 means that there is no good file: by default a service should not
-	// start with that.
+	// InUse is the number of files with a version in use. 0 means that there is no good file: by default a service should not
+	// start then.
 	InUse int
 	// Unreadable are the errors of files that could not be read at all.
 	Unreadable []*yamlform.Error
@@ -59,7 +59,7 @@ type Folder struct {
 	mu         sync.Mutex
 	files      map[string]*ruleFile
 	skipped    map[string]skippedFile
-	looks      map[string]fs.FileInfo // at files that were growing
+	looks      map[string]fs.FileInfo // the last checks of files that were growing
 	last       Result
 	generation int // counts the results that were Changed
 }
@@ -73,10 +73,10 @@ type skippedFile struct {
 // ruleFile is one rule file.
 type ruleFile struct {
 	sum    sum     // of the newest content; zero if that cannot be read
-	newest *source // what the newest content says, or why it cannot be read
-	good   *source // the last version that was in use as the newest one; nil if there was none
+	newest *source // the rules of the newest content, or why it cannot be read
+	good   *source // the last version that was in use while it was the newest; nil if there was none
 	inUse  *source // newest, good or nil
-	gone   bool    // it is not in the folder any more; its rules stay because there would be none
+	gone   bool    // it is no longer in the folder; its rules stay, because otherwise there would be no rules
 	status descriptor.FileStatus
 }
 
@@ -100,8 +100,8 @@ func NewFolder(o Options) *Folder {
 
 // Load reads the folder. A file whose content did not change is not parsed again.
 //
-// It fails only if the folder itself cannot be read. Then it returns the previous result, or the zero Result if there was
-// none. A bad file is no failure: its last good version stays in use, and its state has the reason.
+// It returns an error only if the folder itself cannot be read. Then the result is the previous one, or the zero Result if
+// there was none. A bad file is not an error: its last good version stays in use, and its state has the reason.
 func (f *Folder) Load() (Result, error) {
 	r, _, _, err := f.load(nil, true)
 	return r, err
@@ -117,7 +117,7 @@ func (f *Folder) inForce() int {
 	return len(f.last.Tree.Rules)
 }
 
-// load reads the folder. quiet says that no event reports a write at the moment. growing says that some file is still being
+// load reads the folder. quiet means that no event reports a write at the moment. growing means that some file is still being
 // written and must be read later.
 func (f *Folder) load(p *paths, quiet bool) (r Result, generation int, growing bool, err error) {
 	f.mu.Lock()
@@ -186,8 +186,8 @@ func (f *Folder) load(p *paths, quiet bool) (r Result, generation int, growing b
 	return f.last, f.generation, len(looks) > 0, nil
 }
 
-// skip stores which files are skipped and logs the new ones: one line for each file with rules, and one line for all others
-// with the same reason.
+// skip stores which files are skipped and logs the new ones: one line for each file with rules, and one line for all other
+// files with the same reason.
 func (f *Folder) skip(skipped map[string]skippedFile) {
 	var all []Skipped
 	others := map[string][]string{} // by reason
@@ -211,7 +211,7 @@ func (f *Folder) skip(skipped map[string]skippedFile) {
 	f.skipped, f.last.Skipped = skipped, all
 }
 
-// expandUnreadable replaces a folder that cannot be read by the known files below it. They count as unreadable, not as
+// expandUnreadable replaces each folder that cannot be read with the known files below it. They count as unreadable, not as
 // removed.
 func (f *Folder) expandUnreadable(met []found) []found {
 	var out []found
@@ -234,7 +234,7 @@ func (f *Folder) expandUnreadable(met []found) []found {
 type readResult struct {
 	fresh   *ruleFile    // its newest version
 	growing fs.FileInfo  // it is being written
-	skipped *skippedFile // it is no rule file
+	skipped *skippedFile // it is not a rule file
 }
 
 // read reads a file if it has changed.
@@ -313,7 +313,7 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 	sameRules := f.last.Tree != nil && len(files) == len(f.files)
 	next := Result{Tree: f.last.Tree, Changed: true}
 	done := make(map[string]*ruleFile, len(files))
-	var lines []func() // of the log, written when nothing can fail any longer
+	var lines []func() // log lines, written when nothing can fail any more
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		file := *files[name] // a copy: if the tree cannot be compiled, the old state must be unchanged
 		before := file.inUse

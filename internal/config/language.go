@@ -12,13 +12,13 @@ func Rules() yamlform.Language {
 	return yamlform.Language{Maps: []*yamlform.Map{&fileForm.Map, &descriptorForm.Map, &limit, &replacesForm.Map}}
 }
 
-// Applicability says which algorithms a key of a limit has a meaning for.
+// Applicability lists the algorithms that use a key of a limit.
 type Applicability struct {
 	Key        string
 	Algorithms []string
 }
 
-// OnlyFor returns the keys of a limit that only some algorithms have a meaning for.
+// OnlyFor returns the keys of a limit that only some algorithms use.
 func OnlyFor() []Applicability {
 	var all []Applicability
 	for i := range limitRows {
@@ -38,7 +38,7 @@ func OnlyFor() []Applicability {
 	return all
 }
 
-// CountingKeys returns the keys of a limit that must be absent beside `unlimited: true`.
+// CountingKeys returns the keys of a limit that must not be used with `unlimited: true`.
 func CountingKeys() []string {
 	var names []string
 	for i := range limitRows {
@@ -49,7 +49,7 @@ func CountingKeys() []string {
 	return names
 }
 
-// Matchers returns the keys of a descriptor that say how values are matched. A descriptor has at most one of them.
+// Matchers returns the keys of a descriptor that determine how values are matched. A descriptor has at most one of them.
 func Matchers() map[string]descriptor.MatchKind {
 	kinds := make(map[string]descriptor.MatchKind)
 	for i := range descriptorRows {

@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// emptied reports whether a reload to these files would remove the last rule. It must not: folders get unmounted, or emptied
-// by mistake.
+// emptied reports whether a reload to these files would remove the last rule although that is not allowed. A folder may be
+// unmounted, or emptied by mistake.
 func (f *Folder) emptied(files map[string]*ruleFile) bool {
 	if f.o.AllowNone || f.last.Tree == nil || len(f.last.Tree.Rules) == 0 {
 		return false
@@ -63,7 +63,7 @@ func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
 	f.generation++
 	f.metrics.refused(next.Files)
 	f.metrics.emptied(goneKept(true))
-	// The log comes last: a reader of the log finds the metrics in step with it.
+	// Log last, so that the metrics already agree with the log.
 	for _, name := range names {
 		file := files[name]
 		if file.status.State != descriptor.FileLoaded && !slices.Equal(said[name], file.status.Errors) {

@@ -11,7 +11,7 @@ import (
 // ledger decides which file owns each domain, and collects the domains for one tree. Files are admitted in the order of
 // their names: the first file with a domain owns it.
 type ledger struct {
-	merge  bool // files that give the same domain share it
+	merge  bool // files may share a domain
 	tree   descriptor.Options
 	order  []*claim
 	claims map[string]*claim
@@ -20,7 +20,7 @@ type ledger struct {
 // claim is a domain and the files that define it.
 type claim struct {
 	specs []*descriptor.DomainSpec
-	roots map[descriptor.Level]descriptor.Position // of the first level; nil while there is one spec alone
+	roots map[descriptor.Level]descriptor.Position // of the first level; nil while there is only one spec
 }
 
 // admit adds all domains of a source. If one of them cannot be added, it adds none and returns the reasons.
@@ -75,7 +75,7 @@ func (l *ledger) conflicts(d *descriptor.DomainSpec) []*yamlform.Error {
 	return errs
 }
 
-// otherSettings returns an error for each setting of the domain that differs from what another file says.
+// otherSettings returns an error for each setting of the domain that differs from the setting in another file.
 func (c *claim) otherSettings(d *descriptor.DomainSpec) (errs []*yamlform.Error) {
 	for _, s := range c.specs {
 		differs := func(name string) {
@@ -118,7 +118,7 @@ func (c *claim) note(d *descriptor.DomainSpec) {
 	}
 }
 
-// where names a position in any file.
+// where returns a position as text, with the file's name.
 func where(p descriptor.Position) string {
 	if p.Line == 0 {
 		return p.File

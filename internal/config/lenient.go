@@ -1,7 +1,7 @@
 package config
 
-// A lenient reader accepts what the reference accepts, with the same meaning, and warns of it: otherwise a file would be
-// refused whose rules the reference enforces. A strict reader refuses probable mistakes.
+// A lenient reader accepts what the reference accepts, with the same meaning, and warns about it. Otherwise it would refuse
+// files whose rules the reference enforces. A strict reader refuses probable mistakes.
 
 // referenceKeys are the keys that the reference knows. It ignores them where they have no meaning.
 var referenceKeys = []string{

@@ -8,18 +8,18 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// maxLimits is how many limits one descriptor may have: each is a counter more that a request must pass.
+// maxLimits is how many limits one descriptor may have. Each limit adds a counter that a request must pass.
 const maxLimits = 16
 
 // limitRow is one key of a rate limit.
 type limitRow struct {
 	yamlform.Key
-	// appliesTo is the setting of the limits that the key has a meaning for; 0: all limits. appliesToText says in words which.
+	// appliesTo is the setting of the limits that use the key; 0: all limits use it. appliesToText describes these limits.
 	appliesTo     descriptor.Setting
 	appliesToText string
-	// unlimited says that the key may stand beside `unlimited: true`.
+	// unlimited means that the key may be used with `unlimited: true`.
 	unlimited bool
-	// read puts the value into the limit. It returns false, with an error noted, for a wrong value.
+	// read stores the value in the limit. For a wrong value it records an error and returns false.
 	read func(l *limitReading, v yamlform.Value) bool
 }
 
@@ -42,7 +42,7 @@ var limitRows = []limitRow{
 		}},
 	{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint32(0),
 		Doc: "how many per window; absent: 0, nothing passes"},
-		unlimited: true, // without a meaning there, but the reference accepts it
+		unlimited: true, // it has no meaning there, but the reference accepts it
 		read:      readUint32(func(l *limitReading) *uint32 { return &l.limit.Requests })},
 	{Key: yamlform.Key{Name: "unlimited", Type: yamlform.Type{Kind: yamlform.Flag},
 		Doc: "everything passes and nothing is counted; in place of `unit`, and only in `rate_limit`"},
@@ -192,8 +192,8 @@ type limitReading struct {
 	unlimited bool
 	replaces  []replacedLimit
 	given     []givenKey
-	unknown   string // the unit, if there is none of that name
-	bad       bool   // an error is noted
+	unknown   string // the unit, if there is no unit with that name
+	bad       bool   // an error is recorded
 }
 
 type givenKey struct {
@@ -201,7 +201,7 @@ type givenKey struct {
 	value yamlform.Value
 }
 
-// at is the value of a key.
+// at returns the value of a key.
 func (l *limitReading) at(name string) yamlform.Value {
 	for i := range l.given {
 		if l.given[i].name == name {
@@ -216,11 +216,11 @@ func (l *limitReading) has(name string) bool { return l.at(name).Given() }
 // replacedLimit is one entry of replaces.
 type replacedLimit struct {
 	name string
-	bad  bool // an error is noted
+	bad  bool // an error is recorded
 	at   yamlform.Position
 }
 
-// rateLimit reads a rate_limit and returns the rule it makes, nil if it cannot be one.
+// rateLimit reads a rate_limit and returns its rule, or nil if it has errors.
 func (r *ruleReader) rateLimit(v yamlform.Value) *descriptor.Rule {
 	l := &r.limit
 	if !r.readLimit(limitForm, l, v) {
@@ -240,7 +240,7 @@ func (r *ruleReader) rateLimit(v yamlform.Value) *descriptor.Rule {
 	return &made.rule
 }
 
-// rateLimits reads a list of limits and returns the rule that they make together, nil if they cannot be one.
+// rateLimits reads a list of limits and returns one rule with all of them, or nil if there are errors.
 func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 	switch {
 	case !v.IsList():
@@ -295,7 +295,7 @@ func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 	return rule
 }
 
-// readLimit reads the map of one limit. It returns false if there is too little of it to go on.
+// readLimit reads the map of one limit. It returns false if the map has too little to continue.
 func (r *ruleReader) readLimit(form *yamlform.Form[limitReading], l *limitReading, v yamlform.Value) bool {
 	*l = limitReading{replaces: l.replaces[:0], given: l.given[:0]}
 	read, unknown := yamlform.Read(v, form, l)
@@ -387,8 +387,8 @@ func (l *limitReading) check(at yamlform.Value) bool {
 	return true
 }
 
-// cannotCount notes that a limit cannot be counted, at the key that the error names. If that key is absent, its default comes
-// from requests_per_unit.
+// cannotCount records that a limit cannot be counted, at the position of the key that the error names. If that key is absent,
+// its default comes from requests_per_unit, so the error is there.
 func (l *limitReading) cannotCount(at yamlform.Value, err error) {
 	var wrong *descriptor.LimitError
 	if !errors.As(err, &wrong) {

@@ -17,8 +17,8 @@ import (
 type metrics struct {
 	succeeded atomic.Uint64 // reloads without a bad file
 	failed    atomic.Uint64 // reloads with a bad file, or of a folder that could not be read
-	gone      atomic.Uint32 // of the source just now: goneStays or goneRemoved, 0 if it has rules
-	settled   atomic.Uint32 // the same, of the newest reload
+	gone      atomic.Uint32 // current state of the source: goneStays or goneRemoved; 0 if it has rules
+	settled   atomic.Uint32 // the same after the newest reload
 	current   atomic.Pointer[applied]
 }
 
@@ -35,7 +35,7 @@ func goneKept(yes bool) uint32 {
 	return 0
 }
 
-// emptied notes what happened to the rules whose source has none.
+// emptied records what happened to the rules of a source that has none now.
 func (m *metrics) emptied(what uint32) {
 	m.gone.Store(what)
 	m.settled.Store(what)
@@ -49,7 +49,7 @@ type applied struct {
 	checksum func() uint64 // of the rules; computed at the first scrape
 }
 
-// reloaded notes a result that is now in force.
+// reloaded records a result that is now in force.
 func (m *metrics) reloaded(r *Result, at time.Time) {
 	if len(r.Tree.Rules) > 0 {
 		m.emptied(0)
@@ -67,7 +67,7 @@ func (m *metrics) reloaded(r *Result, at time.Time) {
 	m.succeeded.Add(1)
 }
 
-// refused notes a reload that changed nothing, with the state of its sources.
+// refused records a reload that changed nothing, with the state of its sources.
 func (m *metrics) refused(files []descriptor.FileStatus) {
 	next := applied{files: files}
 	if now := m.current.Load(); now != nil {

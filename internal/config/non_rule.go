@@ -10,22 +10,22 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// Some files in a rule folder usually hold no rules: notes, tests of rules, backups of editors. The reference reads every
-// file, so a file that it enforces must not be skipped only because of its name. Such a file is a rule file if it has a
-// domain. The log names every file that is skipped.
+// Some files in a rule folder usually have no rules: notes, tests of rules, backups of editors. But the reference reads every
+// file, so a file that it enforces must not be skipped only because of its name. A file with such a name is a rule file if it
+// has a domain. The log names every skipped file.
 
-// nonRule is why a file may hold no rules, by its name alone. The zero value is the name of a rule file.
+// nonRule is the reason, from the name alone, why a file may have no rules. The zero value stands for a rule file's name.
 type nonRule string
 
 const (
 	namedNotes  nonRule = "notes"  // README*, *.md
 	namedTests  nonRule = "tests"  // *_test.yaml
-	namedBackup nonRule = "backup" // *~, without the file that it is a backup of
-	namedCopy   nonRule = "copy"   // *~, with that file beside it
+	namedBackup nonRule = "backup" // *~, if the file that it is a backup of does not exist
+	namedCopy   nonRule = "copy"   // *~, if that file exists
 	namedHidden nonRule = "hidden" // begins with a dot
 )
 
-// nonRuleOf returns the kind of a file's name. beside are the names in the same folder.
+// nonRuleOf returns the kind of a file's name. beside has the names in the same folder.
 func nonRuleOf(name string, beside []string) nonRule {
 	base := path.Base(name)
 	switch original, backup := strings.CutSuffix(base, "~"); {
@@ -46,7 +46,7 @@ func nonRuleOf(name string, beside []string) nonRule {
 // Skipped is a file in the rule folder that is not read as rules.
 type Skipped struct {
 	Name  string // path below the folder
-	Rules bool   // it has a domain: under another name it would be loaded
+	Rules bool   // it has a domain: with another name it would be loaded
 	Tests bool   // it is named like a file of tests
 	Why   string
 }
@@ -76,7 +76,7 @@ var (
 	casesLine  = regexp.MustCompile(`(?m)^cases[ \t]*:`)
 )
 
-// givesDomain reports whether a file has a domain and is no file of tests. Files of tests may have one too.
+// givesDomain reports whether a file has a domain and is not a file of tests, which may have a domain too.
 func givesDomain(a nonRule, data []byte) bool {
 	if !bytes.Contains(data, []byte("domain")) {
 		return false

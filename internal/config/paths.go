@@ -21,18 +21,18 @@ type paths struct {
 	log     *slog.Logger
 	full    bool // a directory could not be watched; this is logged once
 
-	// all has the directories in which every name matters; some has the names that matter in other directories.
+	// all contains the directories in which every name matters; some contains the names that matter in other directories.
 	all  map[string]bool
 	some map[string]map[string]bool
 }
 
-// begin clears what matters. The scan that follows adds it again.
+// begin forgets which names matter. The scan that follows adds them again.
 func (p *paths) begin() {
 	p.all = make(map[string]bool)
 	p.some = make(map[string]map[string]bool)
 }
 
-// end stops watching what no longer matters.
+// end stops watching directories that no longer matter.
 func (p *paths) end() {
 	for _, dir := range p.watcher.WatchList() {
 		if !p.all[dir] && p.some[dir] == nil {
@@ -102,8 +102,8 @@ func (p *paths) watchBelow(path string) {
 	}
 }
 
-// resolve follows all symbolic links of a path, like filepath.EvalSymlinks, and watches every name on the way, also the
-// one that is missing if the path leads nowhere yet.
+// resolve follows all symbolic links of a path, like filepath.EvalSymlinks, and watches every name on the way. If the path
+// does not exist yet, it also watches the missing name.
 func (p *paths) resolve(path string) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {

@@ -7,17 +7,18 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// Resource is the content of a rule file that comes from somewhere else: plain values, with paths in place of lines.
+// Resource has the content of a rule file, but comes from another source. It consists of plain values, and positions are
+// paths instead of lines.
 type Resource struct {
-	Name string // stands in errors and in the position of every rule
-	// Unnamed says that the name is made up, because the resource could not be decoded.
+	Name string // is part of errors and of the position of every rule
+	// Unnamed means that Name is generated, because the resource could not be decoded.
 	Unnamed bool
-	Sum     [sha256.Size]byte // of the encoded resource: the same name and sum are the same rules; zero: not known
+	Sum     [sha256.Size]byte // of the encoded resource: equal name and sum mean equal rules; zero: unknown
 	Rules   yamlform.Pairs    // the top of a rule file
 	Err     error             // why there are no Rules; nil if there are
 
-	// Later, if set, returns Rules and Err when they are needed, once. It is not called for unchanged resources, and of many
-	// large resources only one is in memory at a time.
+	// Later, if set, is called once, when Rules and Err are needed, and returns them. It is not called for unchanged
+	// resources, and only one of many large resources is in memory at a time.
 	Later func() (yamlform.Pairs, error)
 }
 

@@ -20,8 +20,8 @@ import (
 
 // ResourceOptions are the settings of Resources.
 type ResourceOptions struct {
-	MergeDomains bool                  // resources that give the same domain share it; else it belongs to the one that sorts first
-	Tree         descriptor.Options    // what trees are compiled for
+	MergeDomains bool                  // resources may share a domain; if false, the domain belongs to the resource that sorts first
+	Tree         descriptor.Options    // how trees are compiled
 	Logger       *slog.Logger          // nil means slog.Default()
 	Metrics      prometheus.Registerer // nil: no metrics
 }
@@ -34,7 +34,7 @@ type Resources struct {
 
 	mu     sync.Mutex
 	inUse  map[string]*ruleResource
-	last   Result                  // of the newest set of which something could be used
+	last   Result                  // of the newest set that could be used, at least in part
 	status []descriptor.FileStatus // of the newest set
 }
 
@@ -66,8 +66,8 @@ func (s *Resources) Files() []descriptor.FileStatus {
 // Apply replaces the previous set. An empty set is valid: it has no rules.
 //
 // A bad resource does not affect the others: its last good version stays in force, and the good ones of the set take
-// effect. The error then lists what is wrong, for the server that sent the set. The result is valid even with an error; its
-// Tree is nil until there was a good resource. If a name occurs twice in a set, the second resource gets a number suffix.
+// effect. The error then lists what is wrong, for the server that sent the set. The result is valid even with an error. Its
+// Tree is nil until the first good resource. If a name occurs twice in a set, the second resource gets a number suffix.
 func (s *Resources) Apply(set []Resource) (Result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,8 +235,8 @@ func (s *Resources) settle(files []descriptor.FileStatus, now time.Time, rules f
 }
 
 const (
-	errorsSent   = 20       // of one set
-	refusalBytes = 16 << 10 // of the text about them, about
+	errorsSent   = 20       // most errors of one set that are sent
+	refusalBytes = 16 << 10 // approximate size of their text
 )
 
 // refusal returns all that is wrong with a set as one error, or nil.

@@ -8,22 +8,22 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// The rule language. Each row is one key: it reads the key's value, and the schema, the table in docs/rules.md and what
-// `check` knows of the key come from it too. The rows of a rate limit are in limits.go. The forms are set by init because
-// descriptors stand within descriptors.
+// The rule language. Each row is one key and reads the key's value. The schema, the table in docs/rules.md and `check` use
+// the same rows. The rows of a rate limit are in limits.go. The forms are set by init because descriptors contain
+// descriptors.
 var (
 	fileForm       *yamlform.Form[domainReading]
 	descriptorForm *yamlform.Form[descriptorReading]
 	descriptorRows []descriptorRow
 
-	// places are the maps that a key may really belong to, the likeliest first.
+	// places are the maps that a misplaced key may belong to, the most likely first.
 	places []*yamlform.Map
 )
 
 // descriptorRow is one key of a descriptor.
 type descriptorRow struct {
 	yamlform.Key
-	matches    descriptor.MatchKind // how the key matches values; 0: it matches none
+	matches    descriptor.MatchKind // how the key matches values; 0: it does not match values
 	needsLimit bool                 // the key has no meaning without a rate limit
 	read       func(d *descriptorReading, v yamlform.Value)
 }
@@ -166,10 +166,10 @@ type domainReading struct {
 type descriptorReading struct {
 	r        *ruleReader
 	spec     descriptor.NodeSpec
-	keyBad   bool // an error is noted, as with valueBad
+	keyBad   bool // an error is recorded; valueBad is the same for the value
 	valueBad bool
 	value    yamlform.Value // the first of value, values, value_regex and value_cidr
-	second   yamlform.Value // the second of them
+	second   yamlform.Value // the second of these
 	limit    yamlform.Value // the first of rate_limit and rate_limits
 	another  yamlform.Value // the second of them
 	rule     *descriptor.Rule
@@ -210,7 +210,7 @@ func (d *descriptorReading) matcher(kind descriptor.MatchKind, v yamlform.Value,
 	d.value, d.spec.Kind, d.spec.Value = v, kind, text
 }
 
-// limited stores the rule of a rate_limit or rate_limits, nil if it has errors.
+// limited stores the rule of a rate_limit or rate_limits; rule is nil if it has errors.
 func (d *descriptorReading) limited(v yamlform.Value, rule *descriptor.Rule) {
 	if d.limit.Given() {
 		d.another = v
@@ -259,7 +259,7 @@ func (r *ruleReader) descriptorList(items iter.Seq[yamlform.Value], many int) []
 	return specs
 }
 
-// descriptor reads one descriptor. It returns false if there is too little of it to go on.
+// descriptor reads one descriptor. It returns false if the descriptor has too little to continue.
 func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 	d := descriptorReading{r: r, spec: descriptor.NodeSpec{Position: position(v)}}
 	read, unknown := yamlform.Read(v, descriptorForm, &d)
@@ -305,8 +305,8 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 	return d.spec, ok
 }
 
-// unique refuses siblings that match the same values in the same way. A lenient reader, and one of resources, joins two
-// siblings if one has only a limit and the other only descriptors: Envoy Gateway sends such siblings.
+// unique refuses siblings that match the same values in the same way. A lenient reader, and a reader of resources, joins two
+// siblings if one has only a limit and the other only descriptors, because Envoy Gateway sends such siblings.
 func (r *ruleReader) unique(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 	if len(specs) < 2 {
 		return specs
@@ -341,7 +341,7 @@ func (r *ruleReader) unique(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 	return kept
 }
 
-// join makes one descriptor of two of which one has only the limit and the other only the descriptors below.
+// join joins two descriptors if one has only a limit and the other has only descriptors below it.
 func join(first, second *descriptor.NodeSpec) bool {
 	if first.Kind == descriptor.MatchValues || first.ShareThreshold != second.ShareThreshold || first.ValueToMetric != second.ValueToMetric {
 		return false
@@ -391,7 +391,7 @@ func describe(l descriptor.Level) string {
 	return text + " and value " + yamlform.Quote(l.Value)
 }
 
-// readValues reads a list of exact values, without the wrong ones.
+// readValues reads a list of exact values. It leaves out wrong values.
 func readValues(v yamlform.Value) (values []string, ok bool) {
 	if !v.IsList() {
 		v.Errorf("`values` must be a list, this is %s: write `[one, other]`", v.What())

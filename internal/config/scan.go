@@ -12,15 +12,15 @@ import (
 	"strings"
 )
 
-const maxFolders = 32 // folders within folders
+const maxFolders = 32 // maximum depth of folders
 
 // found is one entry of the folder: a rule file, or something that cannot be read.
 type found struct {
 	name    string  // below the folder, with slashes
-	path    string  // where the content is, symbolic links resolved
+	path    string  // of the content, with symbolic links resolved
 	err     error   // why it cannot be read
-	nonRule nonRule // why it may be no rule file, by its name
-	dir     bool    // it is a folder: err holds for all that is below it
+	nonRule nonRule // why it may not be a rule file, from its name
+	dir     bool    // it is a folder: err applies to everything below it
 }
 
 // scan lists the files below the folder, sorted by name. It fails only if the folder itself cannot be read.
@@ -45,7 +45,7 @@ type scanner struct {
 	found []found
 }
 
-// folder lists one folder. within has the folder and its parents, to detect cycles of links.
+// folder lists one folder. within contains the folder and its parents, to detect cycles of links.
 func (s *scanner) folder(dir, name string, within []string) error {
 	s.paths.watchAll(dir) // before reading it, so that no later change is missed
 	entries, err := os.ReadDir(dir)
@@ -97,7 +97,7 @@ func (s *scanner) entry(at, name string, nonRule nonRule, within []string) {
 	}
 }
 
-// sum is the hash of a content.
+// sum is the hash of a file's content.
 type sum [sha256.Size]byte
 
 // sumFile hashes a file without keeping it in memory.

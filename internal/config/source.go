@@ -5,11 +5,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// source is what one version of a rule file says.
+// source is the content of one version of a rule file.
 type source struct {
 	domains  []descriptor.DomainSpec
 	rules    int
-	errs     []*yamlform.Error // if there are any, nothing else of it may be used
+	errs     []*yamlform.Error // if there are any, do not use the rest of the source
 	warnings []*yamlform.Error // probable mistakes that a lenient reader accepts
 }
 

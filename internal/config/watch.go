@@ -14,7 +14,7 @@ import (
 // Changes are reported by the file system. For file systems that do not report them, all files are read again every
 // Options.Rescan. Events that come close together are one change: apply is called 100 ms after the last event, 400 ms after
 // the last write to a file, and at most 500 ms after the first event, plus the time of loading. A file that is still being
-// written then is read when it has stopped growing. Touching a file is no change.
+// written then is read when it has stopped growing. Touching a file is not a change.
 //
 // While the folder is missing or cannot be read, the rules in use stay, and Watch tries again.
 func (f *Folder) Watch(ctx context.Context, apply func(Result)) error {
@@ -63,7 +63,7 @@ func (f *Folder) loadWatched(p *paths, quiet bool) (r Result, generation int, gr
 	return f.load(p, quiet)
 }
 
-// loop calls reload at the start, after every burst of events, and at every rescan. The argument of reload says whether the
+// loop calls reload at the start, after every burst of events, and at every rescan. The argument of reload is whether the
 // burst has ended. If reload returns true, it is called again soon.
 func loop(ctx context.Context, rescan time.Duration, events <-chan fsnotify.Event, errs <-chan error,
 	matters func(fsnotify.Event) bool, reload func(quiet bool) (again bool)) {

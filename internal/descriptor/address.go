@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// parseAddress reads an IP address. An IPv4 address mapped into IPv6 is the IPv4 address. One with a zone is not taken:
-// zones mean something on one machine only.
+// parseAddress parses an IP address. An IPv4 address mapped into IPv6 becomes the IPv4 address. An address with a zone is
+// rejected, because a zone has a meaning on one machine only.
 func parseAddress(s string) (netip.Addr, bool) {
 	if !likeAddress(s) {
 		return netip.Addr{}, false
@@ -16,8 +16,8 @@ func parseAddress(s string) (netip.Addr, bool) {
 	return a.Unmap(), err == nil
 }
 
-// likeAddress says whether a text has the bytes of an address. netip.ParseAddr allocates an error for every text that is
-// none, and callers send names and numbers under the keys of networks too.
+// likeAddress reports whether a text looks like an address. Callers also send names and numbers under the keys of networks,
+// and netip.ParseAddr allocates an error for each text that is not an address.
 func likeAddress(s string) bool {
 	if len(s) > len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255") {
 		return false
@@ -37,9 +37,8 @@ func likeAddress(s string) bool {
 	return colons >= 2 && strings.Count(s, "::") <= 1 || colons == 0 && dots == 3
 }
 
-// ParseCIDR reads a network: an address, a slash, and how many of its bits belong to the network. An IPv4 network
-// mapped into IPv6 is the IPv4 network. A network written with bits beyond those is refused: it is not clear what was
-// meant.
+// ParseCIDR parses a network: an address, a slash, and the number of bits in the prefix. An IPv4 network mapped into IPv6
+// becomes the IPv4 network. An address with bits set after the prefix is an error, because its meaning is not clear.
 func ParseCIDR(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {

@@ -5,10 +5,10 @@ import (
 	"strconv"
 )
 
-// Algorithm is the way in which a limit is held.
+// Algorithm is the way in which a limit is enforced.
 type Algorithm uint8
 
-// The algorithms; docs/algorithms.md says when to use which.
+// The algorithms. docs/algorithms.md describes when to use which.
 const (
 	FixedWindow Algorithm = iota
 	SlidingWindow
@@ -20,7 +20,7 @@ const (
 // Setting is a setting of a limit that only some algorithms have.
 type Setting uint8
 
-// The settings, by the names that they have in rule files.
+// The settings.
 const (
 	SettingBurst       Setting = 1 << iota // Limit.Burst
 	SettingRefill                          // Limit.Interval
@@ -31,16 +31,16 @@ const (
 	SettingCountDenied                     // Limit.CountDenied
 )
 
-// algorithm is what the limits of one algorithm have in common. How their hits are counted is in a file of package backend.
+// algorithm holds what all limits of one algorithm have in common. Package backend has a file per algorithm that counts the hits.
 type algorithm struct {
 	name     string // in rule files
 	settings Setting
-	letter   byte   // stands for it in the keys of counters
+	letter   byte   // identifies the algorithm in the keys of counters
 	interval byte   // the same for a limit whose Interval is set
-	more     uint64 // hits that a bucket holds besides Burst
+	more     uint64 // hits that a bucket holds in addition to Burst
 
-	compile func(l *Limit, length int64) error // fills in the arithmetic for a window of so many microseconds; nil: there is none
-	words   func(l *Limit) string              // what its settings say, for people; nil: nothing
+	compile func(l *Limit, length int64) error // fills in the arithmetic for a window of length microseconds; nil: nothing to fill in
+	words   func(l *Limit) string              // describes its settings for people; nil: nothing to describe
 }
 
 // algorithms has a row for each constant.
@@ -74,7 +74,7 @@ var algorithms = [...]algorithm{
 		},
 	},
 	LeakyBucket: {
-		name: "leaky_bucket", settings: SettingBurst | SettingNoDelay, letter: 'q', more: 1, // one is served while Burst wait
+		name: "leaky_bucket", settings: SettingBurst | SettingNoDelay, letter: 'q', more: 1, // one hit is served while Burst hits wait
 		compile: (*Limit).compileLeakyBucket,
 		words:   func(l *Limit) string { return fmt.Sprintf(", %d may wait", l.Burst) + withoutDelay(l) },
 	},
@@ -95,8 +95,7 @@ func (a Algorithm) String() string {
 	return "algorithm(" + strconv.Itoa(int(a)) + ")"
 }
 
-// Has says whether a setting means something to a limit. Where windows begin means nothing to a bucket that is refilled
-// continuously.
+// Has reports whether a setting has an effect on a limit. SettingAlign has none on a bucket that is refilled continuously.
 func (l *Limit) Has(s Setting) bool {
 	a := &algorithms[l.Algorithm]
 	if s == SettingAlign && a.settings&SettingRefill != 0 && !l.Interval {
@@ -105,7 +104,7 @@ func (l *Limit) Has(s Setting) bool {
 	return a.settings&s != 0
 }
 
-// Compiled says whether a limit can be counted: Compile has been called, or there is nothing for it to do.
+// Compiled reports whether a limit is ready to be counted: Compile has been called, or has nothing to do for it.
 func (l *Limit) Compiled() bool {
 	return l.Arithmetic.Length != 0 || algorithms[l.Algorithm].compile == nil
 }

@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// Arithmetic is what a limit comes down to in integers. All stores use these numbers, so that their decisions are the same.
+// Arithmetic is a limit expressed in integers. All stores use these numbers, so that their decisions are the same.
 type Arithmetic struct {
-	// Length is the window's length in microseconds; of a sliding window, the length of one of its sub-windows.
+	// Length is the window's length in microseconds. For a sliding window it is the length of one sub-window.
 	Length int64
 
-	// Quantum is the grain in which a sliding window or log keeps time, in microseconds; Length is a multiple of it.
+	// Quantum is the time resolution of a sliding window or log, in microseconds. Length is a multiple of it.
 	Quantum int64
 
-	// A bucket's hit lasts Step + StepNum/StepDen microseconds: exactly the window divided by the requests.
+	// A hit stays in a bucket for Step + StepNum/StepDen microseconds: exactly the window divided by the requests.
 	Step, StepNum, StepDen int64
 }
 
-// Bounds of what can be counted exactly. Redis' scripts compute in doubles, which are exact up to 2^53.
+// Bounds within which limits can be counted exactly. Redis scripts compute in doubles, which are exact up to 2^53.
 const (
 	exactBits  = 52
 	maxHorizon = 90 * 365 * day
 	maxLogHits = 1 << 16
 )
 
-// LimitError is why a limit cannot be counted.
+// LimitError is the reason why a limit cannot be counted.
 type LimitError struct {
-	Key    string // of the rule language, that the reason is about
+	Key    string // the key of the rule language that the reason is about
 	Reason string
 }
 
@@ -36,8 +36,8 @@ func limitErrorf(key, format string, args ...any) error {
 	return &LimitError{key, fmt.Sprintf(format, args...)}
 }
 
-// Compile fills in the limit's arithmetic and its defaults. It refuses what no store can count exactly, and what makes
-// no sense, with a *LimitError.
+// Compile fills in the limit's arithmetic and its defaults. It returns a *LimitError if no store can count the limit
+// exactly, or if the limit makes no sense.
 func (l *Limit) Compile() error {
 	if !l.Window.Unit.Valid() {
 		return limitErrorf("unit", "it is missing")
@@ -59,7 +59,7 @@ func (l *Limit) compileSlidingWindow(length int64) error {
 		return limitErrorf("precision", "a window of %s cannot be cut into %d equal parts of whole microseconds", time.Duration(length)*time.Microsecond, n)
 	}
 	sub := length / n
-	// The estimate multiplies a count by a time: the grain is the finest one in which that product is exact.
+	// The estimate multiplies a count by a time. The quantum is the finest one in which that product is exact.
 	q := quantum(sub, func(q int64) bool { return fits(int64(l.Requests), sub/q) })
 	if q == 0 {
 		return limitErrorf("requests_per_unit", "%d in a sliding_window of %s cannot be counted exactly", l.Requests, time.Duration(length)*time.Microsecond)
@@ -72,7 +72,7 @@ func (l *Limit) compileSlidingLog(length int64) error {
 	if l.Requests > maxLogHits {
 		return limitErrorf("requests_per_unit", "a sliding_log keeps every hit, %d at most; use sliding_window with precision for more", maxLogHits)
 	}
-	// Two windows' worth of hits are kept as 32-bit offsets.
+	// The hits of two windows are kept, as 32-bit offsets.
 	l.Arithmetic.Quantum = quantum(length, func(q int64) bool { return 2*length/q < 1<<32 })
 	if l.Arithmetic.Quantum == 0 {
 		return limitErrorf("unit", "a window of %s is too long for a sliding_log", time.Duration(length)*time.Microsecond)
@@ -117,7 +117,7 @@ func (l *Limit) compileBucket(length, capacity int64) error {
 	return nil
 }
 
-// quantum is the smallest power of ten that divides length and is coarse enough, or 0.
+// quantum returns the smallest power of ten that divides length and for which enough is true, or 0 if there is none.
 func quantum(length int64, enough func(q int64) bool) int64 {
 	for q := int64(1); length%q == 0; q *= 10 {
 		if enough(q) {
@@ -127,7 +127,7 @@ func quantum(length int64, enough func(q int64) bool) int64 {
 	return 0
 }
 
-// fits says whether a*b stays exact in a double, with a factor of two to spare.
+// fits reports whether a*b stays exact in a double, with a factor of two to spare.
 func fits(a, b int64) bool { return a == 0 || b < (1<<exactBits)/a }
 
 func gcd(a, b int64) int64 {

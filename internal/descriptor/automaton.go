@@ -8,40 +8,40 @@ import (
 	"unicode/utf8"
 )
 
-// An automaton matches many regular expressions at once: it reads a text from left to right and takes one step in a
-// table per character, however many expressions there are. It finds what package regexp finds. It is made when rules are
-// compiled and is never changed, so that matching takes no lock.
+// automaton matches many regular expressions at once. It reads a text from left to right and does one table lookup per
+// character, whatever the number of expressions. It finds the same matches as package regexp. It is built when rules are
+// compiled and never changes, so matching takes no lock.
 //
-// A state is the set of places in the expressions that the text read so far may lead to. Texts beyond ASCII are read
-// rune by rune, and bytes that are no UTF-8 as U+FFFD, as package regexp does.
+// A state is the set of places in the expressions that the text read so far can reach. Text that is not ASCII is read rune
+// by rune, and bytes that are not UTF-8 are read as U+FFFD, as package regexp does.
 type automaton struct {
 	ascii   [utf8.RuneSelf]uint8 // the class of each character
-	from    []rune               // where intervals of all runes begin, and
+	from    []rune               // the first rune of each interval; the intervals cover all runes
 	class   []uint8              // the class of each interval
 	classes int
 
 	start  uint16
-	stable uint16   // the states below lead to themselves alone: nothing that follows changes what they say
-	next   []uint16 // by state, then class
-	ends   []int32  // by state: the first expression that matches a text which ends here
-	goesOn []int32  // by state: the first expression that matches some longer text
+	stable uint16   // states below this number lead only to themselves: further text does not change the result
+	next   []uint16 // the next state, by state and then by class
+	ends   []int32  // by state: the first expression that matches if the text ends here
+	goesOn []int32  // by state: the first expression that can match a longer text
 
-	first int32 // expression
+	first int32 // the first expression
 }
 
-// none is the place of an expression that is not there: behind all others.
+// none means that there is no expression. It is greater than the number of every expression.
 const none = int32(1<<31 - 1)
 
-// What an automaton may have. An expression that needs more, such as .*a.{20}, is left to package regexp.
+// Bounds on the size of an automaton. An expression that needs more, such as .*a.{20}, is left to package regexp.
 const (
-	maxTable    = 1 << 17 // places in the table
+	maxTable    = 1 << 17 // entries in the table
 	maxStates   = 1 << 12
 	maxClasses  = 1 << 8
 	maxTogether = 32 // expressions
 )
 
-// find returns the first expression that matches a text. Of a text longer than most, the first bytes decide: an
-// expression matches if they can be the beginning of a text that it matches.
+// find returns the first expression that matches a text. Of a longer text it reads only the first most bytes: an expression
+// then matches if it matches some longer text that begins with these bytes.
 func (a *automaton) find(text string, most int) int32 {
 	longer := len(text) > most
 	if longer {
@@ -66,7 +66,7 @@ func (a *automaton) find(text string, most int) int32 {
 	return a.ends[s]
 }
 
-// beginning cuts a text without cutting a rune.
+// beginning returns at most the first size bytes of a text, without cutting a rune.
 func beginning(text string, size int) string {
 	for i := 0; i < utf8.UTFMax-1 && size > 0 && !utf8.RuneStart(text[size]); i++ {
 		size--
@@ -84,9 +84,9 @@ func (a *automaton) classOf(r rune) uint8 {
 
 // program is the instructions of several expressions, one after the other.
 type program struct {
-	insts  []syntax.Inst // of InstMatch, Arg is the expression
+	insts  []syntax.Inst // the Arg of InstMatch is the expression's number
 	starts []uint32
-	looks  bool // some ask what stands before or behind a place, like ^ and \b
+	looks  bool // some instructions, such as ^ and \b, check the characters before and after a place
 }
 
 func (p *program) addExpression(expression int32, regex *syntax.Regexp) error {
@@ -119,10 +119,10 @@ func reads(op syntax.InstOp) bool {
 	return false
 }
 
-// places is a set of places in a program, in the order in which they came in.
+// places is a set of places in a program, in the order in which they were added.
 type places struct {
 	list []uint32
-	at   []uint32 // by place: where it is in list, if it is
+	at   []uint32 // by place: its index in list, if it is in the set
 }
 
 func (s *places) has(pc uint32) bool {
@@ -138,11 +138,11 @@ func (s *places) put(pc uint32) bool {
 	return true
 }
 
-// simulation runs a program over a text, keeping all places where it may be.
+// simulation runs a program over a text. It keeps all places that the program can be at.
 type simulation struct {
 	*program
 	now, then places
-	before    rune // the last rune, as far as it matters; -1 at the beginning
+	before    rune // the kind of the last rune; -1 at the beginning
 }
 
 func newSimulation(p *program) *simulation {
@@ -156,7 +156,7 @@ func newSimulation(p *program) *simulation {
 	return s
 }
 
-// reach adds a place and those that follow it without reading.
+// reach adds a place, and the places that can be reached from it without reading a rune.
 func (s *simulation) reach(set *places, pc uint32) {
 	if !set.put(pc) {
 		return
@@ -170,13 +170,13 @@ func (s *simulation) reach(set *places, pc uint32) {
 	}
 }
 
-// look passes the conditions that hold between the last rune and this one, -1 at the end.
+// look follows the conditions that hold between the last rune and r. r is -1 at the end of the text.
 func (s *simulation) look(r rune) {
 	if !s.looks {
 		return
 	}
 	holds := syntax.EmptyOpContext(s.before, r)
-	for i := 0; i < len(s.now.list); i++ { // it grows meanwhile
+	for i := 0; i < len(s.now.list); i++ { // the list grows in the loop
 		in := &s.insts[s.now.list[i]]
 		if in.Op == syntax.InstEmptyWidth && syntax.EmptyOp(in.Arg)&^holds == 0 {
 			s.reach(&s.now, in.Out)
@@ -196,7 +196,7 @@ func (s *simulation) step(r rune) {
 	s.before = s.kind(r)
 }
 
-// kind is a rune in the place of all that look sees no difference between.
+// kind returns one rune that stands for all runes that look treats the same way.
 func (s *simulation) kind(r rune) rune {
 	switch {
 	case !s.looks:
@@ -222,7 +222,7 @@ func (s *simulation) ended() int32 {
 	return first
 }
 
-// goesOn says whether a longer text may match.
+// goesOn reports whether a longer text may match.
 func (s *simulation) goesOn() bool {
 	return slices.ContainsFunc(s.now.list, func(pc uint32) bool {
 		op := s.insts[pc].Op
@@ -230,7 +230,7 @@ func (s *simulation) goesOn() bool {
 	})
 }
 
-// begins says whether a text can be the beginning of a longer one that the program matches.
+// begins reports whether the program can match a longer text that begins with this one.
 func (p *program) begins(text string) bool {
 	s := newSimulation(p)
 	for _, r := range text {
@@ -241,7 +241,7 @@ func (p *program) begins(text string) bool {
 	return s.goesOn()
 }
 
-// keep leaves what matters for the rest of the text, in order, and returns the state's identity.
+// keep removes the places that do not matter for the rest of the text, sorts the others, and returns the state's identity.
 func (s *simulation) keep(buf []byte) []byte {
 	kept := s.now.list[:0]
 	for _, pc := range s.now.list {
@@ -265,7 +265,7 @@ func (s *simulation) set(list []uint32) {
 	}
 }
 
-// newAutomaton makes the automaton of a program, nil if it would have more states than most.
+// newAutomaton builds the automaton of a program. It returns nil if the automaton would be too large or have more than most states.
 func newAutomaton(p *program, most int) *automaton {
 	a := &automaton{first: none}
 	for i := range p.insts {
@@ -315,8 +315,8 @@ func newAutomaton(p *program, most int) *automaton {
 	return a
 }
 
-// classify parts all runes into classes that no expression sees a difference within, and returns a rune of each; nil if
-// there are too many.
+// classify divides all runes into classes and returns one rune of each. No expression distinguishes runes of one class.
+// It returns nil if there are too many classes.
 func (a *automaton) classify(p *program) (samples []rune) {
 	cuts := []rune{0}
 	cut := func(low, high rune) { cuts = append(cuts, low, high+1) }
@@ -386,7 +386,7 @@ func (a *automaton) classify(p *program) (samples []rune) {
 	return samples
 }
 
-// lookAhead finds for each state what longer texts may still match.
+// lookAhead finds, for each state, the first expression that a longer text can still match.
 func (a *automaton) lookAhead() {
 	a.goesOn = slices.Repeat([]int32{none}, len(a.ends))
 	for changed := true; changed; {

@@ -1,16 +1,16 @@
-// Package descriptor holds the vocabulary of a decision and the tree of rules that answers it.
+// Package descriptor defines descriptors, limits and rules, and the tree that finds the rule for a descriptor.
 //
-// A caller sends Entries. Compile makes a Tree of the specs of rule files, and Domain.Match finds the Rule for a descriptor's
-// entries. A Rule has Limits: requests per Window, and the Algorithm that holds them. A row in algorithms says what the limits
-// of an algorithm mean; package backend counts. KeyBuilder builds the identity of a counter. Explain says, for people, why a
-// rule matches.
+// A caller sends Entries. Compile builds a Tree from the specs of rule files, and Domain.Match finds the Rule for a
+// descriptor's entries. A Rule has Limits: requests per Window, and the Algorithm that enforces them. The table algorithms
+// defines what the limits of each algorithm mean; package backend counts the hits. KeyBuilder builds the key of a counter.
+// Domain.Explain describes for people why a rule matches.
 //
-// A level of the tree finds its child among exact values, lists of them, networks of addresses, wildcards and regular
-// expressions. It imports the standard library and, for the networks, bart: a table that takes as long for 100,000 networks as for a
-// thousand.
+// A level of the tree finds its child among exact values, lists of values, networks, wildcards and regular expressions. The
+// package imports the standard library and bart, a table for networks. A lookup in bart takes as long with 100,000
+// networks as with a thousand.
 //
 // A Tree is immutable once Compile has returned it: any number of goroutines may match against it without a lock.
-// Matching allocates nothing. Everything here is a pure function of its arguments; time is one of them.
+// Matching allocates nothing. All functions here are pure; the time is an argument.
 //
-// It does not read files, does not count, and knows neither Redis nor protobuf.
+// The package does not read files, does not count, and knows neither Redis nor protobuf.
 package descriptor

@@ -10,49 +10,49 @@ import (
 	"slices"
 )
 
-// edges leads from a domain's nodes to their children: one hash table for the whole domain, with linear probing. A level
-// reads its slot and its record. The slot already names the child, so the next level's slot is on its way from memory
-// while the record is still being compared.
+// edges maps a domain's nodes to their children. It is one hash table for the whole domain, with linear probing. A lookup
+// at a level reads one slot and one record. The slot contains the child, so the CPU can load the next level's slot while it
+// still compares the record.
 //
-// A map per node is as fast while one path is hot, but slower when requests are spread over a large tree: every level then
-// waits for half a dozen reads from memory, one after the other. One Go map with the key {parent, key, value} takes about
-// 1.6 times as long over 100,000 rules, and twice as long for values that no rule names: BenchmarkEdgesBesideMap.
+// One map per node is as fast if all requests take one path, but slower if requests are spread over a large tree: each
+// level then waits for about six reads from memory, one after the other. One Go map with the key {parent, key, value} takes
+// about 1.6 times as long with 100,000 rules, and twice as long for values that no rule names (BenchmarkEdgesBesideMap).
 type edges struct {
 	seed    maphash.Seed
-	slots   []slot   // a power of two, at most three quarters of them in use
-	records []byte   // what the slots are for: parent, key, place in list and length of the value in 4 bytes each, then the value
+	slots   []slot   // their number is a power of two; at most three quarters are in use
+	records []byte   // each slot's edge: parent, key, index in list and length of the value in 4 bytes each, then the value
 	names   []string // the keys in records
-	list    []edge   // the same for people, and what is matched otherwise than exactly
+	list    []edge   // the same edges for people, with everything that is not matched exactly
 
 	starred map[node][]keyPattern // by parent: the rules with a star in their key, in file order; nil if there are none
-	most    int                   // bytes of a value that expressions see
+	most    int                   // how many bytes of a value the expressions see
 
 	patterned bool // there are wildcards or expressions
 
-	// Only while the tree is built: the places of names, and the patterns and networks that there are.
+	// Used only while the tree is built: the index of each key in names, and the known patterns and networks.
 	ids   map[string]uint32
 	taken map[takenPattern]struct{}
 }
 
-// slot is a place in the table. One whose tag is 0 is free.
+// slot is an entry of the table. It is free if its tag is 0.
 type slot struct {
 	tag    uint32 // the upper half of the hash
-	child  node   // where the edge leads; noNode if it only holds patterns and networks
-	record uint32 // in edges.records
+	child  node   // the edge's child; noNode if the edge has only patterns and networks
+	record uint32 // offset in edges.records
 }
 
-// edge is a value below a parent or, without a value, everything else below the parent that has the key.
+// edge is one value of a key below a parent. An edge without a value is for all other values of the key.
 type edge struct {
 	key, value string
 	parent     node
-	exact      node    // where the rule with exactly this value leads, noNode if there is none
-	listed     node    // where the rule with this value among its values leads, noNode if there is none
-	literal    node    // where the wildcard leads that is written like this value, noNode if there is none
-	starred    bool    // the key has a star: it is matched in edges.starred
-	others     *others // without a value: how other values are matched; nil if the key alone is a rule
+	exact      node    // the child of the rule with exactly this value, or noNode
+	listed     node    // the child of the rule with this value in its list, or noNode
+	literal    node    // the child of the wildcard whose text equals this value, or noNode
+	starred    bool    // the key has a star: it is matched by edges.starred
+	others     *others // for an edge without a value: how other values are matched; nil: only the key alone matches
 }
 
-// others is how values that no rule names are matched.
+// others matches the values that no rule names.
 type others struct {
 	networks *networks // nil if there are none
 	patterns patterns  // wildcards and regular expressions
@@ -89,7 +89,7 @@ func (e *edges) hashValue(keyed uint64, value string) uint64 {
 	return mix(maphash.String(e.seed, value), keyed)
 }
 
-// mix makes one hash of two: the halves of their product depend on all bits of both.
+// mix combines two hashes into one: the halves of their product depend on all bits of both.
 func mix(a, b uint64) uint64 {
 	high, low := bits.Mul64(a^0x9e3779b97f4a7c15, b^0xd1b54a32d192ed03)
 	return high ^ low
@@ -101,7 +101,7 @@ func (e *edges) edge(s *slot) *edge {
 	return &e.list[binary.LittleEndian.Uint32(e.records[s.record+8:])]
 }
 
-// find returns the slot of an edge, or nil.
+// find returns the slot of an edge, or nil if there is none.
 func (e *edges) find(hash uint64, parent node, key, value string) *slot {
 	tag := tagOf(hash)
 	last := uint64(len(e.slots) - 1)
@@ -144,7 +144,7 @@ func (e *edges) put(parent node, spec *NodeSpec, child node) error {
 	}
 }
 
-// putExact adds a value. It stands before the same value in a list.
+// putExact adds a value. It takes precedence over the same value in a list.
 func (e *edges) putExact(parent node, spec *NodeSpec, child node) error {
 	h := e.hashValue(e.hashKey(parent, spec.Key), spec.Value)
 	s := e.find(h, parent, spec.Key, spec.Value)
@@ -207,10 +207,10 @@ func (e *edges) putPattern(parent node, spec *NodeSpec, kind MatchKind, child no
 	switch kind {
 	case MatchWildcard:
 		o.patterns.list = append(o.patterns.list, pattern{kind: kind, wildcard: compileWildcard(spec.Value), text: spec.Value, child: child})
-		// A value that is written like the wildcard is the rule's own: it comes before other patterns.
+		// A value whose text equals the wildcard matches this wildcard before all other patterns.
 		h := e.hashValue(e.hashKey(parent, spec.Key), spec.Value)
 		if s := e.find(h, parent, spec.Key, spec.Value); s != nil {
-			e.edge(s).literal = child // a list has it
+			e.edge(s).literal = child // a list contains this value
 			break
 		}
 		e.insert(h, edge{key: spec.Key, value: spec.Value, parent: parent, exact: noNode, listed: noNode, literal: child}, child)
@@ -245,7 +245,7 @@ func (e *edges) putStarred(parent node, spec *NodeSpec, child node) error {
 	return nil
 }
 
-// keyAlone returns the slot for all values of a key that no rule names, and adds it if there is none yet.
+// keyAlone returns the slot for all values of a key that no rule names. It adds the slot if there is none yet.
 func (e *edges) keyAlone(parent node, key string) *slot {
 	h := e.hashKey(parent, key)
 	if s := e.find(h, parent, key, ""); s != nil {
@@ -254,7 +254,7 @@ func (e *edges) keyAlone(parent node, key string) *slot {
 	return e.insert(h, edge{key: key, parent: parent, exact: noNode, listed: noNode, literal: noNode}, noNode)
 }
 
-// finish makes ready for matching.
+// finish prepares the edges for matching.
 func (e *edges) finish() error {
 	e.ids, e.taken = nil, nil
 	e.list, e.records = slices.Clip(slices.Clone(e.list)), bytes.Clone(e.records)
@@ -270,7 +270,7 @@ func (e *edges) finish() error {
 	return nil
 }
 
-// insert places an edge that is not there yet.
+// insert adds an edge that is not in the table yet.
 func (e *edges) insert(hash uint64, x edge, child node) *slot {
 	if len(e.list) >= len(e.slots)/4*3 {
 		e.grow()

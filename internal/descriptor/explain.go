@@ -8,49 +8,49 @@ import (
 	"strings"
 )
 
-// Explanation is how a descriptor was matched, step by step, for people. It finds what Match finds.
+// Explanation describes for people, step by step, how a descriptor was matched. Its result is the same as Match's.
 type Explanation struct {
 	Known  bool             // rules are loaded for the domain
-	Levels []ExplainedLevel // the way down the tree: one per entry that was looked at
+	Levels []ExplainedLevel // the path down the tree: one level for each entry that was looked at
 	Rule   *Rule            // nil if none matches
-	Reason string           // why none matches; empty if one does
-	Keys   []string         // the counter's key of each of the rule's limits
+	Reason string           // why no rule matches; empty if one does
+	Keys   []string         // the counter's key for each of the rule's limits
 }
 
-// ExplainedLevel is one step of the way down the tree.
+// ExplainedLevel is one step of the path down the tree.
 type ExplainedLevel struct {
 	Entry      Entry
-	Candidates []Candidate // the rules with the entry's key, in the order in which they are asked
-	Reason     string      // why none was taken; empty if one was
+	Candidates []Candidate // the rules with the entry's key, in the order in which they are tried
+	Reason     string      // why no candidate was chosen; empty if one was
 
-	// Where none was taken: what the rules have here, for who looks for what was meant. The keys, each once, and the values
-	// that are named for the entry's key; of very many, some.
+	// The distinct keys that the rules have at this level, and the values that they have for the entry's key; at most
+	// maxNamed of each. They help to guess what the caller meant. They are set only if no candidate was chosen.
 	Keys, Values []string
 }
 
 // Candidate is a rule that has an entry's key.
 type Candidate struct {
 	Kind    MatchKind
-	Value   string // as the rule file writes it; empty for MatchAny, and where one candidate stands for all of its kind
-	Matched bool   // this candidate was taken
-	Reason  string // why it was taken or not
+	Value   string // as in the rule file; empty for MatchAny, and if this candidate stands for all rules of its kind
+	Matched bool   // this candidate was chosen
+	Reason  string // why it was chosen or not
 }
 
 // MatchKind is a way in which a rule matches a value.
 type MatchKind uint8
 
-// The ways to match, in the order in which they are tried; wildcards and regular expressions are tried together, in
-// file order.
+// The kinds of match, in the order in which they are tried. Wildcards and regular expressions are tried together, in file
+// order.
 const (
 	MatchExact    MatchKind = iota + 1
 	MatchValues             // a list of exact values
-	MatchCIDR               // a network, the smallest that holds the address
-	MatchWildcard           // a text with stars, which take any bytes
+	MatchCIDR               // a network; the smallest one that contains the address wins
+	MatchWildcard           // a text with stars, which match any bytes
 	MatchRegex              // an expression that matches the whole value
 	MatchAny                // the key alone
 )
 
-// MatchKindNames are the names of the kinds in answers for people, in the order of the constants.
+// MatchKindNames are the kinds' names shown to people, in the order of the constants.
 var MatchKindNames = []string{"", "exact", "values", "cidr", "wildcard", "regex", "any"}
 
 func (k MatchKind) String() string {
@@ -60,16 +60,16 @@ func (k MatchKind) String() string {
 	return "match(" + strconv.Itoa(int(k)) + ")"
 }
 
-// maxNamed bounds how many keys or values a level names.
+// maxNamed is the maximum number of keys, and of values, in an ExplainedLevel.
 const maxNamed = 1000
 
-// maxExplained bounds how many patterns or keys an explanation spells out: a level may have thousands.
+// maxExplained is the maximum number of patterns or keys that an explanation lists: a level may have thousands.
 const maxExplained = 50
 
-// Explain says which rule Match finds for a descriptor's entries, and why. keys names the counters. A nil domain is one
-// that no rules are loaded for.
+// Explain returns which rule Match finds for a descriptor's entries, and why. keys builds the counters' keys. A nil domain
+// means that no rules are loaded for it.
 //
-// It looks through all rules of the domain, allocates freely, and is not for the way of a request.
+// Explain reads all rules of the domain and allocates freely. Do not call it while deciding requests.
 func (d *Domain) Explain(entries []Entry, keys KeyBuilder) Explanation {
 	if d == nil {
 		return Explanation{Reason: "no rules are loaded for this domain"}
@@ -119,14 +119,14 @@ func (d *Domain) below(n node) []*edge {
 	return found
 }
 
-// explain says which of the edges that leave a node an entry takes.
+// explain describes which of the edges that leave a node an entry follows.
 func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 	level := ExplainedLevel{Entry: e}
 	x := explainer{value: e.Value, taken: d.edges.child(n, e.Key, e.Value)}
 	x.most = d.edges.most
 	exact, listed := 0, 0
 	var keys, values []string
-	var hit, rest *edge // of the key: the entry's value, and everything that no rule names
+	var hit, rest *edge // for the entry's key: the edge of its value, and the edge of all values that no rule names
 	for _, s := range siblings {
 		if len(keys) < maxNamed && !slices.Contains(keys, s.key) {
 			keys = append(keys, s.key)
@@ -186,17 +186,17 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 	return level
 }
 
-// explainer gathers the candidates for one value, in the order in which they are asked.
+// explainer collects the candidates for one value, in the order in which they are tried.
 type explainer struct {
 	value      string
 	taken      node   // where the value leads
-	literal    node   // the wildcard that is written like the value; root: none
-	most       int    // bytes of a value that expressions see
-	by         string // the candidate that was taken; empty: none yet
+	literal    node   // the wildcard whose text equals the value; root: none
+	most       int    // how many bytes of a value the expressions see
+	by         string // the candidate that was chosen; empty: none yet
 	candidates []Candidate
 }
 
-// addCandidate adds a candidate that takes the value or not, with the reason for either.
+// addCandidate adds a candidate. takes is whether it matches the value; because and becauseNot are the reasons for each case.
 func (x *explainer) addCandidate(c Candidate, takes bool, because, becauseNot string) {
 	switch {
 	case x.by != "":
@@ -209,7 +209,7 @@ func (x *explainer) addCandidate(c Candidate, takes bool, because, becauseNot st
 	x.candidates = append(x.candidates, c)
 }
 
-// name is what the reasons of later candidates call this one.
+// name returns how the reasons of later candidates refer to this one.
 func (c *Candidate) name() string {
 	switch c.Kind {
 	case MatchExact:
@@ -227,7 +227,7 @@ func (c *Candidate) name() string {
 	}
 }
 
-// named adds one candidate for all rules that name values: n values, the entry's among them or not.
+// named adds one candidate for all rules that name values. They name n values; hit is whether the entry's value is one of them.
 func (x *explainer) named(kind MatchKind, hit bool, n int) {
 	c := Candidate{Kind: kind}
 	if hit {
@@ -244,7 +244,8 @@ func (x *explainer) named(kind MatchKind, hit bool, n int) {
 	x.addCandidate(c, hit, because, not)
 }
 
-// networks adds the networks that hold the address, the smallest first; if none does, one candidate for all.
+// networks adds the networks that contain the address, the smallest first. If there is none, it adds one candidate for all
+// networks.
 func (x *explainer) networks(n *networks) {
 	if n == nil {
 		return
@@ -271,8 +272,8 @@ func (x *explainer) networks(n *networks) {
 	}
 }
 
-// patterns adds the patterns for the key and those with a star in their key, in file order. The one that was taken comes
-// first if it is written like the entry.
+// patterns adds the patterns for the key and those with a star in their key, in file order. A wildcard whose text equals
+// the entry comes first.
 func (x *explainer) patterns(rest *edge, starred []keyPattern, e Entry) {
 	type asked struct {
 		Candidate
@@ -322,7 +323,7 @@ func (x *explainer) patterns(rest *edge, starred []keyPattern, e Entry) {
 	}
 }
 
-// keyNames lists the keys of edges, each once.
+// keyNames lists the distinct keys of edges.
 func keyNames(edges []*edge) string {
 	var names []string
 	for _, e := range edges {

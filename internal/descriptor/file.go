@@ -2,23 +2,23 @@ package descriptor
 
 import "time"
 
-// FileStatus is what became of one rule file, or of one other source of rules.
+// FileStatus is the state of one rule file, or of another source of rules.
 type FileStatus struct {
 	Name     string    // path below the rule folder, or the resource's name
-	State    FileState // what of it is in use
-	Domains  []string  // the domains it defines, of the version in use
-	Rules    int       // how many rules it gives, of the version in use
+	State    FileState // whether it is in use
+	Domains  []string  // the domains that the version in use defines
+	Rules    int       // how many rules the version in use has
 	Errors   []string  // why its newest version was rejected, each with file:line:col or resource and path; empty if loaded
-	Warnings []string  // what of the version in use was taken otherwise than it is written, each with file:line:col
-	Since    time.Time // when State became what it is
+	Warnings []string  // parts of the version in use that do not have the effect that was written, each with file:line:col
+	Since    time.Time // when State last changed
 }
 
-// FileState is whether a rule file is in use.
+// FileState tells which version of a rule file is in use.
 type FileState string
 
 // The states of a rule file.
 const (
 	FileLoaded   FileState = "loaded"   // its newest version is in use
-	FileStale    FileState = "stale"    // its newest version is rejected; its last good version is in use
-	FileRejected FileState = "rejected" // it is rejected and nothing of it is in use
+	FileStale    FileState = "stale"    // its newest version was rejected; its last good version is in use
+	FileRejected FileState = "rejected" // it was rejected, and no version of it is in use
 )

@@ -6,29 +6,29 @@ import (
 	"slices"
 )
 
-// MaxKeySize is the length in bytes up to which a counter's key spells out its entries. A longer one keeps a readable
-// beginning and names the rest by its SHA-256, so that what a caller sends cannot make a backend's keys long.
+// MaxKeySize is the length in bytes up to which a counter's key contains its entries in full. A longer key keeps a readable
+// beginning and is completed by a SHA-256, so that callers cannot make a backend's keys long.
 const MaxKeySize = 512
 
-const keyPrefixKept = 64 // readable bytes that a hashed key keeps, about
+const keyPrefixKept = 64 // about how many readable bytes a hashed key keeps
 
-// KeyBuilder builds the identity of counters. The zero value has no prefix. It may be copied and used concurrently.
+// KeyBuilder builds the keys that identify counters. The zero value has no prefix. It may be copied and used concurrently.
 //
-// A key reads
+// A key has the form
 //
 //	<prefix><domain>|<key>=<value>|<key>=<value>|<algorithm and window>
 //
-// with another mark than = where the rule's pattern stands for the value (share_threshold): ~ for a wildcard, ~~ for a
-// regular expression, ~~= for a network, ~=value=value for a list of values, and ~~~ for a key with a star. In what a caller or a rule gives, the
-// bytes \ | = ~ { are escaped, so that two different identities never have one key, and no value can choose the cluster
-// slot of its key by a {tag}.
+// With share_threshold the key contains the rule's pattern instead of the value, and another mark instead of =: ~ for a
+// wildcard, ~~ for a regular expression, ~~= for a network, ~=value=value for a list of values, and ~~~ for a key with a
+// star. In text from a caller or a rule, the bytes \ | = ~ { are escaped. So two different identities never share a key,
+// and no value can choose its key's cluster slot by a {tag}.
 type KeyBuilder struct {
 	Prefix string
-	Format KeyFormat // default KeysOwn, which is what stands above
+	Format KeyFormat // default KeysOwn, the form above
 }
 
-// AppendKey appends the key of the counter for a limit on these entries. rule is the rule whose patterns stand in the
-// values' place; nil (an override) takes every value as it came.
+// AppendKey appends the key of the counter for a limit on these entries. rule is the rule whose shared patterns replace
+// values. If it is nil (an override), every value is used as it is.
 func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *Rule, limit *Limit) []byte {
 	if k.Format == KeysLyft {
 		if key, ok := k.appendLyft(dst, domain, entries, rule, limit); ok {
@@ -56,11 +56,11 @@ func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *
 	return limit.appendTag(dst)
 }
 
-// maxSharedSize is the length in bytes up to which a list of values stands in a key as it is.
+// maxSharedSize is the length in bytes up to which a key contains a list of values in full.
 const maxSharedSize = 128
 
-// sharedBy is what stands in a key for all values that a level matches, empty for an exact value and the key alone,
-// which share nothing. The order of a list makes no difference to it.
+// sharedBy returns the text that replaces the value in a key, for all values that a level matches. It is empty for an exact
+// value and for the key alone, which share nothing. The order of a list does not change it.
 func sharedBy(level Level, values []string) string {
 	switch level.Kind {
 	case MatchWildcard:
@@ -79,7 +79,7 @@ func sharedBy(level Level, values []string) string {
 			text = appendEscaped(text, v)
 		}
 		if len(text) > maxSharedSize {
-			// Hashed here once, not in every key; the mark is the one of hashKey.
+			// Hashed once here, not for every key. hashKey uses the same mark.
 			sum := sha256.Sum256(text)
 			text = hex.AppendEncode([]byte(`~=\#`), sum[:])
 		}
@@ -89,9 +89,9 @@ func sharedBy(level Level, values []string) string {
 	}
 }
 
-// hashKey replaces what follows body by a readable beginning and a hash of all of it. The mark \# is never the
-// outcome of escaping, so no other key can look like this one; the beginning is cut so that it does not end within an
-// escape, which would turn the mark into an escaped backslash.
+// hashKey replaces the text from index body on by its readable beginning and a hash of all of it. Escaping never produces
+// the mark \#, so no other key can look like this one. The beginning is never cut within an escape: that would turn the
+// mark into an escaped backslash.
 func hashKey(dst []byte, body int) []byte {
 	sum := sha256.Sum256(dst[body:])
 	dst = dst[:min(body+keyPrefixKept, len(dst))]
@@ -104,7 +104,7 @@ func hashKey(dst []byte, body int) []byte {
 	return hex.AppendEncode(dst, sum[:])
 }
 
-// escapes maps a byte that may not stand in a key's component to what follows the backslash in its place; 0 elsewhere.
+// escapes maps each byte that must be escaped in a key to the byte that follows the backslash. It is 0 for all other bytes.
 var escapes = [256]byte{'\\': '\\', '|': '|', '=': '=', '~': '~', '{': '['}
 
 func appendEscaped(dst []byte, s string) []byte {

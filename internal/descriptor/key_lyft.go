@@ -6,29 +6,29 @@ import (
 	"time"
 )
 
-// KeyFormat is how counters' keys are written.
+// KeyFormat is the format of counters' keys.
 type KeyFormat uint8
 
 // The formats.
 const (
-	KeysOwn KeyFormat = iota // as KeyBuilder says
+	KeysOwn KeyFormat = iota // the format that KeyBuilder describes
 
-	// KeysLyft writes the counters that envoyproxy/ratelimit has too as that does, so that both count together:
+	// KeysLyft is the format of envoyproxy/ratelimit, for the counters that it has too, so that both count together:
 	//
 	//	<prefix><domain>_<key>_<value>_<key>_<value>_<start of the window, in seconds since the Unix epoch>
 	//
-	// These are fixed windows of one unit, on the clock, of rules that it can read and that have one limit, and
-	// overrides; all other counters keep the keys of our own. These keys do not distinguish all that KeysOwn does: names that are
-	// the same when they are joined, windows of different units that begin at the same second, and by a {tag} in a value a
-	// caller chooses the slot in a cluster.
+	// These counters are fixed windows of one unit, on the clock, of overrides and of rules that envoyproxy/ratelimit can
+	// read and that have one limit. All other counters keep the KeysOwn format. KeysLyft distinguishes less than KeysOwn:
+	// two identities share a key if their names are equal when joined, or if their windows have different units and begin
+	// in the same second. A caller can choose the slot in a cluster by a {tag} in a value.
 	//
-	// AppendKey does not know the time, and writes the unit in braces in the place of the window's start: {minute}. No
-	// other key ends in a brace. Who keeps the counters writes AppendLyftKey in its place.
+	// AppendKey does not know the time, and writes the unit in braces instead of the window's start: {minute}. No other
+	// key ends in a brace. The store of the counters calls AppendLyftKey to fill in the start.
 	KeysLyft
 )
 
-// MaxLyftKeySize is the length in bytes up to which keys are written as envoyproxy/ratelimit does, which knows no bound.
-// A counter with a longer one keeps the key of our own.
+// MaxLyftKeySize is the maximum length in bytes of a key of KeysLyft. A counter whose key would be longer has a key of
+// KeysOwn. envoyproxy/ratelimit itself has no maximum.
 const MaxLyftKeySize = 4096
 
 // appendLyft appends a key of KeysLyft, if the counter can have one.
@@ -38,7 +38,7 @@ func (k KeyBuilder) appendLyft(dst []byte, domain string, entries []Entry, rule 
 		return dst, false
 	}
 	if rule != nil && len(rule.Limits) > 1 {
-		return dst, false // there, limits of one entry would share a counter whenever their windows begin together
+		return dst, false // in envoyproxy/ratelimit, limits of one entry would share a counter whenever their windows begin together
 	}
 	start := len(dst)
 	dst = append(dst, k.Prefix...)
@@ -65,7 +65,7 @@ func (k KeyBuilder) appendLyft(dst []byte, domain string, entries []Entry, rule 
 	return append(dst, '}'), true
 }
 
-// CutLyftKey returns what a key of KeysLyft has before the window's start; ok is false for a key of our own.
+// CutLyftKey returns the part of a key of KeysLyft before the window's start. ok is false for a key of KeysOwn.
 func CutLyftKey(key []byte) (stem []byte, ok bool) {
 	if len(key) == 0 || key[len(key)-1] != '}' {
 		return nil, false
@@ -77,7 +77,7 @@ func CutLyftKey(key []byte) (stem []byte, ok bool) {
 	return key[:at], true
 }
 
-// AppendLyftKey appends what CutLyftKey returned and the window's start, which is given in microseconds.
+// AppendLyftKey appends the stem that CutLyftKey returned, and the window's start. start is in microseconds.
 func AppendLyftKey(dst, stem []byte, start int64) []byte {
 	dst = append(dst, stem...)
 	return strconv.AppendInt(dst, start/time.Second.Microseconds(), 10)

@@ -8,39 +8,39 @@ import (
 // NoDelayAll is the NoDelay of a leaky bucket in which nothing waits: a pure policer.
 const NoDelayAll = math.MaxUint32
 
-// Limit is so many requests per window, and the algorithm that holds it.
+// Limit is a number of requests per window, and the algorithm that enforces it.
 type Limit struct {
-	Name      string // of the rule, or of this limit among several; may be empty
+	Name      string // the rule's name, or this limit's if the rule has several; may be empty
 	Requests  uint32 // per Window
 	Window    Window
 	Algorithm Algorithm
 
-	Burst     uint32 // capacity of a token bucket (at least 1); of a leaky bucket, how many may wait. Other algorithms ignore it
-	Interval  bool   // token bucket: Requests at once on each window's boundary instead of continuously
+	Burst     uint32 // token bucket: capacity, at least 1; leaky bucket: how many hits may wait. Other algorithms ignore it
+	Interval  bool   // token bucket: refilled by Requests at each window's boundary instead of continuously
 	FirstHit  bool   // fixed window, interval refill: windows start at a counter's first hit instead of on the clock
 	Precision uint32 // sliding window: how many sub-windows the estimate is built from; 0 means 1
-	NoDelay   uint32 // leaky bucket: how many of those that wait pass at once, or NoDelayAll
+	NoDelay   uint32 // leaky bucket: how many of the waiting hits pass at once, or NoDelayAll
 
-	// CountDenied says whether refused hits count too; DeniedDefault leaves it to the domain's admission.
+	// CountDenied sets whether refused hits count too. With DeniedDefault the algorithm and the domain's admission decide.
 	CountDenied Denied
 
-	// Lease allows permits to be taken from Redis in batches and decided on locally.
+	// Lease allows this process to take permits from Redis in batches and to hand them out locally.
 	Lease bool
 
 	Arithmetic Arithmetic // filled in by Compile
 }
 
-// Denied says what becomes of refused hits.
+// Denied is what to do with refused hits.
 type Denied uint8
 
 // The choices of count_denied.
 const (
-	DeniedDefault Denied = iota // counted by a fixed window under independent admission, dropped elsewhere
+	DeniedDefault Denied = iota // a fixed window under independent admission counts them; otherwise they are dropped
 	DeniedCount
 	DeniedDrop
 )
 
-// Capacity is the most that can be used at one instant: what remaining counts down from.
+// Capacity returns the most hits that can be in use at one instant. The remaining hits count down from it.
 func (l *Limit) Capacity() uint32 {
 	a := &algorithms[l.Algorithm]
 	if a.settings&SettingBurst == 0 {
@@ -49,14 +49,14 @@ func (l *Limit) Capacity() uint32 {
 	return uint32(min(uint64(l.Burst)+a.more, math.MaxUint32))
 }
 
-// SharesCounter says whether two limits on the same entries would count in one counter.
+// SharesCounter reports whether two limits on the same entries use the same counter.
 func (l *Limit) SharesCounter(other *Limit) bool {
 	var a, b [64]byte
 	return string(l.appendTag(a[:0])) == string(other.appendTag(b[:0]))
 }
 
-// appendTag appends what distinguishes this limit's counter from another limit's on the same entries: the algorithm and
-// the window, but not the number, so that raising a limit keeps what is used.
+// appendTag appends what distinguishes this limit's counter from other counters of the same entries: the algorithm and the
+// window. It leaves out the number of requests, so that a raised limit keeps the hits counted so far.
 func (l *Limit) appendTag(b []byte) []byte {
 	a := &algorithms[l.Algorithm]
 	if l.Interval && a.interval != 0 {
@@ -74,7 +74,7 @@ func (l *Limit) appendTag(b []byte) []byte {
 	b = strconv.AppendInt(b, int64(l.Window.Length().Seconds()), 10)
 	if l.Window.Location != nil {
 		b = append(b, '@')
-		if !l.Window.Named { // the operator may switch that: no other limit has such months
+		if !l.Window.Named { // the operator may switch Named, so it names no location; no other limit has such months
 			b = appendEscaped(b, l.Window.Location.String())
 		}
 	}

@@ -5,10 +5,10 @@ import (
 	"maps"
 )
 
-// Domain returns the domain of that name, or nil.
+// Domain returns the domain with that name, or nil.
 func (t *Tree) Domain(name string) *Domain { return t.domains[name] }
 
-// Domains is how many domains the tree has.
+// Domains returns the number of domains in the tree.
 func (t *Tree) Domains() int { return len(t.domains) }
 
 // EachDomain yields every domain, in no order.
@@ -16,11 +16,12 @@ func (t *Tree) EachDomain() iter.Seq[*Domain] { return maps.Values(t.domains) }
 
 // Match returns the rule for a descriptor's entries, or nil.
 //
-// On each level one child is chosen and never reconsidered: the exact value, else the list that has the value, else the
-// smallest network that holds the address, else the first wildcard or regular expression in file order that matches,
-// else the key alone. A wildcard that is written like the value comes before other patterns. A wildcard with a star in
-// its key is matched against the whole entry, key, underscore and value. The last entry's node must have a rule: a shorter or longer descriptor does not match. An empty
-// value is no exact value: it matches the key alone, and a pattern that takes nothing at all.
+// On each level one child is chosen and never reconsidered: the exact value, else the list that contains the value, else
+// the smallest network that contains the address, else the first wildcard or regular expression in file order that
+// matches, else the key alone. A wildcard whose text equals the value comes before other patterns. A wildcard with a star
+// in its key is matched against the whole entry (key, underscore, value). The last entry's node must have a rule: a
+// shorter or longer descriptor does not match. An empty value is not an exact value: it matches the key alone, and
+// patterns that match the empty text.
 func (d *Domain) Match(entries []Entry) *Rule {
 	n := root
 	for i := range entries {
@@ -31,11 +32,11 @@ func (d *Domain) Match(entries []Entry) *Rule {
 	return d.rules[n]
 }
 
-// HasPatterns says whether the domain has expressions or wildcards, whose matching takes time in proportion to what a caller
-// sends.
+// HasPatterns reports whether the domain has expressions or wildcards. The time to match them is proportional to the size
+// of the request.
 func (d *Domain) HasPatterns() bool { return d.edges.patterned }
 
-// child chooses the child of a node for one entry.
+// child returns the child of a node for one entry, or noNode.
 func (e *edges) child(parent node, key, value string) node {
 	h := e.hashKey(parent, key)
 	if value != "" {
@@ -58,7 +59,7 @@ func (e *edges) child(parent node, key, value string) node {
 	return s.child
 }
 
-// childStarred is child where rules have stars in their keys. s is the slot of the key alone, which may be nil.
+// childStarred is child for a level with rules that have stars in their keys. s is the slot of the key alone, which may be nil.
 func (e *edges) childStarred(s *slot, parent node, key, value string) node {
 	starred := e.starred[parent]
 	for i := range starred {
@@ -91,14 +92,14 @@ func (e *edges) childStarred(s *slot, parent node, key, value string) node {
 		return s.child
 	}
 	for i := range starred {
-		if starred[i].text == key { // the key alone, stars and all
+		if starred[i].text == key { // a rule for the key alone whose text, with its stars, equals the key
 			return starred[i].child
 		}
 	}
 	return noNode
 }
 
-// child is the child for a value that no rule names, noNode if nothing here takes it.
+// child returns the child for a value that no rule names, or noNode if nothing here matches it.
 func (o *others) child(value string, most int) node {
 	if c := o.network(value); c != noNode {
 		return c
@@ -106,7 +107,7 @@ func (o *others) child(value string, most int) node {
 	return o.patterns.find(value, most)
 }
 
-// network is the child for the smallest network that holds the value, noNode if none does.
+// network returns the child for the smallest network that contains the value, or noNode if none does.
 func (o *others) network(value string) node {
 	if o.networks != nil {
 		if a, ok := parseAddress(value); ok {
@@ -116,7 +117,7 @@ func (o *others) network(value string) node {
 	return noNode
 }
 
-// any is the child of a node for a key alone, noNode if no rule names it so.
+// any returns the child of a node for the key alone, or noNode if there is no such rule.
 func (e *edges) any(parent node, key string) node {
 	if s := e.find(e.hashKey(parent, key), parent, key, ""); s != nil {
 		return s.child

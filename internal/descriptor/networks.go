@@ -6,8 +6,7 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// networks finds the smallest of many networks that holds an address, however many there are and however they lie within
-// each other.
+// networks finds the smallest network that contains an address, whatever the number of networks and their nesting.
 type networks struct {
 	list  []network // in file order
 	table bart.Table[node]
@@ -24,7 +23,7 @@ func (n *networks) insert(prefix netip.Prefix, child node) {
 	n.table.Insert(prefix, child)
 }
 
-// find returns the child for an address, noNode if no network holds it.
+// find returns the child for an address, or noNode if no network contains it.
 func (n *networks) find(a netip.Addr) node {
 	if child, found := n.table.Lookup(a); found {
 		return child

@@ -7,18 +7,18 @@ import (
 	"regexp/syntax"
 )
 
-// pattern is a wildcard or a regular expression. The first one in file order that matches is taken.
+// pattern is a wildcard or a regular expression. The first one in file order that matches is chosen.
 type pattern struct {
 	wildcard wildcard
-	regex    *regexp.Regexp // nil: it is a wildcard, or in an automaton
-	program  *program       // of regex
+	regex    *regexp.Regexp // nil for a wildcard, and for an expression in an automaton
+	program  *program       // the program of regex
 	kind     MatchKind
 	text     string // as the rule file writes it
 	child    node
 }
 
-// match says whether a pattern that is in no automaton matches. The first bytes of a value longer than most decide, as
-// they do in an automaton.
+// match reports whether the pattern matches. It is for patterns that are in no automaton. As in an automaton, an expression
+// reads at most the first most bytes of a value.
 func (p *pattern) match(value string, most int) bool {
 	switch {
 	case p.regex == nil:
@@ -33,11 +33,11 @@ func (p *pattern) match(value string, most int) bool {
 // patterns are the wildcards and regular expressions for one key, in file order.
 type patterns struct {
 	list     []pattern
-	automata []*automaton // of most expressions
-	single   []int32      // the places in list of all others, which are tried one after the other
+	automata []*automaton // for most of the expressions
+	single   []int32      // the indexes in list of all other patterns, which are tried one after the other
 }
 
-// find returns the child of the first pattern that matches, noNode if none does.
+// find returns the child of the first pattern that matches, or noNode if none does.
 func (p *patterns) find(value string, most int) node {
 	first := none
 	for _, a := range p.automata {
@@ -60,7 +60,7 @@ func (p *patterns) find(value string, most int) node {
 	return p.list[first].child
 }
 
-// finish makes the automata.
+// finish builds the automata.
 func (p *patterns) finish() error {
 	var together []compiledRegex
 	for i := range p.list {
@@ -98,15 +98,15 @@ func (p *patterns) finish() error {
 	return nil
 }
 
-// compiledRegex is an expression with the automaton of it alone.
+// compiledRegex is an expression with an automaton for it alone.
 type compiledRegex struct {
 	place  int32
 	parsed *syntax.Regexp
 	alone  *automaton
 }
 
-// join makes one automaton of several expressions if it is about as large as theirs are together, else it makes several:
-// expressions that can all begin anywhere multiply.
+// join builds one automaton for several expressions if it is about as large as their own automata together. Otherwise it
+// builds several. The sizes multiply when all expressions can begin anywhere in the text.
 func (p *patterns) join(list []compiledRegex) error {
 	if len(list) == 1 {
 		p.automata = append(p.automata, list[0].alone)
@@ -130,14 +130,14 @@ func (p *patterns) join(list []compiledRegex) error {
 	return p.join(list[half:])
 }
 
-// DefaultPatternBytes is how many bytes of a value a value_regex sees at most, unless Options.PatternBytes says otherwise.
+// DefaultPatternBytes is how many bytes of a value a value_regex sees at most, if Options.PatternBytes is not set.
 const DefaultPatternBytes = 4096
 
-// maxRegexSize is the length of an expression in bytes. A longer one is no rule that a person wrote.
+// maxRegexSize is the maximum length of an expression in bytes. No person writes a longer one.
 const maxRegexSize = 1024
 
-// CompileRegex compiles a value_regex, in the syntax of RE2. It must match a value as a whole. Matching takes time in
-// proportion to the length of the value, whatever the expression.
+// CompileRegex compiles a value_regex, which has the syntax of RE2 and must match the whole value. The time for a match is
+// proportional to the length of the value, for every expression.
 func CompileRegex(text string) (*regexp.Regexp, error) {
 	parsed, err := parseRegex(text)
 	if err != nil {
@@ -150,8 +150,8 @@ func CompileRegex(text string) (*regexp.Regexp, error) {
 	return re, nil
 }
 
-// parseRegex parses an expression by itself: what CompileRegex puts around it must neither mend it nor, after a \Q, become
-// part of it.
+// parseRegex parses an expression by itself, without what CompileRegex puts around it: that must neither repair a broken
+// expression nor, after a \Q, become part of it.
 func parseRegex(text string) (*syntax.Regexp, error) {
 	if text == "" {
 		return nil, errors.New("the expression is empty: write one, or leave value_regex out to match any value")

@@ -2,31 +2,31 @@ package descriptor
 
 import "strings"
 
-// Rule is what a matched leaf says: its limits and its flags. A node without a rate limit has no rule.
+// Rule holds the limits and flags of one node of the tree. A node without a rate limit has no rule.
 type Rule struct {
 	Name      string   // may be empty
 	Limits    []Limit  // all must admit; empty if Unlimited
-	Replaces  []string // names of rules that this one, when it matches, takes out of the request
-	Unlimited bool     // everything passes, nothing is counted
-	Shadow    bool     // judged and measured, not enforced
-	OnError   OnError  // what to do when its counters cannot be read
-	Quota     bool     // the request is refused only when all quota-mode descriptors are over
+	Replaces  []string // names of limits that do not apply to a request when this rule matches
+	Unlimited bool     // every request passes, and nothing is counted
+	Shadow    bool     // decided and measured, but not enforced
+	OnError   OnError  // what to do when the backend cannot read its counters
+	Quota     bool     // quota mode: the request is refused only when all quota-mode descriptors are over their limits
 
-	DetailedMetric bool // the metric is named by the entries of the request instead of Path
+	DetailedMetric bool // the metric's name comes from the request's entries instead of Path
 
 	// Metadata is merged into the answer's dynamic metadata when the rule passes. Values are string, bool, int, float64,
-	// nil, []any and map[string]any. Nobody may write to it.
+	// nil, []any and map[string]any. It must not be modified.
 	Metadata map[string]any
 
-	MetricValues []bool   // per level: the metric takes the request's value in place of the rule's; nil if none does
+	MetricValues []bool   // per level: the metric's name has the request's value instead of the rule's; nil: at no level
 	Levels       []Level  // the path of keys and values from the domain to this rule
 	Domain       string   // the domain it belongs to
 	Path         string   // "domain.key_value.key": the rule's identity in metrics, logs and answers
-	Index        int      // position in Tree.Rules, dense from 0: handles are looked up by it, not by name
-	Position     Position // where the rule file says this
+	Index        int      // index in Tree.Rules; metric handles are looked up by it, not by name
+	Position     Position // of the rule in its rule file
 
-	// shared is per level what stands in the place of "=value" in the counter's key (sharedBy), or empty; nil if it is
-	// empty everywhere.
+	// shared is, per level, the text that replaces "=value" in the counter's key (sharedBy), or empty. It is nil if it is
+	// empty at all levels.
 	shared []string
 }
 
@@ -34,10 +34,10 @@ type Rule struct {
 type Level struct {
 	Key   string
 	Value string    // the value, the pattern, the network, or the values with commas between them; empty: any value
-	Kind  MatchKind // what Value is
+	Kind  MatchKind // how Value is matched
 }
 
-// Text is the level's key and value as one text. It is what a level with a star in its key is matched by.
+// Text returns the level's key and value as one text. A level with a star in its key is matched by this text.
 func (l Level) Text() string {
 	if l.Value == "" {
 		return l.Key
@@ -45,8 +45,8 @@ func (l Level) Text() string {
 	return l.Key + "_" + l.Value
 }
 
-// PatternFor is what stands for the value of an entry with this key, in names and in keys that show the level's pattern.
-// Of a level with a star in its key it is the level's text, without the key if it begins with that.
+// PatternFor returns the text that replaces the value of an entry with this key, in names and keys that show the level's
+// pattern. For a level with a star in its key it is the level's Text, without the key and underscore if Text begins with them.
 func (l Level) PatternFor(key string) string {
 	if !HasWildcard(l.Key) {
 		return l.Value
@@ -58,5 +58,5 @@ func (l Level) PatternFor(key string) string {
 	return text
 }
 
-// Shares says whether at this level the values that match the rule's pattern share one counter.
+// Shares reports whether all values that match the rule's pattern at this level share one counter.
 func (r *Rule) Shares(level int) bool { return r.shared != nil && r.shared[level] != "" }

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// Options say what a tree is compiled for, beside what its specs say.
+// Options are the settings of a tree that are not in its specs.
 type Options struct {
-	// CalendarMonths makes every fixed window of one month that names no calendar the month of the calendar in UTC.
+	// CalendarMonths makes every fixed window of one month follow the calendar in UTC, unless it names a calendar itself.
 	CalendarMonths bool
 
-	PatternBytes int // how many bytes of a value expressions see; 0 means DefaultPatternBytes
+	PatternBytes int // how many bytes of a value the expressions see; 0 means DefaultPatternBytes
 }
 
-// DomainSpec is one domain as its rule files give it.
+// DomainSpec is one domain as its rule files define it.
 type DomainSpec struct {
 	Name     string
 	Children []NodeSpec
@@ -22,28 +22,28 @@ type DomainSpec struct {
 
 	Admission Admission
 	OnError   OnError
-	Headers   *HeaderFamilies // nil: as the server says
+	Headers   *HeaderFamilies // nil: the server's setting
 
-	// Copy has the tree take copies of the rules: the spec stays as it is and may be used again. Their limits must be compiled;
-	// a tree shares those that it has not to change.
+	// Copy makes the tree copy the rules, so that the spec stays unchanged and may be used again. The rules' limits must
+	// already be compiled. The tree shares the limits that it does not need to change.
 	Copy bool
 }
 
-// NodeSpec is one level of the rule tree as a rule file gives it.
+// NodeSpec is one level of the rule tree as a rule file defines it.
 type NodeSpec struct {
-	Key      string   // with a star in it, key and value together are a wildcard for the entry's key and value
-	Value    string   // of Kind 0 empty: any value; with a star in it: a wildcard. Else the expression or the network
-	Values   []string // of MatchValues
+	Key      string   // with a star in it: key and value together are a wildcard for the entry's key and value
+	Value    string   // Kind 0: empty means any value, and a star makes it a wildcard. Other kinds: the expression or the network
+	Values   []string // for MatchValues
 	Rule     *Rule    // nil if the level has no rate limit. Compile fills in its Levels, Path and Index
 	Children []NodeSpec
 	Position Position
 
-	Kind           MatchKind // how values are matched; 0: as Key and Value say
-	ShareThreshold bool      // the values that match share one counter; no matter for an exact value and the key alone
-	ValueToMetric  bool      // the metric takes the request's value in place of the rule's
+	Kind           MatchKind // how values are matched; 0: determined by Key and Value
+	ShareThreshold bool      // all matching values share one counter; no effect on an exact value or on the key alone
+	ValueToMetric  bool      // the metric's name contains the request's value instead of the rule's
 }
 
-// Level is the step of a rule's path that the spec is.
+// Level returns the spec as one step of a rule's path.
 func (n *NodeSpec) Level() Level {
 	if n.Kind == MatchValues {
 		return Level{Key: n.Key, Kind: MatchValues, Value: listText(n.Values)}
@@ -66,10 +66,10 @@ func (n *NodeSpec) kind() MatchKind {
 	}
 }
 
-// maxListText is how many bytes of a list of values stand in a rule's path, about.
+// maxListText is about how many bytes of a list of values a rule's path contains.
 const maxListText = 64
 
-// listText is a list of values with commas between them, of a long list the beginning.
+// listText returns the values with commas between them. A long list is cut.
 func listText(values []string) string {
 	var b strings.Builder
 	for i, v := range values {
@@ -85,26 +85,26 @@ func listText(values []string) string {
 	return b.String()
 }
 
-// Tree is the compiled rules of all domains. Nothing in it changes.
+// Tree holds the compiled rules of all domains. It is immutable.
 type Tree struct {
-	Rules   []*Rule // every rule, at its Index
+	Rules   []*Rule // every rule, indexed by Rule.Index
 	domains map[string]*Domain
 }
 
 // Domain is one compiled domain.
 type Domain struct {
 	Name      string
-	Rules     int // how many
+	Rules     int // number of rules
 	Admission Admission
 	OnError   OnError
-	Headers   *HeaderFamilies // nil: as the server says
-	Overrides *Rule           // stands for the rule of the limits that requests bring along, which have none
+	Headers   *HeaderFamilies // nil: the server's setting
+	Overrides *Rule           // placeholder rule for the limits that requests bring along, which have no rule
 
 	edges edges
-	rules []*Rule // by node, the domain itself first; nil where a level has no rate limit
+	rules []*Rule // indexed by node, the domain itself first; nil where a level has no rate limit
 }
 
-// node is one compiled level, by its place in Domain.rules.
+// node is the index in Domain.rules of one compiled level.
 type node uint32
 
 const (
@@ -112,10 +112,12 @@ const (
 	noNode node = ^node(0)
 )
 
-// Compile builds the tree. The specs must not be used afterwards, unless they say Copy: their rules now belong to the tree.
+// Compile builds the tree. The specs' rules then belong to the tree, so the specs must not be used afterwards, unless
+// Copy is set.
 //
-// It refuses what would make matching ambiguous: a domain given twice, siblings with the same key and value, an empty
-// domain or key, two limits of a rule that would be one counter. Callers that know a better message check first.
+// It returns an error for what would make matching ambiguous: a domain that is defined twice, siblings with the same key
+// and value, an empty domain or key, or two limits of a rule that would share one counter. Callers that can give a better
+// message check for these first.
 func Compile(domains []DomainSpec, o Options) (*Tree, error) {
 	if o.PatternBytes <= 0 {
 		o.PatternBytes = DefaultPatternBytes
@@ -144,7 +146,7 @@ func Compile(domains []DomainSpec, o Options) (*Tree, error) {
 	return t, nil
 }
 
-// compiler walks one domain; it keeps the path from the root to where it stands.
+// compiler walks through one domain. It keeps the path from the root to the current level.
 type compiler struct {
 	tree   *Tree
 	domain *Domain
@@ -211,7 +213,7 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	}
 	for i := range r.Limits {
 		if r.Limits[i].Arithmetic.Length != 0 {
-			continue // compiled before; another tree may be reading it
+			continue // already compiled; another tree may be reading it
 		}
 		if err := r.Limits[i].Compile(); err != nil {
 			return nil, fmt.Errorf("limit at line %d: %w", r.Position.Line, err)
@@ -253,7 +255,7 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	return r, nil
 }
 
-// calendarMonths makes the months of a rule those of the calendar. Limits that belong to a spec are copied first.
+// calendarMonths makes a rule's windows of one month follow the calendar. Limits that belong to a spec are copied first.
 func (c *compiler) calendarMonths(r *Rule) {
 	copied := !c.copies
 	for i := range r.Limits {

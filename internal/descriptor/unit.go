@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Unit is the unit of time that a limit is given per. Its numbers are the ones of Envoy's protocol.
+// Unit is the unit of time of a limit's window. Its numbers are those of Envoy's protocol.
 type Unit uint8
 
-// The units. Months have 30 days and years 365, as in every release of the protocol's other servers; a limit whose
-// windows follow the calendar says so with Window.Location.
+// The units. Months have 30 days and years 365, as in every release of the protocol's other servers. Window.Location makes
+// windows follow the calendar instead.
 const (
 	UnitUnknown Unit = iota
 	Second
@@ -50,10 +50,10 @@ func ParseUnit(name string) Unit {
 	return UnitUnknown
 }
 
-// Valid says whether u is one of the named units. Numbers from the wire must be asked: the protocol's enum is open.
+// Valid reports whether u is one of the named units. Check numbers from the wire with it: the protocol's enum is open.
 func (u Unit) Valid() bool { return u > UnitUnknown && int(u) < len(units) }
 
-// Length is the length of one unit, 0 for a unit that is not Valid.
+// Length returns the length of one unit, or 0 if the unit is not Valid.
 func (u Unit) Length() time.Duration {
 	if !u.Valid() {
 		return 0
@@ -61,7 +61,7 @@ func (u Unit) Length() time.Duration {
 	return units[u].length
 }
 
-// String is the unit's name in lower case.
+// String returns the unit's name in lower case.
 func (u Unit) String() string {
 	if !u.Valid() {
 		return units[UnitUnknown].name

@@ -2,15 +2,15 @@ package descriptor
 
 import "strings"
 
-// wildcard is a compiled value pattern: literal pieces with any bytes, also none, between them.
+// wildcard is a compiled value pattern: literal pieces with zero or more arbitrary bytes between them.
 type wildcard struct {
 	prefix string
-	middle []string // in order; the leftmost place of each is taken, which never loses a match
+	middle []string // in order; each is matched at its leftmost place, which never misses a match
 	suffix string
-	size   int // bytes that the pieces need together
+	size   int // total length of the pieces in bytes
 }
 
-// HasWildcard says whether a rule's value is a pattern. There is no escape: a literal star cannot be asked for.
+// HasWildcard reports whether a rule's value is a pattern. There is no escape: a rule cannot name a literal star.
 func HasWildcard(value string) bool { return strings.IndexByte(value, '*') >= 0 }
 
 func compileWildcard(pattern string) wildcard {
@@ -39,7 +39,7 @@ func (w *wildcard) match(value string) bool {
 	return true
 }
 
-// matchEntry matches the text of an entry, key, underscore and value, without building it.
+// matchEntry matches the text of an entry (key, underscore, value) without building that text.
 func (w *wildcard) matchEntry(key, value string) bool {
 	t := entryText{key, value}
 	size := t.size()
@@ -57,12 +57,12 @@ func (w *wildcard) matchEntry(key, value string) bool {
 	return true
 }
 
-// entryText is the text of an entry, in its parts.
+// entryText is the text of an entry (key, underscore, value), kept as its parts.
 type entryText struct{ key, value string }
 
 func (t entryText) size() int { return len(t.key) + 1 + len(t.value) }
 
-// has says whether the text has a piece at a place, within its bounds.
+// has reports whether the text contains piece at position at. The piece must end within the text.
 func (t entryText) has(piece string, at int) bool {
 	if n := len(t.key) - at; n > 0 {
 		n = min(n, len(piece))
@@ -83,7 +83,7 @@ func (t entryText) has(piece string, at int) bool {
 	return strings.HasPrefix(t.value[at-len(t.key)-1:], piece)
 }
 
-// index is the first place from a place on where the text has a piece, -1 if there is none.
+// index returns the first position, at or after from, where the text contains piece, or -1 if there is none.
 func (t entryText) index(piece string, from int) int {
 	if from < len(t.key) {
 		if i := strings.Index(t.key[from:], piece); i >= 0 {

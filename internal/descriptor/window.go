@@ -7,22 +7,23 @@ type Window struct {
 	Unit       Unit
 	Multiplier uint32 // 0 means 1
 
-	// Location makes the windows follow the calendar of a time zone: local midnight, ISO weeks, real months and years.
-	// Nil means windows of one length, counted from the Unix epoch. Only for units of a day and longer, multiplier 1.
+	// Location makes the windows follow the calendar of a time zone: local midnight, ISO weeks, real months and years. It
+	// is only for units of a day and longer, with multiplier 1. Nil means windows of equal length, counted from the Unix
+	// epoch.
 	Location *time.Location
 
-	// Named says that the protocol's name of the unit means this window although it follows a calendar: that is so for
-	// months where the operator wants all of them to be real ones.
+	// Named means that the protocol's unit name stands for this window although it follows a calendar. It is set for
+	// months if the operator wants all of them to be calendar months.
 	Named bool
 }
 
-// Length is the window's length. For a calendar window it is the nominal one; Bounds gives the real one.
+// Length returns the window's length. For a calendar window it is the nominal length; Bounds returns the real bounds.
 func (w Window) Length() time.Duration {
 	return w.Unit.Length() * time.Duration(max(w.Multiplier, 1))
 }
 
-// WholeUnit is the unit if the window is exactly one of it by the clock, or Named, else UnitUnknown: what the protocol's
-// current_limit can express.
+// WholeUnit returns the unit if the window is exactly one unit on the clock, or Named. Otherwise it returns UnitUnknown: the
+// protocol's current_limit cannot express such a window.
 func (w Window) WholeUnit() Unit {
 	if w.Location != nil && !w.Named || w.Multiplier > 1 {
 		return UnitUnknown
@@ -30,8 +31,8 @@ func (w Window) WholeUnit() Unit {
 	return w.Unit
 }
 
-// CalendarMonth makes a window of one month, by the clock, the month of the calendar in UTC that the protocol's unit
-// MONTH names. It says whether it did.
+// CalendarMonth turns a window of one month on the clock into the calendar month in UTC, which the protocol's unit MONTH
+// then stands for. It reports whether it changed the window.
 func (w *Window) CalendarMonth() bool {
 	if w.Unit != Month || w.Multiplier > 1 || w.Location != nil {
 		return false
@@ -40,8 +41,8 @@ func (w *Window) CalendarMonth() bool {
 	return true
 }
 
-// Bounds returns the start (inclusive) and the end (exclusive) of the window that holds now, in microseconds since the
-// Unix epoch. now is in the same unit.
+// Bounds returns the start (inclusive) and the end (exclusive) of the window that contains now. All three are in
+// microseconds since the Unix epoch.
 func (w Window) Bounds(now int64) (start, end int64) {
 	if w.Location != nil {
 		return w.calendar(now)
@@ -57,9 +58,9 @@ func (w Window) Bounds(now int64) (start, end int64) {
 	return now - phase, now - phase + length
 }
 
-// calendar returns the bounds of the calendar window that holds now. A window begins when the local date first reaches
-// its first day, so windows neither overlap nor leave a gap where a zone changes its offset around midnight: a day that
-// the zone skips has no window, and what a zone repeats of an ended day belongs to the next one.
+// calendar returns the bounds of the calendar window that contains now. A window begins when the local date first reaches
+// its first day. So windows neither overlap nor leave a gap when a zone changes its offset around midnight: a day that the
+// zone skips has no window, and the repeated part of a day that has ended belongs to the next day.
 func (w Window) calendar(now int64) (start, end int64) {
 	y, m, d := time.UnixMicro(now).In(w.Location).Date()
 	var months, days int // of one window
@@ -86,19 +87,19 @@ func (w Window) calendar(now int64) (start, end int64) {
 	}
 }
 
-// widestOffset is more than any zone has ever been ahead of UTC, in seconds.
+// widestOffset is in seconds. No zone has ever been that far ahead of UTC.
 const widestOffset = 16 * 60 * 60
 
-// firstInstant is when the clocks of a zone first show the beginning of a day or a later time, in microseconds. Month
-// and day may overflow, as in time.Date. It does not ask time.Date for local midnight, which answers with the day
-// before where midnight is skipped, and with either of the two where it happens twice.
+// firstInstant returns the time, in microseconds, when the clocks of a zone first show the beginning of a day or later. Month
+// and day may overflow, as in time.Date. It does not use time.Date for local midnight: that returns a time on the day
+// before if midnight is skipped, and either of the two midnights if there are two.
 func firstInstant(zone *time.Location, y int, m time.Month, d int) int64 {
 	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() // as the clocks show it
 	for t := time.Unix(midnight-widestOffset, 0).In(zone); ; {
 		_, offset := t.Zone()
 		_, change := t.ZoneBounds()
 		if !change.IsZero() && !change.After(t) {
-			// At the end of a year that a zone's rule describes, ZoneBounds can name the instant itself.
+			// At the end of a year that a zone's rule describes, ZoneBounds can return this instant itself.
 			change = t.Add(time.Minute)
 		}
 		first := max(t.Unix(), midnight-int64(offset))

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Words says what a limit is, for people: "5 per 30 seconds, token bucket, burst 10".
+// Words describes a limit for people: "5 per 30 seconds, token bucket, burst 10".
 func (l *Limit) Words() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d per %s, %s", l.Requests, l.Window.Words(), strings.ReplaceAll(l.Algorithm.String(), "_", " "))
@@ -46,7 +46,7 @@ func withoutDelay(l *Limit) string {
 	}
 }
 
-// Words is the window's length for people: "minute", "30 seconds".
+// Words returns the window's length for people: "minute", "30 seconds".
 func (w Window) Words() string {
 	if w.Multiplier > 1 {
 		return strconv.FormatUint(uint64(w.Multiplier), 10) + " " + w.Unit.String() + "s"

@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// closestDomain is the domain with the most similar name, or "".
+// closestDomain returns the domain with the most similar name, or "".
 func closestDomain(t *descriptor.Tree, name string) string {
 	var names []string
 	for _, r := range t.Rules {
@@ -18,8 +18,8 @@ func closestDomain(t *descriptor.Tree, name string) string {
 	return yamlform.Closest(name, names)
 }
 
-// guess is what was probably meant by entries that match nothing, or "": a similar key or value, or the same entries in
-// another order.
+// guess returns what was probably meant by entries that match nothing: a similar key or value, or the same entries in
+// another order. It returns "" if there is no guess.
 func (x *explainer) guess(entries []descriptor.Entry, e *descriptor.Explanation) string {
 	if x.domain == nil || len(e.Levels) == 0 {
 		return ""
@@ -40,9 +40,9 @@ func (x *explainer) guess(entries []descriptor.Entry, e *descriptor.Explanation)
 	return yamlform.Closest(last.Entry.Key, last.Keys)
 }
 
-const maxReordered = 5 // entries: the number of orders grows fast
+const maxReordered = 5 // most entries: the number of orders grows fast
 
-// reordered is an order of the entries that matches a rule, or "".
+// reordered returns an order of the entries that matches a rule, or "".
 func (x *explainer) reordered(entries []descriptor.Entry) string {
 	if len(entries) < 2 || len(entries) > maxReordered {
 		return ""

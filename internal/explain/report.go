@@ -3,7 +3,7 @@ package explain
 // Report explains one request.
 type Report struct {
 	RulesFrom string `json:"rules_from,omitempty"` // "the files in DIR" or "the server ADDRESS"
-	Server    string `json:"server,omitempty"`     // the server that explained; its answers are not known then
+	Server    string `json:"server,omitempty"`     // the server that explained the request; its headers are then unknown
 
 	Domain     string `json:"domain"`
 	Known      bool   `json:"domain_known"` // rules are loaded for it
@@ -12,7 +12,7 @@ type Report struct {
 
 	Descriptors []Descriptor `json:"descriptors"`
 
-	HeadersAsked bool `json:"headers_asked"` // the domain or the server turns headers on
+	HeadersAsked bool `json:"headers_asked"` // the domain or the server enables headers
 
 	// Headers of the answer to the first request, and to the first refused one.
 	Passing []Header `json:"headers_passing"`
@@ -21,7 +21,7 @@ type Report struct {
 	Refuses bool     `json:"refuses"` // such requests are refused at some point
 }
 
-// Choice is the value of a setting, and where it is set: "rule", "domain" or "server".
+// Choice is the value of a setting, and the place where it is set: "rule", "domain" or "server".
 type Choice struct {
 	Value string `json:"value"`
 	By    string `json:"by"`
@@ -42,18 +42,18 @@ type Header struct {
 // Descriptor explains one descriptor.
 type Descriptor struct {
 	Entries    []Entry `json:"entries"`
-	Matched    bool    `json:"matched"` // a rule matches, or an override stands in for it
+	Matched    bool    `json:"matched"` // a rule matches, or an override replaces it
 	Reason     string  `json:"reason,omitempty"`
 	DidYouMean string  `json:"did_you_mean,omitempty"`
 	Levels     []Level `json:"levels"`
 	Rule       *Rule   `json:"rule,omitempty"`
-	Override   bool    `json:"override,omitempty"` // the limit is the request's
+	Override   bool    `json:"override,omitempty"` // the limit comes from the request
 	Replaced   bool    `json:"replaced,omitempty"` // another descriptor's rule replaces this one's limits
 	Limits     []Limit `json:"limits"`
 
 	// StateOf is the server that the states of the limits come from; empty if they are not known.
 	StateOf string `json:"state_of,omitempty"`
-	// StateRule is the rule that the server counts under, if it is another one than here.
+	// StateRule is the rule that the server counts under, if it differs from the rule here.
 	StateRule string `json:"state_rule,omitempty"`
 }
 
@@ -61,7 +61,7 @@ type Descriptor struct {
 type Level struct {
 	Entry
 	Candidates []Candidate `json:"candidates"`
-	Reason     string      `json:"reason,omitempty"` // why none was taken
+	Reason     string      `json:"reason,omitempty"` // why no candidate was chosen
 }
 
 // Candidate is a rule with the entry's key, or all such rules of one kind of match.
@@ -100,7 +100,7 @@ type Limit struct {
 	State         *State  `json:"state,omitempty"`
 }
 
-// Matched is how many descriptors match a rule or have an override.
+// Matched returns how many descriptors match a rule or have an override.
 func (r *Report) Matched() int {
 	n := 0
 	for i := range r.Descriptors {

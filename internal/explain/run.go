@@ -13,15 +13,15 @@ import (
 type Options struct {
 	Tree      *descriptor.Tree // the rules; required
 	Settings  limiter.Settings
-	KeyPrefix string // before every counter's key
+	KeyPrefix string // prefix of every counter's key
 
 	Domain      string
 	Descriptors []limiter.Descriptor // their hits are ignored
 	Now         time.Time            // when the request arrives
 }
 
-// Run explains one request. It fails with a limiter.InvalidError for a request that no server would answer, such as one
-// without a descriptor.
+// Run explains one request. It returns a limiter.InvalidError for a request that no server would answer, such as one without
+// a descriptor.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	l := limiter.New(limiter.Options{Backend: memory.New(memory.Options{}), Keys: descriptor.KeyBuilder{Prefix: o.KeyPrefix}})
 	l.Swap(o.Tree, o.Settings)
@@ -54,7 +54,7 @@ func (x *explainer) run(ctx context.Context) (*Report, error) {
 		r.Descriptors = append(r.Descriptors, d)
 	}
 	r.HeadersAsked = x.headersAsked()
-	if r.Passes = first.Code == limiter.OK; r.Passes { // else a limit is 0
+	if r.Passes = first.Code == limiter.OK; r.Passes { // otherwise a limit is 0
 		r.Passing = headers(first)
 		if first, err = x.exhaust(ctx, first); err != nil {
 			return nil, err
@@ -81,7 +81,7 @@ func (x *explainer) decide(ctx context.Context, hits []uint64) (*limiter.Decisio
 	return answer, err
 }
 
-// exhaust takes all that the last answer says is left, and decides once more.
+// exhaust takes all remaining hits of the last answer, and decides once more.
 func (x *explainer) exhaust(ctx context.Context, last *limiter.Decision) (*limiter.Decision, error) {
 	hits := make([]uint64, len(last.Statuses))
 	for i := range hits {

@@ -10,18 +10,18 @@ import (
 // State is the current state of a counter.
 type State struct {
 	Used      uint64 `json:"used"`
-	Capacity  uint32 `json:"capacity"` // the most that can be used at one instant
+	Capacity  uint32 `json:"capacity"` // the most hits that can be in use at one instant
 	Remaining uint32 `json:"remaining"`
 
 	WaitSeconds float64   `json:"wait_seconds"` // until one more hit would pass
 	Never       bool      `json:"never"`        // no hit will ever pass
 	Reset       float64   `json:"reset_seconds"`
-	ResetAt     time.Time `json:"reset_at"` // when nothing is in use any more, or the window ends
+	ResetAt     time.Time `json:"reset_at"` // when no hits are in use, or the window ends
 
-	Cached bool `json:"from_over_limit_cache"` // from a refusal that the server remembers, not from the store
+	Cached bool `json:"from_over_limit_cache"` // comes from a refusal in the server's over-limit cache, not from the store
 }
 
-// String is the state in words.
+// String returns the state in words.
 func (s *State) String() string {
 	text := fmt.Sprintf("%d of %d used, %d left", s.Used, s.Capacity, s.Remaining)
 	switch {

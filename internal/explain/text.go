@@ -137,7 +137,7 @@ func (w reportWriter) rule(r *Report, d *Descriptor) {
 	w.row("mode", "%s", strings.Join(how, "; "))
 }
 
-// by says who chose something, unless it was the rule.
+// by returns the text that shows where a setting is set, or "" if the rule sets it.
 func by(c Choice) string {
 	switch c.By {
 	case "domain":
@@ -194,7 +194,7 @@ func (w reportWriter) list(headers []Header) {
 	}
 }
 
-// entriesText is a descriptor as people write it.
+// entriesText returns a descriptor in the form that people write.
 func entriesText(entries []Entry) string {
 	pieces := make([]string, len(entries))
 	for i, e := range entries {

@@ -1,10 +1,10 @@
 package limiter
 
-// combine gives the request's code from its statuses: over if a descriptor that is not in quota mode is over, or if
-// there are descriptors in quota mode and all of them are over.
+// combine sets the request's code from its statuses. The request is over its limit if a descriptor outside quota mode is
+// over, or if there are descriptors in quota mode and all of them are over.
 //
-// Under the global quota mode every descriptor is in quota mode, also one that no limit applies to: it passed, so the
-// request passes. Unlimited rules have no say.
+// With the global quota mode every descriptor is in quota mode, even one without a limit: such a descriptor passes, so the
+// request passes. Unlimited rules are never in quota mode.
 func (c *calculation) combine(d *Decision) {
 	d.Code = OK
 	quotas, quotasOver := 0, 0
@@ -25,7 +25,7 @@ func (c *calculation) combine(d *Decision) {
 	}
 }
 
-// quota says whether a descriptor is in quota mode.
+// quota reports whether descriptor i is in quota mode.
 func (c *calculation) quota(i int) bool {
 	r := c.resolved[i].rule
 	if r != nil && r.Unlimited {

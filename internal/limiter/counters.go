@@ -10,16 +10,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Counters are what one descriptor is counted in, for operators.
+// Counters are the counters of one descriptor, for operators.
 type Counters struct {
-	// Explanation says which rule the descriptor matches, or why none. An override stands in for the rule.
+	// Explanation shows which rule the descriptor matches, or why none does. An override replaces the rule.
 	Explanation descriptor.Explanation
 	Override    bool
 
 	List []Counter // in the order of the rule's limits; empty if nothing limits the descriptor
 }
 
-// Counter is one limit and its state, as a request to this process would find it.
+// Counter is one limit and its state, as a request to this process would see it.
 type Counter struct {
 	Limit descriptor.Limit
 	Key   string
@@ -27,14 +27,14 @@ type Counter struct {
 	Used      int64 // hits; more than the capacity where refused hits were counted
 	Remaining uint32
 	Wait      time.Duration // until one more hit would pass; backend.Never if none ever will
-	Reset     time.Duration // until nothing is in use any more, or the window ends
-	Cached    bool          // the over-limit cache said so; the backend was not asked
+	Reset     time.Duration // until no hits are in use, or the window ends
+	Cached    bool          // the state comes from the over-limit cache, not from the backend
 }
 
-// Peek looks at the counters of one descriptor. It changes nothing in them, and counts in no metric by rule. Only the
-// entries and the override of d matter.
+// Peek returns the counters of one descriptor. It changes neither the counters nor the metrics by rule. Only the entries
+// and the override of d matter.
 //
-// The errors are those of Decide; on_error has no say.
+// The errors are those of Decide, but on_error is not used.
 func (l *Limiter) Peek(ctx context.Context, now time.Time, domain string, d *Descriptor) (Counters, error) {
 	c, takes, err := l.counters(domain, d)
 	if err != nil {
@@ -46,8 +46,8 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, domain string, d *Des
 	return c, nil
 }
 
-// Reset clears the counters of one descriptor and answers with what they held before. Only the entries and the override
-// of d matter. backend.Store says what is promised; what on_error: local has counted here is cleared, too.
+// Reset clears the counters of one descriptor and returns their previous contents. Only the entries and the override of d
+// matter. backend.Store describes the guarantees. Counts of on_error: local in this process are cleared too.
 //
 // The errors are those of Peek.
 func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *Descriptor) (Counters, error) {
@@ -72,7 +72,7 @@ func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *De
 	return c, nil
 }
 
-// counters finds what a descriptor is counted in, and a take of one hit for each of its counters.
+// counters finds a descriptor's counters, and makes a take of one hit for each of them.
 func (l *Limiter) counters(domain string, d *Descriptor) (c Counters, takes []backend.Take, err error) {
 	if err := validate(&Request{Domain: domain, Descriptors: []Descriptor{*d}}); err != nil {
 		return Counters{}, nil, err
@@ -86,7 +86,7 @@ func (l *Limiter) counters(domain string, d *Descriptor) (c Counters, takes []ba
 	rule := c.Explanation.Rule
 	switch {
 	case d.HasOverride && rules != nil:
-		limit := d.Override.limit(&snap.settings) // as a decision would take it
+		limit := d.Override.limit(&snap.settings) // the same limit as in a decision
 		key := l.keys.AppendKey(nil, domain, d.Entries, nil, &limit)
 		rule, c.Override, c.List = rules.Overrides, true, []Counter{{Limit: limit, Key: string(key)}}
 	case rule != nil:
@@ -100,7 +100,7 @@ func (l *Limiter) counters(domain string, d *Descriptor) (c Counters, takes []ba
 	return c, takes, nil
 }
 
-// read fills in what the counters hold.
+// read fills in the counters' states.
 func (l *Limiter) read(ctx context.Context, now time.Time, c *Counters, takes []backend.Take) error {
 	if len(takes) == 0 {
 		return nil

@@ -6,10 +6,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Code is a verdict. Its numbers are the ones of Envoy's protocol.
+// Code is a verdict. Its numbers are those of Envoy's protocol.
 type Code uint8
 
-// The verdicts. A decision never has CodeUnknown: what cannot be decided is an error.
+// The verdicts. A decision never has CodeUnknown: a request that cannot be decided gets an error.
 const (
 	CodeUnknown Code = iota
 	OK
@@ -34,7 +34,7 @@ type Decision struct {
 	Headers  []Header // to add to the client's response
 
 	// Metadata is the dynamic metadata, nil unless the settings ask for it. Values are string, bool, int, int64, uint64,
-	// float64, nil, []any and map[string]any. Its parts may belong to the rules: nobody may write to it.
+	// float64, nil, []any and map[string]any. It must not be modified: its parts may belong to the rules.
 	Metadata map[string]any
 }
 
@@ -42,28 +42,28 @@ type Decision struct {
 type Status struct {
 	Code Code
 
-	// Rule is the rule that decided; nil if none matches, an override stands in for it, or another rule replaced it.
+	// Rule is the rule that decided. It is nil if no rule matches, an override replaces it, or another rule replaced it.
 	Rule *descriptor.Rule
 
-	// LimitIndex is the place in Rule.Limits of the limit that the status is about, if there is one.
+	// LimitIndex is the index in Rule.Limits of the limit that the status describes, if there is one.
 	LimitIndex int
 
-	// Limited says that a limit applied: CurrentLimit and Reset are set.
+	// Limited is set if a limit applied. Limit and Reset are then set too.
 	Limited bool
 	Limit   CurrentLimit
 
-	Remaining uint32        // hits left; the largest number if the rule is unlimited
+	Remaining uint32        // remaining hits; math.MaxUint32 if the rule is unlimited
 	Reset     time.Duration // until the window ends or the limit is full again, in whole seconds, rounded up
 
-	RetryAfter time.Duration // over the limit: until the same request would pass, exactly; negative if never
-	Delay      time.Duration // leaky bucket: how long the request is to wait for its turn
+	RetryAfter time.Duration // over the limit: exact time until the same request would pass; negative if never
+	Delay      time.Duration // leaky bucket: how long the request must wait for its turn
 
-	// Degraded says that the backend could not answer and on_error decided: allow, deny or local. Else it is
+	// Degraded is the choice of on_error (allow, deny or local) if the backend could not answer. Otherwise it is
 	// descriptor.OnErrorDefault.
 	Degraded descriptor.OnError
 }
 
-// CurrentLimit is the limit that a status is about.
+// CurrentLimit is the limit that a status describes.
 type CurrentLimit struct {
 	Name     string
 	Requests uint32

@@ -2,7 +2,7 @@ package limiter
 
 import "github.com/ratelimitd/ratelimitd/internal/descriptor"
 
-// Explain says which rule in force a descriptor matches, and why, without counting anything.
+// Explain returns which rule in force a descriptor matches, and why. It counts nothing.
 func (l *Limiter) Explain(domain string, entries []descriptor.Entry) descriptor.Explanation {
 	tree := l.Tree()
 	if tree == nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// fallback answers for the takes that the backend could not, as on_error says. It returns the backend's error if that
-// is what the caller is to get.
+// fallback answers the takes that the backend could not answer, according to on_error. It returns an error based on cause,
+// the backend's error, if on_error gives no answer.
 func (l *Limiter) fallback(ctx context.Context, now time.Time, c *calculation, cause error) error {
 	l.metrics.failures.Add(1)
 	cause = fmt.Errorf("count hits: %w", cause)
 	if err := ctx.Err(); err != nil {
-		return cause // the caller has gone
+		return cause // the caller has left
 	}
 	local := &c.local
 	for i := range c.resolved {
@@ -56,7 +56,7 @@ func (l *Limiter) fallback(ctx context.Context, now time.Time, c *calculation, c
 	return nil
 }
 
-// failed says whether a take of a descriptor has no answer.
+// failed reports whether a take of descriptor i has no answer.
 func (c *calculation) failed(i int) bool {
 	for _, t := range c.index[c.resolved[i].first:c.resolved[i].end] {
 		if c.request.Outcomes[t].Failed {
@@ -66,7 +66,8 @@ func (c *calculation) failed(i int) bool {
 	return false
 }
 
-// onError is the choice for a descriptor: its rule's, its domain's, or the server's. What is not enforced passes.
+// onError returns the choice for descriptor i: its rule's, its domain's, or the server's. A descriptor that is not enforced
+// passes.
 func (c *calculation) onError(i int) descriptor.OnError {
 	r := &c.resolved[i]
 	switch {
@@ -81,7 +82,7 @@ func (c *calculation) onError(i int) descriptor.OnError {
 	}
 }
 
-// countLocally puts the failed takes of a descriptor among those to be counted in this process, under its share of the limit.
+// countLocally adds the failed takes of descriptor i to those that this process counts, under its share of the limit.
 func (c *calculation) countLocally(i int) {
 	r := &c.resolved[i]
 	for j := r.first; j < r.end; j++ {
@@ -96,7 +97,7 @@ func (c *calculation) countLocally(i int) {
 	}
 }
 
-// share is this process' part of the limit at place j of the index.
+// share returns this process' share of descriptor i's limit for the take at position j of index.
 func (c *calculation) share(i, j int) *descriptor.Limit {
 	r := &c.resolved[i]
 	if r.override {
@@ -106,7 +107,7 @@ func (c *calculation) share(i, j int) *descriptor.Limit {
 	return &c.shares[r.rule.Index][r.limitAt(j-r.first)]
 }
 
-// share divides a limit among replicas: each gets at least one request per window, unless there are none at all.
+// share divides a limit by the number of replicas. Each replica gets at least one request per window, unless the limit is 0.
 func share(l *descriptor.Limit, replicas int) descriptor.Limit {
 	n := uint32(max(replicas, 1))
 	s := *l
@@ -117,12 +118,12 @@ func share(l *descriptor.Limit, replicas int) descriptor.Limit {
 		s.Burst = max(s.Burst/n, 1)
 	}
 	if l.Arithmetic.Length != 0 && s.Compile() != nil {
-		return *l // the smaller limit cannot be counted exactly; the whole one can
+		return *l // the smaller limit cannot be counted exactly; the whole limit can
 	}
 	return s
 }
 
-// shares divides the limits of all rules, nil if there is nothing to divide.
+// shares divides the limits of all rules. It returns nil if there is only one replica.
 func shares(tree *descriptor.Tree, replicas int) [][]descriptor.Limit {
 	if replicas <= 1 {
 		return nil

@@ -8,10 +8,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// headers adds the client headers of the families that the domain asks for. A shadow rule never shows in any of them.
+// headers adds the client headers of the families that are set for the domain. Headers never show a shadow rule.
 //
-// A request that a leaky bucket delays gets x-ratelimit-delay-ms whatever the families: the delay is part of the answer,
-// and the protocol has no field for it.
+// A request that a leaky bucket delays always gets x-ratelimit-delay-ms, whatever the families. The delay is part of the
+// answer, and the protocol has no field for it.
 func (c *calculation) headers(d *Decision) {
 	if d.Code == OK || c.settings.Shadow {
 		if wait := c.delay(d); wait > 0 {
@@ -61,13 +61,13 @@ func (d *Decision) addHeader(key, value string) {
 	}
 }
 
-// shows says whether a descriptor's limit may appear in headers.
+// shows reports whether the limits of descriptor i may appear in headers.
 func (c *calculation) shows(d *Decision, i int) bool {
 	return d.Statuses[i].Limited && !c.resolved[i].shadow()
 }
 
-// tightest is the descriptor that headers are about: the one with the least left, the first of several such, unless
-// descriptors outside quota mode are over: then the last of those. -1 if there is none.
+// tightest returns the descriptor that headers describe, or -1 if there is none. If descriptors outside quota mode are over
+// their limits, it is the last of these. Otherwise it is the descriptor with the least remaining, or the first of several.
 func (c *calculation) tightest(d *Decision) int {
 	best, enforced := -1, false
 	for i := range d.Statuses {
@@ -84,7 +84,8 @@ func (c *calculation) tightest(d *Decision) int {
 	return best
 }
 
-// retryAfter is until the refused request would pass, 0 if it never will: all limits that refused it must let go.
+// retryAfter returns the time until the refused request would pass, or 0 if it never will. The longest wait of the limits
+// that refused it counts.
 func (c *calculation) retryAfter(d *Decision) time.Duration {
 	longest := time.Duration(0)
 	for i := range d.Statuses {
@@ -110,7 +111,7 @@ func (c *calculation) delay(d *Decision) time.Duration {
 	return longest
 }
 
-// shown yields every limit that may appear in headers, in the order of the descriptors.
+// shown yields all limits that may appear in headers, in the order of the descriptors.
 func (c *calculation) shown(d *Decision) iter.Seq[*descriptor.Limit] {
 	return func(yield func(*descriptor.Limit) bool) {
 		for i := range d.Statuses {
@@ -126,7 +127,7 @@ func (c *calculation) shown(d *Decision) iter.Seq[*descriptor.Limit] {
 	}
 }
 
-// draft03 lists every limit with its window, after the one that is closest to its end, as Envoy does.
+// draft03 returns the limit that headers describe, followed by every limit with its window, as Envoy does.
 func (c *calculation) draft03(d *Decision, best int) string {
 	b := strconv.AppendUint(nil, uint64(d.Statuses[best].Limit.Requests), 10)
 	for l := range c.shown(d) {
@@ -142,7 +143,7 @@ func (c *calculation) draft03(d *Decision, best int) string {
 	return string(b)
 }
 
-// policies lists every limit as a structured field of the IETF draft.
+// policies returns all limits as a structured field of the IETF draft.
 func (c *calculation) policies(d *Decision) string {
 	var b []byte
 	for l := range c.shown(d) {
@@ -158,7 +159,7 @@ func (c *calculation) policies(d *Decision) string {
 	return string(b)
 }
 
-// draftName is the quoted name of a limit, which the draft requires: its own, or what its window is called.
+// draftName returns the quoted name of a limit, which the draft requires: the limit's own name, or one made from its window.
 func draftName(l *descriptor.Limit) string {
 	name := l.Name
 	if name == "" {
@@ -169,13 +170,13 @@ func draftName(l *descriptor.Limit) string {
 	return string(appendQuoted(nil, name))
 }
 
-// decidingLimit is the limit that a descriptor's status is about.
+// decidingLimit returns the limit that the status of descriptor i describes.
 func (c *calculation) decidingLimit(i int) *descriptor.Limit {
 	return c.limit(i, c.resolved[i].deciding)
 }
 
-// appendQuoted appends a string as structured fields write it: printable ASCII, quotes and backslashes escaped. Other
-// bytes cannot be expressed and become question marks.
+// appendQuoted appends a string in the syntax of structured fields: printable ASCII, with quotes and backslashes escaped.
+// Other characters cannot be expressed and become question marks.
 func appendQuoted(b []byte, s string) []byte {
 	b = append(b, '"')
 	for _, r := range s {

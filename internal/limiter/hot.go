@@ -7,10 +7,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 )
 
-// Overrides is what stands for a rule where a domain's counters belong to limits that requests brought along.
+// Overrides is the rule name for counters of limits that requests bring along. Such limits have no rule.
 const Overrides = "override"
 
-// hotRules are the handles that uses of counters are counted under.
+// hotRules are the handles in the hot key tracker that uses of counters are recorded under.
 type hotRules struct {
 	rules     []*hotkeys.Rule // by Rule.Index
 	overrides map[*descriptor.Domain]*hotkeys.Rule
@@ -33,9 +33,9 @@ func hotRulesOf(t *hotkeys.Tracker, tree *descriptor.Tree, shadow bool) *hotRule
 	return hot
 }
 
-// countUses records which counters a decision touched. A use is the hits that were asked of a counter, admitted or not;
-// it is refused if this counter refused it, also where that is not enforced (shadow) or another limit decided the request.
-// A peek and a refund are no use, and what the backend could not answer is not known to be one.
+// countUses records which counters a decision touched. A use is the number of hits requested from a counter, admitted or
+// not. A use is refused if its own counter refused it, even if that is not enforced (shadow) or another limit decided the
+// request. A peek or a refund is not a use. Takes that the backend could not answer are not recorded.
 func (c *calculation) countUses(hot *hotRules) {
 	for i := range c.request.Takes {
 		t, o := &c.request.Takes[i], &c.request.Outcomes[i]

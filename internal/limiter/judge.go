@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// judge gives the status of a descriptor from the outcomes of its takes.
+// judge returns the status of descriptor i, from the outcomes of its takes.
 func (c *calculation) judge(i int) Status {
 	r := &c.resolved[i]
 	if r.first == r.end {
@@ -50,8 +50,8 @@ func (c *calculation) judge(i int) Status {
 	return s
 }
 
-// decidingTake is the place in index of the take that the status of a descriptor is about: of those that refused the one
-// that goes on refusing for longest, else the one with the least left.
+// decidingTake returns the position in index of the take that the status of descriptor i describes: the take that refuses
+// for the longest time or, if none refuses, the take with the least remaining.
 func (c *calculation) decidingTake(i int) int {
 	r := &c.resolved[i]
 	best := r.first
@@ -80,8 +80,8 @@ func longer(a, b time.Duration) bool {
 	return a > b
 }
 
-// limit is the limit that descriptor i itself has at place j of the index: a take that it shares with another
-// descriptor may have been judged under that one's.
+// limit returns descriptor i's own limit for the take at position j of index. A take that is shared with another descriptor
+// may have been decided under the other descriptor's limit.
 func (c *calculation) limit(i, j int) *descriptor.Limit {
 	r := &c.resolved[i]
 	if r.override {
@@ -90,7 +90,8 @@ func (c *calculation) limit(i, j int) *descriptor.Limit {
 	return &r.rule.Limits[r.limitAt(j-r.first)]
 }
 
-// capacity is what the take at place j was counted against: where this process counts alone, its part of the limit.
+// capacity returns the capacity that the take at position j was counted against. If this process counted it alone, that is
+// its share of the limit.
 func (c *calculation) capacity(i, j int) uint32 {
 	if c.resolved[i].degraded == descriptor.OnErrorLocal && c.settings.Replicas > 1 {
 		return c.share(i, j).Capacity()
@@ -98,7 +99,7 @@ func (c *calculation) capacity(i, j int) uint32 {
 	return c.limit(i, j).Capacity()
 }
 
-// ceilSeconds rounds up: a client that waits so long does not come too early.
+// ceilSeconds rounds up to whole seconds, so that a client that waits this long does not return too early.
 func ceilSeconds(d time.Duration) time.Duration {
 	return (d + time.Second - 1) / time.Second * time.Second
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 )
 
-// Options are what a Limiter is made of.
+// Options are the settings of a Limiter.
 type Options struct {
 	Backend backend.Store         // required
-	Local   backend.Store         // where on_error: local counts; nil: such a descriptor gets the error
-	Keys    descriptor.KeyBuilder // of every counter
+	Local   backend.Store         // counts for on_error: local; nil: requests with such descriptors get the error
+	Keys    descriptor.KeyBuilder // builds every counter's key
 
-	MaxSeries int                   // names that requests may give to metrics, and rules as many again; default 10,000
+	MaxSeries int                   // maximum number of metric names that come from requests; rules may add as many again; default 10,000
 	Metrics   prometheus.Registerer // nil: counted, but not registered
-	NoMetrics bool                  // decisions are not counted in metrics: to measure what that costs
+	NoMetrics bool                  // decisions are not counted in metrics; for measuring the cost of metrics
 
 	HotKeys *hotkeys.Tracker // records every use of a counter; nil: off
 }
@@ -32,12 +32,12 @@ type Limiter struct {
 	local    backend.Store
 	keys     descriptor.KeyBuilder
 	snapshot atomic.Pointer[snapshot]
-	swapping sync.Mutex // guards the writing of snapshot, and replicas
-	replicas int        // set by SetReplicas; 0: it was not called
+	swapping sync.Mutex // guards writes to snapshot, and replicas
+	replicas int        // set by SetReplicas; 0: not called yet
 	metrics  *metrics
 	hot      *hotkeys.Tracker
 	calls    sync.Pool
-	lanes    atomic.Uint32 // calls that were made so far
+	lanes    atomic.Uint32 // number of calculations created so far
 
 	unmeasured bool
 }
@@ -56,7 +56,7 @@ func New(opts Options) *Limiter {
 
 		unmeasured: opts.NoMetrics,
 	}
-	// A pool keeps what a processor gave it for that processor, so decisions that run at once hold different lanes.
+	// A pool keeps objects per processor, so decisions that run at the same time use different lanes.
 	l.calls.New = func() any { return &calculation{lane: l.lanes.Add(1)} }
 	if opts.Metrics != nil {
 		opts.Metrics.MustRegister(l.metrics)
@@ -66,8 +66,8 @@ func New(opts Options) *Limiter {
 
 // Decide answers a request at now. It fills d, whose slices it reuses.
 //
-// The errors are *InvalidError, ErrNoRules, and whatever the backend returned, where on_error
-// does not say what to answer instead: then nothing is known about the request's limits.
+// The errors are *InvalidError, ErrNoRules, and the backend's error if on_error does not give an answer instead. With a
+// backend's error nothing is known about the request's limits.
 func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *Decision) error {
 	d.Code, d.Statuses, d.Headers, d.Metadata = CodeUnknown, d.Statuses[:0], d.Headers[:0], nil
 	if err := validate(req); err != nil {
@@ -122,14 +122,14 @@ func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *De
 	return nil
 }
 
-// maxKept bounds what a call's buffers may hold when it is put back: a huge request does not pin its memory.
+// maxKept is the largest buffer in bytes that a reused calculation keeps, so that a huge request does not hold its memory.
 const maxKept = 64 << 10
 
 func (l *Limiter) release(c *calculation) {
 	if cap(c.keys) > maxKept || cap(c.resolved) > 1024 || cap(c.name) > maxKept {
 		return
 	}
-	clear(c.resolved) // rules and limits of an old snapshot can be collected
+	clear(c.resolved) // so that rules and limits of an old snapshot can be collected
 	clear(c.request.Takes)
 	c.settings, c.shares, c.req, c.domain = nil, nil, nil, nil
 	c.local.Clear()

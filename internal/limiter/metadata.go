@@ -7,8 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// metadata builds the dynamic metadata of an answer: what was asked, and what the rules that passed say about
-// themselves.
+// metadata builds the dynamic metadata of an answer: the request, and the metadata of the rules that passed.
 func (c *calculation) metadata(d *Decision) map[string]any {
 	req := c.req
 	descriptors := make([]any, len(req.Descriptors))
@@ -30,7 +29,8 @@ func (c *calculation) metadata(d *Decision) map[string]any {
 	return m
 }
 
-// explain says which rule decided: the one that headers would be about. Times are in milliseconds, rounded up.
+// explain returns the part of the metadata that shows which rule decided. It is the rule that headers would describe. Times
+// are in milliseconds, rounded up.
 func (c *calculation) explain(d *Decision) map[string]any {
 	i := c.tightest(d)
 	if i < 0 {
@@ -83,8 +83,8 @@ func describe(d *Descriptor) map[string]any {
 	return m
 }
 
-// mergeMetadata merges the metadata of the limits that were held; unlimited rules have no say, and the first to say something wins, maps merge. The rules'
-// own maps are never written to: they are copied as soon as two meet.
+// mergeMetadata merges the metadata of the rules that passed, except unlimited rules. For equal keys, the first value wins,
+// but two maps are merged. The rules' own maps are never changed: merging copies them.
 func (c *calculation) mergeMetadata(d *Decision) map[string]any {
 	var merged map[string]any
 	for i := range d.Statuses {

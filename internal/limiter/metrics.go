@@ -9,50 +9,50 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Series counts the hits that were judged under one name: a rule's path, or one that a request's values gave
+// Series counts the hits that were decided under one name: a rule's path, or a name made from a request's values
 // (detailed_metric, value_to_metric, overrides).
 type Series struct {
 	Domain string
 	Rule   string // the path below the domain
-	below  bool   // it is of something below the domain, though that may have no name: an override without entries
+	below  bool   // the name has a part below the domain; Rule may still be empty: an override without entries
 
 	Total, Over, Near, Within, Shadow, Cached atomic.Uint64 // hits under limits
 
-	Unlimited atomic.Uint64 // hits under a rule without a limit; they are in none of the others
+	Unlimited atomic.Uint64 // hits under an unlimited rule; no other counter includes them
 
-	ofRule    atomic.Bool            // a rule's handle: shown also where it is zero, so that its first hit is seen as an increase
-	reference atomic.Pointer[string] // what its names there begin with; nil until somebody asks
+	ofRule    atomic.Bool            // a rule's series: exported even while it is zero, so that its first hit shows as an increase
+	reference atomic.Pointer[string] // the prefix of its names in the reference's statistics; nil until it is first used
 }
 
-// metrics are the counters by rule and of decisions. Handles are resolved when a snapshot is made; only names that
-// depend on a request are looked up while deciding, among a bounded number of them.
+// metrics are the counters of rules and of decisions. Each rule's series is found when a snapshot is made. Only names that
+// depend on a request are looked up while deciding, and their number is bounded.
 type metrics struct {
 	named          *names  // series, by "domain.rule"
-	overflow       *Series // of names for which there was no room
-	unknownDomains *names  // Total is descriptors of requests for a domain without rules, by domain
-	otherUnknown   *Series // the same of domains for which there was no room
+	overflow       *Series // counts for names for which there was no room
+	unknownDomains *names  // by domain without rules; Total counts the requests' descriptors
+	otherUnknown   *Series // the same for domains for which there was no room
 
-	unmatched      *names  // Total is requests for which their domain has no rule, by domain
-	otherUnmatched *Series // the same of domains for which there was no room
+	unmatched      *names  // by domain; Total counts requests for which the domain has no rule
+	otherUnmatched *Series // the same for domains for which there was no room
 
 	decisions [3]atomic.Uint64 // by Code
 	shadowed  atomic.Uint64    // decisions that only the global shadow mode let through
 	unknown   atomic.Uint64    // requests whose domain has no rules
-	invalid   atomic.Uint64    // requests that could not be decided whatever the backend says
+	invalid   atomic.Uint64    // requests that are invalid, whatever the backend answers
 	failures  atomic.Uint64    // requests that the backend could not answer
-	degraded  [5]atomic.Uint64 // descriptors by descriptor.OnError, answered without the backend
+	degraded  [5]atomic.Uint64 // by descriptor.OnError: descriptors that were answered without the backend
 	onError   atomic.Uint64    // requests that were decided with such descriptors
-	swallowed atomic.Uint64    // judgements that were counted in overflow
+	swallowed atomic.Uint64    // how often an overflow series was counted up
 }
 
 func newMetrics(maxSeries int) *metrics {
 	m := &metrics{
 		named:          newNames(maxSeries),
 		unknownDomains: newNames(max(maxSeries/10, 1)),
-		// Only domains of rule files come here.
+		// Only domains that have rules are counted here.
 		unmatched: newNames(maxSeries),
 	}
-	// They are names like any other, so that what callers and rules call so does not make a second series of that name.
+	// The overflow series are also in the lists of names, so that a caller or rule with this name does not create a second one.
 	m.overflow = m.named.addSeries(overflow+"."+overflow, len(overflow), 1)
 	m.otherUnknown = m.unknownDomains.addSeries(overflow, len(overflow), 1)
 	m.otherUnmatched = m.unmatched.addSeries(overflow, len(overflow), 1)
@@ -64,8 +64,8 @@ func newMetrics(maxSeries int) *metrics {
 
 const overflow = "overflow"
 
-// ofRule resolves the handle of a rule whose metric does not depend on the request, nil for the others. Requests cannot
-// take all the room of rules: those have as much again.
+// ofRule returns the series of a rule, or nil if the rule's metric name depends on the request. Rules may use twice as many
+// names as requests, so requests cannot take all the room.
 func (m *metrics) ofRule(r *descriptor.Rule) *Series {
 	if r.DetailedMetric || r.MetricValues != nil {
 		return nil
@@ -81,7 +81,7 @@ func (m *metrics) ofRule(r *descriptor.Rule) *Series {
 	return s
 }
 
-// ofRequest returns the series of a name that a request's values gave.
+// ofRequest returns the series for a name that is made from a request's values.
 func (m *metrics) ofRequest(path []byte, domainLen int) *Series {
 	if s := m.named.find(path, domainLen); s != nil {
 		return s
@@ -89,7 +89,7 @@ func (m *metrics) ofRequest(path []byte, domainLen int) *Series {
 	return m.overflow
 }
 
-// countUnknownDomain counts a request for a domain without rules. The buffer is for a copy of the name.
+// countUnknownDomain counts a request for a domain without rules. It uses b for a copy of the name.
 func (m *metrics) countUnknownDomain(req *Request, b []byte) []byte {
 	m.unknown.Add(1)
 	b = append(b[:0], req.Domain...)
@@ -102,7 +102,7 @@ func (m *metrics) countUnknownDomain(req *Request, b []byte) []byte {
 	return b
 }
 
-// countUnmatched counts a request for which its domain has no rule. The buffer is for a copy of the name.
+// countUnmatched counts a request for which its domain has no rule. It uses b for a copy of the name.
 func (m *metrics) countUnmatched(domain string, b []byte) []byte {
 	b = append(b[:0], domain...)
 	s := m.unmatched.find(b, len(b))
@@ -114,14 +114,14 @@ func (m *metrics) countUnmatched(domain string, b []byte) []byte {
 	return b
 }
 
-// appendMetricPath appends the name of the metric for a request's entries, in the reference's words. rule is nil for an
-// override. Where values share a counter they share a name: callers make up values, not patterns.
+// appendMetricPath appends the metric's name for a request's entries, in the reference's form. rule is nil for an override.
+// Values that share a counter also share a name, which has the pattern: callers can invent values, but not patterns.
 func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule *descriptor.Rule) []byte {
 	b = append(b, domain...)
 	if len(entries) == 0 { // an override
 		return append(b, '.')
 	}
-	// The reference leaves the underscore before an empty value only in names that are nothing but keys and values.
+	// The reference keeps the underscore before an empty value only in names that consist of the request's keys and values.
 	verbatim := rule != nil && rule.DetailedMetric
 	for i := range entries {
 		verbatim = verbatim && !rule.Shares(i)
@@ -141,7 +141,7 @@ func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule 
 	return b
 }
 
-// count adds n hits of a take to its series, with the meaning that the reference's statistics have: hits that crossed a
+// count adds n hits of a take to the series. The counters mean the same as the reference's statistics: hits that cross a
 // threshold are split at it.
 func (s *Series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool, nearRatio float32) {
 	if n < 0 {
@@ -158,7 +158,7 @@ func (s *Series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool
 		}
 		return
 	}
-	var fits int64 // hits that would still have passed, had they come alone
+	var fits int64 // hits that would have passed if they had come alone
 	if o.Cached {
 		s.Cached.Add(hits)
 	} else {
@@ -173,7 +173,7 @@ func (s *Series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool
 	}
 }
 
-// Descriptions of the metrics by rule; the labels keep the whole path, however deep.
+// Descriptions of the metrics by rule. The labels contain the whole path, at any depth.
 var (
 	byRule = []string{"domain", "rule"}
 

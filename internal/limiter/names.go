@@ -6,10 +6,11 @@ import (
 	"sync/atomic"
 )
 
-// names are series by name. Requests can add a bounded number of them. Looking up a known name does not wait for new names.
+// names is a set of series by name. Requests can add only a bounded number of them. A lookup of a known name waits only for
+// new names in the same shard.
 type names struct {
 	max    int64
-	series atomic.Int64 // how many there are
+	series atomic.Int64 // number of series
 	seed   maphash.Seed
 	shards [16]namesShard
 }
@@ -19,8 +20,8 @@ type namesShard struct {
 	byName map[string]*Series
 }
 
-// maxNameLength is how long a name may be that a request gives, in bytes: the number of names alone does not bound their
-// memory.
+// maxNameLength is the maximum length in bytes of a name from a request. A bound on the number of names alone would not
+// bound their memory.
 const maxNameLength = 512
 
 func newNames(most int) *names {
@@ -35,7 +36,7 @@ func (n *names) shard(name []byte) *namesShard {
 	return &n.shards[maphash.Bytes(n.seed, name)%uint64(len(n.shards))]
 }
 
-// lookUp returns the series of a name, nil if there is none.
+// lookUp returns the series of a name, or nil if there is none.
 func (n *names) lookUp(name []byte) *Series {
 	sh := n.shard(name)
 	sh.mu.RLock()
@@ -43,19 +44,20 @@ func (n *names) lookUp(name []byte) *Series {
 	return sh.byName[string(name)]
 }
 
-// find returns the series of a name that a request gives, whose domain is domainLen bytes long. It makes one if there is
-// room, else it returns nil.
+// find returns the series for a name from a request. The domain is the first domainLen bytes of the name. If the name is
+// new, find adds a series if there is room, else it returns nil.
 func (n *names) find(name []byte, domainLen int) *Series {
 	if s := n.lookUp(name); s != nil {
 		return s
 	}
 	if len(name) > maxNameLength || n.series.Load() >= n.max {
-		return nil // without the lock that others wait for
+		return nil // return early, without the write lock that others wait for
 	}
 	return n.addSeries(string(name), domainLen, n.max)
 }
 
-// addSeries returns the series of a name. It makes one if there are less than most, else it returns nil.
+// addSeries returns the series of a name. If the name is new, it adds a series if there are fewer than most, else it returns
+// nil.
 func (n *names) addSeries(name string, domainLen int, most int64) *Series {
 	sh := n.shard([]byte(name))
 	sh.mu.Lock()
@@ -72,7 +74,7 @@ func (n *names) addSeries(name string, domainLen int, most int64) *Series {
 	return s
 }
 
-// all returns every series, in no order. No lock is held while the caller goes through them.
+// all returns every series, in no order. The caller reads them without a lock.
 func (n *names) all() []*Series {
 	all := make([]*Series, 0, n.series.Load()+1)
 	for i := range n.shards {

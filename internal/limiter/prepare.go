@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// prepare turns resolved descriptors into takes.
+// prepare makes takes from the resolved descriptors.
 func (c *calculation) prepare(keys descriptor.KeyBuilder) {
 	if c.domain == nil {
 		return
@@ -37,9 +37,9 @@ func (c *calculation) prepare(keys descriptor.KeyBuilder) {
 	c.request.Outcomes = append(c.request.Outcomes, make([]backend.Outcome, len(c.request.Takes))...)
 }
 
-// vote is how the refusal of a descriptor weighs on the request. What is not enforced has no say. In quota mode one
-// that passes is enough, where the request is one step; where each descriptor counts for itself, votes only matter
-// among the limits of one descriptor and for StopWhenOver, which knows no quota.
+// vote returns how a refusal of descriptor i affects the request. A descriptor that is not enforced has no vote. In quota
+// mode, if the request is one atomic step, one passing descriptor is enough. If each descriptor counts for itself, votes
+// matter only among the limits of one descriptor, and for StopWhenOver, which does not consider quota mode.
 func (c *calculation) vote(i int, atomic, quotaPassed bool) backend.Vote {
 	switch {
 	case c.resolved[i].shadow():
@@ -55,7 +55,8 @@ func (c *calculation) vote(i int, atomic, quotaPassed bool) backend.Vote {
 	}
 }
 
-// quotaPassed says whether a descriptor in quota mode passes whatever is counted: then the others cannot be all over.
+// quotaPassed reports whether a descriptor in quota mode always passes, whatever is counted. Then the descriptors in quota
+// mode cannot all be over.
 func (c *calculation) quotaPassed() bool {
 	for i := range c.resolved {
 		r := &c.resolved[i]
@@ -66,8 +67,8 @@ func (c *calculation) quotaPassed() bool {
 	return false
 }
 
-// take adds a take for a descriptor. Where the request is one step, descriptors that reach one counter are one take: the
-// sum of their hits, under the smaller of their limits.
+// take adds a take for a descriptor. If the request is one atomic step, descriptors with the same counter and vote share
+// one take: the sum of their hits, under the smaller of their limits.
 func (c *calculation) take(keys descriptor.KeyBuilder, member int, limit *descriptor.Limit, vote backend.Vote, atomic bool) {
 	r := &c.resolved[member]
 	start := len(c.keys)
@@ -101,8 +102,8 @@ func (c *calculation) take(keys descriptor.KeyBuilder, member int, limit *descri
 	c.request.Takes = append(c.request.Takes, t)
 }
 
-// countsDenied says whether refused hits count: unless the rule says so itself, only in a fixed window, and only where
-// each descriptor counts for itself, which is what the reference does.
+// countsDenied reports whether refused hits count. If the limit does not set it, they count only in a fixed window, and only
+// if each descriptor counts for itself, as in the reference.
 func countsDenied(l *descriptor.Limit, atomic bool) bool {
 	if l.CountDenied == descriptor.DeniedDefault {
 		return l.Algorithm == descriptor.FixedWindow && !atomic

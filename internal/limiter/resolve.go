@@ -11,43 +11,43 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// calculation is the working memory of one decision. It is reused.
+// calculation is the working memory of one decision. It is reused by later decisions.
 type calculation struct {
 	settings *Settings
-	shares   [][]descriptor.Limit // by Rule.Index: this process' part of each limit; nil if it is the only one
+	shares   [][]descriptor.Limit // by Rule.Index: this process' share of each limit; nil if it is the only process
 	req      *Request
-	domain   *descriptor.Domain // nil if no rules name it
+	domain   *descriptor.Domain // nil if the domain has no rules
 
 	resolved []resolved // by descriptor
-	index    []int      // the takes of all descriptors, one after the other, as places in request.Takes
+	index    []int      // the takes of all descriptors, one after the other, as indexes in request.Takes
 	request  backend.Request
 	keys     []byte // the keys of all takes, one after the other
-	lane     uint32 // of hot keys; a call keeps its own
+	lane     uint32 // the lane in the hot key tracker; each calculation keeps its own
 	name     []byte // scratch for the names of metrics
 
-	local backend.SubRequest // what on_error has this process count
+	local backend.SubRequest // the takes that this process counts because of on_error: local
 }
 
-// resolved is what one descriptor comes down to.
+// resolved is one descriptor with its rule or override, and its takes.
 type resolved struct {
-	rule     *descriptor.Rule // nil: none matched, an override stands in for it, or another rule replaced it
+	rule     *descriptor.Rule // nil: no rule matched, an override replaces it, or another rule replaced it
 	override bool
 	limit    descriptor.Limit // of the override
-	share    descriptor.Limit // this process' part of it
+	share    descriptor.Limit // this process' share of it
 
-	degraded descriptor.OnError // how the answer came about without the backend
+	degraded descriptor.OnError // how on_error answered without the backend
 
 	hits  int64
-	kept  []int // the places of the rule's limits that no other rule replaces; nil: all
-	first int   // the takes of this descriptor are calculation.index[first:end]
+	kept  []int // the indexes of the rule's limits that no other rule replaces; nil: all
+	first int   // this descriptor's takes are calculation.index[first:end]
 	end   int
 
-	deciding int // the take that its status is about, as a place in calculation.index; found when it is judged
+	deciding int // the take that its status describes, as a position in calculation.index; set by judge
 }
 
 func (r *resolved) shadow() bool { return r.rule != nil && r.rule.Shadow }
 
-// longestOverride is the longest window that a request may ask for: as long as a rule's may be.
+// longestOverride is the longest window of an override. Rules have the same maximum.
 const longestOverride = 90 * 365 * 24 * time.Hour
 
 func validate(req *Request) error {
@@ -74,8 +74,8 @@ func validate(req *Request) error {
 	return nil
 }
 
-// resolve matches every descriptor, applies overrides, and takes out what a matched rule replaces. Where matching may take
-// long, it stops when the caller has left.
+// resolve matches every descriptor, applies overrides, and removes the limits that matched rules replace. If matching may
+// take long, it stops when ctx ends.
 func (c *calculation) resolve(ctx context.Context) error {
 	replaces := false
 	slow := c.domain != nil && c.domain.HasPatterns()
@@ -110,8 +110,8 @@ func (o *Override) limit(s *Settings) descriptor.Limit {
 	return l
 }
 
-// replace takes the limits out whose names other matched rules replace. All replacing rules count, also those that are
-// replaced themselves. An unlimited rule is not replaced.
+// replace removes the limits whose names matched rules replace. A rule replaces others even if it is itself replaced.
+// An unlimited rule is not replaced.
 func (c *calculation) replace() {
 	var names []string
 	for i := range c.resolved {
@@ -126,7 +126,7 @@ func (c *calculation) replace() {
 	}
 }
 
-// leaveOut takes the limits of these names out, and the rule if none is left.
+// leaveOut removes the limits with these names, and the rule if no limit is left.
 func (r *resolved) leaveOut(names []string) {
 	var kept []int
 	for j := range r.rule.Limits {
@@ -143,7 +143,7 @@ func (r *resolved) leaveOut(names []string) {
 	}
 }
 
-// limitAt is the place in the rule's limits of the descriptor's n-th take.
+// limitAt returns the index in the rule's limits for the descriptor's n-th take.
 func (r *resolved) limitAt(n int) int {
 	if r.kept != nil {
 		return r.kept[n]
@@ -151,8 +151,8 @@ func (r *resolved) limitAt(n int) int {
 	return n
 }
 
-// hits is what a descriptor adds: its own number if it has one, else the request's, which is 1 if absent. Numbers
-// beyond any limit are clamped, so that no sum of them overflows.
+// hits returns the number of hits that a descriptor adds: its own number if it has one, else the request's, which is 1 if
+// absent. Very large numbers are clamped, so that no sum of them overflows.
 func hits(req *Request, d *Descriptor) int64 {
 	n := int64(max(req.Hits, 1))
 	if d.HasHits {

@@ -4,52 +4,53 @@ import "github.com/ratelimitd/ratelimitd/internal/descriptor"
 
 // Settings are what the operator sets for all domains. The zero value enforces every rule and adds no headers.
 type Settings struct {
-	Shadow bool // every request passes; statuses still show what was over
+	Shadow bool // every request passes; statuses still show which limits were exceeded
 	Quota  bool // every rule is in quota mode
 
-	// Admission of domains that do not say; the zero value is descriptor.Independent.
+	// Admission is for domains that do not set their own. The zero value means descriptor.Independent.
 	Admission descriptor.Admission
 
-	// StopWhenOver counts a request of a domain with independent admission only in the limits that refuse it, if any
-	// does: the reference's STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT. Counters are read first; here that is one atomic step.
+	// StopWhenOver applies to domains with independent admission. If any limit refuses a request, the request is counted
+	// only in the limits that refuse it. It is the reference's STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, but reading and
+	// counting are one atomic step here.
 	StopWhenOver bool
 
-	// OnError is for domains and rules that do not say; the zero value is descriptor.OnErrorError. Where it is local,
-	// this process gets a limit's share among Replicas; 0 means 1. Limiter.SetReplicas replaces the number.
+	// OnError is for domains and rules that do not set their own. The zero value means descriptor.OnErrorError. With local,
+	// this process gets its share of a limit that is divided by Replicas; 0 means 1. Limiter.SetReplicas replaces Replicas.
 	OnError  descriptor.OnError
 	Replicas int
 
-	Headers     descriptor.HeaderFamilies // what clients get, in domains that do not say; 0: none
-	HeaderNames HeaderNames               // of descriptor.HeadersReference
+	Headers     descriptor.HeaderFamilies // headers for clients, in domains that do not set their own; 0: none
+	HeaderNames HeaderNames               // the names for descriptor.HeadersReference
 
-	// CalendarMonths makes windows of one month that requests bring along those of the calendar, in UTC. For the months of rules it
-	// is an option of descriptor.Compile.
+	// CalendarMonths makes overrides' windows of one month follow the calendar in UTC. For rules' months descriptor.Compile
+	// has the same option.
 	CalendarMonths bool
 
-	// HideShadow leaves the current limit out of the statuses of shadow rules: Envoy makes x-ratelimit headers of it.
+	// HideShadow leaves the current limit out of the statuses of shadow rules, because Envoy writes it to x-ratelimit headers.
 	HideShadow bool
 
 	Metadata bool // answers carry dynamic metadata
-	Explain  bool // dynamic metadata says which rule decided; implies Metadata
+	Explain  bool // dynamic metadata shows which rule decided; implies Metadata
 
 	// NearLimitRatio is the share of a limit above which hits count as near it; 0 means 0.8.
 	NearLimitRatio float32
 }
 
-// HeaderNames are the client headers for a limit, what is left of it, and the seconds until it resets. The zero
-// value means RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset.
+// HeaderNames are the names of the client headers for a limit, its remaining hits, and the seconds until it resets. The
+// zero value means RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset.
 type HeaderNames struct {
 	Limit     string
 	Remaining string
 	Reset     string
 }
 
-// snapshot is everything that a decision reads besides the counters. It is immutable and swapped as a whole, so that
-// no decision sees half of a change.
+// snapshot is everything that a decision reads except the counters. It is immutable and replaced as a whole, so that no
+// decision sees half of a change.
 type snapshot struct {
 	tree     *descriptor.Tree
 	settings Settings
-	series   []*Series            // by Rule.Index; nil where the name depends on the request
+	series   []*Series            // by Rule.Index; nil for rules whose metric name depends on the request
 	shares   [][]descriptor.Limit // by Rule.Index; nil with one replica
 	hot      *hotRules            // nil: hot keys are off
 }
@@ -78,7 +79,7 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 	l.snapshot.Store(next)
 }
 
-// SetReplicas says how many processes share the limits, from now on in place of Settings.Replicas.
+// SetReplicas sets how many processes share the limits. From then on n replaces Settings.Replicas.
 func (l *Limiter) SetReplicas(n int) {
 	l.swapping.Lock()
 	defer l.swapping.Unlock()
@@ -90,10 +91,10 @@ func (l *Limiter) SetReplicas(n int) {
 	}
 }
 
-// Loaded says whether any rules have been put into force.
+// Loaded reports whether rules have been put into force.
 func (l *Limiter) Loaded() bool { return l.snapshot.Load() != nil }
 
-// Tree returns the rules in force, nil before the first Swap.
+// Tree returns the rules in force, or nil before the first Swap.
 func (l *Limiter) Tree() *descriptor.Tree {
 	if s := l.snapshot.Load(); s != nil {
 		return s.tree
@@ -101,7 +102,7 @@ func (l *Limiter) Tree() *descriptor.Tree {
 	return nil
 }
 
-// allOrNothing says whether the requests of a domain consume all or nothing.
+// allOrNothing reports whether a domain has all_or_nothing admission.
 func (s *Settings) allOrNothing(d *descriptor.Domain) bool {
 	if d.Admission != descriptor.AdmissionDefault {
 		return d.Admission == descriptor.AllOrNothing
@@ -109,7 +110,7 @@ func (s *Settings) allOrNothing(d *descriptor.Domain) bool {
 	return s.Admission == descriptor.AllOrNothing
 }
 
-// headers are the families of headers that clients of a domain get.
+// headers returns the header families for a domain's clients.
 func (s *Settings) headers(d *descriptor.Domain) descriptor.HeaderFamilies {
 	if d != nil && d.Headers != nil {
 		return *d.Headers

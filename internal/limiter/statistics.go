@@ -6,8 +6,8 @@ import (
 	"unicode"
 )
 
-// Statistics calls visit for every counter that the reference has too, under its name there, which is path, a dot, and
-// stat. Two calls may have one name: their sum is meant.
+// Statistics calls visit for every counter that the reference has too, under the reference's name: path, a dot, and stat.
+// If several calls have the same name, the value is their sum.
 func (l *Limiter) Statistics(visit func(path, stat string, n uint64)) {
 	m := l.metrics
 	for _, s := range m.named.all() {
@@ -32,12 +32,12 @@ func (l *Limiter) Statistics(visit func(path, stat string, n uint64)) {
 	visit("ratelimit.service.call.should_rate_limit", "service_error", m.invalid.Load())
 }
 
-// ipv4 is what the reference takes for an address in a name.
+// ipv4 matches what the reference treats as an address in a name.
 var ipv4 = regexp.MustCompile(`\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}`)
 
-// statistic is what the names of a series' statistics begin with. It is made when somebody asks, not when a decision
-// comes upon a new name. Like the reference's it has underscores where the protocol of StatsD means something, and in
-// addresses; unlike those also in place of control characters: a line break in a value would begin another statistic.
+// statistic returns the prefix of the names of a series' statistics. It is built when it is first needed, not when a
+// decision adds a new name. As in the reference, underscores replace characters with a meaning in the StatsD protocol, and
+// the dots of addresses. Here they also replace control characters: a line break in a value would begin another statistic.
 func (s *Series) statistic() string {
 	if made := s.reference.Load(); made != nil {
 		return *made

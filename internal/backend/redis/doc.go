@@ -1,52 +1,54 @@
 // Package redis keeps counters in Redis, where any number of processes share them.
 //
-// Store is the store. It sends requests that are in flight together in one call (queue, schedule). A call runs a script of package
-// scripts, which decides in one atomic step which takes add their hits (scriptCall). On a cluster a request is split by slot, and each
-// node has a queue of its own: a node that hangs delays only its own requests. Pair is a second Redis for limits per second. ReplicaCounter counts
-// the processes that share a Redis. Package redisconn makes the client.
+// Store is the store. It sends requests that are in flight together in one call (queue, schedule). A call runs a script of
+// package scripts, which decides in one atomic step which takes add their hits (scriptCall). On a cluster a request is split
+// by slot, and each node has its own queue: a node that hangs delays only its own requests. Pair adds a second Redis for
+// limits per second. ReplicaCounter counts the processes that share a Redis. Package redisconn makes the client.
 //
 // A Store may be used by any number of goroutines.
 //
-// The scripts answer with the states that they saw and their time. The outcomes are found by running backend.Settle on those
-// states, as the memory store does. So both stores give the same answers to the microsecond, and the scripts stay small. There is one
-// script for a single take of each algorithm, and one for every mix of algorithms in a request of several; a server gets those
-// that are used.
+// The scripts return the states that they saw and their time. The store then runs backend.Settle on those states to find the
+// outcomes, as the memory store does. So both stores give the same answers to the microsecond, and the scripts stay small.
+// There is one script for a single take of each algorithm, and one for each mix of algorithms in a request with several
+// takes. A server gets only the scripts that are used.
 //
 // # Clock
 //
 // Redis' own clock decides, so that replicas with wrong clocks agree on the window. Some servers do not give scripts the
-// time: the first Ping or Take finds out, and from then on the caller's time decides, as it does with
-// Options.CallerClock, which also serves tests in virtual time. Counters then live a minute longer than they have to,
-// because callers' clocks differ.
+// time. The first Ping or Take detects this, and from then on the caller's time decides, as with Options.CallerClock. Tests
+// use that option too, for virtual time. With callers' clocks counters live a minute longer than necessary, because these
+// clocks differ.
 //
-// The bounds of a calendar's windows are computed here, for the time that Redis' clock is believed to show. A script
-// that finds itself in another window does nothing and answers with its time, and is run again.
+// The bounds of calendar windows are computed here, for an estimate of Redis' time. If the script runs in another window, it
+// does nothing and returns its time, and is run again with the right bounds.
 //
-// A clock may go back, and the newer window still stays. A fixed window is believed to be up to 255 windows ahead;
-// beyond that a counter starts anew. Since windows are numbered modulo 4096, a jump of virtual time to 3841 to 4095
-// windows later (or that and a multiple of 4096) would look like a clock that went back. Keys live less long than
-// that, so real time never gets there. The other algorithms keep more digits of their time, or all.
+// If a clock goes back, the newer window stays. This holds for a fixed window that is up to 255 windows ahead; a counter
+// that is further ahead starts again. Windows are numbered modulo 4096. So a jump of virtual time by 3841 to 4095 windows
+// (or that plus a multiple of 4096) would look like a clock that went back. Keys do not live that long, so it cannot happen
+// in real time. The other algorithms store more digits of their time, or all.
 //
 // # Keys of envoyproxy/ratelimit
 //
 // With Options.LyftKeys a key may have the format of envoyproxy/ratelimit (descriptor.KeysLyft), which contains the start of its window.
-// The start is added here, for the time that Redis' clock is believed to show; the script does nothing if that is wrong,
-// as with a calendar. On a cluster such a key is in another slot in each window, so requests that went together may
-// have to go one by one in the second attempt.
+// The start is added here, for an estimate of Redis' time. If the estimate is wrong, the script does nothing, as with a
+// calendar. On a cluster such a key is in a different slot in each window, so requests that shared a call may have to be
+// sent one by one in the second attempt.
 //
 // # Time
 //
-// A call to Redis has the store's timeout (Options.Timeout), and each of its callers leaves a moment before its own deadline. So a caller
-// with little time fails no other caller's call and closes no connection, and a late answer still shows that Redis is well. The socket is
-// read once more before a timeout is believed: the process may have had no CPU when the answer came.
+// A call to Redis has the store's timeout (Options.Timeout), and each of its callers leaves a moment before its own deadline.
+// So a caller with little time does not make other callers fail and does not close a connection, and a late answer still
+// shows that Redis works. After a timeout the socket is read once more before the call fails, because the process may have
+// had no CPU when the answer arrived.
 //
 // # Errors
 //
-// A call that was sent and not answered may have counted. It is never sent again, whatever the client's settings are:
-// that could count twice. Only a NOSCRIPT answer (nothing ran) and a cluster's redirection are followed.
+// A call that was sent and not answered may have counted. It is never sent again, whatever the client's settings are,
+// because that could count twice. A call is sent again only after an answer which shows that nothing ran, such as NOSCRIPT, and
+// after a cluster's redirection.
 //
 // A value under one of our keys that is not a state of ours (another type or form, or a window ahead that never expires)
-// counts as nothing, and the next hit that is counted replaces it: a foreign value does not block a limit for ever.
+// is treated as empty, and the next hit that is counted replaces it, so a foreign value does not block a limit for ever.
 //
-// The package does not answer by on_error: the limiter does.
+// The package does not apply on_error: the limiter does.
 package redis

@@ -11,8 +11,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// flush settles requests in one round trip; on a cluster, in one to each node. It has the store's timeout; callers with less
-// leave earlier. It reports whether most takes were of a few hot counters, or returns hot if it does not know.
+// flush settles requests in one round trip; on a cluster, in one to each node. It has the store's timeout. Callers with an
+// earlier deadline leave earlier. It reports whether most takes were of a few hot counters, or returns hot if it does not
+// know.
 func (q *queue) flush(batch []*inFlight, hot bool) bool {
 	if !q.store.cluster {
 		return q.send(batch)
@@ -43,19 +44,19 @@ func (q *queue) flush(batch []*inFlight, hot bool) bool {
 	return hot
 }
 
-// inSlot are requests whose counters are in one slot, and one of its keys.
+// inSlot is a group of requests whose counters are in one slot, and one key of that slot.
 type inSlot struct {
 	key   string
 	batch []*inFlight
 }
 
-// byNode groups the requests of many slots by the node that is believed to have them: a node that does not
-// answer delays only its own requests.
+// byNode groups the requests of many slots by the node that probably owns each slot, so that a node that does not answer
+// delays only its own requests.
 func (q *queue) byNode(ctx context.Context, slots map[uint16]*inSlot) map[*goredis.Client][][]*inFlight {
 	nodes := make(map[*goredis.Client][][]*inFlight)
 	client := q.store.opts.Client.(*goredis.ClusterClient)
 	for _, s := range slots {
-		// Without an answer all of them share one pipeline, whose error says why.
+		// If the owner cannot be found, such requests share one pipeline, whose error has the reason.
 		node, _ := client.MasterForKey(ctx, s.key)
 		nodes[node] = append(nodes[node], s.batch)
 	}
@@ -88,8 +89,8 @@ func (q *queue) send(batch []*inFlight) (hot bool) {
 	return hot
 }
 
-// finishAll gives the requests of a call their answers. If a slot is moving, requests for several of its keys cannot share a call and are
-// sent again one by one. If memory is full, some of the requests have an answer.
+// finishAll answers the requests of a call. If a slot is moving, requests for several of its keys cannot share a call and are
+// sent again one by one. If Redis' memory is full, only some of the requests have an answer.
 func (q *queue) finishAll(batch []*inFlight, err error) {
 	apart := len(batch) > 1 && goredis.HasErrorPrefix(err, tryAgain)
 	full := errors.Is(err, errFull)
@@ -108,8 +109,8 @@ func (q *queue) finishAll(batch []*inFlight, err error) {
 	}
 }
 
-// pipeline settles the requests of each slot in a call, and sends all calls together. The slots were found with the terms m.
-// The end of ctx is not a caller's deadline, and must not look like one; a second attempt has a timeout of its own.
+// pipeline settles the requests of each slot in one call, and sends all calls together. The slots were found with the terms m.
+// The end of ctx is not a caller's deadline, and must not look like one. A second attempt has its own timeout.
 func (q *queue) pipeline(ctx context.Context, slots [][]*inFlight, at int64, m terms) {
 	s := q.store
 	type slotCall struct {
@@ -163,8 +164,8 @@ func (q *queue) pipeline(ctx context.Context, slots [][]*inFlight, at int64, m t
 	}
 }
 
-// sendAgain settles requests whose first call did nothing. Keys that contain the time may be in several slots by now, so
-// each request goes by itself then.
+// sendAgain settles requests whose first call did nothing. Keys that contain the time may now be in different slots, so with
+// such keys each request is sent by itself.
 func (q *queue) sendAgain(at int64, c *scriptCall, batch []*inFlight) {
 	defer c.release()
 	if !q.store.opts.LyftKeys {

@@ -13,24 +13,24 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// inFlight is a request in a queue. It owns the memory that a flush works on, because a caller whose time is up leaves, and
-// takes its own memory along. The caller waits on one channel, done, which costs less than a select; the queue watches the
-// caller's deadline (expire).
+// inFlight is a request in a queue. It owns the memory that a flush works on, because a caller may leave at its deadline and
+// reuse its own memory. The caller waits on one channel, done, which costs less than a select. The queue watches the caller's
+// deadline (expire).
 type inFlight struct {
-	at      int64 // the caller's time
-	began   int64 // the queue's
+	at      int64 // the time given by the caller
+	began   int64 // when it entered the queue, by the queue's clock
 	request backend.Request
 	keys    []byte
 	limits  []descriptor.Limit
-	done    chan struct{} // has one element when there is an answer, or none to wait for
-	owners  atomic.Int32  // the caller and the queue; the last one puts it back
+	done    chan struct{} // receives one element when there is an answer, or when no answer will come
+	owners  atomic.Int32  // the caller and the queue; the last one to release it returns it to the pool
 	watched bool          // the queue watches its deadline; guarded by the queue's lock
 
 	mu     sync.Mutex
 	ctx    context.Context // the caller's
-	until  int64           // when its caller leaves, in nanoseconds after the queue's base; 0: never
+	until  int64           // when the caller leaves, in nanoseconds after the queue's base; 0: never
 	caller bool            // until is the caller's deadline, not the store's timeout
-	late   bool            // until had passed when expire looked the last time
+	late   bool            // until had passed at the last check by expire
 	state  inFlightState
 	err    error
 }
@@ -38,14 +38,14 @@ type inFlight struct {
 type inFlightState uint8
 
 const (
-	answered inFlightState = iota // err says how; without one the outcomes are there
+	answered inFlightState = iota // err is set, or the outcomes are
 	waiting
 	sent // it is part of a flush: its hits may count
 )
 
 func newInFlight() any { return &inFlight{done: make(chan struct{}, 1)} }
 
-// init copies a caller's request. now is the queue's time, timeout the store's.
+// init copies a caller's request. now is the time by the queue's clock, and timeout the store's timeout.
 func (f *inFlight) init(ctx context.Context, at, now int64, timeout time.Duration, r *backend.Request) {
 	f.at = at
 	f.keys = f.keys[:0]
@@ -109,8 +109,9 @@ func (f *inFlight) answerLocked(err error) {
 	f.done <- struct{}{}
 }
 
-// expire answers the caller with an error if its time, or the store's, is up. It returns false if nobody waits for f. The answer to
-// what was sent may have come while this process had no CPU to read it: such a caller waits until expire looks again.
+// expire answers the caller with an error if the caller's deadline or the store's timeout has passed. It returns false if no
+// caller waits for f. If f was sent, its answer may have arrived while this process had no CPU to read it, so the caller waits
+// until the next check.
 func (f *inFlight) expire(s *Store, now int64) (waits bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -9,21 +9,21 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Pair keeps the counters of limits per second in a Redis of their own (REDIS_PERSECOND). They are many and short-lived,
-// and losing one matters for a second only.
+// Pair keeps the counters of limits per second in a separate Redis (REDIS_PERSECOND). These counters are many and
+// short-lived, and the loss of one matters only for a second.
 type Pair struct {
 	PerSecond *Store // windows of one second
 	Other     *Store
 }
 
-// Take settles the takes of one request, in both stores if it needs both.
+// Take settles the takes of one request, in both stores if the request has counters in both.
 func (p *Pair) Take(ctx context.Context, now time.Time, r *backend.Request) error {
 	return backend.Split(ctx, r,
 		func(t *backend.Take) *Store { return p.storeOf(t.Limit) },
 		func(ctx context.Context, s *Store, part *backend.Request) error { return s.Take(ctx, now, part) })
 }
 
-// Peek judges takes, in both stores if it needs both.
+// Peek decides takes without changing anything, in both stores if the request has counters in both.
 func (p *Pair) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
 	return backend.Split(ctx, r,
 		func(t *backend.Take) *Store { return p.storeOf(t.Limit) },

@@ -10,11 +10,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 )
 
-// Ping asks whether Redis answers, and finds out whether it gives scripts the time. On a cluster it asks all primaries at once, and one
-// answer is enough: that node's counters can be used. Only ctx bounds it, not Options.Timeout: the question is whether Redis is there,
-// not how fast it is. No breaker stops it.
+// Ping checks whether Redis answers, and whether it gives scripts the time. On a cluster it calls all primaries at once, and
+// one answer is enough: that node's counters can be used. Only ctx bounds it, not Options.Timeout, because Ping checks whether
+// Redis is reachable, not how fast it is. No breaker stops it.
 func (s *Store) Ping(ctx context.Context) error {
-	// The library notices a deadline, but not that a context was cancelled: a process that is stopping must not wait for the deadline.
+	// The library notices a deadline, but not a cancelled context. A process that is stopping must not wait for the deadline.
 	answer := make(chan error, 1)
 	go func() { answer <- s.answers(ctx) }()
 	select {

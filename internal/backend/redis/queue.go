@@ -10,13 +10,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// queue lets requests that are in flight together share round trips. There is no delay: requests that arrive during a
-// flush go together in the next one, and a request that finds no flush in flight goes at once.
+// queue lets requests that are in flight together share round trips. It adds no delay: requests that arrive during a flush
+// are sent together in the next one, and a request that finds no flush in flight is sent at once.
 //
-// Workers send the flushes. A flush waits for its answer as long as the store's timeout says, whatever its callers do: each
-// of them leaves at its own deadline. So an answer that comes late still shows that Redis is well, and its connection stays.
+// Workers send the flushes. A flush waits for its answer up to the store's timeout, whatever its callers do: each
+// of them leaves at its own deadline. So a late answer still shows that Redis works, and the connection stays open.
 //
-// All that changes is guarded by mu. The channels only wake workers up.
+// mu guards all fields that change. The channels only wake workers up.
 type queue struct {
 	store *Store
 	base  time.Time // times are nanoseconds after it
@@ -36,7 +36,7 @@ type queue struct {
 	pool    sync.Pool // of *inFlight
 }
 
-// expireEvery is by how much a caller may be late to learn that its time is up. A timer for each caller would cost more than
+// expireEvery is how late a caller may learn that its deadline has passed. A timer for each caller would cost more than
 // everything else here.
 const expireEvery = time.Millisecond
 
@@ -54,7 +54,8 @@ func newQueue(s *Store, connections int) *queue {
 
 func (q *queue) now() int64 { return int64(time.Since(q.base)) }
 
-// take settles a request: alone if no flush is in flight or it is to go apart, else together with the others that wait.
+// take settles a request. It is sent by itself if apart is set or no flush is in flight, else together with the other
+// waiting requests.
 func (q *queue) take(ctx context.Context, at int64, apart bool, r *backend.Request) error {
 	if err := ctx.Err(); err != nil {
 		return q.store.failure(ctx, err)
@@ -101,7 +102,7 @@ func (q *queue) put(f *inFlight, apart bool) bool {
 	return true
 }
 
-// wakeWorker wakes a worker if requests wait that none has claimed. The queue is locked.
+// wakeWorker wakes a worker if requests wait that no worker has claimed. The caller holds the lock.
 func (q *queue) wakeWorker() {
 	if q.state.claimed || q.closed || len(q.state.waiting) == 0 {
 		return
@@ -112,7 +113,7 @@ func (q *queue) wakeWorker() {
 	}
 }
 
-// watch lets expire look after a request's deadline. The queue is locked.
+// watch makes expire check a request's deadline. The caller holds the lock.
 func (q *queue) watch(f *inFlight) {
 	if !f.watched {
 		f.watched = true
@@ -124,7 +125,7 @@ func (q *queue) watch(f *inFlight) {
 	}
 }
 
-// expire answers callers whose time is up. It runs again while any request is watched.
+// expire answers callers whose deadline or timeout has passed. It runs again as long as any request is watched.
 func (q *queue) expire() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -138,7 +139,7 @@ func (q *queue) expire() {
 	}
 }
 
-// close ends the workers when all that waits has been sent and answered.
+// close ends the workers after all waiting requests have been sent and answered.
 func (q *queue) close() {
 	q.mu.Lock()
 	if !q.closed {
@@ -182,8 +183,8 @@ func (q *queue) awaitSlot(timer *time.Timer) bool {
 	}
 	for !q.state.begin(q.now()) {
 		var late <-chan time.Time
-		// Most often a flush ends before the timer would ring, and a timer costs more than a flush. It is needed if Redis is far
-		// away, or if one node of a cluster hangs while others answer quickly.
+		// Usually a flush ends before the timer would fire, and a timer costs more than a flush. The timer is needed if Redis is
+		// far away, or if one node of a cluster hangs while others answer quickly.
 		if q.state.slow || q.store.cluster {
 			timer.Reset(spread)
 			late = timer.C
@@ -207,7 +208,7 @@ func (q *queue) sendWaiting(batch []*inFlight) []*inFlight {
 	q.mu.Unlock()
 	for len(batch) > 0 {
 		if hot = q.flush(batch, hot); hot {
-			runtime.Gosched() // requests that have arrived go first: the more there are, the less the next flush costs each
+			runtime.Gosched() // let requests that have arrived join first: the more there are, the less the next flush costs each of them
 		}
 		now := q.now()
 		q.mu.Lock()
@@ -220,20 +221,20 @@ func (q *queue) sendWaiting(batch []*inFlight) []*inFlight {
 	return batch
 }
 
-// next takes the requests of the next flush. Without any the slot is free. The queue is locked.
+// next takes the requests of the next flush. If there are none, it frees the slot. The caller holds the lock.
 func (q *queue) next(batch []*inFlight) []*inFlight {
 	clear(batch)
 	batch = q.state.take(batch[:0], q.release)
 	if len(batch) == 0 {
 		q.state.free()
 	}
-	q.wakeWorker() // for what is left
+	q.wakeWorker() // for the requests that are left
 	return batch
 }
 
 // sendAlone settles a request that has a slot of its own.
 func (q *queue) sendAlone(f *inFlight) {
-	began := f.began // sendApart gives f away
+	began := f.began // sendApart releases f
 	q.sendApart(f)
 	now := q.now()
 	q.mu.Lock()
@@ -243,11 +244,11 @@ func (q *queue) sendAlone(f *inFlight) {
 	q.signal()
 }
 
-// signal says that a slot is free.
+// signal wakes a worker that waits for a free slot.
 func (q *queue) signal() {
 	select {
 	case q.landed <- struct{}{}:
-	default: // a worker will look anyway
+	default: // a signal is pending already
 	}
 }
 
@@ -269,7 +270,7 @@ func (q *queue) finish(f *inFlight, err error) {
 	q.release(f)
 }
 
-// release is called by each of f's two owners, the caller and the queue, when it needs f no more.
+// release is called by each of f's two owners, the caller and the queue, when it no longer needs f.
 func (q *queue) release(f *inFlight) {
 	if f.owners.Add(-1) == 0 && f.forget() {
 		q.pool.Put(f)

@@ -11,8 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// queues are the queues of a store: one, and on a cluster another one for each node. A node that hangs blocks its own
-// queue only.
+// queues are the queues of a store: one, and on a cluster one more for each node, so that a node that hangs blocks only its
+// own queue.
 type queues struct {
 	store       *Store
 	connections int

@@ -21,7 +21,7 @@ import (
 // ReplicaCounterOptions are the settings of a ReplicaCounter.
 type ReplicaCounterOptions struct {
 	Store *Store // whose Redis the processes share; required
-	Key   string // of the list of processes; required
+	Key   string // key of the list of processes; required
 
 	Every time.Duration // between two heartbeats of this process; default 2 s
 	Lives time.Duration // how long a process counts after its last heartbeat; default 10 s
@@ -31,11 +31,13 @@ type ReplicaCounterOptions struct {
 	Logger *slog.Logger // default slog.Default()
 }
 
-// ReplicaCounter counts the processes that share a Redis. Each writes heartbeats to a list there, and learns from the answer how many
-// processes are in it. A process that stops removes itself; one that was killed is forgotten after ReplicaCounterOptions.Lives, by Redis' clock.
+// ReplicaCounter counts the processes that share a Redis. Each process writes heartbeats to a list in Redis, and the answer
+// contains the number of processes in the list. A process that stops removes itself. A process that was killed is removed
+// after ReplicaCounterOptions.Lives, by Redis' clock.
 //
-// A number that has grown is used at once. One that has fallen is used after it was seen keptNumbers times in a row: when Redis comes back empty,
-// or was stopped for a while, the other processes' heartbeats have yet to arrive. While Redis is gone the last number stays.
+// A higher number is used at once. A lower number is used only after it was seen keptNumbers times in a row: when Redis
+// comes back empty, or was stopped for a while, the other processes' heartbeats have yet to arrive. While Redis is
+// unreachable the last number stays.
 type ReplicaCounter struct {
 	opts ReplicaCounterOptions
 	name string           // of this process
@@ -43,12 +45,12 @@ type ReplicaCounter struct {
 	next int              // index in seen
 	last int              // the argument of the latest call of Changed
 
-	logged bool // that Redis refuses the heartbeats
+	logged bool // it was logged that Redis refuses the heartbeats
 }
 
 const (
 	keptNumbers  = 8
-	maxProcesses = 1000        // that are counted: the list is one value in Redis
+	maxProcesses = 1000        // most processes that are counted: the list is one value in Redis
 	leaveTimeout = time.Second // to leave the list
 )
 
@@ -77,7 +79,7 @@ func (c *ReplicaCounter) Run(ctx context.Context) error {
 		n, err := c.Beat(within)
 		cancel()
 		c.handle(ctx, n, err)
-		next.Reset(c.opts.Every) // after the heartbeat: one that took long is not followed by another at once
+		next.Reset(c.opts.Every) // counted from the end of the heartbeat, so that a slow one is not followed by another at once
 		select {
 		case <-ctx.Done():
 			within, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
@@ -104,7 +106,7 @@ func (c *ReplicaCounter) handle(ctx context.Context, n int, err error) {
 	}
 }
 
-// isTransient reports whether a server that answers with an error will accept heartbeats again.
+// isTransient reports whether a server that answers with this error will accept heartbeats again later.
 func isTransient(err goredis.Error) bool {
 	return slices.ContainsFunc([]string{"OOM", "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS", "BUSY", "NOAUTH"},
 		func(state string) bool { return strings.Contains(err.Error(), state) })
@@ -145,7 +147,7 @@ func (c *ReplicaCounter) send(ctx context.Context, alive string) (int, error) {
 	}
 	if err != nil && goredis.HasErrorPrefix(err, noTime) {
 		s.useCallerClock(err)
-		return c.send(ctx, alive) // by this process' clock
+		return c.send(ctx, alive) // this time by this process' clock
 	}
 	return n, err
 }

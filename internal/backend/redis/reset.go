@@ -13,8 +13,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Reset clears counters. Whatever is under a counter's key is deleted, also a foreign value. Counters
-// may be in different slots of a cluster, so each is deleted by a command of its own; they share a round trip.
+// Reset clears counters. It deletes every value under a counter's key, also a foreign one. Counters may be in different
+// slots of a cluster, so each is deleted by its own command; the commands share a round trip.
 func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 	if len(counters) == 0 {
 		return nil
@@ -45,7 +45,8 @@ func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 	return nil
 }
 
-// resetAt returns the time that decides the current window of keys that contain their window, or 0 if there are none.
+// resetAt returns the time for the current window of keys that contain their window, or the zero time if there are no such
+// keys.
 func (s *Store) resetAt(ctx context.Context, counters []backend.Counter) (time.Time, error) {
 	for i := range counters {
 		if _, ok := descriptor.CutLyftKey(counters[i].Key); !ok || !s.opts.LyftKeys {
@@ -59,8 +60,8 @@ func (s *Store) resetAt(ctx context.Context, counters []backend.Counter) (time.T
 	return time.Time{}, nil
 }
 
-// keysOf returns the keys of a counter in Redis. If a key contains its window, they include those of a second ago and of a second ahead:
-// a window may end at any moment, and the nodes of a cluster need not agree when.
+// keysOf returns the keys of a counter in Redis. If a key contains its window, the keys for one second earlier and one second
+// later are included: a window may end at any moment, and the clocks of a cluster's nodes may differ.
 func (s *Store) keysOf(c *backend.Counter, now time.Time) []string {
 	stem, ok := descriptor.CutLyftKey(c.Key)
 	if !ok || !s.opts.LyftKeys {

@@ -5,24 +5,25 @@ import "time"
 const (
 	// fewFlushes is how many flushes may be in flight at any time: with two, one is prepared while Redis works on the other.
 	fewFlushes = 2
-	// mostFlushes is how many there may be if Redis is far away, one more for each spread that passes, and no more than
-	// there are connections. With two only, a new request would wait for half a round trip, and might then have too little
-	// time left for its own.
+	// mostFlushes is how many flushes may be in flight if Redis is far away: one more for each spread that passes, but no
+	// more than there are connections. With only two, a new request would wait for half a round trip, and might then have
+	// too little time left for its own.
 	mostFlushes = 16
 	spread      = time.Millisecond
-	// maxFlush is about how many takes go in one flush, because Redis does nothing else meanwhile. Takes of a hot counter are
-	// sent as one, so more of them may go: the more wait for one counter, the less each costs.
+	// maxFlush is about how many takes are sent in one flush. It is bounded because Redis does nothing else meanwhile. Takes
+	// of a hot counter are sent as one, so a flush may have more of them: the more wait for one counter, the less each costs.
 	maxFlush    = 64
 	maxFlushHot = 512
-	// hotRatio is how many takes, for each that is sent, make a flush one of hot counters. Then flushes go one at a time: a
-	// second one beside the first would share those that wait for the same counter, and cost Redis as much.
+	// hotRatio is the ratio of takes to sent takes from which a flush is one of hot counters. Such flushes are sent one at a
+	// time: a second one in parallel would split the takes that wait for the same counter, and cost Redis as much as the
+	// first.
 	hotRatio = 4
 )
 
-// schedule is the state of a queue: which requests wait, and how many flushes are in flight. It decides what is sent when. It is plain
-// data that the queue's lock guards: time is an argument, and no method blocks.
+// schedule is the state of a queue: which requests wait, and how many flushes are in flight. It decides what is sent when. It
+// is plain data that the queue's lock guards: time is an argument, and no method blocks.
 type schedule struct {
-	few, most int // flushes that may be in flight: at any time, and if their starts are spread in time
+	few, most int // flushes that may be in flight: few at any time, most if their starts are spread in time
 
 	waiting []*inFlight // in the order of arrival
 	claimed bool        // a worker waits for a slot to flush them
@@ -51,7 +52,8 @@ func (s *schedule) begin(now int64) bool {
 	return true
 }
 
-// add returns true if a request is to be sent at once, by itself: nothing waits, and it has a slot. Else the request waits.
+// add returns true if a request must be sent at once by itself: nothing waits, and the request got a slot. Otherwise the
+// request waits.
 func (s *schedule) add(r *inFlight, now int64) (alone bool) {
 	if len(s.waiting) == 0 && s.begin(now) {
 		return true
@@ -60,7 +62,7 @@ func (s *schedule) add(r *inFlight, now int64) (alone bool) {
 	return false
 }
 
-// claim makes a worker the one that flushes what waits. It returns false if nothing waits, or another worker does.
+// claim reserves the waiting requests for one worker. It returns false if nothing waits, or another worker has claimed them.
 func (s *schedule) claim() bool {
 	if s.claimed || len(s.waiting) == 0 {
 		return false
@@ -69,7 +71,7 @@ func (s *schedule) claim() bool {
 	return true
 }
 
-// take moves the requests of the next flush from those that wait to batch. gone is called with those whose callers have left.
+// take moves the requests of the next flush from waiting to batch. It calls gone for requests whose callers have left.
 func (s *schedule) take(batch []*inFlight, gone func(*inFlight)) []*inFlight {
 	most := maxFlush
 	if s.hot {
@@ -91,7 +93,7 @@ func (s *schedule) take(batch []*inFlight, gone func(*inFlight)) []*inFlight {
 	return batch
 }
 
-// ended records that a flush has ended which began at some time, and whether it was one of hot counters.
+// ended records that a flush has ended, when it began, and whether it was one of hot counters.
 func (s *schedule) ended(began, now int64, hot bool) {
 	s.slow, s.hot = now-began >= int64(spread), hot
 }

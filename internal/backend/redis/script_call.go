@@ -18,8 +18,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// scriptCall is one run of a script: its arguments and its answer. Calls are reused, so that a request allocates only the
-// string of its keys, and what the client needs to send a command.
+// scriptCall is one run of a script: its arguments and its answer. Calls are reused. So a request allocates only the string
+// of its keys, and what the client needs to send a command.
 type scriptCall struct {
 	args []any // of the command, pointing into the fields below
 
@@ -30,17 +30,17 @@ type scriptCall struct {
 	keyIndex map[string]int // index of each key, if there are many
 	counters []keyedCounter // one per key
 	takeKeys []int          // the index of each take's key
-	sent     int            // takes that the script gets: equal ones count as one
+	sent     int            // takes sent to the script: equal takes are one
 	groups   []takeGroup
 
 	script   *scripts.Script
-	single   bool      // it is the script for one take, or for many equal ones
+	single   bool      // the script is for one take, or for many equal takes
 	calendar bool      // there are windows whose bounds are arguments
 	packed   packedArg // ARGV[1]
 
 	reply    []byte
 	states   []backend.State
-	tails    []uint32 // what their Tails point to
+	tails    []uint32 // the memory that their Tails point to
 	pointers []*backend.State
 }
 
@@ -48,7 +48,7 @@ type scriptCall struct {
 type keyedCounter struct {
 	limit *descriptor.Limit
 	form  *backend.RedisForm
-	room  int // the most bytes of the reply for it
+	room  int // maximum bytes for it in the reply
 	head  int // index in groups, plus one, of the latest group that takes from this counter alone
 
 	request int // number of the latest request with a take from it
@@ -85,23 +85,23 @@ type takeGroup struct {
 	outcomes []backend.Outcome
 	first    int // its takes' counters are scriptCall.takeKeys[first:]
 
-	// Equal takes of many requests, each the only one of its group, go to the script as one. The first of these groups is sent: it
-	// has their number and is the head of a list of the others.
+	// Equal takes of many requests are sent to the script as one, if each is the only take of its group. The first of these
+	// groups is sent: it has their number and is the head of a list of the others.
 	sent  bool
 	times int
 	next  int // index in groups of the next one in the list; 0: none
 }
 
-// maxTimes bounds how many equal takes go as one: the number has 16 bits.
+// maxTimes is how many equal takes can be sent as one: the number has 16 bits.
 const maxTimes = 1<<16 - 1
 
 // terms are the settings of a call.
 type terms struct {
-	now        int64 // the time that decides; if Redis' clock decides, what it is believed to show
+	now        int64 // the caller's time or, with redisClock, an estimate of what Redis' clock shows
 	redisClock bool
-	entries    int           // of a log, for which the reply must have room
+	entries    int           // entries of a log for which the reply must have room
 	lyft       bool          // there may be keys of descriptor.KeysLyft
-	jitter     time.Duration // by how much those keys live longer, at most
+	jitter     time.Duration // the longest extra time that those keys live
 }
 
 // pack lays out the arguments for the takes of requests, and chooses the script.
@@ -155,7 +155,7 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 	return nil
 }
 
-// supported refuses limits that no store can count.
+// supported returns an error for limits that no store can count.
 func supported(l *descriptor.Limit) error {
 	switch {
 	case l.Window.Length() <= 0:
@@ -166,9 +166,9 @@ func supported(l *descriptor.Limit) error {
 	return nil
 }
 
-// combine adds a group of one take to the list of an earlier, equal one, if there is one. The order of requests that are
-// in flight together is open, so equal takes may be neighbours. The takes of one request from one counter keep
-// their order.
+// combine adds a group of one take to the list of an earlier group with an equal take, if there is one. Requests that are in
+// flight together have no fixed order, so equal takes may be moved next to each other. The takes of one request from one
+// counter keep their order.
 func (c *scriptCall) combine(g *takeGroup, request int) {
 	if len(g.takes) != 1 {
 		for _, k := range c.takeKeys[g.first:] {
@@ -234,7 +234,7 @@ func (c *scriptCall) packGroup(g *takeGroup, m *terms) {
 	c.packed = b
 }
 
-// keyOf returns the present key of a take's counter in Redis, and the form of its state there. The key is valid until the next call.
+// keyOf returns the current key of a take's counter in Redis, and the form of its state. The key is valid until the next call.
 func (c *scriptCall) keyOf(t *backend.Take, m *terms) (key []byte, form *backend.RedisForm) {
 	if m.lyft {
 		if stem, ok := descriptor.CutLyftKey(t.Key); ok {
@@ -305,7 +305,8 @@ func (c *scriptCall) command(ctx context.Context, name, script string) *goredis.
 	return goredis.NewZeroCopyStringCmd(ctx, c.reply[:cap(c.reply)], c.args...)
 }
 
-// retry reports whether the script did nothing and wants other arguments: its time, and the entries of the longest log.
+// retry reports whether the script did nothing and needs other arguments. The new arguments follow from the script's time
+// and from the number of entries in the longest log.
 func (c *scriptCall) retry() (now int64, entries int, wanted bool) {
 	if now = int64(binary.LittleEndian.Uint64(c.reply)); now >= 0 {
 		return 0, 0, false
@@ -349,7 +350,7 @@ func (c *scriptCall) settle() (int64, error) {
 		if !c.groups[i].sent {
 			continue
 		}
-		for g := &c.groups[i]; ; g = &c.groups[g.next] { // each of the list sees what the one before it has left
+		for g := &c.groups[i]; ; g = &c.groups[g.next] { // each group in the list sees the state that the one before it left
 			backend.Settle(g.takes, c.pointers[g.first:g.first+len(g.takes)], g.outcomes, now)
 			if g.next == 0 {
 				break

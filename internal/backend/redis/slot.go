@@ -8,8 +8,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// slotID identifies the counters of a cluster that one script can change: those of one slot. The slot of a key that contains the time changes
-// with its window, so such a key has an ID of its own, unless a part of it in braces keeps its slot.
+// slotID identifies a slot of a cluster: one script can change only counters of one slot. A key that contains the time
+// changes its slot with its window, so it has an ID of its own, unless a part of it in braces fixes its slot.
 type slotID uint64
 
 const changingSlot slotID = 1 << 63
@@ -25,8 +25,8 @@ func (s *Store) slotID(t *backend.Take) slotID {
 	return slotID(slotOf(t.Key))
 }
 
-// hashTag returns the part of a key that determines its slot: what is between its first braces, or all of it. Counters' keys have no
-// braces, but an operator's prefix may.
+// hashTag returns the part of a key that determines its slot: the part between its first braces, or the whole key. Counters'
+// keys have no braces, but an operator's prefix may.
 func hashTag(key []byte) []byte {
 	if open := bytes.IndexByte(key, '{'); open >= 0 {
 		if length := bytes.IndexByte(key[open+1:], '}'); length > 0 {

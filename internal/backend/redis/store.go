@@ -18,37 +18,37 @@ import (
 
 // Options are the settings of a Store.
 type Options struct {
-	// Client is connected to the Redis that counts; required. Its ContextTimeoutEnabled must be true, or nothing
-	// but its own read timeout bounds a call. redisconn.Dial returns one that fits. The store does not close it.
+	// Client is connected to the Redis with the counters; required. Its ContextTimeoutEnabled must be true, or only its own
+	// read timeout bounds a call. redisconn.Dial returns a suitable client. The store does not close it.
 	Client goredis.UniversalClient
 
 	// Timeout is how long a call may take. A caller with an earlier deadline leaves a moment before it; the call goes on.
 	// Default redisconn.DefaultTimeout; negative: there is no timeout.
 	Timeout time.Duration
 
-	// CallerClock makes the time given to Take decide, instead of Redis' clock. Otherwise that happens only if the
-	// server does not give scripts the time; the store finds out by itself.
+	// CallerClock makes the store use the time given to Take instead of Redis' clock. Without it, the store does so only if
+	// the server does not give scripts the time; the store detects this by itself.
 	CallerClock bool
 
-	// LyftKeys allows keys of descriptor.KeysLyft, whose counters are shared with envoyproxy/ratelimit. LyftJitter is by how much
-	// those keys live longer than a window at most, at random.
+	// LyftKeys allows keys of descriptor.KeysLyft, whose counters are shared with envoyproxy/ratelimit. These keys live
+	// longer than their window by a random time of at most LyftJitter.
 	LyftKeys   bool
 	LyftJitter time.Duration
 
-	// Plain sends every request by itself, for comparison. If the caller's clock decides, that is so anyway: requests
-	// with different times cannot share a call.
+	// Plain sends every request by itself, for comparison. With the caller's clock this is always so, because requests with
+	// different times cannot share a call.
 	Plain bool
 
 	Logger *slog.Logger // default slog.Default()
 }
 
-// Store keeps counters in Redis. Close ends what it runs in the background.
+// Store keeps counters in Redis. Close stops its background work.
 type Store struct {
 	opts     Options
 	queues   queues
 	failures failureLog
 
-	cluster bool         // counters have slots
+	cluster bool         // the server is a cluster: counters are in slots
 	ahead   atomic.Int64 // by how much Redis' clock is ahead of the callers', as last seen, in microseconds
 
 	timeDenied atomic.Bool // the server does not give scripts the time
@@ -77,8 +77,8 @@ func New(opts Options) *Store {
 	return s
 }
 
-// Close sends what waits in queues, waits for the answers, and ends all goroutines. A later take goes by itself. The
-// client stays open.
+// Close sends the requests that wait in queues, waits for the answers, and ends all goroutines. A later take is sent by
+// itself. The client stays open.
 func (s *Store) Close() error {
 	s.queues.close()
 	s.failures.close()
@@ -103,7 +103,7 @@ func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) err
 	return s.failed("count in Redis", err, r)
 }
 
-// Peek judges takes and changes nothing. It does not wait in a queue: it goes by itself.
+// Peek decides takes and changes nothing. It does not wait in a queue: it is sent by itself.
 func (s *Store) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
 	if len(r.Takes) == 0 {
 		return nil
@@ -127,7 +127,7 @@ func (s *Store) split(ctx context.Context, r *backend.Request, f func(ctx contex
 	})
 }
 
-// failed records that a request, or a part of it, has no answer. On a cluster, split has marked which.
+// failed records that a request, or a part of it, has no answer. On a cluster, split has marked the takes without an answer.
 func (s *Store) failed(what string, err error, r *backend.Request) error {
 	if err == nil {
 		return nil
@@ -139,12 +139,14 @@ func (s *Store) failed(what string, err error, r *backend.Request) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// queued settles a request whose counters are in one slot. It shares a round trip with others, unless Plain or the caller's clock forbids.
+// queued settles a request whose counters are in one slot. The request shares a round trip with others, unless Plain is set
+// or the caller's clock is used.
 func (s *Store) queued(ctx context.Context, at int64, r *backend.Request) error {
 	return s.queues.of(ctx, r).take(ctx, at, s.opts.Plain || s.CallerClock(), r)
 }
 
-// read judges takes whose counters can be read as one. Takes without hits have the script show the counters and leave them.
+// read decides takes whose counters can be read in one call. It sends takes without hits: the script then returns the
+// counters and does not change them.
 func (s *Store) read(ctx context.Context, at int64, r *backend.Request) error {
 	shown := backend.Request{Takes: slices.Clone(r.Takes), Outcomes: make([]backend.Outcome, len(r.Takes))}
 	for i := range shown.Takes {
@@ -162,8 +164,8 @@ func (s *Store) read(ctx context.Context, at int64, r *backend.Request) error {
 	return nil
 }
 
-// tries is how often a script may ask for other arguments, which means that it did nothing. More than once happens only if a calendar's
-// window ends, or a log grows, in between.
+// tries is how often a script may ask for other arguments. A script that asks did nothing. It asks more than once only if a
+// calendar's window ends, or a log grows, in between.
 const tries = 5
 
 func (s *Store) take(ctx context.Context, at int64, c *scriptCall, requests ...*backend.Request) error {
@@ -222,14 +224,14 @@ func (s *Store) pause(ctx context.Context) bool {
 	}
 }
 
-// CallerClock reports whether the time given to Take decides: because Options say so, or because the server does not give
-// scripts the time.
+// CallerClock reports whether the store uses the time given to Take: because Options.CallerClock is set, or because the
+// server does not give scripts the time.
 func (s *Store) CallerClock() bool { return s.opts.CallerClock || s.timeDenied.Load() }
 
 // noTime is the prefix of a script's error if the server does not give it the time. Nothing was done then.
 const noTime = "NOTIME"
 
-// useCallerClock makes the callers' clocks decide from now on.
+// useCallerClock makes the store use the callers' clocks from now on.
 func (s *Store) useCallerClock(err error) {
 	if !s.timeDenied.Swap(true) {
 		s.opts.Logger.Warn("this Redis does not give scripts the time: the clocks of the processes that call it decide, and should agree", "error", err)
@@ -242,7 +244,7 @@ func (s *Store) run(bounded, ctx context.Context, c *scriptCall) error {
 	}
 	err := s.send(bounded, c, "evalsha", c.script.Hash)
 	if err != nil && goredis.HasErrorPrefix(err, "NOSCRIPT") {
-		// Redis has lost the script (restart, SCRIPT FLUSH, failover), or never had it. EVAL runs it and keeps it.
+		// Redis has lost the script (restart, SCRIPT FLUSH, failover), or never had it. EVAL runs the script and caches it.
 		err = s.send(bounded, c, "eval", c.script.Text)
 	}
 	if err != nil {
@@ -273,7 +275,7 @@ func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, s.opts.Timeout)
 }
 
-// failure turns the client's error into the contract's. ctx is the caller's.
+// failure turns the client's error into one that Take documents. ctx is the caller's.
 func (s *Store) failure(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return context.Canceled
@@ -281,10 +283,10 @@ func (s *Store) failure(ctx context.Context, err error) error {
 	if !redisconn.IsTimeout(err) {
 		return fmt.Errorf("%w: %w", backend.ErrUnavailable, err)
 	}
-	// A connection's deadline may pass a moment before the context's own timer fires.
+	// A connection's deadline may pass a moment before the context's timer fires.
 	if d, ok := ctx.Deadline(); ok && !time.Now().Before(d) {
 		return fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded)
 	}
-	// Our own timeout must not look like the caller's.
+	// The store's timeout must not look like the caller's.
 	return fmt.Errorf("%w: %v", backend.ErrUnavailable, err) //nolint:errorlint // hidden on purpose
 }
