@@ -173,7 +173,7 @@ func TestCallCommand(t *testing.T) {
 		{[]string{"--rate", "100/s", "--for", "300ms", "second=x"}, 0, "ok       30 (100.0%)", ""},
 		{[]string{"--count", "3", "--domain", "", "second=x"}, 1, "3 INVALID_ARGUMENT: rate limit domain must not be empty", "3 of 3 requests got no answer"},
 		{[]string{"--domain", "", "second=x"}, 1, "", "INVALID_ARGUMENT: rate limit domain must not be empty"},
-		{[]string{"--server", p.http, "second=x"}, 1, "", "does a server listen there"},
+		{[]string{"--server", p.http, "second=x"}, 1, "", "is a server listening there"},
 		{[]string{"--tls", "second=x"}, 1, "", "trust each other's certificates"},
 		{[]string{"second"}, 2, "", "has no value"},
 		{[]string{"--rate", "fast", "second=x"}, 2, "", "--rate fast: write requests per unit of time"},

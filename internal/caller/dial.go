@@ -102,7 +102,7 @@ func (c *Client) failure(err error) error {
 	case codes.Unavailable:
 		hint = "; is a server listening there, and do both sides use TLS, or neither?"
 		if c.o.Encrypted() {
-			hint = "; does a server listen there with TLS, and do both sides trust each other's certificates?"
+			hint = "; is a server listening there with TLS, and do both sides trust each other's certificates?"
 		}
 	case codes.Unimplemented:
 		hint = "; is that the right port? The gRPC port makes decisions, the debug port shows counters"
