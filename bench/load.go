@@ -111,7 +111,7 @@ type connection struct {
 	next     uint32 // stream id
 	sent     map[uint32]time.Time
 	window   int // bytes that the server still accepts
-	received int // bytes of ours that the server has used of our window
+	received int // bytes received since the last window update
 
 	status   string // of the trailers that are being read
 	message  string
@@ -207,7 +207,7 @@ func (c *connection) run(until time.Time) error {
 		if err := c.out.Flush(); err != nil {
 			return err
 		}
-		// One write answers everything that one read of the socket returned.
+		// All frames that are buffered are handled before the next flush, so that writes are batched.
 		for first := true; first || c.framed(); first = false {
 			if err := c.receive(); err != nil {
 				return err
@@ -219,7 +219,7 @@ func (c *connection) run(until time.Time) error {
 
 func (c *connection) send() error { return c.sendDue(time.Now()) }
 
-// sendDue sends a call that was due at a time.
+// sendDue sends a call that was due at a time. Its latency counts from then, so the wait to send it is part of it.
 func (c *connection) sendDue(due time.Time) error {
 	headers := c.headers
 	if c.next == 1 {
@@ -292,7 +292,7 @@ func checkAnswer(data []byte) error {
 	return nil
 }
 
-// enlarge restores the server's window from time to time.
+// enlarge gives the server its window back once half of it is used.
 func (c *connection) enlarge(n int) error {
 	c.received += n
 	if c.received < connectionWindow/2 {

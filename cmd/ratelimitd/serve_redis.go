@@ -22,7 +22,7 @@ const (
 	pingTimeout = time.Second
 )
 
-// redisStore is one Redis that counts.
+// redisStore is one Redis that holds counters.
 type redisStore struct {
 	settings string // prefix of its settings' names
 	store    *redis.Store
@@ -88,7 +88,7 @@ func (o *backendOptions) keyFormat(inRedis bool) descriptor.KeyFormat {
 	return descriptor.KeysOwn
 }
 
-// pingRedis finds out before the service listens whether each Redis answers. Health is red until all of them have answered: a rollout
+// pingRedis finds out before the service listens whether each Redis answers. Without RATELIMITD_REDIS_STARTUP_SERVE, health is red until all of them have answered: a rollout
 // should stop if a new process cannot reach its Redis, because of a wrong address for example. Meanwhile calls are answered by on_error.
 func (s *service) pingRedis(ctx context.Context) {
 	if s.options.Backend.Startup.Serve && !s.options.Backend.Active {
@@ -168,8 +168,8 @@ func (s *service) followRedis(ctx context.Context, c *redisStore) {
 
 // startupOptions say what the service does until Redis has answered.
 type startupOptions struct {
-	Serve      bool          `name:"redis-startup-serve" env:"RATELIMITD_REDIS_STARTUP_SERVE" help:"Health is green from the start. Unset: it is red until Redis has answered once; on_error answers calls meanwhile."`
-	Initial    time.Duration `name:"redis-startup-initial-interval" env:"REDIS_STARTUP_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"1s" help:"Wait before the second ping while Redis has not answered yet; each later wait is half as long again."`
+	Serve      bool          `name:"redis-startup-serve" env:"RATELIMITD_REDIS_STARTUP_SERVE" help:"Health is green from the start, unless REDIS_HEALTH_CHECK_ACTIVE_CONNECTION is set. Unset: it is red until Redis has answered once; on_error answers calls meanwhile."`
+	Initial    time.Duration `name:"redis-startup-initial-interval" env:"REDIS_STARTUP_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"1s" help:"Wait before the second ping while Redis has not answered yet; each later wait is 1.5 times the one before."`
 	Max        time.Duration `name:"redis-startup-max-interval" env:"REDIS_STARTUP_MAX_INTERVAL" nonpositive:"10s" clamp:"1ms.." default:"30s" help:"Longest of these waits, including the first."`
 	MaxElapsed time.Duration `name:"redis-startup-max-elapsed-time" env:"REDIS_STARTUP_MAX_ELAPSED_TIME" clamp:"0s.." default:"0s" help:"The service exits if Redis has not answered after this time; 0: never."`
 }

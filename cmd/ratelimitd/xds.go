@@ -32,7 +32,7 @@ type xdsOptions struct {
 	Cert   string `name:"config-grpc-xds-client-tls-cert" env:"CONFIG_GRPC_XDS_CLIENT_TLS_CERT" help:"File of the client certificate; read again when it changes."`
 	Key    string `name:"config-grpc-xds-client-tls-key" env:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY" help:"File of that certificate's key."`
 
-	BackoffInitial time.Duration `name:"xds-client-backoff-initial-interval" env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"10s" help:"Wait before reconnecting after a stream has ended; each failure makes it half as long again."`
+	BackoffInitial time.Duration `name:"xds-client-backoff-initial-interval" env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"10s" help:"Wait before reconnecting after a stream has ended; each failure makes it 1.5 times as long."`
 	BackoffMax     time.Duration `name:"xds-client-backoff-max-interval" env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" nonpositive:"10s" clamp:"1ms.." default:"60s" help:"Longest of these waits."`
 	BackoffFactor  float64       `name:"xds-client-backoff-random-factor" env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" clamp:"0..1" default:"0.5" help:"Randomness of these waits, as a share of them."`
 	BackoffJitter  bool          `name:"xds-client-backoff-jitter" env:"XDS_CLIENT_BACKOFF_JITTER" default:"true" negatable:"" help:"Make these waits random."`

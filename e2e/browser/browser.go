@@ -25,7 +25,7 @@ type Browser struct {
 	ctx context.Context
 
 	mu       sync.Mutex
-	troubles []string // what the console and the network heard
+	troubles []string // exceptions, console output, dialogs, unexpected requests
 }
 
 // Open starts a Chromium. Where there is none the test is skipped, but not in CI: there nobody would notice.
@@ -50,14 +50,14 @@ func Open(t *testing.T) *Browser {
 		chromedp.WindowSize(1240, 900),
 	)
 	if os.Getuid() == 0 {
-		options = append(options, chromedp.NoSandbox) // root cannot have one
+		options = append(options, chromedp.NoSandbox) // Chromium's sandbox does not work as root
 	}
 	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
 	b := &Browser{ctx: ctx}
-	if err := chromedp.Do(ctx); err != nil { // starts it; a deadline would end it
+	if err := chromedp.Do(ctx); err != nil { // starts Chromium, which would stop at the deadline of this context: so it has none
 		t.Fatal(err)
 	}
 	b.ctx, cancel = context.WithTimeout(ctx, 5*time.Minute)
@@ -101,7 +101,7 @@ func (b *Browser) listen(event any) {
 	}
 }
 
-// do runs what gives no value.
+// do runs actions that return nothing.
 func (b *Browser) do(t *testing.T, steps ...chromedp.Action[chromedp.Void]) {
 	t.Helper()
 	b.must(t, chromedp.Do(b.ctx, steps...))
@@ -122,7 +122,7 @@ func (b *Browser) Show(t *testing.T, name, ready string) {
 	b.do(t, chromedp.Navigate((&url.URL{Scheme: "file", Path: name}).String()), chromedp.WaitReady(ready))
 }
 
-// Quiet fails the test if the page made a noise.
+// Quiet fails the test if the page logged or fetched something.
 func (b *Browser) Quiet(t *testing.T) {
 	t.Helper()
 	b.mu.Lock()
@@ -140,7 +140,7 @@ func Ask[T any](t *testing.T, b *Browser, expression string) T {
 	return answer
 }
 
-// settle waits until what the page does after a change of its surroundings is drawn.
+// settle waits two frames, so that the page has drawn a change.
 func (b *Browser) settle(t *testing.T) {
 	t.Helper()
 	Ask[bool](t, b, `new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))`)
