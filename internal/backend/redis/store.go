@@ -280,6 +280,11 @@ func (s *Store) failure(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return context.Canceled
 	}
+	if errors.Is(err, context.Canceled) {
+		// The client library may hand a call the failed dial of another call that was cancelled. It must not look like the caller's
+		// own cancellation, for which there is no answer by on_error.
+		return fmt.Errorf("%w: %v", backend.ErrUnavailable, err) //nolint:errorlint // hidden on purpose
+	}
 	if !redisconn.IsTimeout(err) {
 		return fmt.Errorf("%w: %w", backend.ErrUnavailable, err)
 	}
