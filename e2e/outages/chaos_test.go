@@ -2,6 +2,7 @@ package outages
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -109,31 +110,21 @@ var chaoses = []chaos{
 		}
 		s.back()
 	}},
-	{name: "Redis' memory is full", on: onFull, felt: true, happens: func(s *trial) {
-		// A client fills the memory, first in large steps, then in the room that is left, and continues.
+	{name: "Redis' memory is full", on: onOne, felt: true, happens: func(s *trial) {
+		// A client writes more than the server may hold from then on, and deletes it later.
 		c := s.single.Client(s.t)
-		size := 1 << 16
-		fill := func(ctx context.Context) error {
-			for ; ; size = max(size/2, 16) {
-				for {
-					if err := c.Append(ctx, "filler", strings.Repeat("0", size)).Err(); err != nil {
-						break
-					}
-				}
-				if size == 16 {
-					return nil
-				}
+		const size = 16 << 20
+		try := func(what string, err error) {
+			s.t.Helper()
+			if err != nil {
+				s.t.Fatalf("%s: %v", what, err)
 			}
 		}
-		if err := fill(s.t.Context()); err != nil {
-			s.t.Fatal(err)
-		}
-		stop := s.every(time.Millisecond, fill)
+		try("write the filler", c.Set(s.t.Context(), "filler", strings.Repeat("0", size), 0).Err())
+		try("refuse evictions", c.ConfigSet(s.t.Context(), "maxmemory-policy", "noeviction").Err())
+		try("bound the memory", c.ConfigSet(s.t.Context(), "maxmemory", strconv.Itoa(size)).Err())
 		s.hold(s.outage)
-		stop()
-		if err := c.Del(s.t.Context(), "filler").Err(); err != nil {
-			s.t.Fatal(err)
-		}
+		try("delete the filler", c.Del(s.t.Context(), "filler").Err())
 		s.back()
 	}},
 	{name: "a process of ours is killed", on: onOne, happens: func(s *trial) {

@@ -54,11 +54,6 @@ func onNarrow(t *testing.T) topology {
 	return topology{env: map[string]string{"REDIS_URL": s.Addr}, single: s}
 }
 
-func onFull(t *testing.T) topology {
-	s := redistest.Start(t, "--maxmemory", "20mb", "--maxmemory-policy", "noeviction")
-	return topology{env: map[string]string{"REDIS_URL": s.Addr}, single: s}
-}
-
 func onProxy(t *testing.T) topology {
 	s := redistest.Start(t)
 	p := startProxy(t, s)
