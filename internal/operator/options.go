@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 )
 
-// Options are what a Server is made of. All are optional.
+// Options are what a Server is made of. All but Counters are optional.
 type Options struct {
 	Shared *endpoint.Shared // what it has in common with the other ports of the process; nil: defaults
 
@@ -23,7 +23,7 @@ type Options struct {
 	Bounds  Bounds
 	Scrapes Scrapes
 
-	Counters Counters                           // operators may look at them and clear them; nil: not implemented
+	Counters Counters                           // operators may look at them and clear them; required, unless NoServices
 	HotKeys  func(hotkeys.Query) hotkeys.Report // nil: off
 	Stats    func(io.Writer)                    // writes the lines of /stats, "name: value"; nil: none
 	LogLevel LogLevel                           // shown and changed by /loglevel; nil: not found
