@@ -32,7 +32,7 @@ func TestStartSaysWhatIsServed(t *testing.T) {
 	}
 }
 
-// A start that cannot work ends at once. The error says what to do.
+// The service refuses settings that cannot work: it exits at once with an error that says what to do.
 func TestRefusesToStart(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

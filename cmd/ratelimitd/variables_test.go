@@ -223,7 +223,7 @@ func TestEveryVariable(t *testing.T) {
 					t.Errorf("there is no test %s", v.shownBy)
 				}
 			case v.silent:
-				v.isSilent(t)
+				v.hasNoEffect(t)
 			default:
 				v.changes(t)
 			}
@@ -283,12 +283,12 @@ func (v *variable) changes(t *testing.T) {
 		t.Errorf("without %s there is %q, want %q", v.name, without, v.unset)
 	}
 	if !v.onlySet && v.set == v.unset {
-		t.Errorf("%s is said to change nothing", v.name)
+		t.Errorf("the row of %s expects the same with and without it", v.name)
 	}
 }
 
-// isSilent starts the service with the variable and counts how often the log says that it has no effect.
-func (v *variable) isSilent(t *testing.T) {
+// hasNoEffect checks a variable that the service accepts and ignores: the log says so once if it is set, and never if it is not.
+func (v *variable) hasNoEffect(t *testing.T) {
 	for _, c := range []struct {
 		value string
 		times int
@@ -304,10 +304,10 @@ func (v *variable) isSilent(t *testing.T) {
 		}
 		i.log.wait(t, "listening")
 		if n := strings.Count(i.log.String(), `"accepted without effect","variables":"`+v.name+`"`); n != c.times {
-			t.Errorf("with %s=%s it is said %d times to have no effect, want %d:\n%s", v.name, c.value, n, c.times, i.log)
+			t.Errorf("with %s=%s the log says %d times that it has no effect, want %d:\n%s", v.name, c.value, n, c.times, i.log)
 		}
 		if n := strings.Count(i.log.String(), "without effect"); n != c.times {
-			t.Errorf("with %s=%s something is said %d times to have no effect, want %d:\n%s", v.name, c.value, n, c.times, i.log)
+			t.Errorf("with %s=%s the log says %d times that something has no effect, want %d:\n%s", v.name, c.value, n, c.times, i.log)
 		}
 	}
 }

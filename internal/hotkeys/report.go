@@ -33,7 +33,7 @@ type RuleReport struct {
 
 	HitsUsed    uint64 `json:"hits_used"` // of all counters of the rule, refused or not, exactly
 	HitsRefused uint64 `json:"hits_refused"`
-	HitsDropped uint64 `json:"hits_dropped"`          // not counted: every "at most" may be too small by so many
+	HitsDropped uint64 `json:"hits_dropped"`          // hits that were not counted; each AtMost of the rule may be too small by this number
 	Refused     []Key  `json:"most_refused,omitzero"` // the most refused first; nil in JSON: left out
 	Used        []Key  `json:"most_used,omitzero"`
 }

@@ -1,13 +1,13 @@
 -- Many takes, of one or many requests: every counter is read once, changed in these tables, and written once.
 --
 -- ARGV[1]  after the time, for each take: the index of its key (16 bit), the letter of its algorithm's part, whether
---          refused hits count (0, 1), the vote of its member (0 all, 1 any, 2 none), whether it is the last of its
---          member (1) and its group (2), one byte each; how many takes like it there are (16 bit; 1 unless it is a group
---          of its own); then the hits (64 bit), the limit (32 bit), p1 to p3 (64 bit)
--- Reply    after the time, for each key: the length of its state as it was (32 bit), and that state; then one byte if
---          memory is full and nothing was written: refusals hold all the same
+--          refused hits count (0, 1), the vote of its member (0 all, 1 any, 2 none), whether it is the last take of
+--          its member (1) and of its group (2), one byte each; how often the take is repeated (16 bit; 1 if its
+--          group has other takes); then the hits (64 bit), the limit (32 bit), p1 to p3 (64 bit)
+-- Reply    after the time, for each key: the length of the state that was read (32 bit), and that state. One more byte
+--          follows if memory is full and nothing was written; refused takes are refused all the same.
 --
--- backend.Settle says what is admitted; this does the same, take by take.
+-- backend.Settle defines what is admitted; this does the same, take by take.
 
 local TAKE, SIZE = '<I2BBBBI2i8I4I8I8I8', 44
 

@@ -1,13 +1,13 @@
 // Package scripts holds the Lua that runs inside Redis.
 //
-// A script is made of head.lua, the parts of the algorithms that a call needs, and one.lua or many.lua. So a call of one take
-// pays for one algorithm only, and there are no more scripts than shapes of calls. The head of each file says what it is given
-// and what it answers. Package redis packs the arguments and reads the reply.
+// A script is put together from head.lua, one part for each Shape of counter that the call uses, and one.lua (for one take) or
+// many.lua. So a call loads no code of algorithms that it does not use. The comment at the top of each file describes its
+// arguments and its reply. Package redis packs the arguments and reads the reply.
 //
-// The pure functions of package backend say what happens to a counter, and the scripts do the same. The suite in backendtest
+// The pure functions of package backend define what happens to a counter, and the scripts do the same. The suite in backendtest
 // compares the two step by step.
 //
-// The scripts need Redis 6.2 or something that speaks like it: SET with PXAT, and Lua's struct library. They call no
+// The scripts need Redis 6.2 or a compatible server: SET with PXAT, and Lua's struct library. They call no
 // deprecated command, touch no key that is not in KEYS, and read the clock once. All functions may be called
 // concurrently.
 package scripts
@@ -21,7 +21,7 @@ import (
 	"sync/atomic"
 )
 
-// Shape is one way to keep a counter: what the script's part for it is called by in a packed take.
+// Shape is one way to keep a counter. In a packed take, this letter selects the part of the script that handles it.
 type Shape byte
 
 // The shapes.
@@ -85,7 +85,7 @@ func One(s Shape) *Script {
 // Many returns the script for takes of these shapes.
 func Many(s Set) *Script { return made(&many[s], func() string { return assemble(s, "many.lua") }) }
 
-// Clock returns a script that only asks for the time, and fails as the others do where a server does not tell it.
+// Clock returns a script that only reads the time. On a server without the TIME command it fails as the others do.
 func Clock() *Script {
 	return made(&one[0], func() string { return source("head.lua") + "return pack('<I8', now)\n" })
 }

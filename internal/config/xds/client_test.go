@@ -370,7 +370,8 @@ func TestNewerRulesReplaceAWaitingRefusal(t *testing.T) {
 	}
 }
 
-// A set above the size bound ends the stream. The rules stay in force, and the log says what to do.
+// A set of rules that is larger than MaxMessageBytes ends the stream. The rules of the previous set stay in force, and the log names the
+// setting to raise.
 func TestAHugeSet(t *testing.T) {
 	huge := perDay("one", "a", "k", 5)
 	for i := range 500 {
