@@ -178,7 +178,7 @@ func TestShapesOfEnvoyGateway(t *testing.T) {
 					t.Fatalf("%+v", f)
 				}
 			}
-			l := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})
+			l := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
 			l.Swap(r.Tree, limiter.Settings{})
 			for _, w := range c.ask {
 				for n := range max(w.passes, 1) + 1 {

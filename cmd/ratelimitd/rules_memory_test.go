@@ -45,7 +45,7 @@ func TestRulesTakeLittleMemory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := heap()
-			l := limiter.New(limiter.Options{Backend: memory.New(memory.Options{}), HotKeys: hotkeys.New(time.Now(), hotkeys.Options{})})
+			l := limiter.New(limiter.Options{Store: memory.New(memory.Options{}), HotKeys: hotkeys.New(time.Now(), hotkeys.Options{})})
 			var first int
 			for round := range updates + 1 {
 				r := load(round)

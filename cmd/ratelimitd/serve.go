@@ -131,7 +131,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	hot := svc.trackHotKeys(registry)
 	keys := descriptor.KeyBuilder{Prefix: o.Backend.KeyPrefix, Format: o.Backend.keyFormat(len(svc.redis) > 0)}
 	svc.limiter = limiter.New(limiter.Options{
-		Backend:   counters,
+		Store:     counters,
 		Local:     svc.openLocal(),
 		Keys:      keys,
 		MaxSeries: o.Answers.MaxSeries,
@@ -242,13 +242,13 @@ func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, er
 		}
 	}
 	if o.CacheBytes != 0 {
-		s.cache = overlimit.New(overlimit.Options{Backend: counters, Bytes: max(o.CacheBytes, minCacheBytes), Metrics: registry})
+		s.cache = overlimit.New(overlimit.Options{Store: counters, Bytes: max(o.CacheBytes, minCacheBytes), Metrics: registry})
 		counters = s.cache
 	}
 	if inRedis {
 		// Leases are in front of the over-limit cache: a refund must reach the cache to clear it, and a cached refusal must
 		// not hide permits that this process holds.
-		leases := lease.New(lease.Options{Backend: counters, Replicas: s.options.Answers.Replicas, Timeout: o.longestAnswer(), Metrics: registry})
+		leases := lease.New(lease.Options{Store: counters, Replicas: s.options.Answers.Replicas, Timeout: o.longestAnswer(), Metrics: registry})
 		s.workers = append(s.workers, leases.Run)
 		s.countReplicas(s.redis[0].store, leases, registry)
 		counters = leases

@@ -135,7 +135,7 @@ func (d timed) Decide(ctx context.Context, _ time.Time, req *limiter.Request, ou
 // one caller are sent in order. With several lanes, different callers are sent concurrently.
 func (r madeUpLog) served(t *testing.T, rules simulate.Rules, lanes int) []ratelimitv3.RateLimitResponse_Code {
 	t.Helper()
-	decider := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})
+	decider := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
 	decider.Swap(rules.Tree, limiter.Settings{})
 	addr := serveDecider(t, timed{decider})
 	codes := make([]ratelimitv3.RateLimitResponse_Code, r.requests)

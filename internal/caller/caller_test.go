@@ -96,7 +96,7 @@ func start(t *testing.T, pause func(n int64) <-chan time.Time) (addr, admin stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})
+	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
 	l.Swap(tree, limiter.Settings{Headers: descriptor.HeadersReference, Explain: true})
 	s = &slowed{Decider: l, pause: pause}
 	shared, err := endpoint.New(endpoint.Options{Log: slog.New(slog.DiscardHandler)})

@@ -174,7 +174,7 @@ func TestRequestsThatMakeNoSense(t *testing.T) {
 
 // The explanation's rule, keys and headers are those of a decision.
 func TestReportAgreesWithDecisions(t *testing.T) {
-	l := limiter.New(limiter.Options{Backend: nowhere{}})
+	l := limiter.New(limiter.Options{Store: nowhere{}})
 	l.Swap(rules(t), limiter.Settings{})
 	for _, d := range []string{"method=GET,path=/search", "method=HEAD,path=/sales", "method=GET,path=/v2/users", "remote_address=10.1.2.3", "method=GET", "path=/"} {
 		r, x := run(t, Options{}, d), l.Explain("edge", asked(d)[0].Entries)

@@ -23,7 +23,7 @@ type Options struct {
 // Run explains one request. It returns a limiter.InvalidError for a request that no server would answer, such as one without
 // a descriptor.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	l := limiter.New(limiter.Options{Backend: memory.New(memory.Options{}), Keys: descriptor.KeyBuilder{Prefix: o.KeyPrefix}})
+	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{}), Keys: descriptor.KeyBuilder{Prefix: o.KeyPrefix}})
 	l.Swap(o.Tree, o.Settings)
 	x := explainer{o: &o, limiter: l, domain: o.Tree.Domain(o.Domain)}
 	return x.run(ctx)

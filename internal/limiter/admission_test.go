@@ -104,7 +104,7 @@ func TestAdmissionOfADomain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})
+	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
 	l.Swap(tree, limiter.Settings{})
 	f := &fixture{Limiter: l, t: t, now: noon}
 	f.decide(request(1, "k=a", "wide=a"))

@@ -62,7 +62,7 @@ func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *De
 	for i := range takes {
 		named[i] = backend.Counter{Key: takes[i].Key, Limit: takes[i].Limit, Rule: takes[i].Rule}
 	}
-	err = l.backend.Reset(ctx, named)
+	err = l.store.Reset(ctx, named)
 	if l.local != nil {
 		err = errors.Join(err, l.local.Reset(ctx, named))
 	}
@@ -106,7 +106,7 @@ func (l *Limiter) read(ctx context.Context, now time.Time, c *Counters, takes []
 		return nil
 	}
 	r := backend.Request{Takes: takes, Outcomes: make([]backend.Outcome, len(takes))}
-	if err := l.backend.Peek(ctx, now, &r); err != nil {
+	if err := l.store.Peek(ctx, now, &r); err != nil {
 		return fmt.Errorf("look at counters: %w", err)
 	}
 	for i := range c.List {

@@ -154,7 +154,7 @@ func TestPeekOfNever(t *testing.T) {
 }
 
 func TestResetThroughTheOverLimitCache(t *testing.T) {
-	f := newFixtureOn(t, overlimit.New(overlimit.Options{Backend: memory.New(memory.Options{})}), limiter.Settings{}, perMinute("k", "", 1))
+	f := newFixtureOn(t, overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})}), limiter.Settings{}, perMinute("k", "", 1))
 	for range 3 {
 		f.ask(1, "k=v")
 	}
@@ -187,7 +187,7 @@ func TestResetOfLocalCounters(t *testing.T) {
 }
 
 func TestCountersWithoutRules(t *testing.T) {
-	l := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})
+	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
 	if _, err := l.Peek(t.Context(), noon, "d", &limiter.Descriptor{}); !errors.Is(err, limiter.ErrNoRules) {
 		t.Errorf("%v", err)
 	}

@@ -24,7 +24,7 @@ descriptors:
 		fmt.Println(errs)
 		return
 	}
-	l := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})
+	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
 	l.Swap(tree, limiter.Settings{})
 
 	request := &limiter.Request{Domain: "shop", Descriptors: []limiter.Descriptor{

@@ -56,7 +56,7 @@ func newFallback(t *testing.T, down func(*backend.Take) bool, s limiter.Settings
 	}
 	registry := prometheus.NewPedanticRegistry()
 	l := limiter.New(limiter.Options{
-		Backend: &flaky{memory.New(memory.Options{}), down},
+		Store:   &flaky{memory.New(memory.Options{}), down},
 		Local:   memory.New(memory.Options{}),
 		Metrics: registry,
 	})

@@ -23,7 +23,7 @@ func hotFixture(t *testing.T, b backend.Store, s limiter.Settings, spec descript
 		t.Fatal(err)
 	}
 	tracker := hotkeys.New(noon, hotkeys.Options{})
-	l := limiter.New(limiter.Options{Backend: b, Local: memory.New(memory.Options{}), HotKeys: tracker})
+	l := limiter.New(limiter.Options{Store: b, Local: memory.New(memory.Options{}), HotKeys: tracker})
 	l.Swap(tree, s)
 	return &fixture{Limiter: l, t: t, now: noon}, tracker
 }
@@ -167,7 +167,7 @@ func BenchmarkDecideObserved(b *testing.B) {
 		}{{"nothing", false, false}, {"metrics", true, false}, {"hot keys", false, true}, {"both", true, true}} {
 			for _, parallel := range []bool{false, true} {
 				b.Run(fmt.Sprintf("%s/%s/parallel=%t", limit.name, c.name, parallel), func(b *testing.B) {
-					opts := limiter.Options{Backend: memory.New(memory.Options{}), NoMetrics: !c.metrics}
+					opts := limiter.Options{Store: memory.New(memory.Options{}), NoMetrics: !c.metrics}
 					if c.hot {
 						opts.HotKeys = hotkeys.New(noon, hotkeys.Options{})
 					}

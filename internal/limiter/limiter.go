@@ -15,9 +15,9 @@ import (
 
 // Options are the settings of a Limiter.
 type Options struct {
-	Backend backend.Store         // required
-	Local   backend.Store         // counts for on_error: local; nil: requests with such descriptors get the error
-	Keys    descriptor.KeyBuilder // builds every counter's key
+	Store backend.Store         // required
+	Local backend.Store         // counts for on_error: local; nil: requests with such descriptors get the error
+	Keys  descriptor.KeyBuilder // builds every counter's key
 
 	MaxSeries int                   // maximum number of metric names that come from requests; rules may add as many again; default 10,000
 	Metrics   prometheus.Registerer // nil: counted, but not registered
@@ -28,7 +28,7 @@ type Options struct {
 
 // Limiter decides requests.
 type Limiter struct {
-	backend  backend.Store
+	store    backend.Store
 	local    backend.Store
 	keys     descriptor.KeyBuilder
 	snapshot atomic.Pointer[snapshot]
@@ -48,7 +48,7 @@ func New(opts Options) *Limiter {
 		opts.MaxSeries = 10_000
 	}
 	l := &Limiter{
-		backend: opts.Backend,
+		store:   opts.Store,
 		local:   opts.Local,
 		keys:    opts.Keys,
 		metrics: newMetrics(opts.MaxSeries),
@@ -88,7 +88,7 @@ func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *De
 	}
 	c.prepare(l.keys)
 	if len(c.request.Takes) > 0 {
-		if err := l.backend.Take(ctx, now, &c.request); err != nil {
+		if err := l.store.Take(ctx, now, &c.request); err != nil {
 			if err = l.fallback(ctx, now, c, err); err != nil {
 				return err
 			}

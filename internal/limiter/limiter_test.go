@@ -48,7 +48,7 @@ func newFixtureOn(t *testing.T, b backend.Store, s limiter.Settings, nodes ...de
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := limiter.New(limiter.Options{Backend: b})
+	l := limiter.New(limiter.Options{Store: b})
 	l.Swap(tree, s)
 	return &fixture{Limiter: l, t: t, now: noon}
 }
@@ -126,7 +126,7 @@ func TestInvalidRequests(t *testing.T) {
 			t.Errorf("%s: got %v, want an InvalidError with its field and %q", name, err, c.want)
 		}
 	}
-	none := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})
+	none := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
 	if err := none.Decide(context.Background(), noon, &limiter.Request{Domain: "d", Descriptors: one}, &limiter.Decision{}); !errors.Is(err, limiter.ErrNoRules) {
 		t.Errorf("without rules: got %v, want ErrNoRules", err)
 	}
@@ -151,7 +151,7 @@ func TestWhatMatchesNothingPasses(t *testing.T) {
 // If the over-limit cache knows that a descriptor is over its limit, the other descriptors do not count: nothing is added
 // to them, and they are not over.
 func TestStopWhenOverAndTheOverLimitCache(t *testing.T) {
-	f := newFixtureOn(t, overlimit.New(overlimit.Options{Backend: memory.New(memory.Options{})}), limiter.Settings{StopWhenOver: true},
+	f := newFixtureOn(t, overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})}), limiter.Settings{StopWhenOver: true},
 		perMinute("a", "", 8), perMinute("b", "", 0))
 	f.want(f.ask(1, "b=x"), limiter.OverLimit, 0)
 	d := f.decide(&limiter.Request{Domain: "d", Hits: 100, Descriptors: []limiter.Descriptor{{Entries: entries("a=x")}, {Entries: entries("b=x")}}})
@@ -163,7 +163,7 @@ func TestStopWhenOverAndTheOverLimitCache(t *testing.T) {
 // The over-limit cache must not change an answer: not that of a peek, not after a refund, not under another limit.
 func TestOverLimitCacheIsInvisible(t *testing.T) {
 	counting := &countingBackend{Store: memory.New(memory.Options{})}
-	cached := newFixtureOn(t, overlimit.New(overlimit.Options{Backend: counting}), limiter.Settings{}, perMinute("k", "", 3))
+	cached := newFixtureOn(t, overlimit.New(overlimit.Options{Store: counting}), limiter.Settings{}, perMinute("k", "", 3))
 	plain := newFixture(t, limiter.Settings{}, perMinute("k", "", 3))
 	override := func(f *fixture, requests uint32) limiter.Status {
 		d := limiter.Descriptor{Entries: entries("k=a"), HasOverride: true, Override: limiter.Override{Requests: requests, Unit: int32(descriptor.Minute)}}
@@ -303,7 +303,7 @@ func BenchmarkDecide(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	l := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})
+	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
 	l.Swap(tree, limiter.Settings{})
 	reqs := make([]*limiter.Request, 1<<16)
 	for i := range reqs {

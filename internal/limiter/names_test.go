@@ -28,7 +28,7 @@ type measured struct {
 func newMeasured(t *testing.T, maxSeries int, nodes ...descriptor.NodeSpec) *measured {
 	t.Helper()
 	m := &measured{t: t, registry: prometheus.NewPedanticRegistry()}
-	m.Limiter = limiter.New(limiter.Options{Backend: memory.New(memory.Options{}), MaxSeries: maxSeries, Metrics: m.registry})
+	m.Limiter = limiter.New(limiter.Options{Store: memory.New(memory.Options{}), MaxSeries: maxSeries, Metrics: m.registry})
 	m.rules(nodes...)
 	return m
 }
@@ -269,7 +269,7 @@ func BenchmarkDecideBeyondTheBound(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	l := limiter.New(limiter.Options{Backend: memory.New(memory.Options{}), MaxSeries: 100})
+	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{}), MaxSeries: 100})
 	l.Swap(tree, limiter.Settings{})
 	reqs := make([]*limiter.Request, 1<<16)
 	for i := range reqs {

@@ -35,11 +35,11 @@ func BenchmarkObserving(b *testing.B) {
 					for i := range reqs {
 						reqs[i] = &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries(fmt.Sprintf("user=customer-%08d", i*7919%keys))}}}
 					}
-					observed := limiter.Options{Backend: memory.New(memory.Options{}), NoMetrics: !c.metrics}
+					observed := limiter.Options{Store: memory.New(memory.Options{}), NoMetrics: !c.metrics}
 					if c.hot {
 						observed.HotKeys = hotkeys.New(noon, hotkeys.Options{})
 					}
-					both := [2]*limiter.Limiter{limiter.New(limiter.Options{Backend: observed.Backend, NoMetrics: true}), limiter.New(observed)}
+					both := [2]*limiter.Limiter{limiter.New(limiter.Options{Store: observed.Store, NoMetrics: true}), limiter.New(observed)}
 					for _, l := range both {
 						l.Swap(tree, limiter.Settings{})
 					}

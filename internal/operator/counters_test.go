@@ -61,7 +61,7 @@ func counted(t testing.TB) *limiter.Limiter {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := limiter.New(limiter.Options{Backend: memory.New(memory.Options{})})
+	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
 	l.Swap(tree, limiter.Settings{})
 	for range 2 {
 		req := &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: []descriptor.Entry{{Key: "k", Value: "v"}}}}}

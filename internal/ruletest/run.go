@@ -116,7 +116,7 @@ func (s *suiteRun) limiterOf(c *testCase, explain bool) *limiter.Limiter {
 	if l == nil {
 		settings := *c.settings
 		settings.Explain = explain
-		l = limiter.New(limiter.Options{Backend: &s.store})
+		l = limiter.New(limiter.Options{Store: &s.store})
 		l.Swap(s.treeFor(c), settings)
 		s.limiters[of] = l
 	}

@@ -68,7 +68,7 @@ func newEngine(tree *descriptor.Tree, settings limiter.Settings, maxCounters int
 	e := &engine{tree: tree, most: cmp.Or(maxCounters, memory.DefaultMaxCounters), rules: make([]ruleCount, len(tree.Rules))}
 	// Where the service would share counters, the report says that there are not enough.
 	e.store.Store = memory.New(memory.Options{MaxCounters: e.most, Shared: -1})
-	e.limiter = limiter.New(limiter.Options{Backend: &e.store})
+	e.limiter = limiter.New(limiter.Options{Store: &e.store})
 	e.limiter.Swap(tree, settings)
 	return e
 }

@@ -109,7 +109,7 @@ func newFleet(replicas int, d *distant) *fleet {
 	}
 	f := &fleet{store: d}
 	for range replicas {
-		f.replicas = append(f.replicas, New(Options{Backend: d, Replicas: replicas, ReturnWithin: 2 * time.Second}))
+		f.replicas = append(f.replicas, New(Options{Store: d, Replicas: replicas, ReturnWithin: 2 * time.Second}))
 	}
 	return f
 }

@@ -13,7 +13,7 @@ import (
 
 // Options are the settings of Leases.
 type Options struct {
-	Backend  backend.Store // required
+	Store    backend.Store // required
 	Replicas int           // processes that lease from the same counters, until SetReplicas; too few waste permits, but never admit more. Default 1
 
 	// Timeout is the maximum time that the backend takes to answer. A take that has to wait twice, for an acquisition of

@@ -13,7 +13,7 @@ import (
 // process can still use them.
 func (l *Leases) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
 	if !concerns(r) {
-		return l.opts.Backend.Peek(ctx, now, r)
+		return l.opts.Store.Peek(ctx, now, r)
 	}
 	asked := backend.Request{Takes: slices.Clone(r.Takes), Outcomes: r.Outcomes}
 	limits := make([]descriptor.Limit, len(r.Takes)) // tightened
@@ -29,7 +29,7 @@ func (l *Leases) Peek(ctx context.Context, now time.Time, r *backend.Request) er
 		limits[i] = m.tighten(t.Limit)
 		t.Limit = &limits[i]
 	}
-	err := l.opts.Backend.Peek(ctx, now, &asked)
+	err := l.opts.Store.Peek(ctx, now, &asked)
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
 		if o.Failed {

@@ -105,7 +105,7 @@ func TestWindowsOfRedisClock(t *testing.T) {
 	l := leased(t, descriptor.Limit{Requests: 2000, Window: window(1, descriptor.Second)})
 	var replicas []*Leases
 	for range 6 {
-		replicas = append(replicas, New(Options{Backend: store, Replicas: 6}))
+		replicas = append(replicas, New(Options{Store: store, Replicas: 6}))
 	}
 	type span struct{ from, to time.Time }
 	var mu sync.Mutex
@@ -169,7 +169,7 @@ func TestWindowsOfRedisClock(t *testing.T) {
 func BenchmarkHotCounterOnRedis(b *testing.B) {
 	l := leased(b, descriptor.Limit{Requests: 1 << 31, Window: window(1, descriptor.Minute)})
 	d := &distant{store: openRedis(b, false)}
-	for name, s := range map[string]backend.Store{"leased": New(Options{Backend: d, Replicas: 4}), "plain": d} {
+	for name, s := range map[string]backend.Store{"leased": New(Options{Store: d, Replicas: 4}), "plain": d} {
 		b.Run(name, func(b *testing.B) {
 			before := d.trips.Load()
 			b.RunParallel(func(pb *testing.PB) {

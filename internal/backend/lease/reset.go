@@ -11,7 +11,7 @@ import (
 // too, except those for its own take.
 func (l *Leases) Reset(ctx context.Context, counters []backend.Counter) error {
 	defer l.void(counters) // also if it failed: it may have been carried out
-	return l.opts.Backend.Reset(ctx, counters)
+	return l.opts.Store.Reset(ctx, counters)
 }
 
 // void forgets the leases of counters. Permits that calls in flight bring back are lost.

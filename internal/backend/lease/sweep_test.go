@@ -98,7 +98,7 @@ func TestNothingIsGivenBackLate(t *testing.T) {
 func TestColdCountersAndTheBound(t *testing.T) {
 	l := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Minute)})
 	metrics := prometheus.NewRegistry()
-	r := New(Options{Backend: memory.New(memory.Options{}), MaxLeases: 10, Metrics: metrics})
+	r := New(Options{Store: memory.New(memory.Options{}), MaxLeases: 10, Metrics: metrics})
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	take := func(key string, now time.Time) {
 		q := backend.Request{Takes: []backend.Take{{Key: []byte(key), Limit: l, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
@@ -139,7 +139,7 @@ func TestColdCountersAndTheBound(t *testing.T) {
 func TestNothingIsLeft(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	l := leased(t, descriptor.Limit{Requests: 1_000_000, Window: window(1, descriptor.Hour)})
-	r := New(Options{Backend: memory.New(memory.Options{}), SweepInterval: time.Millisecond})
+	r := New(Options{Store: memory.New(memory.Options{}), SweepInterval: time.Millisecond})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- r.Run(ctx) }()

@@ -46,7 +46,7 @@ type forwardedTake struct {
 // Take answers what it can from leases, and forwards the rest to the backend in one call, in rare cases two.
 func (l *Leases) Take(ctx context.Context, now time.Time, r *backend.Request) error {
 	if !concerns(r) {
-		return l.opts.Backend.Take(ctx, now, r)
+		return l.opts.Store.Take(ctx, now, r)
 	}
 	c := l.calls.Get().(*forwarded)
 	defer l.release(c)

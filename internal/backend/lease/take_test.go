@@ -348,7 +348,7 @@ func TestWhatCannotBeLeased(t *testing.T) {
 func BenchmarkTake(b *testing.B) {
 	l := leased(b, descriptor.Limit{Requests: 1 << 31, Window: window(1, descriptor.Year)})
 	store := memory.New(memory.Options{})
-	for name, s := range map[string]backend.Store{"leased": New(Options{Backend: store}), "memory": store} {
+	for name, s := range map[string]backend.Store{"leased": New(Options{Store: store}), "memory": store} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {

@@ -109,7 +109,7 @@ func TestTripsAndUse(t *testing.T) {
 				f := newFleet(c.replicas, &distant{there: 250 * time.Microsecond, back: 250 * time.Microsecond})
 				for i := range f.replicas {
 					o := f.replicas[i].opts
-					o.Backend, o.ReturnWithin = overlimit.New(overlimit.Options{Backend: f.store}), 0
+					o.Store, o.ReturnWithin = overlimit.New(overlimit.Options{Store: f.store}), 0
 					f.replicas[i] = New(o)
 				}
 				n := l.Window.Length()

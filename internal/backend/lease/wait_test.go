@@ -39,7 +39,7 @@ func TestWaitingTwiceEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 15 * time.Millisecond
 		s := &slow{Store: memory.New(memory.Options{})}
-		leases := New(Options{Backend: s, Timeout: timeout})
+		leases := New(Options{Store: s, Timeout: timeout})
 		l := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Year)})
 		take := func(ctx context.Context, hits int64) error {
 			r := backend.Request{Takes: []backend.Take{{Key: []byte("k"), Limit: l, Hits: hits}}, Outcomes: make([]backend.Outcome, 1)}
@@ -93,7 +93,7 @@ func TestAcquisitionOfACallerWithLittleTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &slow{Store: memory.New(memory.Options{}), margin: 3 * time.Millisecond}
-				leases := New(Options{Backend: s, Timeout: time.Second})
+				leases := New(Options{Store: s, Timeout: time.Second})
 				l := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Year)})
 				take := func(left time.Duration, hits int64) error {
 					ctx, cancel := t.Context(), context.CancelFunc(func() {})

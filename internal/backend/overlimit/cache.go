@@ -15,14 +15,14 @@ import (
 
 // Options are the settings of a Cache.
 type Options struct {
-	Backend backend.Store         // required
+	Store   backend.Store         // required
 	Bytes   int                   // maximum size of the refusals, keys included; default 1 MiB
 	Metrics prometheus.Registerer // nil: no metrics
 }
 
 // Cache answers takes whose refusal it knows, and forwards the others to the backend.
 type Cache struct {
-	backend  backend.Store
+	store    backend.Store
 	perShard int64 // bytes
 	seed     maphash.Seed
 	shards   [shardCount]shard
@@ -62,7 +62,7 @@ func New(opts Options) *Cache {
 	if opts.Bytes <= 0 {
 		opts.Bytes = 1 << 20
 	}
-	c := &Cache{backend: opts.Backend, perShard: int64(max(opts.Bytes/shardCount, 1024)), seed: maphash.MakeSeed()}
+	c := &Cache{store: opts.Store, perShard: int64(max(opts.Bytes/shardCount, 1024)), seed: maphash.MakeSeed()}
 	c.pool.New = func() any { return new(asked) }
 	for i := range c.shards {
 		c.shards[i].refusals = make(map[string]refusal)
@@ -81,7 +81,7 @@ func New(opts Options) *Cache {
 	return c
 }
 
-// Take answers what it can, and forwards the rest to the backend in one call.
+// Take answers what it can, and forwards the rest to the store in one call.
 func (c *Cache) Take(ctx context.Context, now time.Time, r *backend.Request) error {
 	at := now.UnixMicro()
 	a := c.pool.Get().(*asked)
@@ -114,7 +114,7 @@ func (c *Cache) Take(ctx context.Context, now time.Time, r *backend.Request) err
 		return nil
 	}
 	a.Prepare()
-	err := c.backend.Take(ctx, now, &a.Request)
+	err := c.store.Take(ctx, now, &a.Request)
 	a.Answer(r)
 	for i := range a.Takes {
 		c.after(at, &a.Takes[i], &a.Outcomes[i], a.refunds[i])
@@ -122,7 +122,7 @@ func (c *Cache) Take(ctx context.Context, now time.Time, r *backend.Request) err
 	return err
 }
 
-// Peek asks the backend how much is used, except for counters that are known to refuse everything.
+// Peek asks the store how much is used, except for counters that are known to refuse everything.
 func (c *Cache) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
 	var a backend.SubRequest
 	for i := range r.Takes {
@@ -140,7 +140,7 @@ func (c *Cache) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 		return nil
 	}
 	a.Prepare()
-	err := c.backend.Peek(ctx, now, &a.Request)
+	err := c.store.Peek(ctx, now, &a.Request)
 	a.Answer(r)
 	return err
 }

@@ -49,7 +49,7 @@ func take(key string, l *descriptor.Limit, hits int64) backend.Take {
 
 func TestRefusalIsRememberedForItsHitsAndUntilItsEnd(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
-	c := New(Options{Backend: store})
+	c := New(Options{Store: store})
 	l := fixed(5)
 	settle(t, c, noon, false, take("k", l, 3))
 	if o := settle(t, c, noon, false, take("k", l, 4))[0]; o.Allowed || o.Cached {
@@ -77,7 +77,7 @@ func TestRefusalIsRememberedForItsHitsAndUntilItsEnd(t *testing.T) {
 // A refusal that is in flight during a refund must not be cached: it may be older than the refund.
 func TestRefundWhileARefusalIsOnItsWay(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
-	c := New(Options{Backend: store})
+	c := New(Options{Store: store})
 	l := fixed(1)
 	settle(t, c, noon, false, take("k", l, 1))
 	store.during = func() { settle(t, c, noon, false, take("k", l, -1)) }
@@ -89,7 +89,7 @@ func TestRefundWhileARefusalIsOnItsWay(t *testing.T) {
 
 func TestTogetherIsAnsweredOnlyIfAllAreKnown(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
-	c := New(Options{Backend: store})
+	c := New(Options{Store: store})
 	narrow, wide := fixed(1), fixed(9)
 	both := func() []backend.Take { return []backend.Take{take("narrow", narrow, 1), take("wide", wide, 1)} }
 	settle(t, c, noon, true, both()...)
@@ -106,7 +106,7 @@ func TestTogetherIsAnsweredOnlyIfAllAreKnown(t *testing.T) {
 
 func TestMemoryIsBounded(t *testing.T) {
 	const bytes = 256 << 10
-	c := New(Options{Backend: memory.New(memory.Options{}), Bytes: bytes})
+	c := New(Options{Store: memory.New(memory.Options{}), Bytes: bytes})
 	l := fixed(0)
 	for i := range 20_000 {
 		over := take(fmt.Sprintf("some key of fifty bytes, more or less, %012d", i), l, 1)
@@ -125,7 +125,7 @@ func TestMemoryIsBounded(t *testing.T) {
 // If the cache knows that one limit refuses a request, the request uses nothing of its other limits.
 func TestOthersOnlyReadWhenARefusalIsKnown(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
-	c := New(Options{Backend: store})
+	c := New(Options{Store: store})
 	a, b := take("a", fixed(8), 100), take("b", fixed(0), 100)
 	a.CountDenied, b.CountDenied = true, true
 	b.Member = 1

@@ -10,7 +10,7 @@ import (
 // remembered: it may be about the counter before the reset.
 func (c *Cache) Reset(ctx context.Context, counters []backend.Counter) error {
 	defer c.forget(counters) // also if it failed: it may have been carried out
-	return c.backend.Reset(ctx, counters)
+	return c.store.Reset(ctx, counters)
 }
 
 func (c *Cache) forget(counters []backend.Counter) {

@@ -17,7 +17,7 @@ func reset(t *testing.T, c *Cache, key string, l *descriptor.Limit) {
 }
 
 func TestResetForgetsRefusals(t *testing.T) {
-	c := New(Options{Backend: memory.New(memory.Options{})})
+	c := New(Options{Store: memory.New(memory.Options{})})
 	l := fixed(1)
 	for _, key := range []string{"k", "other"} {
 		settle(t, c, noon, false, take(key, l, 1))
@@ -49,7 +49,7 @@ func (s *slow) Reset(ctx context.Context, counters []backend.Counter) error {
 // A refusal that is cached while the counter is being cleared must be forgotten, too.
 func TestRefusalWhileAResetIsOnItsWay(t *testing.T) {
 	store := &slow{Store: memory.New(memory.Options{})}
-	c := New(Options{Backend: store})
+	c := New(Options{Store: store})
 	l := fixed(1)
 	settle(t, c, noon, false, take("k", l, 1))
 	store.before = func() {
@@ -69,7 +69,7 @@ func TestRefusalWhileAResetIsOnItsWay(t *testing.T) {
 // A refusal that was in flight while the counter was cleared must not be cached: it is older than the reset.
 func TestResetWhileARefusalIsOnItsWay(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
-	c := New(Options{Backend: store})
+	c := New(Options{Store: store})
 	l := fixed(1)
 	settle(t, c, noon, false, take("k", l, 1))
 	store.during = func() { reset(t, c, "k", l) }
