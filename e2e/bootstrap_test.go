@@ -51,7 +51,7 @@ func upstreamCluster(u *upstream) cluster {
 func rls(services ...*service) cluster {
 	c := cluster{Name: "rls", HTTP2: true}
 	for _, s := range services {
-		c.Endpoints = append(c.Endpoints, s.grpc)
+		c.Endpoints = append(c.Endpoints, s.GRPC)
 	}
 	return c
 }

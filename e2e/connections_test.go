@@ -18,7 +18,7 @@ func encrypted(name string, s *service, authority string, certificate ...string)
 	if len(certificate) > 0 {
 		own = fmt.Sprintf("tls_certificates: [{certificate_chain: {filename: %s}, private_key: {filename: %s}}]", certificate[0], certificate[1])
 	}
-	return cluster{Name: name, HTTP2: true, Endpoints: []string{s.grpc}, Extra: `
+	return cluster{Name: name, HTTP2: true, Endpoints: []string{s.GRPC}, Extra: `
 transport_socket:
   name: envoy.transport_sockets.tls
   typed_config:
@@ -55,7 +55,7 @@ func TestTLS(t *testing.T) {
 		encrypted("no-certificate", mutual, files.Path("ca")),
 		encrypted("wrong-name", mutual, files.Path("ca"), files.Path("stranger-cert"), files.Path("stranger-key")),
 		encrypted("forged", mutual, files.Path("ca"), files.Path("forged-cert"), files.Path("forged-key")),
-		{Name: "unencrypted", HTTP2: true, Endpoints: []string{plain.grpc}},
+		{Name: "unencrypted", HTTP2: true, Endpoints: []string{plain.GRPC}},
 	}
 	var listeners []listener
 	for _, c := range clusters[1:] {
@@ -100,8 +100,8 @@ func TestCertificateRotation(t *testing.T) {
 	l.next(t, 50)
 	fresh := authority.Issue(t, "ratelimitd.test")
 	files.Swap(t, map[string][]byte{"ca": authority.PEM, "cert": fresh.Cert, "key": fresh.Key})
-	s.awaitLog(t, "TLS files were read again")
-	conn, err := tls.Dial("tcp", s.grpc, &tls.Config{RootCAs: authority.Pool(), ServerName: "ratelimitd.test", NextProtos: []string{"h2"}})
+	s.Log.Wait(t, "TLS files were read again")
+	conn, err := tls.Dial("tcp", s.GRPC, &tls.Config{RootCAs: authority.Pool(), ServerName: "ratelimitd.test", NextProtos: []string{"h2"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestKeepalive(t *testing.T) {
 	s := startService(t, "ratelimitd", rules(t, perUser(1_000_000)))
 	e := startEnvoy(t, bootstrap{
 		Clusters: []cluster{upstreamCluster(startUpstream(t)), {
-			Name: "rls", HTTP2: true, Endpoints: []string{s.grpc},
+			Name: "rls", HTTP2: true, Endpoints: []string{s.GRPC},
 			HTTP2Options: "connection_keepalive: {interval: 0.1s, timeout: 10s, interval_jitter: {value: 0}}",
 		}},
 		Listeners: []listener{byUser("failure_mode_deny: true")},
@@ -191,14 +191,14 @@ func TestHealthChecks(t *testing.T) {
 	l := startLoad(t, "main", "/", 20, e)
 	red, green := f.services[0], f.services[1]
 	t.Cleanup(func() { // otherwise it would keep answering for the rest of the half minute
-		red.kill(t)
-		green.kill(t)
+		red.Kill(t)
+		green.Kill(t)
 	})
 	l.next(t, 50)
 	if red.metrics(t).answers().OK == 0 || green.metrics(t).answers().OK == 0 {
 		t.Error("not both are asked while both are green")
 	}
-	red.signal(t, syscall.SIGTERM)
+	red.Signal(t, syscall.SIGTERM)
 	e.awaitHealthy(t, "rls", 1)
 	await(t, "it to be asked no more", func(context.Context) error {
 		before := red.metrics(t).answers().OK
@@ -208,7 +208,7 @@ func TestHealthChecks(t *testing.T) {
 		}
 		return nil
 	})
-	if !red.running() {
+	if !red.Running() {
 		t.Error("it ended, and this showed nothing")
 	}
 	all := l.stop()

@@ -8,5 +8,6 @@
 // Without an Envoy (scripts/install-envoy, or E2E_ENVOY) the tests are skipped, or fail if CI is set. Tests that take a
 // minute need RATELIMITD_SOAK=1.
 //
-// Nothing is imitated. Of the service's module the tests link only what starts Redis and makes certificates.
+// Nothing is imitated. Of the service's module the tests link only what starts Redis and the service, and makes
+// certificates.
 package e2e

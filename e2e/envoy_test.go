@@ -8,15 +8,18 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 // envoy is a running Envoy.
 type envoy struct {
-	*process
+	*servicetest.Process
 	admin string            // host:port of its admin pages
 	ports map[string]string // host:port of each listener
 }
@@ -35,22 +38,15 @@ func startEnvoyOn(t *testing.T, name, config string) *envoy {
 	t.Helper()
 	needsEnvoy(t)
 	adminFile := filepath.Join(t.TempDir(), "admin")
-	log := new(output)
 	e := &envoy{ports: make(map[string]string)}
-	e.process = run(t, name, log, nil, envoyBinary, "-c", config, "--concurrency", "1", "--disable-hot-restart",
+	cmd := exec.Command(envoyBinary, "-c", config, "--concurrency", "1", "--disable-hot-restart",
 		"--admin-address-path", adminFile, "-l", "warning", "--file-flush-interval-msec", "100")
-	t.Cleanup(func() {
-		if err := e.stop(); err != nil {
-			t.Errorf("%s ended with %v", name, err)
-		}
-		if t.Failed() {
-			t.Logf("%s said:\n%s", name, log)
-		}
-	})
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	e.Process = servicetest.Run(t, name, cmd)
 	await(t, name+" to be ready", func(ctx context.Context) error {
-		if !e.running() {
+		if !e.Running() {
 			text, _ := os.ReadFile(config)
-			t.Fatalf("%s did not start: %v\nIt was told:\n%s", name, e.err, text)
+			t.Fatalf("%s did not start: %v\nIt was told:\n%s", name, e.Err, text)
 		}
 		address, err := os.ReadFile(adminFile)
 		if err != nil {

@@ -33,8 +33,8 @@ func startPublished(t *testing.T, config string, first, second *service) *envoy 
 		t.Fatal(err)
 	}
 	const only = "{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: 8081}}}}"
-	endpoint := func(s *service) string { return strings.Replace(only, "8081", port(s.grpc), 1) }
-	at := func(s *service) string { return "address: 127.0.0.1, port_value: " + port(s.grpc) }
+	endpoint := func(s *service) string { return strings.Replace(only, "8081", port(s.GRPC), 1) }
+	at := func(s *service) string { return "address: 127.0.0.1, port_value: " + port(s.GRPC) }
 	changed := strings.NewReplacer(
 		"port_value: 10000}", "port_value: 0}",
 		"port_value: 9901}", "port_value: 0}",

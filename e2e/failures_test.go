@@ -145,7 +145,7 @@ func TestServiceKilled(t *testing.T) {
 	e.awaitHealthy(t, "rls", 2)
 	l := startLoad(t, "main", "/", 20, e)
 	l.next(t, 100)
-	f.services[0].kill(t)
+	f.services[0].Kill(t)
 	e.awaitHealthy(t, "rls", 1)
 	await(t, "Envoy's workers to know", func(context.Context) error {
 		before := e.verdicts(t, "main").Error

@@ -38,8 +38,8 @@ func startFleetWith(t *testing.T, rule string, env ...string) *fleet {
 	}
 	t.Cleanup(func() { // stops both at once: each may take a while
 		for _, s := range f.services {
-			if s.running() {
-				s.signal(t, syscall.SIGTERM)
+			if s.Running() {
+				s.Signal(t, syscall.SIGTERM)
 			}
 		}
 	})
@@ -77,7 +77,7 @@ func (f *fleet) counted(t *testing.T, limit, users int) int {
 	sum := 0
 	for user := range users {
 		body := fmt.Sprintf(`{"domain": "e2e", "descriptors": [{"entries": [{"key": "user", "value": "%d"}], "hitsAddend": "0"}]}`, user)
-		res, err := http.Post("http://"+f.services[0].http+"/json", "application/json", strings.NewReader(body))
+		res, err := http.Post("http://"+f.services[0].HTTP+"/json", "application/json", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -79,7 +79,7 @@ func TestFilterSettings(t *testing.T) {
   route: {cluster: upstream}
 `
 	google := byUser("failure_mode_deny: true")
-	google.Name, google.Call = "google", "google_grpc: {target_uri: "+f.services[0].grpc+", stat_prefix: google}"
+	google.Name, google.Call = "google", "google_grpc: {target_uri: "+f.services[0].GRPC+", stat_prefix: google}"
 	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{
 		{Name: "filter", Routes: noLimits, Filter: "rate_limits: [{actions: [{request_headers: {header_name: x-user, descriptor_key: user}}]}]"},
 		google,

@@ -1,25 +1,25 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 // service is a ratelimitd process. A restart keeps the service.
 type service struct {
-	*process
-	grpc, http, debug string // the addresses it listens on
+	*servicetest.Process
 
 	name string
 	env  []string
@@ -50,26 +50,15 @@ func writeRules(t *testing.T, dir string, i int, text string) {
 	}
 }
 
-// notAtMidnight waits for midnight UTC if it is near. What a test has used of a daily limit must not change during the
-// test.
-func notAtMidnight() {
-	const day, soon = 24 * time.Hour, 20 * time.Second
-	now := time.Now()
-	if left := now.Truncate(day).Add(day).Sub(now); left < soon {
-		<-time.After(left)
-	}
-}
-
 // startService starts ratelimitd with these rules and this environment ("NAME=value") and returns when it listens. It stops
 // at the end of the test.
 func startService(t *testing.T, name, rules string, env ...string) *service {
 	t.Helper()
 	needsEnvoy(t)
-	notAtMidnight()
+	servicetest.NotAtMidnight()
 	s := &service{name: name, rest: []string{"--rules", rules}}
 	s.env = append([]string{
-		"GRPC_HOST=127.0.0.1", "GRPC_PORT=" + freePort(t), "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
-		"LOG_FORMAT=json", "GORACE=halt_on_error=1",
+		"GRPC_PORT=" + freePort(t),
 		"REDIS_OP_TIMEOUT=5s", // being slow on a busy machine is no error here
 	}, env...)
 	s.start(t)
@@ -94,19 +83,9 @@ func freePort(t *testing.T) string {
 // start starts the process. It stops at the end of the test.
 func (s *service) start(t *testing.T) {
 	t.Helper()
-	log := new(output)
-	p := run(t, s.name, log, s.env, ratelimitd, append([]string{"serve"}, s.rest...)...)
-	s.process = p
-	t.Cleanup(func() {
-		if err := p.stop(); err != nil && !p.killed {
-			t.Errorf("%s ended with %v", s.name, err)
-		}
-		if t.Failed() {
-			t.Logf("%s said:\n%s", s.name, log)
-		}
-	})
-	line := s.awaitLog(t, "listening")
-	s.grpc, s.http, s.debug = line["grpc"].(string), line["http"].(string), line["debug"].(string)
+	cmd := exec.Command(ratelimitd, append([]string{"serve"}, s.rest...)...)
+	cmd.Env = slices.Clone(s.env)
+	s.Process = servicetest.Start(t, s.name, cmd)
 }
 
 // restart stops the process and starts another one on the same gRPC port. The old one's answers are kept.
@@ -120,9 +99,9 @@ func (s *service) restart(t *testing.T) {
 func (s *service) end(t *testing.T) {
 	t.Helper()
 	last := s.metrics(t)
-	s.signal(t, syscall.SIGTERM)
+	s.Signal(t, syscall.SIGTERM)
 	await(t, s.name+" to end", func(ctx context.Context) error {
-		if !s.running() {
+		if !s.Running() {
 			return nil
 		}
 		if m, err := s.readMetrics(ctx); err == nil {
@@ -130,40 +109,8 @@ func (s *service) end(t *testing.T) {
 		}
 		return errors.New("it still runs")
 	})
-	if s.err != nil {
-		t.Errorf("%s ended with %v", s.name, s.err)
-	}
+	s.Stop(t)
 	s.past = s.past.plus(last.answers())
-}
-
-// kill ends the process at once. Its answers are lost.
-func (s *service) kill(t *testing.T) {
-	t.Helper()
-	s.killed = true
-	s.signal(t, syscall.SIGKILL)
-	<-s.ended
-}
-
-// awaitLog returns the first line of the log with this message.
-func (s *service) awaitLog(t *testing.T, message string) map[string]any {
-	t.Helper()
-	var found map[string]any
-	await(t, s.name+" to log "+message, func(context.Context) error {
-		ended := !s.running()
-		lines := bufio.NewScanner(strings.NewReader(s.log.String()))
-		for lines.Scan() {
-			var fields map[string]any
-			if json.Unmarshal(lines.Bytes(), &fields) == nil && fields["@message"] == message {
-				found = fields
-				return nil
-			}
-		}
-		if ended {
-			t.Fatalf("%s ended without logging %q: %v", s.name, message, s.err)
-		}
-		return errors.New("it did not")
-	})
-	return found
 }
 
 // metrics are the values of a service's metrics by name and labels, as /metrics writes them.
@@ -180,7 +127,7 @@ func (s *service) metrics(t *testing.T) metrics {
 }
 
 func (s *service) readMetrics(ctx context.Context) (metrics, error) {
-	text, err := page(ctx, s.http, "/metrics")
+	text, err := page(ctx, s.HTTP, "/metrics")
 	if err != nil {
 		return nil, err
 	}

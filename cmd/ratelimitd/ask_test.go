@@ -173,7 +173,7 @@ func TestCallCommand(t *testing.T) {
 		{[]string{"--rate", "100/s", "--for", "300ms", "second=x"}, 0, "ok       30 (100.0%)", ""},
 		{[]string{"--count", "3", "--domain", "", "second=x"}, 1, "3 INVALID_ARGUMENT: rate limit domain must not be empty", "3 of 3 requests got no answer"},
 		{[]string{"--domain", "", "second=x"}, 1, "", "INVALID_ARGUMENT: rate limit domain must not be empty"},
-		{[]string{"--server", p.http, "second=x"}, 1, "", "is a server listening there"},
+		{[]string{"--server", p.HTTP, "second=x"}, 1, "", "is a server listening there"},
 		{[]string{"--tls", "second=x"}, 1, "", "trust each other's certificates"},
 		{[]string{"second"}, 2, "", "has no value"},
 		{[]string{"--rate", "fast", "second=x"}, 2, "", "--rate fast: write requests per unit of time"},
@@ -185,13 +185,13 @@ func TestCallCommand(t *testing.T) {
 		{[]string{"--hits", "99999999999", "second=x"}, 2, "", "--hits 99999999999"},
 		{[]string{"--timeout", "0s", "second=x"}, 2, "", "--timeout 0s"},
 	} {
-		args := append([]string{"call", "--server", p.grpc, "--domain", "edge"}, c.args...)
+		args := append([]string{"call", "--server", p.GRPC, "--domain", "edge"}, c.args...)
 		code, stdout, stderr := asks(t, args...)
 		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || c.stderr == "" && stderr != "" {
 			t.Errorf("%q exits with %d, want %d\nstdout (want %q)\n%s\nstderr (want %q)\n%s", c.args, code, c.code, c.stdout, stdout, c.stderr, stderr)
 		}
 	}
-	code, stdout, _ := asks(t, "call", "-s", p.grpc, "-d", "edge", "--json", "--count", "4", "second=x")
+	code, stdout, _ := asks(t, "call", "-s", p.GRPC, "-d", "edge", "--json", "--count", "4", "second=x")
 	var sum struct {
 		Sent, OK int
 		P99      float64 `json:"p99_ms"`
@@ -199,7 +199,7 @@ func TestCallCommand(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &sum); err != nil || code != 0 || sum.Sent != 4 || sum.OK != 4 || sum.P99 <= 0 {
 		t.Errorf("%d %v\n%s", code, err, stdout)
 	}
-	code, stdout, _ = asks(t, "call", "-s", p.grpc, "-d", "edge", "-o", "json", search)
+	code, stdout, _ = asks(t, "call", "-s", p.GRPC, "-d", "edge", "-o", "json", search)
 	var answer struct {
 		Code     string
 		Statuses []struct{ Remaining int }
@@ -226,23 +226,11 @@ func writeTokens(t *testing.T, file string, lines ...string) {
 	}
 }
 
-// audited returns the log lines of a process that have this message.
-func (p *process) audited(t *testing.T, message string) (lines []map[string]any) {
-	t.Helper()
-	for line := range strings.Lines(p.log.String()) {
-		var fields map[string]any
-		if json.Unmarshal([]byte(line), &fields) == nil && fields["@message"] == message {
-			lines = append(lines, fields)
-		}
-	}
-	return lines
-}
-
 func TestPeekAndResetCommands(t *testing.T) {
 	file := tokenFile(t, "ann "+adminToken)
 	p := startProcess(t, map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": file}, "--rules", rulesOf(t, edgeRules))
 	sales := "method=GET,path=/sales"
-	if code, _, stderr := asks(t, "call", "-s", p.grpc, "-d", "edge", "--count", "3", sales); code != 4 {
+	if code, _, stderr := asks(t, "call", "-s", p.GRPC, "-d", "edge", "--count", "3", sales); code != 4 {
 		t.Fatalf("%d %s", code, stderr)
 	}
 	for _, c := range []struct {
@@ -266,13 +254,13 @@ func TestPeekAndResetCommands(t *testing.T) {
 		{[]string{"peek", "--token-file", tokenFile(t, "another-token-0123456789"), sales}, 1, "", "UNAUTHENTICATED: the token is unknown"},
 		{[]string{"reset", "--token-file", "", sales}, 1, "", "UNAUTHENTICATED: a token is required"},
 	} {
-		args := append([]string{c.args[0], "--server", p.debug, "--domain", "edge", "--token-file", file}, c.args[1:]...)
+		args := append([]string{c.args[0], "--server", p.Debug, "--domain", "edge", "--token-file", file}, c.args[1:]...)
 		code, stdout, stderr := asks(t, args...)
 		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || c.stderr == "" && stderr != "" {
 			t.Errorf("%q exits with %d, want %d\nstdout (want %q)\n%s\nstderr (want %q)\n%s", c.args, code, c.code, c.stdout, stdout, c.stderr, stderr)
 		}
 	}
-	code, stdout, _ := asks(t, "peek", "-s", p.debug, "-d", "edge", "--token-file", file, "--json", sales)
+	code, stdout, _ := asks(t, "peek", "-s", p.Debug, "-d", "edge", "--token-file", file, "--json", sales)
 	var all []struct {
 		Matched  bool
 		Counters []struct {
@@ -285,55 +273,55 @@ func TestPeekAndResetCommands(t *testing.T) {
 	}
 
 	// explain also shows the counter's state, and reports when the server has other rules.
-	code, stdout, stderr := asks(t, "explain", "-d", "edge", "--rules", rulesOf(t, edgeRules), "--server", p.debug, "--token-file", file, sales)
+	code, stdout, stderr := asks(t, "explain", "-d", "edge", "--rules", rulesOf(t, edgeRules), "--server", p.Debug, "--token-file", file, sales)
 	if code != 0 || !strings.Contains(stdout, "state    0 of 2 used, 2 left") || strings.Contains(stdout, "another rule") {
 		t.Errorf("%d %s\n%s", code, stderr, stdout)
 	}
 	other := strings.ReplaceAll(edgeRules, ", algorithm: sliding_window", "0, algorithm: sliding_log")
-	code, stdout, stderr = asks(t, "explain", "-d", "edge", "--rules", rulesOf(t, other), "--server", p.debug, "--token-file", file, sales)
+	code, stdout, stderr = asks(t, "explain", "-d", "edge", "--rules", rulesOf(t, other), "--server", p.Debug, "--token-file", file, sales)
 	if code != 0 || !strings.Contains(stdout, "the server counts this under another rule: edge.method_GET,HEAD.path_/s*") || !strings.Contains(stdout, "9 per year") {
 		t.Errorf("%d %s\n%s", code, stderr, stdout)
 	}
 	other = strings.ReplaceAll(edgeRules, "requests_per_unit: 2}", "requests_per_unit: 5}")
-	code, stdout, stderr = asks(t, "explain", "-d", "edge", "--rules", rulesOf(t, other), "--server", p.debug, "--token-file", file, sales)
+	code, stdout, stderr = asks(t, "explain", "-d", "edge", "--rules", rulesOf(t, other), "--server", p.Debug, "--token-file", file, sales)
 	if code != 0 || !strings.Contains(stdout, "state    0 of 2 used") || !strings.Contains(stdout, "another rule: edge.method_GET,HEAD.path_/s*") {
 		t.Errorf("another number: %d %s\n%s", code, stderr, stdout)
 	}
-	code, stdout, stderr = asks(t, "explain", "-d", "edge", "--rules", rulesOf(t, edgeRules), "--server", p.debug, "--token-file", "", sales)
+	code, stdout, stderr = asks(t, "explain", "-d", "edge", "--rules", rulesOf(t, edgeRules), "--server", p.Debug, "--token-file", "", sales)
 	if code != 1 || !strings.Contains(stdout, "2 per year") || !strings.Contains(stderr, "UNAUTHENTICATED") {
 		t.Errorf("without a token: %d %s\n%s", code, stderr, stdout)
 	}
 
 	// Without --rules the server explains the rules that it has.
-	code, stdout, stderr = asks(t, "explain", "-d", "edge", "--server", p.debug, "--token-file", file, sales)
-	for _, want := range []string{"rule     edge.method_GET,HEAD.path_/s*", "> ", "2 per year", "state    0 of 2 used, 2 left", "rules    of the server " + p.debug} {
+	code, stdout, stderr = asks(t, "explain", "-d", "edge", "--server", p.Debug, "--token-file", file, sales)
+	for _, want := range []string{"rule     edge.method_GET,HEAD.path_/s*", "> ", "2 per year", "state    0 of 2 used, 2 left", "rules    of the server " + p.Debug} {
 		if code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("the server's own words, %d, want %q: %s\n%s", code, want, stderr, stdout)
 		}
 	}
-	code, stdout, stderr = asks(t, "explain", "-d", "edge", "--server", p.debug, "--token-file", file, "--limit", "7/day", sales)
+	code, stdout, stderr = asks(t, "explain", "-d", "edge", "--server", p.Debug, "--token-file", file, "--limit", "7/day", sales)
 	if code != 0 || !strings.Contains(stdout, "7 per day") || !strings.Contains(stdout, "0 of 7 used") {
 		t.Errorf("with a limit of the request: %d %s\n%s", code, stderr, stdout)
 	}
-	if code, stdout, _ = asks(t, "explain", "-d", "egde", "--server", p.debug, "--token-file", file, sales); code != 3 || !strings.Contains(stdout, "no rule") {
+	if code, stdout, _ = asks(t, "explain", "-d", "egde", "--server", p.Debug, "--token-file", file, sales); code != 3 || !strings.Contains(stdout, "no rule") {
 		t.Errorf("a domain that the server does not know: %d\n%s", code, stdout)
 	}
-	if code, _, stderr = asks(t, "explain", "-d", "edge", "--server", p.debug, "--at", "2026-03-10", sales); code != 2 || !strings.Contains(stderr, "--at needs --rules") {
+	if code, _, stderr = asks(t, "explain", "-d", "edge", "--server", p.Debug, "--at", "2026-03-10", sales); code != 2 || !strings.Contains(stderr, "--at needs --rules") {
 		t.Errorf("at another time: %d %s", code, stderr)
 	}
 
 	// Tokens change while the service runs.
 	writeTokens(t, file, "bob another-token-0123456789")
 	mine := tokenFile(t, adminToken)
-	if code, _, stderr := asks(t, "reset", "-s", p.debug, "-d", "edge", "--token-file", mine, sales); code != 1 || !strings.Contains(stderr, "unknown") {
+	if code, _, stderr := asks(t, "reset", "-s", p.Debug, "-d", "edge", "--token-file", mine, sales); code != 1 || !strings.Contains(stderr, "unknown") {
 		t.Errorf("a token that was taken out: %d %s", code, stderr)
 	}
-	if code, _, stderr := asks(t, "reset", "-s", p.debug, "-d", "edge", "--token-file", file, sales); code != 0 {
+	if code, _, stderr := asks(t, "reset", "-s", p.Debug, "-d", "edge", "--token-file", file, sales); code != 0 {
 		t.Errorf("a token that came: %d %s", code, stderr)
 	}
 
 	// The log records who did what. No token appears anywhere.
-	resets := p.audited(t, "reset of counters")
+	resets := p.Log.All("reset of counters")
 	var seen []string
 	for _, line := range resets {
 		seen = append(seen, fmt.Sprint(line["token_of"], " ", line["domain"], " ", line["entries"], " ", line["rule"], " ", line["used"], " ", line["result"]))
@@ -350,12 +338,12 @@ func TestPeekAndResetCommands(t *testing.T) {
 	if !slices.Equal(seen, want) {
 		t.Errorf("the log says\n%s\nwant\n%s", strings.Join(seen, "\n"), strings.Join(want, "\n"))
 	}
-	if lines := p.audited(t, "operator refused"); len(lines) == 0 || lines[0]["reason"] == "" || lines[0]["method"] == "" {
+	if lines := p.Log.All("operator refused"); len(lines) == 0 || lines[0]["reason"] == "" || lines[0]["method"] == "" {
 		t.Errorf("refused operators are logged as %v", lines)
 	}
-	everything := p.log.String()
+	everything := p.Log.String()
 	for _, page := range []string{"/", "/rlconfig", "/stats", "/debug/pprof/cmdline"} {
-		_, body := get(t, "http://"+p.debug+page)
+		_, body := get(t, "http://"+p.Debug+page)
 		everything += body
 	}
 	if strings.Contains(everything, adminToken) || strings.Contains(everything, "another-token") {
@@ -372,28 +360,28 @@ func TestTokensAreShownNowhere(t *testing.T) {
 		}
 	}
 	p := startProcess(t, map[string]string{"RATELIMITD_ADMIN_TOKEN": adminToken, "DEBUG_HOST": "0.0.0.0", "LOG_LEVEL": "debug"}, "--rules", rulesOf(t, edgeRules))
-	_, port, _ := strings.Cut(p.debug, "]")
+	_, port, _ := strings.Cut(p.Debug, "]")
 	if code, _, stderr := asks(t, "peek", "-s", "127.0.0.1"+port, "-d", "edge", "second=x"); code != 0 {
 		t.Errorf("%d %s", code, stderr)
 	}
-	if lines := p.audited(t, "operators' tokens are sent in plain text to an address that is not loopback: set RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY"); len(lines) != 1 {
-		t.Errorf("no warning of the plain text:\n%s", p.log)
+	if lines := p.Log.All("operators' tokens are sent in plain text to an address that is not loopback: set RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY"); len(lines) != 1 {
+		t.Errorf("no warning of the plain text:\n%s", p.Log)
 	}
-	if strings.Contains(p.log.String(), adminToken) {
-		t.Errorf("the token is in the log:\n%s", p.log)
+	if strings.Contains(p.Log.String(), adminToken) {
+		t.Errorf("the token is in the log:\n%s", p.Log)
 	}
 }
 
 func TestCountersAreOffUnlessSomebodyIsNamed(t *testing.T) {
 	p := startProcess(t, nil, "--rules", rulesOf(t, edgeRules))
 	for _, what := range []string{"peek", "reset"} {
-		code, _, stderr := asks(t, what, "-s", p.debug, "-d", "edge", "--token", adminToken, "second=x")
+		code, _, stderr := asks(t, what, "-s", p.Debug, "-d", "edge", "--token", adminToken, "second=x")
 		if code != 1 || !strings.Contains(stderr, "PERMISSION_DENIED") || !strings.Contains(stderr, "set RATELIMITD_ADMIN_TOKEN_FILE (--admin-token-file)") {
 			t.Errorf("%s: %d %s", what, code, stderr)
 		}
 	}
 	none := startProcess(t, map[string]string{"RATELIMITD_NO_ADMIN": "true", "RATELIMITD_ADMIN_TOKEN": adminToken}, "--rules", rulesOf(t, edgeRules))
-	if code, _, stderr := asks(t, "peek", "-s", none.debug, "-d", "edge", "--token", adminToken, "second=x"); code != 1 {
+	if code, _, stderr := asks(t, "peek", "-s", none.Debug, "-d", "edge", "--token", adminToken, "second=x"); code != 1 {
 		t.Errorf("without the admin service: %d %s", code, stderr)
 	}
 }
@@ -444,27 +432,27 @@ func TestAskOverTLS(t *testing.T) {
 		code int
 		want string
 	}{
-		"call":                     {append([]string{"call", "-s", p.grpc}, as("ann")...), 0, "OK"},
-		"call, no certificate":     {append([]string{"call", "-s", p.grpc}, trust...), 1, "UNAVAILABLE"},
-		"call, another authority":  {append([]string{"call", "-s", p.grpc}, as("eve")...), 1, "UNAVAILABLE"},
-		"call, no trust":           {[]string{"call", "-s", p.grpc, "--tls"}, 1, "certificate"},
-		"call, plain text":         {[]string{"call", "-s", p.grpc}, 1, "UNAVAILABLE"},
-		"call, another name":       {[]string{"call", "-s", p.grpc, "--ca", v.Path("ca.crt"), "--server-name", "other.test"}, 1, "other.test"},
-		"reset":                    {append([]string{"reset", "-s", p.debug}, as("ann")...), 0, "cleared"},
-		"reset, no certificate":    {append([]string{"reset", "-s", p.debug}, trust...), 1, "UNAVAILABLE"},
-		"reset, another authority": {append([]string{"reset", "-s", p.debug}, as("eve")...), 1, "UNAVAILABLE"},
-		"reset, plain text":        {[]string{"reset", "-s", p.debug}, 1, "UNAVAILABLE"},
-		"peek":                     {append([]string{"peek", "-s", p.debug}, as("ann")...), 0, "state"},
+		"call":                     {append([]string{"call", "-s", p.GRPC}, as("ann")...), 0, "OK"},
+		"call, no certificate":     {append([]string{"call", "-s", p.GRPC}, trust...), 1, "UNAVAILABLE"},
+		"call, another authority":  {append([]string{"call", "-s", p.GRPC}, as("eve")...), 1, "UNAVAILABLE"},
+		"call, no trust":           {[]string{"call", "-s", p.GRPC, "--tls"}, 1, "certificate"},
+		"call, plain text":         {[]string{"call", "-s", p.GRPC}, 1, "UNAVAILABLE"},
+		"call, another name":       {[]string{"call", "-s", p.GRPC, "--ca", v.Path("ca.crt"), "--server-name", "other.test"}, 1, "other.test"},
+		"reset":                    {append([]string{"reset", "-s", p.Debug}, as("ann")...), 0, "cleared"},
+		"reset, no certificate":    {append([]string{"reset", "-s", p.Debug}, trust...), 1, "UNAVAILABLE"},
+		"reset, another authority": {append([]string{"reset", "-s", p.Debug}, as("eve")...), 1, "UNAVAILABLE"},
+		"reset, plain text":        {[]string{"reset", "-s", p.Debug}, 1, "UNAVAILABLE"},
+		"peek":                     {append([]string{"peek", "-s", p.Debug}, as("ann")...), 0, "state"},
 	} {
 		code, stdout, stderr := asks(t, append(c.args, "-d", "edge", "second=x")...)
 		if code != c.code || !strings.Contains(stdout+stderr, c.want) {
 			t.Errorf("%s: %d, want %d with %q:\n%s%s", name, code, c.code, c.want, stdout, stderr)
 		}
 	}
-	if lines := p.audited(t, "reset of counters"); len(lines) != 1 || lines[0]["certificate"] != "CN=ann" {
+	if lines := p.Log.All("reset of counters"); len(lines) != 1 || lines[0]["certificate"] != "CN=ann" {
 		t.Errorf("the log says %v", lines)
 	}
-	if resp, err := http.Get("http://" + p.debug + "/stats"); err == nil { //nolint:noctx // the test's own server
+	if resp, err := http.Get("http://" + p.Debug + "/stats"); err == nil { //nolint:noctx // the test's own server
 		if resp.StatusCode == http.StatusOK {
 			t.Error("the pages are there in plain text")
 		}
@@ -504,37 +492,37 @@ func TestResetInRedis(t *testing.T) {
 				return stdout
 			}
 			sales := "method=GET,path=/sales" // two limits, whose keys are in different slots
-			if out := must(4, "call", "-s", here.grpc, sales, "--count", "5"); !strings.Contains(out, "ok       2 ") {
+			if out := must(4, "call", "-s", here.GRPC, sales, "--count", "5"); !strings.Contains(out, "ok       2 ") {
 				t.Errorf("before:\n%s", out)
 			}
-			must(4, "call", "-s", there.grpc, sales)
-			must(0, "reset", "-s", here.debug, sales)
-			if out := must(0, "peek", "-s", here.debug, sales); strings.Count(out, "state    0 of ") != 2 {
+			must(4, "call", "-s", there.GRPC, sales)
+			must(0, "reset", "-s", here.Debug, sales)
+			if out := must(0, "peek", "-s", here.Debug, sales); strings.Count(out, "state    0 of ") != 2 {
 				t.Errorf("after the reset:\n%s", out)
 			}
-			if out := must(4, "call", "-s", here.grpc, sales, "--count", "5"); !strings.Contains(out, "ok       2 ") {
+			if out := must(4, "call", "-s", here.GRPC, sales, "--count", "5"); !strings.Contains(out, "ok       2 ") {
 				t.Errorf("after the reset, here:\n%s", out)
 			}
-			must(0, "reset", "-s", there.debug, sales) // and here, where the refusal is cached:
-			must(0, "reset", "-s", here.debug, sales)
-			must(0, "call", "-s", there.grpc, sales)
-			must(0, "call", "-s", here.grpc, sales)
+			must(0, "reset", "-s", there.Debug, sales) // and here, where the refusal is cached:
+			must(0, "reset", "-s", here.Debug, sales)
+			must(0, "call", "-s", there.GRPC, sales)
+			must(0, "call", "-s", here.GRPC, sales)
 
 			// The reset voids leased permits that were counted before it: exactly the limit passes afterwards.
-			must(0, "call", "-s", here.grpc, "leased=x", "--count", "500", "--concurrency", "8")
+			must(0, "call", "-s", here.GRPC, "leased=x", "--count", "500", "--concurrency", "8")
 			// On a busy machine an answer may be lost, and the permits with it: 500 or a little more.
-			if out := must(0, "reset", "-s", here.debug, "leased=x"); !regexp.MustCompile(`[5-9]\d\d of 1000 had been used`).MatchString(out) {
+			if out := must(0, "reset", "-s", here.Debug, "leased=x"); !regexp.MustCompile(`[5-9]\d\d of 1000 had been used`).MatchString(out) {
 				t.Errorf("what was used before:\n%s", out)
 			}
-			if out := must(4, "call", "-s", here.grpc, "leased=x", "--count", "1100", "--concurrency", "8"); !strings.Contains(out, "ok       1000 ") {
+			if out := must(4, "call", "-s", here.GRPC, "leased=x", "--count", "1100", "--concurrency", "8"); !strings.Contains(out, "ok       1000 ") {
 				t.Errorf("after the reset of a leased limit:\n%s", out)
 			}
-			if _, body := get(t, "http://"+here.http+"/metrics"); !leasedPermits(body) {
+			if _, body := get(t, "http://"+here.HTTP+"/metrics"); !leasedPermits(body) {
 				t.Error("nothing was leased: the test shows nothing of it")
 			}
 
-			must(0, "call", "-s", here.grpc, "second=x")
-			must(0, "reset", "-s", here.debug, "second=x")
+			must(0, "call", "-s", here.GRPC, "second=x")
+			must(0, "reset", "-s", here.Debug, "second=x")
 		})
 	}
 }
@@ -557,11 +545,11 @@ func TestResetWithoutRedis(t *testing.T) {
 	redis.Pause(t)
 	defer redis.Continue(t)
 	began := time.Now()
-	code, _, stderr := asks(t, "reset", "-s", p.debug, "-d", "edge", "--token", adminToken, "second=x")
+	code, _, stderr := asks(t, "reset", "-s", p.Debug, "-d", "edge", "--token", adminToken, "second=x")
 	if code != 1 || !strings.Contains(stderr, "UNAVAILABLE") || time.Since(began) > patience {
 		t.Errorf("%d after %s: %s", code, time.Since(began), stderr)
 	}
-	if lines := p.audited(t, "reset of counters"); len(lines) != 1 || !strings.HasPrefix(fmt.Sprint(lines[0]["result"]), "failed") {
+	if lines := p.Log.All("reset of counters"); len(lines) != 1 || !strings.HasPrefix(fmt.Sprint(lines[0]["result"]), "failed") {
 		t.Errorf("the log says %v", lines)
 	}
 }

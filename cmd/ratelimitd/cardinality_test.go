@@ -15,6 +15,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 const attackedRules = `
@@ -102,7 +103,7 @@ const together = 100
 // attack sends load to a service.
 type attack struct {
 	t *testing.T
-	p *process
+	p *servicetest.Process
 }
 
 // run sends this number of values of a key, starting at from, and one request to each of this number of domains. It returns
@@ -115,7 +116,7 @@ func (a *attack) run(key string, from, values int, domain func(int) string, doma
 	var steady, scraper, attackers sync.WaitGroup
 	var took []time.Duration
 	steady.Go(func() {
-		client := ratelimitv3.NewRateLimitServiceClient(dial(a.t, a.p.grpc))
+		client := ratelimitv3.NewRateLimitServiceClient(dial(a.t, a.p.GRPC))
 		req := ask("d", "steady", "v")
 		for done.Err() == nil {
 			start := time.Now()
@@ -130,7 +131,7 @@ func (a *attack) run(key string, from, values int, domain func(int) string, doma
 		tick := time.NewTicker(15 * time.Second)
 		defer tick.Stop()
 		for {
-			if code, _ := get(a.t, "http://"+a.p.http+"/metrics"); code != http.StatusOK {
+			if code, _ := get(a.t, "http://"+a.p.HTTP+"/metrics"); code != http.StatusOK {
 				a.t.Errorf("/metrics: %d", code)
 			}
 			select {
@@ -142,7 +143,7 @@ func (a *attack) run(key string, from, values int, domain func(int) string, doma
 	})
 	for half := range 2 {
 		attackers.Go(func() {
-			client := ratelimitv3.NewRateLimitServiceClient(dial(a.t, a.p.grpc))
+			client := ratelimitv3.NewRateLimitServiceClient(dial(a.t, a.p.GRPC))
 			call := func(req *ratelimitv3.RateLimitRequest) {
 				if _, err := client.ShouldRateLimit(a.t.Context(), req); err != nil {
 					a.t.Error(err)
@@ -169,7 +170,7 @@ func (a *attack) run(key string, from, values int, domain func(int) string, doma
 	}
 	slices.Sort(took)
 	a.metric("ratelimitd_metric_series") // makes the service export every name
-	if code, _ := get(a.t, "http://"+a.p.debug+"/debug/pprof/heap?gc=1"); code != http.StatusOK {
+	if code, _ := get(a.t, "http://"+a.p.Debug+"/debug/pprof/heap?gc=1"); code != http.StatusOK {
 		a.t.Errorf("collecting garbage: %d", code)
 	}
 	return took[len(took)*99/100], int64(a.metric("go_memstats_heap_alloc_bytes"))
@@ -184,7 +185,7 @@ func (a *attack) metric(series string) float64 {
 // sum adds up all series whose names start with prefix.
 func (a *attack) sum(prefix string) (sum float64) {
 	a.t.Helper()
-	_, body := get(a.t, "http://"+a.p.http+"/metrics")
+	_, body := get(a.t, "http://"+a.p.HTTP+"/metrics")
 	found := false
 	for line := range strings.Lines(body) {
 		if !strings.HasPrefix(line, prefix) {

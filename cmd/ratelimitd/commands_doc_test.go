@@ -23,7 +23,7 @@ func TestDocumentedCommands(t *testing.T) {
 	tokens := tokenFile(t, adminToken)
 	p := startProcess(t, map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": tokens}, "--rules", filepath.Join("config", "domains"))
 	t.Setenv("RATELIMITD_ADMIN_TOKEN_FILE", tokens)
-	servers := map[string]string{"call": p.grpc, "peek": p.debug, "reset": p.debug}
+	servers := map[string]string{"call": p.GRPC, "peek": p.Debug, "reset": p.Debug}
 
 	page := filepath.Join("docs", "commands.md")
 	text, err := os.ReadFile(page)

@@ -14,9 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -26,6 +24,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/logging"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/server"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 // group holds recorded answers of one reference process. The recordings are in testdata/conformance.
@@ -291,7 +290,7 @@ func untimed(r *ratelimitv3.RateLimitResponse, from, to time.Time) (problem stri
 // startService starts the service on free ports, as its command line does, and stops it at the end of the test.
 func startService(t *testing.T, env map[string]string, args ...string) *service {
 	t.Helper()
-	notAtMidnight()
+	servicetest.NotAtMidnight()
 	for k, v := range env {
 		t.Setenv(k, v)
 	}
@@ -308,24 +307,6 @@ func startService(t *testing.T, env map[string]string, args ...string) *service 
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- svc.run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Errorf("service stopped with %v", err)
-		}
-	})
+	servicetest.Serve(t, svc.run)
 	return svc
-}
-
-func dial(t *testing.T, addr string) *grpc.ClientConn {
-	t.Helper()
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return conn
 }

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 const clusterRules = `
@@ -38,7 +38,7 @@ func TestExactOnCluster(t *testing.T) {
 	rules := rulesOf(t, clusterRules)
 	var services []ratelimitv3.RateLimitServiceClient
 	for range processes {
-		services = append(services, ratelimitv3.NewRateLimitServiceClient(dial(t, startProcess(t, env, "--rules", rules).grpc)))
+		services = append(services, ratelimitv3.NewRateLimitServiceClient(dial(t, startProcess(t, env, "--rules", rules).GRPC)))
 	}
 	ask1 := func(n int, req *ratelimitv3.RateLimitRequest) *ratelimitv3.RateLimitResponse {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
@@ -129,48 +129,11 @@ func TestExactOnCluster(t *testing.T) {
 		if n := admitted.Load(); n != 500 {
 			t.Errorf("admitted %d at rest, want exactly 500", n)
 		}
-		used := countsOf(t, "together|wide", c.Nodes...)
+		used := servicetest.Counts(t, "together|wide", c.Nodes...)
 		for i := range passed {
 			if got, want := used[fmt.Sprint(i)], passed[i].Load(); got != want {
 				t.Errorf("wide counter %d has %d used, want %d: refused requests took from it", i, got, want)
 			}
 		}
 	})
-}
-
-// countsOf reads the hits of counters from these servers, by the value of their entry. Where servers differ, the highest
-// count wins. The keys begin with prefix; the limits are fixed windows.
-func countsOf(t *testing.T, prefix string, servers ...*redistest.Server) map[string]int64 {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	all := make(map[string]int64)
-	for _, server := range servers {
-		conn := server.Client(t).Conn()
-		defer func() { _ = conn.Close() }()
-		_ = conn.ReadOnly(ctx).Err() // lets a replica of a cluster answer; other servers may refuse it
-		keys, err := conn.Keys(ctx, prefix+"*=*|*").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		counts, err := conn.Pipelined(ctx, func(p goredis.Pipeliner) error {
-			for _, k := range keys {
-				p.Get(ctx, k)
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, k := range keys {
-			n, err := counts[i].(*goredis.StringCmd).Int64()
-			if err != nil {
-				t.Fatalf("the counter %s: %v", k, err)
-			}
-			_, value, _ := strings.Cut(k, "=")
-			value, _, _ = strings.Cut(value, "|")
-			all[value] = max(all[value], n&(1<<40-1)) // the higher bits hold the window's number
-		}
-	}
-	return all
 }

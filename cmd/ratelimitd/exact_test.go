@@ -1,14 +1,10 @@
 package main
 
 import (
-	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
 
-	ratelimitv3common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
@@ -52,7 +48,7 @@ func TestExactUnderConcurrency(t *testing.T) {
 			for range c.processes {
 				p := startProcess(t, env, "--rules", rules)
 				for range 4 / c.processes {
-					services = append(services, ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc)))
+					services = append(services, ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC)))
 				}
 			}
 			for _, key := range []string{"fixed_window", "first_hit", "calendar", "sliding_window", "sliding_log", "token_bucket", "interval", "leaky_bucket"} {
@@ -104,25 +100,4 @@ func storm(t *testing.T, services []ratelimitv3.RateLimitServiceClient, req *rat
 		t.Errorf("%d answers to %d requests", sum, goroutines*each)
 	}
 	return admitted.Load()
-}
-
-// rulesOf creates a folder of rule files.
-func rulesOf(t *testing.T, files ...string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for i, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("rules%d.yaml", i)), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
-
-// ask makes a request with one descriptor of these keys and values.
-func ask(domain string, pairs ...string) *ratelimitv3.RateLimitRequest {
-	d := &ratelimitv3common.RateLimitDescriptor{}
-	for i := 0; i < len(pairs); i += 2 {
-		d.Entries = append(d.Entries, &ratelimitv3common.RateLimitDescriptor_Entry{Key: pairs[i], Value: pairs[i+1]})
-	}
-	return &ratelimitv3.RateLimitRequest{Domain: domain, Descriptors: []*ratelimitv3common.RateLimitDescriptor{d}}
 }

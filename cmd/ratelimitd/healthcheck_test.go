@@ -15,7 +15,7 @@ func TestHealthcheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := startProcess(t, nil, "--rules", rules)
-	_, port, err := net.SplitHostPort(p.http)
+	_, port, err := net.SplitHostPort(p.HTTP)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestHealthcheck(t *testing.T) {
 	if code, said := check("--path", "/nothing"); code != 1 || !strings.Contains(said, "404") {
 		t.Errorf("a page that is not there: exit code %d, %q", code, said)
 	}
-	p.stop(t)
+	p.Stop(t)
 	if code, said := check(); code != 1 || !strings.Contains(said, "refused") {
 		t.Errorf("after the service has stopped: exit code %d, %q", code, said)
 	}

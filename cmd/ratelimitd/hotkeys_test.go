@@ -15,7 +15,7 @@ import (
 // The debug port shows the refused callers, as a page and over gRPC.
 func TestHotKeys(t *testing.T) {
 	p := startProcess(t, map[string]string{"CACHE_KEY_PREFIX": "p:"}, "--rules", rulesOf(t, fiveADay))
-	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 	for range 8 {
 		if _, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "loud")); err != nil {
 			t.Fatal(err)
@@ -24,32 +24,32 @@ func TestHotKeys(t *testing.T) {
 	if _, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "quiet")); err != nil {
 		t.Fatal(err)
 	}
-	_, page := get(t, "http://"+p.debug+"/debug/hotkeys")
+	_, page := get(t, "http://"+p.Debug+"/debug/hotkeys")
 	for _, want := range []string{"d.k: 9 hits used, 3 refused\n", " 3     8  p:d|k=loud|f86400\n", " 0     1  p:d|k=quiet|f86400\n"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q:\n%s", want, page)
 		}
 	}
-	admin := adminv1.NewAdminServiceClient(dial(t, p.debug))
+	admin := adminv1.NewAdminServiceClient(dial(t, p.Debug))
 	got, err := admin.HotKeys(t.Context(), &adminv1.HotKeysRequest{Domain: "d"})
 	if err != nil || len(got.GetMostRefused()) != 1 || string(got.GetMostRefused()[0].GetCounterKey()) != "p:d|k=loud|f86400" || got.GetMostRefused()[0].GetRefused().GetAtLeast() != 3 {
 		t.Errorf("HotKeys: %v, %v", got, err)
 	}
-	if _, metrics := get(t, "http://"+p.http+"/metrics"); !strings.Contains(metrics, "ratelimitd_hot_keys_lists 2\n") {
+	if _, metrics := get(t, "http://"+p.HTTP+"/metrics"); !strings.Contains(metrics, "ratelimitd_hot_keys_lists 2\n") {
 		t.Errorf("/metrics does not tell of two lists:\n%s", metrics)
 	}
 }
 
 func TestHotKeysCanBeTurnedOff(t *testing.T) {
 	p := startProcess(t, map[string]string{"RATELIMITD_HOT_KEYS": "0"}, "--rules", rulesOf(t, fiveADay))
-	if code, page := get(t, "http://"+p.debug+"/debug/hotkeys"); code != http.StatusNotFound {
+	if code, page := get(t, "http://"+p.Debug+"/debug/hotkeys"); code != http.StatusNotFound {
 		t.Errorf("%d %s", code, page)
 	}
-	_, err := adminv1.NewAdminServiceClient(dial(t, p.debug)).HotKeys(t.Context(), &adminv1.HotKeysRequest{})
+	_, err := adminv1.NewAdminServiceClient(dial(t, p.Debug)).HotKeys(t.Context(), &adminv1.HotKeysRequest{})
 	if status.Code(err) != codes.Unimplemented {
 		t.Errorf("HotKeys: %v", err)
 	}
-	if _, metrics := get(t, "http://"+p.http+"/metrics"); strings.Contains(metrics, "hot_keys") {
+	if _, metrics := get(t, "http://"+p.HTTP+"/metrics"); strings.Contains(metrics, "hot_keys") {
 		t.Error("there are metrics of what is off")
 	}
 }
@@ -58,11 +58,11 @@ func TestHotKeysCanBeTurnedOff(t *testing.T) {
 func TestMetricsCanBeTurnedOff(t *testing.T) {
 	for off, want := range map[string]string{"false": "1", "true": "0"} {
 		p := startProcess(t, map[string]string{"RATELIMITD_NO_METRICS": off}, "--rules", rulesOf(t, fiveADay))
-		got, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc)).ShouldRateLimit(t.Context(), ask("d", "k", "v"))
+		got, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC)).ShouldRateLimit(t.Context(), ask("d", "k", "v"))
 		if err != nil || got.GetStatuses()[0].GetLimitRemaining() != 4 {
 			t.Errorf("the decision: %v, %v", got, err)
 		}
-		_, metrics := get(t, "http://"+p.http+"/metrics")
+		_, metrics := get(t, "http://"+p.HTTP+"/metrics")
 		for _, series := range []string{`ratelimitd_decisions_total{code="OK"} `, `ratelimitd_requests_total{code="OK",transport="grpc"} `} {
 			if !strings.Contains(metrics, series+want+"\n") {
 				t.Errorf("with RATELIMITD_NO_METRICS=%s there is no %s%s", off, series, want)

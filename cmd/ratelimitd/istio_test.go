@@ -53,12 +53,12 @@ func TestIstio(t *testing.T) {
 
 		"REDIS_OP_TIMEOUT": "5s", // the machine may be busy; this test does not measure time
 	})
-	if line := p.log.wait(t, "rules in force"); line["files"] != 1.0 || line["rules"] != 2.0 {
+	if line := p.Log.Wait(t, "rules in force"); line["files"] != 1.0 || line["rules"] != 2.0 {
 		t.Errorf("the folder, with ..data in it, was loaded as %v", line)
 	}
 
 	// "::" means every address, including IPv4: Kubernetes' probes use either.
-	for _, listener := range []string{p.http, p.grpc} {
+	for _, listener := range []string{p.HTTP, p.GRPC} {
 		if host, _, err := net.SplitHostPort(listener); err != nil || host != "::" {
 			t.Errorf("it listens on %s", listener)
 		}
@@ -76,16 +76,16 @@ func TestIstio(t *testing.T) {
 		hosts = append(hosts, "::1")
 	}
 	for _, host := range hosts {
-		if code, body := get(t, "http://"+by(host, p.http)+"/healthcheck"); code != http.StatusOK || body != "OK" {
+		if code, body := get(t, "http://"+by(host, p.HTTP)+"/healthcheck"); code != http.StatusOK || body != "OK" {
 			t.Errorf("/healthcheck by %s: %d %q", host, code, body)
 		}
-		got, err := healthv1.NewHealthClient(dial(t, by(host, p.grpc))).Check(t.Context(), &healthv1.HealthCheckRequest{})
+		got, err := healthv1.NewHealthClient(dial(t, by(host, p.GRPC))).Check(t.Context(), &healthv1.HealthCheckRequest{})
 		if err != nil || got.GetStatus() != healthv1.HealthCheckResponse_SERVING {
 			t.Errorf("gRPC health by %s: %v %v", host, got, err)
 		}
 	}
 
-	client := ratelimitv3.NewRateLimitServiceClient(dial(t, by("127.0.0.1", p.grpc)))
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, by("127.0.0.1", p.GRPC)))
 	decide := func(path string) *ratelimitv3.RateLimitResponse_DescriptorStatus {
 		t.Helper()
 		got, err := client.ShouldRateLimit(t.Context(), ask("echo-ratelimit", "PATH", path))
@@ -111,7 +111,7 @@ func TestIstio(t *testing.T) {
 	// A bad change is reported and changes nothing.
 	configMap.Swap(t, map[string][]byte{"config.yaml": []byte("domain: echo-ratelimit\ndescriptors:\n  - kee: PATH\n")})
 	eventually(t, "the bad file", func() bool {
-		_, body := get(t, "http://"+p.debug+"/rlconfig")
+		_, body := get(t, "http://"+p.Debug+"/rlconfig")
 		return strings.Contains(body, "config.yaml: stale")
 	})
 	if got := decide("/productpage"); got.GetCurrentLimit().GetRequestsPerUnit() != 7 {
@@ -119,7 +119,7 @@ func TestIstio(t *testing.T) {
 	}
 
 	// By default statistics are not sent anywhere. They can be viewed and scraped under their names.
-	_, stats := get(t, "http://"+p.debug+"/stats")
+	_, stats := get(t, "http://"+p.Debug+"/stats")
 	for _, line := range []string{
 		"ratelimit.service.rate_limit.echo-ratelimit.PATH_/productpage.over_limit: ", "ratelimit.service.rate_limit.echo-ratelimit.PATH.total_hits: ",
 		"ratelimit.service.config_load_success: 2\n", "ratelimit.service.config_load_error: 1\n",
@@ -129,7 +129,7 @@ func TestIstio(t *testing.T) {
 		}
 	}
 	over := `ratelimit_service_rate_limit_over_limit{domain="echo-ratelimit",key1="PATH_/productpage"} `
-	if lines := shown(t, "http://"+by("127.0.0.1", p.http)+"/metrics", "ratelimit_service_rate_limit_over_limit"); !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, over) }) {
+	if lines := shown(t, "http://"+by("127.0.0.1", p.HTTP)+"/metrics", "ratelimit_service_rate_limit_over_limit"); !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, over) }) {
 		t.Errorf("/metrics has %q", lines)
 	}
 
@@ -138,7 +138,7 @@ func TestIstio(t *testing.T) {
 	if _, err := client.ShouldRateLimit(t.Context(), ask("echo-ratelimit", "PATH", "/productpage")); err == nil {
 		t.Error("answered without Redis")
 	}
-	if code, _ := get(t, "http://"+by("127.0.0.1", p.http)+"/healthcheck"); code != http.StatusOK {
+	if code, _ := get(t, "http://"+by("127.0.0.1", p.HTTP)+"/healthcheck"); code != http.StatusOK {
 		t.Errorf("/healthcheck without Redis: %d", code)
 	}
 }

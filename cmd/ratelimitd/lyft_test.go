@@ -63,7 +63,7 @@ func TestBothFleetsCountTogether(t *testing.T) {
 	var ours []ratelimitv3.RateLimitServiceClient
 	rules := rulesOf(t, fleetRules)
 	for range 2 {
-		ours = append(ours, ratelimitv3.NewRateLimitServiceClient(dial(t, startProcess(t, env, "--rules", rules).grpc)))
+		ours = append(ours, ratelimitv3.NewRateLimitServiceClient(dial(t, startProcess(t, env, "--rules", rules).GRPC)))
 	}
 	for _, key := range []string{"plain", "leased"} {
 		t.Run(key, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestLyftKeysInRedis(t *testing.T) {
 		"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "REDIS_KEY_FORMAT": "lyft", "CACHE_KEY_PREFIX": "p:", "EXPIRATION_JITTER_MAX_SECONDS": "0",
 		"LOCAL_CACHE_SIZE_IN_BYTES": "1000000", "USE_CALENDAR_MONTH_RATE_LIMIT": "true",
 	}, "--rules", rulesOf(t, fleetRules))
-	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 	do := func(req *ratelimitv3.RateLimitRequest) *ratelimitv3.RateLimitResponse_DescriptorStatus {
 		t.Helper()
 		got, err := client.ShouldRateLimit(t.Context(), req)
@@ -187,7 +187,7 @@ func TestKeyFormatsAndPrefixes(t *testing.T) {
 		for k, v := range env {
 			all[k] = v
 		}
-		client := ratelimitv3.NewRateLimitServiceClient(dial(t, startProcess(t, all, "--rules", rules).grpc))
+		client := ratelimitv3.NewRateLimitServiceClient(dial(t, startProcess(t, all, "--rules", rules).GRPC))
 		got, err := client.ShouldRateLimit(t.Context(), ask("d", "plain", "v"))
 		if err != nil {
 			t.Fatal(err)

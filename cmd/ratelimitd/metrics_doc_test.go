@@ -14,6 +14,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 	"github.com/ratelimitd/ratelimitd/internal/tlstest"
 )
 
@@ -90,21 +91,21 @@ func everyMetric(t *testing.T) map[string]*shownFamily {
 	d := listenStatsD(t, "udp")
 	rules := rulesOf(t, measuredRules, "domain: deep\ndescriptors:\n  - key: a\n    descriptors:\n      - key: b\n        shadow_mode: true\n        rate_limit: {unit: year, requests_per_unit: 1}\n")
 	inMemory := startProcess(t, map[string]string{"USE_STATSD": "true", "STATSD_PROTOCOL": "udp", "STATSD_HOST": d.host, "STATSD_PORT": d.port}, "--rules", rules)
-	traffic(t, inMemory.grpc)
+	traffic(t, inMemory.GRPC)
 	for range 2 {
-		if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, inMemory.grpc)).ShouldRateLimit(t.Context(), ask("deep", "a", "x", "b", "y")); err != nil {
+		if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, inMemory.GRPC)).ShouldRateLimit(t.Context(), ask("deep", "a", "x", "b", "y")); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// No rule matches it.
-	if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, inMemory.grpc)).ShouldRateLimit(t.Context(), ask("deep", "typo", "x")); err != nil {
+	if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, inMemory.GRPC)).ShouldRateLimit(t.Context(), ask("deep", "typo", "x")); err != nil {
 		t.Fatal(err)
 	}
 	inRedis := startProcess(t, map[string]string{
 		"REDIS_URL": r.Addr, "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "LOCAL_CACHE_SIZE_IN_BYTES": "100000",
 	}, "--rules", rules)
 	for range 3 {
-		traffic(t, inRedis.grpc)
+		traffic(t, inRedis.GRPC)
 	}
 	encrypted := startProcess(t, map[string]string{
 		"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": filepath.Join(dir, "cert.pem"), "GRPC_SERVER_TLS_KEY": filepath.Join(dir, "key.pem"),
@@ -114,8 +115,8 @@ func everyMetric(t *testing.T) map[string]*shownFamily {
 
 	all := make(map[string]*shownFamily)
 	label := regexp.MustCompile(`(\w+)="(?:[^"\\]|\\.)*"`)
-	for _, p := range []*process{inMemory, inRedis, encrypted, overXDS} {
-		code, body := get(t, "http://"+p.http+"/metrics")
+	for _, p := range []*servicetest.Process{inMemory, inRedis, encrypted, overXDS} {
+		code, body := get(t, "http://"+p.HTTP+"/metrics")
 		if code != http.StatusOK {
 			t.Fatalf("/metrics: %d", code)
 		}

@@ -12,7 +12,7 @@ import (
 // The debug port changes the log level at run time: from no refusals in the log to each refused caller.
 func TestLogLevelAtRunTime(t *testing.T) {
 	p := startProcess(t, map[string]string{"RATELIMITD_LOG_REFUSALS": "1000", "CACHE_KEY_PREFIX": "p:"}, "--rules", rulesOf(t, strings.ReplaceAll(fiveADay, ": 5", ": 0")))
-	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 	refusedOf := func(value string) {
 		t.Helper()
 		got, err := client.ShouldRateLimit(t.Context(), ask("d", "k", value))
@@ -22,7 +22,7 @@ func TestLogLevelAtRunTime(t *testing.T) {
 	}
 	set := func(level string) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+p.debug+"/loglevel?level="+level, http.NoBody)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+p.Debug+"/loglevel?level="+level, http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +40,7 @@ func TestLogLevelAtRunTime(t *testing.T) {
 	set("info")
 	refusedOf("seen")
 
-	line := p.log.wait(t, "refused")
+	line := p.Log.Wait(t, "refused")
 	for field, want := range map[string]any{"level": "info", "domain": "d", "entries": "k=seen", "rule": "d.k", "key": "p:d|k=seen|f86400", "wait": "forever"} {
 		if line[field] != want {
 			t.Errorf("%s is %v, want %v", field, line[field], want)
@@ -51,8 +51,8 @@ func TestLogLevelAtRunTime(t *testing.T) {
 			t.Errorf("there is no %s in %v", field, line)
 		}
 	}
-	if strings.Contains(p.log.String(), "unseen") {
-		t.Errorf("logged below the level:\n%s", p.log)
+	if strings.Contains(p.Log.String(), "unseen") {
+		t.Errorf("logged below the level:\n%s", p.Log)
 	}
 }
 
@@ -67,19 +67,19 @@ func TestWhereOperatorsAre(t *testing.T) {
 	} {
 		p := startProcess(t, env, "--rules", rules)
 		if host == "" {
-			if p.debug != "off" {
-				t.Errorf("%v: it listens on %s", env, p.debug)
+			if p.Debug != "off" {
+				t.Errorf("%v: it listens on %s", env, p.Debug)
 			}
 			continue
 		}
-		if got, _, err := net.SplitHostPort(p.debug); err != nil || got != host {
-			t.Errorf("%v: it listens on %s, want %s", env, p.debug, host)
+		if got, _, err := net.SplitHostPort(p.Debug); err != nil || got != host {
+			t.Errorf("%v: it listens on %s, want %s", env, p.Debug, host)
 		}
 		for _, page := range []string{"/rlconfig", "/stats", "/debug/pprof/", "/loglevel", "/debug/hotkeys"} {
-			if code, _ := get(t, "http://"+p.debug+page); code != http.StatusOK {
+			if code, _ := get(t, "http://"+p.Debug+page); code != http.StatusOK {
 				t.Errorf("%s on the debug port: %d", page, code)
 			}
-			if code, _ := get(t, "http://"+p.http+page); code != http.StatusNotFound {
+			if code, _ := get(t, "http://"+p.HTTP+page); code != http.StatusNotFound {
 				t.Errorf("%s on the port for all: %d", page, code)
 			}
 		}

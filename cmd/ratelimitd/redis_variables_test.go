@@ -91,9 +91,9 @@ func TestVariablesOfConnections(t *testing.T) {
 			eachRedis(t, func(t *testing.T, prefix string, start func(*testing.T, map[string]string, ...string) probed) {
 				p := start(t, c.good)
 				if !p.health(t) {
-					t.Fatalf("with %v it is not reached:\n%s", c.good, p.log)
+					t.Fatalf("with %v it is not reached:\n%s", c.good, p.Log)
 				}
-				client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+				client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 				if _, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil && status.Code(err) != codes.Unavailable { // in 15 ms
 					t.Error(err)
 				}
@@ -143,12 +143,12 @@ func TestVariablesWithoutEffect(t *testing.T) {
 			variables := map[string]string{"URL": r.Addr}
 			maps.Copy(variables, c.variables)
 			p := start(t, variables)
-			if n := strings.Count(p.log.String(), "accepted without effect"); n != c.times {
-				t.Errorf("%v: it was said %d times, want %d:\n%s", c.variables, n, c.times, p.log)
+			if n := strings.Count(p.Log.String(), "accepted without effect"); n != c.times {
+				t.Errorf("%v: it was said %d times, want %d:\n%s", c.variables, n, c.times, p.Log)
 			}
 			for name := range c.variables {
-				if !strings.Contains(p.log.String(), prefix+"_"+name) {
-					t.Errorf("%s_%s was not named:\n%s", prefix, name, p.log)
+				if !strings.Contains(p.Log.String(), prefix+"_"+name) {
+					t.Errorf("%s_%s was not named:\n%s", prefix, name, p.Log)
 				}
 			}
 		})
@@ -206,7 +206,7 @@ func TestVariablesOfTime(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			began := time.Now()
-			if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc)).ShouldRateLimit(ctx, ask("d", "k", "v")); status.Code(err) != codes.Unavailable {
+			if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC)).ShouldRateLimit(ctx, ask("d", "k", "v")); status.Code(err) != codes.Unavailable {
 				t.Errorf("%v", err)
 			}
 			return time.Since(began)
@@ -247,7 +247,7 @@ func TestVariablesOfThePool(t *testing.T) {
 				variables := map[string]string{"URL": r.Addr}
 				maps.Copy(variables, c.variables)
 				p := start(t, variables, "REDIS_OP_TIMEOUT", "20s", "RATELIMITD_REDIS_PLAIN", "true")
-				client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+				client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 				if _, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil {
 					t.Fatal(err)
 				}

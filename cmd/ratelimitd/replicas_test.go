@@ -8,6 +8,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 // RATELIMITD_REPLICAS is not set, so the processes count each other. Without Redis, all processes together admit the limit
@@ -17,14 +18,14 @@ func TestProcessesShareTheLimitWithoutRedis(t *testing.T) {
 	const processes, limit = 3, 30
 	r := redistest.Start(t)
 	rules := rulesOf(t, "domain: d\ndescriptors:\n  - key: k\n    on_error: local\n    rate_limit: {unit: year, requests_per_unit: 30}\n")
-	var all []*process
+	var all []*servicetest.Process
 	for range processes {
 		all = append(all, startProcess(t, map[string]string{"REDIS_URL": r.Addr}, "--rules", rules))
 	}
-	known := func(p *process, want string) {
+	known := func(p *servicetest.Process, want string) {
 		t.Helper()
 		until(t, want, func() bool {
-			return slices.Contains(shown(t, "http://"+p.http+"/metrics", "ratelimitd_replicas"), want)
+			return slices.Contains(shown(t, "http://"+p.HTTP+"/metrics", "ratelimitd_replicas"), want)
 		})
 	}
 	for _, p := range all {
@@ -33,7 +34,7 @@ func TestProcessesShareTheLimitWithoutRedis(t *testing.T) {
 	r.Kill(t)
 	admitted := 0
 	for _, p := range all {
-		client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+		client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 		for range limit {
 			answer, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v"))
 			if err != nil {
@@ -54,7 +55,7 @@ func TestProcessesShareTheLimitWithoutRedis(t *testing.T) {
 	r.Restart(t)
 	said := startProcess(t, map[string]string{"REDIS_URL": r.Addr, "RATELIMITD_REPLICAS": "7"}, "--rules", rules)
 	known(said, `ratelimitd_replicas{source="set"} 7`)
-	all[0].stop(t)
+	all[0].Stop(t)
 	known(all[1], `ratelimitd_replicas{source="counted"} 2`) // a process with RATELIMITD_REPLICAS is not counted
 }
 

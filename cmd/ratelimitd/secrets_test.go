@@ -89,16 +89,16 @@ func TestSecretsAreNotShown(t *testing.T) {
 			}
 			maps.Copy(all, env)
 			p := startProcess(t, all, "--redis-persecond-auth", secret)
-			p.log.wait(t, "rules in force")
+			p.Log.Wait(t, "rules in force")
 			told := map[string]string{}
-			client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+			client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 			for range 4 {
 				if _, err := client.ShouldRateLimit(t.Context(), askRoute("d", "10.0.0.1")); err != nil {
 					told["a gRPC error"] = err.Error()
 				}
 			}
 			body := `{"domain":"d","descriptors":[{"entries":[{"key":"httproute/default/shop/rule/0/match/0/*","value":"httproute/default/shop/rule/0/match/0/*"},{"key":"rule-0-match-0","value":"rule-0-match-0"},{"key":"remote_address","value":"1"}]}]}`
-			resp, err := http.Post("http://"+p.http+"/json", "application/json", strings.NewReader(body)) //nolint:noctx // the test's own server
+			resp, err := http.Post("http://"+p.HTTP+"/json", "application/json", strings.NewReader(body)) //nolint:noctx // the test's own server
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,11 +107,11 @@ func TestSecretsAreNotShown(t *testing.T) {
 				"/", "/rlconfig", "/stats", "/loglevel", "/debug/hotkeys", "/debug/hotkeys?format=json", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2",
 				"/debug/pprof/heap?debug=1", "/debug/vars",
 			} {
-				_, told[page] = get(t, "http://"+p.debug+page)
+				_, told[page] = get(t, "http://"+p.Debug+page)
 			}
-			_, told["/metrics"] = get(t, "http://"+p.http+"/metrics")
-			p.stop(t)
-			told["the log"] = p.log.String()
+			_, told["/metrics"] = get(t, "http://"+p.HTTP+"/metrics")
+			p.Stop(t)
+			told["the log"] = p.Log.String()
 			for where, text := range told {
 				if strings.Contains(text, "hunter2") {
 					t.Errorf("a secret is in %s:\n%s", where, text)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -21,13 +20,13 @@ const fiveADay = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: da
 
 func TestStartSaysWhatIsServed(t *testing.T) {
 	p := startProcess(t, nil, "--rules", rulesOf(t, fiveADay, strings.ReplaceAll(fiveADay, "domain: d", "domain: e")))
-	if line := p.log.wait(t, "rules in force"); line["domains"] != 2.0 || line["rules"] != 2.0 || line["files"] != 2.0 {
+	if line := p.Log.Wait(t, "rules in force"); line["domains"] != 2.0 || line["rules"] != 2.0 || line["files"] != 2.0 {
 		t.Errorf("logged %v, want 2 domains, 2 rules, 2 files", line)
 	}
-	if line := p.log.wait(t, "rule file loaded"); line["file"] != "rules0.yaml" {
+	if line := p.Log.Wait(t, "rule file loaded"); line["file"] != "rules0.yaml" {
 		t.Errorf("logged %v, want the files by name", line)
 	}
-	if code, body := get(t, "http://"+p.http+"/healthcheck"); code != http.StatusOK || body != "OK" {
+	if code, body := get(t, "http://"+p.HTTP+"/healthcheck"); code != http.StatusOK || body != "OK" {
 		t.Errorf("/healthcheck: %d %q", code, body)
 	}
 }
@@ -87,16 +86,16 @@ func TestStartsWithoutAGoodFile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rules := rulesOf(t, c.files...)
 			p := startProcess(t, nil, "--rules", rules)
-			p.log.wait(t, "no rules are in force: requests are answered with UNAVAILABLE until there are some")
+			p.Log.Wait(t, "no rules are in force: requests are answered with UNAVAILABLE until there are some")
 			for _, want := range c.said {
-				if !strings.Contains(p.log.String(), want) {
-					t.Errorf("it does not say %q:\n%s", want, p.log)
+				if !strings.Contains(p.Log.String(), want) {
+					t.Errorf("it does not say %q:\n%s", want, p.Log)
 				}
 			}
-			client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+			client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 			red := func() {
 				t.Helper()
-				if code, _ := get(t, "http://"+p.http+"/healthcheck"); code != http.StatusInternalServerError {
+				if code, _ := get(t, "http://"+p.HTTP+"/healthcheck"); code != http.StatusInternalServerError {
 					t.Errorf("/healthcheck: %d", code)
 				}
 				if _, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); status.Code(err) != codes.Unavailable {
@@ -106,12 +105,12 @@ func TestStartsWithoutAGoodFile(t *testing.T) {
 			red()
 			write(t, rules, "worse.yaml", "domian: d\n") // a reload with more errors changes nothing
 			eventually(t, "the state of the bad file", func() bool {
-				_, body := get(t, "http://"+p.debug+"/rlconfig")
+				_, body := get(t, "http://"+p.Debug+"/rlconfig")
 				return strings.Contains(body, "worse.yaml: rejected")
 			})
 			red()
 			write(t, rules, "good.yaml", fiveADay)
-			eventually(t, "green health", func() bool { code, _ := get(t, "http://"+p.http+"/healthcheck"); return code == http.StatusOK })
+			eventually(t, "green health", func() bool { code, _ := get(t, "http://"+p.HTTP+"/healthcheck"); return code == http.StatusOK })
 			if got, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil || got.GetStatuses()[0].GetLimitRemaining() != 4 {
 				t.Errorf("after rules came: %v %v", got, err)
 			}
@@ -126,18 +125,18 @@ func TestTheLastRuleFileIsRemoved(t *testing.T) {
 	if err := os.Remove(filepath.Join(rules, "rules0.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	p.log.wait(t, "a reload would leave no rules: refused, the rules in force stay")
-	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+	p.Log.Wait(t, "a reload would leave no rules: refused, the rules in force stay")
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 	if got, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil || got.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() != 5 {
 		t.Errorf("without the file: %v %v", got, err)
 	}
-	if code, _ := get(t, "http://"+p.http+"/healthcheck"); code != http.StatusOK {
+	if code, _ := get(t, "http://"+p.HTTP+"/healthcheck"); code != http.StatusOK {
 		t.Errorf("/healthcheck: %d", code)
 	}
-	if _, body := get(t, "http://"+p.http+"/metrics"); !strings.Contains(body, `ratelimitd_rules_gone{rules="kept"} 1`) || !strings.Contains(body, "ratelimitd_rules 1\n") {
+	if _, body := get(t, "http://"+p.HTTP+"/metrics"); !strings.Contains(body, `ratelimitd_rules_gone{rules="kept"} 1`) || !strings.Contains(body, "ratelimitd_rules 1\n") {
 		t.Error("the metrics do not show it")
 	}
-	if _, body := get(t, "http://"+p.debug+"/rlconfig"); !strings.Contains(body, "rules0.yaml: stale") {
+	if _, body := get(t, "http://"+p.Debug+"/rlconfig"); !strings.Contains(body, "rules0.yaml: stale") {
 		t.Errorf("/rlconfig:\n%s", body)
 	}
 }
@@ -146,8 +145,8 @@ func TestForceStartWithoutRules(t *testing.T) {
 	rules := t.TempDir()
 	p := startProcess(t, map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true"}, "--rules", rules)
 	write(t, rules, "late.yaml", fiveADay)
-	p.log.wait(t, "rules in force")
-	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+	p.Log.Wait(t, "rules in force")
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 	got, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v"))
 	if err != nil || got.GetStatuses()[0].GetLimitRemaining() != 4 {
 		t.Errorf("after rules came: %v %v", got, err)
@@ -162,15 +161,15 @@ func TestWhereRulesAre(t *testing.T) {
 	env := map[string]string{"RUNTIME_ROOT": root, "RUNTIME_SUBDIRECTORY": "ratelimit", "RUNTIME_IGNOREDOTFILES": "true", "RUNTIME_WATCH_ROOT": "false"}
 	write(t, root, "ratelimit/config.yaml", strings.ReplaceAll(fiveADay, "domain: d", "domain: beside"))
 	p := startProcess(t, env)
-	if line := p.log.wait(t, "files next to the rule folder are not read, unlike in envoyproxy/ratelimit"); !strings.Contains(fmt.Sprint(line["files"]), filepath.Join(root, "ratelimit", "config.yaml")) {
+	if line := p.Log.Wait(t, "files next to the rule folder are not read, unlike in envoyproxy/ratelimit"); !strings.Contains(fmt.Sprint(line["files"]), filepath.Join(root, "ratelimit", "config.yaml")) {
 		t.Errorf("logged %v", line)
 	}
-	if line := p.log.wait(t, "rules in force"); line["folder"] != filepath.Join(root, "ratelimit", "config") || line["rules"] != 1.0 {
+	if line := p.Log.Wait(t, "rules in force"); line["folder"] != filepath.Join(root, "ratelimit", "config") || line["rules"] != 1.0 {
 		t.Errorf("logged %v", line)
 	}
 	other := rulesOf(t, fiveADay)
 	p = startProcess(t, env, "--rules", other)
-	if line := p.log.wait(t, "rules in force"); line["folder"] != other {
+	if line := p.Log.Wait(t, "rules in force"); line["folder"] != other {
 		t.Errorf("logged %v, want the flag's folder", line)
 	}
 }
@@ -179,7 +178,7 @@ func TestWhereRulesAre(t *testing.T) {
 func TestReload(t *testing.T) {
 	rules := rulesOf(t, fiveADay)
 	p := startProcess(t, nil, "--rules", rules)
-	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 	limit := func() uint32 {
 		got, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v"))
 		if err != nil {
@@ -202,7 +201,7 @@ func TestReload(t *testing.T) {
 	eventually("the new limit", func() bool { return limit() == 7 })
 
 	write(t, rules, "rules0.yaml", strings.ReplaceAll(fiveADay, "unit: day", "unit: daily"))
-	rlconfig := func() string { _, body := get(t, "http://"+p.debug+"/rlconfig"); return body }
+	rlconfig := func() string { _, body := get(t, "http://"+p.Debug+"/rlconfig"); return body }
 	eventually("the file's state", func() bool { return strings.Contains(rlconfig(), "rules0.yaml: stale") })
 	if body := rlconfig(); !strings.Contains(body, "rules0.yaml:4:24") || limit() != 7 {
 		t.Errorf("after a bad change the limit is %d and /rlconfig says:\n%s", limit(), body)
@@ -212,39 +211,21 @@ func TestReload(t *testing.T) {
 // After SIGTERM a call in flight finishes and the exit code is 0. Health is red meanwhile.
 func TestStopsWhenTold(t *testing.T) {
 	p := startProcess(t, map[string]string{"RATELIMITD_DRAIN_DELAY": "30s"}, "--rules", rulesOf(t, fiveADay))
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	p.log.wait(t, "draining: health is red, calls are still answered")
-	if code, _ := get(t, "http://"+p.http+"/readyz"); code != http.StatusServiceUnavailable {
+	p.Log.Wait(t, "draining: health is red, calls are still answered")
+	if code, _ := get(t, "http://"+p.HTTP+"/readyz"); code != http.StatusServiceUnavailable {
 		t.Errorf("/readyz while draining: %d, want 503", code)
 	}
-	if code, _ := get(t, "http://"+p.http+"/livez"); code != http.StatusOK {
+	if code, _ := get(t, "http://"+p.HTTP+"/livez"); code != http.StatusOK {
 		t.Errorf("/livez while draining: %d, want 200", code)
 	}
-	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 	if _, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil {
 		t.Errorf("a call while draining: %v", err)
 	}
-	_ = p.cmd.Process.Kill() // it would drain for 30 s
-	if err := <-p.ended; err == nil {
-		t.Error("a killed process ended well")
-	}
-	close(p.ended)
-}
-
-func get(t *testing.T, url string) (code int, body string) {
-	t.Helper()
-	resp, err := http.Get(url) //nolint:noctx // the test's own server
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(text)
+	p.Kill(t) // it would drain for 30 s
 }
 
 func write(t *testing.T, dir, name, text string) {

@@ -13,17 +13,18 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 // probed is a process whose health is checked.
 type probed struct {
-	*process
+	*servicetest.Process
 	grpcHealth healthv1.HealthClient
 }
 
-func probe(t *testing.T, p *process) probed {
+func probe(t *testing.T, p *servicetest.Process) probed {
 	t.Helper()
-	return probed{p, healthv1.NewHealthClient(dial(t, p.grpc))}
+	return probed{p, healthv1.NewHealthClient(dial(t, p.GRPC))}
 }
 
 // health checks all health endpoints and reports whether the process is green. It fails unless all agree.
@@ -31,8 +32,8 @@ func (p *probed) health(t *testing.T) bool {
 	t.Helper()
 	// Health may turn between two checks: then all are checked again.
 	for try := 1; ; try++ {
-		code, _ := get(t, "http://"+p.http+"/healthcheck")
-		ready, _ := get(t, "http://"+p.http+"/readyz")
+		code, _ := get(t, "http://"+p.HTTP+"/healthcheck")
+		ready, _ := get(t, "http://"+p.HTTP+"/readyz")
 		green := code == 200
 		agreed := (ready == 200) == green
 		for _, name := range []string{"", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"} {
@@ -44,7 +45,7 @@ func (p *probed) health(t *testing.T) bool {
 			}
 			agreed = agreed && (got.GetStatus() == healthv1.HealthCheckResponse_SERVING) == green
 		}
-		if live, _ := get(t, "http://"+p.http+"/livez"); live != 200 {
+		if live, _ := get(t, "http://"+p.HTTP+"/livez"); live != 200 {
 			t.Fatalf("/livez: %d", live)
 		}
 		switch {
@@ -64,7 +65,7 @@ func (p *probed) turns(t *testing.T, green bool) time.Duration {
 	defer tick.Stop()
 	for p.health(t) != green {
 		if time.Since(start) > patience {
-			t.Fatalf("health did not turn, green is %v, within %s:\n%s", green, patience, p.log)
+			t.Fatalf("health did not turn, green is %v, within %s:\n%s", green, patience, p.Log)
 		}
 		<-tick.C
 	}
@@ -76,9 +77,9 @@ func (p *probed) logs(t *testing.T, text string, times int) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for start := time.Now(); strings.Count(p.log.String(), text) < times; <-tick.C {
+	for start := time.Now(); strings.Count(p.Log.String(), text) < times; <-tick.C {
 		if time.Since(start) > patience {
-			t.Fatalf("%q was not logged %d times within %s:\n%s", text, times, patience, p.log)
+			t.Fatalf("%q was not logged %d times within %s:\n%s", text, times, patience, p.Log)
 		}
 	}
 }
@@ -123,11 +124,11 @@ func TestStartWithoutRedis(t *testing.T) {
 				env[k] = v
 			}
 			p := probe(t, startProcess(t, env, "--rules", rulesOf(t, onErrorRules)))
-			p.log.wait(t, "Redis does not answer yet: on_error decides until it does")
+			p.Log.Wait(t, "Redis does not answer yet: on_error decides until it does")
 			if green := p.health(t); green != c.green {
 				t.Errorf("health is green: %v", green)
 			}
-			client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+			client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 			for key, want := range map[string]codes.Code{"error": codes.Unavailable, "allow": codes.OK, "local": codes.OK} {
 				start := time.Now()
 				if _, err := client.ShouldRateLimit(t.Context(), ask("d", key, "v")); status.Code(err) != want {
@@ -138,7 +139,7 @@ func TestStartWithoutRedis(t *testing.T) {
 				}
 			}
 			r.Restart(t)
-			p.log.wait(t, "Redis answers")
+			p.Log.Wait(t, "Redis answers")
 			t.Logf("health is green %v after that", p.turns(t, true))
 			start := time.Now()
 			for {
@@ -246,7 +247,7 @@ func TestJSONWithoutRedis(t *testing.T) {
 			`{"domain":"","descriptors":[{}]}`:                                     http.StatusBadRequest,
 			`domain: d`:                                                            http.StatusBadRequest,
 		} {
-			resp, err := http.Post("http://"+p.http+"/json", "application/json", strings.NewReader(body)) //nolint:noctx // the test's own server
+			resp, err := http.Post("http://"+p.HTTP+"/json", "application/json", strings.NewReader(body)) //nolint:noctx // the test's own server
 			if err != nil {
 				t.Fatal(err)
 			}

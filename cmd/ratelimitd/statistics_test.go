@@ -137,10 +137,10 @@ func TestMetricsOfTheReference(t *testing.T) {
 		"USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": "127.0.0.1:0", "PROMETHEUS_PATH": "/own/path",
 		"PROMETHEUS_MAPPER_YAML": filepath.Join(t.TempDir(), "not", "there.yaml"),
 	}, "--rules", rulesOf(t, measuredRules))
-	p.log.wait(t, "PROMETHEUS_MAPPER_YAML names a file that does not exist: the built-in mapping is used")
-	traffic(t, p.grpc)
-	own := p.log.wait(t, "listening")["prometheus"].(string)
-	for _, url := range []string{"http://" + p.http + "/metrics", "http://" + own + "/own/path"} {
+	p.Log.Wait(t, "PROMETHEUS_MAPPER_YAML names a file that does not exist: the built-in mapping is used")
+	traffic(t, p.GRPC)
+	own := p.Log.Wait(t, "listening")["prometheus"].(string)
+	for _, url := range []string{"http://" + p.HTTP + "/metrics", "http://" + own + "/own/path"} {
 		if diff := cmp.Diff(sorted(trafficForPrometheus), shown(t, url, "ratelimit_")); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", url, diff)
 		}
@@ -149,7 +149,7 @@ func TestMetricsOfTheReference(t *testing.T) {
 		t.Errorf("the listener for Prometheus answers other paths too: %d", code)
 	}
 	// Our own metrics come in addition. Their rules are not merged, however deep they are.
-	got := shown(t, "http://"+p.http+"/metrics", `ratelimitd_rule_hits_total{domain="mongo_cps",rule="database`)
+	got := shown(t, "http://"+p.HTTP+"/metrics", `ratelimitd_rule_hits_total{domain="mongo_cps",rule="database`)
 	want := []string{
 		`ratelimitd_rule_hits_total{domain="mongo_cps",rule="database_users"} 7`,
 		`ratelimitd_rule_hits_total{domain="mongo_cps",rule="database_users.op_read"} 1`,
@@ -158,7 +158,7 @@ func TestMetricsOfTheReference(t *testing.T) {
 	if diff := cmp.Diff(sorted(want), got); diff != "" {
 		t.Errorf("own metrics (-want +got):\n%s", diff)
 	}
-	_, stats := get(t, "http://"+p.debug+"/stats")
+	_, stats := get(t, "http://"+p.Debug+"/stats")
 	for _, line := range []string{
 		"ratelimit.service.rate_limit.mongo_cps.database_users.op_read.table.total_hits: 1\n",
 		"ratelimit.service.rate_limit.mongo_cps.remote_address_10_0_0_1.within_limit: 1\n",
@@ -188,15 +188,15 @@ mappings:
     name: dropped
 `)
 	p := startProcess(t, map[string]string{"PROMETHEUS_MAPPER_YAML": filepath.Join(dir, "conf.yaml"), "EXTRA_TAGS": "env:prod"}, "--rules", rulesOf(t, measuredRules))
-	traffic(t, p.grpc)
+	traffic(t, p.GRPC)
 	want := []string{
 		`rl_hits{database="database_users",domain="mongo_cps",env="prod",op="op_read",third="table"} 1`,
 		`rl_ms_count{env="prod",method="ShouldRateLimit"} 12`,
 	}
-	if diff := cmp.Diff(want, shown(t, "http://"+p.http+"/metrics", "rl_")); diff != "" {
+	if diff := cmp.Diff(want, shown(t, "http://"+p.HTTP+"/metrics", "rl_")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := shown(t, "http://"+p.http+"/metrics", "ratelimit_"); len(got) > 0 {
+	if got := shown(t, "http://"+p.HTTP+"/metrics", "ratelimit_"); len(got) > 0 {
 		t.Errorf("what the mapping drops is shown: %q", got)
 	}
 }
@@ -297,7 +297,7 @@ func TestStatsDAndPrometheus(t *testing.T) {
 				env["STATSD_PROTOCOL"] = "udp" // TCP is the default, as in the reference
 			}
 			p := startProcess(t, env, "--rules", rulesOf(t, measuredRules))
-			traffic(t, p.grpc)
+			traffic(t, p.GRPC)
 			d.sum(t, map[string]int{
 				"ratelimit.service.rate_limit.mongo_cps.database_users.total_hits":               7,
 				"ratelimit.service.rate_limit.mongo_cps.database_users.over_limit":               2,
@@ -312,7 +312,7 @@ func TestStatsDAndPrometheus(t *testing.T) {
 				"ratelimit_server.ShouldRateLimit.total_requests":                                12,
 				"ratelimit_server.ShouldRateLimit.response_time|ms":                              12,
 			})
-			own := p.log.wait(t, "listening")["prometheus"].(string)
+			own := p.Log.Wait(t, "listening")["prometheus"].(string)
 			if diff := cmp.Diff(sorted(trafficForPrometheus), shown(t, "http://"+own+"/metrics", "ratelimit_")); diff != "" {
 				t.Errorf("Prometheus (-want +got):\n%s", diff)
 			}
@@ -332,7 +332,7 @@ func TestDogStatsD(t *testing.T) {
 		"DOG_STATSD_MOGRIFIER_TIME_PATTERN": `^ratelimit_server\.(.*)\.response_time$`,
 		"DOG_STATSD_MOGRIFIER_TIME_NAME":    "took.$1",
 	}, "--rules", rulesOf(t, measuredRules))
-	traffic(t, p.grpc)
+	traffic(t, p.GRPC)
 	d.sum(t, map[string]int{
 		"ratelimit.total_hits#env:prod,descriptor:database_users,domain:mongo_cps":               7,
 		"ratelimit.over_limit#env:prod,descriptor:database_users,domain:mongo_cps":               2,
@@ -350,7 +350,7 @@ func TestStatisticsOfRedis(t *testing.T) {
 		"REDIS_URL": first.Addr, "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": second.Addr, "LOCAL_CACHE_SIZE_IN_BYTES": "1000000",
 		"REDIS_AUTH": "", "REDIS_OP_TIMEOUT": "5s",
 	}, "--rules", rulesOf(t, "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 1}\n  - key: s\n    rate_limit: {unit: second, requests_per_unit: 1}\n"))
-	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 	for range 3 {
 		for _, key := range []string{"k", "s"} {
 			if _, err := client.ShouldRateLimit(t.Context(), ask("d", key, "v")); err != nil {
@@ -358,7 +358,7 @@ func TestStatisticsOfRedis(t *testing.T) {
 			}
 		}
 	}
-	url := "http://" + p.http + "/metrics"
+	url := "http://" + p.HTTP + "/metrics"
 	numbers := func(prefix string) map[string]int {
 		all := make(map[string]int)
 		for _, line := range shown(t, url, prefix) {
@@ -400,18 +400,18 @@ func TestStatisticsDisabled(t *testing.T) {
 		"DISABLE_STATS": "true", "USE_STATSD": "true", "STATSD_PROTOCOL": "udp", "STATSD_HOST": d.host, "STATSD_PORT": d.port, "STATS_FLUSH_INTERVAL": "5ms",
 		"USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": "127.0.0.1:0",
 	}, "--rules", rulesOf(t, measuredRules))
-	if addr, ok := p.log.wait(t, "listening")["prometheus"]; ok {
+	if addr, ok := p.Log.Wait(t, "listening")["prometheus"]; ok {
 		t.Errorf("it listens for Prometheus on %s", addr)
 	}
-	traffic(t, p.grpc)
-	url := "http://" + p.http + "/metrics"
+	traffic(t, p.GRPC)
+	url := "http://" + p.HTTP + "/metrics"
 	if got := shown(t, url, "ratelimit_"); len(got) > 0 {
 		t.Errorf("the reference's metrics are shown: %q", got)
 	}
 	if got := shown(t, url, "ratelimitd_decisions_total"); len(got) != 2 {
 		t.Errorf("our own are not: %q", got)
 	}
-	p.stop(t)
+	p.Stop(t)
 	select {
 	case line := <-d.lines:
 		t.Errorf("%q was sent", line)

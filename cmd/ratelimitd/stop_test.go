@@ -12,7 +12,7 @@ import (
 func TestKnownRefusalStopsTheOthers(t *testing.T) {
 	rules := rulesOf(t, "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: year, requests_per_unit: 8}\n  - key: b\n    rate_limit: {unit: year, requests_per_unit: 0}\n")
 	p := startProcess(t, map[string]string{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": "true", "LOCAL_CACHE_SIZE_IN_BYTES": "100000"}, "--rules", rules)
-	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc))
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 	both := ask("d", "a", "v")
 	both.Descriptors, both.HitsAddend = append(both.Descriptors, ask("d", "b", "v").Descriptors...), 100
 	var got []uint32
@@ -30,7 +30,7 @@ func TestKnownRefusalStopsTheOthers(t *testing.T) {
 		t.Errorf("codes and what is left: %v, want %v", got, want)
 	}
 	const name = "ratelimitd_rule_over_limit_cache_hits_total{"
-	if all := shown(t, "http://"+p.http+"/metrics", name); !slices.Contains(all, name+`domain="d",rule="b"} 100`) {
+	if all := shown(t, "http://"+p.HTTP+"/metrics", name); !slices.Contains(all, name+`domain="d",rule="b"} 100`) {
 		t.Errorf("hits that the cache refused: %q", all)
 	}
 }

@@ -12,9 +12,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 // The tutorial's blocks: a comment may say before a block what it is.
@@ -35,9 +36,8 @@ var (
 type tutorial struct {
 	home    string
 	shell   *shell
-	service *exec.Cmd
-	log     *logLines
-	read    int // lines of the log that the page has shown so far
+	service *servicetest.Process
+	read    int // offset in the service's log up to which the page has shown it
 }
 
 // Every step of docs/tutorial.md gives the documented result, starting with the build of the binary.
@@ -49,8 +49,7 @@ func TestTutorial(t *testing.T) {
 		t.Fatal(err)
 	}
 	home := t.TempDir()
-	r := &tutorial{home: filepath.Join(home, "tutorial"), shell: openShell(t, home), log: newLogLines()}
-	defer r.stop(t)
+	r := &tutorial{home: filepath.Join(home, "tutorial"), shell: openShell(t, home)}
 	var out strings.Builder
 	end, commands := 0, 0
 	for _, at := range tutorialBlock.FindAllSubmatchIndex(text, -1) {
@@ -136,34 +135,14 @@ func (r *tutorial) console(t *testing.T, body string) (said string, commands int
 // serve starts the built service in the shell's folder. The shell's calls then go to it.
 func (r *tutorial) serve(t *testing.T, args []string) {
 	t.Helper()
-	r.service = exec.Command(filepath.Join(r.home, "bin", "ratelimitd"), args...)
-	r.service.Dir = r.home
-	r.service.Env = []string{"GRPC_PORT=0", "PORT=0", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "HOST=127.0.0.1"}
-	stderr, err := r.service.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.service.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go r.log.read(stderr)
+	cmd := exec.Command(filepath.Join(r.home, "bin", "ratelimitd"), args...)
+	cmd.Dir = r.home
+	cmd.Env = []string{"GRPC_PORT=0", "PORT=0", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "HOST=127.0.0.1"}
+	r.service = servicetest.Run(t, "the service", cmd)
 	_, rest, _ := strings.Cut(r.waitLog(t, "msg=listening"), "grpc=")
 	grpc, _, _ := strings.Cut(rest, " ")
 	r.read = 0
 	r.shell.run(t, `ratelimitd() { if [ "$1" = call ]; then command ratelimitd "$@" --server `+grpc+`; else command ratelimitd "$@"; fi; }`)
-}
-
-func (r *tutorial) stop(t *testing.T) {
-	t.Helper()
-	if r.service == nil {
-		return
-	}
-	if err := r.service.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
-	if err := r.service.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, r.log)
-	}
 }
 
 // logs waits until the service has logged these lines in this order. Other lines may come between them.
@@ -178,23 +157,11 @@ func (r *tutorial) logs(t *testing.T, lines string) {
 func (r *tutorial) waitLog(t *testing.T, want string) string {
 	t.Helper()
 	want = logged.ReplaceAllString(want, "")
-	late := time.After(patience)
-	for {
-		r.log.mu.Lock()
-		lines, more := r.log.lines, r.log.more
-		r.log.mu.Unlock()
-		for ; r.read < len(lines); r.read++ {
-			if strings.Contains(logged.ReplaceAllString(lines[r.read], ""), want) {
-				r.read++
-				return lines[r.read-1]
-			}
-		}
-		select {
-		case <-more:
-		case <-late:
-			t.Fatalf("the service does not log %q:\n%s", want, r.log)
-		}
-	}
+	line, next := r.service.Log.Find(t, want, r.read, func(line string) bool {
+		return strings.Contains(logged.ReplaceAllString(line, ""), want)
+	})
+	r.read = next
+	return line
 }
 
 // shell is a shell that keeps its folder and variables between commands.

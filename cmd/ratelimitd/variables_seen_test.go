@@ -105,7 +105,7 @@ func page(path string, debug bool, find string) look {
 // logs waits for a message and returns one of its fields.
 func logs(message, field string) look {
 	return running(func(t *testing.T, i *instance) string {
-		text, _ := i.log.wait(t, message)[field].(string)
+		text, _ := i.log.Wait(t, message)[field].(string)
 		return text
 	})
 }

@@ -376,7 +376,7 @@ func variablesOfListening() []variable {
 		}), unset: "answers", set: "does not"},
 		{name: "RATELIMITD_DRAIN_DELAY", value: "20ms", look: running(func(t *testing.T, i *instance) string {
 			i.stop()
-			i.log.wait(t, "stopped")
+			i.log.Wait(t, "stopped")
 			return either(strings.Contains(i.log.String(), "draining: health is red"), "waits", "does not wait")
 		}), unset: "does not wait", set: "waits"},
 		{name: "RATELIMITD_STOP_TIMEOUT", value: "20ms", prepare: func(t *testing.T) (map[string]string, look) {
@@ -810,7 +810,7 @@ func variablesOfTracing() []variable {
 			return env, running(func(t *testing.T, i *instance) string {
 				answers(ask("d", "k", "v"))(t, i)
 				i.stop() // sends the recorded spans
-				i.log.wait(t, "stopped")
+				i.log.Wait(t, "stopped")
 				if err := <-i.ended; err != nil {
 					t.Error(err)
 				}

@@ -8,7 +8,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -21,6 +20,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 // variable is a row of the table: one environment variable, and how its effect is observed.
@@ -75,7 +76,7 @@ func inEnvironment(env map[string]string, do func()) {
 type instance struct {
 	svc  *service // nil: it did not start
 	err  error    // why it did not start
-	log  *logLines
+	log  *servicetest.Log
 	dir  string // the rule folder
 	env  map[string]string
 	args []string
@@ -87,10 +88,8 @@ type instance struct {
 // begin starts the service. If that fails, err holds the reason.
 func begin(t *testing.T, env map[string]string, args ...string) *instance {
 	t.Helper()
-	notAtMidnight()
-	i := &instance{log: newLogLines(), env: env, args: args, ended: make(chan error, 1)}
-	r, w := io.Pipe()
-	go i.log.read(r)
+	servicetest.NotAtMidnight()
+	i := &instance{log: new(servicetest.Log), env: env, args: args, ended: make(chan error, 1)}
 	var c cli
 	all := map[string]string{"GRPC_PORT": "0", "PORT": "0", "DEBUG_PORT": "0", "GRPC_HOST": "127.0.0.1", "HOST": "127.0.0.1", "LOG_FORMAT": "json"}
 	for name, value := range env {
@@ -109,7 +108,7 @@ func begin(t *testing.T, env map[string]string, args ...string) *instance {
 			i.err = err
 			return
 		}
-		log, level, err := c.Serve.Log.logger(w)
+		log, level, err := c.Serve.Log.logger(i.log)
 		if err != nil {
 			i.err = err
 			return
@@ -120,13 +119,13 @@ func begin(t *testing.T, env map[string]string, args ...string) *instance {
 	i.stop = cancel
 	if i.err != nil {
 		cancel()
-		_ = w.Close()
+		_ = i.log.Close()
 		return i
 	}
 	done := make(chan struct{})
 	go func() {
 		i.ended <- i.svc.run(ctx)
-		_ = w.Close()
+		_ = i.log.Close()
 		close(done)
 	}()
 	t.Cleanup(func() {
@@ -302,7 +301,7 @@ func (v *variable) hasNoEffect(t *testing.T) {
 		if i.err != nil {
 			t.Fatal(i.failed())
 		}
-		i.log.wait(t, "listening")
+		i.log.Wait(t, "listening")
 		if n := strings.Count(i.log.String(), `"accepted without effect","variables":"`+v.name+`"`); n != c.times {
 			t.Errorf("with %s=%s the log says %d times that it has no effect, want %d:\n%s", v.name, c.value, n, c.times, i.log)
 		}

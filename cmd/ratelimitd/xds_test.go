@@ -24,6 +24,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/otlptest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 	"github.com/ratelimitd/ratelimitd/internal/tlstest"
 )
 
@@ -155,22 +156,22 @@ func TestEnvoyGateway(t *testing.T) {
 		"SSL_CERT_FILE":    redisCA.File,
 		"REDIS_OP_TIMEOUT": "5s", // the machine may be busy; this test does not measure time
 	})
-	if line := p.log.wait(t, "counting in Redis"); line["address"] != redisServer.Addr || line["key_format"] != "ratelimitd" {
+	if line := p.Log.Wait(t, "counting in Redis"); line["address"] != redisServer.Addr || line["key_format"] != "ratelimitd" {
 		t.Errorf("logged %v", line)
 	}
-	p.log.wait(t, "listening")
-	if said := p.log.String(); !strings.Contains(said, `"variables":"GRPC_SERVER_TLS_CA_CERT"`) || !strings.Contains(said, "set GRPC_CLIENT_TLS_CACERT") {
+	p.Log.Wait(t, "listening")
+	if said := p.Log.String(); !strings.Contains(said, `"variables":"GRPC_SERVER_TLS_CA_CERT"`) || !strings.Contains(said, "set GRPC_CLIENT_TLS_CACERT") {
 		t.Errorf("it does not say that GRPC_SERVER_TLS_CA_CERT has no effect:\n%s", said)
 	}
-	client := ratelimitv3.NewRateLimitServiceClient(dialTLS(t, p.grpc, &tls.Config{RootCAs: ca.Pool()}))
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: ca.Pool()}))))
 	const domain = "default/eg/http"
 	decide := func(address string) (*ratelimitv3.RateLimitResponse, error) {
 		return client.ShouldRateLimit(t.Context(), askRoute(domain, address))
 	}
-	rlconfig := func() string { _, body := get(t, "http://"+p.debug+"/rlconfig"); return body }
+	rlconfig := func() string { _, body := get(t, "http://"+p.Debug+"/rlconfig"); return body }
 
 	// The gateway has no snapshot yet: probes succeed, and callers decide for themselves.
-	if code, body := get(t, "http://"+p.http+"/healthcheck"); code != http.StatusOK || body != "OK" {
+	if code, body := get(t, "http://"+p.HTTP+"/healthcheck"); code != http.StatusOK || body != "OK" {
 		t.Errorf("/healthcheck without rules: %d %q", code, body)
 	}
 	if _, err := decide("10.0.0.1"); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no rate limit configuration loaded") {
@@ -190,7 +191,7 @@ func TestEnvoyGateway(t *testing.T) {
 	}
 
 	// The monitoring scrapes PROMETHEUS_ADDR, under the reference's names.
-	scraped := "http://" + p.log.wait(t, "listening")["prometheus"].(string) + "/metrics"
+	scraped := "http://" + p.Log.Wait(t, "listening")["prometheus"].(string) + "/metrics"
 	const keys = `{domain="default/eg/http",key1="httproute/default/shop/rule/0/match/0/*_httproute/default/shop/rule/0/match/0/*",key2="rule-0-match-0_rule-0-match-0"} `
 	_, metrics := get(t, scraped)
 	for _, want := range []string{
@@ -236,7 +237,7 @@ func TestEnvoyGateway(t *testing.T) {
 	// The certificate is renewed. The service and its client to the gateway use the same Secret.
 	presented := func() string {
 		var from peer.Peer
-		conn := dialTLS(t, p.grpc, &tls.Config{RootCAs: ca.Pool()})
+		conn := dial(t, p.GRPC, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: ca.Pool()})))
 		if _, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), askRoute(domain, "10.0.0.3"), grpc.Peer(&from)); err != nil {
 			t.Fatal(err)
 		}
@@ -257,26 +258,16 @@ func TestEnvoyGateway(t *testing.T) {
 		got, err := decide("10.0.0.1")
 		return err == nil && got.GetOverallCode() == ratelimitv3.RateLimitResponse_OK && got.GetStatuses()[0].GetCurrentLimit() == nil
 	})
-	if code, _ := get(t, "http://"+p.http+"/healthcheck"); code != http.StatusOK {
+	if code, _ := get(t, "http://"+p.HTTP+"/healthcheck"); code != http.StatusOK {
 		t.Errorf("/healthcheck with an empty snapshot: %d", code)
 	}
 
 	// No caller sent a trace, and all calls are sampled.
-	p.stop(t) // sends the spans that wait for a batch
+	p.Stop(t) // sends the spans that wait for a batch
 	got, sender := spans.Spans()
 	if len(got) < 10 || sender["service.name"] != "envoy-ratelimit" || sender["service.namespace"] != "envoy-gateway-system" || sender["service.instance.id"] != "envoy-ratelimit-7c9d" {
 		t.Errorf("%d spans of %v", len(got), sender)
 	}
-}
-
-func dialTLS(t *testing.T, addr string, c *tls.Config) *grpc.ClientConn {
-	t.Helper()
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(credentials.NewTLS(c)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return conn
 }
 
 // explain shows rules over xDS by asking the server that has them. If it reads files instead, it warns that such a server reads
@@ -285,12 +276,12 @@ func TestExplainOverXDS(t *testing.T) {
 	g := newGateway(t, "default")
 	g.set("1", perHour("shop", 3))
 	p := startProcess(t, map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": g.addr})
-	p.log.wait(t, "rules in force")
+	p.Log.Wait(t, "rules in force")
 	const route = "httproute/default/shop/rule/0/match/0/*"
 	request := route + "=" + route + ",rule-0-match-0=rule-0-match-0,remote_address=10.0.0.1"
-	code, stdout, stderr := asks(t, "explain", "-d", "shop", "--server", p.debug, request)
+	code, stdout, stderr := asks(t, "explain", "-d", "shop", "--server", p.Debug, request)
 	if code != 0 || !strings.Contains(stdout, "3 per hour, fixed window") || !strings.Contains(stdout, "shop: descriptors[0].descriptors[0].descriptors[0]") ||
-		!strings.Contains(stdout, "rules    of the server "+p.debug) || !strings.Contains(stderr, "the counters' state is not shown") {
+		!strings.Contains(stdout, "rules    of the server "+p.Debug) || !strings.Contains(stderr, "the counters' state is not shown") {
 		t.Errorf("%d %s\n%s", code, stderr, stdout)
 	}
 	root := t.TempDir()
@@ -306,14 +297,14 @@ func TestExplainOverXDS(t *testing.T) {
 // Without FORCE_START_WITHOUT_INITIAL_CONFIG health is red until the first rules arrive. With
 // HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED it is red whenever there is no domain.
 func TestHealthWithoutRules(t *testing.T) {
-	health := func(p *process) int { code, _ := get(t, "http://"+p.http+"/healthcheck"); return code }
+	health := func(p *servicetest.Process) int { code, _ := get(t, "http://"+p.HTTP+"/healthcheck"); return code }
 	t.Run("xDS", func(t *testing.T) {
 		g := newGateway(t, "default")
 		p := startProcess(t, map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": g.addr})
 		if code := health(p); code != http.StatusInternalServerError {
 			t.Errorf("before the first rules: %d", code)
 		}
-		if code, _ := get(t, "http://"+p.http+"/livez"); code != http.StatusOK {
+		if code, _ := get(t, "http://"+p.HTTP+"/livez"); code != http.StatusOK {
 			t.Errorf("/livez before the first rules: %d", code)
 		}
 		g.set("1")
@@ -329,9 +320,9 @@ func TestHealthWithoutRules(t *testing.T) {
 			bad := perHour("d", 1)
 			bad.Descriptors[0].Key = ""
 			g.set("1", bad)
-			p.log.wait(t, "rules refused, and no rules are in force: requests are answered with UNAVAILABLE")
+			p.Log.Wait(t, "rules refused, and no rules are in force: requests are answered with UNAVAILABLE")
 			eventually(t, "red health", func() bool { return health(p) == http.StatusInternalServerError })
-			if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc)).ShouldRateLimit(t.Context(), askRoute("d", "10.0.0.1")); status.Code(err) != codes.Unavailable {
+			if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC)).ShouldRateLimit(t.Context(), askRoute("d", "10.0.0.1")); status.Code(err) != codes.Unavailable {
 				t.Errorf("a request: %v", err)
 			}
 			g.set("2", perHour("d", 1))
@@ -349,7 +340,7 @@ func TestHealthWithoutRules(t *testing.T) {
 		eventually(t, "green health", func() bool { return health(p) == http.StatusOK })
 		g.set("2")
 		eventually(t, "red health", func() bool { return health(p) == http.StatusInternalServerError })
-		if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.grpc)).ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil {
+		if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC)).ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil {
 			t.Errorf("with red health: %v", err)
 		}
 	})

@@ -15,8 +15,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 // The limits are small enough to be reached in a trial, over a window in which no hit returns. A longer trial multiplies
@@ -73,13 +74,13 @@ func chaosCounters(processes, factor int) []*counter {
 			switch key {
 			case "narrow":
 				c.wide = fmt.Sprintf("wide-%d", n)
-				c.request = ask("together", key, value)
-				c.request.Descriptors = append(c.request.Descriptors, ask("together", "wide", c.wide).GetDescriptors()...)
+				c.request = servicetest.Ask("together", key, value)
+				c.request.Descriptors = append(c.request.Descriptors, servicetest.Ask("together", "wide", c.wide).GetDescriptors()...)
 			case "leased":
 				c.slack = limit / leasedPart
-				c.request = ask("chaos", key, value)
+				c.request = servicetest.Ask("chaos", key, value)
 			default:
-				c.request = ask("chaos", key, value)
+				c.request = servicetest.Ask("chaos", key, value)
 			}
 			all = append(all, c)
 		}
@@ -124,7 +125,7 @@ type tally struct {
 
 func histogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, time.Minute.Microseconds(), 3) }
 
-func newLoad(t *testing.T, timeout time.Duration, factor int, processes ...*process) *load {
+func newLoad(t *testing.T, timeout time.Duration, factor int, processes ...*servicetest.Process) *load {
 	t.Helper()
 	l := &load{
 		t: t, timeout: timeout, counters: chaosCounters(len(processes), factor), away: make([]atomic.Bool, len(processes)),
@@ -132,13 +133,9 @@ func newLoad(t *testing.T, timeout time.Duration, factor int, processes ...*proc
 	}
 	for _, p := range processes {
 		// Connect again quickly: a caller that waits a second would hide how soon the service is back.
-		conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(grpc.ConnectParams{
+		conn := servicetest.Dial(t, p.GRPC, grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1, MaxDelay: 20 * time.Millisecond}, MinConnectTimeout: patience,
 		}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
 		l.clients = append(l.clients, ratelimitv3.NewRateLimitServiceClient(conn))
 	}
 	return l
@@ -234,7 +231,7 @@ func (l *load) callBare(process int) {
 	defer cancel()
 	away := l.away[process].Load()
 	start := time.Now()
-	_, err := l.clients[process].ShouldRateLimit(ctx, ask("chaos", "unlimited", "v"))
+	_, err := l.clients[process].ShouldRateLimit(ctx, servicetest.Ask("chaos", "unlimited", "v"))
 	took := time.Since(start)
 	if err != nil && !away && !l.away[process].Load() {
 		l.complain("a call that needs no Redis failed: %v", err)

@@ -1,7 +1,6 @@
 package outages
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"net"
@@ -12,9 +11,8 @@ import (
 	"testing"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
-
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 // pace is how long and how hard a trial is.
@@ -76,7 +74,7 @@ type trial struct {
 	pace
 
 	t         *testing.T
-	processes []*process
+	processes []*servicetest.Process
 	load      *load
 	env       map[string]string
 	rules     string
@@ -89,7 +87,7 @@ type trial struct {
 // startTrial starts two processes and returns when both serve every counter.
 func startTrial(t *testing.T, c *chaos, p pace) *trial {
 	t.Helper()
-	s := &trial{topology: c.on(t), pace: p, felt: c.felt, t: t, rules: rulesOf(t, chaosRules(p.factor)...)}
+	s := &trial{topology: c.on(t), pace: p, felt: c.felt, t: t, rules: servicetest.RulesOf(t, chaosRules(p.factor)...)}
 	if c.exact {
 		s.timeout = 5 * time.Second
 	}
@@ -116,7 +114,7 @@ func (s *trial) hold(d time.Duration) {
 		if s.load.away[i].Load() {
 			continue
 		}
-		if code, body := get(s.t, "http://"+p.http+"/healthcheck"); code != http.StatusOK {
+		if code, body := servicetest.Get(s.t, "http://"+p.HTTP+"/healthcheck"); code != http.StatusOK {
 			s.t.Errorf("health while Redis is sick: %d %s", code, body)
 		}
 	}
@@ -137,7 +135,7 @@ func (s *trial) forget(servers ...*redistest.Server) {
 	s.t.Helper()
 	s.forgot = true
 	s.load.still(func() {
-		known := countsOf(s.t, servers...)
+		known := servicetest.Counts(s.t, "", servers...)
 		for _, c := range s.load.counters {
 			c.most = c.admitted.Load() + c.slack + c.limit - min(known[c.value], c.limit)
 		}
@@ -161,43 +159,6 @@ func (s *trial) occupy(server *redistest.Server) (leave func()) {
 	}
 	s.t.Fatal("a server that hangs takes connections without end")
 	return nil
-}
-
-// countsOf reads the hits of counters from these servers, by the value of their entry. Where servers differ, the highest
-// count wins. The limits are fixed windows.
-func countsOf(t *testing.T, servers ...*redistest.Server) map[string]int64 {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	all := make(map[string]int64)
-	for _, server := range servers {
-		conn := server.Client(t).Conn()
-		defer func() { _ = conn.Close() }()
-		_ = conn.ReadOnly(ctx).Err() // lets a replica of a cluster answer; other servers may refuse it
-		keys, err := conn.Keys(ctx, "*=*|*").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		counts, err := conn.Pipelined(ctx, func(p goredis.Pipeliner) error {
-			for _, k := range keys {
-				p.Get(ctx, k)
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, k := range keys {
-			n, err := counts[i].(*goredis.StringCmd).Int64()
-			if err != nil {
-				t.Fatalf("the counter %s: %v", k, err)
-			}
-			_, value, _ := strings.Cut(k, "=")
-			value, _, _ = strings.Cut(value, "|")
-			all[value] = max(all[value], n&(1<<40-1)) // the higher bits hold the window's number
-		}
-	}
-	return all
 }
 
 // servers returns the running servers that may have counters.
@@ -232,23 +193,13 @@ func (s *trial) key(value string) string {
 func (s *trial) stopProcess(i int) {
 	s.t.Helper()
 	s.load.away[i].Store(true)
-	p := s.processes[i]
-	_ = p.cmd.Process.Kill()
-	select {
-	case err := <-p.ended:
-		if err == nil {
-			s.t.Error("a killed process ended well")
-		}
-		close(p.ended)
-	case <-time.After(patience):
-		s.t.Fatal("a process did not end on SIGKILL")
-	}
+	s.processes[i].Kill(s.t)
 }
 
 // startProcess starts the process again at the same address.
 func (s *trial) startProcess(i int) {
 	s.t.Helper()
-	_, port, err := net.SplitHostPort(s.processes[i].grpc)
+	_, port, err := net.SplitHostPort(s.processes[i].GRPC)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -314,7 +265,7 @@ func (s *trial) audit() {
 	s.t.Helper()
 	var known map[string]int64
 	if !s.forgot {
-		known = countsOf(s.t, s.servers()...)
+		known = servicetest.Counts(s.t, "", s.servers()...)
 	}
 	for _, c := range s.load.counters {
 		admitted, unknown := c.admitted.Load(), c.unknown.Load()

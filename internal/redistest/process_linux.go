@@ -2,7 +2,7 @@ package redistest
 
 import "syscall"
 
-// processAttributes lets the kernel end the server when the test process dies without running its clean-up.
-func processAttributes() *syscall.SysProcAttr {
+// EndsWithTest lets the kernel end a process when the test process dies without running its clean-up.
+func EndsWithTest() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

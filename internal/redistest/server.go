@@ -211,7 +211,7 @@ func (s *Server) run() error {
 	}
 	cmd := exec.Command(s.binary, append(s.args(port), "--bind", host, "--unixsocket", s.Socket, "--dir", s.Dir)...)
 	cmd.Stdout, cmd.Stderr = &s.output, &s.output
-	cmd.SysProcAttr = processAttributes()
+	cmd.SysProcAttr = EndsWithTest()
 	if err := cmd.Start(); err != nil {
 		return err
 	}

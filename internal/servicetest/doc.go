@@ -1,0 +1,10 @@
+// Package servicetest is for tests that use a whole service, or a whole server of it: it starts the service as a process,
+// waits for what it logs, sends it requests, and reads what it has counted in Redis.
+//
+// A Process is a running program; Start starts the service on free ports and returns when it listens. Each program that
+// the test starts ends with the test. A Log holds what a program has written; any goroutine may write and read it. Serve
+// runs a server inside the test process. Every wait has a bound: when it is reached, the test fails with the log.
+//
+// The package is for tests only. It builds nothing: the test says which program is the service. Redis is package
+// redistest's.
+package servicetest
