@@ -53,10 +53,11 @@ type Skipped struct {
 
 // skip returns why a file with this content is not read as rules. It returns false for a rule file.
 func (a nonRule) skip(name string, data []byte) (Skipped, bool) {
+	if a == "" {
+		return Skipped{}, false
+	}
 	s := Skipped{Name: name, Rules: givesDomain(a, data), Tests: a == namedTests}
 	switch {
-	case a == "":
-		return s, false
 	case a == namedHidden:
 		s.Why = "its name begins with a dot"
 	case a == namedCopy:

@@ -65,3 +65,19 @@ func TestNamesHideNoRules(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
+
+// Looking for files without rules does not parse rule files a second time.
+func TestARuleFileIsParsedOnce(t *testing.T) {
+	dir, data := t.TempDir(), generate("d", 20, 50)
+	path := filepath.Join(dir, "a.yaml")
+	write(t, path, string(data))
+	reading := testing.AllocsPerRun(3, func() { readSource(path, data, true) })
+	loading := testing.AllocsPerRun(3, func() {
+		if _, err := NewFolder(Options{Dir: dir, Logger: new(logged).logger()}).Load(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if loading > 1.3*reading {
+		t.Errorf("loading a file makes %.0f allocations, reading its rules %.0f", loading, reading)
+	}
+}
