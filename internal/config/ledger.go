@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
@@ -133,8 +134,9 @@ func (l *ledger) compile() (*descriptor.Tree, error) {
 	for _, c := range l.order {
 		d := *c.specs[0]
 		d.Copy = true
+		d.Children = slices.Clip(d.Children) // appending must not write into the spec
 		for _, s := range c.specs[1:] {
-			d.Children = append(d.Children[:len(d.Children):len(d.Children)], s.Children...)
+			d.Children = append(d.Children, s.Children...)
 			d.Admission, d.OnError, d.Headers = cmp.Or(d.Admission, s.Admission), cmp.Or(d.OnError, s.OnError), cmp.Or(d.Headers, s.Headers)
 		}
 		domains = append(domains, d)

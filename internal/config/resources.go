@@ -194,13 +194,15 @@ func named(set []Resource) []Resource {
 	slices.SortStableFunc(set, func(a, b Resource) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), slices.Compare(a.Sum[:], b.Sum[:]))
 	})
-	taken := make(map[string]bool, len(set))
+	last := make(map[string]int, len(set)) // by name: the last number it was given, 1 for the name itself; 0: the name is free
 	for i := range set {
 		name := set[i].Name
-		for n := 2; taken[set[i].Name]; n++ {
+		n := last[name]
+		for last[set[i].Name] > 0 {
+			n++
 			set[i].Name = name + "#" + strconv.Itoa(n)
 		}
-		taken[set[i].Name] = true
+		last[name], last[set[i].Name] = max(n, 1), 1
 	}
 	return set
 }

@@ -157,3 +157,20 @@ func TestRefusalsAreShort(t *testing.T) {
 		t.Errorf("%d bytes: %.200s", len(err.Error()), err)
 	}
 }
+
+// The cost of a set grows with its size, not with its square, even if all resources have one name and one domain.
+func TestManyResourcesOfOneNameAndDomain(t *testing.T) {
+	set := make([]Resource, 20_000)
+	for i := range set {
+		set[i] = resourceOf("r", "d", 1)
+		set[i].Rules[1].Value.([]any)[0].(yamlform.Pairs)[0].Value = fmt.Sprint("k", i)
+	}
+	began := time.Now()
+	result, err := NewResources(ResourceOptions{MergeDomains: true, Logger: new(logged).logger()}).Apply(set)
+	if err != nil || len(result.Tree.Rules) != len(set) || result.InUse != len(set) {
+		t.Fatalf("%d rules of %d resources: %v", len(result.Tree.Rules), result.InUse, err)
+	}
+	if took := time.Since(began); took > 20*time.Second { // under a second; more than a minute if it grows with the square
+		t.Errorf("%d resources took %s", len(set), took)
+	}
+}
