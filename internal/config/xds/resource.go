@@ -32,6 +32,10 @@ const (
 	domainExtensions = "domain"
 )
 
+// maxDomainKeys is how many different keys and values of the whole domain are collected. A domain has fewer keys, so the
+// reader of rule files refuses so many, and the rest would only repeat the error.
+const maxDomainKeys = 100
+
 // sum is a hash of content.
 type sum = [sha256.Size]byte
 
@@ -213,7 +217,7 @@ func (c *converter) extensions(metadata *structpb.Struct, at string) (own, exten
 		}
 		for _, said := range below(domain, x.Path) {
 			again := func(x yamlform.Pair) bool { return x.Key == said.Key && reflect.DeepEqual(x.Value, said.Value) }
-			if !slices.ContainsFunc(c.domain, again) {
+			if len(c.domain) < maxDomainKeys && !slices.ContainsFunc(c.domain, again) {
 				c.domain = append(c.domain, said)
 			}
 		}
