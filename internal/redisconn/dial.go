@@ -248,7 +248,7 @@ func dialSentinel(opts *Options, where address, auth *credentials, p poolOptions
 	b := all.newBreaker(c.Options().Addr)
 	c.AddHook(hook{login: &login{auth: auth}, breaker: b}) // the pool dials with the hooks of the original
 	calls := c.WithTimeout(max(callTimeout, p.dial))       // calls are made with the hooks of the copy
-	calls.AddHook(hook{retire: d.retire, sentinels: &sentinelPoll{dial: c.Options().Dialer}, warmup: &warmup{client: calls}, probes: p.probes()})
+	calls.AddHook(hook{retire: d.retire, pollSentinels: pollSentinels(c.Options().Dialer), warmup: &warmup{client: calls}, probes: p.probes()})
 	b.install(calls)
 	return calls
 }

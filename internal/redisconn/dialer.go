@@ -147,12 +147,13 @@ func (d *dialer) broken() {
 	}
 }
 
-// atMostEvery returns a function that calls f at most once per interval.
+// atMostEvery returns a function that calls f at most once per interval, by the monotonic clock.
 func atMostEvery(interval time.Duration, f func()) func() {
-	var last atomic.Int64
+	base := time.Now().Add(-interval)
+	var last atomic.Int64 // the latest call of f, in nanoseconds after base
 	return func() {
-		now, before := time.Now().UnixNano(), last.Load()
-		if now-before > int64(interval) && last.CompareAndSwap(before, now) {
+		now, before := int64(time.Since(base)), last.Load()
+		if now-before >= int64(interval) && last.CompareAndSwap(before, now) {
 			f()
 		}
 	}

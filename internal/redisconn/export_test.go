@@ -23,3 +23,6 @@ func TLSDialer(opts Options) (func(ctx context.Context, network, addr string) (n
 
 // Unread reports whether bytes wait in the socket of a connection.
 func Unread(c net.Conn) (bool, error) { return unread(c.(*conn).socket) }
+
+// AtMostEvery limits how often a function is called.
+var AtMostEvery = atMostEvery

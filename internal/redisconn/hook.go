@@ -13,7 +13,7 @@ type hook struct {
 	login           *login        // part of dialling; nil: connections are not dialled with this hook
 	breaker         *breaker      // learns when bytes arrive on connections
 	topologyTimeout time.Duration // bounds a question about a cluster's topology
-	sentinels       *sentinelPoll // asks sentinels for the primary now and then
+	pollSentinels   func()        // called with every call; asks sentinels for the primary now and then
 	warmup          *warmup       // makes a connection for later calls
 	probes          *probes       // no call fails because of these
 	retire          func()        // called when the server is not the primary any more
@@ -48,7 +48,9 @@ func (h hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 			// here. Another round trip would make a server that is far away unreachable in the time of a call.
 			return nil
 		}
-		h.sentinels.poll()
+		if h.pollSentinels != nil {
+			h.pollSentinels()
+		}
 		_, topology := cmd.(*goredis.ClusterSlotsCmd)
 		if topology && h.topologyTimeout > 0 {
 			// The library asks one node after the other, in the background and without a deadline. A node that hangs would
@@ -74,7 +76,9 @@ func (h hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 // ProcessPipelineHook wraps each pipeline.
 func (h hook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []goredis.Cmder) error {
-		h.sentinels.poll()
+		if h.pollSentinels != nil {
+			h.pollSentinels()
+		}
 		err := next(ctx, cmds)
 		if err == nil {
 			return nil

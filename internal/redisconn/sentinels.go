@@ -3,7 +3,6 @@ package redisconn
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -15,28 +14,18 @@ const (
 	sentinelPollTimeout = 3 * time.Second
 )
 
-// sentinelPoll asks sentinels now and then which server is primary. Sentinels publish a change, but the client subscribes to only one of
-// them, and that one may hang or be gone. After a failover in good order the former primary takes writes for some ten seconds
-// more: a client that missed the news would count there in vain. A nil *sentinelPoll does nothing.
-type sentinelPoll struct {
-	dial goredis.DialHook // asks sentinels, closes the connections to a former primary, and dials
-	last atomic.Int64     // when it was called, in nanoseconds
-}
-
-// poll asks in the background if it is time.
-func (p *sentinelPoll) poll() {
-	if p == nil {
-		return
-	}
-	now, before := time.Now().UnixNano(), p.last.Load()
-	if now-before < int64(sentinelPollEvery) || !p.last.CompareAndSwap(before, now) {
-		return
-	}
-	go func() {
-		ctx, cancel := context.WithTimeout(withoutDialing(context.Background()), sentinelPollTimeout)
-		defer cancel()
-		_, _ = p.dial(ctx, "tcp", "") // it never connects
-	}()
+// pollSentinels returns a function that asks sentinels in the background which server is primary, if it is time. Sentinels publish a
+// change, but the client subscribes to only one of them, and that one may hang or be gone. After a failover in good order the former
+// primary takes writes for some ten seconds more: a client that missed the news would count there in vain. dial asks sentinels, closes
+// the connections to a former primary, and dials.
+func pollSentinels(dial goredis.DialHook) func() {
+	return atMostEvery(sentinelPollEvery, func() {
+		go func() {
+			ctx, cancel := context.WithTimeout(withoutDialing(context.Background()), sentinelPollTimeout)
+			defer cancel()
+			_, _ = dial(ctx, "tcp", "") // it never connects
+		}()
+	})
 }
 
 var errNoDial = errors.New("the primary was asked for without connecting to it")
