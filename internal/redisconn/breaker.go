@@ -21,10 +21,6 @@ type BreakerOptions struct {
 	// node that sends anything keeps the breaker closed. Default 1 s.
 	Silence time.Duration
 
-	// Failures is how many calls in a row open the breaker because their connection broke or the node cannot serve. Half of
-	// at least 20 calls in a second do too. A refused connection opens it at once. Default 5.
-	Failures uint32
-
 	OpenFor time.Duration // how long an open breaker fails calls before it lets one through as a trial; default 200 ms
 
 	// Patience is how long a call must have waited for its timeout to count. A call with a very near deadline proves
@@ -54,9 +50,6 @@ func newBreakers(wanted *BreakerOptions, log *slog.Logger) *breakers {
 	opts := *wanted
 	if opts.Silence <= 0 {
 		opts.Silence = time.Second
-	}
-	if opts.Failures == 0 {
-		opts.Failures = 5
 	}
 	if opts.OpenFor <= 0 {
 		opts.OpenFor = 200 * time.Millisecond
@@ -150,6 +143,10 @@ type breakerCall struct {
 	index  int // in breaker.inFlight
 }
 
+// maxFailures is how many calls in a row open the breaker because their connection broke or the node cannot serve. Half of
+// at least 20 calls in a second do too. A refused connection opens it at once.
+const maxFailures = 5
+
 // evidence is what a finished call shows about its node.
 type evidence uint8
 
@@ -226,7 +223,7 @@ func (b *breaker) end(c *breakerCall, e evidence, err error) {
 			b.trip(now, err)
 		case nodeFailed:
 			b.consecutive++
-			if b.count(now, 1); b.consecutive >= b.opts.Failures || b.windowCalls >= 20 && b.windowFailures*2 >= b.windowCalls {
+			if b.count(now, 1); b.consecutive >= maxFailures || b.windowCalls >= 20 && b.windowFailures*2 >= b.windowCalls {
 				b.trip(now, err)
 			}
 		case timedOut:
@@ -303,7 +300,7 @@ func (b *breaker) DialHook(next goredis.DialHook) goredis.DialHook { return next
 // ProcessHook implements goredis.Hook.
 func (b *breaker) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 	return func(ctx context.Context, cmd goredis.Cmder) error {
-		if isHandshake(cmd) || cmd.Name() == "ping" && isProbe(ctx) {
+		if cmd.Name() == "ping" && isProbe(ctx) {
 			return next(ctx, cmd)
 		}
 		within, c, err := b.begin(ctx)
@@ -323,9 +320,6 @@ func (b *breaker) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 // ProcessPipelineHook implements goredis.Hook.
 func (b *breaker) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []goredis.Cmder) error {
-		if len(cmds) > 0 && isHandshake(cmds[0]) {
-			return next(ctx, cmds)
-		}
 		within, c, err := b.begin(ctx)
 		if err != nil {
 			for _, cmd := range cmds {
@@ -355,16 +349,6 @@ func (b *breaker) after(ctx, within context.Context, c *breakerCall, start time.
 	}
 	b.end(c, b.evidence(ctx, took, err), err)
 	return err
-}
-
-// isHandshake reports whether a command is one that the client sends on a new connection. It is part of the call
-// that needed the connection, which was admitted already.
-func isHandshake(cmd goredis.Cmder) bool {
-	switch cmd.Name() {
-	case "hello", "auth", "select", "client", "readonly":
-		return true
-	}
-	return false
 }
 
 // evidence returns what the error of a call shows about the node. An error that the node answers with shows that it works,
