@@ -87,16 +87,6 @@ func kv(pairs ...string) (entries []*adminv1.Entry) {
 	return entries
 }
 
-// linesWith are the lines of the log that have a text.
-func (r *running) linesWith(text string) (lines []string) {
-	for line := range strings.Lines(r.log.String()) {
-		if strings.Contains(line, text) {
-			lines = append(lines, line)
-		}
-	}
-	return lines
-}
-
 func TestPeekAndReset(t *testing.T) {
 	r := start(t, Options{Counters: counted(t), Access: Access{Tokens: owners{annsToken: "ann"}}})
 	client := adminv1.NewCounterServiceClient(r.admin)
@@ -146,7 +136,7 @@ func TestPeekAndReset(t *testing.T) {
 		t.Errorf("a domain without rules: %v %v", cleared, err)
 	}
 
-	audit := r.linesWith(`msg="reset of counters"`)
+	audit := r.log.With(`msg="reset of counters"`)
 	if len(audit) != 3 {
 		t.Fatalf("%d lines about resets, want one for each of 3:\n%s", len(audit), r.log)
 	}
@@ -203,7 +193,7 @@ func TestResetThatFails(t *testing.T) {
 	r := start(t, Options{Counters: failing{fmt.Errorf("clear counters: %w", backend.ErrUnavailable)}, Access: Access{Tokens: owners{annsToken: "ann"}}})
 	client := adminv1.NewCounterServiceClient(r.admin)
 	_, err := client.Reset(with(within(t), "Bearer "+annsToken), &adminv1.ResetRequest{Domain: "d", Entries: kv("k=v")})
-	if status.Code(err) != codes.Unavailable || len(r.linesWith(`result="failed`)) != 1 || len(r.linesWith("backend unavailable")) != 1 {
+	if status.Code(err) != codes.Unavailable || len(r.log.With(`result="failed`)) != 1 || len(r.log.With("backend unavailable")) != 1 {
 		t.Errorf("%v\n%s", err, r.log)
 	}
 }
@@ -241,7 +231,7 @@ func TestOperatorsAreRefused(t *testing.T) {
 			if err != nil || still.List[0].Used != 2 {
 				t.Errorf("the counter has %+v, %v: want 2 used as before", still.List, err)
 			}
-			lines := r.linesWith(`msg="operator refused"`)
+			lines := r.log.With(`msg="operator refused"`)
 			if len(lines) == 0 || !strings.Contains(lines[0], c.logged) || !strings.Contains(lines[0], "path=/ratelimitd.admin.v1.CounterService/Reset") || !strings.Contains(lines[0], "from=127.0.0.1:") {
 				t.Errorf("the log says %q, want %q", lines, c.logged)
 			}
@@ -263,7 +253,7 @@ func TestRefusedOperatorsAreLoggedNowAndThen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	lines := r.linesWith("operator refused")
+	lines := r.log.With("operator refused")
 	if most := int(time.Since(began)/time.Second) + 3; len(lines) == 0 || len(lines) > most || len(lines) == tries {
 		t.Errorf("%d lines about %d refusals, want %d at most", len(lines), tries, most)
 	}
@@ -329,7 +319,7 @@ func TestAdminTLS(t *testing.T) {
 		if err := peek(r, trusting(mine)); err != nil {
 			t.Errorf("%v", err)
 		}
-		if lines := r.linesWith("reset of counters"); len(lines) != 1 || !strings.Contains(lines[0], `certificate="CN=ann spiffe://test/ann"`) {
+		if lines := r.log.With("reset of counters"); len(lines) != 1 || !strings.Contains(lines[0], `certificate="CN=ann spiffe://test/ann"`) {
 			t.Errorf("the log says %q", lines)
 		}
 		if err := peek(r, trusting()); status.Code(err) != codes.Unavailable {
@@ -351,7 +341,7 @@ func TestAdminTLS(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		lines := r.linesWith("TLS handshake error from 127.0.0.1")
+		lines := r.log.With("TLS handshake error from 127.0.0.1")
 		if most := int(time.Since(began)/time.Second) + 3; len(lines) == 0 || len(lines) > most {
 			t.Errorf("%d lines about %d handshakes, want %d at most", len(lines), tries, most)
 		}

@@ -1,7 +1,6 @@
 package operator
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -9,16 +8,15 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,13 +24,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience is how long a test waits for what must happen.
 const patience = 20 * time.Second
 
+var within = servicetest.Within
+
 // running is a server under test.
 type running struct {
 	*Server
 	admin *grpc.ClientConn // to the debug port; nil if nothing listens there
 	stop  context.CancelFunc
-	done  chan error // what Run returned
-	log   *lockedBuffer
+	done  <-chan error // what Run returned
+	log   *servicetest.Log
 }
 
 func start(t testing.TB, opts Options) *running {
@@ -42,7 +42,7 @@ func start(t testing.TB, opts Options) *running {
 
 func startWith(t testing.TB, shared endpoint.Options, opts Options) *running {
 	t.Helper()
-	log := &lockedBuffer{}
+	log := new(servicetest.Log)
 	shared.Log = slog.New(slog.NewTextHandler(log, nil))
 	var err error
 	if opts.Shared, err = endpoint.New(shared); err != nil {
@@ -55,64 +55,27 @@ func startWith(t testing.TB, shared endpoint.Options, opts Options) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	r := &running{Server: s, stop: stop, done: make(chan error, 1), log: log}
+	r := &running{Server: s, log: log}
+	r.stop, r.done = servicetest.Serve(t, s.Run)
 	if s.DebugAddr != nil {
-		r.admin = dial(t, s.DebugAddr)
+		r.admin = dial(t, s.DebugAddr) // closed before the server stops
 	}
-	go func() { r.done <- s.Run(ctx); close(r.done) }()
-	t.Cleanup(func() {
-		if r.admin != nil {
-			_ = r.admin.Close()
-		}
-		stop()
-		if err := <-r.done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
 	return r
 }
 
 func dial(t testing.TB, to net.Addr, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient(to.String(), append([]grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return conn
+	return servicetest.Dial(t, to.String(), opts...)
 }
 
-func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// get asks for a page over a connection of its own.
 func get(t testing.TB, at net.Addr, path string) (int, string) {
 	t.Helper()
-	code, _, body := request(t, http.MethodGet, at, path, nil)
-	return code, body
+	return servicetest.Get(t, "http://"+at.String()+path)
 }
 
 func request(t testing.TB, method string, at net.Addr, path string, body io.Reader) (int, http.Header, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(within(t), method, "http://"+at.String()+path, body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Close = true
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, resp.Header, string(b)
+	return servicetest.Send(t, method, "http://"+at.String()+path, body)
 }
 
 // reflected lists the services of a server, over a stream that stays open.
@@ -134,23 +97,6 @@ func reflected(t *testing.T, conn *grpc.ClientConn) (stream reflectionv1.ServerR
 	}
 	slices.Sort(services)
 	return stream, services
-}
-
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // Two processes on one port, as where one takes over from another.
@@ -191,7 +137,7 @@ func TestPortsThatCannotBeOpened(t *testing.T) {
 	if r.DebugAddr != nil || r.MetricsAddr != nil {
 		t.Errorf("it listens on %v and %v", r.DebugAddr, r.MetricsAddr)
 	}
-	if lines := r.linesWith("the service runs without it"); len(lines) != 2 || !strings.Contains(lines[0], "level=ERROR") {
+	if lines := r.log.With("the service runs without it"); len(lines) != 2 || !strings.Contains(lines[0], "level=ERROR") {
 		t.Errorf("the log says %q", lines)
 	}
 }

@@ -1,7 +1,6 @@
 package redisconn_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 // longest is how long a call of these tests may take, on a busy machine.
@@ -224,7 +224,7 @@ func TestWrongPassword(t *testing.T) {
 // Some servers repeat the arguments of a command that they do not know.
 func TestServerRepeatsPassword(t *testing.T) {
 	s := redistest.Start(t, "--rename-command", "HELLO", "", "--rename-command", "AUTH", "")
-	var log lockedBuffer
+	var log servicetest.Log
 	redisconn.LogTo(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	defer redisconn.LogTo(slog.New(slog.DiscardHandler))
 	c := connect(t, redisconn.Options{URL: s.Addr, Auth: "counter:" + secret})
@@ -240,24 +240,6 @@ func TestServerRepeatsPassword(t *testing.T) {
 	}
 	withoutSecret(t, fmt.Sprint(err, cmd.Err()))
 	withoutSecret(t, log.String())
-}
-
-// lockedBuffer is a buffer that several goroutines may write to.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 func TestDialTLS(t *testing.T) {
@@ -298,7 +280,7 @@ func TestDialTLS(t *testing.T) {
 	}
 
 	// A Redis without TLS does not answer a handshake. The log names that as a possible cause.
-	var plain lockedBuffer
+	var plain servicetest.Log
 	unencrypted := redistest.Start(t)
 	c := connect(t, redisconn.Options{
 		URL: unencrypted.Addr, TLS: redisconn.TLSOptions{Enabled: true, CACert: ca.File}, DialTimeout: longest,
@@ -315,7 +297,7 @@ func TestDialTLS(t *testing.T) {
 	})
 
 	// Settings that are ignored are logged.
-	var log lockedBuffer
+	var log servicetest.Log
 	connect(t, redisconn.Options{URL: open.Addr, SentinelAuth: secret, TLS: redisconn.TLSOptions{CACert: ca.File}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if !strings.Contains(log.String(), "REDIS_TLS is not true") || !strings.Contains(log.String(), "REDIS_SENTINEL_AUTH is not used") {
 		t.Errorf("the log is %s", log.String())
@@ -343,7 +325,7 @@ func TestPasswordRotates(t *testing.T) {
 	setUser(secret + "1")
 	file := filepath.Join(t.TempDir(), "auth")
 	redistest.Replace(t, file, []byte("counter:"+secret+"1\n"))
-	var log lockedBuffer
+	var log servicetest.Log
 	c := connect(t, redisconn.Options{URL: s.Addr, AuthFile: file, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	ctx := bounded(t)
 	who := func() error { return c.Do(ctx, "acl", "whoami").Err() }
@@ -403,7 +385,7 @@ func TestCertificatesRotate(t *testing.T) {
 	copyTo(old.File, authority)
 	old.Reissue(t, mine, "client")
 
-	var log lockedBuffer
+	var log servicetest.Log
 	c := connect(t, redisconn.Options{URL: s.Addr, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		TLS: redisconn.TLSOptions{Enabled: true, CACert: authority, ClientCert: mine.Cert, ClientKey: mine.Key}})
 	ctx := bounded(t)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 // variant is a way to start servers, and the options of a client besides their addresses.
@@ -57,7 +58,7 @@ func wrong(t *testing.T, opts redisconn.Options) {
 		}
 		o := opts
 		change(&o)
-		var log lockedBuffer
+		var log servicetest.Log
 		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		client, err := redisconn.Dial(o)
 		if err != nil {

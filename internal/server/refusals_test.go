@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"strings"
@@ -40,17 +41,15 @@ func asking(value string) *limiter.Request {
 }
 
 func TestRefusalsAreLogged(t *testing.T) {
-	log := &lockedBuffer{}
+	var log bytes.Buffer
 	d := observed(&Options{
 		Decider: decider(refuse), Observers: Observers{RefusalLogs: 2, Keys: descriptor.KeyBuilder{Prefix: "p:"}},
-		Shared: &endpoint.Shared{Log: slog.New(slog.NewTextHandler(log, nil))},
+		Shared: &endpoint.Shared{Log: slog.New(slog.NewTextHandler(&log, nil))},
 	})
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	lines := func(req *limiter.Request) []string {
 		t.Helper()
-		log.mu.Lock()
-		log.buf.Reset()
-		log.mu.Unlock()
+		log.Reset()
 		if err := d.Decide(t.Context(), now, req, new(limiter.Decision)); err != nil {
 			t.Fatal(err)
 		}

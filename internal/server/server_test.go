@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -9,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,18 +17,20 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is how long a test waits for what must happen.
 const patience = 20 * time.Second
+
+var within = servicetest.Within
 
 // decider is a Decider made of a function.
 type decider func(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error
@@ -61,8 +61,8 @@ type running struct {
 	*Server
 	conn *grpc.ClientConn // to gRPC
 	stop context.CancelFunc
-	done chan error // what Run returned
-	log  *lockedBuffer
+	done <-chan error // what Run returned
+	log  *servicetest.Log
 }
 
 func (r *running) rateLimit() ratelimitv3.RateLimitServiceClient {
@@ -79,7 +79,7 @@ func startWith(t testing.TB, shared endpoint.Options, opts Options) *running {
 	if opts.Decider == nil {
 		opts.Decider = decider(passAll)
 	}
-	log := &lockedBuffer{}
+	log := new(servicetest.Log)
 	shared.Log = slog.New(slog.NewTextHandler(log, nil))
 	var err error
 	if opts.Shared, err = endpoint.New(shared); err != nil {
@@ -91,81 +91,26 @@ func startWith(t testing.TB, shared endpoint.Options, opts Options) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	r := &running{Server: s, stop: stop, done: make(chan error, 1), log: log, conn: dial(t, s.GRPCAddr)}
+	r := &running{Server: s, log: log}
 	s.SetServing(true)
-	go func() { r.done <- s.Run(ctx); close(r.done) }()
-	t.Cleanup(func() {
-		_ = r.conn.Close()
-		stop()
-		if err := <-r.done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
+	r.stop, r.done = servicetest.Serve(t, s.Run)
+	r.conn = dial(t, s.GRPCAddr) // closed before the server stops
 	return r
 }
 
 func dial(t testing.TB, to net.Addr, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	target := to.String()
-	if to.Network() == "unix" {
-		target = "unix:" + target
-	}
-	conn, err := grpc.NewClient(target, append([]grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return conn
+	return servicetest.Dial(t, to.String(), opts...)
 }
 
-func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// get asks an HTTP endpoint over a connection of its own.
 func get(t testing.TB, at net.Addr, path string) (int, string) {
 	t.Helper()
-	code, _, body := request(t, http.MethodGet, at, path, nil)
-	return code, body
+	return servicetest.Get(t, "http://"+at.String()+path)
 }
 
 func request(t testing.TB, method string, at net.Addr, path string, body io.Reader) (int, http.Header, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(within(t), method, "http://"+at.String()+path, body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Close = true
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, resp.Header, string(b)
-}
-
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
+	return servicetest.Send(t, method, "http://"+at.String()+path, body)
 }
 
 func TestNewFailsWhereAPortIsTaken(t *testing.T) {

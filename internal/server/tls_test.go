@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"crypto/tls"
 	"log/slog"
 	"net"
@@ -16,6 +15,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
 	"github.com/ratelimitd/ratelimitd/internal/tlstest"
 )
@@ -24,12 +24,12 @@ import (
 type secured struct {
 	*running
 	volume *tlstest.Volume
-	log    *lockedBuffer
+	log    *servicetest.Log
 }
 
 func startTLS(t *testing.T, content map[string][]byte, o tlsfiles.Options) *secured {
 	t.Helper()
-	s := &secured{volume: tlstest.NewVolume(t, content), log: &lockedBuffer{}}
+	s := &secured{volume: tlstest.NewVolume(t, content), log: new(servicetest.Log)}
 	o.Cert, o.Key = s.volume.Path("tls.crt"), s.volume.Path("tls.key")
 	if content["ca.crt"] != nil {
 		o.CA = s.volume.Path("ca.crt")
@@ -43,15 +43,7 @@ func startTLS(t *testing.T, content map[string][]byte, o tlsfiles.Options) *secu
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- files.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	servicetest.Serve(t, files.Run)
 	s.running = start(t, Options{Listen: Listen{Credentials: credentials.NewTLS(config)}})
 	return s
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"testing"
+	"time"
 
 	ratelimitv3common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -13,9 +14,12 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// Within returns a context for a call that may take as long as Patience.
+// callTimeout is less than the time limits that a server has itself, so that no call ends because of those.
+const callTimeout = 20 * time.Second
+
+// Within returns a context for calls that may take 20 s in all, on a busy machine.
 func Within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -40,8 +40,8 @@ func Start(t testing.TB, name string, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// Run starts any program. The name is for messages. The program stops at the end of the test, which fails if it ended
-// with an error.
+// Run starts any program, with the environment that cmd has. The name is for messages. The program stops at the end of the
+// test, which fails if it ended with an error.
 func Run(t testing.TB, name string, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Cmd: cmd, Log: new(Log), Ended: make(chan struct{}), name: name}

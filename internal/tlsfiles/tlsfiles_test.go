@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
 	"github.com/ratelimitd/ratelimitd/internal/tlstest"
 )
@@ -91,15 +92,7 @@ func watched(t *testing.T, o tlsfiles.Options, content map[string][]byte) *fixtu
 	if f.Files, err = tlsfiles.Load(o); err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- f.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
+	servicetest.Serve(t, f.Run)
 	return f
 }
 

@@ -1,12 +1,10 @@
 package tracing_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ratelimitd/ratelimitd/internal/otlptest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 	"github.com/ratelimitd/ratelimitd/internal/tracing"
 )
 
@@ -194,7 +193,7 @@ func TestACollectorThatIsAwayIsLoggedOnce(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "200")
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
 	_ = l.Close()
-	var log lockedBuffer
+	var log servicetest.Log
 	tr := start(t, tracing.Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	deadline := time.Now().Add(patience)
 	for !strings.Contains(log.String(), "cannot send spans") {
@@ -228,7 +227,7 @@ func TestVariablesThatCannotBeRead(t *testing.T) {
 			for _, value := range wrong {
 				t.Run(protocol+" "+variable+" "+value, func(t *testing.T) {
 					t.Setenv(variable, value)
-					var log lockedBuffer
+					var log servicetest.Log
 					tr := start(t, tracing.Options{Protocol: protocol, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 					stop(t, tr)
 					if got := log.String(); strings.Contains(got, "hunter2") || !strings.Contains(got, variable[:len("OTEL_EXPORTER_OTLP_")]) {
@@ -246,21 +245,4 @@ func TestBadOptions(t *testing.T) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
-}
-
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
