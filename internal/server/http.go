@@ -15,6 +15,7 @@ func (s *Server) newHTTP(opts *Options) *http.Server {
 		failure: opts.failureStatus(),
 		answers: &s.metrics.json,
 		calls:   s.calls,
+		large:   make(chan struct{}, maxLarge),
 	}))
 	mux.Handle("/healthcheck", s.readiness.handler("OK", http.StatusInternalServerError, ""))
 	mux.Handle("/readyz", s.readiness.handler("ok", http.StatusServiceUnavailable, "not ready"))

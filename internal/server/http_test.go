@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -91,6 +92,79 @@ func TestJSON(t *testing.T) {
 		`ratelimitd_request_duration_seconds{transport=json}`:             16,
 		`ratelimitd_panics_total`:                                         1,
 	})
+}
+
+// A body of {} costs no more memory than a request that can be answered.
+func TestJSONOfManyObjects(t *testing.T) {
+	r := start(t, Options{})
+	allocated := func() uint64 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.TotalAlloc
+	}
+	body := `{"domain":"d","descriptors":[{}` + strings.Repeat(",{}", 1_390_000) + `]}`
+	before := allocated()
+	code, _, answer := request(t, http.MethodPost, r.HTTPAddr, "/json", strings.NewReader(body))
+	if code != 400 || !strings.Contains(answer, "descriptors: more than 256 with 256 entries each") {
+		t.Errorf("%d %s", code, answer)
+	}
+	if mib := (allocated() - before) >> 20; mib > 64 { // the messages alone would be 150
+		t.Errorf("it allocated %d MiB", mib)
+	}
+
+	for text, want := range map[string]float64{
+		`{}`:                             1,
+		`{"a":[{},{"b":{}}]}`:            4,
+		`{"a{":"{{","b\"{":"\\","c":{}}`: 2,
+		`{"\u007b":"\\\"{","d":[{},{`:    3,
+		``:                               0,
+		`\`:                              0,
+	} {
+		if got := objects([]byte(text)); got != want {
+			t.Errorf("%s: %v objects, want %v", text, got, want)
+		}
+	}
+}
+
+// Large bodies are few at once, whatever their senders do. Ordinary ones do not notice.
+func TestJSONLargeBodiesAreBounded(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	began, end := make(chan struct{}), make(chan struct{})
+	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Decider: decider(func(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
+		if req.Domain == "large" {
+			began <- struct{}{}
+			<-end
+		}
+		return passAll(ctx, now, req, d)
+	})})
+	value := strings.Repeat("v", largeBody/2)
+	large := `{"domain":"large","descriptors":[{"entries":[{"key":"k","value":"` + value + `"},{"key":"k","value":"` + value + `"}]}]}`
+	post := func(body string) int {
+		code, _, _ := request(t, http.MethodPost, r.HTTPAddr, "/json", strings.NewReader(body))
+		return code
+	}
+	first := make(chan int, maxLarge)
+	for range maxLarge {
+		go func() { first <- post(large) }()
+		<-began
+	}
+	if code := post(large); code != 503 {
+		t.Errorf("one too many: %d", code)
+	}
+	if code := post(`{"domain":"small","descriptors":[{}]}`); code != 200 {
+		t.Errorf("an ordinary one: %d", code)
+	}
+	checkMetrics(t, registry, map[string]float64{`ratelimitd_requests_total{code=ResourceExhausted transport=json}`: 1})
+	close(end)
+	for range maxLarge {
+		if code := <-first; code != 200 {
+			t.Errorf("one of the first: %d", code)
+		}
+	}
+	go func() { <-began }()
+	if code := post(large); code != 200 {
+		t.Errorf("one after them: %d", code)
+	}
 }
 
 func TestJSONAnswerIsTheResponseAndItsHeadersAreReal(t *testing.T) {

@@ -26,7 +26,19 @@ type jsonHandler struct {
 	failure int // status where no decision could be made
 	answers *answers
 	calls   *intake.Calls
+	large   chan struct{} // has a place for each request with a large body
 }
+
+const (
+	// largeBody is the size in bytes from which a body is large, and maxLarge is how many requests with one are in flight at
+	// once: each can cost ten times its size, so a few clients could otherwise fill the memory. An ordinary body has a few
+	// hundred bytes.
+	largeBody = 64 << 10
+	maxLarge  = 8
+)
+
+// errTooManyLarge refuses a request with a large body.
+var errTooManyLarge = errors.New("too many large requests in flight")
 
 func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
@@ -45,6 +57,9 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var d limiter.Decision
 	body, err := h.decide(w, r, start, &d)
 	code = endpoint.CodeOf(err)
+	if errors.Is(err, errTooManyLarge) {
+		code = codes.ResourceExhausted
+	}
 	if err == nil {
 		h.answer(w, &d, body)
 		return
@@ -63,10 +78,11 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // decide reads the request, decides it and returns the answer's JSON. It goes through the wire format, so that only
 // decodeRequest and appendResponse know the fields.
 func (h *jsonHandler) decide(w http.ResponseWriter, r *http.Request, now time.Time, d *limiter.Decision) ([]byte, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(h.bounds.MaxBytes)))
+	body, end, err := h.read(w, r)
 	if err != nil {
-		return nil, &limiter.InvalidError{Message: "read body: " + err.Error(), Err: err}
+		return nil, err
 	}
+	defer end()
 	var in ratelimitv3.RateLimitRequest
 	if err := protojson.Unmarshal(body, &in); err != nil {
 		return nil, &limiter.InvalidError{Message: err.Error(), Err: err}
@@ -95,6 +111,59 @@ func (h *jsonHandler) decide(w http.ResponseWriter, r *http.Request, now time.Ti
 		return nil, fmt.Errorf("encode answer: %w", err)
 	}
 	return compact.Bytes(), nil
+}
+
+// read reads the body. The caller calls end when the request is answered.
+func (h *jsonHandler) read(w http.ResponseWriter, r *http.Request) (body []byte, end func(), err error) {
+	end = func() {}
+	from := http.MaxBytesReader(w, r.Body, int64(h.bounds.MaxBytes))
+	body, err = io.ReadAll(io.LimitReader(from, largeBody))
+	if err == nil && len(body) == largeBody {
+		select {
+		case h.large <- struct{}{}:
+			end = func() { <-h.large }
+		default:
+			return nil, nil, errTooManyLarge
+		}
+		var rest []byte
+		rest, err = io.ReadAll(from)
+		body = append(body, rest...)
+	}
+	switch {
+	case err != nil:
+		err = &limiter.InvalidError{Message: "read body: " + err.Error(), Err: err}
+	case objects(body) > h.bounds.maxObjects():
+		err = tooMuch("descriptors", "more than %d with %d entries each", h.bounds.MaxDescriptors, h.bounds.MaxEntries)
+	default:
+		return body, end, nil
+	}
+	end()
+	return nil, nil, err
+}
+
+// maxObjects is how many objects the JSON of a request has at most: itself, its descriptors, their limits and their entries.
+// It is a float64 because it can be larger than any integer.
+func (r *Requests) maxObjects() float64 {
+	return 1 + float64(r.MaxDescriptors)*(2+float64(r.MaxEntries))
+}
+
+// objects is the number of objects in JSON. It is counted before protojson reads them, because protojson makes a message of
+// about a hundred bytes for each {}.
+func objects(text []byte) (n float64) {
+	quoted := false
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case '"':
+			quoted = !quoted
+		case '{':
+			if !quoted {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // answer writes a decision. Its headers are in the body, which is a RateLimitResponse, and in the HTTP headers too.

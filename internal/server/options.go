@@ -48,7 +48,7 @@ type Listen struct {
 }
 
 // Requests bounds one request. The bounds hold while it is decoded, before memory is spent: two bytes on the wire make an
-// entry of 32 bytes.
+// entry of 32 bytes, and {} in JSON makes one of a hundred.
 type Requests struct {
 	MaxBytes       int // of the message; default 4 MiB
 	MaxDescriptors int // per request; default 256
