@@ -44,7 +44,7 @@ var imports = map[string][]string{
 	"internal/logging":          {"internal/descriptor"},
 	"internal/rulecheck":        {"internal/descriptor", "internal/config", "internal/yamlform"},
 	"internal/ruleschema":       {"internal/accesslog", "internal/config", "internal/descriptor", "internal/ruletest", "internal/yamlform"},
-	"internal/ruletest":         {"internal/descriptor", "internal/config", "internal/yamlform", "internal/backend", "internal/backend/memory", "internal/limiter"},
+	"internal/ruletest":         {"internal/descriptor", "internal/config", "internal/yamlform", "internal/backend", "internal/backend/memory", "internal/limiter", "internal/terminal"},
 	"internal/statsd":           {},
 	"internal/promcompat":       {"internal/statsd", "internal/yamlform"},
 	"internal/accesslog":        {"internal/descriptor", "internal/yamlform", "internal/limiter"},

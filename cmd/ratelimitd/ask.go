@@ -138,13 +138,30 @@ func (o *tokenOptions) admin(connect *connectOptions, server string, warn io.Wri
 type outputOptions struct {
 	Output string `short:"o" enum:"text,json" default:"text" help:"text or json."`
 	JSON   bool   `help:"Short for --output json."`
-	Color  string `enum:"auto,always,never" default:"auto" help:"auto: on a terminal, unless NO_COLOR is set."`
+
+	Color colorOption `embed:""`
 }
 
 func (o *outputOptions) json() bool { return o.JSON || o.Output == "json" }
 
-func (o *outputOptions) color(out io.Writer) bool {
-	return o.Color == "always" || o.Color == "auto" && os.Getenv("NO_COLOR") == "" && isTerminal(out)
+// colorOption says whether text has colours.
+type colorOption struct {
+	Color string `enum:"auto,always,never" default:"auto" help:"auto: on a terminal, unless NO_COLOR is set."`
+}
+
+// on reports whether text for this stream has colours.
+func (o *colorOption) on(to io.Writer) bool {
+	return o.Color == "always" || o.Color == "auto" && os.Getenv("NO_COLOR") == "" && isTerminal(to)
+}
+
+// isTerminal reports whether a stream is a terminal.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // parseRate reads requests per unit of time, such as 100, 100/s or 6000/m, and returns them per second.

@@ -51,7 +51,7 @@ func (o *callCommand) Run(ctx context.Context, s streams) error {
 	if o.Output.json() {
 		err = caller.WriteJSON(s.out, answer)
 	} else {
-		err = caller.WriteAnswer(s.out, answer, o.Output.color(s.out))
+		err = caller.WriteAnswer(s.out, answer, o.Output.Color.on(s.out))
 	}
 	if err == nil && answer.Code == caller.OverLimit {
 		return verdict(exitOverLimit)
@@ -111,7 +111,7 @@ func (o *callCommand) many(ctx context.Context, s streams, client *caller.Client
 	if o.Output.json() {
 		err = caller.WriteJSON(s.out, sum)
 	} else {
-		err = caller.WriteSummary(s.out, sum, o.Output.color(s.out))
+		err = caller.WriteSummary(s.out, sum, o.Output.Color.on(s.out))
 	}
 	switch {
 	case err != nil:

@@ -24,7 +24,8 @@ type checkCommand struct {
 	Disable []string `placeholder:"CODE" help:"Leave out findings with this code; may be repeated."`
 	Info    bool     `help:"Also show findings that are only worth knowing."`
 	Output  string   `enum:"text,plain,github,json" default:"text" help:"text; plain: one line each, for editors; github: annotations; json."`
-	Color   string   `enum:"auto,always,never" default:"auto" help:"auto: on a terminal, unless NO_COLOR is set."`
+
+	Color colorOption `embed:""`
 
 	// The flags of ratelimit_config_check, so that a pipeline can change the binary alone.
 	ConfigDir    string `name:"config_dir" hidden:""`
@@ -85,7 +86,7 @@ func (o *checkCommand) write(out io.Writer, r *rulecheck.Report) error {
 		return rulecheck.WritePlain(out, r, o.Info)
 	}
 	return rulecheck.WriteText(out, r, rulecheck.TextOptions{
-		Color: o.Color == "always" || o.Color == "auto" && os.Getenv("NO_COLOR") == "" && isTerminal(out),
+		Color: o.Color.on(out),
 		Info:  o.Info,
 	})
 }

@@ -63,7 +63,7 @@ func (o *counterOptions) run(ctx context.Context, s streams, ask counterCall) er
 	if o.Output.json() {
 		err = caller.WriteJSON(s.out, all)
 	} else {
-		err = caller.WriteCounters(s.out, all, o.Output.color(s.out))
+		err = caller.WriteCounters(s.out, all, o.Output.Color.on(s.out))
 	}
 	switch {
 	case failed != nil:

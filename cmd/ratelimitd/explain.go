@@ -82,7 +82,7 @@ func (o *explainCommand) write(s streams, report *explain.Report, failed error) 
 	if o.Output.json() {
 		err = explain.WriteJSON(s.out, report)
 	} else {
-		err = explain.WriteText(s.out, report, o.Output.color(s.out))
+		err = explain.WriteText(s.out, report, o.Output.Color.on(s.out))
 	}
 	switch {
 	case err != nil || failed != nil:

@@ -36,8 +36,9 @@ type simulateCommand struct {
 	HTML     string `name:"html" placeholder:"FILE" help:"Also write a report with charts to this file."`
 	Verdicts string `placeholder:"FILE" help:"Also write the verdict on each request to this file, as JSON lines."`
 	Top      int    `default:"10" placeholder:"N" help:"Most rules and callers in the text report."`
-	Color    string `enum:"auto,always,never" default:"auto" help:"auto: on a terminal, unless NO_COLOR is set."`
-	Progress string `enum:"auto,always,never" default:"auto" help:"A progress bar on standard error; auto: if that is a terminal."`
+
+	Color    colorOption `embed:""`
+	Progress string      `enum:"auto,always,never" default:"auto" help:"A progress bar on standard error; auto: if that is a terminal."`
 
 	Merge       bool   `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" group:"As the service" help:"Files of one domain are merged instead of the second being refused."`
 	Shadow      bool   `name:"shadow-mode" env:"SHADOW_MODE" group:"As the service" help:"Judge every rule, enforce none."`
@@ -193,7 +194,7 @@ func (o *simulateCommand) write(out io.Writer, r *simulate.Report) error {
 		err = report.WriteJSON(out, r)
 	} else {
 		err = report.WriteText(out, r, report.TextOptions{
-			Color: o.Color == "always" || o.Color == "auto" && os.Getenv("NO_COLOR") == "" && isTerminal(out),
+			Color: o.Color.on(out),
 			Top:   o.Top,
 		})
 	}

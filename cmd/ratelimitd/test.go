@@ -22,7 +22,8 @@ type testCommand struct {
 	Coverage    bool    `help:"List the rules that no test reaches."`
 	MinCoverage float64 `placeholder:"PERCENT" help:"Fail if the tests reach fewer of the rules."`
 	Verbose     bool    `short:"v" help:"List passed cases too."`
-	Color       string  `enum:"auto,always,never" default:"auto" help:"auto: on a terminal, unless NO_COLOR is set."`
+
+	Color colorOption `embed:""`
 }
 
 // Run returns nil if all tests pass, an error with exit code 1 if not, and one with exit code 2 if some cannot be run.
@@ -91,7 +92,7 @@ func (o *testCommand) write(out io.Writer, r *ruletest.Report) error {
 		return ruletest.WriteJSON(out, r)
 	}
 	return ruletest.WriteText(out, r, ruletest.TextOptions{
-		Color:    o.Color == "always" || o.Color == "auto" && os.Getenv("NO_COLOR") == "" && isTerminal(out),
+		Color:    o.Color.on(out),
 		Verbose:  o.Verbose,
 		Coverage: o.Coverage || o.MinCoverage > 0,
 	})
@@ -112,16 +113,6 @@ func (o *testCommand) verdict(r *ruletest.Report) error {
 		return fmt.Errorf("the tests reach %.1f%% of the rules, fewer than %g%%", percent, o.MinCoverage)
 	}
 	return nil
-}
-
-// isTerminal reports whether a stream is a terminal.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // usageError is an invalid command line or file: it ends the process with exit code 2.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/ratelimitd/ratelimitd/internal/terminal"
 )
 
 // The elements of JUnit's format that CI servers agree on.
@@ -95,7 +97,7 @@ func junitSuiteOf(f *FileResult) junitSuite {
 				message = fmt.Sprintf("%s: expected %s, got %s", d.What, d.Want, d.Got)
 			}
 			var text bytes.Buffer
-			w := newTextWriter(&text, false)
+			w := textWriter{terminal.NewWriter(&text, false)}
 			for j := range c.Failures {
 				w.failure(f, c, &c.Failures[j])
 			}

@@ -44,6 +44,30 @@ func runAll(t *testing.T, o Options, paths ...string) *Report {
 	return r
 }
 
+// A rule file cannot send commands to the terminal or to the reader of a CI log.
+func TestReportsObeyNoText(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"r.yaml":      "domain: d\ndescriptors:\n- key: \"k\\e[2J\"\n  rate_limit: {unit: day, requests_per_unit: 1}\n- key: \"m\\e[2J\"\n  rate_limit: {unit: day, requests_per_unit: 1}\n",
+		"r_test.yaml": "cases:\n- name: \"n\\e[2J\"\n  steps:\n  - {descriptors: \"k\\e[2J=v\", expect: {code: OVER_LIMIT, rule: \"x\\e[2J\", headers: {a: \"\\e[2J\"}}}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := runAll(t, Options{}, dir)
+	if r.Failed != 1 || len(r.Coverage.Missed) != 1 {
+		t.Fatalf("%+v", r)
+	}
+	var text bytes.Buffer
+	if err := WriteText(&text, r, TextOptions{Coverage: true, Verbose: true}); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(text.String(), "\x1b") || strings.Count(text.String(), "\ufffd[2J") < 5 {
+		t.Errorf("%q", &text)
+	}
+}
+
 // The shipped rule files decide as their comments say. Every rule is tested.
 func TestShippedDomains(t *testing.T) {
 	rules, err := RuleFiles(shipped)

@@ -1,11 +1,12 @@
 package ruletest
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"strings"
 	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/terminal"
 )
 
 // TextOptions say how WriteText writes.
@@ -15,37 +16,12 @@ type TextOptions struct {
 	Coverage bool // the rules that no test reached
 }
 
-type textWriter struct {
-	*bufio.Writer
-	color bool
-}
-
-func newTextWriter(to io.Writer, color bool) *textWriter {
-	return &textWriter{bufio.NewWriter(to), color}
-}
-
-// The colours of a terminal.
-const (
-	plain  = ""
-	bold   = "1"
-	dim    = "2"
-	red    = "31"
-	green  = "32"
-	yellow = "33"
-)
-
-func (w *textWriter) paint(color, s string) string {
-	if !w.color || color == plain || s == "" {
-		return s
-	}
-	return "\x1b[" + color + "m" + s + "\x1b[0m"
-}
-
-func (w *textWriter) line(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
+// textWriter writes a report for people.
+type textWriter struct{ *terminal.Writer }
 
 // WriteText writes a report for people.
 func WriteText(to io.Writer, r *Report, o TextOptions) error {
-	w := newTextWriter(to, o.Color)
+	w := textWriter{terminal.NewWriter(to, o.Color)}
 	for i := range r.Files {
 		w.file(&r.Files[i], o.Verbose)
 	}
@@ -56,13 +32,13 @@ func WriteText(to io.Writer, r *Report, o TextOptions) error {
 	return w.Flush()
 }
 
-func (w *textWriter) file(f *FileResult, verbose bool) {
+func (w textWriter) file(f *FileResult, verbose bool) {
 	if len(f.Errors) > 0 {
-		w.line("%s   %s", w.paint(red, "BAD"), w.paint(bold, f.Name))
+		w.Line("%s   %s", w.Paint(terminal.Red, "BAD"), w.Paint(terminal.Bold, f.Name))
 		for i := range f.Errors {
-			w.line("  %s", &f.Errors[i])
+			w.Line("  %s", terminal.Clean(f.Errors[i].String()))
 		}
-		w.line("")
+		w.Line("")
 		return
 	}
 	failed, requests := 0, 0
@@ -76,51 +52,51 @@ func (w *textWriter) file(f *FileResult, verbose bool) {
 	case len(f.Cases) == 0:
 		return // no coverage in the report
 	case failed == 0:
-		w.line("%s    %s  %s, %s", w.paint(green, "ok"), f.Name, count(len(f.Cases), "case"), count(requests, "request"))
+		w.Line("%s    %s  %s, %s", w.Paint(terminal.Green, "ok"), f.Name, terminal.Count(len(f.Cases), "case"), terminal.Count(requests, "request"))
 	default:
-		w.line("%s  %s  %d of %s failed", w.paint(red, "FAIL"), w.paint(bold, f.Name), failed, count(len(f.Cases), "case"))
+		w.Line("%s  %s  %d of %s failed", w.Paint(terminal.Red, "FAIL"), w.Paint(terminal.Bold, f.Name), failed, terminal.Count(len(f.Cases), "case"))
 	}
 	for i := range f.Cases {
 		c := &f.Cases[i]
 		if verbose && len(c.Failures) == 0 {
-			w.line("  %s  %s", w.paint(green, "ok"), c.Name)
+			w.Line("  %s  %s", w.Paint(terminal.Green, "ok"), terminal.Clean(c.Name))
 		}
 		for j := range c.Failures {
 			w.failure(f, c, &c.Failures[j])
 		}
 	}
 	if failed > 0 {
-		w.line("")
+		w.Line("")
 	}
 }
 
-func (w *textWriter) failure(f *FileResult, c *CaseResult, x *Failure) {
-	w.line("")
-	w.line("  %s %s", w.paint(red, "---"), w.paint(bold, c.Name))
-	w.line("      %s", x.where())
+func (w textWriter) failure(f *FileResult, c *CaseResult, x *Failure) {
+	w.Line("")
+	w.Line("  %s %s", w.Paint(terminal.Red, "---"), w.Paint(terminal.Bold, terminal.Clean(c.Name)))
+	w.Line("      %s", x.where())
 	for i, asked := range x.Asked {
 		label := "asked"
 		if i > 0 {
 			label = "and"
 		}
-		w.line("      %-5s  %s", label, asked)
+		w.Line("      %-5s  %s", label, terminal.Clean(asked))
 	}
 	if x.Problem != "" {
-		w.line("    %s:%d:%d: %s", f.Name, x.Line, x.Col, x.Problem)
+		w.Line("    %s:%d:%d: %s", f.Name, x.Line, x.Col, x.Problem)
 	}
 	for _, d := range x.Differences {
-		w.line("    %s:%d:%d: %s", f.Name, d.Line, d.Col, d.What)
-		w.line("      %s", w.paint(green, "- expected  "+d.Want))
-		w.line("      %s", w.paint(red, "+ got       "+d.Got))
+		w.Line("    %s:%d:%d: %s", f.Name, d.Line, d.Col, d.What)
+		w.Line("      %s", w.Paint(terminal.Green, "- expected  "+terminal.Clean(d.Want)))
+		w.Line("      %s", w.Paint(terminal.Red, "+ got       "+terminal.Clean(d.Got)))
 	}
 	for i := range x.State {
 		label := "state"
 		if i > 0 {
 			label = ""
 		}
-		w.line("      %s", w.paint(dim, fmt.Sprintf("%-5s  %s", label, &x.State[i])))
+		w.Line("      %s", w.Paint(terminal.Dim, fmt.Sprintf("%-5s  %s", label, terminal.Clean(x.State[i].String()))))
 		if at := x.State[i].rule(); at != "" {
-			w.line("      %s", w.paint(dim, "       "+at))
+			w.Line("      %s", w.Paint(terminal.Dim, "       "+terminal.Clean(at)))
 		}
 	}
 }
@@ -182,38 +158,31 @@ func (s *State) rule() string {
 	return text
 }
 
-func (w *textWriter) coverage(c *Coverage) {
+func (w textWriter) coverage(c *Coverage) {
 	for i := range c.Errors {
-		w.line("%s   %s", w.paint(red, "BAD"), &c.Errors[i])
+		w.Line("%s   %s", w.Paint(terminal.Red, "BAD"), terminal.Clean(c.Errors[i].String()))
 	}
 	for _, m := range c.Missed {
-		w.line("%s:%d:%d: no test reaches %s", m.File, m.Line, m.Col, w.paint(yellow, m.Rule))
+		w.Line("%s:%d:%d: no test reaches %s", m.File, m.Line, m.Col, w.Paint(terminal.Yellow, terminal.Clean(m.Rule)))
 	}
-	color := green
+	color := terminal.Green
 	if c.Reached < c.Rules {
-		color = yellow
+		color = terminal.Yellow
 	}
-	w.line("coverage: %s (%d of %s)", w.paint(color, fmt.Sprintf("%.1f%%", c.Percent())), c.Reached, count(c.Rules, "rule"))
+	w.Line("coverage: %s (%d of %s)", w.Paint(color, fmt.Sprintf("%.1f%%", c.Percent())), c.Reached, terminal.Count(c.Rules, "rule"))
 }
 
-func (w *textWriter) summary(r *Report) {
+func (w textWriter) summary(r *Report) {
 	took := r.Elapsed.Round(time.Millisecond)
 	if r.Elapsed < 10*time.Millisecond {
 		took = r.Elapsed.Round(10 * time.Microsecond)
 	}
-	text, color := count(r.Cases, "case")+" passed", green
+	text, color := terminal.Count(r.Cases, "case")+" passed", terminal.Green
 	if r.Failed > 0 {
-		text, color = fmt.Sprintf("%d of %s failed", r.Failed, count(r.Cases, "case")), red
+		text, color = fmt.Sprintf("%d of %s failed", r.Failed, terminal.Count(r.Cases, "case")), terminal.Red
 	}
 	if r.Bad > 0 {
-		text, color = text+", "+count(r.Bad, "file")+" cannot be run", red
+		text, color = text+", "+terminal.Count(r.Bad, "file")+" cannot be run", terminal.Red
 	}
-	w.line("%s, %s in %s", w.paint(color, text), count(r.Requests, "request"), took)
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+	w.Line("%s, %s in %s", w.Paint(color, text), terminal.Count(r.Requests, "request"), took)
 }
