@@ -361,6 +361,47 @@ func exported(f *ast.File) map[string]bool {
 	return names
 }
 
+// docs/architecture.md says of every package what it is for, and names no other.
+func TestPackagesAreDocumented(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "docs", "architecture.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(text), "\n## Packages\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	named := map[string]bool{"e2e": true, "deploy": true} // modules of their own
+	if !found || !strings.Contains(table, "| `e2e`, `deploy` |") {
+		t.Fatal("docs/architecture.md has no table of packages")
+	}
+	exist := maps.Clone(named)
+	for line := range strings.Lines(table) {
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		packages, _, _ := strings.Cut(line[1:], "|")
+		for i, part := range strings.Split(packages, "`") {
+			if i%2 == 1 {
+				named[part] = true
+			}
+		}
+	}
+	for _, p := range packages(t) {
+		if hasCode(p) {
+			exist[p.dir] = true
+		}
+	}
+	for dir := range exist {
+		if !named[dir] {
+			t.Errorf("docs/architecture.md does not say what %s is for", dir)
+		}
+	}
+	for dir := range named {
+		if !exist[dir] {
+			t.Errorf("docs/architecture.md names %s, which is no package", dir)
+		}
+	}
+}
+
 // Every module that go.mod requires directly has a reason in docs/architecture.md, and what is named there is required.
 func TestDependenciesHaveReasons(t *testing.T) {
 	read := func(name string) string {

@@ -74,7 +74,7 @@ type listenOptions struct {
 	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Most connections of gRPC, and of HTTP as many again. Beyond it a new one replaces an idle one, or is closed at once."`
 	PeerShare             float64       `env:"RATELIMITD_PEER_SHARE" range:"0..1" default:"0.5" help:"Share of the connections that one peer (an address, or a /64 of IPv6) keeps when all are in use. Others may replace the connections of a peer with more."`
 	MaxStreams            uint32        `name:"grpc-max-streams" env:"RATELIMITD_GRPC_MAX_STREAMS" default:"1000" help:"Most concurrent calls on one gRPC connection; 0: no bound."`
-	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Most calls in flight on all connections; more are refused at once. One connection may have as many as are still free."`
+	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Most calls in flight on all connections; more are refused at once. One connection alone gets nearly half of them."`
 	FirstCallTimeout      time.Duration `env:"RATELIMITD_FIRST_CALL_TIMEOUT" range:"1ms.." default:"1m" help:"A gRPC connection without a call is closed after this time."`
 	MessageTimeout        time.Duration `env:"RATELIMITD_MESSAGE_TIMEOUT" range:"1ms.." default:"10s" help:"How long the message of a call may take to arrive. Then its connection is closed, at the latest after twice this time."`
 	WriteTimeout          time.Duration `env:"RATELIMITD_WRITE_TIMEOUT" range:"1ms.." default:"10s" help:"A gRPC connection is closed when its client reads no answers for so long."`
