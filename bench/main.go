@@ -35,7 +35,7 @@ type options struct {
 	traceparent string
 
 	rate float64 // of an open loop, calls per second
-	half string  // a target's letter: the open loop's rate is half of what it reaches
+	half string  // a target's id: the open loop's rate is half of what it reaches
 }
 
 func main() {
@@ -47,9 +47,9 @@ func main() {
 	flag.IntVar(&o.inFlight, "in-flight", 16, "calls in flight on each connection")
 	flag.IntVar(&o.keys, "keys", 100_000, "different values of each descriptor, uniformly drawn; 1 is one hot key")
 	flag.IntVar(&o.descriptors, "descriptors", 1, "descriptors of each request")
-	flag.StringVar(&o.only, "only", "", "targets to measure, by letter, comma-separated; all if empty")
+	flag.StringVar(&o.only, "only", "", "targets to measure, by id, comma-separated; all if empty")
 	flag.Float64Var(&o.rate, "rate", 0, "measure again in an open loop at this rate, in calls per second; 0: do not")
-	flag.StringVar(&o.half, "half", "", "the same, with half of what the target with this letter reached")
+	flag.StringVar(&o.half, "half", "", "the same, with half of what the target with this id reached")
 	flag.BoolVar(&o.observing, "observing", false, "measure what metrics, hot keys and tracing that is not sampled cost, against a server without them")
 	flag.StringVar(&o.traceparent, "traceparent", unsampled, "with -observing: the caller's traceparent; empty: none")
 	flag.Parse()
@@ -129,7 +129,7 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 				return fmt.Errorf("measure %s: %w", t.name, err)
 			}
 			t.rounds = append(t.rounds, m)
-			fmt.Fprintf(out, "  %s %.0f/s", t.letter, m.rate())
+			fmt.Fprintf(out, "  %s %.0f/s", t.id, m.rate())
 		}
 		fmt.Fprintln(out)
 	}
@@ -200,7 +200,7 @@ func choose(all []*target, only string) ([]*target, error) {
 	wanted := strings.Split(only, ",")
 	var chosen []*target
 	for _, t := range all {
-		if i := slices.Index(wanted, t.letter); i >= 0 {
+		if i := slices.Index(wanted, t.id); i >= 0 {
 			chosen = append(chosen, t)
 			wanted = slices.Delete(wanted, i, i+1)
 		}

@@ -22,16 +22,16 @@ func observingTargets() []*target {
 		tracing   = "TRACING_ENABLED=true"
 		never     = "TRACING_SAMPLING_RATE=0"
 	)
-	of := func(letter, name string, env ...string) *target {
-		return &target{letter: letter, name: name, binary: "ratelimitd", rules: true, env: env}
+	newTarget := func(id, name string, env ...string) *target {
+		return &target{id: id, name: name, binary: "ratelimitd", rules: true, env: env}
 	}
 	return []*target{
-		of("n", "nothing observed", noMetrics, noHotKeys),
-		of("n2", "the same again: the noise", noMetrics, noHotKeys),
-		of("m", "metrics", noHotKeys),
-		of("h", "hot keys", noMetrics),
-		of("t", "tracing, not sampled", noMetrics, noHotKeys, tracing, never),
-		of("o", "metrics, hot keys and tracing", tracing, never),
+		newTarget("n", "nothing observed", noMetrics, noHotKeys),
+		newTarget("n2", "the same again: the noise", noMetrics, noHotKeys),
+		newTarget("m", "metrics", noHotKeys),
+		newTarget("h", "hot keys", noMetrics),
+		newTarget("t", "tracing, not sampled", noMetrics, noHotKeys, tracing, never),
+		newTarget("o", "metrics, hot keys and tracing", tracing, never),
 	}
 }
 
@@ -72,11 +72,11 @@ func reportObserving(out io.Writer, o *options, targets []*target) error {
 	base := targets[0]
 	fmt.Fprintf(out, "\nServer CPU per decision, user and system; medians of %d interleaved rounds of %v; %d connections x %d calls in flight; %d keys; %d descriptor(s) a request.\n",
 		o.rounds, o.duration, o.connections, o.inFlight, o.keys, o.descriptors)
-	fmt.Fprintf(out, "More than (%s): the median of the rounds' ratios, and between which of them half of the rounds are.\n\n", base.letter)
+	fmt.Fprintf(out, "more than (%s): how much more a decision costs than under (%s), the median of all rounds. half of the rounds: the range of the middle half.\n\n", base.id, base.id)
 
 	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
 	row := func(cells ...string) { fmt.Fprintln(w, "|\t"+strings.Join(cells, "\t|\t")+"\t|") }
-	row("", "observed", "server us", "more than ("+base.letter+")", "half of the rounds")
+	row("", "observed", "server us", "more than ("+base.id+")", "half of the rounds")
 	row("---", "---", "---:", "---:", "---:")
 	for _, t := range targets {
 		if len(t.rounds) != len(base.rounds) {
@@ -90,11 +90,11 @@ func reportObserving(out io.Writer, o *options, targets []*target) error {
 			more[i] = 100 * (us[i]/b.perDecision(b.cpu.server) - 1)
 		}
 		if t == base {
-			row(t.letter, t.name, fmt.Sprintf("%.2f", median(us)), "", "")
+			row(t.id, t.name, fmt.Sprintf("%.2f", median(us)), "", "")
 			continue
 		}
 		slices.Sort(more)
-		row(t.letter, t.name, fmt.Sprintf("%.2f", median(us)), fmt.Sprintf("%+.1f %%", median(more)),
+		row(t.id, t.name, fmt.Sprintf("%.2f", median(us)), fmt.Sprintf("%+.1f %%", median(more)),
 			fmt.Sprintf("%+.1f to %+.1f %%", more[len(more)/4], more[len(more)-1-len(more)/4]))
 	}
 	if err := w.Flush(); err != nil {

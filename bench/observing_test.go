@@ -41,19 +41,19 @@ func TestReportObserving(t *testing.T) {
 // The targets differ in what is observed alone: each thing is off in the first and on in the last.
 func TestObservingTargets(t *testing.T) {
 	all := observingTargets()
-	env := func(letter string) []string {
-		i := slices.IndexFunc(all, func(x *target) bool { return x.letter == letter })
+	env := func(id string) []string {
+		i := slices.IndexFunc(all, func(x *target) bool { return x.id == id })
 		if i < 0 {
-			t.Fatalf("no target %s", letter)
+			t.Fatalf("no target %s", id)
 		}
 		return all[i].env
 	}
-	for letter, want := range map[string][]string{
+	for id, want := range map[string][]string{
 		"n": {"RATELIMITD_NO_METRICS=true", "RATELIMITD_HOT_KEYS=0"},
 		"o": {"TRACING_ENABLED=true", "TRACING_SAMPLING_RATE=0"},
 	} {
-		if !slices.Equal(env(letter), want) {
-			t.Errorf("(%s) has %q, want %q", letter, env(letter), want)
+		if !slices.Equal(env(id), want) {
+			t.Errorf("(%s) has %q, want %q", id, env(id), want)
 		}
 	}
 	if !slices.Equal(env("n"), env("n2")) {
@@ -84,14 +84,14 @@ func TestObserve(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = self.stop() })
-	targets := []*target{{letter: "x", address: l.Addr().String(), server: self}, {letter: "y", address: l.Addr().String(), server: self}}
+	targets := []*target{{id: "x", address: l.Addr().String(), server: self}, {id: "y", address: l.Addr().String(), server: self}}
 	o := &options{rounds: 3, duration: 20 * time.Millisecond, connections: 2, inFlight: 4, traceparent: unsampled}
 	if err := observe(t.Context(), o, targets, newPayload(5, 1)); err != nil {
 		t.Fatal(err)
 	}
 	for _, x := range targets {
 		if len(x.rounds) != o.rounds || x.rounds[0].load.answered == 0 {
-			t.Errorf("%s: %d rounds, the first with %d answers", x.letter, len(x.rounds), x.rounds[0].load.answered)
+			t.Errorf("%s: %d rounds, the first with %d answers", x.id, len(x.rounds), x.rounds[0].load.answered)
 		}
 	}
 	close(traces)

@@ -107,7 +107,7 @@ func (o *options) pace(targets []*target) (float64, error) {
 		return o.rate, nil
 	}
 	for _, t := range targets {
-		if t.letter == o.half {
+		if t.id == o.half {
 			return summarize(t.rounds, 1).rate / 2, nil
 		}
 	}
@@ -131,7 +131,7 @@ func reportPaced(out io.Writer, o *options, cores cores, targets []*target, rate
 		if t.store != nil {
 			store, trips = fmt.Sprintf("%.2f", s.store), fmt.Sprintf("%.4f", tripsPerDecision(t.paced))
 		}
-		row(t.letter, t.name, fmt.Sprintf("%.0f", s.rate), fmt.Sprintf("%.2f", s.server), store, trips,
+		row(t.id, t.name, fmt.Sprintf("%.0f", s.rate), fmt.Sprintf("%.2f", s.server), store, trips,
 			fmt.Sprintf("%.2f", s.p50), fmt.Sprintf("%.2f", s.p99))
 	}
 	if err := w.Flush(); err != nil {
@@ -154,7 +154,7 @@ func reportTrips(out io.Writer, targets []*target) {
 	var trips []string
 	for _, t := range targets {
 		if t.store != nil {
-			trips = append(trips, fmt.Sprintf("(%s) %.4f", t.letter, tripsPerDecision(t.rounds)))
+			trips = append(trips, fmt.Sprintf("(%s) %.4f", t.id, tripsPerDecision(t.rounds)))
 		}
 	}
 	if len(trips) > 0 {

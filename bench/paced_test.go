@@ -64,7 +64,7 @@ func TestPace(t *testing.T) {
 	for _, c := range []struct {
 		o    options
 		want float64
-	}{{options{}, 0}, {options{rate: 7}, 7}, {options{half: all[3].letter}, 12_500}} {
+	}{{options{}, 0}, {options{rate: 7}, 7}, {options{half: all[3].id}, 12_500}} {
 		if got, err := c.o.pace(all); got != c.want || err != nil {
 			t.Errorf("%+v: %v, %v, want %v", c.o, got, err, c.want)
 		}

@@ -75,7 +75,7 @@ func report(out io.Writer, o *options, cores cores, targets []*target) error {
 	var base *summary
 	for i, t := range targets {
 		sums[i] = summarize(t.rounds, len(cores.load))
-		if t.letter == baseline {
+		if t.id == baseline {
 			base = &sums[i]
 		}
 	}
@@ -103,10 +103,10 @@ func report(out io.Writer, o *options, cores cores, targets []*target) error {
 		if base != nil {
 			rate, cpu = fmt.Sprintf("%.2fx", s.rate/base.rate), fmt.Sprintf("%.2fx", s.server/base.server)
 		}
-		row(t.letter, t.name, fmt.Sprintf("%.0f", s.rate), fmt.Sprintf("%.2f", s.server), store,
+		row(t.id, t.name, fmt.Sprintf("%.0f", s.rate), fmt.Sprintf("%.2f", s.server), store,
 			fmt.Sprintf("%.2f", s.p50), fmt.Sprintf("%.2f", s.p99), rate, cpu)
 		if s.busy >= saturated {
-			fmt.Fprintf(&notes, "(%s): the cores of the load generator and Redis were busy %.0f %% of the time and bound the throughput; the CPU figures stand.\n", t.letter, 100*s.busy)
+			fmt.Fprintf(&notes, "(%s): the cores of the load generator and Redis were busy %.0f %% of the time and bound the throughput; the CPU figures stand.\n", t.id, 100*s.busy)
 		}
 	}
 	if err := w.Flush(); err != nil {

@@ -53,7 +53,7 @@ func TestReport(t *testing.T) {
 
 func TestChoose(t *testing.T) {
 	some, err := choose(allTargets(), "c,a")
-	if err != nil || len(some) != 2 || some[0].letter != "a" || some[1].letter != "c" {
+	if err != nil || len(some) != 2 || some[0].id != "a" || some[1].id != "c" {
 		t.Errorf("chose %v, %v; want a and c", some, err)
 	}
 	if all, err := choose(allTargets(), ""); err != nil || len(all) != len(allTargets()) {

@@ -12,7 +12,7 @@ import (
 
 // target is a server to measure.
 type target struct {
-	letter string
+	id     string
 	name   string
 	binary string
 	args   []string
@@ -30,17 +30,17 @@ type target struct {
 	paced   []measurement // in an open loop
 }
 
-// baseline is the letter of the target with which the others are compared.
+// baseline is the id of the target with which the others are compared.
 const baseline = "a"
 
 func allTargets() []*target {
 	return []*target{
-		{letter: "a0", name: "empty gRPC server, grpc-go's defaults", binary: "emptyserver"},
-		{letter: "a", name: "empty gRPC server, tuned", binary: "emptyserver", args: []string{"-tuned"}},
-		{letter: "b", name: "ratelimitd, memory", binary: "ratelimitd", rules: true},
-		{letter: "c", name: "ratelimitd, Redis", binary: "ratelimitd", rules: true, redis: true},
-		{letter: "p", name: "the same, one EVALSHA for each request", binary: "ratelimitd", rules: true, redis: true, env: []string{"RATELIMITD_REDIS_PLAIN=true"}},
-		{letter: "l", name: "ratelimitd, Redis, leases", binary: "ratelimitd", rules: true, redis: true, lease: true},
+		{id: "a0", name: "empty gRPC server, grpc-go's defaults", binary: "emptyserver"},
+		{id: "a", name: "empty gRPC server, tuned", binary: "emptyserver", args: []string{"-tuned"}},
+		{id: "b", name: "ratelimitd, memory", binary: "ratelimitd", rules: true},
+		{id: "c", name: "ratelimitd, Redis", binary: "ratelimitd", rules: true, redis: true},
+		{id: "p", name: "the same, one EVALSHA for each request", binary: "ratelimitd", rules: true, redis: true, env: []string{"RATELIMITD_REDIS_PLAIN=true"}},
+		{id: "l", name: "ratelimitd, Redis, leases", binary: "ratelimitd", rules: true, redis: true, lease: true},
 	}
 }
 
@@ -49,7 +49,7 @@ func (t *target) start(ctx context.Context, dir string, o *options, cores cores)
 	args := t.args
 	env := append([]string{"LOG_FORMAT=json", "LOG_LEVEL=info", "REDIS_POOL_SIZE=64"}, t.env...)
 	if t.rules {
-		rules := filepath.Join(dir, "rules-"+t.letter)
+		rules := filepath.Join(dir, "rules-"+t.id)
 		if err := writeRules(rules, o.descriptors, t.lease); err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ func (t *target) start(ctx context.Context, dir string, o *options, cores cores)
 		env = append(env, "GRPC_HOST=127.0.0.1", "HOST=127.0.0.1", "GRPC_PORT=0", "PORT=0", "DEBUG_PORT=0")
 	}
 	if t.redis {
-		store, address, err := startRedis(ctx, filepath.Join(dir, "redis-"+t.letter), cores)
+		store, address, err := startRedis(ctx, filepath.Join(dir, "redis-"+t.id), cores)
 		if err != nil {
 			return err
 		}

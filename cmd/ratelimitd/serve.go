@@ -98,7 +98,7 @@ type service struct {
 	log       *slog.Logger
 	options   *serveCommand
 	limiter   *limiter.Limiter
-	rules     ruleSource
+	loadStats func(visit func(path, stat string, n uint64)) // visits the counters of loading rules, under the reference's names
 	ruleFiles atomic.Pointer[[]descriptor.FileStatus]
 	resources func() []descriptor.FileStatus // of rules over xDS; nil: rules come from files
 	health    health
@@ -106,7 +106,7 @@ type service struct {
 	operators *operator.Server
 	redis     []*redisStore
 	cache     *overlimit.Cache              // nil: there is none
-	moreStats func(io.Writer)               // writes more lines of /stats; nil: none
+	xdsStats  func(io.Writer)               // writes the lines of /stats about rules over xDS; nil: rules come from files
 	workers   []func(context.Context) error // run until the server has stopped
 	shutdown  []func() error                // run after everything has stopped
 }
@@ -345,7 +345,7 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 		Logger:       s.log,
 		Metrics:      registry,
 	})
-	s.rules = folder
+	s.loadStats = folder.Statistics
 	result, err := folder.Load()
 	switch {
 	case err == nil:

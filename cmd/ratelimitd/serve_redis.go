@@ -22,6 +22,12 @@ const (
 	pingTimeout = time.Second
 )
 
+// The prefixes of the settings of the two Redis.
+const (
+	settingsOfRedis     = "REDIS"
+	settingsOfPerSecond = "REDIS_PERSECOND"
+)
+
 // redisStore is one Redis that holds counters.
 type redisStore struct {
 	settings string // prefix of its settings' names
@@ -37,7 +43,7 @@ func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, erro
 		s.log.Info("counters have the keys of envoyproxy/ratelimit where it has them too, so that both services share counters; descriptors that have the same key there have the same key here",
 			"REDIS_KEY_FORMAT", o.KeyFormat)
 	}
-	store, err := s.openOne("REDIS", &o.Redis, registry)
+	store, err := s.openOne(settingsOfRedis, &o.Redis, registry)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +51,7 @@ func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, erro
 		return store, nil
 	}
 	o.PerSecond.inherit(&o.Redis)
-	perSecond, err := s.openOne("REDIS_PERSECOND", &o.PerSecond, registry)
+	perSecond, err := s.openOne(settingsOfPerSecond, &o.PerSecond, registry)
 	if err != nil {
 		return nil, err
 	}
@@ -53,25 +59,25 @@ func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, erro
 }
 
 // openOne makes the store of one Redis. settings is the prefix of its variables.
-func (s *service) openOne(settings string, where *redisOptions, registry prometheus.Registerer) (*redis.Store, error) {
-	o := &s.options.Backend
+func (s *service) openOne(settings string, o *redisOptions, registry prometheus.Registerer) (*redis.Store, error) {
+	counting := &s.options.Backend
 	conns := new(redisconn.Connections)
 	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry)
-	client, address, err := where.dial(settings, s.log, conns, metrics)
+	client, address, err := o.dial(settings, s.log, conns, metrics)
 	if err != nil {
 		return nil, err
 	}
 	what := "counting in Redis"
-	if where == &o.PerSecond {
+	if settings == settingsOfPerSecond {
 		what = "counting limits per second in another Redis"
 	}
 	// Processes share counters only if these are equal.
-	s.log.Info(what, "type", strings.ToLower(where.Type), "address", address, "key_format", o.KeyFormat, "key_prefix", o.KeyPrefix)
+	s.log.Info(what, "type", strings.ToLower(o.Type), "address", address, "key_format", counting.KeyFormat, "key_prefix", counting.KeyPrefix)
 	conns.Register(metrics)
 	s.shutdown = append(s.shutdown, client.Close)
 	store := redis.New(redis.Options{
-		Client: client, Timeout: where.answerWithin(), Plain: o.Plain, Logger: s.log,
-		LyftKeys: o.KeyFormat == keysLyft, LyftJitter: o.jitter(),
+		Client: client, Timeout: o.answerWithin(), Plain: counting.Plain, Logger: s.log,
+		LyftKeys: counting.KeyFormat == keysLyft, LyftJitter: counting.jitter(),
 	})
 	s.shutdown = append(s.shutdown, store.Close)
 	c := &redisStore{settings: settings, store: store, conns: conns}
@@ -94,13 +100,13 @@ func (s *service) pingRedis(ctx context.Context) {
 	if s.options.Backend.Startup.Serve && !s.options.Backend.Active {
 		return
 	}
-	within, cancel := context.WithTimeout(ctx, pingTimeout)
+	pingCtx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, c := range s.redis {
 		wg.Go(func() {
-			c.answered = c.store.Ping(within) == nil
-			s.server.Lack(c.settings, !c.answered)
+			c.answered = c.store.Ping(pingCtx) == nil
+			s.server.SetMissing(c.settings, !c.answered)
 		})
 	}
 	wg.Wait()
@@ -113,9 +119,9 @@ func (s *service) awaitRedis(ctx context.Context, c *redisStore) error {
 	if !c.answered {
 		waited := false
 		_, err := backoff.Retry(ctx, func() (struct{}, error) {
-			within, cancel := context.WithTimeout(ctx, pingTimeout)
+			pingCtx, cancel := context.WithTimeout(ctx, pingTimeout)
 			defer cancel()
-			return struct{}{}, c.store.Ping(within)
+			return struct{}{}, c.store.Ping(pingCtx)
 		}, backoff.WithBackOff(o.backOff()), backoff.WithMaxElapsedTime(o.MaxElapsed), backoff.WithNotify(func(err error, next time.Duration) {
 			waited = true
 			s.log.Warn("Redis does not answer yet: on_error decides until it does", "settings", c.settings, "error", err, "asked_again_in", next.Round(time.Millisecond))
@@ -128,7 +134,7 @@ func (s *service) awaitRedis(ctx context.Context, c *redisStore) error {
 		case waited:
 			s.log.Info("Redis answers", "settings", c.settings)
 		}
-		s.server.Lack(c.settings, false)
+		s.server.SetMissing(c.settings, false)
 	}
 	if s.options.Backend.Active {
 		s.followRedis(ctx, c)
@@ -147,8 +153,8 @@ func (s *service) followRedis(ctx context.Context, c *redisStore) {
 			return
 		case <-tick.C:
 		}
-		within, cancel := context.WithTimeout(ctx, pingTimeout)
-		err := c.store.Ping(within)
+		pingCtx, cancel := context.WithTimeout(ctx, pingTimeout)
+		err := c.store.Ping(pingCtx)
 		cancel()
 		if ctx.Err() != nil {
 			return
@@ -157,7 +163,7 @@ func (s *service) followRedis(ctx context.Context, c *redisStore) {
 			continue
 		}
 		alive = err == nil
-		s.server.Lack(c.settings, !alive)
+		s.server.SetMissing(c.settings, !alive)
 		if alive {
 			s.log.Info("a connection to Redis works again", "settings", c.settings)
 		} else {

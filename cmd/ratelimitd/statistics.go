@@ -101,7 +101,7 @@ func (o *statisticsOptions) mogrifiers() ([]statsd.Mogrifier, error) {
 
 // poolStatistic is the reference's name for the connections to this Redis.
 func (c *redisStore) poolStatistic() string {
-	if c.settings == "REDIS_PERSECOND" {
+	if c.settings == settingsOfPerSecond {
 		return "ratelimit.redis_per_second_pool"
 	}
 	return "ratelimit.redis_pool"
@@ -112,7 +112,7 @@ func (s *service) statistics() statsd.Source {
 	return statsd.Source{
 		Counters: func(visit func(path, stat string, n uint64)) {
 			s.limiter.Statistics(visit)
-			s.rules.Statistics(visit)
+			s.loadStats(visit)
 			visit(statsd.ResponseTimePath, "total_requests", s.server.Answered())
 			for _, c := range s.redis {
 				visit(c.poolStatistic(), "cx_total", c.conns.Opened())
@@ -134,8 +134,8 @@ func (s *service) statistics() statsd.Source {
 // writeStats writes what /stats shows.
 func (s *service) writeStats(w io.Writer) {
 	_ = s.statistics().WriteText(w) // fails only if the reader has gone
-	if s.moreStats != nil {
-		s.moreStats(w)
+	if s.xdsStats != nil {
+		s.xdsStats(w)
 	}
 }
 

@@ -13,11 +13,6 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
 )
 
-// ruleSource is the source of rules.
-type ruleSource interface {
-	Statistics(visit func(path, stat string, n uint64)) // counters of loading, under the reference's names
-}
-
 // xdsOptions are the settings of rules over xDS, with CONFIG_TYPE=GRPC_XDS_SOTW.
 type xdsOptions struct {
 	Server       string        `name:"config-grpc-xds-server-url" env:"CONFIG_GRPC_XDS_SERVER_URL" nonempty:"" default:"localhost:18000" help:"host:port of the server that sends rules."`
@@ -78,7 +73,9 @@ func (s *service) loadOverXDS(registry prometheus.Registerer) error {
 	if err != nil {
 		return fmt.Errorf("CONFIG_GRPC_XDS_SERVER_URL: %w", err) // err repeats the URL only if it has no credentials
 	}
-	s.rules, s.resources, s.moreStats = client, client.Files, client.WriteStats
+	s.loadStats = client.Statistics
+	s.resources = client.Files
+	s.xdsStats = client.WriteStats
 	s.workers = append(s.workers, func(ctx context.Context) error { return client.Run(ctx, s.applyFrom(o.Server)) })
 	s.log.Info("rules come over xDS", "server", o.Server, "node", o.NodeID, "encrypted", o.TLS)
 	return nil

@@ -35,17 +35,20 @@ type row struct {
 	limit descriptor.Limit
 }
 
-var perMinute = descriptor.Window{Unit: descriptor.Minute}
+// perMinute is the number of requests that every limit of the picture allows.
+const perMinute = 10
+
+var minute = descriptor.Window{Unit: descriptor.Minute}
 
 var rows = []row{
-	{"fixed_window", descriptor.Limit{Requests: 10, Window: perMinute}},
-	{"fixed_window, align: first_hit", descriptor.Limit{Requests: 10, Window: perMinute, FirstHit: true}},
-	{"sliding_window", descriptor.Limit{Requests: 10, Window: perMinute, Algorithm: descriptor.SlidingWindow}},
-	{"sliding_log", descriptor.Limit{Requests: 10, Window: perMinute, Algorithm: descriptor.SlidingLog}},
-	{"token_bucket", descriptor.Limit{Requests: 10, Window: perMinute, Algorithm: descriptor.TokenBucket, Burst: 10}},
-	{"token_bucket, refill: interval", descriptor.Limit{Requests: 10, Window: perMinute, Algorithm: descriptor.TokenBucket, Burst: 10, Interval: true}},
-	{"leaky_bucket, burst: 5", descriptor.Limit{Requests: 10, Window: perMinute, Algorithm: descriptor.LeakyBucket, Burst: 5}},
-	{"leaky_bucket, burst: 9, nodelay: all", descriptor.Limit{Requests: 10, Window: perMinute, Algorithm: descriptor.LeakyBucket, Burst: 9, NoDelay: descriptor.NoDelayAll}},
+	{"fixed_window", descriptor.Limit{Requests: perMinute, Window: minute}},
+	{"fixed_window, align: first_hit", descriptor.Limit{Requests: perMinute, Window: minute, FirstHit: true}},
+	{"sliding_window", descriptor.Limit{Requests: perMinute, Window: minute, Algorithm: descriptor.SlidingWindow}},
+	{"sliding_log", descriptor.Limit{Requests: perMinute, Window: minute, Algorithm: descriptor.SlidingLog}},
+	{"token_bucket", descriptor.Limit{Requests: perMinute, Window: minute, Algorithm: descriptor.TokenBucket, Burst: perMinute}},
+	{"token_bucket, refill: interval", descriptor.Limit{Requests: perMinute, Window: minute, Algorithm: descriptor.TokenBucket, Burst: perMinute, Interval: true}},
+	{"leaky_bucket, burst: 5", descriptor.Limit{Requests: perMinute, Window: minute, Algorithm: descriptor.LeakyBucket, Burst: 5}},
+	{"leaky_bucket, burst: 9, nodelay: all", descriptor.Limit{Requests: perMinute, Window: minute, Algorithm: descriptor.LeakyBucket, Burst: 9, NoDelay: descriptor.NoDelayAll}},
 }
 
 // arrivals are the arrival times of requests, in tenths of a second: eight late in the first minute, eight early in the
@@ -100,9 +103,9 @@ func sameBurst() string {
 	var b strings.Builder
 	height := top + rowHeight*float64(len(rows)) + 34
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" font-family="sans-serif" font-size="13">`+"\n", width, height)
-	b.WriteString(`<title>The same requests under eight limits of 10 a minute</title>` + "\n")
+	fmt.Fprintf(&b, "<title>The same %d requests under %d limits of %d a minute</title>\n", len(arrivals()), len(rows), perMinute)
 	b.WriteString(`<rect width="100%" height="100%" fill="white"/>` + "\n")
-	b.WriteString(`<text x="12" y="24" font-size="15" font-weight="bold">The same 35 requests under limits of 10 a minute</text>` + "\n")
+	fmt.Fprintf(&b, `<text x="12" y="24" font-size="15" font-weight="bold">The same %d requests under limits of %d a minute</text>`+"\n", len(arrivals()), perMinute)
 	fmt.Fprintf(&b, `<circle cx="%.1f" cy="20" r="4" fill="#1a7f37"/><text x="%.1f" y="24">admitted</text>`+"\n", x(98), x(98)+9)
 	fmt.Fprintf(&b, `<path d="M%.1f 16l8 8m0 -8l-8 8" stroke="#cf222e" stroke-width="2"/><text x="%.1f" y="24">refused</text>`+"\n", x(122), x(122)+13)
 	fmt.Fprintf(&b, `<path d="M%.1f 20h22" stroke="#9a6700" stroke-width="2"/><text x="%.1f" y="24">waits</text>`+"\n", x(144), x(144)+27)

@@ -446,7 +446,7 @@ func (c *compiler) value(at yamlform.Value, form *yamlform.Form[valueReading]) (
 	}
 	if v.part.Given() {
 		i, _ := v.part.Choice()
-		out.part = part(i)
+		out.part = fieldPart(i)
 	}
 	if v.regex.Given() {
 		if out.regex = compileRegex("regex", v.regex); out.regex != nil {

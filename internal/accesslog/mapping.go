@@ -51,27 +51,27 @@ type field struct {
 type value struct {
 	field    int // in Mapping.fields; -1: literal
 	literal  string
-	part     part
+	part     fieldPart
 	regex    *regexp.Regexp // nil: the whole part
 	group    int            // of the regex
 	fallback string         // used if the text is absent; empty: none
 }
 
-// part is an often needed part of a field, which can be selected without a regular expression.
-type part uint8
+// fieldPart is an often needed part of a field. It can be selected without a regular expression.
+type fieldPart uint8
 
 const (
-	partAll     part = iota
-	partAddress      // without the port
-	partPath         // without the query
-	partFirst        // the first element of a list with commas
+	partAll     fieldPart = iota
+	partAddress           // without the port
+	partPath              // without the query
+	partFirst             // the first element of a list with commas
 	partLast
 )
 
 var partNames = []string{"all", "address", "path", "first", "last"}
 
 // of returns this part of a text.
-func (p part) of(s string) string {
+func (p fieldPart) of(s string) string {
 	switch p {
 	case partAddress:
 		if strings.HasPrefix(s, "[") { // [2001:db8::1]:443

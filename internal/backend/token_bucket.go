@@ -66,9 +66,9 @@ type intervalBucket struct{}
 func (intervalBucket) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
 	length, refill := l.Arithmetic.Length, int64(l.Requests)
 	capacity := int64(l.Burst)
-	mark, used := now, int64(0)
+	windowStart, used := now, int64(0)
 	if !l.FirstHit {
-		mark = now - now%length
+		windowStart = now - now%length
 	}
 	if s.Count > 0 {
 		ticks := max(0, now-s.Start) / length
@@ -76,7 +76,7 @@ func (intervalBucket) apply(l *descriptor.Limit, s *State, now, hits int64, c co
 			used = s.Count - ticks*refill
 		}
 		if used > 0 || !l.FirstHit {
-			mark = max(s.Start, s.Start+ticks*length)
+			windowStart = s.Start + ticks*length
 		}
 	}
 	used = min(used, capacity) // in case the burst was lowered
@@ -86,15 +86,15 @@ func (intervalBucket) apply(l *descriptor.Limit, s *State, now, hits int64, c co
 	case o.Allowed:
 		if hits != 0 && c.adds(true) {
 			o.Used = max(0, used+hits)
-			s.Start, s.Count = mark, o.Used
+			s.Start, s.Count = windowStart, o.Used
 		}
 	case hits > capacity:
 		o.RetryAfter = Never
 	default:
-		o.RetryAfter = micros(mark + ceilDiv(used+hits-capacity, refill)*length - now)
+		o.RetryAfter = micros(windowStart + ceilDiv(used+hits-capacity, refill)*length - now)
 	}
 	if o.Used > 0 {
-		o.ResetAfter = micros(mark + ceilDiv(o.Used, refill)*length - now)
+		o.ResetAfter = micros(windowStart + ceilDiv(o.Used, refill)*length - now)
 	}
 	return o
 }

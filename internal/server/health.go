@@ -29,7 +29,7 @@ type readiness struct {
 	mu       sync.Mutex
 	serving  bool
 	draining bool     // red for good
-	lacks    []string // dependencies that are missing
+	missing  []string // dependencies that are missing
 }
 
 func newReadiness() *readiness {
@@ -56,22 +56,22 @@ func (r *readiness) drain() {
 	r.publish()
 }
 
-// lack marks a dependency as missing or restored.
-func (r *readiness) lack(dependency string, missing bool) {
+// setMissing marks a dependency as missing or restored.
+func (r *readiness) setMissing(dependency string, missing bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if missing == slices.Contains(r.lacks, dependency) {
+	if missing == slices.Contains(r.missing, dependency) {
 		return
 	}
 	if missing {
-		r.lacks = append(r.lacks, dependency)
+		r.missing = append(r.missing, dependency)
 	} else {
-		r.lacks = slices.DeleteFunc(r.lacks, func(s string) bool { return s == dependency })
+		r.missing = slices.DeleteFunc(r.missing, func(s string) bool { return s == dependency })
 	}
 	r.publish()
 }
 
-func (r *readiness) green() bool { return r.serving && len(r.lacks) == 0 }
+func (r *readiness) green() bool { return r.serving && len(r.missing) == 0 }
 
 func (r *readiness) publish() {
 	status := healthv1.HealthCheckResponse_NOT_SERVING

@@ -60,14 +60,14 @@ func TestHealthOfWhatIsMissing(t *testing.T) {
 		green bool
 	}{
 		{func() {}, true},
-		{func() { r.Lack("redis", true) }, false},
-		{func() { r.Lack("redis", true) }, false},
+		{func() { r.SetMissing("redis", true) }, false},
+		{func() { r.SetMissing("redis", true) }, false},
 		{func() { r.SetServing(true) }, false},
-		{func() { r.Lack("rules", true) }, false},
-		{func() { r.Lack("redis", false) }, false},
-		{func() { r.Lack("rules", false) }, true},
+		{func() { r.SetMissing("rules", true) }, false},
+		{func() { r.SetMissing("redis", false) }, false},
+		{func() { r.SetMissing("rules", false) }, true},
 		{func() { r.SetServing(false) }, false},
-		{func() { r.Lack("redis", false) }, false},
+		{func() { r.SetMissing("redis", false) }, false},
 		{func() { r.SetServing(true) }, true},
 	} {
 		step.do()

@@ -102,9 +102,11 @@ func (s *Server) Answered() uint64 { return s.metrics.grpc.total() }
 // stopping, health stays red.
 func (s *Server) SetServing(serving bool) { s.readiness.set(serving) }
 
-// Lack marks a dependency as missing or restored. While any is missing, health is red whatever SetServing said; requests
+// SetMissing marks a dependency as missing or restored. While any is missing, health is red whatever SetServing said; requests
 // are answered all the same. It may be called at any time.
-func (s *Server) Lack(dependency string, missing bool) { s.readiness.lack(dependency, missing) }
+func (s *Server) SetMissing(dependency string, missing bool) {
+	s.readiness.setMissing(dependency, missing)
+}
 
 // Stopping is closed when new calls are refused, after the drain delay.
 func (s *Server) Stopping() <-chan struct{} { return s.stopping.Done() }

@@ -23,9 +23,9 @@ type intake struct {
 	fields []string
 	hits   []uint64
 
-	lines, requests, notAsked, bad int64
-	firstBad                       []BadLine
-	missed                         accesslog.Missed
+	lines, requests, skipped, bad int64
+	firstBad                      []BadLine
+	missed                        accesslog.Missed
 }
 
 const (
@@ -121,7 +121,7 @@ func (in *intake) release(recs []record, text []byte) error {
 		b.requests = append(b.requests, replayedRequest{at: rec.at, log: rec.log, line: rec.line})
 		if !in.options.Mapping.Build(in.fields, in.hits, &b.arena, &b.requests[n].Request) {
 			b.requests = b.requests[:n]
-			in.notAsked++
+			in.skipped++
 			continue
 		}
 		if n+1 == batchSize {
@@ -152,8 +152,8 @@ func (in *intake) nothing() error {
 	if in.bad > 0 {
 		fmt.Fprintf(&b, ", %d of them cannot be used, the first: %s", in.bad, &in.firstBad[0])
 	}
-	if in.notAsked > 0 {
-		fmt.Fprintf(&b, ", %d of them are skipped by the mapping", in.notAsked)
+	if in.skipped > 0 {
+		fmt.Fprintf(&b, ", %d of them are skipped by the mapping", in.skipped)
 		for _, e := range in.missed.Errors(in.options.Mapping) {
 			fmt.Fprintf(&b, "\n  %s", e)
 		}

@@ -13,7 +13,7 @@ type Report struct {
 
 	Lines    int64     `json:"lines"`     // of all logs, without empty ones
 	Requests int64     `json:"requests"`  // lines that are requests
-	NotAsked int64     `json:"not_asked"` // lines skipped by the mapping
+	Skipped  int64     `json:"not_asked"` // lines skipped by the mapping
 	Bad      int64     `json:"bad_lines"`
 	FirstBad []BadLine `json:"first_bad_lines,omitempty"`
 	Order    Order     `json:"order"`

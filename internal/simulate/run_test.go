@@ -76,7 +76,7 @@ func TestRefusals(t *testing.T) {
 	if diff := cmp.Diff(want, r.New); diff != "" {
 		t.Error(diff)
 	}
-	if r.Lines != 14 || r.Requests != 13 || r.NotAsked != 1 || r.Old != nil || r.NewlyRefused != nil {
+	if r.Lines != 14 || r.Requests != 13 || r.Skipped != 1 || r.Old != nil || r.NewlyRefused != nil {
 		t.Errorf("%+v", r)
 	}
 	if diff := cmp.Diff([]simulate.Rule{

@@ -18,7 +18,7 @@ func (r *run) report(in *intake) *Report {
 	out := &Report{
 		Rules: o.Rules.Folder,
 		From:  instant(r.from), To: instant(r.to),
-		Lines: in.lines, Requests: r.requests, NotAsked: in.notAsked, Bad: in.bad, FirstBad: in.firstBad,
+		Lines: in.lines, Requests: r.requests, Skipped: in.skipped, Bad: in.bad, FirstBad: in.firstBad,
 		Order: in.order.reported(o),
 		New:   r.now.side(r.outcomes[0]),
 		OverTime: OverTime{

@@ -23,33 +23,33 @@ type view struct {
 	newlyPassed  []simulate.Caller
 }
 
-// shown is the most rules and callers that the page shows.
-const shown = 200
+// maxRows is how many rules, and how many callers, a table shows at most.
+const maxRows = 200
 
 func newView(r *simulate.Report) *view {
-	v := &view{Report: r, rules: r.ByRule[:min(shown, len(r.ByRule))], callers: r.Callers.Rows[:min(shown, len(r.Callers.Rows))]}
+	v := &view{Report: r, rules: r.ByRule[:min(maxRows, len(r.ByRule))], callers: r.Callers.Rows[:min(maxRows, len(r.Callers.Rows))]}
 	for _, c := range r.Callers.Rows {
-		if c.NewlyRefused > 0 && len(v.newlyRefused) < shown {
+		if c.NewlyRefused > 0 && len(v.newlyRefused) < maxRows {
 			v.newlyRefused = append(v.newlyRefused, c)
 		}
-		if c.NewlyPassed > 0 && len(v.newlyPassed) < shown {
+		if c.NewlyPassed > 0 && len(v.newlyPassed) < maxRows {
 			v.newlyPassed = append(v.newlyPassed, c)
 		}
 	}
 	return v
 }
 
-// compared says whether the report compares two folders.
+// compared reports whether the report compares two folders.
 func (v *view) compared() bool { return v.Old != nil }
 
 // page is the whole page. data is the JSON of the charts.
 func (v *view) page(data string) g.Node {
 	styles := uPlotCSS + "\n" + pageCSS
-	mayLoad := "default-src 'none'; script-src " + hash(uPlotJS) + " " + hash(pageJS) + "; style-src " + hash(styles) + "; base-uri 'none'; form-action 'none'"
+	csp := "default-src 'none'; script-src " + hash(uPlotJS) + " " + hash(pageJS) + "; style-src " + hash(styles) + "; base-uri 'none'; form-action 'none'"
 	return h.Doctype(h.HTML(h.Lang("en"),
 		h.Head(
 			h.Meta(h.Charset("utf-8")),
-			h.Meta(g.Attr("http-equiv", "Content-Security-Policy"), h.Content(mayLoad)),
+			h.Meta(g.Attr("http-equiv", "Content-Security-Policy"), h.Content(csp)),
 			h.Meta(h.Name("viewport"), h.Content("width=device-width, initial-scale=1")),
 			h.Meta(h.Name("color-scheme"), h.Content("light dark")),
 			h.Meta(h.Name("referrer"), h.Content("no-referrer")),
@@ -82,7 +82,7 @@ func (v *view) header() g.Node {
 	)
 }
 
-// card is a number of the summary. Its id and kind may be empty.
+// card is a box of the summary with one number. kind is "bad", "good" or "warn" and sets its colour. id and kind may be empty.
 func card(id, kind, value, label, note string) g.Node {
 	class := "card"
 	if kind != "" {
@@ -234,15 +234,15 @@ func (v *view) rule(r *simulate.Rule) g.Node {
 	case v.compared() && r.Old == nil:
 		note = "new"
 	}
-	now := simulate.RuleCount{}
+	current := simulate.RuleCount{}
 	share := "-"
 	if r.New != nil {
-		now = *r.New
-		share = percent(now.Refused, now.Requests)
+		current = *r.New
+		share = percent(current.Refused, current.Requests)
 	}
 	cells := g.Group{
 		name(g.Text(r.Rule), remark(note), g.If(r.Shadow, remark("shadow mode")), h.Div(h.Class("where"), g.Text(where(r)))),
-		cell(number(now.Requests)), count(now.Refused, "bad"), cell(share), count(now.NotEnforced, "warn"),
+		cell(number(current.Requests)), count(current.Refused, "bad"), cell(share), count(current.NotEnforced, "warn"),
 	}
 	if v.compared() {
 		before := "-"
@@ -252,7 +252,7 @@ func (v *view) rule(r *simulate.Rule) g.Node {
 		cells = append(cells, cell(before), count(r.NewlyRefused, "bad"), count(r.NewlyPassed, "good"))
 	}
 	rows := g.Group{h.Tr(cells)}
-	for _, l := range now.Limits {
+	for _, l := range current.Limits {
 		empty := g.Group{h.Td(), h.Td()}
 		if v.compared() {
 			empty = append(empty, h.Td(), h.Td(), h.Td())
@@ -305,7 +305,7 @@ func (v *view) log() g.Node {
 	return h.Section(h.H2(g.Text("The log")),
 		h.Dl(
 			row("Lines", v.Lines),
-			row("Skipped by the mapping", v.NotAsked),
+			row("Skipped by the mapping", v.Skipped),
 			row("Sorted by time", v.Order.Reordered),
 			row("Too late to be sorted", v.Order.Late),
 			h.Dt(g.Text("Cannot be used")), h.Dd(h.ID("bad-lines"), g.Text(number(v.Bad))),

@@ -51,8 +51,8 @@ func rounding(seconds float64) time.Duration {
 
 // lines describes the lines that were not replayed as they stand.
 func (w *textWriter) lines(r *simulate.Report) {
-	if r.NotAsked > 0 {
-		w.Line("%s skipped by the mapping", counted(r.NotAsked, "line"))
+	if r.Skipped > 0 {
+		w.Line("%s skipped by the mapping", counted(r.Skipped, "line"))
 	}
 	if r.Order.Reordered > 0 {
 		w.Line("%s sorted by time", counted(r.Order.Reordered, "line"))
