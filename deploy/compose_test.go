@@ -69,7 +69,7 @@ func TestCompose(t *testing.T) {
 	}
 	for _, url := range []string{"localhost:10000", "localhost:3000"} {
 		if !strings.Contains(string(readme), url) {
-			t.Errorf("README.md does not tell of %s", url)
+			t.Errorf("README.md does not name %s", url)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func startEnvoyOn(t *testing.T, name, config string) *envoy {
 	await(t, name+" to be ready", func(ctx context.Context) error {
 		if !e.Running() {
 			text, _ := os.ReadFile(config)
-			t.Fatalf("%s did not start: %v\nIt was told:\n%s", name, e.Err, text)
+			t.Fatalf("%s did not start: %v\nIts configuration:\n%s", name, e.Err, text)
 		}
 		address, err := os.ReadFile(adminFile)
 		if err != nil {

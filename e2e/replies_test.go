@@ -32,7 +32,7 @@ descriptors:
       - {key: user, rate_limit: {name: invoices, unit: day, requests_per_unit: 1}}
   - {key: area, value: tried, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
 ---
-domain: told
+domain: answers
 headers: [ratelimit, x-ratelimit, ietf, retry-after]
 descriptors:
   - key: user
@@ -70,7 +70,7 @@ response_headers_to_add: [{header: {key: x-refused-by, value: the limiter}}]
 		}, {
 			Name:   "ours",
 			Filter: "enable_retry_after_header: true",
-			Routes: route("told", "user") + route("waits", "user"),
+			Routes: route("answers", "user") + route("waits", "user"),
 		}, {
 			Name: "plain",
 			Filter: `
@@ -176,7 +176,7 @@ access_log:
 	})
 	t.Run("headers that ratelimitd makes", func(t *testing.T) {
 		user := []string{"x-user", "u"}
-		ok := e.get(t, "ours", "/told", user...)
+		ok := e.get(t, "ours", "/answers", user...)
 		has(t, ok, "ratelimit-limit", "2")
 		has(t, ok, "ratelimit-remaining", "1")
 		hasSeconds(t, ok, "ratelimit-reset", 1, 86400)
@@ -188,8 +188,8 @@ access_log:
 			t.Errorf("ratelimit: %q", ok.header.Get("ratelimit"))
 		}
 		has(t, ok, "retry-after")
-		e.get(t, "ours", "/told", user...)
-		refused := e.get(t, "ours", "/told", user...)
+		e.get(t, "ours", "/answers", user...)
+		refused := e.get(t, "ours", "/answers", user...)
 		if refused.code != 429 {
 			t.Errorf("got %d", refused.code)
 		}

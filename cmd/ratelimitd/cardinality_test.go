@@ -58,7 +58,7 @@ func TestSoakCardinality(t *testing.T) {
 	a := &attack{t: t, p: p}
 
 	known := func(int) string { return "d" }
-	strange := func(i int) string { return fmt.Sprintf("domain-%0100d", i) }
+	unknown := func(i int) string { return fmt.Sprintf("domain-%0100d", i) }
 	a.run("counted", 0, values/10, known, domains/10) // warm-up: creates connections, pools and buffers
 	// Control and attack alternate, because other processes on this machine disturb every measurement. The best turn
 	// counts.
@@ -71,7 +71,7 @@ func TestSoakCardinality(t *testing.T) {
 			before = heap
 		}
 		var under time.Duration
-		under, after = a.run("user", turn*values/turns, values/turns, strange, domains/turns)
+		under, after = a.run("user", turn*values/turns, values/turns, unknown, domains/turns)
 		t.Logf("turn %d: p99 %s under attack, %s beside as many values that no metric names", turn, under, beside)
 		control, attacked = min(control, beside), min(attacked, under)
 	}

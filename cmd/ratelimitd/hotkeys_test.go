@@ -36,7 +36,7 @@ func TestHotKeys(t *testing.T) {
 		t.Errorf("HotKeys: %v, %v", got, err)
 	}
 	if _, metrics := get(t, "http://"+p.HTTP+"/metrics"); !strings.Contains(metrics, "ratelimitd_hot_keys_lists 2\n") {
-		t.Errorf("/metrics does not tell of two lists:\n%s", metrics)
+		t.Errorf("/metrics does not show two lists:\n%s", metrics)
 	}
 }
 

@@ -54,7 +54,7 @@ func TestRefusalsToStartKeepSecrets(t *testing.T) {
 					t.Errorf("it started and ended well:\n%s", text)
 				}
 				if strings.Contains(text, "hunter2") {
-					t.Errorf("a secret is told:\n%s", text)
+					t.Errorf("the output has a secret:\n%s", text)
 				}
 			}
 		})
@@ -90,11 +90,11 @@ func TestSecretsAreNotShown(t *testing.T) {
 			maps.Copy(all, env)
 			p := startProcess(t, all, "--redis-persecond-auth", secret)
 			p.Log.Wait(t, "rules in force")
-			told := map[string]string{}
+			outputs := map[string]string{}
 			client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 			for range 4 {
 				if _, err := client.ShouldRateLimit(t.Context(), askRoute("d", "10.0.0.1")); err != nil {
-					told["a gRPC error"] = err.Error()
+					outputs["a gRPC error"] = err.Error()
 				}
 			}
 			body := `{"domain":"d","descriptors":[{"entries":[{"key":"httproute/default/shop/rule/0/match/0/*","value":"httproute/default/shop/rule/0/match/0/*"},{"key":"rule-0-match-0","value":"rule-0-match-0"},{"key":"remote_address","value":"1"}]}]}`
@@ -107,12 +107,12 @@ func TestSecretsAreNotShown(t *testing.T) {
 				"/", "/rlconfig", "/stats", "/loglevel", "/debug/hotkeys", "/debug/hotkeys?format=json", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2",
 				"/debug/pprof/heap?debug=1", "/debug/vars",
 			} {
-				_, told[page] = get(t, "http://"+p.Debug+page)
+				_, outputs[page] = get(t, "http://"+p.Debug+page)
 			}
-			_, told["/metrics"] = get(t, "http://"+p.HTTP+"/metrics")
+			_, outputs["/metrics"] = get(t, "http://"+p.HTTP+"/metrics")
 			p.Stop(t)
-			told["the log"] = p.Log.String()
-			for where, text := range told {
+			outputs["the log"] = p.Log.String()
+			for where, text := range outputs {
 				if strings.Contains(text, "hunter2") {
 					t.Errorf("a secret is in %s:\n%s", where, text)
 				}

@@ -209,7 +209,7 @@ func TestReload(t *testing.T) {
 }
 
 // After SIGTERM a call in flight finishes and the exit code is 0. Health is red meanwhile.
-func TestStopsWhenTold(t *testing.T) {
+func TestStopsOnSIGTERM(t *testing.T) {
 	p := startProcess(t, map[string]string{"RATELIMITD_DRAIN_DELAY": "30s"}, "--rules", rulesOf(t, fiveADay))
 	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

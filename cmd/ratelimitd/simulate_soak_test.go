@@ -123,8 +123,8 @@ descriptors:
 type timed struct{ *limiter.Limiter }
 
 func (d timed) Decide(ctx context.Context, _ time.Time, req *limiter.Request, out *limiter.Decision) error {
-	told, _ := metadata.FromIncomingContext(ctx)
-	at, err := strconv.ParseInt(told.Get("at")[0], 10, 64)
+	given, _ := metadata.FromIncomingContext(ctx)
+	at, err := strconv.ParseInt(given.Get("at")[0], 10, 64)
 	if err != nil {
 		return err
 	}

@@ -75,7 +75,7 @@ func traffic(t *testing.T, addr string) {
 	if _, err := client.ShouldRateLimit(t.Context(), heavy); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.ShouldRateLimit(t.Context(), ask("strange", "k", "v")); err != nil {
+	if _, err := client.ShouldRateLimit(t.Context(), ask("unknown", "k", "v")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := client.ShouldRateLimit(t.Context(), ask("", "k", "v")); err == nil {
@@ -306,7 +306,7 @@ func TestStatsDAndPrometheus(t *testing.T) {
 				"ratelimit.service.rate_limit.mongo_cps.tenant_acme.path.total_hits":             1,
 				"ratelimit.service.rate_limit.mongo_cps.file_log*.total_hits":                    1,
 				"ratelimit.service.rate_limit.mongo_cps.trial.shadow_mode":                       1,
-				"ratelimit.service.rate_limit.strange.domain_not_found":                          1,
+				"ratelimit.service.rate_limit.unknown.domain_not_found":                          1,
 				"ratelimit.service.call.should_rate_limit.service_error":                         1,
 				"ratelimit.service.config_load_success":                                          1,
 				"ratelimit_server.ShouldRateLimit.total_requests":                                12,

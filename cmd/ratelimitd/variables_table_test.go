@@ -139,8 +139,8 @@ func variablesOfXDS(t *testing.T) []variable {
 	ca := file(t, string(authority.PEM))
 	cert, key := files(t, authority.Issue(t, "envoy-ratelimit"))
 
-	// told describes the first request to an xDS server, with one variable set.
-	told := func(say func(*discoveryv3.DiscoveryRequest, metadata.MD) string) func(*testing.T) (map[string]string, look) {
+	// fromXDS looks at the first request that an xDS server gets, with one variable set.
+	fromXDS := func(say func(*discoveryv3.DiscoveryRequest, metadata.MD) string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			a := listenADS(t, nil)
 			return xdsFrom(a.addr), a.asked(say)
@@ -179,12 +179,12 @@ func variablesOfXDS(t *testing.T) []variable {
 	return []variable{
 		{name: "CONFIG_GRPC_XDS_SERVER_URL", value: "127.0.0.1:1", with: map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW"}, look: logs("rules come over xDS", "server"), unset: "localhost:18000", set: "127.0.0.1:1",
 			bad: map[string]string{"http://a:1": "host:port"}},
-		{name: "CONFIG_GRPC_XDS_NODE_ID", value: "envoy-ratelimit", prepare: told(func(r *discoveryv3.DiscoveryRequest, _ metadata.MD) string { return r.GetNode().GetId() }), unset: "default", set: "envoy-ratelimit", anything: true},
-		{name: "CONFIG_GRPC_XDS_NODE_METADATA", value: "zone=a,rack=7", prepare: told(func(r *discoveryv3.DiscoveryRequest, _ metadata.MD) string {
+		{name: "CONFIG_GRPC_XDS_NODE_ID", value: "envoy-ratelimit", prepare: fromXDS(func(r *discoveryv3.DiscoveryRequest, _ metadata.MD) string { return r.GetNode().GetId() }), unset: "default", set: "envoy-ratelimit", anything: true},
+		{name: "CONFIG_GRPC_XDS_NODE_METADATA", value: "zone=a,rack=7", prepare: fromXDS(func(r *discoveryv3.DiscoveryRequest, _ metadata.MD) string {
 			m := r.GetNode().GetMetadata().AsMap()
 			return fmt.Sprint(m["zone"], m["rack"])
 		}), with: map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW"}, unset: "<nil> <nil>", set: "a7", anything: true},
-		{name: "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", value: "x-token:abc", prepare: told(func(_ *discoveryv3.DiscoveryRequest, md metadata.MD) string {
+		{name: "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", value: "x-token:abc", prepare: fromXDS(func(_ *discoveryv3.DiscoveryRequest, md metadata.MD) string {
 			return strings.Join(md.Get("x-token"), ",")
 		}),
 			with: map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW"}, unset: "", set: "abc", bad: map[string]string{"a=b": "key:value"}},
@@ -476,7 +476,7 @@ func variablesOfAnswers() []variable {
 		return answers(together, heavy(2, together), heavy(1, ask("d", "l", "v")), heavy(1, ask("d", "l", "v")))(t, i)
 	}
 	near := metric("ratelimitd_rule_near_limit_hits_total")
-	told := map[string]string{"LIMIT_RESPONSE_HEADERS_ENABLED": "true"}
+	headersOn := map[string]string{"LIMIT_RESPONSE_HEADERS_ENABLED": "true"}
 	dynamic := func(find string) look {
 		return running(func(t *testing.T, i *instance) string {
 			got, err := ratelimitv3.NewRateLimitServiceClient(dial(t, i.grpc())).ShouldRateLimit(t.Context(), ask("d", "k", "v"))
@@ -496,9 +496,9 @@ func variablesOfAnswers() []variable {
 		{name: "RATELIMITD_REPLICAS", value: "5", with: map[string]string{"REDIS_URL": "127.0.0.1:1", "RATELIMITD_ON_ERROR": "local"}, look: answers(times(2, ask("d", "k", "v"))...), unset: "OK OK", set: "OK OVER_LIMIT"},
 		{name: "RATELIMITD_RESPONSE_HEADERS", value: "x-ratelimit", look: clientHeader("X-RateLimit-Remaining"), unset: "", set: "4"},
 		{name: "LIMIT_RESPONSE_HEADERS_ENABLED", value: "true", look: clientHeader("RateLimit-Remaining"), unset: "", set: "4"},
-		{name: "LIMIT_LIMIT_HEADER", value: "My-Limit", with: told, look: clientHeader("My-Limit"), unset: "", set: "5"},
-		{name: "LIMIT_REMAINING_HEADER", value: "My-Rest", with: told, look: clientHeader("My-Rest"), unset: "", set: "4"},
-		{name: "LIMIT_RESET_HEADER", value: "My-Reset", with: told, look: func(t *testing.T, i *instance) string {
+		{name: "LIMIT_LIMIT_HEADER", value: "My-Limit", with: headersOn, look: clientHeader("My-Limit"), unset: "", set: "5"},
+		{name: "LIMIT_REMAINING_HEADER", value: "My-Rest", with: headersOn, look: clientHeader("My-Rest"), unset: "", set: "4"},
+		{name: "LIMIT_RESET_HEADER", value: "My-Reset", with: headersOn, look: func(t *testing.T, i *instance) string {
 			return either(clientHeader("My-Reset")(t, i) != "", "there", "not there")
 		}, unset: "not there", set: "there"},
 		{name: "RESPONSE_DYNAMIC_METADATA", value: "true", look: dynamic("domain"), unset: "nothing", set: "domain"},

@@ -221,7 +221,7 @@ func TestEnvoyGateway(t *testing.T) {
 	}
 	if _, body := get(t, scraped); !strings.Contains(body, `ratelimitd_rule_file_state{file="default/eg/other",state="stale"} 1`) ||
 		!strings.Contains(body, "ratelimitd_xds_connected 1") || strings.Contains(body, "ratelimit_service_config_load_error 0\n") {
-		t.Errorf("/metrics does not tell of the bad set:\n%s", body)
+		t.Errorf("/metrics does not show the bad set:\n%s", body)
 	}
 
 	// The corrected set takes effect, and the counters keep what was used.

@@ -16,7 +16,7 @@ type chaos struct {
 	name    string
 	on      func(*testing.T) topology
 	env     map[string]string // of the service, beyond the address of Redis
-	happens func(*trial)      // returns at the end of the failure; tells the trial when Redis is back and what it forgot
+	happens func(*trial)      // returns at the end of the failure; records in the trial when Redis is back and what it forgot
 
 	long  time.Duration // how long the outage lasts in the long form, if it has its own length
 	felt  bool          // Redis does not answer some calls

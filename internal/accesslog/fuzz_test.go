@@ -60,7 +60,7 @@ func FuzzJSON(f *testing.F) {
 			return // not UTF-8, which the reader refuses later; not one line; or deeper than encoding/json and this agree on
 		}
 		if bytes.Count(line, []byte(`"a"`))+bytes.Count(line, []byte(`"b"`))+bytes.Count(line, []byte(`"c"`)) > 3 || bytes.Contains(line, []byte(`\u`)) && bytes.Count(line, []byte(":")) > 2 {
-			return // a name twice: a later null or object and an earlier value are told apart in different ways
+			return // a name twice: a later null or object and an earlier value are distinguished in different ways
 		}
 		want, ok := oracle(line)
 		got := make([][]byte, 2)

@@ -61,7 +61,7 @@ func TestFileChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, known, err := tokens.Owner(two); known || err == nil {
-		t.Errorf("no file: %v, want to be told", err)
+		t.Errorf("no file: %v, want an error", err)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestBadTokens(t *testing.T) {
 			}
 			if c.file != "" {
 				if _, first := First(c.o.File); first == nil || first.Error() != err.Error() {
-					t.Errorf("who shows a token is told %v", first)
+					t.Errorf("First: %v, want the same error", first)
 				}
 			}
 		})

@@ -250,14 +250,14 @@ func TestLoadEnds(t *testing.T) {
 	addr, _, _ := start(t, nil)
 	r := &Request{Domain: "d", Descriptors: [][]descriptor.Entry{entries("free=v")}, Hits: 1}
 	c := client(t, Options{Server: addr})
-	told := 0
+	reports := 0
 	sum := c.Load(t.Context(), r, Load{Rate: 1000, For: 1300 * time.Millisecond, Progress: func(s *Summary) {
-		if told++; s.Sent == 0 || !strings.Contains(s.Line(), "sent ") {
-			t.Errorf("told %+v", s)
+		if reports++; s.Sent == 0 || !strings.Contains(s.Line(), "sent ") {
+			t.Errorf("progress %+v", s)
 		}
 	}})
-	if sum.Sent < 100 || sum.Sent > 1300 || sum.Seconds < 1.25 || told == 0 {
-		t.Errorf("%+v, told %d times", sum, told)
+	if sum.Sent < 100 || sum.Sent > 1300 || sum.Seconds < 1.25 || reports == 0 {
+		t.Errorf("%+v, progress %d times", sum, reports)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, stop)

@@ -13,7 +13,7 @@ type FileStatus struct {
 	Since    time.Time // when State last changed
 }
 
-// FileState tells which version of a rule file is in use.
+// FileState says which version of a rule file is in use.
 type FileState string
 
 // The states of a rule file.

@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// counted is the identity of a counter: what its key must tell apart.
+// counted is the identity of a counter: what its key must distinguish.
 type counted struct {
 	Domain  string
 	Entries []countedEntry
@@ -264,7 +264,7 @@ func TestLongKeysAreHashed(t *testing.T) {
 	if prefixed := build("p:", Entry{"k", strings.Repeat("v", fits)}); !strings.HasPrefix(prefixed, "kept p:d|k=vvv") || len(prefixed) > 200 {
 		t.Errorf("with a prefix, %q is not hashed", prefixed)
 	}
-	// What was cut off still tells keys apart, and so does where it was cut.
+	// Keys differ by what was cut off, and by where it was cut.
 	if other := build("", Entry{"k", strings.Repeat("v", fits) + "w"}); other == hashed {
 		t.Error("two long values share a key")
 	}

@@ -101,7 +101,7 @@ func TestFewKeysAreExact(t *testing.T) {
 	}
 }
 
-// Never more than a minute is told of, and never less than 50 seconds of what there is.
+// A report covers at most a minute, and at least the last 50 seconds.
 func TestOldUsesAreForgotten(t *testing.T) {
 	tr, r := newRule(Options{})
 	for second := 1; second <= 200; second++ {
@@ -441,7 +441,7 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// A use that finds every lane taken is dropped, which is told.
+// A use that finds every lane taken is dropped, and the report counts it.
 func TestUseIsDroppedRatherThanWaitedFor(t *testing.T) {
 	tr, r := newRule(Options{})
 	tr.width = 2

@@ -201,12 +201,12 @@ func TestHeaderFamilies(t *testing.T) {
 	d = f.decide(request(10, "plain=b"))
 	for _, h := range d.Headers {
 		if h.Key == "Retry-After" {
-			t.Errorf("a request that never passes is told to retry after %s", h.Value)
+			t.Errorf("a request that never passes has Retry-After: %s", h.Value)
 		}
 	}
 }
 
-func TestLeakyBucketTellsTheWait(t *testing.T) {
+func TestLeakyBucketReportsTheWait(t *testing.T) {
 	f := newFixture(t, limiter.Settings{Explain: true}, descriptor.NodeSpec{Key: "k", Rule: &descriptor.Rule{Limits: []descriptor.Limit{
 		{Requests: 3, Window: descriptor.Window{Unit: descriptor.Second}, Algorithm: descriptor.LeakyBucket, Burst: 1},
 	}}})
@@ -218,12 +218,12 @@ func TestLeakyBucketTellsTheWait(t *testing.T) {
 		t.Errorf("second: %s %s", d.Code, diff)
 	}
 	d = f.decide(request(1, "k=a"))
-	told := d.Metadata["decision"]
+	decision := d.Metadata["decision"]
 	want := map[string]any{
 		"rule": "d.k", "descriptor": 0, "code": "OVER_LIMIT", "requests_per_unit": uint64(3),
 		"window_seconds": int64(1), "remaining": uint64(0), "retry_after_ms": int64(334),
 	}
-	if diff := cmp.Diff(any(want), told); d.Code != limiter.OverLimit || diff != "" {
+	if diff := cmp.Diff(any(want), decision); d.Code != limiter.OverLimit || diff != "" {
 		t.Errorf("third: %s %s", d.Code, diff)
 	}
 }

@@ -72,7 +72,7 @@ func TestPeekAgreesWithDecisions(t *testing.T) {
 					t.Fatalf("hit %d is answered otherwise when somebody peeks (-alone +peeked):\n%s", used, diff)
 				}
 				if c.Wait != got.RetryAfter || (c.Wait == 0) != (used < capacity) {
-					t.Fatalf("after %d hits: wait %s, and a request is told %s", used, c.Wait, got.RetryAfter)
+					t.Fatalf("after %d hits: Peek says wait %s, a request gets %s", used, c.Wait, got.RetryAfter)
 				}
 			}
 			if before := peeked.reset("k=v").List[0]; before.Used < capacity || before.Remaining != 0 {

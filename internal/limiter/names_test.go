@@ -182,7 +182,7 @@ func TestOverflowIsAName(t *testing.T) {
 func TestUnknownDomainsAreBounded(t *testing.T) {
 	m := newMeasured(t, 50, perMinute("k", "", 1000))
 	for i := range 100 {
-		m.ask(fmt.Sprintf("strange%d", i), 1, "k=v")
+		m.ask(fmt.Sprintf("unknown%d", i), 1, "k=v")
 	}
 	m.want(100, "ratelimitd_unknown_domain_requests_total")
 	m.want(95, "ratelimitd_metric_series_overflow_total")

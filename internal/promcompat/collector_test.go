@@ -12,9 +12,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/statsd"
 )
 
-// source tells these statistics: names to numbers.
+// source is a source of these statistics: names to numbers.
 func source(counters, gauges map[string]uint64) statsd.Source {
-	tell := func(all map[string]uint64) func(func(path, stat string, n uint64)) {
+	visitAll := func(all map[string]uint64) func(func(path, stat string, n uint64)) {
 		return func(visit func(path, stat string, n uint64)) {
 			for name, n := range all {
 				dot := strings.LastIndex(name, ".")
@@ -22,7 +22,7 @@ func source(counters, gauges map[string]uint64) statsd.Source {
 			}
 		}
 	}
-	return statsd.Source{Counters: tell(counters), Gauges: tell(gauges)}
+	return statsd.Source{Counters: visitAll(counters), Gauges: visitAll(gauges)}
 }
 
 func collector(t *testing.T, opts Options) (*Collector, *prometheus.Registry) {

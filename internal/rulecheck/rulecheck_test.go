@@ -151,7 +151,7 @@ func TestCheck(t *testing.T) {
 		{"callers that are shut out", rules("  - {key: ip, value: a, rate_limit: {unit: day, requests_per_unit: 0}}", "  - {key: ip, value: b, rate_limit: {unit: day, requests_per_unit: 0}}"), nil},
 		{"callers that are named, and all others", rules("  - {key: user, value: a, "+limit+"}", "  - {key: user, value: b, "+limit+"}", "  - {key: user, "+limit+"}"), nil},
 		{"a name behind an alias", rules("  - {key: a, rate_limit: &l {name: n, unit: minute, requests_per_unit: 10}}", "  - {key: b, rate_limit: *l}"), []string{"a.yaml:4:5 name-twice"}},
-		{"an alias tells once", rules("  - {key: a, rate_limit: &l {unit: minute}}", "  - {key: b, rate_limit: {<<: *l, requests_per_unit: 5}}", "  - {key: c, descriptors: &d [{key: e, value: /x*, "+limit+"}]}", "  - {key: f, descriptors: *d}"),
+		{"an alias is reported once", rules("  - {key: a, rate_limit: &l {unit: minute}}", "  - {key: b, rate_limit: {<<: *l, requests_per_unit: 5}}", "  - {key: c, descriptors: &d [{key: e, value: /x*, "+limit+"}]}", "  - {key: f, descriptors: *d}"),
 			[]string{"a.yaml:3:26 no-requests", "a.yaml:5:47 star-boundary"}},
 		{"merged keys", rules("  - &one {key: a, value: /x*, shadow_mode: true}", "  - {<<: *one, key: b, "+limit+"}"),
 			[]string{"a.yaml:3:5 no-limit", "a.yaml:3:26 star-boundary", "a.yaml:3:44 flag-without-limit"}},

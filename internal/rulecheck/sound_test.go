@@ -78,7 +78,7 @@ func TestNeverMatchesIsSo(t *testing.T) {
 			func(s string) string { return "value_cidr: " + s }),
 		rapid.SampledFrom([]string{"values: [a, b]", "values: [ab, 10.0.0.7]", "value: 10.0.0.6", "value: 10.0.0.7", "metadata: {}"}),
 	)
-	told := 0
+	found := 0
 	rapid.Check(t, func(t *rapid.T) {
 		var text strings.Builder
 		text.WriteString("domain: d\ndescriptors:\n")
@@ -100,20 +100,20 @@ func TestNeverMatchesIsSo(t *testing.T) {
 			if f.Code != codeNeverMatches || strings.Contains(f.Message, "in `values` is never chosen") {
 				continue
 			}
-			told++
+			found++
 			if v, is := chosen[f.Line]; is {
 				t.Fatalf("%s is chosen for %q: %s\n%s", f.Position(), v, f.Message, &text)
 			}
 		}
 	})
-	if told == 0 && !testing.Short() { // -short draws only a few files
-		t.Error("nothing was said")
+	if found == 0 && !testing.Short() { // -short draws only a few files
+		t.Error("no draw had a finding")
 	}
 }
 
 // A limit reported as unreachable because of another limit is never exceeded, in any of its windows on the clock.
 func TestNeverRefusesIsSo(t *testing.T) {
-	told := 0
+	found := 0
 	rapid.Check(t, func(t *rapid.T) {
 		draw := func(name string) limit {
 			l := &descriptor.Limit{Requests: rapid.Uint32Range(1, 60).Draw(t, name+" requests")}
@@ -124,7 +124,7 @@ func TestNeverRefusesIsSo(t *testing.T) {
 		if !within(&a, &b) {
 			return
 		}
-		told++
+		found++
 		la, lb := int64(a.Window.Length()/time.Second), int64(b.Window.Length()/time.Second)
 		// All hits of a window of a may come at any instant of it. Two windows of b can share a window of a.
 		for from := int64(0); from < la*lb; from += lb {
@@ -134,8 +134,8 @@ func TestNeverRefusesIsSo(t *testing.T) {
 			}
 		}
 	})
-	if told == 0 && !testing.Short() { // -short draws only a few files
-		t.Error("nothing was said")
+	if found == 0 && !testing.Short() { // -short draws only a few files
+		t.Error("no draw had a finding")
 	}
 }
 
@@ -151,17 +151,17 @@ func FuzzCheck(f *testing.F) {
 		files := []config.File{{Name: "f.yaml", Data: data}}
 		_, errs := config.Compile(files, config.CompileOptions{})
 		all := Check(files, false, false)
-		told := 0
+		errors := 0
 		for _, x := range all {
 			if x.Severity == Error {
-				told++
+				errors++
 			}
 			if x.Line < 1 || x.Line > len(lines(data)) || x.Col < 1 || x.Message == "" {
 				t.Errorf("%+v", x)
 			}
 		}
-		if (told > 0) != (len(errs) > 0) {
-			t.Errorf("%d errors of config, %d of check", len(errs), told)
+		if (errors > 0) != (len(errs) > 0) {
+			t.Errorf("%d errors of config, %d of check", len(errs), errors)
 		}
 	})
 }

@@ -78,7 +78,7 @@ func TestGraceOfOldConnections(t *testing.T) {
 	select {
 	case <-cut:
 	case <-time.After(patience):
-		t.Error("the decider is not told")
+		t.Error("the context of the decider is not cancelled")
 	}
 
 	r = start(t, Options{Connections: Connections{MaxAge: age, MaxAgeGrace: time.Hour}, Decider: decider(

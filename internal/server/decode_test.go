@@ -23,7 +23,7 @@ import (
 
 var unbounded = Requests{MaxDescriptors: math.MaxInt, MaxEntries: math.MaxInt, MaxTextBytes: math.MaxInt}
 
-// plainRequest is what decodeRequest should make of a message, told by the generated code.
+// plainRequest is what decodeRequest should make of a message, built with the generated code.
 func plainRequest(m *ratelimitv3.RateLimitRequest) limiter.Request {
 	req := limiter.Request{Domain: m.GetDomain(), Hits: m.GetHitsAddend()}
 	for _, from := range m.GetDescriptors() {

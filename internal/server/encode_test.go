@@ -18,7 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// responseMessage is what appendResponse should write, told by the generated code.
+// responseMessage is what appendResponse should write, built with the generated code.
 func responseMessage(t testing.TB, d *limiter.Decision) *ratelimitv3.RateLimitResponse {
 	t.Helper()
 	m := &ratelimitv3.RateLimitResponse{OverallCode: ratelimitv3.RateLimitResponse_Code(d.Code)}
@@ -86,7 +86,7 @@ func TestEncodeAgreesWithGeneratedCode(t *testing.T) {
 		"small":           smallDecision(),
 		"unlimited":       {Code: limiter.OK, Statuses: []limiter.Status{{Code: limiter.OK, Remaining: math.MaxUint32}}},
 		"nothing applied": {Code: limiter.OK, Statuses: []limiter.Status{{Code: limiter.OK}, {Code: limiter.OK}}},
-		"not limited: what else is set is not told": {Code: limiter.OK, Statuses: []limiter.Status{
+		"not limited: what else is set is not written": {Code: limiter.OK, Statuses: []limiter.Status{
 			{Code: limiter.OK, Reset: time.Second, Limit: limiter.CurrentLimit{Name: "x", Requests: 1, Unit: descriptor.Day}},
 		}},
 		"a limit of nothing": {Code: limiter.OverLimit, Statuses: []limiter.Status{{Code: limiter.OverLimit, Limited: true}}},
@@ -107,7 +107,7 @@ func TestEncodeAgreesWithGeneratedCode(t *testing.T) {
 	}
 }
 
-// What structpb would refuse is told as well as it can be: an answer must be readable.
+// Values that structpb would refuse are written as nearly as possible, so that the answer can be read.
 func TestEncodeMetadataThatHasNoWireForm(t *testing.T) {
 	d := &limiter.Decision{Code: limiter.OK, Metadata: map[string]any{"a\xff": "b\xff", "t": time.Second}}
 	var got ratelimitv3.RateLimitResponse

@@ -88,7 +88,7 @@ func TestHealthOfWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestHealthIsRedUntilTold(t *testing.T) {
+func TestHealthIsRedUntilServing(t *testing.T) {
 	s, err := New(Options{Decider: decider(passAll), Listen: anyPorts})
 	if err != nil {
 		t.Fatal(err)

@@ -36,7 +36,7 @@ func TestShouldRateLimitCarriesEveryField(t *testing.T) {
 		t.Run(fmt.Sprint("compressed ", compressed), func(t *testing.T) {
 			r := start(t, Options{Decider: decider(func(_ context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
 				if since := time.Since(now); since < 0 || since > patience {
-					t.Errorf("Decide was told a time %v ago", since)
+					t.Errorf("Decide got a time %v ago", since)
 				}
 				seen = limiter.Request{Domain: req.Domain, Hits: req.Hits}
 				for _, from := range req.Descriptors {
@@ -252,7 +252,7 @@ func TestInterceptorsSeeTheCall(t *testing.T) {
 	}
 }
 
-// Envoy's connection_keepalive pings as often as it is told, also without calls; grpc-go's default answers the third such
+// Envoy's connection_keepalive pings at the configured interval, also without calls; grpc-go's default answers the third such
 // ping with GOAWAY.
 func TestKeepalivePingsAreTolerated(t *testing.T) {
 	r := start(t, Options{})

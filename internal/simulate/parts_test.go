@@ -184,15 +184,15 @@ func TestCallersAreBounded(t *testing.T) {
 			ask("refused", true)
 		}
 	}
-	told := c.others.requests
+	sum := c.others.requests
 	for _, r := range c.rows {
-		told += r.requests
+		sum += r.requests
 		if got, want := r.requests, truth[r.name]; got > want || got+r.missed < want {
 			t.Errorf("%s has %d requests, of which %d may be missing; it asked %d times", r.name, got, r.missed, want)
 		}
 	}
-	if told != requests || c.dropped == 0 {
-		t.Errorf("%d of %d requests are told, %d rows were dropped", told, requests, c.dropped)
+	if sum != requests || c.dropped == 0 {
+		t.Errorf("%d of %d requests are in the rows, %d rows were dropped", sum, requests, c.dropped)
 	}
 	// Who was refused is never dropped as long as there are fewer of them than half of the rows.
 	top := c.sorted()
@@ -206,7 +206,7 @@ func TestCallersAreBounded(t *testing.T) {
 	}
 }
 
-func TestLongCallersAreToldApart(t *testing.T) {
+func TestLongCallersStayDistinct(t *testing.T) {
 	long := func(end byte) []byte { return append(slices.Repeat([]byte("é"), 500), end) }
 	a, b := shortName(long('a')), shortName(long('b'))
 	if a == b || len(a) > maxCaller+30 || a != shortName(long('a')) {

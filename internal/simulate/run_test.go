@@ -229,7 +229,7 @@ func TestRulesWithOnePath(t *testing.T) {
 	}
 }
 
-// What a rule in shadow mode would refuse is told, and so is what the global modes let through.
+// What a rule in shadow mode would refuse is in the report, and so is what the global modes let through.
 func TestNotEnforced(t *testing.T) {
 	const rule = "domain: edge\ndescriptors:\n- {key: remote_address, %s rate_limit: {unit: minute, requests_per_unit: 2}}\n"
 	lines := []string{at(0, "a", ""), at(1, "a", ""), at(2, "a", ""), at(3, "a", "")}
@@ -255,7 +255,7 @@ func TestNotEnforced(t *testing.T) {
 	}
 }
 
-// Of several limits of a rule each tells how often it refused; a rule that another one replaces tells nothing.
+// Of several limits of a rule each shows how often it refused; a rule that another one replaces shows nothing.
 func TestLimitsAndReplaces(t *testing.T) {
 	r := run(t, simulate.Options{Rules: rules(t, `
 domain: edge
@@ -299,7 +299,7 @@ func TestDomainsWithoutRules(t *testing.T) {
 	}
 }
 
-// A domain that no rules are of is told, with the one that was probably meant.
+// A domain without rules is in the report, with the name that was probably meant.
 func TestUnknownDomain(t *testing.T) {
 	for asked, want := range map[string]string{
 		"egde": "the rules of rules match no request at all: requests have the domain \"egde\", did you mean `edge`?",
@@ -312,7 +312,7 @@ func TestUnknownDomain(t *testing.T) {
 	}
 }
 
-// The counters are bounded as those of the service, and what did not fit is told.
+// The counters are bounded as those of the service, and the report counts what did not fit.
 func TestCountersAreBounded(t *testing.T) {
 	var lines []string
 	for i := range 100 {
@@ -331,11 +331,11 @@ func TestMoreCallersThanAreKept(t *testing.T) {
 		lines = append(lines, at(i, fmt.Sprint("caller", i), ""), at(i, "busy", ""))
 	}
 	r := run(t, simulate.Options{Rules: rules(t, perCaller(10)), MaxCallers: 50}, lines...)
-	told := r.Callers.Others.Requests
+	sum := r.Callers.Others.Requests
 	for _, c := range r.Callers.Rows {
-		told += c.Requests
+		sum += c.Requests
 	}
-	if r.Callers.Exact || told != r.Requests || r.Callers.Rows[0].Caller != "remote_address=busy" || r.Callers.Rows[0].Refused != r.New.Refused || r.Callers.Rows[0].Missing != 0 {
+	if r.Callers.Exact || sum != r.Requests || r.Callers.Rows[0].Caller != "remote_address=busy" || r.Callers.Rows[0].Refused != r.New.Refused || r.Callers.Rows[0].Missing != 0 {
 		t.Errorf("%+v", r.Callers)
 	}
 }
@@ -358,7 +358,7 @@ func TestBadLines(t *testing.T) {
 		many.WriteString("no\n")
 	}
 	if r := run(t, simulate.Options{Rules: rules(t, perCaller(1)), MaxBadLines: -1}, many.String()); r.Bad != 100_000 || len(r.FirstBad) != 20 {
-		t.Errorf("%d bad lines, %d are told", r.Bad, len(r.FirstBad))
+		t.Errorf("%d bad lines, %d are sum", r.Bad, len(r.FirstBad))
 	}
 }
 
@@ -435,7 +435,7 @@ func TestStopsWhileReading(t *testing.T) {
 	}
 }
 
-// Several logs are one story, and their lines are told apart.
+// Several logs are one story, and their lines are sum apart.
 func TestSeveralLogs(t *testing.T) {
 	o := simulate.Options{Rules: rules(t, perCaller(1)), Mapping: mapping(t, jsonMapping), Window: time.Second}
 	o.Logs = []simulate.Log{log("one", strings.NewReader(at(0, "a", ""))), log("two", strings.NewReader(at(50, "a", "")+at(10, "b", "")+at(61, "a", "")))}
@@ -482,9 +482,9 @@ func TestOutcomeDoesNotDependOnOrder(t *testing.T) {
 		if r.New.Refused == 0 || r.Order.Late > 0 {
 			t.Errorf("%+v %+v", r.New, r.Order)
 		}
-		told := *r
-		told.Seconds, told.PerSec, told.Order = 0, 0, simulate.Order{}
-		json, err := json.Marshal(told)
+		sum := *r
+		sum.Seconds, sum.PerSec, sum.Order = 0, 0, simulate.Order{}
+		json, err := json.Marshal(sum)
 		if err != nil {
 			t.Fatal(err)
 		}

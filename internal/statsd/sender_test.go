@@ -41,7 +41,7 @@ func (n *numbers) count(name string, by uint64) {
 }
 
 func (n *numbers) source() statsd.Source {
-	tell := func(all map[string]uint64) func(func(path, stat string, n uint64)) {
+	visitAll := func(all map[string]uint64) func(func(path, stat string, n uint64)) {
 		return func(visit func(path, stat string, n uint64)) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -51,7 +51,7 @@ func (n *numbers) source() statsd.Source {
 			}
 		}
 	}
-	return statsd.Source{Counters: tell(n.counters), Gauges: tell(n.gauges)}
+	return statsd.Source{Counters: visitAll(n.counters), Gauges: visitAll(n.gauges)}
 }
 
 // listener is a StatsD daemon that keeps the lines it gets.
@@ -304,7 +304,7 @@ func TestDogStatsD(t *testing.T) {
 	}
 }
 
-// Of many response times a sample is sent, which tells what it stands for; packets stay whole on their way.
+// Of many response times a sample is sent, with the number that it stands for; packets stay whole on their way.
 func TestResponseTimesAreSampled(t *testing.T) {
 	for _, datadog := range []bool{false, true} {
 		t.Run(fmt.Sprintf("datadog %t", datadog), func(t *testing.T) {

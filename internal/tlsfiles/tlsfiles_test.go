@@ -222,7 +222,7 @@ func TestABadVersionDoesNotReplaceAGoodOne(t *testing.T) {
 	}
 }
 
-// What the file system does not tell is found by looking.
+// Changes without an event of the file system are found by rescanning.
 func TestRescanFindsWhatWasNotReported(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "one")
 	dir, elsewhere := t.TempDir(), t.TempDir()

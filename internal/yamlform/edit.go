@@ -8,7 +8,10 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Editor holds the documents of a file, for programs that write the file anew with one value changed. It is for one goroutine.
+// Editor holds the documents of a file and writes the file with one value changed. It is for one goroutine.
+//
+// Only tests use it: they check that the tests of rule files notice every change. It is here because this package alone imports the
+// YAML library, and a test of another package cannot reach the tests of this one.
 type Editor struct {
 	docs []*yaml.Node
 	r    *Reader

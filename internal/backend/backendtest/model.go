@@ -62,7 +62,7 @@ func (m *Model) State(key []byte) backend.State {
 }
 
 // A scale is a span of time and the units of the windows in it. Fixed windows are long enough that a step of the clock
-// crosses at most 255 of them: if the clock goes back further than that, a store need not tell the windows apart.
+// crosses at most 255 of them: if the clock goes back further than that, a store need not distinguish the windows.
 type scale struct {
 	span  time.Duration
 	units []descriptor.Unit

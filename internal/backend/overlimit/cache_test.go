@@ -61,7 +61,7 @@ func TestRefusalIsRememberedForItsHitsAndUntilItsEnd(t *testing.T) {
 		t.Errorf("5 of the 2 left, 10 s later: %+v, %d more takes asked", o, store.takes-asked)
 	}
 	if o := settle(t, c, noon, false, take("k", l, 6))[0]; !o.Cached || o.RetryAfter != backend.Never {
-		t.Errorf("6 of 5: %+v, want to be told that it never passes", o)
+		t.Errorf("6 of 5: %+v, want an outcome that says it never passes", o)
 	}
 	if o := settle(t, c, noon, false, take("k", l, 1))[0]; !o.Allowed || o.Used != 4 {
 		t.Errorf("1 of the 2 left: %+v, want allowed: fewer hits than were refused", o)

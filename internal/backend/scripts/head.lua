@@ -43,8 +43,8 @@ local function forever(key) return redis.call('PTTL', key) < 0 end
 -- Whether an error says that memory is full. Redis refuses the first write of a script then, or none: nothing was done.
 local function full(err) return string.find(type(err) == 'table' and err.err or err, 'OOM', 1, true) end
 
--- Takes that are alike, one after the other: the state they leave, whether it is another one, and whether any of them
--- was allowed. If there is room for all of them they are as good as one of all their hits.
+-- Applies the same take several times. Returns the state after it, whether that differs, and whether any of them was
+-- allowed. If all fit, one take with all their hits gives the same result.
 local function repeated(try, times, count_denied, a, b, c, hits, limit, p1, p2, p3)
   if times > 1 and hits > 0 and hits * times <= limit then
     local allowed, a2, b2, c2 = try(a, b, c, hits * times, limit, p1, p2, p3)

@@ -37,7 +37,7 @@ func TestRefusals(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := refusals{first: time.Second, most: 30 * time.Second}
 		now := time.Unix(1e9, 0)
-		told, again := time.Time{}, 0
+		last, again := time.Time{}, 0
 		version, content := "", sum{}
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.Int64Range(0, int64(5*time.Second)).Draw(t, "passes")))
@@ -56,18 +56,18 @@ func TestRefusals(t *testing.T) {
 			if got, known := r.known(c); !known || got != "bad" {
 				t.Fatalf("what is refused is not known")
 			}
-			if !told.IsZero() {
+			if !last.IsZero() {
 				wait := min(time.Second<<max(again-2, 0), 30*time.Second)
-				if gap := at.Sub(told); at != now && (gap < wait*3/4 || gap > wait*5/4) {
+				if gap := at.Sub(last); at != now && (gap < wait*3/4 || gap > wait*5/4) {
 					t.Fatalf("refusal %d in a row after %s, want about %s", again, gap, wait)
 				}
-				if at.Sub(told) < 750*time.Millisecond {
-					t.Fatalf("told twice within %s", at.Sub(told))
+				if at.Sub(last) < 750*time.Millisecond {
+					t.Fatalf("refused twice within %s", at.Sub(last))
 				}
 			} else if at != now {
 				t.Fatal("the first refusal waits")
 			}
-			now, told = at, at
+			now, last = at, at
 			r.sent(now)
 		}
 	})
