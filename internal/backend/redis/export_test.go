@@ -35,3 +35,11 @@ func (s *Store) TakeAll(ctx context.Context, now time.Time, requests ...*backend
 	defer c.release()
 	return s.take(ctx, now.UnixMicro(), c, requests...)
 }
+
+// Waiting returns how many requests wait for a flush, including those whose callers have left.
+func (s *Store) Waiting() int {
+	q := s.queues.common
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.state.waiting)
+}

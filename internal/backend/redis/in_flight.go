@@ -94,6 +94,13 @@ func (f *inFlight) markSent() bool {
 	return true
 }
 
+// isAnswered reports whether the caller has an answer, or has left.
+func (f *inFlight) isAnswered() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.state == answered
+}
+
 // answer gives the caller its answer, unless it has one.
 func (f *inFlight) answer(err error) {
 	f.mu.Lock()

@@ -152,6 +152,35 @@ func TestCallerLeavesBeforeItsDeadline(t *testing.T) {
 	}
 }
 
+// Redis hangs, and callers come and leave again. A request whose caller has left is not kept: what waits is bounded by the
+// callers that wait.
+func TestRequestsOfCallersThatLeftAreNotKept(t *testing.T) {
+	t.Parallel()
+	store, server := openStore(t, redis.Options{Timeout: 10 * longest})
+	l := limit(1_000_000, descriptor.Year)
+	mustTake(t, store, "k", l, 1)
+	server.Pause(t)
+	const rounds, callers = 20, 100
+	for range rounds {
+		var wg sync.WaitGroup
+		for range callers {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+				defer cancel()
+				if err := store.Take(ctx, time.Now(), take("k", l, 1)); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("a Redis that hangs: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	if n := store.Waiting(); n > callers {
+		t.Errorf("%d requests of %d callers that have left are kept", n, rounds*callers)
+	}
+	server.Continue(t)
+	mustTake(t, store, "k", l, 1)
+}
+
 // Redis hangs. Calls without a deadline wait until it has been silent for a while, then all fail at once. While the breaker is open, calls fail immediately.
 func TestSilence(t *testing.T) {
 	t.Parallel()

@@ -125,7 +125,8 @@ func (q *queue) watch(f *inFlight) {
 	}
 }
 
-// expire answers callers whose deadline or timeout has passed. It runs again as long as any request is watched.
+// expire answers callers whose deadline or timeout has passed. It runs again as long as any request is watched. While Redis
+// hangs, no flush drops the requests of callers that have left. So expire drops them when they are the larger part.
 func (q *queue) expire() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -134,6 +135,9 @@ func (q *queue) expire() {
 		f.watched = f.expire(q.store, now)
 		return !f.watched
 	})
+	if len(q.state.waiting) > 2*len(q.watched)+maxFlush {
+		q.state.drop(q.release)
+	}
 	if q.ticking = len(q.watched) > 0; q.ticking {
 		q.timer.Reset(expireEvery)
 	}

@@ -1,6 +1,9 @@
 package redis
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	// fewFlushes is how many flushes may be in flight at any time: with two, one is prepared while Redis works on the other.
@@ -91,6 +94,17 @@ func (s *schedule) take(batch []*inFlight, gone func(*inFlight)) []*inFlight {
 	clear(s.waiting[rest:])
 	s.waiting = s.waiting[:rest]
 	return batch
+}
+
+// drop removes the requests whose callers have left from waiting, and calls gone for each.
+func (s *schedule) drop(gone func(*inFlight)) {
+	s.waiting = slices.DeleteFunc(s.waiting, func(r *inFlight) bool {
+		left := r.isAnswered()
+		if left {
+			gone(r)
+		}
+		return left
+	})
 }
 
 // ended records that a flush has ended, when it began, and whether it was one of hot counters.
