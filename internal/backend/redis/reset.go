@@ -33,14 +33,14 @@ func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 		}
 	}
 	_, _ = pipe.Exec(bounded) // each command has its own error
-	var errs error
+	var errs []error
 	for _, d := range deleted {
 		if err := d.Err(); err != nil {
-			errs = errors.Join(errs, s.failure(ctx, err))
+			errs = append(errs, s.failure(ctx, err))
 		}
 	}
-	if errs != nil {
-		return fmt.Errorf("clear counters in Redis: %w", errs)
+	if len(errs) > 0 {
+		return fmt.Errorf("clear counters in Redis: %w", errors.Join(errs...))
 	}
 	return nil
 }
