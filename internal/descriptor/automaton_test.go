@@ -133,7 +133,7 @@ func TestManyExpressionsAgreeWithOneAfterTheOther(t *testing.T) {
 			b.WriteString(pieces[rng.IntN(len(pieces))])
 		}
 		want := firstOf(all, b.String())
-		if got := p.find(b.String(), DefaultPatternBytes); got != want {
+		if got := p.find(b.String(), defaultPatternBytes); got != want {
 			t.Errorf("%q: %d, want %d", b.String(), got, want)
 		}
 		if want != noNode {
@@ -154,7 +154,7 @@ func BenchmarkFiftyExpressions(b *testing.B) {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				p.find(value, DefaultPatternBytes)
+				p.find(value, defaultPatternBytes)
 			}
 		})
 	}

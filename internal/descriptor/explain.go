@@ -50,12 +50,12 @@ const (
 	MatchAny                // the key alone
 )
 
-// MatchKindNames are the kinds' names shown to people, in the order of the constants.
-var MatchKindNames = []string{"", "exact", "values", "cidr", "wildcard", "regex", "any"}
+// matchKindNames are the kinds' names shown to people, in the order of the constants.
+var matchKindNames = []string{"", "exact", "values", "cidr", "wildcard", "regex", "any"}
 
 func (k MatchKind) String() string {
-	if int(k) < len(MatchKindNames) {
-		return MatchKindNames[k]
+	if int(k) < len(matchKindNames) {
+		return matchKindNames[k]
 	}
 	return "match(" + strconv.Itoa(int(k)) + ")"
 }

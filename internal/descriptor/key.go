@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// MaxKeySize is the length in bytes up to which a counter's key contains its entries in full. A longer key keeps a readable
+// maxKeySize is the length in bytes up to which a counter's key contains its entries in full. A longer key keeps a readable
 // beginning and is completed by a SHA-256, so that callers cannot make a backend's keys long.
-const MaxKeySize = 512
+const maxKeySize = 512
 
 const keyPrefixKept = 64 // about how many readable bytes a hashed key keeps
 
@@ -49,7 +49,7 @@ func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *
 		dst = append(dst, '=')
 		dst = appendEscaped(dst, entries[i].Value)
 	}
-	if len(dst)-start > MaxKeySize {
+	if len(dst)-start > maxKeySize {
 		dst = hashKey(dst, body)
 	}
 	dst = append(dst, '|')

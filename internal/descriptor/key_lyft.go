@@ -27,9 +27,9 @@ const (
 	KeysLyft
 )
 
-// MaxLyftKeySize is the maximum length in bytes of a key of KeysLyft. A counter whose key would be longer has a key of
+// maxLyftKeySize is the maximum length in bytes of a key of KeysLyft. A counter whose key would be longer has a key of
 // KeysOwn. envoyproxy/ratelimit itself has no maximum.
-const MaxLyftKeySize = 4096
+const maxLyftKeySize = 4096
 
 // appendLyft appends a key of KeysLyft, if the counter can have one.
 func (k KeyBuilder) appendLyft(dst []byte, domain string, entries []Entry, rule *Rule, limit *Limit) (key []byte, ok bool) {
@@ -56,7 +56,7 @@ func (k KeyBuilder) appendLyft(dst []byte, domain string, entries []Entry, rule 
 		dst = append(dst, '_')
 		dst = append(dst, value...)
 		dst = append(dst, '_')
-		if len(dst)-start > MaxLyftKeySize {
+		if len(dst)-start > maxLyftKeySize {
 			return dst[:start], false
 		}
 	}

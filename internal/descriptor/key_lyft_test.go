@@ -22,7 +22,7 @@ func TestLyftKeys(t *testing.T) {
 		r.Limits = []Limit{*l}
 		return r
 	}
-	long := strings.Repeat("v", MaxLyftKeySize)
+	long := strings.Repeat("v", maxLyftKeySize)
 	for name, c := range map[string]struct {
 		prefix  string
 		entries []Entry
@@ -88,7 +88,7 @@ func TestOwnKeysAreNoLyftKeys(t *testing.T) {
 		for range rapid.IntRange(0, 3).Draw(t, "entries") {
 			value := text.Draw(t, "value")
 			if rapid.IntRange(0, 9).Draw(t, "long") == 0 {
-				value = strings.Repeat(value+"{a}", MaxKeySize/4)
+				value = strings.Repeat(value+"{a}", maxKeySize/4)
 			}
 			entries = append(entries, Entry{text.Draw(t, "key"), value})
 		}

@@ -252,10 +252,10 @@ func TestLongKeysAreHashed(t *testing.T) {
 	build := func(prefix string, entries ...Entry) string {
 		return string(KeyBuilder{Prefix: prefix}.AppendKey([]byte("kept "), "d", entries, nil, limit))
 	}
-	fits := MaxKeySize - len("d|k=")
+	fits := maxKeySize - len("d|k=")
 	longest := build("", Entry{"k", strings.Repeat("v", fits)})
 	if want := "kept d|k=" + strings.Repeat("v", fits) + "|f1"; longest != want {
-		t.Errorf("a key of %d bytes is not spelled out", MaxKeySize)
+		t.Errorf("a key of %d bytes is not spelled out", maxKeySize)
 	}
 	hashed := build("", Entry{"k", strings.Repeat("v", fits+1)})
 	if want := "kept d|k=" + strings.Repeat("v", keyPrefixKept-len("d|k=")) + `\#`; !strings.HasPrefix(hashed, want) || len(hashed) > 200 {
@@ -280,7 +280,7 @@ func TestHashedKeysAreCutBetweenEscapes(t *testing.T) {
 	for _, run := range []string{`\`, `|`, `\|`, `|\`, `{`, `\\|`, `=~`, `\#`, `#`} {
 		for pad := range keyPrefixKept {
 			for _, tail := range []string{"", "x"} {
-				value := strings.Repeat("p", pad) + strings.Repeat(run, MaxKeySize) + tail
+				value := strings.Repeat("p", pad) + strings.Repeat(run, maxKeySize) + tail
 				key := string(KeyBuilder{}.AppendKey(nil, "d", []Entry{{"k", value}}, nil, limit))
 				if err := checkKey(key, countedOf("d", []Entry{{"k", value}}, nil, limit)); err != nil {
 					t.Fatal(err)
@@ -416,9 +416,9 @@ func TestKeyOfALongList(t *testing.T) {
 }
 
 func TestKeyAllocatesNothing(t *testing.T) {
-	entries := []Entry{{"user", "a|b"}, {"path", strings.Repeat("x", 2*MaxKeySize)}}
+	entries := []Entry{{"user", "a|b"}, {"path", strings.Repeat("x", 2*maxKeySize)}}
 	limit := &Limit{Window: Window{Unit: Day}}
-	buf := make([]byte, 0, 4*MaxKeySize)
+	buf := make([]byte, 0, 4*maxKeySize)
 	if allocs := testing.AllocsPerRun(1000, func() {
 		KeyBuilder{Prefix: "p"}.AppendKey(buf, "d", entries, nil, limit)
 		KeyBuilder{Prefix: "p"}.AppendKey(buf, "d", entries[:1], nil, limit)
@@ -439,7 +439,7 @@ func BenchmarkAppendKey(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
-			buf := make([]byte, 0, 4*MaxKeySize)
+			buf := make([]byte, 0, 4*maxKeySize)
 			for b.Loop() {
 				KeyBuilder{}.AppendKey(buf, "domain", c.entries, nil, limit)
 			}

@@ -130,8 +130,8 @@ func (p *patterns) join(list []compiledRegex) error {
 	return p.join(list[half:])
 }
 
-// DefaultPatternBytes is how many bytes of a value a value_regex sees at most, if Options.PatternBytes is not set.
-const DefaultPatternBytes = 4096
+// defaultPatternBytes is how many bytes of a value a value_regex sees at most, if Options.PatternBytes is not set.
+const defaultPatternBytes = 4096
 
 // maxRegexSize is the maximum length of an expression in bytes. No person writes a longer one.
 const maxRegexSize = 1024

@@ -11,7 +11,7 @@ type Options struct {
 	// CalendarMonths makes every fixed window of one month follow the calendar in UTC, unless it names a calendar itself.
 	CalendarMonths bool
 
-	PatternBytes int // how many bytes of a value the expressions see; 0 means DefaultPatternBytes
+	PatternBytes int // how many bytes of a value the expressions see; 0 means defaultPatternBytes
 }
 
 // DomainSpec is one domain as its rule files define it.
@@ -120,7 +120,7 @@ const (
 // message check for these first.
 func Compile(domains []DomainSpec, o Options) (*Tree, error) {
 	if o.PatternBytes <= 0 {
-		o.PatternBytes = DefaultPatternBytes
+		o.PatternBytes = defaultPatternBytes
 	}
 	t := &Tree{domains: make(map[string]*Domain, len(domains))}
 	for i := range domains {

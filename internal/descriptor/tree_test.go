@@ -130,7 +130,7 @@ func TestMatchAmongManyKeys(t *testing.T) {
 
 // Two edges may have one hash: a slot is an edge's only if its parent, key and value are.
 func TestFindComparesWhatItFinds(t *testing.T) {
-	e := newEdges(DefaultPatternBytes)
+	e := newEdges(defaultPatternBytes)
 	if err := e.put(3, &NodeSpec{Key: "key", Value: "value"}, 7); err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func NewBytes(connection, all int64) *Bytes {
 // Held returns approximately how many bytes are held, by connections that hold at least a step.
 func (b *Bytes) Held() int64 { return b.reserved.Load() }
 
-// held counts the bytes of one connection.
+// heldBytes counts the bytes of one connection.
 type heldBytes struct {
 	bytes    atomic.Int64
 	reserved atomic.Int64 // changed under the mutex of Bytes

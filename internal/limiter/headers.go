@@ -15,7 +15,7 @@ import (
 func (c *calculation) headers(d *Decision) {
 	if d.Code == OK || c.settings.Shadow {
 		if wait := c.delay(d); wait > 0 {
-			d.addHeader("x-ratelimit-delay-ms", strconv.FormatInt(int64((wait+time.Millisecond-1)/time.Millisecond), 10))
+			d.addHeader("x-ratelimit-delay-ms", strconv.FormatInt(millis(wait), 10))
 		}
 	}
 	families := c.settings.headers(c.domain)

@@ -7,8 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 )
 
-// Overrides is the rule name for counters of limits that requests bring along. Such limits have no rule.
-const Overrides = "override"
+// overridden stands for the name of a rule where the limit is one that a request brings along. Such a limit has no rule.
+const overridden = "override"
 
 // hotRules are the handles in the hot key tracker that uses of counters are recorded under.
 type hotRules struct {
@@ -23,7 +23,7 @@ func hotRulesOf(t *hotkeys.Tracker, tree *descriptor.Tree, shadow bool) *hotRule
 	}
 	domains := slices.Collect(tree.EachDomain())
 	for _, d := range domains {
-		names = append(names, hotkeys.Name{Domain: d.Name, Rule: Overrides, Shadow: shadow})
+		names = append(names, hotkeys.Name{Domain: d.Name, Rule: overridden, Shadow: shadow})
 	}
 	handles := t.Rules(names)
 	hot := &hotRules{rules: handles[:len(tree.Rules)], overrides: make(map[*descriptor.Domain]*hotkeys.Rule, len(domains))}

@@ -105,7 +105,7 @@ func ceilSeconds(d time.Duration) time.Duration {
 }
 
 // measure counts every descriptor under its rule.
-func (l *Limiter) measure(c *calculation, byRule []*Series) {
+func (l *Limiter) measure(c *calculation, byRule []*series) {
 	matched := false
 	for i := range c.resolved {
 		r := &c.resolved[i]
@@ -125,9 +125,9 @@ func (l *Limiter) measure(c *calculation, byRule []*Series) {
 	}
 }
 
-func (l *Limiter) seriesOf(c *calculation, byRule []*Series, i int) *Series {
+func (l *Limiter) seriesOf(c *calculation, byRule []*series, i int) *series {
 	rule := c.resolved[i].rule
-	var s *Series
+	var s *series
 	if rule != nil {
 		s = byRule[rule.Index]
 	}

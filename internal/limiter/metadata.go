@@ -36,7 +36,7 @@ func (c *calculation) explain(d *Decision) map[string]any {
 	if i < 0 {
 		return nil
 	}
-	st, path := &d.Statuses[i], "override"
+	st, path := &d.Statuses[i], overridden
 	if r := c.resolved[i].rule; r != nil {
 		path = r.Path
 	}
@@ -63,6 +63,7 @@ func (c *calculation) explain(d *Decision) map[string]any {
 	return m
 }
 
+// millis returns a time in milliseconds, rounded up.
 func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 func describe(d *Descriptor) map[string]any {

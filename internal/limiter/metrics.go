@@ -9,9 +9,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Series counts the hits that were decided under one name: a rule's path, or a name made from a request's values
+// series counts the hits that were decided under one name: a rule's path, or a name made from a request's values
 // (detailed_metric, value_to_metric, overrides).
-type Series struct {
+type series struct {
 	Domain string
 	Rule   string // the path below the domain
 	below  bool   // the name has a part below the domain; Rule may still be empty: an override without entries
@@ -28,12 +28,12 @@ type Series struct {
 // depend on a request are looked up while deciding, and their number is bounded.
 type metrics struct {
 	named          *names  // series, by "domain.rule"
-	overflow       *Series // counts for names for which there was no room
+	overflow       *series // counts for names for which there was no room
 	unknownDomains *names  // by domain without rules; Total counts the requests' descriptors
-	otherUnknown   *Series // the same for domains for which there was no room
+	otherUnknown   *series // the same for domains for which there was no room
 
 	unmatched      *names  // by domain; Total counts requests for which the domain has no rule
-	otherUnmatched *Series // the same for domains for which there was no room
+	otherUnmatched *series // the same for domains for which there was no room
 
 	decisions [3]atomic.Uint64 // by Code
 	shadowed  atomic.Uint64    // decisions that only the global shadow mode let through
@@ -66,7 +66,7 @@ const overflow = "overflow"
 
 // ofRule returns the series of a rule, or nil if the rule's metric name depends on the request. Rules may use twice as many
 // names as requests, so requests cannot take all the room.
-func (m *metrics) ofRule(r *descriptor.Rule) *Series {
+func (m *metrics) ofRule(r *descriptor.Rule) *series {
 	if r.DetailedMetric || r.MetricValues != nil {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (m *metrics) ofRule(r *descriptor.Rule) *Series {
 }
 
 // ofRequest returns the series for a name that is made from a request's values.
-func (m *metrics) ofRequest(path []byte, domainLen int) *Series {
+func (m *metrics) ofRequest(path []byte, domainLen int) *series {
 	if s := m.named.find(path, domainLen); s != nil {
 		return s
 	}
@@ -143,7 +143,7 @@ func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule 
 
 // count adds n hits of a take to the series. The counters mean the same as the reference's statistics: hits that cross a
 // threshold are split at it.
-func (s *Series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool, nearRatio float32) {
+func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool, nearRatio float32) {
 	if n < 0 {
 		return // a refund is not a request
 	}

@@ -17,7 +17,7 @@ type names struct {
 
 type namesShard struct {
 	mu     sync.RWMutex
-	byName map[string]*Series
+	byName map[string]*series
 }
 
 // maxNameLength is the maximum length in bytes of a name from a request. A bound on the number of names alone would not
@@ -27,7 +27,7 @@ const maxNameLength = 512
 func newNames(most int) *names {
 	n := &names{max: int64(most), seed: maphash.MakeSeed()}
 	for i := range n.shards {
-		n.shards[i].byName = make(map[string]*Series)
+		n.shards[i].byName = make(map[string]*series)
 	}
 	return n
 }
@@ -37,7 +37,7 @@ func (n *names) shard(name []byte) *namesShard {
 }
 
 // lookUp returns the series of a name, or nil if there is none.
-func (n *names) lookUp(name []byte) *Series {
+func (n *names) lookUp(name []byte) *series {
 	sh := n.shard(name)
 	sh.mu.RLock()
 	defer sh.mu.RUnlock()
@@ -46,7 +46,7 @@ func (n *names) lookUp(name []byte) *Series {
 
 // find returns the series for a name from a request. The domain is the first domainLen bytes of the name. If the name is
 // new, find adds a series if there is room, else it returns nil.
-func (n *names) find(name []byte, domainLen int) *Series {
+func (n *names) find(name []byte, domainLen int) *series {
 	if s := n.lookUp(name); s != nil {
 		return s
 	}
@@ -58,7 +58,7 @@ func (n *names) find(name []byte, domainLen int) *Series {
 
 // addSeries returns the series of a name. If the name is new, it adds a series if there are fewer than most, else it returns
 // nil.
-func (n *names) addSeries(name string, domainLen int, most int64) *Series {
+func (n *names) addSeries(name string, domainLen int, most int64) *series {
 	sh := n.shard([]byte(name))
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -69,14 +69,14 @@ func (n *names) addSeries(name string, domainLen int, most int64) *Series {
 		n.series.Add(-1)
 		return nil
 	}
-	s := &Series{Domain: name[:domainLen], Rule: name[min(domainLen+1, len(name)):], below: len(name) > domainLen}
+	s := &series{Domain: name[:domainLen], Rule: name[min(domainLen+1, len(name)):], below: len(name) > domainLen}
 	sh.byName[name] = s
 	return s
 }
 
 // all returns every series, in no order. The caller reads them without a lock.
-func (n *names) all() []*Series {
-	all := make([]*Series, 0, n.series.Load()+1)
+func (n *names) all() []*series {
+	all := make([]*series, 0, n.series.Load()+1)
 	for i := range n.shards {
 		sh := &n.shards[i]
 		sh.mu.RLock()

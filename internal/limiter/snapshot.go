@@ -50,7 +50,7 @@ type HeaderNames struct {
 type snapshot struct {
 	tree     *descriptor.Tree
 	settings Settings
-	series   []*Series            // by Rule.Index; nil for rules whose metric name depends on the request
+	series   []*series            // by Rule.Index; nil for rules whose metric name depends on the request
 	shares   [][]descriptor.Limit // by Rule.Index; nil with one replica
 	hot      *hotRules            // nil: hot keys are off
 }
@@ -69,7 +69,7 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 	if l.replicas > 0 {
 		s.Replicas = l.replicas
 	}
-	next := &snapshot{tree: tree, settings: s, series: make([]*Series, len(tree.Rules)), shares: shares(tree, s.Replicas)}
+	next := &snapshot{tree: tree, settings: s, series: make([]*series, len(tree.Rules)), shares: shares(tree, s.Replicas)}
 	for i, r := range tree.Rules {
 		next.series[i] = l.metrics.ofRule(r)
 	}

@@ -38,7 +38,7 @@ var ipv4 = regexp.MustCompile(`\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}`)
 // statistic returns the prefix of the names of a series' statistics. It is built when it is first needed, not when a
 // decision adds a new name. As in the reference, underscores replace characters with a meaning in the StatsD protocol, and
 // the dots of addresses. Here they also replace control characters: a line break in a value would begin another statistic.
-func (s *Series) statistic() string {
+func (s *series) statistic() string {
 	if made := s.reference.Load(); made != nil {
 		return *made
 	}

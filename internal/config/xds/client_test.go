@@ -61,7 +61,7 @@ func TestRulesFollowTheServer(t *testing.T) {
 
 	requests := server.seen()
 	for i, r := range requests {
-		if r.GetTypeUrl() != TypeURL || len(r.GetResourceNames()) > 0 || r.GetErrorDetail() != nil {
+		if r.GetTypeUrl() != typeURL || len(r.GetResourceNames()) > 0 || r.GetErrorDetail() != nil {
 			t.Errorf("request %d: %v", i, r)
 		}
 		if n := r.GetNode(); n.GetId() != nodeID || n.GetMetadata().GetFields()["zone"].GetStringValue() != "east" || len(n.GetMetadata().GetFields()) != 2 {
@@ -322,7 +322,7 @@ func (s *scripted) next(t *testing.T) *discoveryv3.DiscoveryRequest {
 
 func response(t *testing.T, version, nonce string, all ...*ratelimitv3.RateLimitConfig) *discoveryv3.DiscoveryResponse {
 	t.Helper()
-	r := &discoveryv3.DiscoveryResponse{VersionInfo: version, Nonce: nonce, TypeUrl: TypeURL}
+	r := &discoveryv3.DiscoveryResponse{VersionInfo: version, Nonce: nonce, TypeUrl: typeURL}
 	for _, x := range all {
 		packed, err := anypb.New(x)
 		if err != nil {

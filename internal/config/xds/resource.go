@@ -22,8 +22,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// TypeURL is the type of the resources that the client subscribes to.
-const TypeURL = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
+// typeURL is the type of the resources that the client subscribes to.
+const typeURL = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
 // extensions is the key of a descriptor's metadata that holds the keys of the rule language which the protocol lacks.
 // Below it, another key holds those of the whole domain.
@@ -78,7 +78,7 @@ func resource(x *anypb.Any) config.Resource {
 	}
 	message := &ratelimitv3.RateLimitConfig{}
 	if !x.MessageIs(message) {
-		return config.Resource{Name: name, Err: fmt.Errorf("is a %q: send a %s", x.GetTypeUrl(), TypeURL)}
+		return config.Resource{Name: name, Err: fmt.Errorf("is a %q: send a %s", x.GetTypeUrl(), typeURL)}
 	}
 	if err := proto.Unmarshal(x.GetValue(), message); err != nil {
 		return config.Resource{Name: name, Err: fmt.Errorf("cannot be decoded: %w", err)}

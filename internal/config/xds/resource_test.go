@@ -371,7 +371,7 @@ func FuzzResource(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		x := resource(&anypb.Any{TypeUrl: TypeURL, Value: data})
+		x := resource(&anypb.Any{TypeUrl: typeURL, Value: data})
 		set := config.NewResources(config.ResourceOptions{Logger: discard})
 		result, err := set.Apply([]config.Resource{x})
 		files := set.Files()

@@ -119,7 +119,7 @@ func (s *session) follow(responses <-chan *discoveryv3.DiscoveryResponse) error 
 			if !more {
 				return nil
 			}
-			if r.GetTypeUrl() != TypeURL && r.GetTypeUrl() != "" {
+			if r.GetTypeUrl() != typeURL && r.GetTypeUrl() != "" {
 				s.log.Warn("the xDS server sent resources of another type: ignored", "type", r.GetTypeUrl())
 				continue
 			}
@@ -148,7 +148,7 @@ func (s *session) follow(responses <-chan *discoveryv3.DiscoveryResponse) error 
 func (s *session) send(refused *rpcstatus.Status) error {
 	return s.calls.Send(&discoveryv3.DiscoveryRequest{
 		Node:          s.node,
-		TypeUrl:       TypeURL,
+		TypeUrl:       typeURL,
 		VersionInfo:   s.version,
 		ResponseNonce: s.nonce,
 		ErrorDetail:   refused,
