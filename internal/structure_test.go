@@ -55,7 +55,7 @@ var imports = map[string][]string{
 	"internal/redistest":        {},
 	"internal/tlstest":          {},
 	"internal/otlptest":         {},
-	"internal/servicetest":      {"internal/redistest"},
+	"internal/servicetest":      {"internal/redisconn", "internal/redistest"},
 	"proto/ratelimitd/admin/v1": {},
 	"cmd/ratelimitd":            {"internal/..."},
 	"docs/figures":              {"internal/descriptor", "internal/backend"},

@@ -48,60 +48,20 @@ var chaoses = []chaos{
 		s.single.Continue(s.t)
 		s.back()
 	}},
-	{name: "answers come too late", on: onProxy, felt: true, happens: func(s *trial) {
-		s.proxy.Delay(s.t, 3*s.timeout)
-		s.hold(s.outage)
-		s.proxy.Mend(s.t)
-		s.back()
-	}},
-	{name: "answers come just in time", on: onProxy, mostly: true, happens: func(s *trial) {
-		s.proxy.Delay(s.t, s.timeout*7/10)
-		s.hold(s.outage)
-		s.proxy.Mend(s.t)
-		s.back()
-	}},
-	{name: "the network loses everything", on: onProxy, felt: true, happens: func(s *trial) {
-		s.proxy.Drop(s.t)
-		s.hold(s.outage)
-		s.proxy.Mend(s.t)
-		s.back()
-	}},
-	{name: "the network loses answers", on: onProxy, felt: true, happens: func(s *trial) {
-		s.proxy.Swallow(s.t)
-		s.hold(s.outage)
-		s.proxy.Mend(s.t)
-		s.back()
-	}},
-	{name: "connections are reset", on: onProxy, felt: true, happens: func(s *trial) {
-		s.proxy.Cut(s.t)
-		s.hold(s.outage)
-		s.proxy.Mend(s.t)
-		s.back()
-	}},
-	{name: "connections end in the midst of answers", on: onProxy, happens: func(s *trial) {
-		s.proxy.CutAfter(s.t, 301)
-		s.hold(s.outage)
-		s.proxy.Mend(s.t)
-		s.back()
-	}},
+	{name: "answers come too late", on: onProxy, felt: true, happens: networkFault(func(s *trial) { s.proxy.Delay(s.t, 3*s.timeout) })},
+	{name: "answers come just in time", on: onProxy, mostly: true, happens: networkFault(func(s *trial) { s.proxy.Delay(s.t, s.timeout*7/10) })},
+	{name: "the network loses everything", on: onProxy, felt: true, happens: networkFault(func(s *trial) { s.proxy.Drop(s.t) })},
+	{name: "the network loses answers", on: onProxy, felt: true, happens: networkFault(func(s *trial) { s.proxy.Swallow(s.t) })},
+	{name: "connections are reset", on: onProxy, felt: true, happens: networkFault(func(s *trial) { s.proxy.Cut(s.t) })},
+	{name: "connections end in the midst of answers", on: onProxy, happens: networkFault(func(s *trial) { s.proxy.CutAfter(s.t, 301) })},
 	{name: "connections are refused", on: onProxy, felt: true, happens: func(s *trial) {
 		s.proxy.Close(s.t)
 		s.hold(s.outage)
 		s.proxy.Open(s.t)
 		s.back()
 	}},
-	{name: "answers come in little pieces", on: onProxy, exact: true, happens: func(s *trial) {
-		s.proxy.Slice(s.t, 8, 200*time.Microsecond)
-		s.hold(s.outage)
-		s.proxy.Mend(s.t)
-		s.back()
-	}},
-	{name: "one connection, and answers that take their time", on: onProxy, env: map[string]string{"REDIS_POOL_SIZE": "1"}, happens: func(s *trial) {
-		s.proxy.Delay(s.t, s.timeout*4/10)
-		s.hold(s.outage)
-		s.proxy.Mend(s.t)
-		s.back()
-	}},
+	{name: "answers come in little pieces", on: onProxy, exact: true, happens: networkFault(func(s *trial) { s.proxy.Slice(s.t, 8, 200*time.Microsecond) })},
+	{name: "one connection, and answers that take their time", on: onProxy, env: map[string]string{"REDIS_POOL_SIZE": "1"}, happens: networkFault(func(s *trial) { s.proxy.Delay(s.t, s.timeout*4/10) })},
 	{name: "scripts are flushed all the time", on: onOne, exact: true, happens: func(s *trial) {
 		flushes := s.every(3*time.Millisecond, func(ctx context.Context) error { return s.single.Client(s.t).ScriptFlush(ctx).Err() })
 		s.hold(s.outage)
@@ -197,6 +157,16 @@ var chaoses = []chaos{
 		s.moveSlot("hot-0")
 		s.back()
 	}},
+}
+
+// networkFault is a fault of the network between the service and Redis, which lasts as long as the outage.
+func networkFault(fault func(*trial)) func(*trial) {
+	return func(s *trial) {
+		fault(s)
+		s.hold(s.outage)
+		s.proxy.Mend(s.t)
+		s.back()
+	}
 }
 
 // forgetAll records that Redis has lost all counters.

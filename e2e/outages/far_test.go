@@ -8,28 +8,17 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 // longest is how long a call in these tests may take on a busy machine.
 const longest = 20 * time.Second
-
-// connect returns a client that is closed at the end of the test.
-func connect(t *testing.T, opts redisconn.Options) goredis.UniversalClient {
-	t.Helper()
-	c, err := redisconn.Dial(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
 
 // takeOne takes one hit of a counter that has plenty left.
 func takeOne(ctx context.Context, s *redis.Store, key string) error {
@@ -44,7 +33,7 @@ func TestFarAwayNobodyWaitsForOthers(t *testing.T) {
 	server := redistest.Start(t)
 	p := startProxy(t, server)
 	const calls, away = 8, 3 * time.Second // much longer than this machine stalls when it is busy
-	client := connect(t, redisconn.Options{URL: p.Addr, PoolSize: calls})
+	client := servicetest.Connect(t, redisconn.Options{URL: p.Addr, PoolSize: calls})
 	redistest.OpenConnections(t, client, calls)
 	store := redis.New(redis.Options{Client: client, Timeout: longest})
 	if err := takeOne(t.Context(), store, "k"); err != nil { // loads the script
@@ -83,7 +72,7 @@ func TestFarAwayConnectionsAreMade(t *testing.T) {
 			const away = 500 * time.Millisecond
 			p.Delay(t, away)
 			o.opts.URL = p.Addr
-			client := connect(t, o.opts)
+			client := servicetest.Connect(t, o.opts)
 			redistest.Eventually(t, "a call to work in little more than a round trip", func(ctx context.Context) error {
 				ctx, cancel := context.WithTimeout(ctx, away*17/10)
 				defer cancel()
@@ -98,7 +87,7 @@ func TestSlowIsNotSick(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t, redistest.Start(t))
 	metrics := prometheus.NewRegistry()
-	client := connect(t, redisconn.Options{URL: p.Addr, Breaker: &redisconn.BreakerOptions{Metrics: metrics, Silence: longest}})
+	client := servicetest.Connect(t, redisconn.Options{URL: p.Addr, Breaker: &redisconn.BreakerOptions{Metrics: metrics, Silence: longest}})
 	store := redis.New(redis.Options{Client: client})
 	defer func() { _ = store.Close() }()
 	if err := takeOne(t.Context(), store, "k"); err != nil {

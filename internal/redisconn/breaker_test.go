@@ -19,11 +19,7 @@ func TestBreaker(t *testing.T) {
 	r := redistest.Start(t, "--requirepass", "secret")
 	metrics := prometheus.NewRegistry()
 	const silence, timeout = 300 * time.Millisecond, 50 * time.Millisecond
-	client, err := redisconn.Dial(redisconn.Options{URL: r.Addr, Auth: "secret", PoolSize: 10, Breaker: &redisconn.BreakerOptions{Metrics: metrics, Silence: silence}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
+	client := connect(t, redisconn.Options{URL: r.Addr, Auth: "secret", PoolSize: 10, Breaker: &redisconn.BreakerOptions{Metrics: metrics, Silence: silence}})
 	call := func() (time.Duration, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		defer cancel()

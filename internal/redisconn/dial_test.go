@@ -24,16 +24,7 @@ import (
 // longest is how long a call of these tests may take, on a busy machine.
 const longest = 20 * time.Second
 
-// connect returns a client that ends with the test.
-func connect(t testing.TB, opts redisconn.Options) goredis.UniversalClient {
-	t.Helper()
-	c, err := redisconn.Dial(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
+var connect = servicetest.Connect
 
 func bounded(t testing.TB) context.Context {
 	t.Helper()

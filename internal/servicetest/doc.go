@@ -5,6 +5,6 @@
 // the test starts ends with the test. A Log holds what a program has written; any goroutine may write and read it. Serve
 // runs a server inside the test process. Every wait has a bound: when it is reached, the test fails with the log.
 //
-// The package is for tests only. It builds nothing: the test says which program is the service. Redis is package
-// redistest's.
+// The package is for tests only. It does not build the service: the test says which program that is. It does not start
+// Redis either: package redistest does.
 package servicetest

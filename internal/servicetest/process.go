@@ -2,8 +2,10 @@ package servicetest
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -62,6 +64,18 @@ func Run(t testing.TB, name string, cmd *exec.Cmd) *Process {
 		}
 	})
 	return p
+}
+
+// RulesOf creates a folder of rule files: rules0.yaml, rules1.yaml and so on.
+func RulesOf(t testing.TB, files ...string) (folder string) {
+	t.Helper()
+	folder = t.TempDir()
+	for i, text := range files {
+		if err := os.WriteFile(filepath.Join(folder, fmt.Sprintf("rules%d.yaml", i)), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return folder
 }
 
 // Running reports whether the process has not ended.

@@ -14,6 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 // patience is the timeout of calls in tests of exactness.
@@ -22,11 +23,7 @@ const patience = 5 * time.Second
 func openRedis(t testing.TB, callerClock bool) *redis.Store {
 	t.Helper()
 	redisconn.LogTo(slog.New(slog.DiscardHandler))
-	client, err := redisconn.Dial(redisconn.Options{URL: redistest.Start(t).Addr})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
+	client := servicetest.Connect(t, redisconn.Options{URL: redistest.Start(t).Addr})
 	return redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: callerClock})
 }
 

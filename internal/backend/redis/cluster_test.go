@@ -21,11 +21,7 @@ func TestClusterIsExact(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})
 	var stores []*redis.Store
 	for range 4 {
-		client, err := redisconn.Dial(redisconn.Options{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ","), DialTimeout: 10 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = client.Close() })
+		client := connect(t, redisconn.Options{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ","), DialTimeout: 10 * time.Second})
 		stores = append(stores, redis.New(redis.Options{Client: client, Timeout: 10 * time.Second}))
 	}
 	const hot, goroutines, each, cold = 500, 32, 60, 997

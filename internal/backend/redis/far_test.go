@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,21 +13,19 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
+// takeOne takes one hit of a counter that has plenty left.
 func takeOne(ctx context.Context, s *redis.Store, key string) error {
-	l := &descriptor.Limit{Requests: 1_000_000, Window: descriptor.Window{Unit: descriptor.Year}}
-	r := &backend.Request{Takes: []backend.Take{{Key: []byte(key), Limit: l, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
-	return s.Take(ctx, time.Now(), r)
+	return s.Take(ctx, time.Now(), take(key, limit(1_000_000, descriptor.Year), 1))
 }
 
 // A cluster node that hangs delays only its own requests.
 func TestOtherNodesGoOn(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, redistest.Setup{})
-	client := connect(t, redisconn.Options{Type: "CLUSTER", URL: strings.Join(c.Addrs(), ",")})
+	client := dialCluster(t, c)
 	const timeout = 2 * time.Second
 	store := redis.New(redis.Options{Client: client, Timeout: timeout})
 	for _, n := range c.Nodes { // prevents a failover to a replica

@@ -15,19 +15,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
 func openStore(t *testing.T, opts redis.Options) (*redis.Store, *redistest.Server) {
 	t.Helper()
 	server := redistest.Start(t)
-	client, err := redisconn.Dial(redisconn.Options{URL: server.Addr})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	opts.Client = client
+	opts.Client = dial(t, server)
 	if opts.Timeout == 0 {
 		opts.Timeout = 10 * time.Second
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -451,11 +450,7 @@ func TestLyftKeysLeaveTheirSlot(t *testing.T) {
 			values = append(values, fmt.Sprint("v", i))
 		}
 	}
-	client, err := redisconn.Dial(redisconn.Options{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ",")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
+	client := dialCluster(t, cluster)
 	for range 10 {
 		store := redis.New(redis.Options{Client: client, Timeout: 10 * time.Second, LyftKeys: true})
 		var wg sync.WaitGroup
@@ -478,19 +473,11 @@ func TestLyftKeysLeaveTheirSlot(t *testing.T) {
 // exactly; so do requests over several slots, also if callers choose the slot with braces.
 func TestLyftKeysOnACluster(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})
-	connect := func() goredis.UniversalClient {
-		client, err := redisconn.Dial(redisconn.Options{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ",")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = client.Close() })
-		return client
-	}
 	stores := []*redis.Store{
-		redis.New(redis.Options{Client: connect(), Timeout: 10 * time.Second, LyftKeys: true, LyftJitter: time.Hour}),
-		redis.New(redis.Options{Client: connect(), Timeout: 10 * time.Second, LyftKeys: true, LyftJitter: time.Hour}),
+		redis.New(redis.Options{Client: dialCluster(t, cluster), Timeout: 10 * time.Second, LyftKeys: true, LyftJitter: time.Hour}),
+		redis.New(redis.Options{Client: dialCluster(t, cluster), Timeout: 10 * time.Second, LyftKeys: true, LyftJitter: time.Hour}),
 	}
-	client := connect()
+	client := dialCluster(t, cluster)
 	theirs := &reference{client: client, jitter: 60}
 	const requests, values = 30, 5
 	l := limit(requests, descriptor.Second)

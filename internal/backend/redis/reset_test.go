@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -74,12 +72,7 @@ func checkReset(t *testing.T, s backend.Store) {
 
 func TestResetOnACluster(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})
-	client, err := redisconn.Dial(redisconn.Options{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ",")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	checkReset(t, redis.New(redis.Options{Client: client, Timeout: 10 * time.Second}))
+	checkReset(t, redis.New(redis.Options{Client: dialCluster(t, cluster), Timeout: 10 * time.Second}))
 }
 
 func TestResetOnAPair(t *testing.T) {

@@ -3,6 +3,7 @@ package redis_test
 import (
 	"log/slog"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 // patience is the timeout of calls in tests of exactness. Only tests of bounded waits measure time.
@@ -20,6 +22,8 @@ const patience = 5 * time.Second
 
 // longest is how long a call in these tests may take on a busy machine.
 const longest = 20 * time.Second
+
+var connect = servicetest.Connect
 
 func TestMain(m *testing.M) {
 	redisconn.LogTo(slog.New(slog.DiscardHandler))
@@ -39,13 +43,8 @@ func dial(t testing.TB, s *redistest.Server) goredis.UniversalClient {
 	return connect(t, redisconn.Options{URL: s.Addr})
 }
 
-// connect returns a client that is closed at the end of the test.
-func connect(t testing.TB, opts redisconn.Options) goredis.UniversalClient {
+// dialCluster returns a client of a cluster. The client is closed at the end of the test.
+func dialCluster(t testing.TB, c *redistest.Cluster) goredis.UniversalClient {
 	t.Helper()
-	c, err := redisconn.Dial(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+	return connect(t, redisconn.Options{Type: "CLUSTER", URL: strings.Join(c.Addrs(), ",")})
 }

@@ -2,27 +2,24 @@ package servicetest
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-// RulesOf creates a folder of rule files: rules0.yaml, rules1.yaml and so on.
-func RulesOf(t testing.TB, files ...string) (folder string) {
+// Connect returns a client of Redis as the service makes it. The client is closed at the end of the test.
+func Connect(t testing.TB, opts redisconn.Options) goredis.UniversalClient {
 	t.Helper()
-	folder = t.TempDir()
-	for i, text := range files {
-		if err := os.WriteFile(filepath.Join(folder, fmt.Sprintf("rules%d.yaml", i)), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	c, err := redisconn.Dial(opts)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return folder
+	t.Cleanup(func() { _ = c.Close() })
+	return c
 }
 
 // Counts reads the hits of counters from these servers, by the value of their entry. Where servers differ, the highest
