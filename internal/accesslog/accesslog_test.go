@@ -212,6 +212,20 @@ func TestCSVQuoteNeverClosed(t *testing.T) {
 	}
 }
 
+// A record that is not ended costs time by its length, not by the square of it: this log would take minutes.
+func TestCSVOfManyQuotes(t *testing.T) {
+	m := parse(t, "format: csv\ncolumns: [when, user]\ntime: when\ndomain: d\ndescriptors: [[{key: user, field: user}]]\n")
+	log := strings.Repeat("2026-03-01T12:00:00Z,\"tom\n"+strings.Repeat("\"\"\n", 20_000), 20) + "2026-03-01T12:00:00Z,ann\n"
+	began := time.Now()
+	got := requests(t, m, log)
+	if took := time.Since(began); took > 20*time.Second { // it takes less than one
+		t.Errorf("it took %v", took)
+	}
+	if last := got[len(got)-1]; len(got) != 20*20_001+1 || !strings.HasPrefix(last, "400021 ") {
+		t.Errorf("%d lines, the last %q", len(got), last)
+	}
+}
+
 func TestValues(t *testing.T) {
 	mapping := func(value string) string {
 		return "format: json\ntime: {field: t, layout: unix}\ndomain: d\ndescriptors: [[{key: k, " + value + "}]]\n"

@@ -140,27 +140,26 @@ func (c *csvLines) unquoted(line []byte, fields [][]byte) int {
 // are read again.
 func (c *csvLines) several(line []byte, keep func(int, []byte)) (done bool, msg string) {
 	first := c.number
-	c.joined = append(append(c.joined[:0], line...), '\n')
-	for len(c.joined) <= maxRecord {
+	c.joined = append(c.joined[:0], line...)
+	for len(c.joined) < maxRecord {
 		next, err := c.line()
 		if err != nil {
 			break // the next call returns the error again
 		}
-		c.joined = append(c.joined, next...)
-		c.whole = append(c.whole[:0], c.joined...)
-		if done, msg = c.record(c.whole, keep); done || msg != "" {
+		c.joined = append(append(c.joined, '\n'), next...)
+		if bytes.Count(next, []byte{'"'})%2 == 1 { // an even number of quotes never ends the record
 			break
 		}
-		c.joined = append(c.joined, '\n')
 	}
-	if done && msg == "" {
+	c.whole = append(c.whole[:0], c.joined...)
+	if done, msg = c.record(c.whole, keep); done && msg == "" {
 		return true, ""
 	}
 	_, rest, _ := bytes.Cut(c.joined, []byte("\n"))
 	if len(c.again) > 0 {
 		rest = append(append(bytes.Clone(rest), '\n'), c.again...)
 	}
-	c.again = bytes.Clone(bytes.TrimSuffix(rest, []byte("\n")))
+	c.again = bytes.Clone(rest)
 	c.number = first
 	return false, msg
 }
