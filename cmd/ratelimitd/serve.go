@@ -327,12 +327,8 @@ func (s *service) openLocal() backend.Store {
 // loadRules loads the rules for the first time and adds a worker that watches them.
 func (s *service) loadRules(registry prometheus.Registerer) error {
 	o := &s.options.Rules
-	switch o.ConfigType {
-	case "FILE":
-	case "GRPC_XDS_SOTW":
+	if o.overXDS() {
 		return s.loadOverXDS(registry)
-	default:
-		return fmt.Errorf("CONFIG_TYPE=%s: use FILE (with RUNTIME_ROOT or --rules), or GRPC_XDS_SOTW (with CONFIG_GRPC_XDS_SERVER_URL)", o.ConfigType)
 	}
 	dir, _ := o.dir()
 	folder := config.NewFolder(config.Options{

@@ -9,7 +9,7 @@ import (
 // MaxHeaderSize is how many bytes the headers of a request may have, over gRPC and HTTP.
 const MaxHeaderSize = 256 << 10
 
-// WriteTimeout is how long an HTTP answer may take to be written, where the handler does not decide that itself.
+// WriteTimeout is how long an HTTP answer may take to be written.
 const WriteTimeout = 30 * time.Second
 
 const (
@@ -18,8 +18,8 @@ const (
 	idleTimeout       = 2 * time.Minute
 )
 
-// HTTP is an HTTP server that no client can make hold a connection or memory for nothing, and that survives panics. It has
-// no write timeout yet.
+// HTTP is an HTTP server that no client can make hold a connection or memory for nothing, and that survives panics. The
+// caller sets its WriteTimeout, unless an answer may take any time.
 func (s *Shared) HTTP(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           s.recovering(h),

@@ -206,7 +206,7 @@ func (o *observed) fail(diff differences, problem string) {
 	f := Failure{
 		Line: o.step.at.Line, Col: o.step.at.Col,
 		Step: o.number, Steps: o.steps, Request: o.nth, Requests: o.step.repeat,
-		Offset: FormatSpan(o.offset), Time: o.testCase.start.Add(o.offset),
+		Offset: formatSpan(o.offset), Time: o.testCase.start.Add(o.offset),
 		Problem: problem, Differences: diff,
 	}
 	slices.SortStableFunc(diff, func(a, b Difference) int { return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col)) })
@@ -224,7 +224,7 @@ func (o *observed) fail(diff differences, problem string) {
 
 func askedText(req *limiter.Request, i int) string {
 	d := &req.Descriptors[i]
-	text := FormatEntries(d.Entries)
+	text := formatEntries(d.Entries)
 	switch {
 	case d.Refund:
 		text += fmt.Sprintf(" (refund of %d)", d.Hits)
@@ -258,10 +258,10 @@ func (o *observed) state(i int) State {
 	if a.Limit.Unit.Valid() {
 		s.Limit += " per " + a.Limit.Unit.String()
 	} else if l := o.limitNamed(i, a.Limit); l != nil {
-		s.Limit += " per " + FormatSpan(l.Window.Length())
+		s.Limit += " per " + formatSpan(l.Window.Length())
 	}
 	s.Name = a.Limit.Name
-	s.Reset, s.Wait, s.Delay = FormatSpan(a.Reset), waitText(a.RetryAfter), FormatSpan(a.Delay)
+	s.Reset, s.Wait, s.Delay = formatSpan(a.Reset), waitText(a.RetryAfter), formatSpan(a.Delay)
 	return s
 }
 
@@ -285,5 +285,5 @@ func waitText(d time.Duration) string {
 	if d == backend.Never {
 		return never
 	}
-	return FormatSpan(d)
+	return formatSpan(d)
 }

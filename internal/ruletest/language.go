@@ -583,7 +583,7 @@ func (s *stepReading) begin(c *caseReading, last time.Duration) {
 			s.offset = last
 		}
 		if s.offset < last {
-			s.when.Errorf("`at` is %s after the start, and the step before ends %s after it: time goes on only", FormatSpan(s.offset), FormatSpan(last))
+			s.when.Errorf("`at` is %s after the start, and the step before ends %s after it: time goes on only", formatSpan(s.offset), formatSpan(last))
 			s.offset = last
 		}
 	}

@@ -271,20 +271,20 @@ func TestSpans(t *testing.T) {
 		"0": 0, "0s": 0, "1d": day, "1w": 7 * day, "1d12h": 36 * time.Hour, "1.5d": 36 * time.Hour, "2.5s": 2500 * time.Millisecond,
 		"1m30s": 90 * time.Second, "1us": time.Microsecond, "1h0.5s": time.Hour + 500*time.Millisecond,
 	} {
-		d, err := ParseSpan(text)
+		d, err := parseSpan(text)
 		if err != nil || d != want {
 			t.Errorf("%s is %s, %v", text, d, err)
 		}
-		if back, err := ParseSpan(FormatSpan(d)); err != nil || back != d {
-			t.Errorf("%s is written %s, which is %s, %v", text, FormatSpan(d), back, err)
+		if back, err := parseSpan(formatSpan(d)); err != nil || back != d {
+			t.Errorf("%s is written %s, which is %s, %v", text, formatSpan(d), back, err)
 		}
 	}
 	for _, text := range []string{"", "1", "-1s", "s", "1x", "1 s", "1s,", "1d2", "999999999999999999999d", "106752d", "1ns"} {
-		if d, err := ParseSpan(text); err == nil {
+		if d, err := parseSpan(text); err == nil {
 			t.Errorf("%q is %s", text, d)
 		}
 	}
-	if got := FormatSpan(25*time.Hour + 1500*time.Millisecond); got != "1d1h1.5s" {
+	if got := formatSpan(25*time.Hour + 1500*time.Millisecond); got != "1d1h1.5s" {
 		t.Error(got)
 	}
 }
@@ -303,8 +303,8 @@ func TestEntries(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%s: %v\n%s", text, err, diff)
 		}
-		if back, err := ParseEntries(FormatEntries(got)); err != nil || cmp.Diff(want, back) != "" {
-			t.Errorf("%s is written %s: %v", text, FormatEntries(got), err)
+		if back, err := ParseEntries(formatEntries(got)); err != nil || cmp.Diff(want, back) != "" {
+			t.Errorf("%s is written %s: %v", text, formatEntries(got), err)
 		}
 	}
 	for _, text := range []string{"", "a", "=b", "a=b,", ",a=b", "a=b,c"} {

@@ -18,7 +18,7 @@ func readSpan(v yamlform.Value, name string) (time.Duration, bool) {
 		v.Errorf("`%s` must be a duration like 30s or 1d12h, this is %s", name, v.What())
 		return 0, false
 	}
-	d, err := ParseSpan(v.Written())
+	d, err := parseSpan(v.Written())
 	if err != nil {
 		v.Errorf("`%s`: %v", name, err)
 	}
@@ -48,9 +48,9 @@ func parseInstant(text string) (time.Time, bool) {
 
 const day = 24 * time.Hour
 
-// ParseSpan parses a duration: numbers with units, w (weeks) and d (days) beside the h, m, s, ms and us of Go, like
+// parseSpan parses a duration: numbers with units, w (weeks) and d (days) beside the h, m, s, ms and us of Go, like
 // 1d12h or 2.5s. Whole microseconds alone can be had: the engine knows no finer time.
-func ParseSpan(s string) (time.Duration, error) {
+func parseSpan(s string) (time.Duration, error) {
 	if s == "0" {
 		return 0, nil
 	}
@@ -89,10 +89,10 @@ func ParseSpan(s string) (time.Duration, error) {
 	return total, nil
 }
 
-// FormatSpan writes a duration as ParseSpan reads it: 1d12h, 2.5s, 0s.
-func FormatSpan(d time.Duration) string {
+// formatSpan writes a duration as parseSpan reads it: 1d12h, 2.5s, 0s.
+func formatSpan(d time.Duration) string {
 	if d < 0 {
-		return "-" + FormatSpan(-d)
+		return "-" + formatSpan(-d)
 	}
 	var b strings.Builder
 	if d >= day {
@@ -151,8 +151,8 @@ func ParseEntries(s string) ([]descriptor.Entry, error) {
 	return entries, nil
 }
 
-// FormatEntries writes a descriptor as ParseEntries reads it.
-func FormatEntries(entries []descriptor.Entry) string {
+// formatEntries writes a descriptor as ParseEntries reads it.
+func formatEntries(entries []descriptor.Entry) string {
 	escape := strings.NewReplacer(`\`, `\\`, ",", `\,`)
 	pieces := make([]string, len(entries))
 	for i, e := range entries {

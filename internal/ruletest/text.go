@@ -129,10 +129,10 @@ func (s *State) String() string {
 			fmt.Fprintf(&b, " (%s)", s.Name)
 		}
 		fmt.Fprintf(&b, ", %d remaining, reset %s", s.Remaining, s.Reset)
-		if s.Wait != FormatSpan(0) {
+		if s.Wait != formatSpan(0) {
 			fmt.Fprintf(&b, ", wait %s", s.Wait)
 		}
-		if s.Delay != FormatSpan(0) {
+		if s.Delay != formatSpan(0) {
 			fmt.Fprintf(&b, ", delay %s", s.Delay)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 )
 
 // Decider decides a request at now and fills d, whose slices it reuses. Its errors wrap a limiter.InvalidError, or a
-// context error when the caller's time is over; any other error means that no decision could be made. The request is reused after
-// Decide returns. A string of it keeps the whole message in memory: clone a string that is kept.
+// context error when the caller's time is over; any other error means that no decision could be made. The request is
+// reused after Decide returns. A string of it keeps the whole message in memory: clone a string that is kept.
 type Decider interface {
 	Decide(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error
 }
