@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/http"
+	"runtime"
 
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 )
@@ -15,7 +16,9 @@ func (s *Server) newHTTP(opts *Options) *http.Server {
 		failure: opts.failureStatus(),
 		answers: &s.metrics.json,
 		calls:   s.calls,
-		large:   make(chan struct{}, maxLarge),
+
+		large:    make(chan struct{}, maxLarge),
+		decoding: make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}))
 	mux.Handle("/healthcheck", s.readiness.handler("OK", http.StatusInternalServerError, ""))
 	mux.Handle("/readyz", s.readiness.handler("ok", http.StatusServiceUnavailable, "not ready"))

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -20,6 +22,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/intake"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
@@ -165,6 +168,38 @@ func TestJSONLargeBodiesAreBounded(t *testing.T) {
 	if code := post(large); code != 200 {
 		t.Errorf("one after them: %d", code)
 	}
+}
+
+// A body waits until there is a place to decode it.
+func TestJSONBodiesDecodedAtOnceAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var o Options
+		o.setDefaults()
+		m, err := newMetrics(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		connections, err := intake.NewMetrics(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := &jsonHandler{
+			decider: decider(passAll), bounds: o.Requests, answers: &m.json, calls: intake.NewCalls(2, connections),
+			decoding: make(chan struct{}, 1),
+		}
+		h.decoding <- struct{}{} // by another request
+		answer := httptest.NewRecorder()
+		go h.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, "/json", strings.NewReader(`{"domain":"d","descriptors":[{}]}`)))
+		synctest.Wait()
+		if answer.Body.Len() > 0 {
+			t.Errorf("it was decoded at once: %s", answer.Body)
+		}
+		<-h.decoding
+		synctest.Wait()
+		if answer.Code != 200 || !strings.Contains(answer.Body.String(), `"OK"`) || len(h.decoding) > 0 {
+			t.Errorf("%d %s, and %d places are taken", answer.Code, answer.Body, len(h.decoding))
+		}
+	})
 }
 
 func TestJSONAnswerIsTheResponseAndItsHeadersAreReal(t *testing.T) {

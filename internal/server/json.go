@@ -26,7 +26,9 @@ type jsonHandler struct {
 	failure int // status where no decision could be made
 	answers *answers
 	calls   *intake.Calls
-	large   chan struct{} // has a place for each request with a large body
+
+	large    chan struct{} // has a place for each request with a large body
+	decoding chan struct{} // has a place for each body that is being decoded
 }
 
 const (
@@ -83,16 +85,8 @@ func (h *jsonHandler) decide(w http.ResponseWriter, r *http.Request, now time.Ti
 		return nil, err
 	}
 	defer end()
-	var in ratelimitv3.RateLimitRequest
-	if err := protojson.Unmarshal(body, &in); err != nil {
-		return nil, &limiter.InvalidError{Message: err.Error(), Err: err}
-	}
-	data, err := proto.Marshal(&in)
-	if err != nil {
-		return nil, &limiter.InvalidError{Message: err.Error(), Err: err}
-	}
 	var req limiter.Request
-	if err := decodeRequest(data, &req, h.bounds); err != nil {
+	if err := h.decode(body, &req); err != nil {
 		return nil, err
 	}
 	if err := h.decider.Decide(withCaller(r), now, &req, d); err != nil {
@@ -111,6 +105,22 @@ func (h *jsonHandler) decide(w http.ResponseWriter, r *http.Request, now time.Ti
 		return nil, fmt.Errorf("encode answer: %w", err)
 	}
 	return compact.Bytes(), nil
+}
+
+// decode reads a request. No more bodies are decoded at once than there are processors: more would not be faster, and each
+// takes thirty times its size meanwhile.
+func (h *jsonHandler) decode(body []byte, req *limiter.Request) error {
+	h.decoding <- struct{}{}
+	defer func() { <-h.decoding }()
+	var in ratelimitv3.RateLimitRequest
+	if err := protojson.Unmarshal(body, &in); err != nil {
+		return &limiter.InvalidError{Message: err.Error(), Err: err}
+	}
+	data, err := proto.Marshal(&in)
+	if err != nil {
+		return &limiter.InvalidError{Message: err.Error(), Err: err}
+	}
+	return decodeRequest(data, req, h.bounds)
 }
 
 // read reads the body. The caller calls end when the request is answered.
