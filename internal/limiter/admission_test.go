@@ -2,6 +2,8 @@ package limiter_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -138,6 +140,57 @@ func TestAllOrNothingUnderContention(t *testing.T) {
 	wg.Wait()
 	if admitted.Load() != narrow || f.left("wide=a") != wide-narrow {
 		t.Errorf("admitted %d of %d, and the wide limit has %d left of %d", admitted.Load(), narrow, f.left("wide=a"), wide)
+	}
+}
+
+// Descriptors with one counter share a take, however many other descriptors the request has.
+func TestManyDescriptorsShareTakes(t *testing.T) {
+	const values, limit = 60, 5
+	f := newFixture(t, allOrNothing, perMinute("k", "", limit))
+	ask := func(each int) *limiter.Decision {
+		var pairs []string
+		for i := range each * values {
+			pairs = append(pairs, fmt.Sprint("k=", i%values))
+		}
+		return f.decide(request(1, pairs...))
+	}
+	if d := ask(limit + 1); d.Code != limiter.OverLimit {
+		t.Errorf("%d hits of %d: %v", limit+1, limit, d.Code)
+	}
+	if d := ask(limit); d.Code != limiter.OK || d.Statuses[0].Remaining != 0 {
+		t.Errorf("%d hits of %d after a refused request: %v, %d left", limit, limit, d.Code, d.Statuses[0].Remaining)
+	}
+	if d := ask(1); d.Code != limiter.OverLimit {
+		t.Errorf("one more hit each: %v", d.Code)
+	}
+}
+
+// A request with very many takes costs about as much under all_or_nothing as without it: its cost does not grow with the
+// square of its size.
+func TestCostOfManyTakes(t *testing.T) {
+	var pairs []string
+	for i := range 512 {
+		pairs = append(pairs, fmt.Sprintf("k=%s%d", strings.Repeat("x", 400), i))
+	}
+	req := request(1, pairs...)
+	cost := func(s limiter.Settings) time.Duration {
+		rule := &descriptor.Rule{}
+		for n := range 16 {
+			window := descriptor.Window{Unit: descriptor.Minute, Multiplier: uint32(n + 1)}
+			rule.Limits = append(rule.Limits, descriptor.Limit{Name: fmt.Sprint(n), Requests: 1_000_000, Window: window})
+		}
+		f := newFixture(t, s, descriptor.NodeSpec{Key: "k", Rule: rule})
+		fastest := time.Hour
+		for range 5 {
+			began := time.Now()
+			f.decide(req)
+			fastest = min(fastest, time.Since(began))
+		}
+		return fastest
+	}
+	independent, atomic := cost(limiter.Settings{}), cost(allOrNothing)
+	if atomic > 8*independent { // 1.3 times; 30 times if each take is compared with all others
+		t.Errorf("%d takes cost %s, and %s under all_or_nothing", 16*len(pairs), independent, atomic)
 	}
 }
 

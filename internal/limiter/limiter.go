@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,7 +58,7 @@ func New(opts Options) *Limiter {
 		unmeasured: opts.NoMetrics,
 	}
 	// A pool keeps objects per processor, so decisions that run at the same time use different lanes.
-	l.calls.New = func() any { return &calculation{lane: l.lanes.Add(1)} }
+	l.calls.New = func() any { return &calculation{lane: l.lanes.Add(1), seed: maphash.MakeSeed()} }
 	if opts.Metrics != nil {
 		opts.Metrics.MustRegister(l.metrics)
 	}
@@ -126,7 +127,7 @@ func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *De
 const maxKept = 64 << 10
 
 func (l *Limiter) release(c *calculation) {
-	if cap(c.keys) > maxKept || cap(c.resolved) > 1024 || cap(c.name) > maxKept {
+	if cap(c.keys) > maxKept || cap(c.resolved) > 1024 || cap(c.name) > maxKept || 4*cap(c.table) > maxKept {
 		return
 	}
 	clear(c.resolved) // so that rules and limits of an old snapshot can be collected

@@ -2,6 +2,8 @@ package limiter
 
 import (
 	"bytes"
+	"hash/maphash"
+	"math/bits"
 	"slices"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
@@ -17,6 +19,7 @@ func (c *calculation) prepare(keys descriptor.KeyBuilder) {
 	c.request.Together = atomic || c.settings.StopWhenOver
 	c.request.PeekWhenKnown = !atomic && c.settings.StopWhenOver
 	quotaPassed := atomic && c.quotaPassed()
+	c.table = c.table[:0]
 	for i := range c.resolved {
 		r := &c.resolved[i]
 		r.first = len(c.index)
@@ -86,20 +89,60 @@ func (c *calculation) take(keys descriptor.KeyBuilder, member int, limit *descri
 		t.Rule = c.domain.Overrides
 	}
 	if atomic && t.Hits > 0 {
-		for j := range c.request.Takes {
+		if j := c.shared(&t); j >= 0 {
 			same := &c.request.Takes[j]
-			if same.Hits > 0 && same.Vote == t.Vote && bytes.Equal(same.Key, t.Key) {
-				same.Hits = min(same.Hits+t.Hits, backend.MaxHits)
-				if t.Limit.Capacity() < same.Limit.Capacity() {
-					same.Limit = t.Limit
-				}
-				c.index = append(c.index, j)
-				return
+			same.Hits = min(same.Hits+t.Hits, backend.MaxHits)
+			if t.Limit.Capacity() < same.Limit.Capacity() {
+				same.Limit = t.Limit
 			}
+			c.index = append(c.index, j)
+			return
 		}
 	}
 	c.index = append(c.index, len(c.request.Takes))
 	c.request.Takes = append(c.request.Takes, t)
+}
+
+// fewTakes is how many takes are compared one by one. More are found by the hashes of their keys, so that the cost of a
+// request does not grow with the square of its size.
+const fewTakes = 16
+
+// shared returns the index of the take that t can share, or -1 if there is none.
+func (c *calculation) shared(t *backend.Take) int {
+	takes := c.request.Takes
+	if len(takes) <= fewTakes {
+		for i := range takes {
+			if canShare(&takes[i], t) {
+				return i
+			}
+		}
+		return -1
+	}
+	if 2*len(takes) > len(c.table) {
+		size := 4 << bits.Len(uint(len(takes)))
+		c.table, c.hashed = slices.Grow(c.table[:0], size)[:size], 0
+		clear(c.table)
+	}
+	for ; c.hashed < len(takes); c.hashed++ {
+		if o := &takes[c.hashed]; o.Hits > 0 {
+			*c.slot(o) = int32(c.hashed + 1) //nolint:gosec // bounded by the size of a request
+		}
+	}
+	return int(*c.slot(t)) - 1
+}
+
+// slot returns the element of the table for the take that t can share, or the free one for t.
+func (c *calculation) slot(t *backend.Take) *int32 {
+	last := uint64(len(c.table) - 1)
+	for i := maphash.Bytes(c.seed, t.Key) & last; ; i = (i + 1) & last {
+		if n := c.table[i]; n == 0 || canShare(&c.request.Takes[n-1], t) {
+			return &c.table[i]
+		}
+	}
+}
+
+func canShare(a, b *backend.Take) bool {
+	return a.Hits > 0 && a.Vote == b.Vote && bytes.Equal(a.Key, b.Key)
 }
 
 // countsDenied reports whether refused hits count. If the limit does not set it, they count only in a fixed window, and only

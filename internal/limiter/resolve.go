@@ -3,6 +3,7 @@ package limiter
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"math"
 	"slices"
 	"time"
@@ -24,6 +25,11 @@ type calculation struct {
 	keys     []byte // the keys of all takes, one after the other
 	lane     uint32 // the lane in the hot key tracker; each calculation keeps its own
 	name     []byte // scratch for the names of metrics
+
+	// A hash table of the request's takes, if it is one atomic step with many: indexes in request.Takes plus one; 0: free.
+	table  []int32
+	hashed int // how many takes are in the table
+	seed   maphash.Seed
 
 	local backend.SubRequest // the takes that this process counts because of on_error: local
 }
