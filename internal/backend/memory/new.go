@@ -127,6 +127,24 @@ type group struct {
 
 	members []member // by take
 	stripes []uint8  // locks of the shared counters, in order
+
+	// What earlier takes have found. With these, the cost of a group does not grow with the square of its size: meanwhile no
+	// other take can use the shards.
+	keys   map[uint64]groupKey // by the hash of a key, or by the next free number if two keys have one hash
+	merged map[sharedCell]int  // the take that others are merged with
+}
+
+// groupKey is what the takes of a group have found for one key that had no counter before.
+type groupKey struct {
+	take   int  // the first of them
+	added  bool // one of them has added a counter
+	shared bool // one of them is in a shared counter
+}
+
+// sharedCell is a shared counter with the takes of one vote.
+type sharedCell struct {
+	counter *counter
+	vote    backend.Vote
 }
 
 // member is where one take is counted.
@@ -152,7 +170,7 @@ func (g *group) settle(outcomes []backend.Outcome) bool {
 	s := g.store
 	s.shares.mu.RLock()
 	defer s.shares.mu.RUnlock()
-	g.members = make([]member, len(g.takes))
+	g.members, g.keys = make([]member, len(g.takes)), make(map[uint64]groupKey, len(g.takes))
 	for again := true; again; {
 		again = false
 		for i := range g.takes {
@@ -194,43 +212,49 @@ func (g *group) find(i int) bool {
 	m.into = i
 	hash := s.hash(t.Key)
 	sh := &s.shards[hash%shardCount]
+	at, key, known := g.key(t.Key, hash)
+	if !known {
+		key.take = i
+	}
 	if m.counter = sh.counters[string(t.Key)]; m.counter != nil {
-		for j := range i {
-			if g.members[j].kind == added && g.members[j].counter == m.counter {
-				m.kind = again
-				break
-			}
+		if key.added {
+			m.kind = again
 		}
 		return true
 	}
-	inShared := false // an earlier take found no room for a counter of this key, so there is none for this one either
-	for j := range i {
-		k := g.members[j].kind
-		if k != looked && k != shared || string(g.takes[j].Key) != string(t.Key) {
-			continue
-		}
-		if t.Hits == 0 {
-			m.counter, m.kind, t.Limit = g.members[j].counter, k, g.takes[j].Limit
-			return true
-		}
-		inShared = inShared || k == shared
-	}
 	switch {
+	case t.Hits == 0 && known:
+		first := &g.members[key.take]
+		m.counter, m.kind, t.Limit = first.counter, first.kind, g.takes[key.take].Limit
+		return true
 	case t.Hits == 0:
 		m.kind = looked
-	case !inShared && s.reserve(m.share):
-		m.kind = added
+	case !key.shared && s.reserve(m.share): // if an earlier take found no room for this key, there is none for this one either
+		m.kind, key.added = added, true
 	case t.Hits < 0:
 		m.counter, m.kind = new(counter), dropped
 		return true
 	default:
+		key.shared = true
+		g.keys[at] = key
 		return g.share(i, hash)
 	}
+	g.keys[at] = key
 	m.counter = &counter{share: m.share, state: s.inherited(m.share, hash, t.Limit, g.now)}
 	if m.kind == added {
 		sh.insert(t.Key, m.counter)
 	}
 	return true
+}
+
+// key returns what earlier takes have found for a key, and where that is in keys. known is false if they have found nothing.
+func (g *group) key(text []byte, hash uint64) (at uint64, key groupKey, known bool) {
+	for at = hash; ; at++ {
+		key, known = g.keys[at]
+		if !known || string(g.takes[key.take].Key) == string(text) {
+			return at, key, known
+		}
+	}
 }
 
 // share finds a shared counter for a take. If another take of the group already has that counter, the two are merged into one
@@ -246,18 +270,21 @@ func (g *group) share(i int, hash uint64) bool {
 	m.kind = shared
 	g.stripes = append(g.stripes, stripe)
 	t.Limit = backend.SharedLimit(t.Limit)
-	for j := range i {
-		first := &g.takes[j]
-		if o := &g.members[j]; o.counter != m.counter || o.into != j || first.Hits <= 0 || first.Vote != t.Vote {
-			continue
+	cell := sharedCell{m.counter, t.Vote}
+	j, found := g.merged[cell]
+	if !found {
+		if g.merged == nil {
+			g.merged = make(map[sharedCell]int)
 		}
-		m.into = j
-		first.Hits = min(first.Hits+t.Hits, backend.MaxHits)
-		first.CountDenied = first.CountDenied || t.CountDenied
-		if t.Limit.Capacity() < first.Limit.Capacity() {
-			first.Limit = t.Limit
-		}
-		break
+		g.merged[cell] = i
+		return true
+	}
+	first := &g.takes[j]
+	m.into = j
+	first.Hits = min(first.Hits+t.Hits, backend.MaxHits)
+	first.CountDenied = first.CountDenied || t.CountDenied
+	if t.Limit.Capacity() < first.Limit.Capacity() {
+		first.Limit = t.Limit
 	}
 	return true
 }
