@@ -111,7 +111,7 @@ var trafficForPrometheus = []string{
 	`ratelimit_service_rate_limit_over_limit{domain="mongo_cps",key1="database_users"} 2`,
 	`ratelimit_service_rate_limit_over_limit{domain="mongo_cps",key1="trial"} 1`,
 	`ratelimit_service_rate_limit_shadow_mode{domain="mongo_cps",key1="trial"} 1`,
-	`ratelimit_service_rate_limit_strange_domain_not_found 1`,
+	`ratelimit_service_rate_limit_unknown_domain_not_found 1`,
 	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="database_users"} 7`,
 	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="database_users",key2="op_read"} 2`, // the third key has no label in the reference
 	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="file_log*"} 1`,
