@@ -144,8 +144,8 @@ func (s *suite) compile() (tree *descriptor.Tree, domain string, errs []*yamlfor
 		return nil, "", errs
 	}
 	var domains []string
-	for _, r := range tree.Rules {
-		if !slices.Contains(domains, r.Domain) {
+	for _, r := range tree.Rules { // those of a domain are together
+		if len(domains) == 0 || domains[len(domains)-1] != r.Domain {
 			domains = append(domains, r.Domain)
 		}
 	}

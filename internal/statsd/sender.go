@@ -124,16 +124,16 @@ func (s *Sender) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ticks.C:
-			s.round()
+			s.flush()
 		case <-ctx.Done():
-			s.round()
+			s.flush()
 			return nil
 		}
 	}
 }
 
-// round sends one flush.
-func (s *Sender) round() {
+// flush sends what has changed since the last flush, gauges and response times.
+func (s *Sender) flush() {
 	if err := s.conn.renew(); err != nil {
 		if !s.failing {
 			s.options.Log.Warn("cannot connect to StatsD: statistics are not sent", "address", s.options.Address, "network", s.options.Network, "error", err)

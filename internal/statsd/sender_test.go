@@ -155,11 +155,11 @@ func (l *listener) none() {
 	}
 }
 
-// send runs a sender until the test ends, or stop is called, after which the last round has been sent.
+// send runs a sender until the test ends, or stop is called, after which the last flush has been sent.
 func send(t *testing.T, opts statsd.Options) (stop func()) {
 	t.Helper()
 	if opts.Interval == 0 {
-		opts.Interval = time.Hour // the last round is the only one
+		opts.Interval = time.Hour // the last flush is the only one
 	}
 	opts.Log = slog.New(slog.DiscardHandler)
 	s, err := statsd.New(opts)
@@ -214,8 +214,8 @@ func TestPlainStatsD(t *testing.T) {
 	}
 }
 
-// Counters are sent as what they have grown by, and not at all if they have not; gauges with every round.
-func TestRoundsSendWhatChanged(t *testing.T) {
+// Counters are sent as what they have grown by, and not at all if they have not; gauges with every flush.
+func TestFlushesSendWhatChanged(t *testing.T) {
 	l := listenUDP(t)
 	n := newNumbers()
 	n.count("a.total_hits", 2)
@@ -358,7 +358,7 @@ func TestResponseTimesAreSampled(t *testing.T) {
 	}
 }
 
-// A listener that was away gets what was counted meanwhile, also one that went away between two rounds.
+// A listener that was away gets what was counted meanwhile, also one that went away between two flushes.
 func TestListenerGoesAndComes(t *testing.T) {
 	l := listenTCP(t, "127.0.0.1:0")
 	n := newNumbers()
