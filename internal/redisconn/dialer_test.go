@@ -18,7 +18,7 @@ func TestAtMostEvery(t *testing.T) {
 			if calls != want {
 				t.Errorf("after %d half seconds: %d calls, want %d", step, calls, want)
 			}
-			time.Sleep(time.Second / 2)
+			time.Sleep(time.Second / 2) //nolint:forbidigo // virtual time
 		}
 	})
 }
