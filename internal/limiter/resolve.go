@@ -121,8 +121,14 @@ func (o *Override) limit(s *Settings) descriptor.Limit {
 func (c *calculation) replace() {
 	var names []string
 	for i := range c.resolved {
-		if r := c.resolved[i].rule; r != nil {
-			names = append(names, r.Replaces...)
+		r := c.resolved[i].rule
+		if r == nil {
+			continue
+		}
+		for _, name := range r.Replaces { // many descriptors may match one rule: each name once
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
 		}
 	}
 	for i := range c.resolved {
