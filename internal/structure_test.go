@@ -42,7 +42,7 @@ var imports = map[string][]string{
 	"internal/terminal":         {},
 	"internal/explain":          {"internal/descriptor", "internal/yamlform", "internal/backend/memory", "internal/limiter", "internal/terminal"},
 	"internal/logging":          {"internal/descriptor"},
-	"internal/rulecheck":        {"internal/descriptor", "internal/config", "internal/yamlform"},
+	"internal/rulecheck":        {"internal/descriptor", "internal/config", "internal/yamlform", "internal/terminal"},
 	"internal/ruleschema":       {"internal/accesslog", "internal/config", "internal/descriptor", "internal/ruletest", "internal/yamlform"},
 	"internal/ruletest":         {"internal/descriptor", "internal/config", "internal/yamlform", "internal/backend", "internal/backend/memory", "internal/limiter", "internal/terminal"},
 	"internal/statsd":           {},

@@ -1,11 +1,12 @@
 package rulecheck
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"strings"
 	"unicode"
+
+	"github.com/ratelimitd/ratelimitd/internal/terminal"
 )
 
 // TextOptions say how WriteText writes.
@@ -14,62 +15,42 @@ type TextOptions struct {
 	Info  bool // also what is only worth knowing
 }
 
-// The colours of a terminal.
-const (
-	bold   = "1"
-	dim    = "2"
-	red    = "31"
-	green  = "32"
-	yellow = "33"
-	cyan   = "36"
-)
-
-var colorOf = map[Severity]string{Error: red, Warning: yellow, Info: cyan}
+var colorOf = map[Severity]terminal.Color{Error: terminal.Red, Warning: terminal.Yellow, Info: terminal.Cyan}
 
 // WriteText writes a report for people: each finding with the line it is about and a caret.
 func WriteText(to io.Writer, r *Report, o TextOptions) error {
-	w := bufio.NewWriter(to)
-	paint := func(color, s string) string {
-		if !o.Color || s == "" {
-			return s
-		}
-		return "\x1b[" + color + "m" + s + "\x1b[0m"
-	}
+	w := terminal.NewWriter(to, o.Color)
 	for i := range r.Findings {
 		f := &r.Findings[i]
 		if f.Severity == Info && !o.Info {
 			continue
 		}
-		fmt.Fprintf(w, "%s: %s %s %s\n", paint(bold, clean(f.Position())), paint(colorOf[f.Severity], string(f.Severity)+":"), clean(f.Message), paint(dim, "["+f.Code+"]"))
+		fmt.Fprintf(w, "%s: %s %s %s\n", w.Paint(terminal.Bold, clean(f.Position())), w.Paint(colorOf[f.Severity], string(f.Severity)+":"), clean(f.Message), w.Paint(terminal.Dim, "["+f.Code+"]"))
 		if f.Line > 0 {
 			number := fmt.Sprintf("%5d | ", f.Line)
 			source, caret := excerpt(f.Source, f.Col)
-			fmt.Fprintf(w, "%s%s\n", paint(dim, number), source)
-			fmt.Fprintf(w, "%s%s%s\n", paint(dim, "      | "), caret, paint(colorOf[f.Severity], "^"))
+			fmt.Fprintf(w, "%s%s\n", w.Paint(terminal.Dim, number), source)
+			fmt.Fprintf(w, "%s%s%s\n", w.Paint(terminal.Dim, "      | "), caret, w.Paint(colorOf[f.Severity], "^"))
 		}
 		if f.Fix != "" {
-			fmt.Fprintf(w, "%s%s\n", paint(dim, "      = "), paint(green, clean(f.Fix)))
+			fmt.Fprintf(w, "%s%s\n", w.Paint(terminal.Dim, "      = "), w.Paint(terminal.Green, clean(f.Fix)))
 		}
 		fmt.Fprintln(w)
 	}
-	color := green
+	color := terminal.Green
 	switch {
 	case r.Count(Error) > 0:
-		color = red
+		color = terminal.Red
 	case r.Count(Warning) > 0:
-		color = yellow
+		color = terminal.Yellow
 	}
-	fmt.Fprintln(w, summary(r, o.Info, func(s string) string { return paint(color, s) }))
+	fmt.Fprintln(w, summary(r, o.Info, func(s string) string { return w.Paint(color, s) }))
 	return w.Flush()
 }
 
 // summary is one line about a report.
 func summary(r *Report, info bool, paint func(string) string) string {
-	files := "1 file"
-	if r.Files != 1 {
-		files = fmt.Sprintf("%d files", r.Files)
-	}
-	text := files + ": " + paint(count(r.Count(Error), "error")+", "+count(r.Count(Warning), "warning"))
+	text := terminal.Count(r.Files, "file") + ": " + paint(count(r.Count(Error), "error")+", "+count(r.Count(Warning), "warning"))
 	if n := r.Count(Info); n > 0 {
 		text += fmt.Sprintf(", %d worth knowing", n)
 		if !info {
@@ -80,13 +61,10 @@ func summary(r *Report, info bool, paint func(string) string) string {
 }
 
 func count(n int, what string) string {
-	switch n {
-	case 0:
+	if n == 0 {
 		return "no " + what + "s"
-	case 1:
-		return "1 " + what
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return terminal.Count(n, what)
 }
 
 const widest = 120 // characters of a line that are shown
@@ -126,15 +104,5 @@ func columnsOf(r rune) int {
 	return 1
 }
 
-// clean replaces the characters that control a terminal, each by one character.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\t':
-			return ' '
-		case unicode.IsPrint(r):
-			return r
-		}
-		return '\ufffd'
-	}, s)
-}
+// clean makes text of a rule file safe to show. Each character stays one, so that a caret below the line stands right.
+func clean(s string) string { return terminal.Clean(strings.ReplaceAll(s, "\t", " ")) }

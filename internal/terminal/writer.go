@@ -19,6 +19,7 @@ const (
 	Red    Color = "31"
 	Green  Color = "32"
 	Yellow Color = "33"
+	Cyan   Color = "36"
 )
 
 // Writer collects text until Flush.
