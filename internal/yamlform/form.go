@@ -42,6 +42,7 @@ func Read[T any](v Value, f *Form[T], into *T) (read, unknown bool) {
 	var have uint64 // a bit for each key that was met
 	v.eachMap(0, func(m Value) {
 		var own uint64
+		var first [64]*yaml.Node // the keys of own
 		if v.r.o.Lenient {
 			m = m.lastWins()
 		}
@@ -56,20 +57,23 @@ func Read[T any](v Value, f *Form[T], into *T) (read, unknown bool) {
 			if name.Kind == yaml.ScalarNode {
 				j = f.index(name.Value)
 			}
+			twice := j >= 0 && own&(1<<j) != 0
+			skipped := j < 0 || twice || have&(1<<j) != 0 || isNull(n.Content[i+1])
+			if skipped && !m.expand(k) {
+				return
+			}
 			switch {
 			case j < 0:
 				unknown = m.unknownKey(k, n.Content[i+1], &f.Map) || unknown
 				continue
-			case own&(1<<j) != 0:
-				v.r.ErrorAt(v.r.position(k), "key `%s` twice in one map: the first is %s", name.Value, v.r.position(firstKey(n, name.Value)).Near())
+			case twice:
+				v.r.ErrorAt(v.r.position(k), "key `%s` twice in one map: the first is %s", name.Value, v.r.position(first[j]).Near())
 				continue
 			}
 			own |= 1 << j
-			if have&(1<<j) != 0 {
-				continue
-			}
+			first[j] = k
 			have |= 1 << j
-			if isNull(n.Content[i+1]) {
+			if skipped {
 				continue
 			}
 			if c, ok := m.child(n.Content[i+1], &f.Map.Keys[j]); ok {
@@ -89,11 +93,14 @@ func (v Value) unknownKey(k, value *yaml.Node, m *Map) (wrong bool) {
 			return true
 		}
 	}
-	message := unknownKey(name, m, r.o.Places)
-	if r.o.Lenient && name.Kind == yaml.ScalarNode && slices.Contains(r.o.Ignored, name.Value) {
+	ignored := r.o.Lenient && name.Kind == yaml.ScalarNode && slices.Contains(r.o.Ignored, name.Value)
+	message := unknownKeyMessage{name, m, r.o.Places}
+	switch {
+	case r.repeated(k, m):
+	case ignored:
 		r.WarnAt(r.position(k), "%s: it is ignored", message)
-		return false
+	default:
+		r.ErrorAt(r.position(k), "%s", message)
 	}
-	r.ErrorAt(r.position(k), "%s", message)
-	return true
+	return !ignored
 }

@@ -28,10 +28,17 @@ func (v Value) anyMap(level int) map[string]any {
 				continue
 			}
 			if name.Kind != yaml.ScalarNode {
+				if !m.expand(k) {
+					return
+				}
 				r.ErrorAt(r.position(k), "a key in %s must be text, this is %s", v.label(), what(name))
 				continue
 			}
 			first, twice := own[name.Value]
+			_, have := into[name.Value]
+			if skipped := twice && !r.o.Lenient || have && !twice; skipped && !m.expand(k) {
+				return
+			}
 			if twice && !r.o.Lenient {
 				r.ErrorAt(r.position(k), "key `%s` twice in one map: the first is %s", Clip(name.Value), r.position(first).Near())
 				continue
@@ -41,7 +48,7 @@ func (v Value) anyMap(level int) map[string]any {
 			} else {
 				own[name.Value] = k
 			}
-			if _, have := into[name.Value]; have && !twice {
+			if have && !twice {
 				continue
 			}
 			if c, ok := m.child(content[i+1], v.key); ok {

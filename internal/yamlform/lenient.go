@@ -12,7 +12,8 @@ import (
 func (v Value) lastWins() Value {
 	m, r := v.node(), v.r
 	places := make(map[string]int, len(m.Content)/2)
-	var out []*yaml.Node // nil while nothing stands twice
+	var out []*yaml.Node               // nil while nothing stands twice
+	var joined map[*yaml.Node]struct{} // maps in out that were made here, of several
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		k, value := m.Content[i], m.Content[i+1]
 		name := target(k)
@@ -35,7 +36,15 @@ func (v Value) lastWins() Value {
 		r.WarnAt(r.position(k), "key `%s` twice in one map: this one counts, not the first, %s", Clip(name.Value), r.position(out[first]).Near())
 		if old := out[first+1]; old.Kind == yaml.MappingNode && value.Kind == yaml.MappingNode {
 			both := *value
-			both.Content = slices.Concat(old.Content, value.Content)
+			if _, made := joined[old]; made { // its content grows: a copy for every repetition would take quadratic time
+				both.Content = append(old.Content, value.Content...)
+			} else {
+				both.Content = slices.Concat(old.Content, value.Content)
+			}
+			if joined == nil {
+				joined = make(map[*yaml.Node]struct{})
+			}
+			joined[&both] = struct{}{}
 			value = &both
 		}
 		out[first], out[first+1] = k, value

@@ -2,15 +2,23 @@ package yamlform
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"gopkg.in/yaml.v3"
 )
 
-// unknownKey is a message about a key that a map does not have. It says what the key was probably meant to be, else where
-// it belongs, else which keys there are.
-func unknownKey(k *yaml.Node, m *Map, places []*Map) string {
+// unknownKeyMessage is a message about a key that a map does not have. It says what the key was probably meant to be, else where
+// it belongs, else which keys there are. Finding that out takes long: String is called only for errors that are reported.
+type unknownKeyMessage struct {
+	k      *yaml.Node
+	m      *Map
+	places []*Map
+}
+
+func (u unknownKeyMessage) String() string {
+	k, m, places := u.k, u.m, u.places
 	if k.Kind != yaml.ScalarNode {
 		return fmt.Sprintf("a key must be text, this is %s: %s has %s", what(k), m.What, List(m.Names(), "and"))
 	}
@@ -29,6 +37,16 @@ func unknownKey(k *yaml.Node, m *Map, places []*Map) string {
 		}
 	}
 	return fmt.Sprintf("unknown key `%s`: %s has %s", shown, m.What, List(m.Names(), "and"))
+}
+
+// unknownWordMessage is UnknownWord about a choice, made only if it is reported.
+type unknownWordMessage struct {
+	label, text string
+	names       []string // an empty one cannot be written
+}
+
+func (u unknownWordMessage) String() string {
+	return UnknownWord(u.label, u.text, slices.DeleteFunc(slices.Clone(u.names), func(name string) bool { return name == "" }))
 }
 
 // UnknownWord is a message about a text that is none of those that label takes.

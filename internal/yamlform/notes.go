@@ -8,26 +8,28 @@ const MaxErrors = 500
 // notes collects the errors, or the warnings, of one file.
 type notes struct {
 	all  []*Error
-	seen map[Error]struct{} // what was noted since the first alias; what an alias stands for is read once for each alias
-	more int                // beyond MaxErrors
+	seen map[Error]struct{}    // what was noted since the first alias; what an alias stands for is read once for each alias
+	at   map[Position]struct{} // where seen was noted
+	more int                   // beyond MaxErrors
 }
 
-// add notes an error. repeats says that the same error may have been noted before.
-func (n *notes) add(e Error, repeats bool) {
+// add notes an error. repeats says that the same error may have been noted before. The message of an error beyond MaxErrors is not made.
+func (n *notes) add(repeats bool, at Position, format string, args []any) {
+	if len(n.all) >= MaxErrors {
+		if _, again := n.at[at]; !again {
+			n.more++
+		}
+		return
+	}
+	e := *at.Errorf(format, args...)
 	if repeats {
 		if _, again := n.seen[e]; again {
 			return
 		}
 		if n.seen == nil {
-			n.seen = make(map[Error]struct{})
+			n.seen, n.at = make(map[Error]struct{}), make(map[Position]struct{})
 		}
-		if len(n.seen) < MaxErrors {
-			n.seen[e] = struct{}{}
-		}
-	}
-	if len(n.all) >= MaxErrors {
-		n.more++
-		return
+		n.seen[e], n.at[at] = struct{}{}, struct{}{}
 	}
 	n.all = append(n.all, &e)
 }

@@ -42,6 +42,32 @@ type Reader struct {
 	steps    []step // the paths of plain values; nil for a file
 	aliased  bool   // an alias was followed
 	expanded int    // values read through aliases
+	reported map[report]struct{}
+	noZones  map[string]struct{} // names that were looked up and are no time zones
+}
+
+// report is an error or a warning about a key or value as one of what it could be.
+type report struct {
+	at *yaml.Node
+	as any // a *Map or a *Key
+}
+
+// repeated reports whether the same mistake was reported before, because several aliases lead to it. It is for messages that take long to
+// make; ErrorAt drops the other repeats.
+func (r *Reader) repeated(at *yaml.Node, as any) bool {
+	if !r.aliased {
+		return false
+	}
+	if _, again := r.reported[report{at, as}]; again {
+		return true
+	}
+	if r.reported == nil {
+		r.reported = make(map[report]struct{})
+	}
+	if len(r.reported) < MaxErrors {
+		r.reported[report{at, as}] = struct{}{}
+	}
+	return false
 }
 
 // NewReader returns a reader whose errors name that file.
@@ -55,7 +81,8 @@ func (r *Reader) Parse(data []byte) []Value {
 	}
 	docs, err := documents(data)
 	if err != nil {
-		r.errs.add(*syntaxError(r.file, data, err), r.aliased)
+		bad := syntaxError(r.file, data, err)
+		r.ErrorAt(Position{bad.File, bad.Line, bad.Col}, "%s", bad.Msg)
 	}
 	var roots []Value
 	for _, d := range docs {
@@ -89,12 +116,12 @@ func (r *Reader) Lenient() bool { return r.o.Lenient }
 
 // ErrorAt notes an error.
 func (r *Reader) ErrorAt(at Position, format string, args ...any) {
-	r.errs.add(*at.Errorf(format, args...), r.aliased)
+	r.errs.add(r.aliased, at, format, args)
 }
 
 // WarnAt notes a warning.
 func (r *Reader) WarnAt(at Position, format string, args ...any) {
-	r.warnings.add(*at.Errorf(format, args...), r.aliased)
+	r.warnings.add(r.aliased, at, format, args)
 }
 
 // position is where a node stands. The library gives lines from 1; a node that it made up itself has none.

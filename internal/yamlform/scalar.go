@@ -124,7 +124,9 @@ func (v Value) Choice() (int, bool) {
 			return i, true
 		}
 	}
-	v.Errorf("%s", UnknownWord(v.label(), text, slices.DeleteFunc(slices.Clone(t.Names), func(name string) bool { return name == "" })))
+	if !v.r.repeated(v.at, v.key) {
+		v.Errorf("%s", unknownWordMessage{v.label(), text, t.Names})
+	}
 	return 0, false
 }
 

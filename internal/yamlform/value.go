@@ -34,16 +34,13 @@ func (a *alias) leadsThrough(anchor *yaml.Node) bool {
 // or if the file's aliases stand for too much.
 func (v Value) child(n *yaml.Node, key *Key) (Value, bool) {
 	c := Value{v.r, n, key, v.via}
-	if v.via != nil {
-		v.r.expanded++
-		if v.r.expanded > MaxExpanded {
-			if v.r.expanded == MaxExpanded+1 {
-				c.Errorf("the aliases of this file stand for more than %d values: write fewer aliases within aliases", MaxExpanded)
-			}
-			return Value{}, false
-		}
+	if !v.expand(n) {
+		return Value{}, false
 	}
 	if n.Kind == yaml.AliasNode {
+		if v.r.expanded > MaxExpanded { // an error says so already
+			return Value{}, false
+		}
 		if n.Alias == nil || v.via.leadsThrough(n.Alias) {
 			c.Errorf("the alias *%s stands within its own anchor: it would never end", n.Value)
 			return Value{}, false
@@ -52,6 +49,19 @@ func (v Value) child(n *yaml.Node, key *Key) (Value, bool) {
 		c.via = &alias{n.Alias, v.via}
 	}
 	return c, true
+}
+
+// expand counts one of the values in v, or a key without one, if aliases lead to v. It returns false if the file's aliases stand for too
+// much, and notes that error once. Without this bound a map of n keys behind n aliases would cost n times n.
+func (v Value) expand(n *yaml.Node) bool {
+	if v.via == nil {
+		return true
+	}
+	v.r.expanded++
+	if v.r.expanded == MaxExpanded+1 {
+		v.r.ErrorAt(v.r.position(n), "the aliases of this file stand for more than %d values: write fewer aliases within aliases", MaxExpanded)
+	}
+	return v.r.expanded <= MaxExpanded
 }
 
 // node is what the value is, behind an alias.
@@ -147,6 +157,9 @@ func (v Value) Pairs() iter.Seq2[Value, Value] {
 					continue
 				}
 				if _, there := have[name.Value]; there && merged {
+					if !m.expand(content[i]) {
+						return
+					}
 					continue
 				}
 				key, ok := m.child(content[i], v.key)
@@ -221,13 +234,3 @@ func (v Value) eachMap(merges int, read func(Value)) {
 
 // isMerge says whether a key is the merge key, << without quotes.
 func isMerge(k *yaml.Node) bool { return k.Kind == yaml.ScalarNode && k.Tag == "!!merge" }
-
-// firstKey is where a key of that name first stands in a map.
-func firstKey(m *yaml.Node, name string) *yaml.Node {
-	for i := 0; i < len(m.Content); i += 2 {
-		if k := target(m.Content[i]); k.Kind == yaml.ScalarNode && k.Value == name && !isMerge(k) {
-			return m.Content[i]
-		}
-	}
-	return m
-}

@@ -16,15 +16,31 @@ func (v Value) Zone() (*time.Location, bool) {
 	if !ok {
 		return nil, false
 	}
-	if zone := loadZone(text); zone != nil {
+	if zone := v.r.zone(text); zone != nil {
 		return zone, true
 	}
-	if c := titled(text); loadZone(c) != nil {
+	if c := titled(text); v.r.zone(c) != nil {
 		v.Errorf("unknown time zone %s: did you mean `%s`?", Quote(text), c)
 	} else {
 		v.Errorf("unknown time zone %s: %s takes a name of the IANA database, like `Asia/Seoul` or `UTC`", Quote(text), v.label())
 	}
 	return nil, false
+}
+
+// zone is loadZone. It looks a name up once, because that reads files; and no longer looks if the file has too many errors, because then it is refused
+// whatever else it has.
+func (r *Reader) zone(name string) *time.Location {
+	if _, none := r.noZones[name]; none || r.errs.more > 0 {
+		return nil
+	}
+	zone := loadZone(name)
+	if zone == nil {
+		if r.noZones == nil {
+			r.noZones = make(map[string]struct{})
+		}
+		r.noZones[name] = struct{}{}
+	}
+	return zone
 }
 
 // loadZone returns the time zone of that name, nil if there is none. The zone of the machine is none: replicas would
