@@ -25,6 +25,7 @@ const module = "github.com/ratelimitd/ratelimitd/"
 var imports = map[string][]string{
 	"internal/descriptor":       {},
 	"internal/yamlform":         {},
+	"internal/yamlform/...":     {"internal/yamlform"},
 	"internal/config":           {"internal/descriptor", "internal/yamlform"},
 	"internal/config/xds":       {"internal/descriptor", "internal/config", "internal/yamlform"},
 	"internal/backend":          {"internal/descriptor", "internal/backend/scripts"},
@@ -69,23 +70,24 @@ var imports = map[string][]string{
 // onlyIn lists imports that only some packages may have: an import that begins with the path is allowed in these
 // packages alone.
 var onlyIn = map[string][]string{
-	"google.golang.org/grpc":                 {"internal/server", "internal/operator", "internal/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "examples/...", "internal/otlptest", "internal/servicetest"},
-	"google.golang.org/protobuf":             {"internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "internal/otlptest"},
-	"github.com/envoyproxy/go-control-plane": {"internal/server", "internal/config/xds", "cmd/ratelimitd", "attack", "bench/...", "internal/caller", "examples/...", "internal/servicetest"},
-	"net/http":                               {"internal/server", "internal/operator", "internal/endpoint", "cmd/ratelimitd", "examples/...", "internal/otlptest", "internal/servicetest"},
-	"gopkg.in/yaml.v3":                       {"internal/yamlform"},
-	"github.com/DataDog":                     {"internal/statsd"},
-	"github.com/prometheus/statsd_exporter":  {"internal/promcompat"},
-	"github.com/fsnotify/fsnotify":           {"internal/config", "internal/tlsfiles"},
-	"go.opentelemetry.io":                    {"internal/server", "internal/tracing", "internal/otlptest"},
-	"github.com/redis/go-redis":              {"internal/redisconn", "internal/backend/redis", "internal/redistest", "internal/servicetest", "cmd/ratelimitd"},
-	"github.com/alecthomas/kong":             {"cmd/ratelimitd"},
-	"github.com/schollz/progressbar":         {"cmd/ratelimitd"},
-	module + "internal/redistest":            {"internal/servicetest"}, // tests only
-	module + "internal/tlstest":              {},                       // tests only
-	module + "internal/otlptest":             {},                       // tests only
-	module + "internal/servicetest":          {},                       // tests only
-	module + "internal/backend/backendtest":  {},                       // tests only
+	"google.golang.org/grpc":                  {"internal/server", "internal/operator", "internal/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "examples/...", "internal/otlptest", "internal/servicetest"},
+	"google.golang.org/protobuf":              {"internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "internal/otlptest"},
+	"github.com/envoyproxy/go-control-plane":  {"internal/server", "internal/config/xds", "cmd/ratelimitd", "attack", "bench/...", "internal/caller", "examples/...", "internal/servicetest"},
+	"net/http":                                {"internal/server", "internal/operator", "internal/endpoint", "cmd/ratelimitd", "examples/...", "internal/otlptest", "internal/servicetest"},
+	"gopkg.in/yaml.v3":                        {"internal/yamlform"},
+	"github.com/DataDog":                      {"internal/statsd"},
+	"github.com/prometheus/statsd_exporter":   {"internal/promcompat"},
+	"github.com/fsnotify/fsnotify":            {"internal/config", "internal/tlsfiles"},
+	"go.opentelemetry.io":                     {"internal/server", "internal/tracing", "internal/otlptest"},
+	"github.com/redis/go-redis":               {"internal/redisconn", "internal/backend/redis", "internal/redistest", "internal/servicetest", "cmd/ratelimitd"},
+	"github.com/alecthomas/kong":              {"cmd/ratelimitd"},
+	"github.com/schollz/progressbar":          {"cmd/ratelimitd"},
+	module + "internal/redistest":             {"internal/servicetest"}, // tests only
+	module + "internal/tlstest":               {},                       // tests only
+	module + "internal/otlptest":              {},                       // tests only
+	module + "internal/servicetest":           {},                       // tests only
+	module + "internal/backend/backendtest":   {},                       // tests only
+	module + "internal/yamlform/yamlformtest": {},                       // tests only
 }
 
 // modulesOf lists packages that import only these modules besides the standard library.

@@ -30,6 +30,9 @@ func (v Value) lastWins() Value {
 			}
 			continue
 		}
+		if !v.expand(k) {
+			return v
+		}
 		if out == nil {
 			out = slices.Clone(m.Content[:i])
 		}
