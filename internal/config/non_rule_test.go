@@ -68,7 +68,7 @@ func TestNamesHideNoRules(t *testing.T) {
 
 // Looking for files without rules does not parse rule files a second time.
 func TestARuleFileIsParsedOnce(t *testing.T) {
-	dir, data := t.TempDir(), generate("d", 20, 50)
+	dir, data := t.TempDir(), generate("d", 10, 20)
 	path := filepath.Join(dir, "a.yaml")
 	write(t, path, string(data))
 	reading := testing.AllocsPerRun(3, func() { readSource(path, data, true) })
