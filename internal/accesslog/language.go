@@ -176,6 +176,8 @@ func ParseMapping(name string, data []byte) (*Mapping, []*yamlform.Error) {
 type compiler struct {
 	*yamlform.Reader
 	mapping *Mapping
+	needed  map[string]int      // index in Mapping.fields by name
+	columns map[string]struct{} // those of the mapping; nil: not looked at yet
 }
 
 func (c *compiler) compile(n *mappingReading, top yamlform.Value) {
@@ -290,35 +292,58 @@ func (c *compiler) field(v yamlform.Value) int {
 			v.Errorf("several operators of the pattern are called %s: write one of them in full, with what stands in brackets", yamlform.Quote(name))
 			return -1
 		case i < 0:
-			unknownField(v, name, m.pattern.names(), "the pattern has no operator %s")
+			v.Errorf("%s", unknownField{"the pattern has no operator", name, m.pattern.names})
 			return -1
 		}
 		return c.operator(i, v)
 	}
-	if m.columns != nil && !slices.Contains(m.columns, name) {
-		unknownField(v, name, m.columns, "there is no column %s")
-		return -1
+	if m.columns != nil {
+		if c.columns == nil {
+			c.columns = make(map[string]struct{}, len(m.columns))
+			for _, column := range m.columns {
+				c.columns[column] = struct{}{}
+			}
+		}
+		if _, is := c.columns[name]; !is {
+			v.Errorf("%s", unknownField{"there is no column", name, func() []string { return m.columns }})
+			return -1
+		}
 	}
 	return c.need(name, v)
 }
 
-func unknownField(v yamlform.Value, name string, names []string, format string) {
-	msg := fmt.Sprintf(format, yamlform.Quote(name))
-	if near := yamlform.Closest(name, names); near != "" {
-		v.Errorf("%s: did you mean `%s`?", msg, near)
-		return
+// unknownField is a message about a field that a log does not have. It is made only if it is reported, because there may be many names.
+type unknownField struct {
+	what, name string
+	names      func() []string // those that there are
+}
+
+const (
+	maxSimilar = 1000 // how many names are compared with an unknown one
+	maxListed  = 100  // how many names a message lists
+)
+
+func (u unknownField) String() string {
+	names := u.names()
+	if near := yamlform.Closest(u.name, names[:min(maxSimilar, len(names))]); near != "" {
+		return fmt.Sprintf("%s %s: did you mean `%s`?", u.what, yamlform.Quote(u.name), near)
 	}
-	v.Errorf("%s: there are %s", msg, yamlform.List(names, "and"))
+	if more := len(names) - maxListed; more > 0 {
+		return fmt.Sprintf("%s %s: there are %s, and %d more", u.what, yamlform.Quote(u.name), yamlform.List(names[:maxListed], "and"), more)
+	}
+	return fmt.Sprintf("%s %s: there are %s", u.what, yamlform.Quote(u.name), yamlform.List(names, "and"))
 }
 
 // need returns the index of the field with that name. If the field is new, it is added to those that lines are searched for.
 func (c *compiler) need(name string, at yamlform.Value) int {
-	m := c.mapping
-	for i := range m.fields {
-		if m.fields[i].name == name {
-			return i
-		}
+	if i, known := c.needed[name]; known {
+		return i
 	}
+	if c.needed == nil {
+		c.needed = make(map[string]int)
+	}
+	m := c.mapping
+	c.needed[name] = len(m.fields)
 	m.fields = append(m.fields, field{name: name, at: at.Position()})
 	return len(m.fields) - 1
 }
