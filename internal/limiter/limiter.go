@@ -3,6 +3,7 @@ package limiter
 import (
 	"context"
 	"hash/maphash"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,7 +59,11 @@ func New(opts Options) *Limiter {
 		unmeasured: opts.NoMetrics,
 	}
 	// A pool keeps objects per processor, so decisions that run at the same time use different lanes.
-	l.calls.New = func() any { return &calculation{lane: l.lanes.Add(1), seed: maphash.MakeSeed()} }
+	l.calls.New = func() any {
+		c := &calculation{lane: l.lanes.Add(1), seed: maphash.MakeSeed()}
+		c.resume = func(err error) { l.resume(c, err) }
+		return c
+	}
 	if opts.Metrics != nil {
 		opts.Metrics.MustRegister(l.metrics)
 	}
@@ -70,29 +75,92 @@ func New(opts Options) *Limiter {
 // The errors are *InvalidError, ErrNoRules, and the backend's error if on_error does not give an answer instead. With a
 // backend's error nothing is known about the request's limits.
 func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *Decision) error {
+	snap, err := l.accept(req, d)
+	if err != nil {
+		return err
+	}
+	c := l.calls.Get().(*calculation)
+	defer l.release(c)
+	if err := l.begin(ctx, c, snap, req); err != nil {
+		return err
+	}
+	if len(c.request.Takes) > 0 {
+		err = l.store.Take(ctx, now, &c.request)
+	}
+	return l.finish(ctx, now, c, d, err)
+}
+
+// PanicError is a panic during a decision that Start began.
+type PanicError = backend.PanicError
+
+// Start decides a request like Decide, but does not hold its caller up. If it can decide at once, it returns true, and the
+// error that Decide would return. Otherwise it returns false, and calls done with that error later, once, from another
+// goroutine. It uses ctx, req and d until then. What done does must not take long: other requests wait for it.
+func (l *Limiter) Start(ctx context.Context, now time.Time, req *Request, d *Decision, done func(error)) (decided bool, err error) {
+	snap, err := l.accept(req, d)
+	if err != nil {
+		return true, err
+	}
+	c := l.calls.Get().(*calculation)
+	if err := l.begin(ctx, c, snap, req); err != nil {
+		l.release(c)
+		return true, err
+	}
+	if len(c.request.Takes) > 0 {
+		c.ctx, c.now, c.decision, c.done = ctx, now, d, done
+		var settled bool
+		if settled, err = backend.Start(ctx, l.store, now, &c.request, c.resume); !settled {
+			return false, nil
+		}
+	}
+	err = l.finish(ctx, now, c, d, err)
+	l.release(c)
+	return true, err
+}
+
+// resume finishes a decision that Start has begun, with the answer of the store.
+func (l *Limiter) resume(c *calculation, err error) {
+	done := c.done
+	defer func() {
+		if p := recover(); p != nil {
+			done(&backend.PanicError{Value: p, Stack: debug.Stack()})
+		}
+	}()
+	err = l.finish(c.ctx, c.now, c, c.decision, err)
+	l.release(c)
+	done(err)
+}
+
+// accept empties d, checks the request, and returns the rules that decide it.
+func (l *Limiter) accept(req *Request, d *Decision) (*snapshot, error) {
 	d.Code, d.Statuses, d.Headers, d.Metadata = CodeUnknown, d.Statuses[:0], d.Headers[:0], nil
 	if err := validate(req); err != nil {
 		l.metrics.invalid.Add(1)
-		return err
+		return nil, err
 	}
 	snap := l.snapshot.Load()
 	if snap == nil {
 		l.metrics.invalid.Add(1)
-		return ErrNoRules
+		return nil, ErrNoRules
 	}
-	c := l.calls.Get().(*calculation)
-	defer l.release(c)
-	c.settings, c.shares, c.req, c.domain = &snap.settings, snap.shares, req, snap.tree.Domain(req.Domain)
+	return snap, nil
+}
 
+// begin finds the rules of a request and prepares its takes.
+func (l *Limiter) begin(ctx context.Context, c *calculation, snap *snapshot, req *Request) error {
+	c.snapshot, c.settings, c.shares, c.req, c.domain = snap, &snap.settings, snap.shares, req, snap.tree.Domain(req.Domain)
 	if err := c.resolve(ctx); err != nil {
 		return err
 	}
 	c.prepare(l.keys)
-	if len(c.request.Takes) > 0 {
-		if err := l.store.Take(ctx, now, &c.request); err != nil {
-			if err = l.fallback(ctx, now, c, err); err != nil {
-				return err
-			}
+	return nil
+}
+
+// finish judges what the store has answered, and fills d.
+func (l *Limiter) finish(ctx context.Context, now time.Time, c *calculation, d *Decision, err error) error {
+	if err != nil {
+		if err = l.fallback(ctx, now, c, err); err != nil {
+			return err
 		}
 	}
 	for i := range c.resolved {
@@ -102,18 +170,18 @@ func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *De
 	switch {
 	case l.unmeasured:
 	case c.domain == nil:
-		c.name = l.metrics.countUnknownDomain(req, c.name)
+		c.name = l.metrics.countUnknownDomain(c.req, c.name)
 	default:
-		l.measure(c, snap.series)
+		l.measure(c, c.snapshot.series)
 	}
-	if snap.hot != nil {
-		c.countUses(snap.hot)
+	if c.snapshot.hot != nil {
+		c.countUses(c.snapshot.hot)
 	}
 	c.headers(d)
-	if snap.settings.Metadata {
+	if c.settings.Metadata {
 		d.Metadata = c.metadata(d)
 	}
-	if d.Code == OverLimit && snap.settings.Shadow {
+	if d.Code == OverLimit && c.settings.Shadow {
 		d.Code = OK
 		l.metrics.shadowed.Add(1)
 	}
@@ -132,7 +200,8 @@ func (l *Limiter) release(c *calculation) {
 	}
 	clear(c.resolved) // so that rules and limits of an old snapshot can be collected
 	clear(c.request.Takes)
-	c.settings, c.shares, c.req, c.domain = nil, nil, nil, nil
+	c.snapshot, c.settings, c.shares, c.req, c.domain = nil, nil, nil, nil, nil
+	c.ctx, c.decision, c.done = nil, nil, nil
 	c.local.Clear()
 	c.resolved, c.index = c.resolved[:0], c.index[:0]
 	c.request.Takes = c.request.Takes[:0]

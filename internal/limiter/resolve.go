@@ -14,6 +14,7 @@ import (
 
 // calculation is the working memory of one decision. It is reused by later decisions.
 type calculation struct {
+	snapshot *snapshot
 	settings *Settings
 	shares   [][]descriptor.Limit // by Rule.Index: this process' share of each limit; nil if it is the only process
 	req      *Request
@@ -32,6 +33,13 @@ type calculation struct {
 	seed   maphash.Seed
 
 	local backend.SubRequest // the takes that this process counts because of on_error: local
+
+	// Of a decision that Start has begun.
+	ctx      context.Context
+	now      time.Time
+	decision *Decision
+	done     func(error)
+	resume   func(error) // called with the answer of the store; made once
 }
 
 // resolved is one descriptor with its rule or override, and its takes.

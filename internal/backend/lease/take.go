@@ -71,6 +71,46 @@ func (l *Leases) Take(ctx context.Context, now time.Time, r *backend.Request) er
 	return errors.Join(c.err, l.ask(ctx, now, c, r))
 }
 
+// Start implements backend.Starter. A request with a limit that is leased gets a goroutine, unless the lease of its counter
+// answers it.
+func (l *Leases) Start(ctx context.Context, now time.Time, r *backend.Request, done func(error)) (settled bool, err error) {
+	if !concerns(r) {
+		return backend.Start(ctx, l.opts.Store, now, r, done)
+	}
+	if l.local(now, r) {
+		return true, nil
+	}
+	backend.StartTake(ctx, l, now, r, done)
+	return false, nil
+}
+
+// local answers a request of one take from the lease of its counter. It returns false if that is not possible; then nothing
+// has changed.
+func (l *Leases) local(now time.Time, r *backend.Request) bool {
+	if len(r.Takes) != 1 || r.Takes[0].Hits <= 0 {
+		return false
+	}
+	t := &r.Takes[0]
+	sh, _ := l.shard(t.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	k := sh.counters[string(t.Key)]
+	return k != nil && k.of(t.Limit) && l.use(k, t, &r.Outcomes[0], now)
+}
+
+// use answers a take from a lease. It returns false if the lease has too few permits. The shard is locked.
+func (l *Leases) use(k *hotCounter, t *backend.Take, o *backend.Outcome, now time.Time) bool {
+	if k.alive(now) < t.Hits {
+		return false
+	}
+	k.touched = now
+	k.take(t.Hits, now)
+	*o = k.answer(t.Hits, now)
+	l.counts.used.Add(t.Hits)
+	l.counts.local.Add(1)
+	return true
+}
+
 // concerns reports whether a request has a take under a limit with leases.
 func concerns(r *backend.Request) bool {
 	for i := range r.Takes {
@@ -102,12 +142,8 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *forwarded, r *ba
 			return nil
 		}
 		k.touched = *now
-		if k.alive(*now) >= t.Hits {
-			k.take(t.Hits, *now)
-			r.Outcomes[i] = k.answer(t.Hits, *now)
+		if l.use(k, t, &r.Outcomes[i], *now) {
 			sh.mu.Unlock()
-			l.counts.used.Add(t.Hits)
-			l.counts.local.Add(1)
 			return nil
 		}
 		if k.fetch == nil || waited || c.leads {

@@ -15,6 +15,11 @@ func TestSuite(t *testing.T) {
 	backendtest.Run(t, func(testing.TB) backend.Store { return memory.New(memory.Options{}) })
 }
 
+// The same, with requests that do not hold their callers up.
+func TestSuiteStarted(t *testing.T) {
+	backendtest.Run(t, func(testing.TB) backend.Store { return backendtest.Started(memory.New(memory.Options{})) })
+}
+
 func TestFull(t *testing.T) {
 	backendtest.RunFull(t, func(most, shared int) backendtest.BoundedStore {
 		return memory.New(memory.Options{MaxCounters: most, Shared: shared})

@@ -123,6 +123,11 @@ func (s *Store) takeOne(now int64, takes []backend.Take, outcomes []backend.Outc
 	return true
 }
 
+// Start implements backend.Starter. Counting in memory never waits.
+func (s *Store) Start(ctx context.Context, now time.Time, r *backend.Request, _ func(error)) (settled bool, err error) {
+	return true, s.Take(ctx, now, r)
+}
+
 // Peek judges takes and changes nothing. For a counter that does not exist, it reads the shared counter from which a new one
 // would begin. It never fails.
 func (s *Store) Peek(_ context.Context, now time.Time, r *backend.Request) error {

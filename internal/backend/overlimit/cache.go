@@ -55,6 +55,11 @@ type refusal struct {
 type asked struct {
 	backend.SubRequest
 	refunds []uint64 // for each take: refunds of its shard before the call
+
+	whole  *backend.Request
+	at     int64
+	done   func(error) // of Start
+	resume func(error) // called with the store's answer to Start; made once
 }
 
 // New returns an empty cache in front of a backend.
@@ -63,7 +68,15 @@ func New(opts Options) *Cache {
 		opts.Bytes = 1 << 20
 	}
 	c := &Cache{store: opts.Store, perShard: int64(max(opts.Bytes/shardCount, 1024)), seed: maphash.MakeSeed()}
-	c.pool.New = func() any { return new(asked) }
+	c.pool.New = func() any {
+		a := new(asked)
+		a.resume = func(err error) {
+			done := a.done
+			c.learn(a)
+			done(err)
+		}
+		return a
+	}
 	for i := range c.shards {
 		c.shards[i].refusals = make(map[string]refusal)
 	}
@@ -83,13 +96,34 @@ func New(opts Options) *Cache {
 
 // Take answers what it can, and forwards the rest to the store in one call.
 func (c *Cache) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+	a := c.ask(now, r)
+	if a == nil {
+		return nil
+	}
+	err := c.store.Take(ctx, now, &a.Request)
+	c.learn(a)
+	return err
+}
+
+// Start implements backend.Starter.
+func (c *Cache) Start(ctx context.Context, now time.Time, r *backend.Request, done func(error)) (settled bool, err error) {
+	a := c.ask(now, r)
+	if a == nil {
+		return true, nil
+	}
+	a.done = done
+	settled, err = backend.Start(ctx, c.store, now, &a.Request, a.resume)
+	if settled {
+		c.learn(a)
+	}
+	return settled, err
+}
+
+// ask answers what the cache knows, and returns what the store has to answer, or nil.
+func (c *Cache) ask(now time.Time, r *backend.Request) *asked {
 	at := now.UnixMicro()
 	a := c.pool.Get().(*asked)
-	defer func() {
-		a.Clear()
-		a.refunds = a.refunds[:0]
-		c.pool.Put(a)
-	}()
+	a.whole, a.at = r, at
 	a.Together = r.Together
 
 	for start := 0; start < len(r.Takes); {
@@ -111,15 +145,27 @@ func (c *Cache) Take(ctx context.Context, now time.Time, r *backend.Request) err
 		start = end
 	}
 	if len(a.Takes) == 0 {
+		c.release(a)
 		return nil
 	}
 	a.Prepare()
-	err := c.store.Take(ctx, now, &a.Request)
-	a.Answer(r)
+	return a
+}
+
+// learn passes on the store's answers, and remembers refusals.
+func (c *Cache) learn(a *asked) {
+	a.Answer(a.whole)
 	for i := range a.Takes {
-		c.after(at, &a.Takes[i], &a.Outcomes[i], a.refunds[i])
+		c.after(a.at, &a.Takes[i], &a.Outcomes[i], a.refunds[i])
 	}
-	return err
+	c.release(a)
+}
+
+func (c *Cache) release(a *asked) {
+	a.Clear()
+	a.refunds = a.refunds[:0]
+	a.whole, a.done = nil, nil
+	c.pool.Put(a)
 }
 
 // Peek asks the store how much is used, except for counters that are known to refuse everything.

@@ -23,8 +23,13 @@ type inFlight struct {
 	keys    []byte
 	limits  []descriptor.Limit
 	done    chan struct{} // receives one element when there is an answer, or when no answer will come
-	owners  atomic.Int32  // the caller and the queue; the last one to release it returns it to the pool
-	watched bool          // the queue watches its deadline; guarded by the queue's lock
+
+	// A caller that does not wait has a callback instead, and the request that gets the outcomes.
+	callback func(error)
+	whole    *backend.Request
+
+	owners  atomic.Int32 // the caller and the queue; the last one to release it returns it to the pool
+	watched bool         // the queue watches its deadline; guarded by the queue's lock
 
 	mu     sync.Mutex
 	ctx    context.Context // the caller's
@@ -45,8 +50,8 @@ const (
 
 func newInFlight() any { return &inFlight{done: make(chan struct{}, 1)} }
 
-// init copies a caller's request. now is the time by the queue's clock, and timeout the store's timeout.
-func (f *inFlight) init(ctx context.Context, at, now int64, timeout time.Duration, r *backend.Request) {
+// init copies a caller's request. done is the callback of a caller that does not wait, or nil. now is the time by the queue's clock, and timeout the store's timeout.
+func (f *inFlight) init(ctx context.Context, at, now int64, timeout time.Duration, r *backend.Request, done func(error)) {
 	f.at = at
 	f.keys = f.keys[:0]
 	for i := range r.Takes {
@@ -80,6 +85,7 @@ func (f *inFlight) init(ctx context.Context, at, now int64, timeout time.Duratio
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.callback, f.whole = done, r
 	f.ctx, f.until, f.caller, f.late, f.state, f.err = ctx, until, caller, false, waiting, nil
 }
 
@@ -101,46 +107,47 @@ func (f *inFlight) isAnswered() bool {
 	return f.state == answered
 }
 
-// answer gives the caller its answer, unless it has one.
-func (f *inFlight) answer(err error) {
+// answer gives the caller its answer, unless it has one. It returns true if the callback must be called now.
+func (f *inFlight) answer(err error) (call bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.answerLocked(err)
+	return f.answerLocked(err)
 }
 
-func (f *inFlight) answerLocked(err error) {
+func (f *inFlight) answerLocked(err error) (call bool) {
 	if f.state == answered {
-		return
+		return false
 	}
 	f.state, f.err = answered, err
+	if f.callback != nil {
+		return true
+	}
 	f.done <- struct{}{}
+	return false
 }
 
 // expire answers the caller with an error if the caller's deadline or the store's timeout has passed. It returns false if no
-// caller waits for f. If f was sent, its answer may have arrived while this process had no CPU to read it, so the caller waits
-// until the next check.
-func (f *inFlight) expire(s *Store, now int64) (waits bool) {
+// caller waits for f, and true for call if the callback must be called now. If f was sent, its answer may have arrived while
+// this process had no CPU to read it, so the caller waits until the next check.
+func (f *inFlight) expire(s *Store, now int64) (waits, call bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.state == answered {
-		return false
+		return false, false
 	}
 	err := f.ctx.Err()
 	switch {
 	case errors.Is(err, context.Canceled):
-		f.answerLocked(context.Canceled)
-		return false
+		return false, f.answerLocked(context.Canceled)
 	case err == nil && (f.until == 0 || now < f.until):
-		return true
+		return true, false
 	case f.state == sent && !f.late:
 		f.late = true
-		return true
+		return true, false
 	case f.caller || err != nil:
-		f.answerLocked(fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded))
-		return false
+		return false, f.answerLocked(fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded))
 	default:
-		f.answerLocked(fmt.Errorf("%w: no answer within %s", backend.ErrUnavailable, s.opts.Timeout))
-		return false
+		return false, f.answerLocked(fmt.Errorf("%w: no answer within %s", backend.ErrUnavailable, s.opts.Timeout))
 	}
 }
 
@@ -151,7 +158,7 @@ func (f *inFlight) forget() bool {
 	}
 	clear(f.request.Takes)
 	f.mu.Lock()
-	f.ctx = nil
+	f.ctx, f.callback, f.whole = nil, nil, nil
 	f.mu.Unlock()
 	return true
 }

@@ -23,6 +23,21 @@ func (p *Pair) Take(ctx context.Context, now time.Time, r *backend.Request) erro
 		func(ctx context.Context, s *Store, part *backend.Request) error { return s.Take(ctx, now, part) })
 }
 
+// Start implements backend.Starter. A request that has counters in both stores gets a goroutine.
+func (p *Pair) Start(ctx context.Context, now time.Time, r *backend.Request, done func(error)) (settled bool, err error) {
+	if len(r.Takes) == 0 {
+		return true, nil
+	}
+	first := p.storeOf(r.Takes[0].Limit)
+	for i := range r.Takes[1:] {
+		if p.storeOf(r.Takes[1+i].Limit) != first {
+			backend.StartTake(ctx, p, now, r, done)
+			return false, nil
+		}
+	}
+	return first.Start(ctx, now, r, done)
+}
+
 // Peek decides takes without changing anything, in both stores if the request has counters in both.
 func (p *Pair) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
 	return backend.Split(ctx, r,

@@ -61,7 +61,7 @@ func (q *queue) take(ctx context.Context, at int64, apart bool, r *backend.Reque
 		return q.store.failure(ctx, err)
 	}
 	f := q.pool.Get().(*inFlight)
-	f.init(ctx, at, q.now(), q.store.opts.Timeout, r)
+	f.init(ctx, at, q.now(), q.store.opts.Timeout, r, nil)
 	if !q.put(f, apart) {
 		c := scriptCalls.Get().(*scriptCall)
 		defer c.release()
@@ -74,6 +74,27 @@ func (q *queue) take(ctx context.Context, at int64, apart bool, r *backend.Reque
 	}
 	q.release(f)
 	return err
+}
+
+// start is take for a caller that does not wait: done gets the error that Store.Take would return. It returns false if the
+// queue is closed, and then nothing has happened.
+func (q *queue) start(ctx context.Context, at int64, apart bool, r *backend.Request, done func(error)) bool {
+	f := q.pool.Get().(*inFlight)
+	f.init(ctx, at, q.now(), q.store.opts.Timeout, r, done)
+	return q.put(f, apart)
+}
+
+// deliver calls the callback of a request that is answered.
+func (q *queue) deliver(f *inFlight) {
+	done, r, err := f.callback, f.whole, f.err
+	if err == nil {
+		copy(r.Outcomes, f.request.Outcomes)
+	} else {
+		backend.Fail(r.Outcomes)
+		err = q.store.failed("count in Redis", err, r)
+	}
+	q.release(f)
+	done(err)
 }
 
 // put sends a request, or lets it wait for a flush. It returns false if the queue is closed.
@@ -128,18 +149,25 @@ func (q *queue) watch(f *inFlight) {
 // expire answers callers whose deadline or timeout has passed. It runs again as long as any request is watched. While Redis
 // hangs, no flush drops the requests of callers that have left. So expire drops them when they are the larger part.
 func (q *queue) expire() {
+	var expired []*inFlight // with a callback
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	now := q.now()
 	q.watched = slices.DeleteFunc(q.watched, func(f *inFlight) bool {
-		f.watched = f.expire(q.store, now)
-		return !f.watched
+		waits, call := f.expire(q.store, now)
+		if f.watched = waits; call {
+			expired = append(expired, f)
+		}
+		return !waits
 	})
 	if len(q.state.waiting) > 2*len(q.watched)+maxFlush {
 		q.state.drop(q.release)
 	}
 	if q.ticking = len(q.watched) > 0; q.ticking {
 		q.timer.Reset(expireEvery)
+	}
+	q.mu.Unlock()
+	for _, f := range expired {
+		q.deliver(f)
 	}
 }
 
@@ -270,7 +298,9 @@ func (q *queue) sendApart(f *inFlight) {
 
 // finish gives a request's caller the answer, if it still waits.
 func (q *queue) finish(f *inFlight, err error) {
-	f.answer(err)
+	if f.answer(err) {
+		q.deliver(f)
+	}
 	q.release(f)
 }
 

@@ -15,7 +15,7 @@ func request(takes int) *inFlight {
 	for i := range r.Takes {
 		r.Takes[i].Limit = &descriptor.Limit{}
 	}
-	f.init(context.Background(), 0, 0, 0, r)
+	f.init(context.Background(), 0, 0, 0, r, nil)
 	return f
 }
 

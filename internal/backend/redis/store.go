@@ -103,6 +103,26 @@ func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) err
 	return s.failed("count in Redis", err, r)
 }
 
+// Start implements backend.Starter. The request waits in the queue like any other, but no goroutine waits with it. A request
+// whose counters are in several slots of a cluster gets a goroutine.
+func (s *Store) Start(ctx context.Context, now time.Time, r *backend.Request, done func(error)) (settled bool, err error) {
+	if len(r.Takes) == 0 {
+		return true, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return true, s.failed("count in Redis", s.failure(ctx, err), r)
+	}
+	if s.cluster && !s.inOneSlot(r) || !s.queues.of(ctx, r).start(ctx, now.UnixMicro(), s.opts.Plain || s.CallerClock(), r, done) {
+		backend.StartTake(ctx, s, now, r, done)
+	}
+	return false, nil
+}
+
+func (s *Store) inOneSlot(r *backend.Request) bool {
+	first := s.slotID(&r.Takes[0])
+	return !slices.ContainsFunc(r.Takes[1:], func(t backend.Take) bool { return s.slotID(&t) != first })
+}
+
 // Peek decides takes and changes nothing. It does not wait in a queue: it is sent by itself.
 func (s *Store) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
 	if len(r.Takes) == 0 {

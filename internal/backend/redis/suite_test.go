@@ -37,6 +37,16 @@ func TestSuite(t *testing.T) {
 	})
 }
 
+// The store settles requests whose callers do not wait for it in the same way.
+func TestSuiteStarted(t *testing.T) {
+	client := dial(t, redistest.Start(t))
+	backendtest.Run(t, func(t testing.TB) backend.Store {
+		s := redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: true})
+		t.Cleanup(func() { _ = s.Close() })
+		return backendtest.Started(s)
+	})
+}
+
 // dial returns a client of a server. The client is closed at the end of the test.
 func dial(t testing.TB, s *redistest.Server) goredis.UniversalClient {
 	t.Helper()
