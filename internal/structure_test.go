@@ -36,7 +36,8 @@ var imports = map[string][]string{
 	"internal/limiter":          {"internal/descriptor", "internal/backend", "internal/hotkeys"},
 	"internal/intake":           {},
 	"internal/endpoint":         {"internal/intake", "internal/limiter"},
-	"internal/server":           {"internal/descriptor", "internal/endpoint", "internal/intake", "internal/limiter", "internal/logging"},
+	"internal/transport":        {"internal/intake"},
+	"internal/server":           {"internal/descriptor", "internal/endpoint", "internal/intake", "internal/limiter", "internal/logging", "internal/transport"},
 	"internal/operator":         {"internal/descriptor", "internal/endpoint", "internal/hotkeys", "internal/intake", "internal/limiter", "internal/logging", "proto/..."},
 	"internal/bearer":           {},
 	"internal/caller":           {"internal/descriptor", "internal/limiter", "internal/terminal", "internal/explain", "proto/..."},
@@ -64,16 +65,16 @@ var imports = map[string][]string{
 	"scripts/suite":             {},
 	"attack":                    {},
 	"bench":                     {},
-	"bench/emptyserver":         {"internal/server"},
+	"bench/emptyserver":         {"internal/intake", "internal/server", "internal/transport"},
 }
 
 // onlyIn lists imports that only some packages may have: an import that begins with the path is allowed in these
 // packages alone.
 var onlyIn = map[string][]string{
-	"google.golang.org/grpc":                  {"internal/server", "internal/operator", "internal/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "examples/...", "internal/otlptest", "internal/servicetest"},
+	"google.golang.org/grpc":                  {"internal/server", "internal/transport", "internal/operator", "internal/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "examples/...", "internal/otlptest", "internal/servicetest"},
 	"google.golang.org/protobuf":              {"internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "internal/otlptest"},
 	"github.com/envoyproxy/go-control-plane":  {"internal/server", "internal/config/xds", "cmd/ratelimitd", "attack", "bench/...", "internal/caller", "examples/...", "internal/servicetest"},
-	"net/http":                                {"internal/server", "internal/operator", "internal/endpoint", "cmd/ratelimitd", "examples/...", "internal/otlptest", "internal/servicetest"},
+	"net/http":                                {"bench/emptyserver", "internal/server", "internal/transport", "internal/operator", "internal/endpoint", "cmd/ratelimitd", "examples/...", "internal/otlptest", "internal/servicetest"},
 	"gopkg.in/yaml.v3":                        {"internal/yamlform"},
 	"github.com/DataDog":                      {"internal/statsd"},
 	"github.com/prometheus/statsd_exporter":   {"internal/promcompat"},

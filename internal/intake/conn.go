@@ -8,11 +8,15 @@ import (
 	"time"
 )
 
-// reason is why a connection was closed.
-type reason int
+// Reason is why a connection was closed.
+type Reason int
+
+// TooManyFrames is the reason for closing a connection that sends frames without end: a header block in too many of them,
+// or frames that belong to no call.
+const TooManyFrames = headers
 
 const (
-	inTime reason = iota
+	inTime Reason = iota
 	evicted
 	noCall
 	noMessage
@@ -202,8 +206,20 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
+// Received counts bytes of messages that arrived. It returns false if that is too much: then the connection is closed.
+func (c *Conn) Received(n int64) bool {
+	if c.listener.options.Bytes.received(c, n) {
+		return true
+	}
+	c.cut(tooManyBytes)
+	return false
+}
+
+// Cut closes a connection on which a transport has found that it is over a bound.
+func (c *Conn) Cut(why Reason) { c.cut(why) }
+
 // cut closes a connection that is over a bound.
-func (c *Conn) cut(why reason) {
+func (c *Conn) cut(why Reason) {
 	c.listener.metrics.closed[why].Inc()
 	c.listener.options.Log.Debug("connection closed", "listener", c.listener.options.Name, "peer", c.peer.key, "reason", reasons[why])
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
@@ -218,7 +234,7 @@ func (c *Conn) idle(now int64) bool {
 }
 
 // late returns the time bound that a connection exceeds.
-func (c *Conn) late(now int64, o *Options) reason {
+func (c *Conn) late(now int64, o *Options) Reason {
 	if began := c.writing.Load(); o.Write > 0 && began != 0 && now-began > int64(o.Write) {
 		return notReading
 	}

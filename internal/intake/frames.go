@@ -93,8 +93,7 @@ func (f *framedConn) Read(p []byte) (int, error) {
 		f.conn.cut(headers)
 		return 0, bad
 	}
-	if data > 0 && !f.conn.listener.options.Bytes.received(f.conn, int64(data)) {
-		f.conn.cut(tooManyBytes)
+	if data > 0 && !f.conn.Received(int64(data)) {
 		return 0, errBytes
 	}
 	return n, err

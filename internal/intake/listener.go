@@ -242,8 +242,8 @@ func (l *Listener) sweep(every time.Duration) {
 }
 
 // late finds the connections that exceed a time bound. With turn it begins a new period of waiting for messages.
-func (l *Listener) late(now int64, turn bool) map[*Conn]reason {
-	var all map[*Conn]reason
+func (l *Listener) late(now int64, turn bool) map[*Conn]Reason {
+	var all map[*Conn]Reason
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for e := l.open.Front(); e != nil; e = e.Next() {
@@ -256,7 +256,7 @@ func (l *Listener) late(now int64, turn bool) map[*Conn]reason {
 			continue
 		}
 		if all == nil {
-			all = make(map[*Conn]reason)
+			all = make(map[*Conn]Reason)
 		}
 		all[c] = why
 	}

@@ -1,0 +1,526 @@
+package transport
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/ratelimitd/ratelimitd/internal/intake"
+)
+
+const (
+	readBuffer = 4 << 10 // about thirty calls
+
+	// maxUnsent is how many bytes of answers may wait for a client that does not read. Then nothing more is read from it.
+	maxUnsent = 256 << 10
+
+	// receiveWindow is how many bytes a client may send ahead, on a stream and on the whole connection. Credit is given
+	// back when creditAfter bytes have been used.
+	receiveWindow = 1 << 20
+	creditAfter   = receiveWindow / 4
+
+	initialWindow = 65_535 // of RFC 9113, in both directions
+	maxWindow     = 1<<31 - 1
+
+	// maxFrame is the largest frame that is accepted: the smallest bound that HTTP/2 allows.
+	maxFrame = 16 << 10
+
+	// maxIdleFrames is how many frames a client may send that belong to no request, between two requests. Without the
+	// bound, a client could keep the server busy with frames that cost it nothing.
+	maxIdleFrames = 10_000
+
+	// maxStrikes is how many pings may come too soon.
+	maxStrikes = 2
+
+	// maxOwed is how many bytes of answers a connection may hold for a client that does not open its windows. One answer may
+	// be longer.
+	maxOwed = 256 << 10
+
+	// maxStreamID is in a GOAWAY that still lets the client's requests in flight arrive.
+	maxStreamID = 1<<31 - 1
+)
+
+// drainPing is the content of the ping after the first GOAWAY. Its answer shows that the client has seen the GOAWAY.
+var drainPing = [8]byte{'d', 'r', 'a', 'i', 'n'}
+
+// drainTimeout is how long a client that is asked to leave may take to answer a ping.
+const drainTimeout = 5 * time.Second
+
+const notHTTP2 = "This port speaks gRPC over HTTP/2. This request is not HTTP/2.\n"
+
+const answerToHTTP1 = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n" + notHTTP2
+
+var errPreface = errors.New("the client does not speak HTTP/2")
+
+// conn is a connection.
+type conn struct {
+	server *Server
+	number int64    // of the connection
+	plain  net.Conn // decrypted
+	sock   *socket  // below the encryption
+	limits *intake.Conn
+	tls    *tls.ConnectionState
+	ctx    context.Context // of requests for Other
+	cancel context.CancelFunc
+
+	// The goroutine that reads the connection owns these fields.
+	buf        *bufio.Reader
+	framer     *http2.Framer
+	headers    headerReader
+	batch      []*Call
+	received   int64 // bytes of DATA that the client has sent and has no credit for yet
+	lastPing   time.Time
+	strikes    int
+	idleFrames int
+	settled    bool      // the client has sent its settings
+	now        time.Time // when the first request of this batch arrived; zero: there is none
+
+	read   atomic.Int64 // when the last frame was read, in nanoseconds of the wall clock
+	wrote  atomic.Bool  // an answer was written since the last ping of the client
+	queued atomic.Bool  // a flusher will flush the connection
+
+	keeping keeping // owned by the server's goroutine that keeps connections
+
+	flushing sync.Mutex // held while the output is written
+	spare    []byte     // under flushing
+
+	mu         sync.Mutex
+	changed    sync.Cond // with mu: a window, a stream or the connection changed
+	handling   bool      // the reading goroutine will flush when the batch is handled
+	out        []byte    // what is not written yet
+	streams    map[uint32]*stream
+	open       uint32 // requests that are not answered, whether the client has reset them or not
+	latest     uint32 // the highest stream that the client has opened
+	closed     recentlyClosed
+	window     int64 // bytes of DATA that may be sent
+	initial    int64 // the window of a new stream
+	frame      int   // the largest frame that the client accepts
+	resizes    bool  // the next header block must say that the encoder's table is empty
+	owed       []owed
+	owedBytes  int
+	leaving    bool   // GOAWAY was sent
+	lastServed uint32 // streams after this one are not served; with leaving
+	over       bool   // the connection is closed
+}
+
+// stream is one request.
+type stream struct {
+	conn *conn
+	id   uint32
+
+	// The goroutine that reads the connection owns these fields.
+	declared int64 // content-length; -1: none
+	body     int64 // bytes of DATA that arrived
+
+	// Under the connection's mutex.
+	ended    bool  // the client has sent its last frame
+	received int64 // bytes that the client has sent and has no credit for yet
+	window   int64 // bytes that may be sent
+	waiting  bool  // a part of the answer waits for the window
+	gone     bool  // the stream is closed
+
+	call     *Call     // of the method
+	exchange *exchange // any other request
+}
+
+// recentlyClosed has the last streams that were closed. Frames may arrive for a stream that this side has closed.
+type recentlyClosed struct {
+	ids  [64]uint32
+	next int
+}
+
+func (r *recentlyClosed) add(id uint32) {
+	r.ids[r.next%len(r.ids)] = id
+	r.next++
+}
+
+func (r *recentlyClosed) has(id uint32) bool {
+	for _, closed := range r.ids {
+		if closed == id {
+			return true
+		}
+	}
+	return false
+}
+
+// serve serves a connection until it ends.
+func (s *Server) serve(raw net.Conn) {
+	kernel := raw
+	limits, _ := raw.(*intake.Conn)
+	if limits != nil {
+		kernel = limits.Conn
+	}
+	c := &conn{
+		server: s, number: s.numbers.Add(1), limits: limits, sock: newSocket(raw, kernel),
+		streams: make(map[uint32]*stream), window: initialWindow, initial: initialWindow, frame: maxFrame,
+	}
+	c.plain = c.sock
+	c.changed.L = &c.mu
+	c.ctx, c.cancel = context.Background(), func() {}
+	if !s.add(c) {
+		_ = raw.Close()
+		return
+	}
+	defer c.close()
+	if err := c.handshake(); err != nil {
+		s.opts.Log.Debug("connection closed before its first request", "peer", raw.RemoteAddr().String(), "error", err)
+		return
+	}
+	c.serve()
+}
+
+// handshake returns when the client has shown that it speaks HTTP/2.
+func (c *conn) handshake() error {
+	opts := &c.server.opts
+	_ = c.sock.SetReadDeadline(time.Now().Add(opts.HandshakeTimeout))
+	if opts.Handshake != nil {
+		plain, state, err := opts.Handshake(c.sock)
+		if err != nil {
+			return err
+		}
+		c.plain, c.tls = plain, state
+	}
+	c.buf = bufio.NewReaderSize(c.plain, readBuffer)
+	if err := c.preface(); err != nil {
+		return err
+	}
+	_ = c.sock.SetReadDeadline(time.Time{})
+	ctx := context.WithValue(context.Background(), localAddrKey, c.sock.LocalAddr())
+	if opts.ConnContext != nil {
+		ctx = opts.ConnContext(ctx, c.sock.Conn)
+	}
+	c.ctx, c.cancel = context.WithCancel(ctx)
+	c.framer = http2.NewFramer(nil, c.buf)
+	c.framer.SetMaxReadFrameSize(maxFrame)
+	c.headers.init(opts.Path, opts.MaxHeaderBytes)
+	c.mu.Lock()
+	c.out = appendServerPreface(c.out, opts.MaxStreams, opts.MaxHeaderBytes)
+	c.mu.Unlock()
+	c.flush()
+	return nil
+}
+
+func (c *conn) preface() error {
+	for n := 1; n <= len(http2.ClientPreface); n++ {
+		got, err := c.buf.Peek(n)
+		if err != nil {
+			return err
+		}
+		if got[n-1] != http2.ClientPreface[n-1] {
+			c.answerHTTP1()
+			return errPreface
+		}
+	}
+	_, err := c.buf.Discard(len(http2.ClientPreface))
+	return err
+}
+
+// answerHTTP1 gives an HTTP/1 client an answer that it understands.
+func (c *conn) answerHTTP1() {
+	seen, _ := c.buf.Peek(c.buf.Buffered())
+	for _, method := range []string{"GET ", "HEAD ", "POST ", "PUT ", "PATCH ", "DELETE ", "OPTIONS "} {
+		if bytes.HasPrefix(seen, []byte(method)) {
+			_, _ = c.plain.Write([]byte(answerToHTTP1))
+			c.sock.flushed()
+			c.linger()
+			return
+		}
+	}
+}
+
+// linger reads what the client has sent already. The kernel would reset a connection that is closed with unread bytes, and
+// the client would not see the last answer.
+func (c *conn) linger() {
+	if half, ok := c.sock.Conn.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+	_ = c.sock.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	_, _ = io.CopyN(io.Discard, c.sock.Conn, 64<<10)
+}
+
+// serve reads frames until the connection ends.
+func (c *conn) serve() {
+	for {
+		if !c.hasFrame() {
+			c.handle()
+			c.flush()
+			c.sock.await(maxUnsent)
+		}
+		err := c.readFrame()
+		if err == nil {
+			continue
+		}
+		if e, ok := errors.AsType[http2.StreamError](err); ok {
+			c.reset(e.StreamID, e.Code)
+			if c.idle() {
+				continue
+			}
+			err = http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+		}
+		c.handle()
+		c.end(err)
+		return
+	}
+}
+
+// hasFrame reports whether a whole frame has been read from the socket.
+func (c *conn) hasFrame() bool {
+	n := c.buf.Buffered()
+	if n < frameHeader {
+		return false
+	}
+	head, err := c.buf.Peek(frameHeader)
+	return err == nil && n >= frameHeader+(int(head[0])<<16|int(head[1])<<8|int(head[2]))
+}
+
+// handle passes on the calls that have arrived together.
+func (c *conn) handle() {
+	if len(c.batch) == 0 {
+		return
+	}
+	if c.now.IsZero() {
+		c.now = time.Now()
+	}
+	c.read.Store(c.now.UnixNano())
+	c.idleFrames = 0
+	for _, call := range c.batch {
+		call.arrived(c.now)
+	}
+	c.setHandling(true)
+	c.server.opts.Handler.Handle(c.now, c.batch)
+	c.setHandling(false)
+	clear(c.batch)
+	c.batch, c.now = c.batch[:0], time.Time{}
+}
+
+func (c *conn) setHandling(on bool) {
+	c.mu.Lock()
+	c.handling = on
+	c.mu.Unlock()
+}
+
+// end ends a connection on which reading failed.
+func (c *conn) end(err error) {
+	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || isNetError(err) {
+		return
+	}
+	c.server.opts.Log.Debug("connection closed", "peer", c.sock.RemoteAddr().String(), "error", err)
+	c.goAway(goAwayFor(err))
+	c.flush()
+	_ = c.sock.SetWriteDeadline(time.Now().Add(time.Second))
+	c.sock.flushed()
+	c.linger()
+}
+
+func isNetError(err error) bool {
+	_, ok := errors.AsType[net.Error](err)
+	return ok
+}
+
+// close closes the connection. Its requests end.
+func (c *conn) close() {
+	c.mu.Lock()
+	if c.over {
+		c.mu.Unlock()
+		return
+	}
+	c.over = true
+	all := c.streams
+	c.streams = nil // delete works on it, and nothing is added any more
+	c.owed, c.out = nil, nil
+	for _, st := range all {
+		c.abort(st)
+	}
+	c.changed.Broadcast()
+	c.mu.Unlock()
+	c.cancel()
+	_ = c.sock.Close()
+	if c.plain != net.Conn(c.sock) {
+		go func() { _ = c.plain.Close() }() // sends an alert, and may wait for that
+	}
+	c.server.remove(c)
+}
+
+// idle counts a frame that belongs to no request. It returns false if there are too many.
+func (c *conn) idle() bool {
+	c.idleFrames++
+	return c.idleFrames <= maxIdleFrames
+}
+
+// flush writes the output. It does not block.
+func (c *conn) flush() {
+	c.flushing.Lock()
+	defer c.flushing.Unlock()
+	c.mu.Lock()
+	p := c.out
+	c.out = c.spare[:0]
+	c.spare = nil
+	leave := c.leaving && len(c.streams) == 0 && c.lastServed != maxStreamID && c.open == 0 && !c.over
+	c.mu.Unlock()
+	if len(p) > 0 {
+		if _, err := c.plain.Write(p); err != nil {
+			leave = true
+		}
+	}
+	if cap(p) <= keepBytes {
+		c.spare = p[:0]
+	}
+	if leave {
+		go c.leave()
+	}
+}
+
+// leave closes a connection whose last answer is in the socket.
+func (c *conn) leave() {
+	c.sock.flushed()
+	c.close()
+}
+
+// flushLater lets a flusher write the output, together with answers that are about to be given.
+func (c *conn) flushLater() {
+	if c.queued.Swap(true) {
+		return
+	}
+	flushers := c.server.flushers
+	select {
+	case flushers[c.number%int64(len(flushers))] <- c:
+	default: // the flusher is busy
+		c.queued.Store(false)
+		c.flush()
+	}
+}
+
+// keeping is the state of keepalive and age of a connection.
+type keeping struct {
+	began   time.Time // when the connection was first looked at
+	age     time.Duration
+	pinged  time.Time // zero: no ping is unanswered
+	drained time.Time // when the client was asked to leave
+}
+
+// keep pings an idle client, and asks the client of an old connection to leave.
+func (c *conn) keep(now time.Time) {
+	o, k := &c.server.opts, &c.keeping
+	if k.began.IsZero() {
+		k.began = now
+		k.age = o.MaxConnectionAge
+		if k.age > 0 && k.age < 1<<62 { // a longer time means never
+			k.age += time.Duration((rand.Float64() - 0.5) / 5 * float64(k.age))
+		}
+	}
+	switch {
+	case k.age > 0 && k.drained.IsZero() && now.Sub(k.began) >= k.age:
+		k.drained = now
+		c.drain()
+	case !k.drained.IsZero() && o.MaxAgeGrace != 0 && now.Sub(k.drained) >= o.MaxAgeGrace:
+		c.close()
+		return
+	}
+	if o.PingAfter <= 0 {
+		return
+	}
+	quiet := now.Sub(time.Unix(0, max(c.read.Load(), k.began.UnixNano())))
+	switch {
+	case quiet < o.PingAfter:
+		k.pinged = time.Time{}
+	case k.pinged.IsZero():
+		k.pinged = now
+		c.mu.Lock()
+		c.out = appendPing(c.out, false, [8]byte{})
+		c.mu.Unlock()
+		c.flush()
+	case now.Sub(k.pinged) >= o.PingTimeout:
+		c.close()
+	}
+}
+
+// drain asks the client to leave. Requests that are on their way are still served, until the client has answered a ping.
+func (c *conn) drain() {
+	c.mu.Lock()
+	if c.leaving || c.over {
+		c.mu.Unlock()
+		return
+	}
+	c.leaving, c.lastServed = true, maxStreamID
+	c.out = appendGoAway(c.out, maxStreamID, http2.ErrCodeNo, nil)
+	c.out = appendPing(c.out, false, drainPing)
+	c.mu.Unlock()
+	c.flush()
+	time.AfterFunc(drainTimeout, func() { // not every client answers a ping
+		c.drained()
+		c.flush()
+	})
+}
+
+// drained is called when the client has seen that it must leave.
+func (c *conn) drained() {
+	c.mu.Lock()
+	if c.leaving && c.lastServed == maxStreamID {
+		c.lastServed = c.latest
+		c.out = appendGoAway(c.out, c.latest, http2.ErrCodeNo, nil)
+	}
+	c.mu.Unlock()
+}
+
+// goAway ends the connection with an error code.
+func (c *conn) goAway(code http2.ErrCode, debug []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leaving, c.lastServed = true, c.latest
+	c.out = appendGoAway(c.out, c.latest, code, debug)
+}
+
+// reset ends a stream with an error code. The caller is the goroutine that reads.
+func (c *conn) reset(id uint32, code http2.ErrCode) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if st := c.streams[id]; st != nil {
+		c.abort(st)
+	}
+	c.out = appendReset(c.out, id, code)
+}
+
+// remove forgets a stream. The caller holds the lock.
+func (c *conn) remove(st *stream) {
+	if st.gone {
+		return
+	}
+	st.gone = true
+	delete(c.streams, st.id)
+	c.closed.add(st.id)
+	if st.waiting {
+		c.drop(st)
+	}
+	c.changed.Broadcast()
+}
+
+// abort ends the work for a stream that the client will get no answer for. The caller holds the lock.
+func (c *conn) abort(st *stream) {
+	c.remove(st)
+	if st.exchange != nil {
+		st.exchange.cancel()
+		st.exchange.body.fail(errReset)
+		return
+	}
+	st.call.abandoned()
+	if st.ended {
+		return // the handler has the call, and answers it
+	}
+	c.open--
+	if st.call.counted {
+		st.call.counted = false
+		c.server.opts.Calls.End(st.call.inFlight, len(st.call.buf))
+	}
+}
+
+const hpackTable = 4096 // bytes; of RFC 7541

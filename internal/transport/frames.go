@@ -1,0 +1,503 @@
+package transport
+
+import (
+	"encoding/binary"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ratelimitd/ratelimitd/internal/intake"
+)
+
+// readFrame reads and handles one frame. A StreamError ends a stream, any other error the connection.
+func (c *conn) readFrame() error {
+	fh, err := c.framer.ReadFrameHeader()
+	if err != nil {
+		return err
+	}
+	if !c.settled && (fh.Type != http2.FrameSettings || fh.Flags.Has(http2.FlagSettingsAck)) {
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	switch fh.Type {
+	case http2.FrameHeaders:
+		return c.readHeaders(fh)
+	case http2.FrameData:
+		return c.readData(fh)
+	}
+	c.read.Store(time.Now().UnixNano())
+	f, err := c.framer.ReadFrameForHeader(fh)
+	if err != nil {
+		return err
+	}
+	if !c.idle() {
+		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+	}
+	switch f := f.(type) {
+	case *http2.SettingsFrame:
+		return c.settings(f)
+	case *http2.PingFrame:
+		return c.ping(f)
+	case *http2.WindowUpdateFrame:
+		return c.windowUpdate(f)
+	case *http2.RSTStreamFrame:
+		return c.resetByClient(f.StreamID)
+	case *http2.PriorityFrame:
+		return checkPriority(f.StreamID, f.PriorityParam)
+	case *http2.PushPromiseFrame, *http2.ContinuationFrame:
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	return nil // frames of other types have no meaning for a server
+}
+
+func checkPriority(id uint32, p http2.PriorityParam) error {
+	if p.StreamDep == id {
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
+	}
+	return nil
+}
+
+func (c *conn) settings(f *http2.SettingsFrame) error {
+	if f.IsAck() {
+		return nil
+	}
+	c.settled = true
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := f.ForeachSetting(c.set); err != nil {
+		return err
+	}
+	c.out = appendFrame(c.out, http2.FrameSettings, http2.FlagSettingsAck, 0, 0)
+	c.sendOwed()
+	c.changed.Broadcast()
+	return nil
+}
+
+// set applies a setting of the client. The caller holds the lock.
+func (c *conn) set(s http2.Setting) error {
+	if err := s.Valid(); err != nil {
+		return err
+	}
+	switch s.ID {
+	case http2.SettingHeaderTableSize:
+		if s.Val < hpackTable {
+			c.resizes = true
+		}
+	case http2.SettingInitialWindowSize:
+		change := int64(s.Val) - c.initial
+		c.initial = int64(s.Val)
+		for _, st := range c.streams {
+			if st.window += change; st.window > maxWindow {
+				return http2.ConnectionError(http2.ErrCodeFlowControl)
+			}
+		}
+	case http2.SettingMaxFrameSize:
+		c.frame = int(min(s.Val, 1<<20))
+	}
+	return nil
+}
+
+func (c *conn) ping(f *http2.PingFrame) error {
+	if f.IsAck() {
+		if f.Data == drainPing {
+			c.drained()
+		}
+		return nil
+	}
+	now := time.Now()
+	least := c.server.opts.MinPingInterval
+	switch {
+	case c.wrote.Swap(false):
+		c.strikes = 0
+	case least > 0 && now.Sub(c.lastPing) < least:
+		c.strikes++
+	}
+	c.lastPing = now
+	if c.strikes > maxStrikes {
+		return tooManyPings{}
+	}
+	c.mu.Lock()
+	c.out = appendPing(c.out, true, f.Data)
+	c.mu.Unlock()
+	return nil
+}
+
+// tooManyPings is why a connection is closed whose client pings too often. Clients know the text of the GOAWAY.
+type tooManyPings struct{}
+
+// Error implements error.
+func (tooManyPings) Error() string { return "too_many_pings" }
+
+func (c *conn) windowUpdate(f *http2.WindowUpdateFrame) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f.StreamID == 0 {
+		if c.window += int64(f.Increment); c.window > maxWindow {
+			return http2.ConnectionError(http2.ErrCodeFlowControl)
+		}
+	} else {
+		if c.unused(f.StreamID) {
+			return http2.ConnectionError(http2.ErrCodeProtocol)
+		}
+		st := c.streams[f.StreamID]
+		if st == nil {
+			return nil
+		}
+		if st.window += int64(f.Increment); st.window > maxWindow {
+			return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeFlowControl}
+		}
+	}
+	c.sendOwed()
+	c.changed.Broadcast()
+	return nil
+}
+
+// unused reports whether the client has not opened a stream yet. The caller holds the lock.
+func (c *conn) unused(id uint32) bool { return id > c.latest || id%2 == 0 }
+
+func (c *conn) resetByClient(id uint32) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unused(id) {
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	st := c.streams[id]
+	if st == nil {
+		return nil
+	}
+	c.abort(st)
+	return nil
+}
+
+// readHeaders reads a HEADERS frame, and the CONTINUATION frames after it.
+func (c *conn) readHeaders(fh http2.FrameHeader) error {
+	var block []byte
+	if fh.Flags&^http2.FlagHeadersEndStream == http2.FlagHeadersEndHeaders && fh.Length <= maxCachedBlock {
+		p, err := c.buf.Peek(int(fh.Length))
+		if err != nil {
+			return err
+		}
+		if h := c.headers.find(p); h != nil {
+			_, _ = c.buf.Discard(len(p))
+			return c.request(fh.StreamID, h, fh.Flags.Has(http2.FlagHeadersEndStream))
+		}
+		if onlyReferences(p) {
+			block = append(block, p...)
+		}
+	}
+	f, err := c.framer.ReadFrameForHeader(fh)
+	if err != nil {
+		return err
+	}
+	hf := f.(*http2.HeadersFrame)
+	if err := c.readBlock(hf); err != nil {
+		return err
+	}
+	if hf.HasPriority() {
+		if err := checkPriority(hf.StreamID, hf.Priority); err != nil {
+			c.headers.remember(nil, nil)
+			return c.refuse(hf.StreamID, http2.ErrCodeProtocol)
+		}
+	}
+	c.mu.Lock()
+	st := c.streams[hf.StreamID]
+	c.mu.Unlock()
+	if st != nil {
+		c.headers.remember(nil, nil)
+		return c.trailers(st, hf.StreamEnded())
+	}
+	h, err := c.headers.head()
+	if err != nil {
+		c.headers.remember(nil, nil)
+		code := http2.ErrCodeProtocol
+		if c.headers.tooLong {
+			code = http2.ErrCodeFrameSize
+		}
+		return c.refuse(hf.StreamID, code)
+	}
+	c.headers.remember(block, h)
+	return c.request(hf.StreamID, h, hf.StreamEnded())
+}
+
+// readBlock decodes a header block. Each block is decoded, also that of a request that is refused, because the dynamic table
+// depends on all of them.
+func (c *conn) readBlock(hf *http2.HeadersFrame) error {
+	c.headers.begin()
+	if err := c.headers.write(hf.HeaderBlockFragment()); err != nil {
+		return err
+	}
+	for n, ended := 0, hf.HeadersEnded(); !ended; n++ {
+		if n == maxContinuations {
+			c.cut(intake.TooManyFrames)
+			return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+		}
+		f, err := c.framer.ReadFrame()
+		if err != nil {
+			return err
+		}
+		more := f.(*http2.ContinuationFrame) // the framer accepts nothing else here
+		if err := c.headers.write(more.HeaderBlockFragment()); err != nil {
+			return err
+		}
+		ended = more.HeadersEnded()
+	}
+	return c.headers.finish()
+}
+
+// cut closes the connection because it is over a bound.
+func (c *conn) cut(why intake.Reason) {
+	if c.limits != nil {
+		c.limits.Cut(why)
+	}
+}
+
+// refuse opens and resets a stream with a malformed request.
+func (c *conn) refuse(id uint32, code http2.ErrCode) error {
+	if err := c.openStream(id); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.closed.add(id)
+	c.mu.Unlock()
+	return http2.StreamError{StreamID: id, Code: code}
+}
+
+// trailers ends the body of a request.
+func (c *conn) trailers(st *stream, ended bool) error {
+	pseudo := slices.ContainsFunc(c.headers.fields, func(f hpack.HeaderField) bool { return strings.HasPrefix(f.Name, ":") })
+	c.mu.Lock()
+	closed := st.ended
+	c.mu.Unlock()
+	switch {
+	case closed:
+		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeStreamClosed}
+	case !ended || pseudo || c.headers.invalid != nil || c.headers.tooLong:
+		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeProtocol}
+	}
+	return c.body(st, nil, true)
+}
+
+// openStream checks the number of a new stream.
+func (c *conn) openStream(id uint32) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case id%2 == 0:
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	case id > c.latest:
+		c.latest = id
+		return nil
+	case c.closed.has(id):
+		return http2.ConnectionError(http2.ErrCodeStreamClosed)
+	default:
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+}
+
+// request begins a request.
+func (c *conn) request(id uint32, h *head, ended bool) error {
+	if err := c.openStream(id); err != nil {
+		return err
+	}
+	if c.now.IsZero() {
+		c.now = time.Now()
+		c.read.Store(c.now.UnixNano())
+	}
+	c.mu.Lock()
+	if c.leaving && id > c.lastServed {
+		c.mu.Unlock()
+		return nil // the GOAWAY says that it is not served
+	}
+	if c.open >= c.server.opts.MaxStreams {
+		c.mu.Unlock()
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
+	}
+	c.open++
+	c.mu.Unlock()
+	if h.declared > 0 && ended {
+		c.close1(id)
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
+	}
+	if h.lean {
+		return c.beginCall(id, h, ended)
+	}
+	c.beginExchange(id, h, ended)
+	return nil
+}
+
+// close1 takes back the count of a request that is not served.
+func (c *conn) close1(id uint32) {
+	c.mu.Lock()
+	c.open--
+	c.closed.add(id)
+	c.mu.Unlock()
+}
+
+// add adds a stream.
+func (c *conn) add(st *stream) {
+	c.mu.Lock()
+	if c.over {
+		c.abort(st)
+	} else {
+		st.window = c.initial
+		c.streams[st.id] = st
+	}
+	c.mu.Unlock()
+}
+
+// beginCall begins a call of the server's method.
+func (c *conn) beginCall(id uint32, h *head, ended bool) error {
+	call := c.server.calls.Get().(*Call)
+	call.stream = stream{conn: c, id: id, declared: h.declared, call: call}
+	call.head = h
+	if h.timed {
+		call.deadline = c.now.Add(h.timeout)
+	}
+	inFlight, ok := c.server.opts.Calls.Begin(c.limits)
+	call.inFlight, call.counted = inFlight, ok
+	c.add(&call.stream)
+	if !ok {
+		c.refuseCall(call, codes.ResourceExhausted, "too many calls in flight")
+		return nil
+	}
+	if ended {
+		return c.body(&call.stream, nil, true)
+	}
+	return nil
+}
+
+// refuseCall answers a call without the handler.
+func (c *conn) refuseCall(call *Call, code codes.Code, message string) {
+	c.server.opts.Failed(code)
+	c.setHandling(true) // the connection is flushed after this batch
+	call.Fail(code, message)
+	c.setHandling(false)
+}
+
+// readData reads a DATA frame.
+func (c *conn) readData(fh http2.FrameHeader) error {
+	var data []byte
+	peeked := !fh.Flags.Has(http2.FlagDataPadded) && fh.Length <= readBuffer && fh.StreamID != 0
+	if peeked {
+		p, err := c.buf.Peek(int(fh.Length))
+		if err != nil {
+			return err
+		}
+		data = p
+	} else {
+		f, err := c.framer.ReadFrameForHeader(fh)
+		if err != nil {
+			return err
+		}
+		data = f.(*http2.DataFrame).Data()
+	}
+	err := c.dataOf(fh, data)
+	if peeked {
+		_, _ = c.buf.Discard(len(data))
+	}
+	return err
+}
+
+func (c *conn) dataOf(fh http2.FrameHeader, data []byte) error {
+	size, ended := int64(fh.Length), fh.Flags.Has(http2.FlagDataEndStream)
+	if c.received += size; c.received > receiveWindow {
+		return http2.ConnectionError(http2.ErrCodeFlowControl)
+	}
+	if c.limits != nil && size > 0 && !c.limits.Received(size) {
+		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+	}
+	if size == 0 && !ended && !c.idle() {
+		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+	}
+	c.mu.Lock()
+	if c.received >= creditAfter {
+		c.out = appendCredit(c.out, 0, c.received)
+		c.received = 0
+	}
+	st := c.streams[fh.StreamID]
+	if st == nil {
+		unused, leaving := c.unused(fh.StreamID), c.leaving && fh.StreamID > c.lastServed
+		c.mu.Unlock()
+		switch {
+		case unused:
+			return http2.ConnectionError(http2.ErrCodeProtocol)
+		case leaving:
+			return nil
+		}
+		return http2.StreamError{StreamID: fh.StreamID, Code: http2.ErrCodeStreamClosed}
+	}
+	st.received += size
+	over, closed := st.received > receiveWindow, st.ended
+	if st.call != nil && !ended && st.received >= creditAfter {
+		c.out = appendCredit(c.out, st.id, st.received)
+		st.received = 0
+	}
+	if st.exchange != nil && len(data) < int(size) { // nobody reads the padding
+		st.received -= size - int64(len(data))
+		c.out = appendCredit(c.out, st.id, size-int64(len(data)))
+	}
+	c.mu.Unlock()
+	switch {
+	case closed:
+		return http2.StreamError{StreamID: fh.StreamID, Code: http2.ErrCodeStreamClosed}
+	case over:
+		return http2.StreamError{StreamID: fh.StreamID, Code: http2.ErrCodeFlowControl}
+	}
+	return c.body(st, data, ended)
+}
+
+// body adds data to a request.
+func (c *conn) body(st *stream, data []byte, ended bool) error {
+	st.body += int64(len(data))
+	if st.declared >= 0 && (st.body > st.declared || ended && st.body < st.declared) {
+		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeProtocol}
+	}
+	if st.exchange != nil {
+		if ended {
+			c.setEnded(st)
+		}
+		st.exchange.body.write(data, ended)
+		return nil
+	}
+	call := st.call
+	call.buf = append(call.buf, data...)
+	if len(call.buf) >= prefixSize {
+		if n := binary.BigEndian.Uint32(call.buf[1:]); int64(n) > int64(c.server.opts.MaxMessageBytes) {
+			if ended {
+				c.setEnded(st)
+			}
+			c.refuseCall(call, codes.ResourceExhausted, tooLarge(n, c.server.opts.MaxMessageBytes))
+			return nil
+		}
+	}
+	if int64(len(call.buf)) > int64(c.server.opts.MaxMessageBytes)+prefixSize {
+		c.refuseCall(call, codes.Internal, secondMessage)
+		return nil
+	}
+	if !ended {
+		return nil
+	}
+	c.setEnded(st)
+	if code, text := call.decode(c.server.opts.MaxMessageBytes); code != codes.OK {
+		accept := ""
+		if code == codes.Unimplemented {
+			accept = acceptedEncodings
+		}
+		c.server.opts.Failed(code)
+		c.setHandling(true)
+		call.fail(code, text, accept)
+		c.setHandling(false)
+		return nil
+	}
+	c.batch = append(c.batch, call)
+	return nil
+}
+
+func (c *conn) setEnded(st *stream) {
+	c.mu.Lock()
+	st.ended = true
+	c.mu.Unlock()
+}

@@ -1,0 +1,287 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+const (
+	// maxContinuations bounds the CONTINUATION frames of one header block. A block of 256 KiB needs 16.
+	maxContinuations = 64
+
+	// maxCachedBlock is the size of the largest header block that is remembered. Blocks of references only are short.
+	maxCachedBlock = 64
+
+	// cachedBlocks is how many header blocks a connection remembers. A proxy with several timeouts or routes sends several.
+	cachedBlocks = 4
+)
+
+// head is what the header fields of a request say. It is not changed any more, and may be shared by requests.
+type head struct {
+	fields []hpack.HeaderField
+
+	method, scheme, path, authority string
+
+	declared int64 // content-length; -1: none
+
+	lean     bool // the request is a call of the server's method
+	timeout  time.Duration
+	timed    bool // there is a timeout
+	encoding string
+}
+
+// value returns the first value of a header field, or "".
+func (h *head) value(name string) string {
+	for i := range h.fields {
+		if h.fields[i].Name == name {
+			return h.fields[i].Value
+		}
+	}
+	return ""
+}
+
+// headerReader decodes the header blocks of a connection.
+type headerReader struct {
+	path    string
+	maxSize uint32
+	decoder *hpack.Decoder
+
+	// What the decoder emits for the present block.
+	fields  []hpack.HeaderField
+	size    uint32
+	tooLong bool
+	invalid error
+	regular bool // a field that is no pseudo field was seen
+
+	// Blocks that consist of references to the dynamic table only, with their meaning. They are right as long as no other
+	// block changes the table.
+	cached [cachedBlocks]cachedBlock
+	used   int
+}
+
+type cachedBlock struct {
+	block []byte
+	head  *head
+}
+
+func (r *headerReader) init(path string, maxSize uint32) {
+	r.path, r.maxSize = path, maxSize
+	r.decoder = hpack.NewDecoder(hpackTable, r.emit)
+	r.decoder.SetMaxStringLength(int(maxSize))
+}
+
+// find returns the meaning of a block that was decoded before, or nil.
+func (r *headerReader) find(block []byte) *head {
+	for i := range min(r.used, len(r.cached)) {
+		if string(r.cached[i].block) == string(block) {
+			return r.cached[i].head
+		}
+	}
+	return nil
+}
+
+// remember keeps the meaning of a block. Any other kind of block may have changed the table, so all are forgotten then.
+func (r *headerReader) remember(block []byte, h *head) {
+	if block == nil || h == nil {
+		clear(r.cached[:])
+		r.used = 0
+		return
+	}
+	r.cached[r.used%len(r.cached)] = cachedBlock{block, h}
+	r.used++
+}
+
+// onlyReferences reports whether a block consists of indexed fields only. Such a block does not change the dynamic table.
+func onlyReferences(block []byte) bool {
+	for i := 0; i < len(block); i++ {
+		if block[i]&0x80 == 0 {
+			return false
+		}
+		if block[i] != 0xff {
+			continue
+		}
+		for i++; i < len(block) && block[i]&0x80 != 0; i++ { // the rest of a large index
+		}
+	}
+	return true
+}
+
+// begin prepares for a new block.
+func (r *headerReader) begin() {
+	r.fields, r.size, r.tooLong, r.invalid, r.regular = nil, 0, false, nil, false
+	r.decoder.SetEmitEnabled(true)
+}
+
+func (r *headerReader) emit(f hpack.HeaderField) {
+	if r.size += f.Size(); r.size > r.maxSize {
+		r.tooLong = true
+		r.fields = nil
+		r.decoder.SetEmitEnabled(false)
+		return
+	}
+	if r.invalid == nil {
+		r.invalid = r.check(f)
+	}
+	r.fields = append(r.fields, f)
+}
+
+// check reports what is wrong with a field, by RFC 9113, sections 8.2 and 8.3.
+func (r *headerReader) check(f hpack.HeaderField) error {
+	if !httpguts.ValidHeaderFieldValue(f.Value) {
+		return errors.New("a value has a forbidden character")
+	}
+	if strings.HasPrefix(f.Name, ":") {
+		if r.regular {
+			return errors.New("a pseudo field follows other fields")
+		}
+		return nil
+	}
+	r.regular = true
+	if !httpguts.ValidHeaderFieldName(f.Name) || strings.ToLower(f.Name) != f.Name {
+		return fmt.Errorf("the name %q is not valid", f.Name)
+	}
+	switch f.Name {
+	case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
+		return fmt.Errorf("the field %s belongs to HTTP/1", f.Name)
+	case "te":
+		if f.Value != "trailers" {
+			return errors.New("te is not trailers")
+		}
+	}
+	return nil
+}
+
+// write decodes a part of a block.
+func (r *headerReader) write(part []byte) error {
+	if _, err := r.decoder.Write(part); err != nil {
+		return http2.ConnectionError(http2.ErrCodeCompression)
+	}
+	return nil
+}
+
+// finish ends a block.
+func (r *headerReader) finish() error {
+	if err := r.decoder.Close(); err != nil {
+		return http2.ConnectionError(http2.ErrCodeCompression)
+	}
+	return nil
+}
+
+// head returns the meaning of the block that was read.
+func (r *headerReader) head() (*head, error) {
+	if r.invalid != nil {
+		return nil, r.invalid
+	}
+	h := &head{fields: r.fields, declared: -1}
+	seen := 0
+	pseudo := func(to *string, bit int, value string) error {
+		if seen&bit != 0 {
+			return errors.New("a pseudo field is given twice")
+		}
+		seen |= bit
+		*to = value
+		return nil
+	}
+	hosts := 0
+	for _, f := range h.fields {
+		var err error
+		switch f.Name {
+		case ":method":
+			err = pseudo(&h.method, 1, f.Value)
+		case ":scheme":
+			err = pseudo(&h.scheme, 2, f.Value)
+		case ":path":
+			err = pseudo(&h.path, 4, f.Value)
+		case ":authority":
+			err = pseudo(&h.authority, 8, f.Value)
+		case "host":
+			hosts++
+		case "content-length":
+			if h.declared >= 0 {
+				return nil, errors.New("content-length is given twice")
+			}
+			n, bad := strconv.ParseUint(f.Value, 10, 62)
+			if bad != nil {
+				return nil, errors.New("content-length is no number")
+			}
+			h.declared = int64(n)
+		default:
+			if strings.HasPrefix(f.Name, ":") {
+				err = fmt.Errorf("unknown pseudo field %s", f.Name)
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if seen&7 != 7 || h.path == "" {
+		return nil, errors.New("method, scheme or path is missing")
+	}
+	r.classify(h, hosts)
+	return h, nil
+}
+
+// classify finds out whether a request is a well-formed call of the server's method. All others are left to Other, which
+// answers what is wrong with them.
+func (r *headerReader) classify(h *head, hosts int) {
+	if h.path != r.path || h.method != "POST" || h.authority == "" && hosts == 0 || hosts > 1 || h.authority != "" && hosts > 0 {
+		return
+	}
+	if !isGRPC(h.value("content-type")) {
+		return
+	}
+	for _, f := range h.fields {
+		switch {
+		case f.Name == "grpc-timeout":
+			d, ok := parseTimeout(f.Value)
+			if !ok {
+				return
+			}
+			h.timeout, h.timed = d, true
+		case f.Name == "grpc-encoding":
+			h.encoding = f.Value
+		case strings.HasSuffix(f.Name, "-bin"):
+			return // its value may be malformed
+		}
+	}
+	h.lean = true
+}
+
+// isGRPC reports whether a content type is that of gRPC with messages in protobuf's format.
+func isGRPC(contentType string) bool {
+	rest, ok := strings.CutPrefix(contentType, "application/grpc")
+	return ok && (rest == "" || rest == "+proto")
+}
+
+var timeoutUnits = map[byte]time.Duration{
+	'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
+}
+
+// parseTimeout reads a value of grpc-timeout: at most eight digits and a unit.
+func parseTimeout(s string) (time.Duration, bool) {
+	if len(s) < 2 || len(s) > 9 {
+		return 0, false
+	}
+	unit, ok := timeoutUnits[s[len(s)-1]]
+	if !ok {
+		return 0, false
+	}
+	n := int64(0)
+	for i := range len(s) - 1 {
+		if s[i] < '0' || s[i] > '9' {
+			return 0, false
+		}
+		n = 10*n + int64(s[i]-'0')
+	}
+	if n > int64(1<<63-1)/int64(unit) {
+		return 1<<63 - 1, true
+	}
+	return time.Duration(n) * unit, true
+}

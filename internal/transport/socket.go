@@ -1,0 +1,141 @@
+package transport
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// socket is a connection whose Write never blocks. What the kernel does not take at once is kept, and a goroutine writes it.
+// TLS writes to a socket as well, so an encrypted connection does not block either.
+type socket struct {
+	net.Conn
+
+	raw syscall.RawConn // nil: every write is left to the goroutine
+
+	unsent atomic.Int64 // bytes that the kernel has not taken
+
+	mu       sync.Mutex
+	rest     []byte // what the kernel has not taken
+	draining bool   // a goroutine writes the rest
+	failed   error
+	sent     sync.Cond // with mu: a write of the goroutine ended
+
+	// The arguments and results of one attempt, so that it needs no closure.
+	p   []byte
+	n   int
+	err error
+	try func(fd uintptr) bool
+}
+
+func newSocket(c net.Conn, kernel net.Conn) *socket {
+	s := &socket{Conn: c}
+	s.sent.L = &s.mu
+	if k, ok := kernel.(syscall.Conn); ok {
+		if raw, err := k.SyscallConn(); err == nil {
+			s.raw = raw
+		}
+	}
+	s.try = func(fd uintptr) bool {
+		s.n, s.err = syscall.Write(int(fd), s.p)
+		return true
+	}
+	return s
+}
+
+// Write implements net.Conn. It takes all of p.
+func (s *socket) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed != nil {
+		return 0, s.failed
+	}
+	if s.draining {
+		s.rest = append(s.rest, p...)
+		s.unsent.Add(int64(len(p)))
+		return len(p), nil
+	}
+	n := s.attempt(p)
+	if s.failed != nil {
+		return 0, s.failed
+	}
+	if n < len(p) {
+		s.rest = append(s.rest[:0], p[n:]...)
+		s.unsent.Store(int64(len(s.rest)))
+		s.draining = true
+		go s.drain()
+	}
+	return len(p), nil
+}
+
+// attempt writes what the kernel takes at once. The caller holds the lock.
+func (s *socket) attempt(p []byte) int {
+	if s.raw == nil {
+		return 0
+	}
+	for n := 0; ; {
+		s.p, s.n, s.err = p[n:], 0, nil
+		if err := s.raw.Write(s.try); err != nil {
+			s.failed = err
+			return 0
+		}
+		s.p = nil
+		if s.n > 0 {
+			n += s.n
+		}
+		switch {
+		case n == len(p), errors.Is(s.err, syscall.EAGAIN):
+			return n
+		case s.err == nil, errors.Is(s.err, syscall.EINTR):
+		default:
+			s.failed = s.err
+			return 0
+		}
+	}
+}
+
+// drain writes the rest, and what is added to it meanwhile.
+func (s *socket) drain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.failed == nil && len(s.rest) > 0 {
+		p := s.rest
+		s.rest = nil
+		s.mu.Unlock()
+		_, err := s.Conn.Write(p)
+		s.mu.Lock()
+		s.failed = err
+		s.unsent.Add(-int64(len(p)))
+		s.sent.Broadcast()
+	}
+	s.draining = false
+}
+
+// await waits until at most n bytes are unsent, or the connection has failed.
+func (s *socket) await(n int64) {
+	if s.unsent.Load() <= n {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.failed == nil && s.unsent.Load() > n {
+		s.sent.Wait()
+	}
+}
+
+// flushed waits until everything is sent, or the connection has failed.
+func (s *socket) flushed() { s.await(0) }
+
+// Close implements net.Conn.
+func (s *socket) Close() error {
+	err := s.Conn.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed == nil {
+		s.failed = net.ErrClosed
+	}
+	s.sent.Broadcast()
+	return err
+}
