@@ -22,7 +22,7 @@ const (
 // caller sets its WriteTimeout, unless an answer may take any time.
 func (s *Shared) HTTP(h http.Handler) *http.Server {
 	return &http.Server{
-		Handler:           s.recovering(h),
+		Handler:           s.Recovering(h),
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
 		IdleTimeout:       idleTimeout,

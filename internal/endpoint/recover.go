@@ -16,8 +16,13 @@ var errPanicked = status.Error(codes.Internal, panicked)
 
 // Panicked counts and logs what recover returned. It returns the error for the caller.
 func (s *Shared) Panicked(p any, method string) error {
+	return s.PanickedAt(p, method, debug.Stack())
+}
+
+// PanickedAt is Panicked for a panic that was recovered earlier, with the stack of that moment.
+func (s *Shared) PanickedAt(p any, method string, stack []byte) error {
 	s.panics.Inc()
-	s.Log.Error("panic while answering", "method", method, "panic", p, "stack", string(debug.Stack()))
+	s.Log.Error("panic while answering", "method", method, "panic", p, "stack", string(stack))
 	return errPanicked
 }
 
@@ -41,8 +46,8 @@ func (s *Shared) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	return next(srv, stream)
 }
 
-// recovering answers with status 500 where next panics.
-func (s *Shared) recovering(next http.Handler) http.Handler {
+// Recovering answers with status 500 where next panics.
+func (s *Shared) Recovering(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			switch p := recover(); p {

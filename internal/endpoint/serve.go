@@ -45,9 +45,14 @@ func (s *Shared) StopGRPC(ctx context.Context, g *grpc.Server) {
 	select {
 	case <-stopped:
 	case <-ctx.Done():
-		s.Log.Warn("gRPC calls did not finish in time and are cut off", "timeout", s.stopTimeout)
+		s.LogCutOff()
 		s.CutGRPC(ctx, g)
 	}
+}
+
+// LogCutOff logs that calls are cut off because the stop timeout has passed.
+func (s *Shared) LogCutOff() {
+	s.Log.Warn("gRPC calls did not finish in time and are cut off", "timeout", s.stopTimeout)
 }
 
 // CutGRPC cuts the calls of a gRPC server off. Once ctx has ended it waits only until connections are closed: grpc-go

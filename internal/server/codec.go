@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/transport"
 )
 
 // codec reads ShouldRateLimit's messages into plain structs and leaves all others to the standard codec. Generated
@@ -33,6 +34,11 @@ type rateLimitCall struct {
 	err   error
 	size  int       // of the message, in bytes
 	start time.Time // when the whole message had arrived
+
+	// On the lean transport.
+	handler *leanHandler
+	lean    *transport.Call
+	answer  func(error) // finish; made once
 }
 
 var callPool = sync.Pool{New: func() any { return new(rateLimitCall) }}

@@ -36,7 +36,7 @@ func Tuned(workers uint32) []grpc.ServerOption {
 	}
 }
 
-func (s *Server) newGRPC(opts *Options) *grpc.Server {
+func (s *Server) newGRPC(opts *Options) (*grpc.Server, *rateLimit) {
 	all := append(Tuned(opts.Calls.Workers),
 		grpc.ForceServerCodecV2(newCodec(opts.Requests)),
 		grpc.MaxRecvMsgSize(opts.Requests.MaxBytes),
@@ -55,9 +55,10 @@ func (s *Server) newGRPC(opts *Options) *grpc.Server {
 		grpc.ChainStreamInterceptor(s.shared.Stream),
 	)
 	g := grpc.NewServer(append(all, opts.ServerOptions...)...)
-	registerRateLimit(g, &rateLimit{decider: opts.Decider, answers: &s.metrics.grpc, shared: s.shared, calls: s.calls})
+	rl := &rateLimit{decider: opts.Decider, answers: &s.metrics.grpc, shared: s.shared, calls: s.calls}
+	registerRateLimit(g, rl)
 	others := countedServices{g, s.calls}
 	healthv1.RegisterHealthServer(others, healthService{s.readiness.grpc, s.stopping})
 	reflection.Register(others)
-	return g
+	return g, rl
 }

@@ -242,6 +242,7 @@ func TestMetricsAreServed(t *testing.T) {
 
 // Codes that cannot happen have no series; those that can are there before they do.
 func TestSeriesOfCodes(t *testing.T) {
+	onGRPCGo(t)
 	registry := prometheus.NewRegistry()
 	guard := grpc.ChainUnaryInterceptor(func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
 		return nil, status.Error(codes.PermissionDenied, "not you")

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -60,11 +59,11 @@ func rawDial(t *testing.T, to net.Addr) *rawClient {
 }
 
 // open begins a call of a method, and sends no message.
-func (c *rawClient) open(method string, endHeaders bool) error {
+func (c *rawClient) open(method string, endHeaders bool, more ...[2]string) error {
 	c.headers.Reset()
-	for _, h := range [][2]string{
+	for _, h := range append([][2]string{
 		{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"},
-	} {
+	}, more...) {
 		if err := c.hpack.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}); err != nil {
 			return err
 		}
@@ -206,10 +205,21 @@ func TestOverdueCallsAreNotDecided(t *testing.T) {
 		decided.Add(1)
 		return nil
 	})})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	if _, err := r.rateLimit().ShouldRateLimit(ctx, smallRequest()); status.Code(err) != codes.DeadlineExceeded {
-		t.Error(err)
+	c, message := rawDial(t, r.GRPCAddr), smallMessage(t)
+	if err := errors.Join(c.open(shouldRateLimitPath, true, [2]string{"grpc-timeout", "1n"}), c.send(len(message), message, true)); err != nil {
+		t.Fatal(err)
+	}
+	for answered := false; !answered; { // grpc-go resets the stream, the lean transport answers DEADLINE_EXCEEDED
+		f, err := c.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch f := f.(type) {
+		case *http2.RSTStreamFrame:
+			answered = true
+		case *http2.HeadersFrame:
+			answered = f.StreamEnded()
+		}
 	}
 	r.stop()
 	if err := <-r.done; err != nil {
@@ -276,11 +286,10 @@ func TestConnectionThatMakesNoCall(t *testing.T) {
 	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Connections: Connections{FirstCallTimeout: 50 * time.Millisecond}})
 	c := rawDial(t, r.GRPCAddr)
 	go func() {
-		for {
-			if c.WritePing(false, [8]byte{}) != nil { // a sign of life is no call
-				return
-			}
-			runtime.Gosched()
+		pace := time.NewTicker(2 * leastPingInterval)
+		defer pace.Stop()
+		for c.WritePing(false, [8]byte{}) == nil { // a sign of life is no call
+			<-pace.C
 		}
 	}()
 	c.ended(t)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -130,7 +132,8 @@ func TestTooManyConnectionsAreRefused(t *testing.T) {
 		}
 		return conn
 	}
-	greeted := func(c net.Conn) bool { // the server sends its settings at once
+	greeted := func(c net.Conn) bool { // the server sends its settings
+		_, _ = io.WriteString(c, http2.ClientPreface) // fails on a connection that is refused
 		_, err := c.Read(make([]byte, 1))
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatal("neither greeted nor refused")

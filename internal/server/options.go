@@ -30,8 +30,11 @@ type Options struct {
 	// does.
 	JSONBadRequestOnFailure bool
 
+	// Lean answers ShouldRateLimit with package transport, and leaves all other calls on the same port to grpc-go.
+	Lean bool
+
 	DrainDelay    time.Duration       // from red health to refusing new calls; default 0
-	ServerOptions []grpc.ServerOption // applied last. An interceptor may not keep a request after it returned
+	ServerOptions []grpc.ServerOption // of grpc-go, applied last. An interceptor may not keep a request after it returned; with Lean it does not see ShouldRateLimit
 }
 
 // Listen says where callers connect.

@@ -238,6 +238,7 @@ func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 }
 
 func TestInterceptorsSeeTheCall(t *testing.T) {
+	onGRPCGo(t)
 	var methods []string
 	r := start(t, Options{ServerOptions: []grpc.ServerOption{grpc.ChainUnaryInterceptor(
 		func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {

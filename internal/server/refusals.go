@@ -22,13 +22,27 @@ type refusals struct {
 // Decide implements Decider.
 func (r *refusals) Decide(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
 	err := r.Decider.Decide(ctx, now, req, d)
-	if err != nil || d.Code != limiter.OverLimit {
-		return err
+	r.look(ctx, now, req, d, err)
+	return err
+}
+
+// Start implements Starter.
+func (r *refusals) Start(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
+	decided, err = startDecision(ctx, r.Decider, now, req, d, func(err error) {
+		r.look(ctx, now, req, d, err)
+		done(err)
+	})
+	if decided {
+		r.look(ctx, now, req, d, err)
 	}
-	if r.some.Pick(now) {
+	return decided, err
+}
+
+// look logs a decision if it is a refusal.
+func (r *refusals) look(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision, err error) {
+	if err == nil && d.Code == limiter.OverLimit && r.some.Pick(now) {
 		r.write(ctx, req, d)
 	}
-	return nil
 }
 
 func (r *refusals) write(ctx context.Context, req *limiter.Request, d *limiter.Decision) {

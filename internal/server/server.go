@@ -16,6 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/intake"
 	"github.com/ratelimitd/ratelimitd/internal/logging"
+	"github.com/ratelimitd/ratelimitd/internal/transport"
 )
 
 // Server answers callers over gRPC and HTTP.
@@ -25,6 +26,7 @@ type Server struct {
 
 	listeners listeners
 	grpc      *grpc.Server
+	transport *transport.Server // nil: grpc-go serves the connections
 	http      *http.Server
 
 	shared    *endpoint.Shared
@@ -78,7 +80,11 @@ func New(opts Options) (*Server, error) {
 		drainDelay: opts.DrainDelay,
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
-	s.grpc = s.newGRPC(&opts)
+	var rl *rateLimit
+	s.grpc, rl = s.newGRPC(&opts)
+	if opts.Lean {
+		s.transport = s.newTransport(&opts, rl)
+	}
 	s.http = s.newHTTP(&opts)
 	return s, nil
 }
@@ -118,7 +124,7 @@ func (s *Server) Stopping() <-chan struct{} { return s.stopping.Done() }
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	drained := make(chan struct{})
-	g.Go(func() error { return endpoint.Serve("gRPC", s.grpc.Serve, s.listeners.grpc, drained) })
+	g.Go(func() error { return endpoint.Serve("gRPC", s.serveGRPC, s.listeners.grpc, drained) })
 	g.Go(func() error { return endpoint.Serve("HTTP", s.http.Serve, s.listeners.http, drained) })
 	g.Go(func() error {
 		<-ctx.Done()
@@ -127,6 +133,30 @@ func (s *Server) Run(ctx context.Context) error {
 		return nil
 	})
 	return g.Wait()
+}
+
+func (s *Server) serveGRPC(l net.Listener) error {
+	if s.transport == nil {
+		return s.grpc.Serve(l)
+	}
+	err := s.transport.Serve(l)
+	if errors.Is(err, transport.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// stopGRPC refuses new calls and waits for those in flight. When ctx ends it cuts them off.
+func (s *Server) stopGRPC(ctx context.Context) {
+	if s.transport == nil {
+		s.shared.StopGRPC(ctx, s.grpc)
+		return
+	}
+	if err := s.transport.Shutdown(ctx); err != nil {
+		s.shared.LogCutOff()
+	}
+	s.transport.Close()
+	s.shared.CutGRPC(ctx, s.grpc)
 }
 
 func (s *Server) drain() {
@@ -140,7 +170,7 @@ func (s *Server) drain() {
 	ctx, cancel := s.shared.StopTimeout()
 	defer cancel()
 	var g errgroup.Group
-	g.Go(func() error { s.shared.StopGRPC(ctx, s.grpc); return nil })
+	g.Go(func() error { s.stopGRPC(ctx); return nil })
 	g.Go(func() error { s.shared.StopHTTP(ctx, "HTTP", s.http); return nil })
 	_ = g.Wait()
 }
@@ -154,5 +184,8 @@ func (s *Server) Services() []string {
 func (s *Server) Close() {
 	s.stop()
 	s.listeners.close()
+	if s.transport != nil {
+		s.transport.Close()
+	}
 	s.grpc.Stop()
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/logging"
+	"github.com/ratelimitd/ratelimitd/internal/transport"
 )
 
 // Tracer records spans. It is called concurrently.
@@ -49,7 +50,8 @@ func (t *traced) Decide(ctx context.Context, now time.Time, req *limiter.Request
 		return t.Decider.Decide(ctx, now, req, d)
 	}
 	name := spanOfJSON
-	if _, ok := grpc.Method(ctx); ok {
+	_, lean := ctx.(*transport.Call)
+	if _, ok := grpc.Method(ctx); ok || lean {
 		name = spanOfCall
 	}
 	ctx, span := t.tracer.Start(ctx, parent, fromCaller(ctx, tracestate), name, now)
@@ -59,8 +61,20 @@ func (t *traced) Decide(ctx context.Context, now time.Time, req *limiter.Request
 	return err
 }
 
+// Start implements Starter. A request that is recorded gets a goroutine, if it has to wait.
+func (t *traced) Start(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
+	if !t.tracer.Sampled(fromCaller(ctx, traceparent)) {
+		return startDecision(ctx, t.Decider, now, req, d, done)
+	}
+	inGoroutine(ctx, t, now, req, d, done)
+	return false, nil
+}
+
 // fromCaller is the value of a metadata key that the caller sent, "" if there is none.
 func fromCaller(ctx context.Context, key string) string {
+	if call, ok := ctx.(*transport.Call); ok {
+		return call.Header(key)
+	}
 	values := metadata.ValueFromIncomingContext(ctx, key)
 	if len(values) == 0 {
 		return ""

@@ -1,0 +1,174 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/transport"
+)
+
+// Starter is a Decider that need not hold its caller up.
+type Starter interface {
+	Decider
+
+	// Start decides like Decide. If it can do so at once, it returns true, and the error that Decide would return. Otherwise
+	// it returns false, and calls done with that error later, once, from another goroutine. It uses the other arguments until
+	// then.
+	Start(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error)
+}
+
+// newTransport returns the lean transport: ShouldRateLimit is answered here, everything else by grpc-go.
+func (s *Server) newTransport(opts *Options, rl *rateLimit) *transport.Server {
+	o := transport.Options{
+		Path:             rl.info.FullMethod,
+		Handler:          &leanHandler{rateLimit: rl, bounds: opts.Requests},
+		Other:            s.shared.Recovering(http.HandlerFunc(s.serveOther)),
+		Calls:            s.calls,
+		Failed:           func(code codes.Code) { rl.answers.observe(time.Time{}, code) },
+		HandshakeTimeout: handshakeTimeout,
+		ConnContext:      withConn,
+		MaxMessageBytes:  opts.Requests.MaxBytes,
+		MaxHeaderBytes:   endpoint.MaxHeaderSize,
+		MaxStreams:       opts.Connections.MaxStreams,
+		PingAfter:        pingAfter,
+		PingTimeout:      pingTimeout,
+		MinPingInterval:  leastPingInterval,
+		MaxConnectionAge: max(opts.Connections.MaxAge, 0),
+		MaxAgeGrace:      opts.Connections.MaxAgeGrace,
+		Log:              s.shared.Log,
+	}
+	if creds := opts.Listen.Credentials; creds != nil {
+		o.Handshake = func(raw net.Conn) (net.Conn, *tls.ConnectionState, error) { return handshake(creds, raw) }
+	}
+	return transport.New(o)
+}
+
+func handshake(creds credentials.TransportCredentials, raw net.Conn) (net.Conn, *tls.ConnectionState, error) {
+	conn, info, err := creds.ServerHandshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	if t, ok := info.(credentials.TLSInfo); ok {
+		return conn, &t.State, nil
+	}
+	return conn, nil, nil
+}
+
+// notGRPC is the answer to a request over HTTP/2 that is no gRPC call.
+const notGRPC = "this port answers gRPC calls\n"
+
+// serveOther answers what is no call of ShouldRateLimit.
+func (s *Server) serveOther(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodPost && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+		s.grpc.ServeHTTP(w, r)
+		return
+	}
+	_, _ = io.Copy(io.Discard, r.Body)
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if r.Method != http.MethodPost {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+	} else {
+		w.WriteHeader(http.StatusUnsupportedMediaType)
+	}
+	_, _ = io.WriteString(w, notGRPC)
+}
+
+// leanHandler answers ShouldRateLimit on the lean transport.
+type leanHandler struct {
+	*rateLimit
+	bounds Requests
+}
+
+// Handle implements transport.Handler.
+func (h *leanHandler) Handle(now time.Time, calls []*transport.Call) {
+	for _, call := range calls {
+		h.begin(now, call)
+	}
+}
+
+// begin decides a call, or begins to.
+func (h *leanHandler) begin(now time.Time, call *transport.Call) {
+	c := callPool.Get().(*rateLimitCall)
+	if c.answer == nil {
+		c.answer = c.finish
+	}
+	c.handler, c.lean, c.start, c.size = h, call, now, len(call.Message)
+	defer func() {
+		if p := recover(); p != nil {
+			c.finish(&limiter.PanicError{Value: p, Stack: debug.Stack()})
+		}
+	}()
+	err := decodeRequest(call.Message, &c.request, h.bounds)
+	if err == nil {
+		err = overdue(call, now)
+	}
+	if err == nil {
+		var decided bool
+		if decided, err = startDecision(call, h.decider, now, &c.request, &c.decision, c.answer); !decided {
+			return
+		}
+	}
+	c.finish(err)
+}
+
+// finish answers a call of the lean transport.
+func (c *rateLimitCall) finish(err error) {
+	h, call := c.handler, c.lean
+	c.handler, c.lean = nil, nil
+	if err == nil {
+		call.Reply(c)
+		h.answers.observe(c.start, codes.OK)
+		c.release()
+		return
+	}
+	p, panicked := errors.AsType[*limiter.PanicError](err)
+	answer := endpoint.StatusOf(err)
+	if panicked {
+		answer = h.shared.PanickedAt(p.Value, h.info.FullMethod, p.Stack)
+	}
+	st, _ := status.FromError(answer)
+	call.Fail(st.Code(), st.Message())
+	h.answers.observe(c.start, st.Code())
+	if !panicked { // else something may still refer to it
+		c.release()
+	}
+}
+
+// AppendTo implements transport.Message.
+func (c *rateLimitCall) AppendTo(b []byte) []byte { return appendResponse(b, &c.decision) }
+
+// startDecision decides without holding the caller up, as in Starter. A decider that is no Starter gets a goroutine for the request.
+func startDecision(ctx context.Context, d Decider, now time.Time, req *limiter.Request, decision *limiter.Decision, done func(error)) (decided bool, err error) {
+	if s, ok := d.(Starter); ok {
+		return s.Start(ctx, now, req, decision, done)
+	}
+	inGoroutine(ctx, d, now, req, decision, done)
+	return false, nil
+}
+
+// inGoroutine decides in a goroutine, and calls done with the error of Decide.
+func inGoroutine(ctx context.Context, d Decider, now time.Time, req *limiter.Request, decision *limiter.Decision, done func(error)) {
+	go func() {
+		var err error
+		defer func() {
+			if p := recover(); p != nil {
+				err = &limiter.PanicError{Value: p, Stack: debug.Stack()}
+			}
+			done(err)
+		}()
+		err = d.Decide(ctx, now, req, decision)
+	}()
+}
