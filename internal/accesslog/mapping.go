@@ -165,9 +165,16 @@ func (c *condition) holds(fields []string) bool {
 
 // settle computes what does not depend on a line.
 func (m *Mapping) settle() {
+	type identity struct {
+		key   string
+		value value
+	}
+	have := make(map[identity]struct{})
 	for _, d := range m.descriptors {
 		for _, e := range d.entries {
-			if e.value.field >= 0 && !slices.ContainsFunc(m.callerEntries, func(t entryMap) bool { return t.key == e.key && t.value == e.value }) {
+			id := identity{e.key, e.value}
+			if _, twice := have[id]; e.value.field >= 0 && !twice {
+				have[id] = struct{}{}
 				m.callerEntries = append(m.callerEntries, e)
 			}
 		}
