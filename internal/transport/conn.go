@@ -83,7 +83,7 @@ type conn struct {
 	strikes    int
 	idleFrames int
 	settled    bool      // the client has sent its settings
-	now        time.Time // when the first request of this batch arrived; zero: there is none
+	now        time.Time // when the first request of this read arrived; zero: there is none
 
 	read   atomic.Int64 // when the last frame was read, in nanoseconds of the wall clock
 	wrote  atomic.Bool  // an answer was written since the last ping of the client
@@ -253,6 +253,7 @@ func (c *conn) serve() {
 	for {
 		if !c.hasFrame() {
 			c.handle()
+			c.now = time.Time{} // what the next read delivers arrives later
 			c.flush()
 			c.sock.await(maxUnsent)
 		}
@@ -300,7 +301,7 @@ func (c *conn) handle() {
 	c.server.opts.Handler.Handle(c.now, c.batch)
 	c.setHandling(false)
 	clear(c.batch)
-	c.batch, c.now = c.batch[:0], time.Time{}
+	c.batch = c.batch[:0]
 }
 
 func (c *conn) setHandling(on bool) {
