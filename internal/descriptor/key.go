@@ -53,6 +53,13 @@ func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *
 		dst = hashKey(dst, body)
 	}
 	dst = append(dst, '|')
+	if rule != nil {
+		for i := range rule.tags {
+			if limit == &rule.Limits[i] {
+				return append(dst, rule.tags[i]...)
+			}
+		}
+	}
 	return limit.appendTag(dst)
 }
 

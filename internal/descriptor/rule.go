@@ -28,6 +28,8 @@ type Rule struct {
 	// shared is, per level, the text that replaces "=value" in the counter's key (sharedBy), or empty. It is nil if it is
 	// empty at all levels.
 	shared []string
+
+	tags []string // of the counters of Limits, made once
 }
 
 // Level is one step of a rule's path, as the rule file writes it.

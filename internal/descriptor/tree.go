@@ -227,6 +227,10 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 		}
 	}
 	r.Levels = append([]Level(nil), c.levels...)
+	r.tags = make([]string, len(r.Limits))
+	for i := range r.Limits {
+		r.tags[i] = string(r.Limits[i].appendTag(nil))
+	}
 	if c.anyOf.shared {
 		r.shared = append([]string(nil), c.shared...)
 	}
