@@ -27,9 +27,14 @@ func entriesOf(descriptor int) string { return fmt.Sprintf("descriptors[%d].entr
 // The strings of a request are parts of one string, the copy of data. A string that outlives the request must be cloned,
 // or it keeps the whole message in memory.
 func decodeRequest(data []byte, req *limiter.Request, bounds Requests) error {
+	return decodeText(data, string(data), req, bounds)
+}
+
+// decodeText is decodeRequest for a caller that has the same bytes as a string: the strings of the request are parts of it.
+func decodeText(data []byte, text string, req *limiter.Request, bounds Requests) error {
 	req.Domain, req.Hits = "", 0
 	req.Descriptors = req.Descriptors[:0]
-	d := decoder{data: data, text: string(data), bounds: bounds}
+	d := decoder{data: data, text: text, bounds: bounds}
 	return d.request(req)
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -94,13 +95,30 @@ type leanHandler struct {
 
 // Handle implements transport.Handler.
 func (h *leanHandler) Handle(now time.Time, calls []*transport.Call) {
+	m := messages.Get().(*[]byte)
+	all := (*m)[:0]
 	for _, call := range calls {
-		h.begin(now, call)
+		all = append(all, call.Message...)
+	}
+	text := string(all) // one allocation for the strings of all requests
+	for _, call := range calls {
+		size := len(call.Message) // the call may be answered by begin
+		h.begin(now, call, text[:size])
+		text = text[size:]
+	}
+	if *m = all; cap(all) <= maxKeptMessages {
+		messages.Put(m)
 	}
 }
 
-// begin decides a call, or begins to.
-func (h *leanHandler) begin(now time.Time, call *transport.Call) {
+// messages holds the memory in which the messages of a batch are put together.
+var messages = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxKeptMessages is the largest such memory that is reused, in bytes.
+const maxKeptMessages = 64 << 10
+
+// begin decides a call, or begins to. text is its message as a string.
+func (h *leanHandler) begin(now time.Time, call *transport.Call, text string) {
 	c := callPool.Get().(*rateLimitCall)
 	if c.answer == nil {
 		c.answer = c.finish
@@ -111,7 +129,7 @@ func (h *leanHandler) begin(now time.Time, call *transport.Call) {
 			c.finish(&limiter.PanicError{Value: p, Stack: debug.Stack()})
 		}
 	}()
-	err := decodeRequest(call.Message, &c.request, h.bounds)
+	err := decodeText(call.Message, text, &c.request, h.bounds)
 	if err == nil {
 		err = overdue(call, now)
 	}
