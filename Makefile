@@ -19,7 +19,7 @@ test: ## all tests, after getting what they need besides Go; the last lines say 
 	go run ./scripts/suite
 
 race: ## what runs concurrently, with the race detector: docs/testing.md
-	go run ./scripts/suite -race -skip '$(ONE_AT_A_TIME)' $$(go list ./... | sed 's|^$(MODULE)|.|' | grep -vE '^($(NO_CONCURRENCY))$$') ./e2e ./e2e/outages
+	go run ./scripts/suite -race -skip '$(ONE_AT_A_TIME)' $$(go list ./... | sed 's|^$(MODULE)|.|' | grep -vE '^($(NO_CONCURRENCY))$$') ./e2e ./e2e/h2spec ./e2e/outages
 
 MODULE := github.com/ratelimitd/ratelimitd
 
