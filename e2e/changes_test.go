@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 // perUser are rules that allow each user this number of requests a day.
@@ -105,24 +107,28 @@ func TestReloadUnderTraffic(t *testing.T) {
 // The services restart one after the other under load, as in an update. No request fails, and none passes without a
 // decision.
 func TestRollingRestart(t *testing.T) {
+	const retries = `envoy_grpc: {cluster_name: rls}, retry_policy: {
+                retry_on: connect-failure, num_retries: 5, retry_back_off: {base_interval: 0.01s, max_interval: 10s}, host_selection_retry_max_attempts: 5,
+                retry_host_predicate: [{name: previous_hosts, typed_config: {
+                  "@type": type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate}}]}`
+	const manyRetries = "circuit_breakers: {thresholds: [{max_retries: 100}]}"
 	for name, way := range map[string]struct {
-		drain   string // how long a stopping service is red and still answers
-		cluster string
-		call    string
+		transport string
+		drain     string // how long a stopping service is red and still answers
+		cluster   string
+		call      string
 	}{
 		// Envoy notices that a service is red and calls the other one. It passes changes of health to its workers once a
 		// second (update_merge_window). A service that stops sooner after its last change still gets calls when it is gone.
-		"health checks": {drain: "2s", cluster: often},
+		"health checks": {transport: lean, drain: "2s", cluster: often},
 		// When a connection is refused, Envoy calls the other service: the first one has counted nothing. By default Envoy
 		// runs at most three such retries at a time and waits a second before each; max_interval also limits how long one
 		// may take.
-		"retries": {drain: "0s", cluster: "circuit_breakers: {thresholds: [{max_retries: 100}]}", call: `envoy_grpc: {cluster_name: rls}, retry_policy: {
-                retry_on: connect-failure, num_retries: 5, retry_back_off: {base_interval: 0.01s, max_interval: 10s}, host_selection_retry_max_attempts: 5,
-                retry_host_predicate: [{name: previous_hosts, typed_config: {
-                  "@type": type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate}}]}`},
+		"retries":          {transport: lean, drain: "0s", cluster: manyRetries, call: retries},
+		"retries, grpc-go": {transport: grpcGo, drain: "0s", cluster: manyRetries, call: retries},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := startFleet(t, perUser(1_000_000), "RATELIMITD_DRAIN_DELAY="+way.drain)
+			f := startFleet(t, perUser(1_000_000), servicetest.Transport+"="+way.transport, "RATELIMITD_DRAIN_DELAY="+way.drain)
 			main := byUser("failure_mode_deny: true")
 			main.Call = way.call
 			e := startEnvoy(t, bootstrap{

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/ratelimitd/ratelimitd/e2e/build"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 const module = ".."
@@ -17,6 +18,9 @@ var (
 	envoyBinary string // empty: not found
 	ratelimitd  string // the service, built from this module
 )
+
+// The service's transports. The tests run on lean, unless the environment or the test chooses another one.
+const lean, grpcGo = "lean", "grpc-go"
 
 // TestMain finds Envoy and builds the service.
 func TestMain(m *testing.M) {
@@ -44,6 +48,11 @@ func runTests(m *testing.M) (code int, err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	if ratelimitd, err = build.Ratelimitd(dir); err != nil {
 		return 1, err
+	}
+	if os.Getenv(servicetest.Transport) == "" {
+		if err := os.Setenv(servicetest.Transport, lean); err != nil {
+			return 1, err
+		}
 	}
 	return m.Run(), nil
 }
