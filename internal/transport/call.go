@@ -25,7 +25,7 @@ type Call struct {
 	counted  bool // inFlight must be ended
 
 	deadline time.Time
-	reset    atomic.Bool // the caller has given up
+	reset    atomic.Bool // the caller has given up, or the call is answered
 
 	mu    sync.Mutex
 	done  chan struct{} // made by Done
@@ -138,17 +138,9 @@ func (c *Call) release() {
 	if later {
 		conn.flushLater()
 	}
-	c.mu.Lock()
-	if c.timer != nil {
-		c.timer.Stop()
-		c.timer = nil
-	}
-	if c.done != nil && c.done != closed {
-		close(c.done)
-	}
-	c.done = nil
-	c.mu.Unlock()
-	if kept { // the connection still refers to the stream
+	watched := c.endWatch()
+	if kept || watched { // the connection still refers to the stream, or a context that was made from c still refers to c
+		c.Message, c.buf = nil, nil
 		return
 	}
 	if cap(c.buf) > keepBytes {
@@ -159,6 +151,28 @@ func (c *Call) release() {
 	c.stream = stream{}
 	c.reset.Store(false)
 	conn.server.calls.Put(c)
+}
+
+// endWatch closes the channel that Done returned. It returns false if nobody has called Done. Else the call stays ended, and is
+// not used again: contexts that were made from it may look at it for a moment after they ended themselves.
+func (c *Call) endWatch() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done == nil {
+		return false
+	}
+	if c.timer != nil {
+		c.timer.Stop()
+		c.timer = nil
+	}
+	if c.Err() == nil {
+		c.reset.Store(true)
+	}
+	if c.done != closed {
+		close(c.done)
+		c.done = closed
+	}
+	return true
 }
 
 // abandoned is called when the client has reset the call, or its connection is closed. The caller holds the connection's
