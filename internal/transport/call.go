@@ -143,7 +143,7 @@ func (c *Call) release() {
 		c.Message, c.buf = nil, nil
 		return
 	}
-	if cap(c.buf) > keepBytes {
+	if cap(c.buf) > keepMessage {
 		c.buf = nil
 	}
 	c.Message, c.head, c.buf = nil, nil, c.buf[:0]

@@ -373,7 +373,7 @@ func (c *conn) flush() {
 			leave = true
 		}
 	}
-	if cap(p) <= keepBytes {
+	if cap(p) <= keepOutput {
 		c.spare = p[:0]
 	}
 	if leave {

@@ -12,7 +12,8 @@ import (
 const (
 	frameHeader  = 9
 	prefixSize   = 5          // of a gRPC message: whether it is compressed, and its length
-	keepBytes    = 64 << 10   // larger buffers are not kept
+	keepOutput   = 8 << 10    // a larger buffer of a connection is not kept: about eighty answers
+	keepMessage  = 4 << 10    // a larger buffer of a call is not kept
 	tableIsEmpty = byte(0x20) // a dynamic table size update to 0
 )
 
