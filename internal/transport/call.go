@@ -140,7 +140,7 @@ func (c *Call) release() {
 	}
 	watched := c.endWatch()
 	if kept || watched { // the connection still refers to the stream, or a context that was made from c still refers to c
-		c.Message, c.buf = nil, nil
+		c.Message, c.head, c.buf = nil, nil, nil
 		return
 	}
 	if cap(c.buf) > keepMessage {

@@ -35,9 +35,10 @@ const (
 	// maxFrame is the largest frame that is accepted: the smallest bound that HTTP/2 allows.
 	maxFrame = 16 << 10
 
-	// maxIdleFrames is how many frames a client may send that belong to no request, between two requests. Without the
-	// bound, a client could keep the server busy with frames that cost it nothing.
+	// maxIdleFrames is how many frames a client may send that belong to no request, between two answers and within
+	// idlePeriod. Without the bound, a client could keep the server busy with frames that cost it nothing.
 	maxIdleFrames = 10_000
+	idlePeriod    = time.Minute
 
 	// maxStrikes is how many pings may come too soon.
 	maxStrikes = 2
@@ -55,6 +56,9 @@ var drainPing = [8]byte{'d', 'r', 'a', 'i', 'n'}
 
 // drainTimeout is how long a client that is asked to leave may take to answer a ping.
 const drainTimeout = 5 * time.Second
+
+// leaveTimeout is how long a client may take to close a connection after its last answer.
+const leaveTimeout = time.Second
 
 const notHTTP2 = "This port speaks gRPC over HTTP/2. This request is not HTTP/2.\n"
 
@@ -82,6 +86,7 @@ type conn struct {
 	lastPing   time.Time
 	strikes    int
 	idleFrames int
+	idleSince  time.Time // when the first of the idle frames came
 	settled    bool      // the client has sent its settings
 	now        time.Time // when the first request of this read arrived; zero: there is none
 
@@ -99,7 +104,10 @@ type conn struct {
 	handling   bool      // the reading goroutine will flush when the batch is handled
 	out        []byte    // what is not written yet
 	streams    map[uint32]*stream
+	ready      bool   // the handshake is over
+	mustLeave  bool   // the client must be asked to leave when the handshake is over
 	open       uint32 // requests that are not answered, whether the client has reset them or not
+	progress   bool   // something was answered since idle last asked
 	latest     uint32 // the highest stream that the client has opened
 	closed     recentlyClosed
 	window     int64 // bytes of DATA that may be sent
@@ -108,7 +116,9 @@ type conn struct {
 	resizes    bool  // the next header block must say that the encoder's table is empty
 	owed       []owed
 	owedBytes  int
+	unread     bool   // the client does not read its answers, and loses the connection
 	leaving    bool   // GOAWAY was sent
+	left       bool   // leave was called
 	lastServed uint32 // streams after this one are not served; with leaving
 	over       bool   // the connection is closed
 }
@@ -188,7 +198,9 @@ func (c *conn) handshake() error {
 		if err != nil {
 			return err
 		}
+		c.mu.Lock()
 		c.plain, c.tls = plain, state
+		c.mu.Unlock()
 	}
 	c.buf = bufio.NewReaderSize(c.plain, readBuffer)
 	if err := c.preface(); err != nil {
@@ -199,14 +211,23 @@ func (c *conn) handshake() error {
 	if opts.ConnContext != nil {
 		ctx = opts.ConnContext(ctx, c.sock.Conn)
 	}
-	c.ctx, c.cancel = context.WithCancel(ctx)
 	c.framer = http2.NewFramer(nil, c.buf)
 	c.framer.SetMaxReadFrameSize(maxFrame)
 	c.headers.init(opts.Path, opts.MaxHeaderBytes)
 	c.mu.Lock()
+	if c.over {
+		c.mu.Unlock()
+		return net.ErrClosed
+	}
+	c.ctx, c.cancel = context.WithCancel(ctx)
 	c.out = appendServerPreface(c.out, opts.MaxStreams, opts.MaxHeaderBytes)
+	c.ready = true
+	mustLeave := c.mustLeave
 	c.mu.Unlock()
 	c.flush()
+	if mustLeave {
+		c.drain()
+	}
 	return nil
 }
 
@@ -241,9 +262,7 @@ func (c *conn) answerHTTP1() {
 // linger reads what the client has sent already. The kernel would reset a connection that is closed with unread bytes, and
 // the client would not see the last answer.
 func (c *conn) linger() {
-	if half, ok := c.sock.Conn.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite()
-	}
+	c.sock.closeWrite()
 	_ = c.sock.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 	_, _ = io.CopyN(io.Discard, c.sock.Conn, 64<<10)
 }
@@ -287,6 +306,7 @@ func (c *conn) hasFrame() bool {
 // handle passes on the calls that have arrived together.
 func (c *conn) handle() {
 	if len(c.batch) == 0 {
+		c.now = time.Time{} // the next call may come much later
 		return
 	}
 	if c.now.IsZero() {
@@ -343,19 +363,33 @@ func (c *conn) close() {
 		c.abort(st)
 	}
 	c.changed.Broadcast()
+	plain, cancel := c.plain, c.cancel
 	c.mu.Unlock()
-	c.cancel()
+	cancel()
 	_ = c.sock.Close()
-	if c.plain != net.Conn(c.sock) {
-		go func() { _ = c.plain.Close() }() // sends an alert, and may wait for that
+	if plain != net.Conn(c.sock) {
+		go func() { _ = plain.Close() }() // sends an alert, and may wait for that
 	}
 	c.server.remove(c)
 }
 
 // idle counts a frame that belongs to no request. It returns false if there are too many.
 func (c *conn) idle() bool {
-	c.idleFrames++
-	return c.idleFrames <= maxIdleFrames
+	if c.idleFrames == 0 {
+		c.idleSince = time.Now()
+	}
+	if c.idleFrames++; c.idleFrames <= maxIdleFrames {
+		return true
+	}
+	c.mu.Lock()
+	fine := c.progress
+	c.progress = false
+	c.mu.Unlock()
+	fine = fine || time.Since(c.idleSince) > idlePeriod
+	if fine {
+		c.idleFrames = 0
+	}
+	return fine
 }
 
 // flush writes the output. It does not block.
@@ -363,14 +397,20 @@ func (c *conn) flush() {
 	c.flushing.Lock()
 	defer c.flushing.Unlock()
 	c.mu.Lock()
+	if c.over {
+		c.mu.Unlock()
+		return
+	}
 	p := c.out
 	c.out = c.spare[:0]
 	c.spare = nil
-	leave := c.leaving && len(c.streams) == 0 && c.lastServed != maxStreamID && c.open == 0 && !c.over
+	leave := c.leaving && !c.left && len(c.streams) == 0 && c.lastServed != maxStreamID && c.open == 0
+	left := c.left // this side of the connection is closed, or soon will be
+	c.left = c.left || leave
 	c.mu.Unlock()
-	if len(p) > 0 {
+	if len(p) > 0 && !left {
 		if _, err := c.plain.Write(p); err != nil {
-			leave = true
+			go c.close()
 		}
 	}
 	if cap(p) <= keepOutput {
@@ -381,10 +421,13 @@ func (c *conn) flush() {
 	}
 }
 
-// leave closes a connection whose last answer is in the socket.
+// leave ends a connection whose last answer is in the socket. The client is given time to read it and to close the
+// connection: if a frame came after this side had closed it, the kernel would reset the connection, and throw away answers
+// that the client has not read.
 func (c *conn) leave() {
 	c.sock.flushed()
-	c.close()
+	c.sock.closeWrite()
+	time.AfterFunc(leaveTimeout, c.close)
 }
 
 // flushLater lets a flusher write the output, together with answers that are about to be given.
@@ -411,6 +454,12 @@ type keeping struct {
 
 // keep pings an idle client, and asks the client of an old connection to leave.
 func (c *conn) keep(now time.Time) {
+	c.mu.Lock()
+	ready := c.ready
+	c.mu.Unlock()
+	if !ready {
+		return // the handshake has its own bound
+	}
 	o, k := &c.server.opts, &c.keeping
 	if k.began.IsZero() {
 		k.began = now
@@ -452,6 +501,12 @@ func (c *conn) drain() {
 		c.mu.Unlock()
 		return
 	}
+	if !c.ready {
+		c.mustLeave = true
+		c.mu.Unlock()
+		time.AfterFunc(drainTimeout, c.closeUnready) // not every client says something
+		return
+	}
 	c.leaving, c.lastServed = true, maxStreamID
 	c.out = appendGoAway(c.out, maxStreamID, http2.ErrCodeNo, nil)
 	c.out = appendPing(c.out, false, drainPing)
@@ -461,6 +516,16 @@ func (c *conn) drain() {
 		c.drained()
 		c.flush()
 	})
+}
+
+// closeUnready closes the connection of a client that has said nothing.
+func (c *conn) closeUnready() {
+	c.mu.Lock()
+	ready := c.ready
+	c.mu.Unlock()
+	if !ready {
+		c.close()
+	}
 }
 
 // drained is called when the client has seen that it must leave.

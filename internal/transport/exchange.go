@@ -190,6 +190,7 @@ func (x *exchange) Write(p []byte) (int, error) {
 		}
 		part := rest[:min(len(rest), maxFrame)]
 		rest = rest[len(part)-len(c.appendData(&x.stream, part)):]
+		c.progress = true
 		long := len(c.out) >= maxFrame
 		c.mu.Unlock()
 		if long {

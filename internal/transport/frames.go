@@ -2,6 +2,7 @@ package transport
 
 import (
 	"encoding/binary"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -189,6 +190,9 @@ func (c *conn) readHeaders(fh http2.FrameHeader) error {
 		}
 	}
 	f, err := c.framer.ReadFrameForHeader(fh)
+	if _, ok := errors.AsType[http2.StreamError](err); ok {
+		return http2.ConnectionError(http2.ErrCodeProtocol) // the block cannot be decoded, and later ones depend on it
+	}
 	if err != nil {
 		return err
 	}
@@ -311,7 +315,7 @@ func (c *conn) request(id uint32, h *head, ended bool) error {
 		c.mu.Unlock()
 		return nil // the GOAWAY says that it is not served
 	}
-	if c.open >= c.server.opts.MaxStreams {
+	if c.open+uint32(len(c.owed)) >= c.server.opts.MaxStreams {
 		c.mu.Unlock()
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
 	}
@@ -360,6 +364,9 @@ func (c *conn) beginCall(id uint32, h *head, ended bool) error {
 	call.inFlight, call.counted = inFlight, ok
 	c.add(&call.stream)
 	if !ok {
+		if ended {
+			c.setEnded(&call.stream)
+		}
 		c.refuseCall(call, codes.ResourceExhausted, "too many calls in flight")
 		return nil
 	}
@@ -474,6 +481,9 @@ func (c *conn) body(st *stream, data []byte, ended bool) error {
 		}
 	}
 	if int64(len(call.buf)) > int64(c.server.opts.MaxMessageBytes)+prefixSize {
+		if ended {
+			c.setEnded(st)
+		}
 		c.refuseCall(call, codes.Internal, secondMessage)
 		return nil
 	}

@@ -13,7 +13,8 @@ import (
 type socket struct {
 	net.Conn
 
-	raw syscall.RawConn // nil: every write is left to the goroutine
+	kernel net.Conn        // below all wrappers
+	raw    syscall.RawConn // nil: every write is left to the goroutine
 
 	unsent atomic.Int64 // bytes that the kernel has not taken
 
@@ -31,7 +32,7 @@ type socket struct {
 }
 
 func newSocket(c net.Conn, kernel net.Conn) *socket {
-	s := &socket{Conn: c}
+	s := &socket{Conn: c, kernel: kernel}
 	s.sent.L = &s.mu
 	if k, ok := kernel.(syscall.Conn); ok {
 		if raw, err := k.SyscallConn(); err == nil {
@@ -127,6 +128,13 @@ func (s *socket) await(n int64) {
 
 // flushed waits until everything is sent, or the connection has failed.
 func (s *socket) flushed() { s.await(0) }
+
+// closeWrite tells the client that nothing more comes.
+func (s *socket) closeWrite() {
+	if half, ok := s.kernel.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+}
 
 // Close implements net.Conn.
 func (s *socket) Close() error {

@@ -3,6 +3,7 @@ package transport
 import (
 	"encoding/binary"
 	"strconv"
+	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -172,7 +173,7 @@ func (c *conn) answer(st *stream, m Message) {
 	c.out = m.AppendTo(c.out)
 	data := c.out[start+frameHeader:]
 	binary.BigEndian.PutUint32(data[1:], uint32(len(data)-prefixSize))
-	if len(c.owed) == 0 && int64(len(data)) <= min(c.window, st.window, int64(c.frame)) {
+	if int64(len(data)) <= min(c.window, st.window, int64(c.frame)) {
 		n := len(data)
 		c.out[start], c.out[start+1], c.out[start+2] = byte(n>>16), byte(n>>8), byte(n)
 		c.window -= int64(n)
@@ -188,18 +189,21 @@ func (c *conn) answer(st *stream, m Message) {
 
 // send appends DATA and the trailers of an answer. What the windows have no room for waits. The caller holds the lock.
 func (c *conn) send(st *stream, data []byte) {
-	if len(c.owed) == 0 {
-		if data = c.appendData(st, data); len(data) == 0 {
-			c.appendBlock(st.id, true, trailerBlock)
-			c.answered(st)
-			return
-		}
+	if data = c.appendData(st, data); len(data) == 0 {
+		c.appendBlock(st.id, true, trailerBlock)
+		c.answered(st)
+		return
 	}
 	st.waiting = true
 	c.owed = append(c.owed, owed{st, data})
-	if c.owedBytes += len(data); c.owedBytes > maxOwed && len(c.owed) > 1 {
+	if c.owedBytes += len(data); c.owedBytes > maxOwed && len(c.owed) > 1 && !c.unread {
+		c.unread, c.leaving, c.lastServed = true, true, c.latest
 		c.out = appendGoAway(c.out, c.latest, http2.ErrCodeEnhanceYourCalm, []byte("answers are not read"))
-		go c.leave()
+		go func() {
+			_ = c.sock.SetWriteDeadline(time.Now().Add(time.Second))
+			c.flush()
+			c.leave()
+		}()
 	}
 }
 
@@ -259,6 +263,7 @@ func (c *conn) drop(st *stream) {
 
 // answered forgets a stream whose answer is complete. The caller holds the lock.
 func (c *conn) answered(st *stream) {
+	c.progress = true
 	if !st.ended {
 		c.out = appendReset(c.out, st.id, http2.ErrCodeNo) // the rest of the request is of no use
 	}

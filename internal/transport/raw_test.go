@@ -1,0 +1,395 @@
+package transport
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
+
+// rawClient speaks HTTP/2 frame by frame, also what no library sends.
+type rawClient struct {
+	t    testing.TB
+	conn net.Conn
+	fr   *http2.Framer
+	enc  *hpack.Encoder
+	buf  bytes.Buffer // of enc
+	dec  *hpack.Decoder
+	next uint32 // stream
+
+	answers map[uint32]*rawAnswer
+	seen    []event
+}
+
+// rawAnswer is what the client has got on a stream.
+type rawAnswer struct {
+	fields []hpack.HeaderField // of headers and trailers
+	blocks [][]byte            // as they came
+	data   []byte
+	ended  bool
+	reset  *http2.ErrCode
+}
+
+// event is a frame that belongs to no stream.
+type event struct {
+	kind    http2.FrameType
+	ack     bool
+	ping    [8]byte
+	stream  uint32 // of a credit; last stream of a GOAWAY
+	n       uint32 // of a credit
+	code    http2.ErrCode
+	debug   string
+	setting map[http2.SettingID]uint32
+}
+
+func (a *rawAnswer) field(name string) string {
+	if a == nil {
+		return ""
+	}
+	for _, f := range a.fields {
+		if f.Name == name {
+			return f.Value
+		}
+	}
+	return ""
+}
+
+// String is one line for a comparison: how the stream ended, and with what.
+func (a *rawAnswer) String() string {
+	switch {
+	case a == nil:
+		return "nothing"
+	case a.reset != nil && a.field("grpc-status") == "":
+		return "reset " + a.reset.String()
+	}
+	s := "http " + a.field(":status") + " grpc " + a.field("grpc-status")
+	if m := a.field("grpc-message"); m != "" {
+		s += " " + m
+	}
+	return s
+}
+
+// rawDial connects, and sends the preface.
+func rawDial(t testing.TB, addr string, settings ...http2.Setting) *rawClient {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rawOn(t, conn, settings...)
+}
+
+func rawOn(t testing.TB, conn net.Conn, settings ...http2.Setting) *rawClient {
+	t.Helper()
+	t.Cleanup(func() { _ = conn.Close() })
+	c := &rawClient{t: t, conn: conn, fr: http2.NewFramer(conn, conn), next: 1, answers: make(map[uint32]*rawAnswer)}
+	c.fr.AllowIllegalWrites = true
+	c.fr.AllowIllegalReads = true
+	c.fr.SetMaxReadFrameSize(1 << 24)
+	c.enc = hpack.NewEncoder(&c.buf)
+	c.dec = hpack.NewDecoder(4096, nil)
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	c.write([]byte(http2.ClientPreface))
+	c.ok(c.fr.WriteSettings(settings...))
+	return c
+}
+
+// write sends bytes as they are. Whether the server still reads them shows in what it answers.
+func (c *rawClient) write(p []byte) { _, _ = c.conn.Write(p) }
+
+// ok ignores errors of a connection that the server has closed.
+func (c *rawClient) ok(err error) {
+	if _, gone := errors.AsType[net.Error](err); err != nil && !gone && !errors.Is(err, io.ErrClosedPipe) {
+		c.t.Helper()
+		c.t.Fatal(err)
+	}
+}
+
+// block encodes a header block.
+func (c *rawClient) block(fields ...hpack.HeaderField) []byte {
+	c.buf.Reset()
+	for _, f := range fields {
+		c.ok(c.enc.WriteField(f))
+	}
+	return bytes.Clone(c.buf.Bytes())
+}
+
+// callFields are the header fields of a call. Extra fields replace those with the same name; an empty name ends them.
+func callFields(extra ...string) []hpack.HeaderField {
+	fields := []hpack.HeaderField{
+		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: echoPath}, {Name: ":authority", Value: "test"},
+		{Name: "te", Value: "trailers"}, {Name: "content-type", Value: "application/grpc"},
+	}
+	for i := 0; i < len(extra); i += 2 {
+		f := hpack.HeaderField{Name: extra[i], Value: extra[i+1]}
+		if at := slices.IndexFunc(fields, func(o hpack.HeaderField) bool { return o.Name == f.Name }); at >= 0 {
+			fields[at] = f
+		} else {
+			fields = append(fields, f)
+		}
+	}
+	return fields
+}
+
+// without removes a field.
+func without(fields []hpack.HeaderField, name string) []hpack.HeaderField {
+	return slices.DeleteFunc(fields, func(f hpack.HeaderField) bool { return f.Name == name })
+}
+
+// open begins a call, and returns its stream.
+func (c *rawClient) open(end bool, extra ...string) uint32 {
+	c.t.Helper()
+	return c.openFields(end, callFields(extra...))
+}
+
+func (c *rawClient) openFields(end bool, fields []hpack.HeaderField) uint32 {
+	c.t.Helper()
+	id := c.next
+	c.next += 2
+	c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: c.block(fields...), EndHeaders: true, EndStream: end}))
+	return id
+}
+
+func (c *rawClient) data(id uint32, end bool, p []byte) {
+	c.t.Helper()
+	c.ok(c.fr.WriteData(id, end, p))
+}
+
+// message is a message with gRPC's prefix.
+func message(p []byte) []byte {
+	b := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(p)))
+	return append(b, p...)
+}
+
+// begin sends a whole call.
+func (c *rawClient) begin(p []byte, extra ...string) uint32 {
+	c.t.Helper()
+	id := c.open(false, extra...)
+	c.data(id, true, message(p))
+	return id
+}
+
+func (c *rawClient) answer(id uint32) *rawAnswer {
+	a := c.answers[id]
+	if a == nil {
+		a = new(rawAnswer)
+		c.answers[id] = a
+	}
+	return a
+}
+
+// read reads one frame. Settings are acknowledged.
+func (c *rawClient) read() error {
+	f, err := c.fr.ReadFrame()
+	if err != nil {
+		return err
+	}
+	e := event{kind: f.Header().Type}
+	switch f := f.(type) {
+	case *http2.HeadersFrame:
+		block := bytes.Clone(f.HeaderBlockFragment())
+		ended := f.StreamEnded()
+		for more := f.HeadersEnded(); !more; {
+			g, err := c.fr.ReadFrame()
+			if err != nil {
+				return err
+			}
+			cont, ok := g.(*http2.ContinuationFrame)
+			if !ok {
+				return fmt.Errorf("%v within a header block", g.Header())
+			}
+			block = append(block, cont.HeaderBlockFragment()...)
+			more = cont.HeadersEnded()
+		}
+		fields, err := c.dec.DecodeFull(block)
+		if err != nil {
+			return err
+		}
+		a := c.answer(f.StreamID)
+		if a.ended || a.reset != nil {
+			return fmt.Errorf("HEADERS on the closed stream %d", f.StreamID)
+		}
+		a.blocks, a.fields, a.ended = append(a.blocks, block), append(a.fields, fields...), ended
+		return nil
+	case *http2.DataFrame:
+		a := c.answer(f.StreamID)
+		if a.ended || a.reset != nil {
+			return fmt.Errorf("DATA on the closed stream %d", f.StreamID)
+		}
+		a.data, a.ended = append(a.data, f.Data()...), f.StreamEnded()
+		return nil
+	case *http2.RSTStreamFrame:
+		code := f.ErrCode
+		c.answer(f.StreamID).reset = &code
+		return nil
+	case *http2.SettingsFrame:
+		e.ack = f.IsAck()
+		e.setting = make(map[http2.SettingID]uint32)
+		_ = f.ForeachSetting(func(s http2.Setting) error { e.setting[s.ID] = s.Val; return nil })
+		if !e.ack {
+			c.ok(c.fr.WriteSettingsAck())
+		}
+	case *http2.PingFrame:
+		e.ack, e.ping = f.IsAck(), f.Data
+	case *http2.WindowUpdateFrame:
+		e.stream, e.n = f.StreamID, f.Increment
+	case *http2.GoAwayFrame:
+		e.stream, e.code, e.debug = f.LastStreamID, f.ErrCode, string(f.DebugData())
+	}
+	c.seen = append(c.seen, e)
+	return nil
+}
+
+// until reads frames until done.
+func (c *rawClient) until(what string, done func() bool) {
+	c.t.Helper()
+	for !done() {
+		if err := c.read(); err != nil {
+			c.t.Fatalf("waiting for %s: %v; so far %+v", what, err, c.seen)
+		}
+	}
+}
+
+// wait reads until a stream is closed.
+func (c *rawClient) wait(id uint32) *rawAnswer {
+	c.t.Helper()
+	c.until(fmt.Sprintf("an answer on stream %d", id), func() bool { a := c.answers[id]; return a != nil && (a.ended || a.reset != nil) })
+	return c.answers[id]
+}
+
+// echo makes a call that must succeed.
+func (c *rawClient) echo(p []byte, extra ...string) {
+	c.t.Helper()
+	a := c.wait(c.begin(p, extra...))
+	if a.field("grpc-status") != "0" || !bytes.Equal(a.data, message(p)) {
+		c.t.Fatalf("%d bytes: answer %v with %d bytes", len(p), a, len(a.data))
+	}
+}
+
+var pings byte
+
+// roundTrip sends a PING and reads until it is answered: the server has then read all that was sent before.
+func (c *rawClient) roundTrip() {
+	c.t.Helper()
+	pings++
+	data := [8]byte{'r', 't', pings}
+	c.ok(c.fr.WritePing(false, data))
+	c.until("the answer to a ping", func() bool {
+		return slices.ContainsFunc(c.seen, func(e event) bool { return e.kind == http2.FramePing && e.ack && e.ping == data })
+	})
+}
+
+// goAways reads until the connection ends, and returns the GOAWAY frames.
+func (c *rawClient) goAways() []event {
+	c.t.Helper()
+	for {
+		err := c.read()
+		if err == nil {
+			continue
+		}
+		if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+			c.t.Fatalf("the connection is not closed; so far %+v", c.seen)
+		}
+		break
+	}
+	var all []event
+	for _, e := range c.seen {
+		if e.kind == http2.FrameGoAway {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// ends expects a GOAWAY with this code, and the end of the connection.
+func (c *rawClient) ends(code http2.ErrCode) event {
+	c.t.Helper()
+	all := c.goAways()
+	if len(all) == 0 || all[len(all)-1].code != code {
+		c.t.Fatalf("GOAWAY %+v, want %v", all, code)
+	}
+	return all[len(all)-1]
+}
+
+// handlerFunc is a Handler.
+type handlerFunc func(now time.Time, calls []*Call)
+
+func (f handlerFunc) Handle(now time.Time, calls []*Call) { f(now, calls) }
+
+// holding is a Handler that leaves its calls to the test.
+type holding chan *Call
+
+func (h holding) Handle(_ time.Time, calls []*Call) {
+	for _, c := range calls {
+		h <- c
+	}
+}
+
+func hold() holding { return make(holding, 10_000) }
+
+func (h holding) take(t testing.TB) *Call {
+	t.Helper()
+	select {
+	case c := <-h:
+		return c
+	case <-time.After(patience):
+		t.Fatal("no call arrived")
+		return nil
+	}
+}
+
+// pipes is a listener whose connections stay in memory, for tests with a clock of their own.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func newPipes() *pipes { return &pipes{make(chan net.Conn), make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	select {
+	case <-p.closed:
+	default:
+		close(p.closed)
+	}
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+
+// dial returns a client's end of a new connection.
+func (p *pipes) dial() net.Conn {
+	client, server := net.Pipe()
+	p.conns <- server
+	return client
+}
+
+// tinyOther answers every request with a few bytes.
+type tinyOther struct{}
+
+// ServeHTTP implements http.Handler.
+func (tinyOther) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	_, _ = io.WriteString(w, "tiny\n")
+}
