@@ -94,10 +94,10 @@ bench: ## what a decision costs, as ratios in one run; what a counter costs in R
 size: ## how large the released program is; more than 25 MB fails
 	scripts/size
 
-attack: ## what one client can do to the others, in about five minutes: docs/attacks.md
+attack: ## what one client can do to the others, in about fifteen minutes: docs/attacks.md
 	go run ./attack
 
-attack-short: ## the same in less than a minute
+attack-short: ## the same in two minutes
 	go run ./attack -short
 
 ci: ## all that a change must pass

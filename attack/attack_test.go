@@ -41,7 +41,7 @@ func TestVerdict(t *testing.T) {
 	well := func() *outcome {
 		all := noticed{p99: time.Millisecond, answered: 1, calls: 100}
 		return &outcome{
-			scenario: scenarios()[0], idle: 30 << 20, peak: 300 << 20, left: 100 << 20,
+			scenario: scenarios()[0], transport: "lean", idle: 30 << 20, peak: 300 << 20, left: 100 << 20,
 			victims: []victimOutcome{{name: "old counters", before: all, during: all, after: all, recovered: true}},
 		}
 	}
@@ -60,7 +60,7 @@ func TestVerdict(t *testing.T) {
 		}
 	}
 	var table bytes.Buffer
-	if err := report(&table, []*outcome{well()}); err != nil || !strings.Contains(table.String(), "| full-store | 30 MB    | 300 MB  | 100 MB") {
+	if err := report(&table, []*outcome{well()}); err != nil || !strings.Contains(table.String(), "| full-store | lean      | 30 MB    | 300 MB  | 100 MB") {
 		t.Errorf("%v\n%s", err, &table)
 	}
 }

@@ -27,8 +27,14 @@ type client struct {
 	framer *http2.Framer // to out
 }
 
+// habits are what a client does besides its attack. The zero value reads everything and opens its windows wide.
+type habits struct {
+	mute       bool // reads nothing
+	zeroWindow bool // never lets the server send DATA on a stream
+}
+
 // open connects. It reads and discards what the server sends, unless mute.
-func open(ctx context.Context, at string, mute bool) (*client, error) {
+func open(ctx context.Context, at string, h habits) (*client, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", at)
 	if err != nil {
@@ -41,20 +47,30 @@ func open(ctx context.Context, at string, mute bool) (*client, error) {
 	c.out.WriteString(http2.ClientPreface)
 	c.framer = http2.NewFramer(&c.out, nil)
 	c.framer.AllowIllegalWrites = true
-	_ = c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
-	_ = c.framer.WriteWindowUpdate(0, 1<<30)
-	var block bytes.Buffer
-	encoder := hpack.NewEncoder(&block)
-	for _, h := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName}, {":authority", "x"}, {"content-type", "application/grpc"},
-	} {
-		_ = encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1], Sensitive: true}) // not indexed: the block is sent again
+	window := uint32(1<<31 - 1)
+	if h.zeroWindow {
+		window = 0
 	}
-	c.block = block.Bytes()
-	if !mute {
+	_ = c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
+	_ = c.framer.WriteWindowUpdate(0, 1<<30)
+	c.block = headerBlock()
+	if !h.mute {
 		go func() { _, _ = io.Copy(io.Discard, conn) }()
 	}
 	return c, c.flush()
+}
+
+// headerBlock is the header block of a call, with more fields at its end. Nothing of it is indexed, so that it can be sent
+// again.
+func headerBlock(more ...[2]string) []byte {
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for _, h := range append([][2]string{
+		{":method", "POST"}, {":scheme", "http"}, {":path", ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName}, {":authority", "x"}, {"content-type", "application/grpc"},
+	}, more...) {
+		_ = encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1], Sensitive: true})
+	}
+	return block.Bytes()
 }
 
 func (c *client) flush() error {
@@ -69,27 +85,42 @@ func (c *client) begin() {
 	} else {
 		c.stream += 2
 	}
-	_ = c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.stream, BlockFragment: c.block, EndHeaders: true})
+	block := c.block
+	first := block[:min(len(block), mostOfFrame)]
+	block = block[len(first):]
+	_ = c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.stream, BlockFragment: first, EndHeaders: len(block) == 0})
+	for len(block) > 0 {
+		part := block[:min(len(block), mostOfFrame)]
+		block = block[len(part):]
+		_ = c.framer.WriteContinuation(c.stream, len(block) == 0, part)
+	}
 }
+
+// mostOfFrame is the largest payload of a frame.
+const mostOfFrame = 16 << 10
 
 // send writes the message of the call into the buffer.
 func (c *client) send(message []byte) {
-	const most = 16 << 10 // of a frame
-	data := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
-	for len(data) > most {
-		_ = c.framer.WriteData(c.stream, false, data[:most])
-		data = data[most:]
+	c.sendPart(len(message), message, true)
+}
+
+// sendPart writes the beginning of the call's message into the buffer. The message claims to be so long.
+func (c *client) sendPart(claimed int, part []byte, end bool) {
+	data := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(claimed)), part...)
+	for len(data) > mostOfFrame {
+		_ = c.framer.WriteData(c.stream, false, data[:mostOfFrame])
+		data = data[mostOfFrame:]
 	}
-	_ = c.framer.WriteData(c.stream, true, data)
+	_ = c.framer.WriteData(c.stream, end, data)
 }
 
 // several runs an attack on several connections until ctx is done. It reopens those that the server closes.
-func several(ctx context.Context, at string, n int, mute bool, do func(c *client) error) error {
+func several(ctx context.Context, at string, n int, h habits, do func(c *client) error) error {
 	var all sync.WaitGroup
 	for range n {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				c, err := open(ctx, at, mute)
+				c, err := open(ctx, at, h)
 				if err == nil {
 					for err == nil && ctx.Err() == nil && c.stream < 1<<30 {
 						if err = do(c); err == nil {
@@ -108,7 +139,7 @@ func several(ctx context.Context, at string, n int, mute bool, do func(c *client
 
 // openStreams opens the same number of calls on each connection and keeps them open without sending a message.
 func openStreams(ctx context.Context, at string, connections, calls int) error {
-	return several(ctx, at, connections, false, func(c *client) error {
+	return several(ctx, at, connections, habits{}, func(c *client) error {
 		if int(c.stream/2) >= calls {
 			wait(ctx, time.Second)
 			return nil
@@ -130,12 +161,12 @@ func message(domain string, pairs ...string) []byte {
 
 func neverRead(ctx context.Context, at string, _ bool) error {
 	m := message("attack", "key", "one")
-	return several(ctx, at, 1, true, func(c *client) error { return c.batch(m) })
+	return several(ctx, at, 1, habits{mute: true}, func(c *client) error { return c.batch(m) })
 }
 
 func flood(ctx context.Context, at string, _ bool) error {
 	m := message("attack", "key", "one")
-	return several(ctx, at, 8, false, func(c *client) error { return c.batch(m) })
+	return several(ctx, at, 8, habits{}, func(c *client) error { return c.batch(m) })
 }
 
 func (c *client) batch(message []byte) error {
@@ -149,7 +180,7 @@ func (c *client) batch(message []byte) error {
 // newKeys makes calls that each need a counter of their own.
 func newKeys(ctx context.Context, at string, _ bool) error {
 	var n atomic.Int64
-	return several(ctx, at, 8, false, func(c *client) error {
+	return several(ctx, at, 8, habits{}, func(c *client) error {
 		for range 20 {
 			c.begin()
 			c.send(message("attack", "key", fmt.Sprintf("%012d", n.Add(1))))
@@ -164,7 +195,7 @@ func idle(ctx context.Context, at string, n int) error {
 	for range n {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				if c, err := open(ctx, at, true); err == nil {
+				if c, err := open(ctx, at, habits{mute: true}); err == nil {
 					from := http2.NewFramer(nil, c.Conn)
 					for {
 						f, err := from.ReadFrame()
@@ -187,7 +218,7 @@ func idle(ctx context.Context, at string, n int) error {
 }
 
 func continuation(ctx context.Context, at string, _ bool) error {
-	return several(ctx, at, 8, false, func(c *client) error {
+	return several(ctx, at, 8, habits{}, func(c *client) error {
 		if c.stream == 0 {
 			c.stream = 1
 			_ = c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.stream, BlockFragment: c.block})
@@ -211,7 +242,7 @@ func regex(ctx context.Context, at string, _ bool) error {
 	if err != nil {
 		return fmt.Errorf("encode: %w", err)
 	}
-	return several(ctx, at, 1, false, func(c *client) error {
+	return several(ctx, at, 1, habits{}, func(c *client) error {
 		c.begin()
 		c.send(m)
 		return nil

@@ -1,6 +1,6 @@
 // Command attack shows what one client can do to the others. It builds and starts a ratelimitd, attacks it, and
-// measures the latency of a well-behaved client, the memory of the server, and the time until it recovers. It prints
-// one table, and fails if the server ends, needs more than 300 MB above idle, or does not recover.
+// measures the latency of a well-behaved client, the memory of the server, and the time until it recovers, on both
+// transports. It prints one table, and fails if the server ends, needs more than 300 MB above idle, or does not recover.
 //
 // The attacker is a separate process that sends HTTP/2 frames without a library.
 //
@@ -26,6 +26,8 @@ type options struct {
 	short bool
 	only  string
 
+	transports string // to attack, comma-separated
+
 	binary string // an existing binary of the server
 
 	// For the attacking process, which this program starts itself.
@@ -41,11 +43,11 @@ type phases struct {
 func (o *options) phases(s *scenario) phases {
 	switch {
 	case o.short:
-		return phases{time.Second, 2 * time.Second, 2 * time.Second}
+		return phases{500 * time.Millisecond, 1500 * time.Millisecond, time.Second}
 	case s.long:
 		return phases{5 * time.Second, time.Minute, 10 * time.Second}
 	default:
-		return phases{5 * time.Second, 10 * time.Second, 10 * time.Second}
+		return phases{3 * time.Second, 8 * time.Second, 5 * time.Second}
 	}
 }
 
@@ -53,6 +55,7 @@ func main() {
 	var o options
 	flag.BoolVar(&o.short, "short", false, "a few seconds for each attack, and less of it")
 	flag.StringVar(&o.only, "only", "", "attacks to run, by name, comma-separated; all if empty")
+	flag.StringVar(&o.transports, "transports", "lean,grpc-go", "the server's transports to attack, comma-separated: lean, grpc-go")
 	flag.StringVar(&o.binary, "binary", "", "server to attack, if it is not to be built: an older one, to compare with")
 	flag.StringVar(&o.attack, "attack", "", "used by the program itself: be the attacker of this scenario")
 	flag.StringVar(&o.at, "at", "", "used by the program itself: address to attack, on loopback")
@@ -91,20 +94,29 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 		o.binary = filepath.Join(dir, "ratelimitd")
 	}
 	var outcomes []*outcome
+	var failed []error
 	for _, s := range all {
 		fmt.Fprintf(out, "%s: %s\n", s.name, s.what(o.short))
-		result, err := s.run(ctx, o, dir)
-		if err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
+		for transport := range strings.SplitSeq(o.transports, ",") {
+			if o.short && !s.holds(transport) {
+				continue
+			}
+			result, err := s.run(ctx, o, transport, dir)
+			if err != nil {
+				failed = append(failed, fmt.Errorf("%s on %s: %w", s.name, transport, err))
+			}
+			if result != nil {
+				outcomes = append(outcomes, result)
+			}
 		}
-		outcomes = append(outcomes, result)
 	}
 	if err := report(out, outcomes); err != nil {
 		return err
 	}
-	var failed []error
 	for _, r := range outcomes {
-		failed = append(failed, r.verdict())
+		if r.scenario.holds(r.transport) {
+			failed = append(failed, r.verdict())
+		}
 	}
 	return errors.Join(failed...)
 }

@@ -21,7 +21,13 @@ type scenario struct {
 	rules   string                    // more of them
 	victims []*victim
 	attack  func(ctx context.Context, at string, short bool) error // in a process of its own
+
+	// grpc-go does not stand this attack. It is shown for comparison.
+	leanOnly bool
 }
+
+// holds reports whether a transport must stand the attack.
+func (s *scenario) holds(transport string) bool { return transport == "lean" || !s.leanOnly }
 
 func (s *scenario) what(short bool) string { return s.does(short) }
 
@@ -80,6 +86,31 @@ func scenarios() []*scenario {
 				return idle(ctx, at, few(short, 1_000, 10_000))
 			},
 		},
+		{name: "rapid-reset", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections, calls at full speed that are reset at once"), attack: rapidReset},
+		{name: "settings", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections with 1,000 open calls each, whose windows change 2,000 times in each SETTINGS frame"), attack: settingsFlood},
+		{name: "ping", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections, PING frames at full speed"), attack: pingFlood},
+		{name: "windows", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections with 1,000 answers each that wait, and WINDOW_UPDATE frames of one byte at full speed"), attack: windowFlood},
+		{name: "headers", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections, calls with 240 KiB of header fields that never send a message"), attack: headerBomb},
+		{name: "hpack", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections, header blocks of 200 bytes that stand for 240 or 480 KiB"), attack: hpackBomb},
+		{
+			name: "zero-window", leanOnly: true, args: none, victims: steady(), attack: zeroWindow,
+			does: func(short bool) string {
+				return fmt.Sprintf("%d connections, calls of 60 KB; the windows for the answers stay closed", few(short, 20, 100))
+			},
+		},
+		{
+			name: "never-reads-many", leanOnly: true, args: none, victims: steady(), attack: neverReadMany,
+			does: func(short bool) string {
+				return fmt.Sprintf("%d connections, calls at full speed, no answer is read", few(short, 100, 500))
+			},
+		},
+		{
+			name: "endless-messages", leanOnly: true, args: none, victims: steady(), attack: endless,
+			does: func(short bool) string {
+				return fmt.Sprintf("%d connections, messages of 4 MiB whose end never comes", few(short, 20, 100))
+			},
+		},
+		{name: "gzip", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections, messages of 4 KB that are 4 MB when they are decompressed"), attack: zipBomb},
 		{name: "continuation", args: none, victims: steady(), does: fixed("8 connections with a header block in endless CONTINUATION frames"), attack: continuation},
 		{name: "regex", args: none, rules: expressions(50), victims: steady(), does: fixed("50 expressions; calls of 3.8 MB with values of 8 KB, one after another"), attack: regex},
 	}
@@ -98,6 +129,7 @@ func expressions(n int) string {
 // outcome is what an attack did.
 type outcome struct {
 	scenario         *scenario
+	transport        string
 	idle, peak, left int64 // RSS in bytes: before, at its highest, at the end
 	victims          []victimOutcome
 	ended            error // why the server ended
@@ -110,13 +142,13 @@ type victimOutcome struct {
 	recovered             bool
 }
 
-// run starts a server and runs the attack against it.
-func (s *scenario) run(ctx context.Context, o *options, dir string) (_ *outcome, err error) {
+// run starts a server with a transport and runs the attack against it.
+func (s *scenario) run(ctx context.Context, o *options, transport, dir string) (_ *outcome, err error) {
 	rules := s.rules
 	if rules == "" {
 		rules = expressions(0)
 	}
-	server, err := start(ctx, o.binary, dir, rules, s.args(o.short))
+	server, err := start(ctx, o.binary, dir, rules, transport, s.args(o.short))
 	if err != nil {
 		return nil, err
 	}
@@ -131,11 +163,11 @@ func (s *scenario) run(ctx context.Context, o *options, dir string) (_ *outcome,
 	for i, v := range s.victims {
 		running.Go(func() { failed[i] = v.run(calling, server.at, &seen[i]) })
 	}
-	warm := 500 * time.Millisecond
+	warm := 300 * time.Millisecond
 	wait(ctx, warm)
 	began := time.Now()
 	wait(ctx, p.before)
-	r := &outcome{scenario: s, idle: server.rss()}
+	r := &outcome{scenario: s, transport: transport, idle: server.rss()}
 
 	attacker := exec.CommandContext(ctx, os.Args[0], "-attack", s.name, "-at", server.at, "-for", p.during.String(), fmt.Sprintf("-short=%v", o.short))
 	attacker.Stderr = os.Stderr

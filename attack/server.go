@@ -43,7 +43,7 @@ descriptors:
 `
 
 // start starts a server on free ports of loopback and waits until it listens.
-func start(ctx context.Context, binary, dir, rules string, args []string) (*server, error) {
+func start(ctx context.Context, binary, dir, rules, transport string, args []string) (*server, error) {
 	folder := filepath.Join(dir, "rules")
 	if err := errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o755),
 		os.WriteFile(filepath.Join(folder, "attack.yaml"), []byte(rules), 0o600), os.WriteFile(filepath.Join(folder, "victim.yaml"), []byte(victimRules), 0o600)); err != nil {
@@ -55,6 +55,7 @@ func start(ctx context.Context, binary, dir, rules string, args []string) (*serv
 	s.cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "LOG_FORMAT=json",
 		"GRPC_HOST=127.0.0.1", "HOST=127.0.0.1", "GRPC_PORT=0", "PORT=0", "DEBUG_PORT=0",
+		"RATELIMITD_GRPC_TRANSPORT=" + transport,
 	}
 	read, write := io.Pipe()
 	s.cmd.Stdout, s.cmd.Stderr = write, write
