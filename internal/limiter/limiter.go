@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"errors"
 	"hash/maphash"
 	"runtime/debug"
 	"sync"
@@ -126,6 +127,10 @@ func (l *Limiter) resume(c *calculation, err error) {
 			done(&backend.PanicError{Value: p, Stack: debug.Stack()})
 		}
 	}()
+	if _, ok := errors.AsType[*PanicError](err); ok {
+		done(err) // what the store left behind is not known, so on_error does not answer, and c is not used again
+		return
+	}
 	err = l.finish(c.ctx, c.now, c, c.decision, err)
 	l.release(c)
 	done(err)
