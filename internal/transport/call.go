@@ -129,11 +129,11 @@ func (c *Call) release() {
 	conn := c.stream.conn
 	conn.open--
 	later := !conn.handling // else the connection is flushed after the batch
-	kept := c.stream.waiting
+	kept, size := c.stream.waiting, int(c.stream.size)
 	conn.mu.Unlock()
 	conn.wrote.Store(true)
 	if c.counted {
-		conn.server.opts.Calls.End(c.inFlight, len(c.Message))
+		conn.server.opts.Calls.End(c.inFlight, size)
 	}
 	if later {
 		conn.flushLater()

@@ -104,16 +104,17 @@ type conn struct {
 	handling   bool      // the reading goroutine will flush when the batch is handled
 	out        []byte    // what is not written yet
 	streams    map[uint32]*stream
-	ready      bool   // the handshake is over
-	mustLeave  bool   // the client must be asked to leave when the handshake is over
-	open       uint32 // requests that are not answered, whether the client has reset them or not
-	progress   bool   // something was answered since idle last asked
-	latest     uint32 // the highest stream that the client has opened
-	closed     recentlyClosed
-	window     int64 // bytes of DATA that may be sent
-	initial    int64 // the window of a new stream
-	frame      int   // the largest frame that the client accepts
-	resizes    bool  // the next header block must say that the encoder's table is empty
+	ready      bool           // the handshake is over
+	mustLeave  bool           // the client must be asked to leave when the handshake is over
+	open       uint32         // requests that are not answered, whether the client has reset them or not
+	progress   bool           // something was answered since idle last asked
+	latest     uint32         // the highest stream that the client has opened
+	finished   recentlyClosed // the client ended or reset them
+	refused    recentlyClosed // this side ended them while the client had more to send
+	window     int64          // bytes of DATA that may be sent
+	initial    int64          // the window of a new stream
+	frame      int            // the largest frame that the client accepts
+	resizes    bool           // the next header block must say that the encoder's table is empty
 	owed       []owed
 	owedBytes  int
 	unread     bool   // the client does not read its answers, and loses the connection
@@ -134,6 +135,7 @@ type stream struct {
 
 	// Under the connection's mutex.
 	ended    bool  // the client has sent its last frame
+	size     int64 // of the DATA that arrived
 	received int64 // bytes that the client has sent and has no credit for yet
 	window   int64 // bytes that may be sent
 	waiting  bool  // a part of the answer waits for the window
@@ -143,7 +145,7 @@ type stream struct {
 	exchange *exchange // any other request
 }
 
-// recentlyClosed has the last streams that were closed. Frames may arrive for a stream that this side has closed.
+// recentlyClosed has the last streams that were closed in some way.
 type recentlyClosed struct {
 	ids  [64]uint32
 	next int
@@ -293,14 +295,18 @@ func (c *conn) serve() {
 	}
 }
 
-// hasFrame reports whether a whole frame has been read from the socket.
+// hasFrame reports whether a whole frame has been read from the socket. The CONTINUATION frames of a header block may arrive
+// later, so its first frame does not count.
 func (c *conn) hasFrame() bool {
 	n := c.buf.Buffered()
 	if n < frameHeader {
 		return false
 	}
 	head, err := c.buf.Peek(frameHeader)
-	return err == nil && n >= frameHeader+(int(head[0])<<16|int(head[1])<<8|int(head[2]))
+	if err != nil || n < frameHeader+(int(head[0])<<16|int(head[1])<<8|int(head[2])) {
+		return false
+	}
+	return http2.FrameType(head[3]) != http2.FrameHeaders || http2.Flags(head[4]).Has(http2.FlagHeadersEndHeaders)
 }
 
 // handle passes on the calls that have arrived together.
@@ -556,6 +562,16 @@ func (c *conn) reset(id uint32, code http2.ErrCode) {
 	c.out = appendReset(c.out, id, code)
 }
 
+// closed remembers how a stream was closed. Frames that the client has sent before it knows are ignored; frames after it has
+// ended the stream are an error. The caller holds the lock.
+func (c *conn) closed(id uint32, ended bool) {
+	if ended {
+		c.finished.add(id)
+	} else {
+		c.refused.add(id)
+	}
+}
+
 // remove forgets a stream. The caller holds the lock.
 func (c *conn) remove(st *stream) {
 	if st.gone {
@@ -563,7 +579,7 @@ func (c *conn) remove(st *stream) {
 	}
 	st.gone = true
 	delete(c.streams, st.id)
-	c.closed.add(st.id)
+	c.closed(st.id, st.ended)
 	if st.waiting {
 		c.drop(st)
 	}
@@ -585,7 +601,7 @@ func (c *conn) abort(st *stream) {
 	c.open--
 	if st.call.counted {
 		st.call.counted = false
-		c.server.opts.Calls.End(st.call.inFlight, len(st.call.buf))
+		c.server.opts.Calls.End(st.call.inFlight, int(st.size))
 	}
 }
 

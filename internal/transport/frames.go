@@ -29,7 +29,8 @@ func (c *conn) readFrame() error {
 	case http2.FrameData:
 		return c.readData(fh)
 	}
-	c.read.Store(time.Now().UnixNano())
+	now := time.Now()
+	c.read.Store(now.UnixNano())
 	f, err := c.framer.ReadFrameForHeader(fh)
 	if err != nil {
 		return err
@@ -41,7 +42,7 @@ func (c *conn) readFrame() error {
 	case *http2.SettingsFrame:
 		return c.settings(f)
 	case *http2.PingFrame:
-		return c.ping(f)
+		return c.ping(f, now)
 	case *http2.WindowUpdateFrame:
 		return c.windowUpdate(f)
 	case *http2.RSTStreamFrame:
@@ -101,14 +102,13 @@ func (c *conn) set(s http2.Setting) error {
 	return nil
 }
 
-func (c *conn) ping(f *http2.PingFrame) error {
+func (c *conn) ping(f *http2.PingFrame, now time.Time) error {
 	if f.IsAck() {
 		if f.Data == drainPing {
 			c.drained()
 		}
 		return nil
 	}
-	now := time.Now()
 	least := c.server.opts.MinPingInterval
 	switch {
 	case c.wrote.Swap(false):
@@ -165,11 +165,10 @@ func (c *conn) resetByClient(id uint32) error {
 	if c.unused(id) {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	}
-	st := c.streams[id]
-	if st == nil {
-		return nil
+	c.finished.add(id)
+	if st := c.streams[id]; st != nil {
+		c.abort(st)
 	}
-	c.abort(st)
 	return nil
 }
 
@@ -203,14 +202,17 @@ func (c *conn) readHeaders(fh http2.FrameHeader) error {
 	if hf.HasPriority() {
 		if err := checkPriority(hf.StreamID, hf.Priority); err != nil {
 			c.headers.remember(nil, nil)
-			return c.refuse(hf.StreamID, http2.ErrCodeProtocol)
+			return c.refuse(hf, http2.ErrCodeProtocol)
 		}
 	}
 	c.mu.Lock()
-	st := c.streams[hf.StreamID]
+	st, refused := c.streams[hf.StreamID], c.refused.has(hf.StreamID) && !c.finished.has(hf.StreamID)
 	c.mu.Unlock()
-	if st != nil {
+	if st != nil || refused {
 		c.headers.remember(nil, nil)
+		if refused {
+			return nil
+		}
 		return c.trailers(st, hf.StreamEnded())
 	}
 	h, err := c.headers.head()
@@ -220,7 +222,7 @@ func (c *conn) readHeaders(fh http2.FrameHeader) error {
 		if c.headers.tooLong {
 			code = http2.ErrCodeFrameSize
 		}
-		return c.refuse(hf.StreamID, code)
+		return c.refuse(hf, code)
 	}
 	c.headers.remember(block, h)
 	return c.request(hf.StreamID, h, hf.StreamEnded())
@@ -259,24 +261,24 @@ func (c *conn) cut(why intake.Reason) {
 }
 
 // refuse opens and resets a stream with a malformed request.
-func (c *conn) refuse(id uint32, code http2.ErrCode) error {
-	if err := c.openStream(id); err != nil {
+func (c *conn) refuse(f *http2.HeadersFrame, code http2.ErrCode) error {
+	if err := c.openStream(f.StreamID); err != nil {
 		return err
 	}
 	c.mu.Lock()
-	c.closed.add(id)
+	c.closed(f.StreamID, f.StreamEnded())
 	c.mu.Unlock()
-	return http2.StreamError{StreamID: id, Code: code}
+	return http2.StreamError{StreamID: f.StreamID, Code: code}
 }
 
 // trailers ends the body of a request.
 func (c *conn) trailers(st *stream, ended bool) error {
 	pseudo := slices.ContainsFunc(c.headers.fields, func(f hpack.HeaderField) bool { return strings.HasPrefix(f.Name, ":") })
 	c.mu.Lock()
-	closed := st.ended
+	again := st.ended
 	c.mu.Unlock()
 	switch {
-	case closed:
+	case again:
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeStreamClosed}
 	case !ended || pseudo || c.headers.invalid != nil || c.headers.tooLong:
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeProtocol}
@@ -294,7 +296,9 @@ func (c *conn) openStream(id uint32) error {
 	case id > c.latest:
 		c.latest = id
 		return nil
-	case c.closed.has(id):
+	case c.streams[id] != nil:
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
+	case c.finished.has(id):
 		return http2.ConnectionError(http2.ErrCodeStreamClosed)
 	default:
 		return http2.ConnectionError(http2.ErrCodeProtocol)
@@ -312,32 +316,27 @@ func (c *conn) request(id uint32, h *head, ended bool) error {
 	}
 	c.mu.Lock()
 	if c.leaving && id > c.lastServed {
+		c.closed(id, ended)
 		c.mu.Unlock()
 		return nil // the GOAWAY says that it is not served
 	}
-	if c.open+uint32(len(c.owed)) >= c.server.opts.MaxStreams {
+	if c.open+uint32(len(c.owed)) >= c.server.opts.MaxStreams { // a request whose answer waits for the client is open as well
+		c.closed(id, ended)
 		c.mu.Unlock()
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
 	}
-	c.open++
-	c.mu.Unlock()
 	if h.declared > 0 && ended {
-		c.close1(id)
+		c.closed(id, ended)
+		c.mu.Unlock()
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	}
+	c.open++
+	c.mu.Unlock()
 	if h.lean {
 		return c.beginCall(id, h, ended)
 	}
 	c.beginExchange(id, h, ended)
 	return nil
-}
-
-// close1 takes back the count of a request that is not served.
-func (c *conn) close1(id uint32) {
-	c.mu.Lock()
-	c.open--
-	c.closed.add(id)
-	c.mu.Unlock()
 }
 
 // add adds a stream.
@@ -355,7 +354,7 @@ func (c *conn) add(st *stream) {
 // beginCall begins a call of the server's method.
 func (c *conn) beginCall(id uint32, h *head, ended bool) error {
 	call := c.server.calls.Get().(*Call)
-	call.stream = stream{conn: c, id: id, declared: h.declared, call: call}
+	call.stream = stream{conn: c, id: id, declared: h.declared, ended: ended, call: call}
 	call.head = h
 	if h.timed {
 		call.deadline = c.now.Add(h.timeout)
@@ -426,16 +425,17 @@ func (c *conn) dataOf(fh http2.FrameHeader, data []byte) error {
 	}
 	st := c.streams[fh.StreamID]
 	if st == nil {
-		unused, leaving := c.unused(fh.StreamID), c.leaving && fh.StreamID > c.lastServed
+		unused, finished := c.unused(fh.StreamID), c.finished.has(fh.StreamID)
 		c.mu.Unlock()
 		switch {
 		case unused:
 			return http2.ConnectionError(http2.ErrCodeProtocol)
-		case leaving:
-			return nil
+		case finished:
+			return http2.StreamError{StreamID: fh.StreamID, Code: http2.ErrCodeStreamClosed}
 		}
-		return http2.StreamError{StreamID: fh.StreamID, Code: http2.ErrCodeStreamClosed}
+		return nil // the client does not know yet that the stream is closed
 	}
+	st.size += size
 	st.received += size
 	over, closed := st.received > receiveWindow, st.ended
 	if st.call != nil && !ended && st.received >= creditAfter {

@@ -1,0 +1,76 @@
+package transport
+
+import (
+	"bytes"
+	"testing"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// What a client has sent for a call before it learns that the call is refused is ignored, however many calls are refused.
+func TestFramesOfRefusedCalls(t *testing.T) {
+	for name, change := range map[string]func(*Options){
+		"too many calls":   func(o *Options) { o.Calls = newCalls(t, 0) },
+		"too many streams": func(o *Options) { o.MaxStreams = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			addr, _ := start(t, hold(), change)
+			c := rawDial(t, addr)
+			c.begin(nil) // uses the stream
+			c.roundTrip()
+			for range 2_000 {
+				id := c.open(false)
+				c.data(id, false, message([]byte("x")))
+				c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: c.block(hpack.HeaderField{Name: "sum", Value: "1"}), EndHeaders: true, EndStream: true}))
+				if a := c.wait(id); a.reset != nil && *a.reset != http2.ErrCodeNo && *a.reset != http2.ErrCodeRefusedStream {
+					t.Fatalf("%v", a)
+				}
+			}
+			c.roundTrip()
+			for id, a := range c.answers {
+				if a.reset != nil && *a.reset != http2.ErrCodeNo && *a.reset != http2.ErrCodeRefusedStream {
+					t.Fatalf("stream %d: reset %v", id, *a.reset)
+				}
+			}
+		})
+	}
+}
+
+// A request whose header block is not complete does not hold up the calls before it.
+func TestCallBeforeAnIncompleteBlock(t *testing.T) {
+	addr, _ := start(t, echo{}, nil)
+	c := rawDial(t, addr)
+	c.roundTrip()
+	var sent bytes.Buffer
+	all := http2.NewFramer(&sent, nil)
+	c.ok(all.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.block(callFields()...), EndHeaders: true}))
+	c.ok(all.WriteData(1, true, message(nil)))
+	block := c.block(callFields()...)
+	c.ok(all.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block[:1]}))
+	c.write(sent.Bytes())
+	if a := c.wait(1); a.field("grpc-status") != "0" {
+		t.Errorf("%v", a)
+	}
+	c.ok(c.fr.WriteContinuation(3, true, block[1:]))
+	c.data(3, true, message(nil))
+	if a := c.wait(3); a.field("grpc-status") != "0" {
+		t.Errorf("%v", a)
+	}
+}
+
+// A second header block with pseudo fields ends its stream, also if such a block is known from an earlier request.
+func TestSecondHeadersOfARequest(t *testing.T) {
+	addr, _ := start(t, echo{}, nil)
+	c := rawDial(t, addr)
+	for range 3 { // then the block has references only, and is remembered
+		c.echo(nil)
+	}
+	id := c.open(false)
+	c.next = id
+	c.open(true)
+	if a := c.wait(id); a.reset == nil {
+		t.Errorf("%v", a)
+	}
+	c.echo(nil)
+}
