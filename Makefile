@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/.tools/bin:$(PATH)
 
 TOOL := go tool -modfile=tools/go.mod
 
-.PHONY: run quick test race test-clocks test-clocks-short e2e soak fmt fmt-check vet lint tidy-check generate generate-check fuzz-short bench size attack attack-short ci
+.PHONY: run quick test race test-clocks test-clocks-short e2e soak fmt fmt-check vet lint tidy-check generate generate-check fuzz-short bench size interop attack attack-short ci
 
 run: ## serve the example rules of config/domains, counting in memory
 	go run ./cmd/ratelimitd --rules config/domains
@@ -19,7 +19,7 @@ test: ## all tests, after getting what they need besides Go; the last lines say 
 	go run ./scripts/suite
 
 race: ## what runs concurrently, with the race detector: docs/testing.md
-	go run ./scripts/suite -race -skip '$(ONE_AT_A_TIME)' $$(go list ./... | sed 's|^$(MODULE)|.|' | grep -vE '^($(NO_CONCURRENCY))$$') ./e2e ./e2e/h2spec ./e2e/outages
+	go run ./scripts/suite -race -skip '$(ONE_AT_A_TIME)' $$(go list ./... | sed 's|^$(MODULE)|.|' | grep -vE '^($(NO_CONCURRENCY))$$') ./e2e ./e2e/h2spec ./e2e/interop ./e2e/outages
 
 MODULE := github.com/ratelimitd/ratelimitd
 
@@ -44,6 +44,10 @@ e2e: ## the tests with a real Envoy, which is installed first: docs/e2e.md
 	scripts/install-redis
 	scripts/install-envoy
 	cd e2e && go test -timeout 10m -count 1 -v .
+
+interop: ## gRPC clients of other languages against the service; installs their libraries into .tools: docs/testing.md
+	scripts/install-redis
+	cd e2e && RATELIMITD_INTEROP=1 go test -timeout 30m -count 1 -v ./interop
 
 soak: ## what takes a minute and longer
 	RATELIMITD_SOAK=1 go test -timeout 60m -run Soak -v ./...
