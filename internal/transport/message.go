@@ -24,6 +24,11 @@ func tooLarge(size uint32, bound int) string {
 
 // decode finds the message in what the client has sent. The code is OK, or why there is none.
 func (c *Call) decode(bound int) (codes.Code, string) {
+	switch c.head.encoding {
+	case "", identity, gzipEncoding:
+	default:
+		return codes.Unimplemented, fmt.Sprintf("grpc: Decompressor is not installed for grpc-encoding %q", c.head.encoding)
+	}
 	if len(c.buf) < prefixSize {
 		return codes.Internal, "the call has no complete message"
 	}
@@ -43,14 +48,10 @@ func (c *Call) decode(bound int) (codes.Code, string) {
 	default:
 		return codes.Internal, fmt.Sprintf("grpc: received unexpected payload format %d", c.buf[0])
 	}
-	switch c.head.encoding {
-	case gzipEncoding:
-		return c.unzip(rest, bound)
-	case "", identity:
+	if c.head.encoding != gzipEncoding {
 		return codes.Internal, "grpc: compressed flag set with identity or empty encoding"
-	default:
-		return codes.Unimplemented, fmt.Sprintf("grpc: Decompressor is not installed for grpc-encoding %q", c.head.encoding)
 	}
+	return c.unzip(rest, bound)
 }
 
 // unzip decompresses a message. A few bytes may stand for a very long message, so no more than the bound is read.

@@ -9,11 +9,13 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
 )
 
 // patience is how long a test waits for what must happen.
@@ -66,7 +68,31 @@ func (a *rawAnswer) field(name string) string {
 	return ""
 }
 
-// String is one line for a comparison: how the stream ended, and with what.
+// outcome is what a client of gRPC makes of an answer: the status, or how the stream was reset.
+func (a *rawAnswer) outcome() string {
+	if a.reset != nil && a.field(":status") == "" {
+		return "reset " + a.reset.String()
+	}
+	if s := a.field("grpc-status"); s != "" {
+		n, _ := strconv.Atoi(s)
+		return codes.Code(n).String()
+	}
+	switch a.field(":status") { // as gRPC's "HTTP to gRPC Status Code Mapping" says
+	case "400":
+		return codes.Internal.String()
+	case "401":
+		return codes.Unauthenticated.String()
+	case "403":
+		return codes.PermissionDenied.String()
+	case "404":
+		return codes.Unimplemented.String()
+	case "429", "502", "503", "504":
+		return codes.Unavailable.String()
+	}
+	return codes.Unknown.String()
+}
+
+// String is one line: how the stream ended, and with what.
 func (a *rawAnswer) String() string {
 	switch {
 	case a == nil:
@@ -158,8 +184,20 @@ func (c *rawClient) openFields(end bool, fields []hpack.HeaderField) uint32 {
 	c.t.Helper()
 	id := c.next
 	c.next += 2
-	c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: c.block(fields...), EndHeaders: true, EndStream: end}))
+	c.writeBlock(id, end, c.block(fields...))
 	return id
+}
+
+// writeBlock sends a header block, in CONTINUATION frames where it is long.
+func (c *rawClient) writeBlock(id uint32, end bool, block []byte) {
+	c.t.Helper()
+	first := min(len(block), maxFrame)
+	c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block[:first], EndHeaders: first == len(block), EndStream: end}))
+	for block = block[first:]; len(block) > 0; {
+		n := min(len(block), maxFrame)
+		c.ok(c.fr.WriteContinuation(id, n == len(block), block[:n]))
+		block = block[n:]
+	}
 }
 
 func (c *rawClient) data(id uint32, end bool, p []byte) {
@@ -232,7 +270,9 @@ func (c *rawClient) read() error {
 		return nil
 	case *http2.RSTStreamFrame:
 		code := f.ErrCode
-		c.answer(f.StreamID).reset = &code
+		if a := c.answer(f.StreamID); a.reset == nil {
+			a.reset = &code
+		}
 		return nil
 	case *http2.SettingsFrame:
 		e.ack = f.IsAck()
@@ -262,10 +302,16 @@ func (c *rawClient) until(what string, done func() bool) {
 	}
 }
 
+// done reports whether a stream is closed.
+func (c *rawClient) done(id uint32) bool {
+	a := c.answers[id]
+	return a != nil && (a.ended || a.reset != nil)
+}
+
 // wait reads until a stream is closed.
 func (c *rawClient) wait(id uint32) *rawAnswer {
 	c.t.Helper()
-	c.until(fmt.Sprintf("an answer on stream %d", id), func() bool { a := c.answers[id]; return a != nil && (a.ended || a.reset != nil) })
+	c.until(fmt.Sprintf("an answer on stream %d", id), func() bool { return c.done(id) })
 	return c.answers[id]
 }
 
