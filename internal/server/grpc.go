@@ -55,9 +55,13 @@ func (s *Server) newGRPC(opts *Options) (*grpc.Server, *rateLimit) {
 		grpc.ChainStreamInterceptor(s.shared.Stream),
 	)
 	g := grpc.NewServer(append(all, opts.ServerOptions...)...)
-	rl := &rateLimit{decider: opts.Decider, answers: &s.metrics.grpc, shared: s.shared, calls: s.calls}
+	calls := s.calls
+	if opts.Lean {
+		calls = nil // package transport counts them
+	}
+	rl := &rateLimit{decider: opts.Decider, answers: &s.metrics.grpc, shared: s.shared, calls: calls}
 	registerRateLimit(g, rl)
-	others := countedServices{g, s.calls}
+	others := countedServices{g, calls}
 	healthv1.RegisterHealthServer(others, healthService{s.readiness.grpc, s.stopping})
 	reflection.Register(others)
 	return g, rl

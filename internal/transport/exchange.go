@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net/http"
@@ -11,10 +12,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ratelimitd/ratelimitd/internal/intake"
 )
 
 // localAddrKey is the key under which handlers find the address that a connection came in on.
@@ -24,10 +29,13 @@ var errReset = errors.New("the client has reset the request")
 
 // exchange is a request that Other answers.
 type exchange struct {
-	stream  stream
-	request *http.Request
-	cancel  context.CancelFunc
-	body    body
+	stream   stream
+	inFlight intake.InFlight  // under the connection's mutex
+	prefix   [prefixSize]byte // of the first message, if it is one of gRPC; owned by the goroutine that reads
+	whole    bool             // that message is complete; owned by the goroutine that reads
+	request  *http.Request
+	cancel   context.CancelFunc
+	body     body
 
 	// Used by the handler's goroutine alone.
 	header   http.Header
@@ -36,17 +44,58 @@ type exchange struct {
 	bodyless bool     // the status or the method allows no body
 }
 
-// beginExchange begins a request for Other.
-func (c *conn) beginExchange(id uint32, h *head, ended bool) {
-	x := &exchange{stream: stream{conn: c, id: id, declared: h.declared, ended: ended}, header: make(http.Header)}
+// beginExchange begins a request for Other. It counts as a call in flight, so that requests which never end are bounded.
+func (c *conn) beginExchange(id uint32, h *head, ended bool) error {
+	inFlight, ok := c.server.opts.Calls.Begin(c.limits)
+	if !ok {
+		return c.refuseExchange(id, h, ended)
+	}
+	x := &exchange{stream: stream{conn: c, id: id, declared: h.declared, ended: ended}, inFlight: inFlight, header: make(http.Header)}
 	x.stream.exchange = x
 	x.body.arrived.L = &x.body.mu
 	x.body.ended = ended
 	x.body.used = x.credit
+	if ended {
+		x.follow(nil, true)
+	}
 	ctx, cancel := context.WithCancel(c.ctx)
 	x.cancel = cancel
 	c.add(&x.stream)
 	go x.run(ctx, h)
+	return nil
+}
+
+// refuseExchange answers a request without Other, because there are too many.
+func (c *conn) refuseExchange(id uint32, h *head, ended bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open--
+	c.closed(id, ended)
+	if !strings.HasPrefix(h.value("content-type"), "application/grpc") {
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
+	}
+	c.appendStatus(id, codes.ResourceExhausted, tooManyCalls, "")
+	if !ended {
+		c.out = appendReset(c.out, id, http2.ErrCodeNo)
+	}
+	return nil
+}
+
+// follow notices when the first message of a request is complete. The caller is the goroutine that reads.
+func (x *exchange) follow(data []byte, ended bool) {
+	if x.whole {
+		return
+	}
+	if before := x.stream.body - int64(len(data)); before < prefixSize {
+		copy(x.prefix[before:], data)
+	}
+	x.whole = ended || x.stream.body >= prefixSize && x.stream.body-prefixSize >= int64(binary.BigEndian.Uint32(x.prefix[1:]))
+	if x.whole {
+		c := x.stream.conn
+		c.mu.Lock()
+		c.server.opts.Calls.Arrived(&x.inFlight, time.Now())
+		c.mu.Unlock()
+	}
 }
 
 // run lets the handler answer.
@@ -58,6 +107,8 @@ func (x *exchange) run(ctx context.Context, h *head) {
 		x.body.fail(errReset)
 		c.mu.Lock()
 		c.open--
+		c.server.opts.Calls.End(x.inFlight, int(x.stream.size))
+		x.inFlight = intake.InFlight{} // what arrives now is of no use
 		if p != nil && !x.stream.gone {
 			c.out = appendReset(c.out, x.stream.id, http2.ErrCodeInternal)
 			c.remove(&x.stream)

@@ -335,8 +335,7 @@ func (c *conn) request(id uint32, h *head, ended bool) error {
 	if h.lean {
 		return c.beginCall(id, h, ended)
 	}
-	c.beginExchange(id, h, ended)
-	return nil
+	return c.beginExchange(id, h, ended)
 }
 
 // add adds a stream.
@@ -366,7 +365,7 @@ func (c *conn) beginCall(id uint32, h *head, ended bool) error {
 		if ended {
 			c.setEnded(&call.stream)
 		}
-		c.refuseCall(call, codes.ResourceExhausted, "too many calls in flight")
+		c.refuseCall(call, codes.ResourceExhausted, tooManyCalls)
 		return nil
 	}
 	if ended {
@@ -466,6 +465,7 @@ func (c *conn) body(st *stream, data []byte, ended bool) error {
 		if ended {
 			c.setEnded(st)
 		}
+		st.exchange.follow(data, ended)
 		st.exchange.body.write(data, ended)
 		return nil
 	}

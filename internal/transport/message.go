@@ -15,6 +15,7 @@ const (
 	identity          = "identity"
 	acceptedEncodings = gzipEncoding
 
+	tooManyCalls  = "too many calls in flight"
 	secondMessage = "a unary call has more than one message"
 )
 

@@ -28,10 +28,10 @@ type Handler interface {
 
 // Options are the settings of a Server. Path, Handler, Other and Calls are required.
 type Options struct {
-	Path    string       // of the method that Handler answers: "/package.Service/Method"
-	Handler Handler      // answers the calls of this method
-	Other   http.Handler // answers every other request, in a goroutine of its own
-	Calls   *intake.Calls
+	Path    string        // of the method that Handler answers: "/package.Service/Method"
+	Handler Handler       // answers the calls of this method
+	Other   http.Handler  // answers every other request, in a goroutine of its own
+	Calls   *intake.Calls // bounds the requests in flight, those for Other as well
 
 	// Failed is called for each call of the method that is answered without Handler: because there are too many calls, or
 	// because its message cannot be read. nil: not called.

@@ -1,0 +1,47 @@
+package transport
+
+import (
+	"net/http"
+	"testing"
+
+	"golang.org/x/net/http2"
+)
+
+// Requests for Other count as calls in flight from their headers on, so that a client cannot make the server hold any number of
+// them. Those beyond the bound never reach Other.
+func TestOtherRequestsAreBounded(t *testing.T) {
+	const most = 8
+	let := make(chan struct{})
+	calls := newCalls(t, most)
+	addr, _ := start(t, echo{}, func(o *Options) {
+		o.Calls = calls
+		o.Other = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			select {
+			case <-let:
+			case <-r.Context().Done():
+			}
+		})
+	})
+	c := rawDial(t, addr)
+	for range most {
+		c.open(false, ":path", "/other")
+	}
+	if a := c.wait(c.open(true, ":path", "/other")); a.field("grpc-status") != "8" {
+		t.Errorf("a gRPC call: %v", a)
+	}
+	if a := c.wait(c.open(true, ":path", "/other", "content-type", "text/plain")); a.reset == nil || *a.reset != http2.ErrCodeRefusedStream {
+		t.Errorf("another request: %v", a)
+	}
+	if n := calls.InFlight(); n != most {
+		t.Errorf("%d requests in flight, want %d", n, most)
+	}
+	c.ok(c.fr.WriteRSTStream(1, http2.ErrCodeCancel))
+	close(let)
+	for i := range uint32(most - 1) {
+		c.wait(2*i + 3)
+	}
+	for calls.InFlight() > 0 {
+		c.roundTrip()
+	}
+	c.echo(nil)
+}
