@@ -173,12 +173,12 @@ func startDecision(ctx context.Context, d Decider, now time.Time, req *limiter.R
 	if s, ok := d.(Starter); ok {
 		return s.Start(ctx, now, req, decision, done)
 	}
-	inGoroutine(ctx, d, now, req, decision, done)
+	inGoroutine(func() error { return d.Decide(ctx, now, req, decision) }, done)
 	return false, nil
 }
 
-// inGoroutine decides in a goroutine, and calls done with the error of Decide.
-func inGoroutine(ctx context.Context, d Decider, now time.Time, req *limiter.Request, decision *limiter.Decision, done func(error)) {
+// inGoroutine decides in a goroutine, and calls done with the error of that.
+func inGoroutine(decide func() error, done func(error)) {
 	go func() {
 		var err error
 		defer func() {
@@ -187,6 +187,6 @@ func inGoroutine(ctx context.Context, d Decider, now time.Time, req *limiter.Req
 			}
 			done(err)
 		}()
-		err = d.Decide(ctx, now, req, decision)
+		err = decide()
 	}()
 }

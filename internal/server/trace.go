@@ -45,28 +45,32 @@ type traced struct {
 
 // Decide implements Decider.
 func (t *traced) Decide(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
-	parent := fromCaller(ctx, traceparent)
-	if !t.tracer.Sampled(parent) {
+	if !t.tracer.Sampled(fromCaller(ctx, traceparent)) {
 		return t.Decider.Decide(ctx, now, req, d)
 	}
+	return t.record(ctx, now, req, d)
+}
+
+// record decides a sampled request, and records that.
+func (t *traced) record(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
 	name := spanOfJSON
 	_, lean := ctx.(*transport.Call)
 	if _, ok := grpc.Method(ctx); ok || lean {
 		name = spanOfCall
 	}
-	ctx, span := t.tracer.Start(ctx, parent, fromCaller(ctx, tracestate), name, now)
+	ctx, span := t.tracer.Start(ctx, fromCaller(ctx, traceparent), fromCaller(ctx, tracestate), name, now)
 	defer span.End() // records a panic too
 	err := t.Decider.Decide(ctx, now, req, d)
 	describe(span, req, d, err)
 	return err
 }
 
-// Start implements Starter. A request that is recorded gets a goroutine, if it has to wait.
+// Start implements Starter. A request that is recorded gets a goroutine.
 func (t *traced) Start(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
 	if !t.tracer.Sampled(fromCaller(ctx, traceparent)) {
 		return startDecision(ctx, t.Decider, now, req, d, done)
 	}
-	inGoroutine(ctx, t, now, req, d, done)
+	inGoroutine(func() error { return t.record(ctx, now, req, d) }, done)
 	return false, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,6 +38,28 @@ func (r *recorder) Sampled(traceparent string) bool { return traceparent == "yes
 func (r *recorder) Start(ctx context.Context, _, tracestate, name string, start time.Time) (context.Context, trace.Span) {
 	r.states <- tracestate
 	return r.provider.Tracer("test").Start(ctx, name, trace.WithTimestamp(start))
+}
+
+// everySecond samples every second request.
+type everySecond struct {
+	*recorder
+	asked atomic.Int64
+}
+
+func (e *everySecond) Sampled(string) bool { return e.asked.Add(1)%2 == 0 }
+
+// A request is sampled once: asking twice would record a hundredth of the requests where the rate is a tenth.
+func TestARequestIsSampledOnce(t *testing.T) {
+	tracer := &everySecond{recorder: newRecorder()}
+	r := start(t, Options{Observers: Observers{Tracer: tracer}})
+	for range 10 {
+		if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if asked, spans := tracer.asked.Load(), len(tracer.spans.Ended()); asked != 10 || spans != 5 {
+		t.Errorf("of 10 requests, %d were sampled and %d recorded", asked, spans)
+	}
 }
 
 func TestSampledDecisionsAreRecorded(t *testing.T) {
