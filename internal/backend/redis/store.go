@@ -110,6 +110,7 @@ func (s *Store) Start(ctx context.Context, now time.Time, r *backend.Request, do
 		return true, nil
 	}
 	if err := ctx.Err(); err != nil {
+		backend.Fail(r.Outcomes)
 		return true, s.failed("count in Redis", s.failure(ctx, err), r)
 	}
 	if s.cluster && !s.inOneSlot(r) || !s.queues.of(ctx, r).start(ctx, now.UnixMicro(), s.opts.Plain || s.CallerClock(), r, done) {
