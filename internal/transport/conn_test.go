@@ -115,7 +115,7 @@ func TestUnreadAnswersKeepNoRequests(t *testing.T) {
 		}
 		c.roundTrip()
 	}
-	if after := heap(); after > before+4<<20 {
+	if after := heap(); after > before+12<<20 {
 		t.Errorf("500 unread answers hold %d KiB", (after-before)>>10)
 	}
 	if a := c.wait(c.begin(nil)); a.reset == nil || *a.reset != http2.ErrCodeRefusedStream {

@@ -361,11 +361,15 @@ func (c *conn) beginCall(id uint32, h *head, ended bool) error {
 	inFlight, ok := c.server.opts.Calls.Begin(c.limits)
 	call.inFlight, call.counted = inFlight, ok
 	c.add(&call.stream)
-	if !ok {
+	if !ok || !known(h.encoding) {
 		if ended {
 			c.setEnded(&call.stream)
 		}
-		c.refuseCall(call, codes.ResourceExhausted, tooManyCalls)
+		if ok {
+			c.refuseCall(call, codes.Unimplemented, unknownEncoding(h.encoding))
+		} else {
+			c.refuseCall(call, codes.ResourceExhausted, tooManyCalls)
+		}
 		return nil
 	}
 	if ended {
@@ -376,9 +380,13 @@ func (c *conn) beginCall(id uint32, h *head, ended bool) error {
 
 // refuseCall answers a call without the handler.
 func (c *conn) refuseCall(call *Call, code codes.Code, message string) {
+	accept := ""
+	if code == codes.Unimplemented {
+		accept = acceptedEncodings
+	}
 	c.server.opts.Failed(code)
 	c.setHandling(true) // the connection is flushed after this batch
-	call.Fail(code, message)
+	call.fail(code, message, accept)
 	c.setHandling(false)
 }
 
@@ -492,14 +500,7 @@ func (c *conn) body(st *stream, data []byte, ended bool) error {
 	}
 	c.setEnded(st)
 	if code, text := call.decode(c.server.opts.MaxMessageBytes); code != codes.OK {
-		accept := ""
-		if code == codes.Unimplemented {
-			accept = acceptedEncodings
-		}
-		c.server.opts.Failed(code)
-		c.setHandling(true)
-		call.fail(code, text, accept)
-		c.setHandling(false)
+		c.refuseCall(call, code, text)
 		return nil
 	}
 	c.batch = append(c.batch, call)

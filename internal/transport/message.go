@@ -23,13 +23,17 @@ func tooLarge(size uint32, bound int) string {
 	return fmt.Sprintf("grpc: received message larger than max (%d vs. %d)", size, bound)
 }
 
+// known reports whether messages of a grpc-encoding can be read.
+func known(encoding string) bool {
+	return encoding == "" || encoding == identity || encoding == gzipEncoding
+}
+
+func unknownEncoding(encoding string) string {
+	return fmt.Sprintf("grpc: Decompressor is not installed for grpc-encoding %q", encoding)
+}
+
 // decode finds the message in what the client has sent. The code is OK, or why there is none.
 func (c *Call) decode(bound int) (codes.Code, string) {
-	switch c.head.encoding {
-	case "", identity, gzipEncoding:
-	default:
-		return codes.Unimplemented, fmt.Sprintf("grpc: Decompressor is not installed for grpc-encoding %q", c.head.encoding)
-	}
 	if len(c.buf) < prefixSize {
 		return codes.Internal, "the call has no complete message"
 	}
