@@ -79,8 +79,8 @@ type listenOptions struct {
 	FirstCallTimeout      time.Duration `env:"RATELIMITD_FIRST_CALL_TIMEOUT" range:"1ms.." default:"1m" help:"A gRPC connection without a call is closed after this time."`
 	MessageTimeout        time.Duration `env:"RATELIMITD_MESSAGE_TIMEOUT" range:"1ms.." default:"10s" help:"How long the message of a call may take to arrive. Then its connection is closed, at the latest after twice this time."`
 	WriteTimeout          time.Duration `env:"RATELIMITD_WRITE_TIMEOUT" range:"1ms.." default:"10s" help:"A gRPC connection is closed when its client reads no answers for so long."`
-	MaxConnectionBytes    int64         `env:"RATELIMITD_MAX_CONNECTION_BYTES" range:"1.." default:"16777216" help:"Most bytes of incomplete messages on one gRPC connection; beyond it the connection is closed."`
-	MaxUnfinishedBytes    int64         `env:"RATELIMITD_MAX_UNFINISHED_BYTES" range:"1.." default:"134217728" help:"Most bytes of incomplete messages on all connections; beyond it the connection that holds most is closed."`
+	MaxConnectionBytes    int64         `env:"RATELIMITD_MAX_CONNECTION_BYTES" range:"1.." default:"16777216" help:"Most bytes held for one gRPC connection: incomplete messages, and on the lean transport also headers and answers. Beyond it the connection is closed."`
+	MaxUnfinishedBytes    int64         `env:"RATELIMITD_MAX_UNFINISHED_BYTES" range:"1.." default:"134217728" help:"Most bytes held for all gRPC connections, of the same kinds. Beyond it the connection that holds most is closed."`
 	MaxDescriptors        int           `env:"RATELIMITD_MAX_DESCRIPTORS" range:"1.." default:"256" help:"Most descriptors in a request."`
 	DrainDelay            time.Duration `env:"RATELIMITD_DRAIN_DELAY" range:"0s.." default:"0s" help:"How long to keep serving after health has turned red, before stopping."`
 	StopTimeout           time.Duration `env:"RATELIMITD_STOP_TIMEOUT" range:"1ms.." default:"10s" help:"How long calls in flight may take to finish when stopping."`

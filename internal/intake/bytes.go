@@ -14,14 +14,16 @@ const (
 	slack = 1 << 10
 )
 
-// Bytes bounds the bytes of incomplete messages, on one connection and on all together. Incoming frames add to the
-// count and calls that end subtract from it, so the count is exact while no call is in flight and an estimate
-// otherwise. A connection over its bound is closed. When all together are over their bound, the connection that holds
-// most is closed.
+// Bytes bounds what is held for clients, on one connection and on all together: incomplete messages, and with Conn.Hold
+// whatever a transport holds. A connection over its bound is closed. When all together are over their bound, the connection
+// that holds most is closed.
+//
+// Where a Conn counts frames itself, incoming frames add to the count and calls that end subtract from it, so the count is
+// exact while no call is in flight and an estimate otherwise.
 type Bytes struct {
 	connection, all int64
 
-	reserved atomic.Int64 // by all connections, a multiple of step
+	reserved atomic.Int64 // by all connections
 
 	mu      sync.Mutex
 	holders map[*Conn]struct{} // with a reservation
@@ -32,14 +34,18 @@ func NewBytes(connection, all int64) *Bytes {
 	return &Bytes{connection: connection, all: all, holders: make(map[*Conn]struct{})}
 }
 
-// Held returns approximately how many bytes are held, by connections that hold at least a step.
+// Held returns approximately how many bytes are held. Less than a step of what is estimated is not counted.
 func (b *Bytes) Held() int64 { return b.reserved.Load() }
 
 // heldBytes counts the bytes of one connection.
 type heldBytes struct {
-	bytes    atomic.Int64
-	reserved atomic.Int64 // changed under the mutex of Bytes
-	closed   bool         // under that mutex; the connection reserves nothing more
+	bytes    atomic.Int64 // estimated
+	reserved atomic.Int64 // of the estimate, a multiple of step; changed under the mutex of Bytes
+
+	// Under the mutex of Bytes.
+	exact  int64 // what a transport holds
+	all    int64 // reserved of either kind
+	closed bool  // the connection reserves nothing more
 }
 
 // received counts bytes that arrived on a connection. It returns false if the connection must be closed.
@@ -50,7 +56,7 @@ func (b *Bytes) received(c *Conn, n int64) bool {
 	if now := c.bytes.bytes.Add(n); now <= c.bytes.reserved.Load()+step {
 		return true
 	}
-	return b.adjust(c)
+	return b.adjust(c, 0)
 }
 
 // ended subtracts the bytes of a call that has ended. The size counts twice because frames may carry padding; last
@@ -70,22 +76,30 @@ func (b *Bytes) ended(c *Conn, size int, last bool) {
 		}
 	}
 	if c.bytes.reserved.Load() > c.bytes.bytes.Load()+step {
-		b.adjust(c)
+		b.adjust(c, 0)
 	}
 }
 
-// adjust updates a connection's reservation. It returns false if the connection must be closed.
-func (b *Bytes) adjust(c *Conn) bool {
+// adjust updates a connection's reservation, with more bytes that a transport holds. It returns false if the connection must
+// be closed.
+func (b *Bytes) adjust(c *Conn, more int64) bool {
+	if b == nil {
+		return true
+	}
 	b.mu.Lock()
-	holds := c.bytes.bytes.Load()
-	b.reserve(c, holds/step*step)
+	c.bytes.exact += more
+	estimate := c.bytes.bytes.Load()
+	c.bytes.reserved.Store(estimate / step * step)
+	b.reserve(c, estimate/step*step+c.bytes.exact)
+	holds := estimate + c.bytes.exact
 	var most *Conn
 	if b.reserved.Load() > b.all {
 		for other := range b.holders {
-			if most == nil || other.bytes.reserved.Load() > most.bytes.reserved.Load() {
+			if most == nil || other.bytes.all > most.bytes.all {
 				most = other
 			}
 		}
+		most.bytes.closed = true
 		b.reserve(most, 0)
 	}
 	b.mu.Unlock()
@@ -100,7 +114,8 @@ func (b *Bytes) reserve(c *Conn, n int64) {
 	if c.bytes.closed {
 		n = 0
 	}
-	b.reserved.Add(n - c.bytes.reserved.Swap(n))
+	b.reserved.Add(n - c.bytes.all)
+	c.bytes.all = n
 	if n > 0 {
 		b.holders[c] = struct{}{}
 	} else {

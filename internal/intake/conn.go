@@ -11,9 +11,14 @@ import (
 // Reason is why a connection was closed.
 type Reason int
 
-// TooManyFrames is the reason for closing a connection that sends frames without end: a header block in too many of them,
-// or frames that belong to no call.
-const TooManyFrames = headers
+// Reasons that a transport finds.
+const (
+	HeadersWithoutEnd = headers    // a header block in too many frames
+	NotReading        = notReading // the client does not read answers, or does not let them be sent
+	TooManyFrames     = frames     // frames that belong to no call
+	TooManyPings      = pings
+	PingNotAnswered   = noPong
+)
 
 const (
 	inTime Reason = iota
@@ -23,9 +28,15 @@ const (
 	notReading
 	headers
 	tooManyBytes
+	frames
+	pings
+	noPong
 )
 
-var reasons = [...]string{evicted: "evicted", noCall: "no_call", noMessage: "no_message", notReading: "not_reading", headers: "headers", tooManyBytes: "bytes"}
+var reasons = [...]string{
+	evicted: "evicted", noCall: "no_call", noMessage: "no_message", notReading: "not_reading", headers: "headers", tooManyBytes: "bytes",
+	frames: "frames", pings: "pings", noPong: "no_pong",
+}
 
 // never marks a connection without any call, in place of the time of its last one.
 const never = 0
@@ -215,13 +226,28 @@ func (c *Conn) Received(n int64) bool {
 	return false
 }
 
+// Hold adds to the bytes that a transport holds for this connection: of messages, header fields and answers. It returns false
+// if that is too much: then the connection is closed. A transport that calls it does not call Received.
+func (c *Conn) Hold(n int64) bool {
+	if c.listener.options.Bytes.adjust(c, n) {
+		return true
+	}
+	c.cut(tooManyBytes)
+	return false
+}
+
 // Cut closes a connection on which a transport has found that it is over a bound.
 func (c *Conn) Cut(why Reason) { c.cut(why) }
 
-// cut closes a connection that is over a bound.
-func (c *Conn) cut(why Reason) {
+// Count counts a connection that a transport closes itself, because it has something to say to the client first.
+func (c *Conn) Count(why Reason) {
 	c.listener.metrics.closed[why].Inc()
 	c.listener.options.Log.Debug("connection closed", "listener", c.listener.options.Name, "peer", c.peer.key, "reason", reasons[why])
+}
+
+// cut closes a connection that is over a bound.
+func (c *Conn) cut(why Reason) {
+	c.Count(why)
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0) // unread answers must not stay in the kernel
 	}

@@ -53,7 +53,7 @@ func RegisterGauges(registry prometheus.Registerer, calls *Calls, bytes *Bytes) 
 		}, func() float64 { return float64(calls.InFlight()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "ratelimitd_unfinished_message_bytes",
-			Help: "Approximate bytes held of messages that have not arrived in full. Less than 64 KiB on a connection is not counted.",
+			Help: "Bytes held for clients: of unfinished messages, and where the transport counts them of headers and answers.",
 		}, func() float64 { return float64(bytes.Held()) }),
 	}
 	for _, g := range gauges {

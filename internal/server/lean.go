@@ -44,6 +44,7 @@ func (s *Server) newTransport(opts *Options, rl *rateLimit) *transport.Server {
 		MaxMessageBytes:  opts.Requests.MaxBytes,
 		MaxHeaderBytes:   endpoint.MaxHeaderSize,
 		MaxStreams:       opts.Connections.MaxStreams,
+		WriteTimeout:     opts.Connections.WriteTimeout,
 		PingAfter:        pingAfter,
 		PingTimeout:      pingTimeout,
 		MinPingInterval:  leastPingInterval,

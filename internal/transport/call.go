@@ -19,7 +19,9 @@ type Call struct {
 
 	stream stream
 	head   *head
-	buf    []byte // memory of Message
+	buf    []byte // memory of Message, or its first bytes
+	parts  []*part
+	last   int // bytes in the last part; 0: it is full
 
 	inFlight intake.InFlight
 	counted  bool // inFlight must be ended
@@ -128,17 +130,19 @@ func (c *Call) fail(code codes.Code, message, acceptEncoding string) {
 func (c *Call) release() {
 	conn := c.stream.conn
 	conn.open--
+	conn.hold(&c.stream, -c.stream.held)
 	later := !conn.handling // else the connection is flushed after the batch
-	kept, size := c.stream.waiting, int(c.stream.size)
+	kept := c.stream.waiting
 	conn.mu.Unlock()
 	conn.wrote.Store(true)
 	if c.counted {
-		conn.server.opts.Calls.End(c.inFlight, size)
+		conn.server.opts.Calls.End(c.inFlight, 0)
 	}
 	if later {
 		conn.flushLater()
 	}
 	watched := c.endWatch()
+	c.freeParts()        // of a message that was refused before its end
 	if kept || watched { // the connection still refers to the stream, or a context that was made from c still refers to c
 		c.Message, c.head, c.buf = nil, nil, nil
 		return

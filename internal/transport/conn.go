@@ -40,12 +40,26 @@ const (
 	maxIdleFrames = 10_000
 	idlePeriod    = time.Minute
 
+	// maxSettings bounds the settings in one frame; there are six of them.
+	maxSettings = 100
+
+	// longHeaders is as how many idle frames a header block counts that is longer than MaxHeaderBytes. With references to the
+	// table, a few bytes can stand for that many.
+	longHeaders = 100
+
 	// maxStrikes is how many pings may come too soon.
 	maxStrikes = 2
 
 	// maxOwed is how many bytes of answers a connection may hold for a client that does not open its windows. One answer may
 	// be longer.
 	maxOwed = 256 << 10
+
+	// holdStep is how much what a connection holds must change before limits learns of it, under a lock of all connections.
+	// The few calls of a usual batch are less.
+	holdStep = 4 << 10
+
+	// owedOverhead is what an answer that waits takes besides its bytes.
+	owedOverhead = 512
 
 	// maxStreamID is in a GOAWAY that still lets the client's requests in flight arrive.
 	maxStreamID = 1<<31 - 1
@@ -117,11 +131,15 @@ type conn struct {
 	resizes    bool           // the next header block must say that the encoder's table is empty
 	owed       []owed
 	owedBytes  int
-	unread     bool   // the client does not read its answers, and loses the connection
-	leaving    bool   // GOAWAY was sent
-	left       bool   // leave was called
-	lastServed uint32 // streams after this one are not served; with leaving
-	over       bool   // the connection is closed
+	blocked    int       // handlers of other requests that wait for a window
+	held       int64     // bytes that are held for the client: messages, header fields, answers
+	reported   int64     // how many of them limits knows of
+	stuckSince time.Time // when an answer last made progress while one waits for a window; zero: none waits
+	unread     bool      // the client does not read its answers, and loses the connection
+	leaving    bool      // GOAWAY was sent
+	left       bool      // leave was called
+	lastServed uint32    // streams after this one are not served; with leaving
+	over       bool      // the connection is closed
 }
 
 // stream is one request.
@@ -135,11 +153,11 @@ type stream struct {
 
 	// Under the connection's mutex.
 	ended    bool  // the client has sent its last frame
-	size     int64 // of the DATA that arrived
 	received int64 // bytes that the client has sent and has no credit for yet
 	window   int64 // bytes that may be sent
 	waiting  bool  // a part of the answer waits for the window
 	gone     bool  // the stream is closed
+	held     int64 // bytes of its message and its header fields that are held
 
 	call     *Call     // of the method
 	exchange *exchange // any other request
@@ -177,6 +195,7 @@ func (s *Server) serve(raw net.Conn) {
 		streams: make(map[uint32]*stream), window: initialWindow, initial: initialWindow, frame: maxFrame,
 	}
 	c.plain = c.sock
+	c.sock.moved = c.countMore
 	c.changed.L = &c.mu
 	c.ctx, c.cancel = context.Background(), func() {}
 	if !s.add(c) {
@@ -287,10 +306,11 @@ func (c *conn) serve() {
 			if c.idle() {
 				continue
 			}
-			err = http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+			err = c.overBound(intake.TooManyFrames)
 		}
 		c.handle()
 		c.end(err)
+		c.dropUnfinished()
 		return
 	}
 }
@@ -347,6 +367,18 @@ func (c *conn) end(err error) {
 	_ = c.sock.SetWriteDeadline(time.Now().Add(time.Second))
 	c.sock.flushed()
 	c.linger()
+}
+
+// dropUnfinished ends calls whose message does not arrive any more. The caller is the goroutine that reads.
+func (c *conn) dropUnfinished() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, st := range c.streams {
+		if st.call != nil && !st.ended {
+			c.abort(st)
+			st.call.freeParts()
+		}
+	}
 }
 
 func isNetError(err error) bool {
@@ -467,6 +499,11 @@ func (c *conn) keep(now time.Time) {
 		return // the handshake has its own bound
 	}
 	o, k := &c.server.opts, &c.keeping
+	if o.WriteTimeout > 0 && c.stuck(now) > o.WriteTimeout {
+		_ = c.overBound(intake.NotReading)
+		c.close()
+		return
+	}
 	if k.began.IsZero() {
 		k.began = now
 		k.age = o.MaxConnectionAge
@@ -496,7 +533,29 @@ func (c *conn) keep(now time.Time) {
 		c.mu.Unlock()
 		c.flush()
 	case now.Sub(k.pinged) >= o.PingTimeout:
+		_ = c.overBound(intake.PingNotAnswered)
 		c.close()
+	}
+}
+
+// stuck returns how long answers have waited for a window that the client does not open.
+func (c *conn) stuck(now time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stuckSince.IsZero() {
+		return 0
+	}
+	if len(c.owed) == 0 && c.blocked == 0 {
+		c.stuckSince = time.Time{}
+		return 0
+	}
+	return now.Sub(c.stuckSince)
+}
+
+// unstick is called when an answer that had to wait for a window made progress. The caller holds the lock.
+func (c *conn) unstick() {
+	if !c.stuckSince.IsZero() {
+		c.stuckSince = time.Now()
 	}
 }
 
@@ -544,6 +603,29 @@ func (c *conn) drained() {
 	c.mu.Unlock()
 }
 
+// hold counts bytes that are held for a stream, or with a negative number that are not held any more. The caller holds the
+// lock.
+func (c *conn) hold(st *stream, n int64) {
+	st.held += n
+	c.count(n)
+}
+
+// count counts bytes that are held for the client. A connection that holds too many is closed. The caller holds the lock.
+func (c *conn) count(n int64) {
+	c.held += n
+	if change := c.held - c.reported; c.limits != nil && (change >= holdStep || change <= -holdStep) {
+		c.reported = c.held
+		c.limits.Hold(change)
+	}
+}
+
+// countMore is count for those who do not hold the lock.
+func (c *conn) countMore(n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count(n)
+}
+
 // goAway ends the connection with an error code.
 func (c *conn) goAway(code http2.ErrCode, debug []byte) {
 	c.mu.Lock()
@@ -558,6 +640,9 @@ func (c *conn) reset(id uint32, code http2.ErrCode) {
 	defer c.mu.Unlock()
 	if st := c.streams[id]; st != nil {
 		c.abort(st)
+		if st.call != nil && !st.ended {
+			st.call.freeParts()
+		}
 	}
 	c.out = appendReset(c.out, id, code)
 }
@@ -599,9 +684,10 @@ func (c *conn) abort(st *stream) {
 		return // the handler has the call, and answers it
 	}
 	c.open--
+	c.hold(st, -st.held)
 	if st.call.counted {
 		st.call.counted = false
-		c.server.opts.Calls.End(st.call.inFlight, int(st.size))
+		c.server.opts.Calls.End(st.call.inFlight, 0)
 	}
 }
 

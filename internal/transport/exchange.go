@@ -60,7 +60,7 @@ func (c *conn) beginExchange(id uint32, h *head, ended bool) error {
 	}
 	ctx, cancel := context.WithCancel(c.ctx)
 	x.cancel = cancel
-	c.add(&x.stream)
+	c.add(&x.stream, h)
 	go x.run(ctx, h)
 	return nil
 }
@@ -107,7 +107,8 @@ func (x *exchange) run(ctx context.Context, h *head) {
 		x.body.fail(errReset)
 		c.mu.Lock()
 		c.open--
-		c.server.opts.Calls.End(x.inFlight, int(x.stream.size))
+		c.hold(&x.stream, -x.stream.held)
+		c.server.opts.Calls.End(x.inFlight, 0)
 		x.inFlight = intake.InFlight{} // what arrives now is of no use
 		if p != nil && !x.stream.gone {
 			c.out = appendReset(c.out, x.stream.id, http2.ErrCodeInternal)
@@ -232,7 +233,7 @@ func (x *exchange) Write(p []byte) (int, error) {
 			c.flush()
 			c.mu.Lock()
 			if !x.stream.gone && min(c.window, x.stream.window) <= 0 {
-				c.changed.Wait()
+				c.block()
 			}
 		}
 		if x.stream.gone {
@@ -242,6 +243,7 @@ func (x *exchange) Write(p []byte) (int, error) {
 		part := rest[:min(len(rest), maxFrame)]
 		rest = rest[len(part)-len(c.appendData(&x.stream, part)):]
 		c.progress = true
+		c.unstick()
 		long := len(c.out) >= maxFrame
 		c.mu.Unlock()
 		if long {
@@ -250,6 +252,15 @@ func (x *exchange) Write(p []byte) (int, error) {
 		}
 	}
 	return len(p), nil
+}
+
+// block waits until a window, a stream or the connection changes. The caller holds the lock.
+func (c *conn) block() {
+	if c.blocked++; c.stuckSince.IsZero() {
+		c.stuckSince = time.Now()
+	}
+	c.changed.Wait()
+	c.blocked--
 }
 
 // Flush implements http.Flusher.
@@ -286,6 +297,7 @@ func (x *exchange) finish() {
 func (x *exchange) credit(n int) {
 	c := x.stream.conn
 	c.mu.Lock()
+	c.hold(&x.stream, -min(int64(n), x.stream.held))
 	more := !x.stream.gone && !x.stream.ended
 	if more {
 		x.stream.received -= int64(n)

@@ -36,7 +36,7 @@ func (c *conn) readFrame() error {
 		return err
 	}
 	if !c.idle() {
-		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+		return c.overBound(intake.TooManyFrames)
 	}
 	switch f := f.(type) {
 	case *http2.SettingsFrame:
@@ -67,10 +67,22 @@ func (c *conn) settings(f *http2.SettingsFrame) error {
 		return nil
 	}
 	c.settled = true
+	if f.NumSettings() > maxSettings {
+		return c.overBound(intake.TooManyFrames)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	window := c.initial
 	if err := f.ForeachSetting(c.set); err != nil {
 		return err
+	}
+	if change := c.initial - window; change != 0 {
+		c.idleFrames += len(c.streams) // as much work as so many frames
+		for _, st := range c.streams {
+			if st.window += change; st.window > maxWindow {
+				return http2.ConnectionError(http2.ErrCodeFlowControl)
+			}
+		}
 	}
 	c.out = appendFrame(c.out, http2.FrameSettings, http2.FlagSettingsAck, 0, 0)
 	c.sendOwed()
@@ -89,13 +101,7 @@ func (c *conn) set(s http2.Setting) error {
 			c.resizes = true
 		}
 	case http2.SettingInitialWindowSize:
-		change := int64(s.Val) - c.initial
 		c.initial = int64(s.Val)
-		for _, st := range c.streams {
-			if st.window += change; st.window > maxWindow {
-				return http2.ConnectionError(http2.ErrCodeFlowControl)
-			}
-		}
 	case http2.SettingMaxFrameSize:
 		c.frame = int(min(s.Val, 1<<20))
 	}
@@ -118,6 +124,7 @@ func (c *conn) ping(f *http2.PingFrame, now time.Time) error {
 	}
 	c.lastPing = now
 	if c.strikes > maxStrikes {
+		_ = c.overBound(intake.TooManyPings)
 		return tooManyPings{}
 	}
 	c.mu.Lock()
@@ -221,43 +228,62 @@ func (c *conn) readHeaders(fh http2.FrameHeader) error {
 		code := http2.ErrCodeProtocol
 		if c.headers.tooLong {
 			code = http2.ErrCodeFrameSize
+			c.idleFrames += longHeaders
 		}
 		return c.refuse(hf, code)
 	}
+	if block == nil {
+		h.size = int64(c.headers.size)
+	}
 	c.headers.remember(block, h)
+	c.headers.fields = nil // the connection may be idle for a long time now
 	return c.request(hf.StreamID, h, hf.StreamEnded())
 }
 
 // readBlock decodes a header block. Each block is decoded, also that of a request that is refused, because the dynamic table
 // depends on all of them.
 func (c *conn) readBlock(hf *http2.HeadersFrame) error {
-	c.headers.begin()
-	if err := c.headers.write(hf.HeaderBlockFragment()); err != nil {
-		return err
+	block := hf.HeaderBlockFragment()
+	if !hf.HeadersEnded() {
+		var err error
+		if block, err = c.readContinuations(block); err != nil {
+			return err
+		}
+		defer c.countMore(-int64(len(block)))
 	}
-	for n, ended := 0, hf.HeadersEnded(); !ended; n++ {
-		if n == maxContinuations {
-			c.cut(intake.TooManyFrames)
-			return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
-		}
-		f, err := c.framer.ReadFrame()
-		if err != nil {
-			return err
-		}
-		more := f.(*http2.ContinuationFrame) // the framer accepts nothing else here
-		if err := c.headers.write(more.HeaderBlockFragment()); err != nil {
-			return err
-		}
-		ended = more.HeadersEnded()
+	c.headers.begin()
+	if err := c.headers.write(block); err != nil {
+		return err
 	}
 	return c.headers.finish()
 }
 
-// cut closes the connection because it is over a bound.
-func (c *conn) cut(why intake.Reason) {
-	if c.limits != nil {
-		c.limits.Cut(why)
+// readContinuations reads the rest of a header block. The decoder gets the whole block at once: it would keep a buffer for
+// the parts as long as the connection lasts.
+func (c *conn) readContinuations(first []byte) ([]byte, error) {
+	block := append([]byte(nil), first...)
+	c.countMore(int64(len(block)))
+	for range maxContinuations {
+		f, err := c.framer.ReadFrame()
+		if err != nil {
+			return nil, err
+		}
+		more := f.(*http2.ContinuationFrame) // the framer accepts nothing else here
+		block = append(block, more.HeaderBlockFragment()...)
+		c.countMore(int64(len(more.HeaderBlockFragment())))
+		if more.HeadersEnded() {
+			return block, nil
+		}
 	}
+	return nil, c.overBound(intake.HeadersWithoutEnd)
+}
+
+// overBound counts a connection that is over a bound, and returns the error that ends it.
+func (c *conn) overBound(why intake.Reason) error {
+	if c.limits != nil {
+		c.limits.Count(why)
+	}
+	return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 }
 
 // refuse opens and resets a stream with a malformed request.
@@ -339,8 +365,9 @@ func (c *conn) request(id uint32, h *head, ended bool) error {
 }
 
 // add adds a stream.
-func (c *conn) add(st *stream) {
+func (c *conn) add(st *stream, h *head) {
 	c.mu.Lock()
+	c.hold(st, h.size)
 	if c.over {
 		c.abort(st)
 	} else {
@@ -360,7 +387,7 @@ func (c *conn) beginCall(id uint32, h *head, ended bool) error {
 	}
 	inFlight, ok := c.server.opts.Calls.Begin(c.limits)
 	call.inFlight, call.counted = inFlight, ok
-	c.add(&call.stream)
+	c.add(&call.stream, h)
 	if !ok || !known(h.encoding) {
 		if ended {
 			c.setEnded(&call.stream)
@@ -419,11 +446,8 @@ func (c *conn) dataOf(fh http2.FrameHeader, data []byte) error {
 	if c.received += size; c.received > receiveWindow {
 		return http2.ConnectionError(http2.ErrCodeFlowControl)
 	}
-	if c.limits != nil && size > 0 && !c.limits.Received(size) {
-		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
-	}
 	if size == 0 && !ended && !c.idle() {
-		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+		return c.overBound(intake.TooManyFrames)
 	}
 	c.mu.Lock()
 	if c.received >= creditAfter {
@@ -440,9 +464,12 @@ func (c *conn) dataOf(fh http2.FrameHeader, data []byte) error {
 		case finished:
 			return http2.StreamError{StreamID: fh.StreamID, Code: http2.ErrCodeStreamClosed}
 		}
+		if !c.idle() {
+			return c.overBound(intake.TooManyFrames)
+		}
 		return nil // the client does not know yet that the stream is closed
 	}
-	st.size += size
+	c.hold(st, int64(len(data)))
 	st.received += size
 	over, closed := st.received > receiveWindow, st.ended
 	if st.call != nil && !ended && st.received >= creditAfter {
@@ -478,7 +505,7 @@ func (c *conn) body(st *stream, data []byte, ended bool) error {
 		return nil
 	}
 	call := st.call
-	call.buf = append(call.buf, data...)
+	call.add(data)
 	if len(call.buf) >= prefixSize {
 		if n := binary.BigEndian.Uint32(call.buf[1:]); int64(n) > int64(c.server.opts.MaxMessageBytes) {
 			if ended {
@@ -488,7 +515,7 @@ func (c *conn) body(st *stream, data []byte, ended bool) error {
 			return nil
 		}
 	}
-	if int64(len(call.buf)) > int64(c.server.opts.MaxMessageBytes)+prefixSize {
+	if st.body > int64(c.server.opts.MaxMessageBytes)+prefixSize {
 		if ended {
 			c.setEnded(st)
 		}
@@ -499,7 +526,14 @@ func (c *conn) body(st *stream, data []byte, ended bool) error {
 		return nil
 	}
 	c.setEnded(st)
-	if code, text := call.decode(c.server.opts.MaxMessageBytes); code != codes.OK {
+	call.join(int(st.body))
+	code, text := call.decode(c.server.opts.MaxMessageBytes)
+	if more := len(call.Message) - len(call.buf); more > 0 { // it was compressed
+		c.mu.Lock()
+		c.hold(st, int64(more))
+		c.mu.Unlock()
+	}
+	if code != codes.OK {
 		c.refuseCall(call, code, text)
 		return nil
 	}

@@ -30,6 +30,7 @@ type head struct {
 	method, scheme, path, authority string
 
 	declared int64 // content-length; -1: none
+	size     int64 // bytes of the fields; 0 if the head is shared by requests
 
 	lean     bool // the request is a call of the server's method
 	timeout  time.Duration

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"sync"
 
 	"google.golang.org/grpc/codes"
 )
@@ -30,6 +31,46 @@ func known(encoding string) bool {
 
 func unknownEncoding(encoding string) string {
 	return fmt.Sprintf("grpc: Decompressor is not installed for grpc-encoding %q", encoding)
+}
+
+// part is a part of a long message. Memory for the whole message is allocated when all of it has arrived: a client may
+// announce a long message and never send it. And a buffer that grows would leave copies behind.
+type part [16 << 10]byte
+
+var parts = sync.Pool{New: func() any { return new(part) }}
+
+// add adds data to the message. The first bytes are in buf, the others in parts.
+func (c *Call) add(data []byte) {
+	n := min(len(data), max(0, len(part{})-len(c.buf)))
+	c.buf = append(c.buf, data[:n]...)
+	for data = data[n:]; len(data) > 0; data = data[n:] {
+		if c.last == 0 {
+			c.parts = append(c.parts, parts.Get().(*part))
+		}
+		n = copy(c.parts[len(c.parts)-1][c.last:], data)
+		c.last = (c.last + n) % len(part{})
+	}
+}
+
+// join puts all size bytes into buf.
+func (c *Call) join(size int) {
+	if len(c.parts) == 0 {
+		return
+	}
+	whole := append(make([]byte, 0, size), c.buf...)
+	for _, p := range c.parts {
+		whole = append(whole, p[:min(len(p), size-len(whole))]...)
+	}
+	c.buf = whole
+	c.freeParts()
+}
+
+// freeParts is called by the goroutine that reads the connection.
+func (c *Call) freeParts() {
+	for _, p := range c.parts {
+		parts.Put(p)
+	}
+	c.parts, c.last = nil, 0
 }
 
 // decode finds the message in what the client has sent. The code is OK, or why there is none.
@@ -65,10 +106,13 @@ func (c *Call) unzip(packed []byte, bound int) (codes.Code, string) {
 	if err != nil {
 		return codes.Internal, "grpc: failed to decompress the received message: " + err.Error()
 	}
-	message, err := io.ReadAll(io.LimitReader(r, int64(bound)+1))
-	if err != nil {
+	// The last bytes give the size. Deflate makes a message at most 1,032 times smaller.
+	size := min(int(binary.LittleEndian.Uint32(packed[len(packed)-4:])), bound, 1032*len(packed))
+	into := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
+	if _, err := into.ReadFrom(io.LimitReader(r, int64(bound)+1)); err != nil {
 		return codes.Internal, "grpc: failed to decompress the received message: " + err.Error()
 	}
+	message := into.Bytes()
 	if len(message) > bound {
 		return codes.ResourceExhausted, fmt.Sprintf("grpc: received message after decompression larger than max %d", bound)
 	}

@@ -16,7 +16,8 @@ type socket struct {
 	kernel net.Conn        // below all wrappers
 	raw    syscall.RawConn // nil: every write is left to the goroutine
 
-	unsent atomic.Int64 // bytes that the kernel has not taken
+	unsent atomic.Int64  // bytes that the kernel has not taken
+	moved  func(n int64) // called when there are more of them, or less; may be nil
 
 	mu       sync.Mutex
 	rest     []byte // what the kernel has not taken
@@ -48,27 +49,39 @@ func newSocket(c net.Conn, kernel net.Conn) *socket {
 
 // Write implements net.Conn. It takes all of p.
 func (s *socket) Write(p []byte) (int, error) {
+	kept, err := s.write(p)
+	if kept > 0 && s.moved != nil {
+		s.moved(int64(kept))
+	}
+	if err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// write returns how many bytes of p the kernel has not taken.
+func (s *socket) write(p []byte) (kept int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.failed != nil {
 		return 0, s.failed
 	}
-	if s.draining {
-		s.rest = append(s.rest, p...)
-		s.unsent.Add(int64(len(p)))
-		return len(p), nil
+	n := 0
+	if !s.draining {
+		if n = s.attempt(p); s.failed != nil {
+			return 0, s.failed
+		}
 	}
-	n := s.attempt(p)
-	if s.failed != nil {
-		return 0, s.failed
+	if n == len(p) {
+		return 0, nil
 	}
-	if n < len(p) {
-		s.rest = append(s.rest[:0], p[n:]...)
-		s.unsent.Store(int64(len(s.rest)))
+	s.rest = append(s.rest, p[n:]...)
+	s.unsent.Add(int64(len(p) - n))
+	if !s.draining {
 		s.draining = true
 		go s.drain()
 	}
-	return len(p), nil
+	return len(p) - n, nil
 }
 
 // attempt writes what the kernel takes at once. The caller holds the lock.
@@ -106,6 +119,9 @@ func (s *socket) drain() {
 		s.rest = nil
 		s.mu.Unlock()
 		_, err := s.Conn.Write(p)
+		if s.moved != nil {
+			s.moved(-int64(len(p)))
+		}
 		s.mu.Lock()
 		s.failed = err
 		s.unsent.Add(-int64(len(p)))

@@ -8,6 +8,8 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
+
+	"github.com/ratelimitd/ratelimitd/internal/intake"
 )
 
 const (
@@ -196,9 +198,17 @@ func (c *conn) send(st *stream, data []byte) {
 	}
 	st.waiting = true
 	c.owed = append(c.owed, owed{st, data})
-	if c.owedBytes += len(data); c.owedBytes > maxOwed && len(c.owed) > 1 && !c.unread {
+	if c.stuckSince.IsZero() {
+		c.stuckSince = time.Now()
+	}
+	c.owe(len(data))
+	c.count(owedOverhead)
+	if c.owedBytes > maxOwed && len(c.owed) > 1 && !c.unread {
 		c.unread, c.leaving, c.lastServed = true, true, c.latest
 		c.out = appendGoAway(c.out, c.latest, http2.ErrCodeEnhanceYourCalm, []byte("answers are not read"))
+		if c.limits != nil {
+			c.limits.Count(intake.NotReading)
+		}
 		go func() {
 			_ = c.sock.SetWriteDeadline(time.Now().Add(time.Second))
 			c.flush()
@@ -233,17 +243,27 @@ func (c *conn) sendOwed() {
 	for _, o := range c.owed {
 		before := len(o.data)
 		o.data = c.appendData(o.stream, o.data)
-		c.owedBytes -= before - len(o.data)
+		c.owe(len(o.data) - before)
 		if len(o.data) > 0 {
 			kept = append(kept, o)
 			continue
 		}
 		o.stream.waiting = false
+		c.count(-owedOverhead)
 		c.appendBlock(o.stream.id, true, trailerBlock)
 		c.answered(o.stream)
 	}
+	if len(kept) < len(c.owed) {
+		c.unstick()
+	}
 	clear(c.owed[len(kept):])
 	c.owed = kept
+}
+
+// owe counts bytes of answers that wait. The caller holds the lock.
+func (c *conn) owe(n int) {
+	c.owedBytes += n
+	c.count(int64(n))
 }
 
 // drop forgets what a stream waits for. The caller holds the lock.
@@ -251,7 +271,8 @@ func (c *conn) drop(st *stream) {
 	kept := c.owed[:0]
 	for _, o := range c.owed {
 		if o.stream == st {
-			c.owedBytes -= len(o.data)
+			c.owe(-len(o.data))
+			c.count(-owedOverhead)
 			continue
 		}
 		kept = append(kept, o)
