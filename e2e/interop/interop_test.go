@@ -95,6 +95,15 @@ var clients = []client{
 			}
 		},
 	},
+	{
+		name: "rust", program: "cargo",
+		install: func(t *testing.T, folder string) {
+			execute(t, "rust", "cargo", "build", "--quiet", "--locked", "--target-dir", folder)
+		},
+		command: func(folder string, args ...string) command {
+			return command{line: append([]string{filepath.Join(folder, "debug", "interop")}, args...)}
+		},
+	},
 }
 
 // Each client gets the same answers, and none of its calls is lost while the service is replaced.
@@ -186,7 +195,7 @@ func (c *client) run(t *testing.T, program, folder string) {
 	p.goOn(t)
 	load := p.line(t)
 	if counted := loaded(t, redis, c.name); load != fmt.Sprintf("load: OK %d\n", counted) {
-		t.Errorf("calls over the restart: %q, and Redis has counted %d", load, counted)
+		t.Errorf("calls over the restart: %q, and Redis has counted %d\n%s", load, counted, p.err)
 	}
 	if err := p.cmd.Wait(); err != nil {
 		t.Error(err)

@@ -1,0 +1,267 @@
+//! The client of interop_test.go in Rust, with tonic. Arguments: the service's address, and that of one that cannot decide.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
+use tonic::codec::CompressionEncoding;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::metadata::{Ascii, AsciiMetadataKey, BinaryMetadataKey, BinaryMetadataValue, MetadataValue};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+const NAME: &str = "rust";
+const PATIENCE: Duration = Duration::from_secs(60); // for calls that shall succeed
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+// The messages of proto/ratelimit.proto and proto/health.proto.
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RateLimitRequest {
+    #[prost(string, tag = "1")]
+    domain: String,
+    #[prost(message, repeated, tag = "2")]
+    descriptors: Vec<Descriptor>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Descriptor {
+    #[prost(message, repeated, tag = "1")]
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Entry {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    value: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RateLimitResponse {
+    #[prost(int32, tag = "1")]
+    overall_code: i32,
+    #[prost(message, repeated, tag = "2")]
+    statuses: Vec<DescriptorStatus>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct DescriptorStatus {
+    #[prost(int32, tag = "1")]
+    code: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct HealthCheckRequest {
+    #[prost(string, tag = "1")]
+    service: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct HealthCheckResponse {
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+/// A request with one descriptor for each value.
+fn ask(key: &str, values: impl IntoIterator<Item = String>) -> RateLimitRequest {
+    let descriptor = |value| Descriptor { entries: vec![Entry { key: key.into(), value }] };
+    RateLimitRequest { domain: "interop".into(), descriptors: values.into_iter().map(descriptor).collect() }
+}
+
+fn one(key: &str) -> RateLimitRequest {
+    ask(key, [NAME.to_string()])
+}
+
+fn with_timeout<T>(message: T, timeout: Duration) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(timeout);
+    request
+}
+
+#[derive(Clone)]
+struct Client(tonic::client::Grpc<Channel>);
+
+impl Client {
+    fn new(address: &str) -> Result<Self, Error> {
+        let channel = Endpoint::from_shared(format!("http://{address}"))?.connect_lazy();
+        Ok(Client(tonic::client::Grpc::new(channel)))
+    }
+
+    async fn call(&mut self, method: &'static str, request: Request<RateLimitRequest>) -> Result<RateLimitResponse, Status> {
+        self.0.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
+        let answer: Result<Response<RateLimitResponse>, Status> =
+            self.0.unary(request, PathAndQuery::from_static(method), ProstCodec::default()).await;
+        answer.map(Response::into_inner)
+    }
+
+    async fn limit(&mut self, request: Request<RateLimitRequest>) -> Result<RateLimitResponse, Status> {
+        self.call("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", request).await
+    }
+
+    async fn check(&mut self, service: &str) -> Result<String, Status> {
+        self.0.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
+        let request = with_timeout(HealthCheckRequest { service: service.into() }, PATIENCE);
+        let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
+        let answer: Response<HealthCheckResponse> = self.0.unary(request, path, ProstCodec::default()).await?;
+        Ok(serving(answer.into_inner().status))
+    }
+
+    async fn watch(&mut self) -> Result<Streaming<HealthCheckResponse>, Error> {
+        self.0.ready().await?;
+        let path = PathAndQuery::from_static("/grpc.health.v1.Health/Watch");
+        let request = Request::new(HealthCheckRequest { service: String::new() });
+        Ok(self.0.server_streaming(request, path, ProstCodec::default()).await?.into_inner())
+    }
+}
+
+fn serving(status: i32) -> String {
+    ["UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"][status as usize].into()
+}
+
+fn name(code: Code) -> String {
+    match code {
+        Code::InvalidArgument => "INVALID_ARGUMENT".into(),
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED".into(),
+        Code::NotFound => "NOT_FOUND".into(),
+        other => format!("{other:?}").to_uppercase(),
+    }
+}
+
+/// The answer's code, or the status of a call that failed.
+fn outcome(result: &Result<RateLimitResponse, Status>) -> String {
+    match result {
+        Ok(answer) => ["UNKNOWN", "OK", "OVER_LIMIT"][answer.overall_code as usize].into(),
+        Err(status) => name(status.code()),
+    }
+}
+
+async fn tally(calls: Vec<tokio::task::JoinHandle<Vec<String>>>) -> Result<String, Error> {
+    let mut counts = BTreeMap::new();
+    for call in calls {
+        for outcome in call.await? {
+            *counts.entry(outcome).or_insert(0) += 1;
+        }
+    }
+    Ok(counts.iter().map(|(code, n)| format!("{code} {n}")).collect::<Vec<_>>().join(", "))
+}
+
+async fn one_by_one(client: &mut Client) -> Result<(), Error> {
+    println!("unary: {}", outcome(&client.limit(with_timeout(one("open"), PATIENCE)).await));
+
+    match client.limit(with_timeout(RateLimitRequest::default(), PATIENCE)).await {
+        Err(status) => println!("invalid: {} {}", name(status.code()), status.message()),
+        Ok(_) => println!("invalid: OK"),
+    }
+
+    let path = "/envoy.service.ratelimit.v3.RateLimitService/NoSuchMethod";
+    println!("unknown method: {}", outcome(&client.call(path, with_timeout(one("open"), PATIENCE)).await));
+
+    let mut zipping = client.clone();
+    zipping.0 = zipping.0.send_compressed(CompressionEncoding::Gzip).accept_compressed(CompressionEncoding::Gzip);
+    let request = ask("open", [NAME.repeat(1000)]);
+    println!("gzip: {}", outcome(&zipping.limit(with_timeout(request, PATIENCE)).await));
+
+    let mut request = with_timeout(one("open"), PATIENCE);
+    let long: MetadataValue<Ascii> = "v".repeat(8000).parse()?;
+    let bytes: Vec<u8> = (0..=255).collect();
+    request.metadata_mut().insert(AsciiMetadataKey::from_static("x-long"), long);
+    request.metadata_mut().insert_bin(BinaryMetadataKey::from_static("x-some-bin"), BinaryMetadataValue::from_bytes(&bytes));
+    println!("metadata: {}", outcome(&client.limit(request).await));
+
+    let request = ask("open", [NAME.to_string() + &"v".repeat(1 << 20)]);
+    println!("1 MiB: {}", outcome(&client.limit(with_timeout(request, PATIENCE)).await));
+
+    let request = ask("open", (0..10_000).map(|i| format!("{NAME} {i}")));
+    let many = client.limit(with_timeout(request, PATIENCE)).await;
+    println!("10,000 descriptors: {} {}", outcome(&many), many.map_or(0, |answer| answer.statuses.len()));
+
+    for (step, service) in [("health", ""), ("health of another service", "no.such.Service")] {
+        println!("{step}: {}", client.check(service).await.unwrap_or_else(|status| name(status.code())));
+    }
+    Ok(())
+}
+
+async fn at_once(client: &Client) -> Result<(), Error> {
+    let calls = (0..1000).map(|_| {
+        let mut client = client.clone();
+        tokio::spawn(async move { vec![outcome(&client.limit(with_timeout(one("some"), PATIENCE)).await)] })
+    });
+    println!("1,000 at once: {}", tally(calls.collect()).await?);
+    Ok(())
+}
+
+/// Redis begins to hang when a line comes in. After a second of silence the service takes it for dead.
+async fn without_answer(client: &mut Client, input: &mut Lines<BufReader<Stdin>>) -> Result<(), Error> {
+    input.next_line().await?;
+    let mut other = client.clone();
+    let late = client.limit(with_timeout(one("open"), Duration::from_millis(300)));
+    // A call is cancelled by dropping it: there is no status then.
+    let dropped = tokio::time::timeout(Duration::from_millis(100), cancelled(&mut other));
+    let (late, dropped) = tokio::join!(late, dropped);
+    // tonic has its own timer for the deadline, and calls it Cancelled when that is first.
+    let code = match &late {
+        Err(status) if status.code() == Code::Cancelled && status.message() == "Timeout expired" => "DEADLINE_EXCEEDED".into(),
+        other => outcome(other),
+    };
+    println!("deadline: {code}");
+    println!("cancel: {}", dropped.unwrap_or_else(|_| "CANCELLED".into()));
+    Ok(())
+}
+
+fn cancelled(client: &mut Client) -> impl Future<Output = String> {
+    async { outcome(&client.limit(with_timeout(one("open"), PATIENCE)).await) }
+}
+
+/// Whether the connection was leaving when a call was to be sent on it. Other libraries then repeat the call, tonic leaves
+/// that to its caller. A repeated call that the service has counted already would be counted twice, and the test would see it.
+fn not_sent(status: &Status) -> bool {
+    std::error::Error::source(status).is_some_and(|cause| cause.is::<tonic::transport::Error>())
+}
+
+/// Makes 16 calls at a time until a line comes in. Meanwhile the service is replaced.
+async fn drain(client: &mut Client, input: &mut Lines<BufReader<Stdin>>) -> Result<(), Error> {
+    let mut watch = client.watch().await?;
+    println!("watch: {}", watch.message().await?.map_or("".into(), |answer| serving(answer.status)));
+
+    let stopped = Arc::new(AtomicBool::new(false));
+    let callers = (0..16).map(|_| {
+        let (mut client, stopped) = (client.clone(), stopped.clone());
+        tokio::spawn(async move {
+            let mut outcomes = Vec::new();
+            while !stopped.load(Ordering::Relaxed) {
+                let mut result = client.limit(with_timeout(one("load"), PATIENCE)).await;
+                while let Err(status) = &result
+                    && not_sent(status)
+                {
+                    result = client.limit(with_timeout(one("load"), PATIENCE)).await;
+                }
+                outcomes.push(outcome(&result));
+            }
+            outcomes
+        })
+    });
+    let callers = callers.collect();
+    println!("watch: {}", watch.message().await?.map_or("".into(), |answer| serving(answer.status)));
+    input.next_line().await?;
+    stopped.store(true, Ordering::Relaxed);
+    println!("load: {}", tally(callers).await?);
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    let addresses: Vec<String> = std::env::args().skip(1).collect();
+    let mut input = BufReader::new(tokio::io::stdin()).lines();
+    let mut client = Client::new(&addresses[0])?;
+    one_by_one(&mut client).await?;
+    at_once(&client).await?;
+    without_answer(&mut Client::new(&addresses[1])?, &mut input).await?;
+    drain(&mut client, &mut input).await
+}
