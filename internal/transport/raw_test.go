@@ -31,6 +31,8 @@ type rawClient struct {
 	dec  *hpack.Decoder
 	next uint32 // stream
 
+	pings uint64 // that were sent
+
 	answers map[uint32]*rawAnswer
 	seen    []event
 }
@@ -202,6 +204,9 @@ func (c *rawClient) writeBlock(id uint32, end bool, block []byte) {
 
 func (c *rawClient) data(id uint32, end bool, p []byte) {
 	c.t.Helper()
+	for ; len(p) > maxFrame; p = p[maxFrame:] {
+		c.ok(c.fr.WriteData(id, false, p[:maxFrame]))
+	}
 	c.ok(c.fr.WriteData(id, end, p))
 }
 
@@ -322,19 +327,21 @@ func (c *rawClient) echo(p []byte, extra ...string) {
 	if a.field("grpc-status") != "0" || !bytes.Equal(a.data, message(p)) {
 		c.t.Fatalf("%d bytes: answer %v with %d bytes", len(p), a, len(a.data))
 	}
+	c.ok(c.fr.WriteWindowUpdate(0, uint32(len(a.data))))
 }
 
-var pings byte
-
-// roundTrip sends a PING and reads until it is answered: the server has then read all that was sent before.
+// roundTrip sends a PING and reads until it is answered, twice: what was sent before is then handled, and answered where that
+// happens at once. One PING is not enough: calls that arrive with it are handled after it.
 func (c *rawClient) roundTrip() {
 	c.t.Helper()
-	pings++
-	data := [8]byte{'r', 't', pings}
-	c.ok(c.fr.WritePing(false, data))
-	c.until("the answer to a ping", func() bool {
-		return slices.ContainsFunc(c.seen, func(e event) bool { return e.kind == http2.FramePing && e.ack && e.ping == data })
-	})
+	for range 2 {
+		c.pings++
+		data := [8]byte(binary.BigEndian.AppendUint64(nil, c.pings))
+		c.ok(c.fr.WritePing(false, data))
+		c.until("the answer to a ping", func() bool {
+			return slices.ContainsFunc(c.seen, func(e event) bool { return e.kind == http2.FramePing && e.ack && e.ping == data })
+		})
+	}
 }
 
 // goAways reads until the connection ends, and returns the GOAWAY frames.
