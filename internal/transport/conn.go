@@ -114,9 +114,8 @@ type conn struct {
 	spare    []byte     // under flushing
 
 	mu         sync.Mutex
-	changed    sync.Cond // with mu: a window, a stream or the connection changed
-	handling   bool      // the reading goroutine will flush when the batch is handled
-	out        []byte    // what is not written yet
+	handling   bool   // the reading goroutine will flush when the batch is handled
+	out        []byte // what is not written yet
 	streams    map[uint32]*stream
 	ready      bool           // the handshake is over
 	mustLeave  bool           // the client must be asked to leave when the handshake is over
@@ -196,7 +195,6 @@ func (s *Server) serve(raw net.Conn) {
 	}
 	c.plain = c.sock
 	c.sock.moved = c.countMore
-	c.changed.L = &c.mu
 	c.ctx, c.cancel = context.Background(), func() {}
 	if !s.add(c) {
 		_ = raw.Close()
@@ -364,6 +362,7 @@ func (c *conn) end(err error) {
 	c.server.opts.Log.Debug("connection closed", "peer", c.sock.RemoteAddr().String(), "error", err)
 	c.goAway(goAwayFor(err))
 	c.flush()
+	c.closeTLS()
 	_ = c.sock.SetWriteDeadline(time.Now().Add(time.Second))
 	c.sock.flushed()
 	c.linger()
@@ -400,7 +399,6 @@ func (c *conn) close() {
 	for _, st := range all {
 		c.abort(st)
 	}
-	c.changed.Broadcast()
 	plain, cancel := c.plain, c.cancel
 	c.mu.Unlock()
 	cancel()
@@ -463,9 +461,21 @@ func (c *conn) flush() {
 // connection: if a frame came after this side had closed it, the kernel would reset the connection, and throw away answers
 // that the client has not read.
 func (c *conn) leave() {
+	c.closeTLS()
 	c.sock.flushed()
 	c.sock.closeWrite()
 	time.AfterFunc(leaveTimeout, c.close)
+}
+
+// closeTLS tells the client of an encrypted connection that nothing follows. Without that it has to assume that somebody has cut
+// the connection.
+func (c *conn) closeTLS() {
+	c.mu.Lock()
+	plain := c.plain
+	c.mu.Unlock()
+	if encrypted, ok := plain.(*tls.Conn); ok {
+		_ = encrypted.CloseWrite()
+	}
 }
 
 // flushLater lets a flusher write the output, together with answers that are about to be given.
@@ -668,7 +678,9 @@ func (c *conn) remove(st *stream) {
 	if st.waiting {
 		c.drop(st)
 	}
-	c.changed.Broadcast()
+	if st.exchange != nil {
+		st.exchange.room.Signal()
+	}
 }
 
 // abort ends the work for a stream that the client will get no answer for. The caller holds the lock.

@@ -33,6 +33,7 @@ type exchange struct {
 	inFlight intake.InFlight  // under the connection's mutex
 	prefix   [prefixSize]byte // of the first message, if it is one of gRPC; owned by the goroutine that reads
 	whole    bool             // that message is complete; owned by the goroutine that reads
+	room     sync.Cond        // with the connection's mutex: the windows have room, or the stream is closed
 	request  *http.Request
 	cancel   context.CancelFunc
 	body     body
@@ -53,6 +54,7 @@ func (c *conn) beginExchange(id uint32, h *head, ended bool) error {
 	x := &exchange{stream: stream{conn: c, id: id, declared: h.declared, ended: ended}, inFlight: inFlight, header: make(http.Header)}
 	x.stream.exchange = x
 	x.body.arrived.L = &x.body.mu
+	x.room.L = &c.mu
 	x.body.ended = ended
 	x.body.used = x.credit
 	if ended {
@@ -233,7 +235,7 @@ func (x *exchange) Write(p []byte) (int, error) {
 			c.flush()
 			c.mu.Lock()
 			if !x.stream.gone && min(c.window, x.stream.window) <= 0 {
-				c.block()
+				x.block()
 			}
 		}
 		if x.stream.gone {
@@ -254,12 +256,13 @@ func (x *exchange) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// block waits until a window, a stream or the connection changes. The caller holds the lock.
-func (c *conn) block() {
+// block waits until the windows have room, or the stream is closed. The caller holds the connection's lock.
+func (x *exchange) block() {
+	c := x.stream.conn
 	if c.blocked++; c.stuckSince.IsZero() {
 		c.stuckSince = time.Now()
 	}
-	c.changed.Wait()
+	x.room.Wait()
 	c.blocked--
 }
 

@@ -72,22 +72,46 @@ func (c *conn) settings(f *http2.SettingsFrame) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	window := c.initial
+	before := c.initial
 	if err := f.ForeachSetting(c.set); err != nil {
 		return err
 	}
-	if change := c.initial - window; change != 0 {
-		c.idleFrames += len(c.streams) // as much work as so many frames
-		for _, st := range c.streams {
-			if st.window += change; st.window > maxWindow {
-				return http2.ConnectionError(http2.ErrCodeFlowControl)
-			}
-		}
+	if err := c.shift(c.initial - before); err != nil {
+		return err
 	}
 	c.out = appendFrame(c.out, http2.FrameSettings, http2.FlagSettingsAck, 0, 0)
-	c.sendOwed()
-	c.changed.Broadcast()
+	if c.initial > before {
+		c.sendOwed()
+		c.wake()
+	}
 	return nil
+}
+
+// shift changes the windows of all streams. The caller holds the lock.
+func (c *conn) shift(change int64) error {
+	if change == 0 {
+		return nil
+	}
+	c.idleFrames += len(c.streams) // as much work as so many frames
+	for _, st := range c.streams {
+		if st.window += change; st.window > maxWindow {
+			return http2.ConnectionError(http2.ErrCodeFlowControl)
+		}
+	}
+	return nil
+}
+
+// wake lets those requests for Other go on that the windows have room for. To wake all would let a client keep the server busy
+// with small frames. The caller holds the lock.
+func (c *conn) wake() {
+	if c.blocked == 0 || c.window <= 0 {
+		return
+	}
+	for _, st := range c.streams {
+		if x := st.exchange; x != nil && st.window > 0 {
+			x.room.Signal()
+		}
+	}
 }
 
 // set applies a setting of the client. The caller holds the lock.
@@ -143,23 +167,31 @@ func (c *conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if f.StreamID == 0 {
+		before := c.window
 		if c.window += int64(f.Increment); c.window > maxWindow {
 			return http2.ConnectionError(http2.ErrCodeFlowControl)
 		}
-	} else {
-		if c.unused(f.StreamID) {
-			return http2.ConnectionError(http2.ErrCodeProtocol)
+		if before <= 0 { // else nothing waits for this window
+			c.sendOwed()
+			c.wake()
 		}
-		st := c.streams[f.StreamID]
-		if st == nil {
-			return nil
-		}
-		if st.window += int64(f.Increment); st.window > maxWindow {
-			return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeFlowControl}
-		}
+		return nil
 	}
-	c.sendOwed()
-	c.changed.Broadcast()
+	if c.unused(f.StreamID) {
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	st := c.streams[f.StreamID]
+	if st == nil {
+		return nil
+	}
+	if st.window += int64(f.Increment); st.window > maxWindow {
+		return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeFlowControl}
+	}
+	if st.exchange != nil {
+		st.exchange.room.Signal()
+	} else if st.waiting {
+		c.sendOwed()
+	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"strconv"
@@ -248,8 +249,8 @@ func (r *headerReader) classify(h *head, hosts int) {
 			h.timeout, h.timed = d, true
 		case f.Name == "grpc-encoding":
 			h.encoding = f.Value
-		case strings.HasSuffix(f.Name, "-bin"):
-			return // its value may be malformed
+		case strings.HasSuffix(f.Name, "-bin") && !isBinary(f.Value):
+			return
 		}
 	}
 	h.lean = true
@@ -259,6 +260,16 @@ func (r *headerReader) classify(h *head, hosts int) {
 func isGRPC(contentType string) bool {
 	rest, ok := strings.CutPrefix(contentType, "application/grpc")
 	return ok && (rest == "" || rest == "+proto")
+}
+
+// isBinary reports whether a value is in base64, as the values of names that end in -bin must be.
+func isBinary(value string) bool {
+	encoding := base64.StdEncoding
+	if len(value)%4 != 0 {
+		encoding = base64.RawStdEncoding
+	}
+	_, err := encoding.DecodeString(value)
+	return err == nil
 }
 
 var timeoutUnits = map[byte]time.Duration{

@@ -45,3 +45,16 @@ func TestOtherRequestsAreBounded(t *testing.T) {
 	}
 	c.echo(nil)
 }
+
+// A call with binary metadata, as tracing libraries send it, is a call of the method like any other. A value that is not base64 is
+// left to Other, which answers what is wrong.
+func TestBinaryMetadata(t *testing.T) {
+	addr, _ := start(t, echo{}, nil)
+	c := rawDial(t, addr)
+	for _, value := range []string{"", "AAEC", "AAE=", "AAE"} {
+		c.echo(nil, "grpc-trace-bin", value)
+	}
+	if a := c.wait(c.begin(nil, "grpc-trace-bin", "!")); a.field("grpc-status") == "0" {
+		t.Errorf("%v", a)
+	}
+}

@@ -123,7 +123,9 @@ func (s *socket) drain() {
 			s.moved(-int64(len(p)))
 		}
 		s.mu.Lock()
-		s.failed = err
+		if s.failed == nil {
+			s.failed = err
+		}
 		s.unsent.Add(-int64(len(p)))
 		s.sent.Broadcast()
 	}
