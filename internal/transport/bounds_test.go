@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -315,6 +316,27 @@ func TestClosedWindowsAreBoundedInTime(t *testing.T) {
 			other.echo([]byte("after"))
 		})
 	}
+}
+
+// The calls of a connection that ends with an error are not in flight any more, although the client does not read why.
+func TestCallsEndWithAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, calls := newPipes(), newCalls(t, 100)
+		startOn(t, l, echo{}, func(o *Options) { o.Calls = calls })
+		c := rawOn(t, l.dial())
+		for range 10 {
+			c.open(false)
+		}
+		synctest.Wait()
+		if n := calls.InFlight(); n != 10 {
+			t.Fatalf("%d calls are in flight", n)
+		}
+		c.data(0, false, nil) // DATA belongs to a stream
+		synctest.Wait()
+		if n := calls.InFlight(); n != 0 {
+			t.Errorf("%d calls are in flight", n)
+		}
+	})
 }
 
 // Frames that cost the server much more than the client are few.

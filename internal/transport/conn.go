@@ -307,8 +307,8 @@ func (c *conn) serve() {
 			err = c.overBound(intake.TooManyFrames)
 		}
 		c.handle()
-		c.end(err)
 		c.dropUnfinished()
+		c.end(err)
 		return
 	}
 }
@@ -368,7 +368,8 @@ func (c *conn) end(err error) {
 	c.linger()
 }
 
-// dropUnfinished ends calls whose message does not arrive any more. The caller is the goroutine that reads.
+// dropUnfinished ends calls whose message does not arrive any more, so that they count as in flight no longer. The connection
+// may stay open for a moment. The caller is the goroutine that reads.
 func (c *conn) dropUnfinished() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
