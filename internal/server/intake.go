@@ -41,9 +41,6 @@ func (f framedCredentials) Clone() credentials.TransportCredentials {
 
 // connOf is the connection of a call, nil if it came over a listener without bounds.
 func connOf(ctx context.Context) *intake.Conn {
-	if c, ok := ctx.Value(connKey{}).(*intake.Conn); ok {
-		return c // of the lean transport
-	}
 	if p, ok := peer.FromContext(ctx); ok {
 		return intake.Of(p.Addr)
 	}

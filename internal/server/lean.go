@@ -40,7 +40,6 @@ func (s *Server) newTransport(opts *Options, rl *rateLimit) *transport.Server {
 		Calls:            s.calls,
 		Failed:           func(code codes.Code) { rl.answers.observe(time.Time{}, code) },
 		HandshakeTimeout: handshakeTimeout,
-		ConnContext:      withConn,
 		MaxMessageBytes:  opts.Requests.MaxBytes,
 		MaxHeaderBytes:   endpoint.MaxHeaderSize,
 		MaxStreams:       opts.Connections.MaxStreams,

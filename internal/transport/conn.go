@@ -227,9 +227,6 @@ func (c *conn) handshake() error {
 	}
 	_ = c.sock.SetReadDeadline(time.Time{})
 	ctx := context.WithValue(context.Background(), localAddrKey, c.sock.LocalAddr())
-	if opts.ConnContext != nil {
-		ctx = opts.ConnContext(ctx, c.sock.Conn)
-	}
 	c.framer = http2.NewFramer(nil, c.buf)
 	c.framer.SetMaxReadFrameSize(maxFrame)
 	c.headers.init(opts.Path, opts.MaxHeaderBytes)

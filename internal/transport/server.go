@@ -41,8 +41,6 @@ type Options struct {
 	Handshake        func(net.Conn) (net.Conn, *tls.ConnectionState, error)
 	HandshakeTimeout time.Duration // until the client must have sent the preface of HTTP/2; default 10 s
 
-	ConnContext func(context.Context, net.Conn) context.Context // adds to the context of requests for Other; may be nil
-
 	MaxMessageBytes int    // of the method's messages; default 4 MiB
 	MaxHeaderBytes  uint32 // of the header fields of a request; default 256 KiB
 	MaxStreams      uint32 // open requests on one connection; default 1,000
