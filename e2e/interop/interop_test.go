@@ -96,6 +96,16 @@ var clients = []client{
 		},
 	},
 	{
+		name: "java", program: "mvn",
+		install: func(t *testing.T, folder string) {
+			execute(t, "java", "mvn", "--quiet", "--batch-mode", "-Dout="+folder, "compile")
+		},
+		command: func(folder string, args ...string) command {
+			path := filepath.Join(folder, "classes") + ":" + filepath.Join(folder, "libraries", "*")
+			return command{line: append([]string{"java", "-cp", path, "Client"}, args...)}
+		},
+	},
+	{
 		name: "rust", program: "cargo",
 		install: func(t *testing.T, folder string) {
 			execute(t, "rust", "cargo", "build", "--quiet", "--locked", "--target-dir", folder)
