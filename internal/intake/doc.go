@@ -1,5 +1,6 @@
 // Package intake bounds what a process accepts from its callers: connections, calls in flight, and bytes of messages that
-// have not arrived in full, or that a transport holds. One caller cannot use up what the others need. The bounds do not depend on the HTTP/2 library.
+// have not arrived in full, or that a transport holds. One caller cannot use up what the others need. The bounds do not
+// depend on the HTTP/2 library.
 //
 // A Listener wraps a net.Listener. It bounds the number of connections, and divides them between peers when all are in
 // use. It returns Conns. A Conn stops reading while its client does not read the answers, and knows its peer and its

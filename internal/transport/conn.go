@@ -138,7 +138,7 @@ type conn struct {
 	leaving    bool      // GOAWAY was sent
 	left       bool      // leave was called
 	lastServed uint32    // streams after this one are not served; with leaving
-	over       bool      // the connection is closed
+	isClosed   bool
 }
 
 // stream is one request.
@@ -231,7 +231,7 @@ func (c *conn) handshake() error {
 	c.framer.SetMaxReadFrameSize(maxFrame)
 	c.headers.init(opts.Path, opts.MaxHeaderBytes)
 	c.mu.Lock()
-	if c.over {
+	if c.isClosed {
 		c.mu.Unlock()
 		return net.ErrClosed
 	}
@@ -386,11 +386,11 @@ func isNetError(err error) bool {
 // close closes the connection. Its requests end.
 func (c *conn) close() {
 	c.mu.Lock()
-	if c.over {
+	if c.isClosed {
 		c.mu.Unlock()
 		return
 	}
-	c.over = true
+	c.isClosed = true
 	all := c.streams
 	c.streams = nil // delete works on it, and nothing is added any more
 	c.owed, c.out = nil, nil
@@ -431,7 +431,7 @@ func (c *conn) flush() {
 	c.flushing.Lock()
 	defer c.flushing.Unlock()
 	c.mu.Lock()
-	if c.over {
+	if c.isClosed {
 		c.mu.Unlock()
 		return
 	}
@@ -570,7 +570,7 @@ func (c *conn) unstick() {
 // drain asks the client to leave. Requests that are on their way are still served, until the client has answered a ping.
 func (c *conn) drain() {
 	c.mu.Lock()
-	if c.leaving || c.over {
+	if c.leaving || c.isClosed {
 		c.mu.Unlock()
 		return
 	}

@@ -390,7 +390,7 @@ func (c *conn) request(id uint32, h *head, ended bool) error {
 	}
 	c.open++
 	c.mu.Unlock()
-	if h.lean {
+	if h.forHandler {
 		return c.beginCall(id, h, ended)
 	}
 	return c.beginExchange(id, h, ended)
@@ -400,7 +400,7 @@ func (c *conn) request(id uint32, h *head, ended bool) error {
 func (c *conn) add(st *stream, h *head) {
 	c.mu.Lock()
 	c.hold(st, h.size)
-	if c.over {
+	if c.isClosed {
 		c.abort(st)
 	} else {
 		st.window = c.initial

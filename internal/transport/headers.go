@@ -33,10 +33,10 @@ type head struct {
 	declared int64 // content-length; -1: none
 	size     int64 // bytes of the fields; 0 if the head is shared by requests
 
-	lean     bool // the request is a call of the server's method
-	timeout  time.Duration
-	timed    bool // there is a timeout
-	encoding string
+	forHandler bool // the request is a call of the server's method
+	timeout    time.Duration
+	timed      bool // there is a timeout
+	encoding   string
 }
 
 // value returns the first value of a header field, or "".
@@ -253,7 +253,7 @@ func (r *headerReader) classify(h *head, hosts int) {
 			return
 		}
 	}
-	h.lean = true
+	h.forHandler = true
 }
 
 // isGRPC reports whether a content type is that of gRPC with messages in protobuf's format.
