@@ -32,6 +32,7 @@ type rawClient struct {
 	next uint32 // stream
 
 	pings uint64 // that were sent
+	deaf  bool   // pings are not answered
 
 	answers map[uint32]*rawAnswer
 	seen    []event
@@ -233,7 +234,7 @@ func (c *rawClient) answer(id uint32) *rawAnswer {
 	return a
 }
 
-// read reads one frame. Settings are acknowledged.
+// read reads one frame. Settings are acknowledged, and pings answered.
 func (c *rawClient) read() error {
 	f, err := c.fr.ReadFrame()
 	if err != nil {
@@ -288,6 +289,9 @@ func (c *rawClient) read() error {
 		}
 	case *http2.PingFrame:
 		e.ack, e.ping = f.IsAck(), f.Data
+		if !e.ack && !c.deaf {
+			c.ok(c.fr.WritePing(true, f.Data))
+		}
 	case *http2.WindowUpdateFrame:
 		e.stream, e.n = f.StreamID, f.Increment
 	case *http2.GoAwayFrame:
