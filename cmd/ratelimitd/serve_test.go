@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -14,6 +15,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
 const fiveADay = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 5}\n"
@@ -136,9 +139,12 @@ func TestTheLastRuleFileIsRemoved(t *testing.T) {
 	if _, body := get(t, "http://"+p.HTTP+"/metrics"); !strings.Contains(body, `ratelimitd_rules_gone{rules="kept"} 1`) || !strings.Contains(body, "ratelimitd_rules 1\n") {
 		t.Error("the metrics do not show it")
 	}
-	if _, body := get(t, "http://"+p.Debug+"/rlconfig"); !strings.Contains(body, "rules0.yaml: stale") {
-		t.Errorf("/rlconfig:\n%s", body)
-	}
+	redistest.Eventually(t, "the file's state", func(context.Context) error { // it is shown when the reload is over, after it is logged
+		if _, body := get(t, "http://"+p.Debug+"/rlconfig"); !strings.Contains(body, "rules0.yaml: stale") {
+			return fmt.Errorf("/rlconfig:\n%s", body)
+		}
+		return nil
+	})
 }
 
 func TestForceStartWithoutRules(t *testing.T) {
