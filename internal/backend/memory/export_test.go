@@ -5,5 +5,5 @@ func (s *Store) Holds(key []byte) bool {
 	sh := &s.shards[s.shardOf(key)]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	return sh.counters[string(key)] != nil
+	return sh.table.find(s.hash(key), key) != nil
 }

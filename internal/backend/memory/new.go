@@ -13,33 +13,28 @@ func (s *Store) takeNew(now int64, hash uint64, takes []backend.Take, outcomes [
 	s.shares.mu.RLock()
 	defer s.shares.mu.RUnlock()
 	share, _ := s.shareOf(t.Rule)
+	sh := &s.shards[hash%shardCount]
+	c := &sh.work
 
 	switch {
 	case t.Hits == 0:
-		state := s.inherited(share, hash, t.Limit, now)
-		outcomes[0] = backend.Peek(t, &state, now)
+		c.state = s.inherited(share, hash, t.Limit, now)
+		outcomes[0] = backend.Peek(t, &c.state, now)
 		return true
 	case s.reserve(share):
-		sh := &s.shards[hash%shardCount]
-		c := sh.spare
-		if c == nil {
-			c = new(counter)
-		}
-		*c = counter{share: share, state: s.inherited(share, hash, t.Limit, now)}
+		c.state = s.inherited(share, hash, t.Limit, now)
 		states := [1]*backend.State{&c.state}
 		backend.Settle(takes, states[:], outcomes, now)
 		if c.state.Unused() || !counted(t, &outcomes[0]) {
 			s.release(share)
-			sh.spare = c
 			return true
 		}
 		c.expires = backend.Expires(t.Limit, &c.state)
-		sh.spare = nil
-		sh.insert(t.Key, c)
+		sh.table.add(hash, t.Key, share.number, c)
 		return true
 	case t.Hits < 0:
-		state := s.inherited(share, hash, t.Limit, now)
-		s.dropRefund(&state, t, &outcomes[0], now)
+		c.state = s.inherited(share, hash, t.Limit, now)
+		s.dropRefund(&c.state, t, &outcomes[0], now)
 		return true
 	}
 	r := s.rowOf(share, t)
@@ -80,41 +75,30 @@ func (s *Store) dropRefund(state *backend.State, t *backend.Take, o *backend.Out
 // takeGroup settles several takes as one. It locks all their shards in ascending order, and then all shared counters, so two
 // requests cannot wait for each other.
 func (s *Store) takeGroup(now int64, takes []backend.Take, outcomes []backend.Outcome) bool {
-	var shardBuf [16]uint8
-	var counterBuf [16]*counter
-	var stateBuf [16]*backend.State
-	order, counters, states := shardBuf[:0], counterBuf[:0], stateBuf[:0]
+	g := loadedPool.Get().(*loaded)
+	defer g.release()
 	for i := range takes {
-		order = append(order, s.shardOf(takes[i].Key))
+		hash := s.hash(takes[i].Key)
+		g.hashes, g.order = append(g.hashes, hash), append(g.order, uint8(hash%shardCount))
 	}
-	slices.Sort(order)
-	order = slices.Compact(order)
-	for _, i := range order {
+	slices.Sort(g.order)
+	g.order = slices.Compact(g.order)
+	for _, i := range g.order {
 		s.shards[i].mu.Lock()
 	}
 	defer func() {
-		for _, i := range order {
+		for _, i := range g.order {
 			s.shards[i].mu.Unlock()
 		}
 	}()
 
-	known := true
-	for i := range takes {
-		c := s.shards[s.shardOf(takes[i].Key)].counters[string(takes[i].Key)]
-		if c == nil {
-			known = false
-			break
-		}
-		counters = append(counters, c)
-		states = append(states, &c.state)
+	if !g.load(s, takes) {
+		missing := group{store: s, now: now, takes: slices.Clone(takes), hashes: g.hashes}
+		return missing.settle(outcomes)
 	}
-	if !known {
-		g := group{store: s, now: now, takes: slices.Clone(takes)}
-		return g.settle(outcomes)
-	}
-	backend.Settle(takes, states, outcomes, now)
-	for i, c := range counters {
-		s.keep(c, takes[i].Limit, now)
+	backend.Settle(takes, g.states, outcomes, now)
+	for i, r := range g.records {
+		s.shards[g.hashes[i]%shardCount].table.store(r, g.states[i], s.keptUntil(g.states[i], r.share(), takes[i].Limit, now))
 	}
 	return true
 }
@@ -125,6 +109,7 @@ type group struct {
 	now   int64
 	takes []backend.Take // takes in shared counters have the limits of these counters
 
+	hashes  []uint64 // by take
 	members []member // by take
 	stripes []uint8  // locks of the shared counters, in order
 
@@ -134,9 +119,10 @@ type group struct {
 	merged map[sharedCell]int  // the take that others are merged with
 }
 
-// groupKey is what the takes of a group have found for one key that had no counter before.
+// groupKey is what the takes of a group have found for one key.
 type groupKey struct {
 	take   int  // the first of them
+	adder  int  // the one that has added a counter, if added
 	added  bool // one of them has added a counter
 	shared bool // one of them is in a shared counter
 }
@@ -149,7 +135,8 @@ type sharedCell struct {
 
 // member is where one take is counted.
 type member struct {
-	counter *counter
+	counter *counter // a shared one, a new one, or a copy
+	record  record   // held: what counter is a copy of
 	share   *share
 	kind    memberKind
 	into    int // index of the take that this one is merged with; its own index if there is none
@@ -182,7 +169,7 @@ func (g *group) settle(outcomes []backend.Outcome) bool {
 	for i := range g.takes {
 		if !g.find(i) {
 			g.members = g.members[:i]
-			g.dropUnchanged()
+			g.finish()
 			return false
 		}
 	}
@@ -198,11 +185,11 @@ func (g *group) settle(outcomes []backend.Outcome) bool {
 	for i := range g.takes {
 		if m := &g.members[i]; m.kind == dropped {
 			t := &g.takes[i]
-			state := s.inherited(m.share, s.hash(t.Key), t.Limit, g.now)
+			state := s.inherited(m.share, g.hashes[i], t.Limit, g.now)
 			s.dropRefund(&state, t, &outcomes[i], g.now)
 		}
 	}
-	g.dropUnchanged()
+	g.finish()
 	return true
 }
 
@@ -210,27 +197,34 @@ func (g *group) settle(outcomes []backend.Outcome) bool {
 func (g *group) find(i int) bool {
 	s, t, m := g.store, &g.takes[i], &g.members[i]
 	m.into = i
-	hash := s.hash(t.Key)
-	sh := &s.shards[hash%shardCount]
+	hash := g.hashes[i]
 	at, key, known := g.key(t.Key, hash)
-	if !known {
+	first := &g.members[key.take]
+	switch {
+	case !known:
 		key.take = i
-	}
-	if m.counter = sh.counters[string(t.Key)]; m.counter != nil {
-		if key.added {
-			m.kind = again
+		table := &s.shards[hash%shardCount].table
+		if m.record = table.find(hash, t.Key); m.record != nil {
+			m.counter = new(counter)
+			table.load(m.record, &m.counter.state)
+			g.keys[at] = key
+			return true
 		}
+	case first.kind == held:
+		m.counter, m.record = first.counter, first.record
+		return true
+	case key.added:
+		m.counter, m.kind = g.members[key.adder].counter, again
 		return true
 	}
 	switch {
 	case t.Hits == 0 && known:
-		first := &g.members[key.take]
 		m.counter, m.kind, t.Limit = first.counter, first.kind, g.takes[key.take].Limit
 		return true
 	case t.Hits == 0:
 		m.kind = looked
 	case !key.shared && s.reserve(m.share): // if an earlier take found no room for this key, there is none for this one either
-		m.kind, key.added = added, true
+		m.kind, key.adder, key.added = added, i, true
 	case t.Hits < 0:
 		m.counter, m.kind = new(counter), dropped
 		return true
@@ -240,10 +234,7 @@ func (g *group) find(i int) bool {
 		return g.share(i, hash)
 	}
 	g.keys[at] = key
-	m.counter = &counter{share: m.share, state: s.inherited(m.share, hash, t.Limit, g.now)}
-	if m.kind == added {
-		sh.insert(t.Key, m.counter)
-	}
+	m.counter = &counter{state: s.inherited(m.share, hash, t.Limit, g.now)}
 	return true
 }
 
@@ -312,7 +303,8 @@ func (g *group) run(outcomes []backend.Outcome) {
 		outcomes[i] = settled[index[i]]
 		switch m.kind {
 		case held:
-			s.keep(m.counter, t.Limit, g.now)
+			state := &m.counter.state
+			s.shards[g.hashes[i]%shardCount].table.store(m.record, state, s.keptUntil(state, m.record.share(), t.Limit, g.now))
 		case added, again:
 			if counted(t, &outcomes[i]) {
 				m.counter.expires = backend.Expires(t.Limit, &m.counter.state)
@@ -324,15 +316,17 @@ func (g *group) run(outcomes []backend.Outcome) {
 	}
 }
 
-// dropUnchanged removes new counters that hold no more than they began with.
-func (g *group) dropUnchanged() {
+// finish adds the new counters to the store, except those that hold no more than they began with.
+func (g *group) finish() {
 	for i := range g.members {
 		m := &g.members[i]
-		if m.kind != added || m.counter.expires != 0 && !m.counter.state.Unused() {
-			continue
+		switch {
+		case m.kind != added:
+		case m.counter.expires == 0 || m.counter.state.Unused():
+			g.store.release(m.share)
+		default:
+			hash := g.hashes[i]
+			g.store.shards[hash%shardCount].table.add(hash, g.takes[i].Key, m.share.number, m.counter)
 		}
-		key := g.takes[i].Key
-		delete(g.store.shards[g.store.shardOf(key)].counters, string(key))
-		g.store.release(m.share)
 	}
 }

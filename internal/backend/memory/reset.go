@@ -26,18 +26,19 @@ func (s *Store) drop(named *backend.Counter) {
 	defer s.shares.mu.RUnlock()
 	share, _ := s.shareOf(named.Rule)
 
-	c := sh.counters[string(named.Key)]
+	r := sh.table.find(hash, named.Key)
 	expires := s.sharedUntil(share, hash, named)
 	switch {
-	case expires > 0 && c != nil:
-		c.state, c.expires = backend.State{}, expires
+	case expires > 0 && r != nil:
+		sh.table.store(r, &backend.State{}, expires)
 	case expires > 0 && s.occupy(share):
-		sh.insert(named.Key, &counter{expires: expires, share: share})
+		sh.table.add(hash, named.Key, share.number, &counter{expires: expires})
 	case expires > 0:
 		s.metrics.dropped.Inc()
-	case c != nil:
-		delete(sh.counters, string(named.Key))
-		s.release(c.share)
+	case r != nil:
+		holder := s.shareNumbered(r.share())
+		sh.table.remove(hash, named.Key)
+		s.release(holder)
 	}
 }
 

@@ -27,6 +27,8 @@ type shares struct {
 	mu      sync.RWMutex // held for writing to add or drop an element
 	byRule  map[uint64]*share
 	domains map[string]*domain
+	unused  []uint32                 // numbers that no share has
+	table   atomic.Pointer[[]*share] // by number. What is in use never changes, so readers need no lock
 
 	cells  [stripeCount]sync.Mutex // each guards a part of the cells of every row
 	adding sync.Mutex              // guards free, and the adding of rows while mu is held for reading
@@ -38,6 +40,7 @@ const stripeCount = 64
 
 // share is the part of the store that a rule uses. The overrides of a domain count as one rule.
 type share struct {
+	number uint32 // by which its counters know it
 	domain *domain
 	used   atomic.Int64 // number of counters in the shards
 	rows   atomic.Pointer[row]
@@ -93,8 +96,21 @@ func (s *Store) addShare(id uint64, r *descriptor.Rule) {
 		d = &domain{taken: s.metrics.domain(name)}
 		s.shares.domains[name] = d
 	}
-	s.shares.byRule[id] = &share{domain: d}
+	sh := &share{domain: d}
+	s.shares.byRule[id] = sh
+	table := *s.shares.table.Load()
+	if last := len(s.shares.unused) - 1; last >= 0 {
+		sh.number, s.shares.unused = s.shares.unused[last], s.shares.unused[:last]
+		table[sh.number] = sh
+		return
+	}
+	sh.number = uint32(len(table))
+	table = append(table, sh) // readers of the shorter table do not see it
+	s.shares.table.Store(&table)
 }
+
+// shareNumbered returns the share of a counter in a table. The shard of the counter is locked.
+func (s *Store) shareNumbered(number uint32) *share { return (*s.shares.table.Load())[number] }
 
 // ruleID identifies a rule. It stays the same when the file of the rule is read again, even if the numbers of the rule
 // change.
@@ -247,6 +263,8 @@ func (s *Store) tidy(now int64) {
 		sh.rows.Store(kept)
 		if kept == nil && sh.used.Load() == 0 {
 			delete(s.shares.byRule, id)
+			(*s.shares.table.Load())[sh.number] = nil
+			s.shares.unused = append(s.shares.unused, sh.number)
 		}
 	}
 }

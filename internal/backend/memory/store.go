@@ -17,8 +17,8 @@ import (
 
 // Options are the settings of a Store. The zero value works.
 type Options struct {
-	MaxCounters   int           // maximum number of counters in use at once; default DefaultMaxCounters, about 400 MB with keys of 50 bytes
-	Shared        int           // number of shared counters, for when those are used up; default 65,536 of 64 bytes; negative: none
+	MaxCounters   int           // maximum number of counters in use at once; default DefaultMaxCounters, about 225 MB with keys of 50 bytes
+	Shared        int           // number of shared counters, for when those are used up; default 65,536 of 56 bytes; negative: none
 	SweepInterval time.Duration // time in which every counter is checked once for expiry; default 10 s
 
 	Metrics prometheus.Registerer // nil: no metrics
@@ -41,18 +41,11 @@ type Store struct {
 const shardCount = 256
 
 type shard struct {
-	mu       sync.Mutex
-	counters map[string]*counter
-	peak     int      // most counters since the map was made: maps do not shrink
-	spare    *counter // made for a take that did not need it
+	mu    sync.Mutex
+	work  counter // what a take works on while it holds mu; no take has to allocate it
+	table table
 
-	_ [32]byte // 64 bytes in all: neighbours do not share a cache line
-}
-
-type counter struct {
-	state   backend.State
-	expires int64  // when the state is equivalent to an unused one, in microseconds
-	share   *share // share that the counter belongs to; nil for a shared counter
+	_ [56]byte // 256 bytes in all: neighbours do not share a cache line
 }
 
 // New returns an empty store. Run sweeps it.
@@ -67,10 +60,8 @@ func New(opts Options) *Store {
 		opts.SweepInterval = 10 * time.Second
 	}
 	s := &Store{opts: opts, seed: maphash.MakeSeed(), full: make(chan struct{}, 1)}
-	for i := range s.shards {
-		s.shards[i].counters = make(map[string]*counter)
-	}
 	s.shares.byRule, s.shares.domains, s.shares.free = make(map[uint64]*share), make(map[string]*domain), opts.Shared
+	s.shares.table.Store(new([]*share))
 	s.metrics.register(s)
 	return s
 }
@@ -113,13 +104,15 @@ func (s *Store) takeOne(now int64, takes []backend.Take, outcomes []backend.Outc
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 
-	c := sh.counters[string(t.Key)]
-	if c == nil {
+	r := sh.table.find(hash, t.Key)
+	if r == nil {
 		return s.takeNew(now, hash, takes, outcomes)
 	}
-	states := [1]*backend.State{&c.state}
+	state := &sh.work.state
+	sh.table.load(r, state)
+	states := [1]*backend.State{state}
 	backend.Settle(takes, states[:], outcomes, now)
-	s.keep(c, t.Limit, now)
+	sh.table.store(r, state, s.keptUntil(state, r.share(), t.Limit, now))
 	return true
 }
 
@@ -142,31 +135,28 @@ func (s *Store) peek(now int64, t *backend.Take) backend.Outcome {
 	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if c := sh.counters[string(t.Key)]; c != nil {
-		return backend.Peek(t, &c.state, now)
+	state := &sh.work.state
+	if r := sh.table.find(hash, t.Key); r != nil {
+		sh.table.load(r, state)
+		return backend.Peek(t, state, now)
 	}
 	s.shares.mu.RLock()
 	defer s.shares.mu.RUnlock()
-	var begins backend.State
+	*state = backend.State{}
 	if share := s.shares.byRule[s.ruleID(t.Rule)]; share != nil {
-		begins = s.inherited(share, hash, t.Limit, now)
+		*state = s.inherited(share, hash, t.Limit, now)
 	}
-	return backend.Peek(t, &begins, now)
+	return backend.Peek(t, state, now)
 }
 
-// keep sets how long a counter is kept after it was settled.
-func (s *Store) keep(c *counter, l *descriptor.Limit, now int64) {
-	c.expires = backend.Expires(l, &c.state)
-	if c.state.Unused() && c.share.rows.Load() != nil {
+// keptUntil is how long a counter of a share is kept after it was settled.
+func (s *Store) keptUntil(state *backend.State, share uint32, l *descriptor.Limit, now int64) int64 {
+	expires := backend.Expires(l, state)
+	if state.Unused() && s.shareNumbered(share).rows.Load() != nil {
 		// Without this counter, a new one of this key would begin with what others have used.
-		c.expires = max(c.expires, now+l.Window.Length().Microseconds())
+		expires = max(expires, now+l.Window.Length().Microseconds())
 	}
-}
-
-// insert adds a counter for which there is room. The shard is locked.
-func (sh *shard) insert(key []byte, c *counter) {
-	sh.counters[string(key)] = c
-	sh.peak = max(sh.peak, len(sh.counters))
+	return expires
 }
 
 func (s *Store) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }

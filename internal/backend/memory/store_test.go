@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -163,29 +165,123 @@ func TestRunSweepsAndGivesMemoryBack(t *testing.T) {
 			t.Error(err)
 		}
 		for i := range s.shards {
-			if p := s.shards[i].peak; p > 0 {
-				t.Fatalf("shard %d still has room for %d counters", i, p)
+			if room := &s.shards[i].table; cap(room.index.slots)+cap(room.records.chunks)+cap(room.tails.chunks) > 0 {
+				t.Fatalf("shard %d still has memory: %+v", i, room)
 			}
 		}
 	})
 }
 
+// fill returns a store with that many counters in use, and their keys.
+func fill(tb testing.TB, counters int) (s *Store, keys [][]byte) {
+	tb.Helper()
+	s = New(Options{})
+	r := backend.Request{Takes: []backend.Take{{Limit: &perMinute, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
+	for i := range counters {
+		keys = append(keys, fmt.Appendf(nil, "messaging|to_number=%d|f60", 2065550000+i))
+		r.Takes[0].Key = keys[i]
+		if err := s.Take(context.Background(), march, &r); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return s, keys
+}
+
+// BenchmarkCollect is one garbage collection while a store holds a million counters.
+func BenchmarkCollect(b *testing.B) {
+	s, _ := fill(b, 1_000_000)
+	runtime.GC()
+	for b.Loop() {
+		runtime.GC()
+	}
+	runtime.KeepAlive(s)
+}
+
+// BenchmarkAdd is the first take of a counter; each round adds a million of them.
+func BenchmarkAdd(b *testing.B) {
+	_, keys := fill(b, 1_000_000)
+	r := backend.Request{Takes: []backend.Take{{Limit: &perMinute, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
+	var s *Store
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := range b.N {
+		if i%len(keys) == 0 {
+			b.StopTimer()
+			s = New(Options{})
+			b.StartTimer()
+		}
+		r.Takes[0].Key = keys[i%len(keys)]
+		if err := s.Take(context.Background(), march, &r); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkHold reports how long the lock of a shard of a full store is held: by the takes that add counters (99.99 %, and at
+// most), and by a sweep that drops a third of the counters.
+func BenchmarkHold(b *testing.B) {
+	for b.Loop() {
+		s := New(Options{Shared: -1})
+		limits := [3]descriptor.Limit{perMinute, perMinute, perMinute}
+		limits[0].Window.Unit = descriptor.Second
+		r := backend.Request{Takes: []backend.Take{{Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
+		var adding, sweeping []time.Duration
+		key := make([]byte, 0, 64)
+		for i := range DefaultMaxCounters {
+			r.Takes[0].Key, r.Takes[0].Limit = fmt.Appendf(key, "messaging|to_number=%026d|f60", i), &limits[i%3]
+			began := time.Now()
+			if err := s.Take(context.Background(), march, &r); err != nil {
+				b.Fatal(err)
+			}
+			adding = append(adding, time.Since(began))
+		}
+		for i := range s.shards {
+			began := time.Now()
+			s.sweepShard(i, march.Add(time.Second))
+			sweeping = append(sweeping, time.Since(began))
+		}
+		slices.Sort(adding)
+		slices.Sort(sweeping)
+		b.ReportMetric(float64(adding[len(adding)*9999/10000].Microseconds()), "us/take,99.99%")
+		b.ReportMetric(float64(adding[len(adding)-1].Microseconds()), "us/take,longest")
+		b.ReportMetric(float64(sweeping[len(sweeping)/2].Microseconds()), "us/sweep,median")
+		b.ReportMetric(float64(sweeping[len(sweeping)-1].Microseconds()), "us/sweep,longest")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkTogether is one request with four takes that are settled together.
+func BenchmarkTogether(b *testing.B) {
+	s, keys := fill(b, 1<<16)
+	limit := descriptor.Limit{Requests: 1 << 31, Window: descriptor.Window{Unit: descriptor.Minute}}
+	r := backend.Request{Takes: make([]backend.Take, 4), Outcomes: make([]backend.Outcome, 4), Together: true}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i += 7919 {
+		for j := range r.Takes {
+			r.Takes[j] = backend.Take{Key: keys[(i+j*131)%len(keys)], Limit: &limit, Hits: 1, Member: j}
+		}
+		if err := s.Take(context.Background(), march, &r); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 func BenchmarkTake(b *testing.B) {
 	for _, keys := range []int{1, 1 << 20} {
+		var s *Store
+		var names [][]byte
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
-			s := New(Options{})
-			names := make([][]byte, keys)
-			for i := range names {
-				names[i] = fmt.Appendf(nil, "messaging|to_number=%d|f60", 2065550000+i)
+			if s == nil {
+				s, names = fill(b, keys)
+				b.ResetTimer()
 			}
-			now := time.Now()
-			limit := descriptor.Limit{Requests: 1 << 31, Window: descriptor.Window{Unit: descriptor.Year}}
+			limit := descriptor.Limit{Requests: 1 << 31, Window: descriptor.Window{Unit: descriptor.Minute}}
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				r := backend.Request{Takes: []backend.Take{{Limit: &limit, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
 				for i := 0; pb.Next(); i += 7919 {
 					r.Takes[0].Key = names[i%keys]
-					if err := s.Take(context.Background(), now, &r); err != nil {
+					if err := s.Take(context.Background(), march, &r); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -63,24 +63,12 @@ func (s *Store) grace() time.Duration {
 	return grace
 }
 
-// sweepShard drops the expired counters of a shard. If the map has become much smaller than it was, sweepShard makes a new
-// one: Go's maps keep the memory that they once needed.
+// sweepShard drops the expired counters of a shard, and gives back the memory that they needed.
 func (s *Store) sweepShard(i int, at time.Time) {
 	sh, now := &s.shards[i], at.UnixMicro()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	for key, c := range sh.counters {
-		if c.expires <= now {
-			delete(sh.counters, key)
-			s.release(c.share)
-		}
-	}
-	if sh.peak > 1024 && len(sh.counters) < sh.peak/4 {
-		fresh := make(map[string]*counter, len(sh.counters))
-		for key, c := range sh.counters {
-			fresh[key] = c
-		}
-		sh.counters = fresh
-		sh.peak = len(fresh)
-	}
+	sh.work = counter{} // it may be the last to refer to a tail
+	sh.table.expire(now, func(share uint32) { s.release(s.shareNumbered(share)) })
+	sh.table.shrink()
 }
