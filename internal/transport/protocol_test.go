@@ -368,8 +368,8 @@ func TestHTTP1(t *testing.T) {
 
 // Floods end the connection, or cost little. Others are served meanwhile.
 func TestFloodsOfFrames(t *testing.T) {
-	addr, _ := start(t, echo{}, func(o *Options) { o.MaxHeaderBytes, o.MinPingInterval = 16<<10, time.Millisecond })
-	huge := bytes.Repeat([]byte("x"), 4000)
+	addr, _ := start(t, echo{}, func(o *Options) { o.MaxHeaderBytes, o.MinPingInterval = 2<<10, time.Millisecond })
+	huge := bytes.Repeat([]byte("x"), 500)
 	const calm = http2.ErrCodeEnhanceYourCalm
 	for name, test := range map[string]struct {
 		ends http2.ErrCode // or NO_ERROR, where the connection stays
@@ -411,7 +411,7 @@ func TestFloodsOfFrames(t *testing.T) {
 		"rapid reset of whole calls": {http2.ErrCodeNo, maxIdleFrames, func(c *rawClient, i int) { c.ok(c.fr.WriteRSTStream(c.begin(nil), http2.ErrCodeCancel)) }},
 		"bombs": {calm, 2 * maxIdleFrames, func(c *rawClient, i int) { // a long value in the table, and many references to it
 			if i == 0 {
-				c.wait(c.openFields(true, append(callFields(), hpack.HeaderField{Name: "bomb", Value: string(huge[:3900])})))
+				c.wait(c.openFields(true, append(callFields(), hpack.HeaderField{Name: "bomb", Value: string(huge)})))
 			}
 			c.writeBlock(c.next, true, append(callBlock(), bytes.Repeat([]byte{0x80 | 62}, 5000)...))
 			c.next += 2
