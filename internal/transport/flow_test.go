@@ -106,7 +106,7 @@ func TestCreditsComeBack(t *testing.T) {
 				}
 				return initial
 			}
-			const size = 3 << 20
+			const size = 3 << 19
 			rest, sent := message(make([]byte, size)), 0
 			for len(rest) > 0 {
 				n, pad := min(len(rest), 700), 255

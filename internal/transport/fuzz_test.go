@@ -2,6 +2,7 @@ package transport
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
 	"path/filepath"
 	"runtime"
@@ -108,7 +109,7 @@ func FuzzFrames(f *testing.F) {
 		c.ok(c.fr.WritePing(false, data))
 		for alive := true; alive; {
 			if err := c.read(); err != nil {
-				if e, ok := err.(net.Error); ok && e.Timeout() {
+				if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
 					t.Fatalf("the server neither answers nor closes the connection")
 				}
 				break

@@ -317,7 +317,7 @@ func TestGzip(t *testing.T) {
 		}
 	}), func(o *Options) { o.MaxMessageBytes = 1 << 20 })
 	c := rawDial(t, addr)
-	for size, status := range map[int]string{0: "0", 10: "0", 1 << 20: "0", 1<<20 + 1: "8", 64 << 20: "8"} {
+	for size, status := range map[int]string{0: "0", 10: "0", 1 << 20: "0", 1<<20 + 1: "8", 8 << 20: "8"} {
 		p := gzipped(make([]byte, size))
 		id := c.open(false, "grpc-encoding", "gzip")
 		c.data(id, true, flagged(1, len(p), p))
@@ -349,7 +349,7 @@ func TestHTTP1(t *testing.T) {
 			t.Fatalf("%.20q: %v", request, err)
 		}
 		body, err := io.ReadAll(resp.Body)
-		if resp.StatusCode != 400 || string(body) != notHTTP2 || err != nil {
+		if resp.StatusCode != http.StatusBadRequest || string(body) != notHTTP2 || err != nil {
 			t.Errorf("%.20q: %d %q %v", request, resp.StatusCode, body, err)
 		}
 		_ = conn.Close()
@@ -495,7 +495,7 @@ func TestTLS(t *testing.T) {
 			state := conn.ConnectionState()
 			return conn, &state, nil
 		}
-		o.Other = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { seen = r.TLS; w.WriteHeader(204) })
+		o.Other = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { seen = r.TLS; w.WriteHeader(http.StatusNoContent) })
 	})
 	raw, err := net.Dial("tcp", addr)
 	if err != nil {

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"runtime"
 	"testing"
@@ -185,7 +184,7 @@ func BenchmarkCalls(b *testing.B) {
 			c := newSteady(b, addr)
 			b.ReportAllocs()
 			for n := 0; n < b.N; n += batch {
-				if err := c.calls(batch); err != nil && err != io.EOF {
+				if err := c.calls(batch); err != nil {
 					b.Fatal(err)
 				}
 			}
