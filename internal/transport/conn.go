@@ -61,6 +61,9 @@ const (
 	// owedOverhead is what an answer that waits takes besides its bytes.
 	owedOverhead = 512
 
+	// keepStreams is how many streams the map of an idle connection may have room for.
+	keepStreams = 64
+
 	// maxStreamID is in a GOAWAY that still lets the client's requests in flight arrive.
 	maxStreamID = 1<<31 - 1
 )
@@ -94,6 +97,7 @@ type conn struct {
 	// The goroutine that reads the connection owns these fields.
 	buf        *bufio.Reader
 	framer     *http2.Framer
+	large      bool // the framer has read a frame that is longer than the buffer
 	headers    headerReader
 	batch      []*Call
 	received   int64 // bytes of DATA that the client has sent and has no credit for yet
@@ -113,10 +117,13 @@ type conn struct {
 	flushing sync.Mutex // held while the output is written
 	spare    []byte     // under flushing
 
-	mu         sync.Mutex
-	handling   bool   // the reading goroutine will flush when the batch is handled
-	out        []byte // what is not written yet
-	streams    map[uint32]*stream
+	mu       sync.Mutex
+	handling bool   // the reading goroutine will flush when the batch is handled
+	out      []byte // what is not written yet
+	streams  map[uint32]*stream
+
+	mostStreams int // since streams was made
+
 	ready      bool           // the handshake is over
 	mustLeave  bool           // the client must be asked to leave when the handshake is over
 	open       uint32         // requests that are not answered, whether the client has reset them or not
@@ -227,8 +234,7 @@ func (c *conn) handshake() error {
 	}
 	_ = c.sock.SetReadDeadline(time.Time{})
 	ctx := context.WithValue(context.Background(), localAddrKey, c.sock.LocalAddr())
-	c.framer = http2.NewFramer(nil, c.buf)
-	c.framer.SetMaxReadFrameSize(maxFrame)
+	c.renewFramer()
 	c.headers.init(opts.Path, opts.MaxHeaderBytes)
 	c.mu.Lock()
 	if c.isClosed {
@@ -245,6 +251,13 @@ func (c *conn) handshake() error {
 		c.drain()
 	}
 	return nil
+}
+
+// renewFramer makes a framer. The framer keeps memory for the longest frame that it has read.
+func (c *conn) renewFramer() {
+	c.framer = http2.NewFramer(nil, c.buf)
+	c.framer.SetMaxReadFrameSize(maxFrame)
+	c.large = false
 }
 
 func (c *conn) preface() error {
@@ -291,6 +304,10 @@ func (c *conn) serve() {
 			c.now = time.Time{} // what the next read delivers arrives later
 			c.flush()
 			c.sock.await(maxUnsent)
+			if c.large {
+				c.headers.letGo()
+				c.renewFramer()
+			}
 		}
 		err := c.readFrame()
 		if err == nil {
@@ -502,6 +519,9 @@ type keeping struct {
 func (c *conn) keep(now time.Time) {
 	c.mu.Lock()
 	ready := c.ready
+	if len(c.streams) == 0 && c.mostStreams > keepStreams && !c.isClosed { // a map does not shrink
+		c.streams, c.mostStreams = make(map[uint32]*stream), 0
+	}
 	c.mu.Unlock()
 	if !ready {
 		return // the handshake has its own bound

@@ -31,6 +31,7 @@ func (c *conn) readFrame() error {
 	}
 	now := time.Now()
 	c.read.Store(now.UnixNano())
+	c.large = c.large || fh.Length > readBuffer
 	f, err := c.framer.ReadFrameForHeader(fh)
 	if err != nil {
 		return err
@@ -276,7 +277,9 @@ func (c *conn) readHeaders(fh http2.FrameHeader) error {
 // depends on all of them.
 func (c *conn) readBlock(hf *http2.HeadersFrame) error {
 	block := hf.HeaderBlockFragment()
+	c.large = c.large || len(block) > readBuffer
 	if !hf.HeadersEnded() {
+		c.large = true
 		var err error
 		if block, err = c.readContinuations(block); err != nil {
 			return err
@@ -405,6 +408,7 @@ func (c *conn) add(st *stream, h *head) {
 	} else {
 		st.window = c.initial
 		c.streams[st.id] = st
+		c.mostStreams = max(c.mostStreams, len(c.streams))
 	}
 	c.mu.Unlock()
 }
@@ -449,28 +453,36 @@ func (c *conn) refuseCall(call *Call, code codes.Code, message string) {
 	c.setHandling(false)
 }
 
-// readData reads a DATA frame.
+// readData reads a DATA frame. A long one is read in parts, because the framer would keep a buffer for whole frames.
 func (c *conn) readData(fh http2.FrameHeader) error {
-	var data []byte
-	peeked := !fh.Flags.Has(http2.FlagDataPadded) && fh.Length <= readBuffer && fh.StreamID != 0
-	if peeked {
-		p, err := c.buf.Peek(int(fh.Length))
-		if err != nil {
-			return err
-		}
-		data = p
-	} else {
+	if fh.Flags.Has(http2.FlagDataPadded) || fh.StreamID == 0 {
 		f, err := c.framer.ReadFrameForHeader(fh)
+		c.large = c.large || fh.Length > readBuffer
 		if err != nil {
 			return err
 		}
-		data = f.(*http2.DataFrame).Data()
+		return c.dataOf(fh, f.(*http2.DataFrame).Data())
 	}
-	err := c.dataOf(fh, data)
-	if peeked {
-		_, _ = c.buf.Discard(len(data))
+	part, rest := fh, fh.Length
+	for {
+		part.Length = min(rest, readBuffer)
+		rest -= part.Length
+		if rest > 0 {
+			part.Flags &^= http2.FlagDataEndStream
+		} else {
+			part.Flags = fh.Flags
+		}
+		p, err := c.buf.Peek(int(part.Length))
+		if err != nil {
+			return err
+		}
+		err = c.dataOf(part, p)
+		_, _ = c.buf.Discard(len(p))
+		if err != nil || rest == 0 {
+			_, _ = c.buf.Discard(int(rest))
+			return err
+		}
 	}
-	return err
 }
 
 func (c *conn) dataOf(fh http2.FrameHeader, data []byte) error {

@@ -176,6 +176,17 @@ func (r *headerReader) finish() error {
 	return nil
 }
 
+// letGo makes the decoder forget the memory of the last block, to which it still refers. Between two blocks it reads a field that
+// changes nothing.
+func (r *headerReader) letGo() {
+	r.decoder.SetEmitEnabled(false)
+	_, _ = r.decoder.Write(emptyField)
+	_ = r.decoder.Close()
+}
+
+// emptyField is a literal that is not indexed, without name and value.
+var emptyField = []byte{0, 0, 0}
+
 // head returns the meaning of the block that was read.
 func (r *headerReader) head() (*head, error) {
 	if r.invalid != nil {
