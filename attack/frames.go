@@ -151,8 +151,8 @@ func openStreams(ctx context.Context, at string, connections, calls int) error {
 	})
 }
 
-func message(domain string, pairs ...string) []byte {
-	b, err := proto.Marshal(request(domain, pairs...))
+func message(pairs ...string) []byte {
+	b, err := proto.Marshal(request("attack", pairs...))
 	if err != nil {
 		panic(err) // of a message that we made
 	}
@@ -160,12 +160,12 @@ func message(domain string, pairs ...string) []byte {
 }
 
 func neverRead(ctx context.Context, at string, _ bool) error {
-	m := message("attack", "key", "one")
+	m := message("key", "one")
 	return several(ctx, at, 1, habits{mute: true}, func(c *client) error { return c.batch(m) })
 }
 
 func flood(ctx context.Context, at string, _ bool) error {
-	m := message("attack", "key", "one")
+	m := message("key", "one")
 	return several(ctx, at, 8, habits{}, func(c *client) error { return c.batch(m) })
 }
 
@@ -183,7 +183,7 @@ func newKeys(ctx context.Context, at string, _ bool) error {
 	return several(ctx, at, 8, habits{}, func(c *client) error {
 		for range 20 {
 			c.begin()
-			c.send(message("attack", "key", fmt.Sprintf("%012d", n.Add(1))))
+			c.send(message("key", fmt.Sprintf("%012d", n.Add(1))))
 		}
 		return nil
 	})

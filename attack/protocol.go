@@ -17,7 +17,7 @@ import (
 
 // rapidReset begins calls and resets them at once (CVE-2023-44487): with a message and without.
 func rapidReset(ctx context.Context, at string, _ bool) error {
-	m := message("attack", "key", "one")
+	m := message("key", "one")
 	return several(ctx, at, 8, habits{}, func(c *client) error {
 		for i := range 100 {
 			c.begin()
@@ -61,7 +61,7 @@ func pingFlood(ctx context.Context, at string, _ bool) error {
 
 // windowFlood gives the server windows of one byte for answers that wait.
 func windowFlood(ctx context.Context, at string, _ bool) error {
-	m := message("attack", "key", "one")
+	m := message("key", "one")
 	return several(ctx, at, 8, habits{zeroWindow: true}, func(c *client) error {
 		if c.stream == 0 {
 			for range 1_000 {
@@ -120,7 +120,7 @@ func hpackBomb(ctx context.Context, at string, _ bool) error {
 
 // zeroWindow makes calls with messages of 60 KB whose answers it never lets the server send.
 func zeroWindow(ctx context.Context, at string, short bool) error {
-	m := message("attack", "key", "one", "more", strings.Repeat("x", 60_000))
+	m := message("key", "one", "more", strings.Repeat("x", 60_000))
 	return several(ctx, at, few(short, 20, 100), habits{zeroWindow: true}, func(c *client) error {
 		for range 5 {
 			c.begin()
@@ -133,7 +133,7 @@ func zeroWindow(ctx context.Context, at string, short bool) error {
 
 // neverReadMany makes calls at full speed on many connections, and reads no answer.
 func neverReadMany(ctx context.Context, at string, short bool) error {
-	m := message("attack", "key", "one")
+	m := message("key", "one")
 	return several(ctx, at, few(short, 100, 500), habits{mute: true}, func(c *client) error { return c.batch(m) })
 }
 

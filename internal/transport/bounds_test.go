@@ -67,7 +67,7 @@ func (b *bounded) closed(t testing.TB, reason string) float64 {
 func (b *bounded) holds(t testing.TB, want int64) {
 	t.Helper()
 	got := int64(-1)
-	for until := time.Now().Add(patience); time.Now().Before(until) && got != want; time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(patience); time.Now().Before(until) && got != want; <-time.After(time.Millisecond) {
 		b.server.mu.Lock()
 		conns := b.server.open()
 		b.server.mu.Unlock()
@@ -138,10 +138,9 @@ func TestHeldBytesAreBounded(t *testing.T) {
 			c.next += 2
 		}},
 		"header blocks that do not end": {echo{}, nil, func(c *rawClient, i int) {
-			switch {
-			case i%20 == 0:
+			if i%20 == 0 {
 				c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: make([]byte, 16_000)}))
-			default:
+			} else {
 				c.ok(c.fr.WriteContinuation(1, false, make([]byte, 16_000)))
 			}
 		}},
@@ -174,7 +173,7 @@ func TestHeldBytesAreBounded(t *testing.T) {
 						break
 					}
 				}
-				for until := time.Now().Add(patience); b.closed(t, "bytes") == 0; time.Sleep(time.Millisecond) {
+				for until := time.Now().Add(patience); b.closed(t, "bytes") == 0; <-time.After(time.Millisecond) {
 					if time.Now().After(until) {
 						t.Fatal("no connection was closed")
 					}
@@ -294,7 +293,7 @@ func TestNothingIsHeldInTheEnd(t *testing.T) {
 		t.Errorf("the bound counts %d bytes", n)
 	}
 	_ = c.conn.Close()
-	for until := time.Now().Add(patience); b.bytes.Held() != 0; time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(patience); b.bytes.Held() != 0; <-time.After(time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatalf("the bound counts %d bytes of a closed connection", b.bytes.Held())
 		}

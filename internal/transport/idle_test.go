@@ -76,7 +76,7 @@ func TestIdleConnectionsAreSmall(t *testing.T) {
 				c.fr, c.enc, c.dec, c.answers, c.seen = nil, nil, nil, nil, nil
 			}
 			each := uint64(0)
-			for until := time.Now().Add(patience); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
+			for until := time.Now().Add(patience); time.Now().Before(until); <-time.After(100 * time.Millisecond) {
 				if each = (inUse() - before) / connections; each <= 16<<10 {
 					return
 				}

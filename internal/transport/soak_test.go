@@ -156,10 +156,9 @@ func TestSoakConnections(t *testing.T) {
 	calls := newCalls(t, 4096)
 	b := startBounded(t, handlerFunc(func(_ time.Time, calls []*Call) {
 		for i, call := range calls {
-			switch {
-			case i%2 == 0:
+			if i%2 == 0 {
 				call.Reply(echoed(call.Message))
-			default:
+			} else {
 				go call.Reply(echoed(call.Message))
 			}
 		}
@@ -183,7 +182,7 @@ func TestSoakConnections(t *testing.T) {
 	}
 	settle := func(want resources) resources {
 		var now resources
-		for until := time.Now().Add(patience); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		for until := time.Now().Add(patience); time.Now().Before(until); <-time.After(10 * time.Millisecond) {
 			if !quiet() {
 				continue
 			}
