@@ -58,7 +58,7 @@ func TestArrivalTimeIsThatOfTheCall(t *testing.T) {
 				c := rawOn(t, l.dial())
 				_ = c.conn.SetDeadline(time.Time{})
 				before(c)
-				time.Sleep(time.Hour)
+				time.Sleep(time.Hour) //nolint:forbidigo // virtual time
 				c.echo([]byte("x"), "grpc-timeout", "1S")
 				if late != 0 {
 					t.Errorf("the handler's time is %v old", late)
@@ -184,7 +184,7 @@ func TestFewFramesForALongTimeAreNoFlood(t *testing.T) {
 		for range 2 * maxIdleFrames {
 			c.roundTrip()
 			c.seen = c.seen[:0]
-			time.Sleep(10 * time.Second)
+			time.Sleep(10 * time.Second) //nolint:forbidigo // virtual time
 		}
 		c.echo(nil)
 	})

@@ -51,7 +51,7 @@ func TestShutdownAnswersCallsInFlight(t *testing.T) {
 				go func() {
 					for range 4 {
 						call := <-h
-						time.Sleep(10 * time.Second)
+						time.Sleep(10 * time.Second) //nolint:forbidigo // virtual time
 						call.Reply(echoed(call.Message))
 					}
 				}()
