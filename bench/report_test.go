@@ -28,9 +28,17 @@ func round(answered int64, server, store float64) measurement {
 	}
 }
 
+func targetOf(t *testing.T, id string) *target {
+	t.Helper()
+	chosen, err := choose(allTargets(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return chosen[0]
+}
+
 func TestReport(t *testing.T) {
-	all := allTargets()
-	base, onRedis := all[1], all[3]
+	base, onRedis := targetOf(t, "a"), targetOf(t, "c")
 	base.rounds = []measurement{round(200_000, 2, 0), round(100_000, 1, 0), round(400_000, 4, 0)}
 	onRedis.store = &process{}
 	onRedis.rounds = []measurement{round(50_000, 2, 1)}
