@@ -213,9 +213,10 @@ func TestEnvoyGateway(t *testing.T) {
 	if body := rlconfig(); !strings.Contains(body, "#   default/eg/other: descriptors[0]: a descriptor without a `key`") || !strings.Contains(body, "# default/eg/http: loaded") {
 		t.Errorf("/rlconfig after a bad set:\n%s", body)
 	}
-	if got, err := decide("10.0.0.5"); err != nil || got.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() != 3 {
-		t.Errorf("the good rules of a bad set: %v %v", got, err)
-	}
+	eventually(t, "the good rules of a bad set", func() bool { // they are in force a moment after the page shows the refusal
+		got, err := decide("10.0.0.5")
+		return err == nil && got.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() == 3
+	})
 	if got, err := client.ShouldRateLimit(t.Context(), askRoute("default/eg/other", "10.0.0.1")); err != nil || got.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() != 9 {
 		t.Errorf("the last good version of what is bad: %v %v", got, err)
 	}
