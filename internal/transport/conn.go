@@ -2,12 +2,10 @@ package transport
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -67,21 +65,6 @@ const (
 	// maxStreamID is in a GOAWAY that still lets the client's requests in flight arrive.
 	maxStreamID = 1<<31 - 1
 )
-
-// drainPing is the content of the ping after the first GOAWAY. Its answer shows that the client has seen the GOAWAY.
-var drainPing = [8]byte{'d', 'r', 'a', 'i', 'n'}
-
-// drainTimeout is how long a client that is asked to leave may take to answer a ping.
-const drainTimeout = 5 * time.Second
-
-// leaveTimeout is how long a client may take to close a connection after its last answer.
-const leaveTimeout = time.Second
-
-const notHTTP2 = "This port speaks gRPC over HTTP/2. This request is not HTTP/2.\n"
-
-const answerToHTTP1 = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n" + notHTTP2
-
-var errPreface = errors.New("the client does not speak HTTP/2")
 
 // conn is a connection.
 type conn struct {
@@ -148,47 +131,6 @@ type conn struct {
 	isClosed   bool
 }
 
-// stream is one request.
-type stream struct {
-	conn *conn
-	id   uint32
-
-	// The goroutine that reads the connection owns these fields.
-	declared int64 // content-length; -1: none
-	body     int64 // bytes of DATA that arrived
-
-	// Under the connection's mutex.
-	ended    bool  // the client has sent its last frame
-	received int64 // bytes that the client has sent and has no credit for yet
-	window   int64 // bytes that may be sent
-	waiting  bool  // a part of the answer waits for the window
-	gone     bool  // the stream is closed
-	held     int64 // bytes of its message and its header fields that are held
-
-	call     *Call     // of the method
-	exchange *exchange // any other request
-}
-
-// recentlyClosed has the last streams that were closed in some way.
-type recentlyClosed struct {
-	ids  [64]uint32
-	next int
-}
-
-func (r *recentlyClosed) add(id uint32) {
-	r.ids[r.next%len(r.ids)] = id
-	r.next++
-}
-
-func (r *recentlyClosed) has(id uint32) bool {
-	for _, closed := range r.ids {
-		if closed == id {
-			return true
-		}
-	}
-	return false
-}
-
 // serve serves a connection until it ends.
 func (s *Server) serve(raw net.Conn) {
 	kernel := raw
@@ -213,87 +155,6 @@ func (s *Server) serve(raw net.Conn) {
 		return
 	}
 	c.serve()
-}
-
-// handshake returns when the client has shown that it speaks HTTP/2.
-func (c *conn) handshake() error {
-	opts := &c.server.opts
-	_ = c.sock.SetReadDeadline(time.Now().Add(opts.HandshakeTimeout))
-	if opts.Handshake != nil {
-		plain, state, err := opts.Handshake(c.sock)
-		if err != nil {
-			return err
-		}
-		c.mu.Lock()
-		c.plain, c.tls = plain, state
-		c.mu.Unlock()
-	}
-	c.buf = bufio.NewReaderSize(c.plain, readBuffer)
-	if err := c.preface(); err != nil {
-		return err
-	}
-	_ = c.sock.SetReadDeadline(time.Time{})
-	ctx := context.WithValue(context.Background(), localAddrKey, c.sock.LocalAddr())
-	c.renewFramer()
-	c.headers.init(opts.Path, opts.MaxHeaderBytes)
-	c.mu.Lock()
-	if c.isClosed {
-		c.mu.Unlock()
-		return net.ErrClosed
-	}
-	c.ctx, c.cancel = context.WithCancel(ctx)
-	c.out = appendServerPreface(c.out, opts.MaxStreams, opts.MaxHeaderBytes)
-	c.ready = true
-	mustLeave := c.mustLeave
-	c.mu.Unlock()
-	c.flush()
-	if mustLeave {
-		c.drain()
-	}
-	return nil
-}
-
-// renewFramer makes a framer. The framer keeps memory for the longest frame that it has read.
-func (c *conn) renewFramer() {
-	c.framer = http2.NewFramer(nil, c.buf)
-	c.framer.SetMaxReadFrameSize(maxFrame)
-	c.large = false
-}
-
-func (c *conn) preface() error {
-	for n := 1; n <= len(http2.ClientPreface); n++ {
-		got, err := c.buf.Peek(n)
-		if err != nil {
-			return err
-		}
-		if got[n-1] != http2.ClientPreface[n-1] {
-			c.answerHTTP1()
-			return errPreface
-		}
-	}
-	_, err := c.buf.Discard(len(http2.ClientPreface))
-	return err
-}
-
-// answerHTTP1 gives an HTTP/1 client an answer that it understands.
-func (c *conn) answerHTTP1() {
-	seen, _ := c.buf.Peek(c.buf.Buffered())
-	for _, method := range []string{"GET ", "HEAD ", "POST ", "PUT ", "PATCH ", "DELETE ", "OPTIONS "} {
-		if bytes.HasPrefix(seen, []byte(method)) {
-			_, _ = c.plain.Write([]byte(answerToHTTP1))
-			c.sock.flushed()
-			c.linger()
-			return
-		}
-	}
-}
-
-// linger reads what the client has sent already. The kernel would reset a connection that is closed with unread bytes, and
-// the client would not see the last answer.
-func (c *conn) linger() {
-	c.sock.closeWrite()
-	_ = c.sock.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-	_, _ = io.CopyN(io.Discard, c.sock.Conn, 64<<10)
 }
 
 // serve reads frames until the connection ends.
@@ -472,27 +333,6 @@ func (c *conn) flush() {
 	}
 }
 
-// leave ends a connection whose last answer is in the socket. The client is given time to read it and to close the
-// connection: if a frame came after this side had closed it, the kernel would reset the connection, and throw away answers
-// that the client has not read.
-func (c *conn) leave() {
-	c.closeTLS()
-	c.sock.flushed()
-	c.sock.closeWrite()
-	time.AfterFunc(leaveTimeout, c.close)
-}
-
-// closeTLS tells the client of an encrypted connection that nothing follows. Without that it has to assume that somebody has cut
-// the connection.
-func (c *conn) closeTLS() {
-	c.mu.Lock()
-	plain := c.plain
-	c.mu.Unlock()
-	if encrypted, ok := plain.(*tls.Conn); ok {
-		_ = encrypted.CloseWrite()
-	}
-}
-
 // flushLater lets a flusher write the output, together with answers that are about to be given.
 func (c *conn) flushLater() {
 	if c.queued.Swap(true) {
@@ -505,137 +345,6 @@ func (c *conn) flushLater() {
 		c.queued.Store(false)
 		c.flush()
 	}
-}
-
-// keeping is the state of keepalive and age of a connection.
-type keeping struct {
-	began   time.Time // when the connection was first looked at
-	age     time.Duration
-	pinged  time.Time // zero: no ping is unanswered
-	drained time.Time // when the client was asked to leave
-}
-
-// keep pings an idle client, and asks the client of an old connection to leave.
-func (c *conn) keep(now time.Time) {
-	c.mu.Lock()
-	ready := c.ready
-	if len(c.streams) == 0 && c.mostStreams > keepStreams && !c.isClosed { // a map does not shrink
-		c.streams, c.mostStreams = make(map[uint32]*stream), 0
-	}
-	c.mu.Unlock()
-	if !ready {
-		return // the handshake has its own bound
-	}
-	o, k := &c.server.opts, &c.keeping
-	if o.WriteTimeout > 0 && c.stuck(now) > o.WriteTimeout {
-		_ = c.overBound(intake.NotReading)
-		c.close()
-		return
-	}
-	if k.began.IsZero() {
-		k.began = now
-		k.age = o.MaxConnectionAge
-		if k.age > 0 && k.age < 1<<62 { // a longer time means never
-			k.age += time.Duration((rand.Float64() - 0.5) / 5 * float64(k.age))
-		}
-	}
-	switch {
-	case k.age > 0 && k.drained.IsZero() && now.Sub(k.began) >= k.age:
-		k.drained = now
-		c.drain()
-	case !k.drained.IsZero() && o.MaxAgeGrace != 0 && now.Sub(k.drained) >= o.MaxAgeGrace:
-		c.close()
-		return
-	}
-	if o.PingAfter <= 0 {
-		return
-	}
-	quiet := now.Sub(time.Unix(0, max(c.read.Load(), k.began.UnixNano())))
-	switch {
-	case quiet < o.PingAfter:
-		k.pinged = time.Time{}
-	case k.pinged.IsZero():
-		k.pinged = now
-		c.mu.Lock()
-		c.out = appendPing(c.out, false, [8]byte{})
-		c.mu.Unlock()
-		c.flush()
-	case now.Sub(k.pinged) >= o.PingTimeout:
-		_ = c.overBound(intake.PingNotAnswered)
-		c.close()
-	}
-}
-
-// stuck returns how long answers have waited for a window that the client does not open.
-func (c *conn) stuck(now time.Time) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.stuckSince.IsZero() {
-		return 0
-	}
-	if len(c.owed) == 0 && c.blocked == 0 {
-		c.stuckSince = time.Time{}
-		return 0
-	}
-	return now.Sub(c.stuckSince)
-}
-
-// unstick is called when an answer that had to wait for a window made progress. The caller holds the lock.
-func (c *conn) unstick() {
-	if !c.stuckSince.IsZero() {
-		c.stuckSince = time.Now()
-	}
-}
-
-// drain asks the client to leave. Requests that are on their way are still served, until the client has answered a ping.
-func (c *conn) drain() {
-	c.mu.Lock()
-	if c.leaving || c.isClosed {
-		c.mu.Unlock()
-		return
-	}
-	if !c.ready {
-		c.mustLeave = true
-		c.mu.Unlock()
-		time.AfterFunc(drainTimeout, c.closeUnready) // not every client says something
-		return
-	}
-	c.leaving, c.lastServed = true, maxStreamID
-	c.out = appendGoAway(c.out, maxStreamID, http2.ErrCodeNo, nil)
-	c.out = appendPing(c.out, false, drainPing)
-	c.mu.Unlock()
-	c.flush()
-	time.AfterFunc(drainTimeout, func() { // not every client answers a ping
-		c.drained()
-		c.flush()
-	})
-}
-
-// closeUnready closes the connection of a client that has said nothing.
-func (c *conn) closeUnready() {
-	c.mu.Lock()
-	ready := c.ready
-	c.mu.Unlock()
-	if !ready {
-		c.close()
-	}
-}
-
-// drained is called when the client has seen that it must leave.
-func (c *conn) drained() {
-	c.mu.Lock()
-	if c.leaving && c.lastServed == maxStreamID {
-		c.lastServed = c.latest
-		c.out = appendGoAway(c.out, c.latest, http2.ErrCodeNo, nil)
-	}
-	c.mu.Unlock()
-}
-
-// hold counts bytes that are held for a stream, or with a negative number that are not held any more. The caller holds the
-// lock.
-func (c *conn) hold(st *stream, n int64) {
-	st.held += n
-	c.count(n)
 }
 
 // count counts bytes that are held for the client. A connection that holds too many is closed. The caller holds the lock.
@@ -652,73 +361,6 @@ func (c *conn) countMore(n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.count(n)
-}
-
-// goAway ends the connection with an error code.
-func (c *conn) goAway(code http2.ErrCode, debug []byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.leaving, c.lastServed = true, c.latest
-	c.out = appendGoAway(c.out, c.latest, code, debug)
-}
-
-// reset ends a stream with an error code. The caller is the goroutine that reads.
-func (c *conn) reset(id uint32, code http2.ErrCode) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if st := c.streams[id]; st != nil {
-		c.abort(st)
-		if st.call != nil && !st.ended {
-			st.call.freeParts()
-		}
-	}
-	c.out = appendReset(c.out, id, code)
-}
-
-// closed remembers how a stream was closed. Frames that the client has sent before it knows are ignored; frames after it has
-// ended the stream are an error. The caller holds the lock.
-func (c *conn) closed(id uint32, ended bool) {
-	if ended {
-		c.finished.add(id)
-	} else {
-		c.refused.add(id)
-	}
-}
-
-// remove forgets a stream. The caller holds the lock.
-func (c *conn) remove(st *stream) {
-	if st.gone {
-		return
-	}
-	st.gone = true
-	delete(c.streams, st.id)
-	c.closed(st.id, st.ended)
-	if st.waiting {
-		c.drop(st)
-	}
-	if st.exchange != nil {
-		st.exchange.room.Signal()
-	}
-}
-
-// abort ends the work for a stream that the client will get no answer for. The caller holds the lock.
-func (c *conn) abort(st *stream) {
-	c.remove(st)
-	if st.exchange != nil {
-		st.exchange.cancel()
-		st.exchange.body.fail(errReset)
-		return
-	}
-	st.call.abandoned()
-	if st.ended {
-		return // the handler has the call, and answers it
-	}
-	c.open--
-	c.hold(st, -st.held)
-	if st.call.counted {
-		st.call.counted = false
-		c.server.opts.Calls.End(st.call.inFlight, 0)
-	}
 }
 
 const hpackTable = 4096 // bytes; of RFC 7541
