@@ -144,7 +144,7 @@ type outputOptions struct {
 
 func (o *outputOptions) json() bool { return o.JSON || o.Output == "json" }
 
-// colorOption says whether text has colours.
+// colorOption is the flag that switches colours in text on or off.
 type colorOption struct {
 	Color string `enum:"auto,always,never" default:"auto" help:"auto: on a terminal, unless NO_COLOR is set."`
 }

@@ -26,7 +26,8 @@ type algorithm interface {
 	// redis describes how a counter is kept in Redis.
 	redis(l *descriptor.Limit) *RedisForm
 
-	// permits describes hits that are added in advance and used later (leases). countDenied says whether refused hits count.
+	// permits describes what a lease of this limit is worth: hits that are added now and used later. countDenied is true if
+	// refused hits count.
 	permits(l *descriptor.Limit, countDenied bool) Permits
 
 	// boundary is how long a permit that is taken at the time of an outcome stays in the window it is charged to, counted from

@@ -178,9 +178,9 @@ func TestManyResourcesOfOneNameAndDomain(t *testing.T) {
 		}
 		return shortest
 	}
-	apart := cost(func(i int) Resource { return resourceOf(fmt.Sprint("r", i), fmt.Sprint("d", i), 1) })
-	alike := cost(func(int) Resource { return resourceOf("r", "d", 1) })
-	if alike > 6*apart { // up to twice; 10 times or more if it grows with the square
-		t.Errorf("%d resources cost %s, and %s with one name and domain", many, apart, alike)
+	manyDomains := cost(func(i int) Resource { return resourceOf(fmt.Sprint("r", i), fmt.Sprint("d", i), 1) })
+	oneDomain := cost(func(int) Resource { return resourceOf("r", "d", 1) })
+	if oneDomain > 6*manyDomains { // up to twice; 10 times or more if it grows with the square
+		t.Errorf("%d resources cost %s, and %s with one name and domain", many, manyDomains, oneDomain)
 	}
 }

@@ -13,7 +13,7 @@ type Log struct {
 	mu     sync.Mutex
 	text   []byte
 	closed bool
-	more   chan struct{} // closed at the next change; nil while nobody waits
+	more   chan struct{} // closed at the next change; nil if no test waits for one
 }
 
 // Write adds to the log.
@@ -25,7 +25,7 @@ func (l *Log) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close says that nothing more is written, so that nobody waits for it.
+// Close ends the log. Tests that wait for a line fail at once.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -147,8 +147,8 @@ func NotAtMidnight() {
 	}
 }
 
-// Serve runs a server in this process until stop is called or the test ends. done gets what run returned and is closed
-// then. The test fails if that is an error and nobody has received it.
+// Serve runs a server in this process until stop is called or the test ends. done receives the
+// error that run returned, and is closed. If the test has not received an error from done, it fails with that error.
 func Serve(t testing.TB, run func(context.Context) error) (stop context.CancelFunc, done <-chan error) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())

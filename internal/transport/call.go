@@ -157,8 +157,8 @@ func (c *Call) release() {
 	conn.server.calls.Put(c)
 }
 
-// endWatch closes the channel that Done returned. It returns false if nobody has called Done. Else the call stays ended, and is
-// not used again: contexts that were made from it may look at it for a moment after they ended themselves.
+// endWatch closes the channel that Done returned. It returns false if Done was never called. If it was, the call must not be
+// reused: a context that was made from it may still read it for a moment.
 func (c *Call) endWatch() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

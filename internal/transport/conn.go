@@ -41,8 +41,8 @@ const (
 	// maxSettings bounds the settings in one frame; there are six of them.
 	maxSettings = 100
 
-	// longHeaders is as how many idle frames a header block counts that is longer than MaxHeaderBytes. With references to the
-	// table, a few bytes can stand for that many.
+	// longHeaders is the number of idle frames that one header block above MaxHeaderBytes counts as. References to the table let
+	// a few bytes stand for that many.
 	longHeaders = 100
 
 	// maxStrikes is how many pings may come too soon.
@@ -57,7 +57,7 @@ const (
 	holdStep = 4 << 10
 
 	// owedOverhead is what an answer that waits takes besides its bytes.
-	owedOverhead = 512
+	owedOverhead = 512 // bytes
 
 	// keepStreams is how many streams the map of an idle connection may have room for.
 	keepStreams = 64

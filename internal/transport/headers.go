@@ -283,8 +283,24 @@ func isBinary(value string) bool {
 	return err == nil
 }
 
-var timeoutUnits = map[byte]time.Duration{
-	'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
+// timeoutUnit returns the unit that a letter stands for, or 0.
+func timeoutUnit(letter byte) time.Duration {
+	switch letter {
+	case 'H':
+		return time.Hour
+	case 'M':
+		return time.Minute
+	case 'S':
+		return time.Second
+	case 'm':
+		return time.Millisecond
+	case 'u':
+		return time.Microsecond
+	case 'n':
+		return time.Nanosecond
+	default:
+		return 0
+	}
 }
 
 // parseTimeout reads a value of grpc-timeout: at most eight digits and a unit.
@@ -292,8 +308,8 @@ func parseTimeout(s string) (time.Duration, bool) {
 	if len(s) < 2 || len(s) > 9 {
 		return 0, false
 	}
-	unit, ok := timeoutUnits[s[len(s)-1]]
-	if !ok {
+	unit := timeoutUnit(s[len(s)-1])
+	if unit == 0 {
 		return 0, false
 	}
 	n := int64(0)

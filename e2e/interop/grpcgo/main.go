@@ -151,7 +151,8 @@ func (c *client) atOnce() {
 	say("1,000 at once", tally(counts))
 }
 
-// withoutAnswer begins when a line comes in: then Redis hangs. After a second of silence the service takes it for dead.
+// withoutAnswer tests a deadline and a cancellation while Redis hangs. The test sends a line when Redis hangs. After a second
+// without an answer, the service treats Redis as dead.
 func (c *client) withoutAnswer(stuck ratelimitv3.RateLimitServiceClient) error {
 	if _, err := c.in.ReadString('\n'); err != nil {
 		return err

@@ -32,8 +32,8 @@ const (
 	domainExtensions = "domain"
 )
 
-// maxDomainKeys is how many different keys and values of the whole domain are collected. A domain has fewer keys, so the
-// reader of rule files refuses so many, and the rest would only repeat the error.
+// maxDomainKeys is how many different keys and values of the whole domain are collected. No valid domain has
+// as many, so the reader of rule files refuses them in any case, and more of them would only repeat its error.
 const maxDomainKeys = 100
 
 // sum is a hash of content.

@@ -419,7 +419,7 @@ func TestManyDomainKeysThatDisagree(t *testing.T) {
 		}
 		return shortest, err
 	}
-	alike, err := cost(func(int) string { return "deny" })
+	agreeing, err := cost(func(int) string { return "deny" })
 	if err != nil {
 		t.Error(err)
 	}
@@ -427,7 +427,7 @@ func TestManyDomainKeysThatDisagree(t *testing.T) {
 	if want := "key `on_error` twice in one map"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}
-	if disagreeing > 6*alike { // about the same; 10 times if it grows with the square
-		t.Errorf("descriptors that agree cost %s, and %s if they do not", alike, disagreeing)
+	if disagreeing > 6*agreeing { // about the same; 10 times if it grows with the square
+		t.Errorf("descriptors that agree cost %s, and %s if they do not", agreeing, disagreeing)
 	}
 }
