@@ -122,18 +122,22 @@ func (l *Limiter) Start(ctx context.Context, now time.Time, req *Request, d *Dec
 // resume finishes a decision that Start has begun, with the answer of the store.
 func (l *Limiter) resume(c *calculation, err error) {
 	done := c.done
+	done(l.finishStarted(c, err)) // outside of the recover: a panic of done must not call it twice
+}
+
+// finishStarted is finish for a decision that Start has begun. A panic becomes an error.
+func (l *Limiter) finishStarted(c *calculation, storeErr error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			done(&backend.PanicError{Value: p, Stack: debug.Stack()})
+			err = &PanicError{Value: p, Stack: debug.Stack()}
 		}
 	}()
-	if _, ok := errors.AsType[*PanicError](err); ok {
-		done(err) // what the store left behind is not known, so on_error does not answer, and c is not used again
-		return
+	if _, ok := errors.AsType[*PanicError](storeErr); ok {
+		return storeErr // what the store left behind is not known, so on_error does not answer, and c is not used again
 	}
-	err = l.finish(c.ctx, c.now, c, c.decision, err)
+	err = l.finish(c.ctx, c.now, c, c.decision, storeErr)
 	l.release(c)
-	done(err)
+	return err
 }
 
 // accept empties d, checks the request, and returns the rules that decide it.

@@ -39,6 +39,7 @@ type rateLimitCall struct {
 	handler *leanHandler
 	lean    *transport.Call
 	answer  func(error) // finish; made once
+	reply   []byte      // the encoded answer
 }
 
 var callPool = sync.Pool{New: func() any { return new(rateLimitCall) }}
@@ -47,7 +48,7 @@ var callPool = sync.Pool{New: func() any { return new(rateLimitCall) }}
 const maxKept = 4 << 10
 
 func (c *rateLimitCall) release() {
-	if c.size > maxKept {
+	if c.size > maxKept || cap(c.reply) > maxKept {
 		return
 	}
 	c.decision.Metadata = nil

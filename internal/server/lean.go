@@ -124,28 +124,34 @@ func (h *leanHandler) begin(now time.Time, call *transport.Call, text string) {
 		c.answer = c.finish
 	}
 	c.handler, c.lean, c.start, c.size = h, call, now, len(call.Message)
+	if decided, err := h.decide(now, call, text, c); decided {
+		c.finish(err)
+	}
+}
+
+// decide decides a call, or begins to. A panic becomes an error.
+func (h *leanHandler) decide(now time.Time, call *transport.Call, text string, c *rateLimitCall) (decided bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			c.finish(&limiter.PanicError{Value: p, Stack: debug.Stack()})
+			decided, err = true, &limiter.PanicError{Value: p, Stack: debug.Stack()}
 		}
 	}()
-	err := decodeText(call.Message, text, &c.request, h.bounds)
-	if err == nil {
-		err = overdue(call, now)
+	if err := decodeText(call.Message, text, &c.request, h.bounds); err != nil {
+		return true, err
 	}
-	if err == nil {
-		var decided bool
-		if decided, err = startDecision(call, h.decider, now, &c.request, &c.decision, c.answer); !decided {
-			return
-		}
+	if err := overdue(call, now); err != nil {
+		return true, err
 	}
-	c.finish(err)
+	return startDecision(call, h.decider, now, &c.request, &c.decision, c.answer)
 }
 
 // finish answers a call of the lean transport.
 func (c *rateLimitCall) finish(err error) {
 	h, call := c.handler, c.lean
 	c.handler, c.lean = nil, nil
+	if err == nil {
+		err = c.encode()
+	}
 	if err == nil {
 		call.Reply(c)
 		h.answers.observe(c.start, codes.OK)
@@ -165,8 +171,19 @@ func (c *rateLimitCall) finish(err error) {
 	}
 }
 
+// encode encodes the answer. It does so before the connection is locked, and a panic becomes an error.
+func (c *rateLimitCall) encode() (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &limiter.PanicError{Value: p, Stack: debug.Stack()}
+		}
+	}()
+	c.reply = appendResponse(c.reply[:0], &c.decision)
+	return nil
+}
+
 // AppendTo implements transport.Message.
-func (c *rateLimitCall) AppendTo(b []byte) []byte { return appendResponse(b, &c.decision) }
+func (c *rateLimitCall) AppendTo(b []byte) []byte { return append(b, c.reply...) }
 
 // startDecision decides without holding the caller up, as in Starter. A decider that is no Starter gets a goroutine for the request.
 func startDecision(ctx context.Context, d Decider, now time.Time, req *limiter.Request, decision *limiter.Decision, done func(error)) (decided bool, err error) {
