@@ -15,9 +15,17 @@ import (
 // runAt sends calls at a fixed average rate, whether or not the server answers: an open loop, like independent callers.
 // Latency is measured from the moment a call was due, so calls that a slow server delays count in full.
 func (l *load) runAt(ctx context.Context, rate float64, d time.Duration) (loadResult, error) {
+	stop, err := wakeEvery(timerLateness)
+	if err != nil {
+		return loadResult{}, err
+	}
+	defer stop()
 	every := time.Duration(float64(time.Second) * float64(len(l.connections)) / rate)
 	return l.drive(ctx, d, func(c *connection, start time.Time) error { return c.paced(start, start.Add(d), every) })
 }
+
+// timerLateness is how late a call may be sent. It is part of the latency that is measured.
+const timerLateness = 50 * time.Microsecond
 
 // stalled is the longest time without any answer.
 const stalled = 10 * time.Second

@@ -1,0 +1,8 @@
+//go:build !linux
+
+package main
+
+import "time"
+
+// wakeEvery does nothing: timers are as late as the system makes them.
+func wakeEvery(time.Duration) (stop func(), err error) { return func() {}, nil }
