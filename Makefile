@@ -18,7 +18,7 @@ quick: fmt-check ## all that needs Go alone, in under three minutes: before each
 test: ## all tests, after getting what they need besides Go; the last lines say what was left out and what failed
 	go run ./scripts/suite
 
-race: ## what runs concurrently, with the race detector: docs/testing.md
+race: ## what runs concurrently, with the race detector: docs/do/testing.md
 	go run ./scripts/suite -race -skip '$(ONE_AT_A_TIME)' $$(go list ./... | sed 's|^$(MODULE)|.|' | grep -vE '^($(NO_CONCURRENCY))$$') ./e2e ./e2e/h2spec ./e2e/interop ./e2e/outages
 
 MODULE := github.com/ratelimitd/ratelimitd
@@ -40,12 +40,12 @@ test-clocks-short: ## the tests that ask a running service, in the hour where mo
 
 CLOCK_TESTS := Conformance|Lyft|BothFleets|KeyFormats|EveryVariable/USE_CALENDAR|Tutorial|Cookbook|Reset
 
-e2e: ## the tests with a real Envoy, which is installed first: docs/e2e.md
+e2e: ## the tests with a real Envoy, which is installed first: docs/do/e2e.md
 	scripts/install-redis
 	scripts/install-envoy
 	cd e2e && go test -timeout 10m -count 1 -v .
 
-interop: ## gRPC clients of other languages against the service; installs their libraries into .tools: docs/testing.md
+interop: ## gRPC clients of other languages against the service; installs their libraries into .tools: docs/do/testing.md
 	scripts/install-redis
 	cd e2e && RATELIMITD_INTEROP=1 go test -timeout 30m -count 1 -v ./interop
 
@@ -98,7 +98,7 @@ bench: ## what a decision costs, as ratios in one run; what a counter costs in R
 size: ## how large the released program is; more than 25 MB fails
 	scripts/size
 
-attack: ## what one client can do to the others, in about fifteen minutes: docs/attacks.md
+attack: ## what one client can do to the others, in about fifteen minutes: docs/understand/attacks.md
 	go run ./attack
 
 attack-short: ## the same in two minutes

@@ -271,7 +271,7 @@ var quotedMetric = regexp.MustCompile("ratelimitd_[a-z_]+")
 // TestMetricsAreDocumented wants every metric of alerts and dashboard in the docs.
 func TestMetricsAreDocumented(t *testing.T) {
 	var docs strings.Builder
-	files, err := filepath.Glob("../docs/*.md")
+	files, err := filepath.Glob("../docs/*/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}

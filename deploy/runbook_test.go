@@ -8,7 +8,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// TestEveryAlertIsExplained wants for each alert a section of docs/runbook.md that its runbook_url leads to, with what it
+// TestEveryAlertIsExplained wants for each alert a section of docs/do/runbook.md that its runbook_url leads to, with what it
 // means, what to look at and what to do; tests in which it is silent and in which it fires; and no section without an alert.
 func TestEveryAlertIsExplained(t *testing.T) {
 	type file struct {
@@ -35,7 +35,7 @@ func TestEveryAlertIsExplained(t *testing.T) {
 		}
 		return f
 	}
-	page, err := os.ReadFile("../docs/runbook.md")
+	page, err := os.ReadFile("../docs/do/runbook.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestEveryAlertIsExplained(t *testing.T) {
 			fires[a.Alertname] = fires[a.Alertname] || len(a.ExpAlerts) > 0
 		}
 	}
-	const runbook = "https://github.com/ratelimitd/ratelimitd/blob/main/docs/runbook.md#"
+	const runbook = "https://github.com/ratelimitd/ratelimitd/blob/main/docs/do/runbook.md#"
 	alerts := 0
 	for _, g := range read("prometheus/alerts.yml").Groups {
 		for _, r := range g.Rules {
@@ -61,7 +61,7 @@ func TestEveryAlertIsExplained(t *testing.T) {
 			}
 			for _, part := range [...]string{"**Means.** ", "**Look.**", "**Do.** "} {
 				if !strings.Contains(sections[r.Alert], part) {
-					t.Errorf("docs/runbook.md: the section %s does not have %s", r.Alert, part)
+					t.Errorf("docs/do/runbook.md: the section %s does not have %s", r.Alert, part)
 				}
 			}
 			if !silent[r.Alert] || !fires[r.Alert] {
@@ -74,6 +74,6 @@ func TestEveryAlertIsExplained(t *testing.T) {
 		t.Errorf("only %d alerts were found", alerts)
 	}
 	for name := range sections {
-		t.Errorf("docs/runbook.md has a section %s, and there is no such alert", name)
+		t.Errorf("docs/do/runbook.md has a section %s, and there is no such alert", name)
 	}
 }

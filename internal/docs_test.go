@@ -114,7 +114,7 @@ func TestLinks(t *testing.T) {
 // Every decision is in the list of decisions.
 func TestDecisionsAreListed(t *testing.T) {
 	all := documents(t)
-	const dir = "../docs/decisions"
+	const dir = "../docs/understand/decisions"
 	listed := strings.Join(all[filepath.Join(dir, "README.md")].links, " ")
 	pages := 0
 	for name := range all {
@@ -134,7 +134,7 @@ func TestDecisionsAreListed(t *testing.T) {
 func TestArchitectureNamesPackages(t *testing.T) {
 	paths := regexp.MustCompile(`\b(?:internal|cmd|docs|config|scripts|deploy)/[\w./-]*\w`)
 	named := make(map[string]bool)
-	for _, name := range []string{"../docs/architecture.md", "../CONTRIBUTING.md"} {
+	for _, name := range []string{"../docs/understand/architecture.md", "../CONTRIBUTING.md"} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -148,7 +148,24 @@ func TestArchitectureNamesPackages(t *testing.T) {
 	}
 	for _, p := range packages(t) {
 		if strings.HasPrefix(p.dir, "internal/") && hasCode(p) && !named[p.dir] {
-			t.Errorf("docs/architecture.md does not name the package %s", p.dir)
+			t.Errorf("docs/understand/architecture.md does not name the package %s", p.dir)
+		}
+	}
+}
+
+// Every page of docs/ is in the list of pages, except the decisions, which have a list of their own.
+func TestPagesAreListed(t *testing.T) {
+	all := documents(t)
+	const dir = "../docs"
+	listed := make(map[string]bool)
+	for _, link := range all[filepath.Join(dir, "README.md")].links {
+		listed[filepath.Join(dir, filepath.FromSlash(link))] = true
+	}
+	decisions := filepath.Join(dir, "understand", "decisions", "README.md")
+	for name := range all {
+		inside := strings.HasPrefix(name, filepath.FromSlash(dir+"/"))
+		if inside && name != filepath.Join(dir, "README.md") && (filepath.Dir(name) != filepath.Dir(decisions) || name == decisions) && !listed[name] {
+			t.Errorf("%s is not in docs/README.md", name)
 		}
 	}
 }

@@ -364,9 +364,9 @@ func exported(f *ast.File) map[string]bool {
 	return names
 }
 
-// docs/architecture.md says of every package what it is for, and names no other.
+// docs/understand/architecture.md says of every package what it is for, and names no other.
 func TestPackagesAreDocumented(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "docs", "architecture.md"))
+	text, err := os.ReadFile(filepath.Join("..", "docs", "understand", "architecture.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -374,7 +374,7 @@ func TestPackagesAreDocumented(t *testing.T) {
 	table, _, _ = strings.Cut(table, "\n## ")
 	named := map[string]bool{"e2e": true, "deploy": true} // modules of their own
 	if !found || !strings.Contains(table, "| `e2e`, `deploy` |") {
-		t.Fatal("docs/architecture.md has no table of packages")
+		t.Fatal("docs/understand/architecture.md has no table of packages")
 	}
 	exist := maps.Clone(named)
 	for line := range strings.Lines(table) {
@@ -395,17 +395,17 @@ func TestPackagesAreDocumented(t *testing.T) {
 	}
 	for dir := range exist {
 		if !named[dir] {
-			t.Errorf("docs/architecture.md does not say what %s is for", dir)
+			t.Errorf("docs/understand/architecture.md does not say what %s is for", dir)
 		}
 	}
 	for dir := range named {
 		if !exist[dir] {
-			t.Errorf("docs/architecture.md names %s, which is no package", dir)
+			t.Errorf("docs/understand/architecture.md names %s, which is no package", dir)
 		}
 	}
 }
 
-// Every module that go.mod requires directly has a reason in docs/architecture.md, and what is named there is required.
+// Every module that go.mod requires directly has a reason in docs/understand/architecture.md, and what is named there is required.
 func TestDependenciesHaveReasons(t *testing.T) {
 	read := func(name string) string {
 		text, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(name)))
@@ -421,7 +421,7 @@ func TestDependenciesHaveReasons(t *testing.T) {
 			required[fields[0]] = true
 		}
 	}
-	_, table, found := strings.Cut(read("docs/architecture.md"), "\n## Dependencies\n")
+	_, table, found := strings.Cut(read("docs/understand/architecture.md"), "\n## Dependencies\n")
 	table, _, _ = strings.Cut(table, "\n## ")
 	if !found || len(required) < 10 {
 		t.Fatalf("%d requirements; the table was found: %v", len(required), found)
@@ -440,12 +440,12 @@ func TestDependenciesHaveReasons(t *testing.T) {
 	}
 	for module := range required {
 		if !named[module] {
-			t.Errorf("go.mod requires %s, and docs/architecture.md gives no reason", module)
+			t.Errorf("go.mod requires %s, and docs/understand/architecture.md gives no reason", module)
 		}
 	}
 	for module := range named {
 		if !required[module] {
-			t.Errorf("docs/architecture.md gives a reason for %s, which go.mod does not require", module)
+			t.Errorf("docs/understand/architecture.md gives a reason for %s, which go.mod does not require", module)
 		}
 	}
 }

@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "write what the commands say into the do
 // varying matches what differs in every run: numbers that depend on the time of day, and positions of rules in a file.
 var varying = regexp.MustCompile(`\.yaml:\d+:\d+|\b(\d+(\.\d+)?(d|h|m|s|ms|us))+\b|[\d.]+ answers|(Reset|After): \d+|t=\d+`)
 
-// The examples in docs/commands.md match the output of the commands, run in order against one service with the shipped
+// The examples in docs/reference/commands.md match the output of the commands, run in order against one service with the shipped
 // rules.
 func TestDocumentedCommands(t *testing.T) {
 	t.Chdir("../..")
@@ -25,7 +25,7 @@ func TestDocumentedCommands(t *testing.T) {
 	t.Setenv("RATELIMITD_ADMIN_TOKEN_FILE", tokens)
 	servers := map[string]string{"call": p.GRPC, "peek": p.Debug, "reset": p.Debug}
 
-	page := filepath.Join("docs", "commands.md")
+	page := filepath.Join("docs", "reference", "commands.md")
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)

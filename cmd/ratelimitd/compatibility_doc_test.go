@@ -20,7 +20,7 @@ import (
 // heading it reads the whole page.
 func tableOf(t *testing.T, name, heading string) [][]string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", name))
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func tableOf(t *testing.T, name, heading string) [][]string {
 // judgement matches how a row compares this service with the reference.
 var judgement = regexp.MustCompile(`^(same|better: \S.*|different: \S.*|new|no effect: \S.*)`)
 
-// TestEnvironmentIsDocumented compares docs/environment.md with the list of the reference's variables and with our flags,
+// TestEnvironmentIsDocumented compares docs/reference/environment.md with the list of the reference's variables and with our flags,
 // in both directions: names, both defaults, and which variables have no effect.
 func TestEnvironmentIsDocumented(t *testing.T) {
 	var c cli
@@ -102,12 +102,12 @@ func TestEnvironmentIsDocumented(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(theirs)) {
 		if !found[name] {
-			t.Errorf("%s has no row in docs/environment.md", name)
+			t.Errorf("%s has no row in docs/reference/environment.md", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(flags)) {
 		if !found[name] {
-			t.Errorf("%s has no row in docs/environment.md", name)
+			t.Errorf("%s has no row in docs/reference/environment.md", name)
 		}
 	}
 }
@@ -123,7 +123,7 @@ func shownDefault(f *kong.Flag) string {
 	return f.Default
 }
 
-// TestCompatibilityIsDocumented compares docs/compatibility.md with the rule language, the service's endpoints, the
+// TestCompatibilityIsDocumented compares docs/reference/compatibility.md with the rule language, the service's endpoints, the
 // reference's metrics and the existing tests.
 func TestCompatibilityIsDocumented(t *testing.T) {
 	const page = "compatibility.md"

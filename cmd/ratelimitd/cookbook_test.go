@@ -13,7 +13,7 @@ const cookbook = "../../config/domains/cookbook"
 // The cookbook loads together with everything else below config/domains. Every file has a test, a line in the index, and a
 // domain named after the file, so that no two domains clash.
 func TestCookbookIndex(t *testing.T) {
-	index, err := os.ReadFile("../../docs/cookbook.md")
+	index, err := os.ReadFile("../../docs/do/cookbook.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,11 +38,11 @@ func TestCookbookIndex(t *testing.T) {
 		if _, err := os.Stat(strings.TrimSuffix(file, ".yaml") + "_test.yaml"); err != nil {
 			t.Error(err)
 		}
-		if n := bytes.Count(index, []byte("](../config/domains/cookbook/"+name+".yaml)")); n != 1 {
-			t.Errorf("docs/cookbook.md links %s %d times, want once", name, n)
+		if n := bytes.Count(index, []byte("](../../config/domains/cookbook/"+name+".yaml)")); n != 1 {
+			t.Errorf("docs/do/cookbook.md links %s %d times, want once", name, n)
 		}
 	}
-	if n := bytes.Count(index, []byte("](../config/domains/cookbook/")); n != rules {
-		t.Errorf("docs/cookbook.md links %d files of %d", n, rules)
+	if n := bytes.Count(index, []byte("](../../config/domains/cookbook/")); n != rules {
+		t.Errorf("docs/do/cookbook.md links %d files of %d", n, rules)
 	}
 }

@@ -18,17 +18,17 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/tlstest"
 )
 
-// documented is a row of docs/metrics.md.
+// documented is a row of docs/reference/metrics.md.
 type documented struct {
 	pattern      *regexp.Regexp // <...> matches anything
 	kind, labels string
 	found        bool
 }
 
-// TestMetricsAreDocumented compares docs/metrics.md with the metrics of services, in both directions: names, types and
+// TestMetricsAreDocumented compares docs/reference/metrics.md with the metrics of services, in both directions: names, types and
 // labels.
 func TestMetricsAreDocumented(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "metrics.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "metrics.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,17 +54,17 @@ func TestMetricsAreDocumented(t *testing.T) {
 			}
 		}
 		if row == nil {
-			t.Errorf("%s (%s, labels %s) is not in docs/metrics.md", name, family.kind, family.names())
+			t.Errorf("%s (%s, labels %s) is not in docs/reference/metrics.md", name, family.kind, family.names())
 			continue
 		}
 		row.found = true
 		if row.kind != family.kind || row.labels != family.names() {
-			t.Errorf("docs/metrics.md says %s is a %s with the labels %q; it is a %s with %q", name, row.kind, row.labels, family.kind, family.names())
+			t.Errorf("docs/reference/metrics.md says %s is a %s with the labels %q; it is a %s with %q", name, row.kind, row.labels, family.kind, family.names())
 		}
 	}
 	for name, row := range rows {
 		if !row.found {
-			t.Errorf("docs/metrics.md has %s, which no service shows", name)
+			t.Errorf("docs/reference/metrics.md has %s, which no service shows", name)
 		}
 	}
 }

@@ -40,10 +40,10 @@ type tutorial struct {
 	read    int // offset in the service's log up to which the page has shown it
 }
 
-// Every step of docs/tutorial.md gives the documented result, starting with the build of the binary.
+// Every step of docs/learn/tutorial.md gives the documented result, starting with the build of the binary.
 func TestTutorial(t *testing.T) {
 	t.Parallel() // it spends most of its time waiting
-	page := filepath.Join("..", "..", "docs", "tutorial.md")
+	page := filepath.Join("..", "..", "docs", "learn", "tutorial.md")
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)

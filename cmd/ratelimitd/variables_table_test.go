@@ -29,7 +29,7 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// ownDefaults are the defaults that differ from the reference's. docs/environment.md gives the reasons.
+// ownDefaults are the defaults that differ from the reference's. docs/reference/environment.md gives the reasons.
 var ownDefaults = map[string]string{
 	"BACKEND_TYPE":                     "",          // Redis if REDIS_URL is set, else memory
 	"DEBUG_HOST":                       "127.0.0.1", // the reference: all addresses

@@ -1,4 +1,4 @@
-// Command figures draws the pictures of docs/algorithms.md from the arithmetic that decides real requests.
+// Command figures draws the pictures of docs/understand/algorithms.md from the arithmetic that decides real requests.
 //
 //	go run ./docs/figures
 //

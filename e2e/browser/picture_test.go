@@ -52,7 +52,7 @@ func TestPictureOfAFailingTest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(top, "docs", "tutorial.md"))
+	page, err := os.ReadFile(filepath.Join(top, "docs", "learn", "tutorial.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

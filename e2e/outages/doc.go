@@ -6,5 +6,5 @@
 // the program that is built from the sources as they are: nothing here is a double.
 //
 // The package has tests alone. It counts nothing but permits and times: what callers see of an outage is in
-// docs/redis.md.
+// docs/do/redis.md.
 package outages

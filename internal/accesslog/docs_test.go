@@ -8,7 +8,7 @@ import (
 
 // The examples of the documentation are mappings.
 func TestDocumentedExamples(t *testing.T) {
-	text, err := os.ReadFile("../../docs/simulating.md")
+	text, err := os.ReadFile("../../docs/do/simulating.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,13 +27,13 @@ func TestDocumentedExamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(text), string(shipped)) {
-		t.Error("docs/simulating.md does not show examples/simulate/envoy.yaml as it is")
+		t.Error("docs/do/simulating.md does not show examples/simulate/envoy.yaml as it is")
 	}
 }
 
 // Every key and every name of the language is explained.
 func TestEverythingIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/simulating.md")
+	text, err := os.ReadFile("../../docs/do/simulating.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestEverythingIsDocumented(t *testing.T) {
 	} {
 		for _, name := range names {
 			if !strings.Contains(string(text), "`"+name+"`") && !strings.Contains(string(text), "`"+name+":") {
-				t.Errorf("docs/simulating.md does not explain `%s`", name)
+				t.Errorf("docs/do/simulating.md does not explain `%s`", name)
 			}
 		}
 	}

@@ -51,7 +51,7 @@ var (
 	conditionsType = yamlform.Type{Kind: yamlform.Anything, Form: "a condition, or a list of them"}
 )
 
-// The language of mappings. Each row is one key and reads the key's value. The tables in docs/simulating.md come from the
+// The language of mappings. Each row is one key and reads the key's value. The tables in docs/do/simulating.md come from the
 // same rows.
 var (
 	mappingForm = yamlform.NewForm("mapping", "a mapping",

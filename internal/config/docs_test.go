@@ -9,7 +9,7 @@ import (
 
 // The examples in the documentation are valid rule files.
 func TestDocumentedExamples(t *testing.T) {
-	text, err := os.ReadFile("../../docs/rules.md")
+	text, err := os.ReadFile("../../docs/reference/rules.md")
 	must(t, err)
 	var files []File
 	for i, block := range strings.Split(string(text), "\n```yaml\n")[1:] {
@@ -33,12 +33,12 @@ func TestDocumentedExamples(t *testing.T) {
 
 // The documentation explains every key of the rule language.
 func TestEveryKeyIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/rules.md")
+	text, err := os.ReadFile("../../docs/reference/rules.md")
 	must(t, err)
 	for _, names := range [][]string{fileForm.Names(), descriptorForm.Names(), limitForm.Names()} {
 		for _, name := range names {
 			if !strings.Contains(string(text), "`"+name+"`") {
-				t.Errorf("docs/rules.md does not explain `%s`", name)
+				t.Errorf("docs/reference/rules.md does not explain `%s`", name)
 			}
 		}
 	}

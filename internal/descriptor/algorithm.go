@@ -8,7 +8,7 @@ import (
 // Algorithm is the way in which a limit is enforced.
 type Algorithm uint8
 
-// The algorithms. docs/algorithms.md describes when to use which.
+// The algorithms. docs/understand/algorithms.md describes when to use which.
 const (
 	FixedWindow Algorithm = iota
 	SlidingWindow

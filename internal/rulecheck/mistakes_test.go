@@ -13,11 +13,11 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the generated parts of docs/checking-rules.md anew")
+var update = flag.Bool("update", false, "write the generated parts of docs/do/checking-rules.md anew")
 
 const (
 	mistakes = "testdata/mistakes"
-	document = "../../docs/checking-rules.md"
+	document = "../../docs/do/checking-rules.md"
 )
 
 // mistake is a rule file, or a folder of them, with one typical mistake.
@@ -89,7 +89,7 @@ func TestDocument(t *testing.T) {
 		if m.info {
 			flag = " (with `--info`)"
 		}
-		fmt.Fprintf(&table, "| [%d](../internal/rulecheck/testdata/mistakes/%s) | %s%s | %s |\n", i+1, m.name, m.title, flag, strings.Join(lines, "<br>"))
+		fmt.Fprintf(&table, "| [%d](../../internal/rulecheck/testdata/mistakes/%s) | %s%s | %s |\n", i+1, m.name, m.title, flag, strings.Join(lines, "<br>"))
 		for _, f := range m.found {
 			if worse := seen[f.Code]; worse == "" || worse == Info {
 				seen[f.Code] = f.Severity

@@ -282,9 +282,9 @@ func TestEditorLine(t *testing.T) {
 // TestReference holds the tables of docs/ to the code.
 func TestReference(t *testing.T) {
 	for _, r := range []struct{ file, about, want string }{
-		{"rules.md", "the keys of rule files", RulesReference()},
-		{"testing-rules.md", "the keys of test files", TestsReference()},
-		{"simulating.md", "the keys of log mappings", MappingsReference()},
+		{"reference/rules.md", "the keys of rule files", RulesReference()},
+		{"do/testing-rules.md", "the keys of test files", TestsReference()},
+		{"do/simulating.md", "the keys of log mappings", MappingsReference()},
 	} {
 		file := top + "docs/" + r.file
 		b, err := os.ReadFile(file)

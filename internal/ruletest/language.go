@@ -124,7 +124,7 @@ type (
 )
 
 // The language of test files. Each row is one key: it reads the key's value, and the schema and the table in
-// docs/testing-rules.md come from it too.
+// docs/do/testing-rules.md come from it too.
 var (
 	fileForm       *yamlform.Form[fileReading]
 	settingsForm   *yamlform.Form[limiter.Settings]

@@ -261,7 +261,7 @@ func TestDefaultStart(t *testing.T) {
 			t.Errorf("%s is within a %s", defaultStart, name)
 		}
 	}
-	if got := defaultStart.Format(time.DateOnly); got != "2011-12-22" { // as docs/testing-rules.md says
+	if got := defaultStart.Format(time.DateOnly); got != "2011-12-22" { // as docs/do/testing-rules.md says
 		t.Errorf("%s", got)
 	}
 }
@@ -364,14 +364,14 @@ func TestYearIsFast(t *testing.T) {
 
 // The documentation explains every key of the language, and its examples are valid.
 func TestDocumented(t *testing.T) {
-	data, err := os.ReadFile("../../docs/testing-rules.md")
+	data, err := os.ReadFile("../../docs/do/testing-rules.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range places {
 		for _, k := range p.Names() {
 			if !strings.Contains(string(data), "`"+k+"`") {
-				t.Errorf("docs/testing-rules.md does not say what `%s` of %s is", k, p.What)
+				t.Errorf("docs/do/testing-rules.md does not say what `%s` of %s is", k, p.What)
 			}
 		}
 	}
@@ -387,7 +387,7 @@ func TestDocumented(t *testing.T) {
 	}
 	shown := regexp.MustCompile("(?s)```\n(  ---.*?)```").FindSubmatch(data)
 	if len(examples) < 2 || shown == nil || !strings.Contains(string(report), string(shown[1])) {
-		t.Errorf("the report in docs/testing-rules.md is not what testdata/reports/report.txt has")
+		t.Errorf("the report in docs/do/testing-rules.md is not what testdata/reports/report.txt has")
 	}
 }
 

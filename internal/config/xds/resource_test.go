@@ -132,7 +132,7 @@ func descriptorOf(t testing.TB, m map[string]any) *ratelimitv3.RateLimitDescript
 // A rule over xDS equals the rule of a file with the same content.
 func TestTheSameRulesAsFiles(t *testing.T) {
 	var files []config.File
-	docs, err := os.ReadFile("../../../docs/rules.md")
+	docs, err := os.ReadFile("../../../docs/reference/rules.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func TestUnits(t *testing.T) {
 
 // The documented example is a valid resource and has the documented result.
 func TestDocumentedExample(t *testing.T) {
-	docs, err := os.ReadFile("../../../docs/xds.md")
+	docs, err := os.ReadFile("../../../docs/do/xds.md")
 	if err != nil {
 		t.Fatal(err)
 	}

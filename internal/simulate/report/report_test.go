@@ -174,12 +174,12 @@ func TestDocumentedText(t *testing.T) {
 	if err := report.WriteText(&b, example(t, true), report.TextOptions{Top: 5}); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile("docs/simulating.md")
+	text, err := os.ReadFile("docs/do/simulating.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	shown := b.String()[:strings.LastIndex(b.String(), "\n\n")]
 	if !strings.Contains(string(text), "```\n"+shown+"\n```") {
-		t.Errorf("docs/simulating.md does not show this:\n%s", shown)
+		t.Errorf("docs/do/simulating.md does not show this:\n%s", shown)
 	}
 }
