@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,6 +60,8 @@ func (o *serveCommand) Run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
+	b := thisBuild()
+	log.Info("starting ratelimitd", "version", b.Version, "commit", cmp.Or(b.Commit, "unknown"), "date", cmp.Or(b.Date, "unknown"), "go", b.Go, "platform", b.Platform)
 	o.announce(log)
 	tuneMemory(log)
 	svc, err := o.start(ctx, log, level)
@@ -122,7 +125,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	o.Adjusted.log(log)
 	o.Accepted.log(log)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), thisBuild().metric())
 
 	counters, err := svc.openBackend(registry)
 	if err != nil {
@@ -375,7 +378,7 @@ func (s *service) apply(r config.Result) {
 	s.ruleFiles.Store(&r.Files)
 	s.reportHealth()
 	dir, _ := s.options.Rules.dir()
-	s.log.Info("rules in force", "folder", dir, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "files", len(r.Files))
+	s.log.Info("rules in force", "folder", dir, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum", r.Tree.Checksum, "files", len(r.Files))
 }
 
 // files is the state of every rule file or xDS resource.

@@ -1,36 +1,83 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"runtime"
 	"runtime/debug"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // versionCommand is the subcommand that prints the version.
-type versionCommand struct{}
+type versionCommand struct {
+	JSON bool `help:"Print JSON."`
+}
 
-// Run prints what the build recorded about itself.
-func (*versionCommand) Run(_ context.Context, s streams) error {
-	_, err := fmt.Fprintln(s.out, buildVersion())
+// Run prints what is known about the build.
+func (o *versionCommand) Run(_ context.Context, s streams) error {
+	b := thisBuild()
+	if o.JSON {
+		return b.writeJSON(s.out)
+	}
+	return b.writeText(s.out)
+}
+
+// The linker sets these in a release: -ldflags "-X main.release=v1.2.3 -X main.commit=HASH -X main.date=RFC3339".
+var release, commit, date string
+
+// build is what a program knows about its build. A text is empty where the build did not record it.
+type build struct {
+	Version  string `json:"version"`  // v1.2.3; of other builds what Go makes of the commit, or (devel)
+	Commit   string `json:"commit"`   // with -dirty behind it if files had changed
+	Date     string `json:"date"`     // of the release, else of the commit, as RFC 3339
+	Go       string `json:"go"`       // go1.26.0
+	Platform string `json:"platform"` // linux/amd64
+}
+
+// thisBuild is the build of this program: what the linker was given, else what Go recorded.
+func thisBuild() build {
+	b := build{Version: release, Commit: commit, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		b.Version = cmp.Or(b.Version, "(unknown)")
+		return b
+	}
+	b.Version = cmp.Or(b.Version, info.Main.Version, "(devel)")
+	recorded := make(map[string]string)
+	for _, s := range info.Settings {
+		recorded[s.Key] = s.Value
+	}
+	if b.Commit == "" {
+		b.Commit = recorded["vcs.revision"]
+		if recorded["vcs.modified"] == "true" {
+			b.Commit += "-dirty"
+		}
+	}
+	b.Date = cmp.Or(b.Date, recorded["vcs.time"])
+	return b
+}
+
+func (b build) writeText(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "ratelimitd %s\ncommit     %s\ndate       %s\ngo         %s %s\n",
+		b.Version, cmp.Or(b.Commit, "unknown"), cmp.Or(b.Date, "unknown"), b.Go, b.Platform)
 	return err
 }
 
-// release is the version of a released image; the linker sets it.
-var release string
+func (b build) writeJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(b)
+}
 
-func buildVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "ratelimitd (unknown build)"
-	}
-	v := info.Main.Version
-	if release != "" {
-		v = release
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			v += " " + s.Value
-		}
-	}
-	return fmt.Sprintf("ratelimitd %s %s", v, info.GoVersion)
+// metric is ratelimitd_build_info.
+func (b build) metric() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name:        "ratelimitd_build_info",
+		Help:        "1, with the version, commit and Go version of this process as labels.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Commit, "goversion": b.Go},
+	}, func() float64 { return 1 })
 }

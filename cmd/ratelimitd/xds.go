@@ -112,6 +112,6 @@ func (s *service) applyFrom(server string) func(config.Result) {
 		}
 		s.limiter.Swap(r.Tree, s.options.Answers.settings())
 		s.reportHealth()
-		s.log.Info("rules in force", "server", server, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "resources", len(r.Files))
+		s.log.Info("rules in force", "server", server, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum", r.Tree.Checksum, "resources", len(r.Files))
 	}
 }

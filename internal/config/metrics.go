@@ -2,7 +2,6 @@ package config
 
 import (
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -46,7 +45,7 @@ type applied struct {
 	files    []descriptor.FileStatus
 	rules    int
 	at       time.Time
-	checksum func() uint64 // of the rules; computed at the first scrape
+	checksum uint64 // of the rules; 0: there are none
 }
 
 // reloaded records a result that is now in force.
@@ -54,10 +53,7 @@ func (m *metrics) reloaded(r *Result, at time.Time) {
 	if len(r.Tree.Rules) > 0 {
 		m.emptied(0)
 	}
-	next := &applied{files: r.Files, rules: len(r.Tree.Rules), at: at}
-	tree := r.Tree
-	next.checksum = sync.OnceValue(func() uint64 { return checksum(tree) })
-	m.current.Store(next)
+	m.current.Store(&applied{files: r.Files, rules: len(r.Tree.Rules), at: at, checksum: r.Tree.Checksum})
 	for i := range r.Files {
 		if r.Files[i].State != descriptor.FileLoaded {
 			m.failed.Add(1)
@@ -82,7 +78,7 @@ var (
 	reloadsDesc = prometheus.NewDesc("ratelimitd_rule_reloads_total", "Times that changed rules were read: with success, or with an error in some file, the folder, or some resource.", []string{"result"}, nil)
 	rulesDesc   = prometheus.NewDesc("ratelimitd_rules", "Rules in use.", nil, nil)
 	goneDesc    = prometheus.NewDesc("ratelimitd_rules_gone", "1 while the folder or the xDS server holds no rules though there were some. rules: kept, those before stay in force; removed, none is in force.", []string{"rules"}, nil)
-	sumDesc     = prometheus.NewDesc("ratelimitd_rules_checksum", "Which rules are in use, as a number: processes with the same rules have the same one. 0: none.", nil, nil)
+	sumDesc     = prometheus.NewDesc("ratelimitd_rules_checksum", "Number that identifies the rules in use: processes with the same rules have the same number. 0: no rules.", nil, nil)
 	reloadDesc  = prometheus.NewDesc("ratelimitd_rules_last_reload_timestamp_seconds", "When changed rules were last taken over, in seconds since the Unix epoch.", nil, nil)
 )
 
@@ -113,11 +109,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	send(rulesDesc, prometheus.GaugeValue, float64(now.rules))
-	sum := uint64(0)
-	if now.checksum != nil {
-		sum = now.checksum()
-	}
-	send(sumDesc, prometheus.GaugeValue, float64(sum))
+	send(sumDesc, prometheus.GaugeValue, float64(now.checksum))
 	if !now.at.IsZero() {
 		send(reloadDesc, prometheus.GaugeValue, float64(now.at.UnixMicro())/1e6)
 	}

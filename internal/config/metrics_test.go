@@ -132,6 +132,9 @@ func TestRulesChecksum(t *testing.T) {
 		{"{key: k", "{on_error: allow, key: k"}, {"{key: k", "{metadata: {a: b}, key: k"}, {"{key: k", "{metadata: {a: c}, key: k"},
 		{"domain: b", "domain: b\nadmission: all_or_nothing"}, {"domain: b", "domain: b\non_error: deny"}, {"domain: b", "domain: b\nheaders: []"}, {"domain: b", "domain: b\nheaders: [ietf]"},
 		{"unit: day, requests_per_unit: 5", "unlimited: true"},
+		{"descriptors: [", "descriptors: [{key: k, value: exempt}, "}, // a level without a limit exempts its callers
+		{"descriptors: [", "descriptors: [{key: k, value: exempt*}, "},
+		{"value: v", "values: [v, w]"}, {"value: v", "values: [v, x]"}, {"value: v", "value: v*, share_threshold: true"}, {"value: v", "value: v*, value_to_metric: true"},
 	} {
 		text := strings.Replace(two, change[0], change[1], 1)
 		got := sumOf(one, text)
@@ -142,5 +145,10 @@ func TestRulesChecksum(t *testing.T) {
 	}
 	if got := sumOf(one); got == want {
 		t.Error("a file is missing, and the checksum is the same")
+	}
+	// The first pattern that matches wins.
+	const star, other = "{key: k, value: a*, rate_limit: {unit: day, requests_per_unit: 5}}", "{key: k, value: '*b', rate_limit: {unit: day, requests_per_unit: 6}}"
+	if sumOf("domain: a\ndescriptors: ["+star+", "+other+"]\n") == sumOf("domain: a\ndescriptors: ["+other+", "+star+"]\n") {
+		t.Error("patterns in another order have the same checksum")
 	}
 }

@@ -87,7 +87,12 @@ func listText(values []string) string {
 
 // Tree holds the compiled rules of all domains. It is immutable.
 type Tree struct {
-	Rules   []*Rule // every rule, indexed by Rule.Index
+	Rules []*Rule // every rule, indexed by Rule.Index
+
+	// Checksum identifies what the rules mean: trees whose rules mean the same have the same one, even if the rules come
+	// from other files or from a server. It fits into the 53 bits of a float64. 0 means no domains.
+	Checksum uint64
+
 	domains map[string]*Domain
 }
 
@@ -123,6 +128,7 @@ func Compile(domains []DomainSpec, o Options) (*Tree, error) {
 		o.PatternBytes = defaultPatternBytes
 	}
 	t := &Tree{domains: make(map[string]*Domain, len(domains))}
+	var sums checksums
 	for i := range domains {
 		spec := &domains[i]
 		if spec.Name == "" {
@@ -133,7 +139,8 @@ func Compile(domains []DomainSpec, o Options) (*Tree, error) {
 		}
 		d := &Domain{Name: spec.Name, Admission: spec.Admission, OnError: spec.OnError, Headers: spec.Headers, Overrides: &Rule{Domain: spec.Name}, edges: newEdges(o.PatternBytes), rules: make([]*Rule, 1)}
 		before := len(t.Rules)
-		c := compiler{tree: t, domain: d, copies: spec.Copy, months: o.CalendarMonths}
+		sums.domain(d)
+		c := compiler{tree: t, domain: d, copies: spec.Copy, months: o.CalendarMonths, sums: &sums}
 		if err := c.children(root, spec.Children); err != nil {
 			return nil, fmt.Errorf("compile domain %q: %w", spec.Name, err)
 		}
@@ -143,6 +150,7 @@ func Compile(domains []DomainSpec, o Options) (*Tree, error) {
 		d.Rules = len(t.Rules) - before
 		t.domains[spec.Name] = d
 	}
+	t.Checksum = sums.sum >> 11
 	return t, nil
 }
 
@@ -156,18 +164,24 @@ type compiler struct {
 	shared []string
 	metric []bool
 	anyOf  struct{ shared, metric bool }
+	sums   *checksums
 }
 
 func (c *compiler) children(parent node, specs []NodeSpec) error {
+	patterns := 0
 	for i := range specs {
-		if err := c.child(parent, &specs[i]); err != nil {
+		if err := c.child(parent, &specs[i], patterns); err != nil {
 			return err
+		}
+		if hasPattern(specs[i].kind()) {
+			patterns++
 		}
 	}
 	return nil
 }
 
-func (c *compiler) child(parent node, spec *NodeSpec) error {
+// child compiles one level. patterns is how many siblings before it have patterns.
+func (c *compiler) child(parent node, spec *NodeSpec, patterns int) error {
 	if spec.Key == "" {
 		return fmt.Errorf("a descriptor without a key at line %d", spec.Position.Line)
 	}
@@ -188,6 +202,7 @@ func (c *compiler) child(parent node, spec *NodeSpec) error {
 	c.anyOf.shared = c.anyOf.shared || pattern != ""
 	c.anyOf.metric = c.anyOf.metric || spec.ValueToMetric
 
+	above := c.sums.level(spec, pattern, patterns)
 	var err error
 	if spec.Rule != nil {
 		c.domain.rules[child], err = c.rule(spec.Rule)
@@ -195,6 +210,7 @@ func (c *compiler) child(parent node, spec *NodeSpec) error {
 	if err == nil {
 		err = c.children(child, spec.Children)
 	}
+	c.sums.path = above
 
 	c.levels = c.levels[:len(c.levels)-1]
 	c.shared = c.shared[:len(c.shared)-1]
@@ -255,6 +271,7 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	r.Domain = c.domain.Name
 	r.Path = path.String()
 	r.Index = len(c.tree.Rules)
+	c.sums.rule(r)
 	c.tree.Rules = append(c.tree.Rules, r)
 	return r, nil
 }

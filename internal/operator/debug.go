@@ -132,7 +132,11 @@ func writeConfig(w http.ResponseWriter, opts *Options) {
 	endpoint.WriteText(w, http.StatusOK, "")
 	b := bufio.NewWriter(w)
 	if opts.Rules.Tree != nil {
-		writeRules(b, opts.Rules.Tree())
+		tree := opts.Rules.Tree()
+		writeRules(b, tree)
+		if tree != nil {
+			fmt.Fprintf(b, "# checksum: %d, the same in every process with these rules\n", tree.Checksum)
+		}
 	}
 	if opts.Rules.Files != nil {
 		writeRuleFiles(b, opts.Rules.Files())

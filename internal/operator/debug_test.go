@@ -55,7 +55,10 @@ func TestDebug(t *testing.T) {
 		},
 		Stats: func(w io.Writer) { fmt.Fprintln(w, "ratelimit.service.config_load_success: 1") },
 	})
-	want := `edge.path_/a: unit=MINUTE requests_per_unit=10, shadow_mode: false, quota_mode: false
+	if tree.Checksum == 0 {
+		t.Error("the rules have the checksum of none")
+	}
+	want := fmt.Sprintf(`edge.path_/a: unit=MINUTE requests_per_unit=10, shadow_mode: false, quota_mode: false
 edge.path_/a.user: unit=WEEK requests_per_unit=7, shadow_mode: true, quota_mode: true
 edge.bucket: unit=SECOND requests_per_unit=1, shadow_mode: false, quota_mode: false, unit_multiplier: 30, algorithm: token_bucket, burst: 1
 edge.free: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, unlimited: true
@@ -65,10 +68,11 @@ more.ip_a,b: unit=SECOND requests_per_unit=1, shadow_mode: false, quota_mode: fa
 more.ip_a,b: unit=MONTH requests_per_unit=9, shadow_mode: false, quota_mode: false, calendar: UTC, name: long
 more.ip_a,b: unit=HOUR requests_per_unit=9, shadow_mode: false, quota_mode: false, algorithm: sliding_window, precision: 3, name: smooth
 more.ip_a,b: unit=HOUR requests_per_unit=9, shadow_mode: false, quota_mode: false, algorithm: token_bucket, burst: 9, refill: interval, name: steps
+# checksum: %d, the same in every process with these rules
 # a.yaml: loaded since 2026-01-02T03:04:05Z, 4 rules, domains: edge, more
 # z.yaml: stale since 2026-01-02T03:04:05Z, 2 rules, domains: z
 #   z.yaml:3:5: unknown key more
-`
+`, tree.Checksum)
 	code, body := get(t, r.DebugAddr, "/rlconfig")
 	if diff := cmp.Diff(want, body); code != 200 || diff != "" {
 		t.Errorf("/rlconfig %d (-want +got):\n%s", code, diff)

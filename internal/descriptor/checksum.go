@@ -1,0 +1,103 @@
+package descriptor
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+)
+
+// checksums computes Tree.Checksum while a tree is compiled. It adds up one hash per level of the rules, so the order of
+// files, domains and siblings does not matter. It does matter among siblings with patterns, because the first one that
+// matches wins.
+type checksums struct {
+	sum  uint64
+	path uint64 // hash of all that matters from the domain to the current level
+	text []byte // reused
+}
+
+// domain begins a domain.
+func (c *checksums) domain(d *Domain) {
+	b := appendText(c.text[:0], d.Name)
+	b = append(b, byte(d.Admission), byte(d.OnError))
+	if d.Headers != nil {
+		b = append(b, byte(*d.Headers))
+	}
+	c.text = b
+	c.path = hashBytes(hashStart, b)
+	c.sum += c.path
+}
+
+// level enters a level and adds it. patterns is how many siblings with patterns come before it, and shared what its
+// matching values share as the name of a counter. leave goes back to what it returns.
+func (c *checksums) level(spec *NodeSpec, shared string, patterns int) (above uint64) {
+	above = c.path
+	b := appendText(c.text[:0], spec.Key)
+	b = appendText(b, spec.Value)
+	kind := spec.kind()
+	b = append(b, byte(kind), bit(spec.ValueToMetric))
+	for _, v := range slices.Sorted(slices.Values(spec.Values)) {
+		b = appendText(b, v)
+	}
+	b = appendText(b, shared)
+	if hasPattern(kind) {
+		b = binary.AppendUvarint(b, uint64(patterns))
+	}
+	c.text = b
+	c.path = hashBytes(above, b)
+	c.sum += c.path
+	return above
+}
+
+// hasPattern reports whether the order of the siblings of this kind matters.
+func hasPattern(kind MatchKind) bool { return kind == MatchWildcard || kind == MatchRegex }
+
+// rule adds the rule of the current level: everything that affects decisions, and nothing of how it is written.
+func (c *checksums) rule(r *Rule) {
+	b := appendText(c.text[:0], r.Name)
+	for _, name := range slices.Sorted(slices.Values(r.Replaces)) {
+		b = appendText(b, name)
+	}
+	b = append(b, bit(r.Unlimited), bit(r.Shadow), bit(r.Quota), byte(r.OnError), bit(r.DetailedMetric))
+	if r.Metadata != nil {
+		b = fmt.Appendf(b, "%#v", r.Metadata) // fmt sorts the keys of a map
+	}
+	for i := range r.Limits {
+		l := &r.Limits[i]
+		b = appendText(b, l.Name)
+		zone := ""
+		if l.Window.Location != nil {
+			zone = l.Window.Location.String()
+		}
+		b = appendText(b, zone)
+		b = append(b, byte(l.Window.Unit), bit(l.Window.Named), byte(l.Algorithm), bit(l.Interval), bit(l.FirstHit), byte(l.CountDenied), bit(l.Lease))
+		for _, n := range [...]uint32{l.Requests, max(l.Window.Multiplier, 1), l.Burst, l.Precision, l.NoDelay} {
+			b = binary.AppendUvarint(b, uint64(n))
+		}
+	}
+	c.text = b
+	c.sum += hashBytes(c.path+1, b) // not the hash of a level with the same bytes
+}
+
+// appendText appends a text after its length, so that two lists of texts never have the same bytes.
+func appendText(b []byte, text string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
+}
+
+func bit(yes bool) byte {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// hashStart is the start of FNV-1a with 64 bits.
+const hashStart = 14695981039346656037
+
+// hashBytes continues a hash: FNV-1a, whose high bits are then mixed into the others.
+func hashBytes(h uint64, b []byte) uint64 {
+	for _, c := range b {
+		h = (h ^ uint64(c)) * 1099511628211
+	}
+	h ^= h >> 32
+	return h * 0x9e3779b97f4a7c15
+}
