@@ -364,30 +364,37 @@ func exported(f *ast.File) map[string]bool {
 	return names
 }
 
-// docs/understand/architecture.md says of every package what it is for, and names no other.
-func TestPackagesAreDocumented(t *testing.T) {
+// namedInTable returns the names in the first column of the table in a section of docs/understand/architecture.md.
+func namedInTable(t *testing.T, section string) map[string]bool {
+	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "docs", "understand", "architecture.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, found := strings.Cut(string(text), "\n## Packages\n")
+	_, table, _ := strings.Cut(string(text), "\n## "+section+"\n")
 	table, _, _ = strings.Cut(table, "\n## ")
-	named := map[string]bool{"e2e": true, "deploy": true} // modules of their own
-	if !found || !strings.Contains(table, "| `e2e`, `deploy` |") {
-		t.Fatal("docs/understand/architecture.md has no table of packages")
-	}
-	exist := maps.Clone(named)
+	named := make(map[string]bool)
 	for line := range strings.Lines(table) {
 		if !strings.HasPrefix(line, "| `") {
 			continue
 		}
-		packages, _, _ := strings.Cut(line[1:], "|")
-		for i, part := range strings.Split(packages, "`") {
+		column, _, _ := strings.Cut(line[1:], "|")
+		for i, part := range strings.Split(column, "`") {
 			if i%2 == 1 {
 				named[part] = true
 			}
 		}
 	}
+	if len(named) == 0 {
+		t.Fatalf("docs/understand/architecture.md has no table in a section %q", section)
+	}
+	return named
+}
+
+// docs/understand/architecture.md says of every package what it is for, and names no other.
+func TestPackagesAreDocumented(t *testing.T) {
+	named := namedInTable(t, "Packages")
+	exist := map[string]bool{"e2e": true, "deploy": true} // modules of their own
 	for _, p := range packages(t) {
 		if hasCode(p) {
 			exist[p.dir] = true
@@ -407,37 +414,21 @@ func TestPackagesAreDocumented(t *testing.T) {
 
 // Every module that go.mod requires directly has a reason in docs/understand/architecture.md, and what is named there is required.
 func TestDependenciesHaveReasons(t *testing.T) {
-	read := func(name string) string {
-		text, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(name)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
+	text, err := os.ReadFile(filepath.Join("..", "go.mod"))
+	if err != nil {
+		t.Fatal(err)
 	}
 	required := make(map[string]bool)
-	for line := range strings.Lines(read("go.mod")) {
+	for line := range strings.Lines(string(text)) {
 		fields := strings.Fields(line)
 		if len(fields) == 2 && strings.HasPrefix(fields[1], "v") {
 			required[fields[0]] = true
 		}
 	}
-	_, table, found := strings.Cut(read("docs/understand/architecture.md"), "\n## Dependencies\n")
-	table, _, _ = strings.Cut(table, "\n## ")
-	if !found || len(required) < 10 {
-		t.Fatalf("%d requirements; the table was found: %v", len(required), found)
+	if len(required) < 10 {
+		t.Fatalf("found only %d requirements", len(required))
 	}
-	named := make(map[string]bool)
-	for line := range strings.Lines(table) {
-		if !strings.HasPrefix(line, "| `") {
-			continue
-		}
-		modules, _, _ := strings.Cut(line[1:], "|")
-		for i, part := range strings.Split(modules, "`") {
-			if i%2 == 1 {
-				named[part] = true
-			}
-		}
-	}
+	named := namedInTable(t, "Dependencies")
 	for module := range required {
 		if !named[module] {
 			t.Errorf("go.mod requires %s, and docs/understand/architecture.md gives no reason", module)
