@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,12 +37,15 @@ type BreakerOptions struct {
 // tripBuckets are finest around the round trip of a Redis nearby.
 var tripBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .015, .025, .05, .1, .25, 1}
 
-// breakers makes the breakers of one client's nodes.
+// breakers makes the breakers of one client's nodes. A node has metrics of its own until it leaves its cluster.
 type breakers struct {
 	opts      BreakerOptions
 	open      *prometheus.GaugeVec
 	rejected  prometheus.Counter
 	durations *prometheus.HistogramVec
+
+	mu       sync.Mutex
+	measured map[*breaker]struct{} // those whose nodes have metrics
 }
 
 // newBreakers returns nil if no breaker is wanted.
@@ -61,7 +67,8 @@ func newBreakers(wanted *BreakerOptions, log *slog.Logger) *breakers {
 		opts.Logger = log
 	}
 	all := &breakers{
-		opts: opts,
+		opts:     opts,
+		measured: make(map[*breaker]struct{}),
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "ratelimitd_redis_breaker_open",
 			Help: "1 while the breaker of a Redis node is open because the node does not answer.",
@@ -87,14 +94,51 @@ func (all *breakers) newBreaker(node string) *breaker {
 	if all == nil {
 		return nil
 	}
-	b := &breaker{
-		opts: &all.opts, node: node, base: time.Now(),
-		open: all.open.WithLabelValues(node), rejected: all.rejected, durations: all.durations.WithLabelValues(node),
-	}
-	b.open.Set(0)
+	b := &breaker{all: all, opts: &all.opts, node: node, base: time.Now()}
+	b.measure()
 	b.timer = time.AfterFunc(time.Hour, b.checkSilence)
 	b.timer.Stop()
 	return b
+}
+
+// keep removes the metrics of nodes that a cluster's topology does not list. Otherwise the breaker of a node that has failed and
+// comes back under another address would be open until this process ends. A node gets its metrics back with its next call.
+func (all *breakers) keep(topology []goredis.ClusterSlot) {
+	if all == nil {
+		return
+	}
+	listed := make(map[string]bool)
+	for i := range topology {
+		for j := range topology[i].Nodes {
+			listed[topology[i].Nodes[j].Addr] = true
+		}
+	}
+	all.mu.Lock()
+	measured := slices.Collect(maps.Keys(all.measured))
+	all.mu.Unlock()
+	for _, b := range measured {
+		if !isListed(listed, b.node) {
+			b.leave()
+		}
+	}
+}
+
+// isListed reports whether a topology has a node. The client replaces loopback addresses and port 0 in it by those of the node
+// that it asked, so either stands for any.
+func isListed(listed map[string]bool, node string) bool {
+	if listed[node] {
+		return true
+	}
+	host, port, _ := net.SplitHostPort(node)
+	for addr := range listed {
+		h, p, err := net.SplitHostPort(addr)
+		ip := net.ParseIP(h)
+		anyHost := h == "" || ip != nil && ip.IsLoopback()
+		if err != nil || (h == host || anyHost) && (p == port || p == "0") {
+			return true
+		}
+	}
+	return false
 }
 
 // breaker is the circuit breaker of one node. While it is open, calls to the node fail at once instead of waiting for their
@@ -103,16 +147,16 @@ func (all *breakers) newBreaker(node string) *breaker {
 // It hooks into the node's calls, and the node's connections report to it when bytes arrive. Any byte shows that the node
 // is alive, however late it comes.
 type breaker struct {
-	opts      *BreakerOptions
-	node      string
-	open      prometheus.Gauge
-	rejected  prometheus.Counter
-	durations prometheus.Observer
+	all  *breakers
+	opts *BreakerOptions
+	node string
 
 	base     time.Time    // times below are nanoseconds after it
 	lastByte atomic.Int64 // when the latest byte of the node arrived
 
 	mu           sync.Mutex
+	open         prometheus.Gauge    // nil: the node has left its cluster, and has no metrics
+	durations    prometheus.Observer // not nil if open is not
 	state        breakerState
 	until        int64          // when an open breaker lets a trial through
 	waitingSince int64          // when the first call since the latest byte began; 0: no call waits
@@ -138,9 +182,10 @@ const (
 
 // breakerCall is a call in flight.
 type breakerCall struct {
-	cancel context.CancelCauseFunc
-	trial  bool
-	index  int // in breaker.inFlight
+	cancel    context.CancelCauseFunc
+	durations prometheus.Observer
+	trial     bool
+	index     int // in breaker.inFlight
 }
 
 // maxFailures is how many calls in a row open the breaker because their connection broke or the node cannot serve. Half of
@@ -170,12 +215,53 @@ func (b *breaker) now() int64 { return int64(time.Since(b.base)) }
 // received records that a byte arrived.
 func (b *breaker) received() { b.lastByte.Store(b.now()) }
 
+// measure makes the metrics of the node. The breaker is locked, or new.
+func (b *breaker) measure() {
+	b.open, b.durations = b.all.open.WithLabelValues(b.node), b.all.durations.WithLabelValues(b.node)
+	b.showState()
+	b.all.mu.Lock()
+	defer b.all.mu.Unlock()
+	b.all.measured[b] = struct{}{}
+}
+
+// leave removes the metrics of the node.
+func (b *breaker) leave() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.open == nil {
+		return
+	}
+	if b.state != breakerClosed {
+		b.opts.Logger.Info("a node of Redis that did not answer has left the cluster", "node", b.node)
+	}
+	b.open, b.durations = nil, nil
+	b.all.mu.Lock()
+	defer b.all.mu.Unlock()
+	delete(b.all.measured, b)
+	b.all.open.DeleteLabelValues(b.node)
+	b.all.durations.DeleteLabelValues(b.node)
+}
+
+// showState sets the gauge of the breaker, which is locked.
+func (b *breaker) showState() {
+	switch {
+	case b.open == nil:
+	case b.state == breakerClosed:
+		b.open.Set(0)
+	default:
+		b.open.Set(1)
+	}
+}
+
 // begin admits a call, or returns ErrBreakerOpen.
 func (b *breaker) begin(ctx context.Context) (context.Context, *breakerCall, error) {
 	now := b.now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c := new(breakerCall)
+	if b.open == nil {
+		b.measure()
+	}
+	c := &breakerCall{durations: b.durations}
 	switch {
 	case b.state == breakerClosed:
 		if b.waitingSince == 0 || b.lastByte.Load() > b.waitingSince {
@@ -184,7 +270,7 @@ func (b *breaker) begin(ctx context.Context) (context.Context, *breakerCall, err
 	case b.state == breakerOpen && now >= b.until:
 		b.state, b.waitingSince, c.trial = breakerHalfOpen, now, true
 	default:
-		b.rejected.Inc()
+		b.all.rejected.Inc()
 		return nil, nil, ErrBreakerOpen
 	}
 	ctx, c.cancel = context.WithCancelCause(ctx)
@@ -214,7 +300,7 @@ func (b *breaker) end(c *breakerCall, e evidence, err error) {
 		b.count(now, 0)
 		if b.state != breakerClosed {
 			b.state = breakerClosed
-			b.open.Set(0)
+			b.showState()
 			b.opts.Logger.Info("Redis answers again", "node", b.node)
 		}
 	case b.state == breakerClosed:
@@ -287,10 +373,10 @@ func (b *breaker) tripSilent(now int64) {
 // trip opens the breaker for OpenFor. The breaker is locked.
 func (b *breaker) trip(now int64, err error) {
 	if b.state == breakerClosed {
-		b.open.Set(1)
 		b.opts.Logger.Warn("Redis does not answer: its counters are answered by on_error until it does", "node", b.node, "error", err)
 	}
 	b.state, b.until, b.waitingSince, b.consecutive = breakerOpen, now+int64(b.opts.OpenFor), 0, 0
+	b.showState()
 	b.windowStart, b.windowFailures, b.windowCalls = now, 0, 0
 }
 
@@ -343,7 +429,7 @@ func (b *breaker) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.
 // after ends a call, and returns its error.
 func (b *breaker) after(ctx, within context.Context, c *breakerCall, start time.Time, err error) error {
 	took := time.Since(start)
-	b.durations.Observe(took.Seconds())
+	c.durations.Observe(took.Seconds())
 	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(within), errSilent) {
 		err = errSilent
 	}

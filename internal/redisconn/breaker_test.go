@@ -2,6 +2,8 @@ package redisconn_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,4 +77,88 @@ func TestBreaker(t *testing.T) {
 		return
 	}
 	t.Error("the time of trips is no metric")
+}
+
+// The metrics of a node that fails are there as long as it is in the cluster, and again when it is back and called.
+func TestMetricsOfANodeThatLeavesItsCluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, redistest.Setup{})
+	metrics := prometheus.NewRegistry()
+	client := connect(t, redisconn.Options{
+		Type: "CLUSTER", URL: strings.Join(c.Addrs(), ","), Breaker: &redisconn.BreakerOptions{Metrics: metrics},
+	})
+	// open is what the metric says of a node: "0", "1", or "" if it says nothing.
+	open := func(node string) string {
+		families, err := metrics.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		value, trips := "", false
+		for _, f := range families {
+			for _, m := range f.Metric {
+				if len(m.Label) == 0 || m.Label[0].GetValue() != node {
+					continue
+				}
+				if f.GetName() == "ratelimitd_redis_breaker_open" {
+					value = fmt.Sprint(m.GetGauge().GetValue())
+				} else {
+					trips = true
+				}
+			}
+		}
+		if trips != (value != "") {
+			t.Fatalf("of %s the state of the breaker is %q, and the time of trips is there: %v", node, value, trips)
+		}
+		return value
+	}
+	const key = "k"
+	becomes := func(node, want string) {
+		t.Helper()
+		redistest.Eventually(t, fmt.Sprintf("%q of %s", want, node), func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+			defer cancel()
+			err := client.Incr(ctx, key).Err()
+			if got := open(node); got != want {
+				return fmt.Errorf("got %q; the call: %w", got, err)
+			}
+			return nil
+		})
+	}
+	primary := c.Primary(t, c.Slot(t, key))
+	becomes(primary.Addr, "0")
+	primary.Kill(t)
+	becomes(primary.Addr, "1")
+	c.Await(t)
+	becomes(primary.Addr, "")
+	if successor := c.Primary(t, c.Slot(t, key)); open(successor.Addr) != "0" {
+		t.Errorf("the node that took its place: %q", open(successor.Addr))
+	}
+	primary.Restart(t)
+	c.Await(t)
+	c.Failover(t, primary)
+	becomes(primary.Addr, "0")
+}
+
+// A topology may name nodes otherwise than the client does.
+func TestNodesOfATopology(t *testing.T) {
+	for _, c := range []struct {
+		topology, node string
+		want           bool
+	}{
+		{"10.0.0.1:6379", "10.0.0.1:6379", true},
+		{"10.0.0.1:6379", "10.0.0.2:6379", false},
+		{"10.0.0.1:6379", "10.0.0.1:6380", false},
+		{"10.0.0.1:6379", "redis.example:6379", false},
+		{"127.0.0.1:7001", "redis.example:7001", true}, // the client replaces the host
+		{"127.0.0.1:7001", "redis.example:7002", false},
+		{"[::1]:7001", "redis.example:7001", true},
+		{":7001", "redis.example:7001", true},
+		{"10.0.0.1:0", "10.0.0.1:6379", true}, // and the port
+		{"10.0.0.1:0", "10.0.0.2:6379", false},
+		{"?", "10.0.0.1:6379", true}, // which nobody can read
+	} {
+		if got := redisconn.IsListed(map[string]bool{c.topology: true}, c.node); got != c.want {
+			t.Errorf("%s in a topology of %s: %v", c.node, c.topology, got)
+		}
+	}
 }

@@ -260,7 +260,7 @@ func dialCluster(where address, auth *credentials, p poolOptions, d *dialer, all
 			node := goredis.NewClient(o)
 			// A node that has become a replica redirects calls: its connections need not be retired.
 			b := all.newBreaker(o.Addr)
-			node.AddHook(hook{topologyTimeout: topologyTimeout, login: &login{auth: auth}, warmup: &warmup{client: node}, breaker: b, probes: p.probes()})
+			node.AddHook(hook{topologyTimeout: topologyTimeout, topology: all.keep, login: &login{auth: auth}, warmup: &warmup{client: node}, breaker: b, probes: p.probes()})
 			b.install(node)
 			return node
 		},

@@ -26,3 +26,6 @@ func Unread(c net.Conn) (bool, error) { return unread(c.(*conn).socket) }
 
 // AtMostEvery limits how often a function is called.
 var AtMostEvery = atMostEvery
+
+// IsListed reports whether a cluster's topology has a node.
+var IsListed = isListed

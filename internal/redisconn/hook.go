@@ -10,13 +10,14 @@ import (
 
 // hook stands between the client and its connections, and does what the library has no setting for. Every field may be empty.
 type hook struct {
-	login           *login        // part of dialling; nil: connections are not dialled with this hook
-	breaker         *breaker      // learns when bytes arrive on connections
-	topologyTimeout time.Duration // bounds a question about a cluster's topology
-	pollSentinels   func()        // called with every call; asks sentinels for the primary now and then
-	warmup          *warmup       // makes a connection for later calls
-	probes          *probes       // no call fails because of these
-	retire          func()        // called when the server is not the primary any more
+	login           *login                      // part of dialling; nil: connections are not dialled with this hook
+	breaker         *breaker                    // learns when bytes arrive on connections
+	topologyTimeout time.Duration               // bounds a question about a cluster's topology
+	topology        func([]goredis.ClusterSlot) // called with each answer to one
+	pollSentinels   func()                      // called with every call; asks sentinels for the primary now and then
+	warmup          *warmup                     // makes a connection for later calls
+	probes          *probes                     // no call fails because of these
+	retire          func()                      // called when the server is not the primary any more
 }
 
 // DialHook wraps the dialling of each connection to a server that counts; sentinels are dialled without it.
@@ -51,7 +52,7 @@ func (h hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 		if h.pollSentinels != nil {
 			h.pollSentinels()
 		}
-		_, topology := cmd.(*goredis.ClusterSlotsCmd)
+		slots, topology := cmd.(*goredis.ClusterSlotsCmd)
 		if topology && h.topologyTimeout > 0 {
 			// The library asks one node after the other, in the background and without a deadline. A node that hangs would
 			// delay the news of its own failure.
@@ -68,6 +69,8 @@ func (h hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 		if err != nil {
 			h.warmup.after(err)
 			err = h.failed(err)
+		} else if topology && h.topology != nil {
+			h.topology(slots.Val())
 		}
 		return err
 	}
