@@ -22,6 +22,7 @@ type admin struct {
 	adminv1.UnimplementedAdminServiceServer
 
 	rules   Rules
+	bounds  Bounds
 	hotKeys func(hotkeys.Query) hotkeys.Report // nil: off
 }
 
@@ -68,11 +69,11 @@ func (a *admin) Explain(_ context.Context, req *adminv1.ExplainRequest) (*adminv
 		return nil, status.Error(codes.Unimplemented, "this server cannot explain its rules")
 	}
 	if req.GetDomain() == "" {
-		return nil, status.Error(codes.InvalidArgument, "domain must not be empty")
+		return nil, invalid("domain must not be empty")
 	}
-	entries := make([]descriptor.Entry, len(req.GetEntries()))
-	for i, e := range req.GetEntries() {
-		entries[i] = descriptor.Entry{Key: e.GetKey(), Value: e.GetValue()}
+	entries, err := a.bounds.entries(req)
+	if err != nil {
+		return nil, err
 	}
 	x := a.rules.Explain(req.GetDomain(), entries)
 	answer := &adminv1.ExplainResponse{DomainKnown: x.Known, Reason: validText(x.Reason), Rule: ruleMessage(&x)}
@@ -80,6 +81,34 @@ func (a *admin) Explain(_ context.Context, req *adminv1.ExplainRequest) (*adminv
 		answer.Levels = append(answer.Levels, levelMessage(&x.Levels[i]))
 	}
 	return answer, nil
+}
+
+// describing is a request about a descriptor.
+type describing interface {
+	GetDomain() string
+	GetEntries() []*adminv1.Entry
+}
+
+// entries returns the entries of a request, or an error if it is over a bound.
+func (b *Bounds) entries(req describing) ([]descriptor.Entry, error) {
+	switch {
+	case len(req.GetDomain()) > b.MaxTextBytes:
+		return nil, invalid("domain: more than %d bytes", b.MaxTextBytes)
+	case len(req.GetEntries()) > b.MaxEntries:
+		return nil, invalid("entries: more than %d", b.MaxEntries)
+	}
+	entries := make([]descriptor.Entry, len(req.GetEntries()))
+	for i, e := range req.GetEntries() {
+		if max(len(e.GetKey()), len(e.GetValue())) > b.MaxTextBytes {
+			return nil, invalid("entries[%d]: a key or a value of more than %d bytes", i, b.MaxTextBytes)
+		}
+		entries[i] = descriptor.Entry{Key: e.GetKey(), Value: e.GetValue()}
+	}
+	return entries, nil
+}
+
+func invalid(format string, args ...any) error {
+	return status.Errorf(codes.InvalidArgument, format, args...)
 }
 
 func levelMessage(l *descriptor.ExplainedLevel) *adminv1.Level {

@@ -1,6 +1,8 @@
 package operator
 
 import (
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,6 +96,45 @@ func TestExplain(t *testing.T) {
 	}
 	if _, err := client.Explain(within(t), &adminv1.ExplainRequest{}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("no domain: %v", err)
+	}
+}
+
+// What an operator may ask about is bounded as a caller's request is.
+func TestExplainIsBounded(t *testing.T) {
+	var asked atomic.Int32
+	r := start(t, Options{
+		Rules: Rules{Explain: func(string, []descriptor.Entry) descriptor.Explanation {
+			asked.Add(1)
+			return descriptor.Explanation{}
+		}},
+		Bounds: Bounds{MaxEntries: 2, MaxTextBytes: 10},
+	})
+	client := adminv1.NewAdminServiceClient(r.admin)
+	for name, c := range map[string]struct {
+		req  *adminv1.ExplainRequest
+		code codes.Code
+		says string
+	}{
+		"as much as is allowed": {&adminv1.ExplainRequest{Domain: "0123456789", Entries: kv("0123456789=0123456789", "k=v")}, codes.OK, ""},
+		"many entries":          {&adminv1.ExplainRequest{Domain: "d", Entries: kv("k=v", "k=v", "k=v")}, codes.InvalidArgument, "entries: more than 2"},
+		"a long domain":         {&adminv1.ExplainRequest{Domain: "0123456789a", Entries: kv("k=v")}, codes.InvalidArgument, "domain: more than 10 bytes"},
+		"a long key":            {&adminv1.ExplainRequest{Domain: "d", Entries: kv("0123456789a=v")}, codes.InvalidArgument, "entries[0]: a key or a value of more than 10 bytes"},
+		"a long value":          {&adminv1.ExplainRequest{Domain: "d", Entries: kv("k=v", "k=0123456789a")}, codes.InvalidArgument, "entries[1]: a key or a value of more than 10 bytes"},
+		"a message that would take much memory": {&adminv1.ExplainRequest{Domain: "d", Entries: make([]*adminv1.Entry, maxMessageBytes/2)},
+			codes.ResourceExhausted, "larger than max"},
+	} {
+		for i, e := range c.req.Entries {
+			if e == nil {
+				c.req.Entries[i] = new(adminv1.Entry)
+			}
+		}
+		_, err := client.Explain(within(t), c.req)
+		if status.Code(err) != c.code || !strings.Contains(status.Convert(err).Message(), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("%d requests were explained, want 1", n)
 	}
 }
 

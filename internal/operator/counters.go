@@ -5,8 +5,6 @@ import (
 	"log/slog"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -34,8 +32,7 @@ type counters struct {
 
 // counterRequest is what the requests of both methods have.
 type counterRequest interface {
-	GetDomain() string
-	GetEntries() []*adminv1.Entry
+	describing
 	GetOverride() *adminv1.LimitOverride
 }
 
@@ -104,22 +101,14 @@ func (c *counters) audit(ctx context.Context, who *identity, domain string, d *l
 
 // read checks a request and returns its descriptor.
 func (c *counters) read(req counterRequest) (*limiter.Descriptor, error) {
-	invalid := func(format string, args ...any) error { return status.Errorf(codes.InvalidArgument, format, args...) }
-	switch entries := req.GetEntries(); {
-	case len(req.GetDomain()) > c.bounds.MaxTextBytes:
-		return nil, invalid("domain: more than %d bytes", c.bounds.MaxTextBytes)
-	case len(entries) == 0:
+	if len(req.GetEntries()) == 0 {
 		return nil, invalid("entries must not be empty")
-	case len(entries) > c.bounds.MaxEntries:
-		return nil, invalid("entries: more than %d", c.bounds.MaxEntries)
 	}
-	d := &limiter.Descriptor{}
-	for _, e := range req.GetEntries() {
-		if max(len(e.GetKey()), len(e.GetValue())) > c.bounds.MaxTextBytes {
-			return nil, invalid("entries: a key or a value of more than %d bytes", c.bounds.MaxTextBytes)
-		}
-		d.Entries = append(d.Entries, descriptor.Entry{Key: e.GetKey(), Value: e.GetValue()})
+	entries, err := c.bounds.entries(req)
+	if err != nil {
+		return nil, err
 	}
+	d := &limiter.Descriptor{Entries: entries}
 	if o := req.GetOverride(); o != nil {
 		unit := descriptor.ParseUnit(o.GetUnit())
 		if !unit.Valid() {

@@ -17,6 +17,10 @@ import (
 // maxConnections bounds the connections of a port for people and scrapers.
 const maxConnections = 100
 
+// maxMessageBytes is the largest request to a gRPC service, unless four of the longest texts need more. Its entries are counted only
+// when it has been decoded, and then empty ones take about fifty times the bytes that they had.
+const maxMessageBytes = 256 << 10
+
 // Server answers operators and scrapers.
 type Server struct {
 	// Where it listens, with the ports that the system chose for port 0; nil where nothing listens.
@@ -75,8 +79,8 @@ func (s *Server) open(name, address string, h func() *http.Server) net.Addr {
 
 // newServices makes the server of the gRPC services. It has no listener: the debug port hands it its calls.
 func (s *Server) newServices(opts *Options) *grpc.Server {
-	g := grpc.NewServer(grpc.ChainUnaryInterceptor(s.shared.Unary), grpc.ChainStreamInterceptor(s.shared.Stream))
-	adminv1.RegisterAdminServiceServer(g, &admin{rules: opts.Rules, hotKeys: opts.HotKeys})
+	g := grpc.NewServer(grpc.MaxRecvMsgSize(max(maxMessageBytes, 4*opts.Bounds.MaxTextBytes)), grpc.ChainUnaryInterceptor(s.shared.Unary), grpc.ChainStreamInterceptor(s.shared.Stream))
+	adminv1.RegisterAdminServiceServer(g, &admin{rules: opts.Rules, bounds: opts.Bounds, hotKeys: opts.HotKeys})
 	adminv1.RegisterCounterServiceServer(g, &counters{counters: opts.Counters, bounds: opts.Bounds, log: s.shared.Log})
 	reflection.Register(g)
 	return g

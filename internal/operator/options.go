@@ -52,7 +52,7 @@ type Rules struct {
 type Bounds struct {
 	PeerShare float64 // part of a port's 100 connections that one peer keeps when all are in use; default 0.5
 
-	// Of a request to the counter service.
+	// Of a descriptor that operators ask about.
 	MaxEntries   int // per descriptor; default 256
 	MaxTextBytes int // of a domain, a key or a value; default 64 KiB
 }
