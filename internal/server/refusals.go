@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -28,14 +29,44 @@ func (r *refusals) Decide(ctx context.Context, now time.Time, req *limiter.Reque
 
 // Start implements Starter.
 func (r *refusals) Start(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
-	decided, err = startDecision(ctx, r.Decider, now, req, d, func(err error) {
-		r.look(ctx, now, req, d, err)
-		done(err)
-	})
+	l := lookPool.Get().(*laterLook)
+	if l.then == nil {
+		l.then = l.finish
+	}
+	l.refusals, l.ctx, l.now, l.req, l.decision, l.done = r, ctx, now, req, d, done
+	decided, err = startDecision(ctx, r.Decider, now, req, d, l.then)
 	if decided {
+		l.release()
 		r.look(ctx, now, req, d, err)
 	}
 	return decided, err
+}
+
+// laterLook is a decision that is looked at when it is made. It is reused.
+type laterLook struct {
+	refusals *refusals
+	ctx      context.Context // that of the call
+	now      time.Time
+	req      *limiter.Request
+	decision *limiter.Decision
+	done     func(error)
+
+	then func(error) // finish; made once
+}
+
+var lookPool = sync.Pool{New: func() any { return new(laterLook) }}
+
+func (l *laterLook) release() {
+	*l = laterLook{then: l.then}
+	lookPool.Put(l)
+}
+
+// finish looks at the decision, and passes its error on.
+func (l *laterLook) finish(err error) {
+	done := l.done
+	l.refusals.look(l.ctx, l.now, l.req, l.decision, err)
+	l.release()
+	done(err)
 }
 
 // look logs a decision if it is a refusal.

@@ -112,3 +112,82 @@ func TestDeciderIsNotWrappedWithoutObservers(t *testing.T) {
 		t.Errorf("got %T", got)
 	}
 }
+
+// startedLater is a Starter whose answers come when answer is called.
+type startedLater struct {
+	decider
+
+	answer func()
+}
+
+func (s *startedLater) Start(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
+	if req.Domain == "at once" {
+		return true, s.Decide(ctx, now, req, d)
+	}
+	err = s.Decide(ctx, now, req, d)
+	s.answer = func() { done(err) }
+	return false, nil
+}
+
+// A decision on the lean transport may be made at once or later. Both are logged, once.
+func TestRefusalsAreLoggedWhenTheyAreMade(t *testing.T) {
+	var log bytes.Buffer
+	refuser := &startedLater{decider: refuse}
+	d := observed(&Options{
+		Decider: refuser, Observers: Observers{RefusalLogs: 10},
+		Shared: &endpoint.Shared{Log: slog.New(slog.NewTextHandler(&log, nil))},
+	}).(Starter)
+	req, ended := asking("37s"), 0
+	for _, domain := range []string{"at once", "later", "at once", "later"} {
+		req.Domain = domain
+		decided, err := d.Start(t.Context(), time.Unix(1000, 0), req, new(limiter.Decision), func(err error) {
+			if ended++; err != nil {
+				t.Error(err)
+			}
+		})
+		if decided != (domain == "at once") || err != nil {
+			t.Errorf("%s: decided %v, %v", domain, decided, err)
+		}
+		if decided {
+			continue
+		}
+		if strings.Contains(log.String(), domain) && ended == 0 {
+			t.Errorf("logged before it was made:\n%s", &log)
+		}
+		refuser.answer()
+	}
+	if n := strings.Count(log.String(), `entries="wait=37s"`); n != 4 || ended != 2 {
+		t.Errorf("%d lines, %d answers came later:\n%s", n, ended, &log)
+	}
+}
+
+// passing is a Starter that allocates nothing.
+type passing struct {
+	Decider
+
+	later bool
+}
+
+func (p *passing) Start(_ context.Context, _ time.Time, _ *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
+	if d.Code = limiter.OK; p.later {
+		done(nil)
+	}
+	return !p.later, nil
+}
+
+func TestLogOfRefusalsAllocatesNothingForWhatPasses(t *testing.T) {
+	if raceDetector {
+		t.Skip("pools are emptied at random")
+	}
+	for name, later := range map[string]bool{"at once": false, "later": true} {
+		d := observed(&Options{Decider: &passing{later: later}, Observers: Observers{RefusalLogs: 10}, Shared: &endpoint.Shared{Log: slog.Default()}}).(Starter)
+		req, decision, done := asking("0s"), new(limiter.Decision), func(error) {}
+		if n := testing.AllocsPerRun(100, func() {
+			if _, err := d.Start(t.Context(), time.Unix(1000, 0), req, decision, done); err != nil {
+				t.Fatal(err)
+			}
+		}); n > 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
