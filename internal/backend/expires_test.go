@@ -37,3 +37,26 @@ func TestExpires(t *testing.T) {
 		}
 	})
 }
+
+// TestExpiresAfter checks that the outcome of a take gives the same time as the state that the take has left, also when the clock
+// goes back.
+func TestExpiresAfter(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		l, now := backendtest.DrawLimit(rt), int64(1_800_000_000_000_000)
+		length := l.Window.Length().Microseconds()
+		var s backend.State
+		for range rapid.IntRange(1, 10).Draw(rt, "takes") {
+			var out [1]backend.Outcome
+			take := backend.Take{
+				Limit:       l,
+				Hits:        rapid.Int64Range(-2, 2*int64(min(l.Capacity(), 50))+2).Draw(rt, "hits"),
+				CountDenied: rapid.Bool().Draw(rt, "count_denied"),
+			}
+			backend.Settle([]backend.Take{take}, []*backend.State{&s}, out[:], now)
+			if got, want := backend.ExpiresAfter(l, &s, &out[0], now), backend.Expires(l, &s); got != want {
+				t.Fatalf("%+v\n%+v at %d left %+v: expires at %d by the outcome %+v, at %d by the state", l, take, now, s, got, out[0], want)
+			}
+			now += rapid.Int64Range(-length, 2*length).Draw(rt, "pause")
+		}
+	})
+}

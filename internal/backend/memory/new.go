@@ -98,7 +98,7 @@ func (s *Store) takeGroup(now int64, takes []backend.Take, outcomes []backend.Ou
 	}
 	backend.Settle(takes, g.states, outcomes, now)
 	for i, r := range g.records {
-		s.shards[g.hashes[i]%shardCount].table.store(r, g.states[i], s.keptUntil(g.states[i], r.share(), takes[i].Limit, now))
+		s.shards[g.hashes[i]%shardCount].table.store(r, g.states[i], s.keptUntil(g.states[i], r.share(), takes[i].Limit, &outcomes[i], now))
 	}
 	return true
 }
@@ -304,7 +304,7 @@ func (g *group) run(outcomes []backend.Outcome) {
 		switch m.kind {
 		case held:
 			state := &m.counter.state
-			s.shards[g.hashes[i]%shardCount].table.store(m.record, state, s.keptUntil(state, m.record.share(), t.Limit, g.now))
+			s.shards[g.hashes[i]%shardCount].table.store(m.record, state, s.keptUntil(state, m.record.share(), t.Limit, &outcomes[i], g.now))
 		case added, again:
 			if counted(t, &outcomes[i]) {
 				m.counter.expires = backend.Expires(t.Limit, &m.counter.state)

@@ -112,7 +112,7 @@ func (s *Store) takeOne(now int64, takes []backend.Take, outcomes []backend.Outc
 	sh.table.load(r, state)
 	states := [1]*backend.State{state}
 	backend.Settle(takes, states[:], outcomes, now)
-	sh.table.store(r, state, s.keptUntil(state, r.share(), t.Limit, now))
+	sh.table.store(r, state, s.keptUntil(state, r.share(), t.Limit, &outcomes[0], now))
 	return true
 }
 
@@ -150,8 +150,8 @@ func (s *Store) peek(now int64, t *backend.Take) backend.Outcome {
 }
 
 // keptUntil is how long a counter of a share is kept after it was settled.
-func (s *Store) keptUntil(state *backend.State, share uint32, l *descriptor.Limit, now int64) int64 {
-	expires := backend.Expires(l, state)
+func (s *Store) keptUntil(state *backend.State, share uint32, l *descriptor.Limit, o *backend.Outcome, now int64) int64 {
+	expires := backend.ExpiresAfter(l, state, o, now)
 	if state.Unused() && s.shareNumbered(share).rows.Load() != nil {
 		// Without this counter, a new one of this key would begin with what others have used.
 		expires = max(expires, now+l.Window.Length().Microseconds())
