@@ -229,6 +229,7 @@ func (x *exchange) Write(p []byte) (int, error) {
 	}
 	c := x.stream.conn
 	for rest := p; len(rest) > 0; {
+		c.sock.await(maxUnsent)
 		c.mu.Lock()
 		for !x.stream.gone && min(c.window, x.stream.window) <= 0 {
 			c.mu.Unlock()
@@ -250,7 +251,6 @@ func (x *exchange) Write(p []byte) (int, error) {
 		c.mu.Unlock()
 		if long {
 			c.flush()
-			c.sock.await(maxUnsent)
 		}
 	}
 	return len(p), nil

@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"net/http"
 	"testing"
 	"time"
@@ -208,5 +209,49 @@ func TestAClientThatDoesNotRead(t *testing.T) {
 			t.Errorf("%d KiB of answers are kept", kept>>10)
 		}
 		conn.mu.Unlock()
+	}
+}
+
+// A request for Other whose answer is not read waits, also where its handler flushes every few bytes. It goes on when the client reads.
+func TestUnreadAnswersOfOtherAreBounded(t *testing.T) {
+	const part, size = 1 << 10, 16 << 20
+	most := make(chan int64, 1)
+	var s *Server
+	unsent := func() (n int64) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for conn := range s.conns {
+			n += conn.sock.unsent.Load()
+		}
+		return n
+	}
+	var addr string
+	addr, s = start(t, echo{}, func(o *Options) {
+		o.Other = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			seen := int64(0)
+			for range size / part {
+				_, _ = w.Write(make([]byte, part))
+				w.(http.Flusher).Flush()
+				seen = max(seen, unsent())
+			}
+			most <- seen
+		})
+	})
+	c := rawDial(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
+	if err := c.conn.(*net.TCPConn).SetReadBuffer(256 << 10); err != nil {
+		t.Fatal(err)
+	}
+	c.ok(c.fr.WriteWindowUpdate(0, 1<<31-1-initialWindow))
+	id := c.open(true, ":path", "/other", ":method", "GET")
+	for until := time.Now().Add(patience); unsent() <= maxUnsent; <-time.After(time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("the kernel takes every answer")
+		}
+	}
+	if a := c.wait(id); len(a.data) != size {
+		t.Errorf("%d bytes came: %v", len(a.data), a)
+	}
+	if n := <-most; n > maxUnsent+64<<10 {
+		t.Errorf("%d KiB of answers were kept", n>>10)
 	}
 }
