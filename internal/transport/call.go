@@ -147,7 +147,7 @@ func (c *Call) release() {
 		c.Message, c.head, c.buf = nil, nil, nil
 		return
 	}
-	if cap(c.buf) > keepMessage {
+	if cap(c.buf) > maxKeptMessage {
 		c.buf = nil
 	}
 	c.Message, c.head, c.buf = nil, nil, c.buf[:0]

@@ -48,19 +48,19 @@ const (
 	// maxStrikes is how many pings may come too soon.
 	maxStrikes = 2
 
-	// maxOwed is how many bytes of answers a connection may hold for a client that does not open its windows. One answer may
+	// maxBlocked is how many bytes of answers a connection may hold for a client that does not open its windows. One answer may
 	// be longer.
-	maxOwed = 256 << 10
+	maxBlocked = 256 << 10
 
 	// holdStep is how much what a connection holds must change before limits learns of it, under a lock of all connections.
 	// The few calls of a usual batch are less.
 	holdStep = 4 << 10
 
-	// owedOverhead is what an answer that waits takes besides its bytes.
-	owedOverhead = 512 // bytes
+	// blockedOverhead is what an answer that waits takes besides its bytes.
+	blockedOverhead = 512 // bytes
 
-	// keepStreams is how many streams the map of an idle connection may have room for.
-	keepStreams = 64
+	// maxIdleStreams is how many streams the map of an idle connection may have room for.
+	maxIdleStreams = 64
 
 	// maxStreamID is in a GOAWAY that still lets the client's requests in flight arrive.
 	maxStreamID = 1<<31 - 1
@@ -95,7 +95,7 @@ type conn struct {
 	wrote  atomic.Bool  // an answer was written since the last ping of the client
 	queued atomic.Bool  // a flusher will flush the connection
 
-	keeping keeping // owned by the server's goroutine that keeps connections
+	lifetime lifetime // owned by the goroutine of checkConnections
 
 	flushing sync.Mutex // held while the output is written
 	spare    []byte     // under flushing
@@ -107,28 +107,28 @@ type conn struct {
 
 	mostStreams int // since streams was made
 
-	ready      bool           // the handshake is over
-	mustLeave  bool           // the client must be asked to leave when the handshake is over
-	open       uint32         // requests that are not answered, whether the client has reset them or not
-	progress   bool           // something was answered since idle last asked
-	latest     uint32         // the highest stream that the client has opened
-	finished   recentlyClosed // the client ended or reset them
-	refused    recentlyClosed // this side ended them while the client had more to send
-	window     int64          // bytes of DATA that may be sent
-	initial    int64          // the window of a new stream
-	frame      int            // the largest frame that the client accepts
-	resizes    bool           // the next header block must say that the encoder's table is empty
-	owed       []owed
-	owedBytes  int
-	blocked    int       // handlers of other requests that wait for a window
-	held       int64     // bytes that are held for the client: messages, header fields, answers
-	reported   int64     // how many of them limits knows of
-	stuckSince time.Time // when an answer last made progress while one waits for a window; zero: none waits
-	unread     bool      // the client does not read its answers, and loses the connection
-	leaving    bool      // GOAWAY was sent
-	left       bool      // leave was called
-	lastServed uint32    // streams after this one are not served; with leaving
-	isClosed   bool
+	ready           bool           // the handshake is over
+	mustLeave       bool           // the client must be asked to leave when the handshake is over
+	open            uint32         // requests that are not answered, whether the client has reset them or not
+	progress        bool           // something was answered since idle last asked
+	latest          uint32         // the highest stream that the client has opened
+	finished        recentlyClosed // the client ended or reset them
+	refused         recentlyClosed // this side ended them while the client had more to send
+	window          int64          // bytes of DATA that may be sent
+	initial         int64          // the window of a new stream
+	frame           int            // the largest frame that the client accepts
+	resizes         bool           // the next header block must say that the encoder's table is empty
+	blockedAnswers  []blockedAnswer
+	blockedBytes    int
+	blockedHandlers int       // handlers of other requests that wait for a window
+	held            int64     // bytes that are held for the client: messages, header fields, answers
+	reported        int64     // how many of them limits knows of
+	stuckSince      time.Time // when an answer last made progress while one waits for a window; zero: none waits
+	unread          bool      // the client does not read its answers, and loses the connection
+	leaving         bool      // GOAWAY was sent
+	left            bool      // leave was called
+	lastServed      uint32    // streams after this one are not served; with leaving
+	isClosed        bool
 }
 
 // serve serves a connection until it ends.
@@ -271,7 +271,7 @@ func (c *conn) close() {
 	c.isClosed = true
 	all := c.streams
 	c.streams = nil // delete works on it, and nothing is added any more
-	c.owed, c.out = nil, nil
+	c.blockedAnswers, c.out = nil, nil
 	for _, st := range all {
 		c.abort(st)
 	}
@@ -325,7 +325,7 @@ func (c *conn) flush() {
 			go c.close()
 		}
 	}
-	if cap(p) <= keepOutput {
+	if cap(p) <= maxKeptOutput {
 		c.spare = p[:0]
 	}
 	if leave {

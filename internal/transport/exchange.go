@@ -259,11 +259,11 @@ func (x *exchange) Write(p []byte) (int, error) {
 // block waits until the windows have room, or the stream is closed. The caller holds the connection's lock.
 func (x *exchange) block() {
 	c := x.stream.conn
-	if c.blocked++; c.stuckSince.IsZero() {
+	if c.blockedHandlers++; c.stuckSince.IsZero() {
 		c.stuckSince = time.Now()
 	}
 	x.room.Wait()
-	c.blocked--
+	c.blockedHandlers--
 }
 
 // Flush implements http.Flusher.

@@ -76,7 +76,7 @@ func (c *conn) settings(f *http2.SettingsFrame) error {
 	}
 	c.out = appendFrame(c.out, http2.FrameSettings, http2.FlagSettingsAck, 0, 0)
 	if c.initial > before {
-		c.sendOwed()
+		c.sendBlocked()
 		c.wake()
 	}
 	return nil
@@ -99,7 +99,7 @@ func (c *conn) shift(change int64) error {
 // wake lets those requests for Other go on that the windows have room for. To wake all would let a client keep the server busy
 // with small frames. The caller holds the lock.
 func (c *conn) wake() {
-	if c.blocked == 0 || c.window <= 0 {
+	if c.blockedHandlers == 0 || c.window <= 0 {
 		return
 	}
 	for _, st := range c.streams {
@@ -167,7 +167,7 @@ func (c *conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 			return http2.ConnectionError(http2.ErrCodeFlowControl)
 		}
 		if before <= 0 { // else nothing waits for this window
-			c.sendOwed()
+			c.sendBlocked()
 			c.wake()
 		}
 		return nil
@@ -185,7 +185,7 @@ func (c *conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 	if st.exchange != nil {
 		st.exchange.room.Signal()
 	} else if st.waiting {
-		c.sendOwed()
+		c.sendBlocked()
 	}
 	return nil
 }

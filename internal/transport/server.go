@@ -112,7 +112,7 @@ func New(opts Options) *Server {
 		s.flushers[i] = make(chan *conn, 1024)
 		go s.flush(s.flushers[i])
 	}
-	go s.keep()
+	go s.checkConnections()
 	return s
 }
 
@@ -236,8 +236,8 @@ func (s *Server) remove(c *conn) {
 	}
 }
 
-// keep looks after idle and old connections once a second, until the server is closed.
-func (s *Server) keep() {
+// checkConnections checks idle and old connections once a second, until the server is closed.
+func (s *Server) checkConnections() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -249,7 +249,7 @@ func (s *Server) keep() {
 			conns := s.open()
 			s.mu.Unlock()
 			for _, c := range conns {
-				c.keep(now)
+				c.checkLifetime(now)
 			}
 		}
 	}

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	frameHeader  = 9
-	prefixSize   = 5          // of a gRPC message: whether it is compressed, and its length
-	keepOutput   = 8 << 10    // a larger buffer of a connection is not kept: about eighty answers
-	keepMessage  = 4 << 10    // a larger buffer of a call is not kept
-	tableIsEmpty = byte(0x20) // a dynamic table size update to 0
+	frameHeader    = 9
+	prefixSize     = 5          // of a gRPC message: whether it is compressed, and its length
+	maxKeptOutput  = 8 << 10    // a larger buffer of a connection is not kept: about eighty answers
+	maxKeptMessage = 4 << 10    // a larger buffer of a call is not kept
+	tableIsEmpty   = byte(0x20) // a dynamic table size update to 0
 )
 
 // Header blocks are constant, and refer to no dynamic table: they are right on any connection.
@@ -161,8 +161,8 @@ func percentEncode(s string) string {
 	return string(b)
 }
 
-// owed is a part of an answer that the client's windows have no room for yet.
-type owed struct {
+// blockedAnswer is a part of an answer that the client's windows have no room for yet.
+type blockedAnswer struct {
 	stream *stream
 	data   []byte
 }
@@ -197,13 +197,13 @@ func (c *conn) send(st *stream, data []byte) {
 		return
 	}
 	st.waiting = true
-	c.owed = append(c.owed, owed{st, data})
+	c.blockedAnswers = append(c.blockedAnswers, blockedAnswer{st, data})
 	if c.stuckSince.IsZero() {
 		c.stuckSince = time.Now()
 	}
-	c.owe(len(data))
-	c.count(owedOverhead)
-	if c.owedBytes > maxOwed && len(c.owed) > 1 && !c.unread {
+	c.countBlocked(len(data))
+	c.count(blockedOverhead)
+	if c.blockedBytes > maxBlocked && len(c.blockedAnswers) > 1 && !c.unread {
 		c.unread, c.leaving, c.lastServed = true, true, c.latest
 		c.out = appendGoAway(c.out, c.latest, http2.ErrCodeEnhanceYourCalm, []byte("answers are not read"))
 		if c.limits != nil {
@@ -233,52 +233,52 @@ func (c *conn) appendData(st *stream, data []byte) []byte {
 	return nil
 }
 
-// sendOwed sends what waits, as far as the windows allow. A stream without room does not delay the others. The caller holds
+// sendBlocked sends what waits, as far as the windows allow. A stream without room does not delay the others. The caller holds
 // the lock.
-func (c *conn) sendOwed() {
-	if len(c.owed) == 0 {
+func (c *conn) sendBlocked() {
+	if len(c.blockedAnswers) == 0 {
 		return
 	}
-	kept := c.owed[:0]
-	for _, o := range c.owed {
+	kept := c.blockedAnswers[:0]
+	for _, o := range c.blockedAnswers {
 		before := len(o.data)
 		o.data = c.appendData(o.stream, o.data)
-		c.owe(len(o.data) - before)
+		c.countBlocked(len(o.data) - before)
 		if len(o.data) > 0 {
 			kept = append(kept, o)
 			continue
 		}
 		o.stream.waiting = false
-		c.count(-owedOverhead)
+		c.count(-blockedOverhead)
 		c.appendBlock(o.stream.id, true, trailerBlock)
 		c.answered(o.stream)
 	}
-	if len(kept) < len(c.owed) {
+	if len(kept) < len(c.blockedAnswers) {
 		c.unstick()
 	}
-	clear(c.owed[len(kept):])
-	c.owed = kept
+	clear(c.blockedAnswers[len(kept):])
+	c.blockedAnswers = kept
 }
 
-// owe counts bytes of answers that wait. The caller holds the lock.
-func (c *conn) owe(n int) {
-	c.owedBytes += n
+// countBlocked counts bytes of answers that wait. The caller holds the lock.
+func (c *conn) countBlocked(n int) {
+	c.blockedBytes += n
 	c.count(int64(n))
 }
 
 // drop forgets what a stream waits for. The caller holds the lock.
 func (c *conn) drop(st *stream) {
-	kept := c.owed[:0]
-	for _, o := range c.owed {
+	kept := c.blockedAnswers[:0]
+	for _, o := range c.blockedAnswers {
 		if o.stream == st {
-			c.owe(-len(o.data))
-			c.count(-owedOverhead)
+			c.countBlocked(-len(o.data))
+			c.count(-blockedOverhead)
 			continue
 		}
 		kept = append(kept, o)
 	}
-	clear(c.owed[len(kept):])
-	c.owed = kept
+	clear(c.blockedAnswers[len(kept):])
+	c.blockedAnswers = kept
 	st.waiting = false
 }
 

@@ -7,60 +7,60 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/intake"
 )
 
-// keeping is the state of keepalive and age of a connection.
-type keeping struct {
+// lifetime is what is known about the keepalive and the age of a connection.
+type lifetime struct {
 	began   time.Time // when the connection was first looked at
 	age     time.Duration
 	pinged  time.Time // zero: no ping is unanswered
 	drained time.Time // when the client was asked to leave
 }
 
-// keep pings an idle client, and asks the client of an old connection to leave.
-func (c *conn) keep(now time.Time) {
+// checkLifetime pings an idle client, and asks the client of an old connection to leave.
+func (c *conn) checkLifetime(now time.Time) {
 	c.mu.Lock()
 	ready := c.ready
-	if len(c.streams) == 0 && c.mostStreams > keepStreams && !c.isClosed { // a map does not shrink
+	if len(c.streams) == 0 && c.mostStreams > maxIdleStreams && !c.isClosed { // a map does not shrink
 		c.streams, c.mostStreams = make(map[uint32]*stream), 0
 	}
 	c.mu.Unlock()
 	if !ready {
 		return // the handshake has its own bound
 	}
-	o, k := &c.server.opts, &c.keeping
+	o, life := &c.server.opts, &c.lifetime
 	if o.WriteTimeout > 0 && c.stuck(now) > o.WriteTimeout {
 		_ = c.overBound(intake.NotReading)
 		c.close()
 		return
 	}
-	if k.began.IsZero() {
-		k.began = now
-		k.age = o.MaxConnectionAge
-		if k.age > 0 && k.age < 1<<62 { // a longer time means never
-			k.age += time.Duration((rand.Float64() - 0.5) / 5 * float64(k.age))
+	if life.began.IsZero() {
+		life.began = now
+		life.age = o.MaxConnectionAge
+		if life.age > 0 && life.age < 1<<62 { // a longer time means never
+			life.age += time.Duration((rand.Float64() - 0.5) / 5 * float64(life.age))
 		}
 	}
 	switch {
-	case k.age > 0 && k.drained.IsZero() && now.Sub(k.began) >= k.age:
-		k.drained = now
+	case life.age > 0 && life.drained.IsZero() && now.Sub(life.began) >= life.age:
+		life.drained = now
 		c.drain()
-	case !k.drained.IsZero() && o.MaxAgeGrace != 0 && now.Sub(k.drained) >= o.MaxAgeGrace:
+	case !life.drained.IsZero() && o.MaxAgeGrace != 0 && now.Sub(life.drained) >= o.MaxAgeGrace:
 		c.close()
 		return
 	}
 	if o.PingAfter <= 0 {
 		return
 	}
-	quiet := now.Sub(time.Unix(0, max(c.read.Load(), k.began.UnixNano())))
+	quiet := now.Sub(time.Unix(0, max(c.read.Load(), life.began.UnixNano())))
 	switch {
 	case quiet < o.PingAfter:
-		k.pinged = time.Time{}
-	case k.pinged.IsZero():
-		k.pinged = now
+		life.pinged = time.Time{}
+	case life.pinged.IsZero():
+		life.pinged = now
 		c.mu.Lock()
 		c.out = appendPing(c.out, false, [8]byte{})
 		c.mu.Unlock()
 		c.flush()
-	case now.Sub(k.pinged) >= o.PingTimeout:
+	case now.Sub(life.pinged) >= o.PingTimeout:
 		_ = c.overBound(intake.PingNotAnswered)
 		c.close()
 	}
@@ -73,7 +73,7 @@ func (c *conn) stuck(now time.Time) time.Duration {
 	if c.stuckSince.IsZero() {
 		return 0
 	}
-	if len(c.owed) == 0 && c.blocked == 0 {
+	if len(c.blockedAnswers) == 0 && c.blockedHandlers == 0 {
 		c.stuckSince = time.Time{}
 		return 0
 	}
