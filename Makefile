@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/.tools/bin:$(PATH)
 
 TOOL := go tool -modfile=tools/go.mod
 
-.PHONY: run quick test race test-clocks test-clocks-short e2e soak fmt fmt-check vet lint tidy-check generate generate-check fuzz-short bench size interop attack attack-short ci
+.PHONY: run quick test race test-clocks test-clocks-short e2e soak fmt fmt-check vet lint prose tidy-check generate generate-check fuzz-short bench size interop attack attack-short ci
 
 run: ## serve the example rules of config/domains, counting in memory
 	go run ./cmd/ratelimitd --rules config/domains
@@ -70,6 +70,9 @@ lint: ## the linters of .golangci.yml, and buf's
 	cd deploy && go tool -modfile=../tools/go.mod golangci-lint run -c ../.golangci.yml ./...
 	cd e2e && go tool -modfile=../tools/go.mod golangci-lint run -c ../.golangci.yml ./...
 	$(TOOL) buf lint
+
+prose: ## the English of docs, help, messages and comments: CONTRIBUTING.md
+	go run ./scripts/prose
 
 tidy-check: ## fail if go.mod does not say what is used
 	go mod tidy -diff

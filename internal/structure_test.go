@@ -62,6 +62,7 @@ var imports = map[string][]string{
 	"cmd/ratelimitd":            {"internal/..."},
 	"docs/figures":              {"internal/descriptor", "internal/backend"},
 	"examples/...":              {},
+	"scripts/prose":             {},
 	"scripts/suite":             {},
 	"attack":                    {},
 	"bench":                     {},

@@ -44,7 +44,7 @@ func run(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a folder for texts: %w", err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	var args []string
 	for _, name := range files {
 		texts, err := textsOf(name)
