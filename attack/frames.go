@@ -31,11 +31,15 @@ type client struct {
 type habits struct {
 	mute       bool // reads nothing
 	zeroWindow bool // never lets the server send DATA on a stream
+	elsewhere  bool // has an address that the victim does not share
 }
 
 // open connects. It reads and discards what the server sends, unless mute.
 func open(ctx context.Context, at string, h habits) (*client, error) {
 	var d net.Dialer
+	if h.elsewhere {
+		d.LocalAddr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}
+	}
 	conn, err := d.DialContext(ctx, "tcp", at)
 	if err != nil {
 		return nil, err
@@ -195,7 +199,7 @@ func idle(ctx context.Context, at string, n int) error {
 	for range n {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				if c, err := open(ctx, at, habits{mute: true}); err == nil {
+				if c, err := open(ctx, at, habits{mute: true, elsewhere: true}); err == nil {
 					from := http2.NewFramer(nil, c.Conn)
 					for {
 						f, err := from.ReadFrame()
