@@ -91,13 +91,17 @@ func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *De
 	return l.finish(ctx, now, c, d, err)
 }
 
+// Batch gathers requests that arrived together.
+type Batch = backend.Batch
+
 // PanicError is a panic during a decision that Start began.
 type PanicError = backend.PanicError
 
 // Start decides a request like Decide, but does not hold its caller up. If it can decide at once, it returns true, and the
 // error that Decide would return. Otherwise it returns false, and calls done with that error later, once, from another
-// goroutine. It uses ctx, req and d until then. What done does must not take long: other requests wait for it.
-func (l *Limiter) Start(ctx context.Context, now time.Time, req *Request, d *Decision, done func(error)) (decided bool, err error) {
+// goroutine. It uses ctx, req and d until then. What done does must not take long: other requests wait for it. Without a
+// batch (nil), what must be sent to the store's server goes at once; else it goes when the batch is sent.
+func (l *Limiter) Start(ctx context.Context, now time.Time, b *Batch, req *Request, d *Decision, done func(error)) (decided bool, err error) {
 	snap, err := l.accept(req, d)
 	if err != nil {
 		return true, err
@@ -110,7 +114,7 @@ func (l *Limiter) Start(ctx context.Context, now time.Time, req *Request, d *Dec
 	if len(c.request.Takes) > 0 {
 		c.ctx, c.now, c.decision, c.done = ctx, now, d, done
 		var settled bool
-		if settled, err = backend.Start(ctx, l.store, now, &c.request, c.resume); !settled {
+		if settled, err = backend.Start(ctx, l.store, now, b, &c.request, c.resume); !settled {
 			return false, nil
 		}
 	}

@@ -20,7 +20,7 @@ import (
 type later struct{ backend.Store }
 
 // Start implements backend.Starter.
-func (s later) Start(ctx context.Context, now time.Time, r *backend.Request, done func(error)) (bool, error) {
+func (s later) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, done func(error)) (bool, error) {
 	backend.StartTake(ctx, s.Store, now, r, done)
 	return false, nil
 }
@@ -75,7 +75,7 @@ func ignoreRules(all ...*limiter.Decision) {
 
 func startAndWait(ctx context.Context, l *limiter.Limiter, req *limiter.Request, d *limiter.Decision) error {
 	answer := make(chan error, 1)
-	decided, err := l.Start(ctx, noon, req, d, func(err error) { answer <- err })
+	decided, err := l.Start(ctx, noon, nil, req, d, func(err error) { answer <- err })
 	if decided {
 		return err
 	}
@@ -132,7 +132,7 @@ func TestStartDoesNotAllocate(t *testing.T) {
 	req := &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("a=1")}, {Entries: entries("b=xyz")}}}
 	d := &limiter.Decision{}
 	if n := testing.AllocsPerRun(100, func() {
-		if decided, err := l.Start(context.Background(), noon, req, d, nil); err != nil || !decided {
+		if decided, err := l.Start(context.Background(), noon, nil, req, d, nil); err != nil || !decided {
 			t.Fatal(decided, err)
 		}
 	}); n > 0 && !raceDetector {

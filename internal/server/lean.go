@@ -26,9 +26,9 @@ type Starter interface {
 	Decider
 
 	// Start decides like Decide. If it can do so at once, it returns true, and the error that Decide would return. Otherwise
-	// it returns false, and calls done with that error later, once, from another goroutine. It uses the other arguments until
-	// then.
-	Start(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error)
+	// it returns false, and calls done with that error later, once, from another goroutine. It uses ctx, req and d until then.
+	// It may wait for the batch to be sent, so that what arrived together is sent together.
+	Start(ctx context.Context, now time.Time, b *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error)
 }
 
 // newTransport returns the lean transport: ShouldRateLimit is answered here, everything else by grpc-go.
@@ -95,42 +95,48 @@ type leanHandler struct {
 
 // Handle implements transport.Handler.
 func (h *leanHandler) Handle(now time.Time, calls []*transport.Call) {
-	m := messages.Get().(*[]byte)
-	all := (*m)[:0]
+	a := arrivals.Get().(*arrival)
+	a.messages = a.messages[:0]
 	for _, call := range calls {
-		all = append(all, call.Message...)
+		a.messages = append(a.messages, call.Message...)
 	}
-	text := string(all) // one allocation for the strings of all requests
+	text := string(a.messages) // one allocation for the strings of all requests
 	for _, call := range calls {
 		size := len(call.Message) // the call may be answered by begin
-		h.begin(now, call, text[:size])
+		h.begin(now, &a.batch, call, text[:size])
 		text = text[size:]
 	}
-	if *m = all; cap(all) <= maxKeptMessages {
-		messages.Put(m)
+	a.batch.Send()
+	if cap(a.messages) <= maxKeptMessages {
+		arrivals.Put(a)
 	}
 }
 
-// messages holds the memory in which the messages of a batch are put together.
-var messages = sync.Pool{New: func() any { return new([]byte) }}
+// arrival is the working memory for calls that arrived together. It is reused.
+type arrival struct {
+	messages []byte // all their messages
+	batch    limiter.Batch
+}
 
-// maxKeptMessages is the largest such memory that is reused, in bytes.
+var arrivals = sync.Pool{New: func() any { return new(arrival) }}
+
+// maxKeptMessages is the largest memory of messages that is reused, in bytes.
 const maxKeptMessages = 64 << 10
 
 // begin decides a call, or begins to. text is its message as a string.
-func (h *leanHandler) begin(now time.Time, call *transport.Call, text string) {
+func (h *leanHandler) begin(now time.Time, b *limiter.Batch, call *transport.Call, text string) {
 	c := callPool.Get().(*rateLimitCall)
 	if c.answer == nil {
 		c.answer = c.finish
 	}
 	c.handler, c.lean, c.start, c.size = h, call, now, len(call.Message)
-	if decided, err := h.decide(now, call, text, c); decided {
+	if decided, err := h.decide(now, b, call, text, c); decided {
 		c.finish(err)
 	}
 }
 
 // decide decides a call, or begins to. A panic becomes an error.
-func (h *leanHandler) decide(now time.Time, call *transport.Call, text string, c *rateLimitCall) (decided bool, err error) {
+func (h *leanHandler) decide(now time.Time, b *limiter.Batch, call *transport.Call, text string, c *rateLimitCall) (decided bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			decided, err = true, &limiter.PanicError{Value: p, Stack: debug.Stack()}
@@ -142,7 +148,7 @@ func (h *leanHandler) decide(now time.Time, call *transport.Call, text string, c
 	if err := overdue(call, now); err != nil {
 		return true, err
 	}
-	return startDecision(call, h.decider, now, &c.request, &c.decision, c.answer)
+	return startDecision(call, h.decider, now, b, &c.request, &c.decision, c.answer)
 }
 
 // finish answers a call of the lean transport.
@@ -186,9 +192,9 @@ func (c *rateLimitCall) encode() (err error) {
 func (c *rateLimitCall) AppendTo(b []byte) []byte { return append(b, c.reply...) }
 
 // startDecision decides without holding the caller up, as in Starter. A decider that is no Starter gets a goroutine for the request.
-func startDecision(ctx context.Context, d Decider, now time.Time, req *limiter.Request, decision *limiter.Decision, done func(error)) (decided bool, err error) {
+func startDecision(ctx context.Context, d Decider, now time.Time, b *limiter.Batch, req *limiter.Request, decision *limiter.Decision, done func(error)) (decided bool, err error) {
 	if s, ok := d.(Starter); ok {
-		return s.Start(ctx, now, req, decision, done)
+		return s.Start(ctx, now, b, req, decision, done)
 	}
 	inGoroutine(func() error { return d.Decide(ctx, now, req, decision) }, done)
 	return false, nil

@@ -28,13 +28,13 @@ func (r *refusals) Decide(ctx context.Context, now time.Time, req *limiter.Reque
 }
 
 // Start implements Starter.
-func (r *refusals) Start(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
+func (r *refusals) Start(ctx context.Context, now time.Time, b *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
 	l := lookPool.Get().(*laterLook)
 	if l.then == nil {
 		l.then = l.finish
 	}
 	l.refusals, l.ctx, l.now, l.req, l.decision, l.done = r, ctx, now, req, d, done
-	decided, err = startDecision(ctx, r.Decider, now, req, d, l.then)
+	decided, err = startDecision(ctx, r.Decider, now, b, req, d, l.then)
 	if decided {
 		l.release()
 		r.look(ctx, now, req, d, err)

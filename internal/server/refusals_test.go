@@ -120,7 +120,7 @@ type startedLater struct {
 	answer func()
 }
 
-func (s *startedLater) Start(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
+func (s *startedLater) Start(ctx context.Context, now time.Time, _ *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
 	if req.Domain == "at once" {
 		return true, s.Decide(ctx, now, req, d)
 	}
@@ -140,7 +140,7 @@ func TestRefusalsAreLoggedWhenTheyAreMade(t *testing.T) {
 	req, ended := asking("37s"), 0
 	for _, domain := range []string{"at once", "later", "at once", "later"} {
 		req.Domain = domain
-		decided, err := d.Start(t.Context(), time.Unix(1000, 0), req, new(limiter.Decision), func(err error) {
+		decided, err := d.Start(t.Context(), time.Unix(1000, 0), nil, req, new(limiter.Decision), func(err error) {
 			if ended++; err != nil {
 				t.Error(err)
 			}
@@ -168,7 +168,7 @@ type passing struct {
 	later bool
 }
 
-func (p *passing) Start(_ context.Context, _ time.Time, _ *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
+func (p *passing) Start(_ context.Context, _ time.Time, _ *limiter.Batch, _ *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
 	if d.Code = limiter.OK; p.later {
 		done(nil)
 	}
@@ -183,7 +183,7 @@ func TestLogOfRefusalsAllocatesNothingForWhatPasses(t *testing.T) {
 		d := observed(&Options{Decider: &passing{later: later}, Observers: Observers{RefusalLogs: 10}, Shared: &endpoint.Shared{Log: slog.Default()}}).(Starter)
 		req, decision, done := asking("0s"), new(limiter.Decision), func(error) {}
 		if n := testing.AllocsPerRun(100, func() {
-			if _, err := d.Start(t.Context(), time.Unix(1000, 0), req, decision, done); err != nil {
+			if _, err := d.Start(t.Context(), time.Unix(1000, 0), nil, req, decision, done); err != nil {
 				t.Fatal(err)
 			}
 		}); n > 0 {

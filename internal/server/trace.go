@@ -66,9 +66,9 @@ func (t *traced) record(ctx context.Context, now time.Time, req *limiter.Request
 }
 
 // Start implements Starter. A request that is recorded gets a goroutine.
-func (t *traced) Start(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
+func (t *traced) Start(ctx context.Context, now time.Time, b *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
 	if !t.tracer.Sampled(fromCaller(ctx, traceparent)) {
-		return startDecision(ctx, t.Decider, now, req, d, done)
+		return startDecision(ctx, t.Decider, now, b, req, d, done)
 	}
 	inGoroutine(func() error { return t.record(ctx, now, req, d) }, done)
 	return false, nil

@@ -15,7 +15,7 @@ type started struct{ backend.Starter }
 // Take implements backend.Store.
 func (s started) Take(ctx context.Context, now time.Time, r *backend.Request) error {
 	answer := make(chan error, 1)
-	settled, err := s.Start(ctx, now, r, func(err error) { answer <- err })
+	settled, err := s.Start(ctx, now, nil, r, func(err error) { answer <- err })
 	if settled {
 		return err
 	}

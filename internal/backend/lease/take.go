@@ -73,9 +73,9 @@ func (l *Leases) Take(ctx context.Context, now time.Time, r *backend.Request) er
 
 // Start implements backend.Starter. A request with a limit that is leased gets a goroutine, unless the lease of its counter
 // answers it.
-func (l *Leases) Start(ctx context.Context, now time.Time, r *backend.Request, done func(error)) (settled bool, err error) {
+func (l *Leases) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
 	if !concerns(r) {
-		return backend.Start(ctx, l.opts.Store, now, r, done)
+		return backend.Start(ctx, l.opts.Store, now, b, r, done)
 	}
 	if l.local(now, r) {
 		return true, nil

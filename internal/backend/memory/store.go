@@ -117,7 +117,7 @@ func (s *Store) takeOne(now int64, takes []backend.Take, outcomes []backend.Outc
 }
 
 // Start implements backend.Starter. Counting in memory never waits.
-func (s *Store) Start(ctx context.Context, now time.Time, r *backend.Request, _ func(error)) (settled bool, err error) {
+func (s *Store) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
 	return true, s.Take(ctx, now, r)
 }
 

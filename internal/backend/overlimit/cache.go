@@ -106,13 +106,13 @@ func (c *Cache) Take(ctx context.Context, now time.Time, r *backend.Request) err
 }
 
 // Start implements backend.Starter.
-func (c *Cache) Start(ctx context.Context, now time.Time, r *backend.Request, done func(error)) (settled bool, err error) {
+func (c *Cache) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
 	a := c.ask(now, r)
 	if a == nil {
 		return true, nil
 	}
 	a.done = done
-	settled, err = backend.Start(ctx, c.store, now, &a.Request, a.resume)
+	settled, err = backend.Start(ctx, c.store, now, b, &a.Request, a.resume)
 	if settled {
 		c.learn(a)
 	}

@@ -23,7 +23,7 @@ func TestStartForACallerThatHasGone(t *testing.T) {
 	for name, settle := range map[string]func(*backend.Request) error{
 		"take": func(r *backend.Request) error { return s.Take(gone, time.Now(), r) },
 		"start": func(r *backend.Request) error {
-			settled, err := s.Start(gone, time.Now(), r, func(error) { t.Error("called") })
+			settled, err := s.Start(gone, time.Now(), nil, r, func(error) { t.Error("called") })
 			if !settled {
 				t.Error("start waits")
 			}

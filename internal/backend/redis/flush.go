@@ -15,7 +15,7 @@ import (
 // earlier deadline leave earlier. It reports whether most takes were of a few hot counters, or returns hot if it does not
 // know.
 func (q *queue) flush(batch []*inFlight, hot bool) bool {
-	if !q.store.cluster {
+	if !q.store.cluster || len(batch) == 1 {
 		return q.send(batch)
 	}
 	at := latest(batch)

@@ -18,7 +18,6 @@ import (
 // deadline (expire).
 type inFlight struct {
 	at      int64 // the time given by the caller
-	began   int64 // when it entered the queue, by the queue's clock
 	request backend.Request
 	keys    []byte
 	limits  []descriptor.Limit
@@ -31,11 +30,12 @@ type inFlight struct {
 	owners  atomic.Int32 // the caller and the queue; the last one to release it returns it to the pool
 	watched bool         // the queue watches its deadline; guarded by the queue's lock
 
+	ctx context.Context // the caller's; not used after the answer
+
 	mu     sync.Mutex
-	ctx    context.Context // the caller's
-	until  int64           // when the caller leaves, in nanoseconds after the queue's base; 0: never
-	caller bool            // until is the caller's deadline, not the store's timeout
-	late   bool            // until had passed at the last check by expire
+	until  int64 // when the caller leaves, in nanoseconds after the queue's base; 0: never
+	caller bool  // until is the caller's deadline, not the store's timeout
+	late   bool  // until had passed at the last check by expire
 	state  inFlightState
 	err    error
 }
@@ -50,9 +50,9 @@ const (
 
 func newInFlight() any { return &inFlight{done: make(chan struct{}, 1)} }
 
-// init copies a caller's request. done is the callback of a caller that does not wait, or nil. now is the time by the queue's clock, and timeout the store's timeout.
-func (f *inFlight) init(ctx context.Context, at, now int64, timeout time.Duration, r *backend.Request, done func(error)) {
-	f.at = at
+// init copies a caller's request. done is the callback of a caller that does not wait, or nil.
+func (f *inFlight) init(ctx context.Context, at int64, r *backend.Request, done func(error)) {
+	f.at, f.ctx, f.callback, f.whole = at, ctx, done, r
 	f.keys = f.keys[:0]
 	for i := range r.Takes {
 		f.keys = append(f.keys, r.Takes[i].Key...)
@@ -72,21 +72,24 @@ func (f *inFlight) init(ctx context.Context, at, now int64, timeout time.Duratio
 		start = end
 	}
 	f.owners.Store(2)
-	f.began = now
+}
+
+// enter begins the time that a request is in the queue: it is now by the wall clock, and at by the queue's clock. timeout is
+// the store's timeout.
+func (f *inFlight) enter(now time.Time, at int64, timeout time.Duration) {
 	until, caller := int64(0), false
 	if timeout > 0 {
-		until = now + int64(timeout)
+		until = at + int64(timeout)
 	}
-	if d, ok := ctx.Deadline(); ok {
-		left := time.Until(d)
-		if leave := now + int64(left-backend.Margin(left)); until == 0 || leave < until {
+	if d, ok := f.ctx.Deadline(); ok {
+		left := d.Sub(now)
+		if leave := at + int64(left-backend.Margin(left)); until == 0 || leave < until {
 			until, caller = leave, true
 		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.callback, f.whole = done, r
-	f.ctx, f.until, f.caller, f.late, f.state, f.err = ctx, until, caller, false, waiting, nil
+	f.until, f.caller, f.late, f.state, f.err = until, caller, false, waiting, nil
 }
 
 // markSent makes f part of a flush. It returns false if its caller has left.
@@ -157,8 +160,6 @@ func (f *inFlight) forget() bool {
 		return false
 	}
 	clear(f.request.Takes)
-	f.mu.Lock()
 	f.ctx, f.callback, f.whole = nil, nil, nil
-	f.mu.Unlock()
 	return true
 }

@@ -24,7 +24,7 @@ func (p *Pair) Take(ctx context.Context, now time.Time, r *backend.Request) erro
 }
 
 // Start implements backend.Starter. A request that has counters in both stores gets a goroutine.
-func (p *Pair) Start(ctx context.Context, now time.Time, r *backend.Request, done func(error)) (settled bool, err error) {
+func (p *Pair) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
 	if len(r.Takes) == 0 {
 		return true, nil
 	}
@@ -35,7 +35,7 @@ func (p *Pair) Start(ctx context.Context, now time.Time, r *backend.Request, don
 			return false, nil
 		}
 	}
-	return first.Start(ctx, now, r, done)
+	return first.Start(ctx, now, b, r, done)
 }
 
 // Peek decides takes without changing anything, in both stores if the request has counters in both.

@@ -11,7 +11,8 @@ import (
 )
 
 // queue lets requests that are in flight together share round trips. It adds no delay: requests that arrive during a flush
-// are sent together in the next one, and a request that finds no flush in flight is sent at once.
+// are sent together in the next one, and requests that find no flush in flight are sent at once. Requests of one batch enter
+// the queue together, and leave it together.
 //
 // Workers send the flushes. A flush waits for its answer up to the store's timeout, whatever its callers do: each
 // of them leaves at its own deadline. So a late answer still shows that Redis works, and the connection stays open.
@@ -29,9 +30,9 @@ type queue struct {
 	closed  bool
 
 	timer   *time.Timer
-	alone   chan *inFlight // a request that has a slot, to be sent by itself
-	wake    chan struct{}  // requests wait and no worker has claimed them; closed by close
-	landed  chan struct{}  // a slot is free again
+	begun   chan struct{} // a slot is reserved to flush what waits, which is claimed
+	wake    chan struct{} // requests wait and no worker has claimed them; closed by close
+	landed  chan struct{} // a slot is free again
 	workers sync.WaitGroup
 	pool    sync.Pool // of *inFlight
 }
@@ -46,7 +47,7 @@ func newQueue(s *Store, connections int) *queue {
 		wake: make(chan struct{}, 1), landed: make(chan struct{}, 1),
 		pool: sync.Pool{New: newInFlight},
 	}
-	q.alone = make(chan *inFlight, q.state.most)
+	q.begun = make(chan struct{}, q.state.most)
 	q.timer = time.AfterFunc(time.Hour, q.expire)
 	q.timer.Stop()
 	return q
@@ -61,8 +62,8 @@ func (q *queue) take(ctx context.Context, at int64, apart bool, r *backend.Reque
 		return q.store.failure(ctx, err)
 	}
 	f := q.pool.Get().(*inFlight)
-	f.init(ctx, at, q.now(), q.store.opts.Timeout, r, nil)
-	if !q.put(f, apart) {
+	f.init(ctx, at, r, nil)
+	if !q.put(apart, f) {
 		c := scriptCalls.Get().(*scriptCall)
 		defer c.release()
 		return q.store.take(ctx, at, c, r)
@@ -76,12 +77,17 @@ func (q *queue) take(ctx context.Context, at int64, apart bool, r *backend.Reque
 	return err
 }
 
-// start is take for a caller that does not wait: done gets the error that Store.Take would return. It returns false if the
-// queue is closed, and then nothing has happened.
-func (q *queue) start(ctx context.Context, at int64, apart bool, r *backend.Request, done func(error)) bool {
+// start is take for a caller that does not wait: done gets the error that Store.Take would return. With a batch, the request
+// enters the queue when the batch is sent. start returns false if the queue is closed, and then nothing has happened.
+func (q *queue) start(ctx context.Context, at int64, apart bool, b *backend.Batch, r *backend.Request, done func(error)) bool {
 	f := q.pool.Get().(*inFlight)
-	f.init(ctx, at, q.now(), q.store.opts.Timeout, r, done)
-	return q.put(f, apart)
+	f.init(ctx, at, r, done)
+	if b == nil || apart {
+		return q.put(apart, f)
+	}
+	o := q.outbox(b)
+	o.requests = append(o.requests, f)
+	return true
 }
 
 // deliver calls the callback of a request that is answered.
@@ -97,16 +103,23 @@ func (q *queue) deliver(f *inFlight) {
 	done(err)
 }
 
-// put sends a request, or lets it wait for a flush. It returns false if the queue is closed.
-func (q *queue) put(f *inFlight, apart bool) bool {
+// put sends requests, each by itself if apart is set, or lets them wait for a flush. It returns false if the queue is closed.
+func (q *queue) put(apart bool, requests ...*inFlight) bool {
+	wall := time.Now()
+	now := int64(wall.Sub(q.base))
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
 		return false
 	}
-	q.watch(f)
+	for _, f := range requests {
+		f.enter(wall, now, q.store.opts.Timeout)
+		q.watch(f)
+	}
 	if apart {
-		q.workers.Go(func() { q.sendApart(f) })
+		for _, f := range requests {
+			q.workers.Go(func() { q.sendApart(f) })
+		}
 		return true
 	}
 	if !q.started {
@@ -115,8 +128,8 @@ func (q *queue) put(f *inFlight, apart bool) bool {
 			q.workers.Go(q.work)
 		}
 	}
-	if q.state.add(f, f.began) {
-		q.alone <- f // has room: one element per slot
+	if q.state.add(now, requests...) {
+		q.begun <- struct{}{} // has room: one element per slot
 	} else {
 		q.wakeWorker()
 	}
@@ -188,8 +201,9 @@ func (q *queue) work() {
 	timer := time.NewTimer(time.Hour)
 	for open := true; open; {
 		select {
-		case f := <-q.alone:
-			q.sendAlone(f)
+		case <-q.begun:
+			runtime.Gosched() // let requests that have arrived on other connections join
+			batch = q.sendWaiting(batch)
 		case _, open = <-q.wake:
 			if q.awaitSlot(timer) {
 				batch = q.sendWaiting(batch)
@@ -198,8 +212,8 @@ func (q *queue) work() {
 	}
 	for {
 		select {
-		case f := <-q.alone:
-			q.sendAlone(f)
+		case <-q.begun:
+			batch = q.sendWaiting(batch)
 		default:
 			return
 		}
@@ -239,11 +253,13 @@ func (q *queue) sendWaiting(batch []*inFlight) []*inFlight {
 	batch = q.next(batch)
 	q.mu.Unlock()
 	for len(batch) > 0 {
+		kept := hot && len(batch) < hotRatio // so few say nothing about the counters of those that wait
 		if hot = q.flush(batch, hot); hot {
 			runtime.Gosched() // let requests that have arrived join first: the more there are, the less the next flush costs each of them
 		}
 		now := q.now()
 		q.mu.Lock()
+		hot = hot || kept && len(q.state.waiting) > 0
 		q.state.ended(began, now, hot)
 		began, q.state.latest = now, now // the next flush begins in the same slot
 		batch = q.next(batch)
@@ -262,18 +278,6 @@ func (q *queue) next(batch []*inFlight) []*inFlight {
 	}
 	q.wakeWorker() // for the requests that are left
 	return batch
-}
-
-// sendAlone settles a request that has a slot of its own.
-func (q *queue) sendAlone(f *inFlight) {
-	began := f.began // sendApart releases f
-	q.sendApart(f)
-	now := q.now()
-	q.mu.Lock()
-	q.state.ended(began, now, q.state.hot && len(q.state.waiting) > 0)
-	q.state.free()
-	q.mu.Unlock()
-	q.signal()
 }
 
 // signal wakes a worker that waits for a free slot.

@@ -29,7 +29,7 @@ type schedule struct {
 	few, most int // flushes that may be in flight: few at any time, most if their starts are spread in time
 
 	waiting []*inFlight // in the order of arrival
-	claimed bool        // a worker waits for a slot to flush them
+	claimed bool        // a worker will flush them: it has a slot, or waits for one
 	flushes int         // flushes in flight
 	latest  int64       // when the latest one began, in nanoseconds
 	slow    bool        // the flush that ended last took longer than spread
@@ -55,14 +55,13 @@ func (s *schedule) begin(now int64) bool {
 	return true
 }
 
-// add returns true if a request must be sent at once by itself: nothing waits, and the request got a slot. Otherwise the
-// request waits.
-func (s *schedule) add(r *inFlight, now int64) (alone bool) {
-	if len(s.waiting) == 0 && s.begin(now) {
-		return true
-	}
-	s.waiting = append(s.waiting, r)
-	return false
+// add lets requests wait. It returns true if they must be flushed at once: nothing waited before, and there is a free slot. It
+// has reserved the slot then, and claimed the requests.
+func (s *schedule) add(now int64, requests ...*inFlight) (begun bool) {
+	begun = len(s.waiting) == 0 && !s.claimed && s.begin(now)
+	s.claimed = s.claimed || begun
+	s.waiting = append(s.waiting, requests...)
+	return begun
 }
 
 // claim reserves the waiting requests for one worker. It returns false if nothing waits, or another worker has claimed them.

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -15,7 +16,8 @@ func request(takes int) *inFlight {
 	for i := range r.Takes {
 		r.Takes[i].Limit = &descriptor.Limit{}
 	}
-	f.init(context.Background(), 0, 0, 0, r, nil)
+	f.init(context.Background(), 0, r, nil)
+	f.enter(time.Time{}, 0, 0)
 	return f
 }
 
@@ -53,7 +55,7 @@ func TestHotCountersShareAFlush(t *testing.T) {
 		t.Error("a second flush begins beside the first")
 	}
 	for range maxFlushHot + 10 {
-		s.add(request(1), 3)
+		s.add(3, request(1))
 	}
 	if n := len(s.take(nil, nil)); n != maxFlushHot {
 		t.Errorf("%d requests in a flush of a hot counter, want %d", n, maxFlushHot)
@@ -67,25 +69,32 @@ func TestHotCountersShareAFlush(t *testing.T) {
 	}
 }
 
-// A request goes alone only if none waits, so none is overtaken. A flush takes the oldest requests and drops those whose
-// callers have left.
+// A flush begins at once only if nothing waits, so no request is overtaken. A flush takes the oldest requests and drops those
+// whose callers have left.
 func TestRequestsKeepTheirOrder(t *testing.T) {
 	s := newSchedule(2)
 	for range 2 {
-		if !s.add(request(1), 0) {
-			t.Fatal("a request waits although there is a slot")
+		if !s.add(0, request(1), request(1)) {
+			t.Fatal("requests wait although there is a slot")
+		}
+		if s.add(0, request(1)) {
+			t.Fatal("a second flush begins for requests that the first one will take")
+		}
+		s.claimed = false
+		if n := len(s.take(nil, nil)); n != 3 {
+			t.Fatalf("%d requests in the flush, want 3", n)
 		}
 	}
 	var all []*inFlight
 	for range 5 {
 		f := request(maxFlush / 2)
 		all = append(all, f)
-		if s.add(f, 0) {
+		if s.add(0, f) {
 			t.Fatal("a request goes without a slot")
 		}
 	}
 	s.free()
-	if late := request(1); s.add(late, 0) {
+	if s.add(0, request(1)) {
 		t.Error("a request overtakes those that wait")
 	}
 	if !s.claim() {

@@ -103,9 +103,9 @@ func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) err
 	return s.failed("count in Redis", err, r)
 }
 
-// Start implements backend.Starter. The request waits in the queue like any other, but no goroutine waits with it. A request
-// whose counters are in several slots of a cluster gets a goroutine.
-func (s *Store) Start(ctx context.Context, now time.Time, r *backend.Request, done func(error)) (settled bool, err error) {
+// Start implements backend.Starter. The request waits in the queue like any other, but no goroutine waits with it. The
+// requests of a batch enter the queue together. A request whose counters are in several slots of a cluster gets a goroutine.
+func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
 	if len(r.Takes) == 0 {
 		return true, nil
 	}
@@ -113,7 +113,7 @@ func (s *Store) Start(ctx context.Context, now time.Time, r *backend.Request, do
 		backend.Fail(r.Outcomes)
 		return true, s.failed("count in Redis", s.failure(ctx, err), r)
 	}
-	if s.cluster && !s.inOneSlot(r) || !s.queues.of(ctx, r).start(ctx, now.UnixMicro(), s.opts.Plain || s.CallerClock(), r, done) {
+	if s.cluster && !s.inOneSlot(r) || !s.queues.of(ctx, r).start(ctx, now.UnixMicro(), s.opts.Plain || s.CallerClock(), b, r, done) {
 		backend.StartTake(ctx, s, now, r, done)
 	}
 	return false, nil
