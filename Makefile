@@ -25,7 +25,7 @@ MODULE := github.com/ratelimitd/ratelimitd
 
 # Tests that ask one thing after the other, most of them of commands that end; one that is a long calculation (of what
 # leases may admit, whose concurrency TestNeverAdmitsTooMuch has too); and packages without a goroutine.
-ONE_AT_A_TIME := Document|OddValues|VariablesWithoutEffect|VariablesThatCannotBe|RefusesToStart|Conformance|CheckCommand|Cookbook|Tutorial|Simulate|Picture|Schema|Mutants|KeyFormats|Million|HeavyKey|HoldThenStorm|BytesPer|Secrets|SoakCardinality
+ONE_AT_A_TIME := Help|DefaultsAre|MistakesOf|ExitCodes|Manual|YAMLIs|StandardInput|Completion|Completed|Document|OddValues|VariablesWithoutEffect|VariablesThatCannotBe|RefusesToStart|Conformance|CheckCommand|Cookbook|Tutorial|Simulate|Picture|Schema|Mutants|KeyFormats|Million|HeavyKey|HoldThenStorm|BytesPer|Secrets|SoakCardinality
 NO_CONCURRENCY := .|./internal|./internal/(accesslog|descriptor|explain|rulecheck|ruleschema|redistest|simulate/report)|./docs/.*|./scripts/.*
 
 test-clocks: ## all tests at other times than now: ends of days and years, a leap day, zones. Takes an hour

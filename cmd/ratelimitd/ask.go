@@ -107,9 +107,13 @@ func (o *connectOptions) dial(server, token, defaultPort string) (*caller.Client
 	if o.Timeout <= 0 {
 		return nil, misuse(fmt.Errorf("--timeout %s: use a time above 0", o.Timeout))
 	}
-	return caller.Dial(caller.Options{
+	client, err := caller.Dial(caller.Options{
 		Server: server, TLS: o.TLS, CA: o.CA, Cert: o.Cert, Key: o.Key, ServerName: o.ServerName, Token: token, Timeout: o.Timeout,
 	})
+	if err != nil { // nothing has been sent yet: a file or a name is wrong
+		return nil, misuse(err)
+	}
+	return client, nil
 }
 
 // tokenOptions say which token is sent.
@@ -124,7 +128,7 @@ func (o *tokenOptions) admin(connect *connectOptions, server string, warn io.Wri
 	if token == "" && o.TokenFile != "" {
 		var err error
 		if token, err = bearer.First(o.TokenFile); err != nil {
-			return nil, err
+			return nil, misuse(err)
 		}
 	}
 	encrypted := caller.Options{TLS: connect.TLS, CA: connect.CA, Cert: connect.Cert, ServerName: connect.ServerName}
@@ -132,21 +136,6 @@ func (o *tokenOptions) admin(connect *connectOptions, server string, warn io.Wri
 		fmt.Fprintf(warn, "ratelimitd: warning: the token is sent to %s in plain text; --tls encrypts it\n", server)
 	}
 	return connect.dial(server, token, "6070")
-}
-
-// outputOptions say how a result is written.
-type outputOptions struct {
-	Output string `short:"o" enum:"text,json" default:"text" help:"text or json."`
-	JSON   bool   `help:"Short for --output json."`
-
-	Color colorOption `embed:""`
-}
-
-func (o *outputOptions) json() bool { return o.JSON || o.Output == "json" }
-
-// colorOption is the flag that switches colours in text on or off.
-type colorOption struct {
-	Color string `enum:"auto,always,never" default:"auto" help:"auto: on a terminal, unless NO_COLOR is set."`
 }
 
 // on reports whether text for this stream has colours.

@@ -76,7 +76,7 @@ func TestExplainCommand(t *testing.T) {
 		{[]string{"--rules", bad, "method=GET,path=/search"}, 0, "3 per year", "rules1.yaml:2:1: unknown key `descriptor`"},
 		{[]string{"--rules", filepath.Join(bad, "rules1.yaml"), "method=GET"}, 1, "", "rules1.yaml cannot be used"},
 		{[]string{"--rules", t.TempDir(), "method=GET"}, 1, "", "no rule file in"},
-		{[]string{"--rules", filepath.Join(bad, "gone"), "method=GET"}, 1, "", "gone"},
+		{[]string{"--rules", filepath.Join(bad, "gone"), "method=GET"}, 2, "", "gone"},
 		{[]string{"method"}, 2, "", "descriptor 1: \"method\" has no value: write `method=value`"},
 		{[]string{"--limit", "many", "method=GET"}, 2, "", "--limit many: write requests per window"},
 		{[]string{"--limit", "9/fortnight", "method=GET"}, 2, "", `"fortnight" is no unit of time`},
@@ -249,8 +249,8 @@ func TestPeekAndResetCommands(t *testing.T) {
 		{[]string{"reset", "nobody=knows"}, 3, "no rule", ""},
 		{[]string{"peek", "--domain", "", sales}, 1, "", "INVALID_ARGUMENT"},
 		{[]string{"peek", "nobody"}, 2, "", "has no value"},
-		{[]string{"peek", "--token-file", file + "gone", sales}, 1, "", "gone"},
-		{[]string{"peek", "--token-file", tokenFile(t), sales}, 1, "", "there is no token in"},
+		{[]string{"peek", "--token-file", file + "gone", sales}, 2, "", "gone"},
+		{[]string{"peek", "--token-file", tokenFile(t), sales}, 2, "", "there is no token in"},
 		{[]string{"peek", "--token-file", tokenFile(t, "another-token-0123456789"), sales}, 1, "", "UNAUTHENTICATED: the token is unknown"},
 		{[]string{"reset", "--token-file", "", sales}, 1, "", "UNAUTHENTICATED: a token is required"},
 	} {
@@ -404,7 +404,7 @@ func TestBadOperatorSettings(t *testing.T) {
 			env[k] = v
 		}
 		code, text := output(t, env, "--rules", rules)
-		if code != 1 || !strings.Contains(text, c.want) || strings.Contains(text, "short-secret") {
+		if code != 2 || !strings.Contains(text, c.want) || strings.Contains(text, "short-secret") {
 			t.Errorf("%s: %d, want %q in\n%s", name, code, c.want, text)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 // callCommand is the subcommand that sends requests to a server.
 type callCommand struct {
 	Ask    askOptions `embed:""`
-	Server string     `short:"s" default:"localhost:8081" placeholder:"ADDRESS" help:"Address of the server's gRPC port: host:port or unix:PATH. Default: localhost:8081."`
+	Server string     `short:"s" default:"localhost:8081" placeholder:"ADDRESS" help:"Address of the server's gRPC port: host:port or unix:PATH."`
 	Hits   int64      `default:"1" help:"Hits of each descriptor; 0 peeks, a negative number (--hits=-1) refunds."`
 
 	Rate        string        `placeholder:"N/s" group:"Many requests" help:"Send this many requests per second (or N/m, N/h), without waiting for answers, and print a summary."`
@@ -24,6 +24,19 @@ type callCommand struct {
 
 	Connect connectOptions `embed:"" group:"Connection"`
 	Output  outputOptions  `embed:"" group:"Output"`
+}
+
+func (*callCommand) about() about {
+	return about{
+		examples: []example{
+			{"one decision, of the server on this machine", "ratelimitd call -d messaging to_number=2061234567"},
+			{"a load of 100 requests a second for 10 seconds", "ratelimitd call -d messaging to_number=1 --rate 100/s --for 10s"},
+			{"look without counting, as JSON", "ratelimitd call -d messaging to_number=2061234567 --hits 0 -o json"},
+		},
+		exits: []exitCode{
+			{0, "Every request passes."}, {1, "A request has no answer."}, {2, "The command line is invalid."}, {exitOverLimit, "A request is over its limit."},
+		},
+	}
 }
 
 // Run sends the requests. It returns nil if they pass, exit code 4 if one is refused, and an error without an answer.
@@ -48,11 +61,9 @@ func (o *callCommand) Run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	if o.Output.json() {
-		err = caller.WriteJSON(s.out, answer)
-	} else {
-		err = caller.WriteAnswer(s.out, answer, o.Output.Color.on(s.out))
-	}
+	err = o.Output.write(s.out,
+		func(w io.Writer) error { return caller.WriteAnswer(w, answer, o.Output.Color.on(w)) },
+		func(w io.Writer) error { return caller.WriteJSON(w, answer) })
 	if err == nil && answer.Code == caller.OverLimit {
 		return verdict(exitOverLimit)
 	}
@@ -107,12 +118,9 @@ func (o *callCommand) many(ctx context.Context, s streams, client *caller.Client
 	if progress {
 		_, _ = io.WriteString(s.err, "\r\x1b[K")
 	}
-	var err error
-	if o.Output.json() {
-		err = caller.WriteJSON(s.out, sum)
-	} else {
-		err = caller.WriteSummary(s.out, sum, o.Output.Color.on(s.out))
-	}
+	err := o.Output.write(s.out,
+		func(w io.Writer) error { return caller.WriteSummary(w, sum, o.Output.Color.on(w)) },
+		func(w io.Writer) error { return caller.WriteJSON(w, sum) })
 	switch {
 	case err != nil:
 		return err

@@ -16,20 +16,34 @@ import (
 
 // checkCommand is the subcommand that checks rule files.
 type checkCommand struct {
-	Paths []string `arg:"" optional:"" name:"path" help:"Folders of rule files, checked as the service would load them, and rule files. Default: config/domains."`
+	Paths []string `arg:"" optional:"" name:"path" help:"Folders of rule files, checked as the service would load them, and rule files; - is the standard input. Unset: config/domains."`
 
 	Merge   bool     `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Files of one domain are merged instead of the second being refused."`
 	Months  bool     `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"Months are calendar months in UTC instead of 30 days."`
 	Strict  bool     `help:"Warnings fail too."`
 	Disable []string `placeholder:"CODE" help:"Leave out findings with this code; may be repeated."`
 	Info    bool     `help:"Also show findings that are only worth knowing."`
-	Output  string   `enum:"text,plain,github,json" default:"text" help:"text; plain: one line each, for editors; github: annotations; json."`
+	Output  string   `short:"o" enum:"table,json,yaml,plain,github" default:"table" help:"Form of the output: table (text for people), json, yaml, plain (a line for each finding, for editors) or github (annotations)."`
+	JSON    bool     `help:"Short for -o json."`
 
 	Color colorOption `embed:""`
 
 	// The flags of ratelimit_config_check, so that a pipeline can change the binary alone.
 	ConfigDir    string `name:"config_dir" hidden:""`
 	MergeDomains bool   `name:"merge_domain_configs" hidden:""`
+}
+
+func (*checkCommand) about() about {
+	return about{
+		examples: []example{
+			{"the rules of a folder", "ratelimitd check config/domains"},
+			{"in a pipeline: warnings fail too", "ratelimitd check --strict -o github rules"},
+			{"a file as it was committed", "git show HEAD:rules/edge.yaml | ratelimitd check -"},
+		},
+		exits: []exitCode{
+			{0, "The rules can be loaded."}, {1, "A file has errors, or warnings with --strict."}, {2, "There is nothing to check, or the command line is invalid."},
+		},
+	}
 }
 
 // Run returns nil if the files can be loaded, an error with exit code 1 if not, and one with exit code 2 if there is nothing
@@ -77,18 +91,19 @@ func orDomains(paths []string) ([]string, error) {
 }
 
 func (o *checkCommand) write(out io.Writer, r *rulecheck.Report) error {
-	switch o.Output {
-	case "json":
-		return rulecheck.WriteJSON(out, r, o.Info)
+	form := o.Output
+	if o.JSON {
+		form = "json"
+	}
+	switch form {
 	case "github":
 		return rulecheck.WriteGitHub(out, r, o.Info)
 	case "plain":
 		return rulecheck.WritePlain(out, r, o.Info)
 	}
-	return rulecheck.WriteText(out, r, rulecheck.TextOptions{
-		Color: o.Color.on(out),
-		Info:  o.Info,
-	})
+	return writeAs(form, out, func(w io.Writer) error {
+		return rulecheck.WriteText(w, r, rulecheck.TextOptions{Color: o.Color.on(w), Info: o.Info})
+	}, func(w io.Writer) error { return rulecheck.WriteJSON(w, r, o.Info) })
 }
 
 // longFlags adds a second dash to the flags of ratelimit_config_check, which Go's flag package accepts with one. Kong would

@@ -52,7 +52,7 @@ func TestCheckCommand(t *testing.T) {
 		{[]string{t.TempDir()}, 2, "", "there is none in"},
 		{[]string{"--disable", "star-bounds", odd}, 2, "", "unknown code \"star-bounds\": did you mean star-boundary?"},
 		{[]string{"--disable", "refused", odd}, 2, "", "refused cannot be left out"},
-		{[]string{"--output", "yaml", odd}, 2, "", "--output must be one of"},
+		{[]string{"--output", "xml", odd}, 2, "", "--output must be one of"},
 		{[]string{"--strickt", odd}, 2, "", "unknown flag --strickt"},
 	} {
 		code, stdout, stderr := checkRules(t, c.args...)

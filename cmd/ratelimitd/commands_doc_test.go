@@ -71,3 +71,38 @@ func TestDocumentedCommands(t *testing.T) {
 		}
 	}
 }
+
+// The table of exit codes in docs/reference/commands.md is what the commands say.
+func TestExitCodesAreDocumented(t *testing.T) {
+	page := filepath.Join("..", "..", "docs", "reference", "commands.md")
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	model, commands := modelOf(t)
+	var table strings.Builder
+	table.WriteString("| command | code | meaning |\n|---|---|---|\n")
+	for _, n := range visible(model) {
+		for i, e := range commands[n.Name].about().exits {
+			name := ""
+			if i == 0 {
+				name = "`" + n.Name + "`"
+			}
+			fmt.Fprintf(&table, "| %s | %d | %s |\n", name, e.code, e.meaning)
+		}
+	}
+	const begin, end = "<!-- begin exit codes -->\n", "<!-- end exit codes -->"
+	before, rest, _ := strings.Cut(string(text), begin)
+	documented, after, found := strings.Cut(rest, end)
+	switch {
+	case !found:
+		t.Fatal("there is no table of exit codes")
+	case documented == table.String():
+	case *update:
+		if err := os.WriteFile(page, []byte(before+begin+table.String()+end+after), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("the table is outdated; if this is right: go test -run ExitCodesAreDocumented -update\n%s", &table)
+	}
+}

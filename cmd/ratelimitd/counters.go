@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 
 	"github.com/ratelimitd/ratelimitd/internal/caller"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -11,7 +12,7 @@ import (
 // counterOptions are the options of peek and reset.
 type counterOptions struct {
 	Ask     askOptions     `embed:""`
-	Server  string         `short:"s" default:"localhost:6070" placeholder:"ADDRESS" help:"Address of the server's debug port. Default: localhost:6070."`
+	Server  string         `short:"s" default:"localhost:6070" placeholder:"ADDRESS" help:"Address of the server's debug port."`
 	Token   tokenOptions   `embed:"" group:"Connection"`
 	Connect connectOptions `embed:"" group:"Connection"`
 	Output  outputOptions  `embed:"" group:"Output"`
@@ -22,6 +23,16 @@ type peekCommand struct {
 	Options counterOptions `embed:""`
 }
 
+func (*peekCommand) about() about {
+	return about{
+		examples: []example{
+			{"how much of a limit is used", "ratelimitd peek -d messaging to_number=2061234567"},
+			{"on another machine, with a token from a file", "ratelimitd peek -s 10.0.0.7:6070 --token-file token -d edge path=/api"},
+		},
+		exits: counterExits("shown"),
+	}
+}
+
 // Run returns nil if the descriptors have counters, and exit code 3 if no rule matches any of them.
 func (o *peekCommand) Run(ctx context.Context, s streams) error {
 	return o.Options.run(ctx, s, (*caller.Client).Peek)
@@ -30,6 +41,24 @@ func (o *peekCommand) Run(ctx context.Context, s streams) error {
 // resetCommand is the subcommand that clears counters.
 type resetCommand struct {
 	Options counterOptions `embed:""`
+}
+
+func (*resetCommand) about() about {
+	return about{
+		examples: []example{
+			{"let a caller start again", "ratelimitd reset -d messaging to_number=2061234567"},
+			{"on another machine, with a token from a file", "ratelimitd reset -s 10.0.0.7:6070 --token-file token -d edge path=/api"},
+		},
+		exits: counterExits("cleared"),
+	}
+}
+
+// counterExits are the exit codes of a command that does something with counters.
+func counterExits(done string) []exitCode {
+	return []exitCode{
+		{0, "The counters were " + done + "."}, {1, "The server does not answer, or refuses the call."},
+		{2, "The command line or a file is invalid."}, {exitNothing, "No rule matches any of the descriptors."},
+	}
 }
 
 // Run returns nil if the counters are cleared, and exit code 3 if no rule matches any of the descriptors.
@@ -60,11 +89,9 @@ func (o *counterOptions) run(ctx context.Context, s streams, ask counterCall) er
 		matched = matched || c.Matched
 		all = append(all, c)
 	}
-	if o.Output.json() {
-		err = caller.WriteJSON(s.out, all)
-	} else {
-		err = caller.WriteCounters(s.out, all, o.Output.Color.on(s.out))
-	}
+	err = o.Output.write(s.out,
+		func(w io.Writer) error { return caller.WriteCounters(w, all, o.Output.Color.on(w)) },
+		func(w io.Writer) error { return caller.WriteJSON(w, all) })
 	switch {
 	case failed != nil:
 		return failed

@@ -14,12 +14,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/explain"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/stdin"
 )
 
 // explainCommand is the subcommand that shows what rules do with a request.
 type explainCommand struct {
 	Ask    askOptions `embed:""`
-	At     string     `placeholder:"TIME" help:"Time of the request, such as 2026-03-10T12:00:00Z, or a date. Default: now."`
+	At     string     `placeholder:"TIME" help:"Time of the request, such as 2026-03-10T12:00:00Z, or a date. Unset: now."`
 	Server string     `short:"s" placeholder:"ADDRESS" help:"Debug port of a server, such as localhost:6070, whose rules are explained. With --rules: explain those files, and show the state of the server's counters."`
 
 	Output  outputOptions  `embed:"" group:"Output"`
@@ -29,6 +30,19 @@ type explainCommand struct {
 	Rules     ruleOptions   `embed:"" group:"Rules, as the server has them"`
 	KeyPrefix string        `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" group:"Answers, as the server gives them" help:"Prefix of every counter's key."`
 	Answers   answerOptions `embed:"" group:"Answers, as the server gives them"`
+}
+
+func (*explainCommand) about() about {
+	return about{
+		examples: []example{
+			{"what the rules of a folder do", "ratelimitd explain --rules config/domains -d messaging to_number=2061234567"},
+			{"what a server does, and what its counters hold", "ratelimitd explain -s localhost:6070 -d messaging to_number=2061234567"},
+		},
+		exits: []exitCode{
+			{0, "A rule matches."}, {1, "The rules cannot be loaded, or the server does not answer."},
+			{2, "The command line, a setting or a file is invalid."}, {exitNothing, "No rule matches any of the descriptors."},
+		},
+	}
 }
 
 // Run returns nil if a rule matches, and exit code 3 if none matches any of the descriptors.
@@ -70,7 +84,7 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 		}
 		return fmt.Errorf("explain: %w", err)
 	}
-	report.RulesFrom = "the files in " + folder
+	report.RulesFrom = "the files in " + stdin.NameOf(folder)
 	var failed error
 	if o.Server != "" && report.Matched() > 0 {
 		failed = o.states(ctx, s, report, entries, override)
@@ -79,11 +93,9 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 }
 
 func (o *explainCommand) write(s streams, report *explain.Report, failed error) (err error) {
-	if o.Output.json() {
-		err = explain.WriteJSON(s.out, report)
-	} else {
-		err = explain.WriteText(s.out, report, o.Output.Color.on(s.out))
-	}
+	err = o.Output.write(s.out,
+		func(w io.Writer) error { return explain.WriteText(w, report, o.Output.Color.on(w)) },
+		func(w io.Writer) error { return explain.WriteJSON(w, report) })
 	switch {
 	case err != nil || failed != nil:
 		return errors.Join(err, failed)
@@ -211,11 +223,13 @@ func serverRule(c *caller.Counters) string {
 // load reads the rules as the server would at its start, and writes the errors of files that are left out.
 func (o *ruleOptions) load(warn io.Writer, of descriptor.Options) (*descriptor.Tree, error) {
 	dir, _ := o.dir()
-	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
-		data, err := os.ReadFile(dir)
+	info, err := os.Stat(dir)
+	if dir == stdin.Name || err == nil && !info.IsDir() {
+		data, err := stdin.ReadFile(dir)
 		if err != nil {
-			return nil, fmt.Errorf("read rules: %w", err)
+			return nil, misuse(fmt.Errorf("read rules: %w", err))
 		}
+		dir = stdin.NameOf(dir)
 		tree, errs := config.Compile([]config.File{{Name: dir, Data: data}}, config.CompileOptions{Merge: o.Merge, Lenient: true, Tree: of})
 		if len(errs) > 0 {
 			for _, e := range errs {
@@ -224,6 +238,9 @@ func (o *ruleOptions) load(warn io.Writer, of descriptor.Options) (*descriptor.T
 			return nil, fmt.Errorf("%s cannot be used", dir)
 		}
 		return tree, nil
+	}
+	if err != nil {
+		return nil, misuse(fmt.Errorf("read rules: %w\nname a folder or file with --rules, or ask a server with --server", err))
 	}
 	r, err := config.NewFolder(config.Options{Dir: dir, MergeDomains: o.Merge, Tree: of, Logger: slog.New(slog.DiscardHandler)}).Load()
 	if err != nil {

@@ -21,6 +21,16 @@ type healthcheckCommand struct {
 	Timeout time.Duration `default:"2s" help:"How long to wait for the answer."`
 }
 
+func (*healthcheckCommand) about() about {
+	return about{
+		examples: []example{
+			{"in a container without a shell", "ratelimitd healthcheck"},
+			{"whether the process runs at all", "ratelimitd healthcheck --port 9080 --path /livez"},
+		},
+		exits: []exitCode{{0, "The service is healthy."}, {1, "It is not healthy, or does not answer."}, {2, "The command line is invalid."}},
+	}
+}
+
 // Run succeeds if the service is healthy.
 func (h *healthcheckCommand) Run(ctx context.Context, s streams) error {
 	ctx, cancel := context.WithTimeout(ctx, h.Timeout)

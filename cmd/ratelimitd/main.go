@@ -9,36 +9,38 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"syscall"
 	_ "time/tzdata" // calendar windows need the zones, which an empty image does not have
 
 	"github.com/alecthomas/kong"
 )
 
-// cli is the command line.
+// cli is the command line. The help lists the commands in this order.
 type cli struct {
-	Serve   serveCommand   `cmd:"" default:"withargs" help:"Serve decisions over gRPC and HTTP (the default)."`
-	Check   checkCommand   `cmd:"" help:"Check rule files: exit code 0 if they can be loaded, 1 if not, 2 if there is nothing to check."`
-	Test    testCommand    `cmd:"" help:"Run unit tests for rules: exit code 0 if all pass, 1 if not, 2 if some cannot be run."`
-	Schema  schemaCommand  `cmd:"" help:"Print the JSON Schema of rule files or of test files, for editors."`
-	Version versionCommand `cmd:"" help:"Print the version and exit."`
+	Serve       serveCommand       `cmd:"" group:"Serve" default:"withargs" help:"Answer rate limit requests over gRPC and HTTP (the default)."`
+	Healthcheck healthcheckCommand `cmd:"" group:"Serve" help:"Ask the service on this machine whether it is healthy."`
 
-	Simulate simulateCommand `cmd:"" help:"Replay access logs through rules and report what would have been refused: exit code 0, 1 if --fail-on applies, 2 if rules, mapping or log cannot be used."`
+	Check    checkCommand    `cmd:"" group:"Rules" help:"Check rule files for errors and probable mistakes."`
+	Test     testCommand     `cmd:"" group:"Rules" help:"Run unit tests for rules."`
+	Simulate simulateCommand `cmd:"" group:"Rules" help:"Replay access logs through rules: who would be refused?"`
+	Explain  explainCommand  `cmd:"" group:"Rules" help:"Show which rule a request matches, why, and what is answered."`
+	Schema   schemaCommand   `cmd:"" group:"Rules" help:"Print the JSON Schema of rule files or of test files."`
 
-	Explain explainCommand `cmd:"" help:"Show what rules do with a request, and why: exit code 0 if a rule matches, 3 if none does."`
-	Call    callCommand    `cmd:"" help:"Send one request to a server, or many: exit code 0 if all pass, 4 if one is refused, 1 if there is no answer."`
-	Peek    peekCommand    `cmd:"" help:"Show counters of a server: exit code 0 if a rule matches, 3 if none does."`
-	Reset   resetCommand   `cmd:"" help:"Clear counters of a server: exit code 0 if a rule matches, 3 if none does."`
+	Call  callCommand  `cmd:"" group:"Running servers" help:"Ask a server for a decision, once or many times."`
+	Peek  peekCommand  `cmd:"" group:"Running servers" help:"Show counters of a server."`
+	Reset resetCommand `cmd:"" group:"Running servers" help:"Clear counters of a server."`
 
-	Healthcheck healthcheckCommand `cmd:"" help:"Check the health of the service on this machine: exit code 0 if it is healthy."`
+	Completion completionCommand `cmd:"" group:"This program" help:"Print a script that completes command lines in a shell."`
+	Man        manCommand        `cmd:"" group:"This program" hidden:"" help:"Write the manual pages into a folder."`
+	Version    versionCommand    `cmd:"" group:"This program" help:"Print the version, commit and date of this build."`
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(untilSignal(stopSignals...), os.Args[1:], os.Stdout, os.Stderr))
 }
+
+// stopSignals end a command in good order.
+var stopSignals = []os.Signal{os.Interrupt, syscall.SIGTERM}
 
 // streams are the outputs of a subcommand.
 type streams struct {
@@ -49,6 +51,14 @@ type streams struct {
 // environment. Subcommands may have more (ask.go).
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c cli
+	if len(args) > 0 && args[0] == completing {
+		model, err := c.model()
+		if err != nil {
+			return 2
+		}
+		printCompletions(stdout, model, args[1:])
+		return 0
+	}
 	parser, err := newParser(&c, kong.Writers(stdout, stderr))
 	if err == nil {
 		err = unknownCommand(parser.Model, normalize(args))
@@ -59,12 +69,21 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "ratelimitd: %v\n", err)
+		if parser != nil {
+			fmt.Fprintln(stderr, seeHelp(parser.Model, args))
+		}
 		return 2
 	}
 	if name == "" { // --help
 		return 0
 	}
-	if err := c.commands()[name].Run(ctx, streams{stdout, stderr}); err != nil {
+	command := c.commands()[name]
+	if name == "serve" {
+		err = command.Run(ctx, streams{stdout, stderr}) // a signal ends it in good order
+	} else {
+		err = interruptible(ctx, command, streams{stdout, stderr})
+	}
+	if err != nil {
 		if text := err.Error(); text != "" {
 			fmt.Fprintf(stderr, "ratelimitd: %s\n", text)
 		}
@@ -79,13 +98,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // newParser reads command lines, after a look at the environment: what is misspelt there ends it.
 func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
-	parser, err := kong.New(c, append([]kong.Option{
-		kong.Name("ratelimitd"),
-		kong.Description("A rate limit service for Envoy and everybody else. Every flag can be set by the environment variable shown beside it; a flag beats the environment."),
-		kong.Help(printHelp),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
-		packageDefaults,
-	}, append(values(&c.Serve.Adjusted), options...)...)...)
+	parser, err := c.parser(options...)
 	if err != nil {
 		return nil, err
 	}
@@ -95,17 +108,25 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 	return parser, checkEnvironment(parser.Model, os.Environ())
 }
 
-// printHelp is the help of a command. That of the program has the flags of serve too, which is what it does unasked.
-func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
-	if err := kong.DefaultHelpPrinter(options, ctx); err != nil || ctx.Selected() != nil {
-		return err
+// parser knows all commands and their flags.
+func (c *cli) parser(options ...kong.Option) (*kong.Kong, error) {
+	parser, err := kong.New(c, append([]kong.Option{
+		kong.Name("ratelimitd"),
+		kong.Description("Decides whether requests may pass, for Envoy and for any other service."),
+		kong.Help(c.printHelp),
+		packageDefaults,
+	}, append(values(&c.Serve.Adjusted), options...)...)...)
+	if err == nil {
+		describedBy(parser.Model, c.commands())
 	}
-	served, err := kong.Trace(ctx.Kong, []string{"serve"})
+	return parser, err
+}
+
+// model describes all commands and their flags.
+func (c *cli) model() (*kong.Application, error) {
+	parser, err := c.parser()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if _, err := fmt.Fprintln(ctx.Stdout); err != nil {
-		return err
-	}
-	return kong.DefaultHelpPrinter(options, served)
+	return parser.Model, nil
 }

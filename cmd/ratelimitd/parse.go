@@ -14,6 +14,7 @@ import (
 // runner is a subcommand whose flags have been read.
 type runner interface {
 	Run(ctx context.Context, s streams) error
+	about() about
 }
 
 // commands are the subcommands by their names on the command line.
@@ -21,6 +22,7 @@ func (c *cli) commands() map[string]runner {
 	return map[string]runner{
 		"serve": &c.Serve, "check": &c.Check, "test": &c.Test, "schema": &c.Schema, "version": &c.Version, "simulate": &c.Simulate,
 		"explain": &c.Explain, "call": &c.Call, "peek": &c.Peek, "reset": &c.Reset, "healthcheck": &c.Healthcheck,
+		"completion": &c.Completion, "man": &c.Man,
 	}
 }
 

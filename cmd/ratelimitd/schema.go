@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
@@ -11,7 +12,18 @@ import (
 
 // schemaCommand is the subcommand that prints a JSON Schema for editors and pipelines.
 type schemaCommand struct {
-	Of string `arg:"" enum:"rules,tests" default:"rules" help:"rules: of rule files; tests: of test files."`
+	Of     string `arg:"" enum:"rules,tests" default:"rules" help:"rules (of rule files) or tests (of test files)."`
+	Output string `short:"o" enum:"json,yaml" default:"json" help:"Form of the output: json or yaml."`
+}
+
+func (*schemaCommand) about() about {
+	return about{
+		examples: []example{
+			{"of rule files, for an editor", "ratelimitd schema > rules.schema.json"},
+			{"of test files, as YAML", "ratelimitd schema tests -o yaml"},
+		},
+		exits: []exitCode{{0, "The schema was printed."}, {2, "The command line is invalid."}},
+	}
 }
 
 // Run writes the JSON Schema.
@@ -21,7 +33,11 @@ func (o *schemaCommand) Run(_ context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.out.Write(b); err != nil {
+	asJSON := func(w io.Writer) error {
+		_, err := w.Write(b)
+		return err
+	}
+	if err := writeAs(o.Output, s.out, asJSON, asJSON); err != nil {
 		return fmt.Errorf("write schema: %w", err)
 	}
 	return nil

@@ -54,19 +54,37 @@ type serveCommand struct {
 	Adjusted adjustments `kong:"-"`
 }
 
+func (*serveCommand) about() about {
+	return about{
+		examples: []example{
+			{"count in memory", "ratelimitd --rules config/domains"},
+			{"count in Redis, as all replicas do together", "REDIS_URL=redis:6379 ratelimitd --rules config/domains"},
+			{"try rules without enforcing them", "ratelimitd --rules config/domains --shadow-mode --log-refusals 10"},
+		},
+		exits: []exitCode{
+			{0, "Stopped by a signal, after the calls in flight had their answers."},
+			{1, "It cannot listen on a port, or Redis stays away for too long."},
+			{2, "A flag, a variable or a file is invalid, or the folder of rules does not exist."},
+		},
+	}
+}
+
 // Run serves until ctx ends.
 func (o *serveCommand) Run(ctx context.Context, s streams) error {
 	log, level, err := o.Log.logger(s.err)
 	if err != nil {
-		return err
+		return misuse(err)
 	}
 	b := thisBuild()
 	log.Info("starting ratelimitd", "version", b.Version, "commit", cmp.Or(b.Commit, "unknown"), "date", cmp.Or(b.Date, "unknown"), "go", b.Go, "platform", b.Platform)
 	o.announce(log)
 	tuneMemory(log)
 	svc, err := o.start(ctx, log, level)
-	if err != nil {
+	if listen := new(endpoint.ListenError); errors.As(err, &listen) {
 		return err
+	}
+	if err != nil { // all else that fails here is a setting, or a file that one names
+		return misuse(err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- svc.run(ctx) }()
@@ -352,7 +370,7 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 	case o.Force:
 		s.log.Error("no rules are in force: "+untilRules, "folder", dir, "error", err)
 	default:
-		return fmt.Errorf("load rules from %s: %w; set another folder with --rules, RUNTIME_ROOT, RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY, or set FORCE_START_WITHOUT_INITIAL_CONFIG=true to start without rules", dir, err)
+		return fmt.Errorf("load rules from %s: %w\nset another folder with --rules, RUNTIME_ROOT, RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY, or set FORCE_START_WITHOUT_INITIAL_CONFIG=true to start without rules", dir, err)
 	}
 	s.workers = append(s.workers, func(ctx context.Context) error { return folder.Watch(ctx, s.apply) })
 	return nil

@@ -17,14 +17,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/simulate"
 	"github.com/ratelimitd/ratelimitd/internal/simulate/report"
+	"github.com/ratelimitd/ratelimitd/internal/stdin"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // simulateCommand is the subcommand that replays access logs through rules.
 type simulateCommand struct {
-	Rules   string   `required:"" placeholder:"DIR" help:"Folder of rule files, or one file."`
-	Against string   `placeholder:"DIR" help:"Folder of the rule files that are in force now, or one file: the report shows which callers would be newly refused."`
-	Logs    []string `name:"log" required:"" sep:"none" placeholder:"FILE" help:"Access log, plain or gzip; - is standard input. May be repeated: logs are read one after the other."`
-	Mapping string   `required:"" placeholder:"FILE" help:"YAML that maps lines of the log to requests."`
+	Rules   string   `required:"" placeholder:"DIR" help:"Folder of rule files, or one file; - is the standard input."`
+	Against string   `placeholder:"DIR" help:"Folder of the rule files that are in force now, or one file (- is the standard input): the report shows which callers would be newly refused."`
+	Logs    []string `name:"log" required:"" sep:"none" placeholder:"FILE" help:"Access log, plain or gzip; - is the standard input. May be repeated: logs are read one after the other."`
+	Mapping string   `required:"" placeholder:"FILE" help:"YAML that maps lines of the log to requests; - is the standard input."`
 
 	Reorder    time.Duration `default:"5s" help:"Lines are sorted if they are out of order by no more than this."`
 	MaxErrors  int           `default:"1000" placeholder:"N" help:"Fail if more lines than this cannot be used; -1: never."`
@@ -32,13 +34,12 @@ type simulateCommand struct {
 	FailAbove  float64       `default:"0" placeholder:"PERCENT" help:"With --fail-on: fail only above this share of all requests."`
 	MaxCallers int           `default:"100000" placeholder:"N" help:"Most callers that are counted individually; the others are counted together."`
 
-	Output   string `enum:"text,json" default:"text" help:"text or json."`
-	HTML     string `name:"html" placeholder:"FILE" help:"Also write a report with charts to this file."`
-	Verdicts string `placeholder:"FILE" help:"Also write the verdict on each request to this file, as JSON lines."`
+	HTML     string `name:"html" writes:"" placeholder:"FILE" help:"Also write a report with charts to this file."`
+	Verdicts string `writes:"" placeholder:"FILE" help:"Also write the verdict on each request to this file, as JSON lines."`
 	Top      int    `default:"10" placeholder:"N" help:"Most rules and callers in the text report."`
 
-	Color    colorOption `embed:""`
-	Progress string      `enum:"auto,always,never" default:"auto" help:"A progress bar on standard error; auto: if that is a terminal."`
+	Output   outputOptions `embed:""`
+	Progress string        `enum:"auto,always,never" default:"auto" help:"A progress bar on standard error; auto: if that is a terminal."`
 
 	Merge       bool   `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" group:"As the service" help:"Files of one domain are merged instead of the second being refused."`
 	Shadow      bool   `name:"shadow-mode" env:"SHADOW_MODE" group:"As the service" help:"Judge every rule, enforce none."`
@@ -47,6 +48,20 @@ type simulateCommand struct {
 	Admission   string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" group:"As the service" help:"For domains without admission."`
 	Months      bool   `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" group:"As the service" help:"Months are calendar months in UTC instead of 30 days."`
 	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" group:"As the service" help:"Most counters at once."`
+}
+
+func (*simulateCommand) about() about {
+	return about{
+		examples: []example{
+			{"who would be refused", "ratelimitd simulate --rules config/domains --mapping map.yaml --log access.log"},
+			{"a change of rules against those in force, as a page", "ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log --html r.html"},
+			{"a log of many files", "zcat access.log.*.gz | ratelimitd simulate --rules new --mapping map.yaml --log -"},
+		},
+		exits: []exitCode{
+			{0, "Nothing that --fail-on names happened."}, {1, "Something that --fail-on names happened."},
+			{2, "The rules, the mapping, a log or the command line cannot be used."},
+		},
+	}
 }
 
 // Run returns nil if nothing that --fail-on names happened, and an error with exit code 1 if it did. The exit code is 2 if the
@@ -59,21 +74,15 @@ func (o *simulateCommand) Run(ctx context.Context, s streams) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400) // most of what lives is counters, which are not garbage
 	}
-	if o.HTML != "" { // before a long run, not after it
-		f, err := os.OpenFile(o.HTML, os.O_CREATE|os.O_WRONLY, 0o666)
-		if err != nil {
-			return fmt.Errorf("write report: %w", err)
-		}
-		_ = f.Close()
-	}
-	verdicts, err := o.openVerdicts(options)
+	html, verdicts, err := o.begin(options) // before a long run, not after it
 	if err != nil {
-		return err
+		return misuse(err)
 	}
+	defer html.discard()
+	defer verdicts.discard()
 	bar := o.progress(s.err, options)
 	r, err := simulate.Run(ctx, *options)
 	bar.stop()
-	err = errors.Join(err, verdicts.close())
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("stopped: %w", ctx.Err())
@@ -82,7 +91,10 @@ func (o *simulateCommand) Run(ctx context.Context, s streams) error {
 	case err != nil:
 		return err
 	}
-	if err := o.write(s.out, r); err != nil {
+	if err := verdicts.finish(); err != nil {
+		return err
+	}
+	if err := o.write(s.out, html, r); err != nil {
 		return err
 	}
 	return o.verdict(r)
@@ -93,6 +105,39 @@ func isMisuse(err error) bool {
 	var bad *simulate.BadLinesError
 	var log *simulate.LogError
 	return errors.As(err, &bad) || errors.As(err, &log) || errors.Is(err, simulate.ErrNoRequest)
+}
+
+// mapping reads the mapping.
+func (o *simulateCommand) mapping() (*accesslog.Mapping, []*yamlform.Error) {
+	if o.Mapping != stdin.Name {
+		return accesslog.LoadMapping(o.Mapping)
+	}
+	data, err := stdin.ReadFile(o.Mapping)
+	if err != nil {
+		return nil, []*yamlform.Error{{File: stdin.Shown, Msg: err.Error()}}
+	}
+	return accesslog.ParseMapping(stdin.Shown, data)
+}
+
+// oneReader refuses a command line on which two flags would read the standard input.
+func (o *simulateCommand) oneReader() error {
+	var readers []string
+	for _, f := range append([][2]string{{"--rules", o.Rules}, {"--against", o.Against}, {"--mapping", o.Mapping}}, logsOf(o.Logs)...) {
+		if f[1] == stdin.Name {
+			readers = append(readers, f[0])
+		}
+	}
+	if len(readers) > 1 {
+		return fmt.Errorf("%s are all -: one of them can be the standard input", strings.Join(readers, ", "))
+	}
+	return nil
+}
+
+func logsOf(names []string) (all [][2]string) {
+	for _, name := range names {
+		all = append(all, [2]string{"--log", name})
+	}
+	return all
 }
 
 func (o *simulateCommand) options() (*simulate.Options, error) {
@@ -107,13 +152,16 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 	if o.Reorder < 0 || o.Reorder > 24*time.Hour {
 		return nil, fmt.Errorf("--reorder %s: use a time from 0s to 24h", o.Reorder)
 	}
-	mapping, errs := accesslog.LoadMapping(o.Mapping)
+	if err := o.oneReader(); err != nil {
+		return nil, err
+	}
+	mapping, errs := o.mapping()
 	if len(errs) > 0 {
 		all := make([]error, len(errs))
 		for i, e := range errs {
 			all[i] = e
 		}
-		return nil, fmt.Errorf("mapping:\n%w", errors.Join(all...))
+		return nil, fmt.Errorf("the mapping %s cannot be used:\n%w", stdin.NameOf(o.Mapping), errors.Join(all...))
 	}
 	tree := descriptor.Options{CalendarMonths: o.Months}
 	rules, err := simulate.LoadRules(o.Rules, o.Merge, tree)
@@ -148,17 +196,30 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 	return out, nil
 }
 
-// verdictFile is the file of verdicts.
-type verdictFile struct {
-	f *os.File // nil: verdicts are not written
-	w *bufio.Writer
+// begin begins the files that the command writes besides its output.
+func (o *simulateCommand) begin(options *simulate.Options) (html *newFile, verdicts *verdictFile, err error) {
+	if o.HTML != "" {
+		if html, err = createFile(o.HTML); err != nil {
+			return nil, nil, fmt.Errorf("write report: %w", err)
+		}
+	}
+	if verdicts, err = o.beginVerdicts(options); err != nil {
+		html.discard()
+	}
+	return html, verdicts, err
 }
 
-func (o *simulateCommand) openVerdicts(options *simulate.Options) (*verdictFile, error) {
+// verdictFile is the file of verdicts.
+type verdictFile struct {
+	*newFile // nil: verdicts are not written
+	w        *bufio.Writer
+}
+
+func (o *simulateCommand) beginVerdicts(options *simulate.Options) (*verdictFile, error) {
 	if o.Verdicts == "" {
 		return &verdictFile{}, nil
 	}
-	f, err := os.Create(o.Verdicts)
+	f, err := createFile(o.Verdicts)
 	if err != nil {
 		return nil, fmt.Errorf("write verdicts: %w", err)
 	}
@@ -169,34 +230,34 @@ func (o *simulateCommand) openVerdicts(options *simulate.Options) (*verdictFile,
 	return v, nil
 }
 
-func (v *verdictFile) close() error {
-	if v.f == nil {
+func (v *verdictFile) finish() error {
+	if v.newFile == nil {
 		return nil
 	}
-	if err := errors.Join(v.w.Flush(), v.f.Close()); err != nil {
+	err := v.w.Flush()
+	if err == nil {
+		err = v.commit()
+	}
+	if err != nil {
 		return fmt.Errorf("write verdicts: %w", err)
 	}
 	return nil
 }
 
-func (o *simulateCommand) write(out io.Writer, r *simulate.Report) error {
-	if o.HTML != "" {
-		f, err := os.Create(o.HTML)
-		if err != nil {
-			return fmt.Errorf("write report: %w", err)
-		}
-		if err := errors.Join(report.WriteHTML(f, r), f.Close()); err != nil {
-			return fmt.Errorf("write report: %w", err)
+func (o *simulateCommand) write(out io.Writer, html *newFile, r *simulate.Report) error {
+	err := error(nil)
+	if html != nil {
+		if err = report.WriteHTML(html, r); err == nil {
+			err = html.commit()
 		}
 	}
-	var err error
-	if o.Output == "json" {
-		err = report.WriteJSON(out, r)
-	} else {
-		err = report.WriteText(out, r, report.TextOptions{
-			Color: o.Color.on(out),
-			Top:   o.Top,
-		})
+	if err == nil {
+		err = o.Output.write(out, func(w io.Writer) error {
+			return report.WriteText(w, r, report.TextOptions{
+				Color: o.Output.Color.on(w),
+				Top:   o.Top,
+			})
+		}, func(w io.Writer) error { return report.WriteJSON(w, r) })
 	}
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)

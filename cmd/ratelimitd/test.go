@@ -14,16 +14,29 @@ import (
 
 // testCommand is the subcommand that runs unit tests for rules.
 type testCommand struct {
-	Paths []string `arg:"" optional:"" name:"path" help:"Test files (*_test.yaml), or folders that are searched for them. Default: config/domains."`
+	Paths []string `arg:"" optional:"" name:"path" help:"Test files (*_test.yaml), or folders that are searched for them; - is the standard input. Unset: config/domains."`
 
 	Match       string  `name:"run" placeholder:"REGEXP" help:"Run only the cases whose \"FILE: NAME\" this matches."`
-	Output      string  `enum:"text,json" default:"text" help:"text or json."`
-	JUnit       string  `name:"junit" placeholder:"FILE" help:"Also write JUnit XML to this file."`
+	JUnit       string  `name:"junit" writes:"" placeholder:"FILE" help:"Also write JUnit XML to this file."`
 	Coverage    bool    `help:"List the rules that no test reaches."`
 	MinCoverage float64 `placeholder:"PERCENT" help:"Fail if the tests reach fewer of the rules."`
 	Verbose     bool    `short:"v" help:"List passed cases too."`
 
-	Color colorOption `embed:""`
+	Output outputOptions `embed:""`
+}
+
+func (*testCommand) about() about {
+	return about{
+		examples: []example{
+			{"all tests below a folder", "ratelimitd test config/domains"},
+			{"some cases, each with its name", "ratelimitd test --run search -v config/domains"},
+			{"in a pipeline", "ratelimitd test --min-coverage 90 --junit report.xml config/domains"},
+		},
+		exits: []exitCode{
+			{0, "All cases pass."}, {1, "A case fails, or the tests reach too few rules for --min-coverage."},
+			{2, "A test file cannot be run, or the command line is invalid."},
+		},
+	}
 }
 
 // Run returns nil if all tests pass, an error with exit code 1 if not, and one with exit code 2 if some cannot be run.
@@ -76,26 +89,17 @@ func rulesBelow(paths []string) ([]string, error) {
 
 func (o *testCommand) write(out io.Writer, r *ruletest.Report) error {
 	if o.JUnit != "" {
-		f, err := os.Create(o.JUnit)
-		if err != nil {
-			return fmt.Errorf("write JUnit XML: %w", err)
-		}
-		if err := ruletest.WriteJUnit(f, r); err != nil {
-			_ = f.Close()
-			return fmt.Errorf("write JUnit XML: %w", err)
-		}
-		if err := f.Close(); err != nil {
+		if err := writeFile(o.JUnit, func(w io.Writer) error { return ruletest.WriteJUnit(w, r) }); err != nil {
 			return fmt.Errorf("write JUnit XML: %w", err)
 		}
 	}
-	if o.Output == "json" {
-		return ruletest.WriteJSON(out, r)
-	}
-	return ruletest.WriteText(out, r, ruletest.TextOptions{
-		Color:    o.Color.on(out),
-		Verbose:  o.Verbose,
-		Coverage: o.Coverage || o.MinCoverage > 0,
-	})
+	return o.Output.write(out, func(w io.Writer) error {
+		return ruletest.WriteText(w, r, ruletest.TextOptions{
+			Color:    o.Output.Color.on(w),
+			Verbose:  o.Verbose,
+			Coverage: o.Coverage || o.MinCoverage > 0,
+		})
+	}, func(w io.Writer) error { return ruletest.WriteJSON(w, r) })
 }
 
 // verdict is the error for a report; nil: all is well.

@@ -64,7 +64,7 @@ func TestTestCommand(t *testing.T) {
 		{[]string{filepath.Join(passing, "gone")}, 2, "", "no such file"},
 		{[]string{"--run", "twice", passing}, 2, "", "--run twice matches no case"},
 		{[]string{"--run", "(", passing}, 2, "", "missing closing )"},
-		{[]string{"--output", "yaml", passing}, 2, "", "--output must be one of"},
+		{[]string{"--output", "xml", passing}, 2, "", "--output must be one of"},
 		{[]string{"--junit", filepath.Join(passing, "no", "x.xml"), passing}, 1, "", "write JUnit XML"},
 	} {
 		code, stdout, stderr := testRules(t, c.args...)

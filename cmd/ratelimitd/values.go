@@ -78,12 +78,18 @@ func (flagValue) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	}
 }
 
+// errNoValue is about a flag at the end of the command line.
+var errNoValue = errors.New("needs a value")
+
 // textValue reads texts. A text of the tag oneof gets the spelling of the tag.
 type textValue struct{ adjusted *adjustments }
 
 // Decode implements kong.Mapper.
 func (t textValue) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	var v string
+	if ctx.Scan.Peek().IsEOL() {
+		return errNoValue
+	}
 	if err := ctx.Scan.PopValueInto("string", &v); err != nil {
 		return err
 	}
@@ -163,6 +169,9 @@ func numbers(a *adjustments) (whole, share, span kong.MapperFunc) {
 // ranged returns a mapper that parses a value and checks it against the flag's range, whose ends are parsed in the same way.
 func (m *adjustments) ranged(what string, parse func(string, reflect.Value) error, write func(reflect.Value) string) kong.MapperFunc {
 	return func(ctx *kong.DecodeContext, target reflect.Value) error {
+		if ctx.Scan.Peek().IsEOL() {
+			return errNoValue
+		}
 		token, err := ctx.Scan.PopValue(what)
 		if err != nil {
 			return err

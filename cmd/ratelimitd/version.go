@@ -14,16 +14,20 @@ import (
 
 // versionCommand is the subcommand that prints the version.
 type versionCommand struct {
-	JSON bool `help:"Print JSON."`
+	Output outputOptions `embed:""`
+}
+
+func (*versionCommand) about() about {
+	return about{
+		examples: []example{{"as data", "ratelimitd version -o json"}},
+		exits:    []exitCode{{0, "The version was printed."}, {2, "The command line is invalid."}},
+	}
 }
 
 // Run prints what is known about the build.
 func (o *versionCommand) Run(_ context.Context, s streams) error {
 	b := thisBuild()
-	if o.JSON {
-		return b.writeJSON(s.out)
-	}
-	return b.writeText(s.out)
+	return o.Output.write(s.out, b.writeText, b.writeJSON)
 }
 
 // The linker sets these in a release: -ldflags "-X main.release=v1.2.3 -X main.commit=HASH -X main.date=RFC3339".

@@ -13,7 +13,7 @@ import (
 func TestVersionOfARelease(t *testing.T) {
 	defer func(r, c, d string) { release, commit, date = r, c, d }(release, commit, date)
 	release, commit, date = "v1.2.3", "0123abc", "2026-03-10T12:00:00Z"
-	code, stdout, _ := asks(t, "version", "--json")
+	code, stdout, _ := asks(t, "version", "-o", "json")
 	var got map[string]string
 	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 0 {
 		t.Fatalf("exit code %d, %v: %s", code, err, stdout)

@@ -30,10 +30,12 @@ func unknownCommand(model *kong.Application, args []string) error {
 	}
 	var names []string
 	for _, c := range model.Children {
-		names = append(names, c.Name)
+		if c.Name == args[0] {
+			return nil
+		}
 	}
-	if slices.Contains(names, args[0]) {
-		return nil
+	for _, c := range visible(model) {
+		names = append(names, c.Name)
 	}
 	if meant := yamlform.Closest(args[0], names); meant != "" {
 		return fmt.Errorf("unknown command %q: did you mean %s?", args[0], meant)

@@ -17,9 +17,9 @@ func TestWordsOfTheCommandLine(t *testing.T) {
 	}{
 		{"chek rules", 2, "", `unknown command "chek": did you mean check?`},
 		{"simulte --rules x", 2, "", `unknown command "simulte": did you mean simulate?`},
-		{"frobnicate", 2, "", `unknown command "frobnicate": use one of serve, check, test, `},
+		{"frobnicate", 2, "", `unknown command "frobnicate": use one of serve, healthcheck, check, test, `},
 		{"rules", 2, "", `unknown command "rules"`},
-		{"help", 0, "Commands:", ""},
+		{"help", 0, "Usage: ratelimitd [COMMAND] [FLAGS]\n", ""},
 		{"help test", 0, "Run only the cases whose", ""},
 		{"--version", 0, "go1.", ""},
 		{"check " + rules + "/rules0_test.yaml", 2, "", "rules0_test.yaml is a test file: ratelimitd test runs it"},

@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"github.com/ratelimitd/ratelimitd/internal/stdin"
 )
 
 // Options are the sources of tokens. Both may be set.
@@ -82,10 +84,21 @@ func (t *Tokens) all() ([]token, error) {
 	return all, err
 }
 
-// First returns the first token of a file, for clients.
+// First returns the first token of a file, for clients; - is the standard input.
 func First(file string) (string, error) {
+	if file == stdin.Name {
+		data, err := stdin.ReadFile(file)
+		if err != nil {
+			return "", fmt.Errorf("read tokens: %w", err)
+		}
+		return firstOf(stdin.Shown, func(each func(_, text string)) error { return parse(stdin.Shown, data, each) })
+	}
+	return firstOf(file, func(each func(_, text string)) error { return lines(file, each) })
+}
+
+func firstOf(file string, lines func(each func(_, text string)) error) (string, error) {
 	first := ""
-	err := lines(file, func(_, text string) {
+	err := lines(func(_, text string) {
 		if first == "" {
 			first = text
 		}
@@ -107,6 +120,11 @@ func lines(file string, each func(owner, text string)) error {
 	if err != nil {
 		return fmt.Errorf("read tokens: %w", err)
 	}
+	return parse(file, data, each)
+}
+
+// parse calls each for every token in the content of a file.
+func parse(file string, data []byte, each func(owner, text string)) error {
 	if len(data) > largest {
 		return fmt.Errorf("read tokens: %s is larger than %d bytes", file, largest)
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"os"
 	"time"
 
 	"google.golang.org/grpc"
@@ -14,6 +13,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/ratelimitd/ratelimitd/internal/stdin"
 )
 
 // Options say how a server is reached.
@@ -21,7 +22,7 @@ type Options struct {
 	Server string // host:port, or unix:PATH; required
 
 	TLS        bool   // the connection is encrypted; CA, Cert and ServerName turn this on too
-	CA         string // file of the authorities to trust; empty: the system's
+	CA         string // file of the authorities to trust; empty: the system's. - is the standard input here and below
 	Cert, Key  string // files of the client certificate; empty: none
 	ServerName string // the name that the server's certificate must have; empty: the host of Server
 
@@ -61,7 +62,7 @@ func Dial(o Options) (*Client, error) {
 func (o *Options) config() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: o.ServerName}
 	if o.CA != "" {
-		pem, err := os.ReadFile(o.CA)
+		pem, err := stdin.ReadFile(o.CA)
 		if err != nil {
 			return nil, fmt.Errorf("read authorities: %w", err)
 		}
@@ -74,13 +75,25 @@ func (o *Options) config() (*tls.Config, error) {
 		return nil, fmt.Errorf("a certificate and its key come together: certificate %q, key %q", o.Cert, o.Key)
 	}
 	if o.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(o.Cert, o.Key)
+		pair, err := o.certificate()
 		if err != nil {
-			return nil, fmt.Errorf("certificate %s and key %s: %w", o.Cert, o.Key, err)
+			return nil, fmt.Errorf("certificate %s and key %s: %w", stdin.NameOf(o.Cert), stdin.NameOf(o.Key), err)
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
 	return config, nil
+}
+
+func (o *Options) certificate() (tls.Certificate, error) {
+	cert, err := stdin.ReadFile(o.Cert)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	key, err := stdin.ReadFile(o.Key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(cert, key)
 }
 
 // Close ends the connection.

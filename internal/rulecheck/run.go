@@ -12,6 +12,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/stdin"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
@@ -185,6 +186,12 @@ func find(paths []string) ([]*set, error) {
 	byFolder := make(map[string]*set)
 	seen := make(map[string]bool)
 	for _, p := range paths {
+		if p == stdin.Name {
+			s := &set{}
+			s.read(p)
+			sets = append(sets, s)
+			continue
+		}
 		info, err := os.Stat(p)
 		if err != nil {
 			return nil, fmt.Errorf("find rule files: %w", err)
@@ -255,7 +262,8 @@ func folder(dir string) (*set, error) {
 }
 
 func (s *set) read(name string) {
-	data, err := os.ReadFile(name)
+	data, err := stdin.ReadFile(name)
+	name = stdin.NameOf(name)
 	if err != nil {
 		s.cannot(name, "cannot be read: "+err.Error())
 		return

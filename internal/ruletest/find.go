@@ -12,6 +12,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/stdin"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
@@ -21,11 +22,15 @@ func IsTestFile(name string) bool {
 }
 
 // Find returns the test files that paths name, sorted. A folder stands for all test files below it, except in folders whose
-// names begin with a dot. It fails for a path that cannot be read, for a file that is no test file, and for a folder without
+// names begin with a dot; - stands for the standard input. It fails for a path that cannot be read, for a file that is no test file, and for a folder without
 // test files.
 func Find(paths []string) ([]string, error) {
 	var found []string
 	for _, p := range paths {
+		if p == stdin.Name {
+			found = append(found, p)
+			continue
+		}
 		info, err := os.Stat(p)
 		if err != nil {
 			return nil, fmt.Errorf("find tests: %w", err)
@@ -92,7 +97,8 @@ type suite struct {
 
 // load reads a test file and its rule files.
 func load(name string) (*suite, []*yamlform.Error) {
-	data, err := os.ReadFile(name)
+	data, err := stdin.ReadFile(name)
+	name = stdin.NameOf(name)
 	if err != nil {
 		return nil, []*yamlform.Error{{File: name, Msg: "cannot be read: " + err.Error()}}
 	}

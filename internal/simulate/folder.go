@@ -8,12 +8,13 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/stdin"
 )
 
-// LoadRules reads a folder of rules as the service would, or one file. The service leaves bad files out. Here a bad
+// LoadRules reads a folder of rules as the service would, or one file; - is the standard input. The service leaves bad files out. Here a bad
 // file is an error, because the result for a part of the rules would be misleading.
 func LoadRules(dir string, merge bool, o descriptor.Options) (*descriptor.Tree, error) {
-	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+	if info, err := os.Stat(dir); dir == stdin.Name || err == nil && !info.IsDir() {
 		return loadFile(dir, merge, o)
 	}
 	r, err := config.NewFolder(config.Options{Dir: dir, MergeDomains: merge, Tree: o, Logger: slog.New(slog.DiscardHandler)}).Load()
@@ -30,7 +31,8 @@ func LoadRules(dir string, merge bool, o descriptor.Options) (*descriptor.Tree, 
 }
 
 func loadFile(name string, merge bool, o descriptor.Options) (*descriptor.Tree, error) {
-	data, err := os.ReadFile(name)
+	data, err := stdin.ReadFile(name)
+	name = stdin.NameOf(name)
 	if err != nil {
 		return nil, fmt.Errorf("read rules: %w", err)
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 // parts are what tests need besides Go. The race detector needs a C compiler too.
-var parts = []string{"redis", "promtool", "browser", "envoy"}
+var parts = []string{"redis", "promtool", "browser", "envoy", "shells"}
 
 // modules are the folders with a go.mod and tests, the service's first.
 var modules = []string{".", "deploy", "e2e"}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// newFile is a file that a command writes. It has its name, and replaces an earlier file, once it is complete. So neither
+// an error nor an interruption leaves half a file.
+type newFile struct {
+	*os.File
+	target string // empty: written in place, as a pipe or a terminal is
+}
+
+// createFile begins a file. It fails at once where the file could not be written.
+func createFile(name string) (*newFile, error) {
+	if name == "-" {
+		return nil, errors.New("- is no file: name one, or use -o")
+	}
+	target, err := filepath.EvalSymlinks(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		target = name
+	case err != nil:
+		return nil, err
+	}
+	if info, err := os.Stat(target); err == nil && !info.Mode().IsRegular() {
+		f, err := os.OpenFile(name, os.O_WRONLY, 0) // a folder fails here
+		return &newFile{File: f}, err
+	}
+	f, err := os.OpenFile(fmt.Sprintf("%s.%d.tmp", target, os.Getpid()), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
+	if at := new(fs.PathError); errors.As(err, &at) {
+		return nil, &fs.PathError{Op: at.Op, Path: name, Err: at.Err}
+	}
+	if err != nil {
+		return nil, err
+	}
+	unfinished.add(f.Name())
+	return &newFile{f, target}, nil
+}
+
+// commit completes the file.
+func (f *newFile) commit() error {
+	err := f.Close()
+	if f.target == "" {
+		return err
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), f.target)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	unfinished.drop(f.Name())
+	return err
+}
+
+// discard removes what was written. After commit it does nothing.
+func (f *newFile) discard() {
+	if f == nil || f.File == nil || f.Close() != nil || f.target == "" {
+		return
+	}
+	_ = os.Remove(f.Name())
+	unfinished.drop(f.Name())
+}
+
+// writeFile writes a whole file.
+func writeFile(name string, write func(io.Writer) error) error {
+	f, err := createFile(name)
+	if err != nil {
+		return err
+	}
+	defer f.discard()
+	if err := write(f); err != nil {
+		return err
+	}
+	return f.commit()
+}
+
+// unfinished are the files that have been begun. They are removed if the process ends before their command does.
+var unfinished fileNames
+
+type fileNames struct {
+	mu  sync.Mutex
+	all map[string]bool
+}
+
+func (n *fileNames) add(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.all == nil {
+		n.all = make(map[string]bool)
+	}
+	n.all[name] = true
+}
+
+func (n *fileNames) drop(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.all, name)
+}
+
+func (n *fileNames) remove() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for name := range n.all {
+		_ = os.Remove(name)
+	}
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// about is what the help and the manual say about a command besides its flags.
+type about struct {
+	examples []example
+	exits    []exitCode // without that of an interruption, which all commands but serve share
+}
+
+// example is a command line, and what it is good for.
+type example struct{ what, line string }
+
+// exitCode is an exit code of a command, and what it means.
+type exitCode struct {
+	code    int
+	meaning string
+}
+
+// interrupted is the exit code of a command that Ctrl-C ended.
+var interrupted = exitCode{130, "Interrupted by Ctrl-C. A file that was being written is left as it was before."}
+
+// describedBy adds what the commands say about themselves to the model.
+func describedBy(model *kong.Application, commands map[string]runner) {
+	model.HelpFlag.Help = "Show this help."
+	for _, n := range model.Children {
+		var b strings.Builder
+		b.WriteString("Examples:\n\n")
+		for _, e := range commands[n.Name].about().examples {
+			fmt.Fprintf(&b, "    # %s\n    %s\n", e.what, e.line)
+		}
+		n.Detail = b.String()
+	}
+}
+
+// exitCodes are all exit codes of a command.
+func exitCodes(name string, c runner) []exitCode {
+	all := c.about().exits
+	if name != "serve" {
+		all = append(slices.Clone(all), interrupted)
+	}
+	return all
+}
+
+// printHelp is the help of a command, or of the program.
+func (c *cli) printHelp(options kong.HelpOptions, ctx *kong.Context) error {
+	n := ctx.Selected()
+	if n == nil || !named(ctx) {
+		return printOverview(ctx.Stdout, ctx.Model)
+	}
+	if err := kong.DefaultHelpPrinter(options, ctx); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprint(ctx.Stdout, "\nExit codes\n"); err != nil {
+		return err
+	}
+	for _, e := range exitCodes(n.Name, c.commands()[n.Name]) {
+		for i, line := range wrapped(e.meaning, 72) {
+			code := ""
+			if i == 0 {
+				code = fmt.Sprint(e.code)
+			}
+			if _, err := fmt.Fprintf(ctx.Stdout, "  %-4s  %s\n", code, line); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// named reports whether the command line names its command. Without a name it is serve's.
+func named(ctx *kong.Context) bool {
+	return slices.ContainsFunc(ctx.Args, func(a string) bool { return a == ctx.Selected().Name })
+}
+
+// printOverview is the help of the program: its commands by group, on one screen.
+func printOverview(w io.Writer, model *kong.Application) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\nUsage: %s [COMMAND] [FLAGS]\n", model.Help, model.Name)
+	group := ""
+	for _, n := range visible(model) {
+		if title := n.Group.Title; title != group {
+			group = title
+			fmt.Fprintf(&b, "%s\n", group)
+		}
+		fmt.Fprintf(&b, "  %-12s %s\n", n.Name, strings.TrimSuffix(n.Help, "."))
+	}
+	b.WriteString("Examples\n")
+	for _, line := range overviewExamples {
+		fmt.Fprintf(&b, "  %s\n", line)
+	}
+	fmt.Fprintf(&b, "%s COMMAND --help has a command's flags, examples and exit codes.\n", model.Name)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+var overviewExamples = []string{
+	"ratelimitd --rules config/domains",
+	"ratelimitd check config/domains",
+	"ratelimitd call --domain messaging to_number=2061234567",
+}
+
+// visible are the commands that the help lists.
+func visible(model *kong.Application) []*kong.Node {
+	return slices.DeleteFunc(slices.Clone(model.Children), func(n *kong.Node) bool { return n.Hidden })
+}
+
+// wrapped breaks a text into lines of at most so many characters.
+func wrapped(text string, width int) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len(line)+1+len(word) > width {
+			lines = append(lines, line)
+			line = ""
+		}
+		line = strings.TrimSpace(line + " " + word)
+	}
+	return append(lines, line)
+}
+
+// seeHelp names the help that lists what a command line could have been.
+func seeHelp(model *kong.Application, args []string) string {
+	command := "serve"
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		command = args[0]
+	}
+	if !slices.ContainsFunc(model.Children, func(n *kong.Node) bool { return n.Name == command }) {
+		return model.Name + " --help lists the commands"
+	}
+	return fmt.Sprintf("%s %s --help lists its flags, with examples", model.Name, command)
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+)
+
+// outputOptions say how a result is written.
+type outputOptions struct {
+	Output string `short:"o" enum:"table,json,yaml" default:"table" help:"Form of the output: table (text for people), json or yaml."`
+	JSON   bool   `help:"Short for -o json."`
+
+	Color colorOption `embed:""`
+}
+
+// write writes a result in the form that was asked for. YAML is the JSON in other words.
+func (o *outputOptions) write(to io.Writer, asText, asJSON func(io.Writer) error) error {
+	form := o.Output
+	if o.JSON {
+		form = "json"
+	}
+	return writeAs(form, to, asText, asJSON)
+}
+
+func writeAs(form string, to io.Writer, asText, asJSON func(io.Writer) error) error {
+	switch form {
+	case "json":
+		return asJSON(to)
+	case "yaml":
+		var b bytes.Buffer
+		if err := asJSON(&b); err != nil {
+			return err
+		}
+		text, err := yamlform.FromJSON(b.Bytes())
+		if err != nil {
+			return fmt.Errorf("write YAML: %w", err)
+		}
+		_, err = to.Write(text)
+		return err
+	default:
+		return asText(to)
+	}
+}
+
+// colorOption is the flag that switches colours in text on or off.
+type colorOption struct {
+	Color string `enum:"auto,always,never" default:"auto" help:"Colours: auto means on a terminal, unless NO_COLOR is set."`
+}

@@ -1,0 +1,281 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/tlstest"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+)
+
+const onePasses = "cases:\n  - name: one passes\n    steps:\n      - {descriptors: second=x, expect: OK}\n"
+
+// Every command that prints data prints the same as JSON and as YAML.
+func TestYAMLIsTheJSON(t *testing.T) {
+	rules := rulesOf(t, edgeRules)
+	write(t, rules, "rules0_test.yaml", onePasses)
+	p := startProcess(t, map[string]string{"RATELIMITD_ADMIN_TOKEN": adminToken}, "--rules", rules)
+	t.Setenv("RATELIMITD_ADMIN_TOKEN", adminToken)
+	root := filepath.Join("..", "..")
+	lines := map[string]string{
+		"check": rules, "test": rules, "version": "", "schema": "tests",
+		"explain":  "-d edge --at 2026-03-10 --rules " + rules + " method=GET,path=/search",
+		"call":     "-d edge --hits 0 -s " + p.GRPC + " method=GET,path=/search",
+		"peek":     "-d edge -s " + p.Debug + " method=GET,path=/search",
+		"reset":    "-d edge -s " + p.Debug + " method=GET,path=/search",
+		"simulate": "--rules " + root + "/config/domains --mapping " + root + "/examples/simulate/envoy.yaml --log " + root + "/examples/simulate/access.log",
+	}
+	model, _ := modelOf(t)
+	for _, n := range model.Children {
+		line, listed := lines[n.Name]
+		if !listed {
+			if notData[n.Name] == "" {
+				t.Errorf("%s prints data and is not in this test", n.Name)
+			}
+			continue
+		}
+		var values [2]any
+		for i, form := range []string{"json", "yaml"} {
+			code, stdout, stderr := asks(t, append(append([]string{n.Name}, strings.Fields(line)...), "-o", form)...)
+			if code != 0 {
+				t.Fatalf("%s -o %s: exit code %d: %s", n.Name, form, code, stderr)
+			}
+			text := []byte(stdout)
+			if form == "yaml" {
+				all, err := yamlform.Decode(text)
+				if err != nil || len(all) != 1 || json.Valid(text) {
+					t.Fatalf("%s -o yaml: %v, %d documents:\n%s", n.Name, err, len(all), text)
+				}
+				if text, err = json.Marshal(all[0]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := json.Unmarshal(text, &values[i]); err != nil {
+				t.Fatalf("%s -o %s: %v:\n%s", n.Name, form, err, text)
+			}
+			values[i] = withoutTimes(values[i])
+		}
+		if !reflect.DeepEqual(values[0], values[1]) {
+			t.Errorf("%s: JSON and YAML differ:\n%v\n%v", n.Name, values[0], values[1])
+		}
+	}
+}
+
+// withoutTimes leaves out what differs from call to call.
+func withoutTimes(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for name, value := range v {
+			if _, number := value.(float64); number {
+				delete(v, name)
+				continue
+			}
+			v[name] = withoutTimes(value)
+		}
+	case []any:
+		for i := range v {
+			v[i] = withoutTimes(v[i])
+		}
+	}
+	return v
+}
+
+// Wherever a command reads a file, - is the standard input.
+func TestStandardInput(t *testing.T) {
+	rules := rulesOf(t, fiveADay)
+	file := filepath.Join(rules, "rules0.yaml")
+	root := filepath.Join("..", "..")
+	mapping, log := filepath.Join(root, "examples", "simulate", "envoy.yaml"), filepath.Join(root, "examples", "simulate", "access.log")
+	shipped, err := os.ReadFile(filepath.Join(root, "config", "domains", "messaging.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(name string) string {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	authority := tlstest.NewAuthority(t, "authority")
+	pair := authority.Issue(t, "client")
+	p := startProcess(t, map[string]string{"RATELIMITD_ADMIN_TOKEN": adminToken}, "--rules", rules)
+	asking := "-d d k=a --timeout 3s --server "
+	type input struct {
+		args, stdin string
+		code        int
+		says        string
+	}
+	cases := map[string]input{
+		"check path":         {"check -", fiveADay, 0, ""},
+		"test path":          {"test -", "rules: " + file + "\n" + strings.ReplaceAll(onePasses, "second", "k"), 0, "1 case passed"},
+		"simulate rules":     {"simulate --rules - --mapping " + mapping + " --log " + log, string(shipped), 0, ""},
+		"simulate against":   {"simulate --against - --rules " + rules + " --mapping " + mapping + " --log " + log, string(shipped), 0, ""},
+		"simulate log":       {"simulate --log - --rules " + rules + " --mapping " + mapping, read(log), 0, ""},
+		"simulate mapping":   {"simulate --mapping - --rules " + rules + " --log " + log, read(mapping), 0, ""},
+		"explain rules":      {"explain -d d k=a --rules -", fiveADay, 0, "<stdin>:"},
+		"explain token-file": {"explain --token-file - " + asking + p.Debug, adminToken, 0, "5 per day"},
+		"peek token-file":    {"peek --token-file - " + asking + p.Debug, adminToken, 0, "5 per day"},
+		"reset token-file":   {"reset --token-file - " + asking + p.Debug, adminToken, 0, "5 per day"},
+	}
+	// A bad file is named; a good one leads to a server that speaks no TLS.
+	for _, command := range []string{"explain", "call", "peek", "reset"} {
+		cases[command+" ca"] = input{command + " --ca - " + asking + p.GRPC, string(authority.PEM), 1, "UNAVAILABLE"}
+		cases[command+" cert"] = input{command + " --cert - --key - " + asking + p.GRPC, string(pair.Cert) + string(pair.Key), 1, "UNAVAILABLE"}
+		cases[command+" key"] = input{command + " --cert - --key - " + asking + p.GRPC, "nothing", 2, "certificate <stdin> and key <stdin>"}
+	}
+	model, _ := modelOf(t)
+	for _, n := range model.Children {
+		if n.Name == "serve" {
+			continue // it reads its files again when they change
+		}
+		values := slices.Clone(n.Positional)
+		for _, f := range n.Flags {
+			values = append(values, f.Value)
+		}
+		for _, v := range values {
+			c, listed := cases[n.Name+" "+v.Name]
+			if !listed {
+				if isFile(v) && !v.Tag.Has("writes") {
+					t.Errorf("%s reads a file, %s, and is not in this test", n.Name, v.Name)
+				}
+				continue
+			}
+			cmd := command(t, nil, strings.Fields(c.args)...)
+			cmd.Stdin = strings.NewReader(c.stdin)
+			if out, code := untilEnd(t, cmd); code != c.code || !strings.Contains(out, c.says) {
+				t.Errorf("%s: exit code %d, want %d and %q:\n%s", c.args, code, c.code, c.says, out)
+			}
+			delete(cases, n.Name+" "+v.Name)
+		}
+	}
+	for name := range cases {
+		t.Errorf("there is no %s", name)
+	}
+	if code, _, stderr := asks(t, strings.Fields("simulate --rules - --log - --mapping "+mapping)...); code != 2 || !strings.Contains(stderr, "--rules, --log are all -") {
+		t.Errorf("two files from one input: exit code %d: %s", code, stderr)
+	}
+	cmd := command(t, nil, "check", "-o", "plain", "-")
+	cmd.Stdin = strings.NewReader("domain: d\ndescriptors: [{key: k, rate_limit: {unit: dy, requests_per_unit: 5}}]\n")
+	if out, code := untilEnd(t, cmd); code != 1 || !strings.HasPrefix(out, "<stdin>:2:") {
+		t.Errorf("a mistake: exit code %d: %s", code, out)
+	}
+}
+
+// Ctrl-C ends a command with 130, and SIGTERM with 143. The files that it was to write are as they were before.
+func TestInterruptions(t *testing.T) {
+	root := filepath.Join("..", "..")
+	for _, s := range []struct {
+		signal syscall.Signal
+		code   int
+	}{{syscall.SIGINT, 130}, {syscall.SIGTERM, 143}} {
+		dir := t.TempDir()
+		html, verdicts := filepath.Join(dir, "report.html"), filepath.Join(dir, "verdicts")
+		write(t, dir, "report.html", "earlier")
+		cmd := command(t, nil, "simulate", "--rules", filepath.Join(root, "config", "domains"), "--mapping", filepath.Join(root, "examples", "simulate", "envoy.yaml"),
+			"--log", "-", "--html", html, "--verdicts", verdicts)
+		logs, err := cmd.StdinPipe() // it stays open: the command waits for more lines
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the files are begun", func() bool { return len(namesIn(t, dir)) == 3 })
+		if err := cmd.Process.Signal(s.signal); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		_ = logs.Close()
+		if code := cmd.ProcessState.ExitCode(); code != s.code || !strings.Contains(out.String(), "ratelimitd: stopped by a signal: "+s.signal.String()) {
+			t.Errorf("%s: exit code %d, want %d: %s", s.signal, code, s.code, &out)
+		}
+		if names := namesIn(t, dir); !slices.Equal(names, []string{"report.html"}) {
+			t.Errorf("%s leaves %v", s.signal, names)
+		}
+		if text, err := os.ReadFile(html); err != nil || string(text) != "earlier" {
+			t.Errorf("%s leaves %q, %v", s.signal, text, err)
+		}
+	}
+}
+
+func namesIn(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func await(t *testing.T, what string, reached func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !reached(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it did not happen that %s", what)
+		}
+	}
+}
+
+// A file appears when it is complete. An error leaves the earlier one.
+func TestNewFiles(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "file")
+	if err := os.Symlink("file", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for i, at := range []string{name, filepath.Join(dir, "link")} {
+		f, err := createFile(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(f, "%d", i)
+		if before, _ := os.ReadFile(name); i == 0 && before != nil || i > 0 && string(before) != "0" {
+			t.Errorf("%s has %q before it is complete", at, before)
+		}
+		if err := f.commit(); err != nil {
+			t.Fatal(err)
+		}
+		f.discard()
+		if after, _ := os.ReadFile(name); string(after) != fmt.Sprint(i) {
+			t.Errorf("%s has %q", at, after)
+		}
+	}
+	f, err := createFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.discard()
+	if text, _ := os.ReadFile(name); string(text) != "1" || len(namesIn(t, dir)) != 2 {
+		t.Errorf("%q, and the folder has %v", text, namesIn(t, dir))
+	}
+	for _, bad := range []string{"-", dir, filepath.Join(dir, "no", "such")} {
+		if f, err := createFile(bad); err == nil {
+			f.discard()
+			t.Errorf("%s was begun", bad)
+		}
+	}
+	for range 2 { // a device is written as it is
+		f, err := createFile(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.commit(); err != nil {
+			t.Error(err)
+		}
+	}
+}

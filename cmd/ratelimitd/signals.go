@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// signalled is the cause of the end of a context that a signal ended.
+type signalled struct{ os.Signal }
+
+// Error implements error.
+func (s signalled) Error() string { return s.String() + " signal received" }
+
+// ExitCode is what a shell reports for a process that the signal ended.
+func (s signalled) ExitCode() int {
+	if n, ok := s.Signal.(syscall.Signal); ok {
+		return 128 + int(n)
+	}
+	return 1
+}
+
+// untilSignal is a context that the first signal ends. The second one ends the process at once.
+func untilSignal(signals ...os.Signal) context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	first := make(chan os.Signal, 1)
+	signal.Notify(first, signals...)
+	go func() {
+		s := <-first
+		signal.Stop(first)
+		cancel(signalled{s})
+	}()
+	return ctx
+}
+
+// giveUp is how long a command may take to end after a signal. It is meant for those that cannot be interrupted, because
+// all they do is to read and to calculate.
+const giveUp = 2 * time.Second
+
+// interruptible runs a command until it ends. A signal ends it with the exit code of that signal, and leaves no
+// incomplete file.
+func interruptible(ctx context.Context, command runner, s streams) error {
+	ended := make(chan error, 1)
+	go func() { ended <- command.Run(ctx, s) }()
+	var err error
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		select {
+		case err = <-ended:
+		case <-time.After(giveUp):
+			unfinished.remove()
+			err = context.Cause(ctx)
+		}
+	}
+	var by signalled
+	if !errors.As(context.Cause(ctx), &by) {
+		return err
+	}
+	return &exit{fmt.Errorf("stopped by a signal: %s", by.Signal), by.ExitCode()}
+}
+
+// exit is an error with its exit code.
+type exit struct {
+	error
+	code int
+}
+
+// ExitCode implements kong.ExitCoder.
+func (e *exit) ExitCode() int { return e.code }
