@@ -17,9 +17,13 @@ func (s *service) reportHealth() {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
 	if s.health.listening.Load() {
-		s.server.SetServing(s.healthy())
+		s.server.SetMissing(noRules, !s.healthy())
+		s.server.SetServing(true)
 	}
 }
+
+// noRules is what /healthcheck answers while the rules in force do not suffice.
+const noRules = "no rules are in force that could be used; the log and /rlconfig on the debug port say why"
 
 // healthy reports whether the rules in force suffice. Without FORCE_START_WITHOUT_INITIAL_CONFIG rules must have been loaded,
 // even if they are empty. With it there need not be any yet, because a control plane without rules sends nothing; but after

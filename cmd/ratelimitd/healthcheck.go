@@ -35,14 +35,21 @@ func (*healthcheckCommand) about() about {
 func (h *healthcheckCommand) Run(ctx context.Context, s streams) error {
 	ctx, cancel := context.WithTimeout(ctx, h.Timeout)
 	defer cancel()
-	url := "http://" + net.JoinHostPort(loopback(h.Host), strconv.Itoa(h.Port)) + "/" + strings.TrimPrefix(h.Path, "/")
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return fmt.Errorf("request health: %w", err)
+	var resp *http.Response
+	var failures []error
+	for _, host := range loopback(h.Host) {
+		url := "http://" + net.JoinHostPort(host, strconv.Itoa(h.Port)) + "/" + strings.TrimPrefix(h.Path, "/")
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return fmt.Errorf("request health: %w", err)
+		}
+		if resp, err = http.DefaultClient.Do(req); err == nil {
+			break
+		}
+		failures = append(failures, err)
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return fmt.Errorf("request health: %w", err)
+	if resp == nil {
+		return fmt.Errorf("request health: %w", errors.Join(failures...))
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
@@ -57,15 +64,16 @@ func (h *healthcheckCommand) Run(ctx context.Context, s streams) error {
 	return err
 }
 
-// loopback is the address at which this machine reaches a listener: its own, or loopback if it listens on all addresses.
-func loopback(host string) string {
+// loopback lists the addresses at which this machine reaches a listener: its own, or loopback if it listens on all
+// addresses. On a machine without IPv6 a listener on :: is one for IPv4, and there is no ::1.
+func loopback(host string) []string {
 	ip := net.ParseIP(host)
 	switch {
 	case host == "" || ip != nil && ip.Equal(net.IPv4zero):
-		return "127.0.0.1"
+		return []string{"127.0.0.1"}
 	case ip != nil && ip.IsUnspecified():
-		return "::1"
+		return []string{"::1", "127.0.0.1"}
 	default:
-		return host
+		return []string{host}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"syscall"
 	_ "time/tzdata" // calendar windows need the zones, which an empty image does not have
 
@@ -36,11 +37,18 @@ type cli struct {
 }
 
 func main() {
-	os.Exit(run(untilSignal(stopSignals...), os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(untilSignal(stopSignals()...), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// stopSignals end a command in good order.
-var stopSignals = []os.Signal{os.Interrupt, syscall.SIGTERM}
+// stopSignals end a command in good order. SIGHUP is one of them, because it ends envoyproxy/ratelimit in good order too,
+// unless nohup has this process ignore it.
+func stopSignals() []os.Signal {
+	all := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		all = append(all, syscall.SIGHUP)
+	}
+	return all
+}
 
 // streams are the outputs of a subcommand.
 type streams struct {

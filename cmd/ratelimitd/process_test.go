@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProcess) == "" {
 		os.Exit(m.Run())
 	}
-	os.Exit(run(untilSignal(stopSignals...), os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(untilSignal(stopSignals()...), os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // patience is how long anything may take on a busy machine.

@@ -433,8 +433,13 @@ func (s *service) run(ctx context.Context) error {
 	for _, work := range s.workers {
 		g.Go(func() error { return work(background) })
 	}
-	serving, cancel := context.WithCancel(ctx)
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	asked := context.AfterFunc(ctx, func() {
+		s.log.Info("stopping", "because", context.Cause(ctx).Error()) // which signal it was
+		cancel()
+	})
+	defer asked()
 	context.AfterFunc(background, cancel) // a worker that fails stops the server
 	g.Go(func() error { return s.operators.Run(endingWith(background, s.server.Stopping())) })
 	err := s.server.Run(serving)

@@ -36,6 +36,9 @@ type redisStore struct {
 	answered bool // before the service listened
 }
 
+// noAnswer is what /healthcheck answers while this Redis keeps health red.
+func (c *redisStore) noAnswer() string { return "no answer from the Redis of " + c.settings + "_URL" }
+
 // openRedis makes the store that counts in Redis. Limits per second have a store of their own if the options say so.
 func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, error) {
 	o := &s.options.Backend
@@ -106,7 +109,7 @@ func (s *service) pingRedis(ctx context.Context) {
 	for _, c := range s.redis {
 		wg.Go(func() {
 			c.answered = c.store.Ping(pingCtx) == nil
-			s.server.SetMissing(c.settings, !c.answered)
+			s.server.SetMissing(c.noAnswer(), !c.answered)
 		})
 	}
 	wg.Wait()
@@ -134,7 +137,7 @@ func (s *service) awaitRedis(ctx context.Context, c *redisStore) error {
 		case waited:
 			s.log.Info("Redis answers", "settings", c.settings)
 		}
-		s.server.SetMissing(c.settings, false)
+		s.server.SetMissing(c.noAnswer(), false)
 	}
 	if s.options.Backend.Active {
 		s.followRedis(ctx, c)
@@ -163,7 +166,7 @@ func (s *service) followRedis(ctx context.Context, c *redisStore) {
 			continue
 		}
 		alive = err == nil
-		s.server.SetMissing(c.settings, !alive)
+		s.server.SetMissing(c.noAnswer(), !alive)
 		if alive {
 			s.log.Info("a connection to Redis works again", "settings", c.settings)
 		} else {

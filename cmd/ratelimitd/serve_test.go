@@ -98,8 +98,8 @@ func TestStartsWithoutAGoodFile(t *testing.T) {
 			client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 			red := func() {
 				t.Helper()
-				if code, _ := get(t, "http://"+p.HTTP+"/healthcheck"); code != http.StatusInternalServerError {
-					t.Errorf("/healthcheck: %d", code)
+				if code, body := get(t, "http://"+p.HTTP+"/healthcheck"); code != http.StatusInternalServerError || body != "not ready: "+noRules {
+					t.Errorf("/healthcheck: %d %q", code, body)
 				}
 				if _, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); status.Code(err) != codes.Unavailable {
 					t.Errorf("a request: %v", err)
@@ -214,15 +214,33 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// After SIGTERM a call in flight finishes and the exit code is 0. Health is red meanwhile.
-func TestStopsOnSIGTERM(t *testing.T) {
-	p := startProcess(t, map[string]string{"RATELIMITD_DRAIN_DELAY": "30s"}, "--rules", rulesOf(t, fiveADay))
-	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
+// After SIGTERM and SIGHUP a call in flight finishes and the exit code is 0. Health is red meanwhile.
+func TestStopsOnSignals(t *testing.T) {
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT} {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			testStopsOn(t, s)
+		})
 	}
+}
+
+func testStopsOn(t *testing.T, s syscall.Signal) {
+	quick := startProcess(t, nil, "--rules", rulesOf(t, fiveADay))
+	quick.Signal(t, s)
+	select {
+	case <-quick.Ended:
+		if quick.Err != nil || !strings.Contains(quick.Log.String(), s.String()+" signal received") {
+			t.Errorf("it ended with %v and said:\n%s", quick.Err, quick.Log)
+		}
+	case <-time.After(patience):
+		t.Errorf("it did not end within %v", patience)
+	}
+
+	p := startProcess(t, map[string]string{"RATELIMITD_DRAIN_DELAY": "30s"}, "--rules", rulesOf(t, fiveADay))
+	p.Signal(t, s)
 	p.Log.Wait(t, "draining: health is red, calls are still answered")
-	if code, _ := get(t, "http://"+p.HTTP+"/readyz"); code != http.StatusServiceUnavailable {
-		t.Errorf("/readyz while draining: %d, want 503", code)
+	if code, body := get(t, "http://"+p.HTTP+"/readyz"); code != http.StatusServiceUnavailable || body != "not ready: stopping" {
+		t.Errorf("/readyz while draining: %d %q, want 503", code, body)
 	}
 	if code, _ := get(t, "http://"+p.HTTP+"/livez"); code != http.StatusOK {
 		t.Errorf("/livez while draining: %d, want 200", code)

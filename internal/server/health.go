@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -29,7 +30,7 @@ type readiness struct {
 	mu       sync.Mutex
 	serving  bool
 	draining bool     // red for good
-	missing  []string // dependencies that are missing
+	missing  []string // what is missing, in words
 }
 
 func newReadiness() *readiness {
@@ -56,17 +57,17 @@ func (r *readiness) drain() {
 	r.publish()
 }
 
-// setMissing marks a dependency as missing or restored.
-func (r *readiness) setMissing(dependency string, missing bool) {
+// setMissing marks something as missing or restored.
+func (r *readiness) setMissing(what string, missing bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if missing == slices.Contains(r.missing, dependency) {
+	if missing == slices.Contains(r.missing, what) {
 		return
 	}
 	if missing {
-		r.missing = append(r.missing, dependency)
+		r.missing = append(r.missing, what)
 	} else {
-		r.missing = slices.DeleteFunc(r.missing, func(s string) bool { return s == dependency })
+		r.missing = slices.DeleteFunc(r.missing, func(s string) bool { return s == what })
 	}
 	r.publish()
 }
@@ -83,20 +84,30 @@ func (r *readiness) publish() {
 	}
 }
 
-func (r *readiness) ready() bool {
+// red says why the server does not want requests. It is empty if the server does.
+func (r *readiness) red() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.green()
+	switch {
+	case r.green():
+		return ""
+	case r.draining:
+		return "stopping"
+	case len(r.missing) > 0:
+		return strings.Join(r.missing, "; ")
+	default:
+		return "starting"
+	}
 }
 
-// handler answers 200 with the green text while the server is ready, else the code with the red text.
-func (r *readiness) handler(green string, code int, red string) http.HandlerFunc {
+// handler answers 200 with the green text while the server is ready, else the code and why the server is not ready.
+func (r *readiness) handler(green string, code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		if r.ready() {
-			endpoint.WriteText(w, http.StatusOK, green)
+		if why := r.red(); why != "" {
+			endpoint.WriteText(w, code, "not ready: "+why)
 			return
 		}
-		endpoint.WriteText(w, code, red)
+		endpoint.WriteText(w, http.StatusOK, green)
 	}
 }
 

@@ -27,7 +27,7 @@ func TestHealthAgreesEverywhere(t *testing.T) {
 		r.SetServing(serving)
 		wantStatus, wantHealth, wantBody, wantReady := healthv1.HealthCheckResponse_SERVING, 200, "OK", 200
 		if !serving {
-			wantStatus, wantHealth, wantBody, wantReady = healthv1.HealthCheckResponse_NOT_SERVING, 500, "", 503
+			wantStatus, wantHealth, wantBody, wantReady = healthv1.HealthCheckResponse_NOT_SERVING, 500, "not ready: starting", 503
 		}
 		for _, name := range allNames {
 			resp, err := client.Check(within(t), &healthv1.HealthCheckRequest{Service: name})
@@ -47,6 +47,18 @@ func TestHealthAgreesEverywhere(t *testing.T) {
 	}
 	if _, err := client.Check(within(t), &healthv1.HealthCheckRequest{Service: "nobody"}); status.Code(err) != codes.NotFound {
 		t.Errorf("an unknown service: %v", err)
+	}
+}
+
+// Health that is red says all that is missing.
+func TestHealthSaysWhatIsMissing(t *testing.T) {
+	r := start(t, Options{})
+	r.SetMissing("no rules", true)
+	r.SetMissing("no answer from Redis", true)
+	for path, want := range map[string]int{"/healthcheck": 500, "/readyz": 503} {
+		if code, body := get(t, r.HTTPAddr, path); code != want || body != "not ready: no rules; no answer from Redis" {
+			t.Errorf("%s: %d %q", path, code, body)
+		}
 	}
 }
 
@@ -100,7 +112,7 @@ func TestHealthIsRedUntilServing(t *testing.T) {
 			t.Errorf("service %q: %v, %v", name, resp.GetStatus(), err)
 		}
 	}
-	if s.readiness.ready() {
+	if s.readiness.red() == "" {
 		t.Error("HTTP health is green")
 	}
 }

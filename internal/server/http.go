@@ -20,8 +20,8 @@ func (s *Server) newHTTP(opts *Options) *http.Server {
 		large:    make(chan struct{}, maxLarge),
 		decoding: make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}))
-	mux.Handle("/healthcheck", s.readiness.handler("OK", http.StatusInternalServerError, ""))
-	mux.Handle("/readyz", s.readiness.handler("ok", http.StatusServiceUnavailable, "not ready"))
+	mux.Handle("/healthcheck", s.readiness.handler("OK", http.StatusInternalServerError))
+	mux.Handle("/readyz", s.readiness.handler("ok", http.StatusServiceUnavailable))
 	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { endpoint.WriteText(w, http.StatusOK, "ok") })
 	if opts.Metrics.Handler != nil {
 		mux.Handle("/metrics", opts.Metrics.Handler)

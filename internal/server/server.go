@@ -108,10 +108,11 @@ func (s *Server) Answered() uint64 { return s.metrics.grpc.total() }
 // stopping, health stays red.
 func (s *Server) SetServing(serving bool) { s.readiness.set(serving) }
 
-// SetMissing marks a dependency as missing or restored. While any is missing, health is red whatever SetServing said; requests
-// are answered all the same. It may be called at any time.
-func (s *Server) SetMissing(dependency string, missing bool) {
-	s.readiness.setMissing(dependency, missing)
+// SetMissing marks something as missing or restored; what is said in words ("no answer from Redis") to whoever asks for health
+// over HTTP. While anything is missing, health is red whatever SetServing said; requests are answered all the same. It may be
+// called at any time.
+func (s *Server) SetMissing(what string, missing bool) {
+	s.readiness.setMissing(what, missing)
 }
 
 // Stopping is closed when new calls are refused, after the drain delay.
