@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,10 @@ import (
 
 // patience is how long a server may take to answer or to end, and a topology to agree, on a busy machine.
 const patience = 30 * time.Second
+
+// Program is the variable that names the server that tests start, if that is not redis-server: Valkey, or another version of
+// Redis.
+const Program = "RATELIMITD_TEST_REDIS_SERVER"
 
 // Setup are the settings of processes. The zero value is plain TCP without a password.
 type Setup struct {
@@ -89,7 +94,11 @@ func start(t testing.TB, r role, password string, args func(s *Server, port stri
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: it needs redis-server")
 	}
-	binary, err := exec.LookPath("redis-server")
+	program := cmp.Or(os.Getenv(Program), "redis-server")
+	binary, err := exec.LookPath(program)
+	if err != nil && program != "redis-server" {
+		t.Fatalf("%s: %v", Program, err)
+	}
 	if err != nil {
 		if os.Getenv("CI") != "" {
 			t.Fatalf("find redis-server: %v. scripts/install-redis gets it", err)
