@@ -5,19 +5,22 @@
 #   docker run ratelimitd --rules config/domains                              # the examples in the image
 #
 # The same sources and the same Go give the same binary, byte for byte: scripts/rootfs leaves out paths, times and ids.
-FROM golang:1.26 AS build
+FROM docker.io/library/golang:1.26 AS build
 ARG VERSION=
 WORKDIR /src
-COPY go.mod go.sum ./
-RUN go mod download
+# .dockerignore leaves only what the binary is made of: a change of any other file does not compile again. After a change
+# of a source file, the caches keep what has been downloaded and compiled.
 COPY . .
-RUN VERSION=$VERSION scripts/rootfs /out
+RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
+    VERSION=$VERSION scripts/rootfs /out
 
 FROM scratch
 # Envoy Gateway and Istio run /bin/ratelimit, a link to the same binary.
 COPY --from=build /out /
 USER 65532:65532
-EXPOSE 8081 8080 6070
-# The image has no shell and no curl: the binary has a command for the health check.
+# gRPC and HTTP. The debug port, 6070, is on loopback in the container unless DEBUG_HOST says otherwise.
+EXPOSE 8081 8080
+# The image has no shell and no curl: the binary has a command for the health check. podman ignores this line, unless it
+# builds with --format docker.
 HEALTHCHECK --interval=5s --timeout=3s --start-period=5s CMD ["/bin/ratelimitd", "healthcheck"]
 ENTRYPOINT ["/bin/ratelimitd"]

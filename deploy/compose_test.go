@@ -31,19 +31,35 @@ func TestCompose(t *testing.T) {
 			t.Errorf("there is no service %s", name)
 		}
 	}
+	var builds []string // the services that build the image
 	published := make(map[string]string)
 	for name, s := range p.Services {
+		if s.Restart != types.RestartPolicyUnlessStopped {
+			t.Errorf("%s is not restarted when it ends", name)
+		}
 		if s.Build != nil {
+			builds = append(builds, name)
 			if _, err := os.Stat(filepath.Join(s.Build.Context, "Dockerfile")); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
+		}
+		if s.Image == "ratelimitd" {
 			for key := range s.Environment {
 				checkEnv(t, "docker-compose.yml: "+name, key)
 			}
-		} else if !strings.Contains(s.Image, ":") || strings.HasSuffix(s.Image, ":latest") {
-			t.Errorf("%s: the image %q is not pinned", name, s.Image)
+			if s.HealthCheck == nil {
+				t.Errorf("%s has no health check: podman does not keep the image's", name)
+			}
+			if !s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) {
+				t.Errorf("%s may write, or has capabilities", name)
+			}
+		} else if _, tag, _ := strings.Cut(s.Image, ":"); tag == "" || tag == "latest" || strings.Count(s.Image, "/") != 2 {
+			t.Errorf("%s: the image %q is not pinned, or not a full name: podman does not guess the registry", name, s.Image)
 		}
 		for _, v := range s.Volumes {
+			if v.Type == types.VolumeTypeTmpfs {
+				continue
+			}
 			if _, err := os.Stat(v.Source); err != nil {
 				t.Errorf("%s mounts %s: %v", name, v.Source, err)
 			}
@@ -52,16 +68,22 @@ func TestCompose(t *testing.T) {
 			}
 		}
 		for _, port := range s.Ports {
+			if port.HostIP != "127.0.0.1" {
+				t.Errorf("%s publishes port %s on %q, not on loopback", name, port.Published, port.HostIP)
+			}
 			if other := published[port.Published]; other != "" {
 				t.Errorf("%s and %s both publish port %s", name, other, port.Published)
 			}
 			published[port.Published] = name
 		}
 		for other, d := range s.DependsOn {
-			if d.Condition == types.ServiceConditionHealthy && p.Services[other].HealthCheck == nil && p.Services[other].Build == nil {
+			if d.Condition == types.ServiceConditionHealthy && p.Services[other].HealthCheck == nil {
 				t.Errorf("%s waits for the health of %s, which has no health check", name, other)
 			}
 		}
+	}
+	if !slices.Equal(builds, []string{"ratelimitd-1"}) {
+		t.Errorf("the image is built by %q: one service suffices", builds)
 	}
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {

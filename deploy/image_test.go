@@ -245,7 +245,7 @@ func TestDockerfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, line := range []string{
-		"RUN VERSION=$VERSION scripts/rootfs /out",
+		"    VERSION=$VERSION scripts/rootfs /out",
 		"FROM scratch",
 		"COPY --from=build /out /",
 		"USER 65532:65532",
@@ -261,7 +261,42 @@ func TestDockerfile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "FROM golang:" + goVersion.FindStringSubmatch(string(mod))[1] + " "; !strings.Contains(string(b), want) {
+	if want := "FROM docker.io/library/golang:" + goVersion.FindStringSubmatch(string(mod))[1] + " "; !strings.Contains(string(b), want) {
 		t.Errorf("the Dockerfile does not build with go.mod's Go: %q is missing", want)
+	}
+}
+
+// TestImageHasAllSources looks for everything that the binary is made of among what .dockerignore leaves.
+func TestImageHasAllSources(t *testing.T) {
+	ignore, err := os.ReadFile("../.dockerignore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := exec.Command("go", "list", "-deps", "-f", `{{if .Module}}{{if .Module.Main}}{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}
+{{end}}{{range .EmbedFiles}}{{$d}}/{{.}}
+{{end}}{{end}}{{end}}`, "./cmd/ratelimitd")
+	list.Dir = ".."
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := strings.Fields(string(out))
+	if len(files) < 100 {
+		t.Fatalf("the binary is made of %d files only", len(files))
+	}
+	for _, name := range append(files, root+"/go.mod", root+"/go.sum", root+"/scripts/rootfs", root+"/config/domains") {
+		name, err := filepath.Rel(root, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := strings.Cut(name, "/")
+		left := strings.Contains(string(ignore), "\n!/"+first+"\n") || strings.Contains(string(ignore), "\n!/"+name+"\n")
+		if !left || strings.HasSuffix(name, "_test.go") || strings.Contains(name, "/testdata/") {
+			t.Errorf(".dockerignore keeps %s from the image's build", name)
+		}
 	}
 }
