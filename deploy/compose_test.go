@@ -85,6 +85,11 @@ func TestCompose(t *testing.T) {
 	if !slices.Equal(builds, []string{"ratelimitd-1"}) {
 		t.Errorf("the image is built by %q: one service suffices", builds)
 	}
+	rules, err := os.ReadFile("compose/rules/demo.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkRules(t, "compose/rules/demo.yaml", string(rules))
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -43,7 +44,7 @@ func checkEnv(t *testing.T, where, name string) {
 	}
 }
 
-// checkRules reports what `ratelimitd check` says of a rule file.
+// checkRules reports the errors and warnings of `ratelimitd check` about a rule file.
 func checkRules(t *testing.T, name, text string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), filepath.Base(name))
@@ -51,7 +52,7 @@ func checkRules(t *testing.T, name, text string) {
 		t.Fatal(err)
 	}
 	out, err := exec.Command(filepath.Join(image(t), "bin/ratelimitd"), "check", file).CombinedOutput()
-	if err != nil {
+	if err != nil || strings.Contains(string(out), ": warning: ") {
 		t.Errorf("ratelimitd check %s: %v\n%s", name, err, out)
 	}
 }
