@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/.tools/bin:$(PATH)
 
 TOOL := go tool -modfile=tools/go.mod
 
-.PHONY: run quick test race test-clocks test-clocks-short e2e test-valkey soak fmt fmt-check vet lint prose tidy-check generate generate-check fuzz-short bench size interop attack attack-short ci
+.PHONY: run quick test race test-clocks test-clocks-short e2e compose-test test-valkey soak fmt fmt-check vet lint prose tidy-check generate generate-check fuzz-short bench size interop attack attack-short ci
 
 run: ## serve the example rules of config/domains, counting in memory
 	go run ./cmd/ratelimitd --rules config/domains
@@ -48,6 +48,13 @@ e2e: ## the tests with a real Envoy, which is installed first: docs/do/e2e.md
 interop: ## gRPC clients of other languages against the service; installs their libraries into .tools: docs/do/testing.md
 	scripts/install-redis
 	cd e2e && RATELIMITD_INTEROP=1 go test -timeout 30m -count 1 -v ./interop
+
+compose-test: ## docker-compose.yml in real containers; needs root: docs/do/containers.md
+	scripts/install-redis
+	scripts/install-envoy
+	scripts/install-promtool
+	-scripts/install-docker
+	cd deploy && RATELIMITD_CONTAINERS=1 go test -timeout 50m -count 1 -v ./containers
 
 test-valkey: ## the tests of the stores and of the connections to Redis, on Valkey: docs/do/redis.md
 	scripts/install-valkey

@@ -6,6 +6,7 @@
 //
 //   - image_test.go builds what the image holds and runs it in a chroot with nothing else
 //   - compose_test.go, kubernetes_test.go decode strictly and follow every reference to a file, a port or a name
+//   - containers, a package below, runs docker-compose.yml on a Docker daemon
 //   - prometheus_test.go runs promtool; metrics_test.go looks every metric of alerts and dashboard up in a real /metrics
 //   - examples_test.go decodes the examples into the types of Envoy, Envoy Gateway and Istio
 package deploy
