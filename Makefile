@@ -59,6 +59,11 @@ compose-test: ## docker-compose.yml in real containers; needs root: docs/do/cont
 test-valkey: ## the tests of the stores and of the connections to Redis, on Valkey: docs/do/redis.md
 	scripts/install-valkey
 	RATELIMITD_TEST_REDIS_SERVER=$(CURDIR)/.tools/valkey/current/valkey-server go test -count 1 ./internal/backend/redis ./internal/redisconn
+.PHONY: site
+site: ## the documentation as a site in .tools/site/dist; opens every page in a browser. Needs npm: docs/do/testing.md
+	scripts/site
+	scripts/install-browser
+	cd e2e && RATELIMITD_SITE=1 go test -timeout 10m -count 1 -run Site ./browser
 
 soak: ## what takes a minute and longer
 	RATELIMITD_SOAK=1 go test -timeout 60m -run Soak -v ./...

@@ -23,12 +23,13 @@ import (
 //	<!-- file: NAME -->    the block is the content of this file
 //	<!-- append: NAME -->  so is it, below what the file has
 //	<!-- steps -->         each run: in it is a command that must succeed
+//	<!-- envoy: DOMAIN --> Envoy's rate_limits for rules of the page
 //
 // A block of console holds commands after "$ " and what they say; one without a language what the service logs.
 var (
-	tutorialBlock = regexp.MustCompile("(?s)(?:<!-- (file|append|steps)(?:: (\\S+))? -->\n)?```(\\w*)\n(.*?)```\n")
+	tutorialBlock = regexp.MustCompile("(?s)(?:<!-- (file|append|steps|envoy)(?:: (\\S+))? -->\n)?```(\\w*)\n(.*?)```\n")
 	tutorialRun   = regexp.MustCompile(`(?m)^- run: (.+)$`)
-	elapsed       = regexp.MustCompile(`\bin [\d.]+(µs|us|ms|s)\b|[\d.]+ answers|[\d,]+ requests a second, \S+ in all|29\d\d left|reset in \S+|latency .*`)
+	elapsed       = regexp.MustCompile(`\bin [\d.]+(µs|us|ms|s)\b|[\d.]+ answers|[\d,]+ requests a second, \S+ in all|29\d\d left|reset in \S+|latency .*|"durationUntilReset":"[\d.]+s"`)
 	logged        = regexp.MustCompile(`time=\S+ |(grpc|http|debug)=\S+`)
 )
 
@@ -40,16 +41,32 @@ type tutorial struct {
 	read    int // offset in the service's log up to which the page has shown it
 }
 
-// Every step of docs/learn/tutorial.md gives the documented result, starting with the build of the binary.
+// Every step of these pages gives the documented result, starting with the build of the binary into the reader's folder.
 func TestTutorial(t *testing.T) {
-	t.Parallel() // it spends most of its time waiting
-	page := filepath.Join("..", "..", "docs", "learn", "tutorial.md")
+	for _, c := range []struct {
+		page, folder string
+		commands     int // at least
+	}{
+		{"learn/tutorial.md", "tutorial", 20},
+		{"learn/first-limit.md", "first-limit", 8},
+		{"do/from-limitador.md", "shop", 8},
+	} {
+		t.Run(c.folder, func(t *testing.T) {
+			t.Parallel() // it spends most of its time waiting
+			followPage(t, filepath.Join("..", "..", "docs", filepath.FromSlash(c.page)), c.folder, c.commands)
+		})
+	}
+}
+
+// followPage does what a page says, in a folder of that name.
+func followPage(t *testing.T, page, folder string, atLeast int) {
+	t.Helper()
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
 	home := t.TempDir()
-	r := &tutorial{home: filepath.Join(home, "tutorial"), shell: openShell(t, home)}
+	r := &tutorial{home: filepath.Join(home, folder), shell: openShell(t, home)}
 	var out strings.Builder
 	end, commands := 0, 0
 	for _, at := range tutorialBlock.FindAllSubmatchIndex(text, -1) {
@@ -65,6 +82,8 @@ func TestTutorial(t *testing.T) {
 		switch kind, name := part(1), part(2); {
 		case kind == "file":
 			r.write(t, name, body, os.O_TRUNC)
+		case kind == "envoy" || part(3) == "yaml" && kind == "":
+			// The first is for TestShownActions of e2e, the second is only shown.
 		case kind == "append":
 			r.write(t, name, body, os.O_APPEND)
 		case kind == "steps":
@@ -81,7 +100,7 @@ func TestTutorial(t *testing.T) {
 				if *update {
 					body = said
 				} else {
-					t.Errorf("the tutorial says otherwise; if that is right: go test -run Tutorial -update\n--- documented\n%s--- got\n%s", body, said)
+					t.Errorf("%s says otherwise; if that is right: go test -run Tutorial -update\n--- documented\n%s--- got\n%s", page, body, said)
 				}
 			}
 		default:
@@ -90,7 +109,7 @@ func TestTutorial(t *testing.T) {
 		out.WriteString(body)
 	}
 	out.Write(text[end:])
-	if commands < 20 {
+	if commands < atLeast {
 		t.Errorf("only %d commands in %s", commands, page)
 	}
 	if *update && out.String() != string(text) && !t.Failed() {
@@ -140,9 +159,11 @@ func (r *tutorial) serve(t *testing.T, args []string) {
 	cmd.Env = []string{"GRPC_PORT=0", "PORT=0", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "HOST=127.0.0.1"}
 	r.service = servicetest.Run(t, "the service", cmd)
 	_, rest, _ := strings.Cut(r.waitLog(t, "msg=listening"), "grpc=")
-	grpc, _, _ := strings.Cut(rest, " ")
+	grpc, rest, _ := strings.Cut(rest, " http=")
+	http, _, _ := strings.Cut(rest, " ")
 	r.read = 0
 	r.shell.run(t, `ratelimitd() { if [ "$1" = call ]; then command ratelimitd "$@" --server `+grpc+`; else command ratelimitd "$@"; fi; }`)
+	r.shell.run(t, `curl() { command curl "${@/localhost:8080/`+http+`}"; }`)
 }
 
 // logs waits until the service has logged these lines in this order. Other lines may come between them.

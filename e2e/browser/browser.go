@@ -22,6 +22,9 @@ import (
 
 // Browser is a Chromium with a page in it.
 type Browser struct {
+	// Origin, such as http://127.0.0.1:1234, may be asked for anything. Other requests are trouble.
+	Origin string
+
 	ctx context.Context
 
 	mu       sync.Mutex
@@ -90,7 +93,9 @@ func (b *Browser) listen(event any) {
 	case *page.EventJavascriptDialogOpening:
 		trouble = "dialog: " + e.Message
 	case *network.EventRequestWillBeSent:
-		if e.Type != network.ResourceTypeDocument || !strings.HasPrefix(e.Request.URL, "file://") {
+		file := e.Type == network.ResourceTypeDocument && strings.HasPrefix(e.Request.URL, "file://")
+		data := strings.HasPrefix(e.Request.URL, "data:") // part of the page
+		if !file && !data && (b.Origin == "" || !strings.HasPrefix(e.Request.URL, b.Origin+"/")) {
 			trouble = "request: " + e.Request.URL
 		}
 	}
@@ -119,7 +124,13 @@ func (b *Browser) must(t *testing.T, err error) {
 // Show opens a file and waits until the page has an element that the selector matches.
 func (b *Browser) Show(t *testing.T, name, ready string) {
 	t.Helper()
-	b.do(t, chromedp.Navigate((&url.URL{Scheme: "file", Path: name}).String()), chromedp.WaitReady(ready))
+	b.Visit(t, (&url.URL{Scheme: "file", Path: name}).String(), ready)
+}
+
+// Visit opens an address and waits until the page has an element that the selector matches.
+func (b *Browser) Visit(t *testing.T, address, ready string) {
+	t.Helper()
+	b.do(t, chromedp.Navigate(address), chromedp.WaitReady(ready))
 }
 
 // Quiet fails the test if the page logged or fetched something.
@@ -146,10 +157,12 @@ func (b *Browser) settle(t *testing.T) {
 	Ask[bool](t, b, `new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))`)
 }
 
-// Paint asks for light or dark.
+// Paint asks for light or dark, and for no animations: a picture in the middle of one differs with every run.
 func (b *Browser) Paint(t *testing.T, scheme string) {
 	t.Helper()
-	call(t, b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
+	call(t, b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+		{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
+	}})
 	b.settle(t)
 }
 

@@ -1,0 +1,72 @@
+// The site is made of docs/ as it is. docs/README.md is its front page, and the tables there are its menu.
+import { existsSync, readFileSync } from 'node:fs'
+import path from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { defineConfig } from 'vitepress'
+
+const pages = path.join(path.dirname(fileURLToPath(import.meta.url)), '..', 'docs')
+const repository = 'https://github.com/ratelimitd/ratelimitd'
+
+// A heading's anchor, as GitHub makes it. So links within the Markdown lead to the same place on both.
+const anchor = (text) => text.trim().toLowerCase().replace(/[^\p{L}\p{N}\-_ ]/gu, '').replace(/ /g, '-')
+
+const served = (page) => '/' + page.replace(/README\.md$/, '').replace(/\.md$/, '')
+
+// The menu: each heading of docs/README.md, and the pages that its table names.
+function menu() {
+  const groups = []
+  for (const line of readFileSync(path.join(pages, 'README.md'), 'utf8').split('\n')) {
+    const heading = line.match(/^## (.+)$/)
+    const row = line.match(/^\| \[([^\]]+)\]\(([^)]+\.md)\)/)
+    if (heading) groups.push({ text: heading[1], items: [] })
+    else if (row && groups.length) groups.at(-1).items.push({ text: row[1], link: served(row[2]) })
+  }
+  return groups
+}
+
+// Links to what is not a page of the site, such as an example or a source file, lead to the repository.
+function repositoryLinks(md) {
+  md.core.ruler.push('repository_links', (state) => {
+    const folder = path.dirname(state.env.realPath ?? state.env.path)
+    for (const block of state.tokens) {
+      for (const token of block.children ?? []) {
+        const href = token.type === 'link_open' ? token.attrGet('href') : null
+        if (!href || /^([a-z]+:|#)/.test(href)) continue
+        const target = path.resolve(folder, href.split('#')[0])
+        const inside = path.relative(pages, target)
+        if (inside.startsWith('..') || !target.endsWith('.md')) {
+          token.attrSet('href', `${repository}/blob/main/${path.join('docs', inside)}`)
+        } else if (!existsSync(target)) {
+          throw new Error(`${state.env.relativePath} links to ${href}, which does not exist`)
+        } else {
+          token.attrSet('href', href.replace('README.md', 'index.md'))
+        }
+      }
+    }
+  })
+}
+
+const groups = menu()
+
+export default defineConfig({
+  title: 'ratelimitd',
+  description: 'A rate limit service for Envoy and everything else',
+  // The icon is a part of each page: a bar that is full at the top. Otherwise browsers ask for /favicon.ico.
+  head: [['link', { rel: 'icon', href: 'data:image/svg+xml,' + encodeURIComponent('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect x="2" y="9" width="3" height="5" fill="#3451b2"/><rect x="6.5" y="5" width="3" height="9" fill="#3451b2"/><rect x="11" y="2" width="3" height="12" fill="#c0392b"/></svg>') }]],
+  srcDir: 'docs',
+  outDir: 'dist',
+  base: process.env.SITE_BASE || '/',
+  rewrites: (id) => id.replace(/README\.md$/, 'index.md'),
+  markdown: {
+    anchor: { slugify: anchor },
+    headers: { slugify: anchor },
+    config: repositoryLinks,
+  },
+  themeConfig: {
+    nav: groups.map((g) => ({ text: g.text, link: g.items[0].link, activeMatch: `^${g.items[0].link.replace(/[^/]*$/, '')}` })),
+    sidebar: groups,
+    outline: [2, 3],
+    search: { provider: 'local', options: { detailedView: true } },
+    socialLinks: [{ icon: 'github', link: repository }],
+  },
+})
