@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/.tools/bin:$(PATH)
 
 TOOL := go tool -modfile=tools/go.mod
 
-.PHONY: run quick test race test-clocks test-clocks-short e2e compose-test test-valkey soak fmt fmt-check vet lint prose tidy-check generate generate-check fuzz-short bench size interop attack attack-short ci
+.PHONY: run quick test race test-clocks test-clocks-short e2e compose-test test-valkey soak fmt fmt-check vet lint prose tidy-check generate generate-check fuzz-short bench size licences interop attack attack-short ci
 
 run: ## serve the example rules of config/domains, counting in memory
 	go run ./cmd/ratelimitd --rules config/domains
@@ -81,11 +81,12 @@ vet:
 	cd deploy && go vet ./...
 	cd e2e && go vet ./...
 
-lint: ## the linters of .golangci.yml, and buf's
+lint: ## the linters of .golangci.yml, buf's, and actionlint for the workflows
 	$(TOOL) golangci-lint run ./...
 	cd deploy && go tool -modfile=../tools/go.mod golangci-lint run -c ../.golangci.yml ./...
 	cd e2e && go tool -modfile=../tools/go.mod golangci-lint run -c ../.golangci.yml ./...
 	$(TOOL) buf lint
+	go tool -modfile=tools/checks/go.mod actionlint
 
 prose: ## the English of docs, help, messages and comments: CONTRIBUTING.md
 	go run ./scripts/prose
@@ -116,6 +117,9 @@ bench: ## what a decision costs, as ratios in one run; what a counter costs in R
 
 size: ## how large the released program is; more than 25 MB fails
 	scripts/size
+
+licences: ## the licences of all dependencies: fail for one that is not allowed
+	scripts/licences
 
 attack: ## what one client can do to the others, in about fifteen minutes: docs/understand/attacks.md
 	go run ./attack
