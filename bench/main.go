@@ -129,7 +129,7 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 				return fmt.Errorf("measure %s: %w", t.name, err)
 			}
 			t.rounds = append(t.rounds, m)
-			fmt.Fprintf(out, "  %s %.0f/s", t.id, m.rate())
+			fmt.Fprintf(out, "  %s %.0f/s %.2f us", t.id, m.rate(), m.perDecision(m.cpu.server))
 		}
 		fmt.Fprintln(out)
 	}
