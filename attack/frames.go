@@ -34,10 +34,10 @@ type habits struct {
 	elsewhere  bool // has an address that the victim does not share
 }
 
-// open connects. It reads and discards what the server sends, unless mute.
-func open(ctx context.Context, at string, h habits) (*client, error) {
+// connect makes a connection that ends with ctx, from an address that the victim does not share if it is from elsewhere.
+func connect(ctx context.Context, at string, elsewhere bool) (net.Conn, error) {
 	var d net.Dialer
-	if h.elsewhere {
+	if elsewhere {
 		d.LocalAddr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}
 	}
 	conn, err := d.DialContext(ctx, "tcp", at)
@@ -46,6 +46,15 @@ func open(ctx context.Context, at string, h habits) (*client, error) {
 	}
 	if until, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(until)
+	}
+	return conn, nil
+}
+
+// open connects. It reads and discards what the server sends, unless mute.
+func open(ctx context.Context, at string, h habits) (*client, error) {
+	conn, err := connect(ctx, at, h.elsewhere)
+	if err != nil {
+		return nil, err
 	}
 	c := &client{Conn: conn}
 	c.out.WriteString(http2.ClientPreface)

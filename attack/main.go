@@ -97,8 +97,8 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 	var failed []error
 	for _, s := range all {
 		fmt.Fprintf(out, "%s: %s\n", s.name, s.what(o.short))
-		for transport := range strings.SplitSeq(o.transports, ",") {
-			if o.short && !s.holds(transport) {
+		for i, transport := range strings.Split(o.transports, ",") {
+			if o.short && !s.holds(transport) || s.http && i > 0 {
 				continue
 			}
 			result, err := s.run(ctx, o, transport, dir)

@@ -22,6 +22,8 @@ type scenario struct {
 	victims []*victim
 	attack  func(ctx context.Context, at string, short bool) error // in a process of its own
 
+	http bool // attacks the HTTP port, so it runs once, whatever the transport of gRPC is
+
 	// grpc-go does not stand this attack. It is shown for comparison.
 	leanOnly bool
 }
@@ -112,6 +114,13 @@ func scenarios() []*scenario {
 		},
 		{name: "gzip", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections, messages of 4 KB that are 4 MB when they are decompressed"), attack: zipBomb},
 		{name: "continuation", args: none, victims: steady(), does: fixed("8 connections with a header block in endless CONTINUATION frames"), attack: continuation},
+		{
+			name: "json", http: true, args: none, attack: jsonFlood,
+			does: func(short bool) string {
+				return fmt.Sprintf("/json: 8 connections with small bodies at full speed, 16 with bodies of 4 MB, and %d with bodies of 60 KB whose end never comes", few(short, 500, 5_000))
+			},
+			victims: append(steady(), &victim{name: "json", json: true, rate: 50, value: func(n int) string { return fmt.Sprint("old", n%100) }}),
+		},
 		{name: "regex", args: none, rules: expressions(50), victims: steady(), does: fixed("50 expressions; calls of 3.8 MB with values of 8 KB, one after another"), attack: regex},
 	}
 }
@@ -161,7 +170,7 @@ func (s *scenario) run(ctx context.Context, o *options, transport, dir string) (
 	failed := make([]error, len(s.victims))
 	var running sync.WaitGroup
 	for i, v := range s.victims {
-		running.Go(func() { failed[i] = v.run(calling, server.at, &seen[i]) })
+		running.Go(func() { failed[i] = v.run(calling, server, &seen[i]) })
 	}
 	warm := 300 * time.Millisecond
 	wait(ctx, warm)
@@ -169,7 +178,11 @@ func (s *scenario) run(ctx context.Context, o *options, transport, dir string) (
 	wait(ctx, p.before)
 	r := &outcome{scenario: s, transport: transport, idle: server.rss()}
 
-	attacker := exec.CommandContext(ctx, os.Args[0], "-attack", s.name, "-at", server.at, "-for", p.during.String(), fmt.Sprintf("-short=%v", o.short))
+	at := server.grpc
+	if s.http {
+		at = server.http
+	}
+	attacker := exec.CommandContext(ctx, os.Args[0], "-attack", s.name, "-at", at, "-for", p.during.String(), fmt.Sprintf("-short=%v", o.short))
 	attacker.Stderr = os.Stderr
 	attacked := time.Now()
 	if err := attacker.Start(); err != nil {

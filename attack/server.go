@@ -29,8 +29,9 @@ func build(ctx context.Context, dir string) error {
 // server is a running ratelimitd.
 type server struct {
 	cmd   *exec.Cmd
-	at    string // of gRPC
 	ended chan struct{}
+
+	grpc, http string // where it listens
 
 	peak   atomic.Int64 // RSS in bytes, since it was last reset
 	stopIt context.CancelFunc
@@ -62,7 +63,8 @@ func start(ctx context.Context, binary, dir, rules, transport string, args []str
 	if err := s.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the server: %w", err)
 	}
-	listening := make(chan string, 1)
+	type addresses struct{ GRPC, HTTP string }
+	listening := make(chan addresses, 1)
 	var said strings.Builder
 	go func() {
 		lines := bufio.NewScanner(read)
@@ -72,11 +74,11 @@ func start(ctx context.Context, binary, dir, rules, transport string, args []str
 			}
 			var line struct {
 				Message string `json:"@message"`
-				GRPC    string
+				addresses
 			}
 			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Message == "listening" {
 				select {
-				case listening <- line.GRPC:
+				case listening <- line.addresses:
 				default:
 				}
 			}
@@ -89,7 +91,8 @@ func start(ctx context.Context, binary, dir, rules, transport string, args []str
 		close(s.ended)
 	}()
 	select {
-	case s.at = <-listening:
+	case at := <-listening:
+		s.grpc, s.http = at.GRPC, at.HTTP
 	case <-s.ended:
 		return nil, fmt.Errorf("the server ended:\n%s", said.String())
 	case <-time.After(30 * time.Second):

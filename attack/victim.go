@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -11,6 +14,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/encoding/protojson"
 )
 
 // deadline is the deadline of a victim's call.
@@ -22,6 +26,7 @@ type victim struct {
 	rate  int                // calls per second
 	value func(n int) string // of the descriptor of call n
 	anew  bool               // a connection for every call
+	json  bool               // over /json instead of gRPC
 }
 
 // call is one call that a victim made.
@@ -38,12 +43,18 @@ type calls struct {
 }
 
 // run makes calls until ctx is done, and waits for the last ones.
-func (v *victim) run(ctx context.Context, at string, into *calls) error {
-	conn, err := dial(at)
+func (v *victim) run(ctx context.Context, s *server, into *calls) error {
+	conn, err := dial(s.grpc)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
+	ask := func(n int) error { return v.call(s.grpc, conn, n) }
+	if v.json {
+		client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: v.rate}, Timeout: deadline}
+		defer client.CloseIdleConnections()
+		ask = func(n int) error { return v.post(client, s.http, n) }
+	}
 	var running sync.WaitGroup
 	defer running.Wait()
 	tick := time.NewTicker(time.Second / time.Duration(v.rate))
@@ -56,7 +67,7 @@ func (v *victim) run(ctx context.Context, at string, into *calls) error {
 		}
 		running.Go(func() {
 			began := time.Now()
-			err := v.call(at, conn, n)
+			err := ask(n)
 			into.mu.Lock()
 			into.all = append(into.all, call{began, time.Since(began), err == nil})
 			into.mu.Unlock()
@@ -85,6 +96,26 @@ func (v *victim) call(at string, conn *grpc.ClientConn, n int) error {
 	defer cancel()
 	_, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, request("victim", "key", v.value(n)))
 	return err
+}
+
+// post makes a call over /json.
+func (v *victim) post(client *http.Client, at string, n int) error {
+	body, err := protojson.Marshal(request("victim", "key", v.value(n)))
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	resp, err := client.Post("http://"+at+"/json", "application/json", bytes.NewReader(body)) //nolint:noctx // the client has a deadline
+	if err != nil {
+		return fmt.Errorf("call /json: %w", err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		return fmt.Errorf("read the answer of /json: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("/json answered %s", resp.Status)
+	}
+	return nil
 }
 
 func request(domain string, pairs ...string) *ratelimitv3.RateLimitRequest {

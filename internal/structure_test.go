@@ -76,7 +76,7 @@ var onlyIn = map[string][]string{
 	"google.golang.org/grpc":                  {"internal/server", "internal/transport", "internal/operator", "internal/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "examples/...", "internal/otlptest", "internal/servicetest"},
 	"google.golang.org/protobuf":              {"internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "internal/otlptest"},
 	"github.com/envoyproxy/go-control-plane":  {"internal/server", "internal/config/xds", "cmd/ratelimitd", "attack", "bench/...", "internal/caller", "examples/...", "internal/servicetest"},
-	"net/http":                                {"bench/emptyserver", "internal/server", "internal/transport", "internal/operator", "internal/endpoint", "cmd/ratelimitd", "examples/...", "internal/otlptest", "internal/servicetest"},
+	"net/http":                                {"attack", "bench/emptyserver", "internal/server", "internal/transport", "internal/operator", "internal/endpoint", "cmd/ratelimitd", "examples/...", "internal/otlptest", "internal/servicetest"},
 	"gopkg.in/yaml.v3":                        {"internal/yamlform"},
 	"github.com/DataDog":                      {"internal/statsd"},
 	"github.com/prometheus/statsd_exporter":   {"internal/promcompat"},
