@@ -49,7 +49,7 @@ func jsonFlood(ctx context.Context, at string, short bool) error {
 	}
 	connections(8, func(c net.Conn) error { return write(c, batch) })
 	connections(16, func(c net.Conn) error { return write(c, post(len(large), large)) })
-	connections(few(short, 500, 5_000), func(c net.Conn) error {
+	connections(few(short, 500, 2_000), func(c net.Conn) error {
 		if err := write(c, post(endless, strings.Repeat(" ", endless-1_000))); err != nil {
 			return err
 		}

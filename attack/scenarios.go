@@ -117,7 +117,7 @@ func scenarios() []*scenario {
 		{
 			name: "json", http: true, args: none, attack: jsonFlood,
 			does: func(short bool) string {
-				return fmt.Sprintf("/json: 8 connections with small bodies at full speed, 16 with bodies of 4 MB, and %d with bodies of 60 KB whose end never comes", few(short, 500, 5_000))
+				return fmt.Sprintf("/json: 8 connections with small bodies at full speed, 16 with bodies of 4 MB, and %d with bodies of 60 KB whose end never comes", few(short, 500, 2_000))
 			},
 			victims: append(steady(), &victim{name: "json", json: true, rate: 50, value: func(n int) string { return fmt.Sprint("old", n%100) }}),
 		},

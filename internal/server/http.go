@@ -17,8 +17,10 @@ func (s *Server) newHTTP(opts *Options) *http.Server {
 		answers: &s.metrics.json,
 		calls:   s.calls,
 
-		large:    make(chan struct{}, maxLarge),
-		decoding: make(chan struct{}, runtime.GOMAXPROCS(0)),
+		medium:        make(chan struct{}, maxMedium),
+		large:         make(chan struct{}, maxLarge),
+		decodingSmall: make(chan struct{}, runtime.GOMAXPROCS(0)),
+		decodingLarge: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 	}))
 	mux.Handle("/healthcheck", s.readiness.handler("OK", http.StatusInternalServerError))
 	mux.Handle("/readyz", s.readiness.handler("ok", http.StatusServiceUnavailable))

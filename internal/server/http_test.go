@@ -131,6 +131,12 @@ func TestJSONOfManyObjects(t *testing.T) {
 
 // Large bodies are few at once, whatever their senders do. Ordinary ones do not notice.
 func TestJSONLargeBodiesAreBounded(t *testing.T) {
+	t.Run("medium", func(t *testing.T) { jsonBodiesAreBounded(t, mediumBody, maxMedium) })
+	t.Run("large", func(t *testing.T) { jsonBodiesAreBounded(t, largeBody, maxLarge) })
+}
+
+// jsonBodiesAreBounded checks that at most so many requests with bodies of this size are in flight at once.
+func jsonBodiesAreBounded(t *testing.T, size, most int) {
 	registry := prometheus.NewRegistry()
 	began, end := make(chan struct{}), make(chan struct{})
 	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Decider: decider(func(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
@@ -140,14 +146,14 @@ func TestJSONLargeBodiesAreBounded(t *testing.T) {
 		}
 		return passAll(ctx, now, req, d)
 	})})
-	value := strings.Repeat("v", largeBody/2)
+	value := strings.Repeat("v", size/2)
 	large := `{"domain":"large","descriptors":[{"entries":[{"key":"k","value":"` + value + `"},{"key":"k","value":"` + value + `"}]}]}`
 	post := func(body string) int {
 		code, _, _ := request(t, http.MethodPost, r.HTTPAddr, "/json", strings.NewReader(body))
 		return code
 	}
-	first := make(chan int, maxLarge)
-	for range maxLarge {
+	first := make(chan int, most)
+	for range most {
 		go func() { first <- post(large) }()
 		<-began
 	}
@@ -159,7 +165,7 @@ func TestJSONLargeBodiesAreBounded(t *testing.T) {
 	}
 	checkMetrics(t, registry, map[string]float64{`ratelimitd_requests_total{code=ResourceExhausted transport=json}`: 1})
 	close(end)
-	for range maxLarge {
+	for range most {
 		if code := <-first; code != 200 {
 			t.Errorf("one of the first: %d", code)
 		}
@@ -185,19 +191,20 @@ func TestJSONBodiesDecodedAtOnceAreBounded(t *testing.T) {
 		}
 		h := &jsonHandler{
 			decider: decider(passAll), bounds: o.Requests, answers: &m.json, calls: intake.NewCalls(2, connections),
-			decoding: make(chan struct{}, 1),
+			medium: make(chan struct{}, 1), decodingSmall: make(chan struct{}, 1), decodingLarge: make(chan struct{}, 1),
 		}
-		h.decoding <- struct{}{} // by another request
+		h.decodingSmall <- struct{}{} // by another request
+		h.decodingLarge <- struct{}{}
 		answer := httptest.NewRecorder()
 		go h.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, "/json", strings.NewReader(`{"domain":"d","descriptors":[{}]}`)))
 		synctest.Wait()
 		if answer.Body.Len() > 0 {
 			t.Errorf("it was decoded at once: %s", answer.Body)
 		}
-		<-h.decoding
+		<-h.decodingSmall // small bodies do not wait for large ones
 		synctest.Wait()
-		if answer.Code != 200 || !strings.Contains(answer.Body.String(), `"OK"`) || len(h.decoding) > 0 {
-			t.Errorf("%d %s, and %d places are taken", answer.Code, answer.Body, len(h.decoding))
+		if answer.Code != 200 || !strings.Contains(answer.Body.String(), `"OK"`) || len(h.decodingSmall) > 0 {
+			t.Errorf("%d %s, and %d places are taken", answer.Code, answer.Body, len(h.decodingSmall))
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"time"
 
@@ -27,19 +28,18 @@ type jsonHandler struct {
 	answers *answers
 	calls   *intake.Calls
 
-	large    chan struct{} // has a place for each request with a large body
-	decoding chan struct{} // has a place for each body that is being decoded
+	medium, large                chan struct{} // have a place for each request with such a body
+	decodingSmall, decodingLarge chan struct{} // have a place for each body that is being decoded
 }
 
+// From these sizes in bytes on a body is medium or large, and so many requests with one are in flight at once. A large one can cost
+// ten times its size. Medium ones could fill the memory if thousands of clients sent them slowly. An ordinary body has a few hundred bytes.
 const (
-	// largeBody is the size in bytes from which a body is large, and maxLarge is how many requests with one are in flight at
-	// once: each can cost ten times its size, so a few clients could otherwise fill the memory. An ordinary body has a few
-	// hundred bytes.
-	largeBody = 64 << 10
-	maxLarge  = 8
+	mediumBody, maxMedium = 4 << 10, 256
+	largeBody, maxLarge   = 64 << 10, 8
 )
 
-// errTooManyLarge refuses a request with a large body.
+// errTooManyLarge refuses a request with a medium or large body.
 var errTooManyLarge = errors.New("too many large requests in flight")
 
 func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -107,11 +107,15 @@ func (h *jsonHandler) decide(w http.ResponseWriter, r *http.Request, now time.Ti
 	return compact.Bytes(), nil
 }
 
-// decode reads a request. No more bodies are decoded at once than there are processors: more would not be faster, and each
-// takes thirty times its size meanwhile.
+// decode reads a request. No more small bodies are decoded at once than there are processors: more would not be faster, and each
+// takes thirty times its size meanwhile. Large ones take half of the processors at most, and small ones do not wait for them.
 func (h *jsonHandler) decode(body []byte, req *limiter.Request) error {
-	h.decoding <- struct{}{}
-	defer func() { <-h.decoding }()
+	decoding := h.decodingSmall
+	if len(body) >= largeBody {
+		decoding = h.decodingLarge
+	}
+	decoding <- struct{}{}
+	defer func() { <-decoding }()
 	var in ratelimitv3.RateLimitRequest
 	if err := protojson.Unmarshal(body, &in); err != nil {
 		return &limiter.InvalidError{Message: err.Error(), Err: err}
@@ -127,17 +131,27 @@ func (h *jsonHandler) decode(body []byte, req *limiter.Request) error {
 func (h *jsonHandler) read(w http.ResponseWriter, r *http.Request) (body []byte, end func(), err error) {
 	end = func() {}
 	from := http.MaxBytesReader(w, r.Body, int64(h.bounds.MaxBytes))
-	body, err = io.ReadAll(io.LimitReader(from, largeBody))
-	if err == nil && len(body) == largeBody {
+	body, err = io.ReadAll(io.LimitReader(from, mediumBody))
+	for _, next := range []struct {
+		size   int
+		places chan struct{}
+		most   int64 // of the body
+	}{{mediumBody, h.medium, largeBody}, {largeBody, h.large, math.MaxInt64}} {
+		if err != nil || len(body) < next.size {
+			break
+		}
+		end() // the place of a medium body
 		select {
-		case h.large <- struct{}{}:
-			end = func() { <-h.large }
+		case next.places <- struct{}{}:
+			end = func() { <-next.places }
 		default:
 			return nil, nil, errTooManyLarge
 		}
-		var rest []byte
-		rest, err = io.ReadAll(from)
-		body = append(body, rest...)
+		all := bytes.NewBuffer(body)
+		announced := min(r.ContentLength, next.most, int64(h.bounds.MaxBytes))
+		all.Grow(max(0, int(announced)-len(body)) + bytes.MinRead) // growing step by step would leave several times the memory behind
+		_, err = all.ReadFrom(io.LimitReader(from, next.most-int64(len(body))))
+		body = all.Bytes()
 	}
 	switch {
 	case err != nil:
