@@ -11,7 +11,6 @@ import (
 // into the server.
 func (s *Store) Command(ctx context.Context, now time.Time, r *backend.Request) ([]any, error) {
 	c := new(scriptCall)
-	c.keyIndex = make(map[string]int)
 	if err := c.pack(terms{now: now.UnixMicro(), redisClock: true, lyft: s.opts.LyftKeys}, r); err != nil {
 		return nil, err
 	}

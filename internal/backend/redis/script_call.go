@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -27,7 +29,7 @@ type scriptCall struct {
 	key      []byte // scratch for a key that is completed here
 	keyEnds  []int  // where each ends in keyText
 	keys     []string
-	keyIndex map[string]int // index of each key, if there are many
+	keyTable []uint16       // index, plus one, of each key by its hash, if there are many; 0: free
 	counters []keyedCounter // one per key
 	takeKeys []int          // the index of each take's key
 	sent     int            // takes sent to the script: equal takes are one
@@ -61,15 +63,18 @@ type packedArg []byte
 func (p *packedArg) MarshalBinary() ([]byte, error) { return *p, nil }
 
 const (
-	manyKeys = 16 // more keys than this are looked up in a map
+	manyKeys = 8 // more keys than this are looked up by their hash
 	maxKeys  = 1<<16 - 1
 	keepRoom = 1 << 16 // bytes of keys, takes or reply that a reused call may keep
 )
 
-var scriptCalls = sync.Pool{New: func() any { return &scriptCall{keyIndex: make(map[string]int)} }}
+var scriptCalls = sync.Pool{New: func() any { return new(scriptCall) }}
+
+// keySeed keeps callers from choosing keys with equal hashes.
+var keySeed = maphash.MakeSeed()
 
 func (c *scriptCall) release() {
-	if max(cap(c.keyText), cap(c.packed), cap(c.reply)) > keepRoom {
+	if max(cap(c.keyText), cap(c.packed), cap(c.reply), 2*cap(c.keyTable)) > keepRoom {
 		return
 	}
 	clear(c.args)
@@ -106,7 +111,7 @@ type terms struct {
 
 // pack lays out the arguments for the takes of requests, and chooses the script.
 func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
-	clear(c.keyIndex)
+	c.keyTable = c.keyTable[:0]
 	clear(c.groups)
 	c.keyText, c.keyEnds, c.counters, c.takeKeys, c.groups = c.keyText[:0], c.keyEnds[:0], c.counters[:0], c.takeKeys[:0], c.groups[:0]
 	c.calendar = false
@@ -257,7 +262,7 @@ func (c *scriptCall) addKey(key []byte, l *descriptor.Limit, form *backend.Redis
 		c.keyEnds = append(c.keyEnds, len(c.keyText))
 		c.counters = append(c.counters, keyedCounter{limit: l, form: form, room: form.Room(l, entries)})
 		if len(c.keyEnds) > manyKeys {
-			c.keyIndex[string(key)] = k
+			c.index(key, k)
 		}
 	}
 	if c.counters[k].form.Shape != form.Shape {
@@ -267,20 +272,54 @@ func (c *scriptCall) addKey(key []byte, l *descriptor.Limit, form *backend.Redis
 	return nil
 }
 
-func (c *scriptCall) find(key []byte) int {
+// keyAt returns a distinct key.
+func (c *scriptCall) keyAt(k int) []byte {
 	start := 0
-	for k, end := range c.keyEnds[:min(len(c.keyEnds), manyKeys)] {
-		if bytes.Equal(c.keyText[start:end], key) {
-			return k
-		}
-		start = end
+	if k > 0 {
+		start = c.keyEnds[k-1]
 	}
-	if len(c.keyEnds) > manyKeys {
-		if k, ok := c.keyIndex[string(key)]; ok {
+	return c.keyText[start:c.keyEnds[k]]
+}
+
+// find returns the index of a key, or -1.
+func (c *scriptCall) find(key []byte) int {
+	if len(c.keyTable) == 0 {
+		for k := range c.keyEnds {
+			if bytes.Equal(c.keyAt(k), key) {
+				return k
+			}
+		}
+		return -1
+	}
+	last := uint64(len(c.keyTable) - 1)
+	for at := maphash.Bytes(keySeed, key) & last; c.keyTable[at] > 0; at = (at + 1) & last {
+		if k := int(c.keyTable[at]) - 1; bytes.Equal(c.keyAt(k), key) {
 			return k
 		}
 	}
 	return -1
+}
+
+// index enters a new key, the k-th, into the table. At least half of the table stays free.
+func (c *scriptCall) index(key []byte, k int) {
+	if n := 2 * len(c.keyEnds); n > len(c.keyTable) {
+		size := 1 << bits.Len(uint(2*n-1))
+		c.keyTable = slices.Grow(c.keyTable[:0], size)[:size]
+		clear(c.keyTable)
+		for i := range k {
+			c.enter(c.keyAt(i), i)
+		}
+	}
+	c.enter(key, k)
+}
+
+func (c *scriptCall) enter(key []byte, k int) {
+	last := uint64(len(c.keyTable) - 1)
+	at := maphash.Bytes(keySeed, key) & last
+	for c.keyTable[at] > 0 {
+		at = (at + 1) & last
+	}
+	c.keyTable[at] = uint16(k + 1)
 }
 
 // command returns EVALSHA or EVAL for this call, and makes room for the answer. A command that reads into our buffer is
