@@ -88,14 +88,19 @@ var listening = regexp.MustCompile(`"grpc":"([^"]+)".*"http":"([^"]+)"`)
 // serveInImage runs an image's command until the test ends and waits until it listens.
 func serveInImage(t *testing.T, env []string, args ...string) served {
 	t.Helper()
-	cmd := inImage(t, args...)
+	return serve(t, inImage(t, args...), env)
+}
+
+// serve runs a command that serves until the test ends, and waits until it listens.
+func serve(t *testing.T, cmd *exec.Cmd, env []string) served {
+	t.Helper()
 	cmd.Env = append([]string{"HOST=127.0.0.1", "GRPC_HOST=127.0.0.1", "PORT=0", "GRPC_PORT=0", "DEBUG_PORT=0", "LOG_FORMAT=json"}, env...)
 	var log lockedBuffer
 	cmd.Stderr = &log
 	if err := cmd.Start(); errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.ENOSPC) {
 		missing(t, "root or user name spaces, to run the image's files alone")
 	} else if err != nil {
-		t.Fatalf("start %q in the image: %v", args, err)
+		t.Fatalf("start %q: %v", cmd.Args, err)
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -106,7 +111,7 @@ func serveInImage(t *testing.T, env []string, args ...string) served {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		<-ended
 		if t.Failed() {
-			t.Logf("%q said:\n%s", args, log.String())
+			t.Logf("%q said:\n%s", cmd.Args, log.String())
 		}
 	})
 	for deadline := time.After(30 * time.Second); ; {
@@ -119,9 +124,9 @@ func serveInImage(t *testing.T, env []string, args ...string) served {
 		}
 		select {
 		case <-ended:
-			t.Fatalf("%q ended:\n%s", args, log.String())
+			t.Fatalf("%q ended:\n%s", cmd.Args, log.String())
 		case <-deadline:
-			t.Fatalf("%q does not listen after 30 s:\n%s", args, log.String())
+			t.Fatalf("%q does not listen after 30 s:\n%s", cmd.Args, log.String())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

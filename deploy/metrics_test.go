@@ -140,7 +140,19 @@ type panel struct {
 	Description string
 	GridPos     struct{ X, Y, W, H int }
 	Targets     []struct{ RefID, Expr string }
-	FieldConfig struct{ Defaults struct{ Unit string } }
+	Links       []struct{ URL string }
+	FieldConfig struct {
+		Defaults struct {
+			Unit   string
+			Custom struct{ AxisLabel string }
+		}
+		Overrides []struct {
+			Matcher struct {
+				ID      string
+				Options any
+			}
+		}
+	}
 }
 
 func panels(t *testing.T) []panel {
