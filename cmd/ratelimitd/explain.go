@@ -27,13 +27,14 @@ type explainCommand struct {
 	Token   tokenOptions   `embed:"" group:"Connection"`
 	Connect connectOptions `embed:"" group:"Connection"`
 
-	Rules     ruleOptions   `embed:"" group:"Rules, as the server has them"`
-	KeyPrefix string        `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" group:"Answers, as the server gives them" help:"Prefix of every counter's key."`
-	Answers   answerOptions `embed:"" group:"Answers, as the server gives them"`
+	Rules     ruleOptions   `embed:"" group:"Rules, as serve has them"`
+	KeyPrefix string        `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" group:"Answers, as serve has them" help:"Prefix of every counter's key."`
+	Answers   answerOptions `embed:"" group:"Answers, as serve has them"`
 }
 
 func (*explainCommand) about() about {
 	return about{
+		note: "The rules come from a folder or file (--rules, or RUNTIME_ROOT and so on), or from a server (--server). Settings of rules and answers have the flags and variables of serve: \"ratelimitd serve --help\" lists them.",
 		examples: []example{
 			{"what the rules of a folder do", "ratelimitd explain --rules config/domains -d messaging to_number=2061234567"},
 			{"what a server does, and what its counters hold", "ratelimitd explain -s localhost:6070 -d messaging to_number=2061234567"},

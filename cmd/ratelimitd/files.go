@@ -40,6 +40,12 @@ func createFile(name string) (*newFile, error) {
 	if err != nil {
 		return nil, err
 	}
+	if info, err := os.Stat(target); err == nil { // who may read it stays as it is
+		if err := f.Chmod(info.Mode().Perm()); err != nil {
+			_, _ = f.Close(), os.Remove(f.Name())
+			return nil, err
+		}
+	}
 	unfinished.add(f.Name())
 	return &newFile{f, target}, nil
 }

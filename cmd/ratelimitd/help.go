@@ -11,6 +11,7 @@ import (
 
 // about is what the help and the manual say about a command besides its flags.
 type about struct {
+	note     string // one paragraph; empty: the flags say all there is to know
 	examples []example
 	exits    []exitCode // without that of an interruption, which all commands but serve share
 }
@@ -31,14 +32,31 @@ var interrupted = exitCode{130, "Interrupted by Ctrl-C. A file that was being wr
 func describedBy(model *kong.Application, commands map[string]runner) {
 	model.HelpFlag.Help = "Show this help."
 	for _, n := range model.Children {
+		about := commands[n.Name].about()
 		var b strings.Builder
+		if about.note != "" {
+			fmt.Fprintf(&b, "%s\n\n", about.note)
+		}
 		b.WriteString("Examples:\n\n")
-		for _, e := range commands[n.Name].about().examples {
+		for _, e := range about.examples {
 			fmt.Fprintf(&b, "    # %s\n    %s\n", e.what, e.line)
 		}
 		n.Detail = b.String()
+		for _, f := range n.Flags {
+			switch {
+			case f.Group == nil || !strings.HasSuffix(f.Group.Title, asServe):
+			case f.Tag.Has("always"):
+				f.Group = nil
+			default:
+				f.Hidden = true
+			}
+		}
 	}
 }
+
+// asServe ends the titles of groups of flags that another command has in common with serve. They work, and the help of
+// serve lists them. The help of the other command has only those with the tag always.
+const asServe = ", as serve has them"
 
 // exitCodes are all exit codes of a command.
 func exitCodes(name string, c runner) []exitCode {

@@ -116,8 +116,8 @@ func TestHelpOfEveryCommand(t *testing.T) {
 		if strings.Contains(strings.ToLower(n.Help), "exit code") {
 			t.Errorf("%s: the exit codes have a place of their own", n.Name)
 		}
-		if n.Name != "serve" && strings.Contains(said, "--grpc-port") {
-			t.Errorf("the help of %s has flags of serve:\n%s", n.Name, said)
+		if n.Name != "serve" && strings.Count(said, "\n") > 100 {
+			t.Errorf("the help of %s has %d lines; flags that it has in common with serve belong to a group whose title ends in %q", n.Name, strings.Count(said, "\n"), asServe)
 		}
 		for line := range strings.Lines(said) {
 			if utf8.RuneCountInString(strings.TrimRight(line, "\n")) > 100 {

@@ -93,6 +93,9 @@ func (m *manual) command(model *kong.Application, n *kong.Node) string {
 	p.section("DESCRIPTION")
 	p.text(n.Help)
 	c := m.commands[n.Name]
+	if note := c.about().note; note != "" {
+		p.text(note)
+	}
 	p.section("EXAMPLES")
 	for _, e := range c.about().examples {
 		p.text(strings.ToUpper(e.what[:1]) + e.what[1:] + ":")

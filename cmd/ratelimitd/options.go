@@ -27,7 +27,7 @@ import (
 
 // ruleOptions are the settings of rules.
 type ruleOptions struct {
-	Rules  string        `help:"Folder of rule files. Overrides the RUNTIME_ variables." placeholder:"DIR"`
+	Rules  string        `always:"" help:"Folder of rule files. Overrides the RUNTIME_ variables." placeholder:"DIR"`
 	Strict bool          `name:"strict-rules" env:"RATELIMITD_STRICT_RULES" help:"Refuse a rule file with a duplicate or misplaced key. Unset: read it as envoyproxy/ratelimit does, with a warning."`
 	Merge  bool          `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Merge files of one domain instead of refusing the second one."`
 	Rescan time.Duration `name:"rules-rescan" env:"RATELIMITD_RULES_RESCAN" range:"1ms.." default:"10s" help:"How often the folder is read even if no change was reported."`

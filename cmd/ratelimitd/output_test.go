@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -224,8 +225,12 @@ func namesIn(t *testing.T, dir string) (names []string) {
 
 func await(t *testing.T, what string, reached func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !reached(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
+	tick, late := time.NewTicker(5*time.Millisecond), time.After(patience)
+	defer tick.Stop()
+	for !reached() {
+		select {
+		case <-tick.C:
+		case <-late:
 			t.Fatalf("it did not happen that %s", what)
 		}
 	}
@@ -254,6 +259,15 @@ func TestNewFiles(t *testing.T) {
 		if after, _ := os.ReadFile(name); string(after) != fmt.Sprint(i) {
 			t.Errorf("%s has %q", at, after)
 		}
+	}
+	if err := os.Chmod(name, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeFile(name, func(w io.Writer) error { _, err := io.WriteString(w, "1"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(name); err != nil || info.Mode() != 0o640 {
+		t.Errorf("%v, %v: who may read the file has changed", info.Mode(), err)
 	}
 	f, err := createFile(name)
 	if err != nil {

@@ -88,7 +88,7 @@ func validate(line *kong.Context) error {
 
 // validateChoice reports a value that is not in the flag's enum.
 func validateChoice(v *kong.Value) error {
-	if v.Enum == "" {
+	if v.Enum == "" || v.Required && !v.Set && v.Flag == nil { // a missing argument is reported as that
 		return nil
 	}
 	given := []string{v.Target.String()}

@@ -56,6 +56,7 @@ type serveCommand struct {
 
 func (*serveCommand) about() about {
 	return about{
+		note: "Every flag can be set by the variable that is shown behind it, too. The flag wins. \"ratelimitd\" alone serves.",
 		examples: []example{
 			{"count in memory", "ratelimitd --rules config/domains"},
 			{"count in Redis, as all replicas do together", "REDIS_URL=redis:6379 ratelimitd --rules config/domains"},

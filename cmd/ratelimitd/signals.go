@@ -39,7 +39,7 @@ func untilSignal(signals ...os.Signal) context.Context {
 
 // giveUp is how long a command may take to end after a signal. It is meant for those that cannot be interrupted, because
 // all they do is to read and to calculate.
-const giveUp = 2 * time.Second
+const giveUp = time.Second
 
 // interruptible runs a command until it ends. A signal ends it with the exit code of that signal, and leaves no
 // incomplete file.

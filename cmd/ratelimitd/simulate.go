@@ -245,7 +245,7 @@ func (v *verdictFile) finish() error {
 }
 
 func (o *simulateCommand) write(out io.Writer, html *newFile, r *simulate.Report) error {
-	err := error(nil)
+	var err error
 	if html != nil {
 		if err = report.WriteHTML(html, r); err == nil {
 			err = html.commit()

@@ -15,9 +15,12 @@ func normalize(args []string) []string {
 	if len(args) > 0 {
 		switch args[0] {
 		case "help":
+			if len(args) > 1 && args[1] == "help" {
+				args = args[1:]
+			}
 			return append(slices.Clone(args[1:]), "--help")
 		case "--version":
-			return []string{"version"}
+			return append([]string{"version"}, args[1:]...)
 		}
 	}
 	return longFlags(args)

@@ -46,7 +46,7 @@ func loadFile(name string, merge bool, o descriptor.Options) (*descriptor.Tree, 
 
 func usable(name string, tree *descriptor.Tree, errs []error) (*descriptor.Tree, error) {
 	if len(errs) > 0 {
-		return nil, fmt.Errorf("rules of %s:\n%w", name, errors.Join(errs...))
+		return nil, fmt.Errorf("the rules of %s cannot be used:\n%w", name, errors.Join(errs...))
 	}
 	if len(tree.Rules) == 0 {
 		return nil, fmt.Errorf("rules of %s: there is no rule in it", name)

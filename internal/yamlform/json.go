@@ -3,6 +3,7 @@ package yamlform
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 
@@ -64,7 +65,7 @@ func scalarOf(token json.Token) *yaml.Node {
 }
 
 func noEOF(err error) error {
-	if err == io.EOF { //nolint:errorlint // the decoder returns it as it is
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err
