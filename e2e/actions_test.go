@@ -18,47 +18,75 @@ var (
 	shownActions = regexp.MustCompile("(?s)<!-- envoy: (\\w+) -->\n```yaml\n(.*?)```\n")
 )
 
-// The rate_limits of Envoy that pages show reach the rules beside them: a real Envoy with these settings gets requests,
-// and every item of rate_limits makes a rule count.
-func TestShownActions(t *testing.T) {
-	needsEnvoy(t)
-	type shown struct {
-		page, domain, limits string
-		items                int
-	}
-	var files []string
-	var all []shown
-	err := filepath.WalkDir("../docs", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || filepath.Ext(name) != ".md" {
+// commentedActions are the rate_limits in the comment above the domain of a rule file.
+var commentedActions = regexp.MustCompile(`(?m)((?:^# (?:rate_limits:|- actions:|  - .*)\n)+)domain: (\w+)$`)
+
+// shown are rules, and the rate_limits of Envoy beside them.
+type shown struct {
+	where, domain, limits string
+	items                 int
+}
+
+// walk calls a function with the path and the text of each file with this extension.
+func walk(t *testing.T, dir, extension string, each func(name, text string)) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(name) != extension {
 			return err
 		}
 		text, err := os.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		rules := make(map[string]string) // of the page, by domain; the last version of a file is in force
-		for _, m := range shownRules.FindAllSubmatch(text, -1) {
-			rules[string(m[2])] = string(m[1])
-		}
-		for _, m := range shownActions.FindAllSubmatch(text, -1) {
-			domain := string(m[1])
-			rule, found := rules[domain]
-			if !found {
-				t.Errorf("%s has actions for the domain %s, and no rules", name, domain)
-				continue
-			}
-			unique := "page_" + strconv.Itoa(len(all)) // as pages may use a domain twice
-			files = append(files, strings.Replace(rule, "domain: "+domain, "domain: "+unique, 1))
-			all = append(all, shown{name, unique, string(m[2]), strings.Count(string(m[2]), "- actions:")})
-		}
-		return nil
+		each(name, string(text))
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all) < 10 {
-		t.Fatalf("only %d pairs of rules and actions", len(all))
+}
+
+// clients are the headers of the requests.
+var clients = map[string]string{
+	"Account": "acct_1", "Api-Key": "k1", "App": "A1", "Channel": "C1", "Customer": "acme", "Method": "users.info", "Model": "large", "Region": "eu",
+	"Shop": "s1", "Tenant": "acme", "To-Number": "2061234567", "User": "bob", "User-Id": "ada", "Workspace": "T1",
+}
+
+// The rate_limits of Envoy that pages and rule files show reach the rules beside them: a real Envoy with these settings gets requests,
+// and every item of rate_limits makes a rule count.
+func TestShownActions(t *testing.T) {
+	needsEnvoy(t)
+	var files []string
+	var all []shown
+	add := func(where, domain, rule, limits string) {
+		unique := "shown_" + strconv.Itoa(len(all)) // pages may use a domain twice
+		files = append(files, strings.Replace(rule, "domain: "+domain, "domain: "+unique, 1))
+		all = append(all, shown{where, unique, limits, strings.Count(limits, "- actions:")})
 	}
+	walk(t, "../docs", ".md", func(name, text string) {
+		rules := make(map[string]string) // of the page, by domain; the last version of a file is in force
+		for _, m := range shownRules.FindAllStringSubmatch(text, -1) {
+			rules[m[2]] = m[1]
+		}
+		for _, m := range shownActions.FindAllStringSubmatch(text, -1) {
+			if rule, found := rules[m[1]]; found {
+				add(name, m[1], rule, m[2])
+			} else {
+				t.Errorf("%s has actions for the domain %s, and no rules", name, m[1])
+			}
+		}
+	})
+	if len(all) < 10 {
+		t.Fatalf("only %d pairs of rules and actions on pages", len(all))
+	}
+	walk(t, "../config/domains", ".yaml", func(name, text string) {
+		if strings.HasSuffix(name, "_test.yaml") {
+			return
+		}
+		m := commentedActions.FindStringSubmatch(text)
+		if m == nil {
+			t.Errorf("%s has no rate_limits of Envoy in its comment", name)
+			return
+		}
+		add(name, m[2], text, strings.ReplaceAll("\n"+m[1], "\n# ", "\n"))
+	})
 
 	s := startService(t, "ratelimitd", rules(t, files...))
 	b := bootstrap{Clusters: []cluster{upstreamCluster(startUpstream(t)), rls(s)}}
@@ -83,12 +111,15 @@ func TestShownActions(t *testing.T) {
 	}
 	e := startEnvoy(t, b)
 	for _, a := range all {
-		for method, path := range map[string]string{http.MethodGet: "/search?sort=expensive", http.MethodPost: "/login"} {
-			req, err := http.NewRequestWithContext(t.Context(), method, "http://"+e.ports[a.domain]+path, nil)
+		for _, r := range []struct{ method, path, plan string }{{http.MethodGet, "/search?sort=expensive", "free"}, {http.MethodPost, "/login", "gold"}} {
+			req, err := http.NewRequestWithContext(t.Context(), r.method, "http://"+e.ports[a.domain]+r.path, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			req.Header = http.Header{"X-User-Id": {"ada"}, "X-Api-Key": {"k1"}, "X-Plan": {"free"}, "X-To-Number": {"2061234567"}}
+			for key, value := range clients {
+				req.Header.Set("X-"+key, value)
+			}
+			req.Header.Set("X-Plan", r.plan)
 			res, err := http.DefaultClient.Do(req)
 			if err != nil {
 				t.Fatal(err)
@@ -105,7 +136,7 @@ func TestShownActions(t *testing.T) {
 	}
 	for _, a := range all {
 		if counting[a.domain] < a.items {
-			t.Errorf("%s: %d rules count for these %d descriptors:\n%s", a.page, counting[a.domain], a.items, a.limits)
+			t.Errorf("%s: %d rules count for these %d descriptors:\n%s", a.where, counting[a.domain], a.items, a.limits)
 		}
 	}
 }
