@@ -40,7 +40,7 @@ test-clocks-short: ## the tests that ask a running service, in the hour where mo
 
 CLOCK_TESTS := Conformance|Lyft|BothFleets|KeyFormats|EveryVariable/USE_CALENDAR|Tutorial|Cookbook|Reset
 
-e2e: ## the tests with a real Envoy, which is installed first: docs/do/e2e.md
+e2e: ## the tests with a real Envoy, which is installed first: docs/understand/e2e.md
 	scripts/install-redis
 	scripts/install-envoy
 	cd e2e && go test -timeout 10m -count 1 -v .

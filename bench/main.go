@@ -4,7 +4,7 @@
 //
 // With -observing it measures what metrics, hot keys and tracing add to a decision.
 //
-// docs/reference/performance.md explains the figures.
+// docs/understand/measuring.md explains the figures.
 package main
 
 import (

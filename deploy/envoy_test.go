@@ -132,7 +132,7 @@ func TestEnvoyHealthChecks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if files < 3 {
-		t.Errorf("only %d health checks found: two bootstrap files and docs/do/e2e.md have one", files)
+		t.Errorf("only %d health checks found: two bootstrap files and docs/do/envoy.md have one", files)
 	}
 	p := compose(t)
 	for _, name := range [...]string{"ratelimitd-1", "ratelimitd-2"} {

@@ -169,3 +169,41 @@ func TestPagesAreListed(t *testing.T) {
 		}
 	}
 }
+
+// Whatever names a page of docs/, such as a help text, a comment or an alert, names one that exists.
+func TestNamedPagesExist(t *testing.T) {
+	page := regexp.MustCompile(`\b(?:blob/master/)?docs/(?:[a-z0-9-]+/)*[A-Za-z0-9-]+\.md\b`)
+	named := 0
+	err := filepath.WalkDir("..", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if base := d.Name(); name != ".." && (strings.HasPrefix(base, ".") && base != ".github" && base != ".ci" || base == "testdata" || base == "node_modules") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil || !info.Mode().IsRegular() || info.Size() > 1<<20 {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		for _, path := range page.FindAllString(string(text), -1) {
+			if strings.HasPrefix(path, "blob/master/") {
+				continue // of another project; the branch of this one is main
+			}
+			named++
+			if _, err := os.Stat(filepath.Join("..", filepath.FromSlash(path))); err != nil {
+				t.Errorf("%s names %s: %v", name, path, err)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if named < 100 {
+		t.Errorf("found only %d names of pages", named)
+	}
+}

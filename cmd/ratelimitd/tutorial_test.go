@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
@@ -25,9 +26,16 @@ import (
 //	<!-- steps -->         each run: in it is a command that must succeed
 //	<!-- envoy: DOMAIN --> Envoy's rate_limits for rules of the page
 //
-// A block of console holds commands after "$ " and what they say; one without a language what the service logs.
+// Two comments stand for what a reader of the page has done before:
+//
+//	<!-- run: COMMAND -->  runs a command, which must succeed
+//	<!-- serve: ARGS -->   starts the service
+//
+// A block of console holds commands after "$ " and what they say; one without a language what the service logs. Commands that
+// need a cluster are in blocks of shellsession, which are not run.
 var (
 	tutorialBlock = regexp.MustCompile("(?s)(?:<!-- (file|append|steps|envoy)(?:: (\\S+))? -->\n)?```(\\w*)\n(.*?)```\n")
+	tutorialSetUp = regexp.MustCompile(`(?m)^<!-- (run|serve): (.+) -->$`)
 	tutorialRun   = regexp.MustCompile(`(?m)^- run: (.+)$`)
 	elapsed       = regexp.MustCompile(`\bin [\d.]+(µs|us|ms|s)\b|[\d.]+ answers|[\d,]+ requests a second, \S+ in all|29\d\d left|reset in \S+|latency .*|"durationUntilReset":"[\d.]+s"`)
 	logged        = regexp.MustCompile(`time=\S+ |(grpc|http|debug)=\S+`)
@@ -36,6 +44,8 @@ var (
 // tutorial follows the page as a reader does.
 type tutorial struct {
 	home    string
+	env     []string // of the service
+	redis   string   // host:port of the Redis in place of localhost:6379; empty if the page needs none
 	shell   *shell
 	service *servicetest.Process
 	read    int // offset in the service's log up to which the page has shown it
@@ -45,28 +55,47 @@ type tutorial struct {
 func TestTutorial(t *testing.T) {
 	for _, c := range []struct {
 		page, folder string
-		commands     int // at least
+		commands     int  // at least
+		installed    bool // the reader has the program; otherwise the page says how to build it
 	}{
-		{"learn/tutorial.md", "tutorial", 20},
-		{"learn/first-limit.md", "first-limit", 8},
-		{"do/from-limitador.md", "shop", 8},
+		{"learn/tutorial.md", "tutorial", 20, false},
+		{"learn/first-limit.md", "first-limit", 8, false},
+		{"do/from-limitador.md", "shop", 8, false},
+		{"do/migrate.md", "migrate", 5, true},
+		{"do/troubleshooting.md", "troubleshooting", 12, true},
+		{"do/sizing.md", "sizing", 2, true},
+		{"reference/http-api.md", "http-api", 8, true},
 	} {
 		t.Run(c.folder, func(t *testing.T) {
 			t.Parallel() // it spends most of its time waiting
-			followPage(t, filepath.Join("..", "..", "docs", filepath.FromSlash(c.page)), c.folder, c.commands)
+			followPage(t, filepath.Join("..", "..", "docs", filepath.FromSlash(c.page)), c.folder, c.commands, c.installed)
 		})
 	}
 }
 
 // followPage does what a page says, in a folder of that name.
-func followPage(t *testing.T, page, folder string, atLeast int) {
+func followPage(t *testing.T, page, folder string, atLeast int, installed bool) {
 	t.Helper()
+	servicetest.NotAtMidnight()
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
 	home := t.TempDir()
 	r := &tutorial{home: filepath.Join(home, folder), shell: openShell(t, home)}
+	if strings.Contains(string(text), "localhost:6379") {
+		r.redis = redistest.Start(t).Addr
+		host, port, _ := strings.Cut(r.redis, ":")
+		r.mustRun(t, fmt.Sprintf(`redis-cli() { command redis-cli -h %s -p %s "$@"; }`, host, port))
+	}
+	if installed {
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.env = []string{asProcess + "=1"}
+		r.mustRun(t, fmt.Sprintf(`mkdir -p ~/%[1]s/bin && ln -s '%[2]s' ~/%[1]s/bin/ratelimitd && cd ~/%[1]s && export PATH=$PWD/bin:$PATH %[3]s=1`, folder, self, asProcess))
+	}
 	var out strings.Builder
 	end, commands := 0, 0
 	for _, at := range tutorialBlock.FindAllSubmatchIndex(text, -1) {
@@ -77,26 +106,31 @@ func followPage(t *testing.T, page, folder string, atLeast int) {
 			return string(text[at[2*i]:at[2*i+1]])
 		}
 		body := part(4)
+		for _, m := range tutorialSetUp.FindAllSubmatch(text[end:at[0]], -1) {
+			if string(m[1]) == "serve" {
+				r.serve(t, strings.Fields(string(m[2])))
+			} else {
+				r.mustRun(t, string(m[2]))
+			}
+		}
 		out.Write(text[end:at[8]])
 		end = at[9]
 		switch kind, name := part(1), part(2); {
 		case kind == "file":
 			r.write(t, name, body, os.O_TRUNC)
-		case kind == "envoy" || part(3) == "yaml" && kind == "":
-			// The first is for TestShownActions of e2e, the second is only shown.
+		case kind == "envoy" || kind == "" && (part(3) == "yaml" || part(3) == "shellsession"):
+			// The first is for TestShownActions of e2e, the others are only shown.
 		case kind == "append":
 			r.write(t, name, body, os.O_APPEND)
 		case kind == "steps":
 			for _, m := range tutorialRun.FindAllStringSubmatch(body, -1) {
 				commands++
-				if said, code := r.shell.run(t, m[1]); code != 0 {
-					t.Errorf("%s: exit code %d\n%s", m[1], code, said)
-				}
+				r.mustRun(t, m[1])
 			}
 		case part(3) == "console":
 			said, n := r.console(t, body)
 			commands += n
-			if elapsed.ReplaceAllString(said, "#") != elapsed.ReplaceAllString(body, "#") {
+			if masked(said) != masked(body) {
 				if *update {
 					body = said
 				} else {
@@ -119,9 +153,30 @@ func followPage(t *testing.T, page, folder string, atLeast int) {
 	}
 }
 
+// measured matches the values of metrics that differ: how long something took, and the number of counters; and since when a
+// rule file is in force, and keys are tracked.
+var measured = regexp.MustCompile(`(?m)^((?:ratelimitd_request_duration_seconds|ratelimitd_memory_counters|process_cpu_seconds_total)\S*) .+$|( since )\S+|(Hits of the last ).+?Z`)
+
+// masked is the text without what differs in every run.
+func masked(text string) string {
+	return measured.ReplaceAllString(varying.ReplaceAllString(elapsed.ReplaceAllString(text, "#"), "#"), "$1$2$3 #")
+}
+
+// mustRun runs a command that has to succeed.
+func (r *tutorial) mustRun(t *testing.T, command string) {
+	t.Helper()
+	if said, code := r.shell.run(t, command); code != 0 {
+		t.Errorf("%s: exit code %d\n%s", command, code, said)
+	}
+}
+
 func (r *tutorial) write(t *testing.T, name, text string, how int) {
 	t.Helper()
-	f, err := os.OpenFile(filepath.Join(r.home, name), os.O_CREATE|os.O_WRONLY|how, 0o600)
+	path := filepath.Join(r.home, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|how, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,8 +194,9 @@ func (r *tutorial) console(t *testing.T, body string) (said string, commands int
 		line, documented, _ := strings.Cut(block, "\n")
 		commands++
 		fmt.Fprintf(&out, "$ %s\n", line)
-		if strings.HasPrefix(line, "ratelimitd --rules") {
-			r.serve(t, strings.Fields(line)[1:])
+		if settings, args, found := strings.Cut(" "+line, " ratelimitd --rules "); found {
+			r.env = append(r.env, strings.Fields(strings.ReplaceAll(settings, "localhost:6379", r.redis))...)
+			r.serve(t, strings.Fields("--rules "+args))
 			r.logs(t, documented)
 			out.WriteString(documented)
 			continue
@@ -156,14 +212,21 @@ func (r *tutorial) serve(t *testing.T, args []string) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(r.home, "bin", "ratelimitd"), args...)
 	cmd.Dir = r.home
-	cmd.Env = []string{"GRPC_PORT=0", "PORT=0", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "HOST=127.0.0.1"}
+	cmd.Env = append([]string{"GRPC_PORT=0", "PORT=0", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "HOST=127.0.0.1"}, r.env...)
 	r.service = servicetest.Run(t, "the service", cmd)
 	_, rest, _ := strings.Cut(r.waitLog(t, "msg=listening"), "grpc=")
 	grpc, rest, _ := strings.Cut(rest, " http=")
-	http, _, _ := strings.Cut(rest, " ")
+	http, rest, _ := strings.Cut(rest, " debug=")
+	debug, _, _ := strings.Cut(rest, " ")
 	r.read = 0
-	r.shell.run(t, `ratelimitd() { if [ "$1" = call ]; then command ratelimitd "$@" --server `+grpc+`; else command ratelimitd "$@"; fi; }`)
-	r.shell.run(t, `curl() { command curl "${@/localhost:8080/`+http+`}"; }`)
+	r.mustRun(t, `ratelimitd() {
+	case $1 in
+	call) command ratelimitd "$@" --server `+grpc+` ;;
+	peek | reset) command ratelimitd "$@" --server `+debug+` ;;
+	*) command ratelimitd "${@/localhost:6070/`+debug+`}" ;;
+	esac
+}`)
+	r.mustRun(t, `curl() { local args=("${@/localhost:8080/`+http+`}"); command curl ${TOKEN:+-H "Authorization: Bearer $TOKEN"} "${args[@]/localhost:6070/`+debug+`}"; }`)
 }
 
 // logs waits until the service has logged these lines in this order. Other lines may come between them.

@@ -1,4 +1,6 @@
-// Command figures draws the pictures of docs/understand/algorithms.md from the arithmetic that decides real requests.
+// Command figures draws pictures of the documentation: those of docs/understand/algorithms.md from the arithmetic that decides real
+// requests. It draws the chart of docs/reference/performance.md from the table below it. It draws the terminal of the README from
+// docs/learn/first-limit.md.
 //
 //	go run ./docs/figures
 //
@@ -18,16 +20,19 @@ import (
 )
 
 func main() {
-	dir := filepath.Join("docs", "figures")
 	for name, draw := range figures {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(draw()), 0o644); err != nil { //nolint:gosec // pictures are public
+		if err := os.WriteFile(filepath.Join("docs", "figures", name), []byte(draw("docs")), 0o644); err != nil { //nolint:gosec // pictures are public
 			log.Fatal(err)
 		}
 	}
 }
 
-// figures are the pictures by file name.
-var figures = map[string]func() string{"same-burst.svg": sameBurst}
+// figures are the pictures by file name. They get the folder of the documentation.
+var figures = map[string]func(docs string) string{
+	"same-burst.svg": func(string) string { return sameBurst() },
+	"cost.svg":       cost,
+	"recording.svg":  recording,
+}
 
 // row is one algorithm under the arrivals of the picture.
 type row struct {
@@ -99,12 +104,21 @@ const (
 
 func x(s float64) float64 { return left + (s-from)/(to-from)*(width-left-right) }
 
+// dark changes the colours for readers who have asked for a dark page.
+const dark = `<style>
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3 } text[fill="#57606a"] { fill: #a3abb4 } path[stroke="#d0d7de"] { stroke: #3d444d }
+  circle { fill: #57d16f } path[stroke="#cf222e"] { stroke: #ff7b72 } path[stroke="#9a6700"] { stroke: #d29922 }
+}
+</style>
+`
+
 func sameBurst() string {
 	var b strings.Builder
 	height := top + rowHeight*float64(len(rows)) + 34
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" font-family="sans-serif" font-size="13">`+"\n", width, height)
 	fmt.Fprintf(&b, "<title>The same %d requests under %d limits of %d a minute</title>\n", len(arrivals()), len(rows), perMinute)
-	b.WriteString(`<rect width="100%" height="100%" fill="white"/>` + "\n")
+	b.WriteString(dark)
 	fmt.Fprintf(&b, `<text x="12" y="24" font-size="15" font-weight="bold">The same %d requests under limits of %d a minute</text>`+"\n", len(arrivals()), perMinute)
 	fmt.Fprintf(&b, `<circle cx="%.1f" cy="20" r="4" fill="#1a7f37"/><text x="%.1f" y="24">admitted</text>`+"\n", x(98), x(98)+9)
 	fmt.Fprintf(&b, `<path d="M%.1f 16l8 8m0 -8l-8 8" stroke="#cf222e" stroke-width="2"/><text x="%.1f" y="24">refused</text>`+"\n", x(122), x(122)+13)

@@ -1,19 +1,43 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 )
 
-// The committed pictures are the ones that today's arithmetic draws.
+// The committed pictures are the ones that today's arithmetic and tables draw.
 func TestPicturesAreUpToDate(t *testing.T) {
 	for name, draw := range figures {
 		have, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if string(have) != draw() {
+		if string(have) != draw("..") {
 			t.Errorf("%s is not what the code draws: go run ./docs/figures", name)
+		}
+	}
+}
+
+// Pages that repeat the ratios of the table of docs/reference/performance.md have those of the table.
+func TestRatiosAreThoseOfTheTable(t *testing.T) {
+	read := func(name string) string {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	const performance = "../reference/performance.md"
+	page := read(performance)
+	ratio := ratios(page)
+	for _, name := range []string{performance, "../understand/comparison.md", "../../README.md"} {
+		text, _, _ := strings.Cut(read(name), "\n| | target |")
+		for _, target := range []string{"b", "c"} {
+			if want := fmt.Sprintf("%.2fx", ratio[target]); ratio[target] == 0 || !strings.Contains(text, want) {
+				t.Errorf("%s does not have %s, the ratio of %s", name, want, target)
+			}
 		}
 	}
 }

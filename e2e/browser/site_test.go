@@ -46,7 +46,7 @@ func builtPages(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(pages) < 38 {
+	if len(pages) < 50 {
 		t.Fatalf("the site has %d pages", len(pages))
 	}
 	return pages

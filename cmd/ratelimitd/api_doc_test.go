@@ -1,0 +1,55 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
+)
+
+// docs/reference/admin-api.md names every service, method, field and enum value of the admin API.
+func TestAdminAPIIsDocumented(t *testing.T) {
+	page := filepath.Join("..", "..", "docs", "reference", "admin-api.md")
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := 0
+	want := func(shown string, what protoreflect.Descriptor) {
+		t.Helper()
+		names++
+		if !strings.Contains(string(text), shown) {
+			t.Errorf("%s does not have %s: %q", page, what.FullName(), shown)
+		}
+	}
+	for _, file := range []protoreflect.FileDescriptor{adminv1.File_ratelimitd_admin_v1_admin_proto, adminv1.File_ratelimitd_admin_v1_counters_proto} {
+		for i := range file.Services().Len() {
+			s := file.Services().Get(i)
+			want("\n## "+string(s.FullName())+"\n", s)
+			for j := range s.Methods().Len() {
+				want("\n| `"+string(s.Methods().Get(j).Name())+"` |", s.Methods().Get(j))
+			}
+		}
+		for i := range file.Messages().Len() {
+			fields := file.Messages().Get(i).Fields()
+			for j := range fields.Len() {
+				want("`"+string(fields.Get(j).Name())+"`", fields.Get(j))
+			}
+		}
+		for i := range file.Enums().Len() {
+			values := file.Enums().Get(i).Values()
+			for j := range values.Len() {
+				if v := values.Get(j); v.Number() != 0 {
+					want("`"+string(v.Name())+"`", v)
+				}
+			}
+		}
+	}
+	if names < 60 {
+		t.Errorf("only %d names", names)
+	}
+}
