@@ -26,7 +26,7 @@ type exitCode struct {
 }
 
 // interrupted is the exit code of a command that Ctrl-C ended.
-var interrupted = exitCode{130, "Interrupted by Ctrl-C. A file that was being written is left as it was before."}
+var interrupted = exitCode{130, "Interrupted by Ctrl-C. Files are as they were before."}
 
 // describedBy adds what the commands say about themselves to the model.
 func describedBy(model *kong.Application, commands map[string]runner) {

@@ -60,11 +60,18 @@ func (o *testCommand) Run(ctx context.Context, s streams) error {
 	if options.Rules, err = rulesBelow(paths); err != nil {
 		return misuse(err)
 	}
+	var junit *newFile
+	if o.JUnit != "" { // before a long run, not after it
+		if junit, err = createFile(o.JUnit); err != nil {
+			return misuse(fmt.Errorf("write JUnit XML: %w", err))
+		}
+		defer junit.discard()
+	}
 	report, err := ruletest.Run(ctx, files, options)
 	if err != nil {
 		return err
 	}
-	if err := o.write(s.out, report); err != nil {
+	if err := o.write(s.out, junit, report); err != nil {
 		return err
 	}
 	return o.verdict(report)
@@ -87,9 +94,13 @@ func rulesBelow(paths []string) ([]string, error) {
 	return slices.Compact(all), nil
 }
 
-func (o *testCommand) write(out io.Writer, r *ruletest.Report) error {
-	if o.JUnit != "" {
-		if err := writeFile(o.JUnit, func(w io.Writer) error { return ruletest.WriteJUnit(w, r) }); err != nil {
+func (o *testCommand) write(out io.Writer, junit *newFile, r *ruletest.Report) error {
+	if junit != nil {
+		err := ruletest.WriteJUnit(junit, r)
+		if err == nil {
+			err = junit.commit()
+		}
+		if err != nil {
 			return fmt.Errorf("write JUnit XML: %w", err)
 		}
 	}

@@ -65,7 +65,7 @@ func TestTestCommand(t *testing.T) {
 		{[]string{"--run", "twice", passing}, 2, "", "--run twice matches no case"},
 		{[]string{"--run", "(", passing}, 2, "", "missing closing )"},
 		{[]string{"--output", "xml", passing}, 2, "", "--output must be one of"},
-		{[]string{"--junit", filepath.Join(passing, "no", "x.xml"), passing}, 1, "", "write JUnit XML"},
+		{[]string{"--junit", filepath.Join(passing, "no", "x.xml"), passing}, 2, "", "write JUnit XML"},
 	} {
 		code, stdout, stderr := testRules(t, c.args...)
 		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || c.stderr == "" && c.code == 0 && stderr != "" {
