@@ -5,7 +5,9 @@ package containers
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -85,7 +87,7 @@ func (d *docker) image(t *testing.T, name, file string, changes ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	repository, tag, _ := strings.Cut(name, ":")
 	query := url.Values{"fromSrc": {"-"}, "repo": {repository}, "tag": {tag}, "changes": changes}
 	resp, err := d.request(t.Context(), "POST", "/images/create?"+query.Encode(), f)
@@ -142,11 +144,17 @@ func (d *docker) logs(t *testing.T, id string) string {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
+	var all strings.Builder
+	for header := [8]byte{}; ; { // before each part: the stream, three zeros, the length
+		if _, err := io.ReadFull(resp.Body, header[:]); errors.Is(err, io.EOF) {
+			return all.String()
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.CopyN(&all, resp.Body, int64(binary.BigEndian.Uint32(header[4:]))); err != nil {
+			t.Fatal(err)
+		}
 	}
-	return string(text)
 }
 
 // run starts a container of our own image that is not of docker-compose.yml.

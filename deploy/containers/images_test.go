@@ -37,7 +37,7 @@ func newImage(t *testing.T, file string) *image {
 			i.header(t, &tar.Header{Typeflag: tar.TypeSymlink, Name: dir[1:], Linkname: to, Mode: 0o777})
 		}
 	}
-	i.folder(t, "/tmp", 0o1777)
+	i.folder(t, "/tmp", 0, 0o1777)
 	return i
 }
 
@@ -55,9 +55,9 @@ func (i *image) header(t *testing.T, h *tar.Header) {
 	}
 }
 
-func (i *image) folder(t *testing.T, name string, mode int64) {
+func (i *image) folder(t *testing.T, name string, owner int, mode int64) {
 	t.Helper()
-	i.header(t, &tar.Header{Typeflag: tar.TypeDir, Name: name[1:], Mode: mode})
+	i.header(t, &tar.Header{Typeflag: tar.TypeDir, Name: name[1:], Mode: mode, Uid: owner, Gid: owner})
 }
 
 func (i *image) text(t *testing.T, name, text string) {
@@ -75,7 +75,7 @@ func (i *image) file(t *testing.T, name, from string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
 	if err != nil {
 		t.Fatal(err)
@@ -134,6 +134,8 @@ func (i *image) program(t *testing.T, path string) string {
 	return name
 }
 
+const nobody = 65534 // the user of Prometheus' image
+
 // imagesOf makes the images that docker-compose.yml and the Dockerfile name. They are files: a daemon imports them.
 func imagesOf(t *testing.T, folder string) {
 	t.Helper()
@@ -147,8 +149,11 @@ func imagesOf(t *testing.T, folder string) {
 		for _, path := range paths {
 			i.program(t, path)
 		}
-		if name == "redis" { // Redis' own image is built without protected mode
+		switch name {
+		case "redis": // Redis' own image is built without protected mode
 			i.text(t, "/entrypoint", "#!/usr/bin/bash\nexec \"$@\" --protected-mode no\n")
+		case "prometheus":
+			i.folder(t, "/prometheus", nobody, 0o755)
 		}
 		i.close(t)
 	}
@@ -277,12 +282,16 @@ func (d *docker) importImages(t *testing.T, names map[string]string) {
 	for name, changes := range map[string][]string{
 		"redis":      {`ENTRYPOINT ["/entrypoint"]`, "VOLUME /data", "WORKDIR /data"},
 		"envoy":      nil,
-		"prometheus": {`ENTRYPOINT ["/usr/bin/prometheus", "--storage.tsdb.path=data"]`, "VOLUME /prometheus", "WORKDIR /prometheus", "USER 65534:65534"},
+		"prometheus": {`ENTRYPOINT ["/usr/bin/prometheus", "--storage.tsdb.path=data"]`, "VOLUME /prometheus", "WORKDIR /prometheus", fmt.Sprintf("USER %[1]d:%[1]d", nobody)},
 		"go":         {"ENV GOPATH=/go GOPROXY=file:///modules GOTOOLCHAIN=local HOME=/root", "ENV PATH=/usr/local/go/bin:/usr/bin"},
 	} {
 		if names[name] == "" {
 			t.Fatal(fmt.Errorf("no file names an image of %s", name))
 		}
-		d.image(t, names[name], filepath.Join(d.folder, name+".tar"), changes...)
+		file := filepath.Join(d.folder, name+".tar")
+		d.image(t, names[name], file, changes...)
+		if err := os.Remove(file); err != nil { // some are large
+			t.Fatal(err)
+		}
 	}
 }

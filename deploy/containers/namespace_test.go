@@ -99,7 +99,7 @@ func settle() error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(s)
+	defer func() { _ = unix.Close(s) }()
 	lo, err := unix.NewIfreq("lo")
 	if err != nil {
 		return err
@@ -125,8 +125,11 @@ func startDaemon(t *testing.T, folder string) *docker {
 	if err := cmd.Start(); err != nil {
 		t.Skipf(skipped+"dockerd: %v", err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("dockerd said:\n%s", log.last(40))
@@ -143,9 +146,8 @@ func startDaemon(t *testing.T, folder string) *docker {
 			return d
 		}
 		select {
-		case err := <-ended:
-			ended <- err
-			t.Skipf(skipped+"dockerd: it ended with %v, and said last: %s", err, strings.TrimSpace(log.last(1)))
+		case <-ended:
+			t.Skipf(skipped+"dockerd: it ended with %v, and said last: %s", cmd.ProcessState, strings.TrimSpace(log.last(1)))
 		case <-deadline:
 			t.Skipf(skipped+"dockerd: it does not answer, and said last: %s", strings.TrimSpace(log.last(1)))
 		case <-time.After(50 * time.Millisecond):

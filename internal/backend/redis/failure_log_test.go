@@ -20,34 +20,34 @@ func TestFailureLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		l := &failureLog{log: slog.New(slog.NewTextHandler(&out, nil))}
+		pass := func(d time.Duration) {
+			time.Sleep(d) //nolint:forbidigo // virtual time
+			synctest.Wait()
+		}
 		lines := func() int { return strings.Count(out.String(), "\n") }
 
 		l.add(fmt.Errorf("take: %w", redisconn.ErrBreakerOpen)) // the breaker logs that itself
 		l.add(fmt.Errorf("take: %w", context.Canceled))         // the caller has left
-		time.Sleep(2 * failureLogDelay)
-		synctest.Wait()
+		pass(2 * failureLogDelay)
 		if lines() != 0 {
 			t.Errorf("failures of others are logged: %s", &out)
 		}
 
 		l.add(errors.New("i/o timeout"))
 		l.add(errors.New("connection reset"))
-		time.Sleep(2 * failureLogDelay)
-		synctest.Wait()
+		pass(2 * failureLogDelay)
 		if lines() != 1 || !strings.Contains(out.String(), "calls=2") || !strings.Contains(out.String(), "connection reset") {
 			t.Errorf("two failures: %s", &out)
 		}
 
 		for range 5 {
 			l.add(errors.New("i/o timeout"))
-			time.Sleep(failureLogDelay)
+			pass(failureLogDelay)
 		}
-		synctest.Wait()
 		if lines() != 1 {
 			t.Errorf("a second line within %v: %s", failureLogEvery, &out)
 		}
-		time.Sleep(failureLogEvery)
-		synctest.Wait()
+		pass(failureLogEvery)
 		if lines() != 2 || !strings.Contains(out.String(), "calls=5") {
 			t.Errorf("five later failures: %s", &out)
 		}
