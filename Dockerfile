@@ -5,14 +5,19 @@
 #   docker run ratelimitd --rules config/domains                              # the examples in the image
 #
 # The same sources and the same Go give the same binary, byte for byte: scripts/rootfs leaves out paths, times and ids.
-FROM docker.io/library/golang:1.26 AS build
+# The compiler runs on the machine that builds, whatever the platform of the image.
+FROM --platform=$BUILDPLATFORM docker.io/library/golang:1.26 AS build
 ARG VERSION=
+ARG COMMIT=
+ARG DATE=
+ARG TARGETOS
+ARG TARGETARCH
 WORKDIR /src
 # .dockerignore leaves only what the binary is made of: a change of any other file does not compile again. After a change
 # of a source file, the caches keep what has been downloaded and compiled.
 COPY . .
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-    VERSION=$VERSION scripts/rootfs /out
+    GOOS=$TARGETOS GOARCH=$TARGETARCH VERSION=$VERSION COMMIT=$COMMIT DATE=$DATE scripts/rootfs /out
 
 FROM scratch
 # Envoy Gateway and Istio run /bin/ratelimit, a link to the same binary.

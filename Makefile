@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/.tools/bin:$(PATH)
 
 TOOL := go tool -modfile=tools/go.mod
 
-.PHONY: run quick test race test-clocks test-clocks-short e2e compose-test test-valkey soak fmt fmt-check vet lint prose tidy-check generate generate-check fuzz-short bench size licences interop attack attack-short ci
+.PHONY: run quick test race test-clocks test-clocks-short e2e compose-test test-valkey soak fmt fmt-check vet lint prose tidy-check generate generate-check fuzz-short bench size licences release-test interop attack attack-short ci
 
 run: ## serve the example rules of config/domains, counting in memory
 	go run ./cmd/ratelimitd --rules config/domains
@@ -120,6 +120,9 @@ size: ## how large the released program is; more than 25 MB fails
 
 licences: ## the licences of all dependencies: fail for one that is not allowed
 	scripts/licences
+
+release-test: ## make a release of the last commit as far as that needs no network, and test it: docs/do/release.md
+	scripts/release-test
 
 attack: ## what one client can do to the others, in about fifteen minutes: docs/understand/attacks.md
 	go run ./attack

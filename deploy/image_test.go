@@ -225,6 +225,15 @@ func digest(t *testing.T, name string) string {
 	return fmt.Sprintf("%x", sha256.Sum256(b))
 }
 
+// TestImageHasLicences looks for the texts that the licences of its parts demand.
+func TestImageHasLicences(t *testing.T) {
+	for _, name := range []string{"LICENSE", "THIRD_PARTY_NOTICES"} {
+		if digest(t, filepath.Join(image(t), "usr/share/doc/ratelimitd", name)) != digest(t, filepath.Join("..", name)) {
+			t.Errorf("the image has another %s", name)
+		}
+	}
+}
+
 // TestImageIsSmall keeps an eye on what every node pulls. The binary is nearly all of it.
 func TestImageIsSmall(t *testing.T) {
 	const most = 48 << 20
@@ -250,7 +259,7 @@ func TestDockerfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, line := range []string{
-		"    VERSION=$VERSION scripts/rootfs /out",
+		"    GOOS=$TARGETOS GOARCH=$TARGETARCH VERSION=$VERSION COMMIT=$COMMIT DATE=$DATE scripts/rootfs /out",
 		"FROM scratch",
 		"COPY --from=build /out /",
 		"USER 65532:65532",
@@ -266,7 +275,7 @@ func TestDockerfile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "FROM docker.io/library/golang:" + goVersion.FindStringSubmatch(string(mod))[1] + " "; !strings.Contains(string(b), want) {
+	if want := "FROM --platform=$BUILDPLATFORM docker.io/library/golang:" + goVersion.FindStringSubmatch(string(mod))[1] + " "; !strings.Contains(string(b), want) {
 		t.Errorf("the Dockerfile does not build with go.mod's Go: %q is missing", want)
 	}
 }
@@ -293,7 +302,7 @@ func TestImageHasAllSources(t *testing.T) {
 	if len(files) < 100 {
 		t.Fatalf("the binary is made of %d files only", len(files))
 	}
-	for _, name := range append(files, root+"/go.mod", root+"/go.sum", root+"/scripts/rootfs", root+"/config/domains") {
+	for _, name := range append(files, root+"/go.mod", root+"/go.sum", root+"/scripts/rootfs", root+"/config/domains", root+"/LICENSE", root+"/THIRD_PARTY_NOTICES") {
 		name, err := filepath.Rel(root, name)
 		if err != nil {
 			t.Fatal(err)

@@ -82,7 +82,7 @@ func testContainers(t *testing.T, folder string) {
 		"redis":      named(t, project, "docker-compose.yml", `image: (\S+/redis:\S+)`),
 		"envoy":      named(t, project, "docker-compose.yml", `image: (\S+/envoy:\S+)`),
 		"prometheus": named(t, project, "docker-compose.yml", `image: (\S+/prometheus:\S+)`),
-		"go":         named(t, project, "Dockerfile", `FROM (\S+/golang:\S+) AS build`),
+		"go":         named(t, project, "Dockerfile", `FROM --platform=\S+ (\S+/golang:\S+) AS build`),
 	})
 	up := func(args ...string) {
 		t.Helper()

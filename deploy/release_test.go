@@ -1,0 +1,90 @@
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// TestReleaseIsBuiltAsTheImage compares the command that goreleaser runs with that of scripts/rootfs, so that both give the
+// same bytes. make release-test compares the bytes.
+func TestReleaseIsBuiltAsTheImage(t *testing.T) {
+	b, err := os.ReadFile("../.goreleaser.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config struct {
+		Builds []struct {
+			Env, Tags, Flags []string
+			Ldflags          string
+		}
+	}
+	if err := yaml.Unmarshal(b, &config); err != nil {
+		t.Fatal(err)
+	}
+	if len(config.Builds) != 1 {
+		t.Fatalf("goreleaser makes %d builds", len(config.Builds))
+	}
+	build := config.Builds[0]
+	linker := strings.NewReplacer("v{{ .Version }}", "${VERSION:-}", "{{ .FullCommit }}", "${COMMIT:-}", "{{ .CommitDate }}", "${DATE:-}").Replace(build.Ldflags)
+	command := strings.Join(build.Env, " ") + " go build -tags " + strings.Join(build.Tags, ",") + " " +
+		strings.Join(build.Flags, " ") + ` -ldflags "` + linker + `"`
+	rootfs, err := os.ReadFile("../scripts/rootfs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(rootfs), "\n"+command+" ") {
+		t.Errorf("goreleaser builds with\n%s\nand scripts/rootfs does not", command)
+	}
+}
+
+// TestReleaseNotes prints parts of a changelog.
+func TestReleaseNotes(t *testing.T) {
+	script, err := os.ReadFile("../scripts/release-notes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "scripts"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "scripts", "release-notes")
+	if err := os.WriteFile(name, script, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	changelog := `# Changelog
+
+## [Unreleased]
+
+### Added
+
+- what comes next
+
+## [1.10.0] - 2027-02-01
+
+- the tenth
+
+## [1.1.0] - 2027-01-31
+
+[Unreleased]: https://example.com
+`
+	if err := os.WriteFile(filepath.Join(dir, "CHANGELOG.md"), []byte(changelog), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for version, want := range map[string]string{
+		"v1.10.0":     "- the tenth",
+		"v1.2.0-rc.1": "### Added\n\n- what comes next",
+		"v1.1.0":      "", // it has a heading alone
+		"v1.1":        "",
+		"v2.0.0":      "",
+	} {
+		out, err := exec.Command(name, version).Output()
+		if got := strings.TrimSpace(string(out)); got != want || (err == nil) != (want != "") {
+			t.Errorf("the notes of %s are %q (%v), want %q", version, got, err, want)
+		}
+	}
+}
