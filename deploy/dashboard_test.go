@@ -96,9 +96,11 @@ func TestDashboardHasData(t *testing.T) {
 	asks := dashboardQueries(t)
 	waiting := slices.Sorted(maps.Keys(asks))
 	legends := make(map[string]string)
+	every := time.NewTicker(time.Second) // Prometheus scrapes as often, and a file is read when nobody has written it for 400 ms
+	defer every.Stop()
 	deadline := time.Now().Add(3 * time.Minute)
 	for round := 1; len(waiting) > 0 && time.Now().Before(deadline); round++ {
-		time.Sleep(time.Second) // Prometheus scrapes meanwhile, and a file is read when nobody has written it for 400 ms
+		<-every.C
 		write(first, "shop.yaml", fmt.Sprintf(shop, round))
 		write(first, "broken.yaml", fmt.Sprintf(broken, round))
 		if round == 3 {

@@ -517,7 +517,7 @@ func TestChartAlerts(t *testing.T) {
 // TestChartRefuses tries values that would be a surprise in the cluster. Each error says what to do.
 func TestChartRefuses(t *testing.T) {
 	for values, want := range map[string]string{
-		`{redis: {adress: "a:1"}}`:                                             "adress",
+		`{redis: {uri: "a:1"}}`:                                                "uri",
 		`{replicas: two}`:                                                      "replicas",
 		`{redis: {url: "a:1", type: cluster}}`:                                 "type",
 		`{rules: {files: {a.yaml: "x", b.yaml: 3}}}`:                           "b.yaml",
