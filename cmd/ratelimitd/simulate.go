@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,17 +30,19 @@ type simulateCommand struct {
 	Mapping string   `required:"" placeholder:"FILE" help:"YAML that maps lines of the log to requests; - is the standard input."`
 
 	Reorder    time.Duration `default:"5s" help:"Lines are sorted if they are out of order by no more than this."`
-	MaxErrors  int           `default:"1000" placeholder:"N" help:"Fail if more lines than this cannot be used; -1: never."`
+	MaxErrors  string        `default:"1000" placeholder:"N" help:"Fail if more lines than this cannot be used: a number, or a share of all lines such as 0.5%; -1: never."`
 	FailOn     []string      `enum:"refused,newly-refused,newly-passed,no-rule,failed" placeholder:"WHAT" help:"Exit with 1 if there are requests that are refused, newly-refused or newly-passed (see --against), match no rule (no-rule) or failed (no decision could be made). With 2 if no request matches any rule."`
 	FailAbove  float64       `default:"0" placeholder:"PERCENT" help:"With --fail-on: fail only above this share of all requests."`
 	MaxCallers int           `default:"100000" placeholder:"N" help:"Most callers that are counted individually; the others are counted together."`
 
 	HTML     string `name:"html" writes:"" placeholder:"FILE" help:"Also write a report with charts to this file."`
 	Verdicts string `writes:"" placeholder:"FILE" help:"Also write the verdict on each request to this file, as JSON lines."`
-	Top      int    `default:"10" placeholder:"N" help:"Most rules and callers in the text report."`
+	Top      int    `default:"10" placeholder:"N" help:"Most rules and callers in the text and Markdown reports."`
 
-	Output   outputOptions `embed:""`
-	Progress string        `enum:"auto,always,never" default:"auto" help:"A progress bar on standard error; auto: if that is a terminal."`
+	Output   string      `short:"o" enum:"table,json,yaml,markdown" default:"table" help:"Form of the output: table (text for people), json, yaml or markdown (a comment for a pull request)."`
+	JSON     bool        `help:"Short for -o json."`
+	Color    colorOption `embed:""`
+	Progress string      `enum:"auto,always,never" default:"auto" help:"A progress bar on standard error; auto: if that is a terminal."`
 
 	Merge       bool   `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" group:"As the service" help:"Files of one domain are merged instead of the second being refused."`
 	Shadow      bool   `name:"shadow-mode" env:"SHADOW_MODE" group:"As the service" help:"Judge every rule, enforce none."`
@@ -55,6 +58,7 @@ func (*simulateCommand) about() about {
 		examples: []example{
 			{"who would be refused", "ratelimitd simulate --rules config/domains --mapping map.yaml --log access.log"},
 			{"a change of rules against those in force, as a page", "ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log --html r.html"},
+			{"the same as a comment for a pull request", "ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log -o markdown"},
 			{"a log of many files", "zcat access.log.*.gz | ratelimitd simulate --rules new --mapping map.yaml --log -"},
 		},
 		exits: []exitCode{
@@ -140,6 +144,24 @@ func logsOf(names []string) (all [][2]string) {
 	return all
 }
 
+// maxErrors returns how many lines may be bad, and what share of them in percent. No bound is -1 for lines and 0 for the share.
+func (o *simulateCommand) maxErrors() (badLines int, share float64, err error) {
+	if text, is := strings.CutSuffix(o.MaxErrors, "%"); is {
+		share, err := strconv.ParseFloat(text, 64)
+		switch {
+		case err != nil || !(share >= 0 && share <= 100):
+			return 0, 0, fmt.Errorf("--max-errors %s: use a number of lines, or a share from 0%% to 100%%", o.MaxErrors)
+		case share == 0:
+			return 0, 0, nil
+		}
+		return -1, share, nil
+	}
+	if badLines, err = strconv.Atoi(o.MaxErrors); err != nil {
+		return 0, 0, fmt.Errorf("--max-errors %s: use a number of lines such as 1000, a share such as 0.5%%, or -1 for no bound", o.MaxErrors)
+	}
+	return badLines, 0, nil
+}
+
 func (o *simulateCommand) options() (*simulate.Options, error) {
 	for _, what := range o.FailOn {
 		if strings.HasPrefix(what, "newly-") && o.Against == "" {
@@ -151,6 +173,10 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 	}
 	if o.Reorder < 0 || o.Reorder > 24*time.Hour {
 		return nil, fmt.Errorf("--reorder %s: use a time from 0s to 24h", o.Reorder)
+	}
+	badLines, badShare, err := o.maxErrors()
+	if err != nil {
+		return nil, err
 	}
 	if err := o.oneReader(); err != nil {
 		return nil, err
@@ -173,7 +199,7 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 		Settings: limiter.Settings{
 			Shadow: o.Shadow, Quota: o.Quota, StopWhenOver: o.Stop, Admission: descriptor.ParseAdmission(o.Admission), CalendarMonths: o.Months,
 		},
-		Mapping: mapping, Window: o.Reorder, MaxBadLines: o.MaxErrors, MaxCallers: o.MaxCallers, MaxCounters: o.MaxCounters,
+		Mapping: mapping, Window: o.Reorder, MaxBadLines: badLines, MaxBadShare: badShare, MaxCallers: o.MaxCallers, MaxCounters: o.MaxCounters,
 	}
 	if o.Against != "" {
 		old, err := simulate.LoadRules(o.Against, o.Merge, tree)
@@ -252,17 +278,26 @@ func (o *simulateCommand) write(out io.Writer, html *newFile, r *simulate.Report
 		}
 	}
 	if err == nil {
-		err = o.Output.write(out, func(w io.Writer) error {
-			return report.WriteText(w, r, report.TextOptions{
-				Color: o.Output.Color.on(w),
-				Top:   o.Top,
-			})
-		}, func(w io.Writer) error { return report.WriteJSON(w, r) })
+		err = o.writeTo(out, r)
 	}
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
 	return nil
+}
+
+// writeTo writes the report in the form that was asked for.
+func (o *simulateCommand) writeTo(out io.Writer, r *simulate.Report) error {
+	form := o.Output
+	if o.JSON {
+		form = "json"
+	}
+	if form == "markdown" {
+		return report.WriteMarkdown(out, r, report.MarkdownOptions{Top: o.Top})
+	}
+	return writeAs(form, out, func(w io.Writer) error {
+		return report.WriteText(w, r, report.TextOptions{Color: o.Color.on(w), Top: o.Top})
+	}, func(w io.Writer) error { return report.WriteJSON(w, r) })
 }
 
 // verdict is the error for a report; nil: all is well.

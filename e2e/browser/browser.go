@@ -157,10 +157,30 @@ func (b *Browser) settle(t *testing.T) {
 	Ask[bool](t, b, `new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))`)
 }
 
+// Click clicks the element that a selector matches.
+func (b *Browser) Click(t *testing.T, selector string) {
+	t.Helper()
+	b.do(t, chromedp.Click(selector))
+	b.settle(t)
+}
+
+// Type types a text where the focus is.
+func (b *Browser) Type(t *testing.T, text string) {
+	t.Helper()
+	b.do(t, chromedp.KeyEvent(text))
+	b.settle(t)
+}
+
 // Paint asks for light or dark, and for no animations: a picture in the middle of one differs with every run.
 func (b *Browser) Paint(t *testing.T, scheme string) {
 	t.Helper()
-	call(t, b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+	b.PaintAs(t, scheme, "")
+}
+
+// PaintAs is like Paint, for a medium such as print; empty: the screen.
+func (b *Browser) PaintAs(t *testing.T, scheme, media string) {
+	t.Helper()
+	call(t, b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Media: media, Features: []*emulation.MediaFeature{
 		{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
 	}})
 	b.settle(t)

@@ -67,7 +67,7 @@ func (b blame) reported(e *engine) []RefusedBy {
 		by := RefusedBy{Rule: r.Path, Requests: x.count - x.inherited}
 		if x.limit >= 0 {
 			l := &r.Limits[x.limit]
-			by.Name, by.Limit = l.Name, limitText(l)
+			by.Name, by.Limit, by.Burst = l.Name, limitText(l), burstText(l)
 		}
 		out = append(out, by)
 	}

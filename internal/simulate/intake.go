@@ -105,9 +105,18 @@ func (in *intake) passOver(log string, err error) error {
 		in.firstBad = append(in.firstBad, BadLine{log, bad.Line, bad.Msg})
 	}
 	if limit := in.options.MaxBadLines; limit >= 0 && in.bad > int64(limit) {
-		return &BadLinesError{limit, in.firstBad}
+		return &BadLinesError{Max: limit, Lines: in.firstBad}
 	}
 	return nil
+}
+
+// tooMany returns an error if too large a share of the lines is bad.
+func (in *intake) tooMany() error {
+	most := in.options.MaxBadShare
+	if share := 100 * float64(in.bad) / float64(max(in.lines, 1)); most <= 0 || share <= most {
+		return nil
+	}
+	return &BadLinesError{Share: fmt.Sprintf("%d of %d lines cannot be used, which is more than %g%%:", in.bad, in.lines, most), Lines: in.firstBad}
 }
 
 // release receives sorted lines.

@@ -26,8 +26,11 @@ type Report struct {
 
 	ByRule    []Rule   `json:"by_rule"`
 	Unreached []string `json:"rules_without_requests,omitempty"`
-	Callers   Callers  `json:"callers"`
-	OverTime  OverTime `json:"over_time"`
+	// With two folders: the rules that differ.
+	ChangedRules []RuleChange `json:"changed_rules,omitempty"`
+
+	Callers  Callers  `json:"callers"`
+	OverTime OverTime `json:"over_time"`
 
 	Warnings []string `json:"warnings,omitempty"`
 	Seconds  float64  `json:"seconds"` // duration of the run
@@ -101,18 +104,29 @@ func both(r *Rule, of func(*RuleCount) int64) int64 {
 
 // RuleCount has the counts of a rule in one folder.
 type RuleCount struct {
-	Requests    int64   `json:"requests"`         // descriptors that matched
-	Refused     int64   `json:"refused"`          // of these, over the limit in a refused request
-	NotEnforced int64   `json:"not_enforced"`     // of these, over the limit without a refusal: shadow mode, quota mode
-	Limits      []Limit `json:"limits,omitempty"` // of a rule with several
+	Requests    int64   `json:"requests"`     // descriptors that matched
+	Refused     int64   `json:"refused"`      // of these, over the limit in a refused request
+	NotEnforced int64   `json:"not_enforced"` // of these, over the limit without a refusal: shadow mode, quota mode
+	Limits      []Limit `json:"limits,omitempty"`
 	OverTime    []int64 `json:"refused_over_time,omitempty"`
 }
 
-// Limit is one of several limits of a rule.
+// Limit is a limit of a rule.
 type Limit struct {
 	Name  string `json:"name,omitempty"`
-	Limit string `json:"limit"` // 5 per minute
-	Over  int64  `json:"over"`  // how often it refused, enforced or not
+	Limit string `json:"limit"`           // 5 per minute
+	Burst string `json:"burst,omitempty"` // of a bucket, beside its rate: 20, or 20 may wait
+	Over  int64  `json:"over"`            // how often it refused, enforced or not
+}
+
+// RuleChange is a rule that differs between two folders. A line describes one limit, such as "burst: 15 per 10 seconds, fixed
+// window", or one flag, such as "shadow mode".
+type RuleChange struct {
+	Rule string   `json:"rule"` // its path
+	File string   `json:"file,omitempty"`
+	Line int      `json:"line,omitempty"`
+	Old  []string `json:"old,omitempty"` // nil: the rule is new
+	New  []string `json:"new,omitempty"` // nil: the rule is gone
 }
 
 // Callers has the results of callers: those that were refused or whose verdicts change, and the busiest of the others.
@@ -146,6 +160,7 @@ type RefusedBy struct {
 	Rule     string `json:"rule"` // its path
 	Name     string `json:"name,omitempty"`
 	Limit    string `json:"limit,omitempty"` // 5 per minute
+	Burst    string `json:"burst,omitempty"` // as of Limit
 	Requests int64  `json:"requests"`
 }
 

@@ -84,14 +84,27 @@ func (c *ruleCount) reported(r *descriptor.Rule, e *engine) *RuleCount {
 	if c.column > 0 {
 		out.OverTime = e.series.counts(c.column - 1)
 	}
-	if len(r.Limits) < 2 || c.limits == nil {
-		return out
-	}
 	for i := range r.Limits {
 		l := &r.Limits[i]
-		out.Limits = append(out.Limits, Limit{Name: l.Name, Limit: limitText(l), Over: c.limits[i]})
+		reported := Limit{Name: l.Name, Limit: limitText(l), Burst: burstText(l)}
+		if c.limits != nil {
+			reported.Over = c.limits[i]
+		}
+		out.Limits = append(out.Limits, reported)
 	}
 	return out
+}
+
+// burstText returns what a bucket admits at once besides its rate; empty for limits without a burst.
+func burstText(l *descriptor.Limit) string {
+	switch {
+	case !l.Has(descriptor.SettingBurst):
+		return ""
+	case l.Algorithm == descriptor.LeakyBucket:
+		return strconv.FormatUint(uint64(l.Burst), 10) + " may wait"
+	default:
+		return strconv.FormatUint(uint64(l.Burst), 10)
+	}
 }
 
 func limitText(l *descriptor.Limit) string {
@@ -100,4 +113,72 @@ func limitText(l *descriptor.Limit) string {
 		return text + strconv.FormatUint(uint64(l.Window.Multiplier), 10) + " " + l.Window.Unit.String() + "s"
 	}
 	return text + l.Window.Unit.String()
+}
+
+// changedRules returns the rules that differ between two trees, in the order of the new tree; rules that are gone come last.
+func changedRules(now, old *descriptor.Tree) (all []RuleChange) {
+	before := make(map[string]*descriptor.Rule, len(old.Rules))
+	for _, r := range old.Rules {
+		before[identity(r)] = r
+	}
+	for _, r := range now.Rules {
+		c := RuleChange{Rule: r.Path, File: r.Position.File, Line: r.Position.Line, New: ruleLines(r)}
+		id := identity(r)
+		if was := before[id]; was != nil {
+			c.Old = ruleLines(was)
+			delete(before, id)
+		}
+		if !slices.Equal(c.Old, c.New) {
+			all = append(all, c)
+		}
+	}
+	for _, r := range old.Rules {
+		if before[identity(r)] == r {
+			all = append(all, RuleChange{Rule: r.Path, File: r.Position.File, Line: r.Position.Line, Old: ruleLines(r)})
+		}
+	}
+	return append(changedDomains(now, old), all...)
+}
+
+// changedDomains returns the domains whose admission differs. It decides which limits a refused request counts in.
+func changedDomains(now, old *descriptor.Tree) (all []RuleChange) {
+	for d := range now.EachDomain() {
+		was := old.Domain(d.Name)
+		if was != nil && was.Admission != d.Admission {
+			all = append(all, RuleChange{Rule: d.Name, Old: []string{admissionText(was)}, New: []string{admissionText(d)}})
+		}
+	}
+	slices.SortFunc(all, func(a, b RuleChange) int { return strings.Compare(a.Rule, b.Rule) })
+	return all
+}
+
+func admissionText(d *descriptor.Domain) string {
+	if d.Admission == descriptor.AdmissionDefault {
+		return "admission as the service has it"
+	}
+	return "admission " + descriptor.AdmissionNames[d.Admission]
+}
+
+// ruleLines describes what a rule does to requests, a line for each limit and each flag. It is never empty.
+func ruleLines(r *descriptor.Rule) []string {
+	lines := []string{}
+	for i := range r.Limits {
+		text := r.Limits[i].Words()
+		if name := r.Limits[i].Name; name != "" {
+			text = name + ": " + text
+		}
+		lines = append(lines, text)
+	}
+	for _, flag := range []struct {
+		set  bool
+		text string
+	}{{r.Unlimited, "unlimited"}, {r.Shadow, "shadow mode"}, {r.Quota, "quota mode"}, {len(r.Replaces) > 0, "replaces " + strings.Join(r.Replaces, ", ")}} {
+		if flag.set {
+			lines = append(lines, flag.text)
+		}
+	}
+	if len(lines) == 0 {
+		lines = append(lines, "no limit")
+	}
+	return lines
 }

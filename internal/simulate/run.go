@@ -25,6 +25,7 @@ type Options struct {
 
 	Window      time.Duration // lines are sorted within this time; 0: lines are not sorted
 	MaxBadLines int           // more bad lines fail the run; negative: no bound
+	MaxBadShare float64       // a larger share of bad lines, in percent, fails the run at its end; 0: no bound
 	MaxCallers  int           // counted individually at once; 0 means 100,000
 	MaxCounters int           // in use at once, as of the memory backend; 0 means 2,000,000
 
@@ -56,15 +57,20 @@ type Verdict struct {
 	OldRule string    `json:"old_rule,omitempty"`
 }
 
-// BadLinesError is returned for logs with more bad lines than Options.MaxBadLines.
+// BadLinesError is returned for logs with more bad lines than Options.MaxBadLines or Options.MaxBadShare.
 type BadLinesError struct {
 	Max   int
+	Share string    // how many of the lines are bad, and how many may be; empty: there are more than Max
 	Lines []BadLine // the first ones
 }
 
 func (e *BadLinesError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "more than %d lines cannot be used:", e.Max)
+	if e.Share != "" {
+		b.WriteString(e.Share)
+	} else {
+		fmt.Fprintf(&b, "more than %d lines cannot be used:", e.Max)
+	}
 	for i := range e.Lines {
 		fmt.Fprintf(&b, "\n  %s", &e.Lines[i])
 	}
@@ -127,6 +133,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	if r.requests == 0 {
 		return nil, in.nothing()
+	}
+	if err := in.tooMany(); err != nil {
+		return nil, err
 	}
 	report := r.report(in)
 	report.Seconds = time.Since(began).Seconds()

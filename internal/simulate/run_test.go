@@ -80,8 +80,8 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if diff := cmp.Diff([]simulate.Rule{
-		{Rule: "edge.remote_address", File: "rules.yaml", Line: 3, New: &simulate.RuleCount{Requests: 12, Refused: 4, OverTime: r.ByRule[0].New.OverTime}},
-		{Rule: "edge.path_/x", File: "rules.yaml", Line: 4, New: &simulate.RuleCount{Requests: 5, Refused: 3, OverTime: r.ByRule[1].New.OverTime}},
+		{Rule: "edge.remote_address", File: "rules.yaml", Line: 3, New: &simulate.RuleCount{Requests: 12, Refused: 4, Limits: []simulate.Limit{{Limit: "3 per minute", Over: 4}}, OverTime: r.ByRule[0].New.OverTime}},
+		{Rule: "edge.path_/x", File: "rules.yaml", Line: 4, New: &simulate.RuleCount{Requests: 5, Refused: 3, Limits: []simulate.Limit{{Limit: "2 per minute", Over: 3}}, OverTime: r.ByRule[1].New.OverTime}},
 	}, r.ByRule); diff != "" {
 		t.Error(diff)
 	}
@@ -280,6 +280,63 @@ descriptors:
 	}
 	if free := r.ByRule[1]; free.Rule != "edge.path_/free" || free.New.Requests != 8 || r.New.NoRule != 0 {
 		t.Errorf("%+v", r.ByRule)
+	}
+}
+
+// A bucket's burst stands beside its rate, with the rule and with the callers that it refused.
+func TestBursts(t *testing.T) {
+	r := run(t, simulate.Options{Rules: rules(t, `
+domain: edge
+descriptors:
+- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 1, algorithm: token_bucket, burst: 2}}
+- {key: path, rate_limit: {unit: minute, requests_per_unit: 6, algorithm: leaky_bucket, burst: 4}}
+`)}, at(0, "a", "/"), at(0, "a", "/"), at(0, "a", "/"))
+	if diff := cmp.Diff([]simulate.Limit{{Limit: "1 per minute", Burst: "2", Over: 1}}, r.ByRule[0].New.Limits); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]simulate.Limit{{Limit: "6 per minute", Burst: "4 may wait"}}, r.ByRule[1].New.Limits); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "1 per minute", Burst: "2", Requests: 1}}, r.Callers.Rows[0].RefusedBy); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// The rules that differ are those that are new, gone, or have other limits or flags; a rule that only moved is not one of them.
+func TestChangedRules(t *testing.T) {
+	old := rules(t, `
+domain: edge
+descriptors:
+- {key: same, rate_limit: {unit: minute, requests_per_unit: 1}}
+- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 60}}
+- {key: gone, rate_limit: {unlimited: true}}
+- {key: path, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 5}}
+`)
+	now := rules(t, `
+domain: edge
+admission: all_or_nothing
+descriptors:
+- {key: added, rate_limit: {unit: second, requests_per_unit: 9}}
+- {key: path, rate_limit: {unit: hour, requests_per_unit: 5}}
+- key: remote_address
+  rate_limits:
+    - {name: login, unit: minute, requests_per_unit: 60, algorithm: token_bucket, burst: 7}
+    - {name: day, unit: day, requests_per_unit: 500}
+- {key: same, rate_limit: {unit: minute, requests_per_unit: 1}}
+`)
+	r := run(t, simulate.Options{Rules: now, Against: &old}, at(0, "a", "/"))
+	if diff := cmp.Diff([]simulate.RuleChange{
+		{Rule: "edge", Old: []string{"admission as the service has it"}, New: []string{"admission all_or_nothing"}},
+		{Rule: "edge.added", File: "rules.yaml", Line: 5, New: []string{"9 per second, fixed window"}},
+		{Rule: "edge.path", File: "rules.yaml", Line: 6, Old: []string{"5 per hour, fixed window", "shadow mode"}, New: []string{"5 per hour, fixed window"}},
+		{Rule: "edge.remote_address", File: "rules.yaml", Line: 7, Old: []string{"60 per minute, fixed window"},
+			New: []string{"login: 60 per minute, token bucket, burst 7", "day: 500 per day, fixed window"}},
+		{Rule: "edge.gone", File: "rules.yaml", Line: 6, Old: []string{"unlimited"}},
+	}, r.ChangedRules); diff != "" {
+		t.Error(diff)
+	}
+	if r := run(t, simulate.Options{Rules: now, Against: &now}, at(0, "a", "/")); r.ChangedRules != nil {
+		t.Errorf("%+v", r.ChangedRules)
 	}
 }
 

@@ -36,6 +36,7 @@ func (r *run) report(in *intake) *Report {
 		side := r.old.side(r.outcomes[1])
 		out.Old = &side
 		out.NewlyRefused, out.NewlyPassed = r.changes()
+		out.ChangedRules = changedRules(r.now.tree, r.old.tree)
 		out.OverTime.OldRefused = r.total.counts(columnOldRefused)
 		out.OverTime.NewlyRefused = r.total.counts(columnNewlyRefused)
 		out.OverTime.NewlyPassed = r.total.counts(columnNewlyPassed)

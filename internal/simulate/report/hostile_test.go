@@ -46,6 +46,7 @@ func everything(t *testing.T) *simulate.Report {
 	r.New.Failed, r.New.NotEnforced = 1, 1
 	r.ByRule[0].New.Limits = append(r.ByRule[0].New.Limits, simulate.Limit{})
 	r.ByRule = append(r.ByRule, simulate.Rule{Line: 1, Old: &simulate.RuleCount{}})
+	r.ChangedRules = append(r.ChangedRules, simulate.RuleChange{Old: []string{""}}, simulate.RuleChange{New: []string{""}})
 	r.Callers.Rows[0].RefusedBy, r.Callers.Rows[1].OldRefusedBy = []simulate.RefusedBy{{}}, []simulate.RefusedBy{{}}
 	r.Callers.Rows[1].RefusedBy = nil
 	return r

@@ -85,11 +85,14 @@ func span(r *simulate.Report) string {
 }
 
 // where writes the position of a rule.
-func where(r *simulate.Rule) string {
-	if r.File == "" {
+func where(r *simulate.Rule) string { return place(r.File, r.Line) }
+
+// place writes a position in a file, if there is one.
+func place(file string, line int) string {
+	if file == "" {
 		return ""
 	}
-	return r.File + ":" + strconv.Itoa(r.Line)
+	return file + ":" + strconv.Itoa(line)
 }
 
 // by writes a limit and its number of refusals: its rule, shortened to most characters (0: any length), and the limit.
@@ -98,10 +101,22 @@ func by(r simulate.RefusedBy, most int) string {
 	if most > 0 {
 		name = clip(name, most)
 	}
-	if limit := strings.TrimSpace(r.Name + " " + r.Limit); limit != "" {
+	if limit := rate(r.Name, r.Limit, r.Burst); limit != "" {
 		name += ", " + limit
 	}
 	return name + " (" + number(r.Requests) + ")"
+}
+
+// rate writes a limit with its name and its burst, as far as it has them: "login 5 per minute, burst 10".
+func rate(name, limit, burst string) string {
+	text := strings.TrimSpace(name + " " + limit)
+	if burst == "" {
+		return text
+	}
+	if strings.HasSuffix(burst, "wait") {
+		return text + ", " + burst
+	}
+	return text + ", burst " + burst
 }
 
 // mostly returns the limit that refused a caller most. With two folders it prefers the one that newly refused it most.

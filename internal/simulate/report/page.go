@@ -1,6 +1,7 @@
 package report
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -24,7 +25,7 @@ type view struct {
 }
 
 // maxRows is how many rules, and how many callers, a table shows at most.
-const maxRows = 200
+const maxRows = 1000
 
 func newView(r *simulate.Report) *view {
 	v := &view{Report: r, rules: r.ByRule[:min(maxRows, len(r.ByRule))], callers: r.Callers.Rows[:min(maxRows, len(r.Callers.Rows))]}
@@ -58,7 +59,7 @@ func (v *view) page(data string) g.Node {
 		),
 		h.Body(
 			v.header(),
-			h.Main(v.summary(), v.warnings(), v.overTime(), v.newlyRefusedCallers(), v.newlyPassedCallers(), v.byRule(), v.byCaller(), v.log()),
+			h.Main(v.summary(), v.warnings(), v.changes(), v.newlyRefusedCallers(), v.newlyPassedCallers(), v.overTime(), v.byRule(), v.byCaller(), v.log()),
 			h.Footer(h.Details(h.Summary(g.Text("Made by ratelimitd simulate. Charts: uPlot, MIT license.")), h.Pre(g.Text(uPlotLicense)))),
 			h.Script(h.Type("application/json"), h.ID("data"), g.Raw(data)),
 			h.Script(g.Raw(uPlotJS)),
@@ -67,19 +68,35 @@ func (v *view) page(data string) g.Node {
 	))
 }
 
+// header has the verdict: what changes for whom.
 func (v *view) header() g.Node {
-	what := "the rules"
-	if v.compared() {
-		what = "the change"
+	verdict := newVerdict(v.Report)
+	class := "verdict"
+	if verdict.kind != "" {
+		class += " " + verdict.kind
 	}
-	return h.Header(
-		h.H1(g.Text("What "+what+" would have done")),
-		h.P(
+	return h.Header(h.Class(class),
+		h.H1(g.Text(verdict.title)),
+		g.Map(verdict.sentences, sentence),
+		h.P(h.Class("source"),
 			g.Text(counted(v.Requests, "request")+" of "+strings.Join(v.Logs, ", ")+", "+span(v.Report)+". Rules of "), h.Code(g.Text(v.Rules)),
 			g.If(v.compared(), g.Group{g.Text(", compared with "), h.Code(g.Text(v.Against))}),
 			g.Text("."),
 		),
 	)
+}
+
+func sentence(phrases []phrase) g.Node {
+	return h.P(g.Map(phrases, func(p phrase) g.Node {
+		switch p.kind {
+		case strong:
+			return h.Strong(g.Text(p.text))
+		case quoted:
+			return h.Code(g.Text(p.text))
+		default:
+			return g.Text(p.text)
+		}
+	}))
 }
 
 // card is a box of the summary with one number. kind is "bad", "good" or "warn" and sets its colour. id and kind may be empty.
@@ -141,11 +158,12 @@ func list(class string, texts []string) g.Node {
 func (v *view) overTime() g.Node {
 	per := "per " + width(v.OverTime.WidthSeconds) + "."
 	chart := func(id, title, note string) g.Node {
-		return h.Section(g.If(id == "rules", h.ID("rules-over-time")),
-			h.H2(g.Text(title)), h.P(h.Class("note"), g.Text(note)), h.Div(h.Class("chart"), h.ID("chart-"+id)))
+		return h.Section(g.Attr("aria-labelledby", id+"-title"), g.If(id == "rules", h.ID("rules-over-time")),
+			h.H2(h.ID(id+"-title"), g.Text(title)), h.P(h.Class("note"), g.Text(note)), h.Div(h.Class("chart"), h.ID("chart-"+id)))
 	}
+	const use = " Choose a name below a chart to hide or show it. Drag to look closer, double-click to go back. The arrow keys move through time."
 	return g.Group{
-		chart("requests", "Requests over time", "Allowed and refused, "+per+" Drag to look closer, double-click to go back."),
+		chart("requests", "Requests over time", "Allowed and refused, "+per+use),
 		g.If(v.compared(), chart("changes", "What changes over time", "Newly refused above, newly passed below, "+per)),
 		chart("rules", "Refused over time, by rule", "The rules that refuse most, "+per),
 	}
@@ -157,48 +175,122 @@ type heading struct {
 	numbers bool
 }
 
-// table is a table that scrolls on its own where it is too wide.
+// table is a table that scrolls on its own where it is too wide. The script lets readers sort and search it. Its id must be the
+// id of the heading above it, followed by -title.
 func table(id string, columns []heading, rows g.Node) g.Node {
-	head := g.Map(columns, func(c heading) g.Node { return h.Th(g.If(c.numbers, h.Class("n")), g.Text(c.title)) })
-	return h.Div(h.Class("scroll"), h.Table(h.ID(id), h.THead(h.Tr(head)), h.TBody(rows)))
+	head := g.Map(columns, func(c heading) g.Node { return h.Th(h.Scope("col"), g.If(c.numbers, h.Class("n")), g.Text(c.title)) })
+	return h.Div(h.Class("scroll"), h.Role("region"), h.TabIndex("0"), g.Attr("aria-labelledby", id+"-title"),
+		h.Table(h.ID(id), g.Attr("aria-labelledby", id+"-title"), h.THead(h.Tr(head)), h.TBody(rows)))
 }
 
-// name is a cell with a text of any length.
-func name(parts ...g.Node) g.Node { return h.Td(h.Class("name"), g.Group(parts)) }
+// titled is a section with a heading, for the table with this id.
+func titled(id, title string, parts ...g.Node) g.Node {
+	return h.Section(h.H2(h.ID(id+"-title"), g.Text(title)), g.Group(parts))
+}
+
+// name is a cell with a text of any length; of is the title of its column, which narrow windows show beside it.
+func name(of string, parts ...g.Node) g.Node {
+	return h.Td(h.Class("name"), h.Data("of", of), h.Div(g.Group(parts)))
+}
+
+// head is the cell that names its row.
+func head(parts ...g.Node) g.Node { return h.Th(h.Scope("row"), h.Class("name"), g.Group(parts)) }
 
 // cell is a cell of a column of numbers.
-func cell(text string) g.Node { return h.Td(h.Class("n"), g.Text(text)) }
+func cell(of, text string) g.Node { return h.Td(h.Class("n"), h.Data("of", of), g.Text(text)) }
 
 // count is a number; one that is not zero has the colour of its kind.
-func count(n int64, kind string) g.Node {
+func count(of string, n int64, kind string) g.Node {
 	class := "n"
 	if n != 0 {
 		class += " " + kind
 	}
-	return h.Td(h.Class(class), g.Text(number(n)))
+	return h.Td(h.Class(class), h.Data("of", of), g.Text(number(n)))
 }
 
-// limits lists the limits that refused a caller, a line each.
-func limits(all []simulate.RefusedBy, when string) g.Node {
-	return g.Map(all, func(r simulate.RefusedBy) g.Node { return h.Div(g.Text(by(r, 0) + when)) })
+// lines writes texts below each other.
+func lines[T any](all []T, text func(T) string) g.Node {
+	return g.Map(all, func(t T) g.Node { return h.Div(g.Text(text(t))) })
+}
+
+// refusedBy is the cells of the limits that refused a caller: the rule, the rate, the burst and the number of refusals.
+func refusedBy(all []simulate.RefusedBy) g.Node {
+	return g.Group{
+		name("Rule", lines(all, func(b simulate.RefusedBy) string { return b.Rule })),
+		h.Td(h.Data("of", "Rate"), h.Div(lines(all, func(b simulate.RefusedBy) string { return strings.TrimSpace(b.Name + " " + b.Limit) }))),
+		h.Td(h.Data("of", "Burst"), h.Div(lines(all, func(b simulate.RefusedBy) string { return orNone(b.Burst) }))),
+		h.Td(h.Class("n"), h.Data("of", "Refusals"), h.Div(lines(all, func(b simulate.RefusedBy) string { return number(b.Requests) }))),
+	}
+}
+
+// limitColumns are the heads of the cells of refusedBy.
+var limitColumns = []heading{{"Rule", false}, {"Rate", false}, {"Burst", false}, {"Refusals", true}}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+// changes is the difference between the folders.
+func (v *view) changes() g.Node {
+	if !v.compared() {
+		return nil
+	}
+	if len(v.ChangedRules) == 0 {
+		return titled("changed-rules", "Changed rules", h.P(h.Class("note"), g.Text("The folders have the same rules.")))
+	}
+	shown := v.ChangedRules[:min(maxRows, len(v.ChangedRules))]
+	note := number(int64(len(v.ChangedRules))) + " rules differ. A minus is before, a plus is now."
+	if len(v.ChangedRules) == 1 {
+		note = "1 rule differs. A minus is before, a plus is now."
+	}
+	if len(shown) < len(v.ChangedRules) {
+		note += " The first " + strconv.Itoa(len(shown)) + " are shown; -o json has all."
+	}
+	return titled("changed-rules", "Changed rules", h.P(h.Class("note"), g.Text(note)),
+		table("changed-rules", []heading{{"Rule", false}, {"Change", false}}, g.Map(shown, func(c simulate.RuleChange) g.Node {
+			kind := ""
+			switch {
+			case c.Old == nil:
+				kind = "new"
+			case c.New == nil:
+				kind = "gone"
+			}
+			return h.Tr(head(g.Text(c.Rule), remark(kind), h.Div(h.Class("where"), g.Text(place(c.File, c.Line)))),
+				h.Td(h.Class("diff"), h.Data("of", "Change"), h.Div(g.Map(diff(&c), changedLine))))
+		})))
+}
+
+func changedLine(l diffLine) g.Node {
+	text := g.Text(l.text)
+	switch l.sign {
+	case "-":
+		return h.Div(h.Del(h.Span(h.Class("sign"), g.Text("− ")), text))
+	case "+":
+		return h.Div(h.Ins(h.Span(h.Class("sign"), g.Text("+ ")), text))
+	default:
+		return h.Div(h.Span(h.Class("sign"), g.Text("  ")), text)
+	}
 }
 
 func (v *view) newlyRefusedCallers() g.Node {
 	if !v.compared() {
 		return nil
 	}
-	title := h.H2(g.Text("Newly refused callers"))
+	const id, title = "newly-refused-callers", "Newly refused callers"
 	if len(v.newlyRefused) == 0 {
-		return h.Section(title, h.P(h.ID("no-newly-refused"), g.Text("Nobody is newly refused.")))
+		return titled(id, title, h.P(h.ID("no-newly-refused"), g.Text("Nobody is newly refused.")))
 	}
-	columns := []heading{{"Caller", false}, {"Newly refused", true}, {"Of requests", true}, {"Refused before", true}, {"By rule and limit (requests)", false}, {"First at (UTC)", false}}
-	return h.Section(title, table("newly-refused-callers", columns, g.Map(v.newlyRefused, func(c simulate.Caller) g.Node {
+	columns := slices.Concat([]heading{{"Caller", false}, {"Newly refused", true}, {"Requests", true}, {"Share refused", true}, {"Before", true}}, limitColumns, []heading{{"First at (UTC)", false}})
+	return titled(id, title, v.cut(len(v.newlyRefused), v.NewlyRefused.Callers), table(id, columns, g.Map(v.newlyRefused, func(c simulate.Caller) g.Node {
 		first := ""
 		if c.First != nil {
 			first = moment(*c.First)
 		}
-		return h.Tr(name(g.Text(c.Caller)), h.Td(h.Class("n bad"), g.Text(number(c.NewlyRefused))), cell(number(c.Requests)), cell(number(c.OldRefused)),
-			name(limits(c.NewlyRefusedBy, "")), h.Td(g.Text(first)))
+		return h.Tr(head(g.Text(c.Caller)), count("Newly refused", c.NewlyRefused, "bad"), cell("Requests", number(c.Requests)), cell("Share refused", percent(c.Refused, c.Requests)),
+			cell("Before", percent(c.OldRefused, c.Requests)), refusedBy(c.NewlyRefusedBy), h.Td(h.Class("when"), h.Data("of", "First at (UTC)"), g.Text(first)))
 	})))
 }
 
@@ -206,14 +298,22 @@ func (v *view) newlyPassedCallers() g.Node {
 	if !v.compared() || len(v.newlyPassed) == 0 {
 		return nil
 	}
-	columns := []heading{{"Caller", false}, {"Newly passed", true}, {"Of requests", true}, {"Still refused", true}}
-	return h.Section(h.H2(g.Text("Newly passed callers")), table("newly-passed-callers", columns, g.Map(v.newlyPassed, func(c simulate.Caller) g.Node {
-		return h.Tr(name(g.Text(c.Caller)), h.Td(h.Class("n good"), g.Text(number(c.NewlyPassed))), cell(number(c.Requests)), cell(number(c.Refused)))
-	})))
+	const id, title = "newly-passed-callers", "Newly passed callers"
+	columns := slices.Concat([]heading{{"Caller", false}, {"Newly passed", true}, {"Requests", true}, {"Share refused", true}, {"Before", true}}, limitColumns)
+	return titled(id, title, v.cut(len(v.newlyPassed), v.NewlyPassed.Callers), h.P(h.Class("note"), g.Text("The rule, the rate and the burst are those that refused the caller before.")),
+		table(id, columns, g.Map(v.newlyPassed, func(c simulate.Caller) g.Node {
+			return h.Tr(head(g.Text(c.Caller)), count("Newly passed", c.NewlyPassed, "good"), cell("Requests", number(c.Requests)), cell("Share refused", percent(c.Refused, c.Requests)),
+				cell("Before", percent(c.OldRefused, c.Requests)), refusedBy(c.OldRefusedBy))
+		})))
+}
+
+// cut says that a table does not have all callers.
+func (v *view) cut(shown int, of int64) g.Node {
+	return g.If(int64(shown) < of, h.P(h.Class("note"), g.Text("The first "+strconv.Itoa(shown)+" of "+number(of)+"; -o json has all.")))
 }
 
 func (v *view) byRule() g.Node {
-	columns := []heading{{"Rule", false}, {"Requests", true}, {"Refused", true}, {"Share", true}, {"Not enforced", true}}
+	columns := []heading{{"Rule", false}, {"Rate", false}, {"Burst", false}, {"Over limit", true}, {"Requests", true}, {"Refused", true}, {"Share refused", true}, {"Not enforced", true}}
 	if v.compared() {
 		columns = append(columns, heading{"Refused before", true}, heading{"Newly refused", true}, heading{"Newly passed", true})
 	}
@@ -221,11 +321,11 @@ func (v *view) byRule() g.Node {
 	for i := range v.rules {
 		rows = append(rows, v.rule(&v.rules[i]))
 	}
-	return h.Section(h.H2(g.Text("By rule")), table("rules", columns, rows),
+	return titled("rules", "By rule", v.cut(len(v.rules), int64(len(v.ByRule))), table("rules", columns, rows),
 		g.If(len(v.Unreached) > 0, h.Details(h.Summary(g.Text(counted(int64(len(v.Unreached)), "rule")+" reached by no request")), list("names", v.Unreached))))
 }
 
-// rule is the row of a rule, and a row for each limit of a rule with several.
+// rule is the row of a rule.
 func (v *view) rule(r *simulate.Rule) g.Node {
 	note := ""
 	switch {
@@ -241,25 +341,20 @@ func (v *view) rule(r *simulate.Rule) g.Node {
 		share = percent(current.Refused, current.Requests)
 	}
 	cells := g.Group{
-		name(g.Text(r.Rule), remark(note), g.If(r.Shadow, remark("shadow mode")), h.Div(h.Class("where"), g.Text(where(r)))),
-		cell(number(current.Requests)), count(current.Refused, "bad"), cell(share), count(current.NotEnforced, "warn"),
+		head(g.Text(r.Rule), remark(note), g.If(r.Shadow, remark("shadow mode")), h.Div(h.Class("where"), g.Text(where(r)))),
+		h.Td(h.Data("of", "Rate"), h.Div(lines(current.Limits, func(l simulate.Limit) string { return strings.TrimSpace(l.Name + " " + l.Limit) }))),
+		h.Td(h.Data("of", "Burst"), h.Div(lines(current.Limits, func(l simulate.Limit) string { return orNone(l.Burst) }))),
+		h.Td(h.Class("n"), h.Data("of", "Over limit"), h.Div(lines(current.Limits, func(l simulate.Limit) string { return number(l.Over) }))),
+		cell("Requests", number(current.Requests)), count("Refused", current.Refused, "bad"), cell("Share refused", share), count("Not enforced", current.NotEnforced, "warn"),
 	}
 	if v.compared() {
 		before := "-"
 		if r.Old != nil {
 			before = number(r.Old.Refused)
 		}
-		cells = append(cells, cell(before), count(r.NewlyRefused, "bad"), count(r.NewlyPassed, "good"))
+		cells = append(cells, cell("Refused before", before), count("Newly refused", r.NewlyRefused, "bad"), count("Newly passed", r.NewlyPassed, "good"))
 	}
-	rows := g.Group{h.Tr(cells)}
-	for _, l := range current.Limits {
-		empty := g.Group{h.Td(), h.Td()}
-		if v.compared() {
-			empty = append(empty, h.Td(), h.Td(), h.Td())
-		}
-		rows = append(rows, h.Tr(h.Class("limit"), name(g.Text(l.Name+" "+l.Limit)), h.Td(), cell(number(l.Over)), empty))
-	}
-	return rows
+	return h.Tr(cells)
 }
 
 // remark is a word behind a name; nothing if it is empty.
@@ -275,12 +370,12 @@ func (v *view) byCaller() g.Node {
 	if len(v.Callers.Rows) > len(v.callers) {
 		note += "; the first " + strconv.Itoa(len(v.callers)) + " of " + number(int64(len(v.Callers.Rows)))
 	}
-	columns := []heading{{"Caller", false}, {"Requests", true}, {"Refused", true}, {"Share", true}}
+	columns := []heading{{"Caller", false}, {"Requests", true}, {"Refused", true}, {"Share refused", true}}
 	if v.compared() {
 		columns = append(columns, heading{"Refused before", true})
 	}
-	columns = append(columns, heading{"Refused by rule and limit (requests)", false})
-	return h.Section(h.H2(g.Text("By caller")), h.P(h.Class("note"), g.Text(note+".")), table("callers", columns, g.Map(v.callers, v.caller)))
+	columns = append(columns, limitColumns...)
+	return titled("callers", "By caller", h.P(h.Class("note"), g.Text(note+".")), table("callers", columns, g.Map(v.callers, v.caller)))
 }
 
 func (v *view) caller(c simulate.Caller) g.Node {
@@ -288,12 +383,15 @@ func (v *view) caller(c simulate.Caller) g.Node {
 	if c.Missing > 0 {
 		requests = "≥ " + requests
 	}
-	refusedBy := limits(c.RefusedBy, "")
-	if len(c.RefusedBy) == 0 {
-		refusedBy = limits(c.OldRefusedBy, " before")
+	by := c.RefusedBy
+	if len(by) == 0 {
+		by = slices.Clone(c.OldRefusedBy)
+		for i := range by {
+			by[i].Rule += " (before)"
+		}
 	}
-	return h.Tr(name(g.Text(c.Caller)), cell(requests), count(c.Refused, "bad"), cell(percent(c.Refused, c.Requests)),
-		g.If(v.compared(), cell(number(c.OldRefused))), name(refusedBy))
+	return h.Tr(head(g.Text(c.Caller)), cell("Requests", requests), count("Refused", c.Refused, "bad"), cell("Share refused", percent(c.Refused, c.Requests)),
+		g.If(v.compared(), cell("Refused before", number(c.OldRefused))), refusedBy(by))
 }
 
 func (v *view) log() g.Node {

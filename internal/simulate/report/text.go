@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -226,9 +227,12 @@ func (w *textWriter) rules(r *simulate.Report) {
 			cells = append(cells, number(old), number(rule.NewlyRefused), number(rule.NewlyPassed))
 		}
 		rows = append(rows, cells)
+		if len(now.Limits) < 2 || !slices.ContainsFunc(now.Limits, func(l simulate.Limit) bool { return l.Over > 0 }) {
+			continue
+		}
 		for _, l := range now.Limits {
 			row := make([]string, len(cells))
-			row[0], row[2] = "  "+clip(strings.TrimSpace(l.Name+" "+l.Limit), 58), number(l.Over)
+			row[0], row[2] = "  "+clip(terminal.Clean(rate(l.Name, l.Limit, l.Burst)), 58), number(l.Over)
 			rows = append(rows, row)
 		}
 	}
