@@ -25,6 +25,7 @@ func TestSimulateCommand(t *testing.T) {
 	dir := writeRules(t, map[string]string{
 		"empty.log":    "",
 		"other.log":    "this is\nno access log\n",
+		"nginx.yaml":   "format: nginx\ndomain: shop\ndescriptors: [[{key: remote_address, field: remote_addr}]]\n",
 		"bad.yaml":     "format: envoi\ndomain: shop\n",
 		"absent.yaml":  "format: envoy\ndomain: shop\ndescriptors: [[{key: k, field: RESPONSE_FLAGS}]]\n",
 		"columns.yaml": "format: csv\ntime: when\ndomain: d\ndescriptors: [[{key: k, field: user}]]\n",
@@ -89,6 +90,7 @@ func TestSimulateCommand(t *testing.T) {
 		{with(given, in("gone")), 2, "", "no such file"},
 		{with(given, dir), 2, "", "rules of "},
 		{[]string{"--rules", "examples/simulate/rules", "--log", in("other.log"), "--mapping", "examples/simulate/envoy.yaml"}, 2, "", "no line of the log is a request: 2 lines, 2 of them cannot be used, the first: " + in("other.log") + ":1: it does not begin with"},
+		{[]string{"--rules", "examples/simulate/rules", "--log", in("other.log"), "--mapping", in("nginx.yaml")}, 2, "", "no line of the log is a request: 2 lines, 2 of them cannot be used, the first: " + in("other.log") + ":1: column 1: there is no \" - \" after remote_addr, as the log_format says\n  the mapping expects nginx's combined format: if nginx.conf has a log_format"},
 		{[]string{"--rules", "examples/simulate/rules", "--log", in("empty.log"), "--mapping", "examples/simulate/envoy.yaml"}, 2, "", "no line of the log is a request: 0 lines"},
 		{[]string{"--rules", "examples/simulate/rules", "--log", "examples/simulate/access.log", "--mapping", in("absent.yaml")}, 2, "", "absent.yaml:3:32: no line of the log has a field \"RESPONSE_FLAGS\""},
 		{[]string{"--rules", "examples/simulate/rules", "--log", "examples/simulate/access.log", "--mapping", in("bad.yaml")}, 2, "", "bad.yaml:1:9: unknown `format` \"envoi\": did you mean `envoy`?"},

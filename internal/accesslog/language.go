@@ -56,10 +56,10 @@ var (
 var (
 	mappingForm = yamlform.NewForm("mapping", "a mapping",
 		required(keep("format", yamlform.OneOf(formatNames...), "see below", func(m *mappingReading) *yamlform.Value { return &m.format })),
-		keep("pattern", textType, "of `envoy` and `text`: how lines are written", func(m *mappingReading) *yamlform.Value { return &m.pattern }),
+		keep("pattern", textType, "of `envoy`, `text` and `nginx`: how lines are written", func(m *mappingReading) *yamlform.Value { return &m.pattern }),
 		keep("columns", listType, "of `csv`: the names of the columns; absent: the first line has them", func(m *mappingReading) *yamlform.Value { return &m.columns }),
 		keep("delimiter", textType, "of `csv`: one character, or `tab`; absent: `,`", func(m *mappingReading) *yamlform.Value { return &m.delimiter }),
-		keep("time", yamlform.Type{Kind: yamlform.Anything, Form: "a field, or a map: `time`"}, "when a request happened; absent with `envoy`: `START_TIME`", func(m *mappingReading) *yamlform.Value { return &m.time }),
+		keep("time", yamlform.Type{Kind: yamlform.Anything, Form: "a field, or a map: `time`"}, "when a request happened; absent: `START_TIME` of `envoy`, `msec`, `time_iso8601` or `time_local` of `nginx` and `apache`", func(m *mappingReading) *yamlform.Value { return &m.time }),
 		required(keep("domain", yamlform.Type{Kind: yamlform.Anything, Form: "text, or a map: a value"}, "the domain of the rules", func(m *mappingReading) *yamlform.Value { return &m.domain })),
 		required(keep("descriptors", yamlform.Type{Kind: yamlform.Anything, Form: "list of descriptors"}, "the descriptors of the request", func(m *mappingReading) *yamlform.Value { return &m.descriptors })),
 		keep("hits", hitsType, "the hits of a request; absent: 1", func(m *mappingReading) *yamlform.Value { return &m.hits }),
@@ -86,7 +86,7 @@ var (
 		keep("default", textType, "the text to use if it is absent", func(v *valueReading) *yamlform.Value { return &v.fallback }),
 	}
 	fieldRow  = keep("field", textType, "the content of a field of the line", func(v *valueReading) *yamlform.Value { return &v.field })
-	headerRow = keep("header", textType, "of `envoy` and `text`: the header that the pattern's `%REQ(NAME)%` wrote, also as the first or second choice of `%REQ(A?B)%`", func(v *valueReading) *yamlform.Value { return &v.header })
+	headerRow = keep("header", textType, "of `envoy` and `text`: the header that the pattern's `%REQ(NAME)%` wrote, also as the first or second choice of `%REQ(A?B)%`; of `nginx` and `apache`: the variable with it, such as `http_user_agent`, and `:path` from the request line", func(v *valueReading) *yamlform.Value { return &v.header })
 	partRow   = keep("part", yamlform.OneOf(partNames...), "a part of it: the `address` (without the port), the `path` (without the query), the `first` or the `last` of a comma-separated list; absent: `"+partNames[partAll]+"`", func(v *valueReading) *yamlform.Value { return &v.part })
 
 	valueForm = yamlform.NewForm("value", "a value", valueFields...)
@@ -232,8 +232,13 @@ func (c *compiler) compile(n *mappingReading, top yamlform.Value) {
 func (c *compiler) format(n *mappingReading) bool {
 	m := c.mapping
 	text := m.format == formatEnvoy || m.format == formatText
-	if n.pattern.Given() && !text {
-		n.pattern.Errorf("`pattern` is for the formats `envoy` and `text`, this is `%s`", formatNames[m.format])
+	nginx := m.format == formatNginx || m.format == formatApache
+	m.own = n.pattern.Given()
+	switch {
+	case m.own && m.format == formatApache:
+		n.pattern.Errorf("`pattern` is not for `apache`, which is the common and the combined format: write another LogFormat in nginx's words with `format: nginx`, or with `format: text`")
+	case m.own && !text && !nginx:
+		n.pattern.Errorf("`pattern` is for the formats `envoy`, `text` and `nginx`, this is `%s`", formatNames[m.format])
 	}
 	if m.format != formatCSV {
 		for _, at := range []yamlform.Value{n.columns, n.delimiter} {
@@ -243,6 +248,8 @@ func (c *compiler) format(n *mappingReading) bool {
 		}
 	}
 	switch {
+	case nginx:
+		return c.logFormat(n)
 	case text:
 		written, at := envoyDefault, n.format
 		if n.pattern.Given() {
@@ -278,6 +285,33 @@ func (c *compiler) format(n *mappingReading) bool {
 	return true
 }
 
+// logFormat reads the pattern of the formats that are written as nginx's are.
+func (c *compiler) logFormat(n *mappingReading) bool {
+	m := c.mapping
+	written, at := nginxCombined, n.format
+	switch {
+	case m.format == formatApache:
+		written = apacheCombined
+	case n.pattern.Given():
+		var ok bool
+		if written, ok = n.pattern.Text(); !ok {
+			return false
+		}
+		at = n.pattern
+	}
+	p, err := parseLogFormat(written)
+	if err != nil {
+		at.Errorf("`pattern`: %v", err)
+		return false
+	}
+	if m.format == formatApache {
+		p.escape, p.optional = escapeApache, p.operator("body_bytes_sent")
+		p.what = "common or combined format"
+	}
+	m.pattern = p
+	return true
+}
+
 // field finds or adds a field.
 func (c *compiler) field(v yamlform.Value) int {
 	name, ok := v.Text()
@@ -292,7 +326,11 @@ func (c *compiler) field(v yamlform.Value) int {
 			v.Errorf("several operators of the pattern are called %s: write one of them in full, with what stands in brackets", yamlform.Quote(name))
 			return -1
 		case i < 0:
-			v.Errorf("%s", unknownField{"the pattern has no operator", name, m.pattern.names})
+			what := "the pattern has no operator"
+			if m.pattern.nginx() {
+				what = "the " + m.pattern.what + " has no variable"
+			}
+			v.Errorf("%s", unknownField{what, name, m.pattern.names})
 			return -1
 		}
 		return c.operator(i, v)
@@ -363,10 +401,14 @@ func (c *compiler) header(v yamlform.Value) int {
 	}
 	p := c.mapping.pattern
 	if p == nil {
-		v.Errorf("`header` is for the formats `envoy` and `text`: write `field` and the name that it has in the log")
+		v.Errorf("`header` is for the formats `envoy`, `text`, `nginx` and `apache`: write `field` and the name that it has in the log")
 		return -1
 	}
 	i := p.header(name)
+	if i < 0 && p.nginx() {
+		v.Errorf("the %s has no $%s: the log does not have this header", p.what, strings.Join(variables(name), " or $"))
+		return -1
+	}
 	if i < 0 {
 		v.Errorf("the pattern has no %%REQ(%s)%%: the log does not have this header", strings.ToUpper(name))
 		return -1
@@ -384,12 +426,17 @@ func (c *compiler) time(v, top yamlform.Value) {
 	switch {
 	case t.field.Given():
 		m.time = c.field(t.field)
+		if m.pattern != nil && m.pattern.nginx() && m.time >= 0 && m.time < len(m.fields) {
+			m.layout.kind = nginxLayout(m.fields[m.time].name)
+		}
 	case m.format == formatEnvoy && m.pattern.operator("START_TIME") >= 0:
 		at := v
 		if !at.Given() {
 			at = top
 		}
 		m.time = c.operator(m.pattern.operator("START_TIME"), at)
+	case m.pattern != nil && m.pattern.nginx():
+		c.nginxTime(v, top)
 	case v.Given():
 		v.Errorf("no `field` in `time`: write the field that says when a request happened")
 	default:
@@ -401,6 +448,31 @@ func (c *compiler) time(v, top yamlform.Value) {
 	if t.layout.Given() {
 		c.layout(t.layout, t.zone.Given())
 	}
+}
+
+// nginxTime takes the time from the best of nginx's variables that the format has.
+func (c *compiler) nginxTime(v, top yamlform.Value) {
+	m := c.mapping
+	if !v.Given() {
+		v = top
+	}
+	for _, t := range times {
+		if i := m.pattern.operator(t.name); i >= 0 {
+			m.time, m.layout.kind = c.operator(i, v), t.kind
+			return
+		}
+	}
+	v.Errorf("the log_format has no time: put $time_local, $time_iso8601 or $msec into it, or write the field that has the time as `time`")
+}
+
+// nginxLayout returns how nginx writes the time into a variable.
+func nginxLayout(variable string) layoutKind {
+	for _, t := range times {
+		if strings.EqualFold(t.name, variable) {
+			return t.kind
+		}
+	}
+	return layoutRFC3339
 }
 
 func (c *compiler) layout(v yamlform.Value, zone bool) {

@@ -13,7 +13,8 @@ import (
 type Mapping struct {
 	name    string // of its file
 	format  format
-	pattern *pattern // of the text format
+	pattern *pattern // of the formats of text
+	own     bool     // the mapping has the pattern, which is not that of the format
 	columns []string // of CSV without a header line
 	comma   byte     // of CSV
 
@@ -34,12 +35,14 @@ type format uint8
 
 const (
 	formatEnvoy format = iota
+	formatNginx
+	formatApache
 	formatText
 	formatJSON
 	formatCSV
 )
 
-var formatNames = []string{"envoy", "text", "json", "csv"}
+var formatNames = []string{"envoy", "nginx", "apache", "text", "json", "csv"}
 
 // field is a field of a line that the mapping uses.
 type field struct {
@@ -222,3 +225,20 @@ const (
 )
 
 var layoutNames = []string{"rfc3339", "unix", "unix_ms", "unix_us", "unix_ns", "clf"}
+
+// Advice says what to do if the lines of a log do not have the form that the mapping says. It may be empty.
+func (m *Mapping) Advice() string {
+	switch {
+	case m.format == formatNginx && !m.own:
+		return "the mapping expects nginx's combined format: if nginx.conf has a log_format, write it as the mapping's `pattern`"
+	case m.format == formatNginx:
+		return "compare the mapping's `pattern` with the log_format in nginx.conf"
+	case m.format == formatApache:
+		return "the mapping expects Apache's common or combined format: write another LogFormat as the `pattern` of `format: nginx` or `format: text`"
+	case m.format == formatEnvoy && !m.own:
+		return "the mapping expects Envoy's default format: if its configuration has a text_format, write it as the mapping's `pattern`"
+	case m.format == formatEnvoy:
+		return "compare the mapping's `pattern` with the text_format in Envoy's configuration"
+	}
+	return ""
+}

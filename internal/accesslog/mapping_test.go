@@ -22,10 +22,10 @@ func TestMappingErrors(t *testing.T) {
 		{"format: json\n\tdomain: d\n", []string{"m.yaml:2:1: not YAML: found a tab character that violates indentation: a tab cannot indent: use spaces"}},
 		{"a: 1\n---\nb: 2", []string{"m.yaml:3:1: a second YAML document"}},
 		{"- x", []string{"m.yaml:1:1: a mapping must be a map of keys (`format`, `pattern`,"}},
-		{rest, []string{"m.yaml:1:1: no `format`: write `envoy`, `text`, `json` or `csv`"}},
+		{rest, []string{"m.yaml:1:1: no `format`: write `envoy`, `nginx`, `apache`, `text`, `json` or `csv`"}},
 		{"formt: json\n" + rest, []string{"m.yaml:1:1: unknown key `formt`: did you mean `format`?"}},
 		{"format: jsn\n" + rest, []string{"m.yaml:1:9: unknown `format` \"jsn\": did you mean `json`?"}},
-		{"format: xml\n" + rest, []string{"m.yaml:1:9: unknown `format` \"xml\": write `envoy`, `text`, `json` or `csv`"}},
+		{"format: xml\n" + rest, []string{"m.yaml:1:9: unknown `format` \"xml\": write `envoy`, `nginx`, `apache`, `text`, `json` or `csv`"}},
 		{"format: json\nformat: json\ntime: t\n" + rest, []string{"m.yaml:2:1: key `format` twice in one map: the first is on line 1"}},
 		{"format: json\nentries: 1\ntime: t\n" + rest, []string{"m.yaml:2:1: `entries` does not belong in a mapping: it is a key of a descriptor"}},
 		{"format: json\n" + rest, []string{"m.yaml:1:1: no `time`: write the field that says when a request happened"}},
@@ -40,7 +40,7 @@ func TestMappingErrors(t *testing.T) {
 			"m.yaml:4:17: several operators of the pattern are called \"REQ\"",
 			"m.yaml:5:33: the pattern has no %REQ(C)%: the log does not have this header"}},
 		{"format: json\npattern: x\ncolumns: [a]\ntime: t\n" + rest, []string{
-			"m.yaml:2:10: `pattern` is for the formats `envoy` and `text`, this is `json`",
+			"m.yaml:2:10: `pattern` is for the formats `envoy`, `text` and `nginx`, this is `json`",
 			"m.yaml:3:10: `columns` and `delimiter` are for the format `csv`, this is `json`"}},
 		{"format: csv\ncolumns: [time, user]\ndelimiter: ab\ntime: tme\n" + rest, []string{
 			"m.yaml:3:12: `delimiter` must be one character or `tab`, this is \"ab\"",
@@ -61,7 +61,7 @@ func TestMappingErrors(t *testing.T) {
 			"m.yaml:5:32: `key` is empty",
 			"m.yaml:5:43: `value` is empty",
 			"m.yaml:5:48: an entry has one of `field`, `header` and `value`, this has 2",
-			"m.yaml:5:95: `header` is for the formats `envoy` and `text`"}},
+			"m.yaml:5:95: `header` is for the formats `envoy`, `text`, `nginx` and `apache`"}},
 		{"format: json\ntime: t\ndomain: d\ndescriptors:\n- [{key: k, value: v, part: path}, {key: k, field: f, part: pth}, {key: k, field: f, regex: '('}, {key: k, field: f, skip_if_absent: maybe}]\n", []string{
 			"m.yaml:5:29: `part`, `regex` and `default` are for what comes from the log, this is a `value`",
 			"m.yaml:5:61: unknown `part` \"pth\": did you mean `path`?",

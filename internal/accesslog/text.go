@@ -13,10 +13,16 @@ const envoyDefault = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?
 	`%RESPONSE_FLAGS% %BYTES_RECEIVED% %BYTES_SENT% %DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% ` +
 	`"%REQ(X-FORWARDED-FOR)%" "%REQ(USER-AGENT)%" "%REQ(X-REQUEST-ID)%" "%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%"`
 
-// pattern is a format string of Envoy: text with %OPERATORS% in it.
+// pattern is a format string of Envoy, text with %OPERATORS% in it, or one of nginx, with $variables.
 type pattern struct {
-	lead []byte // before the first operator
-	ops  []operator
+	what    string // what messages call it
+	lead    []byte // before the first operator
+	ops     []operator
+	written int // how many of ops the format has; the others are parts of the request line
+
+	escape   escaping
+	optional int // a line may end where this operator ends; -1: no such operator
+	request  int // the operator of the request line; -1: no parts of it are operators
 }
 
 type operator struct {
@@ -24,11 +30,12 @@ type operator struct {
 	field  int    // in Mapping.fields; -1: not needed
 	after  []byte // the text up to the next operator; empty only for the last one
 	quoted bool   // it is between quotes
+	part   int    // of the request line: 1 is the method; 0: no part of it
 }
 
 // parsePattern reads a format string.
 func parsePattern(s string) (*pattern, error) {
-	p := &pattern{}
+	p := &pattern{what: "pattern", optional: -1, request: -1}
 	var text []byte
 	end := func() {
 		if len(p.ops) == 0 {
@@ -64,14 +71,23 @@ func parsePattern(s string) (*pattern, error) {
 	if len(p.ops) == 0 {
 		return nil, fmt.Errorf("there is no %%OPERATOR%% in it")
 	}
+	p.settle()
+	return p, nil
+}
+
+// settle computes what does not depend on a line.
+func (p *pattern) settle() {
+	p.written = len(p.ops)
 	before := p.lead
 	for i := range p.ops {
 		op := &p.ops[i]
 		op.quoted = bytes.HasSuffix(before, []byte(`"`)) && bytes.HasPrefix(op.after, []byte(`"`))
 		before = op.after
 	}
-	return p, nil
 }
+
+// nginx reports whether it is a format of nginx.
+func (p *pattern) nginx() bool { return p.what != "pattern" }
 
 // operatorAt reads %NAME%, %NAME(arguments)% or either with :length before the last sign. Arguments may hold percent
 // signs. length is 0 if it has no end.
@@ -104,6 +120,9 @@ func operatorAt(s string) (name string, length int) {
 // returns -1 if there is none, -2 if there are several.
 func (p *pattern) operator(name string) int {
 	found := -1
+	if p.nginx() {
+		name = strings.TrimPrefix(name, "$")
+	}
 	for i := range p.ops {
 		if strings.EqualFold(p.ops[i].name, name) {
 			return i
@@ -121,6 +140,14 @@ func (p *pattern) operator(name string) int {
 
 // header returns the index of the operator that writes a header of the request, or -1 if there is none.
 func (p *pattern) header(name string) int {
+	if p.nginx() {
+		for _, variable := range variables(name) {
+			if i := p.operator(variable); i >= 0 {
+				return i
+			}
+		}
+		return -1
+	}
 	for i := range p.ops {
 		bare, args, has := strings.Cut(strings.TrimSuffix(p.ops[i].name, ")"), "(")
 		if !has || bare != "REQ" && bare != "REQUEST_HEADER" {
@@ -169,20 +196,21 @@ func (t *textLines) split(fields [][]byte) (int, error) {
 // a line is an error.
 func (p *pattern) split(line []byte, fields [][]byte) string {
 	if !bytes.HasPrefix(line, p.lead) {
-		return fmt.Sprintf("it does not begin with %q, as the pattern says", p.lead)
+		return fmt.Sprintf("it does not begin with %q, as the %s says", p.lead, p.what)
 	}
 	rest := line[len(p.lead):]
-	last := len(p.ops) - 1
-	for i := range p.ops {
+	last := p.written - 1
+	var request []byte
+	for i := range p.ops[:p.written] {
 		op := &p.ops[i]
-		end := -1
+		end, after := -1, op.after
 		switch {
 		case len(op.after) == 0:
 			end = len(rest)
 		case op.quoted:
-			if q := bytes.IndexByte(rest, '"'); q >= 0 {
+			if q := p.escape.closingQuote(rest); q >= 0 {
 				if !bytes.HasPrefix(rest[q:], op.after) {
-					return fmt.Sprintf("after %s stands %s, not %q: a quote within a value makes a line of text ambiguous", op.name, yamlform.Quote(string(rest[q:])), op.after)
+					return p.at(line, rest[q:]) + fmt.Sprintf("after %s stands %s, not %q: a quote within a value makes a line of text ambiguous", op.name, yamlform.Quote(string(rest[q:])), op.after)
 				}
 				end = q
 			}
@@ -193,18 +221,46 @@ func (p *pattern) split(line []byte, fields [][]byte) string {
 		default:
 			end = index(rest, op.after)
 		}
+		if end < 0 && i == p.optional {
+			end, after = len(rest), nil
+		}
 		if end < 0 {
-			return fmt.Sprintf("there is no %q after %s, as the pattern says", op.after, op.name)
+			return p.at(line, rest) + fmt.Sprintf("there is no %q after %s, as the %s says", op.after, op.name, p.what)
 		}
-		if op.field >= 0 {
-			fields[op.field] = rest[:end:end]
+		if op.field >= 0 || i == p.request {
+			value := p.escape.restore(rest[:end:end])
+			if i == p.request {
+				request = value
+			}
+			if op.field >= 0 {
+				fields[op.field] = value
+			}
 		}
-		rest = rest[end+len(op.after):]
+		rest = rest[end+len(after):]
+		if after == nil {
+			break
+		}
 	}
 	if len(rest) > 0 {
-		return fmt.Sprintf("it goes on after the end of the pattern: %s", yamlform.Quote(string(rest)))
+		return p.at(line, rest) + fmt.Sprintf("it goes on after the end of the %s: %s", p.what, yamlform.Quote(string(rest)))
+	}
+	if p.request >= 0 {
+		parts := requestLine(request)
+		for i := p.written; i < len(p.ops); i++ {
+			if op := &p.ops[i]; op.field >= 0 {
+				fields[op.field] = parts[op.part-1]
+			}
+		}
 	}
 	return ""
+}
+
+// at writes the column of a line where its rest begins, for formats of nginx.
+func (p *pattern) at(line, rest []byte) string {
+	if !p.nginx() {
+		return ""
+	}
+	return fmt.Sprintf("column %d: ", len(line)-len(rest)+1)
 }
 
 // index is like bytes.Index, but faster for short texts that begin with a rare byte.

@@ -167,6 +167,9 @@ func (in *intake) nothing() error {
 			fmt.Fprintf(&b, "\n  %s", e)
 		}
 	}
+	if advice := in.options.Mapping.Advice(); advice != "" && in.bad > 0 && in.bad == in.lines {
+		b.WriteString("\n  " + advice)
+	}
 	return fmt.Errorf("%w: %s", ErrNoRequest, b.String())
 }
 
