@@ -157,15 +157,15 @@ func list(class string, texts []string) g.Node {
 // overTime has the places where the script draws charts.
 func (v *view) overTime() g.Node {
 	per := "per " + width(v.OverTime.WidthSeconds) + "."
-	chart := func(id, title, note string) g.Node {
+	chart := func(id, title, note, use string) g.Node {
 		return h.Section(g.Attr("aria-labelledby", id+"-title"), g.If(id == "rules", h.ID("rules-over-time")),
-			h.H2(h.ID(id+"-title"), g.Text(title)), h.P(h.Class("note"), g.Text(note)), h.Div(h.Class("chart"), h.ID("chart-"+id)))
+			h.H2(h.ID(id+"-title"), g.Text(title)), h.P(h.Class("note"), g.Text(note), g.If(use != "", h.Span(h.Class("use"), g.Text(use)))), h.Div(h.Class("chart"), h.ID("chart-"+id)))
 	}
 	const use = " Choose a name below a chart to hide or show it. Drag to look closer, double-click to go back. The arrow keys move through time."
 	return g.Group{
-		chart("requests", "Requests over time", "Allowed and refused, "+per+use),
-		g.If(v.compared(), chart("changes", "What changes over time", "Newly refused above, newly passed below, "+per)),
-		chart("rules", "Refused over time, by rule", "The rules that refuse most, "+per),
+		chart("requests", "Requests over time", "Allowed and refused, "+per, use),
+		g.If(v.compared(), chart("changes", "What changes over time", "Newly refused above, newly passed below, "+per, "")),
+		chart("rules", "Refused over time, by rule", "The rules that refuse most, "+per, ""),
 	}
 }
 

@@ -182,8 +182,9 @@
       }
       found.textContent = words.length ? n + " of " + rows.length + " rows" : "";
     });
-    of.closest(".scroll").before(make("div", { class: "tools" },
-      make("label", {}, "Search", search), make("label", { class: "sorting" }, "Sort by", by), found));
+    const tools = make("div", { class: "tools" }, make("label", { class: "sorting" }, "Sort by", by));
+    if (rows.length >= 5) tools.prepend(make("label", {}, "Search", search), found); // a few rows need no search
+    of.closest(".scroll").before(tools);
   }
 
   document.querySelectorAll("table").forEach(table);
