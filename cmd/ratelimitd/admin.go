@@ -15,7 +15,7 @@ import (
 // adminOptions say who may use the debug port, and how it is encrypted.
 type adminOptions struct {
 	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"Token that the debug port requires for everything; its bearer may also show and clear counters. Other users can see the command line: set the variable, or better the file."`
-	TokenFile string `name:"admin-token-file" env:"RATELIMITD_ADMIN_TOKEN_FILE" help:"File of such tokens, one per line, each after a name and a blank if you like; read for every call, so that it may change."`
+	TokenFile string `name:"admin-token-file" env:"RATELIMITD_ADMIN_TOKEN_FILE" help:"File of such tokens: each line is a token, or a name, a space and a token. It is read for every call, so it may change."`
 	Cert      string `name:"admin-tls-cert" env:"RATELIMITD_ADMIN_TLS_CERT" help:"File of the debug port's certificate; it turns TLS on there. Read again when it changes."`
 	Key       string `name:"admin-tls-key" env:"RATELIMITD_ADMIN_TLS_KEY" help:"File of that certificate's key."`
 	ClientCA  string `name:"admin-tls-client-ca" env:"RATELIMITD_ADMIN_TLS_CLIENT_CA" help:"File of the authorities for client certificates on the debug port. A client with such a certificate may show and clear counters; if there is a token too, it needs both."`

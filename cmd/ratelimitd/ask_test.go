@@ -294,7 +294,7 @@ func TestPeekAndResetCommands(t *testing.T) {
 
 	// Without --rules the server explains the rules that it has.
 	code, stdout, stderr = asks(t, "explain", "-d", "edge", "--server", p.Debug, "--token-file", file, sales)
-	for _, want := range []string{"rule     edge.method_GET,HEAD.path_/s*", "> ", "2 per year", "state    0 of 2 used, 2 left", "rules    of the server " + p.Debug} {
+	for _, want := range []string{"rule     edge.method_GET,HEAD.path_/s*", "> ", "2 per year", "state    0 of 2 used, 2 left", "rules    from the server " + p.Debug} {
 		if code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("the server's own words, %d, want %q: %s\n%s", code, want, stderr, stdout)
 		}

@@ -20,7 +20,7 @@ type callCommand struct {
 	Rate        string        `placeholder:"N/s" group:"Many requests" help:"Send this many requests per second (or N/m, N/h), without waiting for answers, and print a summary."`
 	For         time.Duration `placeholder:"TIME" group:"Many requests" help:"How long to send. Default with --rate: 10s, unless --count is given."`
 	Count       int64         `placeholder:"N" group:"Many requests" help:"How many to send. Without --rate each waits for the answer to the one before."`
-	Concurrency int           `placeholder:"N" group:"Many requests" help:"Most requests in flight. Default: 64 with --rate, else 1."`
+	Concurrency int           `placeholder:"N" group:"Many requests" help:"Maximum number of requests in flight. Default: 64 with --rate, else 1."`
 
 	Connect connectOptions `embed:"" group:"Connection"`
 	Output  outputOptions  `embed:"" group:"Output"`

@@ -63,25 +63,25 @@ type listenOptions struct {
 	DebugPort int    `env:"DEBUG_PORT" range:".." default:"6070" help:"Port of /rlconfig, /stats and /debug/pprof; 0 chooses a free one."`
 
 	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" nonpositive:"0s" clamp:"1ms.." default:"24h" help:"Age at which a gRPC client is asked to reconnect; 0: never."`
-	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long its calls may then continue; 0: forever; negative: not at all."`
+	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long the calls of such a client may then continue; 0: forever; negative: not at all."`
 	MaxMessageBytes       int           `env:"RATELIMITD_MAX_MESSAGE_BYTES" range:"1.." default:"4194304" help:"Largest request, in bytes."`
 	Transport             string        `name:"grpc-transport" env:"RATELIMITD_GRPC_TRANSPORT" oneof:"lean,grpc-go" placeholder:"lean|grpc-go" default:"lean" help:"HTTP/2 server that answers ShouldRateLimit: lean (our own, for this call alone) or grpc-go. All other calls on the port are answered by grpc-go."`
 	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Path of a unix socket for gRPC instead of host and port; a leading @ makes it abstract."`
 	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Other processes of the same user may listen on the same ports (SO_REUSEPORT)."`
 	NoDebug               bool          `env:"RATELIMITD_NO_DEBUG" help:"No pages on the debug port."`
 	NoAdmin               bool          `env:"RATELIMITD_NO_ADMIN" help:"No admin service (gRPC) on the debug port."`
-	MaxEntries            int           `env:"RATELIMITD_MAX_ENTRIES" range:"1.." default:"256" help:"Most entries in a descriptor."`
+	MaxEntries            int           `env:"RATELIMITD_MAX_ENTRIES" range:"1.." default:"256" help:"Maximum number of entries in a descriptor."`
 	MaxTextBytes          int           `env:"RATELIMITD_MAX_TEXT_BYTES" range:"1.." default:"65536" help:"Longest domain, key or value, in bytes. A request with a longer one fails, and Envoy lets it pass by default: keep this above Envoy's max_request_headers_kb."`
-	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Most connections of gRPC, and of HTTP as many again. Beyond it a new one replaces an idle one, or is closed at once."`
+	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Maximum number of gRPC connections, and of HTTP connections. Beyond it a new one replaces an idle one, or is closed at once."`
 	PeerShare             float64       `env:"RATELIMITD_PEER_SHARE" range:"0..1" default:"0.5" help:"Share of the connections that one peer (an address, or a /64 of IPv6) keeps when all are in use. Others may replace the connections of a peer with more."`
-	MaxStreams            uint32        `name:"grpc-max-streams" env:"RATELIMITD_GRPC_MAX_STREAMS" default:"1000" help:"Most concurrent calls on one gRPC connection; 0: no bound."`
-	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Most calls in flight on all connections; more are refused at once. One connection alone gets nearly half of them."`
+	MaxStreams            uint32        `name:"grpc-max-streams" env:"RATELIMITD_GRPC_MAX_STREAMS" default:"1000" help:"Maximum number of concurrent calls on one gRPC connection; 0: no bound."`
+	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Maximum number of calls in flight on all connections; more are refused at once. One connection alone gets nearly half of them."`
 	FirstCallTimeout      time.Duration `env:"RATELIMITD_FIRST_CALL_TIMEOUT" range:"1ms.." default:"1m" help:"A gRPC connection without a call is closed after this time."`
 	MessageTimeout        time.Duration `env:"RATELIMITD_MESSAGE_TIMEOUT" range:"1ms.." default:"10s" help:"How long the message of a call may take to arrive. Then its connection is closed, at the latest after twice this time."`
 	WriteTimeout          time.Duration `env:"RATELIMITD_WRITE_TIMEOUT" range:"1ms.." default:"10s" help:"A gRPC connection is closed when its client reads no answers for so long."`
-	MaxConnectionBytes    int64         `env:"RATELIMITD_MAX_CONNECTION_BYTES" range:"1.." default:"16777216" help:"Most bytes held for one gRPC connection: incomplete messages, and on the lean transport also headers and answers. Beyond it the connection is closed."`
-	MaxUnfinishedBytes    int64         `env:"RATELIMITD_MAX_UNFINISHED_BYTES" range:"1.." default:"134217728" help:"Most bytes held for all gRPC connections, of the same kinds. Beyond it the connection that holds most is closed."`
-	MaxDescriptors        int           `env:"RATELIMITD_MAX_DESCRIPTORS" range:"1.." default:"256" help:"Most descriptors in a request."`
+	MaxConnectionBytes    int64         `env:"RATELIMITD_MAX_CONNECTION_BYTES" range:"1.." default:"16777216" help:"Maximum number of bytes held for one gRPC connection: incomplete messages, and on the lean transport also headers and answers. Beyond it the connection is closed."`
+	MaxUnfinishedBytes    int64         `env:"RATELIMITD_MAX_UNFINISHED_BYTES" range:"1.." default:"134217728" help:"The same bound for all gRPC connections together. Beyond it the connection that holds most is closed."`
+	MaxDescriptors        int           `env:"RATELIMITD_MAX_DESCRIPTORS" range:"1.." default:"256" help:"Maximum number of descriptors in a request."`
 	DrainDelay            time.Duration `env:"RATELIMITD_DRAIN_DELAY" range:"0s.." default:"0s" help:"How long to keep serving after health has turned red, before stopping."`
 	StopTimeout           time.Duration `env:"RATELIMITD_STOP_TIMEOUT" range:"1ms.." default:"10s" help:"How long calls in flight may take to finish when stopping."`
 }
@@ -163,15 +163,15 @@ func address(host string, port int) string { return net.JoinHostPort(host, strco
 
 // answerOptions are the settings of decisions and answers.
 type answerOptions struct {
-	Shadow bool `name:"shadow-mode" env:"SHADOW_MODE" help:"Judge and measure every rule, enforce none."`
+	Shadow bool `name:"shadow-mode" env:"SHADOW_MODE" help:"Measure every rule, enforce none."`
 	Quota  bool `name:"quota-mode" env:"QUOTA_MODE" help:"Every rule is in quota mode."`
 	Stop   bool `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" help:"A refused request counts only in the limits that refuse it."`
 
-	Admission string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" help:"For domains without admission: each descriptor counts for itself, or a refused request consumes nothing anywhere."`
-	OnError   string `env:"RATELIMITD_ON_ERROR" oneof:"error,allow,deny,local" placeholder:"error|allow|deny|local" default:"error" help:"For rules and domains without on_error: the answer when the counters cannot be read."`
-	Replicas  int    `env:"RATELIMITD_REPLICAS" range:"1.." placeholder:"NUMBER" help:"How many processes share the limits: with on_error local each counts its part. Unset: processes that share a Redis count each other."`
+	Admission string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" help:"For domains without admission. independent: each descriptor counts on its own. all_or_nothing: a refused request consumes nothing anywhere."`
+	OnError   string `env:"RATELIMITD_ON_ERROR" oneof:"error,allow,deny,local" placeholder:"error|allow|deny|local" default:"error" help:"For rules and domains without on_error, the answer when counters cannot be read: error, allow the request, deny it, or count in local memory."`
+	Replicas  int    `env:"RATELIMITD_REPLICAS" range:"1.." placeholder:"NUMBER" help:"How many processes share the limits: with on_error local each enforces its part. Unset: processes that share a Redis count each other."`
 
-	Families []string `name:"response-headers" env:"RATELIMITD_RESPONSE_HEADERS" oneof:"ratelimit,x-ratelimit,ietf,retry-after" placeholder:"FAMILY" help:"Families of client headers, for domains without headers: ratelimit, x-ratelimit, ietf, retry-after."`
+	Families []string `name:"response-headers" env:"RATELIMITD_RESPONSE_HEADERS" oneof:"ratelimit,x-ratelimit,ietf,retry-after" placeholder:"FAMILY" help:"Headers that clients of domains without headers get, by family: ratelimit, x-ratelimit, ietf, retry-after."`
 
 	Headers         bool   `name:"limit-response-headers-enabled" env:"LIMIT_RESPONSE_HEADERS_ENABLED" help:"Send clients their limit in the headers of the next three flags: the family ratelimit."`
 	LimitHeader     string `env:"LIMIT_LIMIT_HEADER" form:"header" otherwise:"RateLimit-Limit" default:"RateLimit-Limit" help:"Header with the requests per unit."`
@@ -183,10 +183,10 @@ type answerOptions struct {
 	Metadata  bool    `name:"response-dynamic-metadata" env:"RESPONSE_DYNAMIC_METADATA" help:"Answers carry dynamic metadata."`
 	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Dynamic metadata has the rule that decided, what is left, and how long to wait."`
 	JSON400   bool    `name:"json-bad-request-on-failure" env:"RATELIMITD_JSON_BAD_REQUEST_ON_FAILURE" help:"/json answers 400 instead of 503 where no decision could be made, as envoyproxy/ratelimit does."`
-	NoMetrics bool    `name:"no-metrics" env:"RATELIMITD_NO_METRICS" hidden:"" help:"Decisions are not counted: for comparison."`
+	NoMetrics bool    `name:"no-metrics" env:"RATELIMITD_NO_METRICS" hidden:"" help:"Do not count decisions in metrics, to measure what that costs."`
 	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" clamp:"0..1" default:"0.8" help:"Share of a limit above which hits count as near the limit."`
-	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"Counters' keys that are tracked to find hot ones, in lists of 128; 0 turns this off. A key takes 0.9 to 1.6 KB, but only while its rule is busy: at most 55 MB by default, usually less than 1 MB."`
-	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" range:"1.." default:"10000" help:"Most names in metrics by rule; further rules share one."`
+	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"How many keys of counters are tracked to find hot ones, in lists of 128; 0 turns this off. A key takes 0.9 to 1.6 KB, but only while its rule is busy: at most 55 MB by default, usually less than 1 MB."`
+	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" range:"1.." default:"10000" help:"Maximum number of rule names in metrics; further names share one."`
 
 	PatternBytes int `env:"RATELIMITD_PATTERN_BYTES" range:"64.." default:"4096" help:"How many bytes of a value a value_regex sees. A longer value matches if these first bytes can begin a matching value."`
 
@@ -230,19 +230,19 @@ type backendOptions struct {
 	Backend     string `name:"backend-type" env:"BACKEND_TYPE" placeholder:"memory|redis" help:"Where counts live. Unset: Redis if REDIS_URL is set, else this process' memory."`
 	KeyPrefix   string `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" help:"Prefix of every counter's key."`
 	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" range:".." default:"0" help:"Size of the over-limit cache, at least 512 KiB; 0 turns it off."`
-	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Most counters in memory. A live one is never evicted; beyond a rule's share of them, its callers share counters."`
+	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Maximum number of counters in memory. A counter in use is never evicted. When a rule is beyond its share, its new callers use shared counters."`
 
-	KeyFormat     string `name:"redis-key-format" env:"REDIS_KEY_FORMAT" oneof:"ratelimitd,lyft" placeholder:"ratelimitd|lyft" default:"ratelimitd" help:"lyft: counters share the keys of envoyproxy/ratelimit where it has such counters, so that both count together."`
-	JitterSeconds *int64 `name:"expiration-jitter-max-seconds" env:"EXPIRATION_JITTER_MAX_SECONDS" clamp:"0..31536000" placeholder:"SECONDS" help:"Random extra lifetime of keys of the format lyft, up to this; unset: 300. Other keys end with their window."`
+	KeyFormat     string `name:"redis-key-format" env:"REDIS_KEY_FORMAT" oneof:"ratelimitd,lyft" placeholder:"ratelimitd|lyft" default:"ratelimitd" help:"lyft: counters that envoyproxy/ratelimit has too get its keys, so that both services count together."`
+	JitterSeconds *int64 `name:"expiration-jitter-max-seconds" env:"EXPIRATION_JITTER_MAX_SECONDS" clamp:"0..31536000" placeholder:"SECONDS" help:"Maximum random extra lifetime of keys in the format lyft; unset: 300. Other keys expire with their window."`
 
 	Startup startupOptions `embed:""`
 	Active  bool           `name:"redis-health-check-active-connection" env:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" help:"Health is red while there is no connection to Redis."`
 
-	Plain bool `name:"redis-plain" env:"RATELIMITD_REDIS_PLAIN" hidden:"" help:"Requests share no round trips: for comparison."`
+	Plain bool `name:"redis-plain" env:"RATELIMITD_REDIS_PLAIN" hidden:"" help:"Give each request its own round trip, to measure what sharing them saves."`
 
 	Redis redisOptions `embed:"" prefix:"redis-" envprefix:"REDIS_"`
 
-	UsePerSecond bool         `name:"redis-persecond" env:"REDIS_PERSECOND" help:"Count limits per second in a Redis of their own, set by the flags that follow."`
+	UsePerSecond bool         `name:"redis-persecond" env:"REDIS_PERSECOND" help:"Count limits per second in a second Redis, which the flags below set."`
 	PerSecond    redisOptions `embed:"" prefix:"redis-persecond-" envprefix:"REDIS_PERSECOND_"`
 }
 
@@ -258,12 +258,12 @@ type redisOptions struct {
 	Type         string        `env:"TYPE" oneof:"SINGLE,SENTINEL,CLUSTER" default:"SINGLE" placeholder:"SINGLE|SENTINEL|CLUSTER" help:"Kind of Redis."`
 	SocketType   string        `env:"SOCKET_TYPE" oneof:"tcp,tcp4,tcp6,unix" placeholder:"tcp|tcp4|tcp6|unix" help:"Unset: unix if the URL is a path, else tcp. Sentinels and clusters are reached over TCP."`
 	Auth         string        `env:"AUTH" help:"password, or user:password."`
-	AuthFile     string        `env:"AUTH_FILE" help:"File with the same content, read for every new connection, so that it may change."`
+	AuthFile     string        `env:"AUTH_FILE" help:"File with the content of the flag above. It is read for every new connection, so it may change."`
 	SentinelAuth string        `env:"SENTINEL_AUTH" help:"password or user:password of the sentinels."`
-	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"${redis_pool_size}" help:"Most connections, on a cluster to each node."`
-	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"What to do when all connections are in use."`
+	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"${redis_pool_size}" help:"Maximum number of connections; on a cluster, to each node."`
+	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"What a call does when all connections are in use: wait for one, create one more, or fail."`
 	Timeout      time.Duration `env:"TIMEOUT" nonpositive:"10s" clamp:"1ms.." default:"${redis_timeout}" help:"Longest time to connect, including login and TLS."`
-	Op           time.Duration `name:"op-timeout" env:"OP_TIMEOUT" range:"0s.." placeholder:"DURATION" help:"Longest time for an answer of Redis, or a caller's deadline if that is nearer. Unset: the time to connect."`
+	Op           time.Duration `name:"op-timeout" env:"OP_TIMEOUT" range:"0s.." placeholder:"DURATION" help:"How long a call to Redis may take, if the caller's deadline is not nearer. Unset: the time to connect."`
 	TLS          bool          `env:"TLS" help:"Encrypt connections."`
 	CACert       string        `name:"tls-cacert" env:"TLS_CACERT" help:"File of the authorities to trust; unset: the system's."`
 	ClientCert   string        `name:"tls-client-cert" env:"TLS_CLIENT_CERT" help:"File of the client certificate."`
@@ -383,14 +383,14 @@ type tracingOptions struct {
 	Service    string  `name:"tracing-service-name" env:"TRACING_SERVICE_NAME" help:"Unset: OTEL_SERVICE_NAME, else RateLimit."`
 	Namespace  string  `name:"tracing-service-namespace" env:"TRACING_SERVICE_NAMESPACE" help:"Unset: none."`
 	InstanceID string  `name:"tracing-service-instance-id" env:"TRACING_SERVICE_INSTANCE_ID" help:"Unset: a random one."`
-	Rate       float64 `name:"tracing-sampling-rate" env:"TRACING_SAMPLING_RATE" clamp:"0..1" default:"1" help:"Share of sampled traces, for calls without a trace."`
+	Rate       float64 `name:"tracing-sampling-rate" env:"TRACING_SAMPLING_RATE" clamp:"0..1" default:"1" help:"Share of calls that are traced, from 0 to 1, if the caller does not send a trace."`
 }
 
 // statisticsOptions are the settings of the reference's statistics.
 type statisticsOptions struct {
 	Disabled bool `name:"disable-stats" env:"DISABLE_STATS" help:"Turn off the reference's statistics: StatsD, the listener for Prometheus, and the reference's names in /metrics."`
 
-	Prometheus       bool   `name:"use-prometheus" env:"USE_PROMETHEUS" help:"Serve the metrics on a listener of their own too."`
+	Prometheus       bool   `name:"use-prometheus" env:"USE_PROMETHEUS" help:"Serve the metrics on a second listener too."`
 	PrometheusAddr   string `env:"PROMETHEUS_ADDR" default:":9090" placeholder:"HOST:PORT" help:"Address of that listener."`
 	PrometheusPath   string `env:"PROMETHEUS_PATH" form:"path" otherwise:"/metrics" default:"/metrics" help:"Path of the metrics on that listener."`
 	PrometheusMapper string `name:"prometheus-mapper-yaml" env:"PROMETHEUS_MAPPER_YAML" placeholder:"FILE" help:"Mapping of the reference's statistics to Prometheus names, in the language of statsd_exporter. Unset: the reference's own mapping."`
@@ -401,7 +401,7 @@ type statisticsOptions struct {
 	Port       int           `name:"statsd-port" env:"STATSD_PORT" clamp:"0..65535" default:"8125" help:"Port of StatsD or DogStatsD."`
 	Protocol   string        `name:"statsd-protocol" env:"STATSD_PROTOCOL" oneof:"tcp,udp" placeholder:"tcp|udp" default:"tcp" help:"tcp or udp. DogStatsD is always sent over udp."`
 	Interval   time.Duration `name:"stats-flush-interval" env:"STATS_FLUSH_INTERVAL" range:"1ns.." clamp:"1ms.." default:"10s" help:"How often statistics are sent."`
-	Tags       string        `name:"extra-tags" env:"EXTRA_TAGS" placeholder:"KEY:VALUE,..." help:"Tags of every statistic, and labels for Prometheus."`
+	Tags       string        `name:"extra-tags" env:"EXTRA_TAGS" placeholder:"KEY:VALUE,..." help:"Tags that are added to every statistic; for Prometheus they are labels."`
 	DogStatsD  bool          `name:"use-dog-statsd" env:"USE_DOG_STATSD" help:"Send statistics to DogStatsD."`
 	Mogrifiers []string      `name:"use-dog-statsd-mogrifiers" env:"USE_DOG_STATSD_MOGRIFIERS" placeholder:"NAME" help:"Rewrite names into tags: of the first whose DOG_STATSD_MOGRIFIER_<name>_PATTERN matches, _NAME and _TAGS give the new name and tags."`
 }
@@ -410,7 +410,7 @@ type statisticsOptions struct {
 type logOptions struct {
 	Level    string `name:"log-level" env:"LOG_LEVEL" default:"info" help:"debug, info, warn or error. The debug port can change it while the service runs."`
 	Format   string `name:"log-format" env:"LOG_FORMAT" oneof:"text,json" otherwise:"text" default:"text" placeholder:"text|json" help:"Format of the lines."`
-	Refusals int    `name:"log-refusals" env:"RATELIMITD_LOG_REFUSALS" range:"0.." default:"0" help:"Most refusals logged per second; they contain what callers sent."`
+	Refusals int    `name:"log-refusals" env:"RATELIMITD_LOG_REFUSALS" range:"0.." default:"0" help:"Maximum number of refusals logged per second; they contain what callers sent. 0: none."`
 }
 
 // logger makes the logger that writes to w, and its level, which can be changed.

@@ -93,7 +93,7 @@ func (o *serveCommand) Run(ctx context.Context, s streams) error {
 	case err := <-ended:
 		return err
 	case <-o.Listen.overdue(ctx):
-		log.Warn("stopped although something still runs", "timeout", o.Listen.StopTimeout)
+		log.Warn("the process ends before all its work has stopped: the stop timeout has passed", "timeout", o.Listen.StopTimeout)
 		return nil
 	}
 }
@@ -467,7 +467,7 @@ func endingWith(parent context.Context, done <-chan struct{}) context.Context {
 func (s *service) close() {
 	for i := len(s.shutdown) - 1; i >= 0; i-- {
 		if err := s.shutdown[i](); err != nil {
-			s.log.Warn("cannot close something", "error", err)
+			s.log.Warn("a connection or file could not be closed while stopping", "error", err)
 		}
 	}
 	s.shutdown = nil

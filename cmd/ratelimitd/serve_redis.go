@@ -43,7 +43,7 @@ func (c *redisStore) noAnswer() string { return "no answer from the Redis of " +
 func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, error) {
 	o := &s.options.Backend
 	if o.KeyFormat == keysLyft {
-		s.log.Info("counters have the keys of envoyproxy/ratelimit where it has them too, so that both services share counters; descriptors that have the same key there have the same key here",
+		s.log.Info("counters that envoyproxy/ratelimit has too get its keys, so that both services share counters; descriptors whose keys are equal there share a counter here too",
 			"REDIS_KEY_FORMAT", o.KeyFormat)
 	}
 	store, err := s.openOne(settingsOfRedis, &o.Redis, registry)

@@ -33,11 +33,11 @@ type simulateCommand struct {
 	MaxErrors  string        `default:"1000" placeholder:"N" help:"Fail if more lines than this cannot be used: a number, or a share of all lines such as 0.5%; -1: never."`
 	FailOn     []string      `enum:"refused,newly-refused,newly-passed,no-rule,failed" placeholder:"WHAT" help:"Exit with 1 if there are requests that are refused, newly-refused or newly-passed (see --against), match no rule (no-rule) or failed (no decision could be made). With 2 if no request matches any rule."`
 	FailAbove  float64       `default:"0" placeholder:"PERCENT" help:"With --fail-on: fail only above this share of all requests."`
-	MaxCallers int           `default:"100000" placeholder:"N" help:"Most callers that are counted individually; the others are counted together."`
+	MaxCallers int           `default:"100000" placeholder:"N" help:"Maximum number of callers that are counted individually; the others are counted together."`
 
 	HTML     string `name:"html" writes:"" placeholder:"FILE" help:"Also write a report with charts to this file."`
 	Verdicts string `writes:"" placeholder:"FILE" help:"Also write the verdict on each request to this file, as JSON lines."`
-	Top      int    `default:"10" placeholder:"N" help:"Most rules and callers in the text and Markdown reports."`
+	Top      int    `default:"10" placeholder:"N" help:"How many rules and callers the text and Markdown reports show."`
 
 	Output   string      `short:"o" enum:"table,json,yaml,markdown" default:"table" help:"Form of the output: table (text for people), json, yaml or markdown (a comment for a pull request)."`
 	JSON     bool        `help:"Short for -o json."`
@@ -45,12 +45,12 @@ type simulateCommand struct {
 	Progress string      `enum:"auto,always,never" default:"auto" help:"A progress bar on standard error; auto: if that is a terminal."`
 
 	Merge       bool   `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" group:"As the service" help:"Files of one domain are merged instead of the second being refused."`
-	Shadow      bool   `name:"shadow-mode" env:"SHADOW_MODE" group:"As the service" help:"Judge every rule, enforce none."`
+	Shadow      bool   `name:"shadow-mode" env:"SHADOW_MODE" group:"As the service" help:"Enforce no rule: requests over a limit count as not enforced."`
 	Quota       bool   `name:"quota-mode" env:"QUOTA_MODE" group:"As the service" help:"Every rule is in quota mode."`
 	Stop        bool   `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" group:"As the service" help:"A refused request counts only in the limits that refuse it."`
-	Admission   string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" group:"As the service" help:"For domains without admission."`
+	Admission   string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" group:"As the service" help:"For domains without admission. independent: each descriptor counts on its own. all_or_nothing: a refused request consumes nothing anywhere."`
 	Months      bool   `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" group:"As the service" help:"Months are calendar months in UTC instead of 30 days."`
-	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" group:"As the service" help:"Most counters at once."`
+	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" group:"As the service" help:"Maximum number of counters in use at once."`
 }
 
 func (*simulateCommand) about() about {

@@ -32,7 +32,7 @@ type xdsOptions struct {
 	BackoffFactor  float64       `name:"xds-client-backoff-random-factor" env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" clamp:"0..1" default:"0.5" help:"Randomness of these waits, as a share of them."`
 	BackoffJitter  bool          `name:"xds-client-backoff-jitter" env:"XDS_CLIENT_BACKOFF_JITTER" default:"true" negatable:"" help:"Make these waits random."`
 	MaxMessage     int           `name:"xds-client-max-msg-size-in-bytes" env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" clamp:"0.." placeholder:"BYTES" help:"Largest set of rules that is accepted; unset: 64 MiB, as for a rule file."`
-	RefusedRetry   time.Duration `name:"xds-refused-retry" env:"RATELIMITD_XDS_REFUSED_RETRY" range:"1ms.." default:"30s" help:"Longest wait before refusing again rules that the server sends again unchanged; the first wait is 1 s."`
+	RefusedRetry   time.Duration `name:"xds-refused-retry" env:"RATELIMITD_XDS_REFUSED_RETRY" range:"1ms.." default:"30s" help:"If the server sends refused rules again unchanged: longest wait before refusing them again; the first wait is 1 s."`
 }
 
 // loadOverXDS adds a worker that receives rules from a server. It does not wait for them: health stays red until there are

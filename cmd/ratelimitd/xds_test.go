@@ -282,7 +282,7 @@ func TestExplainOverXDS(t *testing.T) {
 	request := route + "=" + route + ",rule-0-match-0=rule-0-match-0,remote_address=10.0.0.1"
 	code, stdout, stderr := asks(t, "explain", "-d", "shop", "--server", p.Debug, request)
 	if code != 0 || !strings.Contains(stdout, "3 per hour, fixed window") || !strings.Contains(stdout, "shop: descriptors[0].descriptors[0].descriptors[0]") ||
-		!strings.Contains(stdout, "rules    of the server "+p.Debug) || !strings.Contains(stderr, "the counters' state is not shown") {
+		!strings.Contains(stdout, "rules    from the server "+p.Debug) || !strings.Contains(stderr, "the counters' state is not shown") {
 		t.Errorf("%d %s\n%s", code, stderr, stdout)
 	}
 	root := t.TempDir()
@@ -290,7 +290,7 @@ func TestExplainOverXDS(t *testing.T) {
 	t.Setenv("RUNTIME_ROOT", root)
 	t.Setenv("CONFIG_TYPE", "GRPC_XDS_SOTW")
 	code, stdout, stderr = asks(t, "explain", "-d", "shop", "k=v")
-	if code != 0 || !strings.Contains(stdout, "rules    of the files in "+root+"/config") || !strings.Contains(stderr, "such a server reads no rule files; ask it with --server") {
+	if code != 0 || !strings.Contains(stdout, "rules    from the files in "+root+"/config") || !strings.Contains(stderr, "such a server reads no rule files; ask it with --server") {
 		t.Errorf("%d %s\n%s", code, stderr, stdout)
 	}
 }

@@ -152,7 +152,7 @@ func (w answerWriter) counters(c *Counters) {
 	w.Line("%s  %s", w.Paint(terminal.Bold, terminal.Clean(c.Domain)), terminal.Clean(entriesText(c.Entries)))
 	switch {
 	case c.Override:
-		w.row("rule", "none: the request's own limit stands in for it")
+		w.row("rule", "none: the request carries its own limit")
 	case c.Rule == nil:
 		w.row("no rule", "%s", w.Paint(terminal.Yellow, terminal.Clean(c.Reason)))
 		return

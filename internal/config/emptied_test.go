@@ -14,7 +14,7 @@ import (
 func goneIs(t *testing.T, registry *prometheus.Registry, kept, removed string) {
 	t.Helper()
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP ratelimitd_rules_gone 1 while the folder or the xDS server holds no rules though there were some. rules: kept, those before stay in force; removed, none is in force.
+# HELP ratelimitd_rules_gone 1 while the folder or the xDS server holds no rules although there were some. rules: kept (the earlier ones stay in force) or removed (none is in force).
 # TYPE ratelimitd_rules_gone gauge
 ratelimitd_rules_gone{rules="kept"} `+kept+`
 ratelimitd_rules_gone{rules="removed"} `+removed+`

@@ -375,7 +375,7 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 	warnOfDrops(f.o.Logger, &before, &next)
 	if before.Tree != nil && len(before.Tree.Rules) > 0 && len(next.Tree.Rules) == 0 {
 		f.metrics.emptied(goneRemoved)
-		f.o.Logger.Warn("no rules are in force: a reload has removed the last one, as the settings allow", "folder", f.o.Dir)
+		f.o.Logger.Warn("no rules are in force: a reload has removed the last one, as RATELIMITD_ALLOW_NO_RULES allows", "folder", f.o.Dir)
 	}
 	return nil
 }

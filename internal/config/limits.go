@@ -26,7 +26,7 @@ type limitRow struct {
 // limitRows are the keys of a rate limit.
 var limitRows = []limitRow{
 	{Key: yamlform.Key{Name: "unit", Type: yamlform.Type{Kind: yamlform.Choice, Names: descriptor.UnitNames, AnyCase: true}, Required: true,
-		Doc: "the window, in any case of letters; a month has 30 days, a year 365, unless `calendar` or the server's `USE_CALENDAR_MONTH_RATE_LIMIT` says otherwise"},
+		Doc: "the window, in upper or lower case; a month has 30 days and a year 365, unless `calendar` or the server's `USE_CALENDAR_MONTH_RATE_LIMIT` changes that"},
 		unlimited: true, // not allowed there either, with an error of its own
 		read: func(l *limitReading, v yamlform.Value) bool {
 			name, ok := v.Text()
@@ -52,14 +52,14 @@ var limitRows = []limitRow{
 			return true
 		}},
 	{Key: yamlform.Key{Name: "name", Type: yamlform.Type{Kind: yamlform.Text},
-		Doc: "stands in answers, and lets other rules replace this one; required in `rate_limits`"},
+		Doc: "shown in answers, and used by other rules to replace this limit; required in `rate_limits`"},
 		unlimited: true,
 		read: func(l *limitReading, v yamlform.Value) (ok bool) {
 			l.limit.Name, ok = v.Text()
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "replaces", Type: yamlform.MapsOf("replaces"),
-		Doc: "when this rule matches, the rate limits of these names are left out of the same request"},
+		Doc: "when this rule matches, the rate limits with these names do not apply to the same request"},
 		unlimited: true,
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.readReplaces(v)
@@ -69,19 +69,19 @@ var limitRows = []limitRow{
 		Doc: "the length of the window in units, up to 90 years in all; absent: 1"},
 		read: readUint32(func(l *limitReading) *uint32 { return &l.limit.Window.Multiplier })},
 	{Key: yamlform.Key{Name: "algorithm", Type: yamlform.OneOf(descriptor.AlgorithmNames...), Extension: true,
-		Doc: "how the limit is held; absent: " + algorithms(descriptor.Algorithm(0))},
+		Doc: "the algorithm that enforces the limit; absent: " + algorithms(descriptor.Algorithm(0))},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			i, ok := v.Choice()
 			l.limit.Algorithm = descriptor.Algorithm(i)
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint32(0), Extension: true,
-		Doc: "of " + algorithms(descriptor.TokenBucket) + ": what the bucket holds, at least 1; of " + algorithms(descriptor.LeakyBucket) + ": how many may wait; absent: `requests_per_unit`"},
+		Doc: "for " + algorithms(descriptor.TokenBucket) + ": how many tokens the bucket holds, at least 1; for " + algorithms(descriptor.LeakyBucket) + ": how many requests may wait; absent: `requests_per_unit`"},
 		appliesTo:     descriptor.SettingBurst,
 		appliesToText: "`token_bucket` or `leaky_bucket`",
 		read:          readUint32(func(l *limitReading) *uint32 { return &l.limit.Burst })},
 	{Key: yamlform.Key{Name: "refill", Type: yamlform.OneOf("greedy", "interval"), Extension: true,
-		Doc: "of " + algorithms(descriptor.TokenBucket) + ": continuously (default), or `requests_per_unit` at once on each window's boundary"},
+		Doc: "for " + algorithms(descriptor.TokenBucket) + ": `greedy` (default) refills the bucket continuously, `interval` adds `requests_per_unit` tokens at once when a window begins"},
 		appliesTo:     descriptor.SettingRefill,
 		appliesToText: "`token_bucket`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -90,7 +90,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "align", Type: yamlform.OneOf("clock", "first_hit"), Extension: true,
-		Doc: "of " + algorithms(descriptor.FixedWindow) + ", and of " + algorithms(descriptor.TokenBucket) + " with `refill: interval`: windows start on the clock (default), or at a counter's first hit"},
+		Doc: "for " + algorithms(descriptor.FixedWindow) + ", and for " + algorithms(descriptor.TokenBucket) + " with `refill: interval`: windows begin at full units of the clock (`clock`, the default) or at a counter's first hit (`first_hit`)"},
 		appliesTo:     descriptor.SettingAlign,
 		appliesToText: "`fixed_window`, or `token_bucket` with `refill: interval`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -99,7 +99,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "calendar", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[A-Za-z][A-Za-z0-9_+/-]*", Form: "a time zone of the IANA database"}, Extension: true,
-		Doc: "of " + algorithms(descriptor.FixedWindow) + " of a day and longer, without `unit_multiplier` and `first_hit`: windows follow the zone's calendar: local midnight, Mondays, months and years as long as they are"},
+		Doc: "for " + algorithms(descriptor.FixedWindow) + " of a day or longer, without `unit_multiplier` and `first_hit`. Windows follow the calendar of this zone: days from local midnight, weeks from Monday, months and years of their real length"},
 		appliesTo:     descriptor.SettingCalendar,
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) (ok bool) {
@@ -107,12 +107,12 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "precision", Type: yamlform.Between(1, 60), Extension: true,
-		Doc: "of " + algorithms(descriptor.SlidingWindow) + ": sub-windows that the estimate is built from; they must be whole microseconds long; absent: 1"},
+		Doc: "for " + algorithms(descriptor.SlidingWindow) + ": how many sub-windows the estimate is built from; each must be a whole number of microseconds long; absent: 1"},
 		appliesTo:     descriptor.SettingPrecision,
 		appliesToText: "`sliding_window`",
 		read:          readUint32(func(l *limitReading) *uint32 { return &l.limit.Precision })},
 	{Key: yamlform.Key{Name: "nodelay", Type: yamlform.Type{Kind: yamlform.Number, Most: descriptor.NoDelayAll - 1, Word: "all"}, Extension: true,
-		Doc: "of " + algorithms(descriptor.LeakyBucket) + ": how many waiting requests pass at once; absent: 0"},
+		Doc: "for " + algorithms(descriptor.LeakyBucket) + ": how many waiting requests pass without delay; absent: 0"},
 		appliesTo:     descriptor.SettingNoDelay,
 		appliesToText: "`leaky_bucket`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -125,13 +125,13 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "lease", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "permits may be taken from Redis in batches and decided on locally; never more than the limit passes"},
+		Doc: "processes may take permits from Redis in batches, and decide from them without a round trip; never admits more than the limit"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Lease = v.Flag()
 			return true
 		}},
 	{Key: yamlform.Key{Name: "count_denied", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "of " + algorithms(descriptor.FixedWindow, descriptor.SlidingLog) + ": refused hits count too; absent: true for a `fixed_window` under `admission: independent`, else false"},
+		Doc: "for " + algorithms(descriptor.FixedWindow, descriptor.SlidingLog) + ": refused hits count too; absent: true for a `fixed_window` under `admission: independent`, else false"},
 		appliesTo:     descriptor.SettingCountDenied,
 		appliesToText: "`fixed_window` or `sliding_log`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -356,7 +356,7 @@ func (l *limitReading) check(at yamlform.Value) bool {
 		case row.Name == "align" && limit.Algorithm == descriptor.TokenBucket:
 			this += " with `refill: greedy`"
 		}
-		reject(row.Name, "`%s` means nothing to %s: it is for %s", row.Name, this, row.appliesToText)
+		reject(row.Name, "`%s` cannot be used with %s: it is for %s", row.Name, this, row.appliesToText)
 	}
 	if !ok {
 		return false

@@ -77,9 +77,9 @@ var (
 	fileDesc    = prometheus.NewDesc("ratelimitd_rule_file_state", "1 for every rule file or resource, with its state: loaded, stale or rejected.", []string{"file", "state"}, nil)
 	reloadsDesc = prometheus.NewDesc("ratelimitd_rule_reloads_total", "Times that changed rules were read: with success, or with an error in some file, the folder, or some resource.", []string{"result"}, nil)
 	rulesDesc   = prometheus.NewDesc("ratelimitd_rules", "Rules in use.", nil, nil)
-	goneDesc    = prometheus.NewDesc("ratelimitd_rules_gone", "1 while the folder or the xDS server holds no rules though there were some. rules: kept, those before stay in force; removed, none is in force.", []string{"rules"}, nil)
+	goneDesc    = prometheus.NewDesc("ratelimitd_rules_gone", "1 while the folder or the xDS server holds no rules although there were some. rules: kept (the earlier ones stay in force) or removed (none is in force).", []string{"rules"}, nil)
 	sumDesc     = prometheus.NewDesc("ratelimitd_rules_checksum", "Number that identifies the rules in use: processes with the same rules have the same number. 0: no rules.", nil, nil)
-	reloadDesc  = prometheus.NewDesc("ratelimitd_rules_last_reload_timestamp_seconds", "When changed rules were last taken over, in seconds since the Unix epoch.", nil, nil)
+	reloadDesc  = prometheus.NewDesc("ratelimitd_rules_last_reload_timestamp_seconds", "When a reload of changed rules last took effect, in seconds since the Unix epoch.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

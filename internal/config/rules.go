@@ -47,29 +47,29 @@ func init() {
 			Doc: "the first level of rules"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Children = d.r.descriptors(v) }},
 		{Key: yamlform.Key{Name: "admission", Type: yamlform.OneOf(descriptor.AdmissionNames...), Extension: true,
-			Doc: "how the descriptors of one request weigh on each other: each for itself, or a refused request consumes nothing anywhere; absent: as the server says"},
+			Doc: "`independent`: each descriptor of a request counts on its own; `all_or_nothing`: a refused request consumes nothing anywhere; absent: the server's `--admission`"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				d.spec.Admission = descriptor.Admission(i)
 			}},
 		{Key: yamlform.Key{Name: "on_error", Type: onError, Extension: true,
-			Doc: "what happens when counters cannot be read; absent: as the server says"},
+			Doc: "the answer when counters cannot be read; absent: the server's `--on-error`"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.OnError = readOnError(v) }},
 		{Key: yamlform.Key{Name: "headers", Type: yamlform.SomeOf(descriptor.HeaderFamilyNames...), Extension: true,
-			Doc: "the header families that clients of this domain get; `[]`: none; absent: as the server says"},
+			Doc: "the families of headers that clients of this domain get; `[]`: none; absent: the server's `--response-headers`"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Headers = readHeaders(v) }},
 	}...)
 
 	text, flag := yamlform.Type{Kind: yamlform.Text}, yamlform.Type{Kind: yamlform.Flag}
 	descriptorRows = []descriptorRow{
 		{Key: yamlform.Key{Name: "key", Type: text, Required: true,
-			Doc: "the key of the caller's entry on this level; with `*`, key and value are a wildcard for the whole entry, `key_value`"},
+			Doc: "the key of the caller's entry on this level; with a `*` in it, key and value are one wildcard for the whole entry, written `key_value`"},
 			read: func(d *descriptorReading, v yamlform.Value) {
 				name, ok := v.Text()
 				d.spec.Key, d.keyBad = name, !ok
 			}},
 		{Key: yamlform.Key{Name: "value", Type: text,
-			Doc: "the entry's value; with `*` a wildcard, any bytes in its place; absent or empty: any value"},
+			Doc: "the value of the caller's entry; a `*` in it stands for any bytes; absent or empty: any value"},
 			matches: descriptor.MatchExact,
 			read: func(d *descriptorReading, v yamlform.Value) {
 				value, ok := v.Text()
@@ -78,7 +78,7 @@ func init() {
 				}
 			}},
 		{Key: yamlform.Key{Name: "values", Type: yamlform.Type{Kind: yamlform.TextList}, Extension: true,
-			Doc: "any of these values"},
+			Doc: "matches each of these values"},
 			matches: descriptor.MatchValues,
 			read: func(d *descriptorReading, v yamlform.Value) {
 				values, ok := readValues(v)
@@ -86,7 +86,7 @@ func init() {
 				d.spec.Values = values
 			}},
 		{Key: yamlform.Key{Name: "value_regex", Type: text, Extension: true,
-			Doc: "values that the expression (RE2) matches as a whole"},
+			Doc: "a regular expression (RE2) that must match the whole value"},
 			matches: descriptor.MatchRegex,
 			read: func(d *descriptorReading, v yamlform.Value) {
 				text, ok := v.Text()
@@ -99,7 +99,7 @@ func init() {
 				d.matcher(descriptor.MatchRegex, v, text, ok)
 			}},
 		{Key: yamlform.Key{Name: "value_cidr", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[0-9a-fA-F.:]+/[0-9]+", Form: "a network, such as 10.0.0.0/8"}, Extension: true,
-			Doc: "addresses in this network"},
+			Doc: "matches the addresses in this network"},
 			matches: descriptor.MatchCIDR,
 			read: func(d *descriptorReading, v yamlform.Value) {
 				text, ok := v.Text()
@@ -122,28 +122,28 @@ func init() {
 			Doc: "the next level"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.Children = d.r.descriptors(v) }},
 		{Key: yamlform.Key{Name: "shadow_mode", Type: flag,
-			Doc: "judged and measured, not enforced"},
+			Doc: "the limits are evaluated and measured, but not enforced"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.shadow = v.Flag() }},
 		{Key: yamlform.Key{Name: "quota_mode", Type: flag,
-			Doc: "a request is refused for quota descriptors only when all of them are over"},
+			Doc: "descriptors in quota mode refuse a request only when all of them are over their limits"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.quota = v.Flag() }},
 		{Key: yamlform.Key{Name: "detailed_metric", Type: flag,
-			Doc: "the metric is named by the caller's keys and values instead of the rule's"},
+			Doc: "metrics have the caller's keys and values in their names, instead of the rule's"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.detailed = v.Flag() }},
 		{Key: yamlform.Key{Name: "value_to_metric", Type: flag,
-			Doc: "on this level the metric takes the caller's value"},
+			Doc: "on this level, metrics have the caller's value in their names"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.ValueToMetric = v.Flag() }},
 		{Key: yamlform.Key{Name: "share_threshold", Type: flag,
 			Doc: "the values that match share one counter; needs a wildcard, `values`, `value_regex` or `value_cidr`"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.ShareThreshold, d.share = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "on_error", Type: onError, Extension: true,
-			Doc: "what happens when its counters cannot be read; absent: as the domain says"},
+			Doc: "the answer when its counters cannot be read; absent: the domain's `on_error`"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.onError, d.onErrorAt = readOnError(v), v }},
 		{Key: yamlform.Key{Name: "metadata", Type: yamlform.Type{Kind: yamlform.AnyMap},
-			Doc: "anything; part of the answer's dynamic metadata when the rule passes"},
+			Doc: "any keys and values; they are part of the answer's dynamic metadata when the rule lets the request pass"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.metadata = v.AnyMap() }},
 	}

@@ -167,7 +167,7 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 	x.patterns(rest, d.edges.starred[n], e)
 	if rest != nil {
 		if all := d.edges.any(n, e.Key); all != noNode {
-			x.addCandidate(Candidate{Kind: MatchAny}, true, "the rule names the key alone, which takes any value", "")
+			x.addCandidate(Candidate{Kind: MatchAny}, true, "the rule has this key and no value, so it matches any value", "")
 		}
 	}
 	level.Candidates = x.candidates
@@ -177,11 +177,11 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 	switch {
 	case x.taken != noNode:
 	case len(level.Candidates) > 0:
-		level.Reason = fmt.Sprintf("rules name the key %q, but none takes the value %q", e.Key, e.Value)
+		level.Reason = fmt.Sprintf("there are rules for the key %q, but none matches the value %q", e.Key, e.Value)
 	case len(siblings) > 0:
 		level.Reason = fmt.Sprintf("no rule names the key %q here; the keys are %s", e.Key, keyNames(siblings))
 	default:
-		level.Reason = "no rules go on here"
+		level.Reason = "there are no rules below this level"
 	}
 	return level
 }
@@ -200,7 +200,7 @@ type explainer struct {
 func (x *explainer) addCandidate(c Candidate, takes bool, because, becauseNot string) {
 	switch {
 	case x.by != "":
-		c.Reason = "not asked: " + x.by + " comes before"
+		c.Reason = "not tried: " + x.by + " comes first"
 	case takes:
 		c.Matched, x.by, c.Reason = true, c.name(), because
 	default:
@@ -233,7 +233,7 @@ func (x *explainer) named(kind MatchKind, hit bool, n int) {
 	if hit {
 		c.Value = x.value
 	}
-	because, all := "the value is the rule's", "exact values"
+	because, all := "the value equals the rule's", "exact values"
 	if kind == MatchValues {
 		because, all = "the value is in the rule's list", "values in lists"
 	}

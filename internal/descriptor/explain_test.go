@@ -44,10 +44,10 @@ func TestExplainSaysWhichRuleAndWhy(t *testing.T) {
 		last    string // the last level: kind:value:matched, ...
 		why     string // part of the reason of the last level's candidates
 	}{
-		{[]Entry{{"path", "/a"}}, "exact", "d|path=/a|f60", "", "exact:/a:true wildcard:/x*:false wildcard:/*:false any::false", `not asked: the exact value "/a" comes before`},
+		{[]Entry{{"path", "/a"}}, "exact", "d|path=/a|f60", "", "exact:/a:true wildcard:/x*:false wildcard:/*:false any::false", `not tried: the exact value "/a" comes first`},
 		{[]Entry{{"path", "/xy"}}, "x", "d|path=/xy|f60", "", "exact::false wildcard:/x*:true wildcard:/*:false any::false", `"/xy" is not among the 2 exact values`},
 		{[]Entry{{"path", "/y"}}, "slash", "d|path=/y|f60", "", "exact::false wildcard:/x*:false wildcard:/*:true any::false", "does not fit"},
-		{[]Entry{{"path", "q"}}, "any", "d|path=q|f60", "", "exact::false wildcard:/x*:false wildcard:/*:false any::true", "takes any value"},
+		{[]Entry{{"path", "q"}}, "any", "d|path=q|f60", "", "exact::false wildcard:/x*:false wildcard:/*:false any::true", "matches any value"},
 		{[]Entry{{"path", ""}}, "any", "d|path=|f60", "", "exact::false wildcard:/x*:false wildcard:/*:false any::true", "an empty value is no exact value"},
 		{[]Entry{{"path", "/b"}}, "", "", `shorter than any rule here: below the last entry the rules go on with "ip", "user"`, "exact:/b:true wildcard:/x*:false wildcard:/*:false any::false", ""},
 		{[]Entry{{"path", "/b"}, {"user", "u"}}, "user", "d|path=/b|user=u|f60", "", "any::true", ""},
@@ -55,7 +55,7 @@ func TestExplainSaysWhichRuleAndWhy(t *testing.T) {
 		{[]Entry{{"path", "/b"}, {"usr", "u"}}, "", "", `nothing matches entry 2, "usr"="u"`, "", ""},
 		{[]Entry{{"only", "two"}}, "", "", `nothing matches entry 1`, "exact::false", ""},
 		{[]Entry{{"empty", "x"}}, "", "", "has no rate_limit", "any::true", ""},
-		{[]Entry{{"ip", "10.1.2.4"}}, "four", "d|ip=10.1.2.4|f60", "", "exact:10.1.2.4:true values:10.1.2.4:false cidr:10.1.0.0/16:false cidr:10.0.0.0/8:false regex:10[.].*:false", `not asked: the exact value "10.1.2.4" comes before`},
+		{[]Entry{{"ip", "10.1.2.4"}}, "four", "d|ip=10.1.2.4|f60", "", "exact:10.1.2.4:true values:10.1.2.4:false cidr:10.1.0.0/16:false cidr:10.0.0.0/8:false regex:10[.].*:false", `not tried: the exact value "10.1.2.4" comes first`},
 		{[]Entry{{"ip", "10.1.2.3"}}, "two of them", "d|ip=10.1.2.3|f60", "", "exact::false values:10.1.2.3:true cidr:10.1.0.0/16:false cidr:10.0.0.0/8:false regex:10[.].*:false", "the value is in the rule's list"},
 		{[]Entry{{"ip", "10.1.2.5"}}, "ten one", "d|ip=10.1.2.5|f60", "", "exact::false values::false cidr:10.1.0.0/16:true cidr:10.0.0.0/8:false regex:10[.].*:false", `"10.1.2.5" is not among the 2 values in lists`},
 		{[]Entry{{"ip", "::ffff:a02:1"}}, "ten", "d|ip=::ffff:a02:1|f60", "", "exact::false values::false cidr:10.0.0.0/8:true regex:10[.].*:false", "the smallest that holds it"},

@@ -26,7 +26,7 @@ func WriteText(to io.Writer, r *Report, color bool) error {
 	}
 	if r.RulesFrom != "" {
 		w.Line("")
-		w.row("rules", "of %s", terminal.Clean(r.RulesFrom))
+		w.row("rules", "from %s", terminal.Clean(r.RulesFrom))
 	}
 	return w.Flush()
 }
@@ -55,7 +55,7 @@ func (w reportWriter) descriptor(r *Report, d *Descriptor) {
 		w.meant(d.DidYouMean)
 		return
 	case d.Override:
-		w.row("rule", "none: the request's own limit stands in for it")
+		w.row("rule", "none: the request carries its own limit")
 	default:
 		w.rule(r, d)
 	}
@@ -116,14 +116,14 @@ func (w reportWriter) rule(r *Report, d *Descriptor) {
 	case rule.Unlimited:
 		how = append(how, "unlimited: everything passes and nothing is counted")
 	case d.Replaced:
-		how = append(how, "replaced by the rule of another descriptor: its limits are left out")
+		how = append(how, "replaced by the rule of another descriptor: its limits do not apply")
 	case rule.Shadow.Value == "true":
-		how = append(how, "shadow mode"+by(rule.Shadow)+": judged and measured, not enforced")
+		how = append(how, "shadow mode"+by(rule.Shadow)+": measured, not enforced")
 	default:
 		how = append(how, "enforced")
 	}
 	if rule.Quota.Value == "true" {
-		how = append(how, "quota mode"+by(rule.Quota)+": the request is refused when all such descriptors are over")
+		how = append(how, "quota mode"+by(rule.Quota)+": the request is refused only when all descriptors in quota mode are over")
 	}
 	if len(rule.Replaces) > 0 {
 		how = append(how, "replaces "+terminal.Clean(strings.Join(rule.Replaces, ", ")))
@@ -169,7 +169,7 @@ func (w reportWriter) headers(r *Report) {
 	what := "headers"
 	none := !r.HeadersAsked && len(r.Passing) == 0 && len(r.Refused) == 0
 	if none {
-		w.row(what, "none: neither the domain nor the server asks for any")
+		w.row(what, "none: neither the domain nor the server has them enabled")
 	}
 	if r.Passes && !none {
 		w.row(what, "of the first request")

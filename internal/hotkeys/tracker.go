@@ -90,7 +90,7 @@ func (t *Tracker) register(registry prometheus.Registerer) {
 		}, func() float64 { return float64(t.lists.Load()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "ratelimitd_hot_keys_lists_max",
-			Help: "Most lists of hot keys.",
+			Help: "Maximum number of lists of hot keys.",
 		}, func() float64 { return float64(t.most) }),
 	)
 }

@@ -53,7 +53,7 @@ func RegisterGauges(registry prometheus.Registerer, calls *Calls, bytes *Bytes) 
 		}, func() float64 { return float64(calls.InFlight()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "ratelimitd_unfinished_message_bytes",
-			Help: "Bytes held for clients: of unfinished messages, and where the transport counts them of headers and answers.",
+			Help: "Bytes held for clients: unfinished messages, and on the lean transport also headers and answers.",
 		}, func() float64 { return float64(bytes.Held()) }),
 	}
 	for _, g := range gauges {

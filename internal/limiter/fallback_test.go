@@ -105,7 +105,7 @@ func TestOnError(t *testing.T) {
 	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_backend_errors_total Requests that the backend could not answer.
 # TYPE ratelimitd_backend_errors_total counter
 ratelimitd_backend_errors_total 7
-# HELP ratelimitd_degraded_requests_total Requests decided with an answer of on_error because the backend could not count them.
+# HELP ratelimitd_degraded_requests_total Requests answered by on_error because the backend could not count them.
 # TYPE ratelimitd_degraded_requests_total counter
 ratelimitd_degraded_requests_total 6
 `), "ratelimitd_backend_errors_total", "ratelimitd_degraded_requests_total"); err != nil {

@@ -177,8 +177,8 @@ func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool
 var (
 	byRule = []string{"domain", "rule"}
 
-	totalDesc     = prometheus.NewDesc("ratelimitd_rule_hits_total", "Hits judged under a rule.", byRule, nil)
-	overDesc      = prometheus.NewDesc("ratelimitd_rule_over_limit_hits_total", "Hits over the limit of a rule, shadow rules included.", byRule, nil)
+	totalDesc     = prometheus.NewDesc("ratelimitd_rule_hits_total", "Hits that a rule was applied to, admitted or not.", byRule, nil)
+	overDesc      = prometheus.NewDesc("ratelimitd_rule_over_limit_hits_total", "Hits over the limit of a rule, also of rules in shadow mode.", byRule, nil)
 	nearDesc      = prometheus.NewDesc("ratelimitd_rule_near_limit_hits_total", "Hits admitted above the near-limit ratio of a rule.", byRule, nil)
 	withinDesc    = prometheus.NewDesc("ratelimitd_rule_within_limit_hits_total", "Hits admitted by a rule.", byRule, nil)
 	shadowDesc    = prometheus.NewDesc("ratelimitd_rule_shadow_mode_hits_total", "Hits over the limit of a rule that were let through because it is in shadow mode.", byRule, nil)
@@ -190,9 +190,9 @@ var (
 	invalidDesc   = prometheus.NewDesc("ratelimitd_invalid_requests_total", "Requests that were refused because they are malformed, or because no rules are loaded.", nil, nil)
 	failuresDesc  = prometheus.NewDesc("ratelimitd_backend_errors_total", "Requests that the backend could not answer.", nil, nil)
 	degradedDesc  = prometheus.NewDesc("ratelimitd_degraded_descriptors_total", "Descriptors that on_error answered because the backend could not.", []string{"on_error"}, nil)
-	onErrorDesc   = prometheus.NewDesc("ratelimitd_degraded_requests_total", "Requests decided with an answer of on_error because the backend could not count them.", nil, nil)
-	seriesDesc    = prometheus.NewDesc("ratelimitd_metric_series", "Names that metrics by rule are kept under.", nil, nil)
-	swallowedDesc = prometheus.NewDesc("ratelimitd_metric_series_overflow_total", "Judgements counted under the overflow series because there are too many names, or the name is too long.", nil, nil)
+	onErrorDesc   = prometheus.NewDesc("ratelimitd_degraded_requests_total", "Requests answered by on_error because the backend could not count them.", nil, nil)
+	seriesDesc    = prometheus.NewDesc("ratelimitd_metric_series", "Rule names in metrics.", nil, nil)
+	swallowedDesc = prometheus.NewDesc("ratelimitd_metric_series_overflow_total", "How often a rule or an unknown domain was counted under the overflow series, because there are too many names or the name is too long.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -57,7 +57,7 @@ type someLines struct {
 
 func (s *someLines) Write(line []byte) (int, error) {
 	if s.some.Pick(time.Now()) {
-		s.log.Warn("debug port", "error", strings.TrimSpace(string(line)), "not_logged", s.some.Missed())
+		s.log.Warn("the HTTP server of the debug port reports an error", "error", strings.TrimSpace(string(line)), "not_logged", s.some.Missed())
 	}
 	return len(line), nil
 }

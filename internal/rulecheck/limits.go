@@ -27,11 +27,11 @@ func (c *checker) limits(n *node) {
 				continue // Envoy Gateway writes it on every level above a shadow rule
 			}
 			c.add(Warning, f.at, codeFlagWithout, "move it to the descriptors below that have limits",
-				"`%s` belongs to a descriptor's own limit, and this one has none: it means nothing here", f.text)
+				"`%s` applies to a descriptor's own limit, and this descriptor has none: it has no effect here", f.text)
 		}
 		if len(n.children) == 0 {
 			c.add(Warning, n.at, codeNoLimit, "write `rate_limit`; for an exception from a sibling's limit, `rate_limit: {unlimited: true}`",
-				"this descriptor limits nothing and leads nowhere")
+				"this descriptor has no limit and no further levels")
 		}
 		return
 	}
@@ -40,7 +40,7 @@ func (c *checker) limits(n *node) {
 		if n.rule.Unlimited {
 			if _, given := l.given["requests_per_unit"]; given {
 				c.add(Warning, l.position("requests_per_unit"), codeUnlimitedNumber, "leave out one of them",
-					"`unlimited: true` and `requests_per_unit`: nothing is counted, and the number means nothing")
+					"`unlimited: true` and `requests_per_unit`: nothing is counted, and the number has no effect")
 			}
 			continue
 		}
@@ -66,7 +66,7 @@ func (c *checker) requests(n *node, l *limit) {
 	if n.kind == descriptor.MatchExact || n.kind == descriptor.MatchValues || n.kind == descriptor.MatchCIDR {
 		severity, whom = Info, "every caller named here is refused" // a usual way to block an address
 	}
-	c.add(severity, l.position("requests_per_unit"), codeZeroLimit, "for no limit at all write `unlimited: true` in place of unit and number",
+	c.add(severity, l.position("requests_per_unit"), codeZeroLimit, "if you want no limit, write `unlimited: true` in place of `unit` and `requests_per_unit`",
 		"a limit of 0: %s", whom)
 }
 
@@ -137,8 +137,8 @@ func (c *checker) superfluous(d *domain) {
 					continue
 				}
 				if within(a, b) {
-					c.add(Warning, b.at, codeNeverRefuses, "remove it, or make it smaller than what the other one lets through",
-						"the limit %s is never reached: %s lets no more than that through", yamlform.Quote(b.name), yamlform.Quote(a.name))
+					c.add(Warning, b.at, codeNeverRefuses, "remove it, or make it smaller than what the other one admits",
+						"the limit %s is never reached: %s never admits more than it", yamlform.Quote(b.name), yamlform.Quote(a.name))
 				}
 			}
 		}

@@ -27,7 +27,7 @@ func (c *checker) names(d *domain) {
 				at = n.at // an alias repeats the name
 			}
 			c.add(Warning, at, codeNameTwice, "give each its own name",
-				"the name %s twice in the domain, first on %s: answers do not distinguish the two, and `replaces` replaces both", yamlform.Quote(l.name), before.From(at))
+				"the name %s is used twice in the domain, first on %s: answers do not distinguish the two, and `replaces` replaces both", yamlform.Quote(l.name), before.From(at))
 		}
 	})
 	names := sorted(first)

@@ -40,7 +40,7 @@ func (c *checker) networks(nodes []*node) {
 		if covered(n.prefix, all[i+1:end]) {
 			idle[n.node] = true
 			c.add(Warning, n.node.valueAt, codeNeverMatches, "remove it, or some of the others",
-				"no address reaches %s: smaller networks take all of it", yamlform.Quote(n.node.value))
+				"no address reaches %s: smaller networks cover all of it", yamlform.Quote(n.node.value))
 		}
 	}
 	c.nested(all, idle)

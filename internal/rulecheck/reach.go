@@ -60,7 +60,7 @@ func (c *checker) lists(nodes []*node, exact map[string]*node) {
 		}
 		if len(taken) > 0 && len(taken) == len(n.values) {
 			c.add(Warning, n.valueAt, codeNeverMatches, "remove the list, or the descriptors with those values",
-				"no value reaches these `values`: each of them is also a `value` of its own, which comes first")
+				"no value reaches these `values`: each of them is also the `value` of another descriptor, which comes first")
 			continue
 		}
 		for _, v := range taken {
@@ -100,7 +100,7 @@ func (c *checker) patterns(nodes []*node) *node {
 			if g.covers(taker.glob) {
 				fix = "remove one of the two"
 			}
-			c.add(Warning, n.valueAt, codeNeverMatches, fix, "no value reaches %s: %s (%s) stands first and matches all that it does",
+			c.add(Warning, n.valueAt, codeNeverMatches, fix, "no value reaches %s: %s (%s) comes first and matches everything that it matches",
 				yamlform.Quote(n.value), yamlform.Quote(taker.node.value), taker.node.valueAt.From(n.valueAt))
 			continue
 		}
@@ -179,8 +179,8 @@ func (c *checker) hides(nodes []*node, alone *node) {
 			}
 		}
 		if len(missing) > 0 {
-			c.add(Warning, n.valueAt, codeHidesChildren, "repeat them below this one",
-				"what matches %s does not go on to %s below `%s` without a value (%s): no limit holds for it there",
+			c.add(Warning, n.valueAt, codeHidesChildren, "repeat these levels below this descriptor",
+				"a request that matches %s does not reach %s below `%s` without a value (%s), so those limits do not apply to it",
 				n.what(), strings.Join(missing, ", "), yamlform.Clip(alone.key), alone.at.From(n.valueAt))
 		}
 	}

@@ -246,7 +246,7 @@ func folder(dir string) (*set, error) {
 		found := Finding{File: filepath.Join(dir, filepath.FromSlash(f.Name)), Line: 1, Col: 1, Severity: Info, Code: codeSkipped, Message: "this file is not loaded: " + f.Why}
 		switch {
 		case f.Rules:
-			found.Severity, found.Message, found.Fix = Warning, "this file gives a domain and is not loaded: "+f.Why, "give it another name, or remove it"
+			found.Severity, found.Message, found.Fix = Warning, "this file has a domain and is not loaded: "+f.Why, "give it another name, or remove it"
 		case f.Tests:
 			continue
 		}

@@ -15,7 +15,7 @@ import (
 // value checks how a node matches values.
 func (c *checker) value(n *node) {
 	if key := strings.TrimSpace(n.key); key != n.key {
-		c.add(Warning, n.keyAt, codeValueLiteral, "write "+yamlform.Quote(key), "the key %s begins or ends with a space, which a caller must send, too", yamlform.Quote(n.key))
+		c.add(Warning, n.keyAt, codeValueLiteral, "write "+yamlform.Quote(key), "the key %s begins or ends with a space, which a caller must send as well", yamlform.Quote(n.key))
 	}
 	switch n.kind {
 	case descriptor.MatchExact:
@@ -60,7 +60,7 @@ func (c *checker) literal(n *node) bool {
 	}
 	if expression.MatchString(v) {
 		if _, err := descriptor.CompileRegex(v); err == nil {
-			return warn("write it as `value_regex`", "%s looks like a regular expression, and a `value` is none: only * is special in it", yamlform.Quote(v))
+			return warn("write it as `value_regex`", "%s looks like a regular expression, but only * is special in a `value`", yamlform.Quote(v))
 		}
 	}
 	if template.MatchString(v) {
@@ -75,10 +75,10 @@ func (c *checker) literal(n *node) bool {
 			}
 			joined += "[^/]+" + parts[i+1]
 		}
-		return warn("write `value_regex: '"+joined+"'`", "%s looks like a template, and is compared as text", yamlform.Quote(v))
+		return warn("write `value_regex: '"+joined+"'`", "%s looks like a template, but is compared as text", yamlform.Quote(v))
 	}
 	if trimmed := strings.TrimSpace(v); trimmed != v {
-		return warn("write "+yamlform.Quote(trimmed), "%s begins or ends with a space, which a caller must send, too", yamlform.Quote(v))
+		return warn("write "+yamlform.Quote(trimmed), "%s begins or ends with a space, which a caller must send as well", yamlform.Quote(v))
 	}
 	return false
 }
@@ -108,14 +108,14 @@ func (c *checker) star(n *node) {
 	if strings.Trim(v, "*") == "" {
 		if !n.share { // with it, a star makes all values share one counter
 			c.add(Warning, n.valueAt, codeStarAlone, "leave `value` out",
-				"a `*` alone matches every value, as no `value` at all does, but stands before all patterns that follow")
+				"a `*` alone matches every value, like a descriptor without `value`, but it is tried before the patterns that follow it")
 		}
 		return
 	}
 	trailing := len(pieces) == 2 && last == ""
 	if trailing && !noAddress.MatchString(n.key) {
 		if fix, example := network4(first); example != "" {
-			c.add(Warning, n.valueAt, codeStarAddress, fix, "%s matches text, not addresses: %s, too", yamlform.Quote(v), yamlform.Quote(example))
+			c.add(Warning, n.valueAt, codeStarAddress, fix, "%s matches text, not addresses: it also matches %s", yamlform.Quote(v), yamlform.Quote(example))
 			return
 		}
 		if sixStart.MatchString(first) {
@@ -135,16 +135,16 @@ func (c *checker) star(n *node) {
 		}
 		fix := "if that is not meant, write `value_regex: '" + asRegex(pieces, class) + "'`"
 		filled := strings.Replace(v, "*", insideExample(first, v), 1)
-		c.add(Warning, n.valueAt, codeStarInside, fix, "the `*` takes any text, also separators: %s matches %s, too", yamlform.Quote(v), yamlform.Quote(filled))
+		c.add(Warning, n.valueAt, codeStarInside, fix, "the `*` matches any text, also separators: %s also matches %s", yamlform.Quote(v), yamlform.Quote(filled))
 		return
 	}
 	switch {
 	case trailing && strings.Contains(first, "/") && endsInWord(first):
-		c.add(Warning, n.valueAt, codeStarBoundary, "write \""+first+"/*\", and \""+first+"\" as a value of its own",
-			"%s matches every longer name, too, like %s", yamlform.Quote(v), yamlform.Quote(first+"x"))
+		c.add(Warning, n.valueAt, codeStarBoundary, "write \""+first+"/*\", and \""+first+"\" in a descriptor of its own",
+			"%s also matches longer names, such as %s", yamlform.Quote(v), yamlform.Quote(first+"x"))
 	case len(pieces) == 2 && first == "" && hostname.MatchString(last):
-		c.add(Warning, n.valueAt, codeStarBoundary, "write \"*."+last+"\", and \""+last+"\" as a value of its own",
-			"%s matches every name that ends so, like %s", yamlform.Quote(v), yamlform.Quote("evil"+last))
+		c.add(Warning, n.valueAt, codeStarBoundary, "write \"*."+last+"\", and \""+last+"\" in a descriptor of its own",
+			"%s matches every name with this ending, such as %s", yamlform.Quote(v), yamlform.Quote("evil"+last))
 	}
 }
 
@@ -224,7 +224,7 @@ func (c *checker) dot(n *node) {
 			}
 			part := v[start:end]
 			c.add(Warning, n.valueAt, codeRegexDot, "write `"+strings.ReplaceAll(part, ".", `\.`)+"`, in single quotes",
-				"the `.` in `%s` matches any character, like %s", yamlform.Clip(part), yamlform.Quote(strings.Replace(part, ".", "-", 1)))
+				"the `.` in `%s` matches any character: the expression also matches %s", yamlform.Clip(part), yamlform.Quote(strings.Replace(part, ".", "-", 1)))
 			return
 		}
 	}

@@ -165,19 +165,19 @@ func spanOr(pattern, words string) yamlform.Type {
 func init() {
 	fileForm = yamlform.NewForm("file", "the top of a test file", []yamlform.Field[fileReading]{
 		{Key: yamlform.Key{Name: "rules", Type: yamlform.Type{Kind: yamlform.TextOrList},
-			Doc: "what is tested: a file or several, relative to the test file; absent: the file of the same name without `_test`"},
+			Doc: "the rule file or files that are tested, relative to the test file; absent: the file of the same name without `_test`"},
 			Read: func(f *fileReading, v yamlform.Value) { f.rules = readRules(v) }},
 		{Key: yamlform.Key{Name: "merge_domains", Type: flagType,
 			Doc: "rule files may share a domain, as with `MERGE_DOMAIN_CONFIG`"},
 			Read: func(f *fileReading, v yamlform.Value) { f.merge = v.Flag() }},
 		{Key: yamlform.Key{Name: "domain", Type: textType,
-			Doc: "the domain of requests; absent: the only one of the rules"},
+			Doc: "the domain of the requests; absent: the domain of the rules, if there is only one"},
 			Read: func(f *fileReading, v yamlform.Value) { f.domain = readName(v, "`domain`") }},
 		{Key: yamlform.Key{Name: "start", Type: instantType,
-			Doc: "when cases begin; absent: " + defaultStart.Format(time.RFC3339) + ", at which a window of every unit begins"},
+			Doc: "the time at which cases begin; absent: " + defaultStart.Format(time.RFC3339) + ", at which a window of every unit begins"},
 			Read: func(f *fileReading, v yamlform.Value) { f.start = readInstant(v) }},
 		{Key: yamlform.Key{Name: "settings", Type: yamlform.MapOf("settings"),
-			Doc: "what the operator sets for the service"},
+			Doc: "settings of the service"},
 			Read: func(f *fileReading, v yamlform.Value) { f.settingsAt = v }},
 		{Key: yamlform.Key{Name: "cases", Type: yamlform.MapsOf("case"), Required: true,
 			Doc: "the tests"},
@@ -193,7 +193,7 @@ func init() {
 			Read: func(s *limiter.Settings, v yamlform.Value) { s.Shadow = v.Flag() }},
 		{Key: yamlform.Key{Name: "quota_mode", Type: flagType, Doc: "as `QUOTA_MODE`"},
 			Read: func(s *limiter.Settings, v yamlform.Value) { s.Quota = v.Flag() }},
-		{Key: yamlform.Key{Name: "admission", Type: admission, Doc: "admission of domains that do not say"},
+		{Key: yamlform.Key{Name: "admission", Type: admission, Doc: "for domains without `admission`"},
 			Read: func(s *limiter.Settings, v yamlform.Value) {
 				i, _ := v.Choice()
 				s.Admission = descriptor.Admission(i)
@@ -202,7 +202,7 @@ func init() {
 			Read: func(s *limiter.Settings, v yamlform.Value) { s.StopWhenOver = v.Flag() }},
 		{Key: yamlform.Key{Name: "calendar_months", Type: flagType, Doc: "as `USE_CALENDAR_MONTH_RATE_LIMIT`"},
 			Read: func(s *limiter.Settings, v yamlform.Value) { s.CalendarMonths = v.Flag() }},
-		{Key: yamlform.Key{Name: "headers", Type: headers, Doc: "headers in domains that do not say"},
+		{Key: yamlform.Key{Name: "headers", Type: headers, Doc: "for domains without `headers`"},
 			Read: func(s *limiter.Settings, v yamlform.Value) {
 				s.Headers = 0
 				for item := range v.Items() {
@@ -214,35 +214,35 @@ func init() {
 	}...)
 
 	caseForm = yamlform.NewForm("case", "a case", append([]yamlform.Field[caseReading]{
-		{Key: yamlform.Key{Name: "name", Type: textType, Required: true, Doc: "what it shows"},
+		{Key: yamlform.Key{Name: "name", Type: textType, Required: true, Doc: "what the case shows"},
 			Read: func(c *caseReading, v yamlform.Value) { c.name = readName(v, "`name`") }},
 		{Key: yamlform.Key{Name: "start", Type: instantType, Doc: "as above, for this case"},
 			Read: func(c *caseReading, v yamlform.Value) { c.start = readInstant(v) }},
 		{Key: yamlform.Key{Name: "settings", Type: yamlform.MapOf("settings"),
 			Doc: "as above, for this case; settings that it does not name stay as the file has them"},
 			Read: func(c *caseReading, v yamlform.Value) { c.settingsAt = v }},
-		{Key: yamlform.Key{Name: "steps", Type: yamlform.MapsOf("step"), Required: true, Doc: "what happens, in order"},
+		{Key: yamlform.Key{Name: "steps", Type: yamlform.MapsOf("step"), Required: true, Doc: "the requests, in order"},
 			Read: func(c *caseReading, v yamlform.Value) { c.stepsAt = v }},
-	}, subjectFields("as in a step, for all steps that do not say", func(c *caseReading) *requestReading { return &c.request })...)...)
+	}, subjectFields("the domain of the requests, for steps without `domain`", func(c *caseReading) *requestReading { return &c.request })...)...)
 
 	stepForm = yamlform.NewForm("step", "a step", append([]yamlform.Field[stepReading]{
 		{Key: yamlform.Key{Name: "at", Type: spanOr(instantForm, "a time"),
-			Doc: "when: since the start, or a time; absent: together with the last request of the step before"},
+			Doc: "when the request is sent: the time since the start, or a point in time; absent: at the same time as the last request of the previous step"},
 			Read: func(s *stepReading, v yamlform.Value) { s.when = v }},
-		{Key: yamlform.Key{Name: "after", Type: spanType, Doc: "when, counted from the last request of the step before"},
+		{Key: yamlform.Key{Name: "after", Type: spanType, Doc: "when the request is sent, as the time since the last request of the previous step"},
 			Read: func(s *stepReading, v yamlform.Value) { s.since = v }},
-		{Key: yamlform.Key{Name: "repeat", Type: yamlform.Between(1, maxRepeat), Doc: "how many times; absent: 1"},
+		{Key: yamlform.Key{Name: "repeat", Type: yamlform.Between(1, maxRepeat), Doc: "how many times the request is sent; absent: 1"},
 			Read: func(s *stepReading, v yamlform.Value) {
 				if count, ok := v.Number(); ok {
 					s.repeat = int(count)
 				}
 			}},
-		{Key: yamlform.Key{Name: "every", Type: spanType, Doc: "the time between two of them; absent: 0"},
+		{Key: yamlform.Key{Name: "every", Type: spanType, Doc: "the time between two repeated requests; absent: 0"},
 			Read: func(s *stepReading, v yamlform.Value) { s.every, _ = readSpan(v, "every") }},
 		{Key: yamlform.Key{Name: "expect", Type: yamlform.Type{Kind: yamlform.Nested, Of: "expect", Names: codeNames, AnyCase: true}, Required: true,
-			Doc: "what must come: a status, or a map"},
+			Doc: "the expected answer: a status, or a map"},
 			Read: func(s *stepReading, v yamlform.Value) { s.expect, s.want = true, readExpectation(v) }},
-		{Key: yamlform.Key{Name: "hits", Type: yamlform.Uint32(1), Doc: "how much each descriptor adds; absent: 1"},
+		{Key: yamlform.Key{Name: "hits", Type: yamlform.Uint32(1), Doc: "how many hits each descriptor adds; absent: 1"},
 			Read: func(s *stepReading, v yamlform.Value) {
 				if v.Written() == "0" {
 					v.Errorf("`hits: 0` of a request means 1: write `peek: true` to look without counting")
@@ -269,7 +269,7 @@ func init() {
 	}, weightFields(func(d *descriptorReading) *descriptorReading { return d })...)...)
 
 	overrideForm = yamlform.NewForm("override", "`override`", []yamlform.Field[descriptorReading]{
-		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint32(0), Doc: "how many per window; absent: 0"},
+		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint32(0), Doc: "how many requests pass per window; absent: 0"},
 			Read: func(d *descriptorReading, v yamlform.Value) {
 				count, _ := v.Number()
 				d.Override.Requests = uint32(count)
@@ -292,7 +292,7 @@ func init() {
 					e.passed = &want[int]{int(count), v.Position()}
 				}
 			}},
-		{Key: yamlform.Key{Name: "headers", Type: yamlform.Type{Kind: yamlform.AnyMap}, Doc: "headers of the response by name; `null` for one that must be absent. Others may be there"},
+		{Key: yamlform.Key{Name: "headers", Type: yamlform.Type{Kind: yamlform.AnyMap}, Doc: "headers of the response by name; `null` for a header that must be absent. The response may have further headers"},
 			Read: func(e *expectation, v yamlform.Value) { e.headers = readHeaders(v) }},
 		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.Type{Kind: yamlform.ListOf, Of: "verdict", Names: codeNames, AnyCase: true},
 			Doc: "for each descriptor a status or a map of the keys above, without `headers`; `null` for one that does not matter"},
@@ -333,7 +333,7 @@ func subjectFields[T any](domain string, of func(*T) *requestReading) []yamlform
 		{Key: yamlform.Key{Name: "domain", Type: textType, Doc: domain},
 			Read: func(t *T, v yamlform.Value) { of(t).domain = readName(v, "`domain`") }},
 		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.Type{Kind: yamlform.Anything, Form: "a descriptor, or a list of them"},
-			Doc: "what is asked: `key=value,key=value`, or the forms below"},
+			Doc: "the descriptors of the request: `key=value,key=value`, or the forms below"},
 			Read: func(t *T, v yamlform.Value) { of(t).readDescriptors(v) }},
 	}
 }
@@ -341,7 +341,7 @@ func subjectFields[T any](domain string, of func(*T) *requestReading) []yamlform
 // weightFields are the keys that say what a descriptor adds, and under which limit.
 func weightFields[T any](of func(*T) *descriptorReading) []yamlform.Field[T] {
 	return []yamlform.Field[T]{
-		{Key: yamlform.Key{Name: "peek", Type: flagType, Doc: "look without adding anything"},
+		{Key: yamlform.Key{Name: "peek", Type: flagType, Doc: "read the counter and add nothing"},
 			Read: func(t *T, v yamlform.Value) {
 				if d := of(t); v.Flag() {
 					d.HasHits, d.Hits = true, 0
@@ -356,7 +356,7 @@ func weightFields[T any](of func(*T) *descriptorReading) []yamlform.Field[T] {
 					d.weights = append(d.weights, v)
 				}
 			}},
-		{Key: yamlform.Key{Name: "override", Type: yamlform.MapOf("override"), Doc: "the limit that the request brings along"},
+		{Key: yamlform.Key{Name: "override", Type: yamlform.MapOf("override"), Doc: "the limit that the request carries"},
 			Read: func(t *T, v yamlform.Value) {
 				d := of(t)
 				d.HasOverride, _ = yamlform.Read(v, overrideForm, d)
@@ -386,7 +386,7 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 	return []yamlform.Field[T]{
 		{Key: yamlform.Key{Name: "code", Type: codeType, Doc: "the status"},
 			Read: func(t *T, v yamlform.Value) { of(t).code = readCode(v) }},
-		{Key: yamlform.Key{Name: "rule", Type: textType, Doc: "the rule that decided: its path (`messaging.to_number`, the domain may be left out), its `name`, or the name of the one of its `rate_limits`; `" + overridden + "` if the request brought the limit, `" + noRule + "` if no rule applied or another one replaced it"},
+		{Key: yamlform.Key{Name: "rule", Type: textType, Doc: "the rule that decided: its path (`messaging.to_number`; the domain may be left out), its `name`, or the name of one of its `rate_limits`. `" + overridden + "`: the request carried the limit. `" + noRule + "`: no rule applied, or another rule replaced it"},
 			Read: func(t *T, v yamlform.Value) {
 				if name := readName(v, "`rule`"); name != "" {
 					of(t).rule = &want[string]{name, v.Position()}
@@ -394,8 +394,8 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 			}},
 		count("limit", "`requests_per_unit` of the limit that decided", func(v *verdict, w *want[uint32]) { v.limit = w }),
 		count("remaining", "hits left; 4294967295 if unlimited", func(v *verdict, w *want[uint32]) { v.remaining = w }),
-		span("reset", "until the window ends or nothing is used any more, in whole seconds, rounded up", func(v *verdict, w *want[time.Duration]) { v.reset = w }),
-		{Key: yamlform.Key{Name: "wait", Type: spanOr(never, "`"+never+"`"), Doc: "how long until the same request would pass, exactly; `" + never + "` if it is heavier than the limit; 0s if it passed"},
+		span("reset", "time until the window ends, or until nothing is used any more, in whole seconds, rounded up", func(v *verdict, w *want[time.Duration]) { v.reset = w }),
+		{Key: yamlform.Key{Name: "wait", Type: spanOr(never, "`"+never+"`"), Doc: "the exact time until the same request would pass; `" + never + "` if it has more hits than the limit; 0s if it passed"},
 			Read: func(t *T, v yamlform.Value) {
 				if v.Written() == never {
 					of(t).wait = &want[time.Duration]{backend.Never, v.Position()}
@@ -403,7 +403,7 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 					of(t).wait = &want[time.Duration]{d, v.Position()}
 				}
 			}},
-		span("delay", "how long a leaky bucket lets it wait", func(v *verdict, w *want[time.Duration]) { v.delay = w }),
+		span("delay", "how long a leaky bucket makes the caller wait", func(v *verdict, w *want[time.Duration]) { v.delay = w }),
 	}
 }
 

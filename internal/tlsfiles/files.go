@@ -90,7 +90,7 @@ func Load(o Options) (*Files, error) {
 	}
 	f := &Files{o: o, failures: prometheus.NewCounter(prometheus.CounterOpts{
 		Name:        "ratelimitd_tls_reload_failures_total",
-		Help:        "Reloads of changed certificate files that failed, by use.",
+		Help:        "Failed reloads of changed certificate files, by use of the certificate.",
 		ConstLabels: prometheus.Labels{"use": o.Use},
 	})}
 	c, err := f.read()

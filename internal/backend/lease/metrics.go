@@ -24,16 +24,16 @@ func (l *Leases) register(metrics prometheus.Registerer) {
 	gauge := func(name, help string, f func() int64) {
 		metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(f()) }))
 	}
-	gauge("ratelimitd_lease_counters", "Counters that this process leases permits of.", l.held.Load)
+	gauge("ratelimitd_lease_counters", "Counters of which this process holds leased permits.", l.held.Load)
 	gauge("ratelimitd_lease_permits_held", "Permits that were taken from the backend and not used yet.", l.permits)
 
-	const permits = "Permits of leases, by what became of them; leased is the sum of the others and what is held."
+	const permits = "Leased permits, by state: leased (all), used, returned or expired."
 	counter("ratelimitd_lease_permits_total", permits, prometheus.Labels{"state": "leased"}, &l.counts.leased)
 	counter("ratelimitd_lease_permits_total", permits, prometheus.Labels{"state": "used"}, &l.counts.used)
 	counter("ratelimitd_lease_permits_total", permits, prometheus.Labels{"state": "returned"}, &l.counts.returned)
 	counter("ratelimitd_lease_permits_total", permits, prometheus.Labels{"state": "expired"}, &l.counts.expired)
 
-	const acquired = "Attempts to take a lease from the backend, by how they ended."
+	const acquired = "Attempts to take a lease from the backend, by result: granted, refused or failed."
 	counter("ratelimitd_lease_acquisitions_total", acquired, prometheus.Labels{"result": "granted"}, &l.counts.granted)
 	counter("ratelimitd_lease_acquisitions_total", acquired, prometheus.Labels{"result": "refused"}, &l.counts.refused)
 	counter("ratelimitd_lease_acquisitions_total", acquired, prometheus.Labels{"result": "failed"}, &l.counts.failed)
