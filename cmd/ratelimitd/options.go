@@ -183,7 +183,7 @@ type answerOptions struct {
 	Metadata  bool    `name:"response-dynamic-metadata" env:"RESPONSE_DYNAMIC_METADATA" help:"Answers carry dynamic metadata."`
 	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Dynamic metadata has the rule that decided, what is left, and how long to wait."`
 	JSON400   bool    `name:"json-bad-request-on-failure" env:"RATELIMITD_JSON_BAD_REQUEST_ON_FAILURE" help:"/json answers 400 instead of 503 where no decision could be made, as envoyproxy/ratelimit does."`
-	NoMetrics bool    `name:"no-metrics" env:"RATELIMITD_NO_METRICS" hidden:"" help:"Do not count decisions in metrics, to measure what that costs."`
+	NoMetrics bool    `name:"no-metrics" env:"RATELIMITD_NO_METRICS" hidden:"" help:"Do not count decisions in metrics; for comparison."`
 	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" clamp:"0..1" default:"0.8" help:"Share of a limit above which hits count as near the limit."`
 	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"How many keys of counters are tracked to find hot ones, in lists of 128; 0 turns this off. A key takes 0.9 to 1.6 KB, but only while its rule is busy: at most 55 MB by default, usually less than 1 MB."`
 	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" range:"1.." default:"10000" help:"Maximum number of rule names in metrics; further names share one."`
@@ -238,7 +238,7 @@ type backendOptions struct {
 	Startup startupOptions `embed:""`
 	Active  bool           `name:"redis-health-check-active-connection" env:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" help:"Health is red while there is no connection to Redis."`
 
-	Plain bool `name:"redis-plain" env:"RATELIMITD_REDIS_PLAIN" hidden:"" help:"Give each request its own round trip, to measure what sharing them saves."`
+	Plain bool `name:"redis-plain" env:"RATELIMITD_REDIS_PLAIN" hidden:"" help:"Each request makes its own round trip to Redis; for comparison."`
 
 	Redis redisOptions `embed:"" prefix:"redis-" envprefix:"REDIS_"`
 
@@ -261,7 +261,7 @@ type redisOptions struct {
 	AuthFile     string        `env:"AUTH_FILE" help:"File with the content of the flag above. It is read for every new connection, so it may change."`
 	SentinelAuth string        `env:"SENTINEL_AUTH" help:"password or user:password of the sentinels."`
 	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"${redis_pool_size}" help:"Maximum number of connections; on a cluster, to each node."`
-	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"What a call does when all connections are in use: wait for one, create one more, or fail."`
+	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use, a call waits for one, creates one more, or fails."`
 	Timeout      time.Duration `env:"TIMEOUT" nonpositive:"10s" clamp:"1ms.." default:"${redis_timeout}" help:"Longest time to connect, including login and TLS."`
 	Op           time.Duration `name:"op-timeout" env:"OP_TIMEOUT" range:"0s.." placeholder:"DURATION" help:"How long a call to Redis may take, if the caller's deadline is not nearer. Unset: the time to connect."`
 	TLS          bool          `env:"TLS" help:"Encrypt connections."`
