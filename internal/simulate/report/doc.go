@@ -1,4 +1,5 @@
-// Package report writes the Report of a simulation: as text for a terminal, as JSON, or as one HTML file with charts.
+// Package report writes the Report of a simulation: as text for a terminal, as JSON, as one HTML file with charts, or as Markdown for
+// a pull request.
 //
 // The HTML file is self-contained. The chart library uPlot (MIT; scripts/update-uplot updates it) is part of it, and its
 // content security policy lets it load nothing. Its content comes from a log, so anybody may have written it. The page is

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/ratelimitd/ratelimitd/internal/simulate"
 	"github.com/ratelimitd/ratelimitd/internal/terminal"
@@ -288,7 +289,7 @@ func code(s string) string {
 	}
 	var b strings.Builder
 	for _, r := range s {
-		if r < 0x80 && !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == ' ') {
+		if unicode.IsPunct(r) || unicode.IsSymbol(r) {
 			b.WriteString("&#" + strconv.Itoa(int(r)) + ";")
 			continue
 		}
