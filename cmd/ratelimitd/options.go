@@ -64,6 +64,7 @@ type listenOptions struct {
 
 	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" nonpositive:"0s" clamp:"1ms.." default:"24h" help:"Age at which a gRPC client is asked to reconnect; 0: never."`
 	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long the calls of such a client may then continue; 0: forever; negative: not at all."`
+	MaxConnectionIdle     time.Duration `name:"grpc-max-connection-idle" env:"RATELIMITD_GRPC_MAX_CONNECTION_IDLE" range:"0s.." default:"0s" help:"A gRPC client without a call for this time is asked to leave; 0: never."`
 	MaxMessageBytes       int           `env:"RATELIMITD_MAX_MESSAGE_BYTES" range:"1.." default:"4194304" help:"Largest request, in bytes."`
 	Transport             string        `name:"grpc-transport" env:"RATELIMITD_GRPC_TRANSPORT" oneof:"lean,grpc-go" placeholder:"lean|grpc-go" default:"lean" help:"HTTP/2 server that answers ShouldRateLimit: lean (our own, for this call alone) or grpc-go. All other calls on the port are answered by grpc-go."`
 	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Path of a unix socket for gRPC instead of host and port; a leading @ makes it abstract."`
@@ -105,6 +106,7 @@ func (o *listenOptions) callers() server.Options {
 			MaxBytesOfAll:    o.MaxUnfinishedBytes,
 			MaxAge:           endless(o.MaxConnectionAge),
 			MaxAgeGrace:      endless(o.MaxConnectionAgeGrace),
+			MaxIdle:          o.MaxConnectionIdle,
 		},
 		Lean:       o.Transport == "lean",
 		DrainDelay: o.DrainDelay,

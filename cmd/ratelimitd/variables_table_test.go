@@ -324,6 +324,13 @@ func variablesOfListening() []variable {
 			}
 			return either(within(t, i, "GRPC_MAX_CONNECTION_AGE", patience, 300*time.Millisecond, func() bool { return conn.GetState() != connectivity.Ready }), "connects anew", "stays")
 		}), unset: "stays", set: "connects anew"},
+		{name: "RATELIMITD_GRPC_MAX_CONNECTION_IDLE", value: "50ms", look: running(func(t *testing.T, i *instance) string {
+			conn := dial(t, i.grpc())
+			if _, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil {
+				t.Fatal(err)
+			}
+			return either(within(t, i, "RATELIMITD_GRPC_MAX_CONNECTION_IDLE", patience, 300*time.Millisecond, func() bool { return conn.GetState() != connectivity.Ready }), "leaves", "stays")
+		}), unset: "stays", set: "leaves"},
 		{name: "GRPC_MAX_CONNECTION_AGE_GRACE", value: "10ms", with: map[string]string{"GRPC_MAX_CONNECTION_AGE": "50ms"}, look: watch, unset: "goes on", set: "cut off"},
 		{name: "RATELIMITD_MAX_MESSAGE_BYTES", value: "1000", look: answers(large), unset: "OK", set: "ResourceExhausted"},
 		{name: "RATELIMITD_MAX_ENTRIES", value: "1", look: answers(twice), unset: "OK", set: "InvalidArgument"},

@@ -46,6 +46,7 @@ func (s *Server) newGRPC(opts *Options) (*grpc.Server, *rateLimit) {
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionIdle:     opts.Connections.MaxIdle,
 			MaxConnectionAge:      opts.Connections.MaxAge,
 			MaxConnectionAgeGrace: opts.Connections.MaxAgeGrace,
 			Time:                  pingAfter,

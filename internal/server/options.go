@@ -85,6 +85,7 @@ type Connections struct {
 
 	MaxAge      time.Duration // a gRPC client is asked to reconnect after this time; default 24 h
 	MaxAgeGrace time.Duration // how long its calls may then go on; default 1 h
+	MaxIdle     time.Duration // a gRPC client without a call for this time is asked to leave; default: never
 }
 
 // Metrics says what is measured of calls, and what /metrics shows.

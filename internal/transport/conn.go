@@ -91,7 +91,7 @@ type conn struct {
 	settled    bool      // the client has sent its settings
 	now        time.Time // when the first request of this read arrived; zero: there is none
 
-	read   atomic.Int64 // when the last frame was read, in nanoseconds of the wall clock
+	read   atomic.Int64 // when the last frame was read, in nanoseconds after the server began
 	wrote  atomic.Bool  // an answer was written since the last ping of the client
 	queued atomic.Bool  // a flusher will flush the connection
 
@@ -211,7 +211,7 @@ func (c *conn) handle() {
 	if c.now.IsZero() {
 		c.now = time.Now()
 	}
-	c.read.Store(c.now.UnixNano())
+	c.read.Store(int64(c.now.Sub(c.server.began)))
 	c.idleFrames = 0
 	for _, call := range c.batch {
 		call.arrived(c.now)

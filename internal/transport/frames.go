@@ -24,7 +24,7 @@ func (c *conn) readFrame() error {
 		return c.readData(fh)
 	}
 	now := time.Now()
-	c.read.Store(now.UnixNano())
+	c.read.Store(int64(now.Sub(c.server.began)))
 	c.large = c.large || fh.Length > readBuffer
 	f, err := c.framer.ReadFrameForHeader(fh)
 	if err != nil {

@@ -13,12 +13,15 @@ type lifetime struct {
 	age     time.Duration
 	pinged  time.Time // zero: no ping is unanswered
 	drained time.Time // when the client was asked to leave
+
+	idle   time.Time // when the connection was first seen without a request, since its latest one
+	latest uint32    // the latest request then
 }
 
-// checkLifetime pings an idle client, and asks the client of an old connection to leave.
+// checkLifetime pings a silent client, and asks the client of an old or idle connection to leave.
 func (c *conn) checkLifetime(now time.Time) {
 	c.mu.Lock()
-	ready := c.ready
+	ready, latest, requests := c.ready, c.latest, len(c.streams)
 	if len(c.streams) == 0 && c.mostStreams > maxIdleStreams && !c.isClosed { // a map does not shrink
 		c.streams, c.mostStreams = make(map[uint32]*stream), 0
 	}
@@ -39,7 +42,13 @@ func (c *conn) checkLifetime(now time.Time) {
 			life.age += time.Duration((rand.Float64() - 0.5) / 5 * float64(life.age))
 		}
 	}
+	if requests > 0 || latest != life.latest || life.idle.IsZero() {
+		life.idle, life.latest = now, latest
+	}
 	switch {
+	case o.MaxConnectionIdle > 0 && life.drained.IsZero() && now.Sub(life.idle) >= o.MaxConnectionIdle:
+		life.drained = now
+		c.drain()
 	case life.age > 0 && life.drained.IsZero() && now.Sub(life.began) >= life.age:
 		life.drained = now
 		c.drain()
@@ -50,7 +59,7 @@ func (c *conn) checkLifetime(now time.Time) {
 	if o.PingAfter <= 0 {
 		return
 	}
-	quiet := now.Sub(time.Unix(0, max(c.read.Load(), life.began.UnixNano())))
+	quiet := now.Sub(life.began) - max(0, c.server.began.Add(time.Duration(c.read.Load())).Sub(life.began))
 	switch {
 	case quiet < o.PingAfter:
 		life.pinged = time.Time{}

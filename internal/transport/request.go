@@ -174,7 +174,7 @@ func (c *conn) request(id uint32, h *head, ended bool) error {
 	}
 	if c.now.IsZero() {
 		c.now = time.Now()
-		c.read.Store(c.now.UnixNano())
+		c.read.Store(int64(c.now.Sub(c.server.began)))
 	}
 	c.mu.Lock()
 	if c.leaving && id > c.lastServed {
