@@ -425,9 +425,10 @@ func TestFloodsOfFrames(t *testing.T) {
 			if name == "bombs" {
 				test.send(c, 0)
 			}
+			var ended error
 			go func() { // the client reads meanwhile
 				defer close(end)
-				for c.read() == nil {
+				for ended = c.read(); ended == nil; ended = c.read() {
 					if n := len(c.seen); n > 0 && c.seen[n-1].kind == http2.FrameGoAway {
 						return
 					}
@@ -470,8 +471,11 @@ func TestFloodsOfFrames(t *testing.T) {
 			}
 			_ = c.conn.Close()
 			<-sent
+			if large := name == "long headers" || name == "bombs"; large && ended != nil {
+				return // the server reads 64 KiB at most of what comes after its GOAWAY; closing then may cost the client that frame
+			}
 			if n := len(c.seen); n == 0 || c.seen[n-1].kind != http2.FrameGoAway || c.seen[n-1].code != test.ends {
-				t.Errorf("the connection ended with %+v", c.seen[max(0, n-1):])
+				t.Errorf("the connection ended with %+v, %v", c.seen[max(0, n-1):], ended)
 			}
 		})
 	}
