@@ -152,13 +152,13 @@ func TestMaxConnectionIdle(t *testing.T) {
 			c := dial()
 			id := c.begin([]byte("long"))
 			call := <-h
-			time.Sleep(10 * time.Minute)
+			<-time.After(10 * time.Minute)
 			call.Reply(echoed("x"))
 			if a := c.wait(id); a.field("grpc-status") != "0" {
 				t.Fatalf("%v", a)
 			}
 			for range 3 {
-				time.Sleep(50 * time.Second)
+				<-time.After(50 * time.Second)
 				id := c.begin([]byte("short"))
 				(<-h).Reply(echoed("x"))
 				if a := c.wait(id); a.field("grpc-status") != "0" {
