@@ -24,14 +24,15 @@ func (s signalled) ExitCode() int {
 	return 1
 }
 
-// untilSignal is a context that the first signal ends. The second one ends the process at once.
+// untilSignal is a context that the first signal ends. A second Ctrl-C ends the process at once. Another SIGTERM or SIGHUP
+// changes nothing: whatever stops a service may send several, and calls in flight still get their answers.
 func untilSignal(signals ...os.Signal) context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	first := make(chan os.Signal, 1)
 	signal.Notify(first, signals...)
 	go func() {
 		s := <-first
-		signal.Stop(first)
+		signal.Reset(os.Interrupt)
 		cancel(signalled{s})
 	}()
 	return ctx

@@ -24,7 +24,11 @@ func TestFailureLog(t *testing.T) {
 			time.Sleep(d) //nolint:forbidigo // virtual time
 			synctest.Wait()
 		}
-		lines := func() int { return strings.Count(out.String(), "\n") }
+		lines := func() int {
+			l.mu.Lock() // write holds it
+			defer l.mu.Unlock()
+			return strings.Count(out.String(), "\n")
+		}
 
 		l.add(fmt.Errorf("take: %w", redisconn.ErrBreakerOpen)) // the breaker logs that itself
 		l.add(fmt.Errorf("take: %w", context.Canceled))         // the caller has left
