@@ -160,8 +160,8 @@ func (c *rateLimitCall) finish(err error) {
 		err = c.encode()
 	}
 	if err == nil {
+		h.answers.observe(c.start, codes.OK) // first, so that a client that has its answer finds it in the metrics
 		call.Reply(c)
-		h.answers.observe(c.start, codes.OK)
 		c.release()
 		return
 	}
@@ -171,8 +171,8 @@ func (c *rateLimitCall) finish(err error) {
 		answer = h.shared.PanickedAt(p.Value, h.info.FullMethod, p.Stack)
 	}
 	st, _ := status.FromError(answer)
-	call.Fail(st.Code(), st.Message())
 	h.answers.observe(c.start, st.Code())
+	call.Fail(st.Code(), st.Message())
 	if !panicked { // else something may still refer to it
 		c.release()
 	}

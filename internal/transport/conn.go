@@ -92,7 +92,7 @@ type conn struct {
 	now        time.Time // when the first request of this read arrived; zero: there is none
 
 	read   atomic.Int64 // when the last frame was read, in nanoseconds after the server began
-	wrote  atomic.Bool  // an answer was written since the last ping of the client
+	wrote  atomic.Bool  // an answer, or a part of one, was written since the last ping of the client
 	queued atomic.Bool  // a flusher will flush the connection
 
 	lifetime lifetime // owned by the goroutine of checkConnections

@@ -481,6 +481,34 @@ func TestFloodsOfFrames(t *testing.T) {
 	}
 }
 
+// A client that measures its bandwidth sends a ping with each part of a large answer. That does not cost it the connection.
+func TestPingsDuringALargeAnswer(t *testing.T) {
+	addr, _ := start(t, echo{}, func(o *Options) { o.MinPingInterval = time.Hour })
+	c := rawDial(t, addr)
+	c.roundTrip()
+	const size = 200_000
+	sent := make([]byte, size)
+	id := c.open(false)
+	c.ok(c.fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 10_000}))
+	for rest := message(sent); len(rest) > 0; {
+		n := min(len(rest), maxFrame)
+		c.ok(c.fr.WriteData(id, n == len(rest), rest[:n]))
+		rest = rest[n:]
+	}
+	got := func() int { return len(c.answer(id).data) }
+	for arrived := 10_000; arrived < size; arrived += 10_000 {
+		c.until("a part of the answer", func() bool { return got() >= arrived })
+		c.ok(c.fr.WritePing(false, [8]byte{1}))
+		c.ok(c.fr.WriteWindowUpdate(0, 10_000))
+		c.ok(c.fr.WriteWindowUpdate(id, 10_000))
+	}
+	c.ok(c.fr.WriteWindowUpdate(0, 10_000))
+	c.ok(c.fr.WriteWindowUpdate(id, 10_000))
+	if a := c.wait(id); a.field("grpc-status") != "0" || len(a.data) != size+prefixSize {
+		t.Errorf("%v, %d bytes", a, len(a.data))
+	}
+}
+
 // Over TLS the answers are the same, and a stopping server does not disturb a handshake.
 func TestTLS(t *testing.T) {
 	authority := tlstest.NewAuthority(t, "authority")

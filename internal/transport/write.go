@@ -226,6 +226,7 @@ func (c *conn) appendData(st *stream, data []byte) []byte {
 		}
 		c.out = appendFrame(c.out, http2.FrameData, 0, st.id, n)
 		c.out = append(c.out, data[:n]...)
+		c.wrote.Store(true)
 		c.window -= int64(n)
 		st.window -= int64(n)
 		data = data[n:]
