@@ -55,7 +55,7 @@ func TestStarsAgreeWithTheModel(t *testing.T) {
 				s.Value = word.Draw(t, "value")
 			}
 			id := s.Key + "\x00" + s.Value
-			if HasWildcard(s.Key) || HasWildcard(s.Value) { // such rules are told apart by key and value as one text
+			if HasWildcard(s.Key) || HasWildcard(s.Value) { // key and value of such a rule are one text
 				id = s.Level().Text()
 			}
 			if !texts[id] {
