@@ -152,6 +152,21 @@ func (s *Server) Client(t testing.TB) *goredis.Client {
 	return c
 }
 
+// Calls returns how often the server has carried out a command since it started, for example "evalsha".
+func (s *Server) Calls(t testing.TB, command string) (calls int) {
+	t.Helper()
+	stats, err := s.Client(t).Info(t.Context(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, after, ok := strings.Cut(stats, "cmdstat_"+command+":calls="); ok {
+		if _, err := fmt.Sscanf(after, "%d", &calls); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return calls
+}
+
 // Kill ends the process at once; its data is lost.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()

@@ -3,8 +3,6 @@ package server
 import (
 	"bytes"
 	"errors"
-	"fmt"
-	"strings"
 	"testing"
 
 	"golang.org/x/net/http2"
@@ -49,7 +47,7 @@ func TestCallsOfOneReadMakeOneTrip(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		before := trips(t, stored)
+		before := stored.Calls(t, "evalsha")
 		if _, err := write.WriteTo(c.Conn); err != nil {
 			t.Fatal(err)
 		}
@@ -62,23 +60,8 @@ func TestCallsOfOneReadMakeOneTrip(t *testing.T) {
 				answered++
 			}
 		}
-		if n := trips(t, stored) - before; n != 1 && round > 0 { // in the first round, Redis gets the script
+		if n := stored.Calls(t, "evalsha") - before; n != 1 && round > 0 { // in the first round, Redis gets the script
 			t.Errorf("round %d: %d trips to Redis, want 1", round, n)
 		}
 	}
-}
-
-// trips returns how often a Redis has run a script by its hash.
-func trips(t *testing.T, r *redistest.Server) (calls int) {
-	t.Helper()
-	stats, err := r.Client(t).Info(t.Context(), "commandstats").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, after, ok := strings.Cut(stats, "cmdstat_evalsha:calls="); ok {
-		if _, err := fmt.Sscanf(after, "%d", &calls); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return calls
 }

@@ -2,7 +2,6 @@ package redis_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -10,7 +9,6 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
 // started is the requests of a batch that a store has not settled at once.
@@ -52,21 +50,6 @@ func (b *started) send(t *testing.T) {
 	b.requests = nil
 }
 
-// scriptCalls returns how often a server has run a script by its hash.
-func scriptCalls(t *testing.T, server *redistest.Server) (calls int) {
-	t.Helper()
-	stats, err := server.Client(t).Info(t.Context(), "commandstats").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, after, ok := strings.Cut(stats, "cmdstat_evalsha:calls="); ok {
-		if _, err := fmt.Sscanf(after, "%d", &calls); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return calls
-}
-
 // The requests of a batch wait until it is sent, and then share one round trip. Without a batch, each goes at once.
 func TestBatchIsOneRoundTrip(t *testing.T) {
 	s, server := openStore(t, redis.Options{})
@@ -75,14 +58,14 @@ func TestBatchIsOneRoundTrip(t *testing.T) {
 	b.start(t, s, 40, l)
 	b.send(t) // Redis has the script now
 	for round := range 3 {
-		before := scriptCalls(t, server)
+		before := server.Calls(t, "evalsha")
 		b.start(t, s, 40, l)
 		requests := b.requests
-		if n := scriptCalls(t, server); n != before || s.Waiting() > 0 {
+		if n := server.Calls(t, "evalsha"); n != before || s.Waiting() > 0 {
 			t.Fatalf("round %d: %d calls before the batch is sent, %d requests in the queue", round, n-before, s.Waiting())
 		}
 		b.send(t)
-		if n := scriptCalls(t, server); n != before+1 {
+		if n := server.Calls(t, "evalsha"); n != before+1 {
 			t.Errorf("round %d: %d calls for a batch, want 1", round, n-before)
 		}
 		for i, r := range requests {
@@ -136,9 +119,9 @@ func TestBatchForTwoStores(t *testing.T) {
 	for range 2 { // the first time, each Redis gets the script
 		b.start(t, pair, 30, limit(1000, descriptor.Second))
 		b.start(t, pair, 30, limit(1000, descriptor.Year))
-		before := [2]int{scriptCalls(t, secondServer), scriptCalls(t, otherServer)}
+		before := [2]int{secondServer.Calls(t, "evalsha"), otherServer.Calls(t, "evalsha")}
 		b.send(t)
-		if after := [2]int{scriptCalls(t, secondServer), scriptCalls(t, otherServer)}; after != [2]int{before[0] + 1, before[1] + 1} {
+		if after := [2]int{secondServer.Calls(t, "evalsha"), otherServer.Calls(t, "evalsha")}; after != [2]int{before[0] + 1, before[1] + 1} {
 			t.Errorf("calls %v, then %v; want one more each", before, after)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -207,14 +206,8 @@ func TestInFlightSharesTrips(t *testing.T) {
 	if admitted.Load() != limit {
 		t.Errorf("admitted %d, want exactly %d", admitted.Load(), limit)
 	}
-	stats, err := server.Client(t).Info(t.Context(), "commandstats").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var calls int
-	_, after, _ := strings.Cut(stats, "cmdstat_evalsha:calls=")
-	if _, err := fmt.Sscanf(after, "%d", &calls); err != nil || calls == 0 || calls > goroutines*each/2 {
-		t.Errorf("%d calls for %d decisions (%v)", calls, goroutines*each, err)
+	if calls := server.Calls(t, "evalsha"); calls == 0 || calls > goroutines*each/2 {
+		t.Errorf("%d calls for %d decisions", calls, goroutines*each)
 	}
 }
 
