@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/.tools/bin:$(PATH)
 
 TOOL := go tool -modfile=tools/go.mod
 
-.PHONY: run quick test race test-clocks test-clocks-short e2e compose-test test-valkey soak fmt fmt-check vet lint prose tidy-check generate generate-check fuzz-short bench size licences release-test interop attack attack-short ci
+.PHONY: run quick test race test-clocks test-clocks-short e2e compose-test test-valkey soak fmt fmt-check vet lint prose tidy-check generate generate-check fuzz bench size licences release-test interop attack attack-short ci
 
 run: ## serve the example rules of config/domains, counting in memory
 	go run ./cmd/ratelimitd --rules config/domains
@@ -25,7 +25,7 @@ MODULE := github.com/ratelimitd/ratelimitd
 
 # Tests that ask one thing after the other, most of them of commands that end; one that is a long calculation (of what
 # leases may admit, whose concurrency TestNeverAdmitsTooMuch has too); and packages without a goroutine.
-ONE_AT_A_TIME := Help|DefaultsAre|MistakesOf|ExitCodes|Manual|YAMLIs|StandardInput|Completion|Completed|Document|OddValues|VariablesWithoutEffect|VariablesThatCannotBe|RefusesToStart|Conformance|CheckCommand|Cookbook|Tutorial|Simulate|Picture|Schema|Mutants|KeyFormats|Million|HeavyKey|HoldThenStorm|BytesPer|Secrets|SoakCardinality
+ONE_AT_A_TIME := Help|DefaultsAre|MistakesOf|ExitCodes|Manual|YAMLIs|StandardInput|Completion|Completed|Document|OddValues|VariablesWithoutEffect|VariablesThatCannotBe|RefusesToStart|Conformance|CheckCommand|Cookbook|Tutorial|Simulate|Picture|Schema|Mutants|KeyFormats|Million|HeavyKey|HoldThenStorm|LimitReq|ManyOverrides|ImportOfALarge|OverridesWithoutRoom|BytesPer|LittleMemory|InheritIsBounded|InheritManyTimes|CostOf|GivesMemoryBack|Secrets|SoakCardinality
 NO_CONCURRENCY := .|./internal|./internal/(accesslog|descriptor|explain|rulecheck|ruleschema|redistest|simulate/report)|./docs/.*|./scripts/.*
 
 test-clocks: ## all tests at other times than now: ends of days and years, a leap day, zones. Takes an hour
@@ -43,6 +43,7 @@ CLOCK_TESTS := Conformance|Lyft|BothFleets|KeyFormats|EveryVariable/USE_CALENDAR
 e2e: ## the tests with a real Envoy, which is installed first: docs/understand/e2e.md
 	scripts/install-redis
 	scripts/install-envoy
+	scripts/install-nginx
 	cd e2e && go test -timeout 10m -count 1 -v .
 
 interop: ## gRPC clients of other languages against the service; installs their libraries into .tools: docs/do/testing.md
@@ -63,7 +64,8 @@ test-valkey: ## the tests of the stores and of the connections to Redis, on Valk
 site: ## the documentation as a site in .tools/site/dist; opens every page in a browser. Needs npm: docs/do/testing.md
 	scripts/site
 	scripts/install-browser
-	cd e2e && RATELIMITD_SITE=1 go test -timeout 10m -count 1 -run Site ./browser
+	scripts/install-axe
+	cd e2e && RATELIMITD_SITE=1 go test -timeout 10m -count 1 -run 'Site|ConsolePages' ./browser
 
 soak: ## what takes a minute and longer
 	RATELIMITD_SOAK=1 go test -timeout 60m -run Soak -v ./...
@@ -96,26 +98,31 @@ tidy-check: ## fail if go.mod does not say what is used
 	cd deploy && go mod tidy -diff
 	cd e2e && go mod tidy -diff
 
-generate: ## the Go code of proto/
+generate: ## the Go code of proto/, and its OpenAPI
 	$(TOOL) buf generate
+	$(TOOL) buf generate --template buf.gen.callers.yaml
+	$(TOOL) buf build --path proto/ratelimitd/v1 --exclude-imports --exclude-source-info --as-file-descriptor-set -o internal/server/reservations.binpb
 
 generate-check: ## fail if the committed generated code is not what proto/ gives
-	rm -rf .generated && mkdir .generated && $(TOOL) buf generate -o .generated
-	@for f in $$(cd .generated && find . -name '*.go'); do cmp ".generated/$$f" "$$f" || { echo "run make generate"; exit 1; }; done; rm -rf .generated
+	rm -rf .generated && mkdir .generated && $(TOOL) buf generate -o .generated && $(TOOL) buf generate --template buf.gen.callers.yaml -o .generated
+	mkdir -p .generated/internal/server && $(TOOL) buf build --path proto/ratelimitd/v1 --exclude-imports --exclude-source-info --as-file-descriptor-set -o .generated/internal/server/reservations.binpb
+	@for f in $$(cd .generated && find . -type f); do cmp ".generated/$$f" "$$f" || { echo "run make generate"; exit 1; }; done; rm -rf .generated
 
-fuzz-short: ## every fuzz target for a few seconds
-	scripts/fuzz 2s
+fuzz: ## every fuzz target for twenty seconds: docs/do/testing.md
+	scripts/fuzz 20s
 
 bench: ## what a decision costs, as ratios in one run; what a counter costs in Redis and in memory
 	go run ./bench -half p
 	go run ./bench -keys 1 -half p
 	go run ./bench -observing -rounds 400 -duration 60ms -warmup 10ms
+	go run ./bench -reservations -rounds 30 -duration 250ms -warmup 50ms
 	go test ./internal/limiter -run '^$$' -bench Observing -benchtime 2000x
+	go test ./internal/limiter -run '^$$' -bench Reservation -benchtime 1000x
 	go test ./internal/backend/redis -run '^$$' -bench Bytes -benchtime 1x
 	go test ./internal/backend/redis -run '^$$' -bench CPU -benchtime 50000x
 	go test ./internal/backend/memory -run '^$$' -bench Bytes -benchtime 1x
 
-size: ## how large the released program is; more than 25 MB fails
+size: ## how large the released program is; more than 27 MB fails
 	scripts/size
 
 licences: ## the licences of all dependencies: fail for one that is not allowed

@@ -106,10 +106,11 @@ type connection struct {
 	payload  *payload
 	request  []byte // the payload, with this call's numbers
 	random   *rand.Rand
+	pairs    pairs
 	inFlight int
 
 	next     uint32 // stream id
-	sent     map[uint32]time.Time
+	sent     map[uint32]sent
 	window   int // bytes that the server still accepts
 	received int // bytes received since the last window update
 
@@ -134,9 +135,10 @@ func dial(ctx context.Context, address string, inFlight int, p *payload, seed ui
 		random:   rand.New(rand.NewPCG(seed, 1)),
 		inFlight: inFlight,
 		next:     1,
-		sent:     make(map[uint32]time.Time, inFlight),
+		sent:     make(map[uint32]sent, inFlight),
 		window:   defaultWindow,
 	}
+	c.pairs.init(p)
 	c.framer = http2.NewFramer(c.out, c.in)
 	c.framer.SetReuseFrames()
 	c.decoder = hpack.NewDecoder(4096, func(f hpack.HeaderField) {
@@ -196,7 +198,7 @@ func (c *connection) run(until time.Time) error {
 	c.answered, c.latency = 0, newHistogram()
 	running := true
 	for {
-		for running && len(c.sent) < c.inFlight && c.window >= len(c.request) {
+		for running && len(c.sent) < c.inFlight && c.window >= c.largest() {
 			if err := c.send(); err != nil {
 				return err
 			}
@@ -228,12 +230,13 @@ func (c *connection) sendDue(due time.Time) error {
 	if err := c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.next, BlockFragment: headers, EndHeaders: true}); err != nil {
 		return err
 	}
-	c.payload.draw(c.request, c.random)
-	if err := c.framer.WriteData(c.next, true, c.request); err != nil {
+	message, s := c.draw()
+	if err := c.framer.WriteData(c.next, true, message); err != nil {
 		return err
 	}
-	c.window -= len(c.request)
-	c.sent[c.next] = due
+	c.window -= len(message)
+	s.due = due
+	c.sent[c.next] = s
 	c.next += 2
 	return nil
 }
@@ -319,11 +322,12 @@ func (c *connection) receiveHeaders(f *http2.HeadersFrame) error {
 	if c.status != "0" {
 		return fmt.Errorf("a call ended with gRPC status %q: %s", c.status, c.message)
 	}
-	sent, known := c.sent[f.StreamID]
+	s, known := c.sent[f.StreamID]
 	if !known {
 		return fmt.Errorf("the server ended call %d, which is not in flight", f.StreamID)
 	}
 	delete(c.sent, f.StreamID)
 	c.answered++
-	return c.latency.RecordValue(max(1, time.Since(sent).Microseconds()))
+	c.pairs.answered(s)
+	return c.latency.RecordValue(max(1, time.Since(s.due).Microseconds()))
 }

@@ -2,7 +2,8 @@
 // handler does nothing. It builds all servers, starts them as separate processes (on a separate core if there are two),
 // sends pre-encoded requests in a closed loop, and prints medians of interleaved rounds as a markdown table.
 //
-// With -observing it measures what metrics, hot keys and tracing add to a decision.
+// With -observing it measures what metrics, hot keys and tracing add to a decision; with -reservations, what a reservation with
+// its commit costs.
 //
 // docs/understand/measuring.md explains the figures.
 package main
@@ -32,6 +33,7 @@ type options struct {
 	descriptors int
 	only        string
 	observing   bool
+	reserving   bool
 	traceparent string
 
 	rate float64 // of an open loop, calls per second
@@ -52,6 +54,7 @@ func main() {
 	flag.StringVar(&o.half, "half", "", "the same, with half of what the target with this id reached")
 	flag.BoolVar(&o.observing, "observing", false, "measure what metrics, hot keys and tracing that is not sampled cost, against a server without them")
 	flag.StringVar(&o.traceparent, "traceparent", unsampled, "with -observing: the caller's traceparent; empty: none")
+	flag.BoolVar(&o.reserving, "reservations", false, "measure what a reservation with its commit costs, and a check with a charge, as a number of plain decisions")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -71,6 +74,9 @@ func (o *options) check() error {
 	case o.descriptors < 1 || o.descriptors > maxDescriptors:
 		return fmt.Errorf("-descriptors must be between 1 and %d", maxDescriptors)
 	}
+	if o.reserving && (o.observing || o.descriptors != 1 || o.rate != 0 || o.half != "") {
+		return errors.New("-reservations cannot be given with -observing, -descriptors, -rate or -half")
+	}
 	if o.rate < 0 || o.rate > 0 && o.half != "" {
 		return errors.New("-rate must not be negative, and not be given with -half")
 	}
@@ -84,6 +90,9 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 	all := allTargets()
 	if o.observing {
 		all = observingTargets()
+	}
+	if o.reserving {
+		all = reservationTargets()
 	}
 	targets, err := choose(all, o.only)
 	if err != nil {
@@ -114,6 +123,13 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 		}
 	}
 
+	if o.reserving {
+		loads, err := measureReservations(ctx, o, targets)
+		if err != nil {
+			return err
+		}
+		return reportReservations(out, o, loads)
+	}
 	payload := newPayload(o.keys, o.descriptors)
 	if o.observing {
 		if err := observe(ctx, o, targets, payload); err != nil {

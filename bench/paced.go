@@ -37,7 +37,7 @@ func (c *connection) paced(start, until time.Time, every time.Duration) error {
 	wait := func() time.Duration { return time.Duration(c.random.ExpFloat64() * float64(every)) }
 	due := start.Add(wait())
 	for {
-		for due.Before(until) && !time.Now().Before(due) && c.window >= len(c.request) {
+		for due.Before(until) && !time.Now().Before(due) && c.window >= c.largest() {
 			if err := c.sendDue(due); err != nil {
 				return err
 			}
@@ -51,7 +51,7 @@ func (c *connection) paced(start, until time.Time, every time.Duration) error {
 			return nil
 		}
 		deadline := time.Now().Add(stalled)
-		if sending && c.window >= len(c.request) {
+		if sending && c.window >= c.largest() {
 			deadline = due
 		}
 		framed, err := c.await(deadline)

@@ -31,6 +31,7 @@ func build(ctx context.Context, dir string) error {
 type process struct {
 	cmd    *exec.Cmd
 	listen chan string   // receives the gRPC address once
+	http   string        // the HTTP address, once the other is known; of ratelimitd
 	ended  chan struct{} // closed when the process has ended
 
 	mu   sync.Mutex
@@ -72,8 +73,10 @@ func (p *process) read(from io.Reader) {
 			Message string `json:"@message"` // of ratelimitd
 			Msg     string // of the empty server
 			GRPC    string
+			HTTP    string
 		}
-		if json.Unmarshal(lines.Bytes(), &line) == nil && (line.Msg == "listening" || line.Message == "listening") && line.GRPC != "" {
+		if json.Unmarshal(lines.Bytes(), &line) == nil && (line.Msg == "listening" || line.Message == "listening") && line.GRPC != "" && p.http == "" {
+			p.http = line.HTTP
 			select {
 			case p.listen <- line.GRPC:
 			default:

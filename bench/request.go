@@ -24,9 +24,15 @@ func descriptorKey(i int) string { return fmt.Sprintf("user%d", i) }
 // and they have a fixed width. So encoding a request means copying it and writing the digits.
 type payload struct {
 	message []byte
-	numbers []int // offsets of each descriptor's digits
-	keys    int
+	numbers []number
 	headers [][2]string // sent with every request besides those that gRPC needs
+	then    *payload    // sent with the same numbers when this one is answered; nil: nothing
+}
+
+// number is a number in a message.
+type number struct {
+	at    int // where its digits are
+	below int // it is smaller than this
 }
 
 // newPayload encodes a request with a number of descriptors, each with one of a number of values.
@@ -37,11 +43,16 @@ func newPayload(keys, descriptors int) *payload {
 			Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: descriptorKey(i), Value: "customer-" + digits}},
 		})
 	}
+	return encode(req, keys)
+}
+
+// encode encodes a request. The numbers in its values are below the given bounds, in turns.
+func encode(req *ratelimitv3.RateLimitRequest, bounds ...int) *payload {
 	body, err := proto.Marshal(req)
 	if err != nil {
 		panic("a request of our own cannot be encoded: " + err.Error())
 	}
-	p := &payload{message: make([]byte, 5, 5+len(body)), keys: keys}
+	p := &payload{message: make([]byte, 5, 5+len(body))}
 	binary.BigEndian.PutUint32(p.message[1:], uint32(len(body)))
 	p.message = append(p.message, body...)
 	for at := 0; ; {
@@ -49,16 +60,16 @@ func newPayload(keys, descriptors int) *payload {
 		if next < 0 {
 			return p
 		}
-		p.numbers = append(p.numbers, at+next)
+		p.numbers = append(p.numbers, number{at: at + next, below: bounds[len(p.numbers)%len(bounds)]})
 		at += next + len(digits)
 	}
 }
 
 // draw writes new numbers into a copy of the message.
 func (p *payload) draw(message []byte, random *rand.Rand) {
-	for _, at := range p.numbers {
-		n := random.IntN(p.keys)
-		for i := at + len(digits) - 1; i >= at; i-- {
+	for _, to := range p.numbers {
+		n := random.IntN(to.below)
+		for i := to.at + len(digits) - 1; i >= to.at; i-- {
 			message[i] = byte('0' + n%10)
 			n /= 10
 		}

@@ -19,6 +19,7 @@ type target struct {
 	rules  bool // needs the rule folder
 	redis  bool // counts in a Redis of its own
 	lease  bool // its limits are leased
+	holds  bool // has a rule with reservations too
 	env    []string
 
 	address string
@@ -59,7 +60,7 @@ func (t *target) start(ctx context.Context, dir string, o *options, cores cores)
 	env := append([]string{"LOG_FORMAT=json", "LOG_LEVEL=info", "REDIS_POOL_SIZE=64"}, t.env...)
 	if t.rules {
 		rules := filepath.Join(dir, "rules-"+t.id)
-		if err := writeRules(rules, o.descriptors, t.lease); err != nil {
+		if err := writeRules(rules, o.descriptors, t.lease, t.holds); err != nil {
 			return err
 		}
 		args = append(args, "serve", "--rules", rules)
@@ -124,12 +125,16 @@ func (t *target) cpu() (c cpuTimes, err error) {
 	return c, err
 }
 
-// writeRules writes a folder with one file: a limit for each descriptor that is never reached.
-func writeRules(dir string, descriptors int, lease bool) error {
+// writeRules writes a folder with one file: a limit for each descriptor that is never reached, and with holds one more with
+// reservations.
+func writeRules(dir string, descriptors int, lease, holds bool) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "domain: %s\ndescriptors:\n", domain)
 	for i := range descriptors {
 		fmt.Fprintf(&b, "  - key: %s\n    rate_limit: {unit: hour, requests_per_unit: 4000000000, lease: %v}\n", descriptorKey(i), lease)
+	}
+	if holds {
+		fmt.Fprintf(&b, "  - key: %s\n    reservations: true\n    rate_limit: {unit: hour, requests_per_unit: 4000000000}\n", reservedKey)
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return fmt.Errorf("make the rule folder: %w", err)

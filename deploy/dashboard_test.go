@@ -44,7 +44,7 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 5}
 `
 	broken = "domain: broken # round %d\ndescriptors: [{key: k, rate_limit: {unit: fortnight, requests_per_unit: 1}}]\n"
-	other  = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 3}}]\n"
+	other  = "domain: shop\ndescriptors: [{key: user, overridable: true, rate_limit: {unit: hour, requests_per_unit: 3}}]\n"
 )
 
 // mayBeZero are the queries that only a defect of the service, or a server that the test has not, would make other than 0.
@@ -52,6 +52,7 @@ var mayBeZero = []string{
 	"Panics A",                      // a defect
 	"Lists of hot keys C",           // needs several decisions at one moment
 	"Connected to the xDS server A", // the process finds no server
+	"Overrides B",                   // Redis has lost nothing
 }
 
 // TestDashboardHasData asks a real Prometheus every query of the dashboard. It scrapes four processes under load: one that
@@ -68,6 +69,7 @@ var mayBeZero = []string{
 //   - Different sets of rules: the two processes have different ones
 //   - Metric series: detailed_metric with more values than names are kept
 //   - Time until certificates expire: a certificate for the debug port
+//   - Overrides: a file with one
 func TestDashboardHasData(t *testing.T) {
 	for name, from := range map[string]string{"redis-server": "scripts/install-redis", "prometheus": "scripts/install-promtool"} {
 		if _, err := exec.LookPath(name); err != nil {
@@ -89,7 +91,9 @@ func TestDashboardHasData(t *testing.T) {
 		"REDIS_URL="+redis, "REDIS_SOCKET_TYPE=unix", "REDIS_PERSECOND=true", "REDIS_PERSECOND_SOCKET_TYPE=unix", "REDIS_PERSECOND_URL="+redis+".nobody",
 		"RATELIMITD_ON_ERROR=allow", "LOCAL_CACHE_SIZE_IN_BYTES=1000000", "RATELIMITD_HOT_KEYS=128", "RATELIMITD_MAX_METRIC_SERIES=50",
 		"RATELIMITD_ADMIN_TLS_CERT="+filepath.Join(certificates, "tls.crt"), "RATELIMITD_ADMIN_TLS_KEY="+filepath.Join(certificates, "tls.key"))
-	inMemory := serveOutside(t, "--rules", second, "SHADOW_MODE=true")
+	overrides := filepath.Join(t.TempDir(), "overrides.yaml")
+	write(filepath.Dir(overrides), "overrides.yaml", "overrides: [{domain: shop, rule: shop.user, entries: user=ann, requests_per_unit: 5}]\n")
+	inMemory := serveOutside(t, "--rules", second, "SHADOW_MODE=true", "RATELIMITD_OVERRIDES="+overrides)
 	overXDS := serveOutside(t, "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL=127.0.0.1:1")
 	prometheus := startPrometheus(t, inRedis.http, inMemory.http, overXDS.http, "127.0.0.1:1")
 

@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -9,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -147,7 +147,7 @@ func TestGoExample(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	start := func(t *testing.T, ratelimitd string) (url string) {
+	start := func(t *testing.T, ratelimitd string) (url string, log *lockedBuffer) {
 		free, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -155,8 +155,8 @@ func TestGoExample(t *testing.T) {
 		listen := free.Addr().String()
 		free.Close()
 		cmd := exec.Command(program, "-listen", listen, "-ratelimitd", ratelimitd)
-		var log bytes.Buffer
-		cmd.Stderr = &log
+		log = new(lockedBuffer)
+		cmd.Stderr = log
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -171,7 +171,7 @@ func TestGoExample(t *testing.T) {
 			conn, err := net.Dial("tcp", listen)
 			if err == nil {
 				conn.Close()
-				return "http://" + listen
+				return "http://" + listen, log
 			}
 			select {
 			case <-deadline:
@@ -197,7 +197,7 @@ func TestGoExample(t *testing.T) {
 		return resp
 	}
 	t.Run("limited", func(t *testing.T) {
-		url := start(t, serveInImage(t, nil, "/bin/ratelimitd", "--rules", "config/domains").grpc)
+		url, _ := start(t, serveInImage(t, nil, "/bin/ratelimitd", "--rules", "config/domains").grpc)
 		// 1000 an hour. Calls that took longer than the example waits, on a busy machine, pass uncounted: some more requests
 		// are let through, but the end comes.
 		for i := range 3000 {
@@ -215,8 +215,27 @@ func TestGoExample(t *testing.T) {
 		}
 		t.Error("3000 requests passed a limit of 1000")
 	})
+	t.Run("waits", func(t *testing.T) {
+		rules := t.TempDir()
+		const rule = "domain: api\nenvoy_delay: true\ndescriptors:\n  - {key: customer, rate_limit: {unit: second, requests_per_unit: 10, algorithm: leaky_bucket}}\n"
+		if err := os.WriteFile(filepath.Join(rules, "api.yaml"), []byte(rule), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		url, log := start(t, serve(t, exec.Command(filepath.Join(image(t), "bin/ratelimitd"), "--rules", rules), nil).grpc)
+		began := time.Now()
+		for range 10 {
+			if resp := get(t, url, "acme"); resp.StatusCode != http.StatusOK {
+				t.Errorf("status %d", resp.StatusCode)
+			}
+		}
+		// Calls that took too long, on a busy machine, pass at once.
+		held := 9 - strings.Count(log.String(), "not limited")
+		if took := time.Since(began); held <= 0 || took < time.Duration(held)*100*time.Millisecond {
+			t.Errorf("10 requests took %v, and %d of them were held", took, held)
+		}
+	})
 	t.Run("fails open", func(t *testing.T) {
-		url := start(t, "127.0.0.1:1")
+		url, _ := start(t, "127.0.0.1:1")
 		if resp := get(t, url, "acme"); resp.StatusCode != http.StatusOK {
 			t.Errorf("with nobody to ask: status %d, want 200", resp.StatusCode)
 		}

@@ -8,23 +8,24 @@ import (
 	"maps"
 	"net/http"
 	"os"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
-	"time"
 
 	egv1a1 "github.com/envoyproxy/gateway/api/v1alpha1"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	yamlnode "gopkg.in/yaml.v3"
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/common/util"
+	chartv2 "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"helm.sh/helm/v4/pkg/engine"
+	"helm.sh/helm/v4/pkg/strvals"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -88,8 +89,10 @@ func rendered(values map[string]any) (map[string]string, error) {
 	return renderedAs("ratelimitd", "ratelimitd", values)
 }
 
+var loaded = sync.OnceValues(func() (*chartv2.Chart, error) { return loader.Load(chart) })
+
 func renderedAs(name, namespace string, values map[string]any) (map[string]string, error) {
-	c, err := loader.Load(chart)
+	c, err := loaded()
 	if err != nil {
 		return nil, err
 	}
@@ -234,177 +237,6 @@ func TestOverlayWithRedis(t *testing.T) {
 	}
 }
 
-// named returns the object of a type and name.
-func named[T runtime.Object](t *testing.T, all []runtime.Object, name string) (found T) {
-	t.Helper()
-	for _, o := range all {
-		if o, ok := o.(T); ok && any(o).(metav1.Object).GetName() == name {
-			return o
-		}
-	}
-	t.Fatalf("there is no %T %s", found, name)
-	return found
-}
-
-func selector(t *testing.T, s *metav1.LabelSelector) labels.Selector {
-	t.Helper()
-	sel, err := metav1.LabelSelectorAsSelector(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sel
-}
-
-// environment is the service's variables that objects set, ConfigMaps included. Those from secrets are empty.
-func environment(t *testing.T, all []runtime.Object) map[string]string {
-	t.Helper()
-	env := make(map[string]string)
-	c := named[*appsv1.Deployment](t, all, "ratelimitd").Spec.Template.Spec.Containers[0]
-	for _, from := range c.EnvFrom {
-		if from.ConfigMapRef != nil {
-			maps.Copy(env, named[*corev1.ConfigMap](t, all, from.ConfigMapRef.Name).Data)
-		}
-	}
-	for _, e := range c.Env {
-		if _, twice := env[e.Name]; twice {
-			t.Errorf("%s is set twice", e.Name)
-		}
-		env[e.Name] = e.Value
-	}
-	return env
-}
-
-// followReferences looks for everything that the objects of the service refer to.
-func followReferences(t *testing.T, all []runtime.Object) {
-	t.Helper()
-	d := named[*appsv1.Deployment](t, all, "ratelimitd")
-	pod := d.Spec.Template
-	c := pod.Spec.Containers[0]
-	ports := make(map[string]int32)
-	for _, p := range c.Ports {
-		ports[p.Name] = p.ContainerPort
-	}
-	selects := func(what string, s labels.Selector) {
-		if s.Empty() || !s.Matches(labels.Set(pod.Labels)) {
-			t.Errorf("%s selects %q, the pods have %v", what, s, pod.Labels)
-		}
-	}
-	hasPort := func(what, name string) {
-		if ports[name] == 0 {
-			t.Errorf("%s refers to the port %q, which the container does not have", what, name)
-		}
-	}
-	selects("the deployment", selector(t, d.Spec.Selector))
-	for _, s := range pod.Spec.TopologySpreadConstraints {
-		selects("the topology spread", selector(t, s.LabelSelector))
-	}
-	servicePorts := make(map[string]bool)
-	for _, o := range all {
-		if m, ok := o.(metav1.Object); ok && m.GetName() == "redis" {
-			continue
-		}
-		switch o := o.(type) {
-		case *corev1.Service:
-			selects("the service", labels.SelectorFromSet(o.Spec.Selector))
-			for _, p := range o.Spec.Ports {
-				servicePorts[p.Name] = true
-				if p.Port != ports[p.TargetPort.StrVal] { // the service has no address of its own that could translate
-					t.Errorf("the service's port %s is %d, the container listens on %d", p.Name, p.Port, ports[p.TargetPort.StrVal])
-				}
-				hasPort("the service", p.TargetPort.StrVal)
-			}
-		case *policyv1.PodDisruptionBudget:
-			selects("the disruption budget", selector(t, o.Spec.Selector))
-		case *networkingv1.NetworkPolicy:
-			selects("the network policy", selector(t, &o.Spec.PodSelector))
-			for _, in := range o.Spec.Ingress {
-				for _, p := range in.Ports {
-					hasPort("the network policy", p.Port.StrVal)
-				}
-			}
-		case *autoscalingv2.HorizontalPodAutoscaler:
-			if o.Spec.ScaleTargetRef.Name != d.Name || o.Spec.ScaleTargetRef.Kind != "Deployment" || d.Spec.Replicas != nil {
-				t.Errorf("the autoscaler scales %v, and the deployment has its own number %v", o.Spec.ScaleTargetRef, d.Spec.Replicas)
-			}
-		case *corev1.ServiceAccount:
-			if o.Name != pod.Spec.ServiceAccountName {
-				t.Errorf("the pods' service account is %q, not %q", pod.Spec.ServiceAccountName, o.Name)
-			}
-		}
-	}
-	for _, o := range all {
-		if o, ok := o.(*monitoringv1.ServiceMonitor); ok {
-			if !selector(t, &o.Spec.Selector).Matches(labels.Set(named[*corev1.Service](t, all, "ratelimitd").Labels)) || !servicePorts[o.Spec.Endpoints[0].Port] {
-				t.Error("the ServiceMonitor finds no port of the service")
-			}
-		}
-	}
-	for what, probe := range map[string]*corev1.Probe{"/readyz": c.ReadinessProbe, "/livez": c.LivenessProbe} {
-		if hasPort("a probe", probe.HTTPGet.Port.StrVal); probe.HTTPGet.Path != what {
-			t.Errorf("a probe asks %s, want %s", probe.HTTPGet.Path, what)
-		}
-	}
-
-	// Every variable is known to the service, and every file that one names is mounted.
-	env := environment(t, all)
-	volumes := make(map[string]corev1.Volume)
-	for _, v := range pod.Spec.Volumes {
-		volumes[v.Name] = v
-	}
-	mounted := func(file string) bool {
-		return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
-			v, ok := volumes[m.Name]
-			if !ok || path.Dir(file) != m.MountPath {
-				return false
-			}
-			return v.Secret == nil || len(v.Secret.Items) == 0 || v.Secret.Items[0].Path == path.Base(file)
-		})
-	}
-	for name, value := range env {
-		checkEnv(t, "the deployment", name)
-		if strings.HasPrefix(value, "/etc/") && !mounted(value) {
-			t.Errorf("%s names the file %s, which is not mounted", name, value)
-		}
-	}
-	for _, m := range c.VolumeMounts {
-		v, ok := volumes[m.Name]
-		if !ok || !m.ReadOnly {
-			t.Errorf("%s mounts the volume %s, which is not there, or may be written", m.MountPath, m.Name)
-		}
-		if m.Name == "rules" && m.MountPath != path.Join(env["RUNTIME_ROOT"], env["RUNTIME_APPDIRECTORY"]) {
-			t.Errorf("the rules are in %s, where the service does not look", m.MountPath)
-		}
-		if v.ConfigMap != nil && strings.HasPrefix(v.ConfigMap.Name, "ratelimitd") {
-			for name, text := range named[*corev1.ConfigMap](t, all, v.ConfigMap.Name).Data {
-				checkRules(t, name, text)
-			}
-		}
-	}
-	_, files := env["RUNTIME_ROOT"]
-	if _, xds := env["CONFIG_GRPC_XDS_SERVER_URL"]; files == xds {
-		t.Error("rules come from files or over xDS, not from both, and not from neither")
-	}
-
-	// A pod that leaves has time to, and may do as little as the image allows.
-	drain, err := time.ParseDuration(env["RATELIMITD_DRAIN_DELAY"])
-	if err != nil || drain < 4*time.Second {
-		t.Errorf("the drain delay %q is no time, or shorter than Envoy's health checks need", env["RATELIMITD_DRAIN_DELAY"])
-	}
-	stop := stopTimeout
-	if text, ok := env["RATELIMITD_STOP_TIMEOUT"]; ok {
-		if stop, err = time.ParseDuration(text); err != nil {
-			t.Error(err)
-		}
-	}
-	if drain+stop >= time.Duration(*pod.Spec.TerminationGracePeriodSeconds)*time.Second {
-		t.Error("a pod is killed before it has drained")
-	}
-	if *pod.Spec.SecurityContext.RunAsUser != 65532 || !*pod.Spec.SecurityContext.RunAsNonRoot || !*c.SecurityContext.ReadOnlyRootFilesystem ||
-		*c.SecurityContext.AllowPrivilegeEscalation || c.SecurityContext.Capabilities.Drop[0] != "ALL" || *pod.Spec.AutomountServiceAccountToken {
-		t.Error("the pod is not as locked down as the image")
-	}
-}
-
 // TestChartIsTheManifests compares the chart with deploy/kubernetes: with the same Redis both make the same objects, except
 // for labels, and for what each has because of its tool.
 func TestChartIsTheManifests(t *testing.T) {
@@ -533,10 +365,22 @@ func TestChartRefuses(t *testing.T) {
 		`{xds: {tls: {enabled: true}}}`:                                        "xds.tls needs xds.url",
 		`{tls: {clientCertificates: true}}`:                                    "tls.existingSecret",
 		`{tls: {existingSecret: a, clientSAN: b}}`:                             "tls.clientCertificates=true",
+		`{overrides: {source: redis}}`:                                         "overrides.source=redis needs redis.url",
+		`{overrides: {source: file}}`:                                          "needs overrides.existingConfigMap",
+		`{overrides: {existingConfigMap: a}}`:                                  "needs overrides.source=file",
+		`{overrides: {source: a.yaml}}`:                                        "source",
+		`{overrides: {copySizeLimit: much}}`:                                   "copySizeLimit",
 		`{stop: {drainDelaySeconds: -1}}`:                                      "drainDelaySeconds",
 		`{image: {digest: "sha256:short"}}`:                                    "digest",
 		`{fullnameOverride: "Not_A_Name"}`:                                     "fullnameOverride",
 		`{env: {"NOT-A-NAME": "x"}}`:                                           "NOT-A-NAME",
+		`{podLabels: {a: "\x7f"}}`:                                             "control character",
+		`{replicas: 1e30}`:                                                     "replicas",
+		`{autoscaling: {maxReplicas: 99999999999}}`:                            "maxReplicas",
+		`{env: {A: 1e30}}`:                                                     "env/A",
+		`{env: {A: {name: B, value: x}}}`:                                      "env/A",
+		`{image: {tag: "a:b"}}`:                                                "tag",
+		`{serviceAccount: {name: ` + strings.Repeat("a", 300) + `}}`:           "name",
 		`{autoscaling: {minReplicas: 20}}`:                                     "more than autoscaling.maxReplicas",
 		`{autoscaling: {minReplicas: 0}, redis: {url: "a:1"}}`:                 "minReplicas",
 	} {
@@ -713,8 +557,67 @@ func TestKubernetesPage(t *testing.T) {
 		}
 		tried++
 	}
-	if tried != 2 {
-		t.Errorf("%d examples were tried, not 2", tried)
+	if tried != 3 {
+		t.Errorf("%d examples were tried, not 3", tried)
+	}
+}
+
+// TestKubernetesPageCommands tries the commands of docs/do/kubernetes.md as far as that needs no cluster: Helm's with the page's
+// values and a rule file, kubectl's by building what it applies. The files that they name exist.
+func TestKubernetesPageCommands(t *testing.T) {
+	b, err := os.ReadFile("../docs/do/kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := strings.ReplaceAll(string(b), "\\\n", " ")
+	var tried []string
+	for _, m := range regexp.MustCompile("(?m)^ *[$] (.+)$|`((?:kubectl|helm) [^`]+)`").FindAllStringSubmatch(page, -1) {
+		words := strings.Fields(m[1] + m[2])
+		switch what := strings.Join(words[:2], " "); what {
+		case "kubectl apply":
+			if len(words) != 4 || words[2] != "-k" {
+				t.Fatalf("%q", words)
+			}
+			followReferences(t, manifests(t, filepath.Join("..", words[3])))
+			tried = append(tried, what)
+		case "helm install", "helm upgrade":
+			var rules []string
+			for i, w := range words {
+				switch w {
+				case "--set-file":
+					rules = append(rules, strings.Trim(words[i+1], "'"))
+				case "--values":
+					if _, err := os.Stat(filepath.Join("..", words[i+1])); err != nil && words[i+1] != "values.yaml" { // the page writes this one
+						t.Error(err)
+					}
+				}
+			}
+			tried = append(tried, what)
+			if what == "helm upgrade" {
+				continue // the chart is Envoy Gateway's; TestChartEnvoyGateway holds the values
+			}
+			var values map[string]any
+			if err := yaml.Unmarshal([]byte(yamlBlocks(page)[0]), &values); err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range rules {
+				err := strvals.ParseIntoFile(r, values, func([]rune) (any, error) { return "domain: shop\n", nil })
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			files := named[*corev1.ConfigMap](t, chartObjects(t, values), "ratelimitd-rules").Data
+			if len(files) != 1 || files["shop.yaml"] != "domain: shop\n" {
+				t.Errorf("%q gives the rules %q", words, files)
+			}
+		case "ratelimitd check": // its tests are in cmd/ratelimitd
+		case "kubectl port-forward", "helm template": // the first needs a cluster; the second is a name
+		default:
+			t.Errorf("a command that is not tried: %q", words)
+		}
+	}
+	if want := []string{"kubectl apply", "helm install", "helm upgrade", "kubectl apply"}; !slices.Equal(tried, want) {
+		t.Errorf("tried %q, want %q", tried, want)
 	}
 }
 
@@ -811,4 +714,113 @@ func TestChartServes(t *testing.T) {
 	if resp.StatusCode != http.StatusOK {
 		t.Errorf("the readiness probe gets %s", resp.Status)
 	}
+}
+
+// hostile is a text that would leave its place in a template that does not quote it: it ends lines, begins documents and
+// comments, and has aliases, tags and actions of templates.
+const hostile = "a: b\n---\nkind: Secret\n# \"'`{{ .Release.Name }}\n- &x [*x, !!binary x]\r\n\t%\u2028}"
+
+// TestChartHostileValues sets each text of the values to hostile ones. The schema refuses it, or the objects are those
+// that a harmless text gives, with the text in its place.
+func TestChartHostileValues(t *testing.T) {
+	const harmless = "0harmless"
+	sets := valueSets(t)
+	for _, at := range texts(t) {
+		t.Run(strings.Join(at, "."), func(t *testing.T) {
+			// The first set whose objects show the text. Elsewhere another value contradicts it, or leaves it out.
+			for _, name := range []string{"everything", "example", "redis-tls", "xds"} {
+				want, err := objectsWith(sets[name], at, harmless)
+				if err != nil || !strings.Contains(want, harmless) {
+					continue
+				}
+				for _, text := range []string{hostile, "true", "1e3", " padded ", strings.Repeat("x", 300)} {
+					got, err := objectsWith(sets[name], at, text)
+					if err != nil {
+						continue // refused
+					}
+					quoted, err := json.Marshal(text)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if wanted := strings.ReplaceAll(want, harmless, string(quoted[1:len(quoted)-1])); got != wanted {
+						t.Errorf("%s with %q: the objects are\n%s\nwant\n%s", name, text, got, wanted)
+					}
+				}
+				return
+			}
+			// No free text: the schema has its pattern or its words.
+			for name, values := range sets {
+				if _, err := objectsWith(values, at, hostile); err == nil {
+					t.Errorf("%s: %q is not refused", name, hostile)
+				}
+			}
+		})
+	}
+}
+
+// texts are the paths of all values that are texts: values.schema.json.
+func texts(t *testing.T) (all [][]string) {
+	t.Helper()
+	b, err := os.ReadFile(chart + "/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type node struct {
+		Type                 any
+		Properties           map[string]node
+		AdditionalProperties any
+	}
+	var root node
+	if err := json.Unmarshal(b, &root); err != nil {
+		t.Fatal(err)
+	}
+	var walk func(n node, at []string)
+	walk = func(n node, at []string) {
+		if strings.Contains(fmt.Sprint(n.Type), "string") {
+			all = append(all, slices.Clone(at))
+		}
+		for _, name := range slices.Sorted(maps.Keys(n.Properties)) {
+			walk(n.Properties[name], append(at, name))
+		}
+		if more, ok := n.AdditionalProperties.(map[string]any); ok && strings.Contains(fmt.Sprint(more["type"]), "string") {
+			all = append(all, append(slices.Clone(at), "example"))
+		}
+	}
+	walk(root, nil)
+	return all
+}
+
+// objectsWith renders the chart with one value set, and returns the objects as JSON. Each file has one object.
+func objectsWith(values map[string]any, at []string, value any) (string, error) {
+	set := maps.Clone(values)
+	inner := set
+	for _, name := range at[:len(at)-1] {
+		next, _ := inner[name].(map[string]any)
+		if next = maps.Clone(next); next == nil {
+			next = make(map[string]any)
+		}
+		inner[name], inner = next, next
+	}
+	inner[at[len(at)-1]] = value
+	files, err := rendered(set)
+	if err != nil {
+		return "", err
+	}
+	var all []any
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if !strings.HasSuffix(name, ".yaml") || name == "secret.yaml" { // that one is random
+			continue
+		}
+		d := yamlnode.NewDecoder(strings.NewReader(files[name]))
+		var object, more any
+		if err := d.Decode(&object); err != nil {
+			return "", fmt.Errorf("%s: %w", name, err)
+		}
+		if err := d.Decode(&more); err == nil {
+			return "", fmt.Errorf("%s has two documents", name)
+		}
+		all = append(all, object)
+	}
+	b, err := json.Marshal(all)
+	return string(b), err
 }

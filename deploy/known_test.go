@@ -18,7 +18,7 @@ var knownEnv = sync.OnceValues(func() (map[string]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	help, err := exec.Command(filepath.Join(dir, "bin/ratelimitd"), "serve", "--help").Output()
+	help, err := exec.Command(filepath.Join(dir, "bin/ratelimitd"), "help", "settings").Output()
 	if err != nil {
 		return nil, err
 	}

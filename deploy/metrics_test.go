@@ -29,7 +29,7 @@ func exposed(t *testing.T) map[string]map[string]bool {
 	all := map[string]map[string]bool{"up": {}}
 	for _, env := range [][]string{
 		{"RATELIMITD_MAX_METRIC_SERIES=100"},
-		{"REDIS_URL=" + socket, "REDIS_SOCKET_TYPE=unix", "LOCAL_CACHE_SIZE_IN_BYTES=100000"},
+		{"REDIS_URL=" + socket, "REDIS_SOCKET_TYPE=unix", "LOCAL_CACHE_SIZE_IN_BYTES=100000", "RATELIMITD_OVERRIDES=redis"},
 	} {
 		s := serveInImage(t, env, "/bin/ratelimitd", "--rules", "config/domains")
 		ask(t, s, `{"domain":"messaging","descriptors":[{"entries":[{"key":"to_number","value":"1"}]}]}`)

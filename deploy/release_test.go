@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -86,5 +87,31 @@ func TestReleaseNotes(t *testing.T) {
 		if got := strings.TrimSpace(string(out)); got != want || (err == nil) != (want != "") {
 			t.Errorf("the notes of %s are %q (%v), want %q", version, got, err, want)
 		}
+	}
+}
+
+// TestActionsAreNamedByCommits reads the workflows: a tag of somebody else's action can move, and some jobs may write
+// releases and sign.
+func TestActionsAreNamedByCommits(t *testing.T) {
+	files, err := filepath.Glob("../.github/workflows/*.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	uses := regexp.MustCompile(`(?m)uses: ([^.\s]\S*)(.*)$`)
+	commit := regexp.MustCompile(`^[\w-]+(/[\w-]+)+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`)
+	found := 0
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range uses.FindAllStringSubmatch(string(b), -1) {
+			if found++; !commit.MatchString(m[1] + m[2]) {
+				t.Errorf("%s uses %s, want the commit of a version, and the version as a comment", name, m[1]+m[2])
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("only %d actions are found", found)
 	}
 }

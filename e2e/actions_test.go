@@ -19,7 +19,7 @@ var (
 )
 
 // commentedActions are the rate_limits in the comment above the domain of a rule file.
-var commentedActions = regexp.MustCompile(`(?m)((?:^# (?:rate_limits:|- actions:|  - .*)\n)+)domain: (\w+)$`)
+var commentedActions = regexp.MustCompile(`(?m)^(# rate_limits:\n(?:# .*\n)+)domain: (\w+)$`)
 
 // shown are rules, and the rate_limits of Envoy beside them.
 type shown struct {
@@ -45,8 +45,13 @@ func walk(t *testing.T, dir, extension string, each func(name, text string)) {
 
 // clients are the headers of the requests.
 var clients = map[string]string{
-	"Account": "acct_1", "Api-Key": "k1", "App": "A1", "Channel": "C1", "Customer": "acme", "Method": "users.info", "Model": "large", "Region": "eu",
-	"Shop": "s1", "Tenant": "acme", "To-Number": "2061234567", "User": "bob", "User-Id": "ada", "Workspace": "T1",
+	"Account": "acct_1", "Api-Key": "k1", "App": "A1", "Bot": "b1", "Channel": "C1", "Consumer": "c1", "Customer": "acme", "Developer": "d1",
+	"Email": "ann@example.com", "Endpoint": "GET /2/tweets/search/recent", "Exact-Set": "h1", "Files": "read", "Identifier": "example.com",
+	"Instance": "i-1", "Kind": "post", "Machine": "m1", "Method": "users.info", "Mode": "live", "Model": "large", "New-Account-Address": "192.0.2.1",
+	"New-Account-Network": "2001:db8:1::/48", "Oauth-Client": "o1", "Operation": "search", "Organization": "acme", "Payment-Intent": "pi_1", "Project": "p1",
+	"Region": "eu", "Registered-Domain": "example.com", "Seller": "s1", "Shop": "s1", "Store-Plan": "standard", "Subscription": "sub_1",
+	"Tenant": "acme", "Tier": "start", "To-Number": "2061234567", "Unlisted-Method": "conversations.history", "User": "bob", "User-Id": "ada",
+	"Volume": "vol-1", "Webhook": "B1", "Workspace": "T1",
 }
 
 // The rate_limits of Envoy that pages and rule files show reach the rules beside them: a real Envoy with these settings gets requests,
@@ -58,18 +63,26 @@ func TestShownActions(t *testing.T) {
 	add := func(where, domain, rule, limits string) {
 		unique := "shown_" + strconv.Itoa(len(all)) // pages may use a domain twice
 		files = append(files, strings.Replace(rule, "domain: "+domain, "domain: "+unique, 1))
-		all = append(all, shown{where, unique, limits, strings.Count(limits, "- actions:")})
+		items := strings.Count(limits, "- actions:") - strings.Count(limits, "apply_on_stream_done: true") // these end or charge what others began
+		all = append(all, shown{where, unique, limits, items})
 	}
 	walk(t, "../docs", ".md", func(name, text string) {
+		beside := make(map[string]bool)
 		rules := make(map[string]string) // of the page, by domain; the last version of a file is in force
 		for _, m := range shownRules.FindAllStringSubmatch(text, -1) {
 			rules[m[2]] = m[1]
 		}
 		for _, m := range shownActions.FindAllStringSubmatch(text, -1) {
+			beside[m[1]] = true
 			if rule, found := rules[m[1]]; found {
 				add(name, m[1], rule, m[2])
 			} else {
 				t.Errorf("%s has actions for the domain %s, and no rules", name, m[1])
+			}
+		}
+		for domain := range rules {
+			if filepath.Base(name) == "rules.md" && !beside[domain] {
+				t.Errorf("%s has rules of the domain %s without Envoy's actions", name, domain)
 			}
 		}
 	})
@@ -111,7 +124,7 @@ func TestShownActions(t *testing.T) {
 	}
 	e := startEnvoy(t, b)
 	for _, a := range all {
-		for _, r := range []struct{ method, path, plan string }{{http.MethodGet, "/search?sort=expensive", "free"}, {http.MethodPost, "/login", "gold"}} {
+		for _, r := range []struct{ method, path, plan string }{{http.MethodGet, "/search?sort=expensive", "free"}, {http.MethodPost, "/login", "gold"}, {http.MethodGet, "/v1/users/7", "free"}, {http.MethodPost, "/graphql", "free"}, {http.MethodPost, "/acme/new-order", "free"}} {
 			req, err := http.NewRequestWithContext(t.Context(), r.method, "http://"+e.ports[a.domain]+r.path, nil)
 			if err != nil {
 				t.Fatal(err)

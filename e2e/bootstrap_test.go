@@ -27,6 +27,7 @@ type listener struct {
 
 	Connections   string // more settings of the connection manager: access logs, replies
 	FiltersBefore string // filters before the rate limit filter
+	FiltersAfter  string // filters behind the rate limit filter
 	VirtualHost   string // more settings of the virtual host
 	Routes        string
 

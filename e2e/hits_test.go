@@ -10,7 +10,7 @@ import (
 
 // The number of hits of a request: all forms of hits_addend, charged at the start and at the end of a request; and limits
 // that the route sets.
-func TestHitsAndOverrides(t *testing.T) {
+func TestHitsAndRequestLimits(t *testing.T) {
 	f := startFleet(t, `
 domain: e2e
 descriptors:

@@ -7,8 +7,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -22,6 +24,25 @@ type upstream struct {
 
 	held    atomic.Int64  // requests that wait
 	release chan struct{} // each value lets one request continue
+
+	mu      sync.Mutex
+	arrived []arrival
+}
+
+// arrival is a request that reached the upstream.
+type arrival struct {
+	at        time.Time
+	path, via string // via is a parameter of the request
+	header    http.Header
+}
+
+// arrivals returns the requests that came since the last call, in the order in which they came.
+func (u *upstream) arrivals() []arrival {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	all := u.arrived
+	u.arrived = nil
+	return all
 }
 
 // startGRPCUpstream starts an upstream that speaks gRPC and offers the health service.
@@ -39,7 +60,7 @@ func startGRPCUpstream(t *testing.T) string {
 }
 
 // startUpstream starts an upstream. It says hello. /.../bytes?n=100 sends this number of bytes, and a request whose path
-// ends in /hold waits until it is released.
+// ends in /hold waits until it is released. Requests whose path ends in /arrival are recorded.
 func startUpstream(t *testing.T) *upstream {
 	t.Helper()
 	u := &upstream{release: make(chan struct{})}
@@ -63,6 +84,12 @@ func startUpstream(t *testing.T) *upstream {
 		}
 		u.served.Add(1)
 		_, _ = fmt.Fprintln(w, "hello at last")
+	})
+	mux.HandleFunc("/{route}/arrival", func(w http.ResponseWriter, r *http.Request) {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.arrived = append(u.arrived, arrival{time.Now(), r.URL.Path, r.URL.Query().Get("via"), r.Header})
+		_, _ = fmt.Fprintln(w, "hello")
 	})
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)

@@ -23,51 +23,63 @@ const module = "github.com/ratelimitd/ratelimitd/"
 // imports is the import table: which packages of this module each package may import. A name that ends with /... means
 // the package and all packages below it. The table onlyIn has the imports of other modules.
 var imports = map[string][]string{
-	"internal/descriptor":       {},
-	"internal/yamlform":         {},
-	"internal/yamlform/...":     {"internal/yamlform"},
-	"internal/config":           {"internal/descriptor", "internal/yamlform"},
-	"internal/config/xds":       {"internal/descriptor", "internal/config", "internal/yamlform"},
-	"internal/backend":          {"internal/descriptor", "internal/backend/scripts"},
-	"internal/backend/...":      {"internal/descriptor", "internal/backend/..."},
-	"internal/backend/redis":    {"internal/descriptor", "internal/backend/...", "internal/redisconn"},
-	"internal/redisconn":        {"internal/tlsfiles"},
-	"internal/hotkeys":          {},
-	"internal/limiter":          {"internal/descriptor", "internal/backend", "internal/hotkeys"},
-	"internal/intake":           {},
-	"internal/endpoint":         {"internal/intake", "internal/limiter"},
-	"internal/transport":        {"internal/intake"},
-	"internal/server":           {"internal/descriptor", "internal/endpoint", "internal/intake", "internal/limiter", "internal/logging", "internal/transport"},
-	"internal/operator":         {"internal/descriptor", "internal/endpoint", "internal/hotkeys", "internal/intake", "internal/limiter", "internal/logging", "proto/..."},
-	"internal/bearer":           {"internal/stdin"},
-	"internal/caller":           {"internal/stdin", "internal/descriptor", "internal/limiter", "internal/terminal", "internal/explain", "proto/..."},
-	"internal/terminal":         {},
-	"internal/explain":          {"internal/descriptor", "internal/yamlform", "internal/backend/memory", "internal/limiter", "internal/terminal"},
-	"internal/logging":          {"internal/descriptor"},
-	"internal/rulecheck":        {"internal/stdin", "internal/descriptor", "internal/config", "internal/yamlform", "internal/terminal"},
-	"internal/ruleschema":       {"internal/accesslog", "internal/config", "internal/descriptor", "internal/ruletest", "internal/yamlform"},
-	"internal/ruletest":         {"internal/stdin", "internal/descriptor", "internal/config", "internal/yamlform", "internal/backend", "internal/backend/memory", "internal/limiter", "internal/terminal"},
-	"internal/statsd":           {},
-	"internal/stdin":            {},
-	"internal/promcompat":       {"internal/statsd", "internal/yamlform"},
-	"internal/accesslog":        {"internal/descriptor", "internal/yamlform", "internal/limiter"},
-	"internal/simulate":         {"internal/stdin", "internal/accesslog", "internal/descriptor", "internal/config", "internal/yamlform", "internal/backend", "internal/backend/memory", "internal/limiter"},
-	"internal/simulate/report":  {"internal/simulate", "internal/terminal"},
-	"internal/tlsfiles":         {},
-	"internal/tracing":          {},
-	"internal/redistest":        {},
-	"internal/tlstest":          {},
-	"internal/otlptest":         {},
-	"internal/servicetest":      {"internal/redisconn", "internal/redistest"},
-	"proto/ratelimitd/admin/v1": {},
-	"cmd/ratelimitd":            {"internal/..."},
-	"docs/figures":              {"internal/descriptor", "internal/backend"},
-	"examples/...":              {},
-	"scripts/prose":             {},
-	"scripts/suite":             {},
-	"attack":                    {},
-	"bench":                     {},
-	"bench/emptyserver":         {"internal/intake", "internal/server", "internal/transport"},
+	"internal/descriptor":          {},
+	"internal/yamlform":            {},
+	"internal/yamlform/...":        {"internal/yamlform"},
+	"internal/entries":             {"internal/descriptor", "internal/yamlform"},
+	"internal/config":              {"internal/descriptor", "internal/yamlform"},
+	"internal/config/xds":          {"internal/descriptor", "internal/config", "internal/yamlform"},
+	"internal/backend":             {"internal/descriptor", "internal/backend/scripts"},
+	"internal/backend/...":         {"internal/descriptor", "internal/backend/..."},
+	"internal/backend/backendtest": {"internal/descriptor", "internal/backend/...", "internal/rapidtest"},
+	"internal/backend/redis":       {"internal/descriptor", "internal/backend/...", "internal/redisconn"},
+	"internal/redisconn":           {"internal/tlsfiles"},
+	"internal/hotkeys":             {},
+	"internal/fleet":               {},
+	"internal/usage":               {"internal/descriptor"},
+	"internal/reservation":         {},
+	"internal/override":            {"internal/descriptor", "internal/entries", "internal/logging", "internal/yamlform"},
+	"internal/limiter":             {"internal/descriptor", "internal/backend", "internal/hotkeys", "internal/override", "internal/usage"},
+	"internal/intake":              {},
+	"internal/endpoint":            {"internal/intake", "internal/limiter"},
+	"internal/transport":           {"internal/intake"},
+	"internal/server":              {"internal/descriptor", "internal/endpoint", "internal/intake", "internal/limiter", "internal/logging", "internal/reservation", "internal/transport"},
+	"internal/console":             {"internal/javascript"},
+	"internal/operator":            {"internal/console", "internal/descriptor", "internal/endpoint", "internal/fleet", "internal/hotkeys", "internal/intake", "internal/limiter", "internal/logging", "internal/override", "internal/usage", "proto/..."},
+	"internal/bearer":              {"internal/stdin"},
+	"internal/caller":              {"internal/stdin", "internal/descriptor", "internal/limiter", "internal/terminal", "internal/explain", "proto/..."},
+	"internal/terminal":            {},
+	"internal/explain":             {"internal/descriptor", "internal/override", "internal/yamlform", "internal/backend/memory", "internal/limiter", "internal/terminal"},
+	"internal/logging":             {"internal/descriptor"},
+	"internal/rulecheck":           {"internal/stdin", "internal/descriptor", "internal/override", "internal/config", "internal/yamlform", "internal/terminal"},
+	"internal/ruleschema":          {"internal/accesslog", "internal/config", "internal/descriptor", "internal/override", "internal/ruletest", "internal/yamlform"},
+	"internal/ruletest":            {"internal/stdin", "internal/descriptor", "internal/override", "internal/entries", "internal/config", "internal/yamlform", "internal/backend", "internal/backend/memory", "internal/limiter", "internal/terminal"},
+	"internal/statsd":              {},
+	"internal/stdin":               {},
+	"internal/promcompat":          {"internal/statsd", "internal/yamlform"},
+	"internal/accesslog":           {"internal/descriptor", "internal/yamlform", "internal/limiter"},
+	"internal/simulate":            {"internal/stdin", "internal/override", "internal/accesslog", "internal/descriptor", "internal/config", "internal/yamlform", "internal/backend", "internal/backend/memory", "internal/limiter"},
+	"internal/simulate/report":     {"internal/javascript", "internal/simulate", "internal/terminal"},
+	"internal/javascript":          {},
+	"internal/tlsfiles":            {},
+	"internal/tracing":             {},
+	"internal/rapidtest":           {},
+	"internal/redistest":           {},
+	"internal/tlstest":             {},
+	"internal/otlptest":            {},
+	"internal/servicetest":         {"internal/redisconn", "internal/redistest"},
+	"proto/...":                    {"proto/..."},
+	"proto/ratelimitd/admin/v1":    {},
+	"cmd/ratelimitd":               {"internal/..."},
+	"docs/figures":                 {"internal/descriptor", "internal/backend"},
+	"examples/...":                 {},
+	"scripts/prose":                {},
+	"scripts/suite":                {},
+	"attack":                       {},
+	"bench":                        {},
+	"bench/emptyserver":            {"internal/intake", "internal/server", "internal/transport"},
+
+	"internal/override/redissource": {"internal/descriptor", "internal/entries", "internal/override"},
 }
 
 // onlyIn lists imports that only some packages may have: an import that begins with the path is allowed in these
@@ -76,21 +88,23 @@ var onlyIn = map[string][]string{
 	"google.golang.org/grpc":                  {"internal/server", "internal/transport", "internal/operator", "internal/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "examples/...", "internal/otlptest", "internal/servicetest"},
 	"google.golang.org/protobuf":              {"internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "internal/otlptest"},
 	"github.com/envoyproxy/go-control-plane":  {"internal/server", "internal/config/xds", "cmd/ratelimitd", "attack", "bench/...", "internal/caller", "examples/...", "internal/servicetest"},
-	"net/http":                                {"attack", "bench/emptyserver", "internal/server", "internal/transport", "internal/operator", "internal/endpoint", "cmd/ratelimitd", "examples/...", "internal/otlptest", "internal/servicetest"},
+	"net/http":                                {"attack", "bench/...", "internal/server", "internal/transport", "internal/console", "internal/operator", "internal/endpoint", "cmd/ratelimitd", "examples/...", "internal/otlptest", "internal/servicetest", "proto/..."},
+	"connectrpc.com":                          {"internal/operator", "proto/..."},
 	"gopkg.in/yaml.v3":                        {"internal/yamlform"},
 	"github.com/DataDog":                      {"internal/statsd"},
 	"github.com/prometheus/statsd_exporter":   {"internal/promcompat"},
 	"github.com/fsnotify/fsnotify":            {"internal/config", "internal/tlsfiles"},
 	"go.opentelemetry.io":                     {"internal/server", "internal/tracing", "internal/otlptest"},
-	"github.com/redis/go-redis":               {"internal/redisconn", "internal/backend/redis", "internal/redistest", "internal/servicetest", "cmd/ratelimitd"},
+	"github.com/redis/go-redis":               {"internal/redisconn", "internal/backend/redis", "internal/override/redissource", "internal/fleet", "internal/reservation", "internal/redistest", "internal/servicetest", "cmd/ratelimitd"},
 	"github.com/alecthomas/kong":              {"cmd/ratelimitd"},
 	"github.com/schollz/progressbar":          {"cmd/ratelimitd"},
-	module + "internal/redistest":             {"internal/servicetest"}, // tests only
-	module + "internal/tlstest":               {},                       // tests only
-	module + "internal/otlptest":              {},                       // tests only
-	module + "internal/servicetest":           {},                       // tests only
-	module + "internal/backend/backendtest":   {},                       // tests only
-	module + "internal/yamlform/yamlformtest": {},                       // tests only
+	module + "internal/rapidtest":             {"internal/backend/backendtest"}, // tests only
+	module + "internal/redistest":             {"internal/servicetest"},         // tests only
+	module + "internal/tlstest":               {},                               // tests only
+	module + "internal/otlptest":              {},                               // tests only
+	module + "internal/servicetest":           {},                               // tests only
+	module + "internal/backend/backendtest":   {},                               // tests only
+	module + "internal/yamlform/yamlformtest": {},                               // tests only
 }
 
 // modulesOf lists packages that import only these modules besides the standard library.
@@ -158,7 +172,9 @@ func packages(t *testing.T) []pkg {
 
 func isTest(file string) bool { return strings.HasSuffix(file, "_test.go") }
 
-func isGenerated(file string) bool { return strings.HasSuffix(file, ".pb.go") }
+func isGenerated(file string) bool {
+	return strings.HasSuffix(file, ".pb.go") || strings.HasSuffix(file, ".connect.go")
+}
 
 // covers reports whether a pattern of the import table matches a package.
 func covers(pattern, dir string) bool {
@@ -226,6 +242,22 @@ func TestImportTable(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// Tests that draw values draw the same ones in every run of .ci/run.
+func TestDrawnValuesAreTheSameInCI(t *testing.T) {
+	for _, p := range packages(t) {
+		draws, seeded := false, false
+		for _, f := range p.files {
+			for _, imp := range f.Imports {
+				draws = draws || imp.Path.Value == `"pgregory.net/rapid"`
+				seeded = seeded || imp.Path.Value == strconv.Quote(module+"internal/rapidtest")
+			}
+		}
+		if draws && !seeded && p.dir != "internal/rapidtest" {
+			t.Errorf("%s imports rapid; import internal/rapidtest beside it", p.dir)
 		}
 	}
 }

@@ -14,20 +14,25 @@ import (
 
 // adminOptions say who may use the debug port, and how it is encrypted.
 type adminOptions struct {
-	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"Token that the debug port requires for everything; its bearer may also show and clear counters. Other users can see the command line: set the variable, or better the file."`
-	TokenFile string `name:"admin-token-file" env:"RATELIMITD_ADMIN_TOKEN_FILE" help:"File of such tokens: each line is a token, or a name, a space and a token. It is read for every call, so it may change."`
+	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"Token that the debug port requires for everything; its bearer may also show and clear counters, and change overrides. Other users can see the command line: set the variable, or better the file."`
+	TokenFile string `name:"admin-token-file" env:"RATELIMITD_ADMIN_TOKEN_FILE" help:"File of such tokens: each line is a token; before it may be a name, a role (read or operate) or both. Without a role a token operates. The file is read for every call, so it may change."`
 	Cert      string `name:"admin-tls-cert" env:"RATELIMITD_ADMIN_TLS_CERT" help:"File of the debug port's certificate; it turns TLS on there. Read again when it changes."`
 	Key       string `name:"admin-tls-key" env:"RATELIMITD_ADMIN_TLS_KEY" help:"File of that certificate's key."`
-	ClientCA  string `name:"admin-tls-client-ca" env:"RATELIMITD_ADMIN_TLS_CLIENT_CA" help:"File of the authorities for client certificates on the debug port. A client with such a certificate may show and clear counters; if there is a token too, it needs both."`
+	ClientCA  string `name:"admin-tls-client-ca" env:"RATELIMITD_ADMIN_TLS_CLIENT_CA" help:"File of the authorities for client certificates on the debug port. A client with such a certificate may show and clear counters, and change overrides; if there is a token too, it needs both."`
 
 	HostNames []string `name:"debug-host-names" env:"RATELIMITD_DEBUG_HOST_NAMES" placeholder:"NAME" help:"Host names that requests may use for the debug port, besides localhost, DEBUG_HOST and IP addresses. *.example.org is every name below that, * every name."`
 	ClientSAN string   `name:"admin-tls-client-san" env:"RATELIMITD_ADMIN_TLS_CLIENT_SAN" help:"DNS name, IP or URI (spiffe://...) that a client certificate on the debug port must have."`
+
+	OperateSAN []string `name:"admin-tls-operate-san" env:"RATELIMITD_ADMIN_TLS_OPERATE_SAN" placeholder:"NAME" help:"Names, of which a client certificate needs one to change something; others only read. Unset: every client certificate may."`
 }
 
 // access sets up who may use the debug port.
 func (s *service) access(registry prometheus.Registerer) (operator.Access, error) {
 	o, listen := &s.options.Admin, &s.options.Listen
-	a := operator.Access{HostNames: o.HostNames}
+	a := operator.Access{HostNames: o.HostNames, Operators: o.OperateSAN}
+	if len(o.OperateSAN) > 0 && o.ClientCA == "" {
+		return a, errors.New("RATELIMITD_ADMIN_TLS_OPERATE_SAN is about client certificates: it needs RATELIMITD_ADMIN_TLS_CLIENT_CA")
+	}
 	if o.Token != "" || o.TokenFile != "" {
 		tokens, err := bearer.New(bearer.Options{Token: o.Token, Name: "RATELIMITD_ADMIN_TOKEN", File: o.TokenFile})
 		if err != nil {

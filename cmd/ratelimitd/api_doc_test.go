@@ -1,12 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
@@ -26,7 +28,7 @@ func TestAdminAPIIsDocumented(t *testing.T) {
 			t.Errorf("%s does not have %s: %q", page, what.FullName(), shown)
 		}
 	}
-	for _, file := range []protoreflect.FileDescriptor{adminv1.File_ratelimitd_admin_v1_admin_proto, adminv1.File_ratelimitd_admin_v1_counters_proto} {
+	protoregistry.GlobalFiles.RangeFilesByPackage(adminv1.File_ratelimitd_admin_v1_admin_proto.Package(), func(file protoreflect.FileDescriptor) bool {
 		for i := range file.Services().Len() {
 			s := file.Services().Get(i)
 			want("\n## "+string(s.FullName())+"\n", s)
@@ -48,8 +50,45 @@ func TestAdminAPIIsDocumented(t *testing.T) {
 				}
 			}
 		}
-	}
+		return true
+	})
 	if names < 60 {
 		t.Errorf("only %d names", names)
 	}
+}
+
+// The OpenAPI of the admin API has every method, with the body of its answer and of its errors.
+func TestOpenAPIHasEveryMethodAndItsErrors(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "admin-api.swagger.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	type answer struct {
+		Schema struct {
+			Ref string `json:"$ref"`
+		} `json:"schema"`
+	}
+	var api struct {
+		Paths map[string]struct {
+			Post struct {
+				Responses map[string]answer `json:"responses"`
+			} `json:"post"`
+		} `json:"paths"`
+	}
+	if err := json.Unmarshal(text, &api); err != nil {
+		t.Fatal(err)
+	}
+	protoregistry.GlobalFiles.RangeFilesByPackage(adminv1.File_ratelimitd_admin_v1_admin_proto.Package(), func(file protoreflect.FileDescriptor) bool {
+		for i := range file.Services().Len() {
+			s := file.Services().Get(i)
+			for j := range s.Methods().Len() {
+				path := "/" + string(s.FullName()) + "/" + string(s.Methods().Get(j).Name())
+				answers := api.Paths[path].Post.Responses
+				if answers["200"].Schema.Ref == "" || answers["default"].Schema.Ref != "#/definitions/v1Error" {
+					t.Errorf("%s: answers %v", path, answers)
+				}
+			}
+		}
+		return true
+	})
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/bearer"
 	"github.com/ratelimitd/ratelimitd/internal/caller"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/entries"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/ruletest"
 )
 
 // Exit codes of subcommands, besides 0, 1 for a failure and 2 for an invalid command line.
@@ -41,20 +41,20 @@ type askOptions struct {
 }
 
 // descriptors reads the descriptors and the limit.
-func (o *askOptions) descriptors() (entries [][]descriptor.Entry, override *limiter.Override, err error) {
+func (o *askOptions) descriptors() (all [][]descriptor.Entry, limit *limiter.RequestLimit, err error) {
 	for i, d := range o.Descriptors {
-		e, err := ruletest.ParseEntries(d)
+		e, err := entries.Parse(d)
 		if err != nil {
 			return nil, nil, misuse(fmt.Errorf("descriptor %d: %w", i+1, err))
 		}
-		entries = append(entries, e)
+		all = append(all, e)
 	}
 	if o.Limit != "" {
-		if override, err = parseOverride(o.Limit); err != nil {
+		if limit, err = parseRequestLimit(o.Limit); err != nil {
 			return nil, nil, misuse(fmt.Errorf("--limit %s: %w", o.Limit, err))
 		}
 	}
-	return entries, override, nil
+	return all, limit, nil
 }
 
 var shortUnits = map[string]descriptor.Unit{
@@ -62,8 +62,8 @@ var shortUnits = map[string]descriptor.Unit{
 	"sec": descriptor.Second, "min": descriptor.Minute, "hr": descriptor.Hour,
 }
 
-// parseOverride reads a limit such as 10/minute, 10/30s or 10/2weeks.
-func parseOverride(s string) (*limiter.Override, error) {
+// parseRequestLimit reads a limit such as 10/minute, 10/30s or 10/2weeks.
+func parseRequestLimit(s string) (*limiter.RequestLimit, error) {
 	number, window, found := strings.Cut(s, "/")
 	n, err := strconv.ParseUint(number, 10, 32)
 	if err != nil || !found {
@@ -86,7 +86,7 @@ func parseOverride(s string) (*limiter.Override, error) {
 	if !unit.Valid() {
 		return nil, fmt.Errorf("%q is no unit of time: use s, m, h, d, w or %s", name, strings.Join(descriptor.UnitNames, ", "))
 	}
-	return &limiter.Override{Requests: uint32(n), Unit: int32(unit), Multiplier: uint32(multiplier)}, nil
+	return &limiter.RequestLimit{Requests: uint32(n), Unit: int32(unit), Multiplier: uint32(multiplier)}, nil
 }
 
 // connectOptions say how to connect to a server.
@@ -136,6 +136,17 @@ func (o *tokenOptions) admin(connect *connectOptions, server string, warn io.Wri
 		fmt.Fprintf(warn, "ratelimitd: warning: the token is sent to %s in plain text; --tls encrypts it\n", server)
 	}
 	return connect.dial(server, token, "6070")
+}
+
+// portOptions say which debug port a command calls, and how.
+type portOptions struct {
+	Server  string         `short:"s" default:"localhost:6070" placeholder:"ADDRESS" help:"Address of the server's debug port."`
+	Token   tokenOptions   `embed:"" group:"Connection"`
+	Connect connectOptions `embed:"" group:"Connection"`
+}
+
+func (o *portOptions) client(warn io.Writer) (*caller.Client, error) {
+	return o.Token.admin(&o.Connect, o.Server, warn)
 }
 
 // on reports whether text for this stream has colours.

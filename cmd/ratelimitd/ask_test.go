@@ -9,13 +9,18 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 	"github.com/ratelimitd/ratelimitd/internal/tlstest"
 )
 
@@ -118,8 +123,8 @@ func TestExplainReadsTheServersEnvironment(t *testing.T) {
 	}
 }
 
-func TestParseOverride(t *testing.T) {
-	for text, want := range map[string]limiter.Override{
+func TestParseRequestLimit(t *testing.T) {
+	for text, want := range map[string]limiter.RequestLimit{
 		"10/minute": {Requests: 10, Unit: int32(descriptor.Minute), Multiplier: 1},
 		"0/30s":     {Requests: 0, Unit: int32(descriptor.Second), Multiplier: 30},
 		"7/2weeks":  {Requests: 7, Unit: int32(descriptor.Week), Multiplier: 2},
@@ -127,12 +132,12 @@ func TestParseOverride(t *testing.T) {
 		"7/MONTH":   {Requests: 7, Unit: int32(descriptor.Month), Multiplier: 1},
 		"1/5m":      {Requests: 1, Unit: int32(descriptor.Minute), Multiplier: 5},
 	} {
-		if got, err := parseOverride(text); err != nil || *got != want {
+		if got, err := parseRequestLimit(text); err != nil || *got != want {
 			t.Errorf("%s: %+v %v, want %+v", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "10", "10/", "/s", "x/s", "-1/s", "4294967296/s", "1/0s", "1/99999999999s", "1/s/s"} {
-		if got, err := parseOverride(text); err == nil {
+		if got, err := parseRequestLimit(text); err == nil {
 			t.Errorf("%q is %+v", text, got)
 		}
 	}
@@ -392,12 +397,13 @@ func TestBadOperatorSettings(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		"a short token":          {map[string]string{"RATELIMITD_ADMIN_TOKEN": "short-secret"}, "a token of fewer than 16 characters"},
-		"no file":                {map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": rules + "/gone"}, "RATELIMITD_ADMIN_TOKEN_FILE): read tokens: open"},
-		"an empty file":          {map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": tokenFile(t)}, "there is no token in"},
-		"authorities alone":      {map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_CA": rules}, "need RATELIMITD_ADMIN_TLS_CERT"},
-		"a certificate alone":    {map[string]string{"RATELIMITD_ADMIN_TLS_CERT": rules}, "a certificate and its key come together"},
-		"a name, no authorities": {map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_SAN": "ann"}, "need RATELIMITD_ADMIN_TLS_CERT"},
+		"a short token":             {map[string]string{"RATELIMITD_ADMIN_TOKEN": "short-secret"}, "a token of fewer than 16 characters"},
+		"no file":                   {map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": rules + "/gone"}, "RATELIMITD_ADMIN_TOKEN_FILE): read tokens: open"},
+		"an empty file":             {map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": tokenFile(t)}, "there is no token in"},
+		"authorities alone":         {map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_CA": rules}, "need RATELIMITD_ADMIN_TLS_CERT"},
+		"a certificate alone":       {map[string]string{"RATELIMITD_ADMIN_TLS_CERT": rules}, "a certificate and its key come together"},
+		"operators, no authorities": {map[string]string{"RATELIMITD_ADMIN_TLS_OPERATE_SAN": "ann"}, "needs RATELIMITD_ADMIN_TLS_CLIENT_CA"},
+		"a name, no authorities":    {map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_SAN": "ann"}, "need RATELIMITD_ADMIN_TLS_CERT"},
 	} {
 		env := map[string]string{"GRPC_PORT": "0", "PORT": "0", "DEBUG_PORT": "0"}
 		for k, v := range c.env {
@@ -461,8 +467,8 @@ func TestAskOverTLS(t *testing.T) {
 }
 
 // A reset clears counters in Redis and what this process remembers of them. Afterwards the full limit applies again: with
-// an over-limit cache, with leases, on one Redis, on a pair and on a cluster. What another process remembers expires, or a
-// reset of that process clears it.
+// an over-limit cache, with leases, on one Redis, on a pair and on a cluster. The other process forgets too: its refusals, and
+// the permits that it has leased.
 func TestResetInRedis(t *testing.T) {
 	for name, env := range map[string]func(t *testing.T) map[string]string{
 		"single": func(t *testing.T) map[string]string {
@@ -503,10 +509,19 @@ func TestResetInRedis(t *testing.T) {
 			if out := must(4, "call", "-s", here.GRPC, sales, "--count", "5"); !strings.Contains(out, "ok       2 ") {
 				t.Errorf("after the reset, here:\n%s", out)
 			}
-			must(0, "reset", "-s", there.Debug, sales) // and here, where the refusal is cached:
-			must(0, "reset", "-s", here.Debug, sales)
-			must(0, "call", "-s", there.GRPC, sales)
-			must(0, "call", "-s", here.GRPC, sales)
+			must(4, "call", "-s", there.GRPC, sales)
+			clears := func(p, other *servicetest.Process, descriptor string) {
+				t.Helper()
+				before := receivedBy(t, other)
+				must(0, "reset", "-s", p.Debug, descriptor)
+				began := time.Now()
+				until(t, "the other process learns of the reset", func() bool { return receivedBy(t, other) == before+1 })
+				t.Logf("the other process learned of the reset after %s", time.Since(began))
+			}
+			clears(there, here, sales) // the refusal is cached here
+			if out := must(4, "call", "-s", here.GRPC, sales, "--count", "5"); !strings.Contains(out, "ok       2 ") {
+				t.Errorf("after a reset there, here:\n%s", out)
+			}
 
 			// The reset voids leased permits that were counted before it: exactly the limit passes afterwards.
 			must(0, "call", "-s", here.GRPC, "leased=x", "--count", "500", "--concurrency", "8")
@@ -517,6 +532,13 @@ func TestResetInRedis(t *testing.T) {
 			if out := must(4, "call", "-s", here.GRPC, "leased=x", "--count", "1100", "--concurrency", "8"); !strings.Contains(out, "ok       1000 ") {
 				t.Errorf("after the reset of a leased limit:\n%s", out)
 			}
+			// So does the reset of another process.
+			must(0, "reset", "-s", here.Debug, "leased=x")
+			must(0, "call", "-s", here.GRPC, "leased=x", "--count", "500", "--concurrency", "8")
+			clears(there, here, "leased=x")
+			if out := must(4, "call", "-s", here.GRPC, "leased=x", "--count", "1100", "--concurrency", "8"); !strings.Contains(out, "ok       1000 ") {
+				t.Errorf("after the reset of a leased limit there:\n%s", out)
+			}
 			if _, body := get(t, "http://"+here.HTTP+"/metrics"); !leasedPermits(body) {
 				t.Error("nothing was leased: the test shows nothing of it")
 			}
@@ -524,6 +546,57 @@ func TestResetInRedis(t *testing.T) {
 			must(0, "call", "-s", here.GRPC, "second=x")
 			must(0, "reset", "-s", here.Debug, "second=x")
 		})
+	}
+}
+
+// receivedBy is how many messages a process has received about resets and refunds of others.
+func receivedBy(t *testing.T, p *servicetest.Process) int {
+	t.Helper()
+	lines := shown(t, "http://"+p.HTTP+"/metrics", "ratelimitd_invalidations_received_total")
+	if len(lines) != 1 {
+		t.Fatalf("%q", lines)
+	}
+	_, n, _ := strings.Cut(lines[0], " ")
+	received, err := strconv.Atoi(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return received
+}
+
+// A refund of an exhausted counter makes the other processes forget its refusal: exactly what was given back passes there.
+func TestRefundReachesOtherProcesses(t *testing.T) {
+	settings := map[string]string{"REDIS_URL": redistest.Start(t).Addr, "REDIS_OP_TIMEOUT": "5s", "LOCAL_CACHE_SIZE_IN_BYTES": "1000000"}
+	rules := rulesOf(t, "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: year, requests_per_unit: 10, algorithm: token_bucket}\n")
+	here, there := startProcess(t, settings, "--rules", rules), startProcess(t, settings, "--rules", rules)
+	admitted := func(p *servicetest.Process, calls int) (n int) {
+		t.Helper()
+		client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
+		for range calls {
+			answer, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if answer.OverallCode == ratelimitv3.RateLimitResponse_OK {
+				n++
+			}
+		}
+		return n
+	}
+	if n := admitted(here, 12); n != 10 {
+		t.Fatalf("%d admitted, want 10", n)
+	}
+	if n := admitted(there, 3); n != 0 { // both remember the refusal
+		t.Fatalf("%d admitted there, want none", n)
+	}
+	refund := ask("d", "k", "v")
+	refund.Descriptors[0].HitsAddend, refund.Descriptors[0].IsNegativeHits = wrapperspb.UInt64(4), true
+	if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, here.GRPC)).ShouldRateLimit(t.Context(), refund); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the other process learns of the refund", func() bool { return receivedBy(t, there) == 1 })
+	if n := admitted(there, 6); n != 4 {
+		t.Errorf("%d admitted there after 4 were given back here, want 4", n)
 	}
 }
 

@@ -71,14 +71,14 @@ func (o *callCommand) Run(ctx context.Context, s streams) error {
 }
 
 func (o *callCommand) request() (*caller.Request, error) {
-	entries, override, err := o.Ask.descriptors()
+	entries, limit, err := o.Ask.descriptors()
 	if err != nil {
 		return nil, err
 	}
 	if o.Hits > backend.MaxHits || o.Hits < -backend.MaxHits {
 		return nil, misuse(fmt.Errorf("--hits %d: use at most %d, which is more than any limit", o.Hits, int64(backend.MaxHits)))
 	}
-	return &caller.Request{Domain: o.Ask.Domain, Descriptors: entries, Hits: o.Hits, Override: override}, nil
+	return &caller.Request{Domain: o.Ask.Domain, Descriptors: entries, Hits: o.Hits, Limit: limit}, nil
 }
 
 // load is the load of --rate, --for and --count; nil: one request.

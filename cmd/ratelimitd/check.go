@@ -18,13 +18,15 @@ import (
 type checkCommand struct {
 	Paths []string `arg:"" optional:"" name:"path" help:"Folders of rule files, checked as the service would load them, and rule files; - is the standard input. Unset: config/domains."`
 
-	Merge   bool     `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Files of one domain are merged instead of the second being refused."`
-	Months  bool     `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"Months are calendar months in UTC instead of 30 days."`
-	Strict  bool     `help:"Warnings fail too."`
-	Disable []string `placeholder:"CODE" help:"Leave out findings with this code; may be repeated."`
-	Info    bool     `help:"Also show findings that are only worth knowing."`
-	Output  string   `short:"o" enum:"table,json,yaml,plain,github" default:"table" help:"Form of the output: table (text for people), json, yaml, plain (a line for each finding, for editors) or github (annotations)."`
-	JSON    bool     `help:"Short for -o json."`
+	Merge     bool     `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Files of one domain are merged instead of the second being refused."`
+	Months    bool     `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"Months are calendar months in UTC instead of 30 days."`
+	Strict    bool     `help:"Warnings fail too."`
+	Disable   []string `placeholder:"CODE" help:"Leave out findings with this code; may be repeated."`
+	Info      bool     `help:"Also show findings that are only worth knowing."`
+	Overrides []string `sep:"none" placeholder:"FILE" help:"File of overrides, which is compared with the rules; may be repeated."`
+
+	Output string `short:"o" enum:"table,json,yaml,plain,github" default:"table" help:"Form of the output: table (text for people), json, yaml, plain (a line for each finding, for editors) or github (annotations)."`
+	JSON   bool   `help:"Short for -o json."`
 
 	Color colorOption `embed:""`
 
@@ -38,6 +40,7 @@ func (*checkCommand) about() about {
 		examples: []example{
 			{"the rules of a folder", "ratelimitd check config/domains"},
 			{"in a pipeline: warnings fail too", "ratelimitd check --strict -o github rules"},
+			{"overrides too: do they fit the rules", "ratelimitd check --overrides overrides.yaml rules"},
 			{"a file as it was committed", "git show HEAD:rules/edge.yaml | ratelimitd check -"},
 		},
 		exits: []exitCode{
@@ -62,7 +65,7 @@ func (o *checkCommand) Run(_ context.Context, s streams) error {
 			return misuse(fmt.Errorf("%s is a test file: ratelimitd test runs it", p))
 		}
 	}
-	report, err := rulecheck.Run(rulecheck.Options{Paths: paths, Merge: o.Merge || o.MergeDomains, Months: o.Months, Disable: o.Disable})
+	report, err := rulecheck.Run(rulecheck.Options{Paths: paths, Merge: o.Merge || o.MergeDomains, Months: o.Months, Disable: o.Disable, Overrides: o.Overrides})
 	if err != nil {
 		return misuse(err)
 	}

@@ -22,6 +22,12 @@ func TestCheckCommand(t *testing.T) {
 	bad := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptor: []\n", "s.yaml": someRules})
 	twice := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptors: [{key: x, rate_limit: {unit: day, requests_per_unit: 1}}]\n", "s.yaml": someRules})
 	months := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptors:\n  - key: k\n    rate_limits: [{name: a, unit: day, requests_per_unit: 10}, {name: b, unit: month, requests_per_unit: 305}]\n"})
+	overridable := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptors:\n  - {key: k, overridable: {max: 100}, rate_limit: {unit: day, requests_per_unit: 10}}\n"})
+	overrides := func(items string) string {
+		return filepath.Join(writeRules(t, map[string]string{"o.yaml": "overrides:\n" + items}), "o.yaml")
+	}
+	fits := overrides("  - {domain: d, rule: d.k, entries: k=v, requests_per_unit: 100}\n")
+	misfits := overrides("  - {domain: d, rule: d.k, entries: k=v, factor: 11}\n  - {domain: d, rule: d.j, entries: k=v, factor: 2}\n  - {domain: e, rule: d.k, entries: k=v, factor: 2}\n  - {domain: d, rule: k, entries: k=v, faktor: 2}\n")
 	for _, c := range []struct {
 		args   []string
 		code   int
@@ -48,6 +54,14 @@ func TestCheckCommand(t *testing.T) {
 		{[]string{"-config_dir", twice}, 1, "s.yaml:1:9: error: domain \"d\" twice", ""},
 		{[]string{"-config_dir=" + twice, "-merge_domain_configs"}, 0, "2 files: no errors", ""},
 		{[]string{"--config_dir", twice, "--merge_domain_configs=true"}, 0, "2 files: no errors", ""},
+		{[]string{"--overrides", fits, overridable}, 0, "2 files: no errors, no warnings\n", ""},
+		{[]string{"--overrides", fits, good, overridable}, 1, "o.yaml:2:5: error: rule: there is no \"d.k\" in domain `d`: did you mean `d.a`?", ""}, // good comes first
+		{[]string{"--overrides", misfits, overridable}, 1, "o.yaml:2:5: error: factor: 11 makes 110 of 10, and overrides of the rule `d.k` are bounded by 100 [refused]", "errors in rule files: 4"},
+		{[]string{"--overrides", misfits, overridable}, 1, "o.yaml:3:5: error: rule: there is no \"d.j\" in domain `d`: the entries match `d.k`", ""},
+		{[]string{"--overrides", misfits, overridable}, 1, "o.yaml:4:5: error: domain: there is no \"e\"", ""},
+		{[]string{"--overrides", misfits, overridable}, 1, "o.yaml:5:40: error: unknown key `faktor`: did you mean `factor`?", ""},
+		{[]string{"--overrides", misfits, bad}, 1, "o.yaml:5:40: error: unknown key `faktor`: did you mean `factor`?", "errors in rule files: 2"},
+		{[]string{"--overrides", filepath.Join(good, "gone"), good}, 1, "gone: error: cannot be read", ""},
 		{[]string{filepath.Join(good, "gone")}, 2, "", "no such file"},
 		{[]string{t.TempDir()}, 2, "", "there is none in"},
 		{[]string{"--disable", "star-bounds", odd}, 2, "", "unknown code \"star-bounds\": did you mean star-boundary?"},

@@ -94,10 +94,10 @@ complete -c ratelimitd -f -a '(__ratelimitd_complete)'
 `,
 }
 
-// word is what a command line may go on with.
+// word is a possible next word of a command line.
 type word struct{ text, help string }
 
-// printCompletions prints what the last of the words may become.
+// printCompletions prints the words that complete the last one.
 func printCompletions(to io.Writer, model *kong.Application, words []string) {
 	if len(words) == 0 {
 		words = []string{""}
@@ -111,11 +111,14 @@ func printCompletions(to io.Writer, model *kong.Application, words []string) {
 	}
 }
 
-// completions are the words that the last one may become, and whether it may be the name of a file.
+// completions returns the words that complete the last one, and whether it may be the name of a file.
 func completions(model *kong.Application, words []string) (found []word, files bool) {
 	typed, cur := words[:len(words)-1], words[len(words)-1]
 	command, typed, chosen := commandOf(model, typed)
 	if !chosen && !strings.HasPrefix(cur, "-") {
+		if len(words) == 2 && words[0] == "help" {
+			found = append(found, word{everySetting, "Show all flags and variables of serve."})
+		}
 		for _, n := range visible(model) {
 			found = append(found, word{n.Name, n.Help})
 		}
@@ -139,7 +142,7 @@ func completions(model *kong.Application, words []string) (found []word, files b
 	return beginning(found, cur), files
 }
 
-// commandOf is the command of a command line, and what was typed behind its name. Without a name it is serve.
+// commandOf returns the command of a command line, and the words after its name. Without a name the command is serve.
 func commandOf(model *kong.Application, typed []string) (command *kong.Node, rest []string, chosen bool) {
 	if len(typed) > 0 && typed[0] == "help" {
 		typed = typed[1:]
@@ -155,8 +158,8 @@ func commandOf(model *kong.Application, typed []string) (command *kong.Node, res
 	return command, typed, len(typed) > 0
 }
 
-// valueOf is the flag whose value is being typed, if there is one, and what the value begins with. prefix is the part of
-// the word before the value. bash makes words of their own of = and of what follows it.
+// valueOf returns the flag whose value is being typed, if there is one, and the beginning of the value. prefix is the part of
+// the word before the value. bash splits --flag=value into three words: --flag, = and value.
 func valueOf(command *kong.Node, typed []string, cur string) (flag *kong.Flag, value, prefix string) {
 	last := func(i int) string {
 		if i > len(typed) {
@@ -183,7 +186,7 @@ func valueOf(command *kong.Node, typed []string, cur string) (flag *kong.Flag, v
 	return nil, "", ""
 }
 
-// flagsOf are the flags that a command line may go on with.
+// flagsOf returns the flags that may follow on a command line.
 func flagsOf(model *kong.Application, command *kong.Node, typed []string) []word {
 	found := []word{{"--help", model.HelpFlag.Help}}
 	for _, f := range command.Flags {
@@ -196,7 +199,7 @@ func flagsOf(model *kong.Application, command *kong.Node, typed []string) []word
 	return found
 }
 
-// choices are the values that a flag or an argument may have, if they are few.
+// choices returns the values that a flag or an argument accepts, if they are listed.
 func choices(v *kong.Value) []string {
 	if v.Enum != "" {
 		return v.EnumSlice()
@@ -216,7 +219,7 @@ func beginning(all []word, with string) []word {
 	return slices.DeleteFunc(all, func(w word) bool { return !strings.HasPrefix(w.text, with) })
 }
 
-// firstSentence is what fits beside a word.
+// firstSentence returns the first sentence of a help text. It fits beside a word.
 func firstSentence(text string) string {
 	first, _, _ := strings.Cut(text, ". ")
 	return strings.TrimSuffix(strings.ReplaceAll(first, "\n", " "), ".")

@@ -13,8 +13,9 @@ import (
 func TestCompletions(t *testing.T) {
 	for line, want := range map[string]string{
 		"ch|":                   "check",
-		"|":                     "serve healthcheck check test simulate explain schema call peek reset completion version help",
+		"|":                     "serve healthcheck check test simulate explain schema call peek reset usage fleet override completion version help",
 		"help ch|":              "check",
+		"help set|":             "settings",
 		"check --str|":          "--strict",
 		"check --strict --str|": "",
 		"check -o |":            "table json yaml plain github",

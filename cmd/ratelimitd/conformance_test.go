@@ -215,6 +215,13 @@ func (g *group) replay(t *testing.T, backend string, at time.Time) (steps int, f
 	}
 	svc := startService(t, env, "--rules", rules)
 	addr := svc.server.GRPCAddr.String()
+	if backend != "memory" {
+		// When a process is connected it forgets the refusals that it has learnt before.
+		await(t, "it hears of other processes' resets", func() bool {
+			_, metrics := get(t, "http://"+svc.server.HTTPAddr.String()+"/metrics")
+			return strings.Contains(metrics, "\nratelimitd_invalidations_connected 1\n")
+		})
+	}
 	clock := time.Now
 	if !at.IsZero() {
 		addr = serveDecider(t, stopped{svc.limiter, at})

@@ -4,13 +4,18 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
 
 const cookbook = "../../config/domains/cookbook"
 
-// The cookbook loads together with everything else below config/domains. Every file has a test, a line in the index, and a
+// stated is what the comment of each cookbook file says: where its limits are documented and when that was read, and what no rule can
+// express.
+var stated = regexp.MustCompile(`Source: (none\.|.*\bread on 20\d\d-\d\d-\d\d\b).*Not expressed: \w`)
+
+// The cookbook loads together with everything else below config/domains. Every file has a test, a line in the index, its source, and a
 // domain named after the file, so that no two domains clash.
 func TestCookbookIndex(t *testing.T) {
 	index, err := os.ReadFile("../../docs/do/cookbook.md")
@@ -34,6 +39,10 @@ func TestCookbookIndex(t *testing.T) {
 		}
 		if want := "\ndomain: cookbook_" + name + "\n"; bytes.Count(data, []byte("\ndomain:")) != 1 || !bytes.Contains(data, []byte(want)) {
 			t.Errorf("%s has not the one domain cookbook_%s", file, name)
+		}
+		comment, _, _ := strings.Cut(string(data), "\ndomain:")
+		if !stated.MatchString(strings.Join(strings.Fields(strings.ReplaceAll(comment, "\n#", " ")), " ")) {
+			t.Errorf("%s does not say its source, when that was read, and what it leaves out", file)
 		}
 		if _, err := os.Stat(strings.TrimSuffix(file, ".yaml") + "_test.yaml"); err != nil {
 			t.Error(err)

@@ -11,11 +11,9 @@ import (
 
 // counterOptions are the options of peek and reset.
 type counterOptions struct {
-	Ask     askOptions     `embed:""`
-	Server  string         `short:"s" default:"localhost:6070" placeholder:"ADDRESS" help:"Address of the server's debug port."`
-	Token   tokenOptions   `embed:"" group:"Connection"`
-	Connect connectOptions `embed:"" group:"Connection"`
-	Output  outputOptions  `embed:"" group:"Output"`
+	Ask    askOptions    `embed:""`
+	Port   portOptions   `embed:""`
+	Output outputOptions `embed:"" group:"Output"`
 }
 
 // peekCommand is the subcommand that shows counters.
@@ -66,14 +64,14 @@ func (o *resetCommand) Run(ctx context.Context, s streams) error {
 	return o.Options.run(ctx, s, (*caller.Client).Reset)
 }
 
-type counterCall func(*caller.Client, context.Context, string, []descriptor.Entry, *limiter.Override) (*caller.Counters, error)
+type counterCall func(*caller.Client, context.Context, string, []descriptor.Entry, *limiter.RequestLimit) (*caller.Counters, error)
 
 func (o *counterOptions) run(ctx context.Context, s streams, ask counterCall) error {
-	descriptors, override, err := o.Ask.descriptors()
+	descriptors, limit, err := o.Ask.descriptors()
 	if err != nil {
 		return err
 	}
-	client, err := o.Token.admin(&o.Connect, o.Server, s.err)
+	client, err := o.Port.client(s.err)
 	if err != nil {
 		return err
 	}
@@ -83,7 +81,7 @@ func (o *counterOptions) run(ctx context.Context, s streams, ask counterCall) er
 	var failed error
 	for _, entries := range descriptors {
 		var c *caller.Counters
-		if c, failed = ask(client, ctx, o.Ask.Domain, entries, override); failed != nil {
+		if c, failed = ask(client, ctx, o.Ask.Domain, entries, limit); failed != nil {
 			break // earlier answers are still shown: their counters may have been cleared
 		}
 		matched = matched || c.Matched

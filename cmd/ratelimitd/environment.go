@@ -31,7 +31,7 @@ func checkEnvironment(model *kong.Application, environ []string) error {
 		if meant := yamlform.Closest(name, known); meant != "" {
 			return fmt.Errorf("unknown variable %s in the environment: did you mean %s?", name, meant)
 		}
-		return fmt.Errorf("unknown variable %s in the environment: `ratelimitd serve --help` lists all variables", name)
+		return fmt.Errorf("unknown variable %s in the environment: `ratelimitd help settings` lists all variables", name)
 	}
 	return nil
 }

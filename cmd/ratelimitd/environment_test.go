@@ -13,7 +13,7 @@ import (
 func TestUnknownVariable(t *testing.T) {
 	for _, c := range []struct{ name, says string }{
 		{"RATELIMITD_ONERROR", "unknown variable RATELIMITD_ONERROR in the environment: did you mean RATELIMITD_ON_ERROR?"},
-		{"RATELIMITD_COLOUR_OF_THE_SKY", "unknown variable RATELIMITD_COLOUR_OF_THE_SKY in the environment: `ratelimitd serve --help` lists all variables"},
+		{"RATELIMITD_COLOUR_OF_THE_SKY", "unknown variable RATELIMITD_COLOUR_OF_THE_SKY in the environment: `ratelimitd help settings` lists all variables"},
 	} {
 		code, said := output(t, map[string]string{c.name: "1"}, "--rules", "../../config/domains")
 		if code != 2 || !strings.Contains(said, c.says) {
@@ -133,7 +133,7 @@ func TestShadowRulesHoldNothingBack(t *testing.T) {
 	}
 }
 
-// The help of serve lists every setting in a group, with its meaning, default and variable. Hidden settings have no effect, or exist
+// `ratelimitd help settings` lists every setting of serve in a group, with its meaning, default and variable. Hidden settings have no effect, or exist
 // for comparisons only.
 func TestHelp(t *testing.T) {
 	var c cli
@@ -141,7 +141,7 @@ func TestHelp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, ofServe, _ := asks(t, "serve", "--help")
+	_, ofServe, _ := asks(t, "help", everySetting)
 	one := strings.Join(strings.Fields(ofServe), " ")
 	silent := make(map[string]bool)
 	for _, v := range silentVariables() {

@@ -28,15 +28,17 @@ type explainCommand struct {
 	Connect connectOptions `embed:"" group:"Connection"`
 
 	Rules     ruleOptions   `embed:"" group:"Rules, as serve has them"`
+	Overrides string        `placeholder:"FILE" group:"Rules, as serve has them" help:"File of overrides, as --overrides of serve; for --rules."`
 	KeyPrefix string        `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" group:"Answers, as serve has them" help:"Prefix of every counter's key."`
 	Answers   answerOptions `embed:"" group:"Answers, as serve has them"`
 }
 
 func (*explainCommand) about() about {
 	return about{
-		note: "The rules come from a folder or file (--rules, or RUNTIME_ROOT and so on), or from a server (--server). Settings of rules and answers have the flags and variables of serve: \"ratelimitd serve --help\" lists them.",
+		note: "The rules come from a folder or file (--rules, or RUNTIME_ROOT and so on), or from a server (--server). Settings of rules and answers have the flags and variables of serve: \"ratelimitd help settings\" lists them.",
 		examples: []example{
 			{"what the rules of a folder do", "ratelimitd explain --rules config/domains -d messaging to_number=2061234567"},
+			{"with the overrides of a file", "ratelimitd explain --rules rules --overrides overrides.yaml -d api tenant=acme"},
 			{"what a server does, and what its counters hold", "ratelimitd explain -s localhost:6070 -d messaging to_number=2061234567"},
 		},
 		exits: []exitCode{
@@ -48,7 +50,7 @@ func (*explainCommand) about() about {
 
 // Run returns nil if a rule matches, and exit code 3 if none matches any of the descriptors.
 func (o *explainCommand) Run(ctx context.Context, s streams) error {
-	entries, override, err := o.Ask.descriptors()
+	entries, limit, err := o.Ask.descriptors()
 	if err != nil {
 		return err
 	}
@@ -57,10 +59,13 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 		return misuse(err)
 	}
 	if o.Server != "" && o.Rules.Rules == "" {
+		if o.Overrides != "" {
+			return misuse(errors.New("--overrides needs --rules: a server has its own overrides"))
+		}
 		if o.At != "" {
 			return misuse(errors.New("--at needs --rules: a server explains the present"))
 		}
-		return o.askServer(ctx, s, entries, override)
+		return o.askServer(ctx, s, entries, limit)
 	}
 	if o.Rules.Rules == "" && o.Rules.overXDS() {
 		fmt.Fprintln(s.err, "ratelimitd: CONFIG_TYPE=GRPC_XDS_SOTW: such a server reads no rule files; ask it with --server")
@@ -69,12 +74,16 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
+	overrides, err := overridesFor(o.Overrides, tree, s.err)
+	if err != nil {
+		return err
+	}
 	folder, _ := o.Rules.dir()
-	options := explain.Options{Tree: tree, Settings: o.Answers.settings(), KeyPrefix: o.KeyPrefix, Domain: o.Ask.Domain, Now: now}
+	options := explain.Options{Overrides: overrides, Tree: tree, Settings: o.Answers.settings(), KeyPrefix: o.KeyPrefix, Domain: o.Ask.Domain, Now: now}
 	for _, e := range entries {
 		d := limiter.Descriptor{Entries: e}
-		if override != nil {
-			d.Override, d.HasOverride = *override, true
+		if limit != nil {
+			d.Limit, d.HasLimit = *limit, true
 		}
 		options.Descriptors = append(options.Descriptors, d)
 	}
@@ -88,7 +97,7 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 	report.RulesFrom = "the files in " + stdin.NameOf(folder)
 	var failed error
 	if o.Server != "" && report.Matched() > 0 {
-		failed = o.states(ctx, s, report, entries, override)
+		failed = o.states(ctx, s, report, entries, limit)
 	}
 	return o.write(s, report, failed)
 }
@@ -108,7 +117,7 @@ func (o *explainCommand) write(s streams, report *explain.Report, failed error) 
 
 // askServer explains the rules in force at a server, and shows the counters' state if the server allows this caller to see
 // it.
-func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]descriptor.Entry, override *limiter.Override) error {
+func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]descriptor.Entry, limit *limiter.RequestLimit) error {
 	client, err := o.Token.admin(&o.Connect, o.Server, s.err)
 	if err != nil {
 		return err
@@ -122,14 +131,14 @@ func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]d
 			return err
 		}
 		report.Known = known
-		if (len(d.Limits) > 0 || override != nil) && !hidden {
-			there, err := client.Peek(ctx, o.Ask.Domain, e, override)
+		if (len(d.Limits) > 0 || limit != nil) && !hidden {
+			there, err := client.Peek(ctx, o.Ask.Domain, e, limit)
 			switch {
 			case err == nil:
 				fill(&d, there)
 				d.StateOf = o.Server
-			case override != nil:
-				return err // without the counters the override cannot be explained
+			case limit != nil:
+				return err // without the counters the limit cannot be explained
 			default:
 				hidden = true
 				fmt.Fprintf(s.err, "ratelimitd: the counters' state is not shown: %v\n", err)
@@ -140,20 +149,24 @@ func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]d
 	return o.write(s, report, nil)
 }
 
-// fill adds the states of counters to the limits that the server explained. With an override, its counters are the limits.
+// fill adds the states of counters to the limits that the server explained. With a limit of the request, its counters are the limits.
 func fill(d *explain.Descriptor, there *caller.Counters) {
-	if there.Override {
-		d.Matched, d.Override, d.Rule, d.Limits = true, true, nil, nil
+	if there.FromRequest {
+		d.Matched, d.FromRequest, d.Rule, d.Limits = true, true, nil, nil
 		for i := range there.Counters {
 			c := &there.Counters[i]
 			d.Limits = append(d.Limits, explain.Limit{Name: c.Name, Words: c.Words, Key: c.Key, State: &c.State})
 		}
 		return
 	}
+	d.Override = there.Override
 	for i := range d.Limits {
 		for k := range there.Counters {
 			if c := &there.Counters[k]; c.Key == d.Limits[i].Key {
 				d.Limits[i].State = &c.State
+				if c.Words != d.Limits[i].Words && there.Override != "" {
+					d.Limits[i].Words = c.Words + "; without the override " + d.Limits[i].Words
+				}
 			}
 		}
 	}
@@ -173,7 +186,7 @@ func (o *explainCommand) now() (time.Time, error) {
 }
 
 // states asks the server for the states of the counters.
-func (o *explainCommand) states(ctx context.Context, s streams, r *explain.Report, entries [][]descriptor.Entry, override *limiter.Override) error {
+func (o *explainCommand) states(ctx context.Context, s streams, r *explain.Report, entries [][]descriptor.Entry, limit *limiter.RequestLimit) error {
 	client, err := o.Token.admin(&o.Connect, o.Server, s.err)
 	if err != nil {
 		return err
@@ -184,7 +197,7 @@ func (o *explainCommand) states(ctx context.Context, s streams, r *explain.Repor
 		if len(d.Limits) == 0 {
 			continue
 		}
-		there, err := client.Peek(ctx, r.Domain, entries[i], override)
+		there, err := client.Peek(ctx, r.Domain, entries[i], limit)
 		if err != nil {
 			return err
 		}

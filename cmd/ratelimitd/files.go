@@ -10,14 +10,14 @@ import (
 	"sync"
 )
 
-// newFile is a file that a command writes. It has its name, and replaces an earlier file, once it is complete. So neither
-// an error nor an interruption leaves half a file.
+// newFile is a file that a command writes. It is written under a temporary name. When it is complete, it takes its own name and
+// replaces an earlier file. So neither an error nor an interruption leaves half a file.
 type newFile struct {
 	*os.File
 	target string // empty: written in place, as a pipe or a terminal is
 }
 
-// createFile begins a file. It fails at once where the file could not be written.
+// createFile begins a file. It fails at once if the file cannot be written, not after the work of a long command.
 func createFile(name string) (*newFile, error) {
 	if name == "-" {
 		return nil, errors.New("- is no file: name one, or use -o")
@@ -40,7 +40,7 @@ func createFile(name string) (*newFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	if info, err := os.Stat(target); err == nil { // who may read it stays as it is
+	if info, err := os.Stat(target); err == nil { // keep the permissions of the earlier file
 		if err := f.Chmod(info.Mode().Perm()); err != nil {
 			_, _ = f.Close(), os.Remove(f.Name())
 			return nil, err

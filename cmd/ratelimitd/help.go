@@ -11,7 +11,8 @@ import (
 
 // about is what the help and the manual say about a command besides its flags.
 type about struct {
-	note     string // one paragraph; empty: the flags say all there is to know
+	note     string   // one paragraph; empty: the flags say all there is to know
+	common   []string // the flags that its help shows, if it has too many to show all
 	examples []example
 	exits    []exitCode // without that of an interruption, which all commands but serve share
 }
@@ -73,10 +74,15 @@ func (c *cli) printHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	if n == nil || !named(ctx) {
 		return printOverview(ctx.Stdout, ctx.Model)
 	}
+	about := c.commands()[n.Name].about()
+	end := "\nExit codes\n"
+	if len(about.common) > 0 && !c.EverySetting {
+		end = fmt.Sprintf("\nThese settings are enough for most installations. %q lists all %d.\n%s", ctx.Model.Name+" help "+everySetting, showOnly(n, about.common), end)
+	}
 	if err := kong.DefaultHelpPrinter(options, ctx); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprint(ctx.Stdout, "\nExit codes\n"); err != nil {
+	if _, err := fmt.Fprint(ctx.Stdout, end); err != nil {
 		return err
 	}
 	for _, e := range exitCodes(n.Name, c.commands()[n.Name]) {
@@ -91,6 +97,21 @@ func (c *cli) printHelp(options kong.HelpOptions, ctx *kong.Context) error {
 		}
 	}
 	return nil
+}
+
+// everySetting is the word after help that shows all flags of serve.
+const everySetting = "settings"
+
+// showOnly hides all flags of a command but these, and returns how many it had shown.
+func showOnly(n *kong.Node, names []string) (shown int) {
+	for _, f := range n.Flags {
+		if f.Hidden || f.Name == "help" {
+			continue
+		}
+		shown++
+		f.Hidden = !slices.Contains(names, f.Name)
+	}
+	return shown
 }
 
 // named reports whether the command line names its command. Without a name it is serve's.
@@ -110,27 +131,20 @@ func printOverview(w io.Writer, model *kong.Application) error {
 		}
 		fmt.Fprintf(&b, "  %-12s %s\n", n.Name, strings.TrimSuffix(n.Help, "."))
 	}
-	b.WriteString("Examples\n")
-	for _, line := range overviewExamples {
-		fmt.Fprintf(&b, "  %s\n", line)
-	}
+	fmt.Fprintf(&b, "Example: %s\n", overviewExample)
 	fmt.Fprintf(&b, "%s COMMAND --help has a command's flags, examples and exit codes.\n", model.Name)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-var overviewExamples = []string{
-	"ratelimitd --rules config/domains",
-	"ratelimitd check config/domains",
-	"ratelimitd call --domain messaging to_number=2061234567",
-}
+const overviewExample = "ratelimitd call --domain messaging to_number=2061234567"
 
 // visible are the commands that the help lists.
 func visible(model *kong.Application) []*kong.Node {
 	return slices.DeleteFunc(slices.Clone(model.Children), func(n *kong.Node) bool { return n.Hidden })
 }
 
-// wrapped breaks a text into lines of at most so many characters.
+// wrapped breaks a text into lines of at most width bytes. A longer word gets a line of its own.
 func wrapped(text string, width int) []string {
 	var lines []string
 	line := ""
@@ -152,6 +166,9 @@ func seeHelp(model *kong.Application, args []string) string {
 	}
 	if !slices.ContainsFunc(model.Children, func(n *kong.Node) bool { return n.Name == command }) {
 		return model.Name + " --help lists the commands"
+	}
+	if command == "serve" {
+		return fmt.Sprintf("%s help %s lists its flags", model.Name, everySetting)
 	}
 	return fmt.Sprintf("%s %s --help lists its flags, with examples", model.Name, command)
 }

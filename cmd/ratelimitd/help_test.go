@@ -46,9 +46,7 @@ func TestHelpOfTheProgram(t *testing.T) {
 			t.Errorf("%s has no group", n.Name)
 		}
 	}
-	for _, line := range overviewExamples {
-		parses(t, line)
-	}
+	parses(t, overviewExample)
 	for _, same := range []string{"help", "-h", "--rules x --help"} {
 		if _, other, _ := asks(t, strings.Fields(same)...); other != said {
 			t.Errorf("%s shows something else:\n%s", same, other)
@@ -116,7 +114,7 @@ func TestHelpOfEveryCommand(t *testing.T) {
 		if strings.Contains(strings.ToLower(n.Help), "exit code") {
 			t.Errorf("%s: the exit codes have a place of their own", n.Name)
 		}
-		if n.Name != "serve" && strings.Count(said, "\n") > 100 {
+		if strings.Count(said, "\n") > 100 {
 			t.Errorf("the help of %s has %d lines; flags that it has in common with serve belong to a group whose title ends in %q", n.Name, strings.Count(said, "\n"), asServe)
 		}
 		for line := range strings.Lines(said) {
@@ -132,6 +130,32 @@ func TestHelpOfEveryCommand(t *testing.T) {
 		case i >= 0 && (out[i].Short != 'o' || !slices.Contains(out[i].EnumSlice(), "json") || !slices.Contains(out[i].EnumSlice(), "yaml")):
 			t.Errorf("%s: -o must offer json and yaml, it offers %v", n.Name, out[i].EnumSlice())
 		}
+	}
+}
+
+// The help of serve is short: it shows the settings that most people need, by group, and where the others are.
+func TestHelpOfServeIsShort(t *testing.T) {
+	_, commands := modelOf(t)
+	_, short, _ := asks(t, "serve", "--help")
+	code, all, stderr := asks(t, "help", everySetting)
+	if code != 0 || stderr != "" {
+		t.Fatalf("help %s: exit code %d: %s", everySetting, code, stderr)
+	}
+	if lines := strings.Count(short, "\n"); lines > 70 {
+		t.Errorf("%d lines are too many:\n%s", lines, short)
+	}
+	flags := regexp.MustCompile(`(?m)^  --([a-z-]+|\[no-\][a-z-]+)`)
+	var shown []string
+	for _, m := range flags.FindAllStringSubmatch(short, -1) {
+		shown = append(shown, m[1])
+	}
+	common := slices.Sorted(slices.Values(commands["serve"].about().common))
+	if slices.Sort(shown); len(shown) != 10 || !slices.Equal(shown, common) {
+		t.Errorf("it shows %v, want %v", shown, common)
+	}
+	want := fmt.Sprintf(`"ratelimitd help settings" lists all %d.`, len(flags.FindAllString(all, -1)))
+	if !strings.Contains(short, want) {
+		t.Errorf("it does not say %s:\n%s", want, short)
 	}
 }
 
@@ -154,12 +178,15 @@ func TestDefaultsAreShownOnce(t *testing.T) {
 	}
 }
 
-// A mistake on the command line ends with 2. The first line says what is wrong, the second one where help is.
+// A command that has a wrong command line exits with code 2. The first line of its output has the mistake, and the second line the help to read.
 func TestMistakesOfEveryCommand(t *testing.T) {
 	model, _ := modelOf(t)
 	for _, n := range model.Children {
 		code, stdout, stderr := asks(t, n.Name, "--no-such-flag")
 		want := "ratelimitd: unknown flag --no-such-flag\nratelimitd " + n.Name + " --help lists its flags, with examples\n"
+		if n.Name == "serve" {
+			want = "ratelimitd: unknown flag --no-such-flag\nratelimitd help settings lists its flags\n"
+		}
 		if code != 2 || stdout != "" || stderr != want {
 			t.Errorf("%s --no-such-flag: exit code %d, %q, want %q", n.Name, code, stderr, want)
 		}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	_ "time/tzdata" // calendar windows need the zones, which an empty image does not have
 
@@ -30,10 +31,17 @@ type cli struct {
 	Call  callCommand  `cmd:"" group:"Running servers" help:"Ask a server for a decision, once or many times."`
 	Peek  peekCommand  `cmd:"" group:"Running servers" help:"Show counters of a server."`
 	Reset resetCommand `cmd:"" group:"Running servers" help:"Clear counters of a server."`
+	Usage usageCommand `cmd:"" group:"Running servers" help:"List the counters of one caller, or show the last hour of one."`
+
+	Fleet fleetCommand `cmd:"" group:"Running servers" help:"List the processes that share a Redis."`
+
+	Override overrideCommand `cmd:"" group:"Running servers" help:"Give single callers other numbers, on a running server."`
 
 	Completion completionCommand `cmd:"" group:"This program" help:"Print a script that completes command lines in a shell."`
 	Man        manCommand        `cmd:"" group:"This program" hidden:"" help:"Write the manual pages into a folder."`
 	Version    versionCommand    `cmd:"" group:"This program" help:"Print the version, commit and date of this build."`
+
+	EverySetting bool `kong:"-"` // the help of serve has all flags
 }
 
 func main() {
@@ -73,6 +81,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	var name string
 	if err == nil {
+		c.EverySetting = slices.Equal(args, []string{"help", everySetting})
 		name, err = parse(parser, normalize(args))
 	}
 	if err != nil {

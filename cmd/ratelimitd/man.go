@@ -18,7 +18,7 @@ type manCommand struct {
 
 func (*manCommand) about() about {
 	return about{
-		examples: []example{{"for man: where it looks first", "ratelimitd man ~/.local/share/man/man1"}},
+		examples: []example{{"into the folder that man searches first", "ratelimitd man ~/.local/share/man/man1"}},
 		exits:    []exitCode{{0, "The pages were written."}, {1, "A page cannot be written."}, {2, "The command line is invalid."}},
 	}
 }
@@ -68,7 +68,7 @@ func (m *manual) overview(model *kong.Application) string {
 	p.text("[COMMAND] [FLAGS]")
 	p.section("DESCRIPTION")
 	p.text(model.Help)
-	p.text("Without a command it does what serve does. Every setting of serve can be set by a variable of the environment, too.")
+	p.text("Without a command it runs serve. Each setting of serve is a flag and an environment variable.")
 	group := ""
 	for _, n := range visible(model) {
 		if title := n.Group.Title; title != group {
@@ -78,10 +78,8 @@ func (m *manual) overview(model *kong.Application) string {
 		p.line(".TP\n.BR %s-%s (1)", model.Name, escaped(n.Name))
 		p.text(n.Help)
 	}
-	p.section("EXAMPLES")
-	for _, line := range overviewExamples {
-		p.example(line)
-	}
+	p.section("EXAMPLE")
+	p.example(overviewExample)
 	return p.String()
 }
 
@@ -157,7 +155,7 @@ func (p *manPage) tagged(tag, text string) { p.line(".TP\n.B %s\n%s", escaped(ta
 
 func (p *manPage) example(line string) { p.line(".RS 4\n.nf\n%s\n.fi\n.RE\n.P", escaped(line)) }
 
-// escaped is a text as roff shows it unchanged.
+// escaped writes a text so that roff shows it unchanged.
 func escaped(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n", " ", `"`, `\(dq`).Replace(text)
 	if strings.HasPrefix(text, ".") || strings.HasPrefix(text, "'") {

@@ -103,6 +103,7 @@ func everyMetric(t *testing.T) map[string]*shownFamily {
 	}
 	inRedis := startProcess(t, map[string]string{
 		"REDIS_URL": r.Addr, "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "LOCAL_CACHE_SIZE_IN_BYTES": "100000",
+		"RATELIMITD_OVERRIDES": "redis",
 	}, "--rules", rules)
 	for range 3 {
 		traffic(t, inRedis.GRPC)

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
-	"github.com/prometheus/client_golang/prometheus"
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -66,7 +65,7 @@ type listenOptions struct {
 	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long the calls of such a client may then continue; 0: forever; negative: not at all."`
 	MaxConnectionIdle     time.Duration `name:"grpc-max-connection-idle" env:"RATELIMITD_GRPC_MAX_CONNECTION_IDLE" range:"0s.." default:"0s" help:"A gRPC client without a call for this time is asked to leave; 0: never."`
 	MaxMessageBytes       int           `env:"RATELIMITD_MAX_MESSAGE_BYTES" range:"1.." default:"4194304" help:"Largest request, in bytes."`
-	Transport             string        `name:"grpc-transport" env:"RATELIMITD_GRPC_TRANSPORT" oneof:"lean,grpc-go" placeholder:"lean|grpc-go" default:"lean" help:"HTTP/2 server that answers ShouldRateLimit: lean (our own, for this call alone) or grpc-go. All other calls on the port are answered by grpc-go."`
+	Transport             string        `name:"grpc-transport" env:"RATELIMITD_GRPC_TRANSPORT" oneof:"lean,grpc-go" placeholder:"lean|grpc-go" default:"lean" help:"HTTP/2 server that answers rate limit and reservation calls: lean (our own, which answers only these) or grpc-go. All other calls on the port are answered by grpc-go."`
 	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Path of a unix socket for gRPC instead of host and port; a leading @ makes it abstract."`
 	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Other processes of the same user may listen on the same ports (SO_REUSEPORT)."`
 	NoDebug               bool          `env:"RATELIMITD_NO_DEBUG" help:"No pages on the debug port."`
@@ -248,6 +247,12 @@ type backendOptions struct {
 	PerSecond    redisOptions `embed:"" prefix:"redis-persecond-" envprefix:"REDIS_PERSECOND_"`
 }
 
+// overrideOptions are the settings of operators' overrides.
+type overrideOptions struct {
+	From string `name:"overrides" env:"RATELIMITD_OVERRIDES" placeholder:"redis|FILE" help:"Where operators' overrides are: redis (the Redis of REDIS_URL), or a YAML file. Unset: there are none."`
+	Copy string `name:"overrides-copy" env:"RATELIMITD_OVERRIDES_COPY" placeholder:"FILE" help:"File that has a copy of the overrides in Redis, for a start without Redis."`
+}
+
 // packageDefaults are the defaults of flags that a package states.
 var packageDefaults = kong.Vars{
 	"redis_pool_size": strconv.Itoa(redisconn.DefaultPoolSize),
@@ -256,11 +261,11 @@ var packageDefaults = kong.Vars{
 
 // redisOptions are the settings of one Redis. Each flag has a variable REDIS_... and one REDIS_PERSECOND_....
 type redisOptions struct {
-	URL          string        `env:"URL" help:"host:port, the path of a unix socket, or redis://host:port/db; with SENTINEL master,sentinel,sentinel,...; with CLUSTER node,node,..."`
+	URL          string        `env:"URL" help:"host:port, the path of a unix socket, or redis://host:port/db. For SENTINEL: master,sentinel,sentinel and so on. For CLUSTER: node,node and so on."`
 	Type         string        `env:"TYPE" oneof:"SINGLE,SENTINEL,CLUSTER" default:"SINGLE" placeholder:"SINGLE|SENTINEL|CLUSTER" help:"Kind of Redis."`
 	SocketType   string        `env:"SOCKET_TYPE" oneof:"tcp,tcp4,tcp6,unix" placeholder:"tcp|tcp4|tcp6|unix" help:"Unset: unix if the URL is a path, else tcp. Sentinels and clusters are reached over TCP."`
 	Auth         string        `env:"AUTH" help:"password, or user:password."`
-	AuthFile     string        `env:"AUTH_FILE" help:"File with the content of the flag above. It is read for every new connection, so it may change."`
+	AuthFile     string        `env:"AUTH_FILE" help:"File with the password, or user:password. It is read for every new connection, so it may change."`
 	SentinelAuth string        `env:"SENTINEL_AUTH" help:"password or user:password of the sentinels."`
 	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"${redis_pool_size}" help:"Maximum number of connections; on a cluster, to each node."`
 	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use, a call waits for one, creates one more, or fails."`
@@ -312,9 +317,9 @@ func (o *backendOptions) longestAnswer() time.Duration {
 	return o.Redis.answerWithin()
 }
 
-// dial makes a client, and returns the address for the log. settings is the prefix of the variables, for errors.
-func (o *redisOptions) dial(settings string, log *slog.Logger, connections *redisconn.Connections, metrics prometheus.Registerer) (client goredis.UniversalClient, where string, err error) {
-	opts := redisconn.Options{
+// connection says how to connect. settings is the prefix of the variables, for errors.
+func (o *redisOptions) connection(settings string, log *slog.Logger, connections *redisconn.Connections) redisconn.Options {
+	return redisconn.Options{
 		Settings:     settings,
 		Type:         o.Type,
 		URL:          o.URL,
@@ -329,9 +334,14 @@ func (o *redisOptions) dial(settings string, log *slog.Logger, connections *redi
 		OnEmpty:     o.OnEmpty,
 		DialTimeout: o.Timeout,
 		Connections: connections,
-		Breaker:     &redisconn.BreakerOptions{Metrics: metrics, Logger: log},
 		Logger:      log,
 	}
+}
+
+// dial makes a client, and returns the address for the log. settings is the prefix of the variables, for errors.
+func (o *redisOptions) dial(settings string, connections *redisconn.Connections, breaker redisconn.BreakerOptions) (client goredis.UniversalClient, where string, err error) {
+	opts := o.connection(settings, breaker.Logger, connections)
+	opts.Breaker = &breaker
 	client, err = redisconn.Dial(opts)
 	return client, opts.Where(), err
 }

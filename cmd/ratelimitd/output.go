@@ -16,7 +16,7 @@ type outputOptions struct {
 	Color colorOption `embed:""`
 }
 
-// write writes a result in the form that was asked for. YAML is the JSON in other words.
+// write writes a result in the form that was asked for. YAML is made from the JSON, so both have the same content.
 func (o *outputOptions) write(to io.Writer, asText, asJSON func(io.Writer) error) error {
 	form := o.Output
 	if o.JSON {

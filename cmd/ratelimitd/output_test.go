@@ -24,7 +24,9 @@ const onePasses = "cases:\n  - name: one passes\n    steps:\n      - {descriptor
 func TestYAMLIsTheJSON(t *testing.T) {
 	rules := rulesOf(t, edgeRules)
 	write(t, rules, "rules0_test.yaml", onePasses)
-	p := startProcess(t, map[string]string{"RATELIMITD_ADMIN_TOKEN": adminToken}, "--rules", rules)
+	write(t, rules, "counted.yaml", "domain: counted\ndescriptors:\n  - {key: k, usage: true, rate_limit: {unit: year, requests_per_unit: 5}}\n")
+	overrides := file(t, "overrides: [{domain: edge, rule: edge.path, entries: path=/x, blocked: true}]\n")
+	p := startProcess(t, map[string]string{"RATELIMITD_ADMIN_TOKEN": adminToken, "RATELIMITD_OVERRIDES": overrides}, "--rules", rules)
 	t.Setenv("RATELIMITD_ADMIN_TOKEN", adminToken)
 	root := filepath.Join("..", "..")
 	lines := map[string]string{
@@ -33,8 +35,18 @@ func TestYAMLIsTheJSON(t *testing.T) {
 		"call":     "-d edge --hits 0 -s " + p.GRPC + " method=GET,path=/search",
 		"peek":     "-d edge -s " + p.Debug + " method=GET,path=/search",
 		"reset":    "-d edge -s " + p.Debug + " method=GET,path=/search",
+		"override": "list -s " + p.Debug,
+		"usage":    "counted -w k=a -s " + p.Debug,
+		"fleet":    "-s " + p.Debug,
 		"simulate": "--rules " + root + "/config/domains --mapping " + root + "/examples/simulate/envoy.yaml --log " + root + "/examples/simulate/access.log",
 	}
+	if code, _, stderr := asks(t, "call", "-d", "counted", "k=a", "-s", p.GRPC); code != 0 {
+		t.Fatal(stderr)
+	}
+	await(t, "the counter is in the index", func() bool {
+		code, _, _ := asks(t, "usage", "counted", "-w", "k=a", "-s", p.Debug)
+		return code == 0
+	})
 	model, _ := modelOf(t)
 	for _, n := range model.Children {
 		line, listed := lines[n.Name]
@@ -75,8 +87,11 @@ func TestYAMLIsTheJSON(t *testing.T) {
 func withoutTimes(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
+		if name, _ := v["name"].(string); strings.HasSuffix(name, "-Reset") { // a header, in seconds
+			delete(v, "value")
+		}
 		for name, value := range v {
-			if _, number := value.(float64); number {
+			if _, number := value.(float64); number || name == "seen" {
 				delete(v, name)
 				continue
 			}
@@ -117,22 +132,31 @@ func TestStandardInput(t *testing.T) {
 		says        string
 	}
 	cases := map[string]input{
-		"check path":         {"check -", fiveADay, 0, ""},
-		"test path":          {"test -", "rules: " + file + "\n" + strings.ReplaceAll(onePasses, "second", "k"), 0, "1 case passed"},
-		"simulate rules":     {"simulate --rules - --mapping " + mapping + " --log " + log, string(shipped), 0, ""},
-		"simulate against":   {"simulate --against - --rules " + rules + " --mapping " + mapping + " --log " + log, string(shipped), 0, ""},
-		"simulate log":       {"simulate --log - --rules " + rules + " --mapping " + mapping, read(log), 0, ""},
-		"simulate mapping":   {"simulate --mapping - --rules " + rules + " --log " + log, read(mapping), 0, ""},
-		"explain rules":      {"explain -d d k=a --rules -", fiveADay, 0, "<stdin>:"},
-		"explain token-file": {"explain --token-file - " + asking + p.Debug, adminToken, 0, "5 per day"},
-		"peek token-file":    {"peek --token-file - " + asking + p.Debug, adminToken, 0, "5 per day"},
-		"reset token-file":   {"reset --token-file - " + asking + p.Debug, adminToken, 0, "5 per day"},
+		"check path":          {"check -", fiveADay, 0, ""},
+		"test path":           {"test -", "rules: " + file + "\n" + strings.ReplaceAll(onePasses, "second", "k"), 0, "1 case passed"},
+		"simulate rules":      {"simulate --rules - --mapping " + mapping + " --log " + log, string(shipped), 0, ""},
+		"simulate against":    {"simulate --against - --rules " + rules + " --mapping " + mapping + " --log " + log, string(shipped), 0, ""},
+		"check overrides":     {"check --overrides - " + rules, "overrides: []\n", 0, ""},
+		"explain overrides":   {"explain -d d k=a --rules " + rules + " --overrides -", "overrides: []\n", 0, "5 per day"},
+		"simulate overrides":  {"simulate --overrides - --rules " + rules + " --mapping " + mapping + " --log " + log, "overrides: []\n", 0, ""},
+		"simulate log":        {"simulate --log - --rules " + rules + " --mapping " + mapping, read(log), 0, ""},
+		"simulate mapping":    {"simulate --mapping - --rules " + rules + " --log " + log, read(mapping), 0, ""},
+		"explain rules":       {"explain -d d k=a --rules -", fiveADay, 0, "<stdin>:"},
+		"explain token-file":  {"explain --token-file - " + asking + p.Debug, adminToken, 0, "5 per day"},
+		"peek token-file":     {"peek --token-file - " + asking + p.Debug, adminToken, 0, "5 per day"},
+		"override argument":   {"override import - --server " + p.Debug, "overrides: []\n", 0, "0 overrides written"},
+		"override token-file": {"override list --timeout 3s --token-file - --server " + p.Debug, adminToken, 1, "RATELIMITD_OVERRIDES"},
+		"usage token-file":    {"usage d --where k=a --timeout 3s --token-file - --server " + p.Debug, adminToken, exitNothing, ""},
+		"fleet token-file":    {"fleet --token-file - --server " + p.Debug, adminToken, 0, "live"},
+		"reset token-file":    {"reset --token-file - " + asking + p.Debug, adminToken, 0, "5 per day"},
 	}
 	// A bad file is named; a good one leads to a server that speaks no TLS.
-	for _, command := range []string{"explain", "call", "peek", "reset"} {
-		cases[command+" ca"] = input{command + " --ca - " + asking + p.GRPC, string(authority.PEM), 1, "UNAVAILABLE"}
-		cases[command+" cert"] = input{command + " --cert - --key - " + asking + p.GRPC, string(pair.Cert) + string(pair.Key), 1, "UNAVAILABLE"}
-		cases[command+" key"] = input{command + " --cert - --key - " + asking + p.GRPC, "nothing", 2, "certificate <stdin> and key <stdin>"}
+	for _, command := range []string{"explain -d d k=a", "call -d d k=a", "peek -d d k=a", "reset -d d k=a", "override list -d d k=a", "usage d -w k=a", "fleet"} {
+		name, _, _ := strings.Cut(command, " ")
+		command += " --timeout 3s --server " + p.GRPC
+		cases[name+" ca"] = input{command + " --ca -", string(authority.PEM), 1, "UNAVAILABLE"}
+		cases[name+" cert"] = input{command + " --cert - --key -", string(pair.Cert) + string(pair.Key), 1, "UNAVAILABLE"}
+		cases[name+" key"] = input{command + " --cert - --key -", "nothing", 2, "certificate <stdin> and key <stdin>"}
 	}
 	model, _ := modelOf(t)
 	for _, n := range model.Children {

@@ -12,7 +12,7 @@ import (
 
 // schemaCommand is the subcommand that prints a JSON Schema for editors and pipelines.
 type schemaCommand struct {
-	Of     string `arg:"" enum:"rules,tests" default:"rules" help:"rules (of rule files) or tests (of test files)."`
+	Of     string `arg:"" enum:"rules,tests,overrides" default:"rules" help:"rules (of rule files), tests (of test files) or overrides (of files of overrides)."`
 	Output string `short:"o" enum:"json,yaml" default:"json" help:"Form of the output: json or yaml."`
 }
 
@@ -28,7 +28,7 @@ func (*schemaCommand) about() about {
 
 // Run writes the JSON Schema.
 func (o *schemaCommand) Run(_ context.Context, s streams) error {
-	of := map[string]func() *jsonschema.Schema{"rules": ruleschema.Rules, "tests": ruleschema.Tests}
+	of := map[string]func() *jsonschema.Schema{"rules": ruleschema.Rules, "tests": ruleschema.Tests, "overrides": ruleschema.Overrides}
 	b, err := ruleschema.Write(of[o.Of]())
 	if err != nil {
 		return err

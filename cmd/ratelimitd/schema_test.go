@@ -8,7 +8,7 @@ import (
 
 // TestSchema compares the command's output with the schema files that editors use.
 func TestSchema(t *testing.T) {
-	for _, args := range [][]string{{"schema"}, {"schema", "rules"}, {"schema", "tests"}} {
+	for _, args := range [][]string{{"schema"}, {"schema", "rules"}, {"schema", "tests"}, {"schema", "overrides"}} {
 		want, err := os.ReadFile("../../docs/schema/" + args[len(args)-1] + ".schema.json")
 		if len(args) == 1 {
 			want, err = os.ReadFile("../../docs/schema/rules.schema.json")

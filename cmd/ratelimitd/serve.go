@@ -16,6 +16,7 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	goredis "github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/credentials"
 
@@ -23,6 +24,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/lease"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
@@ -30,21 +32,28 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/logging"
 	"github.com/ratelimitd/ratelimitd/internal/operator"
+	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/server"
 	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
 	"github.com/ratelimitd/ratelimitd/internal/tracing"
+	"github.com/ratelimitd/ratelimitd/internal/usage"
 )
 
 // serveCommand is the subcommand that answers requests.
 type serveCommand struct {
-	Rules   ruleOptions       `embed:"" group:"Rules"`
-	XDS     xdsOptions        `embed:"" group:"Rules over xDS"`
-	Listen  listenOptions     `embed:"" group:"Listening"`
-	TLS     tlsOptions        `embed:"" group:"TLS of gRPC"`
-	Admin   adminOptions      `embed:"" group:"Operators"`
-	Answers answerOptions     `embed:"" group:"Answers"`
-	Backend backendOptions    `embed:"" group:"Counting"`
+	Rules   ruleOptions    `embed:"" group:"Rules"`
+	XDS     xdsOptions     `embed:"" group:"Rules over xDS"`
+	Listen  listenOptions  `embed:"" group:"Listening"`
+	TLS     tlsOptions     `embed:"" group:"TLS of gRPC"`
+	Admin   adminOptions   `embed:"" group:"Operators"`
+	Answers answerOptions  `embed:"" group:"Answers"`
+	Backend backendOptions `embed:"" group:"Counting"`
+
+	Overrides overrideOptions `embed:"" group:"Overrides"`
+
+	Reservations reservationOptions `embed:"" group:"Reservations"`
+
 	Stats   statisticsOptions `embed:"" group:"Statistics"`
 	Log     logOptions        `embed:"" group:"Logging"`
 	Tracing tracingOptions    `embed:"" group:"Tracing"`
@@ -56,10 +65,13 @@ type serveCommand struct {
 
 func (*serveCommand) about() about {
 	return about{
-		note: "Every flag can be set by the variable that is shown behind it, too. The flag wins. \"ratelimitd\" alone serves.",
+		note: "The environment variable in brackets behind a flag sets the same; if both are set, the flag wins. Without a command, ratelimitd runs serve.",
+		common: []string{
+			"rules", "grpc-port", "port", "drain-delay", "shadow-mode", "on-error", "redis-url", "redis-type", "redis-auth-file", "log-level",
+		},
 		examples: []example{
 			{"count in memory", "ratelimitd --rules config/domains"},
-			{"count in Redis, as all replicas do together", "REDIS_URL=redis:6379 ratelimitd --rules config/domains"},
+			{"count in Redis, together with all other replicas", "REDIS_URL=redis:6379 ratelimitd --rules config/domains"},
 			{"try rules without enforcing them", "ratelimitd --rules config/domains --shadow-mode --log-refusals 10"},
 		},
 		exits: []exitCode{
@@ -122,15 +134,24 @@ type service struct {
 	limiter   *limiter.Limiter
 	loadStats func(visit func(path, stat string, n uint64)) // visits the counters of loading rules, under the reference's names
 	ruleFiles atomic.Pointer[[]descriptor.FileStatus]
+	inForce   atomic.Pointer[inForce]
 	resources func() []descriptor.FileStatus // of rules over xDS; nil: rules come from files
 	health    health
 	server    *server.Server
 	operators *operator.Server
 	redis     []*redisStore
 	cache     *overlimit.Cache              // nil: there is none
+	caches    []func() operator.Cache       // what the console shows of them
+	overrides override.Source               // nil: there are none
+	hasRead   <-chan struct{}               // closed after the first attempt to read the overrides; nil: there is nothing to wait for
+	leases    *lease.Leases                 // nil: counters are in memory
 	xdsStats  func(io.Writer)               // writes the lines of /stats about rules over xDS; nil: rules come from files
 	workers   []func(context.Context) error // run until the server has stopped
 	shutdown  []func() error                // run after everything has stopped
+
+	background    goredis.UniversalClient // of the Redis of REDIS_URL, for what no decision waits for; nil: counters are in memory
+	invalidations *redis.Invalidations    // nil: counters are in memory
+	usage         *usage.Index
 }
 
 // start does everything that can fail: it opens the listeners and loads the rules. Nothing is answered before run.
@@ -151,6 +172,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 		return nil, err
 	}
 	hot := svc.trackHotKeys(registry)
+	svc.indexUsage(registry)
 	keys := descriptor.KeyBuilder{Prefix: o.Backend.KeyPrefix, Format: o.Backend.keyFormat(len(svc.redis) > 0)}
 	svc.limiter = limiter.New(limiter.Options{
 		Store:     counters,
@@ -160,8 +182,12 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 		Metrics:   registry,
 		NoMetrics: o.Answers.NoMetrics,
 		HotKeys:   hot,
+		Usage:     svc.usage,
 	})
 	if err := svc.loadRules(registry); err != nil {
+		return nil, err
+	}
+	if err := svc.openOverrides(registry); err != nil {
 		return nil, err
 	}
 	compat, err := svc.showStatistics(registry)
@@ -184,6 +210,9 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	callers.Metrics = server.Metrics{Handler: metrics, ResponseTime: both(compat, timings), Off: o.Answers.NoMetrics}
 	callers.Observers = server.Observers{RefusalLogs: o.Log.Refusals, Keys: keys}
 	callers.JSONBadRequestOnFailure = o.Answers.JSON400
+	if callers.Reservations, err = svc.signReservations(); err != nil {
+		return nil, err
+	}
 	if err := svc.encrypt(&callers, registry); err != nil {
 		return nil, err
 	}
@@ -195,7 +224,11 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	operators.Shared = shared
 	operators.Rules = operator.Rules{Files: svc.files, Tree: svc.limiter.Tree, Explain: svc.limiter.Explain}
 	operators.Scrapes = operator.Scrapes{Addr: o.Stats.prometheusAddr(), Path: o.Stats.PrometheusPath, Handler: metrics}
+	operators.Usage = svc.usage
 	operators.Counters, operators.Stats, operators.LogLevel = svc.limiter, svc.writeStats, level
+	operators.Decisions, operators.Process, operators.Replay = svc.limiter, svc.process(), svc.replay
+	operators.Overrides = svc.operatorsOverrides()
+	operators.Fleet = svc.joinFleet()
 	if hot != nil {
 		operators.HotKeys = func(q hotkeys.Query) hotkeys.Report { return hot.Top(time.Now(), q) }
 	}
@@ -257,6 +290,7 @@ func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, er
 	} else {
 		store := memory.New(memory.Options{MaxCounters: o.MaxCounters, Metrics: registry})
 		s.workers = append(s.workers, store.Run)
+		s.showCache("counters in memory", store.Len)
 		counters = store
 		s.log.Info("counting in this process' memory", "max_counters", o.MaxCounters)
 		if o.Backend == "" && o.Redis.given() {
@@ -264,18 +298,41 @@ func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, er
 		}
 	}
 	if o.CacheBytes != 0 {
-		s.cache = overlimit.New(overlimit.Options{Store: counters, Bytes: max(o.CacheBytes, minCacheBytes), Metrics: registry})
+		cache := overlimit.Options{Store: counters, Bytes: max(o.CacheBytes, minCacheBytes), Metrics: registry}
+		if s.invalidations != nil {
+			cache.Refunded = s.invalidations.Refunded
+		}
+		s.cache = overlimit.New(cache)
+		s.showCache("over-limit cache", s.cache.Len)
 		counters = s.cache
 	}
 	if inRedis {
 		// Leases are in front of the over-limit cache: a refund must reach the cache to clear it, and a cached refusal must
 		// not hide permits that this process holds.
-		leases := lease.New(lease.Options{Store: counters, Replicas: s.options.Answers.Replicas, Timeout: o.longestAnswer(), Metrics: registry})
-		s.workers = append(s.workers, leases.Run)
-		s.countReplicas(s.redis[0].store, leases, registry)
-		counters = leases
+		s.leases = lease.New(lease.Options{Store: counters, Replicas: s.options.Answers.Replicas, Timeout: o.longestAnswer(), Metrics: registry})
+		s.workers = append(s.workers, s.leases.Run)
+		s.showCache("leases", s.leases.Len)
+		s.countReplicas(s.redis[0].store, s.leases, registry)
+		counters = s.leases
 	}
 	return counters, nil
+}
+
+// What the keys about usage in Redis begin with, after CACHE_KEY_PREFIX. All minutes of the history are in one slot of a cluster.
+const (
+	usageKeys   = "ratelimitd-usage:"
+	historyKeys = "{ratelimitd-history}:"
+)
+
+// indexUsage makes the index and the history of the counters of rules with usage. They are where the counters are.
+func (s *service) indexUsage(registry prometheus.Registerer) {
+	opts := usage.Options{Store: new(usage.Memory), Sketches: new(usage.MemorySketches), Metrics: registry, Logger: s.log}
+	if s.background != nil {
+		opts.Store = &redis.UsageSets{Client: s.background, Prefix: s.options.Backend.KeyPrefix + usageKeys}
+		opts.Sketches = &redis.UsageSketches{Client: s.background, Prefix: s.options.Backend.KeyPrefix + historyKeys}
+	}
+	s.usage = usage.New(opts)
+	s.workers = append(s.workers, s.usage.Run)
 }
 
 // trackHotKeys makes the tracker of hot keys; nil if it is off.
@@ -393,11 +450,33 @@ func (s *service) apply(r config.Result) {
 		s.log.Error("no rules are in force: "+untilRules, "folder", dir, "files", len(r.Files), "because", why)
 		return
 	}
-	s.limiter.Swap(r.Tree, s.options.Answers.settings())
+	s.swap(r.Tree)
 	s.ruleFiles.Store(&r.Files)
 	s.reportHealth()
 	dir, _ := s.options.Rules.dir()
 	s.log.Info("rules in force", "folder", dir, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum", r.Tree.Checksum, "files", len(r.Files))
+}
+
+// inForce says since when some rules are in force.
+type inForce struct {
+	checksum uint64
+	since    time.Time
+}
+
+// swap puts rules into force.
+func (s *service) swap(tree *descriptor.Tree) {
+	s.limiter.Swap(tree, s.options.Answers.settings())
+	if now := s.inForce.Load(); now == nil || now.checksum != tree.Checksum {
+		s.inForce.Store(&inForce{tree.Checksum, time.Now()})
+	}
+}
+
+// rulesSince is when the rules that are in force came into force; the zero time if there are none.
+func (s *service) rulesSince() time.Time {
+	if now := s.inForce.Load(); now != nil {
+		return now.since
+	}
+	return time.Time{}
 }
 
 // files is the state of every rule file or xDS resource.
@@ -443,6 +522,7 @@ func (s *service) run(ctx context.Context) error {
 	defer asked()
 	context.AfterFunc(background, cancel) // a worker that fails stops the server
 	g.Go(func() error { return s.operators.Run(endingWith(background, s.server.Stopping())) })
+	s.awaitOverrides(serving)
 	err := s.server.Run(serving)
 	stop()
 	err = errors.Join(err, g.Wait())

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -33,6 +34,7 @@ type redisStore struct {
 	settings string // prefix of its settings' names
 	store    *redis.Store
 	conns    *redisconn.Connections
+	breakers *redisconn.OpenBreakers
 	answered bool // before the service listened
 }
 
@@ -45,6 +47,9 @@ func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, erro
 	if o.KeyFormat == keysLyft {
 		s.log.Info("counters that envoyproxy/ratelimit has too get its keys, so that both services share counters; descriptors whose keys are equal there share a counter here too",
 			"REDIS_KEY_FORMAT", o.KeyFormat)
+	}
+	if err := s.shareInvalidations(registry); err != nil {
+		return nil, err
 	}
 	store, err := s.openOne(settingsOfRedis, &o.Redis, registry)
 	if err != nil {
@@ -61,12 +66,51 @@ func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, erro
 	return &redis.Pair{PerSecond: perSecond, Other: store}, nil
 }
 
+// invalidationsKey is the key of the stream about counters that were cleared or refunded, after CACHE_KEY_PREFIX.
+const invalidationsKey = "{invalidations}"
+
+// shareInvalidations makes the processes that share a Redis learn of each other's resets and refunds. They are in the Redis of
+// REDIS_URL, also those of counters in the one of REDIS_PERSECOND_URL.
+func (s *service) shareInvalidations(registry prometheus.Registerer) error {
+	counting := &s.options.Backend
+	connection := counting.Redis.connection(settingsOfRedis, slog.New(slog.DiscardHandler), nil) // the client that counts logs the same
+	connection.PoolSize = 2                                                                      // one reads all the time
+	client, err := redisconn.Dial(connection)
+	if err != nil {
+		return err
+	}
+	s.shutdown = append(s.shutdown, client.Close)
+	s.background = client
+	s.invalidations = redis.NewInvalidations(redis.InvalidationsOptions{
+		Client: client, Key: counting.KeyPrefix + invalidationsKey, Metrics: registry, Logger: s.log,
+		Forget: func(key []byte, cleared bool) {
+			if s.cache != nil {
+				s.cache.Forget(key)
+			}
+			if cleared {
+				s.leases.Void(key)
+			}
+		},
+		ForgetAll: func(cleared bool) {
+			if s.cache != nil {
+				s.cache.ForgetAll()
+			}
+			if cleared {
+				s.leases.VoidAll()
+			}
+		},
+	})
+	s.workers = append(s.workers, s.invalidations.Run)
+	return nil
+}
+
 // openOne makes the store of one Redis. settings is the prefix of its variables.
 func (s *service) openOne(settings string, o *redisOptions, registry prometheus.Registerer) (*redis.Store, error) {
 	counting := &s.options.Backend
 	conns := new(redisconn.Connections)
 	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry)
-	client, address, err := o.dial(settings, s.log, conns, metrics)
+	breakers := new(redisconn.OpenBreakers)
+	client, address, err := o.dial(settings, conns, redisconn.BreakerOptions{Metrics: metrics, Logger: s.log, Opened: breakers})
 	if err != nil {
 		return nil, err
 	}
@@ -80,10 +124,10 @@ func (s *service) openOne(settings string, o *redisOptions, registry prometheus.
 	s.shutdown = append(s.shutdown, client.Close)
 	store := redis.New(redis.Options{
 		Client: client, Timeout: o.answerWithin(), Plain: counting.Plain, Logger: s.log,
-		LyftKeys: counting.KeyFormat == keysLyft, LyftJitter: counting.jitter(),
+		LyftKeys: counting.KeyFormat == keysLyft, LyftJitter: counting.jitter(), Invalidations: s.invalidations,
 	})
 	s.shutdown = append(s.shutdown, store.Close)
-	c := &redisStore{settings: settings, store: store, conns: conns}
+	c := &redisStore{settings: settings, store: store, conns: conns, breakers: breakers}
 	s.redis = append(s.redis, c)
 	s.workers = append(s.workers, func(ctx context.Context) error { return s.awaitRedis(ctx, c) })
 	return store, nil

@@ -24,7 +24,7 @@ func (s signalled) ExitCode() int {
 	return 1
 }
 
-// untilSignal is a context that the first signal ends. A second Ctrl-C ends the process at once. Another SIGTERM or SIGHUP
+// untilSignal returns a context that ends with the first signal. A second Ctrl-C ends the process at once. Another SIGTERM or SIGHUP
 // changes nothing: whatever stops a service may send several, and calls in flight still get their answers.
 func untilSignal(signals ...os.Signal) context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -38,12 +38,12 @@ func untilSignal(signals ...os.Signal) context.Context {
 	return ctx
 }
 
-// giveUp is how long a command may take to end after a signal. It is meant for those that cannot be interrupted, because
-// all they do is to read and to calculate.
+// giveUp is how long a command may take to end after a signal. Some commands only read and calculate, and do not watch their
+// context.
 const giveUp = time.Second
 
-// interruptible runs a command until it ends. A signal ends it with the exit code of that signal, and leaves no
-// incomplete file.
+// interruptible runs a command until it ends, or until a signal. After a signal the exit code is that of the signal, and no
+// incomplete file is left.
 func interruptible(ctx context.Context, command runner, s streams) error {
 	ended := make(chan error, 1)
 	go func() { ended <- command.Run(ctx, s) }()

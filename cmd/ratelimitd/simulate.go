@@ -13,30 +13,32 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/accesslog"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/simulate"
 	"github.com/ratelimitd/ratelimitd/internal/simulate/report"
 	"github.com/ratelimitd/ratelimitd/internal/stdin"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // simulateCommand is the subcommand that replays access logs through rules.
 type simulateCommand struct {
-	Rules   string   `required:"" placeholder:"DIR" help:"Folder of rule files, or one file; - is the standard input."`
-	Against string   `placeholder:"DIR" help:"Folder of the rule files that are in force now, or one file (- is the standard input): the report shows which callers would be newly refused."`
-	Logs    []string `name:"log" required:"" sep:"none" placeholder:"FILE" help:"Access log, plain or gzip; - is the standard input. May be repeated: logs are read one after the other."`
-	Mapping string   `required:"" placeholder:"FILE" help:"YAML that maps lines of the log to requests; - is the standard input."`
+	Rules     string   `required:"" placeholder:"DIR" help:"Folder of rule files, or one file; - is the standard input."`
+	Against   string   `placeholder:"DIR" help:"Folder of the rule files that are in force now, or one file (- is the standard input): the report shows which callers would be newly refused."`
+	Overrides string   `placeholder:"FILE" help:"File of overrides in force."`
+	Logs      []string `name:"log" required:"" sep:"none" placeholder:"FILE" help:"Access log, plain or gzip; - is the standard input. May be repeated: read in this order."`
 
-	Reorder    time.Duration `default:"5s" help:"Lines are sorted if they are out of order by no more than this."`
+	Lines mappingOptions `embed:""`
+
+	Duration   time.Duration `placeholder:"TIME" help:"How long each request is in flight. Default: the ttl of the concurrency limit."`
+	Reorder    time.Duration `default:"5s" help:"Sort lines that are out of order by up to this."`
 	MaxErrors  string        `default:"1000" placeholder:"N" help:"Fail if more lines than this cannot be used: a number, or a share of all lines such as 0.5%; -1: never."`
 	FailOn     []string      `enum:"refused,newly-refused,newly-passed,no-rule,failed" placeholder:"WHAT" help:"Exit with 1 if there are requests that are refused, newly-refused or newly-passed (see --against), match no rule (no-rule) or failed (no decision could be made). With 2 if no request matches any rule."`
 	FailAbove  float64       `default:"0" placeholder:"PERCENT" help:"With --fail-on: fail only above this share of all requests."`
 	MaxCallers int           `default:"100000" placeholder:"N" help:"Maximum number of callers that are counted individually; the others are counted together."`
 
 	HTML     string `name:"html" writes:"" placeholder:"FILE" help:"Also write a report with charts to this file."`
-	Verdicts string `writes:"" placeholder:"FILE" help:"Also write the verdict on each request to this file, as JSON lines."`
+	Verdicts string `writes:"" placeholder:"FILE" help:"Also write each verdict here, as JSON lines."`
 	Top      int    `default:"10" placeholder:"N" help:"How many rules and callers the text and Markdown reports show."`
 
 	Output   string      `short:"o" enum:"table,json,yaml,markdown" default:"table" help:"Form of the output: table (text for people), json, yaml or markdown (a comment for a pull request)."`
@@ -56,7 +58,7 @@ type simulateCommand struct {
 func (*simulateCommand) about() about {
 	return about{
 		examples: []example{
-			{"who would be refused", "ratelimitd simulate --rules config/domains --mapping map.yaml --log access.log"},
+			{"who would be refused", "ratelimitd simulate --rules rules --format nginx --descriptor remote_address=ip --log access.log"},
 			{"a change of rules against those in force, as a page", "ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log --html r.html"},
 			{"the same as a comment for a pull request", "ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log -o markdown"},
 			{"a log of many files", "zcat access.log.*.gz | ratelimitd simulate --rules new --mapping map.yaml --log -"},
@@ -111,22 +113,10 @@ func isMisuse(err error) bool {
 	return errors.As(err, &bad) || errors.As(err, &log) || errors.Is(err, simulate.ErrNoRequest)
 }
 
-// mapping reads the mapping.
-func (o *simulateCommand) mapping() (*accesslog.Mapping, []*yamlform.Error) {
-	if o.Mapping != stdin.Name {
-		return accesslog.LoadMapping(o.Mapping)
-	}
-	data, err := stdin.ReadFile(o.Mapping)
-	if err != nil {
-		return nil, []*yamlform.Error{{File: stdin.Shown, Msg: err.Error()}}
-	}
-	return accesslog.ParseMapping(stdin.Shown, data)
-}
-
 // oneReader refuses a command line on which two flags would read the standard input.
 func (o *simulateCommand) oneReader() error {
 	var readers []string
-	for _, f := range append([][2]string{{"--rules", o.Rules}, {"--against", o.Against}, {"--mapping", o.Mapping}}, logsOf(o.Logs)...) {
+	for _, f := range append([][2]string{{"--rules", o.Rules}, {"--against", o.Against}, {"--mapping", o.Lines.Mapping}, {"--overrides", o.Overrides}}, logsOf(o.Logs)...) {
 		if f[1] == stdin.Name {
 			readers = append(readers, f[0])
 		}
@@ -174,6 +164,9 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 	if o.Reorder < 0 || o.Reorder > 24*time.Hour {
 		return nil, fmt.Errorf("--reorder %s: use a time from 0s to 24h", o.Reorder)
 	}
+	if d := o.Duration; d < 0 || d > 24*time.Hour || d%time.Millisecond != 0 {
+		return nil, fmt.Errorf("--duration %s: use a time from 1ms to 24h, in whole milliseconds", d)
+	}
 	badLines, badShare, err := o.maxErrors()
 	if err != nil {
 		return nil, err
@@ -181,16 +174,12 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 	if err := o.oneReader(); err != nil {
 		return nil, err
 	}
-	mapping, errs := o.mapping()
-	if len(errs) > 0 {
-		all := make([]error, len(errs))
-		for i, e := range errs {
-			all[i] = e
-		}
-		return nil, fmt.Errorf("the mapping %s cannot be used:\n%w", stdin.NameOf(o.Mapping), errors.Join(all...))
-	}
 	tree := descriptor.Options{CalendarMonths: o.Months}
 	rules, err := simulate.LoadRules(o.Rules, o.Merge, tree)
+	if err != nil {
+		return nil, err
+	}
+	mapping, err := o.Lines.mapping(rules)
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +188,7 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 		Settings: limiter.Settings{
 			Shadow: o.Shadow, Quota: o.Quota, StopWhenOver: o.Stop, Admission: descriptor.ParseAdmission(o.Admission), CalendarMonths: o.Months,
 		},
-		Mapping: mapping, Window: o.Reorder, MaxBadLines: badLines, MaxBadShare: badShare, MaxCallers: o.MaxCallers, MaxCounters: o.MaxCounters,
+		Mapping: mapping, Duration: o.Duration, Window: o.Reorder, MaxBadLines: badLines, MaxBadShare: badShare, MaxCallers: o.MaxCallers, MaxCounters: o.MaxCounters,
 	}
 	if o.Against != "" {
 		old, err := simulate.LoadRules(o.Against, o.Merge, tree)
@@ -207,6 +196,20 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 			return nil, err
 		}
 		out.Against = &simulate.Rules{Folder: o.Against, Tree: old}
+	}
+	if o.Overrides != "" {
+		all, err := readOverrides(o.Overrides)
+		if err != nil {
+			return nil, err
+		}
+		out.Overrides = stdin.NameOf(o.Overrides)
+		fit(&out.Rules, all)
+		if out.Against != nil {
+			fit(out.Against, all)
+		}
+		if len(all) > 0 && out.Rules.Overrides.Len() == 0 && (out.Against == nil || out.Against.Overrides.Len() == 0) {
+			return nil, fmt.Errorf("no override fits the rules: %s", out.Rules.Misfits[0])
+		}
 	}
 	for _, name := range o.Logs {
 		log := simulate.Log{Name: name, Open: func() (io.ReadCloser, error) { return os.Open(name) }}
@@ -220,6 +223,15 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 		out.Logs = append(out.Logs, log)
 	}
 	return out, nil
+}
+
+// fit puts the overrides that fit the rules into force with them.
+func fit(rules *simulate.Rules, all []override.Placed) {
+	good, misfits := override.ResolveAll(rules.Tree, all)
+	rules.Overrides = override.SetOf(good)
+	for _, e := range misfits {
+		rules.Misfits = append(rules.Misfits, e.Error())
+	}
 }
 
 // begin begins the files that the command writes besides its output.

@@ -90,14 +90,15 @@ func TestSimulateCommand(t *testing.T) {
 		{with(given, in("gone")), 2, "", "no such file"},
 		{with(given, dir), 2, "", "rules of "},
 		{[]string{"--rules", "examples/simulate/rules", "--log", in("other.log"), "--mapping", "examples/simulate/envoy.yaml"}, 2, "", "no line of the log is a request: 2 lines, 2 of them cannot be used, the first: " + in("other.log") + ":1: it does not begin with"},
-		{[]string{"--rules", "examples/simulate/rules", "--log", in("other.log"), "--mapping", in("nginx.yaml")}, 2, "", "no line of the log is a request: 2 lines, 2 of them cannot be used, the first: " + in("other.log") + ":1: column 1: there is no \" - \" after remote_addr, as the log_format says\n  the mapping expects nginx's combined format: if nginx.conf has a log_format"},
+		{[]string{"--rules", "examples/simulate/rules", "--log", in("other.log"), "--mapping", in("nginx.yaml")}, 2, "", "no line of the log is a request: 2 lines, 2 of them cannot be used, the first: " + in("other.log") + ":1: column 1: there is no \" - \" after remote_addr, as the log_format says\n  lines must have nginx's combined format: if nginx.conf has a log_format"},
 		{[]string{"--rules", "examples/simulate/rules", "--log", in("empty.log"), "--mapping", "examples/simulate/envoy.yaml"}, 2, "", "no line of the log is a request: 0 lines"},
 		{[]string{"--rules", "examples/simulate/rules", "--log", "examples/simulate/access.log", "--mapping", in("absent.yaml")}, 2, "", "absent.yaml:3:32: no line of the log has a field \"RESPONSE_FLAGS\""},
 		{[]string{"--rules", "examples/simulate/rules", "--log", "examples/simulate/access.log", "--mapping", in("bad.yaml")}, 2, "", "bad.yaml:1:9: unknown `format` \"envoi\": did you mean `envoy`?"},
 		{[]string{"--rules", "examples/simulate/rules", "--log", in("usr.csv"), "--mapping", in("columns.yaml")}, 2, "", "columns.yaml:4:32: the log has no column \"user\": did you mean `usr`?"},
 		{[]string{"--rules", "examples/simulate/rules", "--log", in("gone.log"), "--mapping", in("columns.yaml")}, 2, "", "read log: stat "},
 		{[]string{"--rules", "examples/simulate/rules", "--log", dir, "--mapping", in("columns.yaml")}, 2, "", "is a folder"},
-		{[]string{"--rules", "examples/simulate/rules"}, 2, "", "missing flags: --log=FILE, --mapping=FILE"},
+		{[]string{"--rules", "examples/simulate/rules", "--log", "examples/simulate/access.log"}, 2, "", "use --format and --descriptor, such as --format nginx --descriptor remote_address=ip, or --mapping FILE"},
+		{[]string{"--rules", "examples/simulate/rules"}, 2, "", "missing flags: --log=FILE"},
 	} {
 		code, stdout, stderr := simulateRules(t, c.args...)
 		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || c.code == 0 && stderr != "" {
@@ -152,6 +153,56 @@ func TestSimulateCommandWrites(t *testing.T) {
 	want := verdict{"examples/simulate/access.log", "2026-03-02T09:00:18.297Z", "203.0.113.20", "OK", "", "OK", 2}
 	if len(all) != 984 || newly != 277 || all[0].Code != want.Code || all[0].Log != want.Log || all[0].Line == 0 || all[0].Caller == "" {
 		t.Errorf("%d verdicts, %d newly refused, the first %+v", len(all), newly, all[0])
+	}
+}
+
+// Flags describe a usual log, so that it needs no mapping.
+func TestSimulateWithoutMapping(t *testing.T) {
+	t.Chdir("../..")
+	dir := writeRules(t, map[string]string{
+		"nginx.log":  `192.0.2.7 - - [01/Mar/2026:12:00:00 +0000] "GET /a?b HTTP/1.1" 200 5 "-" "curl/8"` + "\n",
+		"own.log":    "1772366400.5 192.0.2.7 ada\n",
+		"json.log":   `{"at": 1772366400500, "user": "ada", "method": "GET"}` + "\n",
+		"a.csv":      "time,user\n2026-03-01T12:00:00Z,ada\n",
+		"rules.yaml": "domain: d\ndescriptors:\n- {key: remote_address, value: 192.0.2.7, rate_limit: &none {unit: day, requests_per_unit: 0}}\n- {key: user, value: ada, rate_limit: *none}\n- {key: agent, value: curl/8, rate_limit: *none}\n- {key: method, value: GET, descriptors: [{key: path, value: /a, rate_limit: *none}, {key: all, value: 'x,y', rate_limit: *none}]}\n",
+	})
+	in := func(name string) string { return filepath.Join(dir, name) }
+	rules := in("rules.yaml")
+	for _, c := range []struct {
+		rules, log string
+		flags      []string
+		want       string // in the output, or the error
+	}{
+		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", "remote_address=ip"}, "refused: 1 of 1 requests"},
+		{rules, "nginx.log", []string{"--format", "apache", "--descriptor", "remote_address=ip"}, "refused: 1 of 1 requests"},
+		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", "remote_address=remote_user", "--descriptor", "method=method,path=path"}, "refused: 1 of 1 requests"},
+		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", "agent=header:user-agent"}, "refused: 1 of 1 requests"},
+		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", `method=method,all=value:x\,y`}, "refused: 1 of 1 requests"},
+		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", "remote_address=ip", "--domain", "other"}, "match no request at all"},
+		{rules, "own.log", []string{"--format", "nginx", "--pattern", "$msec $remote_addr $user", "--descriptor", "user=user"}, "refused: 1 of 1 requests"},
+		{rules, "json.log", []string{"--format", "json", "--time", "at=unix_ms", "--descriptor", "user=user"}, "refused: 1 of 1 requests"},
+		{rules, "json.log", []string{"--format", "json", "--time", "at=unix_ms", "--descriptor", "method=method,all=value:"}, "--descriptor method=method,all=value:: `value` is empty"},
+		{rules, "a.csv", []string{"--format", "csv", "--time", "time", "--descriptor", "user=field:user"}, "refused: 1 of 1 requests"},
+		{"examples/simulate/rules", "examples/simulate/access.log", []string{"--format", "envoy", "--descriptor", "remote_address=ip", "--descriptor", "method=method,path=path,remote_address=ip"}, "refused: 48 of 984 requests"},
+
+		{rules, "json.log", []string{"--format", "json", "--descriptor", "user=user"}, "--format json: no `time`"},
+		{rules, "json.log", []string{"--format", "json", "--time", "at=unix_ms", "--descriptor", "user=usr"}, "--descriptor user=usr: no line of the log has a field \"usr\""},
+		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", "user=remote_users"}, "--descriptor user=remote_users: the log_format has no variable \"remote_users\": did you mean `remote_user`?"},
+		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", "user"}, "--descriptor user: \"user\" has no value"},
+		{rules, "nginx.log", []string{"--format", "nginx", "--pattern", "$a$b", "--descriptor", "user=b"}, "--pattern: `pattern`: column 3: nothing stands between $a and $b"},
+		{rules, "nginx.log", []string{"--format", "nginxx", "--descriptor", "user=b"}, "--format: must be `envoy`, `nginx`, `apache`, `json`, `csv` or `text`"},
+		{"config/domains", "nginx.log", []string{"--format", "nginx", "--descriptor", "user=b"}, " domains: use --domain to name that of the requests"},
+		{rules, "nginx.log", []string{"--format", "nginx"}, "use --format and --descriptor"},
+		{rules, "nginx.log", []string{"--mapping", "examples/simulate/envoy.yaml", "--time", "x"}, "--time stands beside --mapping"},
+	} {
+		log := c.log
+		if filepath.Base(log) == log {
+			log = in(log)
+		}
+		code, stdout, stderr := simulateRules(t, append([]string{"--rules", c.rules, "--log", log, "--fail-on", "refused"}, c.flags...)...)
+		if code == 0 || !strings.Contains(stdout+stderr, c.want) {
+			t.Errorf("%q exits with %d\n%s%s\nwant %q", c.flags, code, stdout, stderr, c.want)
+		}
 	}
 }
 

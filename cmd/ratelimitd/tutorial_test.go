@@ -31,11 +31,14 @@ import (
 //	<!-- run: COMMAND -->  runs a command, which must succeed
 //	<!-- serve: ARGS -->   starts the service
 //
-// A block of console holds commands after "$ " and what they say; one without a language what the service logs. Commands that
-// need a cluster are in blocks of shellsession, which are not run.
+// The arguments of the service may begin with settings: NAME=value.
+//
+// A block of console holds commands after "$ " and what they say; one without a language what the service logs, once there is a
+// service. Commands that need a cluster are in blocks of shellsession, which are not run. Commands in the text (pageCommands)
+// must succeed.
 var (
-	tutorialBlock = regexp.MustCompile("(?s)(?:<!-- (file|append|steps|envoy)(?:: (\\S+))? -->\n)?```(\\w*)\n(.*?)```\n")
-	tutorialSetUp = regexp.MustCompile(`(?m)^<!-- (run|serve): (.+) -->$`)
+	tutorialBlock = regexp.MustCompile("(?s)````.*?````\n|(?:<!-- (file|append|steps|envoy)(?:: (\\S+))? -->\n)?```(\\w*)\n(.*?)```\n")
+	tutorialSetUp = regexp.MustCompile(`(?s)^<!-- (run|serve): (.+) -->$`)
 	tutorialRun   = regexp.MustCompile(`(?m)^- run: (.+)$`)
 	elapsed       = regexp.MustCompile(`\bin [\d.]+(µs|us|ms|s)\b|[\d.]+ answers|[\d,]+ requests a second, \S+ in all|29\d\d left|reset in \S+|latency .*|"durationUntilReset":"[\d.]+s"`)
 	logged        = regexp.MustCompile(`time=\S+ |(grpc|http|debug)=\S+`)
@@ -53,19 +56,7 @@ type tutorial struct {
 
 // Every step of these pages gives the documented result, starting with the build of the binary into the reader's folder.
 func TestTutorial(t *testing.T) {
-	for _, c := range []struct {
-		page, folder string
-		commands     int  // at least
-		installed    bool // the reader has the program; otherwise the page says how to build it
-	}{
-		{"learn/tutorial.md", "tutorial", 20, false},
-		{"learn/first-limit.md", "first-limit", 8, false},
-		{"do/from-limitador.md", "shop", 8, false},
-		{"do/migrate.md", "migrate", 5, true},
-		{"do/troubleshooting.md", "troubleshooting", 12, true},
-		{"do/sizing.md", "sizing", 2, true},
-		{"reference/http-api.md", "http-api", 8, true},
-	} {
+	for _, c := range followed {
 		t.Run(c.folder, func(t *testing.T) {
 			t.Parallel() // it spends most of its time waiting
 			followPage(t, filepath.Join("..", "..", "docs", filepath.FromSlash(c.page)), c.folder, c.commands, c.installed)
@@ -83,10 +74,10 @@ func followPage(t *testing.T, page, folder string, atLeast int, installed bool) 
 	}
 	home := t.TempDir()
 	r := &tutorial{home: filepath.Join(home, folder), shell: openShell(t, home)}
-	if strings.Contains(string(text), "localhost:6379") {
+	if strings.Contains(string(text), "localhost:6379") || strings.Contains(string(text), "redis-cli ") {
 		r.redis = redistest.Start(t).Addr
 		host, port, _ := strings.Cut(r.redis, ":")
-		r.mustRun(t, fmt.Sprintf(`redis-cli() { command redis-cli -h %s -p %s "$@"; }`, host, port))
+		r.mustRun(t, fmt.Sprintf(`redis-cli() { [ "$1" != -h ] || shift 2; command redis-cli -h %s -p %s "$@"; }`, host, port))
 	}
 	if installed {
 		self, err := os.Executable()
@@ -106,13 +97,10 @@ func followPage(t *testing.T, page, folder string, atLeast int, installed bool) 
 			return string(text[at[2*i]:at[2*i+1]])
 		}
 		body := part(4)
-		for _, m := range tutorialSetUp.FindAllSubmatch(text[end:at[0]], -1) {
-			if string(m[1]) == "serve" {
-				r.serve(t, strings.Fields(string(m[2])))
-			} else {
-				r.mustRun(t, string(m[2]))
-			}
+		if at[8] < 0 {
+			continue // a block within a block
 		}
+		commands += r.between(t, string(text[end:at[0]]))
 		out.Write(text[end:at[8]])
 		end = at[9]
 		switch kind, name := part(1), part(2); {
@@ -137,11 +125,12 @@ func followPage(t *testing.T, page, folder string, atLeast int, installed bool) 
 					t.Errorf("%s says otherwise; if that is right: go test -run Tutorial -update\n--- documented\n%s--- got\n%s", page, body, said)
 				}
 			}
-		default:
+		case part(3) == "" && r.service != nil:
 			r.logs(t, body)
 		}
 		out.WriteString(body)
 	}
+	commands += r.between(t, string(text[end:]))
 	out.Write(text[end:])
 	if commands < atLeast {
 		t.Errorf("only %d commands in %s", commands, page)
@@ -170,6 +159,31 @@ func (r *tutorial) mustRun(t *testing.T, command string) {
 	}
 }
 
+// between does what the text between two blocks says, and returns the number of commands.
+func (r *tutorial) between(t *testing.T, text string) (commands int) {
+	t.Helper()
+	for _, c := range pageCommands(text) {
+		if m := tutorialSetUp.FindStringSubmatch(c); m != nil {
+			if m[1] == "serve" {
+				r.serve(t, strings.Fields(m[2]))
+			} else {
+				r.mustRun(t, m[2])
+			}
+			continue
+		}
+		if _, not := whyNotRun(c); not {
+			continue
+		}
+		commands++
+		said, code := r.shell.run(t, "checked=-f; set -o pipefail; "+c+"\n")
+		if code != 0 || said == "" && !strings.Contains(c, ">") && !strings.Contains(c, "source ") {
+			t.Errorf("%s: exit code %d\n%s", c, code, said)
+		}
+		r.shell.run(t, "checked=; set +o pipefail")
+	}
+	return commands
+}
+
 func (r *tutorial) write(t *testing.T, name, text string, how int) {
 	t.Helper()
 	path := filepath.Join(r.home, name)
@@ -191,7 +205,12 @@ func (r *tutorial) console(t *testing.T, body string) (said string, commands int
 	t.Helper()
 	var out strings.Builder
 	for _, block := range strings.Split("\n"+body, "\n$ ")[1:] {
-		line, documented, _ := strings.Cut(block, "\n")
+		line, documented, more := strings.Cut(block, "\n")
+		for more && strings.HasSuffix(line, "\\") {
+			var next string
+			next, documented, more = strings.Cut(documented, "\n")
+			line += "\n" + next
+		}
 		commands++
 		fmt.Fprintf(&out, "$ %s\n", line)
 		if settings, args, found := strings.Cut(" "+line, " ratelimitd --rules "); found {
@@ -210,9 +229,13 @@ func (r *tutorial) console(t *testing.T, body string) (said string, commands int
 // serve starts the built service in the shell's folder. The shell's calls then go to it.
 func (r *tutorial) serve(t *testing.T, args []string) {
 	t.Helper()
+	settings := append([]string{"GRPC_PORT=0", "PORT=0", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "HOST=127.0.0.1"}, r.env...)
+	for len(args) > 0 && strings.Contains(args[0], "=") && !strings.HasPrefix(args[0], "-") {
+		settings, args = append(settings, strings.ReplaceAll(args[0], "localhost:6379", r.redis)), args[1:]
+	}
 	cmd := exec.Command(filepath.Join(r.home, "bin", "ratelimitd"), args...)
 	cmd.Dir = r.home
-	cmd.Env = append([]string{"GRPC_PORT=0", "PORT=0", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "HOST=127.0.0.1"}, r.env...)
+	cmd.Env = settings
 	r.service = servicetest.Run(t, "the service", cmd)
 	_, rest, _ := strings.Cut(r.waitLog(t, "msg=listening"), "grpc=")
 	grpc, rest, _ := strings.Cut(rest, " http=")
@@ -222,11 +245,19 @@ func (r *tutorial) serve(t *testing.T, args []string) {
 	r.mustRun(t, `ratelimitd() {
 	case $1 in
 	call) command ratelimitd "$@" --server `+grpc+` ;;
-	peek | reset) command ratelimitd "$@" --server `+debug+` ;;
+	peek | reset | usage) command ratelimitd "$@" --server `+debug+` ;;
 	*) command ratelimitd "${@/localhost:6070/`+debug+`}" ;;
 	esac
 }`)
-	r.mustRun(t, `curl() { local args=("${@/localhost:8080/`+http+`}"); command curl ${TOKEN:+-H "Authorization: Bearer $TOKEN"} "${args[@]/localhost:6070/`+debug+`}"; }`)
+	r.mustRun(t, `curl() {
+	local args=("${@/localhost:8080/`+http+`}")
+	args=("${args[@]/HOST:8080/`+http+`}")
+	args=("${args[@]/localhost:6070/`+debug+`}")
+	args=("${args[@]/seconds=10/seconds=1}")
+	[ -z "$TOKEN" ] || [[ $* == *Authorization* ]] || args+=(-H "Authorization: Bearer $TOKEN")
+	command curl $checked "${args[@]}"
+}`)
+	r.mustRun(t, `openssl() { command openssl "${@/HOST:8081/`+grpc+`}"; }`)
 }
 
 // logs waits until the service has logged these lines in this order. Other lines may come between them.

@@ -76,7 +76,6 @@ func opening(t *testing.T, path string) []byte {
 func cut(variable, reason, method string, piece []byte, end bool) look {
 	return running(func(t *testing.T, i *instance) string {
 		conn, framer, flush := frames(t, i, "127.0.0.1")
-		_ = conn.(*net.TCPConn).SetReadBuffer(4096) // keeps the kernel's buffer small
 		block := opening(t, method)
 		stopped := make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())

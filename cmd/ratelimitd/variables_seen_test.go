@@ -405,6 +405,20 @@ func shakes(debug bool, certificates ...tls.Certificate) look {
 	}
 }
 
+// profiles asks for a profile, which needs the role operate, with a client certificate.
+func profiles(certificate tls.Certificate) look {
+	return running(func(t *testing.T, i *instance) string {
+		config := &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certificate}} //nolint:gosec // the test is about the client
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: patience}
+		resp, err := client.Get("https://" + i.svc.operators.DebugAddr.String() + "/debug/pprof/goroutine") //nolint:noctx // bounded by the client
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.Status
+	})
+}
+
 // peeks looks at a counter with this token and returns the resulting code.
 func peeks(token string) look {
 	return running(func(t *testing.T, i *instance) string {
@@ -424,16 +438,16 @@ var healthy = running(func(t *testing.T, i *instance) string {
 	return either(code == http.StatusOK, "green", "red")
 })
 
-// redisKeys returns the keys in a Redis after a request.
+// redisKeys returns the keys of counters in a Redis after a request.
 func redisKeys(t *testing.T, more ...string) (map[string]string, look) {
 	t.Helper()
 	r := redistest.Start(t)
-	env := map[string]string{"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "RATELIMITD_REPLICAS": "1"} // otherwise processes are counted in Redis too
+	env := map[string]string{"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "RATELIMITD_REPLICAS": "1"}
 	for i := 0; i < len(more); i += 2 {
 		env[more[i]] = more[i+1]
 	}
 	return env, then(answers(ask("d", "k", "v")), running(func(t *testing.T, _ *instance) string {
-		keys, err := r.Client(t).Keys(t.Context(), "*").Result()
+		keys, err := r.Client(t).Keys(t.Context(), "*d?k?v*").Result()
 		if err != nil {
 			t.Fatal(err)
 		}

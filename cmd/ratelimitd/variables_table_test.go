@@ -467,6 +467,7 @@ func variablesOfOperators(t *testing.T) []variable {
 		{name: "RATELIMITD_ADMIN_TLS_KEY", value: key, with: map[string]string{"RATELIMITD_ADMIN_TLS_CERT": cert}, look: shakes(true), unset: "does not start", set: "certificate of debug", bad: map[string]string{"/none": "/none"}},
 		{name: "RATELIMITD_ADMIN_TLS_CLIENT_CA", value: ca, with: secure, look: shakes(true, other.Issue(t, "stranger").TLS(t)), unset: "certificate of debug", set: "refuses the client", bad: map[string]string{"/none": "/none"}},
 		{name: "RATELIMITD_ADMIN_TLS_CLIENT_SAN", value: "ann", with: merged(secure, map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_CA": ca}), look: shakes(true, authority.Issue(t, "bob").TLS(t)), unset: "certificate of debug", set: "refuses the client", anything: true},
+		{name: "RATELIMITD_ADMIN_TLS_OPERATE_SAN", value: "ann,spiffe://test/ann", with: merged(secure, map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_CA": ca}), look: profiles(authority.Issue(t, "bob").TLS(t)), unset: "200 OK", set: "403 Forbidden", anything: true},
 		{name: "RATELIMITD_DEBUG_HOST_NAMES", value: "ratelimitd.example,*.local", look: running(func(t *testing.T, i *instance) string {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.debug()+"/stats", http.NoBody)
 			if err != nil {
@@ -588,6 +589,9 @@ func variablesOfCounting() []variable {
 		{name: "BACKEND_TYPE", value: "memory", with: map[string]string{"REDIS_URL": "127.0.0.1:1"}, look: logsOneOf("counting in Redis", "counting in this process' memory"), unset: "counting in Redis", set: "counting in this process' memory",
 			bad: map[string]string{"memcache": "use redis", "disk": "memory or redis"}},
 		{name: "CACHE_KEY_PREFIX", value: "blue_", prepare: func(t *testing.T) (map[string]string, look) { return redisKeys(t) }, unset: "d|k=v|f86400", set: "blue_d|k=v|f86400", anything: true},
+		{name: "RATELIMITD_OVERRIDES", value: "redis", with: down, look: metric("ratelimitd_overrides_version "), unset: "", set: "ratelimitd_overrides_version 0", bad: map[string]string{"/none": "/none"}},
+		{name: "RATELIMITD_OVERRIDES_COPY", shownBy: "TestOverridesInRedis", anything: true},
+		{name: "RATELIMITD_RESERVATION_KEY", shownBy: "TestReservationKeys", bad: map[string]string{"too short": "fewer than 16 bytes"}},
 		{name: "LOCAL_CACHE_SIZE_IN_BYTES", value: "100000", look: then(answers(times(8, ask("d", "k", "v"))...), func(t *testing.T, i *instance) string {
 			return either(strings.HasSuffix(metric("ratelimitd_over_limit_cache_hits_total")(t, i), " 2"), "remembers", "does not remember")
 		}), unset: "does not remember", set: "remembers"},
@@ -602,7 +606,7 @@ func variablesOfCounting() []variable {
 				all = append(all, ask("d", "k", fmt.Sprint(i)))
 			}
 			return env, then(answers(all...), running(func(t *testing.T, _ *instance) string {
-				keys := r.Client(t).Keys(t.Context(), "*").Val()
+				keys := r.Client(t).Keys(t.Context(), "*d_k_*").Val()
 				longest := time.Duration(0)
 				for _, k := range keys {
 					longest = max(longest, r.Client(t).TTL(t.Context(), k).Val())

@@ -33,16 +33,16 @@ func (o *versionCommand) Run(_ context.Context, s streams) error {
 // The linker sets these in a release: -ldflags "-X main.release=v1.2.3 -X main.commit=HASH -X main.date=RFC3339".
 var release, commit, date string
 
-// build is what a program knows about its build. A text is empty where the build did not record it.
+// build describes how the program was built. A text is empty if the build did not record it.
 type build struct {
-	Version  string `json:"version"`  // v1.2.3; of other builds what Go makes of the commit, or (devel)
-	Commit   string `json:"commit"`   // with -dirty behind it if files had changed
+	Version  string `json:"version"`  // v1.2.3; without a release Go's pseudo-version of the commit, or (devel)
+	Commit   string `json:"commit"`   // ends with -dirty if files were changed after the commit
 	Date     string `json:"date"`     // of the release, else of the commit, as RFC 3339
 	Go       string `json:"go"`       // go1.26.0
 	Platform string `json:"platform"` // linux/amd64
 }
 
-// thisBuild is the build of this program: what the linker was given, else what Go recorded.
+// thisBuild describes the build of this program: what the linker set, otherwise what Go recorded.
 func thisBuild() build {
 	b := build{Version: release, Commit: commit, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()

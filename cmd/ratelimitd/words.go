@@ -10,13 +10,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// normalize turns `help [COMMAND]`, --version, and flags of ratelimit_config_check with one dash into what kong understands.
+// normalize turns `help [COMMAND]`, `help settings`, --version, and flags of ratelimit_config_check with one dash into what kong understands.
 func normalize(args []string) []string {
 	if len(args) > 0 {
 		switch args[0] {
 		case "help":
-			if len(args) > 1 && args[1] == "help" {
+			switch {
+			case len(args) > 1 && args[1] == "help":
 				args = args[1:]
+			case len(args) == 2 && args[1] == everySetting:
+				return []string{"serve", "--help"}
 			}
 			return append(slices.Clone(args[1:]), "--help")
 		case "--version":

@@ -110,7 +110,7 @@ func (s *service) applyFrom(server string) func(config.Result) {
 			s.reportHealth()
 			return
 		}
-		s.limiter.Swap(r.Tree, s.options.Answers.settings())
+		s.swap(r.Tree)
 		s.reportHealth()
 		s.log.Info("rules in force", "server", server, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum", r.Tree.Checksum, "resources", len(r.Files))
 	}

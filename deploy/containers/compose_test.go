@@ -30,7 +30,7 @@ var services = []string{"redis", "ratelimitd-1", "ratelimitd-2", "envoy", "prome
 
 func TestContainers(t *testing.T) {
 	if os.Getenv("RATELIMITD_CONTAINERS") == "" {
-		t.Skip("make compose-test runs this")
+		t.Skip("NOT RUN without RATELIMITD_CONTAINERS: make compose-test sets it")
 	}
 	if folder := os.Getenv(inside); folder != "" {
 		testContainers(t, folder)
@@ -391,8 +391,8 @@ func (d *docker) testScraped(t *testing.T, want int) {
 	}
 }
 
-// A restart of one service after the other loses no decision: Envoy lets requests pass that nobody decides, and counts
-// them.
+// testRestart restarts one ratelimitd after the other while requests arrive: each request is decided. A request that no
+// ratelimitd answers would pass, and Envoy would count an error.
 func (d *docker) testRestart(t *testing.T, project string) {
 	patient(t, project)
 	d.compose(t, project, "restart", "envoy")

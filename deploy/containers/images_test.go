@@ -134,7 +134,7 @@ func (i *image) program(t *testing.T, path string) string {
 	return name
 }
 
-const nobody = 65534 // the user of Prometheus' image
+const prometheusUser = 65534 // the user ID in Prometheus' own image
 
 // imagesOf makes the images that docker-compose.yml and the Dockerfile name. They are files: a daemon imports them.
 func imagesOf(t *testing.T, folder string) {
@@ -153,7 +153,7 @@ func imagesOf(t *testing.T, folder string) {
 		case "redis": // Redis' own image is built without protected mode
 			i.text(t, "/entrypoint", "#!/usr/bin/bash\nexec \"$@\" --protected-mode no\n")
 		case "prometheus":
-			i.folder(t, "/prometheus", nobody, 0o755)
+			i.folder(t, "/prometheus", prometheusUser, 0o755)
 		}
 		i.close(t)
 	}
@@ -189,7 +189,7 @@ func goImage(t *testing.T, file string) {
 	i := newImage(t, file)
 	defer i.close(t)
 	for _, name := range []string{"sh", "bash", "env", "dirname", "mkdir", "chmod", "ln", "rm", "cp"} {
-		i.program(t, lookup(t, name, ""))
+		i.program(t, lookup(t, name, "the package manager"))
 	}
 	i.tree(t, "/usr/local/go", goEnv(t, "GOROOT"), func(path string) bool {
 		first, _, _ := strings.Cut(path, "/")
@@ -282,7 +282,7 @@ func (d *docker) importImages(t *testing.T, names map[string]string) {
 	for name, changes := range map[string][]string{
 		"redis":      {`ENTRYPOINT ["/entrypoint"]`, "VOLUME /data", "WORKDIR /data"},
 		"envoy":      nil,
-		"prometheus": {`ENTRYPOINT ["/usr/bin/prometheus", "--storage.tsdb.path=data"]`, "VOLUME /prometheus", "WORKDIR /prometheus", fmt.Sprintf("USER %[1]d:%[1]d", nobody)},
+		"prometheus": {`ENTRYPOINT ["/usr/bin/prometheus", "--storage.tsdb.path=data"]`, "VOLUME /prometheus", "WORKDIR /prometheus", fmt.Sprintf("USER %[1]d:%[1]d", prometheusUser)},
 		"go":         {"ENV GOPATH=/go GOPROXY=file:///modules GOTOOLCHAIN=local HOME=/root", "ENV PATH=/usr/local/go/bin:/usr/bin"},
 	} {
 		if names[name] == "" {

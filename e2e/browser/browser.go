@@ -143,6 +143,15 @@ func (b *Browser) Quiet(t *testing.T) {
 	}
 }
 
+// Forget drops what the page logged until now, for tests that want an error, and returns it.
+func (b *Browser) Forget() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	was := b.troubles
+	b.troubles = nil
+	return was
+}
+
 // Ask gives what an expression of JavaScript comes to.
 func Ask[T any](t *testing.T, b *Browser, expression string) T {
 	t.Helper()
@@ -198,4 +207,10 @@ func (b *Browser) Picture(t *testing.T, width, height int64) []byte {
 	t.Helper()
 	b.Resize(t, width, height)
 	return call(t, b, page.CaptureScreenshot, page.CaptureScreenshotParams{}).Data
+}
+
+// Cold makes every visit load all files again.
+func (b *Browser) Cold(t *testing.T) {
+	t.Helper()
+	call(t, b, network.SetCacheDisabled, network.SetCacheDisabledParams{CacheDisabled: true})
 }

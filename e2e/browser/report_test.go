@@ -157,7 +157,7 @@ func TestReportInBrowser(t *testing.T) {
 	}
 	// The legend shows the numbers under the cursor, not stacked: here the end of the 155th of 212.
 	const legend = `[...document.querySelectorAll("#chart-requests .legend > *")].map(c => c.innerText.replace(/\s+/g, " ").trim()).join(", ")`
-	if got := browser.Ask[string](t, b, legend); got != "allowed 675, refused 309, in all" {
+	if got := browser.Ask[string](t, b, legend); got != "allowed 675, refused 309, in the whole log" {
 		t.Errorf("the legend is %q", got)
 	}
 	if got := browser.Ask[string](t, b, `(() => {

@@ -31,7 +31,7 @@ var (
 func builtPages(t *testing.T) map[string]string {
 	t.Helper()
 	if os.Getenv("RATELIMITD_SITE") == "" {
-		t.Skip("make site builds the site and runs this test")
+		t.Skip("NOT RUN without the built site: make site builds it and runs this test")
 	}
 	pages := make(map[string]string)
 	err := filepath.WalkDir(site, func(name string, d fs.DirEntry, err error) error {
@@ -100,12 +100,8 @@ func TestSiteInBrowser(t *testing.T) {
 	}
 	for _, at := range slices.Sorted(maps.Keys(pages)) {
 		b.Visit(t, server.URL+at, ".vp-doc h1")
-		for _, view := range []struct {
-			name, scheme  string
-			width, height int64
-		}{{"wide", "light", 1360, 1100}, {"dark", "dark", 1360, 1100}, {"narrow", "light", 390, 1100}} {
-			b.Paint(t, view.scheme)
-			b.Resize(t, view.width, view.height)
+		for _, view := range views(1360, 1100) {
+			view.show(t, b)
 			if wide := browser.Ask[int64](t, b, "document.documentElement.scrollWidth"); wide > view.width {
 				t.Errorf("%s, %s: the page is %d wide in a window of %d; the widest: %s", at, view.name, wide, view.width, browser.Ask[string](t, b, widest))
 			}

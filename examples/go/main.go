@@ -1,5 +1,6 @@
 // Command go is a small HTTP service that calls ratelimitd before it does its work. It has one connection for the whole
-// process and a deadline on every call, and lets a request pass if there is no answer in time.
+// process and a deadline on every call, and lets a request pass if there is no answer in time. It holds a request that a leaky
+// bucket delays.
 package main
 
 import (
@@ -17,6 +18,7 @@ import (
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 )
 
 // timeout bounds the time that a decision adds to a request. If Redis has not answered shortly before its end, on_error
@@ -51,12 +53,13 @@ func limited(limits rls.RateLimitServiceClient, next http.Handler) http.Handler 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), timeout)
 		defer cancel()
+		var head metadata.MD
 		answer, err := limits.ShouldRateLimit(ctx, &rls.RateLimitRequest{
 			Domain: "api",
 			Descriptors: []*ratelimitv3.RateLimitDescriptor{{
 				Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "customer", Value: r.Header.Get("X-Customer")}},
 			}},
-		})
+		}, grpc.Header(&head))
 		switch {
 		case err != nil:
 			// A limit protects the service and must not take it down. The failure is logged, so that it is noticed.
@@ -71,6 +74,26 @@ func limited(limits rls.RateLimitServiceClient, next http.Handler) http.Handler 
 			http.Error(w, "too many requests", http.StatusTooManyRequests)
 			return
 		}
+		if !wait(r.Context(), head.Get("x-ratelimit-delay-ms")) {
+			return // the client has gone
+		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// wait waits for the delay of the answer, if it has one. It returns false if the client goes before.
+func wait(ctx context.Context, delay []string) bool {
+	if len(delay) == 0 {
+		return true
+	}
+	ms, err := strconv.ParseInt(delay[0], 10, 64)
+	if err != nil {
+		return true
+	}
+	select {
+	case <-time.After(time.Duration(ms) * time.Millisecond):
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

@@ -149,21 +149,15 @@ func LoadMapping(name string) (*Mapping, []*yamlform.Error) {
 // ParseMapping reads a mapping. The name is part of errors.
 func ParseMapping(name string, data []byte) (*Mapping, []*yamlform.Error) {
 	r := yamlform.NewReader(name, yamlform.Options{Places: places})
-	docs := r.Parse(data)
-	switch {
-	case r.Found() > 0:
-	case len(docs) == 0:
-		r.ErrorAt(yamlform.Position{File: name, Line: 1, Col: 1}, "nothing in this file: write `format`, `domain` and `descriptors`")
-	case len(docs) > 1:
-		docs[1].Errorf("a second YAML document: a mapping is one")
-	}
-	if r.Found() > 0 {
+	doc, ok := r.ParseOne(data, "nothing in this file: write `format`, `domain` and `descriptors`",
+		"a second YAML document: a mapping is one")
+	if !ok {
 		return nil, r.Errors()
 	}
 	c := &compiler{Reader: r, mapping: &Mapping{name: name, comma: ','}}
 	var m mappingReading
-	if read, _ := yamlform.Read(docs[0], mappingForm, &m); read {
-		c.compile(&m, docs[0])
+	if read, _ := yamlform.Read(doc, mappingForm, &m); read {
+		c.compile(&m, doc)
 	}
 	if r.Found() > 0 {
 		return nil, r.Errors()
@@ -322,7 +316,7 @@ func (c *compiler) field(v yamlform.Value) int {
 	if m.pattern != nil {
 		i := m.pattern.operator(name)
 		switch {
-		case i == -2:
+		case i == severalOperators:
 			v.Errorf("several operators of the pattern are called %s: write one of them in full, with what stands in brackets", yamlform.Quote(name))
 			return -1
 		case i < 0:

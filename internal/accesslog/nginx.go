@@ -149,45 +149,34 @@ func (t *logFormat) directive() (escape string, err error) {
 func (t *logFormat) pattern() (*pattern, error) {
 	p := &pattern{what: "log_format", optional: -1, request: -1}
 	var text []byte
-	end := func() {
-		if len(p.ops) == 0 {
-			p.lead = text
-		} else {
-			p.ops[len(p.ops)-1].after = text
-		}
-		text = nil
-	}
 	for i := 0; i < len(t.bytes); i++ {
 		if t.bytes[i] != '$' {
 			text = append(text, t.bytes[i])
 			continue
 		}
-		rest := string(t.bytes[i+1:])
-		open := strings.HasPrefix(rest, "{")
-		name := strings.TrimPrefix(rest, "{")
+		rest, open := bytes.CutPrefix(t.bytes[i+1:], []byte("{"))
 		length := 0
-		for length < len(name) && isVariable(name[length]) {
+		for length < len(rest) && isVariable(rest[length]) {
 			length++
 		}
-		name = name[:length]
 		if length == 0 {
 			return nil, t.errorAt(t.from[i], "no name of a variable stands after $: write one such as $remote_addr")
 		}
-		used := length
+		name, used := string(rest[:length]), length
 		if open {
-			if used+1 >= len(rest) || rest[used+1] != '}' {
-				return nil, t.errorAt(t.from[i], "the variable ${%s has no end: write ${%s}", name, name)
+			if !bytes.HasPrefix(rest[length:], []byte("}")) {
+				return nil, t.errorAt(t.from[i], "the variable ${%s has no end: write ${%s}", yamlform.Clip(name), yamlform.Clip(name))
 			}
 			used += 2
 		}
 		if len(p.ops) > 0 && len(text) == 0 {
-			return nil, t.errorAt(t.from[i], "nothing stands between $%s and $%s, so nothing separates their values: put a blank between them, here and in nginx.conf", p.ops[len(p.ops)-1].name, name)
+			return nil, t.errorAt(t.from[i], "nothing stands between $%s and $%s, so nothing separates their values: put a blank between them, here and in nginx.conf", yamlform.Clip(p.ops[len(p.ops)-1].name), yamlform.Clip(name))
 		}
-		end()
-		p.ops = append(p.ops, operator{name: name, field: -1})
+		p.endText(&text)
+		p.add(operator{name: name, field: -1})
 		i += used
 	}
-	end()
+	p.endText(&text)
 	if len(p.ops) == 0 {
 		return nil, errors.New("there is no variable such as $remote_addr in it")
 	}
@@ -196,7 +185,7 @@ func (t *logFormat) pattern() (*pattern, error) {
 	if p.request >= 0 {
 		for i, part := range requestParts {
 			if p.operator(part) < 0 {
-				p.ops = append(p.ops, operator{name: part, field: -1, part: i + 1})
+				p.add(operator{name: part, field: -1, part: i + 1})
 			}
 		}
 	}

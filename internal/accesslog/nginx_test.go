@@ -116,11 +116,11 @@ func TestWrongLogFormats(t *testing.T) {
 // Where no line has the form, the mapping says what to do.
 func TestAdvice(t *testing.T) {
 	for mapping, want := range map[string]string{
-		"format: nginx\n":                                    "if nginx.conf has a log_format, write it as the mapping's `pattern`",
-		"format: nginx\npattern: '$msec $host'\n":            "compare the mapping's `pattern` with the log_format in nginx.conf",
-		"format: apache\n":                                   "the mapping expects Apache's common or combined format",
-		"format: envoy\n":                                    "if its configuration has a text_format, write it as the mapping's `pattern`",
-		"format: envoy\npattern: '%START_TIME% %REQ(:A)%'\n": "compare the mapping's `pattern` with the text_format",
+		"format: nginx\n":                                    "if nginx.conf has a log_format, write it as the `pattern` of the mapping, or as --pattern",
+		"format: nginx\npattern: '$msec $host'\n":            "compare the `pattern` of the mapping, or --pattern, with the log_format in nginx.conf",
+		"format: apache\n":                                   "lines must have Apache's common or combined format",
+		"format: envoy\n":                                    "if its configuration has a text_format, write it as the `pattern` of the mapping, or as --pattern",
+		"format: envoy\npattern: '%START_TIME% %REQ(:A)%'\n": "compare the `pattern` of the mapping, or --pattern, with the text_format",
 	} {
 		if got := parse(t, mapping+rest).Advice(); !strings.Contains(got, want) {
 			t.Errorf("%s gives %q, want %q", mapping, got, want)

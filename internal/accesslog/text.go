@@ -20,6 +20,9 @@ type pattern struct {
 	ops     []operator
 	written int // how many of ops the format has; the others are parts of the request line
 
+	// The index in ops by lower-case name: as written, without arguments, and by the header of the request.
+	named, bare, headers map[string]int
+
 	escape   escaping
 	optional int // a line may end where this operator ends; -1: no such operator
 	request  int // the operator of the request line; -1: no parts of it are operators
@@ -37,14 +40,6 @@ type operator struct {
 func parsePattern(s string) (*pattern, error) {
 	p := &pattern{what: "pattern", optional: -1, request: -1}
 	var text []byte
-	end := func() {
-		if len(p.ops) == 0 {
-			p.lead = text
-		} else {
-			p.ops[len(p.ops)-1].after = text
-		}
-		text = nil
-	}
 	s = strings.TrimRight(s, "\r\n")
 	for i := 0; i < len(s); i++ {
 		if s[i] != '%' {
@@ -61,18 +56,28 @@ func parsePattern(s string) (*pattern, error) {
 			return nil, fmt.Errorf("the operator that begins with %s has no end: a percent sign itself is written %%%%", yamlform.Quote(s[i:]))
 		}
 		if len(p.ops) > 0 && len(text) == 0 {
-			return nil, fmt.Errorf("nothing stands between %%%s%% and %%%s%%: nothing would separate their values", p.ops[len(p.ops)-1].name, name)
+			return nil, fmt.Errorf("nothing stands between %%%s%% and %%%s%%: nothing would separate their values", yamlform.Clip(p.ops[len(p.ops)-1].name), yamlform.Clip(name))
 		}
-		end()
-		p.ops = append(p.ops, operator{name: name, field: -1})
+		p.endText(&text)
+		p.add(operator{name: name, field: -1})
 		i += length - 1
 	}
-	end()
+	p.endText(&text)
 	if len(p.ops) == 0 {
 		return nil, fmt.Errorf("there is no %%OPERATOR%% in it")
 	}
 	p.settle()
 	return p, nil
+}
+
+// endText keeps the text that stands before the next operator, or at the end.
+func (p *pattern) endText(text *[]byte) {
+	if len(p.ops) == 0 {
+		p.lead = *text
+	} else {
+		p.ops[len(p.ops)-1].after = *text
+	}
+	*text = nil
 }
 
 // settle computes what does not depend on a line.
@@ -93,7 +98,7 @@ func (p *pattern) nginx() bool { return p.what != "pattern" }
 // signs. length is 0 if it has no end.
 func operatorAt(s string) (name string, length int) {
 	end := strings.IndexByte(s[1:], '%') + 1
-	if open := strings.IndexByte(s, '('); open > 0 && open < end {
+	if open := strings.IndexByte(s[:end], '('); open > 0 {
 		for from := open; ; {
 			closing := strings.IndexByte(s[from:], ')')
 			if closing < 0 {
@@ -116,29 +121,58 @@ func operatorAt(s string) (name string, length int) {
 	return name, end + 1
 }
 
-// operator returns the index of the operator that a mapping names: as written, or without arguments if that is unique. It
-// returns -1 if there is none, -2 if there are several.
+// add adds an operator, under the names that a mapping may give it. Where several have one name, the first has it.
+func (p *pattern) add(op operator) {
+	i := len(p.ops)
+	p.ops = append(p.ops, op)
+	if p.named == nil {
+		p.named, p.bare, p.headers = make(map[string]int), make(map[string]int), make(map[string]int)
+	}
+	first := func(of map[string]int, name string) {
+		if _, known := of[name]; !known {
+			of[name] = i
+		}
+	}
+	name := strings.ToLower(op.name)
+	first(p.named, name)
+	bare, args, has := strings.Cut(name, "(")
+	if !has {
+		return
+	}
+	if _, known := p.bare[bare]; known {
+		p.bare[bare] = severalOperators
+	} else {
+		p.bare[bare] = i
+	}
+	if strings.HasPrefix(op.name, "REQ(") || strings.HasPrefix(op.name, "REQUEST_HEADER(") {
+		for h := range strings.SplitSeq(strings.TrimSuffix(args, ")"), "?") {
+			first(p.headers, h)
+		}
+	}
+}
+
+const (
+	noOperator       = -1
+	severalOperators = -2
+)
+
+// operator returns the index of the operator that a mapping names: as written, or without arguments if that is unique. Else it
+// returns noOperator or severalOperators.
 func (p *pattern) operator(name string) int {
-	found := -1
+	name = strings.ToLower(name)
 	if p.nginx() {
 		name = strings.TrimPrefix(name, "$")
 	}
-	for i := range p.ops {
-		if strings.EqualFold(p.ops[i].name, name) {
-			return i
-		}
-		if bare, _, has := strings.Cut(p.ops[i].name, "("); has && strings.EqualFold(bare, name) {
-			if found >= 0 {
-				found = -2
-			} else if found == -1 {
-				found = i
-			}
-		}
+	if i, is := p.named[name]; is {
+		return i
 	}
-	return found
+	if i, is := p.bare[name]; is {
+		return i
+	}
+	return noOperator
 }
 
-// header returns the index of the operator that writes a header of the request, or -1 if there is none.
+// header returns the index of the operator that writes a header of the request, or noOperator.
 func (p *pattern) header(name string) int {
 	if p.nginx() {
 		for _, variable := range variables(name) {
@@ -146,20 +180,12 @@ func (p *pattern) header(name string) int {
 				return i
 			}
 		}
-		return -1
+		return noOperator
 	}
-	for i := range p.ops {
-		bare, args, has := strings.Cut(strings.TrimSuffix(p.ops[i].name, ")"), "(")
-		if !has || bare != "REQ" && bare != "REQUEST_HEADER" {
-			continue
-		}
-		for _, h := range strings.Split(args, "?") {
-			if strings.EqualFold(h, name) {
-				return i
-			}
-		}
+	if i, is := p.headers[strings.ToLower(name)]; is {
+		return i
 	}
-	return -1
+	return noOperator
 }
 
 func (p *pattern) names() []string {
@@ -196,7 +222,7 @@ func (t *textLines) split(fields [][]byte) (int, error) {
 // a line is an error.
 func (p *pattern) split(line []byte, fields [][]byte) string {
 	if !bytes.HasPrefix(line, p.lead) {
-		return fmt.Sprintf("it does not begin with %q, as the %s says", p.lead, p.what)
+		return fmt.Sprintf("it does not begin with %s, as the %s says", quote(p.lead), p.what)
 	}
 	rest := line[len(p.lead):]
 	last := p.written - 1
@@ -210,7 +236,7 @@ func (p *pattern) split(line []byte, fields [][]byte) string {
 		case op.quoted:
 			if q := p.escape.closingQuote(rest); q >= 0 {
 				if !bytes.HasPrefix(rest[q:], op.after) {
-					return p.at(line, rest[q:]) + fmt.Sprintf("after %s stands %s, not %q: a quote within a value makes a line of text ambiguous", op.name, yamlform.Quote(string(rest[q:])), op.after)
+					return p.at(line, rest[q:]) + fmt.Sprintf("after %s stands %s, not %s: a quote within a value makes a line of text ambiguous", yamlform.Clip(op.name), quote(rest[q:]), quote(op.after))
 				}
 				end = q
 			}
@@ -225,7 +251,7 @@ func (p *pattern) split(line []byte, fields [][]byte) string {
 			end, after = len(rest), nil
 		}
 		if end < 0 {
-			return p.at(line, rest) + fmt.Sprintf("there is no %q after %s, as the %s says", op.after, op.name, p.what)
+			return p.at(line, rest) + fmt.Sprintf("there is no %s after %s, as the %s says", quote(op.after), yamlform.Clip(op.name), p.what)
 		}
 		if op.field >= 0 || i == p.request {
 			value := p.escape.restore(rest[:end:end])
@@ -242,7 +268,7 @@ func (p *pattern) split(line []byte, fields [][]byte) string {
 		}
 	}
 	if len(rest) > 0 {
-		return p.at(line, rest) + fmt.Sprintf("it goes on after the end of the %s: %s", p.what, yamlform.Quote(string(rest)))
+		return p.at(line, rest) + fmt.Sprintf("it goes on after the end of the %s: %s", p.what, quote(rest))
 	}
 	if p.request >= 0 {
 		parts := requestLine(request)
@@ -263,8 +289,17 @@ func (p *pattern) at(line, rest []byte) string {
 	return fmt.Sprintf("column %d: ", len(line)-len(rest)+1)
 }
 
+// maxShortText is the length of the texts for which index compares at every place where the first byte stands.
+const maxShortText = 16
+
+// quote writes a part of a line or of a pattern for a message.
+func quote(s []byte) string { return yamlform.Quote(string(s[:min(len(s), 1000)])) }
+
 // index is like bytes.Index, but faster for short texts that begin with a rare byte.
 func index(s, text []byte) int {
+	if len(text) > maxShortText {
+		return bytes.Index(s, text) // it takes linear time even where the text nearly repeats
+	}
 	for at := 0; ; at++ {
 		i := bytes.IndexByte(s[at:], text[0])
 		if i < 0 {

@@ -10,9 +10,13 @@ import (
 // algorithm is one way to enforce a limit: it counts hits in this process and in Redis. Each algorithm has its own file. The
 // properties of its limits are a row in package descriptor.
 type algorithm interface {
-	// apply attempts to add hits to a state at now. It leaves in the state what a store has to keep, and writes only if it
-	// adds hits.
+	// apply attempts to add hits to a state at now. It leaves in the state what a store has to keep. It writes if it adds
+	// hits, or if the state lies too far in the future: see slack.
 	apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome
+
+	// adjust adds delta hits, which may be negative, to the window in which hits were added at the time mark, whether or not
+	// the limit allows them. What is used there never falls below zero. If that window is over, nothing changes.
+	adjust(l *descriptor.Limit, s *State, now, mark, delta int64)
 
 	// expires is the time from which a counter in this state is equivalent to an unused one.
 	expires(l *descriptor.Limit, s *State) int64
@@ -42,11 +46,32 @@ var algorithms = [...]algorithm{
 	descriptor.SlidingLog:    slidingLog{},
 	descriptor.TokenBucket:   tokenBucket{},
 	descriptor.LeakyBucket:   leakyBucket{},
+	descriptor.Concurrency:   concurrency{},
 }
 
 // apply attempts a take on a state at now.
 func apply(t *Take, s *State, now int64, c commit) Outcome {
 	return algorithms[t.Limit.Algorithm].apply(t.Limit, s, now, t.Hits, c)
+}
+
+// slack is how far a state may lie in the future that counts time from its hits, in microseconds. The times that takes bring
+// along are not quite in order, and the clocks of processes differ a little. A state that lies further in the future is from
+// before a clock was set back: it is changed into one of the present, in which as much is used. So a step of the clock costs
+// at most one window, or one drain of a bucket.
+//
+// A state whose windows lie on the clock may be one window ahead. So no window is opened twice if the clock is set back by
+// less than a window. A bucket's state may lie as far ahead as if the bucket were twice as large, because another process may
+// know of a larger one.
+const slack = 1_000_000
+
+// refundable returns the hits of a take in a window in which some are used: none for a refund of more than that. Such a refund
+// is of hits that were taken in an earlier window, and to give back a part of it would give back what others took. Buckets
+// have no windows: such a refund fills them.
+func refundable(hits, used int64) int64 {
+	if hits < 0 && used+hits < 0 {
+		return 0
+	}
+	return hits
 }
 
 // Expires is the time, in microseconds, from which a counter in this state is equivalent to an unused one.

@@ -50,25 +50,14 @@ func (m moment) hits(a *descriptor.Arithmetic, n moment) int64 {
 //
 // State: Start and Count are the moment at which the token bucket will be full, or the leaky bucket empty.
 //
-// This moment is never further ahead than the time that one whole bucket takes to drain. So neither a lowered limit nor a
-// clock that went back refuses hits for longer than that.
+// This moment is not further ahead than the time that one whole bucket takes to drain, unless the capacity was lowered or the
+// clock went back. If it is ahead by more than two drains, or by a second more than one drain, it is moved to one drain.
 type bucket struct{}
 
 func (bucket) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
 	a := &l.Arithmetic
 	capacity := int64(l.Capacity())
-	idle := moment{us: now}
-	horizon := idle.plus(a, capacity)
-	busy := moment{s.Start, s.Count}
-	if busy.num >= a.StepDen { // a fraction of another rate
-		busy = moment{busy.us + 1, 0}
-	}
-	if busy.before(idle) {
-		busy = idle
-	}
-	if horizon.before(busy) {
-		busy = horizon
-	}
+	busy, kept, idle, horizon := busyUntil(l, s, now, c)
 
 	used := capacity - busy.hits(a, horizon)
 	o := Outcome{Before: used, Used: used, Allowed: hits <= capacity}
@@ -91,20 +80,64 @@ func (bucket) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Ou
 			if next == idle {
 				*s = State{}
 			}
-			busy = next
-			o.Used = capacity - busy.hits(a, horizon)
+			kept = next
+			o.Used = capacity - next.hits(a, horizon)
 		}
 	case hits > capacity:
 		o.RetryAfter = Never
 	default:
+		if kept != busy {
+			next = kept.plus(a, hits)
+		}
 		late := next.us - horizon.us
 		if next.num > horizon.num {
 			late++
 		}
 		o.RetryAfter = micros(late)
 	}
-	o.ResetAfter = micros(busy.ceil() - now)
+	o.ResetAfter = micros(kept.ceil() - now)
 	return o
+}
+
+// busyUntil returns the moment of a state, and the bounds that it lies between: idle for an empty bucket, horizon for a full one.
+// kept is the moment without the upper bound.
+func busyUntil(l *descriptor.Limit, s *State, now int64, c commit) (busy, kept, idle, horizon moment) {
+	a := &l.Arithmetic
+	idle = moment{us: now}
+	horizon = idle.plus(a, int64(l.Capacity()))
+	busy = moment{s.Start, s.Count}
+	if busy.num >= a.StepDen { // a fraction of another rate
+		busy = moment{busy.us + 1, 0}
+	}
+	if busy.before(idle) {
+		busy = idle
+	}
+	kept = busy
+	if horizon.before(busy) {
+		busy = horizon
+		if kept.us-horizon.us > max(slack, horizon.us-now) {
+			kept = horizon
+			if c.changes() {
+				s.Start, s.Count = kept.us, kept.num
+			}
+		}
+	}
+	return busy, kept, idle, horizon
+}
+
+// adjust changes what is used now: a bucket has no windows.
+func (bucket) adjust(l *descriptor.Limit, s *State, now, _, delta int64) {
+	capacity := int64(l.Capacity())
+	busy, _, idle, horizon := busyUntil(l, s, now, commitNever)
+	next := busy.plus(&l.Arithmetic, min(max(delta, -capacity), capacity))
+	switch {
+	case !idle.before(next):
+		*s = State{}
+		return
+	case horizon.before(next):
+		next = horizon
+	}
+	s.Start, s.Count = next.us, next.num
 }
 
 func (bucket) expires(_ *descriptor.Limit, s *State) int64 { return moment{s.Start, s.Count}.ceil() }

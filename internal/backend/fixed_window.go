@@ -14,18 +14,27 @@ import (
 // State: Start is when the window began, Count the number of hits in it.
 type fixedWindow struct{}
 
-// If the clock goes back, the newer window stays in use: a step back never opens a window twice.
+// If the clock goes back to the window before, the newer window stays in use. If it goes back further, the hits count in the
+// window that contains now.
 func (fixedWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
 	start, end := fixedBounds(l, now)
 	count := int64(0)
 	if s.Count > 0 {
 		if l.FirstHit {
-			if length := end - start; now < s.Start+length {
+			length := end - start
+			switch {
+			case s.Start > now+slack:
+				count = s.Count
+				s.move(start, c)
+			case now < s.Start+length:
 				start, end, count = s.Start, s.Start+length, s.Count
 			}
 		} else if s.Start >= start {
 			count = s.Count
-			if s.Start > start {
+			switch {
+			case s.Start > end:
+				s.move(start, c)
+			case s.Start > start:
 				start, end = fixedBounds(l, s.Start)
 			}
 		}
@@ -33,8 +42,10 @@ func (fixedWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c commi
 
 	limit := int64(l.Requests)
 	o := Outcome{Before: count, Used: count, ResetAfter: micros(end - now)}
-	after := min(max(count+hits, 0), MaxCount)
-	o.Allowed = after <= limit || hits < 0
+	refund := hits < 0
+	hits = refundable(hits, count)
+	after := min(count+hits, MaxCount)
+	o.Allowed = after <= limit || refund
 	if !o.Allowed {
 		o.RetryAfter = o.ResetAfter
 		if hits > limit {
@@ -48,6 +59,31 @@ func (fixedWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c commi
 		}
 	}
 	return o
+}
+
+func (fixedWindow) adjust(l *descriptor.Limit, s *State, now, mark, delta int64) {
+	start, end := fixedBounds(l, mark)
+	count := int64(0)
+	switch {
+	case s.Count == 0:
+	case l.FirstHit && mark < s.Start+(end-start):
+		start, end, count = s.Start, s.Start+(end-start), s.Count
+		if mark < start {
+			return // its window is over, and this one began later
+		}
+	case !l.FirstHit && s.Start > start:
+		return
+	case !l.FirstHit && s.Start == start:
+		count = s.Count
+	}
+	if now >= end {
+		return
+	}
+	if count = min(max(0, count+delta), MaxCount); count == 0 {
+		*s = State{}
+		return
+	}
+	s.Start, s.Count = start, count
 }
 
 // fixedBounds is the window that contains now. Where windows begin with a hit, it is the window that begins at now.
@@ -118,13 +154,13 @@ var calendarForm = RedisForm{
 			return State{}, tail
 		}
 		start, end := l.Window.Bounds(now)
-		for range windowNumbers {
+		for range 2 { // all windows after the next one mean the same
 			if windowNumber(l.Window, start)&(windowNumbers-1) == value>>countBits {
-				return State{Start: start, Count: count}, tail
+				break
 			}
 			start, end = l.Window.Bounds(end)
 		}
-		return State{}, tail
+		return State{Start: start, Count: count}, tail
 	},
 }
 

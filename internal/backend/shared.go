@@ -38,7 +38,7 @@ func Inherit(l *descriptor.Limit, shared *State, now int64) State {
 		s.Tail = slices.Clone(s.Tail)
 		return s
 	}
-	used := slidingWindow{}.apply(SharedLimit(l), shared, now, 0, commitNever).Used
+	used := slidingWindow{}.apply(SharedLimit(l), shared, now, 0, commitPeek).Used
 	if used == 0 {
 		return State{}
 	}

@@ -3,6 +3,7 @@ package backend
 import (
 	"bytes"
 	"encoding/binary"
+	"math"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
@@ -86,7 +87,7 @@ var preciseForm = RedisForm{
 type rolledWindow struct {
 	length int64 // of a sub-window
 	index  int64 // of the current sub-window
-	phase  int64 // how much of it has passed
+	phase  int64 // how much of it has passed; negative if it has not begun, because the clock went back
 	past   []uint32
 	count  int64 // in the current sub-window
 }
@@ -95,9 +96,13 @@ func (slidingWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c com
 	a := &l.Arithmetic
 	var buf [8]uint32
 	w := roll(l, s, now, buf[:0])
+	if start := w.index * a.Length; s.Start > start {
+		s.move(start, c)
+	}
 	limit := int64(l.Requests)
 	used := w.used(0, w.phase)
 	o := Outcome{Before: used, Used: used, Allowed: hits < 0 || used+hits <= limit}
+	hits = refundable(hits, used)
 	if o.Allowed {
 		if c.adds(true) && hits != 0 {
 			w.addHits(hits)
@@ -115,8 +120,23 @@ func (slidingWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c com
 	return o
 }
 
-// roll reads a state as of now. If the clock went back, it reads the state as of the beginning of the newest sub-window in
-// it, and the times of an outcome count from there.
+func (slidingWindow) adjust(l *descriptor.Limit, s *State, now, mark, delta int64) {
+	a := &l.Arithmetic
+	var buf [8]uint32
+	w := roll(l, s, now, buf[:0])
+	switch shift := w.index - mark/a.Length; {
+	case shift <= 0:
+		w.count = min(max(0, w.count+delta), math.MaxUint32)
+	case shift <= int64(len(w.past)):
+		w.past[shift-1] = uint32(min(max(0, int64(w.past[shift-1])+delta), math.MaxUint32)) //nolint:gosec // bounded
+	default:
+		return
+	}
+	w.store(s, a.Quantum)
+}
+
+// roll reads a state as of now. If the clock went back by up to a window, the newest sub-window in the state stays in use, and
+// phase is negative until it begins. If the clock went back further, its hits become hits of the sub-window that contains now.
 func roll(l *descriptor.Limit, s *State, now int64, past []uint32) rolledWindow {
 	a := &l.Arithmetic
 	w := rolledWindow{length: a.Length / a.Quantum}
@@ -139,8 +159,9 @@ func roll(l *descriptor.Limit, s *State, now int64, past []uint32) rolledWindow 
 		return 0
 	}
 	if index >= w.index {
-		if index > w.index {
-			w.index, w.phase = index, 0
+		if index <= w.index+int64(n) {
+			w.phase -= (index - w.index) * w.length
+			w.index = index
 		}
 		w.count = s.Count
 		for i := range past {
@@ -188,7 +209,7 @@ func (w *rolledWindow) parts(shift int64) (full, oldest int64) {
 // weigh is floor(count * (length-phase) / length). Scripts compute it in doubles. A count that is too large to be exact there
 // is taken as the largest exact one; only a limit that was lowered a lot leaves such a count behind.
 func (w *rolledWindow) weigh(count, phase int64) int64 {
-	return min(count, maxExact/w.length) * (w.length - phase) / w.length
+	return min(count, maxExact/w.length) * (w.length - max(phase, 0)) / w.length
 }
 
 const maxExact = 1 << 52

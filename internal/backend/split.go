@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 )
@@ -130,26 +131,75 @@ func (s *splitting[P]) conclude(ctx context.Context, sent time.Time, start, end 
 	for i := range outcomes {
 		failed = failed || outcomes[i].Failed
 	}
-	if !failed && !Refused(takes, outcomes) {
+	refused := failed || Refused(takes, outcomes)
+	least, most := granted(takes)
+	if !refused && least == most {
 		return nil
 	}
+	// The caller may have gone away. Its reserved hits are still given back, within the timeout of the store.
+	err := s.giveBack(context.WithoutCancel(ctx), sent, takes, outcomes)
+	switch {
+	case failed: // a group is answered as a whole or not at all
+		Fail(outcomes)
+	case !refused && err == nil: // the places granted different numbers: the smallest of them may fit everywhere
+		return s.reserveAgain(ctx, takes, outcomes, least)
+	}
+	return err
+}
+
+// giveBack gives back the hits that were reserved for the takes of a group.
+func (s *splitting[P]) giveBack(ctx context.Context, sent time.Time, takes []Take, outcomes []Outcome) error {
 	var back Request
 	for i := range takes {
 		o := &outcomes[i]
-		if o.Failed || takes[i].Hits <= 0 || !o.Allowed || o.Used == o.Before {
+		if o.Failed || takes[i].always() || !o.Allowed || takes[i].Hold == nil && o.Used == o.Before {
 			continue
 		}
-		if left := o.ResetAfter - time.Since(sent); left > giveBackWithin {
-			refund := takes[i]
-			refund.Hits, refund.Member = -refund.Hits, i
+		refund := takes[i]
+		refund.Member = i
+		if h := takes[i].Hold; h != nil { // its record says what to give back, however late it is
+			refund.Hits, refund.Hold = 0, &Hold{ID: h.ID, Op: HoldCommit, Final: true}
+			back.Takes = append(back.Takes, refund)
+			h.Granted = 0
+		} else if left := o.ResetAfter - time.Since(sent); left > giveBackWithin {
+			refund.Hits = -refund.Hits
 			back.Takes = append(back.Takes, refund)
 		}
 		o.Used = o.Before
 	}
-	if failed { // a group is answered as a whole or not at all
-		Fail(outcomes)
-	}
 	back.Outcomes = make([]Outcome, len(back.Takes))
-	// The caller may have gone away. Its reserved hits are still given back, within the timeout of the store.
-	return Split(context.WithoutCancel(ctx), &back, s.place, s.take)
+	return Split(ctx, &back, s.place, s.take)
+}
+
+// reserveAgain settles a group again. Reservations that accept fewer hits than they ask for now ask for the smallest number
+// that was granted to any of them, and accept nothing else.
+func (s *splitting[P]) reserveAgain(ctx context.Context, takes []Take, outcomes []Outcome, least int64) error {
+	again := Request{Together: true, Takes: slices.Clone(takes), Outcomes: outcomes}
+	for i := range again.Takes {
+		if h := takes[i].Hold; h != nil && h.Op == HoldReserve && h.Least > 0 {
+			t := &again.Takes[i]
+			t.Hits, t.Hold = least, &Hold{ID: h.ID, Op: HoldReserve, TTL: h.TTL}
+		}
+	}
+	err := Split(ctx, &again, s.place, s.take)
+	for i := range again.Takes {
+		if h := takes[i].Hold; h != nil && h != again.Takes[i].Hold {
+			h.Result, h.Granted, h.Expires = again.Takes[i].Hold.Result, again.Takes[i].Hold.Granted, again.Takes[i].Hold.Expires
+		}
+	}
+	return err
+}
+
+// granted returns the smallest and the largest number of hits that were granted to reservations of a group that accept fewer
+// than they ask for.
+func granted(takes []Take) (least, most int64) {
+	for i := range takes {
+		if h := takes[i].Hold; h != nil && h.Op == HoldReserve && h.Least > 0 && h.Granted > 0 {
+			if least == 0 || h.Granted < least {
+				least = h.Granted
+			}
+			most = max(most, h.Granted)
+		}
+	}
+	return least, most
 }

@@ -23,8 +23,8 @@ type Store interface {
 
 	// Reset clears counters. After it returns without an error, neither the store nor this process remembers what was taken
 	// from them before the call: remembered refusals, and permits that were taken in batches, are void. A take that runs at
-	// the same time counts before the reset or after it. Other processes keep what they remember: refusals last until their
-	// retry-after; permits that they hold may pass uncounted, or be given back, once.
+	// the same time counts before the reset or after it. Other processes forget a moment later (redis.Invalidations). Until
+	// then their refusals last, and permits that they hold may pass uncounted, or be given back, once.
 	//
 	// A reset that fails may still have been carried out, for all counters or for some.
 	Reset(ctx context.Context, counters []Counter) error

@@ -8,15 +8,18 @@ import (
 
 // Take is one attempt to add hits under one limit.
 type Take struct {
-	Key   []byte // identity of the counter; valid until the call returns, copy it to keep it
-	Limit *descriptor.Limit
+	Key   []byte            // identity of the counter; valid until the call returns, copy it to keep it
+	Limit *descriptor.Limit // valid until the call returns, like Key: an override's limit is in the memory of the decision
 
 	// Rule decides which share of a bounded store the counter belongs to. Nil has a share of its own, and so have the
-	// Overrides of each domain.
+	// RequestLimits of each domain.
 	Rule *descriptor.Rule
 
 	// Hits is the number of hits to add, at most MaxHits. 0 peeks (nothing is written), and a negative number refunds.
 	Hits int64
+
+	// Hold makes the take reserve its hits, or change an earlier reservation. Nil: the hits are added and that is all.
+	Hold *Hold
 
 	Member      int  // index of the descriptor that this take is for; the takes of one descriptor are neighbours
 	Vote        Vote // what a refusal means for the request

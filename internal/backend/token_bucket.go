@@ -18,6 +18,14 @@ func (b tokenBucket) apply(l *descriptor.Limit, s *State, now, hits int64, c com
 	return b.bucket.apply(l, s, now, hits, c)
 }
 
+func (b tokenBucket) adjust(l *descriptor.Limit, s *State, now, mark, delta int64) {
+	if l.Interval {
+		intervalBucket{}.adjust(l, s, now, mark, delta)
+		return
+	}
+	b.bucket.adjust(l, s, now, mark, delta)
+}
+
 func (b tokenBucket) expires(l *descriptor.Limit, s *State) int64 {
 	if l.Interval {
 		return s.Start + ceilDiv(s.Count, int64(l.Requests))*l.Arithmetic.Length
@@ -66,20 +74,7 @@ type intervalBucket struct{}
 func (intervalBucket) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
 	length, refill := l.Arithmetic.Length, int64(l.Requests)
 	capacity := int64(l.Burst)
-	windowStart, used := now, int64(0)
-	if !l.FirstHit {
-		windowStart = now - now%length
-	}
-	if s.Count > 0 {
-		ticks := max(0, now-s.Start) / length
-		if ticks < ceilDiv(s.Count, refill) {
-			used = s.Count - ticks*refill
-		}
-		if used > 0 || !l.FirstHit {
-			windowStart = s.Start + ticks*length
-		}
-	}
-	used = min(used, capacity) // in case the burst was lowered
+	windowStart, used := missing(l, s, now, c)
 
 	o := Outcome{Before: used, Used: used, Allowed: hits < 0 || used+hits <= capacity}
 	switch {
@@ -97,4 +92,38 @@ func (intervalBucket) apply(l *descriptor.Limit, s *State, now, hits int64, c co
 		o.ResetAfter = micros(windowStart + ceilDiv(o.Used, refill)*length - now)
 	}
 	return o
+}
+
+// missing returns how many tokens are missing from a bucket, and the window that this number is of.
+func missing(l *descriptor.Limit, s *State, now int64, c commit) (windowStart, used int64) {
+	length, refill := l.Arithmetic.Length, int64(l.Requests)
+	windowStart = now
+	if !l.FirstHit {
+		windowStart = now - now%length
+	}
+	if s.Count > 0 {
+		start := s.Start
+		if ahead := start - windowStart; l.FirstHit && ahead > slack || !l.FirstHit && ahead > length {
+			start = windowStart
+			s.move(start, c)
+		}
+		ticks := max(0, now-start) / length
+		if ticks < ceilDiv(s.Count, refill) {
+			used = s.Count - ticks*refill
+		}
+		if used > 0 || !l.FirstHit {
+			windowStart = start + ticks*length
+		}
+	}
+	return windowStart, min(used, int64(l.Burst)) // in case the burst was lowered
+}
+
+// adjust changes what is missing now: a bucket keeps what it lacks over its windows.
+func (intervalBucket) adjust(l *descriptor.Limit, s *State, now, _, delta int64) {
+	windowStart, used := missing(l, s, now, commitNever)
+	if used = min(max(0, used+delta), int64(l.Burst)); used == 0 {
+		*s = State{}
+		return
+	}
+	s.Start, s.Count = windowStart, used
 }

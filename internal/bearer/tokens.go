@@ -18,10 +18,16 @@ type Options struct {
 	Token string // one token; empty: none
 	Name  string // of its owner in logs, such as the setting that it comes from
 
-	// File has a token on each line, or the name of its owner, a space, and the token. Empty lines and lines that begin
-	// with # are ignored. Empty: no file.
+	// File has a token on each line. Before it may be the name of its owner, its role, or both in this order, with spaces between.
+	// Without a role it is Operate. Empty lines and lines that begin with # are ignored. Empty: no file.
 	File string
 }
+
+// The roles of tokens.
+const (
+	Read    = "read"    // its bearer may look
+	Operate = "operate" // its bearer may also change
+)
 
 const (
 	least   = 16       // bytes of a token; a shorter one can be guessed
@@ -32,8 +38,8 @@ const (
 type Tokens struct{ o Options }
 
 type token struct {
-	sum   [sha256.Size]byte
-	owner string
+	sum         [sha256.Size]byte
+	owner, role string
 }
 
 // New returns the tokens. It fails if there is none.
@@ -52,19 +58,20 @@ func New(o Options) (*Tokens, error) {
 	return t, nil
 }
 
-// Owner returns the owner of a token, if the token is known. It fails if the file cannot be used.
-func (t *Tokens) Owner(presented string) (owner string, known bool, err error) {
+// Owner returns the owner and the role of a token. The role is empty if the token is unknown. It fails if the file cannot be
+// used.
+func (t *Tokens) Owner(presented string) (owner, role string, err error) {
 	all, err := t.all()
 	if err != nil {
-		return "", false, err
+		return "", "", err
 	}
 	sum := sha256.Sum256([]byte(presented))
 	for i := range all { // always all, so that the time does not reveal which one matched
 		if subtle.ConstantTimeCompare(sum[:], all[i].sum[:]) == 1 {
-			owner, known = all[i].owner, true
+			owner, role = all[i].owner, all[i].role
 		}
 	}
-	return owner, known, nil
+	return owner, role, nil
 }
 
 func (t *Tokens) all() ([]token, error) {
@@ -73,13 +80,13 @@ func (t *Tokens) all() ([]token, error) {
 		if err := check(t.o.Token); err != nil {
 			return nil, fmt.Errorf("%s: %w", t.o.Name, err)
 		}
-		all = append(all, token{sha256.Sum256([]byte(t.o.Token)), t.o.Name})
+		all = append(all, token{sha256.Sum256([]byte(t.o.Token)), t.o.Name, Operate})
 	}
 	if t.o.File == "" {
 		return all, nil
 	}
-	err := lines(t.o.File, func(owner, text string) {
-		all = append(all, token{sha256.Sum256([]byte(text)), owner})
+	err := lines(t.o.File, func(owner, role, text string) {
+		all = append(all, token{sha256.Sum256([]byte(text)), owner, role})
 	})
 	return all, err
 }
@@ -91,14 +98,14 @@ func First(file string) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("read tokens: %w", err)
 		}
-		return firstOf(stdin.Shown, func(each func(_, text string)) error { return parse(stdin.Shown, data, each) })
+		return firstOf(stdin.Shown, func(each func(_, _, text string)) error { return parse(stdin.Shown, data, each) })
 	}
-	return firstOf(file, func(each func(_, text string)) error { return lines(file, each) })
+	return firstOf(file, func(each func(_, _, text string)) error { return lines(file, each) })
 }
 
-func firstOf(file string, lines func(each func(_, text string)) error) (string, error) {
+func firstOf(file string, lines func(each func(_, _, text string)) error) (string, error) {
 	first := ""
-	err := lines(func(_, text string) {
+	err := lines(func(_, _, text string) {
 		if first == "" {
 			first = text
 		}
@@ -110,7 +117,7 @@ func firstOf(file string, lines func(each func(_, text string)) error) (string, 
 }
 
 // lines calls each for every token of a file. Errors name lines, never their content.
-func lines(file string, each func(owner, text string)) error {
+func lines(file string, each func(owner, role, text string)) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return fmt.Errorf("read tokens: %w", err)
@@ -124,7 +131,7 @@ func lines(file string, each func(owner, text string)) error {
 }
 
 // parse calls each for every token in the content of a file.
-func parse(file string, data []byte, each func(owner, text string)) error {
+func parse(file string, data []byte, each func(owner, role, text string)) error {
 	if len(data) > largest {
 		return fmt.Errorf("read tokens: %s is larger than %d bytes", file, largest)
 	}
@@ -133,18 +140,22 @@ func parse(file string, data []byte, each func(owner, text string)) error {
 		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
 			continue
 		}
-		owner, text := fmt.Sprintf("line %d", i+1), words[0]
+		owner, role, text := fmt.Sprintf("line %d", i+1), Operate, words[len(words)-1]
+		words = words[:len(words)-1]
+		if n := len(words); n > 0 && (words[n-1] == Read || words[n-1] == Operate) {
+			role, words = words[n-1], words[:n-1]
+		}
 		switch len(words) {
+		case 0:
 		case 1:
-		case 2:
-			owner, text = words[0], words[1]
+			owner = words[0]
 		default:
-			return fmt.Errorf("%s:%d: more than a name and a token", file, i+1)
+			return fmt.Errorf("%s:%d: more than a name, a role (%s or %s) and a token", file, i+1, Read, Operate)
 		}
 		if err := check(text); err != nil {
 			return fmt.Errorf("%s:%d: %w", file, i+1, err)
 		}
-		each(owner, text)
+		each(owner, role, text)
 	}
 	return nil
 }

@@ -11,6 +11,9 @@ const (
 	one   = "one-token-of-some-length"
 	two   = "two-token-of-some-length"
 	three = "three-token-of-some-length"
+	four  = "four-token-of-some-length"
+	five  = "five-token-of-some-length"
+	six   = "six-token-of-some-length"
 )
 
 func write(t *testing.T, file, text string) {
@@ -22,18 +25,20 @@ func write(t *testing.T, file, text string) {
 
 func TestOwner(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens")
-	write(t, file, "# who may look\n\nann "+one+"\r\n  "+two+"\n")
+	write(t, file, "# who may look\n\nann "+one+"\r\n  "+two+"\nbob read "+four+"\nread "+five+"\ncy operate "+six+"\n")
 	tokens, err := New(Options{Token: three, Name: "SETTING", File: file})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for text, want := range map[string]string{one: "ann", two: "line 4", three: "SETTING"} {
-		if got, known, err := tokens.Owner(text); got != want || !known || err != nil {
-			t.Errorf("%s: %q %v, want %q", text, got, err, want)
+	for text, want := range map[string][2]string{
+		one: {"ann", Operate}, two: {"line 4", Operate}, three: {"SETTING", Operate}, four: {"bob", Read}, five: {"line 6", Read}, six: {"cy", Operate},
+	} {
+		if got, role, err := tokens.Owner(text); got != want[0] || role != want[1] || err != nil {
+			t.Errorf("%s: %q %q %v, want %q", text, got, role, err, want)
 		}
 	}
 	for _, text := range []string{"", "ann", one + "x", one[1:], "ann " + one, "#"} {
-		if got, known, err := tokens.Owner(text); got != "" || known || err != nil {
+		if got, role, err := tokens.Owner(text); got != "" || role != "" || err != nil {
 			t.Errorf("%q: %q %v, want it unknown", text, got, err)
 		}
 	}
@@ -47,20 +52,20 @@ func TestFileChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, file, "new "+two)
-	if _, known, err := tokens.Owner(one); known || err != nil {
+	if _, role, err := tokens.Owner(one); role != "" || err != nil {
 		t.Errorf("a token that was taken out: %v", err)
 	}
-	if owner, known, err := tokens.Owner(two); owner != "new" || !known || err != nil {
+	if owner, role, err := tokens.Owner(two); owner != "new" || role != Operate || err != nil {
 		t.Errorf("a token that came: %q %v", owner, err)
 	}
 	write(t, file, "")
-	if _, known, err := tokens.Owner(two); known || err != nil {
+	if _, role, err := tokens.Owner(two); role != "" || err != nil {
 		t.Errorf("an empty file: %v", err)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if _, known, err := tokens.Owner(two); known || err == nil {
+	if _, role, err := tokens.Owner(two); role != "" || err == nil {
 		t.Errorf("no file: %v, want an error", err)
 	}
 }
@@ -77,7 +82,7 @@ func TestBadTokens(t *testing.T) {
 		"a blank":       {Options{Token: "secret secret secret", Name: "SETTING"}, "", "without spaces"},
 		"empty file":    {Options{}, "# nothing\n", "there is no token in "},
 		"short in file": {Options{}, "\n# x\nann secretsecret\n", "tokens:3: a token of fewer than 16"},
-		"words":         {Options{}, "ann " + one + " secretsecretsecret\n", "tokens:1: more than a name and a token"},
+		"words":         {Options{}, "ann " + one + " secretsecretsecret\n", "tokens:1: more than a name, a role (read or operate) and a token"},
 		"not ASCII":     {Options{}, "secret-sécret-secret\n", "tokens:1: a token must consist of printable ASCII"},
 		"large":         {Options{}, strings.Repeat("secretsecretsecret\n", 5000), "larger than 65536 bytes"},
 	} {

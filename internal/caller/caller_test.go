@@ -82,7 +82,7 @@ func (s *slowed) Decide(ctx context.Context, now time.Time, req *limiter.Request
 // anyToken is everybody's.
 type anyToken struct{}
 
-func (anyToken) Owner(string) (string, bool, error) { return "anybody", true, nil }
+func (anyToken) Owner(string) (string, string, error) { return "anybody", "operate", nil }
 
 // start starts a server with some rules and returns where it listens.
 func start(t *testing.T, pause func(n int64) <-chan time.Time) (addr, admin string, s *slowed) {
@@ -142,9 +142,9 @@ func TestDecide(t *testing.T) {
 	addr, _, _ := start(t, nil)
 	c := client(t, Options{Server: addr})
 	year := 365 * 24 * time.Hour.Seconds()
-	ask := func(hits int64, o *limiter.Override) *Answer {
+	ask := func(hits int64, o *limiter.RequestLimit) *Answer {
 		t.Helper()
-		a, err := c.Decide(t.Context(), &Request{Domain: "d", Descriptors: [][]descriptor.Entry{entries("k=v"), entries("week=x"), entries("free=x")}, Hits: hits, Override: o})
+		a, err := c.Decide(t.Context(), &Request{Domain: "d", Descriptors: [][]descriptor.Entry{entries("k=v"), entries("week=x"), entries("free=x")}, Hits: hits, Limit: o})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,8 +178,8 @@ func TestDecide(t *testing.T) {
 			t.Errorf("%d hits: %s, %d left, want %s, %d", step.hits, a.Code, a.Statuses[0].Remaining, step.code, step.left)
 		}
 	}
-	if a := ask(1, &limiter.Override{Requests: 9, Unit: int32(descriptor.Second), Multiplier: 20}); a.Statuses[0].Limit.Unit != "unknown" || a.Statuses[0].Remaining != 8 {
-		t.Errorf("an override: %+v", a.Statuses[0])
+	if a := ask(1, &limiter.RequestLimit{Requests: 9, Unit: int32(descriptor.Second), Multiplier: 20}); a.Statuses[0].Limit.Unit != "unknown" || a.Statuses[0].Remaining != 8 {
+		t.Errorf("a limit of the request: %+v", a.Statuses[0])
 	}
 }
 
@@ -199,7 +199,7 @@ func TestMessage(t *testing.T) {
 		"many": {Request{Hits: 1 << 32}, &ratelimitv3.RateLimitRequest{Descriptors: []*descriptorv3.RateLimitDescriptor{
 			{Entries: entry, HitsAddend: wrapperspb.UInt64(1 << 32)},
 		}}},
-		"override": {Request{Hits: 1, Override: &limiter.Override{Requests: 5, Unit: 2, Multiplier: 3}}, &ratelimitv3.RateLimitRequest{HitsAddend: 1, Descriptors: []*descriptorv3.RateLimitDescriptor{
+		"limit": {Request{Hits: 1, Limit: &limiter.RequestLimit{Requests: 5, Unit: 2, Multiplier: 3}}, &ratelimitv3.RateLimitRequest{HitsAddend: 1, Descriptors: []*descriptorv3.RateLimitDescriptor{
 			{Entries: entry, Limit: &descriptorv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 5, Unit: typev3.RateLimitUnit_MINUTE, UnitMultiplier: wrapperspb.UInt32(3)}},
 		}}},
 	} {
@@ -376,11 +376,11 @@ func TestCounters(t *testing.T) {
 	if got, err = c.Peek(t.Context(), "d", entries("k=v"), nil); err != nil || got.Counters[0].State.Used != 0 || got.Counters[0].State.Never {
 		t.Errorf("after the reset: %+v %v", got, err)
 	}
-	o := &limiter.Override{Requests: 0, Unit: int32(descriptor.Minute), Multiplier: 2}
-	if got, err = c.Peek(t.Context(), "d", entries("k=v"), o); err != nil || !got.Override || !got.Matched || got.Rule != nil || !got.Counters[0].State.Never {
-		t.Errorf("an override: %+v %v", got, err)
+	o := &limiter.RequestLimit{Requests: 0, Unit: int32(descriptor.Minute), Multiplier: 2}
+	if got, err = c.Peek(t.Context(), "d", entries("k=v"), o); err != nil || !got.FromRequest || !got.Matched || got.Rule != nil || !got.Counters[0].State.Never {
+		t.Errorf("a limit of the request: %+v %v", got, err)
 	}
-	if got, err = c.Peek(t.Context(), "nobody", entries("k=v"), o); err != nil || got.Override || got.Matched || got.Reason == "" {
+	if got, err = c.Peek(t.Context(), "nobody", entries("k=v"), o); err != nil || got.FromRequest || got.Matched || got.Reason == "" {
 		t.Errorf("a domain without rules: %+v %v", got, err)
 	}
 	if got, err = c.Reset(t.Context(), "d", entries("free=v"), nil); err != nil || !got.Matched || got.Cleared {
@@ -412,14 +412,23 @@ func TestTexts(t *testing.T) {
 			{Name: "short", Words: "2 per second, fixed window", Key: "edge|method=GET|f1", State: explain.State{Used: 3, Capacity: 2, WaitSeconds: 0.5, Reset: 0.5}},
 			{Name: "long", Words: "100 per day, fixed window", Key: "edge|method=GET|f86400", State: explain.State{Used: 3, Capacity: 100, Remaining: 97, Reset: 3600}},
 		}},
-		{Domain: "edge", Entries: []Entry{{"method", "PUT"}}, Matched: true, Cleared: true, Override: true, Counters: []Counter{
+		{Domain: "edge", Entries: []Entry{{"method", "PUT"}}, Matched: true, Cleared: true, FromRequest: true, Counters: []Counter{
 			{Words: "9 per minute, fixed window", Key: "edge|method=PUT|f60", State: explain.State{Used: 9, Capacity: 9}},
 		}},
 		{Domain: "edge", Entries: []Entry{{"method", "OPTIONS"}}, Matched: true, Rule: &Rule{Path: "edge.method_OPTIONS", Unlimited: true}},
 		{Domain: "edge", Entries: []Entry{{"nobody", "knows"}}, Reason: "nothing matches entry 1"},
 	}
+	minutes := make([]CounterMinute, 60)
+	for i := range minutes {
+		minutes[i].At = time.Date(2026, 3, 10, 12, i, 0, 0, time.UTC)
+	}
+	minutes[3].Allowed, minutes[4].Allowed, minutes[4].AllowedError, minutes[5].Allowed = 1, 800, 66, 450
+	history := &History{Server: "localhost:6070", Domain: "edge\x1b[31m", Entries: []Entry{{"path", "/\x1b"}}, Rule: &Rule{Path: "edge.path"}, Counters: []CounterHistory{
+		{Words: "800 per minute, fixed window", Key: "edge|path=/|f60", Minutes: minutes},
+	}}
 	var b strings.Builder
 	for name, write := range map[string]func() error{
+		"history.txt":   func() error { return WriteHistory(&b, history, false) },
 		"answer.txt":    func() error { return WriteAnswer(&b, answer, false) },
 		"answer.json":   func() error { return WriteJSON(&b, answer) },
 		"summary.txt":   func() error { return WriteSummary(&b, summary, false) },

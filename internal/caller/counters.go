@@ -16,12 +16,13 @@ type Counters struct {
 	Domain  string  `json:"domain"`
 	Entries []Entry `json:"entries"`
 
-	Matched  bool      `json:"matched"`            // a rule matches, or an override stands in for it
-	Reason   string    `json:"reason,omitempty"`   // why no rule matches
-	Rule     *Rule     `json:"rule,omitempty"`     // absent with an override
-	Override bool      `json:"override,omitempty"` // the limit is the request's
-	Cleared  bool      `json:"cleared,omitempty"`  // the counters were cleared; the states are from just before
-	Counters []Counter `json:"counters"`
+	Matched     bool      `json:"matched"`                // a rule matches, or the request brings a limit along
+	Reason      string    `json:"reason,omitempty"`       // why no rule matches
+	Rule        *Rule     `json:"rule,omitempty"`         // absent if the limit is the request's
+	FromRequest bool      `json:"from_request,omitempty"` // the limit is the request's
+	Override    string    `json:"override,omitempty"`     // the operators' override in force, in words
+	Cleared     bool      `json:"cleared,omitempty"`      // the counters were cleared; the states are from just before
+	Counters    []Counter `json:"counters"`
 }
 
 // Rule is the rule of the server that matches.
@@ -44,21 +45,23 @@ type Counter struct {
 }
 
 // Peek looks at the counters of a descriptor.
-func (c *Client) Peek(ctx context.Context, domain string, entries []descriptor.Entry, o *limiter.Override) (*Counters, error) {
+func (c *Client) Peek(ctx context.Context, domain string, entries []descriptor.Entry, o *limiter.RequestLimit) (*Counters, error) {
 	ctx, cancel := c.within(ctx)
 	defer cancel()
-	got, err := adminv1.NewCounterServiceClient(c.conn).Peek(ctx, &adminv1.PeekRequest{Domain: domain, Entries: messages(entries), Override: override(o)})
+	got, err := adminv1.NewCounterServiceClient(c.conn).Peek(ctx, &adminv1.PeekRequest{Domain: domain, Entries: messages(entries), Limit: requestLimit(o)})
 	if err != nil {
 		return nil, c.failure(err)
 	}
-	return c.counters(domain, entries, got, o != nil), nil
+	answer := c.counters(domain, entries, got, o != nil)
+	answer.Override = got.GetOverride()
+	return answer, nil
 }
 
 // Reset clears the counters of a descriptor. The states are from just before.
-func (c *Client) Reset(ctx context.Context, domain string, entries []descriptor.Entry, o *limiter.Override) (*Counters, error) {
+func (c *Client) Reset(ctx context.Context, domain string, entries []descriptor.Entry, o *limiter.RequestLimit) (*Counters, error) {
 	ctx, cancel := c.within(ctx)
 	defer cancel()
-	got, err := adminv1.NewCounterServiceClient(c.conn).Reset(ctx, &adminv1.ResetRequest{Domain: domain, Entries: messages(entries), Override: override(o)})
+	got, err := adminv1.NewCounterServiceClient(c.conn).Reset(ctx, &adminv1.ResetRequest{Domain: domain, Entries: messages(entries), Limit: requestLimit(o)})
 	if err != nil {
 		return nil, c.failure(err)
 	}
@@ -75,11 +78,11 @@ func messages(entries []descriptor.Entry) []*adminv1.Entry {
 	return all
 }
 
-func override(o *limiter.Override) *adminv1.LimitOverride {
+func requestLimit(o *limiter.RequestLimit) *adminv1.RequestLimit {
 	if o == nil {
 		return nil
 	}
-	return &adminv1.LimitOverride{RequestsPerUnit: o.Requests, Unit: unitName(o.Unit), UnitMultiplier: o.Multiplier}
+	return &adminv1.RequestLimit{RequestsPerUnit: o.Requests, Unit: unitName(o.Unit), UnitMultiplier: o.Multiplier}
 }
 
 // countersResponse is what the responses of both calls have.
@@ -89,22 +92,27 @@ type countersResponse interface {
 	GetCounters() []*adminv1.CounterState
 }
 
-func (c *Client) counters(domain string, entries []descriptor.Entry, t countersResponse, overridden bool) *Counters {
-	out := &Counters{Server: c.o.Server, Domain: domain, Entries: entriesOf(entries), Reason: t.GetReason(), Counters: []Counter{}}
-	if r := t.GetRule(); r != nil {
-		out.Rule = &Rule{
-			Path: r.GetPath(), Name: r.GetName(), Unlimited: r.GetUnlimited(), Shadow: r.GetShadowMode(),
-			File: r.GetPosition().GetFile(), Line: r.GetPosition().GetLine(), Column: r.GetPosition().GetColumn(),
-		}
-	}
+func (c *Client) counters(domain string, entries []descriptor.Entry, t countersResponse, fromRequest bool) *Counters {
+	out := &Counters{Server: c.o.Server, Domain: domain, Entries: entriesOf(entries), Rule: ruleOf(t.GetRule()), Reason: t.GetReason(), Counters: []Counter{}}
 	for _, k := range t.GetCounters() {
 		out.Counters = append(out.Counters, Counter{
 			Name: k.GetLimit().GetName(), Words: k.GetWords(), Key: string(k.GetLimit().GetCounterKey()), State: stateOf(k),
 		})
 	}
-	out.Override = overridden && len(out.Counters) > 0
-	out.Matched = out.Rule != nil || out.Override
+	out.FromRequest = fromRequest && len(out.Counters) > 0
+	out.Matched = out.Rule != nil || out.FromRequest
 	return out
+}
+
+// ruleOf is nil for no rule.
+func ruleOf(r *adminv1.Rule) *Rule {
+	if r == nil {
+		return nil
+	}
+	return &Rule{
+		Path: r.GetPath(), Name: r.GetName(), Unlimited: r.GetUnlimited(), Shadow: r.GetShadowMode(),
+		File: r.GetPosition().GetFile(), Line: r.GetPosition().GetLine(), Column: r.GetPosition().GetColumn(),
+	}
 }
 
 func stateOf(k *adminv1.CounterState) explain.State {

@@ -19,8 +19,8 @@ import (
 type Request struct {
 	Domain      string
 	Descriptors [][]descriptor.Entry
-	Hits        int64             // of each descriptor; 0 peeks, a negative number refunds
-	Override    *limiter.Override // the limit of each descriptor in place of its rule's; nil: none
+	Hits        int64                 // of each descriptor; 0 peeks, a negative number refunds
+	Limit       *limiter.RequestLimit // the limit of each descriptor in place of its rule's; nil: none
 }
 
 func (r *Request) message() *ratelimitv3.RateLimitRequest {
@@ -38,7 +38,7 @@ func (r *Request) message() *ratelimitv3.RateLimitRequest {
 			d.HitsAddend = wrapperspb.UInt64(uint64(max(r.Hits, -r.Hits)))
 			d.IsNegativeHits = r.Hits < 0
 		}
-		if o := r.Override; o != nil {
+		if o := r.Limit; o != nil {
 			d.Limit = &descriptorv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: o.Requests, Unit: typev3.RateLimitUnit(o.Unit)}
 			if o.Multiplier > 1 {
 				d.Limit.UnitMultiplier = wrapperspb.UInt32(o.Multiplier)
@@ -73,7 +73,7 @@ type Status struct {
 type Limit struct {
 	Name     string `json:"name,omitempty"`
 	Requests uint32 `json:"requests_per_unit"`
-	Unit     string `json:"unit"` // "unknown" if the window is no whole unit
+	Unit     string `json:"unit"` // "unknown" if the window is no whole unit, or there is none: requests in flight
 }
 
 // Entry is one key/value pair.

@@ -81,8 +81,8 @@ func statusText(s *Status) string {
 		return "no limit applies"
 	}
 	limit := fmt.Sprintf("%d per %s", s.Limit.Requests, s.Limit.Unit)
-	if s.Limit.Unit == "unknown" { // the protocol has no unit for the window
-		limit = fmt.Sprintf("%d per window", s.Limit.Requests)
+	if s.Limit.Unit == "unknown" { // the protocol has no unit for the window, and none for requests in flight
+		limit = fmt.Sprintf("limit %d", s.Limit.Requests)
 	}
 	if s.Limit.Name != "" {
 		limit += " (" + s.Limit.Name + ")"
@@ -151,7 +151,7 @@ func WriteCounters(to io.Writer, all []*Counters, color bool) error {
 func (w answerWriter) counters(c *Counters) {
 	w.Line("%s  %s", w.Paint(terminal.Bold, terminal.Clean(c.Domain)), terminal.Clean(entriesText(c.Entries)))
 	switch {
-	case c.Override:
+	case c.FromRequest:
 		w.row("rule", "none: the request carries its own limit")
 	case c.Rule == nil:
 		w.row("no rule", "%s", w.Paint(terminal.Yellow, terminal.Clean(c.Reason)))
@@ -168,6 +168,9 @@ func (w answerWriter) counters(c *Counters) {
 		if c.Rule.File != "" {
 			w.row("", "%s:%d:%d", terminal.Clean(c.Rule.File), c.Rule.Line, c.Rule.Column)
 		}
+	}
+	if c.Override != "" {
+		w.row("override", "%s", w.Paint(terminal.Yellow, terminal.Clean(c.Override)))
 	}
 	if len(c.Counters) == 0 {
 		w.row("limit", "unlimited: nothing is counted")

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"maps"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -90,7 +91,19 @@ func readCut(name string, data []byte, size int) *source {
 	for _, p := range pieces {
 		domain.Children = append(domain.Children, p...)
 	}
-	if domain.Children = r.unique(domain.Children); r.Found() > 0 || expanded > yamlform.MaxExpanded {
+	domain.Children = r.unique(domain.Children)
+	r.inheriting = make(map[descriptor.Position]yamlform.Value)
+	for i := range readers {
+		maps.Copy(r.inheriting, readers[i].inheriting)
+	}
+	r.complete(domain.Children)
+	s.rules += r.rules
+	for i := range readers { // a descriptor that cannot inherit is an error of its piece
+		if readers[i].Found() > 0 {
+			return nil
+		}
+	}
+	if r.Found() > 0 || expanded > yamlform.MaxExpanded {
 		return nil
 	}
 	s.domains = []descriptor.DomainSpec{domain}

@@ -46,6 +46,11 @@ func TestShippedDomains(t *testing.T) {
 		{"api", "customer=acme", descriptor.Hour, 1000, ""},
 		{"api", "customer=acme plan=gold", descriptor.Hour, 20000, ""},
 		{"api", "endpoint=/v1/search", descriptor.Minute, 300, "shadow"},
+		{"saas_api", "plan=free api_key=ann", descriptor.Day, 1000, "shared"},
+		{"saas_api", "plan=pro api_key=ann endpoint=export", descriptor.Hour, 10, "shared"},
+		{"saas_api", "plan=pro api_key=acme", descriptor.Day, 5000000, "shared"},
+		{"saas_api", "plan=pro api_key=acme endpoint=search", descriptor.Minute, 300, "shared"},
+		{"saas_api", "plan=gold api_key=ann", 0, 0, "none"},
 	} {
 		tested[c.domain] = true
 		var entries []descriptor.Entry

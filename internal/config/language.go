@@ -9,7 +9,7 @@ import (
 func Rules() yamlform.Language {
 	limit := limitForm.Map
 	limit.What = "`rate_limit`, and each entry of `rate_limits`"
-	return yamlform.Language{Maps: []*yamlform.Map{&fileForm.Map, &descriptorForm.Map, &limit, &replacesForm.Map}}
+	return yamlform.Language{Maps: []*yamlform.Map{&fileForm.Map, &descriptorForm.Map, &overridableForm.Map, &reservationsForm.Map, &limit, &replacesForm.Map}}
 }
 
 // Applicability lists the algorithms that use a key of a limit.
@@ -36,6 +36,17 @@ func OnlyFor() []Applicability {
 		all = append(all, a)
 	}
 	return all
+}
+
+// NotInFlight returns the keys of a limit that a concurrency limit must not have. `lease: false` is no mistake.
+func NotInFlight() []string {
+	var names []string
+	for i := range limitRows {
+		if row := &limitRows[i]; !row.inFlight() && row.Name != "lease" {
+			names = append(names, row.Name)
+		}
+	}
+	return names
 }
 
 // CountingKeys returns the keys of a limit that must not be used with `unlimited: true`.

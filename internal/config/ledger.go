@@ -89,6 +89,12 @@ func (c *claim) otherSettings(d *descriptor.DomainSpec) (errs []*yamlform.Error)
 		if s.OnError != d.OnError && s.OnError != descriptor.OnErrorDefault && d.OnError != descriptor.OnErrorDefault {
 			differs("on_error")
 		}
+		if s.RequestOverride != d.RequestOverride && s.RequestOverride != descriptor.RequestOverrideDefault && d.RequestOverride != descriptor.RequestOverrideDefault {
+			differs("request_override")
+		}
+		if s.Refunds != d.Refunds && s.Refunds != descriptor.RefundsDefault && d.Refunds != descriptor.RefundsDefault {
+			differs("refunds")
+		}
 		if s.Headers != nil && d.Headers != nil && *s.Headers != *d.Headers {
 			differs("headers")
 		}
@@ -138,6 +144,8 @@ func (l *ledger) compile() (*descriptor.Tree, error) {
 		for _, s := range c.specs[1:] {
 			d.Children = append(d.Children, s.Children...)
 			d.Admission, d.OnError, d.Headers = cmp.Or(d.Admission, s.Admission), cmp.Or(d.OnError, s.OnError), cmp.Or(d.Headers, s.Headers)
+			d.RequestOverride, d.Refunds = cmp.Or(d.RequestOverride, s.RequestOverride), cmp.Or(d.Refunds, s.Refunds)
+			d.EnvoyDelay = d.EnvoyDelay || s.EnvoyDelay
 		}
 		domains = append(domains, d)
 	}

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
@@ -74,6 +75,26 @@ var limitRows = []limitRow{
 			i, ok := v.Choice()
 			l.limit.Algorithm = descriptor.Algorithm(i)
 			return ok
+		}},
+	{Key: yamlform.Key{Name: "max_in_flight", Type: yamlform.Between(1, descriptor.MaxInFlight), Extension: true,
+		Doc: "for " + algorithms(descriptor.Concurrency) + ", and required there, in place of `unit` and `requests_per_unit`: how many places there are. A hit takes one, and a negative hit gives the oldest back"},
+		appliesTo:     descriptor.SettingInFlight,
+		appliesToText: "`concurrency`",
+		read:          readUint32(func(l *limitReading) *uint32 { return &l.limit.Requests })},
+	{Key: yamlform.Key{Name: "ttl", Type: durationType, Extension: true,
+		Doc: "for " + algorithms(descriptor.Concurrency) + ", and required there: how long a place stays taken if it is not given back; " +
+			"it must be longer than the longest request; from 1s to 24h, in whole seconds"},
+		appliesTo:     descriptor.SettingInFlight,
+		appliesToText: "`concurrency`",
+		read: func(l *limitReading, v yamlform.Value) bool {
+			var ttl time.Duration
+			readTTL(&ttl, v)
+			if ttl%time.Second != 0 {
+				v.Errorf("`ttl` must be whole seconds here, such as 30s or 5m, this is %s", ttl)
+				return false
+			}
+			l.limit.Window = descriptor.Window{Unit: descriptor.Second, Multiplier: uint32(ttl / time.Second)} //nolint:gosec // at most a day
+			return ttl > 0
 		}},
 	{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint32(0), Extension: true,
 		Doc: "for " + algorithms(descriptor.TokenBucket) + ": how many tokens the bucket holds, at least 1; for " + algorithms(descriptor.LeakyBucket) + ": how many requests may wait; absent: `requests_per_unit`"},
@@ -312,6 +333,7 @@ func (r *ruleReader) readLimit(form *yamlform.Form[limitReading], l *limitReadin
 			unit.Errorf("%s", yamlform.UnknownWord("unit", l.unknown, descriptor.UnitNames))
 		}
 	}
+	inFlight := l.limit.Algorithm == descriptor.Concurrency
 	switch {
 	case l.unlimited && unit.Given():
 		unit.Errorf("`unlimited: true` and a `unit`: leave out one of them")
@@ -322,7 +344,16 @@ func (r *ruleReader) readLimit(form *yamlform.Form[limitReading], l *limitReadin
 				l.at(row.Name).Errorf("`unlimited: true` and `%s`: nothing is counted, so leave it out", row.Name)
 			}
 		}
-	case !unit.Given() && !unknown:
+	case inFlight && !l.bad:
+		l.bad = !l.checkInFlight(v)
+	case l.bad && l.has("max_in_flight"):
+	case !unit.Given() && !unknown && !inFlight:
+		for _, key := range []string{"max_in_flight", "ttl"} {
+			if l.has(key) && !l.has("algorithm") {
+				l.at(key).Errorf("`%s` without `algorithm: concurrency`: write it too", key)
+				return false
+			}
+		}
 		or := ""
 		if form == limitForm {
 			or = ", or `unlimited: true`"
@@ -333,6 +364,42 @@ func (r *ruleReader) readLimit(form *yamlform.Form[limitReading], l *limitReadin
 		l.bad = !l.check(v)
 	}
 	return true
+}
+
+// checkInFlight is check for a concurrency limit. It has places in place of a number of requests per window.
+func (l *limitReading) checkInFlight(at yamlform.Value) bool {
+	ok := true
+	for i := range limitRows {
+		row := &limitRows[i]
+		switch {
+		case !l.has(row.Name) || row.inFlight() || row.Name == "lease" && !l.limit.Lease:
+		case row.Name == "lease":
+			l.at(row.Name).Errorf("`lease` cannot be used with `concurrency`: a place that is taken in advance stands for no request")
+			ok = false
+		default:
+			l.at(row.Name).Errorf("`%s` cannot be used with `concurrency`: it has `max_in_flight` and `ttl`", row.Name)
+			ok = false
+		}
+	}
+	for _, key := range []string{"max_in_flight", "ttl"} {
+		if ok && !l.has(key) {
+			at.Errorf("`algorithm: concurrency` without `%s`: write `max_in_flight` (how many places) and `ttl` (after how long a lost one is free again, such as `5m`)", key)
+			return false
+		}
+	}
+	if !ok {
+		return false
+	}
+	if err := l.limit.Compile(); err != nil {
+		l.cannotCount(at, err)
+		return false
+	}
+	return true
+}
+
+// inFlight reports whether a concurrency limit may have the key.
+func (row *limitRow) inFlight() bool {
+	return row.appliesTo == descriptor.SettingInFlight || row.Name == "algorithm" || row.Name == "name" || row.Name == "replaces" || row.Name == "unlimited"
 }
 
 // check reports whether the keys of a limit fit together, and fills in its defaults and its arithmetic. at is the limit's

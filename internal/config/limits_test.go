@@ -124,6 +124,8 @@ func TestLimits(t *testing.T) {
 			descriptor.Limit{Requests: 6, Window: minute, Algorithm: descriptor.LeakyBucket, Burst: 6, NoDelay: 5}},
 		{"{unit: minute, requests_per_unit: 6, algorithm: leaky_bucket, nodelay: all}",
 			descriptor.Limit{Requests: 6, Window: minute, Algorithm: descriptor.LeakyBucket, Burst: 6, NoDelay: descriptor.NoDelayAll}},
+		{"{algorithm: concurrency, max_in_flight: 6, ttl: 1h1m30s, lease: false}",
+			descriptor.Limit{Requests: 6, Window: descriptor.Window{Unit: descriptor.Second, Multiplier: 3690}, Algorithm: descriptor.Concurrency}},
 	} {
 		t.Run(c.limit, func(t *testing.T) {
 			tree, errs := Compile(filesOf("domain: a\ndescriptors:\n  - key: k\n    rate_limit: "+c.limit+"\n"), CompileOptions{})
@@ -150,7 +152,7 @@ var badLimits = []struct {
 	{"{unit: day, unit_multiplier: 0}", []string{"30: `unit_multiplier` must be a whole number from 1 to 4294967295, this is the number 0"}},
 	{"{unit: day, unit_multiplier: 32851}", []string{"30: `unit_multiplier`: a window of 32851 days is longer than 90 years"}},
 	{"{unit: day, unit_multiplier: 1.5}", []string{"30: `unit_multiplier` must be a whole number from 1 to 4294967295, this is the number 1.5"}},
-	{"{unit: day, algorithm: gcra}", []string{"24: unknown `algorithm` \"gcra\": write `fixed_window`, `sliding_window`, `sliding_log`, `token_bucket` or `leaky_bucket`"}},
+	{"{unit: day, algorithm: gcra}", []string{"24: unknown `algorithm` \"gcra\": write `fixed_window`, `sliding_window`, `sliding_log`, `token_bucket`, `leaky_bucket` or `concurrency`"}},
 	{"{unit: day, algorithm: Token-Bucket, burst: 3}", []string{"24: unknown `algorithm` \"Token-Bucket\": did you mean `token_bucket`?"}},
 	{"{unit: day, algorithms: token_bucket, burst: 3}", []string{"13: unknown key `algorithms`: did you mean `algorithm`?"}},
 	{"{unit: day, burst: 5}", []string{"20: `burst` cannot be used with `fixed_window`, the default algorithm: it is for `token_bucket` or `leaky_bucket`"}},
@@ -190,6 +192,24 @@ var badLimits = []struct {
 	{"{unit: day, count_denied: maybe}", []string{"27: `count_denied` must be true or false, this is the text \"maybe\""}},
 	{"{unit: day, lease: 1}", []string{"20: `lease` must be true or false, this is the number 1"}},
 	{"{unlimited: true, lease: true, burst: 3, requests_per_unit: 7}", []string{"26: `unlimited: true` and `lease`: nothing is counted, so leave it out", "39: `unlimited: true` and `burst`: nothing"}},
+	{"{algorithm: concurrency}", []string{"1: `algorithm: concurrency` without `max_in_flight`: write `max_in_flight` (how many places) and `ttl`"}},
+	{"{algorithm: concurrency, max_in_flight: 3}", []string{"1: `algorithm: concurrency` without `ttl`: write"}},
+	{"{algorithm: concurrency, max_in_flight: 0, ttl: 1m}", []string{"41: `max_in_flight` must be a whole number from 1 to 65536, this is the number 0"}},
+	{"{algorithm: concurrency, max_in_flight: 3, ttl: 60}", []string{"49: `ttl` must be a duration from 1ms to 24h, such as 30s or 5m, this is \"60\""}},
+	{"{algorithm: concurrency, max_in_flight: 3, ttl: 1500ms}", []string{"49: `ttl` must be whole seconds here, such as 30s or 5m, this is 1.5s"}},
+	{"{algorithm: concurrency, max_in_flight: 3, ttl: 0s}", []string{"49: `ttl` must be a duration from"}},
+	{"{algorithm: concurrency, max_in_flight: 3, ttl: -1m}", []string{"49: `ttl` must be a duration from"}},
+	{"{algorithm: concurrency, max_in_flight: 3, ttl: 25h}", []string{"49: `ttl` must be a duration from"}},
+	{"{algorithm: concurrency, max_in_flight: 3, ttl: 99999999999999h}", []string{"49: `ttl` must be a duration from"}},
+	{"{algorithm: concurrency, max_in_flight: 3, ttl: 1m, unit: day, requests_per_unit: 4}",
+		[]string{"59: `unit` cannot be used with `concurrency`: it has `max_in_flight` and `ttl`", "83: `requests_per_unit` cannot be used with `concurrency`"}},
+	{"{algorithm: concurrency, max_in_flight: 3, ttl: 1m, burst: 3, count_denied: false}",
+		[]string{"60: `burst` cannot be used with `concurrency`", "77: `count_denied` cannot be used with `concurrency`"}},
+	{"{algorithm: concurrency, max_in_flight: 3, ttl: 1m, lease: true}", []string{"60: `lease` cannot be used with `concurrency`: a place that is taken in advance stands for no request"}},
+	{"{max_in_flight: 3, ttl: 1m}", []string{"17: `max_in_flight` without `algorithm: concurrency`: write it too"}},
+	{"{ttl: 1m}", []string{"7: `ttl` without `algorithm: concurrency`: write it too"}},
+	{"{unit: day, max_in_flight: 3}", []string{"28: `max_in_flight` cannot be used with `fixed_window`, the default algorithm: it is for `concurrency`"}},
+	{"{algorithm: concurency, max_in_flight: 3, ttl: 1m}", []string{"13: unknown `algorithm` \"concurency\": did you mean `concurrency`?"}},
 	{"{unit: day, burst: 1, precision: 2}", []string{"20: `burst` cannot be used with", "34: `precision` cannot be used with"}},
 }
 
@@ -272,6 +292,8 @@ func TestBadExtensions(t *testing.T) {
 			"3:3: a descriptor with key \"k\" and `value_cidr` \"2001:db8::/32\" twice: the first is on line 2"}},
 		{"a star in a key beside other than a value", "- {key: 'k*', value_regex: a}\n- {key: 'k*', values: [a]}\n- {key: 'k*', value: 'a*', share_threshold: true}\n- {key: 'k*_a*'}", []string{
 			"2:28: a `key` with a * in it is matched together with its `value`", "3:23: a `key` with a * in it", "5:3: a descriptor with key and value \"k*_a*\" twice: the first is on line 4"}},
+		{"usage without a counter of one caller", "- {key: k, value: 'v*', share_threshold: true, usage: true, rate_limit: {unit: day}}\n- {key: l, value: 'v*', share_threshold: true, descriptors: [{key: m, usage: true, rate_limit: {unit: day}}]}\n- {key: n, usage: true, rate_limit: {unlimited: true}}", []string{
+			"2:55: `usage` and `share_threshold`", "3:62: `usage` and `share_threshold`", "4:19: `usage` and `unlimited: true`"}},
 		{"share_threshold of an exact value", "- {key: k, value: v, share_threshold: true}\n- {key: k, share_threshold: true}", []string{
 			"2:39: `share_threshold` needs a `value` or a `key` with a * in it, `values`, `value_regex` or `value_cidr`", "3:29: `share_threshold` needs"}},
 

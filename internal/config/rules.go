@@ -12,9 +12,10 @@ import (
 // the same rows. The rows of a rate limit are in limits.go. The forms are set by init because descriptors contain
 // descriptors.
 var (
-	fileForm       *yamlform.Form[domainReading]
-	descriptorForm *yamlform.Form[descriptorReading]
-	descriptorRows []descriptorRow
+	fileForm        *yamlform.Form[domainReading]
+	descriptorForm  *yamlform.Form[descriptorReading]
+	descriptorRows  []descriptorRow
+	overridableForm *yamlform.Form[uint32]
 
 	// places are the maps that a misplaced key may belong to, the most likely first.
 	places []*yamlform.Map
@@ -58,6 +59,21 @@ func init() {
 		{Key: yamlform.Key{Name: "headers", Type: yamlform.SomeOf(descriptor.HeaderFamilyNames...), Extension: true,
 			Doc: "the families of headers that clients of this domain get; `[]`: none; absent: the server's `--response-headers`"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Headers = readHeaders(v) }},
+		{Key: yamlform.Key{Name: "request_override", Type: yamlform.OneOf(descriptor.RequestOverrideNames...), Extension: true,
+			Doc: "limits that requests bring along: `honour` (default): they replace the rule's; `min`: only if they admit no more per second than the rule; `ignore`: the rule applies"},
+			Read: func(d *domainReading, v yamlform.Value) {
+				i, _ := v.Choice()
+				d.spec.RequestOverride = descriptor.RequestOverride(i) //nolint:gosec // an index of the names
+			}},
+		{Key: yamlform.Key{Name: "refunds", Type: yamlform.OneOf(descriptor.RefundsNames...), Extension: true,
+			Doc: "requests that give hits back: `allow` (default); `deny`: they only read the counter"},
+			Read: func(d *domainReading, v yamlform.Value) {
+				i, _ := v.Choice()
+				d.spec.Refunds = descriptor.Refunds(i) //nolint:gosec // an index of the names
+			}},
+		{Key: yamlform.Key{Name: "envoy_delay", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
+			Doc: "Envoy holds the requests that a `leaky_bucket` delays, if its fault filter follows; absent: clients get the delay in a header, and have to wait themselves"},
+			Read: func(d *domainReading, v yamlform.Value) { d.spec.EnvoyDelay = v.Flag() }},
 	}...)
 
 	text, flag := yamlform.Type{Kind: yamlform.Text}, yamlform.Type{Kind: yamlform.Flag}
@@ -139,14 +155,48 @@ func init() {
 		{Key: yamlform.Key{Name: "share_threshold", Type: flag,
 			Doc: "the values that match share one counter; needs a wildcard, `values`, `value_regex` or `value_cidr`"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.ShareThreshold, d.share = v.Flag(), v }},
+		{Key: yamlform.Key{Name: "condition", Type: flag, Extension: true,
+			Doc: "this level decides which rule applies, and is no part of the counter: a caller who moves from one plan to another keeps what is used"},
+			read: func(d *descriptorReading, v yamlform.Value) { d.spec.Condition, d.condition = v.Flag(), v }},
+		{Key: yamlform.Key{Name: "inherit", Type: flag, Extension: true,
+			Doc: "what this descriptor does not say itself, its limit and the levels below, it takes from the one beside it with the same key and no value"},
+			read: func(d *descriptorReading, v yamlform.Value) {
+				if v.Flag() {
+					d.inherit = v
+				}
+			}},
 		{Key: yamlform.Key{Name: "on_error", Type: onError, Extension: true,
 			Doc: "the answer when its counters cannot be read; absent: the domain's `on_error`"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.onError, d.onErrorAt = readOnError(v), v }},
+		{Key: yamlform.Key{Name: "overridable", Type: yamlform.FlagOr("overridable"), Extension: true,
+			Doc: "operators may give single callers other numbers while the service runs; a map sets bounds for these numbers"},
+			needsLimit: true,
+			read:       func(d *descriptorReading, v yamlform.Value) { d.readOverridable(v) }},
+		{Key: yamlform.Key{Name: "usage", Type: flag, Extension: true,
+			Doc: "operators may list the counters of one caller: `ratelimitd usage`"},
+			needsLimit: true,
+			read:       func(d *descriptorReading, v yamlform.Value) { d.usage, d.usageAt = v.Flag(), v }},
+		{Key: yamlform.Key{Name: "reservations", Type: yamlform.FlagOr("reservations"), Extension: true,
+			Doc: "callers may reserve hits and say later how many they used; holds for all limits of the rule. A map sets bounds"},
+			needsLimit: true,
+			read:       func(d *descriptorReading, v yamlform.Value) { d.readReservations(v) }},
+		{Key: yamlform.Key{Name: "cost", Type: yamlform.Type{Kind: yamlform.Decimals, Most: maxWeight}, Extension: true,
+			Doc: "what the named amounts of a reservation cost, such as `{input: 1, output: 4}`: the sum of amount times weight, rounded up; needs `reservations`"},
+			needsLimit: true,
+			read:       func(d *descriptorReading, v yamlform.Value) { d.readCost(v) }},
 		{Key: yamlform.Key{Name: "metadata", Type: yamlform.Type{Kind: yamlform.AnyMap},
 			Doc: "any keys and values; they are part of the answer's dynamic metadata when the rule lets the request pass"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.metadata = v.AnyMap() }},
 	}
+	overridableForm = yamlform.NewForm("overridable", "`overridable`", yamlform.Field[uint32]{
+		Key: yamlform.Key{Name: "max", Type: yamlform.Uint32(1), Required: true, Extension: true,
+			Doc: "the most `requests_per_unit`, and the largest `burst`, that an override may set"},
+		Read: func(most *uint32, v yamlform.Value) {
+			n, _ := v.Number()
+			*most = uint32(n) //nolint:gosec // bounded by the type
+		},
+	})
 	fields := make([]yamlform.Field[descriptorReading], len(descriptorRows))
 	for i, row := range descriptorRows {
 		fields[i] = yamlform.Field[descriptorReading]{Key: row.Key, Read: row.read}
@@ -174,13 +224,20 @@ type descriptorReading struct {
 	another  yamlform.Value // the second of them
 	rule     *descriptor.Rule
 
-	shadow    bool
-	quota     bool
-	detailed  bool
-	onError   descriptor.OnError
-	metadata  map[string]any
-	share     yamlform.Value // of share_threshold
-	onErrorAt yamlform.Value
+	shadow        bool
+	quota         bool
+	detailed      bool
+	onError       descriptor.OnError
+	metadata      map[string]any
+	overrideMax   uint32
+	overridableAt yamlform.Value
+	usage         bool
+	usageAt       yamlform.Value
+	reserve       reservationReading
+	share         yamlform.Value // of share_threshold
+	condition     yamlform.Value
+	inherit       yamlform.Value // not given unless it is true
+	onErrorAt     yamlform.Value
 }
 
 // ruleReader reads one rule file, one piece of it, or one resource.
@@ -190,6 +247,9 @@ type ruleReader struct {
 	rules    int
 	level    int // of descriptors
 	limit    limitReading
+
+	inheriting map[descriptor.Position]yamlform.Value // the descriptors with `inherit: true`
+	inherited  int                                    // descriptors and limits that were copied for them
 }
 
 // newRuleReader returns a reader of a file, or of a piece of it; lines is how many lines of the file come before the piece.
@@ -199,6 +259,16 @@ func newRuleReader(file string, lenient bool, lines int) *ruleReader {
 
 // position returns the position of a value.
 func position(v yamlform.Value) descriptor.Position { return descriptor.Position(v.Position()) }
+
+// readOverridable reads true, false, or the bounds.
+func (d *descriptorReading) readOverridable(v yamlform.Value) {
+	d.overridableAt = v
+	if v.IsMap() {
+		yamlform.Read(v, overridableForm, &d.overrideMax)
+	} else if v.Flag() {
+		d.overrideMax = descriptor.OverrideUnbounded
+	}
+}
 
 // matcher stores how values are matched.
 func (d *descriptorReading) matcher(kind descriptor.MatchKind, v yamlform.Value, text string, ok bool) {
@@ -223,6 +293,7 @@ func (d *descriptorReading) limited(v yamlform.Value, rule *descriptor.Rule) {
 func (r *ruleReader) document(v yamlform.Value) descriptor.DomainSpec {
 	d := domainReading{r: r}
 	read, unknown := yamlform.Read(v, fileForm, &d)
+	r.complete(d.spec.Children)
 	if d.spec.Position != (descriptor.Position{}) {
 		return d.spec
 	}
@@ -282,6 +353,9 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 		d.share.Errorf("`share_threshold` needs a `value` or a `key` with a * in it, `values`, `value_regex` or `value_cidr`: the values that match share one counter")
 		ok = false
 	}
+	if d.spec.ShareThreshold && d.spec.Condition {
+		d.condition.Errorf("`condition` and `share_threshold`: with `condition` all values share the counter already; leave out `share_threshold`")
+	}
 	if d.another.Given() {
 		d.another.Errorf("`rate_limit` and `rate_limits`: put all limits into `rate_limits`")
 	}
@@ -292,17 +366,63 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 	case d.rule != nil && d.rule.Unlimited:
 		d.onErrorAt.Errorf("`on_error` and `unlimited: true`: nothing is counted, so nothing can fail; leave it out")
 	}
+	if d.overrideMax > 0 {
+		switch {
+		case d.rule != nil && d.rule.Unlimited:
+			d.overridableAt.Errorf("`overridable` and `unlimited: true`: there are no numbers to override; leave it out")
+		case d.spec.ShareThreshold:
+			d.overridableAt.Errorf("%s", sharedAndOverridable)
+		}
+	}
+	if d.usage {
+		switch {
+		case d.rule != nil && d.rule.Unlimited:
+			d.usageAt.Errorf("`usage` and `unlimited: true`: nothing is counted; leave it out")
+		case d.spec.ShareThreshold:
+			d.usageAt.Errorf("%s", sharedAndUsage)
+		}
+	}
+	if d.spec.ShareThreshold {
+		r.refuseOfOneCaller(d.spec.Children)
+	}
+	d.checkReservations()
 	if d.rule != nil {
 		d.rule.Shadow = d.shadow
 		d.rule.Quota = d.quota
 		d.rule.DetailedMetric = d.detailed
 		d.rule.OnError = d.onError
 		d.rule.Metadata = d.metadata
+		d.rule.OverrideMax = d.overrideMax
+		d.rule.Usage = d.usage
+		d.reserve.applyTo(d.rule)
 		d.rule.Position = d.spec.Position
 		d.spec.Rule = d.rule
 		r.rules++
 	}
+	if d.inherit.Given() && ok {
+		r.inherit(&d)
+	}
 	return d.spec, ok
+}
+
+const (
+	sharedAndOverridable = "`overridable` and `share_threshold`: callers share one counter, so none of them can have numbers of its own"
+	sharedAndUsage       = "`usage` and `share_threshold`: callers share one counter, so it shows the usage of none of them"
+)
+
+// refuseOfOneCaller refuses, below a level whose values share counters, rules that are about the counters of one caller.
+func (r *ruleReader) refuseOfOneCaller(specs []descriptor.NodeSpec) {
+	for i := range specs {
+		if rule := specs[i].Rule; rule != nil {
+			if rule.Overridable() {
+				r.ErrorAt(yamlform.Position(rule.Position), "%s", sharedAndOverridable)
+			}
+			if rule.Usage {
+				r.ErrorAt(yamlform.Position(rule.Position), "%s", sharedAndUsage)
+			}
+		}
+		r.refuseOfOneCaller(specs[i].Children)
+	}
 }
 
 // unique refuses siblings that match the same values in the same way. A lenient reader, and a reader of resources, joins two
@@ -321,6 +441,9 @@ func (r *ruleReader) unique(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 				seen[level] = i
 			case (r.Lenient() || r.resource) && join(&specs[first], &specs[i]):
 				joined[i] = true
+				if v, inherits := r.inheriting[specs[i].Position]; inherits {
+					r.inheriting[specs[first].Position] = v
+				}
 				if !r.resource {
 					r.WarnAt(yamlform.Position(specs[i].Position), "%s twice: it is taken as one with the first, %s, because one of them has a limit and the other descriptors", describe(level), yamlform.Position(specs[first].Position).Near())
 				}
@@ -343,7 +466,7 @@ func (r *ruleReader) unique(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 
 // join joins two descriptors if one has only a limit and the other has only descriptors below it.
 func join(first, second *descriptor.NodeSpec) bool {
-	if first.Kind == descriptor.MatchValues || first.ShareThreshold != second.ShareThreshold || first.ValueToMetric != second.ValueToMetric {
+	if first.Kind == descriptor.MatchValues || first.ShareThreshold != second.ShareThreshold || first.ValueToMetric != second.ValueToMetric || first.Condition != second.Condition {
 		return false
 	}
 	switch {

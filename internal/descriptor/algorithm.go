@@ -15,6 +15,7 @@ const (
 	SlidingLog
 	TokenBucket
 	LeakyBucket
+	Concurrency
 )
 
 // Setting is a setting of a limit that only some algorithms have.
@@ -29,6 +30,7 @@ const (
 	SettingPrecision                       // Limit.Precision
 	SettingNoDelay                         // Limit.NoDelay
 	SettingCountDenied                     // Limit.CountDenied
+	SettingInFlight                        // Limit.Requests are places, and Limit.Window is how long one may be held
 )
 
 // algorithm holds what all limits of one algorithm have in common. Package backend has a file per algorithm that counts the hits.
@@ -77,6 +79,10 @@ var algorithms = [...]algorithm{
 		name: "leaky_bucket", settings: SettingBurst | SettingNoDelay, letter: 'q', more: 1, // one hit is served while Burst hits wait
 		compile: (*Limit).compileLeakyBucket,
 		words:   func(l *Limit) string { return fmt.Sprintf(", %d may wait", l.Burst) + withoutDelay(l) },
+	},
+	Concurrency: {
+		name: "concurrency", settings: SettingInFlight, letter: 'c',
+		compile: (*Limit).compileConcurrency,
 	},
 }
 

@@ -24,6 +24,9 @@ const (
 	maxLogHits = 1 << 16
 )
 
+// MaxInFlight is the largest number of places of a concurrency limit.
+const MaxInFlight = maxLogHits
+
 // LimitError is the reason why a limit cannot be counted.
 type LimitError struct {
 	Key    string // the key of the rule language that the reason is about
@@ -72,10 +75,18 @@ func (l *Limit) compileSlidingLog(length int64) error {
 	if l.Requests > maxLogHits {
 		return limitErrorf("requests_per_unit", "a sliding_log keeps every hit, %d at most; use sliding_window with precision for more", maxLogHits)
 	}
-	// The hits of two windows are kept, as 32-bit offsets.
-	l.Arithmetic.Quantum = quantum(length, func(q int64) bool { return 2*length/q < 1<<32 })
-	if l.Arithmetic.Quantum == 0 {
+	if l.Arithmetic.Quantum = logQuantum(length); l.Arithmetic.Quantum == 0 {
 		return limitErrorf("unit", "a window of %s is too long for a sliding_log", time.Duration(length)*time.Microsecond)
+	}
+	return nil
+}
+
+func (l *Limit) compileConcurrency(length int64) error {
+	if l.Requests > MaxInFlight {
+		return limitErrorf("max_in_flight", "a place is kept for each request in flight, %d at most", MaxInFlight)
+	}
+	if l.Arithmetic.Quantum = logQuantum(length); l.Arithmetic.Quantum == 0 {
+		return limitErrorf("ttl", "%s is too long", time.Duration(length)*time.Microsecond)
 	}
 	return nil
 }
@@ -115,6 +126,11 @@ func (l *Limit) compileBucket(length, capacity int64) error {
 		return limitErrorf("burst", "the bucket would take more than 90 years to fill or to drain")
 	}
 	return nil
+}
+
+// logQuantum returns the time resolution of a log, or 0 if there is none: the hits of two windows are kept, as 32-bit offsets.
+func logQuantum(length int64) int64 {
+	return quantum(length, func(q int64) bool { return 2*length/q < 1<<32 })
 }
 
 // quantum returns the smallest power of ten that divides length and for which enough is true, or 0 if there is none.

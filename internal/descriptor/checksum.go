@@ -19,6 +19,15 @@ type checksums struct {
 func (c *checksums) domain(d *Domain) {
 	b := appendText(c.text[:0], d.Name)
 	b = append(b, byte(d.Admission), byte(d.OnError))
+	if d.RequestOverride > RequestHonour {
+		b = append(b, 'o', byte(d.RequestOverride))
+	}
+	if d.Refunds > RefundsAllow {
+		b = append(b, 'r', byte(d.Refunds))
+	}
+	if d.EnvoyDelay {
+		b = append(b, 'e')
+	}
 	if d.Headers != nil {
 		b = append(b, byte(*d.Headers))
 	}
@@ -58,6 +67,15 @@ func (c *checksums) rule(r *Rule) {
 		b = appendText(b, name)
 	}
 	b = append(b, bit(r.Unlimited), bit(r.Shadow), bit(r.Quota), byte(r.OnError), bit(r.DetailedMetric))
+	if r.Overridable() {
+		b = binary.AppendUvarint(append(b, 'o'), uint64(r.OverrideMax))
+	}
+	if r.Usage {
+		b = append(b, 'u')
+	}
+	for _, w := range r.Cost() {
+		b = binary.AppendUvarint(appendText(append(b, 'c'), w.Name), w.Millionths)
+	}
 	if r.Metadata != nil {
 		b = fmt.Appendf(b, "%#v", r.Metadata) // fmt sorts the keys of a map
 	}
@@ -72,6 +90,12 @@ func (c *checksums) rule(r *Rule) {
 		b = append(b, byte(l.Window.Unit), bit(l.Window.Named), byte(l.Algorithm), bit(l.Interval), bit(l.FirstHit), byte(l.CountDenied), bit(l.Lease))
 		for _, n := range [...]uint32{l.Requests, max(l.Window.Multiplier, 1), l.Burst, l.Precision, l.NoDelay} {
 			b = binary.AppendUvarint(b, uint64(n))
+		}
+		if v := l.Reservations; v != nil {
+			b = append(b, 'h', bit(v.Release))
+			for _, n := range [...]uint64{uint64(v.TTL), uint64(v.MaxTTL), uint64(v.MaxShare), uint64(v.MaxOutstanding)} {
+				b = binary.AppendUvarint(b, n)
+			}
 		}
 	}
 	c.text = b

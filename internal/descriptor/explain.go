@@ -74,6 +74,13 @@ func (d *Domain) Explain(entries []Entry, keys KeyBuilder) Explanation {
 	if d == nil {
 		return Explanation{Reason: "no rules are loaded for this domain"}
 	}
+	if last := len(entries) - 1; d.MatchNamed(entries) != nil {
+		x := d.Explain(entries[:last], keys)
+		x.Levels = append(x.Levels, ExplainedLevel{Entry: entries[last], Candidates: []Candidate{
+			{Kind: MatchAny, Matched: true, Reason: "it names a reservation of the rule above, and is no part of the counter's key"},
+		}})
+		return x
+	}
 	x := Explanation{Known: true}
 	if len(entries) == 0 {
 		x.Reason = "a descriptor without entries matches nothing"
@@ -238,8 +245,11 @@ func (x *explainer) named(kind MatchKind, hit bool, n int) {
 		because, all = "the value is in the rule's list", "values in lists"
 	}
 	not := fmt.Sprintf("%q is not among the %d %s", x.value, n, all)
-	if x.value == "" {
+	switch {
+	case x.value == "":
 		not = "an empty value is no exact value"
+	case n == 1:
+		not = fmt.Sprintf("%q is not the only %s", x.value, strings.Replace(all, "values", "value", 1))
 	}
 	x.addCandidate(c, hit, because, not)
 }

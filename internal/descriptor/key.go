@@ -20,7 +20,7 @@ const keyPrefixKept = 64 // about how many readable bytes a hashed key keeps
 //
 // With share_threshold the key contains the rule's pattern instead of the value, and another mark instead of =: ~ for a
 // wildcard, ~~ for a regular expression, ~~= for a network, ~=value=value for a list of values, and ~~~ for a key with a
-// star. In text from a caller or a rule, the bytes \ | = ~ { are escaped. So two different identities never share a key,
+// star. An entry that is a condition has ~ alone after its key. In text from a caller or a rule, the bytes \ | = ~ { are escaped. So two different identities never share a key,
 // and no value can choose its key's cluster slot by a {tag}.
 type KeyBuilder struct {
 	Prefix string
@@ -28,7 +28,7 @@ type KeyBuilder struct {
 }
 
 // AppendKey appends the key of the counter for a limit on these entries. rule is the rule whose shared patterns replace
-// values. If it is nil (an override), every value is used as it is.
+// values. If it is nil (the request's own limit), every value is used as it is.
 func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *Rule, limit *Limit) []byte {
 	if k.Format == KeysLyft {
 		if key, ok := k.appendLyft(dst, domain, entries, rule, limit); ok {
@@ -62,6 +62,9 @@ func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *
 	}
 	return limit.appendTag(dst)
 }
+
+// conditionMark replaces the value of an entry that is a condition. No pattern is empty, so no other level has it.
+const conditionMark = "~"
 
 // maxSharedSize is the length in bytes up to which a key contains a list of values in full.
 const maxSharedSize = 128

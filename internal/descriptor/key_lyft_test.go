@@ -45,7 +45,7 @@ func TestLyftKeys(t *testing.T) {
 		"bytes that we escape":   {"", []Entry{{"k", "a|b=c~{d}\\"}}, nil, per(Minute), "d_k_a|b=c~{d}\\_1795273440"},
 		"a rule":                 {"", []Entry{{"k", "v"}}, rule(per(Minute), Level{Key: "k", Value: "", Kind: MatchAny}), per(Minute), "d_k_v_1795273440"},
 		"a pattern":              {"", []Entry{{"k", "v/1"}, {"l", "w"}}, rule(per(Minute), Level{"k", "v/*", MatchWildcard}, Level{Key: "l"}), per(Minute), "d_k_v/*_l_w_1795273440"},
-		"an override of it":      {"", []Entry{{"k", "v/1"}}, nil, per(Minute), "d_k_v/1_1795273440"},
+		"a limit of the request": {"", []Entry{{"k", "v/1"}}, nil, per(Minute), "d_k_v/1_1795273440"},
 		"a shared expression":    {"", []Entry{{"k", "v1"}}, rule(per(Minute), Level{"k", "v.", MatchRegex}), per(Minute), "own"},
 		"a shared network":       {"", []Entry{{"k", "10.0.0.1"}}, rule(per(Minute), Level{"k", "10.0.0.0/8", MatchCIDR}), per(Minute), "own"},
 		"several units":          {"", []Entry{{"k", "v"}}, nil, &Limit{Window: Window{Unit: Minute, Multiplier: 5}}, "own"},

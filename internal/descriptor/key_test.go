@@ -52,7 +52,7 @@ type countedTag struct {
 
 func countedOf(domain string, entries []Entry, rule *Rule, limit *Limit) counted {
 	c := counted{Domain: domain, Tag: countedTag{
-		Kind:     "fsltq"[limit.Algorithm],
+		Kind:     "fsltqc"[limit.Algorithm],
 		FirstHit: limit.FirstHit,
 		Seconds:  int64(limit.Window.Length() / time.Second),
 	}}
@@ -218,6 +218,7 @@ func TestKeys(t *testing.T) {
 		{"sliding log", entries, nil, Limit{Algorithm: SlidingLog, Window: Window{Unit: Hour}}, "d|user=ann|path=/a|l3600"},
 		{"token bucket", entries, nil, Limit{Algorithm: TokenBucket, Window: Window{Unit: Hour}}, "d|user=ann|path=/a|t3600"},
 		{"interval refill", entries, nil, Limit{Algorithm: TokenBucket, Interval: true, Window: Window{Unit: Hour}}, "d|user=ann|path=/a|i3600"},
+		{"concurrency", entries, nil, Limit{Algorithm: Concurrency, Requests: 7, Window: Window{Unit: Second, Multiplier: 60}}, "d|user=ann|path=/a|c60"},
 		{"leaky bucket", entries, nil, Limit{Algorithm: LeakyBucket, Window: Window{Unit: Hour}}, "d|user=ann|path=/a|q3600"},
 		{"escapes", []Entry{{`a|b`, `c=d`}, {`e~f`, `{g}\`}}, nil, Limit{Window: Window{Unit: Second}}, `d|a\|b=c\=d|e\~f=\[g}\\|f1`},
 		{"no entries", nil, nil, Limit{Window: Window{Unit: Second}}, "d|f1"},
@@ -238,7 +239,7 @@ func TestKeys(t *testing.T) {
 // The number of a limit, its name and its burst are not part of the identity.
 func TestKeyKeepsWhatIsUsed(t *testing.T) {
 	entries := []Entry{{"k", "v"}}
-	for _, a := range []Algorithm{FixedWindow, SlidingWindow, SlidingLog, TokenBucket, LeakyBucket} {
+	for _, a := range []Algorithm{FixedWindow, SlidingWindow, SlidingLog, TokenBucket, LeakyBucket, Concurrency} {
 		one := KeyBuilder{}.AppendKey(nil, "d", entries, nil, &Limit{Algorithm: a, Requests: 1, Window: Window{Unit: Day}})
 		other := KeyBuilder{}.AppendKey(nil, "d", entries, nil, &Limit{Algorithm: a, Requests: 2, Name: "n", Burst: 3, Window: Window{Unit: Day}})
 		if !bytes.Equal(one, other) {

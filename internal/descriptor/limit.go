@@ -8,24 +8,29 @@ import (
 // NoDelayAll is the NoDelay of a leaky bucket in which nothing waits: a pure policer.
 const NoDelayAll = math.MaxUint32
 
-// Limit is a number of requests per window, and the algorithm that enforces it.
+// Limit is a number of requests per window, and the algorithm that enforces it. Small fields stand together, because there are
+// many limits: a larger one would take the next larger piece of memory.
 type Limit struct {
 	Name      string // the rule's name, or this limit's if the rule has several; may be empty
-	Requests  uint32 // per Window
-	Window    Window
+	Requests  uint32 // per Window; concurrency: places
 	Algorithm Algorithm
 
-	Burst     uint32 // token bucket: capacity, at least 1; leaky bucket: how many hits may wait. Other algorithms ignore it
-	Interval  bool   // token bucket: refilled by Requests at each window's boundary instead of continuously
-	FirstHit  bool   // fixed window, interval refill: windows start at a counter's first hit instead of on the clock
-	Precision uint32 // sliding window: how many sub-windows the estimate is built from; 0 means 1
-	NoDelay   uint32 // leaky bucket: how many of the waiting hits pass at once, or NoDelayAll
+	Interval bool // token bucket: refilled by Requests at each window's boundary instead of continuously
+	FirstHit bool // fixed window, interval refill: windows start at a counter's first hit instead of on the clock
 
 	// CountDenied sets whether refused hits count too. With DeniedDefault the algorithm and the domain's admission decide.
 	CountDenied Denied
 
+	Window Window // concurrency: how long a place stays taken that nobody gives back
+
+	Burst     uint32 // token bucket: capacity, at least 1; leaky bucket: how many hits may wait. Other algorithms ignore it
+	Precision uint32 // sliding window: how many sub-windows the estimate is built from; 0 means 1
+	NoDelay   uint32 // leaky bucket: how many of the waiting hits pass at once, or NoDelayAll
+
 	// Lease allows this process to take permits from Redis in batches and to hand them out locally.
 	Lease bool
+
+	Reservations *Reservations // nil: hits cannot be reserved
 
 	Arithmetic Arithmetic // filled in by Compile
 }
@@ -47,6 +52,15 @@ func (l *Limit) Capacity() uint32 {
 		return l.Requests
 	}
 	return uint32(min(uint64(l.Burst)+a.more, math.MaxUint32))
+}
+
+// WholeUnit returns the unit of the protocol's current_limit: that of the window, or UnitUnknown if the protocol cannot express the
+// window. The places of a concurrency limit are in no window.
+func (l *Limit) WholeUnit() Unit {
+	if l.Algorithm == Concurrency {
+		return UnitUnknown
+	}
+	return l.Window.WholeUnit()
 }
 
 // SharesCounter reports whether two limits on the same entries use the same counter.

@@ -32,6 +32,19 @@ func (d *Domain) Match(entries []Entry) *Rule {
 	return d.rules[n]
 }
 
+// MatchNamed returns the rule for a descriptor whose last entry names a reservation (ReserveID, CommitID): the rule of the other
+// entries, if it allows reservations. Otherwise it returns nil, and the last entry is one like all others.
+func (d *Domain) MatchNamed(entries []Entry) *Rule {
+	last := len(entries) - 1
+	if last < 1 || !HoldEntry(entries[last].Key) {
+		return nil
+	}
+	if r := d.Match(entries[:last]); r != nil && r.Reservable() {
+		return r
+	}
+	return nil
+}
+
 // HasPatterns reports whether the domain has expressions or wildcards. The time to match them is proportional to the size
 // of the request.
 func (d *Domain) HasPatterns() bool { return d.edges.patterned }

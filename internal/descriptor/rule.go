@@ -1,6 +1,9 @@
 package descriptor
 
-import "strings"
+import (
+	"math"
+	"strings"
+)
 
 // Rule holds the limits and flags of one node of the tree. A node without a rate limit has no rule.
 type Rule struct {
@@ -12,6 +15,8 @@ type Rule struct {
 	OnError   OnError  // what to do when the backend cannot read its counters
 	Quota     bool     // quota mode: the request is refused only when all quota-mode descriptors are over their limits
 
+	Usage bool // operators may list its counters by an entry
+
 	DetailedMetric bool // the metric's name comes from the request's entries instead of Path
 
 	// Metadata is merged into the answer's dynamic metadata when the rule passes. Values are string, bool, int, float64,
@@ -22,7 +27,8 @@ type Rule struct {
 	Levels       []Level  // the path of keys and values from the domain to this rule
 	Domain       string   // the domain it belongs to
 	Path         string   // "domain.key_value.key": the rule's identity in metrics, logs and answers
-	Index        int      // index in Tree.Rules; metric handles are looked up by it, not by name
+	Index        int32    // index in Tree.Rules; metric handles are looked up by it, not by name
+	OverrideMax  uint32   // the most requests per unit, and the largest burst, of an operator's override; 0: there may be none
 	Position     Position // of the rule in its rule file
 
 	// shared is, per level, the text that replaces "=value" in the counter's key (sharedBy), or empty. It is nil if it is
@@ -30,6 +36,30 @@ type Rule struct {
 	shared []string
 
 	tags []string // of the counters of Limits, made once
+}
+
+// OverrideUnbounded is the OverrideMax of a rule whose overrides have no bound.
+const OverrideUnbounded = math.MaxUint32
+
+// Overridable reports whether operators may give single callers of the rule other numbers.
+func (r *Rule) Overridable() bool { return r.OverrideMax > 0 }
+
+// Reservable reports whether callers may reserve hits under a limit of the rule.
+func (r *Rule) Reservable() bool {
+	for i := range r.Limits {
+		if r.Limits[i].Reservable() {
+			return true
+		}
+	}
+	return false
+}
+
+// Cost returns what the amounts of reservations under the rule are worth in hits. If it is empty, every amount counts once.
+func (r *Rule) Cost() Cost {
+	if len(r.Limits) == 0 || r.Limits[0].Reservations == nil {
+		return nil
+	}
+	return r.Limits[0].Reservations.Cost
 }
 
 // Level is one step of a rule's path, as the rule file writes it.
@@ -60,5 +90,5 @@ func (l Level) PatternFor(key string) string {
 	return text
 }
 
-// Shares reports whether all values that match the rule's pattern at this level share one counter.
+// Shares reports whether all values that match the rule at this level share one counter.
 func (r *Rule) Shares(level int) bool { return r.shared != nil && r.shared[level] != "" }

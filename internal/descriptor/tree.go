@@ -24,6 +24,10 @@ type DomainSpec struct {
 	OnError   OnError
 	Headers   *HeaderFamilies // nil: the server's setting
 
+	RequestOverride RequestOverride
+	Refunds         Refunds
+	EnvoyDelay      bool // answers tell Envoy to hold requests that a leaky bucket delays
+
 	// Copy makes the tree copy the rules, so that the spec stays unchanged and may be used again. The rules' limits must
 	// already be compiled. The tree shares the limits that it does not need to change.
 	Copy bool
@@ -41,6 +45,7 @@ type NodeSpec struct {
 	Kind           MatchKind // how values are matched; 0: determined by Key and Value
 	ShareThreshold bool      // all matching values share one counter; no effect on an exact value or on the key alone
 	ValueToMetric  bool      // the metric's name contains the request's value instead of the rule's
+	Condition      bool      // the value is matched, but is no part of the counter's key
 }
 
 // Level returns the spec as one step of a rule's path.
@@ -98,12 +103,18 @@ type Tree struct {
 
 // Domain is one compiled domain.
 type Domain struct {
-	Name      string
-	Rules     int // number of rules
-	Admission Admission
-	OnError   OnError
-	Headers   *HeaderFamilies // nil: the server's setting
-	Overrides *Rule           // placeholder rule for the limits that requests bring along, which have no rule
+	Name            string
+	Rules           int // number of rules
+	Admission       Admission
+	OnError         OnError
+	Headers         *HeaderFamilies // nil: the server's setting
+	Overridable     bool            // a rule is overridable
+	Usage           bool            // a rule has usage
+	Reservable      bool            // a rule has limits that hold reservations
+	RequestOverride RequestOverride
+	Refunds         Refunds
+	EnvoyDelay      bool  // answers tell Envoy to hold requests that a leaky bucket delays
+	RequestLimits   *Rule // placeholder rule for the limits that requests bring along, which have no rule
 
 	edges edges
 	rules []*Rule // indexed by node, the domain itself first; nil where a level has no rate limit
@@ -137,7 +148,7 @@ func Compile(domains []DomainSpec, o Options) (*Tree, error) {
 		if t.domains[spec.Name] != nil {
 			return nil, fmt.Errorf("compile rules: domain %q twice", spec.Name)
 		}
-		d := &Domain{Name: spec.Name, Admission: spec.Admission, OnError: spec.OnError, Headers: spec.Headers, Overrides: &Rule{Domain: spec.Name}, edges: newEdges(o.PatternBytes), rules: make([]*Rule, 1)}
+		d := &Domain{Name: spec.Name, Admission: spec.Admission, OnError: spec.OnError, Headers: spec.Headers, RequestOverride: spec.RequestOverride, Refunds: spec.Refunds, EnvoyDelay: spec.EnvoyDelay, RequestLimits: &Rule{Domain: spec.Name}, edges: newEdges(o.PatternBytes), rules: make([]*Rule, 1)}
 		before := len(t.Rules)
 		sums.domain(d)
 		c := compiler{tree: t, domain: d, copies: spec.Copy, months: o.CalendarMonths, sums: &sums}
@@ -192,7 +203,10 @@ func (c *compiler) child(parent node, spec *NodeSpec, patterns int) error {
 	c.domain.rules = append(c.domain.rules, nil)
 
 	level, pattern := spec.Level(), ""
-	if spec.ShareThreshold {
+	switch {
+	case spec.Condition:
+		pattern = conditionMark
+	case spec.ShareThreshold:
 		pattern = sharedBy(level, spec.Values)
 	}
 	wasAny := c.anyOf
@@ -270,7 +284,10 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	}
 	r.Domain = c.domain.Name
 	r.Path = path.String()
-	r.Index = len(c.tree.Rules)
+	r.Index = int32(len(c.tree.Rules)) //nolint:gosec // memory bounds the number of rules
+	c.domain.Overridable = c.domain.Overridable || r.Overridable()
+	c.domain.Usage = c.domain.Usage || r.Usage
+	c.domain.Reservable = c.domain.Reservable || r.Reservable()
 	c.sums.rule(r)
 	c.tree.Rules = append(c.tree.Rules, r)
 	return r, nil

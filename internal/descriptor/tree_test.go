@@ -53,7 +53,7 @@ func TestCompileFillsInRules(t *testing.T) {
 	got := make([]filled, len(tree.Rules))
 	for i, r := range tree.Rules {
 		got[i] = filled{r.Path, r.Levels, r.MetricValues, r.shared}
-		if r.Index != i {
+		if int(r.Index) != i {
 			t.Errorf("the rule at %d has index %d", i, r.Index)
 		}
 	}

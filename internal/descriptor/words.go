@@ -9,7 +9,11 @@ import (
 // Words describes a limit for people: "5 per 30 seconds, token bucket, burst 10".
 func (l *Limit) Words() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d per %s, %s", l.Requests, l.Window.Words(), strings.ReplaceAll(l.Algorithm.String(), "_", " "))
+	if l.Algorithm == Concurrency {
+		fmt.Fprintf(&b, "%d in flight, each for at most %s", l.Requests, l.TTL())
+	} else {
+		fmt.Fprintf(&b, "%d per %s, %s", l.Requests, l.Window.Words(), strings.ReplaceAll(l.Algorithm.String(), "_", " "))
+	}
 	if l.Window.Location != nil {
 		b.WriteString(" on the calendar of " + l.Window.Location.String())
 	}
@@ -24,6 +28,9 @@ func (l *Limit) Words() string {
 	}
 	if l.Lease {
 		b.WriteString(", leased")
+	}
+	if l.Reservations != nil {
+		b.WriteString(", reservations " + l.Reservations.Words())
 	}
 	return b.String()
 }
@@ -45,6 +52,9 @@ func withoutDelay(l *Limit) string {
 		return ", " + strconv.FormatUint(uint64(l.NoDelay), 10) + " of them without delay"
 	}
 }
+
+// TTL returns how long a place of a concurrency limit stays taken, as rule files write it: "30s", "1m", "1h30m".
+func (l *Limit) TTL() string { return words(l.Window.Length()) }
 
 // Words returns the window's length for people: "minute", "30 seconds".
 func (w Window) Words() string {

@@ -21,6 +21,11 @@ func TestWords(t *testing.T) {
 		"5 per 30 seconds, token bucket, burst 9, refilled at intervals":              {Requests: 5, Window: half, Algorithm: TokenBucket, Burst: 9, Interval: true},
 		"5 per 30 seconds, leaky bucket, 9 may wait":                                  {Requests: 5, Window: half, Algorithm: LeakyBucket, Burst: 9},
 		"5 per 30 seconds, leaky bucket, 9 may wait, 2 of them without delay":         {Requests: 5, Window: half, Algorithm: LeakyBucket, Burst: 9, NoDelay: 2},
+		"5 in flight, each for at most 30s":                                           {Requests: 5, Window: half, Algorithm: Concurrency},
+		"5 in flight, each for at most 1m":                                            {Requests: 5, Window: Window{Unit: Second, Multiplier: 60}, Algorithm: Concurrency},
+		"5 in flight, each for at most 1h0m30s":                                       {Requests: 5, Window: Window{Unit: Second, Multiplier: 3630}, Algorithm: Concurrency},
+		"5 in flight, each for at most 1h30m":                                         {Requests: 5, Window: Window{Unit: Second, Multiplier: 5400}, Algorithm: Concurrency},
+		"5 in flight, each for at most 10h":                                           {Requests: 5, Window: Window{Unit: Hour, Multiplier: 10}, Algorithm: Concurrency},
 		"5 per 30 seconds, leaky bucket, 9 may wait without delay":                    {Requests: 5, Window: half, Algorithm: LeakyBucket, Burst: 9, NoDelay: NoDelayAll},
 		"1 per hour, token bucket, burst 1, refilled at intervals from the first hit": {Requests: 1, Window: Window{Unit: Hour}, Algorithm: TokenBucket, Burst: 1, Interval: true, FirstHit: true},
 	} {

@@ -10,14 +10,17 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// CodeOf is the gRPC code for an error of the limiter. An error that is neither the caller's fault nor its deadline is
+// CodeOf is the gRPC code for an error of the limiter. An error that is not the caller's fault nor the rules', and not its deadline, is
 // UNAVAILABLE: the caller's failure mode decides what happens to the request.
 func CodeOf(err error) codes.Code {
 	if err == nil {
 		return codes.OK
 	}
 	_, invalid := errors.AsType[*limiter.InvalidError](err)
+	_, notReservable := errors.AsType[*limiter.NotReservableError](err)
 	switch {
+	case notReservable:
+		return codes.FailedPrecondition
 	case invalid:
 		return codes.InvalidArgument
 	case errors.Is(err, context.DeadlineExceeded):

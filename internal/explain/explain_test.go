@@ -14,6 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
 var update = flag.Bool("update", false, "write the expected outputs; read them before they are kept")
@@ -79,10 +80,15 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
+func overrides(of string, n override.Numbers) *override.Set {
+	o := override.Override{Identity: override.Identity{Domain: "edge", Rule: "edge.tenant", Entries: asked(of)[0].Entries}, Numbers: n}
+	return override.SetOf([]override.Placed{{Override: o}})
+}
+
 func TestText(t *testing.T) {
-	override := asked("method=GET,path=/search")
-	override[0].HasOverride = true
-	override[0].Override = limiter.Override{Requests: 50, Unit: int32(descriptor.Minute)}
+	limited := asked("method=GET,path=/search")
+	limited[0].HasLimit = true
+	limited[0].Limit = limiter.RequestLimit{Requests: 50, Unit: int32(descriptor.Minute)}
 	for name, c := range map[string]struct {
 		o           Options
 		descriptors []string
@@ -94,14 +100,18 @@ func TestText(t *testing.T) {
 		"shadow":         {Options{Settings: limiter.Settings{OnError: descriptor.OnErrorLocal}}, []string{"method=POST"}},
 		"nothing":        {Options{}, []string{"remote_address=10.2.3.4"}},
 		"replaced":       {Options{}, []string{"remote_address=10.1.2.3", "remote_address=1.1.1.1", "nobody=knows"}},
-		"override":       {Options{Descriptors: override}, nil},
+		"limited":        {Options{Descriptors: limited}, nil},
 		"unknown_domain": {Options{Domain: "egde"}, []string{"method=GET"}},
 		"misspelt_key":   {Options{}, []string{"method=GET,paht=/search"}},
 		"misspelt_value": {Options{}, []string{"method=PSOT"}},
 		"another_order":  {Options{}, []string{"path=/search,method=GET"}},
 		"short":          {Options{}, []string{"method=GET"}},
 		"long":           {Options{}, []string{"method=POST,path=/"}},
+		"overridden":     {Options{Overrides: overrides("tenant=acme", override.Numbers{Kind: override.Scale, Requests: 2 * override.One, ExpiresAt: noon.Unix() + 3600})}, []string{"tenant=acme"}},
+		"blocked":        {Options{Overrides: overrides("tenant=acme", override.Numbers{Kind: override.Blocked})}, []string{"tenant=acme"}},
+		"lifted":         {Options{Overrides: overrides("tenant=acme", override.Numbers{Kind: override.Unlimited})}, []string{"tenant=acme", "tenant=other"}},
 		"global_shadow":  {Options{Settings: limiter.Settings{Shadow: true}}, []string{"method=GET,path=/search"}},
+		"reservation":    {Options{}, []string{"model=large,reserve_id=7f3a"}},
 		"control_bytes":  {Options{}, []string{"method=GET,path=/s\x1b[2J\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -41,15 +41,16 @@ type Header struct {
 
 // Descriptor explains one descriptor.
 type Descriptor struct {
-	Entries    []Entry `json:"entries"`
-	Matched    bool    `json:"matched"` // a rule matches, or an override replaces it
-	Reason     string  `json:"reason,omitempty"`
-	DidYouMean string  `json:"did_you_mean,omitempty"`
-	Levels     []Level `json:"levels"`
-	Rule       *Rule   `json:"rule,omitempty"`
-	Override   bool    `json:"override,omitempty"` // the limit comes from the request
-	Replaced   bool    `json:"replaced,omitempty"` // another descriptor's rule replaces this one's limits
-	Limits     []Limit `json:"limits"`
+	Entries     []Entry `json:"entries"`
+	Matched     bool    `json:"matched"` // a rule matches, or the request brings a limit along
+	Reason      string  `json:"reason,omitempty"`
+	DidYouMean  string  `json:"did_you_mean,omitempty"`
+	Levels      []Level `json:"levels"`
+	Rule        *Rule   `json:"rule,omitempty"`
+	FromRequest bool    `json:"from_request,omitempty"` // the limit comes from the request
+	Override    string  `json:"override,omitempty"`     // the numbers of an operator's override, in words
+	Replaced    bool    `json:"replaced,omitempty"`     // another descriptor's rule replaces this one's limits
+	Limits      []Limit `json:"limits"`
 
 	// StateOf is the server that the states of the limits come from; empty if they are not known.
 	StateOf string `json:"state_of,omitempty"`
@@ -100,7 +101,7 @@ type Limit struct {
 	State         *State  `json:"state,omitempty"`
 }
 
-// Matched returns how many descriptors match a rule or have an override.
+// Matched returns how many descriptors match a rule or bring a limit along.
 func (r *Report) Matched() int {
 	n := 0
 	for i := range r.Descriptors {

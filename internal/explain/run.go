@@ -7,6 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
 // Options are a request and the rules for it.
@@ -14,6 +15,7 @@ type Options struct {
 	Tree      *descriptor.Tree // the rules; required
 	Settings  limiter.Settings
 	KeyPrefix string // prefix of every counter's key
+	Overrides *override.Set
 
 	Domain      string
 	Descriptors []limiter.Descriptor // their hits are ignored
@@ -25,6 +27,7 @@ type Options struct {
 func Run(ctx context.Context, o Options) (*Report, error) {
 	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{}), Keys: descriptor.KeyBuilder{Prefix: o.KeyPrefix}})
 	l.Swap(o.Tree, o.Settings)
+	l.SetOverrides(o.Overrides)
 	x := explainer{o: &o, limiter: l, domain: o.Tree.Domain(o.Domain)}
 	return x.run(ctx)
 }
@@ -50,7 +53,7 @@ func (x *explainer) run(ctx context.Context) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-		d.Replaced = d.Rule != nil && len(d.Limits) > 0 && !first.Statuses[i].Limited
+		d.Replaced = d.Rule != nil && len(d.Limits) > 0 && !first.Statuses[i].Limited && !first.Statuses[i].Overridden
 		r.Descriptors = append(r.Descriptors, d)
 	}
 	r.HeadersAsked = x.headersAsked()
@@ -73,6 +76,9 @@ func (x *explainer) decide(ctx context.Context, hits []uint64) (*limiter.Decisio
 		d.Hits, d.HasHits, d.Refund = 1, true, false
 		if hits != nil {
 			d.Hits = hits[i]
+			if x.domain != nil && x.domain.MatchNamed(d.Entries) != nil { // no reservation has to be as large as what is left
+				d.Entries = d.Entries[:len(d.Entries)-1]
+			}
 		}
 		req.Descriptors = append(req.Descriptors, d)
 	}
@@ -114,20 +120,23 @@ func (x *explainer) descriptor(ctx context.Context, asked *limiter.Descriptor) (
 		return Descriptor{}, err
 	}
 	e := &found.Explanation
-	d := Descriptor{Entries: []Entry{}, Levels: []Level{}, Limits: []Limit{}, Override: found.Override}
+	d := Descriptor{Entries: []Entry{}, Levels: []Level{}, Limits: []Limit{}, FromRequest: found.FromRequest}
 	for _, entry := range asked.Entries {
 		d.Entries = append(d.Entries, Entry{entry.Key, entry.Value})
 	}
 	for i := range e.Levels {
 		d.Levels = append(d.Levels, level(&e.Levels[i]))
 	}
-	d.Matched = e.Rule != nil || found.Override
+	d.Matched = e.Rule != nil || found.FromRequest
 	if !d.Matched {
 		d.Reason = e.Reason
 		d.DidYouMean = x.guess(asked.Entries, e)
 	}
-	if e.Rule != nil && !found.Override {
+	if e.Rule != nil && !found.FromRequest {
 		d.Rule = x.rule(e.Rule)
+	}
+	if found.Override != nil {
+		d.Override = found.Override.Words()
 	}
 	for i := range found.List {
 		d.Limits = append(d.Limits, limit(&found.List[i]))

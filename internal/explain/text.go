@@ -54,7 +54,7 @@ func (w reportWriter) descriptor(r *Report, d *Descriptor) {
 		w.row("no rule", "%s", w.Paint(terminal.Yellow, terminal.Clean(d.Reason)))
 		w.meant(d.DidYouMean)
 		return
-	case d.Override:
+	case d.FromRequest:
 		w.row("rule", "none: the request carries its own limit")
 	default:
 		w.rule(r, d)
@@ -135,6 +135,9 @@ func (w reportWriter) rule(r *Report, d *Descriptor) {
 		how = append(how, "admission "+r.Admission.Value+by(r.Admission))
 	}
 	w.row("mode", "%s", strings.Join(how, "; "))
+	if d.Override != "" {
+		w.row("override", "%s", w.Paint(terminal.Yellow, d.Override))
+	}
 }
 
 // by returns the text that shows where a setting is set, or "" if the rule sets it.

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
 )
 
 // check holds a summary to what is true of every Space-Saving sketch, given what was really counted.

@@ -8,6 +8,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"pgregory.net/rapid"
+
+	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
 )
 
 // The frames found are the same, however the bytes are cut into pieces.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -175,15 +176,19 @@ func ofManyLimits(replaces ...string) descriptor.NodeSpec {
 	return descriptor.NodeSpec{Key: "k", Rule: rule}
 }
 
-// cost returns how long a decision takes: the shortest of several times.
-func (f *fixture) cost(req *limiter.Request) time.Duration {
-	shortest := time.Hour
-	for range 10 {
+// costs returns how long a decision takes on one limiter and on another: the shortest of several times, taken in turn. As long
+// as the other seems to take more than most times as long, it asks again, because a busy machine is not always busy.
+func costs(one, other *fixture, req *limiter.Request, most time.Duration) (a, b time.Duration) {
+	cost := func(f *fixture) time.Duration {
 		began := time.Now()
 		f.decide(req)
-		shortest = min(shortest, time.Since(began))
+		return time.Since(began)
 	}
-	return shortest
+	a, b = time.Hour, time.Hour
+	for round := 0; round < 10 || b > most*a && round < 200; round++ {
+		a, b = min(a, cost(one)), min(b, cost(other))
+	}
+	return a, b
 }
 
 // A request with very many takes costs about as much under all_or_nothing as without it: its cost does not grow with the
@@ -194,11 +199,11 @@ func TestCostOfManyTakes(t *testing.T) {
 		pairs = append(pairs, fmt.Sprintf("k=%s%d", strings.Repeat("x", 400), i))
 	}
 	req := request(1, pairs...)
-	cost := func(s limiter.Settings, counters int) time.Duration {
-		return newFixtureOn(t, memory.New(memory.Options{MaxCounters: counters}), s, ofManyLimits()).cost(req)
-	}
 	for what, counters := range map[string]int{"room": 1_000_000, "no room": 10} {
-		independent, atomic := cost(limiter.Settings{}, counters), cost(allOrNothing, counters)
+		on := func(s limiter.Settings) *fixture {
+			return newFixtureOn(t, memory.New(memory.Options{MaxCounters: counters}), s, ofManyLimits())
+		}
+		independent, atomic := costs(on(limiter.Settings{}), on(allOrNothing), req, 8)
 		if atomic > 8*independent { // less than 2 times; about 20 times if each take is compared with all others
 			t.Errorf("%s: %d takes cost %s, and %s under all_or_nothing", what, 16*len(pairs), independent, atomic)
 		}
@@ -270,6 +275,80 @@ func TestHeaderFamilies(t *testing.T) {
 	}
 }
 
+// The delay is that of the longest queue, also where another limit of the list has less left.
+func TestTheLongestDelayOfSeveralLimits(t *testing.T) {
+	queue := func(name string, unit descriptor.Unit, requests uint32) descriptor.Limit {
+		return descriptor.Limit{Name: name, Requests: requests, Window: descriptor.Window{Unit: unit}, Algorithm: descriptor.LeakyBucket, Burst: 9}
+	}
+	f := newFixture(t, limiter.Settings{}, descriptor.NodeSpec{Key: "k", Rule: &descriptor.Rule{Limits: []descriptor.Limit{
+		queue("slow", descriptor.Minute, 120), queue("quick", descriptor.Second, 10), {Name: "tight", Requests: 2, Window: descriptor.Window{Unit: descriptor.Day}},
+	}}})
+	for i, want := range []time.Duration{0, 500 * time.Millisecond, 0} {
+		d := f.decide(request(1, "k=a"))
+		if d.Delay != want || d.Statuses[0].Delay != want || (i == 2) != (d.Code == limiter.OverLimit) {
+			t.Errorf("request %d: %s with a delay of %v, want %v: %+v", i, d.Code, d.Delay, want, d.Statuses)
+		}
+	}
+}
+
+// With envoy_delay, the delay is a header of the request that Envoy's fault filter obeys. In shadow mode it is not.
+func TestEnvoyDelay(t *testing.T) {
+	waits := []limiter.Header{{Key: "x-ratelimit-delay-ms", Value: "334"}}
+	holds := []limiter.Header{{Key: "x-envoy-fault-delay-request", Value: "334"}}
+	for name, c := range map[string]struct {
+		envoy, shadow, shadowRule bool
+		client, upstream          []limiter.Header
+	}{
+		"off":              {client: waits},
+		"on":               {envoy: true, upstream: holds},
+		"in shadow mode":   {envoy: true, shadow: true, client: waits},
+		"of a shadow rule": {envoy: true, shadowRule: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, limiter.Settings{})
+			tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", EnvoyDelay: c.envoy, Children: []descriptor.NodeSpec{
+				{Key: "k", Rule: &descriptor.Rule{Shadow: c.shadowRule, Limits: []descriptor.Limit{
+					{Requests: 3, Window: descriptor.Window{Unit: descriptor.Second}, Algorithm: descriptor.LeakyBucket, Burst: 1},
+				}}},
+			}}}, descriptor.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.Swap(tree, limiter.Settings{Shadow: c.shadow})
+			d := &limiter.Decision{}
+			for _, want := range []struct {
+				code             limiter.Code
+				delay            time.Duration
+				client, upstream []limiter.Header
+			}{
+				{code: limiter.OK},
+				{code: limiter.OK, delay: 333334 * time.Microsecond, client: c.client, upstream: c.upstream},
+				{code: limiter.OverLimit},
+			} {
+				req := request(1, "k=a")
+				if err := f.Decide(t.Context(), f.now, req, d); err != nil { // into the same Decision
+					t.Fatal(err)
+				}
+				if c.shadow || c.shadowRule {
+					want.code = limiter.OK
+				}
+				if c.shadowRule {
+					want.delay = 0
+				}
+				if d.Code != want.code || d.Delay != want.delay {
+					t.Errorf("%s with a delay of %v, want %s and %v", d.Code, d.Delay, want.code, want.delay)
+				}
+				if diff := cmp.Diff(want.client, d.Headers, cmpopts.EquateEmpty()); diff != "" {
+					t.Errorf("headers for the client (-want +got):\n%s", diff)
+				}
+				if diff := cmp.Diff(want.upstream, d.Upstream, cmpopts.EquateEmpty()); diff != "" {
+					t.Errorf("headers of the request (-want +got):\n%s", diff)
+				}
+			}
+		})
+	}
+}
+
 func TestLeakyBucketReportsTheWait(t *testing.T) {
 	f := newFixture(t, limiter.Settings{Explain: true}, descriptor.NodeSpec{Key: "k", Rule: &descriptor.Rule{Limits: []descriptor.Limit{
 		{Requests: 3, Window: descriptor.Window{Unit: descriptor.Second}, Algorithm: descriptor.LeakyBucket, Burst: 1},
@@ -289,6 +368,31 @@ func TestLeakyBucketReportsTheWait(t *testing.T) {
 	}
 	if diff := cmp.Diff(any(want), decision); d.Code != limiter.OverLimit || diff != "" {
 		t.Errorf("third: %s %s", d.Code, diff)
+	}
+}
+
+// Who is refused learns when to come again, not when the limit is full again.
+func TestRefusalSaysWhenToComeAgain(t *testing.T) {
+	bucket := descriptor.Limit{Requests: 1, Window: descriptor.Window{Unit: descriptor.Second}, Algorithm: descriptor.TokenBucket, Burst: 60}
+	f := newFixture(t, limiter.Settings{}, descriptor.NodeSpec{Key: "k", Rule: &descriptor.Rule{Limits: []descriptor.Limit{bucket}}}, perMinute("window", "", 5))
+	f.ask(60, "k=a")
+	f.ask(5, "window=a")
+	for _, c := range []struct {
+		hits        int64
+		entry       string
+		code        limiter.Code
+		reset, want time.Duration
+	}{
+		{0, "k=a", limiter.OK, time.Minute, time.Minute},
+		{1, "k=a", limiter.OverLimit, time.Minute, time.Second},
+		{30, "k=a", limiter.OverLimit, time.Minute, 30 * time.Second},
+		{61, "k=a", limiter.OverLimit, time.Minute, time.Minute}, // never
+		{1, "window=a", limiter.OverLimit, 50 * time.Second, 50 * time.Second},
+	} {
+		s := f.ask(c.hits, c.entry)
+		if s.Code != c.code || s.Reset != c.reset || s.UntilReset() != c.want {
+			t.Errorf("%d hits of %s: %s, reset %v, until reset %v; want %s, %v, %v", c.hits, c.entry, s.Code, s.Reset, s.UntilReset(), c.code, c.reset, c.want)
+		}
 	}
 }
 

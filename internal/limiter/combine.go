@@ -28,7 +28,7 @@ func (c *calculation) combine(d *Decision) {
 // quota reports whether descriptor i is in quota mode.
 func (c *calculation) quota(i int) bool {
 	r := c.resolved[i].rule
-	if r != nil && r.Unlimited {
+	if c.resolved[i].unlimited() {
 		return false
 	}
 	return c.settings.Quota || r != nil && r.Quota

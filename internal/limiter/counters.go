@@ -4,17 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
 // Counters are the counters of one descriptor, for operators.
 type Counters struct {
-	// Explanation shows which rule the descriptor matches, or why none does. An override replaces the rule.
+	// Explanation shows which rule the descriptor matches, or why none does. FromRequest: the limit is the request's, not the rule's.
 	Explanation descriptor.Explanation
-	Override    bool
+	FromRequest bool
+	Blocked     bool              // an override refuses every request
+	Override    *override.Numbers // in force for all limits of the rule, or for its first one with an override; nil: none
 
 	List []Counter // in the order of the rule's limits; empty if nothing limits the descriptor
 }
@@ -24,6 +28,7 @@ type Counter struct {
 	Limit descriptor.Limit
 	Key   string
 
+	Lifted    bool  // an override lets every request pass this limit
 	Used      int64 // hits; more than the capacity where refused hits were counted
 	Remaining uint32
 	Wait      time.Duration // until one more hit would pass; backend.Never if none ever will
@@ -32,11 +37,26 @@ type Counter struct {
 }
 
 // Peek returns the counters of one descriptor. It changes neither the counters nor the metrics by rule. Only the entries
-// and the override of d matter.
+// and the limit of d matter.
 //
 // The errors are those of Decide, but on_error is not used.
 func (l *Limiter) Peek(ctx context.Context, now time.Time, domain string, d *Descriptor) (Counters, error) {
-	c, takes, err := l.counters(domain, d)
+	return l.peek(ctx, now, l.snapshot.Load(), domain, d)
+}
+
+// PeekWith is Peek as it would be with other overrides.
+func (l *Limiter) PeekWith(ctx context.Context, now time.Time, domain string, d *Descriptor, overrides *override.Set) (Counters, error) {
+	snap := l.snapshot.Load()
+	if snap == nil {
+		return Counters{}, ErrNoRules
+	}
+	with := *snap
+	with.overrides = overrides
+	return l.peek(ctx, now, &with, domain, d)
+}
+
+func (l *Limiter) peek(ctx context.Context, now time.Time, snap *snapshot, domain string, d *Descriptor) (Counters, error) {
+	c, takes, err := l.counters(now, snap, domain, d)
 	if err != nil {
 		return Counters{}, err
 	}
@@ -46,12 +66,12 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, domain string, d *Des
 	return c, nil
 }
 
-// Reset clears the counters of one descriptor and returns their previous contents. Only the entries and the override of d
+// Reset clears the counters of one descriptor and returns their previous contents. Only the entries and the limit of d
 // matter. backend.Store describes the guarantees. Counts of on_error: local in this process are cleared too.
 //
 // The errors are those of Peek.
 func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *Descriptor) (Counters, error) {
-	c, takes, err := l.counters(domain, d)
+	c, takes, err := l.counters(now, l.snapshot.Load(), domain, d)
 	if err != nil || len(takes) == 0 {
 		return c, err
 	}
@@ -72,27 +92,42 @@ func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *De
 	return c, nil
 }
 
-// counters finds a descriptor's counters, and makes a take of one hit for each of them.
-func (l *Limiter) counters(domain string, d *Descriptor) (c Counters, takes []backend.Take, err error) {
+// counters finds a descriptor's counters, and makes a take of one hit for each of them. snap is nil before the first Swap.
+func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Descriptor) (c Counters, takes []backend.Take, err error) {
 	if err := validate(&Request{Domain: domain, Descriptors: []Descriptor{*d}}); err != nil {
 		return Counters{}, nil, err
 	}
-	snap := l.snapshot.Load()
 	if snap == nil {
 		return Counters{}, nil, ErrNoRules
 	}
 	rules := snap.tree.Domain(domain)
+	entries := d.Entries
+	if rules != nil && rules.MatchNamed(entries) != nil {
+		entries = entries[:len(entries)-1]
+	}
 	c.Explanation = rules.Explain(d.Entries, l.keys)
 	rule := c.Explanation.Rule
+	calc := calculation{snapshot: snap, settings: &snap.settings, domain: rules}
 	switch {
-	case d.HasOverride && rules != nil:
-		limit := d.Override.limit(&snap.settings) // the same limit as in a decision
-		key := l.keys.AppendKey(nil, domain, d.Entries, nil, &limit)
-		rule, c.Override, c.List = rules.Overrides, true, []Counter{{Limit: limit, Key: string(key)}}
+	case d.HasLimit && rules != nil && calc.prefersRequest(rule, d, entries, now):
+		limit := d.Limit.limit(&snap.settings) // the same limit as in a decision
+		key := l.keys.AppendKey(nil, domain, entries, nil, &limit)
+		rule, c.FromRequest, c.List = rules.RequestLimits, true, []Counter{{Limit: limit, Key: string(key)}}
 	case rule != nil:
-		for i := range rule.Limits {
-			c.List = append(c.List, Counter{Limit: rule.Limits[i], Key: c.Explanation.Keys[i]})
+		r := resolved{rule: rule}
+		if n := calc.overrideInForce(rule, entries, now); n.Kind != 0 {
+			c.Override = &n
+			calc.overrideRule(&r, entries, now.Unix())
 		}
+		for i := range rule.Limits {
+			limit := &rule.Limits[i] // a caller that is blocked or unlimited still has what it used before
+			if !r.own.blocked && !r.own.unlimited {
+				limit = calc.ruleLimit(&r, i)
+			}
+			lifted := r.own.some && !r.own.blocked && r.kept != nil && !slices.Contains(r.kept, i)
+			c.List = append(c.List, Counter{Limit: *limit, Key: c.Explanation.Keys[i], Lifted: lifted})
+		}
+		c.Blocked = r.own.blocked
 	}
 	for i := range c.List {
 		takes = append(takes, backend.Take{Key: []byte(c.List[i].Key), Limit: &c.List[i].Limit, Rule: rule, Hits: 1, Member: i})

@@ -120,26 +120,26 @@ func TestPeekAndResetOfSeveralLimits(t *testing.T) {
 	}
 }
 
-func TestPeekAndResetOfAnOverride(t *testing.T) {
+func TestPeekAndResetOfARequestLimit(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 5))
 	d := limiter.Descriptor{
-		Entries: entries("k=v"), HasOverride: true,
-		Override: limiter.Override{Requests: 3, Unit: int32(descriptor.Second), Multiplier: 20},
+		Entries: entries("k=v"), HasLimit: true,
+		Limit: limiter.RequestLimit{Requests: 3, Unit: int32(descriptor.Second), Multiplier: 20},
 	}
 	for range 3 {
 		f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{d}})
 	}
 	c, err := f.Limiter.Reset(t.Context(), f.now, "d", &d)
-	if want := []state{{Key: "d|k=v|f20", Used: 3, Wait: 10 * time.Second, Reset: 10 * time.Second}}; err != nil || !c.Override || cmp.Diff(want, states(c)) != "" {
+	if want := []state{{Key: "d|k=v|f20", Used: 3, Wait: 10 * time.Second, Reset: 10 * time.Second}}; err != nil || !c.FromRequest || cmp.Diff(want, states(c)) != "" {
 		t.Errorf("%v\n%s", err, cmp.Diff(want, states(c)))
 	}
 	if c, err = f.Peek(t.Context(), f.now, "d", &d); err != nil || c.List[0].Used != 0 {
 		t.Errorf("after the reset: %+v %v", c, err)
 	}
-	if c, err = f.Peek(t.Context(), f.now, "nobody", &d); err != nil || len(c.List) != 0 || c.Override {
+	if c, err = f.Peek(t.Context(), f.now, "nobody", &d); err != nil || len(c.List) != 0 || c.FromRequest {
 		t.Errorf("in a domain without rules: %+v %v", c, err)
 	}
-	d.Override.Unit = 99
+	d.Limit.Unit = 99
 	if _, err = f.Peek(t.Context(), f.now, "d", &d); !errors.As(err, new(*limiter.InvalidError)) {
 		t.Errorf("a unit that is none: %v", err)
 	}

@@ -30,8 +30,13 @@ func (c Code) String() string {
 // Decision is the answer to a request.
 type Decision struct {
 	Code     Code
-	Statuses []Status // one per descriptor, in order
-	Headers  []Header // to add to the client's response
+	Statuses []Status      // one per descriptor, in order
+	Headers  []Header      // to add to the client's response
+	Upstream []Header      // to add to the request, before it goes on to the upstream
+	Holds    []HoldOutcome // one per descriptor, if the request is a step of a reservation
+
+	// Delay is how long the request must wait for its turn: the longest Delay of the statuses that are enforced.
+	Delay time.Duration
 
 	// Metadata is the dynamic metadata, nil unless the settings ask for it. Values are string, bool, int, int64, uint64,
 	// float64, nil, []any and map[string]any. It must not be modified: its parts may belong to the rules.
@@ -42,7 +47,7 @@ type Decision struct {
 type Status struct {
 	Code Code
 
-	// Rule is the rule that decided. It is nil if no rule matches, an override replaces it, or another rule replaced it.
+	// Rule is the rule that decided. It is nil if no rule matches, the request brings a limit along, or another rule replaced it.
 	Rule *descriptor.Rule
 
 	// LimitIndex is the index in Rule.Limits of the limit that the status describes, if there is one.
@@ -51,6 +56,8 @@ type Status struct {
 	// Limited is set if a limit applied. Limit and Reset are then set too.
 	Limited bool
 	Limit   CurrentLimit
+
+	Overridden bool // the numbers are those of an operator's override, not the rule's
 
 	Remaining uint32        // remaining hits; math.MaxUint32 if the rule is unlimited
 	Reset     time.Duration // until the window ends or the limit is full again, in whole seconds, rounded up
@@ -63,6 +70,15 @@ type Status struct {
 	Degraded descriptor.OnError
 }
 
+// UntilReset is the duration_until_reset of the answer. Of a refused request it is the time until the same request would pass, in
+// whole seconds, rounded up: Envoy makes Retry-After of it. If there is no such time, and of requests that pass, it is Reset.
+func (s *Status) UntilReset() time.Duration {
+	if s.Code == OverLimit && s.RetryAfter > 0 {
+		return ceilSeconds(s.RetryAfter)
+	}
+	return s.Reset
+}
+
 // CurrentLimit is the limit that a status describes.
 type CurrentLimit struct {
 	Name     string
@@ -70,7 +86,7 @@ type CurrentLimit struct {
 	Unit     descriptor.Unit // descriptor.UnitUnknown if the window is not one whole unit
 }
 
-// Header is one header for the client's response.
+// Header is one header.
 type Header struct {
 	Key   string
 	Value string

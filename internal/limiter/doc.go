@@ -5,7 +5,7 @@
 // store cannot answer, on_error determines the answer. Swap replaces rules and settings as a whole. Peek and Reset are for
 // operators: they show and clear a descriptor's counters.
 //
-// Only this package knows what shadow, quota mode, overrides, replaces and admission mean. Client headers, dynamic metadata
+// Only this package knows what shadow, quota mode, requests' own limits, overrides, replaces and admission mean. Client headers, dynamic metadata
 // and the metrics by rule follow from a decision, so they are here too.
 //
 // A Limiter may be used by any number of goroutines. Replacing the snapshot never makes a decision wait.

@@ -23,6 +23,12 @@ func (l *Limiter) fallback(ctx context.Context, now time.Time, c *calculation, c
 		if !c.failed(i) {
 			continue
 		}
+		if c.resolved[i].settlesEarlier() {
+			if c.req.Hold != nil {
+				return cause // its caller can repeat it
+			}
+			choice = descriptor.OnErrorAllow // what has passed has passed
+		}
 		switch choice {
 		case descriptor.OnErrorAllow, descriptor.OnErrorDeny:
 			for _, t := range c.index[c.resolved[i].first:c.resolved[i].end] {
@@ -91,6 +97,7 @@ func (c *calculation) countLocally(i int) {
 			continue
 		}
 		take := c.local.Add(t, c.request.Takes[t])
+		take.Hold = nil // the answer has no id, so nobody could commit it
 		if c.settings.Replicas > 1 {
 			take.Limit = c.share(i, j)
 		}
@@ -100,9 +107,13 @@ func (c *calculation) countLocally(i int) {
 // share returns this process' share of descriptor i's limit for the take at position j of index.
 func (c *calculation) share(i, j int) *descriptor.Limit {
 	r := &c.resolved[i]
-	if r.override {
+	if r.ownLimit {
 		r.share = share(&r.limit, c.settings.Replicas)
 		return &r.share
+	}
+	if r.own.some {
+		s := share(c.limit(i, j), c.settings.Replicas)
+		return &s
 	}
 	return &c.shares[r.rule.Index][r.limitAt(j-r.first)]
 }

@@ -10,12 +10,18 @@ import (
 
 // headers adds the client headers of the families that are set for the domain. Headers never show a shadow rule.
 //
-// A request that a leaky bucket delays always gets x-ratelimit-delay-ms, whatever the families. The delay is part of the
-// answer, and the protocol has no field for it.
+// If a leaky bucket delays the request, the answer always says so, whatever the families: the delay is part of the answer, and
+// the protocol has no field for it. With envoy_delay, a header of the request tells Envoy's fault filter to hold it. The client
+// is not told then, because it must not wait a second time. In shadow mode nothing is held.
 func (c *calculation) headers(d *Decision) {
 	if d.Code == OK || c.settings.Shadow {
-		if wait := c.delay(d); wait > 0 {
-			d.addHeader("x-ratelimit-delay-ms", strconv.FormatInt(millis(wait), 10))
+		if d.Delay = c.delay(d); d.Delay > 0 {
+			ms := strconv.FormatInt(Millis(d.Delay), 10)
+			if c.domain.EnvoyDelay && !c.settings.Shadow {
+				d.Upstream = append(d.Upstream, Header{Key: "x-envoy-fault-delay-request", Value: ms})
+			} else {
+				d.addHeader(DelayHeader, ms)
+			}
 		}
 	}
 	families := c.settings.headers(c.domain)
@@ -54,6 +60,9 @@ func (c *calculation) headers(d *Decision) {
 		d.addHeader("RateLimit", draftName(c.decidingLimit(best))+";r="+strconv.FormatUint(uint64(st.Remaining), 10)+";t="+seconds(st.Reset))
 	}
 }
+
+// DelayHeader is the header that says how long a request must wait, in milliseconds.
+const DelayHeader = "x-ratelimit-delay-ms"
 
 func (d *Decision) addHeader(key, value string) {
 	if key != "" {
@@ -133,8 +142,10 @@ func (c *calculation) draft03(d *Decision, best int) string {
 	for l := range c.shown(d) {
 		b = append(b, ", "...)
 		b = strconv.AppendUint(b, uint64(l.Requests), 10)
-		b = append(b, ";w="...)
-		b = strconv.AppendInt(b, int64(l.Window.Length()/time.Second), 10)
+		if l.Algorithm != descriptor.Concurrency {
+			b = append(b, ";w="...)
+			b = strconv.AppendInt(b, int64(l.Window.Length()/time.Second), 10)
+		}
 		if l.Name != "" {
 			b = append(b, ";name="...)
 			b = appendQuoted(b, l.Name)
@@ -153,6 +164,10 @@ func (c *calculation) policies(d *Decision) string {
 		b = append(b, draftName(l)...)
 		b = append(b, ";q="...)
 		b = strconv.AppendUint(b, uint64(l.Requests), 10)
+		if l.Algorithm == descriptor.Concurrency {
+			b = append(b, `;qu="concurrent-requests"`...)
+			continue
+		}
 		b = append(b, ";w="...)
 		b = strconv.AppendInt(b, int64(l.Window.Length()/time.Second), 10)
 	}
@@ -163,7 +178,9 @@ func (c *calculation) policies(d *Decision) string {
 func draftName(l *descriptor.Limit) string {
 	name := l.Name
 	if name == "" {
-		if name = l.Window.Unit.String(); l.Window.Multiplier > 1 {
+		if name = l.Window.Unit.String(); l.Algorithm == descriptor.Concurrency {
+			name = "in-flight"
+		} else if l.Window.Multiplier > 1 {
 			name = strconv.FormatUint(uint64(l.Window.Multiplier), 10) + "-" + name
 		}
 	}

@@ -7,13 +7,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 )
 
-// overridden stands for the name of a rule where the limit is one that a request brings along. Such a limit has no rule.
-const overridden = "override"
+// ofRequest stands for the name of a rule where the limit is one that a request brings along. Such a limit has no rule.
+const ofRequest = "request_limit"
 
 // hotRules are the handles in the hot key tracker that uses of counters are recorded under.
 type hotRules struct {
-	rules     []*hotkeys.Rule // by Rule.Index
-	overrides map[*descriptor.Domain]*hotkeys.Rule
+	rules    []*hotkeys.Rule // by Rule.Index
+	requests map[*descriptor.Domain]*hotkeys.Rule
 }
 
 func hotRulesOf(t *hotkeys.Tracker, tree *descriptor.Tree, shadow bool) *hotRules {
@@ -23,12 +23,12 @@ func hotRulesOf(t *hotkeys.Tracker, tree *descriptor.Tree, shadow bool) *hotRule
 	}
 	domains := slices.Collect(tree.EachDomain())
 	for _, d := range domains {
-		names = append(names, hotkeys.Name{Domain: d.Name, Rule: overridden, Shadow: shadow})
+		names = append(names, hotkeys.Name{Domain: d.Name, Rule: ofRequest, Shadow: shadow})
 	}
 	handles := t.Rules(names)
-	hot := &hotRules{rules: handles[:len(tree.Rules)], overrides: make(map[*descriptor.Domain]*hotkeys.Rule, len(domains))}
+	hot := &hotRules{rules: handles[:len(tree.Rules)], requests: make(map[*descriptor.Domain]*hotkeys.Rule, len(domains))}
 	for i, d := range domains {
-		hot.overrides[d] = handles[len(tree.Rules)+i]
+		hot.requests[d] = handles[len(tree.Rules)+i]
 	}
 	return hot
 }
@@ -39,13 +39,13 @@ func hotRulesOf(t *hotkeys.Tracker, tree *descriptor.Tree, shadow bool) *hotRule
 func (c *calculation) countUses(hot *hotRules) {
 	for i := range c.request.Takes {
 		t, o := &c.request.Takes[i], &c.request.Outcomes[i]
-		if t.Hits <= 0 || o.Failed {
+		if t.Hits <= 0 || o.Failed || !c.counted(t) {
 			continue
 		}
 		if rule := c.resolved[t.Member].rule; rule != nil {
 			hot.rules[rule.Index].Count(c.lane, t.Key, t.Hits, !o.Allowed)
 		} else {
-			hot.overrides[c.domain].Count(c.lane, t.Key, t.Hits, !o.Allowed)
+			hot.requests[c.domain].Count(c.lane, t.Key, t.Hits, !o.Allowed)
 		}
 	}
 }

@@ -65,17 +65,17 @@ func TestWhatCountsAsUse(t *testing.T) {
 	f.ask(4, "shadow=a")
 	f.ask(1, "free=a")
 	f.ask(1, "nothing=a")
-	override := limiter.Descriptor{Entries: entries("k=a"), HasOverride: true, Override: limiter.Override{Requests: 1, Unit: int32(descriptor.Hour)}}
+	limited := limiter.Descriptor{Entries: entries("k=a"), HasLimit: true, Limit: limiter.RequestLimit{Requests: 1, Unit: int32(descriptor.Hour)}}
 	for range 3 {
-		f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{override}})
+		f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{limited}})
 	}
-	f.decide(&limiter.Request{Domain: "unknown", Descriptors: []limiter.Descriptor{override}})
+	f.decide(&limiter.Request{Domain: "unknown", Descriptors: []limiter.Descriptor{limited}})
 	want := []string{
 		"d.k d|k=a|f60 5/7",
 		"d.shadow d|shadow=a|f60 4/4 shadow",
 		"d.two d|two=a|f3600 0/4",
 		"d.two d|two=a|f60 3/4",
-		"override d|k=a|f3600 2/3",
+		"request_limit d|k=a|f3600 2/3",
 	}
 	if diff := cmp.Diff(want, uses(tracker)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -13,7 +13,8 @@ func (c *calculation) judge(i int) Status {
 	r := &c.resolved[i]
 	if r.first == r.end {
 		s := Status{Code: OK, Rule: r.rule}
-		if r.rule != nil && r.rule.Unlimited {
+		s.Overridden = r.own.some
+		if r.unlimited() {
 			s.Remaining = math.MaxUint32
 		}
 		return s
@@ -28,18 +29,21 @@ func (c *calculation) judge(i int) Status {
 		Code:      OK,
 		Rule:      r.rule,
 		Limited:   true,
-		Limit:     CurrentLimit{Name: limit.Name, Requests: limit.Requests, Unit: limit.Window.WholeUnit()},
+		Limit:     CurrentLimit{Name: limit.Name, Requests: limit.Requests, Unit: limit.WholeUnit()},
 		Remaining: o.Remaining(c.capacity(i, j)),
 		Reset:     ceilSeconds(o.ResetAfter),
-		Delay:     o.Delay,
 		Degraded:  r.degraded,
 	}
-	if !r.override {
+	for _, t := range c.index[r.first:r.end] { // a limit that is not the tightest may have the longest queue
+		s.Delay = max(s.Delay, c.request.Outcomes[t].Delay)
+	}
+	s.Overridden = r.own.some
+	if !r.ownLimit {
 		s.LimitIndex = r.limitAt(j - r.first)
 	}
 	if !o.Allowed && !r.shadow() {
 		s.Code = OverLimit
-		s.RetryAfter = o.RetryAfter
+		s.RetryAfter, s.Delay = o.RetryAfter, 0
 	}
 	if o.Failed { // on_error: deny
 		s.Remaining = 0
@@ -84,10 +88,10 @@ func longer(a, b time.Duration) bool {
 // may have been decided under the other descriptor's limit.
 func (c *calculation) limit(i, j int) *descriptor.Limit {
 	r := &c.resolved[i]
-	if r.override {
+	if r.ownLimit {
 		return &r.limit
 	}
-	return &r.rule.Limits[r.limitAt(j-r.first)]
+	return c.ruleLimit(r, r.limitAt(j-r.first))
 }
 
 // capacity returns the capacity that the take at position j was counted against. If this process counted it alone, that is
@@ -109,19 +113,38 @@ func (l *Limiter) measure(c *calculation, byRule []*series) {
 	matched := false
 	for i := range c.resolved {
 		r := &c.resolved[i]
-		matched = matched || r.rule != nil || r.override
+		matched = matched || r.rule != nil || r.ownLimit
+		if r.own.some {
+			l.metrics.overridden.Add(1)
+		}
 		if r.first < r.end {
 			t := c.index[r.deciding]
 			if c.request.Outcomes[t].Failed {
 				continue // counted as degraded
 			}
+			if r.settlesEarlier() && c.req.Purpose != Charge {
+				continue // counted when they were reserved
+			}
+			if r.hits < 0 {
+				l.countDropped(c, r)
+				continue // a refund is not a request
+			}
 			l.seriesOf(c, byRule, i).count(&c.request.Takes[t], r.hits, &c.request.Outcomes[t], r.shadow(), c.settings.NearLimitRatio)
-		} else if r.rule != nil && r.rule.Unlimited && r.hits > 0 {
+		} else if r.unlimited() && r.hits > 0 {
 			l.seriesOf(c, byRule, i).Unlimited.Add(uint64(r.hits))
 		}
 	}
 	if !matched {
 		c.name = l.metrics.countUnmatched(c.req.Domain, c.name)
+	}
+}
+
+// countDropped counts the limits of a refund that gave nothing back.
+func (l *Limiter) countDropped(c *calculation, r *resolved) {
+	for _, t := range c.index[r.first:r.end] {
+		if o := &c.request.Outcomes[t]; !o.Failed && o.Used == o.Before {
+			l.metrics.refunds[refundTooLarge].Add(1)
+		}
 	}
 }
 
@@ -132,7 +155,7 @@ func (l *Limiter) seriesOf(c *calculation, byRule []*series, i int) *series {
 		s = byRule[rule.Index]
 	}
 	if s == nil {
-		c.name = appendMetricPath(c.name[:0], c.req.Domain, c.req.Descriptors[i].Entries, rule)
+		c.name = appendMetricPath(c.name[:0], c.req.Domain, c.entries(i), rule)
 		s = l.metrics.ofRequest(c.name, len(c.req.Domain))
 	}
 	if s == l.metrics.overflow {

@@ -14,6 +14,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
+	"github.com/ratelimitd/ratelimitd/internal/override"
+	"github.com/ratelimitd/ratelimitd/internal/usage"
 )
 
 // Options are the settings of a Limiter.
@@ -27,20 +29,23 @@ type Options struct {
 	NoMetrics bool                  // decisions are not counted in metrics; for measuring the cost of metrics
 
 	HotKeys *hotkeys.Tracker // records every use of a counter; nil: off
+	Usage   *usage.Index     // records the counters of rules with usage; nil: off
 }
 
 // Limiter decides requests.
 type Limiter struct {
-	store    backend.Store
-	local    backend.Store
-	keys     descriptor.KeyBuilder
-	snapshot atomic.Pointer[snapshot]
-	swapping sync.Mutex // guards writes to snapshot, and replicas
-	replicas int        // set by SetReplicas; 0: not called yet
-	metrics  *metrics
-	hot      *hotkeys.Tracker
-	calls    sync.Pool
-	lanes    atomic.Uint32 // number of calculations created so far
+	store     backend.Store
+	local     backend.Store
+	keys      descriptor.KeyBuilder
+	snapshot  atomic.Pointer[snapshot]
+	swapping  sync.Mutex    // guards writes to snapshot, replicas and overrides
+	replicas  int           // set by SetReplicas; 0: not called yet
+	overrides *override.Set // set by SetOverrides
+	metrics   *metrics
+	hot       *hotkeys.Tracker
+	usage     *usage.Index
+	calls     sync.Pool
+	lanes     atomic.Uint32 // number of calculations created so far
 
 	unmeasured bool
 }
@@ -56,6 +61,7 @@ func New(opts Options) *Limiter {
 		keys:    opts.Keys,
 		metrics: newMetrics(opts.MaxSeries),
 		hot:     opts.HotKeys,
+		usage:   opts.Usage,
 
 		unmeasured: opts.NoMetrics,
 	}
@@ -82,10 +88,14 @@ func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *De
 	}
 	c := l.calls.Get().(*calculation)
 	defer l.release(c)
-	if err := l.begin(ctx, c, snap, req); err != nil {
+	if err := l.begin(ctx, now, c, snap, req); err != nil {
 		return err
 	}
-	if len(c.request.Takes) > 0 {
+	switch {
+	case len(c.request.Takes) == 0:
+	case req.Purpose == Look:
+		err = l.store.Peek(ctx, now, &c.request)
+	default:
 		err = l.store.Take(ctx, now, &c.request)
 	}
 	return l.finish(ctx, now, c, d, err)
@@ -102,12 +112,16 @@ type PanicError = backend.PanicError
 // goroutine. It uses ctx, req and d until then. What done does must not take long: other requests wait for it. Without a
 // batch (nil), what must be sent to the store's server goes at once; else it goes when the batch is sent.
 func (l *Limiter) Start(ctx context.Context, now time.Time, b *Batch, req *Request, d *Decision, done func(error)) (decided bool, err error) {
+	if req.Purpose == Look { // stores look only while their caller waits
+		go func() { done(l.look(ctx, now, req, d)) }()
+		return false, nil
+	}
 	snap, err := l.accept(req, d)
 	if err != nil {
 		return true, err
 	}
 	c := l.calls.Get().(*calculation)
-	if err := l.begin(ctx, c, snap, req); err != nil {
+	if err := l.begin(ctx, now, c, snap, req); err != nil {
 		l.release(c)
 		return true, err
 	}
@@ -121,6 +135,16 @@ func (l *Limiter) Start(ctx context.Context, now time.Time, b *Batch, req *Reque
 	err = l.finish(ctx, now, c, d, err)
 	l.release(c)
 	return true, err
+}
+
+// look is Decide for a goroutine of its own. A panic becomes an error.
+func (l *Limiter) look(ctx context.Context, now time.Time, req *Request, d *Decision) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &PanicError{Value: p, Stack: debug.Stack()}
+		}
+	}()
+	return l.Decide(ctx, now, req, d)
 }
 
 // resume finishes a decision that Start has begun, with the answer of the store.
@@ -146,7 +170,8 @@ func (l *Limiter) finishStarted(c *calculation, storeErr error) (err error) {
 
 // accept empties d, checks the request, and returns the rules that decide it.
 func (l *Limiter) accept(req *Request, d *Decision) (*snapshot, error) {
-	d.Code, d.Statuses, d.Headers, d.Metadata = CodeUnknown, d.Statuses[:0], d.Headers[:0], nil
+	d.Code, d.Statuses, d.Headers, d.Holds, d.Metadata = CodeUnknown, d.Statuses[:0], d.Headers[:0], d.Holds[:0], nil
+	d.Upstream, d.Delay = d.Upstream[:0], 0
 	if err := validate(req); err != nil {
 		l.metrics.invalid.Add(1)
 		return nil, err
@@ -160,10 +185,18 @@ func (l *Limiter) accept(req *Request, d *Decision) (*snapshot, error) {
 }
 
 // begin finds the rules of a request and prepares its takes.
-func (l *Limiter) begin(ctx context.Context, c *calculation, snap *snapshot, req *Request) error {
+func (l *Limiter) begin(ctx context.Context, now time.Time, c *calculation, snap *snapshot, req *Request) error {
 	c.snapshot, c.settings, c.shares, c.req, c.domain = snap, &snap.settings, snap.shares, req, snap.tree.Domain(req.Domain)
-	if err := c.resolve(ctx); err != nil {
+	if err := c.resolve(ctx, now); err != nil {
 		return err
+	}
+	if c.denied > 0 {
+		l.metrics.refunds[refundDenied].Add(uint64(c.denied)) //nolint:gosec // a count
+		c.denied = 0
+	}
+	if c.unusable > 0 {
+		l.metrics.unusable.Add(uint64(c.unusable)) //nolint:gosec // a count
+		c.unusable = 0
 	}
 	c.prepare(l.keys)
 	return nil
@@ -180,8 +213,11 @@ func (l *Limiter) finish(ctx context.Context, now time.Time, c *calculation, d *
 		d.Statuses = append(d.Statuses, c.judge(i))
 	}
 	c.combine(d)
+	if c.holding {
+		l.held(c, d)
+	}
 	switch {
-	case l.unmeasured:
+	case l.unmeasured, c.req.Purpose == Look:
 	case c.domain == nil:
 		c.name = l.metrics.countUnknownDomain(c.req, c.name)
 	default:
@@ -189,6 +225,9 @@ func (l *Limiter) finish(ctx context.Context, now time.Time, c *calculation, d *
 	}
 	if c.snapshot.hot != nil {
 		c.countUses(c.snapshot.hot)
+	}
+	if l.usage != nil && c.domain != nil && c.domain.Usage {
+		c.recordUsage(l.usage, l.keys, now)
 	}
 	c.headers(d)
 	if c.settings.Metadata {
@@ -208,15 +247,17 @@ func (l *Limiter) finish(ctx context.Context, now time.Time, c *calculation, d *
 const maxKept = 64 << 10
 
 func (l *Limiter) release(c *calculation) {
-	if cap(c.keys) > maxKept || cap(c.resolved) > 1024 || cap(c.name) > maxKept || 4*cap(c.table) > maxKept {
+	if cap(c.keys) > maxKept || cap(c.resolved) > 1024 || cap(c.limits) > 1024 || cap(c.holds) > 1024 || cap(c.identity) > maxKept || cap(c.name) > maxKept || 4*cap(c.table) > maxKept {
 		return
 	}
 	clear(c.resolved) // so that rules and limits of an old snapshot can be collected
+	clear(c.limits)
 	clear(c.request.Takes)
+	c.holds, c.sharers, c.holding = c.holds[:0], c.sharers[:0], false
 	c.snapshot, c.settings, c.shares, c.req, c.domain = nil, nil, nil, nil, nil
 	c.ctx, c.decision, c.done = nil, nil, nil
 	c.local.Clear()
-	c.resolved, c.index = c.resolved[:0], c.index[:0]
+	c.resolved, c.index, c.limits, c.kept = c.resolved[:0], c.index[:0], c.limits[:0], c.kept[:0]
 	c.request.Takes = c.request.Takes[:0]
 	c.request.Outcomes = c.request.Outcomes[:0]
 	c.keys, c.name = c.keys[:0], c.name[:0]

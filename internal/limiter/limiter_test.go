@@ -16,6 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
 var noon = time.Date(2026, 3, 10, 12, 0, 10, 0, time.UTC)
@@ -35,6 +36,8 @@ type fixture struct {
 	t        *testing.T
 	now      time.Time
 	registry *prometheus.Registry // of newFallback
+
+	overrides *override.Set
 }
 
 func newFixture(t *testing.T, s limiter.Settings, nodes ...descriptor.NodeSpec) *fixture {
@@ -50,7 +53,7 @@ func newFixtureOn(t *testing.T, b backend.Store, s limiter.Settings, nodes ...de
 	}
 	l := limiter.New(limiter.Options{Store: b})
 	l.Swap(tree, s)
-	return &fixture{Limiter: l, t: t, now: noon}
+	return &fixture{Limiter: l, t: t, now: noon, overrides: &override.Set{}}
 }
 
 func (f *fixture) decide(req *limiter.Request) *limiter.Decision {
@@ -89,7 +92,9 @@ func TestRefundGivesBackAndNeverMore(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 3))
 	f.want(f.ask(2, "k=a"), limiter.OK, 1)
 	f.want(f.ask(-1, "k=a"), limiter.OK, 2)
-	f.want(f.ask(-100, "k=a"), limiter.OK, 3)
+	f.want(f.ask(-2, "k=a"), limiter.OK, 2) // more than is used: dropped
+	f.want(f.ask(-100, "k=a"), limiter.OK, 2)
+	f.want(f.ask(-1, "k=a"), limiter.OK, 3)
 	f.want(f.ask(3, "k=a"), limiter.OK, 0)
 	f.want(f.ask(1, "k=a"), limiter.OverLimit, 0)
 	f.want(f.ask(-2, "k=a"), limiter.OK, 1) // the refused hit counted, as in the reference
@@ -116,10 +121,10 @@ func TestInvalidRequests(t *testing.T) {
 	}{
 		"no domain":      {limiter.Request{Descriptors: one}, "domain must not be empty"},
 		"no descriptors": {limiter.Request{Domain: "d"}, "descriptor list must not be empty"},
-		"unit 0":         {limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{one[0], {HasOverride: true}}}, "descriptors[1].limit.unit is 0"},
-		"unit 8":         {limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{HasOverride: true, Override: limiter.Override{Unit: 8}}}}, "limit.unit is 8"},
-		"unit 257":       {limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{HasOverride: true, Override: limiter.Override{Unit: 257}}}}, "limit.unit is 257"},
-		"unit -1":        {limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{HasOverride: true, Override: limiter.Override{Unit: -1}}}}, "limit.unit is -1"},
+		"unit 0":         {limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{one[0], {HasLimit: true}}}, "descriptors[1].limit.unit is 0"},
+		"unit 8":         {limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{HasLimit: true, Limit: limiter.RequestLimit{Unit: 8}}}}, "limit.unit is 8"},
+		"unit 257":       {limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{HasLimit: true, Limit: limiter.RequestLimit{Unit: 257}}}}, "limit.unit is 257"},
+		"unit -1":        {limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{HasLimit: true, Limit: limiter.RequestLimit{Unit: -1}}}}, "limit.unit is -1"},
 	} {
 		err := f.Decide(context.Background(), noon, &c.req, &limiter.Decision{})
 		if invalid, ok := errors.AsType[*limiter.InvalidError](err); !ok || invalid.Field == "" || !strings.Contains(invalid.Message, c.want) {
@@ -136,7 +141,7 @@ func TestWhatMatchesNothingPasses(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 0))
 	want := []limiter.Status{{Code: limiter.OK}}
 	for name, req := range map[string]*limiter.Request{
-		"unknown domain": {Domain: "x", Descriptors: []limiter.Descriptor{{Entries: entries("k=a"), HasOverride: true, Override: limiter.Override{Unit: 1}}}},
+		"unknown domain": {Domain: "x", Descriptors: []limiter.Descriptor{{Entries: entries("k=a"), HasLimit: true, Limit: limiter.RequestLimit{Unit: 1}}}},
 		"no entries":     {Domain: "d", Descriptors: []limiter.Descriptor{{}}},
 		"empty key":      {Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("=a")}}},
 		"too deep":       {Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("k=a", "k=a")}}},
@@ -165,8 +170,8 @@ func TestOverLimitCacheIsInvisible(t *testing.T) {
 	counting := &countingBackend{Store: memory.New(memory.Options{})}
 	cached := newFixtureOn(t, overlimit.New(overlimit.Options{Store: counting}), limiter.Settings{}, perMinute("k", "", 3))
 	plain := newFixture(t, limiter.Settings{}, perMinute("k", "", 3))
-	override := func(f *fixture, requests uint32) limiter.Status {
-		d := limiter.Descriptor{Entries: entries("k=a"), HasOverride: true, Override: limiter.Override{Requests: requests, Unit: int32(descriptor.Minute)}}
+	limited := func(f *fixture, requests uint32) limiter.Status {
+		d := limiter.Descriptor{Entries: entries("k=a"), HasLimit: true, Limit: limiter.RequestLimit{Requests: requests, Unit: int32(descriptor.Minute)}}
 		return f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{d}}).Statuses[0]
 	}
 	steps := []func(f *fixture) limiter.Status{
@@ -174,8 +179,8 @@ func TestOverLimitCacheIsInvisible(t *testing.T) {
 		func(f *fixture) limiter.Status { return f.ask(0, "k=a") },
 		func(f *fixture) limiter.Status { return f.ask(1, "k=a") }, // refused; the cache knows it now
 		func(f *fixture) limiter.Status { return f.ask(0, "k=a") },
-		func(f *fixture) limiter.Status { return override(f, 100) },
-		func(f *fixture) limiter.Status { return override(f, 2) },
+		func(f *fixture) limiter.Status { return limited(f, 100) },
+		func(f *fixture) limiter.Status { return limited(f, 2) },
 		func(f *fixture) limiter.Status { return f.ask(1, "k=a") },
 		func(f *fixture) limiter.Status { return f.ask(-20, "k=a") },
 		func(f *fixture) limiter.Status { return f.ask(1, "k=a") },
@@ -274,7 +279,7 @@ func TestFullMemoryStillLimitsNewCallers(t *testing.T) {
 	f.want(f.ask(1, "l=c"), limiter.OK, 1)
 	for i := range 4 {
 		d := f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{
-			Entries: entries("k=new"), HasOverride: true, Override: limiter.Override{Requests: 3, Unit: int32(descriptor.Hour)},
+			Entries: entries("k=new"), HasLimit: true, Limit: limiter.RequestLimit{Requests: 3, Unit: int32(descriptor.Hour)},
 		}}})
 		if (d.Code == limiter.OK) != (i < 3) {
 			t.Errorf("request %d with a limit of 3 of its own: %v", i, d.Code)

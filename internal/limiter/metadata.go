@@ -36,7 +36,7 @@ func (c *calculation) explain(d *Decision) map[string]any {
 	if i < 0 {
 		return nil
 	}
-	st, path := &d.Statuses[i], overridden
+	st, path := &d.Statuses[i], ofRequest
 	if r := c.resolved[i].rule; r != nil {
 		path = r.Path
 	}
@@ -51,20 +51,23 @@ func (c *calculation) explain(d *Decision) map[string]any {
 	if st.Limit.Name != "" {
 		m["name"] = st.Limit.Name
 	}
+	if st.Overridden {
+		m["override"] = true
+	}
 	if st.RetryAfter > 0 {
-		m["retry_after_ms"] = millis(st.RetryAfter)
+		m["retry_after_ms"] = Millis(st.RetryAfter)
 	}
 	if st.Degraded != descriptor.OnErrorDefault {
 		m["degraded"] = descriptor.OnErrorNames[st.Degraded]
 	}
 	if st.Delay > 0 {
-		m["delay_ms"] = millis(st.Delay)
+		m["delay_ms"] = Millis(st.Delay)
 	}
 	return m
 }
 
-// millis returns a time in milliseconds, rounded up.
-func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
+// Millis returns a time in milliseconds, rounded up.
+func Millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 func describe(d *Descriptor) map[string]any {
 	entries := make([]any, len(d.Entries))
@@ -72,10 +75,10 @@ func describe(d *Descriptor) map[string]any {
 		entries[i] = e.Key + "=" + e.Value
 	}
 	m := map[string]any{"entries": entries}
-	if d.HasOverride {
+	if d.HasLimit {
 		m["limit"] = map[string]any{
-			"requests_per_unit": uint64(d.Override.Requests),
-			"unit":              strings.ToUpper(descriptor.Unit(d.Override.Unit).String()),
+			"requests_per_unit": uint64(d.Limit.Requests),
+			"unit":              strings.ToUpper(descriptor.Unit(d.Limit.Unit).String()),
 		}
 	}
 	if d.HasHits {

@@ -10,11 +10,11 @@ import (
 )
 
 // series counts the hits that were decided under one name: a rule's path, or a name made from a request's values
-// (detailed_metric, value_to_metric, overrides).
+// (detailed_metric, value_to_metric, requests' own limits).
 type series struct {
 	Domain string
 	Rule   string // the path below the domain
-	below  bool   // the name has a part below the domain; Rule may still be empty: an override without entries
+	below  bool   // the name has a part below the domain; Rule may still be empty: a request's own limit without entries
 
 	Total, Over, Near, Within, Shadow, Cached atomic.Uint64 // hits under limits
 
@@ -35,15 +35,25 @@ type metrics struct {
 	unmatched      *names  // by domain; Total counts requests for which the domain has no rule
 	otherUnmatched *series // the same for domains for which there was no room
 
-	decisions [3]atomic.Uint64 // by Code
-	shadowed  atomic.Uint64    // decisions that only the global shadow mode let through
-	unknown   atomic.Uint64    // requests whose domain has no rules
-	invalid   atomic.Uint64    // requests that are invalid, whatever the backend answers
-	failures  atomic.Uint64    // requests that the backend could not answer
-	degraded  [5]atomic.Uint64 // by descriptor.OnError: descriptors that were answered without the backend
-	onError   atomic.Uint64    // requests that were decided with such descriptors
-	swallowed atomic.Uint64    // how often an overflow series was counted up
+	decisions  [3]atomic.Uint64 // by Code
+	shadowed   atomic.Uint64    // decisions that only the global shadow mode let through
+	unknown    atomic.Uint64    // requests whose domain has no rules
+	invalid    atomic.Uint64    // requests that are invalid, whatever the backend answers
+	failures   atomic.Uint64    // requests that the backend could not answer
+	degraded   [5]atomic.Uint64 // by descriptor.OnError: descriptors that were answered without the backend
+	onError    atomic.Uint64    // requests that were decided with such descriptors
+	overridden atomic.Uint64    // descriptors decided with an operator's override
+	unusable   atomic.Uint64    // overrides that were looked up, and that their rule does not allow any more
+	refunds    [2]atomic.Uint64 // dropped, by reason: too large, denied
+	holds      [holdResults]atomic.Uint64
+	swallowed  atomic.Uint64 // how often an overflow series was counted up
 }
+
+// Why a refund is dropped.
+const (
+	refundTooLarge = iota
+	refundDenied
+)
 
 func newMetrics(maxSeries int) *metrics {
 	m := &metrics{
@@ -114,11 +124,11 @@ func (m *metrics) countUnmatched(domain string, b []byte) []byte {
 	return b
 }
 
-// appendMetricPath appends the metric's name for a request's entries, in the reference's form. rule is nil for an override.
+// appendMetricPath appends the metric's name for a request's entries, in the reference's form. rule is nil for a request's own limit.
 // Values that share a counter also share a name, which has the pattern: callers can invent values, but not patterns.
 func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule *descriptor.Rule) []byte {
 	b = append(b, domain...)
-	if len(entries) == 0 { // an override
+	if len(entries) == 0 { // a request's own limit
 		return append(b, '.')
 	}
 	// The reference keeps the underscore before an empty value only in names that consist of the request's keys and values.
@@ -144,9 +154,6 @@ func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule 
 // count adds n hits of a take to the series. The counters mean the same as the reference's statistics: hits that cross a
 // threshold are split at it.
 func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool, nearRatio float32) {
-	if n < 0 {
-		return // a refund is not a request
-	}
 	hits := uint64(n)
 	s.Total.Add(hits)
 	limit := int64(t.Limit.Capacity())
@@ -177,29 +184,33 @@ func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool
 var (
 	byRule = []string{"domain", "rule"}
 
-	totalDesc     = prometheus.NewDesc("ratelimitd_rule_hits_total", "Hits that a rule was applied to, admitted or not.", byRule, nil)
-	overDesc      = prometheus.NewDesc("ratelimitd_rule_over_limit_hits_total", "Hits over the limit of a rule, also of rules in shadow mode.", byRule, nil)
-	nearDesc      = prometheus.NewDesc("ratelimitd_rule_near_limit_hits_total", "Hits admitted above the near-limit ratio of a rule.", byRule, nil)
-	withinDesc    = prometheus.NewDesc("ratelimitd_rule_within_limit_hits_total", "Hits admitted by a rule.", byRule, nil)
-	shadowDesc    = prometheus.NewDesc("ratelimitd_rule_shadow_mode_hits_total", "Hits over the limit of a rule that were let through because it is in shadow mode.", byRule, nil)
-	cachedDesc    = prometheus.NewDesc("ratelimitd_rule_over_limit_cache_hits_total", "Hits that the over-limit cache refused without asking the backend.", byRule, nil)
-	decisionsDesc = prometheus.NewDesc("ratelimitd_decisions_total", "Requests decided.", []string{"code"}, nil)
-	shadowedDesc  = prometheus.NewDesc("ratelimitd_global_shadow_mode_total", "Requests over a limit that the global shadow mode let through.", nil, nil)
-	unknownDesc   = prometheus.NewDesc("ratelimitd_unknown_domain_requests_total", "Requests for a domain without rules; they pass.", nil, nil)
-	unmatchedDesc = prometheus.NewDesc("ratelimitd_no_rule_requests_total", "Requests for a domain with rules of which none matches; they pass.", []string{"domain"}, nil)
-	invalidDesc   = prometheus.NewDesc("ratelimitd_invalid_requests_total", "Requests that were refused because they are malformed, or because no rules are loaded.", nil, nil)
-	failuresDesc  = prometheus.NewDesc("ratelimitd_backend_errors_total", "Requests that the backend could not answer.", nil, nil)
-	degradedDesc  = prometheus.NewDesc("ratelimitd_degraded_descriptors_total", "Descriptors that on_error answered because the backend could not.", []string{"on_error"}, nil)
-	onErrorDesc   = prometheus.NewDesc("ratelimitd_degraded_requests_total", "Requests answered by on_error because the backend could not count them.", nil, nil)
-	seriesDesc    = prometheus.NewDesc("ratelimitd_metric_series", "Rule names in metrics.", nil, nil)
-	swallowedDesc = prometheus.NewDesc("ratelimitd_metric_series_overflow_total", "How often a rule or an unknown domain was counted under the overflow series, because there are too many names or the name is too long.", nil, nil)
+	totalDesc      = prometheus.NewDesc("ratelimitd_rule_hits_total", "Hits that a rule was applied to, admitted or not.", byRule, nil)
+	overDesc       = prometheus.NewDesc("ratelimitd_rule_over_limit_hits_total", "Hits over the limit of a rule, also of rules in shadow mode.", byRule, nil)
+	nearDesc       = prometheus.NewDesc("ratelimitd_rule_near_limit_hits_total", "Hits admitted above the near-limit ratio of a rule.", byRule, nil)
+	withinDesc     = prometheus.NewDesc("ratelimitd_rule_within_limit_hits_total", "Hits admitted by a rule.", byRule, nil)
+	shadowDesc     = prometheus.NewDesc("ratelimitd_rule_shadow_mode_hits_total", "Hits over the limit of a rule that were let through because it is in shadow mode.", byRule, nil)
+	cachedDesc     = prometheus.NewDesc("ratelimitd_rule_over_limit_cache_hits_total", "Hits that the over-limit cache refused without asking the backend.", byRule, nil)
+	decisionsDesc  = prometheus.NewDesc("ratelimitd_decisions_total", "Requests decided.", []string{"code"}, nil)
+	shadowedDesc   = prometheus.NewDesc("ratelimitd_global_shadow_mode_total", "Requests over a limit that the global shadow mode let through.", nil, nil)
+	unknownDesc    = prometheus.NewDesc("ratelimitd_unknown_domain_requests_total", "Requests for a domain without rules; they pass.", nil, nil)
+	unmatchedDesc  = prometheus.NewDesc("ratelimitd_no_rule_requests_total", "Requests for a domain with rules of which none matches; they pass.", []string{"domain"}, nil)
+	invalidDesc    = prometheus.NewDesc("ratelimitd_invalid_requests_total", "Requests that were refused because they are malformed, or because no rules are loaded.", nil, nil)
+	failuresDesc   = prometheus.NewDesc("ratelimitd_backend_errors_total", "Requests that the backend could not answer.", nil, nil)
+	degradedDesc   = prometheus.NewDesc("ratelimitd_degraded_descriptors_total", "Descriptors that on_error answered because the backend could not.", []string{"on_error"}, nil)
+	onErrorDesc    = prometheus.NewDesc("ratelimitd_degraded_requests_total", "Requests answered by on_error because the backend could not count them.", nil, nil)
+	overriddenDesc = prometheus.NewDesc("ratelimitd_overridden_descriptors_total", "Descriptors decided with the numbers of an operator's override.", nil, nil)
+	unusableDesc   = prometheus.NewDesc("ratelimitd_unusable_overrides_total", "Limits that kept the rule's numbers, because the rule no longer allows the override's.", nil, nil)
+	refundsDesc    = prometheus.NewDesc("ratelimitd_dropped_refunds_total", "Refunds of a limit that gave nothing back: too_large: of more hits than the window holds; denied: the domain has refunds: deny.", []string{"reason"}, nil)
+	holdsDesc      = prometheus.NewDesc("ratelimitd_reservations_total", "Steps of reservations, by result. late is counted besides committed: the reservation had expired.", []string{"result"}, nil)
+	seriesDesc     = prometheus.NewDesc("ratelimitd_metric_series", "Rule names in metrics.", nil, nil)
+	swallowedDesc  = prometheus.NewDesc("ratelimitd_metric_series_overflow_total", "How often a rule or an unknown domain was counted under the overflow series, because there are too many names or the name is too long.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		totalDesc, overDesc, nearDesc, withinDesc, shadowDesc, cachedDesc,
-		decisionsDesc, shadowedDesc, unknownDesc, unmatchedDesc, invalidDesc, failuresDesc, degradedDesc, onErrorDesc, seriesDesc, swallowedDesc,
+		decisionsDesc, shadowedDesc, unknownDesc, unmatchedDesc, invalidDesc, failuresDesc, degradedDesc, onErrorDesc, overriddenDesc, unusableDesc, refundsDesc, holdsDesc, seriesDesc, swallowedDesc,
 	} {
 		ch <- d
 	}
@@ -239,6 +250,13 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter(failuresDesc, m.failures.Load())
 	for how := descriptor.OnErrorError; how <= descriptor.OnErrorLocal; how++ {
 		counter(degradedDesc, m.degraded[how].Load(), descriptor.OnErrorNames[how])
+	}
+	counter(overriddenDesc, m.overridden.Load())
+	counter(unusableDesc, m.unusable.Load())
+	counter(refundsDesc, m.refunds[refundTooLarge].Load(), "too_large")
+	counter(refundsDesc, m.refunds[refundDenied].Load(), "denied")
+	for result, name := range holdNames {
+		counter(holdsDesc, m.holds[result].Load(), name)
 	}
 	counter(swallowedDesc, m.swallowed.Load())
 	ch <- prometheus.MustNewConstMetric(seriesDesc, prometheus.GaugeValue, float64(m.named.series.Load()))

@@ -210,10 +210,10 @@ func TestRequestsWithoutRule(t *testing.T) {
 	m.ask("d", 1, "free=v")
 	m.ask("other", 1, "k=v") // another metric counts it
 	both := &limiter.Request{Domain: "d", Hits: 1, Descriptors: []limiter.Descriptor{{Entries: entries("typo=v")}, {Entries: entries("k=v")}}}
-	override := &limiter.Request{Domain: "d", Hits: 1, Descriptors: []limiter.Descriptor{
-		{Entries: entries("typo=v"), HasOverride: true, Override: limiter.Override{Requests: 1, Unit: int32(descriptor.Minute)}},
+	limited := &limiter.Request{Domain: "d", Hits: 1, Descriptors: []limiter.Descriptor{
+		{Entries: entries("typo=v"), HasLimit: true, Limit: limiter.RequestLimit{Requests: 1, Unit: int32(descriptor.Minute)}},
 	}}
-	for _, req := range []*limiter.Request{both, override} {
+	for _, req := range []*limiter.Request{both, limited} {
 		if err := m.Decide(t.Context(), noon, req, new(limiter.Decision)); err != nil {
 			t.Fatal(err)
 		}
@@ -288,7 +288,7 @@ func BenchmarkDecideBeyondTheBound(b *testing.B) {
 	})
 }
 
-// Names that share a counter share a name, at every level. Empty values, and overrides without entries, have the
+// Names that share a counter share a name, at every level. Empty values, and limits of requests without entries, have the
 // reference's names.
 func TestNamesAreTheReferences(t *testing.T) {
 	shared := perMinute("w", "x*", 3, detailed)
@@ -300,8 +300,8 @@ func TestNamesAreTheReferences(t *testing.T) {
 	m.ask("d", 1, "p=a1", "c=v")
 	m.ask("d", 1, "p=a2", "c=")
 	m.ask("d", 1, "alpha=")
-	override := limiter.Descriptor{HasOverride: true, Override: limiter.Override{Requests: 3, Unit: int32(descriptor.Minute)}}
-	if err := m.Decide(context.Background(), noon, &limiter.Request{Domain: "d", Hits: 1, Descriptors: []limiter.Descriptor{override}}, new(limiter.Decision)); err != nil {
+	limited := limiter.Descriptor{HasLimit: true, Limit: limiter.RequestLimit{Requests: 3, Unit: int32(descriptor.Minute)}}
+	if err := m.Decide(context.Background(), noon, &limiter.Request{Domain: "d", Hits: 1, Descriptors: []limiter.Descriptor{limited}}, new(limiter.Decision)); err != nil {
 		t.Fatal(err)
 	}
 	const d = "ratelimit.service.rate_limit.d."

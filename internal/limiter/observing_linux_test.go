@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -13,21 +14,24 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/usage"
 )
 
-// BenchmarkObserving reports the CPU time that metrics and hot keys add to a decision. An observed limiter and a plain one
+// BenchmarkObserving reports the CPU time that metrics, hot keys, and the index and history of usage add to a decision. An observed limiter and a plain one
 // take turns, and the result is the median of the rounds. It is reliable on a busy machine, where the times of whole runs
 // are not. No key is hot, which is the worst case for hot keys; with one key none is pushed out.
 func BenchmarkObserving(b *testing.B) {
 	for _, keys := range []int{1, 100_000} {
 		for _, limit := range []uint32{4_000_000_000, 0} {
 			for _, c := range []struct {
-				name         string
-				metrics, hot bool
-			}{{"metrics", true, false}, {"hot keys", false, true}, {"both", true, true}} {
+				name                string
+				metrics, hot, usage bool
+			}{{"metrics", true, false, false}, {"hot keys", false, true, false}, {"both", true, true, false}, {"usage", false, false, true}} {
 				refused := limit == 0
 				b.Run(fmt.Sprintf("%s/keys=%d/refused=%t", c.name, keys, refused), func(b *testing.B) {
-					tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("user", "", limit)}}}, descriptor.Options{})
+					rule := perMinute("user", "", limit)
+					rule.Rule.Usage = c.usage
+					tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{rule}}}, descriptor.Options{})
 					if err != nil {
 						b.Fatal(err)
 					}
@@ -38,6 +42,13 @@ func BenchmarkObserving(b *testing.B) {
 					observed := limiter.Options{Store: memory.New(memory.Options{}), NoMetrics: !c.metrics}
 					if c.hot {
 						observed.HotKeys = hotkeys.New(noon, hotkeys.Options{})
+					}
+					if c.usage {
+						observed.Usage = usage.New(usage.Options{Store: new(usage.Memory), Sketches: new(usage.MemorySketches)})
+						var wg sync.WaitGroup
+						ctx, stop := context.WithCancel(context.Background())
+						wg.Go(func() { _ = observed.Usage.Run(ctx) }) // always nil
+						b.Cleanup(func() { stop(); wg.Wait() })
 					}
 					both := [2]*limiter.Limiter{limiter.New(limiter.Options{Store: observed.Store, NoMetrics: true}), limiter.New(observed)}
 					for _, l := range both {

@@ -1,45 +1,309 @@
 package limiter_test
 
 import (
-	"context"
-	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
-// A request may bring a limit with a multiple of a unit. The window identifies the counter, not its notation.
-func TestOverrideOfSeveralUnits(t *testing.T) {
-	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 100))
-	ask := func(requests, multiplier uint32, unit descriptor.Unit) limiter.Status {
-		return f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{
-			Entries: entries("k=a"), HasOverride: true,
-			Override: limiter.Override{Requests: requests, Unit: int32(unit), Multiplier: multiplier},
-		}}}).Statuses[0]
-	}
-	first := ask(3, 30, descriptor.Second) // ten seconds into the minute
-	f.want(first, limiter.OK, 2)
-	if first.Reset != 20*time.Second || first.Limit.Unit != descriptor.UnitUnknown || first.Limit.Requests != 3 {
-		t.Errorf("got %+v", first)
-	}
-	f.want(ask(3, 30, descriptor.Second), limiter.OK, 1)
-	f.want(ask(3, 0, descriptor.Minute), limiter.OK, 2) // another window
-	f.want(ask(3, 60, descriptor.Second), limiter.OK, 1)
-	f.want(ask(3, 1, descriptor.Minute), limiter.OK, 0)
-	f.now = f.now.Add(30 * time.Second)
-	f.want(ask(3, 30, descriptor.Second), limiter.OK, 2)
-	f.want(ask(3, 90, descriptor.Year), limiter.OK, 2)
+func overridable(r *descriptor.Rule) {
+	r.OverrideMax = descriptor.OverrideUnbounded
+}
 
-	for unit, multiplier := range map[descriptor.Unit]uint32{descriptor.Year: 91, descriptor.Week: math.MaxUint32, descriptor.Second: math.MaxUint32} {
-		err := f.Decide(context.Background(), noon, &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{}, {
-			HasOverride: true, Override: limiter.Override{Requests: 1, Unit: int32(unit), Multiplier: multiplier},
-		}}}, &limiter.Decision{})
-		if !errors.As(err, new(*limiter.InvalidError)) || !strings.Contains(err.Error(), "descriptors[1].limit.unit_multiplier") {
-			t.Errorf("%d %ss: %v", multiplier, unit, err)
+// override sets one override of a rule; without a kind it removes it.
+func (f *fixture) override(rule, limit string, n override.Numbers, pairs ...string) {
+	f.overrides = f.overrides.With(f.overrides.Version+1, []override.Change{{
+		Identity: override.Identity{Domain: "d", Rule: rule, Limit: limit, Entries: entries(pairs...)}, Numbers: n,
+	}})
+	f.SetOverrides(f.overrides)
+}
+
+// An override changes the numbers of one caller. What is used stays used: a count in a window or a log, and in a bucket the
+// time that it needs to refill. Other callers keep the rule's numbers.
+func TestOverrideOfOneCaller(t *testing.T) {
+	for name, change := range map[string]func(*descriptor.Rule){
+		"fixed window":   func(*descriptor.Rule) {},
+		"sliding window": func(r *descriptor.Rule) { r.Limits[0].Algorithm = descriptor.SlidingWindow },
+		"sliding log":    func(r *descriptor.Rule) { r.Limits[0].Algorithm = descriptor.SlidingLog },
+		"token bucket":   func(r *descriptor.Rule) { r.Limits[0].Algorithm = descriptor.TokenBucket },
+		"leaky bucket": func(r *descriptor.Rule) {
+			r.Limits[0].Algorithm, r.Limits[0].Burst, r.Limits[0].NoDelay = descriptor.LeakyBucket, 9, descriptor.NoDelayAll
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, limiter.Settings{}, perMinute("k", "", 10, overridable, change))
+			raised := override.Numbers{Kind: override.Replace, Requests: 20, Burst: 20}
+			if name == "leaky bucket" {
+				raised.Burst = 19
+			}
+			f.want(f.ask(10, "k=a"), limiter.OK, 0)
+			f.want(f.ask(1, "k=a"), limiter.OverLimit, 0)
+			f.override("d.k", "", raised, "k=a")
+			st := f.ask(0, "k=a")
+			want := uint32(10)
+			switch name {
+			case "fixed window":
+				want-- // the refused hit was counted
+			case "token bucket", "leaky bucket":
+				want = 0 // it still needs a minute until it is full again, but then holds twice as much
+			}
+			f.want(st, limiter.OK, want)
+			if !st.Overridden || st.Limit.Requests != 20 || st.Rule == nil {
+				t.Errorf("got %+v", st)
+			}
+			if other := f.ask(0, "k=b"); other.Overridden || other.Limit.Requests != 10 {
+				t.Errorf("another caller: %+v", other)
+			}
+			f.override("d.k", "", override.Numbers{}, "k=a")
+			f.want(f.ask(1, "k=a"), limiter.OverLimit, 0)
+		})
+	}
+}
+
+func TestBlockedAndUnlimited(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 10, overridable), perMinute("bucket", "", 10, overridable, func(r *descriptor.Rule) {
+		r.Limits[0].Algorithm = descriptor.TokenBucket
+	}))
+	for _, key := range []string{"k", "bucket"} {
+		caller := key + "=a"
+		f.want(f.ask(4, caller), limiter.OK, 6)
+		f.override("d."+key, "", override.Numbers{Kind: override.Blocked}, caller)
+		st := f.ask(1, caller)
+		f.want(st, limiter.OverLimit, 0)
+		if !st.Overridden || st.Limit.Requests != 0 || st.RetryAfter != backend.Never {
+			t.Errorf("blocked: %+v", st)
 		}
+		f.override("d."+key, "", override.Numbers{Kind: override.Unlimited}, caller)
+		f.want(f.ask(1000, caller), limiter.OK, math.MaxUint32)
+		f.override("d."+key, "", override.Numbers{}, caller)
+		f.want(f.ask(0, caller), limiter.OK, 6)
+	}
+}
+
+// A blocked caller uses up none of the other limits of an all-or-nothing request.
+func TestBlockedTakesNothingElsewhere(t *testing.T) {
+	f := newFixture(t, limiter.Settings{Admission: descriptor.AllOrNothing}, perMinute("k", "", 10, overridable), perMinute("all", "", 10))
+	f.override("d.k", "", override.Numbers{Kind: override.Blocked}, "k=a")
+	d := f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("all=x")}, {Entries: entries("k=a")}}})
+	if d.Code != limiter.OverLimit {
+		t.Errorf("got %s", d.Code)
+	}
+	f.want(f.ask(0, "all=x"), limiter.OK, 10)
+}
+
+// An override begins and ends at its times, by the clock of the decision.
+func TestOverrideExpires(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 10, overridable))
+	f.override("d.k", "", override.Numbers{Kind: override.Replace, Requests: 50, NotBefore: noon.Unix() + 5, ExpiresAt: noon.Unix() + 10}, "k=a")
+	for after, want := range map[time.Duration]uint32{4: 10, 5: 50, 9: 50, 10: 10} {
+		f.now = noon.Add(after * time.Second)
+		f.want(f.ask(0, "k=a"), limiter.OK, want)
+	}
+}
+
+// Of a rule with several limits, an override changes all or one of them; the one for one limit comes first.
+func TestOverrideOfSeveralLimits(t *testing.T) {
+	node := descriptor.NodeSpec{Key: "k", Rule: &descriptor.Rule{
+		OverrideMax: descriptor.OverrideUnbounded,
+		Limits: []descriptor.Limit{
+			{Name: "minute", Requests: 10, Window: descriptor.Window{Unit: descriptor.Minute}},
+			{Name: "day", Requests: 100, Window: descriptor.Window{Unit: descriptor.Day}},
+		},
+	}}
+	for name, test := range map[string]struct {
+		all, minute, day override.Numbers
+		code             limiter.Code
+		limit            string
+		remaining        uint32
+	}{
+		"none":                    {code: limiter.OK, limit: "minute", remaining: 9},
+		"all doubled":             {all: override.Numbers{Kind: override.Scale, Requests: 2 * override.One}, code: limiter.OK, limit: "minute", remaining: 19},
+		"one":                     {day: override.Numbers{Kind: override.Replace, Requests: 5}, code: limiter.OK, limit: "day", remaining: 4},
+		"one comes before all":    {all: override.Numbers{Kind: override.Blocked}, minute: override.Numbers{Kind: override.Unlimited}, day: override.Numbers{Kind: override.Replace, Requests: 7}, code: limiter.OK, limit: "day", remaining: 6},
+		"one blocked":             {day: override.Numbers{Kind: override.Blocked}, code: limiter.OverLimit, limit: "day"},
+		"one unlimited":           {minute: override.Numbers{Kind: override.Unlimited}, code: limiter.OK, limit: "day", remaining: 99},
+		"both unlimited":          {all: override.Numbers{Kind: override.Unlimited}, code: limiter.OK, remaining: math.MaxUint32},
+		"all blocked, but for it": {all: override.Numbers{Kind: override.Blocked}, minute: override.Numbers{Kind: override.Replace, Requests: 3}, code: limiter.OverLimit, limit: "day"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, limiter.Settings{}, node)
+			f.override("d.k", "", test.all, "k=a")
+			f.override("d.k", "minute", test.minute, "k=a")
+			f.override("d.k", "day", test.day, "k=a")
+			st := f.ask(1, "k=a")
+			f.want(st, test.code, test.remaining)
+			if st.Limit.Name != test.limit || st.Overridden != (name != "none") {
+				t.Errorf("got %+v", st)
+			}
+		})
+	}
+}
+
+// A rule that bounds its overrides keeps the bound, also when the bound was set after the override.
+func TestOverrideStaysWithinItsRule(t *testing.T) {
+	bounded := func(r *descriptor.Rule) { r.OverrideMax = 15 }
+	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 10, bounded), perMinute("off", "", 10))
+	f.override("d.k", "", override.Numbers{Kind: override.Replace, Requests: 50}, "k=a")
+	f.want(f.ask(0, "k=a"), limiter.OK, 15)
+	f.override("d.k", "", override.Numbers{Kind: override.Unlimited}, "k=a")
+	if st := f.ask(0, "k=a"); st.Overridden || st.Remaining != 10 {
+		t.Errorf("unlimited under a bound: %+v", st)
+	}
+	f.override("d.off", "", override.Numbers{Kind: override.Blocked}, "off=a")
+	if st := f.ask(0, "off=a"); st.Overridden || st.Remaining != 10 {
+		t.Errorf("a rule that is not overridable: %+v", st)
+	}
+}
+
+// Blocked and other overrides come before the limit of the request; request_override decides between that and the rule's.
+func TestPrecedenceOfRequestLimits(t *testing.T) {
+	own := limiter.RequestLimit{Requests: 30, Unit: int32(descriptor.Minute)}
+	lower := limiter.RequestLimit{Requests: 300, Unit: int32(descriptor.Hour)} // 5 per minute
+	for _, test := range []struct {
+		mode  descriptor.RequestOverride
+		limit limiter.RequestLimit
+		kind  override.Kind
+		want  uint32
+	}{
+		{descriptor.RequestOverrideDefault, own, 0, 30},
+		{descriptor.RequestHonour, own, 0, 30},
+		{descriptor.RequestMin, own, 0, 10},
+		{descriptor.RequestMin, lower, 0, 300},
+		{descriptor.RequestIgnore, lower, 0, 10},
+		{descriptor.RequestHonour, own, override.Replace, 20},
+		{descriptor.RequestMin, lower, override.Replace, 20},
+		{descriptor.RequestHonour, own, override.Blocked, 0},
+	} {
+		tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", RequestOverride: test.mode, Children: []descriptor.NodeSpec{perMinute("k", "", 10, overridable)}}}, descriptor.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := newFixture(t, limiter.Settings{})
+		f.Swap(tree, limiter.Settings{})
+		n := override.Numbers{Kind: test.kind}
+		if test.kind == override.Replace {
+			n.Requests = 20
+		}
+		f.override("d.k", "", n, "k=a")
+		peek := limiter.Descriptor{Entries: entries("k=a"), HasHits: true, HasLimit: true, Limit: test.limit}
+		st := f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{peek}}).Statuses[0]
+		c, err := f.Peek(t.Context(), f.now, "d", &peek)
+		if err != nil || st.Remaining != test.want || test.kind != override.Blocked && c.List[0].Remaining != test.want {
+			t.Errorf("%+v: %d remaining, and Peek says %+v %v", test, st.Remaining, c, err)
+		}
+		peek.Entries = entries("other=a")
+		st = f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{peek}}).Statuses[0]
+		if st.Limited != (test.mode != descriptor.RequestIgnore) {
+			t.Errorf("%+v without a rule: %+v", test, st)
+		}
+	}
+}
+
+// Peek says of the limits of a caller without limits that they are lifted, also before its first request.
+func TestPeekOfAnUnlimitedCaller(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 5, overridable))
+	f.override("d.k", "", override.Numbers{Kind: override.Unlimited}, "k=a")
+	if c := f.peek("k=a"); len(c.List) != 1 || !c.List[0].Lifted || c.Blocked {
+		t.Errorf("got %+v", c)
+	}
+	if c := f.peek("k=b"); len(c.List) != 1 || c.List[0].Lifted {
+		t.Errorf("somebody else: got %+v", c)
+	}
+}
+
+// A caller that is blocked, or lifted, costs no allocation either: blocked callers may send most of all.
+func TestOverridesOfAllKindsDoNotAllocate(t *testing.T) {
+	for name, n := range map[string]override.Numbers{
+		"blocked": {Kind: override.Blocked}, "unlimited": {Kind: override.Unlimited}, "scaled": {Kind: override.Scale, Requests: 2 * override.One},
+	} {
+		f := newFixture(t, limiter.Settings{}, perMinute("k", "", 1e9, overridable))
+		f.override("d.k", "", n, "k=a")
+		req, d := &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("k=a")}}}, &limiter.Decision{}
+		f.decide(req)
+		if n := testing.AllocsPerRun(100, func() {
+			if err := f.Decide(t.Context(), f.now, req, d); err != nil || !d.Statuses[0].Overridden {
+				t.Fatal(err, d)
+			}
+		}); n > 0 && !raceDetector {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
+
+// Rules without overrides look up nothing, and an override costs no allocation.
+func TestOverridesDoNotAllocate(t *testing.T) {
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", 1e9, overridable)}}}, descriptor.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	f := &fixture{Limiter: limiter.New(limiter.Options{Store: memory.New(memory.Options{}), Metrics: registry}), t: t, now: noon, overrides: &override.Set{}}
+	f.Swap(tree, limiter.Settings{})
+	f.override("d.k", "", override.Numbers{Kind: override.Scale, Requests: 2 * override.One}, "k=a")
+	req, d := &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("k=a")}}}, &limiter.Decision{}
+	f.decide(req)
+	if n := testing.AllocsPerRun(100, func() {
+		if err := f.Decide(t.Context(), f.now, req, d); err != nil || !d.Statuses[0].Overridden {
+			t.Fatal(err, d)
+		}
+	}); n > 0 && !raceDetector {
+		t.Errorf("%v allocations", n)
+	}
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(`# HELP ratelimitd_overridden_descriptors_total Descriptors decided with the numbers of an operator's override.
+# TYPE ratelimitd_overridden_descriptors_total counter
+ratelimitd_overridden_descriptors_total 102
+`), "ratelimitd_overridden_descriptors_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+func BenchmarkOverridable(b *testing.B) {
+	for _, name := range []string{"not overridable", "no override", "overridden"} {
+		b.Run(name, func(b *testing.B) {
+			change := overridable
+			if name == "not overridable" {
+				change = func(*descriptor.Rule) {}
+			}
+			tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", 1e9, change)}}}, descriptor.Options{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			f := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
+			f.Swap(tree, limiter.Settings{})
+			set := override.NewSet(1, func(yield func(*override.Identity, override.Numbers) bool) {
+				for i := range 1_000_000 {
+					caller := fmt.Sprintf("k=customer-%07d", i)
+					if name == "no override" {
+						caller += "x"
+					}
+					if !yield(&override.Identity{Domain: "d", Rule: "d.k", Entries: entries(caller)}, override.Numbers{Kind: override.Replace, Requests: 1e9 + uint32(i)}) {
+						return
+					}
+				}
+			})
+			f.SetOverrides(set)
+			var reqs [1000]*limiter.Request
+			for i := range reqs {
+				reqs[i] = &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries(fmt.Sprintf("k=customer-%07d", i*997))}}}
+			}
+			d := &limiter.Decision{}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if err := f.Decide(b.Context(), noon, reqs[i%len(reqs)], d); err != nil || d.Statuses[0].Overridden != (name == "overridden") {
+					b.Fatal(err, d)
+				}
+			}
+		})
 	}
 }

@@ -16,6 +16,14 @@ func (c *calculation) prepare(keys descriptor.KeyBuilder) {
 		return
 	}
 	atomic := c.settings.allOrNothing(c.domain)
+	if c.holding {
+		c.makeHolds()
+	}
+	if c.req.Purpose == Charge {
+		atomic = false
+	} else if c.req.Hold != nil {
+		atomic = true
+	}
 	c.request.Together = atomic || c.settings.StopWhenOver
 	c.request.PeekWhenKnown = !atomic && c.settings.StopWhenOver
 	quotaPassed := atomic && c.quotaPassed()
@@ -25,18 +33,20 @@ func (c *calculation) prepare(keys descriptor.KeyBuilder) {
 		r.first = len(c.index)
 		vote := c.vote(i, atomic, quotaPassed)
 		switch {
-		case r.override:
-			c.take(keys, i, &r.limit, vote, atomic)
+		case r.ownLimit:
+			c.take(keys, i, &r.limit, &r.limit, vote, atomic)
+		case r.own.unlimited:
 		case r.rule != nil:
 			for j := range r.rule.Limits {
 				if r.kept != nil && !slices.Contains(r.kept, j) {
 					continue
 				}
-				c.take(keys, i, &r.rule.Limits[j], vote, atomic)
+				c.take(keys, i, c.keyLimit(r, j), c.ruleLimit(r, j), vote, atomic)
 			}
 		}
 		r.end = len(c.index)
 	}
+	c.grantEqually()
 	c.request.Outcomes = append(c.request.Outcomes, make([]backend.Outcome, len(c.request.Takes))...)
 }
 
@@ -63,7 +73,7 @@ func (c *calculation) vote(i int, atomic, quotaPassed bool) backend.Vote {
 func (c *calculation) quotaPassed() bool {
 	for i := range c.resolved {
 		r := &c.resolved[i]
-		if c.quota(i) && (r.shadow() || !r.override && (r.rule == nil || len(r.rule.Limits) == 0)) {
+		if c.quota(i) && (r.shadow() || !r.ownLimit && (r.rule == nil || len(r.rule.Limits) == 0)) {
 			return true
 		}
 	}
@@ -71,11 +81,11 @@ func (c *calculation) quotaPassed() bool {
 }
 
 // take adds a take for a descriptor. If the request is one atomic step, descriptors with the same counter and vote share
-// one take: the sum of their hits, under the smaller of their limits.
-func (c *calculation) take(keys descriptor.KeyBuilder, member int, limit *descriptor.Limit, vote backend.Vote, atomic bool) {
+// one take: the sum of their hits, under the smaller of their limits. keyed is the limit that the counter's key depends on.
+func (c *calculation) take(keys descriptor.KeyBuilder, member int, keyed, limit *descriptor.Limit, vote backend.Vote, atomic bool) {
 	r := &c.resolved[member]
 	start := len(c.keys)
-	c.keys = keys.AppendKey(c.keys, c.req.Domain, c.req.Descriptors[member].Entries, r.rule, limit)
+	c.keys = keys.AppendKey(c.keys, c.req.Domain, c.entries(member), r.rule, keyed)
 	t := backend.Take{
 		Key:         c.keys[start:len(c.keys):len(c.keys)],
 		Limit:       limit,
@@ -85,20 +95,37 @@ func (c *calculation) take(keys descriptor.KeyBuilder, member int, limit *descri
 		Vote:        vote,
 		CountDenied: countsDenied(limit, atomic),
 	}
-	if r.override {
-		t.Rule = c.domain.Overrides
+	if r.ownLimit {
+		t.Rule = c.domain.RequestLimits
 	}
-	if atomic && t.Hits > 0 {
+	switch {
+	case r.hold != nil && (limit.Reservable() || c.req.Purpose == Charge):
+		if limit.Algorithm == descriptor.Concurrency {
+			t.Hits = places(r.hold.Op)
+		}
+		t.Hold = c.newHold(r.hold, member, t.Hits)
+		t.CountDenied = false
+	case r.settlesEarlier():
+		t.Hits = 0 // this limit counted them before
+	case c.req.Purpose == Charge:
+		t.CountDenied = true
+	}
+	if atomic && shareable(&t) {
 		if j := c.shared(&t); j >= 0 {
 			same := &c.request.Takes[j]
 			same.Hits = min(same.Hits+t.Hits, backend.MaxHits)
+			if same.Hold != nil && t.Hold != nil {
+				same.Hold.Least += t.Hold.Least
+			}
 			if t.Limit.Capacity() < same.Limit.Capacity() {
 				same.Limit = t.Limit
 			}
+			c.countSharer(j)
 			c.index = append(c.index, j)
 			return
 		}
 	}
+	c.countSharer(len(c.request.Takes))
 	c.index = append(c.index, len(c.request.Takes))
 	c.request.Takes = append(c.request.Takes, t)
 }
@@ -112,7 +139,7 @@ func (c *calculation) shared(t *backend.Take) int {
 	takes := c.request.Takes
 	if len(takes) <= fewTakes {
 		for i := range takes {
-			if canShare(&takes[i], t) {
+			if c.canShare(&takes[i], t) {
 				return i
 			}
 		}
@@ -124,7 +151,7 @@ func (c *calculation) shared(t *backend.Take) int {
 		clear(c.table)
 	}
 	for ; c.hashed < len(takes); c.hashed++ {
-		if o := &takes[c.hashed]; o.Hits > 0 {
+		if o := &takes[c.hashed]; shareable(o) {
 			*c.slot(o) = int32(c.hashed + 1) //nolint:gosec // bounded by the size of a request
 		}
 	}
@@ -135,14 +162,19 @@ func (c *calculation) shared(t *backend.Take) int {
 func (c *calculation) slot(t *backend.Take) *int32 {
 	last := uint64(len(c.table) - 1)
 	for i := maphash.Bytes(c.seed, t.Key) & last; ; i = (i + 1) & last {
-		if n := c.table[i]; n == 0 || canShare(&c.request.Takes[n-1], t) {
+		if n := c.table[i]; n == 0 || c.canShare(&c.request.Takes[n-1], t) {
 			return &c.table[i]
 		}
 	}
 }
 
-func canShare(a, b *backend.Take) bool {
-	return a.Hits > 0 && a.Vote == b.Vote && bytes.Equal(a.Key, b.Key)
+// shareable reports whether the hits of a take can be added to those of another one. Whether its reservation was shared must not
+// depend on the number of hits.
+func shareable(t *backend.Take) bool { return t.Hits > 0 || t.Hold != nil }
+
+func (c *calculation) canShare(a, b *backend.Take) bool {
+	return shareable(a) && a.Vote == b.Vote && (a.Hold == nil) == (b.Hold == nil) && bytes.Equal(a.Key, b.Key) &&
+		(a.Hold == nil || c.sameHold(a.Member, b.Member))
 }
 
 // countsDenied reports whether refused hits count. If the limit does not set it, they count only in a fixed window, and only

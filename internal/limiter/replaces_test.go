@@ -38,7 +38,7 @@ func TestCostOfReplaces(t *testing.T) {
 		pairs = append(pairs, fmt.Sprint("k=", i))
 	}
 	req := request(1, pairs...)
-	plain, replacing := newFixture(t, limiter.Settings{}, ofManyLimits()).cost(req), newFixture(t, limiter.Settings{}, ofManyLimits("limit-a", "limit-b", "limit-c")).cost(req)
+	plain, replacing := costs(newFixture(t, limiter.Settings{}, ofManyLimits()), newFixture(t, limiter.Settings{}, ofManyLimits("limit-a", "limit-b", "limit-c")), req, 5)
 	if replacing > 5*plain { // 1.1 times; about 10 times if the names of every descriptor are compared
 		t.Errorf("%d descriptors cost %s, and %s with names to replace", len(pairs), plain, replacing)
 	}

@@ -14,6 +14,9 @@ type Request struct {
 
 	// Hits is the number of hits that each descriptor without its own number adds. 0 means 1.
 	Hits uint32
+
+	Purpose Purpose
+	Hold    *Hold // every descriptor is a step of this reservation, and the request is one atomic step; nil: none is
 }
 
 // Descriptor is the entries of one thing to be limited, and the caller's settings for it.
@@ -24,16 +27,19 @@ type Descriptor struct {
 	Hits    uint64
 	HasHits bool
 
+	// Amounts are added to the hits: the cost of the rule says what they are worth.
+	Amounts []descriptor.Amount
+
 	// Refund gives the hits back instead of taking them.
 	Refund bool
 
-	// Override, if HasOverride is set, is the limit to use instead of the rule's limits.
-	Override    Override
-	HasOverride bool
+	// Limit, if HasLimit is set, is the limit to use instead of the rule's limits.
+	Limit    RequestLimit
+	HasLimit bool
 }
 
-// Override is a limit that a request brings along: a number of requests per fixed window on the clock.
-type Override struct {
+// RequestLimit is a limit that a request brings along: a number of requests per fixed window on the clock.
+type RequestLimit struct {
 	Requests   uint32
 	Unit       int32  // a descriptor.Unit as received on the wire; an unknown unit makes the request invalid
 	Multiplier uint32 // the window's length in units; 0 means 1; a window of more than 90 years makes the request invalid

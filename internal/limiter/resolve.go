@@ -20,10 +20,15 @@ type calculation struct {
 	req      *Request
 	domain   *descriptor.Domain // nil if the domain has no rules
 
-	resolved []resolved // by descriptor
-	index    []int      // the takes of all descriptors, one after the other, as indexes in request.Takes
+	resolved []resolved         // by descriptor
+	limits   []descriptor.Limit // of rules with an override: the rule's limits with its numbers; complete before prepare
+	kept     []int              // the memory of resolved.kept of rules with an override
+	index    []int              // the takes of all descriptors, one after the other, as indexes in request.Takes
 	request  backend.Request
 	keys     []byte // the keys of all takes, one after the other
+	denied   int    // refunds that the domain does not allow
+	unusable int    // overrides that the rules do not allow any more
+	identity []byte // scratch for looking up overrides
 	lane     uint32 // the lane in the hot key tracker; each calculation keeps its own
 	name     []byte // scratch for the names of metrics
 
@@ -31,6 +36,11 @@ type calculation struct {
 	table  []int32
 	hashed int // how many takes are in the table
 	seed   maphash.Seed
+
+	holding bool           // a descriptor is a step of a reservation
+	holds   []backend.Hold // of the takes, which point here
+	sharers []int64        // by take: the descriptors that it reserves for; empty if reservations are all or nothing
+	named   []Hold         // of the descriptors whose last entry names a reservation
 
 	local backend.SubRequest // the takes that this process counts because of on_error: local
 
@@ -42,27 +52,33 @@ type calculation struct {
 	resume   func(error) // called with the answer of the store; made once
 }
 
-// resolved is one descriptor with its rule or override, and its takes.
+// resolved is one descriptor with its rule or its own limit, and its takes.
 type resolved struct {
-	rule     *descriptor.Rule // nil: no rule matched, an override replaces it, or another rule replaced it
-	override bool
-	limit    descriptor.Limit // of the override
+	rule     *descriptor.Rule // nil: no rule matched, the request brings a limit along, or another rule replaced it
+	ownLimit bool             // the request brings the limit along
+	limit    descriptor.Limit // of the request
 	share    descriptor.Limit // this process' share of it
 
 	degraded descriptor.OnError // how on_error answered without the backend
 
 	hits  int64
-	kept  []int // the indexes of the rule's limits that no other rule replaces; nil: all
-	first int   // this descriptor's takes are calculation.index[first:end]
+	names *descriptor.Rule // the rule, if the last entry names a reservation; the other entries are the descriptor's
+	hold  *Hold            // the descriptor is a step of a reservation
+	own   ownNumbers       // of a rule with an override
+	kept  []int            // the indexes of the rule's limits that no other rule replaces, and no override lifts; nil: all
+	first int              // this descriptor's takes are calculation.index[first:end]
 	end   int
 
 	deciding int // the take that its status describes, as a position in calculation.index; set by judge
 }
 
+// unlimited reports whether every request passes: the rule says so, or an override lifts its limits.
+func (r *resolved) unlimited() bool { return r.rule != nil && r.rule.Unlimited || r.own.unlimited }
+
 func (r *resolved) shadow() bool { return r.rule != nil && r.rule.Shadow }
 
-// longestOverride is the longest window of an override. Rules have the same maximum.
-const longestOverride = 90 * 365 * 24 * time.Hour
+// longestWindow is the longest window of a request's limit. Rules have the same maximum.
+const longestWindow = 90 * 365 * 24 * time.Hour
 
 func validate(req *Request) error {
 	if req.Domain == "" {
@@ -73,25 +89,26 @@ func validate(req *Request) error {
 	}
 	for i := range req.Descriptors {
 		d := &req.Descriptors[i]
-		if !d.HasOverride {
+		if !d.HasLimit {
 			continue
 		}
-		if d.Override.Unit < 0 || d.Override.Unit > math.MaxUint8 || !descriptor.Unit(d.Override.Unit).Valid() {
+		if d.Limit.Unit < 0 || d.Limit.Unit > math.MaxUint8 || !descriptor.Unit(d.Limit.Unit).Valid() {
 			field := fmt.Sprintf("descriptors[%d].limit.unit", i)
-			return invalid(field, "%s is %d, which is no unit of time: use SECOND (1) to WEEK (7)", field, d.Override.Unit)
+			return invalid(field, "%s is %d, which is no unit of time: use SECOND (1) to WEEK (7)", field, d.Limit.Unit)
 		}
-		if int64(d.Override.Multiplier) > int64(longestOverride/descriptor.Unit(d.Override.Unit).Length()) {
+		if int64(d.Limit.Multiplier) > int64(longestWindow/descriptor.Unit(d.Limit.Unit).Length()) {
 			field := fmt.Sprintf("descriptors[%d].limit.unit_multiplier", i)
-			return invalid(field, "%s is %d, which makes a window of more than 90 years", field, d.Override.Multiplier)
+			return invalid(field, "%s is %d, which makes a window of more than 90 years", field, d.Limit.Multiplier)
 		}
 	}
 	return nil
 }
 
-// resolve matches every descriptor, applies overrides, and removes the limits that matched rules replace. If matching may
-// take long, it stops when ctx ends.
-func (c *calculation) resolve(ctx context.Context) error {
-	replaces := false
+// resolve matches every descriptor, applies the requests' own limits, removes the limits that matched rules replace, and
+// applies operators' overrides. If matching may take long, it stops when ctx ends.
+func (c *calculation) resolve(ctx context.Context, now time.Time) error {
+	replaces, named, overridable := false, false, c.domain != nil && c.domain.Overridable && c.snapshot.overrides.Len() > 0
+	honours := c.domain != nil && c.domain.RequestOverride <= descriptor.RequestHonour && !overridable
 	slow := c.domain != nil && c.domain.HasPatterns()
 	for i := range c.req.Descriptors {
 		if slow && i > 0 && ctx.Err() != nil {
@@ -99,13 +116,34 @@ func (c *calculation) resolve(ctx context.Context) error {
 		}
 		d := &c.req.Descriptors[i]
 		r := resolved{hits: hits(c.req, d)}
+		if c.domain != nil && c.domain.Reservable {
+			r.names = c.domain.MatchNamed(d.Entries)
+			named = named || r.names != nil
+		}
+		entries := d.Entries
+		if r.names != nil {
+			if entries[len(entries)-1].Key == descriptor.CommitID {
+				r.hits = max(r.hits, 0)
+			}
+			entries = entries[:len(entries)-1]
+		}
+		if r.hits < 0 && c.domain != nil && c.domain.Refunds == descriptor.RefundsDeny {
+			r.hits = 0
+			c.denied++
+		}
 		switch {
 		case c.domain == nil:
-		case d.HasOverride:
-			r.override = true
-			r.limit = d.Override.limit(c.settings)
+		case d.HasLimit && honours:
+			r.ownLimit = true
+			r.limit = d.Limit.limit(c.settings)
 		default:
-			r.rule = c.domain.Match(d.Entries)
+			if r.rule = r.names; r.rule == nil {
+				r.rule = c.domain.Match(entries)
+			}
+			if d.HasLimit && c.prefersRequest(r.rule, d, entries, now) {
+				r.rule, r.ownLimit = nil, true
+				r.limit = d.Limit.limit(c.settings)
+			}
 			replaces = replaces || r.rule != nil && len(r.rule.Replaces) > 0
 		}
 		c.resolved = append(c.resolved, r)
@@ -113,10 +151,22 @@ func (c *calculation) resolve(ctx context.Context) error {
 	if replaces {
 		c.replace()
 	}
+	if overridable {
+		c.override(now)
+	}
+	if named {
+		c.holdNamed()
+	}
+	if c.req.Hold != nil {
+		if err := c.units(); err != nil {
+			return err
+		}
+		return c.hold()
+	}
 	return nil
 }
 
-func (o *Override) limit(s *Settings) descriptor.Limit {
+func (o *RequestLimit) limit(s *Settings) descriptor.Limit {
 	l := descriptor.Limit{Requests: o.Requests, Window: descriptor.Window{Unit: descriptor.Unit(o.Unit), Multiplier: o.Multiplier}}
 	if s.CalendarMonths {
 		l.Window.CalendarMonth()

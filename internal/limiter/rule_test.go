@@ -21,9 +21,9 @@ func TestStatusTellsItsRule(t *testing.T) {
 		perMinute("shadow", "", 1, shadow),
 		descriptor.NodeSpec{Key: "free", Rule: &descriptor.Rule{Unlimited: true}},
 	)
-	overridden := request(1, "k=a")
-	overridden.Descriptors[0].HasOverride = true
-	overridden.Descriptors[0].Override = limiter.Override{Requests: 1, Unit: int32(descriptor.Hour)}
+	limited := request(1, "k=a")
+	limited.Descriptors[0].HasLimit = true
+	limited.Descriptors[0].Limit = limiter.RequestLimit{Requests: 1, Unit: int32(descriptor.Hour)}
 	for _, c := range []struct {
 		what string
 		req  *limiter.Request
@@ -34,7 +34,7 @@ func TestStatusTellsItsRule(t *testing.T) {
 		{"replaced", request(1, "named=a", "gold=a"), []string{"", "d.gold"}},
 		{"in shadow mode", request(5, "shadow=a"), []string{"d.shadow"}},
 		{"unlimited", request(1, "free=a"), []string{"d.free"}},
-		{"overridden", overridden, []string{""}},
+		{"limited", limited, []string{""}},
 	} {
 		for i, s := range f.decide(c.req).Statuses {
 			got := ""

@@ -1,6 +1,9 @@
 package limiter
 
-import "github.com/ratelimitd/ratelimitd/internal/descriptor"
+import (
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/override"
+)
 
 // Settings are what the operator sets for all domains. The zero value enforces every rule and adds no headers.
 type Settings struct {
@@ -23,8 +26,8 @@ type Settings struct {
 	Headers     descriptor.HeaderFamilies // headers for clients, in domains that do not set their own; 0: none
 	HeaderNames HeaderNames               // the names for descriptor.HeadersReference
 
-	// CalendarMonths makes overrides' windows of one month follow the calendar in UTC. For rules' months descriptor.Compile
-	// has the same option.
+	// CalendarMonths makes windows of one month in requests' own limits follow the calendar in UTC. For rules' months
+	// descriptor.Compile has the same option.
 	CalendarMonths bool
 
 	// HideShadow leaves the current limit out of the statuses of shadow rules, because Envoy writes it to x-ratelimit headers.
@@ -48,11 +51,12 @@ type HeaderNames struct {
 // snapshot is everything that a decision reads except the counters. It is immutable and replaced as a whole, so that no
 // decision sees half of a change.
 type snapshot struct {
-	tree     *descriptor.Tree
-	settings Settings
-	series   []*series            // by Rule.Index; nil for rules whose metric name depends on the request
-	shares   [][]descriptor.Limit // by Rule.Index; nil with one replica
-	hot      *hotRules            // nil: hot keys are off
+	tree      *descriptor.Tree
+	settings  Settings
+	series    []*series            // by Rule.Index; nil for rules whose metric name depends on the request
+	shares    [][]descriptor.Limit // by Rule.Index; nil with one replica
+	hot       *hotRules            // nil: hot keys are off
+	overrides *override.Set        // nil: there are none
 }
 
 // Swap puts rules and settings into force for every decision that begins afterwards.
@@ -69,7 +73,7 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 	if l.replicas > 0 {
 		s.Replicas = l.replicas
 	}
-	next := &snapshot{tree: tree, settings: s, series: make([]*series, len(tree.Rules)), shares: shares(tree, s.Replicas)}
+	next := &snapshot{tree: tree, settings: s, series: make([]*series, len(tree.Rules)), shares: shares(tree, s.Replicas), overrides: l.overrides}
 	for i, r := range tree.Rules {
 		next.series[i] = l.metrics.ofRule(r)
 	}
@@ -77,6 +81,25 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 		next.hot = hotRulesOf(l.hot, tree, s.Shadow)
 	}
 	l.snapshot.Store(next)
+}
+
+// SetOverrides puts overrides into force for every decision that begins afterwards. It may be called before the first Swap.
+func (l *Limiter) SetOverrides(s *override.Set) {
+	l.swapping.Lock()
+	defer l.swapping.Unlock()
+	l.overrides = s
+	if now := l.snapshot.Load(); now != nil {
+		next := *now
+		next.overrides = s
+		l.snapshot.Store(&next)
+	}
+}
+
+// Overrides returns the overrides in force, or nil if there are none.
+func (l *Limiter) Overrides() *override.Set {
+	l.swapping.Lock()
+	defer l.swapping.Unlock()
+	return l.overrides
 }
 
 // SetReplicas sets how many processes share the limits. From then on n replaces Settings.Replicas.

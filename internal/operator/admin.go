@@ -2,12 +2,13 @@ package operator
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -17,10 +18,8 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// admin is the ratelimitd.admin.v1.AdminService.
+// admin is the ratelimitd.admin.v1.AdminService, an adminconnect.AdminServiceHandler.
 type admin struct {
-	adminv1.UnimplementedAdminServiceServer
-
 	rules   Rules
 	bounds  Bounds
 	hotKeys func(hotkeys.Query) hotkeys.Report // nil: off
@@ -41,10 +40,10 @@ var matchKinds = map[descriptor.MatchKind]adminv1.MatchKind{
 	descriptor.MatchAny:      adminv1.MatchKind_MATCH_KIND_ANY,
 }
 
-// ListRuleFiles implements adminv1.AdminServiceServer.
+// ListRuleFiles implements adminconnect.AdminServiceHandler.
 func (a *admin) ListRuleFiles(context.Context, *adminv1.ListRuleFilesRequest) (*adminv1.ListRuleFilesResponse, error) {
 	if a.rules.Files == nil {
-		return nil, status.Error(codes.Unimplemented, "this server's rules do not come from files")
+		return nil, connect.NewError(connect.CodeUnimplemented, errors.New("this server's rules do not come from files"))
 	}
 	answer := &adminv1.ListRuleFilesResponse{}
 	for _, f := range sortedFiles(a.rules.Files()) {
@@ -63,10 +62,10 @@ func (a *admin) ListRuleFiles(context.Context, *adminv1.ListRuleFilesRequest) (*
 	return answer, nil
 }
 
-// Explain implements adminv1.AdminServiceServer.
+// Explain implements adminconnect.AdminServiceHandler.
 func (a *admin) Explain(_ context.Context, req *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
 	if a.rules.Explain == nil {
-		return nil, status.Error(codes.Unimplemented, "this server cannot explain its rules")
+		return nil, connect.NewError(connect.CodeUnimplemented, errors.New("this server cannot explain its rules"))
 	}
 	if req.GetDomain() == "" {
 		return nil, invalid("domain must not be empty")
@@ -108,7 +107,7 @@ func (b *Bounds) entries(req describing) ([]descriptor.Entry, error) {
 }
 
 func invalid(format string, args ...any) error {
-	return status.Errorf(codes.InvalidArgument, format, args...)
+	return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf(format, args...))
 }
 
 func levelMessage(l *descriptor.ExplainedLevel) *adminv1.Level {
@@ -137,6 +136,7 @@ func ruleMessage(x *descriptor.Explanation) *adminv1.Rule {
 		QuotaMode:      r.Quota,
 		Replaces:       validTexts(r.Replaces),
 		DetailedMetric: r.DetailedMetric,
+		Overridable:    r.Overridable(),
 		Position:       &adminv1.Position{File: validText(r.Position.File), Line: count(r.Position.Line), Column: count(r.Position.Col)},
 	}
 	if r.OnError != descriptor.OnErrorDefault {

@@ -77,7 +77,7 @@ func TestExplain(t *testing.T) {
 		Levels: []*adminv1.Level{{
 			Entry: &adminv1.Entry{Key: "path", Value: "/abc"},
 			Candidates: []*adminv1.Candidate{
-				{Kind: adminv1.MatchKind_MATCH_KIND_EXACT, Reason: `"/abc" is not among the 1 exact values`},
+				{Kind: adminv1.MatchKind_MATCH_KIND_EXACT, Reason: `"/abc" is not the only exact value`},
 				{Kind: adminv1.MatchKind_MATCH_KIND_WILDCARD, Value: "/a*", Matched: true, Reason: `"/abc" fits the pattern`},
 			},
 		}},
@@ -121,7 +121,7 @@ func TestExplainIsBounded(t *testing.T) {
 		"a long key":            {&adminv1.ExplainRequest{Domain: "d", Entries: kv("0123456789a=v")}, codes.InvalidArgument, "entries[0]: a key or a value of more than 10 bytes"},
 		"a long value":          {&adminv1.ExplainRequest{Domain: "d", Entries: kv("k=v", "k=0123456789a")}, codes.InvalidArgument, "entries[1]: a key or a value of more than 10 bytes"},
 		"a message that would take much memory": {&adminv1.ExplainRequest{Domain: "d", Entries: make([]*adminv1.Entry, maxMessageBytes/2)},
-			codes.ResourceExhausted, "larger than max"},
+			codes.ResourceExhausted, "larger than configured max"},
 	} {
 		for i, e := range c.req.Entries {
 			if e == nil {

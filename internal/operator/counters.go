@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/logging"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
@@ -23,8 +22,6 @@ type Counters interface {
 
 // counters is the ratelimitd.admin.v1.CounterService.
 type counters struct {
-	adminv1.UnimplementedCounterServiceServer
-
 	counters Counters
 	bounds   Bounds
 	log      *slog.Logger
@@ -33,10 +30,10 @@ type counters struct {
 // counterRequest is what the requests of both methods have.
 type counterRequest interface {
 	describing
-	GetOverride() *adminv1.LimitOverride
+	GetLimit() *adminv1.RequestLimit
 }
 
-// Peek implements adminv1.CounterServiceServer.
+// Peek implements adminconnect.CounterServiceHandler.
 func (c *counters) Peek(ctx context.Context, req *adminv1.PeekRequest) (*adminv1.PeekResponse, error) {
 	d, err := c.read(req)
 	if err != nil {
@@ -45,26 +42,28 @@ func (c *counters) Peek(ctx context.Context, req *adminv1.PeekRequest) (*adminv1
 	now := time.Now()
 	found, err := c.counters.Peek(ctx, now, req.GetDomain(), d)
 	if err != nil {
-		return nil, endpoint.StatusOf(err)
+		return nil, errorOf(err)
 	}
 	x := &found.Explanation
-	return &adminv1.PeekResponse{
+	answer := &adminv1.PeekResponse{
 		DomainKnown: x.Known, Rule: ruleOf(&found), Reason: reasonOf(&found), Counters: counterMessages(now, &found),
-	}, nil
+	}
+	if found.Override != nil {
+		answer.Override = found.Override.Words()
+	}
+	return answer, nil
 }
 
-// Reset implements adminv1.CounterServiceServer. The log names the operator, also when it fails.
+// Reset implements adminconnect.CounterServiceHandler.
 func (c *counters) Reset(ctx context.Context, req *adminv1.ResetRequest) (*adminv1.ResetResponse, error) {
 	d, err := c.read(req)
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
-	found, err := c.counters.Reset(ctx, now, req.GetDomain(), d)
-	who := identityOf(ctx)
-	c.audit(ctx, &who, req.GetDomain(), d, &found, err)
+	found, err := c.clear(ctx, now, req.GetDomain(), d)
 	if err != nil {
-		return nil, endpoint.StatusOf(err)
+		return nil, errorOf(err)
 	}
 	x := &found.Explanation
 	return &adminv1.ResetResponse{
@@ -72,11 +71,19 @@ func (c *counters) Reset(ctx context.Context, req *adminv1.ResetRequest) (*admin
 	}, nil
 }
 
+// clear clears the counters of a descriptor. The log names the operator, also when it fails.
+func (c *counters) clear(ctx context.Context, now time.Time, domain string, d *limiter.Descriptor) (limiter.Counters, error) {
+	found, err := c.counters.Reset(ctx, now, domain, d)
+	who := identityOf(ctx)
+	c.audit(ctx, &who, domain, d, &found, err)
+	return found, err //nolint:wrapcheck // errorOf knows it
+}
+
 // audit logs a reset.
 func (c *counters) audit(ctx context.Context, who *identity, domain string, d *limiter.Descriptor, found *limiter.Counters, err error) {
 	attrs := append(who.attrs(), slog.String("domain", logging.Shorten(domain)), slog.String("entries", logging.Entries(d.Entries)))
-	if found.Override {
-		attrs = append(attrs, slog.String("rule", "override of the request"))
+	if found.FromRequest {
+		attrs = append(attrs, slog.String("rule", "limit of the request"))
 	} else if r := found.Explanation.Rule; r != nil {
 		attrs = append(attrs, slog.String("rule", r.Path))
 	}
@@ -109,26 +116,26 @@ func (c *counters) read(req counterRequest) (*limiter.Descriptor, error) {
 		return nil, err
 	}
 	d := &limiter.Descriptor{Entries: entries}
-	if o := req.GetOverride(); o != nil {
+	if o := req.GetLimit(); o != nil {
 		unit := descriptor.ParseUnit(o.GetUnit())
 		if !unit.Valid() {
-			return nil, invalid("override.unit is %q, which is no unit of time: use one of %v", logging.Shorten(o.GetUnit()), descriptor.UnitNames)
+			return nil, invalid("limit.unit is %q, which is no unit of time: use one of %v", logging.Shorten(o.GetUnit()), descriptor.UnitNames)
 		}
-		d.HasOverride = true
-		d.Override = limiter.Override{Requests: o.GetRequestsPerUnit(), Unit: int32(unit), Multiplier: o.GetUnitMultiplier()}
+		d.HasLimit = true
+		d.Limit = limiter.RequestLimit{Requests: o.GetRequestsPerUnit(), Unit: int32(unit), Multiplier: o.GetUnitMultiplier()}
 	}
 	return d, nil
 }
 
 func ruleOf(c *limiter.Counters) *adminv1.Rule {
-	if c.Override {
+	if c.FromRequest {
 		return nil
 	}
 	return ruleMessage(&c.Explanation)
 }
 
 func reasonOf(c *limiter.Counters) string {
-	if c.Override {
+	if c.FromRequest {
 		return ""
 	}
 	return validText(c.Explanation.Reason)

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -12,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -30,15 +31,19 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// owners are tokens and whose they are.
+// owners are tokens and whose they are: a name, or a name, a space and a role.
 type owners map[string]string
 
-func (o owners) Owner(token string) (string, bool, error) {
+func (o owners) Owner(token string) (name, role string, err error) {
 	if o == nil {
-		return "", false, errors.New("cannot read some file")
+		return "", "", errors.New("cannot read some file")
 	}
-	name, known := o[token]
-	return name, known, nil
+	whose, known := o[token]
+	if !known {
+		return "", "", nil
+	}
+	name, role, _ = strings.Cut(whose, " ")
+	return name, cmp.Or(role, roleOperate), nil
 }
 
 const (
@@ -104,7 +109,7 @@ func TestPeekAndReset(t *testing.T) {
 	state := &adminv1.CounterState{Limit: limit, Words: "5 per year, fixed window", Capacity: 5, Used: 2, Remaining: 3, Wait: durationpb.New(0)}
 	ignore := protocmp.IgnoreFields(&adminv1.CounterState{}, "reset_after", "reset_at")
 	want := &adminv1.PeekResponse{DomainKnown: true, Rule: rule, Counters: []*adminv1.CounterState{state}}
-	if diff := cmp.Diff(want, got, protocmp.Transform(), ignore); diff != "" {
+	if diff := gocmp.Diff(want, got, protocmp.Transform(), ignore); diff != "" {
 		t.Errorf("Peek (-want +got):\n%s", diff)
 	}
 	left := time.Until(got.GetCounters()[0].GetResetAt().AsTime()) - got.GetCounters()[0].GetResetAfter().AsDuration()
@@ -114,7 +119,7 @@ func TestPeekAndReset(t *testing.T) {
 
 	cleared, err := client.Reset(ctx, &adminv1.ResetRequest{Domain: "d", Entries: kv("k=v")})
 	wantCleared := &adminv1.ResetResponse{DomainKnown: true, Rule: rule, Counters: []*adminv1.CounterState{state}}
-	if diff := cmp.Diff(wantCleared, cleared, protocmp.Transform(), ignore); err != nil || diff != "" {
+	if diff := gocmp.Diff(wantCleared, cleared, protocmp.Transform(), ignore); err != nil || diff != "" {
 		t.Errorf("Reset: %v (-want +got):\n%s", err, diff)
 	}
 	if got, err = client.Peek(ctx, &adminv1.PeekRequest{Domain: "d", Entries: kv("k=v")}); err != nil || got.GetCounters()[0].GetUsed() != 0 {
@@ -124,10 +129,10 @@ func TestPeekAndReset(t *testing.T) {
 	if got, err = client.Peek(ctx, &adminv1.PeekRequest{Domain: "d", Entries: kv("never=v")}); err != nil || got.GetCounters()[0].Wait != nil {
 		t.Errorf("a limit of nothing: %v %v, want no wait", got, err)
 	}
-	override := &adminv1.LimitOverride{RequestsPerUnit: 7, Unit: "minute", UnitMultiplier: 5}
-	if got, err = client.Peek(ctx, &adminv1.PeekRequest{Domain: "d", Entries: kv("k=v"), Override: override}); err != nil ||
+	requested := &adminv1.RequestLimit{RequestsPerUnit: 7, Unit: "minute", UnitMultiplier: 5}
+	if got, err = client.Peek(ctx, &adminv1.PeekRequest{Domain: "d", Entries: kv("k=v"), Limit: requested}); err != nil ||
 		got.GetRule() != nil || got.GetReason() != "" || got.GetCounters()[0].GetWords() != "7 per 5 minutes, fixed window" {
-		t.Errorf("an override: %v %v", got, err)
+		t.Errorf("a limit of the request: %v %v", got, err)
 	}
 	if cleared, err = client.Reset(ctx, &adminv1.ResetRequest{Domain: "d", Entries: kv("free=v")}); err != nil || !cleared.GetRule().GetUnlimited() || len(cleared.GetCounters()) != 0 {
 		t.Errorf("unlimited: %v %v", cleared, err)
@@ -166,14 +171,14 @@ func TestCounterRequestsThatMakeNoSense(t *testing.T) {
 		"many entries":    {Domain: "d", Entries: kv("k=v", "k=v", "k=v")},
 		"a long domain":   {Domain: "0123456789a", Entries: kv("k=v")},
 		"a long value":    {Domain: "d", Entries: kv("k=0123456789a")},
-		"an odd unit":     {Domain: "d", Entries: kv("k=v"), Override: &adminv1.LimitOverride{Unit: "fortnight"}},
-		"no unit":         {Domain: "d", Entries: kv("k=v"), Override: &adminv1.LimitOverride{}},
-		"a long override": {Domain: "d", Entries: kv("k=v"), Override: &adminv1.LimitOverride{Unit: "year", UnitMultiplier: 1 << 31}},
+		"an odd unit":     {Domain: "d", Entries: kv("k=v"), Limit: &adminv1.RequestLimit{Unit: "fortnight"}},
+		"no unit":         {Domain: "d", Entries: kv("k=v"), Limit: &adminv1.RequestLimit{}},
+		"a long limit   ": {Domain: "d", Entries: kv("k=v"), Limit: &adminv1.RequestLimit{Unit: "year", UnitMultiplier: 1 << 31}},
 	} {
 		if _, err := client.Reset(ctx, req); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("Reset, %s: %v", name, err)
 		}
-		if _, err := client.Peek(ctx, &adminv1.PeekRequest{Domain: req.Domain, Entries: req.Entries, Override: req.Override}); status.Code(err) != codes.InvalidArgument {
+		if _, err := client.Peek(ctx, &adminv1.PeekRequest{Domain: req.Domain, Entries: req.Entries, Limit: req.Limit}); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("Peek, %s: %v", name, err)
 		}
 	}
@@ -262,6 +267,12 @@ func TestRefusedOperatorsAreLoggedNowAndThen(t *testing.T) {
 // adminTLS is a server whose debug port is encrypted, and asks for certificates of an authority if there is one.
 func adminTLS(t *testing.T, ca *tlstest.Authority, clients *tlstest.Authority, tokens Tokens) *running {
 	t.Helper()
+	return adminTLSWith(t, ca, clients, Access{Tokens: tokens})
+}
+
+// adminTLSWith is adminTLS with more about who may use the port.
+func adminTLSWith(t *testing.T, ca *tlstest.Authority, clients *tlstest.Authority, access Access) *running {
+	t.Helper()
 	pair := ca.Issue(t, "rl.test")
 	content := map[string][]byte{"tls.crt": pair.Cert, "tls.key": pair.Key}
 	o := tlsfiles.Options{Use: "admin", Log: slog.New(slog.DiscardHandler)}
@@ -281,7 +292,8 @@ func adminTLS(t *testing.T, ca *tlstest.Authority, clients *tlstest.Authority, t
 	if err != nil {
 		t.Fatal(err)
 	}
-	return start(t, Options{Counters: counted(t), Access: Access{TLS: config, ClientCerts: clients != nil, Tokens: tokens}})
+	access.TLS, access.ClientCerts = config, clients != nil
+	return start(t, Options{Counters: counted(t), Access: access})
 }
 
 func TestAdminTLS(t *testing.T) {

@@ -13,10 +13,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/console"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/logging"
-	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
 // page is a path of the debug port.
@@ -25,16 +25,19 @@ type page struct {
 	handler    http.HandlerFunc
 }
 
-// newDebug makes the server of the debug port: pages over HTTP and services over gRPC, in plain text unless there is TLS,
-// all behind one gate. It has no write timeout, because a profile takes as long as the operator asks for.
+// newDebug makes the server of the debug port: pages and services, in plain text unless there is TLS, all behind one gate. It has no write timeout, because a profile takes as long as the operator asks for.
 func (s *Server) newDebug(opts *Options) *http.Server {
 	mux := http.NewServeMux()
 	if !opts.NoPages {
 		addPages(mux, opts)
+		s.addConsole(mux, opts)
+	}
+	if !opts.NoServices {
+		s.addServices(mux, opts)
 	}
 	h := s.shared.HTTP(mux)
-	if s.services != nil {
-		h.Handler = split(s.services, h.Handler)
+	if !opts.NoServices {
+		h.Handler = calls(h.Handler)
 		h.Protocols = new(http.Protocols)
 		h.Protocols.SetHTTP1(true)
 		h.Protocols.SetUnencryptedHTTP2(opts.Access.TLS == nil)
@@ -83,26 +86,9 @@ func offeringHTTP2(c *tls.Config) *tls.Config {
 	return c
 }
 
-// split hands gRPC calls to one handler and other requests to another.
-func split(calls, pages http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !isCall(r) {
-			pages.ServeHTTP(w, r)
-			return
-		}
-		// The timeout for reading a request does not fit a stream, which may go on.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-		calls.ServeHTTP(w, r)
-	})
-}
-
-// isCall reports whether a request is a gRPC call.
-func isCall(r *http.Request) bool {
-	return r.ProtoMajor >= 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
-}
-
 func addPages(mux *http.ServeMux, opts *Options) {
 	pages := []page{
+		{console.Path, "the console, for a browser", console.Files},
 		{"/rlconfig", "the rules in force and the state of every rule file", func(w http.ResponseWriter, _ *http.Request) { writeConfig(w, opts) }},
 		{"/stats", "counters", func(w http.ResponseWriter, _ *http.Request) { writeStats(w, opts) }},
 		{"/debug/pprof/", "profiles", pprof.Index},
@@ -117,8 +103,8 @@ func addPages(mux *http.ServeMux, opts *Options) {
 		fmt.Fprintf(&index, "%-14s %s\n", p.path, p.help)
 	}
 	if !opts.NoServices {
-		fmt.Fprintf(&index, "gRPC           %s and %s, with reflection, on this port\n",
-			adminv1.AdminService_ServiceDesc.ServiceName, adminv1.CounterService_ServiceDesc.ServiceName)
+		fmt.Fprintf(&index, "services       %s, over gRPC with reflection, gRPC-Web, and JSON: POST /SERVICE/METHOD\n",
+			strings.Join(serviceNames[2:], ", "))
 	}
 	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) { endpoint.WriteText(w, http.StatusOK, index.String()) })
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)

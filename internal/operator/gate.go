@@ -2,31 +2,32 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
-	"google.golang.org/grpc/codes"
+	"connectrpc.com/connect"
 
+	"github.com/ratelimitd/ratelimitd/internal/console"
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/logging"
-	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
 // Tokens finds the owner of a bearer token. It is used concurrently.
 type Tokens interface {
-	// Owner is the name of the token's owner, if the token is known. It fails if the tokens cannot be read.
-	Owner(token string) (name string, known bool, err error)
+	// Owner returns the name of the token's owner and the token's role, read or operate. The role is empty if the token is
+	// unknown. It fails if the tokens cannot be read.
+	Owner(token string) (name, role string, err error)
 }
 
-// gate checks every request on the debug port, for pages and gRPC services. A request passes if its host name is known, if
-// it comes from no web page of another origin, and if it has the required token and certificate.
+// gate checks every request on the debug port, for pages and services. A request passes if its host name is known, if
+// it comes from no web page of another origin, if it has the required token and certificate, and if their roles allow it.
 type gate struct {
+	access       *Access
 	tokens       Tokens // nil: no token is required
 	certificates bool   // every client needs one
 	names        hostNames
@@ -41,6 +42,7 @@ func newGate(opts *Options) *gate {
 		names = append(names, host)
 	}
 	return &gate{
+		access:       &opts.Access,
 		tokens:       opts.Access.Tokens,
 		certificates: opts.Access.ClientCerts,
 		names:        append(names, opts.Access.HostNames...),
@@ -55,6 +57,7 @@ type identity struct {
 	from        string // address
 	token       string // name of the token's owner
 	certificate string // subject
+	role        string // of the token and of the certificate together
 }
 
 // attrs is the identity for the log. It never contains a token.
@@ -70,73 +73,91 @@ func (o *identity) attrs() []slog.Attr {
 }
 
 const (
-	counterCallsOff = "showing and clearing counters is off: set RATELIMITD_ADMIN_TOKEN_FILE (--admin-token-file), " +
+	namelessOff = "showing and clearing counters, and changing overrides, is off: set RATELIMITD_ADMIN_TOKEN_FILE (--admin-token-file), " +
 		"or RATELIMITD_ADMIN_TLS_CLIENT_CA (--admin-tls-client-ca) for certificates"
 	tokenNeeded = "a token is required: send the header (in gRPC, the metadata) authorization: Bearer TOKEN"
 	nameUnknown = "the host name of the request is not allowed: use an IP address or localhost, or add the name " +
 		"to RATELIMITD_DEBUG_HOST_NAMES (--debug-host-names)"
 )
 
-// countersPath is the prefix of the paths of CounterService's methods.
-var countersPath = "/" + adminv1.CounterService_ServiceDesc.ServiceName + "/"
-
 // before is a handler that calls next for the requests that pass the gate.
 func (g *gate) before(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who := connectionIdentity(r)
-		code, reason, err := g.check(r, &who)
-		if code == codes.OK {
-			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, who)))
+		if no := g.check(r, &who); no != nil {
+			g.report(r, &who, no)
+			no.write(w, r)
 			return
 		}
-		g.report(r, &who, reason, err)
-		refuse(w, r, code, reason)
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, who)))
 	})
 }
 
-// check sets the owner of the token. It returns the reason for a refusal, and the error that only the log may show. Where
-// certificates are required, a connection without one fails in the handshake; check looks for the certificate all the same.
-func (g *gate) check(r *http.Request, who *identity) (code codes.Code, reason string, err error) {
+// refusal is why a request does not pass.
+type refusal struct {
+	code   connect.Code
+	reason string
+	err    error // only for the log; nil: the reason is all
+}
+
+// check sets the owner of the token, and the role. It returns nil if the request passes. Where certificates are required, a connection without
+// one fails in the handshake; check looks for the certificate all the same.
+func (g *gate) check(r *http.Request, who *identity) *refusal {
 	if !g.names.know(r) {
-		return codes.PermissionDenied, nameUnknown, nil
+		return &refusal{connect.CodePermissionDenied, nameUnknown, nil}
 	}
 	if err := g.origins.Check(r); err != nil {
-		return codes.PermissionDenied, endpoint.OtherOrigin, err
+		return &refusal{connect.CodePermissionDenied, endpoint.OtherOrigin, err}
 	}
+	if console.IsFile(r) {
+		return nil // a browser cannot show a token before the page has asked for one
+	}
+	need, known := needOf(r)
+	if !known {
+		return &refusal{connect.CodeUnimplemented, "the service has no such method", nil}
+	}
+	who.role = roleOperate
 	switch {
-	case g.tokens == nil && !g.certificates && strings.HasPrefix(r.URL.Path, countersPath):
-		return codes.PermissionDenied, counterCallsOff, nil // resets must have a name in the log
+	case g.tokens == nil && !g.certificates && need.named:
+		return &refusal{connect.CodePermissionDenied, namelessOff, nil}
 	case g.certificates && who.certificate == "":
-		return codes.Unauthenticated, "a client certificate is required", nil
-	case g.tokens == nil:
-		return codes.OK, "", nil
+		return &refusal{connect.CodeUnauthenticated, "a client certificate is required", nil}
+	case g.certificates:
+		who.role = g.access.certificateRole(r.TLS.VerifiedChains[0][0])
 	}
-	token, ok := bearerToken(r)
-	if !ok {
-		return codes.Unauthenticated, tokenNeeded, nil
+	if g.tokens != nil {
+		token, ok := bearerToken(r)
+		if !ok {
+			return &refusal{connect.CodeUnauthenticated, tokenNeeded, nil}
+		}
+		name, role, err := g.tokens.Owner(token)
+		switch {
+		case err != nil:
+			return &refusal{connect.CodeUnavailable, "the tokens cannot be read: the server's log has the details", err}
+		case role == "":
+			return &refusal{connect.CodeUnauthenticated, "the token is unknown", nil}
+		case role != roleOperate:
+			who.role = role
+		}
+		who.token = name
 	}
-	name, known, err := g.tokens.Owner(token)
-	switch {
-	case err != nil:
-		return codes.Unavailable, "the tokens cannot be read: the server's log has the details", err
-	case !known:
-		return codes.Unauthenticated, "the token is unknown", nil
+	if !need.allows(who.role) {
+		return &refusal{connect.CodePermissionDenied, "this needs the role operate, and the token or certificate has the role read", nil}
 	}
-	who.token = name
-	return codes.OK, "", nil
+	return nil
 }
 
 // report logs some of the refusals.
-func (g *gate) report(r *http.Request, who *identity, reason string, err error) {
+func (g *gate) report(r *http.Request, who *identity, no *refusal) {
 	if !g.some.Pick(time.Now()) {
 		return
 	}
-	attrs := append([]slog.Attr{slog.String("path", logging.Shorten(r.URL.Path)), slog.String("reason", reason)}, who.attrs()...)
-	if reason == nameUnknown {
+	attrs := append([]slog.Attr{slog.String("path", logging.Shorten(r.URL.Path)), slog.String("reason", no.reason)}, who.attrs()...)
+	if no.reason == nameUnknown {
 		attrs = append(attrs, slog.String("host", logging.Shorten(r.Host)))
 	}
-	if err != nil {
-		attrs = append(attrs, slog.String("error", err.Error()))
+	if no.err != nil {
+		attrs = append(attrs, slog.String("error", no.err.Error()))
 	}
 	if n := g.some.Missed(); n > 0 {
 		attrs = append(attrs, slog.Int64("not_logged", n))
@@ -144,30 +165,26 @@ func (g *gate) report(r *http.Request, who *identity, reason string, err error) 
 	g.log.LogAttrs(r.Context(), slog.LevelWarn, "operator refused", attrs...)
 }
 
-// refuse answers in the form that the client reads: gRPC has its code in headers of its own.
-func refuse(w http.ResponseWriter, r *http.Request, code codes.Code, reason string) {
-	if isCall(r) {
-		h := w.Header()
-		h.Set("Content-Type", "application/grpc")
-		h.Set("Grpc-Status", strconv.Itoa(int(code)))
-		h.Set("Grpc-Message", url.PathEscape(reason))
-		w.WriteHeader(http.StatusOK)
+// write answers in the form that the client reads.
+func (n *refusal) write(w http.ResponseWriter, r *http.Request) {
+	code := http.StatusForbidden
+	switch n.code {
+	case connect.CodeUnauthenticated:
+		code = http.StatusUnauthorized
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	case connect.CodeUnavailable:
+		code = http.StatusServiceUnavailable
+	}
+	if isGRPC(r) || isService(r.URL.Path) {
+		writeError(w, r, connect.NewError(n.code, errors.New(n.reason)))
 		return
 	}
-	httpCode := http.StatusForbidden
-	switch code {
-	case codes.Unauthenticated:
-		httpCode = http.StatusUnauthorized
-		w.Header().Set("WWW-Authenticate", "Bearer")
-	case codes.Unavailable:
-		httpCode = http.StatusServiceUnavailable
-	}
-	endpoint.WriteText(w, httpCode, reason+"\n")
+	endpoint.WriteText(w, code, n.reason+"\n")
 }
 
 type identityKey struct{}
 
-// identityOf is the identity behind a gRPC call.
+// identityOf is the identity behind a request.
 func identityOf(ctx context.Context) identity {
 	who, _ := ctx.Value(identityKey{}).(identity)
 	return who

@@ -24,7 +24,13 @@ import (
 // asked is a page of a listener, asked with these headers; "Host" is one of them.
 func asked(t *testing.T, client *http.Client, method, url string, header map[string]string) (code int, h http.Header, body string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(within(t), method, url, http.NoBody)
+	return send(t, client, method, url, header, http.NoBody)
+}
+
+// send is asked with a body.
+func send(t *testing.T, client *http.Client, method, url string, header map[string]string, content io.Reader) (code int, h http.Header, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(within(t), method, url, content)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +58,7 @@ func everyPage(t *testing.T, index string) []string {
 	t.Helper()
 	pages := []string{"/", "/none", "/debug/pprof/cmdline", "/debug/pprof/heap?debug=1", "/debug/pprof/symbol"}
 	for line := range strings.Lines(index) {
-		if path, _, _ := strings.Cut(line, " "); strings.HasPrefix(path, "/") {
+		if path, _, _ := strings.Cut(line, " "); strings.HasPrefix(path, "/") && path != "/console/" { // whose files are for everybody
 			pages = append(pages, path)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,8 +14,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
@@ -177,13 +177,13 @@ func rangeText(r hotkeys.Range) string {
 	return fmt.Sprintf("%d-%d", r.AtLeast, r.AtMost)
 }
 
-// HotKeys implements adminv1.AdminServiceServer.
+// HotKeys implements adminconnect.AdminServiceHandler.
 func (a *admin) HotKeys(_ context.Context, req *adminv1.HotKeysRequest) (*adminv1.HotKeysResponse, error) {
 	if a.hotKeys == nil {
-		return nil, status.Error(codes.Unimplemented, hotKeysOff)
+		return nil, connect.NewError(connect.CodeUnimplemented, errors.New(hotKeysOff))
 	}
 	if req.GetLimit() > hotkeys.MaxLimit {
-		return nil, status.Errorf(codes.InvalidArgument, "limit is %d: the most is %d", req.GetLimit(), hotkeys.MaxLimit)
+		return nil, invalid("limit is %d: the most is %d", req.GetLimit(), hotkeys.MaxLimit)
 	}
 	r := a.hotKeys(hotkeys.Query{Domain: req.GetDomain(), Rule: req.GetRule(), Limit: int(req.GetLimit())})
 	answer := &adminv1.HotKeysResponse{

@@ -25,7 +25,7 @@ const hostile = "d|k=\x1b[31m\n\u202e\xff|f60"
 // hotTracker has a rule whose key is refused, one in shadow mode with a hostile key, and limits that came with requests.
 func hotTracker() *hotkeys.Tracker {
 	t := hotkeys.New(hotSince, hotkeys.Options{})
-	rules := t.Rules([]hotkeys.Name{{Domain: "d", Rule: "d.k"}, {Domain: "d", Rule: "d.shadow", Shadow: true}, {Domain: "e", Rule: "override"}})
+	rules := t.Rules([]hotkeys.Name{{Domain: "d", Rule: "d.k"}, {Domain: "d", Rule: "d.shadow", Shadow: true}, {Domain: "e", Rule: "request_limit"}})
 	rules[0].Count(0, []byte("d|k=a|f60"), 7, true)
 	rules[0].Count(0, []byte("d|k=a|f60"), 3, false)
 	rules[0].Count(0, []byte("d|k=b|f60"), 20, false)
@@ -53,7 +53,7 @@ func TestHotKeysPage(t *testing.T) {
           0    20  d|k=b|f60  (d.k)
           7    10  d|k=a|f60  (d.k)
           2     2  d|k=\x1b[31m\n\u202e\xff|f60  (d.shadow, shadow mode)
-          0     1  e|x=y|f1  (override)
+          0     1  e|x=y|f1  (request_limit)
 
 d.k: 30 hits used, 7 refused
 
@@ -76,7 +76,7 @@ d.shadow: 2 hits used, 2 refused (shadow mode: let through)
     refused  used  key
           2     2  d|k=\x1b[31m\n\u202e\xff|f60
 
-override in e: 1 hits used, 0 refused
+request_limit in e: 1 hits used, 0 refused
 
   most used of this rule
     refused  used  key

@@ -31,7 +31,9 @@ func (l *logLevel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			endpoint.WriteText(w, http.StatusBadRequest, err.Error()+"\n")
 			return
 		}
-		l.log.Warn("the log level was changed", "from", before, "to", l.level.String(), "by", r.RemoteAddr)
+		who := identityOf(r.Context())
+		l.log.LogAttrs(r.Context(), slog.LevelWarn, "the log level was changed",
+			append(who.attrs(), slog.String("before", before), slog.String("after", l.level.String()))...)
 	case query.Has("level"):
 		w.Header().Set("Allow", http.MethodPut)
 		endpoint.WriteText(w, http.StatusMethodNotAllowed, "use PUT to change the level\n")

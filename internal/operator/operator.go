@@ -6,29 +6,24 @@ import (
 	"net/http"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/reflection"
 
+	"github.com/ratelimitd/ratelimitd/internal/console"
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/intake"
-	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
 // maxConnections bounds the connections of a port for people and scrapers.
 const maxConnections = 100
-
-// maxMessageBytes is the largest request to a gRPC service, unless four of the longest texts need more. Its entries are counted only
-// when it has been decoded, and then empty ones take about fifty times the bytes that they had.
-const maxMessageBytes = 256 << 10
 
 // Server answers operators and scrapers.
 type Server struct {
 	// Where it listens, with the ports that the system chose for port 0; nil where nothing listens.
 	DebugAddr, MetricsAddr net.Addr
 
-	shared   *endpoint.Shared
-	services *grpc.Server // gets its calls from the debug port; nil: there is none
-	ports    []port
+	shared *endpoint.Shared
+	ports  []port
+	events *console.Events // nil: there is no console
+	hour   *hour           // nil: the console knows no counters of rules
 
 	peerShare float64
 }
@@ -54,12 +49,7 @@ func New(opts Options) (*Server, error) {
 		s.MetricsAddr = s.open("metrics", opts.Scrapes.Addr, func() *http.Server { return s.newScrapes(&opts.Scrapes) })
 	}
 	if !opts.NoPages || !opts.NoServices {
-		s.DebugAddr = s.open("debug", opts.Addr, func() *http.Server {
-			if !opts.NoServices {
-				s.services = s.newServices(&opts)
-			}
-			return s.newDebug(&opts)
-		})
+		s.DebugAddr = s.open("debug", opts.Addr, func() *http.Server { return s.newDebug(&opts) })
 	}
 	return s, nil
 }
@@ -75,15 +65,6 @@ func (s *Server) open(name, address string, h func() *http.Server) net.Addr {
 	l = intake.Listen(l, intake.Options{Name: name, MaxConnections: maxConnections, PeerShare: s.peerShare, ReadsAreCalls: true, Metrics: s.shared.Connections, Log: s.shared.Log})
 	s.ports = append(s.ports, port{name, l, h()})
 	return l.Addr()
-}
-
-// newServices makes the server of the gRPC services. It has no listener: the debug port hands it its calls.
-func (s *Server) newServices(opts *Options) *grpc.Server {
-	g := grpc.NewServer(grpc.MaxRecvMsgSize(max(maxMessageBytes, 4*opts.Bounds.MaxTextBytes)), grpc.ChainUnaryInterceptor(s.shared.Unary), grpc.ChainStreamInterceptor(s.shared.Stream))
-	adminv1.RegisterAdminServiceServer(g, &admin{rules: opts.Rules, bounds: opts.Bounds, hotKeys: opts.HotKeys})
-	adminv1.RegisterCounterServiceServer(g, &counters{counters: opts.Counters, bounds: opts.Bounds, log: s.shared.Log})
-	reflection.Register(g)
-	return g
 }
 
 // newScrapes makes the server of the port for metrics.
@@ -103,6 +84,9 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, p := range s.ports {
 		g.Go(func() error { return endpoint.Serve(p.name, p.serve, p.listener, stopped) })
 	}
+	if s.hour != nil {
+		g.Go(func() error { s.hour.run(ctx); return nil })
+	}
 	g.Go(func() error {
 		<-ctx.Done()
 		s.stop()
@@ -120,6 +104,9 @@ func (p *port) serve(l net.Listener) error {
 }
 
 func (s *Server) stop() {
+	if s.events != nil {
+		s.events.Close()
+	}
 	ctx, cancel := s.shared.StopTimeout()
 	defer cancel()
 	var g errgroup.Group
@@ -127,17 +114,11 @@ func (s *Server) stop() {
 		g.Go(func() error { s.shared.StopHTTP(ctx, p.name, p.http); return nil })
 	}
 	_ = g.Wait()
-	if s.services != nil {
-		s.shared.CutGRPC(ctx, s.services) // its calls were the debug port's
-	}
 }
 
 // Close frees the ports of a server that is not run.
 func (s *Server) Close() {
 	for _, p := range s.ports {
 		_ = p.listener.Close()
-	}
-	if s.services != nil {
-		s.services.Stop()
 	}
 }

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"context"
 	"crypto/tls"
 	"io"
 	"net/http"
@@ -23,10 +24,21 @@ type Options struct {
 	Bounds  Bounds
 	Scrapes Scrapes
 
+	Overrides Overrides
+
 	Counters Counters                           // operators may look at them and clear them; required, unless NoServices
+	Usage    Usage                              // lists descriptors with live counters; nil: off
 	HotKeys  func(hotkeys.Query) hotkeys.Report // nil: off
-	Stats    func(io.Writer)                    // writes the lines of /stats, "name: value"; nil: none
-	LogLevel LogLevel                           // shown and changed by /loglevel; nil: not found
+
+	// The console shows these; nil: it says that they are not known.
+	Decisions Decisions
+	Process   func(context.Context) *Process
+	Replay    func(context.Context, *Replay) (report any, err error) // the report is sent as JSON
+
+	Fleet Fleet // the processes that share a Redis; nil: not known
+
+	Stats    func(io.Writer) // writes the lines of /stats, "name: value"; nil: none
+	LogLevel LogLevel        // shown and changed by /loglevel; nil: not found
 }
 
 // Access says who may use the debug port. With Tokens every request needs one, with ClientCerts every client needs a
@@ -35,6 +47,10 @@ type Access struct {
 	Tokens      Tokens
 	TLS         *tls.Config // nil: plain text
 	ClientCerts bool        // TLS verifies a certificate of every client
+
+	// Operators are the names, of which a certificate needs one to have the role operate: DNS names, IP addresses or URIs. Other
+	// certificates have the role read. Empty: every certificate has the role operate.
+	Operators []string
 
 	// HostNames are the host names that requests may use for this port, besides localhost, the host of Addr and IP
 	// addresses. *.example.org is every name below that, and * every name.
@@ -62,6 +78,14 @@ type Scrapes struct {
 	Addr    string       // host:port; empty: there is none
 	Path    string       // default "/metrics"
 	Handler http.Handler // nil: there is no port
+}
+
+// tree returns the rules in force, or nil if there are none.
+func (r *Rules) tree() *descriptor.Tree {
+	if r.Tree == nil {
+		return nil
+	}
+	return r.Tree()
 }
 
 func (o *Options) setDefaults() {

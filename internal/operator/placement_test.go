@@ -22,7 +22,7 @@ func TestServicesOnTheDebugPort(t *testing.T) {
 		t.Errorf("on the debug listener: %v, %v", resp, err)
 	}
 
-	want := []string{"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection", "ratelimitd.admin.v1.AdminService", "ratelimitd.admin.v1.CounterService"}
+	want := []string{"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection", "ratelimitd.admin.v1.AdminService", "ratelimitd.admin.v1.CounterService", "ratelimitd.admin.v1.FleetService", "ratelimitd.admin.v1.OverrideService", "ratelimitd.admin.v1.UsageService"}
 	stream, got := reflected(t, r.admin)
 	if !slices.Equal(got, want) {
 		t.Errorf("services %q", got)

@@ -26,7 +26,11 @@ func writeRules(w io.Writer, tree *descriptor.Tree) {
 		}
 		for i := range r.Limits {
 			l := &r.Limits[i]
-			fmt.Fprintf(w, "%s: unit=%s requests_per_unit=%d%s%s", r.Path, strings.ToUpper(l.Window.Unit.String()), l.Requests, flagsOf(r), extensionsOf(l))
+			unit, requests := l.Window.Unit, l.Requests
+			if l.Algorithm == descriptor.Concurrency {
+				unit, requests = descriptor.UnitUnknown, 0
+			}
+			fmt.Fprintf(w, "%s: unit=%s requests_per_unit=%d%s%s", r.Path, strings.ToUpper(unit.String()), requests, flagsOf(r), extensionsOf(l))
 			if len(r.Limits) > 1 {
 				fmt.Fprintf(w, ", name: %s", l.Name)
 			}
@@ -53,6 +57,15 @@ func writeDomain(w io.Writer, d *descriptor.Domain) {
 		}
 		s += ", headers: [" + strings.Join(names, ", ") + "]"
 	}
+	if d.RequestOverride != descriptor.RequestOverrideDefault {
+		s += ", request_override: " + descriptor.RequestOverrideNames[d.RequestOverride]
+	}
+	if d.Refunds != descriptor.RefundsDefault {
+		s += ", refunds: " + descriptor.RefundsNames[d.Refunds]
+	}
+	if d.EnvoyDelay {
+		s += ", envoy_delay: true"
+	}
 	if s != "" {
 		fmt.Fprintf(w, "# domain %s%s\n", d.Name, s)
 	}
@@ -63,10 +76,19 @@ func flagsOf(r *descriptor.Rule) string {
 	if r.OnError != descriptor.OnErrorDefault {
 		s += ", on_error: " + descriptor.OnErrorNames[r.OnError]
 	}
+	for i, w := range r.Cost() {
+		if i == 0 {
+			s += ", cost:"
+		}
+		s += fmt.Sprintf(" %s=%v", strconv.Quote(w.Name), float64(w.Millionths)/descriptor.WeightOne)
+	}
 	return s
 }
 
 func extensionsOf(l *descriptor.Limit) string {
+	if l.Algorithm == descriptor.Concurrency {
+		return fmt.Sprintf(", algorithm: %s, max_in_flight: %d, ttl: %s", l.Algorithm, l.Requests, l.TTL())
+	}
 	var s string
 	if l.Window.Multiplier > 1 {
 		s += fmt.Sprintf(", unit_multiplier: %d", l.Window.Multiplier)
@@ -98,7 +120,19 @@ func extensionsOf(l *descriptor.Limit) string {
 	if l.Lease {
 		s += ", lease: true"
 	}
+	if h := l.Reservations; h != nil {
+		s += fmt.Sprintf(", reservations: {ttl: %v, max_ttl: %v, max_share: %v, max_outstanding: %d, on_expire: %s}",
+			h.TTL, h.MaxTTL, float64(h.MaxShare)/descriptor.MaxShareWhole, h.MaxOutstanding, onExpire(h))
+	}
 	return s
+}
+
+// onExpire is the value as rule files write it.
+func onExpire(h *descriptor.Reservations) string {
+	if h.Release {
+		return "release"
+	}
+	return "charge"
 }
 
 // nodelay is the value as rule files write it.

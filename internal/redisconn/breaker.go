@@ -30,8 +30,39 @@ type BreakerOptions struct {
 	// nothing about the node. Default 5 ms.
 	Patience time.Duration
 
+	Opened *OpenBreakers // has the nodes whose breakers are open; nil: not wanted
+
 	Metrics prometheus.Registerer // nil: no metrics
 	Logger  *slog.Logger          // default slog.Default()
+}
+
+// OpenBreakers are the nodes whose breakers are open. The zero value is ready.
+type OpenBreakers struct {
+	mu    sync.Mutex
+	nodes map[string]struct{}
+}
+
+// Open returns the addresses of these nodes in order.
+func (o *OpenBreakers) Open() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Sorted(maps.Keys(o.nodes))
+}
+
+func (o *OpenBreakers) set(node string, open bool) {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !open {
+		delete(o.nodes, node)
+		return
+	}
+	if o.nodes == nil {
+		o.nodes = make(map[string]struct{})
+	}
+	o.nodes[node] = struct{}{}
 }
 
 // tripBuckets are finest around the round trip of a Redis nearby.
@@ -235,6 +266,7 @@ func (b *breaker) leave() {
 		b.opts.Logger.Info("a node of Redis that did not answer has left the cluster", "node", b.node)
 	}
 	b.open, b.durations = nil, nil
+	b.opts.Opened.set(b.node, false)
 	b.all.mu.Lock()
 	defer b.all.mu.Unlock()
 	delete(b.all.measured, b)
@@ -242,8 +274,9 @@ func (b *breaker) leave() {
 	b.all.durations.DeleteLabelValues(b.node)
 }
 
-// showState sets the gauge of the breaker, which is locked.
+// showState shows the state of the breaker, which is locked.
 func (b *breaker) showState() {
+	b.opts.Opened.set(b.node, b.open != nil && b.state != breakerClosed)
 	switch {
 	case b.open == nil:
 	case b.state == breakerClosed:

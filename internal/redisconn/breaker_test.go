@@ -3,6 +3,7 @@ package redisconn_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,8 @@ func TestBreaker(t *testing.T) {
 	r := redistest.Start(t, "--requirepass", "secret")
 	metrics := prometheus.NewRegistry()
 	const silence, timeout = 300 * time.Millisecond, 50 * time.Millisecond
-	client := connect(t, redisconn.Options{URL: r.Addr, Auth: "secret", PoolSize: 10, Breaker: &redisconn.BreakerOptions{Metrics: metrics, Silence: silence}})
+	opened := new(redisconn.OpenBreakers)
+	client := connect(t, redisconn.Options{URL: r.Addr, Auth: "secret", PoolSize: 10, Breaker: &redisconn.BreakerOptions{Metrics: metrics, Silence: silence, Opened: opened}})
 	call := func() (time.Duration, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		defer cancel()
@@ -56,8 +58,14 @@ func TestBreaker(t *testing.T) {
 		if took := time.Since(paused); took < silence || waited > int(silence/timeout)+1 {
 			t.Errorf("%d calls waited before the breaker opened after %v, want those of %v", waited, took, silence)
 		}
+		if nodes := opened.Open(); !slices.Equal(nodes, []string{r.Addr}) {
+			t.Errorf("open: %q", nodes)
+		}
 		r.Continue(t)
 		waitFor("a closed breaker", func() bool { _, err := call(); return err == nil })
+		if nodes := opened.Open(); len(nodes) > 0 {
+			t.Errorf("open: %q", nodes)
+		}
 	}
 	if n, err := testutil.GatherAndCount(metrics, "ratelimitd_redis_breaker_open"); n != 1 || err != nil {
 		t.Errorf("%d nodes in the metric, %v", n, err)

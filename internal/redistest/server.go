@@ -32,6 +32,7 @@ type Setup struct {
 	TLS              *TLS     // nil: unencrypted. The unix sockets are never encrypted
 	Password         string   // of the default user. Default: none
 	SentinelPassword string   // of the sentinels' default user. Default: none
+	env              []string // of each redis-server, but not of sentinels, besides that of the test
 	Args             []string // appended to the command line of each redis-server, but not of sentinels; they override ours
 }
 
@@ -45,6 +46,7 @@ type Server struct {
 	password string
 	binary   string
 	args     func(port string) []string // of the command line, with the port that was chosen
+	env      []string                   // besides that of the test
 	admin    *goredis.Client            // over the unix socket
 	cmd      *exec.Cmd                  // nil while it does not run
 	paused   bool
@@ -70,7 +72,10 @@ func Start(t testing.TB, args ...string) *Server {
 // StartWith is Start with a Setup.
 func StartWith(t testing.TB, setup Setup) *Server {
 	t.Helper()
-	return start(t, single, setup.Password, func(_ *Server, port string) []string { return setup.server(port) })
+	return start(t, single, setup.Password, func(s *Server, port string) []string {
+		s.env = setup.env
+		return setup.server(port)
+	})
 }
 
 // server is the command line of a redis-server, but for where its files are.
@@ -242,6 +247,9 @@ func (s *Server) run() error {
 	}
 	cmd := exec.Command(s.binary, append(s.args(port), "--bind", host, "--unixsocket", s.Socket, "--dir", s.Dir)...)
 	cmd.Stdout, cmd.Stderr = &s.output, &s.output
+	if len(s.env) > 0 {
+		cmd.Env = append(os.Environ(), s.env...)
+	}
 	cmd.SysProcAttr = EndsWithTest()
 	if err := cmd.Start(); err != nil {
 		return err

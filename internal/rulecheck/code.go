@@ -32,8 +32,12 @@ const (
 	codeSmallBurst      = "small-burst"
 	codeWindowUnnamed   = "window-unnamed"
 	codePerSecond       = "per-second"
+	codeSmallShare      = "small-share"
+	codeReserveLevel    = "reserve-level"
+	codeDelayAlone      = "delay-alone"
 	codeReplacesNobody  = "replaces-nobody"
 	codeNameTwice       = "name-twice"
+	codeSameText        = "same-text"
 	codeSkipped         = "skipped"
 )
 
@@ -66,8 +70,12 @@ var Codes = []Code{
 	{codeSmallBurst, "a token bucket that holds less than one window's requests"},
 	{codeWindowUnnamed, "a window for which `current_limit.unit` has no word"},
 	{codePerSecond, "a limit per second without a lease, where the backend's round trip weighs most"},
+	{codeSmallShare, "a `max_share` that is less than one hit of the limit: nothing can be reserved"},
+	{codeReserveLevel, "a limit on `reserve_id` or `commit_id`: there each reservation has a counter of its own"},
+	{codeDelayAlone, "`envoy_delay` in a domain in which no request waits"},
 	{codeReplacesNobody, "`replaces` of a name that no rate limit of the domain has"},
 	{codeNameTwice, "a name that several rules of a domain have"},
+	{codeSameText, "two siblings whose key and value, joined with `_`, are the same text"},
 	{codeSkipped, "a file that is not loaded because of its name; a warning if it has a domain"},
 	{codeDirective, "a `# check:` comment that is misspelt, has no reason, or accepts a finding that is not there"},
 }

@@ -8,9 +8,10 @@ import (
 
 // domain is one domain, from all files that have it.
 type domain struct {
-	name  string
-	at    yamlform.Position
-	roots []*node
+	name   string
+	at     yamlform.Position
+	roots  []*node
+	delays []yamlform.Position // where it has envoy_delay: true
 }
 
 // each calls do for every node, parents first.
@@ -35,7 +36,9 @@ type node struct {
 	valueAt  yamlform.Position // of the key that matches values, else of the descriptor's key
 	values   []listed
 	share    bool
-	flags    []listed // keys that need a limit
+	inherits bool              // what it does not say itself, it takes from the key alone
+	flags    []listed          // keys that need a limit
+	largest  yamlform.Position // of max_share
 	rule     *descriptor.Rule
 	limits   []limit
 	replaces []listed
@@ -111,6 +114,9 @@ func (r *domainReader) document(v yamlform.Value) {
 		r.order = append(r.order, d)
 	}
 	d.roots = append(d.roots, r.nodes(keys["descriptors"])...)
+	if delay := keys["envoy_delay"]; delay.Given() && delay.Flag() {
+		d.delays = append(d.delays, delay.Position())
+	}
 }
 
 func (r *domainReader) nodes(list yamlform.Value) []*node {
@@ -155,6 +161,9 @@ func (r *domainReader) node(v yamlform.Value) *node {
 	if share := keys["share_threshold"]; share.Given() {
 		n.share = share.Flag()
 	}
+	if inherit := keys["inherit"]; inherit.Given() {
+		n.inherits = inherit.Flag()
+	}
 	for _, name := range needLimit {
 		if value := keys[name]; value.Given() && (value.IsMap() || value.Flag()) {
 			n.flags = append(n.flags, listed{name, value.Position()})
@@ -162,6 +171,11 @@ func (r *domainReader) node(v yamlform.Value) *node {
 	}
 	n.rule = r.rules[n.at]
 	if n.rule != nil {
+		if reservations := keys["reservations"]; reservations.Given() && reservations.IsMap() {
+			if share := reservations.Keys()["max_share"]; share.Given() {
+				n.largest = share.Position()
+			}
+		}
 		r.limits(n, keys)
 	}
 	n.children = r.nodes(keys["descriptors"])

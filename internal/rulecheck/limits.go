@@ -29,12 +29,13 @@ func (c *checker) limits(n *node) {
 			c.add(Warning, f.at, codeFlagWithout, "move it to the descriptors below that have limits",
 				"`%s` applies to a descriptor's own limit, and this descriptor has none: it has no effect here", f.text)
 		}
-		if len(n.children) == 0 {
+		if len(n.children) == 0 && !n.inherits {
 			c.add(Warning, n.at, codeNoLimit, "write `rate_limit`; for an exception from a sibling's limit, `rate_limit: {unlimited: true}`",
 				"this descriptor has no limit and no further levels")
 		}
 		return
 	}
+	c.reservations(n)
 	for i := range n.limits {
 		l := &n.limits[i]
 		if n.rule.Unlimited {
@@ -48,6 +49,46 @@ func (c *checker) limits(n *node) {
 			c.requests(n, l)
 			c.burst(l)
 			c.window(l)
+		}
+	}
+}
+
+// reservations finds rules under which nothing is ever reserved.
+func (c *checker) reservations(n *node) {
+	if descriptor.HoldEntry(n.key) && n.rule.Reservable() {
+		c.add(Warning, n.keyAt, codeReserveLevel, fmt.Sprintf("leave out the level `%s`: write the limit, and `reservations`, on the level above", n.key),
+			"a request names a reservation by `%s` under the rule of the entries before it. Here every reservation has a counter of its own, which is never full", n.key)
+	}
+	for i := range n.limits {
+		l := n.limits[i].Limit
+		if l == nil || l.Reservations == nil || l.Requests == 0 || l.Reservations.Largest(l) > 0 {
+			continue
+		}
+		c.add(Warning, n.largest, codeSmallShare, fmt.Sprintf("write a `max_share` of at least %v", leastShare(l)),
+			"this share of %d hits is less than one hit: every reservation is refused", l.Capacity())
+		return
+	}
+}
+
+// leastShare returns the smallest max_share of a limit that allows a reservation of one hit.
+func leastShare(l *descriptor.Limit) float64 {
+	millionths := (descriptor.MaxShareWhole + int64(l.Capacity()) - 1) / int64(l.Capacity())
+	return float64(millionths) / descriptor.MaxShareWhole
+}
+
+// delay finds envoy_delay where no limit delays a request.
+func (c *checker) delay(d *domain) {
+	waits := false
+	d.each(func(n *node) {
+		for i := range n.limits {
+			l := n.limits[i].Limit
+			waits = waits || l != nil && l.Algorithm == descriptor.LeakyBucket && l.Burst > l.NoDelay
+		}
+	})
+	for _, at := range d.delays {
+		if !waits {
+			c.add(Warning, at, codeDelayAlone, "remove it, or write `algorithm: leaky_bucket` with a `burst` above `nodelay`",
+				"`envoy_delay` has no effect: no limit of the domain lets requests wait")
 		}
 	}
 }
@@ -94,6 +135,9 @@ func (c *checker) burst(l *limit) {
 
 // window finds windows that answers cannot name, and windows that are expensive.
 func (c *checker) window(l *limit) {
+	if l.Algorithm == descriptor.Concurrency {
+		return // it has none
+	}
 	if l.Window.WholeUnit() == descriptor.UnitUnknown {
 		at := l.position("unit_multiplier")
 		if l.Window.Location != nil {

@@ -20,6 +20,25 @@ func (c *checker) siblings(nodes []*node) {
 	for _, key := range sorted(byKey) {
 		c.sameKey(byKey[key])
 	}
+	c.sameText(nodes)
+}
+
+// sameText finds siblings that envoyproxy/ratelimit takes for one: it compares the key and the value as one text.
+func (c *checker) sameText(nodes []*node) {
+	first := make(map[string]*node, len(nodes))
+	for _, n := range nodes {
+		if n.kind == descriptor.MatchValues || n.kind == descriptor.MatchRegex || n.kind == descriptor.MatchCIDR {
+			continue // keys of our own
+		}
+		text := descriptor.Level{Key: n.key, Value: n.value}.Text()
+		before, met := first[text]
+		if !met {
+			first[text] = n
+			continue
+		}
+		c.add(Warning, n.at, codeSameText, "rename one of the keys",
+			"key and value joined with `_` are %s, the same as on %s: both have one name in metrics, and envoyproxy/ratelimit refuses the file", yamlform.Quote(text), before.at.From(n.at))
+	}
 }
 
 // sameKey checks siblings with one key.
@@ -169,7 +188,7 @@ func (c *checker) hides(nodes []*node, alone *node) {
 		}
 	}
 	for _, n := range nodes {
-		if n == alone || n.rule != nil && n.rule.Unlimited {
+		if n == alone || n.inherits || n.rule != nil && n.rule.Unlimited {
 			continue
 		}
 		var missing []string
@@ -179,7 +198,7 @@ func (c *checker) hides(nodes []*node, alone *node) {
 			}
 		}
 		if len(missing) > 0 {
-			c.add(Warning, n.valueAt, codeHidesChildren, "repeat these levels below this descriptor",
+			c.add(Warning, n.valueAt, codeHidesChildren, "write `inherit: true`, or other limits for these levels below this descriptor",
 				"a request that matches %s does not reach %s below `%s` without a value (%s), so those limits do not apply to it",
 				n.what(), strings.Join(missing, ", "), yamlform.Clip(alone.key), alone.at.From(n.valueAt))
 		}

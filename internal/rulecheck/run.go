@@ -12,6 +12,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/stdin"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
@@ -24,6 +25,8 @@ type Options struct {
 	Merge   bool     // files that give the same domain share it
 	Months  bool     // months are those of the calendar, as with USE_CALENDAR_MONTH_RATE_LIMIT
 	Disable []string // codes that are left out
+
+	Overrides []string // files of overrides, each checked against the rules of all paths
 }
 
 // Report is what was found.
@@ -62,6 +65,10 @@ func Run(o Options) (*Report, error) {
 		r.Findings = append(r.Findings, s.skipped...)
 		r.Findings = append(r.Findings, Check(s.files, o.Merge, o.Months)...)
 	}
+	for _, name := range o.Overrides {
+		r.Files++
+		r.Findings = append(r.Findings, overrides(name, sets, &o, r.Count(Error) > 0)...)
+	}
 	r.Findings = sortFindings(slices.DeleteFunc(r.Findings, func(f Finding) bool { return slices.Contains(o.Disable, f.Code) }))
 	return r, nil
 }
@@ -98,6 +105,36 @@ func Check(files []config.File, merge, months bool) []Finding {
 	return quoteSource(sortFindings(all), files)
 }
 
+// overrides checks a file of overrides. Where the rules have errors, it is not compared with them.
+func overrides(name string, sets []*set, o *Options, alone bool) []Finding {
+	data, err := stdin.ReadFile(name)
+	name = stdin.NameOf(name)
+	if err != nil {
+		return []Finding{{File: name, Severity: Error, Code: codeRefused, Message: "cannot be read: " + err.Error()}}
+	}
+	placed, errs := override.ReadPlaced(name, data)
+	if !alone {
+		of := make(map[*descriptor.Tree][]override.Placed)
+		trees := make([]*descriptor.Tree, len(sets))
+		for i, s := range sets {
+			trees[i], _ = config.Compile(s.files, config.CompileOptions{Merge: o.Merge, Tree: descriptor.Options{CalendarMonths: o.Months}})
+		}
+		for _, p := range placed {
+			i := slices.IndexFunc(trees, func(t *descriptor.Tree) bool { return t.Domain(p.Domain) != nil })
+			of[trees[max(i, 0)]] = append(of[trees[max(i, 0)]], p)
+		}
+		for _, tree := range trees {
+			_, misfits := override.ResolveAll(tree, of[tree])
+			errs = append(errs, misfits...)
+		}
+	}
+	var all []Finding
+	for _, e := range errs {
+		all = append(all, Finding{File: e.File, Line: e.Line, Col: e.Col, Severity: Error, Code: codeRefused, Message: e.Msg})
+	}
+	return quoteSource(all, []config.File{{Name: name, Data: data}})
+}
+
 // checker collects what is found in files that load.
 type checker struct {
 	found []Finding
@@ -119,6 +156,7 @@ func (c *checker) domain(d *domain) {
 	})
 	c.names(d)
 	c.superfluous(d)
+	c.delay(d)
 }
 
 // oncePerFile are codes with at most one finding per file: there may be thousands, and each alone says little.

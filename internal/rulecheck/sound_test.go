@@ -11,6 +11,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
 )
 
 // allTexts returns all texts of these letters up to a length.

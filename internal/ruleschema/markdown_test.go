@@ -6,6 +6,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/accesslog"
 	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/ruletest"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
@@ -18,6 +19,9 @@ func TestsReference() string { return tables(ruletest.Language()) }
 
 // MappingsReference returns the tables of keys of log mappings, as Markdown.
 func MappingsReference() string { return tables(accesslog.Language()) }
+
+// OverridesReference returns the tables of keys of files of overrides, as Markdown.
+func OverridesReference() string { return tables(override.Language()) }
 
 func tables(l yamlform.Language) string {
 	var b strings.Builder
@@ -65,11 +69,17 @@ func typeName(l yamlform.Language, t yamlform.Type) string {
 		return "text, or a list of text"
 	case yamlform.Flag:
 		return "bool"
+	case yamlform.FlagOrMap:
+		return "bool, or " + of
 	case yamlform.Number:
 		if t.Word != "" {
 			return fmt.Sprintf("%d to %d, or `%s`", t.Least, t.Most, t.Word)
 		}
 		return fmt.Sprintf("%d to %d", t.Least, t.Most)
+	case yamlform.Decimal:
+		return fmt.Sprintf("above 0, at most %d", t.Most)
+	case yamlform.Decimals:
+		return fmt.Sprintf("map of names to numbers from 0 to %d", t.Most)
 	case yamlform.Choice:
 		return names(t.Names)
 	case yamlform.Choices:

@@ -20,13 +20,18 @@ func Rules() *jsonschema.Schema {
 
 	limit := s.Definitions["limit"]
 	relateLimit(limit)
-	// The list's limits have names and no `unlimited`; the single one may be unlimited in place of a unit.
+	// The list's limits have names and no `unlimited`; the single one may be unlimited in place of a unit. A concurrency limit has no
+	// unit.
 	listed := *limit
-	listed.Required = []string{"unit", "name"}
-	listed.AllOf = append(listed.AllOf[:len(listed.AllOf):len(listed.AllOf)], notNull("unit"), notNull("name"), never("unlimited", yes()))
+	listed.Required = []string{"name"}
+	listed.AllOf = append(listed.AllOf[:len(listed.AllOf):len(listed.AllOf)], notNull("name"), never("unlimited", yes()))
+	withUnit := &jsonschema.Schema{Required: []string{"unit"}, AllOf: []*jsonschema.Schema{notNull("unit"), never("unlimited", yes())}}
+	inFlight := is("algorithm", descriptor.Concurrency.String())
+	listed.AnyOf = []*jsonschema.Schema{withUnit, inFlight}
 	s.Definitions["listed"] = &listed
 	limit.AnyOf = []*jsonschema.Schema{
-		{Required: []string{"unit"}, AllOf: []*jsonschema.Schema{notNull("unit"), never("unlimited", yes())}},
+		withUnit,
+		inFlight,
 		{Required: []string{"unlimited"}, AllOf: []*jsonschema.Schema{{Properties: map[string]*jsonschema.Schema{"unlimited": yes()}}, {Not: has("unit")}}},
 	}
 	one, most := 1, 16
@@ -58,6 +63,14 @@ func relateDescriptor(d *jsonschema.Schema) {
 		&jsonschema.Schema{
 			If:   has("on_error"),
 			Then: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{has("rate_limit"), has("rate_limits")}},
+		},
+		&jsonschema.Schema{If: has("cost"), Then: given("reservations")},
+		&jsonschema.Schema{
+			If: given("reservations"),
+			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
+				never("rate_limit", holdsNothing()),
+				never("rate_limits", &jsonschema.Schema{Type: "array", Contains: holdsNothing()}),
+			}},
 		})
 }
 
@@ -86,6 +99,7 @@ func relateLimit(l *jsonschema.Schema) {
 			If:   &jsonschema.Schema{AllOf: []*jsonschema.Schema{has("align"), is("algorithm", bucket)}},
 			Then: is("refill", "interval"),
 		},
+		concurrency(),
 		&jsonschema.Schema{ // a calendar's windows are one unit long, a day or more, and begin on it
 			If: has("calendar"),
 			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
@@ -103,6 +117,29 @@ func relateLimit(l *jsonschema.Schema) {
 		If:   &jsonschema.Schema{Required: []string{"unlimited"}, Properties: map[string]*jsonschema.Schema{"unlimited": yes()}},
 		Then: not(&jsonschema.Schema{AnyOf: counting}),
 	})
+}
+
+// given is a map with this key, not null and not false.
+func given(key string) *jsonschema.Schema {
+	no := append([]any{nil, false}, words(yamlform.FlagWords(false))...)
+	return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: {Not: &jsonschema.Schema{Enum: no}}}}
+}
+
+// holdsNothing is a limit that cannot have reservations.
+func holdsNothing() *jsonschema.Schema {
+	set := func(key string) *jsonschema.Schema {
+		return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: yes()}}
+	}
+	return &jsonschema.Schema{Type: "object", AnyOf: []*jsonschema.Schema{is("algorithm", "leaky_bucket"), set("lease"), set("count_denied"), set("unlimited")}}
+}
+
+// concurrency adds which keys a concurrency limit has.
+func concurrency() *jsonschema.Schema {
+	then := &jsonschema.Schema{AllOf: []*jsonschema.Schema{has("max_in_flight"), has("ttl"), never("lease", yes())}}
+	for _, key := range config.NotInFlight() {
+		then.AllOf = append(then.AllOf, not(has(key)))
+	}
+	return &jsonschema.Schema{If: is("algorithm", descriptor.Concurrency.String()), Then: then}
 }
 
 // has is a map with this key, not null and not empty.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/ruletest"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
@@ -19,8 +20,28 @@ const draft = "http://json-schema.org/draft-07/schema#"
 func Tests() *jsonschema.Schema {
 	s := of(ruletest.Language())
 	s.Title = "Tests of rules"
+	relateOverride(s.Definitions["override"])
 	s.Description = "Unit tests for rule files: what is asked when, and what must come. Run by `ratelimitd test`."
 	return s
+}
+
+// Overrides returns the schema of files of overrides.
+func Overrides() *jsonschema.Schema {
+	s := of(override.Language())
+	s.Title = "Overrides of ratelimitd"
+	s.Description = "Numbers for single callers that replace those of rules. Read by `ratelimitd serve --overrides`."
+	relateOverride(s.Definitions["override"])
+	return s
+}
+
+// relateOverride adds which keys of an override exclude and require each other.
+func relateOverride(o *jsonschema.Schema) {
+	kinds := []*jsonschema.Schema{has("requests_per_unit"), has("factor")}
+	for _, key := range []string{"unlimited", "blocked"} {
+		kinds = append(kinds, &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: yes()}})
+	}
+	o.OneOf = kinds
+	o.AllOf = append(o.AllOf, &jsonschema.Schema{If: has("burst"), Then: has("requests_per_unit")})
 }
 
 // Write returns a schema as a file.
@@ -85,9 +106,19 @@ func value(t yamlform.Type) *jsonschema.Schema {
 	case yamlform.TextOrList:
 		s.AnyOf = []*jsonschema.Schema{textList(), text(t)}
 	case yamlform.Flag:
-		s.AnyOf = []*jsonschema.Schema{{Types: []string{"boolean", "null"}}, {Enum: append(words(yamlform.FlagWords(true)), words(yamlform.FlagWords(false))...)}}
+		s.AnyOf = boolean()
+	case yamlform.FlagOrMap:
+		s.AnyOf = append(boolean(), nested(t)...)
 	case yamlform.Number:
 		s = number(t)
+	case yamlform.Decimal:
+		above, most := 0.0, float64(t.Most)
+		s = &jsonschema.Schema{Types: []string{"number", "null"}, ExclusiveMinimum: &above, Maximum: &most}
+	case yamlform.Decimals:
+		least, most, one := 0.0, float64(t.Most), 1
+		s.AnyOf = []*jsonschema.Schema{
+			{Type: "object", MinProperties: &one, AdditionalProperties: &jsonschema.Schema{Types: []string{"number", "null"}, Minimum: &least, Maximum: &most}}, null(),
+		}
 	case yamlform.Choice:
 		if s = choice(t.Names); t.AnyCase {
 			s = anyCase(t.Names)
@@ -108,6 +139,10 @@ func value(t yamlform.Type) *jsonschema.Schema {
 	return s
 }
 
+func boolean() []*jsonschema.Schema {
+	return []*jsonschema.Schema{{Types: []string{"boolean", "null"}}, {Enum: append(words(yamlform.FlagWords(true)), words(yamlform.FlagWords(false))...)}}
+}
+
 func null() *jsonschema.Schema { return &jsonschema.Schema{Type: "null"} }
 
 // text allows what a text may be in YAML without quotes. A number with a point is not allowed.
@@ -115,7 +150,11 @@ func text(t yamlform.Type) *jsonschema.Schema {
 	if t.Pattern == "" {
 		return &jsonschema.Schema{Types: []string{"string", "integer", "boolean", "null"}}
 	}
-	return &jsonschema.Schema{Types: []string{"string", "integer", "null"}, Pattern: "^(" + t.Pattern + ")$"}
+	s := &jsonschema.Schema{Types: []string{"string", "null"}, Pattern: "^(" + t.Pattern + ")$"}
+	if whole := regexp.MustCompile(s.Pattern); whole.MatchString("0") || whole.MatchString("1") {
+		s.Types = []string{"string", "integer", "null"}
+	}
+	return s
 }
 
 func textList() *jsonschema.Schema {

@@ -18,6 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/accesslog"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/ruletest"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
@@ -124,6 +125,8 @@ var beyond = map[string]string{
 	"18-a-network-written-with-an-address.yaml": "arithmetic on a network's bits",
 	"19-a-bracket-left-open-in-an.yaml":         "the grammar of expressions",
 	"22-two-limits-that-would-be-one.yaml":      "arithmetic on windows",
+
+	"57-inherit-without-a-descriptor-to-take.yaml": "what stands beside a descriptor",
 }
 
 func TestRulesAgreesWithRecordedVerdicts(t *testing.T) {
@@ -196,6 +199,14 @@ func TestRulesRelations(t *testing.T) {
 		"unit: second", "unit:", "unit: '', requests_per_unit: 3", "unit: day, requests_per_unit: 4294967296", "unit: day, requests_per_unit: -1", "unit: day, requests_per_unit: many",
 		"unit: day, nane: x", "unit: day, replaces: [{name: y}]", "unit: day, replaces: [{nam: y}]", "unit: day, replaces: y", "unit: day, replaces: []", "unit: day, algorithm: bucket",
 		"unit: day, name: 7", "unit: day, name: 1.5", "unit: day, name: [x]")
+	const places = "algorithm: concurrency, max_in_flight: 3, ttl: 1m"
+	for _, k := range append(keys, "unit: day", "unit: ''", "requests_per_unit: 0", "unit_multiplier: 3", "name: x", "replaces: [{name: y}]", "lease: no", "unlimited: true", "unlimited: false", "ttl2: 5") {
+		limits = append(limits, places+", "+k)
+	}
+	limits = append(limits, places, "algorithm: concurrency", "algorithm: concurrency, max_in_flight: 3", "algorithm: concurrency, ttl: 1m", "max_in_flight: 3, ttl: 1m", "ttl: 1m",
+		"unit: day, max_in_flight: 3", "unit: day, ttl: 1m, algorithm: token_bucket", "algorithm: concurrency, max_in_flight: 0, ttl: 1m", "algorithm: concurrency, max_in_flight: 65537, ttl: 1m",
+		"algorithm: concurrency, max_in_flight: 3, ttl: 60", "algorithm: concurrency, max_in_flight: 3, ttl: 1h30m", "algorithm: concurrency, max_in_flight: 3, ttl: 1h30s",
+		"algorithm: concurrency, max_in_flight: 3, ttl: ''", "algorithm: concurrency, max_in_flight: 3, ttl:", "algorithm: concurrency, max_in_flight: 3, ttl: 1.5s")
 	for _, l := range limits {
 		agree(t, r, l, []byte("domain: d\ndescriptors:\n  - {key: k, rate_limit: {"+l+"}}\n"))
 		agree(t, r, "listed: "+l, []byte("domain: d\ndescriptors:\n  - {key: k, rate_limits: [{name: z, "+l+"}]}\n"))
@@ -210,6 +221,16 @@ func TestRulesRelations(t *testing.T) {
 		"key: k, rate_limits: []", "key: k, " + limit + ", rate_limits: [{name: a, unit: day, requests_per_unit: 1}]", "key: k, rate_limits: [{unit: day, requests_per_unit: 1}]",
 		"key: k, rate_limits: {unit: day}", "key: k, rate_limit: []", "key: k, rate_limit:", "key: k, metadata: {a: [1, {b: c}]}", "key: k, metadata: x", "key: k, metadata:",
 		"key: k, descriptors: [{key: j}]", "key: k, descriptors: {key: j}", "key: k, descriptors:", "key: k, descriptors: [{kee: j}]", "key: k, shadow_mode: yes, " + limit, "key: k, shadow_mode: 1, " + limit,
+		"key: k, reservations: true, " + limit, "key: k, reservations: no, cost: {a: 1}, " + limit, "key: k, reservations: {}, cost: {a: 0.1, b: 4}, " + limit, "key: k, cost: {a: 1}, " + limit,
+		"key: k, reservations: true, cost: {}, " + limit, "key: k, reservations: true, cost: {a: -1}, " + limit, "key: k, reservations: true, cost: {a: 1000001}, " + limit,
+		"key: k, reservations: true, cost: 1, " + limit, "key: k, reservations: true, cost: {a: '1'}, " + limit, "key: k, reservations: true, cost:, " + limit,
+		"key: k, reservations: {ttl: 30s, max_ttl: 1h30m, max_share: 0.1, max_outstanding: 5, on_expire: release}, " + limit, "key: k, reservations: {ttl: 30}, " + limit,
+		"key: k, reservations: {ttl: 1.5s}, " + limit, "key: k, reservations: {max_share: 0}, " + limit, "key: k, reservations: {max_share: 1.5}, " + limit, "key: k, reservations: {max_outstanding: 0}, " + limit,
+		"key: k, reservations: {on_expire: keep}, " + limit, "key: k, reservations: {tll: 1m}, " + limit, "key: k, reservations: 1m, " + limit,
+		"key: k, reservations: true, rate_limit: {unlimited: true}", "key: k, reservations: true, rate_limit: {unit: day, requests_per_unit: 1, lease: true}", "key: k, reservations: off, rate_limit: {unit: day, requests_per_unit: 1, lease: true}",
+		"key: k, reservations: true, rate_limit: {unit: day, requests_per_unit: 1, algorithm: leaky_bucket}", "key: k, reservations: true, rate_limit: {unit: day, requests_per_unit: 1, count_denied: true}",
+		"key: k, reservations: true, rate_limit: {unit: day, requests_per_unit: 1, count_denied: false, lease: no}",
+		"key: k, reservations: true, rate_limits: [{name: a, unit: day, requests_per_unit: 1}, {name: b, unit: hour, requests_per_unit: 1, lease: true}]", "key: k, reservations: true, rate_limits: [{name: a, unit: day, requests_per_unit: 1}]",
 	} {
 		agree(t, r, d, []byte("domain: d\ndescriptors:\n  - {"+d+"}\n"))
 	}
@@ -224,7 +245,7 @@ func TestRulesRelations(t *testing.T) {
 
 // TestWritten holds the committed schemas to the code.
 func TestWritten(t *testing.T) {
-	for name, s := range map[string]*jsonschema.Schema{"rules": Rules(), "tests": Tests()} {
+	for name, s := range map[string]*jsonschema.Schema{"rules": Rules(), "tests": Tests(), "overrides": Overrides()} {
 		want, err := Write(s)
 		if err != nil {
 			t.Fatal(err)
@@ -284,6 +305,7 @@ func TestReference(t *testing.T) {
 	for _, r := range []struct{ file, about, want string }{
 		{"reference/rules.md", "the keys of rule files", RulesReference()},
 		{"do/testing-rules.md", "the keys of test files", TestsReference()},
+		{"do/overrides.md", "the keys of files of overrides", OverridesReference()},
 		{"do/simulating.md", "the keys of log mappings", MappingsReference()},
 	} {
 		file := top + "docs/" + r.file
@@ -311,7 +333,7 @@ func TestReference(t *testing.T) {
 
 // Every key of every language has a meaning, and every map that a key refers to is described.
 func TestLanguagesAreComplete(t *testing.T) {
-	for _, l := range []yamlform.Language{config.Rules(), ruletest.Language(), accesslog.Language()} {
+	for _, l := range []yamlform.Language{config.Rules(), ruletest.Language(), accesslog.Language(), override.Language()} {
 		for _, m := range l.Maps {
 			for _, k := range m.Keys {
 				if k.Doc == "" {
@@ -330,26 +352,53 @@ func TestTestsRefusesMistakes(t *testing.T) {
 	r := resolve(t, Tests())
 	const step = "cases: [{name: n, descriptors: a=b, steps: [{%s}]}]"
 	for text, good := range map[string]bool{
-		fmt.Sprintf(step, "expect: OK"):                                              true,
-		fmt.Sprintf(step, "at: 1d12h, repeat: 5, expect: over_limit"):                true,
-		fmt.Sprintf(step, "at: 2026-03-01T00:00:00Z, expect: {wait: never}"):         true,
-		fmt.Sprintf(step, "expect: {descriptors: [OK, null, {remaining: 3}]}"):       true,
-		fmt.Sprintf(step, "override: {unit: day, requests_per_unit: 3}, expect: OK"): true,
-		"cases: [{name: n, steps: []}]\nrules: [a.yaml, b.yaml]\nstart: 2026-03-01":  true,
-		fmt.Sprintf(step, "expect: FINE"):                                            false,
-		fmt.Sprintf(step, "at: 1x, expect: OK"):                                      false,
-		fmt.Sprintf(step, "repeat: 0, expect: OK"):                                   false,
-		fmt.Sprintf(step, "repeats: 5, expect: OK"):                                  false,
-		fmt.Sprintf(step, "at: 1s"):                                                  false,
-		fmt.Sprintf(step, "expect: {remaining: -1}"):                                 false,
-		fmt.Sprintf(step, "expect: {remains: 1}"):                                    false,
-		fmt.Sprintf(step, "override: {requests_per_unit: 3}, expect: OK"):            false,
-		"cases: [{descriptors: a=b, steps: [{expect: OK}]}]":                         false,
+		fmt.Sprintf(step, "expect: OK"):                                             true,
+		fmt.Sprintf(step, "at: 1d12h, repeat: 5, expect: over_limit"):               true,
+		fmt.Sprintf(step, "at: 2026-03-01T00:00:00Z, expect: {wait: never}"):        true,
+		fmt.Sprintf(step, "expect: {descriptors: [OK, null, {remaining: 3}]}"):      true,
+		fmt.Sprintf(step, "limit: {unit: day, requests_per_unit: 3}, expect: OK"):   true,
+		"cases: [{name: n, steps: []}]\nrules: [a.yaml, b.yaml]\nstart: 2026-03-01": true,
+		fmt.Sprintf(step, "expect: FINE"):                                           false,
+		fmt.Sprintf(step, "at: 1x, expect: OK"):                                     false,
+		fmt.Sprintf(step, "repeat: 0, expect: OK"):                                  false,
+		fmt.Sprintf(step, "repeats: 5, expect: OK"):                                 false,
+		fmt.Sprintf(step, "at: 1s"):                                                 false,
+		fmt.Sprintf(step, "expect: {remaining: -1}"):                                false,
+		fmt.Sprintf(step, "expect: {remains: 1}"):                                   false,
+		fmt.Sprintf(step, "limit: {requests_per_unit: 3}, expect: OK"):              false,
+		"cases: [{descriptors: a=b, steps: [{expect: OK}]}]":                        false,
 		"rules: a.yaml": false,
 		"cases: [{name: n, steps: [{expect: OK}]}]\nsettings: {admission: both}": false,
 	} {
 		if err := validate(r, []byte(text)); (err == nil) != good {
 			t.Errorf("%s: %v, want good %t", text, err, good)
 		}
+	}
+}
+
+// TestOverridesAgrees shows the schema of files of overrides, and their reader, overrides of every kind: both take the same.
+func TestOverridesAgrees(t *testing.T) {
+	r := resolve(t, Overrides())
+	const of = "domain: d, rule: d.k, entries: k=v, "
+	for _, o := range []string{
+		of + "requests_per_unit: 5", of + "requests_per_unit: 0", of + "requests_per_unit: 5, burst: 3", of + "requests_per_unit: 5, burst:", of + "factor: 1.5", of + "factor: 2", of + "factor: 1000",
+		of + "unlimited: true", of + "blocked: yes", of + "blocked: true, unlimited: false", of + "blocked: true, factor:", of + "blocked: true, expires_at: '2026-03-01T00:00:00Z'", of + "blocked: true, limit: 5, reason: 7, author: true, version: 3",
+		"domain: 7, rule: d.k, entries: [k: v, k: w], blocked: true",
+		of, of + "requests_per_unit: 5, factor: 2", of + "blocked: true, unlimited: true", of + "blocked: false", of + "factor: 0", of + "factor: 1000.5", of + "factor: -2", of + "factor: half", of + "factor: 2, burst: 3",
+		of + "requests_per_unit: 5, burst: 0", of + "requests_per_unit: -1", of + "requests_per_unit: 1.5", of + "requests_per_unit: many", of + "blocked: true, expires_at: '2026-03-01'", of + "blocked: true, expires_at: soon",
+		of + "blocked: true, version: -1", of + "blocked: maybe", of + "request_per_unit: 5", "rule: d.k, entries: k=v, blocked: true", "domain: d, entries: k=v, blocked: true", "domain: d, rule: d.k, blocked: true", "domain: d, rule: '', entries: k=v, blocked: true",
+	} {
+		agreeOnOverrides(t, r, "overrides: [{"+o+"}]")
+	}
+	for _, f := range []string{"overrides: []", "overrides:", "override: []", "{}", "[]", "overrides: {}", "overrides: [x]", "overrides: []\nextra: 1"} {
+		agreeOnOverrides(t, r, f)
+	}
+}
+
+func agreeOnOverrides(t *testing.T, r *jsonschema.Resolved, text string) {
+	t.Helper()
+	refused := validate(r, []byte(text))
+	if _, wrong := override.ReadFile("o.yaml", []byte(text)); (refused != nil) != (len(wrong) > 0) {
+		t.Errorf("%s: the reader says %v, the schema %v", text, wrong, refused)
 	}
 }

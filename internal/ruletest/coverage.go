@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Coverage says which rules the tests reached: a request matched them, and neither an override nor another rule replaced
+// Coverage says which rules the tests reached: a request matched them, and neither its own limit nor another rule replaced
 // them.
 type Coverage struct {
 	Rules   int         `json:"rules"`

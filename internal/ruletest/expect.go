@@ -10,6 +10,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/entries"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
@@ -32,21 +33,36 @@ type observed struct {
 func (o *observed) match(d *descriptor.Domain, req *limiter.Request) {
 	o.rules = make([]*descriptor.Rule, len(req.Descriptors))
 	for i := range req.Descriptors {
-		if !req.Descriptors[i].HasOverride {
-			o.rules[i] = d.Match(req.Descriptors[i].Entries)
+		entries := req.Descriptors[i].Entries
+		if o.rules[i] = d.MatchNamed(entries); o.rules[i] == nil {
+			o.rules[i] = d.Match(entries)
 		}
 	}
 }
 
+// fromRequest reports whether the limit of a descriptor is the one that the request carried.
+func (o *observed) fromRequest(i int) bool {
+	st := &o.decision.Statuses[i]
+	return o.step.request.Descriptors[i].HasLimit && st.Rule == nil && st.Limited
+}
+
+// rule returns what matches a descriptor, nil if nothing does or the request carried the limit.
+func (o *observed) rule(i int) *descriptor.Rule {
+	if o.fromRequest(i) {
+		return nil
+	}
+	return o.rules[i]
+}
+
 // replaced reports whether another rule replaced a descriptor's rule: it has limits, and none of them applied.
 func (o *observed) replaced(i int) bool {
-	r := o.rules[i]
-	return r != nil && !r.Unlimited && len(r.Limits) > 0 && !o.decision.Statuses[i].Limited
+	r, st := o.rule(i), &o.decision.Statuses[i]
+	return r != nil && !r.Unlimited && len(r.Limits) > 0 && !st.Limited && !st.Overridden
 }
 
 func (o *observed) sawRules(to *reach) {
-	for i, r := range o.rules {
-		if r != nil && !o.replaced(i) {
+	for i := range o.rules {
+		if r := o.rule(i); r != nil && !o.replaced(i) {
 			to.hit[r.Index] = true
 		}
 	}
@@ -79,7 +95,7 @@ func (o *observed) whole() answer {
 			if a.RetryAfter != backend.Never && (st.RetryAfter == backend.Never || st.RetryAfter > a.RetryAfter) {
 				a.RetryAfter = st.RetryAfter
 			}
-		case d.Code == limiter.OK && (o.rules[i] == nil || !o.rules[i].Shadow):
+		case d.Code == limiter.OK && (o.rule(i) == nil || !o.rule(i).Shadow):
 			a.Delay = max(a.Delay, st.Delay)
 		}
 	}
@@ -138,6 +154,9 @@ func (d *differences) always(w *verdict, o *observed, a answer, of string) {
 			d.add(w.rule.at, of+"rule", w.rule.value, names[0])
 		}
 	}
+	if w.overridden != nil && w.overridden.value != a.Overridden {
+		d.add(w.overridden.at, of+"overridden", strconv.FormatBool(w.overridden.value), strconv.FormatBool(a.Overridden))
+	}
 	if w.limit != nil && (!a.Limited || w.limit.value != a.Limit.Requests) {
 		got := "no limit"
 		if a.Limited {
@@ -185,10 +204,10 @@ func (o *observed) names(a answer) []string {
 	if a.descriptor < 0 {
 		return []string{noRule}
 	}
-	if o.step.request.Descriptors[a.descriptor].HasOverride {
-		return []string{overridden}
+	if o.fromRequest(a.descriptor) {
+		return []string{ofRequest}
 	}
-	r := o.rules[a.descriptor]
+	r := o.rule(a.descriptor)
 	if r == nil || o.replaced(a.descriptor) {
 		return []string{noRule}
 	}
@@ -224,7 +243,7 @@ func (o *observed) fail(diff differences, problem string) {
 
 func askedText(req *limiter.Request, i int) string {
 	d := &req.Descriptors[i]
-	text := formatEntries(d.Entries)
+	text := entries.Format(d.Entries)
 	switch {
 	case d.Refund:
 		text += fmt.Sprintf(" (refund of %d)", d.Hits)
@@ -235,18 +254,18 @@ func askedText(req *limiter.Request, i int) string {
 	case req.Hits > 1:
 		text += fmt.Sprintf(" (%d hits)", req.Hits)
 	}
-	if d.HasOverride {
-		text += fmt.Sprintf(" (override: %d per %s)", d.Override.Requests, descriptor.Unit(d.Override.Unit))
+	if d.HasLimit {
+		text += fmt.Sprintf(" (limit: %d per %s)", d.Limit.Requests, descriptor.Unit(d.Limit.Unit))
 	}
 	return text
 }
 
 func (o *observed) state(i int) State {
 	a := o.of(i)
-	s := State{Code: a.Code.String(), Remaining: a.Remaining, Rule: o.names(a)[0]}
-	if r := o.rules[i]; r != nil {
+	s := State{Code: a.Code.String(), Remaining: a.Remaining, Rule: o.names(a)[0], Overridden: a.Overridden}
+	if r := o.rule(i); r != nil {
 		s.File, s.Line, s.Col = r.Position.File, r.Position.Line, r.Position.Col
-		s.Unlimited, s.Shadow = r.Unlimited, r.Shadow
+		s.Unlimited, s.Shadow = r.Unlimited || a.Overridden && !a.Limited, r.Shadow
 		if o.replaced(i) {
 			s.Replaced = r.Path
 		}
@@ -257,7 +276,9 @@ func (o *observed) state(i int) State {
 	s.Limit = uintText(a.Limit.Requests)
 	if a.Limit.Unit.Valid() {
 		s.Limit += " per " + a.Limit.Unit.String()
-	} else if l := o.limitNamed(i, a.Limit); l != nil {
+	} else if l := o.limitNamed(i, a.Limit); l != nil && l.Algorithm == descriptor.Concurrency {
+		s.Limit += " in flight"
+	} else if l != nil {
 		s.Limit += " per " + formatSpan(l.Window.Length())
 	}
 	s.Name = a.Limit.Name
@@ -267,12 +288,12 @@ func (o *observed) state(i int) State {
 
 // limitNamed returns the limit of a descriptor's rule that a status is about, nil if it is unknown.
 func (o *observed) limitNamed(i int, c limiter.CurrentLimit) *descriptor.Limit {
-	if o.rules[i] == nil {
+	if o.rule(i) == nil {
 		return nil
 	}
 	limits := o.rules[i].Limits
 	for j := range limits {
-		if limits[j].Name == c.Name && limits[j].Requests == c.Requests && limits[j].Window.WholeUnit() == c.Unit {
+		if limits[j].Name == c.Name && (limits[j].Requests == c.Requests || o.decision.Statuses[i].Overridden) && limits[j].WholeUnit() == c.Unit {
 			return &limits[j]
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/stdin"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
@@ -144,7 +145,7 @@ func (s *suite) compileFor(o descriptor.Options) (*descriptor.Tree, []*yamlform.
 }
 
 // compile compiles the suite's rules and returns the domain of requests that name none: the only one there is. It refuses
-// requests for domains without rules: they would always pass.
+// requests for domains without rules: they would always pass. It also refuses overrides that do not fit the rules.
 func (s *suite) compile() (tree *descriptor.Tree, domain string, errs []*yamlform.Error) {
 	if tree, errs = s.compileFor(descriptor.Options{}); len(errs) > 0 {
 		return nil, "", errs
@@ -179,6 +180,14 @@ func (s *suite) compile() (tree *descriptor.Tree, domain string, errs []*yamlfor
 			}
 			errs = append(errs, e)
 		}
+	}
+	check := func(all []override.Placed) {
+		_, misfits := override.ResolveAll(tree, all)
+		errs = append(errs, misfits...)
+	}
+	check(s.overrides)
+	for _, c := range s.cases {
+		check(c.overrides)
 	}
 	return tree, domain, errs
 }

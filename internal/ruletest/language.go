@@ -10,7 +10,9 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/entries"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
@@ -29,7 +31,9 @@ type testFile struct {
 	domain   string
 	start    time.Time
 	settings *limiter.Settings
-	cases    []*testCase
+
+	overrides []override.Placed // in force in every case
+	cases     []*testCase
 }
 
 // ruleRef names a rule file that a test file tests.
@@ -44,8 +48,9 @@ type testCase struct {
 	at    yamlform.Position
 	start time.Time
 	// settings are shared by the cases without settings of their own.
-	settings *limiter.Settings
-	steps    []*step
+	settings  *limiter.Settings
+	overrides []override.Placed // beside the file's
+	steps     []*step
 }
 
 // step is a request, or the same one several times, and the expected answer.
@@ -73,6 +78,8 @@ type verdict struct {
 	reset     *want[time.Duration]
 	wait      *want[time.Duration]
 	delay     *want[time.Duration]
+
+	overridden *want[bool]
 }
 
 // expectation is the expected answer of a step.
@@ -119,7 +126,7 @@ type (
 	descriptorReading struct {
 		limiter.Descriptor
 		weights []yamlform.Value // of hits, peek and refund: a descriptor has one of them
-		unit    bool             // the override has one
+		unit    bool             // the limit has one
 	}
 )
 
@@ -131,7 +138,7 @@ var (
 	caseForm       *yamlform.Form[caseReading]
 	stepForm       *yamlform.Form[stepReading]
 	descriptorForm *yamlform.Form[descriptorReading]
-	overrideForm   *yamlform.Form[descriptorReading]
+	limitForm      *yamlform.Form[descriptorReading]
 	expectForm     *yamlform.Form[expectation]
 	verdictForm    *yamlform.Form[verdict]
 
@@ -179,6 +186,9 @@ func init() {
 		{Key: yamlform.Key{Name: "settings", Type: yamlform.MapOf("settings"),
 			Doc: "settings of the service"},
 			Read: func(f *fileReading, v yamlform.Value) { f.settingsAt = v }},
+		{Key: yamlform.Key{Name: "overrides", Type: yamlform.MapsOf("override"),
+			Doc: "[overrides](overrides.md) that are in force"},
+			Read: func(f *fileReading, v yamlform.Value) { f.overrides = override.ReadList(v) }},
 		{Key: yamlform.Key{Name: "cases", Type: yamlform.MapsOf("case"), Required: true,
 			Doc: "the tests"},
 			Read: func(f *fileReading, v yamlform.Value) { f.casesAt = v }},
@@ -221,6 +231,9 @@ func init() {
 		{Key: yamlform.Key{Name: "settings", Type: yamlform.MapOf("settings"),
 			Doc: "as above, for this case; settings that it does not name stay as the file has them"},
 			Read: func(c *caseReading, v yamlform.Value) { c.settingsAt = v }},
+		{Key: yamlform.Key{Name: "overrides", Type: yamlform.MapsOf("override"),
+			Doc: "as above, for this case; one for the same rule, limit and entries replaces the file's"},
+			Read: func(c *caseReading, v yamlform.Value) { c.overrides = override.ReadList(v) }},
 		{Key: yamlform.Key{Name: "steps", Type: yamlform.MapsOf("step"), Required: true, Doc: "the requests, in order"},
 			Read: func(c *caseReading, v yamlform.Value) { c.stepsAt = v }},
 	}, subjectFields("the domain of the requests, for steps without `domain`", func(c *caseReading) *requestReading { return &c.request })...)...)
@@ -257,8 +270,8 @@ func init() {
 		weightFields(func(s *stepReading) *descriptorReading { return &s.request.all })...)...)...)
 
 	descriptorForm = yamlform.NewForm("descriptor", "a descriptor", append([]yamlform.Field[descriptorReading]{
-		{Key: yamlform.Key{Name: "entries", Type: yamlform.Type{Kind: yamlform.Anything, Form: "`key=value,key=value`, or a list of maps"}, Doc: "the descriptor's entries"},
-			Read: func(d *descriptorReading, v yamlform.Value) { d.Entries, _ = readEntries(v) }},
+		{Key: yamlform.Key{Name: "entries", Type: entries.Type, Doc: "the descriptor's entries"},
+			Read: func(d *descriptorReading, v yamlform.Value) { d.Entries, _ = entries.Read(v) }},
 		{Key: yamlform.Key{Name: "hits", Type: yamlform.Between(0, math.MaxUint64), Doc: "as in a step; 0 is `peek: true`"},
 			Read: func(d *descriptorReading, v yamlform.Value) {
 				if hits, ok := v.Number(); ok {
@@ -268,17 +281,17 @@ func init() {
 			}},
 	}, weightFields(func(d *descriptorReading) *descriptorReading { return d })...)...)
 
-	overrideForm = yamlform.NewForm("override", "`override`", []yamlform.Field[descriptorReading]{
+	limitForm = yamlform.NewForm("limit", "`limit`", []yamlform.Field[descriptorReading]{
 		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint32(0), Doc: "how many requests pass per window; absent: 0"},
 			Read: func(d *descriptorReading, v yamlform.Value) {
 				count, _ := v.Number()
-				d.Override.Requests = uint32(count)
+				d.Limit.Requests = uint32(count)
 			}},
 		{Key: yamlform.Key{Name: "unit", Type: yamlform.Type{Kind: yamlform.Choice, Names: descriptor.UnitNames, AnyCase: true}, Required: true, Doc: "the window"},
 			Read: func(d *descriptorReading, v yamlform.Value) {
 				d.unit = true
 				if i, ok := v.Choice(); ok {
-					d.Override.Unit = int32(descriptor.ParseUnit(descriptor.UnitNames[i]))
+					d.Limit.Unit = int32(descriptor.ParseUnit(descriptor.UnitNames[i]))
 				}
 			}},
 	}...)
@@ -316,14 +329,14 @@ func init() {
 	}...)...)
 
 	places = []*yamlform.Map{
-		&stepForm.Map, &expectForm.Map, &caseForm.Map, &fileForm.Map, &settingsForm.Map, &descriptorForm.Map, &overrideForm.Map,
+		&stepForm.Map, &expectForm.Map, &caseForm.Map, &fileForm.Map, &settingsForm.Map, &descriptorForm.Map, &limitForm.Map, override.Item(),
 	}
 }
 
 // Language returns the language of test files.
 func Language() yamlform.Language {
 	return yamlform.Language{Maps: []*yamlform.Map{
-		&fileForm.Map, &settingsForm.Map, &caseForm.Map, &stepForm.Map, &descriptorForm.Map, &overrideForm.Map, &expectForm.Map, &verdictForm.Map,
+		&fileForm.Map, &settingsForm.Map, &caseForm.Map, &stepForm.Map, &descriptorForm.Map, &limitForm.Map, &expectForm.Map, &verdictForm.Map, override.Item(),
 	}}
 }
 
@@ -356,12 +369,12 @@ func weightFields[T any](of func(*T) *descriptorReading) []yamlform.Field[T] {
 					d.weights = append(d.weights, v)
 				}
 			}},
-		{Key: yamlform.Key{Name: "override", Type: yamlform.MapOf("override"), Doc: "the limit that the request carries"},
+		{Key: yamlform.Key{Name: "limit", Type: yamlform.MapOf("limit"), Doc: "the limit that the request carries"},
 			Read: func(t *T, v yamlform.Value) {
 				d := of(t)
-				d.HasOverride, _ = yamlform.Read(v, overrideForm, d)
-				if d.HasOverride && !d.unit {
-					v.Errorf("`override` without a `unit`: write %s", yamlform.List(descriptor.UnitNames, "or"))
+				d.HasLimit, _ = yamlform.Read(v, limitForm, d)
+				if d.HasLimit && !d.unit {
+					v.Errorf("`limit` without a `unit`: write %s", yamlform.List(descriptor.UnitNames, "or"))
 				}
 			}},
 	}
@@ -386,13 +399,13 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 	return []yamlform.Field[T]{
 		{Key: yamlform.Key{Name: "code", Type: codeType, Doc: "the status"},
 			Read: func(t *T, v yamlform.Value) { of(t).code = readCode(v) }},
-		{Key: yamlform.Key{Name: "rule", Type: textType, Doc: "the rule that decided: its path (`messaging.to_number`; the domain may be left out), its `name`, or the name of one of its `rate_limits`. `" + overridden + "`: the request carried the limit. `" + noRule + "`: no rule applied, or another rule replaced it"},
+		{Key: yamlform.Key{Name: "rule", Type: textType, Doc: "the rule that decided: its path (`messaging.to_number`; the domain may be left out), its `name`, or the name of one of its `rate_limits`. `" + ofRequest + "`: the request carried the limit. `" + noRule + "`: no rule applied, or another rule replaced it"},
 			Read: func(t *T, v yamlform.Value) {
 				if name := readName(v, "`rule`"); name != "" {
 					of(t).rule = &want[string]{name, v.Position()}
 				}
 			}},
-		count("limit", "`requests_per_unit` of the limit that decided", func(v *verdict, w *want[uint32]) { v.limit = w }),
+		count("limit", "`requests_per_unit` of the limit that decided, or `max_in_flight`", func(v *verdict, w *want[uint32]) { v.limit = w }),
 		count("remaining", "hits left; 4294967295 if unlimited", func(v *verdict, w *want[uint32]) { v.remaining = w }),
 		span("reset", "time until the window ends, or until nothing is used any more, in whole seconds, rounded up", func(v *verdict, w *want[time.Duration]) { v.reset = w }),
 		{Key: yamlform.Key{Name: "wait", Type: spanOr(never, "`"+never+"`"), Doc: "the exact time until the same request would pass; `" + never + "` if it has more hits than the limit; 0s if it passed"},
@@ -403,15 +416,17 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 					of(t).wait = &want[time.Duration]{d, v.Position()}
 				}
 			}},
+		{Key: yamlform.Key{Name: "overridden", Type: flagType, Doc: "whether the numbers are those of an override"},
+			Read: func(t *T, v yamlform.Value) { of(t).overridden = &want[bool]{v.Flag(), v.Position()} }},
 		span("delay", "how long a leaky bucket makes the caller wait", func(v *verdict, w *want[time.Duration]) { v.delay = w }),
 	}
 }
 
 // Words for what has no number or name.
 const (
-	never      = "never"    // the wait of a request that is heavier than its limit
-	noRule     = "none"     // the rule of a descriptor that none applies to
-	overridden = "override" // the rule of a descriptor that brings its own limit
+	never     = "never"         // the wait of a request that is heavier than its limit
+	noRule    = "none"          // the rule of a descriptor that none applies to
+	ofRequest = "request_limit" // the rule of a descriptor that brings its own limit
 )
 
 var codeNames = []string{limiter.OK: limiter.OK.String(), limiter.OverLimit: limiter.OverLimit.String()}
@@ -425,26 +440,20 @@ func parse(name string, data []byte) (*testFile, []*yamlform.Error) {
 		return nil, []*yamlform.Error{{File: name, Msg: fmt.Sprintf("larger than %d MiB: split it into several files", maxFileSize>>20)}}
 	}
 	r := yamlform.NewReader(name, yamlform.Options{Places: places, Hint: hint})
-	docs := r.Parse(data)
-	switch {
-	case r.Found() > 0:
-	case len(docs) == 0:
-		r.ErrorAt(yamlform.Position{File: name, Line: 1, Col: 1}, "no tests in this file: write `cases:` and a list of cases, each with a `name` and `steps`")
-	case len(docs) > 1:
-		docs[1].Errorf("a second YAML document: put all cases of a test file into one")
-	}
-	if r.Found() > 0 {
+	doc, ok := r.ParseOne(data, "no tests in this file: write `cases:` and a list of cases, each with a `name` and `steps`",
+		"a second YAML document: put all cases of a test file into one")
+	if !ok {
 		return nil, r.Errors()
 	}
 	f := fileReading{testFile: testFile{name: name, start: defaultStart, settings: new(limiter.Settings)}}
-	read, _ := yamlform.Read(docs[0], fileForm, &f)
+	read, _ := yamlform.Read(doc, fileForm, &f)
 	if f.settingsAt.Given() {
 		yamlform.Read(f.settingsAt, settingsForm, f.settings)
 	}
 	if f.casesAt.Given() {
 		f.readCases()
 	} else if read && r.Found() == 0 {
-		docs[0].Errorf("no `cases`: write a list of cases, each with a `name` and `steps`")
+		doc.Errorf("no `cases`: write a list of cases, each with a `name` and `steps`")
 	}
 	return &f.testFile, r.Errors()
 }
@@ -604,8 +613,8 @@ func (q *requestReading) make(at yamlform.Value, sound bool) limiter.Request {
 		if q.all.HasHits && !d.HasHits {
 			d.Hits, d.HasHits, d.Refund = q.all.Hits, true, q.all.Refund
 		}
-		if q.all.HasOverride && !d.HasOverride {
-			d.Override, d.HasOverride = q.all.Override, true
+		if q.all.HasLimit && !d.HasLimit {
+			d.Limit, d.HasLimit = q.all.Limit, true
 		}
 	}
 	if len(req.Descriptors) == 0 && !q.bad && sound {
@@ -629,8 +638,8 @@ func (q *requestReading) readDescriptors(v yamlform.Value) {
 
 func readDescriptor(v yamlform.Value) (limiter.Descriptor, bool) {
 	if !v.IsMap() {
-		entries, ok := readEntries(v)
-		return limiter.Descriptor{Entries: entries}, ok
+		all, ok := entries.Read(v)
+		return limiter.Descriptor{Entries: all}, ok
 	}
 	if !v.Keys()["entries"].Given() {
 		v.Errorf("a descriptor as a map needs `entries`; else write it as text, `key=value,key2=value2`, or as a list of `key: value`")
@@ -643,45 +652,6 @@ func readDescriptor(v yamlform.Value) (limiter.Descriptor, bool) {
 		d.weights[1].Errorf("one of `hits`, `peek` and `refund` alone")
 	}
 	return d.Descriptor, v.Reader().Found() == before
-}
-
-// readEntries reads the entries of a descriptor: a text or a list of maps.
-func readEntries(v yamlform.Value) ([]descriptor.Entry, bool) {
-	if !v.IsList() {
-		text, ok := v.Text()
-		if !ok {
-			return nil, false
-		}
-		entries, err := ParseEntries(text)
-		if err != nil {
-			v.Errorf("%v", err)
-		}
-		return entries, err == nil
-	}
-	var entries []descriptor.Entry
-	for item := range v.Items() {
-		if !item.IsMap() {
-			item.Errorf("an entry of a descriptor must be a map like `key: value`, this is %s", item.What())
-			return nil, false
-		}
-		for k, value := range item.Pairs() {
-			name, ok := k.Text()
-			if !ok {
-				return nil, false
-			}
-			text := ""
-			if !value.IsNull() {
-				if text, ok = value.Text(); !ok {
-					return nil, false
-				}
-			}
-			entries = append(entries, descriptor.Entry{Key: name, Value: text})
-		}
-	}
-	if len(entries) == 0 {
-		v.Errorf("a descriptor without entries: write `key=value`")
-	}
-	return entries, len(entries) > 0
 }
 
 // readExpectation reads a code alone or a map.

@@ -70,6 +70,8 @@ func (m *mutator) visit(key string, v yamlform.Value) bool {
 	case !known || slices.Contains(unseen, key):
 	case key == "unit":
 		m.unit(v)
+	case key == "ttl":
+		m.others(key, v, []string{"1s"})
 	case key == "value_regex":
 		m.set(key, v, "x"+v.Written())
 	case key == "value_cidr":

@@ -81,13 +81,16 @@ type Difference struct {
 // State is the engine's answer to a descriptor.
 type State struct {
 	Code      string `json:"code"`
-	Rule      string `json:"rule"`               // its path, "override" or "none"
+	Rule      string `json:"rule"`               // its path, "request_limit" or "none"
 	Replaced  string `json:"replaced,omitempty"` // the path of the rule that would apply, were it not replaced
 	File      string `json:"file,omitempty"`     // where the rule stands
 	Line      int    `json:"line,omitempty"`
 	Col       int    `json:"col,omitempty"`
 	Shadow    bool   `json:"shadow_mode,omitempty"`
 	Unlimited bool   `json:"unlimited,omitempty"`
+
+	Overridden bool `json:"overridden,omitempty"` // the numbers are those of an override
+
 	Limit     string `json:"limit,omitempty"` // "5 per day"; empty if none applied
 	Name      string `json:"name,omitempty"`  // of the limit
 	Remaining uint32 `json:"remaining"`

@@ -204,6 +204,11 @@ func TestBadFiles(t *testing.T) {
 		{"cases: [&a {<<: *a}]", "1:17: the alias *a stands within its own anchor"},
 		{"cases: &a\n- name: n\n  steps: [*a]", "3:11: a step must be a map of keys"},
 
+		{"rules: r.yaml\noverrides: [{domain: d, rule: d.k, entries: k=v, factr: 2}]\ncases: []", "2:50: unknown key `factr`: did you mean `factor`?"},
+		{"overrides: {}\ncases: []", "1:12: `overrides` must be a list"},
+		{"rules: r.yaml\noverrides: [{domain: d, rule: d.k, entries: k=v, factor: 2}]\ncases: [{name: n, steps: [{descriptors: k=v, expect: OK}]}]", "2:13: rule: d.k allows no overrides: write `overridable: true`"},
+		{"rules: r.yaml\ncases: [{name: n, overrides: [{domain: d, rule: d.k, entries: j=v, factor: 2}], steps: [{descriptors: k=v, expect: OK}]}]", "2:31: entries: \"j=v\" match no rule: `d.k` takes entries like `k=...`"},
+
 		{head + "{descriptors: k=v}", "5:5: a step without `expect`"},
 		{head + "{expect: OK}", "5:5: a step without `descriptors`"},
 		{head + "{descriptors: k=v, expect: OVER}", "5:32: unknown `expect` \"OVER\": write `OK` or `OVER_LIMIT`"},
@@ -219,8 +224,8 @@ func TestBadFiles(t *testing.T) {
 		{head + "{descriptors: k=v, expect: {headers: {A: b, a: c}}}", "header \"a\" twice"},
 		{head + "{descriptors: k=v, hits: 0, expect: OK}", "`hits: 0` of a request means 1: write `peek: true`"},
 		{head + "{descriptors: k=v, hits: 2, peek: true, expect: OK}", "one of `hits`, `peek` and `refund` alone"},
-		{head + "{descriptors: k=v, override: {requests_per_unit: 1}, expect: OK}", "`override` without a `unit`"},
-		{head + "{descriptors: k=v, override: {unit: days}, expect: OK}", "unknown `unit` \"days\": did you mean `day`?"},
+		{head + "{descriptors: k=v, limit: {requests_per_unit: 1}, expect: OK}", "`limit` without a `unit`"},
+		{head + "{descriptors: k=v, limit: {unit: days}, expect: OK}", "unknown `unit` \"days\": did you mean `day`?"},
 		{head + "{descriptors: k, expect: OK}", "5:19: \"k\" has no value: write `k=value`"},
 		{head + "{descriptors: k=v,l=w, expect: OK}", "5:23: unknown key `l=w`: within { } put a descriptor with commas in quotes"},
 		{head + "{descriptors: {k: v}, expect: OK}", "a descriptor as a map needs `entries`"},
@@ -289,31 +294,6 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-func TestEntries(t *testing.T) {
-	type entries = []descriptor.Entry
-	for text, want := range map[string]entries{
-		"a=b":           {{Key: "a", Value: "b"}},
-		"a=b, c=d":      {{Key: "a", Value: "b"}, {Key: "c", Value: "d"}},
-		"a=":            {{Key: "a"}},
-		"a=b=c":         {{Key: "a", Value: "b=c"}},
-		`a=b\,c,d=\\\e`: {{Key: "a", Value: "b,c"}, {Key: "d", Value: `\\e`}},
-		"path=/v1/x?y":  {{Key: "path", Value: "/v1/x?y"}},
-	} {
-		got, err := ParseEntries(text)
-		if diff := cmp.Diff(want, got); diff != "" || err != nil {
-			t.Errorf("%s: %v\n%s", text, err, diff)
-		}
-		if back, err := ParseEntries(formatEntries(got)); err != nil || cmp.Diff(want, back) != "" {
-			t.Errorf("%s is written %s: %v", text, formatEntries(got), err)
-		}
-	}
-	for _, text := range []string{"", "a", "=b", "a=b,", ",a=b", "a=b,c"} {
-		if got, err := ParseEntries(text); err == nil {
-			t.Errorf("%q is %v", text, got)
-		}
-	}
-}
-
 func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	a := write(t, dir, "a_test.yaml", "")
@@ -375,10 +355,13 @@ func TestDocumented(t *testing.T) {
 			}
 		}
 	}
-	examples := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(data, -1)
+	examples := regexp.MustCompile("(?s)(?:<!-- file: (\\S+) -->\n)?```yaml\n(.*?)```").FindAllSubmatch(data, -1)
 	for _, e := range examples {
-		if _, errs := parse("messaging_test.yaml", e[1]); len(errs) > 0 {
-			t.Errorf("%v in the example\n%s", errs[0], e[1])
+		if file := string(e[1]); file != "" && !strings.HasSuffix(file, "_test.yaml") {
+			continue // rules
+		}
+		if _, errs := parse("messaging_test.yaml", e[2]); len(errs) > 0 {
+			t.Errorf("%v in the example\n%s", errs[0], e[2])
 		}
 	}
 	report, err := os.ReadFile("testdata/reports/report.txt")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -13,6 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
@@ -78,8 +80,9 @@ type suiteRun struct {
 
 // limiterFor is the key of a limiter. Only requests of several descriptors need to know which one decided.
 type limiterFor struct {
-	settings *limiter.Settings
-	explain  bool
+	settings  *limiter.Settings
+	overrides *testCase // nil: those of the file alone
+	explain   bool
 }
 
 // caseStore is the store of the running case. Limiters are shared by cases.
@@ -111,13 +114,19 @@ func (s *suite) run(ctx context.Context, o Options) (FileResult, *reach) {
 }
 
 func (s *suiteRun) limiterOf(c *testCase, explain bool) *limiter.Limiter {
-	of := limiterFor{c.settings, explain}
+	of := limiterFor{settings: c.settings, explain: explain}
+	if len(c.overrides) > 0 {
+		of.overrides = c
+	}
 	l := s.limiters[of]
 	if l == nil {
 		settings := *c.settings
 		settings.Explain = explain
 		l = limiter.New(limiter.Options{Store: &s.store})
 		l.Swap(s.treeFor(c), settings)
+		if all := slices.Concat(s.overrides, c.overrides); len(all) > 0 { // of two for the same, the last one counts
+			l.SetOverrides(override.SetOf(all))
+		}
 		s.limiters[of] = l
 	}
 	return l

@@ -1,14 +1,12 @@
 package ruletest
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
@@ -111,52 +109,4 @@ func formatSpan(d time.Duration) string {
 		b.WriteString(d.String())
 	}
 	return b.String()
-}
-
-// ParseEntries parses the short form of a descriptor, key=value,key2=value2. A value may hold anything; a comma or a
-// backslash in it is written with a backslash before it. Blanks before a key do not count.
-func ParseEntries(s string) ([]descriptor.Entry, error) {
-	var entries []descriptor.Entry
-	var piece strings.Builder
-	end := func() error {
-		key, value, found := strings.Cut(strings.TrimLeft(piece.String(), " "), "=")
-		piece.Reset()
-		switch {
-		case key == "" && !found:
-			return errors.New("an entry is missing: write `key=value`, with commas between entries")
-		case key == "":
-			return fmt.Errorf("a value without a key: %s", yamlform.Quote("="+value))
-		case !found:
-			return fmt.Errorf("%s has no value: write `%s=value`, or `%s=` for an empty one", yamlform.Quote(key), yamlform.Clip(key), yamlform.Clip(key))
-		}
-		entries = append(entries, descriptor.Entry{Key: key, Value: value})
-		return nil
-	}
-	for i := 0; i < len(s); i++ {
-		switch {
-		case s[i] == '\\' && i+1 < len(s) && (s[i+1] == ',' || s[i+1] == '\\'):
-			i++
-			piece.WriteByte(s[i])
-		case s[i] == ',':
-			if err := end(); err != nil {
-				return nil, err
-			}
-		default:
-			piece.WriteByte(s[i])
-		}
-	}
-	if err := end(); err != nil {
-		return nil, err
-	}
-	return entries, nil
-}
-
-// formatEntries writes a descriptor as ParseEntries reads it.
-func formatEntries(entries []descriptor.Entry) string {
-	escape := strings.NewReplacer(`\`, `\\`, ",", `\,`)
-	pieces := make([]string, len(entries))
-	for i, e := range entries {
-		pieces[i] = escape.Replace(e.Key) + "=" + escape.Replace(e.Value)
-	}
-	return strings.Join(pieces, ",")
 }

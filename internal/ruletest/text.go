@@ -136,6 +136,9 @@ func (s *State) String() string {
 			fmt.Fprintf(&b, ", delay %s", s.Delay)
 		}
 	}
+	if s.Overridden {
+		b.WriteString(", by an override")
+	}
 	return b.String()
 }
 

@@ -32,7 +32,7 @@ func decodeRequest(data []byte, req *limiter.Request, bounds Requests) error {
 
 // decodeText is decodeRequest for a caller that has the same bytes as a string: the strings of the request are parts of it.
 func decodeText(data []byte, text string, req *limiter.Request, bounds Requests) error {
-	req.Domain, req.Hits = "", 0
+	req.Domain, req.Hits, req.Purpose, req.Hold = "", 0, limiter.Count, nil
 	req.Descriptors = req.Descriptors[:0]
 	d := decoder{data: data, text: text, bounds: bounds}
 	return d.request(req)
@@ -62,17 +62,10 @@ func (d *decoder) request(req *limiter.Request) error {
 				return tooMuch("domain", "more than %d bytes", d.bounds.MaxTextBytes)
 			}
 		case num == 2 && typ == protowire.BytesType:
-			if len(req.Descriptors) >= d.bounds.MaxDescriptors {
-				return tooMuch("descriptors", "more than %d in one request", d.bounds.MaxDescriptors)
-			}
-			var outer int
-			if outer, ok = d.enter(); !ok {
-				break
-			}
-			if err := d.descriptor(addDescriptor(req), len(req.Descriptors)-1); err != nil {
+			var err error
+			if ok, err = d.oneDescriptor(req); err != nil {
 				return err
 			}
-			d.end = outer
 		case num == 3 && typ == protowire.VarintType:
 			var v uint64
 			v, ok = d.varint()
@@ -85,6 +78,22 @@ func (d *decoder) request(req *limiter.Request) error {
 		}
 	}
 	return nil
+}
+
+// oneDescriptor reads one more descriptor of a request.
+func (d *decoder) oneDescriptor(req *limiter.Request) (ok bool, err error) {
+	if len(req.Descriptors) >= d.bounds.MaxDescriptors {
+		return false, tooMuch("descriptors", "more than %d in one request", d.bounds.MaxDescriptors)
+	}
+	outer, ok := d.enter()
+	if !ok {
+		return false, nil
+	}
+	if err := d.descriptor(addDescriptor(req), len(req.Descriptors)-1); err != nil {
+		return false, err
+	}
+	d.end = outer
+	return true, nil
 }
 
 // addDescriptor appends an empty descriptor that reuses the memory of an earlier one.
@@ -119,8 +128,8 @@ func (d *decoder) descriptor(to *limiter.Descriptor, index int) error {
 				return tooMuch(entriesOf(index), "a key or a value of more than %d bytes", d.bounds.MaxTextBytes)
 			}
 		case num == 2 && typ == protowire.BytesType:
-			to.HasOverride = true
-			ok = d.override(&to.Override)
+			to.HasLimit = true
+			ok = d.requestLimit(&to.Limit)
 		case num == 3 && typ == protowire.BytesType:
 			to.HasHits = true
 			ok = d.wrapped(&to.Hits)
@@ -164,7 +173,7 @@ func (d *decoder) entry() (e descriptor.Entry, ok bool) {
 	return e, true
 }
 
-func (d *decoder) override(to *limiter.Override) bool {
+func (d *decoder) requestLimit(to *limiter.RequestLimit) bool {
 	outer, ok := d.enter()
 	if !ok {
 		return false

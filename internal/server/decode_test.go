@@ -32,8 +32,8 @@ func plainRequest(m *ratelimitv3.RateLimitRequest) limiter.Request {
 			d.Entries = append(d.Entries, descriptor.Entry{Key: e.GetKey(), Value: e.GetValue()})
 		}
 		if from.GetLimit() != nil {
-			d.HasOverride = true
-			d.Override = limiter.Override{
+			d.HasLimit = true
+			d.Limit = limiter.RequestLimit{
 				Requests: from.GetLimit().GetRequestsPerUnit(), Unit: int32(from.GetLimit().GetUnit()), Multiplier: from.GetLimit().GetUnitMultiplier().GetValue(),
 			}
 		}
@@ -107,39 +107,39 @@ func join(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 func wireCases(t testing.TB) map[string][]byte {
 	full := encode(t, fullRequest())
 	return map[string][]byte{
-		"empty":                       {},
-		"full":                        full,
-		"small":                       encode(t, smallRequest()),
-		"last domain wins":            join(field(1, "a"), field(1, "b")),
-		"empty domain after another":  join(field(1, "a"), field(1, "")),
-		"fields backwards":            join(field(3, 5), field(2, field(1, join(field(2, "v"), field(1, "k")))), field(1, "d")),
-		"hits wider than 32 bits":     field(3, uint64(1<<32|9)),
-		"overrides are merged":        field(2, join(field(2, field(1, 5)), field(2, field(2, 2)), field(2, []byte{}))),
-		"override's unit is negative": field(2, field(2, field(2, uint64(math.MaxUint64)))),
-		"multiplier":                  field(2, field(2, field(3, field(1, 5)))),
-		"malformed multiplier":        field(2, field(2, field(3, []byte{0x08}))),
-		"wrapped hits are merged":     field(2, join(field(3, field(1, 5)), field(3, []byte{}))),
-		"wrapped hits, last wins":     field(2, join(field(3, field(1, 5)), field(3, field(1, 0)))),
-		"refund taken back":           field(2, join(field(4, 1), field(4, 0))),
-		"refund by any number":        field(2, field(4, uint64(1<<40))),
-		"unknown fields":              join(field(9, "x"), field(100, 5), field(77, uint32(5)), field(2, join(field(9, 1), field(1, join(field(1, "k"), field(9, "?")))))),
-		"unknown group":               join(protowire.AppendTag(nil, 9, protowire.StartGroupType), field(1, "a"), protowire.AppendTag(nil, 9, protowire.EndGroupType), field(1, "d")),
-		"group without an end":        join(protowire.AppendTag(nil, 9, protowire.StartGroupType), field(1, "a")),
-		"end without a group":         protowire.AppendTag(nil, 9, protowire.EndGroupType),
-		"known field, other type":     join(field(1, 5), field(3, "x"), field(2, 5), field(2, join(field(1, 5), field(2, 5), field(3, 5), field(4, "x")))),
-		"hits that are packed":        field(3, []byte{5}),
-		"field number 0":              {0x00, 0x01},
-		"field number too large":      {0xf8, 0xff, 0xff, 0xff, 0x7f, 0x01},
-		"reserved wire type":          {0x0f},
-		"domain is not UTF-8":         field(1, "\xff"),
-		"key is not UTF-8":            field(2, field(1, field(1, "a\xc3"))),
-		"value is not UTF-8":          field(2, field(1, field(2, "\xed\xa0\x80"))),
-		"truncated":                   full[:len(full)-3],
-		"length beyond the end":       {0x0a, 0x05, 'a'},
-		"nested beyond its parent":    {0x12, 0x02, 0x0a, 0x05, 'a', 'b', 'c', 'd', 'e'},
-		"huge length":                 {0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01},
-		"varint of 11 bytes":          {0x18, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01},
-		"overlong tag":                {0x8a, 0x00, 0x01, 'd'},
+		"empty":                      {},
+		"full":                       full,
+		"small":                      encode(t, smallRequest()),
+		"last domain wins":           join(field(1, "a"), field(1, "b")),
+		"empty domain after another": join(field(1, "a"), field(1, "")),
+		"fields backwards":           join(field(3, 5), field(2, field(1, join(field(2, "v"), field(1, "k")))), field(1, "d")),
+		"hits wider than 32 bits":    field(3, uint64(1<<32|9)),
+		"limits are merged":          field(2, join(field(2, field(1, 5)), field(2, field(2, 2)), field(2, []byte{}))),
+		"limit's unit is negative":   field(2, field(2, field(2, uint64(math.MaxUint64)))),
+		"multiplier":                 field(2, field(2, field(3, field(1, 5)))),
+		"malformed multiplier":       field(2, field(2, field(3, []byte{0x08}))),
+		"wrapped hits are merged":    field(2, join(field(3, field(1, 5)), field(3, []byte{}))),
+		"wrapped hits, last wins":    field(2, join(field(3, field(1, 5)), field(3, field(1, 0)))),
+		"refund taken back":          field(2, join(field(4, 1), field(4, 0))),
+		"refund by any number":       field(2, field(4, uint64(1<<40))),
+		"unknown fields":             join(field(9, "x"), field(100, 5), field(77, uint32(5)), field(2, join(field(9, 1), field(1, join(field(1, "k"), field(9, "?")))))),
+		"unknown group":              join(protowire.AppendTag(nil, 9, protowire.StartGroupType), field(1, "a"), protowire.AppendTag(nil, 9, protowire.EndGroupType), field(1, "d")),
+		"group without an end":       join(protowire.AppendTag(nil, 9, protowire.StartGroupType), field(1, "a")),
+		"end without a group":        protowire.AppendTag(nil, 9, protowire.EndGroupType),
+		"known field, other type":    join(field(1, 5), field(3, "x"), field(2, 5), field(2, join(field(1, 5), field(2, 5), field(3, 5), field(4, "x")))),
+		"hits that are packed":       field(3, []byte{5}),
+		"field number 0":             {0x00, 0x01},
+		"field number too large":     {0xf8, 0xff, 0xff, 0xff, 0x7f, 0x01},
+		"reserved wire type":         {0x0f},
+		"domain is not UTF-8":        field(1, "\xff"),
+		"key is not UTF-8":           field(2, field(1, field(1, "a\xc3"))),
+		"value is not UTF-8":         field(2, field(1, field(2, "\xed\xa0\x80"))),
+		"truncated":                  full[:len(full)-3],
+		"length beyond the end":      {0x0a, 0x05, 'a'},
+		"nested beyond its parent":   {0x12, 0x02, 0x0a, 0x05, 'a', 'b', 'c', 'd', 'e'},
+		"huge length":                {0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01},
+		"varint of 11 bytes":         {0x18, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01},
+		"overlong tag":               {0x8a, 0x00, 0x01, 'd'},
 	}
 }
 

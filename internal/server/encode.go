@@ -22,15 +22,21 @@ func appendResponse(b []byte, d *limiter.Decision) []byte {
 		b = protowire.AppendVarint(b, uint64(sizeStatus(s)))
 		b = appendStatus(b, s)
 	}
-	for i := range d.Headers {
-		h := &d.Headers[i]
-		b = protowire.AppendTag(b, 3, protowire.BytesType)
+	b = appendHeaders(b, 3, d.Headers)
+	b = appendHeaders(b, 4, d.Upstream)
+	if d.Metadata != nil {
+		b = appendNested(b, 6, func(b []byte) []byte { return appendStruct(b, d.Metadata) })
+	}
+	return b
+}
+
+func appendHeaders(b []byte, num protowire.Number, headers []limiter.Header) []byte {
+	for i := range headers {
+		h := &headers[i]
+		b = protowire.AppendTag(b, num, protowire.BytesType)
 		b = protowire.AppendVarint(b, uint64(sizeString(h.Key)+sizeString(h.Value)))
 		b = appendString(b, 1, h.Key)
 		b = appendString(b, 2, h.Value)
-	}
-	if d.Metadata != nil {
-		b = appendNested(b, 6, func(b []byte) []byte { return appendStruct(b, d.Metadata) })
 	}
 	return b
 }
@@ -46,7 +52,7 @@ func appendStatus(b []byte, s *limiter.Status) []byte {
 	}
 	b = appendUint(b, 3, uint64(s.Remaining))
 	if s.Limited {
-		seconds, nanos := splitDuration(s.Reset)
+		seconds, nanos := splitDuration(s.UntilReset())
 		b = protowire.AppendTag(b, 4, protowire.BytesType)
 		b = protowire.AppendVarint(b, uint64(sizeUint(seconds)+sizeUint(nanos)))
 		b = appendUint(b, 1, seconds)
@@ -58,7 +64,7 @@ func appendStatus(b []byte, s *limiter.Status) []byte {
 func sizeStatus(s *limiter.Status) int {
 	n := sizeUint(uint64(s.Code)) + sizeUint(uint64(s.Remaining))
 	if s.Limited {
-		seconds, nanos := splitDuration(s.Reset)
+		seconds, nanos := splitDuration(s.UntilReset())
 		n += 1 + protowire.SizeBytes(sizeLimit(&s.Limit))
 		n += 1 + protowire.SizeBytes(sizeUint(seconds)+sizeUint(nanos))
 	}

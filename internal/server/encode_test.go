@@ -33,12 +33,15 @@ func responseMessage(t testing.TB, d *limiter.Decision) *ratelimitv3.RateLimitRe
 				RequestsPerUnit: s.Limit.Requests,
 				Unit:            ratelimitv3.RateLimitResponse_RateLimit_Unit(s.Limit.Unit),
 			}
-			to.DurationUntilReset = durationpb.New(s.Reset)
+			to.DurationUntilReset = durationpb.New(s.UntilReset())
 		}
 		m.Statuses = append(m.Statuses, to)
 	}
 	for _, h := range d.Headers {
 		m.ResponseHeadersToAdd = append(m.ResponseHeadersToAdd, &corev3.HeaderValue{Key: h.Key, Value: h.Value})
+	}
+	for _, h := range d.Upstream {
+		m.RequestHeadersToAdd = append(m.RequestHeadersToAdd, &corev3.HeaderValue{Key: h.Key, Value: h.Value})
 	}
 	if d.Metadata != nil {
 		s, err := structpb.NewStruct(d.Metadata)
@@ -94,9 +97,10 @@ func TestEncodeAgreesWithGeneratedCode(t *testing.T) {
 			{Limited: true, Reset: 1}, {Limited: true, Reset: -1}, {Limited: true, Reset: -1500 * time.Millisecond},
 			{Limited: true, Reset: math.MaxInt64}, {Limited: true, Reset: math.MinInt64},
 		}},
-		"headers":        {Code: limiter.OverLimit, Headers: []limiter.Header{{Key: "RateLimit-Limit", Value: "10"}, {}, {Key: "k"}, {Value: "v"}}},
-		"long name":      {Statuses: []limiter.Status{{Limited: true, Limit: limiter.CurrentLimit{Name: string(make([]byte, 300)), Requests: math.MaxUint32, Unit: descriptor.Week}}}},
-		"empty metadata": {Metadata: map[string]any{}},
+		"headers":         {Code: limiter.OverLimit, Headers: []limiter.Header{{Key: "RateLimit-Limit", Value: "10"}, {}, {Key: "k"}, {Value: "v"}}},
+		"request headers": {Code: limiter.OK, Headers: []limiter.Header{{Key: "a", Value: "1"}}, Upstream: []limiter.Header{{Key: "x-envoy-fault-delay-request", Value: "1000"}, {}, {Key: "k"}}},
+		"long name":       {Statuses: []limiter.Status{{Limited: true, Limit: limiter.CurrentLimit{Name: string(make([]byte, 300)), Requests: math.MaxUint32, Unit: descriptor.Week}}}},
+		"empty metadata":  {Metadata: map[string]any{}},
 		"metadata": {Metadata: map[string]any{
 			"": "", "text": "한글", "yes": true, "no": false, "nothing": nil, "int": -3, "int64": int64(1 << 40), "uint64": uint64(math.MaxUint64),
 			"float": 0.1, "inf": math.Inf(-1), "list": []any{}, "lists": []any{1, "two", nil, []any{true}, map[string]any{"a": 1.5}},
@@ -122,11 +126,12 @@ func TestEncodeMetadataThatHasNoWireForm(t *testing.T) {
 
 func TestReplyIsOneAllocation(t *testing.T) {
 	d := smallDecision()
+	call := &rateLimitCall{method: new(method), decision: *d}
 	var r *reply
-	if n := testing.AllocsPerRun(100, func() { r = newReply(d) }); n > 1 {
+	if n := testing.AllocsPerRun(100, func() { r, _ = newReply(call) }); n > 1 {
 		t.Errorf("%v allocations", n)
 	}
-	data, err := newCodec(unbounded).Marshal(r)
+	data, err := newCodec().Marshal(r)
 	if err != nil || string(data.Materialize()) != string(appendResponse(nil, d)) {
 		t.Errorf("marshalled % x, %v", data.Materialize(), err)
 	}
@@ -155,8 +160,11 @@ func BenchmarkAppendResponse(b *testing.B) {
 	d := smallDecision()
 	b.Run("plain", func(b *testing.B) {
 		b.ReportAllocs()
+		call := &rateLimitCall{method: new(method), decision: *d}
 		for b.Loop() {
-			_ = newReply(d).slices[:]
+			if _, err := newReply(call); err != nil {
+				b.Fatal(err)
+			}
 		}
 	})
 	b.Run("generated", func(b *testing.B) {

@@ -36,9 +36,10 @@ func Tuned(workers uint32) []grpc.ServerOption {
 	}
 }
 
-func (s *Server) newGRPC(opts *Options) (*grpc.Server, *rateLimit) {
+// newGRPC returns the server, and the methods that package transport answers: the first one is called most.
+func (s *Server) newGRPC(opts *Options) (*grpc.Server, []*method) {
 	all := append(Tuned(opts.Calls.Workers),
-		grpc.ForceServerCodecV2(newCodec(opts.Requests)),
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(opts.Requests.MaxBytes),
 		grpc.MaxConcurrentStreams(opts.Connections.MaxStreams),
 		grpc.Creds(framedCredentials{opts.Listen.credentials()}),
@@ -60,10 +61,12 @@ func (s *Server) newGRPC(opts *Options) (*grpc.Server, *rateLimit) {
 	if opts.Lean {
 		calls = nil // package transport counts them
 	}
-	rl := &rateLimit{decider: opts.Decider, answers: &s.metrics.grpc, shared: s.shared, calls: calls}
-	registerRateLimit(g, rl)
+	d := &deciding{decider: opts.Decider, answers: &s.metrics.grpc, shared: s.shared, calls: calls, bounds: opts.Requests}
+	methods := []*method{registerRateLimit(g, d)}
+	methods = append(methods, registerReservations(g, d, opts.Reservations)...)
+	methods = append(methods, registerKuadrant(g, d, opts.Reservations)...)
 	others := countedServices{g, calls}
 	healthv1.RegisterHealthServer(others, healthService{s.readiness.grpc, s.stopping})
 	reflection.Register(others)
-	return g, rl
+	return g, methods
 }

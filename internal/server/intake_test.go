@@ -243,9 +243,6 @@ func TestClientThatNeverReads(t *testing.T) {
 		}),
 	})
 	c := rawDial(t, r.GRPCAddr)
-	if err := c.Conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
-		t.Fatal(err)
-	}
 	if err := c.WriteWindowUpdate(0, 1<<30); err != nil { // else HTTP/2 itself holds the answers back
 		t.Fatal(err)
 	}

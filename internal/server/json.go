@@ -195,6 +195,9 @@ func (h *jsonHandler) answer(w http.ResponseWriter, d *limiter.Decision, body []
 	for _, header := range d.Headers {
 		w.Header().Add(header.Key, header.Value)
 	}
+	if d.Delay > 0 {
+		w.Header().Set(limiter.DelayHeader, delayMillis(d))
+	}
 	w.Header().Set("Content-Type", "application/json")
 	status := http.StatusOK
 	if d.Code == limiter.OverLimit {

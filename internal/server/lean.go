@@ -31,14 +31,21 @@ type Starter interface {
 	Start(ctx context.Context, now time.Time, b *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error)
 }
 
-// newTransport returns the lean transport: ShouldRateLimit is answered here, everything else by grpc-go.
-func (s *Server) newTransport(opts *Options, rl *rateLimit) *transport.Server {
+// newTransport returns the lean transport: callers' methods are answered here, everything else by grpc-go.
+func (s *Server) newTransport(opts *Options, methods []*method) *transport.Server {
+	h := &leanHandler{method: methods[0], more: make(map[string]*method)}
+	var more []string
+	for _, m := range methods[1:] {
+		more = append(more, m.info.FullMethod)
+		h.more[m.info.FullMethod] = m
+	}
 	o := transport.Options{
-		Path:              rl.info.FullMethod,
-		Handler:           &leanHandler{rateLimit: rl, bounds: opts.Requests},
+		Path:              h.info.FullMethod,
+		More:              more,
+		Handler:           h,
 		Other:             s.shared.Recovering(http.HandlerFunc(s.serveOther)),
 		Calls:             s.calls,
-		Failed:            func(code codes.Code) { rl.answers.observe(time.Time{}, code) },
+		Failed:            func(code codes.Code) { h.answers.observe(time.Time{}, code) },
 		HandshakeTimeout:  handshakeTimeout,
 		MaxMessageBytes:   opts.Requests.MaxBytes,
 		MaxHeaderBytes:    endpoint.MaxHeaderSize,
@@ -72,7 +79,7 @@ func handshake(creds credentials.TransportCredentials, raw net.Conn) (net.Conn, 
 // notGRPC is the answer to a request over HTTP/2 that is no gRPC call.
 const notGRPC = "this port answers gRPC calls\n"
 
-// serveOther answers what is no call of ShouldRateLimit.
+// serveOther answers what is no call of the methods that the transport knows.
 func (s *Server) serveOther(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPost && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
 		s.grpc.ServeHTTP(w, r)
@@ -88,10 +95,19 @@ func (s *Server) serveOther(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, notGRPC)
 }
 
-// leanHandler answers ShouldRateLimit on the lean transport.
+// leanHandler answers callers' methods on the lean transport.
 type leanHandler struct {
-	*rateLimit
-	bounds Requests
+	*method
+	more map[string]*method // the other ones, by path
+}
+
+// of returns the method of a call.
+func (h *leanHandler) of(call *transport.Call) *method {
+	path := call.Path()
+	if path == h.info.FullMethod {
+		return h.method
+	}
+	return h.more[path]
 }
 
 // Handle implements transport.Handler.
@@ -104,7 +120,7 @@ func (h *leanHandler) Handle(now time.Time, calls []*transport.Call) {
 	text := string(a.messages) // one allocation for the strings of all requests
 	for _, call := range calls {
 		size := len(call.Message) // the call may be answered by begin
-		h.begin(now, &a.batch, call, text[:size])
+		h.of(call).begin(now, &a.batch, call, text[:size])
 		text = text[size:]
 	}
 	a.batch.Send()
@@ -125,53 +141,57 @@ var arrivals = sync.Pool{New: func() any { return new(arrival) }}
 const maxKeptMessages = 64 << 10
 
 // begin decides a call, or begins to. text is its message as a string.
-func (h *leanHandler) begin(now time.Time, b *limiter.Batch, call *transport.Call, text string) {
+func (m *method) begin(now time.Time, b *limiter.Batch, call *transport.Call, text string) {
 	c := callPool.Get().(*rateLimitCall)
 	if c.answer == nil {
 		c.answer = c.finish
 	}
-	c.handler, c.lean, c.start, c.size = h, call, now, len(call.Message)
-	if decided, err := h.decide(now, b, call, text, c); decided {
+	c.method, c.lean, c.start, c.size = m, call, now, len(call.Message)
+	if decided, err := m.start(now, b, call, text, c); decided {
 		c.finish(err)
 	}
 }
 
-// decide decides a call, or begins to. A panic becomes an error.
-func (h *leanHandler) decide(now time.Time, b *limiter.Batch, call *transport.Call, text string, c *rateLimitCall) (decided bool, err error) {
+// start decides a call, or begins to. A panic becomes an error.
+func (m *method) start(now time.Time, b *limiter.Batch, call *transport.Call, text string, c *rateLimitCall) (decided bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			decided, err = true, &limiter.PanicError{Value: p, Stack: debug.Stack()}
 		}
 	}()
-	if err := decodeText(call.Message, text, &c.request, h.bounds); err != nil {
+	if err := m.read(c, call.Message, text); err != nil {
 		return true, err
 	}
 	if err := overdue(call, now); err != nil {
 		return true, err
 	}
-	return startDecision(call, h.decider, now, b, &c.request, &c.decision, c.answer)
+	return startDecision(call, m.decider, now, b, &c.request, &c.decision, c.answer)
 }
 
 // finish answers a call of the lean transport.
 func (c *rateLimitCall) finish(err error) {
-	h, call := c.handler, c.lean
-	c.handler, c.lean = nil, nil
+	m, call := c.method, c.lean
+	c.lean = nil
 	if err == nil {
 		err = c.encode()
 	}
 	if err == nil {
-		h.answers.observe(c.start, codes.OK) // first, so that a client that has its answer finds it in the metrics
-		call.Reply(c)
+		m.answers.observe(c.start, codes.OK) // first, so that a client that has its answer finds it in the metrics
+		if c.decision.Delay > 0 {
+			call.ReplyWith(c, limiter.DelayHeader, delayMillis(&c.decision))
+		} else {
+			call.Reply(c)
+		}
 		c.release()
 		return
 	}
 	p, panicked := errors.AsType[*limiter.PanicError](err)
 	answer := endpoint.StatusOf(err)
 	if panicked {
-		answer = h.shared.PanickedAt(p.Value, h.info.FullMethod, p.Stack)
+		answer = m.shared.PanickedAt(p.Value, m.info.FullMethod, p.Stack)
 	}
 	st, _ := status.FromError(answer)
-	h.answers.observe(c.start, st.Code())
+	m.answers.observe(c.start, st.Code())
 	call.Fail(st.Code(), st.Message())
 	if !panicked { // else something may still refer to it
 		c.release()
@@ -185,8 +205,8 @@ func (c *rateLimitCall) encode() (err error) {
 			err = &limiter.PanicError{Value: p, Stack: debug.Stack()}
 		}
 	}()
-	c.reply = appendResponse(c.reply[:0], &c.decision)
-	return nil
+	c.reply, err = c.method.append(c, c.reply[:0])
+	return err
 }
 
 // AppendTo implements transport.Message.

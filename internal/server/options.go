@@ -12,6 +12,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/reservation"
 )
 
 // Options are what a Server is made of. Only Decider is required.
@@ -30,11 +31,14 @@ type Options struct {
 	// does.
 	JSONBadRequestOnFailure bool
 
-	// Lean answers ShouldRateLimit with package transport, and leaves all other calls on the same port to grpc-go.
+	// Reservations signs the ids of reservations; nil: with a random key, so that no other process accepts them.
+	Reservations *reservation.Signer
+
+	// Lean answers the calls of callers' methods with package transport, and leaves all other calls on the same port to grpc-go.
 	Lean bool
 
 	DrainDelay    time.Duration       // from red health to refusing new calls; default 0
-	ServerOptions []grpc.ServerOption // of grpc-go, applied last. An interceptor may not keep a request after it returned; with Lean it does not see ShouldRateLimit
+	ServerOptions []grpc.ServerOption // of grpc-go, applied last. An interceptor may not keep a request after it returned; with Lean it does not see callers' methods
 }
 
 // Listen says where callers connect.
@@ -124,6 +128,10 @@ func (o *Options) setDefaults() {
 	defaultTo(&o.Connections.MaxBytesOfAll, 128<<20)
 	defaultTo(&o.Connections.MaxAge, 24*time.Hour)
 	defaultTo(&o.Connections.MaxAgeGrace, time.Hour)
+	if o.Reservations == nil {
+		o.Reservations = reservation.NewSigner()
+		o.Reservations.SetKey(reservation.NewKey())
+	}
 }
 
 func defaultTo[T comparable](field *T, value T) {

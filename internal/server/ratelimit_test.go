@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
 
@@ -61,6 +63,34 @@ func TestShouldRateLimitCarriesEveryField(t *testing.T) {
 				t.Errorf("response (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A caller that is not Envoy finds the delay in the metadata of the answer, or in the header of the answer over HTTP.
+func TestTheDelayIsInTheMetadataOfTheAnswer(t *testing.T) {
+	delay := time.Duration(0)
+	r := start(t, Options{Decider: decider(func(_ context.Context, _ time.Time, _ *limiter.Request, d *limiter.Decision) error {
+		d.Code, d.Delay = limiter.OK, delay
+		d.Statuses = append(d.Statuses, limiter.Status{Code: limiter.OK})
+		return nil
+	})})
+	for _, c := range []struct {
+		delay time.Duration
+		want  []string
+	}{{333334 * time.Microsecond, []string{"334"}}, {0, nil}, {time.Hour, []string{"3600000"}}, {0, nil}} {
+		delay = c.delay
+		var head metadata.MD
+		got, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest(), grpc.Header(&head))
+		if err != nil || got.OverallCode != ratelimitv3.RateLimitResponse_OK {
+			t.Fatalf("got %v, %v", got, err)
+		}
+		if diff := cmp.Diff(c.want, head.Get("x-ratelimit-delay-ms")); diff != "" {
+			t.Errorf("metadata after %v (-want +got):\n%s", delay, diff)
+		}
+		_, headers, _ := request(t, http.MethodPost, r.HTTPAddr, "/json", strings.NewReader(`{"domain": "d", "descriptors": [{"entries": [{"key": "k"}]}]}`))
+		if diff := cmp.Diff(c.want, headers.Values("x-ratelimit-delay-ms"), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("headers after %v (-want +got):\n%s", delay, diff)
+		}
 	}
 }
 

@@ -89,6 +89,9 @@ func (r *refusals) write(ctx context.Context, req *limiter.Request, d *limiter.D
 			slog.String("wait", wait(s.RetryAfter)),
 		}
 		attrs = append(attrs, r.rule(req, i, s)...)
+		if s.Overridden {
+			attrs = append(attrs, slog.Bool("override", true))
+		}
 		if n := r.some.Missed(); n > 0 {
 			attrs = append(attrs, slog.Int64("not_logged", n))
 		}
@@ -106,8 +109,8 @@ func wait(d time.Duration) string {
 
 // rule names the rule that refused a descriptor, and the counter of the limit that did.
 func (r *refusals) rule(req *limiter.Request, i int, s *limiter.Status) []slog.Attr {
-	if req.Descriptors[i].HasOverride {
-		return []slog.Attr{slog.String("rule", "override of the request")}
+	if req.Descriptors[i].HasLimit && s.Rule == nil {
+		return []slog.Attr{slog.String("rule", "limit of the request")}
 	}
 	if s.Rule == nil {
 		return nil

@@ -29,7 +29,10 @@ func refuse(_ context.Context, _ time.Time, req *limiter.Request, d *limiter.Dec
 			}
 			d.Code = limiter.OverLimit
 			s = limiter.Status{Code: limiter.OverLimit, Rule: rule, LimitIndex: 1, Limited: true, RetryAfter: wait,
-				Limit: limiter.CurrentLimit{Requests: 5, Unit: descriptor.Minute}}
+				Limit: limiter.CurrentLimit{Requests: 5, Unit: descriptor.Minute}, Overridden: len(asked.Entries) > 1}
+			if asked.HasLimit && !s.Overridden {
+				s.Rule = nil
+			}
 		}
 		d.Statuses = append(d.Statuses, s)
 	}
@@ -80,9 +83,14 @@ func TestRefusalsAreLogged(t *testing.T) {
 	nothing(asking("4s"))
 
 	now = now.Add(time.Second)
-	override := asking("5s")
-	override.Descriptors[1].HasOverride = true
-	has(override, `rule="override of the request"`, "not_logged=2")
+	limited := asking("5s")
+	limited.Descriptors[1].HasLimit = true
+	has(limited, `rule="limit of the request"`, "not_logged=2")
+	overridden := asking("6s") // an override comes before the request's limit
+	overridden.Descriptors[1].HasLimit = true
+	overridden.Descriptors[1].Entries = append(overridden.Descriptors[1].Entries, descriptor.Entry{Key: "k", Value: "v"})
+	has(overridden, "rule=edge.wait", "override=true")
+	now = now.Add(time.Second)
 	long := asking(strings.Repeat("é", 1000))
 	has(long, "…")
 	if got := len(log.String()); got > 1000 {

@@ -80,10 +80,10 @@ func New(opts Options) (*Server, error) {
 		drainDelay: opts.DrainDelay,
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
-	var rl *rateLimit
-	s.grpc, rl = s.newGRPC(&opts)
+	var methods []*method
+	s.grpc, methods = s.newGRPC(&opts)
 	if opts.Lean {
-		s.transport = s.newTransport(&opts, rl)
+		s.transport = s.newTransport(&opts, methods)
 	}
 	s.http = s.newHTTP(&opts)
 	return s, nil
@@ -101,7 +101,7 @@ func observed(opts *Options) Decider {
 	return d
 }
 
-// Answered is how many calls of ShouldRateLimit have been answered over gRPC.
+// Answered is how many calls of callers' methods have been answered over gRPC.
 func (s *Server) Answered() uint64 { return s.metrics.grpc.total() }
 
 // SetServing sets whether this server wants requests. It drives gRPC health, /healthcheck and /readyz. Once Run is

@@ -60,7 +60,7 @@ var within = servicetest.Within
 type decider func(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error
 
 func (f decider) Decide(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
-	d.Code, d.Statuses, d.Headers, d.Metadata = limiter.CodeUnknown, d.Statuses[:0], d.Headers[:0], nil
+	*d = limiter.Decision{Statuses: d.Statuses[:0], Headers: d.Headers[:0], Upstream: d.Upstream[:0]}
 	return f(ctx, now, req, d)
 }
 

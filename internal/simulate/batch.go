@@ -38,6 +38,8 @@ type verdict struct {
 	rule    int32 // the first rule that refused it, by Rule.Index; -1 if none did
 	from    int32 // its refusals are batch.refusals[from:to]
 	to      int32
+
+	overridden bool // a descriptor was decided with an override
 }
 
 type outcome uint8

@@ -23,6 +23,8 @@ type blamed struct {
 type refusal struct {
 	rule  int32 // by Rule.Index
 	limit int32 // index in Rule.Limits; -1: the whole rule
+
+	overridden bool // with the numbers of an override
 }
 
 func (b *blame) add(by []refusal) {
@@ -68,6 +70,9 @@ func (b blame) reported(e *engine) []RefusedBy {
 		if x.limit >= 0 {
 			l := &r.Limits[x.limit]
 			by.Name, by.Limit, by.Burst = l.Name, limitText(l), burstText(l)
+			if x.overridden {
+				by.Limit, by.Burst, by.Overridden = "(override)", "", true
+			}
 		}
 		out = append(out, by)
 	}

@@ -34,6 +34,7 @@ type engine struct {
 	firstUnknown string // the domain of the first of them
 	noRule       int64  // requests that no rule matches
 	notEnforced  int64  // requests that passed although some limit was over
+	overridden   int64  // requests with a descriptor that was decided with an override
 	failures     int64
 	failure      error // the first one
 }
@@ -43,12 +44,21 @@ type engine struct {
 type refusingStore struct {
 	*memory.Store
 	refused []refusedTake // the refused takes of the current request
+	lasts   int64         // how long requests are in flight, in microseconds; 0: for the whole time that a place is theirs
+	whole   []wholeLimit  // of the current request
+}
+
+// wholeLimit is the limit of a take that was made to last as long as requests do.
+type wholeLimit struct {
+	take  int
+	limit *descriptor.Limit
 }
 
 // refusedTake is a take that was refused.
 type refusedTake struct {
 	descriptor int
-	limit      *descriptor.Limit
+	limit      *descriptor.Limit // to compare: with an override it is only lent for the take
+	name       string
 }
 
 // ruleCount has the results of one rule.
@@ -64,21 +74,37 @@ type ruleCount struct {
 // maxRuleColumns bounds the rules with counts over time.
 const maxRuleColumns = 256
 
-func newEngine(tree *descriptor.Tree, settings limiter.Settings, maxCounters int) *engine {
-	e := &engine{tree: tree, most: cmp.Or(maxCounters, memory.DefaultMaxCounters), rules: make([]ruleCount, len(tree.Rules))}
+func newEngine(rules *Rules, o *Options) *engine {
+	tree := rules.Tree
+	e := &engine{tree: tree, most: cmp.Or(o.MaxCounters, memory.DefaultMaxCounters), rules: make([]ruleCount, len(tree.Rules))}
 	// Where the service would share counters, the report says that there are not enough.
 	e.store.Store = memory.New(memory.Options{MaxCounters: e.most, Shared: -1})
+	e.store.lasts = o.Duration.Microseconds()
 	e.limiter = limiter.New(limiter.Options{Store: &e.store})
-	e.limiter.Swap(tree, settings)
+	e.limiter.Swap(tree, o.Settings)
+	e.limiter.SetOverrides(rules.Overrides)
 	return e
 }
 
 // Take settles the takes of one request, and notes those that are refused.
 func (s *refusingStore) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+	s.whole = s.whole[:0]
+	for i := range r.Takes {
+		l := r.Takes[i].Limit
+		if l.Algorithm == descriptor.Concurrency && s.lasts > 0 && s.lasts < l.Arithmetic.Length {
+			lasting := *l
+			lasting.Arithmetic.Length = s.lasts
+			r.Takes[i].Limit = &lasting
+			s.whole = append(s.whole, wholeLimit{i, l})
+		}
+	}
 	err := s.Store.Take(ctx, now, r)
+	for _, w := range s.whole {
+		r.Takes[w.take].Limit = w.limit
+	}
 	for i := range r.Outcomes {
 		if o := &r.Outcomes[i]; !o.Allowed && !o.Failed {
-			s.refused = append(s.refused, refusedTake{r.Takes[i].Member, r.Takes[i].Limit})
+			s.refused = append(s.refused, refusedTake{r.Takes[i].Member, r.Takes[i].Limit, r.Takes[i].Limit.Name})
 		}
 	}
 	return err
@@ -113,8 +139,9 @@ func (e *engine) count(req *limiter.Request) verdict {
 		v.outcome = refused
 	}
 	known := e.knows(req.Domain)
-	found := false
+	found, overridden := false, false
 	for i := range e.decision.Statuses {
+		overridden = overridden || e.decision.Statuses[i].Overridden
 		r := e.decision.Statuses[i].Rule
 		if r == nil {
 			continue
@@ -125,7 +152,7 @@ func (e *engine) count(req *limiter.Request) verdict {
 		if v.outcome == refused && e.decision.Statuses[i].Code == limiter.OverLimit {
 			c.refused++
 			if v.rule < 0 {
-				v.rule = int32(r.Index)
+				v.rule = r.Index
 			}
 			e.refusedBy(i, r)
 			if c.column == 0 && e.columns < maxRuleColumns {
@@ -136,6 +163,9 @@ func (e *engine) count(req *limiter.Request) verdict {
 				e.series.add(c.column - 1)
 			}
 		}
+	}
+	if v.overridden = overridden; overridden {
+		e.overridden++
 	}
 	if !found && known {
 		e.noRule++
@@ -150,14 +180,14 @@ func (e *engine) count(req *limiter.Request) verdict {
 // refusedBy records the limits of a rule that refuse the current request: those whose takes were refused, or the whole
 // rule if none of its own limits was.
 func (e *engine) refusedBy(place int, r *descriptor.Rule) {
-	known := false
+	known, overridden := false, e.decision.Statuses[place].Overridden
 	for _, take := range e.store.refused {
 		if take.descriptor != place {
 			continue
 		}
 		for j := range r.Limits {
-			if &r.Limits[j] == take.limit {
-				e.refusals = append(e.refusals, refusal{int32(r.Index), int32(j)})
+			if isLimit(r, j, &take, overridden) {
+				e.refusals = append(e.refusals, refusal{r.Index, int32(j), overridden})
 				known = true
 			}
 		}
@@ -167,8 +197,14 @@ func (e *engine) refusedBy(place int, r *descriptor.Rule) {
 		if len(r.Limits) == 1 {
 			limit = 0
 		}
-		e.refusals = append(e.refusals, refusal{int32(r.Index), limit})
+		e.refusals = append(e.refusals, refusal{r.Index, limit, overridden})
 	}
+}
+
+// isLimit reports whether a take counted under one of a rule's limits. With an override it has a copy of the limit, with other
+// numbers; the names of a rule's limits differ.
+func isLimit(r *descriptor.Rule, j int, take *refusedTake, overridden bool) bool {
+	return &r.Limits[j] == take.limit || overridden && r.Limits[j].Name == take.name
 }
 
 // newly records, once each, the rules that refuse a request which the other folder's rules let pass.
@@ -212,7 +248,7 @@ func (e *engine) countOver(o outcome) {
 		}
 		last = take.descriptor
 		for j := range r.Limits {
-			if &r.Limits[j] == take.limit {
+			if isLimit(r, j, &take, e.decision.Statuses[take.descriptor].Overridden) {
 				if c.limits == nil {
 					c.limits = make([]int64, len(r.Limits))
 				}

@@ -8,6 +8,8 @@ type Report struct {
 	Against string   `json:"against,omitempty"` // the folder that it is compared with
 	Logs    []string `json:"logs"`
 
+	Overrides string `json:"overrides,omitempty"` // the file of the overrides in force
+
 	From time.Time `json:"from"` // of the first request
 	To   time.Time `json:"to"`   // of the last
 
@@ -66,7 +68,8 @@ type Side struct {
 	UnknownDomain int64  `json:"unknown_domain"`
 	Failed        int64  `json:"failed"` // no decision could be made
 	FirstFailure  string `json:"first_failure,omitempty"`
-	Rules         int    `json:"rules"` // number of rules
+	Rules         int    `json:"rules"`                // number of rules
+	Overridden    int64  `json:"overridden,omitempty"` // decided with an override
 }
 
 // Change counts the requests and callers whose verdicts differ between two folders.
@@ -162,6 +165,8 @@ type RefusedBy struct {
 	Limit    string `json:"limit,omitempty"` // 5 per minute
 	Burst    string `json:"burst,omitempty"` // as of Limit
 	Requests int64  `json:"requests"`
+
+	Overridden bool `json:"overridden,omitempty"` // with the numbers of the caller's override, not of Limit
 }
 
 // OverTime has counts over time, in buckets of equal width.

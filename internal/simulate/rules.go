@@ -15,11 +15,13 @@ func identity(r *descriptor.Rule) string {
 	var b strings.Builder
 	b.WriteString(strconv.Quote(r.Domain))
 	for _, l := range r.Levels {
-		b.WriteString(strconv.Quote(l.Key))
-		b.WriteString(strconv.Itoa(int(l.Kind)))
-		b.WriteString(strconv.Quote(l.Value))
+		b.WriteString(levelIdentity(l))
 	}
 	return b.String()
+}
+
+func levelIdentity(l descriptor.Level) string {
+	return strconv.Quote(l.Key) + strconv.Itoa(int(l.Kind)) + strconv.Quote(l.Value)
 }
 
 // byRule combines the counts of both engines. The rules that refuse most come first.
@@ -108,6 +110,9 @@ func burstText(l *descriptor.Limit) string {
 }
 
 func limitText(l *descriptor.Limit) string {
+	if l.Algorithm == descriptor.Concurrency {
+		return l.Words()
+	}
 	text := strconv.FormatUint(uint64(l.Requests), 10) + " per "
 	if l.Window.Multiplier > 1 {
 		return text + strconv.FormatUint(uint64(l.Window.Multiplier), 10) + " " + l.Window.Unit.String() + "s"
@@ -137,15 +142,25 @@ func changedRules(now, old *descriptor.Tree) (all []RuleChange) {
 			all = append(all, RuleChange{Rule: r.Path, File: r.Position.File, Line: r.Position.Line, Old: ruleLines(r)})
 		}
 	}
-	return append(changedDomains(now, old), all...)
+	return slices.Concat(changedDomains(now, old), changedOrders(now, old), all)
 }
 
-// changedDomains returns the domains whose admission differs. It decides which limits a refused request counts in.
+// changedDomains returns the domains whose own settings differ.
 func changedDomains(now, old *descriptor.Tree) (all []RuleChange) {
 	for d := range now.EachDomain() {
 		was := old.Domain(d.Name)
-		if was != nil && was.Admission != d.Admission {
-			all = append(all, RuleChange{Rule: d.Name, Old: []string{admissionText(was)}, New: []string{admissionText(d)}})
+		if was == nil {
+			continue
+		}
+		c := RuleChange{Rule: d.Name}
+		if was.Admission != d.Admission {
+			c.Old, c.New = append(c.Old, admissionText(was)), append(c.New, admissionText(d))
+		}
+		if was.OnError != d.OnError {
+			c.Old, c.New = append(c.Old, onErrorText(was.OnError)), append(c.New, onErrorText(d.OnError))
+		}
+		if c.New != nil {
+			all = append(all, c)
 		}
 	}
 	slices.SortFunc(all, func(a, b RuleChange) int { return strings.Compare(a.Rule, b.Rule) })
@@ -157,6 +172,97 @@ func admissionText(d *descriptor.Domain) string {
 		return "admission as the service has it"
 	}
 	return "admission " + descriptor.AdmissionNames[d.Admission]
+}
+
+func onErrorText(o descriptor.OnError) string {
+	if o == descriptor.OnErrorDefault {
+		return "on_error as the service has it"
+	}
+	return "on_error " + descriptor.OnErrorNames[o]
+}
+
+// patterns are siblings of which the first that matches a value wins: those of one key, or those with a star in their key.
+type patterns struct {
+	path  string // of the rules above them, and the key that they share
+	first *descriptor.Rule
+	texts []string // in their order
+}
+
+// patternsOf returns all patterns of a tree by the identity of what they share, and these identities in the order of the rules.
+func patternsOf(t *descriptor.Tree) (all map[string]*patterns, order []string) {
+	all = make(map[string]*patterns)
+	for _, r := range t.Rules {
+		id, path := strconv.Quote(r.Domain), r.Domain
+		for _, l := range r.Levels {
+			if l.Kind == descriptor.MatchWildcard || l.Kind == descriptor.MatchRegex {
+				group, at, text := id+" "+strconv.Quote(l.Key), path+"."+l.Key, l.Value
+				switch {
+				case descriptor.HasWildcard(l.Key):
+					group, at, text = id, path, l.Text()
+				case l.Kind == descriptor.MatchRegex:
+					text = "regex " + text
+				}
+				p := all[group]
+				if p == nil {
+					p = &patterns{path: at, first: r}
+					all[group] = p
+					order = append(order, group)
+				}
+				if n := len(p.texts); n == 0 || p.texts[n-1] != text { // the rules below one pattern follow each other
+					p.texts = append(p.texts, text)
+				}
+			}
+			id += levelIdentity(l)
+			path += "." + l.Text()
+		}
+	}
+	return all, order
+}
+
+// changedOrders returns the patterns that are in both trees, in another order. The first that matches a value decides.
+func changedOrders(now, old *descriptor.Tree) (all []RuleChange) {
+	was, _ := patternsOf(old)
+	is, order := patternsOf(now)
+	for _, group := range order {
+		p, before := is[group], was[group]
+		if before == nil {
+			continue
+		}
+		came, gone := keptIn(before.texts, p.texts), keptIn(p.texts, before.texts)
+		for len(came) > 0 && came[0] == gone[0] {
+			came, gone = came[1:], gone[1:]
+		}
+		for n := len(came); n > 0 && came[n-1] == gone[n-1]; n-- { // they have the same texts, each once
+			came, gone = came[:n-1], gone[:n-1]
+		}
+		if len(came) > 0 {
+			all = append(all, RuleChange{Rule: p.path, File: p.first.Position.File, Line: p.first.Position.Line, Old: []string{orderText(gone)}, New: []string{orderText(came)}})
+		}
+	}
+	return all
+}
+
+// keptIn returns those texts that are in the other list too.
+func keptIn(other, texts []string) (kept []string) {
+	in := make(map[string]struct{}, len(other))
+	for _, t := range other {
+		in[t] = struct{}{}
+	}
+	for _, t := range texts {
+		if _, is := in[t]; is {
+			kept = append(kept, t)
+		}
+	}
+	return kept
+}
+
+func orderText(texts []string) string {
+	const most = 10
+	text := "first that matches: " + strings.Join(texts[:min(most, len(texts))], ", ")
+	if more := len(texts) - most; more > 0 {
+		text += ", and " + strconv.Itoa(more) + " more"
+	}
+	return text
 }
 
 // ruleLines describes what a rule does to requests, a line for each limit and each flag. It is never empty.
@@ -172,7 +278,7 @@ func ruleLines(r *descriptor.Rule) []string {
 	for _, flag := range []struct {
 		set  bool
 		text string
-	}{{r.Unlimited, "unlimited"}, {r.Shadow, "shadow mode"}, {r.Quota, "quota mode"}, {len(r.Replaces) > 0, "replaces " + strings.Join(r.Replaces, ", ")}} {
+	}{{r.Unlimited, "unlimited"}, {r.Shadow, "shadow mode"}, {r.Quota, "quota mode"}, {r.OnError != descriptor.OnErrorDefault, onErrorText(r.OnError)}, {len(r.Replaces) > 0, "replaces " + strings.Join(r.Replaces, ", ")}} {
 		if flag.set {
 			lines = append(lines, flag.text)
 		}

@@ -13,15 +13,21 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/accesslog"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
 // Options are the inputs of Run. Rules, Mapping and Logs are required.
 type Options struct {
-	Rules    Rules
-	Against  *Rules // the old rules to compare with; nil: none
-	Settings limiter.Settings
-	Mapping  *accesslog.Mapping
-	Logs     []Log
+	Rules     Rules
+	Against   *Rules // the old rules to compare with; nil: none
+	Overrides string // the file that the overrides of both are from, for the report; empty: none
+	Settings  limiter.Settings
+	Mapping   *accesslog.Mapping
+	Logs      []Log
+
+	// Duration is how long requests are in flight, in whole milliseconds: so long they keep their places under limits of requests
+	// in flight. 0: as long as the rule lets them, because a log does not say when they ended.
+	Duration time.Duration
 
 	Window      time.Duration // lines are sorted within this time; 0: lines are not sorted
 	MaxBadLines int           // more bad lines fail the run; negative: no bound
@@ -37,6 +43,9 @@ type Options struct {
 type Rules struct {
 	Folder string // for the report
 	Tree   *descriptor.Tree
+
+	Overrides *override.Set // that are in force with these rules
+	Misfits   []string      // why others are not, for the report's warnings
 }
 
 // Log is one access log.
@@ -55,6 +64,8 @@ type Verdict struct {
 	Rule    string    `json:"rule,omitempty"`
 	Old     string    `json:"old,omitempty"`
 	OldRule string    `json:"old_rule,omitempty"`
+
+	Overridden bool `json:"overridden,omitempty"` // decided with an override
 }
 
 // BadLinesError is returned for logs with more bad lines than Options.MaxBadLines or Options.MaxBadShare.
@@ -97,9 +108,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		o.MaxCallers = 100_000
 	}
 	began := time.Now()
-	r := &run{options: &o, now: newEngine(o.Rules.Tree, o.Settings, o.MaxCounters), callers: newCallers(max(o.MaxCallers, 2))}
+	r := &run{options: &o, now: newEngine(&o.Rules, &o), callers: newCallers(max(o.MaxCallers, 2))}
 	if o.Against != nil {
-		r.old = newEngine(o.Against.Tree, o.Settings, o.MaxCounters)
+		r.old = newEngine(o.Against, &o)
 	}
 	for range columnCount {
 		r.total.column()
@@ -256,7 +267,7 @@ var codes = [...]string{failed: "UNKNOWN", allowed: limiter.OK.String(), refused
 func (r *run) verdict(a *replayedRequest, now, old verdict) *Verdict {
 	v := &Verdict{
 		Log: r.options.Logs[a.log].Name, Line: a.line, Time: time.UnixMicro(a.at).UTC(), Caller: string(a.Caller),
-		Code: codes[now.outcome], Rule: r.now.path(now.rule),
+		Code: codes[now.outcome], Rule: r.now.path(now.rule), Overridden: now.overridden,
 	}
 	if r.old != nil {
 		v.Old, v.OldRule = codes[old.outcome], r.old.path(old.rule)

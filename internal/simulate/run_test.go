@@ -340,6 +340,54 @@ descriptors:
 	}
 }
 
+// A change of on_error is shown, of rules and of domains. So is another order of patterns, because the first that matches decides;
+// the order of all other rules means nothing.
+func TestChangedOrder(t *testing.T) {
+	const limit = "rate_limit: {unit: minute, requests_per_unit: 1}"
+	old := rules(t, `
+domain: edge
+on_error: allow
+descriptors:
+- {key: user, on_error: deny, `+limit+`}
+- {key: path, value: /a/*, `+limit+`}
+- {key: path, value: /b, `+limit+`}
+- {key: path, value: "/a/b/*", descriptors: [{key: x, `+limit+`}, {key: y, `+limit+`}]}
+- {key: path, value_regex: "^/c", `+limit+`}
+- {key: path, value: /d/*, `+limit+`}
+- {key: gone, value: "1*", `+limit+`}
+- {key: gone, value: "2*", `+limit+`}
+- {key: "k*", value: v, `+limit+`}
+- {key: "*", `+limit+`}
+- {key: host, descriptors: [{key: path, value: "1*", `+limit+`}, {key: path, value: "2*", `+limit+`}]}
+`)
+	now := rules(t, `
+domain: edge
+on_error: local
+descriptors:
+- {key: user, `+limit+`}
+- {key: path, value: /b, `+limit+`}
+- {key: path, value: "/a/b/*", descriptors: [{key: y, `+limit+`}, {key: x, `+limit+`}]}
+- {key: path, value_regex: "^/c", `+limit+`}
+- {key: path, value: /a/*, `+limit+`}
+- {key: path, value: /d/*, `+limit+`}
+- {key: "*", `+limit+`}
+- {key: "k*", value: v, `+limit+`}
+- {key: host, descriptors: [{key: path, value: "1*", `+limit+`}, {key: path, value: "2*", `+limit+`}]}
+`)
+	r := run(t, simulate.Options{Rules: now, Against: &old}, at(0, "a", "/"))
+	gone := []string{"1 per minute, fixed window"}
+	if diff := cmp.Diff([]simulate.RuleChange{
+		{Rule: "edge", Old: []string{"on_error allow"}, New: []string{"on_error local"}},
+		{Rule: "edge.path", File: "rules.yaml", Line: 7, Old: []string{"first that matches: /a/*, /a/b/*, regex ^/c"}, New: []string{"first that matches: /a/b/*, regex ^/c, /a/*"}},
+		{Rule: "edge", File: "rules.yaml", Line: 11, Old: []string{"first that matches: k*_v, *"}, New: []string{"first that matches: *, k*_v"}},
+		{Rule: "edge.user", File: "rules.yaml", Line: 5, Old: []string{"1 per minute, fixed window", "on_error deny"}, New: gone},
+		{Rule: "edge.gone_1*", File: "rules.yaml", Line: 11, Old: gone},
+		{Rule: "edge.gone_2*", File: "rules.yaml", Line: 12, Old: gone},
+	}, r.ChangedRules); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestHits(t *testing.T) {
 	m := mapping(t, jsonMapping+"hits: n\n")
 	r := run(t, simulate.Options{Mapping: m, Rules: rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 10}}\n")},
@@ -583,5 +631,34 @@ func TestLoadRules(t *testing.T) {
 	}
 	if _, err := simulate.LoadRules(dir, false, descriptor.Options{}); err == nil || !strings.Contains(err.Error(), "b.yaml:1:9: domain \"edge\" twice") {
 		t.Error(err)
+	}
+}
+
+// A log does not say how long requests were in flight. So they keep their places for the whole ttl, or as long as the caller says.
+func TestRequestsInFlight(t *testing.T) {
+	folder := rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {algorithm: concurrency, max_in_flight: 2, ttl: 1m}}\n"+
+		"- {key: path, rate_limit: {unit: minute, requests_per_unit: 2}}\n")
+	var lines []string
+	for second := range 5 {
+		lines = append(lines, at(second, "a", ""))
+	}
+	lines = append(lines, at(60, "a", ""), at(61, "a", ""), at(62, "a", ""))
+	for _, c := range []struct {
+		lasts   time.Duration
+		refused int64
+		warning string
+	}{
+		{0, 4, "under edge.remote_address (rules of rules) each one keeps its place for the whole `ttl`"},
+		{time.Hour, 4, "is assumed to be in flight for 1h0m0s, or for the `ttl` of the rule if that is shorter (--duration)"},
+		{2001 * time.Millisecond, 2, "is assumed to be in flight for 2.001s"}, // a third one within two seconds is refused
+		{2 * time.Second, 0, "so long it keeps its place under edge.remote_address"},
+	} {
+		r := run(t, simulate.Options{Rules: folder, Duration: c.lasts}, lines...)
+		if n := r.New.Refused; n != c.refused || r.ByRule[0].New.Limits[0].Over != n || !strings.Contains(strings.Join(r.Warnings, "\n"), c.warning) {
+			t.Errorf("%v: %d refused, %+v, %q", c.lasts, n, r.ByRule[0].New, r.Warnings)
+		}
+	}
+	if r := run(t, simulate.Options{Rules: folder}, at(0, "", "/")); strings.Contains(strings.Join(r.Warnings, "\n"), "in flight") {
+		t.Errorf("no request takes a place: %q", r.Warnings)
 	}
 }

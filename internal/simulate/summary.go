@@ -16,8 +16,8 @@ const busiest = 100
 func (r *run) report(in *intake) *Report {
 	o := r.options
 	out := &Report{
-		Rules: o.Rules.Folder,
-		From:  instant(r.from), To: instant(r.to),
+		Rules: o.Rules.Folder, Overrides: o.Overrides,
+		From: instant(r.from), To: instant(r.to),
 		Lines: in.lines, Requests: r.requests, Skipped: in.skipped, Bad: in.bad, FirstBad: in.firstBad,
 		Order: in.order.reported(o),
 		New:   r.now.side(r.outcomes[0]),
@@ -44,8 +44,24 @@ func (r *run) report(in *intake) *Report {
 	for _, e := range in.missed.Errors(o.Mapping) {
 		out.Warnings = append(out.Warnings, e.Error())
 	}
-	out.warn(r.now, r.old)
+	out.Warnings = append(out.Warnings, o.Rules.misfits()...)
+	if o.Against != nil {
+		out.Warnings = append(out.Warnings, o.Against.misfits()...)
+	}
+	out.warn(r.now, r.old, o.Duration)
 	return out
+}
+
+// misfits are warnings about overrides that do not fit the rules.
+func (r *Rules) misfits() (warnings []string) {
+	const most = 3
+	for _, why := range r.Misfits[:min(len(r.Misfits), most)] {
+		warnings = append(warnings, fmt.Sprintf("with the rules of %s an override has no effect: %s", r.Folder, why))
+	}
+	if n := len(r.Misfits) - most; n > 0 {
+		warnings = append(warnings, fmt.Sprintf("with the rules of %s %d more overrides have no effect", r.Folder, n))
+	}
+	return warnings
 }
 
 func instant(micro int64) time.Time { return time.UnixMicro(micro).UTC() }
@@ -64,7 +80,7 @@ func (o *order) reported(options *Options) Order {
 func (e *engine) side(outcomes [3]int64) Side {
 	s := Side{
 		Allowed: outcomes[allowed], Refused: outcomes[refused], Failed: outcomes[failed],
-		NotEnforced: e.notEnforced, NoRule: e.noRule, UnknownDomain: e.unknown, Rules: len(e.tree.Rules),
+		NotEnforced: e.notEnforced, NoRule: e.noRule, UnknownDomain: e.unknown, Rules: len(e.tree.Rules), Overridden: e.overridden,
 	}
 	if e.failure != nil {
 		s.FirstFailure = e.failure.Error()
@@ -125,7 +141,7 @@ func (r *run) reportedCaller(c *callerRow) Caller {
 }
 
 // warn adds warnings about anything that makes the figures doubtful.
-func (r *Report) warn(now, old *engine) {
+func (r *Report) warn(now, old *engine, duration time.Duration) {
 	add := func(format string, args ...any) { r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...)) }
 	if r.Order.Late*100 > r.Lines {
 		add("%d lines are older than others before them by up to %s, more than the window of %s: sort the log, or give a longer --reorder; the first is %s",
@@ -144,6 +160,13 @@ func (r *Report) warn(now, old *engine) {
 	}{{&r.New, now, r.Rules}, {r.Old, old, r.Against}} {
 		if side.of == nil {
 			continue
+		}
+		if path := side.engine.inFlight(); path != "" && duration == 0 {
+			add("the log does not say how long a request was in flight: under %s (rules of %s) each one keeps its place for the whole `ttl`, and more are refused than would be; give their usual duration with --duration",
+				path, side.folder)
+		} else if path != "" {
+			add("each request is assumed to be in flight for %s, or for the `ttl` of the rule if that is shorter (--duration): so long it keeps its place under %s (rules of %s)",
+				duration, path, side.folder)
 		}
 		if side.of.Failed > 0 {
 			add("with the rules of %s no decision could be made for %d requests: %s", side.folder, side.of.Failed, side.of.FirstFailure)
@@ -174,4 +197,15 @@ func unknownDomain(requested string, tree *descriptor.Tree) string {
 
 func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(time.Millisecond).String()
+}
+
+// inFlight returns the path of the first rule with a limit of requests in flight that has decided a request; empty if there is none.
+func (e *engine) inFlight() string {
+	for i, r := range e.tree.Rules {
+		concurrency := func(l descriptor.Limit) bool { return l.Algorithm == descriptor.Concurrency }
+		if e.rules[i].requests > 0 && slices.ContainsFunc(r.Limits, concurrency) {
+			return r.Path
+		}
+	}
+	return ""
 }

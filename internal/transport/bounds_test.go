@@ -191,9 +191,6 @@ func TestUnreadAnswersCount(t *testing.T) {
 	b := startBounded(t, echo{}, 1<<40, 8<<10, nil)
 	c := rawDial(t, b.addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
 	c.ok(c.fr.WriteWindowUpdate(0, 1<<30))
-	if err := c.conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
-		t.Fatal(err)
-	}
 	for i := range 10_000 {
 		c.begin(make([]byte, 10_000))
 		if i%100 == 0 && b.closed(t, "bytes") > 0 {

@@ -2,16 +2,18 @@ package transport
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 
 	"github.com/ratelimitd/ratelimitd/internal/intake"
 )
 
-// Call is a call of the server's method. It is a context that ends when the caller's deadline passes, or when the caller gives
+// Call is a call of one of the handler's methods. It is a context that ends when the caller's deadline passes, or when the caller gives
 // up. Nothing of a call may be used after it is answered.
 type Call struct {
 	// Message is the request's message.
@@ -91,6 +93,9 @@ func (c *Call) endContext(done chan struct{}) {
 // Value implements context.Context.
 func (c *Call) Value(any) any { return nil }
 
+// Path returns the path of the method: "/package.Service/Method".
+func (c *Call) Path() string { return c.head.path }
+
 // Header returns the first value of a header field, or "". The name is in lower case.
 func (c *Call) Header(name string) string { return c.head.value(name) }
 
@@ -101,11 +106,18 @@ type Message interface {
 }
 
 // Reply answers the call with a message.
-func (c *Call) Reply(m Message) {
+func (c *Call) Reply(m Message) { c.reply(answerBlock, m) }
+
+// ReplyWith answers the call with a message, and a header field before it. The name is in lower case.
+func (c *Call) ReplyWith(m Message, name, value string) {
+	c.reply(slices.Concat(answerBlock, encode(hpack.HeaderField{Name: name, Value: value})), m)
+}
+
+func (c *Call) reply(head []byte, m Message) {
 	conn := c.stream.conn
 	conn.mu.Lock()
 	if !c.stream.gone {
-		conn.appendBlock(c.stream.id, false, answerBlock)
+		conn.appendBlock(c.stream.id, false, head)
 		conn.answer(&c.stream, m)
 	}
 	c.release()

@@ -322,6 +322,7 @@ func (c *conn) flush() {
 	c.mu.Unlock()
 	if len(p) > 0 && !left {
 		if _, err := c.plain.Write(p); err != nil {
+			c.server.opts.Log.Debug("connection closed", "peer", c.sock.RemoteAddr().String(), "error", err)
 			go c.close()
 		}
 	}

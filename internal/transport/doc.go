@@ -1,4 +1,4 @@
-// Package transport is an HTTP/2 server for small unary gRPC calls. It makes the calls of one method cheap, and passes every
+// Package transport is an HTTP/2 server for small unary gRPC calls. It makes the calls of a few methods cheap, and passes every
 // other request to an http.Handler.
 //
 // A Server serves listeners. One goroutine reads each connection. It collects the calls that one read has delivered, and

@@ -38,7 +38,7 @@ func (c *conn) handshake() error {
 	_ = c.sock.SetReadDeadline(time.Time{})
 	ctx := context.WithValue(context.Background(), localAddrKey, c.sock.LocalAddr())
 	c.renewFramer()
-	c.headers.init(opts.Path, opts.MaxHeaderBytes)
+	c.headers.init(opts.Path, opts.More, opts.MaxHeaderBytes)
 	c.mu.Lock()
 	if c.isClosed {
 		c.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,7 +34,7 @@ type head struct {
 	declared int64 // content-length; -1: none
 	size     int64 // bytes of the fields; 0 if the head is shared by requests
 
-	forHandler bool // the request is a call of the server's method
+	forHandler bool // the request is a call of one of the handler's methods
 	timeout    time.Duration
 	timed      bool // there is a timeout
 	encoding   string
@@ -52,6 +53,7 @@ func (h *head) value(name string) string {
 // headerReader decodes the header blocks of a connection.
 type headerReader struct {
 	path    string
+	more    []string // further paths
 	maxSize uint32
 	decoder *hpack.Decoder
 
@@ -73,8 +75,8 @@ type cachedBlock struct {
 	head  *head
 }
 
-func (r *headerReader) init(path string, maxSize uint32) {
-	r.path, r.maxSize = path, maxSize
+func (r *headerReader) init(path string, more []string, maxSize uint32) {
+	r.path, r.more, r.maxSize = path, more, maxSize
 	r.decoder = hpack.NewDecoder(hpackTable, r.emit)
 	r.decoder.SetMaxStringLength(int(maxSize))
 }
@@ -241,10 +243,10 @@ func (r *headerReader) head() (*head, error) {
 	return h, nil
 }
 
-// classify finds out whether a request is a well-formed call of the server's method. All others are left to Other, which
+// classify finds out whether a request is a well-formed call of one of the handler's methods. All others are left to Other, which
 // answers what is wrong with them.
 func (r *headerReader) classify(h *head, hosts int) {
-	if h.path != r.path || h.method != "POST" || h.authority == "" && hosts == 0 || hosts > 1 || h.authority != "" && hosts > 0 {
+	if h.path != r.path && !slices.Contains(r.more, h.path) || h.method != "POST" || h.authority == "" && hosts == 0 || hosts > 1 || h.authority != "" && hosts > 0 {
 		return
 	}
 	if !isGRPC(h.value("content-type")) {

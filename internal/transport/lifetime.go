@@ -7,15 +7,14 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/intake"
 )
 
-// lifetime is what is known about the keepalive and the age of a connection.
+// lifetime is what decides when a client is pinged, and when it must leave.
 type lifetime struct {
-	began   time.Time // when the connection was first looked at
-	age     time.Duration
-	pinged  time.Time // zero: no ping is unanswered
-	drained time.Time // when the client was asked to leave
-
-	idle   time.Time // when the connection was first seen without a request, since its latest one
-	latest uint32    // the latest request then
+	began   time.Time     // when the connection was checked first
+	age     time.Duration // that it may reach; 0: any
+	busy    time.Time     // when a check last found an open request, or a new one since the check before
+	latest  uint32        // the latest request then
+	drained time.Time     // when the client was asked to leave; zero: it was not
+	pinged  time.Time     // zero: no ping is unanswered
 }
 
 // checkLifetime pings a silent client, and asks the client of an old or idle connection to leave.
@@ -36,20 +35,19 @@ func (c *conn) checkLifetime(now time.Time) {
 		return
 	}
 	if life.began.IsZero() {
-		life.began = now
+		life.began, life.busy = now, now
 		life.age = o.MaxConnectionAge
 		if life.age > 0 && life.age < 1<<62 { // a longer time means never
 			life.age += time.Duration((rand.Float64() - 0.5) / 5 * float64(life.age))
 		}
 	}
-	if requests > 0 || latest != life.latest || life.idle.IsZero() {
-		life.idle, life.latest = now, latest
+	if requests > 0 || latest != life.latest {
+		life.busy, life.latest = now, latest
 	}
+	old := life.age > 0 && now.Sub(life.began) >= life.age
+	idle := o.MaxConnectionIdle > 0 && now.Sub(life.busy) >= o.MaxConnectionIdle
 	switch {
-	case o.MaxConnectionIdle > 0 && life.drained.IsZero() && now.Sub(life.idle) >= o.MaxConnectionIdle:
-		life.drained = now
-		c.drain()
-	case life.age > 0 && life.drained.IsZero() && now.Sub(life.began) >= life.age:
+	case life.drained.IsZero() && (old || idle):
 		life.drained = now
 		c.drain()
 	case !life.drained.IsZero() && o.MaxAgeGrace != 0 && now.Sub(life.drained) >= o.MaxAgeGrace:
@@ -59,7 +57,10 @@ func (c *conn) checkLifetime(now time.Time) {
 	if o.PingAfter <= 0 {
 		return
 	}
-	quiet := now.Sub(life.began) - max(0, c.server.began.Add(time.Duration(c.read.Load())).Sub(life.began))
+	quiet := now.Sub(life.began)
+	if read := c.server.began.Add(time.Duration(c.read.Load())); read.After(life.began) {
+		quiet = now.Sub(read)
+	}
 	switch {
 	case quiet < o.PingAfter:
 		life.pinged = time.Time{}

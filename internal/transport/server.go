@@ -18,7 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/intake"
 )
 
-// Handler answers the calls of one method.
+// Handler answers the calls of one method or a few.
 type Handler interface {
 	// Handle gets the calls that arrived together on one connection, and their arrival time. It answers each call once:
 	// before it returns, or later from another goroutine. It must not block, because the connection waits for it. It may
@@ -28,12 +28,13 @@ type Handler interface {
 
 // Options are the settings of a Server. Path, Handler, Other and Calls are required.
 type Options struct {
-	Path    string        // of the method that Handler answers: "/package.Service/Method"
-	Handler Handler       // answers the calls of this method
+	Path    string        // of the method that Handler answers most: "/package.Service/Method"
+	More    []string      // paths of further methods that Handler answers
+	Handler Handler       // answers the calls of these methods
 	Other   http.Handler  // answers every other request, in a goroutine of its own
 	Calls   *intake.Calls // bounds the requests in flight, those for Other as well
 
-	// Failed is called for each call of the method that is answered without Handler: because there are too many calls, or
+	// Failed is called for each call of these methods that is answered without Handler: because there are too many calls, or
 	// because its message cannot be read. nil: not called.
 	Failed func(codes.Code)
 
@@ -41,7 +42,7 @@ type Options struct {
 	Handshake        func(net.Conn) (net.Conn, *tls.ConnectionState, error)
 	HandshakeTimeout time.Duration // until the client must have sent the preface of HTTP/2; default 10 s
 
-	MaxMessageBytes int    // of the method's messages; default 4 MiB
+	MaxMessageBytes int    // of these methods' messages; default 4 MiB
 	MaxHeaderBytes  uint32 // of the header fields of a request; default 256 KiB
 	MaxStreams      uint32 // open requests on one connection; default 1,000
 

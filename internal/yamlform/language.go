@@ -52,7 +52,7 @@ type Type struct {
 	Kind        Kind
 	Names       []string // of Choice and Choices; of Nested and ListOf: names that may stand in place of the map
 	AnyCase     bool     // of Names: in any case of letters
-	Least, Most uint64   // of Number
+	Least, Most uint64   // of Number; of Decimal and Decimals: Most alone
 	Word        string   // of Number: a word that may stand in its place
 	Of          string   // of Nested and ListOf: the name of a Map
 	Pattern     string   // of Text, if it must have a form: a regular expression for the whole
@@ -71,11 +71,14 @@ const (
 	TextOrList // one text, or a list of them
 	Flag
 	Number
-	Choice  // one of Names
-	Choices // a list of some of Names
-	Nested  // a map
-	ListOf  // a list of maps
-	AnyMap  // a map of anything
+	Choice    // one of Names
+	Choices   // a list of some of Names
+	Nested    // a map
+	ListOf    // a list of maps
+	AnyMap    // a map of anything
+	FlagOrMap // true, false, or a map of the language
+	Decimal   // a number above 0 and at most Most, with at most six decimals
+	Decimals  // a map of texts to numbers from 0 to Most, with at most six decimals
 )
 
 // Between is a whole number from least to most, both included.
@@ -92,6 +95,9 @@ func SomeOf(names ...string) Type { return Type{Kind: Choices, Names: names} }
 
 // MapOf is a map of the language, by its name.
 func MapOf(name string) Type { return Type{Kind: Nested, Of: name} }
+
+// FlagOr is true or false, or a map of the language, by its name.
+func FlagOr(name string) Type { return Type{Kind: FlagOrMap, Of: name} }
 
 // MapsOf is a list of such maps.
 func MapsOf(name string) Type { return Type{Kind: ListOf, Of: name} }

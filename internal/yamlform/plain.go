@@ -135,6 +135,8 @@ func number(v float64) (tag, text string) {
 		return "!!float", ".nan"
 	case math.IsInf(v, 0):
 		return "!!float", ".inf"
+	case math.Abs(v) >= 1e-6 && math.Abs(v) < 1e21: // as JSON writes it: without an exponent
+		return "!!float", strconv.FormatFloat(v, 'f', -1, 64)
 	default:
 		return "!!float", strconv.FormatFloat(v, 'g', -1, 64)
 	}

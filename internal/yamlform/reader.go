@@ -99,6 +99,23 @@ func (r *Reader) Parse(data []byte) []Value {
 	return roots
 }
 
+// ParseOne returns the only document of a text, and whether there is no error. empty is the error about a text without a document, second the
+// one about a second document.
+func (r *Reader) ParseOne(data []byte, empty, second string) (doc Value, ok bool) {
+	docs := r.Parse(data)
+	switch {
+	case r.Found() > 0:
+	case len(docs) == 0:
+		r.ErrorAt(Position{File: r.file, Line: 1, Col: 1}, "%s", empty)
+	case len(docs) > 1:
+		docs[1].Errorf("%s", second)
+	}
+	if r.Found() > 0 {
+		return Value{}, false
+	}
+	return docs[0], true
+}
+
 // Errors returns the errors noted so far, in the order of the file.
 func (r *Reader) Errors() []*Error { return r.errs.sorted() }
 

@@ -2,6 +2,7 @@ package yamlform
 
 import (
 	"encoding/base64"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -144,6 +145,62 @@ func (v Value) Number() (uint64, bool) {
 	}
 	v.Errorf("%s must be a whole number from %d to %d%s, this is %s", v.label(), t.Least, t.Most, or, v.What())
 	return 0, false
+}
+
+// Millionths reads a decimal number within the bounds of the type, in millionths: 1.5 is 1,500,000.
+func (v Value) Millionths() (uint64, bool) {
+	n, t := v.node(), v.typed()
+	if n.Kind == yaml.ScalarNode && (n.Tag == "!!int" || n.Tag == "!!float") {
+		if u, ok := millionths(n.Value); ok && u > 0 && u <= t.Most*1_000_000 {
+			return u, true
+		}
+	}
+	v.Errorf("%s must be a number above 0 and at most %d, with at most six decimals, this is %s", v.label(), t.Most, v.What())
+	return 0, false
+}
+
+// MillionthsByText reads a map of texts to decimal numbers within the bounds of the type. It yields the numbers in millionths, in
+// the order of the file, and records an error for each pair that it leaves out.
+func (v Value) MillionthsByText() iter.Seq2[string, uint64] {
+	return func(yield func(string, uint64) bool) {
+		if !v.IsMap() {
+			v.Errorf("%s must be a map of numbers, this is %s", v.label(), v.What())
+			return
+		}
+		have := make(map[string]struct{}, v.Len())
+		for k, value := range v.Pairs() {
+			name, ok := k.Text()
+			if !ok || value.IsNull() {
+				continue
+			}
+			if _, twice := have[name]; twice {
+				k.Errorf("%s twice in %s", Quote(name), v.label())
+				continue
+			}
+			have[name] = struct{}{}
+			n, most := value.node(), v.typed().Most
+			u, ok := uint64(0), n.Kind == yaml.ScalarNode && (n.Tag == "!!int" || n.Tag == "!!float")
+			if ok {
+				u, ok = millionths(n.Value)
+			}
+			if !ok || u > most*1_000_000 {
+				value.Errorf("%s of %s must be a number from 0 to %d, with at most six decimals, this is %s", Quote(name), v.label(), most, value.What())
+				continue
+			}
+			if !yield(name, u) {
+				return
+			}
+		}
+	}
+}
+
+func millionths(text string) (uint64, bool) {
+	whole, decimals, point := strings.Cut(text, ".")
+	if len(decimals) > 6 || point && decimals == "" || len(whole) > 10 || strings.Trim(whole+decimals, "0123456789") != "" {
+		return 0, false
+	}
+	u, err := strconv.ParseUint(whole+decimals+strings.Repeat("0", 6-len(decimals)), 10, 64)
+	return u, err == nil
 }
 
 // IsWord says whether the value is the word that may stand in place of a number.

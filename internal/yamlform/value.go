@@ -77,6 +77,14 @@ func target(n *yaml.Node) *yaml.Node {
 // Given says whether there is a value.
 func (v Value) Given() bool { return v.at != nil }
 
+// Key returns the name of the key that the value belongs to, or "".
+func (v Value) Key() string {
+	if v.key == nil {
+		return ""
+	}
+	return v.key.Name
+}
+
 // Reader returns the reader of the value's file.
 func (v Value) Reader() *Reader { return v.r }
 

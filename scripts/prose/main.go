@@ -77,7 +77,7 @@ func tracked(ctx context.Context) ([]string, error) {
 	}
 	return slices.DeleteFunc(strings.Fields(string(listed)), func(name string) bool {
 		_, err := os.Stat(name) // a file may be deleted and not yet committed
-		return err != nil || strings.Contains(name, "testdata/") || strings.HasSuffix(name, ".pb.go")
+		return err != nil || strings.Contains(name, "testdata/") || strings.HasSuffix(name, ".pb.go") || strings.HasSuffix(name, ".connect.go")
 	}), nil
 }
 

@@ -19,8 +19,8 @@ import (
 	"syscall"
 )
 
-// parts are what tests need besides Go. The race detector needs a C compiler too.
-var parts = []string{"redis", "promtool", "browser", "envoy", "shells"}
+// parts are what tests need besides Go. The C compiler is for the race detector, and for a Redis whose clock is set.
+var parts = []string{"redis", "promtool", "browser", "envoy", "nginx", "shells", "cc"}
 
 // modules are the folders with a go.mod and tests, the service's first.
 var modules = []string{".", "deploy", "e2e"}
@@ -39,11 +39,7 @@ func main() {
 		os.Exit(2)
 	}
 	r := &run{args: args, out: os.Stdout}
-	needed := parts
-	if slices.Contains(args, "-race") {
-		needed = slices.Concat(parts, []string{"cc"})
-	}
-	for _, name := range needed {
+	for _, name := range parts {
 		script := "scripts/install-" + name
 		c := exec.CommandContext(ctx, script)
 		c.Stdout, c.Stderr = os.Stdout, os.Stderr

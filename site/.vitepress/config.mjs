@@ -46,6 +46,23 @@ function repositoryLinks(md) {
   })
 }
 
+// Code in a table may break after _ , = and /: names of settings are longer than a phone is wide.
+function breaksInTables(md) {
+  const plain = md.renderer.rules.code_inline
+  md.renderer.rules.code_inline = (tokens, i, options, env, self) => {
+    const html = plain(tokens, i, options, env, self)
+    return tokens[i].meta?.inTable ? html.replace(/(?<=>[^<]+[_,/=])(?=[^<\s])/g, '<wbr>') : html
+  }
+  md.core.ruler.push('breaks_in_tables', (state) => {
+    let inTable = false
+    for (const block of state.tokens) {
+      if (block.type === 'table_open') inTable = true
+      if (block.type === 'table_close') inTable = false
+      for (const token of block.children ?? []) if (inTable && token.type === 'code_inline') token.meta = { inTable }
+    }
+  })
+}
+
 const groups = menu()
 
 export default defineConfig({
@@ -60,7 +77,7 @@ export default defineConfig({
   markdown: {
     anchor: { slugify: anchor },
     headers: { slugify: anchor },
-    config: repositoryLinks,
+    config: (md) => { repositoryLinks(md); breaksInTables(md) },
   },
   themeConfig: {
     nav: groups.map((g) => ({ text: g.text, link: g.items[0].link, activeMatch: `^${g.items[0].link.replace(/[^/]*$/, '')}` })),

@@ -52,7 +52,7 @@ func checkBound(t *rapid.T, l *descriptor.Limit, passed []admission) {
 				t.Fatalf("%s: %d in the window that ends at %d", limitText(l), sum, end)
 			}
 		}
-	case descriptor.SlidingLog:
+	case descriptor.SlidingLog, descriptor.Concurrency:
 		// At most the limit in every half-open window.
 		for i := range passed {
 			sum := int64(0)

@@ -8,6 +8,7 @@
 //   - the properties that each algorithm promises
 //   - clearing counters
 //
+// RunHolds tests reservations: scripts, random steps that are compared with plain arithmetic, and exactness under concurrency.
 // RunFull tests what a bounded store promises when it is full. The test of each store calls Run; what is special to a store
 // is tested beside it.
 //

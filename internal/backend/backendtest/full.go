@@ -192,6 +192,11 @@ func (c *crowd) check(w *caller, r *backend.Request, i int, held, refused bool) 
 	if !counts {
 		alone.Hits = 0
 	}
+	if used := backend.Peek(&alone, &w.alone, c.now).Used; alone.Hits < 0 && o.Used < o.Before && used+alone.Hits < 0 {
+		// A counter that was begun with what others have used holds more than its caller's own hits, so a refund of more
+		// than these may be carried out. Alone, it gives back all there are.
+		alone.Hits = -used
+	}
 	var want [1]backend.Outcome
 	backend.Settle([]backend.Take{alone}, []*backend.State{&w.alone}, want[:], c.now)
 	switch {

@@ -12,7 +12,11 @@ import (
 
 // parseLimit reads REQUESTS/WINDOW, which is a fixed window on the clock. Words after commas make it another limit:
 //
-//	first_hit | in=ZONE | sliding | precision=N | log | token | burst=N | interval | leaky | nodelay=N | nodelay=all
+//	first_hit | in=ZONE | sliding | precision=N | log | token | burst=N | interval | leaky | nodelay=N | nodelay=all | places
+//
+// These allow reservations of at most ten minutes, which their end charges; max_share is in parts per million:
+//
+//	reservations | release | max_share=N | max_outstanding=N
 func parseLimit(s string) (*descriptor.Limit, error) {
 	words := strings.Split(s, ",")
 	requests, window, ok := strings.Cut(words[0], "/")
@@ -50,10 +54,20 @@ func parseLimit(s string) (*descriptor.Limit, error) {
 			l.Interval = true
 		case "leaky":
 			l.Algorithm = descriptor.LeakyBucket
+		case "places":
+			l.Algorithm = descriptor.Concurrency
 		case "nodelay":
 			if l.NoDelay = descriptor.NoDelayAll; value != "all" {
 				l.NoDelay, needed = uint32(n), notNumber
 			}
+		case "reservations":
+			allow(l)
+		case "release":
+			allow(l).Release = true
+		case "max_share":
+			allow(l).MaxShare, needed = uint32(n), notNumber
+		case "max_outstanding":
+			allow(l).MaxOutstanding, needed = int(n), notNumber
 		default:
 			return nil, fmt.Errorf("unknown word %q in the limit %q", word, s)
 		}
@@ -65,6 +79,15 @@ func parseLimit(s string) (*descriptor.Limit, error) {
 		return nil, fmt.Errorf("compile limit %q: %w", s, err)
 	}
 	return l, nil
+}
+
+// allow returns what a limit says about reservations. It allows them if it did not.
+func allow(l *descriptor.Limit) *descriptor.Reservations {
+	if l.Reservations == nil {
+		bounds := descriptor.DefaultReservations()
+		l.Reservations = &bounds
+	}
+	return l.Reservations
 }
 
 // Limit reads a limit in the form that the scripts use. It panics if there is a mistake in it.
@@ -92,11 +115,19 @@ func limitText(l *descriptor.Limit) string {
 		b += ",log"
 	case descriptor.TokenBucket:
 		b += fmt.Sprintf(",token,burst=%d", l.Burst)
+	case descriptor.Concurrency:
+		b += ",places"
 	case descriptor.LeakyBucket:
 		b += fmt.Sprintf(",leaky,burst=%d,nodelay=%d", l.Burst, l.NoDelay)
 	}
 	if l.Interval {
 		b += ",interval"
+	}
+	if r := l.Reservations; r != nil {
+		b += fmt.Sprintf(",reservations,max_share=%d,max_outstanding=%d", r.MaxShare, r.MaxOutstanding)
+		if r.Release {
+			b += ",release"
+		}
 	}
 	return b
 }
@@ -138,5 +169,6 @@ func EveryAlgorithm(n int) map[string]*descriptor.Limit {
 		"token bucket, interval":    Limit(fmt.Sprintf("1000/1y,token,interval,burst=%d", n)),
 		"leaky bucket":              Limit(fmt.Sprintf("1000/1y,leaky,burst=%d", n-1)),
 		"leaky bucket, nodelay":     Limit(fmt.Sprintf("1000/1y,leaky,nodelay=all,burst=%d", n-1)),
+		"concurrency":               Limit(fmt.Sprintf("%d/1y,places", n)),
 	}
 }

@@ -14,10 +14,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Model is the simplest store: a map of states, and backend.Settle.
+// Model is the simplest store: a map of states, a list of reservations, and backend.Settle.
 type Model struct {
 	mu     sync.Mutex
 	states map[string]*backend.State
+	held   []*modelHold // the oldest first
 }
 
 // NewModel returns an empty model.
@@ -36,7 +37,14 @@ func (m *Model) Take(_ context.Context, now time.Time, r *backend.Request) error
 	}
 	for start := 0; start < len(r.Takes); {
 		end := r.Group(start)
+		found := make([]*modelHold, end-start)
+		for i := range found {
+			found[i] = m.look(&r.Takes[start+i], states[start+i], now.UnixMicro())
+		}
 		backend.Settle(r.Takes[start:end], states[start:end], r.Outcomes[start:end], now.UnixMicro())
+		for i := range found {
+			m.write(&r.Takes[start+i], found[i], now.UnixMicro())
+		}
 		start = end
 	}
 	return nil
@@ -74,8 +82,9 @@ var scales = []scale{
 	{200 * 24 * time.Hour, []descriptor.Unit{descriptor.Day, descriptor.Week, descriptor.Month, descriptor.Year}},
 }
 
-// runModel checks with random requests that a store gives the same answers as the model, and keeps the same states.
-func runModel(t *testing.T, open func(t testing.TB) backend.Store) {
+// runModel checks with random requests that a store gives the same answers as the model, and keeps the same states. With holds,
+// some requests are steps of reservations, and the clock does not go back.
+func runModel(t *testing.T, open func(t testing.TB) backend.Store, holds bool) {
 	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		prefix, m := newCase(), NewModel()
@@ -83,6 +92,9 @@ func runModel(t *testing.T, open func(t testing.TB) backend.Store) {
 		var keys []backend.Take // for the reads that compare the states
 		for range rapid.IntRange(1, 4).Draw(rt, "limits") {
 			l := drawLimit(rt, scale.units)
+			if holds && reservable(l) {
+				drawReservations(rt, l)
+			}
 			k := key(prefix, "k", l)
 			if !slices.ContainsFunc(keys, func(t backend.Take) bool { return string(t.Key) == string(k) }) {
 				keys = append(keys, backend.Take{Key: k, Limit: l, Member: len(keys)})
@@ -90,6 +102,7 @@ func runModel(t *testing.T, open func(t testing.TB) backend.Store) {
 		}
 		// Begin two seconds before the end of a year.
 		now, waits := epoch.UnixMicro()-2_000_000, []int64{0}
+		latest := now
 		for step := range rapid.IntRange(1, 30).Draw(rt, "requests") {
 			switch rapid.IntRange(0, 5).Draw(rt, "clock") {
 			case 0: // anywhere
@@ -106,9 +119,21 @@ func runModel(t *testing.T, open func(t testing.TB) backend.Store) {
 					now = at
 				}
 			}
+			if holds && rapid.Bool().Draw(rt, "soon") {
+				now = latest + rapid.Int64Range(0, 2*time.Minute.Microseconds()).Draw(rt, "pause")
+			}
+			if holds {
+				now = max(now, latest)
+				latest = now
+			}
 			at := time.UnixMicro(now)
 			r := drawRequest(rt, keys)
-			compare(rt, step, "peek before", s.Peek, m.Peek, at, r)
+			if holds && rapid.Bool().Draw(rt, "holds") {
+				r = drawHolds(rt, keys)
+			}
+			if !holds { // a peek need not know what has expired
+				compare(rt, step, "peek before", s.Peek, m.Peek, at, r)
+			}
 			compare(rt, step, "request", s.Take, m.Take, at, r)
 			waits = append(waits[:0], 0)
 			for _, o := range r.Outcomes {
@@ -126,7 +151,13 @@ type verb func(context.Context, time.Time, *backend.Request) error
 
 func compare(t *rapid.T, step int, what string, store, model verb, at time.Time, r *backend.Request) {
 	want := *r
-	want.Outcomes = make([]backend.Outcome, len(r.Takes))
+	want.Takes, want.Outcomes = slices.Clone(r.Takes), make([]backend.Outcome, len(r.Takes))
+	for i := range want.Takes {
+		if h := want.Takes[i].Hold; h != nil {
+			copied := *h
+			want.Takes[i].Hold = &copied
+		}
+	}
 	if err := model(context.Background(), at, &want); err != nil {
 		t.Fatalf("step %d: %v", step, err)
 	}
@@ -136,17 +167,18 @@ func compare(t *rapid.T, step int, what string, store, model verb, at time.Time,
 	for i := range r.Outcomes {
 		o, capacity := &r.Outcomes[i], int64(r.Takes[i].Limit.Capacity())
 		if o.Used < 0 || o.Before < 0 || o.RetryAfter < backend.Never || o.ResetAfter < 0 || o.Delay < 0 ||
-			(o.Allowed && (o.RetryAfter != 0 || r.Takes[i].Hits > 0 && o.Used > capacity)) {
+			(o.Allowed && (o.RetryAfter != 0 || r.Takes[i].Hits > 0 && r.Takes[i].Hold == nil && o.Used > capacity)) {
 			t.Fatalf("step %d: %s, %d hits: this cannot be: %s", step, limitText(r.Takes[i].Limit), r.Takes[i].Hits, outcomeText(o))
 		}
 	}
-	if slices.Equal(want.Outcomes, r.Outcomes) {
+	sameHold := func(a, b backend.Take) bool { return holdText(a.Hold) == holdText(b.Hold) }
+	if slices.Equal(want.Outcomes, r.Outcomes) && slices.EqualFunc(want.Takes, r.Takes, sameHold) {
 		return
 	}
 	for i, take := range r.Takes {
-		t.Logf("%s at %v, together %v, take %d: %s %s, %d hits, member %d, vote %d, count_denied %v\n want %s\n got  %s",
-			what, at.Sub(epoch), r.Together, i, take.Key, limitText(take.Limit), take.Hits, take.Member,
-			take.Vote, take.CountDenied, outcomeText(&want.Outcomes[i]), outcomeText(&r.Outcomes[i]))
+		t.Logf("%s at %v, together %v, take %d: %s, member %d, vote %d, count_denied %v\n want %s%s\n got  %s%s",
+			what, at.Sub(epoch), r.Together, i, takeText(&take), take.Member, take.Vote, take.CountDenied,
+			outcomeText(&want.Outcomes[i]), holdText(want.Takes[i].Hold), outcomeText(&r.Outcomes[i]), holdText(take.Hold))
 	}
 	t.Fatalf("step %d: the store and the model disagree", step)
 }
@@ -175,7 +207,7 @@ func drawRequest(t *rapid.T, keys []backend.Take) *backend.Request {
 			).Draw(t, "hits"),
 			CountDenied: rapid.Bool().Draw(t, "count_denied"),
 		}
-		if l.Algorithm == descriptor.SlidingLog && l.Requests > 1000 {
+		if (l.Algorithm == descriptor.SlidingLog || l.Algorithm == descriptor.Concurrency) && l.Requests > 1000 {
 			take.Hits = min(take.Hits, 500) // the log grows with every hit
 		}
 		if i > 0 {

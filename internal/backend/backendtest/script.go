@@ -26,12 +26,16 @@ import (
 // A TAKE is KEY LIMIT HITS and then words: count_denied; any or none (its vote); same (another limit of the same descriptor
 // as the take before). limit.go explains LIMIT. KEY and LIMIT name the counter, as in descriptor.KeyBuilder. An OUTCOME is ok
 // or over, the hits in use before and after the take, and its times.
+//
+// A word with a colon makes a take the step of a hold: reserve:ID, report:ID (what was used so far), commit:ID or extend:ID.
+// Words after it: ttl:30s (default 1m), least:N (the smallest grant) and unknown (a commit without a hold is charged). The
+// outcome then says what is held and until when after the epoch, or why the step did nothing.
 
 //go:embed testdata
 var testdata embed.FS
 
-func runScripts(t *testing.T, open func(t testing.TB) backend.Store) {
-	entries, err := testdata.ReadDir("testdata")
+func runScripts(t *testing.T, open func(t testing.TB) backend.Store, folder string) {
+	entries, err := testdata.ReadDir(folder)
 	if err != nil || len(entries) == 0 {
 		t.Fatalf("%d scripts, %v", len(entries), err)
 	}
@@ -40,7 +44,7 @@ func runScripts(t *testing.T, open func(t testing.TB) backend.Store) {
 			continue
 		}
 		t.Run(strings.TrimSuffix(e.Name(), ".txt"), func(t *testing.T) {
-			want, err := testdata.ReadFile("testdata/" + e.Name())
+			want, err := testdata.ReadFile(folder + "/" + e.Name())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -50,7 +54,7 @@ func runScripts(t *testing.T, open func(t testing.TB) backend.Store) {
 			}
 			if *update {
 				_, here, _, _ := runtime.Caller(0)
-				if err := os.WriteFile(filepath.Join(filepath.Dir(here), "testdata", e.Name()), []byte(got), 0o644); err != nil {
+				if err := os.WriteFile(filepath.Join(filepath.Dir(here), folder, e.Name()), []byte(got), 0o644); err != nil {
 					t.Fatal(err)
 				}
 				return
@@ -88,7 +92,7 @@ func play(s backend.Store, script string) (string, error) {
 		}
 		for i, n := range p.lines {
 			left, _, _ := strings.Cut(lines[n], "->")
-			lines[n] = fmt.Sprintf("%-44s -> %s", strings.TrimRight(left, " "), outcomeText(&r.Outcomes[i]))
+			lines[n] = fmt.Sprintf("%-44s -> %s%s", strings.TrimRight(left, " "), outcomeText(&r.Outcomes[i]), holdText(r.Takes[i].Hold))
 		}
 		p = nil
 		return nil
@@ -175,10 +179,65 @@ func parseTake(prefix string, words []string) (take backend.Take, same bool, err
 		case "same":
 			same = true
 		default:
-			return take, false, fmt.Errorf("unknown word %q", word)
+			if err := parseHold(&take, word); err != nil {
+				return take, false, err
+			}
 		}
 	}
 	return take, same, nil
+}
+
+// parseHold reads one word about a hold.
+func parseHold(take *backend.Take, word string) error {
+	name, value, _ := strings.Cut(word, ":")
+	op, begins := map[string]backend.HoldOp{
+		"reserve": backend.HoldReserve, "report": backend.HoldCommit, "commit": backend.HoldCommit, "extend": backend.HoldExtend,
+	}[name]
+	if begins {
+		take.Hold = &backend.Hold{Op: op, Final: name == "commit"}
+		copy(take.Hold.ID[:], value)
+		if op != backend.HoldCommit {
+			take.Hold.TTL = time.Minute.Microseconds()
+		}
+		return nil
+	}
+	var err error
+	switch {
+	case take.Hold == nil:
+		return fmt.Errorf("unknown word %q", word)
+	case name == "unknown":
+		take.Hold.ChargeUnknown = true
+	case name == "least":
+		take.Hold.Least, err = strconv.ParseInt(value, 10, 64)
+	case name == "ttl":
+		var d time.Duration
+		d, err = time.ParseDuration(value)
+		take.Hold.TTL = d.Microseconds()
+	default:
+		return fmt.Errorf("unknown word %q", word)
+	}
+	return err
+}
+
+// holdText is what became of a hold.
+func holdText(h *backend.Hold) string {
+	switch {
+	case h == nil:
+		return ""
+	case h.Result == backend.HoldUnknown:
+		return " unknown"
+	case h.Result == backend.HoldTooMany:
+		return " too many"
+	case h.Result == backend.HoldTooLarge:
+		return " too large"
+	case h.Op == backend.HoldCommit || h.Op == backend.HoldReserve && h.Granted == 0:
+		return ""
+	}
+	until := time.UnixMicro(h.Expires).Sub(epoch)
+	if h.Op == backend.HoldExtend {
+		return fmt.Sprintf(" until %v", until)
+	}
+	return fmt.Sprintf(" holds %d until %v", h.Granted, until)
 }
 
 func outcomeText(o *backend.Outcome) string {

@@ -15,13 +15,15 @@ var update = flag.Bool("update", false, "write the outcomes into the suite's scr
 
 // Run runs the suite on the stores that open returns. open may return the same store each time.
 func Run(t *testing.T, open func(t testing.TB) backend.Store) {
-	t.Run("scripts", func(t *testing.T) { runScripts(t, open) })
+	t.Run("scripts", func(t *testing.T) { runScripts(t, open, "testdata") })
 	t.Run("vectors", func(t *testing.T) { runVectors(t, open) })
 	t.Run("edges", func(t *testing.T) { runEdges(t, open(t)) })
 	t.Run("concurrent", func(t *testing.T) { runConcurrent(t, open) })
-	t.Run("model", func(t *testing.T) { runModel(t, open) })
+	t.Run("model", func(t *testing.T) { runModel(t, open, false) })
 	t.Run("bounds", func(t *testing.T) { runBounds(t, open) })
+	t.Run("refunds", func(t *testing.T) { runRefunds(t, open) })
 	t.Run("tight", func(t *testing.T) { runTight(t, open) })
+	t.Run("clock", func(t *testing.T) { runClock(t, open) })
 	t.Run("reset", func(t *testing.T) { runReset(t, open) })
 }
 

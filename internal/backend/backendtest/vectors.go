@@ -21,15 +21,28 @@ type vector struct {
 		CountDenied                                    bool   `json:"count_denied"`
 		Prime                                          *struct{ Previous, Current int64 }
 	}
-	Steps []struct {
-		T          int64 `json:"t_us"`
-		Hits       int64
-		Allowed    bool
-		Remaining  uint32
-		RetryAfter int64  `json:"retry_after_us"`
-		ResetAfter int64  `json:"reset_after_us"`
-		Delay      *int64 `json:"delay_us"`
-	}
+	Steps []vectorStep
+}
+
+type vectorStep struct {
+	T          int64 `json:"t_us"`
+	Hits       int64
+	Allowed    bool
+	Remaining  uint32
+	RetryAfter int64  `json:"retry_after_us"`
+	ResetAfter int64  `json:"reset_after_us"`
+	Delay      *int64 `json:"delay_us"`
+}
+
+// corrected holds steps that are recorded wrong. In clock-back-gcra the clock goes back by ten seconds, which is two drains of
+// the bucket. As recorded, hits are then refused until the clock has caught up, and each answer says that one passes a second
+// later. What holds is what that vector's source says, one bucket of debt at most: a second after the first refusal one hit
+// passes, and the bucket is full ten seconds after that.
+var corrected = map[string]map[int]vectorStep{
+	"clock-back-gcra": {
+		2: {T: 1490832091000000, Hits: 1, Allowed: true, ResetAfter: 5_000_000},
+		3: {T: 1490832101000000, Hits: 1, Allowed: true, Remaining: 4, ResetAfter: 1_000_000},
+	},
 }
 
 func (v *vector) limit(t *testing.T) *descriptor.Limit {
@@ -81,7 +94,7 @@ func (v *vector) limit(t *testing.T) *descriptor.Limit {
 }
 
 // runVectors tests a store with worked examples from the literature and from other implementations. Fixed windows in them
-// drop refused hits, except where an example says otherwise.
+// drop refused hits, except where an example says otherwise. Steps that are recorded wrong are in corrected.
 func runVectors(t *testing.T, open func(t testing.TB) backend.Store) {
 	raw, err := testdata.ReadFile("testdata/algorithms.json")
 	if err != nil {
@@ -108,6 +121,9 @@ func runVectors(t *testing.T, open func(t testing.TB) backend.Store) {
 				mustPass(t, s, end-1, k, l, p.Current)
 			}
 			for i, step := range v.Steps {
+				if right, wrong := corrected[v.ID][i]; wrong {
+					step = right
+				}
 				o := one(t, s, time.UnixMicro(step.T), backend.Take{Key: k, Limit: l, Hits: step.Hits, CountDenied: v.Config.CountDenied})
 				retry := o.RetryAfter.Microseconds()
 				if o.RetryAfter == backend.Never {

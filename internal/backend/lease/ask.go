@@ -133,6 +133,7 @@ func (l *Leases) settle(p *forwardedTake, t *backend.Take, o *backend.Outcome, r
 			defer p.shard.mu.Unlock()
 			l.putBack(p)
 		}
+		l.counts.expired.Add(p.back) // they may have been given back
 		return
 	}
 	if p.c != nil {
@@ -140,8 +141,12 @@ func (l *Leases) settle(p *forwardedTake, t *backend.Take, o *backend.Outcome, r
 		defer p.shard.mu.Unlock()
 		unused := p.unused
 		switch counted := o.Allowed && !refused || !o.Allowed && t.CountDenied && t.Limit.Has(descriptor.SettingCountDenied); {
+		case p.hits < 0 && o.Used == o.Before: // dropped: the permits are still charged
+			p.aside = p.back
+			l.putBack(p)
 		case p.hits < 0:
 			unused = 0
+			l.counts.returned.Add(p.back)
 		case counted:
 			unused -= p.aside
 			l.counts.used.Add(p.aside)

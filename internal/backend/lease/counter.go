@@ -11,8 +11,8 @@ import (
 // hotCounter is what this process knows about a hot counter. The lock of its shard protects it, except fields that are set
 // once.
 type hotCounter struct {
-	rule  *descriptor.Limit // the limit of the rule
-	limit descriptor.Limit  // the limit that the store counts under: tightened
+	rule  descriptor.Limit // a copy of the takes' limit: their memory is the caller's
+	limit descriptor.Limit // the limit that the store counts under: tightened
 	terms terms
 
 	// The lease. Permits in the pool are charged in the store and not used yet. They may be used until live. After that they
@@ -61,7 +61,7 @@ func lengthened(d time.Duration) time.Duration { return d + d/1000 + 1 }
 
 // of reports whether the counter's lease is for this limit: after a reload, a rule may have another number.
 func (c *hotCounter) of(l *descriptor.Limit) bool {
-	return c.rule == l || c.rule.Requests == l.Requests && c.rule.Burst == l.Burst &&
+	return c.rule.Requests == l.Requests && c.rule.Burst == l.Burst &&
 		c.rule.Algorithm == l.Algorithm && c.rule.NoDelay == l.NoDelay
 }
 

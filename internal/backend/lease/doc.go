@@ -53,6 +53,6 @@
 // Remaining counts unused permits of this process as unused, and those of other processes as used: it may be too low by a
 // twentieth. The part of a bucket that is held back for tightening counts as used. Refused hits that count (count_denied)
 // void permits of this process, just as they use up what is left in the store; other processes learn of it at their next
-// trip. A refund gives back the unused permits too. It stops at zero, as without leases. But in a counter that other
-// processes lease from, zero is what they hold: refunds of more than was ever taken may give out that much.
+// trip. A refund gives back the unused permits too. A window drops it if it is of more than what is used, as without leases.
+// But what other processes hold counts as used: a refund of more than was ever taken may give out that much.
 package lease

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
 )
 
 // step is what one process does: it pauses, then makes a number of takes, from several goroutines at once.

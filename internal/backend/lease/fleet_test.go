@@ -100,6 +100,9 @@ type admission struct {
 	at    time.Time // on the store's clock
 	hits  int64
 	maybe bool // counted in the store, but the answer was lost
+
+	// astride: a lease answered while one window ended and the next began. Either may have admitted the take.
+	astride bool
 }
 
 func newFleet(replicas int, d *distant) *fleet {
@@ -129,6 +132,7 @@ func (f *fleet) take(i int, key string, l *descriptor.Limit, hits int64) backend
 		Takes:    []backend.Take{{Key: []byte(key), Limit: l, Hits: hits}},
 		Outcomes: make([]backend.Outcome, 1),
 	}
+	asked := f.store.clock()
 	err := f.replicas[i].Take(ctx, f.store.local(), &r)
 	o := r.Outcomes[0]
 	if (err != nil) != o.Failed {
@@ -141,6 +145,9 @@ func (f *fleet) take(i int, key string, l *descriptor.Limit, hits int64) backend
 		a.hits = hits
 		if a.at.IsZero() {
 			a.at = f.store.clock()
+			before, _ := l.Window.Bounds(asked.UnixMicro())
+			after, _ := l.Window.Bounds(a.at.UnixMicro())
+			a.astride = before != after
 		}
 	default:
 		return o
@@ -176,6 +183,9 @@ func violations(l *descriptor.Limit, admitted []admission) int {
 	var s backend.State
 	n := 0
 	for _, a := range admitted {
+		if a.astride {
+			continue
+		}
 		takes := []backend.Take{{Limit: l, Hits: a.hits}}
 		outcomes := make([]backend.Outcome, 1)
 		backend.Settle(takes, []*backend.State{&s}, outcomes, a.at.UnixMicro())

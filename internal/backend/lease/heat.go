@@ -52,7 +52,7 @@ func (l *Leases) counter(sh *shard, hash uint64, t *backend.Take, m *terms, now 
 		return nil
 	}
 	c := &hotCounter{
-		rule: t.Limit, limit: m.tighten(t.Limit), terms: *m, remaining: -1,
+		rule: *t.Limit, limit: m.tighten(t.Limit), terms: *m, remaining: -1,
 		rate: hotTakes / m.tau.Seconds(), since: now, touched: now,
 	}
 	sh.counters[string(t.Key)] = c

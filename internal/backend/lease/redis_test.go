@@ -18,7 +18,7 @@ import (
 )
 
 // patience is the timeout of calls in tests of exactness.
-const patience = 5 * time.Second
+const patience = 30 * time.Second
 
 func openRedis(t testing.TB, callerClock bool) *redis.Store {
 	t.Helper()

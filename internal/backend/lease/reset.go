@@ -14,15 +14,31 @@ func (l *Leases) Reset(ctx context.Context, counters []backend.Counter) error {
 	return l.opts.Store.Reset(ctx, counters)
 }
 
-// void forgets the leases of counters. Permits that calls in flight bring back are lost.
 func (l *Leases) void(counters []backend.Counter) {
 	for i := range counters {
-		key := counters[i].Key
-		sh, _ := l.shard(key)
+		l.Void(counters[i].Key)
+	}
+}
+
+// Void drops the permits of a counter that another process has cleared. Permits that calls in flight bring back are lost.
+func (l *Leases) Void(key []byte) {
+	sh, _ := l.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if c := sh.counters[string(key)]; c != nil {
+		l.counts.expired.Add(c.drop())
+		l.forget(sh, string(key), c)
+	}
+}
+
+// VoidAll drops the permits of all counters, because any of them may have been cleared.
+func (l *Leases) VoidAll() {
+	for i := range l.shards {
+		sh := &l.shards[i]
 		sh.mu.Lock()
-		if c := sh.counters[string(key)]; c != nil {
+		for key, c := range sh.counters {
 			l.counts.expired.Add(c.drop())
-			l.forget(sh, string(key), c)
+			l.forget(sh, key, c)
 		}
 		sh.mu.Unlock()
 	}

@@ -30,6 +30,21 @@ func reset(t *testing.T, to *Leases, key string, l *descriptor.Limit) {
 }
 
 func TestResetVoidsPermits(t *testing.T) {
+	voidsPermits(t, func(t *testing.T, to *Leases, key string, l *descriptor.Limit) { reset(t, to, key, l) })
+}
+
+// Another process clears the counter.
+func TestVoidVoidsPermits(t *testing.T) {
+	voidsPermits(t, func(t *testing.T, to *Leases, key string, l *descriptor.Limit) {
+		if err := to.opts.Store.Reset(t.Context(), []backend.Counter{{Key: []byte(key), Limit: l}}); err != nil {
+			t.Fatal(err)
+		}
+		to.Void([]byte(key))
+	})
+}
+
+// voidsPermits checks what a reset of one of two counters leaves.
+func voidsPermits(t *testing.T, reset func(*testing.T, *Leases, string, *descriptor.Limit)) {
 	l := leased(t, descriptor.Limit{Requests: 2000, Window: window(1, descriptor.Minute)})
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{there: time.Millisecond, back: time.Millisecond})
@@ -52,6 +67,10 @@ func TestResetVoidsPermits(t *testing.T) {
 		c := &f.replicas[0].counts
 		if leased, known := c.leased.Load(), c.used.Load()+c.returned.Load()+c.expired.Load()+f.replicas[0].permits(); leased != known {
 			t.Errorf("%d permits were leased, and %d are accounted for", leased, known)
+		}
+		f.replicas[0].VoidAll()
+		if n := f.replicas[0].permits(); n != 0 || f.replicas[0].Len() != 0 {
+			t.Errorf("%d permits of %d counters after all are void", n, f.replicas[0].Len())
 		}
 	})
 }

@@ -35,6 +35,7 @@ type forwardedTake struct {
 
 	// Permits of the lease that are set aside for this take: the backend is asked for that many fewer.
 	aside      int64
+	back       int64 // a refund: permits that it gives back too
 	generation uint64
 	until      time.Time // they may be used before this time
 	live       bool      // an acquisition: the lease could still be used when the acquisition was sent
@@ -277,11 +278,10 @@ func (l *Leases) pass(c *forwarded, r *backend.Request, i int, now time.Time) {
 	case t.Hits == 0:
 		p.unused = k.unused(now)
 	default:
-		// The refund gives back the unused permits too. A refund stops at zero. The store counts unused permits as used, so if
-		// they stayed charged there, the refund would stop too late.
+		// The refund gives back the unused permits too. The store counts them as used, so if they stayed charged there, it
+		// would carry out refunds of more than what callers have used, which a window drops.
 		back = min(k.returnable(now, l.opts.ReturnWithin), backend.MaxHits+t.Hits)
-		p.unused = back
-		l.counts.returned.Add(back)
+		p.unused, p.back, p.generation = back, back, k.generation
 		l.counts.expired.Add(k.drop() - back)
 	}
 	c.forward(i, p, t).Hits -= back
@@ -317,7 +317,8 @@ func (l *Leases) abandon(c *forwarded, r *backend.Request, from int) {
 	for k := range c.takes {
 		p := &c.takes[k]
 		r.Outcomes[c.request.Place(k)] = backend.Outcome{Failed: true}
-		if p.c != nil && p.aside > 0 {
+		if p.c != nil && p.aside+p.back > 0 {
+			p.aside += p.back // the backend was not asked to take them back either
 			p.shard.mu.Lock()
 			l.putBack(p)
 			p.shard.mu.Unlock()
@@ -334,7 +335,7 @@ func (l *Leases) putBack(p *forwardedTake) {
 	} else {
 		p.c.pool += p.aside
 	}
-	p.aside = 0
+	p.aside, p.back = 0, 0
 }
 
 // maxKept is the largest capacity of a call's buffer that is kept for reuse.

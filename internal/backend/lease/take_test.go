@@ -314,6 +314,22 @@ func TestAnotherLimitIsNotServedFromTheLease(t *testing.T) {
 	})
 }
 
+// The memory of a limit belongs to the caller, who may use it for another limit after the take.
+func TestLeaseOutlivesTheMemoryOfItsLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(1, &distant{})
+		l := leased(t, descriptor.Limit{Requests: 600, Window: window(1, descriptor.Minute)})
+		lent := *l
+		f.heatUp(t, 0, "k", &lent)
+		lent = descriptor.Limit{}
+		before := f.replicas[0].counts.local.Load()
+		f.take(0, "k", l, 1)
+		if f.replicas[0].counts.local.Load() == before {
+			t.Error("the lease is not used any more")
+		}
+	})
+}
+
 // Takes that cannot use a lease go to the store unchanged, with the full limit.
 func TestWhatCannotBeLeased(t *testing.T) {
 	minute := window(1, descriptor.Minute)

@@ -1,5 +1,10 @@
 package memory
 
+import "time"
+
+// RaceDetector is raceDetector, for tests outside the package.
+const RaceDetector = raceDetector
+
 // Holds reports whether a key has its own counter.
 func (s *Store) Holds(key []byte) bool {
 	sh := &s.shards[s.shardOf(key)]
@@ -7,3 +12,6 @@ func (s *Store) Holds(key []byte) bool {
 	defer sh.mu.Unlock()
 	return sh.table.find(s.hash(key), key) != nil
 }
+
+// Elapsed is the time by which a store counts what does not depend on the clock.
+func Elapsed(s *Store, now time.Time) int64 { return s.clock.Elapsed(now) }

@@ -72,3 +72,12 @@ func (g *loaded) stateOf(r record, hash uint64) *backend.State {
 		from = slot + 1
 	}
 }
+
+// places returns where the counters of the takes are.
+func (g *loaded) places() []place {
+	places := make([]place, len(g.records))
+	for i, r := range g.records {
+		places[i] = place{g.hashes[i], r, r.share()}
+	}
+	return places
+}

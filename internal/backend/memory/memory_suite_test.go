@@ -1,7 +1,10 @@
 package memory_test
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
+	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -13,6 +16,18 @@ import (
 
 func TestSuite(t *testing.T) {
 	backendtest.Run(t, func(testing.TB) backend.Store { return memory.New(memory.Options{}) })
+}
+
+func TestHolds(t *testing.T) {
+	backendtest.RunHolds(t, func(testing.TB) backend.Store { return memory.New(memory.Options{}) })
+}
+
+func TestHoldsTogether(t *testing.T) {
+	backendtest.RunHoldsTogether(t, func(testing.TB) backend.Store { return memory.New(memory.Options{}) })
+}
+
+func TestHoldsStepped(t *testing.T) {
+	backendtest.RunHoldsStepped(t, func(testing.TB) backend.Store { return memory.New(memory.Options{}) })
 }
 
 // The same, with requests that do not hold their callers up.
@@ -71,10 +86,51 @@ func BenchmarkBytes(b *testing.B) {
 	}
 }
 
+// BenchmarkBytesOfReservations reports the memory that a reservation takes beside its counter.
+func BenchmarkBytesOfReservations(b *testing.B) {
+	for _, each := range []int{1, 20, 1000} {
+		b.Run(fmt.Sprintf("%d of a counter", each), func(b *testing.B) {
+			const all = 20_000
+			l, now := backendtest.Limit("1000000/1h,reservations"), time.Unix(2_000_000_000, 0)
+			take := func(s *memory.Store, h *backend.Hold) {
+				for i := range all {
+					r := &backend.Request{Takes: make([]backend.Take, 1), Outcomes: make([]backend.Outcome, 1)}
+					if h != nil {
+						binary.BigEndian.PutUint64(h.ID[:], uint64(i))
+					}
+					r.Takes[0] = backend.Take{Key: fmt.Appendf(nil, "domain|user=%012d", i/each), Limit: l, Hits: 1, Hold: h}
+					if err := s.Take(b.Context(), now, r); err != nil || !r.Outcomes[0].Allowed {
+						b.Fatal(err, r.Outcomes[0])
+					}
+				}
+			}
+			used := 0.0
+			for b.Loop() {
+				s := memory.New(memory.Options{})
+				take(s, nil)
+				before := heap()
+				take(s, &backend.Hold{Op: backend.HoldReserve})
+				used = float64(heap()-before) / all
+				runtime.KeepAlive(s)
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(used, "B/reservation")
+		})
+	}
+}
+
 func heap() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
 	runtime.GC()
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
+}
+
+// A million steps of reservations, with clocks that are set back and ahead.
+func TestSoakReservations(t *testing.T) {
+	if os.Getenv("RATELIMITD_SOAK") == "" {
+		t.Skip("NOT RUN without RATELIMITD_SOAK=1: it takes a minute")
+	}
+	backendtest.SoakHolds(t, memory.New(memory.Options{}), 1_000_000, rand.Uint64())
 }

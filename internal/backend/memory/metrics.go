@@ -35,10 +35,10 @@ func (m *metrics) register(s *Store) {
 	}
 	s.opts.Metrics.MustRegister(m.refused, m.dropped, m.taken, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "ratelimitd_memory_counters",
-		Help: "Counters that the memory backend holds.",
+		Help: "Counters and reservations that the memory backend holds.",
 	}, func() float64 { return float64(s.live.Load()) }), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "ratelimitd_memory_counters_max",
-		Help: "Counters that the memory backend may hold.",
+		Help: "Counters and reservations that the memory backend may hold.",
 	}, func() float64 { return float64(s.opts.MaxCounters) }))
 }
 

@@ -4,11 +4,12 @@ import (
 	"slices"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // takeNew settles a take whose counter does not exist: in a new counter if its rule may have one, else in a shared counter.
 // It returns false if there is neither. The shard of the key is locked.
-func (s *Store) takeNew(now int64, hash uint64, takes []backend.Take, outcomes []backend.Outcome) bool {
+func (s *Store) takeNew(at backend.Times, hash uint64, takes []backend.Take, outcomes []backend.Outcome) bool {
 	t := &takes[0]
 	s.shares.mu.RLock()
 	defer s.shares.mu.RUnlock()
@@ -17,24 +18,26 @@ func (s *Store) takeNew(now int64, hash uint64, takes []backend.Take, outcomes [
 	c := &sh.work
 
 	switch {
+	case t.Hold != nil:
+		return s.holdNew(at, hash, share, takes, outcomes)
 	case t.Hits == 0:
-		c.state = s.inherited(share, hash, t.Limit, now)
-		outcomes[0] = backend.Peek(t, &c.state, now)
+		c.state = s.inherited(share, hash, t.Limit, at)
+		outcomes[0] = backend.Peek(t, &c.state, at.Of(t.Limit))
 		return true
 	case s.reserve(share):
-		c.state = s.inherited(share, hash, t.Limit, now)
+		c.state = s.inherited(share, hash, t.Limit, at)
 		states := [1]*backend.State{&c.state}
-		backend.Settle(takes, states[:], outcomes, now)
+		backend.SettleAt(takes, states[:], outcomes, at)
 		if c.state.Unused() || !counted(t, &outcomes[0]) {
 			s.release(share)
 			return true
 		}
-		c.expires = backend.Expires(t.Limit, &c.state)
+		c.expires = expires(t.Limit, &c.state, at)
 		sh.table.add(hash, t.Key, share.number, c)
 		return true
 	case t.Hits < 0:
-		c.state = s.inherited(share, hash, t.Limit, now)
-		s.dropRefund(&c.state, t, &outcomes[0], now)
+		c.state = s.inherited(share, hash, t.Limit, at)
+		s.dropRefund(&c.state, t, &outcomes[0], at)
 		return true
 	}
 	r := s.rowOf(share, t)
@@ -48,10 +51,15 @@ func (s *Store) takeNew(now int64, hash uint64, takes []backend.Take, outcomes [
 	s.shares.cells[stripe].Lock()
 	defer s.shares.cells[stripe].Unlock()
 	states := [1]*backend.State{&c.state}
-	backend.Settle(inCell[:], states[:], outcomes, now)
-	c.expires = backend.Expires(limit, &c.state)
+	backend.SettleAt(inCell[:], states[:], outcomes, at)
+	c.expires = expires(limit, &c.state, at)
 	share.domain.taken.Add(1)
 	return true
+}
+
+// expires is when a state that was settled at a time is equivalent to an unused one, as an elapsed time.
+func expires(l *descriptor.Limit, state *backend.State, at backend.Times) int64 {
+	return at.ToElapsed(l, backend.Expires(l, state))
 }
 
 // counted reports whether a take changed what is counted. If a refused hit takes the place of an older one in a full log, the
@@ -62,19 +70,19 @@ func counted(t *backend.Take, o *backend.Outcome) bool {
 
 // dropRefund answers a refund whose hits were counted in a shared counter, from a copy of its state. The hits stay there: the
 // refund could give back what another caller has used.
-func (s *Store) dropRefund(state *backend.State, t *backend.Take, o *backend.Outcome, now int64) {
+func (s *Store) dropRefund(state *backend.State, t *backend.Take, o *backend.Outcome, at backend.Times) {
 	if !state.Unused() {
 		s.metrics.dropped.Inc()
 	}
 	read := *t
 	read.Hits = 0
-	*o = backend.Peek(&read, state, now)
+	*o = backend.Peek(&read, state, at.Of(t.Limit))
 	o.Allowed, o.RetryAfter = true, 0
 }
 
 // takeGroup settles several takes as one. It locks all their shards in ascending order, and then all shared counters, so two
 // requests cannot wait for each other.
-func (s *Store) takeGroup(now int64, takes []backend.Take, outcomes []backend.Outcome) bool {
+func (s *Store) takeGroup(at backend.Times, takes []backend.Take, outcomes []backend.Outcome) bool {
 	g := loadedPool.Get().(*loaded)
 	defer g.release()
 	for i := range takes {
@@ -93,12 +101,16 @@ func (s *Store) takeGroup(now int64, takes []backend.Take, outcomes []backend.Ou
 	}()
 
 	if !g.load(s, takes) {
-		missing := group{store: s, now: now, takes: slices.Clone(takes), hashes: g.hashes}
+		missing := group{store: s, at: at, takes: slices.Clone(takes), hashes: g.hashes}
 		return missing.settle(outcomes)
 	}
-	backend.Settle(takes, g.states, outcomes, now)
+	if !slices.ContainsFunc(takes, concerned) {
+		backend.SettleAt(takes, g.states, outcomes, at)
+	} else if !s.settleHolds(at, takes, g.states, g.places(), outcomes) {
+		return false
+	}
 	for i, r := range g.records {
-		s.shards[g.hashes[i]%shardCount].table.store(r, g.states[i], s.keptUntil(g.states[i], r.share(), takes[i].Limit, &outcomes[i], now))
+		s.shards[g.hashes[i]%shardCount].table.store(r, g.states[i], s.keptUntil(g.states[i], r.share(), takes[i].Limit, &outcomes[i], at))
 	}
 	return true
 }
@@ -106,7 +118,7 @@ func (s *Store) takeGroup(now int64, takes []backend.Take, outcomes []backend.Ou
 // group holds takes that are settled as one, when some of them need new or shared counters. All their shards are locked.
 type group struct {
 	store *Store
-	now   int64
+	at    backend.Times
 	takes []backend.Take // takes in shared counters have the limits of these counters
 
 	hashes  []uint64 // by take
@@ -178,19 +190,19 @@ func (g *group) settle(outcomes []backend.Outcome) bool {
 	for _, stripe := range g.stripes {
 		s.shares.cells[stripe].Lock()
 	}
-	g.run(outcomes)
+	settled := g.run(outcomes)
 	for _, stripe := range g.stripes {
 		s.shares.cells[stripe].Unlock()
 	}
 	for i := range g.takes {
-		if m := &g.members[i]; m.kind == dropped {
+		if m := &g.members[i]; settled && m.kind == dropped {
 			t := &g.takes[i]
-			state := s.inherited(m.share, g.hashes[i], t.Limit, g.now)
-			s.dropRefund(&state, t, &outcomes[i], g.now)
+			state := s.inherited(m.share, g.hashes[i], t.Limit, g.at)
+			s.dropRefund(&state, t, &outcomes[i], g.at)
 		}
 	}
 	g.finish()
-	return true
+	return settled
 }
 
 // find finds the counter of a take, or makes one. It returns false if there is no room.
@@ -218,6 +230,13 @@ func (g *group) find(i int) bool {
 		return true
 	}
 	switch {
+	case t.Hold != nil && !key.shared && s.reserve(m.share):
+		m.kind, key.adder, key.added = added, i, true
+	case t.Hold != nil:
+		if needsCounter(t) {
+			return false
+		}
+		m.kind = looked
 	case t.Hits == 0 && known:
 		m.counter, m.kind, t.Limit = first.counter, first.kind, g.takes[key.take].Limit
 		return true
@@ -234,7 +253,7 @@ func (g *group) find(i int) bool {
 		return g.share(i, hash)
 	}
 	g.keys[at] = key
-	m.counter = &counter{state: s.inherited(m.share, hash, t.Limit, g.now)}
+	m.counter = &counter{state: s.inherited(m.share, hash, t.Limit, g.at)}
 	return true
 }
 
@@ -280,9 +299,10 @@ func (g *group) share(i int, hash uint64) bool {
 	return true
 }
 
-// run settles the takes after all their counters were found and locked.
-func (g *group) run(outcomes []backend.Outcome) {
+// run settles the takes after all their counters were found and locked. It returns false if there is no room.
+func (g *group) run(outcomes []backend.Outcome) bool {
 	s := g.store
+	places := make([]place, 0, len(g.takes))
 	takes, states, index := make([]backend.Take, 0, len(g.takes)), make([]*backend.State, 0, len(g.takes)), make([]int, len(g.takes))
 	for i := range g.takes {
 		m := &g.members[i]
@@ -295,25 +315,35 @@ func (g *group) run(outcomes []backend.Outcome) {
 		if m.kind == dropped {
 			takes[index[i]].Hits = 0
 		}
+		at := place{hash: g.hashes[i], share: m.share.number}
+		if m.kind == held {
+			at.counter, at.share = m.record, m.record.share()
+		}
+		places = append(places, at)
 	}
 	settled := make([]backend.Outcome, len(takes))
-	backend.Settle(takes, states, settled, g.now)
+	if !slices.ContainsFunc(takes, concerned) {
+		backend.SettleAt(takes, states, settled, g.at)
+	} else if !s.settleHolds(g.at, takes, states, places, settled) {
+		return false
+	}
 	for i := range g.takes {
 		t, m := &g.takes[i], &g.members[i]
 		outcomes[i] = settled[index[i]]
 		switch m.kind {
 		case held:
 			state := &m.counter.state
-			s.shards[g.hashes[i]%shardCount].table.store(m.record, state, s.keptUntil(state, m.record.share(), t.Limit, &outcomes[i], g.now))
+			s.shards[g.hashes[i]%shardCount].table.store(m.record, state, s.keptUntil(state, m.record.share(), t.Limit, &outcomes[i], g.at))
 		case added, again:
-			if counted(t, &outcomes[i]) {
-				m.counter.expires = backend.Expires(t.Limit, &m.counter.state)
+			if t.Hold != nil || counted(t, &outcomes[i]) {
+				m.counter.expires = expires(t.Limit, &m.counter.state, g.at)
 			}
 		case shared:
-			m.counter.expires = backend.Expires(t.Limit, &m.counter.state)
+			m.counter.expires = expires(t.Limit, &m.counter.state, g.at)
 			m.share.domain.taken.Add(1)
 		}
 	}
+	return true
 }
 
 // finish adds the new counters to the store, except those that hold no more than they began with.

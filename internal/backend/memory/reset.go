@@ -6,7 +6,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Reset clears counters. It never fails.
+// Reset clears counters, and forgets their reservations. It never fails.
 //
 // What was counted in a shared counter stays there, because others have used it too. Instead, the key gets a counter of its
 // own, in which nothing is used. If the store has no room for that counter, the reset is dropped, and a metric counts it.
@@ -25,6 +25,9 @@ func (s *Store) drop(named *backend.Counter) {
 	s.shares.mu.RLock()
 	defer s.shares.mu.RUnlock()
 	share, _ := s.shareOf(named.Rule)
+	if b := sh.books.find(hash, named.Key); b != nil {
+		s.forget(sh, b)
+	}
 
 	r := sh.table.find(hash, named.Key)
 	expires := s.sharedUntil(share, hash, named)

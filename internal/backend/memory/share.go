@@ -38,7 +38,7 @@ type shares struct {
 
 const stripeCount = 64
 
-// share is the part of the store that a rule uses. The overrides of a domain count as one rule.
+// share is the part of the store that a rule uses. The limits that requests of a domain bring along count as one rule.
 type share struct {
 	number uint32 // by which its counters know it
 	domain *domain
@@ -230,7 +230,7 @@ func (r *row) cell(hash uint64) (c *counter, stripe uint8) {
 
 // inherited returns the first state of a new counter of a key: what is used in the shared counter of that key, if there is
 // one. mu is held for reading.
-func (s *Store) inherited(sh *share, hash uint64, l *descriptor.Limit, now int64) backend.State {
+func (s *Store) inherited(sh *share, hash uint64, l *descriptor.Limit, at backend.Times) backend.State {
 	r := sh.find(l)
 	if r == nil {
 		return backend.State{}
@@ -238,10 +238,10 @@ func (s *Store) inherited(sh *share, hash uint64, l *descriptor.Limit, now int64
 	c, stripe := r.cell(hash)
 	s.shares.cells[stripe].Lock()
 	defer s.shares.cells[stripe].Unlock()
-	if c.expires <= now {
+	if c.expires <= at.Elapsed {
 		return backend.State{}
 	}
-	return backend.Inherit(l, &c.state, now)
+	return backend.Inherit(l, &c.state, at.Of(l))
 }
 
 // tidy drops rows in which everything has expired, and rules that have no rows and no counters left.

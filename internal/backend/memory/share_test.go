@@ -160,11 +160,11 @@ func TestInheritedLogCountsRefusedHits(t *testing.T) {
 // up.
 func TestWindowsOfRequestsDoNotUseUpSharedCounters(t *testing.T) {
 	s := New(Options{MaxCounters: 1, Shared: 1000})
-	overrides := &descriptor.Rule{Domain: "d"}
+	requests := &descriptor.Rule{Domain: "d"}
 	full := 0
 	for i := range 5000 {
 		l := descriptor.Limit{Requests: 5, Window: descriptor.Window{Unit: descriptor.Minute, Multiplier: uint32(i + 1)}}
-		req := backend.Request{Takes: []backend.Take{{Key: fmt.Append(nil, i), Limit: &l, Rule: overrides, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
+		req := backend.Request{Takes: []backend.Take{{Key: fmt.Append(nil, i), Limit: &l, Rule: requests, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
 		if err := s.Take(t.Context(), march, &req); errors.Is(err, backend.ErrFull) {
 			full++
 		} else if err != nil {

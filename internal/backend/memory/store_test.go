@@ -276,12 +276,13 @@ func BenchmarkTake(b *testing.B) {
 				b.ResetTimer()
 			}
 			limit := descriptor.Limit{Requests: 1 << 31, Window: descriptor.Window{Unit: descriptor.Minute}}
+			now := time.Now()
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				r := backend.Request{Takes: []backend.Take{{Limit: &limit, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
 				for i := 0; pb.Next(); i += 7919 {
 					r.Takes[0].Key = names[i%keys]
-					if err := s.Take(context.Background(), march, &r); err != nil {
+					if err := s.Take(context.Background(), now, &r); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -30,7 +30,7 @@ func (s *Store) Run(ctx context.Context) error {
 		case now := <-tick.C:
 			s.sweepShard(i, now.Add(-s.grace()))
 			if i = (i + 1) % shardCount; i == 0 {
-				s.tidy(now.Add(-grace).UnixMicro())
+				s.tidy(s.clock.Elapsed(now.Add(-grace)))
 			}
 		case <-rest.C:
 			full = s.full
@@ -53,7 +53,7 @@ func (s *Store) Sweep(now time.Time) {
 	for i := range s.shards {
 		s.sweepShard(i, now)
 	}
-	s.tidy(now.UnixMicro())
+	s.tidy(s.clock.Elapsed(now))
 }
 
 func (s *Store) grace() time.Duration {
@@ -65,10 +65,11 @@ func (s *Store) grace() time.Duration {
 
 // sweepShard drops the expired counters of a shard, and gives back the memory that they needed.
 func (s *Store) sweepShard(i int, at time.Time) {
-	sh, now := &s.shards[i], at.UnixMicro()
+	sh, now := &s.shards[i], s.clock.Times(at)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	s.sweepBooks(sh, now)
 	sh.work = counter{} // it may be the last to refer to a tail
-	sh.table.expire(now, func(share uint32) { s.release(s.shareNumbered(share)) })
+	sh.table.expire(now.Elapsed, func(share uint32) { s.release(s.shareNumbered(share)) })
 	sh.table.shrink()
 }

@@ -33,7 +33,7 @@ const (
 // counter is a counter in no table: a shared one, one that is not added yet, or a copy.
 type counter struct {
 	state   backend.State
-	expires int64 // when the state is equivalent to an unused one, in microseconds
+	expires int64 // when the state is equivalent to an unused one, as an elapsed time
 }
 
 func (r record) expires() int64 { return int64(binary.LittleEndian.Uint64(r[recordExpires:])) }

@@ -18,11 +18,17 @@ type Options struct {
 	Store   backend.Store         // required
 	Bytes   int                   // maximum size of the refusals, keys included; default 1 MiB
 	Metrics prometheus.Registerer // nil: no metrics
+
+	// Refunded is called after a refund of a counter that may have been exhausted, so that other processes can forget its
+	// refusals too. A decision waits for it. The key is valid until it returns. Default: nothing is called.
+	Refunded func(key []byte)
 }
 
 // Cache answers takes whose refusal it knows, and forwards the others to the backend.
 type Cache struct {
+	clock    backend.Clock
 	store    backend.Store
+	refunded func(key []byte)
 	perShard int64 // bytes
 	seed     maphash.Seed
 	shards   [shardCount]shard
@@ -42,8 +48,14 @@ type shard struct {
 	refunds  uint64 // number of refunds that have begun or ended: a refusal that began at another number may be out of date
 }
 
+// earlier is what the cache knew before a take went to the backend.
+type earlier struct {
+	refunds   uint64 // refunds of its shard
+	exhausted bool   // a refund: the counter's refusal was known
+}
+
 type refusal struct {
-	until    int64 // microseconds since the Unix epoch, on this process' clock
+	until    int64 // an elapsed time: a clock that is set back does not make a refusal longer
 	reset    int64
 	hits     int64 // the smallest number of hits that is refused
 	used     int64
@@ -54,7 +66,7 @@ type refusal struct {
 // asked holds the takes that go to the backend.
 type asked struct {
 	backend.SubRequest
-	refunds []uint64 // for each take: refunds of its shard before the call
+	earlier []earlier // one for each take
 
 	whole  *backend.Request
 	at     int64
@@ -67,7 +79,7 @@ func New(opts Options) *Cache {
 	if opts.Bytes <= 0 {
 		opts.Bytes = 1 << 20
 	}
-	c := &Cache{store: opts.Store, perShard: int64(max(opts.Bytes/shardCount, 1024)), seed: maphash.MakeSeed()}
+	c := &Cache{clock: backend.NewClock(), store: opts.Store, refunded: opts.Refunded, perShard: int64(max(opts.Bytes/shardCount, 1024)), seed: maphash.MakeSeed()}
 	c.pool.New = func() any {
 		a := new(asked)
 		a.resume = func(err error) {
@@ -121,7 +133,7 @@ func (c *Cache) Start(ctx context.Context, now time.Time, b *backend.Batch, r *b
 
 // ask answers what the cache knows, and returns what the store has to answer, or nil.
 func (c *Cache) ask(now time.Time, r *backend.Request) *asked {
-	at := now.UnixMicro()
+	at := c.clock.Elapsed(now)
 	a := c.pool.Get().(*asked)
 	a.whole, a.at = r, at
 	a.Together = r.Together
@@ -140,7 +152,7 @@ func (c *Cache) ask(now time.Time, r *backend.Request) *asked {
 			if peek {
 				t.Hits = min(t.Hits, 0)
 			}
-			a.refunds = append(a.refunds, c.before(t))
+			a.earlier = append(a.earlier, c.before(t))
 		}
 		start = end
 	}
@@ -156,14 +168,14 @@ func (c *Cache) ask(now time.Time, r *backend.Request) *asked {
 func (c *Cache) learn(a *asked) {
 	a.Answer(a.whole)
 	for i := range a.Takes {
-		c.after(a.at, &a.Takes[i], &a.Outcomes[i], a.refunds[i])
+		c.after(a.at, &a.Takes[i], &a.Outcomes[i], a.earlier[i])
 	}
 	c.release(a)
 }
 
 func (c *Cache) release(a *asked) {
 	a.Clear()
-	a.refunds = a.refunds[:0]
+	a.earlier = a.earlier[:0]
 	a.whole, a.done = nil, nil
 	c.pool.Put(a)
 }
@@ -176,7 +188,7 @@ func (c *Cache) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 		anything.Hits = 0
 		o := &r.Outcomes[i]
 		switch {
-		case !c.known(now.UnixMicro(), &anything, o):
+		case !c.known(c.clock.Elapsed(now), &anything, o):
 			a.Add(i, r.Takes[i])
 		case r.Takes[i].Hits > int64(anything.Limit.Capacity()):
 			o.RetryAfter = backend.Never
@@ -218,7 +230,7 @@ func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered,
 
 // known fills the outcome of a take whose refusal is known, and reports whether it is known.
 func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
-	if t.Hits < 0 {
+	if t.Hits < 0 || t.Limit.Reservable() || t.Hold != nil {
 		return false
 	}
 	sh := c.shard(t.Key)
@@ -248,29 +260,29 @@ func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
 
 // before is called before a take goes to the backend. A refund forgets the refusal of its counter now, and again afterwards:
 // a take in between may have seen the counter before the refund.
-func (c *Cache) before(t *backend.Take) uint64 {
+func (c *Cache) before(t *backend.Take) (b earlier) {
 	sh := c.shard(t.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if t.Hits < 0 {
 		sh.refunds++
-		sh.forget(t.Key)
+		b.exhausted = sh.forget(t.Key)
 	}
-	return sh.refunds
+	b.refunds = sh.refunds
+	return b
 }
 
-func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, refunds uint64) {
-	if o.Failed || o.Cached {
+func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, b earlier) {
+	if t.Hits < 0 {
+		c.refund(t, o, b)
+		return
+	}
+	if o.Failed || o.Cached || t.Limit.Reservable() { // a refusal may end when a reservation does
 		return
 	}
 	sh := c.shard(t.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if t.Hits < 0 {
-		sh.refunds++
-		sh.forget(t.Key)
-		return
-	}
 	if o.Allowed {
 		if e, ok := sh.refusals[string(t.Key)]; ok && e.of(t.Limit) && e.used < o.Used {
 			e.used = o.Used
@@ -278,7 +290,7 @@ func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, refunds ui
 		}
 		return
 	}
-	if sh.refunds != refunds || !backend.RefusalLasts(t) {
+	if sh.refunds != b.refunds || !backend.RefusalLasts(t) {
 		return
 	}
 	e := refusal{
@@ -293,13 +305,28 @@ func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, refunds ui
 	sh.remember(t.Key, e, c.perShard)
 }
 
+// refund forgets the refusal of a counter after its refund, also if the refund failed: it may have been carried out.
+func (c *Cache) refund(t *backend.Take, o *backend.Outcome, b earlier) {
+	sh := c.shard(t.Key)
+	sh.mu.Lock()
+	sh.refunds++
+	known := sh.forget(t.Key)
+	sh.mu.Unlock()
+	if c.refunded != nil && (known || b.exhausted || o.Failed || o.Before >= int64(t.Limit.Capacity())) {
+		c.refunded(t.Key)
+	}
+}
+
 func (e *refusal) of(l *descriptor.Limit) bool { return e.requests == l.Requests && e.burst == l.Burst }
 
-func (sh *shard) forget(key []byte) {
-	if _, ok := sh.refusals[string(key)]; ok {
+// forget removes the refusal of a counter and reports whether there was one.
+func (sh *shard) forget(key []byte) bool {
+	_, ok := sh.refusals[string(key)]
+	if ok {
 		delete(sh.refusals, string(key))
 		sh.bytes -= int64(len(key)) + overhead
 	}
+	return ok
 }
 
 func (sh *shard) remember(key []byte, e refusal, bound int64) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
@@ -154,5 +155,30 @@ func TestOthersOnlyReadWhenARefusalIsKnown(t *testing.T) {
 	}
 	if o := r.Outcomes[0]; !o.Allowed || o.Used != 2 {
 		t.Errorf("beside a shadow rule that is over: %+v", o)
+	}
+}
+
+// A clock that is set back does not make a refusal last longer, and one that is set ahead does not end it.
+func TestRefusalWhileClockIsSet(t *testing.T) {
+	store := &asking{Store: memory.New(memory.Options{})}
+	c := New(Options{Store: store})
+	l := backendtest.Limit("5/1m,log")
+	now := time.Now()
+	settle(t, c, now, false, take("k", l, 5))
+	settle(t, c, now, false, take("k", l, 1))
+	asked := store.takes
+	for _, seconds := range []int64{-3600, 3600} {
+		if o := settle(t, c, backendtest.Stepped(now, seconds), false, take("k", l, 1))[0]; !o.Cached || o.RetryAfter > time.Minute+time.Millisecond {
+			t.Errorf("the clock is set by %d s: %+v", seconds, o)
+		}
+		later := backendtest.Stepped(now.Add(time.Minute+time.Millisecond), seconds)
+		if o := settle(t, c, later, false, take("k", l, 0))[0]; o.Cached || o.Used != 0 {
+			t.Errorf("the clock is set by %d s, a minute later: %+v", seconds, o)
+		}
+		settle(t, c, now, false, take("k", l, 5))
+		settle(t, c, now, false, take("k", l, 1))
+	}
+	if store.takes == asked {
+		t.Error("the store was not asked")
 	}
 }

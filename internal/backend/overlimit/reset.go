@@ -15,11 +15,28 @@ func (c *Cache) Reset(ctx context.Context, counters []backend.Counter) error {
 
 func (c *Cache) forget(counters []backend.Counter) {
 	for i := range counters {
-		key := counters[i].Key
-		sh := c.shard(key)
+		c.Forget(counters[i].Key)
+	}
+}
+
+// Forget forgets the refusal of a counter, because hits of it were given back. A refusal that is on its way at that time is not
+// remembered.
+func (c *Cache) Forget(key []byte) {
+	sh := c.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.refunds++
+	sh.forget(key)
+}
+
+// ForgetAll forgets all refusals, also those that are on their way.
+func (c *Cache) ForgetAll() {
+	for i := range c.shards {
+		sh := &c.shards[i]
 		sh.mu.Lock()
 		sh.refunds++
-		sh.forget(key)
+		clear(sh.refusals)
+		sh.bytes = 0
 		sh.mu.Unlock()
 	}
 }

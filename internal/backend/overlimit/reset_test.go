@@ -2,7 +2,9 @@ package overlimit
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
@@ -79,4 +81,68 @@ func TestResetWhileARefusalIsOnItsWay(t *testing.T) {
 	if o := settle(t, c, noon, false, take("k", l, 1))[0]; !o.Allowed {
 		t.Errorf("after the reset: %+v", o)
 	}
+}
+
+// What another process says must be forgotten, also while the refusal is on its way.
+func TestForgetWhileARefusalIsOnItsWay(t *testing.T) {
+	for name, forget := range map[string]func(*Cache){
+		"one": func(c *Cache) { c.Forget([]byte("k")) },
+		"all": (*Cache).ForgetAll,
+	} {
+		store := &asking{Store: memory.New(memory.Options{})}
+		c := New(Options{Store: store})
+		l := fixed(1)
+		settle(t, c, noon, false, take("k", l, 1))
+		store.during = func() { forget(c) }
+		if o := settle(t, c, noon, false, take("k", l, 1))[0]; o.Allowed || c.Len() != 0 {
+			t.Errorf("%s: %+v; %d refusals are remembered, want none", name, o, c.Len())
+		}
+		if o := settle(t, c, noon, false, take("k", l, 1))[0]; o.Cached || c.Len() != 1 {
+			t.Errorf("%s: %+v; %d refusals are remembered, want 1", name, o, c.Len())
+		}
+		forget(c)
+		if o := settle(t, c, noon, false, take("k", l, 1))[0]; o.Cached {
+			t.Errorf("%s: %+v, want the store's answer", name, o)
+		}
+	}
+}
+
+// failing is a store whose takes fail.
+type failing struct{ *memory.Store }
+
+func (failing) Take(_ context.Context, _ time.Time, r *backend.Request) error {
+	backend.Fail(r.Outcomes)
+	return backend.ErrUnavailable
+}
+
+// Only refunds of counters that were exhausted, or may have been, are passed on.
+func TestRefundsOfExhaustedCounters(t *testing.T) {
+	var refunded []string
+	record := func(key []byte) { refunded = append(refunded, string(key)) }
+	check := func(what string, want ...string) {
+		t.Helper()
+		if !slices.Equal(refunded, want) {
+			t.Errorf("%s: %q, want %q", what, refunded, want)
+		}
+		refunded = nil
+	}
+	store := memory.New(memory.Options{})
+	c := New(Options{Store: store, Refunded: record})
+	l := fixed(3)
+	settle(t, c, noon, false, take("k", l, 2))
+	settle(t, c, noon, false, take("k", l, -1))
+	check("something was left")
+	settle(t, c, noon, false, take("k", l, 2))
+	settle(t, c, noon, false, take("k", l, -1))
+	check("nothing was left", "k")
+	settle(t, c, noon, false, take("k", l, 2)) // refused
+	settle(t, c, noon, false, take("k", l, -1))
+	check("a refusal was remembered", "k")
+
+	c = New(Options{Store: failing{store}, Refunded: record})
+	r := backend.Request{Takes: []backend.Take{take("k", l, -1)}, Outcomes: make([]backend.Outcome, 1)}
+	if err := c.Take(context.Background(), noon, &r); err == nil {
+		t.Error("the store did not fail")
+	}
+	check("the refund failed and may have been carried out", "k")
 }

@@ -12,6 +12,10 @@
 // There is one script for a single take of each algorithm, and one for each mix of algorithms in a request with several
 // takes. A server gets only the scripts that are used.
 //
+// Records of reservations are in two keys beside their counter (holds). A call with takes that concern them runs a script of its
+// own kind. It settles records that have expired, reads the counters again, and then does the takes: so backend.Settle can go on
+// from the states and the records that the script returns.
+//
 // # Clock
 //
 // Redis' own clock decides, so that replicas with wrong clocks agree on the window. Some servers do not give scripts the
@@ -44,8 +48,9 @@
 // # Errors
 //
 // A call that was sent and not answered may have counted. It is never sent again, whatever the client's settings are,
-// because that could count twice. A call is sent again only after an answer which shows that nothing ran, such as NOSCRIPT, and
-// after a cluster's redirection.
+// because that could count twice. A call is sent again only after an answer which shows that nothing counted, such as NOSCRIPT, and
+// after a cluster's redirection. If a call fails in that way because some of its requests concern reservations, the others are
+// sent again together, and those one by one.
 //
 // A value under one of our keys that is not a state of ours (another type or form, or a window ahead that never expires)
 // is treated as empty, and the next hit that is counted replaces it, so a foreign value does not block a limit for ever.

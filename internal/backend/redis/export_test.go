@@ -11,7 +11,8 @@ import (
 // into the server.
 func (s *Store) Command(ctx context.Context, now time.Time, r *backend.Request) ([]any, error) {
 	c := new(scriptCall)
-	if err := c.pack(terms{now: now.UnixMicro(), redisClock: true, lyft: s.opts.LyftKeys}, r); err != nil {
+	r.Outcomes = make([]backend.Outcome, len(r.Takes))
+	if err := c.pack(terms{now: now.UnixMicro(), redisClock: true, small: s.small, lyft: s.opts.LyftKeys}, r); err != nil {
 		return nil, err
 	}
 	if !loaded[c.script.Hash] {
@@ -42,3 +43,15 @@ func (s *Store) Waiting() int {
 	defer q.mu.Unlock()
 	return len(q.state.waiting)
 }
+
+// RecordKeys returns the keys of the records of a counter's reservations.
+func RecordKeys(key string) []string {
+	var keys []string
+	for _, kind := range []string{recordsKey, byIDKey, endsKey} {
+		keys = append(keys, string(appendRecordKey(nil, []byte(key), kind)))
+	}
+	return keys
+}
+
+// SetSmallBook sets from how many records on a book is large.
+func (s *Store) SetSmallBook(n int) { s.small = n }

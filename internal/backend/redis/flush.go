@@ -89,10 +89,16 @@ func (q *queue) send(batch []*inFlight) (hot bool) {
 	return hot
 }
 
-// finishAll answers the requests of a call. If a slot is moving, requests for several of its keys cannot share a call and are
-// sent again one by one. If Redis' memory is full, only some of the requests have an answer.
+// finishAll answers the requests of a call. If the requests could not share it, they are sent again one by one. If Redis' memory
+// is full, only some of the requests have an answer.
 func (q *queue) finishAll(batch []*inFlight, err error) {
-	apart := len(batch) > 1 && goredis.HasErrorPrefix(err, tryAgain)
+	apart := false
+	if len(batch) > 1 && err != nil {
+		apart = goredis.HasErrorPrefix(err, tryAgain) || errors.As(err, new(unsendable))
+		if !apart && holdsFailed(batch, err) {
+			apart, batch = true, q.sendPlain(batch)
+		}
+	}
 	full := errors.Is(err, errFull)
 	for _, p := range batch {
 		if full {
@@ -107,6 +113,33 @@ func (q *queue) finishAll(batch []*inFlight, err error) {
 		}
 		q.finish(p, err)
 	}
+}
+
+// holdsFailed reports whether a call did nothing, and may have failed because of requests that concern reservations: these need
+// more rights, and records that can be read.
+func holdsFailed(batch []*inFlight, err error) bool {
+	var refused goredis.Error
+	return errors.As(err, &refused) && !goredis.HasErrorPrefix(err, partlyWritten) && slices.ContainsFunc(batch, (*inFlight).concernsHolds)
+}
+
+func (f *inFlight) concernsHolds() bool {
+	return slices.ContainsFunc(f.request.Takes, func(t backend.Take) bool { return concernsHolds(&t) })
+}
+
+// sendPlain sends the requests of a call again that do not concern reservations, and returns the others.
+func (q *queue) sendPlain(batch []*inFlight) (others []*inFlight) {
+	var plain []*inFlight
+	for _, p := range batch {
+		if p.concernsHolds() {
+			others = append(others, p)
+		} else {
+			plain = append(plain, p)
+		}
+	}
+	if len(plain) > 0 {
+		q.sendAgain(latest(plain), scriptCalls.Get().(*scriptCall), plain)
+	}
+	return others
 }
 
 // pipeline settles the requests of each slot in one call, and sends all calls together. The slots were found with the terms m.
@@ -125,7 +158,7 @@ func (q *queue) pipeline(ctx context.Context, slots [][]*inFlight, at int64, m t
 		f := slotCall{batch: batch, requests: requestsOf(batch), call: scriptCalls.Get().(*scriptCall)}
 		if err := f.call.pack(m, f.requests...); err != nil {
 			f.call.release()
-			q.finishAll(batch, err)
+			q.finishAll(batch, unsendable{err})
 			continue
 		}
 		f.cmd = f.call.command(ctx, "evalsha", f.call.script.Hash)

@@ -14,6 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 

@@ -21,6 +21,7 @@ type inFlight struct {
 	request backend.Request
 	keys    []byte
 	limits  []descriptor.Limit
+	holds   []backend.Hold
 	done    chan struct{} // receives one element when there is an answer, or when no answer will come
 
 	// A caller that does not wait has a callback instead, and the request that gets the outcomes.
@@ -61,17 +62,45 @@ func (f *inFlight) init(ctx context.Context, at int64, r *backend.Request, done 
 	f.request.Takes = append(f.request.Takes[:0], r.Takes...)
 	f.request.Outcomes = append(f.request.Outcomes[:0], r.Outcomes...)
 	f.limits = slices.Grow(f.limits[:0], len(r.Takes))[:len(r.Takes)]
+	f.holds = slices.Grow(f.holds[:0], holdsOf(r)) // whose addresses must not change
 	start := 0
 	for i := range f.request.Takes {
 		t := &f.request.Takes[i]
 		end := start + len(t.Key)
 		t.Key = f.keys[start:end:end]
-		// An override's limit lives in the caller's memory.
+		// A request's own limit lives in the caller's memory.
 		f.limits[i] = *t.Limit
 		t.Limit = &f.limits[i]
+		if t.Hold != nil {
+			f.holds = append(f.holds, *t.Hold)
+			t.Hold = &f.holds[len(f.holds)-1]
+		}
 		start = end
 	}
 	f.owners.Store(2)
+}
+
+func holdsOf(r *backend.Request) (n int) {
+	for i := range r.Takes {
+		if r.Takes[i].Hold != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// copyTo gives the caller's request the answer.
+func (f *inFlight) copyTo(r *backend.Request) {
+	copy(r.Outcomes, f.request.Outcomes)
+	if len(f.holds) == 0 {
+		return
+	}
+	for i := range f.request.Takes {
+		if h := f.request.Takes[i].Hold; h != nil {
+			to := r.Takes[i].Hold
+			to.Result, to.Granted, to.Expires, to.Late = h.Result, h.Granted, h.Expires, h.Late
+		}
+	}
 }
 
 // enter begins the time that a request is in the queue: it is now by the wall clock, and at by the queue's clock. timeout is

@@ -291,7 +291,11 @@ func TestLyftKeysGiveBack(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	holds("a", "4")
-	if o := do(lyftTake("a", l, -50))[0]; !o.Allowed || o.Used != 0 {
+	if o := do(lyftTake("a", l, -5))[0]; !o.Allowed || o.Used != 4 {
+		t.Errorf("a refund of more than there is: %+v", o)
+	}
+	holds("a", "4")
+	if o := do(lyftTake("a", l, -4))[0]; !o.Allowed || o.Used != 0 {
 		t.Errorf("%+v", o)
 	}
 	holds("a", "")

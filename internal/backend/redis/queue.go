@@ -71,7 +71,7 @@ func (q *queue) take(ctx context.Context, at int64, apart bool, r *backend.Reque
 	<-f.done
 	err := f.err
 	if err == nil {
-		copy(r.Outcomes, f.request.Outcomes)
+		f.copyTo(r)
 	}
 	q.release(f)
 	return err
@@ -94,7 +94,7 @@ func (q *queue) start(ctx context.Context, at int64, apart bool, b *backend.Batc
 func (q *queue) deliver(f *inFlight) {
 	done, r, err := f.callback, f.whole, f.err
 	if err == nil {
-		copy(r.Outcomes, f.request.Outcomes)
+		f.copyTo(r)
 	} else {
 		backend.Fail(r.Outcomes)
 		err = q.store.failed("count in Redis", err, r)

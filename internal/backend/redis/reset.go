@@ -14,7 +14,7 @@ import (
 )
 
 // Reset clears counters. It deletes every value under a counter's key, also a foreign one. Counters may be in different
-// slots of a cluster, so each is deleted by its own command; the commands share a round trip.
+// slots of a cluster, so each is deleted by its own command, with the records of its reservations; the commands share a round trip.
 func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 	if len(counters) == 0 {
 		return nil
@@ -29,7 +29,13 @@ func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 	var deleted []*goredis.IntCmd
 	for i := range counters {
 		for _, key := range s.keysOf(&counters[i], now) {
-			deleted = append(deleted, pipe.Del(bounded, key))
+			keys := []string{key}
+			if l := counters[i].Limit; l != nil && l.Reservable() {
+				for _, kind := range [...]string{recordsKey, byIDKey, endsKey} {
+					keys = append(keys, string(appendRecordKey(nil, []byte(key), kind)))
+				}
+			}
+			deleted = append(deleted, pipe.Del(bounded, keys...))
 		}
 	}
 	_, _ = pipe.Exec(bounded) // each command has its own error
@@ -41,6 +47,9 @@ func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 	}
 	if len(errs) > 0 {
 		return fmt.Errorf("clear counters in Redis: %w", errors.Join(errs...))
+	}
+	if s.opts.Invalidations != nil {
+		return s.opts.Invalidations.Cleared(bounded, counters)
 	}
 	return nil
 }

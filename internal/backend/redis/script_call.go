@@ -36,9 +36,20 @@ type scriptCall struct {
 	groups   []takeGroup
 
 	script   *scripts.Script
-	single   bool      // the script is for one take, or for many equal takes
-	calendar bool      // there are windows whose bounds are arguments
-	packed   packedArg // ARGV[1]
+	reads    bool            // the script changes nothing, but records may be settled
+	books    []int           // the counters with records of reservations, as indexes in counters
+	holds    []*backend.Hold // the reservations that takes make or change, in the order of the script's answers
+	single   bool            // the script is for one take, or for many equal takes
+	calendar bool            // there are windows whose bounds are arguments
+	packed   packedArg       // ARGV[1]
+	held     packedArg       // ARGV[2], if there are books
+
+	large      bool            // the keys of large books are named too
+	runs       int             // how many runs of steps there are
+	run        int             // where the latest one begins in held; 0: nowhere
+	open       int             // how many books have takes that are no steps
+	operations []byte          // of these takes: the end of held
+	operated   []*backend.Hold // their reservations
 
 	reply    []byte
 	states   []backend.State
@@ -54,6 +65,12 @@ type keyedCounter struct {
 	head  int // index in groups, plus one, of the latest group that takes from this counter alone
 
 	request int // number of the latest request with a take from it
+
+	book    int // index in books, plus one; 0: records do not matter
+	open    int // number of its book among those with takes that are no steps, or 0
+	takes   int
+	mixed   bool // it has more than one take, or one that is no step
+	settles int  // records that the script may settle
 }
 
 // packedArg is an argument that the client writes without copying or boxing it.
@@ -74,13 +91,15 @@ var scriptCalls = sync.Pool{New: func() any { return new(scriptCall) }}
 var keySeed = maphash.MakeSeed()
 
 func (c *scriptCall) release() {
-	if max(cap(c.keyText), cap(c.packed), cap(c.reply), 2*cap(c.keyTable)) > keepRoom {
+	if max(cap(c.keyText), cap(c.packed), cap(c.held), cap(c.operations), cap(c.reply), 2*cap(c.keyTable)) > keepRoom {
 		return
 	}
+	c.reads = false
 	clear(c.args)
 	clear(c.keys)
 	clear(c.counters)
 	clear(c.groups)
+	clear(c.holds)
 	scriptCalls.Put(c)
 }
 
@@ -105,6 +124,8 @@ type terms struct {
 	now        int64 // the caller's time or, with redisClock, an estimate of what Redis' clock shows
 	redisClock bool
 	entries    int           // entries of a log for which the reply must have room
+	small      int           // from how many records on a book is large
+	large      bool          // there may be large books
 	lyft       bool          // there may be keys of descriptor.KeysLyft
 	jitter     time.Duration // the longest extra time that those keys live
 }
@@ -113,7 +134,10 @@ type terms struct {
 func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 	c.keyTable = c.keyTable[:0]
 	clear(c.groups)
+	clear(c.holds)
 	c.keyText, c.keyEnds, c.counters, c.takeKeys, c.groups = c.keyText[:0], c.keyEnds[:0], c.counters[:0], c.takeKeys[:0], c.groups[:0]
+	c.books, c.holds, c.operated = c.books[:0], c.holds[:0], c.operated[:0]
+	c.large = m.large
 	c.calendar = false
 	var shapes scripts.Set
 	c.sent = 0
@@ -121,6 +145,7 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 		for start := 0; start < len(r.Takes); {
 			end := r.Group(start)
 			g := takeGroup{takes: r.Takes[start:end], outcomes: r.Outcomes[start:end], first: len(c.takeKeys), sent: true, times: 1}
+			step := isStep(g.takes)
 			for i := range g.takes {
 				l := g.takes[i].Limit
 				if err := supported(l); err != nil {
@@ -130,6 +155,12 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 				if err := c.addKey(key, l, form, max(m.entries, int(l.Requests))); err != nil {
 					return err
 				}
+				if concernsHolds(&g.takes[i]) {
+					c.addBook(c.takeKeys[g.first+i], &g.takes[i])
+				}
+				counter := &c.counters[c.takeKeys[g.first+i]]
+				counter.takes++
+				counter.mixed = counter.mixed || !step || counter.takes > 1
 				shapes |= scripts.Of(form.Shape)
 				c.calendar = c.calendar || l.Window.Location != nil || form == &backend.LyftForm
 			}
@@ -141,20 +172,45 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 			start = end
 		}
 	}
-	c.single = c.sent == 1
+	c.single = c.sent == 1 && len(c.books) == 0
 	if m.redisClock {
 		c.packed = binary.LittleEndian.AppendUint64(c.packed[:0], 0)
 	} else {
 		c.packed = binary.LittleEndian.AppendUint64(c.packed[:0], uint64(m.now))
 	}
-	for i := range c.groups {
-		if c.groups[i].sent {
-			c.packGroup(&c.groups[i], &m)
+	if len(c.books) > 0 {
+		c.beginHolds(m.small)
+		for _, k := range c.books {
+			if counter := &c.counters[k]; counter.mixed {
+				c.open++
+				counter.open = c.open
+			}
 		}
 	}
-	if c.single {
+	for i := range c.groups {
+		g := &c.groups[i]
+		if !g.sent {
+			continue
+		}
+		if g.takes[0].Hold != nil && !c.counters[c.takeKeys[g.first]].mixed {
+			c.packStep(g, &m)
+			continue
+		}
+		if slices.ContainsFunc(g.takes, func(t backend.Take) bool { return t.Hold != nil }) {
+			if err := c.packHolds(g, &m); err != nil {
+				return err
+			}
+			continue
+		}
+		c.packGroup(g, &m)
+	}
+	switch {
+	case len(c.books) > 0:
+		c.endHolds(&m)
+		c.script = scripts.Holds(shapes, c.large)
+	case c.single:
 		c.script = scripts.One(c.counters[0].form.Shape)
-	} else {
+	default:
 		c.script = scripts.Many(shapes)
 	}
 	return nil
@@ -175,7 +231,7 @@ func supported(l *descriptor.Limit) error {
 // flight together have no fixed order, so equal takes may be moved next to each other. The takes of one request from one
 // counter keep their order.
 func (c *scriptCall) combine(g *takeGroup, request int) {
-	if len(g.takes) != 1 {
+	if len(g.takes) != 1 || g.takes[0].Hold != nil {
 		for _, k := range c.takeKeys[g.first:] {
 			c.counters[k].request = request
 		}
@@ -198,45 +254,61 @@ func (c *scriptCall) combine(g *takeGroup, request int) {
 }
 
 func (c *scriptCall) packGroup(g *takeGroup, m *terms) {
-	b := c.packed
 	vote := g.takes[0].Vote
 	for i := range g.takes {
 		t := &g.takes[i]
-		k := c.takeKeys[g.first+i]
 		countDenied := byte(0)
 		if t.CountDenied && t.Limit.Has(descriptor.SettingCountDenied) {
 			countDenied = 1
 		}
-		form := c.counters[k].form
-		if c.single {
-			b = binary.LittleEndian.AppendUint16(b, uint16(g.times))
-			b = append(b, countDenied)
-		} else {
-			if i > 0 && t.Member != g.takes[i-1].Member {
-				vote = t.Vote
-			}
-			last := byte(0)
-			switch {
-			case i+1 == len(g.takes):
-				last = 2
-			case g.takes[i+1].Member != t.Member:
-				last = 1
-			}
-			b = binary.LittleEndian.AppendUint16(b, uint16(k+1))
-			b = append(b, byte(form.Shape), countDenied, byte(vote), last)
-			b = binary.LittleEndian.AppendUint16(b, uint16(g.times))
+		if i > 0 && t.Member != g.takes[i-1].Member {
+			vote = t.Vote
 		}
-		p1, p2, p3 := form.Parameters(t.Limit, m.now, max(m.entries, int(t.Limit.Requests)))
-		if form == &backend.LyftForm && m.jitter > 0 { // so that the keys of a window do not all end at once
-			p3 += rand.N(m.jitter).Milliseconds()
+		last := byte(0)
+		switch {
+		case i+1 == len(g.takes):
+			last = lastOfGroup
+		case g.takes[i+1].Member != t.Member:
+			last = lastOfMember
 		}
-		b = binary.LittleEndian.AppendUint64(b, uint64(t.Hits))
-		b = binary.LittleEndian.AppendUint32(b, t.Limit.Capacity())
-		b = binary.LittleEndian.AppendUint64(b, uint64(p1))
-		b = binary.LittleEndian.AppendUint64(b, uint64(p2))
-		b = binary.LittleEndian.AppendUint64(b, uint64(p3))
+		c.packTake(t, c.takeKeys[g.first+i], countDenied, vote, last, g.times, t.Hits, m)
 	}
-	c.packed = b
+}
+
+// Which takes are the last ones, for the script.
+const (
+	lastOfMember = 1
+	lastOfGroup  = 2
+)
+
+// packTake adds a take to the arguments. k is the index of its key.
+func (c *scriptCall) packTake(t *backend.Take, k int, countDenied byte, vote backend.Vote, last byte, times int, hits int64, m *terms) {
+	b, form := c.packed, c.counters[k].form
+	if c.reads {
+		times = 0
+	}
+	if c.single {
+		b = binary.LittleEndian.AppendUint16(b, uint16(times))
+		b = append(b, countDenied)
+	} else {
+		b = binary.LittleEndian.AppendUint16(b, uint16(k+1))
+		b = append(b, byte(form.Shape), countDenied, byte(vote), last)
+		b = binary.LittleEndian.AppendUint16(b, uint16(times))
+	}
+	b = binary.LittleEndian.AppendUint64(b, uint64(hits))
+	c.packed = appendParameters(b, form, t.Limit, m)
+}
+
+// appendParameters appends a limit's capacity and the parameters of its form.
+func appendParameters(b []byte, form *backend.RedisForm, l *descriptor.Limit, m *terms) []byte {
+	p1, p2, p3 := form.Parameters(l, m.now, max(m.entries, int(l.Requests)))
+	if form == &backend.LyftForm && m.jitter > 0 { // so that the keys of a window do not all end at once
+		p3 += rand.N(m.jitter).Milliseconds()
+	}
+	b = binary.LittleEndian.AppendUint32(b, l.Capacity())
+	b = binary.LittleEndian.AppendUint64(b, uint64(p1))
+	b = binary.LittleEndian.AppendUint64(b, uint64(p2))
+	return binary.LittleEndian.AppendUint64(b, uint64(p3))
 }
 
 // keyOf returns the current key of a take's counter in Redis, and the form of its state. The key is valid until the next call.
@@ -325,6 +397,8 @@ func (c *scriptCall) enter(key []byte, k int) {
 // command returns EVALSHA or EVAL for this call, and makes room for the answer. A command that reads into our buffer is
 // never sent twice by the client, whatever its MaxRetries are.
 func (c *scriptCall) command(ctx context.Context, name, script string) *goredis.ZeroCopyStringCmd {
+	counters := len(c.keyEnds)
+	c.addRecordKeys()
 	text, start := string(c.keyText), 0
 	c.keys = c.keys[:0]
 	for _, end := range c.keyEnds {
@@ -336,7 +410,11 @@ func (c *scriptCall) command(ctx context.Context, name, script string) *goredis.
 		c.args = append(c.args, &c.keys[k])
 	}
 	c.args = append(c.args, &c.packed)
-	room := 8 + 4 + 2 // the time, the entries that retry reads, and the line end on the wire
+	if len(c.books) > 0 {
+		c.args = append(c.args, &c.held)
+	}
+	c.keyEnds, c.keyText = c.keyEnds[:counters], c.keyText[:c.keyEnds[counters-1]]
+	room := 8 + 4 + 2 + 1 + answerSize*len(c.holds) // the time, the entries that retry reads, and the line end on the wire
 	for k := range c.counters {
 		room += 4 + c.counters[k].room
 	}
@@ -355,6 +433,9 @@ func (c *scriptCall) retry() (now int64, entries int, wanted bool) {
 	}
 	return -now, int(binary.LittleEndian.Uint32(c.reply[8:])), true
 }
+
+// askWithLarge stands in place of a number of entries if the keys of large books have to be named.
+const askWithLarge = 1<<31 - 1
 
 var errReply = errors.New("the script's answer is malformed")
 
@@ -381,12 +462,16 @@ func (c *scriptCall) settle() (int64, error) {
 		s, c.tails = c.counters[k].form.Decode(seen, c.counters[k].limit, now, c.tails)
 		c.states = append(c.states, s)
 	}
+	var err error
+	if rest, err = c.readHolds(rest); err != nil {
+		return 0, err
+	}
 	c.pointers = c.pointers[:0]
 	for _, k := range c.takeKeys {
 		c.pointers = append(c.pointers, &c.states[k])
 	}
 	for i := range c.groups {
-		if !c.groups[i].sent {
+		if !c.groups[i].sent || c.reads {
 			continue
 		}
 		for g := &c.groups[i]; ; g = &c.groups[g.next] { // each group in the list sees the state that the one before it left
@@ -435,5 +520,10 @@ func (g *takeGroup) changes() bool {
 	if len(g.takes) == 1 {
 		refused = !g.outcomes[0].Allowed
 	}
-	return slices.ContainsFunc(g.takes, func(t backend.Take) bool { return t.Hits < 0 || t.Hits > 0 && !refused })
+	return slices.ContainsFunc(g.takes, func(t backend.Take) bool {
+		if h := t.Hold; h != nil && h.Op != backend.HoldReserve {
+			return h.Result == backend.HoldDone || h.Final && h.ChargeUnknown
+		}
+		return t.Hits < 0 || (t.Hits > 0 || t.Hold != nil) && !refused
+	})
 }

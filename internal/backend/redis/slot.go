@@ -3,6 +3,8 @@ package redis
 import (
 	"bytes"
 	"hash/maphash"
+	"strconv"
+	"sync"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -60,3 +62,40 @@ var crcTable = func() (table [256]uint16) {
 	}
 	return table
 }()
+
+// The keys of the records of a counter's reservations. Each is in the slot of the counter.
+const (
+	recordsKey = "reservations"         // the book
+	byIDKey    = "reservations:by_id"   // of a large book: a hash
+	endsKey    = "reservations:by_time" // of a large book: a sorted set
+)
+
+// appendRecordKey appends the key of a kind for the counter under a key.
+func appendRecordKey(dst, key []byte, kind string) []byte {
+	tag := hashTag(key)
+	dst = append(dst, '{')
+	if whole := len(tag) == len(key); len(tag) > 0 && bytes.IndexByte(tag, '}') < 0 {
+		dst = append(dst, tag...)
+		if dst = append(append(dst, "}:"...), kind...); whole {
+			return dst
+		}
+	} else { // these bytes cannot stand between braces, but others have the same slot
+		dst = strconv.AppendUint(dst, uint64(slotTags()[slotOf(key)]), 10)
+		dst = append(append(dst, "}:"...), kind...)
+	}
+	return append(append(dst, ':'), key...)
+}
+
+// slotTags returns a number for each slot whose digits have that slot.
+var slotTags = sync.OnceValue(func() *[16384]uint32 {
+	var tags [16384]uint32
+	digits := make([]byte, 0, 10)
+	for n, missing := uint32(1), len(tags); missing > 0; n++ {
+		digits = strconv.AppendUint(digits[:0], uint64(n), 10)
+		if slot := slotOf(digits); tags[slot] == 0 {
+			tags[slot] = n
+			missing--
+		}
+	}
+	return &tags
+})

@@ -39,6 +39,8 @@ type Options struct {
 	// different times cannot share a call.
 	Plain bool
 
+	Invalidations *Invalidations // learn of resets; nil: other processes do not
+
 	Logger *slog.Logger // default slog.Default()
 }
 
@@ -49,6 +51,8 @@ type Store struct {
 	failures failureLog
 
 	cluster bool         // the server is a cluster: counters are in slots
+	small   int          // from how many records on a book is large
+	large   atomic.Int64 // until when calls name the keys of large books too, by the callers' clock in microseconds
 	ahead   atomic.Int64 // by how much Redis' clock is ahead of the callers', as last seen, in microseconds
 
 	timeDenied atomic.Bool // the server does not give scripts the time
@@ -63,7 +67,7 @@ func New(opts Options) *Store {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	s := &Store{opts: opts}
+	s := &Store{opts: opts, small: smallBook}
 	connections := mostFlushes
 	switch c := opts.Client.(type) {
 	case *goredis.ClusterClient:
@@ -171,10 +175,11 @@ func (s *Store) queued(ctx context.Context, at int64, r *backend.Request) error 
 func (s *Store) read(ctx context.Context, at int64, r *backend.Request) error {
 	shown := backend.Request{Takes: slices.Clone(r.Takes), Outcomes: make([]backend.Outcome, len(r.Takes))}
 	for i := range shown.Takes {
-		shown.Takes[i].Hits = 0
+		shown.Takes[i].Hits, shown.Takes[i].Hold = 0, nil
 	}
 	c := scriptCalls.Get().(*scriptCall)
 	defer c.release()
+	c.reads = true
 	if err := s.take(ctx, at, c, &shown); err != nil {
 		return err
 	}
@@ -185,6 +190,9 @@ func (s *Store) read(ctx context.Context, at int64, r *backend.Request) error {
 	return nil
 }
 
+// keepLarge is for how many microseconds calls name the keys of large books after one was needed: a second.
+const keepLarge = 1_000_000
+
 // tries is how often a script may ask for other arguments. A script that asks did nothing. It asks more than once only if a
 // calendar's window ends, or a log grows, in between.
 const tries = 5
@@ -192,11 +200,13 @@ const tries = 5
 func (s *Store) take(ctx context.Context, at int64, c *scriptCall, requests ...*backend.Request) error {
 	bounded, cancel := s.bound(ctx)
 	defer cancel()
-	entries := 0
+	entries, large := 0, false
 	for try := 0; try < tries; try++ {
 		redisClock := !s.CallerClock()
-		if err := c.pack(s.terms(at, redisClock, entries), requests...); err != nil {
-			return err
+		m := s.terms(at, redisClock, entries)
+		m.large = m.large || large
+		if err := c.pack(m, requests...); err != nil {
+			return unsendable{err}
 		}
 		if err := s.run(bounded, ctx, c); err != nil {
 			if redisClock && goredis.HasErrorPrefix(err, noTime) {
@@ -210,7 +220,12 @@ func (s *Store) take(ctx context.Context, at int64, c *scriptCall, requests ...*
 			return err
 		}
 		if now, n, wanted := c.retry(); wanted {
-			entries = n
+			if n == askWithLarge {
+				large = true
+				s.large.Store(at + keepLarge)
+			} else {
+				entries = n
+			}
 			s.ahead.Store(now - at)
 			continue
 		}
@@ -225,15 +240,27 @@ func (s *Store) take(ctx context.Context, at int64, c *scriptCall, requests ...*
 
 // terms returns the settings of a call for a caller's time.
 func (s *Store) terms(at int64, redisClock bool, entries int) terms {
+	large := at < s.large.Load()
 	if redisClock {
 		at += s.ahead.Load()
 	}
-	return terms{now: max(at, 1), redisClock: redisClock, entries: entries, lyft: s.opts.LyftKeys, jitter: s.opts.LyftJitter}
+	return terms{
+		now: max(at, 1), redisClock: redisClock, entries: entries, small: s.small, large: large,
+		lyft: s.opts.LyftKeys, jitter: s.opts.LyftJitter,
+	}
 }
 
 // tryAgain is the prefix of a node's error for several keys of a slot that is moving, while only some of them have moved.
 // Nothing was done then.
 const tryAgain = "TRYAGAIN"
+
+// partlyWritten is the prefix of a script's error if the takes may have counted all the same.
+const partlyWritten = "PARTLY"
+
+// unsendable is the error of requests of which at least one cannot be sent. Nothing was sent then.
+type unsendable struct{ error }
+
+func (e unsendable) Unwrap() error { return e.error }
 
 // pause waits before another attempt. It returns false if there is no time for one.
 func (s *Store) pause(ctx context.Context) bool {

@@ -570,7 +570,8 @@ func TestWindowsAhead(t *testing.T) {
 	}{
 		{0, 4, time.Second},
 		{-1, 4, 2 * time.Second},
-		{-255, 4, 256 * time.Second},
+		{-2, 4, time.Second},
+		{-255, 4, time.Second},
 		{-256, 0, time.Second},
 		{1, 0, time.Second},
 		{3600, 0, time.Second},

@@ -1,8 +1,11 @@
 package redis_test
 
 import (
+	"context"
+	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +48,63 @@ func TestSuiteStarted(t *testing.T) {
 		t.Cleanup(func() { _ = s.Close() })
 		return backendtest.Started(s)
 	})
+}
+
+func TestSuiteOfHolds(t *testing.T) {
+	client := dial(t, redistest.Start(t))
+	backendtest.RunHolds(t, func(testing.TB) backend.Store {
+		return redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: true})
+	})
+}
+
+func TestSuiteOfHoldsTogether(t *testing.T) {
+	client := dial(t, redistest.Start(t))
+	backendtest.RunHoldsTogether(t, func(testing.TB) backend.Store {
+		return redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: true})
+	})
+}
+
+func TestSuiteOfHoldsStepped(t *testing.T) {
+	client := dial(t, redistest.Start(t))
+	for _, small := range []int{64, 2} {
+		t.Run(fmt.Sprintf("up to %d records in a small book", small), func(t *testing.T) {
+			backendtest.RunHoldsStepped(t, func(testing.TB) backend.Store {
+				s := redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: true})
+				s.SetSmallBook(small)
+				return s
+			})
+		})
+	}
+}
+
+// On a cluster, with all counters in one slot: those of several slots are not settled as one. A second record makes a book large here.
+func TestSuiteOfHoldsOnACluster(t *testing.T) {
+	client := dialCluster(t, redistest.StartCluster(t, redistest.Setup{}))
+	backendtest.RunHolds(t, func(testing.TB) backend.Store {
+		s := redis.New(redis.Options{Client: client, Timeout: 10 * time.Second, CallerClock: true})
+		s.SetSmallBook(1)
+		return inOneSlot{s}
+	})
+}
+
+// inOneSlot is a store whose counters are in one slot.
+type inOneSlot struct{ *redis.Store }
+
+func (s inOneSlot) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+	tagged := *r
+	tagged.Takes = slices.Clone(r.Takes)
+	for i := range tagged.Takes {
+		tagged.Takes[i].Key = append([]byte("{slot}"), r.Takes[i].Key...)
+	}
+	return s.Store.Take(ctx, now, &tagged)
+}
+
+func (s inOneSlot) Reset(ctx context.Context, counters []backend.Counter) error {
+	tagged := slices.Clone(counters)
+	for i := range tagged {
+		tagged[i].Key = append([]byte("{slot}"), counters[i].Key...)
+	}
+	return s.Store.Reset(ctx, tagged)
 }
 
 // dial returns a client of a server. The client is closed at the end of the test.

@@ -6,6 +6,15 @@
 --
 -- The state is a, or "a:b" if there is a fraction.
 
+-- The state, or a whole bucket's and true, if the state lies further ahead than by two of them, or by one and SLACK.
+local function nearer(a, b, limit, p1, p2, p3)
+  if a - now <= max(SLACK, 2 * limit * p1) then return a, b, false end
+  local f = limit * p2
+  local full_a = now + limit * p1 + floor(f / p3)
+  if (b >= p3 and a + 1 or a) - full_a <= max(SLACK, full_a - now) then return a, b, false end
+  return full_a, f % p3, true
+end
+
 local function read(key, value, p1, p2, p3, limit)
   if not value or #value > 40 then return now, 0, 0, '' end
   local a, b = match(value, '^(%d+):?(%d*)$')
@@ -13,6 +22,7 @@ local function read(key, value, p1, p2, p3, limit)
   if not a or a >= 9007199254740992 or b > 4294967295 then return now, 0, 0, '' end
   -- It lies further ahead than a whole bucket: the limit was lowered, the clock went back, or it is not ours.
   if a > now + limit * (p1 + 1) and forever(key) then return now, 0, 0, '' end
+  a, b, moved = nearer(a, b, limit, p1, p2, p3)
   return a, b, 0, value
 end
 
@@ -39,4 +49,19 @@ local function write(key, value, a, b)
   elseif value then
     redis.call('DEL', key)
   end
+end
+
+-- For scripts with reservations.
+local function adjust(a, b, c, mark, delta, limit, p1, p2, p3)
+  if b >= p3 then a, b = a + 1, 0 end
+  if a < now then a, b = now, 0 end
+  local f = limit * p2
+  local full_a, full_b = now + limit * p1 + floor(f / p3), f % p3
+  if a > full_a or (a == full_a and b > full_b) then a, b = full_a, full_b end
+  delta = min(max(delta, -limit), limit)
+  f = b + delta * p2
+  a, b = a + delta * p1 + floor(f / p3), f % p3
+  if a < now then return now, 0, c end
+  if a > full_a or (a == full_a and b > full_b) then return full_a, full_b, c end
+  return a, b, c
 end

@@ -6,8 +6,8 @@
 -- c       the integer that the key held, 0 if that counts as nothing
 --
 -- The state is one integer, so that Redis keeps it without an allocation: (number mod 4096) * 2^40 + count. Windows up
--- to 255 ahead are believed: the clock went back, and the newer window stays. Any other distance means that the window
--- is over.
+-- to 255 ahead are believed: the clock went back. The next window stays, and the hits of a later one count in this one. Any
+-- other distance means that the window is over.
 
 local WINDOWS, COUNTS, AHEAD = 4096, 1099511627776, 256 -- 2^12, 2^40
 local MAX_COUNT = COUNTS - 1
@@ -26,13 +26,20 @@ local function read(key, value, p1, p2, p3)
   local count = n % COUNTS
   if count == 0 then return w, 0, 0, NOTHING end
   local ahead = ((n - count) / COUNTS - w) % WINDOWS
-  if ahead > 0 and (ahead >= AHEAD or forever(key)) then return w, 0, 0, NOTHING end
+  if ahead > 0 then
+    if ahead >= AHEAD or forever(key) then return w, 0, 0, NOTHING end
+    if ahead > 1 then
+      moved = true
+      return w, count, 0, pack('<I8', n)
+    end
+  end
   return w + ahead, count, n, pack('<I8', n)
 end
 
 local function try(a, b, c, hits, limit, p1, p2, p3)
   if b == 0 then a = current(p1, p2, p3) end
-  local count = min(max(b + hits, 0), MAX_COUNT)
+  if b + hits < 0 then return nil end
+  local count = min(b + hits, MAX_COUNT)
   return count <= limit or hits < 0, a, count, c
 end
 
@@ -51,4 +58,16 @@ local function write(key, value, a, b, c, p1, p2)
     return
   end
   save(key, format('%.0f', n), p2 == 0 and (a + 1) * p1 or p1)
+end
+
+-- For scripts with reservations.
+local function adjust(a, b, c, mark, delta, limit, p1, p2, p3)
+  local w = current(p1, p2, p3)
+  if b > 0 and a ~= w then return nil end
+  if p2 == 0 then
+    if floor(mark / p1) ~= w then return nil end
+  elseif mark < p2 then
+    return nil
+  end
+  return w, min(max(0, b + delta), MAX_COUNT), c
 end

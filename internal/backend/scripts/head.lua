@@ -24,6 +24,15 @@ if not caller_clock then
   now = t[1] * 1000000 + t[2]
 end
 
+-- A state may lie this far in the future, in microseconds. A read moves one that lies further to the present, and sets
+-- moved: it is to be written, even if the take is refused. slack in package backend explains it.
+local SLACK = 1000000
+local moved
+
+-- Buckets define it, because how far ahead their state may lie depends on the limit, which differs from take to take:
+-- nearer(a, b, limit, p1, p2, p3) -> a, b, moved
+local nearer
+
 -- Set by a read when the caller is to ask again: the calendar window given does not hold now (0), or the longest log
 -- has so many entries.
 local again
@@ -36,8 +45,7 @@ local function save(key, state, expires)
   end
 end
 
--- A state that lies in the future is one of ours only if it expires: a clock went back. Nobody else's value may refuse
--- for ever.
+-- A state that lies in the future is one of ours only if it expires: a clock went back.
 local function forever(key) return redis.call('PTTL', key) < 0 end
 
 -- Whether an error says that memory is full. Redis refuses the first write of a script then, or none: nothing was done.
@@ -53,7 +61,7 @@ local function repeated(try, times, count_denied, a, b, c, hits, limit, p1, p2, 
   local changed, any = false, false
   for _ = 1, times do
     local allowed, a2, b2, c2 = try(a, b, c, hits, limit, p1, p2, p3)
-    if not allowed and count_denied == 0 then break end -- nor are those that follow
+    if allowed == nil or (not allowed and count_denied == 0) then break end -- nor are those that follow
     a, b, c, changed, any = a2, b2, c2, true, any or allowed
   end
   return a, b, c, changed, any
@@ -63,5 +71,6 @@ end
 --
 --   read(key, value, p1, p2, p3) -> a, b, c, seen     the state that value holds, and what the reply shows of it
 --   try(a, b, c, hits, limit, p1, p2, p3, judge) -> allowed, a, b, c     the same and the state with the hits in it,
---       whether they are allowed or not; with judge only the first counts. Hits are not 0 unless with judge.
+--       whether they are allowed or not; with judge only the first counts. Hits are not 0 unless with judge. nil is for a
+--       refund of more hits than a window holds: it passes and changes nothing.
 --   write(key, value, a, b, c, p1, p2, p3)     keeps a state; value is what the key held, false if nothing

@@ -5,9 +5,15 @@
 -- limit   the bucket's capacity
 -- a, b    the window in which the bucket was last looked at, and how many tokens were missing then
 
-local function read(key, value)
+local function read(key, value, p1, p2, p3)
   local mark, missing = read_pair(value)
   if not mark or missing > 4294967295 or (mark > now and forever(key)) then return now, 0, 0, '' end
+  if mark > now then
+    local start = p3 == 1 and now or now - now % p1
+    if mark > start + (p3 == 1 and SLACK or p1) then
+      mark, moved = start, true
+    end
+  end
   return mark, missing, 0, value
 end
 
@@ -32,4 +38,10 @@ local function write(key, value, a, b, c, p1, p2)
   end
   local lives = ceil(b / p2) * p1
   save(key, pair_of(a, b, lives), a + lives)
+end
+
+-- For scripts with reservations.
+local function adjust(a, b, c, mark, delta, limit, p1, p2, p3)
+  local _, start, missing = try(a, b, c, 0, limit, p1, p2, p3)
+  return start, min(max(0, missing + delta), limit), c
 end

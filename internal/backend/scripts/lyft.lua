@@ -21,7 +21,8 @@ local function read(key, value, p1, p2)
 end
 
 local function try(a, b, c, hits, limit)
-  local count = min(max(b + hits, 0), MAX_COUNT)
+  if b + hits < 0 then return nil end
+  local count = min(b + hits, MAX_COUNT)
   return count <= limit or hits < 0, a, count, c
 end
 

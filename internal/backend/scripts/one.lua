@@ -1,7 +1,7 @@
 -- One take alone, the most common call, or many that are just like it.
 --
--- ARGV[1]  after the time: how many there are (16 bit), whether refused hits count (0, 1), the hits of each (64 bit), the
---          limit (32 bit), p1 to p3 (64 bit)
+-- ARGV[1]  after the time: how many there are (16 bit; 0: this only reads), whether refused hits count (0, 1), the hits
+--          of each (64 bit), the limit (32 bit), p1 to p3 (64 bit)
 -- Reply    after the time: the state as it was, if it was one of ours
 
 local times, count_denied, hits, limit, p1, p2, p3 = unpack_from('<I2Bi8I4I8I8I8', packed, 9)
@@ -13,15 +13,15 @@ if type(value) == 'table' then
 end
 local a, b, c, seen = read(key, value, p1, p2, p3, limit)
 if again then return pack('<i8I4', -now, again) end
+local changed, any = false, false
 if hits ~= 0 then
-  local changed, any
   a, b, c, changed, any = repeated(try, times, count_denied, a, b, c, hits, limit, p1, p2, p3)
-  if any then
-    write(key, value, a, b, c, p1, p2, p3)
-  elseif changed then
-    -- A refusal holds whether or not there is memory to count it.
-    local written, err = pcall(write, key, value, a, b, c, p1, p2, p3)
-    if not written and not full(err) then error(err, 0) end
-  end
+end
+if any then
+  write(key, value, a, b, c, p1, p2, p3)
+elseif changed or (moved and times > 0) then
+  -- A refusal holds whether or not there is memory to count it.
+  local written, err = pcall(write, key, value, a, b, c, p1, p2, p3)
+  if not written and not full(err) then error(err, 0) end
 end
 return pack('<I8', now) .. seen

@@ -15,6 +15,9 @@ local function read(key, value, p1, p2, p3)
   if not value or #value < 12 or #value % 4 ~= 0 or #value > 12 + 4 * p3 then return w, '', 0, '' end
   local a = unpack_from('>I8', value)
   if a >= MAX_EXACT or (a > w and forever(key)) then return w, '', 0, '' end
+  if a > w + p3 then
+    a, moved = w, true
+  end
   if a >= w then return a, sub(value, 9), 0, value end
   if w - a > p3 then return w, '', 0, value end
   return w, sub(rep('\0\0\0\0', w - a) .. sub(value, 9), 1, 4 * (p3 + 1)), 0, value
@@ -40,6 +43,7 @@ local function try(a, b, c, hits, limit, p1, p2, p3, judge)
   if a == w then phase = floor(now / p2) % length end
   used = used + floor(min(oldest, floor(MAX_EXACT / length)) * (length - phase) / length)
   local allowed = hits < 0 or used + hits <= limit
+  if used + hits < 0 then return nil end
   if judge or not allowed then return allowed, a, b, c end
   if hits < 0 then return allowed, a, refund(counts, -hits), c end
   return allowed, a, pack('>I4', (counts[1] or 0) + hits) .. sub(b, 5), c
@@ -52,4 +56,14 @@ local function write(key, value, a, b, c, p1, p2, p3)
     return
   end
   save(key, pack('>I8', a) .. b, (a + p3 + 1) * p1)
+end
+
+-- For scripts with reservations.
+local function adjust(a, b, c, mark, delta, limit, p1, p2, p3)
+  if match(b, '^%z*$') then a = floor(now / p1) end
+  local i = max(0, a - floor(mark / p1)) + 1
+  if i > p3 + 1 then return nil end
+  b = b .. rep('\0', 4 * i - #b)
+  local count = unpack_from('>I4', b, 4 * i - 3)
+  return a, sub(b, 1, 4 * i - 4) .. pack('>I4', min(max(0, count + delta), 4294967295)) .. sub(b, 4 * i + 1), c
 end

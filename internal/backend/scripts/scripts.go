@@ -1,8 +1,9 @@
 // Package scripts holds the Lua that runs inside Redis.
 //
 // A script is put together from head.lua, one part for each Shape of counter that the call uses, and one.lua (for one take) or
-// many.lua. So a call loads no code of algorithms that it does not use. The comment at the top of each file describes its
-// arguments and its reply. Package redis packs the arguments and reads the reply.
+// many.lua, votes.lua and written.lua. If some takes concern reservations, holds.lua and
+// holds_written.lua take the place of written.lua, and each part includes what follows the line "For scripts with reservations".
+// So a call loads no code that it does not use. The comment at the top of each file describes its arguments and its reply. Package redis packs the arguments and reads the reply.
 //
 // The pure functions of package backend define what happens to a counter, and the scripts do the same. The suite in backendtest
 // compares the two step by step.
@@ -33,6 +34,7 @@ const (
 	Log      Shape = 'l' // sliding logs
 	Bucket   Shape = 'g' // buckets that are refilled or leak continuously
 	Interval Shape = 'i' // buckets that are refilled at intervals
+	InFlight Shape = 'c' // concurrency limits
 	Lyft     Shape = 'y' // fixed windows, each in a key of its own, as envoyproxy/ratelimit keeps them
 )
 
@@ -42,19 +44,22 @@ type Set uint16
 // Of returns the set of this shape alone.
 func Of(s Shape) Set { return 1 << index(s) }
 
-var parts = [...]struct {
+type part struct {
 	shape Shape
-	file  string
-	needs []string
-}{
-	{Fixed, "fixed.lua", nil},
-	{FirstHit, "first_hit.lua", []string{"pair.lua", "digits.lua"}},
-	{Sliding, "sliding.lua", []string{"digits.lua"}},
-	{Precise, "precise.lua", nil},
-	{Log, "log.lua", nil},
-	{Bucket, "bucket.lua", nil},
-	{Interval, "interval.lua", []string{"pair.lua"}},
-	{Lyft, "lyft.lua", nil},
+	files []string // one after the other; a function in a later one replaces that of an earlier one
+	needs []string // before the files of all parts, each once
+}
+
+var parts = [...]part{
+	{Fixed, []string{"fixed.lua"}, nil},
+	{FirstHit, []string{"first_hit.lua"}, []string{"pair.lua", "digits.lua"}},
+	{Sliding, []string{"sliding.lua"}, []string{"digits.lua"}},
+	{Precise, []string{"precise.lua"}, nil},
+	{Log, []string{"log.lua"}, nil},
+	{InFlight, []string{"log.lua", "concurrency.lua"}, nil},
+	{Bucket, []string{"bucket.lua"}, nil},
+	{Interval, []string{"interval.lua"}, []string{"pair.lua"}},
+	{Lyft, []string{"lyft.lua"}, nil},
 }
 
 func index(s Shape) int {
@@ -73,17 +78,26 @@ type Script struct{ Text, Hash string }
 var sources embed.FS
 
 var (
-	one, many [1 << len(parts)]atomic.Pointer[Script]
-	replicas  atomic.Pointer[Script]
+	one, many, holds, largeHolds [1 << len(parts)]atomic.Pointer[Script]
+	replicas, numbered, usage    atomic.Pointer[Script]
 )
 
 // One returns the script for one take of this shape.
 func One(s Shape) *Script {
-	return made(&one[Of(s)], func() string { return assemble(Of(s), "one.lua") })
+	return made(&one[Of(s)], func() string { return assemble(Of(s), ofOne) })
 }
 
 // Many returns the script for takes of these shapes.
-func Many(s Set) *Script { return made(&many[s], func() string { return assemble(s, "many.lua") }) }
+func Many(s Set) *Script { return made(&many[s], func() string { return assemble(s, ofMany) }) }
+
+// Holds returns the script for takes of these shapes, of which some concern reservations. If a book of reservations is large or
+// becomes large, it asks for another call, with the script for large books.
+func Holds(s Set, large bool) *Script {
+	if large {
+		return made(&largeHolds[s], func() string { return assemble(s, ofLargeHolds) })
+	}
+	return made(&holds[s], func() string { return assemble(s, ofHolds) })
+}
 
 // Clock returns a script that only reads the time. On a server without the TIME command it fails as the others do.
 func Clock() *Script {
@@ -95,6 +109,12 @@ func Replicas() *Script {
 	return made(&replicas, func() string { return source("head.lua") + source("replicas.lua") })
 }
 
+// Numbered returns the script that adds a numbered message to a stream.
+func Numbered() *Script { return made(&numbered, func() string { return source("numbered.lua") }) }
+
+// Usage returns the script that adds texts to a set of the index of usage.
+func Usage() *Script { return made(&usage, func() string { return source("usage.lua") }) }
+
 func made(p *atomic.Pointer[Script], text func() string) *Script {
 	if s := p.Load(); s != nil {
 		return s
@@ -105,7 +125,18 @@ func made(p *atomic.Pointer[Script], text func() string) *Script {
 	return p.Load()
 }
 
-func assemble(set Set, last string) string {
+// kind is what a script is for.
+type kind int
+
+const (
+	ofOne kind = iota
+	ofMany
+	ofHolds
+	ofLargeHolds
+)
+
+// assemble returns the script of a kind for these shapes.
+func assemble(set Set, k kind) string {
 	var b strings.Builder
 	b.WriteString(source("head.lua"))
 	added := map[string]bool{}
@@ -120,19 +151,52 @@ func assemble(set Set, last string) string {
 			}
 		}
 	}
-	if last == "many.lua" {
-		b.WriteString("local READ, TRY, WRITE = {}, {}, {}\n")
+	if k != ofOne {
+		b.WriteString("local READ, TRY, WRITE, NEARER = {}, {}, {}, {}\n")
+	}
+	if k >= ofHolds {
+		b.WriteString("local ADJUST = {}\n")
 	}
 	for i, p := range parts {
-		switch {
-		case set&(1<<i) == 0:
-		case last == "many.lua":
-			fmt.Fprintf(&b, "do\n%sREAD[%d], TRY[%[2]d], WRITE[%[2]d] = read, try, write\nend\n", source(p.file), p.shape)
-		default:
-			b.WriteString(source(p.file))
+		if set&(1<<i) == 0 {
+			continue
 		}
+		if k == ofOne {
+			b.WriteString(p.source(false))
+			continue
+		}
+		fmt.Fprintf(&b, "do\n%sREAD[%d], TRY[%[2]d], WRITE[%[2]d], NEARER[%[2]d] = read, try, write, nearer\n", p.source(false), p.shape)
+		if adjust := p.source(true); k >= ofHolds && adjust != "" {
+			fmt.Fprintf(&b, "%sADJUST[%d] = adjust\n", adjust, p.shape)
+		}
+		b.WriteString("end\n")
 	}
-	b.WriteString(source(last))
+	switch k {
+	case ofOne:
+		b.WriteString(source("one.lua"))
+	case ofMany:
+		b.WriteString("local counters, read_keys, from, to = #KEYS, #KEYS, 9, #packed\n" + source("many.lua") + source("votes.lua") + source("written.lua"))
+	case ofHolds, ofLargeHolds:
+		b.WriteString("local counters, book_count = struct.unpack('<I2I2', ARGV[2])\nlocal read_keys = counters + book_count\n" + source("many.lua") + source("holds.lua") +
+			"local function decide(packed, from, to)\n" + source("votes.lua") + "end\n" + source("holds_open.lua"))
+		if k == ofLargeHolds {
+			b.WriteString(source("holds_large.lua"))
+		}
+		b.WriteString(source("holds_written.lua"))
+	}
+	return b.String()
+}
+
+// source returns what every script with this part has, or what only scripts with reservations have.
+func (p *part) source(reservations bool) string {
+	var b strings.Builder
+	for _, file := range p.files {
+		always, more, _ := strings.Cut(source(file), "\n-- For scripts with reservations.\n")
+		if reservations {
+			always = more
+		}
+		b.WriteString(always)
+	}
 	return b.String()
 }
 

@@ -33,6 +33,9 @@ local function read(key, value, p1)
   if not a or (a > w and forever(key)) then return w, 0, 0, '' end
   if a == w - 1 then return w, 0, b, value end
   if a < w then return w, 0, 0, value end
+  if a > w + 1 then
+    a, moved = w, true
+  end
   return a, b, c, value
 end
 
@@ -41,9 +44,10 @@ local function try(a, b, c, hits, limit, p1, p2)
   if b == 0 and c == 0 then a = w end
   if a == w then phase = floor(now / p2) % length end
   local used = floor(min(c, floor(MAX_EXACT / length)) * (length - phase) / length) + b
+  if used + hits < 0 then return nil end
   local allowed = hits < 0 or used + hits <= limit
   b = b + hits
-  if b < 0 then b, c = 0, max(0, c + b) end
+  if b < 0 then b, c = 0, c + b end
   return allowed, a, b, c
 end
 
@@ -60,4 +64,13 @@ local function write(key, value, a, b, c, p1)
       .. sub(format('%07.0f', c), -digits) .. sub(format('%07.0f', b), -digits)
   end
   save_digits(key, value, state, (a + 2) * p1)
+end
+
+-- For scripts with reservations.
+local function adjust(a, b, c, mark, delta, limit, p1)
+  if b == 0 and c == 0 then a = floor(now / p1) end
+  local shift = a - floor(mark / p1)
+  if shift <= 0 then return a, min(max(0, b + delta), 4294967295), c end
+  if shift == 1 then return a, b, min(max(0, c + delta), 4294967295) end
+  return nil
 end

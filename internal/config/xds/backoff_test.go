@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
 )
 
 var discard = slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/ratelimitd/ratelimitd/internal/javascript"
 	"github.com/ratelimitd/ratelimitd/internal/simulate"
 )
 
@@ -17,12 +18,12 @@ var (
 	pageCSS string
 	//go:embed page.js
 	pageJS string
-	//go:embed uplot/uPlot.js
-	uPlotJS string
-	//go:embed uplot/uPlot.css
-	uPlotCSS string
-	//go:embed uplot/LICENSE
-	uPlotLicense string
+)
+
+var (
+	uPlotJS      = javascript.Text("uplot/uPlot.js")
+	uPlotCSS     = javascript.Text("uplot/uPlot.css")
+	uPlotLicense = javascript.Text("uplot/LICENSE")
 )
 
 // chartData is the input of the page's scripts.

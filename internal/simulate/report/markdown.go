@@ -167,19 +167,7 @@ func (w *markdownWriter) newlyRefused(r *simulate.Report) {
 	}
 	w.line("#### Newly refused callers\n")
 	w.head("caller", "rule", "limit", " newly refused", " requests", " share refused", " share before")
-	n := 0
-	for i := range r.Callers.Rows {
-		c := &r.Callers.Rows[i]
-		if c.NewlyRefused == 0 {
-			continue
-		}
-		if n++; n > w.top {
-			continue
-		}
-		rule, limit := first(c.NewlyRefusedBy)
-		w.row(code(c.Caller), rule, limit, number(c.NewlyRefused), number(c.Requests), percent(c.Refused, c.Requests), percent(c.OldRefused, c.Requests))
-	}
-	w.more(n-w.top, "caller")
+	w.eachCaller(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.NewlyRefused, c.NewlyRefusedBy })
 }
 
 func (w *markdownWriter) newlyPassed(r *simulate.Report) {
@@ -188,17 +176,27 @@ func (w *markdownWriter) newlyPassed(r *simulate.Report) {
 	}
 	w.line("#### Newly passed callers\n")
 	w.head("caller", "rule before", "limit before", " newly passed", " requests", " share refused", " share before")
+	w.eachCaller(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.NewlyPassed, c.OldRefusedBy })
+}
+
+// eachCaller writes a row for each caller of which requests are counted, with the limit that refused most.
+func (w *markdownWriter) eachCaller(r *simulate.Report, counted func(*simulate.Caller) (int64, []simulate.RefusedBy)) {
 	n := 0
 	for i := range r.Callers.Rows {
 		c := &r.Callers.Rows[i]
-		if c.NewlyPassed == 0 {
+		requests, by := counted(c)
+		if requests == 0 {
 			continue
 		}
 		if n++; n > w.top {
 			continue
 		}
-		rule, limit := first(c.OldRefusedBy)
-		w.row(code(c.Caller), rule, limit, number(c.NewlyPassed), number(c.Requests), percent(c.Refused, c.Requests), percent(c.OldRefused, c.Requests))
+		rule, limit := first(by)
+		cells := []string{code(c.Caller), rule, limit, number(requests), number(c.Requests), percent(c.Refused, c.Requests)}
+		if r.Old != nil {
+			cells = append(cells, percent(c.OldRefused, c.Requests))
+		}
+		w.row(cells...)
 	}
 	w.more(n-w.top, "caller")
 }
@@ -248,19 +246,7 @@ func (w *markdownWriter) callers(r *simulate.Report) {
 	}
 	w.line("#### Refused callers\n")
 	w.head("caller", "rule", "limit", " refused", " requests", " share refused")
-	n := 0
-	for i := range r.Callers.Rows {
-		c := &r.Callers.Rows[i]
-		if c.Refused == 0 {
-			continue
-		}
-		if n++; n > w.top {
-			continue
-		}
-		rule, limit := first(c.RefusedBy)
-		w.row(code(c.Caller), rule, limit, number(c.Refused), number(c.Requests), percent(c.Refused, c.Requests))
-	}
-	w.more(n-w.top, "caller")
+	w.eachCaller(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.Refused, c.RefusedBy })
 }
 
 // first writes the rule and the limit that refused most.

@@ -193,6 +193,21 @@ func name(of string, parts ...g.Node) g.Node {
 	return h.Td(h.Class("name"), h.Data("of", of), h.Div(g.Group(parts)))
 }
 
+// breakable is the path of a rule or of a file. It may break after its separators.
+func breakable(path string) g.Node {
+	const most = 200 // parts and breaks: a path of separators alone must stay small
+	var parts g.Group
+	for len(parts) < most {
+		at := strings.IndexAny(path, "._/") + 1
+		if at == 0 || at == len(path) {
+			break
+		}
+		parts = append(parts, g.Text(path[:at]), h.Wbr())
+		path = path[at:]
+	}
+	return append(parts, g.Text(path))
+}
+
 // head is the cell that names its row.
 func head(parts ...g.Node) g.Node { return h.Th(h.Scope("row"), h.Class("name"), g.Group(parts)) }
 
@@ -216,7 +231,7 @@ func lines[T any](all []T, text func(T) string) g.Node {
 // refusedBy is the cells of the limits that refused a caller: the rule, the rate, the burst and the number of refusals.
 func refusedBy(all []simulate.RefusedBy) g.Node {
 	return g.Group{
-		name("Rule", lines(all, func(b simulate.RefusedBy) string { return b.Rule })),
+		name("Rule", g.Map(all, func(b simulate.RefusedBy) g.Node { return h.Div(breakable(b.Rule)) })),
 		h.Td(h.Data("of", "Rate"), h.Div(lines(all, func(b simulate.RefusedBy) string { return strings.TrimSpace(b.Name + " " + b.Limit) }))),
 		h.Td(h.Data("of", "Burst"), h.Div(lines(all, func(b simulate.RefusedBy) string { return orNone(b.Burst) }))),
 		h.Td(h.Class("n"), h.Data("of", "Refusals"), h.Div(lines(all, func(b simulate.RefusedBy) string { return number(b.Requests) }))),
@@ -258,7 +273,7 @@ func (v *view) changes() g.Node {
 			case c.New == nil:
 				kind = "gone"
 			}
-			return h.Tr(head(g.Text(c.Rule), remark(kind), h.Div(h.Class("where"), g.Text(place(c.File, c.Line)))),
+			return h.Tr(head(breakable(c.Rule), remark(kind), h.Div(h.Class("where"), breakable(place(c.File, c.Line)))),
 				h.Td(h.Class("diff"), h.Data("of", "Change"), h.Div(g.Map(diff(&c), changedLine))))
 		})))
 }
@@ -341,7 +356,7 @@ func (v *view) rule(r *simulate.Rule) g.Node {
 		share = percent(current.Refused, current.Requests)
 	}
 	cells := g.Group{
-		head(g.Text(r.Rule), remark(note), g.If(r.Shadow, remark("shadow mode")), h.Div(h.Class("where"), g.Text(where(r)))),
+		head(breakable(r.Rule), remark(note), g.If(r.Shadow, remark("shadow mode")), h.Div(h.Class("where"), breakable(where(r)))),
 		h.Td(h.Data("of", "Rate"), h.Div(lines(current.Limits, func(l simulate.Limit) string { return strings.TrimSpace(l.Name + " " + l.Limit) }))),
 		h.Td(h.Data("of", "Burst"), h.Div(lines(current.Limits, func(l simulate.Limit) string { return orNone(l.Burst) }))),
 		h.Td(h.Class("n"), h.Data("of", "Over limit"), h.Div(lines(current.Limits, func(l simulate.Limit) string { return number(l.Over) }))),

@@ -75,7 +75,7 @@
     function point(i) {
       here = i;
       buttons.forEach((b, j) => { b.value.textContent = count.format(i === null ? shown[j].reduce((a, n) => a + n, 0) : shown[j][i]); });
-      time.textContent = i === null ? "in all" : utc(times[i]);
+      time.textContent = i === null ? "in the whole log" : utc(times[i]);
     }
 
     function draw() {

@@ -30,6 +30,9 @@ func WriteText(to io.Writer, r *simulate.Report, o TextOptions) error {
 	w := &textWriter{terminal.NewWriter(to, o.Color), o.Top}
 	w.Line("%s of %s, %s", w.Paint(terminal.Bold, counted(r.Requests, "request")), terminal.Clean(strings.Join(r.Logs, ", ")), span(r))
 	w.lines(r)
+	if r.Overrides != "" {
+		w.Line("%s decided with the overrides of %s", counted(r.New.Overridden, "request"), terminal.Clean(r.Overrides))
+	}
 	w.Line("")
 	w.sides(r)
 	w.overTime(r)
@@ -184,7 +187,7 @@ func (w *textWriter) overTime(r *simulate.Report) {
 		}
 		return b.String(), most, mostOf
 	}
-	w.Line("%s", w.Paint(terminal.Dim, "refused over time, a sign for "+width(o.WidthSeconds*int64(together))))
+	w.Line("%s", w.Paint(terminal.Dim, "refused over time, one character per "+width(o.WidthSeconds*int64(together))))
 	if r.Old != nil {
 		text, most, of := draw(o.OldRefused)
 		w.Line("before  %s  at most %s", w.Paint(terminal.Red, text), percent(most, of))

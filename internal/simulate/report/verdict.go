@@ -40,6 +40,13 @@ func newVerdict(r *simulate.Report) verdict {
 	if n := r.New.Failed; n > 0 {
 		v.sentences = append(v.sentences, []phrase{{"For " + counted(n, "request") + " no decision could be made.", plain}})
 	}
+	if r.Overrides != "" {
+		words := []phrase{{"The overrides of ", plain}, {r.Overrides, quoted}, {" are in force: they decide ", plain}, {share(r, r.New.Overridden), strong}}
+		if r.Old != nil && r.Old.Overridden != r.New.Overridden {
+			words = append(words, phrase{", and " + number(r.Old.Overridden) + " with the old rules", plain})
+		}
+		v.sentences = append(v.sentences, append(words, phrase{".", plain}))
+	}
 	if n := r.New.NotEnforced; n > 0 {
 		v.sentences = append(v.sentences, []phrase{{counted(n, "request") + " went over a limit and passed, because the limit is not enforced.", plain}})
 	}

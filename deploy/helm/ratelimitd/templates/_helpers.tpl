@@ -10,7 +10,7 @@
 
 {{- define "ratelimitd.selector" -}}
 app.kubernetes.io/name: ratelimitd
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "ratelimitd.labels" -}}
@@ -47,6 +47,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 
 {{- /* What contradicts itself is an error here, because it would be a surprise in the cluster. */ -}}
 {{- define "ratelimitd.validate" -}}
+{{- /* toYaml gives nothing for what it cannot write, and labels or volumes would be missing without a word. */ -}}
+{{- if not (toYaml .Values) }}{{ fail "a value has a control character, which YAML cannot write" }}{{ end -}}
 {{- $sources := 0 -}}
 {{- if .Values.rules.files }}{{ $sources = add1 $sources }}{{ end -}}
 {{- if .Values.rules.existingConfigMap }}{{ $sources = add1 $sources }}{{ end -}}
@@ -62,6 +64,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- if and .Values.xds.tls.existingSecret (not .Values.xds.tls.enabled) }}{{ fail "xds.tls.existingSecret needs xds.tls.enabled=true" }}{{ end -}}
 {{- if and .Values.xds.tls.enabled (not .Values.xds.url) }}{{ fail "xds.tls needs xds.url" }}{{ end -}}
 {{- if and (or .Values.tls.clientCertificates .Values.tls.clientSAN) (not .Values.tls.existingSecret) }}{{ fail "tls.clientCertificates and tls.clientSAN need tls.existingSecret" }}{{ end -}}
+{{- with .Values.overrides -}}
+{{- if and (eq .source "redis") (not $.Values.redis.url) }}{{ fail "overrides.source=redis needs redis.url" }}{{ end -}}
+{{- if and (eq .source "file") (not .existingConfigMap) }}{{ fail "overrides.source=file needs overrides.existingConfigMap" }}{{ end -}}
+{{- if and .existingConfigMap (ne .source "file") }}{{ fail "overrides.existingConfigMap needs overrides.source=file" }}{{ end -}}
+{{- end -}}
+{{- $own := include "ratelimitd.labels" . | fromYaml -}}
+{{- range $value, $labels := dict "podLabels" .Values.podLabels "serviceMonitor.labels" .Values.serviceMonitor.labels "prometheusRule.labels" .Values.prometheusRule.labels "grafanaDashboard.labels" .Values.grafanaDashboard.labels -}}
+{{- range $name, $_ := $labels }}{{ if hasKey $own $name }}{{ fail (printf "%s: the chart itself sets %s, leave it out" $value $name) }}{{ end }}{{ end -}}
+{{- end -}}
 {{- if and .Values.tls.clientSAN (not .Values.tls.clientCertificates) }}{{ fail "tls.clientSAN needs tls.clientCertificates=true" }}{{ end -}}
 {{- end -}}
 
@@ -108,6 +119,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- $_ := set $env "BACKEND_TYPE" "memory" -}}
 {{- end -}}
 {{- end -}}
+{{- with .Values.overrides -}}
+{{- if eq .source "redis" -}}
+{{- $_ := set $env "RATELIMITD_OVERRIDES" "redis" -}}
+{{- if .copySizeLimit }}{{ $_ := set $env "RATELIMITD_OVERRIDES_COPY" "/var/lib/ratelimitd/overrides.yaml" }}{{ end -}}
+{{- else if eq .source "file" -}}
+{{- $_ := set $env "RATELIMITD_OVERRIDES" "/etc/ratelimitd/overrides/overrides.yaml" -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.tls -}}
 {{- if .existingSecret -}}
 {{- $_ := set $env "GRPC_SERVER_USE_TLS" "true" -}}
@@ -134,11 +153,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end -}}
 
-{{- /* Secrets and the ConfigMap that are mounted: name of the volume, folder, and source. */ -}}
+{{- /* What is mounted: name of the volume, folder, and source; writable, if the service writes there. */ -}}
 {{- define "ratelimitd.mounts" -}}
 {{- $mounts := list -}}
 {{- if not .Values.xds.url -}}
 {{- $mounts = append $mounts (dict "name" "rules" "path" "/data/rules" "source" (dict "configMap" (dict "name" (include "ratelimitd.rulesConfigMap" .)))) -}}
+{{- end -}}
+{{- with .Values.overrides -}}
+{{- if and (eq .source "redis") .copySizeLimit -}}
+{{- $mounts = append $mounts (dict "name" "overrides-copy" "path" "/var/lib/ratelimitd" "writable" true "source" (dict "emptyDir" (dict "sizeLimit" .copySizeLimit))) -}}
+{{- else if eq .source "file" -}}
+{{- $mounts = append $mounts (dict "name" "overrides" "path" "/etc/ratelimitd/overrides" "source" (dict "configMap" (dict "name" .existingConfigMap "items" (list (dict "key" .configMapKey "path" "overrides.yaml"))))) -}}
+{{- end -}}
 {{- end -}}
 {{- with .Values.redis.existingSecret -}}
 {{- $mounts = append $mounts (dict "name" "redis" "path" "/etc/ratelimitd/redis" "source" (dict "secret" (dict "secretName" . "items" (list (dict "key" $.Values.redis.secretKey "path" "auth"))))) -}}

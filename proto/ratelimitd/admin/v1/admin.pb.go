@@ -530,7 +530,9 @@ type Rule struct {
 	// Where the rule is written.
 	Position *Position `protobuf:"bytes,9,opt,name=position,proto3" json:"position,omitempty"`
 	// What happens when the counters cannot be read, as written in rule files; empty if the domain or the server decides.
-	OnError       string `protobuf:"bytes,10,opt,name=on_error,json=onError,proto3" json:"on_error,omitempty"`
+	OnError string `protobuf:"bytes,10,opt,name=on_error,json=onError,proto3" json:"on_error,omitempty"`
+	// Operators may give single callers other numbers: OverrideService.
+	Overridable   bool `protobuf:"varint,11,opt,name=overridable,proto3" json:"overridable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -633,6 +635,13 @@ func (x *Rule) GetOnError() string {
 		return x.OnError
 	}
 	return ""
+}
+
+func (x *Rule) GetOverridable() bool {
+	if x != nil {
+		return x.Overridable
+	}
+	return false
 }
 
 // Limit is a number of requests per window, and the counter for this descriptor.
@@ -1160,7 +1169,7 @@ type HotRule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The domain.
 	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	// The rule's path. "override" stands for limits that requests carried, and "overflow", also as the domain, for rules
+	// The rule's path. "request_limit" stands for limits that requests carried, and "overflow", also as the domain, for rules
 	// without a list of their own.
 	Rule string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Whether refusals are not enforced.
@@ -1454,7 +1463,7 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\fdomain_known\x18\x01 \x01(\bR\vdomainKnown\x12-\n" +
 	"\x04rule\x18\x02 \x01(\v2\x19.ratelimitd.admin.v1.RuleR\x04rule\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x122\n" +
-	"\x06levels\x18\x04 \x03(\v2\x1a.ratelimitd.admin.v1.LevelR\x06levels\"\xdb\x02\n" +
+	"\x06levels\x18\x04 \x03(\v2\x1a.ratelimitd.admin.v1.LevelR\x06levels\"\xfd\x02\n" +
 	"\x04Rule\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x122\n" +
@@ -1468,7 +1477,8 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\x0fdetailed_metric\x18\b \x01(\bR\x0edetailedMetric\x129\n" +
 	"\bposition\x18\t \x01(\v2\x1d.ratelimitd.admin.v1.PositionR\bposition\x12\x19\n" +
 	"\bon_error\x18\n" +
-	" \x01(\tR\aonError\"\xdd\x03\n" +
+	" \x01(\tR\aonError\x12 \n" +
+	"\voverridable\x18\v \x01(\bR\voverridable\"\xdd\x03\n" +
 	"\x05Limit\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
 	"\x11requests_per_unit\x18\x02 \x01(\rR\x0frequestsPerUnit\x12\x12\n" +

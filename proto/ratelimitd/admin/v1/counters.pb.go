@@ -33,7 +33,7 @@ type PeekRequest struct {
 	// The entries of the descriptor, in order.
 	Entries []*Entry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
 	// The limit that the caller would send along; absent: the rule's limits.
-	Override      *LimitOverride `protobuf:"bytes,3,opt,name=override,proto3" json:"override,omitempty"`
+	Limit         *RequestLimit `protobuf:"bytes,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -82,9 +82,9 @@ func (x *PeekRequest) GetEntries() []*Entry {
 	return nil
 }
 
-func (x *PeekRequest) GetOverride() *LimitOverride {
+func (x *PeekRequest) GetLimit() *RequestLimit {
 	if x != nil {
-		return x.Override
+		return x.Limit
 	}
 	return nil
 }
@@ -98,9 +98,12 @@ type PeekResponse struct {
 	Rule *Rule `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Why no rule matches; empty if one does.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// A counter for each limit, in the order of the rule's limits; empty if nothing limits the descriptor. With an
-	// override, the counter of the override.
-	Counters      []*CounterState `protobuf:"bytes,4,rep,name=counters,proto3" json:"counters,omitempty"`
+	// A counter for each limit, in the order of the rule's limits; empty if nothing limits the descriptor. If the request has a
+	// limit of its own, the counter of that limit.
+	Counters []*CounterState `protobuf:"bytes,4,rep,name=counters,proto3" json:"counters,omitempty"`
+	// The operators' override in force, in words, such as "20 requests per unit", "unlimited" or "blocked"; empty if there is none. The
+	// counters of a caller who is blocked or unlimited show what was used before, under the rule's numbers.
+	Override      string `protobuf:"bytes,5,opt,name=override,proto3" json:"override,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -163,6 +166,13 @@ func (x *PeekResponse) GetCounters() []*CounterState {
 	return nil
 }
 
+func (x *PeekResponse) GetOverride() string {
+	if x != nil {
+		return x.Override
+	}
+	return ""
+}
+
 // ResetRequest is one descriptor, as a caller of the rate limit service would send it.
 type ResetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -171,7 +181,7 @@ type ResetRequest struct {
 	// The entries of the descriptor, in order.
 	Entries []*Entry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
 	// The limit that the caller would send along; absent: the rule's limits.
-	Override      *LimitOverride `protobuf:"bytes,3,opt,name=override,proto3" json:"override,omitempty"`
+	Limit         *RequestLimit `protobuf:"bytes,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -220,9 +230,9 @@ func (x *ResetRequest) GetEntries() []*Entry {
 	return nil
 }
 
-func (x *ResetRequest) GetOverride() *LimitOverride {
+func (x *ResetRequest) GetLimit() *RequestLimit {
 	if x != nil {
-		return x.Override
+		return x.Limit
 	}
 	return nil
 }
@@ -300,8 +310,8 @@ func (x *ResetResponse) GetCounters() []*CounterState {
 	return nil
 }
 
-// LimitOverride is a limit that a request carries in place of the rule's.
-type LimitOverride struct {
+// RequestLimit is a limit that a request carries in place of the rule's.
+type RequestLimit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many requests a window admits.
 	RequestsPerUnit uint32 `protobuf:"varint,1,opt,name=requests_per_unit,json=requestsPerUnit,proto3" json:"requests_per_unit,omitempty"`
@@ -313,20 +323,20 @@ type LimitOverride struct {
 	sizeCache      protoimpl.SizeCache
 }
 
-func (x *LimitOverride) Reset() {
-	*x = LimitOverride{}
+func (x *RequestLimit) Reset() {
+	*x = RequestLimit{}
 	mi := &file_ratelimitd_admin_v1_counters_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *LimitOverride) String() string {
+func (x *RequestLimit) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*LimitOverride) ProtoMessage() {}
+func (*RequestLimit) ProtoMessage() {}
 
-func (x *LimitOverride) ProtoReflect() protoreflect.Message {
+func (x *RequestLimit) ProtoReflect() protoreflect.Message {
 	mi := &file_ratelimitd_admin_v1_counters_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -338,26 +348,26 @@ func (x *LimitOverride) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use LimitOverride.ProtoReflect.Descriptor instead.
-func (*LimitOverride) Descriptor() ([]byte, []int) {
+// Deprecated: Use RequestLimit.ProtoReflect.Descriptor instead.
+func (*RequestLimit) Descriptor() ([]byte, []int) {
 	return file_ratelimitd_admin_v1_counters_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *LimitOverride) GetRequestsPerUnit() uint32 {
+func (x *RequestLimit) GetRequestsPerUnit() uint32 {
 	if x != nil {
 		return x.RequestsPerUnit
 	}
 	return 0
 }
 
-func (x *LimitOverride) GetUnit() string {
+func (x *RequestLimit) GetUnit() string {
 	if x != nil {
 		return x.Unit
 	}
 	return ""
 }
 
-func (x *LimitOverride) GetUnitMultiplier() uint32 {
+func (x *RequestLimit) GetUnitMultiplier() uint32 {
 	if x != nil {
 		return x.UnitMultiplier
 	}
@@ -384,7 +394,7 @@ type CounterState struct {
 	// When that is, by this server's clock.
 	ResetAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=reset_at,json=resetAt,proto3" json:"reset_at,omitempty"`
 	// The over-limit cache of this server answered with a refusal that is final until then. A reset or a refund through
-	// another server is not visible here.
+	// another server is visible here within a second.
 	FromOverLimitCache bool `protobuf:"varint,9,opt,name=from_over_limit_cache,json=fromOverLimitCache,proto3" json:"from_over_limit_cache,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -487,26 +497,27 @@ var File_ratelimitd_admin_v1_counters_proto protoreflect.FileDescriptor
 
 const file_ratelimitd_admin_v1_counters_proto_rawDesc = "" +
 	"\n" +
-	"\"ratelimitd/admin/v1/counters.proto\x12\x13ratelimitd.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fratelimitd/admin/v1/admin.proto\"\x9b\x01\n" +
+	"\"ratelimitd/admin/v1/counters.proto\x12\x13ratelimitd.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fratelimitd/admin/v1/admin.proto\"\x94\x01\n" +
 	"\vPeekRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x124\n" +
-	"\aentries\x18\x02 \x03(\v2\x1a.ratelimitd.admin.v1.EntryR\aentries\x12>\n" +
-	"\boverride\x18\x03 \x01(\v2\".ratelimitd.admin.v1.LimitOverrideR\boverride\"\xb7\x01\n" +
+	"\aentries\x18\x02 \x03(\v2\x1a.ratelimitd.admin.v1.EntryR\aentries\x127\n" +
+	"\x05limit\x18\x03 \x01(\v2!.ratelimitd.admin.v1.RequestLimitR\x05limit\"\xd3\x01\n" +
 	"\fPeekResponse\x12!\n" +
 	"\fdomain_known\x18\x01 \x01(\bR\vdomainKnown\x12-\n" +
 	"\x04rule\x18\x02 \x01(\v2\x19.ratelimitd.admin.v1.RuleR\x04rule\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12=\n" +
-	"\bcounters\x18\x04 \x03(\v2!.ratelimitd.admin.v1.CounterStateR\bcounters\"\x9c\x01\n" +
+	"\bcounters\x18\x04 \x03(\v2!.ratelimitd.admin.v1.CounterStateR\bcounters\x12\x1a\n" +
+	"\boverride\x18\x05 \x01(\tR\boverride\"\x95\x01\n" +
 	"\fResetRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x124\n" +
-	"\aentries\x18\x02 \x03(\v2\x1a.ratelimitd.admin.v1.EntryR\aentries\x12>\n" +
-	"\boverride\x18\x03 \x01(\v2\".ratelimitd.admin.v1.LimitOverrideR\boverride\"\xb8\x01\n" +
+	"\aentries\x18\x02 \x03(\v2\x1a.ratelimitd.admin.v1.EntryR\aentries\x127\n" +
+	"\x05limit\x18\x03 \x01(\v2!.ratelimitd.admin.v1.RequestLimitR\x05limit\"\xb8\x01\n" +
 	"\rResetResponse\x12!\n" +
 	"\fdomain_known\x18\x01 \x01(\bR\vdomainKnown\x12-\n" +
 	"\x04rule\x18\x02 \x01(\v2\x19.ratelimitd.admin.v1.RuleR\x04rule\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12=\n" +
-	"\bcounters\x18\x04 \x03(\v2!.ratelimitd.admin.v1.CounterStateR\bcounters\"x\n" +
-	"\rLimitOverride\x12*\n" +
+	"\bcounters\x18\x04 \x03(\v2!.ratelimitd.admin.v1.CounterStateR\bcounters\"w\n" +
+	"\fRequestLimit\x12*\n" +
 	"\x11requests_per_unit\x18\x01 \x01(\rR\x0frequestsPerUnit\x12\x12\n" +
 	"\x04unit\x18\x02 \x01(\tR\x04unit\x12'\n" +
 	"\x0funit_multiplier\x18\x03 \x01(\rR\x0eunitMultiplier\"\xf9\x02\n" +
@@ -543,7 +554,7 @@ var file_ratelimitd_admin_v1_counters_proto_goTypes = []any{
 	(*PeekResponse)(nil),          // 1: ratelimitd.admin.v1.PeekResponse
 	(*ResetRequest)(nil),          // 2: ratelimitd.admin.v1.ResetRequest
 	(*ResetResponse)(nil),         // 3: ratelimitd.admin.v1.ResetResponse
-	(*LimitOverride)(nil),         // 4: ratelimitd.admin.v1.LimitOverride
+	(*RequestLimit)(nil),          // 4: ratelimitd.admin.v1.RequestLimit
 	(*CounterState)(nil),          // 5: ratelimitd.admin.v1.CounterState
 	(*Entry)(nil),                 // 6: ratelimitd.admin.v1.Entry
 	(*Rule)(nil),                  // 7: ratelimitd.admin.v1.Rule
@@ -553,11 +564,11 @@ var file_ratelimitd_admin_v1_counters_proto_goTypes = []any{
 }
 var file_ratelimitd_admin_v1_counters_proto_depIdxs = []int32{
 	6,  // 0: ratelimitd.admin.v1.PeekRequest.entries:type_name -> ratelimitd.admin.v1.Entry
-	4,  // 1: ratelimitd.admin.v1.PeekRequest.override:type_name -> ratelimitd.admin.v1.LimitOverride
+	4,  // 1: ratelimitd.admin.v1.PeekRequest.limit:type_name -> ratelimitd.admin.v1.RequestLimit
 	7,  // 2: ratelimitd.admin.v1.PeekResponse.rule:type_name -> ratelimitd.admin.v1.Rule
 	5,  // 3: ratelimitd.admin.v1.PeekResponse.counters:type_name -> ratelimitd.admin.v1.CounterState
 	6,  // 4: ratelimitd.admin.v1.ResetRequest.entries:type_name -> ratelimitd.admin.v1.Entry
-	4,  // 5: ratelimitd.admin.v1.ResetRequest.override:type_name -> ratelimitd.admin.v1.LimitOverride
+	4,  // 5: ratelimitd.admin.v1.ResetRequest.limit:type_name -> ratelimitd.admin.v1.RequestLimit
 	7,  // 6: ratelimitd.admin.v1.ResetResponse.rule:type_name -> ratelimitd.admin.v1.Rule
 	5,  // 7: ratelimitd.admin.v1.ResetResponse.counters:type_name -> ratelimitd.admin.v1.CounterState
 	8,  // 8: ratelimitd.admin.v1.CounterState.limit:type_name -> ratelimitd.admin.v1.Limit

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/caller"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/fleet"
+)
+
+// fleetCommand is the subcommand that lists the processes that share a Redis.
+type fleetCommand struct {
+	Port   portOptions   `embed:""`
+	Output outputOptions `embed:"" group:"Output"`
+}
+
+func (*fleetCommand) about() about {
+	return about{
+		examples: []example{
+			{"all processes that share the Redis of this one", "ratelimitd fleet"},
+			{"as JSON, from another machine", "ratelimitd fleet -s 10.0.0.7:6070 --token-file token --json"},
+		},
+		exits: []exitCode{
+			{0, "The processes were shown."}, {1, "The server does not answer, or refuses the call."},
+			{2, "The command line or a file is invalid."},
+		},
+	}
+}
+
+// Run shows the processes.
+func (o *fleetCommand) Run(ctx context.Context, s streams) error {
+	client, err := o.Port.client(s.err)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	found, err := client.Fleet(ctx)
+	if err != nil {
+		return err
+	}
+	return o.Output.write(s.out,
+		func(w io.Writer) error { return caller.WriteFleet(w, found, time.Now()) },
+		func(w io.Writer) error { return caller.WriteJSON(w, found) })
+}
+
+// joinFleet makes this process known to those that share its Redis, and them to its operators.
+func (s *service) joinFleet() *fleet.Fleet {
+	host, _ := os.Hostname() // empty where the system does not know
+	started, version := time.Now(), thisBuild().Version
+	f := fleet.New(fleet.Options{
+		Client: s.background, Prefix: s.options.Backend.KeyPrefix, Log: s.log,
+		Self: func() fleet.Process {
+			t := s.limiter.Totals()
+			p := fleet.Process{
+				Host: host, Version: version, Started: started, Rules: s.fleetRules(), Overrides: s.fleetOverrides(),
+				Decisions: fleet.Decisions{Passed: t.Passed, Refused: t.Refused, Failed: t.Failed, OnError: t.OnError},
+			}
+			for _, c := range s.redis {
+				p.Redis = append(p.Redis, fleet.Redis{Name: strings.ToLower(c.settings), Open: c.breakers.Open(), Connections: c.conns.Open()})
+			}
+			for _, c := range s.caches {
+				cache := c()
+				p.Caches = append(p.Caches, fleet.Cache{Name: cache.Name, Entries: cache.Entries})
+			}
+			return p
+		},
+	})
+	s.workers = append(s.workers, func(ctx context.Context) error {
+		if s.hasRead != nil {
+			select {
+			case <-s.hasRead: // before, it would say that their source does not answer
+			case <-ctx.Done():
+			}
+		}
+		return f.Run(ctx)
+	})
+	return f
+}
+
+func (s *service) fleetRules() fleet.Rules {
+	r := fleet.Rules{Since: s.rulesSince()}
+	if tree := s.limiter.Tree(); tree != nil {
+		r.Checksum, r.Count = tree.Checksum, len(tree.Rules)
+	}
+	for _, file := range s.files() {
+		r.Files++
+		switch file.State {
+		case descriptor.FileStale:
+			r.Stale++
+		case descriptor.FileRejected:
+			r.Rejected++
+		}
+	}
+	return r
+}
+
+func (s *service) fleetOverrides() fleet.Overrides {
+	state := s.overridesState()
+	if state == nil {
+		return fleet.Overrides{}
+	}
+	source := fleet.OverridesInFile
+	if s.options.Overrides.From == overridesInRedis {
+		source = fleet.OverridesInRedis
+	}
+	return fleet.Overrides{Source: source, Version: state.Version, Count: state.Count, Error: state.Error}
+}

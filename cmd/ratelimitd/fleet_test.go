@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/ratelimitd/ratelimitd/internal/caller"
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
+)
+
+// Every process of a Redis lists all of them: those that run, one that has other rules, one that was stopped and one that was killed.
+func TestFleet(t *testing.T) {
+	r := redistest.Start(t)
+	admin := r.Client(t)
+	env := map[string]string{"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "RATELIMITD_OVERRIDES": "redis", "CACHE_KEY_PREFIX": "p:"}
+	rules := rulesOf(t, usageRules)
+	a, b, c := startProcess(t, env, "--rules", rules), startProcess(t, env, "--rules", rules), startProcess(t, env, "--rules", rules)
+	other := startProcess(t, env, "--rules", rulesOf(t, strings.ReplaceAll(usageRules, "5", "6")))
+
+	list := func(t *testing.T, p *servicetest.Process) *caller.Fleet {
+		t.Helper()
+		code, out, stderr := asks(t, "fleet", "-s", p.Debug, "--json")
+		f := new(caller.Fleet)
+		if err := json.Unmarshal([]byte(out), f); code != 0 || stderr != "" || err != nil {
+			t.Fatalf("%d %v: %s%s", code, err, out, stderr)
+		}
+		return f
+	}
+	// states counts the processes by what is said of them, such as "live" and "live, other rules".
+	states := func(f *caller.Fleet) string {
+		count := make(map[string]int)
+		for _, p := range f.Processes {
+			text := p.State
+			if p.RulesDiffer {
+				text += ", other rules"
+			}
+			if p.OverridesDiffer {
+				text += ", other overrides"
+			}
+			count[text]++
+		}
+		return fmt.Sprint(count)
+	}
+	await := func(p *servicetest.Process, want string) {
+		t.Helper()
+		redistest.Eventually(t, want, func(context.Context) error {
+			if got := states(list(t, p)); got != want {
+				return fmt.Errorf("%s", got)
+			}
+			return nil
+		})
+	}
+	await(b, "map[live:3 live, other rules:1]")
+
+	// What a process says of itself.
+	for i := range 20 {
+		if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, a.GRPC)).ShouldRateLimit(t.Context(), ask("api", "tenant", fmt.Sprint(i%2))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := list(t, a)
+	self := f.Processes[1]
+	for _, p := range f.Processes {
+		if p.ID == f.ThisProcess {
+			self = p
+		}
+	}
+	if !f.Shared || f.Error != "" || f.ReadAt.IsZero() || f.More+f.Unreadable != 0 || !f.Processes[0].RulesDiffer {
+		t.Errorf("%+v", f)
+	}
+	_, checksum := get(t, "http://"+a.Debug+"/rlconfig")
+	switch o := self.Overrides; {
+	case self.Rules.Count != 3 || self.Rules.Files != 1 || time.Since(self.Rules.Since) > time.Hour || !strings.Contains(checksum, fmt.Sprint(self.Rules.Checksum)):
+		t.Errorf("rules %+v", self.Rules)
+	case o == nil || o.Source != "redis" || o.Error != "":
+		t.Errorf("overrides %+v", o)
+	case len(self.Redis) != 1 || self.Redis[0].Name != "redis" || self.Redis[0].Connections == 0 || len(self.Redis[0].OpenBreakers) > 0:
+		t.Errorf("redis %+v", self.Redis)
+	case len(self.Caches) != 1 || self.Caches[0].Name != "leases", self.Version != thisBuild().Version, time.Since(self.Started) > time.Hour:
+		t.Errorf("%+v", self)
+	}
+	if largest, err := admin.HVals(t.Context(), "p:{fleet}:said").Result(); err != nil || len(largest) != 4 {
+		t.Errorf("%q, %v", largest, err)
+	} else {
+		t.Logf("a process writes %d bytes", len(largest[0]))
+	}
+	code, out, _ := asks(t, "fleet", "-s", a.Debug)
+	if code != 0 || strings.Count(out, "(asked)") != 1 || strings.Count(out, "(differs)") != 1 || !strings.Contains(out, "4 live, 0 stopped, 0 gone\n1 with other rules than most\n") {
+		t.Errorf("%d\n%s", code, out)
+	}
+
+	// One ends, and one is killed: 20 seconds later by Redis' clock.
+	c.Stop(t)
+	id := list(t, b).ThisProcess
+	b.Kill(t)
+	if err := admin.ZIncrBy(t.Context(), "p:{fleet}:seen", -20_000, id).Err(); err != nil {
+		t.Fatal(err)
+	}
+	await(a, "map[gone:1 live, other rules:2 stopped:1]") // two rules, one process each: none are those of most
+
+	// While Redis is away there is what was last known.
+	r.Kill(t)
+	redistest.Eventually(t, "Redis is away", func(context.Context) error {
+		if f := list(t, a); f.Error == "" || len(f.Processes) != 4 || f.ReadAt.IsZero() {
+			return fmt.Errorf("%+v", f)
+		}
+		return nil
+	})
+	if code, out, _ := asks(t, "fleet", "-s", a.Debug); code != 0 || !strings.Contains(out, "the others as they were ") {
+		t.Errorf("%d\n%s", code, out)
+	}
+	r.Restart(t)
+	await(other, "map[live, other rules:2]")
+}
+
+// A process that counts in memory is alone.
+func TestFleetOfOne(t *testing.T) {
+	p := startProcess(t, nil, "--rules", rulesOf(t, usageRules))
+	code, out, stderr := asks(t, "fleet", "-s", p.Debug)
+	if code != 0 || stderr != "" || !strings.Contains(out, "1 live, 0 stopped, 0 gone\nthis process counts in its own memory, and knows no others\n") {
+		t.Errorf("%d\n%s%s", code, out, stderr)
+	}
+}

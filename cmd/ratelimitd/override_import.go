@@ -1,0 +1,206 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/caller"
+	"github.com/ratelimitd/ratelimitd/internal/override"
+	"github.com/ratelimitd/ratelimitd/internal/stdin"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+)
+
+// overridesFile is a file of overrides. A large one is not in memory as a whole.
+type overridesFile struct {
+	name  string
+	whole []override.Override // of a YAML file
+	head  []byte              // of a file of lines: its first 16 MiB
+	rest  *os.File            // of a file of lines: what follows them; nil: nothing does
+	from  int64               // where rest begins
+}
+
+// openOverridesFile reads a file up to 16 MiB. It is YAML, or has one JSON object on each line. A larger one has lines alone, as the copy of the
+// overrides in Redis has.
+func openOverridesFile(name string) (*overridesFile, error) {
+	f := &overridesFile{name: stdin.NameOf(name), rest: os.Stdin}
+	if name != stdin.Name {
+		var err error
+		if f.rest, err = os.Open(name); err != nil {
+			return nil, fmt.Errorf("read overrides: %w", err)
+		}
+	}
+	var err error
+	if f.head, err = io.ReadAll(io.LimitReader(f.rest, override.MaxFileSize+1)); err != nil {
+		return nil, errors.Join(fmt.Errorf("read overrides: %w", err), f.close())
+	}
+	if len(f.head) > override.MaxFileSize {
+		if f.from, err = f.rest.Seek(0, io.SeekCurrent); err != nil {
+			return nil, errors.Join(fmt.Errorf("%s has more than %d MiB and can be read only once: save it in a file first", f.name, override.MaxFileSize>>20), f.close())
+		}
+		return f, nil
+	}
+	if err := f.close(); err != nil {
+		return nil, fmt.Errorf("read overrides: %w", err)
+	}
+	if bytes.HasPrefix(bytes.TrimSpace(f.head), []byte("{")) {
+		return f, nil
+	}
+	var errs []error
+	var found []*yamlform.Error
+	f.whole, found = override.ReadFile(f.name, f.head)
+	for _, e := range found {
+		errs = append(errs, e)
+	}
+	f.head = nil
+	return f, errors.Join(errs...)
+}
+
+func (f *overridesFile) close() error {
+	rest := f.rest
+	f.rest = nil
+	if rest == nil || rest == os.Stdin {
+		return nil
+	}
+	return rest.Close()
+}
+
+// all yields the overrides of the file. It may be called again.
+func (f *overridesFile) all() iter.Seq2[override.Override, error] {
+	return func(yield func(override.Override, error) bool) {
+		for i := range f.whole {
+			if !yield(f.whole[i], nil) {
+				return
+			}
+		}
+		var text io.Reader = bytes.NewReader(f.head)
+		if f.rest != nil {
+			if _, err := f.rest.Seek(f.from, io.SeekStart); err != nil {
+				yield(override.Override{}, fmt.Errorf("read overrides: %w", err))
+				return
+			}
+			text = io.MultiReader(text, f.rest)
+		}
+		override.Lines(f.name, text)(yield)
+	}
+}
+
+// expired reports whether an override ended before now.
+func expired(o *override.Override, now time.Time) bool {
+	return o.ExpiresAt != 0 && o.ExpiresAt <= now.Unix()
+}
+
+// load writes the overrides of a file, as many in each call as fit. First it checks them all.
+func (o *overrideCommand) load(ctx context.Context, s streams) error {
+	if len(o.Arguments) != 1 {
+		return misuse(errors.New("write one file: ratelimitd override import FILE, or - for the standard input"))
+	}
+	file, err := openOverridesFile(o.Arguments[0])
+	if err != nil {
+		return misuse(err)
+	}
+	defer file.close() //nolint:errcheck // it was only read
+	now := time.Now()
+	i := importing{overrideCommand: o, streams: s, asText: o.Output.Output == "table" && !o.Output.JSON, changes: []caller.OverrideChange{}}
+	over := 0
+	for one, err := range file.all() {
+		switch {
+		case err != nil:
+			return misuse(err)
+		case expired(&one, now):
+			over++
+		default:
+			i.total++
+		}
+	}
+	if over > 0 {
+		fmt.Fprintf(s.err, "ratelimitd: %d overrides of the file have expired and are left out\n", over)
+	}
+	if i.client, err = o.Port.client(s.err); err != nil {
+		return err
+	}
+	defer i.client.Close()
+	for one, err := range file.all() {
+		if err != nil {
+			return err
+		}
+		if expired(&one, now) {
+			continue
+		}
+		if o.Reason != "" {
+			one.Reason = o.Reason
+		}
+		if err := i.add(ctx, overrideOf(&one)); err != nil {
+			return err
+		}
+	}
+	if err := i.send(ctx); err != nil {
+		return err
+	}
+	if i.asText {
+		if !o.DryRun {
+			_, err = fmt.Fprintf(s.out, "%d overrides written\n", i.done)
+		}
+		return err
+	}
+	return o.Output.write(s.out, nil, func(w io.Writer) error { return caller.WriteJSON(w, i.changes) })
+}
+
+// importing writes overrides in as few calls as possible.
+type importing struct {
+	*overrideCommand
+	streams
+	client      *caller.Client
+	asText      bool
+	total, done int // overrides
+
+	batch   []caller.Override
+	size    int                     // of batch, in bytes of a request
+	changes []caller.OverrideChange // all of them, unless the output is text
+}
+
+func (i *importing) add(ctx context.Context, one caller.Override) error {
+	const mostBytes = 200 << 10 // the server reads 256 KiB
+	size := one.Size()
+	if i.size+size > mostBytes || len(i.batch) == override.MaxEdits {
+		if err := i.send(ctx); err != nil {
+			return err
+		}
+	}
+	i.batch, i.size = append(i.batch, one), i.size+size
+	return nil
+}
+
+// send writes the batch.
+func (i *importing) send(ctx context.Context) error {
+	const progress = 100_000 // overrides
+	if len(i.batch) == 0 {
+		return nil
+	}
+	changes, err := i.client.ChangeOverrides(ctx, i.batch, caller.ChangeOptions{DryRun: i.DryRun, Expect: i.Expect})
+	if err != nil {
+		if i.total > len(i.batch) {
+			err = fmt.Errorf("%w; this is about the overrides %d to %d of %d", err, i.done+1, i.done+len(i.batch), i.total)
+		}
+		if i.done > 0 && !i.DryRun {
+			err = fmt.Errorf("%w; the first %d overrides were written before", err, i.done)
+		}
+		return err
+	}
+	before := i.done
+	i.done, i.batch, i.size = i.done+len(i.batch), i.batch[:0], 0
+	switch {
+	case !i.asText:
+		i.changes = append(i.changes, changes...)
+	case i.DryRun:
+		return caller.WriteOverrideChanges(i.out, changes, i.Output.Color.on(i.out))
+	case before/progress < i.done/progress && i.done < i.total:
+		fmt.Fprintf(i.err, "ratelimitd: %d of %d overrides written\n", i.done, i.total)
+	}
+	return nil
+}

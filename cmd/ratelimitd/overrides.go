@@ -1,0 +1,44 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/override"
+	"github.com/ratelimitd/ratelimitd/internal/stdin"
+)
+
+// readOverrides reads a file of overrides.
+func readOverrides(name string) ([]override.Placed, error) {
+	data, err := stdin.ReadFile(name)
+	if err != nil {
+		return nil, misuse(fmt.Errorf("read overrides: %w", err))
+	}
+	all, errs := override.ReadPlaced(stdin.NameOf(name), data)
+	if len(errs) > 0 {
+		var joined []error
+		for _, e := range errs {
+			joined = append(joined, e)
+		}
+		return nil, misuse(errors.Join(joined...))
+	}
+	return all, nil
+}
+
+// overridesFor returns the overrides of a file that fit the rules, and writes why others do not. Without a file there are none.
+func overridesFor(name string, tree *descriptor.Tree, warn io.Writer) (*override.Set, error) {
+	if name == "" {
+		return nil, nil
+	}
+	all, err := readOverrides(name)
+	if err != nil {
+		return nil, err
+	}
+	good, misfits := override.ResolveAll(tree, all)
+	for _, e := range misfits {
+		fmt.Fprintln(warn, e)
+	}
+	return override.SetOf(good), nil
+}

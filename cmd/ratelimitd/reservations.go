@@ -1,0 +1,57 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/reservation"
+)
+
+// reservationOptions are the settings of reservations.
+type reservationOptions struct {
+	Key string `name:"reservation-key" env:"RATELIMITD_RESERVATION_KEY" placeholder:"SECRET" help:"Secret of at least 16 bytes that signs the ids of reservations. Processes with the same one accept each other's ids. Unset: processes that share a Redis share a random one there. Other users can see the command line: set the variable."`
+}
+
+const (
+	reservationKey      = "{reservations}:key" // in Redis, after CACHE_KEY_PREFIX
+	leastReservationKey = 16                   // bytes
+)
+
+// signReservations returns what signs the ids of reservations.
+func (s *service) signReservations() (*reservation.Signer, error) {
+	ids, secret := reservation.NewSigner(), s.options.Reservations.Key
+	switch {
+	case secret != "" && len(secret) < leastReservationKey:
+		return nil, fmt.Errorf("RATELIMITD_RESERVATION_KEY has fewer than %d bytes: use a longer one, such as the output of openssl rand -hex 32", leastReservationKey)
+	case secret != "":
+		ids.SetKey(reservation.KeyFrom(secret))
+	case s.background == nil:
+		ids.SetKey(reservation.NewKey())
+	default:
+		shared := reservation.SharedKey{
+			Client: s.background, Key: s.options.Backend.KeyPrefix + reservationKey, Signer: ids, Needed: s.holds(), Log: s.log,
+		}
+		s.workers = append(s.workers, shared.Run)
+	}
+	return ids, nil
+}
+
+// holds returns a function that reports whether a rule in force allows reservations.
+func (s *service) holds() func() bool {
+	var seen atomic.Pointer[descriptor.Tree]
+	return func() bool {
+		tree := s.limiter.Tree()
+		if tree == nil || tree == seen.Load() {
+			return false
+		}
+		for _, r := range tree.Rules {
+			if slices.ContainsFunc(r.Limits, func(l descriptor.Limit) bool { return l.Reservable() }) {
+				return true
+			}
+		}
+		seen.Store(tree) // it has none
+		return false
+	}
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/ratelimitd/ratelimitd/internal/caller"
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
+)
+
+const usageRules = `
+domain: api
+descriptors:
+  - key: tenant
+    usage: true
+    rate_limit: {unit: year, requests_per_unit: 10}
+    descriptors:
+      - key: path
+        usage: true
+        rate_limit: {unit: year, requests_per_unit: 5, algorithm: token_bucket}
+      - key: method
+        rate_limit: {unit: year, requests_per_unit: 5}
+`
+
+// All counters in use of one caller are listed, whichever process counted them, and no others.
+func TestUsage(t *testing.T) {
+	memory := map[string]string{"RATELIMITD_ADMIN_TOKEN": adminToken}
+	for name, start := range map[string]func(t *testing.T, rules string) (here, there *servicetest.Process){
+		"memory": func(t *testing.T, rules string) (here, there *servicetest.Process) {
+			p := startProcess(t, memory, "--rules", rules)
+			return p, p
+		},
+		"redis": func(t *testing.T, rules string) (here, there *servicetest.Process) {
+			env := map[string]string{"RATELIMITD_ADMIN_TOKEN": adminToken, "REDIS_URL": redistest.Start(t).Addr, "REDIS_OP_TIMEOUT": "5s"}
+			return startProcess(t, env, "--rules", rules), startProcess(t, env, "--rules", rules)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			here, there := start(t, rulesOf(t, usageRules))
+			use := func(p *servicetest.Process, times int, entries ...string) {
+				t.Helper()
+				for range times {
+					if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC)).ShouldRateLimit(t.Context(), ask("api", entries...)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			list := func(args ...string) (code int, out string) {
+				t.Helper()
+				code, out, stderr := asks(t, append([]string{"usage", "-s", here.Debug, "--token-file", tokenFile(t, adminToken), "api"}, args...)...)
+				if stderr != "" {
+					t.Error(stderr)
+				}
+				return code, out
+			}
+			if code, out := list("--where", "tenant=acme"); code != exitNothing || !strings.Contains(out, "no counter") {
+				t.Errorf("%d before any use:\n%s", code, out)
+			}
+			use(here, 3, "tenant", "acme")
+			use(there, 2, "tenant", "acme", "path", "/x")
+			use(here, 1, "tenant", "acme", "path", "/y")
+			use(here, 1, "tenant", "acme", "method", "GET") // no usage
+			use(here, 1, "tenant", "other", "path", "/x")
+			var out string
+			until(t, "three descriptors are listed", func() bool {
+				_, out = list("--where", "tenant=acme")
+				return strings.Contains(out, "3 descriptors")
+			})
+			for _, want := range []string{
+				"tenant=acme\nrule     api.tenant\nlimit    10 per year, fixed window: 3 of 10 used, 7 left",
+				"tenant=acme, path=/x\nrule     api.tenant.path\nlimit    5 per year, token bucket, burst 5: 2 of 5 used, 3 left",
+				"tenant=acme, path=/y\nrule     api.tenant.path\nlimit    5 per year, token bucket, burst 5: 1 of 5 used, 4 left",
+			} {
+				if !strings.Contains(out, want) {
+					t.Errorf("%q is missing:\n%s", want, out)
+				}
+			}
+			if code, out := list("--where", "path=/x"); code != 0 || !strings.Contains(out, "2 descriptors") || !strings.Contains(out, "tenant=other") {
+				t.Errorf("%d, by the second entry:\n%s", code, out)
+			}
+			if code, out := list("--where", "path=/x,tenant=acme", "--json"); code != 0 || strings.Count(out, `"used": 2`) != 1 || strings.Contains(out, "other") {
+				t.Errorf("%d, by two entries:\n%s", code, out)
+			}
+			if code, out, _ := asks(t, "usage", "-s", here.Debug, "--token-file", tokenFile(t, adminToken), "api", "--history", "tenant=acme"); code != 0 || !strings.Contains(out, "3 in the last hour") {
+				t.Errorf("%d, the last hour:\n%s", code, out)
+			}
+			if code, _, _ := asks(t, "reset", "-s", there.Debug, "--token-file", tokenFile(t, adminToken), "-d", "api", "tenant=acme"); code != 0 {
+				t.Fatal(code)
+			}
+			if code, out := list("--where", "tenant=acme"); code != 0 || !strings.Contains(out, "2 descriptors") {
+				t.Errorf("%d after a reset:\n%s", code, out)
+			}
+			for i := range 300 { // several pages
+				use(there, 1, "tenant", "big", "path", fmt.Sprint(i))
+			}
+			until(t, "all pages are listed", func() bool {
+				_, out = list("--where", "tenant=big")
+				return strings.Contains(out, "300 descriptors\n")
+			})
+			if code, out := list("--where", "tenant=big", "--most", "10"); code != 0 || !strings.Contains(out, "there may be more") {
+				t.Errorf("%d, one page: %.100s", code, out)
+			}
+		})
+	}
+}
+
+// The last hour of a counter has what every process allowed and refused, for rules with usage only.
+func TestHistoryOfProcesses(t *testing.T) {
+	env := map[string]string{"RATELIMITD_ADMIN_TOKEN": adminToken, "REDIS_URL": redistest.Start(t).Addr, "REDIS_OP_TIMEOUT": "5s"}
+	rules := rulesOf(t, usageRules)
+	here, there := startProcess(t, env, "--rules", rules), startProcess(t, env, "--rules", rules)
+	use := func(p *servicetest.Process, times int, entries ...string) {
+		t.Helper()
+		for range times {
+			if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC)).ShouldRateLimit(t.Context(), ask("api", entries...)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	history := func(p *servicetest.Process, entries string) (code int, h caller.History) {
+		t.Helper()
+		code, out, stderr := asks(t, "usage", "-s", p.Debug, "--token-file", tokenFile(t, adminToken), "api", "--history", entries, "--json")
+		if err := json.Unmarshal([]byte(out), &h); err != nil {
+			t.Fatalf("%v: %s%s", err, out, stderr)
+		}
+		return code, h
+	}
+	sums := func(h *caller.History) (allowed, refused uint64) {
+		for _, m := range h.Counters[0].Minutes {
+			allowed, refused = allowed+m.Allowed, refused+m.Refused
+		}
+		return allowed, refused
+	}
+	use(here, 8, "tenant", "acme")
+	use(there, 5, "tenant", "acme")
+	use(here, 1, "tenant", "acme", "method", "GET")
+	for _, p := range []*servicetest.Process{here, there} { // a process that is asked writes what it has counted
+		code, h := history(p, "tenant=acme")
+		if code != 0 || len(h.Counters) != 1 || len(h.Counters[0].Minutes) != 60 {
+			t.Fatalf("%d: %+v", code, h)
+		}
+		if allowed, refused := sums(&h); p == there && (allowed != 10 || refused != 3) || p == here && allowed < 8 {
+			t.Errorf("%d allowed and %d refused", allowed, refused)
+		}
+	}
+	for entries, want := range map[string]string{"tenant=acme,method=GET": "usage: true", "nobody=x": "entry 1"} {
+		if code, h := history(here, entries); code != exitNothing || !strings.Contains(h.Reason, want) || len(h.Counters) != 0 {
+			t.Errorf("%s: %d, %+v", entries, code, h)
+		}
+	}
+}

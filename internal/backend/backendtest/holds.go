@@ -1,0 +1,409 @@
+package backendtest
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// RunHolds tests reservations on the stores that open returns: how they are made, committed, cancelled and extended, and how
+// they expire. open may return the same store each time.
+func RunHolds(t *testing.T, open func(t testing.TB) backend.Store) {
+	t.Run("scripts", func(t *testing.T) { runScripts(t, open, "testdata/holds") })
+	t.Run("ledger", func(t *testing.T) {
+		s := open(t)
+		rapid.Check(t, func(rt *rapid.T) { newBank(rapidChance{rt}, s).run(40) })
+	})
+	t.Run("model", func(t *testing.T) { runModel(t, open, true) })
+	t.Run("bounds", func(t *testing.T) { runHoldBounds(t, open(t)) })
+	t.Run("concurrent", func(t *testing.T) { runHoldsConcurrent(t, open) })
+	t.Run("reset", func(t *testing.T) { runHoldsReset(t, open(t)) })
+}
+
+// RunHoldsTogether tests groups with several takes of one counter, some of which reserve.
+func RunHoldsTogether(t *testing.T, open func(t testing.TB) backend.Store) {
+	t.Run("scripts", func(t *testing.T) { runScripts(t, open, "testdata/holds_together") })
+	t.Run("all or nothing", func(t *testing.T) {
+		s := open(t)
+		rapid.Check(t, func(rt *rapid.T) { runAllOrNothing(rt, s) })
+	})
+}
+
+// RunHoldsStepped tests that a reservation lasts no longer than its rule allows when the clock is set back.
+func RunHoldsStepped(t *testing.T, open func(t testing.TB) backend.Store) {
+	for _, limit := range []string{"10/1d", "10/1d,first_hit", "10/1d,token,burst=10", "5/1m,places"} {
+		for _, step := range []time.Duration{time.Second, time.Minute, time.Hour, 5 * time.Hour} {
+			t.Run(fmt.Sprintf("%s, back by %v", limit, step), func(t *testing.T) {
+				l := *Limit(limit)
+				bounds := descriptor.DefaultReservations()
+				bounds.MaxTTL, bounds.Release = 5*time.Minute, true
+				l.Reservations = &bounds
+				s, k, now := open(t), key(newCase(), "k", &l), epoch.Add(6*time.Hour)
+				take := func(hits int64, h *backend.Hold) backend.Outcome {
+					return one(t, s, now, backend.Take{Key: k, Limit: &l, Hits: hits, Hold: h})
+				}
+				n := int64(l.Capacity())
+				for id := range n {
+					take(1, &backend.Hold{ID: holdID(id), Op: backend.HoldReserve, TTL: time.Hour.Microseconds()})
+				}
+				now = now.Add(-step)
+				if o := take(0, nil); o.Used != n {
+					t.Fatalf("after the step: %s", outcomeText(&o))
+				}
+				h := &backend.Hold{ID: holdID(n), Op: backend.HoldReserve}
+				if o := take(1, h); o.Allowed {
+					t.Fatalf("after the step: %s", outcomeText(&o))
+				}
+				now = now.Add(bounds.MaxTTL + time.Second)
+				take(0, nil) // some stores deal with few reservations in one call
+				if o := take(n, nil); !o.Allowed {
+					t.Errorf("when all have expired: %s", outcomeText(&o))
+				}
+				late := &backend.Hold{ID: holdID(0), Op: backend.HoldCommit, Final: true}
+				if take(0, late); late.Result != backend.HoldDone || !late.Late {
+					t.Errorf("a late commit: %+v", late)
+				}
+				now = now.Add(bounds.MaxTTL + time.Second)
+				take(0, nil)
+				gone := &backend.Hold{ID: holdID(1), Op: backend.HoldCommit, Final: true}
+				if take(0, gone); gone.Result != backend.HoldUnknown {
+					t.Errorf("a commit after the record is gone: %+v", gone)
+				}
+			})
+		}
+	}
+}
+
+// runAllOrNothing sends groups of plain takes, reservations and commits on two counters. A group passes if all that it takes of
+// each counter fits beside what is in use after its commits. Else it takes nothing.
+func runAllOrNothing(t *rapid.T, s backend.Store) {
+	const most = 12
+	l := Limit(fmt.Sprintf("%d/1h,reservations", most))
+	type counter struct {
+		key  []byte
+		used int64
+		held map[int64]int64 // by id
+	}
+	prefix := newCase()
+	counters := []*counter{{key: key(prefix, "a", l), held: map[int64]int64{}}, {key: key(prefix, "b", l), held: map[int64]int64{}}}
+	ids := int64(0)
+	for range rapid.IntRange(1, 20).Draw(t, "groups") {
+		r, asked := &backend.Request{Together: true}, map[*counter]int64{}
+		for i := range rapid.IntRange(1, 5).Draw(t, "takes") {
+			c := rapid.SampledFrom(counters).Draw(t, "counter")
+			take := backend.Take{Key: c.key, Limit: l, Hits: rapid.Int64Range(1, 7).Draw(t, "hits"), Member: i}
+			switch kind := rapid.IntRange(0, 3).Draw(t, "kind"); {
+			case kind == 0:
+				asked[c] += take.Hits
+			case kind == 1 && len(c.held) > 0:
+				id := rapid.SampledFrom(slices.Sorted(maps.Keys(c.held))).Draw(t, "id")
+				take.Hits = rapid.Int64Range(0, c.held[id]).Draw(t, "actual")
+				take.Hold = &backend.Hold{ID: holdID(id), Op: backend.HoldCommit, Final: true}
+				c.used += take.Hits - c.held[id]
+				delete(c.held, id)
+			default:
+				ids++
+				take.Hold = &backend.Hold{ID: holdID(ids), Op: backend.HoldReserve, TTL: time.Minute.Microseconds()}
+				asked[c] += take.Hits
+			}
+			r.Takes = append(r.Takes, take)
+		}
+		r.Outcomes = make([]backend.Outcome, len(r.Takes))
+		if err := s.Take(context.Background(), epoch, r); err != nil {
+			t.Fatal(err)
+		}
+		fits, reserves := true, false
+		for c, hits := range asked {
+			fits = fits && c.used+hits <= most
+		}
+		for i := range r.Takes {
+			reserves = reserves || r.Takes[i].Hold != nil && r.Takes[i].Hold.Op == backend.HoldReserve
+		}
+		if !reserves && !fits { // plain takes of one counter are judged alone: a limiter makes them one take
+			return
+		}
+		if passed := !backend.Refused(r.Takes, r.Outcomes); passed != fits {
+			t.Fatalf("passed: %v, want %v: %+v", passed, fits, r.Outcomes)
+		}
+		for i := range r.Takes {
+			h := r.Takes[i].Hold
+			if h == nil || h.Op != backend.HoldReserve {
+				continue
+			}
+			want := int64(0)
+			if fits {
+				want = r.Takes[i].Hits
+				c := counters[slices.IndexFunc(counters, func(c *counter) bool { return string(c.key) == string(r.Takes[i].Key) })]
+				c.held[int64(binary.BigEndian.Uint64(h.ID[:]))] = want
+			}
+			if h.Granted != want {
+				t.Fatalf("take %d is granted %d, want %d", i, h.Granted, want)
+			}
+		}
+		for _, c := range counters {
+			if fits {
+				c.used += asked[c]
+			}
+			if o := one(t, s, epoch, backend.Take{Key: c.key, Limit: l}); o.Used != c.used {
+				t.Fatalf("%s: %d in use, want %d", c.key, o.Used, c.used)
+			}
+		}
+	}
+}
+
+// reservable reports whether a limit may have reservations.
+func reservable(l *descriptor.Limit) bool {
+	return l.Algorithm <= descriptor.TokenBucket || l.Algorithm == descriptor.Concurrency
+}
+
+// holdID is a different id for each number.
+func holdID(n int64) (id backend.HoldID) {
+	binary.BigEndian.PutUint64(id[:], uint64(n))
+	return id
+}
+
+// runHoldBounds floods one counter with takes, reservations and commits, with a clock that goes forward, and with one that is
+// stepped.
+func runHoldBounds(t *testing.T, s backend.Store) {
+	for _, stepped := range []bool{false, true} {
+		rapid.Check(t, func(rt *rapid.T) {
+			l := rapid.Custom(func(rt *rapid.T) *descriptor.Limit { return drawSmall(rt, units) }).
+				Filter(func(l *descriptor.Limit) bool { return reservable(l) && !l.FirstHit }).Draw(rt, "limit")
+			f := newFlood(rapidChance{rt}, s, l)
+			f.stepped = stepped
+			f.run(50)
+		})
+	}
+}
+
+// flood sends takes, reservations and commits to one counter. No commit is of more than was reserved. Then the limit holds as if
+// each reservation had been a take of its final amount, at the time of the reservation. A bucket has no windows: there, it holds
+// as if each commit had been a refund.
+type flood struct {
+	chance
+	store   Taker
+	key     []byte
+	limit   *descriptor.Limit
+	now     int64 // as time passes
+	stepped bool  // the clock is set back and ahead: each step may admit the limit once more
+	ahead   int64 // of the clock that the store sees
+	steps   []int64
+	net     []admission   // a reservation counts as what it holds
+	held    map[int64]int // by id: its admission
+	ids     int64
+}
+
+func newFlood(c chance, s Taker, l *descriptor.Limit) *flood {
+	f := &flood{chance: c, store: s, limit: l, held: make(map[int64]int)}
+	bounds := descriptor.DefaultReservations()
+	bounds.MaxTTL = 2 * l.Window.Length()
+	l.Reservations = &bounds
+	f.key = key(newCase(), "k", l)
+	f.now = epoch.UnixMicro() + c.below(30*24*3600*1_000_000, "begin")
+	return f
+}
+
+func (f *flood) run(steps int64) {
+	length := f.limit.Window.Length().Microseconds()
+	pause := length / max(1, 2*int64(f.limit.Requests))
+	for range steps {
+		f.now += []int64{0, f.below(pause+1, "pause"), f.below(4*pause+1, "pause")}[f.below(3, "long")]
+		if f.stepped && f.below(10, "step") == 9 {
+			f.ahead += (f.below(9, "windows")-4)*length + f.below(length, "and") - length/2
+			f.ahead = max(f.ahead, -200*length)
+			f.steps = append(f.steps, f.now)
+		}
+		if len(f.held) > 0 && f.below(2, "commit") == 1 {
+			f.commit()
+		} else {
+			f.take()
+		}
+	}
+}
+
+func (f *flood) one(t backend.Take) (o backend.Outcome, lost bool) {
+	t.Key, t.Limit = f.key, f.limit
+	r := &backend.Request{Takes: []backend.Take{t}, Outcomes: make([]backend.Outcome, 1)}
+	err := f.store.Take(context.Background(), time.UnixMicro(f.now+f.ahead), r)
+	if lost = errors.Is(err, ErrLost); err != nil && !lost {
+		f.Fatal(err)
+	}
+	return r.Outcomes[0], lost
+}
+
+func (f *flood) take() {
+	t := backend.Take{Hits: 1 + f.below(4, "hits")}
+	if f.below(4, "plain") > 0 {
+		f.ids++
+		t.Hold = &backend.Hold{ID: holdID(f.ids), Op: backend.HoldReserve, TTL: 1 + f.below(2*f.limit.Window.Length().Microseconds(), "ttl")}
+	}
+	if o, lost := f.one(t); !o.Allowed || lost { // what is not known to have passed uses no more than what is
+		return
+	}
+	if t.Hold != nil {
+		if t.Hold.Granted != t.Hits {
+			f.Fatalf("%d granted of %d", t.Hold.Granted, t.Hits)
+		}
+		f.held[f.ids] = len(f.net)
+	}
+	f.net = append(f.net, admission{f.now, t.Hits})
+	f.check()
+}
+
+func (f *flood) commit() {
+	ids := slices.Sorted(maps.Keys(f.held))
+	id := ids[f.below(int64(len(ids)), "hold")]
+	n := f.held[id]
+	delete(f.held, id)
+	actual := f.below(f.net[n].hits+1, "actual")
+	h := backend.Hold{ID: holdID(id), Op: backend.HoldCommit, Final: true}
+	_, lost := f.one(backend.Take{Hits: actual, Hold: &h})
+	switch { // what may have been given back, counts as given back
+	case !lost && h.Result == backend.HoldUnknown:
+	case f.limit.Algorithm == descriptor.TokenBucket:
+		f.net = append(f.net, admission{f.now, actual - f.net[n].hits})
+	default:
+		f.net[n].hits = actual
+	}
+}
+
+// check checks each span that ends with the last admission.
+func (f *flood) check() {
+	last, sum := f.net[len(f.net)-1].at, int64(0)
+	for i := len(f.net) - 1; i >= 0; i-- {
+		sum += f.net[i].hits
+		from := f.net[i].at
+		if i > 0 && f.net[i-1].at == from {
+			continue // the span begins with all of one time
+		}
+		most := admits(f.limit, from, last)
+		if len(f.steps) > 0 { // the windows are no longer where admits looks for them
+			most += int64(f.limit.Capacity())
+		}
+		for _, at := range f.steps {
+			if at >= from {
+				most += int64(f.limit.Capacity())
+			}
+		}
+		if sum > most {
+			f.Fatalf("%s: %d passed and were not given back within %s, with %d steps of the clock; at most %d may",
+				limitText(f.limit), sum, time.Duration(last-from)*time.Microsecond, len(f.steps), most)
+		}
+	}
+	if len(f.net) > 200 { // what is long over
+		f.net = f.net[100:]
+		for id, n := range f.held {
+			if f.held[id] = n - 100; n < 100 {
+				delete(f.held, id)
+			}
+		}
+	}
+}
+
+// runHoldsConcurrent checks that holds and takes of many goroutines never use more than the limit, that one commit of a hold
+// counts, and that nothing is lost.
+func runHoldsConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
+	for name, l := range EveryAlgorithm(limited) {
+		if !reservable(l) {
+			continue
+		}
+		allow(l)
+		t.Run(name, func(t *testing.T) {
+			s, k := open(t), key(newCase(), "k", l)
+			const rounds = 20
+			var used, refused atomic.Int64
+			together(t, func(worker int) error {
+				take := func(hits int64, h *backend.Hold) (backend.Outcome, error) {
+					r := &backend.Request{Takes: []backend.Take{{Key: k, Limit: l, Hits: hits, Hold: h}}, Outcomes: make([]backend.Outcome, 1)}
+					err := s.Take(t.Context(), epoch, r)
+					if o := r.Outcomes[0]; err == nil && o.Used > limited {
+						err = fmt.Errorf("%d in use: %s", o.Used, outcomeText(&o))
+					}
+					return r.Outcomes[0], err
+				}
+				for i := range rounds {
+					if worker%4 == 0 {
+						o, err := take(1, nil)
+						if err != nil {
+							return err
+						}
+						if o.Allowed {
+							used.Add(1)
+						}
+						continue
+					}
+					h := &backend.Hold{ID: holdID(int64(worker*rounds + i)), Op: backend.HoldReserve, TTL: time.Minute.Microseconds(), Least: 2}
+					if o, err := take(20, h); err != nil {
+						return err
+					} else if !o.Allowed {
+						refused.Add(1)
+						continue
+					}
+					if h.Granted < 2 || h.Granted > 20 {
+						return fmt.Errorf("%d granted", h.Granted)
+					}
+					actual := int64(i % 2)
+					commits := make(chan backend.HoldResult, 2)
+					errs := make(chan error, 2)
+					for range 2 { // two callers commit the same hold
+						go func() {
+							c := &backend.Hold{ID: h.ID, Op: backend.HoldCommit, Final: true}
+							_, err := take(actual, c)
+							commits <- c.Result
+							errs <- err
+						}()
+					}
+					first, second := <-commits, <-commits
+					for range 2 {
+						if err := <-errs; err != nil {
+							return err
+						}
+					}
+					if (first == backend.HoldDone) == (second == backend.HoldDone) {
+						return fmt.Errorf("two commits of one hold: %d and %d", first, second)
+					}
+					used.Add(actual)
+				}
+				return nil
+			})
+			if o := one(t, s, epoch, backend.Take{Key: k, Limit: l}); o.Used != used.Load() {
+				t.Errorf("%d in use, %d were taken or committed; %d reservations were refused", o.Used, used.Load(), refused.Load())
+			}
+		})
+	}
+}
+
+// runHoldsReset checks that a reset forgets the holds of a counter, and only those.
+func runHoldsReset(t *testing.T, s backend.Store) {
+	l, prefix := Limit("10/1h,reservations"), newCase()
+	reset, other := key(prefix, "reset", l), key(prefix, "other", l)
+	for _, k := range [][]byte{reset, other} {
+		one(t, s, epoch, backend.Take{Key: k, Limit: l, Hits: 4, Hold: &backend.Hold{ID: holdID(1), Op: backend.HoldReserve, TTL: time.Minute.Microseconds()}})
+	}
+	if err := s.Reset(t.Context(), []backend.Counter{{Key: reset, Limit: l}}); err != nil {
+		t.Fatal(err)
+	}
+	one(t, s, epoch, backend.Take{Key: reset, Limit: l, Hits: 3})
+	for _, c := range []struct {
+		key    []byte
+		result backend.HoldResult
+		used   int64
+	}{{reset, backend.HoldUnknown, 3}, {other, backend.HoldDone, 1}} {
+		h := backend.Hold{ID: holdID(1), Op: backend.HoldCommit, Final: true}
+		one(t, s, epoch, backend.Take{Key: c.key, Limit: l, Hits: 1, Hold: &h})
+		if o := one(t, s, epoch, backend.Take{Key: c.key, Limit: l}); h.Result != c.result || o.Used != c.used {
+			t.Errorf("%s: result %d with %d in use, want %d and %d", c.key, h.Result, o.Used, c.result, c.used)
+		}
+	}
+}

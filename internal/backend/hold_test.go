@@ -1,0 +1,178 @@
+package backend_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// reservable returns a limit under which hits can be reserved.
+func reservable(text string, change func(*descriptor.Reservations)) *descriptor.Limit {
+	l, b := *backendtest.Limit(text), descriptor.DefaultReservations()
+	if change != nil {
+		change(&b)
+	}
+	l.Reservations = &b
+	return &l
+}
+
+// A commit corrects what was reserved, in the window in which it was reserved, under every algorithm.
+func TestCommitCorrectsTheWindowOfItsReservation(t *testing.T) {
+	const start = int64(1_800_000_000_000_000) // a full minute
+	for _, c := range []struct {
+		limit string
+		after time.Duration // from the reservation to the commit
+		used  int64         // after reserving 60, taking 10 and committing 20
+	}{
+		{"100/1m", time.Second, 30},
+		{"100/1m", time.Minute, 0},
+		{"100/1m,first_hit", 59 * time.Second, 30},
+		{"100/1m,first_hit", time.Minute, 0},
+		{"100/1m,sliding", time.Second, 30},
+		{"100/1m,sliding", time.Minute, 30},
+		{"100/1m,sliding", 90 * time.Second, 15},
+		{"100/1m,sliding,precision=6", 40 * time.Second, 30},
+		{"100/1m,sliding,precision=6", 80 * time.Second, 0},
+		{"100/1m,log", 59 * time.Second, 30},
+		{"100/1m,log", 2 * time.Minute, 0},
+		{"100/1m,token", 6 * time.Second, 20}, // 10 came back in the meantime
+		{"100/1m,token,interval", 59 * time.Second, 30},
+		{"100/1m,token,interval", time.Minute, 0},
+	} {
+		l := reservable(c.limit, nil)
+		var s backend.State
+		h := backend.Hold{Op: backend.HoldReserve}
+		settle := func(at, hits int64, h *backend.Hold) backend.Outcome {
+			var out [1]backend.Outcome
+			backend.Settle([]backend.Take{{Limit: l, Hits: hits, Hold: h}}, []*backend.State{&s}, out[:], at)
+			return out[0]
+		}
+		if o := settle(start, 60, &h); !o.Allowed || o.Used != 60 || h.Granted != 60 || !h.Record.Found {
+			t.Fatalf("%s: reserve 60: %+v %+v", c.limit, o, h)
+		}
+		if o := settle(start, 41, nil); o.Allowed {
+			t.Fatalf("%s: a plain take beside a reservation: %+v", c.limit, o)
+		}
+		settle(start, 10, nil)
+		commit := backend.Hold{Op: backend.HoldCommit, Final: true, Record: h.Record}
+		at := start + c.after.Microseconds()
+		if o := settle(at, 20, &commit); o.Used != c.used || commit.Record.Found {
+			t.Errorf("%s: commit of 20 after %v: %+v, want %d in use", c.limit, c.after, o, c.used)
+		}
+		again := backend.Hold{Op: backend.HoldCommit, Final: true}
+		if o := settle(at, 20, &again); o.Used != c.used || again.Result != backend.HoldUnknown {
+			t.Errorf("%s: the same commit again: %+v %+v", c.limit, o, again)
+		}
+	}
+}
+
+// A commit of more than was reserved charges all of it, in the same window.
+func TestCommitOfMoreThanReserved(t *testing.T) {
+	const start = int64(1_800_000_000_000_000)
+	for _, c := range []struct {
+		limit string
+		used  int64
+	}{
+		{"100/1m", 150}, {"100/1m,sliding", 150}, {"100/1m,sliding,precision=6", 150},
+		{"100/1m,log", 100}, {"100/1m,token", 100}, {"100/1m,token,interval", 100}, // these remember no more than the limit
+	} {
+		l := reservable(c.limit, nil)
+		var s backend.State
+		var out [1]backend.Outcome
+		h := backend.Hold{Op: backend.HoldReserve}
+		backend.Settle([]backend.Take{{Limit: l, Hits: 50, Hold: &h}}, []*backend.State{&s}, out[:], start)
+		commit := backend.Hold{Op: backend.HoldCommit, Final: true, Record: h.Record}
+		backend.Settle([]backend.Take{{Limit: l, Hits: 150, Hold: &commit}}, []*backend.State{&s}, out[:], start+1)
+		if out[0].Used != c.used {
+			t.Errorf("%s: %+v, want %d in use", c.limit, out[0], c.used)
+		}
+	}
+}
+
+// What expires is released or stays charged, as the rule says. A late commit charges the difference either way.
+func TestExpiredReservations(t *testing.T) {
+	const start = int64(1_800_000_000_000_000)
+	for _, release := range []bool{false, true} {
+		l := reservable("100/1h", func(b *descriptor.Reservations) { b.Release = release })
+		var s backend.State
+		var out [1]backend.Outcome
+		h := backend.Hold{Op: backend.HoldReserve, TTL: 1_000_000}
+		settle := func(at, hits int64, h *backend.Hold) {
+			backend.Settle([]backend.Take{{Limit: l, Hits: hits, Hold: h}}, []*backend.State{&s}, out[:], at)
+		}
+		settle(start, 80, &h)
+		progress := backend.Hold{Op: backend.HoldCommit, Record: h.Record}
+		settle(start+1, 30, &progress)
+		r := progress.Record.Reservation
+		want := int64(80)
+		if release {
+			want = 30
+		}
+		if kept := r.Expire(l, &s, start+1_000_000); !kept || s.Count != want || r.Charged != want {
+			t.Errorf("release %v: after the end: kept %v, %+v, %+v", release, kept, s, r)
+		}
+		late := backend.Hold{Op: backend.HoldCommit, Final: true, Record: backend.HoldRecord{Reservation: r, Found: true}}
+		settle(start+2_000_000, 90, &late)
+		if out[0].Used != 90 {
+			t.Errorf("release %v: a late commit of 90: %+v", release, out[0])
+		}
+		if r.Expire(l, &s, start+61_000_000) {
+			t.Errorf("release %v: the record is kept for ever", release)
+		}
+	}
+}
+
+// A group is granted the same number everywhere, or nothing.
+func TestReservationsOfAGroup(t *testing.T) {
+	const start = int64(1_800_000_000_000_000)
+	wide, tight := reservable("100/1m", nil), reservable("40/1m,sliding", nil)
+	for _, c := range []struct{ least, granted int64 }{{0, 0}, {50, 0}, {40, 40}, {1, 40}} {
+		states := []backend.State{{}, {}}
+		holds := []backend.Hold{{Op: backend.HoldReserve, Least: c.least}, {Op: backend.HoldReserve, Least: c.least}}
+		takes := []backend.Take{{Limit: wide, Hits: 60, Hold: &holds[0]}, {Limit: tight, Hits: 60, Hold: &holds[1], Member: 1}}
+		out := make([]backend.Outcome, 2)
+		backend.Settle(takes, []*backend.State{&states[0], &states[1]}, out, start)
+		if states[0].Count != c.granted || states[1].Count != c.granted || out[0].Used != c.granted || out[1].Used != c.granted {
+			t.Errorf("at least %d: %+v, holds %+v, want %d", c.least, out, holds, c.granted)
+		}
+	}
+}
+
+// The bounds of a rule refuse what is too large or too much.
+func TestBoundsOfReservations(t *testing.T) {
+	const start = int64(1_800_000_000_000_000)
+	l := reservable("100/1m", func(b *descriptor.Reservations) {
+		b.MaxShare, b.MaxOutstanding, b.MaxTTL = 250_000, 3, 2*time.Minute
+	})
+	for _, c := range []struct {
+		hold   backend.Hold
+		hits   int64
+		result backend.HoldResult
+		grant  int64
+	}{
+		{backend.Hold{}, 25, backend.HoldDone, 25},
+		{backend.Hold{}, 26, backend.HoldTooLarge, 0},
+		{backend.Hold{Least: 10}, 26, backend.HoldDone, 25},
+		{backend.Hold{Record: backend.HoldRecord{Outstanding: 3, FirstExpiry: start + 5_000_000}}, 1, backend.HoldTooMany, 0},
+		{backend.Hold{Record: backend.HoldRecord{SameID: backend.HoldsOfOneID}}, 1, backend.HoldTooMany, 0},
+		{backend.Hold{TTL: time.Hour.Microseconds()}, 1, backend.HoldDone, 1},
+	} {
+		var s backend.State
+		var out [1]backend.Outcome
+		h := c.hold
+		h.Op = backend.HoldReserve
+		backend.Settle([]backend.Take{{Limit: l, Hits: c.hits, Hold: &h}}, []*backend.State{&s}, out[:], start)
+		if h.Result != c.result || h.Granted != c.grant || s.Count != c.grant || out[0].Allowed != (c.grant > 0) {
+			t.Errorf("%+v of %d: %+v, %+v", c.hold, c.hits, h, out[0])
+		}
+		if h.Result == backend.HoldTooMany && out[0].RetryAfter != 5*time.Second && h.Record.FirstExpiry > 0 {
+			t.Errorf("%+v", out[0])
+		}
+		if h.Expires > start+2*time.Minute.Microseconds() {
+			t.Errorf("it lasts longer than the rule allows: %+v", h)
+		}
+	}
+}

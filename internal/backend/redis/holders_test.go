@@ -1,0 +1,270 @@
+package redis_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+// holderServer is the variable that makes TestHolder a holder: it names the server. holderNumber tells holders apart.
+const (
+	holderServer = "RATELIMITD_TEST_HOLDER_SERVER"
+	holderNumber = "RATELIMITD_TEST_HOLDER_NUMBER"
+)
+
+// What holders reserve, and for how long.
+const (
+	holderLimit = 40
+	holderMost  = 12
+	holderTTL   = 1500 * time.Millisecond
+)
+
+// emptyCounters are counters whose reservations are cancelled, or released when they expire. So they are often full, and in the
+// end they are empty.
+func emptyCounters() []backend.Take {
+	var takes []backend.Take
+	limits := backendtest.EveryAlgorithm(holderLimit)
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		l := *limits[name]
+		if l.Algorithm > descriptor.TokenBucket {
+			continue
+		}
+		bounds := descriptor.DefaultReservations()
+		bounds.Release = true
+		l.Reservations = &bounds
+		takes = append(takes, backend.Take{Key: []byte("empty|" + name), Limit: &l})
+	}
+	return takes
+}
+
+// sumCounter is never full. Reservations that expire stay charged there.
+func sumCounter() backend.Take {
+	return backend.Take{Key: []byte("sum"), Limit: backendtest.Limit("4294967295/1y,reservations")}
+}
+
+// TestHolder is a process that TestHoldersMayBeKilled kills. It reserves and commits, and writes each step on the counter of the
+// sum before and after it takes the step.
+func TestHolder(t *testing.T) {
+	server := os.Getenv(holderServer)
+	if server == "" {
+		t.Skip("it is a process of TestHoldersMayBeKilled")
+	}
+	s := redis.New(redis.Options{Client: connect(t, redisconn.Options{URL: server}), Timeout: patience})
+	var number uint64
+	if _, err := fmt.Sscan(os.Getenv(holderNumber), &number); err != nil {
+		t.Fatal(err)
+	}
+	h := holder{store: s, random: rand.New(rand.NewPCG(number, number)), empty: emptyCounters()}
+	binary.BigEndian.PutUint64(h.id[:], number)
+	for {
+		if err := h.step(t.Context(), os.Stdout); err != nil {
+			fmt.Println("failed", err)
+			return
+		}
+	}
+}
+
+type holder struct {
+	store  backend.Store
+	random *rand.Rand
+	empty  []backend.Take
+	id     backend.HoldID
+	n      uint64
+}
+
+func (h *holder) take(ctx context.Context, t backend.Take, hits int64, hold backend.Hold) (backend.Outcome, backend.Hold, error) {
+	hold.ID = h.id
+	t.Hits, t.Hold = hits, &hold
+	r := &backend.Request{Takes: []backend.Take{t}, Outcomes: make([]backend.Outcome, 1)}
+	err := h.store.Take(ctx, time.Now(), r)
+	return r.Outcomes[0], hold, err
+}
+
+func (h *holder) step(ctx context.Context, out io.Writer) error {
+	h.n++
+	binary.BigEndian.PutUint64(h.id[8:], h.n)
+	amount, ttl := 1+h.random.Int64N(holderMost), holderTTL.Microseconds()
+	if h.random.IntN(2) == 0 {
+		t := h.empty[h.random.IntN(len(h.empty))]
+		o, hold, err := h.take(ctx, t, amount, backend.Hold{Op: backend.HoldReserve, TTL: ttl, Least: 1})
+		if err != nil || !o.Allowed {
+			return err
+		}
+		if o.Used > holderLimit || hold.Granted < 1 || hold.Granted > amount {
+			return fmt.Errorf("%s: %d in use, %d granted of %d", t.Key, o.Used, hold.Granted, amount)
+		}
+		if h.random.IntN(50) > 0 { // else it goes away
+			_, _, err = h.take(ctx, t, 0, backend.Hold{Op: backend.HoldCommit, Final: true})
+		}
+		return err
+	}
+	fmt.Fprintf(out, "reserve %d %d\n", h.n, amount)
+	o, _, err := h.take(ctx, sumCounter(), amount, backend.Hold{Op: backend.HoldReserve, TTL: ttl})
+	if err != nil {
+		return err
+	}
+	if !o.Allowed {
+		return fmt.Errorf("reserve %d: %+v", amount, o)
+	}
+	fmt.Fprintf(out, "reserved %d %d\n", h.n, amount)
+	if h.random.IntN(20) == 0 {
+		return nil
+	}
+	actual := h.random.Int64N(2 * holderMost)
+	fmt.Fprintf(out, "commit %d %d\n", h.n, actual)
+	_, c, err := h.take(ctx, sumCounter(), actual, backend.Hold{Op: backend.HoldCommit, Final: true})
+	if err != nil {
+		return err
+	}
+	if c.Result != backend.HoldDone {
+		return fmt.Errorf("commit of %d: result %d", actual, c.Result)
+	}
+	fmt.Fprintf(out, "committed %d %d\n", h.n, actual)
+	return nil
+}
+
+// Processes that reserve are killed with SIGKILL at any moment. What they held is released or stays charged when it expires:
+// nothing is lost, and nothing is charged twice.
+func TestHoldersMayBeKilled(t *testing.T) {
+	lasts := 2 * time.Second
+	if os.Getenv("RATELIMITD_SOAK") != "" {
+		lasts = time.Minute
+	}
+	server := redistest.Start(t)
+	var mu sync.Mutex
+	var least, most int64 // what the counter of the sum may contain
+	var reservations, doubtful int
+	kill := make(chan struct{})
+	var running sync.WaitGroup
+	for place := range 3 {
+		running.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(place), 0))
+			for number := uint64(place); ; number += 3 {
+				select {
+				case <-kill:
+					return
+				default:
+				}
+				cmd := exec.Command(os.Args[0], "-test.run", "^TestHolder$", "-test.v=false")
+				cmd.Env = append(os.Environ(), holderServer+"="+server.Addr, holderNumber+"="+fmt.Sprint(number))
+				cmd.SysProcAttr = redistest.EndsWithTest()
+				stdout, err := cmd.StdoutPipe()
+				if err == nil {
+					err = cmd.Start()
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				a := newAudit(stdout, func() { // it has begun to reserve
+					time.AfterFunc(time.Duration(random.IntN(500))*time.Millisecond, func() { _ = cmd.Process.Kill() })
+				})
+				_ = cmd.Wait()
+				mu.Lock()
+				least, most = least+a.least, most+a.most
+				reservations, doubtful = reservations+a.reservations, doubtful+a.doubtful
+				mu.Unlock()
+				if a.failure != "" {
+					t.Errorf("holder %d: %s", number, a.failure)
+					return
+				}
+			}
+		})
+	}
+	time.AfterFunc(lasts, func() { close(kill) })
+	running.Wait()
+
+	s := redis.New(redis.Options{Client: dial(t, server), Timeout: patience})
+	used := func(take backend.Take) int64 {
+		r := &backend.Request{Takes: []backend.Take{take}, Outcomes: make([]backend.Outcome, 1)}
+		if err := s.Take(t.Context(), time.Now(), r); err != nil {
+			t.Fatal(err)
+		}
+		return r.Outcomes[0].Used
+	}
+	for _, take := range emptyCounters() {
+		redistest.Eventually(t, "all that was held is released", func(context.Context) error {
+			if n := used(take); n != 0 {
+				return fmt.Errorf("%s: %d are still in use", take.Key, n)
+			}
+			return nil
+		})
+	}
+	if n := used(sumCounter()); n < least || n > most {
+		t.Errorf("%d in use, want from %d to %d", n, least, most)
+	}
+	t.Logf("%d reservations; of %d it is not known whether their last step took place", reservations, doubtful)
+	if reservations == 0 {
+		t.Error("nobody has reserved anything")
+	}
+}
+
+// audit is what the steps of a holder, until it was killed, say about the counter of the sum.
+type audit struct {
+	least, most            int64
+	reservations, doubtful int
+	failure                string
+}
+
+func newAudit(steps io.Reader, begun func()) (a audit) {
+	begin := sync.OnceFunc(begun)
+	var n uint64
+	var amount, actual int64
+	last := ""
+	settle := func() {
+		switch last {
+		case "reserve":
+			a.most += amount
+			a.doubtful++
+		case "reserved":
+			a.least, a.most = a.least+amount, a.most+amount
+		case "commit":
+			a.least, a.most = a.least+min(amount, actual), a.most+max(amount, actual)
+			a.doubtful++
+		case "committed":
+			a.least, a.most = a.least+actual, a.most+actual
+		}
+	}
+	for lines := bufio.NewScanner(steps); lines.Scan(); {
+		begin()
+		var step string
+		var number uint64
+		var hits int64
+		if strings.HasPrefix(lines.Text(), "failed ") {
+			a.failure = lines.Text()
+			continue
+		}
+		if k, _ := fmt.Sscan(lines.Text(), &step, &number, &hits); k < 3 {
+			continue // the last line was cut off, or it is from package testing
+		}
+		if number != n {
+			settle()
+			n, a.reservations = number, a.reservations+1
+		}
+		if last = step; strings.HasPrefix(step, "reserve") {
+			amount = hits
+		} else {
+			actual = hits
+		}
+	}
+	settle()
+	return a
+}

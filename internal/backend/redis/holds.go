@@ -1,0 +1,314 @@
+package redis
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// The records of a counter's reservations are its book, in keys beside the key of the counter, in the same slot of a cluster: a
+// string, or a hash and a sorted set if there are many (holds.lua, holds_large.lua). Requests that concern records share calls with
+// other requests. Such a call runs a script of its own kind.
+//
+// Most reservations and commits are the only take of their group, and in their call the only one of their counter. These are packed
+// as steps, which the script decides in a short loop.
+
+const (
+	settledPerTake = 8         // records that are settled for each take that concerns records of its counter
+	mostSettled    = 64        // in one call, for one counter
+	mostReserving  = 1<<16 - 1 // takes of a group that reserve: the script numbers them in 16 bits
+	takeSize       = 44        // of a packed take
+	answerSize     = 41        // of what the script says about the reservation of a take, at most
+	runSize        = 2         // of what is before the limit of a run of steps
+)
+
+// smallBook is from how many records on a book is large. A larger one costs less per record then, but several times as much for the
+// first.
+const smallBook = 64
+
+// The first byte of an answer.
+const (
+	noRecord = iota
+	hasRecord
+	tooMany
+)
+
+// answerSizes are the bytes that follow the first one.
+var answerSizes = [...]int{noRecord: 0, hasRecord: 40, tooMany: 8}
+
+// reservesHits stands in a packed take in place of whether refused hits count. Then the number of the reservation in its group
+// stands in place of how often the take is repeated.
+const reservesHits = 2
+
+// What a take does with a reservation, for the script.
+const (
+	doesReserve = iota
+	doesReport
+	doesCommit
+	doesCommitOrCharge
+	doesExtend
+	beginsGroup = 128 // more for the first one of a group
+)
+
+// concernsHolds reports whether a take has to look at the records of its counter: it makes or changes a reservation, or may pass
+// because some have expired.
+func concernsHolds(t *backend.Take) bool {
+	return t.Hold != nil || t.Limit.Reservations != nil && t.Limit.Reservations.Release
+}
+
+// addBook makes the call look at the records of the k-th counter for a take. Steps of reservations that expire as charged do not
+// depend on what else has expired: then only takes that reserve settle records.
+func (c *scriptCall) addBook(k int, t *backend.Take) {
+	counter := &c.counters[k]
+	if counter.book == 0 {
+		c.books = append(c.books, k)
+		counter.book = len(c.books)
+	}
+	if !changesHold(t) || backend.HoldBounds(t.Limit).Release {
+		counter.settles = min(counter.settles+settledPerTake, mostSettled)
+	}
+}
+
+// isStep reports whether a group can be packed as a step, if no other take of the call prevents it.
+func isStep(takes []backend.Take) bool {
+	t := &takes[0]
+	if len(takes) > 1 || t.Hold == nil || t.Limit.Reservations != nil && t.Limit.Reservations.Release {
+		return false
+	}
+	switch t.Hold.Op {
+	case backend.HoldReserve:
+		return t.Hits > 0 && t.Hold.Least <= 0
+	case backend.HoldCommit:
+		return t.Hold.Final
+	default:
+		return false
+	}
+}
+
+// beginHolds begins the arguments about records.
+func (c *scriptCall) beginHolds(small int) {
+	b := binary.LittleEndian.AppendUint16(c.held[:0], uint16(len(c.counters)))
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(c.books)))
+	b = binary.LittleEndian.AppendUint16(b, uint16(small))
+	c.held = append(b, 0, 0, 0, 0, 0, 0, 0, 0) // how many runs and open books, and where these begin
+	c.operations, c.runs, c.run, c.open = c.operations[:0], 0, 0, 0
+}
+
+// packStep adds a group that is a step.
+func (c *scriptCall) packStep(g *takeGroup, m *terms) {
+	t, k := &g.takes[0], c.takeKeys[g.first]
+	bounds := backend.HoldBounds(t.Limit)
+	at := len(c.held)
+	b := append(c.held, 1, 0)
+	b = c.appendBounds(b, c.counters[k].form, t.Limit, &bounds, m)
+	if n := len(b) - at; c.run > 0 && bytes.Equal(c.held[c.run+runSize:c.run+n], b[at+runSize:]) {
+		b = b[:at]
+		binary.LittleEndian.PutUint16(b[c.run:], binary.LittleEndian.Uint16(b[c.run:])+1)
+	} else {
+		c.run = at
+		c.runs++
+	}
+	does, hits := doesOf(t.Hold), t.Hits
+	if most := bounds.Largest(t.Limit); does == doesReserve && hits > most {
+		hits = int64(t.Limit.Capacity()) + 1 // refused
+	}
+	b = binary.LittleEndian.AppendUint16(b, uint16(k+1))
+	b = binary.LittleEndian.AppendUint16(b, uint16(c.counters[k].book))
+	b = append(b, does)
+	b = append(b, t.Hold.ID[:]...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(hits))
+	c.held = binary.LittleEndian.AppendUint64(b, uint64(t.Hold.Lasts(t.Limit)))
+	c.holds = append(c.holds, t.Hold)
+}
+
+// appendBounds appends the letter of a form, the bounds of the reservations under a limit, and the parameters of the limit.
+func (c *scriptCall) appendBounds(b []byte, form *backend.RedisForm, l *descriptor.Limit, bounds *descriptor.Reservations, m *terms) []byte {
+	b = append(b, byte(form.Shape))
+	b = binary.LittleEndian.AppendUint32(b, uint32(min(max(bounds.MaxOutstanding, 0), 1<<31)))
+	b = binary.LittleEndian.AppendUint64(b, uint64(bounds.MaxTTL.Microseconds()))
+	return appendParameters(b, form, l, m)
+}
+
+// endHolds adds the open books and their operations after the steps.
+func (c *scriptCall) endHolds(m *terms) {
+	b := c.held
+	binary.LittleEndian.PutUint16(b[6:], uint16(c.runs))
+	binary.LittleEndian.PutUint16(b[8:], uint16(c.open))
+	binary.LittleEndian.PutUint32(b[10:], uint32(len(b)+1)) // Lua counts from 1
+	for _, k := range c.books {
+		counter := &c.counters[k]
+		if counter.open == 0 {
+			continue
+		}
+		bounds := backend.HoldBounds(counter.limit)
+		release := byte(0)
+		if bounds.Release {
+			release = 1
+		}
+		b = binary.LittleEndian.AppendUint16(b, uint16(k+1))
+		b = binary.LittleEndian.AppendUint16(b, uint16(counter.book))
+		b = append(b, release)
+		b = binary.LittleEndian.AppendUint16(b, uint16(counter.settles))
+		b = c.appendBounds(b, counter.form, counter.limit, &bounds, m)
+	}
+	c.held = append(b, c.operations...)
+	c.holds = append(c.holds, c.operated...)
+	clear(c.operated)
+	c.operated = c.operated[:0]
+}
+
+// packHolds adds a group with takes that make or change reservations. Those that change one are not among the packed takes: they
+// pass in any case.
+func (c *scriptCall) packHolds(g *takeGroup, m *terms) error {
+	anyPasses := false // a member that votes Any has nothing that could refuse it
+	for i := 0; i < len(g.takes); {
+		end, changes := i, true
+		for ; end < len(g.takes) && g.takes[end].Member == g.takes[i].Member; end++ {
+			changes = changes && changesHold(&g.takes[end])
+		}
+		anyPasses = anyPasses || changes && g.takes[i].Vote == backend.VoteAny
+		i = end
+	}
+	first, held, reserving := len(c.packed), len(c.operations), 0
+	vote := g.takes[0].Vote
+	for i := range g.takes {
+		t, k := &g.takes[i], c.takeKeys[g.first+i]
+		if i > 0 && t.Member != g.takes[i-1].Member {
+			vote = t.Vote
+		}
+		hits, least := t.Hits, int64(0)
+		countDenied, times := byte(0), 1
+		switch {
+		case t.Hold == nil:
+			if t.CountDenied && t.Limit.Has(descriptor.SettingCountDenied) {
+				countDenied = 1
+			}
+		case t.Hold.Op == backend.HoldReserve:
+			if reserving++; reserving > mostReserving {
+				return fmt.Errorf("more than %d reservations in one request", mostReserving)
+			}
+			countDenied, times = reservesHits, reserving
+			bounds := backend.HoldBounds(t.Limit)
+			least = t.Hold.Least
+			if most := bounds.Largest(t.Limit); hits > most {
+				if hits = most; least <= 0 || least > most {
+					hits, least = int64(t.Limit.Capacity())+1, 0 // refused
+				}
+			}
+		}
+		if t.Hold != nil {
+			c.packOperation(t, k, least)
+		}
+		if changesHold(t) {
+			continue
+		}
+		if anyPasses && vote == backend.VoteAny {
+			c.packTake(t, k, countDenied, backend.VoteNone, lastOf(g, i), times, hits, m)
+		} else {
+			c.packTake(t, k, countDenied, vote, lastOf(g, i), times, hits, m)
+		}
+	}
+	c.operations[held+4+4+2] += beginsGroup
+	// Where the group begins and ends is known now. Lua counts from 1.
+	for at := held; at < len(c.operations); at += operationSize {
+		binary.LittleEndian.PutUint32(c.operations[at:], uint32(first+1))
+		binary.LittleEndian.PutUint32(c.operations[at+4:], uint32(len(c.packed)-takeSize+1))
+	}
+	return nil
+}
+
+func changesHold(t *backend.Take) bool { return t.Hold != nil && t.Hold.Op != backend.HoldReserve }
+
+// lastOf reports whether the i-th take of a group is the last one of its member or of the group, among those that are packed.
+func lastOf(g *takeGroup, i int) byte {
+	for j := i + 1; j < len(g.takes); j++ {
+		if changesHold(&g.takes[j]) {
+			continue
+		}
+		if g.takes[j].Member != g.takes[i].Member {
+			return lastOfMember
+		}
+		return 0
+	}
+	return lastOfGroup
+}
+
+const operationSize = 4 + 4 + 2 + 1 + 16 + 8 + 8 + 8
+
+// doesOf returns what a take does with a reservation, for the script.
+func doesOf(h *backend.Hold) byte {
+	switch h.Op {
+	case backend.HoldExtend:
+		return doesExtend
+	case backend.HoldCommit:
+		switch {
+		case !h.Final:
+			return doesReport
+		case h.ChargeUnknown:
+			return doesCommitOrCharge
+		default:
+			return doesCommit
+		}
+	default:
+		return doesReserve
+	}
+}
+
+// packOperation adds what a take does with a reservation.
+func (c *scriptCall) packOperation(t *backend.Take, k int, least int64) {
+	h := t.Hold
+	b := append(c.operations, 0, 0, 0, 0, 0, 0, 0, 0)
+	b = binary.LittleEndian.AppendUint16(b, uint16(c.counters[k].open))
+	b = append(b, doesOf(h))
+	b = append(b, h.ID[:]...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(h.Lasts(t.Limit)))
+	b = binary.LittleEndian.AppendUint64(b, uint64(t.Hits))
+	c.operations = binary.LittleEndian.AppendUint64(b, uint64(least))
+	c.operated = append(c.operated, h)
+}
+
+// addRecordKeys adds the keys of books to the keys of the counters.
+func (c *scriptCall) addRecordKeys() {
+	add := func(k int, kind string) {
+		c.keyText = appendRecordKey(c.keyText, c.keyAt(k), kind)
+		c.keyEnds = append(c.keyEnds, len(c.keyText))
+	}
+	for _, k := range c.books {
+		add(k, recordsKey)
+	}
+	if !c.large {
+		return
+	}
+	for _, k := range c.books {
+		add(k, byIDKey)
+		add(k, endsKey)
+	}
+}
+
+// readHolds fills in what the script says about the reservations, and returns the rest of the reply.
+func (c *scriptCall) readHolds(reply []byte) (rest []byte, err error) {
+	for _, h := range c.holds {
+		h.Result, h.Granted, h.Expires, h.Record = backend.HoldDone, 0, 0, backend.HoldRecord{}
+		if len(reply) < 1 {
+			return nil, errReply
+		}
+		said := reply[0]
+		reply = reply[1:]
+		if int(said) >= len(answerSizes) || len(reply) < answerSizes[said] {
+			return nil, errReply
+		}
+		field := func(i int) int64 { return int64(binary.LittleEndian.Uint64(reply[8*i:])) }
+		switch said {
+		case hasRecord:
+			h.Record.Found = true
+			h.Record.Reservation = backend.Reservation{Charged: field(0), Reported: field(1), Mark: field(2), Expires: field(3), Keep: field(4)}
+		case tooMany:
+			h.Record.SameID, h.Record.FirstExpiry = backend.HoldsOfOneID, field(0)
+		}
+		reply = reply[answerSizes[said]:]
+	}
+	return reply, nil
+}

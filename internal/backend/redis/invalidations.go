@@ -1,0 +1,451 @@
+package redis
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
+)
+
+// InvalidationsOptions are the settings of Invalidations.
+type InvalidationsOptions struct {
+	// Client is connected to the Redis that the processes share; required. Reading holds a connection all the time, so this
+	// should not be the client that counts.
+	Client goredis.UniversalClient
+
+	Key string // of the stream; required
+
+	// Forget is called by Run for a counter whose hits another process has given back. cleared means that they were all
+	// cleared, which also voids permits. The key is valid until it returns. Required.
+	Forget func(key []byte, cleared bool)
+	// ForgetAll is called by Run when Forget may be due for any counter. Required.
+	ForgetAll func(cleared bool)
+
+	Metrics prometheus.Registerer // nil: no metrics
+	Logger  *slog.Logger          // default slog.Default()
+}
+
+// Invalidations tell the processes that share a Redis which counters were cleared, and which exhausted counters had hits
+// given back, so that each process forgets what it remembers of them: refusals and permits. The messages are in a stream.
+// Run reads it and sends what waits.
+//
+// # Why none is missed
+//
+// Run reads the stream over one connection. After each new connection it finds the end of the stream first, and then calls
+// ForgetAll. So what was sent before is covered by ForgetAll, and what is sent later is read. While the connection lasts, the
+// numbers of the messages show whether one was removed before it was read. An end of the stream that lies before the last
+// message shows that Redis has lost data. In both cases Run starts again.
+//
+// A message that cannot be sent is sent again until Redis takes it. Messages that wait are bounded; beyond the bound, one
+// message for all counters takes their place. To forget a refusal costs a trip to Redis, and to forget permits costs these
+// permits. To keep a refusal that is out of date could refuse a caller for a whole window. A process that is killed
+// loses what has waited for at most a moment (gather).
+type Invalidations struct {
+	opts InvalidationsOptions
+	name string // of this process: it skips its own messages
+
+	refunds, resets pending
+	wake            chan struct{}
+
+	denied    atomic.Bool // Redis does not let this user use the stream
+	connected atomic.Bool
+
+	sent, received, everything, dropped atomic.Int64
+}
+
+const (
+	keptMessages = 256 // in the stream
+	maxPending   = 16 << 10
+	gather       = 20 * time.Millisecond // how long refunds wait for others, to share a message
+
+	readBlock  = 400 * time.Millisecond // how long Redis waits for a message before it answers that there is none
+	readGrace  = 2 * time.Second        // how much longer an answer may take. Less would make a slow Redis slower, because everything is forgotten
+	retryAfter = 100 * time.Millisecond
+	retryMost  = time.Second
+	deniedFor  = 10 * time.Second // between two attempts when the user has too few rights
+	sendWithin = 2 * time.Second
+)
+
+// NewInvalidations returns Invalidations that are sent and received by Run.
+func NewInvalidations(opts InvalidationsOptions) *Invalidations {
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	name := make([]byte, 8)
+	_, _ = rand.Read(name) // it never fails
+	v := &Invalidations{opts: opts, name: hex.EncodeToString(name), wake: make(chan struct{}, 1)}
+	if opts.Metrics != nil {
+		v.register(opts.Metrics)
+	}
+	return v
+}
+
+func (v *Invalidations) register(metrics prometheus.Registerer) {
+	counter := func(name, help string, n *atomic.Int64) {
+		metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(n.Load()) }))
+	}
+	counter("ratelimitd_invalidations_sent_total", "Messages about counters that were cleared or refunded, to the processes that share this Redis.", &v.sent)
+	counter("ratelimitd_invalidations_received_total", "Such messages from other processes.", &v.received)
+	counter("ratelimitd_invalidations_forgot_all_total", "Times that this process forgot all refusals or permits, because it may have missed a message, or because a message said so.", &v.everything)
+	counter("ratelimitd_invalidations_dropped_total", "Counters for which a message for all counters was sent, because too many waited.", &v.dropped)
+	metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "ratelimitd_invalidations_connected",
+		Help: "1 while this process receives such messages.",
+	}, func() float64 {
+		if v.connected.Load() {
+			return 1
+		}
+		return 0
+	}))
+}
+
+// pending holds keys that wait to be sent.
+type pending struct {
+	mu   sync.Mutex
+	keys []byte // packed: each key after its length
+	all  bool   // there were too many: a message for all counters
+	free []byte // memory of a message that was sent
+}
+
+// add reports whether there was room for the key.
+func (p *pending) add(key []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.all {
+		return false
+	}
+	if len(p.keys) > 0 && len(p.keys)+binary.MaxVarintLen64+len(key) > maxPending {
+		p.all, p.keys = true, p.keys[:0]
+		return false
+	}
+	p.keys = appendKey(p.keys, key)
+	return true
+}
+
+// take empties p.
+func (p *pending) take() (keys []byte, all bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	keys, all = p.keys, p.all
+	p.keys, p.free, p.all = p.free[:0], nil, false
+	return keys, all
+}
+
+// put returns the memory of keys.
+func (p *pending) put(keys []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if cap(keys) <= 2*maxPending {
+		p.free = keys[:0]
+	}
+}
+
+func appendKey(keys, key []byte) []byte {
+	return append(binary.AppendUvarint(keys, uint64(len(key))), key...)
+}
+
+// eachKey calls f with each of the packed keys. It returns false if they are damaged.
+func eachKey(keys string, f func(key []byte)) bool {
+	b := []byte(keys)
+	for len(b) > 0 {
+		n, size := binary.Uvarint(b)
+		if size <= 0 || n > uint64(len(b)-size) {
+			return false
+		}
+		b = b[size:]
+		f(b[:n])
+		b = b[n:]
+	}
+	return true
+}
+
+// Refunded sends later that hits of an exhausted counter were given back. It does not wait.
+func (v *Invalidations) Refunded(key []byte) { v.add(&v.refunds, key) }
+
+func (v *Invalidations) add(p *pending, key []byte) {
+	if v.denied.Load() {
+		return
+	}
+	if !p.add(key) {
+		v.dropped.Add(1)
+	}
+	select {
+	case v.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Cleared sends that counters were cleared. If that fails, it is sent later, and an error is returned. It is no error that
+// Redis does not let this user use the stream: Run logs that.
+func (v *Invalidations) Cleared(ctx context.Context, counters []backend.Counter) error {
+	var keys []byte
+	for i := range counters {
+		keys = appendKey(keys, counters[i].Key)
+	}
+	err := v.send(ctx, message{resets: keys})
+	if err == nil || isDenied(err) {
+		return nil
+	}
+	for i := range counters {
+		v.add(&v.resets, counters[i].Key)
+	}
+	return fmt.Errorf("%w: the counters are cleared; other processes learn it later: %w", backend.ErrUnavailable, err)
+}
+
+// message has the packed keys of counters.
+type message struct {
+	refunds, resets       []byte
+	allRefunds, allResets bool
+}
+
+// The fields of a message in the stream. The script adds the first one.
+const (
+	fieldNumber  = "n"
+	fieldBy      = "by"
+	fieldRefunds = "refunds"
+	fieldResets  = "resets"
+	fieldAll     = "all" // one of the two names above
+)
+
+func (v *Invalidations) send(ctx context.Context, m message) error {
+	args := []any{keptMessages, fieldBy, v.name}
+	if len(m.refunds) > 0 {
+		args = append(args, fieldRefunds, m.refunds)
+	}
+	if len(m.resets) > 0 {
+		args = append(args, fieldResets, m.resets)
+	}
+	switch {
+	case m.allResets: // they include the refunds
+		args = append(args, fieldAll, fieldResets)
+	case m.allRefunds:
+		args = append(args, fieldAll, fieldRefunds)
+	}
+	script, keys := scripts.Numbered(), []string{v.opts.Key}
+	err := v.opts.Client.EvalSha(ctx, script.Hash, keys, args...).Err()
+	if err != nil && goredis.HasErrorPrefix(err, "NOSCRIPT") {
+		err = v.opts.Client.Eval(ctx, script.Text, keys, args...).Err()
+	}
+	if err != nil {
+		return fmt.Errorf("send an invalidation: %w", err)
+	}
+	v.sent.Add(1)
+	return nil
+}
+
+// isDenied reports whether Redis will answer with this error until its settings are changed.
+func isDenied(err error) bool {
+	answer := goredis.Error(nil)
+	return errors.As(err, &answer) && !errors.Is(err, goredis.Nil) && !isTransient(answer) &&
+		!goredis.HasErrorPrefix(err, "MOVED") && !goredis.HasErrorPrefix(err, "ASK") && !goredis.HasErrorPrefix(err, "UNBLOCKED")
+}
+
+// Run sends and receives until ctx ends. It returns nil. A read that waits for a message then may end a moment later.
+func (v *Invalidations) Run(ctx context.Context) error {
+	go v.receive(ctx)
+	v.sendAll(ctx)
+	return nil
+}
+
+// sendAll sends what waits. Before it returns it sends the rest.
+func (v *Invalidations) sendAll(ctx context.Context) {
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-v.wake:
+			pause(ctx, gather)
+		}
+		var m message
+		m.refunds, m.allRefunds = v.refunds.take()
+		m.resets, m.allResets = v.resets.take()
+		for wait := retryAfter; len(m.refunds) > 0 || len(m.resets) > 0 || m.allRefunds || m.allResets; wait = min(2*wait, retryMost) {
+			within, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendWithin)
+			err := v.send(within, m)
+			cancel()
+			if err == nil || isDenied(err) || ctx.Err() != nil {
+				break
+			}
+			pause(ctx, wait)
+		}
+		v.refunds.put(m.refunds)
+		v.resets.put(m.resets)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// receive reads the stream, over a new connection after each error.
+func (v *Invalidations) receive(ctx context.Context) {
+	defer v.connected.Store(false)
+	for wait := retryAfter; ctx.Err() == nil; wait = min(2*wait, retryMost) {
+		c, at, err := v.attach(ctx)
+		if err == nil {
+			wait = retryAfter
+			v.denied.Store(false)
+			v.connected.Store(true)
+			err = v.read(ctx, c, at)
+			v.connected.Store(false)
+			_ = c.Close()
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case isDenied(err):
+			if !v.denied.Swap(true) {
+				v.opts.Logger.Warn("Redis does not let this user share resets and refunds with other processes: their over-limit caches and leases may be out of date until a window ends; grant +xadd +xread +xrevrange", "key", v.opts.Key, "error", err)
+			}
+			pause(ctx, deniedFor)
+		default:
+			v.opts.Logger.Debug("the stream of invalidations is read again", "error", err)
+			if c, ok := v.opts.Client.(*goredis.ClusterClient); ok {
+				c.ReloadState(ctx) // the slot may have moved
+			}
+			pause(ctx, wait)
+		}
+	}
+}
+
+// position is a place in the stream.
+type position struct {
+	id string
+	n  uint64 // number of the message there
+}
+
+// attach makes a connection, finds the end of the stream and forgets everything.
+func (v *Invalidations) attach(ctx context.Context) (*goredis.Conn, position, error) {
+	var node *goredis.Client
+	switch c := v.opts.Client.(type) {
+	case *goredis.Client:
+		node = c
+	case *goredis.ClusterClient:
+		var err error
+		if node, err = c.MasterForKey(ctx, v.opts.Key); err != nil {
+			return nil, position{}, err
+		}
+	default:
+		return nil, position{}, fmt.Errorf("a client of type %T has no connection of its own", c)
+	}
+	conn := node.EphemeralConn()
+	at, err := v.end(ctx, conn)
+	if err != nil {
+		_ = conn.Close()
+		return nil, position{}, err
+	}
+	v.forgetAll(true)
+	return conn, at, nil
+}
+
+// end returns the end of the stream.
+func (v *Invalidations) end(ctx context.Context, c *goredis.Conn) (position, error) {
+	within, cancel := context.WithTimeout(ctx, readGrace)
+	defer cancel()
+	last, err := c.XRevRangeN(within, v.opts.Key, "+", "-", 1).Result()
+	if err != nil {
+		return position{}, fmt.Errorf("find the end of the stream: %w", err)
+	}
+	if len(last) == 0 {
+		return position{id: "0-0"}, nil
+	}
+	return position{last[0].ID, number(&last[0])}, nil
+}
+
+func number(m *goredis.XMessage) uint64 {
+	text, _ := m.Values[fieldNumber].(string)
+	n, _ := strconv.ParseUint(text, 10, 64) // 0: somebody else's message
+	return n
+}
+
+// before reports whether the ID of a message is lower than another.
+func before(a, b string) bool {
+	am, as := split(a)
+	bm, bs := split(b)
+	return am < bm || am == bm && as < bs
+}
+
+// split returns the two numbers of a message's ID.
+func split(id string) (ms, sequence uint64) {
+	first, second, _ := strings.Cut(id, "-")
+	ms, _ = strconv.ParseUint(first, 10, 64)
+	sequence, _ = strconv.ParseUint(second, 10, 64)
+	return ms, sequence
+}
+
+// errLost is returned when the end of the stream is not the last message that was read, and not behind it.
+var errLost = errors.New("the stream has lost messages")
+
+// read receives messages after a position until an error.
+func (v *Invalidations) read(ctx context.Context, c *goredis.Conn, at position) error {
+	for ctx.Err() == nil {
+		within, cancel := context.WithTimeout(ctx, readBlock+readGrace)
+		streams, err := c.XRead(within, &goredis.XReadArgs{Streams: []string{v.opts.Key, at.id}, Count: 16, Block: readBlock}).Result()
+		cancel()
+		switch {
+		case errors.Is(err, goredis.Nil):
+			end, err := v.end(ctx, c)
+			if err != nil {
+				return err
+			}
+			if before(end.id, at.id) || end.id == at.id && end.n != at.n {
+				return errLost // new messages may even begin with the ID of the last one: in one millisecond
+			}
+			continue
+		case err != nil:
+			return fmt.Errorf("read the stream: %w", err)
+		}
+		for i := range streams {
+			for j := range streams[i].Messages {
+				m := &streams[i].Messages[j]
+				n := number(m)
+				if n != at.n+1 {
+					v.forgetAll(true)
+				}
+				at = position{m.ID, n}
+				v.handle(m)
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// handle acts on a message.
+func (v *Invalidations) handle(m *goredis.XMessage) {
+	if m.Values[fieldBy] == v.name {
+		return
+	}
+	defer v.received.Add(1)
+	if all, ok := m.Values[fieldAll].(string); ok {
+		v.forgetAll(all == fieldResets)
+	}
+	refunds, _ := m.Values[fieldRefunds].(string)
+	resets, _ := m.Values[fieldResets].(string)
+	if !eachKey(refunds, func(key []byte) { v.opts.Forget(key, false) }) ||
+		!eachKey(resets, func(key []byte) { v.opts.Forget(key, true) }) {
+		v.forgetAll(true)
+	}
+}
+
+func (v *Invalidations) forgetAll(cleared bool) {
+	v.everything.Add(1)
+	v.opts.ForgetAll(cleared)
+}

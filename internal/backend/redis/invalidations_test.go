@@ -1,0 +1,304 @@
+package redis_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+const invalidationsKey = "prefix:{invalidations}"
+
+// listener records what Invalidations receive.
+type listener struct {
+	*redis.Invalidations
+
+	metrics *prometheus.Registry
+	mu      sync.Mutex
+	heard   []string
+}
+
+// listen joins the processes that share a Redis, and waits until it receives.
+func listen(t *testing.T, where redisconn.Options) *listener {
+	t.Helper()
+	l := &listener{metrics: prometheus.NewRegistry()}
+	l.Invalidations = redis.NewInvalidations(redis.InvalidationsOptions{
+		Client: connect(t, where), Key: invalidationsKey, Metrics: l.metrics,
+		Forget: func(key []byte, cleared bool) { l.hear(fmt.Sprint(string(key), " ", cleared)) },
+		ForgetAll: func(cleared bool) {
+			if cleared {
+				l.hear("all")
+			} else {
+				l.hear("all refusals")
+			}
+		},
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	l.await(t, "all")
+	return l
+}
+
+func (l *listener) hear(what string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.heard = append(l.heard, what)
+}
+
+// await waits until exactly this was heard, in this order, and forgets it.
+func (l *listener) await(t *testing.T, want ...string) {
+	t.Helper()
+	redistest.Eventually(t, fmt.Sprintf("%.200q", want), func(context.Context) error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if !slices.Equal(l.heard, want) {
+			return fmt.Errorf("heard %.200q", l.heard)
+		}
+		l.heard = nil
+		return nil
+	})
+}
+
+// silent checks that nothing was heard.
+func (l *listener) silent(t *testing.T) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.heard) > 0 {
+		t.Errorf("heard %.200q, want nothing", l.heard)
+	}
+}
+
+func (l *listener) clear(t *testing.T, keys ...string) {
+	t.Helper()
+	if err := l.Cleared(t.Context(), named(keys...)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func named(keys ...string) (all []backend.Counter) {
+	for _, k := range keys {
+		all = append(all, backend.Counter{Key: []byte(k)})
+	}
+	return all
+}
+
+// value returns a metric.
+func (l *listener) value(t *testing.T, name string) float64 {
+	t.Helper()
+	families, err := l.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if m := f.GetMetric()[0]; f.GetName() == name {
+			return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// Each process learns of the resets and refunds of the others, in order and once, and skips its own.
+func TestProcessesShareInvalidations(t *testing.T) {
+	t.Parallel()
+	rights := []string{"--user", "default", "on", "nopass", "~*", "-@all", "+evalsha", "+eval", "+xadd", "+xread", "+xrevrange", "+ping"}
+	for name, start := range map[string]func(*testing.T) redisconn.Options{
+		"single": func(t *testing.T) redisconn.Options { return redisconn.Options{URL: redistest.Start(t).Addr} },
+		// The rights that docs/do/redis.md lists.
+		"few rights": func(t *testing.T) redisconn.Options {
+			return redisconn.Options{URL: redistest.Start(t, rights...).Addr}
+		},
+		"cluster": func(t *testing.T) redisconn.Options {
+			return redisconn.Options{Type: "CLUSTER", URL: strings.Join(redistest.StartCluster(t, redistest.Setup{}).Addrs(), ",")}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			where := start(t)
+			a, b, c := listen(t, where), listen(t, where), listen(t, where)
+			a.clear(t, "k", "", "\xff\n")
+			b.clear(t, "other")
+			c.await(t, "k true", " true", "\xff\n true", "other true")
+			a.await(t, "other true")
+			b.await(t, "k true", " true", "\xff\n true")
+
+			a.Refunded([]byte("r"))
+			a.Refunded([]byte("s"))
+			c.await(t, "r false", "s false")
+			b.await(t, "r false", "s false")
+			a.silent(t)
+			// A message is counted when Redis has answered, which may be after the others have heard it.
+			redistest.Eventually(t, "one message for the reset, and one or two for the refunds", func(context.Context) error {
+				if sent := a.value(t, "ratelimitd_invalidations_sent_total"); sent != 2 && sent != 3 {
+					return fmt.Errorf("%v messages", sent)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// A process that may have missed a message forgets everything: one whose connection was killed, one that was too slow, and each
+// after Redis has lost its data.
+func TestMissedInvalidations(t *testing.T) {
+	t.Parallel()
+	r := redistest.Start(t)
+	where := redisconn.Options{URL: r.Addr}
+	client := r.Client(t)
+	do := func(args ...any) any {
+		t.Helper()
+		answer, err := client.Do(t.Context(), args...).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	a, b := listen(t, where), listen(t, where)
+	a.clear(t, "before")
+	b.await(t, "before true")
+
+	// The connection that waits for messages is killed, and a message comes before the next one is made.
+	began := time.Now()
+	killed := client.TxPipeline()
+	killed.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	killed.XAdd(t.Context(), &goredis.XAddArgs{Stream: invalidationsKey, Values: []any{"n", "2", "by", "x", "resets", "\x04gone"}})
+	if _, err := killed.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.await(t, "all")
+	a.await(t, "all")
+	t.Logf("forgot everything %s after the connections were killed", time.Since(began))
+	a.clear(t, "after")
+	b.await(t, "after true")
+
+	// A message was removed before it was read: the next one has a number too high.
+	do("XADD", invalidationsKey, "*", "n", "9", "by", "x", "resets", "\x04late")
+	a.await(t, "all", "late true")
+	b.await(t, "all", "late true")
+
+	// Redis loses its data, and its messages begin again, so soon that the first one has the ID of the last one.
+	last, err := client.XRevRangeN(t.Context(), invalidationsKey, "+", "-", 1).Result()
+	if err != nil || len(last) != 1 {
+		t.Fatal(last, err)
+	}
+	restart := func(id string, keys string) {
+		t.Helper()
+		_, err := client.TxPipelined(t.Context(), func(p goredis.Pipeliner) error {
+			p.FlushAll(t.Context())
+			return p.XAdd(t.Context(), &goredis.XAddArgs{Stream: invalidationsKey, ID: id, Values: []any{"n", "1", "by", "x", "resets", keys}}).Err()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	restart(last[0].ID, "\x04same")
+	a.await(t, "all")
+	b.await(t, "all")
+
+	// It loses its data, and the first new message has a higher ID.
+	restart("9999999999999-1", "\x03new")
+	a.await(t, "all", "new true")
+	b.await(t, "all", "new true")
+
+	// It loses its data, and its clock goes back: new messages have lower IDs.
+	do("FLUSHALL")
+	do("XADD", invalidationsKey, "1-1", "n", "5", "by", "x", "resets", "\x04past")
+	a.await(t, "all")
+	b.await(t, "all")
+
+	// What is no message of ours makes everybody forget everything.
+	do("XADD", invalidationsKey, "*", "n", "6", "resets", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")
+	a.await(t, "all")
+	b.await(t, "all")
+	if n := b.value(t, "ratelimitd_invalidations_forgot_all_total"); n < 7 {
+		t.Errorf("forgot everything %v times, want at least 7", n)
+	}
+}
+
+// While Redis is away messages wait. If too many wait, the others forget all refusals, but keep their permits.
+func TestInvalidationsWait(t *testing.T) {
+	t.Parallel()
+	r := redistest.Start(t)
+	where := redisconn.Options{URL: r.Addr}
+	a := listen(t, where)
+	r.Stop(t)
+	for n := range 10_000 {
+		a.Refunded(fmt.Appendf(nil, "counter number %d", n))
+	}
+	within, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := a.Cleared(within, named("k")); err == nil {
+		t.Error("a reset that nobody else learned of was no error")
+	}
+	if n := a.value(t, "ratelimitd_invalidations_dropped_total"); n == 0 {
+		t.Error("nothing was dropped: the test shows nothing")
+	}
+	r.Restart(t)
+	client := r.Client(t)
+	redistest.Eventually(t, "messages", func(ctx context.Context) error {
+		all, err := client.XRange(ctx, invalidationsKey, "-", "+").Result()
+		if err != nil {
+			return err
+		}
+		refunds, reset := false, false
+		for _, m := range all {
+			refunds = refunds || m.Values["all"] == "refunds"
+			reset = reset || m.Values["resets"] == "\x01k"
+		}
+		if !refunds || !reset {
+			return fmt.Errorf("%d messages: neither all refunds nor the reset", len(all))
+		}
+		return nil
+	})
+	b := listen(t, where)
+	if err := client.XAdd(t.Context(), &goredis.XAddArgs{Stream: invalidationsKey, Values: []any{"n", fmt.Sprint(client.XLen(t.Context(), invalidationsKey).Val() + 1), "by", "x", "all", "refunds"}}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	b.await(t, "all refusals")
+}
+
+// The stream is bounded, whatever is sent.
+func TestInvalidationsAreBounded(t *testing.T) {
+	t.Parallel()
+	r := redistest.Start(t)
+	a := listen(t, redisconn.Options{URL: r.Addr})
+	for range 2000 {
+		a.clear(t, "k")
+	}
+	if n := r.Client(t).XLen(t.Context(), invalidationsKey).Val(); n < 256 || n > 512 {
+		t.Errorf("%d messages are kept, want 256 and some more", n)
+	}
+}
+
+// A user of older versions has no rights for streams. Resets and refunds work, for this process.
+func TestInvalidationsWithoutRights(t *testing.T) {
+	t.Parallel()
+	r := redistest.Start(t, "--user", "default", "on", "nopass", "~*", "-@all", "+evalsha", "+eval", "+get", "+mget", "+set", "+incrby", "+del", "+pttl", "+time", "+ping")
+	v := redis.NewInvalidations(redis.InvalidationsOptions{
+		Client: connect(t, redisconn.Options{URL: r.Addr}), Key: invalidationsKey,
+		Forget: func([]byte, bool) {}, ForgetAll: func(bool) {},
+	})
+	store := redis.New(redis.Options{Client: connect(t, redisconn.Options{URL: r.Addr}), Invalidations: v})
+	if err := store.Reset(t.Context(), named("k")); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,42 @@
+-- Decides the takes that are packed between from and to. backend.Settle defines what is admitted; this does the same, take by
+-- take.
+
+-- The takes of the group that is being read, and what its members said so far.
+local group, allowed, member_passed, refused, any_voted, any_passed = nil, {}, true, false, false, false
+
+for at = from, to, SIZE do
+  local k, shape, count_denied, vote, last, times, hits, limit, p1, p2, p3 = unpack_from(TAKE, packed, at)
+  if not A[k] then
+    local seen
+    A[k], B[k], C[k], seen = READ[shape](KEYS[k], values[k], p1, p2, p3, limit)
+    prepare(k, shape, times, limit, p1, p2, p3)
+    reply[k + 1] = pack('<I4', #seen) .. seen
+  end
+  if last == 2 and not group then
+    add(k, shape, count_denied, times, hits, limit, p1, p2, p3)
+  else
+    group = group or at
+    prepare(k, shape, times, limit, p1, p2, p3)
+    local passed = TRY[shape](A[k], B[k], C[k], hits, limit, p1, p2, p3, true) ~= false
+    allowed[at] = passed
+    member_passed = member_passed and passed
+    if last > 0 then
+      if vote == 0 then
+        refused = refused or not member_passed
+      elseif vote == 1 then
+        any_voted, any_passed = true, any_passed or member_passed
+      end
+      member_passed = true
+    end
+    if last == 2 then
+      refused = refused or (any_voted and not any_passed)
+      for i = group, at, SIZE do
+        local k, shape, count_denied, _, _, times, hits, limit, p1, p2, p3 = unpack_from(TAKE, packed, i)
+        if not refused or hits < 0 or (count_denied == 1 and not allowed[i]) then
+          add(k, shape, count_denied, times, hits, limit, p1, p2, p3)
+        end
+      end
+      group, refused, any_voted, any_passed = nil, false, false, false
+    end
+  end
+end

@@ -1,0 +1,136 @@
+package config
+
+import (
+	"slices"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+)
+
+// maxInherited bounds the copies of descriptors and limits that one file asks for. A descriptor that inherits may stand below another
+// one, so a short file can ask for very many.
+const maxInherited = 1_000_000
+
+// inherit notes that a descriptor inherits. complete does it when the descriptor's siblings, and all that is above them, are known.
+func (r *ruleReader) inherit(d *descriptorReading) {
+	if d.spec.Level().Kind == descriptor.MatchAny {
+		d.inherit.Errorf("`inherit` needs a `value`: it takes from the descriptor with the same key and no value, and this is one")
+		return
+	}
+	if d.spec.Kind == 0 && descriptor.HasWildcard(d.spec.Key) {
+		d.inherit.Errorf("`inherit` and a `key` with a * in it: there is no one key to take from")
+		return
+	}
+	if r.inheriting == nil {
+		r.inheriting = make(map[descriptor.Position]yamlform.Value)
+	}
+	r.inheriting[d.spec.Position] = d.inherit
+}
+
+// complete gives each descriptor that inherits what it does not say itself. It works from the top down, so a descriptor may inherit
+// from one that is inherited itself.
+func (r *ruleReader) complete(siblings []descriptor.NodeSpec) {
+	if len(r.inheriting) == 0 {
+		return
+	}
+	var alone map[string]int // by key: the descriptor without a value
+	for i := range siblings {
+		v, inherits := r.inheriting[siblings[i].Position]
+		if !inherits || r.inherited > maxInherited {
+			continue
+		}
+		if alone == nil {
+			alone = make(map[string]int)
+			for j := range siblings {
+				if siblings[j].Level().Kind == descriptor.MatchAny {
+					alone[siblings[j].Key] = j
+				}
+			}
+		}
+		from, found := alone[siblings[i].Key]
+		if !found {
+			v.Errorf("`inherit`: no descriptor beside this one has the key %s and no value", yamlform.Quote(siblings[i].Key))
+			continue
+		}
+		r.inheritFrom(&siblings[i], &siblings[from], v)
+	}
+	for i := range siblings {
+		if r.inherited <= maxInherited {
+			r.complete(siblings[i].Children)
+		}
+	}
+}
+
+// inheritFrom adds to a descriptor what another one says and it does not.
+func (r *ruleReader) inheritFrom(to, from *descriptor.NodeSpec, v yamlform.Value) {
+	if to.Rule == nil {
+		to.Rule = r.copyOf(from.Rule, v)
+	}
+	own := make(map[descriptor.Level]int) // by what is matched: a descriptor of to, or its last one with the value in a list
+	for i := range to.Children {
+		identities(&to.Children[i], func(level descriptor.Level) { own[level] = i })
+	}
+	for i := range from.Children {
+		child := &from.Children[i]
+		same, some, value := -1, false, ""
+		identities(child, func(level descriptor.Level) {
+			if at, ok := own[level]; ok {
+				same, some, value = at, true, level.Value
+			}
+		})
+		switch {
+		case !some:
+			added := r.copyTree(child, v)
+			if r.inherited > maxInherited {
+				return
+			}
+			to.Children = append(to.Children, added)
+		case sameValues(to.Children[same].Values, child.Values):
+			r.inheritFrom(&to.Children[same], child, v)
+		default:
+			v.Errorf("`inherit`: %s is among the `values` %s, which differ from those it is inherited with, %s: write the same list, or a descriptor for each value",
+				yamlform.Quote(value), yamlform.Position(to.Children[same].Position).Near(), yamlform.Position(child.Position).Near())
+			return
+		}
+	}
+}
+
+// copyTree copies a descriptor and all below it: the descriptors that the copies belong to are completed each in its own way.
+func (r *ruleReader) copyTree(s *descriptor.NodeSpec, v yamlform.Value) descriptor.NodeSpec {
+	c := *s
+	c.Rule = r.copyOf(s.Rule, v)
+	c.Children = make([]descriptor.NodeSpec, 0, len(s.Children))
+	r.countInherited(1, v)
+	for i := range s.Children {
+		if r.inherited > maxInherited {
+			break
+		}
+		c.Children = append(c.Children, r.copyTree(&s.Children[i], v))
+	}
+	return c
+}
+
+// copyOf returns a rule that the tree may change: each has a path of its own.
+func (r *ruleReader) copyOf(rule *descriptor.Rule, v yamlform.Value) *descriptor.Rule {
+	if rule == nil {
+		return nil
+	}
+	r.countInherited(len(rule.Limits), v)
+	c := *rule
+	c.Limits = slices.Clone(rule.Limits)
+	r.rules++
+	return &c
+}
+
+// countInherited counts copies. The first one above the bound is an error.
+func (r *ruleReader) countInherited(n int, v yamlform.Value) {
+	within := r.inherited <= maxInherited
+	if r.inherited += n; within && r.inherited > maxInherited {
+		v.Errorf("`inherit` makes more than %d descriptors and limits of those in this file: let fewer descriptors inherit", maxInherited)
+	}
+}
+
+// sameValues reports whether two lists have the same values.
+func sameValues(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}

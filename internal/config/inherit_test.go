@@ -1,0 +1,262 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// rulesOf compiles one rule file. It returns the path of each rule, with the limit, and the errors.
+func rulesOf(t *testing.T, text string) (rules map[string]string, tree *descriptor.Tree, errs []string) {
+	t.Helper()
+	tree, failed := Compile([]File{{Name: "f.yaml", Data: []byte(text)}}, CompileOptions{})
+	for _, err := range failed {
+		errs = append(errs, err.Error())
+	}
+	rules = make(map[string]string)
+	for _, r := range tree.Rules {
+		for i := range r.Limits {
+			rules[r.Path] += fmt.Sprint(r.Limits[i].Requests, "/", r.Limits[i].Window.Unit, " ")
+		}
+	}
+	return rules, tree, errs
+}
+
+const plans = `
+domain: api
+descriptors:
+  - key: plan
+    value: pro
+    descriptors:
+      - key: api_key
+        rate_limit: {unit: minute, requests_per_unit: 600}
+        descriptors:
+          - {key: endpoint, value: search, rate_limit: {unit: minute, requests_per_unit: 300}}
+          - key: endpoint
+            value: export
+            rate_limit: {unit: hour, requests_per_unit: 10}
+            descriptors:
+              - {key: format, value: csv, rate_limit: {unit: hour, requests_per_unit: 5}}
+      - key: api_key
+        value: acme
+        inherit: true
+        rate_limit: {unit: minute, requests_per_unit: 5000}
+        descriptors:
+          - {key: endpoint, value: export, rate_limit: {unit: hour, requests_per_unit: 99}}
+          - {key: endpoint, value: import, rate_limit: {unit: hour, requests_per_unit: 7}}
+      - key: api_key
+        value: small
+        inherit: true
+`
+
+func TestInherit(t *testing.T) {
+	rules, tree, errs := rulesOf(t, plans)
+	if errs != nil {
+		t.Fatal(errs)
+	}
+	for path, want := range map[string]string{
+		"api_key":                                  "600/minute ",
+		"api_key.endpoint_search":                  "300/minute ",
+		"api_key.endpoint_export":                  "10/hour ",
+		"api_key.endpoint_export.format_csv":       "5/hour ",
+		"api_key_acme":                             "5000/minute ",
+		"api_key_acme.endpoint_search":             "300/minute ",
+		"api_key_acme.endpoint_export":             "99/hour ",
+		"api_key_acme.endpoint_export.format_csv":  "5/hour ",
+		"api_key_acme.endpoint_import":             "7/hour ",
+		"api_key_small":                            "600/minute ",
+		"api_key_small.endpoint_search":            "300/minute ",
+		"api_key_small.endpoint_export":            "10/hour ",
+		"api_key_small.endpoint_export.format_csv": "5/hour ",
+	} {
+		path = "api.plan_pro." + path
+		if rules[path] != want {
+			t.Errorf("%s: %q, want %q", path, rules[path], want)
+		}
+		delete(rules, path)
+	}
+	for path, limit := range rules {
+		t.Errorf("%s: %s, want no such rule", path, limit)
+	}
+
+	// What was counted under the common rule stays counted when a customer gets a descriptor.
+	key := func(tree *descriptor.Tree) string {
+		entries := []descriptor.Entry{{Key: "plan", Value: "pro"}, {Key: "api_key", Value: "acme"}, {Key: "endpoint", Value: "search"}}
+		d := tree.Domain("api")
+		rule := d.Match(entries)
+		return string(descriptor.KeyBuilder{}.AppendKey(nil, d.Name, entries, rule, &rule.Limits[0]))
+	}
+	_, before, _ := rulesOf(t, plans[:strings.Index(plans, "      - key: api_key\n        value: acme")])
+	if a, b := key(before), key(tree); a != b {
+		t.Errorf("the counter has the key %s, and %s before", b, a)
+	}
+}
+
+// A descriptor inherits within what is inherited, as if it was written there.
+func TestInheritWithinInherited(t *testing.T) {
+	rules, _, errs := rulesOf(t, `
+domain: d
+descriptors:
+  - key: tenant
+    descriptors:
+      - key: path
+        descriptors: [{key: method, value: POST, rate_limit: {unit: minute, requests_per_unit: 1}}]
+      - {key: path, value: /big, inherit: true, rate_limit: {unit: minute, requests_per_unit: 2}}
+  - key: tenant
+    value: acme
+    inherit: true
+    descriptors:
+      - key: path
+        descriptors: [{key: method, value: PUT, rate_limit: {unit: minute, requests_per_unit: 3}}]
+`)
+	if errs != nil {
+		t.Fatal(errs)
+	}
+	for path, want := range map[string]string{
+		"d.tenant.path.method_POST": "1/minute ", "d.tenant.path_/big": "2/minute ", "d.tenant.path_/big.method_POST": "1/minute ",
+		"d.tenant_acme.path.method_POST": "1/minute ", "d.tenant_acme.path.method_PUT": "3/minute ", "d.tenant_acme.path_/big": "2/minute ",
+		"d.tenant_acme.path_/big.method_POST": "1/minute ", "d.tenant_acme.path_/big.method_PUT": "3/minute ",
+	} {
+		if rules[path] != want {
+			t.Errorf("%s: %q, want %q", path, rules[path], want)
+		}
+	}
+	if len(rules) != 8 {
+		t.Errorf("%d rules, want 8: %v", len(rules), rules)
+	}
+}
+
+func TestInheritErrors(t *testing.T) {
+	const limit = "rate_limit: {unit: day, requests_per_unit: 1}"
+	for text, want := range map[string]string{
+		"- {key: a, value: x, inherit: true, " + limit + "}":                                  `3:31: ` + "`inherit`: no descriptor beside this one has the key \"a\" and no value",
+		"- {key: a, inherit: true, " + limit + "}":                                            "`inherit` needs a `value`",
+		"- {key: a*, value: x, inherit: true, " + limit + "}":                                 "`inherit` and a `key` with a * in it",
+		"- {key: a, " + limit + "}\n- {key: a, value: x, inherit: yes please, " + limit + "}": "`inherit`",
+		"- {key: a, descriptors: [{key: b, values: [x, y], " + limit + "}]}\n- {key: a, value: x, inherit: true, descriptors: [{key: b, values: [y, z], " + limit + "}]}": "`inherit`: \"y\" is among the `values`",
+	} {
+		_, _, errs := rulesOf(t, "domain: d\ndescriptors:\n"+text)
+		if len(errs) != 1 || !strings.Contains(errs[0], want) {
+			t.Errorf("%s\ngot  %q\nwant %s", text, errs, want)
+		}
+	}
+}
+
+// A short file may ask for very many descriptors, with many limits each.
+func TestInheritIsBounded(t *testing.T) {
+	text, indent := "domain: d\ndescriptors:\n", ""
+	for range 12 {
+		for _, v := range []string{"x", "y", "z"} {
+			text += indent + "- {key: a, value: " + v + ", inherit: true}\n"
+		}
+		text += indent + "- key: a\n" + indent + "  rate_limit: {unit: day, requests_per_unit: 1}\n" + indent + "  descriptors:\n"
+		indent += "    "
+	}
+	_, _, errs := rulesOf(t, text+indent+"- {key: a}\n")
+	if len(errs) != 1 || !strings.Contains(errs[0], "`inherit` makes more than 1000000 descriptors and limits") {
+		t.Errorf("errors: %q", errs)
+	}
+}
+
+// A large file is read in pieces: a descriptor may inherit from one in another piece.
+func TestInheritBetweenPieces(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("domain: d\ndescriptors:\n- key: a\n  descriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]\n")
+	for i := range 40 {
+		fmt.Fprintf(&text, "- {key: a, value: v%d, inherit: true, rate_limit: {unit: day, requests_per_unit: 1}}\n", i)
+	}
+	s := readCut("f.yaml", []byte(text.String()), 200)
+	if s == nil {
+		t.Fatal("not read in pieces")
+	}
+	whole := readSource("f.yaml", []byte(text.String()), false)
+	if s.rules != 81 || whole.rules != 81 {
+		t.Errorf("%d rules in pieces, %d in one; want 81", s.rules, whole.rules)
+	}
+}
+
+// What cannot be inherited is an error too in a file that is read in pieces.
+func TestInheritErrorsInPieces(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("domain: d\ndescriptors:\n")
+	for i := range 8000 {
+		fmt.Fprintf(&text, "- {key: k%d, value: x, inherit: true, rate_limit: {unit: day, requests_per_unit: 1}} # %50s\n", i, "")
+	}
+	if text.Len() < chunkedFrom {
+		t.Fatalf("%d bytes are not read in pieces", text.Len())
+	}
+	if s := readSource("f.yaml", []byte(text.String()), false); len(s.errs) == 0 {
+		t.Error("no errors")
+	}
+}
+
+// Many descriptors inherit from the last one of their list.
+func TestInheritManyTimes(t *testing.T) {
+	const many = 60_000 // a search for each would take minutes
+	var text strings.Builder
+	text.WriteString("domain: d\ndescriptors:\n")
+	for i := range many {
+		fmt.Fprintf(&text, "- {key: k, value: v%d, inherit: true}\n", i)
+	}
+	text.WriteString("- {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n")
+	if s := readSource("f.yaml", []byte(text.String()), false); s.rules != many+1 {
+		t.Errorf("%d rules, want %d; errors: %v", s.rules, many+1, s.errs)
+	}
+}
+
+// Envoy Gateway writes the limit and the descriptors of one level twice.
+func TestInheritOfTheSecondOfTwo(t *testing.T) {
+	s := readSource("f.yaml", []byte(`
+domain: d
+descriptors:
+  - {key: a, rate_limit: {unit: day, requests_per_unit: 1}, descriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]}
+  - {key: a, value: x, rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: a, value: x, inherit: true, descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 1}}]}
+`), true)
+	if len(s.errs) > 0 || s.rules != 5 {
+		t.Errorf("%d rules, want 5; errors %v", s.rules, s.errs)
+	}
+}
+
+// A condition decides which rule applies, and is no part of the counter.
+func TestCondition(t *testing.T) {
+	_, tree, errs := rulesOf(t, `
+domain: d
+descriptors:
+  - {key: plan, value: free, condition: true, descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 10}}]}
+  - {key: plan, value: pro, condition: true, descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1000}}]}
+  - {key: plan, value: none, descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 10}}]}
+  - {key: user, rate_limit: {unit: day, requests_per_unit: 10}}
+`)
+	if errs != nil {
+		t.Fatal(errs)
+	}
+	keys := make(map[string][]string)
+	for _, plan := range []string{"free", "pro", "none", ""} {
+		entries := []descriptor.Entry{{Key: "plan", Value: plan}, {Key: "user", Value: "ann"}}
+		if plan == "" {
+			entries = entries[1:]
+		}
+		rule := tree.Domain("d").Match(entries)
+		for _, format := range []descriptor.KeyFormat{descriptor.KeysOwn, descriptor.KeysLyft} {
+			k := string(descriptor.KeyBuilder{Format: format}.AppendKey(nil, "d", entries, rule, &rule.Limits[0]))
+			keys[k] = append(keys[k], plan)
+		}
+	}
+	if got := keys["d|plan~|user=ann|"+tagOf(t, tree)]; fmt.Sprint(got) != "[free free pro pro]" {
+		t.Errorf("the plans %q share the counter; all: %v", got, keys)
+	}
+	if len(keys) != 5 {
+		t.Errorf("%d counters, want 5: %v", len(keys), keys)
+	}
+}
+
+// tagOf is the end of the keys of a tree's first rule.
+func tagOf(t *testing.T, tree *descriptor.Tree) string {
+	t.Helper()
+	r := tree.Rules[0]
+	key := string(descriptor.KeyBuilder{}.AppendKey(nil, "d", nil, r, &r.Limits[0]))
+	return key[strings.LastIndexByte(key, '|')+1:]
+}

@@ -1,0 +1,179 @@
+package config
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+)
+
+// Bounds of reservations and costs. A reservation takes memory in the store until it ends.
+const (
+	minTTL         = time.Millisecond
+	maxTTL         = 24 * time.Hour
+	maxOutstanding = 1_000_000
+	maxWeight      = descriptor.MaxWeight / descriptor.WeightOne
+	maxWeightName  = 64 // bytes
+)
+
+// durationType is a duration as Go writes it, without a sign or a fraction.
+var durationType = yamlform.Type{Kind: yamlform.Text, Pattern: "([0-9]+(ms|s|m|h))+", Form: "a duration such as 30s or 5m"}
+
+// reservationReading is the `reservations` and the `cost` of a descriptor while its map is being read.
+type reservationReading struct {
+	reservations *descriptor.Reservations // nil: none
+	cost         descriptor.Cost
+	given        yamlform.Value // `reservations`
+	ttl, maxTTL  yamlform.Value
+	costGiven    yamlform.Value
+}
+
+// reservationsForm is the map of `reservations`.
+var reservationsForm = yamlform.NewForm("reservations", "`reservations`", []yamlform.Field[reservationReading]{
+	{Key: yamlform.Key{Name: "ttl", Type: durationType, Extension: true,
+		Doc: "how long a reservation is held if its caller does not say; absent: 1m"},
+		Read: func(r *reservationReading, v yamlform.Value) {
+			r.ttl = v
+			readTTL(&r.reservations.TTL, v)
+		}},
+	{Key: yamlform.Key{Name: "max_ttl", Type: durationType, Extension: true,
+		Doc: "the longest time that a caller may ask for, up to 24h; absent: 10m, or `ttl` if that is longer"},
+		Read: func(r *reservationReading, v yamlform.Value) {
+			r.maxTTL = v
+			readTTL(&r.reservations.MaxTTL, v)
+		}},
+	{Key: yamlform.Key{Name: "max_share", Type: yamlform.Type{Kind: yamlform.Decimal, Most: 1}, Extension: true,
+		Doc: "the largest reservation, as a share of the limit: 0.1 is a tenth; absent: 1"},
+		Read: func(r *reservationReading, v yamlform.Value) {
+			if share, ok := v.Millionths(); ok {
+				r.reservations.MaxShare = uint32(share) //nolint:gosec // bounded by the type
+			}
+		}},
+	{Key: yamlform.Key{Name: "max_outstanding", Type: yamlform.Between(1, maxOutstanding), Extension: true,
+		Doc: "the most reservations that one counter holds at once; absent: 10000"},
+		Read: func(r *reservationReading, v yamlform.Value) {
+			if n, ok := v.Number(); ok {
+				r.reservations.MaxOutstanding = int(n) //nolint:gosec // bounded by the type
+			}
+		}},
+	{Key: yamlform.Key{Name: "on_expire", Type: yamlform.OneOf("charge", "release"), Extension: true,
+		Doc: "what happens to a reservation that expires without a commit: `charge` (default) counts it as used; `release` gives it back, except what its caller reported as used"},
+		Read: func(r *reservationReading, v yamlform.Value) {
+			i, _ := v.Choice()
+			r.reservations.Release = i == 1
+		}},
+}...)
+
+// readTTL reads for how long something is held.
+func readTTL(into *time.Duration, v yamlform.Value) {
+	text, ok := v.Text()
+	if !ok {
+		return
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < minTTL || d > maxTTL || strings.Trim(text, "0123456789hms") != "" {
+		v.Errorf("`%s` must be a duration from 1ms to 24h, such as 30s or 5m, this is %s", v.Key(), yamlform.Quote(text))
+		return
+	}
+	*into = d
+}
+
+// readReservations reads true, false, or the bounds.
+func (d *descriptorReading) readReservations(v yamlform.Value) {
+	r := &d.reserve
+	if !v.IsMap() && !v.Flag() {
+		return
+	}
+	bounds := descriptor.DefaultReservations()
+	r.given, r.reservations = v, &bounds
+	if !v.IsMap() {
+		return
+	}
+	yamlform.Read(v, reservationsForm, r)
+	switch {
+	case bounds.TTL <= bounds.MaxTTL:
+	case !r.maxTTL.Given():
+		bounds.MaxTTL = bounds.TTL
+	case !r.ttl.Given():
+		bounds.TTL = bounds.MaxTTL
+	default:
+		r.ttl.Errorf("`ttl` is %v and `max_ttl` is %v: a `ttl` is at most as long as `max_ttl`", bounds.TTL, bounds.MaxTTL)
+	}
+}
+
+// readCost reads the weights.
+func (d *descriptorReading) readCost(v yamlform.Value) {
+	r := &d.reserve
+	r.costGiven = v
+	if v.IsMap() && v.Len() == 0 {
+		v.Errorf("`cost` is empty: write a weight for each name, such as `{input: 1, output: 4}`")
+		return
+	}
+	free := true
+	for name, weight := range v.MillionthsByText() {
+		switch {
+		case name == "" || len(name) > maxWeightName:
+			v.Errorf("%s in `cost`: a name has 1 to %d bytes", yamlform.Quote(name), maxWeightName)
+			return
+		case len(r.cost) == descriptor.MaxWeights:
+			v.Errorf("`cost` has more than %d names", descriptor.MaxWeights)
+			return
+		}
+		r.cost = append(r.cost, descriptor.Weight{Name: name, Millionths: weight})
+		free = free && weight == 0
+	}
+	if free && len(r.cost) > 0 {
+		v.Errorf("all weights of `cost` are 0: nothing would ever be used; give one of them a weight, or leave out `reservations`")
+	}
+	slices.SortFunc(r.cost, func(a, b descriptor.Weight) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// checkReservations refuses `reservations` where nothing can be held, and `cost` without it.
+func (d *descriptorReading) checkReservations() {
+	r := &d.reserve
+	if r.costGiven.Given() && !r.given.Given() {
+		r.costGiven.Errorf("`cost` needs `reservations`: it is about the named amounts of a reservation; write `reservations: true` beside it")
+	}
+	for i := range d.spec.Children {
+		if !r.given.Given() && (d.rule == nil || !d.rule.Reservable()) {
+			break
+		}
+		if key := d.spec.Children[i].Key; descriptor.HoldEntry(key) {
+			d.r.ErrorAt(yamlform.Position(d.spec.Children[i].Position), "the key `%s` below a descriptor with `reservations`: there it names a reservation and is not matched; use another key", key)
+		}
+	}
+	if d.rule == nil || !r.given.Given() {
+		return
+	}
+	if d.rule.Unlimited {
+		r.given.Errorf("`reservations` and `unlimited: true`: nothing is counted; leave it out")
+	}
+	for i := range d.rule.Limits {
+		switch l := &d.rule.Limits[i]; {
+		case l.Algorithm == descriptor.LeakyBucket:
+			r.given.Errorf("`reservations` and `algorithm: leaky_bucket`: its requests wait for their turn, so a place in its queue cannot be set aside; use `token_bucket`")
+		case l.Lease:
+			r.given.Errorf("`reservations` and `lease: true`: all processes must know at once what is held; leave out `lease`")
+		case l.CountDenied == descriptor.DeniedCount:
+			r.given.Errorf("`reservations` and `count_denied: true`: a reservation that is refused would be used for good; leave out `count_denied`")
+		}
+	}
+}
+
+// applyTo gives the reservations to all limits of a rule. Refused hits do not count there: a caller would pay for a reservation
+// that it did not get.
+func (r *reservationReading) applyTo(rule *descriptor.Rule) {
+	if r.reservations == nil {
+		return
+	}
+	r.reservations.Cost = r.cost
+	for i := range rule.Limits {
+		l := &rule.Limits[i]
+		l.Reservations = r.reservations
+		if l.Has(descriptor.SettingCountDenied) {
+			l.CountDenied = descriptor.DeniedDrop
+		}
+	}
+}

@@ -1,0 +1,221 @@
+// Parts that several pages have.
+import { h } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import htm from "htm";
+
+export const html = htm.bind(h);
+
+// visible writes characters that have no form of their own, or that turn the direction of text.
+export function visible(text) {
+  return String(text).replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/g, (c) => {
+    const n = c.codePointAt(0);
+    return n < 32 ? String.fromCodePoint(0x2400 + n) : n === 127 ? "\u2421" : "\u2039U+" + n.toString(16).toUpperCase().padStart(4, "0") + "\u203a";
+  });
+}
+
+const longest = 140, titled = 4000;
+
+// Name shows a text of a caller or a rule. Of a long one it shows the beginning; the whole is in the title, and can be copied.
+export function Name({ text, max = longest }) {
+  const shown = visible(text);
+  if (shown.length <= max) return html`<bdi class="name">${shown}</bdi>`;
+  const whole = shown.length > titled ? shown.slice(0, titled) + "…" : shown;
+  return html`<bdi class="name" title=${whole}>${shown.slice(0, max)}…</bdi> <${Copy} text=${text} label=${"Copy all " + shown.length + " characters"} />`;
+}
+
+function Copy({ text, label = "Copy" }) {
+  const [done, set] = useState(false);
+  const copy = () => navigator.clipboard?.writeText(text).then(() => { set(true); setTimeout(() => set(false), 1500); });
+  return html`<button type="button" class="mini" onClick=${copy}>${done ? "copied" : label}</button>`;
+}
+
+const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const short = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
+export const count = (n) => whole.format(Number(n || 0));
+export const rate = (n) => (n >= 10000 ? short.format(n) : n >= 100 || n === 0 ? whole.format(n) : n.toFixed(1));
+export const range = ([least, most]) => (Number(least) === Number(most) ? count(least) : count(least) + "–" + count(most));
+export const percent = (part, all) => (all > 0 ? (part >= all ? "100" : (100 * part / all).toFixed(1)) + " %" : "–");
+
+// seconds reads a duration of the API, such as "12.5s".
+export const seconds = (text) => (text === undefined ? null : parseFloat(text));
+
+export function duration(s) {
+  if (s === null || Number.isNaN(s)) return "–";
+  if (s < 1) return s <= 0 ? "0 s" : s.toFixed(2) + " s";
+  if (s < 10) return s.toFixed(1) + " s";
+  const parts = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]], out = [];
+  let rest = Math.round(s);
+  for (const [size, unit] of parts) {
+    if (rest >= size && out.length < 2) {
+      out.push(Math.floor(rest / size) + " " + unit);
+      rest %= size;
+    } else if (out.length) break;
+  }
+  return out.join(" ");
+}
+
+export const utc = (t) => new Date(t).toISOString().replace("T", " ").slice(0, 19) + " UTC";
+
+// Since shows a time, and how long ago it was.
+export function Since({ at }) {
+  const t = typeof at === "number" ? at : Date.parse(at);
+  if (!t || t < 0) return "–";
+  return html`<time datetime=${new Date(t).toISOString()} title=${utc(t)}>${duration(Math.max(0, (Date.now() - t) / 1000))} ago</time>`;
+}
+
+// Panel is a part of a page with a title. One that is on a page twice needs an id.
+export function Panel({ title, note, tools, children, kind = "", id = "p-" + title.toLowerCase().replace(/[^a-z]+/g, "-") }) {
+  return html`<section class=${"panel " + kind} aria-labelledby=${id}>
+    <header><h2 id=${id}>${title}</h2>${note && html`<span class="note">${note}</span>`}<span class="tools">${tools}</span></header>
+    ${children}
+  </section>`;
+}
+
+// Table is a table that scrolls where it is wider than the window.
+export function Table({ label, head, rows, empty }) {
+  if (rows.length === 0) return html`<p class="empty">${empty}</p>`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${"Table: " + label}><table>
+    <thead><tr>${head.map((c) => html`<th scope="col" class=${c.startsWith("#") ? "n" : ""}>${c.startsWith("(") ? html`<span class="unseen">${c.slice(1, -1)}</span>` : c.replace(/^#/, "")}</th>`)}</tr></thead>
+    <tbody>${rows}</tbody>
+  </table></div>`;
+}
+
+export function Problem({ error }) {
+  if (!error) return null;
+  return html`<p class="problem" role="alert">${visible(error.message || error)}</p>`;
+}
+
+// Meter shows how much of a limit is used.
+export function Meter({ used, of, label }) {
+  const part = of > 0 ? Math.min(1, used / of) : 1;
+  return html`<span class=${"meter " + (part >= 1 ? "full" : part >= 0.8 ? "near" : "")} role="img" aria-label=${label}><svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true"><rect width=${100 * part} height="8"/></svg></span>`;
+}
+
+// Minutes draws what happened in the last hour. Each row is how many minutes ago, how much passed, and how much was refused; the
+// highest bar is the minute with most.
+export function Minutes({ rows, label }) {
+  const most = Math.max(1, ...rows.map(([, passed, refused]) => passed + refused));
+  const bar = (ago, from, part) => `M${60 - ago} ${20 - 20 * (from + part) / most}h.8v${20 * part / most}h-.8z`;
+  const path = (of) => rows.filter((r) => r[of] > 0).map((r) => bar(r[0], of === 2 ? r[1] : 0, r[of])).join("");
+  const peak = rows.reduce((a, b) => (b[1] + b[2] > a[1] + a[2] ? b : a), [0, 0, 0]);
+  const says = label + (rows.length ? "; most " + (peak[0] ? peak[0] + " min ago" : "in this minute") + ": " + count(peak[1]) + " passed, " + count(peak[2]) + " refused" : "");
+  return html`<svg class="minutes" viewBox="0 0 61 20" preserveAspectRatio="none" role="img" aria-label=${says}><title>${says}</title><path class="passed" d=${path(1)} /><path class="refused" d=${path(2)} /></svg>`;
+}
+
+// useLoad calls load when a key changes, and returns what it gave. An answer that is overtaken is dropped.
+export function useLoad(load, key, every = 0) {
+  const [state, set] = useState({ data: null, error: null, loading: true });
+  const again = useRef(() => {});
+  useEffect(() => {
+    let control = null, timer = 0, ended = false;
+    const run = async () => {
+      clearTimeout(timer);
+      if (control) control.abort();
+      const own = control = new AbortController();
+      try {
+        const data = await load(own.signal);
+        if (!own.signal.aborted) set({ data, error: null, loading: false });
+      } catch (error) {
+        if (!own.signal.aborted) set((s) => ({ data: every ? s.data : null, error, loading: false }));
+      }
+      if (every && !ended && !own.signal.aborted) timer = setTimeout(() => (document.hidden ? later() : run()), every);
+    };
+    const later = () => { timer = setTimeout(() => (document.hidden ? later() : run()), every); };
+    again.current = run;
+    run();
+    return () => { ended = true; clearTimeout(timer); control.abort(); };
+  }, [key]);
+  return { ...state, again: () => again.current() };
+}
+
+// Descriptors.
+
+// readDescriptor reads entries as people have them: lines or a list of key=value, the key of a counter, or JSON of a request.
+// It returns { domain, entries }, with a domain only if the text has one.
+export function readDescriptor(text) {
+  text = text.trim();
+  if (!text) return { entries: [] };
+  if (/^[[{]/.test(text)) return fromJSON(JSON.parse(text));
+  if (text.includes("\n")) return { entries: text.split("\n").filter((l) => l.trim()).map(entry) };
+  if (/^[^=]*\|/.test(text)) return fromKey(text) || { entries: [entry(text)] };
+  return { entries: text.replace(/^\(|\)$/g, "").split(/\s*[,)]\s*\(?(?=[^,=]+=)/).map(entry) };
+}
+
+function entry(line) {
+  const at = line.indexOf("=");
+  return at < 0 ? { key: line.trim(), value: "" } : { key: line.slice(0, at).trim(), value: line.slice(at + 1).replace(/\r$/, "") };
+}
+
+function fromJSON(data) {
+  if (Array.isArray(data)) return { entries: (data[0] && data[0].entries ? data[0].entries : data).map(pair) };
+  if (data.descriptors) return { domain: data.domain, ...fromJSON(data.descriptors) };
+  if (data.entries) return { domain: data.domain, ...(Array.isArray(data.entries) ? { entries: data.entries.map(pair) } : fromJSON(data.entries)) };
+  return { entries: Object.entries(data).map(([key, value]) => ({ key, value: String(value) })) };
+}
+
+const pair = (e) => ({ key: String(e.key ?? ""), value: String(e.value ?? "") });
+
+// fromKey reads the key of a counter, "domain|key=value|f60"; null: it does not name its entries.
+export function fromKey(key) {
+  if (/[\\~]/.test(key)) return null;
+  const parts = key.split("|");
+  if (parts.length < 3 || parts.slice(1, -1).some((p) => !p.includes("="))) return null;
+  return { domain: parts[0], entries: parts.slice(1, -1).map(entry) };
+}
+
+export const writeEntries = (entries) => entries.map((e) => (e.key || "") + (e.value ? "=" + e.value : "")).join("\n");
+
+// link is the address of a page about a descriptor.
+export function link(page, domain, entries) {
+  const query = new URLSearchParams({ domain });
+  for (const e of entries) {
+    query.append("k", e.key);
+    query.append("v", e.value || "");
+  }
+  return "#/" + page + "?" + query;
+}
+
+export function fromQuery(query) {
+  const keys = query.getAll("k"), values = query.getAll("v");
+  return { domain: query.get("domain") || "", entries: keys.map((key, i) => ({ key, value: values[i] || "" })) };
+}
+
+// Ask is the form for a descriptor.
+export function Ask({ page, asked, domains, action }) {
+  const [domain, setDomain] = useState(asked.domain);
+  const [text, setText] = useState(writeEntries(asked.entries));
+  const [error, setError] = useState("");
+  const key = JSON.stringify(asked);
+  useEffect(() => { setDomain(asked.domain); setText(writeEntries(asked.entries)); setError(""); }, [key]);
+  const submit = (e) => {
+    e.preventDefault();
+    try {
+      const read = readDescriptor(text);
+      const of = read.domain || domain || (domains.length === 1 ? domains[0] : "");
+      if (!of) throw new Error("Which domain? It is missing.");
+      if (!read.entries.length) throw new Error("Which entries? Write each on a line, as key=value.");
+      setError("");
+      location.hash = link(page, of, read.entries);
+    } catch (e) {
+      setError(e instanceof SyntaxError ? "This looks like JSON, but is not: " + e.message : e.message);
+    }
+  };
+  const keys = (e) => { if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) submit(e); };
+  return html`<form class="ask" onSubmit=${submit}>
+    <label>Domain<input name="domain" list="domains" value=${domain} onInput=${(e) => setDomain(e.target.value)} autocomplete="off" spellcheck=${false} placeholder=${domains.length === 1 ? domains[0] : ""} /></label>
+    <datalist id="domains">${domains.map((d) => html`<option value=${d} />`)}</datalist>
+    <label class="wide">Entries <span class="note">one per line as key=value, in their order; or paste a counter’s key, or a request as JSON</span>
+      <textarea name="entries" rows=${Math.min(8, Math.max(2, text.split("\n").length))} value=${text} onInput=${(e) => setText(e.target.value)} onKeyDown=${keys} spellcheck=${false} /></label>
+    <button class="main">${action}</button>
+    <${Problem} error=${error} />
+  </form>`;
+}
+
+// Confirm is a button that asks once more before it acts.
+export function Confirm({ label, sure, onYes, kind = "" }) {
+  const [asking, set] = useState(false);
+  const no = useRef(null);
+  useEffect(() => { if (asking && no.current) no.current.focus(); }, [asking]);
+  if (!asking) return html`<button type="button" class=${kind} onClick=${() => set(true)}>${label}</button>`;
+  return html`<span class="confirm" role="group" aria-label=${sure}>${sure} <button type="button" class="danger" onClick=${() => { set(false); onYes(); }}>Yes</button><button type="button" ref=${no} onClick=${() => set(false)}>No</button></span>`;
+}

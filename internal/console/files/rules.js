@@ -1,0 +1,94 @@
+// The rules in force, and the files that they come from.
+import { useState, useEffect } from "preact/hooks";
+import { call, get, live, token } from "./api.js";
+import { html, Name, Panel, Table, Problem, Since, Minutes, useLoad, count } from "./parts.js";
+
+const size = 100;
+const states = { RULE_FILE_STATE_LOADED: ["good", "loaded"], RULE_FILE_STATE_STALE: ["bad", "stale: its last good version is in use"], RULE_FILE_STATE_REJECTED: ["bad", "rejected: nothing of it is in use"] };
+
+export function Rules({ query }) {
+  const event = live.value;
+  const changed = event ? event.rules.checksum + "/" + event.rules.since : "";
+  return html`<${Files} changed=${changed} /><${List} query=${query} changed=${changed} />`;
+}
+
+function Files({ changed }) {
+  const state = useLoad((signal) => call("AdminService/ListRuleFiles", {}, { signal }), changed + token.value);
+  const [more, setMore] = useState(50);
+  const files = ((state.data && state.data.files) || []).slice().sort((a, b) => bad(b) - bad(a));
+  return html`<${Panel} title="Files" note=${files.length ? count(files.length) : ""}>
+    <${Problem} error=${state.error} />
+    ${state.data && html`<${Table} label="Files" head=${["File", "State", "#rules", "Domains", "Since"]} empty="There are no rule files."
+      rows=${files.slice(0, more).map((f) => html`<tr key=${f.name}>
+        <th scope="row"><${Name} text=${f.name || ""} /></th>
+        <td class="wrap"><span class=${(states[f.state] || ["", ""])[0]}>${(states[f.state] || ["", f.state])[1]}</span>
+          ${(f.errors || []).length > 0 && html`<ul class="errors">${f.errors.map((e) => html`<li><${Name} text=${e} max=${600} /></li>`)}</ul>`}</td>
+        <td class="n">${count(f.rules)}</td>
+        <td class="wrap"><${Name} text=${(f.domains || []).slice(0, 20).join(", ")} /></td>
+        <td>${f.since ? html`<${Since} at=${f.since} />` : "–"}</td></tr>`)} />
+      ${files.length > more && html`<p><button type="button" onClick=${() => setMore(more + 200)}>Show more of ${count(files.length)}</button></p>`}`}
+  </${Panel}>`;
+}
+
+const bad = (f) => (f.state === "RULE_FILE_STATE_LOADED" ? 0 : 1);
+
+function List({ query, changed }) {
+  const wanted = query.get("find") || "";
+  const [find, setFind] = useState(wanted), [typed, setTyped] = useState(wanted);
+  const [refused, setRefused] = useState(false);
+  const [pages, setPages] = useState([0]); // where each page up to this one begins
+  useEffect(() => { setTyped(wanted); setFind(wanted); setPages([0]); }, [wanted]);
+  useEffect(() => {
+    const timer = setTimeout(() => { if (typed !== find) { setFind(typed); setPages([0]); } }, 200);
+    return () => clearTimeout(timer);
+  }, [typed]);
+  const from = pages[pages.length - 1];
+  const path = "rules?" + new URLSearchParams({ from, limit: size, find, ...(refused ? { refused: 1 } : {}) });
+  const state = useLoad((signal) => get(path, { signal }), path + changed + token.value, 5000);
+  const page = state.data;
+  let before = null;
+  return html`<${Panel} title="Rules in force" note=${page ? (page.matched === page.total ? count(page.total) : count(page.matched) + " of " + count(page.total)) + ", hits of this process: in the last hour, by minute, and since it began" : ""}
+    tools=${html`<label>Find <input type="search" value=${typed} onInput=${(e) => setTyped(e.target.value)} spellcheck=${false} /></label>
+      <label><input type="checkbox" checked=${refused} onChange=${(e) => { setRefused(e.target.checked); setPages([0]); }} /> only rules that refused in the last hour</label>`}>
+    <${Problem} error=${state.error} />
+    ${page && page.cut > 0 && html`<p class="warn">In ${count(page.cut)} minutes of the last hour more than 10,000 rules had hits. Of these minutes the page shows the rules that refused most, and then those with most hits.</p>`}
+    ${page && html`<${Table} label="Rules in force" head=${["Rule", "Limits", "Last hour", "#passed", "#refused", "#hits in all", "#refused in all", "Written in"]}
+      empty=${page.total ? "No rule is like that." : "There are no rules: requests are answered as if nothing were limited, or with an error if rules were never loaded."}
+      rows=${page.rules.map((r) => {
+        const same = before ? shared(before, r) : 0;
+        before = r;
+        return html`<tr key=${r.domain + "|" + r.path}>
+          <th scope="row" class="tree"><${Level} key_=${r.domain} value="" dim=${same > 0} />${r.levels.map(([key, value], i) => html`<span class="sep" aria-hidden="true">›</span><${Level} key_=${key} value=${value} dim=${same > i + 1} />`)}
+            ${r.name && html` <span class="note">(<${Name} text=${r.name} max=${60} />)</span>`}${r.flags.map((f) => html` <span class="tag"><${Name} text=${f} max=${60} /></span>`)}</th>
+          <td class="wrap">${r.limits.map((l) => html`<div>${l}</div>`)}</td>
+          <${Did} rule=${r} />
+          <td>${r.file && html`<${Name} text=${r.file + ":" + r.line} max=${60} />`}</td></tr>`;
+      })} />
+      ${(pages.length > 1 || page.next > 0) && html`<nav class="pager" aria-label="Pages of rules">
+        <button type="button" disabled=${pages.length === 1} onClick=${() => setPages(pages.slice(0, -1))}>Previous</button>
+        <span>page ${pages.length} of ${count(Math.max(pages.length, Math.ceil(page.matched / size)))}</span>
+        <button type="button" disabled=${!page.next} onClick=${() => setPages([...pages, page.next])}>Next</button></nav>`}`}
+  </${Panel}>`;
+}
+
+const unknown = "Not known: the names of its metrics depend on the request, or there are more rules than series of metrics";
+
+// Did is what a rule did: in the last hour, and since the process began.
+function Did({ rule }) {
+  const { hour, totals } = rule;
+  if (!totals) return html`<td title=${unknown}>–</td>${[0, 1, 2, 3].map(() => html`<td class="n">–</td>`)}`;
+  const sum = (column) => hour.reduce((n, minute) => n + minute[column], 0);
+  const passed = sum(1), refused = sum(2);
+  return html`<td><${Minutes} rows=${hour} label=${count(passed) + " passed and " + count(refused) + " refused in the last hour"} /></td>
+    <td class="n">${count(passed)}</td><td class=${"n " + (refused ? "bad" : "")}>${count(refused)}</td><td class="n">${count(totals.hits)}</td><td class="n">${count(totals.refused)}</td>`;
+}
+
+// shared is how many levels from the left, with the domain, two rules have in common.
+function shared(a, b) {
+  if (a.domain !== b.domain) return 0;
+  let n = 1;
+  for (let i = 0; i < a.levels.length && i < b.levels.length - 1 && a.levels[i][0] === b.levels[i][0] && a.levels[i][1] === b.levels[i][1]; i++) n++;
+  return n;
+}
+
+const Level = ({ key_, value, dim }) => html`<span class=${dim ? "level dim" : "level"}><${Name} text=${value === "" ? key_ : key_ + "=" + value} max=${80} /></span>`;

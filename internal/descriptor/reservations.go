@@ -1,0 +1,79 @@
+package descriptor
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Reservations are the bounds within which callers may reserve hits under a limit: take them before their number is known,
+// and correct the number later.
+type Reservations struct {
+	TTL    time.Duration // how long a reservation lasts if the caller does not say so
+	MaxTTL time.Duration // how long one may last
+
+	MaxShare       uint32 // the largest reservation, in parts per million of the limit's capacity
+	MaxOutstanding int    // the most reservations that one counter has at once
+
+	// Release gives the hits of a reservation back when it expires. Without it they stay charged: a caller that goes away is
+	// charged what it has reserved.
+	Release bool
+
+	Cost Cost // what amounts are worth in hits; all limits of a rule have the same
+}
+
+// MaxShareWhole is the MaxShare that allows one reservation to be as large as the limit.
+const MaxShareWhole = 1_000_000
+
+// DefaultReservations returns the bounds of a rule that allows reservations and sets none of them.
+func DefaultReservations() Reservations {
+	return Reservations{TTL: time.Minute, MaxTTL: 10 * time.Minute, MaxShare: MaxShareWhole, MaxOutstanding: 10_000}
+}
+
+// Largest returns the most hits that one reservation under a limit may have.
+func (r *Reservations) Largest(l *Limit) int64 {
+	return int64(l.Capacity()) * int64(r.MaxShare) / MaxShareWhole
+}
+
+// Reservable reports whether hits of a limit can be reserved. Then they may be returned one by one at any time: a refusal may end
+// at any moment, and no hits can be taken in advance.
+func (l *Limit) Reservable() bool { return l.Reservations != nil || l.Algorithm == Concurrency }
+
+// Words describes the bounds for people.
+func (r *Reservations) Words() string {
+	b := []byte("held for " + words(r.TTL))
+	if r.MaxTTL != r.TTL {
+		b = fmt.Appendf(b, " (at most %s)", words(r.MaxTTL))
+	}
+	if r.MaxShare < MaxShareWhole {
+		b = fmt.Appendf(b, ", each at most %v of the limit", float64(r.MaxShare)/MaxShareWhole)
+	}
+	b = fmt.Appendf(b, ", at most %d at once", r.MaxOutstanding)
+	if r.Release {
+		b = append(b, ", released when they expire"...)
+	} else {
+		b = append(b, ", charged when they expire"...)
+	}
+	return string(b)
+}
+
+// words writes a duration without the zeros at its end: 1m, not 1m0s.
+func words(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// The keys of entries that name a reservation, in place of a counter. Such an entry is the last one of its descriptor.
+const (
+	ReserveID = "reserve_id"
+	CommitID  = "commit_id"
+)
+
+// HoldEntry reports whether an entry with this key can name a reservation.
+func HoldEntry(key string) bool { return key == ReserveID || key == CommitID }

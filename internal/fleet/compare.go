@@ -1,0 +1,91 @@
+package fleet
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// upToDate is how soon a process that reaches Redis has a change of the overrides, with some to spare.
+const upToDate = 2 * time.Second
+
+// compare marks live processes whose rules or overrides are not those of most processes, or whose overrides are older than those of
+// another one.
+func compare(all []Process, every time.Duration) {
+	rules := most(all, func(p *Process) string { return strconv.FormatUint(p.Rules.Checksum, 10) })
+	overrides := most(all, overridesOf)
+	for i := range all {
+		p := &all[i]
+		if p.State == Live {
+			p.RulesDiffer = !rules(p)
+			p.OverridesDiffer = !overrides(p) || isBehind(p, all, every)
+		}
+	}
+}
+
+// overridesOf is what must be equal. The version of those in Redis changes at different times in different processes.
+func overridesOf(p *Process) string {
+	if p.Overrides.Source == OverridesInFile { // the version is that of the content
+		return OverridesInFile + strconv.FormatInt(p.Overrides.Version, 10)
+	}
+	return p.Overrides.Source
+}
+
+// isBehind reports whether a process still had older overrides when another one had had newer ones for a while.
+func isBehind(p *Process, all []Process, every time.Duration) bool {
+	return p.Overrides.Source == OverridesInRedis && slices.ContainsFunc(all, func(q Process) bool {
+		hadThem := q.Seen.Add(-2 * every)
+		return q.State == Live && q.Overrides.Source == OverridesInRedis && q.Overrides.Earlier > p.Overrides.Version && p.Seen.After(hadThem.Add(upToDate))
+	})
+}
+
+// most returns a function that reports whether a process has the value that most live ones have. If two values are equally frequent, no
+// process has it.
+func most(all []Process, value func(*Process) string) func(*Process) bool {
+	count := make(map[string]int)
+	for i := range all {
+		if all[i].State == Live {
+			count[value(&all[i])]++
+		}
+	}
+	best, n, single := "", 0, false
+	for v, c := range count {
+		if c > n {
+			best, n, single = v, c, true
+		} else if c == n {
+			single = false
+		}
+	}
+	return func(p *Process) bool { return single && value(p) == best }
+}
+
+// IsTroubled reports whether an operator should look at a process.
+func (p *Process) IsTroubled() bool {
+	switch p.State {
+	case Gone:
+		return true
+	case Stopped:
+		return false
+	default:
+		return p.RulesDiffer || p.OverridesDiffer || p.Rules.Checksum == 0 || p.Rules.Stale+p.Rules.Rejected > 0 || p.Overrides.Error != "" ||
+			slices.ContainsFunc(p.Redis, func(r Redis) bool { return len(r.Open) > 0 })
+	}
+}
+
+// sort puts processes in the order in which operators look at them: the troubled first, those that stopped last.
+func sort(all []Process) {
+	rank := func(p *Process) int {
+		switch {
+		case p.IsTroubled():
+			return 0
+		case p.State == Live:
+			return 1
+		default:
+			return 2
+		}
+	}
+	slices.SortFunc(all, func(a, b Process) int {
+		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(a.Host, b.Host), a.Started.Compare(b.Started), cmp.Compare(a.ID, b.ID))
+	})
+}

@@ -1,0 +1,47 @@
+package limiter_test
+
+import (
+	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// A refund that gives nothing back is counted, once for each limit and with the reason.
+func TestDroppedRefundsAreCounted(t *testing.T) {
+	m := newMeasured(t, 100, perMinute("k", "", 5))
+	give := func(domain string, hits uint64) limiter.Status {
+		t.Helper()
+		d := &limiter.Decision{}
+		req := &limiter.Request{Domain: domain, Descriptors: []limiter.Descriptor{{Entries: entries("k=a"), HasHits: true, Hits: hits, Refund: true}}}
+		if err := m.Decide(t.Context(), noon, req, d); err != nil {
+			t.Fatal(err)
+		}
+		return d.Statuses[0]
+	}
+	dropped := func(tooLarge, denied float64) {
+		t.Helper()
+		m.want(tooLarge, "ratelimitd_dropped_refunds_total", "reason=too_large")
+		m.want(denied, "ratelimitd_dropped_refunds_total", "reason=denied")
+	}
+	m.ask("d", 4, "k=a")
+	if s := give("d", 3); s.Code != limiter.OK || s.Remaining != 4 {
+		t.Errorf("got %+v", s)
+	}
+	dropped(0, 0)
+	if s := give("d", 2); s.Code != limiter.OK || s.Remaining != 4 {
+		t.Errorf("a refund of more than is used: %+v", s)
+	}
+	dropped(1, 0)
+	m.want(4, "ratelimitd_rule_hits_total") // refunds are no requests
+
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Refunds: descriptor.RefundsDeny, Children: []descriptor.NodeSpec{perMinute("k", "", 5)}}}, descriptor.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Swap(tree, limiter.Settings{})
+	if s := give("d", 1); s.Code != limiter.OK || s.Remaining != 4 {
+		t.Errorf("a refund in a domain that denies refunds: %+v", s)
+	}
+	dropped(1, 1)
+}

@@ -1,0 +1,357 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/console"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// Decisions are the numbers of decisions that the console shows.
+type Decisions interface {
+	Totals() limiter.Totals
+	RuleTotals() (*descriptor.Tree, func(index int) *limiter.RuleTotals)
+}
+
+// Process is what the console shows of this process. The texts are for people.
+type Process struct {
+	Host    string    `json:"host"`
+	Version string    `json:"version"`
+	Started time.Time `json:"started"`
+	Backend string    `json:"backend"` // where counters are
+	Redis   []Redis   `json:"redis"`
+	Caches  []Cache   `json:"caches"`
+
+	Overrides *OverrideState `json:"overrides"` // nil: this process has none
+}
+
+// Redis is the state of one Redis.
+type Redis struct {
+	Name        string  `json:"name"`
+	Error       string  `json:"error"` // of a ping; empty: it answered
+	Millis      float64 `json:"ms"`    // that the ping took
+	Connections uint64  `json:"connections"`
+}
+
+// Cache is something that this process remembers.
+type Cache struct {
+	Name    string `json:"name"`
+	Entries uint64 `json:"entries"`
+}
+
+// OverrideState is what this process knows of the overrides.
+type OverrideState struct {
+	Count   int    `json:"count"`
+	Version int64  `json:"version,string"`
+	Error   string `json:"error"` // why the source is not reached; empty: it is
+}
+
+// live is one event.
+type live struct {
+	At        int64           `json:"at"` // in ms
+	Process   *Process        `json:"process"`
+	Rules     liveRules       `json:"rules"`
+	Decisions *limiter.Totals `json:"decisions"` // nil: not known
+	Hot       *liveHot        `json:"hot"`       // nil: hot keys are off
+}
+
+type liveRules struct {
+	Loaded   bool     `json:"loaded"`
+	Checksum string   `json:"checksum"` // a number that a double could not hold
+	Rules    int      `json:"rules"`
+	Domains  []string `json:"domains"` // some of them
+	Files    int      `json:"files"`
+	Stale    int      `json:"stale"`
+	Rejected int      `json:"rejected"`
+	Since    int64    `json:"since"` // in ms; it changes whenever the state of a file does
+}
+
+type liveHot struct {
+	Seconds float64    `json:"seconds"` // covered
+	Refused []liveKey  `json:"refused"`
+	Used    []liveKey  `json:"used"`
+	Rules   []liveRule `json:"rules"`
+}
+
+type liveKey struct {
+	Key     string    `json:"key"`
+	Cut     bool      `json:"cut"`
+	Domain  string    `json:"domain"`
+	Rule    string    `json:"rule"`
+	Shadow  bool      `json:"shadow"`
+	Used    [2]uint64 `json:"used"` // at least, at most
+	Refused [2]uint64 `json:"refused"`
+}
+
+type liveRule struct {
+	Domain  string `json:"domain"`
+	Rule    string `json:"rule"`
+	Shadow  bool   `json:"shadow"`
+	Used    uint64 `json:"used"`
+	Refused uint64 `json:"refused"`
+}
+
+const (
+	maxLiveRows    = 15
+	maxDomains     = 500
+	maxDomainBytes = 16 << 10 // of all domains in an event
+	maxShown       = 1024     // bytes of a name in an event
+)
+
+// addConsole adds the console to the pages.
+func (s *Server) addConsole(mux *http.ServeMux, opts *Options) {
+	s.events = console.NewEvents(opts.look)
+	mux.Handle("GET "+console.Path+"events", s.events)
+	rules := &rulePages{tree: opts.Rules.tree}
+	if opts.Decisions != nil {
+		rules.hour = &hour{totals: opts.Decisions.RuleTotals}
+		s.hour = rules.hour
+	}
+	mux.Handle("GET "+console.Path+"rules", rules)
+	mux.Handle("POST "+console.Path+"simulate", newReplays(opts.Replay))
+}
+
+// look returns the next event.
+func (o *Options) look(ctx context.Context) any {
+	e := &live{At: time.Now().UnixMilli(), Rules: o.liveRules()}
+	if o.Process != nil {
+		e.Process = o.Process(ctx)
+	}
+	if o.Decisions != nil {
+		t := o.Decisions.Totals()
+		e.Decisions = &t
+	}
+	if o.HotKeys != nil {
+		e.Hot = hotOf(o.HotKeys(hotkeys.Query{Limit: maxLiveRows}))
+	}
+	return e
+}
+
+func (o *Options) liveRules() liveRules {
+	r := liveRules{Domains: []string{}}
+	if o.Rules.Tree != nil {
+		if tree := o.Rules.Tree(); tree != nil {
+			r.Loaded, r.Rules, r.Checksum = true, len(tree.Rules), strconv.FormatUint(tree.Checksum, 10)
+			r.Domains = someDomains(tree)
+		}
+	}
+	if o.Rules.Files == nil {
+		return r
+	}
+	for _, f := range o.Rules.Files() {
+		r.Files++
+		switch f.State {
+		case descriptor.FileStale:
+			r.Stale++
+		case descriptor.FileRejected:
+			r.Rejected++
+		}
+		r.Since = max(r.Since, f.Since.UnixMilli())
+	}
+	return r
+}
+
+// someDomains are names of domains, not more than an event has room for.
+func someDomains(tree *descriptor.Tree) []string {
+	names, size := []string{}, 0
+	for d := range tree.EachDomain() {
+		if len(names) == maxDomains || size > maxDomainBytes {
+			break
+		}
+		if len(d.Name) <= maxShown {
+			names = append(names, validText(d.Name))
+			size += len(d.Name)
+		}
+	}
+	return names
+}
+
+func hotOf(r hotkeys.Report) *liveHot {
+	h := &liveHot{Seconds: r.To.Sub(r.From).Seconds(), Refused: liveKeys(r.Refused), Used: liveKeys(r.Used), Rules: []liveRule{}}
+	for i := range r.Rules {
+		if len(h.Rules) == maxLiveRows {
+			break
+		}
+		rule := &r.Rules[i]
+		h.Rules = append(h.Rules, liveRule{shown(rule.Domain), shown(rule.Rule), rule.Shadow, rule.HitsUsed, rule.HitsRefused})
+	}
+	return h
+}
+
+func liveKeys(keys []hotkeys.Key) []liveKey {
+	all := make([]liveKey, 0, len(keys))
+	for i := range keys {
+		k := &keys[i]
+		all = append(all, liveKey{
+			shown(k.Text), k.Cut, shown(k.Domain), shown(k.Rule), k.Shadow,
+			[2]uint64{k.Used.AtLeast, k.Used.AtMost}, [2]uint64{k.Refused.AtLeast, k.Refused.AtMost},
+		})
+	}
+	return all
+}
+
+// shown is a name, without its end if it is long.
+func shown(s string) string {
+	if len(s) > maxShown {
+		s = s[:maxShown] + "…"
+	}
+	return validText(s)
+}
+
+// rulePages shows the rules in force, page by page.
+type rulePages struct {
+	tree func() *descriptor.Tree
+	hour *hour // nil: the counters of rules are not known
+}
+
+// rulePage is a page of the rules in force.
+type rulePage struct {
+	Total   int               `json:"total"`
+	Matched int               `json:"matched"`
+	Rules   []json.RawMessage `json:"rules"` // each is a oneRule
+	Next    int               `json:"next"`  // 0: this is the last page
+	Cut     int               `json:"cut"`   // minutes of the last hour for which only some rules are known
+}
+
+type oneRule struct {
+	Domain string              `json:"domain"`
+	Path   string              `json:"path"`
+	Name   string              `json:"name"`
+	Levels [][2]string         `json:"levels"` // key and value
+	Limits []string            `json:"limits"` // in words
+	Flags  []string            `json:"flags"`
+	File   string              `json:"file"`
+	Line   int                 `json:"line"`
+	Column int                 `json:"column"`
+	Totals *limiter.RuleTotals `json:"totals"` // nil: the names of its metrics depend on requests
+	Hour   [][3]uint64         `json:"hour"`   // how many minutes ago, hits that passed, hits that were refused
+}
+
+const (
+	maxRulePage      = 500
+	maxRulePageBytes = 1 << 20 // a rule that begins below may end above
+	maxFindBytes     = 1024
+)
+
+// ServeHTTP answers with a page of rules: from is the index to begin at, find a text that must be in the path, the name or
+// the file, refused wants only rules that refused something in the last hour, limit is the size of the page.
+func (p *rulePages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	query := r.URL.Query()
+	q := ruleQuery{find: strings.ToLower(query.Get("find")), refused: query.Get("refused") != ""}
+	q.from, _ = strconv.Atoi(query.Get("from"))
+	q.limit, _ = strconv.Atoi(query.Get("limit"))
+	if q.limit <= 0 {
+		q.limit = 100
+	}
+	q.limit = min(q.limit, maxRulePage)
+	if len(q.find) > maxFindBytes {
+		endpoint.WriteText(w, http.StatusBadRequest, fmt.Sprintf("find has more than %d bytes\n", maxFindBytes))
+		return
+	}
+	page, err := p.page(time.Now(), &q)
+	if err != nil {
+		endpoint.WriteText(w, http.StatusInternalServerError, err.Error()+"\n")
+		return
+	}
+	writeJSON(w, page)
+}
+
+func (p *rulePages) page(now time.Time, q *ruleQuery) (*rulePage, error) {
+	page := &rulePage{Rules: []json.RawMessage{}}
+	if p.hour == nil {
+		return page, page.fill(q, p.tree(), nil)
+	}
+	return page, p.hour.view(now, func(tree *descriptor.Tree, v *hourView) error { return page.fill(q, tree, v) })
+}
+
+// ruleQuery is a request for a page of rules.
+type ruleQuery struct {
+	from, limit int
+	find        string // in lower case
+	refused     bool   // only rules that refused something in the last hour
+}
+
+// fill adds the rules of a tree that a query wants, with what they did; v is nil if that is not known.
+func (p *rulePage) fill(q *ruleQuery, tree *descriptor.Tree, v *hourView) error {
+	if tree == nil {
+		return nil
+	}
+	refused := make([]bool, len(tree.Rules))
+	if v != nil {
+		p.Cut = v.cuts()
+		if q.refused {
+			refused = v.refused()
+		}
+	}
+	p.Total = len(tree.Rules)
+	size := 0
+	for i, rule := range tree.Rules {
+		if !ruleMatches(rule, q.find) || q.refused && !refused[i] {
+			continue
+		}
+		p.Matched++
+		switch {
+		case i < q.from || p.Next > 0:
+		case len(p.Rules) == q.limit || size > maxRulePageBytes:
+			p.Next = i
+		default:
+			row := ruleRow(rule)
+			if v != nil {
+				row.Totals, row.Hour = v.totals(i), v.of(i)
+			}
+			text, err := json.Marshal(row)
+			if err != nil {
+				return fmt.Errorf("write rule as JSON: %w", err)
+			}
+			p.Rules = append(p.Rules, text)
+			size += len(text)
+		}
+	}
+	return nil
+}
+
+func ruleMatches(r *descriptor.Rule, find string) bool {
+	return find == "" || strings.Contains(strings.ToLower(r.Path), find) || strings.Contains(strings.ToLower(r.Name), find) || strings.Contains(strings.ToLower(r.Position.File), find)
+}
+
+func ruleRow(r *descriptor.Rule) oneRule {
+	row := oneRule{
+		Domain: shown(r.Domain), Path: shown(r.Path), Name: shown(r.Name), Levels: [][2]string{}, Limits: []string{}, Flags: []string{},
+		File: shown(r.Position.File), Line: r.Position.Line, Column: r.Position.Col, Hour: [][3]uint64{},
+	}
+	for _, l := range r.Levels {
+		row.Levels = append(row.Levels, [2]string{shown(l.Key), shown(l.Value)})
+	}
+	for i := range r.Limits {
+		words := r.Limits[i].Words()
+		if name := r.Limits[i].Name; name != "" && len(r.Limits) > 1 {
+			words = shown(name) + ": " + words
+		}
+		row.Limits = append(row.Limits, words)
+	}
+	if r.Unlimited {
+		row.Limits = append(row.Limits, "unlimited")
+	}
+	for _, flag := range []struct {
+		set  bool
+		name string
+	}{{r.Shadow, "shadow mode"}, {r.Quota, "quota mode"}, {r.Overridable(), "overridable"}, {len(r.Replaces) > 0, "replaces " + shown(strings.Join(r.Replaces, ", "))}} {
+		if flag.set {
+			row.Flags = append(row.Flags, flag.name)
+		}
+	}
+	if r.OnError != descriptor.OnErrorDefault {
+		row.Flags = append(row.Flags, "on_error: "+descriptor.OnErrorNames[r.OnError])
+	}
+	return row
+}

@@ -1,0 +1,80 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ratelimitd/ratelimitd/internal/fleet"
+	"github.com/ratelimitd/ratelimitd/internal/logging"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
+)
+
+// Fleet lists the processes that share a Redis.
+type Fleet interface {
+	List(ctx context.Context) fleet.View
+}
+
+// processes is the ratelimitd.admin.v1.FleetService.
+type processes struct {
+	fleet Fleet // nil: not known
+}
+
+// List implements adminconnect.FleetServiceHandler.
+func (p *processes) List(ctx context.Context, _ *adminv1.FleetServiceListRequest) (*adminv1.FleetServiceListResponse, error) {
+	if p.fleet == nil {
+		return nil, connect.NewError(connect.CodeUnimplemented, errors.New("this server does not know the processes that share its counters"))
+	}
+	v := p.fleet.List(ctx)
+	answer := &adminv1.FleetServiceListResponse{
+		ThisProcess: v.Self, Shared: v.Shared, ReadAt: timestampOf(v.ReadAt), More: count(v.More), Unreadable: count(v.Unreadable),
+	}
+	if v.Err != nil {
+		answer.Error = validText(logging.Shorten(v.Err.Error()))
+	}
+	for i := range v.Processes {
+		answer.Processes = append(answer.Processes, processMessage(&v.Processes[i]))
+	}
+	return answer, nil
+}
+
+// timestampOf is nil for the zero time.
+func timestampOf(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+var processStates = map[fleet.State]adminv1.ProcessState{
+	fleet.Live:    adminv1.ProcessState_PROCESS_STATE_LIVE,
+	fleet.Stopped: adminv1.ProcessState_PROCESS_STATE_STOPPED,
+	fleet.Gone:    adminv1.ProcessState_PROCESS_STATE_GONE,
+}
+
+func processMessage(p *fleet.Process) *adminv1.Process {
+	m := &adminv1.Process{
+		Id: p.ID, Host: validText(p.Host), Version: validText(p.Version), Started: timestampOf(p.Started), State: processStates[p.State], Seen: timestampOf(p.Seen),
+		Rules: &adminv1.ProcessRules{
+			Checksum: p.Rules.Checksum, Since: timestampOf(p.Rules.Since), Count: count(p.Rules.Count), Files: count(p.Rules.Files),
+			Stale: count(p.Rules.Stale), Rejected: count(p.Rules.Rejected),
+		},
+		PerSecond: &adminv1.ProcessRates{
+			Passed: p.PerSecond.Passed, Refused: p.PerSecond.Refused, Failed: p.PerSecond.Failed, OnError: p.PerSecond.OnError,
+		},
+		RulesDiffer: p.RulesDiffer, OverridesDiffer: p.OverridesDiffer,
+	}
+	if o := &p.Overrides; o.Source != "" {
+		m.Overrides = &adminv1.ProcessOverrides{Source: o.Source, Version: o.Version, Count: count(o.Count), Error: validText(o.Error)}
+	}
+	for _, r := range p.Redis {
+		m.Redis = append(m.Redis, &adminv1.ProcessRedis{Name: validText(r.Name), OpenBreakers: validTexts(r.Open), Connections: r.Connections})
+	}
+	for _, c := range p.Caches {
+		m.Caches = append(m.Caches, &adminv1.ProcessCache{Name: validText(c.Name), Entries: c.Entries})
+	}
+	return m
+}

@@ -1,0 +1,106 @@
+package operator
+
+import (
+	"crypto/x509"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	adminconnect "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1/adminv1connect"
+)
+
+// The roles that a token or a certificate may have.
+const (
+	roleRead    = "read"    // sees everything, changes nothing
+	roleOperate = "operate" // may do everything
+)
+
+// need is what a request must have to pass the gate.
+type need struct {
+	role string
+
+	// named: it is refused where the port requires neither tokens nor certificates, because the log could not name who
+	// did it.
+	named bool
+}
+
+var (
+	toRead    = need{role: roleRead}
+	toOperate = need{role: roleOperate, named: true}
+)
+
+// needs are what methods and pages need. A path that ends with a slash is for all paths below it; the longest one counts.
+// For a page, the row is about GET and HEAD: other methods need the role operate. A method of a service that is not here is
+// refused.
+var needs = map[string]need{
+	adminconnect.AdminServiceListRuleFilesProcedure: toRead,
+	adminconnect.AdminServiceExplainProcedure:       toRead,
+	adminconnect.AdminServiceHotKeysProcedure:       toRead,
+
+	adminconnect.CounterServicePeekProcedure:  {role: roleRead, named: true}, // it shows what a caller did
+	adminconnect.CounterServiceResetProcedure: toOperate,
+
+	adminconnect.OverrideServiceListProcedure:    toRead,
+	adminconnect.OverrideServiceHistoryProcedure: toRead,
+	adminconnect.OverrideServiceStatusProcedure:  toRead,
+	adminconnect.OverrideServiceSetProcedure:     toOperate,
+	adminconnect.OverrideServiceRemoveProcedure:  toOperate,
+
+	adminconnect.UsageServiceListProcedure:    {role: roleRead, named: true}, // as Peek
+	adminconnect.UsageServiceHistoryProcedure: {role: roleRead, named: true},
+
+	adminconnect.FleetServiceListProcedure: toRead,
+
+	"/grpc.reflection.v1.ServerReflection/":      toRead,
+	"/grpc.reflection.v1alpha.ServerReflection/": toRead,
+
+	"/":              toRead,
+	"/rlconfig":      toRead,
+	"/stats":         toRead,
+	"/debug/hotkeys": toRead,
+	"/loglevel":      toRead,
+	"/debug/pprof/":  {role: roleOperate}, // a profile costs the process time
+}
+
+// needOf returns what a request needs, or false for a method that no service has.
+func needOf(r *http.Request) (need, bool) {
+	path := r.URL.Path
+	if n, ok := needs[path]; ok && (isService(path) || isRead(r)) {
+		return n, true
+	}
+	for end := strings.LastIndexByte(path, '/'); end > 0; end = strings.LastIndexByte(path[:end], '/') {
+		if n, ok := needs[path[:end+1]]; ok {
+			return n, true
+		}
+	}
+	switch {
+	case isService(path):
+		return need{}, false
+	case isRead(r):
+		return toRead, true
+	default:
+		return need{role: roleOperate}, true // such as PUT /loglevel, which needs no name in the log
+	}
+}
+
+func isRead(r *http.Request) bool {
+	return r.Method == http.MethodGet || r.Method == http.MethodHead
+}
+
+// allows reports whether a role is enough.
+func (n need) allows(role string) bool { return role == roleOperate || role == n.role }
+
+// certificateRole is the role of a client certificate. Only those with one of the names operate, if there are names.
+func (a *Access) certificateRole(leaf *x509.Certificate) string {
+	if len(a.Operators) == 0 {
+		return roleOperate
+	}
+	for _, name := range a.Operators {
+		isName := func(uri *url.URL) bool { return uri.String() == name }
+		if !strings.Contains(name, "://") && leaf.VerifyHostname(name) == nil || slices.ContainsFunc(leaf.URIs, isName) {
+			return roleOperate
+		}
+	}
+	return roleRead
+}

@@ -1,0 +1,185 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/logging"
+	"github.com/ratelimitd/ratelimitd/internal/usage"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
+)
+
+// Usage lists descriptors that have entries and a live counter, and has the last hour of counters, by their keys.
+type Usage interface {
+	List(ctx context.Context, now time.Time, domain string, where []descriptor.Entry, at uint64, count int) (found [][]descriptor.Entry, next uint64, err error)
+	History(ctx context.Context, now time.Time, keys [][]byte) ([][]usage.Minute, error)
+}
+
+// usages is the ratelimitd.admin.v1.UsageService.
+type usages struct {
+	usage    Usage // nil: off
+	counters Counters
+	bounds   Bounds
+}
+
+const (
+	defaultPage = 100
+	maxPage     = 1000
+	peeksAtOnce = 8
+)
+
+// List implements adminconnect.UsageServiceHandler.
+func (u *usages) List(ctx context.Context, req *adminv1.UsageServiceListRequest) (*adminv1.UsageServiceListResponse, error) {
+	switch {
+	case u.usage == nil:
+		return nil, errNoUsage
+	case req.GetDomain() == "":
+		return nil, invalid("domain must not be empty")
+	case len(req.GetWhere()) == 0:
+		return nil, invalid("where must not be empty: usage is listed by entries")
+	case req.GetPageSize() > maxPage:
+		return nil, invalid("page_size is %d: use at most %d", req.GetPageSize(), maxPage)
+	}
+	at := uint64(0)
+	if token := req.GetPageToken(); token != "" {
+		var err error
+		if at, err = strconv.ParseUint(token, 10, 64); err != nil {
+			return nil, invalid("page_token: use the next_page_token of the page before")
+		}
+	}
+	where, err := u.bounds.entries(whereOf{req})
+	if err != nil {
+		return nil, err
+	}
+	size := int(req.GetPageSize())
+	if size == 0 {
+		size = defaultPage
+	}
+	now := time.Now()
+	found, next, err := u.usage.List(ctx, now, req.GetDomain(), where, at, size)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	all := make([]*adminv1.Usage, len(found))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(peeksAtOnce)
+	for i, entries := range found {
+		g.Go(func() error {
+			counters, err := u.counters.Peek(ctx, now, req.GetDomain(), &limiter.Descriptor{Entries: entries})
+			if err != nil {
+				return err
+			}
+			all[i] = usageMessage(now, entries, &counters)
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, errorOf(err)
+	}
+	answer := &adminv1.UsageServiceListResponse{}
+	if next != 0 {
+		answer.NextPageToken = strconv.FormatUint(next, 10)
+	}
+	for _, m := range all {
+		if m != nil {
+			answer.Usages = append(answer.Usages, m)
+		}
+	}
+	return answer, nil
+}
+
+var errNoUsage = connect.NewError(connect.CodeUnimplemented, errors.New("this server keeps no index of usage"))
+
+func unavailable(err error) error {
+	return connect.NewError(connect.CodeUnavailable, errors.New(logging.Shorten(err.Error())))
+}
+
+// History implements adminconnect.UsageServiceHandler.
+func (u *usages) History(ctx context.Context, req *adminv1.UsageServiceHistoryRequest) (*adminv1.UsageServiceHistoryResponse, error) {
+	switch {
+	case u.usage == nil:
+		return nil, errNoUsage
+	case len(req.GetEntries()) == 0:
+		return nil, invalid("entries must not be empty")
+	}
+	entries, err := u.bounds.entries(req)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	found, err := u.counters.Peek(ctx, now, req.GetDomain(), &limiter.Descriptor{Entries: entries})
+	if err != nil {
+		return nil, errorOf(err)
+	}
+	x := &found.Explanation
+	answer := &adminv1.UsageServiceHistoryResponse{DomainKnown: x.Known, Rule: ruleMessage(x), Reason: validText(x.Reason)}
+	switch {
+	case x.Rule == nil:
+		return answer, nil
+	case !x.Rule.Usage:
+		answer.Reason = "the rule has no history: it needs usage: true"
+		return answer, nil
+	}
+	keys := make([][]byte, len(found.List))
+	for i := range found.List {
+		keys[i] = []byte(found.List[i].Key)
+	}
+	histories, err := u.usage.History(ctx, now, keys)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	for i, minutes := range histories {
+		answer.Counters = append(answer.Counters, historyMessage(&found.List[i], minutes))
+	}
+	return answer, nil
+}
+
+func historyMessage(c *limiter.Counter, minutes []usage.Minute) *adminv1.CounterHistory {
+	limit := limitMessage(&c.Limit)
+	limit.CounterKey = []byte(c.Key)
+	m := &adminv1.CounterHistory{Limit: limit, Words: validText(c.Limit.Words())}
+	for i := range minutes {
+		minute := &minutes[i]
+		m.Minutes = append(m.Minutes, &adminv1.CounterMinute{
+			At:      timestamppb.New(minute.At),
+			Allowed: uint64(minute.Allowed.Hits), AllowedError: uint64(minute.Allowed.Error),
+			Refused: uint64(minute.Refused.Hits), RefusedError: uint64(minute.Refused.Error),
+		})
+	}
+	return m
+}
+
+// usageMessage is nil if nothing is in use any more, or the rule no longer has usage.
+func usageMessage(now time.Time, entries []descriptor.Entry, c *limiter.Counters) *adminv1.Usage {
+	rule := c.Explanation.Rule
+	if rule == nil || !rule.Usage {
+		return nil
+	}
+	used := false
+	for i := range c.List {
+		used = used || c.List[i].Used > 0
+	}
+	if !used {
+		return nil
+	}
+	m := &adminv1.Usage{Rule: ruleMessage(&c.Explanation), Counters: counterMessages(now, c)}
+	for _, e := range entries {
+		m.Entries = append(m.Entries, &adminv1.Entry{Key: validText(e.Key), Value: validText(e.Value)})
+	}
+	return m
+}
+
+// whereOf makes the entries of a UsageServiceListRequest subject to the bounds of a descriptor.
+type whereOf struct {
+	*adminv1.UsageServiceListRequest
+}
+
+func (w whereOf) GetEntries() []*adminv1.Entry { return w.GetWhere() }

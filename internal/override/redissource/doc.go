@@ -1,0 +1,15 @@
+// Package redissource keeps the operators' overrides in Redis, where all processes share them. A Source implements
+// override.Source.
+//
+// A write is one script: it changes records and appends what it changed to a stream. Every process follows the stream on a connection of
+// its own, and compares versions once a second. A process whose place in the stream is gone reads all records again.
+//
+// Each change has the next version, and carries a random identifier of its write together with that of the write before. So a process
+// notices when Redis has lost changes, even if there are as many new ones: the version has gone back. Redis' state is
+// then used, and the loss is logged and counted. What the process had is kept in a file. It is never written to Redis without a person:
+// that could bring back what was removed.
+//
+// While Redis cannot be reached the last overrides stay. A file has a copy of them, for a start without Redis.
+//
+// All methods may be called by any number of goroutines. The package does not check rules, and does not decide.
+package redissource

@@ -1,0 +1,134 @@
+package server
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/intake"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// method is one method of the services for callers: how its messages become a request for a decision, and a decision its answer.
+type method struct {
+	*deciding
+
+	info *grpc.UnaryServerInfo // the same for every call's interceptor, like next
+	next grpc.UnaryHandler
+
+	// decode reads a message, which text has as a string, into c.request. encode appends the answer to b. Nil: those of
+	// ShouldRateLimit.
+	decode func(c *rateLimitCall, data []byte, text string) error
+	encode func(c *rateLimitCall, b []byte) ([]byte, error)
+}
+
+// deciding is what the methods have in common.
+type deciding struct {
+	decider Decider
+	answers *answers
+	shared  *endpoint.Shared
+	calls   *intake.Calls // nil on the lean transport, which counts them itself
+	bounds  Requests
+}
+
+// newMethod returns a method of a service. srv is what interceptors see as the server.
+func newMethod(d *deciding, path string) *method {
+	m := &method{deciding: d, info: &grpc.UnaryServerInfo{Server: d, FullMethod: path}}
+	m.next = m.decide
+	return m
+}
+
+// handler answers the method over grpc-go. It has its own recover, because the message is read before any interceptor runs.
+//
+//nolint:revive // the order of parameters is that of grpc.MethodHandler
+func (m *method) handler(_ any, ctx context.Context, read func(any) error, interceptor grpc.UnaryServerInterceptor) (answer any, err error) {
+	inFlight, ok := m.calls.Begin(connOf(ctx))
+	if !ok {
+		m.answers.observe(time.Time{}, codes.ResourceExhausted)
+		return nil, errTooManyCalls
+	}
+	c := callPool.Get().(*rateLimitCall)
+	c.method, c.start, c.size = m, time.Time{}, 0
+	defer func() {
+		p := recover()
+		m.calls.End(inFlight, c.size)
+		if p != nil {
+			answer, err = nil, m.shared.Panicked(p, m.info.FullMethod)
+		}
+		m.answers.observe(c.start, status.Code(err))
+		if p == nil {
+			c.release() // after a panic something may still refer to it
+		}
+	}()
+	if err := read(c); err != nil {
+		return nil, err
+	}
+	c.start = time.Now()
+	m.calls.Arrived(&inFlight, c.start)
+	if interceptor != nil {
+		return interceptor(ctx, c, m.info, m.next)
+	}
+	return m.decide(ctx, c)
+}
+
+func (m *method) decide(ctx context.Context, req any) (any, error) {
+	c, ok := req.(*rateLimitCall)
+	if !ok {
+		return nil, status.Errorf(codes.Internal, "an interceptor replaced the request by %T", req)
+	}
+	if c.err != nil {
+		return nil, endpoint.StatusOf(c.err)
+	}
+	if err := overdue(ctx, c.start); err != nil {
+		return nil, endpoint.StatusOf(err) // the caller no longer waits
+	}
+	if err := m.decider.Decide(ctx, c.start, &c.request, &c.decision); err != nil {
+		return nil, endpoint.StatusOf(err)
+	}
+	if c.decision.Delay > 0 {
+		if err := grpc.SetHeader(ctx, metadata.Pairs(limiter.DelayHeader, delayMillis(&c.decision))); err != nil {
+			return nil, status.Errorf(codes.Internal, "set the header of the answer: %v", err)
+		}
+	}
+	r, err := newReply(c)
+	if err != nil {
+		return nil, endpoint.StatusOf(err)
+	}
+	return r, nil
+}
+
+// read reads a message, which text has as a string.
+func (m *method) read(c *rateLimitCall, data []byte, text string) error {
+	if m.decode == nil {
+		return decodeText(data, text, &c.request, m.bounds)
+	}
+	return m.decode(c, data, text)
+}
+
+// append appends the answer to a call.
+func (m *method) append(c *rateLimitCall, b []byte) ([]byte, error) {
+	if m.encode == nil {
+		return appendResponse(b, &c.decision), nil
+	}
+	return m.encode(c, b)
+}
+
+// delayMillis is the delay as headers have it. Callers get it in the metadata of the answer, whatever the answer says to Envoy.
+func delayMillis(d *limiter.Decision) string {
+	return strconv.FormatInt(limiter.Millis(d.Delay), 10)
+}
+
+// overdue is the error of a call whose caller no longer waits, else nil. Under load a call may be scheduled after its
+// deadline but before the timer that ends its context.
+func overdue(ctx context.Context, now time.Time) error {
+	if deadline, ok := ctx.Deadline(); ok && !now.Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,123 @@
+package server
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// granted reports whether a reservation was made: the request passes, and its store has counted it.
+func granted(d *limiter.Decision) bool {
+	for i := range d.Statuses {
+		if d.Statuses[i].Degraded != descriptor.OnErrorDefault {
+			return false
+		}
+	}
+	return d.Code == limiter.OK
+}
+
+// expires is when a reservation expires; zero if nothing is reserved.
+func expires(d *limiter.Decision) (first time.Time) {
+	for i := range d.Holds {
+		if e := d.Holds[i].Expires; !e.IsZero() && (first.IsZero() || e.Before(first)) {
+			first = e
+		}
+	}
+	return first
+}
+
+func (s *reservations) appendReserved(c *rateLimitCall, b []byte) ([]byte, error) {
+	d := &c.decision
+	b = appendUint(b, 1, uint64(d.Code))
+	if granted(d) {
+		id, err := newID(s.ids, c)
+		if err != nil {
+			return nil, err
+		}
+		b = appendString(b, 2, id)
+	}
+	b = appendStatuses(b, 3, d)
+	if granted(d) {
+		b = appendInstant(b, 4, expires(d))
+	}
+	return b, nil
+}
+
+func (s *reservations) appendCommitted(c *rateLimitCall, b []byte) ([]byte, error) {
+	b, _ = appendResult(c, b)
+	return appendStatuses(b, 2, &c.decision), nil
+}
+
+// appendResult appends what became of a reservation: it is done if any of its descriptors still had it, or if nothing limits them.
+func appendResult(c *rateLimitCall, b []byte) ([]byte, error) {
+	result := resultDone
+	if !done(&c.decision) {
+		result = resultUnknown
+	}
+	return appendUint(b, 1, uint64(result)), nil
+}
+
+func done(d *limiter.Decision) bool {
+	some := false
+	for i := range d.Holds {
+		if d.Holds[i].Some && d.Holds[i].Result == limiter.HoldDone {
+			return true
+		}
+		some = some || d.Holds[i].Some
+	}
+	return !some
+}
+
+func appendExtended(c *rateLimitCall, b []byte) ([]byte, error) {
+	b, _ = appendResult(c, b)
+	if !done(&c.decision) {
+		return b, nil
+	}
+	return appendInstant(b, 2, expires(&c.decision)), nil
+}
+
+// appendStatuses appends a ratelimitd.v1.DescriptorStatus for each descriptor.
+func appendStatuses(b []byte, num protowire.Number, d *limiter.Decision) []byte {
+	for i := range d.Statuses {
+		var reserved uint64
+		if i < len(d.Holds) {
+			reserved = uint64(max(d.Holds[i].Reserved, 0))
+		}
+		b = appendNested(b, num, func(b []byte) []byte { return appendDescriptorStatus(b, &d.Statuses[i], reserved) })
+	}
+	return b
+}
+
+func appendDescriptorStatus(b []byte, s *limiter.Status, reserved uint64) []byte {
+	b = appendUint(b, 1, uint64(s.Code))
+	if s.Rule != nil {
+		b = appendString(b, 2, s.Rule.Path)
+	}
+	b = appendUint(b, 3, uint64(s.Limit.Requests))
+	b = appendUint(b, 4, uint64(s.Remaining))
+	if s.Limited {
+		b = appendDuration(b, 5, s.Reset)
+	}
+	if s.Code == limiter.OverLimit && s.RetryAfter >= 0 {
+		b = appendDuration(b, 6, s.RetryAfter)
+	}
+	return appendUint(b, 7, reserved)
+}
+
+func appendDuration(b []byte, num protowire.Number, d time.Duration) []byte {
+	seconds, nanos := splitDuration(d)
+	b = protowire.AppendTag(b, num, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(sizeUint(seconds)+sizeUint(nanos)))
+	return appendUint(appendUint(b, 1, seconds), 2, nanos)
+}
+
+// appendInstant appends a google.protobuf.Timestamp; the zero time is left out.
+func appendInstant(b []byte, num protowire.Number, t time.Time) []byte {
+	if t.IsZero() {
+		return b
+	}
+	return appendDuration(b, num, time.Duration(t.UnixNano()))
+}

@@ -1,0 +1,210 @@
+package server
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// maxTTL is the longest lifetime that is read. Rules cut it further.
+const maxTTL = 10 * 365 * 24 * time.Hour
+
+func malformed(message string) error {
+	return &limiter.InvalidError{Message: "malformed " + message}
+}
+
+// reserve reads a ratelimitd.v1.ReserveRequest, or the part of an id that is one.
+func (d *decoder) reserve(req *limiter.Request, h *limiter.Hold) error {
+	const message = "ratelimitd.v1.ReserveRequest"
+	req.Domain, req.Hits, req.Purpose, req.Descriptors = "", 0, limiter.Count, req.Descriptors[:0]
+	d.end = len(d.data)
+	whole := limiter.Descriptor{Hits: 1} // the amount of descriptors without their own
+	for d.pos < d.end {
+		num, typ, ok := d.tag()
+		if !ok {
+			return malformed(message)
+		}
+		var err error
+		switch {
+		case num == 1 && typ == protowire.BytesType:
+			if req.Domain, ok = d.str(); d.tooLong {
+				err = tooMuch("domain", "more than %d bytes", d.bounds.MaxTextBytes)
+			}
+		case num == 2 && typ == protowire.BytesType:
+			if len(req.Descriptors) >= d.bounds.MaxDescriptors {
+				return tooMuch("descriptors", "more than %d in one request", d.bounds.MaxDescriptors)
+			}
+			ok, err = d.reservable(addDescriptor(req), len(req.Descriptors)-1)
+		case num == 3 && typ == protowire.BytesType:
+			if !whole.HasHits {
+				whole.Hits, whole.HasHits = 0, true
+			}
+			ok, err = d.amount(&whole, "amount")
+		case num == 4 && typ == protowire.BytesType:
+			h.TTL, ok = d.duration(h.TTL)
+		case num == 5 && typ == protowire.VarintType:
+			h.Least, ok = d.varint()
+		default:
+			ok = d.skip(num, typ)
+		}
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return malformed(message)
+		}
+	}
+	for i := range req.Descriptors {
+		if to := &req.Descriptors[i]; !to.HasHits {
+			to.HasHits, to.Hits, to.Amounts = true, whole.Hits, whole.Amounts
+		}
+	}
+	return nil
+}
+
+// reservable reads a ratelimitd.v1.Descriptor.
+func (d *decoder) reservable(to *limiter.Descriptor, index int) (ok bool, err error) {
+	outer, ok := d.enter()
+	if !ok {
+		return false, nil
+	}
+	for d.pos < d.end {
+		num, typ, ok := d.tag()
+		if !ok {
+			return false, nil
+		}
+		switch {
+		case num == 1 && typ == protowire.BytesType:
+			if len(to.Entries) >= d.bounds.MaxEntries {
+				return false, tooMuch(entriesOf(index), "more than %d", d.bounds.MaxEntries)
+			}
+			var e descriptor.Entry
+			if e, ok = d.entry(); ok {
+				to.Entries = append(to.Entries, e)
+			}
+			if d.tooLong {
+				return false, tooMuch(entriesOf(index), "a key or a value of more than %d bytes", d.bounds.MaxTextBytes)
+			}
+		case num == 2 && typ == protowire.BytesType:
+			to.HasHits = true
+			ok, err = d.amount(to, "descriptors.amount")
+		default:
+			ok = d.skip(num, typ)
+		}
+		if !ok || err != nil {
+			return false, err
+		}
+	}
+	d.end = outer
+	return true, nil
+}
+
+// amount reads a ratelimitd.v1.Amount into the hits and amounts of a descriptor.
+func (d *decoder) amount(to *limiter.Descriptor, field string) (ok bool, err error) {
+	outer, ok := d.enter()
+	if !ok {
+		return false, nil
+	}
+	for d.pos < d.end {
+		num, typ, ok := d.tag()
+		if !ok {
+			return false, nil
+		}
+		switch {
+		case num == 1 && typ == protowire.VarintType:
+			to.Hits, ok = d.varint()
+		case num == 2 && typ == protowire.BytesType:
+			if len(to.Amounts) >= descriptor.MaxWeights {
+				return false, tooMuch(field, "more than %d kinds", descriptor.MaxWeights)
+			}
+			var a descriptor.Amount
+			if a, ok = d.units(); ok {
+				to.Amounts = addAmount(to.Amounts, a)
+			}
+			if d.tooLong {
+				return false, tooMuch(field, "a kind of more than %d bytes", d.bounds.MaxTextBytes)
+			}
+		default:
+			ok = d.skip(num, typ)
+		}
+		if !ok {
+			return false, nil
+		}
+	}
+	d.end = outer
+	return true, nil
+}
+
+// addAmount adds an entry of a map: the last one of a kind counts.
+func addAmount(all []descriptor.Amount, a descriptor.Amount) []descriptor.Amount {
+	for i := range all {
+		if all[i].Name == a.Name {
+			all[i] = a
+			return all
+		}
+	}
+	return append(all, a)
+}
+
+// units reads an entry of Amount.units.
+func (d *decoder) units() (a descriptor.Amount, ok bool) {
+	outer, ok := d.enter()
+	if !ok {
+		return a, false
+	}
+	for d.pos < d.end {
+		num, typ, ok := d.tag()
+		if !ok {
+			return a, false
+		}
+		switch {
+		case num == 1 && typ == protowire.BytesType:
+			a.Name, ok = d.str()
+		case num == 2 && typ == protowire.VarintType:
+			a.Units, ok = d.varint()
+		default:
+			ok = d.skip(num, typ)
+		}
+		if !ok {
+			return a, false
+		}
+	}
+	d.end = outer
+	return a, true
+}
+
+// duration reads a google.protobuf.Duration. One that is longer than maxTTL is cut. before is what an earlier field of the same
+// number said: messages given twice are merged.
+func (d *decoder) duration(before time.Duration) (time.Duration, bool) {
+	outer, ok := d.enter()
+	if !ok {
+		return 0, false
+	}
+	seconds, nanos := int64(before/time.Second), int64(before%time.Second)
+	for d.pos < d.end {
+		num, typ, ok := d.tag()
+		if !ok {
+			return 0, false
+		}
+		var v uint64
+		switch {
+		case num == 1 && typ == protowire.VarintType:
+			v, ok = d.varint()
+			seconds = int64(v)
+		case num == 2 && typ == protowire.VarintType:
+			v, ok = d.varint()
+			nanos = int64(int32(v))
+		default:
+			ok = d.skip(num, typ)
+		}
+		if !ok {
+			return 0, false
+		}
+	}
+	d.end = outer
+	seconds = max(-1, min(seconds, int64(maxTTL/time.Second)))
+	return time.Duration(seconds)*time.Second + time.Duration(nanos), true
+}
