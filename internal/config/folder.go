@@ -122,7 +122,7 @@ func (f *Folder) inForce() int {
 func (f *Folder) load(p *paths, quiet bool) (r Result, generation int, growing bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	met, err := p.scan(f.o.Dir)
+	met, reads, err := f.scanAndRead(p, quiet)
 	before := f.last
 	before.Changed = false
 	if err != nil {
@@ -130,19 +130,6 @@ func (f *Folder) load(p *paths, quiet bool) (r Result, generation int, growing b
 		f.metrics.gone.Store(goneKept(before.Tree != nil && len(before.Tree.Rules) > 0))
 		return before, f.generation, false, fmt.Errorf("read rule folder %s: %w", f.o.Dir, err)
 	}
-	met = f.expandUnreadable(met)
-
-	reads := make([]readResult, len(met))
-	var g errgroup.Group
-	g.SetLimit(runtime.GOMAXPROCS(0))
-	for i, m := range met {
-		g.Go(func() error {
-			reads[i] = f.read(m, quiet)
-			return nil
-		})
-	}
-	_ = g.Wait() // none of them fails: an unreadable file is a bad file
-
 	files := make(map[string]*ruleFile, len(met))
 	skipped := make(map[string]skippedFile)
 	looks := make(map[string]fs.FileInfo)
@@ -184,6 +171,50 @@ func (f *Folder) load(p *paths, quiet bool) (r Result, generation int, growing b
 		return before, f.generation, len(looks) > 0, err
 	}
 	return f.last, f.generation, len(looks) > 0, nil
+}
+
+// maxScans is how often the folder is scanned at most if files vanish after a scan has found them.
+const maxScans = 5
+
+// scanAndRead lists the files of the folder and reads those that have changed. The folder may be replaced meanwhile, as a
+// ConfigMap's is: then files of the old version vanish after the scan has found them. That is no mistake of theirs, so the
+// folder is scanned again.
+func (f *Folder) scanAndRead(p *paths, quiet bool) (met []found, reads []readResult, err error) {
+	var before []found
+	for scans := 1; ; scans++ {
+		scanned, err := p.scan(f.o.Dir)
+		switch {
+		case os.IsNotExist(err) && scans < maxScans:
+			continue
+		case err != nil:
+			return nil, nil, err
+		case scans > 1 && slices.EqualFunc(scanned, before, found.equal):
+			return met, reads, nil // what cannot be read has not vanished: a link to a name that does not exist
+		}
+		before = scanned
+		met = f.expandUnreadable(scanned)
+		reads = f.readAll(met, quiet)
+		vanished := slices.ContainsFunc(met, func(m found) bool { return os.IsNotExist(m.err) }) ||
+			slices.ContainsFunc(reads, func(r readResult) bool { return r.vanished })
+		if !vanished || scans == maxScans {
+			return met, reads, nil
+		}
+	}
+}
+
+// readAll reads the files that have changed, several at a time.
+func (f *Folder) readAll(met []found, quiet bool) []readResult {
+	reads := make([]readResult, len(met))
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, m := range met {
+		g.Go(func() error {
+			reads[i] = f.read(m, quiet)
+			return nil
+		})
+	}
+	_ = g.Wait() // none of them fails: an unreadable file is a bad file
+	return reads
 }
 
 // skip stores which files are skipped and logs the new ones: one line for each file with rules, and one line for all other
@@ -230,11 +261,12 @@ func (f *Folder) expandUnreadable(met []found) []found {
 	return out
 }
 
-// readResult is the result of reading a file: one of these, or none of them if the file is unchanged.
+// readResult is the result of reading a file: one of the first three, or none of them if the file is unchanged.
 type readResult struct {
-	fresh   *ruleFile    // its newest version
-	growing fs.FileInfo  // it is being written
-	skipped *skippedFile // it is not a rule file
+	fresh    *ruleFile    // its newest version
+	growing  fs.FileInfo  // it is being written
+	skipped  *skippedFile // it is not a rule file
+	vanished bool         // a scan has found it, but it was gone when it was read
 }
 
 // read reads a file if it has changed.
@@ -246,14 +278,15 @@ func (f *Folder) read(m found, quiet bool) readResult {
 	}
 	name := filepath.Join(f.o.Dir, filepath.FromSlash(m.name))
 	bad := func(err error) readResult {
+		vanished := m.err == nil && os.IsNotExist(err)
 		if m.nonRule != "" && old == nil {
-			return readResult{skipped: &skippedFile{Skipped: Skipped{Name: m.name}}}
+			return readResult{skipped: &skippedFile{Skipped: Skipped{Name: m.name}}, vanished: vanished}
 		}
 		e := &yamlform.Error{File: name, Msg: "cannot be read: " + err.Error()}
 		if known != nil && known.sum == (sum{}) && *known.newest.errs[0] == *e {
-			return readResult{}
+			return readResult{vanished: vanished}
 		}
-		return readResult{fresh: old.next(sum{}, &source{errs: []*yamlform.Error{e}})}
+		return readResult{fresh: old.next(sum{}, &source{errs: []*yamlform.Error{e}}), vanished: vanished}
 	}
 	if m.err != nil {
 		return bad(m.err)

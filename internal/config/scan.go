@@ -23,6 +23,12 @@ type found struct {
 	dir     bool    // it is a folder: err applies to everything below it
 }
 
+// equal reports whether two scans found the same.
+func (f found) equal(other found) bool {
+	sameError := (f.err == nil) == (other.err == nil) && (f.err == nil || f.err.Error() == other.err.Error())
+	return sameError && f.name == other.name && f.path == other.path && f.nonRule == other.nonRule && f.dir == other.dir
+}
+
 // scan lists the files below the folder, sorted by name. It fails only if the folder itself cannot be read.
 //
 // The folder's own path is resolved once, so that a scan sees one release of the rules even while a symbolic link is moved

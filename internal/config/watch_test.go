@@ -3,17 +3,21 @@ package config
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"go.uber.org/goleak"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-const patience = 10 * time.Second // for what takes 100 ms on a quiet machine
+const patience = time.Minute // for what takes 100 ms on a quiet machine
 
 // watched is a folder under Watch. Its rescan is so slow that every change must be noticed through events.
 type watched struct {
@@ -224,6 +228,44 @@ func TestWatchConfigMap(t *testing.T) {
 	w.until("bad update", func(r Result) bool { return states(r)[0] == "a.yaml=stale" && requests(r.Tree, "a") == 5 })
 	configMap(t, dir, "..2026_08_21_06_00_00.7", map[string]string{"a.yaml": rules("a", 7)})
 	w.until("good update", func(r Result) bool { return states(r)[0] == "a.yaml=loaded" && requests(r.Tree, "a") == 7 })
+}
+
+// A ConfigMap is replaced while it is read. Both versions are good, so no file may ever be reported as bad.
+func TestConfigMapReplacedWhileItIsRead(t *testing.T) {
+	dir := t.TempDir()
+	version := func(i int) (name string, files map[string]string) {
+		files = make(map[string]string)
+		for n := range 100 {
+			files[fmt.Sprintf("%d.yaml", n)] = rules(fmt.Sprint(n), i)
+		}
+		return fmt.Sprintf("..version_%d", i), files
+	}
+	name, files := version(0)
+	configMap(t, dir, name, files)
+	f := NewFolder(Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+	const times = 50
+	loads := make(chan struct{}) // one replacement for each load
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range times {
+			loads <- struct{}{}
+			r, err := f.Load()
+			if err != nil || len(r.Files) != 100 {
+				t.Errorf("%d files, %v", len(r.Files), err)
+			}
+			for _, file := range r.Files {
+				if file.State != descriptor.FileLoaded {
+					t.Errorf("%s is %s: %v", file.Name, file.State, file.Errors)
+				}
+			}
+		}
+	})
+	for i := 1; i <= times; i++ {
+		name, files := version(i)
+		<-loads
+		configMap(t, dir, name, files)
+	}
+	wg.Wait()
 }
 
 // The folder is below a link that is moved with each release: RUNTIME_ROOT/current.
