@@ -8,8 +8,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// concurrency admits hits while places are free. A hit takes a place, a refund gives one back, and a place that nobody gives
-// back is free again when the window has passed, which is the rule's ttl.
+// concurrency admits hits while places are free. A hit takes a place and a refund gives one back. A place that is not given
+// back becomes free when the window, which is the rule's ttl, has passed.
 //
 // The state is that of a sliding log: an entry for each place in use, with the time when it was taken. A refund drops the oldest
 // entries. It does not say which place it gives back, and this is the choice under which no entry leaves before the request

@@ -19,7 +19,7 @@ const (
 	HoldExtend                    // postpones the end of the reservation, and never makes it earlier; Take.Hits is 0
 )
 
-// HoldResult says what has become of an operation.
+// HoldResult is the result of one operation on a reservation.
 type HoldResult uint8
 
 // The results. With HoldTooMany and HoldTooLarge the take is refused.

@@ -312,7 +312,7 @@ func (b *bank) settle(accounts []*account, takes []backend.Take) []answer {
 	return answers
 }
 
-// judge says whether a take passes, and what a reservation could get.
+// judge returns whether a take passes, and how many hits a reservation could get.
 func (a *account) judge(t *backend.Take, now int64) (w answer) {
 	room := int64(a.limit.Capacity()) - a.used
 	if t.Hold == nil {

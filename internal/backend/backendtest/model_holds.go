@@ -83,8 +83,8 @@ func (m *Model) drop(h *modelHold) {
 	m.held = slices.DeleteFunc(m.held, func(e *modelHold) bool { return e == h })
 }
 
-// drawReservations allows reservations of at most a minute. So they are dropped in the order in which they expire, and there are
-// never so many that a call could not deal with all that have ended.
+// drawReservations allows reservations of at most a minute. So they are dropped in the order in which they expire, and one call
+// always has room to drop all that have expired.
 func drawReservations(t *rapid.T, l *descriptor.Limit) {
 	r := allow(l)
 	r.MaxTTL, r.Release = r.TTL, rapid.Bool().Draw(t, "release")

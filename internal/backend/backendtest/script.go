@@ -29,7 +29,8 @@ import (
 //
 // A word with a colon makes a take the step of a hold: reserve:ID, report:ID (what was used so far), commit:ID or extend:ID.
 // Words after it: ttl:30s (default 1m), least:N (the smallest grant) and unknown (a commit without a hold is charged). The
-// outcome then says what is held and until when after the epoch, or why the step did nothing.
+// OUTCOME of such a step also has the hits that are held and the time when that ends, counted from the epoch, or why the step
+// did nothing.
 
 //go:embed testdata
 var testdata embed.FS

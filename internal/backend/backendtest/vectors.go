@@ -35,9 +35,9 @@ type vectorStep struct {
 }
 
 // corrected holds steps that are recorded wrong. In clock-back-gcra the clock goes back by ten seconds, which is two drains of
-// the bucket. As recorded, hits are then refused until the clock has caught up, and each answer says that one passes a second
-// later. What holds is what that vector's source says, one bucket of debt at most: a second after the first refusal one hit
-// passes, and the bucket is full ten seconds after that.
+// the bucket. The recording refuses hits until the clock has caught up, although each of its answers promises a hit one second
+// later. The correction follows the vector's own source, which allows one bucket of debt at most: one second after the first
+// refusal a hit passes, and ten seconds after that the bucket is full.
 var corrected = map[string]map[int]vectorStep{
 	"clock-back-gcra": {
 		2: {T: 1490832091000000, Hits: 1, Allowed: true, ResetAfter: 5_000_000},

@@ -243,7 +243,7 @@ func (sh *shard) addBook(hash uint64, key []byte) *book {
 	return sh.books.add(hash, key)
 }
 
-// end deals with the ends of at most so many records.
+// end handles at most this many records whose time is over: it settles what has expired and removes what is kept no longer.
 func (s *Store) end(b *book, l *descriptor.Limit, state *backend.State, now int64, most int) {
 	for range most {
 		at := b.open.first()
@@ -257,7 +257,7 @@ func (s *Store) end(b *book, l *descriptor.Limit, state *backend.State, now int6
 	}
 }
 
-// endLine deals with the end of a record, if it has come, and reports whether the record is kept.
+// endLine handles one record, if its time is over, and reports whether the record is kept.
 func (s *Store) endLine(b *book, at int32, l *descriptor.Limit, state *backend.State, now int64) (kept bool) {
 	line := &b.lines[at]
 	if line.held.Expires > now && !line.past {
