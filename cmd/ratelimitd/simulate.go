@@ -24,7 +24,7 @@ import (
 // simulateCommand is the subcommand that replays access logs through rules.
 type simulateCommand struct {
 	Rules     string   `required:"" placeholder:"DIR" help:"Folder of rule files, or one file; - is the standard input."`
-	Against   string   `placeholder:"DIR" help:"Folder of the rule files that are in force now, or one file (- is the standard input): the report shows which callers would be newly refused."`
+	Against   string   `placeholder:"DIR" help:"Folder of the rule files in force now, or one file (or -): the report shows which callers would be newly refused."`
 	Overrides string   `placeholder:"FILE" help:"File of overrides in force."`
 	Logs      []string `name:"log" required:"" sep:"none" placeholder:"FILE" help:"Access log, plain or gzip; - is the standard input. May be repeated: read in this order."`
 
@@ -35,7 +35,9 @@ type simulateCommand struct {
 	MaxErrors  string        `default:"1000" placeholder:"N" help:"Fail if more lines than this cannot be used: a number, or a share of all lines such as 0.5%; -1: never."`
 	FailOn     []string      `enum:"refused,newly-refused,newly-passed,no-rule,failed" placeholder:"WHAT" help:"Exit with 1 if there are requests that are refused, newly-refused or newly-passed (see --against), match no rule (no-rule) or failed (no decision could be made). With 2 if no request matches any rule."`
 	FailAbove  float64       `default:"0" placeholder:"PERCENT" help:"With --fail-on: fail only above this share of all requests."`
-	MaxCallers int           `default:"100000" placeholder:"N" help:"Maximum number of callers that are counted individually; the others are counted together."`
+	MaxCallers int           `default:"100000" placeholder:"N" help:"Maximum number of callers counted individually."`
+
+	CompareAlgorithms bool `help:"Also compare all algorithms with an exact log."`
 
 	HTML     string `name:"html" writes:"" placeholder:"FILE" help:"Also write a report with charts to this file."`
 	Verdicts string `writes:"" placeholder:"FILE" help:"Also write each verdict here, as JSON lines."`
@@ -189,6 +191,7 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 			Shadow: o.Shadow, Quota: o.Quota, StopWhenOver: o.Stop, Admission: descriptor.ParseAdmission(o.Admission), CalendarMonths: o.Months,
 		},
 		Mapping: mapping, Duration: o.Duration, Window: o.Reorder, MaxBadLines: badLines, MaxBadShare: badShare, MaxCallers: o.MaxCallers, MaxCounters: o.MaxCounters,
+		CompareAlgorithms: o.CompareAlgorithms,
 	}
 	if o.Against != "" {
 		old, err := simulate.LoadRules(o.Against, o.Merge, tree)
