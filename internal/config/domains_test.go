@@ -50,6 +50,10 @@ func TestShippedDomains(t *testing.T) {
 		{"saas_api", "plan=pro api_key=ann endpoint=export", descriptor.Hour, 10, "shared"},
 		{"saas_api", "plan=pro api_key=acme", descriptor.Day, 5000000, "shared"},
 		{"saas_api", "plan=pro api_key=acme endpoint=search", descriptor.Minute, 300, "shared"},
+		{"tenants", "remote_address=2001:db8::1", descriptor.Second, 10, ""},
+		{"tenants", "remote_address=2001:db8:ff00::1", descriptor.Second, 100, ""},
+		{"tenants", "path=/tenants/acme/orders", descriptor.Minute, 600, ""},
+		{"tenants", "api_key=ACME", descriptor.Minute, 6000, ""},
 		{"saas_api", "plan=gold api_key=ann", 0, 0, "none"},
 	} {
 		tested[c.domain] = true

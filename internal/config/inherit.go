@@ -63,6 +63,11 @@ func (r *ruleReader) complete(siblings []descriptor.NodeSpec) {
 
 // inheritFrom adds to a descriptor what another one says and it does not.
 func (r *ruleReader) inheritFrom(to, from *descriptor.NodeSpec, v yamlform.Value) {
+	if from.FoldCase && !to.FoldCase {
+		v.Errorf("`inherit`: the descriptor that it takes from, %s, has `fold_case: true`: write it here too, or the case of letters matters in this value alone",
+			yamlform.Position(from.Position).Near())
+		return
+	}
 	if to.Rule == nil {
 		to.Rule = r.copyOf(from.Rule, v)
 	}

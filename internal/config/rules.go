@@ -158,6 +158,12 @@ func init() {
 		{Key: yamlform.Key{Name: "condition", Type: flag, Extension: true,
 			Doc: "this level decides which rule applies, and is no part of the counter: a caller who moves from one plan to another keeps what is used"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.Condition, d.condition = v.Flag(), v }},
+		{Key: yamlform.Key{Name: "fold_case", Type: flag, Extension: true,
+			Doc: "whether a letter from A to Z is in upper or lower case makes no difference: such values match the same, and share one counter"},
+			read: func(d *descriptorReading, v yamlform.Value) { d.spec.FoldCase, d.fold = v.Flag(), v }},
+		{Key: yamlform.Key{Name: "group", Type: yamlform.Type{Kind: yamlform.Text, Pattern: groupPattern, Form: "networks, such as ipv6/64 or ipv4/24,ipv6/56, or a capture group of `value_regex`, such as $1"}, Extension: true,
+			Doc: "values that share one counter: the addresses of one network, or the values in which the capture group has the same text"},
+			read: func(d *descriptorReading, v yamlform.Value) { d.readGroup(v) }},
 		{Key: yamlform.Key{Name: "inherit", Type: flag, Extension: true,
 			Doc: "what this descriptor does not say itself, its limit and the levels below, it takes from the one beside it with the same key and no value"},
 			read: func(d *descriptorReading, v yamlform.Value) {
@@ -236,6 +242,8 @@ type descriptorReading struct {
 	reserve       reservationReading
 	share         yamlform.Value // of share_threshold
 	condition     yamlform.Value
+	fold          yamlform.Value
+	group         yamlform.Value
 	inherit       yamlform.Value // not given unless it is true
 	onErrorAt     yamlform.Value
 }
@@ -356,6 +364,9 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 	if d.spec.ShareThreshold && d.spec.Condition {
 		d.condition.Errorf("`condition` and `share_threshold`: with `condition` all values share the counter already; leave out `share_threshold`")
 	}
+	if !d.checkGrouping() {
+		ok = false
+	}
 	if d.another.Given() {
 		d.another.Errorf("`rate_limit` and `rate_limits`: put all limits into `rate_limits`")
 	}
@@ -383,7 +394,7 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 		}
 	}
 	if d.spec.ShareThreshold {
-		r.refuseOfOneCaller(d.spec.Children)
+		r.refuseOfOneCaller(d.spec.Children, sharedAndOverridable, sharedAndUsage)
 	}
 	d.checkReservations()
 	if d.rule != nil {
@@ -411,17 +422,17 @@ const (
 )
 
 // refuseOfOneCaller refuses, below a level whose values share counters, rules that are about the counters of one caller.
-func (r *ruleReader) refuseOfOneCaller(specs []descriptor.NodeSpec) {
+func (r *ruleReader) refuseOfOneCaller(specs []descriptor.NodeSpec, overridable, usage string) {
 	for i := range specs {
 		if rule := specs[i].Rule; rule != nil {
 			if rule.Overridable() {
-				r.ErrorAt(yamlform.Position(rule.Position), "%s", sharedAndOverridable)
+				r.ErrorAt(yamlform.Position(rule.Position), "%s", overridable)
 			}
 			if rule.Usage {
-				r.ErrorAt(yamlform.Position(rule.Position), "%s", sharedAndUsage)
+				r.ErrorAt(yamlform.Position(rule.Position), "%s", usage)
 			}
 		}
-		r.refuseOfOneCaller(specs[i].Children)
+		r.refuseOfOneCaller(specs[i].Children, overridable, usage)
 	}
 }
 
@@ -466,7 +477,8 @@ func (r *ruleReader) unique(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 
 // join joins two descriptors if one has only a limit and the other has only descriptors below it.
 func join(first, second *descriptor.NodeSpec) bool {
-	if first.Kind == descriptor.MatchValues || first.ShareThreshold != second.ShareThreshold || first.ValueToMetric != second.ValueToMetric || first.Condition != second.Condition {
+	if first.Kind == descriptor.MatchValues || first.ShareThreshold != second.ShareThreshold || first.ValueToMetric != second.ValueToMetric || first.Condition != second.Condition ||
+		first.FoldCase != second.FoldCase || first.Group != second.Group {
 		return false
 	}
 	switch {

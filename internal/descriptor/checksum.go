@@ -48,6 +48,9 @@ func (c *checksums) level(spec *NodeSpec, shared string, patterns int) (above ui
 		b = appendText(b, v)
 	}
 	b = appendText(b, shared)
+	if spec.FoldCase || spec.Group != (Group{}) {
+		b = append(b, 'g', bit(spec.FoldCase), spec.Group.V4, spec.Group.V6, spec.Group.Capture)
+	}
 	if hasPattern(kind) {
 		b = binary.AppendUvarint(b, uint64(patterns))
 	}

@@ -49,13 +49,35 @@ type edge struct {
 	listed     node    // the child of the rule with this value in its list, or noNode
 	literal    node    // the child of the wildcard whose text equals this value, or noNode
 	starred    bool    // the key has a star: it is matched by edges.starred
+	folded     bool    // the value is in lower case, and in others.folded
 	others     *others // for an edge without a value: how other values are matched; nil: only the key alone matches
 }
 
 // others matches the values that no rule names.
 type others struct {
+	folded   *folded   // values whose case does not matter; nil if there are none
 	networks *networks // nil if there are none
 	patterns patterns  // wildcards and regular expressions
+}
+
+// folded finds values whose case does not matter. A value that a rule has exactly as it is sent comes first.
+type folded struct {
+	exact, listed map[string]node // by the value in lower case
+	longest       int             // bytes of a value
+}
+
+func (f *folded) find(value string) node {
+	if len(value) > f.longest {
+		return noNode
+	}
+	value = Fold(value)
+	if c, ok := f.exact[value]; ok {
+		return c
+	}
+	if c, ok := f.listed[value]; ok {
+		return c
+	}
+	return noNode
 }
 
 // keyPattern is a rule with a star in its key. Its text is matched against an entry's text: key, underscore, value.
@@ -129,8 +151,14 @@ func (e *edges) put(parent node, spec *NodeSpec, child node) error {
 	}
 	switch kind := spec.kind(); kind {
 	case MatchExact:
+		if spec.FoldCase {
+			return e.putFolded(parent, spec, child)
+		}
 		return e.putExact(parent, spec, child)
 	case MatchValues:
+		if spec.FoldCase {
+			return e.putFolded(parent, spec, child)
+		}
 		return e.putValues(parent, spec, child)
 	case MatchWildcard, MatchRegex, MatchCIDR:
 		return e.putPattern(parent, spec, kind, child)
@@ -184,6 +212,31 @@ func (e *edges) putValues(parent node, spec *NodeSpec, child node) error {
 	return nil
 }
 
+// putFolded adds a value, or each value of a list, whose case does not matter.
+func (e *edges) putFolded(parent node, spec *NodeSpec, child node) error {
+	x := e.edge(e.keyAlone(parent, spec.Key))
+	if x.others == nil {
+		x.others = &others{}
+	}
+	if x.others.folded == nil {
+		x.others.folded = &folded{exact: make(map[string]node), listed: make(map[string]node)}
+	}
+	f := x.others.folded
+	values, into, exact, listed := spec.Values, f.listed, noNode, child
+	if spec.kind() == MatchExact {
+		values, into, exact, listed = []string{spec.Value}, f.exact, child, noNode
+	}
+	for _, v := range values {
+		if _, twice := into[v]; twice || v == "" || v != Fold(v) {
+			return fmt.Errorf("key %q with value %q twice, empty, or in upper case", spec.Key, v)
+		}
+		into[v] = child
+		f.longest = max(f.longest, len(v))
+		e.list = append(e.list, edge{key: spec.Key, value: v, parent: parent, exact: exact, listed: listed, literal: noNode, folded: true})
+	}
+	return nil
+}
+
 func (e *edges) putPattern(parent node, spec *NodeSpec, kind MatchKind, child node) error {
 	var prefix netip.Prefix
 	this := takenPattern{parent, spec.Key, kind, spec.Value}
@@ -206,7 +259,7 @@ func (e *edges) putPattern(parent node, spec *NodeSpec, kind MatchKind, child no
 	o := x.others
 	switch kind {
 	case MatchWildcard:
-		o.patterns.list = append(o.patterns.list, pattern{kind: kind, wildcard: compileWildcard(spec.Value), text: spec.Value, child: child})
+		o.patterns.list = append(o.patterns.list, pattern{kind: kind, fold: spec.FoldCase, wildcard: compileWildcard(spec.Value), text: spec.Value, child: child})
 		// A value whose text equals the wildcard matches this wildcard before all other patterns.
 		h := e.hashValue(e.hashKey(parent, spec.Key), spec.Value)
 		if s := e.find(h, parent, spec.Key, spec.Value); s != nil {
@@ -215,7 +268,7 @@ func (e *edges) putPattern(parent node, spec *NodeSpec, kind MatchKind, child no
 		}
 		e.insert(h, edge{key: spec.Key, value: spec.Value, parent: parent, exact: noNode, listed: noNode, literal: child}, child)
 	case MatchRegex:
-		o.patterns.list = append(o.patterns.list, pattern{kind: kind, text: spec.Value, child: child})
+		o.patterns.list = append(o.patterns.list, pattern{kind: kind, fold: spec.FoldCase, text: spec.Value, child: child})
 	default:
 		if o.networks == nil {
 			o.networks = &networks{}

@@ -101,6 +101,7 @@ func (d *Domain) Explain(entries []Entry, keys KeyBuilder) Explanation {
 		n = d.edges.child(n, e.Key, e.Value)
 	}
 	x.Rule = d.rules[n]
+	x.counted()
 	if x.Rule == nil {
 		x.Reason = "what matches the last entry has no rate_limit"
 		if further := d.below(n); len(further) > 0 {
@@ -113,6 +114,21 @@ func (d *Domain) Explain(entries []Entry, keys KeyBuilder) Explanation {
 		x.Keys = append(x.Keys, string(key))
 	}
 	return x
+}
+
+// counted adds what a value counts as, where the rule groups values.
+func (x *Explanation) counted() {
+	for i := range x.Levels {
+		if x.Rule == nil || !x.Rule.groupedAt(i) {
+			continue
+		}
+		as := x.Rule.Counted(i, x.Levels[i].Entry.Value)
+		for j := range x.Levels[i].Candidates {
+			if c := &x.Levels[i].Candidates[j]; c.Matched {
+				c.Reason += fmt.Sprintf("; it counts as %q", as)
+			}
+		}
+	}
 }
 
 // below returns the edges that leave a node.
@@ -132,6 +148,7 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 	x := explainer{value: e.Value, taken: d.edges.child(n, e.Key, e.Value)}
 	x.most = d.edges.most
 	exact, listed := 0, 0
+	var folded struct{ exact, listed, exactHit, listedHit int }
 	var keys, values []string
 	var hit, rest *edge // for the entry's key: the edge of its value, and the edge of all values that no rule names
 	for _, s := range siblings {
@@ -149,6 +166,20 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 		case s.value == "":
 			rest = s
 			continue
+		case s.folded:
+			hits := 0
+			if s.value == Fold(e.Value) {
+				hits = 1
+			}
+			if s.exact != noNode {
+				folded.exact, folded.exactHit = folded.exact+1, folded.exactHit+hits
+			} else {
+				folded.listed, folded.listedHit = folded.listed+1, folded.listedHit+hits
+			}
+			if len(values) < maxNamed {
+				values = append(values, s.value)
+			}
+			continue
 		case s.value == e.Value:
 			hit = s
 		}
@@ -163,10 +194,16 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 		}
 	}
 	if exact > 0 {
-		x.named(MatchExact, hit != nil && hit.exact != noNode, exact)
+		x.named(MatchExact, hit != nil && hit.exact != noNode, exact, false)
 	}
 	if listed > 0 {
-		x.named(MatchValues, hit != nil && hit.listed != noNode, listed)
+		x.named(MatchValues, hit != nil && hit.listed != noNode, listed, false)
+	}
+	if folded.exact > 0 {
+		x.named(MatchExact, folded.exactHit > 0, folded.exact, true)
+	}
+	if folded.listed > 0 {
+		x.named(MatchValues, folded.listedHit > 0, folded.listed, true)
 	}
 	if rest != nil && rest.others != nil {
 		x.networks(rest.others.networks)
@@ -234,15 +271,21 @@ func (c *Candidate) name() string {
 	}
 }
 
-// named adds one candidate for all rules that name values. They name n values; hit is whether the entry's value is one of them.
-func (x *explainer) named(kind MatchKind, hit bool, n int) {
+// named adds one candidate for all rules that name values. They name n values; hit is whether the entry's value is one of them. With
+// fold the case of letters does not matter.
+func (x *explainer) named(kind MatchKind, hit bool, n int, fold bool) {
 	c := Candidate{Kind: kind}
 	if hit {
-		c.Value = x.value
+		if c.Value = x.value; fold {
+			c.Value = Fold(x.value)
+		}
 	}
 	because, all := "the value equals the rule's", "exact values"
 	if kind == MatchValues {
 		because, all = "the value is in the rule's list", "values in lists"
+	}
+	if fold {
+		because += ", in any case of letters"
 	}
 	not := fmt.Sprintf("%q is not among the %d %s", x.value, n, all)
 	switch {

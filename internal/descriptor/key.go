@@ -20,7 +20,8 @@ const keyPrefixKept = 64 // about how many readable bytes a hashed key keeps
 //
 // With share_threshold the key contains the rule's pattern instead of the value, and another mark instead of =: ~ for a
 // wildcard, ~~ for a regular expression, ~~= for a network, ~=value=value for a list of values, and ~~~ for a key with a
-// star. An entry that is a condition has ~ alone after its key. In text from a caller or a rule, the bytes \ | = ~ { are escaped. So two different identities never share a key,
+// star. An entry that is a condition has ~ alone after its key. Where
+// values are grouped, the pattern with its mark, if there is one, =~ and the value that counts follow the key. In text from a caller or a rule, the bytes \ | = ~ { are escaped. So two different identities never share a key,
 // and no value can choose its key's cluster slot by a {tag}.
 type KeyBuilder struct {
 	Prefix string
@@ -44,6 +45,9 @@ func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *
 		dst = appendEscaped(dst, entries[i].Key)
 		if rule != nil && i < len(rule.shared) && rule.shared[i] != "" {
 			dst = append(dst, rule.shared[i]...)
+			if rule.groups != nil && rule.groups[i] != nil {
+				dst = rule.groups[i].append(dst, entries[i].Value, true)
+			}
 			continue
 		}
 		dst = append(dst, '=')
@@ -65,6 +69,15 @@ func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *
 
 // conditionMark replaces the value of an entry that is a condition. No pattern is empty, so no other level has it.
 const conditionMark = "~"
+
+// groupMark stands before a value that counts for a group of values. No value and no pattern has it.
+const groupMark = "=~"
+
+// groupedBy returns the text before the value that counts. It has the pattern, because a group of one level may reach into
+// what another level matches: these are two counters.
+func groupedBy(level Level, values []string) string {
+	return string(shortened([]byte(sharedBy(level, values)))) + groupMark
+}
 
 // maxSharedSize is the length in bytes up to which a key contains a list of values in full.
 const maxSharedSize = 128
@@ -88,15 +101,19 @@ func sharedBy(level Level, values []string) string {
 			text = append(text, '=')
 			text = appendEscaped(text, v)
 		}
-		if len(text) > maxSharedSize {
-			// Hashed once here, not for every key. hashKey uses the same mark.
-			sum := sha256.Sum256(text)
-			text = hex.AppendEncode([]byte(`~=\#`), sum[:])
-		}
-		return string(text)
+		return string(shortened(text))
 	default:
 		return ""
 	}
+}
+
+// shortened replaces a long pattern by a hash, once here and not for every key. hashKey uses the same mark.
+func shortened(text []byte) []byte {
+	if len(text) <= maxSharedSize {
+		return text
+	}
+	sum := sha256.Sum256(text)
+	return hex.AppendEncode([]byte(`~=\#`), sum[:])
 }
 
 // hashKey replaces the text from index body on by its readable beginning and a hash of all of it. Escaping never produces

@@ -46,6 +46,9 @@ func (k KeyBuilder) appendLyft(dst []byte, domain string, entries []Entry, rule 
 	dst = append(dst, '_')
 	for i := range entries {
 		value := entries[i].Value
+		if rule != nil && rule.groupedAt(i) {
+			return dst[:start], false
+		}
 		if rule != nil && rule.Shares(i) {
 			if rule.Levels[i].Kind != MatchWildcard || rule.shared[i] == conditionMark {
 				return dst[:start], false

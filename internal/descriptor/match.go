@@ -17,7 +17,7 @@ func (t *Tree) EachDomain() iter.Seq[*Domain] { return maps.Values(t.domains) }
 // Match returns the rule for a descriptor's entries, or nil.
 //
 // On each level one child is chosen and never reconsidered: the exact value, else the list that contains the value, else
-// the smallest network that contains the address, else the first wildcard or regular expression in file order that
+// the value and then the list that contains it if case does not matter, else the smallest network that contains the address, else the first wildcard or regular expression in file order that
 // matches, else the key alone. A wildcard whose text equals the value comes before other patterns. A wildcard with a star
 // in its key is matched against the whole entry (key, underscore, value). The last entry's node must have a rule: a
 // shorter or longer descriptor does not match. An empty value is not an exact value: it matches the key alone, and
@@ -83,7 +83,7 @@ func (e *edges) childStarred(s *slot, parent node, key, value string) node {
 	c := noNode
 	if s != nil {
 		if o := e.edge(s).others; o != nil {
-			if c = o.network(value); c != noNode {
+			if c = o.direct(value); c != noNode {
 				return c
 			}
 			c = o.patterns.find(value, e.most)
@@ -114,10 +114,20 @@ func (e *edges) childStarred(s *slot, parent node, key, value string) node {
 
 // child returns the child for a value that no rule names, or noNode if nothing here matches it.
 func (o *others) child(value string, most int) node {
-	if c := o.network(value); c != noNode {
+	if c := o.direct(value); c != noNode {
 		return c
 	}
 	return o.patterns.find(value, most)
+}
+
+// direct returns the child for a value that a rule has in another case, else that of its network, or noNode.
+func (o *others) direct(value string) node {
+	if o.folded != nil {
+		if c := o.folded.find(value); c != noNode {
+			return c
+		}
+	}
+	return o.network(value)
 }
 
 // network returns the child for the smallest network that contains the value, or noNode if none does.

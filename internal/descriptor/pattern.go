@@ -13,6 +13,7 @@ type pattern struct {
 	regex    *regexp.Regexp // nil for a wildcard, and for an expression in an automaton
 	program  *program       // the program of regex
 	kind     MatchKind
+	fold     bool   // the case of letters does not matter
 	text     string // as the rule file writes it
 	child    node
 }
@@ -21,6 +22,8 @@ type pattern struct {
 // reads at most the first most bytes of a value.
 func (p *pattern) match(value string, most int) bool {
 	switch {
+	case p.regex == nil && p.fold:
+		return p.wildcard.match(Fold(value))
 	case p.regex == nil:
 		return p.wildcard.match(value)
 	case len(value) > most:
@@ -69,7 +72,7 @@ func (p *patterns) finish() error {
 			p.single = append(p.single, int32(i))
 			continue
 		}
-		parsed, err := parseRegex(x.text)
+		parsed, err := parseRegex(x.text, x.fold)
 		if err != nil {
 			return err
 		}
@@ -82,7 +85,7 @@ func (p *patterns) finish() error {
 			together = append(together, compiledRegex{int32(i), parsed, a})
 			continue
 		}
-		if x.regex, err = CompileRegex(x.text); err != nil {
+		if x.regex, err = compileRegex(parsed); err != nil {
 			return err
 		}
 		x.program = alone
@@ -139,10 +142,14 @@ const maxRegexSize = 1024
 // CompileRegex compiles a value_regex, which has the syntax of RE2 and must match the whole value. The time for a match is
 // proportional to the length of the value, for every expression.
 func CompileRegex(text string) (*regexp.Regexp, error) {
-	parsed, err := parseRegex(text)
+	parsed, err := parseRegex(text, false)
 	if err != nil {
 		return nil, err
 	}
+	return compileRegex(parsed)
+}
+
+func compileRegex(parsed *syntax.Regexp) (*regexp.Regexp, error) {
 	re, err := regexp.Compile(`\A(?:` + parsed.String() + `)\z`)
 	if err != nil {
 		return nil, fmt.Errorf("compile expression: %w", err)
@@ -151,15 +158,19 @@ func CompileRegex(text string) (*regexp.Regexp, error) {
 }
 
 // parseRegex parses an expression by itself, without what CompileRegex puts around it: that must neither repair a broken
-// expression nor, after a \Q, become part of it.
-func parseRegex(text string) (*syntax.Regexp, error) {
+// expression nor, after a \Q, become part of it. With fold it matches letters in any case.
+func parseRegex(text string, fold bool) (*syntax.Regexp, error) {
 	if text == "" {
 		return nil, errors.New("the expression is empty: write one, or leave value_regex out to match any value")
 	}
 	if len(text) > maxRegexSize {
 		return nil, fmt.Errorf("the expression is longer than %d bytes", maxRegexSize)
 	}
-	parsed, err := syntax.Parse(text, syntax.Perl)
+	flags := syntax.Perl
+	if fold {
+		flags |= syntax.FoldCase
+	}
+	parsed, err := syntax.Parse(text, flags)
 	if err != nil {
 		var e *syntax.Error
 		if errors.As(err, &e) {

@@ -31,9 +31,11 @@ type Rule struct {
 	OverrideMax  uint32   // the most requests per unit, and the largest burst, of an operator's override; 0: there may be none
 	Position     Position // of the rule in its rule file
 
-	// shared is, per level, the text that replaces "=value" in the counter's key (sharedBy), or empty. It is nil if it is
-	// empty at all levels.
+	// shared is, per level, the text that replaces "=value" in the counter's key (sharedBy), or empty. The value that counts
+	// follows it where values are grouped. It is nil if it is empty at all levels.
 	shared []string
+
+	groups []*grouping // per level: how values are grouped; nil where they are not, and if they are at no level
 
 	tags []string // of the counters of Limits, made once
 }
@@ -91,4 +93,6 @@ func (l Level) PatternFor(key string) string {
 }
 
 // Shares reports whether all values that match the rule at this level share one counter.
-func (r *Rule) Shares(level int) bool { return r.shared != nil && r.shared[level] != "" }
+func (r *Rule) Shares(level int) bool {
+	return r.shared != nil && r.shared[level] != "" && !r.groupedAt(level)
+}

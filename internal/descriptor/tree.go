@@ -46,6 +46,8 @@ type NodeSpec struct {
 	ShareThreshold bool      // all matching values share one counter; no effect on an exact value or on the key alone
 	ValueToMetric  bool      // the metric's name contains the request's value instead of the rule's
 	Condition      bool      // the value is matched, but is no part of the counter's key
+	FoldCase       bool      // A to Z and a to z are one; Value and Values have lower case
+	Group          Group     // values that share a counter; needs a Kind or a Value that matches several
 }
 
 // Level returns the spec as one step of a rule's path.
@@ -173,8 +175,9 @@ type compiler struct {
 	months bool // Options.CalendarMonths
 	levels []Level
 	shared []string
+	groups []*grouping
 	metric []bool
-	anyOf  struct{ shared, metric bool }
+	anyOf  struct{ shared, grouped, metric bool }
 	sums   *checksums
 }
 
@@ -209,15 +212,23 @@ func (c *compiler) child(parent node, spec *NodeSpec, patterns int) error {
 	case spec.ShareThreshold:
 		pattern = sharedBy(level, spec.Values)
 	}
+	group, err := newGrouping(spec, c.domain.edges.most)
+	if err != nil {
+		return err
+	}
+	if group != nil {
+		pattern = groupedBy(level, spec.Values)
+	}
 	wasAny := c.anyOf
 	c.levels = append(c.levels, level)
 	c.shared = append(c.shared, pattern)
+	c.groups = append(c.groups, group)
 	c.metric = append(c.metric, spec.ValueToMetric)
 	c.anyOf.shared = c.anyOf.shared || pattern != ""
+	c.anyOf.grouped = c.anyOf.grouped || group != nil
 	c.anyOf.metric = c.anyOf.metric || spec.ValueToMetric
 
 	above := c.sums.level(spec, pattern, patterns)
-	var err error
 	if spec.Rule != nil {
 		c.domain.rules[child], err = c.rule(spec.Rule)
 	}
@@ -228,6 +239,7 @@ func (c *compiler) child(parent node, spec *NodeSpec, patterns int) error {
 
 	c.levels = c.levels[:len(c.levels)-1]
 	c.shared = c.shared[:len(c.shared)-1]
+	c.groups = c.groups[:len(c.groups)-1]
 	c.metric = c.metric[:len(c.metric)-1]
 	c.anyOf = wasAny
 	return err
@@ -263,6 +275,9 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	}
 	if c.anyOf.shared {
 		r.shared = append([]string(nil), c.shared...)
+	}
+	if c.anyOf.grouped {
+		r.groups = append([]*grouping(nil), c.groups...)
 	}
 	if c.anyOf.metric {
 		r.MetricValues = append([]bool(nil), c.metric...)

@@ -30,6 +30,7 @@ func (c *calculation) override(now time.Time) {
 // overrideRule applies the overrides of one descriptor's rule. An override of one limit comes before an override of all.
 func (c *calculation) overrideRule(r *resolved, entries []descriptor.Entry, now int64) {
 	rule := r.rule
+	entries = rule.CountedEntries(entries)
 	all := c.find(rule, "", entries, now)
 	if len(rule.Limits) == 1 && all.Kind == 0 {
 		return
@@ -78,7 +79,7 @@ func (c *calculation) apply(n *override.Numbers, rule *descriptor.Rule, l *descr
 	return true
 }
 
-// find returns the override of one limit of a rule. It has no Kind if none is in force.
+// find returns the override of one limit of a rule. The entries have the values that count. It has no Kind if none is in force.
 func (c *calculation) find(rule *descriptor.Rule, limit string, entries []descriptor.Entry, now int64) override.Numbers {
 	n, scratch := c.snapshot.overrides.Find(c.identity, rule, limit, entries, now)
 	c.identity = scratch
@@ -127,6 +128,7 @@ func (c *calculation) overrideInForce(rule *descriptor.Rule, entries []descripto
 	if !rule.Overridable() {
 		return override.Numbers{}
 	}
+	entries = rule.CountedEntries(entries)
 	n := c.find(rule, "", entries, now.Unix())
 	for j := 0; n.Kind == 0 && len(rule.Limits) > 1 && j < len(rule.Limits); j++ {
 		n = c.find(rule, rule.Limits[j].Name, entries, now.Unix())

@@ -8,7 +8,7 @@ import (
 )
 
 // recordUsage records the counters of rules with usage, and counts their hits. A hit is refused if its own counter refused it, as in
-// countUses. A counter that the over-limit cache answered for was recorded before.
+// countUses. Grouped values are recorded as they count. A counter that the over-limit cache answered for was recorded before.
 func (c *calculation) recordUsage(x *usage.Index, keys descriptor.KeyBuilder, now time.Time) {
 	for i := range c.request.Takes {
 		t, o := &c.request.Takes[i], &c.request.Outcomes[i]
@@ -29,6 +29,6 @@ func (c *calculation) recordUsage(x *usage.Index, keys descriptor.KeyBuilder, no
 		if t.Limit.Algorithm != descriptor.FixedWindow {
 			moves = t.Limit.Window.Length()
 		}
-		x.Record(now, t.Key, c.req.Domain, c.entries(t.Member), o.ResetAfter, moves)
+		x.Record(now, t.Key, c.req.Domain, r.rule.CountedEntries(c.entries(t.Member)), o.ResetAfter, moves)
 	}
 }

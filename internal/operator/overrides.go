@@ -111,7 +111,7 @@ func (o *overrides) edits(now time.Time, writes []*adminv1.OverrideWrite, remove
 		if err == nil && !remove {
 			err = override.Resolve(tree, read)
 		} else if err == nil {
-			toRemove(tree, read)
+			toRemove(tree, o.InForce(), read)
 			err = read.Validate()
 		}
 		if err != nil {
@@ -130,12 +130,18 @@ func (o *overrides) edits(now time.Time, writes []*adminv1.OverrideWrite, remove
 	return edits, nil
 }
 
-// toRemove completes the identity of an override that is removed. If no rule is like it any more, it stays as it was sent.
-func toRemove(tree *descriptor.Tree, o *override.Override) {
+// toRemove completes the identity of an override that is removed. If no rule is like it any more, it stays as it was sent. The
+// values stay as they were sent too, if the override was written before the rule grouped them.
+func toRemove(tree *descriptor.Tree, set *override.Set, o *override.Override) {
 	o.Numbers = override.Numbers{Kind: override.Blocked} // every overridable rule may have it
 	complete := *o
-	if override.Resolve(tree, &complete) == nil {
-		o.Identity = complete.Identity
+	if override.Resolve(tree, &complete) != nil {
+		return
+	}
+	sent := complete.Identity
+	sent.Entries = o.Entries
+	if o.Identity = complete.Identity; set.Get(&complete.Identity) == nil && set.Get(&sent) != nil {
+		o.Identity = sent
 	}
 }
 

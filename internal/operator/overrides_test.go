@@ -41,6 +41,7 @@ func startOverriding(t *testing.T) *overriding {
 		{Key: "two", Rule: &descriptor.Rule{OverrideMax: descriptor.OverrideUnbounded, Limits: []descriptor.Limit{
 			{Name: "short", Requests: 5, Window: descriptor.Window{Unit: descriptor.Hour}}, {Name: "long", Requests: 50, Window: year},
 		}}},
+		{Key: "fold", FoldCase: true, Rule: &descriptor.Rule{OverrideMax: descriptor.OverrideUnbounded, Limits: []descriptor.Limit{{Requests: 5, Window: year}}}},
 		{Key: "fixed", Rule: &descriptor.Rule{Limits: []descriptor.Limit{{Requests: 5, Window: year}}}},
 	}}}, descriptor.Options{})
 	if err != nil {
@@ -207,6 +208,32 @@ func TestLifeOfAnOverride(t *testing.T) {
 			if !strings.Contains(audit[i], part) {
 				t.Errorf("line %d does not have %s: %s", i, part, audit[i])
 			}
+		}
+	}
+}
+
+// An override of a grouped value is for the value that counts. One that was written before the values were grouped can be removed.
+func TestOverrideOfGroupedValues(t *testing.T) {
+	o := startOverriding(t)
+	set, err := o.client.Set(o.ctx(t), &adminv1.OverrideServiceSetRequest{Writes: writeOf(requests(7, "d.fold", "fold=ACME"))})
+	if err != nil || set.GetChanges()[0].GetAfter().GetEntries()[0].GetValue() != "acme" {
+		t.Fatal(set, err)
+	}
+	o.await(t, set.GetChanges()[0].GetAfter().GetVersion())
+	removed, err := o.client.Remove(o.ctx(t), &adminv1.OverrideServiceRemoveRequest{Writes: writeOf(requests(7, "d.fold", "fold=Acme"))})
+	if err != nil || removed.GetChanges()[0].GetBefore().GetRequestsPerUnit() != 7 {
+		t.Fatal(removed, err)
+	}
+	old := override.Identity{Domain: "d", Rule: "d.fold", Entries: []descriptor.Entry{{Key: "fold", Value: "ACME"}}}
+	had := new(override.Set).With(1, []override.Change{{Identity: old, Numbers: override.Numbers{Kind: override.Blocked}}})
+	for _, test := range []struct {
+		set  *override.Set
+		want string
+	}{{had, "ACME"}, {new(override.Set), "acme"}} {
+		got := override.Override{Identity: old}
+		toRemove(o.limiter.Tree(), test.set, &got)
+		if got.Entries[0].Value != test.want {
+			t.Errorf("%s would be removed, want %s", got.Entries[0].Value, test.want)
 		}
 	}
 }

@@ -76,6 +76,15 @@ func flagsOf(r *descriptor.Rule) string {
 	if r.OnError != descriptor.OnErrorDefault {
 		s += ", on_error: " + descriptor.OnErrorNames[r.OnError]
 	}
+	for i, l := range r.Levels {
+		group, fold := r.GroupAt(i)
+		if fold {
+			s += fmt.Sprintf(", fold_case: %s", strconv.Quote(l.Key))
+		}
+		if group != (descriptor.Group{}) {
+			s += fmt.Sprintf(", group: %s %s", strconv.Quote(l.Key), group)
+		}
+	}
 	for i, w := range r.Cost() {
 		if i == 0 {
 			s += ", cost:"

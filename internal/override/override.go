@@ -30,7 +30,7 @@ type Identity struct {
 	Domain  string
 	Rule    string             // the rule's path
 	Limit   string             // the name of one of the rule's limits; empty: the only one, or all
-	Entries []descriptor.Entry // exactly the descriptor that the caller sends
+	Entries []descriptor.Entry // the descriptor that the caller sends; where the rule groups values, with the values that count
 }
 
 // Numbers are what an override replaces.

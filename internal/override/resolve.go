@@ -11,8 +11,8 @@ import (
 )
 
 // Resolve checks an override against rules, and completes its identity: the rule may be named by its path, by its path without
-// the domain, by its name, and by the name of one of its limits. Afterwards Rule is the path, and Limit is empty if the rule
-// has one limit. The error says what to write instead.
+// the domain, by its name, and by the name of one of its limits. Afterwards Rule is the path, Limit is empty if the rule
+// has one limit, and grouped values are those that count. The error says what to write instead.
 func Resolve(tree *descriptor.Tree, o *Override) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -36,6 +36,7 @@ func Resolve(tree *descriptor.Tree, o *Override) error {
 		return err
 	}
 	o.Rule = rule.Path
+	o.Entries = rule.CountedEntries(o.Entries)
 	return fits(rule, o)
 }
 
@@ -45,7 +46,7 @@ func ResolveAll(tree *descriptor.Tree, all []Placed) (good []Placed, errs []*yam
 	seen := make(map[string]yamlform.Position, len(all))
 	var key []byte
 	for _, p := range all {
-		rule, limit := p.Rule, p.Limit
+		rule, limit, sent := p.Rule, p.Limit, p.Entries
 		if err := Resolve(tree, &p.Override); err != nil {
 			errs = append(errs, p.At.Errorf("%v", err))
 			continue
@@ -53,6 +54,9 @@ func ResolveAll(tree *descriptor.Tree, all []Placed) (good []Placed, errs []*yam
 		switch {
 		case p.Rule != rule:
 			errs = append(errs, p.At.Errorf("rule: a file needs the path: write `%s` in place of %s", p.Rule, yamlform.Quote(rule)))
+			continue
+		case !slices.Equal(p.Entries, sent):
+			errs = append(errs, p.At.Errorf("entries: a file needs the values that count: write %s", yamlform.Quote(entries.Format(p.Entries))))
 			continue
 		case p.Limit != limit:
 			errs = append(errs, p.At.Errorf("limit: the rule `%s` has one limit: leave out %s", p.Rule, yamlform.Quote(limit)))

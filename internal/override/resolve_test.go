@@ -121,3 +121,37 @@ func TestResolveErrors(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// An override is for the value that counts. A file has to name it, because the service reads it without rules.
+func TestResolveGroupedValues(t *testing.T) {
+	tree, errs := config.Compile([]config.File{{Name: "api.yaml", Data: []byte(`domain: api
+descriptors:
+  - key: tenant
+    fold_case: true
+    overridable: true
+    rate_limit: {unit: minute, requests_per_unit: 600}
+    descriptors:
+      - {key: ip, group: ipv6/64, overridable: true, rate_limit: {unit: minute, requests_per_unit: 60}}
+`)}}, config.CompileOptions{})
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	for _, test := range []struct{ rule, sent, counts string }{
+		{"api.tenant", "tenant=ACME", "tenant=acme"},
+		{"api.tenant", "tenant=acme", "tenant=acme"},
+		{"api.tenant.ip", "tenant=Acme,ip=2001:db8::7", "tenant=acme,ip=2001:db8::"},
+		{"api.tenant.ip", "tenant=acme,ip=::ffff:10.0.0.7", "tenant=acme,ip=10.0.0.7"},
+	} {
+		o := resolvable(t, test.rule, "", test.sent, Numbers{Kind: Blocked})
+		sent := o.Entries
+		placed := []Placed{{Override: *o}}
+		if err := Resolve(tree, o); err != nil || entries.Format(o.Entries) != test.counts || entries.Format(sent) != test.sent {
+			t.Errorf("%s: %+v, error %v", test.sent, o, err)
+		}
+		good, failed := ResolveAll(tree, placed)
+		want := "entries: a file needs the values that count: write \"" + test.counts + "\""
+		if same := test.sent == test.counts; same != (len(good) == 1 && failed == nil) || !same && (len(failed) != 1 || failed[0].Msg != want) {
+			t.Errorf("%s in a file: %v, %v", test.sent, good, failed)
+		}
+	}
+}

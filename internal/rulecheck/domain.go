@@ -36,6 +36,7 @@ type node struct {
 	valueAt  yamlform.Position // of the key that matches values, else of the descriptor's key
 	values   []listed
 	share    bool
+	fold     bool              // the case of letters does not matter; value and values are in lower case
 	inherits bool              // what it does not say itself, it takes from the key alone
 	flags    []listed          // keys that need a limit
 	largest  yamlform.Position // of max_share
@@ -160,6 +161,15 @@ func (r *domainReader) node(v yamlform.Value) *node {
 	}
 	if share := keys["share_threshold"]; share.Given() {
 		n.share = share.Flag()
+	}
+	if fold := keys["fold_case"]; fold.Given() && fold.Flag() {
+		n.fold = true
+		if n.kind != descriptor.MatchRegex {
+			n.value = descriptor.Fold(n.value)
+		}
+		for i := range n.values {
+			n.values[i].text = descriptor.Fold(n.values[i].text)
+		}
 	}
 	if inherit := keys["inherit"]; inherit.Given() {
 		n.inherits = inherit.Flag()

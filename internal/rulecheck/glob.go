@@ -11,20 +11,25 @@ import (
 type glob struct {
 	pieces []string
 	exact  bool // it matches exactly what the rule matches; else the rule matches a subset
+	fold   bool // the case of letters does not matter; the pieces are in lower case
 }
 
 // globOf returns a wildcard or an expression as a glob.
 func globOf(n *node) glob {
 	if n.kind == descriptor.MatchWildcard {
-		return glob{strings.Split(n.value, "*"), true}
+		return glob{strings.Split(n.value, "*"), true, n.fold}
 	}
-	parsed, err := syntax.Parse(n.value, syntax.Perl)
+	flags := syntax.Perl
+	if n.fold {
+		flags |= syntax.FoldCase // its letters become stars
+	}
+	parsed, err := syntax.Parse(n.value, flags)
 	if err != nil {
 		return glob{pieces: []string{"", ""}}
 	}
 	g := globBuilder{exact: true}
 	g.add(parsed)
-	return glob{append(g.pieces, g.open), g.exact}
+	return glob{pieces: append(g.pieces, g.open), exact: g.exact}
 }
 
 type globBuilder struct {
@@ -80,10 +85,14 @@ const anyBytes = "\xff"
 // covers reports whether g matches every text that other matches. It is exact: a star of other matches any text, so only a
 // star of g can cover it.
 func (g glob) covers(other glob) bool {
-	if !g.exact {
+	text := strings.Join(other.pieces, anyBytes)
+	switch {
+	case !g.exact || other.fold && !g.fold && !g.everything():
 		return false
+	case g.fold:
+		text = descriptor.Fold(text)
 	}
-	return g.match(strings.Join(other.pieces, anyBytes))
+	return g.match(text)
 }
 
 func (g glob) match(text string) bool {

@@ -27,7 +27,7 @@ func (c *checker) siblings(nodes []*node) {
 func (c *checker) sameText(nodes []*node) {
 	first := make(map[string]*node, len(nodes))
 	for _, n := range nodes {
-		if n.kind == descriptor.MatchValues || n.kind == descriptor.MatchRegex || n.kind == descriptor.MatchCIDR {
+		if n.fold || n.kind == descriptor.MatchValues || n.kind == descriptor.MatchRegex || n.kind == descriptor.MatchCIDR {
 			continue // keys of our own
 		}
 		text := descriptor.Level{Key: n.key, Value: n.value}.Text()
@@ -43,12 +43,12 @@ func (c *checker) sameText(nodes []*node) {
 
 // sameKey checks siblings with one key.
 func (c *checker) sameKey(nodes []*node) {
-	exact := make(map[string]*node)
+	exact := make(map[exactValue]*node)
 	var alone *node // the key alone
 	for _, n := range nodes {
 		switch n.kind {
 		case descriptor.MatchExact:
-			exact[n.value] = n
+			exact[exactValue{n.value, n.fold}] = n
 		case descriptor.MatchAny:
 			alone = n
 		}
@@ -68,12 +68,18 @@ func (c *checker) sameKey(nodes []*node) {
 	}
 }
 
+// exactValue is the value of a descriptor. With fold_case and without it, a text matches different values.
+type exactValue struct {
+	text string
+	fold bool
+}
+
 // lists finds entries of `values` that a `value` matches first.
-func (c *checker) lists(nodes []*node, exact map[string]*node) {
+func (c *checker) lists(nodes []*node, exact map[exactValue]*node) {
 	for _, n := range nodes {
 		var taken []listed
 		for _, v := range n.values {
-			if exact[v.text] != nil {
+			if exact[exactValue{v.text, n.fold}] != nil {
 				taken = append(taken, v)
 			}
 		}
@@ -84,7 +90,7 @@ func (c *checker) lists(nodes []*node, exact map[string]*node) {
 		}
 		for _, v := range taken {
 			c.add(Warning, v.at, codeNeverMatches, "remove one of the two",
-				"%s in `values` is never chosen: the `value` on %s comes first", yamlform.Quote(v.text), exact[v.text].valueAt.From(v.at))
+				"%s in `values` is never chosen: the `value` on %s comes first", yamlform.Quote(v.text), exact[exactValue{v.text, n.fold}].valueAt.From(v.at))
 		}
 	}
 }
@@ -104,7 +110,7 @@ func (c *checker) patterns(nodes []*node) *node {
 			continue
 		}
 		g := globOf(n)
-		prefix := g.pieces[0]
+		prefix := descriptor.Fold(g.pieces[0])
 		var taker *earlier
 		for end := 0; end <= len(prefix) && taker == nil; end++ {
 			for i, e := range byPrefix[prefix[:end]] {

@@ -60,6 +60,20 @@ func relateDescriptor(d *jsonschema.Schema) {
 			If:   star("key"),
 			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{not(has("values")), not(has("value_regex")), not(has("value_cidr"))}},
 		},
+		&jsonschema.Schema{ // addresses have no case
+			If:   given("fold_case"),
+			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{not(has("value_cidr")), not(star("key")), never("group", &jsonschema.Schema{Type: "string", Pattern: "^ip"})}},
+		},
+		&jsonschema.Schema{ // a capture group is one of an expression, and a network one of other values than exact ones
+			If: has("group"),
+			Then: &jsonschema.Schema{
+				AllOf: []*jsonschema.Schema{not(given("share_threshold")), not(given("condition")), not(star("key"))},
+				AnyOf: []*jsonschema.Schema{
+					{AllOf: []*jsonschema.Schema{captures(), has("value_regex"), not(given("overridable")), not(given("usage"))}},
+					{AllOf: []*jsonschema.Schema{not(captures()), not(has("values")), {AnyOf: []*jsonschema.Schema{star("value"), not(has("value"))}}}},
+				},
+			},
+		},
 		&jsonschema.Schema{
 			If:   has("on_error"),
 			Then: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{has("rate_limit"), has("rate_limits")}},
@@ -72,6 +86,11 @@ func relateDescriptor(d *jsonschema.Schema) {
 				never("rate_limits", &jsonschema.Schema{Type: "array", Contains: holdsNothing()}),
 			}},
 		})
+}
+
+// captures is a descriptor with a capture group.
+func captures() *jsonschema.Schema {
+	return &jsonschema.Schema{Properties: map[string]*jsonschema.Schema{"group": {Type: "string", Pattern: `^\$`}}}
 }
 
 // relateLimit adds which keys of a limit go with which algorithm and unit.

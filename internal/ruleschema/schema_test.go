@@ -126,6 +126,8 @@ var beyond = map[string]string{
 	"19-a-bracket-left-open-in-an.yaml":         "the grammar of expressions",
 	"22-two-limits-that-would-be-one.yaml":      "arithmetic on windows",
 
+	"60-a-capture-group-that-the.yaml":             "the grammar of expressions",
+	"61-a-group-that-is-wider-than.yaml":           "arithmetic on a network's bits",
 	"57-inherit-without-a-descriptor-to-take.yaml": "what stands beside a descriptor",
 }
 
@@ -216,6 +218,12 @@ func TestRulesRelations(t *testing.T) {
 		"key: k", "value: v", "key: ''", "key:", "key: 7", "key: 1.5", "key: k, value: v, values: [a]", "key: k, value: '', values: [a]", "key: k, value:, values: [a]",
 		"key: k, values: [a, b]", "key: k, values: []", "key: k, values: [a, a]", "key: k, values: ['a*']", "key: k, values: ['']", "key: k, values: a", "key: k, values: [1.5]", "key: k, values: [7, true]",
 		"key: k, value_cidr: 10.0.0.0/8", "key: k, value_cidr: ten", "key: k, value_cidr: 10.0.0.0/8, value_regex: a", "key: k, value_regex: 'a.*'",
+		"key: k, fold_case: true", "key: k, fold_case: true, value: V", "key: k, fold_case: yes, value_cidr: 10.0.0.0/8", "key: k, fold_case: no, value_cidr: 10.0.0.0/8", "key: 'k*', fold_case: true",
+		"key: k, fold_case: true, group: ipv6/64", "key: k, fold_case: true, group: $1, value_regex: (a)", "key: k, fold_case: true, condition: true", "key: k, fold_case: true, values: [a], share_threshold: true",
+		"key: k, group: ipv6/64", "key: k, group: 'ipv4/24, ipv6/64'", "key: k, group: ipv6/64, value: v", "key: k, group: ipv6/64, value: 'v*'", "key: k, group: ipv6/64, value: ''", "key: k, group: ipv6/64, values: [v]",
+		"key: k, group: ipv6/64, value_regex: .*", "key: k, group: ipv4/24, value_cidr: 10.0.0.0/8", "key: k, group:", "key: k, group: ''", "key: k, group: ipv6/129", "key: k, group: 64", "key: k, group: [ipv6/64]", "key: 'k*', group: ipv6/64",
+		"key: k, group: ipv6/64, condition: true", "key: k, group: ipv6/64, condition: false", "key: k, group: ipv6/64, value: 'v*', share_threshold: true", "key: k, group: $1", "key: k, group: $1, value: 'v*'", "key: k, group: $1, value_regex: (a)",
+		"key: k, group: $1, value_regex: (a), usage: true", "key: k, group: $1, value_regex: (a), overridable: true", "key: k, group: $1, value_regex: (a), overridable: {max: 3}", "key: k, group: $1, value_regex: (a), overridable: false", "key: k, group: ipv6/64, overridable: true, usage: true",
 		"key: k, share_threshold: true", "key: 'k*', share_threshold: true", "key: 'k*'", "key: 'k*', value: 'v*'", "key: 'k*', values: [a]", "key: 'k*', values:", "key: 'k*', value_cidr: 10.0.0.0/8", "key: 'k*', value_regex: a", "key: k, value: v, share_threshold: true", "key: k, value: 'v*', share_threshold: true", "key: k, values: [a], share_threshold: true", "key: k, share_threshold: false",
 		"key: k, on_error: deny", "key: k, on_error: deny, " + limit, "key: k, on_error: panic, " + limit, "key: k, on_error:, " + limit,
 		"key: k, rate_limits: []", "key: k, " + limit + ", rate_limits: [{name: a, unit: day, requests_per_unit: 1}]", "key: k, rate_limits: [{unit: day, requests_per_unit: 1}]",

@@ -1,0 +1,273 @@
+package descriptor
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"regexp/syntax"
+	"strconv"
+	"strings"
+)
+
+// Group is how a level's values are grouped: all values of a group share one counter. The zero value groups nothing.
+type Group struct {
+	V4, V6  uint8 // addresses count as their networks of so many bits; 0: each address of this family for itself
+	Capture uint8 // the number of the expression's capture group whose text counts; 0: none
+}
+
+// ParseGroup parses a group as rule files write it: ipv6/64, ipv4/24,ipv6/56 or $1.
+func ParseGroup(text string) (Group, error) {
+	wrong := func() (Group, error) {
+		return Group{}, fmt.Errorf("%q is no group: write networks, such as ipv6/64 or ipv4/24,ipv6/56, or a capture group of `value_regex`, such as $1", text)
+	}
+	var g Group
+	if number, ok := strings.CutPrefix(text, "$"); ok {
+		n, err := strconv.ParseUint(number, 10, 8)
+		if err != nil || n < 1 || n > 9 || len(number) != 1 {
+			return wrong()
+		}
+		return Group{Capture: uint8(n)}, nil
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		family, number, _ := strings.Cut(strings.TrimPrefix(part, " "), "/")
+		bits, most := &g.V4, 32
+		switch family {
+		case "ipv4":
+		case "ipv6":
+			bits, most = &g.V6, 128
+		default:
+			return wrong()
+		}
+		n, err := strconv.Atoi(number)
+		switch {
+		case err != nil || strconv.Itoa(n) != number:
+			return wrong()
+		case n < 1 || n > most:
+			return Group{}, fmt.Errorf("%q: an address of %s has networks of 1 to %d bits", part, family, most)
+		case *bits != 0:
+			return Group{}, fmt.Errorf("%q has %s twice", text, family)
+		}
+		*bits = uint8(n) //nolint:gosec // at most 128
+	}
+	return g, nil
+}
+
+// String returns the group as rule files write it.
+func (g Group) String() string {
+	if g.Capture > 0 {
+		return "$" + strconv.Itoa(int(g.Capture))
+	}
+	var parts []string
+	if g.V4 > 0 {
+		parts = append(parts, "ipv4/"+strconv.Itoa(int(g.V4)))
+	}
+	if g.V6 > 0 {
+		parts = append(parts, "ipv6/"+strconv.Itoa(int(g.V6)))
+	}
+	return strings.Join(parts, ",")
+}
+
+// Wider reports whether a group has more addresses than the network, so that the network cannot have several groups.
+func (g Group) Wider(network netip.Prefix) bool {
+	bits := g.V6
+	if network.Addr().Is4() {
+		bits = g.V4
+	}
+	return bits > 0 && int(bits) < network.Bits()
+}
+
+// grouping makes the value that counts from the value that a caller sends.
+type grouping struct {
+	group   Group
+	fold    bool
+	capture *capture // nil if the group is none of an expression
+}
+
+// newGrouping returns nil if the values of a level are not grouped.
+func newGrouping(spec *NodeSpec, patternBytes int) (*grouping, error) {
+	if spec.Group == (Group{}) && !spec.FoldCase || spec.Condition || spec.ShareThreshold {
+		return nil, nil
+	}
+	g := &grouping{group: spec.Group, fold: spec.FoldCase}
+	if n := spec.Group.Capture; n > 0 {
+		var err error
+		if g.capture, err = newCapture(spec.Value, int(n), spec.FoldCase, patternBytes); err != nil {
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+// append appends the value that counts. The value of an address is the first address of its network: it is in the same group. A
+// text that is no address counts as itself.
+func (g *grouping) append(dst []byte, value string, escape bool) []byte {
+	start := len(dst)
+	switch {
+	case g.capture != nil:
+		value = g.capture.of(value)
+	case g.group != Group{}:
+		if a, ok := g.address(value); ok {
+			return a.AppendTo(dst)
+		}
+	}
+	if escape {
+		dst = appendEscaped(dst, value)
+	} else {
+		dst = append(dst, value...)
+	}
+	if g.fold {
+		lowerBytes(dst[start:])
+	}
+	return dst
+}
+
+// address returns the first address of the network that an address counts as. A zone has a meaning on one machine only, and is
+// left out.
+func (g *grouping) address(value string) (netip.Addr, bool) {
+	if zone := strings.IndexByte(value, '%'); zone > 0 {
+		value = value[:zone]
+	}
+	a, ok := parseAddress(value)
+	if !ok {
+		return a, false
+	}
+	bits := int(g.group.V6)
+	if a.Is4() {
+		bits = int(g.group.V4)
+	}
+	if bits == 0 {
+		return a, true
+	}
+	p, err := a.Prefix(bits)
+	return p.Addr(), err == nil
+}
+
+// capture finds the text of one capture group of an expression.
+type capture struct {
+	whole     *regexp.Regexp // with one capture group
+	beginning *regexp.Regexp // the same for the beginning of a value
+	most      int            // longer values are looked at up to here
+}
+
+func newCapture(text string, number int, fold bool, patternBytes int) (*capture, error) {
+	parsed, err := parseRegex(text, fold)
+	if err != nil {
+		return nil, err
+	}
+	if number > parsed.MaxCap() {
+		return nil, fmt.Errorf("the expression has %d capture groups, and the group is $%d", parsed.MaxCap(), number)
+	}
+	one := only(parsed, number).String()
+	c := &capture{most: patternBytes}
+	var errs [2]error
+	c.whole, errs[0] = regexp.Compile(`\A(?:` + one + `)\z`)
+	c.beginning, errs[1] = regexp.Compile(`\A(?:` + one + `)`)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("compile expression: %w", err)
+	}
+	return c, nil
+}
+
+// only removes all capture groups but one: package regexp then remembers no others.
+func only(re *syntax.Regexp, number int) *syntax.Regexp {
+	for i, sub := range re.Sub {
+		re.Sub[i] = only(sub, number)
+	}
+	if re.Op == syntax.OpCapture && re.Cap != number {
+		return re.Sub[0]
+	}
+	return re
+}
+
+// of returns the text of the group in a value, or an empty text if the group takes no part in the match. A value that is too
+// long has the text that is in its beginning. So no value that a caller can think of has a counter of its own.
+func (c *capture) of(value string) string {
+	re := c.whole
+	if len(value) > c.most {
+		re, value = c.beginning, beginning(value, c.most)
+	}
+	if at := re.FindStringSubmatchIndex(value); len(at) == 4 && at[2] >= 0 {
+		return value[at[2]:at[3]]
+	}
+	return ""
+}
+
+// Grouped reports whether the rule groups the values of a level.
+func (r *Rule) Grouped() bool { return r.groups != nil }
+
+// groupedAt reports whether the rule groups the values of this level.
+func (r *Rule) groupedAt(level int) bool { return level < len(r.groups) && r.groups[level] != nil }
+
+// GroupAt returns how the values of a level are grouped, and whether the case of their letters does not matter.
+func (r *Rule) GroupAt(level int) (group Group, fold bool) {
+	if !r.groupedAt(level) {
+		return Group{}, false
+	}
+	return r.groups[level].group, r.groups[level].fold
+}
+
+// Counted returns the value that counts in place of the value of an entry.
+func (r *Rule) Counted(level int, value string) string {
+	if !r.groupedAt(level) {
+		return value
+	}
+	var buf [64]byte
+	if b := r.groups[level].append(buf[:0], value, false); string(b) != value {
+		return string(b)
+	}
+	return value
+}
+
+// CountedEntries returns the entries with the values that count. It returns the entries themselves if no value differs.
+func (r *Rule) CountedEntries(entries []Entry) []Entry {
+	if !r.Grouped() {
+		return entries
+	}
+	var counted []Entry
+	for i := range entries {
+		value := r.Counted(i, entries[i].Value)
+		if counted == nil && value != entries[i].Value {
+			counted = append([]Entry(nil), entries...)
+		}
+		if counted != nil {
+			counted[i].Value = value
+		}
+	}
+	if counted == nil {
+		return entries
+	}
+	return counted
+}
+
+// Fold returns a value with the letters A to Z in lower case. Other letters stay as they are: which of them are the same depends on
+// the language.
+func Fold(value string) string {
+	for i := range len(value) {
+		if upper(value[i]) {
+			b := []byte(value)
+			lowerBytes(b[i:])
+			return string(b)
+		}
+	}
+	return value
+}
+
+func lowerBytes(b []byte) {
+	for i, c := range b {
+		if upper(c) {
+			b[i] = c | 0x20
+		}
+	}
+}
+
+func upper(c byte) bool { return 'A' <= c && c <= 'Z' }
+
+// CaptureGroups returns the number of an expression's capture groups.
+func CaptureGroups(text string) (int, error) {
+	parsed, err := parseRegex(text, false)
+	if err != nil {
+		return 0, err
+	}
+	return parsed.MaxCap(), nil
+}

@@ -1,0 +1,120 @@
+package limiter_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/override"
+	"github.com/ratelimitd/ratelimitd/internal/usage"
+)
+
+func folded(n descriptor.NodeSpec) descriptor.NodeSpec {
+	n.FoldCase = true
+	return n
+}
+
+func grouped(n descriptor.NodeSpec, g descriptor.Group) descriptor.NodeSpec {
+	n.Group = g
+	return n
+}
+
+// Values of a group share a counter, and an override, a peek or a reset of one of them is for all.
+func TestGroupedCallers(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, folded(perMinute("k", "", 10, overridable)), grouped(perMinute("ip", "", 10, overridable), descriptor.Group{V6: 64}))
+	for _, c := range []struct{ counts, a, b, other string }{
+		{"k=acme", "k=ACME", "k=acme", "k=acm"},
+		{"ip=2001:db8::", "ip=2001:db8::1", "ip=2001:DB8::2", "ip=2001:db8:0:1::1"},
+		{"ip=10.0.0.1", "ip=::ffff:10.0.0.1", "ip=10.0.0.1", "ip=10.0.0.2"},
+	} {
+		f.want(f.ask(6, c.a), limiter.OK, 4)
+		f.want(f.ask(4, c.b), limiter.OK, 0)
+		f.want(f.ask(1, c.a), limiter.OverLimit, 0)
+		f.want(f.ask(1, c.other), limiter.OK, 9)
+		rule := "d.k"
+		if c.counts[0] == 'i' {
+			rule = "d.ip"
+		}
+		f.override(rule, "", override.Numbers{Kind: override.Replace, Requests: 20}, c.counts)
+		for _, caller := range []string{c.a, c.b} {
+			counters, err := f.Peek(t.Context(), f.now, "d", &limiter.Descriptor{Entries: entries(caller)})
+			if err != nil || counters.Override == nil || counters.List[0].Used != 11 || counters.List[0].Remaining != 9 {
+				t.Errorf("%s: %+v, error %v", caller, counters, err)
+			}
+		}
+		f.want(f.ask(2, c.a), limiter.OK, 7)
+		f.want(f.ask(1, c.other), limiter.OK, 8)
+		if _, err := f.Reset(t.Context(), f.now, "d", &limiter.Descriptor{Entries: entries(c.b)}); err != nil {
+			t.Fatal(err)
+		}
+		f.want(f.ask(1, c.a), limiter.OK, 19)
+	}
+}
+
+// Names of metrics have the value that counts: a caller cannot make new names by writing its value in other ways.
+func TestNamesOfGroupedValues(t *testing.T) {
+	metric := folded(perMinute("k", "", 3))
+	metric.ValueToMetric = true
+	m := newMeasured(t, 100, metric, grouped(perMinute("ip", "", 3, detailed), descriptor.Group{V4: 24}), folded(perMinute("plain", "", 3)))
+	for _, pair := range []string{"k=ACME", "k=Acme", "ip=10.0.0.1", "ip=10.0.0.2", "plain=A"} {
+		m.ask("d", 1, pair)
+	}
+	const d = "ratelimit.service.rate_limit.d."
+	want := map[string]uint64{
+		d + "k_acme.total_hits": 2, d + "k_acme.within_limit": 2,
+		d + "ip_10_0_0_0.total_hits": 2, d + "ip_10_0_0_0.within_limit": 2,
+		d + "plain.total_hits": 1, d + "plain.within_limit": 1,
+	}
+	got := m.statistics()
+	for name, n := range got {
+		if n == 0 {
+			delete(got, name)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("statistics (-want +got):\n%s", diff)
+	}
+}
+
+// Usage lists one descriptor for a group.
+func TestUsageOfGroupedValues(t *testing.T) {
+	node := folded(perMinute("k", "", 10, func(r *descriptor.Rule) { r.Usage = true }))
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{node}}}, descriptor.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := usage.New(usage.Options{Store: new(usage.Memory), Sketches: new(usage.MemorySketches)})
+	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{}), Usage: index})
+	l.Swap(tree, limiter.Settings{})
+	for _, value := range []string{"k=ACME", "k=acme"} {
+		req := &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries(value)}}}
+		if err := l.Decide(t.Context(), noon, req, new(limiter.Decision)); err != nil {
+			t.Fatal(err)
+		}
+		index.Flush(t.Context(), noon)
+	}
+	found, _, err := index.List(t.Context(), noon, "d", entries("k=acme"), 0, 10)
+	if diff := cmp.Diff([][]descriptor.Entry{entries("k=acme")}, found); err != nil || diff != "" {
+		t.Errorf("error %v, found (-want +got):\n%s", err, diff)
+	}
+}
+
+// Grouping costs a decision no memory if the values need none.
+func TestGroupedDecisionsDoNotAllocate(t *testing.T) {
+	f := newFixture(t, limiter.Settings{},
+		folded(perMinute("k", "", 1<<30)), grouped(perMinute("ip", "", 1<<30), descriptor.Group{V6: 64}))
+	for _, pair := range []string{"k=ACME", "ip=2001:db8::1"} {
+		req := &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries(pair)}}}
+		d := new(limiter.Decision)
+		if got := testing.AllocsPerRun(100, func() {
+			if err := f.Decide(t.Context(), f.now, req, d); err != nil {
+				t.Fatal(err)
+			}
+		}); got > 0 {
+			t.Errorf("%s: %v allocations", pair, got)
+		}
+	}
+}
