@@ -18,14 +18,14 @@ type Group struct {
 
 // ParseGroup parses a group as rule files write it: ipv6/64, ipv4/24,ipv6/56 or $1.
 func ParseGroup(text string) (Group, error) {
-	wrong := func() (Group, error) {
-		return Group{}, fmt.Errorf("%q is no group: write networks, such as ipv6/64 or ipv4/24,ipv6/56, or a capture group of `value_regex`, such as $1", text)
+	wrong := func() error {
+		return fmt.Errorf("%q is no group: write networks, such as ipv6/64 or ipv4/24,ipv6/56, or a capture group of `value_regex`, such as $1", text)
 	}
 	var g Group
 	if number, ok := strings.CutPrefix(text, "$"); ok {
 		n, err := strconv.ParseUint(number, 10, 8)
 		if err != nil || n < 1 || n > 9 || len(number) != 1 {
-			return wrong()
+			return Group{}, wrong()
 		}
 		return Group{Capture: uint8(n)}, nil
 	}
@@ -37,12 +37,12 @@ func ParseGroup(text string) (Group, error) {
 		case "ipv6":
 			bits, most = &g.V6, 128
 		default:
-			return wrong()
+			return Group{}, wrong()
 		}
 		n, err := strconv.Atoi(number)
 		switch {
 		case err != nil || strconv.Itoa(n) != number:
-			return wrong()
+			return Group{}, wrong()
 		case n < 1 || n > most:
 			return Group{}, fmt.Errorf("%q: an address of %s has networks of 1 to %d bits", part, family, most)
 		case *bits != 0:
