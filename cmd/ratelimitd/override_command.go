@@ -25,8 +25,8 @@ type overrideCommand struct {
 	Rule      string `placeholder:"RULE" help:"Path or name of the rule. Unset: for set and rm the one that the descriptor matches, else all."`
 	LimitName string `placeholder:"NAME" help:"Name of one of the rule's limits. Unset: the only one, or all."`
 
-	Limit     *uint32 `group:"Numbers of set" placeholder:"N" help:"This many requests per unit."`
-	Burst     uint32  `group:"Numbers of set" placeholder:"N" help:"Together with --limit: this burst."`
+	Limit     *uint64 `group:"Numbers of set" placeholder:"N" help:"This many requests per unit."`
+	Burst     uint64  `group:"Numbers of set" placeholder:"N" help:"Together with --limit: this burst."`
 	Factor    float64 `group:"Numbers of set" placeholder:"F" help:"The rule's numbers times this."`
 	Unlimited bool    `group:"Numbers of set" help:"Every request passes, and nothing is counted."`
 	Block     bool    `group:"Numbers of set" help:"No request passes, and nothing is counted."`
@@ -319,7 +319,7 @@ func recordOf(c *caller.Override) override.Override {
 	case c.RequestsPerUnit != nil:
 		r.Kind, r.Requests, r.Burst = override.Replace, *c.RequestsPerUnit, c.Burst
 	default:
-		r.Kind, r.Requests = override.Scale, uint32(c.Factor*override.One+0.5)
+		r.Kind, r.Requests = override.Scale, uint64(c.Factor*override.One+0.5)
 	}
 	if !c.NotBefore.IsZero() {
 		r.NotBefore = c.NotBefore.Unix()

@@ -146,7 +146,7 @@ func TestImportOfALargeFile(t *testing.T) {
 	for i := range n {
 		text = override.AppendLine(text, &override.Override{
 			Identity: override.Identity{Domain: "d", Rule: "d.k", Entries: []descriptor.Entry{{Key: "k", Value: strconv.Itoa(i)}}},
-			Numbers:  override.Numbers{Kind: override.Replace, Requests: uint32(i)}, Reason: strings.Repeat("r", override.MaxText),
+			Numbers:  override.Numbers{Kind: override.Replace, Requests: uint64(i)}, Reason: strings.Repeat("r", override.MaxText),
 		})
 	}
 	if len(text) <= override.MaxFileSize {

@@ -37,7 +37,7 @@ func limitOf(t *testing.T, p *servicetest.Process, value string, want uint32) {
 	})
 }
 
-func editOf(value string, requests uint32) override.Edit {
+func editOf(value string, requests uint64) override.Edit {
 	return override.Edit{Override: override.Override{
 		Identity: override.Identity{Domain: "d", Rule: "d.k", Entries: []descriptor.Entry{{Key: "k", Value: value}}},
 		Numbers:  override.Numbers{Kind: override.Replace, Requests: requests},

@@ -2,6 +2,7 @@ package backend
 
 import (
 	"encoding/binary"
+	"math"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
@@ -44,7 +45,7 @@ func (fixedWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c commi
 	o := Outcome{Before: count, Used: count, ResetAfter: micros(end - now)}
 	refund := hits < 0
 	hits = refundable(hits, count)
-	after := min(count+hits, MaxCount)
+	after := min(count+hits, mostCounted(l))
 	o.Allowed = after <= limit || refund
 	if !o.Allowed {
 		o.RetryAfter = o.ResetAfter
@@ -79,11 +80,20 @@ func (fixedWindow) adjust(l *descriptor.Limit, s *State, now, mark, delta int64)
 	if now >= end {
 		return
 	}
-	if count = min(max(0, count+delta), MaxCount); count == 0 {
+	if count = min(max(0, count+delta), mostCounted(l)); count == 0 {
 		*s = State{}
 		return
 	}
 	s.Start, s.Count = start, count
+}
+
+// mostCounted is what a window counts at most under a limit: MaxCount, or what fits in the form that every version of this program
+// reads. Refused hits may count, so that there is much more in a window than its limit.
+func mostCounted(l *descriptor.Limit) int64 {
+	if l.Requests <= math.MaxUint32 {
+		return 1<<countBits - 1
+	}
+	return MaxCount
 }
 
 // fixedBounds is the window that contains now. Where windows begin with a hit, it is the window that begins at now.
@@ -121,41 +131,52 @@ func (fixedWindow) redis(l *descriptor.Limit) *RedisForm {
 }
 
 // A window on the clock or a calendar is one integer in Redis: its number modulo windowNumbers, times 2^countBits, plus its
-// count.
+// count. If the count has more bits, the script shows it as a second integer, after the number.
 const (
 	countBits     = 40
 	windowNumbers = 1 << 12
+	fixedRoom     = 16
 )
 
+// decodeNumbered reads the number of a window, modulo windowNumbers, and its count.
+func decodeNumbered(seen []byte) (number, count int64) {
+	value := int64(binary.LittleEndian.Uint64(seen)) //nolint:gosec // at most 52 bits
+	if len(seen) >= fixedRoom {
+		return value, int64(binary.LittleEndian.Uint64(seen[8:])) //nolint:gosec // at most MaxCount
+	}
+	return value >> countBits, value & (1<<countBits - 1)
+}
+
+func roomOfFixed(*descriptor.Limit, int) int { return fixedRoom }
+
 var clockForm = RedisForm{
-	Shape: scripts.Fixed, Parameters: windowParameters, Room: numberRoom, least: 8,
+	Shape: scripts.Fixed, Parameters: windowParameters, Room: roomOfFixed, least: 8,
 	decode: func(seen []byte, l *descriptor.Limit, now int64, tail []uint32) (State, []uint32) {
-		value, length := int64(binary.LittleEndian.Uint64(seen)), l.Window.Length().Microseconds()
-		count := value & MaxCount
+		number, count := decodeNumbered(seen)
 		if count == 0 {
 			return State{}, tail
 		}
+		length := l.Window.Length().Microseconds()
 		current := now / length
-		ahead := (value>>countBits - current) & (windowNumbers - 1)
+		ahead := (number - current) & (windowNumbers - 1)
 		return State{Start: (current + ahead) * length, Count: count}, tail
 	},
 }
 
 var calendarForm = RedisForm{
-	Shape: scripts.Fixed, Room: numberRoom, least: 8,
+	Shape: scripts.Fixed, Room: roomOfFixed, least: 8,
 	Parameters: func(l *descriptor.Limit, now int64, _ int) (p1, p2, p3 int64) {
 		start, end := l.Window.Bounds(now)
 		return end, start, windowNumber(l.Window, start)
 	},
 	decode: func(seen []byte, l *descriptor.Limit, now int64, tail []uint32) (State, []uint32) {
-		value := int64(binary.LittleEndian.Uint64(seen))
-		count := value & MaxCount
+		number, count := decodeNumbered(seen)
 		if count == 0 {
 			return State{}, tail
 		}
 		start, end := l.Window.Bounds(now)
 		for range 2 { // all windows after the next one mean the same
-			if windowNumber(l.Window, start)&(windowNumbers-1) == value>>countBits {
+			if windowNumber(l.Window, start)&(windowNumbers-1) == number {
 				break
 			}
 			start, end = l.Window.Bounds(end)

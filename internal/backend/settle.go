@@ -35,7 +35,7 @@ func SettleAt(takes []Take, states []*State, outcomes []Outcome, at Times) {
 		t, s := &takes[i], states[i]
 		outcomes[i] = t.settle(s, at.Of(t.Limit), c)
 		if together && c == commitNever && t.commit().adds(outcomes[i].Allowed) {
-			s.ahead += t.adds()
+			s.ahead = min(s.ahead+t.adds(), MaxCount)
 		}
 	}
 	for i := range takes {

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"math"
 	"slices"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -21,7 +22,7 @@ func SharedLimit(l *descriptor.Limit) *descriptor.Limit {
 	}
 	s := *l
 	s.Algorithm, s.FirstHit, s.Interval, s.Precision = descriptor.SlidingWindow, false, false, 2
-	s.Requests = min(l.Requests, l.Capacity())
+	s.Requests = min(l.Requests, l.Capacity(), math.MaxUint32) // its sub-windows have 32 bits
 	length, quantum := l.Window.Length().Microseconds(), int64(1)
 	for quantum < 1_000_000 && length/quantum > maxExact/max(1, int64(s.Requests)) {
 		quantum *= 10
@@ -42,5 +43,5 @@ func Inherit(l *descriptor.Limit, shared *State, now int64) State {
 	if used == 0 {
 		return State{}
 	}
-	return State{Start: now, Count: min(used, int64(l.Capacity()))}
+	return State{Start: now, Count: min(used, int64(l.Capacity()))} //nolint:gosec // at most MaxRequests
 }

@@ -52,7 +52,7 @@ func (slidingWindow) redis(l *descriptor.Limit) *RedisForm {
 }
 
 var slidingForm = RedisForm{
-	Shape: scripts.Sliding, Room: textRoom, least: 1,
+	Shape: scripts.Sliding, Room: func(*descriptor.Limit, int) int { return 50 }, least: 1,
 	Parameters: func(l *descriptor.Limit, _ int64, _ int) (p1, p2, p3 int64) {
 		return l.Arithmetic.Length, l.Arithmetic.Quantum, 0
 	},
@@ -88,13 +88,13 @@ type rolledWindow struct {
 	length int64 // of a sub-window
 	index  int64 // of the current sub-window
 	phase  int64 // how much of it has passed; negative if it has not begun, because the clock went back
-	past   []uint32
+	past   []int64
 	count  int64 // in the current sub-window
 }
 
 func (slidingWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
 	a := &l.Arithmetic
-	var buf [8]uint32
+	var buf [8]int64
 	w := roll(l, s, now, buf[:0])
 	if start := w.index * a.Length; s.Start > start {
 		s.move(start, c)
@@ -122,39 +122,47 @@ func (slidingWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c com
 
 func (slidingWindow) adjust(l *descriptor.Limit, s *State, now, mark, delta int64) {
 	a := &l.Arithmetic
-	var buf [8]uint32
+	var buf [8]int64
 	w := roll(l, s, now, buf[:0])
 	switch shift := w.index - mark/a.Length; {
 	case shift <= 0:
-		w.count = min(max(0, w.count+delta), math.MaxUint32)
+		w.count = min(max(0, w.count+delta), mostInSubWindow(l))
 	case shift <= int64(len(w.past)):
-		w.past[shift-1] = uint32(min(max(0, int64(w.past[shift-1])+delta), math.MaxUint32)) //nolint:gosec // bounded
+		w.past[shift-1] = min(max(0, w.past[shift-1]+delta), mostInSubWindow(l))
 	default:
 		return
 	}
 	w.store(s, a.Quantum)
 }
 
+// mostInSubWindow is what a sub-window holds at most. Only what reservations charge later than they were made can exceed the limit.
+func mostInSubWindow(l *descriptor.Limit) int64 {
+	if l.Requests <= math.MaxUint32 {
+		return math.MaxUint32
+	}
+	return maxExact
+}
+
 // roll reads a state as of now. If the clock went back by up to a window, the newest sub-window in the state stays in use, and
 // phase is negative until it begins. If the clock went back further, its hits become hits of the sub-window that contains now.
-func roll(l *descriptor.Limit, s *State, now int64, past []uint32) rolledWindow {
+func roll(l *descriptor.Limit, s *State, now int64, past []int64) rolledWindow {
 	a := &l.Arithmetic
 	w := rolledWindow{length: a.Length / a.Quantum}
 	at := now / a.Quantum
 	w.index, w.phase = at/w.length, at%w.length
 	n := int(max(l.Precision, 1))
-	past = append(past, make([]uint32, n)...)
+	past = append(past, make([]int64, n)...)
 	w.past = past
 	if s.Unused() {
 		return w
 	}
 	index := s.Start / a.Length
-	old := func(i int) uint32 { // the i-th sub-window before the stored one
+	old := func(i int) int64 { // the i-th sub-window before the stored one
 		switch {
 		case n == 1 && i == 1:
-			return uint32(s.Prev)
+			return s.Prev
 		case i >= 1 && i <= len(s.Tail):
-			return s.Tail[i-1]
+			return int64(s.Tail[i-1])
 		}
 		return 0
 	}
@@ -173,7 +181,7 @@ func roll(l *descriptor.Limit, s *State, now int64, past []uint32) rolledWindow 
 	if shift > int64(n) {
 		return w
 	}
-	past[shift-1] = uint32(s.Count)
+	past[shift-1] = s.Count
 	for i := int(shift); i < n; i++ {
 		past[i] = old(i - int(shift) + 1)
 	}
@@ -196,7 +204,7 @@ func (w *rolledWindow) parts(shift int64) (full, oldest int64) {
 		case i == shift:
 			return w.count
 		case i-shift <= n:
-			return int64(w.past[i-shift-1])
+			return w.past[i-shift-1]
 		}
 		return 0
 	}
@@ -248,8 +256,8 @@ func (w *rolledWindow) addHits(hits int64) {
 	rest := -hits - w.count
 	w.count = 0
 	for i, n := range w.past {
-		given := min(rest, int64(n))
-		w.past[i] -= uint32(given)
+		given := min(rest, n)
+		w.past[i] -= given
 		rest -= given
 	}
 }
@@ -261,10 +269,13 @@ func (w *rolledWindow) store(s *State, quantum int64) {
 	}
 	s.Start, s.Count = w.index*w.length*quantum, w.count
 	if len(w.past) == 1 {
-		s.Prev, s.Tail = int64(w.past[0]), nil
+		s.Prev, s.Tail = w.past[0], nil
 		return
 	}
-	s.Prev, s.Tail = 0, append(s.Tail[:0], w.past...)
+	s.Prev, s.Tail = 0, s.Tail[:0]
+	for _, n := range w.past {
+		s.Tail = append(s.Tail, uint32(n)) //nolint:gosec // with several sub-windows, mostInSubWindow is 32 bits
+	}
 }
 
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }

@@ -38,7 +38,7 @@ func (p places) take(t *testing.T, now time.Time, r *backend.Request) []backend.
 	return r.Outcomes
 }
 
-func yearly(requests uint32) *descriptor.Limit {
+func yearly(requests uint64) *descriptor.Limit {
 	return &descriptor.Limit{Requests: requests, Window: descriptor.Window{Unit: descriptor.Year}}
 }
 

@@ -69,16 +69,16 @@ type Outcome struct {
 // Never is the RetryAfter of a take with more hits than the capacity of its limit.
 const Never time.Duration = -1
 
-// Bounds of hits and counts. Callers clamp hits; stores clamp counts. Both bounds are far above any limit (32 bits), and far
-// below what the arithmetic of any store can hold exactly.
+// Bounds of hits and counts. Callers clamp hits; stores clamp counts. Both bounds are above any limit. Sums of two of them are
+// exact in Go. In Lua such a sum may be rounded, but never to another side of a limit.
 const (
-	MaxHits  = 1 << 32
-	MaxCount = 1<<40 - 1
+	MaxHits  = descriptor.MaxRequests + 1
+	MaxCount = descriptor.MaxRequests + 1
 )
 
 // Remaining is how many more hits fit in capacity after this outcome.
-func (o *Outcome) Remaining(capacity uint32) uint32 {
-	return uint32(max(0, int64(capacity)-o.Used))
+func (o *Outcome) Remaining(capacity uint64) uint64 {
+	return uint64(max(0, int64(capacity)-o.Used)) //nolint:gosec // not negative
 }
 
 // Fail marks outcomes as having no answer.

@@ -24,8 +24,8 @@ type Override struct {
 	Limit   string  `json:"limit,omitempty"`
 	Entries []Entry `json:"entries"`
 
-	RequestsPerUnit *uint32 `json:"requests_per_unit,omitempty"`
-	Burst           uint32  `json:"burst,omitempty"`
+	RequestsPerUnit *uint64 `json:"requests_per_unit,omitempty"`
+	Burst           uint64  `json:"burst,omitempty"`
 	Factor          float64 `json:"factor,omitempty"`
 	Unlimited       bool    `json:"unlimited,omitempty"`
 	Blocked         bool    `json:"blocked,omitempty"`
@@ -233,7 +233,7 @@ func (o *Override) words() string {
 	case o.Blocked:
 		s = "blocked"
 	case o.RequestsPerUnit != nil:
-		if s = strconv.FormatUint(uint64(*o.RequestsPerUnit), 10); o.Burst != 0 {
+		if s = strconv.FormatUint(*o.RequestsPerUnit, 10); o.Burst != 0 {
 			s += fmt.Sprintf(", burst %d", o.Burst)
 		}
 	default:

@@ -85,6 +85,7 @@ func TestConformance(t *testing.T) {
 		"same-yaml-key-twice": false,
 		"two-documents":       true,
 		"replaces-unknown":    true,
+		"too-many-requests":   true,
 	}
 	for _, c := range conformanceCases(t) {
 		t.Run(c.Name, func(t *testing.T) {
@@ -256,7 +257,7 @@ func TestErrors(t *testing.T) {
 			"a.yaml:4:5: unknown key `ratelimit`: did you mean `rate_limit`?",
 			"a.yaml:5:5: a descriptor without a `key`",
 			"a.yaml:6:24: unknown unit \"fortnite\": write `second`, `minute`",
-			"a.yaml:6:53: `requests_per_unit` must be a whole number from 0 to 4294967295, this is the number -3",
+			"a.yaml:6:53: `requests_per_unit` must be a whole number from 0 to 9007199254740991, this is the number -3",
 			"b.yaml:2:1: unknown key `descriptor`: did you mean `descriptors`?",
 		}},
 		{"camel case", []string{"domain: a\ndescriptors: [{key: k, rateLimit: {unit: minutes, requestsPerUnit: 3}}]\n"}, false, []string{
@@ -300,10 +301,10 @@ func TestErrors(t *testing.T) {
 		}},
 		{"float", []string{"domain: a\ndescriptors: [{key: 1.5, rate_limit: {unit: day, requests_per_unit: 2.0}}]\n"}, false, []string{
 			"a.yaml:2:21: `key` must be text, this is the number 1.5: write it in quotes, \"1.5\"",
-			"a.yaml:2:69: `requests_per_unit` must be a whole number from 0 to 4294967295, this is the number 2.0",
+			"a.yaml:2:69: `requests_per_unit` must be a whole number from 0 to 9007199254740991, this is the number 2.0",
 		}},
 		{"number in quotes", []string{"domain: a\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: \"2\"}}]\n"}, false, []string{
-			"a.yaml:2:67: `requests_per_unit` must be a whole number from 0 to 4294967295, this is the text \"2\"",
+			"a.yaml:2:67: `requests_per_unit` must be a whole number from 0 to 9007199254740991, this is the text \"2\"",
 		}},
 		{"too deep", []string{deep}, false, []string{"a.yaml:2:7"}},
 		{"alias bomb", []string{bomb}, false, []string{"a.yaml:3:"}},
@@ -377,7 +378,7 @@ func TestMergedDomains(t *testing.T) {
 		t.Fatal(errs)
 	}
 	d := tree.Domain("a")
-	for want, e := range map[uint32]descriptor.Entry{1: {Key: "k", Value: "xy"}, 2: {Key: "k", Value: "y"}, 3: {Key: "j", Value: "y"}} {
+	for want, e := range map[uint64]descriptor.Entry{1: {Key: "k", Value: "xy"}, 2: {Key: "k", Value: "y"}, 3: {Key: "j", Value: "y"}} {
 		if r := d.Match([]descriptor.Entry{e}); r == nil || r.Limits[0].Requests != want {
 			t.Errorf("%v: %+v, want %d", e, r, want)
 		}

@@ -27,7 +27,7 @@ func TestShippedDomains(t *testing.T) {
 		domain  string
 		entries string // "key=value key=value"
 		unit    descriptor.Unit
-		limit   uint32
+		limit   uint64
 		note    string // unlimited, shadow, shared; none: no rule matches
 	}{
 		{"messaging", "message_type=marketing to_number=2061234567", descriptor.Day, 5, ""},

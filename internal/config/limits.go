@@ -41,10 +41,10 @@ var limitRows = []limitRow{
 			}
 			return ok && l.limit.Window.Unit.Valid()
 		}},
-	{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint32(0),
+	{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint53(0),
 		Doc: "how many per window; absent: 0, nothing passes"},
 		unlimited: true, // it has no meaning there, but the reference accepts it
-		read:      readUint32(func(l *limitReading) *uint32 { return &l.limit.Requests })},
+		read:      readNumber(func(l *limitReading) *uint64 { return &l.limit.Requests })},
 	{Key: yamlform.Key{Name: "unlimited", Type: yamlform.Type{Kind: yamlform.Flag},
 		Doc: "everything passes and nothing is counted; in place of `unit`, and only in `rate_limit`"},
 		unlimited: true,
@@ -68,7 +68,7 @@ var limitRows = []limitRow{
 		}},
 	{Key: yamlform.Key{Name: "unit_multiplier", Type: yamlform.Uint32(1), Extension: true,
 		Doc: "the length of the window in units, up to 90 years in all; absent: 1"},
-		read: readUint32(func(l *limitReading) *uint32 { return &l.limit.Window.Multiplier })},
+		read: readNumber(func(l *limitReading) *uint32 { return &l.limit.Window.Multiplier })},
 	{Key: yamlform.Key{Name: "algorithm", Type: yamlform.OneOf(descriptor.AlgorithmNames...), Extension: true,
 		Doc: "the algorithm that enforces the limit; absent: " + algorithms(descriptor.Algorithm(0))},
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -80,7 +80,7 @@ var limitRows = []limitRow{
 		Doc: "for " + algorithms(descriptor.Concurrency) + ", and required there, in place of `unit` and `requests_per_unit`: how many places there are. A hit takes one, and a negative hit gives the oldest back"},
 		appliesTo:     descriptor.SettingInFlight,
 		appliesToText: "`concurrency`",
-		read:          readUint32(func(l *limitReading) *uint32 { return &l.limit.Requests })},
+		read:          readNumber(func(l *limitReading) *uint64 { return &l.limit.Requests })},
 	{Key: yamlform.Key{Name: "ttl", Type: durationType, Extension: true,
 		Doc: "for " + algorithms(descriptor.Concurrency) + ", and required there: how long a place stays taken if it is not given back; " +
 			"it must be longer than the longest request; from 1s to 24h, in whole seconds"},
@@ -96,11 +96,11 @@ var limitRows = []limitRow{
 			l.limit.Window = descriptor.Window{Unit: descriptor.Second, Multiplier: uint32(ttl / time.Second)} //nolint:gosec // at most a day
 			return ttl > 0
 		}},
-	{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint32(0), Extension: true,
+	{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint53(0), Extension: true,
 		Doc: "for " + algorithms(descriptor.TokenBucket) + ": how many tokens the bucket holds, at least 1; for " + algorithms(descriptor.LeakyBucket) + ": how many requests may wait; absent: `requests_per_unit`"},
 		appliesTo:     descriptor.SettingBurst,
 		appliesToText: "`token_bucket` or `leaky_bucket`",
-		read:          readUint32(func(l *limitReading) *uint32 { return &l.limit.Burst })},
+		read:          readNumber(func(l *limitReading) *uint64 { return &l.limit.Burst })},
 	{Key: yamlform.Key{Name: "refill", Type: yamlform.OneOf("greedy", "interval"), Extension: true,
 		Doc: "for " + algorithms(descriptor.TokenBucket) + ": `greedy` (default) refills the bucket continuously, `interval` adds `requests_per_unit` tokens at once when a window begins"},
 		appliesTo:     descriptor.SettingRefill,
@@ -131,7 +131,7 @@ var limitRows = []limitRow{
 		Doc: "for " + algorithms(descriptor.SlidingWindow) + ": how many sub-windows the estimate is built from; each must be a whole number of microseconds long; absent: 1"},
 		appliesTo:     descriptor.SettingPrecision,
 		appliesToText: "`sliding_window`",
-		read:          readUint32(func(l *limitReading) *uint32 { return &l.limit.Precision })},
+		read:          readNumber(func(l *limitReading) *uint32 { return &l.limit.Precision })},
 	{Key: yamlform.Key{Name: "nodelay", Type: yamlform.Type{Kind: yamlform.Number, Most: descriptor.NoDelayAll - 1, Word: "all"}, Extension: true,
 		Doc: "for " + algorithms(descriptor.LeakyBucket) + ": how many waiting requests pass without delay; absent: 0"},
 		appliesTo:     descriptor.SettingNoDelay,
@@ -198,11 +198,11 @@ func limitFields() []yamlform.Field[limitReading] {
 	return fields
 }
 
-// readUint32 reads a number of 32 bits.
-func readUint32(of func(*limitReading) *uint32) func(*limitReading, yamlform.Value) bool {
+// readNumber reads a number. The type of its key bounds it.
+func readNumber[N uint32 | uint64](of func(*limitReading) *N) func(*limitReading, yamlform.Value) bool {
 	return func(l *limitReading, v yamlform.Value) bool {
 		n, ok := v.Number()
-		*of(l) = uint32(n)
+		*of(l) = N(n)
 		return ok
 	}
 }

@@ -15,7 +15,7 @@ var (
 	fileForm        *yamlform.Form[domainReading]
 	descriptorForm  *yamlform.Form[descriptorReading]
 	descriptorRows  []descriptorRow
-	overridableForm *yamlform.Form[uint32]
+	overridableForm *yamlform.Form[uint64]
 
 	// places are the maps that a misplaced key may belong to, the most likely first.
 	places []*yamlform.Map
@@ -195,12 +195,12 @@ func init() {
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.metadata = v.AnyMap() }},
 	}
-	overridableForm = yamlform.NewForm("overridable", "`overridable`", yamlform.Field[uint32]{
-		Key: yamlform.Key{Name: "max", Type: yamlform.Uint32(1), Required: true, Extension: true,
+	overridableForm = yamlform.NewForm("overridable", "`overridable`", yamlform.Field[uint64]{
+		Key: yamlform.Key{Name: "max", Type: yamlform.Uint53(1), Required: true, Extension: true,
 			Doc: "the most `requests_per_unit`, and the largest `burst`, that an override may set"},
-		Read: func(most *uint32, v yamlform.Value) {
+		Read: func(most *uint64, v yamlform.Value) {
 			n, _ := v.Number()
-			*most = uint32(n) //nolint:gosec // bounded by the type
+			*most = n
 		},
 	})
 	fields := make([]yamlform.Field[descriptorReading], len(descriptorRows))
@@ -235,7 +235,7 @@ type descriptorReading struct {
 	detailed      bool
 	onError       descriptor.OnError
 	metadata      map[string]any
-	overrideMax   uint32
+	overrideMax   uint64
 	overridableAt yamlform.Value
 	usage         bool
 	usageAt       yamlform.Value

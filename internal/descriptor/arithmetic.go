@@ -2,6 +2,7 @@ package descriptor
 
 import (
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -64,11 +65,36 @@ func (l *Limit) compileSlidingWindow(length int64) error {
 	sub := length / n
 	// The estimate multiplies a count by a time. The quantum is the finest one in which that product is exact.
 	q := quantum(sub, func(q int64) bool { return fits(int64(l.Requests), sub/q) })
-	if q == 0 {
-		return limitErrorf("requests_per_unit", "%d in a sliding_window of %s cannot be counted exactly", l.Requests, time.Duration(length)*time.Microsecond)
+	most := mostInSlidingWindow(sub)
+	if n > 1 {
+		most = min(most, math.MaxUint32) // their counts have 32 bits
+	}
+	if q == 0 || l.Requests > most {
+		return limitErrorf("requests_per_unit", "%d in a sliding_window of %s%s cannot be counted exactly, %d is the most; use fixed_window for more",
+			l.Requests, time.Duration(length)*time.Microsecond, precisionText(n), most)
 	}
 	l.Arithmetic.Length, l.Arithmetic.Quantum = sub, q
 	return nil
+}
+
+// leastQuanta is how many quanta a sub-window has at least, unless it has fewer microseconds: else it would not slide.
+const leastQuanta = 1000
+
+// mostInSlidingWindow returns the largest limit of a window of sub microseconds: with the coarsest quantum, its product with a time
+// is exact.
+func mostInSlidingWindow(sub int64) uint64 {
+	q := int64(1)
+	for sub%(q*10) == 0 && sub/(q*10) >= leastQuanta {
+		q *= 10
+	}
+	return 1 << exactBits / uint64(sub/q+1) //nolint:gosec // positive
+}
+
+func precisionText(n int64) string {
+	if n == 1 {
+		return ""
+	}
+	return fmt.Sprintf(" with precision %d", n)
 }
 
 func (l *Limit) compileSlidingLog(length int64) error {
@@ -120,7 +146,8 @@ func (l *Limit) compileBucket(length, capacity int64) error {
 	num, den := length/g, rate/g
 	l.Arithmetic.Step, l.Arithmetic.StepNum, l.Arithmetic.StepDen = num/den, num%den, den
 	if !fits(capacity, den) {
-		return limitErrorf("burst", "%d at %d per %s cannot be counted exactly", l.Burst, l.Requests, time.Duration(length)*time.Microsecond)
+		return limitErrorf("burst", "%d at %d per %s cannot be counted exactly, %d is the most; use a requests_per_unit with more zeros at its end, or fixed_window",
+			l.Burst, l.Requests, time.Duration(length)*time.Microsecond, max(0, 1<<exactBits/(den+1)-(capacity-int64(l.Burst)))) //nolint:gosec // at most MaxRequests
 	}
 	if capacity > maxHorizon.Microseconds()/(l.Arithmetic.Step+1) {
 		return limitErrorf("burst", "the bucket would take more than 90 years to fill or to drain")

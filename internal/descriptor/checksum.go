@@ -91,8 +91,8 @@ func (c *checksums) rule(r *Rule) {
 		}
 		b = appendText(b, zone)
 		b = append(b, byte(l.Window.Unit), bit(l.Window.Named), byte(l.Algorithm), bit(l.Interval), bit(l.FirstHit), byte(l.CountDenied), bit(l.Lease))
-		for _, n := range [...]uint32{l.Requests, max(l.Window.Multiplier, 1), l.Burst, l.Precision, l.NoDelay} {
-			b = binary.AppendUvarint(b, uint64(n))
+		for _, n := range [...]uint64{l.Requests, uint64(max(l.Window.Multiplier, 1)), l.Burst, uint64(l.Precision), uint64(l.NoDelay)} {
+			b = binary.AppendUvarint(b, n)
 		}
 		if v := l.Reservations; v != nil {
 			b = append(b, 'h', bit(v.Release))

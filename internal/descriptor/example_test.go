@@ -8,7 +8,7 @@ import (
 
 // A tree is compiled once and then matched by any number of goroutines.
 func Example() {
-	perMinute := func(n uint32) *descriptor.Rule {
+	perMinute := func(n uint64) *descriptor.Rule {
 		return &descriptor.Rule{Limits: []descriptor.Limit{{Requests: n, Window: descriptor.Window{Unit: descriptor.Minute}}}}
 	}
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{

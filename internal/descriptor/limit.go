@@ -8,11 +8,17 @@ import (
 // NoDelayAll is the NoDelay of a leaky bucket in which nothing waits: a pure policer.
 const NoDelayAll = math.MaxUint32
 
+// MaxRequests is the largest number of requests of a limit, and its largest burst. Redis scripts compute in doubles, in which a
+// number of hits up to this one, and the one above it, differ from all others.
+const MaxRequests = 1<<53 - 1
+
 // Limit is a number of requests per window, and the algorithm that enforces it. Small fields stand together, because there are
 // many limits: a larger one would take the next larger piece of memory.
 type Limit struct {
-	Name      string // the rule's name, or this limit's if the rule has several; may be empty
-	Requests  uint32 // per Window; concurrency: places
+	Name     string // the rule's name, or this limit's if the rule has several; may be empty
+	Requests uint64 // per Window, at most MaxRequests; concurrency: places
+	Burst    uint64 // token bucket: capacity, at least 1; leaky bucket: how many hits may wait; at most MaxRequests. Other algorithms ignore it
+
 	Algorithm Algorithm
 
 	Interval bool // token bucket: refilled by Requests at each window's boundary instead of continuously
@@ -23,7 +29,6 @@ type Limit struct {
 
 	Window Window // concurrency: how long a place stays taken that nobody gives back
 
-	Burst     uint32 // token bucket: capacity, at least 1; leaky bucket: how many hits may wait. Other algorithms ignore it
 	Precision uint32 // sliding window: how many sub-windows the estimate is built from; 0 means 1
 	NoDelay   uint32 // leaky bucket: how many of the waiting hits pass at once, or NoDelayAll
 
@@ -46,12 +51,12 @@ const (
 )
 
 // Capacity returns the most hits that can be in use at one instant. The remaining hits count down from it.
-func (l *Limit) Capacity() uint32 {
+func (l *Limit) Capacity() uint64 {
 	a := &algorithms[l.Algorithm]
 	if a.settings&SettingBurst == 0 {
 		return l.Requests
 	}
-	return uint32(min(uint64(l.Burst)+a.more, math.MaxUint32))
+	return l.Burst + a.more
 }
 
 // WholeUnit returns the unit of the protocol's current_limit: that of the window, or UnitUnknown if the protocol cannot express the

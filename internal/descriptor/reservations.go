@@ -2,6 +2,7 @@ package descriptor
 
 import (
 	"fmt"
+	"math/bits"
 	"strings"
 	"time"
 )
@@ -32,7 +33,9 @@ func DefaultReservations() Reservations {
 
 // Largest returns the most hits that one reservation under a limit may have.
 func (r *Reservations) Largest(l *Limit) int64 {
-	return int64(l.Capacity()) * int64(r.MaxShare) / MaxShareWhole
+	high, low := bits.Mul64(l.Capacity(), uint64(r.MaxShare))
+	n, _ := bits.Div64(high, low, MaxShareWhole)
+	return int64(n) //nolint:gosec // at most the capacity
 }
 
 // Reservable reports whether hits of a limit can be reserved. Then they may be returned one by one at any time: a refusal may end

@@ -1,9 +1,6 @@
 package descriptor
 
-import (
-	"math"
-	"strings"
-)
+import "strings"
 
 // Rule holds the limits and flags of one node of the tree. A node without a rate limit has no rule.
 type Rule struct {
@@ -28,7 +25,7 @@ type Rule struct {
 	Domain       string   // the domain it belongs to
 	Path         string   // "domain.key_value.key": the rule's identity in metrics, logs and answers
 	Index        int32    // index in Tree.Rules; metric handles are looked up by it, not by name
-	OverrideMax  uint32   // the most requests per unit, and the largest burst, of an operator's override; 0: there may be none
+	OverrideMax  uint64   // the most requests per unit, and the largest burst, of an operator's override; 0: there may be none
 	Position     Position // of the rule in its rule file
 
 	// shared is, per level, the text that replaces "=value" in the counter's key (sharedBy), or empty. The value that counts
@@ -41,7 +38,7 @@ type Rule struct {
 }
 
 // OverrideUnbounded is the OverrideMax of a rule whose overrides have no bound.
-const OverrideUnbounded = math.MaxUint32
+const OverrideUnbounded = MaxRequests
 
 // Overridable reports whether operators may give single callers of the rule other numbers.
 func (r *Rule) Overridable() bool { return r.OverrideMax > 0 }

@@ -65,7 +65,7 @@ func TestStarsAgreeWithTheModel(t *testing.T) {
 		}
 		rules := make([]*Rule, len(specs))
 		for i := range specs {
-			rules[i] = perMinute(uint32(i))
+			rules[i] = perMinute(uint64(i))
 			specs[i].Rule = rules[i]
 		}
 		tree, err := Compile([]DomainSpec{{Name: "d", Children: specs}}, Options{})

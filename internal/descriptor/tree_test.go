@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func perMinute(requests uint32) *Rule {
+func perMinute(requests uint64) *Rule {
 	return &Rule{Limits: []Limit{{Requests: requests, Window: Window{Unit: Minute}}}}
 }
 
@@ -106,8 +106,8 @@ func TestMatchAmongManyKeys(t *testing.T) {
 		spec := DomainSpec{Name: "d"}
 		for i := range n {
 			spec.Children = append(spec.Children,
-				NodeSpec{Key: "key" + strconv.Itoa(i), Value: "v", Rule: perMinute(uint32(i))},
-				NodeSpec{Key: "key" + strconv.Itoa(i), Rule: perMinute(uint32(1000 + i))})
+				NodeSpec{Key: "key" + strconv.Itoa(i), Value: "v", Rule: perMinute(uint64(i))},
+				NodeSpec{Key: "key" + strconv.Itoa(i), Rule: perMinute(uint64(1000 + i))})
 		}
 		tree, err := Compile([]DomainSpec{spec}, Options{})
 		if err != nil {
@@ -118,7 +118,7 @@ func TestMatchAmongManyKeys(t *testing.T) {
 			key := "key" + strconv.Itoa(i)
 			exact := d.Match([]Entry{{key, "v"}})
 			alone := d.Match([]Entry{{key, "w"}})
-			if exact == nil || exact.Limits[0].Requests != uint32(i) || alone == nil || alone.Limits[0].Requests != uint32(1000+i) {
+			if exact == nil || exact.Limits[0].Requests != uint64(i) || alone == nil || alone.Limits[0].Requests != uint64(1000+i) {
 				t.Fatalf("of %d keys, %s matched %v and %v", n, key, exact, alone)
 			}
 		}
@@ -158,7 +158,7 @@ func twoLevels(tb testing.TB, outer, inner int) (*Domain, [][]Entry) {
 		n := NodeSpec{Key: "tenant", Value: tenant}
 		for j := range inner {
 			route := fmt.Sprintf("/api/v1/route-%06d", j)
-			n.Children = append(n.Children, NodeSpec{Key: "path", Value: route, Rule: perMinute(uint32(i*inner + j))})
+			n.Children = append(n.Children, NodeSpec{Key: "path", Value: route, Rule: perMinute(uint64(i*inner + j))})
 			// Values come off the wire: never the very bytes that the rule holds.
 			paths = append(paths, []Entry{{"tenant", strings.Clone(tenant)}, {"path", strings.Clone(route)}})
 		}

@@ -4,13 +4,13 @@ import "time"
 
 // Window is the span of time that a limit counts in: Multiplier units, on the clock or on a calendar.
 type Window struct {
-	Unit       Unit
-	Multiplier uint32 // 0 means 1
-
 	// Location makes the windows follow the calendar of a time zone: local midnight, ISO weeks, real months and years. It
 	// is only for units of a day and longer, with multiplier 1. Nil means windows of equal length, counted from the Unix
 	// epoch.
 	Location *time.Location
+
+	Multiplier uint32 // 0 means 1
+	Unit       Unit
 
 	// Named means that the protocol's unit name stands for this window although it follows a calendar. It is set for
 	// months if the operator wants all of them to be calendar months.

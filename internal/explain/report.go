@@ -91,12 +91,12 @@ type Rule struct {
 type Limit struct {
 	Name          string  `json:"name,omitempty"`
 	Words         string  `json:"words"`
-	Requests      uint32  `json:"requests_per_unit"`
+	Requests      uint64  `json:"requests_per_unit"`
 	Unit          string  `json:"unit"`
 	Multiplier    uint32  `json:"unit_multiplier"`
 	WindowSeconds float64 `json:"window_seconds"`
 	Algorithm     string  `json:"algorithm"`
-	Capacity      uint32  `json:"capacity"`
+	Capacity      uint64  `json:"capacity"`
 	Key           string  `json:"key"`
 	State         *State  `json:"state,omitempty"`
 }

@@ -91,7 +91,7 @@ func (x *explainer) decide(ctx context.Context, hits []uint64) (*limiter.Decisio
 func (x *explainer) exhaust(ctx context.Context, last *limiter.Decision) (*limiter.Decision, error) {
 	hits := make([]uint64, len(last.Statuses))
 	for i := range hits {
-		hits[i] = uint64(last.Statuses[i].Remaining)
+		hits[i] = last.Statuses[i].Remaining
 	}
 	if _, err := x.decide(ctx, hits); err != nil {
 		return nil, err

@@ -10,8 +10,8 @@ import (
 // State is the current state of a counter.
 type State struct {
 	Used      uint64 `json:"used"`
-	Capacity  uint32 `json:"capacity"` // the most hits that can be in use at one instant
-	Remaining uint32 `json:"remaining"`
+	Capacity  uint64 `json:"capacity"` // the most hits that can be in use at one instant
+	Remaining uint64 `json:"remaining"`
 
 	WaitSeconds float64   `json:"wait_seconds"` // until one more hit would pass
 	Never       bool      `json:"never"`        // no hit will ever pass

@@ -3,6 +3,7 @@ package limiter_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
@@ -31,7 +33,7 @@ func request(hits uint32, pairs ...string) *limiter.Request {
 	return req
 }
 
-func (f *fixture) left(pair string) uint32 {
+func (f *fixture) left(pair string) uint64 {
 	f.t.Helper()
 	return f.ask(0, pair).Remaining
 }
@@ -40,7 +42,7 @@ func TestAllOrNothing(t *testing.T) {
 	type step struct {
 		ask  *limiter.Request
 		code limiter.Code
-		left map[string]uint32 // afterwards
+		left map[string]uint64 // afterwards
 	}
 	for name, c := range map[string]struct {
 		settings limiter.Settings
@@ -48,39 +50,39 @@ func TestAllOrNothing(t *testing.T) {
 		steps    []step
 	}{
 		"a refused request consumes nothing": {allOrNothing, []descriptor.NodeSpec{perMinute("wide", "", 10), perMinute("narrow", "", 2)}, []step{
-			{request(1, "wide=a", "narrow=a"), limiter.OK, map[string]uint32{"wide=a": 9, "narrow=a": 1}},
-			{request(2, "wide=a", "narrow=a"), limiter.OverLimit, map[string]uint32{"wide=a": 9, "narrow=a": 1}},
-			{request(1, "narrow=a", "wide=a"), limiter.OK, map[string]uint32{"wide=a": 8, "narrow=a": 0}},
-			{request(1, "wide=a", "narrow=a"), limiter.OverLimit, map[string]uint32{"wide=a": 8, "narrow=a": 0}},
+			{request(1, "wide=a", "narrow=a"), limiter.OK, map[string]uint64{"wide=a": 9, "narrow=a": 1}},
+			{request(2, "wide=a", "narrow=a"), limiter.OverLimit, map[string]uint64{"wide=a": 9, "narrow=a": 1}},
+			{request(1, "narrow=a", "wide=a"), limiter.OK, map[string]uint64{"wide=a": 8, "narrow=a": 0}},
+			{request(1, "wide=a", "narrow=a"), limiter.OverLimit, map[string]uint64{"wide=a": 8, "narrow=a": 0}},
 		}},
 		"independent ones count alone": {limiter.Settings{}, []descriptor.NodeSpec{perMinute("wide", "", 10), perMinute("narrow", "", 2)}, []step{
-			{request(3, "wide=a", "narrow=a"), limiter.OverLimit, map[string]uint32{"wide=a": 7, "narrow=a": 0}},
+			{request(3, "wide=a", "narrow=a"), limiter.OverLimit, map[string]uint64{"wide=a": 7, "narrow=a": 0}},
 		}},
 		"two descriptors of one counter are one take": {allOrNothing, []descriptor.NodeSpec{perMinute("k", "", 3)}, []step{
-			{request(1, "k=a", "k=a"), limiter.OK, map[string]uint32{"k=a": 1}},
-			{request(1, "k=a", "k=a"), limiter.OverLimit, map[string]uint32{"k=a": 1}},
-			{request(1, "k=a", "k=b"), limiter.OK, map[string]uint32{"k=a": 0, "k=b": 2}},
+			{request(1, "k=a", "k=a"), limiter.OK, map[string]uint64{"k=a": 1}},
+			{request(1, "k=a", "k=a"), limiter.OverLimit, map[string]uint64{"k=a": 1}},
+			{request(1, "k=a", "k=b"), limiter.OK, map[string]uint64{"k=a": 0, "k=b": 2}},
 		}},
 		"a shadow rule has no say, and counts with the request": {allOrNothing, []descriptor.NodeSpec{perMinute("k", "", 2), perMinute("shadow", "", 1, shadow)}, []step{
-			{request(1, "k=a", "shadow=a"), limiter.OK, map[string]uint32{"k=a": 1, "shadow=a": 0}},
-			{request(1, "k=a", "shadow=a"), limiter.OK, map[string]uint32{"k=a": 0, "shadow=a": 0}},
-			{request(1, "k=a", "shadow=b"), limiter.OverLimit, map[string]uint32{"shadow=b": 1}},
+			{request(1, "k=a", "shadow=a"), limiter.OK, map[string]uint64{"k=a": 1, "shadow=a": 0}},
+			{request(1, "k=a", "shadow=a"), limiter.OK, map[string]uint64{"k=a": 0, "shadow=a": 0}},
+			{request(1, "k=a", "shadow=b"), limiter.OverLimit, map[string]uint64{"shadow=b": 1}},
 		}},
 		"quota mode refuses when all are over": {allOrNothing, []descriptor.NodeSpec{perMinute("q", "", 1, quota), perMinute("r", "", 2, quota), perMinute("k", "", 9)}, []step{
-			{request(1, "q=a", "r=a", "k=a"), limiter.OK, map[string]uint32{"q=a": 0, "r=a": 1, "k=a": 8}},
-			{request(1, "q=a", "r=a", "k=a"), limiter.OK, map[string]uint32{"q=a": 0, "r=a": 0, "k=a": 7}},
-			{request(1, "q=a", "r=a", "k=a"), limiter.OverLimit, map[string]uint32{"k=a": 7}},
+			{request(1, "q=a", "r=a", "k=a"), limiter.OK, map[string]uint64{"q=a": 0, "r=a": 1, "k=a": 8}},
+			{request(1, "q=a", "r=a", "k=a"), limiter.OK, map[string]uint64{"q=a": 0, "r=a": 0, "k=a": 7}},
+			{request(1, "q=a", "r=a", "k=a"), limiter.OverLimit, map[string]uint64{"k=a": 7}},
 		}},
 		"global shadow mode lets all pass and counts what fits": {limiter.Settings{Admission: descriptor.AllOrNothing, Shadow: true}, []descriptor.NodeSpec{perMinute("k", "", 1), perMinute("wide", "", 9)}, []step{
-			{request(1, "k=a", "wide=a"), limiter.OK, map[string]uint32{"k=a": 0, "wide=a": 8}},
-			{request(1, "k=a", "wide=a"), limiter.OK, map[string]uint32{"k=a": 0, "wide=a": 7}},
+			{request(1, "k=a", "wide=a"), limiter.OK, map[string]uint64{"k=a": 0, "wide=a": 8}},
+			{request(1, "k=a", "wide=a"), limiter.OK, map[string]uint64{"k=a": 0, "wide=a": 7}},
 		}},
 		"a refund is given though a sibling is refused": {allOrNothing, []descriptor.NodeSpec{perMinute("k", "", 1), perMinute("back", "", 9)}, []step{
-			{request(5, "back=a"), limiter.OK, map[string]uint32{"back=a": 4}},
+			{request(5, "back=a"), limiter.OK, map[string]uint64{"back=a": 4}},
 			{&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{
 				{Entries: entries("k=a"), HasHits: true, Hits: 2},
 				{Entries: entries("back=a"), HasHits: true, Hits: 3, Refund: true},
-			}}, limiter.OverLimit, map[string]uint32{"k=a": 1, "back=a": 7}},
+			}}, limiter.OverLimit, map[string]uint64{"k=a": 1, "back=a": 7}},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +91,7 @@ func TestAllOrNothing(t *testing.T) {
 				if d := f.decide(s.ask); d.Code != s.code {
 					t.Errorf("step %d: %s, want %s", i, d.Code, s.code)
 				}
-				got := map[string]uint32{}
+				got := map[string]uint64{}
 				for pair := range s.left {
 					got[pair] = f.left(pair)
 				}
@@ -225,7 +227,7 @@ func TestSeveralLimitsOnOneDescriptor(t *testing.T) {
 		after time.Duration
 		code  limiter.Code
 		name  string
-		left  uint32
+		left  uint64
 	}{
 		{0, limiter.OK, "burst", 1},
 		{0, limiter.OK, "burst", 0},
@@ -277,7 +279,7 @@ func TestHeaderFamilies(t *testing.T) {
 
 // The delay is that of the longest queue, also where another limit of the list has less left.
 func TestTheLongestDelayOfSeveralLimits(t *testing.T) {
-	queue := func(name string, unit descriptor.Unit, requests uint32) descriptor.Limit {
+	queue := func(name string, unit descriptor.Unit, requests uint64) descriptor.Limit {
 		return descriptor.Limit{Name: name, Requests: requests, Window: descriptor.Window{Unit: unit}, Algorithm: descriptor.LeakyBucket, Burst: 9}
 	}
 	f := newFixture(t, limiter.Settings{}, descriptor.NodeSpec{Key: "k", Rule: &descriptor.Rule{Limits: []descriptor.Limit{
@@ -368,6 +370,25 @@ func TestLeakyBucketReportsTheWait(t *testing.T) {
 	}
 	if diff := cmp.Diff(any(want), decision); d.Code != limiter.OverLimit || diff != "" {
 		t.Errorf("third: %s %s", d.Code, diff)
+	}
+}
+
+// The wire has 32 bits for these numbers. Headers and metadata have them exactly.
+func TestLargeNumbersAreExact(t *testing.T) {
+	f := newFixture(t, limiter.Settings{Explain: true, Headers: descriptor.HeadersReference}, descriptor.NodeSpec{Key: "k", Rule: &descriptor.Rule{Limits: []descriptor.Limit{
+		{Requests: descriptor.MaxRequests, Window: descriptor.Window{Unit: descriptor.Month}},
+	}}})
+	d := f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("k=a"), Hits: 5_000_000_000, HasHits: true}}})
+	const left = descriptor.MaxRequests - 5_000_000_000
+	if s := d.Statuses[0]; s.Limit.Requests != descriptor.MaxRequests || s.Remaining != left {
+		t.Errorf("%+v", s)
+	}
+	if m, ok := d.Metadata["decision"].(map[string]any); !ok || m["requests_per_unit"] != uint64(descriptor.MaxRequests) || m["remaining"] != uint64(left) {
+		t.Errorf("metadata: %v", d.Metadata)
+	}
+	d = f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("k=b"), Hits: math.MaxUint64, HasHits: true}}})
+	if d.Code != limiter.OverLimit || d.Statuses[0].RetryAfter != backend.Never {
+		t.Errorf("more hits than any limit: %+v", d.Statuses[0])
 	}
 }
 

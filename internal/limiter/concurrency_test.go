@@ -11,7 +11,7 @@ import (
 )
 
 // inFlight is a rule of a number of places, which are free again after a minute.
-func inFlight(key string, places uint32, change ...func(*descriptor.Rule)) descriptor.NodeSpec {
+func inFlight(key string, places uint64, change ...func(*descriptor.Rule)) descriptor.NodeSpec {
 	n := perMinute(key, "", places, change...)
 	l := &n.Rule.Limits[0]
 	l.Algorithm = descriptor.Concurrency

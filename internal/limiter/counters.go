@@ -30,7 +30,7 @@ type Counter struct {
 
 	Lifted    bool  // an override lets every request pass this limit
 	Used      int64 // hits; more than the capacity where refused hits were counted
-	Remaining uint32
+	Remaining uint64
 	Wait      time.Duration // until one more hit would pass; backend.Never if none ever will
 	Reset     time.Duration // until no hits are in use, or the window ends
 	Cached    bool          // the state comes from the over-limit cache, not from the backend

@@ -21,7 +21,7 @@ import (
 type state struct {
 	Key       string
 	Used      int64
-	Remaining uint32
+	Remaining uint64
 	Wait      time.Duration
 	Reset     time.Duration
 	Cached    bool

@@ -59,7 +59,7 @@ type Status struct {
 
 	Overridden bool // the numbers are those of an operator's override, not the rule's
 
-	Remaining uint32        // remaining hits; math.MaxUint32 if the rule is unlimited
+	Remaining uint64        // remaining hits; math.MaxUint32 if the rule is unlimited
 	Reset     time.Duration // until the window ends or the limit is full again, in whole seconds, rounded up
 
 	RetryAfter time.Duration // over the limit: exact time until the same request would pass; negative if never
@@ -82,7 +82,7 @@ func (s *Status) UntilReset() time.Duration {
 // CurrentLimit is the limit that a status describes.
 type CurrentLimit struct {
 	Name     string
-	Requests uint32
+	Requests uint64
 	Unit     descriptor.Unit // descriptor.UnitUnknown if the window is not one whole unit
 }
 

@@ -120,7 +120,7 @@ func (c *calculation) share(i, j int) *descriptor.Limit {
 
 // share divides a limit by the number of replicas. Each replica gets at least one request per window, unless the limit is 0.
 func share(l *descriptor.Limit, replicas int) descriptor.Limit {
-	n := uint32(max(replicas, 1))
+	n := uint64(max(replicas, 1)) //nolint:gosec // positive
 	s := *l
 	if s.Requests > 0 {
 		s.Requests = max(s.Requests/n, 1)

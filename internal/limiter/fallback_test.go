@@ -94,7 +94,7 @@ func TestOnError(t *testing.T) {
 			t.Errorf("%s: %s %+v", pair, d.Code, st)
 		}
 	}
-	for i, left := range []uint32{1, 0} {
+	for i, left := range []uint64{1, 0} {
 		if st := f.ask(1, "local=a"); st.Code != limiter.OK || st.Remaining != left || st.Degraded != descriptor.OnErrorLocal {
 			t.Errorf("local %d of the 2 that are this replica's: %+v, want %d left", i, st, left)
 		}

@@ -46,18 +46,18 @@ func (c *calculation) headers(d *Decision) {
 	st := &d.Statuses[best]
 	if families&descriptor.HeadersReference != 0 {
 		names := &c.settings.HeaderNames
-		d.addHeader(names.Limit, strconv.FormatUint(uint64(st.Limit.Requests), 10))
-		d.addHeader(names.Remaining, strconv.FormatUint(uint64(st.Remaining), 10))
+		d.addHeader(names.Limit, strconv.FormatUint(st.Limit.Requests, 10))
+		d.addHeader(names.Remaining, strconv.FormatUint(st.Remaining, 10))
 		d.addHeader(names.Reset, seconds(st.Reset))
 	}
 	if families&descriptor.HeadersDraft03 != 0 {
 		d.addHeader("X-RateLimit-Limit", c.draft03(d, best))
-		d.addHeader("X-RateLimit-Remaining", strconv.FormatUint(uint64(st.Remaining), 10))
+		d.addHeader("X-RateLimit-Remaining", strconv.FormatUint(st.Remaining, 10))
 		d.addHeader("X-RateLimit-Reset", seconds(st.Reset))
 	}
 	if families&descriptor.HeadersIETF != 0 {
 		d.addHeader("RateLimit-Policy", c.policies(d))
-		d.addHeader("RateLimit", draftName(c.decidingLimit(best))+";r="+strconv.FormatUint(uint64(st.Remaining), 10)+";t="+seconds(st.Reset))
+		d.addHeader("RateLimit", draftName(c.decidingLimit(best))+";r="+strconv.FormatUint(st.Remaining, 10)+";t="+seconds(st.Reset))
 	}
 }
 
@@ -138,10 +138,10 @@ func (c *calculation) shown(d *Decision) iter.Seq[*descriptor.Limit] {
 
 // draft03 returns the limit that headers describe, followed by every limit with its window, as Envoy does.
 func (c *calculation) draft03(d *Decision, best int) string {
-	b := strconv.AppendUint(nil, uint64(d.Statuses[best].Limit.Requests), 10)
+	b := strconv.AppendUint(nil, d.Statuses[best].Limit.Requests, 10)
 	for l := range c.shown(d) {
 		b = append(b, ", "...)
-		b = strconv.AppendUint(b, uint64(l.Requests), 10)
+		b = strconv.AppendUint(b, l.Requests, 10)
 		if l.Algorithm != descriptor.Concurrency {
 			b = append(b, ";w="...)
 			b = strconv.AppendInt(b, int64(l.Window.Length()/time.Second), 10)
@@ -163,7 +163,7 @@ func (c *calculation) policies(d *Decision) string {
 		}
 		b = append(b, draftName(l)...)
 		b = append(b, ";q="...)
-		b = strconv.AppendUint(b, uint64(l.Requests), 10)
+		b = strconv.AppendUint(b, l.Requests, 10)
 		if l.Algorithm == descriptor.Concurrency {
 			b = append(b, `;qu="concurrent-requests"`...)
 			continue

@@ -51,13 +51,13 @@ func TestDifferentNamesDoNotMeet(t *testing.T) {
 	slices.Sort(names)
 	names = slices.Compact(names)
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 1_000_000, reservable))
-	left := uint32(1_000_000)
+	left := uint64(1_000_000)
 	for i, name := range names {
-		left -= uint32(1000 + i)
+		left -= uint64(1000 + i)
 		f.want(f.ask(int64(1000+i), "k=a", "reserve_id="+name), limiter.OK, left)
 	}
 	for i, name := range names {
-		left += uint32(1000 + i)
+		left += uint64(1000 + i)
 		f.want(f.ask(0, "k=a", "commit_id="+name), limiter.OK, left)
 	}
 }
@@ -74,14 +74,14 @@ func TestNamedReservationOfAnEarlierWindow(t *testing.T) {
 func TestConstantNameBypassesNothing(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 100, reservable))
 	for i := range 5 {
-		f.want(f.ask(20, "k=a", "reserve_id=same"), limiter.OK, uint32(80-20*i))
+		f.want(f.ask(20, "k=a", "reserve_id=same"), limiter.OK, uint64(80-20*i))
 	}
 	f.want(f.ask(20, "k=a", "reserve_id=same"), limiter.OverLimit, 0)
 	for i := range 5 {
-		f.want(f.ask(0, "k=a", "commit_id=same"), limiter.OK, uint32(20+20*i))
+		f.want(f.ask(0, "k=a", "commit_id=same"), limiter.OK, uint64(20+20*i))
 	}
 	for i := range 16 {
-		f.want(f.ask(1, "k=a", "reserve_id=same"), limiter.OK, uint32(99-i))
+		f.want(f.ask(1, "k=a", "reserve_id=same"), limiter.OK, uint64(99-i))
 	}
 	if s := f.ask(1, "k=a", "reserve_id=same"); s.Code != limiter.OverLimit || s.RetryAfter <= 0 || s.RetryAfter > time.Minute {
 		t.Errorf("the 17th reservation of one name: %+v", s)
@@ -121,7 +121,7 @@ func TestNamedReservationsOfOneRequest(t *testing.T) {
 		if d := ask(amount(30, "k=a", "reserve_id=z"), amount(9, "small=a")); d.Code != limiter.OverLimit {
 			t.Errorf("%+v", d)
 		}
-		left := uint32(39)
+		left := uint64(39)
 		if admission == descriptor.Independent {
 			left = 9
 		}

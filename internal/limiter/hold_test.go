@@ -65,7 +65,7 @@ func TestCommitCancelAndExtend(t *testing.T) {
 	for _, c := range []struct {
 		hold   limiter.Hold
 		hits   uint64
-		left   uint32
+		left   uint64
 		result backend.HoldResult
 	}{
 		{limiter.Hold{Op: backend.HoldReserve}, 60, 40, backend.HoldDone},

@@ -155,7 +155,7 @@ func BenchmarkDecideObserved(b *testing.B) {
 	}
 	for _, limit := range []struct {
 		name     string
-		requests uint32
+		requests uint64
 	}{{"admitted", 4_000_000_000}, {"refused", 0}} {
 		tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", limit.requests)}}}, descriptor.Options{})
 		if err != nil {

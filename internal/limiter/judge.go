@@ -96,7 +96,7 @@ func (c *calculation) limit(i, j int) *descriptor.Limit {
 
 // capacity returns the capacity that the take at position j was counted against. If this process counted it alone, that is
 // its share of the limit.
-func (c *calculation) capacity(i, j int) uint32 {
+func (c *calculation) capacity(i, j int) uint64 {
 	if c.resolved[i].degraded == descriptor.OnErrorLocal && c.settings.Replicas > 1 {
 		return c.share(i, j).Capacity()
 	}

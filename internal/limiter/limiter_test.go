@@ -22,7 +22,7 @@ import (
 var noon = time.Date(2026, 3, 10, 12, 0, 10, 0, time.UTC)
 
 // perMinute is a node with a rule of this number of requests a minute.
-func perMinute(key, value string, requests uint32, change ...func(*descriptor.Rule)) descriptor.NodeSpec {
+func perMinute(key, value string, requests uint64, change ...func(*descriptor.Rule)) descriptor.NodeSpec {
 	r := &descriptor.Rule{Limits: []descriptor.Limit{{Requests: requests, Window: descriptor.Window{Unit: descriptor.Minute}}}}
 	for _, c := range change {
 		c(r)
@@ -81,7 +81,7 @@ func (f *fixture) ask(hits int64, pairs ...string) limiter.Status {
 	return f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{d}}).Statuses[0]
 }
 
-func (f *fixture) want(s limiter.Status, code limiter.Code, remaining uint32) {
+func (f *fixture) want(s limiter.Status, code limiter.Code, remaining uint64) {
 	f.t.Helper()
 	if s.Code != code || s.Remaining != remaining {
 		f.t.Errorf("got %s with %d left, want %s with %d", s.Code, s.Remaining, code, remaining)

@@ -44,9 +44,9 @@ func (c *calculation) explain(d *Decision) map[string]any {
 		"rule":              path,
 		"descriptor":        i,
 		"code":              st.Code.String(),
-		"requests_per_unit": uint64(st.Limit.Requests),
+		"requests_per_unit": st.Limit.Requests,
 		"window_seconds":    int64(c.decidingLimit(i).Window.Length() / time.Second),
-		"remaining":         uint64(st.Remaining),
+		"remaining":         st.Remaining,
 	}
 	if st.Limit.Name != "" {
 		m["name"] = st.Limit.Name

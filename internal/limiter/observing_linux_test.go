@@ -22,7 +22,7 @@ import (
 // are not. No key is hot, which is the worst case for hot keys; with one key none is pushed out.
 func BenchmarkObserving(b *testing.B) {
 	for _, keys := range []int{1, 100_000} {
-		for _, limit := range []uint32{4_000_000_000, 0} {
+		for _, limit := range []uint64{4_000_000_000, 0} {
 			for _, c := range []struct {
 				name                string
 				metrics, hot, usage bool

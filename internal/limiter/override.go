@@ -142,7 +142,7 @@ func faster(a, b *descriptor.Limit) bool {
 	if b.Algorithm == descriptor.Concurrency {
 		return true
 	}
-	ah, al := bits.Mul64(uint64(a.Requests), uint64(b.Window.Length())) //nolint:gosec // lengths are positive
-	bh, bl := bits.Mul64(uint64(b.Requests), uint64(a.Window.Length())) //nolint:gosec // as above
+	ah, al := bits.Mul64(a.Requests, uint64(b.Window.Length())) //nolint:gosec // lengths are positive
+	bh, bl := bits.Mul64(b.Requests, uint64(a.Window.Length())) //nolint:gosec // as above
 	return ah > bh || ah == bh && al > bl
 }

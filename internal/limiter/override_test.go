@@ -51,7 +51,7 @@ func TestOverrideOfOneCaller(t *testing.T) {
 			f.want(f.ask(1, "k=a"), limiter.OverLimit, 0)
 			f.override("d.k", "", raised, "k=a")
 			st := f.ask(0, "k=a")
-			want := uint32(10)
+			want := uint64(10)
 			switch name {
 			case "fixed window":
 				want-- // the refused hit was counted
@@ -106,7 +106,7 @@ func TestBlockedTakesNothingElsewhere(t *testing.T) {
 func TestOverrideExpires(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 10, overridable))
 	f.override("d.k", "", override.Numbers{Kind: override.Replace, Requests: 50, NotBefore: noon.Unix() + 5, ExpiresAt: noon.Unix() + 10}, "k=a")
-	for after, want := range map[time.Duration]uint32{4: 10, 5: 50, 9: 50, 10: 10} {
+	for after, want := range map[time.Duration]uint64{4: 10, 5: 50, 9: 50, 10: 10} {
 		f.now = noon.Add(after * time.Second)
 		f.want(f.ask(0, "k=a"), limiter.OK, want)
 	}
@@ -125,7 +125,7 @@ func TestOverrideOfSeveralLimits(t *testing.T) {
 		all, minute, day override.Numbers
 		code             limiter.Code
 		limit            string
-		remaining        uint32
+		remaining        uint64
 	}{
 		"none":                    {code: limiter.OK, limit: "minute", remaining: 9},
 		"all doubled":             {all: override.Numbers{Kind: override.Scale, Requests: 2 * override.One}, code: limiter.OK, limit: "minute", remaining: 19},
@@ -174,7 +174,7 @@ func TestPrecedenceOfRequestLimits(t *testing.T) {
 		mode  descriptor.RequestOverride
 		limit limiter.RequestLimit
 		kind  override.Kind
-		want  uint32
+		want  uint64
 	}{
 		{descriptor.RequestOverrideDefault, own, 0, 30},
 		{descriptor.RequestHonour, own, 0, 30},
@@ -287,7 +287,7 @@ func BenchmarkOverridable(b *testing.B) {
 					if name == "no override" {
 						caller += "x"
 					}
-					if !yield(&override.Identity{Domain: "d", Rule: "d.k", Entries: entries(caller)}, override.Numbers{Kind: override.Replace, Requests: 1e9 + uint32(i)}) {
+					if !yield(&override.Identity{Domain: "d", Rule: "d.k", Entries: entries(caller)}, override.Numbers{Kind: override.Replace, Requests: 1e9 + uint64(i)}) {
 						return
 					}
 				}

@@ -17,7 +17,7 @@ func TestReplacesOneOfSeveralLimits(t *testing.T) {
 	gold := perMinute("gold", "", 9, func(r *descriptor.Rule) { r.Replaces = []string{"narrow"} })
 	both := perMinute("both", "", 9, func(r *descriptor.Rule) { r.Replaces = []string{"narrow", "wide"} })
 	f := newFixture(t, limiter.Settings{}, several, gold, both)
-	for left := range uint32(3) {
+	for left := range uint64(3) {
 		d := f.decide(request(1, "k=a", "gold=a"))
 		if st := d.Statuses[0]; st.Code != limiter.OK || st.Limit.Name != "wide" || st.Remaining != 2-left {
 			t.Errorf("without the narrow limit: %+v, want %d left of the wide one", st, 2-left)

@@ -167,7 +167,7 @@ func (c *calculation) resolve(ctx context.Context, now time.Time) error {
 }
 
 func (o *RequestLimit) limit(s *Settings) descriptor.Limit {
-	l := descriptor.Limit{Requests: o.Requests, Window: descriptor.Window{Unit: descriptor.Unit(o.Unit), Multiplier: o.Multiplier}}
+	l := descriptor.Limit{Requests: uint64(o.Requests), Window: descriptor.Window{Unit: descriptor.Unit(o.Unit), Multiplier: o.Multiplier}}
 	if s.CalendarMonths {
 		l.Window.CalendarMonth()
 	}

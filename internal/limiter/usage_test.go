@@ -30,7 +30,7 @@ func historyOfAnOverriddenCaller(t *testing.T, algorithm descriptor.Algorithm) {
 	set := new(override.Set)
 	for _, step := range []struct {
 		kind             override.Kind
-		allowed, refused uint32 // so far
+		allowed, refused uint64 // so far
 	}{
 		{0, 3, 0}, {override.Blocked, 3, 3}, {override.Unlimited, 3, 3}, {0, 6, 3},
 	} {
@@ -50,7 +50,7 @@ func historyOfAnOverriddenCaller(t *testing.T, algorithm descriptor.Algorithm) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m := all[0][usage.HistoryMinutes-1]; m.Allowed.Hits != step.allowed || m.Refused.Hits != step.refused {
+		if m := all[0][usage.HistoryMinutes-1]; uint64(m.Allowed.Hits) != step.allowed || uint64(m.Refused.Hits) != step.refused {
 			t.Errorf("override %v: %d allowed and %d refused, want %d and %d", step.kind, m.Allowed.Hits, m.Refused.Hits, step.allowed, step.refused)
 		}
 	}

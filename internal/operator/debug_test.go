@@ -13,7 +13,7 @@ import (
 )
 
 func TestDebug(t *testing.T) {
-	rule := func(name string, unit descriptor.Unit, n uint32) *descriptor.Rule {
+	rule := func(name string, unit descriptor.Unit, n uint64) *descriptor.Rule {
 		return &descriptor.Rule{Name: name, Limits: []descriptor.Limit{{Requests: n, Window: descriptor.Window{Unit: unit}}}}
 	}
 	shadow := rule("s", descriptor.Week, 7)

@@ -63,7 +63,7 @@ func readOverride(now time.Time, m *adminv1.Override, remove bool) (*override.Ov
 		if !(millionths >= 1 && f <= override.MaxFactor) {
 			return nil, fmt.Errorf("factor: it must be at least 0.000001 and at most %d", override.MaxFactor)
 		}
-		kinds = append(kinds, override.Numbers{Kind: override.Scale, Requests: uint32(millionths)})
+		kinds = append(kinds, override.Numbers{Kind: override.Scale, Requests: uint64(millionths)})
 	}
 	if m.GetUnlimited() {
 		kinds = append(kinds, override.Numbers{Kind: override.Unlimited})
@@ -116,7 +116,7 @@ func overrideMessage(o *override.Override) *adminv1.Override {
 	}
 	switch o.Kind {
 	case override.Replace:
-		m.RequestsPerUnit = proto.Uint32(o.Requests)
+		m.RequestsPerUnit = proto.Uint64(o.Requests)
 	case override.Scale:
 		m.Factor = float64(o.Requests) / override.One
 	}

@@ -108,8 +108,8 @@ func writeOf(changes ...*adminv1.Override) (writes []*adminv1.OverrideWrite) {
 	return writes
 }
 
-func requests(n uint32, rule string, pairs ...string) *adminv1.Override {
-	return &adminv1.Override{Domain: "d", Rule: rule, Entries: kv(pairs...), RequestsPerUnit: proto.Uint32(n)}
+func requests(n uint64, rule string, pairs ...string) *adminv1.Override {
+	return &adminv1.Override{Domain: "d", Rule: rule, Entries: kv(pairs...), RequestsPerUnit: proto.Uint64(n)}
 }
 
 // An override goes through its life: a dry run, written, changed under a condition, listed, removed; and each step is audited.

@@ -26,7 +26,7 @@ func (*noSketches) Read(context.Context, int64, int, []uint32) ([][]uint32, erro
 }
 
 func TestHistory(t *testing.T) {
-	perYear := func(name string, n uint32, a descriptor.Algorithm) descriptor.Limit {
+	perYear := func(name string, n uint64, a descriptor.Algorithm) descriptor.Limit {
 		return descriptor.Limit{Name: name, Requests: n, Burst: n, Algorithm: a, Window: descriptor.Window{Unit: descriptor.Year}}
 	}
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{

@@ -65,22 +65,22 @@ func init() {
 			Read: func(r *reading, v yamlform.Value) { r.Limit, _ = v.Text() }},
 		{Key: yamlform.Key{Name: "entries", Type: entries.Type, Required: true, Doc: "the caller: exactly the descriptor that it sends"},
 			Read: func(r *reading, v yamlform.Value) { r.Entries, _ = entries.Read(v) }},
-		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint32(0), Doc: "this number in place of the rule's"},
+		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint53(0), Doc: "this number in place of the rule's"},
 			Read: kind(Replace, func(r *reading, v yamlform.Value) bool {
 				n, ok := v.Number()
-				r.Requests = uint32(n) //nolint:gosec // Uint32 bounds it
+				r.Requests = n
 				return ok
 			})},
-		{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint32(1), Doc: "beside `requests_per_unit`: the bucket's size; absent: the rule's, or `requests_per_unit` where the rule has no `burst`"},
+		{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint53(1), Doc: "beside `requests_per_unit`: the bucket's size; absent: the rule's, or `requests_per_unit` where the rule has no `burst`"},
 			Read: func(r *reading, v yamlform.Value) {
 				r.burst = v
 				n, _ := v.Number()
-				r.Burst = uint32(n) //nolint:gosec // as above
+				r.Burst = n
 			}},
 		{Key: yamlform.Key{Name: "factor", Type: yamlform.Type{Kind: yamlform.Decimal, Most: MaxFactor}, Doc: "the rule's numbers times this"},
 			Read: kind(Scale, func(r *reading, v yamlform.Value) bool {
 				n, ok := v.Millionths()
-				r.Requests = uint32(n) //nolint:gosec // MaxFactor bounds it
+				r.Requests = n
 				return ok
 			})},
 		{Key: yamlform.Key{Name: "unlimited", Type: flag, Doc: "every request passes, and nothing is counted"},
@@ -258,9 +258,9 @@ func (o *Override) appendYAML(b []byte) []byte {
 	b = appendEntries(append(b, "\n    entries:"...), o.Entries)
 	switch o.Kind {
 	case Replace:
-		number("requests_per_unit", uint64(o.Requests))
+		number("requests_per_unit", o.Requests)
 		if o.Burst != 0 {
-			number("burst", uint64(o.Burst))
+			number("burst", o.Burst)
 		}
 	case Scale:
 		line("factor")
@@ -287,7 +287,7 @@ func (o *Override) appendYAML(b []byte) []byte {
 }
 
 // Factor writes a factor in millionths as people do: 1,500,000 is 1.5.
-func Factor(millionths uint32) string {
+func Factor(millionths uint64) string {
 	text := fmt.Sprintf("%d.%06d", millionths/One, millionths%One)
 	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
 }

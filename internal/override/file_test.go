@@ -82,7 +82,7 @@ func TestReadFileErrors(t *testing.T) {
 		item + "factor: 99999999999999999999999}":                                                   "o.yaml:2:48: `factor` must be",
 		item + "requests: 5}":                                                                       "o.yaml:2:40: unknown key `requests`",
 		item + "request_per_unit: 5}":                                                               "o.yaml:2:40: unknown key `request_per_unit`: did you mean `requests_per_unit`?",
-		item + "requests_per_unit: -5}":                                                             "o.yaml:2:59: `requests_per_unit` must be a whole number from 0 to 4294967295",
+		item + "requests_per_unit: -5}":                                                             "o.yaml:2:59: `requests_per_unit` must be a whole number from 0 to 9007199254740991",
 		item + "requests_per_unit: 5, factor: 2}":                                                   "o.yaml:2:70: one of `requests_per_unit`, `factor`, `unlimited` and `blocked` alone",
 		item + "unlimited: true, blocked: true}":                                                    "o.yaml:2:66: one of",
 		item + "factor: 2, burst: 1}":                                                               "o.yaml:2:58: `burst` belongs to `requests_per_unit`",
@@ -139,9 +139,9 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 			}
 			switch o.Kind = rapid.SampledFrom([]Kind{Replace, Scale, Unlimited, Blocked}).Draw(t, "kind"); o.Kind {
 			case Replace:
-				o.Requests, o.Burst = rapid.Uint32().Draw(t, "requests"), rapid.Uint32().Draw(t, "burst")
+				o.Requests, o.Burst = rapid.Uint64Max(descriptor.MaxRequests).Draw(t, "requests"), rapid.Uint64Max(descriptor.MaxRequests).Draw(t, "burst")
 			case Scale:
-				o.Requests = rapid.Uint32Range(1, MaxFactor*One).Draw(t, "factor")
+				o.Requests = rapid.Uint64Range(1, MaxFactor*One).Draw(t, "factor")
 			}
 			o.NotBefore = rapid.Int64Range(0, maxTime-1).Draw(t, "not before")
 			if rapid.Bool().Draw(t, "expires") {

@@ -29,13 +29,13 @@ type followed struct {
 	*override.File
 	path     string
 	registry *prometheus.Registry
-	sets     chan map[string]uint32 // of each set, the requests by the value of k
+	sets     chan map[string]uint64 // of each set, the requests by the value of k
 	log      servicetest.Log
 }
 
 func follow(t *testing.T, path string) *followed {
 	t.Helper()
-	f := &followed{path: path, registry: prometheus.NewRegistry(), sets: make(chan map[string]uint32, 100)}
+	f := &followed{path: path, registry: prometheus.NewRegistry(), sets: make(chan map[string]uint64, 100)}
 	var err error
 	if f.File, err = override.OpenFile(override.FileOptions{Path: path, Metrics: f.registry, Log: slog.New(slog.NewTextHandler(&f.log, nil))}); err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func follow(t *testing.T, path string) *followed {
 	go func() {
 		defer close(ended)
 		_ = f.Run(ctx, func(s *override.Set) {
-			all := make(map[string]uint32)
+			all := make(map[string]uint64)
 			for i, n := range s.Each() {
 				all[i.Entries[0].Value] = n.Requests
 			}
@@ -60,7 +60,7 @@ func follow(t *testing.T, path string) *followed {
 }
 
 // until waits for a set.
-func (f *followed) until(t *testing.T, want map[string]uint32) {
+func (f *followed) until(t *testing.T, want map[string]uint64) {
 	t.Helper()
 	late := time.After(20 * time.Second)
 	for {
@@ -108,7 +108,7 @@ func fileWith(t *testing.T, path string, pairs ...any) {
 	}
 }
 
-func editOf(value string, requests uint32) override.Edit {
+func editOf(value string, requests uint64) override.Edit {
 	return override.Edit{Override: override.Override{
 		Identity: override.Identity{Domain: "d", Rule: "d.k", Entries: []descriptor.Entry{{Key: "k", Value: value}}},
 		Numbers:  override.Numbers{Kind: override.Replace, Requests: requests}, Reason: "why",
@@ -121,17 +121,17 @@ func TestFileIsFollowed(t *testing.T) {
 	path := filepath.Join(dir, "overrides.yaml")
 	fileWith(t, path, "a", 1)
 	f := follow(t, path)
-	f.until(t, map[string]uint32{"a": 1})
+	f.until(t, map[string]uint64{"a": 1})
 	f.up(t, 1)
 
 	fileWith(t, path, "a", 1, "b", 2) // in place
-	f.until(t, map[string]uint32{"a": 1, "b": 2})
+	f.until(t, map[string]uint64{"a": 1, "b": 2})
 
 	fileWith(t, path+".new", "b", 3)
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
 	}
-	f.until(t, map[string]uint32{"b": 3})
+	f.until(t, map[string]uint64{"b": 3})
 
 	if err := os.WriteFile(path, []byte("overrides:\n- domain: d\n  ruel: d.k\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func TestFileIsFollowed(t *testing.T) {
 		t.Errorf("a write over a file with errors: %v", err)
 	}
 	fileWith(t, path, "c", 4)
-	f.until(t, map[string]uint32{"c": 4})
+	f.until(t, map[string]uint64{"c": 4})
 	f.up(t, 1)
 
 	if err := os.Rename(path, path+".away"); err != nil {
@@ -185,9 +185,9 @@ func TestConfigMap(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := follow(t, path)
-	f.until(t, map[string]uint32{"a": 5})
+	f.until(t, map[string]uint64{"a": 5})
 	link("1")
-	f.until(t, map[string]uint32{"b": 5})
+	f.until(t, map[string]uint64{"b": 5})
 	if _, err := f.File.Write(t.Context(), "ann", []override.Edit{editOf("a", 1)}); !errors.Is(err, override.ErrReadOnly) {
 		t.Error(err)
 	}
@@ -201,7 +201,7 @@ func TestFileIsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := follow(t, path)
-	f.until(t, map[string]uint32{"a": 1, "b": 2})
+	f.until(t, map[string]uint64{"a": 1, "b": 2})
 	version := func(value string) *int64 {
 		t.Helper()
 		page, _, err := f.List(t.Context(), override.Query{Where: map[string]string{"k": value}})
@@ -217,7 +217,7 @@ func TestFileIsWritten(t *testing.T) {
 	if err != nil || len(written) != 3 || written[0].Author != "ann" || written[0].Version != *version("a") || *version("a") == *seen {
 		t.Fatalf("%+v %v", written, err)
 	}
-	want := map[string]uint32{"a": 50, "new <&\x1b[0m": 7}
+	want := map[string]uint64{"a": 50, "new <&\x1b[0m": 7}
 	f.until(t, want)
 	follow(t, path).until(t, want)
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
@@ -239,7 +239,7 @@ func TestFileIsWritten(t *testing.T) {
 	if _, err := f.File.Write(t.Context(), "", []override.Edit{editOf("a", 1)}); err != nil {
 		t.Fatal(err)
 	}
-	f.until(t, map[string]uint32{"hand": 9, "a": 1})
+	f.until(t, map[string]uint64{"hand": 9, "a": 1})
 	if _, err := f.File.Write(t.Context(), "", []override.Edit{editOf("\xff", 1)}); err == nil || !strings.Contains(err.Error(), "not UTF-8") {
 		t.Error(err)
 	}
@@ -348,11 +348,11 @@ func TestWriteWaitsForAnotherProcess(t *testing.T) {
 		written <- err
 	}()
 	fileWith(t, path, "a", 3)
-	f.until(t, map[string]uint32{"a": 3})
+	f.until(t, map[string]uint64{"a": 3})
 	if err := errors.Join(folder.Close(), <-written); err != nil {
 		t.Error(err)
 	}
-	f.until(t, map[string]uint32{"a": 3, "b": 2})
+	f.until(t, map[string]uint64{"a": 3, "b": 2})
 }
 
 // What people have written beside the overrides stays when the API writes: comments, order, and how values are written.

@@ -34,7 +34,7 @@ func AppendLine(b []byte, o *Override) []byte {
 			b = appendJSON(append(b, key...), text)
 		}
 	}
-	number := func(key string, n uint32) { b = strconv.AppendUint(append(b, key...), uint64(n), 10) }
+	number := func(key string, n uint64) { b = strconv.AppendUint(append(b, key...), n, 10) }
 	seconds := func(key string, at int64) {
 		if at != 0 {
 			b = append(time.Unix(at, 0).UTC().AppendFormat(append(b, key...), time.RFC3339), '"')
@@ -103,8 +103,8 @@ type line struct {
 	Rule      string      `json:"rule"`
 	Limit     string      `json:"limit"`
 	Entries   lineEntries `json:"entries"`
-	Requests  *uint32     `json:"requests_per_unit"`
-	Burst     uint32      `json:"burst"`
+	Requests  *uint64     `json:"requests_per_unit"`
+	Burst     uint64      `json:"burst"`
 	Factor    float64     `json:"factor"`
 	Unlimited bool        `json:"unlimited"`
 	Blocked   bool        `json:"blocked"`
@@ -172,7 +172,7 @@ func parseLine(text []byte) (o Override, err error) {
 		Numbers:  Numbers{Burst: l.Burst}, Reason: l.Reason, Author: l.Author, Version: l.Version,
 	}
 	kinds := 0
-	kind := func(given bool, k Kind, requests uint32) {
+	kind := func(given bool, k Kind, requests uint64) {
 		if given {
 			kinds++
 			o.Kind, o.Requests = k, requests
@@ -180,7 +180,7 @@ func parseLine(text []byte) (o Override, err error) {
 	}
 	kind(l.Unlimited, Unlimited, 0)
 	kind(l.Blocked, Blocked, 0)
-	kind(l.Factor != 0, Scale, uint32(min(max(math.Round(l.Factor*One), 0), math.MaxUint32)))
+	kind(l.Factor != 0, Scale, uint64(min(max(math.Round(l.Factor*One), 0), math.MaxUint32)))
 	if l.Requests != nil {
 		kind(true, Replace, *l.Requests)
 	}

@@ -56,7 +56,7 @@ func TestLineErrors(t *testing.T) {
 		strings.TrimSuffix(item, ",") + "}":      "o.yaml:1: one of requests_per_unit, factor",
 		item + `"x":1}`:                          `o.yaml:1: json: unknown field "x"`,
 		item + `"burst":-1}`:                     "o.yaml:1: json: cannot unmarshal number -1",
-		item + `"requests_per_unit":4294967296}`: "o.yaml:1: json: cannot unmarshal number 4294967296",
+		item + `"requests_per_unit":9007199254740992}`: "o.yaml:1: requests_per_unit and burst: they must be at most 9007199254740991",
 		item + `"factor":1e300}`:                 "o.yaml:1: factor: it must be above 0 and at most 1000",
 		item + `"factor":-1}`:                    "o.yaml:1: factor: it must be above 0 and at most 1000",
 		item + `"blocked":true,"factor":2}`:      "o.yaml:1: one of requests_per_unit, factor, unlimited and blocked alone",

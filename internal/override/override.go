@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
+	"math/bits"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -36,8 +36,8 @@ type Identity struct {
 // Numbers are what an override replaces.
 type Numbers struct {
 	Kind     Kind
-	Requests uint32 // Replace: requests per unit. Scale: the factor in millionths
-	Burst    uint32 // Replace: the burst of a bucket; 0: the rule's, or Requests where the rule's is as large as its requests
+	Requests uint64 // Replace: requests per unit. Scale: the factor in millionths
+	Burst    uint64 // Replace: the burst of a bucket; 0: the rule's, or Requests where the rule's is as large as its requests
 
 	NotBefore int64 // seconds since the Unix epoch; 0: at once
 	ExpiresAt int64 // seconds since the Unix epoch; 0: never
@@ -102,6 +102,9 @@ func (o *Override) Validate() error {
 func (n *Numbers) validate() error {
 	switch n.Kind {
 	case Replace:
+		if max(n.Requests, n.Burst) > descriptor.MaxRequests {
+			return fmt.Errorf("requests_per_unit and burst: they must be at most %d", descriptor.MaxRequests)
+		}
 	case Scale:
 		if n.Requests == 0 || n.Requests > MaxFactor*One {
 			return fmt.Errorf("factor: it must be above 0 and at most %d", MaxFactor)
@@ -160,7 +163,7 @@ func (n *Numbers) Words() string {
 // Apply replaces the numbers of a rule's limit, which most bounds. It returns a *descriptor.LimitError, and leaves the limit
 // as it was, if it cannot be counted with these numbers. Blocked makes a limit that admits nothing and counts nothing.
 // Unlimited has no limit: it changes nothing.
-func (n *Numbers) Apply(l *descriptor.Limit, most uint32) error {
+func (n *Numbers) Apply(l *descriptor.Limit, most uint64) error {
 	was := *l
 	switch n.Kind {
 	case Blocked:
@@ -190,11 +193,16 @@ func (n *Numbers) Apply(l *descriptor.Limit, most uint32) error {
 }
 
 // scaled returns n times a factor in millionths, rounded down, but not to 0.
-func scaled(n, factor uint32) uint32 {
+func scaled(n, factor uint64) uint64 {
 	if n == 0 {
 		return 0
 	}
-	return uint32(min(max(uint64(n)*uint64(factor)/One, 1), math.MaxUint32))
+	high, low := bits.Mul64(n, factor)
+	if high >= One {
+		return descriptor.MaxRequests
+	}
+	product, _ := bits.Div64(high, low, One)
+	return min(max(product, 1), descriptor.MaxRequests)
 }
 
 // String is the identity in readable form, the same for equal identities only.

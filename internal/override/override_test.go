@@ -49,7 +49,7 @@ func TestApply(t *testing.T) {
 	for name, test := range map[string]struct {
 		limit           descriptor.Limit
 		numbers         Numbers
-		requests, burst uint32
+		requests, burst uint64
 	}{
 		"a window":                             {window, Numbers{Kind: Replace, Requests: 7}, 7, 0},
 		"nothing passes":                       {window, Numbers{Kind: Replace}, 0, 0},

@@ -35,7 +35,7 @@ func TestSetHoldsWhatWasWritten(t *testing.T) {
 				key := c.Identity.String()
 				identities[key] = c.Identity
 				if rapid.Bool().Draw(t, "write") {
-					c.Numbers = Numbers{Kind: Replace, Requests: rapid.Uint32().Draw(t, "requests")}
+					c.Numbers = Numbers{Kind: Replace, Requests: rapid.Uint64Max(descriptor.MaxRequests).Draw(t, "requests")}
 					model[key] = c.Numbers
 				} else {
 					delete(model, key)
@@ -89,7 +89,7 @@ func many(n int) iter.Seq2[*Identity, Numbers] {
 	return func(yield func(*Identity, Numbers) bool) {
 		for k := range n {
 			i := identity("api.tenant.endpoint", "", "tenant", fmt.Sprintf("customer-%08d", k), "endpoint", "/v1/messages")
-			if !yield(&i, Numbers{Kind: Replace, Requests: uint32(k), ExpiresAt: 1 << 40}) {
+			if !yield(&i, Numbers{Kind: Replace, Requests: uint64(k), ExpiresAt: 1 << 40}) {
 				return
 			}
 		}

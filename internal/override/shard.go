@@ -11,14 +11,14 @@ import (
 //
 //	4 bytes: how many overrides there are
 //	for each, 8 bytes: the hash of its identity
-//	for each, 32 bytes: where its identity ends, and its Numbers
+//	for each, 40 bytes: where its identity ends, and its Numbers
 //	the identities, one after the other
 type shard []byte
 
 const (
 	headSize = 4
 	hashSize = 8
-	itemSize = 32
+	itemSize = 40
 )
 
 // member is an override of a shard.
@@ -52,8 +52,8 @@ func newShard(members []member) shard {
 		end += len(m.identity)
 		sh = binary.LittleEndian.AppendUint32(sh, uint32(end)) //nolint:gosec // some 16 identities of at most 300 KB
 		sh = binary.LittleEndian.AppendUint32(sh, uint32(m.numbers.Kind))
-		sh = binary.LittleEndian.AppendUint32(sh, m.numbers.Requests)
-		sh = binary.LittleEndian.AppendUint32(sh, m.numbers.Burst)
+		sh = binary.LittleEndian.AppendUint64(sh, m.numbers.Requests)
+		sh = binary.LittleEndian.AppendUint64(sh, m.numbers.Burst)
 		sh = binary.LittleEndian.AppendUint64(sh, uint64(m.numbers.NotBefore)) //nolint:gosec // read back as it was
 		sh = binary.LittleEndian.AppendUint64(sh, uint64(m.numbers.ExpiresAt)) //nolint:gosec // as above
 	}
@@ -112,9 +112,9 @@ func (sh shard) numbers(i int) Numbers {
 	b := sh.item(i)
 	return Numbers{
 		Kind:      Kind(b[4]),
-		Requests:  binary.LittleEndian.Uint32(b[8:]),
-		Burst:     binary.LittleEndian.Uint32(b[12:]),
-		NotBefore: int64(binary.LittleEndian.Uint64(b[16:])), //nolint:gosec // as it was written
-		ExpiresAt: int64(binary.LittleEndian.Uint64(b[24:])), //nolint:gosec // as above
+		Requests:  binary.LittleEndian.Uint64(b[8:]),
+		Burst:     binary.LittleEndian.Uint64(b[16:]),
+		NotBefore: int64(binary.LittleEndian.Uint64(b[24:])), //nolint:gosec // as it was written
+		ExpiresAt: int64(binary.LittleEndian.Uint64(b[32:])), //nolint:gosec // as above
 	}
 }

@@ -29,7 +29,7 @@ func TestSweepOfAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := follow(t, path)
-	all := map[string]uint32{"old": 0, "prolonged": 0, "later": 0, "endless": 0}
+	all := map[string]uint64{"old": 0, "prolonged": 0, "later": 0, "endless": 0}
 	f.until(t, all)
 	prolonged := editOf("prolonged", 0)
 	prolonged.Numbers = override.Numbers{Kind: override.Blocked, ExpiresAt: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC).Unix()}
@@ -53,7 +53,7 @@ func TestSweepOfAFile(t *testing.T) {
 	}
 	sweep("2026-03-02T12:00:00Z", 1)
 	sweep("2026-03-02T12:00:00Z", 0)
-	f.until(t, map[string]uint32{"prolonged": 0, "later": 0, "endless": 0})
+	f.until(t, map[string]uint64{"prolonged": 0, "later": 0, "endless": 0})
 	if data, err := os.ReadFile(path); err != nil || strings.Contains(string(data), "fair") || !strings.Contains(string(data), "# a second") {
 		t.Errorf("%s %v", data, err)
 	}

@@ -82,7 +82,7 @@ func (c *checker) delay(d *domain) {
 	d.each(func(n *node) {
 		for i := range n.limits {
 			l := n.limits[i].Limit
-			waits = waits || l != nil && l.Algorithm == descriptor.LeakyBucket && l.Burst > l.NoDelay
+			waits = waits || l != nil && l.Algorithm == descriptor.LeakyBucket && l.Burst > uint64(l.NoDelay)
 		}
 	})
 	for _, at := range d.delays {

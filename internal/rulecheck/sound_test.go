@@ -123,7 +123,7 @@ func TestNeverRefusesIsSo(t *testing.T) {
 	found := 0
 	rapid.Check(t, func(t *rapid.T) {
 		draw := func(name string) limit {
-			l := &descriptor.Limit{Requests: rapid.Uint32Range(1, 60).Draw(t, name+" requests")}
+			l := &descriptor.Limit{Requests: rapid.Uint64Range(1, 60).Draw(t, name+" requests")}
 			l.Window = descriptor.Window{Unit: descriptor.Second, Multiplier: rapid.Uint32Range(1, 24).Draw(t, name+" seconds")}
 			return limit{Limit: l}
 		}

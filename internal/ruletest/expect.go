@@ -300,7 +300,7 @@ func (o *observed) limitNamed(i int, c limiter.CurrentLimit) *descriptor.Limit {
 	return nil
 }
 
-func uintText(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
+func uintText(n uint64) string { return strconv.FormatUint(n, 10) }
 
 func waitText(d time.Duration) string {
 	if d == backend.Never {

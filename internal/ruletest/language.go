@@ -73,8 +73,8 @@ type want[T any] struct {
 type verdict struct {
 	code      *want[limiter.Code]
 	rule      *want[string]
-	limit     *want[uint32]
-	remaining *want[uint32]
+	limit     *want[uint64]
+	remaining *want[uint64]
 	reset     *want[time.Duration]
 	wait      *want[time.Duration]
 	delay     *want[time.Duration]
@@ -389,10 +389,10 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 			}
 		}}
 	}
-	count := func(name, doc string, set func(*verdict, *want[uint32])) yamlform.Field[T] {
-		return yamlform.Field[T]{Key: yamlform.Key{Name: name, Type: yamlform.Uint32(0), Doc: doc}, Read: func(t *T, v yamlform.Value) {
+	count := func(name, doc string, set func(*verdict, *want[uint64])) yamlform.Field[T] {
+		return yamlform.Field[T]{Key: yamlform.Key{Name: name, Type: yamlform.Uint53(0), Doc: doc}, Read: func(t *T, v yamlform.Value) {
 			if n, ok := v.Number(); ok {
-				set(of(t), &want[uint32]{uint32(n), v.Position()})
+				set(of(t), &want[uint64]{n, v.Position()})
 			}
 		}}
 	}
@@ -405,8 +405,8 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 					of(t).rule = &want[string]{name, v.Position()}
 				}
 			}},
-		count("limit", "`requests_per_unit` of the limit that decided, or `max_in_flight`", func(v *verdict, w *want[uint32]) { v.limit = w }),
-		count("remaining", "hits left; 4294967295 if unlimited", func(v *verdict, w *want[uint32]) { v.remaining = w }),
+		count("limit", "`requests_per_unit` of the limit that decided, or `max_in_flight`", func(v *verdict, w *want[uint64]) { v.limit = w }),
+		count("remaining", "hits left; 4294967295 if unlimited", func(v *verdict, w *want[uint64]) { v.remaining = w }),
 		span("reset", "time until the window ends, or until nothing is used any more, in whole seconds, rounded up", func(v *verdict, w *want[time.Duration]) { v.reset = w }),
 		{Key: yamlform.Key{Name: "wait", Type: spanOr(never, "`"+never+"`"), Doc: "the exact time until the same request would pass; `" + never + "` if it has more hits than the limit; 0s if it passed"},
 			Read: func(t *T, v yamlform.Value) {

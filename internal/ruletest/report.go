@@ -93,7 +93,7 @@ type State struct {
 
 	Limit     string `json:"limit,omitempty"` // "5 per day"; empty if none applied
 	Name      string `json:"name,omitempty"`  // of the limit
-	Remaining uint32 `json:"remaining"`
+	Remaining uint64 `json:"remaining"`
 	Reset     string `json:"reset,omitempty"`
 	Wait      string `json:"wait,omitempty"`
 	Delay     string `json:"delay,omitempty"`

@@ -218,7 +218,7 @@ func TestBadFiles(t *testing.T) {
 		{head + "{descriptors: k=v, expect: {wait: 5}}", "5:39: `wait`: \"5\" is no duration, its unit is missing: did you mean 5s?"},
 		{head + "{descriptors: k=v, expect: {wait: soon}}", "5:39: `wait`: \"soon\" is no duration"},
 		{head + "{descriptors: k=v, expect: {wait: 5ns}}", "no whole number of microseconds"},
-		{head + "{descriptors: k=v, expect: {remaining: -1}}", "`remaining` must be a whole number from 0 to 4294967295"},
+		{head + "{descriptors: k=v, expect: {remaining: -1}}", "`remaining` must be a whole number from 0 to 9007199254740991"},
 		{head + "{descriptors: k=v, repeat: 2, expect: {passed: 3}}", "`passed` is 3, and the step has 2 requests"},
 		{head + "{descriptors: k=v, expect: {descriptors: [OK, OK]}}", "`descriptors` in `expect` has 2 entries, the request has 1 descriptors"},
 		{head + "{descriptors: k=v, expect: {headers: {A: b, a: c}}}", "header \"a\" twice"},

@@ -46,11 +46,11 @@ func appendStatus(b []byte, s *limiter.Status) []byte {
 	if s.Limited {
 		b = protowire.AppendTag(b, 2, protowire.BytesType)
 		b = protowire.AppendVarint(b, uint64(sizeLimit(&s.Limit)))
-		b = appendUint(b, 1, uint64(s.Limit.Requests))
+		b = appendUint(b, 1, wire32(s.Limit.Requests))
 		b = appendUint(b, 2, uint64(s.Limit.Unit))
 		b = appendString(b, 3, s.Limit.Name)
 	}
-	b = appendUint(b, 3, uint64(s.Remaining))
+	b = appendUint(b, 3, wire32(s.Remaining))
 	if s.Limited {
 		seconds, nanos := splitDuration(s.UntilReset())
 		b = protowire.AppendTag(b, 4, protowire.BytesType)
@@ -62,7 +62,7 @@ func appendStatus(b []byte, s *limiter.Status) []byte {
 }
 
 func sizeStatus(s *limiter.Status) int {
-	n := sizeUint(uint64(s.Code)) + sizeUint(uint64(s.Remaining))
+	n := sizeUint(uint64(s.Code)) + sizeUint(wire32(s.Remaining))
 	if s.Limited {
 		seconds, nanos := splitDuration(s.UntilReset())
 		n += 1 + protowire.SizeBytes(sizeLimit(&s.Limit))
@@ -72,8 +72,11 @@ func sizeStatus(s *limiter.Status) int {
 }
 
 func sizeLimit(l *limiter.CurrentLimit) int {
-	return sizeUint(uint64(l.Requests)) + sizeUint(uint64(l.Unit)) + sizeString(l.Name)
+	return sizeUint(wire32(l.Requests)) + sizeUint(uint64(l.Unit)) + sizeString(l.Name)
 }
+
+// wire32 is a number in a field of 32 bits. What does not fit is clamped there; the dynamic metadata has the exact number.
+func wire32(n uint64) uint64 { return min(n, math.MaxUint32) }
 
 // splitDuration is a google.protobuf.Duration as it goes over the wire: both parts have the duration's sign, and a
 // negative number is written as 64 bits.

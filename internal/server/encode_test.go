@@ -25,12 +25,12 @@ func responseMessage(t testing.TB, d *limiter.Decision) *ratelimitv3.RateLimitRe
 	for _, s := range d.Statuses {
 		to := &ratelimitv3.RateLimitResponse_DescriptorStatus{
 			Code:           ratelimitv3.RateLimitResponse_Code(s.Code),
-			LimitRemaining: s.Remaining,
+			LimitRemaining: uint32(min(s.Remaining, math.MaxUint32)),
 		}
 		if s.Limited {
 			to.CurrentLimit = &ratelimitv3.RateLimitResponse_RateLimit{
 				Name:            s.Limit.Name,
-				RequestsPerUnit: s.Limit.Requests,
+				RequestsPerUnit: uint32(min(s.Limit.Requests, math.MaxUint32)),
 				Unit:            ratelimitv3.RateLimitResponse_RateLimit_Unit(s.Limit.Unit),
 			}
 			to.DurationUntilReset = durationpb.New(s.UntilReset())
@@ -97,10 +97,11 @@ func TestEncodeAgreesWithGeneratedCode(t *testing.T) {
 			{Limited: true, Reset: 1}, {Limited: true, Reset: -1}, {Limited: true, Reset: -1500 * time.Millisecond},
 			{Limited: true, Reset: math.MaxInt64}, {Limited: true, Reset: math.MinInt64},
 		}},
-		"headers":         {Code: limiter.OverLimit, Headers: []limiter.Header{{Key: "RateLimit-Limit", Value: "10"}, {}, {Key: "k"}, {Value: "v"}}},
-		"request headers": {Code: limiter.OK, Headers: []limiter.Header{{Key: "a", Value: "1"}}, Upstream: []limiter.Header{{Key: "x-envoy-fault-delay-request", Value: "1000"}, {}, {Key: "k"}}},
-		"long name":       {Statuses: []limiter.Status{{Limited: true, Limit: limiter.CurrentLimit{Name: string(make([]byte, 300)), Requests: math.MaxUint32, Unit: descriptor.Week}}}},
-		"empty metadata":  {Metadata: map[string]any{}},
+		"headers":           {Code: limiter.OverLimit, Headers: []limiter.Header{{Key: "RateLimit-Limit", Value: "10"}, {}, {Key: "k"}, {Value: "v"}}},
+		"request headers":   {Code: limiter.OK, Headers: []limiter.Header{{Key: "a", Value: "1"}}, Upstream: []limiter.Header{{Key: "x-envoy-fault-delay-request", Value: "1000"}, {}, {Key: "k"}}},
+		"long name":         {Statuses: []limiter.Status{{Limited: true, Limit: limiter.CurrentLimit{Name: string(make([]byte, 300)), Requests: math.MaxUint32, Unit: descriptor.Week}}}},
+		"more than 32 bits": {Statuses: []limiter.Status{{Limited: true, Remaining: 5_000_000_000, Limit: limiter.CurrentLimit{Requests: descriptor.MaxRequests, Unit: descriptor.Day}}}},
+		"empty metadata":    {Metadata: map[string]any{}},
 		"metadata": {Metadata: map[string]any{
 			"": "", "text": "한글", "yes": true, "no": false, "nothing": nil, "int": -3, "int64": int64(1 << 40), "uint64": uint64(math.MaxUint64),
 			"float": 0.1, "inf": math.Inf(-1), "list": []any{}, "lists": []any{1, "two", nil, []any{true}, map[string]any{"a": 1.5}},
@@ -138,9 +139,9 @@ func TestReplyIsOneAllocation(t *testing.T) {
 }
 
 func FuzzAppendResponse(f *testing.F) {
-	f.Add(uint8(1), uint8(1), true, "name", uint32(10), uint8(2), uint32(9), int64(5e9), "k", "v", []byte(`{"a":[1,"b",null,{"c":true}]}`))
-	f.Add(uint8(2), uint8(2), false, "", uint32(0), uint8(0), uint32(math.MaxUint32), int64(-1), "", "", []byte(``))
-	f.Fuzz(func(t *testing.T, code, status uint8, limited bool, name string, requests uint32, unit uint8, remaining uint32, reset int64, key, value string, metadata []byte) {
+	f.Add(uint8(1), uint8(1), true, "name", uint64(10), uint8(2), uint64(9), int64(5e9), "k", "v", []byte(`{"a":[1,"b",null,{"c":true}]}`))
+	f.Add(uint8(2), uint8(2), false, "", uint64(0), uint8(0), uint64(math.MaxUint32), int64(-1), "", "", []byte(``))
+	f.Fuzz(func(t *testing.T, code, status uint8, limited bool, name string, requests uint64, unit uint8, remaining uint64, reset int64, key, value string, metadata []byte) {
 		d := &limiter.Decision{
 			Code: limiter.Code(code),
 			Statuses: []limiter.Status{{}, {

@@ -329,7 +329,7 @@ func TestManyCallsAtOnceGetTheirOwnAnswers(t *testing.T) {
 	r := start(t, Options{Decider: decider(func(_ context.Context, _ time.Time, req *limiter.Request, d *limiter.Decision) error {
 		d.Code = limiter.OK
 		for _, descriptor := range req.Descriptors {
-			d.Statuses = append(d.Statuses, limiter.Status{Code: limiter.OK, Limited: true, Remaining: uint32(descriptor.Hits),
+			d.Statuses = append(d.Statuses, limiter.Status{Code: limiter.OK, Limited: true, Remaining: descriptor.Hits & math.MaxUint32,
 				Limit: limiter.CurrentLimit{Name: descriptor.Entries[0].Value}})
 		}
 		return nil

@@ -85,7 +85,7 @@ func (r *refusals) write(ctx context.Context, req *limiter.Request, d *limiter.D
 		attrs := []slog.Attr{
 			slog.String("domain", logging.Shorten(req.Domain)),
 			slog.String("entries", logging.Entries(req.Descriptors[i].Entries)),
-			slog.Uint64("requests_per_unit", uint64(s.Limit.Requests)),
+			slog.Uint64("requests_per_unit", s.Limit.Requests),
 			slog.String("wait", wait(s.RetryAfter)),
 		}
 		attrs = append(attrs, r.rule(req, i, s)...)

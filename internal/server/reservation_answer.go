@@ -96,8 +96,8 @@ func appendDescriptorStatus(b []byte, s *limiter.Status, reserved uint64) []byte
 	if s.Rule != nil {
 		b = appendString(b, 2, s.Rule.Path)
 	}
-	b = appendUint(b, 3, uint64(s.Limit.Requests))
-	b = appendUint(b, 4, uint64(s.Remaining))
+	b = appendUint(b, 3, s.Limit.Requests)
+	b = appendUint(b, 4, s.Remaining)
 	if s.Limited {
 		b = appendDuration(b, 5, s.Reset)
 	}

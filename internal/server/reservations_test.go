@@ -28,7 +28,7 @@ import (
 // modelLimits are 1,000 tokens and 3 calls an hour that can be reserved, and a limit that cannot.
 func modelLimits(t testing.TB) *limiter.Limiter {
 	t.Helper()
-	rule := func(name string, requests uint32, b *descriptor.Reservations) descriptor.NodeSpec {
+	rule := func(name string, requests uint64, b *descriptor.Reservations) descriptor.NodeSpec {
 		return descriptor.NodeSpec{Key: name, Rule: &descriptor.Rule{Limits: []descriptor.Limit{
 			{Requests: requests, Window: descriptor.Window{Unit: descriptor.Hour}, Reservations: b},
 		}}}
@@ -355,7 +355,7 @@ func TestKuadrant(t *testing.T) {
 		}
 		return fields
 	}
-	left := func(key string, want uint32) {
+	left := func(key string, want uint64) {
 		t.Helper()
 		var d limiter.Decision
 		req := &limiter.Request{Domain: "llm", Descriptors: []limiter.Descriptor{{HasHits: true, Entries: []descriptor.Entry{{Key: key, Value: "alice"}}}}}
@@ -372,7 +372,7 @@ func TestKuadrant(t *testing.T) {
 				t.Errorf("%s: check: %v", key, got)
 			}
 		}
-		left(key, uint32(all))
+		left(key, uint64(all))
 		if got := call("Report", appendUint(kuadrantRequest(key), 3, all+5)); got[1] != okCode {
 			t.Errorf("%s: report: %v", key, got)
 		}

@@ -19,14 +19,20 @@ type admission struct{ at, hits int64 }
 func runBounds(t *testing.T, open func(t testing.TB) backend.Store) {
 	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {
-		l := drawSmall(rt, units)
+		l, many := drawSmall(rt, units), rapid.Bool().Draw(rt, "large numbers")
+		if many {
+			l = drawLarge(rt)
+		}
 		k := key(newCase(), "k", l)
 		now := epoch.UnixMicro() + rapid.Int64Range(0, 30*24*3600*1_000_000).Draw(rt, "begin")
-		step := l.Window.Length().Microseconds() / max(1, 2*int64(l.Requests))
+		step := l.Window.Length().Microseconds() / max(1, 2*min(int64(l.Requests), 10))
 		var passed []admission
 		for range rapid.IntRange(10, 60).Draw(rt, "takes") {
 			now += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, step), rapid.Int64Range(0, 4*step)).Draw(rt, "pause")
 			hits := rapid.SampledFrom([]int64{1, 1, 1, 2, 3}).Draw(rt, "hits")
+			if capacity := int64(l.Capacity()); many { //nolint:gosec // at most MaxRequests
+				hits = rapid.OneOf(rapid.SampledFrom([]int64{1, capacity / 2, capacity/3 + 1, capacity - 1, capacity}), rapid.Int64Range(1, capacity)).Draw(rt, "many hits")
+			}
 			if o := one(rt, s, time.UnixMicro(now), backend.Take{Key: k, Limit: l, Hits: hits}); o.Allowed {
 				passed = append(passed, admission{now, hits})
 			}
@@ -93,9 +99,9 @@ func checkBound(t *rapid.T, l *descriptor.Limit, passed []admission) {
 				back := big.NewInt(0) // hits * length
 				switch elapsed := passed[j].at - passed[i].at; {
 				case l.Interval && l.FirstHit:
-					back.Mul(big.NewInt((elapsed/length+1)*limit), big.NewInt(length))
+					back.Mul(big.NewInt((elapsed/length+1)*length), big.NewInt(limit))
 				case l.Interval:
-					back.Mul(big.NewInt((passed[j].at/length-passed[i].at/length)*limit), big.NewInt(length))
+					back.Mul(big.NewInt((passed[j].at/length-passed[i].at/length)*length), big.NewInt(limit))
 				default:
 					back.Mul(big.NewInt(elapsed), big.NewInt(limit))
 				}

@@ -66,9 +66,30 @@ func drawLimit(t *rapid.T, units []descriptor.Unit) *descriptor.Limit {
 	}).Filter(func(l *descriptor.Limit) bool { return l.Compile() == nil }).Draw(t, "limit")
 }
 
-func drawRequests(t *rapid.T, name string) uint32 {
+func drawRequests(t *rapid.T, name string) uint64 {
 	return rapid.OneOf(
-		rapid.Uint32Range(1, 12), rapid.Uint32Range(0, 6),
-		rapid.SampledFrom([]uint32{97, 100, 1000, 45_678, 999_999, 12_345_678, math.MaxUint32 - 1, math.MaxUint32}),
+		rapid.Uint64Range(1, 12), rapid.Uint64Range(0, 6),
+		rapid.SampledFrom([]uint64{97, 100, 1000, 45_678, 999_999, 12_345_678, math.MaxUint32 - 1, math.MaxUint32}),
+		rapid.SampledFrom(large),
 	).Draw(t, name)
+}
+
+// drawLarge draws a limit of more than 32 bits. A bucket may hold fewer: there are more such limits if its rate has zeros at its end.
+func drawLarge(t *rapid.T) *descriptor.Limit {
+	return rapid.Custom(func(t *rapid.T) *descriptor.Limit {
+		l := drawLimit(t, units)
+		l.Requests = rapid.OneOf(rapid.SampledFrom(large), rapid.Uint64Range(1<<32, descriptor.MaxRequests)).Draw(t, "large")
+		if l.Has(descriptor.SettingBurst) {
+			l.Requests = rapid.SampledFrom([]uint64{5_000_000_000, 1_000_000_000_000, 1 << 45, 3 << 40, l.Requests}).Draw(t, "large rate")
+			l.Burst = rapid.OneOf(rapid.Just(l.Requests), rapid.Just(3*l.Requests/2), rapid.Uint64Range(1, 1<<45)).Draw(t, "large burst")
+			l.Burst = min(l.Burst, descriptor.MaxRequests)
+		}
+		return l
+	}).Filter(func(l *descriptor.Limit) bool { return l.Compile() == nil }).Draw(t, "large limit")
+}
+
+// large are numbers with more than 32 bits: around those at which the form of a counter changes, and at which a double is not exact.
+var large = []uint64{
+	1 << 32, 5_000_000_000, 1<<40 - 1, 1 << 40, 1_000_000_000_000, 4_000_000_000_001, 1<<45 + 1, 1<<51 - 1, 1 << 52,
+	descriptor.MaxRequests - 1, descriptor.MaxRequests,
 }

@@ -23,17 +23,17 @@ func parseLimit(s string) (*descriptor.Limit, error) {
 	if !ok {
 		return nil, fmt.Errorf("a limit is REQUESTS/WINDOW, not %q", words[0])
 	}
-	n, err := strconv.ParseUint(requests, 10, 32)
+	n, err := strconv.ParseUint(requests, 10, 53)
 	if err != nil {
 		return nil, err
 	}
-	l := &descriptor.Limit{Requests: uint32(n)}
+	l := &descriptor.Limit{Requests: n}
 	if l.Window, err = parseWindow(window); err != nil {
 		return nil, err
 	}
 	for _, word := range words[1:] {
 		name, value, _ := strings.Cut(word, "=")
-		n, notNumber := strconv.ParseUint(value, 10, 32)
+		n, notNumber := strconv.ParseUint(value, 10, 53)
 		needed := error(nil)
 		switch name {
 		case "first_hit":
@@ -49,7 +49,7 @@ func parseLimit(s string) (*descriptor.Limit, error) {
 		case "token":
 			l.Algorithm = descriptor.TokenBucket
 		case "burst":
-			l.Burst, needed = uint32(n), notNumber
+			l.Burst, needed = n, notNumber
 		case "interval":
 			l.Interval = true
 		case "leaky":

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 var update = flag.Bool("update", false, "write the outcomes into the suite's scripts")
@@ -89,8 +90,16 @@ func runEdges(t *testing.T, s backend.Store) {
 		}
 	})
 
-	t.Run("the most that can be counted", func(t *testing.T) {
-		take := backend.Take{Key: []byte(newCase() + "k"), Limit: Limit("4294967295/1h"), Hits: backend.MaxHits, CountDenied: true}
+	for limit, most := range map[string]int64{"4294967295/1h": 1<<40 - 1, "9007199254740991/1h": backend.MaxCount} {
+		testMost(t, s, Limit(limit), most)
+	}
+}
+
+// testMost fills a counter beyond the most that it counts.
+func testMost(t *testing.T, s backend.Store, l *descriptor.Limit, most int64) {
+	t.Run(fmt.Sprintf("the most that can be counted under %d", l.Requests), func(t *testing.T) {
+		hits := most/256 + 1
+		take := backend.Take{Key: []byte(newCase() + "k"), Limit: l, Hits: hits, CountDenied: true}
 		r := &backend.Request{}
 		for i := range 300 {
 			take.Member = i
@@ -101,12 +110,12 @@ func runEdges(t *testing.T, s backend.Store) {
 			if err := s.Take(t.Context(), epoch, r); err != nil {
 				t.Fatal(err)
 			}
-			if o := r.Outcomes[299]; o.Allowed || o.Used != backend.MaxCount {
+			if o := r.Outcomes[299]; o.Allowed || o.Used != most {
 				t.Fatalf("%+v", o)
 			}
 		}
-		take.Hits = -backend.MaxHits
-		if o := one(t, s, epoch, take); !o.Allowed || o.Used != backend.MaxCount-backend.MaxHits {
+		take.Hits = -hits
+		if o := one(t, s, epoch, take); !o.Allowed || o.Used != most-hits {
 			t.Fatalf("%+v", o)
 		}
 	})

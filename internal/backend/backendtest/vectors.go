@@ -15,11 +15,12 @@ type vector struct {
 	ID        string
 	Algorithm string
 	Config    struct {
-		Limit, Capacity, Refill, Burst, Queue, NoDelay uint32
-		Window, Interval, Rate, Align, Mode            string
-		RefillMode                                     string `json:"refill_mode"`
-		CountDenied                                    bool   `json:"count_denied"`
-		Prime                                          *struct{ Previous, Current int64 }
+		Limit, Capacity, Refill, Burst, Queue uint64
+		NoDelay                               uint32
+		Window, Interval, Rate, Align, Mode   string
+		RefillMode                            string `json:"refill_mode"`
+		CountDenied                           bool   `json:"count_denied"`
+		Prime                                 *struct{ Previous, Current int64 }
 	}
 	Steps []vectorStep
 }
@@ -28,7 +29,7 @@ type vectorStep struct {
 	T          int64 `json:"t_us"`
 	Hits       int64
 	Allowed    bool
-	Remaining  uint32
+	Remaining  uint64
 	RetryAfter int64  `json:"retry_after_us"`
 	ResetAfter int64  `json:"reset_after_us"`
 	Delay      *int64 `json:"delay_us"`
@@ -77,7 +78,7 @@ func (v *vector) limit(t *testing.T) *descriptor.Limit {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.Requests, length = uint32(n), per
+		l.Requests, length = n, per
 	}
 	if length[0] < '0' || length[0] > '9' {
 		length = "1" + length

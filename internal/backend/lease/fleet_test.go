@@ -211,7 +211,7 @@ func window(n uint32, unit descriptor.Unit) descriptor.Window {
 }
 
 // limits returns one limit for each variant that can be leased.
-func limits(t testing.TB, requests uint32, w descriptor.Window) map[string]*descriptor.Limit {
+func limits(t testing.TB, requests uint64, w descriptor.Window) map[string]*descriptor.Limit {
 	return map[string]*descriptor.Limit{
 		"fixed window":           leased(t, descriptor.Limit{Requests: requests, Window: w}),
 		"fixed window first hit": leased(t, descriptor.Limit{Requests: requests, Window: w, FirstHit: true}),

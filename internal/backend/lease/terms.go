@@ -22,7 +22,7 @@ type terms struct {
 	tau  time.Duration // maximum time between taking and using a permit
 	most int64         // maximum number of permits in a lease
 
-	gap     uint32 // a bucket counts with a capacity that is lower by this: what it refills within tau
+	gap     uint64 // a bucket counts with a capacity that is lower by this: what it refills within tau
 	stretch int64  // a log's entries stay longer by this, in microseconds
 }
 
@@ -49,7 +49,7 @@ func termsOf(t *backend.Take, replicas int) terms {
 	case backend.PermitsOfBucket:
 		refill := float64(length) * float64(capacity) / float64(l.Requests) // of the whole bucket
 		m.tau = min(m.tau, time.Duration(refill/burst)).Truncate(time.Microsecond)
-		m.gap = uint32(refilled(l, m.tau))
+		m.gap = uint64(refilled(l, m.tau))
 	}
 	if m.tau < nearest {
 		return terms{}
@@ -75,7 +75,7 @@ func refilled(l *descriptor.Limit, d time.Duration) int64 {
 		return 0
 	}
 	length := uint64(l.Window.Length().Microseconds())
-	hi, lo := bits.Mul64(uint64((d+time.Microsecond-1)/time.Microsecond), uint64(l.Requests))
+	hi, lo := bits.Mul64(uint64((d+time.Microsecond-1)/time.Microsecond), l.Requests)
 	lo, carry := bits.Add64(lo, length-1, 0)
 	if hi += carry; hi >= length {
 		return backend.MaxCount

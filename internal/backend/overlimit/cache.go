@@ -59,8 +59,8 @@ type refusal struct {
 	reset    int64
 	hits     int64 // the smallest number of hits that is refused
 	used     int64
-	requests uint32 // with burst: the limit that refused
-	burst    uint32
+	requests uint64 // with burst: the limit that refused
+	burst    uint64
 }
 
 // asked holds the takes that go to the backend.

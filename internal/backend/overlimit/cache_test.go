@@ -31,7 +31,7 @@ func (a *asking) Take(ctx context.Context, now time.Time, r *backend.Request) er
 	return err
 }
 
-func fixed(requests uint32) *descriptor.Limit {
+func fixed(requests uint64) *descriptor.Limit {
 	return &descriptor.Limit{Requests: requests, Window: descriptor.Window{Unit: descriptor.Minute}}
 }
 

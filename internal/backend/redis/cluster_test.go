@@ -25,7 +25,7 @@ func TestClusterIsExact(t *testing.T) {
 		stores = append(stores, redis.New(redis.Options{Client: client, Timeout: 10 * time.Second}))
 	}
 	const hot, goroutines, each, cold = 500, 32, 60, 997
-	limit := func(n uint32) *descriptor.Limit {
+	limit := func(n uint64) *descriptor.Limit {
 		return &descriptor.Limit{Requests: n, Window: descriptor.Window{Unit: descriptor.Year}}
 	}
 	hotLimit, coldLimit := limit(hot), limit(1_000_000)

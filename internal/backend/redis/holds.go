@@ -20,7 +20,7 @@ const (
 	settledPerTake = 8         // records that are settled for each take that concerns records of its counter
 	mostSettled    = 64        // in one call, for one counter
 	mostReserving  = 1<<16 - 1 // takes of a group that reserve: the script numbers them in 16 bits
-	takeSize       = 44        // of a packed take
+	takeSize       = 48        // of a packed take
 	answerSize     = 41        // of what the script says about the reservation of a take, at most
 	runSize        = 2         // of what is before the limit of a run of steps
 )

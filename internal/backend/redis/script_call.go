@@ -305,7 +305,7 @@ func appendParameters(b []byte, form *backend.RedisForm, l *descriptor.Limit, m 
 	if form == &backend.LyftForm && m.jitter > 0 { // so that the keys of a window do not all end at once
 		p3 += rand.N(m.jitter).Milliseconds()
 	}
-	b = binary.LittleEndian.AppendUint32(b, l.Capacity())
+	b = binary.LittleEndian.AppendUint64(b, l.Capacity())
 	b = binary.LittleEndian.AppendUint64(b, uint64(p1))
 	b = binary.LittleEndian.AppendUint64(b, uint64(p2))
 	return binary.LittleEndian.AppendUint64(b, uint64(p3))

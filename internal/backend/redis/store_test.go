@@ -24,7 +24,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
-func limit(requests uint32, unit descriptor.Unit) *descriptor.Limit {
+func limit(requests uint64, unit descriptor.Unit) *descriptor.Limit {
 	return &descriptor.Limit{Requests: requests, Window: descriptor.Window{Unit: unit}}
 }
 
@@ -461,7 +461,7 @@ func TestCallersOfOtherDays(t *testing.T) {
 // After its limit was lowered, a log may hold more entries than the reply has room for.
 func TestLoweredLog(t *testing.T) {
 	s := redis.New(redis.Options{Client: dial(t, redistest.Start(t)), Timeout: patience})
-	log := func(n uint32) *descriptor.Limit {
+	log := func(n uint64) *descriptor.Limit {
 		l := &descriptor.Limit{Requests: n, Algorithm: descriptor.SlidingLog, Window: descriptor.Window{Unit: descriptor.Day}}
 		if err := l.Compile(); err != nil {
 			t.Fatal(err)
@@ -471,7 +471,7 @@ func TestLoweredLog(t *testing.T) {
 	if o := mustTake(t, s, "k", log(65536), 65536); !o.Allowed || o.Used != 65536 {
 		t.Fatalf("%+v", o)
 	}
-	for _, n := range []uint32{10, 65535} {
+	for _, n := range []uint64{10, 65535} {
 		if o := mustTake(t, s, "k", log(n), 1); o.Allowed || o.Before != 65536 || o.RetryAfter <= 0 {
 			t.Errorf("%+v", o)
 		}

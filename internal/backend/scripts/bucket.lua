@@ -19,7 +19,7 @@ local function read(key, value, p1, p2, p3, limit)
   if not value or #value > 40 then return now, 0, 0, '' end
   local a, b = match(value, '^(%d+):?(%d*)$')
   a, b = tonumber(a), tonumber(b) or 0
-  if not a or a >= 9007199254740992 or b > 4294967295 then return now, 0, 0, '' end
+  if not a or a >= 9007199254740992 or b >= 9007199254740992 then return now, 0, 0, '' end
   -- It lies further ahead than a whole bucket: the limit was lowered, the clock went back, or it is not ours.
   if a > now + limit * (p1 + 1) and forever(key) then return now, 0, 0, '' end
   a, b, moved = nearer(a, b, limit, p1, p2, p3)

@@ -3,8 +3,6 @@
 -- p1    the window's length
 -- a, b  when the window began, and its count
 
-local MAX_COUNT = 1099511627775 -- 2^40 - 1
-
 local function read(key, value, p1)
   local start, count = read_pair(value)
   if not start or (start > now and forever(key)) then return now, 0, 0, '' end
@@ -19,7 +17,7 @@ end
 local function try(a, b, c, hits, limit)
   if b == 0 then a = now end
   if b + hits < 0 then return nil end
-  local count = min(b + hits, MAX_COUNT)
+  local count = min(b + hits, most_of(limit))
   return count <= limit or hits < 0, a, count, c
 end
 
@@ -40,5 +38,5 @@ local function adjust(a, b, c, mark, delta, limit, p1, p2, p3, value)
     if now >= mark + p1 or (start and start <= now and mark < start + p1) then return nil end
     a, b = mark, 0
   end
-  return a, min(max(0, b + delta), MAX_COUNT), c
+  return a, min(max(0, b + delta), most_of(limit)), c
 end

@@ -3,15 +3,13 @@
 -- p1, p2  the window's length and 0; for a calendar, the end and the start of the window that the caller believes in
 -- p3      for a calendar, the number of that window: the next one has a higher one
 -- a, b    the number of the window and its count
--- c       the integer that the key held, 0 if that counts as nothing
+-- c       the integer that the key held, 0 if that counts as nothing; -1 - (number mod 4096) if it held a larger count
 --
--- The state is one integer, so that Redis keeps it without an allocation: (number mod 4096) * 2^40 + count. Windows up
--- to 255 ahead are believed: the clock went back. The next window stays, and the hits of a later one count in this one. Any
+-- The state is one integer, so that Redis keeps it without an allocation: (number mod 4096) * 2^40 + count. A count that does
+-- not fit is in a text, "number mod 4096:count", which the reply shows as two integers. Windows up to 255 ahead are believed: the clock went back. The next window stays, and the hits of a later one count in this one. Any
 -- other distance means that the window is over.
 
 local WINDOWS, COUNTS, AHEAD = 4096, 1099511627776, 256 -- 2^12, 2^40
-local MAX_COUNT = COUNTS - 1
-
 local function current(p1, p2, p3)
   if p2 == 0 then return floor(now / p1) end
   if now < p2 or now >= p1 then again = again or 0 end
@@ -22,24 +20,35 @@ local NOTHING = '\0\0\0\0\0\0\0\0'
 
 local function read(key, value, p1, p2, p3)
   local w, n = current(p1, p2, p3), tonumber(value)
-  if not n or n < 0 or n >= WINDOWS * COUNTS or n % 1 ~= 0 then return w, 0, 0, NOTHING end
-  local count = n % COUNTS
+  local window, count, seen
+  if n then
+    if n < 0 or n >= WINDOWS * COUNTS or n % 1 ~= 0 then return w, 0, 0, NOTHING end
+    count = n % COUNTS
+    window, seen = (n - count) / COUNTS, pack('<I8', n)
+  elseif value and #value <= 21 then
+    window, count = match(value, '^(%d+):(%d+)$')
+    window, count = tonumber(window), tonumber(count)
+    if not window or window >= WINDOWS or count > MAX_COUNT then return w, 0, 0, NOTHING end
+    n, seen = -1 - window, pack('<I8I8', window, count)
+  else
+    return w, 0, 0, NOTHING
+  end
   if count == 0 then return w, 0, 0, NOTHING end
-  local ahead = ((n - count) / COUNTS - w) % WINDOWS
+  local ahead = (window - w) % WINDOWS
   if ahead > 0 then
     if ahead >= AHEAD or forever(key) then return w, 0, 0, NOTHING end
     if ahead > 1 then
       moved = true
-      return w, count, 0, pack('<I8', n)
+      return w, count, 0, seen
     end
   end
-  return w + ahead, count, n, pack('<I8', n)
+  return w + ahead, count, n, seen
 end
 
 local function try(a, b, c, hits, limit, p1, p2, p3)
   if b == 0 then a = current(p1, p2, p3) end
   if b + hits < 0 then return nil end
-  local count = min(b + hits, MAX_COUNT)
+  local count = min(b + hits, most_of(limit))
   return count <= limit or hits < 0, a, count, c
 end
 
@@ -48,16 +57,18 @@ local function write(key, value, a, b, c, p1, p2)
     if value then redis.call('DEL', key) end
     return
   end
-  local n = a % WINDOWS * COUNTS + b
-  if c > 0 and floor(c / COUNTS) == a % WINDOWS then
-    if n == c then return end
+  local window = a % WINDOWS
+  local n, state = window * COUNTS + b, nil
+  if b < COUNTS then state = format('%.0f', n) else state = format('%.0f:%.0f', window, b) end
+  if c < 0 and -1 - c == window or c > 0 and floor(c / COUNTS) == window then
+    if state == value then return end
     -- It keeps the time to live, and fails on a number that is not written as an integer. Any other reason to fail
     -- makes SET fail too.
-    if type(redis.pcall('INCRBY', key, n - c)) == 'number' then return end
-    redis.call('SET', key, format('%.0f', n), 'KEEPTTL')
+    if c > 0 and b < COUNTS and type(redis.pcall('INCRBY', key, n - c)) == 'number' then return end
+    redis.call('SET', key, state, 'KEEPTTL')
     return
   end
-  save(key, format('%.0f', n), p2 == 0 and (a + 1) * p1 or p1)
+  save(key, state, p2 == 0 and (a + 1) * p1 or p1)
 end
 
 -- For scripts with reservations.
@@ -69,5 +80,5 @@ local function adjust(a, b, c, mark, delta, limit, p1, p2, p3)
   elseif mark < p2 then
     return nil
   end
-  return w, min(max(0, b + delta), MAX_COUNT), c
+  return w, min(max(0, b + delta), most_of(limit)), c
 end

@@ -7,7 +7,8 @@
 --          outcomes, and nothing else is computed here. A negative time means that nothing was done, and that the
 --          caller is to ask again with better arguments: see `again`.
 --
--- All numbers stay below 2^53, where Lua's arithmetic is exact. The Go functions of package backend say what is to be
+-- All numbers are at most 2^53, up to where Lua's arithmetic is exact, and no limit is larger than 2^53 - 1. A sum that is
+-- larger is rounded, but it stays on its side of every limit. The Go functions of package backend say what is to be
 -- done; every part here does the same with the same integers.
 
 local pack, unpack_from, floor, ceil, min, max = struct.pack, struct.unpack, math.floor, math.ceil, math.min, math.max
@@ -37,6 +38,10 @@ local nearer
 -- has so many entries.
 local again
 
+-- What a fixed window counts at most under a limit. Below MANY, states have the form that all versions read.
+local MANY, MAX_COUNT = 4294967296, 9007199254740992 -- 2^32, 2^53
+local function most_of(limit) return limit < MANY and 1099511627775 or MAX_COUNT end -- 2^40 - 1
+
 local function save(key, state, expires)
   if caller_clock then
     redis.call('SET', key, state, 'PX', ceil((expires - now) / 1000) + CALLER_SLACK)
@@ -54,7 +59,7 @@ local function full(err) return string.find(type(err) == 'table' and err.err or 
 -- Applies the same take several times. Returns the state after it, whether that differs, and whether any of them was
 -- allowed. If all fit, one take with all their hits gives the same result.
 local function repeated(try, times, count_denied, a, b, c, hits, limit, p1, p2, p3)
-  if times > 1 and hits > 0 and hits * times <= limit then
+  if times > 1 and hits > 0 and hits * times <= limit and hits * times < MAX_COUNT then
     local allowed, a2, b2, c2 = try(a, b, c, hits * times, limit, p1, p2, p3)
     if allowed then return a2, b2, c2, true, true end
   end

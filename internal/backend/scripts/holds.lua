@@ -11,12 +11,12 @@
 --          of steps and how many open books follow (16 bit each), and where the open books begin (32 bit).
 --          A step is the only take of its counter, and reserves or commits. A run is of steps under equal limits: how many
 --          (16 bit), the letter of the algorithm's part, the maximum number of records (32 bit), the longest time to live (64
---          bit), the limit (32 bit), p1 to p3 (64 bit); then for each step the indexes of its counter and its book (16 bit
+--          bit), the limit, p1 to p3 (64 bit each); then for each step the indexes of its counter and its book (16 bit
 --          each), what it does (one byte, as below), the ID (16 bytes), the amount and the time to live (64 bit each).
 --          For each open book, whose counter has other takes too: the indexes of its counter and of itself (16 bit each),
 --          letter of its algorithm's part, whether a reservation that expires is released (0, 1), how many records are settled
 --          at most (16 bit; 0 if no take here depends on it), the maximum number of records (32 bit), the longest time to live
---          (64 bit), the limit (32 bit), p1 to p3 (64 bit). For each operation: where the takes of its group begin
+--          (64 bit), the limit, p1 to p3 (64 bit each). For each operation: where the takes of its group begin
 --          and end in ARGV[1] (32 bit each); the number of its open book (16 bit); what it does,
 --          one byte: reserve (0), report (1), commit (2), commit or charge (3), extend (4), and 128
 --          more for the first of a group; the ID (16 bytes); the time to live, the amount, and the smallest amount that may
@@ -37,8 +37,8 @@ local RECORD, RECORD_SIZE, FIELDS = '<c16i8i8i8i8i8', 56, '<i8i8i8i8i8'
 local FIRST = HEAD_SIZE + 1
 local HEAD_AND_RECORD = '<BBi8i8c16i8i8i8i8i8'
 local IS_LARGE = 'L'
-local RUN, STEP, STEP_SIZE = '<I2BI4i8I4I8I8I8', '<I2I2Bc16i8i8', 37
-local BOOK, OPERATION = '<I2I2BI2BI4i8I4I8I8I8', '<i4i4I2Bc16i8i8i8'
+local RUN, STEP, STEP_SIZE = '<I2BI4i8I8I8I8I8', '<I2I2Bc16i8i8', 37
+local BOOK, OPERATION = '<I2I2BI2BI4i8I8I8I8I8', '<i4i4I2Bc16i8i8i8'
 local SAME_ID = 16          -- reservations that have not expired may have the same ID
 local LEAST_KEEP = 60000000 -- how long a record is kept at least after it has expired
 local EXTRA = 60000000      -- a book lives longer than needed, so that its time to live is not written again each time

@@ -299,7 +299,7 @@ end
 -- The most hits up to amount that fit.
 local function fits(k, shape, amount, limit, p1, p2, p3)
   prepare(k, shape, 1, limit, p1, p2, p3)
-  local low, high = 0, amount + 1
+  local low, high = 0, min(amount, limit) + 1
   while high - low > 1 do
     local middle = floor((low + high) / 2)
     if TRY[shape](A[k], B[k], C[k], middle, limit, p1, p2, p3, true) == false then high = middle else low = middle end

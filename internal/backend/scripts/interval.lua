@@ -7,7 +7,7 @@
 
 local function read(key, value, p1, p2, p3)
   local mark, missing = read_pair(value)
-  if not mark or missing > 4294967295 or (mark > now and forever(key)) then return now, 0, 0, '' end
+  if not mark or ((missing >= MANY or mark > now) and forever(key)) then return now, 0, 0, '' end
   if mark > now then
     local start = p3 == 1 and now or now - now % p1
     if mark > start + (p3 == 1 and SLACK or p1) then

@@ -4,25 +4,23 @@
 -- p1, p2  the start and the end of the window that the key is of
 -- p3      how long a new key lives, in ms
 -- a       whether the value can be added to (1), or is to be replaced (0)
--- b       the count, between 0 and MAX_COUNT
+-- b       the count, between 0 and the most
 -- c       the count as it was read
 --
--- What others wrote may be any number: what was poisoned by hits near 2^63 counts as MAX_COUNT, what is below zero as
+-- What others wrote may be any number: what was poisoned by hits near 2^63 counts as the most, what is below zero as
 -- nothing, and the next hit that counts mends it.
 
-local MAX_COUNT = 1099511627775 -- 2^40 - 1
-
-local function read(key, value, p1, p2)
+local function read(key, value, p1, p2, p3, limit)
   if now < p1 or now >= p2 then again = again or 0 end
   local n = value and #value <= 20 and match(value, '^-?%d+$') and tonumber(value)
   if not n then return 0, 0, 0, pack('<I8', 0) end
-  local count = min(max(n, 0), MAX_COUNT)
+  local count = min(max(n, 0), most_of(limit))
   return format('%.0f', count) == value and 1 or 0, count, count, pack('<I8', count)
 end
 
 local function try(a, b, c, hits, limit)
   if b + hits < 0 then return nil end
-  local count = min(b + hits, MAX_COUNT)
+  local count = min(b + hits, most_of(limit))
   return count <= limit or hits < 0, a, count, c
 end
 

@@ -3,13 +3,13 @@
 -- ARGV[1]  after the time, for each take: the index of its key (16 bit), the letter of its algorithm's part, whether
 --          refused hits count (0, 1), the vote of its member (0 all, 1 any, 2 none), whether it is the last take of
 --          its member (1) and of its group (2), one byte each; how often the take is repeated (16 bit; 1 if its
---          group has other takes, 0 if this only reads); then the hits (64 bit), the limit (32 bit), p1 to p3 (64 bit)
+--          group has other takes, 0 if this only reads); then the hits, the limit, p1 to p3 (64 bit each)
 -- Reply    after the time, for each key: the length of the state that was read (32 bit), and that state. One more byte
 --          follows if memory is full and nothing was written; refused takes are refused all the same.
 --
 -- This part reads the counters. votes.lua decides, and written.lua writes.
 
-local TAKE, SIZE = '<I2BBBBI2i8I4I8I8I8', 44
+local TAKE, SIZE = '<I2BBBBI2i8I8I8I8I8', 48
 
 local values = redis.call('MGET', unpack(KEYS, 1, min(read_keys, 1000)))
 for from = 1001, read_keys, 1000 do -- a Lua call has room for some thousand arguments

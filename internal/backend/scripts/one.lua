@@ -1,10 +1,10 @@
 -- One take alone, the most common call, or many that are just like it.
 --
 -- ARGV[1]  after the time: how many there are (16 bit; 0: this only reads), whether refused hits count (0, 1), the hits
---          of each (64 bit), the limit (32 bit), p1 to p3 (64 bit)
+--          of each, the limit, p1 to p3 (64 bit each)
 -- Reply    after the time: the state as it was, if it was one of ours
 
-local times, count_denied, hits, limit, p1, p2, p3 = unpack_from('<I2Bi8I4I8I8I8', packed, 9)
+local times, count_denied, hits, limit, p1, p2, p3 = unpack_from('<I2Bi8I8I8I8I8', packed, 9)
 local key = KEYS[1]
 local value = redis.pcall('GET', key)
 if type(value) == 'table' then

@@ -11,7 +11,7 @@ local function read_pair(value)
   if #value ~= 19 or not match(value, '^[1-7]%d+$') then
     local t, count = match(value, '^(%d+):(%d+)$')
     t, count = tonumber(t), tonumber(count)
-    if not t or t >= 9007199254740992 or count >= 9007199254740992 then return nil end
+    if not t or t >= 9007199254740992 or count > 9007199254740992 then return nil end
     return t, count
   end
   local digits = byte(value) - 48

@@ -19,10 +19,10 @@ local function decode(value, w)
     end
     return a, tonumber(sub(value, -digits)), tonumber(sub(value, -2 * digits, -digits - 1))
   end
-  if #value > 40 then return nil end
+  if #value > 50 then return nil end
   local a, c, b = match(value, '^(%d+):(%d+):(%d+)$')
   a, b, c = tonumber(a), tonumber(b), tonumber(c)
-  if not a or a >= MAX_EXACT or b > 4294967295 or c > 4294967295 then return nil end
+  if not a or a >= MAX_EXACT or b > MAX_EXACT or c > MAX_EXACT then return nil end
   return a, b, c
 end
 
@@ -68,9 +68,10 @@ end
 
 -- For scripts with reservations.
 local function adjust(a, b, c, mark, delta, limit, p1)
+  local most = limit < MANY and MANY - 1 or MAX_EXACT
   if b == 0 and c == 0 then a = floor(now / p1) end
   local shift = a - floor(mark / p1)
-  if shift <= 0 then return a, min(max(0, b + delta), 4294967295), c end
-  if shift == 1 then return a, b, min(max(0, c + delta), 4294967295) end
+  if shift <= 0 then return a, min(max(0, b + delta), most), c end
+  if shift == 1 then return a, b, min(max(0, c + delta), most) end
   return nil
 end

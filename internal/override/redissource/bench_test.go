@@ -37,7 +37,7 @@ func BenchmarkMillion(b *testing.B) {
 			edits[k].Identity = override.Identity{Domain: "api", Rule: "api.tenant.endpoint", Entries: []descriptor.Entry{
 				{Key: "tenant", Value: fmt.Sprintf("customer-%08d", from+k)}, {Key: "endpoint", Value: "/v1/messages"},
 			}}
-			edits[k].Numbers = override.Numbers{Kind: override.Replace, Requests: uint32(from + k), ExpiresAt: 1 << 32}
+			edits[k].Numbers = override.Numbers{Kind: override.Replace, Requests: uint64(from + k), ExpiresAt: 1 << 32}
 			edits[k].Reason = "a larger contract"
 		}
 		if _, err := source().Write(b.Context(), "ann", edits); err != nil {

@@ -24,8 +24,8 @@ type record struct {
 	Limit     string      `json:"limit,omitempty"`
 	Entries   [][2]string `json:"entries"`
 	Kind      string      `json:"kind"`
-	Requests  uint32      `json:"requests,omitempty"`
-	Burst     uint32      `json:"burst,omitempty"`
+	Requests  uint64      `json:"requests,omitempty"`
+	Burst     uint64      `json:"burst,omitempty"`
 	NotBefore int64       `json:"not_before,omitempty"` // seconds since the Unix epoch, as the next one
 	ExpiresAt int64       `json:"expires_at,omitempty"`
 	Reason    string      `json:"reason,omitempty"`

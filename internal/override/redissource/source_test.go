@@ -129,7 +129,7 @@ func of(domain, value string) override.Identity {
 	return override.Identity{Domain: domain, Rule: domain + ".k", Entries: []descriptor.Entry{{Key: "k", Value: value}}}
 }
 
-func set(identity override.Identity, requests uint32) override.Edit {
+func set(identity override.Identity, requests uint64) override.Edit {
 	return override.Edit{Override: override.Override{Identity: identity, Numbers: override.Numbers{Kind: override.Replace, Requests: requests}, Reason: "why"}}
 }
 
@@ -147,15 +147,15 @@ func (p *process) write(t *testing.T, edits ...override.Edit) []override.Overrid
 }
 
 // requests returns the numbers that a set has for each value of k in domain d.
-func requests(s *override.Set) map[string]uint32 {
-	all := make(map[string]uint32)
+func requests(s *override.Set) map[string]uint64 {
+	all := make(map[string]uint64)
 	for i, n := range s.Each() {
 		all[i.Domain+" "+i.Entries[0].Value] = n.Requests
 	}
 	return all
 }
 
-func has(want map[string]uint32) func(*override.Set) bool {
+func has(want map[string]uint64) func(*override.Set) bool {
 	return func(s *override.Set) bool { return maps.Equal(requests(s), want) }
 }
 
@@ -163,10 +163,10 @@ func has(want map[string]uint32) func(*override.Set) bool {
 func TestWritesReachEveryProcess(t *testing.T) {
 	r := redistest.Start(t)
 	a, b := start(t, r, ""), start(t, r, "")
-	b.until(t, "nothing", has(map[string]uint32{}))
+	b.until(t, "nothing", has(map[string]uint64{}))
 
 	longest := time.Duration(0)
-	step := func(what string, want map[string]uint32, edits ...override.Edit) []override.Override {
+	step := func(what string, want map[string]uint64, edits ...override.Edit) []override.Override {
 		t.Helper()
 		written := a.write(t, edits...)
 		began := time.Now()
@@ -174,16 +174,16 @@ func TestWritesReachEveryProcess(t *testing.T) {
 		longest = max(longest, time.Since(began))
 		return written
 	}
-	first := step("the first", map[string]uint32{"d a": 5, "e b": 7}, set(of("d", "a"), 5), set(of("e", "b"), 7))
+	first := step("the first", map[string]uint64{"d a": 5, "e b": 7}, set(of("d", "a"), 5), set(of("e", "b"), 7))
 	if first[0].Version != 1 || first[1].Version != 2 || first[0].Author != "ann" || first[0].Changed.IsZero() {
 		t.Errorf("written: %+v", first)
 	}
-	step("another number", map[string]uint32{"d a": 50, "e b": 7}, set(of("d", "a"), 50))
-	step("the last of a domain is removed", map[string]uint32{"d a": 50}, remove(of("e", "b")))
+	step("another number", map[string]uint64{"d a": 50, "e b": 7}, set(of("d", "a"), 50))
+	step("the last of a domain is removed", map[string]uint64{"d a": 50}, remove(of("e", "b")))
 	if n, err := a.client.Exists(t.Context(), "p:{overrides}:domain:e", "p:{overrides}:order:e").Result(); err != nil || n != 0 {
 		t.Errorf("%d keys of a domain without overrides, %v", n, err)
 	}
-	step("it comes again", map[string]uint32{"d a": 50, "e b": 8}, set(of("e", "b"), 8))
+	step("it comes again", map[string]uint64{"d a": 50, "e b": 8}, set(of("e", "b"), 8))
 	if gone := a.write(t, remove(of("e", "never"))); gone[0].Version != 0 {
 		t.Errorf("nothing was removed, as version %d", gone[0].Version)
 	}
@@ -244,7 +244,7 @@ func TestConflicts(t *testing.T) {
 		}
 	}
 	p.write(t, expect(set(of("d", "a"), 2), 1))
-	p.until(t, "only what did not conflict", has(map[string]uint32{"d a": 2}))
+	p.until(t, "only what did not conflict", has(map[string]uint64{"d a": 2}))
 
 	for want, edits := range map[string][]override.Edit{
 		"edits[1]: edits[0] is for the same":     {set(of("d", "a"), 1), set(of("d", "a"), 2)},
@@ -344,7 +344,7 @@ func TestHostileRecords(t *testing.T) {
 		}
 	}
 	other := start(t, r, "")
-	other.until(t, "the good one", has(map[string]uint32{"d a": 1}))
+	other.until(t, "the good one", has(map[string]uint64{"d a": 1}))
 	if log := other.log.String(); !strings.Contains(log, fmt.Sprintf("records of overrides in Redis cannot be read; they have no effect\" records=%d", len(bad))) {
 		t.Error(log)
 	}
@@ -370,7 +370,7 @@ func TestHostileRecords(t *testing.T) {
 	}
 	p.write(t, set(of("d", "b"), 2))
 	for _, each := range []*process{p, other} {
-		each.until(t, "the next change", has(map[string]uint32{"d a": 1, "d b": 2}))
+		each.until(t, "the next change", has(map[string]uint64{"d a": 1, "d b": 2}))
 		if n := strings.Count(each.log.String(), "a change of overrides in Redis cannot be read; it has no effect"); n != len(bad) {
 			t.Errorf("%d lines for %d changes\n%s", n, len(bad), &each.log)
 		}
@@ -421,7 +421,7 @@ func TestSweep(t *testing.T) {
 	if len(a.log.With("change of an override")) != 0 || len(b.log.With("entries=\"k=old\"")) != 1 {
 		t.Errorf("%s%s", &a.log, &b.log)
 	}
-	want := has(map[string]uint32{"d prolonged": 1, "d fresh": 1, "d endless": 1})
+	want := has(map[string]uint64{"d prolonged": 1, "d fresh": 1, "d endless": 1})
 	a.until(t, "the others", want)
 	if ttl, err := r.Client(t).PTTL(t.Context(), "p:{overrides}:turn").Result(); err != nil || ttl <= 0 || ttl > time.Minute {
 		t.Errorf("%v %v", ttl, err)
@@ -501,7 +501,7 @@ func TestPages(t *testing.T) {
 			if k%2 == 0 {
 				i.Domain = "e"
 			}
-			edits = append(edits, set(i, uint32(k)))
+			edits = append(edits, set(i, uint64(k)))
 		}
 		p.write(t, edits...)
 	}
@@ -518,7 +518,7 @@ func TestPages(t *testing.T) {
 		{override.Query{Domain: "none"}, 0}, {override.Query{Where: map[string]string{"k": "07"}}, 0},
 		{override.Query{Domain: "d", Rule: "d.b", Where: map[string]string{"k": "11999"}, Limit: 1}, 1},
 	} {
-		seen, pages := map[uint32]bool{}, 0
+		seen, pages := map[uint64]bool{}, 0
 		for q := c.q; ; pages++ {
 			page, next, err := p.List(t.Context(), q)
 			if err != nil || len(page) > max(q.Limit, 100) {
@@ -587,7 +587,7 @@ func TestStartWithoutRedis(t *testing.T) {
 		t.Errorf("%d overrides without a source", s.Len())
 	}
 	with := start(t, r, file)
-	with.until(t, "the copy", has(map[string]uint32{"d a": 1, "d b": 2}))
+	with.until(t, "the copy", has(map[string]uint64{"d a": 1, "d b": 2}))
 	redistest.Eventually(t, "a line in the log", func(context.Context) error {
 		if log := with.log.String(); !strings.Contains(log, "from the last good copy") || !strings.Contains(log, "the last ones stay in force") {
 			return errors.New(log)
@@ -602,7 +602,7 @@ func TestStartWithoutRedis(t *testing.T) {
 	other := start(t, r, "")
 	other.write(t, remove(of("d", "b")))
 	for _, p := range []*process{with, without, other} {
-		p.until(t, "what Redis has", has(map[string]uint32{"d a": 1}))
+		p.until(t, "what Redis has", has(map[string]uint64{"d a": 1}))
 	}
 	if n := with.metric(t, "ratelimitd_overrides_version_regressions_total"); n != 0 {
 		t.Errorf("%v regressions:\n%s", n, with.log.String())
@@ -672,7 +672,7 @@ func TestRegression(t *testing.T) {
 			p := start(t, r, file)
 			p.write(t, set(of("d", "a"), 1), set(of("d", "b"), 2), set(of("d", "c"), 3))
 			p.write(t, remove(of("d", "c")))
-			p.until(t, "two", has(map[string]uint32{"d a": 1, "d b": 2}))
+			p.until(t, "two", has(map[string]uint64{"d a": 1, "d b": 2}))
 			lose(t, r, other)
 			s := p.until(t, "what Redis has now", func(s *override.Set) bool { return requests(s)["d a"] == 0 })
 			if strings.Contains(name, "as many") != (s.Len() == 7) {
@@ -709,18 +709,18 @@ func TestOlderData(t *testing.T) {
 	other := source(t, redisconn.Options{URL: r.Addr}, "")
 	for round, running := range []bool{true, false} {
 		removal := p.write(t, remove(of("d", "b")), set(of("d", "a"), 10))
-		p.until(t, "the change", has(map[string]uint32{"d a": 10}))
+		p.until(t, "the change", has(map[string]uint64{"d a": 10}))
 		if !running {
 			p.stop()
 		}
 		r.Restart(t) // with the file that was saved
 		for n := range 3 {
-			other.write(t, set(of("d", "c"), uint32(n)))
+			other.write(t, set(of("d", "c"), uint64(n)))
 		}
 		if !running {
 			p = start(t, r, file)
 		}
-		s := p.until(t, "the older data", has(map[string]uint32{"d a": 1, "d b": 2, "d c": 2}))
+		s := p.until(t, "the older data", has(map[string]uint64{"d a": 1, "d b": 2, "d c": 2}))
 		if s.Version != 5 {
 			t.Errorf("version %d after %d", s.Version, removal[1].Version)
 		}
@@ -731,7 +731,7 @@ func TestOlderData(t *testing.T) {
 		r.Restart(t)
 		_ = os.Remove(file)
 		p = start(t, r, file)
-		p.until(t, "the older data", has(map[string]uint32{"d a": 1, "d b": 2}))
+		p.until(t, "the older data", has(map[string]uint64{"d a": 1, "d b": 2}))
 	}
 }
 
@@ -740,12 +740,12 @@ func TestKilledRedisKeepsWhatWasAcknowledged(t *testing.T) {
 	r := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	p := start(t, r, "")
 	var mu sync.Mutex
-	want := map[string]uint32{}
+	want := map[string]uint64{}
 	var wg sync.WaitGroup
 	many := make(chan struct{})
 	for w := range 4 {
 		wg.Go(func() {
-			for n := uint32(1); ; n++ {
+			for n := uint64(1); ; n++ {
 				i := of("d", fmt.Sprint(w, "-", n%50))
 				if _, err := p.Source.Write(context.Background(), "", []override.Edit{set(i, n)}); err != nil {
 					mu.Lock()
@@ -787,7 +787,7 @@ func TestKilledWriter(t *testing.T) {
 	if addr := os.Getenv("WRITE_TO_REDIS"); addr != "" { // this is the process
 		w := source(t, redisconn.Options{URL: addr}, "")
 		for n := 0; ; n++ {
-			w.write(t, set(of("d", fmt.Sprint(n)), uint32(n)))
+			w.write(t, set(of("d", fmt.Sprint(n)), uint64(n)))
 			fmt.Println("written", n)
 		}
 	}
@@ -813,7 +813,7 @@ func TestKilledWriter(t *testing.T) {
 	}
 	got := requests(start(t, r, "").until(t, "the first ones", func(s *override.Set) bool { return s.Len() > 200 }))
 	for n := range acknowledged + 1 {
-		if v, ok := got[fmt.Sprint("d ", n)]; !ok || v != uint32(n) {
+		if v, ok := got[fmt.Sprint("d ", n)]; !ok || v != uint64(n) {
 			t.Errorf("override %d of %d is lost", n, acknowledged)
 		}
 	}
@@ -823,9 +823,9 @@ func TestCluster(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})
 	where := redisconn.Options{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ","), DialTimeout: 10 * time.Second}
 	a, b := source(t, where, "").run(t), source(t, where, "").run(t)
-	b.until(t, "nothing", has(map[string]uint32{}))
+	b.until(t, "nothing", has(map[string]uint64{}))
 	a.write(t, set(of("d", "a"), 1), set(of("e", "b"), 2))
-	b.until(t, "two domains", has(map[string]uint32{"d a": 1, "e b": 2}))
+	b.until(t, "two domains", has(map[string]uint64{"d a": 1, "e b": 2}))
 	if page, next, err := b.List(t.Context(), override.Query{Limit: 1}); err != nil || next == "" || len(page) != 1 {
 		t.Errorf("%v %q %v", page, next, err)
 	}

@@ -650,7 +650,7 @@ type Limit struct {
 	// The name of the rule, or of this limit among several; may be empty.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// How many requests a window admits.
-	RequestsPerUnit uint32 `protobuf:"varint,2,opt,name=requests_per_unit,json=requestsPerUnit,proto3" json:"requests_per_unit,omitempty"`
+	RequestsPerUnit uint64 `protobuf:"varint,2,opt,name=requests_per_unit,json=requestsPerUnit,proto3" json:"requests_per_unit,omitempty"`
 	// The unit as rule files write it, such as "minute".
 	Unit string `protobuf:"bytes,3,opt,name=unit,proto3" json:"unit,omitempty"`
 	// How many units a window is long.
@@ -664,7 +664,7 @@ type Limit struct {
 	// The key of the counter of this descriptor.
 	CounterKey []byte `protobuf:"bytes,8,opt,name=counter_key,json=counterKey,proto3" json:"counter_key,omitempty"`
 	// How much a token bucket holds, or how many may wait in a leaky bucket; 0 for other algorithms.
-	Burst uint32 `protobuf:"varint,9,opt,name=burst,proto3" json:"burst,omitempty"`
+	Burst uint64 `protobuf:"varint,9,opt,name=burst,proto3" json:"burst,omitempty"`
 	// How a token bucket is refilled: "greedy" or "interval"; empty for other algorithms.
 	Refill string `protobuf:"bytes,10,opt,name=refill,proto3" json:"refill,omitempty"`
 	// Where windows start: "clock" or "first_hit"; empty where there is no choice.
@@ -718,7 +718,7 @@ func (x *Limit) GetName() string {
 	return ""
 }
 
-func (x *Limit) GetRequestsPerUnit() uint32 {
+func (x *Limit) GetRequestsPerUnit() uint64 {
 	if x != nil {
 		return x.RequestsPerUnit
 	}
@@ -767,7 +767,7 @@ func (x *Limit) GetCounterKey() []byte {
 	return nil
 }
 
-func (x *Limit) GetBurst() uint32 {
+func (x *Limit) GetBurst() uint64 {
 	if x != nil {
 		return x.Burst
 	}
@@ -1481,7 +1481,7 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\voverridable\x18\v \x01(\bR\voverridable\"\xdd\x03\n" +
 	"\x05Limit\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
-	"\x11requests_per_unit\x18\x02 \x01(\rR\x0frequestsPerUnit\x12\x12\n" +
+	"\x11requests_per_unit\x18\x02 \x01(\x04R\x0frequestsPerUnit\x12\x12\n" +
 	"\x04unit\x18\x03 \x01(\tR\x04unit\x12'\n" +
 	"\x0funit_multiplier\x18\x04 \x01(\rR\x0eunitMultiplier\x121\n" +
 	"\x06window\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x06window\x12\x1c\n" +
@@ -1489,7 +1489,7 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\bcalendar\x18\a \x01(\tR\bcalendar\x12\x1f\n" +
 	"\vcounter_key\x18\b \x01(\fR\n" +
 	"counterKey\x12\x14\n" +
-	"\x05burst\x18\t \x01(\rR\x05burst\x12\x16\n" +
+	"\x05burst\x18\t \x01(\x04R\x05burst\x12\x16\n" +
 	"\x06refill\x18\n" +
 	" \x01(\tR\x06refill\x12\x14\n" +
 	"\x05align\x18\v \x01(\tR\x05align\x12\x1c\n" +

@@ -382,11 +382,11 @@ type CounterState struct {
 	// The limit in words, such as "5 per 30 seconds, token bucket, burst 10".
 	Words string `protobuf:"bytes,2,opt,name=words,proto3" json:"words,omitempty"`
 	// The most hits that can be in use at one instant: requests_per_unit, or the capacity of a bucket.
-	Capacity uint32 `protobuf:"varint,3,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	Capacity uint64 `protobuf:"varint,3,opt,name=capacity,proto3" json:"capacity,omitempty"`
 	// Hits in use. They exceed the capacity if refused hits were counted.
 	Used uint64 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
 	// Hits that are left.
-	Remaining uint32 `protobuf:"varint,5,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	Remaining uint64 `protobuf:"varint,5,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// How long until one more hit would pass, 0 if it would now; absent if it never will.
 	Wait *durationpb.Duration `protobuf:"bytes,6,opt,name=wait,proto3" json:"wait,omitempty"`
 	// How long until nothing is in use, or until the window ends.
@@ -444,7 +444,7 @@ func (x *CounterState) GetWords() string {
 	return ""
 }
 
-func (x *CounterState) GetCapacity() uint32 {
+func (x *CounterState) GetCapacity() uint64 {
 	if x != nil {
 		return x.Capacity
 	}
@@ -458,7 +458,7 @@ func (x *CounterState) GetUsed() uint64 {
 	return 0
 }
 
-func (x *CounterState) GetRemaining() uint32 {
+func (x *CounterState) GetRemaining() uint64 {
 	if x != nil {
 		return x.Remaining
 	}
@@ -524,9 +524,9 @@ const file_ratelimitd_admin_v1_counters_proto_rawDesc = "" +
 	"\fCounterState\x120\n" +
 	"\x05limit\x18\x01 \x01(\v2\x1a.ratelimitd.admin.v1.LimitR\x05limit\x12\x14\n" +
 	"\x05words\x18\x02 \x01(\tR\x05words\x12\x1a\n" +
-	"\bcapacity\x18\x03 \x01(\rR\bcapacity\x12\x12\n" +
+	"\bcapacity\x18\x03 \x01(\x04R\bcapacity\x12\x12\n" +
 	"\x04used\x18\x04 \x01(\x04R\x04used\x12\x1c\n" +
-	"\tremaining\x18\x05 \x01(\rR\tremaining\x12-\n" +
+	"\tremaining\x18\x05 \x01(\x04R\tremaining\x12-\n" +
 	"\x04wait\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12:\n" +
 	"\vreset_after\x18\a \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"resetAfter\x125\n" +

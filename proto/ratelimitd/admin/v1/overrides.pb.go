@@ -36,9 +36,9 @@ type Override struct {
 	// Exactly the descriptor that the caller sends.
 	Entries []*Entry `protobuf:"bytes,4,rep,name=entries,proto3" json:"entries,omitempty"`
 	// Other numbers.
-	RequestsPerUnit *uint32 `protobuf:"varint,5,opt,name=requests_per_unit,json=requestsPerUnit,proto3,oneof" json:"requests_per_unit,omitempty"`
+	RequestsPerUnit *uint64 `protobuf:"varint,5,opt,name=requests_per_unit,json=requestsPerUnit,proto3,oneof" json:"requests_per_unit,omitempty"`
 	// The burst of a bucket, together with requests_per_unit; 0: the rule's.
-	Burst uint32 `protobuf:"varint,6,opt,name=burst,proto3" json:"burst,omitempty"`
+	Burst uint64 `protobuf:"varint,6,opt,name=burst,proto3" json:"burst,omitempty"`
 	// The rule's numbers times this; 0: not set.
 	Factor float64 `protobuf:"fixed64,7,opt,name=factor,proto3" json:"factor,omitempty"`
 	// Every request passes and nothing is counted.
@@ -119,14 +119,14 @@ func (x *Override) GetEntries() []*Entry {
 	return nil
 }
 
-func (x *Override) GetRequestsPerUnit() uint32 {
+func (x *Override) GetRequestsPerUnit() uint64 {
 	if x != nil && x.RequestsPerUnit != nil {
 		return *x.RequestsPerUnit
 	}
 	return 0
 }
 
-func (x *Override) GetBurst() uint32 {
+func (x *Override) GetBurst() uint64 {
 	if x != nil {
 		return x.Burst
 	}
@@ -1121,8 +1121,8 @@ const file_ratelimitd_admin_v1_overrides_proto_rawDesc = "" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x14\n" +
 	"\x05limit\x18\x03 \x01(\tR\x05limit\x124\n" +
 	"\aentries\x18\x04 \x03(\v2\x1a.ratelimitd.admin.v1.EntryR\aentries\x12/\n" +
-	"\x11requests_per_unit\x18\x05 \x01(\rH\x00R\x0frequestsPerUnit\x88\x01\x01\x12\x14\n" +
-	"\x05burst\x18\x06 \x01(\rR\x05burst\x12\x16\n" +
+	"\x11requests_per_unit\x18\x05 \x01(\x04H\x00R\x0frequestsPerUnit\x88\x01\x01\x12\x14\n" +
+	"\x05burst\x18\x06 \x01(\x04R\x05burst\x12\x16\n" +
 	"\x06factor\x18\a \x01(\x01R\x06factor\x12\x1c\n" +
 	"\tunlimited\x18\b \x01(\bR\tunlimited\x12\x18\n" +
 	"\ablocked\x18\t \x01(\bR\ablocked\x129\n" +

@@ -1,0 +1,53 @@
+package descriptor
+
+import (
+	"regexp"
+	"strconv"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
+)
+
+var saysMost = regexp.MustCompile(`, (\d+) is the most;`)
+
+// An error about a number that is too large says the largest one: that one is accepted, and the next one is refused.
+func TestTheLargestNumberIsRight(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := Limit{
+			Algorithm: rapid.SampledFrom([]Algorithm{SlidingWindow, TokenBucket, LeakyBucket}).Draw(t, "algorithm"),
+			Window: Window{Unit: rapid.SampledFrom([]Unit{Second, Minute, Hour, Day, Week, Month, Year}).Draw(t, "unit"),
+				Multiplier: rapid.Uint32Range(0, 90).Draw(t, "multiplier")},
+			Requests:  rapid.OneOf(rapid.Uint64Range(1<<32, MaxRequests), rapid.Uint64Range(1, 1<<20)).Draw(t, "requests"),
+			Burst:     rapid.Uint64Range(1, MaxRequests).Draw(t, "burst"),
+			Precision: rapid.SampledFrom([]uint32{0, 1, 2, 10}).Draw(t, "precision"),
+		}
+		number := &l.Burst
+		if l.Algorithm == SlidingWindow {
+			number = &l.Requests
+		}
+		err := l.Compile()
+		if err == nil {
+			return
+		}
+		said := saysMost.FindStringSubmatch(err.Error())
+		if said == nil {
+			return // a mistake of another kind
+		}
+		most, err := strconv.ParseUint(said[1], 10, 64)
+		if err != nil || most >= *number {
+			t.Fatalf("%d is refused, and the most is %s", *number, said[1])
+		}
+		*number = most + 1
+		if err := l.Compile(); err == nil {
+			t.Fatalf("%d is accepted too", most+1)
+		}
+		if *number = most; most == 0 {
+			return // no bucket of this rate can be counted
+		}
+		if err := l.Compile(); err != nil && saysMost.MatchString(err.Error()) {
+			t.Fatal(err)
+		}
+	})
+}
