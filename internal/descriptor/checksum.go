@@ -71,7 +71,7 @@ func (c *checksums) rule(r *Rule) {
 	}
 	b = append(b, bit(r.Unlimited), bit(r.Shadow), bit(r.Quota), byte(r.OnError), bit(r.DetailedMetric))
 	if r.Overridable() {
-		b = binary.AppendUvarint(append(b, 'o'), uint64(r.OverrideMax))
+		b = binary.AppendUvarint(append(b, 'o'), r.OverrideMax)
 	}
 	if r.Usage {
 		b = append(b, 'u')

@@ -82,6 +82,6 @@ func verdict(all *limiter.Counters, c *limiter.Counter) (words string, capacity 
 	case c.Lifted:
 		return "unlimited", 0, false
 	default:
-		return validText(c.Limit.Words()), uint64(c.Limit.Capacity()), c.Wait != 0
+		return validText(c.Limit.Words()), c.Limit.Capacity(), c.Wait != 0
 	}
 }

@@ -2,6 +2,7 @@ package rulecheck
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -216,7 +217,8 @@ func within(a, b *limit) bool {
 	default:
 		touched = (lb+la-1)/la + 1
 	}
-	return uint64(touched)*uint64(a.Requests) <= uint64(b.Requests)
+	high, low := bits.Mul64(uint64(touched), a.Requests)
+	return high == 0 && low <= b.Requests
 }
 
 // onClock reports whether a limit's windows are aligned to the clock.

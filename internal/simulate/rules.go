@@ -103,9 +103,9 @@ func burstText(l *descriptor.Limit) string {
 	case !l.Has(descriptor.SettingBurst):
 		return ""
 	case l.Algorithm == descriptor.LeakyBucket:
-		return strconv.FormatUint(uint64(l.Burst), 10) + " may wait"
+		return strconv.FormatUint(l.Burst, 10) + " may wait"
 	default:
-		return strconv.FormatUint(uint64(l.Burst), 10)
+		return strconv.FormatUint(l.Burst, 10)
 	}
 }
 
@@ -113,7 +113,7 @@ func limitText(l *descriptor.Limit) string {
 	if l.Algorithm == descriptor.Concurrency {
 		return l.Words()
 	}
-	text := strconv.FormatUint(uint64(l.Requests), 10) + " per "
+	text := strconv.FormatUint(l.Requests, 10) + " per "
 	if l.Window.Multiplier > 1 {
 		return text + strconv.FormatUint(uint64(l.Window.Multiplier), 10) + " " + l.Window.Unit.String() + "s"
 	}
