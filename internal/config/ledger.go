@@ -95,7 +95,7 @@ func (c *claim) otherSettings(d *descriptor.DomainSpec) (errs []*yamlform.Error)
 		if s.Refunds != d.Refunds && s.Refunds != descriptor.RefundsDefault && d.Refunds != descriptor.RefundsDefault {
 			differs("refunds")
 		}
-		if s.Headers != nil && d.Headers != nil && *s.Headers != *d.Headers {
+		if s.Headers != nil && d.Headers != nil && !s.Headers.Same(d.Headers) {
 			differs("headers")
 		}
 	}

@@ -15,7 +15,7 @@ import (
 const everyKey = `domain: shop
 admission: all_or_nothing
 on_error: allow
-headers: [ratelimit, retry-after]
+headers: [ratelimit, {name: X-Shop-Limit, value: "{used}/{capacity}", of: long, when: passed}, retry-after]
 descriptors:
   - key: tier
     values: [gold, silver, 7]
@@ -43,8 +43,8 @@ func TestEveryExtensionReachesTheRule(t *testing.T) {
 	}
 	d := tree.Domain("shop")
 	if d.Admission != descriptor.AllOrNothing || d.OnError != descriptor.OnErrorAllow ||
-		d.Headers == nil || *d.Headers != descriptor.HeadersReference|descriptor.HeadersRetryAfter {
-		t.Errorf("the domain: admission %v, on_error %v, headers %v", d.Admission, d.OnError, d.Headers)
+		d.Headers == nil || d.Headers.String() != `[ratelimit, retry-after, {name: X-Shop-Limit, value: "{used}/{capacity}", of: ["long"], when: passed}]` {
+		t.Errorf("the domain: admission %v, on_error %v, headers %s", d.Admission, d.OnError, d.Headers)
 	}
 	for _, c := range []struct {
 		entries []descriptor.Entry
@@ -363,7 +363,7 @@ func TestDomainSettings(t *testing.T) {
 		{"bad", []string{"admission: all\non_error: [x]\nheaders: [ietf, IETF, retry_after, ietf]\n"},
 			"a.yaml:2:12: unknown `admission` \"all\": write `independent` or `all_or_nothing`; a.yaml:3:11: `on_error` must be text, this is a list; " +
 				"a.yaml:4:17: unknown `headers` \"IETF\": did you mean `ietf`?; a.yaml:4:23: unknown `headers` \"retry_after\": did you mean `retry-after`?; a.yaml:4:36: \"ietf\" twice in `headers`"},
-		{"headers as text", []string{"headers: ietf\n"}, "a.yaml:2:10: `headers` must be a list, this is the text \"ietf\": write some of `ratelimit`, `x-ratelimit`, `ietf` and `retry-after` in brackets, or `[]` for none"},
+		{"headers as text", []string{"headers: ietf\n"}, "a.yaml:2:10: `headers` must be a list, this is the text \"ietf\": write some of `ratelimit`, `x-ratelimit`, `ietf` and `retry-after` in brackets, headers as `{name: NAME, value: VALUE}`, or `[]` for none"},
 		{"merged", []string{"on_error: deny\n", "admission: all_or_nothing\n", "headers: []\nadmission: all_or_nothing\n"}, "admission 2, on_error 3, headers 0"},
 		{"merged and at odds", []string{"admission: independent\nheaders: []\n", "on_error: deny\n", "admission: all_or_nothing\non_error: allow\nheaders: [ietf]\n"},
 			"c.yaml:1:9: domain \"d\" has another `admission` at a.yaml:1: say it in one of them; c.yaml:1:9: domain \"d\" has another `headers` at a.yaml:1: say it in one of them; " +
@@ -388,7 +388,7 @@ func TestDomainSettings(t *testing.T) {
 				d := tree.Domain("d")
 				headers := "unset"
 				if d.Headers != nil {
-					headers = fmt.Sprint(*d.Headers)
+					headers = fmt.Sprint(d.Headers.Families)
 				}
 				got = fmt.Sprintf("admission %d, on_error %d, headers %s", d.Admission, d.OnError, headers)
 			}

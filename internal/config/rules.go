@@ -56,8 +56,8 @@ func init() {
 		{Key: yamlform.Key{Name: "on_error", Type: onError, Extension: true,
 			Doc: "the answer when counters cannot be read; absent: the server's `--on-error`"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.OnError = readOnError(v) }},
-		{Key: yamlform.Key{Name: "headers", Type: yamlform.SomeOf(descriptor.HeaderFamilyNames...), Extension: true,
-			Doc: "the families of headers that clients of this domain get; `[]`: none; absent: the server's `--response-headers`"},
+		{Key: yamlform.Key{Name: "headers", Type: headersType, Extension: true,
+			Doc: "headers that clients of this domain get: families by their name, and headers of your own; `[]`: none; absent: the server's `--response-headers`"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Headers = readHeaders(v) }},
 		{Key: yamlform.Key{Name: "request_override", Type: yamlform.OneOf(descriptor.RequestOverrideNames...), Extension: true,
 			Doc: "limits that requests bring along: `honour` (default): they replace the rule's; `min`: only if they admit no more per second than the rule; `ignore`: the rule applies"},
@@ -562,25 +562,4 @@ func readValues(v yamlform.Value) (values []string, ok bool) {
 func readOnError(v yamlform.Value) descriptor.OnError {
 	i, _ := v.Choice()
 	return descriptor.OnError(i)
-}
-
-// readHeaders reads a list of header families. An empty list is the empty set.
-func readHeaders(v yamlform.Value) *descriptor.HeaderFamilies {
-	if !v.IsList() {
-		v.Errorf("`headers` must be a list, this is %s: write some of %s in brackets, or `[]` for none", v.What(), yamlform.List(descriptor.HeaderFamilyNames, "and"))
-		return nil
-	}
-	families := new(descriptor.HeaderFamilies)
-	for item := range v.Items() {
-		i, ok := item.Choice()
-		if !ok {
-			continue
-		}
-		family := descriptor.HeaderFamilies(1 << i)
-		if *families&family != 0 {
-			item.Errorf("%s twice in `headers`", yamlform.Quote(descriptor.HeaderFamilyNames[i]))
-		}
-		*families |= family
-	}
-	return families
 }

@@ -29,7 +29,10 @@ func (c *checksums) domain(d *Domain) {
 		b = append(b, 'e')
 	}
 	if d.Headers != nil {
-		b = append(b, byte(*d.Headers))
+		b = append(b, byte(d.Headers.Families))
+		for _, h := range d.Headers.Own {
+			b = appendText(b, h.String())
+		}
 	}
 	c.text = b
 	c.path = hashBytes(hashStart, b)

@@ -22,27 +22,3 @@ func ParseAdmission(name string) Admission {
 	}
 	return AdmissionDefault
 }
-
-// HeaderFamilies is a set of header families. A family is a convention to send a client its limits in headers.
-type HeaderFamilies uint8
-
-// The families.
-const (
-	HeadersReference  HeaderFamilies = 1 << iota // RateLimit-Limit, -Remaining and -Reset, or names set by the operator
-	HeadersDraft03                               // X-RateLimit-Limit with all policies, -Remaining and -Reset, as Envoy writes them
-	HeadersIETF                                  // RateLimit-Policy and RateLimit, the structured fields of the IETF draft
-	HeadersRetryAfter                            // Retry-After on refusals
-)
-
-// HeaderFamilyNames are the names of the families in rule files and flags, in the order of their bits.
-var HeaderFamilyNames = []string{"ratelimit", "x-ratelimit", "ietf", "retry-after"}
-
-// ParseHeaderFamily returns the family with that name, or 0 if there is none.
-func ParseHeaderFamily(name string) HeaderFamilies {
-	for i, n := range HeaderFamilyNames {
-		if n == name {
-			return 1 << i
-		}
-	}
-	return 0
-}

@@ -22,7 +22,7 @@ type DomainSpec struct {
 
 	Admission Admission
 	OnError   OnError
-	Headers   *HeaderFamilies // nil: the server's setting
+	Headers   *Headers // nil: the server's setting
 
 	RequestOverride RequestOverride
 	Refunds         Refunds
@@ -109,10 +109,10 @@ type Domain struct {
 	Rules           int // number of rules
 	Admission       Admission
 	OnError         OnError
-	Headers         *HeaderFamilies // nil: the server's setting
-	Overridable     bool            // a rule is overridable
-	Usage           bool            // a rule has usage
-	Reservable      bool            // a rule has limits that hold reservations
+	Headers         *Headers // nil: the server's setting
+	Overridable     bool     // a rule is overridable
+	Usage           bool     // a rule has usage
+	Reservable      bool     // a rule has limits that hold reservations
 	RequestOverride RequestOverride
 	Refunds         Refunds
 	EnvoyDelay      bool  // answers tell Envoy to hold requests that a leaky bucket delays

@@ -101,7 +101,7 @@ func (x *explainer) exhaust(ctx context.Context, last *limiter.Decision) (*limit
 
 func (x *explainer) headersAsked() bool {
 	if x.domain != nil && x.domain.Headers != nil {
-		return *x.domain.Headers != 0
+		return x.domain.Headers.Families != 0 || len(x.domain.Headers.Own) > 0
 	}
 	return x.o.Settings.Headers != 0
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// headers adds the client headers of the families that are set for the domain. Headers never show a shadow rule.
+// headers adds the client headers that are set for the domain. Headers never show a shadow rule.
 //
 // If a leaky bucket delays the request, the answer always says so, whatever the families: the delay is part of the answer, and
 // the protocol has no field for it. With envoy_delay, a header of the request tells Envoy's fault filter to hold it. The client
 // is not told then, because it must not wait a second time. In shadow mode nothing is held.
-func (c *calculation) headers(d *Decision) {
+func (c *calculation) headers(d *Decision, now time.Time) {
 	if d.Code == OK || c.settings.Shadow {
 		if d.Delay = c.delay(d); d.Delay > 0 {
 			ms := strconv.FormatInt(Millis(d.Delay), 10)
@@ -24,8 +24,8 @@ func (c *calculation) headers(d *Decision) {
 			}
 		}
 	}
-	families := c.settings.headers(c.domain)
-	if families == 0 {
+	families, own := c.settings.headers(c.domain)
+	if families == 0 && len(own) == 0 {
 		return
 	}
 	for i := range d.Statuses {
@@ -40,6 +40,9 @@ func (c *calculation) headers(d *Decision) {
 		}
 	}
 	best := c.tightest(d)
+	if len(own) > 0 {
+		c.ownHeaders(d, own, best, now)
+	}
 	if best < 0 {
 		return
 	}

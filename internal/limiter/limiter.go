@@ -229,7 +229,7 @@ func (l *Limiter) finish(ctx context.Context, now time.Time, c *calculation, d *
 	if l.usage != nil && c.domain != nil && c.domain.Usage {
 		c.recordUsage(l.usage, l.keys, now)
 	}
-	c.headers(d)
+	c.headers(d, now)
 	if c.settings.Metadata {
 		d.Metadata = c.metadata(d)
 	}
@@ -247,7 +247,7 @@ func (l *Limiter) finish(ctx context.Context, now time.Time, c *calculation, d *
 const maxKept = 64 << 10
 
 func (l *Limiter) release(c *calculation) {
-	if cap(c.keys) > maxKept || cap(c.resolved) > 1024 || cap(c.limits) > 1024 || cap(c.holds) > 1024 || cap(c.identity) > maxKept || cap(c.name) > maxKept || 4*cap(c.table) > maxKept {
+	if cap(c.keys) > maxKept || cap(c.resolved) > 1024 || cap(c.limits) > 1024 || cap(c.holds) > 1024 || cap(c.identity) > maxKept || cap(c.name) > maxKept || 4*cap(c.table) > maxKept || cap(c.text) > maxKept {
 		return
 	}
 	clear(c.resolved) // so that rules and limits of an old snapshot can be collected

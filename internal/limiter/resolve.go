@@ -31,6 +31,8 @@ type calculation struct {
 	identity []byte // scratch for looking up overrides
 	lane     uint32 // the lane in the hot key tracker; each calculation keeps its own
 	name     []byte // scratch for the names of metrics
+	text     []byte // the values of the headers that the domain defines, one after the other
+	ends     []int  // where each of them ends
 
 	// A hash table of the request's takes, if it is one atomic step with many: indexes in request.Takes plus one; 0: free.
 	table  []int32

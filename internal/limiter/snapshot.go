@@ -133,10 +133,10 @@ func (s *Settings) allOrNothing(d *descriptor.Domain) bool {
 	return s.Admission == descriptor.AllOrNothing
 }
 
-// headers returns the header families for a domain's clients.
-func (s *Settings) headers(d *descriptor.Domain) descriptor.HeaderFamilies {
+// headers returns the headers for a domain's clients.
+func (s *Settings) headers(d *descriptor.Domain) (descriptor.HeaderFamilies, []descriptor.OwnHeader) {
 	if d != nil && d.Headers != nil {
-		return *d.Headers
+		return d.Headers.Families, d.Headers.Own
 	}
-	return s.Headers
+	return s.Headers, nil
 }

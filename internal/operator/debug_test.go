@@ -29,7 +29,7 @@ func TestDebug(t *testing.T) {
 		descriptor.Limit{Name: "long", Requests: 9, Window: descriptor.Window{Unit: descriptor.Month, Location: time.UTC}},
 		descriptor.Limit{Name: "smooth", Requests: 9, Window: descriptor.Window{Unit: descriptor.Hour}, Algorithm: descriptor.SlidingWindow, Precision: 3},
 		descriptor.Limit{Name: "steps", Requests: 9, Window: descriptor.Window{Unit: descriptor.Hour}, Algorithm: descriptor.TokenBucket, Interval: true})
-	families := descriptor.HeadersIETF | descriptor.HeadersRetryAfter
+	families := descriptor.Headers{Families: descriptor.HeadersIETF | descriptor.HeadersRetryAfter}
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "edge", Children: []descriptor.NodeSpec{
 		{Key: "path", Value: "/a", Rule: rule("", descriptor.Minute, 10), Children: []descriptor.NodeSpec{{Key: "user", Rule: shadow}}},
 		{Key: "bucket", Rule: bucket},

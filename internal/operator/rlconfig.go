@@ -49,13 +49,7 @@ func writeDomain(w io.Writer, d *descriptor.Domain) {
 		s += ", on_error: " + descriptor.OnErrorNames[d.OnError]
 	}
 	if d.Headers != nil {
-		var names []string
-		for i, name := range descriptor.HeaderFamilyNames {
-			if *d.Headers&(1<<i) != 0 {
-				names = append(names, name)
-			}
-		}
-		s += ", headers: [" + strings.Join(names, ", ") + "]"
+		s += ", headers: " + d.Headers.String()
 	}
 	if d.RequestOverride != descriptor.RequestOverrideDefault {
 		s += ", request_override: " + descriptor.RequestOverrideNames[d.RequestOverride]

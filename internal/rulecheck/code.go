@@ -36,6 +36,7 @@ const (
 	codeReserveLevel    = "reserve-level"
 	codeDelayAlone      = "delay-alone"
 	codeReplacesNobody  = "replaces-nobody"
+	codeHeaderOfNobody  = "header-of-nobody"
 	codeNameTwice       = "name-twice"
 	codeSameText        = "same-text"
 	codeSkipped         = "skipped"
@@ -74,6 +75,7 @@ var Codes = []Code{
 	{codeReserveLevel, "a limit on `reserve_id` or `commit_id`: there each reservation has a counter of its own"},
 	{codeDelayAlone, "`envoy_delay` in a domain in which no request waits"},
 	{codeReplacesNobody, "`replaces` of a name that no rate limit of the domain has"},
+	{codeHeaderOfNobody, "a header `of` a name that no rate limit of the domain has"},
 	{codeNameTwice, "a name that several rules of a domain have"},
 	{codeSameText, "two siblings whose key and value, joined with `_`, are the same text"},
 	{codeSkipped, "a file that is not loaded because of its name; a warning if it has a domain"},

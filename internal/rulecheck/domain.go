@@ -12,6 +12,7 @@ type domain struct {
 	at     yamlform.Position
 	roots  []*node
 	delays []yamlform.Position // where it has envoy_delay: true
+	of     []listed            // the names of limits that its headers describe
 }
 
 // each calls do for every node, parents first.
@@ -117,6 +118,17 @@ func (r *domainReader) document(v yamlform.Value) {
 	d.roots = append(d.roots, r.nodes(keys["descriptors"])...)
 	if delay := keys["envoy_delay"]; delay.Given() && delay.Flag() {
 		d.delays = append(d.delays, delay.Position())
+	}
+	if headers := keys["headers"]; headers.Given() {
+		for item := range headers.Items() {
+			of := item.Keys()["of"]
+			if !of.Given() {
+				continue
+			}
+			for name := range of.Items() {
+				d.of = append(d.of, listed{name.Written(), name.Position()})
+			}
+		}
 	}
 }
 

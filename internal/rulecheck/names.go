@@ -6,7 +6,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// names checks the names of rate limits and the `replaces` that refer to them.
+// names checks the names of rate limits, and the `replaces` and headers that refer to them.
 func (c *checker) names(d *domain) {
 	first := make(map[string]yamlform.Position)
 	var replaces []listed
@@ -32,17 +32,26 @@ func (c *checker) names(d *domain) {
 	})
 	names := sorted(first)
 	for _, r := range replaces {
-		if _, known := first[r.text]; known {
-			continue
+		if _, known := first[r.text]; !known {
+			c.add(Warning, r.at, codeReplacesNobody, fixName(r.text, names), "`replaces` %s: no rate limit of the domain %s has that name, so nothing is replaced", yamlform.Quote(r.text), yamlform.Quote(d.name))
 		}
-		fix := "give the `name` of a rate limit of this domain, or remove the entry"
-		if near := yamlform.Closest(r.text, names[:min(len(names), 1000)]); near != "" {
-			fix = "did you mean `" + near + "`?"
-		} else if len(names) > 0 && len(names) <= 5 {
-			fix = "the names of this domain are " + quoted(names)
-		}
-		c.add(Warning, r.at, codeReplacesNobody, fix, "`replaces` %s: no rate limit of the domain %s has that name, so nothing is replaced", yamlform.Quote(r.text), yamlform.Quote(d.name))
 	}
+	for _, o := range d.of {
+		if _, known := first[o.text]; !known {
+			c.add(Warning, o.at, codeHeaderOfNobody, fixName(o.text, names), "a header `of` %s: no rate limit of the domain %s has that name, so the header is never sent", yamlform.Quote(o.text), yamlform.Quote(d.name))
+		}
+	}
+}
+
+// fixName says what to write in place of a name that no rate limit of the domain has.
+func fixName(name string, names []string) string {
+	if near := yamlform.Closest(name, names[:min(len(names), 1000)]); near != "" {
+		return "did you mean `" + near + "`?"
+	}
+	if len(names) > 0 && len(names) <= 5 {
+		return "the names of this domain are " + quoted(names)
+	}
+	return "give the `name` of a rate limit of this domain, or remove the entry"
 }
 
 func quoted(names []string) string {

@@ -87,6 +87,10 @@ func typeName(l yamlform.Language, t yamlform.Type) string {
 	case yamlform.Nested:
 		return of
 	case yamlform.ListOf:
+		if len(t.Names) > 0 {
+			_, what, _ := strings.Cut(of, ": ")
+			return "list of " + names(t.Names) + ", or maps: " + what
+		}
 		return "list of " + strings.Replace(of, "map: ", "maps: ", 1)
 	case yamlform.AnyMap:
 		return "map"

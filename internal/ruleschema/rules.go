@@ -17,6 +17,8 @@ func Rules() *jsonschema.Schema {
 	s.Title = "Rules of ratelimitd"
 	s.Description = "A domain and its limits. Read by `ratelimitd serve`, and by envoyproxy/ratelimit where no extension is used."
 	relateDescriptor(s.Definitions["descriptor"])
+	s.Definitions["file"].Properties["headers"].AnyOf[0] = headers()
+	relateHeader(s.Definitions["header"])
 
 	limit := s.Definitions["limit"]
 	relateLimit(limit)
@@ -37,6 +39,23 @@ func Rules() *jsonschema.Schema {
 	one, most := 1, 16
 	s.Definitions["descriptor"].Properties["rate_limits"].AnyOf[0] = &jsonschema.Schema{Type: "array", MinItems: &one, MaxItems: &most, Items: ref("listed")}
 	return s
+}
+
+// headers is the list of a domain's headers.
+func headers() *jsonschema.Schema {
+	return &jsonschema.Schema{Type: "array", UniqueItems: true, Items: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{enum(descriptor.HeaderFamilyNames), ref("header")}}}
+}
+
+// relateHeader adds the names that no header may have, and that only an answer to a refused request can say how long to wait.
+func relateHeader(h *jsonschema.Schema) {
+	name, value := config.MaxHeaderName, config.MaxHeaderValue
+	h.AllOf = append(h.AllOf,
+		never("name", anyCase(config.ReservedHeaders)),
+		&jsonschema.Schema{Properties: map[string]*jsonschema.Schema{"name": {MaxLength: &name}, "value": {MaxLength: &value}}},
+		&jsonschema.Schema{
+			If:   is("when", "passed"),
+			Then: never("value", &jsonschema.Schema{Type: "string", Pattern: `\{retry_after\}`}),
+		})
 }
 
 // relateDescriptor adds which keys of a descriptor exclude and require each other.

@@ -151,8 +151,12 @@ func text(t yamlform.Type) *jsonschema.Schema {
 		return &jsonschema.Schema{Types: []string{"string", "integer", "boolean", "null"}}
 	}
 	s := &jsonschema.Schema{Types: []string{"string", "null"}, Pattern: "^(" + t.Pattern + ")$"}
-	if whole := regexp.MustCompile(s.Pattern); whole.MatchString("0") || whole.MatchString("1") {
-		s.Types = []string{"string", "integer", "null"}
+	whole := regexp.MustCompile(s.Pattern)
+	if whole.MatchString("0") || whole.MatchString("1") {
+		s.Types = append(s.Types, "integer")
+	}
+	if whole.MatchString("true") {
+		s.Types = append(s.Types, "boolean")
 	}
 	return s
 }

@@ -129,6 +129,7 @@ var beyond = map[string]string{
 	"60-a-capture-group-that-the.yaml":             "the grammar of expressions",
 	"61-a-group-that-is-wider-than.yaml":           "arithmetic on a network's bits",
 	"57-inherit-without-a-descriptor-to-take.yaml": "what stands beside a descriptor",
+	"65-a-header-twice.yaml":                       "a name beside the headers of a family",
 }
 
 func TestRulesAgreesWithRecordedVerdicts(t *testing.T) {
@@ -244,10 +245,20 @@ func TestRulesRelations(t *testing.T) {
 	}
 	for _, f := range []string{
 		"domain: d", "domain:", "domain: ''", "domain: 7", "domain: 7.5", "domain: d\nadmission: all_or_nothing", "domain: d\nadmission: none", "domain: d\nadmission:", "domain: d\nheaders: []",
-		"domain: d\nheaders: [ietf]", "domain: d\nheaders: [ietf, ietf]", "domain: d\nheaders: ietf", "domain: d\nheaders: [x]", "domain: d\nheaders:", "domain: d\nextra: 1", "[]", "domain: d\n---\ndomain: e",
+		"domain: d\nheaders: [ietf]", "domain: d\nheaders: [null]", "domain: d\nheaders: {}", "domain: d\nheaders: [{}]", "domain: d\nheaders: [ietf, ietf]", "domain: d\nheaders: ietf", "domain: d\nheaders: [x]", "domain: d\nheaders:", "domain: d\nextra: 1", "[]", "domain: d\n---\ndomain: e",
 		"domain: d\n---\ndomain: 7.5", "a: &x {name: y}\ndomain: d",
 	} {
 		agree(t, r, f, []byte(f+"\n"))
+	}
+	for _, h := range []string{
+		"name: X-Limit, value: '{limit}'", "name: x, value: '{used}/{capacity} {name}'", "name: x_1.y, value: a", "name: 7, value: 7", "name: x, value: true", "name: x, value: 1.5", "name: x, value: {limit}",
+		"name: x", "value: a", "name:, value: a", "name: x, value:", "name: '', value: a", "name: x, value: ''", "name: x, value: '{'", "name: x, value: '}'", "name: x, value: '{limits}'", "name: x, value: '{}'",
+		"name: x, value: ' a'", "name: x, value: 'a '", "name: x, value: 'a b'", "name: x, value: \"a\\nb\"", "name: x, value: \"a\\tb\"", "name: x, value: ü", "name: ':path', value: a", "name: 'a b', value: a", "name: x:, value: a",
+		"name: -x, value: a", "name: Connection, value: close", "name: content-length, value: 0", "name: grpc-status, value: 0", "name: x, value: a, when: passed", "name: x, value: a, when: never", "name: x, value: a, when:",
+		"name: x, value: '{retry_after}', when: passed", "name: x, value: '{retry_after}', when: refused", "name: x, value: a, of: n", "name: x, value: a, of: 7", "name: x, value: a, of: [n]", "name: x, value: a, of: []", "name: x, value: a, of: [n, n]", "name: x, value: a, of: ''", "name: x, value: a, of: ['']", "name: x, value: a, of:", "name: x, value: a, off: n",
+		"name: x, value: " + strings.Repeat("v", 256), "name: x, value: " + strings.Repeat("v", 257), "value: x, name: " + strings.Repeat("n", 128), "value: x, name: " + strings.Repeat("n", 129),
+	} {
+		agree(t, r, h, []byte("domain: d\nheaders: [{"+h+"}]\n"))
 	}
 }
 

@@ -1,0 +1,143 @@
+package descriptor
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Headers are the headers that clients of a domain get.
+type Headers struct {
+	Families HeaderFamilies
+	Own      []OwnHeader // in the order of the answer
+}
+
+// Same reports whether two domains have the same headers.
+func (h *Headers) Same(other *Headers) bool {
+	return h.Families == other.Families && slices.EqualFunc(h.Own, other.Own, OwnHeader.same)
+}
+
+// String returns the headers as a rule file writes them.
+func (h *Headers) String() string {
+	var items []string
+	for i, name := range HeaderFamilyNames {
+		if h.Families&(1<<i) != 0 {
+			items = append(items, name)
+		}
+	}
+	for _, o := range h.Own {
+		items = append(items, o.String())
+	}
+	return "[" + strings.Join(items, ", ") + "]"
+}
+
+// OwnHeader is a header that a rule file defines. Each value begins as a template, so that any service's headers can be sent.
+//
+// It is left out of an answer if one of its fields has no value there.
+type OwnHeader struct {
+	Name string
+	Of   []string // names of the limits that it may describe; empty: the limit that all headers describe
+	When HeaderWhen
+	Text []HeaderPart // the value
+}
+
+// HeaderWhen says which answers have a header.
+type HeaderWhen uint8
+
+// The answers. HeaderAlways is the zero value.
+const (
+	HeaderAlways HeaderWhen = iota
+	HeaderPassed
+	HeaderRefused
+)
+
+// HeaderWhenNames are the names in rule files; HeaderAlways has none.
+var HeaderWhenNames = []string{HeaderPassed: "passed", HeaderRefused: "refused"}
+
+// HeaderPart is a piece of a header's value: a text, and what follows it.
+type HeaderPart struct {
+	Text  string
+	Field HeaderField // 0: nothing follows
+}
+
+// HeaderField is a placeholder in a header's value.
+type HeaderField uint8
+
+// The fields. They describe one limit, except for FieldRetryAfter, which is about the request.
+const (
+	FieldNone       HeaderField = iota
+	FieldLimit                  // requests_per_unit; of concurrency: max_in_flight
+	FieldCapacity               // the most hits that can be in use at once: of a bucket its size, else the same as FieldLimit
+	FieldUsed                   // FieldCapacity without FieldRemaining
+	FieldRemaining              // hits that still pass
+	FieldReset                  // seconds until the window ends or nothing is in use any more, rounded up
+	FieldResetUnix              // the same as a Unix time
+	FieldWindow                 // length in seconds; a concurrency limit has none
+	FieldName                   // the limit's name; an unnamed limit has none
+	FieldRetryAfter             // seconds until the refused request would pass, rounded up; none if it passes, or never will
+)
+
+// HeaderFieldNames are the names in rule files; FieldNone has none.
+var HeaderFieldNames = []string{
+	FieldLimit: "limit", FieldCapacity: "capacity", FieldUsed: "used", FieldRemaining: "remaining", FieldReset: "reset",
+	FieldResetUnix: "reset_unix", FieldWindow: "window", FieldName: "name", FieldRetryAfter: "retry_after",
+}
+
+// Value returns the value as a rule file writes it.
+func (h *OwnHeader) Value() string {
+	var b strings.Builder
+	for _, p := range h.Text {
+		b.WriteString(p.Text)
+		if p.Field != FieldNone {
+			b.WriteString("{" + HeaderFieldNames[p.Field] + "}")
+		}
+	}
+	return b.String()
+}
+
+// String returns the header as a rule file writes it.
+func (h OwnHeader) String() string {
+	s := "{name: " + h.Name + ", value: " + strconv.Quote(h.Value())
+	for i, name := range h.Of {
+		before := ", "
+		if i == 0 {
+			before = ", of: ["
+		}
+		s += before + strconv.Quote(name)
+	}
+	if len(h.Of) > 0 {
+		s += "]"
+	}
+	if h.When != HeaderAlways {
+		s += ", when: " + HeaderWhenNames[h.When]
+	}
+	return s + "}"
+}
+
+func (h OwnHeader) same(other OwnHeader) bool {
+	return h.Name == other.Name && slices.Equal(h.Of, other.Of) && h.When == other.When && slices.Equal(h.Text, other.Text)
+}
+
+// HeaderFamilies is a set of header families. A family is a convention to send a client its limits in headers.
+type HeaderFamilies uint8
+
+// The families.
+const (
+	HeadersReference  HeaderFamilies = 1 << iota // RateLimit-Limit, -Remaining and -Reset, or names set by the operator
+	HeadersDraft03                               // X-RateLimit-Limit with all policies, -Remaining and -Reset, as Envoy writes them
+	HeadersIETF                                  // RateLimit-Policy and RateLimit, the structured fields of the IETF draft
+	HeadersRetryAfter                            // Retry-After on refusals
+)
+
+// HeaderFamilyNames are the names of the families in rule files and flags, in the order of their bits.
+var HeaderFamilyNames = []string{"ratelimit", "x-ratelimit", "ietf", "retry-after"}
+
+// ParseHeaderFamily returns the family with that name, or 0 if there is none.
+func ParseHeaderFamily(name string) HeaderFamilies {
+	for i, n := range HeaderFamilyNames {
+		if n == name {
+			return 1 << i
+		}
+	}
+	return 0
+}

@@ -1,0 +1,152 @@
+package limiter_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// own is a header whose value is a text and a field, in turn.
+func own(name string, parts ...any) descriptor.OwnHeader {
+	h := descriptor.OwnHeader{Name: name}
+	for _, p := range parts {
+		switch p := p.(type) {
+		case string:
+			h.Text = append(h.Text, descriptor.HeaderPart{Text: p})
+		case descriptor.HeaderField:
+			if n := len(h.Text); n == 0 || h.Text[n-1].Field != 0 {
+				h.Text = append(h.Text, descriptor.HeaderPart{})
+			}
+			h.Text[len(h.Text)-1].Field = p
+		}
+	}
+	return h
+}
+
+func of(limit string, h descriptor.OwnHeader) descriptor.OwnHeader {
+	h.Of = strings.Split(limit, "|")
+	return h
+}
+
+func when(w descriptor.HeaderWhen, h descriptor.OwnHeader) descriptor.OwnHeader {
+	h.When = w
+	return h
+}
+
+// everyField has a header for each field.
+func everyField() []descriptor.OwnHeader {
+	var all []descriptor.OwnHeader
+	for f := descriptor.FieldLimit; f <= descriptor.FieldRetryAfter; f++ {
+		all = append(all, own(descriptor.HeaderFieldNames[f], f))
+	}
+	return all
+}
+
+func withHeaders(t *testing.T, store backend.Store, s limiter.Settings, own []descriptor.OwnHeader, nodes ...descriptor.NodeSpec) *fixture {
+	t.Helper()
+	f := newFixtureOn(t, store, s)
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Headers: &descriptor.Headers{Own: own}, Children: nodes}}, descriptor.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Swap(tree, s)
+	return f
+}
+
+// wants decides one hit of each descriptor and compares the headers, written as name, value, name, value.
+func (f *fixture) wants(code limiter.Code, descriptors []limiter.Descriptor, want ...string) {
+	f.t.Helper()
+	d := f.decide(&limiter.Request{Domain: "d", Descriptors: descriptors})
+	var got []string
+	for _, h := range d.Headers {
+		got = append(got, h.Key, h.Value)
+	}
+	if d.Code != code || !slices.Equal(got, want) {
+		f.t.Errorf("got %s %q\nwant %s %q", d.Code, got, code, want)
+	}
+}
+
+func of1(pairs ...string) []limiter.Descriptor { return []limiter.Descriptor{amount(1, pairs...)} }
+
+func TestFieldsOfOwnHeaders(t *testing.T) {
+	f := withHeaders(t, memory.New(memory.Options{}), limiter.Settings{}, everyField(),
+		perMinute("k", "", 2, func(r *descriptor.Rule) { r.Name = "two" }),
+		bucket("bucket", 2, 39), inFlight("places", 1))
+	f.now = noon.Add(5500 * time.Millisecond)
+	end := "1773144060" // 12:01
+	f.wants(limiter.OK, of1("k=a"), "limit", "2", "capacity", "2", "used", "1", "remaining", "1", "reset", "45", "reset_unix", end, "window", "60", "name", "two")
+	f.wants(limiter.OK, of1("k=a"), "limit", "2", "capacity", "2", "used", "2", "remaining", "0", "reset", "45", "reset_unix", end, "window", "60", "name", "two")
+	f.wants(limiter.OverLimit, of1("k=a"), "limit", "2", "capacity", "2", "used", "2", "remaining", "0", "reset", "45", "reset_unix", end, "window", "60", "name", "two", "retry_after", "45")
+	// A bucket has a size beside its rate.
+	f.wants(limiter.OK, []limiter.Descriptor{amount(32, "bucket=a")}, "limit", "2", "capacity", "40", "used", "32", "remaining", "8", "reset", "16", "reset_unix", "1773144032", "window", "1")
+	// A limit on what is in flight has no window. Without a name there is no name.
+	f.wants(limiter.OK, of1("places=a"), "limit", "1", "capacity", "1", "used", "1", "remaining", "0", "reset", "60", "reset_unix", "1773144076")
+	f.wants(limiter.OK, of1("none=a"))
+}
+
+// bucket is a leaky bucket in which nothing waits.
+func bucket(key string, perSecond, burst uint64) descriptor.NodeSpec {
+	n := perMinute(key, "", perSecond)
+	n.Rule.Limits[0] = descriptor.Limit{Requests: perSecond, Window: descriptor.Window{Unit: descriptor.Second}, Algorithm: descriptor.LeakyBucket, Burst: burst, NoDelay: descriptor.NoDelayAll}
+	return n
+}
+
+// The headers describe the limit that all headers describe, or the one that they name; in answers of one kind, or of both.
+func TestWhichOwnHeaders(t *testing.T) {
+	called := func(name string) func(*descriptor.Rule) { return func(r *descriptor.Rule) { r.Name = name } }
+	f := withHeaders(t, memory.New(memory.Options{}), limiter.Settings{}, []descriptor.OwnHeader{
+		own("Left", descriptor.FieldRemaining, " of ", descriptor.FieldLimit),
+		when(descriptor.HeaderPassed, own("Went", "well")),
+		when(descriptor.HeaderRefused, own("Reason", descriptor.FieldName, "-rate")),
+		of("wide", own("Wide", descriptor.FieldUsed, "/", descriptor.FieldCapacity)),
+		of("nobody", own("Nobody", "x")),
+		of("other|wide", own("Either", descriptor.FieldName)),
+	}, perMinute("wide", "", 10, called("wide")), perMinute("narrow", "", 1, called("ümlaut\r\nx: y")))
+	both := []limiter.Descriptor{amount(1, "wide=a"), amount(1, "narrow=a")}
+	f.wants(limiter.OK, both, "Left", "0 of 1", "Went", "well", "Wide", "1/10", "Either", "wide")
+	f.wants(limiter.OverLimit, both, "Left", "0 of 1", "Reason", "?mlaut??x: y-rate", "Wide", "2/10", "Either", "wide")
+	f.wants(limiter.OK, of1("wide=b"), "Left", "9 of 10", "Went", "well", "Wide", "1/10", "Either", "wide")
+	f.wants(limiter.OK, of1("narrow=b"), "Left", "0 of 1", "Went", "well")
+	// Of two limits with that name it is the one with less left.
+	f.wants(limiter.OK, []limiter.Descriptor{amount(1, "wide=a"), amount(1, "wide=b")}, "Left", "7 of 10", "Went", "well", "Wide", "3/10", "Either", "wide")
+}
+
+// A shadow rule never shows. Where everything is in shadow mode, no answer is a refusal.
+func TestOwnHeadersShowNoShadow(t *testing.T) {
+	hidden := func(r *descriptor.Rule) { r.Shadow, r.Name = true, "s" }
+	three := []descriptor.OwnHeader{own("L", descriptor.FieldLimit), of("s", own("S", descriptor.FieldLimit)), when(descriptor.HeaderRefused, own("R", "x")), own("A", descriptor.FieldRetryAfter)}
+	f := withHeaders(t, memory.New(memory.Options{}), limiter.Settings{}, three, perMinute("a", "", 9), perMinute("b", "", 1, hidden))
+	f.wants(limiter.OK, []limiter.Descriptor{amount(5, "b=1"), amount(1, "a=1")}, "L", "9")
+	f.wants(limiter.OK, of1("b=1"))
+	f = withHeaders(t, memory.New(memory.Options{}), limiter.Settings{Shadow: true}, three, perMinute("a", "", 0))
+	f.wants(limiter.OK, of1("a=1"), "L", "0")
+}
+
+// Where counters cannot be read and the rule says deny, nothing is left, and nobody knows until when.
+func TestOwnHeadersWithoutAStore(t *testing.T) {
+	f := withHeaders(t, &flaky{memory.New(memory.Options{}), all}, limiter.Settings{OnError: descriptor.OnErrorDeny}, everyField(), perMinute("k", "", 2))
+	f.wants(limiter.OverLimit, of1("k=a"), "x-ratelimit-degraded", "deny", "limit", "2", "capacity", "2", "used", "2", "remaining", "0", "window", "60")
+	f.Swap(f.Tree(), limiter.Settings{OnError: descriptor.OnErrorAllow})
+	f.wants(limiter.OK, of1("k=a"), "x-ratelimit-degraded", "allow")
+}
+
+// All values of a decision are one allocation, and headers without values none.
+func TestOwnHeadersAllocateOnce(t *testing.T) {
+	f := withHeaders(t, memory.New(memory.Options{}), limiter.Settings{}, everyField(), perMinute("k", "", 1_000_000))
+	req := &limiter.Request{Domain: "d", Descriptors: of1("k=a")}
+	d := &limiter.Decision{}
+	if n := testing.AllocsPerRun(100, func() {
+		if err := f.Decide(context.Background(), noon, req, d); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 1 && !raceDetector {
+		t.Errorf("%v allocations", n)
+	}
+}
