@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // What a client gets: a status, Envoy's headers and ours, a body. Also what the access log records.
@@ -44,6 +45,16 @@ domain: waits
 headers: [retry-after]
 descriptors:
   - {key: user, rate_limit: {unit: minute, requests_per_unit: 6, algorithm: token_bucket}}
+---
+domain: own
+headers:
+  - {name: X-Shop-Call-Limit, value: "{used}/{capacity}"}
+  - {name: X-RateLimit-Limit, value: "{limit};w={window}"}
+  - {name: X-RateLimit-Reset, value: "{reset_unix}"}
+  - {name: X-Refused-By, value: "limit {name}", when: refused}
+  - {name: Retry-After, value: "{retry_after}"}
+descriptors:
+  - {key: user, rate_limit: {name: calls, unit: day, requests_per_unit: 2, align: first_hit}}
 `, "RATELIMITD_DECISION_METADATA=true", "RESPONSE_DYNAMIC_METADATA=true")
 	e := startEnvoy(t, bootstrap{
 		Clusters: f.clusters(),
@@ -70,7 +81,7 @@ response_headers_to_add: [{header: {key: x-refused-by, value: the limiter}}]
 		}, {
 			Name:   "ours",
 			Filter: "enable_retry_after_header: true",
-			Routes: route("answers", "user") + route("waits", "user"),
+			Routes: route("answers", "user") + route("waits", "user") + route("own", "user"),
 		}, {
 			Name: "plain",
 			Filter: `
@@ -196,6 +207,26 @@ access_log:
 		has(t, refused, "ratelimit-remaining", "0")
 		hasSeconds(t, refused, "retry-after", 1, 86400)
 		has(t, refused, "content-type") // without a body there is no type
+	})
+	t.Run("headers that a rule file defines", func(t *testing.T) {
+		user := []string{"x-user", "u"}
+		before := time.Now()
+		ok := e.get(t, "ours", "/own", user...)
+		after := time.Now()
+		has(t, ok, "x-shop-call-limit", "1/2")
+		has(t, ok, "x-ratelimit-limit", "2;w=86400")
+		const day = 24 * 60 * 60
+		hasSeconds(t, ok, "x-ratelimit-reset", int(before.Unix())+day-1, int(after.Unix())+day+1)
+		has(t, ok, "x-refused-by")
+		has(t, ok, "retry-after")
+		e.get(t, "ours", "/own", user...)
+		refused := e.get(t, "ours", "/own", user...)
+		if ok.code != 200 || refused.code != 429 {
+			t.Errorf("got %d and %d", ok.code, refused.code)
+		}
+		has(t, refused, "x-shop-call-limit", "2/2")
+		has(t, refused, "x-refused-by", "limit calls")
+		hasSeconds(t, refused, "retry-after", 1, day)
 	})
 	t.Run("Retry-After is ours where both would say it", func(t *testing.T) {
 		user := []string{"x-user", "u"}

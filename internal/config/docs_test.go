@@ -9,7 +9,17 @@ import (
 
 // The examples in the documentation are valid rule files.
 func TestDocumentedExamples(t *testing.T) {
-	text, err := os.ReadFile("../../docs/reference/rules.md")
+	for _, c := range []struct {
+		page           string
+		domains, rules int // at least
+	}{{"reference/rules.md", 5, 15}, {"do/headers.md", 3, 6}} {
+		t.Run(c.page, func(t *testing.T) { documentedExamples(t, c.page, c.domains, c.rules) })
+	}
+}
+
+func documentedExamples(t *testing.T, page string, domains, rules int) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/" + page)
 	must(t, err)
 	var files []File
 	for i, block := range strings.Split(string(text), "\n```yaml\n")[1:] {
@@ -19,14 +29,14 @@ func TestDocumentedExamples(t *testing.T) {
 		}
 		files = append(files, File{fmt.Sprintf("example %d", i+1), []byte(example)})
 	}
-	if len(files) < 5 {
+	if len(files) < domains {
 		t.Fatalf("only %d examples", len(files))
 	}
 	tree, errs := Compile(files, CompileOptions{})
 	for _, e := range errs {
 		t.Error(e)
 	}
-	if tree.Domains() != len(files) || len(tree.Rules) < 15 {
+	if tree.Domains() != len(files) || len(tree.Rules) < rules {
 		t.Errorf("%d domains and %d rules of %d examples", tree.Domains(), len(tree.Rules), len(files))
 	}
 }

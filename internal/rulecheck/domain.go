@@ -1,6 +1,8 @@
 package rulecheck
 
 import (
+	"strings"
+
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
@@ -13,6 +15,7 @@ type domain struct {
 	roots  []*node
 	delays []yamlform.Position // where it has envoy_delay: true
 	of     []listed            // the names of limits that its headers describe
+	named  bool                // a header shows the name of a limit
 }
 
 // each calls do for every node, parents first.
@@ -121,12 +124,14 @@ func (r *domainReader) document(v yamlform.Value) {
 	}
 	if headers := keys["headers"]; headers.Given() {
 		for item := range headers.Items() {
-			of := item.Keys()["of"]
-			if !of.Given() {
-				continue
+			header := item.Keys()
+			if value := header["value"]; value.Given() && strings.Contains(value.Written(), "{name}") {
+				d.named = true
 			}
-			for name := range of.Items() {
-				d.of = append(d.of, listed{name.Written(), name.Position()})
+			if of := header["of"]; of.Given() {
+				for name := range of.Items() {
+					d.of = append(d.of, listed{name.Written(), name.Position()})
+				}
 			}
 		}
 	}

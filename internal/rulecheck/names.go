@@ -23,6 +23,9 @@ func (c *checker) names(d *domain) {
 				first[l.name] = at
 				continue
 			}
+			if d.named || slices.ContainsFunc(d.of, func(o listed) bool { return o.text == l.name }) {
+				continue // a header says it: limits share it on purpose
+			}
 			if at == before {
 				at = n.at // an alias repeats the name
 			}
