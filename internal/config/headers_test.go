@@ -28,7 +28,7 @@ func TestWrongHeadersSayWhere(t *testing.T) {
 		{"[{name: ':status', value: 200}]", "2:18: \":status\" is no header's name: write letters, digits and - _ . alone, such as X-RateLimit-Limit"},
 		{"[{name: Transfer-Encoding, value: chunked}]", "2:18: \"Transfer-Encoding\" belongs to the connection or the body of an answer, and a rule file must not set it: leave it out"},
 		{"[{name: a, value: {limit}}]", "2:28: `value` must be text, this is a map: a value that begins with a { needs quotes, such as \"{remaining}\""},
-		{`[{name: a, value: "{remainig}"}]`, "2:28: unknown placeholder \"remainig\": did you mean `remaining`?"},
+		{`[{name: a, value: "{remain}"}]`, "2:28: unknown placeholder \"remain\": did you mean `remaining`?"},
 		{`[{name: a, value: "{limit"}]`, "2:28: a { without a }: a placeholder is one of `{limit}`, `{capacity}`, `{used}`, `{remaining}`, `{reset}`, `{reset_unix}`, `{window}`, `{name}` and `{retry_after}`"},
 		{`[{name: a, value: "limit}"}]`, "2:28: a } without a {: a placeholder is one of `{limit}`, `{capacity}`, `{used}`, `{remaining}`, `{reset}`, `{reset_unix}`, `{window}`, `{name}` and `{retry_after}`"},
 		{`[{name: a, value: "b\r\nset-cookie: c"}]`, `2:28: the header's value "b\r\nset-cookie: c" has a character that is not printable ASCII: leave it out`},

@@ -253,7 +253,7 @@ func TestDocumentedExample(t *testing.T) {
 	if len(tenant.Limits) != 2 || tenant.Levels[0].Kind != descriptor.MatchValues || len(tenant.Metadata) > 0 {
 		t.Errorf("%+v", tenant)
 	}
-	if descriptor.AdmissionNames[shop.Admission] != "all_or_nothing" || shop.Headers == nil {
+	if descriptor.AdmissionNames[shop.Admission] != "all_or_nothing" || shop.Headers.String() != `[ietf, {name: X-Used, value: "{used}"}]` {
 		t.Errorf("%+v", shop)
 	}
 }
