@@ -55,6 +55,18 @@ func TestShippedDomains(t *testing.T) {
 		{"tenants", "path=/tenants/acme/orders", descriptor.Minute, 600, ""},
 		{"tenants", "api_key=ACME", descriptor.Minute, 6000, ""},
 		{"saas_api", "plan=gold api_key=ann", 0, 0, "none"},
+		{"sms_sender", "plan=trial customer=ann", descriptor.Day, 100, "shared"},
+		{"sms_sender", "plan=pro customer=bank", descriptor.Day, 2000000, "shared"},
+		{"sms_sender", "plan=pro customer=bank message_type=marketing", descriptor.Day, 20000, "shared"},
+		{"sms_sender", "to_number=+12065550123 message_type=code", descriptor.Minute, 3, ""},
+		{"sms_sender", "to_number=+15005550006", 0, 0, "unlimited"},
+		{"sms_sender", "country=US sender=12345", descriptor.Second, 100, ""},
+		{"sms_sender", "country=KR sender=12345", descriptor.Second, 10, "shadow"},
+		{"llm_gateway", "plan=free customer=ann requests=small", descriptor.Minute, 10, "shared"},
+		{"llm_gateway", "plan=team customer=ann tokens=large", descriptor.Minute, 30000, "shared"},
+		{"llm_gateway", "plan=team customer=acme tokens=large", descriptor.Minute, 60000, "shared"},
+		{"llm_gateway", "plan=team customer=acme tokens=small", descriptor.Minute, 200000, "shared"},
+		{"llm_gateway", "plan=gold customer=ann tokens=small", 0, 0, "none"},
 	} {
 		tested[c.domain] = true
 		var entries []descriptor.Entry
