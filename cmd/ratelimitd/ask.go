@@ -83,8 +83,8 @@ func parseRequestLimit(s string) (*limiter.RequestLimit, error) {
 			unit = descriptor.ParseUnit(strings.TrimSuffix(name, "s"))
 		}
 	}
-	if !unit.Valid() {
-		return nil, fmt.Errorf("%q is no unit of time: use s, m, h, d, w or %s", name, strings.Join(descriptor.UnitNames, ", "))
+	if !unit.OnWire() {
+		return nil, fmt.Errorf("%q is no unit of time: use s, m, h, d, w or %s", name, strings.Join(descriptor.WireUnitNames, ", "))
 	}
 	return &limiter.RequestLimit{Requests: uint32(n), Unit: int32(unit), Multiplier: uint32(multiplier)}, nil
 }

@@ -133,7 +133,7 @@ func (c *Client) Decide(ctx context.Context, r *Request) (*Answer, error) {
 
 // unitName is the name of a unit from the wire. The protocol's own code has no names for newer units.
 func unitName(n int32) string {
-	if n < 0 || n > math.MaxUint8 {
+	if n < 0 || n > math.MaxUint8 || !descriptor.Unit(n).OnWire() {
 		return descriptor.UnitUnknown.String()
 	}
 	return descriptor.Unit(n).String()

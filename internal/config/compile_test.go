@@ -256,7 +256,7 @@ func TestErrors(t *testing.T) {
 		}, false, []string{
 			"a.yaml:4:5: unknown key `ratelimit`: did you mean `rate_limit`?",
 			"a.yaml:5:5: a descriptor without a `key`",
-			"a.yaml:6:24: unknown unit \"fortnite\": write `second`, `minute`",
+			"a.yaml:6:24: unknown unit \"fortnite\": write `millisecond`, `second`, `minute`",
 			"a.yaml:6:53: `requests_per_unit` must be a whole number from 0 to 9007199254740991, this is the number -3",
 			"b.yaml:2:1: unknown key `descriptor`: did you mean `descriptors`?",
 		}},

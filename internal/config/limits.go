@@ -27,7 +27,7 @@ type limitRow struct {
 // limitRows are the keys of a rate limit.
 var limitRows = []limitRow{
 	{Key: yamlform.Key{Name: "unit", Type: yamlform.Type{Kind: yamlform.Choice, Names: descriptor.UnitNames, AnyCase: true}, Required: true,
-		Doc: "the window, in upper or lower case; a month has 30 days and a year 365, unless `calendar` or the server's `USE_CALENDAR_MONTH_RATE_LIMIT` changes that"},
+		Doc: "the window, in upper or lower case; the answer's `current_limit.unit` has no word for milliseconds and says UNKNOWN; a month has 30 days and a year 365, unless `calendar` or the server's `USE_CALENDAR_MONTH_RATE_LIMIT` changes that"},
 		unlimited: true, // not allowed there either, with an error of its own
 		read: func(l *limitReading, v yamlform.Value) bool {
 			name, ok := v.Text()
@@ -430,7 +430,7 @@ func (l *limitReading) check(at yamlform.Value) bool {
 	}
 	if limit.Window.Location != nil {
 		switch {
-		case limit.Window.Unit < descriptor.Day:
+		case limit.Window.Unit.Length() < descriptor.Day.Length():
 			reject("calendar", "`calendar` needs a `unit` of a day or longer, this is `%s`", limit.Window.Unit)
 		case limit.Window.Multiplier > 1:
 			reject("unit_multiplier", "`calendar` and `unit_multiplier`: windows on a calendar are one unit long")

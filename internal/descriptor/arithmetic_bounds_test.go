@@ -10,6 +10,24 @@ import (
 	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
 )
 
+// Windows of different lengths never share a counter.
+func TestWindowsInMillisecondsHaveCountersOfTheirOwn(t *testing.T) {
+	seen := map[string]Window{}
+	for _, w := range []Window{
+		{Unit: Second}, {Unit: Millisecond}, {Unit: Millisecond, Multiplier: 10}, {Unit: Millisecond, Multiplier: 100}, {Unit: Millisecond, Multiplier: 1001},
+		{Unit: Millisecond, Multiplier: 1010}, {Unit: Millisecond, Multiplier: 1100}, {Unit: Millisecond, Multiplier: 10_001}, {Unit: Second, Multiplier: 10},
+	} {
+		tag := string((&Limit{Window: w}).appendTag(nil))
+		if other, is := seen[tag]; is {
+			t.Errorf("%s and %s are both %q", w.Words(), other.Words(), tag)
+		}
+		seen[tag] = w
+	}
+	if a, b := (&Limit{Window: Window{Unit: Millisecond, Multiplier: 2000}}), (&Limit{Window: Window{Unit: Second, Multiplier: 2}}); !a.SharesCounter(b) {
+		t.Error("two seconds are two counters")
+	}
+}
+
 var saysMost = regexp.MustCompile(`, (\d+) is the most;`)
 
 // An error about a number that is too large says the largest one: that one is accepted, and the next one is refused.

@@ -3,6 +3,7 @@ package descriptor
 import (
 	"math"
 	"strconv"
+	"time"
 )
 
 // NoDelayAll is the NoDelay of a leaky bucket in which nothing waits: a pure policer.
@@ -90,7 +91,12 @@ func (l *Limit) appendTag(b []byte) []byte {
 	if l.FirstHit {
 		b = append(b, 'h')
 	}
-	b = strconv.AppendInt(b, int64(l.Window.Length().Seconds()), 10)
+	length := l.Window.Length()
+	b = strconv.AppendInt(b, int64(length/time.Second), 10)
+	if part := length % time.Second; part != 0 { // only windows in milliseconds have one
+		b = append(b, '.')
+		b = strconv.AppendInt(b, part.Milliseconds(), 10)
+	}
 	if l.Window.Location != nil {
 		b = append(b, '@')
 		if !l.Window.Named { // the operator may switch Named, so it names no location; no other limit has such months

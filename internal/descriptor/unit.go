@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Unit is the unit of time of a limit's window. Its numbers are those of Envoy's protocol.
+// Unit is the unit of time of a limit's window. The numbers up to Week are those of Envoy's protocol, which has no other units.
 type Unit uint8
 
 // The units. Months have 30 days and years 365, as in every release of the protocol's other servers. Window.Location makes
@@ -19,6 +19,7 @@ const (
 	Month
 	Year
 	Week
+	Millisecond // only in rule files: OnWire
 )
 
 const day = 24 * time.Hour
@@ -35,10 +36,14 @@ var units = [...]struct {
 	Month:       {"month", 30 * day},
 	Year:        {"year", 365 * day},
 	Week:        {"week", 7 * day},
+	Millisecond: {"millisecond", time.Millisecond},
 }
 
 // UnitNames lists what ParseUnit accepts, shortest unit first, for error messages.
-var UnitNames = []string{"second", "minute", "hour", "day", "week", "month", "year"}
+var UnitNames = []string{"millisecond", "second", "minute", "hour", "day", "week", "month", "year"}
+
+// WireUnitNames lists the units that the limit of a request may have, shortest first.
+var WireUnitNames = UnitNames[1:]
 
 // ParseUnit returns the unit with that name in any case, or UnitUnknown.
 func ParseUnit(name string) Unit {
@@ -50,8 +55,11 @@ func ParseUnit(name string) Unit {
 	return UnitUnknown
 }
 
-// Valid reports whether u is one of the named units. Check numbers from the wire with it: the protocol's enum is open.
+// Valid reports whether u is one of the named units.
 func (u Unit) Valid() bool { return u > UnitUnknown && int(u) < len(units) }
+
+// OnWire reports whether u is a unit of the protocol. Check numbers from the wire with it: the protocol's enum is open.
+func (u Unit) OnWire() bool { return u > UnitUnknown && u <= Week }
 
 // Length returns the length of one unit, or 0 if the unit is not Valid.
 func (u Unit) Length() time.Duration {

@@ -20,8 +20,10 @@ func TestUnits(t *testing.T) {
 		Month:  {5, "month", 30 * 24 * time.Hour},
 		Year:   {6, "year", 365 * 24 * time.Hour},
 		Week:   {7, "week", 7 * 24 * time.Hour},
+
+		Millisecond: {8, "millisecond", time.Millisecond}, // not in the protocol
 	} {
-		if uint8(unit) != want.number || unit.String() != want.name || unit.Length() != want.length || !unit.Valid() {
+		if uint8(unit) != want.number || unit.String() != want.name || unit.Length() != want.length || !unit.Valid() || unit.OnWire() != (unit != Millisecond) {
 			t.Errorf("unit %d is %q of %v, want %d, %q of %v", unit, unit, unit.Length(), want.number, want.name, want.length)
 		}
 		for _, name := range []string{want.name, strings.ToUpper(want.name)} {
@@ -35,8 +37,8 @@ func TestUnits(t *testing.T) {
 			t.Errorf("%q is offered and not understood", name)
 		}
 	}
-	for _, unit := range []Unit{UnitUnknown, Week + 1, 255} {
-		if unit.Valid() || unit.Length() != 0 || unit.String() != "unknown" {
+	for _, unit := range []Unit{UnitUnknown, Millisecond + 1, 255} {
+		if unit.Valid() || unit.OnWire() || unit.Length() != 0 || unit.String() != "unknown" {
 			t.Errorf("unit %d is %q of %v and valid: %v", uint8(unit), unit, unit.Length(), unit.Valid())
 		}
 	}

@@ -25,7 +25,7 @@ func (w Window) Length() time.Duration {
 // WholeUnit returns the unit if the window is exactly one unit on the clock, or Named. Otherwise it returns UnitUnknown: the
 // protocol's current_limit cannot express such a window.
 func (w Window) WholeUnit() Unit {
-	if w.Location != nil && !w.Named || w.Multiplier > 1 {
+	if w.Location != nil && !w.Named || w.Multiplier > 1 || !w.Unit.OnWire() {
 		return UnitUnknown
 	}
 	return w.Unit

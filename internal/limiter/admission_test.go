@@ -392,6 +392,28 @@ func TestLargeNumbersAreExact(t *testing.T) {
 	}
 }
 
+// Answers that count whole seconds round up a window in milliseconds, and the protocol has no unit for it. The metadata is exact.
+func TestWindowInMilliseconds(t *testing.T) {
+	f := newFixture(t, limiter.Settings{Explain: true, Headers: descriptor.HeadersDraft03 | descriptor.HeadersIETF}, descriptor.NodeSpec{Key: "k", Rule: &descriptor.Rule{Limits: []descriptor.Limit{
+		{Requests: 1, Window: descriptor.Window{Unit: descriptor.Millisecond, Multiplier: 250}},
+	}}})
+	f.decide(request(1, "k=a"))
+	d := f.decide(request(1, "k=a"))
+	if s := d.Statuses[0]; d.Code != limiter.OverLimit || s.Limit.Unit != descriptor.UnitUnknown || s.Reset != time.Second || s.RetryAfter > 250*time.Millisecond {
+		t.Errorf("%s %+v", d.Code, s)
+	}
+	if m, ok := d.Metadata["decision"].(map[string]any); !ok || m["window_seconds"] != 0.25 {
+		t.Errorf("metadata: %v", d.Metadata)
+	}
+	want := []limiter.Header{
+		{Key: "X-RateLimit-Limit", Value: "1, 1;w=1"}, {Key: "X-RateLimit-Remaining", Value: "0"}, {Key: "X-RateLimit-Reset", Value: "1"},
+		{Key: "RateLimit-Policy", Value: `"250-millisecond";q=1;w=1`}, {Key: "RateLimit", Value: `"250-millisecond";r=0;t=1`},
+	}
+	if diff := cmp.Diff(want, d.Headers); diff != "" {
+		t.Errorf("headers (-want +got):\n%s", diff)
+	}
+}
+
 // Who is refused learns when to come again, not when the limit is full again.
 func TestRefusalSaysWhenToComeAgain(t *testing.T) {
 	bucket := descriptor.Limit{Requests: 1, Window: descriptor.Window{Unit: descriptor.Second}, Algorithm: descriptor.TokenBucket, Burst: 60}

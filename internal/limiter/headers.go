@@ -147,7 +147,7 @@ func (c *calculation) draft03(d *Decision, best int) string {
 		b = strconv.AppendUint(b, l.Requests, 10)
 		if l.Algorithm != descriptor.Concurrency {
 			b = append(b, ";w="...)
-			b = strconv.AppendInt(b, int64(l.Window.Length()/time.Second), 10)
+			b = strconv.AppendInt(b, int64(ceilSeconds(l.Window.Length())/time.Second), 10)
 		}
 		if l.Name != "" {
 			b = append(b, ";name="...)
@@ -172,7 +172,7 @@ func (c *calculation) policies(d *Decision) string {
 			continue
 		}
 		b = append(b, ";w="...)
-		b = strconv.AppendInt(b, int64(l.Window.Length()/time.Second), 10)
+		b = strconv.AppendInt(b, int64(ceilSeconds(l.Window.Length())/time.Second), 10)
 	}
 	return string(b)
 }

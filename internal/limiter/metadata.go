@@ -45,7 +45,7 @@ func (c *calculation) explain(d *Decision) map[string]any {
 		"descriptor":        i,
 		"code":              st.Code.String(),
 		"requests_per_unit": st.Limit.Requests,
-		"window_seconds":    int64(c.decidingLimit(i).Window.Length() / time.Second),
+		"window_seconds":    windowSeconds(c.decidingLimit(i).Window.Length()),
 		"remaining":         st.Remaining,
 	}
 	if st.Limit.Name != "" {
@@ -64,6 +64,14 @@ func (c *calculation) explain(d *Decision) map[string]any {
 		m["delay_ms"] = Millis(st.Delay)
 	}
 	return m
+}
+
+// windowSeconds returns a window's length in seconds: an int64, or a float64 if it is no whole number of them.
+func windowSeconds(d time.Duration) any {
+	if d%time.Second != 0 {
+		return d.Seconds()
+	}
+	return int64(d / time.Second)
 }
 
 // Millis returns a time in milliseconds, rounded up.

@@ -94,7 +94,7 @@ func validate(req *Request) error {
 		if !d.HasLimit {
 			continue
 		}
-		if d.Limit.Unit < 0 || d.Limit.Unit > math.MaxUint8 || !descriptor.Unit(d.Limit.Unit).Valid() {
+		if d.Limit.Unit < 0 || d.Limit.Unit > math.MaxUint8 || !descriptor.Unit(d.Limit.Unit).OnWire() {
 			field := fmt.Sprintf("descriptors[%d].limit.unit", i)
 			return invalid(field, "%s is %d, which is no unit of time: use SECOND (1) to WEEK (7)", field, d.Limit.Unit)
 		}

@@ -118,8 +118,8 @@ func (c *counters) read(req counterRequest) (*limiter.Descriptor, error) {
 	d := &limiter.Descriptor{Entries: entries}
 	if o := req.GetLimit(); o != nil {
 		unit := descriptor.ParseUnit(o.GetUnit())
-		if !unit.Valid() {
-			return nil, invalid("limit.unit is %q, which is no unit of time: use one of %v", logging.Shorten(o.GetUnit()), descriptor.UnitNames)
+		if !unit.OnWire() {
+			return nil, invalid("limit.unit is %q, which is no unit of time: use one of %v", logging.Shorten(o.GetUnit()), descriptor.WireUnitNames)
 		}
 		d.HasLimit = true
 		d.Limit = limiter.RequestLimit{Requests: o.GetRequestsPerUnit(), Unit: int32(unit), Multiplier: o.GetUnitMultiplier()}

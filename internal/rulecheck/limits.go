@@ -141,15 +141,18 @@ func (c *checker) window(l *limit) {
 	}
 	if l.Window.WholeUnit() == descriptor.UnitUnknown {
 		at := l.position("unit_multiplier")
-		if l.Window.Location != nil {
+		switch {
+		case l.Window.Location != nil:
 			at = l.position("calendar")
+		case l.Window.Unit == descriptor.Millisecond:
+			at = l.position("unit")
 		}
 		c.add(Info, at, codeWindowUnnamed, "nothing to change unless callers read that field: the headers `ietf` and `x-ratelimit` have the window in seconds",
 			"the answer's `current_limit.unit` has no word for a window of %s and says UNKNOWN", windowName(l.Window))
 	}
-	if l.Window.Length() == time.Second && !l.Lease && l.Requests > 0 {
+	if l.Window.Length() <= time.Second && !l.Lease && l.Requests > 0 {
 		c.add(Info, l.position("unit"), codePerSecond, "with a slow backend, try `lease: true`, or give limits per second a Redis of their own (REDIS_PERSECOND)",
-			"a limit per second: its counters are the busiest, and a slow decision may come after the end of its window")
+			"a limit per second or less: its counters are the busiest, and a slow decision may come after the end of its window")
 	}
 }
 

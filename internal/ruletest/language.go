@@ -287,11 +287,11 @@ func init() {
 				count, _ := v.Number()
 				d.Limit.Requests = uint32(count)
 			}},
-		{Key: yamlform.Key{Name: "unit", Type: yamlform.Type{Kind: yamlform.Choice, Names: descriptor.UnitNames, AnyCase: true}, Required: true, Doc: "the window"},
+		{Key: yamlform.Key{Name: "unit", Type: yamlform.Type{Kind: yamlform.Choice, Names: descriptor.WireUnitNames, AnyCase: true}, Required: true, Doc: "the window"},
 			Read: func(d *descriptorReading, v yamlform.Value) {
 				d.unit = true
 				if i, ok := v.Choice(); ok {
-					d.Limit.Unit = int32(descriptor.ParseUnit(descriptor.UnitNames[i]))
+					d.Limit.Unit = int32(descriptor.ParseUnit(descriptor.WireUnitNames[i]))
 				}
 			}},
 	}...)
@@ -374,7 +374,7 @@ func weightFields[T any](of func(*T) *descriptorReading) []yamlform.Field[T] {
 				d := of(t)
 				d.HasLimit, _ = yamlform.Read(v, limitForm, d)
 				if d.HasLimit && !d.unit {
-					v.Errorf("`limit` without a `unit`: write %s", yamlform.List(descriptor.UnitNames, "or"))
+					v.Errorf("`limit` without a `unit`: write %s", yamlform.List(descriptor.WireUnitNames, "or"))
 				}
 			}},
 	}

@@ -137,7 +137,7 @@ func key(prefix, name string, l *descriptor.Limit) []byte {
 	return descriptor.KeyBuilder{Prefix: prefix}.AppendKey(nil, name, nil, nil, l)
 }
 
-// parseWindow reads 10s, 5m, 1h, 1d, 1w, 1mo or 1y.
+// parseWindow reads 10ms, 10s, 5m, 1h, 1d, 1w, 1mo or 1y.
 func parseWindow(s string) (descriptor.Window, error) {
 	digits := strings.TrimRight(s, "abcdefghijklmnopqrstuvwxyz")
 	n, err := strconv.ParseUint(digits, 10, 32)
@@ -145,7 +145,7 @@ func parseWindow(s string) (descriptor.Window, error) {
 		return descriptor.Window{}, fmt.Errorf("read window %q: %w", s, err)
 	}
 	units := map[string]descriptor.Unit{
-		"s": descriptor.Second, "m": descriptor.Minute, "h": descriptor.Hour, "d": descriptor.Day,
+		"ms": descriptor.Millisecond, "s": descriptor.Second, "m": descriptor.Minute, "h": descriptor.Hour, "d": descriptor.Day,
 		"w": descriptor.Week, "mo": descriptor.Month, "y": descriptor.Year,
 	}
 	unit, ok := units[s[len(digits):]]

@@ -77,6 +77,7 @@ type scale struct {
 }
 
 var scales = []scale{
+	{4 * time.Second, []descriptor.Unit{descriptor.Millisecond, descriptor.Second, descriptor.Minute}},
 	{200 * time.Second, []descriptor.Unit{descriptor.Second, descriptor.Minute, descriptor.Year}},
 	{200 * time.Minute, []descriptor.Unit{descriptor.Minute, descriptor.Hour, descriptor.Day}},
 	{200 * 24 * time.Hour, []descriptor.Unit{descriptor.Day, descriptor.Week, descriptor.Month, descriptor.Year}},
@@ -100,13 +101,14 @@ func runModel(t *testing.T, open func(t testing.TB) backend.Store, holds bool) {
 				keys = append(keys, backend.Take{Key: k, Limit: l, Member: len(keys)})
 			}
 		}
-		// Begin two seconds before the end of a year.
-		now, waits := epoch.UnixMicro()-2_000_000, []int64{0}
+		// Begin two seconds before the end of a year, or earlier.
+		before := min(2_000_000, scale.span.Microseconds()/100)
+		now, waits := epoch.UnixMicro()-before, []int64{0}
 		latest := now
 		for step := range rapid.IntRange(1, 30).Draw(rt, "requests") {
 			switch rapid.IntRange(0, 5).Draw(rt, "clock") {
 			case 0: // anywhere
-				now = epoch.UnixMicro() + rapid.Int64Range(-2_000_000, scale.span.Microseconds()).Draw(rt, "now")
+				now = epoch.UnixMicro() + rapid.Int64Range(-before, scale.span.Microseconds()).Draw(rt, "now")
 			case 1: // around the boundary of a window
 				at := epoch.UnixMicro() + rapid.Int64Range(0, scale.span.Microseconds()).Draw(rt, "near")
 				_, end := rapid.SampledFrom(keys).Draw(rt, "window").Limit.Window.Bounds(at)

@@ -9,10 +9,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Pair keeps the counters of limits per second in a separate Redis (REDIS_PERSECOND). These counters are many and
+// Pair keeps the counters of limits per second, or shorter, in a separate Redis (REDIS_PERSECOND). These counters are many and
 // short-lived, and the loss of one matters only for a second.
 type Pair struct {
-	PerSecond *Store // windows of one second
+	PerSecond *Store // windows of at most one second
 	Other     *Store
 }
 
@@ -60,7 +60,7 @@ func (p *Pair) Reset(ctx context.Context, counters []backend.Counter) error {
 
 // storeOf returns the store of a limit's counters.
 func (p *Pair) storeOf(l *descriptor.Limit) *Store {
-	if l.Window.Length() == time.Second {
+	if l.Window.Length() <= time.Second {
 		return p.PerSecond
 	}
 	return p.Other

@@ -1,7 +1,7 @@
 -- Writes a state of 19 digits, of which the first says how many at the end are a count that grows within one window,
 -- which ends at expires. While nothing else changes, INCRBY is cheaper and keeps the time to live.
 
-local function save_digits(key, value, state, expires)
+local function save_digits(key, value, state, expires, window)
   if value == state then return end
   if value and #value == 19 and #state == 19 then
     local head = 19 - (byte(state) - 48)
@@ -11,5 +11,5 @@ local function save_digits(key, value, state, expires)
       return
     end
   end
-  save(key, state, expires)
+  save(key, state, expires, window)
 end

@@ -68,7 +68,7 @@ local function write(key, value, a, b, c, p1, p2)
     redis.call('SET', key, state, 'KEEPTTL')
     return
   end
-  save(key, state, p2 == 0 and (a + 1) * p1 or p1)
+  save(key, state, p2 == 0 and (a + 1) * p1 or p1, p2 == 0 and p1 or nil)
 end
 
 -- For scripts with reservations.

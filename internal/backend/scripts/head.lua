@@ -15,6 +15,7 @@ local pack, unpack_from, floor, ceil, min, max = struct.pack, struct.unpack, mat
 local sub, match, format, byte = string.sub, string.match, string.format, string.byte
 
 local CALLER_SLACK = 60000 -- ms: callers' clocks differ, so their counters stay longer than their own clock says
+local SLACK_WINDOWS = 2000 -- but no longer than so many windows: some states keep only the last digits of a window's number
 
 local packed = ARGV[1]
 local now = unpack_from('<I8', packed)
@@ -42,9 +43,11 @@ local again
 local MANY, MAX_COUNT = 4294967296, 9007199254740992 -- 2^32, 2^53
 local function most_of(limit) return limit < MANY and 1099511627775 or MAX_COUNT end -- 2^40 - 1
 
-local function save(key, state, expires)
+-- window is the length of numbered windows, nil if a state has none.
+local function save(key, state, expires, window)
   if caller_clock then
-    redis.call('SET', key, state, 'PX', ceil((expires - now) / 1000) + CALLER_SLACK)
+    local slack = min(CALLER_SLACK, (window or math.huge) / 1000 * SLACK_WINDOWS)
+    redis.call('SET', key, state, 'PX', ceil((expires - now) / 1000 + slack))
   else
     redis.call('SET', key, state, 'PXAT', ceil(expires / 1000))
   end

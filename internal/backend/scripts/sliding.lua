@@ -63,7 +63,7 @@ local function write(key, value, a, b, c, p1)
     state = digits .. sub(format('%018.0f', a), 2 * digits + 1)
       .. sub(format('%07.0f', c), -digits) .. sub(format('%07.0f', b), -digits)
   end
-  save_digits(key, value, state, (a + 2) * p1)
+  save_digits(key, value, state, (a + 2) * p1, p1)
 end
 
 -- For scripts with reservations.
