@@ -151,6 +151,13 @@ var limitRows = []limitRow{
 			l.limit.Lease = v.Flag()
 			return true
 		}},
+	{Key: yamlform.Key{Name: "active", Type: yamlform.MapOf("active"), Extension: true,
+		Doc: "when the limit applies: at other times it is as if it were not there; absent: always"},
+		read: func(l *limitReading, v yamlform.Value) bool {
+			l.active = readActive(v)
+			l.limit.Scheduled = l.active != nil
+			return l.active != nil
+		}},
 	{Key: yamlform.Key{Name: "count_denied", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
 		Doc: "for " + algorithms(descriptor.FixedWindow, descriptor.SlidingLog) + ": refused hits count too; absent: true for a `fixed_window` under `admission: independent`, else false"},
 		appliesTo:     descriptor.SettingCountDenied,
@@ -210,6 +217,7 @@ func readNumber[N uint32 | uint64](of func(*limitReading) *N) func(*limitReading
 // limitReading is a rate limit while its map is being read.
 type limitReading struct {
 	limit     descriptor.Limit
+	active    *descriptor.Active
 	unlimited bool
 	replaces  []replacedLimit
 	given     []givenKey
@@ -257,6 +265,9 @@ func (r *ruleReader) rateLimit(v yamlform.Value) *descriptor.Rule {
 	if !l.unlimited {
 		made.limit[0] = l.limit
 		made.rule.Limits = made.limit[:]
+		if l.active != nil {
+			made.rule.Active = []*descriptor.Active{l.active}
+		}
 	}
 	return &made.rule
 }
@@ -276,6 +287,7 @@ func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 	}
 	rule := new(descriptor.Rule)
 	var names []string
+	var active []*descriptor.Active
 	var replaces []replacedLimit
 	for item := range v.Items() {
 		l := &r.limit
@@ -305,7 +317,10 @@ func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 			}
 		}
 		names = append(names, name)
-		rule.Limits = append(rule.Limits, l.limit)
+		rule.Limits, active = append(rule.Limits, l.limit), append(active, l.active)
+	}
+	if slices.ContainsFunc(active, func(a *descriptor.Active) bool { return a != nil }) {
+		rule.Active = active
 	}
 	r.checkReplaces(replaces, names...)
 	for _, p := range replaces {

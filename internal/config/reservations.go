@@ -154,6 +154,8 @@ func (d *descriptorReading) checkReservations() {
 		switch l := &d.rule.Limits[i]; {
 		case l.Algorithm == descriptor.LeakyBucket:
 			r.given.Errorf("`reservations` and `algorithm: leaky_bucket`: its requests wait for their turn, so a place in its queue cannot be set aside; use `token_bucket`")
+		case l.Scheduled:
+			r.given.Errorf("`reservations` and `active`: a reservation may end when its limit no longer applies; leave out one of them")
 		case l.Lease:
 			r.given.Errorf("`reservations` and `lease: true`: all processes must know at once what is held; leave out `lease`")
 		case l.CountDenied == descriptor.DeniedCount:

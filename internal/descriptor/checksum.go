@@ -85,6 +85,15 @@ func (c *checksums) rule(r *Rule) {
 	if r.Metadata != nil {
 		b = fmt.Appendf(b, "%#v", r.Metadata) // fmt sorts the keys of a map
 	}
+	for i, a := range r.Active {
+		if a == nil {
+			continue
+		}
+		b = binary.AppendVarint(append(b, 'a', byte(i), a.Days), a.From)
+		b = binary.AppendVarint(b, a.Until)
+		b = binary.AppendUvarint(b, uint64(a.Begin))
+		b = appendText(binary.AppendUvarint(b, uint64(a.End)), a.Zone.String())
+	}
 	for i := range r.Limits {
 		l := &r.Limits[i]
 		b = appendText(b, l.Name)

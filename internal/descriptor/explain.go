@@ -119,7 +119,7 @@ func (d *Domain) Explain(entries []Entry, keys KeyBuilder) Explanation {
 // counted adds what a value counts as, where the rule groups values.
 func (x *Explanation) counted() {
 	for i := range x.Levels {
-		if x.Rule == nil || !x.Rule.groupedAt(i) {
+		if x.Rule == nil || x.Rule.group(i) == nil {
 			continue
 		}
 		as := x.Rule.Counted(i, x.Levels[i].Entry.Value)

@@ -194,26 +194,40 @@ func (c *capture) of(value string) string {
 }
 
 // Grouped reports whether the rule groups the values of a level.
-func (r *Rule) Grouped() bool { return r.groups != nil }
+func (r *Rule) Grouped() bool {
+	for i := range r.shared {
+		if r.shared[i].group != nil {
+			return true
+		}
+	}
+	return false
+}
 
-// groupedAt reports whether the rule groups the values of this level.
-func (r *Rule) groupedAt(level int) bool { return level < len(r.groups) && r.groups[level] != nil }
+// group returns how the values of a level are grouped, or nil if they are not.
+func (r *Rule) group(level int) *grouping {
+	if level < len(r.shared) {
+		return r.shared[level].group
+	}
+	return nil
+}
 
 // GroupAt returns how the values of a level are grouped, and whether the case of their letters does not matter.
 func (r *Rule) GroupAt(level int) (group Group, fold bool) {
-	if !r.groupedAt(level) {
+	g := r.group(level)
+	if g == nil {
 		return Group{}, false
 	}
-	return r.groups[level].group, r.groups[level].fold
+	return g.group, g.fold
 }
 
 // Counted returns the value that counts in place of the value of an entry.
 func (r *Rule) Counted(level int, value string) string {
-	if !r.groupedAt(level) {
+	g := r.group(level)
+	if g == nil {
 		return value
 	}
 	var buf [64]byte
-	if b := r.groups[level].append(buf[:0], value, false); string(b) != value {
+	if b := g.append(buf[:0], value, false); string(b) != value {
 		return string(b)
 	}
 	return value

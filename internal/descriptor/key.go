@@ -43,10 +43,10 @@ func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *
 	for i := range entries {
 		dst = append(dst, '|')
 		dst = appendEscaped(dst, entries[i].Key)
-		if rule != nil && i < len(rule.shared) && rule.shared[i] != "" {
-			dst = append(dst, rule.shared[i]...)
-			if rule.groups != nil && rule.groups[i] != nil {
-				dst = rule.groups[i].append(dst, entries[i].Value, true)
+		if rule != nil && i < len(rule.shared) && rule.shared[i].text != "" {
+			dst = append(dst, rule.shared[i].text...)
+			if group := rule.shared[i].group; group != nil {
+				dst = group.append(dst, entries[i].Value, true)
 			}
 			continue
 		}

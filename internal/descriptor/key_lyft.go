@@ -34,7 +34,7 @@ const maxLyftKeySize = 4096
 // appendLyft appends a key of KeysLyft, if the counter can have one.
 func (k KeyBuilder) appendLyft(dst []byte, domain string, entries []Entry, rule *Rule, limit *Limit) (key []byte, ok bool) {
 	w := limit.Window
-	if limit.Algorithm != FixedWindow || limit.FirstHit || limit.Reservable() || w.Multiplier > 1 || !w.Unit.OnWire() || w.Location != nil && !w.Named {
+	if limit.Algorithm != FixedWindow || limit.FirstHit || limit.Scheduled || limit.Reservable() || w.Multiplier > 1 || !w.Unit.OnWire() || w.Location != nil && !w.Named {
 		return dst, false
 	}
 	if rule != nil && len(rule.Limits) > 1 {
@@ -46,11 +46,11 @@ func (k KeyBuilder) appendLyft(dst []byte, domain string, entries []Entry, rule 
 	dst = append(dst, '_')
 	for i := range entries {
 		value := entries[i].Value
-		if rule != nil && rule.groupedAt(i) {
+		if rule != nil && rule.group(i) != nil {
 			return dst[:start], false
 		}
 		if rule != nil && rule.Shares(i) {
-			if rule.Levels[i].Kind != MatchWildcard || rule.shared[i] == conditionMark {
+			if rule.Levels[i].Kind != MatchWildcard || rule.shared[i].text == conditionMark {
 				return dst[:start], false
 			}
 			value = rule.Levels[i].PatternFor(entries[i].Key)

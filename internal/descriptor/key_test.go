@@ -31,11 +31,11 @@ type countedEntry struct {
 func sharing(levels ...Level) *Rule {
 	r := &Rule{Levels: levels}
 	for _, l := range levels {
-		shared := ""
+		text := ""
 		if l.Value != "" {
-			shared = sharedBy(l, strings.Split(l.Value, ","))
+			text = sharedBy(l, strings.Split(l.Value, ","))
 		}
-		r.shared = append(r.shared, shared)
+		r.shared = append(r.shared, shared{text: text})
 	}
 	return r
 }
@@ -46,6 +46,7 @@ type countedTag struct {
 	Kind      byte // the algorithm, of token buckets also the refill
 	Precision uint64
 	FirstHit  bool
+	Scheduled bool
 	Seconds   int64
 	Zone      string
 }
@@ -53,8 +54,8 @@ type countedTag struct {
 func countedOf(domain string, entries []Entry, rule *Rule, limit *Limit) counted {
 	c := counted{Domain: domain, Tag: countedTag{
 		Kind:     "fsltqc"[limit.Algorithm],
-		FirstHit: limit.FirstHit,
-		Seconds:  int64(limit.Window.Length() / time.Second),
+		FirstHit: limit.FirstHit, Scheduled: limit.Scheduled,
+		Seconds: int64(limit.Window.Length() / time.Second),
 	}}
 	if limit.Algorithm == TokenBucket && limit.Interval {
 		c.Tag.Kind = 'i'
@@ -66,7 +67,7 @@ func countedOf(domain string, entries []Entry, rule *Rule, limit *Limit) counted
 		c.Tag.Zone = limit.Window.Location.String()
 	}
 	for i, e := range entries {
-		if rule != nil && rule.shared != nil && rule.shared[i] != "" {
+		if rule != nil && rule.shared != nil && rule.shared[i].text != "" {
 			l := rule.Levels[i]
 			texts, mark := []string{l.Value}, sharedMarks[l.Kind]
 			switch {
@@ -163,6 +164,7 @@ func readTag(tag string) (t countedTag, err error) {
 		number = rest
 	}
 	number, t.FirstHit = strings.TrimPrefix(number, "h"), strings.HasPrefix(number, "h")
+	number, t.Scheduled = strings.TrimPrefix(number, "a"), strings.HasPrefix(number, "a")
 	t.Seconds, err = strconv.ParseInt(number, 10, 64)
 	return t, err
 }
@@ -396,7 +398,7 @@ func TestKeysOfDifferentIdentitiesDiffer(t *testing.T) {
 func TestKeyOfALongList(t *testing.T) {
 	limit := &Limit{Window: Window{Unit: Second}}
 	key := func(values ...string) string {
-		rule := &Rule{shared: []string{sharedBy(Level{Kind: MatchValues}, values)}}
+		rule := &Rule{shared: []shared{{text: sharedBy(Level{Kind: MatchValues}, values)}}}
 		return string(KeyBuilder{}.AppendKey(nil, "d", []Entry{{"k", values[0]}}, rule, limit))
 	}
 	var values []string

@@ -36,6 +36,8 @@ type Limit struct {
 	// Lease allows this process to take permits from Redis in batches and to hand them out locally.
 	Lease bool
 
+	Scheduled bool // it applies only at some times: Rule.Active. It then has a counter of its own beside a limit that always applies
+
 	Reservations *Reservations // nil: hits cannot be reserved
 
 	Arithmetic Arithmetic // filled in by Compile
@@ -90,6 +92,9 @@ func (l *Limit) appendTag(b []byte) []byte {
 	}
 	if l.FirstHit {
 		b = append(b, 'h')
+	}
+	if l.Scheduled {
+		b = append(b, 'a')
 	}
 	length := l.Window.Length()
 	b = strconv.AppendInt(b, int64(length/time.Second), 10)

@@ -12,6 +12,8 @@ type Rule struct {
 	OnError   OnError  // what to do when the backend cannot read its counters
 	Quota     bool     // quota mode: the request is refused only when all quota-mode descriptors are over their limits
 
+	Active []*Active // by limit: when it applies, nil: always; nil: all limits always apply
+
 	Usage bool // operators may list its counters by an entry
 
 	DetailedMetric bool // the metric's name comes from the request's entries instead of Path
@@ -28,11 +30,8 @@ type Rule struct {
 	OverrideMax  uint64   // the most requests per unit, and the largest burst, of an operator's override; 0: there may be none
 	Position     Position // of the rule in its rule file
 
-	// shared is, per level, the text that replaces "=value" in the counter's key (sharedBy), or empty. The value that counts
-	// follows it where values are grouped. It is nil if it is empty at all levels.
-	shared []string
-
-	groups []*grouping // per level: how values are grouped; nil where they are not, and if they are at no level
+	// shared is, per level, what replaces "=value" in the counter's key. It is nil if nothing does at any level.
+	shared []shared
 
 	tags []string // of the counters of Limits, made once
 }
@@ -89,7 +88,13 @@ func (l Level) PatternFor(key string) string {
 	return text
 }
 
+// shared replaces the value of a level in the counter's key. If the text is empty, nothing does.
+type shared struct {
+	text  string    // sharedBy, or groupedBy
+	group *grouping // nil: all values share one counter; else the value that counts follows the text
+}
+
 // Shares reports whether all values that match the rule at this level share one counter.
 func (r *Rule) Shares(level int) bool {
-	return r.shared != nil && r.shared[level] != "" && !r.groupedAt(level)
+	return r.shared != nil && r.shared[level].text != "" && r.shared[level].group == nil
 }

@@ -174,10 +174,9 @@ type compiler struct {
 	copies bool
 	months bool // Options.CalendarMonths
 	levels []Level
-	shared []string
-	groups []*grouping
+	shared []shared
 	metric []bool
-	anyOf  struct{ shared, grouped, metric bool }
+	anyOf  struct{ shared, metric bool }
 	sums   *checksums
 }
 
@@ -221,11 +220,9 @@ func (c *compiler) child(parent node, spec *NodeSpec, patterns int) error {
 	}
 	wasAny := c.anyOf
 	c.levels = append(c.levels, level)
-	c.shared = append(c.shared, pattern)
-	c.groups = append(c.groups, group)
+	c.shared = append(c.shared, shared{pattern, group})
 	c.metric = append(c.metric, spec.ValueToMetric)
 	c.anyOf.shared = c.anyOf.shared || pattern != ""
-	c.anyOf.grouped = c.anyOf.grouped || group != nil
 	c.anyOf.metric = c.anyOf.metric || spec.ValueToMetric
 
 	above := c.sums.level(spec, pattern, patterns)
@@ -239,7 +236,6 @@ func (c *compiler) child(parent node, spec *NodeSpec, patterns int) error {
 
 	c.levels = c.levels[:len(c.levels)-1]
 	c.shared = c.shared[:len(c.shared)-1]
-	c.groups = c.groups[:len(c.groups)-1]
 	c.metric = c.metric[:len(c.metric)-1]
 	c.anyOf = wasAny
 	return err
@@ -274,10 +270,7 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 		r.tags[i] = string(r.Limits[i].appendTag(nil))
 	}
 	if c.anyOf.shared {
-		r.shared = append([]string(nil), c.shared...)
-	}
-	if c.anyOf.grouped {
-		r.groups = append([]*grouping(nil), c.groups...)
+		r.shared = append([]shared(nil), c.shared...)
 	}
 	if c.anyOf.metric {
 		r.MetricValues = append([]bool(nil), c.metric...)

@@ -52,7 +52,11 @@ func TestCompileFillsInRules(t *testing.T) {
 	}
 	got := make([]filled, len(tree.Rules))
 	for i, r := range tree.Rules {
-		got[i] = filled{r.Path, r.Levels, r.MetricValues, r.shared}
+		var texts []string
+		for _, s := range r.shared {
+			texts = append(texts, s.text)
+		}
+		got[i] = filled{r.Path, r.Levels, r.MetricValues, texts}
 		if int(r.Index) != i {
 			t.Errorf("the rule at %d has index %d", i, r.Index)
 		}

@@ -98,6 +98,7 @@ type Limit struct {
 	Algorithm     string  `json:"algorithm"`
 	Capacity      uint64  `json:"capacity"`
 	Key           string  `json:"key"`
+	Inactive      bool    `json:"inactive,omitempty"` // it does not apply at the time of the request
 	State         *State  `json:"state,omitempty"`
 }
 

@@ -53,7 +53,7 @@ func (x *explainer) run(ctx context.Context) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-		d.Replaced = d.Rule != nil && len(d.Limits) > 0 && !first.Statuses[i].Limited && !first.Statuses[i].Overridden
+		d.Replaced = !d.inactive() && d.Rule != nil && len(d.Limits) > 0 && !first.Statuses[i].Limited && !first.Statuses[i].Overridden
 		r.Descriptors = append(r.Descriptors, d)
 	}
 	r.HeadersAsked = x.headersAsked()
@@ -152,11 +152,22 @@ func level(l *descriptor.ExplainedLevel) Level {
 	return out
 }
 
+// inactive reports whether none of the rule's limits applies at the time of the request.
+func (d *Descriptor) inactive() bool {
+	for i := range d.Limits {
+		if !d.Limits[i].Inactive {
+			return false
+		}
+	}
+	return len(d.Limits) > 0
+}
+
 func limit(c *limiter.Counter) Limit {
 	l := &c.Limit
 	return Limit{
+		Inactive:      c.Inactive,
 		Name:          l.Name,
-		Words:         l.Words(),
+		Words:         c.Words(),
 		Requests:      l.Requests,
 		Unit:          l.Window.Unit.String(),
 		Multiplier:    max(l.Window.Multiplier, 1),

@@ -28,12 +28,27 @@ type Counter struct {
 	Limit descriptor.Limit
 	Key   string
 
+	Active   *descriptor.Active // when the limit applies; nil: always
+	Inactive bool               // it does not apply at the time of the request
+
 	Lifted    bool  // an override lets every request pass this limit
 	Used      int64 // hits; more than the capacity where refused hits were counted
 	Remaining uint64
 	Wait      time.Duration // until one more hit would pass; backend.Never if none ever will
 	Reset     time.Duration // until no hits are in use, or the window ends
 	Cached    bool          // the state comes from the over-limit cache, not from the backend
+}
+
+// Words describes the limit for people, with the time when it applies.
+func (c *Counter) Words() string {
+	words := c.Limit.Words()
+	if c.Active != nil {
+		words += ", only " + c.Active.Words()
+	}
+	if c.Inactive {
+		words += " (not now)"
+	}
+	return words
 }
 
 // Peek returns the counters of one descriptor. It changes neither the counters nor the metrics by rule. Only the entries
@@ -125,7 +140,11 @@ func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Desc
 				limit = calc.ruleLimit(&r, i)
 			}
 			lifted := r.own.some && !r.own.blocked && r.kept != nil && !slices.Contains(r.kept, i)
-			c.List = append(c.List, Counter{Limit: *limit, Key: c.Explanation.Keys[i], Lifted: lifted})
+			counter := Counter{Limit: *limit, Key: c.Explanation.Keys[i], Lifted: lifted, Inactive: !rule.ActiveAt(i, now)}
+			if rule.Scheduled() {
+				counter.Active = rule.Active[i]
+			}
+			c.List = append(c.List, counter)
 		}
 		c.Blocked = r.own.blocked
 	}

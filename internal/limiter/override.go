@@ -116,7 +116,12 @@ func (c *calculation) prefersRequest(rule *descriptor.Rule, d *Descriptor, entri
 			return true
 		}
 		l := d.Limit.limit(c.settings)
-		return !slices.ContainsFunc(rule.Limits, func(other descriptor.Limit) bool { return faster(&l, &other) })
+		for i := range rule.Limits {
+			if rule.ActiveAt(i, now) && faster(&l, &rule.Limits[i]) {
+				return false
+			}
+		}
+		return true
 	default:
 		return true
 	}

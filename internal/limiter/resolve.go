@@ -22,7 +22,7 @@ type calculation struct {
 
 	resolved []resolved         // by descriptor
 	limits   []descriptor.Limit // of rules with an override: the rule's limits with its numbers; complete before prepare
-	kept     []int              // the memory of resolved.kept of rules with an override
+	kept     []int              // the memory of resolved.kept of rules with an override, or with limits that do not apply now
 	index    []int              // the takes of all descriptors, one after the other, as indexes in request.Takes
 	request  backend.Request
 	keys     []byte // the keys of all takes, one after the other
@@ -67,7 +67,7 @@ type resolved struct {
 	names *descriptor.Rule // the rule, if the last entry names a reservation; the other entries are the descriptor's
 	hold  *Hold            // the descriptor is a step of a reservation
 	own   ownNumbers       // of a rule with an override
-	kept  []int            // the indexes of the rule's limits that no other rule replaces, and no override lifts; nil: all
+	kept  []int            // the indexes of the rule's limits that apply now, no other rule replaces, and no override lifts; nil: all
 	first int              // this descriptor's takes are calculation.index[first:end]
 	end   int
 
@@ -142,6 +142,9 @@ func (c *calculation) resolve(ctx context.Context, now time.Time) error {
 			if r.rule = r.names; r.rule == nil {
 				r.rule = c.domain.Match(entries)
 			}
+			if r.rule != nil && r.rule.Scheduled() {
+				c.leaveOutInactive(&r, now)
+			}
 			if d.HasLimit && c.prefersRequest(r.rule, d, entries, now) {
 				r.rule, r.ownLimit = nil, true
 				r.limit = d.Limit.limit(c.settings)
@@ -201,17 +204,39 @@ func (c *calculation) replace() {
 // leaveOut removes the limits with these names, and the rule if no limit is left.
 func (r *resolved) leaveOut(names []string) {
 	var kept []int
-	for j := range r.rule.Limits {
+	before := len(r.rule.Limits)
+	if r.kept != nil {
+		before = len(r.kept)
+	}
+	for n := range before {
+		j := r.limitAt(n)
 		if name := r.rule.Limits[j].Name; name == "" || !slices.Contains(names, name) {
 			kept = append(kept, j)
 		}
 	}
 	switch len(kept) {
-	case len(r.rule.Limits):
+	case before:
 	case 0:
 		r.rule = nil
 	default:
 		r.kept = kept
+	}
+}
+
+// leaveOutInactive removes the limits that do not apply now, and the rule if no limit is left.
+func (c *calculation) leaveOutInactive(r *resolved, now time.Time) {
+	first := len(c.kept)
+	for j := range r.rule.Limits {
+		if r.rule.ActiveAt(j, now) {
+			c.kept = append(c.kept, j)
+		}
+	}
+	switch len(c.kept) - first {
+	case len(r.rule.Limits):
+	case 0:
+		r.rule = nil
+	default:
+		r.kept = c.kept[first:len(c.kept):len(c.kept)]
 	}
 }
 

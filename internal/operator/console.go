@@ -333,7 +333,7 @@ func ruleRow(r *descriptor.Rule) oneRule {
 		row.Levels = append(row.Levels, [2]string{shown(l.Key), shown(l.Value)})
 	}
 	for i := range r.Limits {
-		words := r.Limits[i].Words()
+		words := r.LimitWords(i)
 		if name := r.Limits[i].Name; name != "" && len(r.Limits) > 1 {
 			words = shown(name) + ": " + words
 		}

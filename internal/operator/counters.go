@@ -149,7 +149,7 @@ func counterMessages(now time.Time, c *limiter.Counters) []*adminv1.CounterState
 		limit.CounterKey = []byte(k.Key)
 		m := &adminv1.CounterState{
 			Limit:              limit,
-			Words:              validText(k.Limit.Words()),
+			Words:              validText(k.Words()),
 			Capacity:           k.Limit.Capacity(),
 			Used:               uint64(max(k.Used, 0)),
 			Remaining:          k.Remaining,

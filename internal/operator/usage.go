@@ -145,7 +145,7 @@ func (u *usages) History(ctx context.Context, req *adminv1.UsageServiceHistoryRe
 func historyMessage(c *limiter.Counter, minutes []usage.Minute) *adminv1.CounterHistory {
 	limit := limitMessage(&c.Limit)
 	limit.CounterKey = []byte(c.Key)
-	m := &adminv1.CounterHistory{Limit: limit, Words: validText(c.Limit.Words())}
+	m := &adminv1.CounterHistory{Limit: limit, Words: validText(c.Words())}
 	for i := range minutes {
 		minute := &minutes[i]
 		m.Minutes = append(m.Minutes, &adminv1.CounterMinute{

@@ -39,6 +39,7 @@ const (
 	codeHeaderOfNobody  = "header-of-nobody"
 	codeNameTwice       = "name-twice"
 	codeSameText        = "same-text"
+	codeTimeOver        = "time-over"
 	codeSkipped         = "skipped"
 )
 
@@ -78,6 +79,7 @@ var Codes = []Code{
 	{codeHeaderOfNobody, "a header `of` a name that no rate limit of the domain has"},
 	{codeNameTwice, "a name that several rules of a domain have"},
 	{codeSameText, "two siblings whose key and value, joined with `_`, are the same text"},
+	{codeTimeOver, "a limit with `active` whose `until` is over: it never applies again"},
 	{codeSkipped, "a file that is not loaded because of its name; a warning if it has a domain"},
 	{codeDirective, "a `# check:` comment that is misspelt, has no reason, or accepts a finding that is not there"},
 }

@@ -47,10 +47,22 @@ func (c *checker) limits(n *node) {
 			continue
 		}
 		if l.Limit != nil {
+			c.over(n, i)
 			c.requests(n, l)
 			c.burst(l)
 			c.window(l)
 		}
+	}
+}
+
+// over finds limits that never apply again.
+func (c *checker) over(n *node, i int) {
+	if !n.rule.Scheduled() || n.rule.Active[i] == nil {
+		return
+	}
+	if end := n.rule.Active[i].Until; end != 0 && end <= c.now.Unix() {
+		c.add(Warning, n.limits[i].position("active"), codeTimeOver, "remove it, or write another `until`",
+			"the time in which this limit applies is over")
 	}
 }
 
@@ -181,7 +193,7 @@ func (c *checker) superfluous(d *domain) {
 		for i := range n.limits {
 			for j := range n.limits {
 				a, b := &n.limits[i], &n.limits[j]
-				if i == j || slices.Contains(replaced, a.name) || slices.Contains(replaced, b.name) || !windows(a) || !windows(b) {
+				if i == j || slices.Contains(replaced, a.name) || slices.Contains(replaced, b.name) || !windows(a) || !windows(b) || a.Scheduled {
 					continue
 				}
 				if within(a, b) {

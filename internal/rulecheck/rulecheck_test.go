@@ -9,18 +9,22 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 )
 
+// noon is the time of these tests.
+var noon = time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
+
 func checkText(texts ...string) []Finding {
 	var files []config.File
 	for i, text := range texts {
 		files = append(files, config.File{Name: fmt.Sprintf("%c.yaml", 'a'+i), Data: []byte(text)})
 	}
-	return Check(files, true, false)
+	return Check(files, true, false, noon)
 }
 
 // brief formats findings as position and code. Findings of level info are left out unless info is set.
@@ -73,7 +77,7 @@ func TestRuleFiles(t *testing.T) {
 		for i, text := range c.Files {
 			files = append(files, config.File{Name: fmt.Sprintf("%c.yaml", 'a'+i), Data: []byte(text)})
 		}
-		all := Check(files, false, false)
+		all := Check(files, false, false, noon)
 		refused := slices.ContainsFunc(all, func(f Finding) bool { return f.Severity == Error })
 		if refused == want {
 			t.Errorf("%s: refused %v, want %v: %v", c.Name, refused, !want, all)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -63,7 +64,7 @@ func Run(o Options) (*Report, error) {
 		r.Files += len(s.files) + len(s.unreadable)
 		r.Findings = append(r.Findings, s.unreadable...)
 		r.Findings = append(r.Findings, s.skipped...)
-		r.Findings = append(r.Findings, Check(s.files, o.Merge, o.Months)...)
+		r.Findings = append(r.Findings, Check(s.files, o.Merge, o.Months, time.Now())...)
 	}
 	for _, name := range o.Overrides {
 		r.Files++
@@ -75,8 +76,8 @@ func Run(o Options) (*Report, error) {
 
 // Check checks the text of rule files that are loaded together. It is a pure function. A file with errors has no warnings,
 // because the file may be very different without them. Files that give the same domain share it with merge; with months, a month is
-// that of the calendar.
-func Check(files []config.File, merge, months bool) []Finding {
+// that of the calendar. now is the time that limits with an end are compared with.
+func Check(files []config.File, merge, months bool, now time.Time) []Finding {
 	files = slices.SortedStableFunc(slices.Values(files), func(a, b config.File) int { return cmp.Compare(a.Name, b.Name) })
 	tree, errs := config.Compile(files, config.CompileOptions{Merge: merge, Tree: descriptor.Options{CalendarMonths: months}})
 	var all []Finding
@@ -91,7 +92,7 @@ func Check(files []config.File, merge, months bool) []Finding {
 			good = append(good, f)
 		}
 	}
-	c := checker{}
+	c := checker{now: now}
 	for _, d := range readDomains(good, tree) {
 		c.domain(d)
 	}
@@ -137,6 +138,7 @@ func overrides(name string, sets []*set, o *Options, alone bool) []Finding {
 
 // checker collects what is found in files that load.
 type checker struct {
+	now   time.Time
 	found []Finding
 }
 

@@ -168,7 +168,7 @@ func holdsNothing() *jsonschema.Schema {
 	set := func(key string) *jsonschema.Schema {
 		return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: yes()}}
 	}
-	return &jsonschema.Schema{Type: "object", AnyOf: []*jsonschema.Schema{is("algorithm", "leaky_bucket"), set("lease"), set("count_denied"), set("unlimited")}}
+	return &jsonschema.Schema{Type: "object", AnyOf: []*jsonschema.Schema{is("algorithm", "leaky_bucket"), has("active"), set("lease"), set("count_denied"), set("unlimited")}}
 }
 
 // concurrency adds which keys a concurrency limit has.

@@ -126,6 +126,7 @@ var beyond = map[string]string{
 	"19-a-bracket-left-open-in-an.yaml":         "the grammar of expressions",
 	"22-two-limits-that-would-be-one.yaml":      "arithmetic on windows",
 
+	"70-an-end-before-the-beginning.yaml":          "arithmetic on times",
 	"60-a-capture-group-that-the.yaml":             "the grammar of expressions",
 	"61-a-group-that-is-wider-than.yaml":           "arithmetic on a network's bits",
 	"57-inherit-without-a-descriptor-to-take.yaml": "what stands beside a descriptor",

@@ -269,7 +269,7 @@ func orderText(texts []string) string {
 func ruleLines(r *descriptor.Rule) []string {
 	lines := []string{}
 	for i := range r.Limits {
-		text := r.Limits[i].Words()
+		text := r.LimitWords(i)
 		if name := r.Limits[i].Name; name != "" {
 			text = name + ": " + text
 		}

@@ -9,18 +9,32 @@ import (
 )
 
 // Decode returns the documents of a text as plain values, maps as map[string]any where all keys are text: for files whose
-// language another program defines.
+// language another program defines. Dates are texts, as in JSON.
 func Decode(data []byte) (values []any, err error) {
 	defer recovered(&err)
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	for {
-		var v any
-		if err := d.Decode(&v); errors.Is(err, io.EOF) {
+		var n yaml.Node
+		if err := d.Decode(&n); errors.Is(err, io.EOF) {
 			return values, nil
 		} else if err != nil {
 			return nil, err
 		}
+		datesAsText(&n)
+		var v any
+		if err := n.Decode(&v); err != nil {
+			return nil, err
+		}
 		values = append(values, v)
+	}
+}
+
+func datesAsText(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!timestamp" {
+		n.Tag = "!!str"
+	}
+	for _, child := range n.Content {
+		datesAsText(child)
 	}
 }
 

@@ -1,0 +1,110 @@
+package descriptor
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Active is when a limit applies. The zero value is always, in UTC.
+type Active struct {
+	From, Until int64 // seconds since the Unix epoch: from From on, and before Until; 0: no such bound
+
+	// Days has a bit for each time.Weekday; 0: every day. Begin and End are the hours of a day, in minutes from local midnight:
+	// from Begin on, and before End. If End comes first, the hours end on the next day, and Days are those on which they begin. If
+	// both are equal, it is the whole day.
+	Days       uint8
+	Begin, End uint16
+
+	Zone *time.Location // of days and hours; nil: UTC
+}
+
+// At reports whether the limit applies at a time. Days and hours are those that a clock in the zone shows. So an hour that the
+// clock shows twice counts twice, and one that it skips does not count.
+func (a *Active) At(now time.Time) bool {
+	seconds := now.Unix()
+	if a.From != 0 && seconds < a.From || a.Until != 0 && seconds >= a.Until {
+		return false
+	}
+	if a.Days == 0 && a.Begin == a.End {
+		return true
+	}
+	if a.Zone != nil {
+		_, offset := now.In(a.Zone).Zone()
+		seconds += int64(offset)
+	}
+	const day = 24 * 60
+	minute := seconds / 60
+	if seconds%60 < 0 {
+		minute--
+	}
+	days, of := minute/day, minute%day
+	if of < 0 {
+		days, of = days-1, of+day
+	}
+	begin, end := int64(a.Begin), int64(a.End)
+	switch {
+	case begin == end:
+	case begin < end && (of < begin || of >= end), begin > end && of < begin && of >= end:
+		return false
+	case begin > end && of < end:
+		days-- // the hours began on the day before
+	}
+	weekday := (days%7 + 7 + int64(time.Thursday)) % 7 // the Unix epoch was a Thursday
+	return a.Days == 0 || a.Days&(1<<weekday) != 0
+}
+
+// Words describes the time for people: "on saturday and sunday from 22:00 to 06:00 in Europe/Berlin, until 2026-12-24 00:00".
+func (a *Active) Words() string {
+	var parts []string
+	zone := a.Zone
+	if zone == nil {
+		zone = time.UTC
+	}
+	var names []string
+	for i, name := range WeekdayNames {
+		if a.Days&(1<<weekdays[i]) != 0 {
+			names = append(names, name)
+		}
+	}
+	if len(names) > 0 {
+		parts = append(parts, "on "+strings.Join(names, ", "))
+	}
+	if a.Begin != a.End {
+		parts = append(parts, fmt.Sprintf("from %02d:%02d to %02d:%02d", a.Begin/60, a.Begin%60, a.End/60, a.End%60))
+	}
+	const form = "2006-01-02 15:04"
+	if a.From != 0 {
+		parts = append(parts, "since "+time.Unix(a.From, 0).In(zone).Format(form))
+	}
+	if a.Until != 0 {
+		parts = append(parts, "until "+time.Unix(a.Until, 0).In(zone).Format(form))
+	}
+	return strings.Join(append(parts, "in "+zone.String()), " ")
+}
+
+// WeekdayNames are the days of the week in rule files, from Monday on.
+var WeekdayNames = []string{"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
+
+// weekdays are the days of WeekdayNames.
+var weekdays = []time.Weekday{time.Monday, time.Tuesday, time.Wednesday, time.Thursday, time.Friday, time.Saturday, time.Sunday}
+
+// DayBit returns the bit in Active.Days of the day with this index in WeekdayNames.
+func DayBit(i int) uint8 { return 1 << weekdays[i] }
+
+// LimitWords describes a limit of the rule for people, with the time when it applies.
+func (r *Rule) LimitWords(limit int) string {
+	words := r.Limits[limit].Words()
+	if r.Active != nil && r.Active[limit] != nil {
+		words += ", only " + r.Active[limit].Words()
+	}
+	return words
+}
+
+// Scheduled reports whether a limit of the rule applies only at some times.
+func (r *Rule) Scheduled() bool { return r.Active != nil }
+
+// ActiveAt reports whether a limit of the rule applies at a time.
+func (r *Rule) ActiveAt(limit int, now time.Time) bool {
+	return r.Active == nil || r.Active[limit] == nil || r.Active[limit].At(now)
+}
