@@ -124,7 +124,7 @@ func TestShownActions(t *testing.T) {
 	}
 	e := startEnvoy(t, b)
 	for _, a := range all {
-		for _, r := range []struct{ method, path, plan string }{{http.MethodGet, "/search?sort=expensive", "free"}, {http.MethodPost, "/login", "gold"}, {http.MethodGet, "/v1/users/7", "free"}, {http.MethodPost, "/graphql", "free"}, {http.MethodPost, "/acme/new-order", "free"}} {
+		for _, r := range []struct{ method, path, plan string }{{http.MethodGet, "/search?sort=expensive", "free"}, {http.MethodPost, "/login", "gold"}, {http.MethodGet, "/v1/users/7", "free"}, {http.MethodPost, "/graphql", "free"}, {http.MethodPost, "/acme/new-order", "free"}, {http.MethodGet, "/tenants/acme/orders", "free"}} {
 			req, err := http.NewRequestWithContext(t.Context(), r.method, "http://"+e.ports[a.domain]+r.path, nil)
 			if err != nil {
 				t.Fatal(err)
