@@ -150,3 +150,19 @@ func TestOwnHeadersAllocateOnce(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+func BenchmarkOwnHeaders(b *testing.B) {
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Headers: &descriptor.Headers{Own: everyField()}, Children: []descriptor.NodeSpec{perMinute("k", "", 1<<31)}}}, descriptor.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
+	l.Swap(tree, limiter.Settings{})
+	req, d := &limiter.Request{Domain: "d", Descriptors: of1("k=a")}, &limiter.Decision{}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := l.Decide(context.Background(), noon, req, d); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
