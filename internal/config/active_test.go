@@ -40,7 +40,7 @@ descriptors:
 		t.Errorf("%q\nwant %q", got, want)
 	}
 	b, c := tree.Rules[1], tree.Rules[2]
-	if from := time.Unix(b.Active[0].From, 0).UTC(); from != time.Date(2026, 6, 30, 22, 0, 0, 0, time.UTC) || c.Scheduled() {
+	if from := time.Unix(b.ActiveTimes(0).From, 0).UTC(); from != time.Date(2026, 6, 30, 22, 0, 0, 0, time.UTC) || c.Scheduled() {
 		t.Errorf("from %s; %+v", from, c)
 	}
 	// A counter of envoyproxy/ratelimit applies always.

@@ -266,7 +266,7 @@ func (r *ruleReader) rateLimit(v yamlform.Value) *descriptor.Rule {
 		made.limit[0] = l.limit
 		made.rule.Limits = made.limit[:]
 		if l.active != nil {
-			made.rule.Active = []*descriptor.Active{l.active}
+			made.rule.Schedule = &descriptor.Schedule{Active: []*descriptor.Active{l.active}}
 		}
 	}
 	return &made.rule
@@ -320,7 +320,7 @@ func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 		rule.Limits, active = append(rule.Limits, l.limit), append(active, l.active)
 	}
 	if slices.ContainsFunc(active, func(a *descriptor.Active) bool { return a != nil }) {
-		rule.Active = active
+		rule.Schedule = &descriptor.Schedule{Active: active}
 	}
 	r.checkReplaces(replaces, names...)
 	for _, p := range replaces {

@@ -95,16 +95,30 @@ func DayBit(i int) uint8 { return 1 << weekdays[i] }
 // LimitWords describes a limit of the rule for people, with the time when it applies.
 func (r *Rule) LimitWords(limit int) string {
 	words := r.Limits[limit].Words()
-	if r.Active != nil && r.Active[limit] != nil {
-		words += ", only " + r.Active[limit].Words()
+	if a := r.ActiveTimes(limit); a != nil {
+		words += ", only " + a.Words()
 	}
 	return words
 }
 
+// Schedule is when the limits of a rule apply.
+type Schedule struct {
+	Active []*Active // by limit; nil: always
+}
+
 // Scheduled reports whether a limit of the rule applies only at some times.
-func (r *Rule) Scheduled() bool { return r.Active != nil }
+func (r *Rule) Scheduled() bool { return r.Schedule != nil }
+
+// ActiveTimes returns when a limit of the rule applies, or nil if it always applies.
+func (r *Rule) ActiveTimes(limit int) *Active {
+	if r.Schedule == nil {
+		return nil
+	}
+	return r.Schedule.Active[limit]
+}
 
 // ActiveAt reports whether a limit of the rule applies at a time.
 func (r *Rule) ActiveAt(limit int, now time.Time) bool {
-	return r.Active == nil || r.Active[limit] == nil || r.Active[limit].At(now)
+	a := r.ActiveTimes(limit)
+	return a == nil || a.At(now)
 }

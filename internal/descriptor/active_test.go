@@ -66,7 +66,7 @@ func TestChecksumOfActive(t *testing.T) {
 	for i, a := range []*Active{nil, {Days: 1, Zone: time.UTC}, {Days: 2, Zone: time.UTC}, {From: 5, Zone: time.UTC}, {Until: 5, Zone: time.UTC}, {End: 5, Zone: time.UTC}, {Begin: 5, Zone: time.UTC}, {End: 5, Zone: zone(t, "Asia/Seoul")}} {
 		rule := &Rule{Limits: []Limit{{Requests: 1, Window: Window{Unit: Minute}, Scheduled: a != nil}}}
 		if a != nil {
-			rule.Active = []*Active{a}
+			rule.Schedule = &Schedule{[]*Active{a}}
 		}
 		tree, err := Compile([]DomainSpec{{Name: "d", Children: []NodeSpec{{Key: "k", Rule: rule}}}}, Options{})
 		if err != nil {

@@ -85,7 +85,8 @@ func (c *checksums) rule(r *Rule) {
 	if r.Metadata != nil {
 		b = fmt.Appendf(b, "%#v", r.Metadata) // fmt sorts the keys of a map
 	}
-	for i, a := range r.Active {
+	for i := range r.Limits {
+		a := r.ActiveTimes(i)
 		if a == nil {
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"regexp"
 	"regexp/syntax"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -195,18 +196,13 @@ func (c *capture) of(value string) string {
 
 // Grouped reports whether the rule groups the values of a level.
 func (r *Rule) Grouped() bool {
-	for i := range r.shared {
-		if r.shared[i].group != nil {
-			return true
-		}
-	}
-	return false
+	return r.shared != nil && slices.ContainsFunc(r.shared.levels, func(s shared) bool { return s.group != nil })
 }
 
 // group returns how the values of a level are grouped, or nil if they are not.
 func (r *Rule) group(level int) *grouping {
-	if level < len(r.shared) {
-		return r.shared[level].group
+	if r.shared != nil && level < len(r.shared.levels) {
+		return r.shared.levels[level].group
 	}
 	return nil
 }

@@ -43,9 +43,9 @@ func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *
 	for i := range entries {
 		dst = append(dst, '|')
 		dst = appendEscaped(dst, entries[i].Key)
-		if rule != nil && i < len(rule.shared) && rule.shared[i].text != "" {
-			dst = append(dst, rule.shared[i].text...)
-			if group := rule.shared[i].group; group != nil {
+		if rule != nil && rule.shared != nil && i < len(rule.shared.levels) && rule.shared.levels[i].text != "" {
+			dst = append(dst, rule.shared.levels[i].text...)
+			if group := rule.shared.levels[i].group; group != nil {
 				dst = group.append(dst, entries[i].Value, true)
 			}
 			continue

@@ -50,7 +50,7 @@ func (k KeyBuilder) appendLyft(dst []byte, domain string, entries []Entry, rule 
 			return dst[:start], false
 		}
 		if rule != nil && rule.Shares(i) {
-			if rule.Levels[i].Kind != MatchWildcard || rule.shared[i].text == conditionMark {
+			if rule.Levels[i].Kind != MatchWildcard || rule.shared.levels[i].text == conditionMark {
 				return dst[:start], false
 			}
 			value = rule.Levels[i].PatternFor(entries[i].Key)

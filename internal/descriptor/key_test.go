@@ -29,13 +29,13 @@ type countedEntry struct {
 
 // sharing gives a rule whose levels share their counters: a pattern each, empty for none.
 func sharing(levels ...Level) *Rule {
-	r := &Rule{Levels: levels}
+	r := &Rule{Levels: levels, shared: &sharedLevels{}}
 	for _, l := range levels {
 		text := ""
 		if l.Value != "" {
 			text = sharedBy(l, strings.Split(l.Value, ","))
 		}
-		r.shared = append(r.shared, shared{text: text})
+		r.shared.levels = append(r.shared.levels, shared{text: text})
 	}
 	return r
 }
@@ -67,7 +67,7 @@ func countedOf(domain string, entries []Entry, rule *Rule, limit *Limit) counted
 		c.Tag.Zone = limit.Window.Location.String()
 	}
 	for i, e := range entries {
-		if rule != nil && rule.shared != nil && rule.shared[i].text != "" {
+		if rule != nil && rule.shared != nil && rule.shared.levels[i].text != "" {
 			l := rule.Levels[i]
 			texts, mark := []string{l.Value}, sharedMarks[l.Kind]
 			switch {
@@ -398,7 +398,7 @@ func TestKeysOfDifferentIdentitiesDiffer(t *testing.T) {
 func TestKeyOfALongList(t *testing.T) {
 	limit := &Limit{Window: Window{Unit: Second}}
 	key := func(values ...string) string {
-		rule := &Rule{shared: []shared{{text: sharedBy(Level{Kind: MatchValues}, values)}}}
+		rule := &Rule{shared: &sharedLevels{[]shared{{text: sharedBy(Level{Kind: MatchValues}, values)}}}}
 		return string(KeyBuilder{}.AppendKey(nil, "d", []Entry{{"k", values[0]}}, rule, limit))
 	}
 	var values []string

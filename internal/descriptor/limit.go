@@ -36,7 +36,7 @@ type Limit struct {
 	// Lease allows this process to take permits from Redis in batches and to hand them out locally.
 	Lease bool
 
-	Scheduled bool // it applies only at some times: Rule.Active. It then has a counter of its own beside a limit that always applies
+	Scheduled bool // it applies only at some times: Rule.Schedule. It then has a counter of its own beside a limit that always applies
 
 	Reservations *Reservations // nil: hits cannot be reserved
 

@@ -12,7 +12,7 @@ type Rule struct {
 	OnError   OnError  // what to do when the backend cannot read its counters
 	Quota     bool     // quota mode: the request is refused only when all quota-mode descriptors are over their limits
 
-	Active []*Active // by limit: when it applies, nil: always; nil: all limits always apply
+	Schedule *Schedule // when its limits apply; nil: always
 
 	Usage bool // operators may list its counters by an entry
 
@@ -30,8 +30,9 @@ type Rule struct {
 	OverrideMax  uint64   // the most requests per unit, and the largest burst, of an operator's override; 0: there may be none
 	Position     Position // of the rule in its rule file
 
-	// shared is, per level, what replaces "=value" in the counter's key. It is nil if nothing does at any level.
-	shared []shared
+	// shared is what replaces values in the counter's key. It is nil if nothing does at any level. Few rules have it, so it is a
+	// pointer: there may be very many rules.
+	shared *sharedLevels
 
 	tags []string // of the counters of Limits, made once
 }
@@ -88,6 +89,9 @@ func (l Level) PatternFor(key string) string {
 	return text
 }
 
+// sharedLevels are the levels of one rule.
+type sharedLevels struct{ levels []shared }
+
 // shared replaces the value of a level in the counter's key. If the text is empty, nothing does.
 type shared struct {
 	text  string    // sharedBy, or groupedBy
@@ -96,5 +100,5 @@ type shared struct {
 
 // Shares reports whether all values that match the rule at this level share one counter.
 func (r *Rule) Shares(level int) bool {
-	return r.shared != nil && r.shared[level].text != "" && r.shared[level].group == nil
+	return r.shared != nil && r.shared.levels[level].text != "" && r.shared.levels[level].group == nil
 }

@@ -270,7 +270,7 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 		r.tags[i] = string(r.Limits[i].appendTag(nil))
 	}
 	if c.anyOf.shared {
-		r.shared = append([]shared(nil), c.shared...)
+		r.shared = &sharedLevels{slices.Clone(c.shared)}
 	}
 	if c.anyOf.metric {
 		r.MetricValues = append([]bool(nil), c.metric...)

@@ -53,8 +53,10 @@ func TestCompileFillsInRules(t *testing.T) {
 	got := make([]filled, len(tree.Rules))
 	for i, r := range tree.Rules {
 		var texts []string
-		for _, s := range r.shared {
-			texts = append(texts, s.text)
+		if r.shared != nil {
+			for _, s := range r.shared.levels {
+				texts = append(texts, s.text)
+			}
 		}
 		got[i] = filled{r.Path, r.Levels, r.MetricValues, texts}
 		if int(r.Index) != i {

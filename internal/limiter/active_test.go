@@ -13,8 +13,8 @@ import (
 // atNight gives a rule's last limit the hours from 22:00 to 6:00 in UTC.
 func atNight(r *descriptor.Rule) {
 	last := len(r.Limits) - 1
-	r.Active = make([]*descriptor.Active, len(r.Limits))
-	r.Active[last] = &descriptor.Active{Begin: 22 * 60, End: 6 * 60, Zone: time.UTC}
+	r.Schedule = &descriptor.Schedule{Active: make([]*descriptor.Active, len(r.Limits))}
+	r.Schedule.Active[last] = &descriptor.Active{Begin: 22 * 60, End: 6 * 60, Zone: time.UTC}
 	r.Limits[last].Scheduled = true
 }
 

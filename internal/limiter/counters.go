@@ -140,10 +140,7 @@ func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Desc
 				limit = calc.ruleLimit(&r, i)
 			}
 			lifted := r.own.some && !r.own.blocked && r.kept != nil && !slices.Contains(r.kept, i)
-			counter := Counter{Limit: *limit, Key: c.Explanation.Keys[i], Lifted: lifted, Inactive: !rule.ActiveAt(i, now)}
-			if rule.Scheduled() {
-				counter.Active = rule.Active[i]
-			}
+			counter := Counter{Limit: *limit, Key: c.Explanation.Keys[i], Lifted: lifted, Active: rule.ActiveTimes(i), Inactive: !rule.ActiveAt(i, now)}
 			c.List = append(c.List, counter)
 		}
 		c.Blocked = r.own.blocked

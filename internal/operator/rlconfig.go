@@ -31,8 +31,8 @@ func writeRules(w io.Writer, tree *descriptor.Tree) {
 				unit, requests = descriptor.UnitUnknown, 0
 			}
 			fmt.Fprintf(w, "%s: unit=%s requests_per_unit=%d%s%s", r.Path, strings.ToUpper(unit.String()), requests, flagsOf(r), extensionsOf(l))
-			if r.Scheduled() && r.Active[i] != nil {
-				fmt.Fprintf(w, ", active: %s", strconv.Quote(r.Active[i].Words()))
+			if active := r.ActiveTimes(i); active != nil {
+				fmt.Fprintf(w, ", active: %s", strconv.Quote(active.Words()))
 			}
 			if len(r.Limits) > 1 {
 				fmt.Fprintf(w, ", name: %s", l.Name)

@@ -57,10 +57,11 @@ func (c *checker) limits(n *node) {
 
 // over finds limits that never apply again.
 func (c *checker) over(n *node, i int) {
-	if !n.rule.Scheduled() || n.rule.Active[i] == nil {
+	active := n.rule.ActiveTimes(i)
+	if active == nil {
 		return
 	}
-	if end := n.rule.Active[i].Until; end != 0 && end <= c.now.Unix() {
+	if end := active.Until; end != 0 && end <= c.now.Unix() {
 		c.add(Warning, n.limits[i].position("active"), codeTimeOver, "remove it, or write another `until`",
 			"the time in which this limit applies is over")
 	}
