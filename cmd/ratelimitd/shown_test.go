@@ -106,7 +106,6 @@ var notRun = map[string][]string{
 	"it writes files of the project; a test compares them": {
 		`go run ./docs/figures`,
 		`go test ./internal/ruleschema -update`,
-		`go test ./internal/simulate -run TableOfAlgorithms`,
 	},
 	"another test runs it": {
 		`go run ./cmd/ratelimitd --rules config/domains`, // these two of README.md: TestDocumentedCommands starts the same service
