@@ -167,7 +167,7 @@ var calendarForm = RedisForm{
 	Shape: scripts.Fixed, Room: roomOfFixed, least: 8,
 	Parameters: func(l *descriptor.Limit, now int64, _ int) (p1, p2, p3 int64) {
 		start, end := l.Window.Bounds(now)
-		return end, start, windowNumber(l.Window, start)
+		return end, start, l.Window.Number(start)
 	},
 	decode: func(seen []byte, l *descriptor.Limit, now int64, tail []uint32) (State, []uint32) {
 		number, count := decodeNumbered(seen)
@@ -176,7 +176,7 @@ var calendarForm = RedisForm{
 		}
 		start, end := l.Window.Bounds(now)
 		for range 2 { // all windows after the next one mean the same
-			if windowNumber(l.Window, start)&(windowNumbers-1) == number {
+			if l.Window.Number(start)&(windowNumbers-1) == number {
 				break
 			}
 			start, end = l.Window.Bounds(end)
@@ -211,22 +211,6 @@ var LyftForm = RedisForm{
 		start, _ := l.Window.Bounds(now)
 		return State{Start: start, Count: count}, tail
 	},
-}
-
-// windowNumber numbers the windows of a calendar by the local date on which they begin.
-func windowNumber(w descriptor.Window, start int64) int64 {
-	y, m, d := time.UnixMicro(start).In(w.Location).Date()
-	switch w.Unit {
-	case descriptor.Year:
-		return int64(y)
-	case descriptor.Month:
-		return int64(y)*12 + int64(m)
-	}
-	days := time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() / 86400
-	if w.Unit == descriptor.Week {
-		return (days + 3) / 7 // the epoch was a Thursday
-	}
-	return days
 }
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

@@ -120,11 +120,20 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "calendar", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[A-Za-z][A-Za-z0-9_+/-]*", Form: "a time zone of the IANA database"}, Extension: true,
-		Doc: "for " + algorithms(descriptor.FixedWindow) + " of a day or longer, without `unit_multiplier` and `first_hit`. Windows follow the calendar of this zone: days from local midnight, weeks from Monday, months and years of their real length"},
+		Doc: "for " + algorithms(descriptor.FixedWindow) + " of a day or longer, without `first_hit`. Windows follow the calendar of this zone: days from local midnight, weeks from Monday, months and years of their real length. Windows of several units are counted from 1 January 1970: 3 months are a quarter of a year"},
 		appliesTo:     descriptor.SettingCalendar,
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) (ok bool) {
 			l.limit.Window.Location, ok = v.Zone()
+			return ok
+		}},
+	{Key: yamlform.Key{Name: "week_start", Type: yamlform.OneOf(descriptor.WeekStartNames...), Extension: true,
+		Doc: "for `unit: week` with `calendar`: the day with which weeks begin; absent: monday"},
+		appliesTo:     descriptor.SettingCalendar,
+		appliesToText: "`fixed_window`",
+		read: func(l *limitReading, v yamlform.Value) bool {
+			i, ok := v.Choice()
+			l.limit.Window.WeekStart = uint8(max(i, 0)) //nolint:gosec // one of seven
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "precision", Type: yamlform.Between(1, 60), Extension: true,
@@ -447,11 +456,16 @@ func (l *limitReading) check(at yamlform.Value) bool {
 		switch {
 		case limit.Window.Unit.Length() < descriptor.Day.Length():
 			reject("calendar", "`calendar` needs a `unit` of a day or longer, this is `%s`", limit.Window.Unit)
-		case limit.Window.Multiplier > 1:
-			reject("unit_multiplier", "`calendar` and `unit_multiplier`: windows on a calendar are one unit long")
 		case limit.FirstHit:
 			reject("align", "`calendar` and `align: first_hit`: a window can only follow one of them")
 		}
+	}
+	switch {
+	case !l.has("week_start"):
+	case limit.Window.Unit != descriptor.Week:
+		reject("week_start", "`week_start` is for `unit: week`, this is `%s`", limit.Window.Unit)
+	case limit.Window.Location == nil:
+		reject("week_start", "`week_start` without `calendar`: write the time zone of the weeks too, such as `calendar: UTC`")
 	}
 	if !l.has("burst") && limit.Algorithm == descriptor.LeakyBucket {
 		limit.Burst = limit.Requests

@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -11,12 +12,22 @@ import (
 )
 
 // Windows of different lengths never share a counter.
-func TestWindowsInMillisecondsHaveCountersOfTheirOwn(t *testing.T) {
+func TestWindowsHaveCountersOfTheirOwn(t *testing.T) {
 	seen := map[string]Window{}
 	for _, w := range []Window{
 		{Unit: Second}, {Unit: Millisecond}, {Unit: Millisecond, Multiplier: 10}, {Unit: Millisecond, Multiplier: 100}, {Unit: Millisecond, Multiplier: 1001},
 		{Unit: Millisecond, Multiplier: 1010}, {Unit: Millisecond, Multiplier: 1100}, {Unit: Millisecond, Multiplier: 10_001}, {Unit: Second, Multiplier: 10},
 	} {
+		tag := string((&Limit{Window: w}).appendTag(nil))
+		if other, is := seen[tag]; is {
+			t.Errorf("%s and %s are both %q", w.Words(), other.Words(), tag)
+		}
+		seen[tag] = w
+	}
+	for _, w := range []Window{
+		{Unit: Week}, {Unit: Week, WeekStart: 6}, {Unit: Day, Multiplier: 7}, {Unit: Month, Multiplier: 3}, {Unit: Day, Multiplier: 90}, {Unit: Day, Multiplier: 365}, {Unit: Year},
+	} {
+		w.Location = time.UTC
 		tag := string((&Limit{Window: w}).appendTag(nil))
 		if other, is := seen[tag]; is {
 			t.Errorf("%s and %s are both %q", w.Words(), other.Words(), tag)

@@ -103,6 +103,9 @@ func (c *checksums) rule(r *Rule) {
 			zone = l.Window.Location.String()
 		}
 		b = appendText(b, zone)
+		if l.Window.WeekStart > 0 {
+			b = append(b, 'w', l.Window.WeekStart)
+		}
 		b = append(b, byte(l.Window.Unit), bit(l.Window.Named), byte(l.Algorithm), bit(l.Interval), bit(l.FirstHit), byte(l.CountDenied), bit(l.Lease))
 		for _, n := range [...]uint64{l.Requests, uint64(max(l.Window.Multiplier, 1)), l.Burst, uint64(l.Precision), uint64(l.NoDelay)} {
 			b = binary.AppendUvarint(b, n)

@@ -103,6 +103,12 @@ func (l *Limit) appendTag(b []byte) []byte {
 		b = strconv.AppendInt(b, part.Milliseconds(), 10)
 	}
 	if l.Window.Location != nil {
+		if l.Window.Multiplier > 1 { // 7 days and a week have windows of their own
+			b = strconv.AppendUint(append(b, 'u'), uint64(l.Window.Unit), 10)
+		}
+		if l.Window.WeekStart > 0 {
+			b = strconv.AppendUint(append(b, 'w'), uint64(l.Window.WeekStart), 10)
+		}
 		b = append(b, '@')
 		if !l.Window.Named { // the operator may switch Named, so it names no location; no other limit has such months
 			b = appendEscaped(b, l.Window.Location.String())

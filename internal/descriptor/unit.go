@@ -45,6 +45,9 @@ var UnitNames = []string{"millisecond", "second", "minute", "hour", "day", "week
 // WireUnitNames lists the units that the limit of a request may have, shortest first.
 var WireUnitNames = UnitNames[1:]
 
+// WeekStartNames are the names of Window.WeekStart in rule files.
+var WeekStartNames = []string{"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
+
 // ParseUnit returns the unit with that name in any case, or UnitUnknown.
 func ParseUnit(name string) Unit {
 	for u := Second; u.Valid(); u++ {

@@ -4,13 +4,17 @@ import "time"
 
 // Window is the span of time that a limit counts in: Multiplier units, on the clock or on a calendar.
 type Window struct {
-	// Location makes the windows follow the calendar of a time zone: local midnight, ISO weeks, real months and years. It
-	// is only for units of a day and longer, with multiplier 1. Nil means windows of equal length, counted from the Unix
+	// Location makes the windows follow the calendar of a time zone: local midnight, weeks, real months and years. It is only for
+	// units of a day and longer. Windows of several units are counted from 1 January 1970, of weeks from the week of that day. So a
+	// window of 3 months is a quarter of a year. Nil means windows of equal length, counted from the Unix
 	// epoch.
 	Location *time.Location
 
 	Multiplier uint32 // 0 means 1
 	Unit       Unit
+
+	// WeekStart is the day with which the weeks of a calendar begin, as days after Monday: 6 is Sunday.
+	WeekStart uint8
 
 	// Named means that the protocol's unit name stands for this window although it follows a calendar. It is set for
 	// months if the operator wants all of them to be calendar months.
@@ -62,29 +66,65 @@ func (w Window) Bounds(now int64) (start, end int64) {
 // its first day. So windows neither overlap nor leave a gap when a zone changes its offset around midnight: a day that the
 // zone skips has no window, and the repeated part of a day that has ended belongs to the next day.
 func (w Window) calendar(now int64) (start, end int64) {
-	y, m, d := time.UnixMicro(now).In(w.Location).Date()
-	var months, days int // of one window
-	switch w.Unit {
-	case Week:
-		weekday := time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Weekday()
-		d -= int(weekday+6) % 7 // back to Monday
-		days = 7
-	case Month:
-		d, months = 1, 1
-	case Year:
-		m, d, months = time.January, 1, 12
-	default:
-		days = 1
-	}
-	start = firstInstant(w.Location, y, m, d)
-	for {
-		m, d = m+time.Month(months), d+days
-		end = firstInstant(w.Location, y, m, d)
-		if now < end {
-			return start, end
+	for number := w.Number(now); ; number++ {
+		if end = w.begins(number + 1); now < end {
+			return w.begins(number), end
 		}
-		start = end
 	}
+}
+
+// Number numbers the windows of a calendar. It returns the number of the window with the local date at now.
+func (w Window) Number(now int64) int64 {
+	y, m, d := time.UnixMicro(now).In(w.Location).Date()
+	n := int64(max(w.Multiplier, 1))
+	switch w.Unit {
+	case Month:
+		if n > 1 {
+			return floorDiv(int64(y-1970)*12+int64(m-time.January), n)
+		}
+		return int64(y)*12 + int64(m)
+	case Year:
+		if n > 1 {
+			return floorDiv(int64(y-1970), n)
+		}
+		return int64(y)
+	}
+	days := time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() / 86400
+	if w.Unit == Week {
+		days = floorDiv(days+mondayToEpoch-int64(w.WeekStart), 7)
+	}
+	return floorDiv(days, n)
+}
+
+// begins returns when the window with a number begins.
+func (w Window) begins(number int64) int64 {
+	n := int64(max(w.Multiplier, 1))
+	y, m, d := 1970, time.January, 1
+	switch first := int(number * n); { // of its units
+	case w.Unit == Month && n > 1:
+		m += time.Month(first)
+	case w.Unit == Month: // counters in use have these numbers, with January of the year 0 as 1
+		y, m = 0, time.Month(first)
+	case w.Unit == Year && n > 1:
+		y += first
+	case w.Unit == Year:
+		y = first
+	case w.Unit == Week:
+		d += 7*first - mondayToEpoch + int(w.WeekStart)
+	default:
+		d += first
+	}
+	return firstInstant(w.Location, y, m, d)
+}
+
+// mondayToEpoch is how many days after a Monday the Unix epoch was: on a Thursday.
+const mondayToEpoch = 3
+
+func floorDiv(a, b int64) int64 {
+	if q := a / b; a%b >= 0 {
+		return q
+	}
+	return a/b - 1
 }
 
 // widestOffset is in seconds. No zone has ever been that far ahead of UTC.

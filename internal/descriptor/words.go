@@ -16,6 +16,9 @@ func (l *Limit) Words() string {
 	}
 	if l.Window.Location != nil {
 		b.WriteString(" on the calendar of " + l.Window.Location.String())
+		if l.Window.WeekStart > 0 {
+			b.WriteString(", weeks from " + WeekStartNames[l.Window.WeekStart])
+		}
 	}
 	if words := algorithms[l.Algorithm].words; words != nil {
 		b.WriteString(words(l))

@@ -101,6 +101,9 @@ func extensionsOf(l *descriptor.Limit) string {
 	}
 	if l.Window.Location != nil {
 		s += ", calendar: " + l.Window.Location.String()
+		if l.Window.WeekStart > 0 {
+			s += ", week_start: " + descriptor.WeekStartNames[l.Window.WeekStart]
+		}
 	}
 	if l.Algorithm != descriptor.FixedWindow {
 		s += ", algorithm: " + l.Algorithm.String()

@@ -172,6 +172,8 @@ func (c *checker) window(l *limit) {
 // windowName returns a window in words.
 func windowName(w descriptor.Window) string {
 	switch {
+	case w.Location != nil && w.Multiplier > 1:
+		return fmt.Sprintf("%d calendar %ss in %s", w.Multiplier, w.Unit, w.Location)
 	case w.Location != nil:
 		return "a calendar " + w.Unit.String() + " in " + w.Location.String()
 	case w.Multiplier > 1:

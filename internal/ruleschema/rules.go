@@ -138,12 +138,18 @@ func relateLimit(l *jsonschema.Schema) {
 			Then: is("refill", "interval"),
 		},
 		concurrency(),
-		&jsonschema.Schema{ // a calendar's windows are one unit long, a day or more, and begin on it
+		&jsonschema.Schema{ // a calendar's windows are a day long or more, and begin on it
 			If: has("calendar"),
 			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
-				{Properties: map[string]*jsonschema.Schema{"unit": {Not: anyCase([]string{"second", "minute", "hour"})}}},
-				{Properties: map[string]*jsonschema.Schema{"unit_multiplier": {Enum: []any{1, nil}}}},
+				{Properties: map[string]*jsonschema.Schema{"unit": {Not: anyCase([]string{"millisecond", "second", "minute", "hour"})}}},
 				never("align", &jsonschema.Schema{Enum: []any{"first_hit"}}),
+			}},
+		},
+		&jsonschema.Schema{ // only weeks on a calendar begin with a day
+			If: has("week_start"),
+			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
+				has("calendar"),
+				{Properties: map[string]*jsonschema.Schema{"unit": anyCase([]string{"week"})}},
 			}},
 		})
 	// Beside `unlimited: true`, keys about counting are not allowed.

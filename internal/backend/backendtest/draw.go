@@ -53,7 +53,10 @@ func drawLimit(t *rapid.T, units []descriptor.Unit) *descriptor.Limit {
 				if err != nil {
 					t.Fatal(err)
 				}
-				l.Window.Location, l.Window.Multiplier = zone, 1
+				l.Window.Location, l.Window.Multiplier = zone, rapid.SampledFrom([]uint32{1, 1, 2, 3}).Draw(t, "calendar multiplier")
+				if l.Window.Unit == descriptor.Week {
+					l.Window.WeekStart = rapid.SampledFrom([]uint8{0, 6}).Draw(t, "week start")
+				}
 			}
 		case descriptor.SlidingWindow:
 			l.Precision = rapid.SampledFrom([]uint32{0, 1, 2, 3, 4, 5, 12}).Draw(t, "precision")
