@@ -34,6 +34,7 @@ const (
 	codePerSecond       = "per-second"
 	codeSmallShare      = "small-share"
 	codeReserveLevel    = "reserve-level"
+	codeNoReservations  = "no-reservations"
 	codeDelayAlone      = "delay-alone"
 	codeReplacesNobody  = "replaces-nobody"
 	codeHeaderOfNobody  = "header-of-nobody"
@@ -74,6 +75,7 @@ var Codes = []Code{
 	{codePerSecond, "a limit per second without a lease, where the backend's round trip weighs most"},
 	{codeSmallShare, "a `max_share` that is less than one hit of the limit: nothing can be reserved"},
 	{codeReserveLevel, "a limit on `reserve_id` or `commit_id`: there each reservation has a counter of its own"},
+	{codeNoReservations, "a descriptor with a value and without the `reservations` that its sibling without a value has"},
 	{codeDelayAlone, "`envoy_delay` in a domain in which no request waits"},
 	{codeReplacesNobody, "`replaces` of a name that no rate limit of the domain has"},
 	{codeHeaderOfNobody, "a header `of` a name that no rate limit of the domain has"},

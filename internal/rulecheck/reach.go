@@ -65,6 +65,7 @@ func (c *checker) sameKey(nodes []*node) {
 	}
 	if alone != nil {
 		c.hides(nodes, alone)
+		c.cannotReserve(nodes, alone)
 	}
 }
 
@@ -208,5 +209,21 @@ func (c *checker) hides(nodes []*node, alone *node) {
 				"a request that matches %s does not reach %s below `%s` without a value (%s), so those limits do not apply to it",
 				n.what(), strings.Join(missing, ", "), yamlform.Clip(alone.key), alone.at.From(n.valueAt))
 		}
+	}
+}
+
+// cannotReserve finds nodes with a value and a limit of their own under which nothing is reserved, although the key alone has
+// reservations. A request of Envoy that names a reservation matches no rule there, because that name is one more level.
+func (c *checker) cannotReserve(nodes []*node, alone *node) {
+	if alone.rule == nil || !alone.rule.Reservable() {
+		return
+	}
+	for _, n := range nodes {
+		if n == alone || n.rule == nil || n.rule.Unlimited || n.rule.Reservable() {
+			continue
+		}
+		c.add(Warning, n.valueAt, codeNoReservations, "write `reservations` here too",
+			"a request with `%s` matches no rule under %s and passes: this limit has no `reservations`, and those of `%s` without a value (%s) are not inherited with a limit of its own",
+			descriptor.ReserveID, n.what(), yamlform.Clip(alone.key), alone.at.From(n.valueAt))
 	}
 }
