@@ -27,12 +27,12 @@ descriptors:
 		entries []descriptor.Entry
 		want    string
 	}{
-		{[]descriptor.Entry{{Key: "tenant", Value: "Acme"}}, "d.tenant_acme d|tenant=~acme|f86400"},
-		{[]descriptor.Entry{{Key: "tenant", Value: "rED"}}, "d.tenant_red,blue d|tenant~=blue=red=~red|f86400"},
-		{[]descriptor.Entry{{Key: "tenant", Value: "x-Y"}}, "d.tenant_x-* d|tenant~x-*=~x-y|f86400"},
+		{[]descriptor.Entry{{Key: "tenant", Value: "Acme"}}, "d.tenant_acme d|tenant=~=acme|f86400"},
+		{[]descriptor.Entry{{Key: "tenant", Value: "rED"}}, "d.tenant_red,blue d|tenant~=blue=red=~=red|f86400"},
+		{[]descriptor.Entry{{Key: "tenant", Value: "x-Y"}}, "d.tenant_x-* d|tenant~x-*=~=x-y|f86400"},
 		{[]descriptor.Entry{{Key: "tenant", Value: "t-Q"}}, "d.tenant_T-(?P<id>[a-z]+) d|tenant~~T-(?P<id>[a-z]+)=~q|f86400"},
 		{[]descriptor.Entry{{Key: "tenant", Value: "Other"}}, "d.tenant d|tenant=Other|f86400"},
-		{[]descriptor.Entry{{Key: "ip", Value: "10.1.2.3"}, {Key: "user", Value: "Ann"}}, "d.ip.user d|ip=~10.1.2.0|user=~ann|f86400"},
+		{[]descriptor.Entry{{Key: "ip", Value: "10.1.2.3"}, {Key: "user", Value: "Ann"}}, "d.ip.user d|ip=~10.1.2.0|user=~=ann|f86400"},
 	} {
 		rule := d.Match(c.entries)
 		if rule == nil {

@@ -3,6 +3,7 @@ package descriptor
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -74,7 +75,7 @@ func (c *checksums) rule(r *Rule) {
 	}
 	b = append(b, bit(r.Unlimited), bit(r.Shadow), bit(r.Quota), byte(r.OnError), bit(r.DetailedMetric))
 	if r.Overridable() {
-		b = binary.AppendUvarint(append(b, 'o'), r.OverrideMax)
+		b = binary.AppendUvarint(append(b, 'o'), overrideBound(r.OverrideMax))
 	}
 	if r.Usage {
 		b = append(b, 'u')
@@ -119,6 +120,19 @@ func (c *checksums) rule(r *Rule) {
 	}
 	c.text = b
 	c.sum += hashBytes(c.path+1, b) // not the hash of a level with the same bytes
+}
+
+// overrideBound returns the number that a checksum has for the bound of overrides. No bound is 1<<32 - 1, as in the versions where
+// that was the largest bound: while such a version is replaced, all processes report the same rules.
+func overrideBound(most uint64) uint64 {
+	switch {
+	case most == OverrideUnbounded:
+		return math.MaxUint32
+	case most >= math.MaxUint32:
+		return most + 1
+	default:
+		return most
+	}
 }
 
 // appendText appends a text after its length, so that two lists of texts never have the same bytes.

@@ -250,29 +250,6 @@ func (r *Rule) CountedEntries(entries []Entry) []Entry {
 	return counted
 }
 
-// Fold returns a value with the letters A to Z in lower case. Other letters stay as they are: which of them are the same depends on
-// the language.
-func Fold(value string) string {
-	for i := range len(value) {
-		if upper(value[i]) {
-			b := []byte(value)
-			lowerBytes(b[i:])
-			return string(b)
-		}
-	}
-	return value
-}
-
-func lowerBytes(b []byte) {
-	for i, c := range b {
-		if upper(c) {
-			b[i] = c | 0x20
-		}
-	}
-}
-
-func upper(c byte) bool { return 'A' <= c && c <= 'Z' }
-
 // CaptureGroups returns the number of an expression's capture groups.
 func CaptureGroups(text string) (int, error) {
 	parsed, err := parseRegex(text, false)

@@ -81,14 +81,14 @@ func TestGroupedValues(t *testing.T) {
 		{"path", "/end/abxx/end", `path~~/end/([a-z]+)x*/end=~abxx`},
 		{"path", "/end/" + strings.Repeat("x", 200), "path~~/end/([a-z]+)x*/end=~"}, // too long to see whether the end is there
 		{"second", "aa-bbb", "second~~(a+)-(b+)=~bbb"},
-		{"name", "Ann", "name=~ann"},
-		{"name", "ANN|=", `name=~ann\|\=`},
-		{"name", "É", "name=~É"},
-		{"name", "bob|", `name=~bob\|`}, // the rule of bob, in the usual case of letters
-		{"name", "BOB|", `name=~bob\|`},
+		{"name", "Ann", "name=~=ann"},
+		{"name", "ANN|=", `name=~=ann\|\=`},
+		{"name", "É", "name=~=É"},
+		{"name", "bob|", `name=~=bob\|`}, // the rule of bob, in the usual case of letters
+		{"name", "BOB|", `name=~=bob\|`},
 		{"name", "Bob|", `name=Bob\|`}, // exactly as a rule has it
-		{"name", "EVE", `name~=bob\|=eve=~eve`},
-		{"name", "X-A", "name~x-*=~x-a"},
+		{"name", "EVE", `name~=bob\|=eve=~=eve`},
+		{"name", "X-A", "name~x-*=~=x-a"},
 		{"team", "RED1", "team~red*"},
 		{"plan", "PRO", "plan~"},
 		{"plan", "PRO ", ""},

@@ -20,9 +20,10 @@ const keyPrefixKept = 64 // about how many readable bytes a hashed key keeps
 //
 // With share_threshold the key contains the rule's pattern instead of the value, and another mark instead of =: ~ for a
 // wildcard, ~~ for a regular expression, ~~= for a network, ~=value=value for a list of values, and ~~~ for a key with a
-// star. An entry that is a condition has ~ alone after its key. Where
-// values are grouped, the pattern with its mark, if there is one, =~ and the value that counts follow the key. In text from a caller or a rule, the bytes \ | = ~ { are escaped. So two different identities never share a key,
-// and no value can choose its key's cluster slot by a {tag}.
+// star. An entry that is a condition has ~ alone after its key. Where values are grouped, the key is followed by the pattern with
+// its mark, if there is one, then =~ for a group or =~= for values without case, then the value that counts. In text from a caller
+// or a rule, the bytes \ | = ~ { are escaped. So two different identities never share a key, and no value can choose its key's
+// cluster slot by a {tag}.
 type KeyBuilder struct {
 	Prefix string
 	Format KeyFormat // default KeysOwn, the form above
@@ -70,13 +71,22 @@ func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *
 // conditionMark replaces the value of an entry that is a condition. No pattern is empty, so no other level has it.
 const conditionMark = "~"
 
-// groupMark stands before a value that counts for a group of values. No value and no pattern has it.
-const groupMark = "=~"
+// groupMark stands before a value that counts for a group of values, and foldMark before one in lower case. No value and no pattern
+// has them. There are two, because an exact value has no pattern: the network of an address could have the text of another rule's
+// value.
+const (
+	groupMark = "=~"
+	foldMark  = "=~="
+)
 
 // groupedBy returns the text before the value that counts. It has the pattern, because a group of one level may reach into
 // what another level matches: these are two counters.
-func groupedBy(level Level, values []string) string {
-	return string(shortened([]byte(sharedBy(level, values)))) + groupMark
+func groupedBy(level Level, values []string, group Group) string {
+	mark := groupMark
+	if group == (Group{}) {
+		mark = foldMark
+	}
+	return string(shortened([]byte(sharedBy(level, values)))) + mark
 }
 
 // maxSharedSize is the length in bytes up to which a key contains a list of values in full.

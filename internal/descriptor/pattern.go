@@ -19,11 +19,9 @@ type pattern struct {
 }
 
 // match reports whether the pattern matches. It is for patterns that are in no automaton. As in an automaton, an expression
-// reads at most the first most bytes of a value.
+// reads at most the first most bytes of a value. A wildcard with fold gets the value in lower case.
 func (p *pattern) match(value string, most int) bool {
 	switch {
-	case p.regex == nil && p.fold:
-		return p.wildcard.match(Fold(value))
 	case p.regex == nil:
 		return p.wildcard.match(value)
 	case len(value) > most:
@@ -48,11 +46,19 @@ func (p *patterns) find(value string, most int) node {
 			first = min(first, a.find(value, most))
 		}
 	}
+	lower, known := "", false // the value in lower case, made once for all patterns
 	for _, i := range p.single {
 		if i >= first {
 			break
 		}
-		if p.list[i].match(value, most) {
+		x, text := &p.list[i], value
+		if x.fold && x.kind == MatchWildcard {
+			if !known {
+				lower, known = Fold(value), true
+			}
+			text = lower
+		}
+		if x.match(text, most) {
 			first = i
 			break
 		}
@@ -158,7 +164,7 @@ func compileRegex(parsed *syntax.Regexp) (*regexp.Regexp, error) {
 }
 
 // parseRegex parses an expression by itself, without what CompileRegex puts around it: that must neither repair a broken
-// expression nor, after a \Q, become part of it. With fold it matches letters in any case.
+// expression nor, after a \Q, become part of it. With fold it matches the letters A to Z in any case.
 func parseRegex(text string, fold bool) (*syntax.Regexp, error) {
 	if text == "" {
 		return nil, errors.New("the expression is empty: write one, or leave value_regex out to match any value")
@@ -166,17 +172,16 @@ func parseRegex(text string, fold bool) (*syntax.Regexp, error) {
 	if len(text) > maxRegexSize {
 		return nil, fmt.Errorf("the expression is longer than %d bytes", maxRegexSize)
 	}
-	flags := syntax.Perl
-	if fold {
-		flags |= syntax.FoldCase
-	}
-	parsed, err := syntax.Parse(text, flags)
+	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
 		var e *syntax.Error
 		if errors.As(err, &e) {
 			return nil, fmt.Errorf("%s in %q", e.Code, e.Expr)
 		}
 		return nil, err
+	}
+	if fold {
+		parsed = foldRegex(parsed)
 	}
 	return parsed, nil
 }

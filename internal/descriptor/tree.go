@@ -216,7 +216,7 @@ func (c *compiler) child(parent node, spec *NodeSpec, patterns int) error {
 		return err
 	}
 	if group != nil {
-		pattern = groupedBy(level, spec.Values)
+		pattern = groupedBy(level, spec.Values, spec.Group)
 	}
 	wasAny := c.anyOf
 	c.levels = append(c.levels, level)

@@ -1,0 +1,77 @@
+package descriptor
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
+)
+
+// On ASCII an expression with fold matches what it matches with the flag (?i).
+func TestFoldedExpressions(t *testing.T) {
+	for _, text := range append(expressions, "[a-f]+", "[^a-f]+", "[^A]", "[Z-a]*", "ska|SKb", "[[:upper:]]b", `\pL\d`, "a|b", "(?:A|b)c", "[x-zA]{2}", `\x41\.[^/]k`, "(?i:a)b") {
+		parsed, err := parseRegex(text, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		folded, err := compileRegex(parsed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := CompileRegex("(?i:" + text + ")")
+		if err != nil {
+			continue // it ends in a \Q
+		}
+		rapid.Check(t, func(t *rapid.T) {
+			value := rapid.StringOfN(rapid.RuneFrom([]rune("aAbBfFgGkKsSzZ/_1.\n")), 0, 5, -1).Draw(t, "value")
+			if got, want := folded.MatchString(value), want.MatchString(value); got != want {
+				t.Fatalf("%s matches %q: %t, want %t", text, value, got, want)
+			}
+		})
+	}
+}
+
+// What an expression with fold makes equal, the counter makes equal too: a caller has no further counter for each way to write s and k.
+func TestFoldedExpressionsAndCounters(t *testing.T) {
+	d := domainOf(t, Options{}, NodeSpec{Key: "k", Kind: MatchRegex, Value: "shop-k[s-u]é|[^s]x", FoldCase: true})
+	var seen []string
+	for _, value := range []string{"shop-ksé", "SHOP-KSé", "\u017fhop-ksé", "shop-\u212asé", "shop-k\u017fé", "shop-ksÉ", "Sx", "\u017fx"} {
+		seen = append(seen, keyOf(d, "k", value))
+	}
+	const mark = "k~~shop-k[s-u]é\\|[^s]x=~="
+	if want := []string{mark + "shop-ksé", mark + "shop-ksé", "", "", "", "", "", mark + "\u017fx"}; fmt.Sprint(seen) != fmt.Sprint(want) {
+		t.Errorf("counters %q\nwant %q", seen, want)
+	}
+}
+
+// An exact value without case and a network of addresses are two counters, even if both have the same text.
+func TestFoldedValueBesideANetwork(t *testing.T) {
+	d := domainOf(t, Options{},
+		NodeSpec{Key: "ip", Value: "2001:db8::", FoldCase: true},
+		NodeSpec{Key: "ip", Group: Group{V6: 64}})
+	one, all := keyOf(d, "ip", "2001:DB8::"), keyOf(d, "ip", netip.MustParseAddr("2001:db8::1").String())
+	if one == all || one == "" || all == "" {
+		t.Errorf("counters %q and %q", one, all)
+	}
+}
+
+// A long value is made lower case once, however many wildcards there are.
+func TestWildcardsFoldOnce(t *testing.T) {
+	var nodes []NodeSpec
+	for i := range 100 {
+		nodes = append(nodes, NodeSpec{Key: "k", Value: fmt.Sprintf("x%d*", i), FoldCase: true})
+	}
+	d := domainOf(t, Options{}, append(nodes, NodeSpec{Key: "k"})...)
+	entries := []Entry{{"k", strings.Repeat("A", 60_000)}}
+	if n := testing.AllocsPerRun(10, func() {
+		if rule := d.Match(entries); rule.Path != "d.k" {
+			t.Fatal(rule.Path)
+		}
+	}); n > 1 {
+		t.Errorf("a match allocates %v times, want once", n)
+	}
+}
