@@ -104,22 +104,22 @@ func (t *Take) corrects() bool { return t.Hold != nil && t.Hold.Op != HoldReserv
 func Peek(t *Take, s *State, now int64) Outcome { return apply(t, s, now, commitPeek) }
 
 // Refused reports whether these outcomes refuse the group: a member that votes All is refused, or all members that vote Any
-// are refused. A member is refused if any of its takes is refused.
+// are refused. A member is refused if any of its takes is refused, except takes without a vote.
 func Refused(takes []Take, outcomes []Outcome) bool {
 	anyVoted, anyPassed := false, false
 	for i := 0; i < len(takes); {
-		vote, passed := takes[i].Vote, true
-		member := takes[i].Member
+		member, votesAny, passed := takes[i].Member, false, true
 		for ; i < len(takes) && takes[i].Member == member; i++ {
-			passed = passed && outcomes[i].Allowed
+			switch t := &takes[i]; {
+			case t.Vote == VoteAny:
+				votesAny = true
+				passed = passed && outcomes[i].Allowed
+			case t.Vote == VoteAll && !outcomes[i].Allowed:
+				return true
+			}
 		}
-		switch {
-		case vote == VoteAll && !passed:
-			return true
-		case vote == VoteAny:
-			anyVoted = true
-			anyPassed = anyPassed || passed
-		}
+		anyVoted = anyVoted || votesAny
+		anyPassed = anyPassed || votesAny && passed
 	}
 	return anyVoted && !anyPassed
 }

@@ -50,12 +50,14 @@ func TestSplitReservesAndGivesBack(t *testing.T) {
 		refused bool
 		used    map[string]int64 // afterwards; each limit is 10, except b, where 2 of 2 are used before
 	}{
-		"all pass":       {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("c"), Hits: 3, Member: 1}}, 0, false, map[string]int64{"a": 2, "c": 3}},
-		"one refuses":    {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("b"), Hits: 1, Member: 1}, {Key: []byte("c"), Hits: 3, Member: 2}}, 0, true, map[string]int64{"a": 0, "b": 2, "c": 0}},
-		"a shadow":       {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("b"), Hits: 1, Member: 1, Vote: backend.VoteNone}}, 0, false, map[string]int64{"a": 2, "b": 2}},
-		"quota, one":     {[]backend.Take{{Key: []byte("a"), Hits: 2, Vote: backend.VoteAny}, {Key: []byte("b"), Hits: 1, Member: 1, Vote: backend.VoteAny}}, 0, false, map[string]int64{"a": 2, "b": 2}},
-		"quota, all":     {[]backend.Take{{Key: []byte("a"), Hits: 11, Vote: backend.VoteAny}, {Key: []byte("b"), Hits: 1, Member: 1, Vote: backend.VoteAny}, {Key: []byte("c"), Hits: 1, Member: 2}}, 0, true, map[string]int64{"a": 0, "b": 2, "c": 0}},
-		"a place is out": {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("c"), Hits: 3, Member: 1}}, 'c', true, map[string]int64{"a": 0}},
+		"all pass":        {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("c"), Hits: 3, Member: 1}}, 0, false, map[string]int64{"a": 2, "c": 3}},
+		"one refuses":     {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("b"), Hits: 1, Member: 1}, {Key: []byte("c"), Hits: 3, Member: 2}}, 0, true, map[string]int64{"a": 0, "b": 2, "c": 0}},
+		"a shadow":        {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("b"), Hits: 1, Member: 1, Vote: backend.VoteNone}}, 0, false, map[string]int64{"a": 2, "b": 2}},
+		"a shadow beside": {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("b"), Hits: 1, Vote: backend.VoteNone}}, 0, false, map[string]int64{"a": 2, "b": 2}},
+		"a shadow first":  {[]backend.Take{{Key: []byte("b"), Hits: 1, Vote: backend.VoteNone}, {Key: []byte("a"), Hits: 11}}, 0, true, map[string]int64{"a": 0, "b": 2}},
+		"quota, one":      {[]backend.Take{{Key: []byte("a"), Hits: 2, Vote: backend.VoteAny}, {Key: []byte("b"), Hits: 1, Member: 1, Vote: backend.VoteAny}}, 0, false, map[string]int64{"a": 2, "b": 2}},
+		"quota, all":      {[]backend.Take{{Key: []byte("a"), Hits: 11, Vote: backend.VoteAny}, {Key: []byte("b"), Hits: 1, Member: 1, Vote: backend.VoteAny}, {Key: []byte("c"), Hits: 1, Member: 2}}, 0, true, map[string]int64{"a": 0, "b": 2, "c": 0}},
+		"a place is out":  {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("c"), Hits: 3, Member: 1}}, 'c', true, map[string]int64{"a": 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := places{'a': memory.New(memory.Options{}), 'b': memory.New(memory.Options{}), 'c': memory.New(memory.Options{})}

@@ -22,7 +22,7 @@ type Take struct {
 	Hold *Hold
 
 	Member      int  // index of the descriptor that this take is for; the takes of one descriptor are neighbours
-	Vote        Vote // what a refusal means for the request
+	Vote        Vote // what a refusal means for the request; takes of one member vote All or None, or Any or None
 	CountDenied bool // hits count even if they are refused
 }
 

@@ -189,6 +189,7 @@ func compare(t *rapid.T, step int, what string, store, model verb, at time.Time,
 func drawRequest(t *rapid.T, keys []backend.Take) *backend.Request {
 	r := &backend.Request{Together: rapid.Bool().Draw(t, "together")}
 	n := rapid.OneOf(rapid.Just(1), rapid.IntRange(1, 6)).Draw(t, "takes")
+	vote := backend.VoteAll // of the member
 	for i := range n {
 		k := rapid.SampledFrom(keys).Draw(t, "key")
 		l := k.Limit
@@ -213,12 +214,14 @@ func drawRequest(t *rapid.T, keys []backend.Take) *backend.Request {
 			take.Hits = min(take.Hits, 500) // the log grows with every hit
 		}
 		if i > 0 {
-			before := r.Takes[i-1]
-			take.Member, take.Vote = before.Member, before.Vote
+			take.Member = r.Takes[i-1].Member
 		}
 		if i == 0 || rapid.Bool().Draw(t, "member") {
 			take.Member++
-			take.Vote = rapid.SampledFrom([]backend.Vote{backend.VoteAll, backend.VoteAny, backend.VoteNone}).Draw(t, "vote")
+			vote = rapid.SampledFrom([]backend.Vote{backend.VoteAll, backend.VoteAny, backend.VoteNone}).Draw(t, "vote")
+		}
+		if take.Vote = vote; rapid.IntRange(0, 3).Draw(t, "no vote") == 0 {
+			take.Vote = backend.VoteNone
 		}
 		r.Takes = append(r.Takes, take)
 	}

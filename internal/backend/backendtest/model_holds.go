@@ -108,8 +108,16 @@ func drawHolds(t *rapid.T, keys []backend.Take) *backend.Request {
 	case backend.HoldCommit:
 		hold.Final, hold.ChargeUnknown = rapid.Bool().Draw(t, "final"), rapid.IntRange(0, 3).Draw(t, "charge_unknown") == 0
 	}
-	for i, k := range rapid.Permutation(keys).Draw(t, "counters")[:rapid.IntRange(1, len(keys)).Draw(t, "takes")] {
-		take := backend.Take{Key: k.Key, Limit: k.Limit, Member: i}
+	member, vote := 0, backend.VoteAll
+	for _, k := range rapid.Permutation(keys).Draw(t, "counters")[:rapid.IntRange(1, len(keys)).Draw(t, "takes")] {
+		if rapid.IntRange(0, 2).Draw(t, "member") > 0 {
+			member++
+			vote = rapid.SampledFrom([]backend.Vote{backend.VoteAll, backend.VoteAll, backend.VoteAny}).Draw(t, "vote")
+		}
+		take := backend.Take{Key: k.Key, Limit: k.Limit, Member: member, Vote: vote}
+		if rapid.IntRange(0, 3).Draw(t, "no vote") == 0 {
+			take.Vote = backend.VoteNone
+		}
 		capacity := int64(k.Limit.Capacity())
 		take.Hits = rapid.OneOf(
 			rapid.Int64Range(0, 4), rapid.SampledFrom([]int64{capacity, capacity/2 + 1, capacity + 1, 2 * capacity}),

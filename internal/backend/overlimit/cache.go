@@ -204,18 +204,21 @@ func (c *Cache) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 }
 
 // refuse answers a group if the cache knows that all its takes are refused. For the limits of one descriptor, one known
-// refusal is enough. peek means that only the takes with a known refusal are answered; the others are only read, and have an
+// refusal is enough, if it refuses the descriptor or no other limit could. peek means that only the takes with a known refusal are answered; the others are only read, and have an
 // outcome that is allowed.
 func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered, peek bool) {
-	refused := 0
+	refused, enough, votes := 0, false, false
 	for i := start; i < end; i++ {
+		vote := r.Takes[i].Vote != backend.VoteNone
+		votes = votes || vote
 		if c.known(now, &r.Takes[i], &r.Outcomes[i]) {
 			refused++
+			enough = enough || vote
 		} else {
 			r.Outcomes[i] = backend.Outcome{Allowed: true, Cached: true}
 		}
 	}
-	if refused == 0 {
+	if refused == 0 || !r.Together && votes && !enough {
 		return false, false
 	}
 	if r.Together && refused < end-start {

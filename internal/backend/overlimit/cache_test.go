@@ -158,6 +158,29 @@ func TestOthersOnlyReadWhenARefusalIsKnown(t *testing.T) {
 	}
 }
 
+// A known refusal of a limit without a vote decides nothing for the limits beside it.
+func TestKnownRefusalWithoutAVote(t *testing.T) {
+	for _, together := range []bool{false, true} {
+		store := &asking{Store: memory.New(memory.Options{})}
+		c := New(Options{Store: store})
+		enforced, shadow := take("a", fixed(2), 1), take("b", fixed(0), 1)
+		shadow.Vote, shadow.CountDenied = backend.VoteNone, true
+		settle(t, c, noon, false, shadow)
+		for n := range int64(2) {
+			for i, o := range settle(t, c, noon, together, shadow, enforced) {
+				if allowed := i == 1; o.Allowed != allowed || allowed && o.Used != n+1 {
+					t.Errorf("together %t, request %d, take %d: %+v", together, n+1, i, o)
+				}
+			}
+		}
+		hits := c.Hits()
+		settle(t, c, noon, together, enforced)
+		if o := settle(t, c, noon, together, shadow, enforced)[1]; o.Allowed || !o.Cached || c.Hits() <= hits {
+			t.Errorf("together %t: a known refusal of the limit that votes: %+v", together, o)
+		}
+	}
+}
+
 // A clock that is set back does not make a refusal last longer, and one that is set ahead does not end it.
 func TestRefusalWhileClockIsSet(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}

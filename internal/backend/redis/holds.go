@@ -165,20 +165,18 @@ func (c *scriptCall) endHolds(m *terms) {
 func (c *scriptCall) packHolds(g *takeGroup, m *terms) error {
 	anyPasses := false // a member that votes Any has nothing that could refuse it
 	for i := 0; i < len(g.takes); {
-		end, changes := i, true
+		end, votes, changes := i, false, true
 		for ; end < len(g.takes) && g.takes[end].Member == g.takes[i].Member; end++ {
-			changes = changes && changesHold(&g.takes[end])
+			if t := &g.takes[end]; t.Vote == backend.VoteAny {
+				votes, changes = true, changes && changesHold(t)
+			}
 		}
-		anyPasses = anyPasses || changes && g.takes[i].Vote == backend.VoteAny
+		anyPasses = anyPasses || votes && changes
 		i = end
 	}
 	first, held, reserving := len(c.packed), len(c.operations), 0
-	vote := g.takes[0].Vote
 	for i := range g.takes {
 		t, k := &g.takes[i], c.takeKeys[g.first+i]
-		if i > 0 && t.Member != g.takes[i-1].Member {
-			vote = t.Vote
-		}
 		hits, least := t.Hits, int64(0)
 		countDenied, times := byte(0), 1
 		switch {
@@ -205,11 +203,11 @@ func (c *scriptCall) packHolds(g *takeGroup, m *terms) error {
 		if changesHold(t) {
 			continue
 		}
+		vote := t.Vote
 		if anyPasses && vote == backend.VoteAny {
-			c.packTake(t, k, countDenied, backend.VoteNone, lastOf(g, i), times, hits, m)
-		} else {
-			c.packTake(t, k, countDenied, vote, lastOf(g, i), times, hits, m)
+			vote = backend.VoteNone
 		}
+		c.packTake(t, k, countDenied, vote, lastOf(g, i), times, hits, m)
 	}
 	c.operations[held+4+4+2] += beginsGroup
 	// Where the group begins and ends is known now. Lua counts from 1.

@@ -254,15 +254,11 @@ func (c *scriptCall) combine(g *takeGroup, request int) {
 }
 
 func (c *scriptCall) packGroup(g *takeGroup, m *terms) {
-	vote := g.takes[0].Vote
 	for i := range g.takes {
 		t := &g.takes[i]
 		countDenied := byte(0)
 		if t.CountDenied && t.Limit.Has(descriptor.SettingCountDenied) {
 			countDenied = 1
-		}
-		if i > 0 && t.Member != g.takes[i-1].Member {
-			vote = t.Vote
 		}
 		last := byte(0)
 		switch {
@@ -271,7 +267,7 @@ func (c *scriptCall) packGroup(g *takeGroup, m *terms) {
 		case g.takes[i+1].Member != t.Member:
 			last = lastOfMember
 		}
-		c.packTake(t, c.takeKeys[g.first+i], countDenied, vote, last, g.times, t.Hits, m)
+		c.packTake(t, c.takeKeys[g.first+i], countDenied, t.Vote, last, g.times, t.Hits, m)
 	}
 }
 

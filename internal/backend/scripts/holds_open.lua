@@ -376,7 +376,7 @@ end
 -- hits get as many as the one that gets least.
 local function vote(from, to, reservations)
   local together, ahead, allowed, least = reservations[1], {}, {}, nil
-  local member_passed, refused, any_voted, any_passed = true, false, false, false
+  local member_passed, refused, any_voted, any_passed = nil, false, false, false
   for at = from, to, SIZE do
     local k, shape, count_denied, vote, last, times, hits, limit, p1, p2, p3 = unpack_from(TAKE, packed, at)
     local o = count_denied == RESERVES_HITS and reservations[times]
@@ -399,15 +399,12 @@ local function vote(from, to, reservations)
     end
     if together then ahead[k] = (ahead[k] or 0) + adds end
     allowed[at] = passed
-    member_passed = member_passed and passed
-    if last > 0 then
-      if vote == 0 then
-        refused = refused or not member_passed
-      elseif vote == 1 then
-        any_voted, any_passed = true, any_passed or member_passed
-      end
-      member_passed = true
+    if vote == 0 then
+      refused = refused or not passed
+    elseif vote == 1 then
+      any_voted, member_passed = true, member_passed ~= false and passed
     end
+    if last > 0 then any_passed, member_passed = any_passed or member_passed, nil end
   end
   refused = refused or (any_voted and not any_passed)
   for at = from, to, SIZE do

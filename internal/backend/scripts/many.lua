@@ -1,7 +1,7 @@
 -- Many takes, of one or many requests: every counter is read once, changed in these tables, and written once.
 --
 -- ARGV[1]  after the time, for each take: the index of its key (16 bit), the letter of its algorithm's part, whether
---          refused hits count (0, 1), the vote of its member (0 all, 1 any, 2 none), whether it is the last take of
+--          refused hits count (0, 1), its vote (0 all, 1 any, 2 none), whether it is the last take of
 --          its member (1) and of its group (2), one byte each; how often the take is repeated (16 bit; 1 if its
 --          group has other takes, 0 if this only reads); then the hits, the limit, p1 to p3 (64 bit each)
 -- Reply    after the time, for each key: the length of the state that was read (32 bit), and that state. One more byte

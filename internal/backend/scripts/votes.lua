@@ -1,8 +1,9 @@
 -- Decides the takes that are packed between from and to. backend.Settle defines what is admitted; this does the same, take by
 -- take.
 
--- The takes of the group that is being read, and what its members said so far.
-local group, allowed, member_passed, refused, any_voted, any_passed = nil, {}, true, false, false, false
+-- The takes of the group that is being read, and what its members said so far. member_passed is nil if no take of the member
+-- that is being read votes any.
+local group, allowed, member_passed, refused, any_voted, any_passed = nil, {}, nil, false, false, false
 
 for at = from, to, SIZE do
   local k, shape, count_denied, vote, last, times, hits, limit, p1, p2, p3 = unpack_from(TAKE, packed, at)
@@ -19,15 +20,12 @@ for at = from, to, SIZE do
     prepare(k, shape, times, limit, p1, p2, p3)
     local passed = TRY[shape](A[k], B[k], C[k], hits, limit, p1, p2, p3, true) ~= false
     allowed[at] = passed
-    member_passed = member_passed and passed
-    if last > 0 then
-      if vote == 0 then
-        refused = refused or not member_passed
-      elseif vote == 1 then
-        any_voted, any_passed = true, any_passed or member_passed
-      end
-      member_passed = true
+    if vote == 0 then
+      refused = refused or not passed
+    elseif vote == 1 then
+      any_voted, member_passed = true, member_passed ~= false and passed
     end
+    if last > 0 then any_passed, member_passed = any_passed or member_passed, nil end
     if last == 2 then
       refused = refused or (any_voted and not any_passed)
       for i = group, at, SIZE do
