@@ -25,6 +25,7 @@ var followed = []struct {
 	{"do/migrate.md", "migrate", 5, true},
 	{"do/operations.md", "operations", 7, true},
 	{"do/overrides.md", "overrides", 5, true},
+	{"do/roll-out.md", "roll-out", 3, true},
 	{"do/runbook.md", "runbook", 20, true},
 	{"do/simulating.md", "simulating", 6, true},
 	{"do/sizing.md", "sizing", 2, true},

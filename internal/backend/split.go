@@ -128,8 +128,8 @@ const giveBackWithin = 200 * time.Millisecond
 func (s *splitting[P]) conclude(ctx context.Context, sent time.Time, start, end int) error {
 	takes, outcomes := s.whole.Takes[start:end], s.whole.Outcomes[start:end]
 	failed := false
-	for i := range outcomes {
-		failed = failed || outcomes[i].Failed
+	for i := range outcomes { // a place that has no vote cannot refuse the group by not answering
+		failed = failed || outcomes[i].Failed && takes[i].Vote != VoteNone
 	}
 	refused := failed || Refused(takes, outcomes)
 	least, most := granted(takes)

@@ -70,6 +70,9 @@ func TestShippedDomains(t *testing.T) {
 		{"llm_gateway", "plan=team customer=acme tokens=large", descriptor.Minute, 60000, "shared"},
 		{"llm_gateway", "plan=team customer=acme tokens=small", descriptor.Minute, 200000, "shared"},
 		{"llm_gateway", "plan=gold customer=ann tokens=small", 0, 0, "none"},
+		{"roll_out", "search=ann", descriptor.Minute, 100, ""},
+		{"roll_out", "export=ann", descriptor.Hour, 50, ""},
+		{"roll_out", "partner=acme", descriptor.Day, 5000, ""},
 	} {
 		tested[c.domain] = true
 		var entries []descriptor.Entry

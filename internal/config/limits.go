@@ -178,6 +178,30 @@ var limitRows = []limitRow{
 			}
 			return true
 		}},
+	{Key: yamlform.Key{Name: "shadow", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
+		Doc: "this limit is counted and measured and refuses nothing, while the limits beside it are enforced; callers do not see it"},
+		read: func(l *limitReading, v yamlform.Value) bool {
+			return l.enforced(v.Flag(), "shadow", descriptor.EnforcedInShadow)
+		}},
+	{Key: yamlform.Key{Name: "enforce_percent", Type: yamlform.Between(1, 100), Extension: true,
+		Doc: "the limit is enforced for so many percent of the callers, always the same ones, and is in shadow for the others; a larger number adds callers"},
+		read: func(l *limitReading, v yamlform.Value) bool {
+			n, ok := v.Number()
+			l.limit.EnforcePercent = uint8(n) //nolint:gosec // bounded by the type
+			return l.enforced(ok, "enforce_percent", descriptor.EnforcedForSome) && ok
+		}},
+	{Key: yamlform.Key{Name: "soft", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
+		Doc: "requests above the limit pass, and their answers say so in the header `x-ratelimit-warning` and in metadata"},
+		read: func(l *limitReading, v yamlform.Value) bool {
+			return l.enforced(v.Flag(), "soft", descriptor.EnforcedSoftly)
+		}},
+	{Key: yamlform.Key{Name: "warn_at", Type: yamlform.Between(1, 100), Extension: true,
+		Doc: "from so many percent of the limit on, answers warn in the header `x-ratelimit-warning` and in metadata"},
+		read: func(l *limitReading, v yamlform.Value) bool {
+			n, ok := v.Number()
+			l.limit.WarnAt = uint8(n) //nolint:gosec // bounded by the type
+			return ok
+		}},
 }
 
 // algorithms lists algorithms for the Doc of a key.
@@ -230,6 +254,8 @@ type limitReading struct {
 	unlimited bool
 	replaces  []replacedLimit
 	given     []givenKey
+	whom      string // the key that says whom the limit refuses
+	second    string // another such key
 	unknown   string // the unit, if there is no unit with that name
 	bad       bool   // an error is recorded
 }
@@ -318,8 +344,8 @@ func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 		replaces = append(replaces, l.replaces...)
 		if !l.bad {
 			for i := range rule.Limits {
-				if other := &rule.Limits[i]; l.limit.SharesCounter(other) {
-					item.Errorf("the limits %s and %s have the same algorithm and window, so they would be one counter: change one of them, or keep the smaller one",
+				if other := &rule.Limits[i]; l.limit.SameCounter(other) {
+					item.Errorf("the limits %s and %s have the same algorithm and window, so they would be one counter: change one of them, or keep the smaller one; to try one of them out, write `shadow: true` in it",
 						yamlform.Quote(other.Name), yamlform.Quote(name))
 					break
 				}
@@ -358,6 +384,9 @@ func (r *ruleReader) readLimit(form *yamlform.Form[limitReading], l *limitReadin
 		}
 	}
 	inFlight := l.limit.Algorithm == descriptor.Concurrency
+	if !l.unlimited {
+		l.checkEnforcement()
+	}
 	switch {
 	case l.unlimited && unit.Given():
 		unit.Errorf("`unlimited: true` and a `unit`: leave out one of them")
@@ -423,7 +452,8 @@ func (l *limitReading) checkInFlight(at yamlform.Value) bool {
 
 // inFlight reports whether a concurrency limit may have the key.
 func (row *limitRow) inFlight() bool {
-	return row.appliesTo == descriptor.SettingInFlight || row.Name == "algorithm" || row.Name == "name" || row.Name == "replaces" || row.Name == "unlimited"
+	return row.appliesTo == descriptor.SettingInFlight || row.Name == "algorithm" || row.Name == "name" || row.Name == "replaces" || row.Name == "unlimited" ||
+		row.Name == "warn_at" || slices.Contains(enforcementKeys, row.Name)
 }
 
 // check reports whether the keys of a limit fit together, and fills in its defaults and its arithmetic. at is the limit's

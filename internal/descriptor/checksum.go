@@ -111,6 +111,9 @@ func (c *checksums) rule(r *Rule) {
 		for _, n := range [...]uint64{l.Requests, uint64(max(l.Window.Multiplier, 1)), l.Burst, uint64(l.Precision), uint64(l.NoDelay)} {
 			b = binary.AppendUvarint(b, n)
 		}
+		if l.Varies() {
+			b = append(b, 'v', byte(l.Enforcement), l.EnforcePercent, l.WarnAt)
+		}
 		if v := l.Reservations; v != nil {
 			b = append(b, 'h', bit(v.Release))
 			for _, n := range [...]uint64{uint64(v.TTL), uint64(v.MaxTTL), uint64(v.MaxShare), uint64(v.MaxOutstanding)} {

@@ -38,6 +38,10 @@ type Limit struct {
 
 	Scheduled bool // it applies only at some times: Rule.Schedule. It then has a counter of its own beside a limit that always applies
 
+	Enforcement    Enforcement
+	EnforcePercent uint8 // EnforcedForSome: for how many percent of the counters
+	WarnAt         uint8 // in percent of Capacity: answers warn when so much is in use; 0: never
+
 	Reservations *Reservations // nil: hits cannot be reserved
 
 	Arithmetic Arithmetic // filled in by Compile

@@ -16,6 +16,8 @@ type Rule struct {
 
 	Usage bool // operators may list its counters by an entry
 
+	Varies bool // a limit does more or less than refuse what is above it, for all callers; filled in by Compile
+
 	DetailedMetric bool // the metric's name comes from the request's entries instead of Path
 
 	// Metadata is merged into the answer's dynamic metadata when the rule passes. Values are string, bool, int, float64,

@@ -259,7 +259,7 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	}
 	for i := range r.Limits {
 		for j := range i {
-			if r.Limits[i].SharesCounter(&r.Limits[j]) {
+			if r.Limits[i].SameCounter(&r.Limits[j]) {
 				return nil, fmt.Errorf("rule at line %d: two limits of one algorithm and window", r.Position.Line)
 			}
 		}
@@ -267,7 +267,8 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	r.Levels = append([]Level(nil), c.levels...)
 	r.tags = make([]string, len(r.Limits))
 	for i := range r.Limits {
-		r.tags[i] = string(r.Limits[i].appendTag(nil))
+		r.tags[i] = string(r.besideTag(r.Limits[i].appendTag(nil), i))
+		r.Varies = r.Varies || r.Limits[i].Varies()
 	}
 	if c.anyOf.shared {
 		r.shared = &sharedLevels{slices.Clone(c.shared)}

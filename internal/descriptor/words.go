@@ -35,6 +35,7 @@ func (l *Limit) Words() string {
 	if l.Reservations != nil {
 		b.WriteString(", reservations " + l.Reservations.Words())
 	}
+	b.WriteString(l.EnforcementWords())
 	return b.String()
 }
 

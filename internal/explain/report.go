@@ -97,6 +97,7 @@ type Limit struct {
 	WindowSeconds float64 `json:"window_seconds"`
 	Algorithm     string  `json:"algorithm"`
 	Capacity      uint64  `json:"capacity"`
+	NotEnforced   bool    `json:"not_enforced,omitempty"` // for this caller
 	Key           string  `json:"key"`
 	Inactive      bool    `json:"inactive,omitempty"` // it does not apply at the time of the request
 	State         *State  `json:"state,omitempty"`

@@ -175,6 +175,7 @@ func limit(c *limiter.Counter) Limit {
 		Algorithm:     l.Algorithm.String(),
 		Capacity:      l.Capacity(),
 		Key:           c.Key,
+		NotEnforced:   c.Passes,
 	}
 }
 

@@ -32,6 +32,7 @@ type Counter struct {
 	Inactive bool               // it does not apply at the time of the request
 
 	Lifted    bool  // an override lets every request pass this limit
+	Passes    bool  // the limit is not enforced for this caller: what it refuses passes
 	Used      int64 // hits; more than the capacity where refused hits were counted
 	Remaining uint64
 	Wait      time.Duration // until one more hit would pass; backend.Never if none ever will
@@ -140,8 +141,11 @@ func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Desc
 				limit = calc.ruleLimit(&r, i)
 			}
 			lifted := r.own.some && !r.own.blocked && r.kept != nil && !slices.Contains(r.kept, i)
-			counter := Counter{Limit: *limit, Key: c.Explanation.Keys[i], Lifted: lifted, Active: rule.ActiveTimes(i), Inactive: !rule.ActiveAt(i, now)}
-			c.List = append(c.List, counter)
+			key := c.Explanation.Keys[i]
+			c.List = append(c.List, Counter{
+				Limit: *limit, Key: key, Lifted: lifted, Passes: !r.own.blocked && !limit.EnforcedFor([]byte(key)),
+				Active: rule.ActiveTimes(i), Inactive: !rule.ActiveAt(i, now),
+			})
 		}
 		c.Blocked = r.own.blocked
 	}

@@ -35,6 +35,10 @@ type Decision struct {
 	Upstream []Header      // to add to the request, before it goes on to the upstream
 	Holds    []HoldOutcome // one per descriptor, if the request is a step of a reservation
 
+	// Notices are about limits that are exceeded and not enforced, or almost exceeded. They are in the order of the descriptors
+	// and of their limits.
+	Notices []Notice
+
 	// Delay is how long the request must wait for its turn: the longest Delay of the statuses that are enforced.
 	Delay time.Duration
 

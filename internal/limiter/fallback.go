@@ -17,7 +17,7 @@ func (l *Limiter) fallback(ctx context.Context, now time.Time, c *calculation, c
 	if err := ctx.Err(); err != nil {
 		return cause // the caller has left
 	}
-	local := &c.local
+	local, degraded := &c.local, false
 	for i := range c.resolved {
 		choice := c.onError(i)
 		if !c.failed(i) {
@@ -45,7 +45,7 @@ func (l *Limiter) fallback(ctx context.Context, now time.Time, c *calculation, c
 			l.metrics.degraded[descriptor.OnErrorError].Add(1)
 			return cause
 		}
-		c.resolved[i].degraded = choice
+		c.resolved[i].degraded, degraded = choice, true
 	}
 	if len(local.Takes) > 0 {
 		local.Together = c.request.Together
@@ -55,6 +55,9 @@ func (l *Limiter) fallback(ctx context.Context, now time.Time, c *calculation, c
 		}
 		local.Answer(&c.request)
 	}
+	if !degraded {
+		return nil
+	}
 	l.metrics.onError.Add(1)
 	for i := range c.resolved {
 		l.metrics.degraded[c.resolved[i].degraded].Add(1)
@@ -62,10 +65,11 @@ func (l *Limiter) fallback(ctx context.Context, now time.Time, c *calculation, c
 	return nil
 }
 
-// failed reports whether a take of descriptor i has no answer.
+// failed reports whether a take of descriptor i has no answer. One of a limit that is not enforced needs none.
 func (c *calculation) failed(i int) bool {
-	for _, t := range c.index[c.resolved[i].first:c.resolved[i].end] {
-		if c.request.Outcomes[t].Failed {
+	r := &c.resolved[i]
+	for j := r.first; j < r.end; j++ {
+		if c.request.Outcomes[c.index[j]].Failed && !r.passes(j) {
 			return true
 		}
 	}

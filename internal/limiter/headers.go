@@ -10,6 +10,8 @@ import (
 
 // headers adds the client headers that are set for the domain. Headers never show a shadow rule.
 //
+// Warnings are sent whatever the families: the rule asks for them.
+//
 // If a leaky bucket delays the request, the answer always says so, whatever the families: the delay is part of the answer, and
 // the protocol has no field for it. With envoy_delay, a header of the request tells Envoy's fault filter to hold it. The client
 // is not told then, because it must not wait a second time. In shadow mode nothing is held.
@@ -23,6 +25,9 @@ func (c *calculation) headers(d *Decision, now time.Time) {
 				d.addHeader(DelayHeader, ms)
 			}
 		}
+	}
+	if warning := c.warning(d); warning != "" {
+		d.addHeader(WarningHeader, warning)
 	}
 	families, own := c.settings.headers(c.domain)
 	if families == 0 && len(own) == 0 {
@@ -66,6 +71,9 @@ func (c *calculation) headers(d *Decision, now time.Time) {
 
 // DelayHeader is the header that says how long a request must wait, in milliseconds.
 const DelayHeader = "x-ratelimit-delay-ms"
+
+// WarningHeader is the header that names the limits that are almost exceeded, and the soft limits that are.
+const WarningHeader = "x-ratelimit-warning"
 
 func (d *Decision) addHeader(key, value string) {
 	if key != "" {
@@ -131,7 +139,7 @@ func (c *calculation) shown(d *Decision) iter.Seq[*descriptor.Limit] {
 				continue
 			}
 			for j := c.resolved[i].first; j < c.resolved[i].end; j++ {
-				if !yield(c.limit(i, j)) {
+				if !c.resolved[i].passes(j) && !yield(c.limit(i, j)) {
 					return
 				}
 			}

@@ -264,18 +264,18 @@ func (c *calculation) makeHolds() {
 }
 
 // newHold returns the part of a descriptor's take that concerns its reservation.
-func (c *calculation) newHold(h *Hold, member int, hits int64) *backend.Hold {
+func (c *calculation) newHold(h *Hold, member int, hits int64, enforced bool) *backend.Hold {
 	id := h.ID
 	if h == c.req.Hold {
 		id[len(id)-1] ^= byte(member)
 		id[len(id)-2] ^= byte(member >> 8)
 	}
 	least := int64(min(h.Least, math.MaxInt64))
-	if least >= hits {
+	if least >= hits || !enforced { // a limit that is not enforced must not make the reservations beside it smaller
 		least = 0
 	}
 	c.holds = append(c.holds, backend.Hold{
-		ID: id, Op: h.Op, TTL: h.TTL.Microseconds(), Least: least, Final: h.Final, ChargeUnknown: h.ChargeUnknown,
+		ID: id, Op: h.Op, TTL: h.TTL.Microseconds(), Least: least, Final: h.Final, ChargeUnknown: h.ChargeUnknown && enforced,
 	})
 	return &c.holds[len(c.holds)-1]
 }
@@ -313,9 +313,10 @@ func (c *calculation) heldOfRequest(d *Decision) {
 	for i := range c.resolved {
 		r := &c.resolved[i]
 		var all HoldOutcome
-		for _, t := range c.index[r.first:r.end] {
+		for j := r.first; j < r.end; j++ {
+			t := c.index[j]
 			h := c.request.Takes[t].Hold
-			if h == nil || c.request.Outcomes[t].Failed {
+			if h == nil || c.request.Outcomes[t].Failed || r.passes(j) {
 				continue
 			}
 			one := HoldOutcome{Some: true, Result: h.Result, Expires: instant(h.Expires)}
@@ -416,8 +417,9 @@ func (l *Limiter) countHolds(c *calculation, code Code) {
 	seen := uint(0)
 	for i := range c.resolved {
 		r := &c.resolved[i]
-		for _, t := range c.index[r.first:r.end] {
-			if h := c.request.Takes[t].Hold; h != nil && !c.request.Outcomes[t].Failed {
+		for j := r.first; j < r.end; j++ {
+			t := c.index[j]
+			if h := c.request.Takes[t].Hold; h != nil && !c.request.Outcomes[t].Failed && !r.passes(j) {
 				result := resultOf(h, max(c.request.Takes[t].Hits, r.hits), code)
 				seen |= 1 << result
 				if result == holdCommitted && h.Late {

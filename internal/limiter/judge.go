@@ -34,8 +34,10 @@ func (c *calculation) judge(i int) Status {
 		Reset:     ceilSeconds(o.ResetAfter),
 		Degraded:  r.degraded,
 	}
-	for _, t := range c.index[r.first:r.end] { // a limit that is not the tightest may have the longest queue
-		s.Delay = max(s.Delay, c.request.Outcomes[t].Delay)
+	for j := r.first; j < r.end; j++ { // a limit that is not the tightest may have the longest queue
+		if !r.passes(j) {
+			s.Delay = max(s.Delay, c.request.Outcomes[c.index[j]].Delay)
+		}
 	}
 	s.Overridden = r.own.some
 	if !r.ownLimit {
@@ -55,13 +57,18 @@ func (c *calculation) judge(i int) Status {
 }
 
 // decidingTake returns the position in index of the take that the status of descriptor i describes: the take that refuses
-// for the longest time or, if none refuses, the take with the least remaining.
+// for the longest time or, if none refuses, the take with the least remaining. Takes of limits that are not enforced count only if
+// no limit is.
 func (c *calculation) decidingTake(i int) int {
 	r := &c.resolved[i]
 	best := r.first
-	for j := r.first + 1; j < r.end; j++ {
+	for r.passes(best) {
+		best++
+	}
+	for j := best + 1; j < r.end; j++ {
 		a, b := &c.request.Outcomes[c.index[j]], &c.request.Outcomes[c.index[best]]
 		switch {
+		case r.passes(j):
 		case a.Allowed != b.Allowed:
 			if !a.Allowed {
 				best = j
@@ -109,8 +116,8 @@ func ceilSeconds(d time.Duration) time.Duration {
 }
 
 // measure counts every descriptor under its rule.
-func (l *Limiter) measure(c *calculation, byRule []*series) {
-	matched := false
+func (l *Limiter) measure(c *calculation, d *Decision) {
+	byRule, matched := c.snapshot.series, false
 	for i := range c.resolved {
 		r := &c.resolved[i]
 		matched = matched || r.rule != nil || r.ownLimit
@@ -128,6 +135,9 @@ func (l *Limiter) measure(c *calculation, byRule []*series) {
 			if r.hits < 0 {
 				l.countDropped(c, r)
 				continue // a refund is not a request
+			}
+			if r.rule != nil && r.rule.Varies {
+				c.countLimits(i, d.Statuses[i].Code)
 			}
 			l.seriesOf(c, byRule, i).count(&c.request.Takes[t], r.hits, &c.request.Outcomes[t], r.shadow(), c.settings.NearLimitRatio)
 		} else if r.unlimited() && r.hits > 0 {

@@ -171,7 +171,7 @@ func (l *Limiter) finishStarted(c *calculation, storeErr error) (err error) {
 // accept empties d, checks the request, and returns the rules that decide it.
 func (l *Limiter) accept(req *Request, d *Decision) (*snapshot, error) {
 	d.Code, d.Statuses, d.Headers, d.Holds, d.Metadata = CodeUnknown, d.Statuses[:0], d.Headers[:0], d.Holds[:0], nil
-	d.Upstream, d.Delay = d.Upstream[:0], 0
+	d.Upstream, d.Delay, d.Notices = d.Upstream[:0], 0, d.Notices[:0]
 	if err := validate(req); err != nil {
 		l.metrics.invalid.Add(1)
 		return nil, err
@@ -213,6 +213,9 @@ func (l *Limiter) finish(ctx context.Context, now time.Time, c *calculation, d *
 		d.Statuses = append(d.Statuses, c.judge(i))
 	}
 	c.combine(d)
+	if c.varies {
+		c.notice(d)
+	}
 	if c.holding {
 		l.held(c, d)
 	}
@@ -221,7 +224,7 @@ func (l *Limiter) finish(ctx context.Context, now time.Time, c *calculation, d *
 	case c.domain == nil:
 		c.name = l.metrics.countUnknownDomain(c.req, c.name)
 	default:
-		l.measure(c, c.snapshot.series)
+		l.measure(c, d)
 	}
 	if c.snapshot.hot != nil {
 		c.countUses(c.snapshot.hot)
@@ -253,7 +256,7 @@ func (l *Limiter) release(c *calculation) {
 	clear(c.resolved) // so that rules and limits of an old snapshot can be collected
 	clear(c.limits)
 	clear(c.request.Takes)
-	c.holds, c.sharers, c.holding = c.holds[:0], c.sharers[:0], false
+	c.holds, c.sharers, c.holding, c.varies = c.holds[:0], c.sharers[:0], false, false
 	c.snapshot, c.settings, c.shares, c.req, c.domain = nil, nil, nil, nil, nil
 	c.ctx, c.decision, c.done = nil, nil, nil
 	c.local.Clear()

@@ -21,6 +21,9 @@ func (c *calculation) metadata(d *Decision) map[string]any {
 	if merged := c.mergeMetadata(d); len(merged) > 0 {
 		m["metadata"] = merged
 	}
+	if warnings := c.warnings(d); len(warnings) > 0 {
+		m["warnings"] = warnings
+	}
 	if c.settings.Explain {
 		if decision := c.explain(d); decision != nil {
 			m["decision"] = decision

@@ -35,6 +35,8 @@ type metrics struct {
 	unmatched      *names  // by domain; Total counts requests for which the domain has no rule
 	otherUnmatched *series // the same for domains for which there was no room
 
+	limits limitNames // of limits that vary
+
 	decisions  [3]atomic.Uint64 // by Code
 	shadowed   atomic.Uint64    // decisions that only the global shadow mode let through
 	unknown    atomic.Uint64    // requests whose domain has no rules
@@ -61,6 +63,7 @@ func newMetrics(maxSeries int) *metrics {
 		unknownDomains: newNames(max(maxSeries/10, 1)),
 		// Only domains that have rules are counted here.
 		unmatched: newNames(maxSeries),
+		limits:    limitNames{max: 2 * maxSeries, overflow: &limitSeries{Domain: overflow, Rule: overflow, Limit: overflow}},
 	}
 	// The overflow series are also in the lists of names, so that a caller or rule with this name does not create a second one.
 	m.overflow = m.named.addSeries(overflow+"."+overflow, len(overflow), 1)
@@ -190,7 +193,7 @@ var (
 	overDesc       = prometheus.NewDesc("ratelimitd_rule_over_limit_hits_total", "Hits over the limit of a rule, also of rules in shadow mode.", byRule, nil)
 	nearDesc       = prometheus.NewDesc("ratelimitd_rule_near_limit_hits_total", "Hits admitted above the near-limit ratio of a rule.", byRule, nil)
 	withinDesc     = prometheus.NewDesc("ratelimitd_rule_within_limit_hits_total", "Hits admitted by a rule.", byRule, nil)
-	shadowDesc     = prometheus.NewDesc("ratelimitd_rule_shadow_mode_hits_total", "Hits over the limit of a rule that were let through because it is in shadow mode.", byRule, nil)
+	shadowDesc     = prometheus.NewDesc("ratelimitd_rule_shadow_mode_hits_total", "Hits over the limit of a rule that were let through because it is in shadow mode, or because none of its limits is enforced for the caller.", byRule, nil)
 	cachedDesc     = prometheus.NewDesc("ratelimitd_rule_over_limit_cache_hits_total", "Hits that the over-limit cache refused without asking the backend.", byRule, nil)
 	decisionsDesc  = prometheus.NewDesc("ratelimitd_decisions_total", "Requests decided.", []string{"code"}, nil)
 	shadowedDesc   = prometheus.NewDesc("ratelimitd_global_shadow_mode_total", "Requests over a limit that the global shadow mode let through.", nil, nil)
@@ -211,7 +214,7 @@ var (
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		totalDesc, overDesc, nearDesc, withinDesc, shadowDesc, cachedDesc,
+		totalDesc, overDesc, nearDesc, withinDesc, shadowDesc, cachedDesc, limitRefusedDesc, limitPassedDesc, limitWarnedDesc,
 		decisionsDesc, shadowedDesc, unknownDesc, unmatchedDesc, invalidDesc, failuresDesc, degradedDesc, onErrorDesc, overriddenDesc, unusableDesc, refundsDesc, holdsDesc, seriesDesc, swallowedDesc,
 	} {
 		ch <- d
@@ -238,6 +241,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		hits(shadowDesc, s.Shadow.Load())
 		hits(cachedDesc, s.Cached.Load())
 	}
+	m.limits.collect(counter)
 	counter(decisionsDesc, m.decisions[OK].Load(), OK.String())
 	counter(decisionsDesc, m.decisions[OverLimit].Load(), OverLimit.String())
 	counter(shadowedDesc, m.shadowed.Load())

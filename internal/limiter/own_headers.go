@@ -60,6 +60,9 @@ func (c *calculation) limitNamed(d *Decision, names []string) (best described) {
 			continue
 		}
 		for j := c.resolved[i].first; j < c.resolved[i].end; j++ {
+			if c.resolved[i].passes(j) {
+				continue
+			}
 			if !slices.Contains(names, c.limit(i, j).Name) {
 				continue
 			}

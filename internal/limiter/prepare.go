@@ -15,6 +15,9 @@ func (c *calculation) prepare(keys descriptor.KeyBuilder) {
 	if c.domain == nil {
 		return
 	}
+	if c.varies {
+		c.enforce(keys)
+	}
 	atomic := c.settings.allOrNothing(c.domain)
 	if c.holding {
 		c.makeHolds()
@@ -40,6 +43,10 @@ func (c *calculation) prepare(keys descriptor.KeyBuilder) {
 			for j := range r.rule.Limits {
 				if r.kept != nil && !slices.Contains(r.kept, j) {
 					continue
+				}
+				vote := vote
+				if r.unenforced>>j&1 != 0 {
+					vote = backend.VoteNone
 				}
 				c.take(keys, i, c.keyLimit(r, j), c.ruleLimit(r, j), vote, atomic)
 			}
@@ -103,7 +110,7 @@ func (c *calculation) take(keys descriptor.KeyBuilder, member int, keyed, limit 
 		if limit.Algorithm == descriptor.Concurrency {
 			t.Hits = places(r.hold.Op)
 		}
-		t.Hold = c.newHold(r.hold, member, t.Hits)
+		t.Hold = c.newHold(r.hold, member, t.Hits, !r.passes(len(c.index)))
 		t.CountDenied = false
 	case r.settlesEarlier():
 		t.Hits = 0 // this limit counted them before

@@ -26,6 +26,7 @@ type calculation struct {
 	index    []int              // the takes of all descriptors, one after the other, as indexes in request.Takes
 	request  backend.Request
 	keys     []byte // the keys of all takes, one after the other
+	varies   bool   // a rule has limits that vary
 	denied   int    // refunds that the domain does not allow
 	unusable int    // overrides that the rules do not allow any more
 	identity []byte // scratch for looking up overrides
@@ -71,13 +72,17 @@ type resolved struct {
 	first int              // this descriptor's takes are calculation.index[first:end]
 	end   int
 
+	unenforced uint16 // by index in the rule's limits: not enforced for this caller
+	lenient    bool   // none of them is enforced for this caller
+
 	deciding int // the take that its status describes, as a position in calculation.index; set by judge
 }
 
 // unlimited reports whether every request passes: the rule says so, or an override lifts its limits.
 func (r *resolved) unlimited() bool { return r.rule != nil && r.rule.Unlimited || r.own.unlimited }
 
-func (r *resolved) shadow() bool { return r.rule != nil && r.rule.Shadow }
+// shadow reports whether nothing of the descriptor is enforced.
+func (r *resolved) shadow() bool { return r.lenient || r.rule != nil && r.rule.Shadow }
 
 // longestWindow is the longest window of a request's limit. Rules have the same maximum.
 const longestWindow = 90 * 365 * 24 * time.Hour
@@ -149,7 +154,10 @@ func (c *calculation) resolve(ctx context.Context, now time.Time) error {
 				r.rule, r.ownLimit = nil, true
 				r.limit = d.Limit.limit(c.settings)
 			}
-			replaces = replaces || r.rule != nil && len(r.rule.Replaces) > 0
+			if r.rule != nil {
+				replaces = replaces || len(r.rule.Replaces) > 0
+				c.varies = c.varies || r.rule.Varies
+			}
 		}
 		c.resolved = append(c.resolved, r)
 	}

@@ -54,6 +54,7 @@ type snapshot struct {
 	tree      *descriptor.Tree
 	settings  Settings
 	series    []*series            // by Rule.Index; nil for rules whose metric name depends on the request
+	limits    [][]*limitSeries     // by Rule.Index and limit; nil for rules whose limits do not vary
 	shares    [][]descriptor.Limit // by Rule.Index; nil with one replica
 	hot       *hotRules            // nil: hot keys are off
 	overrides *override.Set        // nil: there are none
@@ -76,6 +77,12 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 	next := &snapshot{tree: tree, settings: s, series: make([]*series, len(tree.Rules)), shares: shares(tree, s.Replicas), overrides: l.overrides}
 	for i, r := range tree.Rules {
 		next.series[i] = l.metrics.ofRule(r)
+		if r.Varies {
+			if next.limits == nil {
+				next.limits = make([][]*limitSeries, len(tree.Rules))
+			}
+			next.limits[i] = l.metrics.limits.ofRule(r)
+		}
 	}
 	if l.hot != nil {
 		next.hot = hotRulesOf(l.hot, tree, s.Shadow)

@@ -93,7 +93,7 @@ func flagsOf(r *descriptor.Rule) string {
 
 func extensionsOf(l *descriptor.Limit) string {
 	if l.Algorithm == descriptor.Concurrency {
-		return fmt.Sprintf(", algorithm: %s, max_in_flight: %d, ttl: %s", l.Algorithm, l.Requests, l.TTL())
+		return fmt.Sprintf(", algorithm: %s, max_in_flight: %d, ttl: %s", l.Algorithm, l.Requests, l.TTL()) + enforcementOf(l)
 	}
 	var s string
 	if l.Window.Multiplier > 1 {
@@ -129,9 +129,26 @@ func extensionsOf(l *descriptor.Limit) string {
 	if l.Lease {
 		s += ", lease: true"
 	}
+	s += enforcementOf(l)
 	if h := l.Reservations; h != nil {
 		s += fmt.Sprintf(", reservations: {ttl: %v, max_ttl: %v, max_share: %v, max_outstanding: %d, on_expire: %s}",
 			h.TTL, h.MaxTTL, float64(h.MaxShare)/descriptor.MaxShareWhole, h.MaxOutstanding, onExpire(h))
+	}
+	return s
+}
+
+func enforcementOf(l *descriptor.Limit) string {
+	var s string
+	switch l.Enforcement {
+	case descriptor.EnforcedInShadow:
+		s = ", shadow: true"
+	case descriptor.EnforcedForSome:
+		s = fmt.Sprintf(", enforce_percent: %d", l.EnforcePercent)
+	case descriptor.EnforcedSoftly:
+		s = ", soft: true"
+	}
+	if l.WarnAt > 0 {
+		s += fmt.Sprintf(", warn_at: %d", l.WarnAt)
 	}
 	return s
 }

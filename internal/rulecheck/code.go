@@ -41,6 +41,8 @@ const (
 	codeNameTwice       = "name-twice"
 	codeSameText        = "same-text"
 	codeTimeOver        = "time-over"
+	codeShadowTwice     = "shadow-twice"
+	codeShareOfOne      = "share-of-one"
 	codeSkipped         = "skipped"
 )
 
@@ -82,6 +84,8 @@ var Codes = []Code{
 	{codeNameTwice, "a name that several rules of a domain have"},
 	{codeSameText, "two siblings whose key and value, joined with `_`, are the same text"},
 	{codeTimeOver, "a limit with `active` whose `until` is over: it never applies again"},
+	{codeShadowTwice, "`shadow`, `soft` or `enforce_percent` in a limit whose descriptor is in shadow mode"},
+	{codeShareOfOne, "`enforce_percent` where all callers have one counter"},
 	{codeSkipped, "a file that is not loaded because of its name; a warning if it has a domain"},
 	{codeDirective, "a `# check:` comment that is misspelt, has no reason, or accepts a finding that is not there"},
 }

@@ -51,6 +51,7 @@ func (c *checker) limits(n *node) {
 			c.requests(n, l)
 			c.burst(l)
 			c.window(l)
+			c.enforcement(n, l)
 		}
 	}
 }
@@ -65,6 +66,32 @@ func (c *checker) over(n *node, i int) {
 		c.add(Warning, n.limits[i].position("active"), codeTimeOver, "remove it, or write another `until`",
 			"the time in which this limit applies is over")
 	}
+}
+
+// enforcement finds limits whose enforcement has no effect, or not the one that it seems to have.
+func (c *checker) enforcement(n *node, l *limit) {
+	key := map[descriptor.Enforcement]string{
+		descriptor.EnforcedInShadow: "shadow", descriptor.EnforcedForSome: "enforce_percent", descriptor.EnforcedSoftly: "soft",
+	}[l.Enforcement]
+	switch {
+	case key == "":
+	case n.rule.Shadow:
+		c.add(Warning, l.position(key), codeShadowTwice, "remove `shadow_mode`, which holds for all limits of the descriptor, or this key",
+			"`%s` has no effect: `shadow_mode` puts the limit in shadow for everyone", key)
+	case l.Enforcement == descriptor.EnforcedForSome && oneCounter(n.rule):
+		c.add(Warning, l.position(key), codeShareOfOne, "write `shadow: true`, or remove it; a share needs a level with a counter for each caller",
+			"`enforce_percent` of one counter: every level that leads here has one value, or its values share a counter, so the limit is enforced for all callers or for none")
+	}
+}
+
+// oneCounter reports whether everything that matches a rule has one counter.
+func oneCounter(r *descriptor.Rule) bool {
+	for i, l := range r.Levels {
+		if !r.Shares(i) && l.Kind != descriptor.MatchExact || descriptor.HasWildcard(l.Key) {
+			return false
+		}
+	}
+	return true
 }
 
 // reservations finds rules under which nothing is ever reserved.
@@ -199,7 +226,7 @@ func (c *checker) superfluous(d *domain) {
 				if i == j || slices.Contains(replaced, a.name) || slices.Contains(replaced, b.name) || !windows(a) || !windows(b) || a.Scheduled {
 					continue
 				}
-				if within(a, b) {
+				if a.Enforcement == descriptor.EnforcedForAll && within(a, b) {
 					c.add(Warning, b.at, codeNeverRefuses, "remove it, or make it smaller than what the other one admits",
 						"the limit %s is never reached: %s never admits more than it", yamlform.Quote(b.name), yamlform.Quote(a.name))
 				}

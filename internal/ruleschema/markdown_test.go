@@ -63,7 +63,7 @@ func typeName(l yamlform.Language, t yamlform.Type) string {
 			return t.Form
 		}
 		return "text"
-	case yamlform.TextList:
+	case yamlform.TextList, yamlform.Texts:
 		return "list of text"
 	case yamlform.TextOrList:
 		return "text, or a list of text"

@@ -152,6 +152,14 @@ func relateLimit(l *jsonschema.Schema) {
 				{Properties: map[string]*jsonschema.Schema{"unit": anyCase([]string{"week"})}},
 			}},
 		})
+	shadow := &jsonschema.Schema{Required: []string{"shadow"}, Properties: map[string]*jsonschema.Schema{"shadow": yes()}}
+	soft := &jsonschema.Schema{Required: []string{"soft"}, Properties: map[string]*jsonschema.Schema{"soft": yes()}}
+	share := has("enforce_percent")
+	together := func(a, b *jsonschema.Schema) *jsonschema.Schema {
+		return not(&jsonschema.Schema{AllOf: []*jsonschema.Schema{a, b}})
+	}
+	l.AllOf = append(l.AllOf, together(shadow, soft), together(shadow, share), together(soft, share), // whom the limit refuses
+		together(has("replaces"), &jsonschema.Schema{AnyOf: []*jsonschema.Schema{shadow, share}}))
 	// Beside `unlimited: true`, keys about counting are not allowed.
 	var counting []*jsonschema.Schema
 	for _, name := range config.CountingKeys() {

@@ -103,6 +103,8 @@ func value(t yamlform.Type) *jsonschema.Schema {
 		s = text(t)
 	case yamlform.TextList:
 		s.AnyOf = []*jsonschema.Schema{textList(), null()}
+	case yamlform.Texts:
+		s.AnyOf = []*jsonschema.Schema{{Type: "array", Items: text(yamlform.Type{Kind: yamlform.Text})}, null()}
 	case yamlform.TextOrList:
 		s.AnyOf = []*jsonschema.Schema{textList(), text(t)}
 	case yamlform.Flag:

@@ -72,6 +72,8 @@ func (o *observed) sawRules(to *reach) {
 type answer struct {
 	limiter.Status
 	descriptor int // which descriptor it is about; -1 if none decided
+
+	wouldRefuse []string // the names of the limits that would have refused, if they were enforced
 }
 
 // whole returns the answer to the request: the limit that decided, as in the headers of clients, and the longest times.
@@ -87,22 +89,32 @@ func (o *observed) whole() answer {
 	if a.descriptor >= 0 {
 		a.Status = d.Statuses[a.descriptor]
 	}
-	a.Code, a.RetryAfter, a.Delay = d.Code, 0, 0
+	a.Code, a.RetryAfter, a.Delay = d.Code, 0, d.Delay
+	a.wouldRefuse = o.unenforced(-1)
 	for i := range d.Statuses {
 		st := &d.Statuses[i]
-		switch {
-		case d.Code == limiter.OverLimit && st.Code == limiter.OverLimit:
-			if a.RetryAfter != backend.Never && (st.RetryAfter == backend.Never || st.RetryAfter > a.RetryAfter) {
-				a.RetryAfter = st.RetryAfter
-			}
-		case d.Code == limiter.OK && (o.rule(i) == nil || !o.rule(i).Shadow):
-			a.Delay = max(a.Delay, st.Delay)
+		if d.Code == limiter.OverLimit && st.Code == limiter.OverLimit &&
+			a.RetryAfter != backend.Never && (st.RetryAfter == backend.Never || st.RetryAfter > a.RetryAfter) {
+			a.RetryAfter = st.RetryAfter
 		}
 	}
 	return a
 }
 
-func (o *observed) of(i int) answer { return answer{o.decision.Statuses[i], i} }
+func (o *observed) of(i int) answer {
+	return answer{Status: o.decision.Statuses[i], descriptor: i, wouldRefuse: o.unenforced(i)}
+}
+
+// unenforced returns the names of the limits of a descriptor that would have refused; of all descriptors if i is negative.
+func (o *observed) unenforced(i int) []string {
+	var names []string
+	for _, n := range o.decision.Notices {
+		if n.Kind != limiter.NoticeWarn && (i < 0 || n.Descriptor == i) {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
 
 // check compares the answer to a request with what is expected of it.
 func (o *observed) check() {
@@ -156,6 +168,9 @@ func (d *differences) always(w *verdict, o *observed, a answer, of string) {
 	}
 	if w.overridden != nil && w.overridden.value != a.Overridden {
 		d.add(w.overridden.at, of+"overridden", strconv.FormatBool(w.overridden.value), strconv.FormatBool(a.Overridden))
+	}
+	if w.wouldRefuse != nil && !slices.Equal(w.wouldRefuse.value, a.wouldRefuse) {
+		d.add(w.wouldRefuse.at, of+"would_refuse", namesText(w.wouldRefuse.value), namesText(a.wouldRefuse))
 	}
 	if w.limit != nil && (!a.Limited || w.limit.value != a.Limit.Requests) {
 		got := "no limit"
@@ -299,6 +314,8 @@ func (o *observed) limitNamed(i int, c limiter.CurrentLimit) *descriptor.Limit {
 	}
 	return nil
 }
+
+func namesText(names []string) string { return "[" + strings.Join(names, ", ") + "]" }
 
 func uintText(n uint64) string { return strconv.FormatUint(n, 10) }
 

@@ -79,7 +79,8 @@ type verdict struct {
 	wait      *want[time.Duration]
 	delay     *want[time.Duration]
 
-	overridden *want[bool]
+	overridden  *want[bool]
+	wouldRefuse *want[[]string] // names of limits
 }
 
 // expectation is the expected answer of a step.
@@ -418,6 +419,9 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 			}},
 		{Key: yamlform.Key{Name: "overridden", Type: flagType, Doc: "whether the numbers are those of an override"},
 			Read: func(t *T, v yamlform.Value) { of(t).overridden = &want[bool]{v.Flag(), v.Position()} }},
+		{Key: yamlform.Key{Name: "would_refuse", Type: yamlform.Type{Kind: yamlform.Texts},
+			Doc: "the `name` of each limit that would have refused the request and is not enforced (`shadow`, `enforce_percent`, `soft`); `[]`: none"},
+			Read: func(t *T, v yamlform.Value) { of(t).wouldRefuse = readNames(v, "would_refuse") }},
 		span("delay", "how long a leaky bucket makes the caller wait", func(v *verdict, w *want[time.Duration]) { v.delay = w }),
 	}
 }
@@ -475,6 +479,19 @@ func readRules(v yamlform.Value) []ruleRef {
 		}
 	}
 	return refs
+}
+
+// readNames reads a list of names, which may be empty.
+func readNames(v yamlform.Value, key string) *want[[]string] {
+	if !v.IsList() {
+		v.Errorf("`%s` must be a list, this is %s: write `[NAME]`, or `[]` for none", key, v.What())
+		return nil
+	}
+	w := &want[[]string]{at: v.Position()}
+	for item := range v.Items() {
+		w.value = append(w.value, readName(item, "an entry of `"+key+"`"))
+	}
+	return w
 }
 
 // readName reads a text that may not be empty; it returns "" if it is.

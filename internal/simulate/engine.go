@@ -191,7 +191,7 @@ func (e *engine) refusedBy(place int, r *descriptor.Rule) {
 			continue
 		}
 		for j := range r.Limits {
-			if isLimit(r, j, &take, overridden) {
+			if isLimit(r, j, &take, overridden) && !e.passes(place, j) {
 				e.refusals = append(e.refusals, refusal{r.Index, int32(j), overridden})
 				known = true
 			}
@@ -204,6 +204,13 @@ func (e *engine) refusedBy(place int, r *descriptor.Rule) {
 		}
 		e.refusals = append(e.refusals, refusal{r.Index, limit, overridden})
 	}
+}
+
+// passes reports whether a limit that was exceeded is not enforced for the caller.
+func (e *engine) passes(place, limit int) bool {
+	return slices.ContainsFunc(e.decision.Notices, func(n limiter.Notice) bool {
+		return n.Kind != limiter.NoticeWarn && n.Descriptor == place && n.LimitIndex == limit
+	})
 }
 
 // isLimit reports whether a take counted under one of a rule's limits. With an override it has a copy of the limit, with other

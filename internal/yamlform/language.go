@@ -69,6 +69,7 @@ const (
 	Text
 	TextList
 	TextOrList // one text, or a list of them
+	Texts      // a list of texts, which may be empty
 	Flag
 	Number
 	Choice    // one of Names

@@ -1,0 +1,34 @@
+package config
+
+import (
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+)
+
+// enforcementKeys are the keys that say whom a limit refuses. A limit has at most one of them.
+var enforcementKeys = []string{"shadow", "enforce_percent", "soft"}
+
+// enforced stores whom a limit refuses, if its key says so. It returns true.
+func (l *limitReading) enforced(says bool, key string, e descriptor.Enforcement) bool {
+	switch {
+	case !says:
+	case l.whom != "":
+		l.second = key
+	default:
+		l.whom, l.limit.Enforcement = key, e
+	}
+	return true
+}
+
+// checkEnforcement checks the key that says whom a limit refuses.
+func (l *limitReading) checkEnforcement() {
+	switch {
+	case l.second != "":
+		l.at(l.second).Errorf("`%s` and `%s`: a limit has one of %s; leave out the others", l.whom, l.second, yamlform.List(enforcementKeys, "and"))
+	case l.whom != "" && l.whom != "soft" && len(l.replaces) > 0:
+		l.at("replaces").Errorf("`replaces` and `%s`: callers for whom this limit is not enforced would have no limit at all; leave out one of them", l.whom)
+	default:
+		return
+	}
+	l.bad = true
+}

@@ -1,0 +1,70 @@
+package descriptor
+
+import "fmt"
+
+// Enforcement is whom a limit refuses.
+type Enforcement uint8
+
+// The enforcements. All limits are counted and measured.
+const (
+	EnforcedForAll   Enforcement = iota
+	EnforcedForSome              // a share of the counters: Limit.EnforcePercent
+	EnforcedInShadow             // for nobody, and callers do not see the limit
+	EnforcedSoftly               // for nobody, and callers see that they are above the limit
+)
+
+// Varies reports whether the limit does more or less than refuse what is above it, for all callers.
+func (l *Limit) Varies() bool { return l.Enforcement != EnforcedForAll || l.WarnAt > 0 }
+
+// EnforcedFor reports whether the limit is enforced for the counter with this key. The answer for a key is the same in every process,
+// and a larger percentage only adds counters.
+func (l *Limit) EnforcedFor(key []byte) bool {
+	switch l.Enforcement {
+	case EnforcedForAll:
+		return true
+	case EnforcedForSome:
+		return hashBytes(hashStart, key)>>32*100>>32 < uint64(l.EnforcePercent)
+	default:
+		return false
+	}
+}
+
+// EnforcementWords describes the enforcement of a limit for people, after a comma. It is empty if there is nothing to say.
+func (l *Limit) EnforcementWords() string {
+	words := ""
+	switch l.Enforcement {
+	case EnforcedForSome:
+		words = fmt.Sprintf(", enforced for %d %% of callers, else in shadow", l.EnforcePercent)
+	case EnforcedInShadow:
+		words = ", in shadow"
+	case EnforcedSoftly:
+		words = ", soft"
+	}
+	if l.WarnAt > 0 {
+		words += fmt.Sprintf(", warns at %d %%", l.WarnAt)
+	}
+	return words
+}
+
+// besideTag appends what distinguishes the counter of a limit from that of a limit beside it with the same algorithm and window. Only
+// a limit that is not enforced for all has such a counter. So the counters of all others stay as they are while a limit is tried
+// out beside them.
+func (r *Rule) besideTag(b []byte, i int) []byte {
+	l := &r.Limits[i]
+	if l.Enforcement == EnforcedForAll {
+		return b
+	}
+	for j := range r.Limits {
+		if i != j && l.SharesCounter(&r.Limits[j]) {
+			return appendEscaped(append(b, '~'), l.Name)
+		}
+	}
+	return b
+}
+
+// SameCounter reports whether two limits of one rule would be one counter: they have the same algorithm and window, and both are
+// enforced for all callers or have the same name.
+func (l *Limit) SameCounter(other *Limit) bool {
+	return l.SharesCounter(other) && (l.Enforcement == EnforcedForAll) == (other.Enforcement == EnforcedForAll) &&
+		(l.Enforcement == EnforcedForAll || l.Name == other.Name)
+}

@@ -1,0 +1,424 @@
+package limiter_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/override"
+)
+
+// side is one limit of a list: a fixed window of a minute.
+func side(name string, requests uint64, change ...func(*descriptor.Limit)) descriptor.Limit {
+	l := descriptor.Limit{Name: name, Requests: requests, Window: descriptor.Window{Unit: descriptor.Minute}}
+	for _, c := range change {
+		c(&l)
+	}
+	return l
+}
+
+func hourly(l *descriptor.Limit)   { l.Window.Unit = descriptor.Hour }
+func inShadow(l *descriptor.Limit) { l.Enforcement = descriptor.EnforcedInShadow }
+func soft(l *descriptor.Limit)     { l.Enforcement = descriptor.EnforcedSoftly }
+func enforcedFor(percent uint8) func(*descriptor.Limit) {
+	return func(l *descriptor.Limit) { l.Enforcement, l.EnforcePercent = descriptor.EnforcedForSome, percent }
+}
+func warnAt(percent uint8) func(*descriptor.Limit) {
+	return func(l *descriptor.Limit) { l.WarnAt = percent }
+}
+
+// sides is a node whose rule has these limits.
+func sides(key string, limits []descriptor.Limit, change ...func(*descriptor.Rule)) descriptor.NodeSpec {
+	r := &descriptor.Rule{Limits: limits}
+	for _, c := range change {
+		c(r)
+	}
+	return descriptor.NodeSpec{Key: key, Rule: r}
+}
+
+// used returns what is in use under each limit of a descriptor.
+func (f *fixture) used(pair string) []int64 {
+	f.t.Helper()
+	c, err := f.Peek(f.t.Context(), f.now, "d", &limiter.Descriptor{Entries: entries(pair)})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	var all []int64
+	for i := range c.List {
+		all = append(all, c.List[i].Used)
+	}
+	return all
+}
+
+func never(*backend.Take) bool { return false }
+
+// A limit in shadow refuses nothing and shows nowhere. It counts what the limits beside it admit, under a counter of its own.
+func TestLimitInShadow(t *testing.T) {
+	s := limiter.Settings{Headers: descriptor.HeadersReference | descriptor.HeadersIETF, Metadata: true}
+	f := newFallback(t, never, s, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
+		sides("k", []descriptor.Limit{side("new", 3, inShadow), side("now", 5)}),
+	}})
+	for i := range uint64(7) {
+		d := f.decide(request(1, "k=a"))
+		st := d.Statuses[0]
+		if i < 5 {
+			f.want(st, limiter.OK, 4-i)
+		} else {
+			f.want(st, limiter.OverLimit, 0)
+		}
+		if st.LimitIndex != 1 || st.Limit.Name != "now" || d.Metadata["warnings"] != nil {
+			t.Errorf("request %d: %+v, metadata %v", i+1, st, d.Metadata)
+		}
+		if text := fmt.Sprint(d.Headers); strings.Contains(text, "new") || !strings.Contains(text, "{RateLimit-Limit 5}") {
+			t.Errorf("request %d: headers %s", i+1, text)
+		}
+		var notices []limiter.Notice
+		if i >= 3 {
+			notices = []limiter.Notice{{Kind: limiter.NoticeShadow, Name: "new", Percent: int64(i+1) * 100 / 3}}
+		}
+		if diff := cmp.Diff(notices, d.Notices); diff != "" {
+			t.Errorf("request %d: %s", i+1, diff)
+		}
+	}
+	if diff := cmp.Diff([]int64{7, 7}, f.used("k=a")); diff != "" { // refused hits count in a fixed window
+		t.Error(diff)
+	}
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_refused_hits_total Hits that a limit refused. Only limits of rules with shadow, enforce_percent, soft or warn_at are counted by limit.
+# TYPE ratelimitd_limit_refused_hits_total counter
+ratelimitd_limit_refused_hits_total{domain="d",limit="new",rule="k"} 0
+ratelimitd_limit_refused_hits_total{domain="d",limit="now",rule="k"} 2
+# HELP ratelimitd_limit_unenforced_hits_total Hits over a limit that passed, and would have been refused if the limit were enforced.
+# TYPE ratelimitd_limit_unenforced_hits_total counter
+ratelimitd_limit_unenforced_hits_total{domain="d",limit="new",rule="k"} 2
+ratelimitd_limit_unenforced_hits_total{domain="d",limit="now",rule="k"} 0
+# HELP ratelimitd_rule_over_limit_hits_total Hits over the limit of a rule, also of rules in shadow mode.
+# TYPE ratelimitd_rule_over_limit_hits_total counter
+ratelimitd_rule_over_limit_hits_total{domain="d",rule="k"} 2
+`), "ratelimitd_limit_refused_hits_total", "ratelimitd_limit_unenforced_hits_total", "ratelimitd_rule_over_limit_hits_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+// The counters of enforced limits are those of a rule without the limits that are tried out beside them.
+func TestTrialChangesNoCounterOfOthers(t *testing.T) {
+	keys := func(limits ...descriptor.Limit) []string {
+		f := newFixture(t, limiter.Settings{}, sides("k", limits))
+		return f.Explain("d", entries("k=a")).Keys
+	}
+	alone := keys(side("now", 5))[0]
+	for name, k := range map[string][]string{
+		"a shadow":     keys(side("now", 5), side("new", 3, inShadow)),
+		"a share":      keys(side("now", 5), side("new", 3, enforcedFor(10))),
+		"soft":         keys(side("now", 5), side("new", 3, soft)),
+		"two of them":  keys(side("now", 5), side("new", 3, soft), side("newer", 2, inShadow)),
+		"other window": keys(side("now", 5), side("new", 3, inShadow, hourly)),
+	} {
+		seen := map[string]bool{}
+		for _, key := range k {
+			seen[key] = true
+		}
+		if k[0] != alone || len(seen) != len(k) {
+			t.Errorf("%s: the keys are %q, alone it is %q", name, k, alone)
+		}
+	}
+	if got := keys(side("now", 5), side("new", 3, inShadow, hourly))[1]; got != keys(side("new", 3, hourly))[0] {
+		t.Errorf("the counter of a limit in shadow, alone in its window, is %q", got)
+	}
+}
+
+// What an enforced limit refuses, a limit in shadow does not count, whatever the admission.
+func TestShadowCountsWhatOthersAdmit(t *testing.T) {
+	dropped := func(l *descriptor.Limit) { l.CountDenied = descriptor.DeniedDrop }
+	for _, s := range []limiter.Settings{{}, allOrNothing, {StopWhenOver: true}} {
+		for _, cached := range []bool{false, true} {
+			var store backend.Store = memory.New(memory.Options{})
+			if cached {
+				store = overlimit.New(overlimit.Options{Store: store})
+			}
+			f := newFixtureOn(t, store, s,
+				sides("k", []descriptor.Limit{side("shadow", 4, inShadow, hourly, dropped), side("now", 2, dropped)}),
+				perMinute("other", "", 3, func(r *descriptor.Rule) { r.Limits[0].CountDenied = descriptor.DeniedDrop }))
+			for range 4 {
+				f.decide(request(1, "k=a"))
+			}
+			if diff := cmp.Diff([]int64{2, 2}, f.used("k=a")); diff != "" {
+				t.Errorf("%+v, cached %t: %s", s, cached, diff)
+			}
+			f.now = f.now.Add(time.Minute)
+			f.decide(request(2, "k=a"))
+			f.now = f.now.Add(time.Minute)
+			if d := f.decide(request(1, "k=a", "other=a")); d.Code != limiter.OK || len(d.Notices) != 1 {
+				t.Errorf("%+v, cached %t: over the limit in shadow: %s %v", s, cached, d.Code, d.Notices)
+			}
+			if diff := cmp.Diff([]int64{4, 1}, f.used("k=a")); diff != "" {
+				t.Errorf("%+v, cached %t: %s", s, cached, diff)
+			}
+			if f.left("other=a") != 2 {
+				t.Errorf("%+v, cached %t: the other descriptor has %d left", s, cached, f.left("other=a"))
+			}
+			f.now = f.now.Add(-2 * time.Minute)
+		}
+	}
+}
+
+// A refund and a peek reach all limits.
+func TestRefundReachesLimitsInShadow(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("now", 9), side("new", 3, inShadow)}))
+	f.ask(3, "k=a")
+	f.ask(-2, "k=a")
+	if d := f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{amount(0, "k=a")}}); len(d.Notices) != 0 {
+		t.Errorf("a peek: %v", d.Notices)
+	}
+	if diff := cmp.Diff([]int64{1, 1}, f.used("k=a")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// The callers for whom a limit is enforced are about as many as it says, always the same ones, and a larger share adds to them.
+func TestEnforcedForAShareOfCallers(t *testing.T) {
+	const callers = 2000
+	var last map[int]bool
+	for _, percent := range []uint8{1, 10, 50, 99, 100} {
+		f := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("now", 9), side("new", 0, hourly, enforcedFor(percent))}))
+		again := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("now", 9), side("new", 0, hourly, enforcedFor(percent))}))
+		refused := make(map[int]bool)
+		for i := range callers {
+			caller := "k=" + strconv.Itoa(i)
+			st := f.ask(1, caller)
+			if st.Code == limiter.OverLimit {
+				refused[i] = true
+			}
+			if other := again.ask(1, caller); other.Code != st.Code {
+				t.Errorf("%s: %s here, and %s in another process", caller, st.Code, other.Code)
+			}
+			if last[i] && !refused[i] {
+				t.Errorf("%s: not refused at %d %%, and before it was", caller, percent)
+			}
+			c, err := f.Peek(t.Context(), f.now, "d", &limiter.Descriptor{Entries: entries(caller)})
+			if err != nil || c.List[1].Passes == refused[i] || c.List[0].Passes {
+				t.Errorf("%s: refused %t, for operators %+v, %v", caller, refused[i], c.List, err)
+			}
+		}
+		if n, want := len(refused), callers*int(percent)/100; n < want-want/4-8 || n > want+want/4+8 {
+			t.Errorf("%d %%: enforced for %d of %d callers", percent, n, callers)
+		}
+		last = refused
+	}
+}
+
+// The share of a key must never change: another hash would refuse other callers after an upgrade.
+func TestEnforcedForVectors(t *testing.T) {
+	for key, least := range map[string]uint8{"": 53, "d|k=a|f60": 10, "d|k=b|f60": 58, "d|k=c|f60~new": 82, "api|user=42|t1": 42} {
+		l := descriptor.Limit{Enforcement: descriptor.EnforcedForSome}
+		for l.EnforcePercent = 0; !l.EnforcedFor([]byte(key)); l.EnforcePercent++ {
+			if l.EnforcePercent > 100 {
+				t.Fatalf("%q: never", key)
+			}
+		}
+		if l.EnforcePercent != least {
+			t.Errorf("%q: enforced from %d %%, want %d", key, l.EnforcePercent, least)
+		}
+	}
+}
+
+// A descriptor in quota mode that passes whatever is counted keeps the other quotas from refusing the request.
+func TestQuotaWithLimitsThatPass(t *testing.T) {
+	for _, s := range []limiter.Settings{{}, allOrNothing} {
+		f := newFixture(t, s,
+			sides("lenient", []descriptor.Limit{side("new", 0, inShadow)}, quota),
+			sides("both", []descriptor.Limit{side("new", 0, inShadow), side("now", 2, hourly)}, quota),
+			perMinute("full", "", 0, quota))
+		if d := f.decide(request(1, "lenient=a", "full=a")); d.Code != limiter.OK {
+			t.Errorf("%+v: beside a descriptor that always passes: %s", s, d.Code)
+		}
+		for i, want := range []limiter.Code{limiter.OK, limiter.OK, limiter.OverLimit} {
+			if d := f.decide(request(1, "both=a", "full=a")); d.Code != want {
+				t.Errorf("%+v: request %d: %s, want %s", s, i+1, d.Code, want)
+			}
+		}
+	}
+}
+
+// An operator's block is enforced, also where it stands for a limit in shadow.
+func TestBlockOfALimitInShadow(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("new", 9, inShadow), side("now", 9, hourly)}, overridable))
+	f.override("d.k", "", override.Numbers{Kind: override.Blocked}, "k=a")
+	f.want(f.ask(1, "k=a"), limiter.OverLimit, 0)
+	f.override("d.k", "", override.Numbers{}, "k=a")
+	f.override("d.k", "new", override.Numbers{Kind: override.Blocked}, "k=a")
+	f.want(f.ask(1, "k=a"), limiter.OverLimit, 0)
+	f.override("d.k", "new", override.Numbers{Kind: override.Replace, Requests: 1}, "k=a")
+	for i, notices := range []int{0, 1} {
+		if d := f.decide(request(1, "k=a")); d.Code != limiter.OK || len(d.Notices) != notices {
+			t.Errorf("request %d of a limit in shadow with an override of 1: %s %v", i+1, d.Code, d.Notices)
+		}
+	}
+}
+
+// A counter that cannot be read matters only to a limit that is enforced.
+func TestOnErrorOfALimitInShadow(t *testing.T) {
+	down := func(of string) func(*backend.Take) bool {
+		return func(t *backend.Take) bool { return t.Limit.Name == of }
+	}
+	nodes := func() descriptor.DomainSpec {
+		return descriptor.DomainSpec{OnError: descriptor.OnErrorDeny, Children: []descriptor.NodeSpec{
+			sides("k", []descriptor.Limit{side("new", 9, inShadow), side("now", 9, hourly)}),
+			sides("lenient", []descriptor.Limit{side("new", 9, inShadow)}),
+		}}
+	}
+	f := newFallback(t, down("new"), limiter.Settings{Headers: descriptor.HeadersReference}, nodes())
+	st := f.ask(1, "k=a")
+	f.want(st, limiter.OK, 8)
+	if st.Degraded != descriptor.OnErrorDefault {
+		t.Errorf("the limit in shadow has no answer: %+v", st)
+	}
+	f.want(f.ask(1, "lenient=a"), limiter.OK, 0)
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_degraded_requests_total Requests answered by on_error because the backend could not count them.
+# TYPE ratelimitd_degraded_requests_total counter
+ratelimitd_degraded_requests_total 1
+`), "ratelimitd_degraded_requests_total"); err != nil {
+		t.Error(err)
+	}
+	f = newFallback(t, down("now"), limiter.Settings{}, nodes())
+	f.want(f.ask(1, "k=a"), limiter.OverLimit, 0)
+}
+
+// A bucket in shadow delays nothing.
+func TestBucketInShadowDelaysNothing(t *testing.T) {
+	leaky := func(l *descriptor.Limit) { l.Algorithm, l.Burst = descriptor.LeakyBucket, 60 }
+	f := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("now", 90), side("new", 60, leaky, inShadow)}))
+	for range 3 {
+		if d := f.decide(request(5, "k=a")); d.Code != limiter.OK || d.Delay != 0 || d.Statuses[0].Delay != 0 || len(d.Headers) != 0 {
+			t.Errorf("%s, delay %s, %v", d.Code, d.Delay, d.Headers)
+		}
+	}
+}
+
+// What is reserved is what the enforced limits grant. A limit in shadow neither makes it smaller nor charges what it refused.
+func TestReservationsBesideALimitInShadow(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("new", 50, inShadow), side("now", 100, hourly)}, reservable))
+	d := f.reserve(1, limiter.OK, amount(40, "k=a"))
+	if d.Holds[0].Reserved != 40 {
+		t.Errorf("%+v", d.Holds)
+	}
+	d = f.reserve(2, limiter.OK, amount(30, "k=a"))
+	if d.Holds[0].Reserved != 30 || d.Holds[0].Result != limiter.HoldDone || len(d.Notices) != 1 {
+		t.Errorf("above the limit in shadow: %+v %v", d.Holds, d.Notices)
+	}
+	d, err := f.step(3, limiter.Hold{Op: limiter.Reserve, Least: 10}, amount(60, "k=a"))
+	if err != nil || d.Code != limiter.OK || d.Holds[0].Reserved != 30 {
+		t.Errorf("as much as fits: %+v, %v", d, err)
+	}
+	if diff := cmp.Diff([]int64{40, 100}, f.used("k=a")); diff != "" {
+		t.Error(diff)
+	}
+	for id, hits := range []uint64{1: 10, 2: 20, 3: 0} {
+		if id == 0 {
+			continue
+		}
+		d, err := f.step(byte(id), limiter.Hold{Op: limiter.Commit, Final: true, ChargeUnknown: true}, amount(hits, "k=a"))
+		if err != nil || d.Holds[0].Result != limiter.HoldDone {
+			t.Errorf("commit %d: %+v, %v", id, d.Holds, err)
+		}
+	}
+	if diff := cmp.Diff([]int64{10, 30}, f.used("k=a")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A soft limit and warn_at add a header and metadata; they refuse nothing.
+func TestWarnings(t *testing.T) {
+	f := newFallback(t, never, limiter.Settings{Metadata: true}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
+		sides("k", []descriptor.Limit{side("day", 4, soft), side("hard", 6, hourly, warnAt(80))}),
+		perMinute("one", "", 2, func(r *descriptor.Rule) { r.Limits[0].WarnAt = 100 }),
+	}})
+	day := map[string]any{"rule": "d.k", "descriptor": 0, "name": "day", "used_percent": int64(0), "exceeded": true}
+	for i, want := range []string{"", "", "", "", `"day";exceeded, "hard";used=83`, `"day";exceeded, "hard";used=100`, `"day";exceeded`} {
+		d := f.decide(request(1, "k=a"))
+		var headers []limiter.Header
+		if want != "" {
+			headers = []limiter.Header{{Key: "x-ratelimit-warning", Value: want}}
+		}
+		if (d.Code == limiter.OverLimit) != (i == 6) || !cmp.Equal(headers, d.Headers) {
+			t.Errorf("request %d: %s %v, want %v", i+1, d.Code, d.Headers, headers)
+		}
+		if warnings, _ := d.Metadata["warnings"].([]any); want == "" && warnings != nil || want != "" && len(warnings) != 1+strings.Count(want, ",") {
+			t.Errorf("request %d: metadata %v", i+1, d.Metadata)
+		} else if want != "" {
+			day["used_percent"] = int64(i+1) * 25
+			if diff := cmp.Diff(day, warnings[0]); diff != "" {
+				t.Errorf("request %d: %s", i+1, diff)
+			}
+		}
+	}
+	for i, want := range []string{"", `"minute";used=100`, ""} {
+		d := f.decide(request(1, "one=a"))
+		if got := fmt.Sprint(d.Headers); want == "" && got != "[]" || !strings.Contains(got, want) {
+			t.Errorf("request %d: %s", i+1, got)
+		}
+	}
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_unenforced_hits_total Hits over a limit that passed, and would have been refused if the limit were enforced.
+# TYPE ratelimitd_limit_unenforced_hits_total counter
+ratelimitd_limit_unenforced_hits_total{domain="d",limit="",rule="one"} 0
+ratelimitd_limit_unenforced_hits_total{domain="d",limit="day",rule="k"} 2
+ratelimitd_limit_unenforced_hits_total{domain="d",limit="hard",rule="k"} 0
+# HELP ratelimitd_limit_warned_hits_total Hits admitted when at least the warn_at share of a limit was in use.
+# TYPE ratelimitd_limit_warned_hits_total counter
+ratelimitd_limit_warned_hits_total{domain="d",limit="",rule="one"} 1
+ratelimitd_limit_warned_hits_total{domain="d",limit="day",rule="k"} 0
+ratelimitd_limit_warned_hits_total{domain="d",limit="hard",rule="k"} 2
+`), "ratelimitd_limit_unenforced_hits_total", "ratelimitd_limit_warned_hits_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A header of a limit's name does not show the limit while it is in shadow.
+func TestOwnHeaderOfALimitInShadow(t *testing.T) {
+	headers := []descriptor.OwnHeader{of("new", own("x-new", descriptor.FieldRemaining)), of("now", own("x-now", descriptor.FieldRemaining))}
+	f := withHeaders(t, memory.New(memory.Options{}), limiter.Settings{}, headers, sides("k", []descriptor.Limit{side("now", 5), side("new", 3, inShadow)}))
+	if diff := cmp.Diff([]limiter.Header{{Key: "x-now", Value: "4"}}, f.decide(request(1, "k=a")).Headers); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A rule in shadow mode warns nobody.
+func TestNoWarningInShadowMode(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("day", 1, soft), side("hard", 2, hourly, warnAt(10))}, shadow),
+		sides("share", []descriptor.Limit{side("day", 1, warnAt(10), inShadow)}))
+	for range 4 {
+		if d := f.decide(request(1, "k=a", "share=a")); d.Code != limiter.OK || len(d.Headers) != 0 {
+			t.Errorf("%s %v", d.Code, d.Headers)
+		}
+	}
+}
+
+// A limit that another rule replaces says nothing.
+func TestReplacedLimitSaysNothing(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("now", 9), side("day", 0, soft, hourly)}),
+		perMinute("gold", "", 9, func(r *descriptor.Rule) { r.Replaces = []string{"day"} }))
+	if d := f.decide(request(1, "k=a", "gold=a")); d.Code != limiter.OK || len(d.Notices) != 0 || len(d.Headers) != 0 {
+		t.Errorf("%s %v %v", d.Code, d.Notices, d.Headers)
+	}
+}
+
+func TestVaryingLimitsDoNotAllocate(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("now", 1000), side("new", 0, inShadow), side("share", 1000, hourly, enforcedFor(50))}))
+	req, d := request(1, "k=a"), &limiter.Decision{}
+	if n := testing.AllocsPerRun(100, func() {
+		if err := f.Decide(t.Context(), noon, req, d); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 0 && !raceDetector {
+		t.Errorf("%v allocations for a decision, want none", n)
+	}
+}
