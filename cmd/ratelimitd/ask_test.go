@@ -187,7 +187,7 @@ func TestCallCommand(t *testing.T) {
 		{[]string{"--count", "5000000000", "second=x"}, 2, "", "at most 1000000000"},
 		{[]string{"--concurrency", "5", "second=x"}, 2, "", "--concurrency needs --rate, --for or --count"},
 		{[]string{"--concurrency", "50000", "--count", "1", "second=x"}, 2, "", "at most 10000"},
-		{[]string{"--hits", "99999999999", "second=x"}, 2, "", "--hits 99999999999"},
+		{[]string{"--hits", "9999999999999999", "second=x"}, 2, "", "--hits 9999999999999999"},
 		{[]string{"--timeout", "0s", "second=x"}, 2, "", "--timeout 0s"},
 	} {
 		args := append([]string{"call", "--server", p.GRPC, "--domain", "edge"}, c.args...)
