@@ -93,6 +93,25 @@ func TestActiveAndOverrides(t *testing.T) {
 	}
 }
 
+// A limit that is not active is no enforced limit. While only a limit in shadow is active, callers see no limit and nothing is refused.
+func TestActiveBesideShadow(t *testing.T) {
+	for _, admission := range []descriptor.Admission{descriptor.Independent, descriptor.AllOrNothing} {
+		f := newFixture(t, limiter.Settings{Admission: admission, Headers: descriptor.HeadersReference},
+			listNode("k", []descriptor.Limit{fixedLimit("new", 1, hourly, inShadow), fixedLimit("now", 2)}, atNight))
+		for i, notices := range []int{0, 1, 1} {
+			if d := f.decide(request(1, "k=a")); d.Code != limiter.OK || len(d.Headers) != 0 || len(d.Notices) != notices {
+				t.Errorf("request %d at noon: %s, %v, %v", i+1, d.Code, d.Headers, d.Notices)
+			}
+		}
+		f.now = night
+		for i, want := range []limiter.Code{limiter.OK, limiter.OK, limiter.OverLimit} {
+			if d := f.decide(request(1, "k=a")); d.Code != want || d.Statuses[0].Limit.Name != "now" || len(d.Headers) != 3 {
+				t.Errorf("request %d at night: %s, %+v", i+1, d.Code, d.Statuses[0])
+			}
+		}
+	}
+}
+
 // Operators see when a limit applies, and whether it does now.
 func TestPeekOfInactiveLimits(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("two", "", 5, andOneAtNight))

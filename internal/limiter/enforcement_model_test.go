@@ -31,7 +31,7 @@ func TestEnforcementModel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {
 				run++
-				m := drawSideModel(rt)
+				m := drawEnforcementModel(rt)
 				f := newFixtureOn(t, open(), limiter.Settings{Admission: m.admission}, m.nodes()...)
 				for n := range rapid.IntRange(1, 12).Draw(rt, "requests") {
 					hits := uint32(rapid.IntRange(1, 4).Draw(rt, "hits"))
@@ -61,19 +61,19 @@ func TestEnforcementModel(t *testing.T) {
 	}
 }
 
-// sideModel has rules of fixed windows, and counts in maps. Time stands still.
-type sideModel struct {
+// enforcementModel has rules of fixed windows, and counts in maps. Time stands still.
+type enforcementModel struct {
 	admission descriptor.Admission
 	rules     [][]descriptor.Limit
 	used      map[string]int64 // by rule, limit and caller
 }
 
-func drawSideModel(t *rapid.T) *sideModel {
-	m := &sideModel{used: map[string]int64{}, admission: rapid.SampledFrom([]descriptor.Admission{descriptor.Independent, descriptor.AllOrNothing}).Draw(t, "admission")}
+func drawEnforcementModel(t *rapid.T) *enforcementModel {
+	m := &enforcementModel{used: map[string]int64{}, admission: rapid.SampledFrom([]descriptor.Admission{descriptor.Independent, descriptor.AllOrNothing}).Draw(t, "admission")}
 	for range rapid.IntRange(1, 3).Draw(t, "rules") {
 		var limits []descriptor.Limit
 		for j := range rapid.IntRange(1, 3).Draw(t, "limits") {
-			l := side(fmt.Sprint("l", j), uint64(rapid.IntRange(0, 9).Draw(t, "limit")))
+			l := fixedLimit(fmt.Sprint("l", j), uint64(rapid.IntRange(0, 9).Draw(t, "limit")))
 			l.CountDenied = rapid.SampledFrom([]descriptor.Denied{descriptor.DeniedCount, descriptor.DeniedDrop}).Draw(t, "count_denied")
 			switch rapid.IntRange(0, 3).Draw(t, "enforcement") {
 			case 1:
@@ -93,16 +93,16 @@ func drawSideModel(t *rapid.T) *sideModel {
 	return m
 }
 
-func (m *sideModel) nodes() []descriptor.NodeSpec {
+func (m *enforcementModel) nodes() []descriptor.NodeSpec {
 	var nodes []descriptor.NodeSpec
 	for i, limits := range m.rules {
-		nodes = append(nodes, sides(fmt.Sprint("k", i), append([]descriptor.Limit(nil), limits...)))
+		nodes = append(nodes, listNode(fmt.Sprint("k", i), append([]descriptor.Limit(nil), limits...)))
 	}
 	return nodes
 }
 
 // decide says what must come of a request, and counts it.
-func (m *sideModel) decide(f *fixture, asked []int, caller string, hits int64) (code limiter.Code, statuses []limiter.Code, notices int) {
+func (m *enforcementModel) decide(f *fixture, asked []int, caller string, hits int64) (code limiter.Code, statuses []limiter.Code, notices int) {
 	code = limiter.OK
 	for _, i := range asked {
 		status := limiter.OK
@@ -131,19 +131,19 @@ func (m *sideModel) decide(f *fixture, asked []int, caller string, hits int64) (
 	return code, statuses, notices
 }
 
-func (m *sideModel) key(i, j int, caller string) string { return fmt.Sprint(i, j, caller) }
+func (m *enforcementModel) key(i, j int, caller string) string { return fmt.Sprint(i, j, caller) }
 
-func (m *sideModel) over(i, j int, caller string, hits int64) bool {
+func (m *enforcementModel) over(i, j int, caller string, hits int64) bool {
 	return m.used[m.key(i, j, caller)]+hits > int64(m.rules[i][j].Requests)
 }
 
 // enforced asks the key of the counter for whom the limit is enforced; TestEnforcedForVectors says what the answer is.
-func (m *sideModel) enforced(f *fixture, i, j int, caller string) bool {
+func (m *enforcementModel) enforced(f *fixture, i, j int, caller string) bool {
 	return m.rules[i][j].EnforcedFor([]byte(f.Explain("d", entries(fmt.Sprintf("k%d=%s", i, caller))).Keys[j]))
 }
 
 // compare compares what is used under all limits.
-func (m *sideModel) compare(t *rapid.T, f *fixture, run int) {
+func (m *enforcementModel) compare(t *rapid.T, f *fixture, run int) {
 	for i := range m.rules {
 		for _, caller := range []string{fmt.Sprint("a", run), fmt.Sprint("b", run)} {
 			c, err := f.Peek(f.t.Context(), f.now, "d", &limiter.Descriptor{Entries: entries(fmt.Sprintf("k%d=%s", i, caller))})

@@ -18,8 +18,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
-// side is one limit of a list: a fixed window of a minute.
-func side(name string, requests uint64, change ...func(*descriptor.Limit)) descriptor.Limit {
+// fixedLimit is one limit of a list: a fixed window of a minute.
+func fixedLimit(name string, requests uint64, change ...func(*descriptor.Limit)) descriptor.Limit {
 	l := descriptor.Limit{Name: name, Requests: requests, Window: descriptor.Window{Unit: descriptor.Minute}}
 	for _, c := range change {
 		c(&l)
@@ -37,8 +37,8 @@ func warnAt(percent uint8) func(*descriptor.Limit) {
 	return func(l *descriptor.Limit) { l.WarnAt = percent }
 }
 
-// sides is a node whose rule has these limits.
-func sides(key string, limits []descriptor.Limit, change ...func(*descriptor.Rule)) descriptor.NodeSpec {
+// listNode is a node whose rule has these limits.
+func listNode(key string, limits []descriptor.Limit, change ...func(*descriptor.Rule)) descriptor.NodeSpec {
 	r := &descriptor.Rule{Limits: limits}
 	for _, c := range change {
 		c(r)
@@ -66,7 +66,7 @@ func never(*backend.Take) bool { return false }
 func TestLimitInShadow(t *testing.T) {
 	s := limiter.Settings{Headers: descriptor.HeadersReference | descriptor.HeadersIETF, Metadata: true}
 	f := newFallback(t, never, s, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
-		sides("k", []descriptor.Limit{side("new", 3, inShadow), side("now", 5)}),
+		listNode("k", []descriptor.Limit{fixedLimit("new", 3, inShadow), fixedLimit("now", 5)}),
 	}})
 	for i := range uint64(7) {
 		d := f.decide(request(1, "k=a"))
@@ -112,16 +112,16 @@ ratelimitd_rule_over_limit_hits_total{domain="d",rule="k"} 2
 // The counters of enforced limits are those of a rule without the limits that are tried out beside them.
 func TestTrialChangesNoCounterOfOthers(t *testing.T) {
 	keys := func(limits ...descriptor.Limit) []string {
-		f := newFixture(t, limiter.Settings{}, sides("k", limits))
+		f := newFixture(t, limiter.Settings{}, listNode("k", limits))
 		return f.Explain("d", entries("k=a")).Keys
 	}
-	alone := keys(side("now", 5))[0]
+	alone := keys(fixedLimit("now", 5))[0]
 	for name, k := range map[string][]string{
-		"a shadow":     keys(side("now", 5), side("new", 3, inShadow)),
-		"a share":      keys(side("now", 5), side("new", 3, enforcedFor(10))),
-		"soft":         keys(side("now", 5), side("new", 3, soft)),
-		"two of them":  keys(side("now", 5), side("new", 3, soft), side("newer", 2, inShadow)),
-		"other window": keys(side("now", 5), side("new", 3, inShadow, hourly)),
+		"a shadow":     keys(fixedLimit("now", 5), fixedLimit("new", 3, inShadow)),
+		"a share":      keys(fixedLimit("now", 5), fixedLimit("new", 3, enforcedFor(10))),
+		"soft":         keys(fixedLimit("now", 5), fixedLimit("new", 3, soft)),
+		"two of them":  keys(fixedLimit("now", 5), fixedLimit("new", 3, soft), fixedLimit("newer", 2, inShadow)),
+		"other window": keys(fixedLimit("now", 5), fixedLimit("new", 3, inShadow, hourly)),
 	} {
 		seen := map[string]bool{}
 		for _, key := range k {
@@ -131,7 +131,7 @@ func TestTrialChangesNoCounterOfOthers(t *testing.T) {
 			t.Errorf("%s: the keys are %q, alone it is %q", name, k, alone)
 		}
 	}
-	if got := keys(side("now", 5), side("new", 3, inShadow, hourly))[1]; got != keys(side("new", 3, hourly))[0] {
+	if got := keys(fixedLimit("now", 5), fixedLimit("new", 3, inShadow, hourly))[1]; got != keys(fixedLimit("new", 3, hourly))[0] {
 		t.Errorf("the counter of a limit in shadow, alone in its window, is %q", got)
 	}
 }
@@ -146,7 +146,7 @@ func TestShadowCountsWhatOthersAdmit(t *testing.T) {
 				store = overlimit.New(overlimit.Options{Store: store})
 			}
 			f := newFixtureOn(t, store, s,
-				sides("k", []descriptor.Limit{side("shadow", 4, inShadow, hourly, dropped), side("now", 2, dropped)}),
+				listNode("k", []descriptor.Limit{fixedLimit("shadow", 4, inShadow, hourly, dropped), fixedLimit("now", 2, dropped)}),
 				perMinute("other", "", 3, func(r *descriptor.Rule) { r.Limits[0].CountDenied = descriptor.DeniedDrop }))
 			for range 4 {
 				f.decide(request(1, "k=a"))
@@ -173,7 +173,7 @@ func TestShadowCountsWhatOthersAdmit(t *testing.T) {
 
 // A refund and a peek reach all limits.
 func TestRefundReachesLimitsInShadow(t *testing.T) {
-	f := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("now", 9), side("new", 3, inShadow)}))
+	f := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("now", 9), fixedLimit("new", 3, inShadow)}))
 	f.ask(3, "k=a")
 	f.ask(-2, "k=a")
 	if d := f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{amount(0, "k=a")}}); len(d.Notices) != 0 {
@@ -189,8 +189,8 @@ func TestEnforcedForAShareOfCallers(t *testing.T) {
 	const callers = 2000
 	var last map[int]bool
 	for _, percent := range []uint8{1, 10, 50, 99, 100} {
-		f := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("now", 9), side("new", 0, hourly, enforcedFor(percent))}))
-		again := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("now", 9), side("new", 0, hourly, enforcedFor(percent))}))
+		f := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("now", 9), fixedLimit("new", 0, hourly, enforcedFor(percent))}))
+		again := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("now", 9), fixedLimit("new", 0, hourly, enforcedFor(percent))}))
 		refused := make(map[int]bool)
 		for i := range callers {
 			caller := "k=" + strconv.Itoa(i)
@@ -235,8 +235,8 @@ func TestEnforcedForVectors(t *testing.T) {
 func TestQuotaWithLimitsThatPass(t *testing.T) {
 	for _, s := range []limiter.Settings{{}, allOrNothing} {
 		f := newFixture(t, s,
-			sides("lenient", []descriptor.Limit{side("new", 0, inShadow)}, quota),
-			sides("both", []descriptor.Limit{side("new", 0, inShadow), side("now", 2, hourly)}, quota),
+			listNode("lenient", []descriptor.Limit{fixedLimit("new", 0, inShadow)}, quota),
+			listNode("both", []descriptor.Limit{fixedLimit("new", 0, inShadow), fixedLimit("now", 2, hourly)}, quota),
 			perMinute("full", "", 0, quota))
 		if d := f.decide(request(1, "lenient=a", "full=a")); d.Code != limiter.OK {
 			t.Errorf("%+v: beside a descriptor that always passes: %s", s, d.Code)
@@ -251,7 +251,7 @@ func TestQuotaWithLimitsThatPass(t *testing.T) {
 
 // An operator's block is enforced, also where it stands for a limit in shadow.
 func TestBlockOfALimitInShadow(t *testing.T) {
-	f := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("new", 9, inShadow), side("now", 9, hourly)}, overridable))
+	f := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("new", 9, inShadow), fixedLimit("now", 9, hourly)}, overridable))
 	f.override("d.k", "", override.Numbers{Kind: override.Blocked}, "k=a")
 	f.want(f.ask(1, "k=a"), limiter.OverLimit, 0)
 	f.override("d.k", "", override.Numbers{}, "k=a")
@@ -272,8 +272,8 @@ func TestOnErrorOfALimitInShadow(t *testing.T) {
 	}
 	nodes := func() descriptor.DomainSpec {
 		return descriptor.DomainSpec{OnError: descriptor.OnErrorDeny, Children: []descriptor.NodeSpec{
-			sides("k", []descriptor.Limit{side("new", 9, inShadow), side("now", 9, hourly)}),
-			sides("lenient", []descriptor.Limit{side("new", 9, inShadow)}),
+			listNode("k", []descriptor.Limit{fixedLimit("new", 9, inShadow), fixedLimit("now", 9, hourly)}),
+			listNode("lenient", []descriptor.Limit{fixedLimit("new", 9, inShadow)}),
 		}}
 	}
 	f := newFallback(t, down("new"), limiter.Settings{Headers: descriptor.HeadersReference}, nodes())
@@ -296,7 +296,7 @@ ratelimitd_degraded_requests_total 1
 // A bucket in shadow delays nothing.
 func TestBucketInShadowDelaysNothing(t *testing.T) {
 	leaky := func(l *descriptor.Limit) { l.Algorithm, l.Burst = descriptor.LeakyBucket, 60 }
-	f := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("now", 90), side("new", 60, leaky, inShadow)}))
+	f := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("now", 90), fixedLimit("new", 60, leaky, inShadow)}))
 	for range 3 {
 		if d := f.decide(request(5, "k=a")); d.Code != limiter.OK || d.Delay != 0 || d.Statuses[0].Delay != 0 || len(d.Headers) != 0 {
 			t.Errorf("%s, delay %s, %v", d.Code, d.Delay, d.Headers)
@@ -306,7 +306,7 @@ func TestBucketInShadowDelaysNothing(t *testing.T) {
 
 // What is reserved is what the enforced limits grant. A limit in shadow neither makes it smaller nor charges what it refused.
 func TestReservationsBesideALimitInShadow(t *testing.T) {
-	f := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("new", 50, inShadow), side("now", 100, hourly)}, reservable))
+	f := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("new", 50, inShadow), fixedLimit("now", 100, hourly)}, reservable))
 	d := f.reserve(1, limiter.OK, amount(40, "k=a"))
 	if d.Holds[0].Reserved != 40 {
 		t.Errorf("%+v", d.Holds)
@@ -339,7 +339,7 @@ func TestReservationsBesideALimitInShadow(t *testing.T) {
 // A soft limit and warn_at add a header and metadata; they refuse nothing.
 func TestWarnings(t *testing.T) {
 	f := newFallback(t, never, limiter.Settings{Metadata: true}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
-		sides("k", []descriptor.Limit{side("day", 4, soft), side("hard", 6, hourly, warnAt(80))}),
+		listNode("k", []descriptor.Limit{fixedLimit("day", 4, soft), fixedLimit("hard", 6, hourly, warnAt(80))}),
 		perMinute("one", "", 2, func(r *descriptor.Rule) { r.Limits[0].WarnAt = 100 }),
 	}})
 	day := map[string]any{"rule": "d.k", "descriptor": 0, "name": "day", "used_percent": int64(0), "exceeded": true}
@@ -385,7 +385,7 @@ ratelimitd_limit_warned_hits_total{domain="d",limit="hard",rule="k"} 2
 // A header of a limit's name does not show the limit while it is in shadow.
 func TestOwnHeaderOfALimitInShadow(t *testing.T) {
 	headers := []descriptor.OwnHeader{of("new", own("x-new", descriptor.FieldRemaining)), of("now", own("x-now", descriptor.FieldRemaining))}
-	f := withHeaders(t, memory.New(memory.Options{}), limiter.Settings{}, headers, sides("k", []descriptor.Limit{side("now", 5), side("new", 3, inShadow)}))
+	f := withHeaders(t, memory.New(memory.Options{}), limiter.Settings{}, headers, listNode("k", []descriptor.Limit{fixedLimit("now", 5), fixedLimit("new", 3, inShadow)}))
 	if diff := cmp.Diff([]limiter.Header{{Key: "x-now", Value: "4"}}, f.decide(request(1, "k=a")).Headers); diff != "" {
 		t.Error(diff)
 	}
@@ -393,8 +393,8 @@ func TestOwnHeaderOfALimitInShadow(t *testing.T) {
 
 // A rule in shadow mode warns nobody.
 func TestNoWarningInShadowMode(t *testing.T) {
-	f := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("day", 1, soft), side("hard", 2, hourly, warnAt(10))}, shadow),
-		sides("share", []descriptor.Limit{side("day", 1, warnAt(10), inShadow)}))
+	f := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("day", 1, soft), fixedLimit("hard", 2, hourly, warnAt(10))}, shadow),
+		listNode("share", []descriptor.Limit{fixedLimit("day", 1, warnAt(10), inShadow)}))
 	for range 4 {
 		if d := f.decide(request(1, "k=a", "share=a")); d.Code != limiter.OK || len(d.Headers) != 0 {
 			t.Errorf("%s %v", d.Code, d.Headers)
@@ -404,7 +404,7 @@ func TestNoWarningInShadowMode(t *testing.T) {
 
 // A limit that another rule replaces says nothing.
 func TestReplacedLimitSaysNothing(t *testing.T) {
-	f := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("now", 9), side("day", 0, soft, hourly)}),
+	f := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("now", 9), fixedLimit("day", 0, soft, hourly)}),
 		perMinute("gold", "", 9, func(r *descriptor.Rule) { r.Replaces = []string{"day"} }))
 	if d := f.decide(request(1, "k=a", "gold=a")); d.Code != limiter.OK || len(d.Notices) != 0 || len(d.Headers) != 0 {
 		t.Errorf("%s %v %v", d.Code, d.Notices, d.Headers)
@@ -412,7 +412,7 @@ func TestReplacedLimitSaysNothing(t *testing.T) {
 }
 
 func TestVaryingLimitsDoNotAllocate(t *testing.T) {
-	f := newFixture(t, limiter.Settings{}, sides("k", []descriptor.Limit{side("now", 1000), side("new", 0, inShadow), side("share", 1000, hourly, enforcedFor(50))}))
+	f := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("now", 1000), fixedLimit("new", 0, inShadow), fixedLimit("share", 1000, hourly, enforcedFor(50))}))
 	req, d := request(1, "k=a"), &limiter.Decision{}
 	if n := testing.AllocsPerRun(100, func() {
 		if err := f.Decide(t.Context(), noon, req, d); err != nil {
