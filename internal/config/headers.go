@@ -13,8 +13,10 @@ import (
 // The bounds of the headers that a domain defines. Proxies refuse answers whose headers are larger than some KiB.
 const (
 	MaxOwnHeaders  = 16
-	MaxHeaderName  = 128 // bytes
-	MaxHeaderValue = 256 // bytes, as the rule file writes it
+	MaxHeaderName  = 128  // bytes
+	MaxHeaderValue = 256  // bytes, as the rule file writes it
+	MaxHeaderSent  = 1024 // bytes, as an answer may have it
+	MaxHeaderOf    = 32   // names of limits
 )
 
 // ReservedHeaders are the headers that belong to a connection or describe a body. A rule file that set one could break the answer.
@@ -22,6 +24,9 @@ var ReservedHeaders = []string{
 	"connection", "content-encoding", "content-length", "content-type", "host", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 	"grpc-message", "grpc-status",
 }
+
+// ServiceHeaders are the headers that the service sends by itself. A header of the same name with another meaning would mislead clients.
+var ServiceHeaders = []string{descriptor.DelayHeader, descriptor.DegradedHeader, descriptor.WarningHeader}
 
 // familyHeaders are the headers of each family, in the order of their bits. Operators may give those of the first other names.
 var familyHeaders = [][]string{
@@ -89,6 +94,8 @@ func (h *headerReading) readName(v yamlform.Value) {
 		v.Errorf("a header's name has at most %d characters, this one has %d", MaxHeaderName, len(name))
 	case slices.Contains(ReservedHeaders, strings.ToLower(name)):
 		v.Errorf("%s belongs to the connection or the body of an answer, and a rule file must not set it: leave it out", yamlform.Quote(name))
+	case slices.Contains(ServiceHeaders, strings.ToLower(name)):
+		v.Errorf("the service sends %s itself, with another meaning: choose another name", yamlform.Quote(name))
 	default:
 		h.header.Name, h.bad = name, false
 	}
@@ -115,6 +122,11 @@ func (h *headerReading) readOf(v yamlform.Value) {
 	if v.IsList() && v.Len() == 0 {
 		v.Errorf("`of` is empty: write the `name` of a limit, or leave it out")
 		h.bad = true
+	}
+	if v.IsList() && v.Len() > MaxHeaderOf {
+		v.Errorf("`of` has %d names, %d are the most: give the limits that the header describes one name, or write two headers", v.Len(), MaxHeaderOf)
+		h.bad = true
+		return
 	}
 	for item := range v.Items() {
 		name, ok := item.Text()
@@ -145,6 +157,11 @@ func parseHeaderValue(text string) (parts []descriptor.HeaderPart, err error) {
 	if i := strings.IndexFunc(text, func(r rune) bool { return r < ' ' || r > '~' }); i >= 0 {
 		return nil, fmt.Errorf("the header's value %s has a character that is not printable ASCII: leave it out", yamlform.Quote(text))
 	}
+	defer func() {
+		if n := longest(parts); err == nil && n > MaxHeaderSent {
+			err = fmt.Errorf("the header's value can become %d characters long, %d are the most: {name} can have %d; use fewer placeholders", n, MaxHeaderSent, descriptor.MaxNameInHeader)
+		}
+	}()
 	for text != "" {
 		before, after, found := strings.Cut(text, "{")
 		if strings.Contains(before, "}") {
@@ -167,6 +184,14 @@ func parseHeaderValue(text string) (parts []descriptor.HeaderPart, err error) {
 	return parts, nil
 }
 
+// longest returns how many characters a header's value can have in an answer.
+func longest(parts []descriptor.HeaderPart) (n int) {
+	for _, p := range parts {
+		n += len(p.Text) + p.Field.Longest()
+	}
+	return n
+}
+
 // readHeaders reads the headers of a domain. An empty list means none.
 func readHeaders(v yamlform.Value) *descriptor.Headers {
 	if !v.IsList() {
@@ -174,9 +199,12 @@ func readHeaders(v yamlform.Value) *descriptor.Headers {
 		return nil
 	}
 	h := new(descriptor.Headers)
+	defined := 0
 	for item := range v.Items() {
 		if item.IsMap() {
-			ownHeader(item, h)
+			if defined++; defined <= MaxOwnHeaders {
+				ownHeader(item, h)
+			}
 			continue
 		}
 		i, ok := item.Choice()
@@ -189,8 +217,8 @@ func readHeaders(v yamlform.Value) *descriptor.Headers {
 		}
 		h.Families |= family
 	}
-	if len(h.Own) > MaxOwnHeaders {
-		v.Errorf("`headers` defines %d headers, %d are the most: leave out the others", len(h.Own), MaxOwnHeaders)
+	if defined > MaxOwnHeaders {
+		v.Errorf("`headers` defines %d headers, %d are the most: leave out the others", defined, MaxOwnHeaders)
 	}
 	for i := range h.Own {
 		for family, names := range familyHeaders {

@@ -42,6 +42,10 @@ func TestWrongHeadersSayWhere(t *testing.T) {
 		{"[{name: a, value: b}, {name: A, value: c, when: refused}]", "2:32: header \"a\" twice in the same answer: leave out one, or give them different `when` or `of`"},
 		{"[{name: Retry-After, value: 5}, retry-after]", "2:10: `headers` has the family `retry-after`, which has a header \"Retry-After\" too: leave out one of them"},
 		{"[" + strings.Join(seventeen, ", ") + "]", "2:10: `headers` defines 17 headers, 16 are the most: leave out the others"},
+		{"[{name: X-RateLimit-Degraded, value: a}]", "2:18: the service sends \"X-RateLimit-Degraded\" itself, with another meaning: choose another name"},
+		{"[{name: x-ratelimit-delay-ms, value: a}]", "2:18: the service sends \"x-ratelimit-delay-ms\" itself, with another meaning: choose another name"},
+		{"[{name: a, value: '" + strings.Repeat("{name}", 9) + "'}]", "2:28: the header's value can become 1152 characters long, 1024 are the most: {name} can have 128; use fewer placeholders"},
+		{"[{name: a, value: b, of: [" + strings.Repeat("n, ", 33) + "]}]", "2:35: `of` has 33 names, 32 are the most: give the limits that the header describes one name, or write two headers"},
 	} {
 		_, errs := Compile(filesOf("domain: d\nheaders: "+c.headers+"\n"), CompileOptions{})
 		if len(errs) != 1 || errs[0].Error() != "a.yaml:"+c.want {
@@ -75,6 +79,23 @@ func TestHeadersOfSeveralFiles(t *testing.T) {
 	second, _ := Compile(filesOf(b), CompileOptions{})
 	if first.Checksum == second.Checksum {
 		t.Error("two values of a header have one checksum")
+	}
+}
+
+// A long list has one error, and is not read.
+func TestLongListsOfHeadersHaveOneError(t *testing.T) {
+	names, headers := make([]string, 20_000), make([]string, 20_000)
+	for i := range names {
+		names[i], headers[i] = fmt.Sprint("n", i), fmt.Sprintf("{name: h%d, value: b}", i)
+	}
+	for _, c := range []struct{ headers, want string }{
+		{"[{name: a, value: b, of: [" + strings.Join(names, ", ") + "]}]", "`of` has 20000 names"},
+		{"[" + strings.Join(headers, ", ") + "]", "`headers` defines 20000 headers"},
+	} {
+		_, errs := Compile(filesOf("domain: d\nheaders: "+c.headers+"\n"), CompileOptions{})
+		if len(errs) != 1 || !strings.Contains(fmt.Sprint(errs), c.want) {
+			t.Errorf("%.200v, want %s alone", errs, c.want)
+		}
 	}
 }
 

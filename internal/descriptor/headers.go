@@ -31,6 +31,13 @@ func (h *Headers) String() string {
 	return "[" + strings.Join(items, ", ") + "]"
 }
 
+// The headers that the service sends by itself.
+const (
+	DelayHeader    = "x-ratelimit-delay-ms" // how long a request must wait, in milliseconds
+	DegradedHeader = "x-ratelimit-degraded" // how on_error answered without a store
+	WarningHeader  = "x-ratelimit-warning"  // the limits that are almost exceeded, and the soft limits that are
+)
+
 // OwnHeader is a header that a rule file defines. Each value begins as a template, so that any service's headers can be sent.
 //
 // It is left out of an answer if one of its fields has no value there.
@@ -81,6 +88,21 @@ const (
 var HeaderFieldNames = []string{
 	FieldLimit: "limit", FieldCapacity: "capacity", FieldUsed: "used", FieldRemaining: "remaining", FieldReset: "reset",
 	FieldResetUnix: "reset_unix", FieldWindow: "window", FieldName: "name", FieldRetryAfter: "retry_after",
+}
+
+// MaxNameInHeader is how many characters of a limit's name a header has. Names in rule files may have any length.
+const MaxNameInHeader = 128
+
+// Longest returns the most characters that stand for the field.
+func (f HeaderField) Longest() int {
+	switch f {
+	case FieldNone:
+		return 0
+	case FieldName:
+		return MaxNameInHeader
+	default:
+		return len("9007199254740991") // MaxRequests; times are shorter
+	}
 }
 
 // Value returns the value as a rule file writes it.

@@ -22,12 +22,12 @@ func (c *calculation) headers(d *Decision, now time.Time) {
 			if c.domain.EnvoyDelay && !c.settings.Shadow {
 				d.Upstream = append(d.Upstream, Header{Key: "x-envoy-fault-delay-request", Value: ms})
 			} else {
-				d.addHeader(DelayHeader, ms)
+				d.addHeader(descriptor.DelayHeader, ms)
 			}
 		}
 	}
 	if warning := c.warning(d); warning != "" {
-		d.addHeader(WarningHeader, warning)
+		d.addHeader(descriptor.WarningHeader, warning)
 	}
 	families, own := c.settings.headers(c.domain)
 	if families == 0 && len(own) == 0 {
@@ -35,7 +35,7 @@ func (c *calculation) headers(d *Decision, now time.Time) {
 	}
 	for i := range d.Statuses {
 		if how := d.Statuses[i].Degraded; how != descriptor.OnErrorDefault && !c.resolved[i].shadow() {
-			d.addHeader("x-ratelimit-degraded", descriptor.OnErrorNames[how])
+			d.addHeader(descriptor.DegradedHeader, descriptor.OnErrorNames[how])
 			break
 		}
 	}
@@ -68,12 +68,6 @@ func (c *calculation) headers(d *Decision, now time.Time) {
 		d.addHeader("RateLimit", draftName(c.decidingLimit(best))+";r="+strconv.FormatUint(st.Remaining, 10)+";t="+seconds(st.Reset))
 	}
 }
-
-// DelayHeader is the header that says how long a request must wait, in milliseconds.
-const DelayHeader = "x-ratelimit-delay-ms"
-
-// WarningHeader is the header that names the limits that are almost exceeded, and the soft limits that are.
-const WarningHeader = "x-ratelimit-warning"
 
 func (d *Decision) addHeader(key, value string) {
 	if key != "" {

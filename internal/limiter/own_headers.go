@@ -66,7 +66,11 @@ func (c *calculation) limitNamed(d *Decision, names []string) (best described) {
 			if !slices.Contains(names, c.limit(i, j).Name) {
 				continue
 			}
-			if next := c.describe(i, j); best.limit == nil || next.remaining() < best.remaining() {
+			next := c.describe(i, j)
+			if next.outcome.Failed && next.outcome.Allowed {
+				continue // on_error let it pass, and nothing is known about it
+			}
+			if best.limit == nil || next.remaining() < best.remaining() {
 				best = next
 			}
 		}
@@ -138,9 +142,13 @@ func (c *calculation) appendField(d *Decision, f descriptor.HeaderField, of desc
 	return true
 }
 
-// appendPrintable appends a name. Characters that no header may have become question marks.
+// appendPrintable appends a name, or the beginning of a long one. Characters that no header may have become question marks.
 func appendPrintable(b []byte, name string) []byte {
+	most := len(b) + descriptor.MaxNameInHeader
 	for _, r := range name {
+		if len(b) == most {
+			break
+		}
 		if r < ' ' || r > '~' {
 			r = '?'
 		}

@@ -137,6 +137,42 @@ func TestOwnHeadersWithoutAStore(t *testing.T) {
 	f.wants(limiter.OK, of1("k=a"), "x-ratelimit-degraded", "allow")
 }
 
+// Names of limits have any length. A header has the beginning of a long one.
+func TestLongNamesInOwnHeaders(t *testing.T) {
+	f := withHeaders(t, memory.New(memory.Options{}), limiter.Settings{}, []descriptor.OwnHeader{own("N", "by ", descriptor.FieldName, "!")},
+		perMinute("k", "", 2, func(r *descriptor.Rule) { r.Name = strings.Repeat("ä", 50_000) }))
+	f.wants(limiter.OK, of1("k=a"), "N", "by "+strings.Repeat("?", descriptor.MaxNameInHeader)+"!")
+}
+
+// No field is longer than Longest says.
+func TestLongestFields(t *testing.T) {
+	const most = descriptor.MaxRequests
+	f := withHeaders(t, memory.New(memory.Options{}), limiter.Settings{}, everyField(), perMinute("k", "", most, func(r *descriptor.Rule) {
+		r.Name, r.Limits[0].Window = strings.Repeat("n", 1000), descriptor.Window{Unit: descriptor.Year, Multiplier: 89}
+	}))
+	for _, hits := range []uint64{1, most} {
+		d := f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: of1("k=a")[0].Entries, Hits: hits, HasHits: true}}})
+		for _, h := range d.Headers {
+			field := descriptor.HeaderField(slices.Index(descriptor.HeaderFieldNames, h.Key)) //nolint:gosec // an index of the names
+			if len(h.Value) > field.Longest() {
+				t.Errorf("%s: %s has %d characters, Longest says %d", h.Key, h.Value, len(h.Value), field.Longest())
+			}
+		}
+	}
+}
+
+// A header that names several limits describes none whose counter could not be read and which on_error let pass.
+func TestOwnHeadersOfALimitThatFailed(t *testing.T) {
+	two := perMinute("k", "", 9)
+	second := two.Rule.Limits[0]
+	second.Name, second.Requests, second.Window = "hourly", 100, descriptor.Window{Unit: descriptor.Hour}
+	two.Rule.Limits[0].Name = "minutely"
+	two.Rule.Limits = append(two.Rule.Limits, second)
+	f := withHeaders(t, &flaky{memory.New(memory.Options{}), func(t *backend.Take) bool { return t.Limit.Name == "hourly" }}, limiter.Settings{OnError: descriptor.OnErrorAllow},
+		[]descriptor.OwnHeader{of("minutely|hourly", own("Either", descriptor.FieldName, " ", descriptor.FieldRemaining)), of("hourly", own("Hourly", descriptor.FieldRemaining))}, two)
+	f.wants(limiter.OK, of1("k=a"), "x-ratelimit-degraded", "allow", "Either", "minutely 8")
+}
+
 // All values of a decision are one allocation, and headers without values none.
 func TestOwnHeadersAllocateOnce(t *testing.T) {
 	f := withHeaders(t, memory.New(memory.Options{}), limiter.Settings{}, everyField(), perMinute("k", "", 1_000_000))

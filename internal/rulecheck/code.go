@@ -37,7 +37,7 @@ const (
 	codeNoReservations  = "no-reservations"
 	codeDelayAlone      = "delay-alone"
 	codeReplacesNobody  = "replaces-nobody"
-	codeHeaderOfNobody  = "header-of-nobody"
+	codeNoSuchLimit     = "no-such-limit"
 	codeNameTwice       = "name-twice"
 	codeSameText        = "same-text"
 	codeTimeOver        = "time-over"
@@ -80,7 +80,7 @@ var Codes = []Code{
 	{codeNoReservations, "a descriptor with a value and without the `reservations` that its sibling without a value has"},
 	{codeDelayAlone, "`envoy_delay` in a domain in which no request waits"},
 	{codeReplacesNobody, "`replaces` of a name that no rate limit of the domain has"},
-	{codeHeaderOfNobody, "a header `of` a name that no rate limit of the domain has"},
+	{codeNoSuchLimit, "a header `of` a name that no rate limit of the domain has"},
 	{codeNameTwice, "a name that several rules of a domain have"},
 	{codeSameText, "two siblings whose key and value, joined with `_`, are the same text"},
 	{codeTimeOver, "a limit with `active` whose `until` is over: it never applies again"},

@@ -9,6 +9,10 @@ import (
 // names checks the names of rate limits, and the `replaces` and headers that refer to them.
 func (c *checker) names(d *domain) {
 	first := make(map[string]yamlform.Position)
+	shown := make(map[string]bool, len(d.of))
+	for _, o := range d.of {
+		shown[o.text] = true
+	}
 	var replaces []listed
 	d.each(func(n *node) {
 		replaces = append(replaces, n.replaces...)
@@ -23,7 +27,7 @@ func (c *checker) names(d *domain) {
 				first[l.name] = at
 				continue
 			}
-			if d.named || slices.ContainsFunc(d.of, func(o listed) bool { return o.text == l.name }) {
+			if d.named || shown[l.name] {
 				continue // a header says it: limits share it on purpose
 			}
 			if at == before {
@@ -41,7 +45,7 @@ func (c *checker) names(d *domain) {
 	}
 	for _, o := range d.of {
 		if _, known := first[o.text]; !known {
-			c.add(Warning, o.at, codeHeaderOfNobody, fixName(o.text, names), "a header `of` %s: no rate limit of the domain %s has that name, so the header is never sent", yamlform.Quote(o.text), yamlform.Quote(d.name))
+			c.add(Warning, o.at, codeNoSuchLimit, fixName(o.text, names), "a header `of` %s: no rate limit of the domain %s has that name, so the header is never sent", yamlform.Quote(o.text), yamlform.Quote(d.name))
 		}
 	}
 }

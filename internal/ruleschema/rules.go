@@ -48,10 +48,10 @@ func headers() *jsonschema.Schema {
 
 // relateHeader adds the names that no header may have, and that only an answer to a refused request can say how long to wait.
 func relateHeader(h *jsonschema.Schema) {
-	name, value := config.MaxHeaderName, config.MaxHeaderValue
+	name, value, of := config.MaxHeaderName, config.MaxHeaderValue, config.MaxHeaderOf
 	h.AllOf = append(h.AllOf,
-		never("name", anyCase(config.ReservedHeaders)),
-		&jsonschema.Schema{Properties: map[string]*jsonschema.Schema{"name": {MaxLength: &name}, "value": {MaxLength: &value}}},
+		never("name", anyCase(slices.Concat(config.ReservedHeaders, config.ServiceHeaders))),
+		&jsonschema.Schema{Properties: map[string]*jsonschema.Schema{"name": {MaxLength: &name}, "value": {MaxLength: &value}, "of": {MaxItems: &of}}},
 		&jsonschema.Schema{
 			If:   is("when", "passed"),
 			Then: never("value", &jsonschema.Schema{Type: "string", Pattern: `\{retry_after\}`}),

@@ -259,6 +259,7 @@ func TestRulesRelations(t *testing.T) {
 		"name: -x, value: a", "name: Connection, value: close", "name: content-length, value: 0", "name: grpc-status, value: 0", "name: x, value: a, when: passed", "name: x, value: a, when: never", "name: x, value: a, when:",
 		"name: x, value: '{retry_after}', when: passed", "name: x, value: '{retry_after}', when: refused", "name: x, value: a, of: n", "name: x, value: a, of: 7", "name: x, value: a, of: [n]", "name: x, value: a, of: []", "name: x, value: a, of: [n, n]", "name: x, value: a, of: ''", "name: x, value: a, of: ['']", "name: x, value: a, of:", "name: x, value: a, off: n",
 		"name: x, value: " + strings.Repeat("v", 256), "name: x, value: " + strings.Repeat("v", 257), "value: x, name: " + strings.Repeat("n", 128), "value: x, name: " + strings.Repeat("n", 129),
+		"name: X-RateLimit-Degraded, value: a", "name: x, value: a, of: [" + strings.Repeat("n, ", 33) + "]",
 	} {
 		agree(t, r, h, []byte("domain: d\nheaders: [{"+h+"}]\n"))
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/intake"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
@@ -196,7 +197,7 @@ func (h *jsonHandler) answer(w http.ResponseWriter, d *limiter.Decision, body []
 		w.Header().Add(header.Key, header.Value)
 	}
 	if d.Delay > 0 {
-		w.Header().Set(limiter.DelayHeader, delayMillis(d))
+		w.Header().Set(descriptor.DelayHeader, delayMillis(d))
 	}
 	w.Header().Set("Content-Type", "application/json")
 	status := http.StatusOK

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/transport"
@@ -178,7 +179,7 @@ func (c *rateLimitCall) finish(err error) {
 	if err == nil {
 		m.answers.observe(c.start, codes.OK) // first, so that a client that has its answer finds it in the metrics
 		if c.decision.Delay > 0 {
-			call.ReplyWith(c, limiter.DelayHeader, delayMillis(&c.decision))
+			call.ReplyWith(c, descriptor.DelayHeader, delayMillis(&c.decision))
 		} else {
 			call.Reply(c)
 		}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/intake"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
@@ -92,7 +93,7 @@ func (m *method) decide(ctx context.Context, req any) (any, error) {
 		return nil, endpoint.StatusOf(err)
 	}
 	if c.decision.Delay > 0 {
-		if err := grpc.SetHeader(ctx, metadata.Pairs(limiter.DelayHeader, delayMillis(&c.decision))); err != nil {
+		if err := grpc.SetHeader(ctx, metadata.Pairs(descriptor.DelayHeader, delayMillis(&c.decision))); err != nil {
 			return nil, status.Errorf(codes.Internal, "set the header of the answer: %v", err)
 		}
 	}

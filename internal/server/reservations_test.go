@@ -372,7 +372,7 @@ func TestKuadrant(t *testing.T) {
 				t.Errorf("%s: check: %v", key, got)
 			}
 		}
-		left(key, uint64(all))
+		left(key, all)
 		if got := call("Report", appendUint(kuadrantRequest(key), 3, all+5)); got[1] != okCode {
 			t.Errorf("%s: report: %v", key, got)
 		}
