@@ -38,8 +38,8 @@ func sum(lists []keyHits) keyHits {
 	var all keyHits
 	busy := 0
 	for i := range lists {
-		all.hits += lists[i].hits
-		all.floor += lists[i].floor
+		all.hits = plus(all.hits, lists[i].hits)
+		all.floor = plus(all.floor, lists[i].floor)
 		if len(lists[i].entries) > 0 {
 			busy++
 			all.entries = lists[i].entries
@@ -68,8 +68,8 @@ func added(lists []keyHits, floor uint64) []hitBounds {
 				places[e.hash] = at
 				entries = append(entries, hitBounds{hash: e.hash, most: floor, text: e.text, cut: e.cut})
 			}
-			entries[at].least += e.least
-			entries[at].most += e.most - lists[i].floor
+			entries[at].least = plus(entries[at].least, e.least)
+			entries[at].most = plus(entries[at].most, e.most-lists[i].floor)
 		}
 	}
 	return entries

@@ -1,5 +1,10 @@
 package hotkeys
 
+import (
+	"math"
+	"math/bits"
+)
+
 const (
 	slots   = 128
 	noSlot  = 255
@@ -9,7 +14,7 @@ const (
 // summary is the Space-Saving sketch of Metwally, Agrawal and El Abbadi (2005), with weights. When all slots are used,
 // a new key replaces one with the smallest count and inherits that count as its error. So count-err <= true <= count
 // for every key in the summary, true <= the smallest count for every other key, and the smallest count is at most
-// hits/128.
+// hits/128, as long as no sum is at its maximum.
 //
 // One scan over all counts finds the slots with the smallest count, and they are then used one after the other. With
 // many keys that occur once, one scan serves about a hundred of them. A heap was rejected: it must be kept in order
@@ -54,11 +59,11 @@ func (s *summary) reset() {
 
 // add counts hits of a key.
 func (s *summary) add(hash uint64, key []byte, hits uint64) {
-	s.hits += hits
+	s.hits = plus(s.hits, hits)
 	i := hash % indexed
 	for ; s.index[i] != noSlot; i = (i + 1) % indexed {
 		if at := s.index[i] % slots; s.slots[at].hash == hash {
-			s.counts[at] += hits
+			s.counts[at] = plus(s.counts[at], hits)
 			return
 		}
 	}
@@ -75,7 +80,7 @@ func (s *summary) add(hash uint64, key []byte, hits uint64) {
 		}
 	}
 	s.index[i] = at
-	s.counts[at%slots] = err + hits
+	s.counts[at%slots] = plus(err, hits)
 	to := &s.slots[at%slots]
 	to.hash, to.err = hash, err
 	to.text.set(key)
@@ -118,6 +123,14 @@ func (s *summary) unindex(at uint8) {
 		}
 	}
 	s.index[gap] = noSlot
+}
+
+// plus returns the sum of two numbers of hits, which stays at its maximum.
+func plus(a, b uint64) uint64 {
+	if sum, carry := bits.Add64(a, b, 0); carry == 0 {
+		return sum
+	}
+	return math.MaxUint64
 }
 
 // floor is an upper bound for the hits of keys that are not in the summary.

@@ -169,3 +169,21 @@ func TestResetForgetsTheSmallest(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Sums stay at their maximum, and the key with the most hits stays the first.
+func TestSumsOfLargeHits(t *testing.T) {
+	s, other := newSummary(), newSummary()
+	for i := range uint64(4 * slots) {
+		s.add(i, []byte{byte(i)}, 1<<63)
+		other.add(i, []byte{byte(i)}, 1<<53)
+	}
+	all := sum([]keyHits{s.list(), other.list()})
+	if all.hits != 1<<64-1 || all.floor != 1<<64-1 {
+		t.Errorf("%d hits, at most %d of other keys", all.hits, all.floor)
+	}
+	for _, e := range all.entries {
+		if e.least > e.most {
+			t.Errorf("%q has %d to %d hits", e.text, e.least, e.most)
+		}
+	}
+}

@@ -3,7 +3,6 @@ package limiter
 import (
 	"crypto/sha256"
 	"fmt"
-	"math"
 	"math/bits"
 	"slices"
 	"time"
@@ -270,7 +269,7 @@ func (c *calculation) newHold(h *Hold, member int, hits int64, enforced bool) *b
 		id[len(id)-1] ^= byte(member)
 		id[len(id)-2] ^= byte(member >> 8)
 	}
-	least := int64(min(h.Least, math.MaxInt64))
+	least := int64(min(h.Least, backend.MaxHits))
 	if least >= hits || !enforced { // a limit that is not enforced must not make the reservations beside it smaller
 		least = 0
 	}

@@ -265,3 +265,17 @@ func TestLateCommitsAreCounted(t *testing.T) {
 		}
 	}
 }
+
+// Descriptors of one counter reserve together. The sum of what each accepts at least has more than 64 bits here.
+func TestLeastOfManyDescriptorsDoesNotOverflow(t *testing.T) {
+	const most = descriptor.MaxRequests
+	f := newFixture(t, limiter.Settings{}, perMinute("k", "", most, reservable))
+	all := make([]limiter.Descriptor, 2049)
+	for i := range all {
+		all[i] = amount(most+1, "k=a")
+	}
+	d, err := f.step(1, limiter.Hold{Op: backend.HoldReserve, Least: most}, all...)
+	if err != nil || d.Code != limiter.OverLimit {
+		t.Errorf("%v, %v: %d hits each are reserved, which accept no less than %d", d.Code, err, d.Holds[0].Reserved, uint64(most))
+	}
+}

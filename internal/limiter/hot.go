@@ -3,6 +3,7 @@ package limiter
 import (
 	"slices"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 )
@@ -35,7 +36,8 @@ func hotRulesOf(t *hotkeys.Tracker, tree *descriptor.Tree, shadow bool) *hotRule
 
 // countUses records which counters a decision touched. A use is the number of hits requested from a counter, admitted or
 // not. A use is refused if its own counter refused it, even if that is not enforced (shadow) or another limit decided the
-// request. A peek or a refund is not a use. Takes that the backend could not answer are not recorded.
+// request. A peek or a refund is not a use. Takes that the backend could not answer are not recorded. Of a refused take
+// only as many hits count as make it too large for the limit: else one request would outweigh all others.
 func (c *calculation) countUses(hot *hotRules) {
 	for i := range c.request.Takes {
 		t, o := &c.request.Takes[i], &c.request.Outcomes[i]
@@ -43,9 +45,23 @@ func (c *calculation) countUses(hot *hotRules) {
 			continue
 		}
 		if rule := c.resolved[t.Member].rule; rule != nil {
-			hot.rules[rule.Index].Count(c.lane, t.Key, t.Hits, !o.Allowed)
+			hot.rules[rule.Index].Count(c.lane, t.Key, c.usedHits(t, o), !o.Allowed)
 		} else {
-			hot.requests[c.domain].Count(c.lane, t.Key, t.Hits, !o.Allowed)
+			hot.requests[c.domain].Count(c.lane, t.Key, c.usedHits(t, o), !o.Allowed)
 		}
 	}
+}
+
+// usedHits returns how many hits of a take are a use. An override may be smaller than the rule's limits.
+func (c *calculation) usedHits(t *backend.Take, o *backend.Outcome) int64 {
+	most := t.Limit.Capacity()
+	if o.Allowed || t.Hits <= int64(most) { //nolint:gosec // at most MaxRequests
+		return t.Hits
+	}
+	if rule := c.resolved[t.Member].rule; rule != nil {
+		for i := range rule.Limits {
+			most = max(most, rule.Limits[i].Capacity())
+		}
+	}
+	return min(t.Hits, int64(most)+1) //nolint:gosec // at most MaxRequests
 }

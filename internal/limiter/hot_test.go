@@ -59,7 +59,7 @@ func TestWhatCountsAsUse(t *testing.T) {
 	f.ask(2, "k=a")
 	f.ask(0, "k=a")  // a peek
 	f.ask(-1, "k=a") // a refund
-	f.ask(5, "k=a")  // refused, with all its hits
+	f.ask(5, "k=a")  // refused, with as many hits as no window has room for
 	f.ask(1, "two=a")
 	f.ask(3, "two=a") // the second limit would admit it
 	f.ask(4, "shadow=a")
@@ -71,7 +71,7 @@ func TestWhatCountsAsUse(t *testing.T) {
 	}
 	f.decide(&limiter.Request{Domain: "unknown", Descriptors: []limiter.Descriptor{limited}})
 	want := []string{
-		"d.k d|k=a|f60 5/7",
+		"d.k d|k=a|f60 4/6",
 		"d.shadow d|shadow=a|f60 4/4 shadow",
 		"d.two d|two=a|f3600 0/4",
 		"d.two d|two=a|f60 3/4",
@@ -88,8 +88,20 @@ func TestWhatCountsAsUse(t *testing.T) {
 	}
 	f.Swap(tree, limiter.Settings{Shadow: true})
 	f.ask(1, "k=a")
-	if got := uses(tracker); got[0] != "d.k d|k=a|f60 6/8 shadow" {
+	if got := uses(tracker); got[0] != "d.k d|k=a|f60 5/7 shadow" {
 		t.Errorf("after a reload: %q", got)
+	}
+}
+
+// A refused request of the largest number of hits does not hide the others.
+func TestLargeHitsDoNotHideOtherUses(t *testing.T) {
+	f, tracker := hotFixture(t, memory.New(memory.Options{}), limiter.Settings{}, descriptor.DomainSpec{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", 10)}})
+	for range 3000 { // 2^53 hits each would be more than 64 bits
+		f.ask(1<<53, "k=a")
+	}
+	f.ask(7, "k=b")
+	if diff := cmp.Diff([]string{"d.k d|k=a|f60 33000/33000", "d.k d|k=b|f60 0/7"}, uses(tracker)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -141,7 +141,7 @@ func (l *Limiter) measure(c *calculation, d *Decision) {
 			}
 			l.seriesOf(c, byRule, i).count(&c.request.Takes[t], r.hits, &c.request.Outcomes[t], r.shadow(), c.settings.NearLimitRatio)
 		} else if r.unlimited() && r.hits > 0 {
-			l.seriesOf(c, byRule, i).Unlimited.Add(uint64(r.hits))
+			add(&l.seriesOf(c, byRule, i).Unlimited, uint64(r.hits))
 		}
 	}
 	if !matched {

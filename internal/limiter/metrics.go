@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"math"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -158,30 +159,46 @@ func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule 
 
 // count adds n hits of a take to the series. The counters mean the same as the reference's statistics: hits that cross a
 // threshold are split at it.
+//
+// The reference's hits have 32 bits. Of a refused take with more, no more count than the limit could ever refuse: else one
+// request would outweigh all others.
 func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool, nearRatio float32) {
-	hits := uint64(n)
-	s.Total.Add(hits)
 	limit := int64(t.Limit.Capacity())
+	if !o.Allowed && n > math.MaxUint32 {
+		n = min(n, max(limit+1, math.MaxUint32))
+	}
+	hits := uint64(n)
+	add(&s.Total, hits)
 	near := int64(float32(limit) * nearRatio)
 	if o.Allowed {
-		s.Within.Add(hits)
+		add(&s.Within, hits)
 		if o.Used > near {
-			s.Near.Add(uint64(o.Used - max(near, min(o.Before, o.Used))))
+			add(&s.Near, uint64(o.Used-max(near, min(o.Before, o.Used))))
 		}
 		return
 	}
 	var fits int64 // hits that would have passed if they had come alone
 	if o.Cached {
-		s.Cached.Add(hits)
+		add(&s.Cached, hits)
 	} else {
 		fits = min(max(limit-o.Before, 0), n)
 	}
-	s.Over.Add(hits - uint64(fits))
+	add(&s.Over, hits-uint64(fits))
 	if shadow {
-		s.Shadow.Add(hits - uint64(fits))
+		add(&s.Shadow, hits-uint64(fits))
 	}
 	if fits > 0 && limit > near {
-		s.Near.Add(uint64(max(0, limit-max(near, o.Before))))
+		add(&s.Near, uint64(max(0, limit-max(near, o.Before))))
+	}
+}
+
+// mostCounted is where a sum of hits stays. A sum of several of them, and what others add at the same time, still fits.
+const mostCounted = 1 << 60
+
+// add adds hits to a sum, which stays at mostCounted: a sum that begins again at 0 looks like a process that was restarted.
+func add(sum *atomic.Uint64, hits uint64) {
+	if sum.Add(hits) > mostCounted {
+		sum.Store(mostCounted)
 	}
 }
 

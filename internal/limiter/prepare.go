@@ -122,7 +122,7 @@ func (c *calculation) take(keys descriptor.KeyBuilder, member int, keyed, limit 
 			same := &c.request.Takes[j]
 			same.Hits = min(same.Hits+t.Hits, backend.MaxHits)
 			if same.Hold != nil && t.Hold != nil {
-				same.Hold.Least += t.Hold.Least
+				same.Hold.Least = min(same.Hold.Least+t.Hold.Least, backend.MaxHits)
 			}
 			if t.Limit.Capacity() < same.Limit.Capacity() {
 				same.Limit = t.Limit

@@ -7,8 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/usage"
 )
 
-// recordUsage records the counters of rules with usage, and counts their hits. A hit is refused if its own counter refused it, as in
-// countUses. Grouped values are recorded as they count. A counter that the over-limit cache answered for was recorded before.
+// recordUsage records the counters of rules with usage, and counts their hits. A hit is refused if its own counter refused it, and
+// of a refused take as many hits count as in countUses. Grouped values are recorded as they count. A counter that the over-limit cache answered for was recorded before.
 func (c *calculation) recordUsage(x *usage.Index, keys descriptor.KeyBuilder, now time.Time) {
 	for i := range c.request.Takes {
 		t, o := &c.request.Takes[i], &c.request.Outcomes[i]
@@ -21,7 +21,7 @@ func (c *calculation) recordUsage(x *usage.Index, keys descriptor.KeyBuilder, no
 			c.identity = keys.AppendKey(c.identity[:0], c.req.Domain, c.entries(t.Member), r.rule, &r.rule.Limits[r.limitAt(0)])
 			key = c.identity
 		}
-		x.Count(now, key, t.Hits, !o.Allowed)
+		x.Count(now, key, c.usedHits(t, o), !o.Allowed)
 		if o.Cached || o.Used == 0 {
 			continue
 		}
