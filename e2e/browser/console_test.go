@@ -404,6 +404,19 @@ func TestConsoleOverrides(t *testing.T) {
 	c.quiet(t)
 }
 
+// Of several limits, the page of a customer names the one with the least left. The numbers have 64 bits, and are texts in JSON.
+func TestConsoleComparesNumbers(t *testing.T) {
+	c := openConsole(t, map[string]string{"shop.yaml": `domain: shop
+descriptors:
+  - key: tenant
+    rate_limits:
+      - {name: hourly, unit: hour, requests_per_unit: 10000000000, algorithm: fixed_window}
+      - {name: minutely, unit: minute, requests_per_unit: 9000000000, algorithm: fixed_window}
+`})
+	c.page(t, customer, "The next request passes. 9,000,000,000 of 9,000,000,000 left.")
+	c.quiet(t)
+}
+
 // The page of a customer lists the counters in use with these entries, of all rules. Each can be reset, and given other numbers.
 func TestConsoleUsage(t *testing.T) {
 	c := openConsole(t, slowRules)

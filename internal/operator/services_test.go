@@ -180,6 +180,18 @@ func TestErrorsAsJSON(t *testing.T) {
 	}
 }
 
+// Numbers of 64 bits are texts in JSON, as in the JSON of all protos: docs/reference/admin-api.md. Requests may have either.
+func TestNumbersAsJSON(t *testing.T) {
+	guarded := start(t, Options{Counters: counted(t), Access: Access{Tokens: owners{annsToken: "ann"}}})
+	for _, n := range []string{`7`, `"7"`} {
+		code, _, body := post(t, guarded, adminconnect.CounterServicePeekProcedure, "application/json",
+			`{"domain": "d", "entries": [{"key": "k", "value": "v"}], "limit": {"requestsPerUnit": `+n+`, "unit": "hour"}}`, map[string]string{"Authorization": "Bearer " + annsToken})
+		if code != 200 || !strings.Contains(body, `"capacity":"7"`) || !strings.Contains(body, `"remaining":"7"`) {
+			t.Errorf("%d %s", code, body)
+		}
+	}
+}
+
 // A panic is an error in every protocol, and the port goes on.
 func TestPanicOfAServiceOverJSON(t *testing.T) {
 	r := start(t, Options{Rules: Rules{Files: func() []descriptor.FileStatus { panic("kaboom") }}})

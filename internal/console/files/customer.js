@@ -71,8 +71,8 @@ const LimitName = ({ of: c }) => html`${c.limit.name && html`<b><${Name} text=${
 
 // Cells are the numbers of a counter.
 const Cells = ({ of: c }) => html`<td class="n">${count(c.used)}</td><td class="n">${count(c.capacity)}</td>
-  <td><${Meter} used=${Number(c.used || 0)} of=${c.capacity || 0} label=${count(c.used) + " of " + count(c.capacity) + " used"} /></td>
-  <td class=${"n " + (c.remaining ? "" : "bad")}>${count(c.remaining)}</td>
+  <td><${Meter} used=${Number(c.used || 0)} of=${Number(c.capacity || 0)} label=${count(c.used) + " of " + count(c.capacity) + " used"} /></td>
+  <td class=${"n " + (Number(c.remaining || 0) ? "" : "bad")}>${count(c.remaining)}</td>
   <td class="n">${c.wait === undefined ? "for ever" : duration(seconds(c.wait))}</td>
   <td class="n" title=${c.resetAt ? utc(c.resetAt) : ""}>${duration(seconds(c.resetAfter))}${c.fromOverLimitCache ? html` <span class="tag" title="The over-limit cache of this process answered">cached</span>` : ""}</td>`;
 
@@ -123,9 +123,9 @@ function Verdict({ x }) {
   if (!x.rule && !(x.counters || []).length) return say("", "Nothing limits this.", x.domainKnown ? "No rule matches these entries." : "No rules are loaded for this domain.");
   if (x.rule && x.rule.unlimited) return say("good", "Unlimited.", "The rule lets every request pass, and counts nothing.");
   if (!x.peeked) return say("", "A rule limits this.", "Whether a request passes now is not known without the counters.");
-  const out = (x.counters || []).filter((c) => !(c.remaining > 0));
+  const out = (x.counters || []).filter((c) => !(Number(c.remaining) > 0));
   if (!out.length) {
-    const least = (x.counters || []).reduce((a, c) => (c.remaining < a.remaining ? c : a));
+    const least = (x.counters || []).reduce((a, c) => (Number(c.remaining) < Number(a.remaining) ? c : a)); // 64-bit numbers are texts
     return say("good", "The next request passes.", count(least.remaining) + " of " + count(least.capacity) + " left.");
   }
   const waits = out.map((c) => seconds(c.wait));
