@@ -92,9 +92,10 @@ func readCut(name string, data []byte, size int) *source {
 		domain.Children = append(domain.Children, p...)
 	}
 	domain.Children = r.unique(domain.Children)
-	r.inheriting = make(map[descriptor.Position]yamlform.Value)
+	r.inheriting, r.unreserved = make(map[descriptor.Position]yamlform.Value), make(map[descriptor.Position]bool)
 	for i := range readers {
 		maps.Copy(r.inheriting, readers[i].inheriting)
+		maps.Copy(r.unreserved, readers[i].unreserved)
 	}
 	r.complete(domain.Children)
 	s.rules += r.rules

@@ -52,7 +52,7 @@ func (r *ruleReader) complete(siblings []descriptor.NodeSpec) {
 			v.Errorf("`inherit`: no descriptor beside this one has the key %s and no value", yamlform.Quote(siblings[i].Key))
 			continue
 		}
-		r.inheritFrom(&siblings[i], &siblings[from], v)
+		r.inheritFrom(&siblings[i], &siblings[from], inheritance{asked: v})
 	}
 	for i := range siblings {
 		if r.inherited <= maxInherited {
@@ -61,15 +61,28 @@ func (r *ruleReader) complete(siblings []descriptor.NodeSpec) {
 	}
 }
 
+// inheritance is what one descriptor with `inherit: true` takes, on the way down from it.
+type inheritance struct {
+	asked yamlform.Value // `inherit`
+
+	// Callers share the counters of what it takes: a level above has `group: $...`, or `share_threshold`.
+	captured, shared bool
+}
+
 // inheritFrom adds to a descriptor what another one says and it does not.
-func (r *ruleReader) inheritFrom(to, from *descriptor.NodeSpec, v yamlform.Value) {
-	if from.FoldCase && !to.FoldCase {
-		v.Errorf("`inherit`: the descriptor that it takes from, %s, has `fold_case: true`: write it here too, or the case of letters matters in this value alone",
-			yamlform.Position(from.Position).Near())
+func (r *ruleReader) inheritFrom(to, from *descriptor.NodeSpec, h inheritance) {
+	if !sameCounting(to, from, h.asked) {
 		return
 	}
-	if to.Rule == nil {
-		to.Rule = r.copyOf(from.Rule, v)
+	h.captured = h.captured || to.Group.Capture > 0
+	h.shared = h.shared || to.ShareThreshold
+	switch {
+	case to.Rule == nil:
+		to.Rule = r.copyOf(from.Rule, h)
+		r.refuseReservedKeys(to, h)
+	case from.Rule != nil && from.Rule.Reservable() && !to.Rule.Reservable() && !r.unreserved[to.Position] && canReserve(to.Rule):
+		reserve(to.Rule, from.Rule.Limits[0].Reservations)
+		r.refuseReservedKeys(to, h)
 	}
 	own := make(map[descriptor.Level]int) // by what is matched: a descriptor of to, or its last one with the value in a list
 	for i := range to.Children {
@@ -85,46 +98,95 @@ func (r *ruleReader) inheritFrom(to, from *descriptor.NodeSpec, v yamlform.Value
 		})
 		switch {
 		case !some:
-			added := r.copyTree(child, v)
+			added := r.copyTree(child, h)
 			if r.inherited > maxInherited {
 				return
 			}
 			to.Children = append(to.Children, added)
 		case sameValues(to.Children[same].Values, child.Values):
-			r.inheritFrom(&to.Children[same], child, v)
+			r.inheritFrom(&to.Children[same], child, h)
 		default:
-			v.Errorf("`inherit`: %s is among the `values` %s, which differ from those it is inherited with, %s: write the same list, or a descriptor for each value",
+			h.asked.Errorf("`inherit`: %s is among the `values` %s, which differ from those it is inherited with, %s: write the same list, or a descriptor for each value",
 				yamlform.Quote(value), yamlform.Position(to.Children[same].Position).Near(), yamlform.Position(child.Position).Near())
 			return
 		}
 	}
 }
 
+// sameCounting reports whether a descriptor groups values as the one that it inherits from. Without this, each caller of the group
+// would have many counters under what it inherits.
+func sameCounting(to, from *descriptor.NodeSpec, asked yamlform.Value) bool {
+	kind := to.Level().Kind
+	one := kind == descriptor.MatchExact || kind == descriptor.MatchValues // each value is named, so there are few
+	where := func(s *descriptor.NodeSpec) string { return yamlform.Position(s.Position).Near() }
+	switch {
+	case from.FoldCase && !to.FoldCase && kind != descriptor.MatchCIDR:
+		asked.Errorf("`inherit`: the descriptor that is inherited from, %s, has `fold_case: true`, and the one %s does not: write it there too, or the case of letters matters in this value alone",
+			where(from), where(to))
+	case from.Group != (descriptor.Group{}) && to.Group == (descriptor.Group{}) && !one && !to.ShareThreshold && !to.Condition:
+		asked.Errorf("`inherit`: the descriptor that is inherited from, %s, has `group: %s`, and the one %s has no `group`: write one there too, or each value of a group has a counter of its own",
+			where(from), from.Group, where(to))
+	default:
+		return true
+	}
+	return false
+}
+
+// refuseReservedKeys refuses levels below a descriptor whose keys name a reservation, now that the descriptor has reservations.
+func (r *ruleReader) refuseReservedKeys(s *descriptor.NodeSpec, h inheritance) {
+	if s.Rule == nil || !s.Rule.Reservable() {
+		return
+	}
+	for i := range s.Children {
+		if descriptor.HoldEntry(s.Children[i].Key) {
+			h.asked.Errorf("`inherit`: the `reservations` that the descriptor takes, and the key `%s` %s below it: there it names a reservation and is not matched; use another key",
+				s.Children[i].Key, yamlform.Position(s.Children[i].Position).Near())
+		}
+	}
+}
+
 // copyTree copies a descriptor and all below it: the descriptors that the copies belong to are completed each in its own way.
-func (r *ruleReader) copyTree(s *descriptor.NodeSpec, v yamlform.Value) descriptor.NodeSpec {
+func (r *ruleReader) copyTree(s *descriptor.NodeSpec, h inheritance) descriptor.NodeSpec {
 	c := *s
-	c.Rule = r.copyOf(s.Rule, v)
+	c.Rule = r.copyOf(s.Rule, h)
 	c.Children = make([]descriptor.NodeSpec, 0, len(s.Children))
-	r.countInherited(1, v)
+	r.countInherited(1, h.asked)
 	for i := range s.Children {
 		if r.inherited > maxInherited {
 			break
 		}
-		c.Children = append(c.Children, r.copyTree(&s.Children[i], v))
+		c.Children = append(c.Children, r.copyTree(&s.Children[i], h))
 	}
 	return c
 }
 
 // copyOf returns a rule that the tree may change: each has a path of its own.
-func (r *ruleReader) copyOf(rule *descriptor.Rule, v yamlform.Value) *descriptor.Rule {
+func (r *ruleReader) copyOf(rule *descriptor.Rule, h inheritance) *descriptor.Rule {
 	if rule == nil {
 		return nil
 	}
-	r.countInherited(len(rule.Limits), v)
+	refuseOfOneCaller(rule, h)
+	r.countInherited(len(rule.Limits), h.asked)
 	c := *rule
 	c.Limits = slices.Clone(rule.Limits)
 	r.rules++
 	return &c
+}
+
+// refuseOfOneCaller refuses a rule that is about the counters of one caller, where callers share counters.
+func refuseOfOneCaller(rule *descriptor.Rule, h inheritance) {
+	for _, c := range [...]struct {
+		bad  bool
+		text string
+	}{
+		{h.captured && rule.Overridable(), capturedAndOverridable}, {h.captured && rule.Usage, capturedAndUsage},
+		{h.shared && rule.Overridable(), sharedAndOverridable}, {h.shared && rule.Usage, sharedAndUsage},
+	} {
+		if c.bad {
+			h.asked.Errorf("`inherit` takes the limit %s: %s", yamlform.Position(rule.Position).Near(), c.text)
+			return
+		}
+	}
 }
 
 // countInherited counts copies. The first one above the bound is an error.

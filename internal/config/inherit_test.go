@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
@@ -140,6 +141,77 @@ func TestInheritErrors(t *testing.T) {
 		_, _, errs := rulesOf(t, "domain: d\ndescriptors:\n"+text)
 		if len(errs) != 1 || !strings.Contains(errs[0], want) {
 			t.Errorf("%s\ngot  %q\nwant %s", text, errs, want)
+		}
+	}
+}
+
+// What is inherited counts callers as it does where it is inherited from, and is allowed there.
+func TestInheritErrorsOfGroups(t *testing.T) {
+	const limit = "rate_limit: {unit: day, requests_per_unit: 1}"
+	const grouped = "{key: ip, group: ipv6/64, " + limit + "}\n- "
+	for text, want := range map[string]string{
+		grouped + "{key: ip, value_cidr: 2001:db8::/32, inherit: true}": "4:49: `inherit`: the descriptor that is inherited from, on line 3, has `group: ipv6/64`, and the one on line 4 has no `group`",
+		grouped + "{key: ip, value: '2001:*', inherit: true}":           "has no `group`: write one there too",
+		"{key: a, descriptors: [{key: ip, group: ipv4/24, " + limit + "}]}\n- {key: a, value: x, inherit: true, descriptors: [{key: ip, " + limit + "}]}":                                  "on line 3, has `group: ipv4/24`, and the one on line 4 has no `group`",
+		"{key: a, descriptors: [{key: b, value_regex: (x).*, group: $1, " + limit + "}]}\n- {key: a, value: x, inherit: true, descriptors: [{key: b, value_regex: (x).*, " + limit + "}]}": "has `group: $1`",
+		"{key: a, descriptors: [{key: b, value: x, fold_case: true, " + limit + "}]}\n- {key: a, value: x, inherit: true, descriptors: [{key: b, value: x, " + limit + "}]}":               "has `fold_case: true`",
+		"{key: a, overridable: true, " + limit + "}\n- {key: a, value_regex: (x).*, group: $1, inherit: true}":                                                                             "`inherit` takes the limit on line 3: `overridable` and `group: $...`",
+		"{key: a, usage: true, " + limit + "}\n- {key: a, value_regex: (x).*, group: $1, inherit: true}":                                                                                   "`inherit` takes the limit on line 3: `usage` and `group: $...`",
+		"{key: a, descriptors: [{key: b, overridable: true, " + limit + "}]}\n- {key: a, value_regex: (x).*, group: $1, inherit: true}":                                                    "`overridable` and `group: $...`",
+		"{key: a, overridable: true, " + limit + "}\n- {key: a, value: x*, share_threshold: true, inherit: true}":                                                                          "`overridable` and `share_threshold`",
+		"{key: a, descriptors: [{key: b, usage: true, " + limit + "}]}\n- {key: a, value: x*, share_threshold: true, inherit: true}":                                                       "`usage` and `share_threshold`",
+		"{key: a, descriptors: [{key: b, value: y*, overridable: true, " + limit + "}]}\n- {key: a, value: x, inherit: true, descriptors: [{key: b, value: y*, share_threshold: true}]}":   "`overridable` and `share_threshold`",
+		"{key: a, reservations: true, " + limit + "}\n- {key: a, value: x, inherit: true, descriptors: [{key: reserve_id, " + limit + "}]}":                                                "the key `reserve_id` on line 4 below it",
+		"{key: a, reservations: true, " + limit + "}\n- {key: a, value: x, inherit: true, rate_limit: {unit: day, requests_per_unit: 2}, descriptors: [{key: commit_id, " + limit + "}]}":  "the key `commit_id` on line 4 below it",
+		grouped + "{key: ip, value_cidr: 2001:db8::/32, group: ipv6/56, inherit: true}":                                                                                                    "",
+		grouped + "{key: ip, value_cidr: 2001:db8::/32, share_threshold: true, inherit: true}":                                                                                             "",
+		grouped + "{key: ip, values: ['2001:db8::1', 10.0.0.1], inherit: true}":                                                                                                            "",
+		"{key: a, fold_case: true, " + limit + "}\n- {key: a, value_cidr: 10.0.0.0/8, inherit: true}":                                                                                      "",
+		"{key: a, overridable: true, " + limit + "}\n- {key: a, value: x*, share_threshold: true, inherit: true, rate_limit: {unit: day, requests_per_unit: 2}}":                           "",
+	} {
+		_, _, errs := rulesOf(t, "domain: d\ndescriptors:\n- "+text)
+		if want == "" && len(errs) == 0 {
+			continue
+		}
+		if len(errs) != 1 || want == "" || !strings.Contains(errs[0], want) {
+			t.Errorf("%s\ngot  %q\nwant %s", text, errs, want)
+		}
+	}
+}
+
+// A limit of its own inherits the reservations: otherwise a request that reserves would match no rule there, and pass.
+func TestInheritReservations(t *testing.T) {
+	const limit = ", rate_limit: {unit: day, requests_per_unit: 2}"
+	for text, want := range map[string]bool{
+		"inherit: true":         true,
+		"inherit: true" + limit: true,
+		"inherit: true, rate_limits: [{name: a, unit: day}, {name: b, unit: hour, algorithm: token_bucket, requests_per_unit: 1}]": true,
+		"inherit: true, reservations: false" + limit:                                                 false,
+		"inherit: true, reservations: {ttl: 2s}" + limit:                                             true,
+		"inherit: true, rate_limit: {unlimited: true}":                                               false,
+		"inherit: true, rate_limit: {unit: day, requests_per_unit: 2, algorithm: leaky_bucket}":      false,
+		"inherit: true, rate_limit: {unit: day, requests_per_unit: 2, lease: true}":                  false,
+		"inherit: true, rate_limit: {unit: day, requests_per_unit: 2, count_denied: true}":           false,
+		"inherit: true, rate_limit: {unit: day, requests_per_unit: 2, active: {weekdays: [monday]}}": false,
+		"inherit: false" + limit: false,
+	} {
+		_, tree, errs := rulesOf(t, "domain: d\ndescriptors:\n- {key: a, reservations: {ttl: 7s}, cost: {input: 3}, rate_limit: {unit: day, requests_per_unit: 1}}\n- {key: a, value: x, "+text+"}")
+		if errs != nil {
+			t.Errorf("%s: %q", text, errs)
+			continue
+		}
+		rule := tree.Domain("d").Match([]descriptor.Entry{{Key: "a", Value: "x"}})
+		if rule.Reservable() != want {
+			t.Errorf("%s: its limits can be reserved: %t, want %t", text, rule.Reservable(), want)
+		}
+		if !want || strings.Contains(text, "2s") {
+			continue
+		}
+		for i := range rule.Limits {
+			l := &rule.Limits[i]
+			if l.Reservations.TTL != 7*time.Second || len(l.Reservations.Cost) != 1 || l.Has(descriptor.SettingCountDenied) && l.CountDenied != descriptor.DeniedDrop {
+				t.Errorf("%s: limit %d has %+v and counts denied hits as %d", text, i, l.Reservations, l.CountDenied)
+			}
 		}
 	}
 }

@@ -84,6 +84,10 @@ func readTTL(into *time.Duration, v yamlform.Value) {
 func (d *descriptorReading) readReservations(v yamlform.Value) {
 	r := &d.reserve
 	if !v.IsMap() && !v.Flag() {
+		if d.r.unreserved == nil {
+			d.r.unreserved = make(map[descriptor.Position]bool)
+		}
+		d.r.unreserved[d.spec.Position] = true
 		return
 	}
 	bounds := descriptor.DefaultReservations()
@@ -151,29 +155,48 @@ func (d *descriptorReading) checkReservations() {
 		r.given.Errorf("`reservations` and `unlimited: true`: nothing is counted; leave it out")
 	}
 	for i := range d.rule.Limits {
-		switch l := &d.rule.Limits[i]; {
-		case l.Algorithm == descriptor.LeakyBucket:
-			r.given.Errorf("`reservations` and `algorithm: leaky_bucket`: its requests wait for their turn, so a place in its queue cannot be set aside; use `token_bucket`")
-		case l.Scheduled:
-			r.given.Errorf("`reservations` and `active`: a reservation may end when its limit no longer applies; leave out one of them")
-		case l.Lease:
-			r.given.Errorf("`reservations` and `lease: true`: all processes must know at once what is held; leave out `lease`")
-		case l.CountDenied == descriptor.DeniedCount:
-			r.given.Errorf("`reservations` and `count_denied: true`: a reservation that is refused would be used for good; leave out `count_denied`")
+		if why := notReservable(&d.rule.Limits[i]); why != "" {
+			r.given.Errorf("`reservations` and %s", why)
 		}
 	}
 }
 
-// applyTo gives the reservations to all limits of a rule. Refused hits do not count there: a caller would pay for a reservation
-// that it did not get.
+// notReservable returns why hits cannot be reserved under a limit, or nothing if they can.
+func notReservable(l *descriptor.Limit) string {
+	switch {
+	case l.Algorithm == descriptor.LeakyBucket:
+		return "`algorithm: leaky_bucket`: its requests wait for their turn, so a place in its queue cannot be set aside; use `token_bucket`"
+	case l.Scheduled:
+		return "`active`: a reservation may end when its limit no longer applies; leave out one of them"
+	case l.Lease:
+		return "`lease: true`: all processes must know at once what is held; leave out `lease`"
+	case l.CountDenied == descriptor.DeniedCount:
+		return "`count_denied: true`: a reservation that is refused would be used for good; leave out `count_denied`"
+	default:
+		return ""
+	}
+}
+
+// canReserve reports whether hits can be reserved under all limits of a rule.
+func canReserve(rule *descriptor.Rule) bool {
+	return len(rule.Limits) > 0 && !slices.ContainsFunc(rule.Limits, func(l descriptor.Limit) bool { return notReservable(&l) != "" })
+}
+
+// applyTo gives the reservations to all limits of a rule.
 func (r *reservationReading) applyTo(rule *descriptor.Rule) {
 	if r.reservations == nil {
 		return
 	}
 	r.reservations.Cost = r.cost
+	reserve(rule, r.reservations)
+}
+
+// reserve gives reservations to all limits of a rule. Refused hits do not count there: a caller would pay for a reservation that it
+// did not get.
+func reserve(rule *descriptor.Rule, reservations *descriptor.Reservations) {
 	for i := range rule.Limits {
 		l := &rule.Limits[i]
-		l.Reservations = r.reservations
+		l.Reservations = reservations
 		if l.Has(descriptor.SettingCountDenied) {
 			l.CountDenied = descriptor.DeniedDrop
 		}

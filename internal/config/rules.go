@@ -257,6 +257,7 @@ type ruleReader struct {
 	limit    limitReading
 
 	inheriting map[descriptor.Position]yamlform.Value // the descriptors with `inherit: true`
+	unreserved map[descriptor.Position]bool           // the descriptors with `reservations: false`
 	inherited  int                                    // descriptors and limits that were copied for them
 }
 
@@ -454,6 +455,9 @@ func (r *ruleReader) unique(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 				joined[i] = true
 				if v, inherits := r.inheriting[specs[i].Position]; inherits {
 					r.inheriting[specs[first].Position] = v
+				}
+				if r.unreserved[specs[i].Position] {
+					r.unreserved[specs[first].Position] = true
 				}
 				if !r.resource {
 					r.WarnAt(yamlform.Position(specs[i].Position), "%s twice: it is taken as one with the first, %s, because one of them has a limit and the other descriptors", describe(level), yamlform.Position(specs[first].Position).Near())

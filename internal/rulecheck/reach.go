@@ -223,7 +223,7 @@ func (c *checker) cannotReserve(nodes []*node, alone *node) {
 			continue
 		}
 		c.add(Warning, n.valueAt, codeNoReservations, "write `reservations` here too",
-			"a request with `%s` matches no rule under %s and passes: this limit has no `reservations`, and those of `%s` without a value (%s) are not inherited with a limit of its own",
+			"a request with `%s` matches no rule under %s and passes: the limit of `%s` without a value (%s) has `reservations`, and this one has none",
 			descriptor.ReserveID, n.what(), yamlform.Clip(alone.key), alone.at.From(n.valueAt))
 	}
 }

@@ -130,6 +130,7 @@ var beyond = map[string]string{
 	"60-a-capture-group-that-the.yaml":             "the grammar of expressions",
 	"61-a-group-that-is-wider-than.yaml":           "arithmetic on a network's bits",
 	"57-inherit-without-a-descriptor-to-take.yaml": "what stands beside a descriptor",
+	"74-inherit-without-the-group-of.yaml":         "what stands beside a descriptor",
 	"65-a-header-twice.yaml":                       "a name beside the headers of a family",
 }
 
