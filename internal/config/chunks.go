@@ -96,8 +96,9 @@ func readCut(name string, data []byte, size int) *source {
 	for i := range readers {
 		maps.Copy(r.inheriting, readers[i].inheriting)
 		maps.Copy(r.unreserved, readers[i].unreserved)
+		r.byEntry = r.byEntry || readers[i].byEntry
 	}
-	r.complete(domain.Children)
+	r.finish(domain.Children)
 	s.rules += r.rules
 	for i := range readers { // a descriptor that cannot inherit is an error of its piece
 		if readers[i].Found() > 0 {

@@ -27,6 +27,14 @@ func (r *ruleReader) inherit(d *descriptorReading) {
 	r.inheriting[d.spec.Position] = d.inherit
 }
 
+// finish does what needs all descriptors of a domain.
+func (r *ruleReader) finish(specs []descriptor.NodeSpec) {
+	r.complete(specs)
+	if r.byEntry {
+		r.checkPaths(nil, specs)
+	}
+}
+
 // complete gives each descriptor that inherits what it does not say itself. It works from the top down, so a descriptor may inherit
 // from one that is inherited itself.
 func (r *ruleReader) complete(siblings []descriptor.NodeSpec) {
@@ -83,6 +91,9 @@ func (r *ruleReader) inheritFrom(to, from *descriptor.NodeSpec, h inheritance) {
 	case from.Rule != nil && from.Rule.Reservable() && !to.Rule.Reservable() && !r.unreserved[to.Position] && canReserve(to.Rule):
 		reserve(to.Rule, from.Rule.Limits[0].Reservations)
 		r.refuseReservedKeys(to, h)
+	}
+	if from.Rule != nil && to.Rule != nil && to.Rule.HitCost == nil && notCounted(to.Rule) == "" {
+		to.Rule.HitCost = from.Rule.HitCost
 	}
 	own := make(map[descriptor.Level]int) // by what is matched: a descriptor of to, or its last one with the value in a list
 	for i := range to.Children {

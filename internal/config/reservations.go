@@ -9,25 +9,21 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// Bounds of reservations and costs. A reservation takes memory in the store until it ends.
+// Bounds of reservations. A reservation takes memory in the store until it ends.
 const (
 	minTTL         = time.Millisecond
 	maxTTL         = 24 * time.Hour
 	maxOutstanding = 1_000_000
-	maxWeight      = descriptor.MaxWeight / descriptor.WeightOne
-	maxWeightName  = 64 // bytes
 )
 
 // durationType is a duration as Go writes it, without a sign or a fraction.
 var durationType = yamlform.Type{Kind: yamlform.Text, Pattern: "([0-9]+(ms|s|m|h))+", Form: "a duration such as 30s or 5m"}
 
-// reservationReading is the `reservations` and the `cost` of a descriptor while its map is being read.
+// reservationReading is the `reservations` of a descriptor while its map is being read.
 type reservationReading struct {
 	reservations *descriptor.Reservations // nil: none
-	cost         descriptor.Cost
-	given        yamlform.Value // `reservations`
+	given        yamlform.Value           // `reservations`
 	ttl, maxTTL  yamlform.Value
-	costGiven    yamlform.Value
 }
 
 // reservationsForm is the map of `reservations`.
@@ -107,39 +103,9 @@ func (d *descriptorReading) readReservations(v yamlform.Value) {
 	}
 }
 
-// readCost reads the weights.
-func (d *descriptorReading) readCost(v yamlform.Value) {
-	r := &d.reserve
-	r.costGiven = v
-	if v.IsMap() && v.Len() == 0 {
-		v.Errorf("`cost` is empty: write a weight for each name, such as `{input: 1, output: 4}`")
-		return
-	}
-	free := true
-	for name, weight := range v.MillionthsByText() {
-		switch {
-		case name == "" || len(name) > maxWeightName:
-			v.Errorf("%s in `cost`: a name has 1 to %d bytes", yamlform.Quote(name), maxWeightName)
-			return
-		case len(r.cost) == descriptor.MaxWeights:
-			v.Errorf("`cost` has more than %d names", descriptor.MaxWeights)
-			return
-		}
-		r.cost = append(r.cost, descriptor.Weight{Name: name, Millionths: weight})
-		free = free && weight == 0
-	}
-	if free && len(r.cost) > 0 {
-		v.Errorf("all weights of `cost` are 0: nothing would ever be used; give one of them a weight, or leave out `reservations`")
-	}
-	slices.SortFunc(r.cost, func(a, b descriptor.Weight) int { return strings.Compare(a.Name, b.Name) })
-}
-
-// checkReservations refuses `reservations` where nothing can be held, and `cost` without it.
+// checkReservations refuses `reservations` where nothing can be held.
 func (d *descriptorReading) checkReservations() {
 	r := &d.reserve
-	if r.costGiven.Given() && !r.given.Given() {
-		r.costGiven.Errorf("`cost` needs `reservations`: it is about the named amounts of a reservation; write `reservations: true` beside it")
-	}
 	for i := range d.spec.Children {
 		if !r.given.Given() && (d.rule == nil || !d.rule.Reservable()) {
 			break
@@ -183,11 +149,11 @@ func canReserve(rule *descriptor.Rule) bool {
 }
 
 // applyTo gives the reservations to all limits of a rule.
-func (r *reservationReading) applyTo(rule *descriptor.Rule) {
+func (r *reservationReading) applyTo(rule *descriptor.Rule, amounts descriptor.Cost) {
 	if r.reservations == nil {
 		return
 	}
-	r.reservations.Cost = r.cost
+	r.reservations.Cost = amounts
 	reserve(rule, r.reservations)
 }
 

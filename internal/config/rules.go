@@ -186,8 +186,8 @@ func init() {
 			Doc: "callers may reserve hits and say later how many they used; holds for all limits of the rule. A map sets bounds"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readReservations(v) }},
-		{Key: yamlform.Key{Name: "cost", Type: yamlform.Type{Kind: yamlform.Decimals, Most: maxWeight}, Extension: true,
-			Doc: "what the named amounts of a reservation cost, such as `{input: 1, output: 4}`: the sum of amount times weight, rounded up; needs `reservations`"},
+		{Key: yamlform.Key{Name: "cost", Type: yamlform.Type{Kind: yamlform.Weights, Most: maxWeight}, Extension: true,
+			Doc: "how many hits each hit of a request counts for: a number; or a table by the value of an entry, such as `{model: {large: 10, \"*\": 1}}`; or, with `reservations`, weights of named amounts, such as `{input: 1, output: 4}`"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readCost(v) }},
 		{Key: yamlform.Key{Name: "metadata", Type: yamlform.Type{Kind: yamlform.AnyMap},
@@ -240,6 +240,7 @@ type descriptorReading struct {
 	usage         bool
 	usageAt       yamlform.Value
 	reserve       reservationReading
+	cost          costReading
 	share         yamlform.Value // of share_threshold
 	condition     yamlform.Value
 	fold          yamlform.Value
@@ -259,6 +260,7 @@ type ruleReader struct {
 	inheriting map[descriptor.Position]yamlform.Value // the descriptors with `inherit: true`
 	unreserved map[descriptor.Position]bool           // the descriptors with `reservations: false`
 	inherited  int                                    // descriptors and limits that were copied for them
+	byEntry    bool                                   // a rule depends on the values of its entries
 }
 
 // newRuleReader returns a reader of a file, or of a piece of it; lines is how many lines of the file come before the piece.
@@ -302,7 +304,7 @@ func (d *descriptorReading) limited(v yamlform.Value, rule *descriptor.Rule) {
 func (r *ruleReader) document(v yamlform.Value) descriptor.DomainSpec {
 	d := domainReading{r: r}
 	read, unknown := yamlform.Read(v, fileForm, &d)
-	r.complete(d.spec.Children)
+	r.finish(d.spec.Children)
 	if d.spec.Position != (descriptor.Position{}) {
 		return d.spec
 	}
@@ -398,6 +400,7 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 		r.refuseOfOneCaller(d.spec.Children, sharedAndOverridable, sharedAndUsage)
 	}
 	d.checkReservations()
+	d.checkCost()
 	if d.rule != nil {
 		d.rule.Shadow = d.shadow
 		d.rule.Quota = d.quota
@@ -406,7 +409,7 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 		d.rule.Metadata = d.metadata
 		d.rule.OverrideMax = d.overrideMax
 		d.rule.Usage = d.usage
-		d.reserve.applyTo(d.rule)
+		d.reserve.applyTo(d.rule, d.cost.amounts)
 		d.rule.Position = d.spec.Position
 		d.spec.Rule = d.rule
 		r.rules++

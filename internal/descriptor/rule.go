@@ -14,6 +14,8 @@ type Rule struct {
 
 	Schedule *Schedule // when its limits apply; nil: always
 
+	HitCost *HitCost // what a hit counts for; nil: one
+
 	Usage bool // operators may list its counters by an entry
 
 	Varies bool // a limit does more or less than refuse what is above it, for all callers; filled in by Compile

@@ -85,6 +85,7 @@ type Rule struct {
 	Quota     Choice   `json:"quota_mode"`
 	OnError   Choice   `json:"on_error"`
 	Replaces  []string `json:"replaces,omitempty"`
+	HitCost   uint64   `json:"hit_cost,omitempty"` // what each hit of the request counts for
 }
 
 // Limit is one limit of a rule, and its counter.

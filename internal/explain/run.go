@@ -92,6 +92,9 @@ func (x *explainer) exhaust(ctx context.Context, last *limiter.Decision) (*limit
 	hits := make([]uint64, len(last.Statuses))
 	for i := range hits {
 		hits[i] = last.Statuses[i].Remaining
+		if rule := last.Statuses[i].Rule; rule != nil {
+			hits[i] /= rule.HitCostOf(x.o.Descriptors[i].Entries)
+		}
 	}
 	if _, err := x.decide(ctx, hits); err != nil {
 		return nil, err
@@ -134,6 +137,9 @@ func (x *explainer) descriptor(ctx context.Context, asked *limiter.Descriptor) (
 	}
 	if e.Rule != nil && !found.FromRequest {
 		d.Rule = x.rule(e.Rule)
+		if found.HitCost > 1 {
+			d.Rule.HitCost = found.HitCost
+		}
 	}
 	if found.Override != nil {
 		d.Override = found.Override.Words()

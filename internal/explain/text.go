@@ -128,6 +128,9 @@ func (w reportWriter) rule(r *Report, d *Descriptor) {
 	if len(rule.Replaces) > 0 {
 		how = append(how, "replaces "+terminal.Clean(strings.Join(rule.Replaces, ", ")))
 	}
+	if rule.HitCost > 1 {
+		how = append(how, fmt.Sprintf("each hit counts as %d", rule.HitCost))
+	}
 	if !rule.Unlimited && rule.OnError.Value != "" {
 		how = append(how, "on_error "+rule.OnError.Value+by(rule.OnError))
 	}

@@ -20,6 +20,8 @@ type Counters struct {
 	Blocked     bool              // an override refuses every request
 	Override    *override.Numbers // in force for all limits of the rule, or for its first one with an override; nil: none
 
+	HitCost uint64 // what one hit counts for under the rule; 0 without a rule
+
 	List []Counter // in the order of the rule's limits; empty if nothing limits the descriptor
 }
 
@@ -35,7 +37,7 @@ type Counter struct {
 	Passes    bool  // the limit is not enforced for this caller: what it refuses passes
 	Used      int64 // hits; more than the capacity where refused hits were counted
 	Remaining uint64
-	Wait      time.Duration // until one more hit would pass; backend.Never if none ever will
+	Wait      time.Duration // until a request of one hit would pass; backend.Never if none ever will
 	Reset     time.Duration // until no hits are in use, or the window ends
 	Cached    bool          // the state comes from the over-limit cache, not from the backend
 }
@@ -130,6 +132,7 @@ func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Desc
 		key := l.keys.AppendKey(nil, domain, entries, nil, &limit)
 		rule, c.FromRequest, c.List = rules.RequestLimits, true, []Counter{{Limit: limit, Key: string(key)}}
 	case rule != nil:
+		c.HitCost = rule.HitCostOf(entries)
 		r := resolved{rule: rule}
 		if n := calc.overrideInForce(rule, entries, now); n.Kind != 0 {
 			c.Override = &n
@@ -150,7 +153,8 @@ func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Desc
 		c.Blocked = r.own.blocked
 	}
 	for i := range c.List {
-		takes = append(takes, backend.Take{Key: []byte(c.List[i].Key), Limit: &c.List[i].Limit, Rule: rule, Hits: 1, Member: i})
+		hits := int64(max(c.HitCost, 1)) //nolint:gosec // at most backend.MaxHits
+		takes = append(takes, backend.Take{Key: []byte(c.List[i].Key), Limit: &c.List[i].Limit, Rule: rule, Hits: hits, Member: i})
 	}
 	return c, takes, nil
 }

@@ -62,7 +62,7 @@ const (
 type HoldOutcome struct {
 	Some     bool // the descriptor has limits; else the other fields are zero
 	Result   backend.HoldResult
-	Reserved int64     // reserve: hits that are held under each limit of the descriptor
+	Reserved int64     // reserve: hits that are held under each limit of the descriptor, before they are multiplied by their cost
 	Expires  time.Time // reserve, extend: by the clock of the store
 }
 
@@ -242,9 +242,21 @@ func (c *calculation) units() error {
 			field := fmt.Sprintf("descriptors[%d].amount", i)
 			return invalid(field, "%s: the cost of the rule %s has no weight for %q; it has weights for %s", field, r.rule.Path, unknown, cost.Names())
 		}
-		r.hits = int64(min(uint64(max(r.hits, 0))+min(hits, backend.MaxHits), backend.MaxHits))
+		more := int64(min(hits, backend.MaxHits))
+		if r.rule != nil && r.rule.HitCost != nil {
+			more = r.rule.HitCost.Hits(c.entries(i), more)
+		}
+		r.hits = min(max(r.hits, 0)+more, backend.MaxHits)
 	}
 	return nil
+}
+
+// hitCost returns what one hit of a descriptor counts for.
+func (c *calculation) hitCost(i int) uint64 {
+	if rule := c.resolved[i].rule; rule != nil && rule.HitCost != nil {
+		return rule.HitCost.Of(c.entries(i))
+	}
+	return 1
 }
 
 // makeHolds makes room for what the takes of a request need for their reservations, so that it does not move while takes point to it.
@@ -269,9 +281,10 @@ func (c *calculation) newHold(h *Hold, member int, hits int64, enforced bool) *b
 		id[len(id)-1] ^= byte(member)
 		id[len(id)-2] ^= byte(member >> 8)
 	}
-	least := int64(min(h.Least, backend.MaxHits))
-	if least >= hits || !enforced { // a limit that is not enforced must not make the reservations beside it smaller
-		least = 0
+	least := int64(0)
+	// A limit that is not enforced must not make the reservations beside it smaller.
+	if cost := c.hitCost(member); enforced && h.Least < uint64(hits)/cost { //nolint:gosec // not negative
+		least = int64(h.Least * cost) //nolint:gosec // at most hits
 	}
 	c.holds = append(c.holds, backend.Hold{
 		ID: id, Op: h.Op, TTL: h.TTL.Microseconds(), Least: least, Final: h.Final, ChargeUnknown: h.ChargeUnknown && enforced,
@@ -330,6 +343,7 @@ func (c *calculation) heldOfRequest(d *Decision) {
 		if r.hold != nil && r.hold.Op == backend.HoldReserve && all.Some && all.Reserved < r.hits && all.Reserved > 0 {
 			r.hits = all.Reserved // so many are counted
 		}
+		all.Reserved /= int64(c.hitCost(i)) //nolint:gosec // at most backend.MaxHits
 		d.Holds = append(d.Holds, all)
 	}
 }

@@ -157,6 +157,9 @@ func (c *calculation) resolve(ctx context.Context, now time.Time) error {
 			if r.rule != nil {
 				replaces = replaces || len(r.rule.Replaces) > 0
 				c.varies = c.varies || r.rule.Varies
+				if r.rule.HitCost != nil {
+					r.hits = r.rule.HitCost.Hits(entries, r.hits)
+				}
 			}
 		}
 		c.resolved = append(c.resolved, r)

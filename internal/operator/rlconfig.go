@@ -82,6 +82,9 @@ func flagsOf(r *descriptor.Rule) string {
 			s += fmt.Sprintf(", group: %s %s", strconv.Quote(l.Key), group)
 		}
 	}
+	if r.HitCost != nil {
+		s += ", cost: " + r.HitCost.String()
+	}
 	for i, w := range r.Cost() {
 		if i == 0 {
 			s += ", cost:"

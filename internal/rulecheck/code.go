@@ -35,6 +35,8 @@ const (
 	codeSmallShare      = "small-share"
 	codeReserveLevel    = "reserve-level"
 	codeNoReservations  = "no-reservations"
+	codeCostTooHigh     = "cost-too-high"
+	codeCostOfOne       = "cost-of-one"
 	codeDelayAlone      = "delay-alone"
 	codeReplacesNobody  = "replaces-nobody"
 	codeNoSuchLimit     = "no-such-limit"
@@ -78,6 +80,8 @@ var Codes = []Code{
 	{codeSmallShare, "a `max_share` that is less than one hit of the limit: nothing can be reserved"},
 	{codeReserveLevel, "a limit on `reserve_id` or `commit_id`: there each reservation has a counter of its own"},
 	{codeNoReservations, "a descriptor with a value and without the `reservations` that its sibling without a value has"},
+	{codeCostTooHigh, "a `cost` above what the limit has: such a request never passes"},
+	{codeCostOfOne, "a `cost` by a value that has a counter of its own"},
 	{codeDelayAlone, "`envoy_delay` in a domain in which no request waits"},
 	{codeReplacesNobody, "`replaces` of a name that no rate limit of the domain has"},
 	{codeNoSuchLimit, "a header `of` a name that no rate limit of the domain has"},

@@ -192,7 +192,7 @@ func (r *domainReader) node(v yamlform.Value) *node {
 		n.inherits = inherit.Flag()
 	}
 	for _, name := range needLimit {
-		if value := keys[name]; value.Given() && (value.IsMap() || value.Flag()) {
+		if value := keys[name]; value.Given() && (value.IsMap() || name == "cost" || value.Flag()) {
 			n.flags = append(n.flags, listed{name, value.Position()})
 		}
 	}

@@ -37,6 +37,7 @@ func (c *checker) limits(n *node) {
 		return
 	}
 	c.reservations(n)
+	c.cost(n)
 	for i := range n.limits {
 		l := &n.limits[i]
 		if n.rule.Unlimited {

@@ -97,7 +97,14 @@ func relateDescriptor(d *jsonschema.Schema) {
 			If:   has("on_error"),
 			Then: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{has("rate_limit"), has("rate_limits")}},
 		},
-		&jsonschema.Schema{If: has("cost"), Then: given("reservations")},
+		&jsonschema.Schema{If: costs(weighted()), Then: given("reservations")},
+		&jsonschema.Schema{
+			If: costs(multiplied()),
+			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
+				never("rate_limit", takesOneAnyway()),
+				never("rate_limits", &jsonschema.Schema{Type: "array", Contains: takesOneAnyway()}),
+			}},
+		},
 		&jsonschema.Schema{
 			If: given("reservations"),
 			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
@@ -183,6 +190,32 @@ func holdsNothing() *jsonschema.Schema {
 		return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: yes()}}
 	}
 	return &jsonschema.Schema{Type: "object", AnyOf: []*jsonschema.Schema{is("algorithm", "leaky_bucket"), has("active"), set("lease"), set("count_denied"), set("unlimited")}}
+}
+
+// costs is a descriptor whose `cost` is like this.
+func costs(how *jsonschema.Schema) *jsonschema.Schema {
+	return &jsonschema.Schema{Required: []string{"cost"}, Properties: map[string]*jsonschema.Schema{"cost": how}}
+}
+
+// weighted is a `cost` with the weight of an amount.
+func weighted() *jsonschema.Schema {
+	return &jsonschema.Schema{Type: "object", Not: &jsonschema.Schema{AdditionalProperties: &jsonschema.Schema{Types: []string{"object", "null"}}}}
+}
+
+// multiplied is a `cost` of hits: a number, or a map with a table.
+func multiplied() *jsonschema.Schema {
+	return &jsonschema.Schema{AnyOf: []*jsonschema.Schema{
+		{Type: "integer"},
+		{Type: "object", Not: &jsonschema.Schema{AdditionalProperties: &jsonschema.Schema{Types: []string{"number", "null"}}}},
+	}}
+}
+
+// takesOneAnyway is a limit under which no hit counts for more than one.
+func takesOneAnyway() *jsonschema.Schema {
+	return &jsonschema.Schema{Type: "object", AnyOf: []*jsonschema.Schema{
+		is("algorithm", descriptor.Concurrency.String()),
+		{Required: []string{"unlimited"}, Properties: map[string]*jsonschema.Schema{"unlimited": yes()}},
+	}}
 }
 
 // concurrency adds which keys a concurrency limit has.

@@ -116,11 +116,8 @@ func value(t yamlform.Type) *jsonschema.Schema {
 	case yamlform.Decimal:
 		above, most := 0.0, float64(t.Most)
 		s = &jsonschema.Schema{Types: []string{"number", "null"}, ExclusiveMinimum: &above, Maximum: &most}
-	case yamlform.Decimals:
-		least, most, one := 0.0, float64(t.Most), 1
-		s.AnyOf = []*jsonschema.Schema{
-			{Type: "object", MinProperties: &one, AdditionalProperties: &jsonschema.Schema{Types: []string{"number", "null"}, Minimum: &least, Maximum: &most}}, null(),
-		}
+	case yamlform.Weights:
+		s.AnyOf = weights(t)
 	case yamlform.Choice:
 		if s = choice(t.Names); t.AnyCase {
 			s = anyCase(t.Names)
@@ -139,6 +136,19 @@ func value(t yamlform.Type) *jsonschema.Schema {
 		s.Types = []string{"object", "null"}
 	}
 	return s
+}
+
+// weights is one weight, or a map of weights by name and of tables of weights by value.
+func weights(t yamlform.Type) []*jsonschema.Schema {
+	none, least, most, one := 0.0, 1.0, float64(t.Most), 1
+	whole := &jsonschema.Schema{Type: "integer", Minimum: &least, Maximum: &most}
+	table := &jsonschema.Schema{Type: "object", MinProperties: &one, AdditionalProperties: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{whole, null()}}}
+	weight := &jsonschema.Schema{Type: "number", Minimum: &none, Maximum: &most}
+	return []*jsonschema.Schema{
+		whole,
+		{Type: "object", MinProperties: &one, AdditionalProperties: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{weight, table, null()}}},
+		null(),
+	}
 }
 
 func boolean() []*jsonschema.Schema {

@@ -132,6 +132,8 @@ var beyond = map[string]string{
 	"57-inherit-without-a-descriptor-to-take.yaml": "what stands beside a descriptor",
 	"74-inherit-without-the-group-of.yaml":         "what stands beside a descriptor",
 	"65-a-header-twice.yaml":                       "a name beside the headers of a family",
+	"79-a-cost-without-the-other-values.yaml":      "which values a level matches",
+	"80-a-cost-by-an-entry-that-is-not-there.yaml": "the keys of the levels above",
 }
 
 func TestRulesAgreesWithRecordedVerdicts(t *testing.T) {
@@ -235,6 +237,10 @@ func TestRulesRelations(t *testing.T) {
 		"key: k, descriptors: [{key: j}]", "key: k, descriptors: {key: j}", "key: k, descriptors:", "key: k, descriptors: [{kee: j}]", "key: k, shadow_mode: yes, " + limit, "key: k, shadow_mode: 1, " + limit,
 		"key: k, reservations: true, " + limit, "key: k, reservations: no, cost: {a: 1}, " + limit, "key: k, reservations: {}, cost: {a: 0.1, b: 4}, " + limit, "key: k, cost: {a: 1}, " + limit,
 		"key: k, reservations: true, cost: {}, " + limit, "key: k, reservations: true, cost: {a: -1}, " + limit, "key: k, reservations: true, cost: {a: 1000001}, " + limit,
+		"key: k, cost: 1, " + limit, "key: k, cost: 1000000, " + limit, "key: k, cost: 1000001, " + limit, "key: k, cost: 0, " + limit, "key: k, cost: 1.5, " + limit, "key: k, cost: '1', " + limit, "key: k, cost: [1], " + limit,
+		"key: k, cost: {k: {a: 2, '*': 1}}, " + limit, "key: k, cost: {k: {a: ~, '*': 1}}, " + limit, "key: k, cost: {k: {'*': 0}}, " + limit, "key: k, cost: {k: {'*': 1.5}}, " + limit, "key: k, cost: {k: {}}, " + limit, "key: k, cost: {k: ~}, " + limit, "key: k, cost: {k: [1]}, " + limit,
+		"key: k, cost: {k: {'*': 1}, a: 2}, " + limit, "key: k, reservations: true, cost: {k: {'*': 1}, a: 0.5}, " + limit, "key: k, cost: 2, rate_limit: {unlimited: true}", "key: k, cost: {k: {'*': 2}}, rate_limit: {unlimited: true}",
+		"key: k, cost: 2, rate_limit: {algorithm: concurrency, max_in_flight: 3, ttl: 1m}", "key: k, cost: {k: {'*': 2}}, rate_limits: [{name: a, unit: day}, {name: b, algorithm: concurrency, max_in_flight: 3, ttl: 1m}]", "key: k, reservations: true, cost: {a: 2}, rate_limit: {algorithm: concurrency, max_in_flight: 3, ttl: 1m}",
 		"key: k, reservations: true, cost: 1, " + limit, "key: k, reservations: true, cost: {a: '1'}, " + limit, "key: k, reservations: true, cost:, " + limit,
 		"key: k, reservations: {ttl: 30s, max_ttl: 1h30m, max_share: 0.1, max_outstanding: 5, on_expire: release}, " + limit, "key: k, reservations: {ttl: 30}, " + limit,
 		"key: k, reservations: {ttl: 1.5s}, " + limit, "key: k, reservations: {max_share: 0}, " + limit, "key: k, reservations: {max_share: 1.5}, " + limit, "key: k, reservations: {max_outstanding: 0}, " + limit,

@@ -56,6 +56,10 @@ func (m *mutator) visit(key string, v yamlform.Value) bool {
 	if key == "metadata" {
 		return false // free-form, without an effect on decisions
 	}
+	if key == "cost" {
+		m.costs(key, v)
+		return false
+	}
 	if v.IsMap() {
 		if keys := v.Keys(); keys["requests_per_unit"].Given() && !keys["algorithm"].Given() {
 			m.algorithms(v)
@@ -121,6 +125,17 @@ func (m *mutator) number(key string, v yamlform.Value, t yamlform.Type) {
 		if n > t.Least {
 			m.set(key, v, strconv.FormatUint(n-1, 10))
 		}
+	}
+}
+
+// costs makes the mutants of a cost, also of those in maps, whose keys are none of the rule language.
+func (m *mutator) costs(key string, v yamlform.Value) {
+	if !v.IsMap() {
+		m.number(key, v, yamlform.Between(1, descriptor.MaxHitCost))
+		return
+	}
+	for k, cost := range v.Pairs() {
+		m.costs(k.Written(), cost)
 	}
 }
 

@@ -45,6 +45,7 @@ descriptors:
   - key: c
     value_cidr: 10.0.0.0/8
     rate_limit: {unit: year, requests_per_unit: 0, nodelay: all}
+    cost: {c: {a: 3, "*": 1}}
 `
 	mutants, err := Mutants("r.yaml", []byte(rules))
 	if err != nil {
@@ -66,7 +67,7 @@ descriptors:
 		"key: c -> cx", "value_cidr: 10.0.0.0/8 -> 10.0.0.0/7", "value_cidr: 10.0.0.0/8 -> 10.0.0.0/9",
 		"algorithm: fixed_window -> sliding_window", "algorithm: fixed_window -> sliding_log",
 		"algorithm: fixed_window -> token_bucket", "algorithm: fixed_window -> leaky_bucket", "algorithm: fixed_window -> concurrency",
-		"unit: year -> month", "requests_per_unit: 0 -> 1", "nodelay: all -> 0",
+		"unit: year -> month", "requests_per_unit: 0 -> 1", "nodelay: all -> 0", "a: 3 -> 4", "a: 3 -> 2", "*: 1 -> 2",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("mutants\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -159,14 +159,73 @@ func (v Value) Millionths() (uint64, bool) {
 	return 0, false
 }
 
+// Weight reads a whole number from 1 to the Most of the type.
+func (v Value) Weight() (uint64, bool) {
+	n, most := v.node(), v.typed().Most
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!int" {
+		if u, ok := whole(n); ok && u > 0 && u <= most {
+			return u, true
+		}
+	}
+	return 0, false
+}
+
 // MillionthsByText reads a map of texts to decimal numbers within the bounds of the type. It yields the numbers in millionths, in
-// the order of the file, and records an error for each pair that it leaves out.
+// the order of the file, and records an error for each pair that it leaves out. It leaves out maps without an error: they are those of
+// WeightsByText.
 func (v Value) MillionthsByText() iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
-		if !v.IsMap() {
-			v.Errorf("%s must be a map of numbers, this is %s", v.label(), v.What())
-			return
+		for name, value := range v.byText() {
+			if value.IsMap() {
+				continue
+			}
+			n, most := value.node(), v.typed().Most
+			u, ok := uint64(0), n.Kind == yaml.ScalarNode && (n.Tag == "!!int" || n.Tag == "!!float")
+			if ok {
+				u, ok = millionths(n.Value)
+			}
+			if !ok || u > most*1_000_000 {
+				value.Errorf("%s of %s must be a number from 0 to %d, with at most six decimals, this is %s", Quote(name), v.label(), most, value.What())
+				continue
+			}
+			if !yield(name, u) {
+				return
+			}
 		}
+	}
+}
+
+// TablesByText yields the maps in a map, in the order of the file, with the texts that they belong to.
+func (v Value) TablesByText() iter.Seq2[string, Value] {
+	return func(yield func(string, Value) bool) {
+		for k, value := range v.Pairs() { // wrong keys are errors of MillionthsByText
+			if value.IsMap() && !yield(k.Written(), value) {
+				return
+			}
+		}
+	}
+}
+
+// WeightsByText reads a map of texts to whole numbers from 1 to the Most of the type, in the order of the file. It records an error
+// for each pair that it leaves out.
+func (v Value) WeightsByText() iter.Seq2[string, uint64] {
+	return func(yield func(string, uint64) bool) {
+		for name, value := range v.byText() {
+			u, ok := value.Weight()
+			if !ok {
+				value.Errorf("%s in %s must be a whole number from 1 to %d, this is %s", Quote(name), v.label(), v.typed().Most, value.What())
+				continue
+			}
+			if !yield(name, u) {
+				return
+			}
+		}
+	}
+}
+
+// byText yields the values of a map of texts, without nulls.
+func (v Value) byText() iter.Seq2[string, Value] {
+	return func(yield func(string, Value) bool) {
 		have := make(map[string]struct{}, v.Len())
 		for k, value := range v.Pairs() {
 			name, ok := k.Text()
@@ -178,16 +237,7 @@ func (v Value) MillionthsByText() iter.Seq2[string, uint64] {
 				continue
 			}
 			have[name] = struct{}{}
-			n, most := value.node(), v.typed().Most
-			u, ok := uint64(0), n.Kind == yaml.ScalarNode && (n.Tag == "!!int" || n.Tag == "!!float")
-			if ok {
-				u, ok = millionths(n.Value)
-			}
-			if !ok || u > most*1_000_000 {
-				value.Errorf("%s of %s must be a number from 0 to %d, with at most six decimals, this is %s", Quote(name), v.label(), most, value.What())
-				continue
-			}
-			if !yield(name, u) {
+			if !yield(name, value) {
 				return
 			}
 		}
