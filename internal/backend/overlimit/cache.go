@@ -203,25 +203,24 @@ func (c *Cache) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 	return err
 }
 
-// refuse answers a group if the cache knows that all its takes are refused. For the limits of one descriptor, one known
-// refusal is enough, if it refuses the descriptor or no other limit could. peek means that only the takes with a known refusal are answered; the others are only read, and have an
-// outcome that is allowed.
+// refuse answers a group if the cache knows that all its takes are refused. For the limits of one descriptor, one known refusal is
+// enough if it has a vote: then the other limits count nothing. peek means that only the takes with a known refusal are answered; the
+// others are only read, and have an outcome that is allowed.
 func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered, peek bool) {
-	refused, enough, votes := 0, false, false
+	refused, enough := 0, false
 	for i := start; i < end; i++ {
-		vote := r.Takes[i].Vote != backend.VoteNone
-		votes = votes || vote
 		if c.known(now, &r.Takes[i], &r.Outcomes[i]) {
 			refused++
-			enough = enough || vote
+			enough = enough || r.Takes[i].Vote != backend.VoteNone
 		} else {
 			r.Outcomes[i] = backend.Outcome{Allowed: true, Cached: true}
 		}
 	}
-	if refused == 0 || !r.Together && votes && !enough {
+	all := refused == end-start
+	if refused == 0 || !r.Together && !enough && !all {
 		return false, false
 	}
-	if r.Together && refused < end-start {
+	if r.Together && !all {
 		if !r.PeekWhenKnown || !backend.Refused(r.Takes[start:end], r.Outcomes[start:end]) {
 			return false, false
 		}

@@ -181,6 +181,24 @@ func TestKnownRefusalWithoutAVote(t *testing.T) {
 	}
 }
 
+// Where no limit of a descriptor has a vote, a known refusal of one keeps no other from counting.
+func TestKnownRefusalWhereNoneVotes(t *testing.T) {
+	store := &asking{Store: memory.New(memory.Options{})}
+	c := New(Options{Store: store})
+	short, long := take("a", fixed(1), 1), take("b", fixed(3), 1)
+	short.Vote, long.Vote = backend.VoteNone, backend.VoteNone
+	for n := range int64(3) {
+		if o := settle(t, c, noon, false, short, long); o[0].Allowed != (n == 0) || !o[1].Allowed || o[1].Used != n+1 {
+			t.Errorf("request %d: %+v", n+1, o)
+		}
+	}
+	settle(t, c, noon, false, short, long)
+	hits := c.Hits()
+	if o := settle(t, c, noon, false, short, long); o[0].Allowed || o[1].Allowed || !o[0].Cached || !o[1].Cached || c.Hits() != hits+2 {
+		t.Errorf("both refusals are known: %+v", o)
+	}
+}
+
 // A clock that is set back does not make a refusal last longer, and one that is set ahead does not end it.
 func TestRefusalWhileClockIsSet(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
