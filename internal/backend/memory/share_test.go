@@ -71,6 +71,26 @@ func TestNobodyUsesUpWhatOthersNeed(t *testing.T) {
 	}
 }
 
+// Where counters are shared, the hits under a limit in shadow do not count under the limit beside it, which has the same window.
+func TestSharedCountersOfALimitInShadow(t *testing.T) {
+	s, r := New(Options{MaxCounters: 1, Shared: 2}), ruleOf("d", "k")
+	ask(t, s, r, march, "first", 1)
+	shadow := perMinute
+	shadow.Name, shadow.Enforcement = "new", descriptor.EnforcedInShadow
+	for hit := range int64(6) {
+		req := backend.Request{
+			Takes:    []backend.Take{{Key: []byte("new"), Limit: &shadow, Rule: r, Hits: 1, Vote: backend.VoteNone}, {Key: []byte("now"), Limit: &perMinute, Rule: r, Hits: 1}},
+			Outcomes: make([]backend.Outcome, 2),
+		}
+		if err := s.Take(t.Context(), march, &req); err != nil {
+			t.Fatal(err)
+		}
+		if o := req.Outcomes; o[1].Before != hit || o[1].Allowed != (hit < 5) {
+			t.Errorf("hit %d: %+v", hit, o)
+		}
+	}
+}
+
 // A refund or reset in a shared counter could remove another caller's hits: the counter stays as it is, and a metric counts
 // the dropped refund or reset.
 func TestRefundsAndResetsOfSharedCounters(t *testing.T) {
