@@ -179,12 +179,12 @@ var limitRows = []limitRow{
 			return true
 		}},
 	{Key: yamlform.Key{Name: "shadow", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "this limit is counted and measured and refuses nothing, while the limits beside it are enforced; callers do not see it"},
+		Doc: "the limit is counted and measured, and refuses nothing; callers do not see it. Other limits of the list are enforced"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			return l.enforced(v.Flag(), "shadow", descriptor.EnforcedInShadow)
 		}},
 	{Key: yamlform.Key{Name: "enforce_percent", Type: yamlform.Between(1, 100), Extension: true,
-		Doc: "the limit is enforced for so many percent of the callers, always the same ones, and is in shadow for the others; a larger number adds callers"},
+		Doc: "for how many percent of the callers the limit is enforced, always the same ones; for the others it is in shadow. A larger number adds callers"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			n, ok := v.Number()
 			l.limit.EnforcePercent = uint8(n) //nolint:gosec // bounded by the type

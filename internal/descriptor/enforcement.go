@@ -16,14 +16,23 @@ const (
 // Varies reports whether the limit does more or less than refuse what is above it, for all callers.
 func (l *Limit) Varies() bool { return l.Enforcement != EnforcedForAll || l.WarnAt > 0 }
 
-// EnforcedFor reports whether the limit is enforced for the counter with this key. The answer for a key is the same in every process,
-// and a larger percentage only adds counters.
-func (l *Limit) EnforcedFor(key []byte) bool {
+// AppendCaller appends what chooses the callers for whom a limit of a rule is enforced: <domain>|<key>=<value>|<name>, where the
+// entries are as in KeyBuilder's keys, and the name is the limit's. So another number, window, algorithm or prefix of keys chooses
+// the same callers, and another limit chooses others.
+func (r *Rule) AppendCaller(dst []byte, domain string, entries []Entry, limit int) []byte {
+	dst = append(appendIdentity(dst, len(dst), domain, entries, r), '|')
+	return appendEscaped(dst, r.Limits[limit].Name)
+}
+
+// EnforcedFor reports whether the limit is enforced for a caller, whom AppendCaller describes. The answer is the same in every
+// process and version, and a larger percentage only adds callers: it compares the upper 32 bits of a hash with the share. The hash is
+// FNV-1a with 64 bits, h, mixed as (h ^ h>>32) * 0x9e3779b97f4a7c15.
+func (l *Limit) EnforcedFor(caller []byte) bool {
 	switch l.Enforcement {
 	case EnforcedForAll:
 		return true
 	case EnforcedForSome:
-		return hashBytes(hashStart, key)>>32*100>>32 < uint64(l.EnforcePercent)
+		return hashBytes(hashStart, caller)>>32*100>>32 < uint64(l.EnforcePercent)
 	default:
 		return false
 	}

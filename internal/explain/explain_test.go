@@ -114,6 +114,8 @@ func TestText(t *testing.T) {
 		"reservation":    {Options{}, []string{"model=large,reserve_id=7f3a"}},
 		"cost":           {Options{Settings: limiter.Settings{Headers: descriptor.HeadersIETF}}, []string{"job=export"}},
 		"own_headers":    {Options{Domain: "shop"}, []string{"app=a"}},
+		"enforced":       {Options{Domain: "shop"}, []string{"user=kim"}},
+		"not_enforced":   {Options{Domain: "shop"}, []string{"user=ann"}},
 		"control_bytes":  {Options{}, []string{"method=GET,path=/s\x1b[2J\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {

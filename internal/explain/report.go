@@ -98,10 +98,12 @@ type Limit struct {
 	WindowSeconds float64 `json:"window_seconds"`
 	Algorithm     string  `json:"algorithm"`
 	Capacity      uint64  `json:"capacity"`
-	NotEnforced   bool    `json:"not_enforced,omitempty"` // for this caller
 	Key           string  `json:"key"`
 	Inactive      bool    `json:"inactive,omitempty"` // it does not apply at the time of the request
 	State         *State  `json:"state,omitempty"`
+
+	EnforcePercent uint8 `json:"enforce_percent,omitempty"` // the share of the callers for whom it is enforced; absent: the rule says nothing of a share
+	NotEnforced    bool  `json:"not_enforced,omitempty"`    // for this caller
 }
 
 // Matched returns how many descriptors match a rule or bring a limit along.

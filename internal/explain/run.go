@@ -181,7 +181,9 @@ func limit(c *limiter.Counter) Limit {
 		Algorithm:     l.Algorithm.String(),
 		Capacity:      l.Capacity(),
 		Key:           c.Key,
-		NotEnforced:   c.Passes,
+
+		EnforcePercent: l.EnforcePercent,
+		NotEnforced:    c.Passes,
 	}
 }
 

@@ -161,8 +161,11 @@ func (w reportWriter) limit(l *Limit, d *Descriptor) {
 		words += " (" + l.Name + ")"
 	}
 	w.row("limit", "%s", w.Paint(terminal.Bold, terminal.Clean(words)))
-	if l.NotEnforced {
+	switch {
+	case l.NotEnforced:
 		w.row("", "%s", w.Paint(terminal.Yellow, "not enforced for this caller: what it refuses passes"))
+	case l.EnforcePercent > 0:
+		w.row("", "enforced for this caller")
 	}
 	w.row("key", "%s", terminal.Clean(l.Key))
 	if s := l.State; s != nil {

@@ -144,9 +144,9 @@ func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Desc
 				limit = calc.ruleLimit(&r, i)
 			}
 			lifted := r.own.some && !r.own.blocked && r.kept != nil && !slices.Contains(r.kept, i)
-			key := c.Explanation.Keys[i]
+			caller := rule.AppendCaller(nil, domain, entries, i)
 			c.List = append(c.List, Counter{
-				Limit: *limit, Key: key, Lifted: lifted, Passes: !r.own.blocked && !limit.EnforcedFor([]byte(key)),
+				Limit: *limit, Key: c.Explanation.Keys[i], Lifted: lifted, Passes: !r.own.blocked && !limit.EnforcedFor(caller),
 				Active: rule.ActiveTimes(i), Inactive: !rule.ActiveAt(i, now),
 			})
 		}

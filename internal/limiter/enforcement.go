@@ -13,7 +13,7 @@ import (
 // descriptor are those of its enforced limits. If none is enforced for this caller, the descriptor is as in shadow mode.
 
 // enforce finds out which limits are enforced for the callers of this request. It is called only if a rule has other limits.
-func (c *calculation) enforce(keys descriptor.KeyBuilder) {
+func (c *calculation) enforce() {
 	for i := range c.resolved {
 		r := &c.resolved[i]
 		if r.rule == nil || !r.rule.Varies || r.own.unlimited {
@@ -24,7 +24,7 @@ func (c *calculation) enforce(keys descriptor.KeyBuilder) {
 			if r.kept != nil && !slices.Contains(r.kept, j) {
 				continue
 			}
-			if c.enforced(keys, i, j) {
+			if c.enforced(i, j) {
 				r.lenient = false
 			} else {
 				r.unenforced |= 1 << j
@@ -34,7 +34,7 @@ func (c *calculation) enforce(keys descriptor.KeyBuilder) {
 }
 
 // enforced reports whether a limit of descriptor i's rule is enforced for its caller.
-func (c *calculation) enforced(keys descriptor.KeyBuilder, i, j int) bool {
+func (c *calculation) enforced(i, j int) bool {
 	r := &c.resolved[i]
 	if r.own.blocked { // whatever the limit that stands for the block is
 		return true
@@ -43,7 +43,7 @@ func (c *calculation) enforced(keys descriptor.KeyBuilder, i, j int) bool {
 	if l.Enforcement != descriptor.EnforcedForSome {
 		return l.EnforcedFor(nil)
 	}
-	c.identity = keys.AppendKey(c.identity[:0], c.req.Domain, c.entries(i), r.rule, l)
+	c.identity = r.rule.AppendCaller(c.identity[:0], c.req.Domain, c.entries(i), j)
 	return l.EnforcedFor(c.identity)
 }
 

@@ -42,7 +42,7 @@ func TestEnforcementModel(t *testing.T) {
 						req.Descriptors = append(req.Descriptors, limiter.Descriptor{Entries: entries(fmt.Sprintf("k%d=%s%d", i, caller, run))})
 					}
 					d := f.decide(req)
-					code, statuses, notices := m.decide(f, asked, fmt.Sprint(caller, run), int64(hits))
+					code, statuses, notices := m.decide(asked, fmt.Sprint(caller, run), int64(hits))
 					if d.Code != code {
 						rt.Fatalf("request %d %v: %s, the model says %s", n, asked, d.Code, code)
 					}
@@ -102,12 +102,12 @@ func (m *enforcementModel) nodes() []descriptor.NodeSpec {
 }
 
 // decide says what must come of a request, and counts it.
-func (m *enforcementModel) decide(f *fixture, asked []int, caller string, hits int64) (code limiter.Code, statuses []limiter.Code, notices int) {
+func (m *enforcementModel) decide(asked []int, caller string, hits int64) (code limiter.Code, statuses []limiter.Code, notices int) {
 	code = limiter.OK
 	for _, i := range asked {
 		status := limiter.OK
 		for j := range m.rules[i] {
-			switch over, enforced := m.over(i, j, caller, hits), m.enforced(f, i, j, caller); {
+			switch over, enforced := m.over(i, j, caller, hits), m.enforced(i, j, caller); {
 			case over && enforced:
 				status, code = limiter.OverLimit, limiter.OverLimit
 			case over:
@@ -137,9 +137,9 @@ func (m *enforcementModel) over(i, j int, caller string, hits int64) bool {
 	return m.used[m.key(i, j, caller)]+hits > int64(m.rules[i][j].Requests)
 }
 
-// enforced asks the key of the counter for whom the limit is enforced; TestEnforcedForVectors says what the answer is.
-func (m *enforcementModel) enforced(f *fixture, i, j int, caller string) bool {
-	return m.rules[i][j].EnforcedFor([]byte(f.Explain("d", entries(fmt.Sprintf("k%d=%s", i, caller))).Keys[j]))
+// enforced asks for whom the limit is enforced; TestEnforcedForVectors says what the answer is.
+func (m *enforcementModel) enforced(i, j int, caller string) bool {
+	return m.rules[i][j].EnforcedFor(fmt.Appendf(nil, "d|k%d=%s|l%d", i, caller, j))
 }
 
 // compare compares what is used under all limits.

@@ -216,9 +216,43 @@ func TestEnforcedForAShareOfCallers(t *testing.T) {
 	}
 }
 
+// Another window, algorithm or prefix of keys, and a limit that goes, leave the share of callers as it is. Another name does not.
+func TestShareOfCallersWhileALimitIsTuned(t *testing.T) {
+	share := func(keys descriptor.KeyBuilder, limits ...descriptor.Limit) (refused string) {
+		f := newFixture(t, limiter.Settings{}, listNode("k", limits))
+		l := limiter.New(limiter.Options{Store: memory.New(memory.Options{}), Keys: keys})
+		l.Swap(f.Tree(), limiter.Settings{})
+		for i := range 40 {
+			var d limiter.Decision
+			if err := l.Decide(t.Context(), noon, request(1, "k="+strconv.Itoa(i)), &d); err != nil {
+				t.Fatal(err)
+			}
+			refused += strconv.Itoa(int(d.Code) - int(limiter.OK))
+		}
+		return refused
+	}
+	now, own := fixedLimit("now", 9), descriptor.KeyBuilder{}
+	first := share(own, now, fixedLimit("new", 0, enforcedFor(50)))
+	bucket := func(l *descriptor.Limit) { l.Algorithm, l.Requests = descriptor.SlidingLog, 0 }
+	for name, other := range map[string]string{
+		"an hour":       share(own, now, fixedLimit("new", 0, enforcedFor(50), hourly)),
+		"another kind":  share(own, now, fixedLimit("new", 0, enforcedFor(50), bucket)),
+		"alone":         share(own, fixedLimit("new", 0, enforcedFor(50))),
+		"a prefix":      share(descriptor.KeyBuilder{Prefix: "x:"}, now, fixedLimit("new", 0, enforcedFor(50))),
+		"other formats": share(descriptor.KeyBuilder{Format: descriptor.KeysLyft}, fixedLimit("new", 0, enforcedFor(50))),
+	} {
+		if other != first {
+			t.Errorf("%s: refused %s, want %s", name, other, first)
+		}
+	}
+	if other := share(own, now, fixedLimit("newer", 0, enforcedFor(50))); other == first {
+		t.Errorf("a limit with another name refuses the same callers: %s", other)
+	}
+}
+
 // The share of a key must never change: another hash would refuse other callers after an upgrade.
 func TestEnforcedForVectors(t *testing.T) {
-	for key, least := range map[string]uint8{"": 53, "d|k=a|f60": 10, "d|k=b|f60": 58, "d|k=c|f60~new": 82, "api|user=42|t1": 42} {
+	for key, least := range map[string]uint8{"": 53, "d|k=a|new": 53, "d|k=b|new": 17, "d|k=c|new": 27, "api|user=42|": 26} {
 		l := descriptor.Limit{Enforcement: descriptor.EnforcedForSome}
 		for l.EnforcePercent = 0; !l.EnforcedFor([]byte(key)); l.EnforcePercent++ {
 			if l.EnforcePercent > 100 {

@@ -16,7 +16,7 @@ func (c *calculation) prepare(keys descriptor.KeyBuilder) {
 		return
 	}
 	if c.varies {
-		c.enforce(keys)
+		c.enforce()
 	}
 	atomic := c.settings.allOrNothing(c.domain)
 	if c.holding {
