@@ -22,6 +22,8 @@ type ledger struct {
 type claim struct {
 	specs []*descriptor.DomainSpec
 	roots map[descriptor.Level]descriptor.Position // of the first level; nil while there is only one spec
+
+	settings [len(domainSettings)]*descriptor.DomainSpec // the first spec that has each of them
 }
 
 // admit adds all domains of a source. If one of them cannot be added, it adds none and returns the reasons.
@@ -76,27 +78,30 @@ func (l *ledger) conflicts(d *descriptor.DomainSpec) []*yamlform.Error {
 	return errs
 }
 
+// domainSettings are the settings that files of one domain may say once, or several times with the same value.
+var domainSettings = [...]struct {
+	name string
+	has  func(d *descriptor.DomainSpec) bool
+	same func(a, b *descriptor.DomainSpec) bool
+}{
+	{"admission", func(d *descriptor.DomainSpec) bool { return d.Admission != descriptor.AdmissionDefault },
+		func(a, b *descriptor.DomainSpec) bool { return a.Admission == b.Admission }},
+	{"on_error", func(d *descriptor.DomainSpec) bool { return d.OnError != descriptor.OnErrorDefault },
+		func(a, b *descriptor.DomainSpec) bool { return a.OnError == b.OnError }},
+	{"request_override", func(d *descriptor.DomainSpec) bool { return d.RequestOverride != descriptor.RequestOverrideDefault },
+		func(a, b *descriptor.DomainSpec) bool { return a.RequestOverride == b.RequestOverride }},
+	{"refunds", func(d *descriptor.DomainSpec) bool { return d.Refunds != descriptor.RefundsDefault },
+		func(a, b *descriptor.DomainSpec) bool { return a.Refunds == b.Refunds }},
+	{"headers", func(d *descriptor.DomainSpec) bool { return d.Headers != nil },
+		func(a, b *descriptor.DomainSpec) bool { return a.Headers.Same(b.Headers) }},
+}
+
 // otherSettings returns an error for each setting of the domain that differs from the setting in another file.
 func (c *claim) otherSettings(d *descriptor.DomainSpec) (errs []*yamlform.Error) {
-	for _, s := range c.specs {
-		differs := func(name string) {
+	for i, s := range domainSettings {
+		if first := c.settings[i]; first != nil && s.has(d) && !s.same(first, d) {
 			errs = append(errs, yamlform.Position(d.Position).Errorf(
-				"domain %s has another `%s` at %s: say it in one of them", yamlform.Quote(d.Name), name, where(s.Position)))
-		}
-		if s.Admission != d.Admission && s.Admission != descriptor.AdmissionDefault && d.Admission != descriptor.AdmissionDefault {
-			differs("admission")
-		}
-		if s.OnError != d.OnError && s.OnError != descriptor.OnErrorDefault && d.OnError != descriptor.OnErrorDefault {
-			differs("on_error")
-		}
-		if s.RequestOverride != d.RequestOverride && s.RequestOverride != descriptor.RequestOverrideDefault && d.RequestOverride != descriptor.RequestOverrideDefault {
-			differs("request_override")
-		}
-		if s.Refunds != d.Refunds && s.Refunds != descriptor.RefundsDefault && d.Refunds != descriptor.RefundsDefault {
-			differs("refunds")
-		}
-		if s.Headers != nil && d.Headers != nil && !s.Headers.Same(d.Headers) {
-			differs("headers")
+				"domain %s has another `%s` at %s: say it in one of them", yamlform.Quote(d.Name), s.name, where(first.Position)))
 		}
 	}
 	return errs
@@ -113,6 +118,11 @@ func (l *ledger) add(d *descriptor.DomainSpec) {
 		l.order = append(l.order, c)
 	}
 	c.specs = append(c.specs, d)
+	for i, s := range domainSettings {
+		if c.settings[i] == nil && s.has(d) {
+			c.settings[i] = d
+		}
+	}
 	if c.roots != nil {
 		c.note(d)
 	}

@@ -393,8 +393,8 @@ func TestDomainSettings(t *testing.T) {
 		{"headers as text", []string{"headers: ietf\n"}, "a.yaml:2:10: `headers` must be a list, this is the text \"ietf\": write some of `ratelimit`, `x-ratelimit`, `ietf` and `retry-after` in brackets, headers as `{name: NAME, value: VALUE}`, or `[]` for none"},
 		{"merged", []string{"on_error: deny\n", "admission: all_or_nothing\n", "headers: []\nadmission: all_or_nothing\n"}, "admission 2, on_error 3, headers 0"},
 		{"merged and at odds", []string{"admission: independent\nheaders: []\n", "on_error: deny\n", "admission: all_or_nothing\non_error: allow\nheaders: [ietf]\n"},
-			"c.yaml:1:9: domain \"d\" has another `admission` at a.yaml:1: say it in one of them; c.yaml:1:9: domain \"d\" has another `headers` at a.yaml:1: say it in one of them; " +
-				"c.yaml:1:9: domain \"d\" has another `on_error` at b.yaml:1: say it in one of them"},
+			"c.yaml:1:9: domain \"d\" has another `admission` at a.yaml:1: say it in one of them; c.yaml:1:9: domain \"d\" has another `on_error` at b.yaml:1: say it in one of them; " +
+				"c.yaml:1:9: domain \"d\" has another `headers` at a.yaml:1: say it in one of them"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var texts []string
