@@ -91,7 +91,7 @@ func (w Window) Number(now int64) int64 {
 	}
 	days := time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() / 86400
 	if w.Unit == Week {
-		days = floorDiv(days+mondayToEpoch-int64(w.WeekStart), 7)
+		days = floorDiv(days+w.weekToEpoch(), 7)
 	}
 	return floorDiv(days, n)
 }
@@ -110,15 +110,15 @@ func (w Window) begins(number int64) int64 {
 	case w.Unit == Year:
 		y = first
 	case w.Unit == Week:
-		d += 7*first - mondayToEpoch + int(w.WeekStart)
+		d += 7*first - int(w.weekToEpoch())
 	default:
 		d += first
 	}
 	return firstInstant(w.Location, y, m, d)
 }
 
-// mondayToEpoch is how many days after a Monday the Unix epoch was: on a Thursday.
-const mondayToEpoch = 3
+// weekToEpoch is how many days after the beginning of its week the Unix epoch was. It was a Thursday, 3 days after a Monday.
+func (w Window) weekToEpoch() int64 { return (7 + 3 - int64(w.WeekStart)) % 7 }
 
 func floorDiv(a, b int64) int64 {
 	if q := a / b; a%b >= 0 {

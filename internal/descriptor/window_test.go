@@ -267,6 +267,7 @@ func TestCalendarWindowsOfSeveralUnits(t *testing.T) {
 		{Window{Unit: Week, WeekStart: 6}, "2026-11-22T10:00:00Z", "2026-11-22T00:00:00Z", "2026-11-29T00:00:00Z"},
 		{Window{Unit: Week, WeekStart: 6}, "2026-11-21T23:59:59Z", "2026-11-15T00:00:00Z", "2026-11-22T00:00:00Z"},
 		{Window{Unit: Week, Multiplier: 2}, "1970-01-01T00:00:00Z", "1969-12-29T00:00:00Z", "1970-01-12T00:00:00Z"},
+		{Window{Unit: Week, Multiplier: 2, WeekStart: 6}, "1970-01-01T00:00:00Z", "1969-12-28T00:00:00Z", "1970-01-11T00:00:00Z"},
 		{Window{Unit: Day, Multiplier: 10}, "1970-01-10T23:00:00Z", "1970-01-01T00:00:00Z", "1970-01-11T00:00:00Z"},
 	} {
 		c.w.Location = time.UTC

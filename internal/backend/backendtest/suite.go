@@ -21,6 +21,7 @@ func Run(t *testing.T, open func(t testing.TB) backend.Store) {
 	t.Run("edges", func(t *testing.T) { runEdges(t, open(t)) })
 	t.Run("concurrent", func(t *testing.T) { runConcurrent(t, open) })
 	t.Run("model", func(t *testing.T) { runModel(t, open, false) })
+	t.Run("numbers", func(t *testing.T) { SoakNumbers(t, open(t), 10_000, 1) })
 	t.Run("bounds", func(t *testing.T) { runBounds(t, open) })
 	t.Run("refunds", func(t *testing.T) { runRefunds(t, open) })
 	t.Run("tight", func(t *testing.T) { runTight(t, open) })

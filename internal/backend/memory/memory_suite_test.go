@@ -134,3 +134,11 @@ func TestSoakReservations(t *testing.T) {
 	}
 	backendtest.SoakHolds(t, memory.New(memory.Options{}), 1_000_000, rand.Uint64())
 }
+
+// A million takes of limits with large numbers, windows of milliseconds, and calendars.
+func TestSoakNumbers(t *testing.T) {
+	if os.Getenv("RATELIMITD_SOAK") == "" {
+		t.Skip("NOT RUN without RATELIMITD_SOAK=1: it takes a minute")
+	}
+	backendtest.SoakNumbers(t, memory.New(memory.Options{}), 1_000_000, rand.Uint64())
+}

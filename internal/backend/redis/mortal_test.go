@@ -282,3 +282,12 @@ func (o *order) request(limits *[]*descriptor.Limit) (*backend.Request, error) {
 	}
 	return r, nil
 }
+
+// A million takes of limits with large numbers, windows of milliseconds, and calendars.
+func TestSoakNumbers(t *testing.T) {
+	if os.Getenv("RATELIMITD_SOAK") == "" {
+		t.Skip("NOT RUN without RATELIMITD_SOAK=1: it takes a minute")
+	}
+	s, _ := openStore(t, redis.Options{CallerClock: true})
+	backendtest.SoakNumbers(t, s, 1_000_000, rand.Uint64())
+}
