@@ -13,6 +13,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/events"
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/usage"
@@ -30,6 +31,7 @@ type Options struct {
 
 	HotKeys *hotkeys.Tracker // records every use of a counter; nil: off
 	Usage   *usage.Index     // records the counters of rules with usage; nil: off
+	Events  *events.Sink     // gets events about refusals; nil: off
 }
 
 // Limiter decides requests.
@@ -44,6 +46,7 @@ type Limiter struct {
 	metrics   *metrics
 	hot       *hotkeys.Tracker
 	usage     *usage.Index
+	events    *events.Sink
 	calls     sync.Pool
 	lanes     atomic.Uint32 // number of calculations created so far
 
@@ -62,6 +65,7 @@ func New(opts Options) *Limiter {
 		metrics: newMetrics(opts.MaxSeries),
 		hot:     opts.HotKeys,
 		usage:   opts.Usage,
+		events:  opts.Events,
 
 		unmeasured: opts.NoMetrics,
 	}
@@ -239,6 +243,9 @@ func (l *Limiter) finish(ctx context.Context, now time.Time, c *calculation, d *
 	if d.Code == OverLimit && c.settings.Shadow {
 		d.Code = OK
 		l.metrics.shadowed.Add(1)
+	}
+	if l.events != nil && d.Code == OverLimit {
+		c.reportRefusal(l.events, d, now)
 	}
 	if !l.unmeasured {
 		l.metrics.decisions[d.Code].Add(1)

@@ -1,0 +1,15 @@
+// Package events sends CloudEvents about limits to a webhook, a file or the standard output: that a limit refused a request, or that
+// so much of it is in use that its rule asks for a warning.
+//
+// A decision calls Sink.Due, which says whether an event of this kind about this counter is due: there is one for each kind, counter
+// and period. If it is, the decision fills in an Event and calls Send, which puts it into a bounded queue. Neither of the two waits. What
+// finds no room is dropped and counted. Run takes events from the queue, and sends them until the destination has accepted them or they are
+// too old.
+//
+// Several processes that share counters may each send the event of a counter and period. It has the same source and id from all of
+// them, so that the receiver can remove duplicates.
+//
+// A Sink may be used by any number of goroutines; Run is called once.
+//
+// The package does not know what a decision is: the caller says what was refused, and which text of callers an event may have.
+package events

@@ -1,0 +1,67 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// writer writes one event a line to an open stream.
+type writer struct {
+	to   io.Writer
+	torn bool // the last write ended within a line
+}
+
+func (w *writer) name() string { return "stdout" }
+
+// send writes events. If an earlier attempt ended within a line, they begin with a new one, so that readers lose that line alone.
+func (w *writer) send(_ context.Context, events [][]byte) error {
+	var b []byte
+	if w.torn {
+		b = append(b, '\n')
+	}
+	for _, e := range events {
+		b = append(append(b, e...), '\n')
+	}
+	n, err := w.to.Write(b)
+	if n > 0 {
+		w.torn = b[n-1] != '\n'
+	}
+	return err
+}
+
+// file appends one event a line. It opens the file for each attempt, so that a tool may rename the file and the next event makes
+// a new one.
+type file struct {
+	path  string
+	lines writer
+}
+
+func newFile(path string) (*file, error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() { // a pipe without a reader would hold up its writer
+		return nil, fmt.Errorf("%s is not a regular file: name a file, a URL that begins with https://, or stdout", path)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		_, err = os.Stat(filepath.Dir(path))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &file{path: path}, nil
+}
+
+func (f *file) name() string { return f.path }
+
+func (f *file) send(ctx context.Context, events [][]byte) (err error) {
+	to, err := os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640) //nolint:gosec // a group may read it, to collect it
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, to.Close()) }()
+	f.lines.to = to
+	return f.lines.send(ctx, events)
+}

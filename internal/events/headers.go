@@ -1,0 +1,54 @@
+package events
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+)
+
+const maxHeadersFile = 64 << 10
+
+// ownHeaders are those that the webhook's requests set themselves.
+var ownHeaders = []string{"Connection", "Content-Length", "Content-Type", "Host", "Transfer-Encoding", "User-Agent"}
+
+// readHeaders reads a file with one header a line. Empty lines and lines that begin with # are skipped. An error names the line and
+// never shows it: it may have a secret.
+func readHeaders(path string) (http.Header, error) {
+	if path == "" {
+		return nil, nil //nolint:nilnil // no file has no headers
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the file of headers: %w", err)
+	}
+	if len(text) > maxHeadersFile {
+		return nil, fmt.Errorf("the file of headers %s has more than %d bytes", path, maxHeadersFile)
+	}
+	headers := make(http.Header)
+	for i, line := range strings.Split(string(text), "\n") {
+		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
+			continue
+		}
+		name, value, found := strings.Cut(line, ":")
+		if !found || !isName(name) || strings.ContainsFunc(value, isControl) {
+			return nil, fmt.Errorf("the file of headers %s: line %d is no header: write `Name: value`", path, i+1)
+		}
+		name = http.CanonicalHeaderKey(name)
+		if slices.Contains(ownHeaders, name) {
+			return nil, fmt.Errorf("the file of headers %s: line %d: remove %s, which ratelimitd sets", path, i+1, name)
+		}
+		headers.Add(name, strings.TrimSpace(value))
+	}
+	return headers, nil
+}
+
+// isName reports whether a text is a header's name.
+func isName(name string) bool {
+	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
+	})
+}
+
+func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }

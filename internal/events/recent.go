@@ -1,0 +1,65 @@
+package events
+
+import (
+	"hash/maphash"
+	"math"
+	"sync"
+)
+
+// recent remembers about which counters there was an event, until their periods end. It is bounded: where there is no room it forgets
+// any counter, which may then have a second event in its period, with the same id.
+type recent struct {
+	seed   maphash.Seed
+	shards [shardCount]shard
+}
+
+const (
+	shardCount = 64
+	maxRecent  = 1024 // counters in a shard
+)
+
+type shard struct {
+	mu    sync.Mutex
+	until map[uint64]int64 // by the hash of kind and key; microseconds since the Unix epoch
+	first int64            // no period ends before this time
+}
+
+// lock returns the locked shard of a counter, and its hash.
+func (r *recent) lock(kind Kind, key []byte) (*shard, uint64) {
+	hash := maphash.Bytes(r.seed, key) + uint64(kind)
+	sh := &r.shards[hash%shardCount]
+	sh.mu.Lock()
+	return sh, hash
+}
+
+// add remembers a counter until a time. The shard is locked.
+func (sh *shard) add(hash uint64, until, now int64) {
+	if sh.until == nil {
+		sh.until = make(map[uint64]int64)
+	}
+	if _, known := sh.until[hash]; !known && len(sh.until) >= maxRecent {
+		sh.makeRoom(now)
+	}
+	sh.until[hash] = until
+	sh.first = min(sh.first, until)
+}
+
+// makeRoom forgets the counters whose periods are over. If there are none, it forgets any counter.
+func (sh *shard) makeRoom(now int64) {
+	if sh.first <= now {
+		sh.first = math.MaxInt64
+		for hash, until := range sh.until {
+			if until <= now {
+				delete(sh.until, hash)
+				continue
+			}
+			sh.first = min(sh.first, until)
+		}
+	}
+	for hash := range sh.until {
+		if len(sh.until) < maxRecent {
+			return
+		}
+		delete(sh.until, hash)
+	}
+}

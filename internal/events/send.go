@@ -1,0 +1,165 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+// destination accepts encoded events.
+type destination interface {
+	// send sends events, which were encoded each for itself. It returns when they are accepted or the attempt has failed.
+	send(ctx context.Context, events [][]byte) error
+
+	// name is the destination in the log. It has no secret.
+	name() string
+}
+
+// refusedError means that the destination does not accept these events, whenever they are sent.
+type refusedError struct{ error }
+
+// laterError is a failure after which the destination wants no attempt for a while.
+type laterError struct {
+	error
+	after time.Duration
+}
+
+// Waits between attempts. A wait is random, between half of it and all of it, so that processes do not come back together.
+const (
+	firstWait   = time.Second
+	longestWait = 30 * time.Second
+)
+
+// Run sends events until ctx ends, and then what still waits, within a bound. It returns nil.
+func (s *Sink) Run(ctx context.Context) error {
+	sending, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.send(sending, ctx.Done())
+	}()
+	<-ctx.Done()
+	bound := time.NewTimer(s.opts.StopWithin)
+	defer bound.Stop()
+	select {
+	case <-done:
+	case <-bound.C:
+		cancel()
+		select {
+		case <-done:
+		case <-time.After(100 * time.Millisecond): // a write to a pipe hangs, which nothing can end
+		}
+	}
+	if n := s.queue.len() + int(s.inHand.Load()); n > 0 {
+		s.dropped[stopped].Add(uint64(n)) //nolint:gosec // a count
+		s.opts.Logger.Warn("events were not sent before the process stopped", "events", n, "to", s.to.name())
+	}
+	return nil
+}
+
+// send sends events until ctx ends, or until stop is closed and none is left.
+func (s *Sink) send(ctx context.Context, stop <-chan struct{}) {
+	var batch []*Event
+	for ctx.Err() == nil {
+		batch = s.queue.pop(batch[:0], s.opts.Batch)
+		if len(batch) > 0 {
+			s.inHand.Store(int64(len(batch)))
+			if s.deliver(ctx, batch) {
+				s.inHand.Store(0)
+			}
+			clear(batch)
+			continue
+		}
+		select {
+		case <-s.queue.wake:
+			continue
+		default:
+		}
+		select {
+		case <-s.queue.wake:
+		case <-stop:
+			if s.queue.len() == 0 {
+				return
+			}
+		}
+	}
+}
+
+// deliver tries to send events until they are accepted or dropped. It returns false if ctx ends before.
+func (s *Sink) deliver(ctx context.Context, batch []*Event) bool {
+	encoded := make([][]byte, len(batch))
+	for i, e := range batch {
+		encoded[i] = s.encode(e)
+	}
+	for {
+		attempt, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+		err := s.to.send(attempt, encoded)
+		cancel()
+		if err == nil {
+			s.accepted(batch)
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		s.failed.Add(1)
+		if refused, ok := errors.AsType[refusedError](err); ok {
+			s.refuse(batch, refused)
+			return true
+		}
+		s.fail(err)
+		s.pause(ctx, err)
+		oldest := time.Now().Add(-s.opts.RetryFor)
+		s.dropped[tooOld].Add(uint64(s.queue.expire(oldest))) //nolint:gosec // a count
+		if batch[len(batch)-1].Time.Before(oldest) {
+			s.dropped[tooOld].Add(uint64(len(batch)))
+			return true
+		}
+	}
+}
+
+func (s *Sink) accepted(batch []*Event) {
+	s.wait = 0
+	for _, e := range batch {
+		s.sent[e.due.kind].Add(1)
+	}
+	if s.failing {
+		s.opts.Logger.Info("events are sent again", "to", s.to.name())
+	}
+	s.failing = false
+}
+
+// refuse drops events that the destination does not accept.
+func (s *Sink) refuse(batch []*Event, err error) {
+	s.wait, s.failing = 0, false // it answers
+	s.dropped[notAccepted].Add(uint64(len(batch)))
+	if now := time.Now(); s.refused.IsZero() || now.Sub(s.refused) >= time.Minute {
+		s.refused = now
+		s.opts.Logger.Warn("the webhook does not accept events, which are dropped", "events", len(batch), "to", s.to.name(), "error", err)
+	}
+}
+
+// fail logs a failure, unless the attempt before failed too.
+func (s *Sink) fail(err error) {
+	if !s.failing {
+		s.opts.Logger.Warn("events cannot be sent; they wait", "to", s.to.name(), "error", err, "dropped_at_age", s.opts.RetryFor)
+	}
+	s.failing = true
+}
+
+// pause waits before the next attempt, which may be one with other events.
+func (s *Sink) pause(ctx context.Context, err error) {
+	s.wait = min(max(2*s.wait, firstWait), longestWait)
+	wait := s.wait/2 + rand.N(s.wait/2+1)
+	if later, ok := errors.AsType[laterError](err); ok {
+		wait = max(wait, min(later.after, s.opts.RetryFor))
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,294 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// receiver is a destination that answers as a test says. It records when attempts came, and which events it accepted.
+type receiver struct {
+	answer func(ctx context.Context, n int) error // to the n-th attempt
+
+	mu       sync.Mutex
+	attempts []time.Time
+	accepted []string
+}
+
+func (r *receiver) name() string { return "receiver" }
+
+func (r *receiver) send(ctx context.Context, events [][]byte) error {
+	r.mu.Lock()
+	r.attempts = append(r.attempts, time.Now())
+	n := len(r.attempts)
+	r.mu.Unlock()
+	if r.answer != nil {
+		if err := r.answer(ctx, n); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range events {
+		_, after, _ := bytes.Cut(e, []byte(`"value":"`))
+		value, _, _ := bytes.Cut(after, []byte(`"`))
+		r.accepted = append(r.accepted, string(value))
+	}
+	return nil
+}
+
+func (r *receiver) got() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.accepted, " ")
+}
+
+// running runs a sink with a receiver. end stops it, and returns how long that took.
+func running(t *testing.T, to *receiver, opts Options) (s *Sink, log *bytes.Buffer, end func() time.Duration) {
+	log = new(bytes.Buffer)
+	opts.Values, opts.Logger = true, slog.New(slog.NewTextHandler(log, nil))
+	s = newSink(t, opts)
+	s.to = to
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Run(ctx) }()
+	return s, log, func() time.Duration {
+		begin := time.Now()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		return time.Since(begin)
+	}
+}
+
+// put queues events from now.
+func put(s *Sink, values ...string) {
+	for _, v := range values {
+		s.Send(Due{}, &Event{Time: time.Now(), Entries: []descriptor.Entry{{Key: "k", Value: v}}})
+	}
+}
+
+func TestEventsAreSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := &receiver{}
+		s, log, end := running(t, to, Options{})
+		put(s, "1", "2")
+		synctest.Wait()
+		put(s, "3")
+		synctest.Wait()
+		if got := to.got(); got != "1 2 3" || len(to.attempts) != 3 || s.sent[Refusal].Load() != 3 {
+			t.Errorf("%q in %d requests, %d counted; want 1 2 3, each in a request of its own", got, len(to.attempts), s.sent[Refusal].Load())
+		}
+		if took := end(); took != 0 || log.Len() > 0 {
+			t.Errorf("the stop took %s, log %q", took, log)
+		}
+	})
+}
+
+func TestBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := &receiver{answer: func(_ context.Context, n int) error {
+			if n == 1 {
+				return errors.New("not yet")
+			}
+			return nil
+		}}
+		s, _, end := running(t, to, Options{Batch: 4})
+		put(s, "1")
+		synctest.Wait() // it waits for the second attempt
+		put(s, "2", "3", "4", "5", "6")
+		time.Sleep(firstWait)
+		synctest.Wait()
+		if got := to.got(); got != "1 2 3 4 5 6" || len(to.attempts) != 4 {
+			t.Errorf("%q in %d attempts, want 1 twice, then 2 to 5 and 6", got, len(to.attempts))
+		}
+		end()
+	})
+}
+
+// The waits between attempts double from about one second to about thirty, and begin again after an attempt that succeeds.
+func TestWaitsBetweenAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := &receiver{answer: func(_ context.Context, n int) error {
+			if n <= 8 || n == 10 {
+				return errors.New("out of order")
+			}
+			return nil
+		}}
+		s, log, end := running(t, to, Options{})
+		put(s, "1")
+		time.Sleep(4 * time.Minute)
+		put(s, "2")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := to.got(); got != "1 2" {
+			t.Errorf("sent %q", got)
+		}
+		for i, longest := range []time.Duration{1, 2, 4, 8, 16, 30, 30, 30, 0, 1} {
+			if longest *= time.Second; longest == 0 {
+				continue
+			}
+			if wait := to.attempts[i+1].Sub(to.attempts[i]); wait < longest/2 || wait > longest {
+				t.Errorf("wait %d is %s, want between %s and %s", i, wait, longest/2, longest)
+			}
+		}
+		if n := strings.Count(log.String(), "events cannot be sent; they wait"); n != 2 || strings.Count(log.String(), "events are sent again") != 2 {
+			t.Errorf("the log reports %d failures, want 2, each with its end:\n%s", n, log)
+		}
+		if n := s.failed.Load(); n != 9 {
+			t.Errorf("%d failed attempts, want 9", n)
+		}
+		end()
+	})
+}
+
+// A receiver that asks for a pause gets it, up to the age at which events are dropped.
+func TestReceiverAsksForAPause(t *testing.T) {
+	for asked, want := range map[time.Duration]time.Duration{20 * time.Second: 20 * time.Second, time.Hour: time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			to := &receiver{answer: func(_ context.Context, n int) error {
+				if n == 1 {
+					return laterError{errors.New("busy"), asked}
+				}
+				return nil
+			}}
+			s, _, end := running(t, to, Options{RetryFor: time.Minute})
+			put(s, "1")
+			time.Sleep(time.Hour)
+			put(s, "2")
+			synctest.Wait()
+			if wait := to.attempts[1].Sub(to.attempts[0]); wait != want || to.got() != "1 2" {
+				t.Errorf("asked for %s, it waited %s, and sent %q", asked, wait, to.got())
+			}
+			end()
+		})
+	}
+}
+
+// Events that are too old are dropped, newer ones wait on.
+func TestOldEventsAreDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var works atomic.Bool
+		to := &receiver{answer: func(context.Context, int) error {
+			if !works.Load() {
+				return errors.New("out of order")
+			}
+			return nil
+		}}
+		s, _, end := running(t, to, Options{RetryFor: 5 * time.Minute})
+		put(s, "1", "2", "3")
+		time.Sleep(4 * time.Minute)
+		put(s, "4", "5")
+		time.Sleep(2 * time.Minute)
+		if n := s.dropped[tooOld].Load(); n != 3 {
+			t.Errorf("%d events dropped after 6 minutes, want 3", n)
+		}
+		works.Store(true)
+		time.Sleep(longestWait)
+		synctest.Wait()
+		if got := to.got(); got != "4 5" {
+			t.Errorf("sent %q, want 4 5", got)
+		}
+		end()
+	})
+}
+
+// Events that the receiver does not accept are dropped at once, and the log says so once a minute.
+func TestEventsThatAreNotAccepted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := &receiver{answer: func(_ context.Context, n int) error {
+			if n != 3 {
+				return refusedError{errors.New("what is this")}
+			}
+			return nil
+		}}
+		s, log, end := running(t, to, Options{})
+		put(s, "1", "2", "3", "4")
+		synctest.Wait()
+		if got, n := to.got(), s.dropped[notAccepted].Load(); got != "3" || n != 3 || len(to.attempts) != 4 {
+			t.Errorf("sent %q, %d dropped, %d attempts", got, n, len(to.attempts))
+		}
+		time.Sleep(time.Minute)
+		put(s, "5")
+		synctest.Wait()
+		if n := strings.Count(log.String(), "does not accept"); n != 2 {
+			t.Errorf("%d lines in the log, want 2:\n%s", n, log)
+		}
+		end()
+	})
+}
+
+// A stop sends what waits.
+func TestStopSendsWhatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := &receiver{answer: func(context.Context, int) error {
+			time.Sleep(time.Second)
+			return nil
+		}}
+		s, log, end := running(t, to, Options{})
+		put(s, "1", "2", "3")
+		if took := end(); took != 3*time.Second || to.got() != "1 2 3" || log.Len() > 0 {
+			t.Errorf("after %s %q was sent; log %q", took, to.got(), log)
+		}
+	})
+}
+
+// A stop ends after its bound, whatever the receiver does, and says how many events are lost.
+func TestStopIsBounded(t *testing.T) {
+	for name, answer := range map[string]func(context.Context, int) error{
+		"it fails": func(context.Context, int) error { return errors.New("out of order") },
+		"it hangs": func(ctx context.Context, _ int) error {
+			<-ctx.Done()
+			return ctx.Err()
+		},
+		"it hangs for good": func(context.Context, int) error {
+			time.Sleep(time.Hour)
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, log, end := running(t, &receiver{answer: answer}, Options{StopWithin: 2 * time.Second})
+				put(s, "1", "2", "3")
+				synctest.Wait()
+				took := end()
+				if took < 2*time.Second || took > 2200*time.Millisecond || !strings.Contains(log.String(), "events were not sent before the process stopped\" events=3") || s.dropped[stopped].Load() != 3 {
+					t.Errorf("%s, %d dropped, log %s", took, s.dropped[stopped].Load(), log)
+				}
+				time.Sleep(time.Hour) // until the attempt that nothing can end has ended
+			})
+		})
+	}
+}
+
+// A decision never waits: Due and Send return while the receiver hangs and the queue is full.
+func TestDecisionsDoNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := &receiver{answer: func(ctx context.Context, _ int) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		s, _, end := running(t, to, Options{Queue: 10, PerSecond: 1 << 40, StopWithin: time.Second})
+		begin, due := time.Now(), 0
+		for i := range 1000 {
+			if offer(s, begin, fmt.Sprint(i)) {
+				due++
+			}
+		}
+		if took := time.Since(begin); took != 0 || s.queue.len() != 10 || due > 11 || s.dropped[noRoom].Load() != uint64(1000-due) {
+			t.Errorf("%s, %d events waiting, %d due, %d dropped", took, s.queue.len(), due, s.dropped[noRoom].Load())
+		}
+		end()
+	})
+}

@@ -1,0 +1,218 @@
+package events
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"log/slog"
+	"math"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/logging"
+)
+
+// Options are the settings of a Sink.
+type Options struct {
+	To     string    // required: the URL of a webhook, the path of a file, or stdout
+	Stdout io.Writer // where events go with stdout
+
+	HeadersFile string             // of a webhook: a file with lines "Name: value", read for each request; empty: none
+	TLS         func() *tls.Config // of a webhook: called for each connection; nil: the system's authorities are trusted
+
+	Source string // the source of all events, a URI reference; default /ratelimitd
+	Values bool   // events have the values of entries, which callers sent
+
+	Share     float64       // of the counters: only these have events, the same ones in every process; from 0 to 1; default 1
+	PerSecond int64         // most events per second; default 100
+	Interval  time.Duration // shortest period of a counter; default 1 minute
+	Queue     int           // most events that wait; default 10,000
+
+	Batch      int           // most events in a request; default 1, without a batch
+	Timeout    time.Duration // of a request; default 10 s
+	RetryFor   time.Duration // an event that cannot be sent is dropped at this age; default 5 minutes
+	StopWithin time.Duration // how long Run may continue after its context has ended; default 5 s
+
+	Metrics prometheus.Registerer // nil: counted, but not registered
+	Logger  *slog.Logger          // default slog.Default()
+}
+
+func (o *Options) setDefaults() {
+	if o.Source == "" {
+		o.Source = "/ratelimitd"
+	}
+	if o.Share <= 0 {
+		o.Share = 1
+	}
+	if o.PerSecond <= 0 {
+		o.PerSecond = 100
+	}
+	if o.Interval <= 0 {
+		o.Interval = time.Minute
+	}
+	if o.Queue <= 0 {
+		o.Queue = 10_000
+	}
+	if o.Batch <= 0 {
+		o.Batch = 1
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 10 * time.Second
+	}
+	if o.RetryFor <= 0 {
+		o.RetryFor = 5 * time.Minute
+	}
+	if o.StopWithin <= 0 {
+		o.StopWithin = 5 * time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+}
+
+// Sink takes events from decisions and sends them.
+type Sink struct {
+	opts    Options
+	to      destination
+	recent  recent
+	rate    logging.Sampler
+	queue   queue
+	sampled uint64 // a counter has events if its hash is not larger
+
+	failing bool          // the last attempt
+	wait    time.Duration // until the next attempt; 0: nothing has failed
+	refused time.Time     // when it was last logged that the destination refuses events
+	inHand  atomic.Int64  // events that are taken from the queue, and neither sent nor dropped yet
+
+	sent    [kinds]atomic.Uint64
+	dropped [reasons]atomic.Uint64
+	failed  atomic.Uint64 // attempts
+}
+
+// Why an event is dropped.
+const (
+	overRate = iota
+	noRoom
+	tooOld
+	notAccepted
+	stopped
+	reasons
+)
+
+var reasonNames = [reasons]string{"rate", "queue", "age", "refused", "stop"}
+
+// New returns a Sink. It fails if a setting cannot be used. Errors contain neither the URL, which may have a secret, nor headers.
+func New(opts Options) (*Sink, error) {
+	opts.setDefaults()
+	if _, err := url.Parse(opts.Source); err != nil {
+		return nil, errors.New("source: it must be a URI, such as /ratelimitd or https://limits.example.com")
+	}
+	s := &Sink{
+		opts:    opts,
+		recent:  recent{seed: maphash.MakeSeed()},
+		rate:    logging.Sampler{PerSecond: opts.PerSecond},
+		queue:   queue{max: opts.Queue, wake: make(chan struct{}, 1)},
+		sampled: share(opts.Share),
+	}
+	var err error
+	switch lower := strings.ToLower(opts.To); {
+	case lower == "stdout":
+		s.to = &writer{to: opts.Stdout}
+	case strings.HasPrefix(lower, "http://"), strings.HasPrefix(lower, "https://"):
+		s.to, err = newWebhook(&s.opts)
+	case strings.Contains(opts.To, "://"):
+		err = errors.New("the scheme of a webhook's URL must be http or https")
+	default:
+		s.to, err = newFile(opts.To)
+	}
+	if err == nil && opts.HeadersFile != "" {
+		if _, hasHeaders := s.to.(*webhook); !hasHeaders {
+			err = errors.New("a file of headers needs a webhook")
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("send events: %w", err)
+	}
+	if opts.Metrics != nil {
+		s.register(opts.Metrics)
+	}
+	return s, nil
+}
+
+// share returns the largest hash of a share of all hashes.
+func share(of float64) uint64 {
+	if of >= 1 {
+		return math.MaxUint64
+	}
+	return uint64(of * (1 << 63) * 2)
+}
+
+func (s *Sink) register(to prometheus.Registerer) {
+	counter := func(name, help string, labels prometheus.Labels, n *atomic.Uint64) {
+		to.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return float64(n.Load()) }))
+	}
+	for kind := range kinds {
+		counter("ratelimitd_events_sent_total", "Events that the webhook or file has accepted, by type.", prometheus.Labels{"type": kind.String()}, &s.sent[kind])
+	}
+	for reason := range reasons {
+		counter("ratelimitd_events_dropped_total", "Events that were not sent, by reason: rate: too many in one second; queue: too many were waiting; age: sending failed for too long; "+
+			"refused: the webhook does not accept them; stop: the process ended.", prometheus.Labels{"reason": reasonNames[reason]}, &s.dropped[reason])
+	}
+	counter("ratelimitd_events_failed_attempts_total", "Attempts to send events that failed.", nil, &s.failed)
+	to.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "ratelimitd_events_waiting", Help: "Events that wait to be sent.",
+	}, func() float64 { return float64(s.queue.len()) }))
+}
+
+// Due reports whether an event about the counter with this key is due, and remembers it: the caller then calls Send. ends is the time from
+// now until the window of the counter ends. Due keeps neither the key nor the limit.
+func (s *Sink) Due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit, ends time.Duration) (due Due, ok bool) {
+	if s.sampled != math.MaxUint64 && xxhash.Sum64(key) > s.sampled { // the same counters in all processes
+		return Due{}, false
+	}
+	micros := now.UnixMicro()
+	sh, hash := s.recent.lock(kind, key)
+	defer sh.mu.Unlock()
+	if micros < sh.until[hash] {
+		return Due{}, false
+	}
+	if s.queue.len() >= s.queue.max {
+		s.dropped[noRoom].Add(1)
+		return Due{}, false
+	}
+	if !s.rate.Pick(now) {
+		s.dropped[overRate].Add(1)
+		return Due{}, false
+	}
+	due = Due{kind: kind, counter: sha256.Sum256(key)}
+	due.start, due.end = period(limit, micros, micros+ends.Microseconds(), s.opts.Interval)
+	sh.add(hash, due.end, micros)
+	return due, true
+}
+
+// Send puts an event that is due into the queue. The event and its text belong to the sink from then on.
+func (s *Sink) Send(due Due, e *Event) {
+	e.due = due
+	if size(e) > maxEntryBytes {
+		e.Entries = nil
+	}
+	if !s.queue.push(e) {
+		s.dropped[noRoom].Add(1)
+	}
+}
+
+func size(e *Event) (n int) {
+	for i := range e.Entries {
+		n += len(e.Entries[i].Key) + len(e.Entries[i].Value)
+	}
+	return n
+}

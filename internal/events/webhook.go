@@ -1,0 +1,114 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// webhook sends events as HTTP requests: one event in structured mode, or several in batched mode.
+type webhook struct {
+	url     string
+	where   string // its scheme and host
+	headers string // path of the file; empty: none
+	batched bool
+	client  http.Client
+}
+
+func newWebhook(o *Options) (*webhook, error) {
+	u, err := url.Parse(o.To)
+	if err != nil || u.Host == "" {
+		return nil, errors.New("the webhook's URL is invalid: it must have the form https://host/path")
+	}
+	w := &webhook{url: u.String(), where: u.Scheme + "://" + u.Host, headers: o.HeadersFile, batched: o.Batch > 1}
+	w.client = http.Client{
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the headers are for this host alone
+		Transport:     &http.Transport{MaxIdleConns: 1, IdleConnTimeout: 90 * time.Second, MaxResponseHeaderBytes: 64 << 10, DialTLSContext: dialTLS(o.TLS)},
+	}
+	if _, err := readHeaders(w.headers); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// dialTLS returns a function that makes connections, each with the newest certificates.
+func dialTLS(config func() *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
+	if config == nil {
+		return nil
+	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		return (&tls.Dialer{Config: config()}).DialContext(ctx, network, address)
+	}
+}
+
+func (w *webhook) name() string { return w.where }
+
+// aboutEvents are the answers that mean that the receiver does not accept what was sent, now or later.
+var aboutEvents = []int{http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity}
+
+// maxAnswer is how much of an answer is read, so that its connection can be used again.
+const maxAnswer = 64 << 10
+
+func (w *webhook) send(ctx context.Context, events [][]byte) error {
+	body, kind := events[0], "application/cloudevents+json; charset=utf-8"
+	if w.batched {
+		body = slices.Concat([]byte("["), bytes.Join(events, []byte(",")), []byte("]"))
+		kind = "application/cloudevents-batch+json; charset=utf-8"
+	}
+	headers, err := readHeaders(w.headers)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, bytes.NewReader(body))
+	if err != nil {
+		return withoutURL(err)
+	}
+	for name, values := range headers {
+		req.Header[name] = values
+	}
+	req.Header.Set("Content-Type", kind)
+	req.Header.Set("User-Agent", "ratelimitd")
+	req.Header["Idempotency-Key"] = []string{} // sends no header; net/http may then repeat the request if an idle connection was closed
+	answer, err := w.client.Do(req)
+	if err != nil {
+		return withoutURL(err)
+	}
+	_, _ = io.CopyN(io.Discard, answer.Body, maxAnswer)
+	_ = answer.Body.Close()
+	switch code := answer.StatusCode; {
+	case code/100 == 2:
+		return nil
+	case slices.Contains(aboutEvents, code):
+		return refusedError{fmt.Errorf("the webhook answered %s", answer.Status)}
+	default:
+		return laterError{fmt.Errorf("the webhook answered %s", answer.Status), retryAfter(answer.Header.Get("Retry-After"), time.Now())}
+	}
+}
+
+// withoutURL removes the URL from an error of net/http.
+func withoutURL(err error) error {
+	if of, ok := errors.AsType[*url.Error](err); ok {
+		return of.Err
+	}
+	return err
+}
+
+// retryAfter reads the header, which is in seconds or a date. It is 0 if there is none.
+func retryAfter(value string, now time.Time) time.Duration {
+	if seconds, err := strconv.ParseInt(value, 10, 32); err == nil {
+		return max(0, time.Duration(seconds)*time.Second)
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return max(0, at.Sub(now))
+	}
+	return 0
+}

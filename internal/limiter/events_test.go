@@ -1,0 +1,189 @@
+package limiter_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/events"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// watched is a limiter that writes its events.
+type watched struct {
+	*fixture
+	sink *events.Sink
+	out  bytes.Buffer
+}
+
+func newWatched(t *testing.T, store backend.Store, s limiter.Settings, nodes ...descriptor.NodeSpec) *watched {
+	t.Helper()
+	w := &watched{}
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: nodes}}, descriptor.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.sink, err = events.New(events.Options{To: "stdout", Stdout: &w.out, Values: true}); err != nil {
+		t.Fatal(err)
+	}
+	l := limiter.New(limiter.Options{Store: store, Local: memory.New(memory.Options{}), Events: w.sink})
+	l.Swap(tree, s)
+	w.fixture = &fixture{Limiter: l, t: t, now: noon}
+	return w
+}
+
+// sent returns the events since the last call, in short: type, rule, entries, and used of capacity.
+func (w *watched) sent() (all []string) {
+	w.t.Helper()
+	w.out.Reset()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	cancel()
+	if err := w.sink.Run(ctx); err != nil {
+		w.t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(&w.out); lines.Scan(); {
+		var e struct {
+			Type string `json:"type"`
+			Data struct {
+				Rule     string                        `json:"rule"`
+				Name     string                        `json:"name"`
+				Entries  []struct{ Key, Value string } `json:"entries"`
+				Capacity uint64                        `json:"capacity"`
+				Used     int64                         `json:"used"`
+				Blocked  bool                          `json:"blocked"`
+				Degraded string                        `json:"degraded"`
+			} `json:"data"`
+		}
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			w.t.Fatalf("%s: %v", lines.Bytes(), err)
+		}
+		kind := strings.TrimSuffix(strings.TrimPrefix(e.Type, "io.github.ratelimitd."), ".v1")
+		text := strings.TrimSpace(fmt.Sprintf("%s %s %s", kind, e.Data.Rule, e.Data.Name))
+		for _, entry := range e.Data.Entries {
+			text += fmt.Sprintf(" %s=%s", entry.Key, entry.Value)
+		}
+		text += fmt.Sprintf(" %d/%d", e.Data.Used, e.Data.Capacity)
+		if e.Data.Blocked {
+			text += " blocked"
+		}
+		all = append(all, strings.TrimSpace(text+" "+e.Data.Degraded))
+	}
+	return all
+}
+
+func (w *watched) wantEvents(what string, want ...string) {
+	w.t.Helper()
+	if got := strings.Join(w.sent(), "; "); got != strings.Join(want, "; ") {
+		w.t.Errorf("%s: events %s, want %s", what, got, strings.Join(want, "; "))
+	}
+}
+
+func TestEventOfARefusal(t *testing.T) {
+	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, perMinute("k", "", 2), perMinute("l", "", 9, func(r *descriptor.Rule) { r.Name = "large" }))
+	for range 2 {
+		w.decide(request(1, "k=a", "l=a"))
+	}
+	w.wantEvents("requests that pass")
+	for range 3 {
+		w.decide(request(1, "k=a", "l=a"))
+	}
+	w.wantEvents("the same counter three times", "refusal d.k k=a 3/2")
+	w.decide(request(1, "k=b", "l=a"))
+	w.decide(request(5, "k=b", "l=a"))
+	w.wantEvents("two limits that refuse", "refusal d.k k=b 6/2", "refusal d.l large l=a 11/9")
+	w.now = w.now.Add(time.Minute)
+	w.decide(request(3, "k=a"))
+	w.wantEvents("the next window", "refusal d.k k=a 3/2")
+}
+
+// What refuses no request has no event.
+func TestNoEventWithoutARefusal(t *testing.T) {
+	shadow := func(r *descriptor.Rule) { r.Shadow = true }
+	quota := func(r *descriptor.Rule) { r.Quota = true }
+	nodes := []descriptor.NodeSpec{perMinute("k", "", 1), perMinute("shadow", "", 1, shadow), perMinute("quota", "", 1, quota), perMinute("other", "", 9, quota)}
+	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, nodes...)
+	for range 3 {
+		w.decide(request(1, "shadow=a"))
+		w.decide(request(1, "quota=a", "other=a"))
+		w.decide(request(1, "none=a"))
+		look := request(9, "k=a")
+		look.Purpose = limiter.Look
+		w.decide(look)
+		charge := request(9, "k=c")
+		charge.Purpose = limiter.Charge
+		w.decide(charge)
+	}
+	w.wantEvents("shadow, quota, no rule, looks, charges")
+	w.decide(request(2, "k=b"))
+	w.ask(0, "k=b")
+	w.ask(-1, "k=b")
+	w.wantEvents("a refusal, a peek and a refund", "refusal d.k k=b 2/1")
+
+	all := newWatched(t, memory.New(memory.Options{}), limiter.Settings{Shadow: true}, nodes...)
+	all.decide(request(2, "k=b"))
+	all.wantEvents("global shadow mode")
+}
+
+// Entries are as the counter has them.
+func TestEntriesOfAnEvent(t *testing.T) {
+	node := perMinute("path", "/v1/*", 1)
+	node.ShareThreshold = true
+	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, node)
+	w.decide(request(2, "path=/v1/a"))
+	w.decide(request(2, "path=/v1/b"))
+	w.wantEvents("a shared counter", "refusal d.path_/v1/* path=/v1/* 2/1")
+
+	own := request(2, "k=a")
+	own.Descriptors[0].HasLimit, own.Descriptors[0].Limit = true, limiter.RequestLimit{Requests: 1, Unit: int32(descriptor.Minute)}
+	w.decide(own)
+	w.wantEvents("a limit of the request", "refusal request_limit k=a 2/1")
+}
+
+// A refusal that the over-limit cache answers has an event like any other.
+func TestEventOfACachedRefusal(t *testing.T) {
+	store := overlimit.New(overlimit.Options{Store: memory.New(memory.Options{}), Bytes: 1 << 20})
+	w := newWatched(t, store, limiter.Settings{}, perMinute("k", "", 2))
+	w.decide(request(3, "k=a"))
+	w.wantEvents("the first", "refusal d.k k=a 3/2")
+	for range 3 {
+		w.decide(request(1, "k=a"))
+	}
+	w.wantEvents("cached, of the same window")
+}
+
+// Local counters are those of this process, and the event says so. A denial without a counter has no event.
+func TestEventsWithoutTheStore(t *testing.T) {
+	for how, want := range map[descriptor.OnError][]string{
+		descriptor.OnErrorLocal: {"refusal d.k k=a 2/1 local"}, descriptor.OnErrorDeny: nil,
+	} {
+		w := newWatched(t, &flaky{memory.New(memory.Options{}), all}, limiter.Settings{OnError: how}, perMinute("k", "", 1))
+		if d := w.decide(request(2, "k=a")); d.Code != limiter.OverLimit {
+			t.Errorf("%s", d.Code)
+		}
+		w.wantEvents(descriptor.OnErrorNames[how], want...)
+	}
+}
+
+func TestEventsAllocateNothing(t *testing.T) {
+	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, perMinute("k", "", 1), perMinute("l", "", 1<<40))
+	w.decide(request(2, "k=a"))
+	for name, req := range map[string]*limiter.Request{"allowed": request(1, "l=a"), "refused again": request(1, "k=a")} {
+		d := &limiter.Decision{}
+		if n := testing.AllocsPerRun(100, func() {
+			if err := w.Decide(t.Context(), noon, req, d); err != nil {
+				t.Fatal(err)
+			}
+		}); n > 0 && !raceDetector {
+			t.Errorf("%v allocations for a decision that is %s, want none", n, name)
+		}
+	}
+}
