@@ -54,6 +54,8 @@ type serveCommand struct {
 
 	Reservations reservationOptions `embed:"" group:"Reservations"`
 
+	Events eventOptions `embed:"" group:"Events"`
+
 	Stats   statisticsOptions `embed:"" group:"Statistics"`
 	Log     logOptions        `embed:"" group:"Logging"`
 	Tracing tracingOptions    `embed:"" group:"Tracing"`
@@ -61,6 +63,7 @@ type serveCommand struct {
 	Accepted acceptedOptions `embed:"" group:"Accepted"`
 
 	Adjusted adjustments `kong:"-"`
+	Stdout   io.Writer   `kong:"-"`
 }
 
 func (*serveCommand) about() about {
@@ -84,6 +87,7 @@ func (*serveCommand) about() about {
 
 // Run serves until ctx ends.
 func (o *serveCommand) Run(ctx context.Context, s streams) error {
+	o.Stdout = s.out
 	log, level, err := o.Log.logger(s.err)
 	if err != nil {
 		return misuse(err)
@@ -173,6 +177,10 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	}
 	hot := svc.trackHotKeys(registry)
 	svc.indexUsage(registry)
+	sink, err := svc.openEvents(registry)
+	if err != nil {
+		return nil, err
+	}
 	keys := descriptor.KeyBuilder{Prefix: o.Backend.KeyPrefix, Format: o.Backend.keyFormat(len(svc.redis) > 0)}
 	svc.limiter = limiter.New(limiter.Options{
 		Store:     counters,
@@ -183,6 +191,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 		NoMetrics: o.Answers.NoMetrics,
 		HotKeys:   hot,
 		Usage:     svc.usage,
+		Events:    sink,
 	})
 	if err := svc.loadRules(registry); err != nil {
 		return nil, err

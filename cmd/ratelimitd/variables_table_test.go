@@ -54,7 +54,7 @@ const oneADay = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day
 // table returns the rows of TestEveryVariable.
 func table(t *testing.T) []variable {
 	return slices.Concat(variablesOfRules(), variablesOfXDS(t), variablesOfListening(), variablesOfIntake(), variablesOfTLS(t), variablesOfOperators(t), variablesOfAnswers(),
-		variablesOfCounting(), variablesOfRedis(t, "REDIS"), variablesOfRedis(t, "REDIS_PERSECOND"), variablesOfStatistics(), variablesOfTracing(), silentVariables())
+		variablesOfCounting(), variablesOfRedis(t, "REDIS"), variablesOfRedis(t, "REDIS_PERSECOND"), variablesOfStatistics(), variablesOfTracing(), variablesOfEvents(t), silentVariables())
 }
 
 func variablesOfRules() []variable {

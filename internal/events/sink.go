@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"hash/maphash"
 	"io"
 	"log/slog"
@@ -110,11 +109,21 @@ const (
 
 var reasonNames = [reasons]string{"rate", "queue", "age", "refused", "stop"}
 
-// New returns a Sink. It fails if a setting cannot be used. Errors contain neither the URL, which may have a secret, nor headers.
+// SettingError is a setting that cannot be used. It contains neither the URL of a webhook, which may have a secret, nor headers.
+type SettingError struct {
+	Setting string // of Options: To, Source or HeadersFile
+	Err     error
+}
+
+func (e *SettingError) Error() string { return e.Err.Error() }
+
+func (e *SettingError) Unwrap() error { return e.Err }
+
+// New returns a Sink. The error is a *SettingError.
 func New(opts Options) (*Sink, error) {
 	opts.setDefaults()
 	if _, err := url.Parse(opts.Source); err != nil {
-		return nil, errors.New("source: it must be a URI, such as /ratelimitd or https://limits.example.com")
+		return nil, &SettingError{"Source", errors.New("it must be a URI, such as /ratelimitd or https://limits.example.com")}
 	}
 	s := &Sink{
 		opts:    opts,
@@ -134,13 +143,14 @@ func New(opts Options) (*Sink, error) {
 	default:
 		s.to, err = newFile(opts.To)
 	}
-	if err == nil && opts.HeadersFile != "" {
-		if _, hasHeaders := s.to.(*webhook); !hasHeaders {
-			err = errors.New("a file of headers needs a webhook")
-		}
-	}
 	if err != nil {
-		return nil, fmt.Errorf("send events: %w", err)
+		return nil, &SettingError{"To", err}
+	}
+	if _, has := s.to.(*webhook); opts.HeadersFile != "" && !has {
+		return nil, &SettingError{"HeadersFile", errors.New("only the requests to a webhook have headers")}
+	}
+	if _, err := readHeaders(opts.HeadersFile); err != nil {
+		return nil, &SettingError{"HeadersFile", err}
 	}
 	if opts.Metrics != nil {
 		s.register(opts.Metrics)

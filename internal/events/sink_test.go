@@ -244,9 +244,9 @@ func TestSettingsThatCannotBeUsed(t *testing.T) {
 		"no host":       {Options{To: "https:///" + secret}, "the webhook's URL is invalid"},
 		"a folder":      {Options{To: dir}, "is not a regular file"},
 		"no folder":     {Options{To: dir + "/none/events.jsonl"}, "no such file or directory"},
-		"a source":      {Options{To: "stdout", Source: "%zz"}, "source: it must be a URI"},
+		"a source":      {Options{To: "stdout", Source: "%zz"}, "it must be a URI"},
 		"no headers":    {Options{To: "https://h/", HeadersFile: dir + "/none"}, "read the file of headers: open"},
-		"headers alone": {Options{To: "stdout", HeadersFile: dir + "/none"}, "a file of headers needs a webhook"},
+		"headers alone": {Options{To: "stdout", HeadersFile: dir + "/none"}, "only the requests to a webhook have headers"},
 	} {
 		_, err := New(c.opts)
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), secret) {

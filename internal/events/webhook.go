@@ -34,9 +34,6 @@ func newWebhook(o *Options) (*webhook, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the headers are for this host alone
 		Transport:     &http.Transport{MaxIdleConns: 1, IdleConnTimeout: 90 * time.Second, MaxResponseHeaderBytes: 64 << 10, DialTLSContext: dialTLS(o.TLS)},
 	}
-	if _, err := readHeaders(w.headers); err != nil {
-		return nil, err
-	}
 	return w, nil
 }
 

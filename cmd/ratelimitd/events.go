@@ -1,0 +1,81 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/events"
+	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
+)
+
+// eventOptions are the settings of events.
+type eventOptions struct {
+	To          string        `name:"events" env:"RATELIMITD_EVENTS" placeholder:"URL|FILE|stdout" help:"Where CloudEvents about refusals go: the http or https URL of a webhook, a file, or stdout. Unset: there are none."`
+	Source      string        `name:"events-source" env:"RATELIMITD_EVENTS_SOURCE" default:"/ratelimitd" placeholder:"URI" help:"Source of the events. Processes that share counters need the same one."`
+	Values      bool          `name:"events-values" env:"RATELIMITD_EVENTS_VALUES" help:"Events have the values of entries, which may be personal data. Unset: they have only the keys."`
+	Share       float64       `name:"events-share" env:"RATELIMITD_EVENTS_SHARE" range:"0..1" default:"1" help:"Share of the counters that have events, from 0 to 1."`
+	PerSecond   int64         `name:"events-per-second" env:"RATELIMITD_EVENTS_PER_SECOND" range:"1.." default:"100" help:"Maximum number of events per second. More are dropped."`
+	Interval    time.Duration `name:"events-interval" env:"RATELIMITD_EVENTS_INTERVAL" range:"1s.." default:"1m" help:"A counter has at most one event of each type per window, and per this time if the window is shorter."`
+	Batch       int           `name:"events-batch" env:"RATELIMITD_EVENTS_BATCH" range:"1..1000" default:"1" help:"Maximum number of events in a request. More than 1: requests are in the batched mode of CloudEvents."`
+	RetryFor    time.Duration `name:"events-retry-for" env:"RATELIMITD_EVENTS_RETRY_FOR" range:"1s.." default:"5m" help:"Age at which an event that could not be sent is dropped."`
+	HeadersFile string        `name:"events-headers-file" env:"RATELIMITD_EVENTS_HEADERS_FILE" placeholder:"FILE" help:"File of the headers of requests to the webhook, one Name: value on a line. It is read for every request, so it may change."`
+	CACert      string        `name:"events-tls-cacert" env:"RATELIMITD_EVENTS_TLS_CACERT" placeholder:"FILE" help:"File of the authorities to trust beside the system's; read again when it changes."`
+	ClientCert  string        `name:"events-tls-client-cert" env:"RATELIMITD_EVENTS_TLS_CLIENT_CERT" placeholder:"FILE" help:"File of the client certificate; read again when it changes."`
+	ClientKey   string        `name:"events-tls-client-key" env:"RATELIMITD_EVENTS_TLS_CLIENT_KEY" placeholder:"FILE" help:"File of that certificate's key."`
+}
+
+// longestFlush is how long a stop waits for events, if the stop timeout is not shorter.
+const longestFlush = 5 * time.Second
+
+// openEvents makes the sink of events, and a worker that sends them; nil if they are off.
+func (s *service) openEvents(registry prometheus.Registerer) (*events.Sink, error) {
+	o := &s.options.Events
+	opts := events.Options{
+		To:          o.To,
+		Stdout:      s.options.Stdout,
+		HeadersFile: o.HeadersFile,
+		Source:      o.Source,
+		Values:      o.Values,
+		Share:       max(o.Share, math.SmallestNonzeroFloat64), // 0 would mean the default
+		PerSecond:   o.PerSecond,
+		Interval:    o.Interval,
+		Batch:       o.Batch,
+		RetryFor:    o.RetryFor,
+		StopWithin:  min(longestFlush, s.options.Listen.StopTimeout),
+		Metrics:     registry,
+		Logger:      s.log,
+	}
+	scheme, _, _ := strings.Cut(strings.ToLower(o.To), "://")
+	files := given("RATELIMITD_EVENTS_TLS_CACERT", o.CACert, "RATELIMITD_EVENTS_TLS_CLIENT_CERT", o.ClientCert, "RATELIMITD_EVENTS_TLS_CLIENT_KEY", o.ClientKey)
+	switch {
+	case o.To == "":
+		return nil, nil //nolint:nilnil // no sink is no mistake
+	case scheme == "https":
+		tls, err := tlsfiles.Load(tlsfiles.Options{
+			Use: "events", Cert: o.ClientCert, Key: o.ClientKey, CA: o.CACert, Rescan: s.options.TLS.Rescan, Log: s.log, Metrics: registry,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", files, err)
+		}
+		opts.TLS = tls.Client
+		s.workers = append(s.workers, tls.Run)
+	case files != "":
+		s.log.Warn("files of TLS have no effect, because RATELIMITD_EVENTS is no https URL", "variables", files)
+	}
+	if scheme == "http" && o.HeadersFile != "" {
+		s.log.Warn("the headers of RATELIMITD_EVENTS_HEADERS_FILE are sent in plain text, because RATELIMITD_EVENTS is no https URL")
+	}
+	sink, err := events.New(opts)
+	if of, ok := errors.AsType[*events.SettingError](err); ok {
+		return nil, fmt.Errorf("%s: %w", map[string]string{
+			"To": "RATELIMITD_EVENTS", "Source": "RATELIMITD_EVENTS_SOURCE", "HeadersFile": "RATELIMITD_EVENTS_HEADERS_FILE",
+		}[of.Setting], err)
+	}
+	s.workers = append(s.workers, sink.Run)
+	return sink, nil
+}

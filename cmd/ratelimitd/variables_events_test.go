@@ -1,0 +1,173 @@
+package main
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/ratelimitd/ratelimitd/internal/tlstest"
+)
+
+// event is what tests read of an event.
+type event struct {
+	ID, Source, Type string
+	Data             struct {
+		Entries     []struct{ Key, Value string }
+		Counter     string
+		PeriodStart time.Time `json:"period_start"`
+		PeriodEnd   time.Time `json:"period_end"`
+	}
+}
+
+// refusedAtOnce is a request whose descriptors are all refused, at the same time.
+func refusedAtOnce(n int) *ratelimitv3.RateLimitRequest {
+	r := ask("d", "k", "0")
+	for i := 1; i < n; i++ {
+		r.Descriptors = append(r.Descriptors, ask("d", "k", fmt.Sprint(i)).Descriptors...)
+	}
+	r.HitsAddend = 10
+	return r
+}
+
+// eventsIn returns the events in a file, which need not exist.
+func eventsIn(t *testing.T, file string) (all []event) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var e event
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// listenEvents serves a webhook that fails or accepts all requests. It returns the requests without their bodies.
+func listenEvents(t *testing.T, code int, config *tls.Config) (url string, requests <-chan *http.Request) {
+	t.Helper()
+	got := make(chan *http.Request, 1000)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.WriteHeader(code)
+		got <- r
+	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	if config == nil {
+		server.Start()
+	} else {
+		server.TLS = config
+		server.StartTLS()
+	}
+	t.Cleanup(server.Close)
+	return server.URL, got
+}
+
+func variablesOfEvents(t *testing.T) []variable {
+	// written sends a request that is refused, stops the service, and says something about the events in the file.
+	written := func(descriptors int, say func([]event) string) func(*testing.T) (map[string]string, look) {
+		return func(t *testing.T) (map[string]string, look) {
+			to := filepath.Join(t.TempDir(), "events.jsonl")
+			return map[string]string{"RATELIMITD_EVENTS": to}, running(func(t *testing.T, i *instance) string {
+				answers(refusedAtOnce(descriptors))(t, i)
+				i.stop()
+				i.log.Wait(t, "stopped")
+				return say(eventsIn(t, to))
+			})
+		}
+	}
+	count := func(all []event) string { return fmt.Sprintf("%d events", len(all)) }
+	// received sends a request that is refused, and says something about the first request to the webhook, or that there was none.
+	received := func(config *tls.Config, say func(*http.Request) string, more ...string) func(*testing.T) (map[string]string, look) {
+		return func(t *testing.T) (map[string]string, look) {
+			url, requests := listenEvents(t, http.StatusOK, config)
+			env := map[string]string{"RATELIMITD_EVENTS": url}
+			for i := 0; i < len(more); i += 2 {
+				env[more[i]] = more[i+1]
+			}
+			return env, func(t *testing.T, i *instance) string {
+				if i.err != nil {
+					return "does not start"
+				}
+				answers(refusedAtOnce(1))(t, i)
+				said := ""
+				eventually(t, "an event, or why there is none", func() bool {
+					select {
+					case r := <-requests:
+						said = say(r)
+					default:
+						if strings.Contains(i.log.String(), "events cannot be sent; they wait") {
+							said = "not sent"
+						}
+					}
+					return said != ""
+				})
+				return said
+			}
+		}
+	}
+	header := func(name string) func(*http.Request) string {
+		return func(r *http.Request) string { return "has " + r.Header.Get(name) }
+	}
+	authority := tlstest.NewAuthority(t, "webhook")
+	server := &tls.Config{Certificates: []tls.Certificate{authority.Issue(t, "127.0.0.1").TLS(t)}}
+	asking := &tls.Config{Certificates: server.Certificates, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: authority.Pool()}
+	ca := file(t, string(authority.PEM))
+	cert, key := files(t, authority.Issue(t, "limits"))
+	shown := func(r *http.Request) string {
+		if len(r.TLS.PeerCertificates) == 0 {
+			return "encrypted"
+		}
+		return "shows the certificate of " + r.TLS.PeerCertificates[0].DNSNames[0]
+	}
+	headers := file(t, "Authorization: Bearer abc\n")
+	none := map[string]string{"RATELIMITD_EVENTS": "https://127.0.0.1:1"}
+	return []variable{
+		{name: "RATELIMITD_EVENTS", prepare: written(1, count), unset: "0 events", set: "1 events", bad: map[string]string{"ftp://h/": "http or https", "/none/events": "/none"}},
+		{name: "RATELIMITD_EVENTS_SOURCE", value: "https://limits.example", prepare: written(1, func(all []event) string { return all[0].Source }), unset: "/ratelimitd", set: "https://limits.example",
+			with: map[string]string{"RATELIMITD_EVENTS": "stdout"}, bad: map[string]string{"%zz": "a URI"}},
+		{name: "RATELIMITD_EVENTS_VALUES", value: "true", prepare: written(1, func(all []event) string { return fmt.Sprint(all[0].Data.Entries) }), unset: "[{k }]", set: "[{k 0}]"},
+		{name: "RATELIMITD_EVENTS_SHARE", value: "0", prepare: written(10, count), unset: "10 events", set: "0 events"},
+		{name: "RATELIMITD_EVENTS_PER_SECOND", value: "3", prepare: written(10, count), unset: "10 events", set: "3 events"},
+		{name: "RATELIMITD_EVENTS_INTERVAL", value: "48h", prepare: written(1, func(all []event) string {
+			return fmt.Sprint(all[0].Data.PeriodEnd.Sub(all[0].Data.PeriodStart))
+		}), unset: "24h0m0s", set: "48h0m0s"},
+		{name: "RATELIMITD_EVENTS_BATCH", value: "10", prepare: received(nil, header("Content-Type")), unset: "has application/cloudevents+json; charset=utf-8", set: "has application/cloudevents-batch+json; charset=utf-8"},
+		{name: "RATELIMITD_EVENTS_RETRY_FOR", value: "1s", prepare: func(t *testing.T) (map[string]string, look) {
+			url, requests := listenEvents(t, http.StatusInternalServerError, nil)
+			return map[string]string{"RATELIMITD_EVENTS": url}, running(func(t *testing.T, i *instance) string {
+				answers(refusedAtOnce(1))(t, i)
+				said := ""
+				eventually(t, "three attempts, or the event is dropped", func() bool {
+					if metric(`ratelimitd_events_dropped_total{reason="age"} 1`)(t, i) != "" {
+						said = "dropped"
+					} else if len(requests) > 2 {
+						said = "tried again"
+					}
+					return said != ""
+				})
+				return said
+			})
+		}, unset: "tried again", set: "dropped"},
+		{name: "RATELIMITD_EVENTS_HEADERS_FILE", value: headers, prepare: received(nil, header("Authorization")), unset: "has ", set: "has Bearer abc", with: none, bad: map[string]string{"/none": "/none"}},
+		{name: "RATELIMITD_EVENTS_TLS_CACERT", value: ca, prepare: received(server, shown), unset: "not sent", set: "encrypted", with: none, bad: map[string]string{"/none": "/none"}},
+		{name: "RATELIMITD_EVENTS_TLS_CLIENT_CERT", value: cert, prepare: received(asking, shown, "RATELIMITD_EVENTS_TLS_CACERT", ca, "RATELIMITD_EVENTS_TLS_CLIENT_KEY", key), unset: "does not start", set: "shows the certificate of limits",
+			with: merged(none, map[string]string{"RATELIMITD_EVENTS_TLS_CLIENT_KEY": key}), bad: map[string]string{"/none": "/none"}},
+		{name: "RATELIMITD_EVENTS_TLS_CLIENT_KEY", value: key, prepare: received(asking, shown, "RATELIMITD_EVENTS_TLS_CACERT", ca, "RATELIMITD_EVENTS_TLS_CLIENT_CERT", cert), unset: "does not start", set: "shows the certificate of limits",
+			with: merged(none, map[string]string{"RATELIMITD_EVENTS_TLS_CLIENT_CERT": cert}), bad: map[string]string{"/none": "/none"}},
+	}
+}
