@@ -38,6 +38,8 @@ func TestRefusalsToStartKeepSecrets(t *testing.T) {
 		"an xDS server URL": xds("CONFIG_GRPC_XDS_SERVER_URL", "https://u:"+secret+"@127.0.0.1:1"),
 		"a token":           {"RATELIMITD_ADMIN_TOKEN": secret + " " + secret},
 		"another variable":  {"RATELIMITD_ADMIN_TOKEM": secret},
+		"a webhook":         {"RATELIMITD_EVENTS": "ftp://u:" + secret + "@h/"},
+		"a broken webhook":  {"RATELIMITD_EVENTS": "https://u:" + secret + "@h/%zz"},
 		"another flag":      {"REDIS_AUTH": secret, "RATELIMITD_ADMIN_TOKEN": secret, "LOG_LEVEL": "loud"},
 		"a wrong password":  {"REDIS_AUTH": secret, redisURL: redistest.Start(t, "--requirepass", "another").Addr, "REDIS_STARTUP_INITIAL_INTERVAL": "10ms", "REDIS_STARTUP_MAX_ELAPSED_TIME": "50ms"},
 		"nobody there":      {redisURL: "redis://u:" + secret + "@127.0.0.1:1", "REDIS_STARTUP_INITIAL_INTERVAL": "10ms", "REDIS_STARTUP_MAX_ELAPSED_TIME": "50ms"},

@@ -16,18 +16,20 @@ type Kind uint8
 
 // The kinds.
 const (
-	Refusal Kind = iota // a limit refused a request
+	Refusal  Kind = iota // a limit refused a request
+	Exceeded             // a soft limit is exceeded, and the request passed
+	Warning              // as much of a limit is in use as its warn_at says
 	kinds
 )
 
-var kindNames = [kinds]string{Refusal: "refusal"}
+var kindNames = [kinds]string{Refusal: "refusal", Exceeded: "exceeded", Warning: "warning"}
 
 func (k Kind) String() string { return kindNames[k] }
 
 // cloudType is the CloudEvents type of a kind. Its end is the version of the data's form.
 func (k Kind) cloudType() string { return "io.github.ratelimitd." + kindNames[k] + ".v1" }
 
-// Event is what a decision says about one limit.
+// Event is what a decision reports about one limit.
 type Event struct {
 	Time    time.Time
 	Domain  string
@@ -103,6 +105,7 @@ type eventData struct {
 	Capacity        uint64      `json:"capacity"`
 	Hits            int64       `json:"hits"`
 	Used            int64       `json:"used"`
+	WarnAt          uint8       `json:"warn_at,omitempty"`
 	RetryAfterMs    *int64      `json:"retry_after_ms,omitempty"`
 	Override        bool        `json:"override,omitempty"`
 	Blocked         bool        `json:"blocked,omitempty"`
@@ -141,6 +144,7 @@ func (s *Sink) encode(e *Event) []byte {
 			Capacity:        e.Capacity,
 			Hits:            e.Hits,
 			Used:            e.Used,
+			WarnAt:          e.Limit.WarnAt,
 			RetryAfterMs:    millis(e.RetryAfter),
 			Override:        e.Override,
 			Blocked:         e.Blocked,

@@ -8,22 +8,46 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/events"
 )
 
-// reportRefusal sends an event for each descriptor whose limit refuses this request. The limit is the one that the status describes. What is
-// not enforced refuses nothing. Neither do peeks, steps of a reservation after the first, and answers without a counter.
-func (c *calculation) reportRefusal(s *events.Sink, d *Decision, now time.Time) {
-	for i := range c.resolved {
-		r := &c.resolved[i]
-		if d.Statuses[i].Code != OverLimit || r.first == r.end {
-			continue
+// report sends events about the limits of this request: those that refuse it, and those with a notice for clients. A new kind of
+// event has its place here. Peeks and later steps of a reservation have no events, and neither have answers without a counter.
+func (c *calculation) report(s *events.Sink, d *Decision, now time.Time) {
+	if d.Code == OverLimit && c.req.Purpose != Charge {
+		for i := range d.Statuses {
+			if r := &c.resolved[i]; d.Statuses[i].Code == OverLimit && r.first < r.end && !c.request.Outcomes[c.index[r.deciding]].Allowed {
+				c.send(s, events.Refusal, d, i, r.deciding, now)
+			}
 		}
-		t := c.index[r.deciding]
-		take, o := &c.request.Takes[t], &c.request.Outcomes[t]
-		if take.Hits <= 0 || o.Failed || o.Allowed || !c.counted(take) || c.req.Purpose == Charge {
-			continue
+	}
+	for n := range d.Notices {
+		notice := &d.Notices[n]
+		switch notice.Kind {
+		case NoticeSoft:
+			c.send(s, events.Exceeded, d, notice.Descriptor, c.noticedTake(notice), now)
+		case NoticeWarn:
+			c.send(s, events.Warning, d, notice.Descriptor, c.noticedTake(notice), now)
+		case NoticeShadow: // nobody is refused or warned
 		}
-		if due, ok := s.Due(now, events.Refusal, take.Key, take.Limit, o.ResetAfter); ok {
-			s.Send(due, c.event(d, i, r.deciding, now))
-		}
+	}
+}
+
+// noticedTake returns the position in index of the take that a notice is about.
+func (c *calculation) noticedTake(n *Notice) int {
+	r := &c.resolved[n.Descriptor]
+	j := r.first
+	for r.limitAt(j-r.first) != n.LimitIndex {
+		j++
+	}
+	return j
+}
+
+// send sends an event about the take at position j of index, which is descriptor i's, if one is due.
+func (c *calculation) send(s *events.Sink, kind events.Kind, d *Decision, i, j int, now time.Time) {
+	take, o := &c.request.Takes[c.index[j]], &c.request.Outcomes[c.index[j]]
+	if take.Hits <= 0 || o.Failed || !c.counted(take) {
+		return
+	}
+	if due, ok := s.Due(now, kind, take.Key, take.Limit, o.ResetAfter); ok {
+		s.Send(due, c.event(d, i, j, now))
 	}
 }
 

@@ -105,6 +105,27 @@ func TestEventOfARefusal(t *testing.T) {
 	w.wantEvents("the next window", "refusal d.k k=a 3/2")
 }
 
+// A soft limit and a limit with warn_at have events of their own types. A limit in shadow has none.
+func TestEventsOfWarnings(t *testing.T) {
+	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{},
+		listNode("k", []descriptor.Limit{fixedLimit("hard", 5, hourly, warnAt(60)), fixedLimit("day", 3, soft, warnAt(60)), fixedLimit("new", 1, inShadow)}))
+	w.ask(0, "k=a")
+	w.ask(1, "k=a")
+	w.wantEvents("a third")
+	w.ask(1, "k=a")
+	w.wantEvents("two thirds", "warning d.k day k=a 2/3")
+	w.ask(1, "k=a")
+	w.wantEvents("three fifths", "warning d.k hard k=a 3/5")
+	w.ask(1, "k=a")
+	w.ask(1, "k=a")
+	w.wantEvents("above the soft limit", "exceeded d.k day k=a 4/3")
+	w.ask(0, "k=a")
+	w.ask(-1, "k=a")
+	w.wantEvents("a peek and a refund")
+	w.ask(9, "k=a")
+	w.wantEvents("a refusal", "refusal d.k hard k=a 13/5")
+}
+
 // What refuses no request has no event.
 func TestNoEventWithoutARefusal(t *testing.T) {
 	shadow := func(r *descriptor.Rule) { r.Shadow = true }

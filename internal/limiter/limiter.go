@@ -31,7 +31,7 @@ type Options struct {
 
 	HotKeys *hotkeys.Tracker // records every use of a counter; nil: off
 	Usage   *usage.Index     // records the counters of rules with usage; nil: off
-	Events  *events.Sink     // gets events about refusals; nil: off
+	Events  *events.Sink     // gets events about refusals and warnings; nil: off
 }
 
 // Limiter decides requests.
@@ -244,8 +244,8 @@ func (l *Limiter) finish(ctx context.Context, now time.Time, c *calculation, d *
 		d.Code = OK
 		l.metrics.shadowed.Add(1)
 	}
-	if l.events != nil && d.Code == OverLimit {
-		c.reportRefusal(l.events, d, now)
+	if l.events != nil && (d.Code == OverLimit || len(d.Notices) > 0) {
+		c.report(l.events, d, now)
 	}
 	if !l.unmeasured {
 		l.metrics.decisions[d.Code].Add(1)
