@@ -44,11 +44,9 @@ func readHeaders(path string) (http.Header, error) {
 	return headers, nil
 }
 
-// isName reports whether a text is a header's name.
-func isName(name string) bool {
-	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
-	})
-}
+// nameBytes are what a header's name may consist of.
+const nameBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~"
+
+func isName(name string) bool { return name != "" && strings.Trim(name, nameBytes) == "" }
 
 func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }

@@ -53,6 +53,9 @@ func (r *receiver) got() string {
 	return strings.Join(r.accepted, " ")
 }
 
+// pass lets time pass, of the clock of a bubble.
+func pass(d time.Duration) { <-time.After(d) }
+
 // running runs a sink with a receiver. end stops it, and returns how long that took.
 func running(t *testing.T, to *receiver, opts Options) (s *Sink, log *bytes.Buffer, end func() time.Duration) {
 	log = new(bytes.Buffer)
@@ -108,7 +111,7 @@ func TestBatches(t *testing.T) {
 		put(s, "1")
 		synctest.Wait() // it waits for the second attempt
 		put(s, "2", "3", "4", "5", "6")
-		time.Sleep(firstWait)
+		pass(firstWait)
 		synctest.Wait()
 		if got := to.got(); got != "1 2 3 4 5 6" || len(to.attempts) != 4 {
 			t.Errorf("%q in %d attempts, want 1 twice, then 2 to 5 and 6", got, len(to.attempts))
@@ -128,9 +131,9 @@ func TestWaitsBetweenAttempts(t *testing.T) {
 		}}
 		s, log, end := running(t, to, Options{})
 		put(s, "1")
-		time.Sleep(4 * time.Minute)
+		pass(4 * time.Minute)
 		put(s, "2")
-		time.Sleep(time.Second)
+		pass(time.Second)
 		synctest.Wait()
 		if got := to.got(); got != "1 2" {
 			t.Errorf("sent %q", got)
@@ -165,7 +168,7 @@ func TestReceiverAsksForAPause(t *testing.T) {
 			}}
 			s, _, end := running(t, to, Options{RetryFor: time.Minute})
 			put(s, "1")
-			time.Sleep(time.Hour)
+			pass(time.Hour)
 			put(s, "2")
 			synctest.Wait()
 			if wait := to.attempts[1].Sub(to.attempts[0]); wait != want || to.got() != "1 2" {
@@ -188,14 +191,14 @@ func TestOldEventsAreDropped(t *testing.T) {
 		}}
 		s, _, end := running(t, to, Options{RetryFor: 5 * time.Minute})
 		put(s, "1", "2", "3")
-		time.Sleep(4 * time.Minute)
+		pass(4 * time.Minute)
 		put(s, "4", "5")
-		time.Sleep(2 * time.Minute)
+		pass(2 * time.Minute)
 		if n := s.dropped[tooOld].Load(); n != 3 {
 			t.Errorf("%d events dropped after 6 minutes, want 3", n)
 		}
 		works.Store(true)
-		time.Sleep(longestWait)
+		pass(longestWait)
 		synctest.Wait()
 		if got := to.got(); got != "4 5" {
 			t.Errorf("sent %q, want 4 5", got)
@@ -219,7 +222,7 @@ func TestEventsThatAreNotAccepted(t *testing.T) {
 		if got, n := to.got(), s.dropped[notAccepted].Load(); got != "3" || n != 3 || len(to.attempts) != 4 {
 			t.Errorf("sent %q, %d dropped, %d attempts", got, n, len(to.attempts))
 		}
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		put(s, "5")
 		synctest.Wait()
 		if n := strings.Count(log.String(), "does not accept"); n != 2 {
@@ -233,7 +236,7 @@ func TestEventsThatAreNotAccepted(t *testing.T) {
 func TestStopSendsWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &receiver{answer: func(context.Context, int) error {
-			time.Sleep(time.Second)
+			pass(time.Second)
 			return nil
 		}}
 		s, log, end := running(t, to, Options{})
@@ -253,7 +256,7 @@ func TestStopIsBounded(t *testing.T) {
 			return ctx.Err()
 		},
 		"it hangs for good": func(context.Context, int) error {
-			time.Sleep(time.Hour)
+			pass(time.Hour)
 			return nil
 		},
 	} {
@@ -266,7 +269,7 @@ func TestStopIsBounded(t *testing.T) {
 				if took < 2*time.Second || took > 2200*time.Millisecond || !strings.Contains(log.String(), "events were not sent before the process stopped\" events=3") || s.dropped[stopped].Load() != 3 {
 					t.Errorf("%s, %d dropped, log %s", took, s.dropped[stopped].Load(), log)
 				}
-				time.Sleep(time.Hour) // until the attempt that nothing can end has ended
+				pass(time.Hour) // until the attempt that nothing can end has ended
 			})
 		})
 	}
