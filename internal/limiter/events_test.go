@@ -208,3 +208,35 @@ func TestEventsAllocateNothing(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkEvents measures what events cost a decision, beside the same decision without them: one that passes, and one that is
+// refused and whose event was sent before.
+func BenchmarkEvents(b *testing.B) {
+	for _, with := range []bool{false, true} {
+		opts := limiter.Options{Store: memory.New(memory.Options{})}
+		if with {
+			sink, err := events.New(events.Options{To: "stdout", Stdout: new(bytes.Buffer)})
+			if err != nil {
+				b.Fatal(err)
+			}
+			opts.Events = sink
+		}
+		l := limiter.New(opts)
+		tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", 1<<40), perMinute("l", "", 1)}}}, descriptor.Options{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		l.Swap(tree, limiter.Settings{})
+		for _, pair := range []string{"k=a", "l=a"} {
+			b.Run(fmt.Sprintf("events=%t/%s", with, pair[:1]), func(b *testing.B) {
+				req, d := request(2, pair), &limiter.Decision{}
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := l.Decide(b.Context(), noon, req, d); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
