@@ -73,17 +73,15 @@ func (d *descriptorReading) checkGrouping() bool {
 
 // checkCapture checks a group that is a capture group of the expression.
 func (d *descriptorReading) checkCapture() bool {
-	groups, err := 0, error(nil)
-	if d.spec.Kind == descriptor.MatchRegex {
-		groups, err = descriptor.CaptureGroups(d.spec.Value)
-	}
-	switch n := int(d.spec.Group.Capture); {
-	case d.spec.Kind != descriptor.MatchRegex:
+	n := int(d.spec.Group.Capture)
+	if d.spec.Kind != descriptor.MatchRegex {
 		d.group.Errorf("`group: $%d` needs a `value_regex` with a capture group, such as `/tenants/([^/]+)/.*`", n)
+		return false
+	}
+	err := descriptor.CheckCapture(d.spec.Value, n, d.spec.FoldCase)
+	switch {
 	case err != nil:
-		d.group.Errorf("`group`: %v", err)
-	case n > groups:
-		d.group.Errorf("`group: $%d`: the expression %s has %d capture groups, which are its parts in ( )", n, yamlform.Quote(d.spec.Value), groups)
+		d.group.Errorf("`group: $%d` of %s: %v", n, yamlform.Quote(d.spec.Value), err)
 	case d.overrideMax > 0:
 		d.overridableAt.Errorf("%s", capturedAndOverridable)
 	case d.usage:

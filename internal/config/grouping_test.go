@@ -43,7 +43,7 @@ descriptors:
 			if format == descriptor.KeysLyft && !rule.Grouped() {
 				continue
 			}
-			got := rule.Path + " " + string(descriptor.KeyBuilder{Format: format}.AppendKey(nil, "d", c.entries, rule, &rule.Limits[0]))
+			got := rule.Path + " " + string(descriptor.KeyBuilder{Format: format}.AppendKey(nil, "d", rule.CountedEntries(c.entries), rule, &rule.Limits[0]))
 			if got != c.want {
 				t.Errorf("%v: %s, want %s", c.entries, got, c.want)
 			}
@@ -64,7 +64,7 @@ func TestGroupingErrors(t *testing.T) {
 		"{key: a, group: ipv6/64, condition: true, " + limit + "}":                                                          "`group` and `condition`",
 		"{key: a, group: $1, " + limit + "}":                                                                                "`group: $1` needs a `value_regex`",
 		"{key: a, group: $1, value: x*, " + limit + "}":                                                                     "`group: $1` needs a `value_regex`",
-		"{key: a, group: $2, value_regex: (x), " + limit + "}":                                                              "`group: $2`: the expression \"(x)\" has 1 capture groups",
+		"{key: a, group: $2, value_regex: (x), " + limit + "}":                                                              "`group: $2` of \"(x)\": the expression has 1 capture groups, which are its parts in ( )",
 		"{key: a, group: $1, value_regex: (x), overridable: true, " + limit + "}":                                           "`overridable` and `group: $...`",
 		"{key: a, group: $1, value_regex: (x), usage: true, " + limit + "}":                                                 "`usage` and `group: $...`",
 		"{key: a, group: $1, value_regex: (x), descriptors: [{key: b, usage: true, " + limit + "}]}":                        "`usage` and `group: $...`",

@@ -15,10 +15,7 @@ import (
 // A state is the set of places in the expressions that the text read so far can reach. Text that is not ASCII is read rune
 // by rune, and bytes that are not UTF-8 are read as U+FFFD, as package regexp does.
 type automaton struct {
-	ascii   [utf8.RuneSelf]uint8 // the class of each character
-	from    []rune               // the first rune of each interval; the intervals cover all runes
-	class   []uint8              // the class of each interval
-	classes int
+	alphabet
 
 	start  uint16
 	stable uint16   // states below this number lead only to themselves: further text does not change the result
@@ -27,6 +24,14 @@ type automaton struct {
 	goesOn []int32  // by state: the first expression that can match a longer text
 
 	first int32 // the first expression
+}
+
+// alphabet divides all runes into classes. A program does not distinguish the runes of one class.
+type alphabet struct {
+	ascii   [utf8.RuneSelf]uint8 // the class of each character
+	from    []rune               // the first rune of each interval; the intervals cover all runes
+	class   []uint8              // the class of each interval
+	classes int
 }
 
 // none means that there is no expression. It is greater than the number of every expression.
@@ -74,7 +79,7 @@ func beginning(text string, size int) string {
 	return text[:size]
 }
 
-func (a *automaton) classOf(r rune) uint8 {
+func (a *alphabet) classOf(r rune) uint8 {
 	i, found := slices.BinarySearch(a.from, r)
 	if !found {
 		i--
@@ -315,9 +320,9 @@ func newAutomaton(p *program, most int) *automaton {
 	return a
 }
 
-// classify divides all runes into classes and returns one rune of each. No expression distinguishes runes of one class.
+// classify makes the classes for a program and returns one rune of each.
 // It returns nil if there are too many classes.
-func (a *automaton) classify(p *program) (samples []rune) {
+func (a *alphabet) classify(p *program) (samples []rune) {
 	cuts := []rune{0}
 	cut := func(low, high rune) { cuts = append(cuts, low, high+1) }
 	if p.looks {

@@ -17,7 +17,7 @@ const (
 func (l *Limit) Varies() bool { return l.Enforcement != EnforcedForAll || l.WarnAt > 0 }
 
 // AppendCaller appends what chooses the callers for whom a limit of a rule is enforced: <domain>|<key>=<value>|<name>, where the
-// entries are as in KeyBuilder's keys, and the name is the limit's. So another number, window, algorithm or prefix of keys chooses
+// entries are as in KeyBuilder's keys and have the values that count, and the name is the limit's. So another number, window, algorithm or prefix of keys chooses
 // the same callers, and another limit chooses others.
 func (r *Rule) AppendCaller(dst []byte, domain string, entries []Entry, limit int) []byte {
 	dst = append(appendIdentity(dst, len(dst), domain, entries, r), '|')

@@ -109,8 +109,9 @@ func (d *Domain) Explain(entries []Entry, keys KeyBuilder) Explanation {
 		}
 		return x
 	}
+	counted := x.Rule.CountedEntries(entries)
 	for i := range x.Rule.Limits {
-		key := keys.AppendKey(nil, d.Name, entries, x.Rule, &x.Rule.Limits[i])
+		key := keys.AppendKey(nil, d.Name, counted, x.Rule, &x.Rule.Limits[i])
 		x.Keys = append(x.Keys, string(key))
 	}
 	return x

@@ -30,14 +30,6 @@ func Fold(value string) string {
 	return b.String()
 }
 
-func lowerBytes(b []byte) {
-	for i, c := range b {
-		if upper(c) {
-			b[i] = c | 0x20
-		}
-	}
-}
-
 func upper(c byte) bool { return 'A' <= c && c <= 'Z' }
 
 // foldRegex makes an expression match the letters that Fold changes in any case. The flag (?i) of package syntax is no use here: it

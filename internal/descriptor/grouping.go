@@ -1,12 +1,8 @@
 package descriptor
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
-	"regexp"
-	"regexp/syntax"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -86,41 +82,38 @@ type grouping struct {
 }
 
 // newGrouping returns nil if the values of a level are not grouped.
-func newGrouping(spec *NodeSpec, patternBytes int) (*grouping, error) {
+func newGrouping(spec *NodeSpec) (*grouping, error) {
 	if spec.Group == (Group{}) && !spec.FoldCase || spec.Condition || spec.ShareThreshold {
 		return nil, nil
 	}
 	g := &grouping{group: spec.Group, fold: spec.FoldCase}
 	if n := spec.Group.Capture; n > 0 {
 		var err error
-		if g.capture, err = newCapture(spec.Value, int(n), spec.FoldCase, patternBytes); err != nil {
+		if g.capture, err = newCapture(spec.Value, int(n), spec.FoldCase); err != nil {
 			return nil, err
 		}
 	}
 	return g, nil
 }
 
-// append appends the value that counts. The value of an address is the first address of its network: it is in the same group. A
+// counted returns the value that counts. The value of an address is the first address of its network: it is in the same group. A
 // text that is no address counts as itself.
-func (g *grouping) append(dst []byte, value string, escape bool) []byte {
-	start := len(dst)
+func (g *grouping) counted(value string) string {
 	switch {
 	case g.capture != nil:
 		value = g.capture.of(value)
 	case g.group != Group{}:
 		if a, ok := g.address(value); ok {
-			return a.AppendTo(dst)
+			var buf [64]byte
+			if b := a.AppendTo(buf[:0]); string(b) != value {
+				return string(b)
+			}
 		}
 	}
-	if escape {
-		dst = appendEscaped(dst, value)
-	} else {
-		dst = append(dst, value...)
-	}
 	if g.fold {
-		lowerBytes(dst[start:])
+		return Fold(value)
 	}
-	return dst
+	return value
 }
 
 // address returns the first address of the network that an address counts as. A zone has a meaning on one machine only, and is
@@ -144,60 +137,8 @@ func (g *grouping) address(value string) (netip.Addr, bool) {
 	return p.Addr(), err == nil
 }
 
-// capture finds the text of one capture group of an expression.
-type capture struct {
-	whole     *regexp.Regexp // with one capture group
-	beginning *regexp.Regexp // the same for the beginning of a value
-	most      int            // longer values are looked at up to here
-}
-
-func newCapture(text string, number int, fold bool, patternBytes int) (*capture, error) {
-	parsed, err := parseRegex(text, fold)
-	if err != nil {
-		return nil, err
-	}
-	if number > parsed.MaxCap() {
-		return nil, fmt.Errorf("the expression has %d capture groups, and the group is $%d", parsed.MaxCap(), number)
-	}
-	one := only(parsed, number).String()
-	c := &capture{most: patternBytes}
-	var errs [2]error
-	c.whole, errs[0] = regexp.Compile(`\A(?:` + one + `)\z`)
-	c.beginning, errs[1] = regexp.Compile(`\A(?:` + one + `)`)
-	if err := errors.Join(errs[:]...); err != nil {
-		return nil, fmt.Errorf("compile expression: %w", err)
-	}
-	return c, nil
-}
-
-// only removes all capture groups but one: package regexp then remembers no others.
-func only(re *syntax.Regexp, number int) *syntax.Regexp {
-	for i, sub := range re.Sub {
-		re.Sub[i] = only(sub, number)
-	}
-	if re.Op == syntax.OpCapture && re.Cap != number {
-		return re.Sub[0]
-	}
-	return re
-}
-
-// of returns the text of the group in a value, or an empty text if the group takes no part in the match. A value that is too
-// long has the text that is in its beginning. So no value that a caller can think of has a counter of its own.
-func (c *capture) of(value string) string {
-	re := c.whole
-	if len(value) > c.most {
-		re, value = c.beginning, beginning(value, c.most)
-	}
-	if at := re.FindStringSubmatchIndex(value); len(at) == 4 && at[2] >= 0 {
-		return value[at[2]:at[3]]
-	}
-	return ""
-}
-
 // Grouped reports whether the rule groups the values of a level.
-func (r *Rule) Grouped() bool {
-	return r.shared != nil && slices.ContainsFunc(r.shared.levels, func(s shared) bool { return s.group != nil })
-}
+func (r *Rule) Grouped() bool { return r.shared != nil && r.shared.grouped }
 
 // group returns how the values of a level are grouped, or nil if they are not.
 func (r *Rule) group(level int) *grouping {
@@ -222,39 +163,21 @@ func (r *Rule) Counted(level int, value string) string {
 	if g == nil {
 		return value
 	}
-	var buf [64]byte
-	if b := g.append(buf[:0], value, false); string(b) != value {
-		return string(b)
-	}
-	return value
+	return g.counted(value)
 }
 
-// CountedEntries returns the entries with the values that count. It returns the entries themselves if no value differs.
+// CountedEntries returns the entries with the values that count: the entries themselves if the rule groups no values.
 func (r *Rule) CountedEntries(entries []Entry) []Entry {
-	if !r.Grouped() {
+	if r == nil || !r.Grouped() {
 		return entries
 	}
-	var counted []Entry
-	for i := range entries {
-		value := r.Counted(i, entries[i].Value)
-		if counted == nil && value != entries[i].Value {
-			counted = append([]Entry(nil), entries...)
-		}
-		if counted != nil {
-			counted[i].Value = value
-		}
-	}
-	if counted == nil {
-		return entries
-	}
-	return counted
+	return r.AppendCounted(make([]Entry, 0, len(entries)), entries)
 }
 
-// CaptureGroups returns the number of an expression's capture groups.
-func CaptureGroups(text string) (int, error) {
-	parsed, err := parseRegex(text, false)
-	if err != nil {
-		return 0, err
+// AppendCounted appends the entries with the values that count.
+func (r *Rule) AppendCounted(dst, entries []Entry) []Entry {
+	for i, e := range entries {
+		dst = append(dst, Entry{e.Key, r.Counted(i, e.Value)})
 	}
-	return parsed.MaxCap(), nil
+	return dst
 }

@@ -30,7 +30,8 @@ type KeyBuilder struct {
 }
 
 // AppendKey appends the key of the counter for a limit on these entries. rule is the rule whose shared patterns replace
-// values. If it is nil (the request's own limit), every value is used as it is.
+// values. If it is nil (the request's own limit), every value is used as it is. The entries have the values that count:
+// Rule.CountedEntries. So a value that has several counters is grouped once.
 func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *Rule, limit *Limit) []byte {
 	if k.Format == KeysLyft {
 		if key, ok := k.appendLyft(dst, domain, entries, rule, limit); ok {
@@ -50,18 +51,22 @@ func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *
 	return limit.appendTag(dst)
 }
 
-// appendIdentity appends what a key says of the caller: the domain, and the entries that count. The key begins at start, with a
-// prefix.
+// appendIdentity appends what a key says of the caller: the domain, and the entries with the values that count. The key begins at
+// start, with a prefix.
 func appendIdentity(dst []byte, start int, domain string, entries []Entry, rule *Rule) []byte {
+	var levels []shared
+	if rule != nil && rule.shared != nil {
+		levels = rule.shared.levels
+	}
 	body := len(dst)
 	dst = appendEscaped(dst, domain)
 	for i := range entries {
 		dst = append(dst, '|')
 		dst = appendEscaped(dst, entries[i].Key)
-		if rule != nil && rule.shared != nil && i < len(rule.shared.levels) && rule.shared.levels[i].text != "" {
-			dst = append(dst, rule.shared.levels[i].text...)
-			if group := rule.shared.levels[i].group; group != nil {
-				dst = group.append(dst, entries[i].Value, true)
+		if i < len(levels) && levels[i].text != "" {
+			dst = append(dst, levels[i].text...)
+			if levels[i].group != nil {
+				dst = appendEscaped(dst, entries[i].Value)
 			}
 			continue
 		}

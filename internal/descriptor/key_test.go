@@ -398,7 +398,7 @@ func TestKeysOfDifferentIdentitiesDiffer(t *testing.T) {
 func TestKeyOfALongList(t *testing.T) {
 	limit := &Limit{Window: Window{Unit: Second}}
 	key := func(values ...string) string {
-		rule := &Rule{shared: &sharedLevels{[]shared{{text: sharedBy(Level{Kind: MatchValues}, values)}}}}
+		rule := &Rule{shared: &sharedLevels{levels: []shared{{text: sharedBy(Level{Kind: MatchValues}, values)}}}}
 		return string(KeyBuilder{}.AppendKey(nil, "d", []Entry{{"k", values[0]}}, rule, limit))
 	}
 	var values []string

@@ -94,7 +94,10 @@ func (l Level) PatternFor(key string) string {
 }
 
 // sharedLevels are the levels of one rule.
-type sharedLevels struct{ levels []shared }
+type sharedLevels struct {
+	levels  []shared
+	grouped bool // a level has a group
+}
 
 // shared replaces the value of a level in the counter's key. If the text is empty, nothing does.
 type shared struct {

@@ -211,7 +211,7 @@ func (c *compiler) child(parent node, spec *NodeSpec, patterns int) error {
 	case spec.ShareThreshold:
 		pattern = sharedBy(level, spec.Values)
 	}
-	group, err := newGrouping(spec, c.domain.edges.most)
+	group, err := newGrouping(spec)
 	if err != nil {
 		return err
 	}
@@ -271,7 +271,7 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 		r.Varies = r.Varies || r.Limits[i].Varies()
 	}
 	if c.anyOf.shared {
-		r.shared = &sharedLevels{slices.Clone(c.shared)}
+		r.shared = &sharedLevels{slices.Clone(c.shared), slices.ContainsFunc(c.shared, func(s shared) bool { return s.group != nil })}
 	}
 	if c.anyOf.metric {
 		r.MetricValues = append([]bool(nil), c.metric...)

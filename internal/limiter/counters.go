@@ -134,9 +134,10 @@ func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Desc
 	case rule != nil:
 		c.HitCost = rule.HitCostOf(entries)
 		r := resolved{rule: rule}
+		who := callerOf(rule, entries)
 		if n := calc.overrideInForce(rule, entries, now); n.Kind != 0 {
 			c.Override = &n
-			calc.overrideRule(&r, entries, now.Unix())
+			calc.overrideRule(&r, who, now.Unix())
 		}
 		for i := range rule.Limits {
 			limit := &rule.Limits[i] // a caller that is blocked or unlimited still has what it used before
@@ -144,7 +145,7 @@ func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Desc
 				limit = calc.ruleLimit(&r, i)
 			}
 			lifted := r.own.some && !r.own.blocked && r.kept != nil && !slices.Contains(r.kept, i)
-			caller := rule.AppendCaller(nil, domain, entries, i)
+			caller := rule.AppendCaller(nil, domain, who.counted, i)
 			c.List = append(c.List, Counter{
 				Limit: *limit, Key: c.Explanation.Keys[i], Lifted: lifted, Passes: !r.own.blocked && !limit.EnforcedFor(caller),
 				Active: rule.ActiveTimes(i), Inactive: !rule.ActiveAt(i, now),

@@ -200,8 +200,16 @@ var hexDigits = func() (values [256]byte) {
 	return values
 }()
 
-// entries returns the entries of descriptor i, without one that names a reservation.
+// entries returns the entries of descriptor i, without one that names a reservation, and with the values that count.
 func (c *calculation) entries(i int) []descriptor.Entry {
+	if counted := c.resolved[i].counted; counted != nil {
+		return counted
+	}
+	return c.sent(i)
+}
+
+// sent returns the entries of descriptor i as they were sent, without one that names a reservation.
+func (c *calculation) sent(i int) []descriptor.Entry {
 	entries := c.req.Descriptors[i].Entries
 	if c.resolved[i].names != nil {
 		return entries[:len(entries)-1]

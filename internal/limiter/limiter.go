@@ -257,17 +257,18 @@ func (l *Limiter) finish(ctx context.Context, now time.Time, c *calculation, d *
 const maxKept = 64 << 10
 
 func (l *Limiter) release(c *calculation) {
-	if cap(c.keys) > maxKept || cap(c.resolved) > 1024 || cap(c.limits) > 1024 || cap(c.holds) > 1024 || cap(c.identity) > maxKept || cap(c.name) > maxKept || 4*cap(c.table) > maxKept || cap(c.text) > maxKept {
+	if cap(c.keys) > maxKept || cap(c.resolved) > 1024 || cap(c.limits) > 1024 || cap(c.grouped) > 1024 || cap(c.holds) > 1024 || cap(c.identity) > maxKept || cap(c.name) > maxKept || 4*cap(c.table) > maxKept || cap(c.text) > maxKept {
 		return
 	}
 	clear(c.resolved) // so that rules and limits of an old snapshot can be collected
 	clear(c.limits)
+	clear(c.grouped)
 	clear(c.request.Takes)
 	c.holds, c.sharers, c.holding, c.varies = c.holds[:0], c.sharers[:0], false, false
 	c.snapshot, c.settings, c.shares, c.req, c.domain = nil, nil, nil, nil, nil
 	c.ctx, c.decision, c.done = nil, nil, nil
 	c.local.Clear()
-	c.resolved, c.index, c.limits, c.kept = c.resolved[:0], c.index[:0], c.limits[:0], c.kept[:0]
+	c.resolved, c.index, c.limits, c.kept, c.grouped = c.resolved[:0], c.index[:0], c.limits[:0], c.kept[:0], c.grouped[:0]
 	c.request.Takes = c.request.Takes[:0]
 	c.request.Outcomes = c.request.Outcomes[:0]
 	c.keys, c.name = c.keys[:0], c.name[:0]

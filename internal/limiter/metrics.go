@@ -144,8 +144,6 @@ func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule 
 		value := e.Value
 		if rule != nil && (rule.Shares(i) || !rule.DetailedMetric && (rule.MetricValues == nil || !rule.MetricValues[i])) {
 			value = rule.Levels[i].PatternFor(e.Key)
-		} else if rule != nil {
-			value = rule.Counted(i, value)
 		}
 		b = append(b, '.')
 		b = append(b, e.Key...)

@@ -22,16 +22,22 @@ func (c *calculation) override(now time.Time) {
 	seconds := now.Unix()
 	for i := range c.resolved {
 		if r := &c.resolved[i]; r.rule != nil && r.rule.Overridable() {
-			c.overrideRule(r, c.entries(i), seconds)
+			c.overrideRule(r, caller{c.entries(i), c.sent(i)}, seconds)
 		}
 	}
 }
 
+// caller is who an override may be for.
+type caller struct{ counted, sent []descriptor.Entry }
+
+func callerOf(rule *descriptor.Rule, sent []descriptor.Entry) caller {
+	return caller{rule.CountedEntries(sent), sent}
+}
+
 // overrideRule applies the overrides of one descriptor's rule. An override of one limit comes before an override of all.
-func (c *calculation) overrideRule(r *resolved, entries []descriptor.Entry, now int64) {
+func (c *calculation) overrideRule(r *resolved, who caller, now int64) {
 	rule := r.rule
-	entries = rule.CountedEntries(entries)
-	all := c.find(rule, "", entries, now)
+	all := c.find(rule, "", who, now)
 	if len(rule.Limits) == 1 && all.Kind == 0 {
 		return
 	}
@@ -44,7 +50,7 @@ func (c *calculation) overrideRule(r *resolved, entries []descriptor.Entry, now 
 		}
 		n := all
 		if len(rule.Limits) > 1 {
-			if one := c.find(rule, rule.Limits[j].Name, entries, now); one.Kind != 0 {
+			if one := c.find(rule, rule.Limits[j].Name, who, now); one.Kind != 0 {
 				n = one
 			}
 		}
@@ -79,9 +85,13 @@ func (c *calculation) apply(n *override.Numbers, rule *descriptor.Rule, l *descr
 	return true
 }
 
-// find returns the override of one limit of a rule. The entries have the values that count. It has no Kind if none is in force.
-func (c *calculation) find(rule *descriptor.Rule, limit string, entries []descriptor.Entry, now int64) override.Numbers {
-	n, scratch := c.snapshot.overrides.Find(c.identity, rule, limit, entries, now)
+// find returns the override of one limit of a rule. It has no Kind if none is in force. An override may be older than the rule's
+// `fold_case` or `group`, and then has a value as it was sent at that time: it is still found for callers who send this value.
+func (c *calculation) find(rule *descriptor.Rule, limit string, who caller, now int64) override.Numbers {
+	n, scratch := c.snapshot.overrides.Find(c.identity, rule, limit, who.counted, now)
+	if n.Kind == 0 && rule.Grouped() {
+		n, scratch = c.snapshot.overrides.Find(scratch, rule, limit, who.sent, now)
+	}
 	c.identity = scratch
 	return n
 }
@@ -133,10 +143,10 @@ func (c *calculation) overrideInForce(rule *descriptor.Rule, entries []descripto
 	if !rule.Overridable() {
 		return override.Numbers{}
 	}
-	entries = rule.CountedEntries(entries)
-	n := c.find(rule, "", entries, now.Unix())
+	who := callerOf(rule, entries)
+	n := c.find(rule, "", who, now.Unix())
 	for j := 0; n.Kind == 0 && len(rule.Limits) > 1 && j < len(rule.Limits); j++ {
-		n = c.find(rule, rule.Limits[j].Name, entries, now.Unix())
+		n = c.find(rule, rule.Limits[j].Name, who, now.Unix())
 	}
 	return n
 }

@@ -23,6 +23,7 @@ type calculation struct {
 	resolved []resolved         // by descriptor
 	limits   []descriptor.Limit // of rules with an override: the rule's limits with its numbers; complete before prepare
 	kept     []int              // the memory of resolved.kept of rules with an override, or with limits that do not apply now
+	grouped  []descriptor.Entry // the memory of resolved.counted
 	index    []int              // the takes of all descriptors, one after the other, as indexes in request.Takes
 	request  backend.Request
 	keys     []byte // the keys of all takes, one after the other
@@ -64,13 +65,14 @@ type resolved struct {
 
 	degraded descriptor.OnError // how on_error answered without the backend
 
-	hits  int64
-	names *descriptor.Rule // the rule, if the last entry names a reservation; the other entries are the descriptor's
-	hold  *Hold            // the descriptor is a step of a reservation
-	own   ownNumbers       // of a rule with an override
-	kept  []int            // the indexes of the rule's limits that apply now, no other rule replaces, and no override lifts; nil: all
-	first int              // this descriptor's takes are calculation.index[first:end]
-	end   int
+	hits    int64
+	counted []descriptor.Entry // the entries with the values that count, if the rule groups values; nil: those that were sent
+	names   *descriptor.Rule   // the rule, if the last entry names a reservation; the other entries are the descriptor's
+	hold    *Hold              // the descriptor is a step of a reservation
+	own     ownNumbers         // of a rule with an override
+	kept    []int              // the indexes of the rule's limits that apply now, no other rule replaces, and no override lifts; nil: all
+	first   int                // this descriptor's takes are calculation.index[first:end]
+	end     int
 
 	unenforced uint16 // by index in the rule's limits: not enforced for this caller
 	lenient    bool   // none of them is enforced for this caller
@@ -157,6 +159,11 @@ func (c *calculation) resolve(ctx context.Context, now time.Time) error {
 			if r.rule != nil {
 				replaces = replaces || len(r.rule.Replaces) > 0
 				c.varies = c.varies || r.rule.Varies
+				if r.rule.Grouped() {
+					first := len(c.grouped)
+					c.grouped = r.rule.AppendCounted(c.grouped, entries)
+					r.counted = c.grouped[first:len(c.grouped):len(c.grouped)]
+				}
 				if r.rule.HitCost != nil {
 					r.hits = r.rule.HitCost.Hits(entries, r.hits)
 				}

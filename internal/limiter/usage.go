@@ -29,6 +29,6 @@ func (c *calculation) recordUsage(x *usage.Index, keys descriptor.KeyBuilder, no
 		if t.Limit.Algorithm != descriptor.FixedWindow {
 			moves = t.Limit.Window.Length()
 		}
-		x.Record(now, t.Key, c.req.Domain, r.rule.CountedEntries(c.entries(t.Member)), o.ResetAfter, moves)
+		x.Record(now, t.Key, c.req.Domain, c.entries(t.Member), o.ResetAfter, moves)
 	}
 }

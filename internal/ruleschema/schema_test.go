@@ -128,6 +128,7 @@ var beyond = map[string]string{
 
 	"70-an-end-before-the-beginning.yaml":          "arithmetic on times",
 	"60-a-capture-group-that-the.yaml":             "the grammar of expressions",
+	"81-a-capture-group-in-an.yaml":                "the size of an expression",
 	"61-a-group-that-is-wider-than.yaml":           "arithmetic on a network's bits",
 	"57-inherit-without-a-descriptor-to-take.yaml": "what stands beside a descriptor",
 	"74-inherit-without-the-group-of.yaml":         "what stands beside a descriptor",

@@ -115,6 +115,6 @@ func (r *refusals) rule(req *limiter.Request, i int, s *limiter.Status) []slog.A
 	if s.Rule == nil {
 		return nil
 	}
-	key := r.keys.AppendKey(nil, req.Domain, req.Descriptors[i].Entries, s.Rule, &s.Rule.Limits[s.LimitIndex])
+	key := r.keys.AppendKey(nil, req.Domain, s.Rule.CountedEntries(req.Descriptors[i].Entries), s.Rule, &s.Rule.Limits[s.LimitIndex])
 	return []slog.Attr{slog.String("rule", s.Rule.Path), slog.String("key", validText(string(key)))}
 }
