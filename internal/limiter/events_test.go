@@ -16,6 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/events"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
 // watched is a limiter that writes its events.
@@ -167,6 +168,38 @@ func TestEntriesOfAnEvent(t *testing.T) {
 	own.Descriptors[0].HasLimit, own.Descriptors[0].Limit = true, limiter.RequestLimit{Requests: 1, Unit: int32(descriptor.Minute)}
 	w.decide(own)
 	w.wantEvents("a limit of the request", "refusal request_limit k=a 2/1")
+}
+
+// A caller that an override blocks has an event that says so, of the counter that stands for the block.
+func TestEventOfABlockedCaller(t *testing.T) {
+	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, perMinute("k", "", 9, overridable))
+	w.overrides = &override.Set{}
+	w.override("d.k", "", override.Numbers{Kind: override.Blocked}, "k=a")
+	w.ask(1, "k=a")
+	w.ask(1, "k=a")
+	w.ask(1, "k=b")
+	w.wantEvents("a blocked caller, and another one", "refusal d.k k=a 0/0 blocked")
+}
+
+// A reservation that is refused has an event. Later steps of one that was granted have none, though the limit is full by then.
+func TestEventOfAReservation(t *testing.T) {
+	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, perMinute("k", "", 10, reservable))
+	w.reserve(1, limiter.OK, amount(10, "k=a"))
+	w.wantEvents("a reservation that is granted")
+	w.reserve(2, limiter.OverLimit, amount(1, "k=a"))
+	w.wantEvents("a reservation that is refused", "refusal d.k k=a 10/10")
+	w.now = w.now.Add(time.Second)
+	if _, err := w.step(1, limiter.Hold{Op: backend.HoldCommit, Final: true}, amount(20, "k=a")); err != nil {
+		t.Error(err)
+	}
+	w.wantEvents("a commit of more than was reserved")
+}
+
+// Descriptors that share a counter have one event.
+func TestEventOfASharedCounter(t *testing.T) {
+	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{Admission: descriptor.AllOrNothing}, perMinute("k", "", 2))
+	w.decide(request(2, "k=a", "k=a"))
+	w.wantEvents("two descriptors of two hits each", "refusal d.k k=a 0/2")
 }
 
 // A refusal that the over-limit cache answers has an event like any other.
