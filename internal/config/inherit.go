@@ -115,6 +115,9 @@ func (r *ruleReader) inheritFrom(to, from *descriptor.NodeSpec, h inheritance) {
 			}
 			to.Children = append(to.Children, added)
 		case sameValues(to.Children[same].Values, child.Values):
+			if v, inherits := r.inheriting[child.Position]; inherits { // it has not done so yet: complete works from the top down
+				r.inheriting[to.Children[same].Position] = v
+			}
 			r.inheritFrom(&to.Children[same], child, h)
 		default:
 			h.asked.Errorf("`inherit`: %s is among the `values` %s, which differ from those it is inherited with, %s: write the same list, or a descriptor for each value",

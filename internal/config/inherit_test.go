@@ -129,6 +129,38 @@ descriptors:
 	}
 }
 
+// What a descriptor inherits itself is inherited from it too, where both have a descriptor for the same value.
+func TestInheritWhatInherits(t *testing.T) {
+	rules, tree, errs := rulesOf(t, `
+domain: llm
+descriptors:
+  - key: customer
+    descriptors:
+      - key: tokens
+        reservations: {ttl: 5m}
+        rate_limit: {unit: minute, requests_per_unit: 100}
+        descriptors:
+          - {key: stream, rate_limit: {unit: minute, requests_per_unit: 1}}
+      - {key: tokens, value: large, inherit: true, rate_limit: {unit: minute, requests_per_unit: 30}}
+  - key: customer
+    value: acme
+    inherit: true
+    descriptors:
+      - {key: tokens, value: large, rate_limit: {unit: minute, requests_per_unit: 60}}
+`)
+	if errs != nil {
+		t.Fatal(errs)
+	}
+	if rules["llm.customer_acme.tokens_large"] != "60/minute " || rules["llm.customer_acme.tokens_large.stream"] != "1/minute " {
+		t.Errorf("%v", rules)
+	}
+	for _, r := range tree.Rules {
+		if reserves := strings.HasSuffix(r.Path, "stream"); r.Reservable() == reserves {
+			t.Errorf("%s: reservable %t", r.Path, r.Reservable())
+		}
+	}
+}
+
 func TestInheritErrors(t *testing.T) {
 	const limit = "rate_limit: {unit: day, requests_per_unit: 1}"
 	for text, want := range map[string]string{
