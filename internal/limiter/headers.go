@@ -199,9 +199,14 @@ func (c *calculation) decidingLimit(i int) *descriptor.Limit {
 
 // appendQuoted appends a string in the syntax of structured fields: printable ASCII, with quotes and backslashes escaped.
 // Other characters cannot be expressed and become question marks.
+// It has the beginning of a name that is too long for a header.
 func appendQuoted(b []byte, s string) []byte {
 	b = append(b, '"')
+	n := 0
 	for _, r := range s {
+		if n++; n > descriptor.MaxNameInHeader {
+			break
+		}
 		switch {
 		case r == '"' || r == '\\':
 			b = append(b, '\\', byte(r))

@@ -144,6 +144,16 @@ func TestLongNamesInOwnHeaders(t *testing.T) {
 	f.wants(limiter.OK, of1("k=a"), "N", "by "+strings.Repeat("?", descriptor.MaxNameInHeader)+"!")
 }
 
+// The same in the headers of every family.
+func TestLongNamesInHeaders(t *testing.T) {
+	f := newFixture(t, limiter.Settings{Headers: descriptor.HeadersDraft03 | descriptor.HeadersIETF}, perMinute("k", "", 2, func(r *descriptor.Rule) { r.Name = strings.Repeat(`"`, 50_000) }))
+	for _, h := range f.decide(&limiter.Request{Domain: "d", Descriptors: of1("k=a")}).Headers {
+		if len(h.Value) > 2*descriptor.MaxNameInHeader+20 {
+			t.Errorf("%s has %d bytes", h.Key, len(h.Value))
+		}
+	}
+}
+
 // No field is longer than Longest says.
 func TestLongestFields(t *testing.T) {
 	const most = descriptor.MaxRequests
