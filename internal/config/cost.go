@@ -126,7 +126,7 @@ func notCounted(rule *descriptor.Rule) string {
 	}
 }
 
-// checkPaths finds, for each table by the values of an entry, the level of the entry in the path of its rule. path has the levels above.
+// checkPaths finds, for each table and each scale by an entry, the level of the entry in the path of its rule. path has the levels above.
 func (r *ruleReader) checkPaths(path []*descriptor.NodeSpec, specs []descriptor.NodeSpec) {
 	for i := range specs {
 		s := &specs[i]
@@ -137,6 +137,15 @@ func (r *ruleReader) checkPaths(path []*descriptor.NodeSpec, specs []descriptor.
 				r.placeTable(&c.Tables[j], here)
 			}
 			s.Rule.HitCost = &c // descriptors that inherit it have levels of their own
+		}
+		if s.Rule != nil && s.Rule.Scales != nil {
+			scales := slices.Clone(s.Rule.Scales.Of)
+			for j := range scales {
+				if scales[j] != nil {
+					scales[j] = r.placeScale(scales[j], here)
+				}
+			}
+			s.Rule.Scales = &descriptor.Scales{Of: scales}
 		}
 		r.checkPaths(here, s.Children)
 	}

@@ -44,7 +44,7 @@ var limitRows = []limitRow{
 	{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint53(0),
 		Doc: "how many per window; absent: 0, nothing passes"},
 		unlimited: true, // it has no meaning there, but the reference accepts it
-		read:      readNumber(func(l *limitReading) *uint64 { return &l.limit.Requests })},
+		read:      readRequests},
 	{Key: yamlform.Key{Name: "unlimited", Type: yamlform.Type{Kind: yamlform.Flag},
 		Doc: "everything passes and nothing is counted; in place of `unit`, and only in `rate_limit`"},
 		unlimited: true,
@@ -167,6 +167,12 @@ var limitRows = []limitRow{
 			l.limit.Scheduled = l.active != nil
 			return l.active != nil
 		}},
+	{Key: yamlform.Key{Name: "scale", Type: yamlform.MapOf("scale"), Extension: true,
+		Doc: "multiplies `requests_per_unit` and `burst` by the number in an entry of the request, such as the number of users"},
+		read: func(l *limitReading, v yamlform.Value) bool {
+			l.scale = readScale(v)
+			return l.scale != nil
+		}},
 	{Key: yamlform.Key{Name: "count_denied", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
 		Doc: "for " + algorithms(descriptor.FixedWindow, descriptor.SlidingLog) + ": refused hits count too; absent: true for a `fixed_window` under `admission: independent`, else false"},
 		appliesTo:     descriptor.SettingCountDenied,
@@ -251,6 +257,7 @@ func readNumber[N uint32 | uint64](of func(*limitReading) *N) func(*limitReading
 type limitReading struct {
 	limit     descriptor.Limit
 	active    *descriptor.Active
+	scale     *descriptor.Scale
 	unlimited bool
 	replaces  []replacedLimit
 	given     []givenKey
@@ -303,6 +310,7 @@ func (r *ruleReader) rateLimit(v yamlform.Value) *descriptor.Rule {
 		if l.active != nil {
 			made.rule.Schedule = &descriptor.Schedule{Active: []*descriptor.Active{l.active}}
 		}
+		r.setScales(&made.rule, []*descriptor.Scale{l.scale})
 	}
 	return &made.rule
 }
@@ -323,6 +331,7 @@ func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 	rule := new(descriptor.Rule)
 	var names []string
 	var active []*descriptor.Active
+	var scales []*descriptor.Scale
 	var replaces []replacedLimit
 	for item := range v.Items() {
 		l := &r.limit
@@ -352,11 +361,12 @@ func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 			}
 		}
 		names = append(names, name)
-		rule.Limits, active = append(rule.Limits, l.limit), append(active, l.active)
+		rule.Limits, active, scales = append(rule.Limits, l.limit), append(active, l.active), append(scales, l.scale)
 	}
 	if slices.ContainsFunc(active, func(a *descriptor.Active) bool { return a != nil }) {
 		rule.Schedule = &descriptor.Schedule{Active: active}
 	}
+	r.setScales(rule, scales)
 	r.checkReplaces(replaces, names...)
 	for _, p := range replaces {
 		if !slices.Contains(rule.Replaces, p.name) {
@@ -510,7 +520,7 @@ func (l *limitReading) check(at yamlform.Value) bool {
 		l.cannotCount(at, err)
 		return false
 	}
-	return true
+	return l.checkScale()
 }
 
 // cannotCount records that a limit cannot be counted, at the position of the key that the error names. If that key is absent,

@@ -95,6 +95,9 @@ func DayBit(i int) uint8 { return 1 << weekdays[i] }
 // LimitWords describes a limit of the rule for people, with the time when it applies.
 func (r *Rule) LimitWords(limit int) string {
 	words := r.Limits[limit].Words()
+	if s := r.ScaleOf(limit); s != nil {
+		words += ", " + s.Words()
+	}
 	if a := r.ActiveTimes(limit); a != nil {
 		words += ", only " + a.Words()
 	}

@@ -90,6 +90,11 @@ func (c *checksums) rule(r *Rule) {
 		b = fmt.Appendf(b, "%#v", r.Metadata) // fmt sorts the keys of a map
 	}
 	for i := range r.Limits {
+		if s := r.ScaleOf(i); s != nil {
+			b = binary.AppendUvarint(appendText(append(b, 's', byte(i)), s.Key), s.Max)
+		}
+	}
+	for i := range r.Limits {
 		a := r.ActiveTimes(i)
 		if a == nil {
 			continue

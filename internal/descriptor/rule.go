@@ -15,6 +15,7 @@ type Rule struct {
 	Schedule *Schedule // when its limits apply; nil: always
 
 	HitCost *HitCost // what a hit counts for; nil: one
+	Scales  *Scales  // what multiplies its limits; nil: nothing
 
 	Usage bool // operators may list its counters by an entry
 

@@ -112,6 +112,7 @@ func TestText(t *testing.T) {
 		"lifted":         {Options{Overrides: overrides("tenant=acme", override.Numbers{Kind: override.Unlimited})}, []string{"tenant=acme", "tenant=other"}},
 		"global_shadow":  {Options{Settings: limiter.Settings{Shadow: true}}, []string{"method=GET,path=/search"}},
 		"reservation":    {Options{}, []string{"model=large,reserve_id=7f3a"}},
+		"scale":          {Options{}, []string{"users=57"}},
 		"cost":           {Options{Settings: limiter.Settings{Headers: descriptor.HeadersIETF}}, []string{"job=export"}},
 		"own_headers":    {Options{Domain: "shop"}, []string{"app=a"}},
 		"enforced":       {Options{Domain: "shop"}, []string{"user=kim"}},

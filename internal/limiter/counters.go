@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
@@ -30,6 +31,7 @@ type Counter struct {
 	Limit descriptor.Limit
 	Key   string
 
+	Scale    *descriptor.Scale  // what multiplied the numbers of Limit; nil: nothing
 	Active   *descriptor.Active // when the limit applies; nil: always
 	Inactive bool               // it does not apply at the time of the request
 
@@ -45,6 +47,9 @@ type Counter struct {
 // Words describes the limit for people, with the time when it applies.
 func (c *Counter) Words() string {
 	words := c.Limit.Words()
+	if c.Scale != nil {
+		words += ", by the number of " + strconv.Quote(c.Scale.Key) + fmt.Sprintf(", which counts up to %d", c.Scale.Max)
+	}
 	if c.Active != nil {
 		words += ", only " + c.Active.Words()
 	}
@@ -139,6 +144,9 @@ func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Desc
 			c.Override = &n
 			calc.overrideRule(&r, who, now.Unix())
 		}
+		if rule.Scales != nil {
+			calc.scale(&r, entries)
+		}
 		for i := range rule.Limits {
 			limit := &rule.Limits[i] // a caller that is blocked or unlimited still has what it used before
 			if !r.own.blocked && !r.own.unlimited {
@@ -148,7 +156,7 @@ func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Desc
 			caller := rule.AppendCaller(nil, domain, who.counted, i)
 			c.List = append(c.List, Counter{
 				Limit: *limit, Key: c.Explanation.Keys[i], Lifted: lifted, Passes: !r.own.blocked && !limit.EnforcedFor(caller),
-				Active: rule.ActiveTimes(i), Inactive: !rule.ActiveAt(i, now),
+				Scale: rule.ScaleOf(i), Active: rule.ActiveTimes(i), Inactive: !rule.ActiveAt(i, now),
 			})
 		}
 		c.Blocked = r.own.blocked

@@ -115,7 +115,7 @@ func (c *calculation) share(i, j int) *descriptor.Limit {
 		r.share = share(&r.limit, c.settings.Replicas)
 		return &r.share
 	}
-	if r.own.some {
+	if r.own.copied {
 		s := share(c.limit(i, j), c.settings.Replicas)
 		return &s
 	}

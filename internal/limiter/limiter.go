@@ -202,6 +202,9 @@ func (l *Limiter) begin(ctx context.Context, now time.Time, c *calculation, snap
 		l.metrics.unusable.Add(uint64(c.unusable)) //nolint:gosec // a count
 		c.unusable = 0
 	}
+	if c.unscaled != ([descriptor.ScaleResults]int{}) {
+		l.countUnscaled(c)
+	}
 	c.prepare(l.keys)
 	return nil
 }

@@ -48,6 +48,7 @@ type metrics struct {
 	overridden atomic.Uint64    // descriptors decided with an operator's override
 	unusable   atomic.Uint64    // overrides that were looked up, and that their rule does not allow any more
 	refunds    [2]atomic.Uint64 // dropped, by reason: too large, denied
+	unscaled   [descriptor.ScaleResults]atomic.Uint64
 	holds      [holdResults]atomic.Uint64
 	swallowed  atomic.Uint64 // how often an overflow series was counted up
 }
@@ -221,6 +222,7 @@ var (
 	overriddenDesc = prometheus.NewDesc("ratelimitd_overridden_descriptors_total", "Descriptors decided with the numbers of an operator's override.", nil, nil)
 	unusableDesc   = prometheus.NewDesc("ratelimitd_unusable_overrides_total", "Limits that kept the rule's numbers, because the rule no longer allows the override's.", nil, nil)
 	refundsDesc    = prometheus.NewDesc("ratelimitd_dropped_refunds_total", "Refunds of a limit that gave nothing back: too_large: of more hits than the window holds; denied: the domain has refunds: deny.", []string{"reason"}, nil)
+	unscaledDesc   = prometheus.NewDesc("ratelimitd_scale_corrections_total", "Entries for scale whose number was not used as it is, by reason: no_number: it is no whole number above 0, and counted as 1; above_max: it is larger than max, and counted as max.", []string{"reason"}, nil)
 	holdsDesc      = prometheus.NewDesc("ratelimitd_reservations_total", "Steps of reservations, by result. late is counted besides committed: the reservation had expired.", []string{"result"}, nil)
 	seriesDesc     = prometheus.NewDesc("ratelimitd_metric_series", "Rule names in metrics.", nil, nil)
 	swallowedDesc  = prometheus.NewDesc("ratelimitd_metric_series_overflow_total", "How often a rule or an unknown domain was counted under the overflow series, because there are too many names or the name is too long.", nil, nil)
@@ -230,7 +232,7 @@ var (
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		totalDesc, overDesc, nearDesc, withinDesc, shadowDesc, cachedDesc, limitRefusedDesc, limitPassedDesc, limitWarnedDesc,
-		decisionsDesc, shadowedDesc, unknownDesc, unmatchedDesc, invalidDesc, failuresDesc, degradedDesc, onErrorDesc, overriddenDesc, unusableDesc, refundsDesc, holdsDesc, seriesDesc, swallowedDesc,
+		decisionsDesc, shadowedDesc, unknownDesc, unmatchedDesc, invalidDesc, failuresDesc, degradedDesc, onErrorDesc, overriddenDesc, unusableDesc, refundsDesc, unscaledDesc, holdsDesc, seriesDesc, swallowedDesc,
 	} {
 		ch <- d
 	}
@@ -276,6 +278,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter(unusableDesc, m.unusable.Load())
 	counter(refundsDesc, m.refunds[refundTooLarge].Load(), "too_large")
 	counter(refundsDesc, m.refunds[refundDenied].Load(), "denied")
+	counter(unscaledDesc, m.unscaled[descriptor.ScaleNoNumber].Load(), "no_number")
+	counter(unscaledDesc, m.unscaled[descriptor.ScaleAboveMax].Load(), "above_max")
 	for result, name := range holdNames {
 		counter(holdsDesc, m.holds[result].Load(), name)
 	}

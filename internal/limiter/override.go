@@ -9,12 +9,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
-// ownNumbers is what operators' overrides make of a rule for one descriptor.
+// ownNumbers is what operators' overrides, or the numbers of a request's entries, make of a rule for one descriptor.
 type ownNumbers struct {
 	some      bool // an override is in force
+	copied    bool // the rule's limits with other numbers are calculation.limits[limits:]
 	blocked   bool // it admits nothing: kept has one limit
 	unlimited bool // it lifts all limits that no other rule replaces: nothing is counted
-	limits    int  // the rule's limits with the override's numbers are calculation.limits[limits:]
+	limits    int
 }
 
 // override applies the operators' overrides to the rules that were found.
@@ -66,6 +67,7 @@ func (c *calculation) overrideRule(r *resolved, who caller, now int64) {
 		c.kept = append(c.kept, j)
 	}
 	if r.own.some {
+		r.own.copied = true
 		r.kept = c.kept[first:len(c.kept):len(c.kept)]
 		r.own.unlimited = len(r.kept) == 0
 		if r.own.unlimited {
@@ -96,9 +98,9 @@ func (c *calculation) find(rule *descriptor.Rule, limit string, who caller, now 
 	return n
 }
 
-// ruleLimit returns a limit of descriptor i's rule, with the numbers of an override if there is one.
+// ruleLimit returns a limit of descriptor i's rule, with the numbers of this descriptor if it has others.
 func (c *calculation) ruleLimit(r *resolved, j int) *descriptor.Limit {
-	if r.own.some {
+	if r.own.copied {
 		return &c.limits[r.own.limits+j]
 	}
 	return &r.rule.Limits[j]
@@ -127,7 +129,12 @@ func (c *calculation) prefersRequest(rule *descriptor.Rule, d *Descriptor, entri
 		}
 		l := d.Limit.limit(c.settings)
 		for i := range rule.Limits {
-			if rule.ActiveAt(i, now) && faster(&l, &rule.Limits[i]) {
+			limit := &rule.Limits[i]
+			if rule.Scales != nil {
+				multiplied := scaled(rule, i, entries)
+				limit = &multiplied
+			}
+			if rule.ActiveAt(i, now) && faster(&l, limit) {
 				return false
 			}
 		}

@@ -21,7 +21,7 @@ type calculation struct {
 	domain   *descriptor.Domain // nil if the domain has no rules
 
 	resolved []resolved         // by descriptor
-	limits   []descriptor.Limit // of rules with an override: the rule's limits with its numbers; complete before prepare
+	limits   []descriptor.Limit // of rules with an override or a scale: the rule's limits with its numbers; complete before prepare
 	kept     []int              // the memory of resolved.kept of rules with an override, or with limits that do not apply now
 	grouped  []descriptor.Entry // the memory of resolved.counted
 	index    []int              // the takes of all descriptors, one after the other, as indexes in request.Takes
@@ -30,6 +30,7 @@ type calculation struct {
 	varies   bool   // a rule has limits that vary
 	denied   int    // refunds that the domain does not allow
 	unusable int    // overrides that the rules do not allow any more
+	unscaled [descriptor.ScaleResults]int
 	identity []byte // scratch for looking up overrides
 	lane     uint32 // the lane in the hot key tracker; each calculation keeps its own
 	name     []byte // scratch for the names of metrics
@@ -166,6 +167,9 @@ func (c *calculation) resolve(ctx context.Context, now time.Time) error {
 				}
 				if r.rule.HitCost != nil {
 					r.hits = r.rule.HitCost.Hits(entries, r.hits)
+				}
+				if r.rule.Scales != nil {
+					c.scale(&r, entries)
 				}
 			}
 		}

@@ -30,6 +30,7 @@ func TestDebug(t *testing.T) {
 		descriptor.Limit{Name: "smooth", Requests: 9, Window: descriptor.Window{Unit: descriptor.Hour}, Algorithm: descriptor.SlidingWindow, Precision: 3},
 		descriptor.Limit{Name: "steps", Requests: 9, Window: descriptor.Window{Unit: descriptor.Hour}, Algorithm: descriptor.TokenBucket, Interval: true})
 	priced := rule("", descriptor.Day, 100)
+	priced.Scales = &descriptor.Scales{Of: []*descriptor.Scale{{Key: "model", Max: 40}}}
 	priced.HitCost = &descriptor.HitCost{Factor: 1, Tables: []descriptor.CostTable{{Key: "model", Values: map[string]uint64{"small": 1, "large": 10}, Other: 3}}}
 	headers := descriptor.Headers{Families: descriptor.HeadersIETF | descriptor.HeadersRetryAfter, Own: []descriptor.OwnHeader{
 		{Name: "X-Left", Text: []descriptor.HeaderPart{{Field: descriptor.FieldRemaining}}, When: descriptor.HeaderPassed},
@@ -66,7 +67,7 @@ func TestDebug(t *testing.T) {
 	want := fmt.Sprintf(`edge.path_/a: unit=MINUTE requests_per_unit=10, shadow_mode: false, quota_mode: false
 edge.path_/a.user: unit=WEEK requests_per_unit=7, shadow_mode: true, quota_mode: true
 edge.bucket: unit=SECOND requests_per_unit=1, shadow_mode: false, quota_mode: false, unit_multiplier: 30, algorithm: token_bucket, burst: 1
-edge.model: unit=DAY requests_per_unit=100, shadow_mode: false, quota_mode: false, cost: {"model": {"large": 10, "small": 1, "*": 3}}
+edge.model: unit=DAY requests_per_unit=100, shadow_mode: false, quota_mode: false, cost: {"model": {"large": 10, "small": 1, "*": 3}}, scale: {by: "model", max: 40}
 edge.free: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, unlimited: true
 # domain more, admission: all_or_nothing, on_error: allow, headers: [ietf, retry-after, {name: X-Left, value: "{remaining}", when: passed}], request_override: min, refunds: deny, envoy_delay: true
 more.ip_10.0.0.0/8: unit=SECOND requests_per_unit=2, shadow_mode: false, quota_mode: false, on_error: deny, algorithm: leaky_bucket, burst: 0, nodelay: 5, lease: true

@@ -31,6 +31,9 @@ func writeRules(w io.Writer, tree *descriptor.Tree) {
 				unit, requests = descriptor.UnitUnknown, 0
 			}
 			fmt.Fprintf(w, "%s: unit=%s requests_per_unit=%d%s%s", r.Path, strings.ToUpper(unit.String()), requests, flagsOf(r), extensionsOf(l))
+			if scale := r.ScaleOf(i); scale != nil {
+				fmt.Fprintf(w, ", scale: {by: %s, max: %d}", strconv.Quote(scale.Key), scale.Max)
+			}
 			if active := r.ActiveTimes(i); active != nil {
 				fmt.Fprintf(w, ", active: %s", strconv.Quote(active.Words()))
 			}

@@ -99,6 +99,13 @@ func relateDescriptor(d *jsonschema.Schema) {
 		},
 		&jsonschema.Schema{If: costs(weighted()), Then: given("reservations")},
 		&jsonschema.Schema{
+			If: given("overridable"),
+			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
+				never("rate_limit", scaled()),
+				never("rate_limits", &jsonschema.Schema{Type: "array", Contains: scaled()}),
+			}},
+		},
+		&jsonschema.Schema{
 			If: costs(multiplied()),
 			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
 				never("rate_limit", takesOneAnyway()),
@@ -144,6 +151,7 @@ func relateLimit(l *jsonschema.Schema) {
 			If:   &jsonschema.Schema{AllOf: []*jsonschema.Schema{has("align"), is("algorithm", bucket)}},
 			Then: is("refill", "interval"),
 		},
+		&jsonschema.Schema{If: has("scale"), Then: never("lease", yes())},
 		concurrency(),
 		&jsonschema.Schema{ // a calendar's windows are a day long or more, and begin on it
 			If: has("calendar"),
@@ -208,6 +216,11 @@ func multiplied() *jsonschema.Schema {
 		{Type: "integer"},
 		{Type: "object", Not: &jsonschema.Schema{AdditionalProperties: &jsonschema.Schema{Types: []string{"number", "null"}}}},
 	}}
+}
+
+// scaled is a limit that depends on a number of the request.
+func scaled() *jsonschema.Schema {
+	return &jsonschema.Schema{Type: "object", AllOf: []*jsonschema.Schema{has("scale")}}
 }
 
 // takesOneAnyway is a limit under which no hit counts for more than one.

@@ -135,6 +135,7 @@ var beyond = map[string]string{
 	"65-a-header-twice.yaml":                       "a name beside the headers of a family",
 	"79-a-cost-without-the-other-values.yaml":      "which values a level matches",
 	"80-a-cost-by-an-entry-that-is-not-there.yaml": "the keys of the levels above",
+	"84-a-scale-by-a-value.yaml":                   "what the level with the number has",
 }
 
 func TestRulesAgreesWithRecordedVerdicts(t *testing.T) {
@@ -238,7 +239,11 @@ func TestRulesRelations(t *testing.T) {
 		"key: k, descriptors: [{key: j}]", "key: k, descriptors: {key: j}", "key: k, descriptors:", "key: k, descriptors: [{kee: j}]", "key: k, shadow_mode: yes, " + limit, "key: k, shadow_mode: 1, " + limit,
 		"key: k, reservations: true, " + limit, "key: k, reservations: no, cost: {a: 1}, " + limit, "key: k, reservations: {}, cost: {a: 0.1, b: 4}, " + limit, "key: k, cost: {a: 1}, " + limit,
 		"key: k, reservations: true, cost: {}, " + limit, "key: k, reservations: true, cost: {a: -1}, " + limit, "key: k, reservations: true, cost: {a: 1000001}, " + limit,
-		"key: k, cost: 1, " + limit, "key: k, cost: 1000000, " + limit, "key: k, cost: 1000001, " + limit, "key: k, cost: 0, " + limit, "key: k, cost: 1.5, " + limit, "key: k, cost: '1', " + limit, "key: k, cost: [1], " + limit,
+		"key: k, condition: true, rate_limit: {unit: day, requests_per_unit: 1, scale: {by: k, max: 5}}", "key: k, condition: true, rate_limit: {unit: day, requests_per_unit: 1, scale: {by: k}}", "key: k, condition: true, rate_limit: {unit: day, requests_per_unit: 1, scale: {max: 5}}",
+		"key: k, condition: true, rate_limit: {unit: day, requests_per_unit: 1, scale: {by: k, max: 0}}", "key: k, condition: true, rate_limit: {unit: day, requests_per_unit: 1, scale: {by: k, max: 1.5}}", "key: k, condition: true, rate_limit: {unit: day, requests_per_unit: 1, scale: k}", "key: k, rate_limit: {unit: day, requests_per_unit: 1, scale: }",
+		"key: k, condition: true, rate_limit: {unit: day, requests_per_unit: 1, lease: true, scale: {by: k, max: 5}}", "key: k, condition: true, rate_limit: {unit: day, requests_per_unit: 1, lease: no, scale: {by: k, max: 5}}", "key: k, condition: true, rate_limit: {unlimited: true, scale: {by: k, max: 5}}",
+		"key: k, condition: true, overridable: true, rate_limit: {unit: day, requests_per_unit: 1, scale: {by: k, max: 5}}", "key: k, condition: true, overridable: no, rate_limit: {unit: day, requests_per_unit: 1, scale: {by: k, max: 5}}", "key: k, condition: true, rate_limit: {algorithm: concurrency, max_in_flight: 3, ttl: 1m, scale: {by: k, max: 5}}",
+		"key: k, condition: true, overridable: true, rate_limits: [{name: a, unit: day, requests_per_unit: 1}, {name: b, unit: hour, requests_per_unit: 1, scale: {by: k, max: 5}}]", "key: k, cost: 1, " + limit, "key: k, cost: 1000000, " + limit, "key: k, cost: 1000001, " + limit, "key: k, cost: 0, " + limit, "key: k, cost: 1.5, " + limit, "key: k, cost: '1', " + limit, "key: k, cost: [1], " + limit,
 		"key: k, cost: {k: {a: 2, '*': 1}}, " + limit, "key: k, cost: {k: {a: ~, '*': 1}}, " + limit, "key: k, cost: {k: {'*': 0}}, " + limit, "key: k, cost: {k: {'*': 1.5}}, " + limit, "key: k, cost: {k: {}}, " + limit, "key: k, cost: {k: ~}, " + limit, "key: k, cost: {k: [1]}, " + limit,
 		"key: k, cost: {k: {'*': 1}, a: 2}, " + limit, "key: k, reservations: true, cost: {k: {'*': 1}, a: 0.5}, " + limit, "key: k, cost: 2, rate_limit: {unlimited: true}", "key: k, cost: {k: {'*': 2}}, rate_limit: {unlimited: true}",
 		"key: k, cost: 2, rate_limit: {algorithm: concurrency, max_in_flight: 3, ttl: 1m}", "key: k, cost: {k: {'*': 2}}, rate_limits: [{name: a, unit: day}, {name: b, algorithm: concurrency, max_in_flight: 3, ttl: 1m}]", "key: k, reservations: true, cost: {a: 2}, rate_limit: {algorithm: concurrency, max_in_flight: 3, ttl: 1m}",
