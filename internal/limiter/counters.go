@@ -153,9 +153,8 @@ func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Desc
 				limit = calc.ruleLimit(&r, i)
 			}
 			lifted := r.own.some && !r.own.blocked && r.kept != nil && !slices.Contains(r.kept, i)
-			caller := rule.AppendCaller(nil, domain, who.counted, i)
 			c.List = append(c.List, Counter{
-				Limit: *limit, Key: c.Explanation.Keys[i], Lifted: lifted, Passes: !r.own.blocked && !limit.EnforcedFor(caller),
+				Limit: *limit, Key: c.Explanation.Keys[i], Lifted: lifted, Passes: !r.own.blocked && !calc.enforcedFor(rule, who.counted, i),
 				Scale: rule.ScaleOf(i), Active: rule.ActiveTimes(i), Inactive: !rule.ActiveAt(i, now),
 			})
 		}

@@ -39,11 +39,16 @@ func (c *calculation) enforced(i, j int) bool {
 	if r.own.blocked { // whatever the limit that stands for the block is
 		return true
 	}
-	l := &r.rule.Limits[j]
+	return c.enforcedFor(r.rule, c.entries(i), j)
+}
+
+// enforcedFor reports whether a limit of a rule is enforced for the caller with these entries.
+func (c *calculation) enforcedFor(rule *descriptor.Rule, entries []descriptor.Entry, limit int) bool {
+	l := &rule.Limits[limit]
 	if l.Enforcement != descriptor.EnforcedForSome {
 		return l.EnforcedFor(nil)
 	}
-	c.identity = r.rule.AppendCaller(c.identity[:0], c.req.Domain, c.entries(i), j)
+	c.identity = rule.AppendCaller(c.identity[:0], rule.Domain, entries, limit)
 	return l.EnforcedFor(c.identity)
 }
 

@@ -216,6 +216,53 @@ func TestEnforcedForAShareOfCallers(t *testing.T) {
 	}
 }
 
+// A request that another descriptor refuses would not be refused more by a limit in shadow.
+func TestUnenforcedHitsOfRefusedRequests(t *testing.T) {
+	for _, s := range []limiter.Settings{{}, allOrNothing} {
+		f := newFallback(t, never, s, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
+			listNode("k", []descriptor.Limit{fixedLimit("new", 0, inShadow)}), perMinute("full", "", 0), perMinute("free", "", 9),
+		}})
+		f.decide(request(2, "k=a", "full=a"))
+		f.decide(request(1, "k=a", "free=a"))
+		if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_unenforced_hits_total Hits over a limit that passed, and would have been refused if the limit were enforced.
+# TYPE ratelimitd_limit_unenforced_hits_total counter
+ratelimitd_limit_unenforced_hits_total{domain="d",limit="new",rule="k"} 1
+`), "ratelimitd_limit_unenforced_hits_total"); err != nil {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+}
+
+// A limit that a request brings along is compared with the limits that are enforced for its caller.
+func TestRequestLimitBesideALimitInShadow(t *testing.T) {
+	f := newFallback(t, never, limiter.Settings{}, descriptor.DomainSpec{RequestOverride: descriptor.RequestMin, Children: []descriptor.NodeSpec{
+		listNode("shadow", []descriptor.Limit{fixedLimit("now", 60), fixedLimit("new", 6, inShadow)}),
+		listNode("share", []descriptor.Limit{fixedLimit("now", 60), fixedLimit("new", 6, enforcedFor(50))}),
+	}})
+	ask := func(pair string) uint64 {
+		d := limiter.Descriptor{Entries: entries(pair), HasLimit: true, Limit: limiter.RequestLimit{Requests: 30, Unit: int32(descriptor.Minute)}}
+		return f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{d}}).Statuses[0].Limit.Requests
+	}
+	if got := ask("shadow=a"); got != 30 {
+		t.Errorf("beside a limit in shadow, %d a minute", got)
+	}
+	seen := make(map[uint64]bool)
+	for i := range 20 {
+		caller := "share=" + strconv.Itoa(i)
+		want := uint64(30)
+		if (&descriptor.Limit{Enforcement: descriptor.EnforcedForSome, EnforcePercent: 50}).EnforcedFor([]byte("d|" + caller + "|new")) {
+			want = 6
+		}
+		got := ask(caller)
+		if seen[got] = true; got != want {
+			t.Errorf("%s: %d a minute, want %d", caller, got, want)
+		}
+	}
+	if len(seen) != 2 {
+		t.Errorf("all callers are the same: %v", seen)
+	}
+}
+
 // Another window, algorithm or prefix of keys, and a limit that goes, leave the share of callers as it is. Another name does not.
 func TestShareOfCallersWhileALimitIsTuned(t *testing.T) {
 	share := func(keys descriptor.KeyBuilder, limits ...descriptor.Limit) (refused string) {

@@ -137,7 +137,7 @@ func (l *Limiter) measure(c *calculation, d *Decision) {
 				continue // a refund is not a request
 			}
 			if r.rule != nil && r.rule.Varies {
-				c.countLimits(i, d.Statuses[i].Code)
+				c.countLimits(i, d.Code)
 			}
 			l.seriesOf(c, byRule, i).count(&c.request.Takes[t], r.hits, &c.request.Outcomes[t], r.shadow(), c.settings.NearLimitRatio)
 		} else if r.unlimited() && r.hits > 0 {

@@ -80,8 +80,8 @@ func (n *limitNames) collect(counter func(d *prometheus.Desc, v uint64, labels .
 	}
 }
 
-// countLimits counts the hits of descriptor i under each limit of its rule, which vary. code is the descriptor's. Hits over a limit
-// that is not enforced count only if the limits beside it admit them: so many more would be refused.
+// countLimits counts the hits of descriptor i under each limit of its rule, which vary. code is the request's. Hits over a limit that
+// is not enforced count only if the request passes: so many more would be refused.
 func (c *calculation) countLimits(i int, code Code) {
 	r := &c.resolved[i]
 	all := c.snapshot.limits[r.rule.Index]

@@ -134,7 +134,7 @@ func (c *calculation) prefersRequest(rule *descriptor.Rule, d *Descriptor, entri
 				multiplied := scaled(rule, i, entries)
 				limit = &multiplied
 			}
-			if rule.ActiveAt(i, now) && faster(&l, limit) {
+			if rule.ActiveAt(i, now) && faster(&l, limit) && c.enforcedFor(rule, rule.CountedEntries(entries), i) {
 				return false
 			}
 		}
