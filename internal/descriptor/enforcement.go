@@ -20,7 +20,8 @@ func (l *Limit) Varies() bool { return l.Enforcement != EnforcedForAll || l.Warn
 // entries are as in KeyBuilder's keys and have the values that count, and the name is the limit's. So another number, window, algorithm or prefix of keys chooses
 // the same callers, and another limit chooses others.
 func (r *Rule) AppendCaller(dst []byte, domain string, entries []Entry, limit int) []byte {
-	dst = append(appendIdentity(dst, len(dst), domain, entries, r), '|')
+	dst = KeyBuilder{}.AppendKey(dst, domain, entries, r, &r.Limits[limit])
+	dst = dst[:len(dst)-len(r.tags[limit])]
 	return appendEscaped(dst, r.Limits[limit].Name)
 }
 

@@ -38,26 +38,12 @@ func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *
 			return key
 		}
 	}
-	start := len(dst)
-	dst = append(dst, k.Prefix...)
-	dst = append(appendIdentity(dst, start, domain, entries, rule), '|')
-	if rule != nil {
-		for i := range rule.tags {
-			if limit == &rule.Limits[i] {
-				return append(dst, rule.tags[i]...)
-			}
-		}
-	}
-	return limit.appendTag(dst)
-}
-
-// appendIdentity appends what a key says of the caller: the domain, and the entries with the values that count. The key begins at
-// start, with a prefix.
-func appendIdentity(dst []byte, start int, domain string, entries []Entry, rule *Rule) []byte {
 	var levels []shared
 	if rule != nil && rule.shared != nil {
 		levels = rule.shared.levels
 	}
+	start := len(dst)
+	dst = append(dst, k.Prefix...)
 	body := len(dst)
 	dst = appendEscaped(dst, domain)
 	for i := range entries {
@@ -76,7 +62,15 @@ func appendIdentity(dst []byte, start int, domain string, entries []Entry, rule 
 	if len(dst)-start > maxKeySize {
 		dst = hashKey(dst, body)
 	}
-	return dst
+	dst = append(dst, '|')
+	if rule != nil {
+		for i := range rule.tags {
+			if limit == &rule.Limits[i] {
+				return append(dst, rule.tags[i]...)
+			}
+		}
+	}
+	return limit.appendTag(dst)
 }
 
 // conditionMark replaces the value of an entry that is a condition. No pattern is empty, so no other level has it.

@@ -449,3 +449,26 @@ func BenchmarkAppendKey(b *testing.B) {
 		})
 	}
 }
+
+func BenchmarkAppendKeyOfRule(b *testing.B) {
+	for name, tenant := range map[string]NodeSpec{
+		"plain":  {Key: "tenant"},
+		"shared": {Key: "tenant", Value: "tenant-*", ShareThreshold: true},
+		"folded": {Key: "tenant", FoldCase: true},
+	} {
+		tenant.Children = []NodeSpec{{Key: "path", Rule: &Rule{Limits: []Limit{{Requests: 5, Window: Window{Unit: Minute}}}}}}
+		tree, err := Compile([]DomainSpec{{Name: "domain", Children: []NodeSpec{tenant}}}, Options{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		entries := []Entry{{"tenant", "tenant-000042"}, {"path", "/api/v1/route-000042"}}
+		rule := tree.Domain("domain").Match(entries)
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			buf := make([]byte, 0, 4*maxKeySize)
+			for b.Loop() {
+				KeyBuilder{}.AppendKey(buf, "domain", rule.CountedEntries(entries), rule, &rule.Limits[0])
+			}
+		})
+	}
+}

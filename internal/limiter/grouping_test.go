@@ -1,6 +1,7 @@
 package limiter_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -145,5 +146,29 @@ func TestOverrideOlderThanTheGroup(t *testing.T) {
 		}
 		f.override("d.k", name, raise, "k=acme")
 		f.want(f.ask(1, "k=ACME"), limiter.OK, 18)
+	}
+}
+
+// A share of the callers is a share of those that count: one caller is not in it with some of its values and outside with others.
+func TestShareOfGroupedCallers(t *testing.T) {
+	path := grouped(perMinute("path", "/([^/]+)/.*", 1, func(r *descriptor.Rule) {
+		r.Limits[0].Enforcement, r.Limits[0].EnforcePercent = descriptor.EnforcedForSome, 50
+	}), descriptor.Group{Capture: 1})
+	path.Kind = descriptor.MatchRegex
+	f := newFixture(t, limiter.Settings{}, path)
+	refused := 0
+	for tenant := range 40 {
+		f.ask(1, fmt.Sprintf("path=/%d/a", tenant))
+		passed := f.ask(1, fmt.Sprintf("path=/%d/b", tenant)).Code == limiter.OK
+		counters, err := f.Peek(t.Context(), f.now, "d", &limiter.Descriptor{Entries: entries(fmt.Sprintf("path=/%d/c", tenant))})
+		if err != nil || counters.List[0].Passes != passed {
+			t.Errorf("tenant %d passes: %t, shown: %+v, error %v", tenant, passed, counters.List[0], err)
+		}
+		if !passed {
+			refused++
+		}
+	}
+	if refused == 0 || refused == 40 {
+		t.Errorf("%d of 40 tenants are refused, want about a half", refused)
 	}
 }
