@@ -2,6 +2,7 @@ package descriptor
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -26,32 +27,81 @@ func (a *Active) At(now time.Time) bool {
 	if a.From != 0 && seconds < a.From || a.Until != 0 && seconds >= a.Until {
 		return false
 	}
-	if a.Days == 0 && a.Begin == a.End {
+	if a.unbounded() {
 		return true
 	}
-	if a.Zone != nil {
-		_, offset := now.In(a.Zone).Zone()
-		seconds += int64(offset)
-	}
-	const day = 24 * 60
-	minute := seconds / 60
-	if seconds%60 < 0 {
-		minute--
-	}
-	days, of := minute/day, minute%day
-	if of < 0 {
-		days, of = days-1, of+day
-	}
+	days, minute := a.dayAndSecond(seconds)
+	minute /= 60
 	begin, end := int64(a.Begin), int64(a.End)
 	switch {
 	case begin == end:
-	case begin < end && (of < begin || of >= end), begin > end && of < begin && of >= end:
+	case begin < end && (minute < begin || minute >= end), begin > end && minute < begin && minute >= end:
 		return false
-	case begin > end && of < end:
+	case begin > end && minute < end:
 		days-- // the hours began on the day before
 	}
 	weekday := (days%7 + 7 + int64(time.Thursday)) % 7 // the Unix epoch was a Thursday
 	return a.Days == 0 || a.Days&(1<<weekday) != 0
+}
+
+// unbounded reports whether the limit applies at all hours of all days.
+func (a *Active) unbounded() bool { return a.Days == 0 && a.Begin == a.End }
+
+const secondsPerDay = 24 * 60 * 60
+
+// dayAndSecond returns the day since the Unix epoch and the second of the day that a clock in the zone shows.
+func (a *Active) dayAndSecond(seconds int64) (day, second int64) {
+	if a.Zone != nil && a.Zone != time.UTC {
+		_, offset := time.Unix(seconds, 0).In(a.Zone).Zone()
+		seconds += int64(offset)
+	}
+	day, second = seconds/secondsPerDay, seconds%secondsPerDay
+	if second < 0 {
+		return day - 1, second + secondsPerDay
+	}
+	return day, second
+}
+
+// Forever is longer than any wait.
+const Forever time.Duration = math.MaxInt64
+
+// Left returns how long a limit that applies now goes on to apply, or most if that is longer.
+func (a *Active) Left(now time.Time, most time.Duration) time.Duration {
+	if a.Until != 0 {
+		most = min(most, time.Unix(a.Until, 0).Sub(now))
+	}
+	if a.unbounded() {
+		return most
+	}
+	// Days and hours repeat every week. A limit that applies for two weeks has no hour without it.
+	for at := now.Unix(); at < now.Unix()+14*secondsPerDay; {
+		at = a.change(at)
+		left := time.Unix(at, 0).Sub(now)
+		if left >= most || !a.At(time.Unix(at, 0)) {
+			return min(left, most)
+		}
+	}
+	return most
+}
+
+// change returns the next time after a time at which the limit may begin or end to apply: an hour of Begin or End, a midnight, or a
+// change of the clock in the zone.
+func (a *Active) change(seconds int64) int64 {
+	_, second := a.dayAndSecond(seconds)
+	next := seconds - second + secondsPerDay
+	for _, minute := range [...]uint16{a.Begin, a.End} {
+		at := seconds - second + int64(minute)*60
+		if at <= seconds {
+			at += secondsPerDay
+		}
+		next = min(next, at)
+	}
+	if a.Zone != nil && a.Zone != time.UTC {
+		if _, end := time.Unix(seconds, 0).In(a.Zone).ZoneBounds(); !end.IsZero() {
+			next = min(next, end.Unix())
+		}
+	}
+	return next
 }
 
 // Words describes the time for people: "on saturday and sunday from 22:00 to 06:00 in Europe/Berlin, until 2026-12-24 00:00".

@@ -2,6 +2,7 @@ package descriptor
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -45,6 +46,42 @@ func TestActiveAgreesWithTheClock(t *testing.T) {
 	})
 }
 
+// The end of the active time is the first minute at which the limit does not apply.
+func TestActiveLeft(t *testing.T) {
+	zones := []*time.Location{nil, time.UTC, zone(t, "Europe/Berlin"), zone(t, "Asia/Kolkata"), zone(t, "Australia/Lord_Howe"), zone(t, "Pacific/Apia")}
+	around := []time.Time{time.Date(2026, 3, 29, 1, 0, 0, 0, time.UTC), time.Date(2026, 10, 25, 1, 0, 0, 0, time.UTC), time.Date(2011, 12, 30, 10, 0, 0, 0, time.UTC)}
+	rapid.Check(t, func(t *rapid.T) {
+		minute := rapid.Uint16Range(0, 24*60)
+		a := Active{Days: rapid.Uint8Range(0, 127).Draw(t, "days"), Begin: minute.Draw(t, "begin") % (24 * 60), End: minute.Draw(t, "end"), Zone: rapid.SampledFrom(zones).Draw(t, "zone")}
+		if rapid.Bool().Draw(t, "whole days") {
+			a.Begin, a.End = 0, rapid.SampledFrom([]uint16{0, 24 * 60}).Draw(t, "midnight")
+		}
+		now := rapid.SampledFrom(around).Draw(t, "around").Add(time.Duration(rapid.Int64Range(-4*86400e6, 4*86400e6).Draw(t, "microseconds")) * time.Microsecond)
+		if rapid.Bool().Draw(t, "until") {
+			a.Until = now.Truncate(time.Minute).Unix() + 60*rapid.Int64Range(1, 20*24*60).Draw(t, "ends")
+		}
+		for end := now.Add(7 * 24 * time.Hour); !a.At(now); now = now.Add(time.Minute) {
+			if now.After(end) {
+				t.Skip("it does not apply in this week")
+			}
+		}
+		want := Forever
+		for at, n := now.Truncate(time.Minute).Add(time.Minute), 0; n < 21*24*60; at, n = at.Add(time.Minute), n+1 {
+			if !a.At(at) {
+				want = at.Sub(now)
+				break
+			}
+		}
+		if got := a.Left(now, Forever); got != want {
+			t.Fatalf("%+v at %s: %s, want %s", a, now, got, want)
+		}
+		most := time.Duration(rapid.Int64Range(1, int64(10*24*time.Hour)).Draw(t, "most"))
+		if got := a.Left(now, most); got != min(want, most) {
+			t.Fatalf("%+v at %s: %s of at most %s, want %s", a, now, got, most, min(want, most))
+		}
+	})
+}
+
 func TestActiveWords(t *testing.T) {
 	berlin := zone(t, "Europe/Berlin")
 	night := Active{Begin: 22 * 60, End: 6*60 + 30, Days: DayBit(5) | DayBit(6), Zone: berlin}
@@ -80,10 +117,57 @@ func TestChecksumOfActive(t *testing.T) {
 	}
 }
 
+// Limits that apply at some times have counters of their own, also beside each other. One alone, and one beside which another is tried
+// out, keeps its counter.
+func TestKeysOfScheduledLimits(t *testing.T) {
+	limits := []Limit{{Name: "all"}, {Name: "night", Scheduled: true}, {Name: "sun|day", Scheduled: true}, {Name: "new", Scheduled: true, Enforcement: EnforcedInShadow}}
+	for n, want := range map[int][]string{
+		2: {"d|k=a|f60", "d|k=a|fa60"},
+		3: {"d|k=a|f60", "d|k=a|fa60~night", `d|k=a|fa60~sun\|day`},
+		4: {"d|k=a|f60", "d|k=a|fa60~night", `d|k=a|fa60~sun\|day`, "d|k=a|fa60~new"},
+	} {
+		if got := keysOfLimits(t, limits[:n]); !slices.Equal(got, want) {
+			t.Errorf("%d limits: %q, want %q", n, got, want)
+		}
+	}
+	if got, want := keysOfLimits(t, []Limit{limits[1], limits[3]}), []string{"d|k=a|fa60", "d|k=a|fa60~new"}; !slices.Equal(got, want) {
+		t.Errorf("one in shadow beside it: %q, want %q", got, want)
+	}
+}
+
+func keysOfLimits(t *testing.T, limits []Limit) (keys []string) {
+	t.Helper()
+	rule := &Rule{Limits: slices.Clone(limits), Schedule: &Schedule{make([]*Active, len(limits))}}
+	for i := range rule.Limits {
+		rule.Limits[i].Window = Window{Unit: Minute}
+		if rule.Limits[i].Scheduled {
+			rule.Schedule.Active[i] = &Active{End: 60}
+		}
+	}
+	tree, err := Compile([]DomainSpec{{Name: "d", Children: []NodeSpec{{Key: "k", Rule: rule}}}}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries := []Entry{{Key: "k", Value: "a"}}
+	compiled := tree.Domain("d").Match(entries)
+	for i := range compiled.Limits {
+		keys = append(keys, string(KeyBuilder{}.AppendKey(nil, "d", entries, compiled, &compiled.Limits[i])))
+	}
+	return keys
+}
+
 func BenchmarkActive(b *testing.B) {
 	a := Active{Begin: 22 * 60, End: 6 * 60, Days: 127, Zone: zone(b, "Europe/Berlin")}
 	now := time.Date(2026, 3, 29, 1, 0, 0, 0, time.UTC)
 	for b.Loop() {
 		a.At(now)
+	}
+}
+
+func BenchmarkActiveLeft(b *testing.B) {
+	a := Active{Begin: 22 * 60, End: 6 * 60, Days: 127, Zone: zone(b, "Europe/Berlin")}
+	now := time.Date(2026, 3, 29, 1, 0, 0, 0, time.UTC)
+	for b.Loop() {
+		a.Left(now, time.Minute)
 	}
 }

@@ -57,15 +57,16 @@ func (l *Limit) EnforcementWords() string {
 }
 
 // besideTag appends what distinguishes the counter of a limit from that of a limit beside it with the same algorithm and window. Only
-// a limit that is not enforced for all has such a counter. So the counters of all others stay as they are while a limit is tried
-// out beside them.
+// a limit that is not enforced for all, or that applies only at some times, has such a counter. So the counters of all others stay as
+// they are while a limit is tried out beside them.
 func (r *Rule) besideTag(b []byte, i int) []byte {
 	l := &r.Limits[i]
-	if l.Enforcement == EnforcedForAll {
-		return b
-	}
 	for j := range r.Limits {
-		if i != j && l.SharesCounter(&r.Limits[j]) {
+		other := &r.Limits[j]
+		if i == j || !l.SharesCounter(other) {
+			continue
+		}
+		if l.Enforcement != EnforcedForAll || l.Scheduled && other.Enforcement == EnforcedForAll {
 			return appendEscaped(append(b, '~'), l.Name)
 		}
 	}
@@ -73,8 +74,8 @@ func (r *Rule) besideTag(b []byte, i int) []byte {
 }
 
 // SameCounter reports whether two limits of one rule would be one counter: they have the same algorithm and window, and both are
-// enforced for all callers or have the same name.
+// enforced for all callers at all times or have the same name.
 func (l *Limit) SameCounter(other *Limit) bool {
 	return l.SharesCounter(other) && (l.Enforcement == EnforcedForAll) == (other.Enforcement == EnforcedForAll) &&
-		(l.Enforcement == EnforcedForAll || l.Name == other.Name)
+		(l.Enforcement == EnforcedForAll && !l.Scheduled || l.Name == other.Name)
 }

@@ -125,7 +125,7 @@ func TestPeekOfInactiveLimits(t *testing.T) {
 		}
 		if l := counters.List; len(l) != 2 || l[0].Inactive || l[1].Inactive != c.away || l[0].Key == l[1].Key {
 			t.Errorf("%+v", l)
-		} else if words := l[1].Words(); !strings.Contains(words, "only from 22:00 to 06:00 in UTC") || strings.HasSuffix(words, " (not now)") != c.away {
+		} else if words := l[1].Words(); !strings.HasSuffix(words, ", only from 22:00 to 06:00 in UTC"+map[bool]string{true: " (not now)", false: " (now)"}[c.away]) {
 			t.Error(words)
 		}
 	}

@@ -53,8 +53,11 @@ func (c *Counter) Words() string {
 	if c.Active != nil {
 		words += ", only " + c.Active.Words()
 	}
-	if c.Inactive {
+	switch {
+	case c.Inactive:
 		words += " (not now)"
+	case c.Active != nil:
+		words += " (now)"
 	}
 	return words
 }
@@ -179,6 +182,13 @@ func (l *Limiter) read(ctx context.Context, now time.Time, c *Counters, takes []
 	for i := range c.List {
 		k, o := &c.List[i], &r.Outcomes[i]
 		k.Used, k.Remaining, k.Wait, k.Reset, k.Cached = o.Used, o.Remaining(k.Limit.Capacity()), o.RetryAfter, o.ResetAfter, o.Cached
+		if k.Inactive {
+			k.Wait = 0
+			continue
+		}
+		s := spans{k.Wait, k.Reset}
+		s.shorten(k.Active, &k.Limit, now)
+		k.Wait, k.Reset = s.wait, s.reset
 	}
 	return nil
 }

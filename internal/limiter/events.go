@@ -63,7 +63,7 @@ func (c *calculation) event(d *Decision, i, j int, now time.Time) *events.Event 
 		Capacity:   c.capacity(i, j),
 		Hits:       c.request.Takes[t].Hits,
 		Used:       c.request.Outcomes[t].Used,
-		RetryAfter: c.request.Outcomes[t].RetryAfter,
+		RetryAfter: c.wait(j),
 		Override:   st.Overridden,
 		Blocked:    r.own.blocked,
 	}

@@ -31,7 +31,7 @@ func (c *calculation) judge(i int) Status {
 		Limited:   true,
 		Limit:     CurrentLimit{Name: limit.Name, Requests: limit.Requests, Unit: limit.WholeUnit()},
 		Remaining: o.Remaining(c.capacity(i, j)),
-		Reset:     ceilSeconds(o.ResetAfter),
+		Reset:     ceilSeconds(c.reset(j)),
 		Degraded:  r.degraded,
 	}
 	for j := r.first; j < r.end; j++ { // a limit that is not the tightest may have the longest queue
@@ -45,7 +45,7 @@ func (c *calculation) judge(i int) Status {
 	}
 	if !o.Allowed && !r.shadow() {
 		s.Code = OverLimit
-		s.RetryAfter, s.Delay = o.RetryAfter, 0
+		s.RetryAfter, s.Delay = c.wait(j), 0
 	}
 	if o.Failed { // on_error: deny
 		s.Remaining = 0
@@ -74,7 +74,7 @@ func (c *calculation) decidingTake(i int) int {
 				best = j
 			}
 		case !a.Allowed:
-			if longer(a.RetryAfter, b.RetryAfter) {
+			if longer(c.wait(j), c.wait(best)) {
 				best = j
 			}
 		case a.Remaining(c.capacity(i, j)) < b.Remaining(c.capacity(i, best)):

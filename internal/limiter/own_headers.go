@@ -14,6 +14,7 @@ type described struct {
 	limit    *descriptor.Limit
 	capacity uint64
 	outcome  *backend.Outcome
+	reset    time.Duration
 }
 
 // ownHeaders adds the headers that the domain's rule file defines. best is the descriptor that headers describe, or -1.
@@ -50,7 +51,7 @@ func (c *calculation) ownHeaders(d *Decision, own []descriptor.OwnHeader, best i
 }
 
 func (c *calculation) describe(i, j int) described {
-	return described{c.limit(i, j), c.capacity(i, j), &c.request.Outcomes[c.index[j]]}
+	return described{c.limit(i, j), c.capacity(i, j), &c.request.Outcomes[c.index[j]], c.reset(j)}
 }
 
 // limitNamed returns the limit that has one of the names. Of several it is the one with the least remaining, or the first of these.
@@ -119,9 +120,9 @@ func (c *calculation) appendField(d *Decision, f descriptor.HeaderField, of desc
 		if of.outcome.Failed {
 			return false // nobody knows it
 		}
-		n := int64(ceilSeconds(of.outcome.ResetAfter) / time.Second)
+		n := int64(ceilSeconds(of.reset) / time.Second)
 		if f == descriptor.FieldResetUnix {
-			n = unixCeil(now.Add(of.outcome.ResetAfter))
+			n = unixCeil(now.Add(of.reset))
 		}
 		c.text = strconv.AppendInt(c.text, n, 10)
 	case descriptor.FieldWindow:

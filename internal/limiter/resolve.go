@@ -20,22 +20,25 @@ type calculation struct {
 	req      *Request
 	domain   *descriptor.Domain // nil if the domain has no rules
 
-	resolved []resolved         // by descriptor
-	limits   []descriptor.Limit // of rules with an override or a scale: the rule's limits with its numbers; complete before prepare
-	kept     []int              // the memory of resolved.kept of rules with an override, or with limits that do not apply now
-	grouped  []descriptor.Entry // the memory of resolved.counted
-	index    []int              // the takes of all descriptors, one after the other, as indexes in request.Takes
-	request  backend.Request
-	keys     []byte // the keys of all takes, one after the other
-	varies   bool   // a rule has limits that vary
-	denied   int    // refunds that the domain does not allow
-	unusable int    // overrides that the rules do not allow any more
-	unscaled [descriptor.ScaleResults]int
-	identity []byte // scratch for looking up overrides
-	lane     uint32 // the lane in the hot key tracker; each calculation keeps its own
-	name     []byte // scratch for the names of metrics
-	text     []byte // the values of the headers that the domain defines, one after the other
-	ends     []int  // where each of them ends
+	resolved  []resolved         // by descriptor
+	limits    []descriptor.Limit // of rules with an override or a scale: the rule's limits with its numbers; complete before prepare
+	kept      []int              // the memory of resolved.kept of rules with an override, or with limits that do not apply now
+	grouped   []descriptor.Entry // the memory of resolved.counted
+	index     []int              // the takes of all descriptors, one after the other, as indexes in request.Takes
+	request   backend.Request
+	keys      []byte   // the keys of all takes, one after the other
+	varies    bool     // a rule has limits that vary
+	scheduled bool     // a rule has limits that apply only at some times
+	shortened []spans  // by position in index, if scheduled: what callers see in place of the outcomes' times
+	replaced  []string // the names of limits that matched rules replace
+	denied    int      // refunds that the domain does not allow
+	unusable  int      // overrides that the rules do not allow any more
+	unscaled  [descriptor.ScaleResults]int
+	identity  []byte // scratch for looking up overrides
+	lane      uint32 // the lane in the hot key tracker; each calculation keeps its own
+	name      []byte // scratch for the names of metrics
+	text      []byte // the values of the headers that the domain defines, one after the other
+	ends      []int  // where each of them ends
 
 	// A hash table of the request's takes, if it is one atomic step with many: indexes in request.Takes plus one; 0: free.
 	table  []int32
@@ -151,6 +154,7 @@ func (c *calculation) resolve(ctx context.Context, now time.Time) error {
 				r.rule = c.domain.Match(entries)
 			}
 			if r.rule != nil && r.rule.Scheduled() {
+				c.scheduled = true
 				c.leaveOutInactive(&r, now)
 			}
 			if d.HasLimit && c.prefersRequest(r.rule, d, entries, now) {
@@ -204,21 +208,20 @@ func (o *RequestLimit) limit(s *Settings) descriptor.Limit {
 // replace removes the limits whose names matched rules replace. A rule replaces others even if it is itself replaced.
 // An unlimited rule is not replaced.
 func (c *calculation) replace() {
-	var names []string
 	for i := range c.resolved {
 		r := c.resolved[i].rule
 		if r == nil {
 			continue
 		}
 		for _, name := range r.Replaces { // many descriptors may match one rule: each name once
-			if !slices.Contains(names, name) {
-				names = append(names, name)
+			if !slices.Contains(c.replaced, name) {
+				c.replaced = append(c.replaced, name)
 			}
 		}
 	}
 	for i := range c.resolved {
 		if r := &c.resolved[i]; r.rule != nil && !r.rule.Unlimited {
-			r.leaveOut(names)
+			r.leaveOut(c.replaced)
 		}
 	}
 }

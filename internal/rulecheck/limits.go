@@ -145,6 +145,9 @@ func (c *checker) requests(n *node, l *limit) {
 			"`requests_per_unit` is left out, which means 0: nothing passes")
 		return
 	}
+	if l.Scheduled {
+		return // the usual way to refuse everything at some hours
+	}
 	severity, whom := Warning, "nothing that reaches this rule passes"
 	if n.kind == descriptor.MatchExact || n.kind == descriptor.MatchValues || n.kind == descriptor.MatchCIDR {
 		severity, whom = Info, "every caller named here is refused" // a usual way to block an address

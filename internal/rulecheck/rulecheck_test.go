@@ -115,6 +115,8 @@ func TestCheck(t *testing.T) {
 		want []string
 	}{
 		{"nothing", rules("  - {key: k, " + limit + "}"), nil},
+		{"quiet hours", rules("  - {key: k, rate_limit: {unit: day, requests_per_unit: 0, active: {hours: 21:00-08:00}}}"), nil},
+		{"quiet hours without a number", rules("  - {key: k, rate_limit: {unit: day, active: {hours: 21:00-08:00}}}"), []string{"a.yaml:3:26 no-requests"}},
 		{"an expression that a wildcard takes everything from", rules(
 			"  - {key: k, value: a*, "+limit+"}", "  - {key: k, value_regex: 'ab[0-9]', "+limit+"}", "  - {key: k, value_regex: '[ab]x', "+limit+"}", "  - {key: k, "+limit+"}"),
 			[]string{"a.yaml:4:27 never-matches"}},
