@@ -205,7 +205,11 @@ func (s *Sink) Due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit
 	}
 	due = Due{kind: kind, counter: sha256.Sum256(key)}
 	due.start, due.end = period(limit, micros, micros+ends.Microseconds(), s.opts.Interval)
-	sh.add(hash, due.end, micros)
+	until := due.end
+	if until <= micros { // by the clock of the store the window is not over
+		until = micros + ends.Microseconds()
+	}
+	sh.add(hash, until, micros)
 	return due, true
 }
 

@@ -64,6 +64,17 @@ func TestOneEventForACounterAndPeriod(t *testing.T) {
 	}
 }
 
+// A window that is over by the clock of this process and not by that of the store has one event too.
+func TestOneEventWhileTheClockIsAhead(t *testing.T) {
+	s := newSink(t, Options{})
+	late := noon.Truncate(time.Minute).Add(time.Second)
+	for i, want := range []bool{true, false, false} {
+		if _, got := s.Due(late.Add(time.Duration(i)*time.Millisecond), Refusal, []byte("a"), &minute, 2*time.Second); got != want {
+			t.Errorf("refusal %d has an event: %t, want %t", i, got, want)
+		}
+	}
+}
+
 // What is forgotten for lack of room may be sent again, but always with the same id.
 func TestMemoryOfCountersIsBounded(t *testing.T) {
 	s := newSink(t, Options{PerSecond: 1 << 40, Queue: 1 << 20})
