@@ -111,7 +111,7 @@ func (d *descriptorReading) checkCost() {
 	if why := notCounted(d.rule); why != "" {
 		c.given.Errorf("`cost` and %s", why)
 	}
-	d.rule.HitCost = c.hits
+	d.rule.SetHitCost(c.hits)
 }
 
 // notCounted returns why a hit cannot count for more than one under a rule, or nothing if it can.
@@ -131,21 +131,21 @@ func (r *ruleReader) checkPaths(path []*descriptor.NodeSpec, specs []descriptor.
 	for i := range specs {
 		s := &specs[i]
 		here := append(path, s) //nolint:gocritic // siblings take turns with this element
-		if s.Rule != nil && s.Rule.HitCost != nil && len(s.Rule.HitCost.Tables) > 0 {
-			c := descriptor.HitCost{Factor: s.Rule.HitCost.Factor, Tables: slices.Clone(s.Rule.HitCost.Tables)}
+		if s.Rule != nil && s.Rule.HitCost() != nil && len(s.Rule.HitCost().Tables) > 0 {
+			c := descriptor.HitCost{Factor: s.Rule.HitCost().Factor, Tables: slices.Clone(s.Rule.HitCost().Tables)}
 			for j := range c.Tables {
 				r.placeTable(&c.Tables[j], here)
 			}
-			s.Rule.HitCost = &c // descriptors that inherit it have levels of their own
+			s.Rule.SetHitCost(&c) // descriptors that inherit it have levels of their own
 		}
-		if s.Rule != nil && s.Rule.Scales != nil {
-			scales := slices.Clone(s.Rule.Scales.Of)
+		if s.Rule != nil && s.Rule.Scales() != nil {
+			scales := slices.Clone(s.Rule.Scales().Of)
 			for j := range scales {
 				if scales[j] != nil {
 					scales[j] = r.placeScale(scales[j], here)
 				}
 			}
-			s.Rule.Scales = &descriptor.Scales{Of: scales}
+			s.Rule.SetScales(&descriptor.Scales{Of: scales})
 		}
 		r.checkPaths(here, s.Children)
 	}

@@ -122,7 +122,7 @@ descriptors:
 		t.Fatalf("%+v", s)
 	}
 	for i, want := range []int{1, 0} {
-		if level := s.domains[0].Children[i].Children[0].Rule.HitCost.Tables[0].Level; level != want {
+		if level := s.domains[0].Children[i].Children[0].Rule.HitCost().Tables[0].Level; level != want {
 			t.Errorf("the table of descriptor %d is about level %d, want %d", i, level, want)
 		}
 	}

@@ -92,8 +92,8 @@ func (r *ruleReader) inheritFrom(to, from *descriptor.NodeSpec, h inheritance) {
 		reserve(to.Rule, from.Rule.Limits[0].Reservations)
 		r.refuseReservedKeys(to, h)
 	}
-	if from.Rule != nil && to.Rule != nil && to.Rule.HitCost == nil && notCounted(to.Rule) == "" {
-		to.Rule.HitCost = from.Rule.HitCost
+	if from.Rule != nil && to.Rule != nil && to.Rule.HitCost() == nil && notCounted(to.Rule) == "" {
+		to.Rule.SetHitCost(from.Rule.HitCost())
 	}
 	own := make(map[descriptor.Level]int) // by what is matched: a descriptor of to, or its last one with the value in a list
 	for i := range to.Children {

@@ -384,7 +384,7 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 		switch {
 		case d.rule != nil && d.rule.Unlimited:
 			d.overridableAt.Errorf("`overridable` and `unlimited: true`: there are no numbers to override; leave it out")
-		case d.rule != nil && d.rule.Scales != nil:
+		case d.rule != nil && d.rule.Scales() != nil:
 			d.overridableAt.Errorf("`overridable` and `scale`: an override names a caller by its entries, and the number of the scale is one of them; leave out one of them")
 		case d.spec.ShareThreshold:
 			d.overridableAt.Errorf("%s", sharedAndOverridable)

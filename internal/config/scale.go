@@ -51,7 +51,7 @@ func readRequests(l *limitReading, v yamlform.Value) (ok bool) {
 // setScales gives the limits of a rule their scales, if there are any.
 func (r *ruleReader) setScales(rule *descriptor.Rule, scales []*descriptor.Scale) {
 	if slices.ContainsFunc(scales, func(s *descriptor.Scale) bool { return s != nil }) {
-		rule.Scales = &descriptor.Scales{Of: scales}
+		rule.SetScales(&descriptor.Scales{Of: scales})
 		r.byEntry = true
 	}
 }

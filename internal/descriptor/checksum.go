@@ -83,8 +83,8 @@ func (c *checksums) rule(r *Rule) {
 	for _, w := range r.Cost() {
 		b = binary.AppendUvarint(appendText(append(b, 'c'), w.Name), w.Millionths)
 	}
-	if r.HitCost != nil {
-		b = appendText(append(b, 'f'), r.HitCost.String())
+	if c := r.HitCost(); c != nil {
+		b = appendText(append(b, 'f'), c.String())
 	}
 	if r.Metadata != nil {
 		b = fmt.Appendf(b, "%#v", r.Metadata) // fmt sorts the keys of a map

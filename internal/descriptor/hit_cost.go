@@ -73,10 +73,10 @@ func timesHits(a, b uint64) uint64 {
 
 // HitCostOf returns what one hit counts for under the limits of the rule. The entries are those that the rule matches.
 func (r *Rule) HitCostOf(entries []Entry) uint64 {
-	if r.HitCost == nil {
+	if r.HitCost() == nil {
 		return 1
 	}
-	return r.HitCost.Of(entries)
+	return r.HitCost().Of(entries)
 }
 
 // String returns the cost as rule files write it.

@@ -49,7 +49,8 @@ func TestChecksumOfHitCost(t *testing.T) {
 		{Factor: 1, Tables: []CostTable{{Key: "k", Values: map[string]uint64{"a": 2, "b": 1}, Other: 3}}},
 		{Factor: 1, Tables: []CostTable{{Key: "k", Values: map[string]uint64{`a": 2, "b`: 1}, Other: 3}}},
 	} {
-		rule := &Rule{HitCost: c, Limits: []Limit{{Requests: 1, Window: Window{Unit: Minute}}}}
+		rule := &Rule{Limits: []Limit{{Requests: 1, Window: Window{Unit: Minute}}}}
+		rule.SetHitCost(c)
 		tree, err := Compile([]DomainSpec{{Name: "d", Children: []NodeSpec{{Key: "k", Rule: rule}}}}, Options{})
 		if err != nil {
 			t.Fatal(err)

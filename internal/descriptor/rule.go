@@ -14,8 +14,7 @@ type Rule struct {
 
 	Schedule *Schedule // when its limits apply; nil: always
 
-	HitCost *HitCost // what a hit counts for; nil: one
-	Scales  *Scales  // what multiplies its limits; nil: nothing
+	ByEntry *ByEntry // what depends on the entries of a request; nil: nothing. Few rules have it, so it is a pointer
 
 	Usage bool // operators may list its counters by an entry
 

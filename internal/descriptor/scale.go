@@ -20,10 +20,10 @@ type Scales struct {
 
 // ScaleOf returns what multiplies a limit of the rule, or nil if nothing does.
 func (r *Rule) ScaleOf(limit int) *Scale {
-	if r.Scales == nil {
+	if r.Scales() == nil {
 		return nil
 	}
-	return r.Scales.Of[limit]
+	return r.Scales().Of[limit]
 }
 
 // ScaleResult is what an entry says about a scale.

@@ -63,7 +63,7 @@ func TestChecksumOfScale(t *testing.T) {
 	for i, s := range []*Scale{nil, {Key: "k", Max: 5}, {Key: "k", Max: 6}, {Key: "j", Max: 5}} {
 		rule := &Rule{Limits: []Limit{{Requests: 1, Window: Window{Unit: Minute}}}}
 		if s != nil {
-			rule.Scales = &Scales{Of: []*Scale{s}}
+			rule.SetScales(&Scales{Of: []*Scale{s}})
 		}
 		tree, err := Compile([]DomainSpec{{Name: "d", Children: []NodeSpec{{Key: "k", Rule: rule}}}}, Options{})
 		if err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 func counting(c descriptor.HitCost) func(*descriptor.Rule) {
-	return func(r *descriptor.Rule) { r.HitCost = &c }
+	return func(r *descriptor.Rule) { r.SetHitCost(&c) }
 }
 
 // byModel is a node whose hits count by the value of its entry, in one counter for all values.

@@ -147,7 +147,7 @@ func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Desc
 			c.Override = &n
 			calc.overrideRule(&r, who, now.Unix())
 		}
-		if rule.Scales != nil {
+		if rule.Scales() != nil {
 			calc.scale(&r, entries)
 		}
 		for i := range rule.Limits {

@@ -251,8 +251,8 @@ func (c *calculation) units() error {
 			return invalid(field, "%s: the cost of the rule %s has no weight for %q; it has weights for %s", field, r.rule.Path, unknown, cost.Names())
 		}
 		more := int64(min(hits, backend.MaxHits))
-		if r.rule != nil && r.rule.HitCost != nil {
-			more = r.rule.HitCost.Hits(c.entries(i), more)
+		if r.rule != nil && r.rule.HitCost() != nil {
+			more = r.rule.HitCost().Hits(c.entries(i), more)
 		}
 		r.hits = min(max(r.hits, 0)+more, backend.MaxHits)
 	}
@@ -261,8 +261,8 @@ func (c *calculation) units() error {
 
 // hitCost returns what one hit of a descriptor counts for.
 func (c *calculation) hitCost(i int) uint64 {
-	if rule := c.resolved[i].rule; rule != nil && rule.HitCost != nil {
-		return rule.HitCost.Of(c.entries(i))
+	if rule := c.resolved[i].rule; rule != nil {
+		return rule.HitCostOf(c.entries(i))
 	}
 	return 1
 }

@@ -130,7 +130,7 @@ func (c *calculation) prefersRequest(rule *descriptor.Rule, d *Descriptor, entri
 		l := d.Limit.limit(c.settings)
 		for i := range rule.Limits {
 			limit := &rule.Limits[i]
-			if rule.Scales != nil {
+			if rule.Scales() != nil {
 				multiplied := scaled(rule, i, entries)
 				limit = &multiplied
 			}

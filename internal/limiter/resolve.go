@@ -169,11 +169,8 @@ func (c *calculation) resolve(ctx context.Context, now time.Time) error {
 					c.grouped = r.rule.AppendCounted(c.grouped, entries)
 					r.counted = c.grouped[first:len(c.grouped):len(c.grouped)]
 				}
-				if r.rule.HitCost != nil {
-					r.hits = r.rule.HitCost.Hits(entries, r.hits)
-				}
-				if r.rule.Scales != nil {
-					c.scale(&r, entries)
+				if r.rule.ByEntry != nil {
+					c.byEntry(&r, entries)
 				}
 			}
 		}

@@ -2,11 +2,21 @@ package limiter
 
 import "github.com/ratelimitd/ratelimitd/internal/descriptor"
 
+// byEntry applies what depends on the entries of a descriptor.
+func (c *calculation) byEntry(r *resolved, entries []descriptor.Entry) {
+	if cost := r.rule.HitCost(); cost != nil {
+		r.hits = cost.Hits(entries, r.hits)
+	}
+	if r.rule.Scales() != nil {
+		c.scale(r, entries)
+	}
+}
+
 // scale multiplies the limits of a descriptor's rule by the numbers in its entries.
 func (c *calculation) scale(r *resolved, entries []descriptor.Entry) {
 	r.own.limits, r.own.copied = len(c.limits), true
 	c.limits = append(c.limits, r.rule.Limits...)
-	for j, s := range r.rule.Scales.Of {
+	for j, s := range r.rule.Scales().Of {
 		if s == nil {
 			continue
 		}

@@ -17,7 +17,7 @@ import (
 // perUser is a node for an app, with one for its number of users: so many requests a minute for each of them.
 func perUser(requests, most uint64, change ...func(*descriptor.Rule)) descriptor.NodeSpec {
 	users := perMinute("users", "", requests, append(change, func(r *descriptor.Rule) {
-		r.Scales = &descriptor.Scales{Of: []*descriptor.Scale{{Key: "users", Level: 1, Max: most}}}
+		r.SetScales(&descriptor.Scales{Of: []*descriptor.Scale{{Key: "users", Level: 1, Max: most}}})
 	})...)
 	users.Condition = true
 	return descriptor.NodeSpec{Key: "app", Children: []descriptor.NodeSpec{users}}
@@ -65,7 +65,7 @@ func TestScaleIsAFactorOfTheLimit(t *testing.T) {
 		}
 		const most = 25
 		plain := perUser(0, 1, of(min(n, most)))
-		plain.Children[0].Rule.Scales = nil
+		plain.Children[0].Rule.SetScales(nil)
 		with := newFixtureOn(t, memory.New(memory.Options{}), settings, perUser(0, most, of(1)))
 		without := newFixtureOn(t, memory.New(memory.Options{}), settings, plain)
 		users := "users=" + strconv.FormatUint(n, 10)

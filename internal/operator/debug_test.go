@@ -30,8 +30,8 @@ func TestDebug(t *testing.T) {
 		descriptor.Limit{Name: "smooth", Requests: 9, Window: descriptor.Window{Unit: descriptor.Hour}, Algorithm: descriptor.SlidingWindow, Precision: 3},
 		descriptor.Limit{Name: "steps", Requests: 9, Window: descriptor.Window{Unit: descriptor.Hour}, Algorithm: descriptor.TokenBucket, Interval: true})
 	priced := rule("", descriptor.Day, 100)
-	priced.Scales = &descriptor.Scales{Of: []*descriptor.Scale{{Key: "model", Max: 40}}}
-	priced.HitCost = &descriptor.HitCost{Factor: 1, Tables: []descriptor.CostTable{{Key: "model", Values: map[string]uint64{"small": 1, "large": 10}, Other: 3}}}
+	priced.SetScales(&descriptor.Scales{Of: []*descriptor.Scale{{Key: "model", Max: 40}}})
+	priced.SetHitCost(&descriptor.HitCost{Factor: 1, Tables: []descriptor.CostTable{{Key: "model", Values: map[string]uint64{"small": 1, "large": 10}, Other: 3}}})
 	headers := descriptor.Headers{Families: descriptor.HeadersIETF | descriptor.HeadersRetryAfter, Own: []descriptor.OwnHeader{
 		{Name: "X-Left", Text: []descriptor.HeaderPart{{Field: descriptor.FieldRemaining}}, When: descriptor.HeaderPassed},
 	}}

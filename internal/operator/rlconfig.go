@@ -85,8 +85,8 @@ func flagsOf(r *descriptor.Rule) string {
 			s += fmt.Sprintf(", group: %s %s", strconv.Quote(l.Key), group)
 		}
 	}
-	if r.HitCost != nil {
-		s += ", cost: " + r.HitCost.String()
+	if c := r.HitCost(); c != nil {
+		s += ", cost: " + c.String()
 	}
 	for i, w := range r.Cost() {
 		if i == 0 {

@@ -10,7 +10,7 @@ import (
 
 // cost finds costs that no limit has room for, and costs by a value that shares its counter with no other value.
 func (c *checker) cost(n *node) {
-	if n.rule.HitCost == nil {
+	if n.rule.HitCost() == nil {
 		return
 	}
 	capacity := uint64(descriptor.MaxRequests)
@@ -20,11 +20,11 @@ func (c *checker) cost(n *node) {
 		}
 	}
 	const shorten = "write a smaller cost, or a limit of at least that number"
-	if n.rule.HitCost.Factor > capacity && capacity > 0 {
-		c.add(Warning, n.flag("cost"), codeCostTooHigh, shorten, "each hit counts for %d, and the limit has room for %d: nothing passes", n.rule.HitCost.Factor, capacity)
+	if n.rule.HitCost().Factor > capacity && capacity > 0 {
+		c.add(Warning, n.flag("cost"), codeCostTooHigh, shorten, "each hit counts for %d, and the limit has room for %d: nothing passes", n.rule.HitCost().Factor, capacity)
 	}
-	for i := range n.rule.HitCost.Tables {
-		t := &n.rule.HitCost.Tables[i]
+	for i := range n.rule.HitCost().Tables {
+		t := &n.rule.HitCost().Tables[i]
 		at := yamlform.Position(t.Position)
 		for _, v := range slices.Sorted(maps.Keys(t.Values)) {
 			if cost := t.Values[v]; cost > capacity && capacity > 0 {
