@@ -47,6 +47,7 @@ var algorithms = [...]algorithm{
 	descriptor.TokenBucket:   tokenBucket{},
 	descriptor.LeakyBucket:   leakyBucket{},
 	descriptor.Concurrency:   concurrency{},
+	descriptor.Penalties:     penalties{},
 }
 
 // apply attempts a take on a state at now.

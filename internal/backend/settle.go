@@ -11,6 +11,9 @@ import "slices"
 //
 // Takes of the same counter are judged together in a group that reserves: each with what the earlier ones add. So the group holds
 // everywhere or nowhere, also if its reservations of one counter have different IDs. In other groups each take is judged alone.
+//
+// A take that is guarded by a penalty in force adds nothing, whatever its vote is. So a limit that is not enforced counts as if it
+// were. A penalty begins if the take is refused by its own limit, also if another limit refuses the group.
 func Settle(takes []Take, states []*State, outcomes []Outcome, now int64) {
 	if len(takes) == 1 {
 		outcomes[0] = takes[0].settle(states[0], now, takes[0].commit())
@@ -46,14 +49,25 @@ func SettleAt(takes []Take, states []*State, outcomes []Outcome, at Times) {
 	shareGrant(takes)
 	refused := Refused(takes, outcomes)
 	clearAhead(states, together)
+	penalised := false // the take before guards this one, and its penalty is in force
 	for i := range takes {
 		if takes[i].corrects() {
 			continue
 		}
+		if takes[i].Guards && i+1 < len(takes) {
+			penalised = !outcomes[i].Allowed
+			if begins := offends(&takes[i+1], &outcomes[i+1]); begins {
+				outcomes[i] = takes[i].begin(states[i], at.Of(takes[i].Limit))
+				continue
+			}
+			judge(i, commitAllowed)
+			continue
+		}
 		c := takes[i].commit()
-		if refused && !takes[i].always() && (outcomes[i].Allowed || c != commitAlways) {
+		if !takes[i].always() && (penalised || refused && (outcomes[i].Allowed || c != commitAlways)) {
 			c = commitNever
 		}
+		penalised = false
 		judge(i, c)
 	}
 	clearAhead(states, together)

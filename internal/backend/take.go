@@ -24,6 +24,11 @@ type Take struct {
 	Member      int  // index of the descriptor that this take is for; the takes of one descriptor are neighbours
 	Vote        Vote // what a refusal means for the request; takes of one member vote All or None, or Any or None
 	CountDenied bool // hits count even if they are refused
+
+	// Guards says that the take is of the penalty of the next take's limit (Limit.Penalty). It has no hits. While the penalty is in
+	// force, it is refused, and the next take adds nothing. If the limit refuses hits of the next take, a penalty begins. Both takes
+	// are of one member, and their counters are in one place.
+	Guards bool
 }
 
 // Vote is what the refusal of a take means for the takes that are settled with it.
@@ -64,6 +69,10 @@ type Outcome struct {
 	RetryAfter time.Duration // refused: time until the same take would pass, or Never if it cannot pass; allowed: 0
 	ResetAfter time.Duration // time until nothing is in use any more, or a window ends
 	Delay      time.Duration // leaky bucket: how long an allowed request has to wait for its turn
+
+	// Penalty is for how long the penalty of the take's limit still refuses the caller; 0: none is in force. The limiter fills it in,
+	// from the outcome of the take that guards this one.
+	Penalty time.Duration
 }
 
 // Never is the RetryAfter of a take with more hits than the capacity of its limit.

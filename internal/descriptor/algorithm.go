@@ -16,6 +16,9 @@ const (
 	TokenBucket
 	LeakyBucket
 	Concurrency
+
+	// Penalties is the algorithm of Limit.Penalty. No rule can choose it.
+	Penalties
 )
 
 // Setting is a setting of a limit that only some algorithms have.
@@ -84,11 +87,12 @@ var algorithms = [...]algorithm{
 		name: "concurrency", settings: SettingInFlight, letter: 'c',
 		compile: (*Limit).compileConcurrency,
 	},
+	Penalties: {name: "penalty"},
 }
 
 // AlgorithmNames are the names in rule files, in the order of the constants.
 var AlgorithmNames = func() (names []string) {
-	for i := range algorithms {
+	for i := range algorithms[:Penalties] {
 		names = append(names, algorithms[i].name)
 	}
 	return names

@@ -122,6 +122,9 @@ func (c *checksums) rule(r *Rule) {
 		if l.Varies() {
 			b = append(b, 'v', byte(l.Enforcement), l.EnforcePercent, l.WarnAt)
 		}
+		if l.Penalty != nil {
+			b = binary.AppendUvarint(append(b, 'p'), l.Penalty.Requests)
+		}
 		if v := l.Reservations; v != nil {
 			b = append(b, 'h', bit(v.Release))
 			for _, n := range [...]uint64{uint64(v.TTL), uint64(v.MaxTTL), uint64(v.MaxShare), uint64(v.MaxOutstanding)} {

@@ -17,7 +17,7 @@ const (
 	//
 	//	<prefix><domain>_<key>_<value>_<key>_<value>_<start of the window, in seconds since the Unix epoch>
 	//
-	// These counters are fixed windows of one unit, on the clock, without reservations, of requests' own limits and of rules that envoyproxy/ratelimit can
+	// These counters are fixed windows of one unit, on the clock, without reservations and penalties, of requests' own limits and of rules that envoyproxy/ratelimit can
 	// read and that have one limit. All other counters keep the KeysOwn format. KeysLyft distinguishes less than KeysOwn:
 	// two identities share a key if their names are equal when joined, or if their windows have different units and begin
 	// in the same second. A caller can choose the slot in a cluster by a {tag} in a value.
@@ -34,7 +34,7 @@ const maxLyftKeySize = 4096
 // appendLyft appends a key of KeysLyft, if the counter can have one.
 func (k KeyBuilder) appendLyft(dst []byte, domain string, entries []Entry, rule *Rule, limit *Limit) (key []byte, ok bool) {
 	w := limit.Window
-	if limit.Algorithm != FixedWindow || limit.FirstHit || limit.Scheduled || limit.Reservable() || w.Multiplier > 1 || !w.Unit.OnWire() || w.Location != nil && !w.Named {
+	if limit.Algorithm != FixedWindow || limit.FirstHit || limit.Scheduled || limit.Penalty != nil || limit.Reservable() || w.Multiplier > 1 || !w.Unit.OnWire() || w.Location != nil && !w.Named {
 		return dst, false
 	}
 	if rule != nil && len(rule.Limits) > 1 {

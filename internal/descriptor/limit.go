@@ -44,6 +44,9 @@ type Limit struct {
 
 	Reservations *Reservations // nil: hits cannot be reserved
 
+	// Penalty makes whoever exceeds this limit be refused for a while: NewPenalty. Nil: there is no penalty.
+	Penalty *Limit
+
 	Arithmetic Arithmetic // filled in by Compile
 }
 

@@ -32,6 +32,9 @@ func (l *Limit) Words() string {
 	if l.Lease {
 		b.WriteString(", leased")
 	}
+	if l.Penalty != nil {
+		b.WriteString(", penalty " + l.PenaltyText())
+	}
 	if l.Reservations != nil {
 		b.WriteString(", reservations " + l.Reservations.Words())
 	}

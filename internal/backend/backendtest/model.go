@@ -142,6 +142,7 @@ func runModel(t *testing.T, open func(t testing.TB) backend.Store, holds bool) {
 				waits = append(waits, max(0, o.RetryAfter.Microseconds()), o.ResetAfter.Microseconds())
 			}
 
+			compare(rt, step, "penalties after", s.Take, m.Take, at, readPenalties(keys))
 			reads := &backend.Request{Takes: keys, Outcomes: make([]backend.Outcome, len(keys))}
 			compare(rt, step, "reads after", s.Take, m.Take, at, reads)
 		}
@@ -214,7 +215,7 @@ func drawRequest(t *rapid.T, keys []backend.Take) *backend.Request {
 			take.Hits = min(take.Hits, 500) // the log grows with every hit
 		}
 		if i > 0 {
-			take.Member = r.Takes[i-1].Member
+			take.Member = r.Takes[len(r.Takes)-1].Member
 		}
 		if i == 0 || rapid.Bool().Draw(t, "member") {
 			take.Member++
@@ -222,6 +223,9 @@ func drawRequest(t *rapid.T, keys []backend.Take) *backend.Request {
 		}
 		if take.Vote = vote; rapid.IntRange(0, 3).Draw(t, "no vote") == 0 {
 			take.Vote = backend.VoteNone
+		}
+		if rapid.IntRange(0, 3).Draw(t, "guarded") == 0 {
+			r.Takes = append(r.Takes, drawGuard(t, &take))
 		}
 		r.Takes = append(r.Takes, take)
 	}

@@ -26,6 +26,7 @@ func Run(t *testing.T, open func(t testing.TB) backend.Store) {
 	t.Run("refunds", func(t *testing.T) { runRefunds(t, open) })
 	t.Run("tight", func(t *testing.T) { runTight(t, open) })
 	t.Run("clock", func(t *testing.T) { runClock(t, open) })
+	t.Run("penalties", func(t *testing.T) { runPenalties(t, open) })
 	t.Run("reset", func(t *testing.T) { runReset(t, open) })
 }
 

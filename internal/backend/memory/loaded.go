@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"bytes"
 	"sync"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
@@ -11,7 +12,7 @@ import (
 type loaded struct {
 	order   []uint8          // the shards, in order, each once
 	hashes  []uint64         // by take
-	records []record         // by take
+	records []record         // by take; nil: no penalty is in force
 	states  []*backend.State // by take; takes of one counter share one
 
 	copies []backend.State
@@ -34,7 +35,8 @@ func (g *loaded) release() {
 	loadedPool.Put(g)
 }
 
-// load copies the states of all counters. It returns false if one does not exist. The shards are locked.
+// load copies the states of all counters. It returns false if one does not exist, unless it is a penalty: most callers have none. The
+// shards are locked.
 func (g *loaded) load(s *Store, takes []backend.Take) bool {
 	if cap(g.copies) < len(takes) {
 		g.copies = make([]backend.State, 0, len(takes))
@@ -45,7 +47,11 @@ func (g *loaded) load(s *Store, takes []backend.Take) bool {
 		table := &s.shards[hash%shardCount].table
 		r := table.find(hash, takes[i].Key)
 		if r == nil {
-			return false
+			if !takes[i].Guards {
+				return false
+			}
+			g.records, g.states = append(g.records, nil), append(g.states, g.stateOfNone(takes, i))
+			continue
 		}
 		state := g.stateOf(r, hash)
 		if state == nil {
@@ -73,10 +79,25 @@ func (g *loaded) stateOf(r record, hash uint64) *backend.State {
 	}
 }
 
+// stateOfNone returns the state of a penalty that does not exist, which an earlier take may have asked for too.
+func (g *loaded) stateOfNone(takes []backend.Take, i int) *backend.State {
+	for j, r := range g.records {
+		if r == nil && g.hashes[j] == g.hashes[i] && bytes.Equal(takes[j].Key, takes[i].Key) {
+			return g.states[j]
+		}
+	}
+	g.copies = append(g.copies, backend.State{})
+	return &g.copies[len(g.copies)-1]
+}
+
 // places returns where the counters of the takes are.
 func (g *loaded) places() []place {
 	places := make([]place, len(g.records))
 	for i, r := range g.records {
+		if r == nil {
+			places[i] = place{hash: g.hashes[i]} // a penalty has no reservations
+			continue
+		}
 		places[i] = place{g.hashes[i], r, r.share()}
 	}
 	return places

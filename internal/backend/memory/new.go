@@ -110,6 +110,12 @@ func (s *Store) takeGroup(at backend.Times, takes []backend.Take, outcomes []bac
 		return false
 	}
 	for i, r := range g.records {
+		if r == nil {
+			if !g.states[i].Unused() {
+				s.addPenalty(at, g.hashes[i], &takes[i], g.states[i])
+			}
+			continue
+		}
 		s.shards[g.hashes[i]%shardCount].table.store(r, g.states[i], s.keptUntil(g.states[i], r.share(), takes[i].Limit, &outcomes[i], at))
 	}
 	return true
@@ -160,7 +166,7 @@ const (
 	held    memberKind = iota // an existing counter
 	added                     // a new counter
 	again                     // a new counter that an earlier take has added
-	looked                    // a copy: nothing is written
+	looked                    // a copy: nothing is written, except a penalty that begins
 	dropped                   // no counter: the refund is dropped
 	shared
 )
@@ -237,6 +243,9 @@ func (g *group) find(i int) bool {
 			return false
 		}
 		m.kind = looked
+	case t.Guards && known:
+		m.counter, m.kind = first.counter, first.kind
+		return true
 	case t.Hits == 0 && known:
 		m.counter, m.kind, t.Limit = first.counter, first.kind, g.takes[key.take].Limit
 		return true
@@ -315,6 +324,9 @@ func (g *group) run(outcomes []backend.Outcome) bool {
 		if m.kind == dropped {
 			takes[index[i]].Hits = 0
 		}
+		if t := &takes[index[i]]; t.Guards && (i+1 == len(g.takes) || g.members[i+1].kind == shared) {
+			t.Guards = false // what others have used is no offence of this caller
+		}
 		at := place{hash: g.hashes[i], share: m.share.number}
 		if m.kind == held {
 			at.counter, at.share = m.record, m.record.share()
@@ -337,6 +349,10 @@ func (g *group) run(outcomes []backend.Outcome) bool {
 		case added, again:
 			if t.Hold != nil || counted(t, &outcomes[i]) {
 				m.counter.expires = expires(t.Limit, &m.counter.state, g.at)
+			}
+		case looked:
+			if t.Guards && counted(t, &outcomes[i]) {
+				s.keepPenalty(g.at, g.hashes[i], t, &m.counter.state, m.share)
 			}
 		case shared:
 			m.counter.expires = expires(t.Limit, &m.counter.state, g.at)

@@ -207,16 +207,24 @@ func (c *Cache) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 // enough if it has a vote: then the other limits count nothing. peek means that only the takes with a known refusal are answered; the
 // others are only read, and have an outcome that is allowed.
 func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered, peek bool) {
-	refused, enough := 0, false
+	refused, answers, enough := 0, 0, false
 	for i := start; i < end; i++ {
-		if c.known(now, &r.Takes[i], &r.Outcomes[i]) {
+		guarded := i > start && r.Takes[i-1].Guards
+		penalised := guarded && !r.Outcomes[i-1].Allowed
+		if (!guarded || penalised) && c.known(now, &r.Takes[i], &r.Outcomes[i]) { // else a penalty may begin
 			refused++
 			enough = enough || r.Takes[i].Vote != backend.VoteNone
-		} else {
-			r.Outcomes[i] = backend.Outcome{Allowed: true, Cached: true}
+			continue
+		}
+		r.Outcomes[i] = backend.Outcome{Allowed: true, Cached: true}
+		if penalised {
+			if !outlasts(&r.Outcomes[i-1], &r.Takes[i]) {
+				return false, false
+			}
+			answers++ // it adds nothing, whatever its counter holds
 		}
 	}
-	all := refused == end-start
+	all := refused+answers == end-start
 	if refused == 0 || !r.Together && !enough && !all {
 		return false, false
 	}

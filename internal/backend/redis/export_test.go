@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // Command returns the command that Take would send, for benchmarks that put many into one pipeline. It loads the script
@@ -51,6 +52,11 @@ func RecordKeys(key string) []string {
 		keys = append(keys, string(appendRecordKey(nil, []byte(key), kind)))
 	}
 	return keys
+}
+
+// PenaltyKey returns the key of the penalty of a counter.
+func PenaltyKey(key string, shadow bool) string {
+	return string(appendPenaltyKey(nil, descriptor.AppendPenaltyKey(nil, []byte(key), shadow)))
 }
 
 // SetSmallBook sets from how many records on a book is large.

@@ -180,6 +180,8 @@ func (c *scriptCall) packHolds(g *takeGroup, m *terms) error {
 		hits, least := t.Hits, int64(0)
 		countDenied, times := byte(0), 1
 		switch {
+		case t.Guards:
+			countDenied = guards
 		case t.Hold == nil:
 			if t.CountDenied && t.Limit.Has(descriptor.SettingCountDenied) {
 				countDenied = 1

@@ -10,9 +10,9 @@ import (
 )
 
 // Pair keeps the counters of limits per second, or shorter, in a separate Redis (REDIS_PERSECOND). These counters are many and
-// short-lived, and the loss of one matters only for a second.
+// short-lived, and the loss of one matters only for a second. A penalty lasts longer, and its limit is counted beside it.
 type Pair struct {
-	PerSecond *Store // windows of at most one second
+	PerSecond *Store // windows of at most one second, without a penalty
 	Other     *Store
 }
 
@@ -60,7 +60,7 @@ func (p *Pair) Reset(ctx context.Context, counters []backend.Counter) error {
 
 // storeOf returns the store of a limit's counters.
 func (p *Pair) storeOf(l *descriptor.Limit) *Store {
-	if l.Window.Length() <= time.Second {
+	if l.Window.Length() <= time.Second && l.Penalty == nil && l.Algorithm != descriptor.Penalties {
 		return p.PerSecond
 	}
 	return p.Other

@@ -72,6 +72,9 @@ func (s *Store) resetAt(ctx context.Context, counters []backend.Counter) (time.T
 // keysOf returns the keys of a counter in Redis. If a key contains its window, the keys for one second earlier and one second
 // later are included: a window may end at any moment, and the clocks of a cluster's nodes may differ.
 func (s *Store) keysOf(c *backend.Counter, now time.Time) []string {
+	if c.Limit != nil && c.Limit.Algorithm == descriptor.Penalties {
+		return []string{string(appendPenaltyKey(nil, c.Key))}
+	}
 	stem, ok := descriptor.CutLyftKey(c.Key)
 	if !ok || !s.opts.LyftKeys {
 		return []string{string(c.Key)}

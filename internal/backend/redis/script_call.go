@@ -257,7 +257,10 @@ func (c *scriptCall) packGroup(g *takeGroup, m *terms) {
 	for i := range g.takes {
 		t := &g.takes[i]
 		countDenied := byte(0)
-		if t.CountDenied && t.Limit.Has(descriptor.SettingCountDenied) {
+		switch {
+		case t.Guards && i+1 < len(g.takes):
+			countDenied = guards
+		case t.CountDenied && t.Limit.Has(descriptor.SettingCountDenied):
 			countDenied = 1
 		}
 		last := byte(0)
@@ -270,6 +273,9 @@ func (c *scriptCall) packGroup(g *takeGroup, m *terms) {
 		c.packTake(t, c.takeKeys[g.first+i], countDenied, t.Vote, last, g.times, t.Hits, m)
 	}
 }
+
+// guards stands in a packed take of a penalty in place of whether refused hits count.
+const guards = 3
 
 // Which takes are the last ones, for the script.
 const (
@@ -309,6 +315,10 @@ func appendParameters(b []byte, form *backend.RedisForm, l *descriptor.Limit, m 
 
 // keyOf returns the current key of a take's counter in Redis, and the form of its state. The key is valid until the next call.
 func (c *scriptCall) keyOf(t *backend.Take, m *terms) (key []byte, form *backend.RedisForm) {
+	if t.Limit.Algorithm == descriptor.Penalties {
+		c.key = appendPenaltyKey(c.key[:0], t.Key)
+		return c.key, backend.RedisFormOf(t.Limit)
+	}
 	if m.lyft {
 		if stem, ok := descriptor.CutLyftKey(t.Key); ok {
 			start, _ := t.Limit.Window.Bounds(m.now)

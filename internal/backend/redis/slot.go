@@ -24,6 +24,10 @@ func (s *Store) slotID(t *backend.Take) slotID {
 			return changingSlot | slotID(maphash.Bytes(changingSlotSeed, stem))
 		}
 	}
+	if t.Limit.Algorithm == descriptor.Penalties {
+		counter, _ := descriptor.CutPenaltyKey(t.Key)
+		return slotID(slotOf(counter))
+	}
 	return slotID(slotOf(t.Key))
 }
 
@@ -62,6 +66,12 @@ var crcTable = func() (table [256]uint16) {
 	}
 	return table
 }()
+
+// appendPenaltyKey appends the key in Redis for the key of a penalty. It is in the slot of the counter.
+func appendPenaltyKey(dst, key []byte) []byte {
+	counter, word := descriptor.CutPenaltyKey(key)
+	return appendRecordKey(dst, counter, word)
+}
 
 // The keys of the records of a counter's reservations. Each is in the slot of the counter.
 const (

@@ -407,13 +407,20 @@ local function vote(from, to, reservations)
     if last > 0 then any_passed, member_passed = any_passed or member_passed, nil end
   end
   refused = refused or (any_voted and not any_passed)
+  local penalised = false
   for at = from, to, SIZE do
     local k, shape, count_denied, _, _, times, hits, limit, p1, p2, p3 = unpack_from(TAKE, packed, at)
     local o = count_denied == RESERVES_HITS and reservations[times]
-    if o then
-      if not refused then charge(o, k, shape, o.least > 0 and allowed[at] and least or hits, limit, p1, p2, p3) end
-    elseif not refused or hits < 0 or (count_denied == 1 and not allowed[at]) then
-      add(k, shape, count_denied, times, hits, limit, p1, p2, p3)
+    if count_denied == GUARDS then
+      penalised = not allowed[at]
+      punish(k, shape, at, allowed, times, p1)
+    else
+      if o then
+        if not refused then charge(o, k, shape, o.least > 0 and allowed[at] and least or hits, limit, p1, p2, p3) end
+      elseif hits < 0 or (not penalised and (not refused or (count_denied == 1 and not allowed[at]))) then
+        add(k, shape, count_denied, times, hits, limit, p1, p2, p3)
+      end
+      penalised = false
     end
   end
 end

@@ -1,7 +1,8 @@
 -- Many takes, of one or many requests: every counter is read once, changed in these tables, and written once.
 --
 -- ARGV[1]  after the time, for each take: the index of its key (16 bit), the letter of its algorithm's part, whether
---          refused hits count (0, 1), its vote (0 all, 1 any, 2 none), whether it is the last take of
+--          refused hits count (0, 1), or that it is of the penalty of the next take's limit (3); its vote (0 all, 1 any,
+--          2 none), whether it is the last take of
 --          its member (1) and of its group (2), one byte each; how often the take is repeated (16 bit; 1 if its
 --          group has other takes, 0 if this only reads); then the hits, the limit, p1 to p3 (64 bit each)
 -- Reply    after the time, for each key: the length of the state that was read (32 bit), and that state. One more byte
@@ -9,6 +10,7 @@
 --
 -- This part reads the counters. votes.lua decides, and written.lua writes.
 
+local GUARDS = 3
 local TAKE, SIZE = '<I2BBBBI2i8I8I8I8I8', 48
 
 local values = redis.call('MGET', unpack(KEYS, 1, min(read_keys, 1000)))
@@ -30,6 +32,15 @@ local function prepare(k, shape, times, limit, p1, p2, p3)
   if moved and times > 0 then
     touched[k], P1[k], P2[k], P3[k], moved = shape, p1, p2, p3, nil
   end
+end
+
+-- Begins a penalty if the take that follows it is refused by its limit, and none is in force.
+local function punish(k, shape, at, allowed, times, p1)
+  prepare(k, shape, times, 0, p1, 0, 0)
+  local hits = unpack_from('<i8', packed, at + SIZE + 8)
+  if allowed[at + SIZE] or hits <= 0 or A[k] > 0 then return end
+  A[k] = now + p1
+  touched[k], P1[k], P2[k], P3[k] = shape, p1, 0, 0
 end
 
 local function add(k, shape, count_denied, times, hits, limit, p1, p2, p3)

@@ -36,6 +36,7 @@ const (
 	Interval Shape = 'i' // buckets that are refilled at intervals
 	InFlight Shape = 'c' // concurrency limits
 	Lyft     Shape = 'y' // fixed windows, each in a key of its own, as envoyproxy/ratelimit keeps them
+	Penalty  Shape = 'x' // penalties
 )
 
 // Set is a set of shapes.
@@ -60,6 +61,7 @@ var parts = [...]part{
 	{Bucket, []string{"bucket.lua"}, nil},
 	{Interval, []string{"interval.lua"}, []string{"pair.lua"}},
 	{Lyft, []string{"lyft.lua"}, nil},
+	{Penalty, []string{"penalty.lua"}, nil},
 }
 
 func index(s Shape) int {

@@ -28,10 +28,17 @@ for at = from, to, SIZE do
     if last > 0 then any_passed, member_passed = any_passed or member_passed, nil end
     if last == 2 then
       refused = refused or (any_voted and not any_passed)
+      local penalised = false
       for i = group, at, SIZE do
         local k, shape, count_denied, _, _, times, hits, limit, p1, p2, p3 = unpack_from(TAKE, packed, i)
-        if not refused or hits < 0 or (count_denied == 1 and not allowed[i]) then
-          add(k, shape, count_denied, times, hits, limit, p1, p2, p3)
+        if count_denied == GUARDS then
+          penalised = not allowed[i]
+          punish(k, shape, i, allowed, times, p1)
+        else
+          if hits < 0 or (not penalised and (not refused or (count_denied == 1 and not allowed[i]))) then
+            add(k, shape, count_denied, times, hits, limit, p1, p2, p3)
+          end
+          penalised = false
         end
       end
       group, refused, any_voted, any_passed = nil, false, false, false

@@ -1,0 +1,110 @@
+package memory_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// penalised returns a request of one take that a penalty of an hour guards.
+func penalised(key string, l *descriptor.Limit, hits int64) *backend.Request {
+	return &backend.Request{Outcomes: make([]backend.Outcome, 2), Takes: []backend.Take{
+		{Key: descriptor.AppendPenaltyKey(nil, []byte(key), false), Limit: descriptor.NewPenalty(time.Hour), Guards: true},
+		{Key: []byte(key), Limit: l, Hits: hits},
+	}}
+}
+
+// In a full store, callers that share a counter get no penalty from what the others used; callers with their own counter get one
+// while there is room. No more than the bound are kept, and a penalty takes the place of one counter.
+func TestPenaltiesInAFullStore(t *testing.T) {
+	const most = 100
+	s := memory.New(memory.Options{MaxCounters: most, Shared: 4})
+	l, now := backendtest.Limit("2/1d"), time.Unix(1_800_000_000, 0)
+	take := func(i int, hits int64) (penalty, o backend.Outcome) {
+		t.Helper()
+		r := penalised(fmt.Sprint("caller ", i), l, hits)
+		if err := s.Take(t.Context(), now, r); err != nil {
+			t.Fatal(err)
+		}
+		return r.Outcomes[0], r.Outcomes[1]
+	}
+	take(0, 2)
+	if take(0, 1); s.Len() != 2 {
+		t.Fatalf("%d counters, want one and its penalty", s.Len())
+	}
+	began := 0
+	for i := range 10 * most {
+		take(i, 1)
+		if p, o := take(i, 2); p.Used > p.Before || o.Allowed {
+			began++
+		}
+	}
+	if s.Len() > most || began == 0 || began > most {
+		t.Errorf("%d counters of %d, %d penalties began", s.Len(), most, began)
+	}
+	if p, _ := take(0, 1); p.Allowed {
+		t.Error("the first caller has no penalty any more")
+	}
+	for i := 9 * most; i < 10*most; i++ {
+		if p, o := take(i, 1); !p.Allowed || o.Allowed {
+			t.Fatalf("a caller who shares a counter: %+v, %+v", p, o)
+		}
+	}
+	s.Sweep(now.Add(25 * time.Hour))
+	if s.Len() != 0 {
+		t.Errorf("%d counters after a day", s.Len())
+	}
+}
+
+// A request that is below its limit adds no counter for its penalty, and allocates nothing.
+func TestPenaltyCostsNothingBelowTheLimit(t *testing.T) {
+	if memory.RaceDetector {
+		t.Skip("the race detector allocates")
+	}
+	s := memory.New(memory.Options{})
+	r, now := penalised("k", backendtest.Limit("1000000/1d"), 1), time.Unix(1_800_000_000, 0)
+	if n := testing.AllocsPerRun(100, func() {
+		if err := s.Take(context.Background(), now, r); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 || s.Len() != 1 {
+		t.Errorf("%v allocations, %d counters", n, s.Len())
+	}
+}
+
+// Of requests at the same time, one begins the penalty.
+func TestPenaltyBeginsOnce(t *testing.T) {
+	s := memory.New(memory.Options{})
+	l, now := backendtest.Limit("40/1d"), time.Unix(1_800_000_000, 0)
+	var began, passed atomic.Int64
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			for range 10 {
+				r := penalised("k", l, 1)
+				if err := s.Take(context.Background(), now, r); err != nil {
+					t.Error(err)
+					return
+				}
+				switch p, o := &r.Outcomes[0], &r.Outcomes[1]; {
+				case p.Used > p.Before:
+					began.Add(1)
+				case p.Allowed && o.Allowed:
+					passed.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if began.Load() != 1 || passed.Load() != 40 {
+		t.Errorf("%d began, %d passed", began.Load(), passed.Load())
+	}
+}

@@ -1,0 +1,57 @@
+package descriptor
+
+import (
+	"bytes"
+	"time"
+)
+
+// MaxPenalty is the longest penalty.
+const MaxPenalty = 30 * 24 * time.Hour
+
+// NewPenalty returns the Penalty of a limit whose callers are refused for a time after they have exceeded it. The time is in whole
+// seconds, and at most MaxPenalty. It is the window. It is also the number of requests, by which stores notice that a rule has
+// changed.
+func NewPenalty(lasts time.Duration) *Limit {
+	seconds := lasts / time.Second
+	return &Limit{
+		Algorithm: Penalties,
+		Requests:  uint64(seconds),                                   //nolint:gosec // positive
+		Window:    Window{Unit: Second, Multiplier: uint32(seconds)}, //nolint:gosec // at most MaxPenalty
+	}
+}
+
+// PenaltyText returns how long the penalty of a limit lasts, as rule files write it: "10m". It is empty if there is no penalty.
+func (l *Limit) PenaltyText() string {
+	if l.Penalty == nil {
+		return ""
+	}
+	return words(l.Penalty.Window.Length())
+}
+
+// A penalty has a key of its own: that of the counter, and one of these words. No counter has such an end: its key ends with an
+// algorithm and a window. Where the limit is not enforced, the penalty has another key. So what begins there is never enforced.
+const (
+	penaltyWord       = "penalty"
+	shadowPenaltyWord = "penalty_in_shadow"
+)
+
+// AppendPenaltyKey appends the key of the penalty for the counter under a key.
+func AppendPenaltyKey(dst, counter []byte, shadow bool) []byte {
+	dst = append(append(dst, counter...), '|')
+	if shadow {
+		return append(dst, shadowPenaltyWord...)
+	}
+	return append(dst, penaltyWord...)
+}
+
+// CutPenaltyKey returns the key of the counter that a penalty's key belongs to, and the word that follows it.
+func CutPenaltyKey(key []byte) (counter []byte, word string) {
+	at := bytes.LastIndexByte(key, '|')
+	if at < 0 {
+		return key, ""
+	}
+	if word = penaltyWord; string(key[at+1:]) != word {
+		word = shadowPenaltyWord
+	}
+	return key[:at], word
+}
