@@ -35,9 +35,10 @@ type Counter struct {
 	Active   *descriptor.Active // when the limit applies; nil: always
 	Inactive bool               // it does not apply at the time of the request
 
-	Lifted    bool  // an override lets every request pass this limit
-	Passes    bool  // the limit is not enforced for this caller: what it refuses passes
-	Used      int64 // hits; more than the capacity where refused hits were counted
+	Lifted    bool          // an override lets every request pass this limit
+	Passes    bool          // the limit is not enforced for this caller: what it refuses passes
+	Used      int64         // hits; more than the capacity where refused hits were counted
+	Penalty   time.Duration // for how long the limit's penalty refuses everything; 0: none is in force
 	Remaining uint64
 	Wait      time.Duration // until a request of one hit would pass; backend.Never if none ever will
 	Reset     time.Duration // until no hits are in use, or the window ends
@@ -104,9 +105,13 @@ func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *De
 	if err := l.read(ctx, now, &c, takes); err != nil {
 		return Counters{}, err
 	}
-	named := make([]backend.Counter, len(takes))
-	for i := range takes {
-		named[i] = backend.Counter{Key: takes[i].Key, Limit: takes[i].Limit, Rule: takes[i].Rule}
+	var named []backend.Counter
+	for i := range takes[:len(c.List)] {
+		t := &takes[i]
+		named = append(named, backend.Counter{Key: t.Key, Limit: t.Limit, Rule: t.Rule})
+		for n := 0; n < 2 && t.Limit.Penalty != nil; n++ { // enforced, and in shadow
+			named = append(named, backend.Counter{Key: descriptor.AppendPenaltyKey(nil, t.Key, n > 0), Limit: t.Limit.Penalty, Rule: t.Rule})
+		}
 	}
 	err = l.store.Reset(ctx, named)
 	if l.local != nil {
@@ -167,7 +172,7 @@ func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Desc
 		hits := int64(max(c.HitCost, 1)) //nolint:gosec // at most backend.MaxHits
 		takes = append(takes, backend.Take{Key: []byte(c.List[i].Key), Limit: &c.List[i].Limit, Rule: rule, Hits: hits, Member: i})
 	}
-	return c, takes, nil
+	return c, append(takes, c.penaltyTakes(&snap.settings, rule)...), nil
 }
 
 // read fills in the counters' states.
@@ -190,5 +195,6 @@ func (l *Limiter) read(ctx context.Context, now time.Time, c *Counters, takes []
 		s.shorten(k.Active, &k.Limit, now)
 		k.Wait, k.Reset = s.wait, s.reset
 	}
+	c.readPenalties(&r)
 	return nil
 }

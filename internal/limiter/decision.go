@@ -61,6 +61,8 @@ type Status struct {
 	Limited bool
 	Limit   CurrentLimit
 
+	Penalised bool // a penalty of the limit is in force, or has just begun
+
 	Overridden bool // the numbers are those of an operator's override, not the rule's
 
 	Remaining uint64        // remaining hits; math.MaxUint32 if the rule is unlimited

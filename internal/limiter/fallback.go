@@ -100,6 +100,9 @@ func (c *calculation) countLocally(i int) {
 		if !c.request.Outcomes[t].Failed || c.local.Has(t) {
 			continue
 		}
+		if t > 0 && c.request.Takes[t-1].Guards {
+			c.local.Add(t-1, c.request.Takes[t-1])
+		}
 		take := c.local.Add(t, c.request.Takes[t])
 		take.Hold = nil // the answer has no id, so nobody could commit it
 		if c.settings.Replicas > 1 {

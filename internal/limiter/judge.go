@@ -47,9 +47,10 @@ func (c *calculation) judge(i int) Status {
 		s.Code = OverLimit
 		s.RetryAfter, s.Delay = c.wait(j), 0
 	}
-	if o.Failed { // on_error: deny
+	if o.Failed || o.Penalty > 0 { // on_error: deny, or nothing passes until the penalty ends
 		s.Remaining = 0
 	}
+	s.Penalised = o.Penalty > 0
 	if c.settings.HideShadow && r.shadow() {
 		s.Limited, s.Limit, s.Reset = false, CurrentLimit{}, 0
 	}
@@ -143,6 +144,9 @@ func (l *Limiter) measure(c *calculation, d *Decision) {
 		} else if r.unlimited() && r.hits > 0 {
 			add(&l.seriesOf(c, byRule, i).Unlimited, uint64(r.hits))
 		}
+	}
+	if c.guarded {
+		l.countPenalties(c)
 	}
 	if !matched {
 		c.name = l.metrics.countUnmatched(c.req.Domain, c.name)

@@ -102,7 +102,7 @@ func (c *calculation) countLimits(i int, code Code) {
 
 // overBy returns how many of the hits that a limit refuses would not fit if they came alone.
 func overBy(hits int64, o *backend.Outcome, capacity int64) int64 {
-	if o.Cached {
+	if o.Cached || o.Penalty > 0 {
 		return hits
 	}
 	return hits - min(max(capacity-o.Before, 0), hits)

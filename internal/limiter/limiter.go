@@ -216,6 +216,9 @@ func (l *Limiter) finish(ctx context.Context, now time.Time, c *calculation, d *
 			return err
 		}
 	}
+	if c.guarded {
+		c.penalise()
+	}
 	if c.scheduled {
 		c.shorten(now)
 	}
@@ -272,7 +275,7 @@ func (l *Limiter) release(c *calculation) {
 	clear(c.request.Takes)
 	clear(c.replaced)
 	c.scheduled, c.shortened, c.replaced = false, c.shortened[:0], c.replaced[:0]
-	c.holds, c.sharers, c.holding, c.varies = c.holds[:0], c.sharers[:0], false, false
+	c.holds, c.sharers, c.holding, c.varies, c.guarded = c.holds[:0], c.sharers[:0], false, false, false
 	c.snapshot, c.settings, c.shares, c.req, c.domain = nil, nil, nil, nil, nil
 	c.ctx, c.decision, c.done = nil, nil, nil
 	c.local.Clear()

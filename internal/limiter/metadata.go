@@ -57,6 +57,9 @@ func (c *calculation) explain(d *Decision) map[string]any {
 	if st.Overridden {
 		m["override"] = true
 	}
+	if st.Penalised {
+		m["penalty"] = true
+	}
 	if st.RetryAfter > 0 {
 		m["retry_after_ms"] = Millis(st.RetryAfter)
 	}

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"math"
+	"slices"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +19,9 @@ type series struct {
 	below  bool   // the name has a part below the domain; Rule may still be empty: a request's own limit without entries
 
 	Total, Over, Near, Within, Shadow, Cached atomic.Uint64 // hits under limits
+
+	Penalties atomic.Uint64 // that have begun
+	penalties atomic.Bool   // a limit of the rule has a penalty: exported even while there were none
 
 	Unlimited atomic.Uint64 // hits under an unlimited rule; no other counter includes them
 
@@ -93,6 +97,9 @@ func (m *metrics) ofRule(r *descriptor.Rule) *series {
 		return m.overflow
 	}
 	s.ofRule.Store(true)
+	if slices.ContainsFunc(r.Limits, func(l descriptor.Limit) bool { return l.Penalty != nil }) {
+		s.penalties.Store(true)
+	}
 	return s
 }
 
@@ -177,9 +184,10 @@ func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool
 		return
 	}
 	var fits int64 // hits that would have passed if they had come alone
-	if o.Cached {
+	switch {
+	case o.Cached:
 		add(&s.Cached, hits)
-	} else {
+	case o.Penalty == 0:
 		fits = min(max(limit-o.Before, 0), n)
 	}
 	add(&s.Over, hits-uint64(fits))
@@ -211,6 +219,7 @@ var (
 	withinDesc     = prometheus.NewDesc("ratelimitd_rule_within_limit_hits_total", "Hits admitted by a rule.", byRule, nil)
 	shadowDesc     = prometheus.NewDesc("ratelimitd_rule_shadow_mode_hits_total", "Hits over the limit of a rule that were let through because it is in shadow mode, or because none of its limits is enforced for the caller.", byRule, nil)
 	cachedDesc     = prometheus.NewDesc("ratelimitd_rule_over_limit_cache_hits_total", "Hits that the over-limit cache refused without asking the backend.", byRule, nil)
+	penaltiesDesc  = prometheus.NewDesc("ratelimitd_rule_penalties_total", "Penalties that began under a rule, also of limits that are not enforced.", byRule, nil)
 	decisionsDesc  = prometheus.NewDesc("ratelimitd_decisions_total", "Requests decided.", []string{"code"}, nil)
 	shadowedDesc   = prometheus.NewDesc("ratelimitd_global_shadow_mode_total", "Requests over a limit that the global shadow mode let through.", nil, nil)
 	unknownDesc    = prometheus.NewDesc("ratelimitd_unknown_domain_requests_total", "Requests for a domain without rules; they pass.", nil, nil)
@@ -231,7 +240,7 @@ var (
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		totalDesc, overDesc, nearDesc, withinDesc, shadowDesc, cachedDesc, limitRefusedDesc, limitPassedDesc, limitWarnedDesc,
+		totalDesc, overDesc, nearDesc, withinDesc, shadowDesc, cachedDesc, penaltiesDesc, limitRefusedDesc, limitPassedDesc, limitWarnedDesc,
 		decisionsDesc, shadowedDesc, unknownDesc, unmatchedDesc, invalidDesc, failuresDesc, degradedDesc, onErrorDesc, overriddenDesc, unusableDesc, refundsDesc, unscaledDesc, holdsDesc, seriesDesc, swallowedDesc,
 	} {
 		ch <- d
@@ -257,6 +266,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		hits(withinDesc, s.Within.Load()+unlimited)
 		hits(shadowDesc, s.Shadow.Load())
 		hits(cachedDesc, s.Cached.Load())
+		if n := s.Penalties.Load(); n > 0 || s.penalties.Load() {
+			counter(penaltiesDesc, n, s.Domain, s.Rule)
+		}
 	}
 	m.limits.collect(counter)
 	counter(decisionsDesc, m.decisions[OK].Load(), OK.String())

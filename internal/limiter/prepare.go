@@ -132,6 +132,9 @@ func (c *calculation) take(keys descriptor.KeyBuilder, member int, keyed, limit 
 			return
 		}
 	}
+	if limit.Penalty != nil {
+		c.guard(&t)
+	}
 	c.countSharer(len(c.request.Takes))
 	c.index = append(c.index, len(c.request.Takes))
 	c.request.Takes = append(c.request.Takes, t)

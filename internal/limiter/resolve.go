@@ -28,6 +28,7 @@ type calculation struct {
 	request   backend.Request
 	keys      []byte   // the keys of all takes, one after the other
 	varies    bool     // a rule has limits that vary
+	guarded   bool     // a take is of a penalty
 	scheduled bool     // a rule has limits that apply only at some times
 	shortened []spans  // by position in index, if scheduled: what callers see in place of the outcomes' times
 	replaced  []string // the names of limits that matched rules replace

@@ -108,9 +108,17 @@ func (s *refusingStore) Take(ctx context.Context, now time.Time, r *backend.Requ
 		s.comparison.add(now, r.Takes)
 	}
 	for i := range r.Outcomes {
-		if o := &r.Outcomes[i]; !o.Allowed && !o.Failed {
-			s.refused = append(s.refused, refusedTake{r.Takes[i].Member, r.Takes[i].Limit, r.Takes[i].Limit.Name})
+		o, t := &r.Outcomes[i], &r.Takes[i]
+		if o.Allowed || o.Failed {
+			continue
 		}
+		if t.Guards { // the limit of a penalty refuses; once, if it is exceeded too
+			if !r.Outcomes[i+1].Allowed {
+				continue
+			}
+			t = &r.Takes[i+1]
+		}
+		s.refused = append(s.refused, refusedTake{t.Member, t.Limit, t.Limit.Name})
 	}
 	return err
 }
