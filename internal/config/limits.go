@@ -173,6 +173,12 @@ var limitRows = []limitRow{
 			l.scale = readScale(v)
 			return l.scale != nil
 		}},
+	{Key: yamlform.Key{Name: "penalty", Type: durationType, Extension: true,
+		Doc: "whoever exceeds the limit is refused for this time, even when the limit has room again; from 1s to 720h, in whole seconds"},
+		read: func(l *limitReading, v yamlform.Value) bool {
+			l.limit.Penalty = readPenalty(v)
+			return l.limit.Penalty != nil
+		}},
 	{Key: yamlform.Key{Name: "count_denied", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
 		Doc: "for " + algorithms(descriptor.FixedWindow, descriptor.SlidingLog) + ": refused hits count too; absent: true for a `fixed_window` under `admission: independent`, else false"},
 		appliesTo:     descriptor.SettingCountDenied,
@@ -506,6 +512,13 @@ func (l *limitReading) check(at yamlform.Value) bool {
 		reject("week_start", "`week_start` is for `unit: week`, this is `%s`", limit.Window.Unit)
 	case limit.Window.Location == nil:
 		reject("week_start", "`week_start` without `calendar`: write the time zone of the weeks too, such as `calendar: UTC`")
+	}
+	switch {
+	case limit.Penalty == nil:
+	case limit.Lease:
+		reject("lease", "`lease` and `penalty`: only the store sees every refusal, with which a penalty begins; leave out one of them")
+	case limit.Enforcement == descriptor.EnforcedSoftly:
+		reject("soft", "`soft` and `penalty`: a soft limit refuses nothing; leave out one of them")
 	}
 	if !l.has("burst") && limit.Algorithm == descriptor.LeakyBucket {
 		limit.Burst = limit.Requests

@@ -134,6 +134,8 @@ func notReservable(l *descriptor.Limit) string {
 		return "`algorithm: leaky_bucket`: its requests wait for their turn, so a place in its queue cannot be set aside; use `token_bucket`"
 	case l.Scheduled:
 		return "`active`: a reservation may end when its limit no longer applies; leave out one of them"
+	case l.Penalty != nil:
+		return "`penalty`: a reservation that does not fit is no offence, because its caller may ask for less; leave out one of them"
 	case l.Lease:
 		return "`lease: true`: all processes must know at once what is held; leave out `lease`"
 	case l.CountDenied == descriptor.DeniedCount:

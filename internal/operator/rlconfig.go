@@ -136,6 +136,9 @@ func extensionsOf(l *descriptor.Limit) string {
 		s += ", lease: true"
 	}
 	s += enforcementOf(l)
+	if l.Penalty != nil {
+		s += ", penalty: " + l.PenaltyText()
+	}
 	if h := l.Reservations; h != nil {
 		s += fmt.Sprintf(", reservations: {ttl: %v, max_ttl: %v, max_share: %v, max_outstanding: %d, on_expire: %s}",
 			h.TTL, h.MaxTTL, float64(h.MaxShare)/descriptor.MaxShareWhole, h.MaxOutstanding, onExpire(h))

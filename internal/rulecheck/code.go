@@ -45,6 +45,8 @@ const (
 	codeTimeOver        = "time-over"
 	codeShadowTwice     = "shadow-twice"
 	codeShareOfOne      = "share-of-one"
+	codePenaltyShort    = "penalty-short"
+	codePenaltyOfAll    = "penalty-of-all"
 	codeSkipped         = "skipped"
 )
 
@@ -90,6 +92,8 @@ var Codes = []Code{
 	{codeTimeOver, "a limit with `active` whose `until` is over: it never applies again"},
 	{codeShadowTwice, "`shadow`, `soft` or `enforce_percent` in a limit whose descriptor is in shadow mode"},
 	{codeShareOfOne, "`enforce_percent` where all callers have one counter"},
+	{codePenaltyShort, "`penalty` that is over before the limit itself lets the caller pass again"},
+	{codePenaltyOfAll, "`penalty` where all callers have one counter: one of them makes all be refused"},
 	{codeSkipped, "a file that is not loaded because of its name; a warning if it has a domain"},
 	{codeDirective, "a `# check:` comment that is misspelt, has no reason, or accepts a finding that is not there"},
 }

@@ -53,6 +53,7 @@ func (c *checker) limits(n *node) {
 			c.burst(l)
 			c.window(l)
 			c.enforcement(n, l)
+			c.penalty(n, l)
 		}
 	}
 }

@@ -173,6 +173,8 @@ func relateLimit(l *jsonschema.Schema) {
 	together := func(a, b *jsonschema.Schema) *jsonschema.Schema {
 		return not(&jsonschema.Schema{AllOf: []*jsonschema.Schema{a, b}})
 	}
+	leased := &jsonschema.Schema{Required: []string{"lease"}, Properties: map[string]*jsonschema.Schema{"lease": yes()}}
+	l.AllOf = append(l.AllOf, together(has("penalty"), leased), together(has("penalty"), soft))
 	l.AllOf = append(l.AllOf, together(shadow, soft), together(shadow, share), together(soft, share), // whom the limit refuses
 		together(has("replaces"), &jsonschema.Schema{AnyOf: []*jsonschema.Schema{shadow, share}}))
 	// Beside `unlimited: true`, keys about counting are not allowed.
@@ -197,7 +199,7 @@ func holdsNothing() *jsonschema.Schema {
 	set := func(key string) *jsonschema.Schema {
 		return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: yes()}}
 	}
-	return &jsonschema.Schema{Type: "object", AnyOf: []*jsonschema.Schema{is("algorithm", "leaky_bucket"), has("active"), set("lease"), set("count_denied"), set("unlimited")}}
+	return &jsonschema.Schema{Type: "object", AnyOf: []*jsonschema.Schema{is("algorithm", "leaky_bucket"), has("active"), has("penalty"), set("lease"), set("count_denied"), set("unlimited")}}
 }
 
 // costs is a descriptor whose `cost` is like this.

@@ -192,6 +192,7 @@ func TestRulesRelations(t *testing.T) {
 	keys := []string{"burst: 5", "burst: 0", "refill: interval", "refill: greedy", "refill: interval, align: first_hit", "align: first_hit", "align: clock",
 		"calendar: UTC", "precision: 3", "precision: 61", "nodelay: 2", "nodelay: all", "nodelay: some", "count_denied: true", "lease: yes", "lease: maybe",
 		"unit_multiplier: 0", "unit_multiplier: 2", "burst:", "burst: -1", "burst: 1.5", "calendar: UTC, unit_multiplier: 2", "calendar: UTC, align: first_hit",
+		"penalty: 10m", "penalty: 10m, lease: yes", "penalty: 10m, soft: true", "penalty: 10m, shadow: true", "penalty: soon", "penalty:",
 		"week_start: sunday", "calendar: UTC, week_start: sunday", "calendar: UTC, week_start: someday", "calendar: UTC, week_start: monday, unit_multiplier: 2", "week_start:"}
 	for _, a := range append([]string{""}, descriptor.AlgorithmNames...) {
 		for _, k := range keys {

@@ -76,6 +76,8 @@ func (m *mutator) visit(key string, v yamlform.Value) bool {
 		m.unit(v)
 	case key == "ttl":
 		m.others(key, v, []string{"1s"})
+	case key == "penalty":
+		m.others(key, v, []string{"1s", "720h"})
 	case key == "enforce_percent": // a caller is rarely at the edge of a share
 		m.others(key, v, []string{"1", "100"})
 	case key == "value_regex":

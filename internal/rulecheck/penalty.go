@@ -1,0 +1,32 @@
+package rulecheck
+
+import (
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// penalty finds penalties that have hardly any effect, and those that refuse callers who did nothing.
+func (c *checker) penalty(n *node, l *limit) {
+	if l.Penalty == nil {
+		return
+	}
+	if oneCounter(n.rule) {
+		c.add(Warning, l.position("penalty"), codePenaltyOfAll, "give each caller a counter, with a level such as `key: remote_address`, or remove `penalty`",
+			"`penalty` of one counter: as soon as the limit is exceeded, all callers are refused for %s, whoever sent the requests", l.PenaltyText())
+	}
+	if length, text := refuses(l.Limit); l.Penalty.Window.Length() <= length {
+		c.add(Warning, l.position("penalty"), codePenaltyShort, "write a longer `penalty`, or remove it",
+			"`penalty` of %s has hardly any effect: the limit itself refuses for up to %s", l.PenaltyText(), text)
+	}
+}
+
+// refuses returns for how long at most a limit refuses one hit, if all that it allows has been used.
+func refuses(l *descriptor.Limit) (length time.Duration, text string) {
+	bucket := l.Algorithm == descriptor.TokenBucket && !l.Interval || l.Algorithm == descriptor.LeakyBucket
+	if bucket && l.Requests > 0 {
+		length = l.Window.Length() / time.Duration(l.Requests) //nolint:gosec // at most descriptor.MaxRequests
+		return length, length.String()
+	}
+	return l.Window.Length(), l.TTL()
+}
