@@ -18,12 +18,17 @@ type State struct {
 	Reset       float64   `json:"reset_seconds"`
 	ResetAt     time.Time `json:"reset_at"` // when no hits are in use, or the window ends
 
+	PenaltySeconds float64 `json:"penalty_seconds,omitempty"` // for how long the limit's penalty refuses everything
+
 	Cached bool `json:"from_over_limit_cache"` // comes from a refusal in the server's over-limit cache, not from the store
 }
 
 // String returns the state in words.
 func (s *State) String() string {
 	text := fmt.Sprintf("%d of %d used, %d left", s.Used, s.Capacity, s.Remaining)
+	if s.PenaltySeconds > 0 {
+		text += ", penalty for " + terminal.Span(seconds(s.PenaltySeconds))
+	}
 	switch {
 	case s.Never:
 		text += ", nothing ever passes"

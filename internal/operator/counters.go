@@ -160,6 +160,9 @@ func counterMessages(now time.Time, c *limiter.Counters) []*adminv1.CounterState
 		if k.Wait >= 0 {
 			m.Wait = durationpb.New(k.Wait)
 		}
+		if k.Penalty > 0 {
+			m.Penalty = durationpb.New(k.Penalty)
+		}
 		all = append(all, m)
 	}
 	return all

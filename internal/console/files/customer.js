@@ -73,7 +73,7 @@ const LimitName = ({ of: c }) => html`${c.limit.name && html`<b><${Name} text=${
 const Cells = ({ of: c }) => html`<td class="n">${count(c.used)}</td><td class="n">${count(c.capacity)}</td>
   <td><${Meter} used=${Number(c.used || 0)} of=${Number(c.capacity || 0)} label=${count(c.used) + " of " + count(c.capacity) + " used"} /></td>
   <td class=${"n " + (Number(c.remaining || 0) ? "" : "bad")}>${count(c.remaining)}</td>
-  <td class="n">${c.wait === undefined ? "for ever" : duration(seconds(c.wait))}</td>
+  <td class="n">${c.wait === undefined ? "for ever" : duration(seconds(c.wait))}${c.penalty ? html` <span class="tag" title="The limit was exceeded, and its penalty refuses everything">penalty</span>` : ""}</td>
   <td class="n" title=${c.resetAt ? utc(c.resetAt) : ""}>${duration(seconds(c.resetAfter))}${c.fromOverLimitCache ? html` <span class="tag" title="The over-limit cache of this process answered">cached</span>` : ""}</td>`;
 
 const usagePage = 20;

@@ -396,8 +396,10 @@ type CounterState struct {
 	// The over-limit cache of this server answered with a refusal that is final until then. A reset or a refund through
 	// another server is visible here within a second.
 	FromOverLimitCache bool `protobuf:"varint,9,opt,name=from_over_limit_cache,json=fromOverLimitCache,proto3" json:"from_over_limit_cache,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// For how long the limit's penalty refuses everything; absent if none is in force.
+	Penalty       *durationpb.Duration `protobuf:"bytes,10,opt,name=penalty,proto3" json:"penalty,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CounterState) Reset() {
@@ -493,6 +495,13 @@ func (x *CounterState) GetFromOverLimitCache() bool {
 	return false
 }
 
+func (x *CounterState) GetPenalty() *durationpb.Duration {
+	if x != nil {
+		return x.Penalty
+	}
+	return nil
+}
+
 var File_ratelimitd_admin_v1_counters_proto protoreflect.FileDescriptor
 
 const file_ratelimitd_admin_v1_counters_proto_rawDesc = "" +
@@ -520,7 +529,7 @@ const file_ratelimitd_admin_v1_counters_proto_rawDesc = "" +
 	"\fRequestLimit\x12*\n" +
 	"\x11requests_per_unit\x18\x01 \x01(\rR\x0frequestsPerUnit\x12\x12\n" +
 	"\x04unit\x18\x02 \x01(\tR\x04unit\x12'\n" +
-	"\x0funit_multiplier\x18\x03 \x01(\rR\x0eunitMultiplier\"\xf9\x02\n" +
+	"\x0funit_multiplier\x18\x03 \x01(\rR\x0eunitMultiplier\"\xae\x03\n" +
 	"\fCounterState\x120\n" +
 	"\x05limit\x18\x01 \x01(\v2\x1a.ratelimitd.admin.v1.LimitR\x05limit\x12\x14\n" +
 	"\x05words\x18\x02 \x01(\tR\x05words\x12\x1a\n" +
@@ -531,7 +540,9 @@ const file_ratelimitd_admin_v1_counters_proto_rawDesc = "" +
 	"\vreset_after\x18\a \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"resetAfter\x125\n" +
 	"\breset_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\aresetAt\x121\n" +
-	"\x15from_over_limit_cache\x18\t \x01(\bR\x12fromOverLimitCache2\xad\x01\n" +
+	"\x15from_over_limit_cache\x18\t \x01(\bR\x12fromOverLimitCache\x123\n" +
+	"\apenalty\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\apenalty2\xad\x01\n" +
 	"\x0eCounterService\x12K\n" +
 	"\x04Peek\x12 .ratelimitd.admin.v1.PeekRequest\x1a!.ratelimitd.admin.v1.PeekResponse\x12N\n" +
 	"\x05Reset\x12!.ratelimitd.admin.v1.ResetRequest\x1a\".ratelimitd.admin.v1.ResetResponseBDZBgithub.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1;adminv1b\x06proto3"
@@ -575,15 +586,16 @@ var file_ratelimitd_admin_v1_counters_proto_depIdxs = []int32{
 	9,  // 9: ratelimitd.admin.v1.CounterState.wait:type_name -> google.protobuf.Duration
 	9,  // 10: ratelimitd.admin.v1.CounterState.reset_after:type_name -> google.protobuf.Duration
 	10, // 11: ratelimitd.admin.v1.CounterState.reset_at:type_name -> google.protobuf.Timestamp
-	0,  // 12: ratelimitd.admin.v1.CounterService.Peek:input_type -> ratelimitd.admin.v1.PeekRequest
-	2,  // 13: ratelimitd.admin.v1.CounterService.Reset:input_type -> ratelimitd.admin.v1.ResetRequest
-	1,  // 14: ratelimitd.admin.v1.CounterService.Peek:output_type -> ratelimitd.admin.v1.PeekResponse
-	3,  // 15: ratelimitd.admin.v1.CounterService.Reset:output_type -> ratelimitd.admin.v1.ResetResponse
-	14, // [14:16] is the sub-list for method output_type
-	12, // [12:14] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	9,  // 12: ratelimitd.admin.v1.CounterState.penalty:type_name -> google.protobuf.Duration
+	0,  // 13: ratelimitd.admin.v1.CounterService.Peek:input_type -> ratelimitd.admin.v1.PeekRequest
+	2,  // 14: ratelimitd.admin.v1.CounterService.Reset:input_type -> ratelimitd.admin.v1.ResetRequest
+	1,  // 15: ratelimitd.admin.v1.CounterService.Peek:output_type -> ratelimitd.admin.v1.PeekResponse
+	3,  // 16: ratelimitd.admin.v1.CounterService.Reset:output_type -> ratelimitd.admin.v1.ResetResponse
+	15, // [15:17] is the sub-list for method output_type
+	13, // [13:15] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_ratelimitd_admin_v1_counters_proto_init() }
