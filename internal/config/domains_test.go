@@ -70,7 +70,6 @@ func TestShippedDomains(t *testing.T) {
 		{"llm_gateway", "plan=team customer=acme tokens=large", descriptor.Minute, 60000, "shared"},
 		{"llm_gateway", "plan=team customer=acme tokens=small", descriptor.Minute, 200000, "shared"},
 		{"llm_gateway", "plan=gold customer=ann tokens=small", descriptor.Minute, 20000, "shared"},
-		{"llm_gateway", "plan=gold customer=ann tokens=small", 0, 0, "none"},
 		{"penalties", "form=login remote_address=192.0.2.1", descriptor.Minute, 10, ""},
 		{"penalties", "api_key=ann", descriptor.Minute, 100, ""},
 		{"roll_out", "search=ann", descriptor.Minute, 100, ""},

@@ -28,6 +28,14 @@ func (l *Limit) PenaltyText() string {
 	return words(l.Penalty.Window.Length())
 }
 
+// PenaltyWords describes the penalty for people, after a comma. It is empty if there is none.
+func (l *Limit) PenaltyWords() string {
+	if l.Penalty == nil {
+		return ""
+	}
+	return ", penalty " + l.PenaltyText()
+}
+
 // A penalty has a key of its own: that of the counter, and one of these words. No counter has such an end: its key ends with an
 // algorithm and a window. Where the limit is not enforced, the penalty has another key. So what begins there is never enforced.
 const (

@@ -32,9 +32,7 @@ func (l *Limit) Words() string {
 	if l.Lease {
 		b.WriteString(", leased")
 	}
-	if l.Penalty != nil {
-		b.WriteString(", penalty " + l.PenaltyText())
-	}
+	b.WriteString(l.PenaltyWords())
 	if l.Reservations != nil {
 		b.WriteString(", reservations " + l.Reservations.Words())
 	}

@@ -284,6 +284,22 @@ descriptors:
 }
 
 // A bucket's burst stands beside its rate, with the rule and with the callers that it refused.
+// What a penalty refuses is refused by its limit, once for each request.
+func TestPenalty(t *testing.T) {
+	r := run(t, simulate.Options{Rules: rules(t, `
+domain: edge
+descriptors:
+- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 2, penalty: 10m}}
+- {key: path, rate_limit: {unit: minute, requests_per_unit: 100}}
+`)}, at(0, "a", ""), at(1, "a", ""), at(2, "a", ""), at(3, "a", ""), at(120, "a", ""), at(601, "a", ""), at(602, "a", ""), at(603, "b", ""))
+	if diff := cmp.Diff([]simulate.Limit{{Limit: "2 per minute, penalty 10m", Over: 4}}, r.ByRule[0].New.Limits); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "2 per minute, penalty 10m", Requests: 4}}, r.Callers.Rows[0].RefusedBy); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestBursts(t *testing.T) {
 	r := run(t, simulate.Options{Rules: rules(t, `
 domain: edge
