@@ -187,6 +187,10 @@ func (l *Limiter) read(ctx context.Context, now time.Time, c *Counters, takes []
 	for i := range c.List {
 		k, o := &c.List[i], &r.Outcomes[i]
 		k.Used, k.Remaining, k.Wait, k.Reset, k.Cached = o.Used, o.Remaining(k.Limit.Capacity()), o.RetryAfter, o.ResetAfter, o.Cached
+	}
+	c.readPenalties(&r)
+	for i := range c.List {
+		k := &c.List[i]
 		if k.Inactive {
 			k.Wait = 0
 			continue
@@ -195,6 +199,5 @@ func (l *Limiter) read(ctx context.Context, now time.Time, c *Counters, takes []
 		s.shorten(k.Active, &k.Limit, now)
 		k.Wait, k.Reset = s.wait, s.reset
 	}
-	c.readPenalties(&r)
 	return nil
 }

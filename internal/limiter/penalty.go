@@ -70,7 +70,7 @@ func (c *Counters) penaltyTakes(settings *Settings, rule *descriptor.Rule) (take
 func (c *Counters) readPenalties(r *backend.Request) {
 	for i := len(c.List); i < len(r.Takes); i++ {
 		o, k := &r.Outcomes[i], &c.List[r.Takes[i].Member]
-		if o.Allowed {
+		if o.Allowed || k.Inactive {
 			continue
 		}
 		k.Penalty, k.Remaining, k.Reset = o.RetryAfter, 0, max(k.Reset, o.RetryAfter)

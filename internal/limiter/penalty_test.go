@@ -201,9 +201,15 @@ func TestPenaltyOfInactiveLimit(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 1, penalty(24*time.Hour), atNight))
 	f.now = night
 	f.penalised(f.ask(2, "k=a"), 8*time.Hour) // then the limit no longer applies
+	if c := f.peek("k=a").List[0]; c.Penalty != 24*time.Hour || c.Wait != 8*time.Hour {
+		t.Errorf("at night: %+v", c)
+	}
 	f.now = night.Add(9 * time.Hour)
 	if s := f.ask(1, "k=a"); s.Code != limiter.OK || s.Limited {
 		t.Errorf("in the morning: %+v", s)
+	}
+	if c := f.peek("k=a").List[0]; c.Penalty != 0 || c.Wait != 0 {
+		t.Errorf("in the morning: %+v", c)
 	}
 	f.now = night.Add(23*time.Hour + 59*time.Minute)
 	if s := f.ask(1, "k=a"); s.Limited {
