@@ -55,6 +55,7 @@ func TestShippedDomains(t *testing.T) {
 		{"tenants", "path=/tenants/acme/orders", descriptor.Minute, 600, ""},
 		{"tenants", "api_key=ACME", descriptor.Minute, 6000, ""},
 		{"opening_hours", "to_number=1", descriptor.Hour, 10, ""},
+		{"opening_hours", "subscriber=ann", descriptor.Day, 3, ""},
 		{"opening_hours", "support_caller=ann", descriptor.Hour, 2, ""},
 		{"opening_hours", "buyer=ann", descriptor.Minute, 5, ""},
 		{"saas_api", "plan=gold api_key=ann", descriptor.Day, 1000, "shared"},
