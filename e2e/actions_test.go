@@ -53,7 +53,7 @@ var clients = map[string]string{
 	"Email": "ann@example.com", "Endpoint": "GET /2/tweets/search/recent", "Exact-Set": "h1", "Files": "read", "Identifier": "example.com",
 	"Instance": "i-1", "Kind": "post", "Machine": "m1", "Message-Type": "marketing", "Method": "users.info", "Mode": "live", "Model": "large", "New-Account-Address": "192.0.2.1",
 	"New-Account-Network": "2001:db8:1::/48", "Oauth-Client": "o1", "Operation": "search", "Organization": "acme", "Payment-Intent": "pi_1", "Project": "p1",
-	"Region": "eu", "Registered-Domain": "example.com", "Seller": "s1", "Sender": "ACME", "Shop": "s1", "Store-Plan": "standard", "Subscription": "sub_1",
+	"Region": "eu", "Registered-Domain": "example.com", "Seller": "s1", "Sender": "ACME", "Shop": "s1", "Store-Plan": "standard", "Subscriber": "ann", "Subscription": "sub_1",
 	"Tenant": "acme", "Tier": "start", "To-Number": "2061234567", "Unlisted-Method": "conversations.history", "User": "bob", "User-Id": "ada", "Users": "57",
 	"Volume": "vol-1", "Webhook": "B1", "Workspace": "T1",
 }
