@@ -127,8 +127,8 @@ func (r *ruleReader) inheritFrom(to, from *descriptor.NodeSpec, h inheritance) {
 	}
 }
 
-// sameCounting reports whether a descriptor groups values as the one that it inherits from. Without this, each caller of the group
-// would have many counters under what it inherits.
+// sameCounting reports whether a descriptor groups values as the one that it inherits from, and leaves its value out of the counter's
+// key as that one does. Without this, one caller would have several counters under what it inherits.
 func sameCounting(to, from *descriptor.NodeSpec, asked yamlform.Value) bool {
 	kind := to.Level().Kind
 	one := kind == descriptor.MatchExact || kind == descriptor.MatchValues // each value is named, so there are few
@@ -140,6 +140,9 @@ func sameCounting(to, from *descriptor.NodeSpec, asked yamlform.Value) bool {
 	case from.Group != (descriptor.Group{}) && to.Group == (descriptor.Group{}) && !one && !to.ShareThreshold && !to.Condition:
 		asked.Errorf("`inherit`: the descriptor that is inherited from, %s, has `group: %s`, and the one %s has no `group`: write one there too, or each value of a group has a counter of its own",
 			where(from), from.Group, where(to))
+	case from.Condition && !to.Condition:
+		asked.Errorf("`inherit`: the descriptor that is inherited from, %s, has `condition: true`, and the one %s does not: write it there too, or a caller for whom the condition changes starts from zero",
+			where(from), where(to))
 	default:
 		return true
 	}

@@ -27,7 +27,11 @@ func (c *checker) limits(n *node) {
 			if f.text == "shadow_mode" && n.allShadow() {
 				continue // Envoy Gateway writes it on every level above a shadow rule
 			}
-			c.add(Warning, f.at, codeFlagWithout, "move it to the descriptors below that have limits",
+			advice := "move it to the descriptors below that have limits"
+			if n.inherits {
+				advice = "write the limit here too"
+			}
+			c.add(Warning, f.at, codeFlagWithout, advice,
 				"`%s` applies to a descriptor's own limit, and this descriptor has none: it has no effect here", f.text)
 		}
 		if len(n.children) == 0 && !n.inherits {
