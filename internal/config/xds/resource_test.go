@@ -2,6 +2,7 @@ package xds
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -105,8 +106,12 @@ func descriptorOf(t testing.TB, m map[string]any) *ratelimitv3.RateLimitDescript
 		d.RateLimit = &ratelimitv3.RateLimitPolicy{}
 		var unit string
 		var requests int
-		take(limit, "unit", &unit)
-		take(limit, "requests_per_unit", &requests)
+		if text, is := limit["unit"].(string); is && descriptor.ParseUnit(text).OnWire() {
+			take(limit, "unit", &unit)
+		}
+		if n, is := limit["requests_per_unit"].(int); is && n <= math.MaxUint32 {
+			take(limit, "requests_per_unit", &requests)
+		}
 		take(limit, "unlimited", &d.RateLimit.Unlimited)
 		take(limit, "name", &d.RateLimit.Name)
 		d.RateLimit.Unit = ratelimitv3.RateLimitUnit(descriptor.ParseUnit(unit))
@@ -169,6 +174,8 @@ descriptors:
   - {key: a, value: "x*", share_threshold: true, value_to_metric: true, shadow_mode: true, rate_limit: {unit: week, requests_per_unit: 1, name: n, replaces: [{name: m}]}}
   - {key: b, quota_mode: true, detailed_metric: true, metadata: {text: t, number: 1.5, whole: 7, none: null, list: [1, {deep: true}]}, rate_limit: {unit: month, requests_per_unit: 4294967295}}
   - {key: c, rate_limit: {unlimited: true}}
+  - {key: large, rate_limit: {unit: month, requests_per_unit: 5000000000}}
+  - {key: short, rate_limit: {unit: millisecond, unit_multiplier: 50, requests_per_unit: 2}}
   - {key: d, rate_limit: {unit: year}, descriptors: [{key: e, value: f, rate_limit: {unit: hour, requests_per_unit: 2, unit_multiplier: 3}}]}
 `)})
 	if len(files) < 10 {
@@ -195,7 +202,7 @@ descriptors:
 			continue
 		}
 		if diff := cmp.Diff(sorted(want), sorted(got), cmp.AllowUnexported(descriptor.Rule{}), sameZone,
-			cmpopts.IgnoreFields(descriptor.Rule{}, "Position", "Index", "shared"), cmpopts.IgnoreFields(descriptor.CostTable{}, "Position")); diff != "" {
+			cmpopts.IgnoreTypes(descriptor.Position{}), cmpopts.IgnoreFields(descriptor.Rule{}, "Index", "shared")); diff != "" {
 			t.Errorf("%s (-file +xDS):\n%s", f.Name, diff)
 		}
 		if want.Checksum != got.Checksum { // says so of groups too
