@@ -124,7 +124,7 @@ func (c *calculation) prefersRequest(rule *descriptor.Rule, d *Descriptor, entri
 	case descriptor.RequestIgnore:
 		return false
 	case descriptor.RequestMin:
-		if rule == nil || rule.Unlimited {
+		if rule == nil || rule.Unlimited || rule.Shadow {
 			return true
 		}
 		l := d.Limit.limit(c.settings)
@@ -134,7 +134,7 @@ func (c *calculation) prefersRequest(rule *descriptor.Rule, d *Descriptor, entri
 				multiplied := scaled(rule, i, entries)
 				limit = &multiplied
 			}
-			if rule.ActiveAt(i, now) && faster(&l, limit) && c.enforcedFor(rule, rule.CountedEntries(entries), i) {
+			if rule.ActiveAt(i, now) && faster(&l, rule.HitCostOf(entries), limit) && c.enforcedFor(rule, rule.CountedEntries(entries), i) {
 				return false
 			}
 		}
@@ -158,13 +158,17 @@ func (c *calculation) overrideInForce(rule *descriptor.Rule, entries []descripto
 	return n
 }
 
-// faster reports whether a admits more hits per second than b. A concurrency limit admits no number of them per second: nothing is
-// slower.
-func faster(a, b *descriptor.Limit) bool {
+// faster reports whether the limit a, whose hits cost so much under b, admits more per second than b. A concurrency limit admits no
+// number of hits per second: nothing is slower.
+func faster(a *descriptor.Limit, cost uint64, b *descriptor.Limit) bool {
 	if b.Algorithm == descriptor.Concurrency {
 		return true
 	}
-	ah, al := bits.Mul64(a.Requests, uint64(b.Window.Length())) //nolint:gosec // lengths are positive
+	over, requests := bits.Mul64(a.Requests, cost)
+	if over > 0 {
+		return true // more than any limit has
+	}
+	ah, al := bits.Mul64(requests, uint64(b.Window.Length()))   //nolint:gosec // lengths are positive
 	bh, bl := bits.Mul64(b.Requests, uint64(a.Window.Length())) //nolint:gosec // as above
 	return ah > bh || ah == bh && al > bl
 }

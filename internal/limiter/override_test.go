@@ -307,3 +307,75 @@ func BenchmarkOverridable(b *testing.B) {
 		})
 	}
 }
+
+// withRequestMin is a fixture with request_override: min.
+func withRequestMin(t *testing.T, nodes ...descriptor.NodeSpec) *fixture {
+	t.Helper()
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", RequestOverride: descriptor.RequestMin, Children: nodes}}, descriptor.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFixture(t, limiter.Settings{})
+	f.Swap(tree, limiter.Settings{})
+	return f
+}
+
+// bringing is a descriptor with a limit per minute of its own.
+func bringing(requests uint32, pair string) limiter.Descriptor {
+	return limiter.Descriptor{Entries: entries(pair), HasLimit: true, Limit: limiter.RequestLimit{Requests: requests, Unit: int32(descriptor.Minute)}}
+}
+
+// A hit under the limit of a request counts for as many as it costs under the rule, so no caller gets past the cost with a limit.
+func TestRequestMinConsidersTheCost(t *testing.T) {
+	const most = descriptor.MaxRequests
+	f := withRequestMin(t, perMinute("k", "", 1000, counting(descriptor.HitCost{Factor: 100})), perMinute("large", "", most, counting(descriptor.HitCost{Factor: most})))
+	for _, test := range []struct {
+		own  uint32
+		pair string
+		want uint64
+	}{{900, "k=a", 1000}, {11, "k=a", 1000}, {10, "k=a", 10}, {math.MaxUint32, "large=a", most}, {2, "large=a", most}, {1, "large=a", 1}} {
+		d := bringing(test.own, test.pair)
+		if st := f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{d}}).Statuses[0]; st.Limit.Requests != test.want {
+			t.Errorf("a limit of %d for %s: the status has %d, want %d", test.own, test.pair, st.Limit.Requests, test.want)
+		}
+		if c, err := f.Peek(t.Context(), f.now, "d", &d); err != nil || c.List[0].Limit.Requests != test.want {
+			t.Errorf("a limit of %d for %s: Peek says %+v %v, want %d", test.own, test.pair, c.List, err, test.want)
+		}
+	}
+}
+
+// A limit that is not enforced for the caller does not keep the limit of a request from counting.
+func TestRequestMinBesideALimitInShadow(t *testing.T) {
+	now := fixedLimit("now", 100)
+	f := withRequestMin(t,
+		listNode("enforced", []descriptor.Limit{now, fixedLimit("new", 10, hourly)}),
+		listNode("list", []descriptor.Limit{now, fixedLimit("new", 10, inShadow)}),
+		listNode("soft", []descriptor.Limit{now, fixedLimit("new", 10, soft)}),
+		listNode("lone", []descriptor.Limit{fixedLimit("new", 10, inShadow)}),
+		listNode("mode", []descriptor.Limit{fixedLimit("new", 10)}, shadow))
+	for key, want := range map[string]uint64{"enforced": 10, "list": 20, "soft": 20, "lone": 20, "mode": 20} {
+		d := f.decide(&limiter.Request{Domain: "d", Hits: 30, Descriptors: []limiter.Descriptor{bringing(20, key+"=a")}})
+		if st := d.Statuses[0]; d.Code != limiter.OverLimit || st.Limit.Requests != want {
+			t.Errorf("%s: %s under a limit of %d, want one of %d", key, d.Code, st.Limit.Requests, want)
+		}
+	}
+	// Of a limit that is enforced for some callers, those callers have the rule.
+	half := listNode("user", []descriptor.Limit{now, fixedLimit("new", 10, enforcedFor(50))})
+	half.FoldCase = true
+	f = withRequestMin(t, half)
+	seen := map[uint64]int{}
+	for i := range 40 {
+		pair := fmt.Sprintf("user=U%d", i)
+		c, err := f.Peek(t.Context(), f.now, "d", &limiter.Descriptor{Entries: entries(pair)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{bringing(20, pair)}}).Statuses[0].Limit.Requests
+		if seen[got]++; (got == 20) != c.List[1].Passes {
+			t.Errorf("%s: a limit of %d, and the new one is enforced: %t", pair, got, !c.List[1].Passes)
+		}
+	}
+	if len(seen) != 2 {
+		t.Errorf("callers by the limit that they have: %v", seen)
+	}
+}
