@@ -115,18 +115,19 @@ func (c *calculation) countLocally(i int) {
 func (c *calculation) share(i, j int) *descriptor.Limit {
 	r := &c.resolved[i]
 	if r.ownLimit {
-		r.share = share(&r.limit, c.settings.Replicas)
+		r.share = share(&r.limit, c.settings.Replicas, 1)
 		return &r.share
 	}
-	if r.own.copied {
-		s := share(c.limit(i, j), c.settings.Replicas)
+	if r.own.copied || r.rule.HitCost != nil {
+		s := share(c.limit(i, j), c.settings.Replicas, c.hitCost(i))
 		return &s
 	}
 	return &c.shares[r.rule.Index][r.limitAt(j-r.first)]
 }
 
-// share divides a limit by the number of replicas. Each replica gets at least one request per window, unless the limit is 0.
-func share(l *descriptor.Limit, replicas int) descriptor.Limit {
+// share divides a limit by the number of replicas. Each replica gets at least one request per window, and has room for one hit of this
+// cost, unless the whole limit has not.
+func share(l *descriptor.Limit, replicas int, cost uint64) descriptor.Limit {
 	n := uint64(max(replicas, 1)) //nolint:gosec // positive
 	s := *l
 	if s.Requests > 0 {
@@ -134,6 +135,11 @@ func share(l *descriptor.Limit, replicas int) descriptor.Limit {
 	}
 	if s.Burst > 0 {
 		s.Burst = max(s.Burst/n, 1)
+	}
+	if has := s.Capacity(); has < cost && s.Has(descriptor.SettingBurst) {
+		s.Burst = min(s.Burst+cost-has, l.Burst)
+	} else if has < cost {
+		s.Requests = min(cost, l.Requests)
 	}
 	if l.Arithmetic.Length != 0 && s.Compile() != nil {
 		return *l // the smaller limit cannot be counted exactly; the whole limit can
@@ -150,7 +156,7 @@ func shares(tree *descriptor.Tree, replicas int) [][]descriptor.Limit {
 	for i, r := range tree.Rules {
 		all[i] = make([]descriptor.Limit, len(r.Limits))
 		for j := range r.Limits {
-			all[i][j] = share(&r.Limits[j], replicas)
+			all[i][j] = share(&r.Limits[j], replicas, 1)
 		}
 	}
 	return all

@@ -15,6 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
 // flaky is a store that can be down, as a whole or for some counters.
@@ -61,7 +62,7 @@ func newFallback(t *testing.T, down func(*backend.Take) bool, s limiter.Settings
 		Metrics: registry,
 	})
 	l.Swap(tree, s)
-	return &fixture{Limiter: l, t: t, now: noon, registry: registry}
+	return &fixture{Limiter: l, t: t, now: noon, registry: registry, overrides: &override.Set{}}
 }
 
 func TestOnError(t *testing.T) {
@@ -145,5 +146,31 @@ func TestOnErrorLocalTogether(t *testing.T) {
 	f.decide(request(1, "narrow=a", "wide=a"))
 	if left := f.left("wide=a"); left != 8 {
 		t.Errorf("%d left of 9, want 8: the refused request consumed", left)
+	}
+}
+
+// The share of a process has room for one hit, whatever it costs. It is never larger than the limit.
+func TestShareHasRoomForTheCost(t *testing.T) {
+	bucket := func(a descriptor.Algorithm) func(*descriptor.Rule) {
+		return func(r *descriptor.Rule) { r.Limits[0].Algorithm, r.Limits[0].Burst = a, 199 }
+	}
+	cost := func(n uint64) func(*descriptor.Rule) { return counting(descriptor.HitCost{Factor: n}) }
+	f := newFallback(t, all, limiter.Settings{OnError: descriptor.OnErrorLocal, Replicas: 8}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
+		perMinute("small", "", 200, cost(5)), perMinute("k", "", 200, cost(50)), perMinute("token", "", 200, cost(50), bucket(descriptor.TokenBucket)),
+		perMinute("leaky", "", 200, cost(50), bucket(descriptor.LeakyBucket)), perMinute("over", "", 200, cost(201)),
+		byModel(16, func(r *descriptor.Rule) { r.Limits[0].Name = "tokens" }), perMinute("own", "", 200, cost(50), overridable),
+	}})
+	f.override("d.own", "", override.Numbers{Kind: override.Replace, Requests: 400}, "own=a")
+	for _, test := range []struct {
+		pair   string
+		passes int
+	}{{"small=a", 5}, {"k=a", 1}, {"token=a", 1}, {"leaky=a", 1}, {"over=a", 0}, {"model=large", 1}, {"own=a", 1}} {
+		passed := 0
+		for f.ask(1, test.pair).Code == limiter.OK {
+			passed++
+		}
+		if passed != test.passes {
+			t.Errorf("%s: %d passed, want %d", test.pair, passed, test.passes)
+		}
 	}
 }
