@@ -118,7 +118,7 @@ func (c *calculation) share(i, j int) *descriptor.Limit {
 		r.share = share(&r.limit, c.settings.Replicas, 1)
 		return &r.share
 	}
-	if r.own.copied || r.rule.HitCost != nil {
+	if r.own.copied || r.rule.HitCost() != nil {
 		s := share(c.limit(i, j), c.settings.Replicas, c.hitCost(i))
 		return &s
 	}

@@ -3,6 +3,7 @@ package limiter_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -170,5 +171,25 @@ func TestShareOfGroupedCallers(t *testing.T) {
 	}
 	if refused == 0 || refused == 40 {
 		t.Errorf("%d of 40 tenants are refused, want about a half", refused)
+	}
+}
+
+// The cost of a reservation is that of the value that was sent, as it is for other hits.
+func TestCostOfGroupedValues(t *testing.T) {
+	table := descriptor.CostTable{Key: "ip", Values: map[string]uint64{"2001:db8::1": 10}, Other: 2}
+	n := grouped(perMinute("ip", "", 45, reservable, counting(descriptor.HitCost{Factor: 1, Tables: []descriptor.CostTable{table}})), descriptor.Group{V6: 64})
+	f := newFixture(t, limiter.Settings{}, n)
+	d, err := f.step(1, limiter.Hold{Op: limiter.Reserve, Least: 3}, amount(9, "ip=2001:db8::1"))
+	if err != nil || d.Code != limiter.OK || d.Holds[0].Reserved != 4 {
+		t.Errorf("%+v %v", d, err)
+	}
+	units := limiter.Descriptor{Entries: entries("ip=2001:db8:0:1::1"), HasHits: true, Amounts: []descriptor.Amount{{Name: "a", Units: 3}}}
+	if f.reserve(2, limiter.OK, units); f.left("ip=2001:db8:0:1::1") != 39 {
+		t.Errorf("%d are left", f.left("ip=2001:db8:0:1::1"))
+	}
+	units.Entries = entries("ip=2001:db8::1")
+	f.now = f.now.Add(time.Minute)
+	if f.reserve(3, limiter.OK, units); f.left("ip=2001:db8::1") != 15 {
+		t.Errorf("%d are left", f.left("ip=2001:db8::1"))
 	}
 }

@@ -112,16 +112,21 @@ func (c *calculation) hold() error {
 	return h.Unready
 }
 
-// sameHits checks that all descriptors reserve the same number of hits. Under a limit of requests in flight any number is one place.
+// sameHits checks that all descriptors reserve the same number of hits, at the same cost: stores grant all of them the same number.
+// Under a limit of requests in flight any number is one place, and what is not enforced does not make a reservation smaller.
 func (c *calculation) sameHits() error {
 	first := -1
 	for i := range c.resolved {
 		r := &c.resolved[i]
-		if r.hold == nil || !slices.ContainsFunc(r.rule.Limits, func(l descriptor.Limit) bool { return l.Algorithm != descriptor.Concurrency }) {
+		if r.hold == nil || r.shadow() || !slices.ContainsFunc(r.rule.Limits, func(l descriptor.Limit) bool { return l.Algorithm != descriptor.Concurrency }) {
 			continue
 		}
 		if first < 0 {
 			first = i
+		}
+		if one, other := c.hitCost(first), c.hitCost(i); one != other {
+			return invalid("min_hits", "min_hits: a hit of descriptors[%d] costs %d, and one of descriptors[%d] costs %d: with min_hits all descriptors need the same cost",
+				first, one, i, other)
 		}
 		if one := c.resolved[first].hits; r.hits != one {
 			return invalid("min_hits", "min_hits: descriptors[%d] is worth %d hits, and descriptors[%d] is worth %d: with min_hits all descriptors need the same amount",
@@ -252,7 +257,7 @@ func (c *calculation) units() error {
 		}
 		more := int64(min(hits, backend.MaxHits))
 		if r.rule != nil && r.rule.HitCost() != nil {
-			more = r.rule.HitCost().Hits(c.entries(i), more)
+			more = r.rule.HitCost().Hits(c.sent(i), more)
 		}
 		r.hits = min(max(r.hits, 0)+more, backend.MaxHits)
 	}
@@ -262,7 +267,7 @@ func (c *calculation) units() error {
 // hitCost returns what one hit of a descriptor counts for.
 func (c *calculation) hitCost(i int) uint64 {
 	if rule := c.resolved[i].rule; rule != nil {
-		return rule.HitCostOf(c.entries(i))
+		return rule.HitCostOf(c.sent(i))
 	}
 	return 1
 }
@@ -283,6 +288,9 @@ func (c *calculation) makeHolds() {
 }
 
 // newHold returns the part of a descriptor's take that concerns its reservation.
+//
+// A limit that is not enforced must not make the reservations beside it smaller. Where it would have refused a reservation it holds
+// nothing, and a commit charges nothing there: if it were enforced, these hits would not have passed.
 func (c *calculation) newHold(h *Hold, member int, hits int64, enforced bool) *backend.Hold {
 	id := h.ID
 	if h == c.req.Hold {
@@ -290,12 +298,12 @@ func (c *calculation) newHold(h *Hold, member int, hits int64, enforced bool) *b
 		id[len(id)-2] ^= byte(member >> 8)
 	}
 	least := int64(0)
-	// A limit that is not enforced must not make the reservations beside it smaller.
 	if cost := c.hitCost(member); enforced && h.Least < uint64(hits)/cost { //nolint:gosec // not negative
 		least = int64(h.Least * cost) //nolint:gosec // at most hits
 	}
 	c.holds = append(c.holds, backend.Hold{
-		ID: id, Op: h.Op, TTL: h.TTL.Microseconds(), Least: least, Final: h.Final, ChargeUnknown: h.ChargeUnknown && enforced,
+		ID: id, Op: h.Op, TTL: h.TTL.Microseconds(), Least: least, Final: h.Final,
+		ChargeUnknown: h.ChargeUnknown && (enforced || c.req.Purpose == Charge),
 	})
 	return &c.holds[len(c.holds)-1]
 }

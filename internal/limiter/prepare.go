@@ -15,9 +15,6 @@ func (c *calculation) prepare(keys descriptor.KeyBuilder) {
 	if c.domain == nil {
 		return
 	}
-	if c.varies {
-		c.enforce()
-	}
 	atomic := c.settings.allOrNothing(c.domain)
 	if c.holding {
 		c.makeHolds()
@@ -110,7 +107,7 @@ func (c *calculation) take(keys descriptor.KeyBuilder, member int, keyed, limit 
 		if limit.Algorithm == descriptor.Concurrency {
 			t.Hits = places(r.hold.Op)
 		}
-		t.Hold = c.newHold(r.hold, member, t.Hits, !r.passes(len(c.index)))
+		t.Hold = c.newHold(r.hold, member, t.Hits, !r.shadow() && !r.passes(len(c.index)))
 		t.CountDenied = false
 	case r.settlesEarlier():
 		t.Hits = 0 // this limit counted them before

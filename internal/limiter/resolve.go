@@ -183,6 +183,9 @@ func (c *calculation) resolve(ctx context.Context, now time.Time) error {
 	if overridable {
 		c.override(now)
 	}
+	if c.varies {
+		c.enforce()
+	}
 	if named {
 		c.holdNamed()
 	}
