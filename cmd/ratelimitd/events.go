@@ -15,7 +15,7 @@ import (
 
 // eventOptions are the settings of events.
 type eventOptions struct {
-	To          string        `name:"events" env:"RATELIMITD_EVENTS" placeholder:"URL|FILE|stdout" help:"Where CloudEvents about refusals go: the http or https URL of a webhook, a file, or stdout. Unset: there are none."`
+	To          string        `name:"events" env:"RATELIMITD_EVENTS" placeholder:"URL|FILE|stdout" help:"Where CloudEvents about refusals, warnings and penalties go: the http or https URL of a webhook, a file, or stdout. Unset: there are none."`
 	Source      string        `name:"events-source" env:"RATELIMITD_EVENTS_SOURCE" default:"/ratelimitd" placeholder:"URI" help:"Source of the events. Processes that share counters need the same one."`
 	Values      bool          `name:"events-values" env:"RATELIMITD_EVENTS_VALUES" help:"Events have the values of entries, which may be personal data. Unset: they have only the keys."`
 	Share       float64       `name:"events-share" env:"RATELIMITD_EVENTS_SHARE" range:"0..1" default:"1" help:"Share of the counters that have events, from 0 to 1."`

@@ -19,10 +19,11 @@ const (
 	Refusal  Kind = iota // a limit refused a request
 	Exceeded             // a soft limit is exceeded, and the request passed
 	Warning              // as much of a limit is in use as its warn_at says
+	Penalty              // a penalty has begun
 	kinds
 )
 
-var kindNames = [kinds]string{Refusal: "refusal", Exceeded: "exceeded", Warning: "warning"}
+var kindNames = [kinds]string{Refusal: "refusal", Exceeded: "exceeded", Warning: "warning", Penalty: "penalty"}
 
 func (k Kind) String() string { return kindNames[k] }
 

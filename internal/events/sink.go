@@ -184,26 +184,26 @@ func (s *Sink) register(to prometheus.Registerer) {
 }
 
 // Due reports whether an event about the counter with this key is due, and remembers it: the caller then calls Send. ends is the time from
-// now until the window of the counter ends. Due keeps neither the key nor the limit.
+// now until the window of the counter, or the penalty, ends. Due keeps neither the key nor the limit.
 func (s *Sink) Due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit, ends time.Duration) (due Due, ok bool) {
 	if s.sampled != math.MaxUint64 && xxhash.Sum64(key) > s.sampled { // the same counters in all processes
 		return Due{}, false
 	}
 	micros := now.UnixMicro()
+	if kind == Penalty { // its begin is seen once, by one process: there is nothing to remember
+		if due, ok = s.admit(now, kind, key); ok {
+			due.start, due.end = micros, micros+ends.Microseconds()
+		}
+		return due, ok
+	}
 	sh, hash := s.recent.lock(kind, key)
 	defer sh.mu.Unlock()
 	if micros < sh.until[hash] {
 		return Due{}, false
 	}
-	if s.queue.len() >= s.queue.max {
-		s.dropped[noRoom].Add(1)
+	if due, ok = s.admit(now, kind, key); !ok {
 		return Due{}, false
 	}
-	if !s.rate.Pick(now) {
-		s.dropped[overRate].Add(1)
-		return Due{}, false
-	}
-	due = Due{kind: kind, counter: sha256.Sum256(key)}
 	due.start, due.end = period(limit, micros, micros+ends.Microseconds(), s.opts.Interval)
 	until := due.end
 	if until <= micros { // by the clock of the store the window is not over
@@ -211,6 +211,19 @@ func (s *Sink) Due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit
 	}
 	sh.add(hash, until, micros)
 	return due, true
+}
+
+// admit reports whether the bounds allow one more event.
+func (s *Sink) admit(now time.Time, kind Kind, key []byte) (due Due, ok bool) {
+	switch {
+	case s.queue.len() >= s.queue.max:
+		s.dropped[noRoom].Add(1)
+		return Due{}, false
+	case !s.rate.Pick(now):
+		s.dropped[overRate].Add(1)
+		return Due{}, false
+	}
+	return Due{kind: kind, counter: sha256.Sum256(key)}, true
 }
 
 // Send puts an event that is due into the queue. The event and its text belong to the sink from then on.

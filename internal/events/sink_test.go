@@ -182,6 +182,19 @@ func TestShareOfCounters(t *testing.T) {
 	}
 }
 
+// The period of a penalty is its own: it begins now, and another one has another id.
+func TestPeriodOfAPenalty(t *testing.T) {
+	s := newSink(t, Options{})
+	one, ok := s.Due(noon, Penalty, []byte("a"), &minute, 10*time.Minute)
+	if !ok || instant(one.start) != "2026-03-10T12:00:10Z" || instant(one.end) != "2026-03-10T12:10:10Z" {
+		t.Errorf("%t, from %s to %s", ok, instant(one.start), instant(one.end))
+	}
+	two, ok := s.Due(noon.Add(time.Minute), Penalty, []byte("a"), &minute, 10*time.Minute)
+	if !ok || one.id() == two.id() {
+		t.Errorf("%t: two penalties have the ids %s and %s", ok, one.id(), two.id())
+	}
+}
+
 func TestDueAllocatesNothing(t *testing.T) {
 	s := newSink(t, Options{})
 	key := []byte("d|k=a|f60")

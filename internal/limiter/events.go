@@ -14,7 +14,7 @@ func (c *calculation) report(s *events.Sink, d *Decision, now time.Time) {
 	if d.Code == OverLimit && c.req.Purpose != Charge {
 		for i := range d.Statuses {
 			if r := &c.resolved[i]; d.Statuses[i].Code == OverLimit && r.first < r.end && !c.request.Outcomes[c.index[r.deciding]].Allowed {
-				c.send(s, events.Refusal, d, i, r.deciding, now)
+				c.send(s, events.Refusal, d, i, r.deciding, c.windowEnds(r.deciding), now)
 			}
 		}
 	}
@@ -22,10 +22,31 @@ func (c *calculation) report(s *events.Sink, d *Decision, now time.Time) {
 		notice := &d.Notices[n]
 		switch notice.Kind {
 		case NoticeSoft:
-			c.send(s, events.Exceeded, d, notice.Descriptor, c.noticedTake(notice), now)
+			j := c.noticedTake(notice)
+			c.send(s, events.Exceeded, d, notice.Descriptor, j, c.windowEnds(j), now)
 		case NoticeWarn:
-			c.send(s, events.Warning, d, notice.Descriptor, c.noticedTake(notice), now)
+			j := c.noticedTake(notice)
+			c.send(s, events.Warning, d, notice.Descriptor, j, c.windowEnds(j), now)
 		case NoticeShadow: // nobody is refused or warned
+		}
+	}
+	if c.guarded {
+		c.reportPenalties(s, d, now)
+	}
+}
+
+// reportPenalties sends events about the enforced penalties that this request has begun.
+func (c *calculation) reportPenalties(s *events.Sink, d *Decision, now time.Time) {
+	for i := range c.resolved {
+		r := &c.resolved[i]
+		for j := r.first; j < r.end; j++ {
+			t := c.index[j]
+			if t == 0 || !c.request.Takes[t-1].Guards || c.settings.Shadow || r.shadow() || r.passes(j) {
+				continue
+			}
+			if o := &c.request.Outcomes[t-1]; !o.Failed && o.Used > o.Before {
+				c.send(s, events.Penalty, d, i, j, c.request.Outcomes[t].Penalty, now)
+			}
 		}
 	}
 }
@@ -40,13 +61,23 @@ func (c *calculation) noticedTake(n *Notice) int {
 	return j
 }
 
-// send sends an event about the take at position j of index, which is descriptor i's, if one is due.
-func (c *calculation) send(s *events.Sink, kind events.Kind, d *Decision, i, j int, now time.Time) {
+// windowEnds returns the time until the window of the take at position j of index ends; 0 if a penalty hides it.
+func (c *calculation) windowEnds(j int) time.Duration {
+	o := &c.request.Outcomes[c.index[j]]
+	if o.Penalty > 0 {
+		return 0
+	}
+	return o.ResetAfter
+}
+
+// send sends an event about the take at position j of index, which is descriptor i's, if one is due. ends is the time until what it
+// reports ends.
+func (c *calculation) send(s *events.Sink, kind events.Kind, d *Decision, i, j int, ends time.Duration, now time.Time) {
 	take, o := &c.request.Takes[c.index[j]], &c.request.Outcomes[c.index[j]]
 	if take.Hits <= 0 || o.Failed || !c.counted(take) {
 		return
 	}
-	if due, ok := s.Due(now, kind, take.Key, take.Limit, o.ResetAfter); ok {
+	if due, ok := s.Due(now, kind, take.Key, take.Limit, ends); ok {
 		s.Send(due, c.event(d, i, j, now))
 	}
 }

@@ -127,6 +127,34 @@ func TestEventsOfWarnings(t *testing.T) {
 	w.wantEvents("a refusal", "refusal d.k hard k=a 13/5")
 }
 
+// A penalty has an event when it begins, beside the refusal. A refusal in a later window has one of its own, in that window.
+func TestEventOfAPenalty(t *testing.T) {
+	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, perMinute("k", "", 2, penalty(10*time.Minute)))
+	w.ask(0, "k=a")
+	w.ask(2, "k=a")
+	w.wantEvents("no penalty yet")
+	w.ask(1, "k=a")
+	w.ask(1, "k=a")
+	w.wantEvents("its begin", "refusal d.k k=a 3/2", "penalty d.k k=a 3/2")
+	for _, after := range []time.Duration{time.Minute, 70 * time.Second, 2 * time.Minute} {
+		w.now = noon.Add(after)
+		w.ask(1, "k=a")
+	}
+	w.wantEvents("refusals in two later windows", "refusal d.k k=a 0/2", "refusal d.k k=a 0/2")
+	if _, err := w.Reset(t.Context(), w.now, "d", &limiter.Descriptor{Entries: entries("k=a")}); err != nil {
+		t.Fatal(err)
+	}
+	w.ask(3, "k=a")
+	w.wantEvents("a penalty after a reset", "penalty d.k k=a 3/2")
+
+	shadow := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, perMinute("k", "", 2, penalty(10*time.Minute), func(r *descriptor.Rule) { r.Shadow = true }))
+	shadow.ask(3, "k=a")
+	shadow.wantEvents("a penalty in shadow")
+	all := newWatched(t, memory.New(memory.Options{}), limiter.Settings{Shadow: true}, perMinute("k", "", 2, penalty(10*time.Minute)))
+	all.ask(3, "k=a")
+	all.wantEvents("a penalty in global shadow mode")
+}
+
 // What refuses no request has no event.
 func TestNoEventWithoutARefusal(t *testing.T) {
 	shadow := func(r *descriptor.Rule) { r.Shadow = true }

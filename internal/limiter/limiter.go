@@ -31,7 +31,7 @@ type Options struct {
 
 	HotKeys *hotkeys.Tracker // records every use of a counter; nil: off
 	Usage   *usage.Index     // records the counters of rules with usage; nil: off
-	Events  *events.Sink     // gets events about refusals and warnings; nil: off
+	Events  *events.Sink     // gets events about refusals, warnings and penalties; nil: off
 }
 
 // Limiter decides requests.
