@@ -396,7 +396,7 @@ func (r *ruleReader) readLimit(form *yamlform.Form[limitReading], l *limitReadin
 			unit.Warnf("unknown unit %s: it is ignored beside `unlimited: true`", yamlform.Quote(l.unknown))
 			unit = yamlform.Value{}
 		} else {
-			unit.Errorf("%s", yamlform.UnknownWord("unit", l.unknown, descriptor.UnitNames))
+			unit.Errorf("%s", unknownUnit(l.unknown))
 		}
 	}
 	inFlight := l.limit.Algorithm == descriptor.Concurrency

@@ -265,7 +265,7 @@ type ruleReader struct {
 
 // newRuleReader returns a reader of a file, or of a piece of it; lines is how many lines of the file come before the piece.
 func newRuleReader(file string, lenient bool, lines int) *ruleReader {
-	return &ruleReader{Reader: yamlform.NewReader(file, yamlform.Options{Places: places, Lenient: lenient, Ignored: referenceKeys, Lines: lines})}
+	return &ruleReader{Reader: yamlform.NewReader(file, yamlform.Options{Places: places, Meant: meant, Lenient: lenient, Ignored: referenceKeys, Lines: lines})}
 }
 
 // position returns the position of a value.

@@ -94,7 +94,7 @@ func (v Value) unknownKey(k, value *yaml.Node, m *Map) (wrong bool) {
 		}
 	}
 	ignored := r.o.Lenient && name.Kind == yaml.ScalarNode && slices.Contains(r.o.Ignored, name.Value)
-	message := unknownKeyMessage{name, m, r.o.Places}
+	message := unknownKeyMessage{name, value, m, v}
 	switch {
 	case r.repeated(k, m):
 	case ignored:

@@ -12,13 +12,13 @@ import (
 // unknownKeyMessage is a message about a key that a map does not have. It says what the key was probably meant to be, else where
 // it belongs, else which keys there are. Finding that out takes long: String is called only for errors that are reported.
 type unknownKeyMessage struct {
-	k      *yaml.Node
-	m      *Map
-	places []*Map
+	k, value *yaml.Node
+	m        *Map
+	in       Value // a map of the form m
 }
 
 func (u unknownKeyMessage) String() string {
-	k, m, places := u.k, u.m, u.places
+	k, m, places := u.k, u.m, u.in.r.o.Places
 	if k.Kind != yaml.ScalarNode {
 		return fmt.Sprintf("a key must be text, this is %s: %s has %s", what(k), m.What, List(m.Names(), "and"))
 	}
@@ -34,6 +34,11 @@ func (u unknownKeyMessage) String() string {
 	for _, p := range places {
 		if c := Closest(k.Value, p.Names()); c != "" {
 			return fmt.Sprintf("unknown key `%s`: did you mean `%s`, a key of %s?", shown, c, p.What)
+		}
+	}
+	if meant := u.in.r.o.Meant; meant != nil {
+		if advice := meant(m, u.in, k.Value, Value{u.in.r, u.value, nil, u.in.via}); advice != "" {
+			return fmt.Sprintf("unknown key `%s`: %s", shown, advice)
 		}
 	}
 	return fmt.Sprintf("unknown key `%s`: %s has %s", shown, m.What, List(m.Names(), "and"))

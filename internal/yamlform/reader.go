@@ -28,6 +28,8 @@ type Options struct {
 	Ignored []string
 	// Hint returns a better message about an unknown key, or "".
 	Hint func(key string, value Value) string
+	// Meant returns what to write in place of a key that is like no other, or "". The key stands in the map in, which has the form m.
+	Meant func(m *Map, in Value, key string, value Value) string
 	// Lines is how many lines of the file come before the text, if the text is a piece of it.
 	Lines int
 }

@@ -186,6 +186,20 @@ func (v Value) Pairs() iter.Seq2[Value, Value] {
 	}
 }
 
+// Has reports whether a map has a key of its own with that name.
+func (v Value) Has(name string) bool {
+	if !v.IsMap() {
+		return false
+	}
+	content := v.node().Content
+	for i := 0; i+1 < len(content); i += 2 {
+		if target(content[i]).Value == name {
+			return true
+		}
+	}
+	return false
+}
+
 // Keys returns the values of a map by key, without nulls. Of a key that stands twice it returns the first value.
 func (v Value) Keys() map[string]Value {
 	keys := make(map[string]Value, v.Len())
