@@ -50,7 +50,7 @@ func (s *Server) addServices(mux *http.ServeMux, opts *Options) {
 	counters := &counters{counters: opts.Counters, bounds: opts.Bounds, log: s.shared.Log}
 	mux.Handle(adminconnect.NewCounterServiceHandler(counters, with))
 	mux.Handle(adminconnect.NewOverrideServiceHandler(&overrides{Overrides: opts.Overrides, tree: opts.Rules.tree, counters: counters, log: s.shared.Log}, with))
-	mux.Handle(adminconnect.NewUsageServiceHandler(&usages{usage: opts.Usage, counters: opts.Counters, bounds: opts.Bounds}, with))
+	mux.Handle(adminconnect.NewUsageServiceHandler(&usages{usage: opts.Usage, counters: opts.Counters, tree: opts.Rules.tree, bounds: opts.Bounds}, with))
 	mux.Handle(adminconnect.NewFleetServiceHandler(&processes{fleet: opts.Fleet}, with))
 	reflector := grpcreflect.NewStaticReflector(serviceNames...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, with))

@@ -3,7 +3,9 @@ package operator
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -19,7 +21,7 @@ import (
 
 // Usage lists descriptors that have entries and a live counter, and has the last hour of counters, by their keys.
 type Usage interface {
-	List(ctx context.Context, now time.Time, domain string, where []descriptor.Entry, at uint64, count int) (found [][]descriptor.Entry, next uint64, err error)
+	List(ctx context.Context, now time.Time, domain string, where [][]descriptor.Entry, at uint64, count int) (found [][]descriptor.Entry, next uint64, err error)
 	History(ctx context.Context, now time.Time, keys [][]byte) ([][]usage.Minute, error)
 }
 
@@ -27,6 +29,7 @@ type Usage interface {
 type usages struct {
 	usage    Usage // nil: off
 	counters Counters
+	tree     func() *descriptor.Tree
 	bounds   Bounds
 }
 
@@ -48,12 +51,9 @@ func (u *usages) List(ctx context.Context, req *adminv1.UsageServiceListRequest)
 	case req.GetPageSize() > maxPage:
 		return nil, invalid("page_size is %d: use at most %d", req.GetPageSize(), maxPage)
 	}
-	at := uint64(0)
-	if token := req.GetPageToken(); token != "" {
-		var err error
-		if at, err = strconv.ParseUint(token, 10, 64); err != nil {
-			return nil, invalid("page_token: use the next_page_token of the page before")
-		}
+	var page usagePage
+	if err := page.parse(req.GetPageToken()); err != nil {
+		return nil, err
 	}
 	where, err := u.bounds.entries(whereOf{req})
 	if err != nil {
@@ -64,7 +64,13 @@ func (u *usages) List(ctx context.Context, req *adminv1.UsageServiceListRequest)
 		size = defaultPage
 	}
 	now := time.Now()
-	found, next, err := u.usage.List(ctx, now, req.GetDomain(), where, at, size)
+	each := u.countedAs(req.GetDomain(), where)
+	if page.value >= len(each[0]) { // the rules have changed since the page before
+		return &adminv1.UsageServiceListResponse{}, nil
+	}
+	values := len(each[0])
+	each[0] = each[0][page.value : page.value+1]
+	found, next, err := u.usage.List(ctx, now, req.GetDomain(), each, page.at, size)
 	if err != nil {
 		return nil, unavailable(err)
 	}
@@ -77,7 +83,9 @@ func (u *usages) List(ctx context.Context, req *adminv1.UsageServiceListRequest)
 			if err != nil {
 				return err
 			}
-			all[i] = usageMessage(now, entries, &counters)
+			if countsFor(counters.Explanation.Rule, entries, where) {
+				all[i] = usageMessage(now, entries, &counters)
+			}
 			return nil
 		})
 	}
@@ -85,8 +93,11 @@ func (u *usages) List(ctx context.Context, req *adminv1.UsageServiceListRequest)
 		return nil, errorOf(err)
 	}
 	answer := &adminv1.UsageServiceListResponse{}
-	if next != 0 {
-		answer.NextPageToken = strconv.FormatUint(next, 10)
+	switch {
+	case next != 0:
+		answer.NextPageToken = usagePage{page.value, next}.String()
+	case page.value+1 < values:
+		answer.NextPageToken = usagePage{page.value + 1, 0}.String()
 	}
 	for _, m := range all {
 		if m != nil {
@@ -94,6 +105,74 @@ func (u *usages) List(ctx context.Context, req *adminv1.UsageServiceListRequest)
 		}
 	}
 	return answer, nil
+}
+
+// usagePage is where a page begins: which of the values that count for the first entry it lists, and the position in their list.
+type usagePage struct {
+	value int
+	at    uint64
+}
+
+func (p usagePage) String() string {
+	return strconv.Itoa(p.value) + "." + strconv.FormatUint(p.at, 10)
+}
+
+// parse reads the token of a page. The first page has none.
+func (p *usagePage) parse(token string) error {
+	if token == "" {
+		return nil
+	}
+	value, at, _ := strings.Cut(token, ".")
+	n, err := strconv.ParseUint(value, 10, 31)
+	if err == nil {
+		p.value = int(n) //nolint:gosec // 31 bits
+		p.at, err = strconv.ParseUint(at, 10, 64)
+	}
+	if err != nil {
+		return invalid("page_token: use the next_page_token of the page before")
+	}
+	return nil
+}
+
+// countedAs returns, for each entry, the entry and what it counts as under the rules that group values: descriptors are recorded
+// with the values that count.
+func (u *usages) countedAs(domain string, where []descriptor.Entry) [][]descriptor.Entry {
+	each := make([][]descriptor.Entry, len(where))
+	for i, e := range where {
+		each[i] = []descriptor.Entry{e}
+	}
+	tree := u.tree()
+	if tree == nil {
+		return each
+	}
+	for _, r := range tree.Rules {
+		if r.Domain != domain || !r.Usage || !r.Grouped() {
+			continue
+		}
+		for level := range r.Levels {
+			for i, e := range where {
+				as := descriptor.Entry{Key: e.Key, Value: r.Counted(level, e.Value)}
+				if r.Levels[level].Key == e.Key && !slices.Contains(each[i], as) {
+					each[i] = append(each[i], as)
+				}
+			}
+		}
+	}
+	return each
+}
+
+// countsFor reports whether each entry of where is one of the entries, or counts as one of them under their rule.
+func countsFor(rule *descriptor.Rule, entries, where []descriptor.Entry) bool {
+	for _, e := range where {
+		has := slices.Contains(entries, e)
+		for level := 0; !has && rule != nil && level < len(entries); level++ {
+			has = entries[level] == descriptor.Entry{Key: e.Key, Value: rule.Counted(level, e.Value)}
+		}
+		if !has {
+			return false
+		}
+	}
+	return true
 }
 
 var errNoUsage = connect.NewError(connect.CodeUnimplemented, errors.New("this server keeps no index of usage"))

@@ -214,16 +214,19 @@ func (x *Index) forget() {
 	}
 }
 
-// List returns descriptors that have all entries of where, and a live counter. There is at least one entry in where. A page
+// List returns descriptors that have one of the entries of each element of where, and a live counter. The first element is one entry. A page
 // begins at a number that List returned, the first one at 0. It has about count descriptors, or fewer; there may be none though others follow.
-func (x *Index) List(ctx context.Context, now time.Time, domain string, where []descriptor.Entry, at uint64, count int) (found [][]descriptor.Entry, next uint64, err error) {
-	texts, next, err := x.opts.Store.Page(ctx, now, setOf(domain, where[0]), at, count)
+func (x *Index) List(ctx context.Context, now time.Time, domain string, where [][]descriptor.Entry, at uint64, count int) (found [][]descriptor.Entry, next uint64, err error) {
+	texts, next, err := x.opts.Store.Page(ctx, now, setOf(domain, where[0][0]), at, count)
 	if err != nil {
 		return nil, 0, err
 	}
 	for _, text := range texts {
 		entries, ok := unpack(text)
-		if ok && !slices.ContainsFunc(where, func(e descriptor.Entry) bool { return !slices.Contains(entries, e) }) {
+		lacks := func(some []descriptor.Entry) bool {
+			return !slices.ContainsFunc(some, func(e descriptor.Entry) bool { return slices.Contains(entries, e) })
+		}
+		if ok && !slices.ContainsFunc(where, lacks) {
 			found = append(found, entries)
 		}
 	}

@@ -23,8 +23,12 @@ func entry(key, value string) descriptor.Entry { return descriptor.Entry{Key: ke
 // list returns all pages, and checks that each is within its bound.
 func list(t *testing.T, x *Index, now time.Time, count int, where ...descriptor.Entry) (all []string) {
 	t.Helper()
+	var each [][]descriptor.Entry
+	for _, e := range where {
+		each = append(each, []descriptor.Entry{e})
+	}
 	for at := uint64(0); ; {
-		found, next, err := x.List(t.Context(), now, "d", where, at, count)
+		found, next, err := x.List(t.Context(), now, "d", each, at, count)
 		if err != nil {
 			t.Fatal(err)
 		}
