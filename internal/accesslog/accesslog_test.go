@@ -291,6 +291,23 @@ caller: {field: user}
 		`bad line 7: hits must be a whole number up to 4294967295, "cost" is "4294967296"`)
 }
 
+// The id of a reservation is no part of the caller: each reservation has its own.
+func TestReservationsAreNoCallers(t *testing.T) {
+	check(t, `
+format: json
+time: {field: t, layout: unix}
+domain: d
+descriptors:
+  - entries: [{key: user, field: user}, {key: reserve_id, field: id}]
+    when: {field: first, present: true}
+  - entries: [{key: user, field: user}, {key: commit_id, field: id}]
+`, `{"t":1,"user":"tom","id":"a","first":1}
+{"t":2,"user":"tom","id":"b"}
+`,
+		"1 1970-01-01T00:00:01Z d (user=tom, reserve_id=a) (user=tom, commit_id=a) by user=tom",
+		"2 1970-01-01T00:00:02Z d (user=tom, commit_id=b) by user=tom")
+}
+
 func TestTimes(t *testing.T) {
 	for _, c := range []struct{ time, written, want string }{
 		{"t", "2026-03-01T12:00:00Z", "2026-03-01T12:00:00Z"},

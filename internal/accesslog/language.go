@@ -63,7 +63,7 @@ var (
 		required(keep("domain", yamlform.Type{Kind: yamlform.Anything, Form: "text, or a map: a value"}, "the domain of the rules", func(m *mappingReading) *yamlform.Value { return &m.domain })),
 		required(keep("descriptors", yamlform.Type{Kind: yamlform.Anything, Form: "list of descriptors"}, "the descriptors of the request", func(m *mappingReading) *yamlform.Value { return &m.descriptors })),
 		keep("hits", hitsType, "the hits of a request; absent: 1", func(m *mappingReading) *yamlform.Value { return &m.hits }),
-		keep("caller", yamlform.MapOf("value"), "the caller, for the table of callers; absent: every entry that comes from the log", func(m *mappingReading) *yamlform.Value { return &m.caller }),
+		keep("caller", yamlform.MapOf("value"), "the caller, for the table of callers; absent: every entry that comes from the log, without `reserve_id` and `commit_id`", func(m *mappingReading) *yamlform.Value { return &m.caller }),
 		keep("when", conditionsType, "only lines for which all conditions hold are replayed", func(m *mappingReading) *yamlform.Value { return &m.when }),
 	)
 

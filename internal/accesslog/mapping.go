@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
@@ -175,6 +176,9 @@ func (m *Mapping) settle() {
 	have := make(map[identity]struct{})
 	for _, d := range m.descriptors {
 		for _, e := range d.entries {
+			if descriptor.HoldEntry(e.key) { // it names one reservation, so it would make each of them a caller
+				continue
+			}
 			id := identity{e.key, e.value}
 			if _, twice := have[id]; e.value.field >= 0 && !twice {
 				have[id] = struct{}{}

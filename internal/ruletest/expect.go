@@ -169,7 +169,7 @@ func (d *differences) always(w *verdict, o *observed, a answer, of string) {
 	if w.overridden != nil && w.overridden.value != a.Overridden {
 		d.add(w.overridden.at, of+"overridden", strconv.FormatBool(w.overridden.value), strconv.FormatBool(a.Overridden))
 	}
-	if w.wouldRefuse != nil && !slices.Equal(w.wouldRefuse.value, a.wouldRefuse) {
+	if w.wouldRefuse != nil && !sameNames(w.wouldRefuse.value, a.wouldRefuse) {
 		d.add(w.wouldRefuse.at, of+"would_refuse", namesText(w.wouldRefuse.value), namesText(a.wouldRefuse))
 	}
 	if w.limit != nil && (!a.Limited || w.limit.value != a.Limit.Requests) {
@@ -179,6 +179,11 @@ func (d *differences) always(w *verdict, o *observed, a answer, of string) {
 		}
 		d.add(w.limit.at, of+"limit", uintText(w.limit.value), got)
 	}
+}
+
+// sameNames reports whether two lists have the same names, in any order.
+func sameNames(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
 // finally compares what must hold after the last of the repeated requests.

@@ -1,0 +1,18 @@
+package ruletest
+
+import "testing"
+
+// The order of names is that of the descriptors and limits: a test file need not know it.
+func TestWouldRefuseInAnyOrder(t *testing.T) {
+	v := verdict{wouldRefuse: &want[[]string]{value: []string{"b", "a"}}}
+	for _, c := range []struct {
+		got  []string
+		same bool
+	}{{[]string{"a", "b"}, true}, {[]string{"b", "a"}, true}, {[]string{"a"}, false}, {[]string{"a", "b", "b"}, false}, {nil, false}} {
+		var diff differences
+		diff.always(&v, &observed{}, answer{wouldRefuse: c.got}, "")
+		if (len(diff) == 0) != c.same {
+			t.Errorf("%q: %v", c.got, diff)
+		}
+	}
+}
