@@ -43,12 +43,12 @@ func documentedExamples(t *testing.T, page string, domains, rules int) {
 
 // The documentation explains every key of the rule language.
 func TestEveryKeyIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/reference/rules.md")
+	text, err := os.ReadFile("../../docs/reference/rule-keys.md")
 	must(t, err)
 	for _, names := range [][]string{fileForm.Names(), descriptorForm.Names(), limitForm.Names()} {
 		for _, name := range names {
 			if !strings.Contains(string(text), "`"+name+"`") {
-				t.Errorf("docs/reference/rules.md does not explain `%s`", name)
+				t.Errorf("docs/reference/rule-keys.md does not explain `%s`", name)
 			}
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// The rule language. Each row is one key and reads the key's value. The schema, the table in docs/reference/rules.md and `check` use
+// The rule language. Each row is one key and reads the key's value. The schema, the tables in docs/reference/rule-keys.md and `check` use
 // the same rows. The rows of a rate limit are in limits.go. The forms are set by init because descriptors contain
 // descriptors.
 var (

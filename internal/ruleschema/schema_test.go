@@ -339,7 +339,7 @@ func TestEditorLine(t *testing.T) {
 // TestReference holds the tables of docs/ to the code.
 func TestReference(t *testing.T) {
 	for _, r := range []struct{ file, about, want string }{
-		{"reference/rules.md", "the keys of rule files", RulesReference()},
+		{"reference/rule-keys.md", "the keys of rule files", RulesReference()},
 		{"do/testing-rules.md", "the keys of test files", TestsReference()},
 		{"do/overrides.md", "the keys of files of overrides", OverridesReference()},
 		{"do/simulating.md", "the keys of log mappings", MappingsReference()},
