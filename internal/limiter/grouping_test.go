@@ -98,7 +98,7 @@ func TestUsageOfGroupedValues(t *testing.T) {
 		}
 		index.Flush(t.Context(), noon)
 	}
-	found, _, err := index.List(t.Context(), noon, "d", entries("k=acme"), 0, 10)
+	found, _, err := index.List(t.Context(), noon, "d", [][]descriptor.Entry{entries("k=acme")}, 0, 10)
 	if diff := cmp.Diff([][]descriptor.Entry{entries("k=acme")}, found); err != nil || diff != "" {
 		t.Errorf("error %v, found (-want +got):\n%s", err, diff)
 	}
