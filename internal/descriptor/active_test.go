@@ -124,13 +124,13 @@ func TestKeysOfScheduledLimits(t *testing.T) {
 	for n, want := range map[int][]string{
 		2: {"d|k=a|f60", "d|k=a|fa60"},
 		3: {"d|k=a|f60", "d|k=a|fa60~night", `d|k=a|fa60~sun\|day`},
-		4: {"d|k=a|f60", "d|k=a|fa60~night", `d|k=a|fa60~sun\|day`, "d|k=a|fa60~new"},
+		4: {"d|k=a|f60", "d|k=a|fa60~night", `d|k=a|fa60~sun\|day`, "d|k=a|fa60~~new"},
 	} {
 		if got := keysOfLimits(t, limits[:n]); !slices.Equal(got, want) {
 			t.Errorf("%d limits: %q, want %q", n, got, want)
 		}
 	}
-	if got, want := keysOfLimits(t, []Limit{limits[1], limits[3]}), []string{"d|k=a|fa60", "d|k=a|fa60~new"}; !slices.Equal(got, want) {
+	if got, want := keysOfLimits(t, []Limit{limits[1], limits[3]}), []string{"d|k=a|fa60", "d|k=a|fa60~~new"}; !slices.Equal(got, want) {
 		t.Errorf("one in shadow beside it: %q, want %q", got, want)
 	}
 }

@@ -55,27 +55,3 @@ func (l *Limit) EnforcementWords() string {
 	}
 	return words
 }
-
-// besideTag appends what distinguishes the counter of a limit from that of a limit beside it with the same algorithm and window. Only
-// a limit that is not enforced for all, or that applies only at some times, has such a counter. So the counters of all others stay as
-// they are while a limit is tried out beside them.
-func (r *Rule) besideTag(b []byte, i int) []byte {
-	l := &r.Limits[i]
-	for j := range r.Limits {
-		other := &r.Limits[j]
-		if i == j || !l.SharesCounter(other) {
-			continue
-		}
-		if l.Enforcement != EnforcedForAll || l.Scheduled && other.Enforcement == EnforcedForAll {
-			return appendEscaped(append(b, '~'), l.Name)
-		}
-	}
-	return b
-}
-
-// SameCounter reports whether two limits of one rule would be one counter: they have the same algorithm and window, and both are
-// enforced for all callers at all times or have the same name.
-func (l *Limit) SameCounter(other *Limit) bool {
-	return l.SharesCounter(other) && (l.Enforcement == EnforcedForAll) == (other.Enforcement == EnforcedForAll) &&
-		(l.Enforcement == EnforcedForAll && !l.Scheduled || l.Name == other.Name)
-}

@@ -105,6 +105,9 @@ type shared struct {
 	group *grouping // nil: all values share one counter; else the value that counts follows the text
 }
 
+// condition reports whether the level is a condition.
+func (s shared) condition() bool { return s.text == conditionMark }
+
 // Shares reports whether all values that match the rule at this level share one counter.
 func (r *Rule) Shares(level int) bool {
 	return r.shared != nil && r.shared.levels[level].text != "" && r.shared.levels[level].group == nil

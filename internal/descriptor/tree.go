@@ -157,6 +157,7 @@ func Compile(domains []DomainSpec, o Options) (*Tree, error) {
 		if err := c.children(root, spec.Children); err != nil {
 			return nil, fmt.Errorf("compile domain %q: %w", spec.Name, err)
 		}
+		c.conditional.tagCounters()
 		if err := d.edges.finish(); err != nil {
 			return nil, fmt.Errorf("compile domain %q: %w", spec.Name, err)
 		}
@@ -178,6 +179,8 @@ type compiler struct {
 	metric []bool
 	anyOf  struct{ shared, metric bool }
 	sums   *checksums
+
+	conditional conditionalRules
 }
 
 func (c *compiler) children(parent node, specs []NodeSpec) error {
@@ -265,14 +268,14 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 		}
 	}
 	r.Levels = append([]Level(nil), c.levels...)
-	r.tags = make([]string, len(r.Limits))
 	for i := range r.Limits {
-		r.tags[i] = string(r.besideTag(r.Limits[i].appendTag(nil), i))
 		r.Varies = r.Varies || r.Limits[i].Varies()
 	}
+	r.tagCounters()
 	if c.anyOf.shared {
 		r.shared = &sharedLevels{slices.Clone(c.shared), slices.ContainsFunc(c.shared, func(s shared) bool { return s.group != nil })}
 	}
+	c.conditional.add(r)
 	if c.anyOf.metric {
 		r.MetricValues = append([]bool(nil), c.metric...)
 	}

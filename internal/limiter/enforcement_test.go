@@ -2,6 +2,7 @@ package limiter_test
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -133,6 +134,62 @@ func TestTrialChangesNoCounterOfOthers(t *testing.T) {
 	}
 	if got := keys(fixedLimit("now", 5), fixedLimit("new", 3, inShadow, hourly))[1]; got != keys(fixedLimit("new", 3, hourly))[0] {
 		t.Errorf("the counter of a limit in shadow, alone in its window, is %q", got)
+	}
+}
+
+// A limit that is tried out uses up nothing of an enforced limit of another rule, if a condition decides which rule applies and both
+// count the same callers.
+func TestTrialUsesUpNothingOfOtherRules(t *testing.T) {
+	for name, change := range map[string]func(free, gold *descriptor.NodeSpec){
+		"same level":        func(_, _ *descriptor.NodeSpec) {},
+		"a value and any":   func(_, gold *descriptor.NodeSpec) { gold.Children[0].Value = "x" },
+		"a key with a star": func(free, _ *descriptor.NodeSpec) { free.Children[0].Key = "us*" },
+		"the same name twice": func(free, gold *descriptor.NodeSpec) {
+			gold.Children[0].Rule.Limits[1].Name = free.Children[0].Rule.Limits[0].Name
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan := func(value string, limits ...descriptor.Limit) descriptor.NodeSpec {
+				return descriptor.NodeSpec{Key: "plan", Value: value, Condition: true, Children: []descriptor.NodeSpec{listNode("user", limits)}}
+			}
+			free := plan("free", fixedLimit("a", 3))
+			gold := plan("gold", fixedLimit("h", 100, hourly), fixedLimit("b", 3, inShadow))
+			change(&free, &gold)
+			f := newFixture(t, limiter.Settings{}, gold, free)
+			of := func(plan string) *limiter.Request {
+				return &limiter.Request{Domain: "d", Hits: 1, Descriptors: []limiter.Descriptor{{Entries: entries("plan="+plan, "user=x")}}}
+			}
+			for range 5 {
+				f.decide(of("gold"))
+			}
+			f.want(f.decide(of("free")).Statuses[0], limiter.OK, 2)
+		})
+	}
+}
+
+// Limits of several rules that share counters keep one counter while they are tried out together, and have the counter of the enforced
+// limit when they are enforced.
+func TestTrialInSeveralRules(t *testing.T) {
+	keys := func(changes ...func(*descriptor.Limit)) (all []string) {
+		var plans []descriptor.NodeSpec
+		for i, change := range changes {
+			plans = append(plans, descriptor.NodeSpec{Key: "plan", Value: strconv.Itoa(i), Condition: true, Children: []descriptor.NodeSpec{
+				listNode("user", []descriptor.Limit{fixedLimit("new", 3, change)}),
+			}})
+		}
+		f := newFixture(t, limiter.Settings{}, plans...)
+		for i := range changes {
+			all = append(all, f.Explain("d", entries(fmt.Sprintf("plan=%d", i), "user=x")).Keys[0])
+		}
+		return all
+	}
+	enforced := func(*descriptor.Limit) {}
+	all := keys(enforced, enforced)
+	if tried := keys(inShadow, enforcedFor(10)); all[0] != all[1] || !slices.Equal(tried, all) {
+		t.Errorf("enforced %q, tried out %q", all, tried)
+	}
+	if mixed := keys(inShadow, enforced, inShadow); mixed[1] != all[0] || mixed[0] == all[0] || mixed[0] != mixed[2] {
+		t.Errorf("some enforced %q", mixed)
 	}
 }
 

@@ -1,0 +1,137 @@
+package descriptor
+
+import (
+	"slices"
+	"strings"
+)
+
+// SameCounter reports whether two limits of one rule would be one counter: they have the same algorithm and window, and both are
+// enforced for all callers at all times or have the same name.
+func (l *Limit) SameCounter(other *Limit) bool {
+	return l.SharesCounter(other) && (l.Enforcement == EnforcedForAll) == (other.Enforcement == EnforcedForAll) &&
+		(l.Enforcement == EnforcedForAll && !l.Scheduled || l.Name == other.Name)
+}
+
+// tagCounters makes the ends of the keys of a rule's counters: the algorithm and window, and the name of a limit that needs a counter of
+// its own beside another limit of the rule.
+func (r *Rule) tagCounters() {
+	var u counterUsers
+	if len(r.Limits) > 1 {
+		u.add(r)
+	}
+	r.tags = make([]string, len(r.Limits))
+	for i := range r.Limits {
+		l := &r.Limits[i]
+		b := l.appendTag(nil)
+		if l.Scheduled && u[string(b)].enforced > 1 && l.Enforcement == EnforcedForAll {
+			b = appendEscaped(append(b, '~'), l.Name)
+		}
+		r.tags[i] = string(b)
+	}
+	u.tagTrials(r)
+}
+
+// counterUsers has the limits that use counters of the same entries, by algorithm and window. Only a limit that is not enforced for
+// all, and that shares with another limit, has its name in its keys. So a limit that is tried out uses up nothing of an enforced
+// limit, and the counters of enforced limits stay as they are.
+type counterUsers map[string]counterUser
+
+type counterUser struct {
+	limit    *Limit // the first one
+	others   bool   // a limit that is not the same counter as the first one
+	enforced int    // how many are enforced for all
+}
+
+func (u *counterUsers) add(r *Rule) {
+	if *u == nil {
+		*u = make(counterUsers, len(r.Limits))
+	}
+	for i := range r.Limits {
+		l := &r.Limits[i]
+		tag := string(l.appendTag(nil))
+		user := (*u)[tag]
+		if user.limit == nil {
+			user.limit = l
+		}
+		user.others = user.others || !user.limit.SameCounter(l)
+		if l.Enforcement == EnforcedForAll {
+			user.enforced++
+		}
+		(*u)[tag] = user
+	}
+}
+
+// tagTrials makes the ends of the keys of the limits that are not enforced for all. With a schedule they have another mark than the
+// enforced ones, which have their names in their keys too.
+func (u counterUsers) tagTrials(r *Rule) {
+	for i := range r.Limits {
+		l := &r.Limits[i]
+		if l.Enforcement == EnforcedForAll {
+			continue
+		}
+		b := l.appendTag(nil)
+		if u[string(b)].others {
+			b = append(b, '~')
+			if l.Scheduled {
+				b = append(b, '~')
+			}
+			b = appendEscaped(b, l.Name)
+		}
+		r.tags[i] = string(b)
+	}
+}
+
+// conditionalRules are the rules of one domain that have a condition. A request that meets another condition can use the same counter
+// under another rule. No other rules share counters.
+type conditionalRules struct {
+	rules   []*Rule
+	varies  bool // a rule has a limit that is not enforced for all
+	starred bool // a rule has a key with a star, which can match the key of another rule
+}
+
+func (c *conditionalRules) add(r *Rule) {
+	if r.shared == nil || !slices.ContainsFunc(r.shared.levels, shared.condition) {
+		return
+	}
+	c.rules = append(c.rules, r)
+	c.varies = c.varies || r.Varies
+	c.starred = c.starred || slices.ContainsFunc(r.Levels, func(l Level) bool { return HasWildcard(l.Key) })
+}
+
+// tagCounters makes the ends of the keys again, for the rules that can share counters. It compares keys and conditions, and not values: two
+// rules with a pattern and a value can match the same entry.
+func (c *conditionalRules) tagCounters() {
+	if !c.varies {
+		return
+	}
+	users := make(map[string]*counterUsers)
+	of := make([]*counterUsers, len(c.rules))
+	for i, r := range c.rules {
+		id := c.identity(r)
+		if users[id] == nil {
+			users[id] = new(counterUsers)
+		}
+		of[i] = users[id]
+		of[i].add(r)
+	}
+	for i, r := range c.rules {
+		if r.Varies {
+			of[i].tagTrials(r)
+		}
+	}
+}
+
+// identity returns a text that is the same for all rules that can share a counter.
+func (c *conditionalRules) identity(r *Rule) string {
+	var b strings.Builder
+	for i, l := range r.Levels {
+		b.WriteByte('|')
+		if !c.starred {
+			b.Write(appendEscaped(nil, l.Key))
+		}
+		if r.shared.levels[i].condition() {
+			b.WriteString(conditionMark)
+		}
+	}
+	return b.String()
+}
