@@ -183,7 +183,13 @@ func (r *ruleReader) copyOf(rule *descriptor.Rule, h inheritance) *descriptor.Ru
 		return nil
 	}
 	refuseOfOneCaller(rule, h)
-	r.countInherited(len(rule.Limits), h.asked)
+	copies := len(rule.Limits)
+	if cost := rule.HitCost(); cost != nil {
+		for i := range cost.Tables {
+			copies += len(cost.Tables[i].Values) // each rule has its own, because its levels may fold values
+		}
+	}
+	r.countInherited(copies, h.asked)
 	c := *rule
 	c.Limits = slices.Clone(rule.Limits)
 	r.rules++
@@ -210,7 +216,7 @@ func refuseOfOneCaller(rule *descriptor.Rule, h inheritance) {
 func (r *ruleReader) countInherited(n int, v yamlform.Value) {
 	within := r.inherited <= maxInherited
 	if r.inherited += n; within && r.inherited > maxInherited {
-		v.Errorf("`inherit` makes more than %d descriptors and limits of those in this file: let fewer descriptors inherit", maxInherited)
+		v.Errorf("`inherit` makes more than %d descriptors, limits and costs of those in this file: let fewer descriptors inherit", maxInherited)
 	}
 }
 

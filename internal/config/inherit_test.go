@@ -259,7 +259,29 @@ func TestInheritIsBounded(t *testing.T) {
 		indent += "    "
 	}
 	_, _, errs := rulesOf(t, text+indent+"- {key: a}\n")
-	if len(errs) != 1 || !strings.Contains(errs[0], "`inherit` makes more than 1000000 descriptors and limits") {
+	if len(errs) != 1 || !strings.Contains(errs[0], "`inherit` makes more than 1000000 descriptors, limits and costs") {
+		t.Errorf("errors: %q", errs)
+	}
+}
+
+// A short file may ask for very many copies of a long cost table, because aliases repeat it.
+func TestInheritedCostsAreBounded(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("domain: d\ndescriptors:\n- key: a\n  descriptors:\n")
+	table := "&c {a: {\"*\": 1"
+	for i := range 999 {
+		table += fmt.Sprintf(", v%d: 2", i)
+	}
+	table += "}}"
+	for i := range 100 {
+		fmt.Fprintf(&text, "  - {key: b, value: v%d, cost: %s, rate_limit: {unit: day, requests_per_unit: 1}}\n", i, table)
+		table = "*c"
+	}
+	for i := range 11 {
+		fmt.Fprintf(&text, "- {key: a, value: v%d, inherit: true}\n", i)
+	}
+	_, _, errs := rulesOf(t, text.String())
+	if len(errs) != 1 || !strings.Contains(errs[0], "`inherit` makes more than 1000000 descriptors, limits and costs") {
 		t.Errorf("errors: %q", errs)
 	}
 }

@@ -259,7 +259,7 @@ type ruleReader struct {
 
 	inheriting map[descriptor.Position]yamlform.Value // the descriptors with `inherit: true`
 	unreserved map[descriptor.Position]bool           // the descriptors with `reservations: false`
-	inherited  int                                    // descriptors and limits that were copied for them
+	inherited  int                                    // descriptors, limits and costs that were copied for them
 	byEntry    bool                                   // a rule depends on the values of its entries
 }
 

@@ -203,8 +203,8 @@ func (p *plain) take(now, n int64, countDenied bool) backend.Outcome {
 		p.add(now, hits, o.Allowed)
 	}
 	o.Used = p.used(now).Int64()
-	switch {
-	case l.Algorithm == descriptor.FixedWindow: // the end of the window, also if nothing is used
+	switch l.Algorithm {
+	case descriptor.FixedWindow: // the end of the window, also if nothing is used
 		o.ResetAfter = time.Duration(end-now) * time.Microsecond
 	default:
 		o.ResetAfter = until(now, func(at int64) bool { return p.used(at).Sign() == 0 })
