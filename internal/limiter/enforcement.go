@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 
@@ -119,16 +120,25 @@ func warns(l *descriptor.Limit, o *backend.Outcome, capacity uint64) bool {
 	return l.WarnAt > 0 && capacity > 0 && o.Used*100 >= int64(l.WarnAt)*int64(capacity)
 }
 
+// maxWarning is the longest warning header, in bytes. Clients and proxies refuse answers with very large headers.
+const maxWarning = 1024
+
 // warning returns the notices for clients as a list in the syntax of structured fields: "daily";used=83, "monthly";exceeded. It is
-// empty if there are none.
-func (c *calculation) warning(d *Decision) string {
-	var b []byte
+// empty if there are none. Exceeded limits come first, then those of which most is in use. shown are the notices for which there is room.
+func (c *calculation) warning(d *Decision) (header string, shown []*Notice) {
+	var all []*Notice
 	for i := range d.Notices {
-		n := &d.Notices[i]
-		if n.Kind == NoticeShadow {
-			continue
+		if n := &d.Notices[i]; n.Kind != NoticeShadow {
+			all = append(all, n)
 		}
-		if len(b) > 0 {
+	}
+	slices.SortStableFunc(all, func(a, b *Notice) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(b.Percent, a.Percent))
+	})
+	var b []byte
+	for i, n := range all {
+		end := len(b)
+		if i > 0 {
 			b = append(b, ", "...)
 		}
 		b = append(b, draftName(c.noticed(n))...)
@@ -137,18 +147,18 @@ func (c *calculation) warning(d *Decision) string {
 		} else {
 			b = strconv.AppendInt(append(b, ";used="...), n.Percent, 10)
 		}
+		if len(b) > maxWarning {
+			return string(b[:end]), all[:i]
+		}
 	}
-	return string(b)
+	return string(b), all
 }
 
-// warnings returns the notices for clients for the dynamic metadata.
+// warnings returns the notices that the header has for the dynamic metadata.
 func (c *calculation) warnings(d *Decision) []any {
 	var all []any
-	for i := range d.Notices {
-		n := &d.Notices[i]
-		if n.Kind == NoticeShadow {
-			continue
-		}
+	_, shown := c.warning(d)
+	for _, n := range shown {
 		m := map[string]any{"rule": c.resolved[n.Descriptor].rule.Path, "descriptor": n.Descriptor, "used_percent": n.Percent}
 		if n.Name != "" {
 			m["name"] = n.Name

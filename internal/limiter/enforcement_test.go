@@ -98,7 +98,7 @@ func TestLimitInShadow(t *testing.T) {
 # TYPE ratelimitd_limit_refused_hits_total counter
 ratelimitd_limit_refused_hits_total{domain="d",limit="new",rule="k"} 0
 ratelimitd_limit_refused_hits_total{domain="d",limit="now",rule="k"} 2
-# HELP ratelimitd_limit_unenforced_hits_total Hits over a limit that passed, and would have been refused if the limit were enforced.
+# HELP ratelimitd_limit_unenforced_hits_total Hits that passed, and would have been refused if the limit were enforced.
 # TYPE ratelimitd_limit_unenforced_hits_total counter
 ratelimitd_limit_unenforced_hits_total{domain="d",limit="new",rule="k"} 2
 ratelimitd_limit_unenforced_hits_total{domain="d",limit="now",rule="k"} 0
@@ -281,7 +281,7 @@ func TestUnenforcedHitsOfRefusedRequests(t *testing.T) {
 		}})
 		f.decide(request(2, "k=a", "full=a"))
 		f.decide(request(1, "k=a", "free=a"))
-		if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_unenforced_hits_total Hits over a limit that passed, and would have been refused if the limit were enforced.
+		if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_unenforced_hits_total Hits that passed, and would have been refused if the limit were enforced.
 # TYPE ratelimitd_limit_unenforced_hits_total counter
 ratelimitd_limit_unenforced_hits_total{domain="d",limit="new",rule="k"} 1
 `), "ratelimitd_limit_unenforced_hits_total"); err != nil {
@@ -505,7 +505,7 @@ func TestWarnings(t *testing.T) {
 			t.Errorf("request %d: %s", i+1, got)
 		}
 	}
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_unenforced_hits_total Hits over a limit that passed, and would have been refused if the limit were enforced.
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_unenforced_hits_total Hits that passed, and would have been refused if the limit were enforced.
 # TYPE ratelimitd_limit_unenforced_hits_total counter
 ratelimitd_limit_unenforced_hits_total{domain="d",limit="",rule="one"} 0
 ratelimitd_limit_unenforced_hits_total{domain="d",limit="day",rule="k"} 2
@@ -558,5 +558,55 @@ func TestVaryingLimitsDoNotAllocate(t *testing.T) {
 		}
 	}); n > 0 && !raceDetector {
 		t.Errorf("%v allocations for a decision, want none", n)
+	}
+}
+
+// However many limits are exceeded, the header of warnings is short. It begins with the limits that are exceeded the most.
+func TestWarningsAreBounded(t *testing.T) {
+	var limits []descriptor.Limit
+	for i := range 16 {
+		limits = append(limits, fixedLimit(fmt.Sprintf("%s%d", strings.Repeat("n", 90), i), uint64(100-i), soft))
+	}
+	f := newFixture(t, limiter.Settings{Metadata: true}, listNode("k", limits), listNode("warn", []descriptor.Limit{fixedLimit("warn", 1000, warnAt(1))}))
+	req := &limiter.Request{Domain: "d", Hits: 200, Descriptors: []limiter.Descriptor{{Entries: entries("warn=a")}}}
+	for i := range 100 {
+		req.Descriptors = append(req.Descriptors, limiter.Descriptor{Entries: entries(fmt.Sprintf("k=%d", i))})
+	}
+	d := f.decide(req)
+	header := d.Headers[0].Value
+	if len(header) > 1024 || len(header) < 900 || !strings.HasPrefix(header, `"`+limits[15].Name+`";exceeded, `) || strings.Contains(header, "warn") {
+		t.Errorf("%d bytes: %s", len(header), header)
+	}
+	warnings, _ := d.Metadata["warnings"].([]any)
+	if len(warnings) != strings.Count(header, ";exceeded") {
+		t.Errorf("%d warnings in metadata, and the header is %s", len(warnings), header)
+	}
+}
+
+// Every hit of a request that a limit would refuse counts as refused, as in the hits of the rule: the share of them is that of requests.
+func TestMetricsOfLimitsCountAllRefusedHits(t *testing.T) {
+	cost := counting(descriptor.HitCost{Factor: 50})
+	f := newFallback(t, never, limiter.Settings{}, descriptor.DomainSpec{Admission: descriptor.AllOrNothing, Children: []descriptor.NodeSpec{
+		listNode("k", []descriptor.Limit{fixedLimit("now", 100000), fixedLimit("new", 99, inShadow)}, cost),
+		listNode("e", []descriptor.Limit{fixedLimit("now", 100000, hourly), fixedLimit("new", 99, warnAt(100))}, cost),
+	}})
+	for range 21 { // one of them fits
+		f.decide(request(1, "k=a"))
+		f.decide(request(1, "e=a"))
+	}
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_refused_hits_total Hits that a limit refused. Only limits of rules with shadow, enforce_percent, soft or warn_at are counted by limit.
+# TYPE ratelimitd_limit_refused_hits_total counter
+ratelimitd_limit_refused_hits_total{domain="d",limit="new",rule="e"} 1000
+ratelimitd_limit_refused_hits_total{domain="d",limit="new",rule="k"} 0
+ratelimitd_limit_refused_hits_total{domain="d",limit="now",rule="e"} 0
+ratelimitd_limit_refused_hits_total{domain="d",limit="now",rule="k"} 0
+# HELP ratelimitd_limit_unenforced_hits_total Hits that passed, and would have been refused if the limit were enforced.
+# TYPE ratelimitd_limit_unenforced_hits_total counter
+ratelimitd_limit_unenforced_hits_total{domain="d",limit="new",rule="e"} 0
+ratelimitd_limit_unenforced_hits_total{domain="d",limit="new",rule="k"} 1000
+ratelimitd_limit_unenforced_hits_total{domain="d",limit="now",rule="e"} 0
+ratelimitd_limit_unenforced_hits_total{domain="d",limit="now",rule="k"} 0
+`), "ratelimitd_limit_refused_hits_total", "ratelimitd_limit_unenforced_hits_total"); err != nil {
+		t.Error(err)
 	}
 }

@@ -26,7 +26,7 @@ func (c *calculation) headers(d *Decision, now time.Time) {
 			}
 		}
 	}
-	if warning := c.warning(d); warning != "" {
+	if warning, _ := c.warning(d); warning != "" {
 		d.addHeader(descriptor.WarningHeader, warning)
 	}
 	families, own := c.settings.headers(c.domain)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
@@ -60,7 +59,7 @@ var (
 	byLimit = []string{"domain", "rule", "limit"}
 
 	limitRefusedDesc = prometheus.NewDesc("ratelimitd_limit_refused_hits_total", "Hits that a limit refused. Only limits of rules with shadow, enforce_percent, soft or warn_at are counted by limit.", byLimit, nil)
-	limitPassedDesc  = prometheus.NewDesc("ratelimitd_limit_unenforced_hits_total", "Hits over a limit that passed, and would have been refused if the limit were enforced.", byLimit, nil)
+	limitPassedDesc  = prometheus.NewDesc("ratelimitd_limit_unenforced_hits_total", "Hits that passed, and would have been refused if the limit were enforced.", byLimit, nil)
 	limitWarnedDesc  = prometheus.NewDesc("ratelimitd_limit_warned_hits_total", "Hits admitted when at least the warn_at share of a limit was in use.", byLimit, nil)
 )
 
@@ -87,23 +86,15 @@ func (c *calculation) countLimits(i int, code Code) {
 	all := c.snapshot.limits[r.rule.Index]
 	for j := r.first; j < r.end; j++ {
 		t := c.index[j]
-		o, at, capacity := &c.request.Outcomes[t], r.limitAt(j-r.first), int64(c.capacity(i, j))
-		switch over := uint64(overBy(r.hits, o, capacity)); { //nolint:gosec // not negative
+		o, at, capacity := &c.request.Outcomes[t], r.limitAt(j-r.first), c.capacity(i, j)
+		switch hits := uint64(refusedHits(r.hits, int64(capacity))); { //nolint:gosec // not negative; at most backend.MaxHits
 		case o.Failed:
 		case !o.Allowed && r.unenforced>>at&1 == 0 && !r.rule.Shadow:
-			all[at].Refused.Add(over)
+			add(&all[at].Refused, hits)
 		case !o.Allowed && code == OK:
-			all[at].Passed.Add(over)
-		case warns(&r.rule.Limits[at], o, c.capacity(i, j)):
-			all[at].Warned.Add(uint64(r.hits)) //nolint:gosec // as above
+			add(&all[at].Passed, hits)
+		case warns(&r.rule.Limits[at], o, capacity):
+			add(&all[at].Warned, uint64(r.hits)) //nolint:gosec // as above
 		}
 	}
-}
-
-// overBy returns how many of the hits that a limit refuses would not fit if they came alone.
-func overBy(hits int64, o *backend.Outcome, capacity int64) int64 {
-	if o.Cached || o.Penalty > 0 {
-		return hits
-	}
-	return hits - min(max(capacity-o.Before, 0), hits)
 }

@@ -165,13 +165,10 @@ func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule 
 
 // count adds n hits of a take to the series. The counters mean the same as the reference's statistics: hits that cross a
 // threshold are split at it.
-//
-// The reference's hits have 32 bits. Of a refused take with more, no more count than the limit could ever refuse: else one
-// request would outweigh all others.
 func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool, nearRatio float32) {
 	limit := int64(t.Limit.Capacity())
-	if !o.Allowed && n > math.MaxUint32 {
-		n = min(n, max(limit+1, math.MaxUint32))
+	if !o.Allowed {
+		n = refusedHits(n, limit)
 	}
 	hits := uint64(n)
 	add(&s.Total, hits)
@@ -198,6 +195,10 @@ func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool
 		add(&s.Near, uint64(max(0, limit-max(near, o.Before))))
 	}
 }
+
+// refusedHits returns how many hits of a refused take count. The reference's hits have 32 bits. Of a take with more, no more count than
+// the limit could ever refuse: else one request would outweigh all others.
+func refusedHits(n, limit int64) int64 { return min(n, max(limit+1, math.MaxUint32)) }
 
 // mostCounted is where a sum of hits stays. A sum of several of them, and what others add at the same time, still fits.
 const mostCounted = 1 << 60
