@@ -140,7 +140,7 @@ func TestActiveLimitsDoNotAllocate(t *testing.T) {
 			if err := f.Decide(t.Context(), now, req, d); err != nil {
 				t.Fatal(err)
 			}
-		}); got > 0 {
+		}); got > 0 && !raceDetector {
 			t.Errorf("%v allocations", got)
 		}
 	}

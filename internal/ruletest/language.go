@@ -420,7 +420,7 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 		{Key: yamlform.Key{Name: "overridden", Type: flagType, Doc: "whether the numbers are those of an override"},
 			Read: func(t *T, v yamlform.Value) { of(t).overridden = &want[bool]{v.Flag(), v.Position()} }},
 		{Key: yamlform.Key{Name: "would_refuse", Type: yamlform.Type{Kind: yamlform.Texts},
-			Doc: "the `name` of each limit that would have refused the request and is not enforced (`shadow`, `enforce_percent`, `soft`); `[]`: none"},
+			Doc: "the `name`, in any order, of each limit that would have refused the request and is not enforced (`shadow`, `enforce_percent`, `soft`); `[]`: none"},
 			Read: func(t *T, v yamlform.Value) { of(t).wouldRefuse = readNames(v, "would_refuse") }},
 		span("delay", "how long a leaky bucket makes the caller wait", func(v *verdict, w *want[time.Duration]) { v.delay = w }),
 	}
