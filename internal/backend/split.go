@@ -15,6 +15,9 @@ import (
 // Takes that have to be settled together, but live in several places, are reserved in all these places concurrently. If one
 // place refuses, all reserved hits are given back. So Split never admits too much. Other requests cannot use reserved hits
 // until these are given back. A process that dies in between leaks at most the hits of one request.
+//
+// Hits that are only reserved, and given back soon, must not make another request begin a penalty. So the places of a group that have
+// a penalty are asked after all others, one by one. If a place refuses, the later ones only read.
 func Split[P comparable](ctx context.Context, r *Request, place func(*Take) P, take func(context.Context, P, *Request) error) error {
 	if len(r.Takes) == 0 {
 		return nil
@@ -23,21 +26,23 @@ func Split[P comparable](ctx context.Context, r *Request, place func(*Take) P, t
 		return take(ctx, at, r)
 	}
 	s := splitting[P]{whole: r, place: place, take: take}
-	var spread [][2]int // groups whose takes live in several places
+	var spread []*spreadGroup[P]
 	for start := 0; start < len(r.Takes); {
 		end := r.Group(start)
 		if at := place(&r.Takes[start]); alone(r.Takes[start+1:end], at, place) {
 			s.send(s.batch(at, end-start > 1), start, end)
 		} else {
-			spread = append(spread, [2]int{start, end})
-			s.reserve(start, end)
+			spread = append(spread, s.reserve(start, end))
 		}
 		start = end
 	}
 	sent := time.Now()
 	err := s.run(ctx)
+	for s.next(spread) {
+		err = errors.Join(err, s.run(ctx))
+	}
 	for _, g := range spread {
-		err = errors.Join(err, s.conclude(ctx, sent, g[0], g[1]))
+		err = errors.Join(err, s.conclude(ctx, sent, g.start, g.end))
 	}
 	return err
 }
@@ -92,16 +97,64 @@ func (s *splitting[P]) send(b *batch[P], start, end int) {
 	}
 }
 
+// spreadGroup is a group whose takes live in several places.
+type spreadGroup[P comparable] struct {
+	start, end int         // its takes in the whole request
+	asked      []*batch[P] // sent
+	later      []*batch[P] // to be sent one by one, because they have penalties
+}
+
 // reserve puts the takes of one group into one batch for each of their places.
-func (s *splitting[P]) reserve(start, end int) {
+func (s *splitting[P]) reserve(start, end int) *spreadGroup[P] {
+	g := &spreadGroup[P]{start: start, end: end}
 	batches := make(map[P]*batch[P])
+	for i := start; i < end; i++ {
+		if at := s.place(&s.whole.Takes[i]); s.whole.Takes[i].Guards && batches[at] == nil {
+			b := &batch[P]{place: at}
+			b.Together = true
+			batches[at], g.later = b, append(g.later, b)
+		}
+	}
 	for i := start; i < end; i++ {
 		at := s.place(&s.whole.Takes[i])
 		if batches[at] == nil {
 			batches[at] = s.batch(at, true)
+			g.asked = append(g.asked, batches[at])
 		}
 		s.send(batches[at], i, i+1)
 	}
+	return g
+}
+
+// next chooses the batches that are sent now that earlier ones have been answered: the next one of each group. It returns false if
+// there are none.
+func (s *splitting[P]) next(spread []*spreadGroup[P]) bool {
+	s.batches = s.batches[:0]
+	for _, g := range spread {
+		if len(g.later) == 0 {
+			continue
+		}
+		b := g.later[0]
+		g.later = g.later[1:]
+		if slices.ContainsFunc(g.asked, refuses) {
+			for i := range b.Takes {
+				b.Takes[i].Hits = min(b.Takes[i].Hits, 0)
+			}
+		}
+		g.asked = append(g.asked, b)
+		s.batches = append(s.batches, b)
+	}
+	return len(s.batches) > 0
+}
+
+// refuses reports whether one of a batch's takes is sure to refuse the group.
+func refuses[P comparable](b *batch[P]) bool {
+	for i := range b.Takes {
+		if t, o := &b.Takes[i], &b.Outcomes[i]; t.Vote == VoteAll && (o.Failed || !o.Allowed) {
+			return true
+		}
+	}
+	return false
 }
 
 // run settles all batches concurrently.

@@ -114,3 +114,64 @@ func TestSplitUnderContention(t *testing.T) {
 		t.Errorf("admitted %d of 100, and %d of the wide limit are used", admitted.Load(), wide[0].Used)
 	}
 }
+
+// Hits that another request has only reserved, and gives back because another place refuses it, begin no penalty.
+func TestSplitBeginsNoPenaltyForReservedHits(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	stores := map[byte]*memory.Store{}
+	for _, at := range []byte("fgs") {
+		stores[at] = memory.New(memory.Options{})
+	}
+	request := func(hits int64) *backend.Request {
+		takes := []backend.Take{{Key: []byte("s"), Limit: yearly(10), Hits: hits}}
+		for _, key := range []string{"f", "g"} {
+			takes = append(takes,
+				backend.Take{Key: descriptor.AppendPenaltyKey(nil, []byte(key), false), Limit: descriptor.NewPenalty(24 * time.Hour), Guards: true},
+				backend.Take{Key: []byte(key), Limit: yearly(20), Hits: hits})
+		}
+		return &backend.Request{Together: true, Takes: takes, Outcomes: make([]backend.Outcome, len(takes))}
+	}
+	place := func(t *backend.Take) byte {
+		if t.Key[0] == '{' {
+			return t.Key[1]
+		}
+		return t.Key[0]
+	}
+	between := func(byte) {}
+	send := func(r *backend.Request) {
+		t.Helper()
+		if err := backend.Split(t.Context(), r, place, func(ctx context.Context, at byte, part *backend.Request) error {
+			err := stores[at].Take(ctx, now, part)
+			between(at)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	penalised := func() (any bool) {
+		r := request(0)
+		send(r)
+		for i, o := range r.Outcomes {
+			any = any || i%2 == 1 && !o.Allowed
+		}
+		return any
+	}
+
+	var once sync.Mutex
+	between = func(at byte) { // another request comes while this one has reserved hits
+		if at != 's' && once.TryLock() {
+			send(request(15))
+		}
+	}
+	send(request(15)) // more than the 10 of s
+	if between = func(byte) {}; penalised() {
+		t.Error("a penalty has begun, though no limit with a penalty was exceeded")
+	}
+
+	send(request(10))
+	r := &backend.Request{Together: true, Takes: request(11).Takes[1:], Outcomes: make([]backend.Outcome, 4)}
+	send(r)
+	if !penalised() {
+		t.Error("no penalty has begun, though both limits with a penalty refused")
+	}
+}
