@@ -286,3 +286,25 @@ func TestPenaltyWithCache(t *testing.T) {
 		}
 	})
 }
+
+// A penalty begins also if the over-limit cache knows that another limit refuses the request.
+func TestPenaltyBeginsBesideAKnownRefusal(t *testing.T) {
+	node := listNode("k", []descriptor.Limit{fixedLimit("minute", 5), fixedLimit("hour", 20, hourly)}, penalty(24*time.Hour))
+	f := newFixtureOn(t, overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})}), limiter.Settings{}, node)
+	f.want(f.ask(5, "k=a"), limiter.OK, 0)
+	f.want(f.ask(1, "k=a"), limiter.OverLimit, 0)
+	f.want(f.ask(30, "k=a"), limiter.OverLimit, 0) // more than either limit
+	f.now = noon.Add(time.Minute)
+	f.penalised(f.ask(1, "k=a"), 24*time.Hour-time.Minute)
+}
+
+// The same holds if the limits are of two descriptors, and a request stops at the first refusal.
+func TestPenaltyBeginsWhenARequestStops(t *testing.T) {
+	f := newFixtureOn(t, overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})}), limiter.Settings{StopWhenOver: true},
+		perMinute("l", "", 5), perMinute("k", "", 20, penalty(24*time.Hour)))
+	f.want(f.ask(5, "l=a"), limiter.OK, 0)
+	f.want(f.ask(1, "l=a"), limiter.OverLimit, 0)
+	f.penalised(f.decide(request(30, "l=a", "k=a")).Statuses[1], 24*time.Hour)
+	f.now = noon.Add(time.Minute)
+	f.penalised(f.ask(1, "k=a"), 24*time.Hour-time.Minute)
+}

@@ -211,7 +211,10 @@ func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered,
 	for i := start; i < end; i++ {
 		guarded := i > start && r.Takes[i-1].Guards
 		penalised := guarded && !r.Outcomes[i-1].Allowed
-		if (!guarded || penalised) && c.known(now, &r.Takes[i], &r.Outcomes[i]) { // else a penalty may begin
+		if guarded && !penalised {
+			return false, false // a penalty may begin, also if another limit refuses the group: only the store begins one
+		}
+		if c.known(now, &r.Takes[i], &r.Outcomes[i]) {
 			refused++
 			enough = enough || r.Takes[i].Vote != backend.VoteNone
 			continue
