@@ -79,9 +79,9 @@ func (c *calculation) limitNamed(d *Decision, names []string) (best described) {
 	return best
 }
 
-// remaining is that of the outcome; what could not be read has nothing left.
+// remaining is that of the outcome. Nothing is left of what could not be read, or during a penalty.
 func (l *described) remaining() uint64 {
-	if l.outcome.Failed {
+	if l.outcome.Failed || l.outcome.Penalty > 0 {
 		return 0
 	}
 	return l.outcome.Remaining(l.capacity)

@@ -212,3 +212,14 @@ func BenchmarkOwnHeaders(b *testing.B) {
 		}
 	}
 }
+
+// During a penalty nothing is left, whatever the counter holds.
+func TestOwnHeadersDuringAPenalty(t *testing.T) {
+	f := withHeaders(t, memory.New(memory.Options{}), limiter.Settings{}, []descriptor.OwnHeader{
+		own("X-Remaining", descriptor.FieldRemaining),
+		own("X-Used", descriptor.FieldUsed, "/", descriptor.FieldCapacity),
+	}, perMinute("k", "", 5, penalty(time.Hour)))
+	f.penalised(f.ask(6, "k=a"), time.Hour)
+	f.now = noon.Add(time.Minute)
+	f.wants(limiter.OverLimit, of1("k=a"), "X-Remaining", "0", "X-Used", "5/5")
+}
