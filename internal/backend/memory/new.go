@@ -111,8 +111,8 @@ func (s *Store) takeGroup(at backend.Times, takes []backend.Take, outcomes []bac
 	}
 	for i, r := range g.records {
 		if r == nil {
-			if !g.states[i].Unused() {
-				s.addPenalty(at, g.hashes[i], &takes[i], g.states[i])
+			if !g.states[i].Unused() && !s.addPenalty(at, g.hashes[i], &takes[i], g.states[i]) {
+				outcomes[i] = backend.Outcome{Allowed: true}
 			}
 			continue
 		}
@@ -351,8 +351,8 @@ func (g *group) run(outcomes []backend.Outcome) bool {
 				m.counter.expires = expires(t.Limit, &m.counter.state, g.at)
 			}
 		case looked:
-			if t.Guards && counted(t, &outcomes[i]) {
-				s.keepPenalty(g.at, g.hashes[i], t, &m.counter.state, m.share)
+			if t.Guards && !outcomes[i].Allowed && !s.keepPenalty(g.at, g.hashes[i], t, &m.counter.state, m.share) {
+				outcomes[i] = backend.Outcome{Allowed: true}
 			}
 		case shared:
 			m.counter.expires = expires(t.Limit, &m.counter.state, g.at)

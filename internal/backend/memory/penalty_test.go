@@ -108,3 +108,31 @@ func TestPenaltyBeginsOnce(t *testing.T) {
 		t.Errorf("%d began, %d passed", began.Load(), passed.Load())
 	}
 }
+
+// A store announces a penalty only if it keeps it.
+func TestNoPenaltyWithoutRoom(t *testing.T) {
+	for what, c := range map[string]struct{ most, before int }{"a new counter": {1, 0}, "an existing counter": {2, 2}} {
+		s := memory.New(memory.Options{MaxCounters: c.most, Shared: 4})
+		l, now := backendtest.Limit("2/1m"), time.Unix(1_800_000_000, 0)
+		take := func(key string, hits int64) (penalty, o backend.Outcome) {
+			t.Helper()
+			r := penalised(key, l, hits)
+			if err := s.Take(t.Context(), now, r); err != nil {
+				t.Fatal(err)
+			}
+			return r.Outcomes[0], r.Outcomes[1]
+		}
+		for i := range c.before {
+			if _, o := take(fmt.Sprint(i), 2); !o.Allowed {
+				t.Fatalf("%s: caller %d: %+v", what, i, o)
+			}
+		}
+		if p, o := take("0", 3); o.Allowed || p != (backend.Outcome{Allowed: true}) {
+			t.Errorf("%s: %+v, penalty %+v; want refused without a penalty", what, o, p)
+		}
+		now = now.Add(time.Minute)
+		if p, o := take("0", 1); !p.Allowed || !o.Allowed {
+			t.Errorf("%s, a minute later: %+v, penalty %+v", what, o, p)
+		}
+	}
+}
