@@ -61,6 +61,7 @@ func (s *Sink) Run(ctx context.Context) error {
 
 // send sends events until ctx ends, or until stop is closed and none is left.
 func (s *Sink) send(ctx context.Context, stop <-chan struct{}) {
+	s.hurry = stop
 	var batch []*Event
 	for ctx.Err() == nil {
 		batch = s.queue.pop(batch[:0], s.opts.Batch)
@@ -149,7 +150,7 @@ func (s *Sink) fail(err error) {
 	s.failing = true
 }
 
-// pause waits before the next attempt, which may be one with other events.
+// pause waits before the next attempt, which may be one with other events. A stop ends the first wait: there may be no time for another one.
 func (s *Sink) pause(ctx context.Context, err error) {
 	s.wait = min(max(2*s.wait, firstWait), longestWait)
 	wait := s.wait/2 + rand.N(s.wait/2+1)
@@ -160,6 +161,8 @@ func (s *Sink) pause(ctx context.Context, err error) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+	case <-s.hurry:
+		s.hurry = nil
 	case <-ctx.Done():
 	}
 }

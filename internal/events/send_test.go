@@ -247,6 +247,30 @@ func TestStopSendsWhatWaits(t *testing.T) {
 	})
 }
 
+// A stop makes one more attempt at once with what waits for a retry, even if the receiver asked for a pause. After it, waits have their length.
+func TestStopEndsAWait(t *testing.T) {
+	for failures, want := range map[int]string{1: "1 2", 2: ""} {
+		synctest.Test(t, func(t *testing.T) {
+			to := &receiver{answer: func(ctx context.Context, n int) error {
+				if n <= failures {
+					return laterError{errors.New("busy"), 20 * time.Second}
+				}
+				return ctx.Err()
+			}}
+			s, _, end := running(t, to, Options{StopWithin: 3 * time.Second})
+			put(s, "1", "2")
+			synctest.Wait()
+			took, lost := end(), s.dropped[stopped].Load()
+			if to.got() != want || len(to.attempts) < 2 || to.attempts[1].Sub(to.attempts[0]) != 0 || failures == 2 && to.attempts[2].Sub(to.attempts[1]) == 0 {
+				t.Errorf("%d failures: sent %q in attempts at %v, want %q with the second attempt at once", failures, to.got(), to.attempts, want)
+			}
+			if failures == 1 && (took != 0 || lost != 0) || failures == 2 && (took < 3*time.Second || lost != 2) {
+				t.Errorf("%d failures: the stop took %s, %d attempts, %d events lost", failures, took, len(to.attempts), lost)
+			}
+		})
+	}
+}
+
 // A stop ends after its bound, whatever the receiver does, and says how many events are lost.
 func TestStopIsBounded(t *testing.T) {
 	for name, answer := range map[string]func(context.Context, int) error{

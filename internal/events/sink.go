@@ -87,10 +87,11 @@ type Sink struct {
 	queue   queue
 	sampled uint64 // a counter has events if its hash is not larger
 
-	failing bool          // the last attempt
-	wait    time.Duration // until the next attempt; 0: nothing has failed
-	refused time.Time     // when it was last logged that the destination refuses events
-	inHand  atomic.Int64  // events that are taken from the queue, and neither sent nor dropped yet
+	failing bool            // the last attempt
+	wait    time.Duration   // until the next attempt; 0: nothing has failed
+	refused time.Time       // when it was last logged that the destination refuses events
+	hurry   <-chan struct{} // closed: the next wait ends at once; nil: one has ended so
+	inHand  atomic.Int64    // events that are taken from the queue, and neither sent nor dropped yet
 
 	sent    [kinds]atomic.Uint64
 	dropped [reasons]atomic.Uint64
