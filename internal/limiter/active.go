@@ -28,8 +28,12 @@ func (c *calculation) reset(j int) time.Duration {
 	if len(c.shortened) > 0 {
 		return c.shortened[j].reset
 	}
-	return c.request.Outcomes[c.index[j]].ResetAfter
+	return resetOf(&c.request.Outcomes[c.index[j]])
 }
+
+// resetOf returns the reset that callers see: nothing is free before a penalty ends. ResetAfter stays the time of the limit itself, which events
+// and usage need.
+func resetOf(o *backend.Outcome) time.Duration { return max(o.ResetAfter, o.Penalty) }
 
 // shorten computes wait and reset of all takes. It is called only if a rule has limits with `active`.
 func (c *calculation) shorten(now time.Time) {
@@ -37,7 +41,7 @@ func (c *calculation) shorten(now time.Time) {
 		r := &c.resolved[i]
 		for j := r.first; j < r.end; j++ {
 			o := &c.request.Outcomes[c.index[j]]
-			s := spans{o.RetryAfter, o.ResetAfter}
+			s := spans{o.RetryAfter, resetOf(o)}
 			if !r.ownLimit && r.rule.Scheduled() && !o.Failed && (!r.own.blocked || len(r.rule.Limits) == 1) {
 				s.shorten(r.rule.ActiveTimes(r.limitAt(j-r.first)), c.limit(i, j), now)
 				if !o.Allowed && s.wait != backend.Never {

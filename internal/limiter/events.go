@@ -61,13 +61,9 @@ func (c *calculation) noticedTake(n *Notice) int {
 	return j
 }
 
-// windowEnds returns the time until the window of the take at position j of index ends; 0 if a penalty hides it.
+// windowEnds returns the time until the window of the take at position j of index ends.
 func (c *calculation) windowEnds(j int) time.Duration {
-	o := &c.request.Outcomes[c.index[j]]
-	if o.Penalty > 0 {
-		return 0
-	}
-	return o.ResetAfter
+	return c.request.Outcomes[c.index[j]].ResetAfter
 }
 
 // send sends an event about the take at position j of index, which is descriptor i's, if one is due. ends is the time until what it

@@ -19,11 +19,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
+// noonSharp is the begin of the minute and hour of noon.
+var noonSharp = noon.Truncate(time.Hour)
+
 // watched is a limiter that writes its events.
 type watched struct {
 	*fixture
 	sink *events.Sink
 	out  bytes.Buffer
+
+	periods []string // of the events that sent returned last, as times since noonSharp
 }
 
 func newWatched(t *testing.T, store backend.Store, s limiter.Settings, nodes ...descriptor.NodeSpec) *watched {
@@ -46,6 +51,7 @@ func newWatched(t *testing.T, store backend.Store, s limiter.Settings, nodes ...
 func (w *watched) sent() (all []string) {
 	w.t.Helper()
 	w.out.Reset()
+	w.periods = nil
 	ctx, cancel := context.WithCancel(w.t.Context())
 	cancel()
 	if err := w.sink.Run(ctx); err != nil {
@@ -62,6 +68,8 @@ func (w *watched) sent() (all []string) {
 				Used     int64                         `json:"used"`
 				Blocked  bool                          `json:"blocked"`
 				Degraded string                        `json:"degraded"`
+				Start    time.Time                     `json:"period_start"`
+				End      time.Time                     `json:"period_end"`
 			} `json:"data"`
 		}
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
@@ -77,6 +85,7 @@ func (w *watched) sent() (all []string) {
 			text += " blocked"
 		}
 		all = append(all, strings.TrimSpace(text+" "+e.Data.Degraded))
+		w.periods = append(w.periods, fmt.Sprintf("%s %s-%s", kind, e.Data.Start.Sub(noonSharp), e.Data.End.Sub(noonSharp)))
 	}
 	return all
 }
@@ -153,6 +162,23 @@ func TestEventOfAPenalty(t *testing.T) {
 	all := newWatched(t, memory.New(memory.Options{}), limiter.Settings{Shadow: true}, perMinute("k", "", 2, penalty(10*time.Minute)))
 	all.ask(3, "k=a")
 	all.wantEvents("a penalty in global shadow mode")
+}
+
+// A refusal during a penalty has the period of the limit's own window, and an event in each window.
+func TestPeriodsDuringAPenalty(t *testing.T) {
+	store := memory.New(memory.Options{})
+	w := newWatched(t, store, limiter.Settings{}, perMinute("k", "", 2, penalty(10*time.Minute)))
+	var periods []string
+	for _, after := range []time.Duration{10 * time.Second, 30 * time.Second, 70 * time.Second, 9*time.Minute + 50*time.Second} {
+		w.now = noonSharp.Add(after)
+		w.ask(3, "k=a")
+		w.sent()
+		periods = append(periods, w.periods...)
+	}
+	want := "refusal 0s-1m0s, penalty 10s-10m10s, refusal 1m0s-2m0s, refusal 9m0s-10m0s"
+	if got := strings.Join(periods, ", "); got != want {
+		t.Errorf("periods %s, want %s", got, want)
+	}
 }
 
 // What refuses no request has no event.

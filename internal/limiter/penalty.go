@@ -34,7 +34,6 @@ func (c *calculation) penalise() {
 			continue
 		}
 		o.Allowed, o.Delay, o.Penalty = false, 0, penalty.RetryAfter
-		o.ResetAfter = max(o.ResetAfter, penalty.RetryAfter)
 		if longer(penalty.RetryAfter, o.RetryAfter) {
 			o.RetryAfter = penalty.RetryAfter
 		}
