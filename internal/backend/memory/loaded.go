@@ -16,7 +16,7 @@ type loaded struct {
 	states  []*backend.State // by take; takes of one counter share one
 
 	copies []backend.State
-	first  index // the first take of each counter, by the tag of its key
+	first  index // the first take of each counter or missing penalty, by the tag of its key
 }
 
 var loadedPool = sync.Pool{New: func() any { return new(loaded) }}
@@ -46,48 +46,37 @@ func (g *loaded) load(s *Store, takes []backend.Take) bool {
 		hash := g.hashes[i]
 		table := &s.shards[hash%shardCount].table
 		r := table.find(hash, takes[i].Key)
-		if r == nil {
-			if !takes[i].Guards {
-				return false
-			}
-			g.records, g.states = append(g.records, nil), append(g.states, g.stateOfNone(takes, i))
-			continue
+		if r == nil && !takes[i].Guards {
+			return false
 		}
-		state := g.stateOf(r, hash)
+		state := g.stateOf(takes, i, r)
 		if state == nil {
 			g.first.add(tag(hash), uint64(i))
 			g.copies = append(g.copies, backend.State{})
 			state = &g.copies[len(g.copies)-1]
-			table.load(r, state)
+			if r != nil {
+				table.load(r, state)
+			}
 		}
 		g.records, g.states = append(g.records, r), append(g.states, state)
 	}
 	return true
 }
 
-// stateOf returns the copy of a counter's state, if there is one.
-func (g *loaded) stateOf(r record, hash uint64) *backend.State {
-	for from := tag(hash); ; {
-		take, slot, ok := g.first.next(tag(hash), from)
+// stateOf returns the copy of the state of a take's counter, if an earlier take has made one. r is the counter, nil if it does not exist.
+func (g *loaded) stateOf(takes []backend.Take, i int, r record) *backend.State {
+	for from := tag(g.hashes[i]); ; {
+		take, slot, ok := g.first.next(tag(g.hashes[i]), from)
 		if !ok {
 			return nil
 		}
-		if &g.records[take][0] == &r[0] {
+		switch first := g.records[take]; {
+		case (r == nil) != (first == nil):
+		case r != nil && &first[0] == &r[0], r == nil && bytes.Equal(takes[take].Key, takes[i].Key):
 			return g.states[take]
 		}
 		from = slot + 1
 	}
-}
-
-// stateOfNone returns the state of a penalty that does not exist, which an earlier take may have asked for too.
-func (g *loaded) stateOfNone(takes []backend.Take, i int) *backend.State {
-	for j, r := range g.records {
-		if r == nil && g.hashes[j] == g.hashes[i] && bytes.Equal(takes[j].Key, takes[i].Key) {
-			return g.states[j]
-		}
-	}
-	g.copies = append(g.copies, backend.State{})
-	return &g.copies[len(g.copies)-1]
 }
 
 // places returns where the counters of the takes are.

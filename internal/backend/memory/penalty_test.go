@@ -3,6 +3,7 @@ package memory_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -134,5 +135,34 @@ func TestNoPenaltyWithoutRoom(t *testing.T) {
 		if p, o := take("0", 1); !p.Allowed || !o.Allowed {
 			t.Errorf("%s, a minute later: %+v, penalty %+v", what, o, p)
 		}
+	}
+}
+
+// A group of very many takes with penalties costs about as much as the same takes one after the other: its cost does not grow with the
+// square of its size.
+func TestCostOfManyPenalties(t *testing.T) {
+	s := memory.New(memory.Options{})
+	l, now := backendtest.Limit("1000000/1d"), time.Unix(1_800_000_000, 0)
+	var r backend.Request
+	for i := range 16_384 {
+		pair := penalised(fmt.Sprint("caller ", i), l, 1)
+		pair.Takes[0].Member, pair.Takes[1].Member = i, i
+		r.Takes = append(r.Takes, pair.Takes...)
+	}
+	r.Outcomes = make([]backend.Outcome, len(r.Takes))
+	cost := func(together bool) time.Duration {
+		r.Together = together
+		began := time.Now()
+		if err := s.Take(t.Context(), now, &r); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(began)
+	}
+	single, group := cost(false), time.Duration(math.MaxInt64)
+	for round := 0; round < 3 || group > 8*single && round < 30; round++ { // a busy machine is not always busy
+		single, group = min(single, cost(false)), min(group, cost(true))
+	}
+	if group > 8*single { // about 2 times; about 30 times if each take is compared with all others
+		t.Errorf("%d takes cost %s, and %s in one group", len(r.Takes), single, group)
 	}
 }
