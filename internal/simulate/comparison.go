@@ -52,9 +52,9 @@ func (c *comparison) add(now time.Time, takes []backend.Take) {
 }
 
 // hasExactLog reports whether an exact log can decide a take: one of hits per window, which count at once. The number of
-// hits of a limit with a scale may differ from one request to the next.
+// hits of a limit with a scale may differ from one request to the next. A penalty refuses hits that the log admits.
 func hasExactLog(t *backend.Take) bool {
-	return t.Hits > 0 && t.Hold == nil && t.Limit.Algorithm != descriptor.Concurrency && t.Limit.Requests > 0 && t.Rule != nil && len(t.Rule.Limits) > 0 && t.Rule.Scales() == nil
+	return t.Hits > 0 && t.Hold == nil && t.Limit.Algorithm != descriptor.Concurrency && t.Limit.Requests > 0 && t.Limit.Penalty == nil && !t.Guards && t.Rule != nil && len(t.Rule.Limits) > 0 && t.Rule.Scales() == nil
 }
 
 func (c *comparison) take(now int64, t *backend.Take) {

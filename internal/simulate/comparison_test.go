@@ -221,3 +221,22 @@ descriptors:
 		t.Errorf("%+v", c)
 	}
 }
+
+// A penalty refuses what an exact log admits. So a limit with one is not compared, and is no limit that differs in nothing.
+func TestComparisonLeavesPenaltiesOut(t *testing.T) {
+	var lines []string
+	for range 5 {
+		lines = append(lines, at(0, "a", ""))
+	}
+	lines = append(lines, at(120, "a", "")) // refused by the penalty
+	r := run(t, simulate.Options{CompareAlgorithms: true, Rules: rules(t, `domain: edge
+descriptors:
+- key: remote_address
+  rate_limits:
+  - {name: banned, unit: minute, requests_per_unit: 2, penalty: 10m}
+  - {name: hour, unit: hour, requests_per_unit: 100}
+`)}, lines...)
+	if c := r.Comparison; len(c.Limits) != 1 || c.Limits[0].Name != "hour" || c.Decisions != 6 || c.Refused != 0 {
+		t.Errorf("%+v with limits %+v, want the 6 decisions of the limit per hour only", c, c.Limits)
+	}
+}
