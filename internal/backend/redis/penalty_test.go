@@ -2,6 +2,7 @@ package redis_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -162,5 +163,29 @@ func TestPenaltiesOfOneCall(t *testing.T) {
 	}
 	if want := "true true 0, true true 0, false false 0, false false 1, false false 1, false false 1, true true 0, "; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// When Redis has no memory left, no penalty begins. What only such a penalty would refuse has no answer.
+func TestNoPenaltyWithoutMemory(t *testing.T) {
+	s, server := openStore(t, redis.Options{})
+	l := limit(3, descriptor.Year)
+	mustTake(t, s, "k", l, 2)
+	mustTake(t, s, "other", l, 3)
+	if err := server.Client(t).ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if p, o := mustPenalise(t, s, penalised("other", l, 1, time.Hour)); !p.Allowed || o.Allowed || o.Failed {
+		t.Errorf("alone: %+v, penalty %+v", o, p)
+	}
+	requests := []*backend.Request{penalised("k", l, 5, time.Hour), penalised("k", l, 1, time.Hour), penalised("other", l, 1, time.Hour)}
+	if err := s.TakeAll(t.Context(), time.Time{}, requests...); !errors.Is(err, backend.ErrUnavailable) {
+		t.Error(err)
+	}
+	for i, failed := range []bool{false, true, false} {
+		p, o := requests[i].Outcomes[0], requests[i].Outcomes[1]
+		if o.Allowed || o.Failed != failed || p.Failed != failed || p.Allowed == failed {
+			t.Errorf("request %d: %+v, penalty %+v", i, o, p)
+		}
 	}
 }

@@ -513,11 +513,44 @@ func (c *scriptCall) unwritten() bool {
 			continue
 		}
 		failed = true
-		for n := range g.outcomes {
-			g.outcomes[n] = backend.Outcome{Failed: true}
+		g.fail()
+	}
+	return c.unwrittenPenalties() || failed
+}
+
+// unwrittenPenalties takes back the penalties that would have begun: the limit itself still refuses. It marks groups that only such a
+// penalty may have refused, and reports whether there are any.
+func (c *scriptCall) unwrittenPenalties() bool {
+	var began map[int]bool // by counter
+	for i := range c.groups {
+		g := &c.groups[i]
+		for n := range g.takes {
+			if o := &g.outcomes[n]; g.takes[n].Guards && !o.Failed && o.Used > o.Before {
+				if began == nil {
+					began = make(map[int]bool)
+				}
+				began[c.takeKeys[g.first+n]] = true
+				*o = backend.Outcome{Allowed: true}
+			}
+		}
+	}
+	failed := false
+	for i := range c.groups {
+		g := &c.groups[i]
+		for n := range g.takes {
+			if began[c.takeKeys[g.first+n]] && !g.outcomes[n].Failed && !g.outcomes[n].Allowed {
+				failed = true
+				g.fail()
+			}
 		}
 	}
 	return failed
+}
+
+func (g *takeGroup) fail() {
+	for n := range g.outcomes {
+		g.outcomes[n] = backend.Outcome{Failed: true}
+	}
 }
 
 // changes reports whether a group adds or gives back hits. Hits of a refusal that are counted are not considered.
