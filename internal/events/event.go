@@ -118,8 +118,12 @@ type entryData struct {
 	Value *string `json:"value,omitempty"`
 }
 
-// maxEntryBytes bounds the entries of an event. It keeps an event far below the 64 KiB that every receiver of CloudEvents must accept.
-const maxEntryBytes = 4 << 10
+// MaxEntryBytes bounds the sum of EntryBytes of an event's entries. It keeps an event far below the 64 KiB that every receiver of
+// CloudEvents must accept.
+const MaxEntryBytes = 4 << 10
+
+// EntryBytes returns about how many bytes an entry takes, in memory and in an event: its text and what surrounds it.
+func EntryBytes(key, value string) int { return 32 + len(key) + len(value) }
 
 // encode returns an event in the JSON format, without a line break. Text that is not UTF-8 has replacement characters.
 func (s *Sink) encode(e *Event) []byte {

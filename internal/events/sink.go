@@ -230,7 +230,7 @@ func (s *Sink) admit(now time.Time, kind Kind, key []byte) (due Due, ok bool) {
 // Send puts an event that is due into the queue. The event and its text belong to the sink from then on.
 func (s *Sink) Send(due Due, e *Event) {
 	e.due = due
-	if size(e) > maxEntryBytes {
+	if size(e) > MaxEntryBytes {
 		e.Entries = nil
 	}
 	if !s.queue.push(e) {
@@ -240,7 +240,7 @@ func (s *Sink) Send(due Due, e *Event) {
 
 func size(e *Event) (n int) {
 	for i := range e.Entries {
-		n += len(e.Entries[i].Key) + len(e.Entries[i].Value)
+		n += EntryBytes(e.Entries[i].Key, e.Entries[i].Value)
 	}
 	return n
 }

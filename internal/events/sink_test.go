@@ -233,7 +233,7 @@ func TestFormOfAnEvent(t *testing.T) {
 		t.Errorf("without values: got  %s\nwant %s", got, without)
 	}
 	long := event()
-	long.Entries[0].Value = strings.Repeat("x", maxEntryBytes)
+	long.Entries[0].Value = strings.Repeat("x", MaxEntryBytes)
 	if got := form(newSink(t, Options{Values: true}), long); !strings.Contains(got, `"entries":[]`) {
 		t.Errorf("an event with %d bytes of entries is %s", size(event()), got)
 	}

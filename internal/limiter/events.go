@@ -104,10 +104,11 @@ func (c *calculation) event(d *Decision, i, j int, now time.Time) *events.Event 
 }
 
 // countedCopy returns a copy of the entries of descriptor i as its counter has them: with the pattern where values share a counter, and
-// with the value that counts where values are grouped.
+// with the value that counts where values are grouped. It returns nil, and copies no more, where an event has no room for the entries.
 func (c *calculation) countedCopy(i int) []descriptor.Entry {
 	rule, entries := c.resolved[i].rule, c.entries(i)
-	all := make([]descriptor.Entry, len(entries))
+	all := make([]descriptor.Entry, 0, min(len(entries), events.MaxEntryBytes/events.EntryBytes("", "")))
+	size := 0
 	for n, e := range entries {
 		value := e.Value
 		switch {
@@ -117,7 +118,10 @@ func (c *calculation) countedCopy(i int) []descriptor.Entry {
 		default:
 			value = rule.Counted(n, value)
 		}
-		all[n] = descriptor.Entry{Key: strings.Clone(e.Key), Value: strings.Clone(value)}
+		if size += events.EntryBytes(e.Key, value); size > events.MaxEntryBytes {
+			return nil
+		}
+		all = append(all, descriptor.Entry{Key: strings.Clone(e.Key), Value: strings.Clone(value)})
 	}
 	return all
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -324,6 +325,21 @@ func BenchmarkEvents(b *testing.B) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// An event has no room for many entries, however short they are.
+func TestEventOfManyEntries(t *testing.T) {
+	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{})
+	for n, want := range map[int]int{100: 100, 200: 0} {
+		r := request(2, "k=a")
+		r.Descriptors[0].Entries = slices.Repeat(r.Descriptors[0].Entries, n)
+		r.Descriptors[0].HasLimit, r.Descriptors[0].Limit = true, limiter.RequestLimit{Requests: 1, Unit: int32(descriptor.Minute)}
+		w.decide(r)
+		got := strings.Join(w.sent(), "; ")
+		if !strings.HasPrefix(got, "refusal request_limit") || strings.Count(got, "k=a") != want {
+			t.Errorf("%d entries: %s, want one event with %d entries", n, got, want)
 		}
 	}
 }
