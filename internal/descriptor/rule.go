@@ -11,16 +11,14 @@ type Rule struct {
 	Shadow    bool     // decided and measured, but not enforced
 	OnError   OnError  // what to do when the backend cannot read its counters
 	Quota     bool     // quota mode: the request is refused only when all quota-mode descriptors are over their limits
+	Usage     bool     // operators may list its counters by an entry
+	Varies    bool     // a limit does more or less than refuse what is above it, for all callers; filled in by Compile
+
+	DetailedMetric bool // the metric's name comes from the request's entries instead of Path
 
 	Schedule *Schedule // when its limits apply; nil: always
 
 	ByEntry *ByEntry // what depends on the entries of a request; nil: nothing. Few rules have it, so it is a pointer
-
-	Usage bool // operators may list its counters by an entry
-
-	Varies bool // a limit does more or less than refuse what is above it, for all callers; filled in by Compile
-
-	DetailedMetric bool // the metric's name comes from the request's entries instead of Path
 
 	// Metadata is merged into the answer's dynamic metadata when the rule passes. Values are string, bool, int, float64,
 	// nil, []any and map[string]any. It must not be modified.

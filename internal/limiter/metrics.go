@@ -11,6 +11,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
+// What is exported of a series even while it is zero.
+const (
+	alwaysRule      = 1 << iota // all that every rule has, so that its first hit shows as an increase
+	alwaysPenalties             // the penalties, because a limit of the rule has one
+)
+
 // series counts the hits that were decided under one name: a rule's path, or a name made from a request's values
 // (detailed_metric, value_to_metric, requests' own limits).
 type series struct {
@@ -18,14 +24,16 @@ type series struct {
 	Rule   string // the path below the domain
 	below  bool   // the name has a part below the domain; Rule may still be empty: a request's own limit without entries
 
+	// always has what is exported even while it is zero: alwaysRule, alwaysPenalties. Bits take less memory than two booleans, and
+	// there may be very many rules.
+	always atomic.Uint32
+
 	Total, Over, Near, Within, Shadow, Cached atomic.Uint64 // hits under limits
 
 	Penalties atomic.Uint64 // that have begun
-	penalties atomic.Bool   // a limit of the rule has a penalty: exported even while there were none
 
 	Unlimited atomic.Uint64 // hits under an unlimited rule; no other counter includes them
 
-	ofRule    atomic.Bool            // a rule's series: exported even while it is zero, so that its first hit shows as an increase
 	reference atomic.Pointer[string] // the prefix of its names in the reference's statistics; nil until it is first used
 }
 
@@ -96,9 +104,9 @@ func (m *metrics) ofRule(r *descriptor.Rule) *series {
 	if s == nil {
 		return m.overflow
 	}
-	s.ofRule.Store(true)
+	s.always.Or(alwaysRule)
 	if slices.ContainsFunc(r.Limits, func(l descriptor.Limit) bool { return l.Penalty != nil }) {
-		s.penalties.Store(true)
+		s.always.Or(alwaysPenalties)
 	}
 	return s
 }
@@ -254,7 +262,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
 	for _, s := range m.named.all() {
-		always := s.ofRule.Load()
+		always := s.always.Load()&alwaysRule != 0
 		hits := func(d *prometheus.Desc, n uint64) {
 			if n > 0 || always {
 				counter(d, n, s.Domain, s.Rule)
@@ -267,7 +275,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		hits(withinDesc, s.Within.Load()+unlimited)
 		hits(shadowDesc, s.Shadow.Load())
 		hits(cachedDesc, s.Cached.Load())
-		if n := s.Penalties.Load(); n > 0 || s.penalties.Load() {
+		if n := s.Penalties.Load(); n > 0 || s.always.Load()&alwaysPenalties != 0 {
 			counter(penaltiesDesc, n, s.Domain, s.Rule)
 		}
 	}
