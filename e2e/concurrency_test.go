@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// inFlightLimits are the rate_limits of docs/reference/rules.md for requests in flight.
+// inFlightLimits are the rate_limits of docs/do/reservations.md for requests in flight.
 const inFlightLimits = `
   - actions:
       - request_headers: {header_name: x-user-id, descriptor_key: job}
@@ -25,12 +25,12 @@ const inFlightLimits = `
 // Two requests of a user are in flight. The next ones are refused, and when they end, no place is given back. A place is free when
 // its request ends, or when its client goes away.
 func TestRequestsInFlight(t *testing.T) {
-	page, err := os.ReadFile("../docs/reference/rules.md")
+	page, err := os.ReadFile("../docs/do/reservations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(page), "```yaml\nrate_limits:"+inFlightLimits+"```") {
-		t.Errorf("docs/reference/rules.md shows other rate_limits than these:%s", inFlightLimits)
+		t.Errorf("docs/do/reservations.md shows other rate_limits than these:%s", inFlightLimits)
 	}
 	needsEnvoy(t)
 	f := &fleet{upstream: startUpstream(t)}
