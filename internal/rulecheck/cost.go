@@ -15,7 +15,7 @@ func (c *checker) cost(n *node) {
 	}
 	capacity := uint64(descriptor.MaxRequests)
 	for i := range n.limits {
-		if l := n.limits[i].Limit; l != nil {
+		if l := n.limits[i].Limit; l != nil && l.Enforcement == descriptor.EnforcedForAll {
 			capacity = min(capacity, l.Capacity())
 		}
 	}
@@ -32,6 +32,10 @@ func (c *checker) cost(n *node) {
 					yamlform.Quote(t.Key), yamlform.Quote(v), cost, capacity)
 				break
 			}
+		}
+		if t.Other > capacity && capacity > 0 {
+			c.add(Warning, at, codeCostTooHigh, shorten, "a hit with any other %s counts for %d, and the limit has room for %d: it never passes",
+				yamlform.Quote(t.Key), t.Other, capacity)
 		}
 		group, fold := n.rule.GroupAt(t.Level)
 		shared := n.rule.Shares(t.Level) || fold || group != descriptor.Group{}

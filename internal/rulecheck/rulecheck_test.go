@@ -19,6 +19,29 @@ import (
 // noon is the time of these tests.
 var noon = time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
 
+// A limit that is tried out has room for any cost, and so has a soft one. A cost for all other values is checked too.
+func TestCostsThatNeverPass(t *testing.T) {
+	const day = "{name: d, unit: day, requests_per_unit: 200}"
+	for text, want := range map[string]int{
+		"{key: a, cost: 50, rate_limits: [" + day + ", {name: h, unit: hour, requests_per_unit: 40}]}":                   1,
+		"{key: a, cost: 50, rate_limits: [" + day + ", {name: h, unit: hour, requests_per_unit: 40, shadow: true}]}":     0,
+		"{key: a, cost: 50, rate_limits: [" + day + ", {name: h, unit: hour, requests_per_unit: 40, soft: true}]}":       0,
+		"{key: a, condition: true, cost: {a: {small: 1, \"*\": 500}}, rate_limit: {unit: day, requests_per_unit: 200}}":  1,
+		"{key: a, condition: true, cost: {a: {small: 1, \"*\": 200}}, rate_limit: {unit: day, requests_per_unit: 200}}":  0,
+		"{key: a, condition: true, cost: {a: {small: 300, \"*\": 20}}, rate_limit: {unit: day, requests_per_unit: 200}}": 1,
+	} {
+		got := 0
+		for _, f := range checkText("domain: d\ndescriptors:\n- " + text + "\n") {
+			if f.Code == codeCostTooHigh {
+				got++
+			}
+		}
+		if got != want {
+			t.Errorf("%s: %d warnings of a cost, want %d", text, got, want)
+		}
+	}
+}
+
 func checkText(texts ...string) []Finding {
 	var files []config.File
 	for i, text := range texts {

@@ -275,6 +275,21 @@ func ruleLines(r *descriptor.Rule) []string {
 		}
 		lines = append(lines, text)
 	}
+	if c := r.HitCost(); c != nil {
+		lines = append(lines, "a hit counts for "+c.String())
+	}
+	for i := range r.Levels {
+		key, group, fold := r.Levels[i].Key, descriptor.Group{}, false
+		if group, fold = r.GroupAt(i); fold {
+			lines = append(lines, key+" in any case of letters")
+		}
+		if group != (descriptor.Group{}) {
+			lines = append(lines, key+" grouped by "+group.String())
+		}
+		if r.Shares(i) {
+			lines = append(lines, "one counter for the values of "+key)
+		}
+	}
 	for _, flag := range []struct {
 		set  bool
 		text string

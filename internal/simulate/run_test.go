@@ -356,6 +356,23 @@ descriptors:
 	}
 }
 
+// A change of what a hit counts for, and of the values that share a counter, is shown too.
+func TestChangedCounting(t *testing.T) {
+	const limit = "rate_limit: {unit: minute, requests_per_unit: 100}"
+	old := rules(t, "domain: edge\ndescriptors:\n- {key: a, "+limit+"}\n- {key: b, "+limit+"}\n- {key: c, "+limit+"}\n- {key: d, "+limit+"}\n")
+	now := rules(t, "domain: edge\ndescriptors:\n- {key: a, cost: 2, "+limit+"}\n- {key: b, group: ipv4/24, "+limit+"}\n- {key: c, fold_case: true, "+limit+"}\n- {key: d, condition: true, "+limit+"}\n")
+	want := []string{"a hit counts for 2", "b grouped by ipv4/24", "c in any case of letters", "one counter for the values of d"}
+	r := run(t, simulate.Options{Rules: now, Against: &old}, at(0, "a", "/"))
+	if len(r.ChangedRules) != len(want) {
+		t.Fatalf("%d rules have changed, want %d: %+v", len(r.ChangedRules), len(want), r.ChangedRules)
+	}
+	for i, c := range r.ChangedRules {
+		if n := len(c.New); n != len(c.Old)+1 || c.New[n-1] != want[i] {
+			t.Errorf("%q became %q, want one more: %q", c.Old, c.New, want[i])
+		}
+	}
+}
+
 // A change of on_error is shown, of rules and of domains. So is another order of patterns, because the first that matches decides;
 // the order of all other rules means nothing.
 func TestChangedOrder(t *testing.T) {
