@@ -279,8 +279,9 @@ func ruleLines(r *descriptor.Rule) []string {
 		lines = append(lines, "a hit counts for "+c.String())
 	}
 	for i := range r.Levels {
-		key, group, fold := r.Levels[i].Key, descriptor.Group{}, false
-		if group, fold = r.GroupAt(i); fold {
+		key := r.Levels[i].Key
+		group, fold := r.GroupAt(i)
+		if fold {
 			lines = append(lines, key+" in any case of letters")
 		}
 		if group != (descriptor.Group{}) {
