@@ -1,0 +1,63 @@
+package quota
+
+import (
+	"math"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// Rate is what a token bucket can express of limits.
+type Rate struct {
+	PerSecond float64 // tokens per second; 0: nothing passes
+	Burst     float64 // tokens that may pass at once
+
+	// Interval is the fill interval of all assignments. Envoy fills a bucket continuously, so it only says how finely the rate can be
+	// divided.
+	Interval time.Duration
+}
+
+const (
+	// finest is how many parts of the rate can be told apart, where the interval allows it.
+	finest = 1000
+
+	// longest is the longest fill interval. A limit of one token a year can still be divided into 31 parts.
+	longest = 1_000_000_000 * time.Second
+
+	// least is the lowest rate that Envoy keeps: one token a year. It fills a slower bucket that fast.
+	least = 1.0 / (365 * 24 * 60 * 60)
+)
+
+// RateOf returns what a token bucket can express of a limit whose requests cost so many hits each. It is false for a limit without a rate:
+// concurrency.
+func RateOf(l *descriptor.Limit, cost uint64) (Rate, bool) {
+	if l.Algorithm == descriptor.Concurrency {
+		return Rate{}, false
+	}
+	c := float64(max(cost, 1))
+	r := Rate{PerSecond: float64(l.Requests) / c / l.Window.Length().Seconds(), Burst: float64(l.Capacity()) / c}
+	if r.Burst < 1 || r.PerSecond < least {
+		r = Rate{} // not one request fits
+	}
+	r.Interval = intervalFor(r.PerSecond)
+	return r, true
+}
+
+// Both returns what both limits let pass: the lower rate and the smaller burst.
+func (r Rate) Both(other Rate) Rate {
+	both := Rate{PerSecond: min(r.PerSecond, other.PerSecond), Burst: min(r.Burst, other.Burst)}
+	both.Interval = intervalFor(both.PerSecond)
+	return both
+}
+
+// intervalFor returns the shortest interval in which a rate has enough tokens to be divided.
+func intervalFor(perSecond float64) time.Duration {
+	if perSecond <= 0 {
+		return time.Second
+	}
+	seconds := math.Ceil(finest / perSecond)
+	if seconds >= longest.Seconds() {
+		return longest
+	}
+	return time.Duration(max(seconds, 1)) * time.Second
+}
