@@ -1,0 +1,289 @@
+package quota
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// TTL is how long an assignment lasts. It is renewed at half of it.
+const TTL = 30 * time.Second
+
+const (
+	// spare is the part of the rate that nobody gets. It becomes saved tokens, with which the burst of a subscriber grows. While a
+	// subscriber waits for its first token, more of the rate is spared.
+	spare, spareForWaiting = 0.02, 0.2
+
+	// reserve is the part of the burst that is kept for newcomers.
+	reserve = 0.125
+
+	// turn is the shortest time for which some subscribers hold tokens while others hold none, if there are too few for all.
+	turn = 15 * time.Second
+
+	// growth is by how much a share must grow to be worth a message.
+	growth = 1.1
+
+	// enough is up to how much more than its part a subscriber may keep while others lack rate.
+	enough = 1.02
+
+	// surplus is how much more than its demand a subscriber gets while the rate does not suffice for all. What it does not use is lost to the
+	// others, so it is small. Demand that grows shows in the next report, because refused requests are part of it.
+	surplus = 1.03
+
+	// surplusOfSmall is the same for token buckets of fewer tokens than small.
+	surplusOfSmall = 1.4
+	small          = 5
+)
+
+// Bucket divides a rate among subscribers.
+//
+// Two sums never exceed what the bucket may hand out: the rates that subscribers may use, and their tokens together with the saved ones. A
+// token bucket starts full, and a larger one has more tokens at once, so both are paid with saved tokens. Tokens are saved at the rate that
+// nobody holds. What subscribers pass in a time T is therefore at most the burst and T times the rate.
+type Bucket struct {
+	rate   Rate    // of the whole limit
+	share  Share   // of this process
+	saved  float64 // tokens; with the subscribers' tokens at most share.Burst
+	until  time.Time
+	closed bool // nothing passes for now
+
+	subscribers []*Subscriber
+	lost        []loss
+
+	waiting bool // a subscriber waits for its first token
+
+	wants, parts []float64
+	told         []*Subscriber
+	chosen       []*Subscriber
+}
+
+// loss is what a client holds that has gone.
+type loss struct {
+	rate, burst float64
+	expires     time.Time
+}
+
+// NewBucket returns a bucket that hands out the whole rate, with so many tokens saved.
+func NewBucket(now time.Time, r Rate, saved float64) *Bucket {
+	b := &Bucket{rate: r, share: whole(r), until: now}
+	b.saved = min(max(saved, 0), r.Burst)
+	return b
+}
+
+// NewSharedBucket returns a bucket that hands out nothing until SetShare.
+func NewSharedBucket(now time.Time, r Rate) *Bucket {
+	return &Bucket{rate: r, until: now}
+}
+
+// whole is the share of a process that is alone.
+func whole(r Rate) Share {
+	return Share{Rate: r.PerSecond, Burst: r.Burst, FairRate: r.PerSecond, FairBurst: r.Burst, Processes: 1}
+}
+
+// Rate returns the rate of the whole limit.
+func (b *Bucket) Rate() Rate { return b.rate }
+
+// Share returns the share of this process.
+func (b *Bucket) Share() Share { return b.share }
+
+// SetRate changes the rate of a limit that this process holds alone. The interval stays as it is, because Envoy ignores a change of it.
+func (b *Bucket) SetRate(now time.Time, r Rate) {
+	b.SetWholeRate(r)
+	b.save(now)
+	b.share = whole(r)
+	b.capSaved()
+}
+
+// SetWholeRate changes the rate of a limit of which this process has a share.
+func (b *Bucket) SetWholeRate(r Rate) {
+	r.Interval = b.rate.Interval
+	b.rate = r
+}
+
+// SetShare changes the share of this process. Its saved tokens are added.
+func (b *Bucket) SetShare(now time.Time, s Share) {
+	b.save(now)
+	b.share = s
+	b.saved += s.Saved
+	b.share.Saved = 0
+	b.capSaved()
+}
+
+// Close lets nothing pass, or ends this. Tokens are saved in the meantime.
+func (b *Bucket) Close(closed bool) { b.closed = closed }
+
+// Closed reports whether nothing passes for now.
+func (b *Bucket) Closed() bool { return b.closed }
+
+// Join adds a subscriber.
+func (b *Bucket) Join(now time.Time) *Subscriber {
+	s := &Subscriber{Since: now, position: len(b.subscribers), reported: now, active: now, heard: now}
+	b.subscribers = append(b.subscribers, s)
+	return s
+}
+
+// Report takes in how many requests passed at a subscriber since its report before, and how many did not.
+func (b *Bucket) Report(now time.Time, s *Subscriber, allowed, denied uint64) {
+	b.save(now)
+	b.saved += s.report(now, allowed, denied)
+	b.capSaved()
+}
+
+// Leave removes a subscriber. What it holds is lost until it expires.
+func (b *Bucket) Leave(now time.Time, s *Subscriber) {
+	b.save(now)
+	b.remove(s)
+	s.settle(now)
+	if s.Held.Kind == Tokens && s.sent.IsZero() { // it may have been written all the same
+		s.Sent(now)
+	}
+	l := loss{rate: s.rate(), burst: s.burst(), expires: s.expires}
+	if s.former.rate > 0 || s.former.burst > 0 {
+		expires := s.former.expires
+		if expires.Equal(never) {
+			expires = now.Add(TTL + margin)
+		}
+		if expires.After(l.expires) {
+			l.expires = expires
+		}
+	}
+	if (l.rate > 0 || l.burst > 0) && l.expires.After(now) {
+		b.lost = append(b.lost, l)
+	}
+}
+
+// Forget removes a subscriber that was told to forget the bucket: what it held returns at once.
+func (b *Bucket) Forget(now time.Time, s *Subscriber) {
+	b.save(now)
+	b.remove(s)
+}
+
+func (b *Bucket) remove(s *Subscriber) {
+	last := len(b.subscribers) - 1
+	b.subscribers[s.position] = b.subscribers[last]
+	b.subscribers[s.position].position = s.position
+	b.subscribers[last] = nil
+	b.subscribers = b.subscribers[:last]
+}
+
+// Subscribers returns those who have joined. They belong to the bucket.
+func (b *Bucket) Subscribers() []*Subscriber { return b.subscribers }
+
+// Full reports whether the bucket is as a new one would be: nobody holds anything, and everything is saved.
+func (b *Bucket) Full(now time.Time) bool {
+	b.save(now)
+	return len(b.subscribers) == 0 && len(b.lost) == 0 && b.saved >= b.share.Burst
+}
+
+// out is what subscribers may use: rate and tokens.
+func (b *Bucket) out() (rate, burst float64) {
+	for _, s := range b.subscribers {
+		rate += s.rate()
+		burst += s.burst()
+	}
+	for i := range b.lost {
+		rate += b.lost[i].rate
+		burst += b.lost[i].burst
+	}
+	return rate, burst
+}
+
+// save adds the tokens that nobody could use since the last call.
+func (b *Bucket) save(now time.Time) {
+	if took := now.Sub(b.until).Seconds(); took > 0 {
+		rate, _ := b.out()
+		b.saved += took * max(b.share.Rate-rate, 0)
+		b.until = now
+	}
+	b.capSaved()
+}
+
+func (b *Bucket) capSaved() {
+	_, burst := b.out()
+	b.saved = max(min(b.saved, b.share.Burst-burst), 0)
+}
+
+// settle forgets what has expired at clients.
+func (b *Bucket) settle(now time.Time) {
+	for _, s := range b.subscribers {
+		s.settle(now)
+	}
+	b.lost = slices.DeleteFunc(b.lost, func(l loss) bool { return !l.expires.After(now) })
+}
+
+// Plan returns the subscribers that must be told what they hold from now on. The slice is valid until the next call.
+func (b *Bucket) Plan(now time.Time) []*Subscriber {
+	b.save(now)
+	b.settle(now)
+	b.told = b.told[:0]
+	if b.closed || b.share.Rate <= 0 || b.share.Burst < 1 {
+		for _, s := range b.subscribers {
+			b.tell(s, Assignment{Kind: DenyAll, TTL: TTL})
+		}
+	} else {
+		b.choose(now)
+		b.distribute()
+	}
+	for _, s := range b.subscribers {
+		if !s.told && s.Held.Kind != None && !s.sent.IsZero() && now.Sub(s.sent) >= s.Held.TTL/2 {
+			s.sent = time.Time{} // the same again renews it
+			b.told = append(b.told, s)
+		}
+		s.told = false
+	}
+	return b.told
+}
+
+func (b *Bucket) tell(s *Subscriber, a Assignment) {
+	if s.Held == a {
+		return
+	}
+	s.tell(a)
+	if !s.told {
+		s.told = true
+		b.told = append(b.told, s)
+	}
+}
+
+// choose puts those into chosen who hold tokens now. If there are too few for all, those who ask take turns.
+func (b *Bucket) choose(now time.Time) {
+	b.chosen = append(b.chosen[:0], b.subscribers...)
+	defer b.mark()
+	most := min(b.tokens(), int(min(b.hand()*b.rate.Interval.Seconds(), math.MaxInt32)))
+	if len(b.chosen) <= most {
+		return
+	}
+	b.chosen = slices.DeleteFunc(b.chosen, func(s *Subscriber) bool { return s.Demand == 0 && s.reports > 0 })
+	if len(b.chosen) <= most {
+		return
+	}
+	long := max(turn, time.Duration(min(2/b.share.Rate, 1e6)*float64(time.Second)))
+	first := int(now.UnixNano() / int64(long) * int64(max(most, 1)) % int64(len(b.chosen)))
+	slices.SortFunc(b.chosen, func(x, y *Subscriber) int { return x.Since.Compare(y.Since) })
+	rotated := append(append([]*Subscriber(nil), b.chosen[first:]...), b.chosen[:first]...)
+	b.chosen = append(b.chosen[:0], rotated[:most]...)
+}
+
+// mark sets who is chosen.
+func (b *Bucket) mark() {
+	for _, s := range b.subscribers {
+		s.chosen = false
+	}
+	for _, s := range b.chosen {
+		s.chosen = true
+	}
+}
+
+// hand is the rate to hand out.
+func (b *Bucket) hand() float64 {
+	part := spare
+	if b.waiting {
+		part = spareForWaiting
+	}
+	return min(b.share.Rate, b.share.FairRate) * (1 - part)
+}
+
+// tokens is how many whole tokens can be handed out.
+func (b *Bucket) tokens() int {
+	return int(min(b.share.Burst, max(b.share.FairBurst, 1), math.MaxInt32))
+}

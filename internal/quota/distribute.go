@@ -1,0 +1,144 @@
+package quota
+
+import (
+	"math"
+	"slices"
+)
+
+// target is what a subscriber should hold.
+type target struct {
+	s    *Subscriber
+	fill uint32
+	max  uint32
+}
+
+// distribute lowers and raises what the chosen hold towards their fair parts. The others hold nothing.
+func (b *Bucket) distribute() {
+	targets := b.targets()
+	for _, s := range b.subscribers {
+		if !s.chosen {
+			b.tell(s, Assignment{Kind: DenyAll, TTL: TTL})
+		}
+	}
+	rate, burst := b.out()
+	fewer := rate > b.share.Rate*(1+1e-9) || rate > b.share.FairRate*(1+spare)
+	smaller := burst > max(b.share.FairBurst, 1)
+	for i := range targets {
+		t := &targets[i]
+		fewer = fewer || t.lacksRate()
+		smaller = smaller || t.lacksTokens()
+	}
+	for i := range targets {
+		b.lower(&targets[i], fewer, smaller)
+	}
+	b.waiting = false
+	// Those that hold least come first.
+	slices.SortStableFunc(targets, func(x, y target) int {
+		return int(min(x.s.Held.Fill, math.MaxInt32)) - int(min(y.s.Held.Fill, math.MaxInt32))
+	})
+	rate, _ = b.out()
+	for i := range targets {
+		before := targets[i].s.rate()
+		b.raise(&targets[i], b.share.Rate-rate+before)
+		rate += targets[i].s.rate() - before
+	}
+}
+
+// targets returns the fair parts of the chosen.
+func (b *Bucket) targets() []target {
+	n := len(b.chosen)
+	if n == 0 {
+		return nil
+	}
+	hand, seconds := b.hand(), b.rate.Interval.Seconds()
+	b.wants, b.parts = slices.Grow(b.wants[:0], n)[:n], slices.Grow(b.parts[:0], n)[:n]
+	for i, s := range b.chosen {
+		b.wants[i] = max(s.wants(), hand/float64(n)*floorOf[s.reports == 0])
+	}
+	divide(hand, b.wants, b.parts)
+	all := float64(b.tokens())
+	all = max(all-math.Floor(all*reserve), float64(n))
+	targets := make([]target, n)
+	left, sum := all-float64(n), 0.0
+	for i, s := range b.chosen {
+		before := math.Floor(sum + 1e-9)
+		sum += left * b.parts[i] / hand // the sum is rounded, not the parts: no token is left over
+		targets[i] = target{s: s, fill: whole32(b.parts[i] * seconds), max: whole32(1 + math.Floor(sum+1e-9) - before)}
+	}
+	return targets
+}
+
+// floorOf is the least that a subscriber gets, as a part of an equal share: little if its demand is known, more if it is new.
+var floorOf = map[bool]float64{false: 1.0 / 50, true: 1.0 / 4}
+
+// wants is the rate that a subscriber would use. A small token bucket loses what it cannot hold, so it needs more.
+func (s *Subscriber) wants() float64 {
+	if s.Held.MaxTokens < small {
+		return surplusOfSmall * s.Demand
+	}
+	return surplus * s.Demand
+}
+
+func whole32(f float64) uint32 {
+	return uint32(min(max(math.Floor(f), 1), math.MaxUint32))
+}
+
+// lacksRate reports whether a subscriber should have clearly more, and would use it.
+func (t *target) lacksRate() bool {
+	h := &t.s.Held
+	return h.Kind != Tokens || float64(t.fill) > growth*float64(h.Fill) && t.s.wants() > h.Rate()
+}
+
+// lacksTokens reports whether a subscriber should be able to hold clearly more tokens.
+func (t *target) lacksTokens() bool {
+	h := &t.s.Held
+	return h.Kind != Tokens || float64(t.max) >= 3*float64(h.MaxTokens)
+}
+
+// lower brings a subscriber down to its fair part, if others lack what it has more.
+func (b *Bucket) lower(t *target, fewer, smaller bool) {
+	a := t.s.Held
+	if a.Kind != Tokens {
+		return
+	}
+	if fewer && float64(a.Fill) > enough*float64(t.fill) {
+		a.Fill = t.fill
+	}
+	if smaller && a.MaxTokens > t.max {
+		a.MaxTokens = t.max
+	}
+	b.tell(t.s, a)
+}
+
+// raise brings a subscriber up to its fair part, as far as rate and saved tokens allow.
+func (b *Bucket) raise(t *target, rate float64) {
+	s := t.s
+	a := s.Held
+	if a.Kind != Tokens {
+		a = Assignment{Kind: Tokens, TTL: TTL, Interval: b.rate.Interval}
+	}
+	free := math.Floor(rate*b.rate.Interval.Seconds() + 1e-6) // the product may be a little less than a whole number
+	fill := max(min(float64(t.fill), free), float64(a.Fill))
+	tokens, paid := float64(a.MaxTokens), 0.0
+	switch wanted := float64(t.max); {
+	case tokens == 0: // a bucket starts full
+		tokens = min(wanted, math.Floor(b.saved))
+		paid = tokens
+	case wanted > tokens:
+		had := s.burst()
+		more := max(b.saved-math.Floor(b.share.Burst*reserve), 0)
+		tokens = max(min(wanted, math.Floor(had+more)), tokens)
+		paid = max(tokens-had, 0)
+	}
+	if fill < 1 || tokens < 1 {
+		b.waiting = b.waiting || tokens < 1
+		b.tell(s, Assignment{Kind: DenyAll, TTL: TTL})
+		return
+	}
+	if a.MaxTokens > 0 && fill < growth*float64(a.Fill) && tokens < growth*float64(a.MaxTokens) {
+		return // not worth a message
+	}
+	b.saved -= paid
+	a.Fill, a.MaxTokens = uint32(fill), uint32(tokens)
+	b.tell(s, a)
+}

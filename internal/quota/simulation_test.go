@@ -1,0 +1,304 @@
+package quota
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// envoy is a client that does what Envoy 1.40 does with assignments.
+type envoy struct {
+	demand float64 // requests per second
+	hung   bool    // it neither reads nor reports, but decides
+
+	sub      *Subscriber
+	held     Assignment
+	expires  time.Time
+	content  float64
+	carry    float64 // requests that have not arrived in whole
+	reported time.Time
+	allowed  uint64 // since the last report
+	denied   uint64
+
+	inbox  []written
+	outbox []report
+
+	admitted, wanted float64 // since the beginning
+}
+
+type written struct {
+	at time.Time
+	a  Assignment
+}
+
+type report struct {
+	at              time.Time
+	allowed, denied uint64
+}
+
+// receive replaces the assignment: a token bucket after anything else starts full, after another one it keeps the ratio.
+func (e *envoy) receive(now time.Time, a Assignment) {
+	expired := !e.expires.After(now)
+	switch {
+	case a.Kind != Tokens:
+		e.content = 0
+	case expired || e.held.Kind != Tokens:
+		e.content = float64(a.MaxTokens)
+	case a != e.held:
+		e.content *= float64(a.MaxTokens) / float64(e.held.MaxTokens)
+	}
+	e.held, e.expires = a, now.Add(a.TTL)
+}
+
+// step lets time pass, and requests arrive.
+func (e *envoy) step(now time.Time, dt time.Duration) {
+	for len(e.inbox) > 0 && !e.inbox[0].at.After(now) && !e.hung {
+		e.receive(now, e.inbox[0].a)
+		e.inbox = e.inbox[1:]
+	}
+	e.carry += e.demand * dt.Seconds()
+	arrived := math.Floor(e.carry)
+	e.carry -= arrived
+	e.wanted += arrived
+	pass := 0.0
+	if e.held.Kind == Tokens && e.expires.After(now) {
+		e.content = min(e.content+e.held.Rate()*dt.Seconds(), float64(e.held.MaxTokens))
+		pass = min(arrived, math.Floor(e.content+1e-9))
+		e.content -= pass
+		e.admitted += pass
+	}
+	e.allowed += uint64(pass)
+	e.denied += uint64(arrived - pass)
+}
+
+// world is a bucket with clients, messages under way, and a virtual clock.
+type world struct {
+	b       *Bucket
+	now     time.Time
+	r       *rand.Rand
+	envoys  []*envoy
+	gone    []*envoy // cut off from the server, still deciding
+	planned time.Time
+
+	delay    time.Duration // the longest of a message
+	messages int
+}
+
+func newWorld(l Rate, seed uint64) *world {
+	start := time.Unix(1_800_000_000, 0)
+	return &world{b: NewBucket(start, l, l.Burst), now: start, r: rand.New(rand.NewPCG(seed, 1)), delay: 300 * time.Millisecond}
+}
+
+func (w *world) join(demand float64) *envoy {
+	e := &envoy{demand: demand, reported: w.now.Add(-time.Duration(w.r.IntN(5000)) * time.Millisecond)}
+	e.sub = w.b.Join(w.now)
+	w.envoys = append(w.envoys, e)
+	return e
+}
+
+// leave cuts a client off from the server. It goes on deciding with what it holds.
+func (w *world) leave(e *envoy) {
+	w.b.Leave(w.now, e.sub)
+	w.envoys = slices.DeleteFunc(w.envoys, func(x *envoy) bool { return x == e })
+	w.gone = append(w.gone, e)
+}
+
+const tick = 100 * time.Millisecond
+
+func (w *world) step() {
+	w.now = w.now.Add(tick)
+	for _, e := range w.envoys {
+		e.step(w.now, tick)
+		if w.now.Sub(e.reported) >= 5*time.Second && !e.hung {
+			e.reported = w.now
+			e.outbox = append(e.outbox, report{w.now.Add(w.latency()), e.allowed, e.denied})
+			e.allowed, e.denied = 0, 0
+		}
+		for len(e.outbox) > 0 && !e.outbox[0].at.After(w.now) {
+			w.b.Report(w.now, e.sub, e.outbox[0].allowed, e.outbox[0].denied)
+			e.outbox = e.outbox[1:]
+		}
+	}
+	for _, e := range w.gone {
+		e.step(w.now, tick)
+	}
+	if w.now.Sub(w.planned) < time.Second {
+		return
+	}
+	w.planned = w.now
+	for _, s := range w.b.Plan(w.now) {
+		i := slices.IndexFunc(w.envoys, func(e *envoy) bool { return e.sub == s })
+		e := w.envoys[i]
+		s.Sent(w.now)
+		e.inbox = append(e.inbox, written{w.now.Add(w.latency()), s.Held})
+		w.messages++
+	}
+}
+
+func (w *world) latency() time.Duration { return time.Duration(w.r.Int64N(int64(w.delay))) }
+
+func (w *world) admitted() (sum float64) {
+	for _, e := range append(slices.Clone(w.envoys), w.gone...) {
+		sum += e.admitted
+	}
+	return sum
+}
+
+// bound checks that in no time more passes than the burst and the rate allow: with the level of a bucket of that size.
+type bound struct {
+	l     Rate
+	level float64
+	seen  float64
+	worst float64
+}
+
+func (c *bound) check(w *world) {
+	c.level = max(c.level-c.l.PerSecond*tick.Seconds(), 0)
+	sum := w.admitted()
+	c.level += sum - c.seen
+	c.seen = sum
+	c.worst = max(c.worst, c.level-c.l.Burst)
+}
+
+// TestNeverMoreThanTheBound lets clients join, leave, hang, be cut off and change their demand.
+func TestNeverMoreThanTheBound(t *testing.T) {
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		l := Rate{PerSecond: math.Pow(10, -1+r.Float64()*4)}
+		l.Burst = math.Ceil(l.PerSecond * math.Pow(10, -0.5+2*r.Float64()))
+		l.Interval = intervalFor(l.PerSecond)
+		t.Run(fmt.Sprintf("seed=%d/rate=%.3g/burst=%g", seed, l.PerSecond, l.Burst), func(t *testing.T) {
+			w := newWorld(l, seed)
+			c := bound{l: l}
+			for range 1 + r.IntN(6) {
+				w.join(l.PerSecond * 2 * r.Float64())
+			}
+			for range int(20 * time.Minute / tick) {
+				if n := len(w.envoys); n > 0 && r.IntN(600) == 0 {
+					e := w.envoys[r.IntN(n)]
+					switch r.IntN(5) {
+					case 0:
+						w.leave(e)
+					case 1: // its stream breaks, and it comes back with what it holds
+						w.leave(e)
+						back := *e
+						w.gone = slices.DeleteFunc(w.gone, func(x *envoy) bool { return x == e })
+						back.inbox, back.outbox, back.allowed, back.denied, back.sub = nil, nil, 0, 0, w.b.Join(w.now)
+						w.envoys = append(w.envoys, &back)
+					case 2:
+						e.hung = !e.hung
+					default:
+						e.demand = l.PerSecond * math.Pow(10, -2+3*r.Float64()) * float64(r.IntN(2))
+					}
+				}
+				if r.IntN(900) == 0 && len(w.envoys) < 12 {
+					w.join(l.PerSecond * 2 * r.Float64())
+				}
+				w.step()
+				c.check(w)
+			}
+			if c.worst > 1e-3+1e-6*w.admitted() {
+				t.Errorf("%g more than the bound", c.worst)
+			}
+			if w.admitted() == 0 {
+				t.Error("nothing was admitted")
+			}
+		})
+	}
+}
+
+// TestFairAndUsed has clients of different demand, one after the other, and looks what they get.
+func TestFairAndUsed(t *testing.T) {
+	for _, l := range []Rate{{PerSecond: 100, Burst: 100}, {PerSecond: 10, Burst: 600}, {PerSecond: 1.0 / 6, Burst: 10}, {PerSecond: 1000, Burst: 1000}, {PerSecond: 5, Burst: 5}} {
+		for _, demands := range [][]float64{{2}, {0.5, 0.5}, {1, 1}, {2, 2, 2}, {0.1, 0.1, 2}, {0.02, 0.5, 3, 3}} {
+			t.Run(fmt.Sprint(l.PerSecond, "/", l.Burst, demands), func(t *testing.T) {
+				l.Interval = intervalFor(l.PerSecond)
+				w := newWorld(l, 1)
+				var all []*envoy
+				for _, d := range demands {
+					all = append(all, w.join(d*l.PerSecond))
+					for range int(20 * time.Second / tick) {
+						w.step()
+					}
+				}
+				warm := max(time.Minute, time.Duration(60/l.PerSecond)*time.Second)
+				for range int(warm / tick) {
+					w.step()
+				}
+				before, wantedBefore := make([]float64, len(all)), make([]float64, len(all))
+				for i, e := range all {
+					before[i], wantedBefore[i] = e.admitted, e.wanted
+				}
+				messages := w.messages
+				span := max(2*time.Minute, time.Duration(200/l.PerSecond)*time.Second)
+				for range int(span / tick) {
+					w.step()
+				}
+				wants, fair := make([]float64, len(all)), make([]float64, len(all))
+				sum, wanted := 0.0, 0.0
+				for i, e := range all {
+					wants[i] = (e.wanted - wantedBefore[i]) / span.Seconds()
+					wanted += wants[i]
+				}
+				divide(min(l.PerSecond, wanted), wants, fair)
+				for i, e := range all {
+					got := (e.admitted - before[i]) / span.Seconds()
+					sum += got
+					if got < 0.7*fair[i]-2/span.Seconds() {
+						t.Errorf("client %d of %v got %.3g, its fair part is %.3g: %+v", i, demands, got, fair[i], e.held)
+					}
+				}
+				part := 0.95
+				if l.Burst < 5*float64(len(all)) { // a bucket of few tokens loses what fills it while no request comes
+					part = 0.85
+				}
+				if most := min(l.PerSecond, wanted); sum < part*most-2/span.Seconds() {
+					t.Errorf("%.4g of %.4g per second were used", sum, most)
+				}
+				if n := float64(w.messages-messages) / span.Minutes() / float64(len(all)); n > 6 {
+					t.Errorf("%.1f messages per minute and client", n)
+				}
+			})
+		}
+	}
+}
+
+// TestDivide checks the definition of water-filling on random wants.
+func TestDivide(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 10_000 {
+		n := 1 + r.IntN(8)
+		wants, parts := make([]float64, n), make([]float64, n)
+		wanted := 0.0
+		for i := range wants {
+			wants[i] = float64(r.IntN(4)) * r.Float64() * 10
+			wanted += wants[i]
+		}
+		total := r.Float64() * 30
+		divide(total, wants, parts)
+		sum := 0.0
+		for _, p := range parts {
+			sum += p
+		}
+		if math.Abs(sum-total) > 1e-9*(1+total) {
+			t.Fatalf("%v of %g is %v: the sum is %g", wants, total, parts, sum)
+		}
+		for i := range parts {
+			switch {
+			case wanted <= total && parts[i] < wants[i]-1e-9:
+				t.Fatalf("%v of %g is %v: there is enough, and one gets less than it wants", wants, total, parts)
+			case wanted > total && parts[i] > wants[i]+1e-9:
+				t.Fatalf("%v of %g is %v: one gets more than it wants", wants, total, parts)
+			}
+			for k := range parts {
+				if wanted > total && parts[i] < wants[i]-1e-9 && cmp.Compare(parts[k], parts[i]+1e-9) > 0 {
+					t.Fatalf("%v of %g is %v: one gets less than another and less than it wants", wants, total, parts)
+				}
+			}
+		}
+	}
+}
