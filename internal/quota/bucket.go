@@ -41,15 +41,18 @@ const (
 // token bucket starts full, and a larger one has more tokens at once, so both are paid with saved tokens. Tokens are saved at the rate that
 // nobody holds. What subscribers pass in a time T is therefore at most the burst and T times the rate.
 type Bucket struct {
-	rate   Rate    // of the whole limit
-	share  Share   // of this process
-	saved  float64 // tokens; with the subscribers' tokens at most share.Burst
-	until  time.Time
-	closed bool // nothing passes for now
+	rate  Rate    // of the whole limit
+	share Share   // of this process
+	saved float64 // tokens; with the subscribers' tokens at most share.Burst
+	until time.Time
+
+	fixed   Assignment // for all, if isFixed is set
+	isFixed bool
 
 	subscribers []*Subscriber
 	lost        []loss
 
+	asked   Ask  // last
 	waiting bool // a subscriber waits for its first token
 
 	wants, parts []float64
@@ -109,11 +112,14 @@ func (b *Bucket) SetShare(now time.Time, s Share) {
 	b.capSaved()
 }
 
-// Close lets nothing pass, or ends this. Tokens are saved in the meantime.
-func (b *Bucket) Close(closed bool) { b.closed = closed }
+// Fix gives all subscribers the same assignment. None: they keep what they hold until it expires. Tokens are saved in the meantime.
+func (b *Bucket) Fix(a Assignment) { b.fixed, b.isFixed = a, true }
 
-// Closed reports whether nothing passes for now.
-func (b *Bucket) Closed() bool { return b.closed }
+// Divide ends Fix: the rate is divided.
+func (b *Bucket) Divide() { b.isFixed = false }
+
+// Fixed returns the assignment that all subscribers get, if there is one.
+func (b *Bucket) Fixed() (Assignment, bool) { return b.fixed, b.isFixed }
 
 // Join adds a subscriber.
 func (b *Bucket) Join(now time.Time) *Subscriber {
@@ -166,6 +172,33 @@ func (b *Bucket) remove(s *Subscriber) {
 	b.subscribers = b.subscribers[:last]
 }
 
+// NeedsPlan reports whether another plan may change something before a report comes: somebody waits for rate or tokens, or what was
+// lowered is not confirmed yet.
+func (b *Bucket) NeedsPlan() bool {
+	if b.waiting {
+		return true
+	}
+	for _, s := range b.subscribers {
+		if s.Held.Kind == None || s.former.rate > 0 {
+			return !b.isFixed
+		}
+	}
+	return false
+}
+
+// Renewal returns when the first assignment must be renewed; the zero time if there is none.
+func (b *Bucket) Renewal() (first time.Time) {
+	for _, s := range b.subscribers {
+		if s.Held.Kind == None || s.sent.IsZero() {
+			continue
+		}
+		if at := s.sent.Add(s.Held.TTL / 2); first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	return first
+}
+
 // Subscribers returns those who have joined. They belong to the bucket.
 func (b *Bucket) Subscribers() []*Subscriber { return b.subscribers }
 
@@ -216,11 +249,20 @@ func (b *Bucket) Plan(now time.Time) []*Subscriber {
 	b.save(now)
 	b.settle(now)
 	b.told = b.told[:0]
-	if b.closed || b.share.Rate <= 0 || b.share.Burst < 1 {
+	switch {
+	case b.isFixed && b.fixed.Kind == None:
+		return nil
+	case b.isFixed:
+		b.waiting = false
 		for _, s := range b.subscribers {
-			b.tell(s, Assignment{Kind: DenyAll, TTL: TTL})
+			b.tell(s, b.fixed)
 		}
-	} else {
+	case b.share.Rate <= 0 || b.share.Burst < 1:
+		b.waiting = true
+		for _, s := range b.subscribers {
+			b.deny(s)
+		}
+	default:
 		b.choose(now)
 		b.distribute()
 	}
@@ -232,6 +274,15 @@ func (b *Bucket) Plan(now time.Time) []*Subscriber {
 		s.told = false
 	}
 	return b.told
+}
+
+// deny lets nothing pass at a subscriber. One that came with what another process had given it keeps that while this process tries to
+// take it over.
+func (b *Bucket) deny(s *Subscriber) {
+	if s.Held.Kind == None && s.claim.rate > 0 {
+		return
+	}
+	b.tell(s, Assignment{Kind: DenyAll, TTL: TTL})
 }
 
 func (b *Bucket) tell(s *Subscriber, a Assignment) {

@@ -17,7 +17,7 @@ func (b *Bucket) distribute() {
 	targets := b.targets()
 	for _, s := range b.subscribers {
 		if !s.chosen {
-			b.tell(s, Assignment{Kind: DenyAll, TTL: TTL})
+			b.deny(s)
 		}
 	}
 	rate, burst := b.out()
@@ -122,8 +122,8 @@ func (b *Bucket) raise(t *target, rate float64) {
 	tokens, paid := float64(a.MaxTokens), 0.0
 	switch wanted := float64(t.max); {
 	case tokens == 0: // a bucket starts full
-		tokens = min(wanted, math.Floor(b.saved))
-		paid = tokens
+		tokens = min(wanted, math.Floor(b.saved+s.claim.tokens))
+		paid = max(tokens-s.claim.tokens, 0)
 	case wanted > tokens:
 		had := s.burst()
 		more := max(b.saved-math.Floor(b.share.Burst*reserve), 0)
@@ -132,13 +132,14 @@ func (b *Bucket) raise(t *target, rate float64) {
 	}
 	if fill < 1 || tokens < 1 {
 		b.waiting = b.waiting || tokens < 1
-		b.tell(s, Assignment{Kind: DenyAll, TTL: TTL})
+		b.deny(s)
 		return
 	}
 	if a.MaxTokens > 0 && fill < growth*float64(a.Fill) && tokens < growth*float64(a.MaxTokens) {
 		return // not worth a message
 	}
 	b.saved -= paid
+	s.claim = claim{}
 	a.Fill, a.MaxTokens = uint32(fill), uint32(tokens)
 	b.tell(s, a)
 }

@@ -11,6 +11,9 @@ type Subscriber struct {
 	Since  time.Time  // when it subscribed
 	Demand float64    // requests per second: a moving average of what it reports
 
+	Owner any // for the caller's use
+
+	claim    claim
 	position int // in Bucket.subscribers
 	reports  int // that measured its demand
 	pending  uint64
@@ -34,6 +37,10 @@ type Subscriber struct {
 	chosen bool // it may hold tokens now
 	told   bool // Plan has changed Held
 }
+
+// claim is what a subscriber holds that another process has given it: the rate that it was seen to use, and of the tokens those that this
+// process has taken over.
+type claim struct{ rate, tokens float64 }
 
 const (
 	// shortest is the shortest time over which demand is measured.
