@@ -94,6 +94,8 @@ var domainSettings = [...]struct {
 		func(a, b *descriptor.DomainSpec) bool { return a.Refunds == b.Refunds }},
 	{"headers", func(d *descriptor.DomainSpec) bool { return d.Headers != nil },
 		func(a, b *descriptor.DomainSpec) bool { return a.Headers.Same(b.Headers) }},
+	{"quota_buckets", func(d *descriptor.DomainSpec) bool { return d.QuotaBuckets != nil },
+		func(a, b *descriptor.DomainSpec) bool { return a.QuotaBuckets.Same(b.QuotaBuckets) }},
 }
 
 // otherSettings returns an error for each setting of the domain that differs from the setting in another file.
@@ -155,7 +157,7 @@ func (l *ledger) compile() (*descriptor.Tree, error) {
 			d.Children = append(d.Children, s.Children...)
 			d.Admission, d.OnError, d.Headers = cmp.Or(d.Admission, s.Admission), cmp.Or(d.OnError, s.OnError), cmp.Or(d.Headers, s.Headers)
 			d.RequestOverride, d.Refunds = cmp.Or(d.RequestOverride, s.RequestOverride), cmp.Or(d.Refunds, s.Refunds)
-			d.EnvoyDelay = d.EnvoyDelay || s.EnvoyDelay
+			d.EnvoyDelay, d.QuotaBuckets = d.EnvoyDelay || s.EnvoyDelay, cmp.Or(d.QuotaBuckets, s.QuotaBuckets)
 		}
 		domains = append(domains, d)
 	}

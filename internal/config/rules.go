@@ -74,6 +74,9 @@ func init() {
 		{Key: yamlform.Key{Name: "envoy_delay", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
 			Doc: "Envoy holds the requests that a `leaky_bucket` delays, if its fault filter follows; absent: clients get the delay in a header, and have to wait themselves"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.EnvoyDelay = v.Flag() }},
+		{Key: yamlform.Key{Name: "quota_buckets", Type: yamlform.MapOf("quota_buckets"), Extension: true,
+			Doc: "how the buckets of Envoy's rate limit quota filter find their rules"},
+			Read: func(d *domainReading, v yamlform.Value) { d.spec.QuotaBuckets = readQuotaBuckets(v) }},
 	}...)
 
 	text, flag := yamlform.Type{Kind: yamlform.Text}, yamlform.Type{Kind: yamlform.Flag}

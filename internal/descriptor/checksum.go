@@ -35,6 +35,9 @@ func (c *checksums) domain(d *Domain) {
 			b = appendText(b, h.String())
 		}
 	}
+	if q := d.QuotaBuckets; q != nil && (len(q.Order) > 0 || q.Deny) {
+		b = appendText(append(b, 'q'), q.String())
+	}
 	c.text = b
 	c.path = hashBytes(hashStart, b)
 	c.sum += c.path

@@ -27,6 +27,7 @@ type DomainSpec struct {
 	RequestOverride RequestOverride
 	Refunds         Refunds
 	EnvoyDelay      bool // answers tell Envoy to hold requests that a leaky bucket delays
+	QuotaBuckets    *QuotaBuckets
 
 	// Copy makes the tree copy the rules, so that the spec stays unchanged and may be used again. The rules' limits must
 	// already be compiled. The tree shares the limits that it does not need to change.
@@ -115,8 +116,9 @@ type Domain struct {
 	Reservable      bool     // a rule has limits that hold reservations
 	RequestOverride RequestOverride
 	Refunds         Refunds
-	EnvoyDelay      bool  // answers tell Envoy to hold requests that a leaky bucket delays
-	RequestLimits   *Rule // placeholder rule for the limits that requests bring along, which have no rule
+	EnvoyDelay      bool          // answers tell Envoy to hold requests that a leaky bucket delays
+	QuotaBuckets    *QuotaBuckets // nil: pairs by key, and a bucket without a rule lets everything pass
+	RequestLimits   *Rule         // placeholder rule for the limits that requests bring along, which have no rule
 
 	edges edges
 	rules []*Rule // indexed by node, the domain itself first; nil where a level has no rate limit
@@ -150,7 +152,7 @@ func Compile(domains []DomainSpec, o Options) (*Tree, error) {
 		if t.domains[spec.Name] != nil {
 			return nil, fmt.Errorf("compile rules: domain %q twice", spec.Name)
 		}
-		d := &Domain{Name: spec.Name, Admission: spec.Admission, OnError: spec.OnError, Headers: spec.Headers, RequestOverride: spec.RequestOverride, Refunds: spec.Refunds, EnvoyDelay: spec.EnvoyDelay, RequestLimits: &Rule{Domain: spec.Name}, edges: newEdges(o.PatternBytes), rules: make([]*Rule, 1)}
+		d := &Domain{Name: spec.Name, Admission: spec.Admission, OnError: spec.OnError, Headers: spec.Headers, RequestOverride: spec.RequestOverride, Refunds: spec.Refunds, EnvoyDelay: spec.EnvoyDelay, QuotaBuckets: spec.QuotaBuckets, RequestLimits: &Rule{Domain: spec.Name}, edges: newEdges(o.PatternBytes), rules: make([]*Rule, 1)}
 		before := len(t.Rules)
 		sums.domain(d)
 		c := compiler{tree: t, domain: d, copies: spec.Copy, months: o.CalendarMonths, sums: &sums}

@@ -40,7 +40,7 @@ func TestDebug(t *testing.T) {
 		{Key: "bucket", Rule: bucket},
 		{Key: "model", Rule: priced},
 		{Key: "free", Rule: &descriptor.Rule{Unlimited: true}},
-	}}, {Name: "more", Admission: descriptor.AllOrNothing, OnError: descriptor.OnErrorAllow, Headers: &headers, RequestOverride: descriptor.RequestMin, Refunds: descriptor.RefundsDeny, EnvoyDelay: true, Children: []descriptor.NodeSpec{
+	}}, {Name: "more", Admission: descriptor.AllOrNothing, OnError: descriptor.OnErrorAllow, Headers: &headers, RequestOverride: descriptor.RequestMin, Refunds: descriptor.RefundsDeny, EnvoyDelay: true, QuotaBuckets: &descriptor.QuotaBuckets{Order: []string{"plan", "ip"}, Deny: true}, Children: []descriptor.NodeSpec{
 		{Key: "ip", Kind: descriptor.MatchCIDR, Value: "10.0.0.0/8", Rule: leaky},
 		{Key: "ip", Kind: descriptor.MatchValues, Values: []string{"a", "b"}, Rule: several},
 	}}}, descriptor.Options{})
@@ -69,7 +69,7 @@ edge.path_/a.user: unit=WEEK requests_per_unit=7, shadow_mode: true, quota_mode:
 edge.bucket: unit=SECOND requests_per_unit=1, shadow_mode: false, quota_mode: false, unit_multiplier: 30, algorithm: token_bucket, burst: 1
 edge.model: unit=DAY requests_per_unit=100, shadow_mode: false, quota_mode: false, cost: {"model": {"large": 10, "small": 1, "*": 3}}, scale: {by: "model", max: 40}
 edge.free: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, unlimited: true
-# domain more, admission: all_or_nothing, on_error: allow, headers: [ietf, retry-after, {name: X-Left, value: "{remaining}", when: passed}], request_override: min, refunds: deny, envoy_delay: true
+# domain more, admission: all_or_nothing, on_error: allow, headers: [ietf, retry-after, {name: X-Left, value: "{remaining}", when: passed}], request_override: min, refunds: deny, envoy_delay: true, quota_buckets: {order: ["plan", "ip"], default: deny}
 more.ip_10.0.0.0/8: unit=SECOND requests_per_unit=2, shadow_mode: false, quota_mode: false, on_error: deny, algorithm: leaky_bucket, burst: 0, nodelay: 5, lease: true
 more.ip_a,b: unit=SECOND requests_per_unit=1, shadow_mode: false, quota_mode: false, align: first_hit, count_denied: false, name: short
 more.ip_a,b: unit=MONTH requests_per_unit=9, shadow_mode: false, quota_mode: false, calendar: UTC, name: long

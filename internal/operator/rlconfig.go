@@ -66,6 +66,9 @@ func writeDomain(w io.Writer, d *descriptor.Domain) {
 	if d.EnvoyDelay {
 		s += ", envoy_delay: true"
 	}
+	if d.QuotaBuckets != nil {
+		s += ", quota_buckets: " + d.QuotaBuckets.String()
+	}
 	if s != "" {
 		fmt.Fprintf(w, "# domain %s%s\n", d.Name, s)
 	}

@@ -38,6 +38,7 @@ const (
 	codeCostTooHigh     = "cost-too-high"
 	codeCostOfOne       = "cost-of-one"
 	codeDelayAlone      = "delay-alone"
+	codeBucketOrder     = "bucket-order"
 	codeReplacesNobody  = "replaces-nobody"
 	codeNoSuchLimit     = "no-such-limit"
 	codeNameTwice       = "name-twice"
@@ -85,6 +86,7 @@ var Codes = []Code{
 	{codeCostTooHigh, "a `cost` above what the limit has: such a request never passes"},
 	{codeCostOfOne, "a `cost` by a value that has a counter of its own"},
 	{codeDelayAlone, "`envoy_delay` in a domain in which no request waits"},
+	{codeBucketOrder, "`order` of `quota_buckets` with a key that no rule has, or with keys in an order that no rule has"},
 	{codeReplacesNobody, "`replaces` of a name that no rate limit of the domain has"},
 	{codeNoSuchLimit, "a header `of` a name that no rate limit of the domain has"},
 	{codeNameTwice, "a name that several rules of a domain have"},

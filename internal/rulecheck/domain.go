@@ -14,6 +14,7 @@ type domain struct {
 	at     yamlform.Position
 	roots  []*node
 	delays []yamlform.Position // where it has envoy_delay: true
+	orders [][]listed          // of its quota buckets
 	of     []listed            // the names of limits that its headers describe
 	named  bool                // a header shows the name of a limit
 }
@@ -121,6 +122,15 @@ func (r *domainReader) document(v yamlform.Value) {
 	d.roots = append(d.roots, r.nodes(keys["descriptors"])...)
 	if delay := keys["envoy_delay"]; delay.Given() && delay.Flag() {
 		d.delays = append(d.delays, delay.Position())
+	}
+	if buckets := keys["quota_buckets"]; buckets.Given() {
+		if order := buckets.Keys()["order"]; order.Given() {
+			var all []listed
+			for key := range order.Items() {
+				all = append(all, listed{key.Written(), key.Position()})
+			}
+			d.orders = append(d.orders, all)
+		}
 	}
 	if headers := keys["headers"]; headers.Given() {
 		for item := range headers.Items() {

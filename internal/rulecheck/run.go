@@ -159,6 +159,7 @@ func (c *checker) domain(d *domain) {
 	c.names(d)
 	c.superfluous(d)
 	c.delay(d)
+	c.buckets(d)
 }
 
 // oncePerFile are codes with at most one finding per file: there may be thousands, and each alone says little.

@@ -19,6 +19,8 @@ func Rules() *jsonschema.Schema {
 	relateDescriptor(s.Definitions["descriptor"])
 	s.Definitions["file"].Properties["headers"].AnyOf[0] = headers()
 	relateHeader(s.Definitions["header"])
+	keys := config.MaxBucketOrder
+	s.Definitions["quota_buckets"].Properties["order"].AnyOf[0].MaxItems = &keys
 
 	limit := s.Definitions["limit"]
 	relateLimit(limit)

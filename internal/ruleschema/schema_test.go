@@ -277,6 +277,13 @@ func TestRulesRelations(t *testing.T) {
 	} {
 		agree(t, r, h, []byte("domain: d\nheaders: [{"+h+"}]\n"))
 	}
+	for _, b := range []string{
+		"", "{}", "true", "[plan]", "{order: [plan, user]}", "{order: [plan, 7]}", "{order: plan}", "{order: []}", "{order:}", "{order: [plan, plan]}", "{order: ['']}", "{order: ['*']}", "{order: [1.5]}", "{ordr: [plan]}",
+		"{default: allow}", "{default: deny, order: [plan]}", "{default: Deny}", "{default: true}", "{default:}", "{order: [" + strings.Repeat("k, ", 32) + "]}",
+		"{order: [k" + strings.Join(strings.Split("0123456789abcdefghijklmnopqrstuv", ""), ", k") + "]}", "{order: [k" + strings.Join(strings.Split("0123456789abcdefghijklmnopqrstuvw", ""), ", k") + "]}",
+	} {
+		agree(t, r, b, []byte("domain: d\nquota_buckets: "+b+"\n"))
+	}
 }
 
 // TestWritten holds the committed schemas to the code.

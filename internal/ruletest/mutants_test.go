@@ -99,8 +99,8 @@ func (m *mutator) visit(key string, v yamlform.Value) bool {
 }
 
 // unseen are keys whose change no test can notice: the behaviour when a store fails, how counters are shared with Redis,
-// and the names of metrics. A changed domain name gives another domain.
-var unseen = []string{"domain", "on_error", "lease", "detailed_metric", "value_to_metric"}
+// the names of metrics, and quota buckets. A changed domain name gives another domain.
+var unseen = []string{"domain", "on_error", "lease", "detailed_metric", "value_to_metric", "order", "default"}
 
 // ruleKeys returns the keys of the rule language by name.
 var ruleKeys = sync.OnceValue(func() map[string]yamlform.Key {
