@@ -82,6 +82,10 @@ func TestExplainCommand(t *testing.T) {
 		{[]string{"--rules", filepath.Join(bad, "rules1.yaml"), "method=GET"}, 1, "", "rules1.yaml cannot be used"},
 		{[]string{"--rules", t.TempDir(), "method=GET"}, 1, "", "no rule file in"},
 		{[]string{"--rules", filepath.Join(bad, "gone"), "method=GET"}, 2, "", "gone"},
+		{[]string{"--quota-bucket", "path=/search,method=GET"}, 0, "\nbucket   the pairs are sorted by key; without a rule everything passes\n", ""},
+		{[]string{"--quota-bucket", "method=GET,path=/search,method=POST"}, 2, "", "descriptor 1: the key \"method\" twice: the id of a quota bucket has each key once"},
+		{[]string{"--quota-bucket", "--limit", "9/day", "method=GET"}, 2, "", "--quota-bucket and --limit"},
+		{[]string{"--quota-bucket", "--domain", "egde", "method=GET"}, 3, "did you mean edge?", ""},
 		{[]string{"method"}, 2, "", "descriptor 1: \"method\" has no value: write `method=value`"},
 		{[]string{"--limit", "many", "method=GET"}, 2, "", "--limit many: write requests per window"},
 		{[]string{"--limit", "9/fortnight", "method=GET"}, 2, "", `"fortnight" is no unit of time`},
@@ -105,6 +109,21 @@ func TestExplainCommand(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(stdout), &report); err != nil || code != 0 || !report.Refuses || report.Descriptors[0].Limits[0].Words != "3 per year, fixed window" {
 		t.Errorf("%d %v\n%s", code, err, stdout)
+	}
+}
+
+// The pairs of a quota bucket's id are matched in the order that the domain says, in whatever order they are given.
+func TestExplainQuotaBucket(t *testing.T) {
+	const buckets = "domain: d\nquota_buckets: {order: [user, plan], default: deny}\ndescriptors:\n  - {key: user, descriptors: [{key: plan, rate_limit: {unit: day, requests_per_unit: 5}}]}\n"
+	const line = "bucket   the pairs have the order user, plan, then others by key; without a rule everything is refused\n"
+	for _, id := range []string{"plan=gold,user=ada", "user=ada,plan=gold"} {
+		code, stdout, stderr := asks(t, "explain", "-d", "d", "--rules", rulesOf(t, buckets), "--quota-bucket", id)
+		if code != 0 || !strings.Contains(stdout, line) || !strings.Contains(stdout, "d|user=ada|plan=gold|") || stderr != "" {
+			t.Errorf("%s: %d\n%s%s", id, code, stdout, stderr)
+		}
+	}
+	if code, _, stderr := asks(t, "explain", "-d", "d", "-s", "localhost:1", "--quota-bucket", "a=b"); code != 2 || !strings.Contains(stderr, "--quota-bucket needs --rules") {
+		t.Errorf("%d %s", code, stderr)
 	}
 }
 

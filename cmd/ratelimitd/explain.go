@@ -21,6 +21,7 @@ import (
 type explainCommand struct {
 	Ask    askOptions `embed:""`
 	At     string     `placeholder:"TIME" help:"Time of the request, such as 2026-03-10T12:00:00Z, or a date. Unset: now."`
+	Bucket bool       `name:"quota-bucket" help:"Each descriptor is the id of a quota bucket: its pairs are matched in the order of the domain's quota_buckets."`
 	Server string     `short:"s" placeholder:"ADDRESS" help:"Debug port of a server, such as localhost:6070, whose rules are explained. With --rules: explain those files, and show the state of the server's counters."`
 
 	Output  outputOptions  `embed:"" group:"Output"`
@@ -38,6 +39,7 @@ func (*explainCommand) about() about {
 		note: "The rules come from a folder or file (--rules, or RUNTIME_ROOT and so on), or from a server (--server). Settings of rules and answers have the flags and variables of serve: \"ratelimitd help settings\" lists them.",
 		examples: []example{
 			{"what the rules of a folder do", "ratelimitd explain --rules config/domains -d messaging to_number=2061234567"},
+			{"the rule of a quota bucket, whose pairs have no order", "ratelimitd explain --rules rules -d api --quota-bucket user=ada,plan=gold"},
 			{"with the overrides of a file", "ratelimitd explain --rules rules --overrides overrides.yaml -d api tenant=acme"},
 			{"what a server does, and what its counters hold", "ratelimitd explain -s localhost:6070 -d messaging to_number=2061234567"},
 		},
@@ -57,6 +59,11 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 	now, err := o.now()
 	if err != nil {
 		return misuse(err)
+	}
+	if o.Bucket {
+		if err := o.isBucket(entries); err != nil {
+			return misuse(err)
+		}
 	}
 	if o.Server != "" && o.Rules.Rules == "" {
 		if o.Overrides != "" {
@@ -78,8 +85,13 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
+	if o.Bucket {
+		for _, e := range entries {
+			tree.Domain(o.Ask.Domain).OrderBucket(e)
+		}
+	}
 	folder, _ := o.Rules.dir()
-	options := explain.Options{Overrides: overrides, Tree: tree, Settings: o.Answers.settings(), KeyPrefix: o.KeyPrefix, Domain: o.Ask.Domain, Now: now}
+	options := explain.Options{Overrides: overrides, Tree: tree, Settings: o.Answers.settings(), KeyPrefix: o.KeyPrefix, Domain: o.Ask.Domain, Now: now, QuotaBucket: o.Bucket}
 	for _, e := range entries {
 		d := limiter.Descriptor{Entries: e}
 		if limit != nil {
@@ -100,6 +112,26 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 		failed = o.states(ctx, s, report, entries, limit)
 	}
 	return o.write(s, report, failed)
+}
+
+// isBucket reports whether the descriptors can be ids of quota buckets, whose order only rule files say.
+func (o *explainCommand) isBucket(ids [][]descriptor.Entry) error {
+	if o.Server != "" && o.Rules.Rules == "" {
+		return errors.New("--quota-bucket needs --rules: a server does not say in which order it matches the pairs of a bucket")
+	}
+	if o.Ask.Limit != "" {
+		return errors.New("--quota-bucket and --limit: a quota bucket brings no limit along; leave out one of them")
+	}
+	for i, id := range ids {
+		seen := make(map[string]bool, len(id))
+		for _, e := range id {
+			if seen[e.Key] {
+				return fmt.Errorf("descriptor %d: the key %q twice: the id of a quota bucket has each key once", i+1, e.Key)
+			}
+			seen[e.Key] = true
+		}
+	}
+	return nil
 }
 
 func (o *explainCommand) write(s streams, report *explain.Report, failed error) (err error) {

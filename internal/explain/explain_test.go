@@ -117,6 +117,8 @@ func TestText(t *testing.T) {
 		"own_headers":    {Options{Domain: "shop"}, []string{"app=a"}},
 		"enforced":       {Options{Domain: "shop"}, []string{"user=kim"}},
 		"not_enforced":   {Options{Domain: "shop"}, []string{"user=ann"}},
+		"bucket":         {Options{QuotaBucket: true}, []string{"method=GET,path=/search"}},
+		"bucket_ordered": {Options{Domain: "shop", QuotaBucket: true}, []string{"user=kim,app=a"}},
 		"control_bytes":  {Options{}, []string{"method=GET,path=/s\x1b[2J\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {

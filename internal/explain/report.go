@@ -10,6 +10,8 @@ type Report struct {
 	DidYouMean string `json:"did_you_mean,omitempty"`
 	Admission  Choice `json:"admission"`
 
+	QuotaBucket *QuotaBucket `json:"quota_bucket,omitempty"` // the descriptors are ids of quota buckets
+
 	Descriptors []Descriptor `json:"descriptors"`
 
 	HeadersAsked bool `json:"headers_asked"` // the domain or the server enables headers
@@ -25,6 +27,12 @@ type Report struct {
 type Choice struct {
 	Value string `json:"value"`
 	By    string `json:"by"`
+}
+
+// QuotaBucket is what the domain says about quota buckets.
+type QuotaBucket struct {
+	Order   []string `json:"order"`   // the keys that are matched first; the others follow, sorted by key
+	Default string   `json:"default"` // "allow" or "deny": what a bucket without a rule gets
 }
 
 // Entry is one key/value pair.

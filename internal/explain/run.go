@@ -20,6 +20,9 @@ type Options struct {
 	Domain      string
 	Descriptors []limiter.Descriptor // their hits are ignored
 	Now         time.Time            // when the request arrives
+
+	// QuotaBucket means that the descriptors are the ids of quota buckets, with their pairs in the order of the domain.
+	QuotaBucket bool
 }
 
 // Run explains one request. It returns a limiter.InvalidError for a request that no server would answer, such as one without
@@ -42,6 +45,9 @@ func (x *explainer) run(ctx context.Context) (*Report, error) {
 	r := &Report{Domain: x.o.Domain, Known: x.domain != nil, Passing: []Header{}, Refused: []Header{}}
 	if !r.Known {
 		r.DidYouMean = closestDomain(x.o.Tree, x.o.Domain)
+	}
+	if x.o.QuotaBucket {
+		r.QuotaBucket = quotaBucket(x.domain)
 	}
 	r.Admission = x.admission()
 	first, err := x.decide(ctx, nil)
@@ -218,6 +224,17 @@ func (x *explainer) onError(r *descriptor.Rule) Choice {
 	default:
 		return Choice{descriptor.OnErrorNames[descriptor.OnErrorError], "server"}
 	}
+}
+
+func quotaBucket(d *descriptor.Domain) *QuotaBucket {
+	q := &QuotaBucket{Order: []string{}, Default: "allow"}
+	if d != nil && d.QuotaBuckets != nil {
+		q.Order = append(q.Order, d.QuotaBuckets.Order...)
+	}
+	if d.DefaultDenies() {
+		q.Default = "deny"
+	}
+	return q
 }
 
 func (x *explainer) admission() Choice {

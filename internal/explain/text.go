@@ -20,7 +20,11 @@ func WriteText(to io.Writer, r *Report, color bool) error {
 		}
 		w.descriptor(r, &r.Descriptors[i])
 	}
-	if r.Matched() > 0 && r.Server == "" {
+	if r.QuotaBucket != nil {
+		w.Line("")
+		w.bucket(r.QuotaBucket)
+	}
+	if r.Matched() > 0 && r.Server == "" && r.QuotaBucket == nil { // a client that decides itself gets no headers
 		w.Line("")
 		w.headers(r)
 	}
@@ -65,6 +69,19 @@ func (w reportWriter) descriptor(r *Report, d *Descriptor) {
 	if d.StateRule != "" {
 		w.row("", "%s", w.Paint(terminal.Yellow, "the server counts this under another rule: "+terminal.Clean(d.StateRule)))
 	}
+}
+
+// bucket says in which order the pairs of a bucket's id are matched.
+func (w reportWriter) bucket(q *QuotaBucket) {
+	order := "the pairs are sorted by key"
+	if len(q.Order) > 0 {
+		order = "the pairs have the order " + terminal.Clean(strings.Join(q.Order, ", ")) + ", then others by key"
+	}
+	then := "passes"
+	if q.Default == "deny" {
+		then = "is refused"
+	}
+	w.row("bucket", "%s; without a rule everything %s", order, then)
 }
 
 func (w reportWriter) meant(guess string) {
