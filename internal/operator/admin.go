@@ -23,6 +23,8 @@ type admin struct {
 	rules   Rules
 	bounds  Bounds
 	hotKeys func(hotkeys.Query) hotkeys.Report // nil: off
+	shares  Shares                             // nil: there are none
+	host    string
 }
 
 var fileStates = map[descriptor.FileState]adminv1.RuleFileState{

@@ -29,6 +29,8 @@ type Options struct {
 	Counters Counters                           // operators may look at them and clear them; required, unless NoServices
 	Usage    Usage                              // lists descriptors with live counters; nil: off
 	HotKeys  func(hotkeys.Query) hotkeys.Report // nil: off
+	Shares   Shares                             // of the clients that decide with quotas; nil: there are none
+	Host     string                             // the name of this machine, shown with the shares
 
 	// The console shows these; nil: it says that they are not known.
 	Decisions Decisions

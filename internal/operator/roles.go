@@ -38,6 +38,8 @@ var needs = map[string]need{
 	adminconnect.AdminServiceExplainProcedure:       toRead,
 	adminconnect.AdminServiceHotKeysProcedure:       toRead,
 
+	adminconnect.AdminServiceListSharesProcedure: {role: roleRead, named: true}, // as Peek
+
 	adminconnect.CounterServicePeekProcedure:  {role: roleRead, named: true}, // it shows what a caller did
 	adminconnect.CounterServiceResetProcedure: toOperate,
 

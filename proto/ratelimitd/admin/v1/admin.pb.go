@@ -151,6 +151,63 @@ func (MatchKind) EnumDescriptor() ([]byte, []int) {
 	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{1}
 }
 
+// AssignmentKind is what a client may let pass in a quota bucket.
+type AssignmentKind int32
+
+const (
+	// Nothing is assigned: the client decides by its own configuration.
+	AssignmentKind_ASSIGNMENT_KIND_UNSPECIFIED AssignmentKind = 0
+	// Every request passes.
+	AssignmentKind_ASSIGNMENT_KIND_ALLOW_ALL AssignmentKind = 1
+	// No request passes.
+	AssignmentKind_ASSIGNMENT_KIND_DENY_ALL AssignmentKind = 2
+	// A token bucket decides.
+	AssignmentKind_ASSIGNMENT_KIND_TOKENS AssignmentKind = 3
+)
+
+// Enum value maps for AssignmentKind.
+var (
+	AssignmentKind_name = map[int32]string{
+		0: "ASSIGNMENT_KIND_UNSPECIFIED",
+		1: "ASSIGNMENT_KIND_ALLOW_ALL",
+		2: "ASSIGNMENT_KIND_DENY_ALL",
+		3: "ASSIGNMENT_KIND_TOKENS",
+	}
+	AssignmentKind_value = map[string]int32{
+		"ASSIGNMENT_KIND_UNSPECIFIED": 0,
+		"ASSIGNMENT_KIND_ALLOW_ALL":   1,
+		"ASSIGNMENT_KIND_DENY_ALL":    2,
+		"ASSIGNMENT_KIND_TOKENS":      3,
+	}
+)
+
+func (x AssignmentKind) Enum() *AssignmentKind {
+	p := new(AssignmentKind)
+	*p = x
+	return p
+}
+
+func (x AssignmentKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AssignmentKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_ratelimitd_admin_v1_admin_proto_enumTypes[2].Descriptor()
+}
+
+func (AssignmentKind) Type() protoreflect.EnumType {
+	return &file_ratelimitd_admin_v1_admin_proto_enumTypes[2]
+}
+
+func (x AssignmentKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AssignmentKind.Descriptor instead.
+func (AssignmentKind) EnumDescriptor() ([]byte, []int) {
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
 // ListRuleFilesRequest has no fields yet.
 type ListRuleFilesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1438,6 +1495,425 @@ func (x *HitRange) GetAtMost() uint64 {
 	return 0
 }
 
+// ListSharesRequest selects quota buckets.
+type ListSharesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The domain of the buckets.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// Entries that the id of a bucket must have, in any order; empty: all buckets. The 10000 buckets with most demand are searched.
+	Entries []*Entry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
+	// How many buckets to list; 0 means 100, the maximum is 1000.
+	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSharesRequest) Reset() {
+	*x = ListSharesRequest{}
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSharesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSharesRequest) ProtoMessage() {}
+
+func (x *ListSharesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSharesRequest.ProtoReflect.Descriptor instead.
+func (*ListSharesRequest) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ListSharesRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *ListSharesRequest) GetEntries() []*Entry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *ListSharesRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// ListSharesResponse lists quota buckets.
+type ListSharesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether any rules are loaded for the domain.
+	DomainKnown bool `protobuf:"varint,1,opt,name=domain_known,json=domainKnown,proto3" json:"domain_known,omitempty"`
+	// The host of the process that answers. It knows only what its own clients hold.
+	Host string `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
+	// The buckets with most demand first.
+	Buckets []*BucketShares `protobuf:"bytes,3,rep,name=buckets,proto3" json:"buckets,omitempty"`
+	// How many buckets of the domain the process has, listed or not.
+	Total uint32 `protobuf:"varint,4,opt,name=total,proto3" json:"total,omitempty"`
+	// Whether more buckets may match than are listed.
+	More          bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSharesResponse) Reset() {
+	*x = ListSharesResponse{}
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSharesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSharesResponse) ProtoMessage() {}
+
+func (x *ListSharesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSharesResponse.ProtoReflect.Descriptor instead.
+func (*ListSharesResponse) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ListSharesResponse) GetDomainKnown() bool {
+	if x != nil {
+		return x.DomainKnown
+	}
+	return false
+}
+
+func (x *ListSharesResponse) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *ListSharesResponse) GetBuckets() []*BucketShares {
+	if x != nil {
+		return x.Buckets
+	}
+	return nil
+}
+
+func (x *ListSharesResponse) GetTotal() uint32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *ListSharesResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// BucketShares is a quota bucket, and who holds what of its limit.
+type BucketShares struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pairs of the bucket's id, in the order in which they are matched.
+	Entries []*Entry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	// The path of the rule that matches; empty: none does.
+	Rule string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
+	// The limits in words; empty: there are none.
+	Limit string `protobuf:"bytes,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	// What all processes together may let pass; absent: there is no limit to share.
+	LimitRate *TokenRate `protobuf:"bytes,4,opt,name=limit_rate,json=limitRate,proto3" json:"limit_rate,omitempty"`
+	// The part of this process; absent: as limit_rate.
+	ProcessRate *TokenRate `protobuf:"bytes,5,opt,name=process_rate,json=processRate,proto3" json:"process_rate,omitempty"`
+	// The sum of what the clients of this process hold; absent: as limit_rate.
+	HeldRate *TokenRate `protobuf:"bytes,6,opt,name=held_rate,json=heldRate,proto3" json:"held_rate,omitempty"`
+	// How many processes share the limit.
+	Processes uint32 `protobuf:"varint,7,opt,name=processes,proto3" json:"processes,omitempty"`
+	// Requests per second that the clients of this process together receive, whether they pass or not.
+	Demand float64 `protobuf:"fixed64,8,opt,name=demand,proto3" json:"demand,omitempty"`
+	// How many clients of this process use the bucket.
+	Clients uint32 `protobuf:"varint,9,opt,name=clients,proto3" json:"clients,omitempty"`
+	// What each of them holds, those that hold most first: at most 1000.
+	Held          []*HeldShare `protobuf:"bytes,10,rep,name=held,proto3" json:"held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BucketShares) Reset() {
+	*x = BucketShares{}
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BucketShares) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BucketShares) ProtoMessage() {}
+
+func (x *BucketShares) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BucketShares.ProtoReflect.Descriptor instead.
+func (*BucketShares) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *BucketShares) GetEntries() []*Entry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *BucketShares) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *BucketShares) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
+}
+
+func (x *BucketShares) GetLimitRate() *TokenRate {
+	if x != nil {
+		return x.LimitRate
+	}
+	return nil
+}
+
+func (x *BucketShares) GetProcessRate() *TokenRate {
+	if x != nil {
+		return x.ProcessRate
+	}
+	return nil
+}
+
+func (x *BucketShares) GetHeldRate() *TokenRate {
+	if x != nil {
+		return x.HeldRate
+	}
+	return nil
+}
+
+func (x *BucketShares) GetProcesses() uint32 {
+	if x != nil {
+		return x.Processes
+	}
+	return 0
+}
+
+func (x *BucketShares) GetDemand() float64 {
+	if x != nil {
+		return x.Demand
+	}
+	return 0
+}
+
+func (x *BucketShares) GetClients() uint32 {
+	if x != nil {
+		return x.Clients
+	}
+	return 0
+}
+
+func (x *BucketShares) GetHeld() []*HeldShare {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+// TokenRate is what a token bucket lets pass.
+type TokenRate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Requests per second.
+	PerSecond float64 `protobuf:"fixed64,1,opt,name=per_second,json=perSecond,proto3" json:"per_second,omitempty"`
+	// Requests that may pass at once.
+	Burst         float64 `protobuf:"fixed64,2,opt,name=burst,proto3" json:"burst,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenRate) Reset() {
+	*x = TokenRate{}
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenRate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenRate) ProtoMessage() {}
+
+func (x *TokenRate) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenRate.ProtoReflect.Descriptor instead.
+func (*TokenRate) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *TokenRate) GetPerSecond() float64 {
+	if x != nil {
+		return x.PerSecond
+	}
+	return 0
+}
+
+func (x *TokenRate) GetBurst() float64 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
+// HeldShare is what one client holds of a quota bucket.
+type HeldShare struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The client's address.
+	Client string `protobuf:"bytes,1,opt,name=client,proto3" json:"client,omitempty"`
+	// Since when it uses the bucket.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// Requests per second that it receives, whether they pass or not.
+	Demand float64 `protobuf:"fixed64,3,opt,name=demand,proto3" json:"demand,omitempty"`
+	// What the client may let pass.
+	Kind AssignmentKind `protobuf:"varint,4,opt,name=kind,proto3,enum=ratelimitd.admin.v1.AssignmentKind" json:"kind,omitempty"`
+	// Of ASSIGNMENT_KIND_TOKENS: its rate and burst; absent for other kinds.
+	Rate *TokenRate `protobuf:"bytes,5,opt,name=rate,proto3" json:"rate,omitempty"`
+	// When it expires unless it is renewed; absent: the client holds nothing.
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expires,proto3" json:"expires,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldShare) Reset() {
+	*x = HeldShare{}
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldShare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldShare) ProtoMessage() {}
+
+func (x *HeldShare) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldShare.ProtoReflect.Descriptor instead.
+func (*HeldShare) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *HeldShare) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *HeldShare) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *HeldShare) GetDemand() float64 {
+	if x != nil {
+		return x.Demand
+	}
+	return 0
+}
+
+func (x *HeldShare) GetKind() AssignmentKind {
+	if x != nil {
+		return x.Kind
+	}
+	return AssignmentKind_ASSIGNMENT_KIND_UNSPECIFIED
+}
+
+func (x *HeldShare) GetRate() *TokenRate {
+	if x != nil {
+		return x.Rate
+	}
+	return nil
+}
+
+func (x *HeldShare) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
 var File_ratelimitd_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
@@ -1546,7 +2022,41 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\arefused\x18\b \x01(\v2\x1d.ratelimitd.admin.v1.HitRangeR\arefused\">\n" +
 	"\bHitRange\x12\x19\n" +
 	"\bat_least\x18\x01 \x01(\x04R\aatLeast\x12\x17\n" +
-	"\aat_most\x18\x02 \x01(\x04R\x06atMost*\x85\x01\n" +
+	"\aat_most\x18\x02 \x01(\x04R\x06atMost\"w\n" +
+	"\x11ListSharesRequest\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x124\n" +
+	"\aentries\x18\x02 \x03(\v2\x1a.ratelimitd.admin.v1.EntryR\aentries\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\"\xb2\x01\n" +
+	"\x12ListSharesResponse\x12!\n" +
+	"\fdomain_known\x18\x01 \x01(\bR\vdomainKnown\x12\x12\n" +
+	"\x04host\x18\x02 \x01(\tR\x04host\x12;\n" +
+	"\abuckets\x18\x03 \x03(\v2!.ratelimitd.admin.v1.BucketSharesR\abuckets\x12\x14\n" +
+	"\x05total\x18\x04 \x01(\rR\x05total\x12\x12\n" +
+	"\x04more\x18\x05 \x01(\bR\x04more\"\xb1\x03\n" +
+	"\fBucketShares\x124\n" +
+	"\aentries\x18\x01 \x03(\v2\x1a.ratelimitd.admin.v1.EntryR\aentries\x12\x12\n" +
+	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\tR\x05limit\x12=\n" +
+	"\n" +
+	"limit_rate\x18\x04 \x01(\v2\x1e.ratelimitd.admin.v1.TokenRateR\tlimitRate\x12A\n" +
+	"\fprocess_rate\x18\x05 \x01(\v2\x1e.ratelimitd.admin.v1.TokenRateR\vprocessRate\x12;\n" +
+	"\theld_rate\x18\x06 \x01(\v2\x1e.ratelimitd.admin.v1.TokenRateR\bheldRate\x12\x1c\n" +
+	"\tprocesses\x18\a \x01(\rR\tprocesses\x12\x16\n" +
+	"\x06demand\x18\b \x01(\x01R\x06demand\x12\x18\n" +
+	"\aclients\x18\t \x01(\rR\aclients\x122\n" +
+	"\x04held\x18\n" +
+	" \x03(\v2\x1e.ratelimitd.admin.v1.HeldShareR\x04held\"@\n" +
+	"\tTokenRate\x12\x1d\n" +
+	"\n" +
+	"per_second\x18\x01 \x01(\x01R\tperSecond\x12\x14\n" +
+	"\x05burst\x18\x02 \x01(\x01R\x05burst\"\x90\x02\n" +
+	"\tHeldShare\x12\x16\n" +
+	"\x06client\x18\x01 \x01(\tR\x06client\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
+	"\x06demand\x18\x03 \x01(\x01R\x06demand\x127\n" +
+	"\x04kind\x18\x04 \x01(\x0e2#.ratelimitd.admin.v1.AssignmentKindR\x04kind\x122\n" +
+	"\x04rate\x18\x05 \x01(\v2\x1e.ratelimitd.admin.v1.TokenRateR\x04rate\x124\n" +
+	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires*\x85\x01\n" +
 	"\rRuleFileState\x12\x1f\n" +
 	"\x1bRULE_FILE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16RULE_FILE_STATE_LOADED\x10\x01\x12\x19\n" +
@@ -1559,11 +2069,18 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\x0eMATCH_KIND_ANY\x10\x03\x12\x15\n" +
 	"\x11MATCH_KIND_VALUES\x10\x04\x12\x13\n" +
 	"\x0fMATCH_KIND_CIDR\x10\x05\x12\x14\n" +
-	"\x10MATCH_KIND_REGEX\x10\x062\xa2\x02\n" +
+	"\x10MATCH_KIND_REGEX\x10\x06*\x8a\x01\n" +
+	"\x0eAssignmentKind\x12\x1f\n" +
+	"\x1bASSIGNMENT_KIND_UNSPECIFIED\x10\x00\x12\x1d\n" +
+	"\x19ASSIGNMENT_KIND_ALLOW_ALL\x10\x01\x12\x1c\n" +
+	"\x18ASSIGNMENT_KIND_DENY_ALL\x10\x02\x12\x1a\n" +
+	"\x16ASSIGNMENT_KIND_TOKENS\x10\x032\x81\x03\n" +
 	"\fAdminService\x12f\n" +
 	"\rListRuleFiles\x12).ratelimitd.admin.v1.ListRuleFilesRequest\x1a*.ratelimitd.admin.v1.ListRuleFilesResponse\x12T\n" +
 	"\aExplain\x12#.ratelimitd.admin.v1.ExplainRequest\x1a$.ratelimitd.admin.v1.ExplainResponse\x12T\n" +
-	"\aHotKeys\x12#.ratelimitd.admin.v1.HotKeysRequest\x1a$.ratelimitd.admin.v1.HotKeysResponseBDZBgithub.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1;adminv1b\x06proto3"
+	"\aHotKeys\x12#.ratelimitd.admin.v1.HotKeysRequest\x1a$.ratelimitd.admin.v1.HotKeysResponse\x12]\n" +
+	"\n" +
+	"ListShares\x12&.ratelimitd.admin.v1.ListSharesRequest\x1a'.ratelimitd.admin.v1.ListSharesResponseBDZBgithub.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_ratelimitd_admin_v1_admin_proto_rawDescOnce sync.Once
@@ -1577,63 +2094,82 @@ func file_ratelimitd_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_ratelimitd_admin_v1_admin_proto_rawDescData
 }
 
-var file_ratelimitd_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_ratelimitd_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_ratelimitd_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_ratelimitd_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_ratelimitd_admin_v1_admin_proto_goTypes = []any{
 	(RuleFileState)(0),            // 0: ratelimitd.admin.v1.RuleFileState
 	(MatchKind)(0),                // 1: ratelimitd.admin.v1.MatchKind
-	(*ListRuleFilesRequest)(nil),  // 2: ratelimitd.admin.v1.ListRuleFilesRequest
-	(*ListRuleFilesResponse)(nil), // 3: ratelimitd.admin.v1.ListRuleFilesResponse
-	(*RuleFile)(nil),              // 4: ratelimitd.admin.v1.RuleFile
-	(*ExplainRequest)(nil),        // 5: ratelimitd.admin.v1.ExplainRequest
-	(*Entry)(nil),                 // 6: ratelimitd.admin.v1.Entry
-	(*ExplainResponse)(nil),       // 7: ratelimitd.admin.v1.ExplainResponse
-	(*Rule)(nil),                  // 8: ratelimitd.admin.v1.Rule
-	(*Limit)(nil),                 // 9: ratelimitd.admin.v1.Limit
-	(*Position)(nil),              // 10: ratelimitd.admin.v1.Position
-	(*Level)(nil),                 // 11: ratelimitd.admin.v1.Level
-	(*Candidate)(nil),             // 12: ratelimitd.admin.v1.Candidate
-	(*HotKeysRequest)(nil),        // 13: ratelimitd.admin.v1.HotKeysRequest
-	(*HotKeysResponse)(nil),       // 14: ratelimitd.admin.v1.HotKeysResponse
-	(*HotRule)(nil),               // 15: ratelimitd.admin.v1.HotRule
-	(*HotKey)(nil),                // 16: ratelimitd.admin.v1.HotKey
-	(*HitRange)(nil),              // 17: ratelimitd.admin.v1.HitRange
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
+	(AssignmentKind)(0),           // 2: ratelimitd.admin.v1.AssignmentKind
+	(*ListRuleFilesRequest)(nil),  // 3: ratelimitd.admin.v1.ListRuleFilesRequest
+	(*ListRuleFilesResponse)(nil), // 4: ratelimitd.admin.v1.ListRuleFilesResponse
+	(*RuleFile)(nil),              // 5: ratelimitd.admin.v1.RuleFile
+	(*ExplainRequest)(nil),        // 6: ratelimitd.admin.v1.ExplainRequest
+	(*Entry)(nil),                 // 7: ratelimitd.admin.v1.Entry
+	(*ExplainResponse)(nil),       // 8: ratelimitd.admin.v1.ExplainResponse
+	(*Rule)(nil),                  // 9: ratelimitd.admin.v1.Rule
+	(*Limit)(nil),                 // 10: ratelimitd.admin.v1.Limit
+	(*Position)(nil),              // 11: ratelimitd.admin.v1.Position
+	(*Level)(nil),                 // 12: ratelimitd.admin.v1.Level
+	(*Candidate)(nil),             // 13: ratelimitd.admin.v1.Candidate
+	(*HotKeysRequest)(nil),        // 14: ratelimitd.admin.v1.HotKeysRequest
+	(*HotKeysResponse)(nil),       // 15: ratelimitd.admin.v1.HotKeysResponse
+	(*HotRule)(nil),               // 16: ratelimitd.admin.v1.HotRule
+	(*HotKey)(nil),                // 17: ratelimitd.admin.v1.HotKey
+	(*HitRange)(nil),              // 18: ratelimitd.admin.v1.HitRange
+	(*ListSharesRequest)(nil),     // 19: ratelimitd.admin.v1.ListSharesRequest
+	(*ListSharesResponse)(nil),    // 20: ratelimitd.admin.v1.ListSharesResponse
+	(*BucketShares)(nil),          // 21: ratelimitd.admin.v1.BucketShares
+	(*TokenRate)(nil),             // 22: ratelimitd.admin.v1.TokenRate
+	(*HeldShare)(nil),             // 23: ratelimitd.admin.v1.HeldShare
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
 }
 var file_ratelimitd_admin_v1_admin_proto_depIdxs = []int32{
-	4,  // 0: ratelimitd.admin.v1.ListRuleFilesResponse.files:type_name -> ratelimitd.admin.v1.RuleFile
+	5,  // 0: ratelimitd.admin.v1.ListRuleFilesResponse.files:type_name -> ratelimitd.admin.v1.RuleFile
 	0,  // 1: ratelimitd.admin.v1.RuleFile.state:type_name -> ratelimitd.admin.v1.RuleFileState
-	18, // 2: ratelimitd.admin.v1.RuleFile.since:type_name -> google.protobuf.Timestamp
-	6,  // 3: ratelimitd.admin.v1.ExplainRequest.entries:type_name -> ratelimitd.admin.v1.Entry
-	8,  // 4: ratelimitd.admin.v1.ExplainResponse.rule:type_name -> ratelimitd.admin.v1.Rule
-	11, // 5: ratelimitd.admin.v1.ExplainResponse.levels:type_name -> ratelimitd.admin.v1.Level
-	9,  // 6: ratelimitd.admin.v1.Rule.limits:type_name -> ratelimitd.admin.v1.Limit
-	10, // 7: ratelimitd.admin.v1.Rule.position:type_name -> ratelimitd.admin.v1.Position
-	19, // 8: ratelimitd.admin.v1.Limit.window:type_name -> google.protobuf.Duration
-	6,  // 9: ratelimitd.admin.v1.Level.entry:type_name -> ratelimitd.admin.v1.Entry
-	12, // 10: ratelimitd.admin.v1.Level.candidates:type_name -> ratelimitd.admin.v1.Candidate
+	24, // 2: ratelimitd.admin.v1.RuleFile.since:type_name -> google.protobuf.Timestamp
+	7,  // 3: ratelimitd.admin.v1.ExplainRequest.entries:type_name -> ratelimitd.admin.v1.Entry
+	9,  // 4: ratelimitd.admin.v1.ExplainResponse.rule:type_name -> ratelimitd.admin.v1.Rule
+	12, // 5: ratelimitd.admin.v1.ExplainResponse.levels:type_name -> ratelimitd.admin.v1.Level
+	10, // 6: ratelimitd.admin.v1.Rule.limits:type_name -> ratelimitd.admin.v1.Limit
+	11, // 7: ratelimitd.admin.v1.Rule.position:type_name -> ratelimitd.admin.v1.Position
+	25, // 8: ratelimitd.admin.v1.Limit.window:type_name -> google.protobuf.Duration
+	7,  // 9: ratelimitd.admin.v1.Level.entry:type_name -> ratelimitd.admin.v1.Entry
+	13, // 10: ratelimitd.admin.v1.Level.candidates:type_name -> ratelimitd.admin.v1.Candidate
 	1,  // 11: ratelimitd.admin.v1.Candidate.kind:type_name -> ratelimitd.admin.v1.MatchKind
-	18, // 12: ratelimitd.admin.v1.HotKeysResponse.from:type_name -> google.protobuf.Timestamp
-	18, // 13: ratelimitd.admin.v1.HotKeysResponse.to:type_name -> google.protobuf.Timestamp
-	16, // 14: ratelimitd.admin.v1.HotKeysResponse.most_refused:type_name -> ratelimitd.admin.v1.HotKey
-	16, // 15: ratelimitd.admin.v1.HotKeysResponse.most_used:type_name -> ratelimitd.admin.v1.HotKey
-	15, // 16: ratelimitd.admin.v1.HotKeysResponse.rules:type_name -> ratelimitd.admin.v1.HotRule
-	16, // 17: ratelimitd.admin.v1.HotRule.most_refused:type_name -> ratelimitd.admin.v1.HotKey
-	16, // 18: ratelimitd.admin.v1.HotRule.most_used:type_name -> ratelimitd.admin.v1.HotKey
-	17, // 19: ratelimitd.admin.v1.HotKey.used:type_name -> ratelimitd.admin.v1.HitRange
-	17, // 20: ratelimitd.admin.v1.HotKey.refused:type_name -> ratelimitd.admin.v1.HitRange
-	2,  // 21: ratelimitd.admin.v1.AdminService.ListRuleFiles:input_type -> ratelimitd.admin.v1.ListRuleFilesRequest
-	5,  // 22: ratelimitd.admin.v1.AdminService.Explain:input_type -> ratelimitd.admin.v1.ExplainRequest
-	13, // 23: ratelimitd.admin.v1.AdminService.HotKeys:input_type -> ratelimitd.admin.v1.HotKeysRequest
-	3,  // 24: ratelimitd.admin.v1.AdminService.ListRuleFiles:output_type -> ratelimitd.admin.v1.ListRuleFilesResponse
-	7,  // 25: ratelimitd.admin.v1.AdminService.Explain:output_type -> ratelimitd.admin.v1.ExplainResponse
-	14, // 26: ratelimitd.admin.v1.AdminService.HotKeys:output_type -> ratelimitd.admin.v1.HotKeysResponse
-	24, // [24:27] is the sub-list for method output_type
-	21, // [21:24] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	24, // 12: ratelimitd.admin.v1.HotKeysResponse.from:type_name -> google.protobuf.Timestamp
+	24, // 13: ratelimitd.admin.v1.HotKeysResponse.to:type_name -> google.protobuf.Timestamp
+	17, // 14: ratelimitd.admin.v1.HotKeysResponse.most_refused:type_name -> ratelimitd.admin.v1.HotKey
+	17, // 15: ratelimitd.admin.v1.HotKeysResponse.most_used:type_name -> ratelimitd.admin.v1.HotKey
+	16, // 16: ratelimitd.admin.v1.HotKeysResponse.rules:type_name -> ratelimitd.admin.v1.HotRule
+	17, // 17: ratelimitd.admin.v1.HotRule.most_refused:type_name -> ratelimitd.admin.v1.HotKey
+	17, // 18: ratelimitd.admin.v1.HotRule.most_used:type_name -> ratelimitd.admin.v1.HotKey
+	18, // 19: ratelimitd.admin.v1.HotKey.used:type_name -> ratelimitd.admin.v1.HitRange
+	18, // 20: ratelimitd.admin.v1.HotKey.refused:type_name -> ratelimitd.admin.v1.HitRange
+	7,  // 21: ratelimitd.admin.v1.ListSharesRequest.entries:type_name -> ratelimitd.admin.v1.Entry
+	21, // 22: ratelimitd.admin.v1.ListSharesResponse.buckets:type_name -> ratelimitd.admin.v1.BucketShares
+	7,  // 23: ratelimitd.admin.v1.BucketShares.entries:type_name -> ratelimitd.admin.v1.Entry
+	22, // 24: ratelimitd.admin.v1.BucketShares.limit_rate:type_name -> ratelimitd.admin.v1.TokenRate
+	22, // 25: ratelimitd.admin.v1.BucketShares.process_rate:type_name -> ratelimitd.admin.v1.TokenRate
+	22, // 26: ratelimitd.admin.v1.BucketShares.held_rate:type_name -> ratelimitd.admin.v1.TokenRate
+	23, // 27: ratelimitd.admin.v1.BucketShares.held:type_name -> ratelimitd.admin.v1.HeldShare
+	24, // 28: ratelimitd.admin.v1.HeldShare.since:type_name -> google.protobuf.Timestamp
+	2,  // 29: ratelimitd.admin.v1.HeldShare.kind:type_name -> ratelimitd.admin.v1.AssignmentKind
+	22, // 30: ratelimitd.admin.v1.HeldShare.rate:type_name -> ratelimitd.admin.v1.TokenRate
+	24, // 31: ratelimitd.admin.v1.HeldShare.expires:type_name -> google.protobuf.Timestamp
+	3,  // 32: ratelimitd.admin.v1.AdminService.ListRuleFiles:input_type -> ratelimitd.admin.v1.ListRuleFilesRequest
+	6,  // 33: ratelimitd.admin.v1.AdminService.Explain:input_type -> ratelimitd.admin.v1.ExplainRequest
+	14, // 34: ratelimitd.admin.v1.AdminService.HotKeys:input_type -> ratelimitd.admin.v1.HotKeysRequest
+	19, // 35: ratelimitd.admin.v1.AdminService.ListShares:input_type -> ratelimitd.admin.v1.ListSharesRequest
+	4,  // 36: ratelimitd.admin.v1.AdminService.ListRuleFiles:output_type -> ratelimitd.admin.v1.ListRuleFilesResponse
+	8,  // 37: ratelimitd.admin.v1.AdminService.Explain:output_type -> ratelimitd.admin.v1.ExplainResponse
+	15, // 38: ratelimitd.admin.v1.AdminService.HotKeys:output_type -> ratelimitd.admin.v1.HotKeysResponse
+	20, // 39: ratelimitd.admin.v1.AdminService.ListShares:output_type -> ratelimitd.admin.v1.ListSharesResponse
+	36, // [36:40] is the sub-list for method output_type
+	32, // [32:36] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_ratelimitd_admin_v1_admin_proto_init() }
@@ -1647,8 +2183,8 @@ func file_ratelimitd_admin_v1_admin_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ratelimitd_admin_v1_admin_proto_rawDesc), len(file_ratelimitd_admin_v1_admin_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   16,
+			NumEnums:      3,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,7 @@ const (
 	AdminService_ListRuleFiles_FullMethodName = "/ratelimitd.admin.v1.AdminService/ListRuleFiles"
 	AdminService_Explain_FullMethodName       = "/ratelimitd.admin.v1.AdminService/Explain"
 	AdminService_HotKeys_FullMethodName       = "/ratelimitd.admin.v1.AdminService/HotKeys"
+	AdminService_ListShares_FullMethodName    = "/ratelimitd.admin.v1.AdminService/ListShares"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -38,6 +39,8 @@ type AdminServiceClient interface {
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	// HotKeys lists the counters that were refused and used most in the last minute.
 	HotKeys(ctx context.Context, in *HotKeysRequest, opts ...grpc.CallOption) (*HotKeysResponse, error)
+	// ListShares lists what the clients of this process hold of the limits of quota buckets. Who may call it is said at CounterService.
+	ListShares(ctx context.Context, in *ListSharesRequest, opts ...grpc.CallOption) (*ListSharesResponse, error)
 }
 
 type adminServiceClient struct {
@@ -78,6 +81,16 @@ func (c *adminServiceClient) HotKeys(ctx context.Context, in *HotKeysRequest, op
 	return out, nil
 }
 
+func (c *adminServiceClient) ListShares(ctx context.Context, in *ListSharesRequest, opts ...grpc.CallOption) (*ListSharesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListSharesResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListShares_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -90,6 +103,8 @@ type AdminServiceServer interface {
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	// HotKeys lists the counters that were refused and used most in the last minute.
 	HotKeys(context.Context, *HotKeysRequest) (*HotKeysResponse, error)
+	// ListShares lists what the clients of this process hold of the limits of quota buckets. Who may call it is said at CounterService.
+	ListShares(context.Context, *ListSharesRequest) (*ListSharesResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -108,6 +123,9 @@ func (UnimplementedAdminServiceServer) Explain(context.Context, *ExplainRequest)
 }
 func (UnimplementedAdminServiceServer) HotKeys(context.Context, *HotKeysRequest) (*HotKeysResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method HotKeys not implemented")
+}
+func (UnimplementedAdminServiceServer) ListShares(context.Context, *ListSharesRequest) (*ListSharesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListShares not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -184,6 +202,24 @@ func _AdminService_HotKeys_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ListShares_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListSharesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListShares(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListShares_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListShares(ctx, req.(*ListSharesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -202,6 +238,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "HotKeys",
 			Handler:    _AdminService_HotKeys_Handler,
+		},
+		{
+			MethodName: "ListShares",
+			Handler:    _AdminService_ListShares_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -42,6 +42,8 @@ const (
 	AdminServiceExplainProcedure = "/ratelimitd.admin.v1.AdminService/Explain"
 	// AdminServiceHotKeysProcedure is the fully-qualified name of the AdminService's HotKeys RPC.
 	AdminServiceHotKeysProcedure = "/ratelimitd.admin.v1.AdminService/HotKeys"
+	// AdminServiceListSharesProcedure is the fully-qualified name of the AdminService's ListShares RPC.
+	AdminServiceListSharesProcedure = "/ratelimitd.admin.v1.AdminService/ListShares"
 )
 
 // AdminServiceClient is a client for the ratelimitd.admin.v1.AdminService service.
@@ -52,6 +54,8 @@ type AdminServiceClient interface {
 	Explain(context.Context, *v1.ExplainRequest) (*v1.ExplainResponse, error)
 	// HotKeys lists the counters that were refused and used most in the last minute.
 	HotKeys(context.Context, *v1.HotKeysRequest) (*v1.HotKeysResponse, error)
+	// ListShares lists what the clients of this process hold of the limits of quota buckets. Who may call it is said at CounterService.
+	ListShares(context.Context, *v1.ListSharesRequest) (*v1.ListSharesResponse, error)
 }
 
 // NewAdminServiceClient constructs a client for the ratelimitd.admin.v1.AdminService service. By
@@ -83,6 +87,12 @@ func NewAdminServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(adminServiceMethods.ByName("HotKeys")),
 			connect.WithClientOptions(opts...),
 		),
+		listShares: connect.NewClient[v1.ListSharesRequest, v1.ListSharesResponse](
+			httpClient,
+			baseURL+AdminServiceListSharesProcedure,
+			connect.WithSchema(adminServiceMethods.ByName("ListShares")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -91,6 +101,7 @@ type adminServiceClient struct {
 	listRuleFiles *connect.Client[v1.ListRuleFilesRequest, v1.ListRuleFilesResponse]
 	explain       *connect.Client[v1.ExplainRequest, v1.ExplainResponse]
 	hotKeys       *connect.Client[v1.HotKeysRequest, v1.HotKeysResponse]
+	listShares    *connect.Client[v1.ListSharesRequest, v1.ListSharesResponse]
 }
 
 // ListRuleFiles calls ratelimitd.admin.v1.AdminService.ListRuleFiles.
@@ -120,6 +131,15 @@ func (c *adminServiceClient) HotKeys(ctx context.Context, req *v1.HotKeysRequest
 	return nil, err
 }
 
+// ListShares calls ratelimitd.admin.v1.AdminService.ListShares.
+func (c *adminServiceClient) ListShares(ctx context.Context, req *v1.ListSharesRequest) (*v1.ListSharesResponse, error) {
+	response, err := c.listShares.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // AdminServiceHandler is an implementation of the ratelimitd.admin.v1.AdminService service.
 type AdminServiceHandler interface {
 	// ListRuleFiles lists every rule file that was found, including the rejected ones.
@@ -128,6 +148,8 @@ type AdminServiceHandler interface {
 	Explain(context.Context, *v1.ExplainRequest) (*v1.ExplainResponse, error)
 	// HotKeys lists the counters that were refused and used most in the last minute.
 	HotKeys(context.Context, *v1.HotKeysRequest) (*v1.HotKeysResponse, error)
+	// ListShares lists what the clients of this process hold of the limits of quota buckets. Who may call it is said at CounterService.
+	ListShares(context.Context, *v1.ListSharesRequest) (*v1.ListSharesResponse, error)
 }
 
 // NewAdminServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -155,6 +177,12 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(adminServiceMethods.ByName("HotKeys")),
 		connect.WithHandlerOptions(opts...),
 	)
+	adminServiceListSharesHandler := connect.NewUnaryHandlerSimple(
+		AdminServiceListSharesProcedure,
+		svc.ListShares,
+		connect.WithSchema(adminServiceMethods.ByName("ListShares")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/ratelimitd.admin.v1.AdminService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case AdminServiceListRuleFilesProcedure:
@@ -163,6 +191,8 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 			adminServiceExplainHandler.ServeHTTP(w, r)
 		case AdminServiceHotKeysProcedure:
 			adminServiceHotKeysHandler.ServeHTTP(w, r)
+		case AdminServiceListSharesProcedure:
+			adminServiceListSharesHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -182,4 +212,8 @@ func (UnimplementedAdminServiceHandler) Explain(context.Context, *v1.ExplainRequ
 
 func (UnimplementedAdminServiceHandler) HotKeys(context.Context, *v1.HotKeysRequest) (*v1.HotKeysResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ratelimitd.admin.v1.AdminService.HotKeys is not implemented"))
+}
+
+func (UnimplementedAdminServiceHandler) ListShares(context.Context, *v1.ListSharesRequest) (*v1.ListSharesResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ratelimitd.admin.v1.AdminService.ListShares is not implemented"))
 }

@@ -1,0 +1,114 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ratelimitd/ratelimitd/internal/assigner"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/quota"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
+)
+
+// Shares has what the clients of this process hold of the limits of quota buckets.
+type Shares interface {
+	// Shares returns the n buckets of a domain with most demand, and how many there are.
+	Shares(now time.Time, domain string, n int) (all []assigner.BucketShares, total int)
+}
+
+const (
+	maxSearched = 10_000 // buckets among which those with some entries are searched
+	maxHeld     = 1000   // clients of a bucket that are listed
+)
+
+// ListShares implements adminconnect.AdminServiceHandler.
+func (a *admin) ListShares(_ context.Context, req *adminv1.ListSharesRequest) (*adminv1.ListSharesResponse, error) {
+	switch {
+	case req.GetDomain() == "":
+		return nil, invalid("domain must not be empty")
+	case req.GetLimit() > maxPage:
+		return nil, invalid("limit is %d: the most is %d", req.GetLimit(), maxPage)
+	}
+	where, err := a.bounds.entries(req)
+	if err != nil {
+		return nil, err
+	}
+	answer := &adminv1.ListSharesResponse{Host: validText(a.host)}
+	if tree := a.rules.tree(); tree != nil {
+		answer.DomainKnown = tree.Domain(req.GetDomain()) != nil
+	}
+	if a.shares == nil {
+		return answer, nil
+	}
+	limit := int(cmp.Or(req.GetLimit(), defaultPage))
+	searched := limit
+	if len(where) > 0 {
+		searched = maxSearched
+	}
+	all, total := a.shares.Shares(time.Now(), req.GetDomain(), searched)
+	answer.Total, answer.More = count(total), total > len(all)
+	size := 0
+	for i := range all {
+		if !hasAll(all[i].Entries, where) {
+			continue
+		}
+		m := sharesMessage(&all[i])
+		if size += proto.Size(m) + 8; len(answer.GetBuckets()) == limit || size > maxAnswerBytes && len(answer.GetBuckets()) > 0 {
+			answer.More = true
+			break
+		}
+		answer.Buckets = append(answer.Buckets, m)
+	}
+	return answer, nil
+}
+
+// hasAll reports whether entries has each of where.
+func hasAll(entries, where []descriptor.Entry) bool {
+	return !slices.ContainsFunc(where, func(e descriptor.Entry) bool { return !slices.Contains(entries, e) })
+}
+
+func sharesMessage(b *assigner.BucketShares) *adminv1.BucketShares {
+	m := &adminv1.BucketShares{Rule: validText(b.Rule), Limit: validText(b.Limit), Processes: count(b.Processes), Clients: count(len(b.Held))}
+	for _, e := range b.Entries {
+		m.Entries = append(m.Entries, &adminv1.Entry{Key: validText(e.Key), Value: validText(e.Value)})
+	}
+	held := &adminv1.TokenRate{}
+	for i := range b.Held {
+		h := &b.Held[i]
+		m.Demand += h.Demand
+		if h.Assignment.Kind == quota.Tokens {
+			held.PerSecond += h.Assignment.Rate()
+			held.Burst += float64(h.Assignment.MaxTokens)
+		}
+		if i < maxHeld {
+			m.Held = append(m.Held, heldMessage(h))
+		}
+	}
+	if b.Rate != (quota.Rate{}) {
+		m.LimitRate = &adminv1.TokenRate{PerSecond: b.Rate.PerSecond, Burst: b.Rate.Burst}
+		m.ProcessRate = &adminv1.TokenRate{PerSecond: b.ProcessRate, Burst: b.ProcessBurst}
+		m.HeldRate = held
+	}
+	return m
+}
+
+var assignmentKinds = map[quota.Kind]adminv1.AssignmentKind{
+	quota.AllowAll: adminv1.AssignmentKind_ASSIGNMENT_KIND_ALLOW_ALL,
+	quota.DenyAll:  adminv1.AssignmentKind_ASSIGNMENT_KIND_DENY_ALL,
+	quota.Tokens:   adminv1.AssignmentKind_ASSIGNMENT_KIND_TOKENS,
+}
+
+func heldMessage(h *assigner.HeldShare) *adminv1.HeldShare {
+	m := &adminv1.HeldShare{Client: validText(h.Client), Since: timestampOf(h.Since), Demand: h.Demand, Kind: assignmentKinds[h.Assignment.Kind]}
+	if h.Assignment.Kind == quota.Tokens {
+		m.Rate = &adminv1.TokenRate{PerSecond: h.Assignment.Rate(), Burst: float64(h.Assignment.MaxTokens)}
+	}
+	if h.Assignment.Kind != quota.None {
+		m.Expires = timestampOf(h.Expires)
+	}
+	return m
+}
