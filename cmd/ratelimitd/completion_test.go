@@ -13,7 +13,7 @@ import (
 func TestCompletions(t *testing.T) {
 	for line, want := range map[string]string{
 		"ch|":                   "check",
-		"|":                     "serve healthcheck check test simulate explain schema call peek reset usage fleet override completion version help",
+		"|":                     "serve healthcheck check test simulate explain schema call peek reset usage shares fleet override completion version help",
 		"help ch|":              "check",
 		"help set|":             "settings",
 		"check --str|":          "--strict",

@@ -131,13 +131,12 @@ func printOverview(w io.Writer, model *kong.Application) error {
 		}
 		fmt.Fprintf(&b, "  %-12s %s\n", n.Name, strings.TrimSuffix(n.Help, "."))
 	}
-	fmt.Fprintf(&b, "Example: %s\n", overviewExample)
-	fmt.Fprintf(&b, "%s COMMAND --help has a command's flags, examples and exit codes.\n", model.Name)
+	fmt.Fprintf(&b, "COMMAND --help has more. Example: %s\n", overviewExample)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-const overviewExample = "ratelimitd call --domain messaging to_number=2061234567"
+const overviewExample = "ratelimitd call -d messaging to_number=206"
 
 // visible are the commands that the help lists.
 func visible(model *kong.Application) []*kong.Node {

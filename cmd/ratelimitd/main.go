@@ -33,6 +33,8 @@ type cli struct {
 	Reset resetCommand `cmd:"" group:"Running servers" help:"Clear counters of a server."`
 	Usage usageCommand `cmd:"" group:"Running servers" help:"List the counters of one caller, or show the last hour of one."`
 
+	Shares sharesCommand `cmd:"" group:"Running servers" help:"List who holds what of the limits of quota buckets."`
+
 	Fleet fleetCommand `cmd:"" group:"Running servers" help:"List the processes that share a Redis."`
 
 	Override overrideCommand `cmd:"" group:"Running servers" help:"Give single callers other numbers, on a running server."`

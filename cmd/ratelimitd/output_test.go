@@ -37,6 +37,7 @@ func TestYAMLIsTheJSON(t *testing.T) {
 		"reset":    "-d edge -s " + p.Debug + " method=GET,path=/search",
 		"override": "list -s " + p.Debug,
 		"usage":    "counted -w k=a -s " + p.Debug,
+		"shares":   "edge -s " + p.Debug,
 		"fleet":    "-s " + p.Debug,
 		"simulate": "--rules " + root + "/config/domains --mapping " + root + "/examples/simulate/envoy.yaml --log " + root + "/examples/simulate/access.log",
 	}

@@ -238,6 +238,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	operators.Decisions, operators.Process, operators.Replay = svc.limiter, svc.process(), svc.replay
 	operators.Overrides = svc.operatorsOverrides()
 	operators.Fleet = svc.joinFleet()
+	operators.Host, _ = os.Hostname() // empty where the system does not know
 	if hot != nil {
 		operators.HotKeys = func(q hotkeys.Query) hotkeys.Report { return hot.Top(time.Now(), q) }
 	}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/caller"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/entries"
+)
+
+// sharesCommand is the subcommand that lists who holds what of the limits of quota buckets.
+type sharesCommand struct {
+	Domain string        `arg:"" help:"Domain of the buckets."`
+	Where  string        `short:"w" placeholder:"KEY=VALUE" help:"Entries that the id of a bucket must have: key=value,key2=value2. Unset: all buckets."`
+	Most   uint32        `default:"100" help:"Most buckets to list, up to 1000: those with most demand."`
+	Port   portOptions   `embed:""`
+	Output outputOptions `embed:"" group:"Output"`
+}
+
+func (*sharesCommand) about() about {
+	return about{
+		note: "A client that decides itself, such as Envoy's rate limit quota filter, gets a share of the limit of each quota bucket. The server knows only the shares of its own clients: ask each process for its clients.",
+		examples: []example{
+			{"who holds what of the limits of a domain", "ratelimitd shares api"},
+			{"the buckets of one tenant", "ratelimitd shares api --where tenant=acme"},
+			{"as JSON, from another machine", "ratelimitd shares -s 10.0.0.7:6070 --token-file token --json api"},
+		},
+		exits: []exitCode{
+			{0, "The shares were shown, also if there are none."}, {1, "The server does not answer, or refuses the call."},
+			{2, "The command line or a file is invalid."},
+		},
+	}
+}
+
+// Run shows the shares.
+func (o *sharesCommand) Run(ctx context.Context, s streams) error {
+	if o.Most == 0 || o.Most > 1000 {
+		return misuse(errors.New("--most: use a number from 1 to 1000"))
+	}
+	var where []descriptor.Entry
+	if o.Where != "" {
+		var err error
+		if where, err = entries.Parse(o.Where); err != nil {
+			return misuse(fmt.Errorf("--where: %w", err))
+		}
+	}
+	client, err := o.Port.client(s.err)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	found, err := client.Shares(ctx, o.Domain, where, o.Most)
+	if err != nil {
+		return err
+	}
+	return o.Output.write(s.out,
+		func(w io.Writer) error { return caller.WriteShares(w, found, time.Now(), o.Output.Color.on(w)) },
+		func(w io.Writer) error { return caller.WriteJSON(w, found) })
+}
