@@ -35,9 +35,10 @@ func (b *Calls) InFlight() int64 { return b.total.Load() }
 
 // InFlight is a call in flight. The zero value is no call.
 type InFlight struct {
-	conn   *Conn
-	period uint32
-	awaits bool // its message has not arrived yet
+	conn     *Conn
+	period   uint32
+	awaits   bool // its message has not arrived yet
+	detached bool // it counts no longer
 }
 
 // Begin admits a call before its message is read. If it returns false, the caller refuses the call and must not call
@@ -94,7 +95,9 @@ func (b *Calls) End(call InFlight, size int) {
 	if b == nil {
 		return
 	}
-	b.total.Add(-1)
+	if !call.detached {
+		b.total.Add(-1)
+	}
 	c := call.conn
 	if c == nil {
 		return
@@ -102,7 +105,10 @@ func (b *Calls) End(call InFlight, size int) {
 	if call.awaits {
 		c.await[call.period].Add(-1)
 	}
-	c.peer.calls.Add(-1)
-	left := c.calls.Add(-1)
-	c.listener.options.Bytes.ended(c, size, left == 0)
+	left := c.calls.Load()
+	if !call.detached {
+		c.peer.calls.Add(-1)
+		left = c.calls.Add(-1)
+	}
+	c.listener.options.Bytes.ended(c, size, left == 0 && c.streams.Load() == 0)
 }

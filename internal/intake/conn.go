@@ -79,11 +79,12 @@ type Conn struct {
 
 	inAll, inPeer *list.Element // under the listener's mutex; nil: removed from the lists
 
-	last  atomic.Int64    // when a message last arrived, by clock; never if none did
-	calls atomic.Int64    // in flight
-	await [2]atomic.Int64 // calls whose message has not arrived, by the parity of the period in which they began
-	turns atomic.Uint32   // the current period
-	bytes heldBytes
+	last    atomic.Int64    // when a message last arrived, by clock; never if none did
+	calls   atomic.Int64    // in flight
+	streams atomic.Int64    // that stay open
+	await   [2]atomic.Int64 // calls whose message has not arrived, by the parity of the period in which they began
+	turns   atomic.Uint32   // the current period
+	bytes   heldBytes
 
 	coming  atomic.Int64  // calls that were read and have not begun
 	entered chan struct{} // receives a value when coming falls while the reader waits for that
@@ -256,7 +257,7 @@ func (c *Conn) cut(why Reason) {
 
 // idle reports whether a connection is not in use although its client has had time to make a call.
 func (c *Conn) idle(now int64) bool {
-	return c.calls.Load() == 0 && now-max(c.accepted, c.last.Load()) >= int64(c.listener.options.Settled)
+	return c.calls.Load() == 0 && c.streams.Load() == 0 && now-max(c.accepted, c.last.Load()) >= int64(c.listener.options.Settled)
 }
 
 // late returns the time bound that a connection exceeds.

@@ -10,9 +10,10 @@ import (
 // peer is the source of connections that share bounds: an IPv4 address, a /64 of IPv6, or all clients of a unix socket.
 // A proxy, or a network behind one address, is one peer.
 type peer struct {
-	key   string
-	open  list.List // of *Conn, under the listener's mutex
-	calls atomic.Int64
+	key     string
+	open    list.List // of *Conn, under the listener's mutex
+	calls   atomic.Int64
+	streams atomic.Int64 // that stay open
 }
 
 // peerOf returns the name of an address's peer.

@@ -31,6 +31,7 @@ var errReset = errors.New("the client has reset the request")
 type exchange struct {
 	stream   stream
 	inFlight intake.InFlight  // under the connection's mutex
+	over     bool             // the handler has returned; under the connection's mutex
 	prefix   [prefixSize]byte // of the first message, if it is one of gRPC; owned by the goroutine that reads
 	whole    bool             // that message is complete; owned by the goroutine that reads
 	room     sync.Cond        // with the connection's mutex: the windows have room, or the stream is closed
@@ -111,7 +112,7 @@ func (x *exchange) run(ctx context.Context, h *head) {
 		c.open--
 		c.hold(&x.stream, -x.stream.held)
 		c.server.opts.Calls.End(x.inFlight, 0)
-		x.inFlight = intake.InFlight{} // what arrives now is of no use
+		x.inFlight, x.over = intake.InFlight{}, true // what arrives now is of no use
 		if p != nil && !x.stream.gone {
 			c.out = appendReset(c.out, x.stream.id, http2.ErrCodeInternal)
 			c.remove(&x.stream)
@@ -264,6 +265,17 @@ func (x *exchange) block() {
 	}
 	x.room.Wait()
 	c.blockedHandlers--
+}
+
+// Detach ends the count of the request as a call in flight, and the wait for its first message. A handler calls it whose request
+// stays open for long, and bounds such requests itself.
+func (x *exchange) Detach() {
+	c := x.stream.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !x.over {
+		c.server.opts.Calls.Detach(&x.inFlight)
+	}
 }
 
 // Flush implements http.Flusher.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/ratelimitd/ratelimitd/internal/intake"
 )
 
 const notHTTP2 = "This port speaks gRPC over HTTP/2. This request is not HTTP/2.\n"
@@ -37,6 +39,9 @@ func (c *conn) handshake() error {
 	}
 	_ = c.sock.SetReadDeadline(time.Time{})
 	ctx := context.WithValue(context.Background(), localAddrKey, c.sock.LocalAddr())
+	if c.limits != nil {
+		ctx = intake.NewContext(ctx, c.limits)
+	}
 	c.renewFramer()
 	c.headers.init(opts.Path, opts.More, opts.MaxHeaderBytes)
 	c.mu.Lock()

@@ -31,8 +31,11 @@ type Options struct {
 	Path    string        // of the method that Handler answers most: "/package.Service/Method"
 	More    []string      // paths of further methods that Handler answers
 	Handler Handler       // answers the calls of these methods
-	Other   http.Handler  // answers every other request, in a goroutine of its own
 	Calls   *intake.Calls // bounds the requests in flight, those for Other as well
+
+	// Other answers every other request, in a goroutine of its own. The context of a request has its connection for
+	// intake.FromContext. The http.ResponseWriter has a method Detach for requests that stay open for long.
+	Other http.Handler
 
 	// Failed is called for each call of these methods that is answered without Handler: because there are too many calls, or
 	// because its message cannot be read. nil: not called.

@@ -1,0 +1,104 @@
+package intake
+
+import (
+	"context"
+	"sync/atomic"
+)
+
+// Streams bounds calls that stay open for days. They do not count as calls in flight: a few proxies would use up the bound of all
+// callers. They are divided among connections and peers like the calls in flight.
+type Streams struct {
+	most  int64
+	total atomic.Int64
+}
+
+// NewStreams returns a bound of most streams.
+func NewStreams(most int) *Streams { return &Streams{most: int64(most)} }
+
+// Open returns the number of open streams.
+func (b *Streams) Open() int64 { return b.total.Load() }
+
+// Refusal is the bound that a stream is over: "all", "peer" or "connection". It is empty for a stream that is admitted.
+type Refusal string
+
+// The bounds.
+const (
+	OverAll        Refusal = "all"
+	OverPeer       Refusal = "peer"
+	OverConnection Refusal = "connection"
+)
+
+// Begin admits a stream. If it refuses the stream, the caller must not call End. The connection may be nil. A connection with a stream
+// is in use: it neither waits for its first call, nor makes place for another connection.
+func (b *Streams) Begin(c *Conn) Refusal {
+	free := b.most - b.total.Add(1)
+	if free < 0 {
+		b.total.Add(-1)
+		return OverAll
+	}
+	if c == nil {
+		return ""
+	}
+	n, ofPeer := c.streams.Add(1), c.peer.streams.Add(1)
+	refused := Refusal("")
+	switch {
+	case n > free+1:
+		refused = OverConnection
+	case n > free+2-ofPeer/peerFactor:
+		refused = OverPeer
+	}
+	if refused != "" {
+		b.End(c)
+		return refused
+	}
+	c.last.Store(clock())
+	return ""
+}
+
+// End ends a stream.
+func (b *Streams) End(c *Conn) {
+	b.total.Add(-1)
+	if c != nil {
+		c.peer.streams.Add(-1)
+		c.streams.Add(-1)
+	}
+}
+
+// Detach ends a call's count as a call in flight, and the wait for its message. The call goes on, as a stream. End must still be
+// called.
+func (b *Calls) Detach(call *InFlight) {
+	if b == nil || call.detached {
+		return
+	}
+	call.detached = true
+	b.total.Add(-1)
+	c := call.conn
+	if c == nil {
+		return
+	}
+	if call.awaits {
+		call.awaits = false
+		c.await[call.period].Add(-1)
+	}
+	c.peer.calls.Add(-1)
+	c.calls.Add(-1)
+}
+
+// Used subtracts a message of a stream, which is no longer held. Where a Conn counts frames itself, each message of a stream is
+// reported here: the stream may never end.
+func (c *Conn) Used(size int) {
+	c.listener.options.Bytes.ended(c, size, false)
+}
+
+type connKey struct{}
+
+// NewContext returns a context for the requests of a connection.
+func NewContext(ctx context.Context, c *Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// FromContext returns the connection of a request, or nil.
+func FromContext(ctx context.Context) *Conn {
+	c, _ := ctx.Value(connKey{}).(*Conn)
+	return c
+}
