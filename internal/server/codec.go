@@ -4,9 +4,11 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	encodingproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/transport"
@@ -16,9 +18,11 @@ import (
 // messages would cost a fifth of a call that does nothing else.
 type codec struct {
 	encoding.CodecV2 // the standard one
+
+	most int // bytes of a message that is no report of a quota stream: grpc-go has one bound for all
 }
 
-func newCodec() codec { return codec{encoding.GetCodecV2(encodingproto.Name)} }
+func newCodec(most int) codec { return codec{encoding.GetCodecV2(encodingproto.Name), most} }
 
 // rateLimitCall is the working memory of one call. It is reused.
 type rateLimitCall struct {
@@ -73,7 +77,20 @@ func newReply(c *rateLimitCall) (_ *reply, err error) {
 
 // Unmarshal implements encoding.CodecV2.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if in, ok := v.(*quotaMessage); ok {
+		data.Ref()
+		in.data = data
+		return nil
+	}
 	in, ok := v.(*rateLimitCall)
+	if size := data.Len(); size > c.most {
+		err := status.Errorf(codes.ResourceExhausted, "grpc: received message larger than max (%d vs. %d)", size, c.most)
+		if ok {
+			in.err, in.size = err, size
+			return nil
+		}
+		return err
+	}
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
@@ -87,8 +104,11 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	if out, ok := v.(*reply); ok {
+	switch out := v.(type) {
+	case *reply:
 		return out.slices[:], nil
+	case quotaAnswer:
+		return mem.BufferSlice{mem.SliceBuffer(out)}, nil
 	}
 	return c.CodecV2.Marshal(v)
 }

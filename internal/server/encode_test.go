@@ -132,7 +132,7 @@ func TestReplyIsOneAllocation(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { r, _ = newReply(call) }); n > 1 {
 		t.Errorf("%v allocations", n)
 	}
-	data, err := newCodec().Marshal(r)
+	data, err := newCodec(4 << 20).Marshal(r)
 	if err != nil || string(data.Materialize()) != string(appendResponse(nil, d)) {
 		t.Errorf("marshalled % x, %v", data.Materialize(), err)
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -39,7 +40,7 @@ func Tuned(workers uint32) []grpc.ServerOption {
 // newGRPC returns the server, and the methods that package transport answers: the first one is called most.
 func (s *Server) newGRPC(opts *Options) (*grpc.Server, []*method) {
 	all := append(Tuned(opts.Calls.Workers),
-		grpc.ForceServerCodecV2(newCodec()),
+		grpc.ForceServerCodecV2(newCodec(opts.Requests.MaxBytes)),
 		grpc.MaxRecvMsgSize(opts.Requests.MaxBytes),
 		grpc.MaxConcurrentStreams(opts.Connections.MaxStreams),
 		grpc.Creds(framedCredentials{opts.Listen.credentials()}),
@@ -56,10 +57,23 @@ func (s *Server) newGRPC(opts *Options) (*grpc.Server, []*method) {
 		grpc.ChainUnaryInterceptor(s.shared.Unary),
 		grpc.ChainStreamInterceptor(s.shared.Stream),
 	)
-	g := grpc.NewServer(append(all, opts.ServerOptions...)...)
 	calls := s.calls
 	if opts.Lean {
 		calls = nil // package transport counts them
+	}
+	if s.quota != nil {
+		withReports := append(slices.Clip(all), grpc.MaxRecvMsgSize(s.quota.most), grpc.NumStreamWorkers(0))
+		if opts.Lean {
+			s.quota.grpc = grpc.NewServer(append(withReports, opts.ServerOptions...)...)
+			registerQuota(s.quota.grpc, s.quota)
+		} else {
+			s.quota.calls = calls
+			all = append(all, grpc.MaxRecvMsgSize(max(s.quota.most, opts.Requests.MaxBytes))) // the codec has the bound of other messages
+		}
+	}
+	g := grpc.NewServer(append(all, opts.ServerOptions...)...)
+	if s.quota != nil {
+		registerQuota(g, s.quota) // on the lean transport only for reflection
 	}
 	d := &deciding{decider: opts.Decider, answers: &s.metrics.grpc, shared: s.shared, calls: calls, bounds: opts.Requests}
 	methods := []*method{registerRateLimit(g, d)}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	quotav3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
@@ -83,6 +84,10 @@ const notGRPC = "this port answers gRPC calls\n"
 // serveOther answers what is no call of the methods that the transport knows.
 func (s *Server) serveOther(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPost && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+		if s.quota != nil && r.URL.Path == quotav3.RateLimitQuotaService_StreamRateLimitQuotas_FullMethodName {
+			s.serveQuota(w, r)
+			return
+		}
 		s.grpc.ServeHTTP(w, r)
 		return
 	}

@@ -83,6 +83,9 @@ func (m *method) decide(ctx context.Context, req any) (any, error) {
 	if !ok {
 		return nil, status.Errorf(codes.Internal, "an interceptor replaced the request by %T", req)
 	}
+	if _, ok := status.FromError(c.err); c.err != nil && ok {
+		return nil, c.err
+	}
 	if c.err != nil {
 		return nil, endpoint.StatusOf(c.err)
 	}

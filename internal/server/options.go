@@ -31,6 +31,11 @@ type Options struct {
 	// does.
 	JSONBadRequestOnFailure bool
 
+	// Quota answers the rate limit quota service; nil: the service is UNIMPLEMENTED. QuotaStreamsMax is how many streams may be open;
+	// default 1,000. More are refused with RESOURCE_EXHAUSTED.
+	Quota           QuotaStreams
+	QuotaStreamsMax int
+
 	// Reservations signs the ids of reservations; nil: with a random key, so that no other process accepts them.
 	Reservations *reservation.Signer
 
@@ -118,6 +123,7 @@ func (o *Options) setDefaults() {
 	defaultTo(&o.Requests.MaxTextBytes, 64<<10)
 	defaultTo(&o.Calls.Max, 4_096)
 	defaultTo(&o.Calls.Workers, 128)
+	defaultTo(&o.QuotaStreamsMax, 1_000)
 	defaultTo(&o.Connections.Max, 10_000)
 	defaultTo(&o.Connections.MaxStreams, 1_000)
 	defaultTo(&o.Connections.PeerShare, 0.5)

@@ -28,6 +28,7 @@ type Server struct {
 	grpc      *grpc.Server
 	transport *transport.Server // nil: grpc-go serves the connections
 	http      *http.Server
+	quota     *quotaService // nil: there is none
 
 	shared    *endpoint.Shared
 	readiness *readiness
@@ -64,6 +65,11 @@ func New(opts Options) (*Server, error) {
 	if err := intake.RegisterGauges(registry, calls, bytes); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
+	streams := intake.NewStreams(opts.QuotaStreamsMax)
+	ofQuota, err := newQuotaMetrics(registry, streams)
+	if err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
 	l, err := listen(&opts, bytes)
 	if err != nil {
 		return nil, err
@@ -80,6 +86,9 @@ func New(opts Options) (*Server, error) {
 		drainDelay: opts.DrainDelay,
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
+	if opts.Quota != nil {
+		s.quota = s.newQuota(&opts, streams, ofQuota)
+	}
 	var methods []*method
 	s.grpc, methods = s.newGRPC(&opts)
 	if opts.Lean {
@@ -158,6 +167,9 @@ func (s *Server) stopGRPC(ctx context.Context) {
 	}
 	s.transport.Close()
 	s.shared.CutGRPC(ctx, s.grpc)
+	if s.quota != nil {
+		s.shared.CutGRPC(ctx, s.quota.grpc)
+	}
 }
 
 func (s *Server) drain() {
@@ -189,4 +201,7 @@ func (s *Server) Close() {
 		s.transport.Close()
 	}
 	s.grpc.Stop()
+	if s.quota != nil && s.quota.grpc != nil {
+		s.quota.grpc.Stop()
+	}
 }

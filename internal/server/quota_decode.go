@@ -1,0 +1,228 @@
+package server
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ratelimitd/ratelimitd/internal/assigner"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+const (
+	maxReportBytes   = 64 << 20
+	maxReportUsages  = 100_000
+	maxReportEntries = 1_000_000 // of all bucket ids of a report
+	maxBucketIDBytes = 64 << 10  // keys and values
+
+	// maxKeptUsages is how many usages a stream keeps memory for between two reports.
+	maxKeptUsages = 1024
+)
+
+var (
+	errMalformedReport error = &limiter.InvalidError{Message: "malformed envoy.service.rate_limit_quota.v3.RateLimitQuotaUsageReports"}
+	errManyUsages            = status.Errorf(codes.ResourceExhausted, "bucket_quota_usages: more than %d in one message", maxReportUsages)
+	errManyEntries           = status.Errorf(codes.ResourceExhausted, "bucket_quota_usages: bucket ids with more than %d entries in one message", maxReportEntries)
+)
+
+// quotaReport is a message of a client. Its memory is reused.
+type quotaReport struct {
+	domain  string
+	usages  []assigner.Usage
+	skipped int // usages that were left out because their bucket id is over a bound
+
+	entries []descriptor.Entry // of the ids of all usages
+}
+
+// reset makes the report empty. It gives large memory back.
+func (r *quotaReport) reset() {
+	if cap(r.usages) > maxKeptUsages || cap(r.entries) > 8*maxKeptUsages {
+		*r = quotaReport{}
+		return
+	}
+	clear(r.usages[:cap(r.usages)]) // they keep messages in memory
+	clear(r.entries[:cap(r.entries)])
+	*r = quotaReport{usages: r.usages[:0], entries: r.entries[:0]}
+}
+
+// decodeReport reads an envoy.service.rate_limit_quota.v3.RateLimitQuotaUsageReports into r, which is empty. It accepts the same bytes
+// as the generated code, with the same meaning. The entries of a bucket id are sorted by key. A time that is not valid is 0.
+//
+// A usage whose bucket id is over a bound is left out: Envoy makes ids of what requests contain, so it may be the fault of one
+// request. Too many usages are an error.
+//
+// The strings of a report are parts of text, which has the same bytes as data.
+func decodeReport(data []byte, text string, r *quotaReport, bounds Requests) error {
+	d := decoder{data: data, text: text, end: len(data), bounds: bounds}
+	for d.pos < d.end {
+		num, typ, ok := d.tag()
+		if !ok {
+			return errMalformedReport
+		}
+		switch {
+		case num == 1 && typ == protowire.BytesType:
+			if r.domain, ok = d.str(); d.tooLong {
+				return tooMuch("domain", "more than %d bytes", bounds.MaxTextBytes)
+			}
+		case num == 2 && typ == protowire.BytesType:
+			if len(r.usages)+r.skipped >= maxReportUsages {
+				return errManyUsages
+			}
+			ok = d.usage(r)
+			if len(r.entries) > maxReportEntries {
+				return errManyEntries
+			}
+		default:
+			ok = d.skip(num, typ)
+		}
+		if !ok {
+			return errMalformedReport
+		}
+	}
+	return nil
+}
+
+// usage reads one more usage of a report.
+func (d *decoder) usage(r *quotaReport) bool {
+	outer, ok := d.enter()
+	if !ok {
+		return false
+	}
+	end, first := d.end, len(r.entries)
+	var u assigner.Usage
+	var elapsed wireDuration
+	for d.pos < d.end {
+		num, typ, ok := d.tag()
+		if !ok {
+			return false
+		}
+		switch {
+		case num == 1 && typ == protowire.BytesType:
+			if ok = d.bucketID(r, first); !ok && d.tooLong {
+				d.tooLong = false
+				r.entries = r.entries[:first]
+				r.skipped++
+				d.pos, d.end = end, outer
+				return true
+			}
+		case num == 2 && typ == protowire.BytesType:
+			ok = d.wireDuration(&elapsed)
+		case num == 3 && typ == protowire.VarintType:
+			u.Allowed, ok = d.varint()
+		case num == 4 && typ == protowire.VarintType:
+			u.Denied, ok = d.varint()
+		default:
+			ok = d.skip(num, typ)
+		}
+		if !ok {
+			return false
+		}
+	}
+	r.entries = r.entries[:first+len(sortEntries(r.entries[first:]))]
+	u.ID = r.entries[first:len(r.entries):len(r.entries)]
+	u.Elapsed = elapsed.duration()
+	r.usages = append(r.usages, u)
+	d.end = outer
+	return true
+}
+
+// bucketID adds the entries of a bucket id to a report. Those of the same bucket begin at first. It sets tooLong for an id over a bound.
+func (d *decoder) bucketID(r *quotaReport, first int) bool {
+	outer, ok := d.enter()
+	if !ok {
+		return false
+	}
+	size := 0
+	for i := first; i < len(r.entries); i++ {
+		size += len(r.entries[i].Key) + len(r.entries[i].Value)
+	}
+	for d.pos < d.end {
+		num, typ, ok := d.tag()
+		if !ok {
+			return false
+		}
+		if num != 1 || typ != protowire.BytesType {
+			if !d.skip(num, typ) {
+				return false
+			}
+			continue
+		}
+		e, ok := d.entry()
+		if !ok {
+			return false
+		}
+		if size += len(e.Key) + len(e.Value); size > maxBucketIDBytes || len(r.entries)-first >= d.bounds.MaxEntries {
+			d.tooLong = true
+			return false
+		}
+		r.entries = append(r.entries, e)
+	}
+	d.end = outer
+	return true
+}
+
+// sortEntries sorts the entries of a map by key. Of a key that is given more than once, the last one stays.
+func sortEntries(all []descriptor.Entry) []descriptor.Entry {
+	slices.SortStableFunc(all, func(a, b descriptor.Entry) int { return strings.Compare(a.Key, b.Key) })
+	kept := all[:0]
+	for i, e := range all {
+		if i+1 == len(all) || all[i+1].Key != e.Key {
+			kept = append(kept, e)
+		}
+	}
+	return kept
+}
+
+// wireDuration is a google.protobuf.Duration as it was sent.
+type wireDuration struct {
+	seconds int64
+	nanos   int32
+}
+
+// wireDuration reads a google.protobuf.Duration. Messages given twice are merged.
+func (d *decoder) wireDuration(to *wireDuration) bool {
+	outer, ok := d.enter()
+	if !ok {
+		return false
+	}
+	for d.pos < d.end {
+		num, typ, ok := d.tag()
+		if !ok {
+			return false
+		}
+		var v uint64
+		switch {
+		case num == 1 && typ == protowire.VarintType:
+			v, ok = d.varint()
+			to.seconds = int64(v)
+		case num == 2 && typ == protowire.VarintType:
+			v, ok = d.varint()
+			to.nanos = int32(v)
+		default:
+			ok = d.skip(num, typ)
+		}
+		if !ok {
+			return false
+		}
+	}
+	d.end = outer
+	return true
+}
+
+// duration is 0 for a duration that is negative or not valid.
+func (w wireDuration) duration() time.Duration {
+	const most = 315_576_000_000 // seconds: what google.protobuf.Duration allows
+	if w.seconds < 0 || w.nanos < 0 || w.seconds > most || w.nanos >= 1e9 {
+		return 0
+	}
+	if w.seconds >= math.MaxInt64/int64(time.Second) {
+		return math.MaxInt64
+	}
+	return time.Duration(w.seconds)*time.Second + time.Duration(w.nanos)
+}

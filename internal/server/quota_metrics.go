@@ -1,0 +1,46 @@
+package server
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/intake"
+)
+
+// quotaMetrics are the metrics of the rate limit quota service.
+type quotaMetrics struct {
+	reports, usages, skipped, actions prometheus.Counter
+	refused                           map[intake.Refusal]prometheus.Counter
+}
+
+func newQuotaMetrics(registry prometheus.Registerer, open *intake.Streams) (*quotaMetrics, error) {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	m := &quotaMetrics{
+		reports: counter("ratelimitd_quota_reports_total", "Messages with usages that clients of the rate limit quota service sent."),
+		usages:  counter("ratelimitd_quota_usages_total", "Usages in these messages: one per bucket and report."),
+		skipped: counter("ratelimitd_quota_usages_skipped_total", "Usages that were left out because their bucket id was too long."),
+		actions: counter("ratelimitd_quota_actions_total", "Assignments and abandoned buckets sent to clients of the rate limit quota service."),
+		refused: make(map[intake.Refusal]prometheus.Counter),
+	}
+	refused := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "ratelimitd_quota_streams_refused_total",
+		Help: "Quota streams refused because too many were open, by bound: all, peer or connection.",
+	}, []string{"reason"})
+	for _, why := range []intake.Refusal{intake.OverAll, intake.OverPeer, intake.OverConnection} {
+		m.refused[why] = refused.WithLabelValues(string(why))
+	}
+	if registry == nil {
+		return m, nil
+	}
+	streams := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "ratelimitd_quota_streams",
+		Help: "Open streams of the rate limit quota service.",
+	}, func() float64 { return float64(open.Open()) })
+	for _, c := range []prometheus.Collector{streams, m.reports, m.usages, m.skipped, m.actions, refused} {
+		if err := registry.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
