@@ -247,6 +247,7 @@ var consolePages = []struct{ name, hash, text string }{
 	{"customer", customer, "reset in"},
 	{"rules", "#/rules", "shop.yaml:3"},
 	{"overrides", "#/overrides", "Nothing was changed yet."},
+	{"shares", "#/shares?domain=shop", "No client of this process uses a quota bucket"},
 	{"fleet", "#/fleet", "Rules’ checksum"},
 	{"try", "#/try?domain=shop&k=tenant&v=acme&k=path&v=%2Fsearch%2Fshoes", "It matches"},
 }
@@ -270,7 +271,7 @@ func TestConsolePages(t *testing.T) {
 			}
 			c.fits(t, p.name+"-"+view.name, view.width)
 			c.accessible(t, p.name+", "+view.name)
-			if *update && view.name == "wide" && !slices.Contains([]string{"now", "overrides", "fleet"}, p.name) { // taken below, and by other tests
+			if *update && view.name == "wide" && !slices.Contains([]string{"now", "overrides", "shares", "fleet"}, p.name) { // taken below, and by other tests
 				save(t, "console-"+p.name+".png", c.Picture(t, view.width, view.height))
 			}
 		}

@@ -8,6 +8,7 @@ import { Now } from "./now.js";
 import { Customer } from "./customer.js";
 import { Rules } from "./rules.js";
 import { Overrides } from "./overrides.js";
+import { Shares } from "./shares.js";
 import { Fleet } from "./fleet.js";
 import { Try } from "./try.js";
 
@@ -16,6 +17,7 @@ const pages = [
   ["customer", "Customer", Customer, "One customer"],
   ["rules", "Rules", Rules, "Rules"],
   ["overrides", "Overrides", Overrides, "Overrides"],
+  ["shares", "Shares", Shares, "Shares of quota buckets"],
   ["fleet", "Fleet", Fleet, "The fleet"],
   ["try", "Try it", Try, "Try a request"],
 ];
