@@ -42,6 +42,8 @@ var imports = map[string][]string{
 	"internal/override":            {"internal/descriptor", "internal/entries", "internal/logging", "internal/yamlform"},
 	"internal/limiter":             {"internal/descriptor", "internal/backend", "internal/events", "internal/hotkeys", "internal/override", "internal/usage"},
 	"internal/quota":               {"internal/descriptor"},
+	"internal/quota/envoymodel":    {"internal/quota"},
+	"internal/quota/redisshares":   {"internal/quota"},
 	"internal/assigner":            {"internal/descriptor", "internal/limiter", "internal/override", "internal/quota"},
 	"internal/intake":              {},
 	"internal/endpoint":            {"internal/intake", "internal/limiter"},
@@ -98,10 +100,11 @@ var onlyIn = map[string][]string{
 	"github.com/prometheus/statsd_exporter":   {"internal/promcompat"},
 	"github.com/fsnotify/fsnotify":            {"internal/config", "internal/tlsfiles"},
 	"go.opentelemetry.io":                     {"internal/server", "internal/tracing", "internal/otlptest"},
-	"github.com/redis/go-redis":               {"internal/redisconn", "internal/backend/redis", "internal/override/redissource", "internal/fleet", "internal/reservation", "internal/redistest", "internal/servicetest", "cmd/ratelimitd"},
+	"github.com/redis/go-redis":               {"internal/redisconn", "internal/backend/redis", "internal/override/redissource", "internal/quota/redisshares", "internal/fleet", "internal/reservation", "internal/redistest", "internal/servicetest", "cmd/ratelimitd"},
 	"github.com/alecthomas/kong":              {"cmd/ratelimitd"},
 	"github.com/schollz/progressbar":          {"cmd/ratelimitd"},
 	module + "internal/rapidtest":             {"internal/backend/backendtest"}, // tests only
+	module + "internal/quota/envoymodel":      {},                               // tests only
 	module + "internal/redistest":             {"internal/servicetest"},         // tests only
 	module + "internal/tlstest":               {},                               // tests only
 	module + "internal/otlptest":              {},                               // tests only

@@ -216,6 +216,8 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	metrics := svc.scrapes(registry)
 	callers := o.Listen.callers()
 	callers.Decider, callers.Shared = svc.limiter, shared
+	quotas := svc.assignQuotas(registry)
+	callers.Quota = quotaStreams{quotas}
 	callers.Metrics = server.Metrics{Handler: metrics, ResponseTime: both(compat, timings), Off: o.Answers.NoMetrics}
 	callers.Observers = server.Observers{RefusalLogs: o.Log.Refusals, Keys: keys}
 	callers.JSONBadRequestOnFailure = o.Answers.JSON400
@@ -233,7 +235,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	operators.Shared = shared
 	operators.Rules = operator.Rules{Files: svc.files, Tree: svc.limiter.Tree, Explain: svc.limiter.Explain}
 	operators.Scrapes = operator.Scrapes{Addr: o.Stats.prometheusAddr(), Path: o.Stats.PrometheusPath, Handler: metrics}
-	operators.Usage = svc.usage
+	operators.Usage, operators.Shares = svc.usage, quotas
 	operators.Counters, operators.Stats, operators.LogLevel = svc.limiter, svc.writeStats, level
 	operators.Decisions, operators.Process, operators.Replay = svc.limiter, svc.process(), svc.replay
 	operators.Overrides = svc.operatorsOverrides()

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/override"
 )
@@ -73,16 +72,15 @@ func ChargeRequest(domain string, entries []descriptor.Entry, hits uint64) *Requ
 	}
 }
 
-// ClosedFor returns for how long a counter lets nothing pass, although its limit has a rate: a penalty is in force, or its window
-// is used up. What a client may use until its next report is not known yet, so usage counts only beyond slack.
-func (k *Counter) ClosedFor(slack time.Duration) time.Duration {
-	if k.Penalty > 0 {
+// ClosedFor returns for how long a counter lets nothing pass, although its limit has a rate: a penalty is in force, or its window is
+// used up and will be for longer than clients need to report what they pass.
+func (k *Counter) ClosedFor(report time.Duration) time.Duration {
+	switch {
+	case k.Penalty > 0:
 		return k.Penalty
-	}
-	length := k.Limit.Window.Length()
-	over := k.Used - int64(min(k.Limit.Capacity(), backend.MaxHits)) //nolint:gosec // at most MaxHits
-	if length < 3*slack || float64(over) < float64(k.Limit.Requests)*slack.Seconds()/length.Seconds() {
+	case k.Limit.Window.Length() < 3*report || k.Remaining > 0 || k.Wait < report:
 		return 0
+	default:
+		return k.Wait
 	}
-	return max(k.Reset, time.Second)
 }

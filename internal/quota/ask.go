@@ -4,14 +4,19 @@ import "time"
 
 // Claim says that a subscriber that has just joined holds what another process has given it, and that it was seen to use so many tokens
 // per second.
-func (b *Bucket) Claim(s *Subscriber, rate float64) { s.claim.rate = rate }
+func (b *Bucket) Claim(now time.Time, s *Subscriber, rate float64) {
+	s.claim = claim{rate: max(rate, least), until: now.Add(TTL + margin)}
+}
+
+// SetRemaining sets how many tokens may pass at once, if no process holds a share of the limit yet.
+func (b *Bucket) SetRemaining(tokens float64) { b.remaining = max(tokens, 0) }
 
 // Ask returns what this process asks of the store that divides the limit among processes. The tokens that it returns are gone then, whatever
 // becomes of the question.
 func (b *Bucket) Ask(now time.Time, key string) Ask {
 	b.save(now)
 	b.settle(now)
-	a := Ask{Key: key, Rate: b.rate.PerSecond, Burst: b.rate.Burst, Held: b.share.Processes > 0}
+	a := Ask{Key: key, Rate: b.rate.PerSecond, Burst: b.rate.Burst, Saved: min(b.remaining, b.rate.Burst), Held: b.share.Processes > 0}
 	rate, burst := b.out()
 	a.HeldRate = rate
 	if over := b.share.Burst - b.share.FairBurst; over > 0 {
@@ -23,7 +28,7 @@ func (b *Bucket) Ask(now time.Time, key string) Ask {
 		if a.Demand += s.Demand; s.reports == 0 {
 			a.Demand += b.rate.PerSecond * floorOf[true] / float64(len(b.subscribers))
 		}
-		if s.claim.rate > 0 && s.claim.tokens == 0 {
+		if s.claims(now) {
 			a.ClaimRate += s.claim.rate
 			a.ClaimBurst += max(b.rate.Burst*s.claim.rate/b.rate.PerSecond, 1)
 		}
@@ -38,7 +43,7 @@ func (b *Bucket) Answer(now time.Time, s Share) {
 	taken := max(s.Burst-s.Saved-b.asked.HeldBurst, 0) // tokens that came with claims
 	if b.asked.ClaimBurst > 0 && taken > 0 {
 		for _, sub := range b.subscribers {
-			if sub.claim.rate > 0 && sub.claim.tokens == 0 {
+			if sub.claims(now) {
 				part := max(b.rate.Burst*sub.claim.rate/b.rate.PerSecond, 1) / b.asked.ClaimBurst
 				sub.claim.tokens = taken * min(part, 1)
 			}
@@ -48,11 +53,21 @@ func (b *Bucket) Answer(now time.Time, s Share) {
 }
 
 // Claims reports whether a subscriber waits for what it claims.
-func (b *Bucket) Claims() bool {
+func (b *Bucket) Claims(now time.Time) bool {
 	for _, s := range b.subscribers {
-		if s.claim.rate > 0 && s.claim.tokens == 0 {
+		if s.claims(now) {
 			return true
 		}
 	}
 	return false
+}
+
+// claims reports whether a subscriber still waits for what it claims. After a while it has expired at the client.
+func (s *Subscriber) claims(now time.Time) bool {
+	return s.claim.rate > 0 && s.claim.tokens == 0 && now.Before(s.claim.until)
+}
+
+// Unsettled reports whether shares are moving between processes: this one holds more than its part, or waits for what others hold.
+func (b *Bucket) Unsettled() bool {
+	return b.waiting || b.share.Rate > b.share.FairRate*(1+spare) || b.share.Rate < b.share.FairRate*(1-spare)
 }

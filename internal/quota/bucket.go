@@ -52,8 +52,10 @@ type Bucket struct {
 	subscribers []*Subscriber
 	lost        []loss
 
-	asked   Ask  // last
-	waiting bool // a subscriber waits for its first token
+	asked     Ask       // last
+	remaining float64   // tokens that may pass at once if no process holds a share
+	now       time.Time // of the last plan
+	waiting   bool      // a subscriber waits for its first token
 
 	wants, parts []float64
 	told         []*Subscriber
@@ -140,17 +142,13 @@ func (b *Bucket) Leave(now time.Time, s *Subscriber) {
 	b.save(now)
 	b.remove(s)
 	s.settle(now)
-	if s.Held.Kind == Tokens && s.sent.IsZero() { // it may have been written all the same
+	if s.sent.IsZero() { // it may have been written all the same
 		s.Sent(now)
 	}
 	l := loss{rate: s.rate(), burst: s.burst(), expires: s.expires}
-	if s.former.rate > 0 || s.former.burst > 0 {
-		expires := s.former.expires
-		if expires.Equal(never) {
-			expires = now.Add(TTL + margin)
-		}
-		if expires.After(l.expires) {
-			l.expires = expires
+	for _, f := range s.former {
+		if f.expires.After(l.expires) {
+			l.expires = f.expires
 		}
 	}
 	if (l.rate > 0 || l.burst > 0) && l.expires.After(now) {
@@ -179,7 +177,7 @@ func (b *Bucket) NeedsPlan() bool {
 		return true
 	}
 	for _, s := range b.subscribers {
-		if s.Held.Kind == None || s.former.rate > 0 {
+		if s.Held.Kind == None || len(s.former) > 0 {
 			return !b.isFixed
 		}
 	}
@@ -248,7 +246,7 @@ func (b *Bucket) settle(now time.Time) {
 func (b *Bucket) Plan(now time.Time) []*Subscriber {
 	b.save(now)
 	b.settle(now)
-	b.told = b.told[:0]
+	b.told, b.now = b.told[:0], now
 	switch {
 	case b.isFixed && b.fixed.Kind == None:
 		return nil
@@ -279,7 +277,7 @@ func (b *Bucket) Plan(now time.Time) []*Subscriber {
 // deny lets nothing pass at a subscriber. One that came with what another process had given it keeps that while this process tries to
 // take it over.
 func (b *Bucket) deny(s *Subscriber) {
-	if s.Held.Kind == None && s.claim.rate > 0 {
+	if s.Held.Kind == None && s.claims(b.now) {
 		return
 	}
 	b.tell(s, Assignment{Kind: DenyAll, TTL: TTL})
@@ -328,8 +326,11 @@ func (b *Bucket) mark() {
 // hand is the rate to hand out.
 func (b *Bucket) hand() float64 {
 	part := spare
-	if b.waiting {
+	switch {
+	case b.waiting:
 		part = spareForWaiting
+	case b.share.Processes > 1: // the store spares some, too
+		part /= 4
 	}
 	return min(b.share.Rate, b.share.FairRate) * (1 - part)
 }

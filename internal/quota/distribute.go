@@ -53,7 +53,7 @@ func (b *Bucket) targets() []target {
 	hand, seconds := b.hand(), b.rate.Interval.Seconds()
 	b.wants, b.parts = slices.Grow(b.wants[:0], n)[:n], slices.Grow(b.parts[:0], n)[:n]
 	for i, s := range b.chosen {
-		b.wants[i] = max(s.wants(), hand/float64(n)*floorOf[s.reports == 0])
+		b.wants[i] = max(s.wants(), hand/float64(n)*floorOf[s.reports == 0 && s.Held.Kind != Tokens])
 	}
 	divide(hand, b.wants, b.parts)
 	all := float64(b.tokens())
@@ -73,6 +73,9 @@ var floorOf = map[bool]float64{false: 1.0 / 50, true: 1.0 / 4}
 
 // wants is the rate that a subscriber would use. A small token bucket loses what it cannot hold, so it needs more.
 func (s *Subscriber) wants() float64 {
+	if s.reports == 0 { // not known yet: it keeps what it has
+		return s.Held.Rate()
+	}
 	if s.Held.MaxTokens < small {
 		return surplusOfSmall * s.Demand
 	}
@@ -123,12 +126,14 @@ func (b *Bucket) raise(t *target, rate float64) {
 	switch wanted := float64(t.max); {
 	case tokens == 0: // a bucket starts full
 		tokens = min(wanted, math.Floor(b.saved+s.claim.tokens))
+		if s.reports == 0 && len(b.subscribers) > 1 { // the next newcomer needs some, too
+			tokens = min(tokens, max(math.Floor(b.saved/2+s.claim.tokens), 1))
+		}
 		paid = max(tokens-s.claim.tokens, 0)
 	case wanted > tokens:
-		had := s.burst()
-		more := max(b.saved-math.Floor(b.share.Burst*reserve), 0)
-		tokens = max(min(wanted, math.Floor(had+more)), tokens)
-		paid = max(tokens-had, 0)
+		more := math.Floor(max(b.saved-math.Floor(b.share.Burst*reserve), 0))
+		paid = max(min(wanted-tokens, more), 0)
+		tokens += paid
 	}
 	if fill < 1 || tokens < 1 {
 		b.waiting = b.waiting || tokens < 1

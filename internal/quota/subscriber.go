@@ -2,6 +2,7 @@ package quota
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -22,15 +23,12 @@ type Subscriber struct {
 	sent    time.Time // when Held was written; zero: not yet
 	expires time.Time // of Held, at the client
 
-	// former is what the client held before Held was lowered. It counts until the client has confirmed Held by a report, or until it expires.
-	former struct {
-		rate, burst float64
-		tokens      float64 // that it had at least, less what it has passed since
-		emptied     bool    // it had no token bucket for a moment
-		expires     time.Time
-	}
+	// former is what the client held before, oldest first. It counts until the client has confirmed a later assignment by a report, or until it
+	// expires.
+	former []former
 
 	tokens float64   // that the client had at least at its last report
+	most   float64   // that it had at most then
 	heard  time.Time // when that was
 	active time.Time // when it last reported a request
 
@@ -38,9 +36,21 @@ type Subscriber struct {
 	told   bool // Plan has changed Held
 }
 
+// former is an assignment that was replaced by one that the client may not have received yet.
+type former struct {
+	rate, burst float64
+	tokens      float64   // that the client had at least when it was replaced, less what it has passed since
+	kept        float64   // the part of the tokens that the next assignment leaves
+	sent        time.Time // zero: not yet
+	expires     time.Time
+}
+
 // claim is what a subscriber holds that another process has given it: the rate that it was seen to use, and of the tokens those that this
 // process has taken over.
-type claim struct{ rate, tokens float64 }
+type claim struct {
+	rate, tokens float64
+	until        time.Time
+}
 
 const (
 	// shortest is the shortest time over which demand is measured.
@@ -72,29 +82,38 @@ func (s *Subscriber) report(now time.Time, allowed, denied uint64) (destroyed fl
 		s.active = now
 	}
 	passed := float64(allowed)
+	s.most = max(min(s.Most(now), s.burst()+s.rate()*late.Seconds())-passed, 0)
 	if s.Held.Kind == Tokens {
 		since := max(now.Sub(s.heard)-late, 0).Seconds()
 		s.tokens = max(min(s.tokens+since*s.Held.Rate(), float64(s.Held.MaxTokens))-passed, 0)
 	}
 	s.heard = now
-	s.former.tokens = max(s.former.tokens-passed, 0)
-	if !s.sent.IsZero() && now.Sub(s.sent) >= settled {
-		if s.former.burst > 0 {
-			left := float64(s.Held.MaxTokens) / s.former.burst
-			if s.former.emptied {
-				left = 0
-			}
-			destroyed = s.former.tokens * max(1-left, 0)
-		}
-		s.forgetFormer()
+	for i := range s.former {
+		s.former[i].tokens = max(s.former[i].tokens-passed, 0)
 	}
+	destroyed = s.confirm(now)
 	s.pending += min(allowed, math.MaxUint32) + min(denied, math.MaxUint32)
 	s.measure(now)
 	return destroyed
 }
 
-func (s *Subscriber) forgetFormer() {
-	s.former.rate, s.former.burst, s.former.tokens, s.former.emptied = 0, 0, 0, false
+// confirm forgets what the client cannot hold any more, because its report is later than an assignment. It returns the tokens that were lost.
+func (s *Subscriber) confirm(now time.Time) (destroyed float64) {
+	confirmed := func(sent time.Time) bool { return !sent.IsZero() && now.Sub(sent) >= settled }
+	gone := 0
+	if confirmed(s.sent) {
+		gone = len(s.former)
+	}
+	for i := len(s.former) - 1; i >= gone; i-- {
+		if confirmed(s.former[i].sent) {
+			gone = i
+		}
+	}
+	for i := range s.former[:gone] {
+		destroyed += s.former[i].tokens * (1 - s.former[i].kept)
+	}
+	s.former = slices.Delete(s.former, 0, gone)
+	return destroyed
 }
 
 // measure makes what was reported part of the demand, once it says enough.
@@ -131,62 +150,68 @@ func (s *Subscriber) clear(took time.Duration) bool {
 
 // settle forgets what has expired at the client.
 func (s *Subscriber) settle(now time.Time) {
-	if !s.former.expires.After(now) {
-		s.forgetFormer()
-	}
+	s.former = slices.DeleteFunc(s.former, func(f former) bool { return !f.sent.IsZero() && !f.expires.After(now) })
 	if !s.sent.IsZero() && !s.expires.After(now) {
 		s.Held, s.tokens = Assignment{}, 0
 	}
 }
 
 // rate is the most that the client may use per second, burst the most tokens that it may have.
-func (s *Subscriber) rate() float64  { return max(s.Held.Rate(), s.former.rate) }
-func (s *Subscriber) burst() float64 { return max(float64(s.Held.MaxTokens), s.former.burst) }
+func (s *Subscriber) rate() float64 {
+	most := s.Held.Rate()
+	for i := range s.former {
+		most = max(most, s.former[i].rate)
+	}
+	return most
+}
+
+func (s *Subscriber) burst() float64 {
+	most := float64(s.Held.MaxTokens)
+	for i := range s.former {
+		most = max(most, s.former[i].burst)
+	}
+	return most
+}
 
 // tell replaces what the client holds.
 func (s *Subscriber) tell(a Assignment) {
-	if rate, burst := s.rate(), s.burst(); rate > a.Rate() || burst > float64(a.MaxTokens) {
-		if s.former.rate == 0 && s.former.burst == 0 {
-			s.former.expires, s.former.tokens = time.Time{}, s.tokens
-		}
-		s.former.rate, s.former.burst = rate, burst
-		s.former.emptied = s.former.emptied || a.Kind != Tokens
-		if expires := s.expiry(); expires.After(s.former.expires) {
-			s.former.expires = expires
-		}
+	if s.Held.Kind == Tokens && (s.Held.Rate() > a.Rate() || s.Held.MaxTokens > a.MaxTokens) {
+		f := former{rate: s.Held.Rate(), burst: float64(s.Held.MaxTokens), tokens: s.tokens, sent: s.sent, expires: s.expires}
+		f.kept = min(float64(a.MaxTokens)/float64(s.Held.MaxTokens), 1)
+		s.former = append(s.former, f)
+	}
+	if more := float64(a.MaxTokens) - s.burst(); more > 0 {
+		s.most += more
 	}
 	switch { // a token bucket starts full, and a smaller one keeps the ratio
 	case a.Kind != Tokens:
 		s.tokens = 0
 	case s.Held.Kind != Tokens:
 		s.tokens = float64(a.MaxTokens)
+		s.most = max(s.most, s.tokens)
 	case a.MaxTokens < s.Held.MaxTokens:
 		s.tokens *= float64(a.MaxTokens) / float64(s.Held.MaxTokens)
 	}
 	s.Held, s.sent = a, time.Time{}
 }
 
-// expiry is when Held expires at the client. What has not been written yet has no end.
-func (s *Subscriber) expiry() time.Time {
-	if s.sent.IsZero() && s.Held.Kind != None {
-		return never
-	}
-	return s.expires
-}
-
-// never is later than all times.
-var never = time.Unix(1<<40, 0)
-
-// Sent records that Held has been written.
+// Sent records that Held has been written, and with it all before.
 func (s *Subscriber) Sent(now time.Time) {
 	s.sent, s.expires = now, now.Add(s.Held.TTL+margin)
-	if s.former.expires.Equal(never) {
-		s.former.expires = s.expires
+	for i := range s.former {
+		if f := &s.former[i]; f.sent.IsZero() {
+			f.sent, f.expires = now, now.Add(TTL+margin)
+		}
 	}
 }
 
 // Expires returns when what the client holds expires; the zero time before it was written.
 func (s *Subscriber) Expires() time.Time { return s.expires }
 
-// Idle returns since when the client has not reported a request.
-func (s *Subscriber) Idle() time.Time { return s.active }
+// Active returns when the client last reported a request.
+func (s *Subscriber) Active() time.Time { return s.active }
+
+// Most returns the most requests that a client can have passed since its last report with what it held.
+func (s *Subscriber) Most(now time.Time) float64 {
+	return min(s.most+s.rate()*(now.Sub(s.heard)+late).Seconds(), s.burst()+s.rate()*(now.Sub(s.heard)+late).Seconds())
+}

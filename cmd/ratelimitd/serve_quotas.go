@@ -1,0 +1,31 @@
+package main
+
+import (
+	"crypto/rand"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/assigner"
+	"github.com/ratelimitd/ratelimitd/internal/quota/redisshares"
+	"github.com/ratelimitd/ratelimitd/internal/server"
+)
+
+// shareKeys is what the keys of processes' shares in Redis begin with, after CACHE_KEY_PREFIX.
+const shareKeys = "ratelimitd-shares:"
+
+// assignQuotas makes what shares limits among the clients of the rate limit quota service.
+func (s *service) assignQuotas(registry prometheus.Registerer) *assigner.Assigner {
+	o := assigner.Options{Limiter: s.limiter, Metrics: registry, Log: s.log}
+	if s.background != nil {
+		o.Store = redisshares.New(redisshares.Options{Client: s.background, Prefix: s.options.Backend.KeyPrefix + shareKeys, Process: rand.Text()})
+	}
+	a := assigner.New(o)
+	s.workers = append(s.workers, a.Run)
+	return a
+}
+
+// quotaStreams are the streams of an assigner, as the server needs them.
+type quotaStreams struct{ *assigner.Assigner }
+
+// Open implements server.QuotaStreams.
+func (q quotaStreams) Open(client string) server.QuotaStream { return q.Assigner.Open(client) }

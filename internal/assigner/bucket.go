@@ -1,0 +1,93 @@
+package assigner
+
+import (
+	"math"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/quota"
+)
+
+// bucket is a bucket id of a domain, with all its subscriptions.
+type bucket struct {
+	key    string // in Assigner.buckets
+	domain string
+	id     []descriptor.Entry // sorted by key; never changed
+
+	entries    []descriptor.Entry // in the order in which they are matched; never changed
+	pool       *pool              // nil: its limits have not been found yet
+	place      int                // in pool.buckets
+	unresolved bool               // it is in Assigner.unresolved
+
+	subscriptions []*subscription
+
+	uncharged uint64 // requests that have passed and are not counted yet
+	slice     uint64 // how many of them are counted per second
+}
+
+// subscription is a stream's interest in a bucket.
+type subscription struct {
+	stream *Stream
+	bucket *bucket
+	place  int // in bucket.subscriptions
+
+	member *quota.Subscriber // nil while the bucket has no pool
+	since  time.Time
+	rate   float64 // the rate that the client was seen to use, if it came with assignments of another process
+
+	queued    bool // in Stream.queue
+	abandoned time.Time
+	state     state
+
+	allowed, denied uint64 // reported while the bucket had no pool
+}
+
+// state is how far a subscription is on its way to its end.
+type state uint8
+
+const (
+	active     state = iota
+	abandoning       // the client will be told to forget the bucket
+	forgotten        // the client has been told so
+)
+
+// spread is over how many seconds a report is charged to limits with short windows. A report covers five seconds: all its hits at once would use up
+// five windows of a second in one.
+const spread = 5
+
+// charge is what must be counted.
+type charge struct {
+	domain   string
+	entries  []descriptor.Entry
+	requests uint64
+}
+
+// addCharge adds requests that have passed.
+func (b *bucket) addCharge(n uint64) {
+	b.uncharged += min(n, math.MaxUint32)
+	b.slice = (b.uncharged + spread - 1) / spread
+}
+
+// takeCharge returns what must be counted now.
+func (b *bucket) takeCharge(short bool) uint64 {
+	n := b.uncharged
+	if short {
+		n = min(n, b.slice)
+	}
+	b.uncharged -= n
+	return n
+}
+
+// plausible returns how many of the requests that a client says it has passed it can have passed.
+func (s *subscription) plausible(now time.Time, allowed uint64) uint64 {
+	p := s.bucket.pool
+	if _, fixed := p.planner.Fixed(); fixed {
+		return min(allowed, math.MaxUint32)
+	}
+	most := s.member.Most(now)
+	if s.member.Held.Kind == quota.None { // it decides by its own configuration
+		r := p.planner.Rate()
+		most = max(most, (r.Burst+r.PerSecond*renewEvery.Seconds())/float64(len(p.planner.Subscribers()))+1)
+	}
+	return uint64(min(float64(min(allowed, math.MaxUint32)), math.Ceil(most)))
+}

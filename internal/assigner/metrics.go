@@ -1,0 +1,78 @@
+package assigner
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/quota"
+)
+
+// metrics are what the assigner counts.
+type metrics struct {
+	a *Assigner
+
+	requests  *prometheus.CounterVec
+	allowed   prometheus.Counter
+	denied    prometheus.Counter
+	assigned  [quota.Tokens + 1]prometheus.Counter
+	given     *prometheus.CounterVec
+	abandoned prometheus.Counter
+	refused   *prometheus.CounterVec
+	uncharged prometheus.Counter
+	failures  prometheus.Counter
+}
+
+var (
+	subscriptionsDesc = prometheus.NewDesc("ratelimitd_quota_subscriptions", "Buckets to which clients of the rate limit quota service are subscribed, counted once per client.", nil, nil)
+	bucketsDesc       = prometheus.NewDesc("ratelimitd_quota_buckets", "Different buckets to which clients of the rate limit quota service are subscribed.", nil, nil)
+)
+
+func newMetrics(a *Assigner) *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	vec := func(name, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	}
+	m := &metrics{
+		a:         a,
+		requests:  vec("ratelimitd_quota_requests_total", "Requests that clients of the rate limit quota service have decided, as they report them.", "decision"),
+		given:     vec("ratelimitd_quota_assignments_total", "Assignments that were sent, renewals included.", "strategy"),
+		abandoned: counter("ratelimitd_quota_abandoned_total", "Buckets that clients were told to forget, because they did not use them."),
+		refused:   vec("ratelimitd_quota_subscriptions_refused_total", "Subscriptions without room: on their stream, on all streams together, or displaced by a stream that has fewer.", "bound"),
+		uncharged: counter("ratelimitd_quota_uncharged_total", "Requests that passed and could not be counted."),
+		failures:  counter("ratelimitd_quota_share_failures_total", "Failed attempts to renew this process' shares of limits in Redis."),
+	}
+	m.allowed, m.denied = m.requests.WithLabelValues("allowed"), m.requests.WithLabelValues("denied")
+	for k, name := range map[quota.Kind]string{quota.AllowAll: "allow_all", quota.DenyAll: "deny_all", quota.Tokens: "token_bucket"} {
+		m.assigned[k] = m.given.WithLabelValues(name)
+	}
+	for _, bound := range []string{"stream", "all", "displaced"} {
+		m.refused.WithLabelValues(bound)
+	}
+	return m
+}
+
+func (m *metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.requests, m.given, m.abandoned, m.refused, m.uncharged, m.failures}
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(all chan<- *prometheus.Desc) {
+	all <- subscriptionsDesc
+	all <- bucketsDesc
+	for _, c := range m.collectors() {
+		c.Describe(all)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(all chan<- prometheus.Metric) {
+	m.a.mu.Lock()
+	subscriptions, buckets := m.a.subscriptions, len(m.a.buckets)
+	m.a.mu.Unlock()
+	all <- prometheus.MustNewConstMetric(subscriptionsDesc, prometheus.GaugeValue, float64(subscriptions))
+	all <- prometheus.MustNewConstMetric(bucketsDesc, prometheus.GaugeValue, float64(buckets))
+	for _, c := range m.collectors() {
+		c.Collect(all)
+	}
+}

@@ -1,0 +1,203 @@
+package assigner
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/quota"
+)
+
+// fixedTTL is how long an assignment lasts that does not depend on what others do. It is replaced at once if the rules change.
+const fixedTTL = 5 * time.Minute
+
+// answer is what the rules mean for a bucket.
+type answer struct {
+	key   string           // of its pool
+	fixed quota.Assignment // unless rated
+	rated bool
+	rate  quota.Rate
+	saved float64 // tokens that may pass at once now
+	shut  time.Duration
+	short bool
+	looks bool
+	words []string
+	retry bool
+}
+
+// answerOf returns what the rules mean for a bucket.
+func answerOf(f *found) answer {
+	q := &f.quota
+	own := answer{key: "b" + f.bucket.key}
+	fixed := func(k quota.Kind, ttl time.Duration) answer {
+		own.fixed = quota.Assignment{Kind: k, TTL: ttl}
+		if k == quota.None {
+			own.fixed.TTL = 0
+		}
+		return own
+	}
+	switch {
+	case errors.Is(f.err, limiter.ErrNoRules):
+		own.retry = true
+		return fixed(quota.None, 0)
+	case f.err != nil:
+		own.retry = true
+		switch q.OnError {
+		case descriptor.OnErrorAllow:
+			return fixed(quota.AllowAll, quota.TTL)
+		case descriptor.OnErrorDeny:
+			return fixed(quota.DenyAll, quota.TTL)
+		default:
+			return fixed(quota.None, 0)
+		}
+	case q.Blocked:
+		return fixed(quota.DenyAll, fixedTTL)
+	case q.Rule == nil && q.Domain.DefaultDenies():
+		return fixed(quota.DenyAll, fixedTTL)
+	case len(q.Enforced) == 0:
+		return fixed(quota.AllowAll, fixedTTL)
+	}
+	var keys strings.Builder
+	keys.WriteByte('l')
+	for _, k := range q.Enforced {
+		r, ok := quota.RateOf(&k.Limit, q.HitCost)
+		if !ok {
+			continue // concurrency has no rate
+		}
+		cost := float64(max(q.HitCost, 1))
+		remaining := float64(k.Remaining) / cost
+		length := k.Limit.Window.Length()
+		if r.PerSecond > 0 && length >= longWindow && windowed(&k.Limit) {
+			r.PerSecond = max(r.PerSecond, remaining/horizon.Seconds())
+		}
+		if !own.rated {
+			own.rate, own.saved = r, remaining
+		} else {
+			own.rate, own.saved = own.rate.Both(r), min(own.saved, remaining)
+		}
+		own.rated = true
+		own.short = own.short || length < shortWindow
+		own.looks = own.looks || length >= shortWindow || k.Limit.Penalty != nil
+		own.shut = max(own.shut, k.ClosedFor(slack))
+		own.words = append(own.words, k.Words())
+		keys.WriteString("\x00" + k.Key)
+	}
+	switch {
+	case !own.rated:
+		return fixed(quota.None, 0)
+	case own.rate.PerSecond == 0:
+		own.rated = false
+		return fixed(quota.DenyAll, fixedTTL)
+	}
+	own.key = keys.String()
+	return own
+}
+
+// A limit whose window is at least longWindow need not be spread over its window evenly, because its counter says in time what is left. Clients
+// get what they need as long as what is left suffices for horizon: the life of an assignment and a report.
+const (
+	longWindow = 2 * time.Minute
+	horizon    = quota.TTL + renewEvery
+)
+
+// place puts a bucket into the pool of its limit, and returns the pool.
+func (a *Assigner) place(now time.Time, f *found) *pool {
+	b := f.bucket
+	if a.buckets[b.key] != b {
+		return nil // it was removed in the meantime
+	}
+	b.entries = f.entries
+	x := answerOf(f)
+	p := a.pools[x.key]
+	if p == nil {
+		p = a.newPool(now, &x)
+	}
+	if b.pool != p {
+		if b.pool != nil {
+			a.moveOut(now, b)
+		}
+		p.join(b)
+		for _, s := range b.subscriptions {
+			a.enter(now, s)
+		}
+	}
+	p.update(now, &x, f, a.o.Store == nil)
+	return p
+}
+
+func (a *Assigner) newPool(now time.Time, x *answer) *pool {
+	p := &pool{key: x.key, position: -1}
+	if a.o.Store != nil && x.rated {
+		p.planner = quota.NewSharedBucket(now, x.rate)
+	} else {
+		p.planner = quota.NewBucket(now, x.rate, x.saved)
+	}
+	a.pools[x.key] = p
+	a.due.set(p, now.Add(longest))
+	return p
+}
+
+// update takes in what the rules and counters say now.
+func (p *pool) update(now time.Time, x *answer, f *found, alone bool) {
+	p.rule, p.onError, p.limits = f.quota.Rule, f.quota.OnError, strings.Join(x.words, "; ")
+	p.rated, p.short, p.closes = x.rated, x.short, x.looks
+	p.looked, p.used = now, false
+	p.retry, p.reopens = time.Time{}, time.Time{}
+	if x.retry {
+		p.retry = now.Add(retryEvery)
+	}
+	if x.rated {
+		p.planner.SetRemaining(x.saved)
+		if alone {
+			p.planner.SetRate(now, x.rate)
+		} else {
+			p.planner.SetWholeRate(x.rate)
+		}
+	}
+	switch {
+	case x.shut > 0:
+		p.reopens = now.Add(x.shut)
+		p.planner.Fix(quota.Assignment{Kind: quota.DenyAll, TTL: quota.TTL})
+	case x.rated:
+		p.planner.Divide()
+	default:
+		p.planner.Fix(x.fixed)
+	}
+}
+
+// moveOut takes a bucket out of its pool. What its clients hold of that limit counts until it expires.
+func (a *Assigner) moveOut(now time.Time, b *bucket) {
+	old := b.pool
+	for _, s := range b.subscriptions {
+		if s.member != nil {
+			old.planner.Leave(now, s.member)
+			s.member = nil
+		}
+	}
+	old.leave(b)
+	a.planSoon(now, old)
+}
+
+// enter makes a subscription a member of its bucket's pool.
+func (a *Assigner) enter(now time.Time, s *subscription) {
+	p := s.bucket.pool
+	s.member = p.planner.Join(now)
+	s.member.Owner, s.member.Since = s, s.since
+	if s.rate > 0 && a.o.Store != nil && p.rated {
+		p.planner.Claim(now, s.member, s.rate)
+	}
+	if s.allowed > 0 || s.denied > 0 {
+		allowed := s.plausible(now, s.allowed)
+		p.planner.Report(now, s.member, allowed, s.denied)
+		s.bucket.addCharge(allowed)
+		s.allowed, s.denied = 0, 0
+	}
+	a.planSoon(now, p)
+}
+
+// windowed reports whether a limit is a number per window, and not a bucket that is refilled.
+func windowed(l *descriptor.Limit) bool {
+	return l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SlidingWindow || l.Algorithm == descriptor.SlidingLog
+}

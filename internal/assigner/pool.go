@@ -1,0 +1,231 @@
+package assigner
+
+import (
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/quota"
+)
+
+// pool is one limit with all buckets that are counted by it: its counters are what they have in common.
+type pool struct {
+	key     string
+	planner *quota.Bucket
+	buckets []*bucket
+
+	due      time.Time
+	position int // in Assigner.due; -1: not there
+
+	rule    *descriptor.Rule // nil: none matches
+	limits  string           // in words
+	onError descriptor.OnError
+	rated   bool // it has a rate that is divided
+	short   bool // a window is so short that reports must be charged little by little
+	closes  bool // its counters say when nothing is left
+
+	planned, looked, charged time.Time
+	changed                  bool // a report has come since it was planned
+	used                     bool // something was charged since its counters were looked at
+	reopens                  time.Time
+	retry                    time.Time // when a store that did not answer is asked again
+
+	asked time.Time // when the store was asked for a share
+	until time.Time // when that share expires
+	empty time.Time // since when nobody has been subscribed
+}
+
+// shortWindow is the length from which on a window's counter is worth a look between reports.
+const shortWindow = 30 * time.Second
+
+// slack is how long clients pass requests before we know of it: two reports.
+const slack = 10 * time.Second
+
+// planSoon makes a pool due at the earliest time at which it may be planned.
+func (a *Assigner) planSoon(now time.Time, p *pool) {
+	p.changed = true
+	at := p.planned.Add(replan)
+	if at.Before(now) {
+		at = now
+	}
+	if at.Before(p.due) {
+		a.due.set(p, at)
+		if at.Equal(now) {
+			a.rouse()
+		}
+	}
+}
+
+// takeCharges appends what must be counted now.
+func (p *pool) takeCharges(now time.Time, all []*charge) []*charge {
+	if now.Sub(p.charged) < replan {
+		return all
+	}
+	for _, b := range p.buckets {
+		if n := b.takeCharge(p.short); n > 0 {
+			all = append(all, &charge{b.domain, b.entries, n})
+			p.charged, p.used = now, true
+		}
+	}
+	return all
+}
+
+// mustLook reports whether the limit's counters must be looked at.
+func (p *pool) mustLook(now time.Time) bool {
+	switch {
+	case len(p.buckets) == 0:
+		return false
+	case !p.retry.IsZero():
+		return !p.retry.After(now)
+	case !p.reopens.IsZero():
+		return !p.reopens.After(now)
+	default:
+		return p.closes && p.used && now.Sub(p.looked) >= lookEvery
+	}
+}
+
+// mustAsk reports whether the store must be asked for a share of the limit.
+func (p *pool) mustAsk(now time.Time) bool {
+	if !p.rated {
+		return false
+	}
+	since := now.Sub(p.asked)
+	return since >= renewEvery || p.asked.IsZero() || since >= claimEvery && (p.planner.Claims(now) || p.planner.Unsettled())
+}
+
+// plan plans a pool, and queues what clients must be told.
+func (a *Assigner) plan(now time.Time, p *pool) {
+	if a.pools[p.key] != p {
+		return
+	}
+	a.abandonIdle(now, p)
+	if a.o.Store != nil && p.rated {
+		p.guard(now)
+	}
+	for _, m := range p.planner.Plan(now) {
+		s := m.Owner.(*subscription)
+		if s.state == active {
+			s.stream.enqueue(s)
+		}
+	}
+	p.planned, p.changed = now, false
+	if a.removable(now, p) {
+		delete(a.pools, p.key)
+		a.due.remove(p)
+		return
+	}
+	a.due.set(p, p.next(now))
+}
+
+// guard keeps a process that has lost touch with the store from renewing shares that others may have by now.
+func (p *pool) guard(now time.Time) {
+	switch {
+	case now.Add(quota.TTL + shareMargin).Before(p.until):
+		if _, fixed := p.planner.Fixed(); fixed && p.reopens.IsZero() {
+			p.planner.Divide()
+		}
+	case p.onError == descriptor.OnErrorAllow:
+		p.planner.Fix(quota.Assignment{Kind: quota.AllowAll, TTL: quota.TTL})
+	case p.onError == descriptor.OnErrorDeny:
+		p.planner.Fix(quota.Assignment{Kind: quota.DenyAll, TTL: quota.TTL})
+	case p.onError == descriptor.OnErrorLocal && p.planner.Share().Processes > 0: // it goes on with what it has
+	default:
+		p.planner.Fix(quota.Assignment{})
+	}
+}
+
+// shareMargin is how much longer than its clients' assignments a share lasts.
+const shareMargin = 2 * time.Second
+
+// next returns when the pool is due again, after it was planned.
+func (p *pool) next(now time.Time) time.Time {
+	at := now.Add(longest)
+	earlier := func(t time.Time) {
+		if !t.IsZero() && t.Before(at) {
+			at = t
+		}
+	}
+	earlier(p.planner.Renewal())
+	earlier(p.retry)
+	earlier(p.reopens)
+	if p.planner.NeedsPlan() {
+		earlier(now.Add(replan))
+	}
+	for _, b := range p.buckets {
+		if b.uncharged > 0 {
+			earlier(p.charged.Add(replan))
+			break
+		}
+	}
+	if !p.asked.IsZero() {
+		if p.planner.Claims(now) || p.planner.Unsettled() {
+			earlier(p.asked.Add(claimEvery))
+		}
+		earlier(p.asked.Add(renewEvery))
+	}
+	if at.Before(now.Add(pause)) {
+		at = now.Add(pause)
+	}
+	return at
+}
+
+// kept is how long a pool without subscriptions is kept, so that those who come back find as many tokens saved as there were. Longer windows are
+// remembered by their counters.
+const kept = 10 * time.Minute
+
+// removable reports whether nothing is left to remember.
+func (a *Assigner) removable(now time.Time, p *pool) bool {
+	for _, b := range p.buckets {
+		if len(b.subscriptions) > 0 || b.uncharged > 0 {
+			p.empty = time.Time{}
+			return false
+		}
+	}
+	for len(p.buckets) > 0 {
+		a.removeBucket(p.buckets[0])
+	}
+	if p.empty.IsZero() {
+		p.empty = now
+	}
+	return !p.rated || p.planner.Full(now) || now.Sub(p.empty) >= kept
+}
+
+// removeBucket forgets a bucket that nobody is subscribed to.
+func (a *Assigner) removeBucket(b *bucket) {
+	if p := b.pool; p != nil {
+		p.leave(b)
+	}
+	delete(a.buckets, b.key)
+}
+
+func (p *pool) join(b *bucket) {
+	b.pool, b.place = p, len(p.buckets)
+	p.buckets = append(p.buckets, b)
+}
+
+func (p *pool) leave(b *bucket) {
+	last := len(p.buckets) - 1
+	p.buckets[b.place] = p.buckets[last]
+	p.buckets[b.place].place = b.place
+	p.buckets[last] = nil
+	p.buckets = p.buckets[:last]
+	b.pool = nil
+}
+
+// abandonIdle has clients forget the buckets that they do not use.
+func (a *Assigner) abandonIdle(now time.Time, p *pool) {
+	for _, b := range p.buckets {
+		for i := len(b.subscriptions) - 1; i >= 0; i-- { // dropping one moves the last one to its place
+			s := b.subscriptions[i]
+			switch {
+			case s.state == active && s.member != nil && now.Sub(s.member.Active()) >= a.o.Idle:
+				s.state = abandoning
+				s.stream.enqueue(s)
+			case s.state == forgotten && now.Sub(s.abandoned) >= settled:
+				s.stream.drop(now, s)
+			}
+		}
+	}
+}
+
+// settled is how long reports of a bucket may be under way after its client was asked to forget it.
+const settled = 5 * time.Second

@@ -1,0 +1,326 @@
+package assigner
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/quota"
+)
+
+// Usage is what a client reports of one bucket. The assigner keeps nothing of it.
+type Usage struct {
+	ID      []descriptor.Entry // the pairs of the bucket's id, sorted by key
+	Elapsed time.Duration      // since its report before, as the client measured it
+	Allowed uint64
+	Denied  uint64
+}
+
+// Action is what a client must be told about a bucket.
+type Action struct {
+	ID         []descriptor.Entry
+	Abandon    bool // the client must forget the bucket; else Assignment holds
+	Assignment quota.Assignment
+}
+
+// Stream is the stream of one client.
+type Stream struct {
+	a      *Assigner
+	client string
+	ready  chan struct{} // has a place
+
+	// Guarded by the assigner's lock.
+	opened        time.Time
+	domain        string
+	subscriptions map[string]*subscription // by id
+	queue         []*subscription          // what the client must be told about
+	writing       []written                // what Next returned last
+	key           []byte                   // scratch
+	full          bool                     // its first message had several buckets: the client was connected before
+	closed        bool
+}
+
+// written is an action that is being written.
+type written struct {
+	s    *subscription
+	told quota.Assignment
+}
+
+// most is the number of actions that Next returns at most.
+const most = 1000
+
+// Open returns the stream of a client with that address.
+func (a *Assigner) Open(client string) *Stream {
+	s := &Stream{a: a, client: client, ready: make(chan struct{}, 1), opened: time.Now(), subscriptions: make(map[string]*subscription)}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.streams[s] = struct{}{}
+	return s
+}
+
+// Report takes in what a client reports. The first report of a bucket subscribes to it. The domain of a stream is that of its first report.
+func (s *Stream) Report(now time.Time, domain string, all []Usage) {
+	for first, full := true, len(all) > 1; first || len(all) > 0; first = false {
+		n := min(len(all), most)
+		s.reportSome(now, domain, all[:n], full)
+		all = all[n:]
+	}
+}
+
+// reportSome takes in a part of a message, so that other streams need not wait for a large one.
+func (s *Stream) reportSome(now time.Time, domain string, some []Usage, full bool) {
+	a := s.a
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s.closed {
+		return
+	}
+	if s.domain == "" {
+		s.domain = strings.Clone(domain)
+		s.full = full
+	}
+	for i := range some {
+		s.report(now, &some[i], s.full)
+	}
+	a.metrics.allowed.Add(sum(some, func(u *Usage) uint64 { return u.Allowed }))
+	a.metrics.denied.Add(sum(some, func(u *Usage) uint64 { return u.Denied }))
+}
+
+func sum(all []Usage, of func(*Usage) uint64) (n float64) {
+	for i := range all {
+		n += float64(of(&all[i]))
+	}
+	return n
+}
+
+// report takes in one usage.
+func (s *Stream) report(now time.Time, u *Usage, full bool) {
+	s.key = appendID(s.key[:0], u.ID)
+	sub := s.subscriptions[string(s.key)]
+	if sub != nil && sub.state != active {
+		if u.Allowed == 0 && u.Denied == 0 {
+			return // it was on its way when the client was told to forget the bucket
+		}
+		s.drop(now, sub)
+		sub = nil
+	}
+	if sub == nil {
+		if sub = s.subscribe(now, u); sub == nil {
+			return
+		}
+		if u.Elapsed >= time.Second || full && now.Sub(s.opened) < time.Second {
+			sub.rate = float64(u.Allowed) / max(u.Elapsed, renewEvery).Seconds()
+		}
+	}
+	if sub.member == nil {
+		sub.allowed += min(u.Allowed, 1<<32)
+		sub.denied += min(u.Denied, 1<<32)
+		return
+	}
+	allowed := sub.plausible(now, u.Allowed)
+	p := sub.bucket.pool
+	p.planner.Report(now, sub.member, allowed, u.Denied)
+	if allowed > 0 {
+		sub.bucket.addCharge(allowed)
+	}
+	if allowed > 0 || u.Denied > 0 || p.planner.NeedsPlan() {
+		s.a.planSoon(now, p)
+	}
+}
+
+// subscribe adds a subscription, or returns nil if there is no room for it.
+func (s *Stream) subscribe(now time.Time, u *Usage) *subscription {
+	a := s.a
+	if len(s.subscriptions) >= a.o.MaxPerStream {
+		a.metrics.refused.WithLabelValues("stream").Inc()
+		return nil
+	}
+	if a.subscriptions >= a.o.MaxSubscriptions && !a.makeRoom(now, len(s.subscriptions)) {
+		a.metrics.refused.WithLabelValues("all").Inc()
+		return nil
+	}
+	id := make([]descriptor.Entry, len(u.ID))
+	for i, e := range u.ID {
+		id[i] = descriptor.Entry{Key: strings.Clone(e.Key), Value: strings.Clone(e.Value)}
+	}
+	whole := appendID([]byte(s.domain), id)
+	b := a.buckets[string(whole)]
+	if b == nil {
+		b = &bucket{key: string(whole), domain: s.domain, id: id}
+		a.buckets[b.key] = b
+		a.resolve(b)
+		a.rouse()
+	}
+	sub := &subscription{stream: s, bucket: b, place: len(b.subscriptions), since: now}
+	b.subscriptions = append(b.subscriptions, sub)
+	s.subscriptions[b.key[len(s.domain):]] = sub
+	a.subscriptions++
+	if b.pool != nil {
+		a.enter(now, sub)
+	}
+	return sub
+}
+
+// appendID appends what tells ids apart.
+func appendID(b []byte, id []descriptor.Entry) []byte {
+	for _, e := range id {
+		b = append(b, 0)
+		b = appendText(b, e.Key)
+		b = appendText(b, e.Value)
+	}
+	return b
+}
+
+func appendText(b []byte, s string) []byte {
+	for n := len(s); ; n >>= 7 {
+		if n < 0x80 {
+			b = append(b, byte(n))
+			break
+		}
+		b = append(b, byte(n)|0x80)
+	}
+	return append(b, s...)
+}
+
+// makeRoom ends a subscription of the stream that has most, unless the one that asks has as many.
+func (a *Assigner) makeRoom(now time.Time, has int) bool {
+	var largest *Stream
+	for s := range a.streams {
+		if largest == nil || len(s.subscriptions) > len(largest.subscriptions) {
+			largest = s
+		}
+	}
+	if largest == nil || len(largest.subscriptions) <= has+1 {
+		return false
+	}
+	for _, sub := range largest.subscriptions {
+		largest.drop(now, sub)
+		a.metrics.refused.WithLabelValues("displaced").Inc()
+		return true
+	}
+	return false
+}
+
+// drop ends a subscription. What the client holds counts until it expires.
+func (s *Stream) drop(now time.Time, sub *subscription) {
+	b := sub.bucket
+	delete(s.subscriptions, b.key[len(s.domain):])
+	s.a.subscriptions--
+	last := len(b.subscriptions) - 1
+	b.subscriptions[sub.place] = b.subscriptions[last]
+	b.subscriptions[sub.place].place = sub.place
+	b.subscriptions[last] = nil
+	b.subscriptions = b.subscriptions[:last]
+	if sub.member != nil {
+		if sub.state == forgotten {
+			b.pool.planner.Forget(now, sub.member)
+		} else {
+			b.pool.planner.Leave(now, sub.member)
+		}
+		sub.member = nil
+		s.a.planSoon(now, b.pool)
+	}
+	if b.pool == nil && len(b.subscriptions) == 0 {
+		s.a.removeBucket(b)
+	}
+	sub.state = forgotten
+}
+
+// enqueue has a client told about a bucket.
+func (s *Stream) enqueue(sub *subscription) {
+	if sub.queued || s.closed {
+		return
+	}
+	sub.queued = true
+	s.queue = append(s.queue, sub)
+	select {
+	case s.ready <- struct{}{}:
+	default:
+	}
+}
+
+// Next waits until there is something to tell, and appends it to all: at most a thousand actions. Its error is that of ctx.
+func (s *Stream) Next(ctx context.Context, all []Action) ([]Action, error) {
+	for {
+		s.a.mu.Lock()
+		all = s.take(all)
+		s.a.mu.Unlock()
+		if len(all) > 0 {
+			return all, nil
+		}
+		select {
+		case <-ctx.Done():
+			return all, ctx.Err()
+		case <-s.ready:
+		}
+	}
+}
+
+// take appends actions of the queue.
+func (s *Stream) take(all []Action) []Action {
+	s.writing = s.writing[:0]
+	for len(s.queue) > 0 && len(s.writing) < most {
+		sub := s.queue[0]
+		s.queue[0] = nil
+		s.queue = s.queue[1:]
+		sub.queued = false
+		switch {
+		case sub.state == abandoning:
+			all = append(all, Action{ID: sub.bucket.id, Abandon: true})
+			s.writing = append(s.writing, written{s: sub})
+			s.a.metrics.abandoned.Inc()
+		case sub.state == active && sub.member != nil && sub.member.Held.Kind != quota.None:
+			all = append(all, Action{ID: sub.bucket.id, Assignment: sub.member.Held})
+			s.writing = append(s.writing, written{sub, sub.member.Held})
+			s.a.metrics.assigned[sub.member.Held.Kind].Inc()
+		}
+	}
+	return all
+}
+
+// Sent says that what Next returned before has been written. The time to live of these assignments begins no later than now.
+func (s *Stream) Sent(now time.Time) {
+	s.a.mu.Lock()
+	defer s.a.mu.Unlock()
+	s.sent(now)
+}
+
+func (s *Stream) sent(now time.Time) {
+	for _, w := range s.writing {
+		sub := w.s
+		switch {
+		case sub.state == abandoning:
+			sub.state, sub.abandoned = forgotten, now
+			if sub.member != nil {
+				sub.bucket.pool.planner.Forget(now, sub.member)
+				sub.member = nil
+			}
+			if p, at := sub.bucket.pool, now.Add(settled); p != nil && at.Before(p.due) {
+				s.a.due.set(p, at)
+			}
+		case sub.member != nil && sub.member.Held == w.told:
+			sub.member.Sent(now)
+			if at := now.Add(w.told.TTL / 2); at.Before(sub.bucket.pool.due) {
+				s.a.due.set(sub.bucket.pool, at)
+			}
+		}
+	}
+	clear(s.writing)
+	s.writing = s.writing[:0]
+}
+
+// Close ends the subscriptions of the stream.
+func (s *Stream) Close(now time.Time) {
+	s.a.mu.Lock()
+	defer s.a.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.sent(now) // some of it may have been written
+	s.closed, s.queue = true, nil
+	for _, sub := range s.subscriptions {
+		s.drop(now, sub)
+	}
+	delete(s.a.streams, s)
+}

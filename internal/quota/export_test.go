@@ -1,0 +1,7 @@
+package quota
+
+// For the tests of the package.
+var (
+	IntervalFor = intervalFor
+	Divide      = divide
+)

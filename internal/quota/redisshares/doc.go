@@ -1,0 +1,9 @@
+// Package redisshares divides limits among processes, in Redis: each process holds a share of a limit for a while, like a lease, and hands it
+// out to its clients.
+//
+// Shares.Renew asks for shares of many limits. Redis keeps a hash for each limit and decides with one script, so that the shares of all
+// processes together never exceed the limit. Redis' clock says when a share expires; the clocks of the processes do not matter. The share of a
+// process that ended is free when it expires, or earlier for its clients: they bring it along to another process (Ask.ClaimRate).
+//
+// Shares may be used by any number of goroutines. What a share means for clients is decided by package quota.
+package redisshares

@@ -1,0 +1,138 @@
+-- Renews a process' share of one limit.
+-- KEYS: a hash with a field for each process that holds a share, and one for the saved tokens.
+-- ARGV: process, rate, burst, saved at the beginning, demand, held rate, held burst, returned tokens, claimed rate, claimed burst, 1 if the
+-- process has held a share before, ms until a share expires.
+-- Answers with rate, burst, tokens to mint, fair rate, fair burst and the number of processes.
+--
+-- The rates of all shares never exceed the rate of the limit. Their bursts and the saved tokens never exceed its burst. Tokens are saved at the
+-- rate that nobody holds.
+local key, me = KEYS[1], ARGV[1]
+local function arg(i) return tonumber(ARGV[i]) end
+local rate, burst, first, demand = arg(2), arg(3), arg(4), arg(5)
+local held_rate, held_burst, returned = arg(6), arg(7), arg(8)
+local claim_rate, claim_burst, known, ttl = arg(9), arg(10), ARGV[11] == '1', arg(12)
+local silent = 12000 -- ms without a renewal after which a process counts as gone
+local reserve, floor = 0.125, 0.25
+local spare = 0.02 -- of the rate: nobody gets it, so that tokens are saved
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- What is stored: rate, burst, demand, time of the last renewal, and time of the expiry for each process.
+local all, names, total_rate, total_burst = {}, {}, 0, 0
+local saved, since, learning = nil, now, 0
+local stored = redis.call('HGETALL', key)
+for i = 1, #stored, 2 do
+  local n = {}
+  for part in string.gmatch(stored[i + 1], '[^ ]+') do n[#n + 1] = tonumber(part) end
+  if stored[i] == '' then
+    saved, since, learning = n[1], n[2], n[3]
+  else
+    all[stored[i]] = {rate = n[1], burst = n[2], demand = n[3], renewed = n[4], expires = n[5]}
+  end
+end
+if saved == nil then
+  saved = math.min(first, burst)
+  if known then -- the data is lost: others may hold shares, too
+    saved, learning = 0, now + silent
+  end
+end
+if since > now then since = now end -- the clock was set back
+
+-- Tokens that nobody could use were saved. What expires is free from now on.
+local before = 0
+for name, p in pairs(all) do before = before + p.rate end
+saved = saved + math.max(rate - before, 0) * (now - since) / 1000
+for name, p in pairs(all) do
+  if p.expires <= now or p.renewed > now + ttl then
+    all[name] = nil
+    redis.call('HDEL', key, name)
+  end
+end
+
+local own = all[me] or {rate = 0, burst = 0}
+if not all[me] and known then learning = math.max(learning, now + silent) end
+own.demand, own.renewed, own.expires = demand, now, now + ttl
+-- A process cannot keep more than it was given, unless that was forgotten.
+local kept = held_burst
+if not known then kept = math.min(kept, own.burst) end
+saved = saved + math.min(returned, math.max(own.burst - kept, 0))
+own.burst = kept
+all[me] = own
+
+-- Clients of processes that are gone bring along what these gave them.
+local live, claimed_rate, claimed_burst = {}, 0, 0
+for name, p in pairs(all) do
+  if name == me or p.renewed > now - silent then
+    live[#live + 1] = name
+  else
+    local r, b = math.min(claim_rate - claimed_rate, p.rate), math.min(claim_burst - claimed_burst, p.burst)
+    if r > 0 or b > 0 then
+      p.rate, p.burst = p.rate - math.max(r, 0), p.burst - math.max(b, 0)
+      claimed_rate, claimed_burst = claimed_rate + math.max(r, 0), claimed_burst + math.max(b, 0)
+      redis.call('HSET', key, name, string.format('%.17g %.17g %.17g %d %d', p.rate, p.burst, p.demand, p.renewed, p.expires))
+    end
+  end
+end
+own.burst = own.burst + claimed_burst
+table.sort(live)
+
+-- The fair rates: what each wants, but no more than an equal level if there is not enough; what is left is shared equally.
+local wants, fair, left, open = {}, {}, rate * (1 - spare), #live
+for _, name in ipairs(live) do
+  wants[name] = math.max(1.03 * all[name].demand, rate * floor / #live * (all[name].demand > 0 and 1 or 0.1))
+end
+while open > 0 do
+  local level, before = left / open, open
+  for _, name in ipairs(live) do
+    if not fair[name] and wants[name] <= level then
+      fair[name], left, open = wants[name], left - wants[name], open - 1
+    end
+  end
+  if open == before then
+    for _, name in ipairs(live) do
+      if not fair[name] then fair[name], left = level, left - level end
+    end
+    open = 0
+  end
+end
+for _, name in ipairs(live) do fair[name] = fair[name] + math.max(left, 0) / #live end
+
+-- The fair bursts: a token for each, the rest by rate. If there are too few, the processes take turns.
+local whole = math.floor(burst)
+local fair_burst = 0
+if whole >= #live then
+  fair_burst = 1 + (burst - #live) * fair[me] / rate
+else
+  local turn = math.max(15000, 2000 / rate)
+  local start = math.floor(now / turn) * whole
+  for i, name in ipairs(live) do
+    if name == me and (i - 1 - start) % #live < whole then fair_burst = 1 end
+  end
+end
+
+for name, p in pairs(all) do
+  if name ~= me then total_rate, total_burst = total_rate + p.rate, total_burst + p.burst end
+end
+local most = learning > now and 0 or fair[me]
+own.rate = math.max(held_rate, math.min(most, rate - total_rate), math.min(held_rate + claimed_rate, rate - total_rate))
+own.rate = math.max(own.rate, 0)
+
+saved = math.max(math.min(saved, burst - total_burst - own.burst), 0)
+local mint = math.min(math.max(fair_burst - own.burst, 0), saved)
+if own.burst >= 1 then mint = math.min(mint, math.max(saved - math.floor(burst * reserve), 0)) end
+if own.burst + mint < 1 or learning > now then mint = 0 end
+saved, own.burst = saved - mint, own.burst + mint
+
+if demand == 0 and held_rate == 0 and own.burst == 0 then
+  redis.call('HDEL', key, me)
+else
+  redis.call('HSET', key, me, string.format('%.17g %.17g %.17g %d %d', own.rate, own.burst, demand, now, own.expires))
+end
+redis.call('HSET', key, '', string.format('%.17g %d %d', saved, now, learning))
+-- The saved tokens are remembered until they would be all there are.
+local full = rate > 0 and (burst - saved) / rate * 1000 or ttl
+redis.call('PEXPIRE', key, math.ceil(math.max(ttl, math.min(full, 86400000))))
+
+local function text(n) return string.format('%.17g', n) end
+return {text(own.rate), text(own.burst), text(mint), text(fair[me]), text(fair_burst), #live}

@@ -1,0 +1,245 @@
+package redisshares_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/quota"
+	"github.com/ratelimitd/ratelimitd/internal/quota/envoymodel"
+	"github.com/ratelimitd/ratelimitd/internal/quota/redisshares"
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+// world is some processes that share one limit in Redis, and their clients, in virtual time.
+type world struct {
+	testing.TB
+	redis *redistest.Server
+	set   func(time.Time)
+	now   time.Time
+	rate  quota.Rate
+
+	processes []*process
+	clients   []*client
+	made      int
+	away      bool // Redis does not answer
+
+	rateHeld, tokensHeld float64 // the most that clients held at once
+	level, seen, worst   float64 // of a token bucket that passes what the limit may: its worst is what was too much
+}
+
+type process struct {
+	*redisshares.Shares
+	bucket *quota.Bucket
+	asked  time.Time
+	until  time.Time
+}
+
+type client struct {
+	envoymodel.Client
+	of       *process
+	sub      *quota.Subscriber
+	reported time.Time
+	lost     time.Time // its process ended then
+}
+
+const step = 500 * time.Millisecond
+
+func newWorld(t testing.TB, r quota.Rate) *world {
+	begin := time.Unix(1_800_000_000, 0)
+	s, set := redistest.StartWithStoppedClock(t, begin)
+	return &world{TB: t, redis: s, set: set, now: begin, rate: r}
+}
+
+func (w *world) start() *process {
+	w.made++
+	p := &process{Shares: redisshares.New(redisshares.Options{Client: w.redis.Client(w), Prefix: "quota:", Process: fmt.Sprint(w.made)})}
+	p.bucket = quota.NewSharedBucket(w.now, w.rate)
+	p.bucket.SetRemaining(w.rate.Burst)
+	w.processes = append(w.processes, p)
+	return p
+}
+
+// kill ends a process. Its clients reconnect to the others some seconds later.
+func (w *world) kill(i int) {
+	p := w.processes[i]
+	w.processes = append(w.processes[:i:i], w.processes[i+1:]...)
+	for _, c := range w.clients {
+		if c.of == p {
+			c.of, c.sub, c.lost = nil, nil, w.now
+		}
+	}
+}
+
+func (w *world) join(p *process, demand float64) *client {
+	c := &client{Client: envoymodel.Client{Demand: demand}, of: p, reported: w.now}
+	c.sub = p.bucket.Join(w.now)
+	c.sub.Owner = c
+	w.clients = append(w.clients, c)
+	return c
+}
+
+func (w *world) step(r *rand.Rand) {
+	w.now = w.now.Add(step)
+	w.set(w.now)
+	for _, c := range w.clients {
+		c.Step(w.now, step)
+		switch {
+		case c.of == nil && w.now.Sub(c.lost) >= 3*time.Second:
+			c.of = w.processes[r.IntN(len(w.processes))]
+			c.sub = c.of.bucket.Join(w.now)
+			c.sub.Owner = c
+			c.of.bucket.Claim(w.now, c.sub, float64(c.Allowed)/w.now.Sub(c.reported).Seconds())
+			fallthrough
+		case c.of != nil && w.now.Sub(c.reported) >= 5*time.Second:
+			allowed, denied := c.Report()
+			c.of.bucket.Report(w.now, c.sub, allowed, denied)
+			c.reported = w.now
+		}
+	}
+	for _, p := range w.processes {
+		w.serve(p)
+	}
+	w.check()
+}
+
+// serve does what package assigner does with a bucket.
+func (w *world) serve(p *process) {
+	every := 5 * time.Second
+	if p.bucket.Claims(w.now) || p.bucket.Unsettled() {
+		every = time.Second
+	}
+	if w.now.Sub(p.asked) >= every && !w.away {
+		p.asked = w.now
+		ask := p.bucket.Ask(w.now, "k")
+		shares, err := p.Renew(context.Background(), []quota.Ask{ask})
+		if err != nil {
+			w.Fatal(err)
+		}
+		p.bucket.Answer(w.now, shares[0])
+		p.until = w.now.Add(shares[0].TTL)
+	}
+	if w.now.Add(quota.TTL + 2*time.Second).Before(p.until) {
+		p.bucket.Divide()
+	} else {
+		p.bucket.Fix(quota.Assignment{})
+	}
+	for _, s := range p.bucket.Plan(w.now) {
+		s.Owner.(*client).Receive(w.now, s.Held)
+		s.Sent(w.now)
+	}
+}
+
+func (w *world) check() {
+	rate, tokens, passed := 0.0, 0.0, 0.0
+	for _, c := range w.clients {
+		r, n := c.Holds(w.now)
+		rate, tokens, passed = rate+r, tokens+n, passed+c.Passed
+	}
+	w.rateHeld, w.tokensHeld = max(w.rateHeld, rate), max(w.tokensHeld, tokens)
+	w.level = max(w.level-w.rate.PerSecond*step.Seconds(), 0) + passed - w.seen
+	w.seen = passed
+	w.worst = max(w.worst, w.level-w.rate.Burst)
+}
+
+func (w *world) passed() (n float64) {
+	for _, c := range w.clients {
+		n += c.Passed
+	}
+	return n
+}
+
+// TestNeverMoreThanTheLimit starts and kills processes, moves clients, and takes Redis away.
+func TestNeverMoreThanTheLimit(t *testing.T) {
+	for seed := range uint64(8) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		l := quota.Rate{PerSecond: math.Pow(10, r.Float64()*3), Interval: 100 * time.Second}
+		l.Burst = math.Ceil(l.PerSecond * math.Pow(10, -0.3+1.5*r.Float64()))
+		t.Run(fmt.Sprintf("seed=%d/rate=%.3g/burst=%g", seed, l.PerSecond, l.Burst), func(t *testing.T) {
+			w := newWorld(t, l)
+			for range 3 {
+				w.start()
+			}
+			for range 6 {
+				w.join(w.processes[r.IntN(3)], l.PerSecond*r.Float64())
+			}
+			for range int(10 * time.Minute / step) {
+				switch r.IntN(240) {
+				case 0:
+					w.start()
+				case 1:
+					if len(w.processes) > 1 {
+						w.kill(r.IntN(len(w.processes)))
+					}
+				case 2:
+					w.clients[r.IntN(len(w.clients))].Demand = l.PerSecond * 2 * r.Float64()
+				case 3:
+					w.away = !w.away
+				}
+				w.step(r)
+			}
+			if w.rateHeld > l.PerSecond*(1+1e-9) {
+				t.Errorf("clients held %g per second, the limit is %g", w.rateHeld, l.PerSecond)
+			}
+			if w.tokensHeld > l.Burst*(1+1e-9) {
+				t.Errorf("clients held %g tokens, the burst is %g", w.tokensHeld, l.Burst)
+			}
+			if w.worst > 1e-3 {
+				t.Errorf("%g requests more than burst and rate allow", w.worst)
+			}
+			if w.passed() < 0.1*l.PerSecond*600 {
+				t.Errorf("only %g requests passed", w.passed())
+			}
+		})
+	}
+}
+
+// TestSharesFollowDemand has processes with different demand, a process that ends, and its clients elsewhere.
+func TestSharesFollowDemand(t *testing.T) {
+	l := quota.Rate{PerSecond: 100, Burst: 200, Interval: 10 * time.Second}
+	r := rand.New(rand.NewPCG(1, 1))
+	w := newWorld(t, l)
+	for _, demand := range []float64{10, 200, 200} {
+		w.join(w.start(), demand)
+	}
+	measure := func(d time.Duration) (sum float64, each []float64) {
+		for _, c := range w.clients {
+			each = append(each, -c.Passed)
+		}
+		for range int(d / step) {
+			w.step(r)
+		}
+		for i, c := range w.clients {
+			each[i] = (each[i] + c.Passed) / d.Seconds()
+			sum += each[i]
+		}
+		return sum, each
+	}
+	measure(30 * time.Second)
+	sum, each := measure(time.Minute)
+	t.Logf("three processes: %.1f per second, %.1f", sum, each)
+	if sum < 95 || each[0] < 9 || each[1] < 0.7*45 || each[2] < 0.7*45 {
+		t.Errorf("%.1f per second: %.1f", sum, each)
+	}
+	w.kill(2)
+	measure(50 * time.Second)
+	sum, each = measure(time.Minute)
+	t.Logf("two processes: %.1f per second, %.1f", sum, each)
+	if sum < 95 || each[0] < 9 || each[1] < 0.7*45 || each[2] < 0.7*45 {
+		t.Errorf("after a process ended %.1f per second: %.1f", sum, each)
+	}
+	if err := w.redis.Client(t).FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	w.rateHeld = 0
+	measure(30 * time.Second)
+	if w.rateHeld > l.PerSecond*(1+1e-9) {
+		t.Errorf("clients held %g per second after Redis lost its data", w.rateHeld)
+	}
+	if sum, each = measure(time.Minute); sum < 95 {
+		t.Errorf("after Redis lost its data %.1f per second: %.1f", sum, each)
+	}
+}
