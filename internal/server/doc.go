@@ -1,9 +1,12 @@
-// Package server answers callers: rate limit requests over gRPC and as JSON, and health checks over both.
+// Package server answers callers: rate limit requests over gRPC and as JSON, streams of the rate limit quota
+// service, and health checks.
 //
 // A request becomes a limiter.Request, a Decider decides it, and its decision becomes an answer. Decoding and encoding are
 // pure functions between bytes and plain structs; they replace the generated messages on the hot path. Observers (tracing,
 // a log of refusals) wrap the decider, so that they cost nothing while they are off. Bounds on requests, calls and
 // connections apply before memory is spent.
+//
+// A quota stream reads reports and sends assignments in goroutines of its own. QuotaStreams decides what is assigned.
 //
 // A Server is made by New and lives while Run runs. SetServing and Lack may be called concurrently at any time. What Options
 // contain is called concurrently.

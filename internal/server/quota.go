@@ -29,7 +29,7 @@ type QuotaStreams interface {
 
 // QuotaStream is the stream of one client. Report is called by one goroutine; Next and Sent are called by another one.
 type QuotaStream interface {
-	// Report takes in what a client reports. The slice, and those in it, are reused when Report returns. A string of them keeps the
+	// Report takes in what a client reports. It must not wait for anything: other streams may wait for it. The slice, and those in it, are reused when Report returns. A string of them keeps the
 	// whole message in memory: clone a string that is kept. The domain is the same string each time, and may be kept.
 	Report(now time.Time, domain string, all []assigner.Usage)
 

@@ -74,7 +74,9 @@ func decodeReport(data []byte, text string, r *quotaReport, bounds Requests) err
 			if len(r.usages)+r.skipped >= maxReportUsages {
 				return errManyUsages
 			}
-			ok = d.usage(r)
+			if ok = d.usage(r); len(r.usages) == 1 {
+				d.makeRoom(r)
+			}
 			if len(r.entries) > maxReportEntries {
 				return errManyEntries
 			}
@@ -86,6 +88,28 @@ func decodeReport(data []byte, text string, r *quotaReport, bounds Requests) err
 		}
 	}
 	return nil
+}
+
+// makeRoom makes room for the other usages of a long report, whose ids probably have as many entries as the first one. Slices that grow
+// would take four times as much memory.
+func (d *decoder) makeRoom(r *quotaReport) {
+	more := 0
+	for rest := d.data[d.pos:d.end]; len(rest) > 0 && more < maxReportUsages; {
+		num, _, n := protowire.ConsumeField(rest)
+		if n < 0 {
+			break
+		}
+		if num == 2 {
+			more++
+		}
+		rest = rest[n:]
+	}
+	if more <= cap(r.usages)-len(r.usages) {
+		return
+	}
+	r.usages = slices.Grow(r.usages, more)
+	const least = 4 // bytes of an entry that differs from the others of its id
+	r.entries = slices.Grow(r.entries, min(more*len(r.entries), maxReportEntries, (d.end-d.pos)/least))
 }
 
 // usage reads one more usage of a report.
@@ -221,8 +245,9 @@ func (w wireDuration) duration() time.Duration {
 	if w.seconds < 0 || w.nanos < 0 || w.seconds > most || w.nanos >= 1e9 {
 		return 0
 	}
-	if w.seconds >= math.MaxInt64/int64(time.Second) {
+	if w.seconds > math.MaxInt64/int64(time.Second) {
 		return math.MaxInt64
 	}
-	return time.Duration(w.seconds)*time.Second + time.Duration(w.nanos)
+	whole := time.Duration(w.seconds) * time.Second
+	return whole + min(time.Duration(w.nanos), math.MaxInt64-whole)
 }

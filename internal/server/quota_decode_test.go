@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -76,7 +77,8 @@ func reportCases(t testing.TB) [][]byte {
 	odd := encode(t, &usageReports{BucketQuotaUsages: []*bucketUsage{
 		{TimeElapsed: &durationpb.Duration{Seconds: -1}}, {TimeElapsed: &durationpb.Duration{Seconds: 1, Nanos: -1}}, {TimeElapsed: &durationpb.Duration{Nanos: 1e9}},
 		{TimeElapsed: &durationpb.Duration{Seconds: 315_576_000_000, Nanos: 999_999_999}}, {TimeElapsed: &durationpb.Duration{Seconds: 315_576_000_001}},
-		{TimeElapsed: &durationpb.Duration{Seconds: 9_223_372_036, Nanos: 999_999_999}}, {TimeElapsed: &durationpb.Duration{Seconds: 9_223_372_035, Nanos: 5}},
+		{TimeElapsed: &durationpb.Duration{Seconds: 9_223_372_036, Nanos: 999_999_999}}, {TimeElapsed: &durationpb.Duration{Seconds: 9_223_372_036}},
+		{TimeElapsed: &durationpb.Duration{Seconds: 9_223_372_036, Nanos: 854_775_806}}, {TimeElapsed: &durationpb.Duration{Seconds: 9_223_372_037}}, {TimeElapsed: &durationpb.Duration{Seconds: 9_223_372_035, Nanos: 5}},
 	}})
 	entry := func(key, value string) []byte { return field(1, join(field(1, key), field(2, value))) }
 	return [][]byte{
@@ -154,6 +156,24 @@ func TestDecodeReportAllocatesNothingMore(t *testing.T) {
 			t.Fatal(err, r)
 		}
 	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestDecodeLongReportInLittleMemory(t *testing.T) {
+	m := &usageReports{Domain: "edge"}
+	for i := range 20_000 {
+		m.BucketQuotaUsages = append(m.BucketQuotaUsages, bucket("name", strconv.Itoa(i), "group", "customers"))
+	}
+	data := encode(t, m)
+	text := string(data)
+	var r quotaReport
+	if n := testing.AllocsPerRun(5, func() {
+		r = quotaReport{}
+		if err := decodeReport(data, text, &r, unbounded); err != nil || len(r.usages) != 20_000 {
+			t.Fatal(err)
+		}
+	}); n > 5 {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -5,11 +5,14 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	quotav3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
@@ -205,6 +208,38 @@ func TestQuotaStream(t *testing.T) {
 	checkMetrics(t, registry, map[string]float64{
 		`ratelimitd_quota_reports_total`: 51, `ratelimitd_quota_usages_total`: 101, `ratelimitd_quota_actions_total`: 101, `ratelimitd_quota_streams`: 0, `ratelimitd_calls_in_flight`: 0,
 	})
+}
+
+// Tools find the service by reflection.
+func TestQuotaServiceIsDescribed(t *testing.T) {
+	r := start(t, Options{Quota: &shares{}})
+	found := reflect(t, r.conn)
+	if all := found.services(); !slices.Contains(all, "envoy.service.rate_limit_quota.v3.RateLimitQuotaService") {
+		t.Error(all)
+	}
+	found.describes("envoy.service.rate_limit_quota.v3.RateLimitQuotaService")
+}
+
+// A client that sends a message byte by byte must not make grpc-go use a buffer for each byte.
+func TestReportByteByByte(t *testing.T) {
+	message := bytes.Repeat([]byte("x"), 40_000)
+	sent := append([]byte{0, 0, 0, 40_000 >> 8, 40_000 & 0xff}, message...)
+	x := &quotaExchange{
+		body: io.NopCloser(iotest.OneByteReader(bytes.NewReader(sent))), most: 1 << 20,
+		used: make(chan struct{}, 1), closed: make(chan struct{}),
+	}
+	var got []byte
+	buffers := 0
+	for p := make([]byte, 16<<10); len(got) < len(sent); buffers++ {
+		n, err := quotaBody{x}.Read(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, p[:n]...)
+	}
+	if buffers > 5+3 || !bytes.Equal(got, sent) {
+		t.Errorf("%d buffers with %d bytes", buffers, len(got))
+	}
 }
 
 func TestQuotaStreamOverTLS(t *testing.T) {

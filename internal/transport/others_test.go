@@ -58,3 +58,36 @@ func TestBinaryMetadata(t *testing.T) {
 		t.Errorf("%v", a)
 	}
 }
+
+// A request that its handler detaches counts no longer as in flight, and ends like any other.
+func TestDetachedRequest(t *testing.T) {
+	const most = 4
+	calls := newCalls(t, most)
+	began := make(chan http.ResponseWriter)
+	addr, _ := start(t, echo{}, func(o *Options) {
+		o.Calls = calls
+		o.Other = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.(interface{ Detach() }).Detach()
+			began <- w
+			<-r.Context().Done()
+		})
+	})
+	c := rawDial(t, addr)
+	var last http.ResponseWriter
+	for range 3 * most {
+		c.open(false, ":path", "/other")
+		last = <-began
+	}
+	if n := calls.InFlight(); n != 0 {
+		t.Errorf("%d requests in flight", n)
+	}
+	c.echo(nil)
+	for i := range uint32(3 * most) {
+		c.ok(c.fr.WriteRSTStream(2*i+1, http2.ErrCodeCancel))
+	}
+	last.(interface{ Detach() }).Detach() // too late, and of no consequence
+	c.echo(nil)
+	for calls.InFlight() != 0 {
+		c.roundTrip()
+	}
+}

@@ -1,0 +1,109 @@
+package intake
+
+import (
+	"testing"
+	"time"
+)
+
+func TestShareOfStreams(t *testing.T) {
+	const most = 900
+	l := &Listener{}
+	streams := NewStreams(most)
+	open := func(c *Conn) (n int, why Refusal) {
+		for ; ; n++ {
+			if why = streams.Begin(c); why != "" {
+				return n, why
+			}
+		}
+	}
+	p := &peer{}
+	one := conn(l, p)
+	n, why := open(one)
+	if n < most*8/17-2 || n > most*8/17+2 || why == OverAll {
+		t.Errorf("one connection has %d streams of %d, and is over the bound %q", n, most, why)
+	}
+	for range n {
+		streams.End(one)
+	}
+	if n := streams.Open() + one.streams.Load() + p.streams.Load(); n != 0 {
+		t.Errorf("%d streams are left", n)
+	}
+
+	// A peer with very many connections leaves some streams to other peers.
+	for range 10 * most {
+		why = streams.Begin(conn(l, p))
+	}
+	if n := streams.Open(); n < most*8/9-8 || n > most*8/9+8 || why != OverPeer {
+		t.Errorf("one peer has %d streams of %d, and is over the bound %q", n, most, why)
+	}
+	if why := streams.Begin(conn(l, &peer{})); why != "" {
+		t.Errorf("another peer is over the bound %q", why)
+	}
+	for streams.Begin(nil) == "" { // without a connection, only the bound of all holds
+	}
+	if n := streams.Open(); n != most {
+		t.Errorf("%d streams of %d", n, most)
+	}
+}
+
+// A connection with a stream is in use.
+func TestConnectionWithAStream(t *testing.T) {
+	l := &Listener{options: Options{FirstCall: time.Second}}
+	c := conn(l, &peer{})
+	streams := NewStreams(1)
+	streams.Begin(c)
+	now := clock() + int64(time.Hour)
+	if c.idle(now) || c.late(now, &l.options) != inTime {
+		t.Error("it counts as not in use")
+	}
+	streams.End(c)
+	if !c.idle(now) {
+		t.Error("it is in use after its last stream")
+	}
+}
+
+func TestDetachedCall(t *testing.T) {
+	m, err := NewMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := NewCalls(10, m)
+	c := conn(&Listener{options: Options{Bytes: NewBytes(1<<30, 1<<30)}}, &peer{})
+	for _, of := range []*Conn{c, nil} {
+		call, _ := calls.Begin(of)
+		calls.Detach(&call)
+		calls.Detach(&call)
+		if n := calls.InFlight() + c.calls.Load() + c.peer.calls.Load(); n != 0 {
+			t.Errorf("%d calls in flight while it is detached", n)
+		}
+		if c.turn() || c.turn() || c.turn() {
+			t.Error("its message is awaited")
+		}
+		calls.Arrived(&call, time.Now())
+		calls.End(call, 0)
+		if n := calls.InFlight() + c.calls.Load() + c.peer.calls.Load() + c.await[0].Load() + c.await[1].Load(); n != 0 {
+			t.Errorf("%d calls in flight after its end", n)
+		}
+	}
+}
+
+// The bytes of an unfinished message of a stream stay counted when the last call of the connection ends.
+func TestBytesOfAStream(t *testing.T) {
+	m, err := NewMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls, bytes, streams := NewCalls(10, m), NewBytes(1<<20, 1<<20), NewStreams(10)
+	c := conn(&Listener{options: Options{Bytes: bytes}}, &peer{})
+	streams.Begin(c)
+	bytes.received(c, 500_000)
+	call, _ := calls.Begin(c)
+	calls.End(call, 0)
+	if n := bytes.Held(); n < 400_000 {
+		t.Errorf("%d bytes are held", n)
+	}
+	c.Used(500_000)
+	if n := bytes.Held(); n != 0 {
+		t.Errorf("%d bytes are held after the message was used", n)
+	}
+}
