@@ -246,8 +246,15 @@ func (c *Conn) Count(why Reason) {
 	c.listener.options.Log.Debug("connection closed", "listener", c.listener.options.Name, "peer", c.peer.key, "reason", reasons[why])
 }
 
-// cut closes a connection that is over a bound.
+// cut closes a connection that is over a bound. What a transport gives back later may still be over it, and is not counted again.
 func (c *Conn) cut(why Reason) {
+	c.mu.Lock()
+	again := c.closed
+	c.closed = true
+	c.mu.Unlock()
+	if again {
+		return
+	}
 	c.Count(why)
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0) // unread answers must not stay in the kernel

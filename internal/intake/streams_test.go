@@ -3,6 +3,8 @@ package intake
 import (
 	"testing"
 	"time"
+
+	dto "github.com/prometheus/client_model/go"
 )
 
 func TestShareOfStreams(t *testing.T) {
@@ -105,5 +107,19 @@ func TestBytesOfAStream(t *testing.T) {
 	c.Used(500_000)
 	if n := bytes.Held(); n != 0 {
 		t.Errorf("%d bytes are held after the message was used", n)
+	}
+}
+
+// A connection over its bound is closed and counted once, however much is given back later.
+func TestConnectionOverItsBytesIsCountedOnce(t *testing.T) {
+	r := listen(t, Options{Bytes: NewBytes(100, 1<<20)})
+	client, c := r.in(t, "127.0.0.1")
+	for _, n := range []int64{200, 200, -50, -350} {
+		c.Hold(n)
+	}
+	closed(t, client)
+	var m dto.Metric
+	if err := r.metrics.closed[tooManyBytes].Write(&m); err != nil || m.GetCounter().GetValue() != 1 {
+		t.Errorf("it is counted %v times, %v", m.GetCounter().GetValue(), err)
 	}
 }
