@@ -1,0 +1,219 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+)
+
+// quotaExample is the configuration that docs/do/quota.md shows.
+const quotaExample = "../examples/envoy-quota/envoy.yaml"
+
+// startQuotaEnvoy starts an Envoy on the example, with these services.
+func startQuotaEnvoy(t *testing.T, name string, services ...*service) *envoy {
+	t.Helper()
+	text, err := os.ReadFile(quotaExample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const only = "{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: 8081}}}}"
+	var endpoints []string
+	for _, s := range services {
+		endpoints = append(endpoints, strings.Replace(only, "8081", port(s.GRPC), 1))
+	}
+	changed := strings.NewReplacer("port_value: 10000}", "port_value: 0}", "port_value: 9901}", "port_value: 0}", only, strings.Join(endpoints, ", ")).Replace(string(text))
+	file := filepath.Join(t.TempDir(), "envoy.yaml")
+	if err := os.WriteFile(file, []byte(changed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return startEnvoyOn(t, name, file)
+}
+
+// pace sends requests to an Envoy at an even pace until its test ends or it is stopped, and counts how many pass in each second.
+type pace struct {
+	stop   context.CancelFunc
+	ended  sync.WaitGroup
+	began  time.Time
+	mu     sync.Mutex
+	passed map[int]int // by second since began
+	sent   map[int]int
+}
+
+func startPace(t *testing.T, e *envoy, began time.Time, perSecond int, headers ...string) *pace {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &pace{stop: cancel, began: began, passed: make(map[int]int), sent: make(map[int]int)}
+	const connections = 4
+	for range connections {
+		p.ended.Go(func() {
+			client := &http.Client{Transport: &http.Transport{}}
+			defer client.CloseIdleConnections()
+			every := time.NewTicker(connections * time.Second / time.Duration(perSecond))
+			defer every.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-every.C:
+				}
+				p.request(ctx, client, e.ports["front"], headers)
+			}
+		})
+	}
+	t.Cleanup(p.end)
+	return p
+}
+
+func (p *pace) end() {
+	p.stop()
+	p.ended.Wait()
+}
+
+func (p *pace) request(ctx context.Context, client *http.Client, addr string, headers []string) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/", nil)
+	if err != nil {
+		return
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		return
+	}
+	_, _ = io.Copy(io.Discard, answer.Body)
+	_ = answer.Body.Close()
+	second := int(time.Since(p.began) / time.Second)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sent[second]++
+	if answer.StatusCode == http.StatusOK {
+		p.passed[second]++
+	}
+}
+
+// between returns how many requests passed, and how many were sent, from one second to another one.
+func (p *pace) between(from, to int) (passed, sent int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for s := from; s < to; s++ {
+		passed, sent = passed+p.passed[s], sent+p.sent[s]
+	}
+	return passed, sent
+}
+
+// quotaRun is a test in which Envoys come and go.
+type quotaRun struct {
+	*testing.T
+	began time.Time
+	paces []*pace
+	table strings.Builder
+}
+
+const (
+	quotaLimit = 100 // per second, of the example's free plan
+	quotaBurst = 100
+)
+
+func newQuotaRun(t *testing.T) *quotaRun {
+	return &quotaRun{T: t, began: time.Now()}
+}
+
+func (r *quotaRun) now() int { return int(time.Since(r.began) / time.Second) }
+
+// load sends 120 requests per second to an Envoy.
+func (r *quotaRun) load(e *envoy) *pace {
+	p := startPace(r.T, e, r.began, 120, "x-plan", "free")
+	r.paces = append(r.paces, p)
+	return p
+}
+
+// phase lets time pass, and checks what passed at the end of it: how much of the limit, and whether it was divided fairly among those who
+// asked. settle is how long the shares may take to move, first and last are added to the bound.
+func (r *quotaRun) phase(what string, settle, long time.Duration, asking ...*pace) {
+	r.Helper()
+	from := r.now()
+	<-time.After(settle + long)
+	to := r.now()
+	after := from + int(settle/time.Second) + 1
+	all, sum, wanted := 0, 0, 0
+	for _, p := range r.paces {
+		n, _ := p.between(from, to)
+		all += n
+	}
+	var each []string
+	for _, p := range asking {
+		n, sent := p.between(after, to)
+		sum, wanted = sum+n, wanted+sent
+		each = append(each, fmt.Sprintf("%.0f", float64(n)/float64(to-after)))
+	}
+	limit, bound := quotaLimit*(to-from), quotaLimit*(to-from)+quotaBurst
+	fmt.Fprintf(&r.table, "| %s | %d s | %d | %d | %d | %s | %.0f%% |\n", what, to-from, limit, bound, all, strings.Join(each, ", "), 100*float64(sum)/float64(quotaLimit*(to-after)))
+	if all > bound+first*len(r.paces) {
+		r.Errorf("%s: %d requests passed in %d s; the bound is %d", what, all, to-from, bound)
+	}
+	if wanted < quotaLimit*(to-after) {
+		r.Logf("%s: the machine is too slow to send more than the limit: %d requests", what, wanted)
+		return
+	}
+	if used := float64(sum) / float64(quotaLimit*(to-after)); used < 0.95 {
+		r.Errorf("%s: %.0f%% of the limit was used", what, 100*used)
+	}
+	for i, p := range asking {
+		n, _ := p.between(after, to)
+		if fair := float64(quotaLimit*(to-after)) / float64(len(asking)); float64(n) < 0.7*fair {
+			r.Errorf("%s: client %d passed %d, its fair share is %.0f", what, i, n, fair)
+		}
+	}
+}
+
+// first is how many requests of an Envoy may pass before it has an assignment, and in the time by which its clock and that of the test differ.
+const first = 60
+
+// Envoys share a limit while others come, go and are killed, and while the service is restarted and killed.
+func TestQuotaAmongEnvoys(t *testing.T) {
+	needsEnvoy(t)
+	t.Parallel()
+	s := startService(t, "ratelimitd", "../examples/envoy-quota/rules")
+	one, two, three := startQuotaEnvoy(t, "one", s), startQuotaEnvoy(t, "two", s), startQuotaEnvoy(t, "three", s)
+	r := newQuotaRun(t)
+	a := r.load(one)
+	r.phase("one Envoy", time.Second, 6*time.Second, a)
+	b := r.load(two)
+	r.phase("a second one joins", 12*time.Second, 6*time.Second, a, b)
+	c := r.load(three)
+	r.phase("a third one joins", 14*time.Second, 6*time.Second, a, b, c)
+	c.end()
+	r.phase("one has no requests any more", 26*time.Second, 6*time.Second, a, b)
+	two.Kill(t)
+	b.end()
+	r.phase("one is killed", 36*time.Second, 6*time.Second, a)
+	t.Log("what passed, in all and of each Envoy per second\n" + r.table.String())
+}
+
+// Processes share a limit through Redis. One of them is killed, and Redis stands still for a while.
+func TestQuotaAmongProcesses(t *testing.T) {
+	needsEnvoy(t)
+	t.Parallel()
+	redis := redistest.Start(t)
+	first := startService(t, "first", "../examples/envoy-quota/rules", "REDIS_URL="+redis.Addr, "REDIS_SOCKET_TYPE=tcp")
+	second := startService(t, "second", "../examples/envoy-quota/rules", "REDIS_URL="+redis.Addr, "REDIS_SOCKET_TYPE=tcp")
+	one, two := startQuotaEnvoy(t, "one", first), startQuotaEnvoy(t, "two", second, first)
+	r := newQuotaRun(t)
+	a, b := r.load(one), r.load(two)
+	r.phase("two processes", 20*time.Second, 6*time.Second, a, b)
+	redis.Pause(t)
+	r.phase("Redis hangs", 0, 8*time.Second, a, b)
+	redis.Continue(t)
+	r.phase("Redis goes on", 5*time.Second, 5*time.Second, a, b)
+	t.Log("what passed, in all and of each Envoy per second\n" + r.table.String())
+}
