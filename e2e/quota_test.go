@@ -189,14 +189,14 @@ func TestQuotaAmongEnvoys(t *testing.T) {
 	a := r.load(one)
 	r.phase("one Envoy", time.Second, 6*time.Second, a)
 	b := r.load(two)
-	r.phase("a second one joins", 12*time.Second, 6*time.Second, a, b)
+	r.phase("a second one joins", 10*time.Second, 6*time.Second, a, b)
 	c := r.load(three)
-	r.phase("a third one joins", 14*time.Second, 6*time.Second, a, b, c)
+	r.phase("a third one joins", 12*time.Second, 6*time.Second, a, b, c)
 	c.end()
-	r.phase("one has no requests any more", 26*time.Second, 6*time.Second, a, b)
+	r.phase("one has no requests any more", 18*time.Second, 6*time.Second, a, b)
 	two.Kill(t)
 	b.end()
-	r.phase("one is killed", 36*time.Second, 6*time.Second, a)
+	r.phase("one is killed", 34*time.Second, 6*time.Second, a)
 	t.Log("what passed, in all and of each Envoy per second\n" + r.table.String())
 }
 

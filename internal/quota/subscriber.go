@@ -71,7 +71,8 @@ const (
 	late = time.Second
 
 	// rising and falling are how much of a new measurement becomes part of the demand.
-	rising, falling = 0.8, 0.4
+	rising, falling = 0.8, 0.7
+	fallingOfFew    = 0.4
 	leastWeight     = 0.1
 )
 
@@ -134,8 +135,10 @@ func (s *Subscriber) measure(now time.Time) {
 		s.Demand = rate
 	case rate > s.Demand:
 		s.Demand += rising * weight * (rate - s.Demand)
+	case s.Demand*took.Seconds() >= fewest:
+		s.Demand += falling * weight * (rate - s.Demand)
 	default:
-		s.Demand += falling * max(weight, leastWeight) * (rate - s.Demand)
+		s.Demand += fallingOfFew * max(weight, leastWeight) * (rate - s.Demand)
 	}
 	if s.Demand < least {
 		s.Demand = 0
