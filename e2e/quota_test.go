@@ -193,27 +193,31 @@ func TestQuotaAmongEnvoys(t *testing.T) {
 	c := r.load(three)
 	r.phase("a third one joins", 12*time.Second, 6*time.Second, a, b, c)
 	c.end()
-	r.phase("one has no requests any more", 18*time.Second, 6*time.Second, a, b)
+	r.phase("one has no requests any more", 22*time.Second, 6*time.Second, a, b)
 	two.Kill(t)
 	b.end()
 	r.phase("one is killed", 34*time.Second, 6*time.Second, a)
 	t.Log("what passed, in all and of each Envoy per second\n" + r.table.String())
 }
 
-// Processes share a limit through Redis. One of them is killed, and Redis stands still for a while.
+// Processes share a limit through Redis. Redis stands still for a while, one of them is killed, the other one is restarted.
 func TestQuotaAmongProcesses(t *testing.T) {
 	needsEnvoy(t)
 	t.Parallel()
 	redis := redistest.Start(t)
 	first := startService(t, "first", "../examples/envoy-quota/rules", "REDIS_URL="+redis.Addr, "REDIS_SOCKET_TYPE=tcp")
 	second := startService(t, "second", "../examples/envoy-quota/rules", "REDIS_URL="+redis.Addr, "REDIS_SOCKET_TYPE=tcp")
-	one, two := startQuotaEnvoy(t, "one", first), startQuotaEnvoy(t, "two", second, first)
+	one, two := startQuotaEnvoy(t, "one", first, second), startQuotaEnvoy(t, "two", second, first)
 	r := newQuotaRun(t)
 	a, b := r.load(one), r.load(two)
 	r.phase("two processes", 20*time.Second, 6*time.Second, a, b)
 	redis.Pause(t)
 	r.phase("Redis hangs", 0, 8*time.Second, a, b)
 	redis.Continue(t)
-	r.phase("Redis goes on", 5*time.Second, 5*time.Second, a, b)
+	second.Kill(t)
+	r.phase("a process is killed", 26*time.Second, 6*time.Second, a, b)
+	second.start(t)
+	first.restart(t)
+	r.phase("the other one is restarted", 26*time.Second, 6*time.Second, a, b)
 	t.Log("what passed, in all and of each Envoy per second\n" + r.table.String())
 }

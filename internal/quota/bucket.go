@@ -21,7 +21,7 @@ const (
 	turn = 15 * time.Second
 
 	// growth is by how much a share must grow to be worth a message.
-	growth = 1.1
+	growth = 1.05
 
 	// enough is up to how much more than its part a subscriber may keep while others lack rate.
 	enough = 1.02
@@ -296,7 +296,12 @@ func (b *Bucket) tell(s *Subscriber, a Assignment) {
 
 // choose puts those into chosen who hold tokens now. If there are too few for all, those who ask take turns.
 func (b *Bucket) choose(now time.Time) {
-	b.chosen = append(b.chosen[:0], b.subscribers...)
+	b.chosen = b.chosen[:0]
+	for _, s := range b.subscribers {
+		if !s.isSilent(now) {
+			b.chosen = append(b.chosen, s)
+		}
+	}
 	defer b.mark()
 	most := min(b.tokens(), int(min(b.hand()*b.rate.Interval.Seconds(), math.MaxInt32)))
 	if len(b.chosen) <= most {

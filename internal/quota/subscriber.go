@@ -27,10 +27,11 @@ type Subscriber struct {
 	// expires.
 	former []former
 
-	tokens float64   // that the client had at least at its last report
-	most   float64   // that it had at most then
-	heard  time.Time // when that was
-	active time.Time // when it last reported a request
+	tokens float64       // that the client had at least at its last report
+	most   float64       // that it had at most then
+	heard  time.Time     // when that was
+	gap    time.Duration // between its last two reports
+	active time.Time     // when it last reported a request
 
 	chosen bool // it may hold tokens now
 	told   bool // Plan has changed Held
@@ -67,6 +68,9 @@ const (
 	// margin is how much longer an assignment may last at the client than its time to live says.
 	margin = time.Second
 
+	// silent is the shortest time without a report after which a client is taken for hung. Envoy reports every 5 s.
+	silent = 12 * time.Second
+
 	// late is how much less time may lie between two reports at the client than here.
 	late = time.Second
 
@@ -88,7 +92,7 @@ func (s *Subscriber) report(now time.Time, allowed, denied uint64) (destroyed fl
 		since := max(now.Sub(s.heard)-late, 0).Seconds()
 		s.tokens = max(min(s.tokens+since*s.Held.Rate(), float64(s.Held.MaxTokens))-passed, 0)
 	}
-	s.heard = now
+	s.gap, s.heard = now.Sub(s.heard), now
 	for i := range s.former {
 		s.former[i].tokens = max(s.former[i].tokens-passed, 0)
 	}
@@ -115,6 +119,12 @@ func (s *Subscriber) confirm(now time.Time) (destroyed float64) {
 	}
 	s.former = slices.Delete(s.former, 0, gone)
 	return destroyed
+}
+
+// isSilent reports whether reports of a client are missing. What it is sent then, it may read only after what it holds has expired, and a token bucket
+// would start full again. So it gets nothing until it reports.
+func (s *Subscriber) isSilent(now time.Time) bool {
+	return s.reports > 0 && now.Sub(s.heard) > max(silent, 12*s.gap/5)
 }
 
 // measure makes what was reported part of the demand, once it says enough.

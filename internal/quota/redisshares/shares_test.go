@@ -225,7 +225,7 @@ func TestSharesFollowDemand(t *testing.T) {
 		t.Errorf("%.1f per second: %.1f", sum, each)
 	}
 	w.kill(2)
-	measure(50 * time.Second)
+	measure(22 * time.Second)
 	sum, each = measure(time.Minute)
 	t.Logf("two processes: %.1f per second, %.1f", sum, each)
 	if sum < 95 || each[0] < 9 || each[1] < 0.7*45 || each[2] < 0.7*45 {
