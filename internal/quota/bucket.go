@@ -30,6 +30,9 @@ const (
 	// others, so it is small. Demand that grows shows in the next report, because refused requests are part of it.
 	surplus = 1.03
 
+	// enoughOfClaim is the part of what a subscriber brings along that it need not wait for more with.
+	enoughOfClaim = 0.9
+
 	// surplusOfSmall is the same for token buckets of fewer tokens than small.
 	surplusOfSmall = 1.4
 	small          = 5

@@ -122,8 +122,8 @@ func (b *Bucket) raise(t *target, rate float64) {
 	}
 	free := math.Floor(rate*b.rate.Interval.Seconds() + 1e-6) // the product may be a little less than a whole number
 	fill := max(min(float64(t.fill), free), float64(a.Fill))
-	if s.claims(b.now) && fill < min(math.Floor(s.claim.rate*b.rate.Interval.Seconds()), float64(t.fill)) {
-		return // what it holds already is more
+	if s.claims(b.now) && fill < enoughOfClaim*s.claim.rate*b.rate.Interval.Seconds() && (fill < float64(t.fill) || b.Unsettled()) {
+		return // what it holds already is more, and more will be free
 	}
 	tokens, paid := float64(a.MaxTokens), 0.0
 	switch wanted := float64(t.max); {

@@ -243,3 +243,28 @@ func TestSharesFollowDemand(t *testing.T) {
 		t.Errorf("after Redis lost its data %.1f per second: %.1f", sum, each)
 	}
 }
+
+// All clients are those of one process, which ends. Another one that had none takes their shares over.
+func TestClientsOfAnEndedProcess(t *testing.T) {
+	l := quota.Rate{PerSecond: 100, Burst: 100, Interval: 10 * time.Second}
+	r := rand.New(rand.NewPCG(1, 1))
+	w := newWorld(t, l)
+	first := w.start()
+	w.start()
+	a, b := w.join(first, 120), w.join(first, 120)
+	run := func(d time.Duration) (sum float64) {
+		before := w.passed()
+		for range int(d / step) {
+			w.step(r)
+		}
+		return (w.passed() - before) / d.Seconds()
+	}
+	run(30 * time.Second)
+	w.kill(0)
+	moving := run(22 * time.Second)
+	after := run(20 * time.Second)
+	t.Logf("%.1f per second in the first 22 s, %.1f in the next 20 s", moving, after)
+	if moving < 90 || after < 95 {
+		t.Errorf("%.1f per second in the first 22 s, %.1f in the next 20 s: %+v %+v", moving, after, a.Held, b.Held)
+	}
+}
