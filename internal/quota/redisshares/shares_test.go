@@ -268,3 +268,32 @@ func TestClientsOfAnEndedProcess(t *testing.T) {
 		t.Errorf("%.1f per second in the first 22 s, %.1f in the next 20 s: %+v %+v", moving, after, a.Held, b.Held)
 	}
 }
+
+// All processes are replaced at once, twice.
+func TestRestartOfAllProcesses(t *testing.T) {
+	l := quota.Rate{PerSecond: 100, Burst: 100, Interval: 10 * time.Second}
+	r := rand.New(rand.NewPCG(1, 1))
+	w := newWorld(t, l)
+	w.join(w.start(), 120)
+	w.join(w.start(), 120)
+	run := func(d time.Duration) (sum float64) {
+		before := w.passed()
+		for range int(d / step) {
+			w.step(r)
+		}
+		return (w.passed() - before) / d.Seconds()
+	}
+	run(30 * time.Second)
+	for range 2 {
+		w.start()
+		w.start()
+		w.kill(0)
+		w.kill(0)
+		moving := run(22 * time.Second)
+		after := run(20 * time.Second)
+		t.Logf("%.1f per second in the first 22 s, %.1f in the next 20 s", moving, after)
+		if moving < 85 || after < 95 {
+			t.Errorf("%.1f per second in the first 22 s, %.1f in the next 20 s", moving, after)
+		}
+	}
+}
