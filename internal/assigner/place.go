@@ -114,6 +114,7 @@ func (a *Assigner) place(now time.Time, f *found) *pool {
 	if p == nil {
 		p = a.newPool(now, &x)
 	}
+	p.update(now, &x, f, a.o.Store == nil) // before anybody enters it
 	if b.pool != p {
 		if b.pool != nil {
 			a.moveOut(now, b)
@@ -123,7 +124,6 @@ func (a *Assigner) place(now time.Time, f *found) *pool {
 			a.enter(now, s)
 		}
 	}
-	p.update(now, &x, f, a.o.Store == nil)
 	return p
 }
 

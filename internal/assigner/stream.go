@@ -106,11 +106,12 @@ func (s *Stream) report(now time.Time, u *Usage, full bool) {
 		sub = nil
 	}
 	if sub == nil {
-		if sub = s.subscribe(now, u); sub == nil {
-			return
-		}
+		rate := 0.0
 		if u.Elapsed >= time.Second || full && now.Sub(s.opened) < time.Second {
-			sub.rate = float64(u.Allowed) / max(u.Elapsed, renewEvery).Seconds()
+			rate = float64(u.Allowed) / max(u.Elapsed, renewEvery).Seconds()
+		}
+		if sub = s.subscribe(now, u, rate); sub == nil {
+			return
 		}
 	}
 	if sub.member == nil {
@@ -129,8 +130,8 @@ func (s *Stream) report(now time.Time, u *Usage, full bool) {
 	}
 }
 
-// subscribe adds a subscription, or returns nil if there is no room for it.
-func (s *Stream) subscribe(now time.Time, u *Usage) *subscription {
+// subscribe adds a subscription of a client that was seen to use a rate, or returns nil if there is no room for it.
+func (s *Stream) subscribe(now time.Time, u *Usage, rate float64) *subscription {
 	a := s.a
 	if len(s.subscriptions) >= a.o.MaxPerStream {
 		a.metrics.refused.WithLabelValues("stream").Inc()
@@ -152,7 +153,7 @@ func (s *Stream) subscribe(now time.Time, u *Usage) *subscription {
 		a.resolve(b)
 		a.rouse()
 	}
-	sub := &subscription{stream: s, bucket: b, place: len(b.subscriptions), since: now}
+	sub := &subscription{stream: s, bucket: b, place: len(b.subscriptions), since: now, rate: rate}
 	b.subscriptions = append(b.subscriptions, sub)
 	s.subscriptions[b.key[len(s.domain):]] = sub
 	a.subscriptions++

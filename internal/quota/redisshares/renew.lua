@@ -115,14 +115,16 @@ for name, p in pairs(all) do
   if name ~= me then total_rate, total_burst = total_rate + p.rate, total_burst + p.burst end
 end
 local most = learning > now and 0 or fair[me]
-own.rate = math.max(held_rate, math.min(most, rate - total_rate), math.min(held_rate + claimed_rate, rate - total_rate))
-own.rate = math.max(own.rate, 0)
-
 saved = math.max(math.min(saved, burst - total_burst - own.burst), 0)
 local mint = math.min(math.max(fair_burst - own.burst, 0), saved)
 if own.burst >= 1 then mint = math.min(mint, math.max(saved - math.floor(burst * reserve), 0)) end
 if own.burst + mint < 1 or learning > now then mint = 0 end
 saved, own.burst = saved - mint, own.burst + mint
+
+own.rate = math.max(held_rate, 0)
+if own.burst >= 1 then -- without a token the rate is of no use; nobody has it then, and tokens are saved
+  own.rate = math.max(own.rate, math.min(most, rate - total_rate), math.min(held_rate + claimed_rate, rate - total_rate))
+end
 
 if demand == 0 and held_rate == 0 and own.burst == 0 then
   redis.call('HDEL', key, me)
