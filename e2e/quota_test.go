@@ -218,6 +218,6 @@ func TestQuotaAmongProcesses(t *testing.T) {
 	r.phase("a process is killed", 26*time.Second, 6*time.Second, a, b)
 	second.start(t)
 	first.restart(t)
-	r.phase("the other one is restarted", 26*time.Second, 6*time.Second, a, b)
+	r.phase("the other one is restarted", 44*time.Second, 6*time.Second, a, b)
 	t.Log("what passed, in all and of each Envoy per second\n" + r.table.String())
 }
