@@ -73,7 +73,6 @@ type Assigner struct {
 
 	tree      *descriptor.Tree // in force when the buckets were last looked at
 	overrides *override.Set
-	stopped   bool
 }
 
 // New returns an Assigner without buckets.

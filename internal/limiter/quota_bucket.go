@@ -74,13 +74,13 @@ func ChargeRequest(domain string, entries []descriptor.Entry, hits uint64) *Requ
 
 // ClosedFor returns for how long a counter lets nothing pass, although its limit has a rate: a penalty is in force, or its window is
 // used up and will be for longer than clients need to report what they pass.
-func (k *Counter) ClosedFor(report time.Duration) time.Duration {
+func (c *Counter) ClosedFor(report time.Duration) time.Duration {
 	switch {
-	case k.Penalty > 0:
-		return k.Penalty
-	case k.Limit.Window.Length() < 3*report || k.Remaining > 0 || k.Wait < report:
+	case c.Penalty > 0:
+		return c.Penalty
+	case c.Limit.Window.Length() < 3*report || c.Remaining > 0 || c.Wait < report:
 		return 0
 	default:
-		return k.Wait
+		return c.Wait
 	}
 }

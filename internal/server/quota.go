@@ -259,7 +259,7 @@ func (s *quotaStream) sendActions() error {
 		for rest := all; len(rest) > 0; {
 			var message []byte
 			var n int
-			if message, n, rest = appendActions(nil, rest); n == 0 {
+			if message, n, rest = encodeActions(rest); n == 0 {
 				break
 			}
 			if err := s.send(message); err != nil {

@@ -221,7 +221,7 @@ func TestEncodeActions(t *testing.T) {
 		all = append(all, a, assigner.Action{ID: id}) // what assigns nothing is left out
 		want.BucketAction = append(want.BucketAction, wantAction(a))
 	}
-	b, n, rest := appendActions(nil, all)
+	b, n, rest := encodeActions(all)
 	var got quotav3.RateLimitQuotaResponse
 	if err := proto.Unmarshal(b, &got); err != nil || len(rest) > 0 || n != len(want.BucketAction) || !proto.Equal(&got, &want) {
 		t.Errorf("%d actions, %d left, %v: %v\nwant %v", n, len(rest), err, &got, &want)
@@ -236,7 +236,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	var sizes []int
 	for rest := many; len(rest) > 0; {
 		var n int
-		_, n, rest = appendActions(nil, rest)
+		_, n, rest = encodeActions(rest)
 		sizes = append(sizes, n)
 	}
 	if !slices.Equal(sizes, []int{1000, 1000, 500}) {
@@ -245,7 +245,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	for i := range many {
 		many[i].ID = []descriptor.Entry{{Key: strings.Repeat("x", 60_000)}}
 	}
-	if b, n, rest := appendActions(nil, many); len(b) > maxAnswerBytes+65_000 || n+len(rest) != len(many) {
+	if b, n, rest := encodeActions(many); len(b) > maxAnswerBytes+65_000 || n+len(rest) != len(many) {
 		t.Errorf("a message of %d bytes with %d actions, %d left", len(b), n, len(rest))
 	}
 }

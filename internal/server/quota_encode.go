@@ -21,9 +21,9 @@ const (
 	blanketDenyAll  = 1
 )
 
-// appendActions appends the first actions as an envoy.service.rate_limit_quota.v3.RateLimitQuotaResponse, and returns the others. An
+// encodeActions returns the first actions as an envoy.service.rate_limit_quota.v3.RateLimitQuotaResponse, and returns the others. An
 // assignment of nothing is left out: Envoy would not renew what it has.
-func appendActions(b []byte, all []assigner.Action) (message []byte, sent int, rest []assigner.Action) {
+func encodeActions(all []assigner.Action) (b []byte, sent int, rest []assigner.Action) {
 	for i := range all {
 		if sent == maxAnswerActions || len(b) >= maxAnswerBytes {
 			return b, sent, all[i:]
