@@ -34,7 +34,8 @@ type Options struct {
 	Limiter Limiter // required
 	Store   Store   // nil: this process is alone
 
-	MaxSubscriptions int // on all streams together; default 1,000,000
+	MaxSubscriptions int // on all streams together; default 500,000
+	MaxBuckets       int // different ones; default 200,000
 	MaxPerStream     int // default 100,000
 
 	Idle time.Duration // a bucket without a request for so long is abandoned; default 2 min
@@ -78,7 +79,10 @@ type Assigner struct {
 // New returns an Assigner without buckets.
 func New(o Options) *Assigner {
 	if o.MaxSubscriptions <= 0 {
-		o.MaxSubscriptions = 1_000_000
+		o.MaxSubscriptions = 500_000
+	}
+	if o.MaxBuckets <= 0 {
+		o.MaxBuckets = 200_000
 	}
 	if o.MaxPerStream <= 0 {
 		o.MaxPerStream = 100_000

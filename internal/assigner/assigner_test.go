@@ -7,6 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/assigner"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/quota"
 )
 
@@ -152,6 +153,19 @@ func TestBounds(t *testing.T) {
 		large.Close(time.Now())
 		small.Close(time.Now())
 	})
+	inWorld(t, assigner.Options{MaxBuckets: 3}, []descriptor.NodeSpec{node("k", limitOf(10, descriptor.Second))}, func(w *world) {
+		for range 2 {
+			s := w.Open("client")
+			for i := range 5 {
+				s.Report(time.Now(), "d", []assigner.Usage{{ID: []descriptor.Entry{pair("k", string(rune('a'+i)))}, Allowed: 1}})
+			}
+			w.pass(2 * time.Second)
+			if n := held(s); n != 3 {
+				t.Errorf("a stream has %d buckets, want the 3 that there may be", n)
+			}
+			defer s.Close(time.Now())
+		}
+	})
 }
 
 // Callers of ShouldRateLimit and clients with assignments share a limit.
@@ -196,4 +210,36 @@ func held(s *assigner.Stream) (n int) {
 		s.Sent(time.Now())
 		n += len(all)
 	}
+}
+
+// An override of one customer applies to what its clients hold.
+func TestOverrides(t *testing.T) {
+	n := node("k", limitOf(10, descriptor.Second))
+	n.Rule.OverrideMax = descriptor.OverrideUnbounded
+	inWorld(t, assigner.Options{}, []descriptor.NodeSpec{n}, func(w *world) {
+		c := w.join(100, pair("k", "a"))
+		for _, x := range []struct {
+			numbers override.Numbers
+			kind    quota.Kind
+			passed  float64 // in ten seconds
+		}{
+			{override.Numbers{}, quota.Tokens, 100},
+			{override.Numbers{Kind: override.Replace, Requests: 50}, quota.Tokens, 500},
+			{override.Numbers{Kind: override.Blocked}, quota.DenyAll, 0},
+			{override.Numbers{Kind: override.Unlimited}, quota.AllowAll, 1000},
+			{override.Numbers{Kind: override.Scale, Requests: 2_000_000}, quota.Tokens, 200},
+		} {
+			set := new(override.Set)
+			if x.numbers.Kind != 0 {
+				set = set.With(1, []override.Change{{Identity: override.Identity{Domain: "d", Rule: "d.k", Entries: []descriptor.Entry{pair("k", "a")}}, Numbers: x.numbers}})
+			}
+			w.limiter.SetOverrides(set)
+			w.pass(20 * time.Second)
+			before := c.Passed
+			w.pass(10 * time.Second)
+			if got := c.Passed - before; !c.holds(x.kind) || got > 1.05*x.passed || got < 0.93*x.passed {
+				t.Errorf("%+v: %.0f passed in 10 s, want %.0f: %+v", x.numbers, got, x.passed, c.Held)
+			}
+		}
+	})
 }

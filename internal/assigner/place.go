@@ -23,6 +23,7 @@ type answer struct {
 	shut  time.Duration
 	short bool
 	looks bool
+	bound float64
 	words []string
 	retry bool
 }
@@ -82,6 +83,7 @@ func answerOf(f *found) answer {
 		own.looks = own.looks || length >= shortWindow || k.Limit.Penalty != nil
 		own.shut = max(own.shut, k.ClosedFor(slack))
 		own.words = append(own.words, k.Words())
+		own.bound = max(own.bound, boundOf(&k.Limit))
 		keys.WriteString("\x00" + k.Key)
 	}
 	switch {
@@ -142,7 +144,7 @@ func (a *Assigner) newPool(now time.Time, x *answer) *pool {
 // update takes in what the rules and counters say now.
 func (p *pool) update(now time.Time, x *answer, f *found, alone bool) {
 	p.rule, p.onError, p.limits = f.quota.Rule, f.quota.OnError, strings.Join(x.words, "; ")
-	p.rated, p.short, p.closes = x.rated, x.short, x.looks
+	p.rated, p.short, p.closes, p.bound = x.rated, x.short, x.looks, x.bound
 	p.looked, p.used = now, false
 	p.retry, p.reopens = time.Time{}, time.Time{}
 	if x.retry {
@@ -200,4 +202,18 @@ func (a *Assigner) enter(now time.Time, s *subscription) {
 // windowed reports whether a limit is a number per window, and not a bucket that is refilled.
 func windowed(l *descriptor.Limit) bool {
 	return l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SlidingWindow || l.Algorithm == descriptor.SlidingLog
+}
+
+// boundOf returns the most that clients may pass in any time of one window, as a multiple of what the limit's algorithm lets pass in such a time.
+// Buckets have the same bound. A fixed window lets twice the limit pass around its end, as clients may. A sliding one never does.
+func boundOf(l *descriptor.Limit) float64 {
+	sliding := l.Algorithm == descriptor.SlidingWindow || l.Algorithm == descriptor.SlidingLog
+	switch {
+	case !sliding:
+		return 1
+	case l.Window.Length() >= longWindow: // its counter says what is left, once clients have reported
+		return 1 + slack.Seconds()/horizon.Seconds()
+	default:
+		return 2
+	}
 }

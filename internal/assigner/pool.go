@@ -19,9 +19,10 @@ type pool struct {
 	rule    *descriptor.Rule // nil: none matches
 	limits  string           // in words
 	onError descriptor.OnError
-	rated   bool // it has a rate that is divided
-	short   bool // a window is so short that reports must be charged little by little
-	closes  bool // its counters say when nothing is left
+	rated   bool    // it has a rate that is divided
+	short   bool    // a window is so short that reports must be charged little by little
+	closes  bool    // its counters say when nothing is left
+	bound   float64 // what clients may pass in any time of one window, as a multiple of what the algorithm lets pass
 
 	planned, looked, charged time.Time
 	changed                  bool // a report has come since it was planned

@@ -141,13 +141,17 @@ func (s *Stream) subscribe(now time.Time, u *Usage, rate float64) *subscription 
 		a.metrics.refused.WithLabelValues("all").Inc()
 		return nil
 	}
-	id := make([]descriptor.Entry, len(u.ID))
-	for i, e := range u.ID {
-		id[i] = descriptor.Entry{Key: strings.Clone(e.Key), Value: strings.Clone(e.Value)}
-	}
-	whole := appendID([]byte(s.domain), id)
+	whole := appendID([]byte(s.domain), u.ID)
 	b := a.buckets[string(whole)]
+	if b == nil && len(a.buckets) >= a.o.MaxBuckets {
+		a.metrics.refused.WithLabelValues("buckets").Inc()
+		return nil
+	}
 	if b == nil {
+		id := make([]descriptor.Entry, len(u.ID))
+		for i, e := range u.ID {
+			id[i] = descriptor.Entry{Key: strings.Clone(e.Key), Value: strings.Clone(e.Value)}
+		}
 		b = &bucket{key: string(whole), domain: s.domain, id: id}
 		a.buckets[b.key] = b
 		a.resolve(b)

@@ -1,0 +1,71 @@
+package assigner_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/assigner"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// One stream with 100,000 buckets, and 1,000 streams with 100 buckets each: all get assignments, and what a bucket takes is logged.
+func TestHundredThousandBuckets(t *testing.T) {
+	if testing.Short() {
+		t.Skip("NOT RUN with -short: it takes seconds")
+	}
+	for _, c := range []struct{ streams, buckets int }{{1, 100_000}, {1000, 100}} {
+		t.Run(fmt.Sprintf("%d streams", c.streams), func(t *testing.T) {
+			l := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
+			l.Swap(treeOf(t, node("k", limitOf(1000, descriptor.Second))), limiter.Settings{})
+			a := assigner.New(assigner.Options{Limiter: l})
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- a.Run(ctx) }()
+			defer func() {
+				cancel()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			}()
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			began := time.Now()
+			streams := make([]*assigner.Stream, c.streams)
+			for i := range streams {
+				streams[i] = a.Open("client")
+				usages := make([]assigner.Usage, c.buckets)
+				for k := range usages {
+					usages[k] = assigner.Usage{ID: []descriptor.Entry{pair("k", fmt.Sprint("customer-", k))}, Allowed: 1}
+				}
+				streams[i].Report(time.Now(), "d", usages)
+			}
+			for _, s := range streams {
+				for n := 0; n < c.buckets; {
+					all, err := s.Next(ctx, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					s.Sent(time.Now())
+					n += len(all)
+				}
+			}
+			took := time.Since(began)
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			n := c.streams * c.buckets
+			t.Logf("%d subscriptions in %s, %d bytes each", n, took.Round(time.Millisecond), (after.HeapAlloc-before.HeapAlloc)/uint64(n))
+			if _, total := a.Shares(time.Now(), "d", 1); total != c.buckets {
+				t.Errorf("%d buckets, want %d", total, c.buckets)
+			}
+			for _, s := range streams {
+				s.Close(time.Now())
+			}
+		})
+	}
+}
