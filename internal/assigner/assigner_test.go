@@ -94,6 +94,23 @@ func TestFixedAnswers(t *testing.T) {
 	})
 }
 
+// A client whose stream breaks comes back with what it holds, and keeps its part of the limit.
+func TestReconnect(t *testing.T) {
+	inWorld(t, assigner.Options{}, []descriptor.NodeSpec{node("k", limitOf(100, descriptor.Second))}, func(w *world) {
+		a, b := w.join(100, pair("k", "a")), w.join(100, pair("k", "a"))
+		w.pass(30 * time.Second)
+		before := w.passed()
+		for range 3 {
+			a.close()
+			a.reconnect(w)
+			w.pass(10 * time.Second)
+		}
+		if got := w.passed() - before; got < 0.95*3000 || got > 3100 {
+			t.Errorf("%.0f of 3000 passed: %+v %+v", got, a.Held, b.Held)
+		}
+	})
+}
+
 // A bucket that nobody uses is abandoned, and subscribed again by its next request.
 func TestIdleBucketIsAbandoned(t *testing.T) {
 	inWorld(t, assigner.Options{Idle: time.Minute}, []descriptor.NodeSpec{node("k", limitOf(10, descriptor.Second))}, func(w *world) {

@@ -187,7 +187,7 @@ func (a *Assigner) enter(now time.Time, s *subscription) {
 	p := s.bucket.pool
 	s.member = p.planner.Join(now)
 	s.member.Owner, s.member.Since = s, s.since
-	if s.rate > 0 && a.o.Store != nil && p.rated {
+	if s.rate > 0 && p.rated && !p.planner.Return(now, s.member, s.rate) && a.o.Store != nil {
 		p.planner.Claim(now, s.member, s.rate)
 	}
 	if s.allowed > 0 || s.denied > 0 {

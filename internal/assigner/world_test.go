@@ -111,6 +111,13 @@ func (c *client) connect(w *world) {
 	}()
 }
 
+// reconnect opens another stream. Its first report comes five seconds after the last one.
+func (c *client) reconnect(w *world) {
+	reported := c.reported
+	c.connect(w)
+	c.reported = reported
+}
+
 func (c *client) close() {
 	c.stop()
 	<-c.ended

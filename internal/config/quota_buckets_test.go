@@ -77,9 +77,12 @@ func TestQuotaBucketsOfSeveralFiles(t *testing.T) {
 			t.Errorf("%q: %v %v, want %s", c.files, errs, tree.Domain("d").QuotaBuckets, c.want)
 		}
 	}
-	_, errs := Compile(filesOf(ordered, denied), CompileOptions{Merge: true})
-	if len(errs) != 1 || errs[0].Error() != "b.yaml:1:9: domain \"d\" has another `quota_buckets` at a.yaml:1: say it in one of them" {
-		t.Error(errs)
+	const reversed = "domain: d\nquota_buckets: {order: [user, plan]}\n"
+	for _, second := range []string{denied, reversed} {
+		_, errs := Compile(filesOf(ordered, second), CompileOptions{Merge: true})
+		if len(errs) != 1 || errs[0].Error() != "b.yaml:1:9: domain \"d\" has another `quota_buckets` at a.yaml:1: say it in one of them" {
+			t.Errorf("%q: %v", second, errs)
+		}
 	}
 }
 

@@ -159,6 +159,27 @@ func (b *Bucket) Leave(now time.Time, s *Subscriber) {
 	}
 }
 
+// Return lets a subscriber that has just joined take over what a client has lost: it was seen to use a rate. Which client it is, is not known,
+// so it gets the smallest loss. It reports whether there was one.
+func (b *Bucket) Return(now time.Time, s *Subscriber, rate float64) bool {
+	b.settle(now)
+	smallest := -1
+	for i, l := range b.lost {
+		if l.rate > 0 && l.burst >= 1 && (smallest < 0 || l.rate < b.lost[smallest].rate) {
+			smallest = i
+		}
+	}
+	if smallest < 0 {
+		return false
+	}
+	l := b.lost[smallest]
+	b.lost = slices.Delete(b.lost, smallest, smallest+1)
+	s.former = append(s.former, former{rate: l.rate, burst: l.burst, kept: 1, sent: b.until.Add(-TTL), expires: l.expires})
+	s.claim = claim{tokens: l.burst, until: l.expires}
+	s.Demand, s.reports = rate, 1
+	return true
+}
+
 // Forget removes a subscriber that was told to forget the bucket: what it held returns at once.
 func (b *Bucket) Forget(now time.Time, s *Subscriber) {
 	b.save(now)

@@ -128,11 +128,15 @@ func (b *Bucket) raise(t *target, rate float64) {
 	tokens, paid := float64(a.MaxTokens), 0.0
 	switch wanted := float64(t.max); {
 	case tokens == 0: // a bucket starts full
-		tokens = min(wanted, math.Floor(b.saved+s.claim.tokens))
-		if s.reports == 0 && len(b.subscribers) > 1 { // the next newcomer needs some, too
-			tokens = min(tokens, max(math.Floor(b.saved/2+s.claim.tokens), 1))
+		brought := 0.0
+		if b.now.Before(s.claim.until) {
+			brought = s.claim.tokens
 		}
-		paid = max(tokens-s.claim.tokens, 0)
+		tokens = min(wanted, math.Floor(b.saved+brought))
+		if s.reports == 0 && len(b.subscribers) > 1 { // the next newcomer needs some, too
+			tokens = min(tokens, max(math.Floor(b.saved/2+brought), 1))
+		}
+		paid = max(tokens-brought, 0)
 	case wanted > tokens:
 		more := math.Floor(max(b.saved-math.Floor(b.share.Burst*reserve), 0))
 		paid = max(min(wanted-tokens, more), 0)
@@ -147,7 +151,6 @@ func (b *Bucket) raise(t *target, rate float64) {
 		return // not worth a message
 	}
 	b.saved -= paid
-	s.claim = claim{}
 	a.Fill, a.MaxTokens = uint32(fill), uint32(tokens)
 	b.tell(s, a)
 }

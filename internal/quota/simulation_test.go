@@ -85,6 +85,9 @@ func (w *world) reconnect(e *envoy) *envoy {
 	w.gone = w.gone[:len(w.gone)-1]
 	back := *e
 	back.inbox, back.outbox, back.Allowed, back.Denied, back.sub = nil, nil, 0, 0, w.b.Join(w.now)
+	if rate, _ := e.Holds(w.now); rate > 0 {
+		w.b.Return(w.now, back.sub, rate)
+	}
 	w.envoys = append(w.envoys, &back)
 	return &back
 }

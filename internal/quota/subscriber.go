@@ -205,7 +205,7 @@ func (s *Subscriber) tell(a Assignment) {
 	case a.MaxTokens < s.Held.MaxTokens:
 		s.tokens *= float64(a.MaxTokens) / float64(s.Held.MaxTokens)
 	}
-	s.Held, s.sent = a, time.Time{}
+	s.Held, s.sent, s.claim = a, time.Time{}, claim{}
 }
 
 // Sent records that Held has been written, and with it all before.
