@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/ratelimitd/ratelimitd/internal/quota"
 	"github.com/ratelimitd/ratelimitd/internal/quota/envoymodel"
 	"github.com/ratelimitd/ratelimitd/internal/quota/redisshares"
@@ -294,6 +296,33 @@ func TestRestartOfAllProcesses(t *testing.T) {
 		t.Logf("%.1f per second in the first 22 s, %.1f in the next 20 s", moving, after)
 		if moving < 85 || after < 95 {
 			t.Errorf("%.1f per second in the first 22 s, %.1f in the next 20 s", moving, after)
+		}
+	}
+}
+
+// On a cluster, the limits are on several nodes. A script that Redis has forgotten is sent again.
+func TestCluster(t *testing.T) {
+	c := redistest.StartCluster(t, redistest.Setup{})
+	client := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: c.Addrs()})
+	t.Cleanup(func() { _ = client.Close() })
+	s := redisshares.New(redisshares.Options{Client: client, Prefix: "quota:", Process: "a"})
+	asks := make([]quota.Ask, 500)
+	for i := range asks {
+		asks[i] = quota.Ask{Key: fmt.Sprint("k", i), Rate: 100, Burst: 50, Saved: 50, Demand: 10}
+	}
+	for range 2 {
+		shares, err := s.Renew(t.Context(), asks)
+		if err != nil || len(shares) != len(asks) {
+			t.Fatalf("%d shares: %v", len(shares), err)
+		}
+		for i, x := range shares {
+			if math.Abs(x.Rate-98) > 1e-9 || x.Processes != 1 {
+				t.Fatalf("share %d is %+v", i, x)
+			}
+			asks[i].Held, asks[i].HeldRate, asks[i].HeldBurst = true, x.Rate, x.Burst
+		}
+		if err := client.ForEachMaster(t.Context(), func(ctx context.Context, c *goredis.Client) error { return c.ScriptFlush(ctx).Err() }); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
