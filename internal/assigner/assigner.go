@@ -70,6 +70,7 @@ type Assigner struct {
 	pools         map[string]*pool
 	due           queue
 	unresolved    []*bucket // whose limits must be found
+	rounds        uint64
 	subscriptions int
 
 	tree      *descriptor.Tree // in force when the buckets were last looked at
@@ -136,10 +137,12 @@ func (a *Assigner) round(ctx context.Context) time.Duration {
 	now := time.Now()
 	a.mu.Lock()
 	a.noticeRules()
+	a.rounds++
 	unresolved := a.takeUnresolved()
 	pools := a.takeDue(now)
 	var charges []*charge
 	for _, p := range pools {
+		p.round = a.rounds
 		charges = p.takeCharges(now, charges)
 		if p.mustLook(now) {
 			unresolved = append(unresolved, p.buckets[0])
@@ -154,8 +157,9 @@ func (a *Assigner) round(ctx context.Context) time.Duration {
 	a.mu.Lock()
 	now = time.Now()
 	for _, f := range found {
-		if p := a.place(now, f); p != nil && p.due.After(now) {
-			pools = append(pools, p) // a new one, or one with another limit
+		if p := a.place(now, f); p != nil && p.round != a.rounds { // once: many buckets may share a limit
+			p.round = a.rounds
+			pools = append(pools, p)
 		}
 	}
 	asking, asks := a.asks(now, pools)

@@ -11,7 +11,33 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/quota"
 )
+
+// 100,000 buckets of a stream share one limit, and all report three times. It takes a few seconds where each report looks at one subscriber.
+func TestManyBucketsOfOneLimit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("NOT RUN with -short: it takes seconds")
+	}
+	shared := descriptor.NodeSpec{Key: "k", Value: "customer-*", ShareThreshold: true, Rule: &descriptor.Rule{Limits: []descriptor.Limit{limitOf(1_000_000, descriptor.Second)}}}
+	inWorld(t, assigner.Options{}, []descriptor.NodeSpec{shared}, func(w *world) {
+		usages := make([]assigner.Usage, 100_000)
+		for k := range usages {
+			usages[k] = assigner.Usage{ID: []descriptor.Entry{pair("k", fmt.Sprint("customer-", k))}, Allowed: 1}
+		}
+		s := w.Open("client")
+		for range 3 {
+			s.Report(time.Now(), "d", usages)
+			w.pass(5 * time.Second)
+			held(s)
+		}
+		all, total := w.Shares(time.Now(), "d", 1)
+		if total != len(usages) || all[0].Held[0].Assignment.Kind != quota.Tokens {
+			t.Errorf("%d buckets: %+v", total, all)
+		}
+		s.Close(time.Now())
+	})
+}
 
 // One stream with 100,000 buckets, and 1,000 streams with 100 buckets each: all get assignments, and what a bucket takes is logged.
 func TestHundredThousandBuckets(t *testing.T) {

@@ -14,7 +14,8 @@ type pool struct {
 	buckets []*bucket
 
 	due      time.Time
-	position int // in Assigner.due; -1: not there
+	position int    // in Assigner.due; -1: not there
+	round    uint64 // the last round that it was part of
 
 	rule    *descriptor.Rule // nil: none matches
 	limits  string           // in words

@@ -121,11 +121,11 @@ func (s *Stream) report(now time.Time, u *Usage, full bool) {
 	}
 	allowed := sub.plausible(now, u.Allowed)
 	p := sub.bucket.pool
-	p.planner.Report(now, sub.member, allowed, u.Denied)
+	plan := p.planner.Report(now, sub.member, allowed, u.Denied)
 	if allowed > 0 {
 		sub.bucket.addCharge(allowed)
 	}
-	if allowed > 0 || u.Denied > 0 || p.planner.NeedsPlan() {
+	if plan || allowed > 0 || u.Denied > 0 {
 		s.a.planSoon(now, p)
 	}
 }

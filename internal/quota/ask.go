@@ -26,7 +26,7 @@ func (b *Bucket) Ask(now time.Time, key string) Ask {
 	a.HeldBurst = burst + b.saved
 	for _, s := range b.subscribers {
 		if a.Demand += s.Demand; s.reports == 0 {
-			a.Demand += b.rate.PerSecond * floorOf[true] / float64(len(b.subscribers))
+			a.Demand += b.rate.PerSecond * floorOfNew / float64(len(b.subscribers))
 		}
 		if s.claims(now) {
 			a.ClaimRate += s.claim.rate

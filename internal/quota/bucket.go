@@ -54,6 +54,8 @@ type Bucket struct {
 
 	subscribers []*Subscriber
 	lost        []loss
+	heldRate    float64 // what subscribers and the lost ones may use: kept up to date, because there may be 100,000
+	heldBurst   float64
 
 	asked     Ask       // last
 	remaining float64   // tokens that may pass at once if no process holds a share
@@ -133,11 +135,17 @@ func (b *Bucket) Join(now time.Time) *Subscriber {
 	return s
 }
 
-// Report takes in how many requests passed at a subscriber since its report before, and how many did not.
-func (b *Bucket) Report(now time.Time, s *Subscriber, allowed, denied uint64) {
+// Report takes in how many requests passed at a subscriber since its report before, and how many did not. It returns whether a plan may change
+// something even if there were none.
+func (b *Bucket) Report(now time.Time, s *Subscriber, allowed, denied uint64) (plan bool) {
 	b.save(now)
+	plan = b.waiting || len(s.former) > 0 || s.Held.Kind == None
+	rate, burst := s.rate(), s.burst()
 	b.saved += s.report(now, allowed, denied)
+	b.heldRate += s.rate() - rate
+	b.heldBurst += s.burst() - burst
 	b.capSaved()
+	return plan
 }
 
 // Leave removes a subscriber. What it holds is lost until it expires.
@@ -156,16 +164,18 @@ func (b *Bucket) Leave(now time.Time, s *Subscriber) {
 	}
 	if (l.rate > 0 || l.burst > 0) && l.expires.After(now) {
 		b.lost = append(b.lost, l)
+		b.heldRate += l.rate
+		b.heldBurst += l.burst
 	}
 }
 
 // Return lets a subscriber that has just joined take over what a client has lost: it was seen to use a rate. Which client it is, is not known,
 // so it gets the smallest loss. It reports whether there was one.
 func (b *Bucket) Return(now time.Time, s *Subscriber, rate float64) bool {
-	b.settle(now)
+	b.save(now)
 	smallest := -1
 	for i, l := range b.lost {
-		if l.rate > 0 && l.burst >= 1 && (smallest < 0 || l.rate < b.lost[smallest].rate) {
+		if l.expires.After(now) && l.rate > 0 && l.burst >= 1 && (smallest < 0 || l.rate < b.lost[smallest].rate) {
 			smallest = i
 		}
 	}
@@ -177,6 +187,8 @@ func (b *Bucket) Return(now time.Time, s *Subscriber, rate float64) bool {
 	s.former = append(s.former, former{rate: l.rate, burst: l.burst, kept: 1, sent: b.until.Add(-TTL), expires: l.expires})
 	s.claim = claim{tokens: l.burst, until: l.expires}
 	s.Demand, s.reports = rate, 1
+	b.heldRate += s.rate() - l.rate
+	b.heldBurst += s.burst() - l.burst
 	return true
 }
 
@@ -187,6 +199,8 @@ func (b *Bucket) Forget(now time.Time, s *Subscriber) {
 }
 
 func (b *Bucket) remove(s *Subscriber) {
+	b.heldRate -= s.rate()
+	b.heldBurst -= s.burst()
 	last := len(b.subscribers) - 1
 	b.subscribers[s.position] = b.subscribers[last]
 	b.subscribers[s.position].position = s.position
@@ -231,16 +245,19 @@ func (b *Bucket) Full(now time.Time) bool {
 }
 
 // out is what subscribers may use: rate and tokens.
-func (b *Bucket) out() (rate, burst float64) {
+func (b *Bucket) out() (rate, burst float64) { return b.heldRate, b.heldBurst }
+
+// sum adds up what subscribers may use.
+func (b *Bucket) sum() {
+	b.heldRate, b.heldBurst = 0, 0
 	for _, s := range b.subscribers {
-		rate += s.rate()
-		burst += s.burst()
+		b.heldRate += s.rate()
+		b.heldBurst += s.burst()
 	}
 	for i := range b.lost {
-		rate += b.lost[i].rate
-		burst += b.lost[i].burst
+		b.heldRate += b.lost[i].rate
+		b.heldBurst += b.lost[i].burst
 	}
-	return rate, burst
 }
 
 // save adds the tokens that nobody could use since the last call.
@@ -264,6 +281,7 @@ func (b *Bucket) settle(now time.Time) {
 		s.settle(now)
 	}
 	b.lost = slices.DeleteFunc(b.lost, func(l loss) bool { return !l.expires.After(now) })
+	b.sum()
 }
 
 // Plan returns the subscribers that must be told what they hold from now on. The slice is valid until the next call.
@@ -311,7 +329,10 @@ func (b *Bucket) tell(s *Subscriber, a Assignment) {
 	if s.Held == a {
 		return
 	}
+	rate, burst := s.rate(), s.burst()
 	s.tell(a)
+	b.heldRate += s.rate() - rate
+	b.heldBurst += s.burst() - burst
 	if !s.told {
 		s.told = true
 		b.told = append(b.told, s)

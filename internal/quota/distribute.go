@@ -53,7 +53,7 @@ func (b *Bucket) targets() []target {
 	hand, seconds := b.hand(), b.rate.Interval.Seconds()
 	b.wants, b.parts = slices.Grow(b.wants[:0], n)[:n], slices.Grow(b.parts[:0], n)[:n]
 	for i, s := range b.chosen {
-		b.wants[i] = max(s.wants(), hand/float64(n)*floorOf[s.reports == 0 && s.Held.Kind != Tokens])
+		b.wants[i] = max(s.wants(), hand/float64(n)*s.floor())
 	}
 	divide(hand, b.wants, b.parts)
 	all := float64(b.tokens())
@@ -68,8 +68,15 @@ func (b *Bucket) targets() []target {
 	return targets
 }
 
-// floorOf is the least that a subscriber gets, as a part of an equal share: little if its demand is known, more if it is new.
-var floorOf = map[bool]float64{false: 1.0 / 50, true: 1.0 / 4}
+// floor is the least that a subscriber gets, as a part of an equal share: little if its demand is known, more if it is new.
+func (s *Subscriber) floor() float64 {
+	if s.reports == 0 && s.Held.Kind != Tokens {
+		return floorOfNew
+	}
+	return floorOfKnown
+}
+
+const floorOfNew, floorOfKnown = 1.0 / 4, 1.0 / 50
 
 // wants is the rate that a subscriber would use. A small token bucket loses what it cannot hold, so it needs more.
 func (s *Subscriber) wants() float64 {
