@@ -343,9 +343,10 @@ func (b *Bucket) tell(s *Subscriber, a Assignment) {
 func (b *Bucket) choose(now time.Time) {
 	b.chosen = b.chosen[:0]
 	for _, s := range b.subscribers {
-		if !s.isSilent(now) {
-			b.chosen = append(b.chosen, s)
+		if s.isSilent(now) || s.claims(now) && b.share.Rate-b.heldRate < enoughOfClaim*s.claim.rate {
+			continue // the others need not make room for what a client brings along
 		}
+		b.chosen = append(b.chosen, s)
 	}
 	defer b.mark()
 	most := min(b.tokens(), int(min(b.hand()*b.rate.Interval.Seconds(), math.MaxInt32)))

@@ -81,7 +81,7 @@ const floorOfNew, floorOfKnown = 1.0 / 4, 1.0 / 50
 // wants is the rate that a subscriber would use. A small token bucket loses what it cannot hold, so it needs more.
 func (s *Subscriber) wants() float64 {
 	if s.reports == 0 { // not known yet: it keeps what it has
-		return s.Held.Rate()
+		return max(s.Held.Rate(), s.claim.rate)
 	}
 	if s.Held.MaxTokens < small {
 		return surplusOfSmall * s.Demand
