@@ -290,6 +290,9 @@ func (a *Assigner) renew(ctx context.Context, asking []*pool, asks []quota.Ask) 
 	if err != nil {
 		a.metrics.failures.Inc()
 		a.o.Log.Warn("shares of limits could not be renewed", "limits", len(asks), "error", err)
+		for _, p := range asking {
+			p.planner.Unanswered(time.Now())
+		}
 		return
 	}
 	now := time.Now()

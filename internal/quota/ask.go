@@ -52,6 +52,13 @@ func (b *Bucket) Answer(now time.Time, s Share) {
 	b.SetShare(now, s)
 }
 
+// Unanswered says that there was no answer to Ask. The store may have taken what this process did not hold, so it keeps only the rest.
+func (b *Bucket) Unanswered(now time.Time) {
+	b.save(now)
+	b.share.Rate, b.share.Burst = min(b.share.Rate, b.asked.HeldRate), min(b.share.Burst, b.asked.HeldBurst)
+	b.capSaved()
+}
+
 // Claims reports whether a subscriber waits for what it claims.
 func (b *Bucket) Claims(now time.Time) bool {
 	for _, s := range b.subscribers {

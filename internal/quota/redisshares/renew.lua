@@ -38,6 +38,7 @@ if saved == nil then
   end
 end
 if since > now then since = now end -- the clock was set back
+learning = math.min(learning, now + silent) -- likewise
 
 -- Tokens that nobody could use were saved. What expires is free from now on.
 local before = 0
