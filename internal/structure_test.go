@@ -73,6 +73,7 @@ var imports = map[string][]string{
 	"internal/tlstest":             {},
 	"internal/otlptest":            {},
 	"internal/servicetest":         {"internal/redisconn", "internal/redistest"},
+	"limits":                       {},
 	"proto/...":                    {"proto/..."},
 	"proto/ratelimitd/admin/v1":    {},
 	"cmd/ratelimitd":               {"internal/..."},
@@ -114,7 +115,7 @@ var onlyIn = map[string][]string{
 }
 
 // modulesOf lists packages that import only these modules besides the standard library.
-var modulesOf = map[string][]string{"internal/descriptor": {"github.com/gaissmai/bart"}}
+var modulesOf = map[string][]string{"internal/descriptor": {"github.com/gaissmai/bart"}, "limits": {}}
 
 // notUsed lists words that no name may contain: they carry no meaning, or mean something else in this project. Names
 // are split into words at capitals, so Simple does not contain Impl.

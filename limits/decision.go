@@ -1,0 +1,88 @@
+package limits
+
+import (
+	"context"
+	"time"
+)
+
+// Decision is the answer to a request.
+type Decision struct {
+	// Allowed reports whether the request may pass.
+	Allowed bool
+
+	// Delay is how long a request that is allowed must wait for its turn before it goes on. Only leaky buckets delay requests.
+	Delay time.Duration
+
+	// RetryAfter is the time until the same request would be allowed, if it is not. Never: no wait helps, because the limit is
+	// smaller than the request.
+	RetryAfter time.Duration
+
+	// Statuses has the verdict on each descriptor, in the order of the request. It is empty if Source is FailOpen or FailClosed.
+	Statuses []Status
+
+	// Headers are for the answer to the client, as the rules say.
+	Headers []Header
+
+	// Source says how the answer came about.
+	Source Source
+
+	// Err is why there is no answer of the service, if Source is FailOpen or FailClosed.
+	Err error
+}
+
+// Never is the RetryAfter of a request that no wait helps.
+const Never time.Duration = -1
+
+// Status is the verdict on one descriptor.
+type Status struct {
+	Allowed    bool
+	Rule       string        // the rule that applies: its domain, keys and values with dots between them; empty: no rule matches
+	Limit      uint64        // requests per window; 0: no limit applies
+	Remaining  uint64        // hits that are left
+	ResetAfter time.Duration // until the window ends, or until nothing is in use any more; in whole seconds, rounded up
+	RetryAfter time.Duration // until the same request would pass, if it does not; Never: no wait helps
+	Degraded   bool          // the store of the counters did not answer, and on_error of the rule decided
+}
+
+// Header is one header.
+type Header struct {
+	Name  string
+	Value string
+}
+
+// Source is how an answer came about.
+type Source uint8
+
+// The sources.
+const (
+	Counted     Source = iota // the counters were asked
+	OnError                   // the store of the counters did not answer, and on_error of a rule decided
+	DenialCache               // the client remembered that the counter is exhausted
+	FailOpen                  // the service did not answer, and the client lets requests pass then
+	FailClosed                // the service did not answer, and the client refuses requests then
+)
+
+// Sources is the number of sources.
+const Sources = int(FailClosed) + 1
+
+func (s Source) String() string {
+	switch s {
+	case Counted:
+		return "counted"
+	case OnError:
+		return "on_error"
+	case DenialCache:
+		return "denial_cache"
+	case FailOpen:
+		return "fail_open"
+	case FailClosed:
+		return "fail_closed"
+	default:
+		return "unknown"
+	}
+}
+
+// Decider decides requests. A ratelimit.Limiter and a client.Client are deciders. An error means that there is no decision.
+type Decider interface {
+	Decide(ctx context.Context, r *Request) (Decision, error)
+}

@@ -1,0 +1,47 @@
+package limits
+
+// Request asks whether something may be done.
+type Request struct {
+	Domain      string       // of the rules
+	Descriptors []Descriptor // at least one; the request passes if all of them have room
+
+	// Amount is what each descriptor without its own amount uses.
+	Amount Amount
+}
+
+// Descriptor is one thing that is limited.
+type Descriptor struct {
+	Entries []Entry // in the order of the rule's levels
+	Amount  *Amount // nil: the amount of the request
+}
+
+// Entry is one pair of key and value of a descriptor.
+type Entry struct {
+	Key   string // as in the rule file
+	Value string // may be empty
+}
+
+// Amount is what a request uses of a limit. The zero value is one hit.
+type Amount struct {
+	// Hits is a number of hits. 0 means 1 hit, unless there are Units or Peek is set.
+	Hits uint64
+	// Units are numbers of units by kind, such as tokens by "input" and "output". The cost of the rule turns them into hits. Hits
+	// and Units are added.
+	Units map[string]uint64
+	// Peek decides as if one hit was asked for, and counts nothing.
+	Peek bool
+}
+
+// New returns a request with one descriptor, from pairs of key and value: New("api", "customer", "42", "path", "/search"). A key
+// without a value has an empty value.
+func New(domain string, pairs ...string) *Request {
+	entries := make([]Entry, 0, (len(pairs)+1)/2)
+	for i := 0; i < len(pairs); i += 2 {
+		e := Entry{Key: pairs[i]}
+		if i+1 < len(pairs) {
+			e.Value = pairs[i+1]
+		}
+		entries = append(entries, e)
+	}
+	return &Request{Domain: domain, Descriptors: []Descriptor{{Entries: entries}}}
+}

@@ -1,0 +1,71 @@
+package limits
+
+import (
+	"context"
+	"time"
+)
+
+// Reserver sets hits aside for requests whose cost is known only when they are over. A ratelimit.Limiter and a client.Client are
+// reservers.
+type Reserver interface {
+	// Reserve holds the amounts of a request. Without room for all of them it holds nothing, and Decision.Allowed of the
+	// reservation is false.
+	Reserve(ctx context.Context, r *Request, o ReserveOptions) (*Reservation, error)
+}
+
+// ReserveOptions are the settings of a reservation. The zero value serves.
+type ReserveOptions struct {
+	TTL     time.Duration // how long it lasts without Commit, Cancel or Extend; 0: what the rule says
+	MinHits uint64        // if the whole amount does not fit, reserve what fits, but at least this; 0: all or nothing
+}
+
+// Reservation is hits that are set aside until Commit, Cancel, or the end of its time.
+type Reservation struct {
+	Decision Decision  // Allowed: the hits are set aside, or nothing has to be
+	Reserved uint64    // hits that are held under the first descriptor that has a limit
+	Expires  time.Time // zero: nothing is held
+
+	holder Holder
+}
+
+// Holder ends reservations. It is what a Reserver makes a Reservation with.
+type Holder interface {
+	Commit(ctx context.Context, used []Amount) error
+	Cancel(ctx context.Context) error
+	Extend(ctx context.Context, ttl time.Duration) (expires time.Time, err error)
+}
+
+// NewReservation returns a reservation whose methods call h; nil: nothing is held.
+func NewReservation(d Decision, reserved uint64, expires time.Time, h Holder) *Reservation {
+	return &Reservation{Decision: d, Reserved: reserved, Expires: expires, holder: h}
+}
+
+// Commit charges what the request used and ends the reservation: one amount for all descriptors, or one for each. Without amounts
+// the charge is what was reserved. Here an Amount without hits and units is 0 hits. A charge is never refused: what was used is
+// used.
+func (r *Reservation) Commit(ctx context.Context, used ...Amount) error {
+	if r.holder == nil {
+		return nil
+	}
+	return r.holder.Commit(ctx, used)
+}
+
+// Cancel ends the reservation and charges nothing.
+func (r *Reservation) Cancel(ctx context.Context) error {
+	if r.holder == nil {
+		return nil
+	}
+	return r.holder.Cancel(ctx)
+}
+
+// Extend makes the reservation last for ttl from now, if it would end earlier.
+func (r *Reservation) Extend(ctx context.Context, ttl time.Duration) error {
+	if r.holder == nil {
+		return nil
+	}
+	expires, err := r.holder.Extend(ctx, ttl)
+	if err == nil {
+		r.Expires = expires
+	}
+	return err
+}

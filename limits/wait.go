@@ -1,0 +1,62 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+var (
+	// ErrNever is the error of a Wait for a request that no wait helps.
+	ErrNever = errors.New("the request is larger than its limit: it would never be allowed")
+	// ErrTooLong is the error of a Wait whose context would end before the request is allowed. It returns at once.
+	ErrTooLong = errors.New("the request would be allowed only after the deadline")
+)
+
+const (
+	firstBackoff = 5 * time.Millisecond
+	maxBackoff   = time.Second
+)
+
+// Wait asks d until the request is allowed, and waits as long as the answers say. To each wait after a refusal it adds a random
+// time, so that callers which were refused together do not come back together: between zero and 5 ms after the first refusal,
+// and twice as much after each one more, up to a second. If the deadline of ctx is too near, it returns ErrTooLong without
+// waiting.
+func Wait(ctx context.Context, d Decider, r *Request) (Decision, error) {
+	for backoff := firstBackoff; ; backoff = min(2*backoff, maxBackoff) {
+		answer, err := d.Decide(ctx, r)
+		if err != nil {
+			return answer, err
+		}
+		if answer.Allowed {
+			return answer, Sleep(ctx, answer.Delay)
+		}
+		if answer.RetryAfter == Never {
+			return answer, ErrNever
+		}
+		if err := Sleep(ctx, answer.RetryAfter+rand.N(backoff)); err != nil {
+			return answer, err
+		}
+	}
+}
+
+// Sleep waits for a time. It returns ErrTooLong at once if the deadline of ctx is earlier, and the error of ctx if that ends
+// meanwhile.
+func Sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < d {
+		return fmt.Errorf("%w: in %s", ErrTooLong, d)
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
