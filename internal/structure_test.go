@@ -74,6 +74,7 @@ var imports = map[string][]string{
 	"internal/otlptest":            {},
 	"internal/servicetest":         {"internal/redisconn", "internal/redistest"},
 	"limits":                       {},
+	"ratelimit":                    {"limits", "internal/backend/...", "internal/config", "internal/descriptor", "internal/limiter", "internal/override/...", "internal/redisconn"},
 	"proto/...":                    {"proto/..."},
 	"proto/ratelimitd/admin/v1":    {},
 	"cmd/ratelimitd":               {"internal/..."},
@@ -101,7 +102,7 @@ var onlyIn = map[string][]string{
 	"github.com/prometheus/statsd_exporter":   {"internal/promcompat"},
 	"github.com/fsnotify/fsnotify":            {"internal/config", "internal/tlsfiles"},
 	"go.opentelemetry.io":                     {"internal/server", "internal/tracing", "internal/otlptest"},
-	"github.com/redis/go-redis":               {"internal/redisconn", "internal/backend/redis", "internal/override/redissource", "internal/quota/redisshares", "internal/fleet", "internal/reservation", "internal/redistest", "internal/servicetest", "cmd/ratelimitd"},
+	"github.com/redis/go-redis":               {"internal/redisconn", "internal/backend/redis", "internal/override/redissource", "internal/quota/redisshares", "internal/fleet", "internal/reservation", "internal/redistest", "internal/servicetest", "cmd/ratelimitd", "ratelimit"},
 	"github.com/alecthomas/kong":              {"cmd/ratelimitd"},
 	"github.com/schollz/progressbar":          {"cmd/ratelimitd"},
 	module + "internal/rapidtest":             {"internal/backend/backendtest"}, // tests only

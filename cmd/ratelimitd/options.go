@@ -16,6 +16,7 @@ import (
 	"github.com/alecthomas/kong"
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/logging"
@@ -349,7 +350,7 @@ func (o *redisOptions) dial(settings string, connections *redisconn.Connections,
 // jitter is the extra lifetime of keys of the reference's format.
 func (o *backendOptions) jitter() time.Duration {
 	if o.JitterSeconds == nil {
-		return 300 * time.Second
+		return redis.DefaultLyftJitter
 	}
 	return time.Duration(*o.JitterSeconds) * time.Second
 }

@@ -9,10 +9,6 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 )
 
-// replicasKey is the key of the list of processes that share a Redis, after CACHE_KEY_PREFIX. No counter has this key: ours contain a |
-// in their keys, those of envoyproxy/ratelimit a _.
-const replicasKey = "ratelimitd-processes"
-
 // replicas is the number of processes that share the limits, and its source.
 type replicas struct {
 	set     int          // RATELIMITD_REPLICAS; 0: unset
@@ -46,7 +42,7 @@ func (s *service) countReplicas(store *redis.Store, leases *lease.Leases, regist
 		return
 	}
 	counter := redis.NewReplicaCounter(redis.ReplicaCounterOptions{
-		Store: store, Key: s.options.Backend.KeyPrefix + replicasKey, Logger: s.log,
+		Store: store, Key: s.options.Backend.KeyPrefix + redis.ReplicasKey, Logger: s.log,
 		Changed: func(n int) {
 			s.log.Info("processes that share this Redis", "replicas", n)
 			known.counted.Store(int64(n))

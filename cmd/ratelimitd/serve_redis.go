@@ -66,9 +66,6 @@ func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, erro
 	return &redis.Pair{PerSecond: perSecond, Other: store}, nil
 }
 
-// invalidationsKey is the key of the stream about counters that were cleared or refunded, after CACHE_KEY_PREFIX.
-const invalidationsKey = "{invalidations}"
-
 // shareInvalidations makes the processes that share a Redis learn of each other's resets and refunds. They are in the Redis of
 // REDIS_URL, also those of counters in the one of REDIS_PERSECOND_URL.
 func (s *service) shareInvalidations(registry prometheus.Registerer) error {
@@ -82,7 +79,7 @@ func (s *service) shareInvalidations(registry prometheus.Registerer) error {
 	s.shutdown = append(s.shutdown, client.Close)
 	s.background = client
 	s.invalidations = redis.NewInvalidations(redis.InvalidationsOptions{
-		Client: client, Key: counting.KeyPrefix + invalidationsKey, Metrics: registry, Logger: s.log,
+		Client: client, Key: counting.KeyPrefix + redis.InvalidationsKey, Metrics: registry, Logger: s.log,
 		Forget: func(key []byte, cleared bool) {
 			if s.cache != nil {
 				s.cache.Forget(key)

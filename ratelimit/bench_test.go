@@ -1,0 +1,60 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/ratelimitd/ratelimitd/ratelimit"
+)
+
+func rules(t testing.TB, text string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "rules.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func open(t testing.TB, o ratelimit.Options) *ratelimit.Limiter {
+	t.Helper()
+	l, err := ratelimit.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+const perCustomer = `
+domain: api
+descriptors:
+  - key: customer
+    rate_limit: {unit: hour, requests_per_unit: 4000000000}
+`
+
+func BenchmarkAllow(b *testing.B) {
+	for _, n := range []int{1, 100_000} {
+		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
+			l := open(b, ratelimit.Options{Rules: rules(b, perCustomer)})
+			keys := make([]string, n)
+			for i := range keys {
+				keys[i] = fmt.Sprintf("customer-%d", i)
+			}
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				if ok, err := l.Allow(b.Context(), "api", "customer", keys[i*7919%n]); !ok || err != nil {
+					b.Fatal(ok, err)
+				}
+				i++
+			}
+		})
+	}
+}

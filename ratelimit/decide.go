@@ -1,0 +1,163 @@
+package ratelimit
+
+import (
+	"context"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/limits"
+)
+
+// call is what one decision needs. It is used again.
+type call struct {
+	request  limiter.Request
+	decision limiter.Decision
+	entries  []descriptor.Entry
+	amounts  []descriptor.Amount
+}
+
+const maxKept = 256 // entries that a call keeps for its next use
+
+func (l *Limiter) release(c *call) {
+	if cap(c.entries) > maxKept || cap(c.request.Descriptors) > maxKept || cap(c.amounts) > maxKept {
+		return
+	}
+	clear(c.entries)
+	clear(c.request.Descriptors)
+	c.request = limiter.Request{Descriptors: c.request.Descriptors[:0]}
+	c.entries, c.amounts = c.entries[:0], c.amounts[:0]
+	l.calls.Put(c)
+}
+
+// Decide decides one request and counts its hits if it is allowed; refused hits count too where the rules say so. The error is
+// limits.ErrInvalid for a request that cannot be decided. Any other one is the error of Redis, unless on_error decides.
+func (l *Limiter) Decide(ctx context.Context, r *Request) (Decision, error) {
+	if l.observer == nil {
+		return l.decide(ctx, r)
+	}
+	start := time.Now()
+	d, err := l.decide(ctx, r)
+	l.observer.Decided(ctx, r, &d, err, time.Since(start))
+	return d, err
+}
+
+func (l *Limiter) decide(ctx context.Context, r *Request) (d Decision, err error) {
+	c := l.calls.Get().(*call)
+	defer l.release(c)
+	c.read(r)
+	if err := l.engine.Decide(ctx, time.Now(), &c.request, &c.decision); err != nil {
+		return d, failed(err)
+	}
+	c.fill(&d)
+	return d, nil
+}
+
+// Allow decides a request of one hit under one descriptor, given as pairs of key and value. If the rule is a leaky bucket that
+// delays requests, Allow returns after the delay.
+func (l *Limiter) Allow(ctx context.Context, domain string, pairs ...string) (bool, error) {
+	if l.observer != nil {
+		d, err := l.Decide(ctx, limits.New(domain, append([]string(nil), pairs...)...))
+		if err == nil && d.Allowed && d.Delay > 0 {
+			err = limits.Sleep(ctx, d.Delay)
+		}
+		return d.Allowed && err == nil, err
+	}
+	c := l.calls.Get().(*call)
+	for i := 0; i < len(pairs); i += 2 {
+		e := descriptor.Entry{Key: pairs[i]}
+		if i+1 < len(pairs) {
+			e.Value = pairs[i+1]
+		}
+		c.entries = append(c.entries, e)
+	}
+	c.request.Domain = domain
+	c.request.Descriptors = append(c.request.Descriptors, limiter.Descriptor{Entries: c.entries})
+	err := l.engine.Decide(ctx, time.Now(), &c.request, &c.decision)
+	allowed, delay := c.decision.Code == limiter.OK, c.decision.Delay
+	l.release(c)
+	if err != nil {
+		return false, failed(err)
+	}
+	if allowed && delay > 0 {
+		err = limits.Sleep(ctx, delay)
+	}
+	return allowed && err == nil, err
+}
+
+// Wait decides a request again and again until it is allowed, and waits in between as the answers say: see limits.Wait.
+func (l *Limiter) Wait(ctx context.Context, r *Request) (Decision, error) {
+	return limits.Wait(ctx, l, r)
+}
+
+// read makes a call of a request.
+func (c *call) read(r *Request) {
+	c.request.Domain = r.Domain
+	n := 0
+	for i := range r.Descriptors {
+		n += len(r.Descriptors[i].Entries)
+	}
+	if cap(c.entries) < n { // what descriptors point to must not move
+		c.entries = make([]descriptor.Entry, 0, n)
+	}
+	for i := range r.Descriptors {
+		from := &r.Descriptors[i]
+		first := len(c.entries)
+		for _, e := range from.Entries {
+			c.entries = append(c.entries, descriptor.Entry{Key: e.Key, Value: e.Value})
+		}
+		d := limiter.Descriptor{Entries: c.entries[first:len(c.entries):len(c.entries)]}
+		amount := &r.Amount
+		if from.Amount != nil {
+			amount = from.Amount
+		}
+		c.use(&d, amount)
+		c.request.Descriptors = append(c.request.Descriptors, d)
+	}
+}
+
+// use sets what a descriptor uses of its limits.
+func (c *call) use(d *limiter.Descriptor, a *Amount) {
+	exact(d, a)
+	if a.Peek {
+		d.Hits, d.Amounts = 0, nil
+	} else if a.Hits == 0 && len(a.Units) == 0 {
+		d.Hits = 1
+	}
+}
+
+// exact sets what a descriptor uses to exactly an amount.
+func exact(d *limiter.Descriptor, a *Amount) {
+	d.Hits, d.HasHits = a.Hits, true
+	for name, n := range a.Units {
+		d.Amounts = append(d.Amounts, descriptor.Amount{Name: name, Units: n})
+	}
+}
+
+// fill copies a decision, whose slices are used again.
+func (c *call) fill(d *Decision) {
+	from := &c.decision
+	d.Allowed, d.Delay = from.Code == limiter.OK, from.Delay
+	d.Statuses = make([]Status, len(from.Statuses))
+	for i := range from.Statuses {
+		s, to := &from.Statuses[i], &d.Statuses[i]
+		to.Allowed = s.Code == limiter.OK
+		if s.Rule != nil {
+			to.Rule = s.Rule.Path
+		}
+		to.Limit, to.Remaining, to.ResetAfter = s.Limit.Requests, s.Remaining, s.Reset
+		if to.Degraded = s.Degraded != descriptor.OnErrorDefault; to.Degraded {
+			d.Source = limits.OnError
+		}
+		if to.Allowed {
+			continue
+		}
+		to.RetryAfter = max(s.RetryAfter, Never)
+		if !d.Allowed && d.RetryAfter != Never && (to.RetryAfter == Never || to.RetryAfter > d.RetryAfter) {
+			d.RetryAfter = to.RetryAfter
+		}
+	}
+	for _, h := range from.Headers {
+		d.Headers = append(d.Headers, limits.Header{Name: h.Key, Value: h.Value})
+	}
+}

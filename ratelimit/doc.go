@@ -1,0 +1,18 @@
+// Package ratelimit decides in process, without a service: the same rules, algorithms and counters as ratelimitd, as a library.
+//
+// Open reads a folder of rule files and returns a Limiter. It follows changes of the files. Counters are in the memory of this
+// process or in Redis. Processes with the same Redis and the same key prefix share counters: other programs with this package,
+// and the service.
+//
+//	l, err := ratelimit.Open(ratelimit.Options{Rules: "limits"})
+//	...
+//	defer l.Close()
+//	ok, err := l.Allow(ctx, "api", "customer", id)
+//
+// Allow answers yes or no. Decide also says what is left and when to come back. Wait returns when a request may pass. Reserve is
+// for requests whose cost is known only when they are over. The types of requests and answers are those of package limits, which
+// this package names too, so that one import is enough.
+//
+// A Limiter may be used by any number of goroutines. The package has no global state, and Close ends every goroutine that Open
+// began. It listens on no port, serves no metrics and reads no environment; give Options.Observer to measure decisions.
+package ratelimit

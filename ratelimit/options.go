@@ -1,0 +1,92 @@
+package ratelimit
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/limits"
+)
+
+// Options are the settings of a Limiter. Only Rules is required.
+type Options struct {
+	// Rules is the folder of rule files. It is read with all folders below it, and again when a file changes.
+	Rules string
+
+	// Strict refuses probable mistakes in rule files. Without it, what envoyproxy/ratelimit accepts is accepted and logged.
+	Strict bool
+
+	// Redis is where counters live; nil: in the memory of this process.
+	Redis *Redis
+
+	// KeyPrefix begins every counter's key in Redis. Processes that share counters need the same one; it is CACHE_KEY_PREFIX of the
+	// service.
+	KeyPrefix string
+
+	// LyftKeys gives counters the keys of envoyproxy/ratelimit, as REDIS_KEY_FORMAT=lyft of the service does.
+	LyftKeys bool
+
+	// Overrides is where operators' overrides are: "redis", or the path of a YAML file. Empty: there are none.
+	Overrides string
+
+	// OnError decides if the counters cannot be read and neither the rule nor its domain has on_error: "error" (default: Decide
+	// returns an error), "allow", "deny" or "local" (count in this process).
+	OnError string
+
+	// AllOrNothing is for domains without admission: a refused request then consumes nothing under any of its descriptors.
+	AllOrNothing bool
+
+	// Headers are the headers for clients of domains without headers: "ratelimit", "x-ratelimit", "ietf" or "retry-after".
+	Headers []string
+
+	// MaxCounters is the most counters in memory. Default 2,000,000; a counter takes about 100 bytes.
+	MaxCounters int
+
+	// Observer is called after every decision; nil: nobody is.
+	Observer Observer
+
+	// Logger gets messages about files and connections. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// Redis says how to reach the Redis that holds counters. Only URL is required.
+type Redis struct {
+	// URL is host:port, redis://host:port/db, rediss://host:port (TLS), or the path of a unix socket. For SENTINEL it is
+	// master,sentinel,sentinel and so on; for CLUSTER node,node and so on.
+	URL  string
+	Type string // "SINGLE" (default), "SENTINEL" or "CLUSTER"
+
+	Auth         string // password, or user:password
+	AuthFile     string // file with the same; it is read for every new connection
+	SentinelAuth string // of the sentinels
+
+	TLS        bool   // encrypt connections
+	CACert     string // file of the authorities to trust; empty: the system's
+	ClientCert string // file of the client certificate
+	ClientKey  string // file of its key
+
+	PoolSize int           // most connections; on a cluster, to each node. Default 10
+	Timeout  time.Duration // longest wait for an answer, if the deadline of the call is not nearer. Default 1 s
+}
+
+// Observer sees decisions, to count or trace them.
+type Observer interface {
+	// Decided is called once for each decision, by the goroutine that asked for it, before it gets its answer. The request and the
+	// decision are valid until Decided returns. err is the error of Decide; then the decision is empty.
+	Decided(ctx context.Context, r *limits.Request, d *limits.Decision, err error, took time.Duration)
+}
+
+// The types of package limits that callers of a Limiter use.
+type (
+	Request        = limits.Request
+	Descriptor     = limits.Descriptor
+	Entry          = limits.Entry
+	Amount         = limits.Amount
+	Decision       = limits.Decision
+	Status         = limits.Status
+	Reservation    = limits.Reservation
+	ReserveOptions = limits.ReserveOptions
+)
+
+// Never is the RetryAfter of a request that no wait helps.
+const Never = limits.Never

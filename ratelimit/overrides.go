@@ -1,0 +1,46 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/override"
+	"github.com/ratelimitd/ratelimitd/internal/override/redissource"
+)
+
+const (
+	overridesInRedis = "redis" // a value of Options.Overrides
+	overridePool     = 4       // connections for overrides: one waits for changes
+
+	// longestFirstRead is how long Open may wait for overrides in Redis.
+	longestFirstRead = 2 * time.Second
+)
+
+// openOverrides returns the work that follows overrides; nil: there are none. Operators remove overrides that have ended, not
+// this process.
+func (l *Limiter) openOverrides(o *Options, log *slog.Logger) (work []func(context.Context) error, tried <-chan struct{}, err error) {
+	var source override.Source
+	switch o.Overrides {
+	case "":
+		return nil, nil, nil
+	case overridesInRedis:
+		if o.Redis == nil {
+			return nil, nil, errors.New("Options.Overrides is redis, but Options.Redis is nil")
+		}
+		client, err := o.Redis.dial(log, overridePool, nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		l.closers = append(l.closers, client.Close)
+		r := redissource.New(redissource.Options{Client: client, Prefix: o.KeyPrefix, Log: log})
+		source, tried = r, r.Tried()
+	default:
+		if source, err = override.OpenFile(override.FileOptions{Path: o.Overrides, Log: log}); err != nil {
+			return nil, nil, fmt.Errorf("read overrides from %s: %w", o.Overrides, err)
+		}
+	}
+	return []func(context.Context) error{func(ctx context.Context) error { return source.Run(ctx, l.engine.SetOverrides) }}, tried, nil
+}

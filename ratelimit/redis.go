@@ -1,0 +1,82 @@
+package ratelimit
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/lease"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
+)
+
+const defaultTimeout = time.Second
+
+// counters are the counters in Redis.
+type counters struct {
+	store  *lease.Leases
+	redis  *redis.Store
+	prefix string
+	log    *slog.Logger
+	run    []func(context.Context) error
+}
+
+// dial makes a client for a Redis.
+func (r *Redis) dial(log *slog.Logger, pool int, breaker *redisconn.BreakerOptions) (goredis.UniversalClient, error) {
+	return redisconn.Dial(redisconn.Options{
+		Type: r.Type, URL: r.URL, Auth: r.Auth, AuthFile: r.AuthFile, SentinelAuth: r.SentinelAuth,
+		TLS:      redisconn.TLSOptions{Enabled: r.TLS, CACert: r.CACert, ClientCert: r.ClientCert, ClientKey: r.ClientKey},
+		PoolSize: pool, Breaker: breaker, Logger: log,
+	})
+}
+
+// openRedis makes the store that counts in Redis, in the order in which the service has its parts: leases before counters.
+func (l *Limiter) openRedis(o *Options, log *slog.Logger) (*counters, error) {
+	quiet := slog.New(slog.DiscardHandler) // the client that counts logs the same
+	background, err := o.Redis.dial(quiet, 2, nil)
+	if err != nil {
+		return nil, err
+	}
+	l.closers = append(l.closers, background.Close)
+	c := &counters{prefix: o.KeyPrefix, log: log}
+	resets := redis.NewInvalidations(redis.InvalidationsOptions{
+		Client: background, Key: o.KeyPrefix + redis.InvalidationsKey, Logger: log,
+		Forget: func(key []byte, cleared bool) {
+			if cleared {
+				c.store.Void(key)
+			}
+		},
+		ForgetAll: func(cleared bool) {
+			if cleared {
+				c.store.VoidAll()
+			}
+		},
+	})
+	client, err := o.Redis.dial(log, o.Redis.PoolSize, &redisconn.BreakerOptions{Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	l.closers = append(l.closers, client.Close)
+	timeout := cmp.Or(o.Redis.Timeout, defaultTimeout)
+	c.redis = redis.New(redis.Options{
+		Client: client, Timeout: timeout, Logger: log, LyftKeys: o.LyftKeys, LyftJitter: redis.DefaultLyftJitter, Invalidations: resets,
+	})
+	l.closers = append(l.closers, c.redis.Close)
+	c.store = lease.New(lease.Options{Store: c.redis, Timeout: timeout})
+	c.run = append(c.run, c.store.Run, resets.Run)
+	return c, nil
+}
+
+// follow returns work that counts the processes which share the Redis: leases and on_error local divide limits among them.
+func (c *counters) follow(changed func(n int)) func(context.Context) error {
+	return redis.NewReplicaCounter(redis.ReplicaCounterOptions{
+		Store: c.redis, Key: c.prefix + redis.ReplicasKey, Logger: c.log,
+		Changed: func(n int) {
+			c.store.SetReplicas(n)
+			changed(n)
+		},
+	}).Run
+}
