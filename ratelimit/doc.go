@@ -14,5 +14,6 @@
 // this package names too, so that one import is enough.
 //
 // A Limiter may be used by any number of goroutines. The package has no global state, and Close ends every goroutine that Open
-// began. It listens on no port, serves no metrics and reads no environment; give Options.Observer to measure decisions.
+// began. It listens on no port, serves no metrics and reads no environment; give Options.Observer to measure decisions. The client
+// library of Redis logs failed connections to standard error, unless the program calls its SetLogger.
 package ratelimit

@@ -76,17 +76,29 @@ type Observer interface {
 	Decided(ctx context.Context, r *limits.Request, d *limits.Decision, err error, took time.Duration)
 }
 
-// The types of package limits that callers of a Limiter use.
-type (
-	Request        = limits.Request
-	Descriptor     = limits.Descriptor
-	Entry          = limits.Entry
-	Amount         = limits.Amount
-	Decision       = limits.Decision
-	Status         = limits.Status
-	Reservation    = limits.Reservation
-	ReserveOptions = limits.ReserveOptions
-)
+// Request is limits.Request: what is asked for.
+type Request = limits.Request
+
+// Descriptor is limits.Descriptor: one thing that is limited.
+type Descriptor = limits.Descriptor
+
+// Entry is limits.Entry: one pair of key and value.
+type Entry = limits.Entry
+
+// Amount is limits.Amount: what a request uses of a limit.
+type Amount = limits.Amount
+
+// Decision is limits.Decision: the answer.
+type Decision = limits.Decision
+
+// Status is limits.Status: the answer for one descriptor.
+type Status = limits.Status
+
+// Reservation is limits.Reservation: hits that are set aside.
+type Reservation = limits.Reservation
+
+// ReserveOptions is limits.ReserveOptions: the settings of a reservation.
+type ReserveOptions = limits.ReserveOptions
 
 // Never is the RetryAfter of a request that no wait helps.
 const Never = limits.Never
