@@ -101,11 +101,11 @@ tidy-check: ## fail if go.mod does not say what is used
 generate: ## the Go code of proto/, and its OpenAPI
 	$(TOOL) buf generate
 	$(TOOL) buf generate --template buf.gen.callers.yaml
-	$(TOOL) buf build --path proto/ratelimitd/v1/reservations.proto --exclude-imports --exclude-source-info --as-file-descriptor-set -o internal/server/reservations.binpb
+	$(TOOL) buf build --path proto/ratelimitd/v1 --exclude-imports --exclude-source-info --as-file-descriptor-set -o internal/server/callers.binpb
 
 generate-check: ## fail if the committed generated code is not what proto/ gives
 	rm -rf .generated && mkdir .generated && $(TOOL) buf generate -o .generated && $(TOOL) buf generate --template buf.gen.callers.yaml -o .generated
-	mkdir -p .generated/internal/server && $(TOOL) buf build --path proto/ratelimitd/v1/reservations.proto --exclude-imports --exclude-source-info --as-file-descriptor-set -o .generated/internal/server/reservations.binpb
+	mkdir -p .generated/internal/server && $(TOOL) buf build --path proto/ratelimitd/v1 --exclude-imports --exclude-source-info --as-file-descriptor-set -o .generated/internal/server/callers.binpb
 	@for f in $$(cd .generated && find . -type f); do cmp ".generated/$$f" "$$f" || { echo "run make generate"; exit 1; }; done; rm -rf .generated
 
 fuzz: ## every fuzz target for twenty seconds: docs/do/testing.md

@@ -37,8 +37,9 @@ func (b *Calls) InFlight() int64 { return b.total.Load() }
 type InFlight struct {
 	conn     *Conn
 	period   uint32
-	awaits   bool // its message has not arrived yet
-	detached bool // it counts no longer
+	more     int32 // calls that it counts as besides itself
+	awaits   bool  // its message has not arrived yet
+	detached bool  // it counts no longer
 }
 
 // Begin admits a call before its message is read. If it returns false, the caller refuses the call and must not call
@@ -50,34 +51,57 @@ func (b *Calls) Begin(c *Conn) (InFlight, bool) {
 	if c != nil {
 		c.enter()
 	}
-	free := b.most - b.total.Add(1)
-	if free < 0 {
-		b.total.Add(-1)
-		b.refusedAll.Inc()
+	if !b.admit(c, 1) {
 		if c != nil {
-			c.listener.options.Bytes.ended(c, 0, false)
+			c.listener.options.Bytes.ended(c, 0, false) // its message still arrives
 		}
 		return InFlight{}, false
 	}
 	if c == nil {
 		return InFlight{}, true
 	}
-	n, ofPeer := c.calls.Add(1), c.peer.calls.Add(1)
-	if n > free+1 || n > free+2-ofPeer/peerFactor {
-		refused := b.refusedPeer
-		if n > free+1 {
-			refused = b.refusedConnection
-		}
-		refused.Inc()
-		c.peer.calls.Add(-1)
-		c.calls.Add(-1)
-		b.total.Add(-1)
-		c.listener.options.Bytes.ended(c, 0, false) // its message still arrives
-		return InFlight{}, false
-	}
 	period := c.turns.Load() % 2
 	c.await[period].Add(1)
 	return InFlight{conn: c, period: period, awaits: true}, true
+}
+
+// admit counts some calls of a connection, or returns false if there are too many.
+func (b *Calls) admit(c *Conn, calls int64) bool {
+	free := b.most - b.total.Add(calls)
+	if free < 0 {
+		b.total.Add(-calls)
+		b.refusedAll.Inc()
+		return false
+	}
+	if c == nil {
+		return true
+	}
+	n, ofPeer := c.calls.Add(calls), c.peer.calls.Add(calls)
+	if n <= free+1 && n <= free+2-ofPeer/peerFactor {
+		return true
+	}
+	refused := b.refusedPeer
+	if n > free+1 {
+		refused = b.refusedConnection
+	}
+	refused.Inc()
+	c.peer.calls.Add(-calls)
+	c.calls.Add(-calls)
+	b.total.Add(-calls)
+	return false
+}
+
+// More counts a call that has arrived as some more calls, because it makes as much work as they would. If it returns false, the
+// caller refuses the call, and ends it as ever.
+func (b *Calls) More(call *InFlight, calls int) bool {
+	if b == nil || calls <= 0 {
+		return true
+	}
+	if !b.admit(call.conn, int64(calls)) {
+		return false
+	}
+	call.more += int32(calls) //nolint:gosec // the requests of one message
+	return true
 }
 
 // Arrived records when the message of a call arrived.
@@ -95,8 +119,9 @@ func (b *Calls) End(call InFlight, size int) {
 	if b == nil {
 		return
 	}
+	calls := 1 + int64(call.more)
 	if !call.detached {
-		b.total.Add(-1)
+		b.total.Add(-calls)
 	}
 	c := call.conn
 	if c == nil {
@@ -107,8 +132,8 @@ func (b *Calls) End(call InFlight, size int) {
 	}
 	left := c.calls.Load()
 	if !call.detached {
-		c.peer.calls.Add(-1)
-		left = c.calls.Add(-1)
+		c.peer.calls.Add(-calls)
+		left = c.calls.Add(-calls)
 	}
 	c.listener.options.Bytes.ended(c, size, left == 0 && c.streams.Load() == 0)
 }

@@ -102,3 +102,40 @@ func TestMessagesThatAreMissing(t *testing.T) {
 		}
 	}
 }
+
+// A call that counts as several has their share of the bounds, and gives back all of it.
+func TestCallsThatCountAsMore(t *testing.T) {
+	m, err := NewMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 90
+	p := &peer{}
+	calls, one := NewCalls(most, m), conn(&Listener{}, p)
+	begin := func(c *Conn) InFlight {
+		call, ok := calls.Begin(c)
+		if !ok {
+			t.Fatal("refused")
+		}
+		return call
+	}
+	first, second := begin(one), begin(conn(one.listener, &peer{}))
+	if calls.More(&first, most/2) || calls.InFlight() != 2 || one.calls.Load() != 1 {
+		t.Errorf("one connection gets more than half: %d calls in flight", calls.InFlight())
+	}
+	if !calls.More(&first, most/2-6) || !calls.More(&first, 0) || calls.InFlight() != most/2-4 {
+		t.Errorf("%d calls in flight", calls.InFlight())
+	}
+	if calls.More(&second, most/2) || calls.InFlight() != most/2-4 {
+		t.Errorf("more than there are: %d calls in flight", calls.InFlight())
+	}
+	calls.End(first, 0)
+	calls.End(second, 0)
+	if n := calls.InFlight() + one.calls.Load() + p.calls.Load(); n != 0 {
+		t.Errorf("%d calls are left", n)
+	}
+	var none *Calls
+	if !none.More(&first, 1000) {
+		t.Error("refused without a bound")
+	}
+}

@@ -121,7 +121,7 @@ func validate(req *Request) error {
 // resolve matches every descriptor, applies the requests' own limits, removes the limits that matched rules replace, and
 // applies operators' overrides. If matching may take long, it stops when ctx ends.
 func (c *calculation) resolve(ctx context.Context, now time.Time) error {
-	replaces, named, overridable := false, false, c.domain != nil && c.domain.Overridable && c.snapshot.overrides.Len() > 0
+	replaces, named, weighed, overridable := false, false, false, c.domain != nil && c.domain.Overridable && c.snapshot.overrides.Len() > 0
 	honours := c.domain != nil && c.domain.RequestOverride <= descriptor.RequestHonour && !overridable
 	slow := c.domain != nil && c.domain.HasPatterns()
 	for i := range c.req.Descriptors {
@@ -130,6 +130,7 @@ func (c *calculation) resolve(ctx context.Context, now time.Time) error {
 		}
 		d := &c.req.Descriptors[i]
 		r := resolved{hits: hits(c.req, d)}
+		weighed = weighed || len(d.Amounts) > 0
 		if c.domain != nil && c.domain.Reservable {
 			r.names = c.domain.MatchNamed(d.Entries)
 			named = named || r.names != nil
@@ -189,10 +190,12 @@ func (c *calculation) resolve(ctx context.Context, now time.Time) error {
 	if named {
 		c.holdNamed()
 	}
-	if c.req.Hold != nil {
+	if weighed {
 		if err := c.units(); err != nil {
 			return err
 		}
+	}
+	if c.req.Hold != nil {
 		return c.hold()
 	}
 	return nil

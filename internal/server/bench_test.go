@@ -7,6 +7,10 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
 
 // emptyService answers with what is nearest to nothing.
@@ -58,4 +62,17 @@ func benchmarkCalls(b *testing.B, addr net.Addr) {
 	})
 	b.StopTimer()
 	_ = conn.Close()
+}
+
+// BenchmarkBatch is a batch of 100 requests over a socket, to compare with 100 calls of BenchmarkCall.
+func BenchmarkBatch(b *testing.B) {
+	r := start(b, Options{Decider: manyLimits(b, memory.New(memory.Options{}), limiter.Settings{})})
+	data := encode(b, &ratelimitdv1.DecideBatchRequest{Requests: hundred(maxBatch)})
+	b.ReportAllocs()
+	var out []byte
+	for b.Loop() {
+		if err := r.conn.Invoke(context.Background(), ratelimitdv1.DecisionService_DecideBatch_FullMethodName, &data, &out, grpc.ForceCodec(rawBytes{}), grpc.StaticMethod()); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

@@ -1,7 +1,9 @@
 package server
 
 import (
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -38,6 +40,15 @@ type rateLimitCall struct {
 
 	hold limiter.Hold // request.Hold points here
 
+	batch    []*batched   // the requests of a batch, each decided by itself
+	deciding atomic.Int32 // how many of them are not decided yet, and one more while they are begun
+	decided  func(error)  // called when all are decided
+
+	// On grpc-go, for a batch.
+	outgoing limiter.Batch
+	ready    chan struct{} // gets an element when all are decided
+	wake     func(error)   // adds it; made once
+
 	// On the lean transport.
 	lean   *transport.Call
 	answer func(error) // finish; made once
@@ -50,12 +61,14 @@ var callPool = sync.Pool{New: func() any { return new(rateLimitCall) }}
 const maxKept = 4 << 10
 
 func (c *rateLimitCall) release() {
-	if c.size > maxKept || cap(c.reply) > maxKept {
+	m := c.method
+	c.releaseBatch()
+	if c.size > m.most || cap(c.reply) > m.most {
 		return
 	}
 	c.decision.Metadata = nil
 	c.method = nil
-	callPool.Put(c)
+	m.pool.Put(c)
 }
 
 // reply is an encoded answer in the form that grpc-go wants. It is usually one allocation, where a slice of buffers of
@@ -68,6 +81,14 @@ type reply struct {
 
 func newReply(c *rateLimitCall) (_ *reply, err error) {
 	r := new(reply)
+	if c.method.batches { // too long to grow step by step
+		if c.reply, err = c.method.append(c, c.reply[:0]); err != nil {
+			return nil, err
+		}
+		r.data = slices.Clone(c.reply)
+		r.slices[0] = &r.data
+		return r, nil
+	}
 	if r.data, err = c.method.append(c, r.small[:0]); err != nil {
 		return nil, err
 	}

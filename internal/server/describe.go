@@ -12,17 +12,24 @@ import (
 	_ "google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// reservationFiles is the compiled proto/ratelimitd/v1/reservations.proto, the only file of a google.protobuf.FileDescriptorSet. make
-// generate writes it. The generated Go code would make the program larger, and its messages are not used here.
+// ownFiles are the compiled files of proto/ratelimitd/v1, as a google.protobuf.FileDescriptorSet. make generate writes it. The
+// generated Go code would make the program larger, and its messages are not used here.
 //
-//go:embed reservations.binpb
-var reservationFiles []byte
+//go:embed callers.binpb
+var ownFiles []byte
 
-// describeReservations adds the service to what reflection knows.
-var describeReservations = sync.OnceFunc(func() {
-	_, _, tag := protowire.ConsumeTag(reservationFiles)
-	file, _ := protowire.ConsumeBytes(reservationFiles[tag:])
-	describeFile(reservationFile, file)
+// describeOwn adds these services to what reflection knows.
+var describeOwn = sync.OnceFunc(func() {
+	rest := ownFiles
+	for _, path := range []string{reservationFile, decisionFile} { // a file comes after those that it imports
+		_, _, tag := protowire.ConsumeTag(rest)
+		file, size := protowire.ConsumeBytes(rest[tag:])
+		describeFile(path, file)
+		rest = rest[tag+size:]
+	}
+	if len(rest) > 0 {
+		panic("callers.binpb has a file that reflection does not know")
+	}
 })
 
 // describeFile adds a file to what reflection knows, unless the program contains its generated code, as tests do.
@@ -31,7 +38,7 @@ func describeFile(path string, file []byte) {
 		return
 	}
 	made := protoimpl.DescBuilder{GoPackagePath: "github.com/ratelimitd/ratelimitd/internal/server", RawDescriptor: file}.Build()
-	if made.File.Path() != path || made.File.Services().Len() != 1 {
+	if made.File.Path() != path {
 		panic(fmt.Sprintf("the description of %s is one of %s", path, made.File.Path()))
 	}
 }

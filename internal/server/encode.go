@@ -114,13 +114,19 @@ func sizeString(s string) int {
 	return 1 + protowire.SizeBytes(len(s))
 }
 
-// appendNested appends a submessage whose length is known only when it is written: off the hot path, so it is moved to
-// make room.
+// appendNested appends a submessage whose length is known only when it is written. One of 128 bytes or more is moved then, because
+// its length takes more than one byte.
 func appendNested(b []byte, num protowire.Number, body func([]byte) []byte) []byte {
 	b = protowire.AppendTag(b, num, protowire.BytesType)
 	start := len(b)
-	b = body(b)
-	return slices.Insert(b, start, protowire.AppendVarint(nil, uint64(len(b)-start))...)
+	b = body(append(b, 0))
+	size := len(b) - start - 1
+	for range protowire.SizeVarint(uint64(size)) - 1 {
+		b = append(b, 0)
+	}
+	copy(b[len(b)-size:], b[start+1:])
+	_ = protowire.AppendVarint(b[:start], uint64(size)) // in place
+	return b
 }
 
 // appendStruct appends the fields of a google.protobuf.Struct, sorted by name so that equal answers are equal bytes.

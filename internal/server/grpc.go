@@ -77,7 +77,9 @@ func (s *Server) newGRPC(opts *Options) (*grpc.Server, []*method) {
 	}
 	d := &deciding{decider: opts.Decider, answers: &s.metrics.grpc, shared: s.shared, calls: calls, bounds: opts.Requests}
 	methods := []*method{registerRateLimit(g, d)}
+	describeOwn()
 	methods = append(methods, registerReservations(g, d, opts.Reservations)...)
+	methods = append(methods, registerDecisions(g, d))
 	methods = append(methods, registerKuadrant(g, d, opts.Reservations)...)
 	others := countedServices{g, calls}
 	healthv1.RegisterHealthServer(others, healthService{s.readiness.grpc, s.stopping})

@@ -212,7 +212,7 @@ func (r *reflected) close() {
 var services = []string{
 	"envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health",
 	"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection",
-	"kuadrant.service.ratelimit.v1.RateLimitService", "ratelimitd.v1.ReservationService",
+	"kuadrant.service.ratelimit.v1.RateLimitService", "ratelimitd.v1.DecisionService", "ratelimitd.v1.ReservationService",
 }
 
 func TestReflection(t *testing.T) {
@@ -222,6 +222,7 @@ func TestReflection(t *testing.T) {
 		t.Errorf("services %q", got)
 	}
 	asked.describes("envoy.service.ratelimit.v3.RateLimitService.ShouldRateLimit")
+	asked.describes("ratelimitd.v1.DecisionService.DecideBatch")
 	asked.describes("ratelimitd.v1.ReservationService.Extend")
 	asked.describes("kuadrant.service.ratelimit.v1.RateLimitService.Commit")
 	asked.close()

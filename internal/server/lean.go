@@ -148,7 +148,7 @@ const maxKeptMessages = 64 << 10
 
 // begin decides a call, or begins to. text is its message as a string.
 func (m *method) begin(now time.Time, b *limiter.Batch, call *transport.Call, text string) {
-	c := callPool.Get().(*rateLimitCall)
+	c := m.pool.Get().(*rateLimitCall)
 	if c.answer == nil {
 		c.answer = c.finish
 	}
@@ -171,6 +171,12 @@ func (m *method) start(now time.Time, b *limiter.Batch, call *transport.Call, te
 	if err := overdue(call, now); err != nil {
 		return true, err
 	}
+	if m.batches {
+		if !call.More(len(c.batch) - 1) {
+			return true, errTooManyCalls
+		}
+		return c.startBatch(call, b, c.answer), nil
+	}
 	return startDecision(call, m.decider, now, b, &c.request, &c.decision, c.answer)
 }
 
@@ -191,17 +197,24 @@ func (c *rateLimitCall) finish(err error) {
 		c.release()
 		return
 	}
-	p, panicked := errors.AsType[*limiter.PanicError](err)
-	answer := endpoint.StatusOf(err)
-	if panicked {
-		answer = m.shared.PanickedAt(p.Value, m.info.FullMethod, p.Stack)
-	}
-	st, _ := status.FromError(answer)
+	_, panicked := errors.AsType[*limiter.PanicError](err)
+	st := m.statusOf(err)
 	m.answers.observe(c.start, st.Code())
 	call.Fail(st.Code(), st.Message())
 	if !panicked { // else something may still refer to it
 		c.release()
 	}
+}
+
+// statusOf is the gRPC status for an error. A panic is logged.
+func (m *method) statusOf(err error) *status.Status {
+	if p, ok := errors.AsType[*limiter.PanicError](err); ok {
+		err = m.shared.PanickedAt(p.Value, m.info.FullMethod, p.Stack)
+	} else if err != errTooManyCalls { //nolint:errorlint // it is returned as it is
+		err = endpoint.StatusOf(err)
+	}
+	st, _ := status.FromError(err)
+	return st
 }
 
 // encode encodes the answer. It does so before the connection is locked, and a panic becomes an error.

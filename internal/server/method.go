@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"strconv"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -27,6 +28,12 @@ type method struct {
 	// ShouldRateLimit.
 	decode func(c *rateLimitCall, data []byte, text string) error
 	encode func(c *rateLimitCall, b []byte) ([]byte, error)
+
+	// batches is set if decode reads the requests of a batch into c.batch, not one request into c.request.
+	batches bool
+
+	pool *sync.Pool // of *rateLimitCall
+	most int        // bytes of the messages and answers whose memory is reused
 }
 
 // deciding is what the methods have in common.
@@ -40,7 +47,7 @@ type deciding struct {
 
 // newMethod returns a method of a service. srv is what interceptors see as the server.
 func newMethod(d *deciding, path string) *method {
-	m := &method{deciding: d, info: &grpc.UnaryServerInfo{Server: d, FullMethod: path}}
+	m := &method{deciding: d, info: &grpc.UnaryServerInfo{Server: d, FullMethod: path}, pool: &callPool, most: maxKept}
 	m.next = m.decide
 	return m
 }
@@ -54,7 +61,7 @@ func (m *method) handler(_ any, ctx context.Context, read func(any) error, inter
 		m.answers.observe(time.Time{}, codes.ResourceExhausted)
 		return nil, errTooManyCalls
 	}
-	c := callPool.Get().(*rateLimitCall)
+	c := m.pool.Get().(*rateLimitCall)
 	c.method, c.start, c.size = m, time.Time{}, 0
 	defer func() {
 		p := recover()
@@ -72,6 +79,9 @@ func (m *method) handler(_ any, ctx context.Context, read func(any) error, inter
 	}
 	c.start = time.Now()
 	m.calls.Arrived(&inFlight, c.start)
+	if !m.calls.More(&inFlight, len(c.batch)-1) {
+		return nil, errTooManyCalls
+	}
 	if interceptor != nil {
 		return interceptor(ctx, c, m.info, m.next)
 	}
@@ -92,7 +102,9 @@ func (m *method) decide(ctx context.Context, req any) (any, error) {
 	if err := overdue(ctx, c.start); err != nil {
 		return nil, endpoint.StatusOf(err) // the caller no longer waits
 	}
-	if err := m.decider.Decide(ctx, c.start, &c.request, &c.decision); err != nil {
+	if m.batches {
+		c.decideBatch(ctx)
+	} else if err := m.decider.Decide(ctx, c.start, &c.request, &c.decision); err != nil {
 		return nil, endpoint.StatusOf(err)
 	}
 	if c.decision.Delay > 0 {

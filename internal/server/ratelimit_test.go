@@ -194,7 +194,7 @@ func TestLargeRequests(t *testing.T) {
 
 // A large message's memory is not kept for small ones.
 func TestPoolKeepsNoLargeCalls(t *testing.T) {
-	c := &rateLimitCall{size: maxKept + 1}
+	c := &rateLimitCall{method: newMethod(&deciding{}, shouldRateLimitPath), size: maxKept + 1}
 	c.release()
 	for range 100 {
 		if got := callPool.Get().(*rateLimitCall); got == c {

@@ -86,12 +86,15 @@ func appendStatuses(b []byte, num protowire.Number, d *limiter.Decision) []byte 
 		if i < len(d.Holds) {
 			reserved = uint64(max(d.Holds[i].Reserved, 0))
 		}
-		b = appendNested(b, num, func(b []byte) []byte { return appendDescriptorStatus(b, &d.Statuses[i], reserved) })
+		b = appendNested(b, num, func(b []byte) []byte {
+			return appendUint(appendOwnStatus(b, &d.Statuses[i]), 7, reserved)
+		})
 	}
 	return b
 }
 
-func appendDescriptorStatus(b []byte, s *limiter.Status, reserved uint64) []byte {
+// appendOwnStatus appends the fields that ratelimitd.v1.DescriptorStatus and DecideStatus have.
+func appendOwnStatus(b []byte, s *limiter.Status) []byte {
 	b = appendUint(b, 1, uint64(s.Code))
 	if s.Rule != nil {
 		b = appendString(b, 2, s.Rule.Path)
@@ -104,7 +107,7 @@ func appendDescriptorStatus(b []byte, s *limiter.Status, reserved uint64) []byte
 	if s.Code == limiter.OverLimit && s.RetryAfter >= 0 {
 		b = appendDuration(b, 6, s.RetryAfter)
 	}
-	return appendUint(b, 7, reserved)
+	return b
 }
 
 func appendDuration(b []byte, num protowire.Number, d time.Duration) []byte {

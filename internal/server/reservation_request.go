@@ -18,14 +18,33 @@ func malformed(message string) error {
 
 // reserve reads a ratelimitd.v1.ReserveRequest, or the part of an id that is one.
 func (d *decoder) reserve(req *limiter.Request, h *limiter.Hold) error {
-	const message = "ratelimitd.v1.ReserveRequest"
-	req.Domain, req.Hits, req.Purpose, req.Descriptors = "", 0, limiter.Count, req.Descriptors[:0]
 	d.end = len(d.data)
+	ok, err := d.amounted(req, func(num protowire.Number, typ protowire.Type) (ok bool) {
+		switch {
+		case num == 4 && typ == protowire.BytesType:
+			h.TTL, ok = d.duration(h.TTL)
+		case num == 5 && typ == protowire.VarintType:
+			h.Least, ok = d.varint()
+		default:
+			ok = d.skip(num, typ)
+		}
+		return ok
+	})
+	if err == nil && !ok {
+		return malformed("ratelimitd.v1.ReserveRequest")
+	}
+	return err
+}
+
+// amounted reads the fields that ratelimitd.v1.ReserveRequest and DecideRequest have, and the others with other. It returns false for
+// what is malformed.
+func (d *decoder) amounted(req *limiter.Request, other func(protowire.Number, protowire.Type) bool) (ok bool, err error) {
+	req.Domain, req.Hits, req.Purpose, req.Descriptors = "", 0, limiter.Count, req.Descriptors[:0]
 	whole := limiter.Descriptor{Hits: 1} // the amount of descriptors without their own
 	for d.pos < d.end {
 		num, typ, ok := d.tag()
 		if !ok {
-			return malformed(message)
+			return false, nil
 		}
 		var err error
 		switch {
@@ -35,26 +54,19 @@ func (d *decoder) reserve(req *limiter.Request, h *limiter.Hold) error {
 			}
 		case num == 2 && typ == protowire.BytesType:
 			if len(req.Descriptors) >= d.bounds.MaxDescriptors {
-				return tooMuch("descriptors", "more than %d in one request", d.bounds.MaxDescriptors)
+				return false, tooMuch("descriptors", "more than %d in one request", d.bounds.MaxDescriptors)
 			}
-			ok, err = d.reservable(addDescriptor(req), len(req.Descriptors)-1)
+			ok, err = d.ownDescriptor(addDescriptor(req), len(req.Descriptors)-1)
 		case num == 3 && typ == protowire.BytesType:
 			if !whole.HasHits {
 				whole.Hits, whole.HasHits = 0, true
 			}
 			ok, err = d.amount(&whole, "amount")
-		case num == 4 && typ == protowire.BytesType:
-			h.TTL, ok = d.duration(h.TTL)
-		case num == 5 && typ == protowire.VarintType:
-			h.Least, ok = d.varint()
 		default:
-			ok = d.skip(num, typ)
+			ok = other(num, typ)
 		}
-		if err != nil {
-			return err
-		}
-		if !ok {
-			return malformed(message)
+		if !ok || err != nil {
+			return false, err
 		}
 	}
 	for i := range req.Descriptors {
@@ -62,11 +74,11 @@ func (d *decoder) reserve(req *limiter.Request, h *limiter.Hold) error {
 			to.HasHits, to.Hits, to.Amounts = true, whole.Hits, whole.Amounts
 		}
 	}
-	return nil
+	return true, nil
 }
 
-// reservable reads a ratelimitd.v1.Descriptor.
-func (d *decoder) reservable(to *limiter.Descriptor, index int) (ok bool, err error) {
+// ownDescriptor reads a ratelimitd.v1.Descriptor.
+func (d *decoder) ownDescriptor(to *limiter.Descriptor, index int) (ok bool, err error) {
 	outer, ok := d.enter()
 	if !ok {
 		return false, nil

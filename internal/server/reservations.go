@@ -39,7 +39,6 @@ func registerReservations(to grpc.ServiceRegistrar, d *deciding, ids *reservatio
 		add("Cancel", s.readCancel, appendResult),
 		add("Extend", s.readExtend, appendExtended),
 	}
-	describeReservations()
 	register(to, reservationService, reservationFile, methods...)
 	return methods
 }

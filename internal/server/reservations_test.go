@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -102,17 +103,19 @@ const (
 	codeOver = ratelimitdv1.Code_CODE_OVER_LIMIT
 )
 
-// What the program says of the service by reflection is what the generated code for clients says.
-func TestDescriptionOfReservations(t *testing.T) {
+// What the program says of its services by reflection is what the generated code for clients says.
+func TestDescriptionOfOwnServices(t *testing.T) {
 	var set descriptorpb.FileDescriptorSet
-	if err := proto.Unmarshal(reservationFiles, &set); err != nil || len(set.GetFile()) != 1 {
+	if err := proto.Unmarshal(ownFiles, &set); err != nil || len(set.GetFile()) != 2 {
 		t.Fatal(len(set.GetFile()), err)
 	}
-	if want := protodesc.ToFileDescriptorProto(ratelimitdv1.File_ratelimitd_v1_reservations_proto); !proto.Equal(set.GetFile()[0], want) {
-		t.Errorf("%v, want %v: run make generate", set.GetFile()[0], want)
-	}
-	if _, err := protodesc.NewFile(set.GetFile()[0], protoregistry.GlobalFiles); err != nil {
-		t.Error(err)
+	for i, generated := range []protoreflect.FileDescriptor{ratelimitdv1.File_ratelimitd_v1_reservations_proto, ratelimitdv1.File_ratelimitd_v1_decisions_proto} {
+		if want := protodesc.ToFileDescriptorProto(generated); !proto.Equal(set.GetFile()[i], want) {
+			t.Errorf("%v, want %v: run make generate", set.GetFile()[i], want)
+		}
+		if _, err := protodesc.NewFile(set.GetFile()[i], protoregistry.GlobalFiles); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -31,8 +31,7 @@ const (
 	traceparent = "traceparent"
 	tracestate  = "tracestate"
 
-	spanOfCall = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
-	spanOfJSON = "/json"
+	spanOfJSON = "/json" // that of a call is its method
 )
 
 // traced records the decisions whose trace is sampled. It does not see requests that cannot be decoded: the caller's span
@@ -54,9 +53,10 @@ func (t *traced) Decide(ctx context.Context, now time.Time, req *limiter.Request
 // record decides a sampled request, and records that.
 func (t *traced) record(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
 	name := spanOfJSON
-	_, lean := ctx.(*transport.Call)
-	if _, ok := grpc.Method(ctx); ok || lean {
-		name = spanOfCall
+	if call, ok := ctx.(*transport.Call); ok {
+		name = call.Path()[1:]
+	} else if path, ok := grpc.Method(ctx); ok {
+		name = path[1:]
 	}
 	ctx, span := t.tracer.Start(ctx, fromCaller(ctx, traceparent), fromCaller(ctx, tracestate), name, now)
 	defer span.End() // records a panic too

@@ -96,6 +96,10 @@ func (c *Call) Value(any) any { return nil }
 // Path returns the path of the method: "/package.Service/Method".
 func (c *Call) Path() string { return c.head.path }
 
+// More counts the call as some more calls in flight. If it returns false, there are too many, and the handler refuses the call. The
+// handler may use it before it returns.
+func (c *Call) More(calls int) bool { return c.stream.conn.server.opts.Calls.More(&c.inFlight, calls) }
+
 // Header returns the first value of a header field, or "". The name is in lower case.
 func (c *Call) Header(name string) string { return c.head.value(name) }
 

@@ -75,9 +75,10 @@ type DecideRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The domain of the rules.
 	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	// At least one descriptor.
+	// At least one descriptor. The request passes if all of them have room.
 	Descriptors []*Descriptor `protobuf:"bytes,2,rep,name=descriptors,proto3" json:"descriptors,omitempty"`
-	// The amount of descriptors without their own; absent: 1 hit. An amount of 0 hits asks and counts nothing.
+	// The amount of descriptors without their own; absent: 1 hit. An amount of 0 hits counts nothing. It passes also
+	// when nothing is left: `remaining` says so.
 	Amount        *Amount `protobuf:"bytes,3,opt,name=amount,proto3" json:"amount,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -271,7 +272,7 @@ type DecideStatus struct {
 	Rule string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
 	// The requests per window of the limit that the following fields describe; 0 if there is none.
 	Limit uint64 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
-	// Hits that are left.
+	// Hits that are left; 4,294,967,295 under an unlimited rule.
 	Remaining uint64 `protobuf:"varint,4,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// Time until the window ends, or until nothing is in use any more. In whole seconds, rounded up.
 	ResetAfter *durationpb.Duration `protobuf:"bytes,5,opt,name=reset_after,json=resetAfter,proto3" json:"reset_after,omitempty"`

@@ -32,7 +32,8 @@ const (
 // envoy.service.ratelimit.v3.RateLimitService. Its answers have exact times instead of whole seconds.
 type DecisionServiceClient interface {
 	// DecideBatch decides several requests, each as if it had come alone: one that is refused or invalid does not affect the others.
-	// A call fails as a whole only if it is malformed, too large, or refused before a decision, such as during a shutdown.
+	// A call fails as a whole, and counts nothing, if it is malformed, has no requests or more than 100, or more entries in all than one
+	// request may have (INVALID_ARGUMENT), or if too many calls are in flight (RESOURCE_EXHAUSTED): each request counts as one.
 	DecideBatch(ctx context.Context, in *DecideBatchRequest, opts ...grpc.CallOption) (*DecideBatchResponse, error)
 }
 
@@ -62,7 +63,8 @@ func (c *decisionServiceClient) DecideBatch(ctx context.Context, in *DecideBatch
 // envoy.service.ratelimit.v3.RateLimitService. Its answers have exact times instead of whole seconds.
 type DecisionServiceServer interface {
 	// DecideBatch decides several requests, each as if it had come alone: one that is refused or invalid does not affect the others.
-	// A call fails as a whole only if it is malformed, too large, or refused before a decision, such as during a shutdown.
+	// A call fails as a whole, and counts nothing, if it is malformed, has no requests or more than 100, or more entries in all than one
+	// request may have (INVALID_ARGUMENT), or if too many calls are in flight (RESOURCE_EXHAUSTED): each request counts as one.
 	DecideBatch(context.Context, *DecideBatchRequest) (*DecideBatchResponse, error)
 	mustEmbedUnimplementedDecisionServiceServer()
 }

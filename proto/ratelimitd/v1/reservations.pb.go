@@ -247,7 +247,7 @@ type Descriptor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The entries, in the order of the rule's levels.
 	Entries []*Entry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
-	// How much of its limits to reserve; absent: the amount of the request.
+	// How much of its limits to use or to reserve; absent: the amount of the request.
 	Amount        *Amount `protobuf:"bytes,2,opt,name=amount,proto3" json:"amount,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

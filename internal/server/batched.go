@@ -1,0 +1,101 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+	"sync"
+
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// batched is one request of a batch. It is reused.
+type batched struct {
+	request  limiter.Request
+	decision limiter.Decision
+	err      error // why there is no decision
+	size     int   // of its message, in bytes
+
+	call *rateLimitCall
+	done func(error) // finish; made once
+}
+
+var batchedPool = sync.Pool{New: func() any {
+	r := new(batched)
+	r.done = r.finish
+	return r
+}}
+
+// batchPool has the calls of batches, whose answers are longer than others.
+var batchPool = sync.Pool{New: func() any { return new(rateLimitCall) }}
+
+// addBatched adds a request to a batch.
+func (c *rateLimitCall) addBatched() *batched {
+	r := batchedPool.Get().(*batched)
+	r.call, r.err = c, nil
+	r.request.Hold, r.request.Descriptors = nil, r.request.Descriptors[:0]
+	c.batch = append(c.batch, r)
+	return r
+}
+
+// decideBatch decides the requests of a batch, and waits for the last of them.
+func (c *rateLimitCall) decideBatch(ctx context.Context) {
+	if c.ready == nil {
+		c.ready = make(chan struct{}, 1)
+		c.wake = func(error) { c.ready <- struct{}{} }
+	}
+	decided := c.startBatch(ctx, &c.outgoing, c.wake)
+	c.outgoing.Send()
+	if !decided {
+		<-c.ready
+	}
+}
+
+// startBatch begins to decide the requests of a batch. It returns true if all are decided. Otherwise it returns false, and done is
+// called later, once, from another goroutine.
+func (c *rateLimitCall) startBatch(ctx context.Context, b *limiter.Batch, done func(error)) (decided bool) {
+	c.decided = done
+	c.deciding.Store(int32(len(c.batch)) + 1) //nolint:gosec // at most maxBatch
+	for _, r := range c.batch {
+		if r.err != nil || r.start(ctx, b) {
+			c.deciding.Add(-1)
+		}
+	}
+	return c.deciding.Add(-1) == 0
+}
+
+// start decides a request, or begins to. A panic becomes an error.
+func (r *batched) start(ctx context.Context, b *limiter.Batch) (decided bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			decided, r.err = true, &limiter.PanicError{Value: p, Stack: debug.Stack()}
+		}
+	}()
+	decided, err := startDecision(ctx, r.call.method.decider, r.call.start, b, &r.request, &r.decision, r.done)
+	if decided {
+		r.err = err
+	}
+	return decided
+}
+
+// finish records that a request is decided that was not decided at once.
+func (r *batched) finish(err error) {
+	c := r.call
+	r.err = err
+	if c.deciding.Add(-1) == 0 {
+		c.decided(nil)
+	}
+}
+
+// releaseBatch releases the requests of a batch.
+func (c *rateLimitCall) releaseBatch() {
+	for _, r := range c.batch {
+		_, panicked := errors.AsType[*limiter.PanicError](r.err) // something may still refer to it
+		if !panicked && r.size <= maxKept && c.size <= c.method.most {
+			r.call, r.err, r.decision.Metadata = nil, nil, nil
+			batchedPool.Put(r)
+		}
+	}
+	clear(c.batch)
+	c.batch = c.batch[:0]
+}

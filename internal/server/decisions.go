@@ -1,0 +1,127 @@
+package server
+
+import (
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+const (
+	decisionService = "ratelimitd.v1.DecisionService"
+	decisionFile    = "ratelimitd/v1/decisions.proto"
+)
+
+// maxBatch is how many requests a batch may have.
+//
+// Each request has the bounds of a call of its own, so a batch has at most 100 × 256 = 25,600 descriptors. That is what 100 calls
+// have that one read of a connection delivers, and each request counts as one call in flight. So all batches that are in flight
+// have no more descriptors than calls of one request can have. Their entries are bounded further: a batch has as many as one
+// request may have.
+const maxBatch = 100
+
+// decisions is ratelimitd.v1.DecisionService. Its messages are read and written without the generated code, like those of
+// ShouldRateLimit.
+type decisions struct {
+	bounds Requests
+}
+
+func registerDecisions(to grpc.ServiceRegistrar, d *deciding) *method {
+	s := &decisions{d.bounds}
+	m := newMethod(d, "/"+decisionService+"/DecideBatch")
+	m.batches, m.decode, m.encode = true, s.readBatch, appendBatch
+	m.pool, m.most = &batchPool, maxKeptMessages
+	register(to, decisionService, decisionFile, m)
+	return m
+}
+
+// readBatch reads a ratelimitd.v1.DecideBatchRequest. The error concerns the whole call. A request that is beyond a bound has an error
+// of its own.
+func (s *decisions) readBatch(c *rateLimitCall, data []byte, text string) error {
+	const message = "ratelimitd.v1.DecideBatchRequest"
+	d := decoder{data: data, text: text, end: len(data), bounds: s.bounds}
+	entries := 0.0
+	for d.pos < d.end {
+		num, typ, ok := d.tag()
+		switch {
+		case !ok:
+			return malformed(message)
+		case num != 1 || typ != protowire.BytesType:
+			ok = d.skip(num, typ)
+		case len(c.batch) == maxBatch:
+			return tooMuch("requests", "more than %d in one batch", maxBatch)
+		default:
+			var r *batched
+			r, ok = d.batched(c)
+			for i := range r.request.Descriptors {
+				entries += float64(len(r.request.Descriptors[i].Entries))
+			}
+			if most := s.bounds.maxEntries(); entries > most {
+				return tooMuch("requests", "more than %.0f entries in one batch", most)
+			}
+		}
+		if !ok {
+			return malformed(message)
+		}
+	}
+	if len(c.batch) == 0 {
+		return tooMuch("requests", "a batch must have at least one")
+	}
+	return nil
+}
+
+// batched reads a ratelimitd.v1.DecideRequest into one more request of a batch.
+func (d *decoder) batched(c *rateLimitCall) (r *batched, ok bool) {
+	r = c.addBatched()
+	outer, ok := d.enter()
+	if !ok {
+		return r, false
+	}
+	end := d.end
+	r.size = end - d.pos
+	ok, r.err = d.amounted(&r.request, d.skip)
+	ok = ok || r.err != nil
+	d.pos, d.end, d.tooLong = end, outer, false // after an error, the rest of the request is not read
+	return r, ok
+}
+
+// maxEntries is how many entries one request may have. It is a float64 because it can be larger than any integer.
+func (r *Requests) maxEntries() float64 { return float64(r.MaxDescriptors) * float64(r.MaxEntries) }
+
+// appendBatch appends a ratelimitd.v1.DecideBatchResponse.
+func appendBatch(c *rateLimitCall, b []byte) ([]byte, error) {
+	for _, r := range c.batch {
+		b = appendNested(b, 1, func(b []byte) []byte {
+			if r.err != nil {
+				return appendDecideError(b, c.method, r.err)
+			}
+			return appendDecided(b, &r.decision)
+		})
+	}
+	return b, nil
+}
+
+// appendDecideError appends the error of a request with the code and the message that the request would have had as a call of its own.
+func appendDecideError(b []byte, m *method, err error) []byte {
+	st := m.statusOf(err)
+	return appendNested(b, 5, func(b []byte) []byte {
+		return appendString(appendUint(b, 1, uint64(st.Code())), 2, validText(st.Message()))
+	})
+}
+
+// appendDecided appends a decision as a ratelimitd.v1.DecideResponse.
+func appendDecided(b []byte, d *limiter.Decision) []byte {
+	b = appendUint(b, 1, uint64(d.Code))
+	for i := range d.Statuses {
+		s := &d.Statuses[i]
+		b = appendNested(b, 2, func(b []byte) []byte {
+			b = appendOwnStatus(b, s)
+			return appendUint(b, 7, protowire.EncodeBool(s.Degraded != descriptor.OnErrorDefault))
+		})
+	}
+	if d.Delay > 0 {
+		b = appendDuration(b, 3, d.Delay)
+	}
+	return appendHeaders(b, 4, d.Headers)
+}
