@@ -386,7 +386,8 @@ func (b *Bucket) hand() float64 {
 	return min(b.share.Rate, b.share.FairRate) * (1 - part)
 }
 
-// tokens is how many whole tokens can be handed out.
+// tokens is how many whole tokens can be handed out. There are none while the limit has too few for all processes and it is the turn of
+// others.
 func (b *Bucket) tokens() int {
-	return int(min(b.share.Burst, max(b.share.FairBurst, 1), math.MaxInt32))
+	return int(min(b.share.Burst, b.share.FairBurst, math.MaxInt32))
 }

@@ -1,7 +1,7 @@
 -- Renews a process' share of one limit.
 -- KEYS: a hash with a field for each process that holds a share, and one for the saved tokens.
--- ARGV: process, rate, burst, saved at the beginning, demand, held rate, held burst, returned tokens, claimed rate, claimed burst, 1 if the
--- process has held a share before, ms until a share expires.
+-- ARGV: process, rate, burst, saved at the beginning, demand, held rate, held burst, returned tokens, claimed rate, 1 if the process has held a
+-- share before, ms until a share expires.
 -- Answers with rate, burst, tokens to mint, fair rate, fair burst and the number of processes.
 --
 -- The rates of all shares never exceed the rate of the limit. Their bursts and the saved tokens never exceed its burst. Tokens are saved at the
@@ -10,7 +10,7 @@ local key, me = KEYS[1], ARGV[1]
 local function arg(i) return tonumber(ARGV[i]) end
 local rate, burst, first, demand = arg(2), arg(3), arg(4), arg(5)
 local held_rate, held_burst, returned = arg(6), arg(7), arg(8)
-local claim_rate, claim_burst, known, ttl = arg(9), arg(10), ARGV[11] == '1', arg(12)
+local claim_rate, known, ttl = arg(9), ARGV[10] == '1', arg(11)
 local silent = 12000 -- ms without a renewal after which a process counts as gone
 local reserve, floor = 0.125, 0.25
 local spare = 0.02 -- of the rate: nobody gets it, so that tokens are saved
@@ -61,16 +61,17 @@ saved = saved + math.min(returned, math.max(own.burst - kept, 0))
 own.burst = kept
 all[me] = own
 
--- Clients of processes that are gone bring along what these gave them.
+-- Clients of processes that are gone bring along what these gave them: their rate, and its part of the tokens.
 local live, claimed_rate, claimed_burst = {}, 0, 0
 for name, p in pairs(all) do
   if name == me or p.renewed > now - silent then
     live[#live + 1] = name
   else
-    local r, b = math.min(claim_rate - claimed_rate, p.rate), math.min(claim_burst - claimed_burst, p.burst)
-    if r > 0 or b > 0 then
-      p.rate, p.burst = p.rate - math.max(r, 0), p.burst - math.max(b, 0)
-      claimed_rate, claimed_burst = claimed_rate + math.max(r, 0), claimed_burst + math.max(b, 0)
+    local r = math.min(claim_rate - claimed_rate, p.rate)
+    local b = r > 0 and p.burst * r / p.rate or 0
+    if b > 0 then -- without tokens the claim is asked for again, and would take the rate twice
+      p.rate, p.burst = p.rate - r, p.burst - b
+      claimed_rate, claimed_burst = claimed_rate + r, claimed_burst + b
       redis.call('HSET', key, name, string.format('%.17g %.17g %.17g %d %d', p.rate, p.burst, p.demand, p.renewed, p.expires))
     end
   end
@@ -99,16 +100,26 @@ while open > 0 do
 end
 for _, name in ipairs(live) do fair[name] = fair[name] + math.max(left, 0) / #live end
 
--- The fair bursts: a token for each, the rest by rate. If there are too few, the processes take turns.
+-- The fair bursts: a token for each, the rest by rate. If there are too few, those without demand get none, and if there are too few
+-- for the others, these take turns.
 local whole = math.floor(burst)
 local fair_burst = 0
+local asking = {}
+for _, name in ipairs(live) do
+  if all[name].demand > 0 then asking[#asking + 1] = name end
+end
+if #asking == 0 then asking = live end
 if whole >= #live then
   fair_burst = 1 + (burst - #live) * fair[me] / rate
-else
-  local turn = math.max(15000, 2000 / rate)
-  local start = math.floor(now / turn) * whole
-  for i, name in ipairs(live) do
-    if name == me and (i - 1 - start) % #live < whole then fair_burst = 1 end
+elseif demand > 0 or asking == live then
+  if whole >= #asking then
+    fair_burst = whole / #asking
+  else
+    local turn = math.max(60000, 20000 / rate) -- to hand over takes some 15 s
+    local start = math.floor(now / turn) * whole
+    for i, name in ipairs(asking) do
+      if name == me and (i - 1 - start) % #asking < whole then fair_burst = 1 end
+    end
   end
 end
 
@@ -127,11 +138,8 @@ if own.burst >= 1 then -- without a token the rate is of no use; nobody has it t
   own.rate = math.max(own.rate, math.min(most, rate - total_rate), math.min(held_rate + claimed_rate, rate - total_rate))
 end
 
-if demand == 0 and held_rate == 0 and own.burst == 0 then
-  redis.call('HDEL', key, me)
-else
-  redis.call('HSET', key, me, string.format('%.17g %.17g %.17g %d %d', own.rate, own.burst, demand, now, own.expires))
-end
+-- A process that holds nothing stays: if its field is gone when it comes again, data is lost.
+redis.call('HSET', key, me, string.format('%.17g %.17g %.17g %d %d', own.rate, own.burst, demand, now, own.expires))
 redis.call('HSET', key, '', string.format('%.17g %d %d', saved, now, learning))
 -- The saved tokens are remembered until they would be all there are.
 local full = rate > 0 and (burst - saved) / rate * 1000 or ttl

@@ -100,7 +100,7 @@ func (s *Shares) args(a *quota.Ask) []any {
 	}
 	return []any{
 		s.o.Process, number(a.Rate), number(a.Burst), number(a.Saved), number(a.Demand), number(a.HeldRate), number(a.HeldBurst), number(a.Returned),
-		number(a.ClaimRate), number(a.ClaimBurst), held, ttl.Milliseconds(),
+		number(a.ClaimRate), held, ttl.Milliseconds(),
 	}
 }
 

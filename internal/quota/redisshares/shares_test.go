@@ -353,3 +353,53 @@ func TestOneProcessOfTwoEnds(t *testing.T) {
 		t.Errorf("%.1f per second in the first 22 s, %.1f in the next 20 s: %+v %+v", moving, after, a.Held, b.Held)
 	}
 }
+
+// A client with requests comes after processes whose clients have none. These hold nothing, and do not keep the limit from it. A client of
+// one of them that begins to ask gets its part, and the ends of the others change nothing.
+func TestIdleProcessesDoNotHoldUpOthers(t *testing.T) {
+	for _, l := range []quota.Rate{{PerSecond: 1, Burst: 1}, {PerSecond: 1, Burst: 3}, {PerSecond: 1, Burst: 20}, {PerSecond: 100, Burst: 200}} {
+		l.Interval = 10 * time.Second
+		ofTwo := 0.6 * l.PerSecond
+		if l.Burst < 2 {
+			ofTwo = 0.3 // they take turns
+		}
+		for _, idle := range []int{0, 1, 3, 10} {
+			w := newWorld(t, l)
+			run := func(d time.Duration) (perSecond float64) {
+				before := w.passed()
+				for range int(d / step) {
+					w.step(rand.New(rand.NewPCG(1, 2)))
+				}
+				return (w.passed() - before) / d.Seconds()
+			}
+			for range idle {
+				w.join(w.start(), 0)
+			}
+			run(2 * time.Minute)
+			busy := w.join(w.start(), 10*l.PerSecond)
+			run(time.Minute)
+			got := run(3 * time.Minute)
+			t.Logf("%g/%g beside %d: %.3f", l.PerSecond, l.Burst, idle, got)
+			if got < 0.6*l.PerSecond {
+				t.Errorf("rate %g, burst %g: %.3f per second pass beside %d idle processes", l.PerSecond, l.Burst, got, idle)
+			}
+			if idle < 2 {
+				continue
+			}
+			w.clients[0].Demand = 10 * l.PerSecond
+			run(time.Minute)
+			first, second := w.clients[0].Passed, busy.Passed
+			got = run(5 * time.Minute)
+			first, second = w.clients[0].Passed-first, busy.Passed-second
+			t.Logf("two ask: %.3f (%v and %v)", got, first, second)
+			if got < ofTwo || first < 0.3*second || second < 0.3*first {
+				t.Errorf("rate %g, burst %g, %d idle: %.3f per second pass when a second one asks: %v and %v", l.PerSecond, l.Burst, idle, got, first, second)
+			}
+			w.kill(1)
+			run(time.Minute)
+			if got = run(4 * time.Minute); got < ofTwo {
+				t.Errorf("rate %g, burst %g, %d idle: %.3f per second pass after the end of one", l.PerSecond, l.Burst, idle, got)
+			}
+		}
+	}
+}
