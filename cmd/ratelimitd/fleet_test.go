@@ -24,14 +24,13 @@ func TestFleet(t *testing.T) {
 	a, b, c := startProcess(t, env, "--rules", rules), startProcess(t, env, "--rules", rules), startProcess(t, env, "--rules", rules)
 	other := startProcess(t, env, "--rules", rulesOf(t, strings.ReplaceAll(usageRules, "5", "6")))
 
-	list := func(t *testing.T, p *servicetest.Process) *caller.Fleet {
-		t.Helper()
+	list := func(p *servicetest.Process) (*caller.Fleet, error) {
 		code, out, stderr := asks(t, "fleet", "-s", p.Debug, "--json")
 		f := new(caller.Fleet)
 		if err := json.Unmarshal([]byte(out), f); code != 0 || stderr != "" || err != nil {
-			t.Fatalf("%d %v: %s%s", code, err, out, stderr)
+			return nil, fmt.Errorf("%d %w: %s%s", code, err, out, stderr)
 		}
-		return f
+		return f, nil
 	}
 	// states counts the processes by what is said of them, such as "live" and "live, other rules".
 	states := func(f *caller.Fleet) string {
@@ -51,10 +50,11 @@ func TestFleet(t *testing.T) {
 	await := func(p *servicetest.Process, want string) {
 		t.Helper()
 		redistest.Eventually(t, want, func(context.Context) error {
-			if got := states(list(t, p)); got != want {
-				return fmt.Errorf("%s", got)
+			f, err := list(p)
+			if err == nil && states(f) != want {
+				err = fmt.Errorf("%s", states(f))
 			}
-			return nil
+			return err
 		})
 	}
 	await(b, "map[live:3 live, other rules:1]")
@@ -65,40 +65,53 @@ func TestFleet(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f := list(t, a)
-	self := f.Processes[1]
-	for _, p := range f.Processes {
-		if p.ID == f.ThisProcess {
-			self = p
-		}
-	}
-	if !f.Shared || f.Error != "" || f.ReadAt.IsZero() || f.More+f.Unreadable != 0 || !f.Processes[0].RulesDiffer {
-		t.Errorf("%+v", f)
-	}
 	_, checksum := get(t, "http://"+a.Debug+"/rlconfig")
-	switch o := self.Overrides; {
-	case self.Rules.Count != 3 || self.Rules.Files != 1 || time.Since(self.Rules.Since) > time.Hour || !strings.Contains(checksum, fmt.Sprint(self.Rules.Checksum)):
-		t.Errorf("rules %+v", self.Rules)
-	case o == nil || o.Source != "redis" || o.Error != "":
-		t.Errorf("overrides %+v", o)
-	case len(self.Redis) != 1 || self.Redis[0].Name != "redis" || self.Redis[0].Connections == 0 || len(self.Redis[0].OpenBreakers) > 0:
-		t.Errorf("redis %+v", self.Redis)
-	case len(self.Caches) != 1 || self.Caches[0].Name != "leases", self.Version != thisBuild().Version, time.Since(self.Started) > time.Hour:
-		t.Errorf("%+v", self)
-	}
+	redistest.Eventually(t, "what a process says of itself", func(context.Context) error {
+		f, err := list(a)
+		if err != nil {
+			return err
+		}
+		if !f.Shared || f.Error != "" || f.ReadAt.IsZero() || f.More+f.Unreadable != 0 || len(f.Processes) != 4 || !f.Processes[0].RulesDiffer {
+			return fmt.Errorf("%+v", f)
+		}
+		self := f.Processes[1]
+		for _, p := range f.Processes {
+			if p.ID == f.ThisProcess {
+				self = p
+			}
+		}
+		switch o := self.Overrides; {
+		case self.Rules.Count != 3 || self.Rules.Files != 1 || time.Since(self.Rules.Since) > time.Hour || !strings.Contains(checksum, fmt.Sprint(self.Rules.Checksum)):
+			return fmt.Errorf("rules %+v", self.Rules)
+		case o == nil || o.Source != "redis" || o.Error != "":
+			return fmt.Errorf("overrides %+v", o)
+		case len(self.Redis) != 1 || self.Redis[0].Name != "redis" || self.Redis[0].Connections == 0 || len(self.Redis[0].OpenBreakers) > 0:
+			return fmt.Errorf("redis %+v", self.Redis)
+		case len(self.Caches) != 1 || self.Caches[0].Name != "leases", self.Version != thisBuild().Version, time.Since(self.Started) > time.Hour:
+			return fmt.Errorf("%+v", self)
+		}
+		return nil
+	})
 	if largest, err := admin.HVals(t.Context(), "p:{fleet}:said").Result(); err != nil || len(largest) != 4 {
 		t.Errorf("%q, %v", largest, err)
 	} else {
 		t.Logf("a process writes %d bytes", len(largest[0]))
 	}
-	code, out, _ := asks(t, "fleet", "-s", a.Debug)
-	if code != 0 || strings.Count(out, "(asked)") != 1 || strings.Count(out, "(differs)") != 1 || !strings.Contains(out, "4 live, 0 stopped, 0 gone\n1 with other rules than most\n") {
-		t.Errorf("%d\n%s", code, out)
-	}
+	redistest.Eventually(t, "the list of all", func(context.Context) error {
+		code, out, stderr := asks(t, "fleet", "-s", a.Debug)
+		if code != 0 || strings.Count(out, "(asked)") != 1 || strings.Count(out, "(differs)") != 1 || !strings.Contains(out, "4 live, 0 stopped, 0 gone\n1 with other rules than most\n") {
+			return fmt.Errorf("%d\n%s%s", code, out, stderr)
+		}
+		return nil
+	})
 
 	// One ends, and one is killed: 20 seconds later by Redis' clock.
 	c.Stop(t)
-	id := list(t, b).ThisProcess
+	beforeItsEnd, err := list(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := beforeItsEnd.ThisProcess
 	b.Kill(t)
 	if err := admin.ZIncrBy(t.Context(), "p:{fleet}:seen", -20_000, id).Err(); err != nil {
 		t.Fatal(err)
@@ -108,14 +121,18 @@ func TestFleet(t *testing.T) {
 	// While Redis is away there is what was last known.
 	r.Kill(t)
 	redistest.Eventually(t, "Redis is away", func(context.Context) error {
-		if f := list(t, a); f.Error == "" || len(f.Processes) != 4 || f.ReadAt.IsZero() {
-			return fmt.Errorf("%+v", f)
+		f, err := list(a)
+		if err == nil && (f.Error == "" || len(f.Processes) != 4 || f.ReadAt.IsZero()) {
+			err = fmt.Errorf("%+v", f)
+		}
+		return err
+	})
+	redistest.Eventually(t, "the list without Redis", func(context.Context) error {
+		if code, out, stderr := asks(t, "fleet", "-s", a.Debug); code != 0 || !strings.Contains(out, "the others as they were ") {
+			return fmt.Errorf("%d\n%s%s", code, out, stderr)
 		}
 		return nil
 	})
-	if code, out, _ := asks(t, "fleet", "-s", a.Debug); code != 0 || !strings.Contains(out, "the others as they were ") {
-		t.Errorf("%d\n%s", code, out)
-	}
 	r.Restart(t)
 	await(other, "map[live, other rules:2]")
 }
