@@ -74,12 +74,13 @@ var imports = map[string][]string{
 	"internal/otlptest":            {},
 	"internal/servicetest":         {"internal/redisconn", "internal/redistest"},
 	"limits":                       {},
+	"client":                       {"limits", "proto/ratelimitd/v1"},
 	"ratelimit":                    {"limits", "internal/backend/...", "internal/config", "internal/descriptor", "internal/limiter", "internal/override/...", "internal/redisconn"},
 	"proto/...":                    {"proto/..."},
 	"proto/ratelimitd/admin/v1":    {},
 	"cmd/ratelimitd":               {"internal/..."},
 	"docs/figures":                 {"internal/descriptor", "internal/backend"},
-	"examples/...":                 {},
+	"examples/...":                 {"client", "limits", "middleware/...", "ratelimit"},
 	"scripts/prose":                {},
 	"scripts/suite":                {},
 	"attack":                       {},
@@ -92,8 +93,8 @@ var imports = map[string][]string{
 // onlyIn lists imports that only some packages may have: an import that begins with the path is allowed in these
 // packages alone.
 var onlyIn = map[string][]string{
-	"google.golang.org/grpc":                  {"internal/server", "internal/transport", "internal/operator", "internal/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "examples/...", "internal/otlptest", "internal/servicetest"},
-	"google.golang.org/protobuf":              {"internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "internal/otlptest"},
+	"google.golang.org/grpc":                  {"client", "internal/server", "internal/transport", "internal/operator", "internal/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "examples/...", "internal/otlptest", "internal/servicetest"},
+	"google.golang.org/protobuf":              {"client", "internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "internal/otlptest"},
 	"github.com/envoyproxy/go-control-plane":  {"internal/server", "internal/config/xds", "cmd/ratelimitd", "attack", "bench/...", "internal/caller", "examples/...", "internal/servicetest"},
 	"net/http":                                {"attack", "bench/...", "internal/events", "internal/server", "internal/transport", "internal/console", "internal/operator", "internal/endpoint", "cmd/ratelimitd", "examples/...", "internal/otlptest", "internal/servicetest", "proto/..."},
 	"connectrpc.com":                          {"internal/operator", "proto/..."},

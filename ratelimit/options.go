@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"context"
 	"log/slog"
 	"time"
 
@@ -69,12 +68,8 @@ type Redis struct {
 	Timeout  time.Duration // longest wait for an answer, if the deadline of the call is not nearer. Default 1 s
 }
 
-// Observer sees decisions, to count or trace them.
-type Observer interface {
-	// Decided is called once for each decision, by the goroutine that asked for it, before it gets its answer. The request and the
-	// decision are valid until Decided returns. err is the error of Decide; then the decision is empty.
-	Decided(ctx context.Context, r *limits.Request, d *limits.Decision, err error, took time.Duration)
-}
+// Observer is limits.Observer: it sees decisions.
+type Observer = limits.Observer
 
 // Request is limits.Request: what is asked for.
 type Request = limits.Request
