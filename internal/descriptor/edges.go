@@ -28,6 +28,7 @@ type edges struct {
 	most    int                   // how many bytes of a value the expressions see
 
 	patterned bool // there are wildcards or expressions
+	valued    bool // some edge has a value; else values need not be hashed
 
 	// Used only while the tree is built: the index of each key in names, and the known patterns and networks.
 	ids   map[string]uint32
@@ -341,6 +342,7 @@ func (e *edges) insert(hash uint64, x edge, child node) *slot {
 	}
 	e.records = append(e.records, x.value...)
 	e.list = append(e.list, x)
+	e.valued = e.valued || x.value != ""
 	return s
 }
 

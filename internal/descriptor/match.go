@@ -52,7 +52,7 @@ func (d *Domain) HasPatterns() bool { return d.edges.patterned }
 // child returns the child of a node for one entry, or noNode.
 func (e *edges) child(parent node, key, value string) node {
 	h := e.hashKey(parent, key)
-	if value != "" {
+	if value != "" && e.valued {
 		if s := e.find(e.hashValue(h, value), parent, key, value); s != nil {
 			return s.child
 		}
