@@ -32,20 +32,41 @@ type HeldShare struct {
 	Expires    time.Time
 }
 
-// Shares returns who holds what in a domain: the buckets with most demand first, at most n of them, and how many there are.
+// copiedAtOnce is how many buckets are copied before assignments go on.
+const copiedAtOnce = 100
+
+// Shares returns who holds what in a domain: the buckets with most demand first, at most n of them, and how many there are. It holds up
+// assignments only while it looks through the buckets and copies a few of them, not while it sorts.
 func (a *Assigner) Shares(_ time.Time, domain string, n int) (all []BucketShares, total int) {
-	type ranked struct {
-		b      *bucket
-		demand float64
+	some := a.ranked(domain)
+	slices.SortFunc(some, func(x, y rankedBucket) int {
+		return cmp.Or(cmp.Compare(y.demand, x.demand), cmp.Compare(x.b.key, y.b.key))
+	})
+	for part := range slices.Chunk(some[:min(n, len(some))], copiedAtOnce) {
+		all = a.appendShares(all, part)
 	}
+	for _, x := range all {
+		slices.SortFunc(x.Held, func(p, q HeldShare) int {
+			return cmp.Or(cmp.Compare(q.Assignment.Rate(), p.Assignment.Rate()), cmp.Compare(p.Client, q.Client), p.Since.Compare(q.Since))
+		})
+	}
+	return all, len(some)
+}
+
+type rankedBucket struct {
+	b      *bucket
+	demand float64
+}
+
+// ranked returns the buckets of a domain that clients have, with their demand.
+func (a *Assigner) ranked(domain string) (some []rankedBucket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var some []ranked
 	for _, b := range a.buckets {
 		if b.domain != domain || b.pool == nil || len(b.subscriptions) == 0 {
 			continue
 		}
-		r := ranked{b: b}
+		r := rankedBucket{b: b}
 		for _, s := range b.subscriptions {
 			if s.member != nil {
 				r.demand += s.member.Demand
@@ -53,13 +74,19 @@ func (a *Assigner) Shares(_ time.Time, domain string, n int) (all []BucketShares
 		}
 		some = append(some, r)
 	}
-	slices.SortFunc(some, func(x, y ranked) int {
-		return cmp.Or(cmp.Compare(y.demand, x.demand), cmp.Compare(x.b.key, y.b.key))
-	})
-	for i := range some[:min(n, len(some))] {
-		all = append(all, some[i].b.shares())
+	return some
+}
+
+// appendShares copies the shares of some buckets, except those that clients have left meanwhile.
+func (a *Assigner) appendShares(all []BucketShares, some []rankedBucket) []BucketShares {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range some {
+		if b := some[i].b; b.pool != nil && len(b.subscriptions) > 0 {
+			all = append(all, b.shares())
+		}
 	}
-	return all, len(some)
+	return all
 }
 
 func (b *bucket) shares() BucketShares {
@@ -77,8 +104,5 @@ func (b *bucket) shares() BucketShares {
 			x.Held = append(x.Held, HeldShare{Client: s.stream.client, Since: m.Since, Demand: m.Demand, Assignment: m.Held, Expires: m.Expires()})
 		}
 	}
-	slices.SortFunc(x.Held, func(p, q HeldShare) int {
-		return cmp.Or(cmp.Compare(q.Assignment.Rate(), p.Assignment.Rate()), cmp.Compare(p.Client, q.Client), p.Since.Compare(q.Since))
-	})
 	return x
 }
