@@ -76,6 +76,9 @@ var imports = map[string][]string{
 	"limits":                       {},
 	"client":                       {"limits", "proto/ratelimitd/v1"},
 	"ratelimit":                    {"limits", "internal/backend/...", "internal/config", "internal/descriptor", "internal/limiter", "internal/override/...", "internal/redisconn"},
+	"internal/address":             {},
+	"internal/admission":           {"limits"},
+	"middleware/httplimit":         {"limits", "internal/address", "internal/admission"},
 	"proto/...":                    {"proto/..."},
 	"proto/ratelimitd/admin/v1":    {},
 	"cmd/ratelimitd":               {"internal/..."},
@@ -96,7 +99,7 @@ var onlyIn = map[string][]string{
 	"google.golang.org/grpc":                  {"client", "internal/server", "internal/transport", "internal/operator", "internal/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "examples/...", "internal/otlptest", "internal/servicetest"},
 	"google.golang.org/protobuf":              {"client", "internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "internal/otlptest"},
 	"github.com/envoyproxy/go-control-plane":  {"internal/server", "internal/config/xds", "cmd/ratelimitd", "attack", "bench/...", "internal/caller", "examples/...", "internal/servicetest"},
-	"net/http":                                {"attack", "bench/...", "internal/events", "internal/server", "internal/transport", "internal/console", "internal/operator", "internal/endpoint", "cmd/ratelimitd", "examples/...", "internal/otlptest", "internal/servicetest", "proto/..."},
+	"net/http":                                {"middleware/httplimit", "attack", "bench/...", "internal/events", "internal/server", "internal/transport", "internal/console", "internal/operator", "internal/endpoint", "cmd/ratelimitd", "examples/...", "internal/otlptest", "internal/servicetest", "proto/..."},
 	"connectrpc.com":                          {"internal/operator", "proto/..."},
 	"gopkg.in/yaml.v3":                        {"internal/yamlform"},
 	"github.com/DataDog":                      {"internal/statsd"},
@@ -117,7 +120,11 @@ var onlyIn = map[string][]string{
 }
 
 // modulesOf lists packages that import only these modules besides the standard library.
-var modulesOf = map[string][]string{"internal/descriptor": {"github.com/gaissmai/bart"}, "limits": {}}
+var modulesOf = map[string][]string{
+	"internal/descriptor":  {"github.com/gaissmai/bart"},
+	"limits":               {},
+	"middleware/httplimit": {module + "limits", module + "internal/address", module + "internal/admission"},
+}
 
 // notUsed lists words that no name may contain: they carry no meaning, or mean something else in this project. Names
 // are split into words at capitals, so Simple does not contain Impl.

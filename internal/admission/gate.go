@@ -1,0 +1,119 @@
+package admission
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/limits"
+)
+
+// endTimeout is how long a commit or a cancel may take. The context of the request may have ended by then, so it does not count.
+const endTimeout = time.Second
+
+// Gate asks a decider. It may be used by any number of goroutines.
+type Gate struct {
+	Decider    limits.Decider
+	Reserver   limits.Reserver // nil: Ask reserves nothing
+	FailClosed bool            // refuse requests without a decision
+	Logger     *slog.Logger    // nil: slog.Default()
+
+	mu       sync.Mutex
+	silent   time.Time // nothing is logged before
+	unlogged int       // failures since the last line
+}
+
+// Ask decides a request, or reserves what it uses, and waits if it is delayed. Without an answer of the decider, the decision has
+// the source limits.FailOpen or limits.FailClosed, and the cause. The error is that of a context that has ended: nobody waits for
+// an answer.
+//
+// A request whose turn comes after its deadline is refused. What it used of the limit is not given back, unless it was reserved.
+func (g *Gate) Ask(ctx context.Context, r *limits.Request) (*limits.Reservation, error) {
+	held, err := g.ask(ctx, r)
+	if err != nil {
+		if ended := ctx.Err(); ended != nil {
+			return nil, ended
+		}
+		g.Failed(ctx, "no decision of a rate limit", err)
+		d := limits.Decision{Allowed: true, Source: limits.FailOpen, Err: err}
+		if g.FailClosed {
+			d.Allowed, d.Source = false, limits.FailClosed
+		}
+		return limits.NewReservation(d, 0, time.Time{}, nil), nil
+	}
+	if !held.Decision.Allowed || held.Decision.Delay <= 0 {
+		return held, nil
+	}
+	err = limits.Sleep(ctx, held.Decision.Delay)
+	if err == nil {
+		return held, nil
+	}
+	g.Cancel(ctx, held)
+	if !errors.Is(err, limits.ErrTooLong) {
+		return nil, err
+	}
+	d := held.Decision
+	d.Allowed, d.RetryAfter, d.Delay = false, d.Delay, 0
+	return limits.NewReservation(d, 0, time.Time{}, nil), nil
+}
+
+func (g *Gate) ask(ctx context.Context, r *limits.Request) (*limits.Reservation, error) {
+	if g.Reserver != nil {
+		return g.Reserver.Reserve(ctx, r, limits.ReserveOptions{})
+	}
+	d, err := g.Decider.Decide(ctx, r)
+	return limits.NewReservation(d, 0, time.Time{}, nil), err
+}
+
+// Wait waits until a request is allowed. Its errors are those of limits.Wait. Without an answer of the decider there is none, unless
+// FailClosed is set.
+func (g *Gate) Wait(ctx context.Context, r *limits.Request) error {
+	_, err := limits.Wait(ctx, g.Decider, r)
+	if err == nil || errors.Is(err, limits.ErrNever) || errors.Is(err, limits.ErrTooLong) {
+		return err
+	}
+	if ended := ctx.Err(); ended != nil {
+		return ended
+	}
+	g.Failed(ctx, "no decision of a rate limit", err)
+	if g.FailClosed {
+		return err
+	}
+	return nil
+}
+
+// Commit charges what a request used.
+func (g *Gate) Commit(ctx context.Context, held *limits.Reservation, used limits.Amount) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	if err := held.Commit(ctx, used); err != nil {
+		g.Failed(ctx, "the cost of a request was not charged", err)
+	}
+}
+
+// Cancel gives back what was reserved for a request that used nothing.
+func (g *Gate) Cancel(ctx context.Context, held *limits.Reservation) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	if err := held.Cancel(ctx); err != nil {
+		g.Failed(ctx, "a reservation was not cancelled", err)
+	}
+}
+
+// Failed logs a failure, at most one a second: when a store is down, every request fails.
+func (g *Gate) Failed(ctx context.Context, message string, err error) {
+	g.mu.Lock()
+	now := time.Now()
+	if now.Before(g.silent) {
+		g.unlogged++
+		g.mu.Unlock()
+		return
+	}
+	unlogged := g.unlogged
+	g.silent, g.unlogged = now.Add(time.Second), 0
+	g.mu.Unlock()
+	cmp.Or(g.Logger, slog.Default()).WarnContext(ctx, message, "error", err, "unlogged", unlogged)
+}

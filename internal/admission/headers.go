@@ -1,0 +1,62 @@
+package admission
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/limits"
+)
+
+// delayHeader is for clients that wait by themselves. Here the middleware waits, and a client must not wait a second time.
+const delayHeader = "X-RateLimit-Delay-Ms"
+
+// Headers returns the headers for the client: those of the decision, or else, if made is set, RateLimit-Limit and so on, made from
+// the status that decided. A refusal always has Retry-After, unless no wait helps or the time is not known.
+func Headers(d *limits.Decision, made bool) []limits.Header {
+	all := make([]limits.Header, 0, len(d.Headers)+4)
+	retryAfter := false
+	for _, h := range d.Headers {
+		if strings.EqualFold(h.Name, delayHeader) {
+			continue
+		}
+		retryAfter = retryAfter || strings.EqualFold(h.Name, "Retry-After")
+		all = append(all, h)
+	}
+	if s := tightest(d); len(all) == 0 && made && s != nil {
+		all = append(all,
+			limits.Header{Name: "RateLimit-Limit", Value: strconv.FormatUint(s.Limit, 10)},
+			limits.Header{Name: "RateLimit-Remaining", Value: strconv.FormatUint(s.Remaining, 10)},
+			limits.Header{Name: "RateLimit-Reset", Value: seconds(s.ResetAfter)})
+	}
+	if !d.Allowed && !retryAfter && d.RetryAfter > 0 {
+		all = append(all, limits.Header{Name: "Retry-After", Value: seconds(d.RetryAfter)})
+	}
+	return all
+}
+
+// tightest returns the status that headers describe: the last one that refused, else the one with the least left. Nil: no limit
+// applies.
+func tightest(d *limits.Decision) *limits.Status {
+	var best *limits.Status
+	for i := range d.Statuses {
+		s := &d.Statuses[i]
+		switch {
+		case s.Limit == 0:
+		case !s.Allowed:
+			best = s
+		case best == nil || best.Allowed && s.Remaining < best.Remaining:
+			best = s
+		}
+	}
+	return best
+}
+
+// seconds returns whole seconds, rounded up.
+func seconds(d time.Duration) string {
+	n := int64(max(d, 0) / time.Second)
+	if d > 0 && d%time.Second > 0 {
+		n++
+	}
+	return strconv.FormatInt(n, 10)
+}

@@ -1,0 +1,38 @@
+package admission
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	firstJitter = 250 * time.Millisecond
+	maxJitter   = 8 * time.Second
+)
+
+// Waits are the waits of one request between its attempts.
+type Waits struct {
+	Attempts int           // that are left
+	Left     time.Duration // the most time to wait from now on, in all
+
+	jitter time.Duration
+}
+
+// Next returns how long to wait before the next attempt: as long as the server says, and a random time more, so that clients
+// that were refused together do not come back together. The random time is below 250 ms at first, and twice as much each time.
+// It returns false if no attempt is left, or if the server says a time that is too long or after the deadline of ctx.
+func (w *Waits) Next(ctx context.Context, after time.Duration) (time.Duration, bool) {
+	left := w.Left
+	if deadline, ok := ctx.Deadline(); ok {
+		left = min(left, time.Until(deadline))
+	}
+	if w.Attempts <= 0 || after > left {
+		return 0, false
+	}
+	w.jitter = min(max(2*w.jitter, firstJitter), maxJitter)
+	wait := after + rand.N(min(w.jitter, left-after+1))
+	w.Attempts--
+	w.Left -= wait
+	return wait, true
+}

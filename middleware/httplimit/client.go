@@ -1,0 +1,184 @@
+package httplimit
+
+import (
+	"cmp"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/admission"
+	"github.com/ratelimitd/ratelimitd/limits"
+)
+
+const (
+	defaultAttempts = 4
+	defaultMaxWait  = 30 * time.Second
+	maxDrained      = 64 << 10 // bytes of a refusal that are read so that its connection can be used again
+)
+
+// Transport is a http.RoundTripper that obeys limits. The zero value serves: it repeats a request that was answered with 429, after the
+// time of Retry-After and a random time more.
+//
+// It repeats only requests whose body can be sent again: without a body, or with GetBody, which http.NewRequest sets for buffers. If it
+// does not repeat a request, it returns the refusal at once: after the last attempt, or if the deadline of the request or MaxWait
+// would pass before the next one.
+type Transport struct {
+	// Base sends the requests. Default http.DefaultTransport.
+	Base http.RoundTripper
+
+	// Attempts is how often a request is sent at most. Default 4.
+	Attempts int
+
+	// MaxWait is the longest time that a request waits for its repetitions, in all. Default 30 s.
+	MaxWait time.Duration
+
+	// Unavailable also repeats requests that were answered with 503 and Retry-After, if their method is idempotent or they have the
+	// header Idempotency-Key.
+	Unavailable bool
+
+	// Decider limits the requests that are sent; nil: they are not limited. A request waits until it is allowed, also before each
+	// repetition. If the wait cannot succeed, the error is limits.ErrTooLong or limits.ErrNever.
+	Decider limits.Decider
+
+	// Domain is the domain of the rules, if there is a Decider.
+	Domain string
+
+	// Descriptors are what is limited, if there is a Decider.
+	Descriptors []Descriptor
+
+	// FailClosed returns the errors of the Decider. Without it the request is sent.
+	FailClosed bool
+
+	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().
+	Logger *slog.Logger
+
+	once sync.Once
+	gate *admission.Gate
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	t.once.Do(t.begin)
+	ctx := r.Context()
+	waits := admission.Waits{Attempts: cmp.Or(t.Attempts, defaultAttempts) - 1, Left: cmp.Or(t.MaxWait, defaultMaxWait)}
+	for {
+		if err := t.wait(r); err != nil {
+			if r.Body != nil {
+				_ = r.Body.Close()
+			}
+			return nil, err
+		}
+		answer, err := t.base().RoundTrip(r)
+		if err != nil || !t.repeats(r, answer) {
+			return answer, err
+		}
+		after, _ := retryAfter(answer.Header)
+		wait, ok := waits.Next(ctx, after)
+		if !ok {
+			return answer, nil
+		}
+		again, err := copyOf(r)
+		if err != nil {
+			return answer, nil //nolint:nilerr // the refusal says more than that its request has no second body
+		}
+		_, _ = io.CopyN(io.Discard, answer.Body, maxDrained)
+		_ = answer.Body.Close()
+		if err := limits.Sleep(ctx, wait); err != nil {
+			if again.Body != nil {
+				_ = again.Body.Close()
+			}
+			return nil, err
+		}
+		r = again
+	}
+}
+
+// CloseIdleConnections is for http.Client.CloseIdleConnections.
+func (t *Transport) CloseIdleConnections() {
+	if c, ok := t.base().(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+func (t *Transport) base() http.RoundTripper {
+	if t.Base == nil {
+		return http.DefaultTransport
+	}
+	return t.Base
+}
+
+func (t *Transport) begin() {
+	if t.Decider != nil {
+		check(t.Domain, t.Descriptors)
+		t.gate = &admission.Gate{Decider: t.Decider, FailClosed: t.FailClosed, Logger: t.Logger}
+	}
+}
+
+// wait waits until the request is allowed.
+func (t *Transport) wait(r *http.Request) error {
+	if t.gate == nil {
+		return nil
+	}
+	q := request(t.Domain, t.Descriptors, r, nil)
+	if q == nil {
+		return nil
+	}
+	return t.gate.Wait(r.Context(), q)
+}
+
+// repeats reports whether a request that has this answer may be sent again.
+func (t *Transport) repeats(r *http.Request, answer *http.Response) bool {
+	if r.Body != nil && r.Body != http.NoBody && r.GetBody == nil {
+		return false
+	}
+	switch answer.StatusCode {
+	case http.StatusTooManyRequests:
+		return true
+	case http.StatusServiceUnavailable:
+		_, said := retryAfter(answer.Header)
+		return t.Unavailable && said && idempotent(r)
+	default:
+		return false
+	}
+}
+
+func idempotent(r *http.Request) bool {
+	switch r.Method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return true
+	default:
+		return r.Header.Get("Idempotency-Key") != ""
+	}
+}
+
+// retryAfter reads Retry-After: seconds, or a date. The date is compared with that of the answer, if it has one, so that it need
+// not be the time of this machine. False: it says nothing.
+func retryAfter(h http.Header) (time.Duration, bool) {
+	text := h.Get("Retry-After")
+	if n, err := strconv.ParseUint(text, 10, 63); err == nil {
+		return time.Duration(min(n, 1<<32)) * time.Second, true
+	}
+	at, err := http.ParseTime(text)
+	if err != nil {
+		return 0, false
+	}
+	now, err := http.ParseTime(h.Get("Date"))
+	if err != nil {
+		now = time.Now()
+	}
+	return max(at.Sub(now), 0), true
+}
+
+// copyOf returns a request to send again.
+func copyOf(r *http.Request) (*http.Request, error) {
+	again := r.Clone(r.Context())
+	if r.GetBody == nil {
+		return again, nil
+	}
+	var err error
+	again.Body, err = r.GetBody()
+	return again, err
+}

@@ -1,0 +1,274 @@
+package httplimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/limits"
+	"github.com/ratelimitd/ratelimitd/middleware/httplimit"
+)
+
+// pipes is a listener without sockets, so that time stands still in tests.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	c, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (p pipes) Close() error   { return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// answer is what a server answers.
+type answer struct {
+	status  int
+	headers http.Header
+}
+
+// refusing runs a test with a server that gives these answers and then 200. It returns the times at which requests came, and their bodies.
+func refusing(t *testing.T, tr *httplimit.Transport, answers []answer, test func(t *testing.T, c *http.Client)) (times []time.Duration, bodies []string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		p := make(pipes)
+		server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			times, bodies = append(times, time.Since(start)), append(bodies, string(body))
+			if len(times) <= len(answers) {
+				a := answers[len(times)-1]
+				for name, v := range a.headers {
+					w.Header()[name] = v
+				}
+				w.WriteHeader(a.status)
+				_, _ = io.WriteString(w, "refused")
+			}
+		})}
+		go func() { _ = server.Serve(p) }()
+		base := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			a, b := net.Pipe()
+			p <- a
+			return b, nil
+		}}
+		tr.Base = base
+		client := &http.Client{Transport: tr}
+		test(t, client)
+		client.CloseIdleConnections()
+		close(p)
+		_ = server.Close()
+	})
+	return times, bodies
+}
+
+func after(text string) http.Header { return http.Header{"Retry-After": {text}} }
+
+// A client repeats a request as late as the server says, and not exactly then.
+func TestRepeats(t *testing.T) {
+	at := time.Date(2000, 1, 1, 0, 0, 8, 0, time.UTC) // synctest begins at the year 2000
+	for _, c := range []struct {
+		name    string
+		headers http.Header
+		from    time.Duration
+	}{
+		{"seconds", after("7"), 7 * time.Second},
+		{"zero", after("0"), 0},
+		{"a date", after(at.Format(http.TimeFormat)), 8 * time.Second},
+		{"the date of a server whose clock is an hour ahead", http.Header{
+			"Retry-After": {at.Add(time.Hour).Format(http.TimeFormat)}, "Date": {at.Add(time.Hour - 3*time.Second).Format(http.TimeFormat)},
+		}, 3 * time.Second},
+		{"a date that is over", after("Fri, 31 Dec 1999 00:00:00 GMT"), 0},
+		{"no header", nil, 0},
+		{"garbage", after("soon"), 0},
+		{"a negative number", after("-5"), 0},
+	} {
+		times, _ := refusing(t, &httplimit.Transport{}, []answer{{429, c.headers}}, func(t *testing.T, client *http.Client) {
+			r, err := client.Get("http://server/")
+			if err != nil || r.StatusCode != http.StatusOK {
+				t.Fatalf("%s: %+v %v", c.name, r, err)
+			}
+			r.Body.Close()
+		})
+		if len(times) != 2 || times[1] < c.from || times[1] >= c.from+250*time.Millisecond {
+			t.Errorf("%s: requests at %v", c.name, times)
+		}
+	}
+}
+
+// Clients that were refused together do not come back together.
+func TestRepetitionsDiffer(t *testing.T) {
+	seen := make(map[time.Duration]bool)
+	for range 50 {
+		times, _ := refusing(t, &httplimit.Transport{}, []answer{{429, after("1")}}, func(t *testing.T, client *http.Client) {
+			r, err := client.Get("http://server/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Body.Close()
+		})
+		seen[times[1].Truncate(time.Millisecond)] = true
+	}
+	if len(seen) < 25 {
+		t.Errorf("%d different times", len(seen))
+	}
+}
+
+// These refusals are returned at once.
+func TestReturnsRefusals(t *testing.T) {
+	body := func(_ *testing.T, r *http.Request) { // a body that cannot be sent again
+		r.Body = io.NopCloser(strings.NewReader("text"))
+	}
+	deadline := func(t *testing.T, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
+		t.Cleanup(cancel)
+		*r = *r.WithContext(ctx)
+	}
+	for _, c := range []struct {
+		name   string
+		tr     *httplimit.Transport
+		answer answer
+		change func(*testing.T, *http.Request)
+	}{
+		{"a body that cannot be sent again", &httplimit.Transport{}, answer{429, after("1")}, body},
+		{"after the deadline", &httplimit.Transport{}, answer{429, after("6")}, deadline},
+		{"more than MaxWait", &httplimit.Transport{}, answer{429, after("31")}, nil},
+		{"far more than MaxWait", &httplimit.Transport{}, answer{429, after("9223372036854775807")}, nil},
+		{"more than the MaxWait that is set", &httplimit.Transport{MaxWait: time.Second}, answer{429, after("2")}, nil},
+		{"one attempt", &httplimit.Transport{Attempts: 1}, answer{429, after("1")}, nil},
+		{"503", &httplimit.Transport{}, answer{503, after("1")}, nil},
+		{"503 without Retry-After", &httplimit.Transport{Unavailable: true}, answer{503, nil}, nil},
+		{"503 to a POST", &httplimit.Transport{Unavailable: true}, answer{503, after("1")}, func(_ *testing.T, r *http.Request) { r.Method = http.MethodPost }},
+		{"500", &httplimit.Transport{Unavailable: true}, answer{500, after("1")}, nil},
+	} {
+		times, _ := refusing(t, c.tr, []answer{c.answer, c.answer}, func(t *testing.T, client *http.Client) {
+			r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://server/", http.NoBody)
+			if c.change != nil {
+				c.change(t, r)
+			}
+			start := time.Now()
+			got, err := client.Do(r)
+			if err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			text, _ := io.ReadAll(got.Body)
+			got.Body.Close()
+			if got.StatusCode != c.answer.status || string(text) != "refused" || time.Since(start) != 0 {
+				t.Errorf("%s: %s %q after %s", c.name, got.Status, text, time.Since(start))
+			}
+		})
+		if len(times) != 1 {
+			t.Errorf("%s: requests at %v", c.name, times)
+		}
+	}
+}
+
+func TestUnavailable(t *testing.T) {
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		times, _ := refusing(t, &httplimit.Transport{Unavailable: true}, []answer{{503, after("2")}}, func(t *testing.T, client *http.Client) {
+			r, _ := http.NewRequestWithContext(t.Context(), method, "http://server/", strings.NewReader("x"))
+			r.Header.Set("Idempotency-Key", "1")
+			got, err := client.Do(r)
+			if err != nil || got.StatusCode != http.StatusOK {
+				t.Fatalf("%+v %v", got, err)
+			}
+			got.Body.Close()
+		})
+		if len(times) != 2 || times[1] < 2*time.Second {
+			t.Errorf("%s: requests at %v", method, times)
+		}
+	}
+}
+
+// A body is sent again, as often as is allowed.
+func TestSendsBodyAgain(t *testing.T) {
+	refusals := []answer{{429, after("1")}, {429, after("1")}, {429, nil}, {429, nil}}
+	times, bodies := refusing(t, &httplimit.Transport{}, refusals, func(t *testing.T, client *http.Client) {
+		r, err := client.Post("http://server/", "text/plain", strings.NewReader("text"))
+		if err != nil || r.StatusCode != http.StatusTooManyRequests {
+			t.Fatalf("%+v %v", r, err)
+		}
+		r.Body.Close()
+	})
+	if len(times) != 4 || fmt.Sprint(bodies) != "[text text text text]" {
+		t.Errorf("requests at %v with %q", times, bodies)
+	}
+}
+
+// Whoever cancels a request that waits gets the error at once.
+func TestCancelled(t *testing.T) {
+	times, _ := refusing(t, &httplimit.Transport{}, []answer{{429, after("20")}}, func(t *testing.T, client *http.Client) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		r, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://server/", http.NoBody)
+		start := time.Now()
+		if _, err := client.Do(r); !errors.Is(err, context.Canceled) || time.Since(start) != time.Second {
+			t.Errorf("%v after %s", err, time.Since(start))
+		}
+	})
+	if len(times) != 1 {
+		t.Errorf("requests at %v", times)
+	}
+}
+
+// script gives one answer after the other, and then the last one again.
+type script struct {
+	answers []limits.Decision
+	asked   int
+}
+
+func (s *script) Decide(context.Context, *limits.Request) (limits.Decision, error) {
+	d := s.answers[min(s.asked, len(s.answers)-1)]
+	s.asked++
+	if d.Err != nil {
+		return limits.Decision{}, d.Err
+	}
+	return d, nil
+}
+
+func TestLimitsWhatItSends(t *testing.T) {
+	to := []httplimit.Descriptor{{httplimit.Host("to")}}
+	d := &script{answers: []limits.Decision{{RetryAfter: 2 * time.Second}, {Allowed: true}, {RetryAfter: 3 * time.Second}, {Allowed: true, Delay: time.Second}}}
+	times, _ := refusing(t, &httplimit.Transport{Decider: d, Domain: "out", Descriptors: to}, []answer{{429, after("1")}}, func(t *testing.T, client *http.Client) {
+		r, err := client.Get("http://server/")
+		if err != nil || r.StatusCode != http.StatusOK {
+			t.Fatalf("%+v %v", r, err)
+		}
+		r.Body.Close()
+	})
+	if len(times) != 2 || times[0] < 2*time.Second || times[0] > 2100*time.Millisecond || times[1]-times[0] < 5*time.Second || times[1]-times[0] > 5500*time.Millisecond {
+		t.Errorf("requests at %v", times)
+	}
+	for _, c := range []struct {
+		answer limits.Decision
+		closed bool
+		want   error
+	}{
+		{limits.Decision{RetryAfter: limits.Never}, false, limits.ErrNever},
+		{limits.Decision{RetryAfter: time.Minute}, false, limits.ErrTooLong},
+		{limits.Decision{Err: io.ErrUnexpectedEOF}, true, io.ErrUnexpectedEOF},
+		{limits.Decision{Err: io.ErrUnexpectedEOF}, false, nil},
+	} {
+		tr := &httplimit.Transport{Decider: &script{answers: []limits.Decision{c.answer}}, Domain: "out", Descriptors: to, FailClosed: c.closed, Logger: quiet}
+		times, _ := refusing(t, tr, nil, func(t *testing.T, client *http.Client) {
+			client.Timeout = 10 * time.Second
+			r, err := client.Post("http://server/", "text/plain", strings.NewReader("text"))
+			if !errors.Is(err, c.want) {
+				t.Errorf("%v, want %v", err, c.want)
+			}
+			if err == nil {
+				r.Body.Close()
+			}
+		})
+		if sent := len(times) > 0; sent != (c.want == nil) {
+			t.Errorf("%v: requests at %v", c.want, times)
+		}
+	}
+}

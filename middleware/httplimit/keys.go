@@ -1,0 +1,168 @@
+package httplimit
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/ratelimitd/ratelimitd/internal/address"
+	"github.com/ratelimitd/ratelimitd/internal/admission"
+	"github.com/ratelimitd/ratelimitd/limits"
+)
+
+// Descriptor is what one descriptor of a limits.Request is made of: one key for each level of the rule.
+type Descriptor []Key
+
+// Key makes one entry of a descriptor: a key of the rules, and a value from the request.
+type Key struct {
+	key   string
+	value func(r *http.Request, m mux) (string, bool)
+	or    string
+	hash  bool
+}
+
+// mux knows the pattern of a request before it is served.
+type mux interface {
+	Handler(r *http.Request) (h http.Handler, pattern string)
+}
+
+// Or returns the same key with a value for requests that have none.
+func (k Key) Or(value string) Key {
+	k.or = value
+	return k
+}
+
+// Hashed returns the same key with hashes as values. Use it for secrets, such as API keys: values are part of the keys in Redis, and
+// show in logs and in the console.
+func (k Key) Hashed() Key {
+	k.hash = true
+	return k
+}
+
+// Header takes the value of a header. If a request has several lines of it, the first one counts, as for http.Header.Get.
+func Header(name, key string) Key {
+	return Func(key, func(r *http.Request) (string, bool) { return r.Header.Get(name), true })
+}
+
+// Method takes the method.
+func Method(key string) Key {
+	return Func(key, func(r *http.Request) (string, bool) { return r.Method, true })
+}
+
+// Host takes the host that a request is for, in lower case and without port. On a server the client chooses it.
+func Host(key string) Key {
+	return Func(key, func(r *http.Request) (string, bool) {
+		host := r.Host
+		if host == "" {
+			host = r.URL.Host
+		}
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		return strings.ToLower(host), true
+	})
+}
+
+// Path takes the path as the handler sees it, without query. The client chooses it, also another path with the same meaning, such as
+// one with a slash more. Use Pattern if there is a http.ServeMux.
+func Path(key string) Key {
+	return Func(key, func(r *http.Request) (string, bool) { return r.URL.Path, true })
+}
+
+// Pattern takes the pattern that the request matches, such as "GET /users/{id}". Options.Mux knows it, or the next handler if that is
+// a http.ServeMux, or else the ServeMux that called the middleware. Requests that match no pattern have no value.
+func Pattern(key string) Key {
+	return Key{key: key, value: func(r *http.Request, m mux) (string, bool) {
+		if m != nil && r.Method != http.MethodConnect { // for CONNECT, a ServeMux may give the path that the client chose
+			if _, pattern := m.Handler(r); pattern != "" {
+				return pattern, true
+			}
+		}
+		return r.Pattern, true
+	}}
+}
+
+// RemoteAddress takes the address of the client. Without trusted networks it is the peer of the connection. If the peer is in a
+// trusted network, it is a proxy: then X-Forwarded-For is read from its end, and the first address that is not in a trusted network is
+// the client's. What comes before, a client may have written itself. If an element is no address, the client is the last trusted
+// proxy.
+//
+// List only networks of proxies that append to X-Forwarded-For. A peer on a unix socket is trusted if any network is. An
+// IPv6 client has a whole network of addresses: use group: ipv6/64 in the rule.
+func RemoteAddress(key string, trusted ...netip.Prefix) Key {
+	return Func(key, func(r *http.Request) (string, bool) {
+		a, ok := address.Client(r.RemoteAddr, r.Header["X-Forwarded-For"], trusted)
+		return a.String(), ok
+	})
+}
+
+// ForwardedAddress is RemoteAddress for proxies that append to the header Forwarded (RFC 7239). It does not read X-Forwarded-For,
+// because a proxy that writes one of them may let through the other as a client wrote it.
+func ForwardedAddress(key string, trusted ...netip.Prefix) Key {
+	return Func(key, func(r *http.Request) (string, bool) {
+		a, ok := address.Forwarded(r.RemoteAddr, r.Header["Forwarded"], trusted)
+		return a.String(), ok
+	})
+}
+
+// Func takes what a function returns, such as a claim of a token that an earlier handler verified. False: there is no value.
+func Func(key string, value func(*http.Request) (string, bool)) Key {
+	return Key{key: key, value: func(r *http.Request, _ mux) (string, bool) { return value(r) }}
+}
+
+// request makes a request to a decider. Nil: no descriptor has all its values.
+func request(domain string, descriptors []Descriptor, r *http.Request, m mux) *limits.Request {
+	var q *limits.Request
+	for _, keys := range descriptors {
+		entries := make([]limits.Entry, 0, len(keys))
+		for i := range keys {
+			v, ok := keys[i].of(r, m)
+			if !ok {
+				break
+			}
+			entries = append(entries, limits.Entry{Key: keys[i].key, Value: v})
+		}
+		if len(entries) < len(keys) {
+			continue
+		}
+		if q == nil {
+			q = &limits.Request{Domain: domain, Descriptors: make([]limits.Descriptor, 0, len(descriptors))}
+		}
+		q.Descriptors = append(q.Descriptors, limits.Descriptor{Entries: entries})
+	}
+	return q
+}
+
+// of returns the value of a request.
+func (k *Key) of(r *http.Request, m mux) (string, bool) {
+	v, ok := k.value(r, m)
+	switch {
+	case !ok || v == "":
+		return k.or, k.or != ""
+	case k.hash:
+		return admission.Hash(v), true
+	default:
+		return admission.Value(v), true
+	}
+}
+
+// check panics if descriptors cannot be used.
+func check(domain string, descriptors []Descriptor) {
+	if domain == "" {
+		panic("httplimit: Domain is empty")
+	}
+	if len(descriptors) == 0 {
+		panic("httplimit: there are no Descriptors")
+	}
+	for _, keys := range descriptors {
+		if len(keys) == 0 {
+			panic("httplimit: a Descriptor has no keys")
+		}
+		for i := range keys {
+			if keys[i].value == nil {
+				panic("httplimit: a Key is empty: make it with Header, Func or another function")
+			}
+		}
+	}
+}

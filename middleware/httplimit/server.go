@@ -1,0 +1,197 @@
+package httplimit
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+
+	"github.com/ratelimitd/ratelimitd/internal/admission"
+	"github.com/ratelimitd/ratelimitd/limits"
+)
+
+// Options are the settings of New. Domain and Descriptors are required.
+type Options struct {
+	// Domain is the domain of the rules.
+	Domain string
+
+	// Descriptors are what is limited. A request passes if all of them have room.
+	Descriptors []Descriptor
+
+	// Mux knows the patterns of requests: see Pattern. Default: the next handler, if it is a *http.ServeMux.
+	Mux *http.ServeMux
+
+	// Cost is what a request uses; nil: one hit.
+	Cost func(*http.Request) limits.Amount
+
+	// Actual is what a request has used, when the handler has returned: status is 200 if the handler set none, and bytes is the size of
+	// the body that it wrote. A handler can pass on what it knows in a value that the request's context points to. With Actual, Cost is
+	// reserved before; the Decider must be a limits.Reserver.
+	Actual func(r *http.Request, status int, bytes int64) limits.Amount
+
+	// Headers adds RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to all responses; without it, only refusals have them.
+	// If the rules say which headers clients get, these are added instead, always.
+	Headers bool
+
+	// Refused answers a request that is refused. The headers are set; it writes status and body. d.Source is limits.FailClosed
+	// if there is no decision. Default: 429, or 503 without a decision, and a short text.
+	Refused func(w http.ResponseWriter, r *http.Request, d limits.Decision)
+
+	// FailClosed refuses requests if the Decider returns an error. Without it they pass.
+	FailClosed bool
+
+	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// New returns middleware that lets the requests through to the next handler that d allows. If the rules delay a request, it waits
+// before it calls the next handler, as long as the context of the request lasts.
+//
+// New panics if the options cannot be used.
+func New(d limits.Decider, o Options) func(http.Handler) http.Handler {
+	check(o.Domain, o.Descriptors)
+	gate := &admission.Gate{Decider: d, FailClosed: o.FailClosed, Logger: o.Logger}
+	if o.Actual != nil {
+		var ok bool
+		if gate.Reserver, ok = d.(limits.Reserver); !ok {
+			panic("httplimit: Options.Actual needs a Decider that is a limits.Reserver")
+		}
+	}
+	if o.Refused == nil {
+		o.Refused = refused
+	}
+	return func(next http.Handler) http.Handler {
+		h := &handler{options: o, gate: gate, next: next}
+		if o.Mux != nil {
+			h.mux = o.Mux
+		} else if m, ok := next.(*http.ServeMux); ok {
+			h.mux = m
+		}
+		return h
+	}
+}
+
+type handler struct {
+	options Options
+	gate    *admission.Gate
+	next    http.Handler
+	mux     mux // nil: not known
+}
+
+// ServeHTTP implements http.Handler.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	q := request(h.options.Domain, h.options.Descriptors, r, h.mux)
+	if q == nil {
+		h.next.ServeHTTP(w, r)
+		return
+	}
+	if h.options.Cost != nil {
+		q.Amount = h.options.Cost(r)
+	}
+	held, err := h.gate.Ask(r.Context(), q)
+	if err != nil {
+		// The client has gone, or a deadline that an earlier handler set has passed.
+		http.Error(w, "the request ended before the rate limit was checked", http.StatusServiceUnavailable)
+		return
+	}
+	d := &held.Decision
+	for _, x := range admission.Headers(d, h.options.Headers || !d.Allowed) {
+		w.Header().Add(x.Name, x.Value)
+	}
+	switch {
+	case !d.Allowed:
+		h.options.Refused(w, r, *d)
+	case h.options.Actual == nil:
+		h.next.ServeHTTP(w, r)
+	default:
+		h.charge(w, r, held)
+	}
+}
+
+// charge calls the next handler and charges what the request used.
+func (h *handler) charge(w http.ResponseWriter, r *http.Request, held *limits.Reservation) {
+	m := &measured{ResponseWriter: w}
+	returned := false
+	defer func() {
+		// A response that a panic ends, such as one of a proxy whose client went away, is charged like others: or else clients
+		// would get what they have read for nothing.
+		if !returned && m.status == 0 {
+			h.gate.Cancel(r.Context(), held)
+			return
+		}
+		status := m.status
+		if status == 0 {
+			status = http.StatusOK
+		}
+		h.gate.Commit(r.Context(), held, h.options.Actual(r, status, m.bytes))
+	}()
+	h.next.ServeHTTP(m.asUsed(), r)
+	returned = true
+}
+
+func refused(w http.ResponseWriter, _ *http.Request, d limits.Decision) {
+	if d.Source == limits.FailClosed {
+		http.Error(w, "the rate limit cannot be checked", http.StatusServiceUnavailable)
+		return
+	}
+	http.Error(w, "too many requests", http.StatusTooManyRequests)
+}
+
+// measured is a response whose status and size are known afterwards.
+type measured struct {
+	http.ResponseWriter
+	status int
+	bytes  int64
+}
+
+// asUsed returns the response with the methods that handlers ask for. Only HTTP/1 has Hijack.
+func (m *measured) asUsed() http.ResponseWriter {
+	if h, ok := m.ResponseWriter.(http.Hijacker); ok {
+		return struct {
+			*measured
+			http.Hijacker
+		}{m, h}
+	}
+	return m
+}
+
+// Unwrap is for http.ResponseController.
+func (m *measured) Unwrap() http.ResponseWriter { return m.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (m *measured) WriteHeader(status int) {
+	if m.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
+		m.status = status
+	}
+	m.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (m *measured) Write(b []byte) (int, error) {
+	m.begun()
+	n, err := m.ResponseWriter.Write(b)
+	m.bytes += int64(n)
+	return n, err
+}
+
+// ReadFrom implements io.ReaderFrom, so that files are sent without copies.
+func (m *measured) ReadFrom(from io.Reader) (int64, error) {
+	m.begun()
+	n, err := io.Copy(m.ResponseWriter, from)
+	m.bytes += n
+	return n, err
+}
+
+// FlushError is for http.ResponseController.
+func (m *measured) FlushError() error {
+	m.begun()
+	return http.NewResponseController(m.ResponseWriter).Flush()
+}
+
+// Flush implements http.Flusher.
+func (m *measured) Flush() { _ = m.FlushError() }
+
+func (m *measured) begun() {
+	if m.status == 0 {
+		m.status = http.StatusOK
+	}
+}

@@ -1,0 +1,523 @@
+package httplimit_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/limits"
+	"github.com/ratelimitd/ratelimitd/middleware/httplimit"
+	"github.com/ratelimitd/ratelimitd/ratelimit"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// open returns a limiter with these rules.
+func open(t *testing.T, rules string) *ratelimit.Limiter {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "api.yaml"), []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := ratelimit.Open(ratelimit.Options{Rules: dir, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+const rules = `
+domain: api
+descriptors:
+  - key: customer
+    rate_limit: {unit: year, requests_per_unit: 2}
+    descriptors:
+      - key: route
+        value: GET /search/{what}
+        rate_limit: {unit: year, requests_per_unit: 1}
+  - key: address
+    rate_limit: {unit: year, requests_per_unit: 1}
+  - key: tokens
+    rate_limit: {unit: year, requests_per_unit: 100}
+    reservations: {ttl: 1m}
+`
+
+// asked keeps the requests to a decider, and what it answers.
+type asked struct {
+	answer limits.Decision
+	err    error
+
+	mu       sync.Mutex
+	requests []*limits.Request
+}
+
+func (a *asked) Decide(_ context.Context, r *limits.Request) (limits.Decision, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.requests = append(a.requests, r)
+	return a.answer, a.err
+}
+
+// entries returns the descriptors of the last request as text, or "none".
+func (a *asked) entries() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.requests) == 0 {
+		return "none"
+	}
+	var all []string
+	for _, d := range a.requests[len(a.requests)-1].Descriptors {
+		all = append(all, fmt.Sprint(d.Entries))
+	}
+	a.requests = nil
+	return strings.Join(all, " ")
+}
+
+func hello(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }
+
+// get sends a request with headers, given as pairs, and returns the answer with its body.
+func get(t *testing.T, url string, headers ...string) (*http.Response, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Add(headers[i], headers[i+1])
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer, string(body)
+}
+
+func serve(t *testing.T, h http.Handler) string {
+	t.Helper()
+	s := httptest.NewUnstartedServer(h)
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	s.Start()
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+var byCustomer = []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "customer")}}
+
+func TestRefusal(t *testing.T) {
+	limit := httplimit.New(open(t, rules), httplimit.Options{Domain: "api", Descriptors: byCustomer})
+	url := serve(t, limit(http.HandlerFunc(hello)))
+	for range 2 {
+		answer, body := get(t, url, "X-Api-Key", "ann")
+		if answer.StatusCode != http.StatusOK || body != "hello" || answer.Header.Get("RateLimit-Limit") != "" {
+			t.Fatalf("%s %q %v", answer.Status, body, answer.Header)
+		}
+	}
+	answer, body := get(t, url, "X-Api-Key", "ann")
+	if answer.StatusCode != http.StatusTooManyRequests || body != "too many requests\n" {
+		t.Errorf("%s %q", answer.Status, body)
+	}
+	for _, name := range []string{"Retry-After", "RateLimit-Reset"} {
+		if wait, err := time.ParseDuration(answer.Header.Get(name) + "s"); err != nil || wait <= 0 || wait > 366*24*time.Hour {
+			t.Errorf("%s: %q", name, answer.Header.Get(name))
+		}
+	}
+	if answer.Header.Get("RateLimit-Limit") != "2" || answer.Header.Get("RateLimit-Remaining") != "0" {
+		t.Errorf("%v", answer.Header)
+	}
+	if answer, _ := get(t, url, "X-Api-Key", "bob"); answer.StatusCode != http.StatusOK {
+		t.Errorf("another customer: %s", answer.Status)
+	}
+}
+
+func TestHeadersOfAllowedRequests(t *testing.T) {
+	limit := httplimit.New(open(t, rules), httplimit.Options{Domain: "api", Descriptors: byCustomer, Headers: true})
+	answer, _ := get(t, serve(t, limit(http.HandlerFunc(hello))), "X-Api-Key", "ann")
+	if answer.Header.Get("RateLimit-Limit") != "2" || answer.Header.Get("RateLimit-Remaining") != "1" {
+		t.Errorf("%v", answer.Header)
+	}
+	limit = httplimit.New(open(t, "headers: [ietf]\n"+rules), httplimit.Options{Domain: "api", Descriptors: byCustomer})
+	url := serve(t, limit(http.HandlerFunc(hello)))
+	for range 3 {
+		answer, _ = get(t, url, "X-Api-Key", "ann")
+		if answer.Header.Get("RateLimit-Policy") != `"year";q=2;w=31536000` || answer.Header.Get("RateLimit-Limit") != "" {
+			t.Errorf("%v", answer.Header)
+		}
+	}
+	if answer.StatusCode != http.StatusTooManyRequests || answer.Header.Get("Retry-After") == "" {
+		t.Errorf("%s %v", answer.Status, answer.Header)
+	}
+}
+
+// A request larger than its limit gets no time at which to come back.
+func TestNever(t *testing.T) {
+	limit := httplimit.New(open(t, rules), httplimit.Options{
+		Domain: "api", Descriptors: byCustomer, Cost: func(*http.Request) limits.Amount { return limits.Amount{Hits: 3} },
+	})
+	answer, _ := get(t, serve(t, limit(http.HandlerFunc(hello))), "X-Api-Key", "ann")
+	if answer.StatusCode != http.StatusTooManyRequests || answer.Header["Retry-After"] != nil {
+		t.Errorf("%s %v", answer.Status, answer.Header)
+	}
+}
+
+func TestKeys(t *testing.T) {
+	claim := func(r *http.Request) (string, bool) { return "ann", r.Header.Get("Authorization") != "" }
+	long := strings.Repeat("x", 1000)
+	for _, c := range []struct {
+		name    string
+		keys    []httplimit.Descriptor
+		path    string
+		headers []string
+		want    string
+	}{
+		{"a header", byCustomer, "/", []string{"X-Api-Key", "ann"}, "[{customer ann}]"},
+		{"several lines", byCustomer, "/", []string{"X-Api-Key", "ann", "X-Api-Key", "bob"}, "[{customer ann}]"},
+		{"a missing header", byCustomer, "/", nil, "none"},
+		{"an empty header", byCustomer, "/", []string{"X-Api-Key", ""}, "none"},
+		{"a value for a missing one", []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "customer").Or("nobody")}}, "/", nil, "[{customer nobody}]"},
+		{"one of two descriptors", []httplimit.Descriptor{byCustomer[0], {httplimit.Method("method")}}, "/", nil, "[{method GET}]"},
+		{"two descriptors", []httplimit.Descriptor{byCustomer[0], {httplimit.Method("method")}}, "/", []string{"X-Api-Key", "ann"}, "[{customer ann}] [{method GET}]"},
+		{"one of two keys", []httplimit.Descriptor{{httplimit.Method("method"), httplimit.Header("X-Api-Key", "customer")}}, "/", nil, "none"},
+		{"a path", []httplimit.Descriptor{{httplimit.Path("path")}}, "/a%20b/c?d=e", nil, "[{path /a b/c}]"},
+		{"a function", []httplimit.Descriptor{{httplimit.Func("sub", claim)}}, "/", []string{"Authorization", "Bearer x"}, "[{sub ann}]"},
+		{"a function without a value", []httplimit.Descriptor{{httplimit.Func("sub", claim)}}, "/", nil, "none"},
+		{"a secret", []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "customer").Hashed().Or("nobody")}}, "/", []string{"X-Api-Key", "s3cret"}, "[{customer sha256:HsHCa1DV08WNlYMYGvgHZlX-}]"},
+		{"no secret", []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "customer").Hashed().Or("nobody")}}, "/", nil, "[{customer nobody}]"},
+		{"a long value", byCustomer, "/", []string{"X-Api-Key", long}, "[{customer sha256:RPg1RJSlugO6F5Ko0-nFNMR6}]"},
+		{"not UTF-8", byCustomer, "/", []string{"X-Api-Key", "a\xff"}, "[{customer sha256:jdBrWra1lCV-QbfY3UQKQGLt}]"},
+		{"the address of the peer", []httplimit.Descriptor{{httplimit.RemoteAddress("address")}}, "/", []string{"X-Forwarded-For", "192.0.2.1"}, "[{address 127.0.0.1}]"},
+		{"the address behind a proxy", []httplimit.Descriptor{{httplimit.RemoteAddress("address", netip.MustParsePrefix("127.0.0.0/8"))}}, "/",
+			[]string{"X-Forwarded-For", "203.0.113.9", "X-Forwarded-For", "198.51.100.7, 127.0.0.3", "Forwarded", "for=203.0.113.9"}, "[{address 198.51.100.7}]"},
+		{"Forwarded", []httplimit.Descriptor{{httplimit.ForwardedAddress("address", netip.MustParsePrefix("127.0.0.0/8"))}}, "/",
+			[]string{"X-Forwarded-For", "203.0.113.9", "Forwarded", `for=203.0.113.9, for="[2001:db8::7]:80"`}, "[{address 2001:db8::7}]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := &asked{answer: limits.Decision{Allowed: true}}
+			url := serve(t, httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: c.keys})(http.HandlerFunc(hello)))
+			if answer, _ := get(t, url+c.path, c.headers...); answer.StatusCode != http.StatusOK {
+				t.Error(answer.Status)
+			}
+			if got := a.entries(); got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestHost(t *testing.T) {
+	a := &asked{answer: limits.Decision{Allowed: true}}
+	h := httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: []httplimit.Descriptor{{httplimit.Host("host")}}})(http.HandlerFunc(hello))
+	for host, want := range map[string]string{"Shop.Example:8080": "shop.example", "shop.example": "shop.example", "[2001:db8::1]:80": "2001:db8::1"} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
+		r.Host = host
+		h.ServeHTTP(httptest.NewRecorder(), r)
+		if got := a.entries(); got != "[{host "+want+"}]" {
+			t.Errorf("%s: %s", host, got)
+		}
+	}
+}
+
+// A client cannot have more than its limit by writing other addresses into X-Forwarded-For.
+func TestSpoofedAddress(t *testing.T) {
+	for _, trusted := range [][]netip.Prefix{nil, {netip.MustParsePrefix("127.0.0.0/8")}} {
+		limit := httplimit.New(open(t, rules), httplimit.Options{Domain: "api", Descriptors: []httplimit.Descriptor{{httplimit.RemoteAddress("address", trusted...)}}})
+		url := serve(t, limit(http.HandlerFunc(hello)))
+		passed := 0
+		for i := range 10 {
+			// The client writes the first address; a trusted proxy appends the second.
+			answer, _ := get(t, url, "X-Forwarded-For", fmt.Sprintf("203.0.113.%d, 198.51.100.7", i))
+			if answer.StatusCode == http.StatusOK {
+				passed++
+			}
+		}
+		if passed != 1 {
+			t.Errorf("%d requests passed a limit of 1, with %v trusted", passed, trusted)
+		}
+	}
+}
+
+func TestPattern(t *testing.T) {
+	a := &asked{answer: limits.Decision{Allowed: true}}
+	keys := []httplimit.Descriptor{{httplimit.Pattern("route").Or("no route")}}
+	limit := httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: keys})
+	routes := func(h http.Handler) *http.ServeMux {
+		m := http.NewServeMux()
+		m.Handle("GET /search/{what}", h)
+		m.Handle("/users/", h)
+		return m
+	}
+	plain := routes(http.HandlerFunc(hello))
+	between := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { plain.ServeHTTP(w, r) })
+	nested := http.NewServeMux()
+	nested.Handle("/", limit(plain))
+	for name, h := range map[string]http.Handler{
+		"in front of the mux": limit(plain),
+		"behind the mux":      routes(limit(http.HandlerFunc(hello))),
+		"in front of another": httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: keys, Mux: plain})(between),
+		"between two":         nested,
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := serve(t, h)
+			get(t, url+"/search/shoes?q=1")
+			if got := a.entries(); got != "[{route GET /search/{what}}]" {
+				t.Error(got)
+			}
+			get(t, url+"/users/7")
+			if got := a.entries(); got != "[{route /users/}]" {
+				t.Error(got)
+			}
+			get(t, url+"/nothing/here")
+			switch got := a.entries(); name {
+			case "behind the mux":
+				if got != "none" {
+					t.Error(got)
+				}
+			case "between two":
+				if got != "[{route /}]" {
+					t.Error(got)
+				}
+			default:
+				if got != "[{route no route}]" {
+					t.Error(got)
+				}
+			}
+		})
+	}
+}
+
+func TestNoDecision(t *testing.T) {
+	var log bytes.Buffer
+	a := &asked{err: errors.New("no Redis")}
+	o := httplimit.Options{Domain: "api", Descriptors: byCustomer, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	if answer, body := get(t, serve(t, httplimit.New(a, o)(http.HandlerFunc(hello))), "X-Api-Key", "ann"); answer.StatusCode != http.StatusOK || body != "hello" {
+		t.Errorf("%s %q", answer.Status, body)
+	}
+	if !strings.Contains(log.String(), "no Redis") {
+		t.Errorf("log: %s", log.String())
+	}
+	o.FailClosed = true
+	answer, body := get(t, serve(t, httplimit.New(a, o)(http.HandlerFunc(hello))), "X-Api-Key", "ann")
+	if answer.StatusCode != http.StatusServiceUnavailable || strings.Contains(body, "Redis") || answer.Header["Retry-After"] != nil {
+		t.Errorf("%s %q %v", answer.Status, body, answer.Header)
+	}
+}
+
+func TestOwnRefusal(t *testing.T) {
+	a := &asked{answer: limits.Decision{RetryAfter: 1500 * time.Millisecond}}
+	limit := httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: byCustomer, Refused: func(w http.ResponseWriter, _ *http.Request, d limits.Decision) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusTooManyRequests)
+		_, _ = fmt.Fprintf(w, `{"title": "too many requests", "status": 429, "detail": "come back in %s"}`, d.RetryAfter)
+	}})
+	answer, body := get(t, serve(t, limit(http.HandlerFunc(hello))), "X-Api-Key", "ann")
+	if answer.StatusCode != http.StatusTooManyRequests || answer.Header.Get("Retry-After") != "2" || !strings.Contains(body, "1.5s") || answer.Header.Get("Content-Type") != "application/problem+json" {
+		t.Errorf("%s %v %s", answer.Status, answer.Header, body)
+	}
+}
+
+// A delayed request waits, and is refused at once if its turn comes after its deadline.
+func TestDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &asked{answer: limits.Decision{Allowed: true, Delay: 2 * time.Second, Headers: []limits.Header{{Name: "x-ratelimit-delay-ms", Value: "2000"}}}}
+		h := httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: byCustomer})(http.HandlerFunc(hello))
+		ask := func(ctx context.Context) *httptest.ResponseRecorder {
+			r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody)
+			r.Header.Set("X-Api-Key", "ann")
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			return w
+		}
+		start := time.Now()
+		if w := ask(t.Context()); w.Code != 200 || time.Since(start) != 2*time.Second || w.Header().Get("X-RateLimit-Delay-Ms") != "" {
+			t.Errorf("%d after %s, %v", w.Code, time.Since(start), w.Header())
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start = time.Now()
+		if w := ask(ctx); w.Code != 429 || time.Since(start) != 0 || w.Header().Get("Retry-After") != "2" {
+			t.Errorf("%d after %s, %v", w.Code, time.Since(start), w.Header())
+		}
+		ctx, cancel = context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if w := ask(ctx); w.Code != 503 || w.Body.String() == "hello" {
+			t.Errorf("a client that went away: %d %s", w.Code, w.Body)
+		}
+	})
+}
+
+// left returns what is left of the tokens.
+func left(t *testing.T, l *ratelimit.Limiter) uint64 {
+	t.Helper()
+	r := limits.New("api", "tokens", "ann")
+	r.Amount.Peek = true
+	d, err := l.Decide(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.Statuses[0].Remaining
+}
+
+// While a request runs, what it may use is reserved. Then what it used is charged.
+func TestActualCost(t *testing.T) {
+	l := open(t, rules)
+	limit := httplimit.New(l, httplimit.Options{
+		Domain:      "api",
+		Descriptors: []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "tokens")}},
+		Cost:        func(*http.Request) limits.Amount { return limits.Amount{Hits: 50} },
+		Actual: func(_ *http.Request, status int, bytes int64) limits.Amount {
+			if status >= 500 {
+				return limits.Amount{}
+			}
+			return limits.Amount{Hits: uint64(bytes)}
+		},
+	})
+	url := serve(t, limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n := left(t, l); n > 50 {
+			t.Errorf("%s: while it runs, %d tokens are left", r.URL.Path, n)
+		}
+		switch r.URL.Path {
+		case "/write":
+			_, _ = io.WriteString(w, "12345")
+		case "/nothing":
+		case "/error":
+			http.Error(w, "broken", http.StatusInternalServerError)
+		case "/panic":
+			panic("broken")
+		case "/abort": // as httputil.ReverseProxy does when its client goes away
+			_, _ = io.WriteString(w, "1234567")
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		case "/stream":
+			for range 3 {
+				_, _ = io.WriteString(w, "1")
+				w.(http.Flusher).Flush()
+			}
+		case "/copy":
+			if _, err := w.(io.ReaderFrom).ReadFrom(strings.NewReader("1234")); err != nil {
+				t.Error(err)
+			}
+		case "/hints":
+			w.WriteHeader(http.StatusEarlyHints)
+			w.WriteHeader(http.StatusBadGateway)
+			_, _ = io.WriteString(w, "1")
+		}
+	})))
+	want := left(t, l)
+	for _, c := range []struct {
+		path string
+		cost uint64
+		body string // empty: the connection ends
+	}{
+		{"/write", 5, "12345"}, {"/nothing", 0, "-"}, {"/error", 0, "broken\n"}, {"/panic", 0, ""}, {"/abort", 7, ""},
+		{"/stream", 3, "111"}, {"/copy", 4, "1234"}, {"/hints", 0, "1"},
+	} {
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, url+c.path, http.NoBody)
+		r.Header.Set("X-Api-Key", "ann")
+		var body []byte
+		answer, err := http.DefaultClient.Do(r)
+		if err == nil {
+			body, err = io.ReadAll(answer.Body)
+			answer.Body.Close()
+		}
+		if (err != nil) != (c.body == "") || err == nil && c.body != "-" && string(body) != c.body {
+			t.Errorf("%s: %q %v", c.path, body, err)
+		}
+		want -= c.cost
+		if c.body == "" { // the client notices the end before the handler has returned
+			for deadline := time.Now().Add(10 * time.Second); left(t, l) != want && time.Now().Before(deadline); {
+				_ = limits.Sleep(t.Context(), time.Millisecond)
+			}
+		}
+		if got := left(t, l); got != want {
+			t.Errorf("%s: %d tokens are left, want %d", c.path, got, want)
+		}
+	}
+}
+
+// A request with more than is left is refused before it runs.
+func TestNoRoomToReserve(t *testing.T) {
+	l := open(t, rules)
+	url := serve(t, httplimit.New(l, httplimit.Options{
+		Domain:      "api",
+		Descriptors: []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "tokens")}},
+		Cost:        func(*http.Request) limits.Amount { return limits.Amount{Hits: 101} },
+		Actual:      func(*http.Request, int, int64) limits.Amount { return limits.Amount{Hits: 1} },
+	})(http.HandlerFunc(hello)))
+	if answer, _ := get(t, url, "X-Api-Key", "ann"); answer.StatusCode != http.StatusTooManyRequests || left(t, l) != 100 {
+		t.Errorf("%s, %d left", answer.Status, left(t, l))
+	}
+}
+
+// WebSockets and the like take over the connection.
+func TestHijack(t *testing.T) {
+	limit := httplimit.New(open(t, rules), httplimit.Options{
+		Domain: "api", Descriptors: []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "tokens")}},
+		Actual: func(*http.Request, int, int64) limits.Amount { return limits.Amount{Hits: 1} },
+	})
+	for name, hijack := range map[string]func(http.ResponseWriter) (net.Conn, *bufio.ReadWriter, error){
+		"interface": func(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter, error) { return w.(http.Hijacker).Hijack() },
+		"controller": func(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter, error) {
+			return http.NewResponseController(w).Hijack()
+		},
+	} {
+		url := serve(t, limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := hijack(w)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = io.WriteString(conn, "HTTP/1.1 299 Mine\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+			conn.Close()
+		})))
+		if answer, _ := get(t, url, "X-Api-Key", "ann"); answer.StatusCode != 299 {
+			t.Errorf("%s: %s", name, answer.Status)
+		}
+	}
+	w := httptest.NewRecorder() // it has no Hijack, like HTTP/2
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
+	r.Header.Set("X-Api-Key", "ann")
+	limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if _, ok := w.(http.Hijacker); ok {
+			t.Error("there is a Hijack that cannot work")
+		}
+	})).ServeHTTP(w, r)
+}
+
+func TestOptionsThatCannotBeUsed(t *testing.T) {
+	for want, o := range map[string]httplimit.Options{
+		"Domain is empty": {Descriptors: byCustomer},
+		"no Descriptors":  {Domain: "api"},
+		"has no keys":     {Domain: "api", Descriptors: []httplimit.Descriptor{{}}},
+		"a Key is empty":  {Domain: "api", Descriptors: []httplimit.Descriptor{{httplimit.Key{}}}},
+		"limits.Reserver": {Domain: "api", Descriptors: byCustomer, Actual: func(*http.Request, int, int64) limits.Amount { return limits.Amount{} }},
+	} {
+		func() {
+			defer func() {
+				if got := fmt.Sprint(recover()); !strings.Contains(got, want) {
+					t.Errorf("%s, want %s", got, want)
+				}
+			}()
+			httplimit.New(&asked{}, o)
+		}()
+	}
+}
