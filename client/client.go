@@ -89,7 +89,9 @@ func (c *Client) decide(ctx context.Context, r *limits.Request, now time.Time) (
 		if !denied {
 			key = string(*room)
 		}
-		keys.Put(room)
+		if cap(*room) <= maxKept {
+			keys.Put(room)
+		}
 		if denied {
 			return d, nil
 		}

@@ -14,7 +14,8 @@ import (
 const (
 	askAgain = time.Second // after this time one request is sent, although the denial still holds
 	shards   = 16
-	searched = 16 // denials that are looked at to find one that has ended
+	searched = 16      // denials that are looked at to find one that has ended
+	maxKept  = 4 << 10 // bytes of a buffer for keys that is used again
 )
 
 // denials remembers which requests the service refuses, and until when. A request is identified by all that it consists of, so a denial of a
@@ -122,7 +123,7 @@ func (s *denialShard) makeRoom(now time.Time) {
 	}
 }
 
-// keys are buffers for keys.
+// keys are buffers for keys. Large ones are not kept.
 var keys = sync.Pool{New: func() any { return new([]byte) }}
 
 // cacheable reports whether a denial of a request may be remembered: a peek asks for the present state.
