@@ -116,6 +116,8 @@ bench: ## what a decision costs, as ratios in one run; what a counter costs in R
 	go run ./bench -keys 1 -half p
 	go run ./bench -observing -rounds 400 -duration 60ms -warmup 10ms
 	go run ./bench -reservations -rounds 30 -duration 250ms -warmup 50ms
+	go test ./client -run '^$$' -bench Decide -benchtime 2s
+	go test ./client -run '^$$' -bench Overrun -benchtime 3s
 	go test ./internal/limiter -run '^$$' -bench Observing -benchtime 2000x
 	go test ./internal/limiter -run '^$$' -bench Reservation -benchtime 1000x
 	go test ./internal/backend/redis -run '^$$' -bench Bytes -benchtime 1x

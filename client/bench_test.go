@@ -1,10 +1,11 @@
 package client_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
-	"syscall"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,58 +13,50 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// BenchmarkDecide is a decision of a service on the same machine, by callers that ask one request after the other.
+// BenchmarkDecide measures calls of the real service by callers that each have one call after the other.
 func BenchmarkDecide(b *testing.B) {
-	p := service(b)
-	for _, callers := range []int{1, 8, 64} {
+	service := start(b)
+	for _, callers := range []int{1, 2, 4, 8, 16, 64, 256} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
-			c := dial(b, p.GRPC, client.Options{OnFailure: client.ReturnError})
-			var all sync.WaitGroup
+			c, err := client.New(service.GRPC, client.Options{Timeout: time.Second, OnFailure: client.ReturnError})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer c.Close()
+			r := limits.New("shop", "many", "a")
+			if _, err := c.Decide(context.Background(), r); err != nil {
+				b.Fatal(err)
+			}
+			before := c.Stats()
+			took := make([]time.Duration, b.N)
+			var next atomic.Int64
+			var group sync.WaitGroup
 			b.ReportAllocs()
-			for i := range callers {
-				all.Go(func() {
-					r := limits.New("api", "unlimited", fmt.Sprint(i))
-					for range b.N/callers + 1 {
-						if _, err := c.Decide(b.Context(), r); err != nil {
-							b.Error(err)
-						}
-					}
-				})
-			}
-			all.Wait()
-			s := c.Stats()
-			b.ReportMetric(float64(s.Requests)/float64(s.Calls), "requests/call")
-		})
-	}
-}
-
-// BenchmarkNoAnswer shows how much later than their deadline of 20 ms calls end while the service hangs: 99 of 100 end within this.
-func BenchmarkNoAnswer(b *testing.B) {
-	p := service(b)
-	c := dial(b, p.GRPC, client.Options{Timeout: 20 * time.Millisecond})
-	p.Signal(b, syscall.SIGSTOP)
-	defer p.Signal(b, syscall.SIGCONT)
-	for _, callers := range []int{1, 64} {
-		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
-			var mu sync.Mutex
-			var late []time.Duration
-			var all sync.WaitGroup
+			b.ResetTimer()
 			for range callers {
-				all.Go(func() {
-					for range b.N/callers + 1 {
+				group.Go(func() {
+					for {
+						i := next.Add(1) - 1
+						if i >= int64(b.N) {
+							return
+						}
 						start := time.Now()
-						_, _ = c.Decide(b.Context(), limits.New("api", "customer", "a"))
-						took := time.Since(start)
-						mu.Lock()
-						late = append(late, took-20*time.Millisecond)
-						mu.Unlock()
+						if _, err := c.Decide(context.Background(), r); err != nil {
+							b.Error(err)
+							return
+						}
+						took[i] = time.Since(start)
 					}
 				})
 			}
-			all.Wait()
-			slices.Sort(late)
-			b.ReportMetric(float64(late[len(late)*99/100].Microseconds()), "us-late-p99")
-			b.ReportMetric(float64(late[len(late)-1].Microseconds()), "us-late-max")
+			group.Wait()
+			b.StopTimer()
+			slices.Sort(took)
+			stats := c.Stats()
+			b.ReportMetric(float64(took[b.N/2].Nanoseconds())/1e3, "p50-us")
+			b.ReportMetric(float64(took[b.N*99/100].Nanoseconds())/1e3, "p99-us")
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "calls/s")
+			b.ReportMetric(float64(stats.Requests-before.Requests)/float64(stats.RPCs-before.RPCs), "requests/rpc")
 		})
 	}
 }

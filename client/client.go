@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/ratelimitd/ratelimitd/limits"
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
@@ -18,140 +20,165 @@ import (
 
 // Client asks the service. New makes one.
 type Client struct {
-	conn         *grpc.ClientConn
+	conn         *grpc.ClientConn // nil: it is not ours
 	reservations ratelimitdv1.ReservationServiceClient
-	batches      *batches
-	denials      *denials // nil: none are remembered
 	timeout      time.Duration
 	onFailure    OnFailure
 	observer     limits.Observer
-
-	bySource [limits.Sources]atomic.Uint64
-	errors   atomic.Uint64
-	close    func() error
+	queue        *queue
+	denials      *denials // nil: none are remembered
+	stats        counts
+	calls        sync.Pool
 }
 
-// New returns a client of the service at target, such as "dns:///ratelimitd:8081". Calls go in turn to all addresses of that
-// name. It does not wait for a connection.
+// The connection. Pings are sent only while calls are in flight and nothing has come for pingAfter; they find a service that hangs.
+const (
+	pingAfter     = 10 * time.Second
+	pingTimeout   = 2 * time.Second
+	firstRedial   = 100 * time.Millisecond
+	longestRedial = 5 * time.Second
+	connectWithin = 5 * time.Second
+)
+
+// New returns a client of the service at a target, which is host:port or any other name that grpc.NewClient takes: with
+// dns:///host:port the calls go to all addresses of the name in turn. It begins to connect, and does not wait for that.
 func New(target string, o Options) (*Client, error) {
-	opts := append([]grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+	if target == "" {
+		return nil, errors.New("ratelimitd client: the target is empty: it must be host:port of the service")
+	}
+	secure := insecure.NewCredentials()
+	if o.TLS != nil {
+		secure = credentials.NewTLS(o.TLS)
+	}
+	conn, err := grpc.NewClient(target, append([]grpc.DialOption{
+		grpc.WithTransportCredentials(secure),
 		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin": {}}]}`),
-	}, o.DialOptions...)
-	conn, err := grpc.NewClient(target, opts...)
+		grpc.WithIdleTimeout(0), // the first call after a quiet night has 20 ms too
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: firstRedial, Multiplier: 1.6, Jitter: 0.2, MaxDelay: longestRedial},
+			MinConnectTimeout: connectWithin,
+		}),
+	}, o.DialOptions...)...)
 	if err != nil {
 		return nil, fmt.Errorf("ratelimitd client: %w", err)
 	}
-	c := &Client{
-		conn:         conn,
-		reservations: ratelimitdv1.NewReservationServiceClient(conn),
-		batches:      newBatches(ratelimitdv1.NewDecisionServiceClient(conn)),
-		timeout:      cmp.Or(o.Timeout, DefaultTimeout),
-		onFailure:    o.OnFailure,
-		observer:     o.Observer,
-	}
-	if o.MaxDenials >= 0 {
-		c.denials = newDenials(cmp.Or(o.MaxDenials, DefaultMaxDenials))
-	}
-	c.close = sync.OnceValue(func() error {
-		err := conn.Close()
-		c.batches.wait()
-		return err
-	})
+	conn.Connect()
+	c := NewOn(conn, o)
+	c.conn = conn
 	return c, nil
 }
 
-// Close ends the connection. Decisions that wait for an answer get that of Options.OnFailure.
-func (c *Client) Close() error { return c.close() }
+// NewOn returns a client on a connection that the caller has made and closes. TLS and DialOptions of the options have no meaning.
+func NewOn(conn grpc.ClientConnInterface, o Options) *Client {
+	c := &Client{
+		reservations: ratelimitdv1.NewReservationServiceClient(conn),
+		timeout:      o.timeout(),
+		onFailure:    o.OnFailure,
+		observer:     o.Observer,
+	}
+	c.queue = newQueue(ratelimitdv1.NewDecisionServiceClient(conn), &c.stats)
+	c.calls.New = func() any { return newCall() }
+	if o.MaxDenials >= 0 {
+		c.denials = newDenials(cmp.Or(o.MaxDenials, defaultMaxDenials))
+	}
+	return c
+}
 
-// Decide asks whether a request may pass. The error is limits.ErrInvalid for a request that cannot be decided, whatever
-// Options.OnFailure is. With ReturnError it may also be why there is no answer.
+// Close closes the connection that New has made, and returns when all goroutines of the client have ended. Calls in flight fail at
+// once, and so do later ones; Options.OnFailure answers them. Calling it again is fine. The error is always nil.
+func (c *Client) Close() error {
+	c.queue.close()
+	if c.conn != nil {
+		_ = c.conn.Close() // its only error is that it is closed already
+	}
+	c.queue.flights.Wait()
+	return nil
+}
+
+// Decide decides one request. The error is limits.ErrInvalid for a request that cannot be decided, and that of the context if the
+// caller has canceled it. A service that does not answer is an error only with ReturnError: otherwise Err of the decision has it.
 func (c *Client) Decide(ctx context.Context, r *limits.Request) (limits.Decision, error) {
 	start := time.Now()
 	d, err := c.decide(ctx, r, start)
-	if err != nil {
-		c.errors.Add(1)
-	} else {
-		c.bySource[d.Source].Add(1)
-	}
+	c.stats.count(&d, err)
 	if c.observer != nil {
 		c.observer.Decided(ctx, r, &d, err, time.Since(start))
 	}
 	return d, err
 }
 
-func (c *Client) decide(ctx context.Context, r *limits.Request, now time.Time) (limits.Decision, error) {
-	var key string
-	if c.denials != nil && cacheable(r) {
-		room := keys.Get().(*[]byte)
-		*room = appendKey((*room)[:0], r)
-		d, denied := c.denials.find(*room, now)
-		if !denied {
-			key = string(*room)
+func (c *Client) decide(ctx context.Context, r *limits.Request, start time.Time) (d limits.Decision, err error) {
+	call := c.calls.Get().(*call)
+	if call.wire, err = appendRequest(call.wire[:0], r); err != nil {
+		c.calls.Put(call)
+		return d, err
+	}
+	known, ask := c.denials.find(call.wire, start)
+	if known != nil && !ask {
+		c.calls.Put(call)
+		return known.decision(start), nil
+	}
+	call.ctx, call.deadline = ctx, deadline(ctx, start, c.timeout)
+	answered, err := c.queue.ask(call)
+	if err == nil {
+		d, err = decisionOf(call.response)
+	}
+	switch {
+	case err == nil:
+		c.denials.learn(call.wire, &d, known, time.Now())
+	case errors.Is(err, limits.ErrInvalid), errors.Is(err, context.Canceled):
+	case known != nil:
+		if now := time.Now(); now.Before(known.until) {
+			d, err = known.decision(now), nil
+			break
 		}
-		if cap(*room) <= maxKept {
-			keys.Put(room)
-		}
-		if denied {
-			return d, nil
-		}
+		fallthrough
+	default:
+		d, err = c.fail(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	answer, err := c.batches.ask(ctx, requestOf(r))
-	if err != nil {
-		return c.failed(err)
+	if answered {
+		c.release(call)
 	}
-	d, err := decisionOf(answer)
-	if err != nil {
-		return c.failed(err)
-	}
-	if key != "" {
-		c.denials.learn(key, time.Now(), &d)
-	}
-	return d, nil
+	return d, err
 }
 
-// failed is the answer where the service has none.
-func (c *Client) failed(err error) (limits.Decision, error) {
-	switch {
-	case errors.Is(err, limits.ErrInvalid), c.onFailure == ReturnError:
-		return limits.Decision{}, err
-	case c.onFailure == FailClosed:
+// maxMargin is how much earlier than its deadline a call ends. In a process that does nothing else the timers of Go are late by up to
+// this.
+const maxMargin = time.Millisecond
+
+// deadline is when a call ends that began at start: a little before the deadline of its caller.
+func deadline(ctx context.Context, start time.Time, timeout time.Duration) time.Time {
+	if end, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, end.Sub(start))
+	}
+	return start.Add(timeout - min(timeout/10, maxMargin))
+}
+
+// fail is the answer without an answer of the service.
+func (c *Client) fail(err error) (limits.Decision, error) {
+	err = fmt.Errorf("ratelimitd: %w", err)
+	switch c.onFailure {
+	case FailOpen:
+		return limits.Decision{Allowed: true, Source: limits.FailOpen, Err: err}, nil
+	case FailClosed:
 		return limits.Decision{Source: limits.FailClosed, Err: err}, nil
 	default:
-		return limits.Decision{Allowed: true, Source: limits.FailOpen, Err: err}, nil
+		return limits.Decision{}, err
 	}
 }
 
-// Allow asks whether one hit under one descriptor may pass, given as pairs of key and value. If the rule is a leaky bucket that
+// Allow decides a request of one hit under one descriptor, given as pairs of key and value. If the rule is a leaky bucket that
 // delays requests, Allow returns after the delay.
 func (c *Client) Allow(ctx context.Context, domain string, pairs ...string) (bool, error) {
 	d, err := c.Decide(ctx, limits.New(domain, pairs...))
-	if err == nil && d.Allowed {
+	if err == nil && d.Allowed && d.Delay > 0 {
 		err = limits.Sleep(ctx, d.Delay)
 	}
 	return d.Allowed && err == nil, err
 }
 
-// Wait asks again and again until the request may pass, and waits in between as the answers say: see limits.Wait.
+// Wait decides a request again and again until it is allowed, and waits in between as the answers say: see limits.Wait.
 func (c *Client) Wait(ctx context.Context, r *limits.Request) (limits.Decision, error) {
 	return limits.Wait(ctx, c, r)
-}
-
-// Stats are counts since New.
-type Stats struct {
-	Decisions [limits.Sources]uint64 // by limits.Source: how the answers came about
-	Errors    uint64                 // decisions that ended with an error
-	Calls     uint64                 // calls for decisions that were sent to the service
-	Requests  uint64                 // requests in these calls
-}
-
-// Stats returns what the client has done so far.
-func (c *Client) Stats() Stats {
-	s := Stats{Errors: c.errors.Load(), Calls: c.batches.calls.Load(), Requests: c.batches.requests.Load()}
-	for i := range s.Decisions {
-		s.Decisions[i] = c.bySource[i].Load()
-	}
-	return s
 }

@@ -4,92 +4,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/ratelimitd/ratelimitd/client"
-	"github.com/ratelimitd/ratelimitd/internal/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 	"github.com/ratelimitd/ratelimitd/limits"
+	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
 
-var built string // the folder of the service; empty: no test has needed it
+// patient are options for tests of answers, which must not fail on a busy machine.
+var patient = client.Options{Timeout: servicetest.Patience, OnFailure: client.ReturnError}
 
-// program builds the service once.
-var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "ratelimitd")
-	if err != nil {
-		return "", err
-	}
-	built = dir
-	path := filepath.Join(dir, "ratelimitd")
-	if out, err := exec.Command("go", "build", "-o", path, "../cmd/ratelimitd").CombinedOutput(); err != nil { //nolint:noctx // it is not part of one test
-		return "", fmt.Errorf("%w\n%s", err, out)
-	}
-	return path, nil
-})
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if built != "" {
-		_ = os.RemoveAll(built)
-	}
-	os.Exit(code)
-}
-
-const rules = `
-domain: api
-descriptors:
-  - key: customer
-    rate_limit: {unit: year, requests_per_unit: 1000}
-  - key: few
-    rate_limit: {unit: year, requests_per_unit: 2}
-  - key: slow
-    rate_limit: {unit: second, requests_per_unit: 20, algorithm: leaky_bucket, burst: 5}
-  - key: steady
-    rate_limit: {unit: second, requests_per_unit: 100, algorithm: token_bucket, burst: 1}
-  - key: rare
-    rate_limit: {unit: second, requests_per_unit: 5, algorithm: token_bucket, burst: 1}
-  - key: tokens
-    rate_limit: {unit: year, requests_per_unit: 100}
-    reservations: {ttl: 1m}
-`
-
-// service starts a service that counts in memory.
-func service(t testing.TB) *servicetest.Process {
-	t.Helper()
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "rules.yaml")
-	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	servicetest.NotAtMidnight()
-	cmd := exec.Command(path, "--rules", filepath.Dir(file), "--grpc-port", "0", "--port", "0", "--debug-port", "0") //nolint:noctx // it ends with the test
-	cmd.Env = append(os.Environ(), "RATELIMITD_RESPONSE_HEADERS=ietf")
-	return servicetest.Start(t, "the service", cmd)
-}
-
-// dial returns a client that is patient, unless the test says otherwise.
+// dial returns a client that is closed at the end of the test.
 func dial(t testing.TB, target string, o client.Options) *client.Client {
 	t.Helper()
-	if o.Timeout == 0 {
-		o.Timeout = 30 * time.Second
-	}
-	c, err := client.New(target, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must[*client.Client](t)(client.New(target, o))
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -98,290 +38,292 @@ func dial(t testing.TB, target string, o client.Options) *client.Client {
 	return c
 }
 
-// pause stops a process, and returns when all of it stands still.
-func pause(t *testing.T, p *servicetest.Process) {
-	t.Helper()
-	p.Signal(t, syscall.SIGSTOP)
-	redistest.Eventually(t, "the process to stand still", func(context.Context) error {
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Cmd.Process.Pid))
-		for _, name := range threads {
-			stat, readErr := os.ReadFile(name)
-			if readErr == nil && !strings.Contains(string(stat), ") T ") {
-				err = fmt.Errorf("%s", stat)
-			}
-		}
-		return err
-	})
-}
-
+// The real service decides, with all that a decision has.
 func TestDecide(t *testing.T) {
-	c := dial(t, service(t).GRPC, client.Options{OnFailure: client.ReturnError})
-	r := limits.New("api", "customer", "a")
-	r.Descriptors = append(r.Descriptors, limits.Descriptor{
-		Entries: []limits.Entry{{Key: "few", Value: "x"}}, Amount: &limits.Amount{Hits: 2},
-	}, limits.Descriptor{Entries: []limits.Entry{{Key: "unknown"}}})
-	d, err := c.Decide(t.Context(), r)
-	if err != nil || !d.Allowed || d.Source != limits.Counted || len(d.Statuses) != 3 || len(d.Headers) == 0 {
-		t.Fatalf("%+v %v", d, err)
+	servicetest.NotAtMidnight()
+	c := dial(t, start(t, "LIMIT_RESPONSE_HEADERS_ENABLED=true").GRPC, patient)
+	r := &limits.Request{Domain: "shop", Descriptors: []limits.Descriptor{
+		{Entries: []limits.Entry{{Key: "customer", Value: "ann"}}},
+		{Entries: []limits.Entry{{Key: "hundred", Value: "ann"}}, Amount: &limits.Amount{Hits: 7}},
+		{Entries: []limits.Entry{{Key: "unknown"}}},
+	}}
+	d := must[limits.Decision](t)(c.Decide(t.Context(), r))
+	if !d.Allowed || d.Source != limits.Counted || d.RetryAfter != 0 || d.Err != nil || len(d.Headers) == 0 || len(d.Statuses) != 3 {
+		t.Fatalf("%+v", d)
 	}
-	if s := d.Statuses[0]; !s.Allowed || s.Rule != "api.customer" || s.Limit != 1000 || s.Remaining != 999 || s.ResetAfter <= 0 {
+	if s := d.Statuses[0]; !s.Allowed || s.Rule != "shop.customer" || s.Limit != 2 || s.Remaining != 1 || s.ResetAfter <= 0 || s.Degraded {
 		t.Errorf("%+v", s)
 	}
-	for _, source := range []limits.Source{limits.Counted, limits.DenialCache} {
-		d, err = c.Decide(t.Context(), r)
-		if err != nil || d.Allowed || d.Source != source || !d.Statuses[0].Allowed || d.Statuses[1].Allowed || d.RetryAfter < time.Minute || len(d.Headers) == 0 {
-			t.Fatalf("%+v %v", d, err)
+	if s := d.Statuses[1]; s.Rule != "shop.hundred" || s.Limit != 100 || s.Remaining != 93 {
+		t.Errorf("%+v", s)
+	}
+	if s := d.Statuses[2]; !s.Allowed || s.Rule != "" || s.Limit != 0 {
+		t.Errorf("%+v", s)
+	}
+	_, _ = c.Decide(t.Context(), r)
+	d = must[limits.Decision](t)(c.Decide(t.Context(), r))
+	if d.Allowed || d.RetryAfter <= 0 || d.RetryAfter != d.Statuses[0].RetryAfter || d.Statuses[0].Allowed || !d.Statuses[1].Allowed {
+		t.Errorf("over the limit: %+v", d)
+	}
+	if d = must[limits.Decision](t)(c.Decide(t.Context(), r)); d.Allowed || d.Source != limits.DenialCache {
+		t.Errorf("again: %+v", d)
+	}
+	r = limits.New("shop", "hundred", "bob")
+	r.Amount.Hits = 101
+	if d = must[limits.Decision](t)(c.Decide(t.Context(), r)); d.Allowed || d.RetryAfter != limits.Never {
+		t.Errorf("more than the limit: %+v", d)
+	}
+	r = limits.New("shop", "hundred", "eve")
+	r.Amount = limits.Amount{Peek: true}
+	if d = must[limits.Decision](t)(c.Decide(t.Context(), r)); !d.Allowed || d.Statuses[0].Remaining != 100 {
+		t.Errorf("peek: %+v", d)
+	}
+	r.Amount = limits.Amount{Hits: 1, Units: map[string]uint64{"input": 30, "output": 9}}
+	if d = must[limits.Decision](t)(c.Decide(t.Context(), r)); !d.Allowed || d.Statuses[0].Remaining != 60 {
+		t.Errorf("units: %+v", d)
+	}
+}
+
+// A request that cannot be decided is an error under every OnFailure.
+func TestInvalid(t *testing.T) {
+	service := start(t)
+	for _, mode := range []client.OnFailure{client.FailOpen, client.FailClosed, client.ReturnError} {
+		c := dial(t, service.GRPC, client.Options{Timeout: servicetest.Patience, OnFailure: mode})
+		for name, r := range map[string]*limits.Request{
+			"no domain":      limits.New("", "k", "v"),
+			"no descriptor":  {Domain: "shop"},
+			"not UTF-8":      limits.New("shop", "k", "\xff"),
+			"too long":       limits.New("shop", "k", strings.Repeat("x", 70_000)),
+			"much too long":  limits.New("shop", "k", strings.Repeat("x", 5<<20)),
+			"many entries":   limits.New("shop", make([]string, 2000)...),
+			"many descripts": {Domain: "shop", Descriptors: make([]limits.Descriptor, 1000)},
+		} {
+			d, err := c.Decide(t.Context(), r)
+			if !errors.Is(err, limits.ErrInvalid) || d.Allowed {
+				t.Errorf("%s: %+v %v", name, d, err)
+			}
 		}
 	}
-	peek := limits.New("api", "few", "x")
-	peek.Amount.Peek = true
-	for range 2 {
-		if d, err = c.Decide(t.Context(), peek); err != nil || d.Source != limits.Counted || d.Statuses[0].Remaining != 0 {
-			t.Errorf("%+v %v", d, err)
+}
+
+// All requests of many callers are counted once.
+func TestManyCallers(t *testing.T) {
+	c := dial(t, start(t).GRPC, patient)
+	var allowed atomic.Int64
+	var group sync.WaitGroup
+	for range 64 {
+		group.Go(func() {
+			for i := range 20 {
+				d, err := c.Decide(t.Context(), limits.New("shop", "hundred", fmt.Sprint(i%10)))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if d.Allowed {
+					allowed.Add(1)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if stats := c.Stats(); allowed.Load() != 1000 || stats.RPCs >= stats.Requests {
+		t.Errorf("%d allowed, want 10 times 100; %+v", allowed.Load(), stats)
+	}
+}
+
+// A caller that loops far above its limit is refused by the client, with few calls of the service.
+func TestLoopAboveTheLimit(t *testing.T) {
+	service := start(t)
+	c := dial(t, service.GRPC, patient)
+	refusals, allowed := 0, 0
+	for began := time.Now(); time.Since(began) < time.Second && refusals < 100_000; {
+		if ok, err := c.Allow(t.Context(), "shop", "ten", "a"); err != nil {
+			t.Fatal(err)
+		} else if ok {
+			allowed++
+		} else {
+			refusals++
 		}
 	}
-	large := limits.New("api", "customer", "a")
-	large.Amount.Hits = 1001
-	if d, err = c.Decide(t.Context(), large); err != nil || d.Allowed || d.RetryAfter != limits.Never {
-		t.Errorf("%+v %v", d, err)
+	_, page := servicetest.Get(t, "http://"+service.HTTP+"/metrics")
+	asked := 0
+	for line := range strings.Lines(page) {
+		if rest, ok := strings.CutPrefix(line, "ratelimitd_decisions_total{"); ok {
+			n := 0
+			_, _ = fmt.Sscan(rest[strings.LastIndexByte(rest, ' ')+1:], &n)
+			asked += n
+		}
 	}
-	for _, r := range []*limits.Request{{}, {Domain: "api"}} {
-		if _, err := c.Decide(t.Context(), r); !errors.Is(err, limits.ErrInvalid) {
+	if asked < allowed || float64(asked-allowed) > 0.1*float64(refusals) {
+		t.Errorf("the service decided %d requests for %d allowed and %d refused", asked, allowed, refusals)
+	}
+}
+
+// Allow and Wait wait as the service says.
+func TestDelays(t *testing.T) {
+	c := dial(t, start(t).GRPC, patient)
+	began := time.Now()
+	for range 11 { // one every 10 ms, up to 50 wait
+		if ok, err := c.Allow(t.Context(), "shop", "mail", "a"); err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+	}
+	if took := time.Since(began); took < 90*time.Millisecond {
+		t.Errorf("11 leaks of a bucket that leaks 100 a second took %s", took)
+	}
+	began = time.Now()
+	for range 13 { // ten at once, then one every 100 ms
+		if _, err := c.Wait(t.Context(), limits.New("shop", "ten", "w")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(began); took < 250*time.Millisecond {
+		t.Errorf("13 requests of a bucket of 10 took %s", took)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), servicetest.Patience)
+	defer cancel()
+	_, _ = c.Allow(ctx, "shop", "customer", "w")
+	_, _ = c.Allow(ctx, "shop", "customer", "w")
+	if time.Now().YearDay() < 365 { // the limit is one of a year
+		if _, err := c.Wait(ctx, limits.New("shop", "customer", "w")); !errors.Is(err, limits.ErrTooLong) {
 			t.Error(err)
 		}
 	}
-	s := c.Stats()
-	if s.Decisions[limits.Counted] != 5 || s.Decisions[limits.DenialCache] != 1 || s.Errors != 2 || s.Requests != 7 || s.Calls != 7 {
-		t.Errorf("%+v", s)
-	}
 }
 
-func TestAllowAndWait(t *testing.T) {
-	c := dial(t, service(t).GRPC, client.Options{OnFailure: client.ReturnError})
-	for i := range 4 {
-		if ok, err := c.Allow(t.Context(), "api", "few", "y"); err != nil || ok != (i < 2) {
-			t.Errorf("%d: %v %v", i, ok, err)
-		}
-	}
-	start := time.Now()
-	for range 3 {
-		if d, err := c.Wait(t.Context(), limits.New("api", "slow", "w")); err != nil || !d.Allowed {
-			t.Errorf("%+v %v", d, err)
-		}
-	}
-	for range 3 {
-		if d, err := c.Wait(t.Context(), limits.New("api", "steady", "w")); err != nil || !d.Allowed {
-			t.Errorf("%+v %v", d, err)
-		}
-	}
-	if took := time.Since(start); took < 110*time.Millisecond {
-		t.Errorf("three requests of one every 50 ms, and three of one every 10 ms, took %s", took)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if _, err := c.Wait(ctx, limits.New("api", "few", "y")); !errors.Is(err, limits.ErrTooLong) {
-		t.Error(err)
-	}
-}
-
+// What is reserved is in use until it is committed, cancelled or extended.
 func TestReserve(t *testing.T) {
-	c := dial(t, service(t).GRPC, client.Options{OnFailure: client.ReturnError})
+	c := dial(t, start(t).GRPC, patient)
 	ctx := t.Context()
 	ask := func(hits uint64) *limits.Request {
-		r := limits.New("api", "tokens", "a")
-		r.Amount = limits.Amount{Hits: hits, Peek: hits == 0}
+		r := limits.New("shop", "model", "a")
+		r.Amount.Hits = hits
 		return r
 	}
 	left := func() uint64 {
 		t.Helper()
-		d, err := c.Decide(ctx, ask(0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return d.Statuses[0].Remaining
+		r := ask(0)
+		r.Amount.Peek = true
+		return must[limits.Decision](t)(c.Decide(ctx, r)).Statuses[0].Remaining
 	}
-	first, err := c.Reserve(ctx, ask(80), limits.ReserveOptions{TTL: 30 * time.Second})
-	if err != nil || !first.Decision.Allowed || first.Reserved != 80 || left() != 20 {
-		t.Fatalf("%+v %v, %d left", first, err, left())
+	held := must[*limits.Reservation](t)(c.Reserve(ctx, ask(800), limits.ReserveOptions{TTL: time.Minute}))
+	if !held.Decision.Allowed || held.Reserved != 800 || time.Until(held.Expires) > 2*time.Minute || held.Decision.Statuses[0].Rule != "shop.model" || left() != 200 {
+		t.Fatalf("%+v, %d left", held, left())
 	}
-	if r, err := c.Reserve(ctx, ask(30), limits.ReserveOptions{}); err != nil || r.Decision.Allowed || !r.Expires.IsZero() {
-		t.Errorf("%+v %v", r, err)
+	other := must[*limits.Reservation](t)(c.Reserve(ctx, ask(300), limits.ReserveOptions{}))
+	if other.Decision.Allowed || other.Decision.RetryAfter <= 0 || !other.Expires.IsZero() {
+		t.Errorf("%+v", other)
 	}
-	part, err := c.Reserve(ctx, ask(30), limits.ReserveOptions{MinHits: 10})
-	if err != nil || part.Reserved != 20 || left() != 0 {
-		t.Errorf("%+v %v, %d left", part, err, left())
+	other = must[*limits.Reservation](t)(c.Reserve(ctx, ask(300), limits.ReserveOptions{MinHits: 100}))
+	if !other.Decision.Allowed || other.Reserved != 200 || left() != 0 {
+		t.Errorf("%+v, %d left", other, left())
 	}
-	before := first.Expires
-	if err := first.Extend(ctx, time.Minute); err != nil || !first.Expires.After(before) {
-		t.Errorf("%v: %s, before %s", err, first.Expires, before)
-	}
-	if err := errors.Join(part.Cancel(ctx), first.Commit(ctx, limits.Amount{Hits: 5})); err != nil || left() != 95 {
+	if err := other.Cancel(ctx); err != nil || left() != 200 {
 		t.Errorf("%v, %d left", err, left())
 	}
-	if err := first.Commit(ctx); !errors.Is(err, limits.ErrUnknownReservation) {
+	if before := held.Expires; held.Extend(ctx, 2*time.Minute) != nil || !held.Expires.After(before) {
+		t.Errorf("expires %s, then %s", before, held.Expires)
+	}
+	if err := held.Commit(ctx, limits.Amount{Hits: 50, Units: map[string]uint64{"output": 70}}); err != nil || left() != 880 {
+		t.Errorf("%v, %d left", err, left())
+	}
+	if err := held.Commit(ctx); !errors.Is(err, limits.ErrUnknownReservation) {
 		t.Error(err)
 	}
-	if _, err := c.Reserve(ctx, limits.New("api", "few", "z"), limits.ReserveOptions{}); !errors.Is(err, limits.ErrInvalid) {
+	if err := held.Extend(ctx, time.Minute); !errors.Is(err, limits.ErrUnknownReservation) {
+		t.Error(err)
+	}
+	if _, err := c.Reserve(ctx, limits.New("shop", "customer", "a"), limits.ReserveOptions{}); !errors.Is(err, limits.ErrInvalid) {
+		t.Errorf("a rule without reservations: %v", err)
+	}
+	free := must[*limits.Reservation](t)(c.Reserve(ctx, limits.New("shop", "unknown"), limits.ReserveOptions{}))
+	if !free.Decision.Allowed || free.Commit(ctx) != nil || free.Cancel(ctx) != nil {
+		t.Errorf("without a limit: %+v", free)
+	}
+	if got := c.Stats(); got.Errors != 1 || got.Decisions[limits.Counted] < 6 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Nothing is held without a service, and the reservation says why.
+func TestReserveWithoutService(t *testing.T) {
+	for mode, want := range map[client.OnFailure]limits.Source{client.FailOpen: limits.FailOpen, client.FailClosed: limits.FailClosed} {
+		c := dial(t, "unix:"+filepath.Join(t.TempDir(), "nobody"), client.Options{OnFailure: mode})
+		held, err := c.Reserve(t.Context(), limits.New("shop", "model", "a"), limits.ReserveOptions{})
+		if err != nil || held.Decision.Source != want || held.Decision.Allowed != (mode == client.FailOpen) || held.Decision.Err == nil || held.Commit(t.Context()) != nil {
+			t.Errorf("%+v %v", held, err)
+		}
+	}
+	c := dial(t, "unix:"+filepath.Join(t.TempDir(), "nobody"), client.Options{OnFailure: client.ReturnError})
+	if held, err := c.Reserve(t.Context(), limits.New("shop", "model", "a"), limits.ReserveOptions{}); err == nil || held != nil {
+		t.Errorf("%+v %v", held, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Reserve(ctx, limits.New("shop", "model", "a"), limits.ReserveOptions{}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
 
-// A limit is exact for many goroutines, whose requests share calls.
-func TestBatches(t *testing.T) {
-	c := dial(t, service(t).GRPC, client.Options{OnFailure: client.ReturnError, MaxDenials: -1})
-	var allowed atomic.Int64
-	var all sync.WaitGroup
-	for i := range 64 {
-		all.Go(func() {
-			for range 50 {
-				d, err := c.Decide(t.Context(), limits.New("api", "customer", "shared"))
-				if err != nil {
-					t.Error(err)
-				} else if d.Allowed {
-					allowed.Add(1)
-				}
+// A service over a unix socket, and one whose answers an interceptor sees: DialOptions are used.
+func TestDialOptions(t *testing.T) {
+	seen := 0
+	o := patient
+	o.DialOptions = []grpc.DialOption{grpc.WithUnaryInterceptor(
+		func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if method == ratelimitdv1.DecisionService_DecideBatch_FullMethodName {
+				seen++
 			}
-			if _, err := c.Decide(t.Context(), &limits.Request{}); !errors.Is(err, limits.ErrInvalid) { // beside good ones
-				t.Errorf("%d: %v", i, err)
-			}
-		})
+			return next(ctx, method, req, reply, conn, opts...)
+		})}
+	c := dial(t, start(t).GRPC, o)
+	if ok, err := c.Allow(t.Context(), "shop", "customer", "a"); err != nil || !ok || seen != 1 {
+		t.Error(ok, err, seen)
 	}
-	all.Wait()
-	if allowed.Load() != 1000 {
-		t.Errorf("%d of 3200 requests passed a limit of 1000", allowed.Load())
+	if _, err := client.New("", client.Options{}); err == nil {
+		t.Error("a client without a target")
 	}
-	if s := c.Stats(); s.Requests != 64*51 || s.Calls > s.Requests/2 {
-		t.Errorf("%+v", s)
+	if _, err := client.New("dns:///\x00", client.Options{}); err == nil {
+		t.Error("a client of a name that is none")
 	}
 }
 
-// A caller that asks a hundred times as often as its limit allows costs the service less than a tenth of a call for each refusal.
-func TestDenialsCostLittle(t *testing.T) {
-	c := dial(t, service(t).GRPC, client.Options{OnFailure: client.ReturnError})
-	allowed, refused := uint64(0), uint64(0)
-	for allowed < 3 || refused < 100*allowed {
-		ok, err := c.Allow(t.Context(), "api", "rare", "loop")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if ok {
-			allowed++
-		} else {
-			refused++
-		}
-	}
-	s := c.Stats()
-	t.Logf("%d calls; %d requests were allowed and %d refused, %d of them without a call", s.Calls, allowed, refused, s.Decisions[limits.DenialCache])
-	if s.Calls*10 > refused {
-		t.Errorf("%d calls for %d refusals", s.Calls, refused)
-	}
-}
-
-// Without an answer in time the client answers as it was told to.
-func TestNoAnswer(t *testing.T) {
-	for _, how := range []string{"killed", "hangs"} {
-		t.Run(how, func(t *testing.T) {
-			p := service(t)
-			for _, mode := range []client.OnFailure{client.FailOpen, client.FailClosed, client.ReturnError} {
-				c := dial(t, p.GRPC, client.Options{OnFailure: mode})
-				if ok, err := c.Allow(t.Context(), "api", "customer", "before"); !ok || err != nil {
-					t.Fatal(ok, err)
-				}
-			}
-			if how == "killed" {
-				p.Kill(t)
-			} else {
-				pause(t, p)
-				defer p.Signal(t, syscall.SIGCONT)
-			}
-			for _, mode := range []client.OnFailure{client.FailOpen, client.FailClosed, client.ReturnError} {
-				c := dial(t, p.GRPC, client.Options{OnFailure: mode, Timeout: 20 * time.Millisecond})
-				var all sync.WaitGroup
-				for range 16 {
-					all.Go(func() {
-						for range 5 {
-							start := time.Now()
-							d, err := c.Decide(t.Context(), limits.New("api", "customer", "a"))
-							if took := time.Since(start); took > 10*time.Second {
-								t.Errorf("it took %s", took)
-							}
-							switch {
-							case mode == client.ReturnError && err != nil:
-							case mode == client.FailOpen && err == nil && d.Allowed && d.Source == limits.FailOpen && d.Err != nil:
-							case mode == client.FailClosed && err == nil && !d.Allowed && d.Source == limits.FailClosed && d.Err != nil:
-							default:
-								t.Errorf("mode %d: %+v %v", mode, d, err)
-							}
-							held, err := c.Reserve(t.Context(), limits.New("api", "tokens", "a"), limits.ReserveOptions{})
-							if (err != nil) != (mode == client.ReturnError) || err == nil && (held.Decision.Allowed != (mode == client.FailOpen) || held.Commit(t.Context()) != nil) {
-								t.Errorf("mode %d: %+v %v", mode, held, err)
-							}
-						}
-					})
-				}
-				all.Wait()
-			}
-		})
-	}
-}
-
-// No goroutine is left after Close, also not of requests without an answer.
-func TestClose(t *testing.T) {
-	p := service(t)
-	before := runtime.NumGoroutine()
-	c, err := client.New(p.GRPC, client.Options{Timeout: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if ok, err := c.Allow(t.Context(), "api", "customer", "a"); !ok || err != nil {
-		t.Fatal(ok, err)
-	}
-	pause(t, p)
-	var all sync.WaitGroup
-	for range 20 {
-		all.Go(func() {
-			if d, err := c.Decide(t.Context(), limits.New("api", "customer", "a")); err != nil || d.Source != limits.FailOpen {
-				t.Errorf("%+v %v", d, err)
-			}
-		})
-	}
-	redistest.Eventually(t, "the requests", func(context.Context) error {
-		if s := c.Stats(); s.Requests < 21 {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
-	if err := errors.Join(c.Close(), c.Close()); err != nil {
-		t.Error(err)
-	}
-	all.Wait()
-	if d, err := c.Decide(t.Context(), limits.New("api", "customer", "a")); err != nil || d.Source != limits.FailOpen {
+// A service that does not know DecideBatch is a failure with a reason.
+func TestOtherService(t *testing.T) {
+	addr, _ := serve(t, nil)
+	c := dial(t, addr, client.Options{Timeout: servicetest.Patience})
+	if d, err := c.Decide(t.Context(), limits.New("d", "k", "v")); err != nil || d.Source != limits.FailOpen || status.Code(d.Err) != codes.Unimplemented {
 		t.Errorf("%+v %v", d, err)
 	}
-	p.Signal(t, syscall.SIGCONT)
-	redistest.Eventually(t, "the end of goroutines", func(context.Context) error {
-		if n := runtime.NumGoroutine(); n > before {
-			stacks := make([]byte, 1<<20)
-			return fmt.Errorf("%d goroutines, %d before:\n%s", n, before, stacks[:runtime.Stack(stacks, true)])
-		}
-		return nil
-	})
 }
 
-// What only the service needs is not imported.
-func TestImports(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	const module = "github.com/ratelimitd/ratelimitd/"
-	for path := range strings.FieldsSeq(string(out)) {
-		first, _, _ := strings.Cut(path, "/")
-		switch {
-		case !strings.Contains(first, "."), strings.HasPrefix(path, "google.golang.org/"), strings.HasPrefix(path, "golang.org/x/"):
-		case path == module+"client", path == module+"limits", path == module+"proto/ratelimitd/v1":
-		default:
-			t.Errorf("it imports %s", path)
+// No goroutine of a client runs after Close, whatever it was doing.
+func TestNoGoroutineIsLeft(t *testing.T) {
+	service := start(t)
+	hung, _ := serve(t, func(ctx context.Context, _ *ratelimitdv1.DecideBatchRequest) (*ratelimitdv1.DecideBatchResponse, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	before := goleak.IgnoreCurrent()
+	for _, target := range []string{service.GRPC, hung, "127.0.0.1:1"} {
+		c := must[*client.Client](t)(client.New(target, client.Options{Timeout: time.Minute}))
+		var group sync.WaitGroup
+		for i := range 100 {
+			group.Go(func() {
+				for range 3 {
+					_, _ = c.Decide(t.Context(), limits.New("shop", "free", fmt.Sprint(i)))
+				}
+			})
 		}
+		for c.Stats().RPCs < 4 {
+			runtime.Gosched()
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		group.Wait()
+	}
+	if err := goleak.Find(before); err != nil {
+		t.Error(err)
 	}
 }

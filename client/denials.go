@@ -1,9 +1,6 @@
 package client
 
 import (
-	"encoding/binary"
-	"hash/maphash"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -12,158 +9,118 @@ import (
 )
 
 const (
-	askAgain = time.Second // after this time one request is sent, although the denial still holds
-	shards   = 16
-	searched = 16      // denials that are looked at to find one that has ended
-	maxKept  = 4 << 10 // bytes of a buffer for keys that is used again
+	// askAgain is how long a refusal is used before one caller asks the service about it.
+	askAgain = time.Second
+	// maxDenialKey bounds the memory of the denial cache.
+	maxDenialKey = 1 << 10
+	// evictFrom is how many refusals are looked at to find one to replace.
+	evictFrom = 8
+	// forever is when a refusal ends that no wait helps. It is asked about every second like the others.
+	forever = 100 * 365 * 24 * time.Hour
 )
 
-// denials remembers which requests the service refuses, and until when. A request is identified by all that it consists of, so a denial of a
-// large one does not refuse a small one.
+// denials are the refused requests that a client remembers. A nil *denials remembers none.
 type denials struct {
-	seed  maphash.Seed
-	shard [shards]denialShard
-	most  int // in each shard
+	max int
+
+	mu    sync.Mutex
+	known map[string]*denial // by the bytes of the request
 }
 
-type denialShard struct {
-	mu     sync.Mutex
-	denied map[string]*denial
-}
-
+// denial is a request that was refused. Only ask changes.
 type denial struct {
-	decision limits.Decision
-	since    time.Time
-	until    time.Time
-	asked    time.Time // when the service was last asked
+	answer limits.Decision
+	at     time.Time // of the answer
+	until  time.Time // the request would pass then
+	ask    time.Time // when the next caller asks the service
 }
 
 func newDenials(most int) *denials {
-	d := &denials{seed: maphash.MakeSeed(), most: max(most/shards, 1)}
-	for i := range d.shard {
-		d.shard[i].denied = make(map[string]*denial)
-	}
-	return d
+	return &denials{max: most, known: make(map[string]*denial)}
 }
 
-func (d *denials) of(hash uint64) *denialShard { return &d.shard[hash%shards] }
-
-// find returns the answer to a request that is refused without a call.
-func (d *denials) find(key []byte, now time.Time) (limits.Decision, bool) {
-	s := d.of(maphash.Bytes(d.seed, key))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	known := s.denied[string(key)]
+// find returns what is known of a request; nil: nothing that holds now. It returns ask for one caller a second: that one asks the
+// service.
+func (d *denials) find(key []byte, now time.Time) (known *denial, ask bool) {
+	if d == nil {
+		return nil, false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	known = d.known[string(key)]
 	switch {
 	case known == nil:
-		return limits.Decision{}, false
+		return nil, false
 	case !now.Before(known.until):
-		delete(s.denied, string(key))
-		return limits.Decision{}, false
-	case now.Sub(known.asked) >= askAgain:
-		known.asked = now // the others are refused meanwhile
-		return limits.Decision{}, false
+		delete(d.known, string(key))
+		return nil, false
+	case !now.Before(known.ask):
+		known.ask = now.Add(askAgain) // if no answer comes
+		return known, true
 	}
-	return known.answer(now), true
+	return known, false
 }
 
-// answer is the decision as it is now.
-func (d *denial) answer(now time.Time) limits.Decision {
-	answer, passed := d.decision, now.Sub(d.since)
-	answer.Source = limits.DenialCache
-	answer.Statuses = slices.Clone(answer.Statuses)
-	less := func(t time.Duration) time.Duration { return max(t-passed, 0) }
-	if answer.RetryAfter != limits.Never {
-		answer.RetryAfter = less(answer.RetryAfter)
+// learn remembers an answer of the service if it is a refusal, and else forgets what was known of the request.
+func (d *denials) learn(key []byte, answer *limits.Decision, known *denial, now time.Time) {
+	refused := !answer.Allowed && answer.Source == limits.Counted && answer.RetryAfter != 0 && len(key) <= maxDenialKey
+	if d == nil || !refused && known == nil {
+		return
 	}
-	for i := range answer.Statuses {
-		st := &answer.Statuses[i]
-		if st.RetryAfter != limits.Never {
-			st.RetryAfter = less(st.RetryAfter)
-		}
-		st.ResetAfter = less(st.ResetAfter)
-	}
-	return answer
-}
-
-// learn remembers an answer of the service if it is a denial, and forgets a denial if it is none.
-func (d *denials) learn(key string, now time.Time, answer *limits.Decision) {
-	s := d.of(maphash.String(d.seed, key))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if answer.Allowed || answer.Source != limits.Counted || answer.RetryAfter == 0 {
-		delete(s.denied, key)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !refused {
+		delete(d.known, string(key))
 		return
 	}
 	lasts := answer.RetryAfter
 	if lasts == limits.Never {
-		lasts = askAgain // a change of the rules may allow it
+		lasts = forever
 	}
-	if s.denied[key] == nil && len(s.denied) >= d.most {
-		s.makeRoom(now)
+	next := &denial{answer: *answer, at: now, until: now.Add(lasts), ask: now.Add(askAgain)}
+	next.answer.Source = limits.DenialCache
+	next.answer.Statuses, next.answer.Headers = slices.Clone(answer.Statuses), slices.Clone(answer.Headers)
+	if _, replaced := d.known[string(key)]; !replaced && len(d.known) >= d.max {
+		d.evict(now)
 	}
-	s.denied[key] = &denial{decision: *answer, since: now, until: now.Add(lasts), asked: now}
+	d.known[string(key)] = next
 }
 
-// makeRoom forgets denials that have ended, of the first ones that it finds, or else one that has not.
-func (s *denialShard) makeRoom(now time.Time) {
-	looked, forgotten, last := 0, 0, ""
-	for key, d := range s.denied { // in no order
-		if !now.Before(d.until) {
-			delete(s.denied, key)
-			forgotten++
+// evict forgets one of a few refusals: the one that ends first. A map begins each loop at a random place.
+func (d *denials) evict(now time.Time) {
+	var first string
+	var end time.Time
+	seen := 0
+	for key, known := range d.known {
+		if seen == 0 || known.until.Before(end) {
+			first, end = key, known.until
 		}
-		last = key
-		if looked++; looked == searched {
+		if seen++; seen == evictFrom || !now.Before(end) {
 			break
 		}
 	}
-	if forgotten == 0 {
-		delete(s.denied, last)
-	}
+	delete(d.known, first)
 }
 
-// keys are buffers for keys. Large ones are not kept.
-var keys = sync.Pool{New: func() any { return new([]byte) }}
-
-// cacheable reports whether a denial of a request may be remembered: a peek asks for the present state.
-func cacheable(r *limits.Request) bool {
-	return !r.Amount.Peek && !slices.ContainsFunc(r.Descriptors, func(d limits.Descriptor) bool { return d.Amount != nil && d.Amount.Peek })
+// decision is the answer to a caller at a time before until. What it has of times is that of now.
+func (d *denial) decision(now time.Time) limits.Decision {
+	past := now.Sub(d.at)
+	answer := d.answer
+	answer.Headers = slices.Clone(answer.Headers) // callers may change what they get
+	answer.Statuses = slices.Clone(answer.Statuses)
+	answer.RetryAfter = left(answer.RetryAfter, past)
+	for i := range answer.Statuses {
+		s := &answer.Statuses[i]
+		s.RetryAfter = left(s.RetryAfter, past)
+		s.ResetAfter = (max(0, s.ResetAfter-past) + time.Second - 1).Truncate(time.Second)
+	}
+	return answer
 }
 
-// appendKey appends what identifies a request. Lengths come before texts, so different requests have different keys.
-func appendKey(b []byte, r *limits.Request) []byte {
-	text := func(s string) {
-		b = binary.AppendUvarint(b, uint64(len(s)))
-		b = append(b, s...)
+// left is what is left of a time after which a request would pass.
+func left(d, past time.Duration) time.Duration {
+	if d == limits.Never {
+		return d
 	}
-	amount := func(a *limits.Amount) {
-		b = binary.AppendUvarint(b, a.Hits)
-		b = binary.AppendUvarint(b, uint64(len(a.Units)))
-		if len(a.Units) == 0 {
-			return
-		}
-		for _, name := range slices.Sorted(maps.Keys(a.Units)) {
-			text(name)
-			b = binary.AppendUvarint(b, a.Units[name])
-		}
-	}
-	text(r.Domain)
-	amount(&r.Amount)
-	b = binary.AppendUvarint(b, uint64(len(r.Descriptors)))
-	for i := range r.Descriptors {
-		d := &r.Descriptors[i]
-		b = binary.AppendUvarint(b, uint64(len(d.Entries)))
-		for _, e := range d.Entries {
-			text(e.Key)
-			text(e.Value)
-		}
-		if d.Amount == nil {
-			b = append(b, 0)
-			continue
-		}
-		b = append(b, 1)
-		amount(d.Amount)
-	}
-	return b
+	return max(0, d-past)
 }

@@ -1,138 +1,305 @@
-package client
+package client_test
 
 import (
+	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"pgregory.net/rapid"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
-	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
+	"github.com/ratelimitd/ratelimitd/client"
 	"github.com/ratelimitd/ratelimitd/limits"
+	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
 
-// A denial holds until its end, and one request a second is sent all the same.
-func TestDenials(t *testing.T) {
-	d := newDenials(100)
-	now := time.Unix(1_800_000_000, 0)
-	key := appendKey(nil, limits.New("api", "customer", "a"))
-	refused := limits.Decision{
-		RetryAfter: 2500 * time.Millisecond,
-		Statuses:   []limits.Status{{Limit: 5, ResetAfter: 3 * time.Second, RetryAfter: 2500 * time.Millisecond}},
-	}
-	find := func(after time.Duration) (limits.Decision, bool) { return d.find(key, now.Add(after)) }
-	if _, denied := find(0); denied {
-		t.Error("it is refused before the service was asked")
-	}
-	d.learn(string(key), now, &refused)
-	got, denied := find(400 * time.Millisecond)
-	if want := 2100 * time.Millisecond; !denied || got.Source != limits.DenialCache || got.RetryAfter != want || got.Statuses[0].RetryAfter != want ||
-		got.Statuses[0].ResetAfter != 2600*time.Millisecond || got.Statuses[0].Limit != 5 {
-		t.Errorf("%+v %v", got, denied)
-	}
-	if refused.Statuses[0].ResetAfter != 3*time.Second {
-		t.Error("the answer was changed")
-	}
-	if _, denied = find(time.Second); denied {
-		t.Error("nobody asks again after a second")
-	}
-	if _, denied = find(time.Second); !denied {
-		t.Error("a second one asks too")
-	}
-	d.learn(string(key), now.Add(1100*time.Millisecond), &limits.Decision{Allowed: true})
-	if _, denied = find(1200 * time.Millisecond); denied {
-		t.Error("it is refused after it was allowed")
-	}
-	d.learn(string(key), now, &refused)
-	if _, denied = find(2500 * time.Millisecond); denied {
-		t.Error("it is refused after its time")
-	}
-	for _, no := range []limits.Decision{
-		{Source: limits.OnError, RetryAfter: time.Hour}, {Source: limits.FailClosed, RetryAfter: time.Hour}, {},
-	} {
-		d.learn(string(key), now, &no)
-		if _, denied = find(time.Millisecond); denied {
-			t.Errorf("%+v is remembered", no)
-		}
-	}
-	d.learn(string(key), now, &limits.Decision{RetryAfter: limits.Never})
-	if got, denied = find(time.Millisecond); !denied || got.RetryAfter != limits.Never {
-		t.Errorf("%+v %v", got, denied)
-	}
-	if _, denied = find(time.Second); denied {
-		t.Error("what never passes is not asked again after a second")
-	}
-}
-
-// There are never more denials than the bound, and those that have ended go first.
-func TestDenialsAreBounded(t *testing.T) {
-	d := newDenials(160)
-	now := time.Unix(1_800_000_000, 0)
-	for i := range 10_000 {
-		d.learn(fmt.Sprint("key", i), now, &limits.Decision{RetryAfter: time.Hour})
-	}
-	n := 0
-	for i := range d.shard {
-		n += len(d.shard[i].denied)
-	}
-	if n > 160 || n < 150 {
-		t.Errorf("%d denials", n)
-	}
-	for i := range 10_000 {
-		d.learn(fmt.Sprint("new", i), now.Add(2*time.Hour), &limits.Decision{RetryAfter: time.Hour})
-	}
-	for i := range d.shard {
-		for key, known := range d.shard[i].denied {
-			if known.since.Equal(now) {
-				t.Errorf("%s has ended, and is remembered", key)
+// A refusal is used again until the request would pass, with the times of now. Once a second the service is asked.
+func TestDenialIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		ends := start.Add(2500 * time.Millisecond)
+		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse {
+			if left := time.Until(ends); left > 0 {
+				return refused(left)
 			}
+			return passes()
+		}}
+		c := client.NewOn(s, client.Options{})
+		defer c.Close()
+		r := limits.New("d", "k", "v")
+		for range 24 { // every 100 ms
+			d := must[limits.Decision](t)(c.Decide(t.Context(), r))
+			if d.Allowed || d.RetryAfter != time.Until(ends) || d.Statuses[0].RetryAfter != d.RetryAfter || d.Statuses[0].Rule != "d.k" {
+				t.Fatalf("after %s: %+v", time.Since(start), d)
+			}
+			if d.Headers[0] != (limits.Header{Name: "x-rule", Value: "k"}) || d.Err != nil {
+				t.Errorf("%+v", d)
+			}
+			if d.Source == limits.DenialCache { // callers may change what they get
+				d.Statuses[0].Rule, d.Headers[0].Value = "changed", "changed"
+			}
+			time.Sleep(100 * time.Millisecond) //nolint:forbidigo // virtual
 		}
-	}
-}
-
-// Different requests have different keys, whatever bytes they consist of.
-func TestKeysOfRequests(t *testing.T) {
-	text := rapid.SampledFrom([]string{"", "a", "ab", "b", "\x00", "\x01a", "a\x01"})
-	amount := rapid.Custom(func(t *rapid.T) limits.Amount {
-		a := limits.Amount{Hits: rapid.Uint64Range(0, 2).Draw(t, "hits")}
-		if rapid.Bool().Draw(t, "units") {
-			a.Units = rapid.MapOf(text, rapid.Uint64Range(0, 2)).Draw(t, "map")
+		if n := len(s.calls()); n != 3 {
+			t.Errorf("%d calls in 2.4 s, want one a second", n)
 		}
-		return a
+		time.Sleep(time.Until(ends)) //nolint:forbidigo // virtual
+		if d := must[limits.Decision](t)(c.Decide(t.Context(), r)); !d.Allowed || d.Source != limits.Counted {
+			t.Errorf("when its time is over: %+v", d)
+		}
+		if got := c.Stats(); got.Decisions[limits.Counted] != 4 || got.Decisions[limits.DenialCache] != 21 || got.RPCs != 4 || got.Requests != 4 {
+			t.Errorf("%+v", got)
+		}
 	})
-	request := rapid.Custom(func(t *rapid.T) *limits.Request {
-		r := &limits.Request{Domain: text.Draw(t, "domain"), Amount: amount.Draw(t, "amount")}
-		for range rapid.IntRange(0, 2).Draw(t, "descriptors") {
-			d := limits.Descriptor{}
-			for range rapid.IntRange(0, 2).Draw(t, "entries") {
-				d.Entries = append(d.Entries, limits.Entry{Key: text.Draw(t, "key"), Value: text.Draw(t, "value")})
+}
+
+// Whole seconds are rounded up, as in the answers of the service.
+func TestResetOfDenial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := client.NewOn(&service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return refused(time.Minute) }}, client.Options{})
+		defer c.Close()
+		for _, want := range []time.Duration{60, 60, 60, 60, 60, 60, 60, 60, 60, 60} {
+			if d, _ := c.Decide(t.Context(), limits.New("d", "k", "v")); d.Statuses[0].ResetAfter != want*time.Second {
+				t.Errorf("%+v", d.Statuses)
 			}
-			if rapid.Bool().Draw(t, "own") {
-				a := amount.Draw(t, "its amount")
-				d.Amount = &a
-			}
-			r.Descriptors = append(r.Descriptors, d)
+			time.Sleep(99 * time.Millisecond) //nolint:forbidigo // virtual
 		}
+	})
+}
+
+// One caller a second asks the service; meanwhile the others are refused at once.
+func TestOneCallerAsksAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return refused(time.Hour) }}
+		c := client.NewOn(s, client.Options{Timeout: 10 * time.Second})
+		defer c.Close()
+		r := limits.New("d", "k", "v")
+		_, _ = c.Decide(t.Context(), r)
+		time.Sleep(time.Second) //nolint:forbidigo // virtual
+		s.takes = 900 * time.Millisecond
+		s.decide = nil // an operator has raised the limit
+		var asked, local atomic.Int32
+		began := time.Now()
+		var group sync.WaitGroup
+		for range 100 {
+			group.Go(func() {
+				switch d, err := c.Decide(t.Context(), r); {
+				case err != nil:
+					t.Error(err)
+				case d.Source == limits.DenialCache && time.Since(began) == 0:
+					local.Add(1)
+				case d.Allowed:
+					asked.Add(1)
+				}
+			})
+		}
+		group.Wait()
+		if asked.Load() != 1 || local.Load() != 99 {
+			t.Errorf("%d asked, %d were refused at once", asked.Load(), local.Load())
+		}
+		if d, err := c.Decide(t.Context(), r); err != nil || !d.Allowed {
+			t.Errorf("after the limit is raised: %+v %v", d, err)
+		}
+	})
+}
+
+// If the service does not answer, what was refused stays refused until its time is over.
+func TestDenialWithoutService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return refused(5 * time.Second) }}
+		c := client.NewOn(s, client.Options{})
+		defer c.Close()
+		start := time.Now()
+		r := limits.New("d", "k", "v")
+		_, _ = c.Decide(t.Context(), r)
+		s.takes = time.Hour
+		for time.Since(start) < 4900*time.Millisecond {
+			if d, err := c.Decide(t.Context(), r); err != nil || d.Allowed || d.Source != limits.DenialCache {
+				t.Fatalf("after %s: %+v %v", time.Since(start), d, err)
+			}
+			time.Sleep(10 * time.Millisecond) //nolint:forbidigo // virtual
+		}
+		if n := len(s.calls()); n > 5 {
+			t.Errorf("%d calls in 5 s", n)
+		}
+		time.Sleep(100 * time.Millisecond) //nolint:forbidigo // virtual
+		if d, err := c.Decide(t.Context(), r); err != nil || !d.Allowed || d.Source != limits.FailOpen {
+			t.Errorf("%+v %v", d, err)
+		}
+	})
+}
+
+// A request that no wait helps is remembered too, and asked about again.
+func TestNeverIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return refused(-1) }}
+		c := client.NewOn(s, client.Options{})
+		defer c.Close()
+		for range 31 {
+			if d, err := c.Decide(t.Context(), limits.New("d", "k", "v")); err != nil || d.Allowed || d.RetryAfter != limits.Never || d.Statuses[0].RetryAfter != limits.Never {
+				t.Fatalf("%+v %v", d, err)
+			}
+			time.Sleep(100 * time.Millisecond) //nolint:forbidigo // virtual
+		}
+		if n := len(s.calls()); n != 4 {
+			t.Errorf("%d calls in 3 s", n)
+		}
+	})
+}
+
+// Only refusals that the counters made are remembered, and only for the same request.
+func TestWhatIsNotRemembered(t *testing.T) {
+	degraded := refused(time.Hour)
+	degraded.Statuses[0].Degraded = true
+	twice := func(t *testing.T, answer *ratelimitdv1.DecideResponse, o client.Options, first, second *limits.Request) {
+		t.Helper()
+		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return answer }}
+		c := client.NewOn(s, o)
+		defer c.Close()
+		for _, r := range []*limits.Request{first, second} {
+			if _, err := c.Decide(t.Context(), r); err != nil {
+				t.Error(err)
+			}
+		}
+		if n := len(s.calls()); n != 2 {
+			t.Errorf("%d calls", n)
+		}
+	}
+	r := func(hits uint64) *limits.Request {
+		r := limits.New("d", "k", "v")
+		r.Amount.Hits = hits
 		return r
-	})
-	describe := func(r *limits.Request) string {
-		s := fmt.Sprintf("%q %d %v %d", r.Domain, r.Amount.Hits, r.Amount.Units, len(r.Descriptors))
-		for _, d := range r.Descriptors {
-			s += fmt.Sprintf(" %q", d.Entries)
-			if d.Amount != nil {
-				s += fmt.Sprintf(" %d %q", d.Amount.Hits, fmt.Sprint(d.Amount.Units))
+	}
+	large := limits.New("d", "k", fmt.Sprintf("%01100d", 0))
+	for name, test := range map[string]func(*testing.T){
+		"passes":       func(t *testing.T) { twice(t, passes(), client.Options{}, r(1), r(1)) },
+		"on_error":     func(t *testing.T) { twice(t, degraded, client.Options{}, r(1), r(1)) },
+		"no time":      func(t *testing.T) { twice(t, refused(0), client.Options{}, r(1), r(1)) },
+		"turned off":   func(t *testing.T) { twice(t, refused(time.Hour), client.Options{MaxDenials: -1}, r(1), r(1)) },
+		"fewer hits":   func(t *testing.T) { twice(t, refused(time.Hour), client.Options{}, r(3), r(2)) },
+		"large":        func(t *testing.T) { twice(t, refused(time.Hour), client.Options{}, large, large) },
+		"other domain": func(t *testing.T) { twice(t, refused(time.Hour), client.Options{}, r(1), limits.New("e", "k", "v")) },
+		"failure": func(t *testing.T) {
+			s := &service{refuse: func([]*ratelimitdv1.DecideRequest) error { return status.Error(codes.Unavailable, "gone") }}
+			c := client.NewOn(s, client.Options{OnFailure: client.FailClosed})
+			defer c.Close()
+			for range 2 {
+				if d, err := c.Decide(t.Context(), r(1)); err != nil || d.Source != limits.FailClosed {
+					t.Errorf("%+v %v", d, err)
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+	}
+}
+
+// Beyond the bound a refusal replaces one whose time is over sooner.
+func TestDenialsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &service{decide: func(r *ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse {
+			if value(r) == "long" {
+				return refused(time.Hour)
+			}
+			return refused(time.Minute)
+		}}
+		c := client.NewOn(s, client.Options{MaxDenials: 4})
+		defer c.Close()
+		ask := func(v string) limits.Source {
+			d := must[limits.Decision](t)(c.Decide(t.Context(), limits.New("d", "k", v)))
+			return d.Source
+		}
+		ask("long")
+		for i := range 1000 {
+			if ask(fmt.Sprint(i)) != limits.Counted {
+				t.Fatal(i)
+			}
+			if ask(fmt.Sprint(i)) != limits.DenialCache {
+				t.Fatalf("%d is not remembered", i)
 			}
 		}
-		return s
-	}
-	rapid.Check(t, func(t *rapid.T) {
-		x, y := request.Draw(t, "x"), request.Draw(t, "y")
-		same := string(appendKey(nil, x)) == string(appendKey(nil, y))
-		if same && describe(x) != describe(y) {
-			t.Fatalf("%s and %s share a key", describe(x), describe(y))
+		if ask("long") != limits.DenialCache {
+			t.Error("the longest refusal was replaced")
 		}
-		if !same && describe(x) == describe(y) {
-			t.Fatalf("%s has two keys", describe(x))
+		known := 0
+		for i := range 1000 {
+			if i < 990 { // a refusal that is not known replaces one
+				continue
+			}
+			if s := ask(fmt.Sprint(i)); s == limits.DenialCache {
+				known++
+			}
+		}
+		if known > 3 {
+			t.Errorf("%d others are known", known)
 		}
 	})
+}
+
+// A caller that keeps asking at 100 times its limit costs less than a call for ten refusals, whatever the limit's window.
+func TestCallsPerRefusal(t *testing.T) {
+	for _, every := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, 3 * time.Second} { // a token comes
+		synctest.Test(t, func(t *testing.T) {
+			next := time.Now()
+			s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse {
+				if wait := time.Until(next); wait > 0 {
+					return refused(wait)
+				}
+				next = time.Now().Add(every)
+				return passes()
+			}}
+			c := client.NewOn(s, client.Options{})
+			defer c.Close()
+			refusals, allowed := 0, 0
+			for range 10_000 {
+				if ok, err := c.Allow(t.Context(), "d", "k", "v"); err != nil {
+					t.Fatal(err)
+				} else if ok {
+					allowed++
+				} else {
+					refusals++
+				}
+				time.Sleep(every / 100) //nolint:forbidigo // virtual
+			}
+			if costs := len(s.calls()) - allowed; allowed != 100 || float64(costs) > 0.1*float64(refusals) {
+				t.Errorf("every %s: %d allowed, %d refusals cost %d calls", every, allowed, refusals, costs)
+			}
+		})
+	}
+}
+
+// An observer sees every decision with its source, and errors.
+func TestObserver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &service{takes: 3 * time.Millisecond, decide: func(r *ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse {
+			if value(r) == "bad" {
+				return &ratelimitdv1.DecideResponse{Error: &ratelimitdv1.DecideError{Code: int32(codes.InvalidArgument), Message: "bad"}}
+			}
+			return refused(time.Hour)
+		}}
+		var o observer
+		c := client.NewOn(s, client.Options{Observer: &o})
+		defer c.Close()
+		for _, v := range []string{"v", "v", "bad"} {
+			_, _ = c.Allow(t.Context(), "d", "k", v)
+		}
+		want := observer{"v counted <nil> 3ms", "v denial_cache <nil> 0s", "bad counted invalid request: bad 3ms"}
+		if fmt.Sprint(o) != fmt.Sprint(want) {
+			t.Errorf("%q", o)
+		}
+		if got := c.Stats(); got.Errors != 1 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+type observer []string
+
+// Decided implements limits.Observer.
+func (o *observer) Decided(_ context.Context, r *limits.Request, d *limits.Decision, err error, took time.Duration) {
+	*o = append(*o, fmt.Sprint(r.Descriptors[0].Entries[0].Value, " ", d.Source, " ", err, " ", took))
 }

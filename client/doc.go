@@ -1,14 +1,28 @@
-// Package client asks the ratelimitd service whether requests may pass, and behaves well while it does.
+// Package client asks the service ratelimitd whether requests may pass, and behaves well when the service does not.
 //
-// New returns a Client, which holds one connection. Decide sends a request and returns within Options.Timeout, whatever happens to
-// the service: Options.OnFailure says what the answer is then. Allow and Wait are shorter forms. Reserve is for requests whose cost
-// is known only when they are over. The types of requests and answers are those of package limits.
+// New returns a Client with one connection for the whole program.
 //
-// The client remembers denials: until the time at which a refused request would pass, the same request is refused without a call. At
-// least once a second one such request is sent all the same, so that refunds, overrides and resets show. Requests that are made at
-// the same time share a call. Each is decided as if it had come alone.
+//	c, err := client.New("dns:///ratelimitd:8081", client.Options{})
+//	...
+//	defer c.Close()
+//	ok, err := c.Allow(ctx, "api", "customer", id)
 //
-// A Client may be used by any number of goroutines. The package has no global state, and Close ends every goroutine that New began.
-// It does not count by itself: a client that cannot reach the service enforces no limit (see package ratelimit for that). It does
-// not send the metadata of a caller's context, because calls are shared.
+// Allow answers yes or no. Decide also says what is left and when to come back. Wait returns when a request may pass. Reserve is
+// for requests whose cost is known only when they are over. The types of requests and answers are those of package limits.
+//
+// A call ends by its deadline: after Options.Timeout, which is 20 ms, or earlier if the context of the caller ends earlier. Without an
+// answer by then the request passes: Options.OnFailure changes that. The source of a decision says how it came about, and Stats counts
+// the decisions by source. An error means that the request is invalid (limits.ErrInvalid) or that the caller has canceled its context.
+// An invalid request is never answered by Options.OnFailure: it would not be limited as long as the mistake stays.
+//
+// Calls that are made while others are in flight share a message. Each of them ends by its own deadline all the same, and one that is
+// refused or invalid does not affect the others. The message has the trace context and the outgoing metadata of its first caller.
+//
+// The client remembers requests that were refused and refuses the same requests itself until they would pass. Such refusals are
+// counted by no rule and by no metric of the service. Once a second one caller asks the service, so that refunds, overrides and resets
+// take effect. If the service does not answer, the refusal stays in force until its time is over.
+//
+// A Client may be used by any number of goroutines. The package has no global state, and no goroutine of a client runs after Close.
+// It does not count by itself, not even while the service is down: package ratelimit counts in process. It does not repeat a question
+// to the service, because that could count twice. It logs nothing and exports no metrics: Options.Observer and Stats are for that.
 package client

@@ -1,6 +1,8 @@
 package client
 
 import (
+	"cmp"
+	"crypto/tls"
 	"time"
 
 	"google.golang.org/grpc"
@@ -8,38 +10,49 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// DefaultTimeout is the default of Options.Timeout.
-const DefaultTimeout = 20 * time.Millisecond
-
-// DefaultMaxDenials is the default of Options.MaxDenials.
-const DefaultMaxDenials = 10_000
-
-// OnFailure says what Decide answers if the service does not.
-type OnFailure uint8
-
-// The answers.
 const (
-	FailOpen    OnFailure = iota // the request passes
-	FailClosed                   // it is refused
-	ReturnError                  // Decide returns the error
+	defaultTimeout    = 20 * time.Millisecond
+	defaultMaxDenials = 10_000
 )
 
 // Options are the settings of a Client. The zero value serves.
 type Options struct {
-	// Timeout is how long a decision may take. An earlier deadline of the caller's context counts instead. Default 20 ms.
+	// Timeout is how long a call may take if the context of the caller does not end earlier. Default 20 ms.
 	Timeout time.Duration
 
-	// OnFailure says what the answer is if the service does not answer in time, or has none because its store is away. The decision
-	// has the source limits.FailOpen or limits.FailClosed, and the cause in Err.
+	// OnFailure is what the client does when the service does not decide: it does not answer in time, it cannot be reached, or its
+	// store of the counters fails and no on_error of the rules decides. Default FailOpen.
 	OnFailure OnFailure
 
-	// MaxDenials is how many denials are remembered. Beyond that number, one that has ended or else any other one is forgotten.
-	// Default 10,000; negative: none is remembered.
+	// MaxDenials is how many refused requests the client remembers. Beyond that, a refusal replaces another one that has expired, or
+	// one of a few whose time is over soonest; to forget one costs a call. Requests of more than 1 KiB are not remembered. Default
+	// 10,000, which takes up to 5 MB for usual requests; negative: none.
 	MaxDenials int
 
-	// Observer is called after every decision; nil: nobody is.
+	// Observer is called after every decision, also by Allow and Wait; nil: nobody is.
 	Observer limits.Observer
 
-	// DialOptions are for the connection. Without credentials among them, the connection is not encrypted.
+	// TLS encrypts the connection; nil: it is not encrypted, as the service expects unless it has a certificate.
+	TLS *tls.Config
+
+	// DialOptions are for the connection. They take precedence over what the client sets itself: round_robin over all addresses of
+	// the name, an attempt to connect again at least every 5 s, and pings while calls get no answer for 10 s.
 	DialOptions []grpc.DialOption
 }
+
+func (o *Options) timeout() time.Duration {
+	if o.Timeout < 0 {
+		return defaultTimeout
+	}
+	return cmp.Or(o.Timeout, defaultTimeout)
+}
+
+// OnFailure is what a client does when the service does not decide.
+type OnFailure uint8
+
+// The answers to a failure.
+const (
+	FailOpen    OnFailure = iota // the request passes; the source of the decision is limits.FailOpen
+	FailClosed                   // the request is refused; the source of the decision is limits.FailClosed
+	ReturnError                  // the error is returned, and no decision
+)

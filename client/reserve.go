@@ -2,43 +2,100 @@ package client
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ratelimitd/ratelimitd/limits"
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
 
-// settleTimeout is how long Commit, Cancel and Extend may take, if the deadline of their context is not nearer. No request waits for
-// them, and what is not committed is charged as reserved.
-const settleTimeout = time.Second
+// endTimeout is how long Commit, Cancel and Extend of a reservation may take at least: no request waits for them, and a commit that is
+// lost costs what was reserved.
+const endTimeout = time.Second
 
 // Reserve holds the amounts of a request until its cost is known: see limits.Reserver. The rules of all its descriptors must have
-// reservations. If the service does not answer, Options.OnFailure decides, and nothing is held.
+// reservations. Errors and failures are as for Decide; without an answer of the service nothing is held, as far as the client knows.
+//
+// Commit, Cancel and Extend of the reservation may take a second, or Options.Timeout if that is longer. They wait while there is no
+// connection to the service. Their error is limits.ErrUnknownReservation if the service does not know the reservation any more. After
+// any other error they may be called again.
 func (c *Client) Reserve(ctx context.Context, r *limits.Request, o limits.ReserveOptions) (*limits.Reservation, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	message := &ratelimitdv1.ReserveRequest{Domain: r.Domain, Descriptors: descriptorsOf(r), Amount: amountOf(&r.Amount), MinHits: o.MinHits}
-	if o.TTL > 0 {
-		message.Ttl = durationpb.New(o.TTL)
-	}
-	answer, err := c.reservations.Reserve(ctx, message)
+	held, err := c.reserve(ctx, r, o)
 	if err != nil {
-		d, err := c.failed(failure(err))
+		c.stats.count(nil, err)
+		return nil, err
+	}
+	c.stats.count(&held.Decision, nil)
+	return held, nil
+}
+
+func (c *Client) reserve(ctx context.Context, r *limits.Request, o limits.ReserveOptions) (*limits.Reservation, error) {
+	call, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	answer, err := c.reservations.Reserve(call, reserveRequest(r, o))
+	if err != nil {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return nil, context.Canceled
+		}
+		if err = errorOf(err); errors.Is(err, limits.ErrInvalid) {
+			return nil, err
+		}
+		d, err := c.fail(err)
 		if err != nil {
 			return nil, err
 		}
 		return limits.NewReservation(d, 0, time.Time{}, nil), nil
 	}
-	d, reserved, expires := reservationOf(answer)
-	if answer.GetId() == "" {
+	d := limits.Decision{Allowed: answer.GetCode() == ratelimitdv1.Code_CODE_OK}
+	var reserved uint64
+	for _, s := range answer.GetStatuses() {
+		d.Statuses = append(d.Statuses, statusOf(s))
+		if reserved == 0 {
+			reserved = s.GetReserved()
+		}
+	}
+	d.RetryAfter = retryAfter(&d)
+	if d.Allowed && answer.GetId() == "" {
+		d.Source = limits.OnError
+	}
+	if answer.GetId() == "" || answer.GetExpireTime() == nil {
 		return limits.NewReservation(d, 0, time.Time{}, nil), nil
 	}
-	return limits.NewReservation(d, reserved, expires, &holder{c, answer.GetId()}), nil
+	return limits.NewReservation(d, reserved, answer.GetExpireTime().AsTime(), &holder{c, answer.GetId()}), nil
 }
 
-// holder ends a reservation of the service.
+func reserveRequest(r *limits.Request, o limits.ReserveOptions) *ratelimitdv1.ReserveRequest {
+	m := &ratelimitdv1.ReserveRequest{Domain: r.Domain, Amount: toReserve(&r.Amount), MinHits: o.MinHits}
+	if o.TTL > 0 {
+		m.Ttl = durationpb.New(o.TTL)
+	}
+	for i := range r.Descriptors {
+		d := &r.Descriptors[i]
+		to := &ratelimitdv1.Descriptor{}
+		for _, e := range d.Entries {
+			to.Entries = append(to.Entries, &ratelimitdv1.Entry{Key: e.Key, Value: e.Value})
+		}
+		if d.Amount != nil {
+			to.Amount = toReserve(d.Amount)
+		}
+		m.Descriptors = append(m.Descriptors, to)
+	}
+	return m
+}
+
+// toReserve is an amount to hold: at least one hit, because there is no reservation of nothing.
+func toReserve(a *limits.Amount) *ratelimitdv1.Amount {
+	if a.Peek {
+		return &ratelimitdv1.Amount{Hits: 1}
+	}
+	return &ratelimitdv1.Amount{Hits: hitsOf(a), Units: a.Units}
+}
+
+// holder ends a reservation.
 type holder struct {
 	client *Client
 	id     string
@@ -46,44 +103,53 @@ type holder struct {
 
 // Commit implements limits.Holder.
 func (h *holder) Commit(ctx context.Context, used []limits.Amount) error {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
-	message := &ratelimitdv1.CommitRequest{Id: h.id}
+	m := &ratelimitdv1.CommitRequest{Id: h.id}
 	for i := range used {
-		message.Actual = append(message.Actual, exactly(&used[i]))
+		m.Actual = append(m.Actual, &ratelimitdv1.Amount{Hits: used[i].Hits, Units: used[i].Units})
 	}
-	answer, err := h.client.reservations.Commit(ctx, message)
-	if err != nil {
-		return failure(err)
-	}
-	return known(answer.GetResult())
+	return h.end(ctx, func(ctx context.Context) (ratelimitdv1.Result, error) {
+		answer, err := h.client.reservations.Commit(ctx, m, grpc.WaitForReady(true))
+		return answer.GetResult(), err
+	})
 }
 
 // Cancel implements limits.Holder.
 func (h *holder) Cancel(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
-	answer, err := h.client.reservations.Cancel(ctx, &ratelimitdv1.CancelRequest{Id: h.id})
-	if err != nil {
-		return failure(err)
-	}
-	return known(answer.GetResult())
+	return h.end(ctx, func(ctx context.Context) (ratelimitdv1.Result, error) {
+		answer, err := h.client.reservations.Cancel(ctx, &ratelimitdv1.CancelRequest{Id: h.id}, grpc.WaitForReady(true))
+		return answer.GetResult(), err
+	})
 }
 
 // Extend implements limits.Holder.
 func (h *holder) Extend(ctx context.Context, ttl time.Duration) (expires time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
-	answer, err := h.client.reservations.Extend(ctx, &ratelimitdv1.ExtendRequest{Id: h.id, Ttl: durationpb.New(ttl)})
-	if err != nil {
-		return expires, failure(err)
+	m := &ratelimitdv1.ExtendRequest{Id: h.id}
+	if ttl > 0 {
+		m.Ttl = durationpb.New(ttl)
 	}
-	return answer.GetExpireTime().AsTime(), known(answer.GetResult())
+	var until *timestamppb.Timestamp
+	err = h.end(ctx, func(ctx context.Context) (ratelimitdv1.Result, error) {
+		answer, err := h.client.reservations.Extend(ctx, m, grpc.WaitForReady(true))
+		until = answer.GetExpireTime()
+		return answer.GetResult(), err
+	})
+	if until != nil {
+		expires = until.AsTime()
+	}
+	return expires, err
 }
 
-func known(r ratelimitdv1.Result) error {
-	if r == ratelimitdv1.Result_RESULT_UNKNOWN {
+// end calls a method that ends or extends a reservation.
+func (h *holder) end(ctx context.Context, method func(context.Context) (ratelimitdv1.Result, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, max(h.client.timeout, endTimeout))
+	defer cancel()
+	result, err := method(ctx)
+	switch {
+	case err != nil:
+		return errorOf(err)
+	case result != ratelimitdv1.Result_RESULT_DONE:
 		return limits.ErrUnknownReservation
+	default:
+		return nil
 	}
-	return nil
 }

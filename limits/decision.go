@@ -14,7 +14,7 @@ type Decision struct {
 	Delay time.Duration
 
 	// RetryAfter is the time until the same request would be allowed, if it is not. Never: no wait helps, because the limit is
-	// smaller than the request.
+	// smaller than the request. It is 0, which is unknown, if Source is FailClosed.
 	RetryAfter time.Duration
 
 	// Statuses has the verdict on each descriptor, in the order of the request. It is empty if Source is FailOpen or FailClosed.
@@ -85,11 +85,4 @@ func (s Source) String() string {
 // Decider decides requests. A ratelimit.Limiter and a client.Client are deciders. An error means that there is no decision.
 type Decider interface {
 	Decide(ctx context.Context, r *Request) (Decision, error)
-}
-
-// Observer sees decisions, to count or trace them.
-type Observer interface {
-	// Decided is called once for each decision, by the goroutine that asked for it, before it gets its answer. The request and the
-	// decision are valid until Decided returns. err is the error of Decide; then the decision is empty.
-	Decided(ctx context.Context, r *Request, d *Decision, err error, took time.Duration)
 }

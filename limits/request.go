@@ -28,7 +28,7 @@ type Amount struct {
 	// Units are numbers of units by kind, such as tokens by "input" and "output". The cost of the rule turns them into hits. Hits
 	// and Units are added.
 	Units map[string]uint64
-	// Peek asks for the state of the limit and counts nothing. It is allowed also where no hit is left.
+	// Peek counts nothing, and asks for nothing: the request is allowed also when nothing is left. Remaining says what is.
 	Peek bool
 }
 

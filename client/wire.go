@@ -1,0 +1,188 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/ratelimitd/ratelimitd/limits"
+	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
+)
+
+// maxRequest bounds the message of one request. The service refuses a larger one (4 MiB) in a way that cannot be distinguished from an
+// overload: it would pass under FailOpen.
+const maxRequest = 1 << 20
+
+// appendRequest appends a request as a ratelimitd.v1.DecideRequest. Two requests have the same bytes only if they are the same, so the
+// bytes are also their key in the denial cache. The error is limits.ErrInvalid.
+//
+// Messages are written without the generated code: a request is written once, by its caller, for both purposes and without garbage.
+func appendRequest(b []byte, r *limits.Request) ([]byte, error) {
+	valid := utf8.ValidString(r.Domain)
+	b = appendText(b, 1, r.Domain)
+	for i := range r.Descriptors {
+		d := &r.Descriptors[i]
+		b = appendNested(b, 2, func(b []byte) []byte {
+			for _, e := range d.Entries {
+				valid = valid && utf8.ValidString(e.Key) && utf8.ValidString(e.Value)
+				b = appendNested(b, 1, func(b []byte) []byte { return appendText(appendText(b, 1, e.Key), 2, e.Value) })
+			}
+			if d.Amount != nil {
+				b = appendAmount(b, 2, d.Amount, &valid)
+			}
+			return b
+		})
+	}
+	b = appendAmount(b, 3, &r.Amount, &valid)
+	switch {
+	case !valid: // the service would refuse the whole batch
+		return b, fmt.Errorf("%w: the domain, a key or a value is not UTF-8", limits.ErrInvalid)
+	case len(b) > maxRequest:
+		return b, fmt.Errorf("%w: its message has %d bytes, more than %d", limits.ErrInvalid, len(b), maxRequest)
+	}
+	return b, nil
+}
+
+// appendAmount appends a ratelimitd.v1.Amount.
+func appendAmount(b []byte, num protowire.Number, a *limits.Amount, valid *bool) []byte {
+	return appendNested(b, num, func(b []byte) []byte {
+		if a.Peek {
+			return b // 0 hits
+		}
+		if hits := hitsOf(a); hits > 0 {
+			b = protowire.AppendVarint(protowire.AppendTag(b, 1, protowire.VarintType), hits)
+		}
+		if len(a.Units) == 0 {
+			return b
+		}
+		for _, kind := range slices.Sorted(maps.Keys(a.Units)) {
+			*valid = *valid && utf8.ValidString(kind)
+			b = appendNested(b, 2, func(b []byte) []byte {
+				return protowire.AppendVarint(protowire.AppendTag(appendText(b, 1, kind), 2, protowire.VarintType), a.Units[kind])
+			})
+		}
+		return b
+	})
+}
+
+// hitsOf are the hits of an amount that is not a peek.
+func hitsOf(a *limits.Amount) uint64 {
+	if a.Hits == 0 && len(a.Units) == 0 {
+		return 1
+	}
+	return a.Hits
+}
+
+func appendText(b []byte, num protowire.Number, s string) []byte {
+	return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
+}
+
+// appendNested appends a message that f appends. Most are shorter than 128 bytes: their length is one byte.
+func appendNested(b []byte, num protowire.Number, f func([]byte) []byte) []byte {
+	b = protowire.AppendTag(b, num, protowire.BytesType)
+	start := len(b) + 1
+	b = f(append(b, 0))
+	size := uint64(len(b) - start)
+	if size < 0x80 {
+		b[start-1] = byte(size)
+		return b
+	}
+	var room [10]byte
+	length := protowire.AppendVarint(room[:0], size)
+	b[start-1] = length[0]
+	return slices.Insert(b, start, length[1:]...)
+}
+
+// decisionOf makes a decision of an answer. The error is limits.ErrInvalid, or the status of grpc that the request would have had as a
+// call of its own.
+func decisionOf(r *ratelimitdv1.DecideResponse) (d limits.Decision, err error) {
+	if e := r.GetError(); e != nil {
+		return d, errorOf(status.Error(codes.Code(uint32(e.GetCode())), e.GetMessage())) //nolint:gosec // any number is a code
+	}
+	d.Allowed, d.Delay = r.GetCode() == ratelimitdv1.Code_CODE_OK, atLeastZero(r.GetDelay())
+	d.Statuses = make([]limits.Status, len(r.GetStatuses()))
+	for i, s := range r.GetStatuses() {
+		d.Statuses[i] = statusOf(s)
+		if s.GetDegraded() {
+			d.Statuses[i].Degraded, d.Source = true, limits.OnError
+		}
+	}
+	d.RetryAfter = retryAfter(&d)
+	if n := len(r.GetHeaders()); n > 0 {
+		d.Headers = make([]limits.Header, n)
+		for i, h := range r.GetHeaders() {
+			d.Headers[i] = limits.Header{Name: h.GetKey(), Value: h.GetValue()}
+		}
+	}
+	return d, nil
+}
+
+// statusMessage is what ratelimitd.v1.DecideStatus and DescriptorStatus have.
+type statusMessage interface {
+	GetCode() ratelimitdv1.Code
+	GetRule() string
+	GetLimit() uint64
+	GetRemaining() uint64
+	GetResetAfter() *durationpb.Duration
+	GetRetryAfter() *durationpb.Duration
+}
+
+func statusOf(s statusMessage) limits.Status {
+	to := limits.Status{
+		Allowed:    s.GetCode() != ratelimitdv1.Code_CODE_OVER_LIMIT,
+		Rule:       s.GetRule(),
+		Limit:      s.GetLimit(),
+		Remaining:  s.GetRemaining(),
+		ResetAfter: atLeastZero(s.GetResetAfter()),
+	}
+	if !to.Allowed {
+		to.RetryAfter = limits.Never
+		if after := s.GetRetryAfter(); after != nil {
+			to.RetryAfter = atLeastZero(after)
+		}
+	}
+	return to
+}
+
+// retryAfter is the longest of the times that the descriptors of a refused request have to wait.
+func retryAfter(d *limits.Decision) (longest time.Duration) {
+	if d.Allowed {
+		return 0
+	}
+	for i := range d.Statuses {
+		switch s := &d.Statuses[i]; {
+		case s.Allowed:
+		case s.RetryAfter == limits.Never:
+			return limits.Never
+		default:
+			longest = max(longest, s.RetryAfter)
+		}
+	}
+	return longest
+}
+
+func atLeastZero(d *durationpb.Duration) time.Duration { return max(0, d.AsDuration()) }
+
+// errorOf returns limits.ErrInvalid for the status of a request that cannot be decided, context.DeadlineExceeded for one that took too
+// long, and other errors as they are.
+func errorOf(err error) error {
+	switch s := status.Convert(err); s.Code() {
+	case codes.InvalidArgument, codes.FailedPrecondition:
+		return fmt.Errorf("%w: %s", limits.ErrInvalid, s.Message())
+	case codes.DeadlineExceeded:
+		if s.Message() == context.DeadlineExceeded.Error() {
+			return context.DeadlineExceeded
+		}
+		return fmt.Errorf("%w: %s", context.DeadlineExceeded, s.Message())
+	default:
+		return err
+	}
+}
