@@ -79,6 +79,7 @@ var imports = map[string][]string{
 	"internal/address":             {},
 	"internal/admission":           {"limits"},
 	"middleware/httplimit":         {"limits", "internal/address", "internal/admission"},
+	"middleware/grpclimit":         {"limits", "internal/address", "internal/admission"},
 	"proto/...":                    {"proto/..."},
 	"proto/ratelimitd/admin/v1":    {},
 	"cmd/ratelimitd":               {"internal/..."},
@@ -96,8 +97,8 @@ var imports = map[string][]string{
 // onlyIn lists imports that only some packages may have: an import that begins with the path is allowed in these
 // packages alone.
 var onlyIn = map[string][]string{
-	"google.golang.org/grpc":                  {"client", "internal/server", "internal/transport", "internal/operator", "internal/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "examples/...", "internal/otlptest", "internal/servicetest"},
-	"google.golang.org/protobuf":              {"client", "internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "internal/otlptest"},
+	"google.golang.org/grpc":                  {"client", "middleware/grpclimit", "internal/server", "internal/transport", "internal/operator", "internal/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "examples/...", "internal/otlptest", "internal/servicetest"},
+	"google.golang.org/protobuf":              {"client", "middleware/grpclimit", "internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/caller", "internal/otlptest"},
 	"github.com/envoyproxy/go-control-plane":  {"internal/server", "internal/config/xds", "cmd/ratelimitd", "attack", "bench/...", "internal/caller", "examples/...", "internal/servicetest"},
 	"net/http":                                {"middleware/httplimit", "attack", "bench/...", "internal/events", "internal/server", "internal/transport", "internal/console", "internal/operator", "internal/endpoint", "cmd/ratelimitd", "examples/...", "internal/otlptest", "internal/servicetest", "proto/..."},
 	"connectrpc.com":                          {"internal/operator", "proto/..."},

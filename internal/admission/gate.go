@@ -44,6 +44,9 @@ func (g *Gate) Ask(ctx context.Context, r *limits.Request) (*limits.Reservation,
 		}
 		return limits.NewReservation(d, 0, time.Time{}, nil), nil
 	}
+	if held.Decision.Err != nil {
+		g.Failed(ctx, "no decision of a rate limit", held.Decision.Err)
+	}
 	if !held.Decision.Allowed || held.Decision.Delay <= 0 {
 		return held, nil
 	}
@@ -71,7 +74,10 @@ func (g *Gate) ask(ctx context.Context, r *limits.Request) (*limits.Reservation,
 // Wait waits until a request is allowed. Its errors are those of limits.Wait. Without an answer of the decider there is none, unless
 // FailClosed is set.
 func (g *Gate) Wait(ctx context.Context, r *limits.Request) error {
-	_, err := limits.Wait(ctx, g.Decider, r)
+	d, err := limits.Wait(ctx, g.Decider, r)
+	if d.Err != nil {
+		g.Failed(ctx, "no decision of a rate limit", d.Err)
+	}
 	if err == nil || errors.Is(err, limits.ErrNever) || errors.Is(err, limits.ErrTooLong) {
 		return err
 	}

@@ -27,11 +27,11 @@ func (w *Waits) Next(ctx context.Context, after time.Duration) (time.Duration, b
 	if deadline, ok := ctx.Deadline(); ok {
 		left = min(left, time.Until(deadline))
 	}
-	if w.Attempts <= 0 || after > left {
+	if w.Attempts <= 0 || after >= left {
 		return 0, false
 	}
 	w.jitter = min(max(2*w.jitter, firstJitter), maxJitter)
-	wait := after + rand.N(min(w.jitter, left-after+1))
+	wait := after + rand.N(min(w.jitter, (left-after)/2+1)) // half of the time is for the attempt
 	w.Attempts--
 	w.Left -= wait
 	return wait, true

@@ -1,0 +1,208 @@
+package grpclimit
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/ratelimitd/ratelimitd/internal/admission"
+	"github.com/ratelimitd/ratelimitd/limits"
+)
+
+// Call is a call that is limited.
+type Call struct {
+	Method  string // full method, such as /shop.v1.Shop/Buy
+	Request any    // message of a unary call; nil for streams
+
+	// The following is known when the handler has returned, for Options.Actual.
+
+	Reply    any   // of a unary call, or the last message that a stream sent; nil: there is none
+	Received int   // messages that a stream received
+	Sent     int   // messages that a stream sent
+	Err      error // what the handler returned
+}
+
+// Options are the settings of the interceptors for servers. Domain and Descriptors are required.
+type Options struct {
+	// Domain is the domain of the rules.
+	Domain string
+
+	// Descriptors are what is limited. A call passes if all of them have room.
+	Descriptors []Descriptor
+
+	// Cost is what a call uses; nil: one hit.
+	Cost func(context.Context, *Call) limits.Amount
+
+	// Actual is what a call has used, when the handler has returned. A handler can pass on what it knows in a value that the context
+	// points to. With Actual, Cost is reserved before; the Decider must be a limits.Reserver.
+	Actual func(context.Context, *Call) limits.Amount
+
+	// Headers adds ratelimit-limit, ratelimit-remaining and ratelimit-reset to the metadata of all answers; without it, only refusals
+	// have them. If the rules say which headers clients get, these are added instead, always.
+	Headers bool
+
+	// FailClosed refuses calls with UNAVAILABLE if the Decider returns an error. Without it they pass.
+	FailClosed bool
+
+	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// UnaryServerInterceptor lets the calls through to the handler that d allows. If the rules delay a call, it waits before it calls the
+// handler, as long as the context of the call lasts. It panics if the options cannot be used.
+func UnaryServerInterceptor(d limits.Decider, o Options) grpc.UnaryServerInterceptor {
+	s := newServer(d, o)
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
+		c := &Call{Method: info.FullMethod, Request: req}
+		held, err := s.ask(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		if held == nil || s.Actual == nil {
+			return handler(ctx, req)
+		}
+		returned := false
+		defer func() {
+			if !returned { // it panics
+				s.gate.Cancel(ctx, held)
+				return
+			}
+			s.gate.Commit(ctx, held, s.Actual(ctx, c))
+		}()
+		reply, err = handler(ctx, req)
+		returned = true
+		c.Reply, c.Err = reply, err
+		return reply, err
+	}
+}
+
+// StreamServerInterceptor is UnaryServerInterceptor for streams: it decides when a stream begins.
+func StreamServerInterceptor(d limits.Decider, o Options) grpc.StreamServerInterceptor {
+	s := newServer(d, o)
+	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+		ctx := stream.Context()
+		c := &Call{Method: info.FullMethod}
+		held, err := s.ask(ctx, c)
+		if err != nil {
+			return err
+		}
+		if held == nil || s.Actual == nil {
+			return handler(srv, stream)
+		}
+		m := &measured{ServerStream: stream}
+		returned := false
+		defer func() {
+			m.mu.Lock()
+			c.Reply, c.Sent, c.Received, c.Err = m.last, m.sent, m.received, err
+			m.mu.Unlock()
+			if !returned && c.Sent == 0 {
+				s.gate.Cancel(ctx, held)
+				return
+			}
+			s.gate.Commit(ctx, held, s.Actual(ctx, c))
+		}()
+		err = handler(srv, m)
+		returned = true
+		return err
+	}
+}
+
+// server is what the two interceptors have in common.
+type server struct {
+	Options
+	gate *admission.Gate
+}
+
+func newServer(d limits.Decider, o Options) *server {
+	check(o.Domain, o.Descriptors)
+	s := &server{o, &admission.Gate{Decider: d, FailClosed: o.FailClosed, Logger: o.Logger}}
+	if o.Actual != nil {
+		var ok bool
+		if s.gate.Reserver, ok = d.(limits.Reserver); !ok {
+			panic("grpclimit: Options.Actual needs a Decider that is a limits.Reserver")
+		}
+	}
+	return s
+}
+
+// ask decides a call. Nil without an error: the call is not limited.
+func (s *server) ask(ctx context.Context, c *Call) (*limits.Reservation, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	q := request(ctx, s.Domain, s.Descriptors, &call{c, md})
+	if q == nil {
+		return nil, nil
+	}
+	if s.Cost != nil {
+		q.Amount = s.Cost(ctx, c)
+	}
+	held, err := s.gate.Ask(ctx, q)
+	if err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	d := &held.Decision
+	if headers := admission.Headers(d, s.Headers || !d.Allowed); len(headers) > 0 {
+		md := make(metadata.MD, len(headers))
+		for _, h := range headers {
+			md.Append(strings.ToLower(h.Name), h.Value)
+		}
+		_ = grpc.SetHeader(ctx, md) // an earlier interceptor may have sent the headers
+	}
+	if !d.Allowed {
+		return nil, refused(d)
+	}
+	return held, nil
+}
+
+// refused returns the error of a call that is refused.
+func refused(d *limits.Decision) error {
+	if d.Source == limits.FailClosed {
+		return status.Error(codes.Unavailable, "the rate limit cannot be checked")
+	}
+	s := status.New(codes.ResourceExhausted, "too many requests")
+	if d.RetryAfter > 0 {
+		if detailed, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryAfter)}); err == nil {
+			s = detailed
+		}
+	}
+	return s.Err()
+}
+
+// measured is a stream whose messages are counted.
+type measured struct {
+	grpc.ServerStream
+
+	mu             sync.Mutex // one goroutine may send while another receives
+	sent, received int
+	last           any
+}
+
+// SendMsg implements grpc.ServerStream.
+func (m *measured) SendMsg(message any) error {
+	err := m.ServerStream.SendMsg(message)
+	if err == nil {
+		m.mu.Lock()
+		m.sent++
+		m.last = message
+		m.mu.Unlock()
+	}
+	return err
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (m *measured) RecvMsg(message any) error {
+	err := m.ServerStream.RecvMsg(message)
+	if err == nil {
+		m.mu.Lock()
+		m.received++
+		m.mu.Unlock()
+	}
+	return err
+}

@@ -1,0 +1,452 @@
+package grpclimit_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/ratelimitd/ratelimitd/limits"
+	"github.com/ratelimitd/ratelimitd/middleware/grpclimit"
+	"github.com/ratelimitd/ratelimitd/ratelimit"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// open returns a limiter with these rules.
+func open(t *testing.T, rules string) *ratelimit.Limiter {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "api.yaml"), []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := ratelimit.Open(ratelimit.Options{Rules: dir, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+const rules = `
+domain: api
+descriptors:
+  - key: customer
+    rate_limit: {unit: year, requests_per_unit: 2}
+  - key: address
+    rate_limit: {unit: year, requests_per_unit: 1}
+  - key: tokens
+    rate_limit: {unit: year, requests_per_unit: 100}
+    reservations: {ttl: 1m}
+`
+
+// service does what its functions do.
+type service struct {
+	testpb.UnimplementedTestServiceServer
+	unary  func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error)
+	output func(*testpb.StreamingOutputCallRequest, grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error
+	duplex func(grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error
+}
+
+func (s *service) UnaryCall(ctx context.Context, r *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	if s.unary == nil {
+		return &testpb.SimpleResponse{}, nil
+	}
+	return s.unary(ctx, r)
+}
+
+func (s *service) StreamingOutputCall(r *testpb.StreamingOutputCallRequest, stream grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
+	if s.output == nil {
+		return stream.Send(&testpb.StreamingOutputCallResponse{})
+	}
+	return s.output(r, stream)
+}
+
+func (s *service) FullDuplexCall(stream grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+	return s.duplex(stream)
+}
+
+// recovers answers INTERNAL for a panic, as services do.
+func recovers(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
+	defer func() {
+		if recover() != nil {
+			err = status.Error(codes.Internal, "panic")
+		}
+	}()
+	return handler(ctx, req)
+}
+
+func recoversStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = status.Error(codes.Internal, "panic")
+		}
+	}()
+	return handler(srv, stream)
+}
+
+// serve starts a server on a socket and returns a client of it.
+func serve(t *testing.T, s *service, d limits.Decider, o grpclimit.Options, dial ...grpc.DialOption) testpb.TestServiceClient {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(
+		grpc.ChainUnaryInterceptor(recovers, grpclimit.UnaryServerInterceptor(d, o)),
+		grpc.ChainStreamInterceptor(recoversStream, grpclimit.StreamServerInterceptor(d, o)),
+	)
+	testpb.RegisterTestServiceServer(server, s)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	conn, err := grpc.NewClient(listener.Addr().String(), append(dial, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return testpb.NewTestServiceClient(conn)
+}
+
+var byCustomer = []grpclimit.Descriptor{{grpclimit.Metadata("X-Api-Key", "customer")}}
+
+// as returns the context of calls with metadata, given as pairs.
+func as(t *testing.T, pairs ...string) context.Context {
+	return metadata.AppendToOutgoingContext(t.Context(), pairs...)
+}
+
+// retryInfo returns the delay in an error; false: there is none.
+func retryInfo(err error) (time.Duration, bool) {
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.RetryInfo); ok {
+			return info.GetRetryDelay().AsDuration(), true
+		}
+	}
+	return 0, false
+}
+
+func TestRefusal(t *testing.T) {
+	c := serve(t, &service{}, open(t, rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer})
+	ctx := as(t, "x-api-key", "ann")
+	if _, err := c.UnaryCall(ctx, &testpb.SimpleRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := c.StreamingOutputCall(ctx, &testpb.StreamingOutputCallRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	check := func(err error, header metadata.MD) {
+		t.Helper()
+		wait, ok := retryInfo(err)
+		if status.Code(err) != codes.ResourceExhausted || !ok || wait <= 0 || wait > 366*24*time.Hour {
+			t.Errorf("%v, come back in %s", err, wait)
+		}
+		if got := fmt.Sprint(header["ratelimit-limit"], header["ratelimit-remaining"], len(header["ratelimit-reset"]), len(header["retry-after"])); got != "[2] [0] 1 1" {
+			t.Errorf("%s: %v", got, header)
+		}
+	}
+	var header metadata.MD
+	_, err = c.UnaryCall(ctx, &testpb.SimpleRequest{}, grpc.Header(&header))
+	check(err, header)
+	stream, err = c.StreamingOutputCall(ctx, &testpb.StreamingOutputCallRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = stream.Recv()
+	header, _ = stream.Header()
+	check(err, header)
+	if _, err := c.UnaryCall(as(t, "x-api-key", "bob"), &testpb.SimpleRequest{}); err != nil {
+		t.Errorf("another customer: %v", err)
+	}
+}
+
+func TestHeadersOfAllowedCalls(t *testing.T) {
+	c := serve(t, &service{}, open(t, rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer, Headers: true})
+	var header metadata.MD
+	if _, err := c.UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{}, grpc.Header(&header)); err != nil || fmt.Sprint(header["ratelimit-remaining"]) != "[1]" {
+		t.Errorf("%v %v", header, err)
+	}
+	c = serve(t, &service{}, open(t, "headers: [ietf]\n"+rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer})
+	if _, err := c.UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{}, grpc.Header(&header)); err != nil || fmt.Sprint(header["ratelimit-policy"]) != `["year";q=2;w=31536000]` {
+		t.Errorf("%v %v", header, err)
+	}
+}
+
+// A call larger than its limit gets no time at which to come back.
+func TestNever(t *testing.T) {
+	c := serve(t, &service{}, open(t, rules), grpclimit.Options{
+		Domain: "api", Descriptors: byCustomer, Cost: func(context.Context, *grpclimit.Call) limits.Amount { return limits.Amount{Hits: 3} },
+	})
+	_, err := c.UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{})
+	if wait, ok := retryInfo(err); status.Code(err) != codes.ResourceExhausted || ok {
+		t.Errorf("%v, come back in %s", err, wait)
+	}
+}
+
+// asked keeps the last request to a decider, and what it answers.
+type asked struct {
+	answer limits.Decision
+	err    error
+
+	mu   sync.Mutex
+	last *limits.Request
+}
+
+func (a *asked) Decide(_ context.Context, r *limits.Request) (limits.Decision, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.last = r
+	return a.answer, a.err
+}
+
+func TestKeys(t *testing.T) {
+	local := netip.MustParsePrefix("127.0.0.0/8")
+	claim := func(_ context.Context, c *grpclimit.Call) (string, bool) {
+		r, ok := c.Request.(*testpb.SimpleRequest)
+		return string(r.GetPayload().GetBody()), ok
+	}
+	for _, c := range []struct {
+		name  string
+		keys  []grpclimit.Descriptor
+		pairs []string
+		want  string
+	}{
+		{"metadata", byCustomer, []string{"x-api-key", "ann"}, "[[{customer ann}]]"},
+		{"several values", byCustomer, []string{"x-api-key", "ann", "x-api-key", "bob"}, "[[{customer ann}]]"},
+		{"no metadata", byCustomer, nil, "[]"},
+		{"an empty value", byCustomer, []string{"x-api-key", ""}, "[]"},
+		{"a value for a missing one", []grpclimit.Descriptor{{grpclimit.Metadata("x-api-key", "customer").Or("nobody")}}, nil, "[[{customer nobody}]]"},
+		{"a method", []grpclimit.Descriptor{byCustomer[0], {grpclimit.Method("method")}}, nil, "[[{method /grpc.testing.TestService/UnaryCall}]]"},
+		{"a function", []grpclimit.Descriptor{{grpclimit.Func("user", claim)}}, nil, "[[{user carl}]]"},
+		{"a secret", []grpclimit.Descriptor{{grpclimit.Metadata("x-api-key", "customer").Hashed()}}, []string{"x-api-key", "ann"}, "[[{customer sha256:SZFeDX1LQC4wF9AQvBwOg8rG}]]"},
+		{"a long value", byCustomer, []string{"x-api-key", strings.Repeat("x", 1000)}, "[[{customer sha256:RPg1RJSlugO6F5Ko0-nFNMR6}]]"},
+		{"the peer", []grpclimit.Descriptor{{grpclimit.PeerAddress("address")}}, []string{"x-forwarded-for", "192.0.2.1"}, "[[{address 127.0.0.1}]]"},
+		{"behind a proxy", []grpclimit.Descriptor{{grpclimit.PeerAddress("address", local)}},
+			[]string{"x-forwarded-for", "203.0.113.9", "x-forwarded-for", "198.51.100.7, 127.0.0.3"}, "[[{address 198.51.100.7}]]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := &asked{answer: limits.Decision{Allowed: true}}
+			client := serve(t, &service{}, a, grpclimit.Options{Domain: "api", Descriptors: c.keys})
+			if _, err := client.UnaryCall(as(t, c.pairs...), &testpb.SimpleRequest{Payload: &testpb.Payload{Body: []byte("carl")}}); err != nil {
+				t.Fatal(err)
+			}
+			got := [][]limits.Entry{}
+			if a.last != nil {
+				for _, d := range a.last.Descriptors {
+					got = append(got, d.Entries)
+				}
+			}
+			if text := fmt.Sprint(got); text != c.want {
+				t.Errorf("%s, want %s", text, c.want)
+			}
+		})
+	}
+}
+
+// A client cannot have more than its limit by writing other addresses into x-forwarded-for.
+func TestSpoofedAddress(t *testing.T) {
+	for _, trusted := range [][]netip.Prefix{nil, {netip.MustParsePrefix("127.0.0.0/8")}} {
+		c := serve(t, &service{}, open(t, rules), grpclimit.Options{Domain: "api", Descriptors: []grpclimit.Descriptor{{grpclimit.PeerAddress("address", trusted...)}}})
+		passed := 0
+		for i := range 10 {
+			if _, err := c.UnaryCall(as(t, "x-forwarded-for", fmt.Sprintf("203.0.113.%d, 198.51.100.7", i)), &testpb.SimpleRequest{}); err == nil {
+				passed++
+			}
+		}
+		if passed != 1 {
+			t.Errorf("%d calls passed a limit of 1, with %v trusted", passed, trusted)
+		}
+	}
+}
+
+func TestNoDecision(t *testing.T) {
+	var log bytes.Buffer
+	a := &asked{err: errors.New("no Redis")}
+	o := grpclimit.Options{Domain: "api", Descriptors: byCustomer, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	if _, err := serve(t, &service{}, a, o).UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{}); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(log.String(), "no Redis") {
+		t.Errorf("log: %s", log.String())
+	}
+	o.FailClosed = true
+	_, err := serve(t, &service{}, a, o).UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{})
+	if status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "Redis") {
+		t.Error(err)
+	}
+}
+
+// A delayed call waits, and is refused at once if its turn comes after its deadline.
+func TestDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		intercept := grpclimit.UnaryServerInterceptor(&asked{answer: limits.Decision{Allowed: true, Delay: 2 * time.Second}}, grpclimit.Options{Domain: "api", Descriptors: byCustomer})
+		ask := func(ctx context.Context) error {
+			ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("x-api-key", "ann"))
+			_, err := intercept(ctx, nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, nil })
+			return err
+		}
+		start := time.Now()
+		if err := ask(t.Context()); err != nil || time.Since(start) != 2*time.Second {
+			t.Errorf("%v after %s", err, time.Since(start))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start = time.Now()
+		err := ask(ctx)
+		if wait, _ := retryInfo(err); wait != 2*time.Second || time.Since(start) != 0 {
+			t.Errorf("%v after %s", err, time.Since(start))
+		}
+		ctx, cancel = context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if err := ask(ctx); status.Code(err) != codes.Canceled {
+			t.Error(err)
+		}
+	})
+}
+
+// left returns what is left of the tokens.
+func left(t *testing.T, l *ratelimit.Limiter) uint64 {
+	t.Helper()
+	r := limits.New("api", "tokens", "ann")
+	r.Amount.Peek = true
+	d, err := l.Decide(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.Statuses[0].Remaining
+}
+
+// While a call runs, what it may use is reserved. Then what it used is charged.
+func TestActualCost(t *testing.T) {
+	l := open(t, rules)
+	s := &service{
+		unary: func(_ context.Context, r *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			if n := left(t, l); n > 50 {
+				t.Errorf("while it runs, %d tokens are left", n)
+			}
+			switch string(r.GetPayload().GetBody()) {
+			case "error":
+				return nil, status.Error(codes.NotFound, "nothing")
+			case "panic":
+				panic("broken")
+			}
+			return &testpb.SimpleResponse{Payload: r.GetPayload()}, nil
+		},
+		duplex: func(stream grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+			if n := left(t, l); n > 50 {
+				t.Errorf("while it runs, %d tokens are left", n)
+			}
+			for {
+				r, err := stream.Recv()
+				if errors.Is(err, io.EOF) {
+					return nil
+				}
+				if err != nil || string(r.GetPayload().GetBody()) == "panic" {
+					panic("broken")
+				}
+				if err := stream.Send(&testpb.StreamingOutputCallResponse{Payload: r.GetPayload()}); err != nil {
+					return err
+				}
+			}
+		},
+	}
+	c := serve(t, s, l, grpclimit.Options{
+		Domain:      "api",
+		Descriptors: []grpclimit.Descriptor{{grpclimit.Metadata("x-api-key", "tokens")}},
+		Cost:        func(context.Context, *grpclimit.Call) limits.Amount { return limits.Amount{Hits: 50} },
+		Actual: func(_ context.Context, c *grpclimit.Call) limits.Amount {
+			if status.Code(c.Err) == codes.NotFound {
+				return limits.Amount{}
+			}
+			var hits uint64
+			switch reply := c.Reply.(type) {
+			case *testpb.SimpleResponse:
+				hits = uint64(len(reply.GetPayload().GetBody()))
+			case *testpb.StreamingOutputCallResponse:
+				hits = uint64(len(reply.GetPayload().GetBody()))
+			}
+			return limits.Amount{Hits: hits + uint64(c.Received+c.Sent)}
+		},
+	})
+	want := left(t, l)
+	ctx := as(t, "x-api-key", "ann")
+	for _, x := range []struct {
+		body string
+		cost uint64
+		code codes.Code
+	}{{"12345", 5, codes.OK}, {"", 0, codes.OK}, {"error", 0, codes.NotFound}, {"panic", 0, codes.Internal}} {
+		_, err := c.UnaryCall(ctx, &testpb.SimpleRequest{Payload: &testpb.Payload{Body: []byte(x.body)}})
+		want -= x.cost
+		if got := left(t, l); status.Code(err) != x.code || got != want {
+			t.Errorf("%q: %v, %d tokens are left, want %d", x.body, err, got, want)
+		}
+	}
+	for _, x := range []struct {
+		bodies []string
+		cost   uint64
+		code   codes.Code
+	}{{[]string{"1", "123"}, 3 + 2 + 2, codes.OK}, {nil, 0, codes.OK}, {[]string{"panic"}, 0, codes.Internal}, {[]string{"12", "panic"}, 2 + 2 + 1, codes.Internal}} {
+		stream, err := c.FullDuplexCall(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, body := range x.bodies {
+			if err := stream.Send(&testpb.StreamingOutputCallRequest{Payload: &testpb.Payload{Body: []byte(body)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := stream.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		want -= x.cost
+		if got := left(t, l); status.Code(err) != x.code || got != want {
+			t.Errorf("%q: %v, %d tokens are left, want %d", x.bodies, err, got, want)
+		}
+	}
+}
+
+func TestOptionsThatCannotBeUsed(t *testing.T) {
+	for want, o := range map[string]grpclimit.Options{
+		"Domain is empty": {Descriptors: byCustomer},
+		"no Descriptors":  {Domain: "api"},
+		"has no keys":     {Domain: "api", Descriptors: []grpclimit.Descriptor{{}}},
+		"a Key is empty":  {Domain: "api", Descriptors: []grpclimit.Descriptor{{grpclimit.Key{}}}},
+		"limits.Reserver": {Domain: "api", Descriptors: byCustomer, Actual: func(context.Context, *grpclimit.Call) limits.Amount { return limits.Amount{} }},
+	} {
+		func() {
+			defer func() {
+				if got := fmt.Sprint(recover()); !strings.Contains(got, want) {
+					t.Errorf("%s, want %s", got, want)
+				}
+			}()
+			grpclimit.StreamServerInterceptor(&asked{}, o)
+		}()
+	}
+}
