@@ -186,3 +186,55 @@ func TestWait(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// reserver reserves with a delay, and keeps how reservations ended.
+type reserver struct {
+	decider
+	ended []string
+}
+
+func (r *reserver) Reserve(context.Context, *limits.Request, limits.ReserveOptions) (*limits.Reservation, error) {
+	return limits.NewReservation(r.answer, 1, time.Now().Add(time.Minute), r), nil
+}
+
+func (r *reserver) end(ctx context.Context, how string) error {
+	if _, bounded := ctx.Deadline(); !bounded || ctx.Err() != nil {
+		how += fmt.Sprintf(" with a context that is bounded: %v, and has ended: %v", bounded, ctx.Err())
+	}
+	r.ended = append(r.ended, how)
+	return nil
+}
+
+func (r *reserver) Commit(ctx context.Context, used []limits.Amount) error {
+	return r.end(ctx, fmt.Sprint("charged ", used[0].Hits))
+}
+func (r *reserver) Cancel(ctx context.Context) error { return r.end(ctx, "cancelled") }
+func (r *reserver) Extend(context.Context, time.Duration) (time.Time, error) {
+	return time.Time{}, nil
+}
+
+// A reservation ends also if its request has ended before, and is cancelled if its turn would come too late.
+func TestReservationsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &reserver{decider: decider{answer: limits.Decision{Allowed: true, Delay: 3 * time.Second}}}
+		g := &admission.Gate{Decider: r, Reserver: r}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		held, err := g.Ask(ctx, limits.New("d"))
+		if err != nil || held.Decision.Allowed {
+			t.Errorf("%+v %v", held, err)
+		}
+		cancel()
+		ctx, cancel = context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if _, err := g.Ask(ctx, limits.New("d")); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if held, err = g.Ask(t.Context(), limits.New("d")); err != nil || !held.Decision.Allowed {
+			t.Fatalf("%+v %v", held, err)
+		}
+		g.Commit(ctx, held, limits.Amount{Hits: 7}) // the client has gone meanwhile
+		if got := strings.Join(r.ended, ", "); got != "cancelled, cancelled, charged 7" {
+			t.Error(got)
+		}
+	})
+}

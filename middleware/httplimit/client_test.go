@@ -272,3 +272,57 @@ func TestLimitsWhatItSends(t *testing.T) {
 		}
 	}
 }
+
+// body is a body that knows whether it was closed.
+type body struct {
+	io.Reader
+	closed *int
+}
+
+func (b body) Close() error {
+	*b.closed++
+	return nil
+}
+
+// tripper sends requests.
+type tripper func(*http.Request) (*http.Response, error)
+
+func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// Each attempt has a body of its own, and every body is closed: of answers, and of requests that are not sent.
+func TestBodies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var made, closed, answered, closedAnswers int
+		var sent []string
+		tr := &httplimit.Transport{Base: tripper(func(r *http.Request) (*http.Response, error) {
+			text, _ := io.ReadAll(r.Body)
+			_ = r.Body.Close()
+			sent = append(sent, string(text))
+			answered++
+			return &http.Response{StatusCode: http.StatusTooManyRequests, Body: body{strings.NewReader("refused"), &closedAnswers}}, nil
+		})}
+		ctx, cancel := context.WithCancel(t.Context())
+		r, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://server/", http.NoBody)
+		r.GetBody = func() (io.ReadCloser, error) {
+			if made++; made == 3 {
+				cancel() // while it waits for the third attempt
+			}
+			return body{strings.NewReader("text"), &closed}, nil
+		}
+		r.Body, _ = r.GetBody()
+		if _, err := tr.RoundTrip(r); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if fmt.Sprint(sent) != "[text text]" || made != 3 || closed != made || closedAnswers != answered {
+			t.Errorf("sent %q; %d bodies, %d closed; %d answers, %d closed", sent, made, closed, answered, closedAnswers)
+		}
+		again := &httplimit.Transport{
+			Base: tr.Base, Decider: &script{answers: []limits.Decision{{RetryAfter: limits.Never}}},
+			Domain: "out", Descriptors: []httplimit.Descriptor{{httplimit.Host("to")}},
+		}
+		r.Body = body{strings.NewReader("text"), &closed}
+		if _, err := again.RoundTrip(r); !errors.Is(err, limits.ErrNever) || closed != made+1 {
+			t.Errorf("%v; %d closed", err, closed)
+		}
+	})
+}
