@@ -376,6 +376,9 @@ func TestActualCost(t *testing.T) {
 		Descriptors: []grpclimit.Descriptor{{grpclimit.Metadata("x-api-key", "tokens")}},
 		Cost:        func(context.Context, *grpclimit.Call) limits.Amount { return limits.Amount{Hits: 50} },
 		Actual: func(_ context.Context, c *grpclimit.Call) limits.Amount {
+			if r, ok := c.Request.(*testpb.SimpleRequest); ok && string(r.GetPayload().GetBody()) == "panic" {
+				t.Error("a call that used nothing is charged")
+			}
 			if status.Code(c.Err) == codes.NotFound {
 				return limits.Amount{}
 			}

@@ -384,8 +384,11 @@ func TestActualCost(t *testing.T) {
 		Domain:      "api",
 		Descriptors: []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "tokens")}},
 		Cost:        func(*http.Request) limits.Amount { return limits.Amount{Hits: 50} },
-		Actual: func(_ *http.Request, status int, bytes int64) limits.Amount {
-			if status >= 500 {
+		Actual: func(r *http.Request, status int, bytes int64) limits.Amount {
+			switch {
+			case r.URL.Path == "/panic":
+				t.Error("a request that used nothing is charged")
+			case status >= 500:
 				return limits.Amount{}
 			}
 			return limits.Amount{Hits: uint64(bytes)}
