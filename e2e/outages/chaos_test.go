@@ -20,7 +20,7 @@ type chaos struct {
 
 	long  time.Duration // how long the outage lasts in the long form, if it has its own length
 	felt  bool          // Redis does not answer some calls
-	exact bool          // Redis answers all calls
+	exact bool          // Redis answers all calls. This is not checked if the machine stalls for half of the timeout
 	// Redis answers most calls. This is not checked if the machine stalls for a tenth of the timeout.
 	mostly bool
 }
