@@ -171,11 +171,7 @@ func (c *Client) fail(err error) (limits.Decision, error) {
 // Allow decides a request of one hit under one descriptor, given as pairs of key and value. If the rule is a leaky bucket that
 // delays requests, Allow returns after the delay.
 func (c *Client) Allow(ctx context.Context, domain string, pairs ...string) (bool, error) {
-	d, err := c.Decide(ctx, limits.New(domain, pairs...))
-	if err == nil && d.Allowed && d.Delay > 0 {
-		err = limits.Sleep(ctx, d.Delay)
-	}
-	return d.Allowed && err == nil, err
+	return limits.Allow(ctx, c, limits.New(domain, pairs...))
 }
 
 // Wait decides a request again and again until it is allowed, and waits in between as the answers say: see limits.Wait.

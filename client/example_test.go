@@ -79,7 +79,7 @@ func ExampleClient_Decide() {
 }
 
 func ExampleClient_Decide_failure() {
-	c, err := client.New("localhost:1", client.Options{OnFailure: client.FailClosed}) // nobody listens there
+	c, err := client.New("localhost:1", client.Options{OnFailure: client.FailClosed}) // there is no service
 	if err != nil {
 		log.Fatal(err)
 	}

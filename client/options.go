@@ -26,10 +26,10 @@ type Options struct {
 
 	// MaxDenials is how many refused requests the client remembers. Beyond that, a refusal replaces another one that has expired, or
 	// one of a few whose time is over soonest; to forget one costs a call. Requests of more than 1 KiB are not remembered. Default
-	// 10,000, which takes up to 5 MB for usual requests; negative: none.
+	// 10,000, with about 450 bytes each; negative: none.
 	MaxDenials int
 
-	// Observer is called after every decision, also by Allow and Wait; nil: nobody is.
+	// Observer is called after each decision of Decide, Allow and Wait. Default none.
 	Observer limits.Observer
 
 	// TLS encrypts the connection; nil: it is not encrypted, as the service expects unless it has a certificate.

@@ -28,7 +28,7 @@ type Amount struct {
 	// Units are numbers of units by kind, such as tokens by "input" and "output". The cost of the rule turns them into hits. Hits
 	// and Units are added.
 	Units map[string]uint64
-	// Peek counts nothing, and asks for nothing: the request is allowed also when nothing is left. Remaining says what is.
+	// Peek reads the limit and counts nothing. Remaining of the status shows what is left. A peek is allowed even if nothing is left.
 	Peek bool
 }
 

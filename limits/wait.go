@@ -20,6 +20,15 @@ const (
 	maxBackoff   = time.Second
 )
 
+// Allow asks d, and reports whether the request may pass. It returns after the delay of a request that a leaky bucket delays.
+func Allow(ctx context.Context, d Decider, r *Request) (bool, error) {
+	answer, err := d.Decide(ctx, r)
+	if err == nil && answer.Allowed && answer.Delay > 0 {
+		err = Sleep(ctx, answer.Delay)
+	}
+	return answer.Allowed && err == nil, err
+}
+
 // Wait asks d until the request is allowed, and waits as long as the answers say. To each wait after a refusal it adds a random
 // time, so that callers which were refused together do not come back together: between zero and 5 ms after the first refusal,
 // and twice as much after each one more, up to a second. If the deadline of ctx is too near, it returns ErrTooLong without

@@ -2,21 +2,11 @@ package ratelimit_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
 )
-
-func rules(t testing.TB, text string) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "rules.yaml"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
 
 func open(t testing.TB, o ratelimit.Options) *ratelimit.Limiter {
 	t.Helper()
@@ -42,7 +32,7 @@ descriptors:
 func BenchmarkAllow(b *testing.B) {
 	for _, n := range []int{1, 100_000} {
 		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
-			l := open(b, ratelimit.Options{Rules: rules(b, perCustomer)})
+			l := open(b, ratelimit.Options{Rules: servicetest.RulesOf(b, perCustomer), Logger: quiet})
 			keys := make([]string, n)
 			for i := range keys {
 				keys[i] = fmt.Sprintf("customer-%d", i)

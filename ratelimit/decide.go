@@ -14,24 +14,23 @@ type call struct {
 	request  limiter.Request
 	decision limiter.Decision
 	entries  []descriptor.Entry
-	amounts  []descriptor.Amount
 }
 
 const maxKept = 256 // entries that a call keeps for its next use
 
 func (l *Limiter) release(c *call) {
-	if cap(c.entries) > maxKept || cap(c.request.Descriptors) > maxKept || cap(c.amounts) > maxKept {
+	if cap(c.entries) > maxKept || cap(c.request.Descriptors) > maxKept {
 		return
 	}
 	clear(c.entries)
 	clear(c.request.Descriptors)
 	c.request = limiter.Request{Descriptors: c.request.Descriptors[:0]}
-	c.entries, c.amounts = c.entries[:0], c.amounts[:0]
+	c.entries = c.entries[:0]
 	l.calls.Put(c)
 }
 
-// Decide decides one request and counts its hits if it is allowed; refused hits count too where the rules say so. The error is
-// limits.ErrInvalid for a request that cannot be decided. Any other one is the error of Redis, unless on_error decides.
+// Decide decides one request. The hits of an allowed request are counted, and those of a refused one where the rules say so. The
+// error is limits.ErrInvalid if the request cannot be decided, and else that of Redis, unless on_error decides.
 func (l *Limiter) Decide(ctx context.Context, r *Request) (Decision, error) {
 	if l.observer == nil {
 		return l.decide(ctx, r)
@@ -43,6 +42,9 @@ func (l *Limiter) Decide(ctx context.Context, r *Request) (Decision, error) {
 }
 
 func (l *Limiter) decide(ctx context.Context, r *Request) (d Decision, err error) {
+	if err := check(r); err != nil {
+		return d, err
+	}
 	c := l.calls.Get().(*call)
 	defer l.release(c)
 	c.read(r)
@@ -57,11 +59,10 @@ func (l *Limiter) decide(ctx context.Context, r *Request) (d Decision, err error
 // delays requests, Allow returns after the delay.
 func (l *Limiter) Allow(ctx context.Context, domain string, pairs ...string) (bool, error) {
 	if l.observer != nil {
-		d, err := l.Decide(ctx, limits.New(domain, append([]string(nil), pairs...)...))
-		if err == nil && d.Allowed && d.Delay > 0 {
-			err = limits.Sleep(ctx, d.Delay)
-		}
-		return d.Allowed && err == nil, err
+		return limits.Allow(ctx, l, limits.New(domain, pairs...))
+	}
+	if err := checkPairs(domain, pairs); err != nil {
+		return false, err
 	}
 	c := l.calls.Get().(*call)
 	for i := 0; i < len(pairs); i += 2 {
@@ -111,13 +112,13 @@ func (c *call) read(r *Request) {
 		if from.Amount != nil {
 			amount = from.Amount
 		}
-		c.use(&d, amount)
+		use(&d, amount)
 		c.request.Descriptors = append(c.request.Descriptors, d)
 	}
 }
 
 // use sets what a descriptor uses of its limits.
-func (c *call) use(d *limiter.Descriptor, a *Amount) {
+func use(d *limiter.Descriptor, a *Amount) {
 	exact(d, a)
 	if a.Peek {
 		d.Hits, d.Amounts = 0, nil

@@ -9,8 +9,8 @@
 //	defer l.Close()
 //	ok, err := l.Allow(ctx, "api", "customer", id)
 //
-// Allow answers yes or no. Decide also says what is left and when to come back. Wait returns when a request may pass. Reserve is
-// for requests whose cost is known only when they are over. The types of requests and answers are those of package limits, which
+// Allow answers yes or no. Decide also returns what is left and when to try again. Wait blocks until a request may pass. Reserve sets
+// hits aside for a request whose cost is known only at its end. The types of requests and answers are those of package limits, which
 // this package names too, so that one import is enough.
 //
 // A Limiter may be used by any number of goroutines. The package has no global state, and Close ends every goroutine that Open

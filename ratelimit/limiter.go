@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -31,78 +30,82 @@ type Limiter struct {
 }
 
 // Open reads the rules and returns a limiter that follows them. It fails if the folder cannot be read, if no file of it has
-// usable rules, or if an option is wrong; it does not wait for Redis.
-func Open(o Options) (_ *Limiter, err error) {
-	log := cmp.Or(o.Logger, slog.Default())
+// usable rules, or if an option is wrong. It does not wait for Redis.
+func Open(o Options) (*Limiter, error) {
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	l := &Limiter{observer: o.Observer, stop: func() {}, workers: new(errgroup.Group)}
+	l.calls.New = func() any { return new(call) }
+	l.close = sync.OnceValue(l.end)
+	if err := l.open(&o); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("ratelimit: %w", err)
+	}
+	return l, nil
+}
+
+// open does everything that can fail before the first goroutine begins.
+func (l *Limiter) open(o *Options) error {
 	if o.Rules == "" {
-		return nil, errors.New("ratelimit: Options.Rules is empty: it must name the folder of rule files")
+		return errors.New("Options.Rules is empty: it must name the folder of rule files")
 	}
 	settings, err := o.settings()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	background, stop := context.WithCancel(context.Background())
-	l := &Limiter{observer: o.Observer, stop: stop}
-	l.workers, background = errgroup.WithContext(background)
-	l.calls.New = func() any { return new(call) }
-	l.close = sync.OnceValue(l.end)
-	defer func() {
-		if err != nil {
-			_ = l.Close()
-			err = fmt.Errorf("ratelimit: %w", err)
-		}
-	}()
-
-	opts := limiter.Options{Keys: descriptor.KeyBuilder{Prefix: o.KeyPrefix}, NoMetrics: true}
-	var start []func(context.Context) error
-	if o.Redis == nil {
-		store := memory.New(memory.Options{MaxCounters: o.MaxCounters})
-		start = append(start, store.Run)
-		opts.Store = store
-	} else {
-		local := memory.New(memory.Options{MaxCounters: o.MaxCounters})
-		start = append(start, local.Run)
-		opts.Local = local
-		if o.LyftKeys {
-			opts.Keys.Format = descriptor.KeysLyft
-		}
-		counters, err := l.openRedis(&o, log)
-		if err != nil {
-			return nil, err
-		}
-		opts.Store = counters.store
-		start = append(start, counters.run...)
-		start = append(start, counters.follow(func(n int) { l.engine.SetReplicas(n) }))
+	opts, work, err := l.openCounters(o)
+	if err != nil {
+		return err
 	}
 	l.engine = limiter.New(opts)
 
-	folder := config.NewFolder(config.Options{Dir: o.Rules, Strict: o.Strict, Logger: log})
+	folder := config.NewFolder(config.Options{Dir: o.Rules, Strict: o.Strict, Logger: o.Logger})
 	result, err := folder.Load()
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("read rules from %s: %w", o.Rules, err)
+		return fmt.Errorf("read rules from %s: %w", o.Rules, err)
 	case result.InUse == 0:
-		return nil, noRules(o.Rules, result.Files)
+		return noRules(o.Rules, result.Files)
 	}
 	apply := func(r config.Result) { l.engine.Swap(r.Tree, settings) }
 	apply(result)
-	start = append(start, func(ctx context.Context) error { return folder.Watch(ctx, apply) })
+	work = append(work, func(ctx context.Context) error { return folder.Watch(ctx, apply) })
 
-	overrides, tried, err := l.openOverrides(&o, log)
+	follow, hasRead, err := l.openOverrides(o)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	for _, work := range append(start, overrides...) {
-		l.workers.Go(func() error { return work(background) })
+	if follow != nil {
+		work = append(work, follow)
 	}
-	if tried != nil {
-		select {
-		case <-tried:
-		case <-time.After(longestFirstRead):
-			log.Warn("decisions are made before the overrides have been read", "waited", longestFirstRead)
-		}
+
+	var background context.Context
+	background, l.stop = context.WithCancel(context.Background())
+	for _, w := range work {
+		l.workers.Go(func() error { return w(background) })
 	}
-	return l, nil
+	awaitOverrides(hasRead, o.Logger)
+	return nil
+}
+
+// openCounters makes the store of the counters, and returns its work in the background.
+func (l *Limiter) openCounters(o *Options) (limiter.Options, []func(context.Context) error, error) {
+	opts := limiter.Options{Keys: descriptor.KeyBuilder{Prefix: o.KeyPrefix}, NoMetrics: true}
+	inMemory := memory.New(memory.Options{MaxCounters: o.MaxCounters})
+	work := []func(context.Context) error{inMemory.Run}
+	if o.Redis == nil {
+		opts.Store = inMemory
+		return opts, work, nil
+	}
+	opts.Local = inMemory // for on_error: local
+	if o.LyftKeys {
+		opts.Keys.Format = descriptor.KeysLyft
+	}
+	c, err := l.openRedis(o)
+	if err != nil {
+		return opts, nil, err
+	}
+	opts.Store = c.store
+	return opts, append(work, append(c.work, c.countReplicas(func(n int) { l.engine.SetReplicas(n) }))...), nil
 }
 
 // noRules says why no file of a folder can be used.
@@ -126,12 +129,12 @@ func (o *Options) settings() (limiter.Settings, error) {
 		s.Admission = descriptor.AllOrNothing
 	}
 	if s.OnError = descriptor.ParseOnError(o.OnError); o.OnError != "" && s.OnError == descriptor.OnErrorDefault {
-		return s, fmt.Errorf("ratelimit: Options.OnError is %q: use error, allow, deny or local", o.OnError)
+		return s, fmt.Errorf("Options.OnError is %q: use error, allow, deny or local", o.OnError)
 	}
 	for _, name := range o.Headers {
 		family := descriptor.ParseHeaderFamily(name)
 		if family == 0 {
-			return s, fmt.Errorf("ratelimit: Options.Headers has %q: use ratelimit, x-ratelimit, ietf or retry-after", name)
+			return s, fmt.Errorf("Options.Headers has %q: use ratelimit, x-ratelimit, ietf or retry-after", name)
 		}
 		s.Headers |= family
 	}

@@ -15,19 +15,31 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// stores are limiters over memory and over Redis, for the tests that both must pass.
+// stores are limiters over memory, a Redis and a cluster, for the tests that all must pass.
 func stores(t *testing.T, text string, test func(t *testing.T, l *ratelimit.Limiter)) {
-	t.Run("memory", func(t *testing.T) { test(t, open(t, ratelimit.Options{Rules: rules(t, text), Logger: quiet})) })
+	t.Run("memory", func(t *testing.T) {
+		test(t, open(t, ratelimit.Options{Rules: servicetest.RulesOf(t, text), Logger: quiet}))
+	})
 	t.Run("redis", func(t *testing.T) {
 		r := redistest.Start(t)
 		test(t, open(t, ratelimit.Options{
-			Rules: rules(t, text), Redis: &ratelimit.Redis{URL: r.Addr, Timeout: 10 * time.Second}, KeyPrefix: "p:", Logger: quiet,
+			Rules: servicetest.RulesOf(t, text), Redis: &ratelimit.Redis{URL: r.Addr, Timeout: 10 * time.Second}, KeyPrefix: "p:", Logger: quiet,
+		}))
+	})
+	t.Run("cluster", func(t *testing.T) {
+		var nodes []string
+		for _, n := range redistest.StartCluster(t, redistest.Setup{}).Nodes {
+			nodes = append(nodes, n.Addr)
+		}
+		test(t, open(t, ratelimit.Options{
+			Rules: servicetest.RulesOf(t, text), Redis: &ratelimit.Redis{URL: strings.Join(nodes, ","), Type: "CLUSTER", Timeout: 10 * time.Second}, Logger: quiet,
 		}))
 	})
 }
@@ -111,19 +123,38 @@ func TestDecide(t *testing.T) {
 	})
 }
 
-// A request that cannot be decided has an error that says what is wrong.
+// The error of an invalid request says what is wrong. That includes a request beyond the bounds of the service.
 func TestInvalid(t *testing.T) {
-	l := open(t, ratelimit.Options{Rules: rules(t, yearly), Logger: quiet})
+	long := strings.Repeat("x", 64<<10+1)
+	many := limits.New("api", make([]string, 2*257)...)
+	wide := &ratelimit.Request{Domain: "api", Descriptors: make([]ratelimit.Descriptor, 257)}
+	l := open(t, ratelimit.Options{Rules: servicetest.RulesOf(t, yearly), Logger: quiet})
 	for _, c := range []struct {
 		r    *ratelimit.Request
 		want string
 	}{
 		{&ratelimit.Request{}, "domain must not be empty"},
 		{&ratelimit.Request{Domain: "api"}, "descriptor list must not be empty"},
+		{limits.New(long, "k", "v"), "the domain has more than 65536 bytes"},
+		{limits.New("api", long, "v"), "a key or a value has more than 65536 bytes"},
+		{limits.New("api", "k", long), "a key or a value has more than 65536 bytes"},
+		{many, "257 entries in one descriptor, more than 256"},
+		{wide, "257 descriptors, more than 256"},
 	} {
 		if _, err := l.Decide(t.Context(), c.r); !errors.Is(err, limits.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, not %s", err, c.want)
 		}
+	}
+	for _, pairs := range [][]string{{long}, {"k", long}, make([]string, 2*257)} {
+		if ok, err := l.Allow(t.Context(), "api", pairs...); ok || !errors.Is(err, limits.ErrInvalid) {
+			t.Errorf("%d pairs: %v %v", len(pairs), ok, err)
+		}
+	}
+	if ok, err := l.Allow(t.Context(), long); ok || !errors.Is(err, limits.ErrInvalid) {
+		t.Errorf("a long domain: %v %v", ok, err)
+	}
+	if _, err := l.Reserve(t.Context(), wide, ratelimit.ReserveOptions{}); !errors.Is(err, limits.ErrInvalid) {
+		t.Error(err)
 	}
 	if _, err := l.Reserve(t.Context(), limits.New("api", "customer", "a"), ratelimit.ReserveOptions{}); !errors.Is(err, limits.ErrInvalid) || !strings.Contains(err.Error(), "allows no reservations") {
 		t.Error(err)
@@ -228,9 +259,9 @@ descriptors:
 
 // A changed file is in force soon. A bad one is not.
 func TestReload(t *testing.T) {
-	dir := rules(t, yearly)
+	dir := servicetest.RulesOf(t, yearly)
 	l := open(t, ratelimit.Options{Rules: dir, Logger: quiet})
-	file := filepath.Join(dir, "rules.yaml")
+	file := filepath.Join(dir, "rules0.yaml")
 	limit := func(want uint64) func(context.Context) error {
 		return func(ctx context.Context) error {
 			d, err := l.Decide(ctx, limits.New("api", "customer", "a"))
@@ -258,8 +289,8 @@ func TestReload(t *testing.T) {
 
 // An open that cannot work says why.
 func TestOpenFails(t *testing.T) {
-	empty, bad := t.TempDir(), rules(t, "domain: api\ndescriptors: 5\n")
-	good := rules(t, yearly)
+	empty, bad := t.TempDir(), servicetest.RulesOf(t, "domain: api\ndescriptors: 5\n")
+	good := servicetest.RulesOf(t, yearly)
 	before := runtime.NumGoroutine()
 	for _, c := range []struct {
 		o    ratelimit.Options
@@ -268,12 +299,12 @@ func TestOpenFails(t *testing.T) {
 		{ratelimit.Options{}, "Options.Rules is empty"},
 		{ratelimit.Options{Rules: filepath.Join(empty, "none")}, "read rules from "},
 		{ratelimit.Options{Rules: empty}, "has no rule file"},
-		{ratelimit.Options{Rules: bad}, "rules.yaml:2:"},
+		{ratelimit.Options{Rules: bad}, "rules0.yaml:2:"},
 		{ratelimit.Options{Rules: good, OnError: "open"}, `Options.OnError is "open": use error, allow, deny or local`},
 		{ratelimit.Options{Rules: good, Headers: []string{"x"}}, `Options.Headers has "x"`},
 		{ratelimit.Options{Rules: good, Overrides: "redis"}, "Options.Redis is nil"},
 		{ratelimit.Options{Rules: good, Overrides: filepath.Join(empty, "none")}, "read overrides"},
-		{ratelimit.Options{Rules: good, Redis: &ratelimit.Redis{}}, "URL"},
+		{ratelimit.Options{Rules: good, Redis: &ratelimit.Redis{}}, "Options.Redis: REDIS_URL is empty"},
 		{ratelimit.Options{Rules: good, Redis: &ratelimit.Redis{URL: "localhost:1", Type: "X"}}, "SINGLE, SENTINEL or CLUSTER"},
 	} {
 		c.o.Logger = quiet
@@ -299,7 +330,7 @@ func goroutines(t *testing.T, before int) {
 // No goroutine is left after Close.
 func TestClose(t *testing.T) {
 	r := redistest.Start(t)
-	dir := rules(t, yearly)
+	dir := servicetest.RulesOf(t, yearly)
 	before := runtime.NumGoroutine()
 	for _, o := range []ratelimit.Options{
 		{Rules: dir},
@@ -321,7 +352,7 @@ func TestClose(t *testing.T) {
 
 // Without Redis on_error decides.
 func TestRedisIsAway(t *testing.T) {
-	dir := rules(t, yearly)
+	dir := servicetest.RulesOf(t, yearly)
 	for _, c := range []struct {
 		onError string
 		fails   bool
@@ -369,7 +400,7 @@ func (c *counts) Decided(_ context.Context, r *limits.Request, d *limits.Decisio
 // An observer sees every decision.
 func TestObserver(t *testing.T) {
 	seen := new(counts)
-	l := open(t, ratelimit.Options{Rules: rules(t, yearly), Observer: seen, Logger: quiet})
+	l := open(t, ratelimit.Options{Rules: servicetest.RulesOf(t, yearly), Observer: seen, Logger: quiet})
 	for range 5 {
 		if _, err := l.Allow(t.Context(), "api", "plan", "free"); err != nil {
 			t.Fatal(err)
@@ -389,7 +420,7 @@ func TestOverrides(t *testing.T) {
 	if err := os.WriteFile(file, []byte("overrides:\n  - {domain: api, rule: api.customer, entries: customer=big, requests_per_unit: 5000}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l := open(t, ratelimit.Options{Rules: rules(t, yearly), Overrides: file, Logger: quiet})
+	l := open(t, ratelimit.Options{Rules: servicetest.RulesOf(t, yearly), Overrides: file, Logger: quiet})
 	redistest.Eventually(t, "the override", func(ctx context.Context) error {
 		d, err := l.Decide(ctx, limits.New("api", "customer", "big"))
 		if err == nil && d.Statuses[0].Limit != 5000 {

@@ -41,14 +41,15 @@ type Options struct {
 	// MaxCounters is the most counters in memory. Default 2,000,000; a counter takes about 100 bytes.
 	MaxCounters int
 
-	// Observer is called after every decision; nil: nobody is.
+	// Observer is called after each decision of Decide, Allow and Wait. Default none.
 	Observer Observer
 
 	// Logger gets messages about files and connections. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// Redis says how to reach the Redis that holds counters. Only URL is required.
+// Redis says how to reach the Redis that holds counters. Only URL is required. Errors name the variables of the service: REDIS_URL is
+// the field URL.
 type Redis struct {
 	// URL is host:port, redis://host:port/db, rediss://host:port (TLS), or the path of a unix socket. For SENTINEL it is
 	// master,sentinel,sentinel and so on; for CLUSTER node,node and so on.

@@ -19,9 +19,9 @@ const (
 	longestFirstRead = 2 * time.Second
 )
 
-// openOverrides returns the work that follows overrides; nil: there are none. Operators remove overrides that have ended, not
-// this process.
-func (l *Limiter) openOverrides(o *Options, log *slog.Logger) (work []func(context.Context) error, tried <-chan struct{}, err error) {
+// openOverrides returns the work that follows overrides, and for overrides in Redis a channel that is closed after the first attempt
+// to read them; nil: there are none. Operators remove overrides that have ended, not this process.
+func (l *Limiter) openOverrides(o *Options) (follow func(context.Context) error, hasRead <-chan struct{}, err error) {
 	var source override.Source
 	switch o.Overrides {
 	case "":
@@ -30,17 +30,29 @@ func (l *Limiter) openOverrides(o *Options, log *slog.Logger) (work []func(conte
 		if o.Redis == nil {
 			return nil, nil, errors.New("Options.Overrides is redis, but Options.Redis is nil")
 		}
-		client, err := o.Redis.dial(log, overridePool, nil)
+		client, err := o.Redis.dial(o.Logger, overridePool, nil)
 		if err != nil {
 			return nil, nil, err
 		}
 		l.closers = append(l.closers, client.Close)
-		r := redissource.New(redissource.Options{Client: client, Prefix: o.KeyPrefix, Log: log})
-		source, tried = r, r.Tried()
+		r := redissource.New(redissource.Options{Client: client, Prefix: o.KeyPrefix, Log: o.Logger})
+		source, hasRead = r, r.Tried()
 	default:
-		if source, err = override.OpenFile(override.FileOptions{Path: o.Overrides, Log: log}); err != nil {
+		if source, err = override.OpenFile(override.FileOptions{Path: o.Overrides, Log: o.Logger}); err != nil {
 			return nil, nil, fmt.Errorf("read overrides from %s: %w", o.Overrides, err)
 		}
 	}
-	return []func(context.Context) error{func(ctx context.Context) error { return source.Run(ctx, l.engine.SetOverrides) }}, tried, nil
+	return func(ctx context.Context) error { return source.Run(ctx, l.engine.SetOverrides) }, hasRead, nil
+}
+
+// awaitOverrides waits until the overrides in Redis have been read, so that no decision is made without them if Redis answers.
+func awaitOverrides(hasRead <-chan struct{}, log *slog.Logger) {
+	if hasRead == nil {
+		return
+	}
+	select {
+	case <-hasRead:
+	case <-time.After(longestFirstRead):
+		log.Warn("decisions are made before the overrides have been read", "waited", longestFirstRead)
+	}
 }

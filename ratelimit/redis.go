@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -21,29 +22,33 @@ type counters struct {
 	redis  *redis.Store
 	prefix string
 	log    *slog.Logger
-	run    []func(context.Context) error
+	work   []func(context.Context) error // in the background
 }
 
 // dial makes a client for a Redis.
 func (r *Redis) dial(log *slog.Logger, pool int, breaker *redisconn.BreakerOptions) (goredis.UniversalClient, error) {
-	return redisconn.Dial(redisconn.Options{
+	client, err := redisconn.Dial(redisconn.Options{
 		Type: r.Type, URL: r.URL, Auth: r.Auth, AuthFile: r.AuthFile, SentinelAuth: r.SentinelAuth,
 		TLS:      redisconn.TLSOptions{Enabled: r.TLS, CACert: r.CACert, ClientCert: r.ClientCert, ClientKey: r.ClientKey},
 		PoolSize: pool, Breaker: breaker, Logger: log,
 	})
+	if err != nil {
+		return nil, fmt.Errorf("Options.Redis: %w", err)
+	}
+	return client, nil
 }
 
 // openRedis makes the store that counts in Redis, in the order in which the service has its parts: leases before counters.
-func (l *Limiter) openRedis(o *Options, log *slog.Logger) (*counters, error) {
+func (l *Limiter) openRedis(o *Options) (*counters, error) {
 	quiet := slog.New(slog.DiscardHandler) // the client that counts logs the same
 	background, err := o.Redis.dial(quiet, 2, nil)
 	if err != nil {
 		return nil, err
 	}
 	l.closers = append(l.closers, background.Close)
-	c := &counters{prefix: o.KeyPrefix, log: log}
+	c := &counters{prefix: o.KeyPrefix, log: o.Logger}
 	resets := redis.NewInvalidations(redis.InvalidationsOptions{
-		Client: background, Key: o.KeyPrefix + redis.InvalidationsKey, Logger: log,
+		Client: background, Key: o.KeyPrefix + redis.InvalidationsKey, Logger: o.Logger,
 		Forget: func(key []byte, cleared bool) {
 			if cleared {
 				c.store.Void(key)
@@ -55,23 +60,23 @@ func (l *Limiter) openRedis(o *Options, log *slog.Logger) (*counters, error) {
 			}
 		},
 	})
-	client, err := o.Redis.dial(log, o.Redis.PoolSize, &redisconn.BreakerOptions{Logger: log})
+	client, err := o.Redis.dial(o.Logger, o.Redis.PoolSize, &redisconn.BreakerOptions{Logger: o.Logger})
 	if err != nil {
 		return nil, err
 	}
 	l.closers = append(l.closers, client.Close)
 	timeout := cmp.Or(o.Redis.Timeout, defaultTimeout)
 	c.redis = redis.New(redis.Options{
-		Client: client, Timeout: timeout, Logger: log, LyftKeys: o.LyftKeys, LyftJitter: redis.DefaultLyftJitter, Invalidations: resets,
+		Client: client, Timeout: timeout, Logger: o.Logger, LyftKeys: o.LyftKeys, LyftJitter: redis.DefaultLyftJitter, Invalidations: resets,
 	})
 	l.closers = append(l.closers, c.redis.Close)
 	c.store = lease.New(lease.Options{Store: c.redis, Timeout: timeout})
-	c.run = append(c.run, c.store.Run, resets.Run)
+	c.work = append(c.work, c.store.Run, resets.Run)
 	return c, nil
 }
 
-// follow returns work that counts the processes which share the Redis: leases and on_error local divide limits among them.
-func (c *counters) follow(changed func(n int)) func(context.Context) error {
+// countReplicas returns the work that counts the processes which share the Redis: leases and on_error: local divide limits among them.
+func (c *counters) countReplicas(changed func(n int)) func(context.Context) error {
 	return redis.NewReplicaCounter(redis.ReplicaCounterOptions{
 		Store: c.redis, Key: c.prefix + redis.ReplicasKey, Logger: c.log,
 		Changed: func(n int) {

@@ -3,9 +3,9 @@ package ratelimit
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/limits"
 )
@@ -13,6 +13,9 @@ import (
 // Reserve holds the amounts of a request until its cost is known: see limits.Reserver. The rules of all its descriptors must have
 // reservations. If on_error decides, nothing is held.
 func (l *Limiter) Reserve(ctx context.Context, r *Request, o ReserveOptions) (*Reservation, error) {
+	if err := check(r); err != nil {
+		return nil, err
+	}
 	c := l.calls.Get().(*call)
 	defer l.release(c)
 	c.read(r)
@@ -22,36 +25,28 @@ func (l *Limiter) Reserve(ctx context.Context, r *Request, o ReserveOptions) (*R
 		}
 	}
 	hold := &limiter.Hold{Op: limiter.Reserve, TTL: o.TTL, Least: o.MinHits}
-	_, _ = rand.Read(hold.ID[:]) // it never fails
+	_, _ = rand.Read(hold.ID[:]) // it returns no error
 	c.request.Hold = hold
 	if err := l.engine.Decide(ctx, time.Now(), &c.request, &c.decision); err != nil {
 		return nil, failed(err)
 	}
 	var d Decision
 	c.fill(&d)
-	if !d.Allowed || d.Source != limits.Counted {
+	expires := c.decision.ReservedUntil()
+	if !c.decision.Reserved() || expires.IsZero() {
 		return limits.NewReservation(d, 0, time.Time{}, nil), nil
 	}
 	h := &holder{limiter: l, id: hold.ID, request: Request{Domain: r.Domain}}
 	var reserved uint64
-	var expires time.Time
 	for i, from := range r.Descriptors {
 		held := Amount{}
 		if i < len(c.decision.Holds) {
-			o := &c.decision.Holds[i]
-			held.Hits = uint64(max(o.Reserved, 0))
+			held.Hits = uint64(max(c.decision.Holds[i].Reserved, 0))
 			if reserved == 0 {
 				reserved = held.Hits
 			}
-			if !o.Expires.IsZero() && (expires.IsZero() || o.Expires.Before(expires)) {
-				expires = o.Expires
-			}
 		}
 		h.request.Descriptors = append(h.request.Descriptors, Descriptor{Entries: append([]Entry(nil), from.Entries...), Amount: &held})
-	}
-	if expires.IsZero() {
-		h = nil
-		return limits.NewReservation(d, 0, expires, nil), nil
 	}
 	return limits.NewReservation(d, reserved, expires, h), nil
 }
@@ -66,7 +61,7 @@ type holder struct {
 // Commit implements limits.Holder.
 func (h *holder) Commit(ctx context.Context, used []Amount) error {
 	if n := len(used); n > 1 && n != len(h.request.Descriptors) {
-		return failed(&limiter.InvalidError{Message: "Commit: give one amount for all descriptors, or one for each"})
+		return fmt.Errorf("%w: %d amounts for %d descriptors: give one for all, or one for each", limits.ErrInvalid, n, len(h.request.Descriptors))
 	}
 	_, err := h.step(ctx, &limiter.Hold{Op: limiter.Commit, ID: h.id, Final: true}, used)
 	return err
@@ -101,22 +96,8 @@ func (h *holder) step(ctx context.Context, hold *limiter.Hold, used []Amount) (e
 	if err := h.limiter.engine.Decide(ctx, time.Now(), &c.request, &c.decision); err != nil {
 		return expires, failed(err)
 	}
-	known, limited := false, false
-	for i := range c.decision.Holds {
-		o := &c.decision.Holds[i]
-		limited = limited || o.Some
-		known = known || o.Some && o.Result == limiter.HoldDone
-		if !o.Expires.IsZero() && (expires.IsZero() || o.Expires.Before(expires)) {
-			expires = o.Expires
-		}
-	}
-	for i := range c.decision.Statuses {
-		if c.decision.Statuses[i].Degraded != descriptor.OnErrorDefault {
-			return expires, limits.ErrUnknownReservation
-		}
-	}
-	if limited && !known {
+	if !c.decision.ReservationKnown() {
 		return expires, limits.ErrUnknownReservation
 	}
-	return expires, nil
+	return c.decision.ReservedUntil(), nil
 }

@@ -542,11 +542,14 @@ func TestResetInRedis(t *testing.T) {
 				t.Errorf("after a reset there, here:\n%s", out)
 			}
 
-			// The reset voids leased permits that were counted before it: the limit passes afterwards, and never more. On a busy
-			// machine an answer may be lost, and the permits with it.
-			theLimit := regexp.MustCompile(`ok +(9[5-9]\d|1000) `)
+			// The reset voids leased permits that were counted before it: exactly the limit passes afterwards. With the race detector calls
+			// are so slow that an answer of Redis may be lost, and the permits with it: at most a twentieth is leased at once.
+			theLimit := regexp.MustCompile(`ok +1000 `)
+			if raceDetector {
+				theLimit = regexp.MustCompile(`ok +(9[5-9]\d|1000) `)
+			}
 			must(0, "call", "-s", here.GRPC, "leased=x", "--count", "500", "--concurrency", "8")
-			// 500 or a little more.
+			// On a busy machine an answer may be lost, and the permits with it: 500 or a little more.
 			if out := must(0, "reset", "-s", here.Debug, "leased=x"); !regexp.MustCompile(`[5-9]\d\d of 1000 had been used`).MatchString(out) {
 				t.Errorf("what was used before:\n%s", out)
 			}

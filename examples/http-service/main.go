@@ -44,12 +44,13 @@ func run(ctx context.Context, listen, rules, redis string) error {
 	}
 	defer func() { _ = limiter.Close() }()
 	server := &http.Server{Addr: listen, Handler: routes(limiter), ReadHeaderTimeout: 5 * time.Second}
-	context.AfterFunc(ctx, func() { _ = server.Shutdown(context.WithoutCancel(ctx)) })
+	ended := make(chan error, 1)
+	context.AfterFunc(ctx, func() { ended <- server.Shutdown(context.WithoutCancel(ctx)) })
 	slog.Info("listening", "address", listen)
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
-	return nil
+	return <-ended // the requests in flight have their answers, and the limiter may close
 }
 
 // proxies are the networks of the proxies in front of this service.
@@ -58,7 +59,7 @@ var proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustPar
 // customer is the key of a customer. It is a secret, so only its hash is counted.
 func customer(key string) httplimit.Key { return httplimit.Header("X-Api-Key", key).Hashed() }
 
-// routes are the pages of the service. All are limited, and the words of answers besides.
+// routes returns the handler of all pages. Requests are limited, and so are the words that summaries have.
 func routes(limiter *ratelimit.Limiter) http.Handler {
 	words := httplimit.New(limiter, httplimit.Options{
 		Domain:      "search",
@@ -90,7 +91,7 @@ func page(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "page", r.Pa
 // mostWords is the size of the longest summary.
 const mostWords = 4000
 
-// summary writes the words of a text, and tells how many they are.
+// summary writes the words of a text and counts them.
 func summary(w http.ResponseWriter, r *http.Request) {
 	all := strings.Fields(r.FormValue("text"))
 	all = all[:min(len(all), mostWords)]
@@ -101,7 +102,7 @@ func summary(w http.ResponseWriter, r *http.Request) {
 // written is the key of the number of words in the context of a request.
 type written struct{}
 
-// counted makes a place for the number of words, where the limit finds it.
+// counted adds a counter of words to the context of a request. The handler sets it, and the middleware reads it.
 func counted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), written{}, new(uint64))))

@@ -26,9 +26,8 @@ type Gate struct {
 	unlogged int       // failures since the last line
 }
 
-// Ask decides a request, or reserves what it uses, and waits if it is delayed. Without an answer of the decider, the decision has
-// the source limits.FailOpen or limits.FailClosed, and the cause. The error is that of a context that has ended: nobody waits for
-// an answer.
+// Ask decides a request, or reserves what it uses, and waits if it is delayed. If the decider fails, the decision has the source
+// limits.FailOpen or limits.FailClosed, and the cause in Err. Ask itself returns an error only if ctx has ended.
 //
 // A request whose turn comes after its deadline is refused. What it used of the limit is not given back, unless it was reserved.
 func (g *Gate) Ask(ctx context.Context, r *limits.Request) (*limits.Reservation, error) {

@@ -47,6 +47,40 @@ type Decision struct {
 	Metadata map[string]any
 }
 
+// Reserved reports whether a reservation was made: the request passes, and its store has counted it. If on_error decides, nothing is
+// reserved.
+func (d *Decision) Reserved() bool {
+	for i := range d.Statuses {
+		if d.Statuses[i].Degraded != descriptor.OnErrorDefault {
+			return false
+		}
+	}
+	return d.Code == OK
+}
+
+// ReservedUntil is when the reservation expires, under the descriptor where that is first; the zero time if nothing is reserved.
+func (d *Decision) ReservedUntil() (first time.Time) {
+	for i := range d.Holds {
+		if e := d.Holds[i].Expires; !e.IsZero() && (first.IsZero() || e.Before(first)) {
+			first = e
+		}
+	}
+	return first
+}
+
+// ReservationKnown reports whether the store knew the reservation that a commit or an extension is about: under any of its
+// descriptors, or because nothing limits them.
+func (d *Decision) ReservationKnown() bool {
+	limited := false
+	for i := range d.Holds {
+		if d.Holds[i].Some && d.Holds[i].Result == HoldDone {
+			return true
+		}
+		limited = limited || d.Holds[i].Some
+	}
+	return !limited
+}
+
 // Status is the verdict on one descriptor.
 type Status struct {
 	Code Code

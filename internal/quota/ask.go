@@ -30,10 +30,9 @@ func (b *Bucket) Ask(now time.Time, key string) Ask {
 		}
 		if s.claims(now) {
 			a.ClaimRate += s.claim.rate
-			a.ClaimBurst += max(b.rate.Burst*s.claim.rate/b.rate.PerSecond, 1)
 		}
 	}
-	a.ClaimRate, a.ClaimBurst = min(a.ClaimRate, a.Rate), min(a.ClaimBurst, a.Burst)
+	a.ClaimRate = min(a.ClaimRate, a.Rate)
 	b.asked = a
 	return a
 }
@@ -41,15 +40,25 @@ func (b *Bucket) Ask(now time.Time, key string) Ask {
 // Answer takes in the answer to Ask.
 func (b *Bucket) Answer(now time.Time, s Share) {
 	taken := max(s.Burst-s.Saved-b.asked.HeldBurst, 0) // tokens that came with claims
-	if b.asked.ClaimBurst > 0 && taken > 0 {
-		for _, sub := range b.subscribers {
-			if sub.claims(now) {
-				part := max(b.rate.Burst*sub.claim.rate/b.rate.PerSecond, 1) / b.asked.ClaimBurst
-				sub.claim.tokens = taken * min(part, 1)
-			}
-		}
+	if b.asked.ClaimRate > 0 && taken > 0 {
+		b.grant(now, taken)
 	}
 	b.SetShare(now, s)
+}
+
+// grant divides tokens among those who wait for what they claim, by the rates that they claim.
+func (b *Bucket) grant(now time.Time, tokens float64) {
+	all := 0.0
+	for _, s := range b.subscribers {
+		if s.claims(now) {
+			all += s.claim.rate
+		}
+	}
+	for _, s := range b.subscribers {
+		if s.claims(now) {
+			s.claim.tokens = tokens * s.claim.rate / all
+		}
+	}
 }
 
 // Unanswered says that there was no answer to Ask. The store may have taken what this process did not hold, so it keeps only the rest.

@@ -16,9 +16,9 @@ type Ask struct {
 	HeldBurst float64 // the part of its burst that it keeps, in tokens
 	Returned  float64 // tokens that it has saved and returns: they are no longer part of HeldBurst
 
-	// ClaimRate and ClaimBurst are what clients hold that came from a process that has ended. They are taken out of what such processes
-	// still hold, as far as there is some.
-	ClaimRate, ClaimBurst float64
+	// ClaimRate is the rate of clients that came from a process that has ended. It is taken, with its part of the tokens, out of
+	// what such processes still hold, as far as there is some.
+	ClaimRate float64
 
 	Held bool // this process has held a share before: if the store does not know it, its data is lost
 }

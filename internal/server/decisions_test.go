@@ -502,11 +502,8 @@ func TestMalformedBatches(t *testing.T) {
 	}
 }
 
-// In steady state a batch costs the string of its message.
+// In steady state a batch costs the string of its message. The race detector empties pools at random, so allocations say nothing there.
 func TestBatchAllocatesOneString(t *testing.T) {
-	if raceDetector {
-		t.Skip("pools are emptied at random")
-	}
 	g := grpc.NewServer()
 	m := registerDecisions(g, &deciding{decider: manyLimits(t, memory.New(memory.Options{}), limiter.Settings{}), bounds: unbounded})
 	data := encode(t, &ratelimitdv1.DecideBatchRequest{Requests: hundred(100)})
@@ -521,7 +518,7 @@ func TestBatchAllocatesOneString(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.release()
-	}); n > 1 {
+	}); n > 1 && !raceDetector {
 		t.Errorf("%v allocations for a batch of 100 requests", n)
 	}
 }

@@ -151,7 +151,7 @@ func (s *kuadrant) readReserve(c *rateLimitCall, data []byte, text string) error
 func (s *kuadrant) appendReserved(c *rateLimitCall, b []byte) ([]byte, error) {
 	d := &c.decision
 	b = appendUint(b, 1, uint64(d.Code))
-	if c.request.Hold == nil || !granted(d) {
+	if c.request.Hold == nil || !d.Reserved() {
 		return b, nil
 	}
 	id, err := newID(s.ids, c)
@@ -201,7 +201,7 @@ func (s *kuadrant) readCommit(c *rateLimitCall, data []byte, text string) error 
 }
 
 func (s *kuadrant) appendCommitted(c *rateLimitCall, b []byte) ([]byte, error) {
-	if c.hold.ChargeUnknown || !done(&c.decision) {
+	if c.hold.ChargeUnknown || !c.decision.ReservationKnown() {
 		return b, nil
 	}
 	return appendUint(b, 1, 1), nil

@@ -5,34 +5,13 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
-
-// granted reports whether a reservation was made: the request passes, and its store has counted it.
-func granted(d *limiter.Decision) bool {
-	for i := range d.Statuses {
-		if d.Statuses[i].Degraded != descriptor.OnErrorDefault {
-			return false
-		}
-	}
-	return d.Code == limiter.OK
-}
-
-// expires is when a reservation expires; zero if nothing is reserved.
-func expires(d *limiter.Decision) (first time.Time) {
-	for i := range d.Holds {
-		if e := d.Holds[i].Expires; !e.IsZero() && (first.IsZero() || e.Before(first)) {
-			first = e
-		}
-	}
-	return first
-}
 
 func (s *reservations) appendReserved(c *rateLimitCall, b []byte) ([]byte, error) {
 	d := &c.decision
 	b = appendUint(b, 1, uint64(d.Code))
-	if granted(d) {
+	if d.Reserved() {
 		id, err := newID(s.ids, c)
 		if err != nil {
 			return nil, err
@@ -40,8 +19,8 @@ func (s *reservations) appendReserved(c *rateLimitCall, b []byte) ([]byte, error
 		b = appendString(b, 2, id)
 	}
 	b = appendStatuses(b, 3, d)
-	if granted(d) {
-		b = appendInstant(b, 4, expires(d))
+	if d.Reserved() {
+		b = appendInstant(b, 4, d.ReservedUntil())
 	}
 	return b, nil
 }
@@ -51,32 +30,21 @@ func (s *reservations) appendCommitted(c *rateLimitCall, b []byte) ([]byte, erro
 	return appendStatuses(b, 2, &c.decision), nil
 }
 
-// appendResult appends what became of a reservation: it is done if any of its descriptors still had it, or if nothing limits them.
+// appendResult appends what became of a reservation.
 func appendResult(c *rateLimitCall, b []byte) ([]byte, error) {
 	result := resultDone
-	if !done(&c.decision) {
+	if !c.decision.ReservationKnown() {
 		result = resultUnknown
 	}
 	return appendUint(b, 1, uint64(result)), nil
 }
 
-func done(d *limiter.Decision) bool {
-	some := false
-	for i := range d.Holds {
-		if d.Holds[i].Some && d.Holds[i].Result == limiter.HoldDone {
-			return true
-		}
-		some = some || d.Holds[i].Some
-	}
-	return !some
-}
-
 func appendExtended(c *rateLimitCall, b []byte) ([]byte, error) {
 	b, _ = appendResult(c, b)
-	if !done(&c.decision) {
+	if !c.decision.ReservationKnown() {
 		return b, nil
 	}
-	return appendInstant(b, 2, expires(&c.decision)), nil
+	return appendInstant(b, 2, c.decision.ReservedUntil()), nil
 }
 
 // appendStatuses appends a ratelimitd.v1.DescriptorStatus for each descriptor.

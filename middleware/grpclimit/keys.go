@@ -18,10 +18,8 @@ type Descriptor []Key
 
 // Key makes one entry of a descriptor: a key of the rules, and a value from the call.
 type Key struct {
-	key   string
 	value func(context.Context, *call) (string, bool)
-	or    string
-	hash  bool
+	entry admission.Entry
 }
 
 // call is a call with its metadata.
@@ -40,21 +38,21 @@ func (c *call) first(name string) string {
 
 // Or returns the same key with a value for calls that have none.
 func (k Key) Or(value string) Key {
-	k.or = value
+	k.entry.Or = value
 	return k
 }
 
 // Hashed returns the same key with hashes as values. Use it for secrets, such as API keys: values are part of the keys in Redis, and
 // show in logs and in the console.
 func (k Key) Hashed() Key {
-	k.hash = true
+	k.entry.Hash = true
 	return k
 }
 
 // Metadata takes the value of a key of the metadata, or the first one if there are several.
 func Metadata(name, key string) Key {
 	name = strings.ToLower(name)
-	return Key{key: key, value: func(_ context.Context, c *call) (string, bool) { return c.first(name), true }}
+	return Key{entry: admission.Entry{Key: key}, value: func(_ context.Context, c *call) (string, bool) { return c.first(name), true }}
 }
 
 // Method takes the full method, such as /shop.v1.Shop/Buy.
@@ -70,7 +68,7 @@ func Method(key string) Key {
 // List only networks of proxies that append to x-forwarded-for. A peer on a unix socket is trusted if any network is. An
 // IPv6 client has a whole network of addresses: use group: ipv6/64 in the rule.
 func PeerAddress(key string, trusted ...netip.Prefix) Key {
-	return Key{key: key, value: func(ctx context.Context, c *call) (string, bool) {
+	return Key{entry: admission.Entry{Key: key}, value: func(ctx context.Context, c *call) (string, bool) {
 		p, ok := peer.FromContext(ctx)
 		if !ok || p.Addr == nil {
 			return "", false
@@ -82,61 +80,15 @@ func PeerAddress(key string, trusted ...netip.Prefix) Key {
 
 // Func takes what a function returns, such as a claim of a token that an earlier interceptor verified. False: there is no value.
 func Func(key string, value func(context.Context, *Call) (string, bool)) Key {
-	return Key{key: key, value: func(ctx context.Context, c *call) (string, bool) { return value(ctx, c.Call) }}
+	return Key{entry: admission.Entry{Key: key}, value: func(ctx context.Context, c *call) (string, bool) { return value(ctx, c.Call) }}
 }
 
 // request makes a request to a decider. Nil: no descriptor has all its values.
 func request(ctx context.Context, domain string, descriptors []Descriptor, c *call) *limits.Request {
-	var q *limits.Request
-	for _, keys := range descriptors {
-		entries := make([]limits.Entry, 0, len(keys))
-		for i := range keys {
-			v, ok := keys[i].of(ctx, c)
-			if !ok {
-				break
-			}
-			entries = append(entries, limits.Entry{Key: keys[i].key, Value: v})
-		}
-		if len(entries) < len(keys) {
-			continue
-		}
-		if q == nil {
-			q = &limits.Request{Domain: domain, Descriptors: make([]limits.Descriptor, 0, len(descriptors))}
-		}
-		q.Descriptors = append(q.Descriptors, limits.Descriptor{Entries: entries})
-	}
-	return q
-}
-
-// of returns the value of a call.
-func (k *Key) of(ctx context.Context, c *call) (string, bool) {
-	v, ok := k.value(ctx, c)
-	switch {
-	case !ok || v == "":
-		return k.or, k.or != ""
-	case k.hash:
-		return admission.Hash(v), true
-	default:
-		return admission.Value(v), true
-	}
+	return admission.Request(domain, descriptors, func(k *Key) (limits.Entry, bool) { return k.entry.Of(k.value(ctx, c)) })
 }
 
 // check panics if descriptors cannot be used.
 func check(domain string, descriptors []Descriptor) {
-	if domain == "" {
-		panic("grpclimit: Domain is empty")
-	}
-	if len(descriptors) == 0 {
-		panic("grpclimit: there are no Descriptors")
-	}
-	for _, keys := range descriptors {
-		if len(keys) == 0 {
-			panic("grpclimit: a Descriptor has no keys")
-		}
-		for i := range keys {
-			if keys[i].value == nil {
-				panic("grpclimit: a Key is empty: make it with Metadata, Func or another function")
-			}
-		}
-	}
+	admission.Check("grpclimit", domain, descriptors, func(k *Key) bool { return k.value == nil })
 }

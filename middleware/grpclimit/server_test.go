@@ -9,8 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -25,6 +23,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/middleware/grpclimit"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
@@ -35,11 +34,7 @@ var quiet = slog.New(slog.DiscardHandler)
 // open returns a limiter with these rules.
 func open(t *testing.T, rules string) *ratelimit.Limiter {
 	t.Helper()
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "api.yaml"), []byte(rules), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	l, err := ratelimit.Open(ratelimit.Options{Rules: dir, Logger: quiet})
+	l, err := ratelimit.Open(ratelimit.Options{Rules: servicetest.RulesOf(t, rules), Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -202,7 +202,7 @@ func TestSendsBodyAgain(t *testing.T) {
 	}
 }
 
-// Whoever cancels a request that waits gets the error at once.
+// A request that is cancelled while it waits fails at once.
 func TestCancelled(t *testing.T) {
 	times, _ := refusing(t, &httplimit.Transport{}, []answer{{429, after("20")}}, func(t *testing.T, client *http.Client) {
 		ctx, cancel := context.WithCancel(t.Context())

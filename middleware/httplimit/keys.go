@@ -16,10 +16,8 @@ type Descriptor []Key
 
 // Key makes one entry of a descriptor: a key of the rules, and a value from the request.
 type Key struct {
-	key   string
 	value func(r *http.Request, m mux) (string, bool)
-	or    string
-	hash  bool
+	entry admission.Entry
 }
 
 // mux knows the pattern of a request before it is served.
@@ -29,14 +27,14 @@ type mux interface {
 
 // Or returns the same key with a value for requests that have none.
 func (k Key) Or(value string) Key {
-	k.or = value
+	k.entry.Or = value
 	return k
 }
 
 // Hashed returns the same key with hashes as values. Use it for secrets, such as API keys: values are part of the keys in Redis, and
 // show in logs and in the console.
 func (k Key) Hashed() Key {
-	k.hash = true
+	k.entry.Hash = true
 	return k
 }
 
@@ -73,7 +71,7 @@ func Path(key string) Key {
 // Pattern takes the pattern that the request matches, such as "GET /users/{id}". Options.Mux knows it, or the next handler if that is
 // a http.ServeMux, or else the ServeMux that called the middleware. Requests that match no pattern have no value.
 func Pattern(key string) Key {
-	return Key{key: key, value: func(r *http.Request, m mux) (string, bool) {
+	return Key{entry: admission.Entry{Key: key}, value: func(r *http.Request, m mux) (string, bool) {
 		if m != nil && r.Method != http.MethodConnect { // for CONNECT, a ServeMux may give the path that the client chose
 			if _, pattern := m.Handler(r); pattern != "" {
 				return pattern, true
@@ -108,61 +106,15 @@ func ForwardedAddress(key string, trusted ...netip.Prefix) Key {
 
 // Func takes what a function returns, such as a claim of a token that an earlier handler verified. False: there is no value.
 func Func(key string, value func(*http.Request) (string, bool)) Key {
-	return Key{key: key, value: func(r *http.Request, _ mux) (string, bool) { return value(r) }}
+	return Key{entry: admission.Entry{Key: key}, value: func(r *http.Request, _ mux) (string, bool) { return value(r) }}
 }
 
 // request makes a request to a decider. Nil: no descriptor has all its values.
 func request(domain string, descriptors []Descriptor, r *http.Request, m mux) *limits.Request {
-	var q *limits.Request
-	for _, keys := range descriptors {
-		entries := make([]limits.Entry, 0, len(keys))
-		for i := range keys {
-			v, ok := keys[i].of(r, m)
-			if !ok {
-				break
-			}
-			entries = append(entries, limits.Entry{Key: keys[i].key, Value: v})
-		}
-		if len(entries) < len(keys) {
-			continue
-		}
-		if q == nil {
-			q = &limits.Request{Domain: domain, Descriptors: make([]limits.Descriptor, 0, len(descriptors))}
-		}
-		q.Descriptors = append(q.Descriptors, limits.Descriptor{Entries: entries})
-	}
-	return q
-}
-
-// of returns the value of a request.
-func (k *Key) of(r *http.Request, m mux) (string, bool) {
-	v, ok := k.value(r, m)
-	switch {
-	case !ok || v == "":
-		return k.or, k.or != ""
-	case k.hash:
-		return admission.Hash(v), true
-	default:
-		return admission.Value(v), true
-	}
+	return admission.Request(domain, descriptors, func(k *Key) (limits.Entry, bool) { return k.entry.Of(k.value(r, m)) })
 }
 
 // check panics if descriptors cannot be used.
 func check(domain string, descriptors []Descriptor) {
-	if domain == "" {
-		panic("httplimit: Domain is empty")
-	}
-	if len(descriptors) == 0 {
-		panic("httplimit: there are no Descriptors")
-	}
-	for _, keys := range descriptors {
-		if len(keys) == 0 {
-			panic("httplimit: a Descriptor has no keys")
-		}
-		for i := range keys {
-			if keys[i].value == nil {
-				panic("httplimit: a Key is empty: make it with Header, Func or another function")
-			}
-		}
-	}
+	admission.Check("httplimit", domain, descriptors, func(k *Key) bool { return k.value == nil })
 }

@@ -12,14 +12,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/middleware/httplimit"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
@@ -30,11 +30,7 @@ var quiet = slog.New(slog.DiscardHandler)
 // open returns a limiter with these rules.
 func open(t *testing.T, rules string) *ratelimit.Limiter {
 	t.Helper()
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "api.yaml"), []byte(rules), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	l, err := ratelimit.Open(ratelimit.Options{Rules: dir, Logger: quiet})
+	l, err := ratelimit.Open(ratelimit.Options{Rules: servicetest.RulesOf(t, rules), Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -447,9 +443,12 @@ func TestActualCost(t *testing.T) {
 		}
 		want -= c.cost
 		if c.body == "" { // the client notices the end before the handler has returned
-			for deadline := time.Now().Add(10 * time.Second); left(t, l) != want && time.Now().Before(deadline); {
-				_ = limits.Sleep(t.Context(), time.Millisecond)
-			}
+			redistest.Eventually(t, "the charge", func(context.Context) error {
+				if got := left(t, l); got != want {
+					return fmt.Errorf("%d tokens are left, want %d", got, want)
+				}
+				return nil
+			})
 		}
 		if got := left(t, l); got != want {
 			t.Errorf("%s: %d tokens are left, want %d", c.path, got, want)

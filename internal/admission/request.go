@@ -1,0 +1,66 @@
+package admission
+
+import "github.com/ratelimitd/ratelimitd/limits"
+
+// Entry says how an entry is made of a value from a request.
+type Entry struct {
+	Key  string // of the rules
+	Or   string // the value for requests that have none; empty: the descriptor is left out
+	Hash bool   // the value is replaced by its hash
+}
+
+// Of returns the entry for a value. It returns false if there is none.
+func (e *Entry) Of(value string, ok bool) (limits.Entry, bool) {
+	switch {
+	case !ok || value == "":
+		return limits.Entry{Key: e.Key, Value: e.Or}, e.Or != ""
+	case e.Hash:
+		return limits.Entry{Key: e.Key, Value: Hash(value)}, true
+	default:
+		return limits.Entry{Key: e.Key, Value: Value(value)}, true
+	}
+}
+
+// Request makes a request to a decider: each descriptor is a list of keys, of which entry makes entries. A descriptor without all its
+// entries is left out. Nil: none is left.
+func Request[Key any, Descriptor ~[]Key](domain string, descriptors []Descriptor, entry func(*Key) (limits.Entry, bool)) *limits.Request {
+	var q *limits.Request
+	for _, keys := range descriptors {
+		entries := make([]limits.Entry, 0, len(keys))
+		for i := range keys {
+			e, ok := entry(&keys[i])
+			if !ok {
+				break
+			}
+			entries = append(entries, e)
+		}
+		if len(entries) < len(keys) {
+			continue
+		}
+		if q == nil {
+			q = &limits.Request{Domain: domain, Descriptors: make([]limits.Descriptor, 0, len(descriptors))}
+		}
+		q.Descriptors = append(q.Descriptors, limits.Descriptor{Entries: entries})
+	}
+	return q
+}
+
+// Check panics if Request cannot use what it is given. The panic names the package where. empty reports whether a key is the zero value.
+func Check[Key any, Descriptor ~[]Key](where, domain string, descriptors []Descriptor, empty func(*Key) bool) {
+	if domain == "" {
+		panic(where + ": Domain is empty")
+	}
+	if len(descriptors) == 0 {
+		panic(where + ": there are no Descriptors")
+	}
+	for _, keys := range descriptors {
+		if len(keys) == 0 {
+			panic(where + ": a Descriptor has no keys")
+		}
+		for i := range keys {
+			if empty(&keys[i]) {
+				panic(where + ": a Key is empty: make it with Func or another function")
+			}
+		}
+	}
+}
