@@ -152,6 +152,20 @@ func (w *world) check() {
 	w.worst = max(w.worst, w.level-w.rate.Burst)
 }
 
+// bounded fails a test in which clients held or passed more than the limit.
+func (w *world) bounded() {
+	w.Helper()
+	if w.rateHeld > w.rate.PerSecond*(1+1e-9) {
+		w.Errorf("clients held %g per second, the limit is %g", w.rateHeld, w.rate.PerSecond)
+	}
+	if w.tokensHeld > w.rate.Burst*(1+1e-9) {
+		w.Errorf("clients held %g tokens, the burst is %g", w.tokensHeld, w.rate.Burst)
+	}
+	if w.worst > 1e-3 {
+		w.Errorf("%g requests more than burst and rate allow", w.worst)
+	}
+}
+
 func (w *world) passed() (n float64) {
 	for _, c := range w.clients {
 		n += c.Passed
@@ -190,15 +204,7 @@ func TestNeverMoreThanTheLimit(t *testing.T) {
 				}
 				w.step(r)
 			}
-			if w.rateHeld > l.PerSecond*(1+1e-9) {
-				t.Errorf("clients held %g per second, the limit is %g", w.rateHeld, l.PerSecond)
-			}
-			if w.tokensHeld > l.Burst*(1+1e-9) {
-				t.Errorf("clients held %g tokens, the burst is %g", w.tokensHeld, l.Burst)
-			}
-			if w.worst > 1e-3 {
-				t.Errorf("%g requests more than burst and rate allow", w.worst)
-			}
+			w.bounded()
 			if w.passed() < 0.05*l.PerSecond*600 {
 				t.Errorf("only %g requests passed", w.passed())
 			}
@@ -400,6 +406,47 @@ func TestIdleProcessesDoNotHoldUpOthers(t *testing.T) {
 			if got = run(4 * time.Minute); got < ofTwo {
 				t.Errorf("rate %g, burst %g, %d idle: %.3f per second pass after the end of one", l.PerSecond, l.Burst, idle, got)
 			}
+			w.bounded()
+		}
+	}
+}
+
+// The same with limits of a request a minute: processes wait long for a token.
+func TestIdleProcessesAndLowRates(t *testing.T) {
+	for _, l := range []quota.Rate{{PerSecond: 1.0 / 60, Burst: 1, Interval: 60_000 * time.Second}, {PerSecond: 1.0 / 60, Burst: 5, Interval: 60_000 * time.Second}} {
+		for _, idle := range []int{3, 10} {
+			w, r := newWorld(t, l), rand.New(rand.NewPCG(1, 2))
+			run := func(d time.Duration) (part float64) {
+				before := w.passed()
+				for range int(d / step) {
+					w.step(r)
+				}
+				return (w.passed() - before) / d.Seconds() / l.PerSecond
+			}
+			for range idle {
+				w.join(w.start(), 0)
+			}
+			run(2 * time.Minute)
+			w.join(w.start(), 0.2)
+			if run(time.Minute); w.passed() < 1 {
+				t.Errorf("burst %g: nothing passes in the first minute beside %d idle processes", l.Burst, idle)
+			}
+			if got := run(20 * time.Minute); got < 0.7 {
+				t.Errorf("burst %g: %.2f of the rate pass beside %d idle processes", l.Burst, got, idle)
+			}
+			woken := w.clients[0]
+			woken.Demand = 0.2
+			if got := run(40 * time.Minute); got < 0.4 || woken.Passed < 1 {
+				t.Errorf("burst %g, %d idle: %.2f of the rate pass when a second one asks, which gets %g requests", l.Burst, idle, got, woken.Passed)
+			}
+			for range idle - 1 { // all that have no requests
+				w.kill(1)
+			}
+			run(time.Minute)
+			if got := run(40 * time.Minute); got < 0.4 {
+				t.Errorf("burst %g: %.2f of the rate pass after %d idle processes have ended", l.Burst, got, idle-1)
+			}
+			w.bounded()
 		}
 	}
 }
