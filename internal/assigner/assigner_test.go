@@ -1,6 +1,7 @@
 package assigner_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -118,13 +119,51 @@ func TestIdleBucketIsAbandoned(t *testing.T) {
 		w.pass(20 * time.Second)
 		c.Demand = 0
 		w.pass(100 * time.Second)
-		if _, n := w.Shares(time.Now(), "d", 10); n != 0 || c.abandoned != 1 {
+		if _, _, n := w.Shares(time.Now(), "d", nil, 10); n != 0 || c.abandoned != 1 {
 			t.Errorf("%d buckets, abandoned %d times", n, c.abandoned)
 		}
 		c.Demand = 5
 		w.pass(10 * time.Second)
-		if _, n := w.Shares(time.Now(), "d", 10); n != 1 || !c.holds(quota.Tokens) {
+		if _, _, n := w.Shares(time.Now(), "d", nil, 10); n != 1 || !c.holds(quota.Tokens) {
 			t.Errorf("%d buckets, %s", n, c.Held.Kind)
+		}
+	})
+}
+
+// The list for operators has the buckets that are asked for, also if others have more demand.
+func TestSharesOfSomeBuckets(t *testing.T) {
+	l := limitOf(1000, descriptor.Second)
+	inWorld(t, assigner.Options{}, []descriptor.NodeSpec{{Key: "k", Children: []descriptor.NodeSpec{node("n", l)}}}, func(w *world) {
+		for i, demand := range []float64{5, 50, 500} {
+			for _, name := range []string{"a", "b"} {
+				w.join(demand, pair("k", name), pair("n", fmt.Sprint(i)))
+			}
+		}
+		w.pass(20 * time.Second)
+		for _, c := range []struct {
+			domain          string
+			where           []descriptor.Entry
+			n               int
+			first           string
+			listed          int
+			matching, total int
+		}{
+			{"d", nil, 10, "2", 6, 6, 6},
+			{"d", nil, 2, "2", 2, 6, 6},
+			{"d", []descriptor.Entry{pair("n", "0")}, 10, "0", 2, 2, 6},
+			{"d", []descriptor.Entry{pair("k", "a")}, 1, "2", 1, 3, 6},
+			{"d", []descriptor.Entry{pair("n", "1"), pair("k", "b")}, 10, "1", 1, 1, 6},
+			{"d", []descriptor.Entry{pair("n", "3")}, 10, "", 0, 0, 6},
+			{"other", nil, 10, "", 0, 0, 0},
+		} {
+			all, matching, total := w.Shares(time.Now(), c.domain, c.where, c.n)
+			first := ""
+			if len(all) > 0 {
+				first = all[0].Entries[1].Value
+			}
+			if len(all) != c.listed || first != c.first || matching != c.matching || total != c.total {
+				t.Errorf("%+v: %d listed, the first is %q, %d match of %d", c, len(all), first, matching, total)
+			}
 		}
 	})
 }

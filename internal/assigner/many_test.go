@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,7 +34,7 @@ func TestManyBucketsOfOneLimit(t *testing.T) {
 			w.pass(5 * time.Second)
 			held(s)
 		}
-		all, total := w.Shares(time.Now(), "d", 1)
+		all, _, total := w.Shares(time.Now(), "d", nil, 1)
 		if total != len(usages) || all[0].Held[0].Assignment.Kind != quota.Tokens {
 			t.Errorf("%d buckets: %+v", total, all)
 		}
@@ -86,12 +89,69 @@ func TestHundredThousandBuckets(t *testing.T) {
 			runtime.ReadMemStats(&after)
 			n := c.streams * c.buckets
 			t.Logf("%d subscriptions in %s, %d bytes each", n, took.Round(time.Millisecond), (after.HeapAlloc-before.HeapAlloc)/uint64(n))
-			if _, total := a.Shares(time.Now(), "d", 1); total != c.buckets {
+			if _, _, total := a.Shares(time.Now(), "d", nil, 1); total != c.buckets {
 				t.Errorf("%d buckets, want %d", total, c.buckets)
 			}
 			for _, s := range streams {
 				s.Close(time.Now())
 			}
+		})
+	}
+}
+
+// BenchmarkShares lists 100 of 100,000 buckets. held-up-ms is the longest time that a report of another stream takes
+// meanwhile: the median of all lists.
+func BenchmarkShares(b *testing.B) {
+	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{node("k", limitOf(1000, descriptor.Second))}}}, descriptor.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	l.Swap(tree, limiter.Settings{})
+	a := assigner.New(assigner.Options{Limiter: l})
+	ctx, cancel := context.WithCancel(b.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	usages := make([]assigner.Usage, 100_000)
+	for k := range usages {
+		usages[k] = assigner.Usage{ID: []descriptor.Entry{pair("k", fmt.Sprint("customer-", k))}, Allowed: 1}
+	}
+	s, other := a.Open("client"), a.Open("other")
+	s.Report(time.Now(), "d", usages)
+	for n := 0; n < len(usages); {
+		all, err := s.Next(ctx, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		s.Sent(time.Now())
+		n += len(all)
+	}
+	cancel() // nothing but the list and the other stream use the assigner from now on
+	if err := <-ended; err != nil {
+		b.Fatal(err)
+	}
+	for name, where := range map[string][]descriptor.Entry{"all": nil, "entries": {pair("k", "customer-77")}} {
+		b.Run(name, func(b *testing.B) {
+			var longest atomic.Int64
+			var stop atomic.Bool
+			var waits sync.WaitGroup
+			waits.Go(func() {
+				for !stop.Load() {
+					began := time.Now()
+					other.Report(began, "d", nil)
+					longest.Store(max(longest.Load(), int64(time.Since(began))))
+				}
+			})
+			var each []int64
+			for b.Loop() {
+				longest.Store(0)
+				a.Shares(time.Now(), "d", where, 100)
+				each = append(each, longest.Load())
+			}
+			stop.Store(true)
+			waits.Wait()
+			slices.Sort(each)
+			b.ReportMetric(float64(each[len(each)/2])/1e6, "held-up-ms")
 		})
 	}
 }

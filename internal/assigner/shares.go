@@ -32,17 +32,29 @@ type HeldShare struct {
 	Expires    time.Time
 }
 
-// copiedAtOnce is how many buckets are copied before assignments go on.
-const copiedAtOnce = 100
+const (
+	copiedAtOnce = 100  // buckets that are copied before assignments go on
+	rankedAtOnce = 1000 // buckets whose clients are asked for their demand before assignments go on
+)
 
-// Shares returns who holds what in a domain: the buckets with most demand first, at most n of them, and how many there are. It holds up
-// assignments only while it looks through the buckets and copies a few of them, not while it sorts.
-func (a *Assigner) Shares(_ time.Time, domain string, n int) (all []BucketShares, total int) {
-	some := a.ranked(domain)
-	slices.SortFunc(some, func(x, y rankedBucket) int {
+// Shares returns who holds what in a domain: the buckets whose ids have all entries of where, those with most demand first, at most n of them.
+// It also returns how many such buckets there are, and how many the domain has. It holds up assignments only for a list of the buckets, and
+// then for a few of them at a time.
+func (a *Assigner) Shares(_ time.Time, domain string, where []descriptor.Entry, n int) (all []BucketShares, matching, total int) {
+	some := a.list(domain)
+	for part := range slices.Chunk(some, rankedAtOnce) {
+		for i := range part {
+			part[i].matches = hasAll(part[i].b.id, where)
+		}
+		a.rank(part)
+	}
+	used := slices.DeleteFunc(some, func(x rankedBucket) bool { return !x.used })
+	total = len(used)
+	found := slices.DeleteFunc(used, func(x rankedBucket) bool { return !x.matches })
+	slices.SortFunc(found, func(x, y rankedBucket) int {
 		return cmp.Or(cmp.Compare(y.demand, x.demand), cmp.Compare(x.b.key, y.b.key))
 	})
-	for part := range slices.Chunk(some[:min(n, len(some))], copiedAtOnce) {
+	for part := range slices.Chunk(found[:min(n, len(found))], copiedAtOnce) {
 		all = a.appendShares(all, part)
 	}
 	for _, x := range all {
@@ -50,31 +62,48 @@ func (a *Assigner) Shares(_ time.Time, domain string, n int) (all []BucketShares
 			return cmp.Or(cmp.Compare(q.Assignment.Rate(), p.Assignment.Rate()), cmp.Compare(p.Client, q.Client), p.Since.Compare(q.Since))
 		})
 	}
-	return all, len(some)
+	return all, len(found), total
+}
+
+// hasAll reports whether entries has each of where.
+func hasAll(entries, where []descriptor.Entry) bool {
+	return !slices.ContainsFunc(where, func(e descriptor.Entry) bool { return !slices.Contains(entries, e) })
 }
 
 type rankedBucket struct {
-	b      *bucket
-	demand float64
+	b       *bucket
+	matches bool
+	used    bool    // clients have it
+	demand  float64 // if it is used and matches
 }
 
-// ranked returns the buckets of a domain that clients have, with their demand.
-func (a *Assigner) ranked(domain string) (some []rankedBucket) {
+// list returns the buckets of a domain. What it reads of them never changes, so the domain is compared afterwards.
+func (a *Assigner) list(domain string) []rankedBucket {
+	a.mu.Lock()
+	some := make([]rankedBucket, 0, len(a.buckets))
+	for _, b := range a.buckets {
+		some = append(some, rankedBucket{b: b})
+	}
+	a.mu.Unlock()
+	return slices.DeleteFunc(some, func(x rankedBucket) bool { return x.b.domain != domain })
+}
+
+// rank looks which of some buckets clients have, and for the demand of those that match.
+func (a *Assigner) rank(some []rankedBucket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, b := range a.buckets {
-		if b.domain != domain || b.pool == nil || len(b.subscriptions) == 0 {
+	for i := range some {
+		x := &some[i]
+		x.used = x.b.pool != nil && len(x.b.subscriptions) > 0
+		if !x.used || !x.matches {
 			continue
 		}
-		r := rankedBucket{b: b}
-		for _, s := range b.subscriptions {
+		for _, s := range x.b.subscriptions {
 			if s.member != nil {
-				r.demand += s.member.Demand
+				x.demand += s.member.Demand
 			}
 		}
-		some = append(some, r)
 	}
-	return some
 }
 
 // appendShares copies the shares of some buckets, except those that clients have left meanwhile.

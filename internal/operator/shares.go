@@ -3,7 +3,6 @@ package operator
 import (
 	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -16,14 +15,13 @@ import (
 
 // Shares has what the clients of this process hold of the limits of quota buckets.
 type Shares interface {
-	// Shares returns the n buckets of a domain with most demand, and how many there are.
-	Shares(now time.Time, domain string, n int) (all []assigner.BucketShares, total int)
+	// Shares returns the n buckets of a domain with most demand whose ids have all entries of where, how many such buckets there are, and how many
+	// the domain has.
+	Shares(now time.Time, domain string, where []descriptor.Entry, n int) (all []assigner.BucketShares, matching, total int)
 }
 
-const (
-	maxSearched = 10_000 // buckets among which those with some entries are searched
-	maxHeld     = 1000   // clients of a bucket that are listed
-)
+// maxHeld is how many clients of a bucket are listed.
+const maxHeld = 1000
 
 // ListShares implements adminconnect.AdminServiceHandler.
 func (a *admin) ListShares(_ context.Context, req *adminv1.ListSharesRequest) (*adminv1.ListSharesResponse, error) {
@@ -45,30 +43,18 @@ func (a *admin) ListShares(_ context.Context, req *adminv1.ListSharesRequest) (*
 		return answer, nil
 	}
 	limit := int(cmp.Or(req.GetLimit(), defaultPage))
-	searched := limit
-	if len(where) > 0 {
-		searched = maxSearched
-	}
-	all, total := a.shares.Shares(time.Now(), req.GetDomain(), searched)
-	answer.Total, answer.More = count(total), total > len(all)
+	all, matching, total := a.shares.Shares(time.Now(), req.GetDomain(), where, limit)
+	answer.Total, answer.More = count(total), matching > len(all)
 	size := 0
 	for i := range all {
-		if !hasAll(all[i].Entries, where) {
-			continue
-		}
 		m := sharesMessage(&all[i])
-		if size += proto.Size(m) + 8; len(answer.GetBuckets()) == limit || size > maxAnswerBytes && len(answer.GetBuckets()) > 0 {
+		if size += proto.Size(m) + 8; size > maxAnswerBytes && len(answer.GetBuckets()) > 0 {
 			answer.More = true
 			break
 		}
 		answer.Buckets = append(answer.Buckets, m)
 	}
 	return answer, nil
-}
-
-// hasAll reports whether entries has each of where.
-func hasAll(entries, where []descriptor.Entry) bool {
-	return !slices.ContainsFunc(where, func(e descriptor.Entry) bool { return !slices.Contains(entries, e) })
 }
 
 func sharesMessage(b *assigner.BucketShares) *adminv1.BucketShares {

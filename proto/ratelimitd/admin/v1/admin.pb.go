@@ -1500,7 +1500,7 @@ type ListSharesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The domain of the buckets.
 	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	// Entries that the id of a bucket must have, in any order; empty: all buckets. The 10000 buckets with most demand are searched.
+	// Entries that the id of a bucket must have, in any order; empty: all buckets.
 	Entries []*Entry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
 	// How many buckets to list; 0 means 100, the maximum is 1000.
 	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
