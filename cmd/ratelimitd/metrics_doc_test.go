@@ -98,7 +98,7 @@ func everyMetric(t *testing.T) map[string]*shownFamily {
 			t.Fatal(err)
 		}
 	}
-	subscribe(t, inMemory.GRPC, "mongo_cps", map[string]string{"remote_address": "203.0.113.9"})
+	subscribe(t, inMemory.GRPC, "mongo_cps", 1, map[string]string{"remote_address": "203.0.113.9"})
 	// No rule matches it.
 	if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, inMemory.GRPC)).ShouldRateLimit(t.Context(), ask("deep", "typo", "x")); err != nil {
 		t.Fatal(err)

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	quotav3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 
@@ -17,15 +19,21 @@ descriptors:
     value: free
     rate_limit: {unit: second, requests_per_unit: 100}
   - key: plan
+    value: trial
+    rate_limit: {unit: second, requests_per_unit: 10}
+  - key: plan
     value: paid
     descriptors:
       - {key: customer, rate_limit: {unlimited: true}}
 `
 
-// subscribe subscribes to buckets until the test ends, and returns what is assigned, by the value of the key plan.
-func subscribe(t *testing.T, addr, domain string, ids ...map[string]string) map[string]string {
+// subscribe subscribes to buckets until the test ends, and returns what is assigned first to so many, by the value of the key plan.
+func subscribe(t *testing.T, addr, domain string, n int, ids ...map[string]string) map[string]string {
 	t.Helper()
-	stream, err := quotav3.NewRateLimitQuotaServiceClient(dial(t, addr)).StreamRateLimitQuotas(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	defer time.AfterFunc(30*time.Second, cancel).Stop() // an assignment that never comes fails the test
+	stream, err := quotav3.NewRateLimitQuotaServiceClient(dial(t, addr)).StreamRateLimitQuotas(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +47,7 @@ func subscribe(t *testing.T, addr, domain string, ids ...map[string]string) map[
 		t.Fatal(err)
 	}
 	got := make(map[string]string)
-	for len(got) < len(ids) {
+	for len(got) < n {
 		answer, err := stream.Recv()
 		if err != nil {
 			t.Fatal(err)
@@ -65,7 +73,7 @@ func TestQuotaService(t *testing.T) {
 				env["REDIS_URL"], env["REDIS_SOCKET_TYPE"] = redistest.Start(t).Addr, "tcp"
 			}
 			p := startProcess(t, env, "--rules", rulesOf(t, quotaRules))
-			got := subscribe(t, p.GRPC, "shop", map[string]string{"plan": "free"}, map[string]string{"customer": "c7", "plan": "paid"}, map[string]string{"plan": "other"})
+			got := subscribe(t, p.GRPC, "shop", 3, map[string]string{"plan": "free"}, map[string]string{"customer": "c7", "plan": "paid"}, map[string]string{"plan": "other"})
 			if got["paid"] != "ALLOW_ALL" || got["other"] != "DENY_ALL" || !strings.HasSuffix(got["free"], " per 10s") {
 				t.Errorf("%v", got)
 			}
@@ -77,5 +85,24 @@ func TestQuotaService(t *testing.T) {
 			}
 			t.Log(stdout)
 		})
+	}
+}
+
+// A limit whose share cannot be renewed, because something else is at its key in Redis, does not keep the others from theirs.
+func TestShareThatCannotBeRenewed(t *testing.T) {
+	s := redistest.Start(t)
+	env := map[string]string{"REDIS_URL": s.Addr, "REDIS_SOCKET_TYPE": "tcp"}
+	rules := rulesOf(t, quotaRules)
+	free, trial := map[string]string{"plan": "free"}, map[string]string{"plan": "trial"}
+	subscribe(t, startProcess(t, env, "--rules", rules).GRPC, "shop", 2, free, trial)
+	keys, err := s.Client(t).Keys(t.Context(), shareKeys+"*trial*").Result()
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("keys %q: %v", keys, err)
+	}
+	if err := s.Client(t).Set(t.Context(), keys[0], "not a hash", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if got := subscribe(t, startProcess(t, env, "--rules", rules).GRPC, "shop", 1, trial, free); !strings.HasSuffix(got["free"], " per 10s") || got["trial"] != "" {
+		t.Errorf("%v", got)
 	}
 }

@@ -25,7 +25,8 @@ type Limiter interface {
 
 // Store divides limits among processes.
 type Store interface {
-	// Renew asks for the share of this process of each limit. It returns one share per ask, in their order.
+	// Renew asks for the share of this process of each limit. It returns one share per ask, in their order. With an error, the shares without a TTL
+	// have no answer.
 	Renew(ctx context.Context, asks []quota.Ask) ([]quota.Share, error)
 }
 
@@ -290,13 +291,13 @@ func (a *Assigner) renew(ctx context.Context, asking []*pool, asks []quota.Ask) 
 	if err != nil {
 		a.metrics.failures.Inc()
 		a.o.Log.Warn("shares of limits could not be renewed", "limits", len(asks), "error", err)
-		for _, p := range asking {
-			p.planner.Unanswered(time.Now())
-		}
-		return
 	}
 	now := time.Now()
 	for i, p := range asking {
+		if shares[i].TTL <= 0 {
+			p.planner.Unanswered(now)
+			continue
+		}
 		p.planner.Answer(now, shares[i])
 		p.until = start.Add(shares[i].TTL)
 	}

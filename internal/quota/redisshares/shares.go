@@ -1,10 +1,12 @@
 package redisshares
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -38,59 +40,55 @@ var renewText string
 
 var renew = goredis.NewScript(renewText)
 
-// Renew asks for the share of this process of each limit. It returns one share per ask, in their order.
+// Renew asks for the share of this process of each limit. It returns one share per ask, in their order. With an error, the shares without a TTL
+// have no answer, and the others are valid: one node of a cluster may be away.
 func (s *Shares) Renew(ctx context.Context, asks []quota.Ask) ([]quota.Share, error) {
-	shares := make([]quota.Share, 0, len(asks))
-	for len(asks) > 0 {
-		n := min(len(asks), atOnce)
-		some, err := s.renew(ctx, asks[:n])
-		if goredis.HasErrorPrefix(err, "NOSCRIPT") {
-			some, err = s.load(ctx, asks[:n])
-		}
-		if err != nil {
-			return nil, fmt.Errorf("renew shares of limits: %w", err)
-		}
-		shares, asks = append(shares, some...), asks[n:]
+	shares := make([]quota.Share, len(asks))
+	var (
+		wait   sync.WaitGroup
+		mu     sync.Mutex
+		first  error
+		failed int
+	)
+	for i := 0; i < len(asks); i += atOnce {
+		n := min(i+atOnce, len(asks))
+		wait.Go(func() { // side by side: a node that does not answer holds up its own limits alone
+			missing, err := s.renew(ctx, asks[i:n], shares[i:n])
+			mu.Lock()
+			defer mu.Unlock()
+			failed += missing
+			first = cmp.Or(first, err)
+		})
+	}
+	wait.Wait()
+	if first != nil {
+		return shares, fmt.Errorf("renew shares of limits: %d of %d without an answer: %w", failed, len(asks), first)
 	}
 	return shares, nil
 }
 
-// load sends the script with each question: a cluster may know it on some nodes only. A question that was answered before is asked again, which
-// changes nothing but that tokens it returned are gone.
-func (s *Shares) load(ctx context.Context, asks []quota.Ask) ([]quota.Share, error) {
-	all := make([]quota.Share, len(asks))
-	for i := range asks {
-		answer, err := renew.Run(ctx, s.o.Client, []string{s.o.Prefix + asks[i].Key}, s.args(&asks[i])...).Slice()
-		if err != nil {
-			return nil, err
-		}
-		if all[i], err = shareOf(answer); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
-}
-
-func (s *Shares) renew(ctx context.Context, asks []quota.Ask) ([]quota.Share, error) {
+// renew fills in the shares that are answered. It returns how many are not, and the first reason.
+func (s *Shares) renew(ctx context.Context, asks []quota.Ask, shares []quota.Share) (missing int, first error) {
 	pipe := s.o.Client.Pipeline()
 	answers := make([]*goredis.Cmd, len(asks))
 	for i := range asks {
 		answers[i] = renew.EvalSha(ctx, pipe, []string{s.o.Prefix + asks[i].Key}, s.args(&asks[i])...)
 	}
-	if _, err := pipe.Exec(ctx); err != nil {
-		return nil, err
-	}
-	all := make([]quota.Share, len(asks))
+	_, _ = pipe.Exec(ctx) // each answer has its error
 	for i, a := range answers {
 		answer, err := a.Slice()
-		if err != nil {
-			return nil, err
+		if goredis.HasErrorPrefix(err, "NOSCRIPT") { // a node that has just started; the others of a cluster may know the script
+			answer, err = renew.Run(ctx, s.o.Client, []string{s.o.Prefix + asks[i].Key}, s.args(&asks[i])...).Slice()
 		}
-		if all[i], err = shareOf(answer); err != nil {
-			return nil, err
+		if err == nil {
+			shares[i], err = shareOf(answer)
+		}
+		if err != nil {
+			missing++
+			first = cmp.Or(first, err)
 		}
 	}
-	return all, nil
+	return missing, first
 }
 
 func (s *Shares) args(a *quota.Ask) []any {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/quota"
 	"github.com/ratelimitd/ratelimitd/internal/quota/envoymodel"
 	"github.com/ratelimitd/ratelimitd/internal/quota/redisshares"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -337,6 +339,58 @@ func TestCluster(t *testing.T) {
 		if err := client.ForEachMaster(t.Context(), func(ctx context.Context, c *goredis.Client) error { return c.ScriptFlush(ctx).Err() }); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A node of a cluster that is away, or does not answer, costs only the limits that it has.
+func TestNodeOfAClusterIsAway(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		t.Run(fmt.Sprintf("hangs=%t", hangs), func(t *testing.T) {
+			c := redistest.StartCluster(t, redistest.Setup{})
+			for _, n := range c.Nodes { // the others answer all the same
+				if err := n.Client(t).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			client, err := redisconn.Dial(redisconn.Options{Type: "CLUSTER", URL: strings.Join(c.Addrs(), ",")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = client.Close() })
+			s := redisshares.New(redisshares.Options{Client: client, Prefix: "quota:", Process: "a"})
+			asks := make([]quota.Ask, 500)
+			for i := range asks {
+				asks[i] = quota.Ask{Key: fmt.Sprint("k", i), Rate: 100, Burst: 50, Saved: 50, Demand: 10}
+			}
+			if _, err := s.Renew(t.Context(), asks); err != nil {
+				t.Fatal(err)
+			}
+			away := c.Primary(t, 0)
+			for _, n := range append(c.Replicas(t, away), away) { // the replica first: it cannot take over
+				if hangs {
+					n.Pause(t)
+					defer n.Continue(t)
+				} else {
+					n.Kill(t)
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			shares, err := s.Renew(ctx, asks)
+			if err == nil || len(shares) != len(asks) {
+				t.Fatalf("%d shares without an error", len(shares))
+			}
+			t.Log(err)
+			answered := 0
+			for _, x := range shares {
+				if x.TTL > 0 && math.Abs(x.Rate-98) < 1e-9 {
+					answered++
+				}
+			}
+			if answered < len(asks)/2 || answered == len(asks) { // a node has a third of them
+				t.Errorf("%d of %d limits have an answer", answered, len(asks))
+			}
+		})
 	}
 }
 
