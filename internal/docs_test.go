@@ -66,7 +66,7 @@ func documents(t *testing.T) map[string]document {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && name != ".." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata") {
+		if d.IsDir() && name != ".." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "node_modules") {
 			return filepath.SkipDir
 		}
 		if filepath.Ext(name) != ".md" {

@@ -73,8 +73,7 @@ var clients = []client{
 	{
 		name: "python", program: "python3",
 		install: func(t *testing.T, folder string) {
-			execute(t, ".", "python3", "-m", "venv", folder)
-			execute(t, ".", filepath.Join(folder, "bin", "pip"), "install", "--quiet", "-r", filepath.Join("python", "requirements.txt"))
+			installPython(t, folder, filepath.Join("python", "requirements.txt"))
 		},
 		command: func(folder string, args ...string) command {
 			return command{line: append([]string{filepath.Join(folder, "bin", "python"), filepath.Join("python", "client.py")}, args...)}
@@ -83,10 +82,7 @@ var clients = []client{
 	{
 		name: "node", program: "npm",
 		install: func(t *testing.T, folder string) {
-			for _, file := range []string{"package.json", "package-lock.json"} {
-				execute(t, ".", "cp", filepath.Join("node", file), folder)
-			}
-			execute(t, folder, "npm", "ci", "--no-audit", "--no-fund", "--silent")
+			installNode(t, folder) // what the example has
 		},
 		command: func(folder string, args ...string) command {
 			return command{
@@ -114,6 +110,22 @@ var clients = []client{
 			return command{line: append([]string{filepath.Join(folder, "debug", "interop")}, args...)}
 		},
 	},
+}
+
+// installPython makes a virtual environment with the packages of a file.
+func installPython(t *testing.T, folder, requirements string) {
+	t.Helper()
+	execute(t, ".", "python3", "-m", "venv", folder)
+	execute(t, ".", filepath.Join(folder, "bin", "pip"), "install", "--quiet", "-r", requirements)
+}
+
+// installNode copies the example in TypeScript into a folder and installs its packages there.
+func installNode(t *testing.T, folder string) {
+	t.Helper()
+	for _, file := range []string{"package.json", "package-lock.json", "tsconfig.json", "ratelimit.proto", "src"} {
+		execute(t, ".", "cp", "-R", filepath.Join(examples, "typescript", file), folder)
+	}
+	execute(t, folder, "npm", "ci", "--no-audit", "--no-fund", "--silent")
 }
 
 // Each client gets the same answers, and none of its calls is lost while the service is replaced.

@@ -2,15 +2,14 @@
 
 import collections
 import concurrent.futures
-import pathlib
 import sys
 import threading
 
 import grpc
-
-sys.path.append(str(pathlib.Path(__file__).parent.parent / "proto"))
-rls, rls_services = grpc.protos_and_services("ratelimit.proto")
-health, health_services = grpc.protos_and_services("health.proto")
+from envoy.service.ratelimit.v3 import rls_pb2 as rls
+from envoy.service.ratelimit.v3 import rls_pb2_grpc as rls_services
+from grpc_health.v1 import health_pb2 as health
+from grpc_health.v1 import health_pb2_grpc as health_services
 
 NAME = "python"
 PATIENCE = 60  # seconds, for calls that shall succeed
@@ -37,13 +36,15 @@ def say(step, text):
     print(f"{step}: {text}", flush=True)
 
 
-def one_by_one(stub, checker):
+def one_by_one(channel, stub, checker):
     say("unary", outcome(stub.ShouldRateLimit, ask("open", NAME))[0])
 
     code, error = outcome(stub.ShouldRateLimit, rls.RateLimitRequest())
     say("invalid", f"{code} {error.details()}")
 
-    say("unknown method", outcome(stub.NoSuchMethod, ask("open", NAME))[0])
+    method = "/envoy.service.ratelimit.v3.RateLimitService/NoSuchMethod"
+    unknown = channel.unary_unary(method, rls.RateLimitRequest.SerializeToString, rls.RateLimitResponse.FromString)
+    say("unknown method", outcome(unknown, ask("open", NAME))[0])
 
     say("gzip", outcome(stub.ShouldRateLimit, ask("open", NAME * 1000), compression=grpc.Compression.Gzip)[0])
 
@@ -114,7 +115,7 @@ def main():
     with grpc.insecure_channel(address, options) as channel, grpc.insecure_channel(stuck) as other:
         stub = rls_services.RateLimitServiceStub(channel)
         checker = health_services.HealthStub(channel)
-        one_by_one(stub, checker)
+        one_by_one(channel, stub, checker)
         at_once(stub)
         without_answer(rls_services.RateLimitServiceStub(other))
         drain(stub, checker)

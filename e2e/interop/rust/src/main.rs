@@ -6,12 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use tonic::codec::CompressionEncoding;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{Ascii, AsciiMetadataKey, BinaryMetadataKey, BinaryMetadataValue, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status, Streaming};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use tonic_prost::ProstCodec;
 
 const NAME: &str = "rust";
@@ -19,60 +26,10 @@ const PATIENCE: Duration = Duration::from_secs(60); // for calls that shall succ
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-// The messages of proto/ratelimit.proto and proto/health.proto.
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct RateLimitRequest {
-    #[prost(string, tag = "1")]
-    domain: String,
-    #[prost(message, repeated, tag = "2")]
-    descriptors: Vec<Descriptor>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct Descriptor {
-    #[prost(message, repeated, tag = "1")]
-    entries: Vec<Entry>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct Entry {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(string, tag = "2")]
-    value: String,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct RateLimitResponse {
-    #[prost(int32, tag = "1")]
-    overall_code: i32,
-    #[prost(message, repeated, tag = "2")]
-    statuses: Vec<DescriptorStatus>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct DescriptorStatus {
-    #[prost(int32, tag = "1")]
-    code: i32,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct HealthCheckRequest {
-    #[prost(string, tag = "1")]
-    service: String,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct HealthCheckResponse {
-    #[prost(int32, tag = "1")]
-    status: i32,
-}
-
 /// A request with one descriptor for each value.
 fn ask(key: &str, values: impl IntoIterator<Item = String>) -> RateLimitRequest {
-    let descriptor = |value| Descriptor { entries: vec![Entry { key: key.into(), value }] };
-    RateLimitRequest { domain: "interop".into(), descriptors: values.into_iter().map(descriptor).collect() }
+    let descriptor = |value| RateLimitDescriptor { entries: vec![Entry { key: key.into(), value }], ..Default::default() };
+    RateLimitRequest { domain: "interop".into(), descriptors: values.into_iter().map(descriptor).collect(), hits_addend: 0 }
 }
 
 fn one(key: &str) -> RateLimitRequest {
@@ -86,43 +43,44 @@ fn with_timeout<T>(message: T, timeout: Duration) -> Request<T> {
 }
 
 #[derive(Clone)]
-struct Client(tonic::client::Grpc<Channel>);
+struct Client {
+    channel: Channel,
+    service: RateLimitServiceClient<Channel>,
+}
 
 impl Client {
     fn new(address: &str) -> Result<Self, Error> {
         let channel = Endpoint::from_shared(format!("http://{address}"))?.connect_lazy();
-        Ok(Client(tonic::client::Grpc::new(channel)))
-    }
-
-    async fn call(&mut self, method: &'static str, request: Request<RateLimitRequest>) -> Result<RateLimitResponse, Status> {
-        self.0.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
-        let answer: Result<Response<RateLimitResponse>, Status> =
-            self.0.unary(request, PathAndQuery::from_static(method), ProstCodec::default()).await;
-        answer.map(Response::into_inner)
+        Ok(Client { service: RateLimitServiceClient::new(channel.clone()), channel })
     }
 
     async fn limit(&mut self, request: Request<RateLimitRequest>) -> Result<RateLimitResponse, Status> {
-        self.call("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", request).await
+        self.service.should_rate_limit(request).await.map(Response::into_inner)
     }
 
-    async fn check(&mut self, service: &str) -> Result<String, Status> {
-        self.0.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
+    /// Calls a method that the service does not have.
+    async fn call_unknown(&self, request: Request<RateLimitRequest>) -> Result<RateLimitResponse, Status> {
+        let mut client = tonic::client::Grpc::new(self.channel.clone());
+        client.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
+        let path = PathAndQuery::from_static("/envoy.service.ratelimit.v3.RateLimitService/NoSuchMethod");
+        let answer: Result<Response<RateLimitResponse>, Status> = client.unary(request, path, ProstCodec::default()).await;
+        answer.map(Response::into_inner)
+    }
+
+    async fn check(&self, service: &str) -> Result<String, Status> {
         let request = with_timeout(HealthCheckRequest { service: service.into() }, PATIENCE);
-        let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
-        let answer: Response<HealthCheckResponse> = self.0.unary(request, path, ProstCodec::default()).await?;
-        Ok(serving(answer.into_inner().status))
+        let answer = HealthClient::new(self.channel.clone()).check(request).await?;
+        Ok(serving(answer.get_ref()))
     }
 
-    async fn watch(&mut self) -> Result<Streaming<HealthCheckResponse>, Error> {
-        self.0.ready().await?;
-        let path = PathAndQuery::from_static("/grpc.health.v1.Health/Watch");
-        let request = Request::new(HealthCheckRequest { service: String::new() });
-        Ok(self.0.server_streaming(request, path, ProstCodec::default()).await?.into_inner())
+    async fn watch(&self) -> Result<Streaming<HealthCheckResponse>, Error> {
+        let request = HealthCheckRequest { service: String::new() };
+        Ok(HealthClient::new(self.channel.clone()).watch(request).await?.into_inner())
     }
 }
 
-fn serving(status: i32) -> String {
-    ["UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"][status as usize].into()
+fn serving(answer: &HealthCheckResponse) -> String {
+    ServingStatus::try_from(answer.status).unwrap_or_default().as_str_name().into()
 }
 
 fn name(code: Code) -> String {
@@ -137,7 +95,7 @@ fn name(code: Code) -> String {
 /// The answer's code, or the status of a call that failed.
 fn outcome(result: &Result<RateLimitResponse, Status>) -> String {
     match result {
-        Ok(answer) => ["UNKNOWN", "OK", "OVER_LIMIT"][answer.overall_code as usize].into(),
+        Ok(answer) => answer.overall_code().as_str_name().into(),
         Err(status) => name(status.code()),
     }
 }
@@ -160,11 +118,10 @@ async fn one_by_one(client: &mut Client) -> Result<(), Error> {
         Ok(_) => println!("invalid: OK"),
     }
 
-    let path = "/envoy.service.ratelimit.v3.RateLimitService/NoSuchMethod";
-    println!("unknown method: {}", outcome(&client.call(path, with_timeout(one("open"), PATIENCE)).await));
+    println!("unknown method: {}", outcome(&client.call_unknown(with_timeout(one("open"), PATIENCE)).await));
 
     let mut zipping = client.clone();
-    zipping.0 = zipping.0.send_compressed(CompressionEncoding::Gzip).accept_compressed(CompressionEncoding::Gzip);
+    zipping.service = zipping.service.send_compressed(CompressionEncoding::Gzip).accept_compressed(CompressionEncoding::Gzip);
     let request = ask("open", [NAME.repeat(1000)]);
     println!("gzip: {}", outcome(&zipping.limit(with_timeout(request, PATIENCE)).await));
 
@@ -228,7 +185,7 @@ fn not_sent(status: &Status) -> bool {
 /// Makes 16 calls at a time until a line comes in. Meanwhile the service is replaced.
 async fn drain(client: &mut Client, input: &mut Lines<BufReader<Stdin>>) -> Result<(), Error> {
     let mut watch = client.watch().await?;
-    println!("watch: {}", watch.message().await?.map_or("".into(), |answer| serving(answer.status)));
+    println!("watch: {}", watch.message().await?.map_or("".into(), |answer| serving(&answer)));
 
     let stopped = Arc::new(AtomicBool::new(false));
     let callers = (0..16).map(|_| {
@@ -248,7 +205,7 @@ async fn drain(client: &mut Client, input: &mut Lines<BufReader<Stdin>>) -> Resu
         })
     });
     let callers = callers.collect();
-    println!("watch: {}", watch.message().await?.map_or("".into(), |answer| serving(answer.status)));
+    println!("watch: {}", watch.message().await?.map_or("".into(), |answer| serving(&answer)));
     input.next_line().await?;
     stopped.store(true, Ordering::Relaxed);
     println!("load: {}", tally(callers).await?);
