@@ -111,6 +111,23 @@ func TestExampleRules(t *testing.T) {
 	}
 }
 
+// TestPageOfOtherLanguages compares the pieces of programs on the page with the examples, which e2e/interop runs.
+func TestPageOfOtherLanguages(t *testing.T) {
+	page, err := os.ReadFile("../docs/do/other-languages.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for language, source := range map[string]string{
+		"python": "python/limit.py", "java": "java/src/main/java/Limit.java", "typescript": "typescript/src/limit.ts", "rust": "rust/src/main.rs",
+	} {
+		_, rest, begins := strings.Cut(string(page), "```"+language+"\n")
+		piece, _, ends := strings.Cut(rest, "```\n")
+		if !begins || !ends || !strings.Contains(string(read(t, source)), piece) {
+			t.Errorf("the page's piece is not in examples/%s:\n%s", source, piece)
+		}
+	}
+}
+
 func TestCurlExample(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		missing(t, "curl")
