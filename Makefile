@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/.tools/bin:$(PATH)
 
 TOOL := go tool -modfile=tools/go.mod
 
-.PHONY: run quick test race test-clocks test-clocks-short e2e compose-test test-valkey soak fmt fmt-check vet lint prose tidy-check generate generate-check fuzz bench size licences release-test interop attack attack-short ci
+.PHONY: run quick test race test-clocks test-clocks-short e2e compose-test test-valkey soak fmt fmt-check vet lint prose tidy-check generate generate-check fuzz bench bench-libraries size licences release-test interop attack attack-short ci
 
 run: ## serve the example rules of config/domains, counting in memory
 	go run ./cmd/ratelimitd --rules config/domains
@@ -80,11 +80,13 @@ fmt-check: ## fail if something is not formatted
 
 vet:
 	go vet ./...
+	cd bench/libraries && go vet ./...
 	cd deploy && go vet ./...
 	cd e2e && go vet ./...
 
 lint: ## the linters of .golangci.yml, buf's, and actionlint for the workflows
 	$(TOOL) golangci-lint run ./...
+	cd bench/libraries && go tool -modfile=../../tools/go.mod golangci-lint run -c ../../.golangci.yml ./...
 	cd deploy && go tool -modfile=../tools/go.mod golangci-lint run -c ../.golangci.yml ./...
 	cd e2e && go tool -modfile=../tools/go.mod golangci-lint run -c ../.golangci.yml ./...
 	$(TOOL) buf lint
@@ -95,6 +97,7 @@ prose: ## the English of docs, help, messages and comments: CONTRIBUTING.md
 
 tidy-check: ## fail if go.mod does not say what is used
 	go mod tidy -diff
+	cd bench/libraries && go mod tidy -diff
 	cd deploy && go mod tidy -diff
 	cd e2e && go mod tidy -diff
 
@@ -123,6 +126,10 @@ bench: ## what a decision costs, as ratios in one run; what a counter costs in R
 	go test ./internal/backend/redis -run '^$$' -bench Bytes -benchtime 1x
 	go test ./internal/backend/redis -run '^$$' -bench CPU -benchtime 50000x
 	go test ./internal/backend/memory -run '^$$' -bench Bytes -benchtime 1x
+
+bench-libraries: ## package ratelimit beside other Go libraries, in a quarter of an hour: docs/understand/libraries.md
+	scripts/install-redis
+	cd bench/libraries && go run .
 
 size: ## how large the released program is; more than 28 MB fails
 	scripts/size

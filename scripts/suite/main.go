@@ -23,7 +23,7 @@ import (
 var parts = []string{"redis", "promtool", "browser", "envoy", "nginx", "shells", "cc"}
 
 // modules are the folders with a go.mod and tests, the service's first.
-var modules = []string{".", "deploy", "e2e"}
+var modules = []string{".", "bench/libraries", "deploy", "e2e"}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
@@ -71,16 +71,18 @@ func packagesOf(module string, args []string) (packages []string) {
 		}
 		named = true
 		of, inside := ".", path
-		first, rest, _ := strings.Cut(strings.TrimPrefix(path, "./"), "/")
-		if slices.Contains(modules, first) {
-			of, inside = first, "./"+rest
+		for _, m := range modules[1:] {
+			if rest, ok := strings.CutPrefix(path+"/", "./"+m+"/"); ok {
+				of, inside = m, "./"+strings.TrimSuffix(rest, "/")
+			}
 		}
 		if of == module {
 			packages = append(packages, inside)
 		}
 	}
-	// The tests of deploy start programs that are built without the race detector: there is nothing for it to find.
-	if !named && (module != "deploy" || !slices.Contains(args, "-race")) {
+	// The tests of deploy start programs that are built without the race detector, and those of bench/libraries ask other
+	// libraries: there is nothing for it to find.
+	if !named && (module != "deploy" && module != "bench/libraries" || !slices.Contains(args, "-race")) {
 		packages = []string{"./..."}
 	}
 	return packages

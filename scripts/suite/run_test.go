@@ -78,12 +78,13 @@ func TestPackagesOf(t *testing.T) {
 		args string
 		want map[string]string
 	}{
-		{"", map[string]string{".": "./...", "deploy": "./...", "e2e": "./..."}},
-		{"-run X", map[string]string{".": "./...", "deploy": "./...", "e2e": "./..."}},
+		{"", map[string]string{".": "./...", "bench/libraries": "./...", "deploy": "./...", "e2e": "./..."}},
+		{"-run X", map[string]string{".": "./...", "bench/libraries": "./...", "deploy": "./...", "e2e": "./..."}},
 		{"-race", map[string]string{".": "./...", "e2e": "./..."}},
 		{"-race ./internal/server ./e2e ./e2e/outages", map[string]string{".": "./internal/server", "e2e": "./ ./outages"}},
 		{"./...", map[string]string{".": "./..."}},
 		{"./deploy/...", map[string]string{"deploy": "./..."}},
+		{"./bench ./bench/libraries", map[string]string{".": "./bench", "bench/libraries": "./"}},
 	} {
 		for _, module := range modules {
 			if got := strings.Join(packagesOf(module, strings.Fields(c.args)), " "); got != c.want[module] {
