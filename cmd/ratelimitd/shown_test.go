@@ -95,6 +95,10 @@ var notRun = map[string][]string{
 		`go run ./bench -rate 2000`,
 		`go run ./bench -reservations`,
 		`go run ./bench -rounds 1 -duration 1s`,
+		`go run . -parts memory -only ratelimitd`, // these four: bench/libraries
+		`go run . -parts memory,redis -rounds 3`,
+		`go run . -parts redis -keys 100000 -pool 64`,
+		`go run . -parts redis -redis 127.0.0.1:6379`,
 		`go run ./scripts/suite ./e2e/outages`,
 		`go run ./scripts/suite -run Conformance`,
 		`go test ./internal/backend/memory -run '^$' -bench Bytes -benchtime 1x`,
@@ -119,6 +123,7 @@ var notRun = map[string][]string{
 		`ratelimitd simulate --rules rules --format json --time start_time --descriptor tenant=headers.x-tenant --log access.log`,
 		`ratelimitd simulate --rules rules --format nginx --descriptor remote_address=ip --log access.log`,
 		`git show HEAD:rules/edge.yaml | ratelimitd check -`,
+		`python limit.py messaging message_type=marketing to_number=2065551234`, // e2e/interop
 		`ratelimitd completion fish > ~/.config/fish/completions/ratelimitd.fish`, // completion_test.go
 		`ratelimitd completion zsh > ~/.zfunc/_ratelimitd`,
 		`source <(ratelimitd completion bash)`,
