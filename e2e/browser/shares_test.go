@@ -3,6 +3,7 @@ package browser_test
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,11 +23,14 @@ import (
 // heldShares are the quota buckets of a domain.
 type heldShares []assigner.BucketShares
 
-func (h heldShares) Shares(_ time.Time, domain string, n int) ([]assigner.BucketShares, int) {
+func (h heldShares) Shares(_ time.Time, domain string, where []descriptor.Entry, n int) (all []assigner.BucketShares, matching, total int) {
 	if domain != "shop" {
-		return nil, 0
+		return nil, 0, 0
 	}
-	return h[:min(n, len(h))], len(h)
+	all = slices.DeleteFunc(slices.Clone(h), func(b assigner.BucketShares) bool {
+		return slices.ContainsFunc(where, func(e descriptor.Entry) bool { return !slices.Contains(b.Entries, e) })
+	})
+	return all[:min(n, len(all))], len(all), len(h)
 }
 
 // bucketsOf are buckets as a busy process has them: one with many clients, one whose names would be HTML, and many small ones.
