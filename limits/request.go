@@ -1,5 +1,7 @@
 package limits
 
+import "slices"
+
 // Request asks whether something may be done.
 type Request struct {
 	Domain      string       // of the rules
@@ -35,7 +37,12 @@ type Amount struct {
 // New returns a request with one descriptor, from pairs of key and value: New("api", "customer", "42", "path", "/search"). A key
 // without a value has an empty value.
 func New(domain string, pairs ...string) *Request {
-	entries := make([]Entry, 0, (len(pairs)+1)/2)
+	r := new(struct { // one allocation for all, if the pairs are few
+		Request
+		descriptor [1]Descriptor
+		entries    [2]Entry
+	})
+	entries := slices.Grow(r.entries[:0], (len(pairs)+1)/2)
 	for i := 0; i < len(pairs); i += 2 {
 		e := Entry{Key: pairs[i]}
 		if i+1 < len(pairs) {
@@ -43,5 +50,7 @@ func New(domain string, pairs ...string) *Request {
 		}
 		entries = append(entries, e)
 	}
-	return &Request{Domain: domain, Descriptors: []Descriptor{{Entries: entries}}}
+	r.descriptor[0].Entries = entries
+	r.Request = Request{Domain: domain, Descriptors: r.descriptor[:]}
+	return &r.Request
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/ratelimitd/ratelimitd/internal/servicetest"
+	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
 )
 
@@ -46,5 +47,15 @@ func BenchmarkAllow(b *testing.B) {
 				i++
 			}
 		})
+	}
+}
+
+func BenchmarkDecide(b *testing.B) {
+	l := open(b, ratelimit.Options{Rules: servicetest.RulesOf(b, perCustomer), Logger: quiet})
+	b.ReportAllocs()
+	for b.Loop() {
+		if d, err := l.Decide(b.Context(), limits.New("api", "customer", "customer-1")); !d.Allowed || err != nil {
+			b.Fatal(d, err)
+		}
 	}
 }

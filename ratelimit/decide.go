@@ -64,19 +64,10 @@ func (l *Limiter) Allow(ctx context.Context, domain string, pairs ...string) (bo
 	if err := checkPairs(domain, pairs); err != nil {
 		return false, err
 	}
-	c := l.calls.Get().(*call)
-	for i := 0; i < len(pairs); i += 2 {
-		e := descriptor.Entry{Key: pairs[i]}
-		if i+1 < len(pairs) {
-			e.Value = pairs[i+1]
-		}
-		c.entries = append(c.entries, e)
+	allowed, delay, plain, err := l.engine.AllowPlain(ctx, time.Now(), domain, pairs)
+	if !plain {
+		allowed, delay, err = l.allow(ctx, domain, pairs)
 	}
-	c.request.Domain = domain
-	c.request.Descriptors = append(c.request.Descriptors, limiter.Descriptor{Entries: c.entries})
-	err := l.engine.Decide(ctx, time.Now(), &c.request, &c.decision)
-	allowed, delay := c.decision.Code == limiter.OK, c.decision.Delay
-	l.release(c)
 	if err != nil {
 		return false, failed(err)
 	}
@@ -84,6 +75,18 @@ func (l *Limiter) Allow(ctx context.Context, domain string, pairs ...string) (bo
 		err = limits.Sleep(ctx, delay)
 	}
 	return allowed && err == nil, err
+}
+
+// allow is Allow for a decision that needs all steps.
+func (l *Limiter) allow(ctx context.Context, domain string, pairs []string) (allowed bool, delay time.Duration, err error) {
+	c := l.calls.Get().(*call)
+	c.entries = descriptor.AppendPairs(c.entries, pairs)
+	c.request.Domain = domain
+	c.request.Descriptors = append(c.request.Descriptors, limiter.Descriptor{Entries: c.entries})
+	err = l.engine.Decide(ctx, time.Now(), &c.request, &c.decision)
+	allowed, delay = c.decision.Code == limiter.OK, c.decision.Delay
+	l.release(c)
+	return allowed, delay, err
 }
 
 // Wait decides a request again and again until it is allowed, and waits in between as the answers say: see limits.Wait.

@@ -123,7 +123,7 @@ var notRun = map[string][]string{
 		`ratelimitd simulate --rules rules --format json --time start_time --descriptor tenant=headers.x-tenant --log access.log`,
 		`ratelimitd simulate --rules rules --format nginx --descriptor remote_address=ip --log access.log`,
 		`git show HEAD:rules/edge.yaml | ratelimitd check -`,
-		`python limit.py messaging message_type=marketing to_number=2065551234`, // e2e/interop
+		`python limit.py messaging message_type=marketing to_number=2065551234`,   // e2e/interop
 		`ratelimitd completion fish > ~/.config/fish/completions/ratelimitd.fish`, // completion_test.go
 		`ratelimitd completion zsh > ~/.zfunc/_ratelimitd`,
 		`source <(ratelimitd completion bash)`,

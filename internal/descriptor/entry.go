@@ -14,3 +14,15 @@ type Position struct {
 	Line int
 	Col  int
 }
+
+// AppendPairs appends entries that are given as pairs of key and value. The last pair may lack its value, which is then empty.
+func AppendPairs(entries []Entry, pairs []string) []Entry {
+	for i := 0; i < len(pairs); i += 2 {
+		e := Entry{Key: pairs[i]}
+		if i+1 < len(pairs) {
+			e.Value = pairs[i+1]
+		}
+		entries = append(entries, e)
+	}
+	return entries
+}

@@ -51,6 +51,8 @@ type calculation struct {
 	sharers []int64        // by take: the descriptors that it reserves for; empty if reservations are all or nothing
 	named   []Hold         // of the descriptors whose last entry names a reservation
 
+	caller []descriptor.Entry // the entries of a plain decision
+
 	local backend.SubRequest // the takes that this process counts because of on_error: local
 
 	// Of a decision that Start has begun.

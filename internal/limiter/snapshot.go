@@ -58,6 +58,7 @@ type snapshot struct {
 	shares    [][]descriptor.Limit // by Rule.Index; nil with one replica
 	hot       *hotRules            // nil: hot keys are off
 	overrides *override.Set        // nil: there are none
+	plain     []bool               // by Rule.Index: decisions are plain; nil: none is
 }
 
 // Swap puts rules and settings into force for every decision that begins afterwards.
@@ -87,6 +88,7 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 	if l.hot != nil {
 		next.hot = hotRulesOf(l.hot, tree, s.Shadow)
 	}
+	next.plain = l.plainRules(next)
 	l.snapshot.Store(next)
 }
 
@@ -98,6 +100,7 @@ func (l *Limiter) SetOverrides(s *override.Set) {
 	if now := l.snapshot.Load(); now != nil {
 		next := *now
 		next.overrides = s
+		next.plain = l.plainRules(&next)
 		l.snapshot.Store(&next)
 	}
 }
