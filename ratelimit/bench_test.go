@@ -2,8 +2,10 @@ package ratelimit_test
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
@@ -57,5 +59,37 @@ func BenchmarkDecide(b *testing.B) {
 		if d, err := l.Decide(b.Context(), limits.New("api", "customer", "customer-1")); !d.Allowed || err != nil {
 			b.Fatal(d, err)
 		}
+	}
+}
+
+func BenchmarkAllowRedis(b *testing.B) {
+	server := redistest.Start(b)
+	for _, callers := range []int{1, 64} {
+		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
+			l := open(b, ratelimit.Options{Rules: servicetest.RulesOf(b, perCustomer), Logger: quiet, Redis: &ratelimit.Redis{URL: server.Addr}})
+			keys := make([]string, 100_000)
+			for i := range keys {
+				keys[i] = fmt.Sprintf("customer-%d", i)
+			}
+			var next atomic.Int64
+			b.ReportAllocs()
+			b.SetParallelism((callers + 1) / 2)
+			if callers == 1 {
+				for b.Loop() {
+					if ok, err := l.Allow(b.Context(), "api", "customer", keys[next.Add(7919)%int64(len(keys))]); !ok || err != nil {
+						b.Fatal(ok, err)
+					}
+				}
+				return
+			}
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					if ok, err := l.Allow(b.Context(), "api", "customer", keys[next.Add(7919)%int64(len(keys))]); !ok || err != nil {
+						b.Error(ok, err)
+						return
+					}
+				}
+			})
+		})
 	}
 }

@@ -101,7 +101,7 @@ func checkForm(t *testing.T, what string, l *descriptor.Limit, f *RedisForm, now
 	if s, _ := f.Decode(nil, l, now, nil); !s.Unused() {
 		t.Errorf("%s: nothing is read as %+v", what, s)
 	}
-	for _, script := range []*scripts.Script{scripts.One(f.Shape), scripts.Many(scripts.Of(f.Shape))} {
+	for _, script := range []*scripts.Script{scripts.One(f.Shape), scripts.Each(scripts.Of(f.Shape)), scripts.Many(scripts.Of(f.Shape))} {
 		for _, function := range []string{"read", "try", "write"} {
 			if !bytes.Contains([]byte(script.Text), []byte("local function "+function+"(")) {
 				t.Errorf("%s: the script has no function %s", what, function)

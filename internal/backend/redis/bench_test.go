@@ -254,6 +254,21 @@ func BenchmarkCPU(b *testing.B) {
 			}))
 		})
 	}
+	const together = 32
+	for n, text := range map[string]string{
+		"fixed window": "1000000000/1h", "sliding window": "1000000000/1h,sliding", "token bucket": "1000000/1s,token,burst=1000000000",
+	} {
+		b.Run(fmt.Sprintf("%d requests in one call, %s", together, n), func(b *testing.B) { // figures are of the call
+			l := backendtest.Limit(text)
+			measure(b, take(func(i int) *backend.Request {
+				r := &backend.Request{}
+				for k := range together {
+					r.Takes = append(r.Takes, backend.Take{Key: name(i*together + k), Limit: l, Hits: 1, Member: k})
+				}
+				return r
+			}))
+		})
+	}
 }
 
 // mainThread returns the CPU time of the thread that runs commands.

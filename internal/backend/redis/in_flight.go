@@ -68,9 +68,10 @@ func (f *inFlight) init(ctx context.Context, at int64, r *backend.Request, done 
 		t := &f.request.Takes[i]
 		end := start + len(t.Key)
 		t.Key = f.keys[start:end:end]
-		// A request's own limit lives in the caller's memory.
-		f.limits[i] = *t.Limit
-		t.Limit = &f.limits[i]
+		if !ofRule(t) { // a request's own limit, and that of an override, live in the caller's memory
+			f.limits[i] = *t.Limit
+			t.Limit = &f.limits[i]
+		}
 		if t.Hold != nil {
 			f.holds = append(f.holds, *t.Hold)
 			t.Hold = &f.holds[len(f.holds)-1]
@@ -78,6 +79,19 @@ func (f *inFlight) init(ctx context.Context, at int64, r *backend.Request, done 
 		start = end
 	}
 	f.owners.Store(2)
+}
+
+// ofRule reports whether the limit of a take is its rule's, which does not change.
+func ofRule(t *backend.Take) bool {
+	if t.Rule == nil {
+		return false
+	}
+	for i := range t.Rule.Limits {
+		if t.Limit == &t.Rule.Limits[i] {
+			return true
+		}
+	}
+	return false
 }
 
 func holdsOf(r *backend.Request) (n int) {

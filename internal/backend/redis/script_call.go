@@ -40,6 +40,7 @@ type scriptCall struct {
 	books    []int           // the counters with records of reservations, as indexes in counters
 	holds    []*backend.Hold // the reservations that takes make or change, in the order of the script's answers
 	single   bool            // the script is for one take, or for many equal takes
+	each     bool            // each take is the only one of its counter and its group
 	calendar bool            // there are windows whose bounds are arguments
 	packed   packedArg       // ARGV[1]
 	held     packedArg       // ARGV[2], if there are books
@@ -138,7 +139,7 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 	c.keyText, c.keyEnds, c.counters, c.takeKeys, c.groups = c.keyText[:0], c.keyEnds[:0], c.counters[:0], c.takeKeys[:0], c.groups[:0]
 	c.books, c.holds, c.operated = c.books[:0], c.holds[:0], c.operated[:0]
 	c.large = m.large
-	c.calendar = false
+	c.calendar, c.each = false, true
 	var shapes scripts.Set
 	c.sent = 0
 	for n, r := range requests {
@@ -165,6 +166,7 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 				c.calendar = c.calendar || l.Window.Location != nil || form == &backend.LyftForm
 			}
 			c.combine(&g, n+1)
+			c.each = c.each && len(g.takes) == 1
 			if g.sent {
 				c.sent += len(g.takes)
 			}
@@ -173,6 +175,7 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 		}
 	}
 	c.single = c.sent == 1 && len(c.books) == 0
+	c.each = c.each && c.sent == len(c.keyEnds) && len(c.books) == 0 && !c.single && !c.calendar && !shapes.AskAgain()
 	if m.redisClock {
 		c.packed = binary.LittleEndian.AppendUint64(c.packed[:0], 0)
 	} else {
@@ -186,6 +189,11 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 				counter.open = c.open
 			}
 		}
+	}
+	if c.each {
+		c.packEach(&m)
+		c.script = scripts.Each(shapes)
+		return nil
 	}
 	for i := range c.groups {
 		g := &c.groups[i]
@@ -299,6 +307,43 @@ func (c *scriptCall) packTake(t *backend.Take, k int, countDenied byte, vote bac
 	}
 	b = binary.LittleEndian.AppendUint64(b, uint64(hits))
 	c.packed = appendParameters(b, form, t.Limit, m)
+}
+
+// packEach adds all takes to the arguments, in runs of equal takes. The groups that are sent have the order of their counters.
+func (c *scriptCall) packEach(m *terms) {
+	var last *takeGroup
+	for i, count := 0, 0; i < len(c.groups); i++ {
+		g := &c.groups[i]
+		if !g.sent {
+			continue
+		}
+		if last != nil && count < maxKeys && last.equal(g) {
+			count++
+			binary.LittleEndian.PutUint16(c.packed[len(c.packed)-equalSize:], uint16(count))
+			continue
+		}
+		last, count = g, 1
+		t, form, times := &g.takes[0], c.counters[c.takeKeys[g.first]].form, g.times
+		if c.reads {
+			times = 0
+		}
+		b := append(c.packed, 1, 0, byte(form.Shape), 0)
+		if t.CountDenied && t.Limit.Has(descriptor.SettingCountDenied) {
+			b[len(b)-1] = 1
+		}
+		b = binary.LittleEndian.AppendUint16(b, uint16(times))
+		b = binary.LittleEndian.AppendUint64(b, uint64(t.Hits))
+		c.packed = appendParameters(b, form, t.Limit, m)
+	}
+}
+
+// equalSize is the size in bytes of a run that packEach adds.
+const equalSize = 2 + 1 + 1 + 2 + 5*8
+
+// equal reports whether the only takes of two groups differ in nothing but their counters.
+func (g *takeGroup) equal(o *takeGroup) bool {
+	t, u := &g.takes[0], &o.takes[0]
+	return t.Limit == u.Limit && t.Hits == u.Hits && t.CountDenied == u.CountDenied && g.times == o.times
 }
 
 // appendParameters appends a limit's capacity and the parameters of its form.

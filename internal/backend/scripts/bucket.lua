@@ -17,7 +17,8 @@ end
 
 local function read(key, value, p1, p2, p3, limit)
   if not value or #value > 40 then return now, 0, 0, '' end
-  local a, b = match(value, '^(%d+):?(%d*)$')
+  local a, b = value, nil
+  if not find(value, '^%d+$') then a, b = match(value, '^(%d+):(%d*)$') end
   a, b = tonumber(a), tonumber(b) or 0
   if not a or a >= 9007199254740992 or b >= 9007199254740992 then return now, 0, 0, '' end
   -- It lies further ahead than a whole bucket: the limit was lowered, the clock went back, or it is not ours.
@@ -43,9 +44,9 @@ end
 
 local function write(key, value, a, b)
   if b > 0 then
-    save(key, format('%.0f:%.0f', a, b), a + 1)
+    save(key, format(WHOLE, a) .. ':' .. format(WHOLE, b), a + 1)
   elseif a > now then
-    save(key, format('%.0f', a), a)
+    save(key, format(WHOLE, a), a)
   elseif value then
     redis.call('DEL', key)
   end

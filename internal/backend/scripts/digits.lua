@@ -7,7 +7,7 @@ local function save_digits(key, value, state, expires, window)
     local head = 19 - (byte(state) - 48)
     local before, after = tonumber(sub(value, head + 1)), tonumber(sub(state, head + 1))
     if before and after and sub(value, 1, head) == sub(state, 1, head)
-      and type(redis.pcall('INCRBY', key, after - before)) == 'number' then
+      and type(redis.pcall('INCRBY', key, text_of(after - before))) == 'number' then
       return
     end
   end

@@ -58,14 +58,16 @@ local function write(key, value, a, b, c, p1, p2)
     return
   end
   local window = a % WINDOWS
-  local n, state = window * COUNTS + b, nil
-  if b < COUNTS then state = format('%.0f', n) else state = format('%.0f:%.0f', window, b) end
-  if c < 0 and -1 - c == window or c > 0 and floor(c / COUNTS) == window then
-    if state == value then return end
+  if b < COUNTS and c > 0 and floor(c / COUNTS) == window then
+    local more = window * COUNTS + b - c
+    if more == 0 then return end
     -- It keeps the time to live, and fails on a number that is not written as an integer. Any other reason to fail
     -- makes SET fail too.
-    if c > 0 and b < COUNTS and type(redis.pcall('INCRBY', key, n - c)) == 'number' then return end
-    redis.call('SET', key, state, 'KEEPTTL')
+    if type(redis.pcall('INCRBY', key, text_of(more))) == 'number' then return end
+  end
+  local state = b < COUNTS and format(WHOLE, window * COUNTS + b) or format(WHOLE, window) .. ':' .. format(WHOLE, b)
+  if c < 0 and -1 - c == window or c > 0 and floor(c / COUNTS) == window then
+    if state ~= value then redis.call('SET', key, state, 'KEEPTTL') end
     return
   end
   save(key, state, p2 == 0 and (a + 1) * p1 or p1, p2 == 0 and p1 or nil)

@@ -2,7 +2,7 @@
 --
 -- KEYS     the counters, each once
 -- ARGV[1]  packed, little-endian: the time in microseconds (64 bit; 0: this server's clock decides), then what the
---          script's last part (one.lua, many.lua) says
+--          script's last part (one.lua, each.lua, many.lua) says
 -- Reply    the time (64 bit), then the states as they were; the caller runs the Go arithmetic on them to find the
 --          outcomes, and nothing else is computed here. A negative time means that nothing was done, and that the
 --          caller is to ask again with better arguments: see `again`.
@@ -12,7 +12,11 @@
 -- done; every part here does the same with the same integers.
 
 local pack, unpack_from, floor, ceil, min, max = struct.pack, struct.unpack, math.floor, math.ceil, math.min, math.max
-local sub, match, format, byte = string.sub, string.match, string.format, string.byte
+local sub, find, match, format, byte = string.sub, string.find, string.match, string.format, string.byte
+
+-- How format writes whole numbers. '%d' takes a quarter of the time of '%.0f', but needs a C long of 64 bits.
+local long = format('%d', 4503599627370496) == '4503599627370496'
+local WHOLE, WHOLE_7, WHOLE_18 = long and '%d' or '%.0f', long and '%07d' or '%07.0f', long and '%018d' or '%018.0f'
 
 local CALLER_SLACK = 60000 -- ms: callers' clocks differ, so their counters stay longer than their own clock says
 local SLACK_WINDOWS = 2000 -- but no longer than so many windows: some states keep only the last digits of a window's number
@@ -43,13 +47,16 @@ local again
 local MANY, MAX_COUNT = 4294967296, 9007199254740992 -- 2^32, 2^53
 local function most_of(limit) return limit < MANY and 1099511627775 or MAX_COUNT end -- 2^40 - 1
 
+-- The text of a number, for a command: Redis takes long to write one.
+local function text_of(n) return n == 1 and '1' or format(WHOLE, n) end
+
 -- window is the length of numbered windows, nil if a state has none.
 local function save(key, state, expires, window)
   if caller_clock then
     local slack = min(CALLER_SLACK, (window or math.huge) / 1000 * SLACK_WINDOWS)
-    redis.call('SET', key, state, 'PX', ceil((expires - now) / 1000 + slack))
+    redis.call('SET', key, state, 'PX', format(WHOLE, ceil((expires - now) / 1000 + slack)))
   else
-    redis.call('SET', key, state, 'PXAT', ceil(expires / 1000))
+    redis.call('SET', key, state, 'PXAT', format(WHOLE, ceil(expires / 1000)))
   end
 end
 
@@ -57,7 +64,7 @@ end
 local function forever(key) return redis.call('PTTL', key) < 0 end
 
 -- Whether an error says that memory is full. Redis refuses the first write of a script then, or none: nothing was done.
-local function full(err) return string.find(type(err) == 'table' and err.err or err, 'OOM', 1, true) end
+local function full(err) return find(type(err) == 'table' and err.err or err, 'OOM', 1, true) end
 
 -- Applies the same take several times. Returns the state after it, whether that differs, and whether any of them was
 -- allowed. If all fit, one take with all their hits gives the same result.

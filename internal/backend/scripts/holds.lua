@@ -44,7 +44,7 @@ local LEAST_KEEP = 60000000 -- how long a record is kept at least after it has e
 local EXTRA = 60000000      -- a book lives longer than needed, so that its time to live is not written again each time
 local SPARE = 600           -- bytes that a book may have after its records before it is written anew
 local RESERVE, REPORT, COMMIT_OR_CHARGE, EXTEND, BEGINS = 0, 1, 3, 4, 128
-local FIXED, LOG, IN_FLIGHT, LYFT, EIGHT = byte('f'), byte('l'), byte('c'), byte('y'), '\8\0\0\0'
+local FIXED, LOG, IN_FLIGHT, LYFT = byte('f'), byte('l'), byte('c'), byte('y')
 local RESERVES_HITS = 2 -- in place of whether refused hits count
 local SETTLED = 8       -- records that a step settles at most
 local NO_RECORD, A_RECORD, TOO_MANY = '\0', '\1', '\2'
@@ -54,7 +54,7 @@ local ASK_WITH_LARGE = 2147483647 -- again: the caller is to name the keys of la
 local operations = ARGV[2]
 local small, runs, open_count, open_at, runs_at = unpack_from('<I2I2I2I4', operations, 5)
 
-local find, char = string.find, string.char
+local char = string.char
 
 local function look(k, shape, limit, p1, p2, p3)
   local seen
@@ -168,7 +168,7 @@ for _ = 1, runs do
             .. pack(RECORD, id, amount, 0, now, expires, keep)
         end
         if anew then
-          done = call('SET', book, text, 'PX', format('%.0f', ceil((ends - now) / 1000)))
+          done = call('SET', book, text, 'PX', format(WHOLE, ceil((ends - now) / 1000)))
         else
           done = call('SETRANGE', book, '0', text)
         end
@@ -213,7 +213,7 @@ for _ = 1, runs do
             if not full(done) then return failed(done) end
             redis.call('DEL', book)
             if n > 1 then
-              redis.call('SET', book, text, 'PX', format('%.0f', ceil((unpack_from('<i8', text, 3) - now) / 1000)))
+              redis.call('SET', book, text, 'PX', format(WHOLE, ceil((unpack_from('<i8', text, 3) - now) / 1000)))
             end
             no_memory = false
           end

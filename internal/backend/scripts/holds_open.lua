@@ -13,7 +13,7 @@ for _, o in ipairs(left) do
   if not A[book.k] then look(book.k, book.shape, book.limit, book.p1, book.p2, book.p3) end
 end
 
-local function number(n) return format('%.0f', n) end
+local function number(n) return format(WHOLE, n) end
 
 local function change(k, shape, a, b, c, p1, p2, p3)
   A[k], B[k], C[k] = a, b, c

@@ -15,7 +15,7 @@ local function read(key, value, p1, p2, p3, limit)
   local n = value and #value <= 20 and match(value, '^-?%d+$') and tonumber(value)
   if not n then return 0, 0, 0, pack('<I8', 0) end
   local count = min(max(n, 0), most_of(limit))
-  return format('%.0f', count) == value and 1 or 0, count, count, pack('<I8', count)
+  return format(WHOLE, count) == value and 1 or 0, count, count, pack('<I8', count)
 end
 
 local function try(a, b, c, hits, limit)
@@ -32,12 +32,12 @@ local function write(key, value, a, b, c, p1, p2, p3)
   -- The others' EXPIRE may be missing, if they died before it, or be that of a shorter window that begins with this one.
   if value and redis.call('PTTL', key) * 1000 >= p2 - now then
     if a == 0 then
-      redis.call('SET', key, format('%.0f', b), 'KEEPTTL')
+      redis.call('SET', key, format(WHOLE, b), 'KEEPTTL')
     elseif b ~= c then
-      redis.call('INCRBY', key, format('%.0f', b - c))
+      redis.call('INCRBY', key, format(WHOLE, b - c))
     end
     return
   end
   if caller_clock then p3 = p3 + CALLER_SLACK end
-  redis.call('SET', key, format('%.0f', b), 'PX', format('%.0f', p3))
+  redis.call('SET', key, format(WHOLE, b), 'PX', format(WHOLE, p3))
 end

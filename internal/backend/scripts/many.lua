@@ -8,19 +8,11 @@
 -- Reply    after the time, for each key: the length of the state that was read (32 bit), and that state. One more byte
 --          follows if memory is full and nothing was written; refused takes are refused all the same.
 --
--- This part reads the counters. votes.lua decides, and written.lua writes.
+-- values.lua reads the counters before this part. votes.lua decides, and written.lua writes.
 
 local GUARDS = 3
 local TAKE, SIZE = '<I2BBBBI2i8I8I8I8I8', 48
 
-local values = redis.call('MGET', unpack(KEYS, 1, min(read_keys, 1000)))
-for from = 1001, read_keys, 1000 do -- a Lua call has room for some thousand arguments
-  for i, v in ipairs(redis.call('MGET', unpack(KEYS, from, min(from + 999, read_keys)))) do
-    values[from + i - 1] = v
-  end
-end
-
-local reply = { pack('<I8', now) }
 local A, B, C = {}, {}, {}               -- the states, by key
 local touched, P1, P2, P3 = {}, {}, {}, {} -- what is to be written, and with which parameters
 

@@ -8,7 +8,7 @@ local times, count_denied, hits, limit, p1, p2, p3 = unpack_from('<I2Bi8I8I8I8I8
 local key = KEYS[1]
 local value = redis.pcall('GET', key)
 if type(value) == 'table' then
-  if not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
+  if not find(value.err, 'WRONGTYPE', 1, true) then return value end
   value = false
 end
 local a, b, c, seen = read(key, value, p1, p2, p3, limit)

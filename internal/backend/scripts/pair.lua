@@ -8,7 +8,7 @@
 
 local function read_pair(value)
   if not value or #value > 40 then return nil end
-  if #value ~= 19 or not match(value, '^[1-7]%d+$') then
+  if #value ~= 19 or not find(value, '^[1-7]%d+$') then
     local t, count = match(value, '^(%d+):(%d+)$')
     t, count = tonumber(t), tonumber(count)
     if not t or t >= 9007199254740992 or count > 9007199254740992 then return nil end
@@ -26,7 +26,7 @@ local function read_pair(value)
 end
 
 local function pair_of(t, count, lives)
-  local c = format('%.0f', count)
-  if #c > 7 or lives * 256 > 5 * 10 ^ (17 - #c) then return format('%.0f:', t) .. c end
-  return #c .. sub(format('%018.0f', t), #c + 1) .. c
+  local c = format(WHOLE, count)
+  if #c > 7 or lives * 256 > 5 * 10 ^ (17 - #c) then return format(WHOLE, t) .. ':' .. c end
+  return #c .. sub(format(WHOLE_18, t), #c + 1) .. c
 end

@@ -23,5 +23,5 @@ end
 local function try(a) return a == 0, a, 0, 0 end
 
 local function write(key, value, a)
-  save(key, format('%.0f', a), a)
+  save(key, format(WHOLE, a), a)
 end

@@ -1,7 +1,7 @@
 // Package scripts holds the Lua that runs inside Redis.
 //
-// A script is put together from head.lua, one part for each Shape of counter that the call uses, and one.lua (for one take) or
-// many.lua, votes.lua and written.lua. If some takes concern reservations, holds.lua and
+// A script is put together from head.lua, one part for each Shape of counter that the call uses, and one.lua (for one take),
+// each.lua (for takes that have nothing to do with each other) or many.lua, votes.lua and written.lua. If some takes concern reservations, holds.lua and
 // holds_written.lua take the place of written.lua, and each part includes what follows the line "For scripts with reservations".
 // So a call loads no code that it does not use. The comment at the top of each file describes its arguments and its reply. Package redis packs the arguments and reads the reply.
 //
@@ -80,14 +80,20 @@ type Script struct{ Text, Hash string }
 var sources embed.FS
 
 var (
-	one, many, holds, largeHolds [1 << len(parts)]atomic.Pointer[Script]
-	replicas, numbered, usage    atomic.Pointer[Script]
+	one, each, many, holds, largeHolds [1 << len(parts)]atomic.Pointer[Script]
+	replicas, numbered, usage          atomic.Pointer[Script]
 )
 
 // One returns the script for one take of this shape.
 func One(s Shape) *Script {
 	return made(&one[Of(s)], func() string { return assemble(Of(s), ofOne) })
 }
+
+// Each returns the script for takes of these shapes, each the only one of its counter and its group. None may AskAgain.
+func Each(s Set) *Script { return made(&each[s], func() string { return assemble(s, ofEach) }) }
+
+// AskAgain reports whether the read of a counter of one of these shapes may ask for other arguments.
+func (s Set) AskAgain() bool { return s&(Of(Log)|Of(InFlight)|Of(Lyft)|Of(Penalty)) != 0 }
 
 // Many returns the script for takes of these shapes.
 func Many(s Set) *Script { return made(&many[s], func() string { return assemble(s, ofMany) }) }
@@ -132,6 +138,7 @@ type kind int
 
 const (
 	ofOne kind = iota
+	ofEach
 	ofMany
 	ofHolds
 	ofLargeHolds
@@ -176,10 +183,12 @@ func assemble(set Set, k kind) string {
 	switch k {
 	case ofOne:
 		b.WriteString(source("one.lua"))
+	case ofEach:
+		b.WriteString("local counters, read_keys = #KEYS, #KEYS\n" + source("values.lua") + source("each.lua"))
 	case ofMany:
-		b.WriteString("local counters, read_keys, from, to = #KEYS, #KEYS, 9, #packed\n" + source("many.lua") + source("votes.lua") + source("written.lua"))
+		b.WriteString("local counters, read_keys, from, to = #KEYS, #KEYS, 9, #packed\n" + source("values.lua") + source("many.lua") + source("votes.lua") + source("written.lua"))
 	case ofHolds, ofLargeHolds:
-		b.WriteString("local counters, book_count = struct.unpack('<I2I2', ARGV[2])\nlocal read_keys = counters + book_count\n" + source("many.lua") + source("holds.lua") +
+		b.WriteString("local counters, book_count = struct.unpack('<I2I2', ARGV[2])\nlocal read_keys = counters + book_count\n" + source("values.lua") + source("many.lua") + source("holds.lua") +
 			"local function decide(packed, from, to)\n" + source("votes.lua") + "end\n" + source("holds_open.lua"))
 		if k == ofLargeHolds {
 			b.WriteString(source("holds_large.lua"))

@@ -10,7 +10,7 @@
 local MAX_EXACT = 4503599627370496 -- 2^52
 
 local function decode(value, w)
-  if #value == 19 and match(value, '^[1-7]%d+$') then
+  if #value == 19 and find(value, '^[1-7]%d+$') then
     local digits = byte(value) - 48
     local a = tonumber(sub(value, 2, 19 - 2 * digits))
     if digits > 4 then
@@ -56,12 +56,12 @@ local function write(key, value, a, b, c, p1)
     if value then redis.call('DEL', key) end
     return
   end
-  local digits, state = #format('%.0f', max(b, c))
+  local digits, state = #format(WHOLE, max(b, c))
   if digits > 7 then
-    state = format('%.0f:%.0f:%.0f', a, c, b)
+    state = format(WHOLE, a) .. ':' .. format(WHOLE, c) .. ':' .. format(WHOLE, b)
   else
-    state = digits .. sub(format('%018.0f', a), 2 * digits + 1)
-      .. sub(format('%07.0f', c), -digits) .. sub(format('%07.0f', b), -digits)
+    state = digits .. sub(format(WHOLE_18, a), 2 * digits + 1)
+      .. sub(format(WHOLE_7, c), -digits) .. sub(format(WHOLE_7, b), -digits)
   end
   save_digits(key, value, state, (a + 2) * p1, p1)
 end

@@ -11,7 +11,7 @@ for at = from, to, SIZE do
     local seen
     A[k], B[k], C[k], seen = READ[shape](KEYS[k], values[k], p1, p2, p3, limit)
     prepare(k, shape, times, limit, p1, p2, p3)
-    reply[k + 1] = pack('<I4', #seen) .. seen
+    reply[k + 1] = (#seen == 8 and EIGHT or pack('<I4', #seen)) .. seen
   end
   if last == 2 and not group then
     add(k, shape, count_denied, times, hits, limit, p1, p2, p3)
