@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/assigner"
+	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
@@ -19,9 +20,31 @@ import (
 type world struct {
 	*testing.T
 	*assigner.Assigner
-	limiter *limiter.Limiter
-	clients []*client
-	stop    context.CancelFunc
+	limiter  *limiter.Limiter
+	counters *counters
+	clients  []*client
+	stop     context.CancelFunc
+}
+
+// counters are in memory, and can be away.
+type counters struct {
+	*memory.Store
+	err error
+}
+
+func (c *counters) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+	if c.err != nil {
+		backend.Fail(r.Outcomes)
+		return c.err
+	}
+	return c.Store.Take(ctx, now, r)
+}
+
+func (c *counters) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
+	if c.err != nil {
+		return c.err
+	}
+	return c.Store.Peek(ctx, now, r)
 }
 
 // client is one Envoy with one bucket.
@@ -65,10 +88,11 @@ func treeOf(t *testing.T, nodes ...descriptor.NodeSpec) *descriptor.Tree {
 func inWorld(t *testing.T, o assigner.Options, nodes []descriptor.NodeSpec, test func(*world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		l := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
+		store := &counters{Store: memory.New(memory.Options{})}
+		l := limiter.New(limiter.Options{Store: store})
 		l.Swap(treeOf(t, nodes...), limiter.Settings{})
 		o.Limiter = l
-		w := &world{T: t, Assigner: assigner.New(o), limiter: l}
+		w := &world{T: t, Assigner: assigner.New(o), limiter: l, counters: store}
 		var ctx context.Context
 		ctx, w.stop = context.WithCancel(t.Context())
 		ended := make(chan error, 1)
