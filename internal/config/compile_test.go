@@ -44,6 +44,34 @@ func filesOf(texts ...string) []File {
 	return files
 }
 
+// checkErrors fails unless there is one error for each of want, in this order, which begins with it and has a position in its file.
+func checkErrors(t testing.TB, files []File, errs []*yamlform.Error, want []string) {
+	t.Helper()
+	checkPositions(t, files, errs)
+	for i, e := range errs {
+		if i >= len(want) {
+			t.Errorf("not expected: %v", e)
+		} else if !strings.HasPrefix(e.Error(), want[i]) {
+			t.Errorf("got  %v\nwant %s", e, want[i])
+		}
+	}
+	if len(errs) < len(want) {
+		t.Errorf("missing: %q", want[len(errs):])
+	}
+}
+
+// checkMistakes does the same for the file a.yaml with these descriptors, which begin on line 2.
+func checkMistakes(t testing.TB, descriptors string, want []string) {
+	t.Helper()
+	files := filesOf("descriptors:\n" + descriptors + "\ndomain: a\n")
+	_, errs := Compile(files, CompileOptions{})
+	prefixed := make([]string, len(want))
+	for i, w := range want {
+		prefixed[i] = "a.yaml:" + w
+	}
+	checkErrors(t, files, errs, prefixed)
+}
+
 // checkPositions fails for errors without a position, or with one that does not exist in the file.
 func checkPositions(t testing.TB, files []File, errs []*yamlform.Error) {
 	t.Helper()
@@ -346,17 +374,7 @@ func TestErrors(t *testing.T) {
 			if took := time.Since(start); took > 10*time.Second {
 				t.Errorf("took %v", took)
 			}
-			checkPositions(t, files, errs)
-			for i, e := range errs {
-				if i >= len(c.want) {
-					t.Errorf("not expected: %v", e)
-				} else if !strings.HasPrefix(e.Error(), c.want[i]) {
-					t.Errorf("got  %v\nwant %s", e, c.want[i])
-				}
-			}
-			if len(errs) < len(c.want) {
-				t.Errorf("missing: %q", c.want[len(errs):])
-			}
+			checkErrors(t, files, errs, c.want)
 		})
 	}
 }

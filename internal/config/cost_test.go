@@ -93,19 +93,7 @@ func TestBadHitCost(t *testing.T) {
 		{"{key: k, cost: 2, rate_limit: {algorithm: concurrency, max_in_flight: 3, ttl: 1m}}", []string{"2:18: `cost` and `algorithm: concurrency`"}},
 	} {
 		t.Run(c.text, func(t *testing.T) {
-			files := filesOf("descriptors:\n- " + c.text + "\ndomain: a\n")
-			_, errs := Compile(files, CompileOptions{})
-			checkPositions(t, files, errs)
-			for i, e := range errs {
-				if i >= len(c.want) {
-					t.Errorf("not expected: %v", e)
-				} else if !strings.HasPrefix(e.Error(), "a.yaml:"+c.want[i]) {
-					t.Errorf("got  %v\nwant a.yaml:%s", e, c.want[i])
-				}
-			}
-			if len(errs) < len(c.want) {
-				t.Errorf("missing: %q", c.want[len(errs):])
-			}
+			checkMistakes(t, "- "+c.text, c.want)
 		})
 	}
 }

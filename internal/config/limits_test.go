@@ -349,19 +349,7 @@ func TestBadExtensions(t *testing.T) {
 			"2:22: `on_error` belongs to a `rate_limit`, and this descriptor has none", "3:22: `on_error` and `unlimited: true`: nothing is counted"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			files := filesOf("descriptors:\n" + c.text + "\ndomain: a\n")
-			_, errs := Compile(files, CompileOptions{})
-			checkPositions(t, files, errs)
-			for i, e := range errs {
-				if i >= len(c.want) {
-					t.Errorf("not expected: %v", e)
-				} else if !strings.HasPrefix(e.Error(), "a.yaml:"+c.want[i]) {
-					t.Errorf("got  %v\nwant a.yaml:%s", e, c.want[i])
-				}
-			}
-			if len(errs) < len(c.want) {
-				t.Errorf("missing: %q", c.want[len(errs):])
-			}
+			checkMistakes(t, c.text, c.want)
 		})
 	}
 }

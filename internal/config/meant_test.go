@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Keys of other programs, and entries in a shorter form, get an error that says what to write.
+// A key of another program and an entry in a short form each get an error that says what to write.
 func TestMeant(t *testing.T) {
 	for rule, want := range map[string]string{
 		"key: a, limit: {unit: minute}":                   "unknown key `limit`: did you mean `rate_limit`?",

@@ -94,19 +94,7 @@ func TestBadReservations(t *testing.T) {
 		{"{key: k, reservations: true, cost: {" + strings.Repeat("x", 65) + ": 1}" + limit, []string{"2:38: \"xxxx"}},
 	} {
 		t.Run(c.text, func(t *testing.T) {
-			files := filesOf("descriptors:\n- " + c.text + "\ndomain: a\n")
-			_, errs := Compile(files, CompileOptions{})
-			checkPositions(t, files, errs)
-			for i, e := range errs {
-				if i >= len(c.want) {
-					t.Errorf("not expected: %v", e)
-				} else if !strings.HasPrefix(e.Error(), "a.yaml:"+c.want[i]) {
-					t.Errorf("got  %v\nwant a.yaml:%s", e, c.want[i])
-				}
-			}
-			if len(errs) < len(c.want) {
-				t.Errorf("missing: %q", c.want[len(errs):])
-			}
+			checkMistakes(t, "- "+c.text, c.want)
 		})
 	}
 }

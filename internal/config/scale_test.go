@@ -1,7 +1,6 @@
 package config
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -74,19 +73,7 @@ func TestBadScale(t *testing.T) {
 		{"{key: users, condition: true, rate_limit: {algorithm: concurrency, max_in_flight: 5, ttl: 1m, scale: {by: users, max: 5}}}", []string{"2:104: `scale` cannot be used with `concurrency`"}},
 	} {
 		t.Run(c.text, func(t *testing.T) {
-			files := filesOf("descriptors:\n- " + c.text + "\ndomain: a\n")
-			_, errs := Compile(files, CompileOptions{})
-			checkPositions(t, files, errs)
-			for i, e := range errs {
-				if i >= len(c.want) {
-					t.Errorf("not expected: %v", e)
-				} else if !strings.HasPrefix(e.Error(), "a.yaml:"+c.want[i]) {
-					t.Errorf("got  %v\nwant a.yaml:%s", e, c.want[i])
-				}
-			}
-			if len(errs) < len(c.want) {
-				t.Errorf("missing: %q", c.want[len(errs):])
-			}
+			checkMistakes(t, "- "+c.text, c.want)
 		})
 	}
 }

@@ -57,13 +57,13 @@ func TestActiveLeft(t *testing.T) {
 			a.Begin, a.End = 0, rapid.SampledFrom([]uint16{0, 24 * 60}).Draw(t, "midnight")
 		}
 		now := rapid.SampledFrom(around).Draw(t, "around").Add(time.Duration(rapid.Int64Range(-4*86400e6, 4*86400e6).Draw(t, "microseconds")) * time.Microsecond)
+		for end := now.Add(15 * 24 * time.Hour); !a.At(now); now = now.Add(time.Minute) { // a week can lack its only hour: summer time
+			if now.After(end) {
+				t.Fatalf("%+v: never active in two weeks", a)
+			}
+		}
 		if rapid.Bool().Draw(t, "until") {
 			a.Until = now.Truncate(time.Minute).Unix() + 60*rapid.Int64Range(1, 20*24*60).Draw(t, "ends")
-		}
-		for end := now.Add(7 * 24 * time.Hour); !a.At(now); now = now.Add(time.Minute) {
-			if now.After(end) {
-				t.Skip("it does not apply in this week")
-			}
 		}
 		want := Forever
 		for at, n := now.Truncate(time.Minute).Add(time.Minute), 0; n < 21*24*60; at, n = at.Add(time.Minute), n+1 {

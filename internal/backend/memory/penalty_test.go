@@ -67,17 +67,17 @@ func TestPenaltiesInAFullStore(t *testing.T) {
 
 // A request that is below its limit adds no counter for its penalty, and allocates nothing.
 func TestPenaltyCostsNothingBelowTheLimit(t *testing.T) {
-	if memory.RaceDetector {
-		t.Skip("the race detector allocates")
-	}
 	s := memory.New(memory.Options{})
 	r, now := penalised("k", backendtest.Limit("1000000/1d"), 1), time.Unix(1_800_000_000, 0)
 	if n := testing.AllocsPerRun(100, func() {
 		if err := s.Take(context.Background(), now, r); err != nil {
 			t.Fatal(err)
 		}
-	}); n != 0 || s.Len() != 1 {
-		t.Errorf("%v allocations, %d counters", n, s.Len())
+	}); n != 0 && !memory.RaceDetector {
+		t.Errorf("%v allocations", n)
+	}
+	if s.Len() != 1 {
+		t.Errorf("%d counters", s.Len())
 	}
 }
 
