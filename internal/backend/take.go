@@ -25,9 +25,9 @@ type Take struct {
 	Vote        Vote // what a refusal means for the request; takes of one member vote All or None, or Any or None
 	CountDenied bool // hits count even if they are refused
 
-	// Guards says that the take is of the penalty of the next take's limit (Limit.Penalty). It has no hits. While the penalty is in
-	// force, it is refused, and the next take adds nothing. If the limit refuses hits of the next take, a penalty begins. Both takes
-	// are of one member, and their counters are in one place.
+	// Guards marks a take on the penalty of the next take's limit (Limit.Penalty). Such a take has no hits. While the penalty is in
+	// force, it is refused, and the next take adds nothing. A penalty begins when the limit refuses hits of the next take. Both takes
+	// belong to one member, and one place has both counters.
 	Guards bool
 }
 

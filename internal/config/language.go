@@ -8,7 +8,7 @@ import (
 // Rules returns the language of rule files.
 func Rules() yamlform.Language {
 	limit := limitForm.Map
-	limit.What = "`rate_limit`, and each entry of `rate_limits`"
+	limit.What = "a limit"
 	return yamlform.Language{Maps: []*yamlform.Map{&fileForm.Map, &descriptorForm.Map, &headerForm.Map, &quotaBucketsForm.Map, &overridableForm.Map, &reservationsForm.Map, &limit, &scaleForm.Map, &activeForm.Map, &replacesForm.Map}}
 }
 

@@ -174,7 +174,7 @@ var limitRows = []limitRow{
 			return l.scale != nil
 		}},
 	{Key: yamlform.Key{Name: "penalty", Type: durationType, Extension: true,
-		Doc: "whoever exceeds the limit is refused for this time, even when the limit has room again; from 1s to 720h, in whole seconds"},
+		Doc: "a caller that exceeds the limit is refused for this time, even if the limit would admit it again sooner; from 1s to 720h, in whole seconds"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Penalty = readPenalty(v)
 			return l.limit.Penalty != nil
@@ -208,7 +208,7 @@ var limitRows = []limitRow{
 			return l.enforced(v.Flag(), "soft", descriptor.EnforcedSoftly)
 		}},
 	{Key: yamlform.Key{Name: "warn_at", Type: yamlform.Between(1, 100), Extension: true,
-		Doc: "from so many percent of the limit on, answers warn in the header `x-ratelimit-warning` and in metadata"},
+		Doc: "answers warn in the header `x-ratelimit-warning` and in metadata when at least this percentage of the limit is used"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			n, ok := v.Number()
 			l.limit.WarnAt = uint8(n) //nolint:gosec // bounded by the type

@@ -82,7 +82,7 @@ func init() {
 	text, flag := yamlform.Type{Kind: yamlform.Text}, yamlform.Type{Kind: yamlform.Flag}
 	descriptorRows = []descriptorRow{
 		{Key: yamlform.Key{Name: "key", Type: text, Required: true,
-			Doc: "the key of the caller's entry on this level; with a `*` in it, key and value are one wildcard for the whole entry, written `key_value`"},
+			Doc: "the key of the caller's entry on this level. A `*` in it stands for any bytes; then `key` and `value`, joined with `_`, are compared with the entry's key and value, joined with `_`"},
 			read: func(d *descriptorReading, v yamlform.Value) {
 				name, ok := v.Text()
 				d.spec.Key, d.keyBad = name, !ok

@@ -8,17 +8,17 @@ type Enforcement uint8
 // The enforcements. All limits are counted and measured.
 const (
 	EnforcedForAll   Enforcement = iota
-	EnforcedForSome              // a share of the counters: Limit.EnforcePercent
-	EnforcedInShadow             // for nobody, and callers do not see the limit
-	EnforcedSoftly               // for nobody, and callers see that they are above the limit
+	EnforcedForSome              // for Limit.EnforcePercent percent of the callers; for the others as EnforcedInShadow
+	EnforcedInShadow             // refuses nothing, and answers do not show the limit
+	EnforcedSoftly               // refuses nothing, and answers warn callers that are above the limit
 )
 
 // Varies reports whether the limit does more or less than refuse what is above it, for all callers.
 func (l *Limit) Varies() bool { return l.Enforcement != EnforcedForAll || l.WarnAt > 0 }
 
-// AppendCaller appends what chooses the callers for whom a limit of a rule is enforced: <domain>|<key>=<value>|<name>, where the
-// entries are as in KeyBuilder's keys and have the values that count, and the name is the limit's. So another number, window, algorithm or prefix of keys chooses
-// the same callers, and another limit chooses others.
+// AppendCaller appends the text by which EnforcedFor chooses callers: <domain>|<key>=<value>|<name>. The entries are as in KeyBuilder's
+// keys and have the values that count; the name is the limit's. So a limit with another number, window, algorithm or prefix of keys
+// is enforced for the same callers, and a limit with another name for others.
 func (r *Rule) AppendCaller(dst []byte, domain string, entries []Entry, limit int) []byte {
 	dst = KeyBuilder{}.AppendKey(dst, domain, entries, r, &r.Limits[limit])
 	dst = dst[:len(dst)-len(r.tags[limit])]

@@ -44,7 +44,7 @@ type Limit struct {
 
 	Reservations *Reservations // nil: hits cannot be reserved
 
-	// Penalty makes whoever exceeds this limit be refused for a while: NewPenalty. Nil: there is no penalty.
+	// Penalty is in force for some time after a caller exceeded this limit, and refuses its requests: NewPenalty. Nil: there is none.
 	Penalty *Limit
 
 	Arithmetic Arithmetic // filled in by Compile

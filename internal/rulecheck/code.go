@@ -48,6 +48,7 @@ const (
 	codeShareOfOne      = "share-of-one"
 	codePenaltyShort    = "penalty-short"
 	codePenaltyOfAll    = "penalty-of-all"
+	codeLeaseInList     = "lease-in-list"
 	codeSkipped         = "skipped"
 )
 
@@ -80,6 +81,7 @@ var Codes = []Code{
 	{codeSmallBurst, "a token bucket that holds less than one window's requests"},
 	{codeWindowUnnamed, "a window for which `current_limit.unit` has no word"},
 	{codePerSecond, "a limit per second without a lease, where the backend's round trip weighs most"},
+	{codeLeaseInList, "`lease` in a list of several limits, where it has no effect"},
 	{codeSmallShare, "a `max_share` that is less than one hit of the limit: nothing can be reserved"},
 	{codeReserveLevel, "a limit on `reserve_id` or `commit_id`: there each reservation has a counter of its own"},
 	{codeNoReservations, "a descriptor with a value and without the `reservations` that its sibling without a value has"},
@@ -95,7 +97,7 @@ var Codes = []Code{
 	{codeShadowTwice, "`shadow`, `soft` or `enforce_percent` in a limit whose descriptor is in shadow mode"},
 	{codeShareOfOne, "`enforce_percent` where all callers have one counter"},
 	{codePenaltyShort, "`penalty` that is over before the limit itself lets the caller pass again"},
-	{codePenaltyOfAll, "`penalty` where all callers have one counter: one of them makes all be refused"},
+	{codePenaltyOfAll, "`penalty` of a counter that all callers share: when one of them exceeds the limit, all are refused"},
 	{codeSkipped, "a file that is not loaded because of its name; a warning if it has a domain"},
 	{codeDirective, "a `# check:` comment that is misspelt, has no reason, or accepts a finding that is not there"},
 }

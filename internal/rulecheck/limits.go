@@ -219,15 +219,40 @@ func windowName(w descriptor.Window) string {
 	}
 }
 
+// replaced returns the names of limits that some rule of the domain replaces.
+func (d *domain) replaced() []string {
+	var names []string
+	d.each(func(n *node) {
+		for _, r := range n.replaces {
+			names = append(names, r.text)
+		}
+	})
+	return names
+}
+
+// leases finds leases without effect: a request that counts under several limits of a list always asks the store.
+func (c *checker) leases(d *domain) {
+	replaced := d.replaced()
+	d.each(func(n *node) {
+		for i := range n.limits {
+			for j := range n.limits {
+				l, other := &n.limits[i], &n.limits[j]
+				if i == j || l.Limit == nil || !l.Lease || other.Limit == nil || other.Scheduled || slices.Contains(replaced, other.name) {
+					continue
+				}
+				c.add(Warning, l.position("lease"), codeLeaseInList, "remove it: only a limit that is alone can be leased",
+					"`lease` of the limit %s has no effect: a request counts under the limit %s too, and both are counted in one trip to Redis",
+					yamlform.Quote(l.name), yamlform.Quote(other.name))
+				break
+			}
+		}
+	})
+}
+
 // superfluous finds limits that no request can reach because of another limit of the same rule. Limits that some rule
 // replaces are left out, because they are sometimes the only limit.
 func (c *checker) superfluous(d *domain) {
-	var replaced []string
-	d.each(func(n *node) {
-		for _, r := range n.replaces {
-			replaced = append(replaced, r.text)
-		}
-	})
+	replaced := d.replaced()
 	d.each(func(n *node) {
 		for i := range n.limits {
 			for j := range n.limits {

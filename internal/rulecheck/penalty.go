@@ -13,7 +13,7 @@ func (c *checker) penalty(n *node, l *limit) {
 	}
 	if oneCounter(n.rule) {
 		c.add(Warning, l.position("penalty"), codePenaltyOfAll, "give each caller a counter, with a level such as `key: remote_address`, or remove `penalty`",
-			"`penalty` of one counter: as soon as the limit is exceeded, all callers are refused for %s, whoever sent the requests", l.PenaltyText())
+			"`penalty` of a counter that all callers share: when one of them exceeds the limit, all are refused for %s", l.PenaltyText())
 	}
 	if length, text := refuses(l.Limit); l.Penalty.Window.Length() <= length {
 		c.add(Warning, l.position("penalty"), codePenaltyShort, "write a longer `penalty`, or remove it",

@@ -158,6 +158,7 @@ func (c *checker) domain(d *domain) {
 	})
 	c.names(d)
 	c.superfluous(d)
+	c.leases(d)
 	c.delay(d)
 	c.buckets(d)
 }

@@ -19,7 +19,7 @@ local long = format('%d', 4503599627370496) == '4503599627370496'
 local WHOLE, WHOLE_7, WHOLE_18 = long and '%d' or '%.0f', long and '%07d' or '%07.0f', long and '%018d' or '%018.0f'
 
 local CALLER_SLACK = 60000 -- ms: callers' clocks differ, so their counters stay longer than their own clock says
-local SLACK_WINDOWS = 2000 -- but no longer than so many windows: some states keep only the last digits of a window's number
+local SLACK_WINDOWS = 2000 -- the most windows in CALLER_SLACK: some states keep only the last digits of a window's number
 
 local packed = ARGV[1]
 local now = unpack_from('<I8', packed)
