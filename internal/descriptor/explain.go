@@ -148,10 +148,9 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 	level := ExplainedLevel{Entry: e}
 	x := explainer{value: e.Value, taken: d.edges.child(n, e.Key, e.Value)}
 	x.most = d.edges.most
-	exact, listed := 0, 0
-	var folded struct{ exact, listed, exactHit, listedHit int }
+	var exact, listed [2]namedValues // by whether the case of letters matters: it does, it does not
 	var keys, values []string
-	var hit, rest *edge // for the entry's key: the edge of its value, and the edge of all values that no rule names
+	var rest *edge // for the entry's key: the edge of all values that no rule names
 	for _, s := range siblings {
 		if len(keys) < maxNamed && !slices.Contains(keys, s.key) {
 			keys = append(keys, s.key)
@@ -167,44 +166,24 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
 		case s.value == "":
 			rest = s
 			continue
-		case s.folded:
-			hits := 0
-			if s.value == Fold(e.Value) {
-				hits = 1
-			}
-			if s.exact != noNode {
-				folded.exact, folded.exactHit = folded.exact+1, folded.exactHit+hits
-			} else {
-				folded.listed, folded.listedHit = folded.listed+1, folded.listedHit+hits
-			}
-			if len(values) < maxNamed {
-				values = append(values, s.value)
-			}
-			continue
-		case s.value == e.Value:
-			hit = s
 		}
 		if len(values) < maxNamed {
 			values = append(values, s.value)
 		}
+		fold, hit := 0, s.value == e.Value
+		if s.folded {
+			fold, hit = 1, s.value == Fold(e.Value)
+		}
 		if s.exact != noNode {
-			exact++
+			exact[fold].add(s.value, hit)
 		}
 		if s.listed != noNode {
-			listed++
+			listed[fold].add(s.value, hit)
 		}
 	}
-	if exact > 0 {
-		x.named(MatchExact, hit != nil && hit.exact != noNode, exact, false)
-	}
-	if listed > 0 {
-		x.named(MatchValues, hit != nil && hit.listed != noNode, listed, false)
-	}
-	if folded.exact > 0 {
-		x.named(MatchExact, folded.exactHit > 0, folded.exact, true)
-	}
-	if folded.listed > 0 {
-		x.named(MatchValues, folded.listedHit > 0, folded.listed, true)
+	for fold := range exact {
+		x.named(MatchExact, &exact[fold], fold == 1)
+		x.named(MatchValues, &listed[fold], fold == 1)
 	}
 	if rest != nil && rest.others != nil {
 		x.networks(rest.others.networks)
@@ -264,19 +243,33 @@ func (c *Candidate) name() string {
 	case MatchCIDR:
 		return "the network " + c.Value
 	case MatchWildcard:
-		return fmt.Sprintf("the wildcard %q", c.Value)
+		return `the wildcard "` + c.Value + `"` // as in the rule file, without escapes for its backslashes
 	case MatchRegex:
-		return fmt.Sprintf("the expression %q", c.Value)
+		return `the expression "` + c.Value + `"`
 	default:
 		return "the key alone"
 	}
 }
 
-// named adds one candidate for all rules that name values. They name n values; hit is whether the entry's value is one of them. With
-// fold the case of letters does not matter.
-func (x *explainer) named(kind MatchKind, hit bool, n int, fold bool) {
+// namedValues are the values that rules name in one way.
+type namedValues struct {
+	n    int
+	last string
+	hit  bool // the entry's value is one of them
+}
+
+func (v *namedValues) add(value string, hit bool) {
+	v.n++
+	v.last, v.hit = value, v.hit || hit
+}
+
+// named adds one candidate for all rules that name values in one way. With fold the case of letters does not matter.
+func (x *explainer) named(kind MatchKind, v *namedValues, fold bool) {
+	if v.n == 0 {
+		return
+	}
 	c := Candidate{Kind: kind}
-	if hit {
+	if v.hit {
 		if c.Value = x.value; fold {
 			c.Value = Fold(x.value)
 		}
@@ -288,14 +281,14 @@ func (x *explainer) named(kind MatchKind, hit bool, n int, fold bool) {
 	if fold {
 		because += ", in any case of letters"
 	}
-	not := fmt.Sprintf("%q is not among the %d %s", x.value, n, all)
+	not := fmt.Sprintf("%q is not among the %d %s", x.value, v.n, all)
 	switch {
 	case x.value == "":
 		not = "an empty value is no exact value"
-	case n == 1:
-		not = fmt.Sprintf("%q is not the only %s", x.value, strings.Replace(all, "values", "value", 1))
+	case v.n == 1:
+		not = fmt.Sprintf("%q differs from %q, the only %s", x.value, v.last, strings.Replace(all, "values", "value", 1))
 	}
-	x.addCandidate(c, hit, because, not)
+	x.addCandidate(c, v.hit, because, not)
 }
 
 // networks adds the networks that contain the address, the smallest first. If there is none, it adds one candidate for all

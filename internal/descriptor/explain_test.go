@@ -194,3 +194,22 @@ func TestExplainAgreesWithMatch(t *testing.T) {
 		t.Errorf("only %d descriptors matched: the test shows nothing", matched)
 	}
 }
+
+// A reason shows an expression as the rule file has it, and names the only value that a rule has.
+func TestExplainShowsWhatTheRuleSays(t *testing.T) {
+	tree, err := Compile([]DomainSpec{{Name: "d", Children: []NodeSpec{
+		{Key: "path", Kind: MatchRegex, Value: `/v\d+\.html`, Rule: &Rule{Limits: []Limit{{Requests: 1, Window: Window{Unit: Minute}}}}},
+		{Key: "path", Value: "/b", Rule: &Rule{Limits: []Limit{{Requests: 1, Window: Window{Unit: Minute}}}}},
+		{Key: "path", Rule: &Rule{Limits: []Limit{{Requests: 1, Window: Window{Unit: Minute}}}}},
+	}}}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reasons []string
+	for _, c := range tree.Domain("d").Explain([]Entry{{"path", "/v1.html"}}, KeyBuilder{}).Levels[0].Candidates {
+		reasons = append(reasons, c.Reason)
+	}
+	if want := []string{`"/v1.html" differs from "/b", the only exact value`, `"/v1.html" fits the expression`, `not tried: the expression "/v\d+\.html" comes first`}; !slices.Equal(reasons, want) {
+		t.Errorf("%q, want %q", reasons, want)
+	}
+}

@@ -77,7 +77,7 @@ func TestExplain(t *testing.T) {
 		Levels: []*adminv1.Level{{
 			Entry: &adminv1.Entry{Key: "path", Value: "/abc"},
 			Candidates: []*adminv1.Candidate{
-				{Kind: adminv1.MatchKind_MATCH_KIND_EXACT, Reason: `"/abc" is not the only exact value`},
+				{Kind: adminv1.MatchKind_MATCH_KIND_EXACT, Reason: `"/abc" differs from "/b", the only exact value`},
 				{Kind: adminv1.MatchKind_MATCH_KIND_WILDCARD, Value: "/a*", Matched: true, Reason: `"/abc" fits the pattern`},
 			},
 		}},
