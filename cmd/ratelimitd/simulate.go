@@ -321,6 +321,9 @@ func (o *simulateCommand) verdict(r *simulate.Report) error {
 	if len(o.FailOn) > 0 && unmatched == r.Requests {
 		return misuse(fmt.Errorf("--fail-on: the rules of %s match no request at all, so nothing was tried: compare the domain and the keys of the mapping with those of the rules", o.Rules))
 	}
+	if len(o.FailOn) > 0 && r.New.Untried() == r.Requests {
+		return misuse(fmt.Errorf("--fail-on: no limit of the rules of %s is active at the time of a request that it matches, so nothing was tried: compare the times of the log with `active`", o.Rules))
+	}
 	for _, what := range o.FailOn {
 		n := r.New.Refused
 		switch what {

@@ -33,6 +33,7 @@ type engine struct {
 	unknown      int64  // requests whose domain has no rules
 	firstUnknown string // the domain of the first of them
 	noRule       int64  // requests that no rule matches
+	inactive     int64  // requests that match only rules of which no limit applies at their time
 	notEnforced  int64  // requests that passed although some limit was over
 	overridden   int64  // requests with a descriptor that was decided with an override
 	failures     int64
@@ -180,7 +181,11 @@ func (e *engine) count(req *limiter.Request) verdict {
 	if v.overridden = overridden; overridden {
 		e.overridden++
 	}
-	if !found && known {
+	switch {
+	case found || !known:
+	case e.matches(req):
+		e.inactive++
+	default:
 		e.noRule++
 	}
 	if len(e.store.refused) > 0 {
@@ -188,6 +193,14 @@ func (e *engine) count(req *limiter.Request) verdict {
 	}
 	v.to = int32(len(e.refusals))
 	return v
+}
+
+// matches reports whether a rule matches a request of the current domain. The limiter leaves out rules of which no limit applies.
+func (e *engine) matches(req *limiter.Request) bool {
+	return slices.ContainsFunc(req.Descriptors, func(d limiter.Descriptor) bool {
+		rule := e.domain.Match(d.Entries)
+		return rule != nil && rule.Scheduled()
+	})
 }
 
 // refusedBy records the limits of a rule that refuse the current request: those whose takes were refused, or the whole

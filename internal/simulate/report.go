@@ -65,14 +65,18 @@ type Order struct {
 type Side struct {
 	Allowed       int64  `json:"allowed"`
 	Refused       int64  `json:"refused"`
-	NotEnforced   int64  `json:"not_enforced"` // of those allowed, over a limit: shadow mode, quota mode
-	NoRule        int64  `json:"no_rule"`      // of those allowed, matched by no rule
+	NotEnforced   int64  `json:"not_enforced"`       // of those allowed, over a limit: shadow mode, quota mode
+	NoRule        int64  `json:"no_rule"`            // of those allowed, matched by no rule
+	Inactive      int64  `json:"inactive,omitempty"` // of those allowed, matched only by rules of which no limit was active
 	UnknownDomain int64  `json:"unknown_domain"`
 	Failed        int64  `json:"failed"` // no decision could be made
 	FirstFailure  string `json:"first_failure,omitempty"`
 	Rules         int    `json:"rules"`                // number of rules
 	Overridden    int64  `json:"overridden,omitempty"` // decided with an override
 }
+
+// Untried is the number of requests that no limit concerns.
+func (s *Side) Untried() int64 { return s.NoRule + s.UnknownDomain + s.Inactive }
 
 // Change counts the requests and callers whose verdicts differ between two folders.
 type Change struct {

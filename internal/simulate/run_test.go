@@ -450,6 +450,31 @@ func TestUnknownDomain(t *testing.T) {
 	}
 }
 
+// Requests outside of the hours of every limit that matches them are not requests without a rule.
+func TestLimitsThatAreNotActive(t *testing.T) {
+	atNight := rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 0, active: {hours: 22:00-06:00}}}\n")
+	line := func(hour int, ip string) string {
+		return fmt.Sprintf(`{"t":%d,"d":"edge","path":"/"%s}`+"\n", hour*3600, ip)
+	}
+	night, day := line(0, `,"ip":"a"`), line(12, `,"ip":"a"`)
+	for _, c := range []struct {
+		lines             []string
+		refused, inactive int64
+		noRule            int64
+		warning           string
+	}{
+		{[]string{day, day}, 0, 2, 0, "no limit of the rules of rules is active at the time of a request that it matches: compare the times of the log with `active`"},
+		{[]string{night, day}, 1, 1, 0, "with the rules of rules 1 of 2 requests pass because no limit that matches them is `active` at their time"},
+		{[]string{night, night}, 2, 0, 0, ""},
+		{[]string{night, line(12, "")}, 1, 0, 1, ""},
+	} {
+		r := run(t, simulate.Options{Rules: atNight}, c.lines...)
+		if r.New.Refused != c.refused || r.New.Inactive != c.inactive || r.New.NoRule != c.noRule || strings.Join(r.Warnings, "; ") != c.warning {
+			t.Errorf("%q: %+v %q, want %+v", c.lines, r.New, r.Warnings, c)
+		}
+	}
+}
+
 // The counters are bounded as those of the service, and the report counts what did not fit.
 func TestCountersAreBounded(t *testing.T) {
 	var lines []string

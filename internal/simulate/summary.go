@@ -83,7 +83,7 @@ func (o *order) reported(options *Options) Order {
 func (e *engine) side(outcomes [3]int64) Side {
 	s := Side{
 		Allowed: outcomes[allowed], Refused: outcomes[refused], Failed: outcomes[failed],
-		NotEnforced: e.notEnforced, NoRule: e.noRule, UnknownDomain: e.unknown, Rules: len(e.tree.Rules), Overridden: e.overridden,
+		NotEnforced: e.notEnforced, NoRule: e.noRule, Inactive: e.inactive, UnknownDomain: e.unknown, Rules: len(e.tree.Rules), Overridden: e.overridden,
 	}
 	if e.failure != nil {
 		s.FirstFailure = e.failure.Error()
@@ -183,6 +183,10 @@ func (r *Report) warn(now, old *engine, duration time.Duration) {
 			add("the rules of %s match no request at all: %s", side.folder, unknownDomain(side.engine.firstUnknown, side.engine.tree))
 		case side.of.NoRule+side.of.UnknownDomain == r.Requests:
 			add("the rules of %s match no request at all: compare the keys of the mapping with those of the rules", side.folder)
+		case side.of.Untried() == r.Requests:
+			add("no limit of the rules of %s is active at the time of a request that it matches: compare the times of the log with `active`", side.folder)
+		case side.of.Inactive > 0:
+			add("with the rules of %s %d of %d requests pass because no limit that matches them is `active` at their time", side.folder, side.of.Inactive, r.Requests)
 		}
 	}
 }

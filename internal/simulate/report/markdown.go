@@ -118,6 +118,7 @@ func (w *markdownWriter) numbers(r *simulate.Report) {
 		{"allowed", func(s *simulate.Side) int64 { return s.Allowed }},
 		{"over a limit, not enforced", func(s *simulate.Side) int64 { return s.NotEnforced }},
 		{"without a rule", func(s *simulate.Side) int64 { return s.NoRule + s.UnknownDomain }},
+		{"no limit active", func(s *simulate.Side) int64 { return s.Inactive }},
 		{"without a decision", func(s *simulate.Side) int64 { return s.Failed }},
 	}
 	if r.Old == nil {

@@ -134,6 +134,7 @@ func TestVerdict(t *testing.T) {
 		}, "nobody would notice\n\nThe rules are the same: all 984 requests get the same verdict as before.\n"},
 		{"nothing refused", func(r *simulate.Report) { r.Old, r.New.Refused = nil, 0 }, "nobody would be refused\n\nThe rules let all 984 requests pass.\n"},
 		{"no rule", func(r *simulate.Report) { r.New.NoRule = r.Requests }, "no request matches a rule\n\nThe rules match none of the 984 requests"},
+		{"not active", func(r *simulate.Report) { r.New.NoRule, r.New.Inactive = 4, r.Requests-4 }, "no limit is active\n\nThe rules match 980 of 984 requests (99.6 %), and none of their limits is active at the time of such a request"},
 		{"too many callers", func(r *simulate.Report) { r.Callers.Exact = false }, "They come from at least 3 callers.\n"},
 		{"failures", func(r *simulate.Report) { r.New.Failed, r.New.NotEnforced = 2, 1 },
 			"For 2 requests no decision could be made.\n1 request went over a limit and passed, because the limit is not enforced.\n"},

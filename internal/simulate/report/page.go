@@ -136,6 +136,9 @@ func (v *view) summary() g.Node {
 	cards = append(cards,
 		card("", "", number(without), "requests without a rule", ofAll(without)),
 		card("", "", seen, "callers", ""))
+	if n := v.New.Inactive; n > 0 {
+		cards = append(cards, card("", "", number(n), "requests without an active limit", ofAll(n)))
+	}
 	if n := v.New.Failed; n > 0 {
 		cards = append(cards, card("", "bad", number(n), "without a decision", v.New.FirstFailure))
 	}

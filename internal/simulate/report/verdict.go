@@ -32,6 +32,10 @@ func newVerdict(r *simulate.Report) verdict {
 		v = verdict{title: "No request matches a rule", kind: "warn", sentences: [][]phrase{{
 			{"The rules match none of the " + counted(r.Requests, "request") + ", so this report says nothing about them. Compare the domain and the keys of the mapping with those of the rules.", plain},
 		}}}
+	case r.New.Untried() == r.Requests:
+		v = verdict{title: "No limit is active", kind: "warn", sentences: [][]phrase{{
+			{"The rules match " + share(r, r.New.Inactive) + ", and none of their limits is active at the time of such a request, so this report says nothing about them. Compare the times of the log with `active` in the rules.", plain},
+		}}}
 	case r.Old == nil:
 		v = ofRules(r)
 	default:
