@@ -53,9 +53,18 @@ func (o *testCommand) Run(ctx context.Context, s streams) error {
 	if err != nil {
 		return misuse(err)
 	}
-	files, err := ruletest.Find(paths)
+	files, untested, err := ruletest.Find(paths)
 	if err != nil {
 		return misuse(err)
+	}
+	for _, dir := range untested {
+		rules, err := rulesBelow([]string{dir})
+		if err != nil {
+			return misuse(err)
+		}
+		if len(rules) == 0 || len(files) == 0 || !o.coverage() {
+			return misuse(fmt.Errorf("find tests in %s: there is no file named *_test.yaml", dir))
+		}
 	}
 	if options.Rules, err = rulesBelow(paths); err != nil {
 		return misuse(err)
@@ -76,6 +85,9 @@ func (o *testCommand) Run(ctx context.Context, s streams) error {
 	}
 	return o.verdict(report)
 }
+
+// coverage reports whether the rules that no test reaches are listed.
+func (o *testCommand) coverage() bool { return o.Coverage || o.MinCoverage > 0 }
 
 // rulesBelow returns the rule files in the folders among the paths. All of them should have tests.
 func rulesBelow(paths []string) ([]string, error) {
@@ -108,7 +120,7 @@ func (o *testCommand) write(out io.Writer, junit *newFile, r *ruletest.Report) e
 		return ruletest.WriteText(w, r, ruletest.TextOptions{
 			Color:    o.Output.Color.on(w),
 			Verbose:  o.Verbose,
-			Coverage: o.Coverage || o.MinCoverage > 0,
+			Coverage: o.coverage(),
 		})
 	}, func(w io.Writer) error { return ruletest.WriteJSON(w, r) })
 }
@@ -122,7 +134,7 @@ func (o *testCommand) verdict(r *ruletest.Report) error {
 		return misuse(fmt.Errorf("--run %s matches no case", o.Match))
 	case r.Failed > 0:
 		return fmt.Errorf("%d of %s failed", r.Failed, terminal.Count(r.Cases, "case"))
-	case (o.Coverage || o.MinCoverage > 0) && len(r.Coverage.Errors) > 0:
+	case o.coverage() && len(r.Coverage.Errors) > 0:
 		return misuse(fmt.Errorf("rules without tests cannot be used: %s", &r.Coverage.Errors[0]))
 	case percent < o.MinCoverage:
 		return fmt.Errorf("the tests reach %.1f%% of the rules, fewer than %g%%", percent, o.MinCoverage)

@@ -40,12 +40,18 @@ func TestTestCommand(t *testing.T) {
 	failing := writeRules(t, map[string]string{"r.yaml": someRules, "r_test.yaml": failingTest})
 	bad := writeRules(t, map[string]string{"r.yaml": someRules, "r_test.yaml": "case: []"})
 	untested := writeRules(t, map[string]string{"r.yaml": someRules, "r_test.yaml": passingTest, "s.yaml": "domain: e\ndescriptor: []"})
+	none := writeRules(t, map[string]string{"r.yaml": strings.Replace(someRules, "domain: d", "domain: f", 1)})
 	for _, c := range []struct {
 		args   []string
 		code   int
 		stdout string // part of it
 		stderr string
 	}{
+		{[]string{"--coverage", passing, none}, 0, none + "/r.yaml:3:5: no test reaches f.a\n" + none + "/r.yaml:5:5: no test reaches f.b\ncoverage: 25.0% (1 of 4 rules)", ""},
+		{[]string{"--min-coverage", "26", passing, none}, 1, "no test reaches f.a", "the tests reach 25.0% of the rules"},
+		{[]string{passing, none}, 2, "", "find tests in " + none + ": there is no file named *_test.yaml"},
+		{[]string{"--coverage", none}, 2, "", "find tests in " + none + ": there is no file named *_test.yaml"},
+		{[]string{"--coverage", passing, t.TempDir()}, 2, "", "there is no file named *_test.yaml"},
 		{[]string{passing}, 0, "1 case passed, 1 request in", ""},
 		{[]string{filepath.Join(passing, "r_test.yaml")}, 0, "ok    " + passing, ""},
 		{[]string{"-v", passing}, 0, "  ok  once a day\n", ""},

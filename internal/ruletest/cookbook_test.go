@@ -149,7 +149,7 @@ func sends(item []action, entries []descriptor.Entry) bool {
 // The rate_limits beside the rules of each cookbook file reach all of them: for each rule there is an item that sends a descriptor
 // of the tests that the rule matches. A test with Envoy shows that Envoy reads these items.
 func TestCookbookActionsReachEachRule(t *testing.T) {
-	tests, err := Find([]string{shipped + "/cookbook"})
+	tests, _, err := Find([]string{shipped + "/cookbook"})
 	if err != nil {
 		t.Fatal(err)
 	}

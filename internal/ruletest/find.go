@@ -23,10 +23,9 @@ func IsTestFile(name string) bool {
 }
 
 // Find returns the test files that paths name, sorted. A folder stands for all test files below it, except in folders whose
-// names begin with a dot; - stands for the standard input. It fails for a path that cannot be read, for a file that is no test file, and for a folder without
-// test files.
-func Find(paths []string) ([]string, error) {
-	var found []string
+// names begin with a dot; - stands for the standard input. untested are the folders without test files. It fails for a path that
+// cannot be read, and for a file that is no test file.
+func Find(paths []string) (found, untested []string, err error) {
 	for _, p := range paths {
 		if p == stdin.Name {
 			found = append(found, p)
@@ -34,11 +33,11 @@ func Find(paths []string) ([]string, error) {
 		}
 		info, err := os.Stat(p)
 		if err != nil {
-			return nil, fmt.Errorf("find tests: %w", err)
+			return nil, nil, fmt.Errorf("find tests: %w", err)
 		}
 		if !info.IsDir() {
 			if !IsTestFile(p) {
-				return nil, noTestFile(p)
+				return nil, nil, noTestFile(p)
 			}
 			found = append(found, filepath.Clean(p))
 			continue
@@ -58,14 +57,14 @@ func Find(paths []string) ([]string, error) {
 			return nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("find tests in %s: %w", p, err)
+			return nil, nil, fmt.Errorf("find tests in %s: %w", p, err)
 		}
 		if len(found) == before {
-			return nil, fmt.Errorf("find tests in %s: there is no file named *_test.yaml", p)
+			untested = append(untested, p)
 		}
 	}
 	slices.Sort(found)
-	return slices.Compact(found), nil
+	return slices.Compact(found), untested, nil
 }
 
 func noTestFile(name string) error {

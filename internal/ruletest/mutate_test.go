@@ -13,7 +13,7 @@ const shipped = "../../config/domains"
 
 // The tests of the shipped rule files notice likely mistakes in changes of the rules. TestCookbookNoticesMutants has the cookbook.
 func TestShippedTestsNoticeMutants(t *testing.T) {
-	files, err := Find([]string{shipped})
+	files, _, err := Find([]string{shipped})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestMutateSurvivors(t *testing.T) {
 
 // The tests of each cookbook file notice nearly every change to its rules.
 func TestCookbookNoticesMutants(t *testing.T) {
-	tests, err := Find([]string{shipped + "/cookbook"})
+	tests, _, err := Find([]string{shipped + "/cookbook"})
 	if err != nil {
 		t.Fatal(err)
 	}

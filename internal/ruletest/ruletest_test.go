@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,7 +34,7 @@ func write(t *testing.T, dir, name, text string) string {
 
 func runAll(t *testing.T, o Options, paths ...string) *Report {
 	t.Helper()
-	files, err := Find(paths)
+	files, _, err := Find(paths)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,16 +302,16 @@ func TestFind(t *testing.T) {
 	rules := write(t, dir, "a.yaml", "")
 	write(t, dir, ".hidden/c_test.yaml", "")
 	write(t, dir, "empty/readme", "")
-	got, err := Find([]string{dir, a})
-	if diff := cmp.Diff([]string{a, b}, got); diff != "" || err != nil {
-		t.Errorf("%v\n%s", err, diff)
+	empty := filepath.Join(dir, "empty")
+	got, untested, err := Find([]string{dir, a, empty})
+	if diff := cmp.Diff([]string{a, b}, got); diff != "" || err != nil || !slices.Equal(untested, []string{empty}) {
+		t.Errorf("%v, without tests: %q\n%s", err, untested, diff)
 	}
 	for path, want := range map[string]string{
-		rules:                       "is no test file: did you mean " + a + "?",
-		filepath.Join(dir, "empty"): "there is no file named *_test.yaml",
-		filepath.Join(dir, "gone"):  "no such file",
+		rules:                      "is no test file: did you mean " + a + "?",
+		filepath.Join(dir, "gone"): "no such file",
 	} {
-		if _, err := Find([]string{path}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := Find([]string{path}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", path, err, want)
 		}
 	}
