@@ -144,6 +144,13 @@ func ruleMessage(x *descriptor.Explanation) *adminv1.Rule {
 	if r.OnError != descriptor.OnErrorDefault {
 		m.OnError = descriptor.OnErrorNames[r.OnError]
 	}
+	if r.HitCost() != nil {
+		entries := make([]descriptor.Entry, len(x.Levels))
+		for i := range x.Levels {
+			entries[i] = x.Levels[i].Entry
+		}
+		m.HitCost = r.HitCostOf(entries)
+	}
 	for i := range r.Limits {
 		limit := limitMessage(&r.Limits[i])
 		if i < len(x.Keys) {

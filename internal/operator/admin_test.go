@@ -43,6 +43,8 @@ func TestListRuleFiles(t *testing.T) {
 }
 
 func TestExplain(t *testing.T) {
+	weighed := &descriptor.Rule{Limits: []descriptor.Limit{{Requests: 5, Window: descriptor.Window{Unit: descriptor.Minute}}}}
+	weighed.SetHitCost(&descriptor.HitCost{Factor: 3, Tables: []descriptor.CostTable{{Key: "model", Values: map[string]uint64{"large": 10}, Other: 2}}})
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "edge", Children: []descriptor.NodeSpec{
 		{Key: "path", Value: "/a*", Rule: &descriptor.Rule{
 			Name: "r", Shadow: true, Quota: true, Replaces: []string{"x"}, DetailedMetric: true,
@@ -50,6 +52,7 @@ func TestExplain(t *testing.T) {
 			Position: descriptor.Position{File: "a.yaml", Line: 4, Col: 5},
 		}},
 		{Key: "path", Value: "/b", Rule: &descriptor.Rule{Unlimited: true}},
+		{Key: "model", Rule: weighed},
 	}}}, descriptor.Options{})
 
 	if err != nil {
@@ -89,6 +92,12 @@ func TestExplain(t *testing.T) {
 	unlimited, err := client.Explain(within(t), &adminv1.ExplainRequest{Domain: "edge", Entries: []*adminv1.Entry{{Key: "path", Value: "/b"}}})
 	if err != nil || !unlimited.GetRule().GetUnlimited() || unlimited.GetReason() != "" {
 		t.Errorf("unlimited: %v, %v", unlimited, err)
+	}
+	for value, cost := range map[string]uint64{"large": 30, "small": 6} {
+		got, err := client.Explain(within(t), &adminv1.ExplainRequest{Domain: "edge", Entries: []*adminv1.Entry{{Key: "model", Value: value}}})
+		if err != nil || got.GetRule().GetHitCost() != cost {
+			t.Errorf("a hit of the %s model: %v, %v, want %d", value, got.GetRule(), err, cost)
+		}
 	}
 	unknown, err := client.Explain(within(t), &adminv1.ExplainRequest{Domain: "nobody", Entries: []*adminv1.Entry{{Key: "path", Value: "/b"}}})
 	if err != nil || unknown.GetDomainKnown() || unknown.GetRule() != nil || unknown.GetReason() == "" {

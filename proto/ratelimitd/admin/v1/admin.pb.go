@@ -589,7 +589,9 @@ type Rule struct {
 	// What happens when the counters cannot be read, as written in rule files; empty if the domain or the server decides.
 	OnError string `protobuf:"bytes,10,opt,name=on_error,json=onError,proto3" json:"on_error,omitempty"`
 	// Operators may give single callers other numbers: OverrideService.
-	Overridable   bool `protobuf:"varint,11,opt,name=overridable,proto3" json:"overridable,omitempty"`
+	Overridable bool `protobuf:"varint,11,opt,name=overridable,proto3" json:"overridable,omitempty"`
+	// What each hit of this descriptor counts for: the rule's cost; 0 if the rule has none and a hit counts for one.
+	HitCost       uint64 `protobuf:"varint,12,opt,name=hit_cost,json=hitCost,proto3" json:"hit_cost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -699,6 +701,13 @@ func (x *Rule) GetOverridable() bool {
 		return x.Overridable
 	}
 	return false
+}
+
+func (x *Rule) GetHitCost() uint64 {
+	if x != nil {
+		return x.HitCost
+	}
+	return 0
 }
 
 // Limit is a number of requests per window, and the counter for this descriptor.
@@ -1939,7 +1948,7 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\fdomain_known\x18\x01 \x01(\bR\vdomainKnown\x12-\n" +
 	"\x04rule\x18\x02 \x01(\v2\x19.ratelimitd.admin.v1.RuleR\x04rule\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x122\n" +
-	"\x06levels\x18\x04 \x03(\v2\x1a.ratelimitd.admin.v1.LevelR\x06levels\"\xfd\x02\n" +
+	"\x06levels\x18\x04 \x03(\v2\x1a.ratelimitd.admin.v1.LevelR\x06levels\"\x98\x03\n" +
 	"\x04Rule\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x122\n" +
@@ -1954,7 +1963,8 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\bposition\x18\t \x01(\v2\x1d.ratelimitd.admin.v1.PositionR\bposition\x12\x19\n" +
 	"\bon_error\x18\n" +
 	" \x01(\tR\aonError\x12 \n" +
-	"\voverridable\x18\v \x01(\bR\voverridable\"\xdd\x03\n" +
+	"\voverridable\x18\v \x01(\bR\voverridable\x12\x19\n" +
+	"\bhit_cost\x18\f \x01(\x04R\ahitCost\"\xdd\x03\n" +
 	"\x05Limit\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
 	"\x11requests_per_unit\x18\x02 \x01(\x04R\x0frequestsPerUnit\x12\x12\n" +
