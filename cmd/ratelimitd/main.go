@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,7 +85,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var name string
 	if err == nil {
 		c.EverySetting = slices.Equal(args, []string{"help", everySetting})
-		name, err = parse(parser, normalize(args))
+		if name, err = parse(parser, normalize(args)); err != nil {
+			err = cmp.Or(unknownFlag(parser.Model, normalize(args)), err)
+		}
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "ratelimitd: %v\n", err)

@@ -48,3 +48,38 @@ func unknownCommand(model *kong.Application, args []string) error {
 	}
 	return fmt.Errorf("unknown command %q: use one of %s", args[0], strings.Join(names, ", "))
 }
+
+// unknownFlag is the error for the first flag that the command does not have; nil: it has all of them. Kong's own error suggests a
+// name only for two slips or fewer, and not for --maxMetricSeries.
+func unknownFlag(model *kong.Application, args []string) error {
+	command := model.DefaultCmd
+	if len(args) > 0 {
+		if i := slices.IndexFunc(model.Children, func(n *kong.Node) bool { return n.Name == args[0] }); i >= 0 {
+			command = model.Children[i]
+		}
+	}
+	var names, known []string // known has aliases too
+	for _, flags := range command.AllFlags(false) {
+		for _, f := range flags {
+			names = append(names, f.Name)
+			known = append(append(known, f.Name), f.Aliases...)
+			if f.Tag.Negatable != "" {
+				known = append(known, "no-"+f.Name)
+			}
+		}
+	}
+	for _, arg := range args {
+		name, isFlag := strings.CutPrefix(arg, "--")
+		if isFlag && name == "" {
+			break // what follows are arguments
+		}
+		if name, _, _ = strings.Cut(name, "="); !isFlag || slices.Contains(known, name) {
+			continue
+		}
+		if meant := yamlform.Closest(name, names); meant != "" {
+			return fmt.Errorf("unknown flag --%s: did you mean --%s?", name, meant)
+		}
+		return fmt.Errorf("unknown flag --%s", name)
+	}
+	return nil
+}
