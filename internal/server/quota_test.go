@@ -460,6 +460,7 @@ func TestQuotaStreamsDoNotCountAsCalls(t *testing.T) {
 	}
 	soon(t, "all streams are closed", func() bool { return q.open() == 0 })
 	soon(t, "their goroutines are gone", func() bool { return runtime.NumGoroutine() < before+50 })
+	soon(t, "none is counted", func() bool { return gathered(t, registry)[`ratelimitd_quota_streams`] == 0 })
 	checkMetrics(t, registry, map[string]float64{`ratelimitd_quota_streams`: 0, `ratelimitd_calls_in_flight`: 0})
 }
 
