@@ -18,6 +18,7 @@ type bucket struct {
 	pool       *pool              // nil: its limits have not been found yet
 	place      int                // in pool.buckets
 	unresolved bool               // it is in Assigner.unresolved
+	unread     bool               // its counters could not be read when they were looked at last
 
 	subscriptions []*subscription
 

@@ -19,7 +19,8 @@ type answer struct {
 	fixed quota.Assignment // unless rated
 	rated bool
 	rate  quota.Rate
-	saved float64 // tokens that may pass at once now
+	even  quota.Rate // the limit spread over its window evenly: what rate is without counters
+	saved float64    // tokens that may pass at once now
 	shut  time.Duration
 	short bool
 	looks bool
@@ -69,14 +70,14 @@ func answerOf(f *found) answer {
 		}
 		cost := float64(max(q.HitCost, 1))
 		remaining := float64(k.Remaining) / cost
-		length := k.Limit.Window.Length()
+		length, even := k.Limit.Window.Length(), r
 		if r.PerSecond > 0 && length >= longWindow && windowed(&k.Limit) {
 			r.PerSecond = max(r.PerSecond, remaining/horizon.Seconds())
 		}
 		if !own.rated {
-			own.rate, own.saved = r, remaining
+			own.rate, own.even, own.saved = r, even, remaining
 		} else {
-			own.rate, own.saved = own.rate.Both(r), min(own.saved, remaining)
+			own.rate, own.even, own.saved = own.rate.Both(r), own.even.Both(even), min(own.saved, remaining)
 		}
 		own.rated = true
 		own.short = own.short || length < shortWindow
@@ -111,6 +112,14 @@ func (a *Assigner) place(now time.Time, f *found) *pool {
 		return nil // it was removed in the meantime
 	}
 	b.entries = f.entries
+	if p := b.pool; p != nil && p.rated && f.err != nil { // its clients keep their places, so that they go on when the counters are back
+		b.unread = true
+		p.failed(now, f.quota.OnError)
+		return p
+	}
+	if b.pool != nil {
+		a.readAgain(b.pool)
+	}
 	x := answerOf(f)
 	p := a.pools[x.key]
 	if p == nil {
@@ -144,7 +153,7 @@ func (a *Assigner) newPool(now time.Time, x *answer) *pool {
 // update takes in what the rules and counters say now.
 func (p *pool) update(now time.Time, x *answer, f *found, alone bool) {
 	p.rule, p.onError, p.limits = f.quota.Rule, f.quota.OnError, strings.Join(x.words, "; ")
-	p.rated, p.short, p.closes, p.bound = x.rated, x.short, x.looks, x.bound
+	p.rated, p.even, p.short, p.closes, p.bound = x.rated, x.even.PerSecond, x.short, x.looks, x.bound
 	p.looked, p.used = now, false
 	p.retry, p.reopens = time.Time{}, time.Time{}
 	if x.retry {
@@ -166,6 +175,38 @@ func (p *pool) update(now time.Time, x *answer, f *found, alone bool) {
 		p.planner.Divide()
 	default:
 		p.planner.Fix(x.fixed)
+	}
+}
+
+// failed has on_error decide until the limit's counters can be read.
+func (p *pool) failed(now time.Time, onError descriptor.OnError) {
+	p.onError, p.unread = onError, true
+	p.looked, p.used = now, false
+	p.retry = now.Add(retryEvery)
+	if !p.reopens.After(now) {
+		p.reopens = time.Time{}
+	}
+	if onError != descriptor.OnErrorLocal {
+		p.fixOnError()
+		return
+	}
+	p.planner.Slow(now, p.even) // nobody knows what is left of a long window
+	if p.reopens.IsZero() {
+		p.planner.Divide()
+	}
+}
+
+// readAgain has the buckets of a limit looked at whose counters could not be read, because one of them could.
+func (a *Assigner) readAgain(p *pool) {
+	if !p.unread {
+		return
+	}
+	p.unread, p.retry = false, time.Time{}
+	for _, b := range p.buckets {
+		if b.unread {
+			b.unread = false
+			a.resolve(b)
+		}
 	}
 }
 

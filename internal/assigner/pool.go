@@ -21,6 +21,7 @@ type pool struct {
 	limits  string           // in words
 	onError descriptor.OnError
 	rated   bool    // it has a rate that is divided
+	even    float64 // the limit spread over its window, in requests per second
 	short   bool    // a window is so short that reports must be charged little by little
 	closes  bool    // its counters say when nothing is left
 	bound   float64 // what clients may pass in any time of one window, as a multiple of what the algorithm lets pass
@@ -30,6 +31,7 @@ type pool struct {
 	used                     bool // something was charged since its counters were looked at
 	reopens                  time.Time
 	retry                    time.Time // when a store that did not answer is asked again
+	unread                   bool      // it has a rate, but its counters could not be read: on_error decides
 
 	asked time.Time // when the store was asked for a share
 	until time.Time // when that share expires
@@ -122,14 +124,22 @@ func (a *Assigner) plan(now time.Time, p *pool) {
 func (p *pool) guard(now time.Time) {
 	switch {
 	case now.Add(quota.TTL + shareMargin).Before(p.until):
-		if _, fixed := p.planner.Fixed(); fixed && p.reopens.IsZero() {
+		if _, fixed := p.planner.Fixed(); fixed && p.reopens.IsZero() && !p.unread {
 			p.planner.Divide()
 		}
-	case p.onError == descriptor.OnErrorAllow:
-		p.planner.Fix(quota.Assignment{Kind: quota.AllowAll, TTL: quota.TTL})
-	case p.onError == descriptor.OnErrorDeny:
-		p.planner.Fix(quota.Assignment{Kind: quota.DenyAll, TTL: quota.TTL})
 	case p.onError == descriptor.OnErrorLocal && p.planner.Share().Processes > 0: // it goes on with what it has
+	default:
+		p.fixOnError()
+	}
+}
+
+// fixOnError gives all clients what on_error says. With error, and with local if there is no share to go on with, what they hold runs out.
+func (p *pool) fixOnError() {
+	switch p.onError {
+	case descriptor.OnErrorAllow:
+		p.planner.Fix(quota.Assignment{Kind: quota.AllowAll, TTL: quota.TTL})
+	case descriptor.OnErrorDeny:
+		p.planner.Fix(quota.Assignment{Kind: quota.DenyAll, TTL: quota.TTL})
 	default:
 		p.planner.Fix(quota.Assignment{})
 	}

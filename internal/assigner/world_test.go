@@ -3,6 +3,7 @@ package assigner_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,20 +30,20 @@ type world struct {
 // counters are in memory, and can be away.
 type counters struct {
 	*memory.Store
-	err error
+	away atomic.Bool
 }
 
 func (c *counters) Take(ctx context.Context, now time.Time, r *backend.Request) error {
-	if c.err != nil {
+	if c.away.Load() {
 		backend.Fail(r.Outcomes)
-		return c.err
+		return backend.ErrUnavailable
 	}
 	return c.Store.Take(ctx, now, r)
 }
 
 func (c *counters) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
-	if c.err != nil {
-		return c.err
+	if c.away.Load() {
+		return backend.ErrUnavailable
 	}
 	return c.Store.Peek(ctx, now, r)
 }

@@ -110,6 +110,18 @@ func (b *Bucket) SetWholeRate(r Rate) {
 	b.rate = r
 }
 
+// Slow lowers the rate of the limit to perSecond, if it is higher, and the share of this process in proportion, until another rate is set.
+func (b *Bucket) Slow(now time.Time, perSecond float64) {
+	if b.rate.PerSecond <= perSecond {
+		return
+	}
+	b.save(now)
+	part := perSecond / b.rate.PerSecond
+	b.rate.PerSecond = perSecond
+	b.share.Rate *= part
+	b.share.FairRate *= part
+}
+
 // SetShare changes the share of this process. Its saved tokens are added.
 func (b *Bucket) SetShare(now time.Time, s Share) {
 	b.save(now)

@@ -11,7 +11,9 @@ local function arg(i) return tonumber(ARGV[i]) end
 local rate, burst, first, demand = arg(2), arg(3), arg(4), arg(5)
 local held_rate, held_burst, returned = arg(6), arg(7), arg(8)
 local claim_rate, known, ttl = arg(9), ARGV[10] == '1', arg(11)
-local silent = 12000 -- ms without a renewal after which a process counts as gone
+-- ms without a renewal after which a process counts as gone. A process that ends does not say so: until all its clients have come to others, the
+-- claim of one of them could take what another one still holds.
+local silent = 12000
 local reserve, floor = 0.125, 0.25
 local spare = 0.02 -- of the rate: nobody gets it, so that tokens are saved
 
