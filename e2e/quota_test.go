@@ -138,13 +138,13 @@ func (r *quotaRun) load(e *envoy) *pace {
 }
 
 // phase lets time pass: settle, in which shares may move, and long, in which the use of the limit is measured. It checks that no more than
-// the bound passed, and that those who asked used almost all of the limit, in fair parts. With the race detector reports and answers come
-// late on a busy machine. The use is measured again then, for a minute; for 4 s if nothing has to settle.
+// the bound passed, and that those who asked used almost all of the limit, in fair parts. On a busy machine reports and answers come late.
+// So the use is measured again, for 15 s, with the race detector for a minute; for 4 s if nothing has to settle.
 func (r *quotaRun) phase(what string, settle, long time.Duration, asking ...*pace) {
 	r.Helper()
-	patience := time.Duration(0)
+	patience := 15 * time.Second
 	switch {
-	case raceDetector && settle == 0:
+	case settle == 0:
 		patience = 4 * time.Second
 	case raceDetector:
 		patience = time.Minute
