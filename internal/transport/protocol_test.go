@@ -471,7 +471,7 @@ func TestFloodsOfFrames(t *testing.T) {
 			}
 			_ = c.conn.Close()
 			<-sent
-			if (name == "long headers" || name == "bombs") && ended != nil {
+			if (name == "long headers" || name == "bombs" || name == "malformed") && ended != nil {
 				return // the server has closed the connection with more than 64 KiB unread, which can cost the client the GOAWAY
 			}
 			if n := len(c.seen); n == 0 || c.seen[n-1].kind != http2.FrameGoAway || c.seen[n-1].code != test.ends {
