@@ -123,7 +123,7 @@ func TestDecide(t *testing.T) {
 	})
 }
 
-// The error of an invalid request says what is wrong. That includes a request beyond the bounds of the service.
+// An invalid request is an error that says what is wrong. So is a request that is larger than the service would accept.
 func TestInvalid(t *testing.T) {
 	long := strings.Repeat("x", 64<<10+1)
 	many := limits.New("api", make([]string, 2*257)...)

@@ -25,21 +25,10 @@ type exactness struct {
 // which an hour of the clock ends says nothing and is repeated.
 func (b *bench) exact(ctx context.Context, libraries []library, redis bool) ([]exactness, error) {
 	s := setup{limit: limit{requests: exactLimit, unit: "hour"}, pool: b.pool}
-	if redis {
-		s.redis = b.redis.Options().Addr
-		if err := b.redis.FlushDB(ctx).Err(); err != nil {
-			return nil, fmt.Errorf("empty Redis: %w", err)
-		}
-	}
 	var all []exactness
-	for i, l := range libraries {
-		s.prefix = prefix(i)
+	err := b.each(ctx, libraries, s, redis, func(l library, open limiter) {
 		if l.paces {
-			continue
-		}
-		open, err := l.open(s)
-		if err != nil {
-			return nil, fmt.Errorf("open %s: %w", l.name, err)
+			return
 		}
 		e := exactness{name: l.name}
 		for run := 0; len(e.admitted) < b.repeats; run++ {
@@ -51,33 +40,61 @@ func (b *bench) exact(ctx context.Context, libraries []library, redis bool) ([]e
 			e.admitted = append(e.admitted, admitted)
 			e.errors += failed
 		}
-		if err := open.close(); err != nil {
-			return nil, fmt.Errorf("close %s: %w", l.name, err)
-		}
 		all = append(all, e)
-	}
-	return all, nil
+	})
+	return all, err
 }
+
+// each opens the libraries in turn, with an empty Redis, and measures them.
+func (b *bench) each(ctx context.Context, libraries []library, s setup, redis bool, measure func(l library, open limiter)) error {
+	if redis {
+		s.redis = b.redis.Options().Addr
+		if err := b.redis.FlushDB(ctx).Err(); err != nil {
+			return fmt.Errorf("empty Redis: %w", err)
+		}
+	}
+	for i, l := range libraries {
+		s.prefix = prefix(i)
+		open, err := l.open(s)
+		if err != nil {
+			return fmt.Errorf("open %s: %w", l.name, err)
+		}
+		measure(l, open)
+		if err := open.close(); err != nil {
+			return fmt.Errorf("close %s: %w", l.name, err)
+		}
+	}
+	return nil
+}
+
+// tally counts answers of many goroutines.
+type tally struct{ admitted, failed atomic.Int64 }
+
+func (c *tally) ask(ctx context.Context, l limiter, key string) {
+	switch ok, err := l.decide(ctx, key); {
+	case err != nil:
+		c.failed.Add(1)
+	case ok:
+		c.admitted.Add(1)
+	}
+}
+
+func (c *tally) counts() (admitted, failed int) { return int(c.admitted.Load()), int(c.failed.Load()) }
 
 // storm lets all goroutines ask at once.
 func storm(ctx context.Context, l limiter, key string) (admitted, failed int) {
-	var yes, bad atomic.Int64
+	var answers tally
 	begin := make(chan struct{})
 	var wg sync.WaitGroup
 	for range exactBy {
 		wg.Go(func() {
 			<-begin
 			for range exactAttempts {
-				switch ok, err := l.decide(ctx, key); {
-				case err != nil:
-					bad.Add(1)
-				case ok:
-					yes.Add(1)
-				}
+				answers.ask(ctx, l, key)
 			}
 		})
 	}
 	close(begin)
 	wg.Wait()
-	return int(yes.Load()), int(bad.Load())
+	return answers.counts()
 }

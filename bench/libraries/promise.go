@@ -46,19 +46,8 @@ type excess struct {
 // library may admit in that time.
 func (b *bench) sustain(ctx context.Context, libraries []library, redis bool) ([]excess, error) {
 	s := setup{limit: limit{requests: spanLimit, unit: "second"}, pool: b.pool}
-	if redis {
-		s.redis = b.redis.Options().Addr
-		if err := b.redis.FlushDB(ctx).Err(); err != nil {
-			return nil, fmt.Errorf("empty Redis: %w", err)
-		}
-	}
 	var all []excess
-	for i, l := range libraries {
-		s.prefix = prefix(i)
-		open, err := l.open(s)
-		if err != nil {
-			return nil, fmt.Errorf("open %s: %w", l.name, err)
-		}
+	err := b.each(ctx, libraries, s, redis, func(l library, open limiter) {
 		e := excess{name: l.name}
 		for run := range b.repeats {
 			key := fmt.Sprintf("sustained-%d", run)
@@ -68,17 +57,14 @@ func (b *bench) sustain(ctx context.Context, libraries []library, redis bool) ([
 			e.admitted = append(e.admitted, admitted)
 			e.errors += failed
 		}
-		if err := open.close(); err != nil {
-			return nil, fmt.Errorf("close %s: %w", l.name, err)
-		}
 		all = append(all, e)
-	}
-	return all, nil
+	})
+	return all, err
 }
 
 // pressure asks without pause, and returns what was admitted.
 func pressure(ctx context.Context, l limiter, key string) (admitted, failed int) {
-	var yes, bad atomic.Int64
+	var answers tally
 	var stop atomic.Bool
 	timer := time.AfterFunc(sustained, func() { stop.Store(true) })
 	defer timer.Stop()
@@ -86,16 +72,11 @@ func pressure(ctx context.Context, l limiter, key string) (admitted, failed int)
 	for range exactBy {
 		wg.Go(func() {
 			for !stop.Load() {
-				switch ok, err := l.decide(ctx, key); {
-				case err != nil:
-					bad.Add(1)
-				case ok:
-					yes.Add(1)
-				}
+				answers.ask(ctx, l, key)
 				runtime.Gosched() // other goroutines run between two requests, as in a server
 			}
 		})
 	}
 	wg.Wait()
-	return int(yes.Load()), int(bad.Load())
+	return answers.counts()
 }

@@ -32,31 +32,17 @@ type spans struct {
 // and from 0.9 s on as many as 64 goroutines can ask, until the next window has been used too.
 func (b *bench) span(ctx context.Context, libraries []library, redis bool) ([]spans, error) {
 	s := setup{limit: limit{requests: spanLimit, unit: "second"}, pool: b.pool}
-	if redis {
-		s.redis = b.redis.Options().Addr
-		if err := b.redis.FlushDB(ctx).Err(); err != nil {
-			return nil, fmt.Errorf("empty Redis: %w", err)
-		}
-	}
 	var all []spans
-	for i, l := range libraries {
-		s.prefix = prefix(i)
-		open, err := l.open(s)
-		if err != nil {
-			return nil, fmt.Errorf("open %s: %w", l.name, err)
-		}
+	err := b.each(ctx, libraries, s, redis, func(l library, open limiter) {
 		e := spans{name: l.name}
 		for run := range b.spanRuns() {
 			admissions, failed := late(ctx, open, fmt.Sprintf("late-%d", run))
 			e.admitted = append(e.admitted, most(admissions, spanLength))
 			e.errors += failed
 		}
-		if err := open.close(); err != nil {
-			return nil, fmt.Errorf("close %s: %w", l.name, err)
-		}
 		all = append(all, e)
-	}
-	return all, nil
+	})
+	return all, err
 }
 
 // spanRuns is how often each library is asked: a run takes seconds.

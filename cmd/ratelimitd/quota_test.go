@@ -27,7 +27,8 @@ descriptors:
       - {key: customer, rate_limit: {unlimited: true}}
 `
 
-// subscribe subscribes to buckets until the test ends, and returns what is assigned first to so many, by the value of the key plan.
+// subscribe opens a stream for these buckets, which stays open until the test ends. It waits until n plans have an assignment, and returns
+// the assignments by plan.
 func subscribe(t *testing.T, addr, domain string, n int, ids ...map[string]string) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -3,7 +3,6 @@ package interop
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,9 +99,7 @@ func TestExamples(t *testing.T) {
 	t.Cleanup(func() { stopped.Signal(t, syscall.SIGCONT) })
 	for _, c := range exampleClients {
 		t.Run(c.name, func(t *testing.T) {
-			if _, err := exec.LookPath(c.program); err != nil {
-				t.Skip("NOT RUN without " + c.program)
-			}
+			c.needsProgram(t)
 			folder := folderOf(t, "examples-"+c.name)
 			c.install(t, folder)
 			e := example{client: c, folder: folder}
@@ -195,7 +192,7 @@ const (
 func (e example) withoutAnswer(t *testing.T, hangs, redisHangs string) {
 	t.Helper()
 	for _, c := range []struct{ what, address, want string }{
-		{"nobody listens", closedPort(t), noAnswer},
+		{"nobody listens", servicetest.FreeAddr(t), noAnswer},
 		{"the service hangs", hangs, tooLate},
 		{"Redis hangs", redisHangs, noAnswer},
 	} {
@@ -207,15 +204,4 @@ func (e example) withoutAnswer(t *testing.T, hangs, redisHangs string) {
 			t.Errorf("%s: it logs %q", c.what, log)
 		}
 	}
-}
-
-// closedPort returns an address where nobody listens.
-func closedPort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }

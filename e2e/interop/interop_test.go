@@ -139,13 +139,19 @@ func TestClients(t *testing.T) {
 			if !c.always {
 				wanted(t)
 			}
-			if _, err := exec.LookPath(c.program); err != nil {
-				t.Skip("NOT RUN without " + c.program)
-			}
+			c.needsProgram(t)
 			folder := folderOf(t, c.name)
 			c.install(t, folder)
 			c.run(t, program, folder)
 		})
+	}
+}
+
+// needsProgram leaves out a client whose language is not installed.
+func (c *client) needsProgram(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath(c.program); err != nil {
+		t.Skip("NOT RUN without " + c.program)
 	}
 }
 

@@ -67,12 +67,7 @@ func TestService(t *testing.T) {
 
 // The service ends when it is asked to, and passes calls while ratelimitd does not answer.
 func TestServe(t *testing.T) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	listen := free.Addr().String()
-	free.Close()
+	listen := servicetest.FreeAddr(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, listen, "127.0.0.1:1") }()

@@ -190,7 +190,7 @@ func (p *pool) failed(now time.Time, onError descriptor.OnError) {
 		p.fixOnError()
 		return
 	}
-	p.planner.Slow(now, p.even) // nobody knows what is left of a long window
+	p.planner.Slow(now, p.even) // without its counter it is not known how much of a long window is left
 	if p.reopens.IsZero() {
 		p.planner.Divide()
 	}

@@ -17,7 +17,7 @@ type fixedWindow struct{}
 
 // If the clock goes back to the window before, the newer window stays in use. If it goes back further, the hits count in the
 // window that contains now.
-func (fixedWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) (o Outcome) {
+func (fixedWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
 	start, end := fixedBounds(l, now)
 	count := int64(0)
 	if s.Count > 0 {
@@ -42,7 +42,7 @@ func (fixedWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c commi
 	}
 
 	limit := int64(l.Requests)
-	o.Before, o.Used, o.ResetAfter = count, count, micros(end-now)
+	o := Outcome{Before: count, Used: count, ResetAfter: micros(end - now)}
 	refund := hits < 0
 	hits = refundable(hits, count)
 	after := min(count+hits, mostCounted(l))

@@ -15,15 +15,11 @@ import "slices"
 // A take that is guarded by a penalty in force adds nothing, whatever its vote is. So a limit that is not enforced counts as if it
 // were. A penalty begins if the take is refused by its own limit, also if another limit refuses the group.
 func Settle(takes []Take, states []*State, outcomes []Outcome, now int64) {
-	if len(takes) != 1 {
-		SettleAt(takes, states, outcomes, Times{now, now})
+	if len(takes) == 1 {
+		outcomes[0] = takes[0].settle(states[0], now, takes[0].commit())
 		return
 	}
-	if t := &takes[0]; t.Hold != nil {
-		outcomes[0] = t.Hold.settle(t, states[0], now, t.commit())
-	} else { // most takes: an outcome is large, so it is written once
-		outcomes[0] = algorithms[t.Limit.Algorithm].apply(t.Limit, states[0], now, t.Hits, t.commit())
-	}
+	SettleAt(takes, states, outcomes, Times{now, now})
 }
 
 // SettleAt is Settle where limits are counted by two times.

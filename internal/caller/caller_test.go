@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"flag"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,6 +27,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/operator"
 	"github.com/ratelimitd/ratelimitd/internal/server"
+	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
 var update = flag.Bool("update", false, "write the expected outputs; read them before they are kept")
@@ -268,7 +268,7 @@ func TestLoadEnds(t *testing.T) {
 
 func TestLoadOfAServerThatIsGone(t *testing.T) {
 	r := &Request{Domain: "d", Descriptors: [][]descriptor.Entry{entries("free=v")}, Hits: 1}
-	sum := client(t, Options{Server: nobody(t)}).Load(t.Context(), r, Load{Count: 10})
+	sum := client(t, Options{Server: servicetest.FreeAddr(t)}).Load(t.Context(), r, Load{Count: 10})
 	if sum.Sent != 10 || sum.Failed != 10 || sum.Errors["UNAVAILABLE"] != 10 || !strings.Contains(sum.Messages["UNAVAILABLE"], "refused") {
 		t.Errorf("%+v", sum)
 	}
@@ -277,17 +277,6 @@ func TestLoadOfAServerThatIsGone(t *testing.T) {
 	if sum.Errors["INVALID_ARGUMENT"] != 3 {
 		t.Errorf("%+v", sum)
 	}
-}
-
-// nobody is an address where nothing listens.
-func nobody(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func TestFailuresSayWhatToDo(t *testing.T) {
@@ -307,7 +296,7 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 		call func(*Client) error
 		want []string
 	}{
-		"nobody there":   {Options{Server: nobody(t)}, ask, []string{"UNAVAILABLE", "refused", "is a server listening there, and do both sides use TLS, or neither?"}},
+		"nobody there":   {Options{Server: servicetest.FreeAddr(t)}, ask, []string{"UNAVAILABLE", "refused", "is a server listening there, and do both sides use TLS, or neither?"}},
 		"no TLS there":   {Options{Server: addr, TLS: true}, ask, []string{"UNAVAILABLE", "trust each other's certificates"}},
 		"the wrong port": {Options{Server: addr}, peek, []string{"UNIMPLEMENTED", "is that the right port?"}},
 		"the other one":  {Options{Server: admin, Token: "some-token"}, ask, []string{"UNIMPLEMENTED", "is that the right port?"}},
