@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -216,6 +217,13 @@ func TestReload(t *testing.T) {
 
 // After SIGTERM and SIGHUP a call in flight finishes and the exit code is 0. Health is red meanwhile.
 func TestStopsOnSignals(t *testing.T) {
+	// A process inherits which signals are ignored, but not which are handled. So under nohup, which ignores SIGHUP, the service would
+	// ignore it too, unless this process handles it.
+	if signal.Ignored(syscall.SIGHUP) {
+		handled := make(chan os.Signal, 1)
+		signal.Notify(handled, syscall.SIGHUP)
+		t.Cleanup(func() { signal.Stop(handled) })
+	}
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT} {
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
