@@ -2,6 +2,7 @@ package descriptor
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"regexp/syntax"
 	"slices"
 	"unicode/utf8"
@@ -20,9 +21,9 @@ type automaton struct {
 	stable uint16   // states below this number lead only to themselves: further text does not change the result
 	next   []uint16 // the next state, by state and then by class
 	ends   []int32  // by state: the first expression that matches if the text ends here
-	goesOn []int32  // by state: the first expression that can match a longer text
+	goesOn []uint32 // by state: the expressions that can match a longer text, a bit for each of members
 
-	first int32 // the first expression
+	members []int32 // the expressions, in file order
 }
 
 // none means that there is no expression. It is greater than the number of every expression.
@@ -37,8 +38,8 @@ const (
 )
 
 // find returns the first expression that matches a text. Of a longer text it reads only the first most bytes: an expression
-// then matches if it matches some longer text that begins with these bytes.
-func (a *automaton) find(text string, most int) int32 {
+// then matches if it matches some longer text that begins with these bytes, and if it comes after the expression past.
+func (a *automaton) find(text string, most int, past int32) int32 {
 	longer := len(text) > most
 	if longer {
 		text = beginning(text, most)
@@ -56,10 +57,15 @@ func (a *automaton) find(text string, most int) int32 {
 		}
 		s = a.next[int(s)*a.classes+int(class)]
 	}
-	if longer {
-		return a.goesOn[s]
+	if !longer {
+		return a.ends[s]
 	}
-	return a.ends[s]
+	for on := a.goesOn[s]; on != 0; on &= on - 1 {
+		if x := a.members[bits.TrailingZeros32(on)]; x > past {
+			return x
+		}
+	}
+	return none
 }
 
 // beginning returns at most the first size bytes of a text, without cutting a rune.
@@ -210,6 +216,17 @@ func (s *simulation) ended() int32 {
 	return first
 }
 
+// allEnded returns a bit for each of the members that matches if the text ends here. It follows ended.
+func (s *simulation) allEnded(members []int32) (all uint32) {
+	for _, pc := range s.now.list {
+		if in := &s.insts[pc]; in.Op == syntax.InstMatch {
+			i, _ := slices.BinarySearch(members, int32(in.Arg))
+			all |= 1 << i
+		}
+	}
+	return all
+}
+
 // goesOn reports whether a longer text may match.
 func (s *simulation) goesOn() bool {
 	return slices.ContainsFunc(s.now.list, func(pc uint32) bool {
@@ -255,12 +272,14 @@ func (s *simulation) set(list []uint32) {
 
 // newAutomaton builds the automaton of a program. It returns nil if the automaton would be too large or have more than most states.
 func newAutomaton(p *program, most int) *automaton {
-	a := &automaton{first: none}
+	a := &automaton{}
 	for i := range p.insts {
 		if p.insts[i].Op == syntax.InstMatch {
-			a.first = min(a.first, int32(p.insts[i].Arg))
+			a.members = append(a.members, int32(p.insts[i].Arg))
 		}
 	}
+	slices.Sort(a.members)
+	a.members = slices.Compact(a.members)
 	samples := a.classify(p)
 	if samples == nil {
 		return nil
@@ -271,6 +290,7 @@ func newAutomaton(p *program, most int) *automaton {
 	}
 	s := newSimulation(p)
 	var states []state
+	var all []uint32 // by state: all expressions that match if the text ends here, as in goesOn
 	known := make(map[string]uint16)
 	var id []byte
 	note := func() uint16 {
@@ -297,24 +317,25 @@ func newAutomaton(p *program, most int) *automaton {
 		s.set(states[i].list)
 		s.before = states[i].before
 		a.ends = append(a.ends, s.ended())
+		all = append(all, s.allEnded(a.members))
 	}
-	a.lookAhead()
+	a.lookAhead(all)
 	a.order()
 	return a
 }
 
-// lookAhead finds, for each state, the first expression that a longer text can still match.
-func (a *automaton) lookAhead() {
-	a.goesOn = slices.Repeat([]int32{none}, len(a.ends))
+// lookAhead finds, for each state, the expressions that a longer text can still match. ended are those that match if the text ends there.
+func (a *automaton) lookAhead(ended []uint32) {
+	a.goesOn = make([]uint32, len(a.ends))
 	for changed := true; changed; {
 		changed = false
 		for s := len(a.ends) - 1; s >= 0; s-- {
-			best := a.goesOn[s]
+			on := a.goesOn[s]
 			for _, t := range a.next[s*a.classes:][:a.classes] {
-				best = min(best, a.ends[t], a.goesOn[t])
+				on |= ended[t] | a.goesOn[t]
 			}
-			if best < a.goesOn[s] {
-				a.goesOn[s], changed = best, true
+			if on != a.goesOn[s] {
+				a.goesOn[s], changed = on, true
 			}
 		}
 	}
@@ -346,7 +367,7 @@ func (a *automaton) order() {
 	for s, old := range order {
 		renamed[old] = uint16(s)
 	}
-	next, ends, goesOn := make([]uint16, 0, len(a.next)), make([]int32, 0, n), make([]int32, 0, n)
+	next, ends, goesOn := make([]uint16, 0, len(a.next)), make([]int32, 0, n), make([]uint32, 0, n)
 	for _, old := range order {
 		for _, t := range a.next[old*a.classes:][:a.classes] {
 			next = append(next, renamed[t])

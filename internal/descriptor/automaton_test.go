@@ -59,10 +59,10 @@ func FuzzAutomaton(f *testing.F) {
 		}
 		p, all := compiled(t, texts)
 		want := firstOf(all, value)
-		if got := p.find(value, len(value)); got != want {
+		if got := p.find(value, len(value), root); got != want {
 			t.Errorf("of %q, %d matches %q, want %d", texts, got, value, want)
 		}
-		if got := p.find(value, int(most)); got > want {
+		if got := p.find(value, int(most), root); got > want {
 			t.Errorf("of %q, %d matches %q by its first %d bytes, and %d matches it", texts, got, value, most, want)
 		}
 	})
@@ -86,7 +86,7 @@ func TestLongValuesAreMatchedByTheirBeginning(t *testing.T) {
 		if want == noNode {
 			most, want = 5, 1 // a rune is not cut
 		}
-		if got := p.find(value, most); got != want {
+		if got := p.find(value, most, root); got != want {
 			t.Errorf("%.20q: %d, want %d", value, got, want)
 		}
 	}
@@ -95,7 +95,7 @@ func TestLongValuesAreMatchedByTheirBeginning(t *testing.T) {
 		t.Fatalf("%d automata, %d expressions alone", len(slow.automata), len(slow.single))
 	}
 	for value, want := range map[string]node{"b" + x: 0, "c" + x: 1, "cz" + x: noNode, "d" + x: noNode} {
-		if got := slow.find(value, 64); got != want {
+		if got := slow.find(value, 64, root); got != want {
 			t.Errorf("%.20q: %d, want %d", value, got, want)
 		}
 	}
@@ -133,7 +133,7 @@ func TestManyExpressionsAgreeWithOneAfterTheOther(t *testing.T) {
 			b.WriteString(pieces[rng.IntN(len(pieces))])
 		}
 		want := firstOf(all, b.String())
-		if got := p.find(b.String(), defaultPatternBytes); got != want {
+		if got := p.find(b.String(), defaultPatternBytes, root); got != want {
 			t.Errorf("%q: %d, want %d", b.String(), got, want)
 		}
 		if want != noNode {
@@ -154,14 +154,14 @@ func BenchmarkFiftyExpressions(b *testing.B) {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				p.find(value, defaultPatternBytes)
+				p.find(value, defaultPatternBytes, root)
 			}
 		})
 	}
 	b.Run("8192/unbounded", func(b *testing.B) {
 		value := "/" + strings.Repeat("a", 8191)
 		for b.Loop() {
-			p.find(value, len(value))
+			p.find(value, len(value), root)
 		}
 	})
 }

@@ -28,6 +28,7 @@ type edges struct {
 	most    int                   // how many bytes of a value the expressions see
 
 	patterned bool // there are wildcards or expressions
+	regexes   bool // there are expressions
 	valued    bool // some edge has a value; else values need not be hashed
 
 	// Used only while the tree is built: the index of each key in names, and the known patterns and networks.
@@ -269,6 +270,7 @@ func (e *edges) putPattern(parent node, spec *NodeSpec, kind MatchKind, child no
 		}
 		e.insert(h, edge{key: spec.Key, value: spec.Value, parent: parent, exact: noNode, listed: noNode, literal: child}, child)
 	case MatchRegex:
+		e.regexes = true
 		o.patterns.list = append(o.patterns.list, pattern{kind: kind, fold: spec.FoldCase, text: spec.Value, child: child})
 	default:
 		if o.networks == nil {

@@ -86,10 +86,10 @@ func (d *Domain) Explain(entries []Entry, keys KeyBuilder) Explanation {
 		x.Reason = "a descriptor without entries matches nothing"
 		return x
 	}
-	n := root
+	n, path := root, d.path(entries)
 	for i, e := range entries {
 		siblings := d.below(n)
-		level := d.explain(n, siblings, e)
+		level := d.explain(n, siblings, e, path[i])
 		x.Levels = append(x.Levels, level)
 		if level.Reason != "" {
 			x.Reason = fmt.Sprintf("nothing matches entry %d, %q=%q", i+1, e.Key, e.Value)
@@ -98,7 +98,7 @@ func (d *Domain) Explain(entries []Entry, keys KeyBuilder) Explanation {
 			}
 			return x
 		}
-		n = d.edges.child(n, e.Key, e.Value)
+		n = path[i]
 	}
 	x.Rule = d.rules[n]
 	x.counted()
@@ -143,10 +143,10 @@ func (d *Domain) below(n node) []*edge {
 	return found
 }
 
-// explain describes which of the edges that leave a node an entry follows.
-func (d *Domain) explain(n node, siblings []*edge, e Entry) ExplainedLevel {
+// explain describes which of the edges that leave a node an entry follows. taken is the child to which it leads, or noNode.
+func (d *Domain) explain(n node, siblings []*edge, e Entry, taken node) ExplainedLevel {
 	level := ExplainedLevel{Entry: e}
-	x := explainer{value: e.Value, taken: d.edges.child(n, e.Key, e.Value)}
+	x := explainer{value: e.Value, taken: taken}
 	x.most = d.edges.most
 	var exact, listed [2]namedValues // by whether the case of letters matters: it does, it does not
 	var keys, values []string
@@ -326,16 +326,18 @@ func (x *explainer) patterns(rest *edge, starred []keyPattern, e Entry) {
 		Candidate
 		text, what string
 		child      node
+		passed     bool // the beginning of a long value fits it, and it was not taken
 	}
 	var all []asked
 	if rest != nil && rest.others != nil {
 		for i := range rest.others.patterns.list {
 			p := &rest.others.patterns.list[i]
-			a := asked{Candidate{Kind: p.kind, Value: p.text}, strconv.Quote(x.value), "pattern", p.child}
+			a := asked{Candidate: Candidate{Kind: p.kind, Value: p.text}, text: strconv.Quote(x.value), what: "pattern", child: p.child}
 			if p.kind == MatchRegex {
 				a.what = "expression"
 				if len(x.value) > x.most {
 					a.text = fmt.Sprintf("a value that begins with the first %d bytes of this one", x.most)
+					a.passed = rest.others.patterns.find(x.value, x.most, p.child-1) == p.child
 				}
 			}
 			all = append(all, a)
@@ -346,7 +348,7 @@ func (x *explainer) patterns(rest *edge, starred []keyPattern, e Entry) {
 		if starred[i].text == text {
 			x.literal = starred[i].child
 		}
-		all = append(all, asked{Candidate{Kind: MatchWildcard, Value: starred[i].text}, strconv.Quote(text), "pattern of the whole entry", starred[i].child})
+		all = append(all, asked{Candidate: Candidate{Kind: MatchWildcard, Value: starred[i].text}, text: strconv.Quote(text), what: "pattern of the whole entry", child: starred[i].child})
 	}
 	slices.SortFunc(all, func(a, b asked) int {
 		if (a.child == x.literal) != (b.child == x.literal) {
@@ -366,7 +368,11 @@ func (x *explainer) patterns(rest *edge, starred []keyPattern, e Entry) {
 		if a.child == x.literal {
 			because = fmt.Sprintf("%s is written like the %s", a.text, a.what)
 		}
-		x.addCandidate(a.Candidate, takes, because, fmt.Sprintf("%s does not fit the %s", a.text, a.what))
+		becauseNot := fmt.Sprintf("%s does not fit the %s", a.text, a.what)
+		if a.passed {
+			becauseNot = because + ", but the rest of the value may not, and its rule does not refuse everything above a limit"
+		}
+		x.addCandidate(a.Candidate, takes, because, becauseNot)
 	}
 }
 

@@ -22,10 +22,21 @@ func (t *Tree) EachDomain() iter.Seq[*Domain] { return maps.Values(t.domains) }
 // in its key is matched against the whole entry (key, underscore, value). The last entry's node must have a rule: a
 // shorter or longer descriptor does not match. An empty value is not an exact value: it matches the key alone, and
 // patterns that match the empty text.
+//
+// Expressions see only the beginning of a long value. Such a value matches an expression only if the rule that is found then refuses
+// requests, see matchCut.
 func (d *Domain) Match(entries []Entry) *Rule {
+	r := d.match(entries)
+	if d.edges.regexes && r.refusesWhom() != refusesAll && d.cuts(entries) {
+		return d.matchCut(entries).rule
+	}
+	return r
+}
+
+func (d *Domain) match(entries []Entry) *Rule {
 	n := root
 	for i := range entries {
-		if n = d.edges.child(n, entries[i].Key, entries[i].Value); n == noNode {
+		if n = d.edges.child(n, entries[i].Key, entries[i].Value, root); n == noNode {
 			return nil
 		}
 	}
@@ -49,8 +60,9 @@ func (d *Domain) MatchNamed(entries []Entry) *Rule {
 // of the request.
 func (d *Domain) HasPatterns() bool { return d.edges.patterned }
 
-// child returns the child of a node for one entry, or noNode.
-func (e *edges) child(parent node, key, value string) node {
+// child returns the child of a node for one entry, or noNode. after is for values of which expressions see only the beginning: such a
+// value matches only expressions with a child above after; root: all of them.
+func (e *edges) child(parent node, key, value string, after node) node {
 	h := e.hashKey(parent, key)
 	if value != "" && e.valued {
 		if s := e.find(e.hashValue(h, value), parent, key, value); s != nil {
@@ -59,13 +71,13 @@ func (e *edges) child(parent node, key, value string) node {
 	}
 	s := e.find(h, parent, key, "")
 	if e.starred != nil {
-		return e.childStarred(s, parent, key, value)
+		return e.childStarred(s, parent, key, value, after)
 	}
 	if s == nil {
 		return noNode
 	}
 	if o := e.edge(s).others; o != nil {
-		if c := o.child(value, e.most); c != noNode {
+		if c := o.child(value, e.most, after); c != noNode {
 			return c
 		}
 	}
@@ -73,7 +85,7 @@ func (e *edges) child(parent node, key, value string) node {
 }
 
 // childStarred is child for a level with rules that have stars in their keys. s is the slot of the key alone, which may be nil.
-func (e *edges) childStarred(s *slot, parent node, key, value string) node {
+func (e *edges) childStarred(s *slot, parent node, key, value string, after node) node {
 	starred := e.starred[parent]
 	for i := range starred {
 		if t := starred[i].text; len(t) == len(key)+1+len(value) && t[:len(key)] == key && t[len(key)] == '_' && t[len(key)+1:] == value {
@@ -86,7 +98,7 @@ func (e *edges) childStarred(s *slot, parent node, key, value string) node {
 			if c = o.direct(value); c != noNode {
 				return c
 			}
-			c = o.patterns.find(value, e.most)
+			c = o.patterns.find(value, e.most, after)
 		}
 	}
 	for i := range starred {
@@ -113,11 +125,11 @@ func (e *edges) childStarred(s *slot, parent node, key, value string) node {
 }
 
 // child returns the child for a value that no rule names, or noNode if nothing here matches it.
-func (o *others) child(value string, most int) node {
+func (o *others) child(value string, most int, after node) node {
 	if c := o.direct(value); c != noNode {
 		return c
 	}
-	return o.patterns.find(value, most)
+	return o.patterns.find(value, most, after)
 }
 
 // direct returns the child for a value that a rule has in another case, else that of its network, or noNode.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"regexp/syntax"
+	"sort"
 )
 
 // pattern is a wildcard or a regular expression. The first one in file order that matches is chosen.
@@ -38,12 +39,16 @@ type patterns struct {
 	single   []int32      // the indexes in list of all other patterns, which are tried one after the other
 }
 
-// find returns the child of the first pattern that matches, or noNode if none does.
-func (p *patterns) find(value string, most int) node {
-	first := none
+// find returns the child of the first pattern that matches, or noNode if none does. If the value is longer than most, only
+// expressions with a child above after match it; root: all of them.
+func (p *patterns) find(value string, most int, after node) node {
+	first, past := none, int32(-1)
+	if after != root {
+		past = int32(sort.Search(len(p.list), func(i int) bool { return p.list[i].child > after })) - 1
+	}
 	for _, a := range p.automata {
-		if a.first < first {
-			first = min(first, a.find(value, most))
+		if a.members[0] < first {
+			first = min(first, a.find(value, most, past))
 		}
 	}
 	lower, known := "", false // the value in lower case, made once for all patterns
@@ -52,6 +57,9 @@ func (p *patterns) find(value string, most int) node {
 			break
 		}
 		x, text := &p.list[i], value
+		if i <= past && x.kind == MatchRegex && len(value) > most {
+			continue
+		}
 		if x.fold && x.kind == MatchWildcard {
 			if !known {
 				lower, known = Fold(value), true

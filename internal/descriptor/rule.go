@@ -37,6 +37,8 @@ type Rule struct {
 	shared *sharedLevels
 
 	tags []string // of the counters of Limits, made once
+
+	refuses refusal // filled in by Compile
 }
 
 // OverrideUnbounded is the OverrideMax of a rule whose overrides have no bound.

@@ -273,6 +273,7 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	for i := range r.Limits {
 		r.Varies = r.Varies || r.Limits[i].Varies()
 	}
+	r.refuses = r.refusal()
 	r.tagCounters()
 	if c.anyOf.shared {
 		r.shared = &sharedLevels{slices.Clone(c.shared), slices.ContainsFunc(c.shared, func(s shared) bool { return s.group != nil })}

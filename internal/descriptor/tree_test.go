@@ -241,8 +241,8 @@ func number(buf *[32]byte, form string, n int) string {
 
 // A value longer than patterns see is matched by its beginning, as far as the options say.
 func TestPatternBytes(t *testing.T) {
-	login := NodeSpec{Key: "path", Value: `/login/[a-z]*\.do`, Kind: MatchRegex, Rule: &Rule{}}
-	specs := []DomainSpec{{Name: "d", Copy: true, Children: []NodeSpec{login, {Key: "path", Rule: &Rule{}}}}}
+	login := NodeSpec{Key: "path", Value: `/login/[a-z]*\.do`, Kind: MatchRegex, Rule: perMinute(1)}
+	specs := []DomainSpec{{Name: "d", Copy: true, Children: []NodeSpec{login, {Key: "path", Rule: perMinute(1)}}}}
 	long := []Entry{{Key: "path", Value: "/login/" + strings.Repeat("a", 93) + "?"}} // 101 bytes
 	for most, want := range map[int]string{0: "d.path", 101: "d.path", 100: `d.path_/login/[a-z]*\.do`, 64: `d.path_/login/[a-z]*\.do`} {
 		tree, err := Compile(specs, Options{PatternBytes: most})

@@ -1,0 +1,123 @@
+package descriptor
+
+import "slices"
+
+// refusal is whom a rule refuses what is above its limits.
+type refusal uint8
+
+const (
+	refusesNobody refusal = iota // it is unlimited, in shadow, or not enforced
+	refusesSome                  // some callers, or at some times
+	refusesAll                   // all callers, at all times
+)
+
+func (r *Rule) refusal() refusal {
+	whom := refusesNobody
+	if r.Unlimited || r.Shadow {
+		return whom
+	}
+	for i := range r.Limits {
+		switch l := &r.Limits[i]; {
+		case l.Enforcement == EnforcedForAll && r.ActiveTimes(i) == nil:
+			return refusesAll
+		case l.Enforcement == EnforcedForAll, l.Enforcement == EnforcedForSome:
+			whom = refusesSome
+		}
+	}
+	return whom
+}
+
+// refusesWhom is refusal for a rule of a tree, and for none.
+func (r *Rule) refusesWhom() refusal {
+	if r == nil {
+		return refusesNobody
+	}
+	return r.refuses
+}
+
+// cuts reports whether expressions see only the beginning of a value.
+func (d *Domain) cuts(entries []Entry) bool {
+	for i := range entries {
+		if len(entries[i].Value) > d.edges.most {
+			return true
+		}
+	}
+	return false
+}
+
+// maxCutTries bounds the children that matchCut looks at for one descriptor.
+const maxCutTries = 64
+
+// matchCut finds the rule for entries with a value of which expressions see only the beginning. It is not known whether all of the value
+// matches an expression. Taking it for a match is right if the rule limits the caller, because a caller could otherwise escape a limit
+// by making a value longer. It is wrong if the rule exempts the caller, because a caller could then escape the other rules in the same way.
+//
+// So the expressions are taken in file order until a rule is found that refuses all callers what is above a limit. If there is none, these
+// values match no expression, unless one leads to a rule that refuses at least some callers and the other patterns do not.
+func (d *Domain) matchCut(entries []Entry) *cutMatch {
+	m := &cutMatch{Domain: d, entries: slices.Clone(entries), try: make([]node, 0, len(entries))} // so that those of Match stay on its caller's stack
+	m.from(root)
+	return m
+}
+
+// cutMatch is a search in the tree. Each child is visited once at most.
+type cutMatch struct {
+	*Domain
+	entries []Entry
+	tries   int
+	try     []node // the path that is tried
+
+	path []node // of the best try. The last node is noNode if no rule has the entry
+	rule *Rule
+}
+
+// from tries the ways that go on from a node, and reports whether one leads to a rule that refuses all callers.
+func (m *cutMatch) from(n node) bool {
+	level := len(m.try)
+	if level == len(m.entries) || n == noNode {
+		var r *Rule
+		if n != noNode {
+			r = m.rules[n]
+		}
+		if whom := r.refusesWhom(); m.path == nil || whom >= m.rule.refusesWhom() {
+			m.rule, m.path = r, append(m.path[:0], m.try...)
+		}
+		return m.rule.refusesWhom() == refusesAll
+	}
+	e := &m.entries[level]
+	for after := root; ; {
+		c := m.edges.child(n, e.Key, e.Value, after)
+		if c == after && c != noNode {
+			return false // it is no expression, and was tried
+		}
+		m.tries++
+		m.try = append(m.try, c)
+		done := m.from(c)
+		m.try = m.try[:level]
+		switch {
+		case done:
+			return true
+		case c == noNode, c < after, len(e.Value) <= m.edges.most:
+			return false // what was tried is no expression that sees the beginning
+		}
+		if after = c; m.tries >= maxCutTries {
+			after = noNode // no further expressions
+		}
+	}
+}
+
+// path returns the nodes to which entries lead. The last one is noNode if no rule has its entry.
+func (d *Domain) path(entries []Entry) []node {
+	if d.edges.regexes && d.match(entries).refusesWhom() != refusesAll && d.cuts(entries) {
+		return d.matchCut(entries).path
+	}
+	var path []node
+	n := root
+	for i := range entries {
+		n = d.edges.child(n, entries[i].Key, entries[i].Value, root)
+		if path = append(path, n); n == noNode {
+			break
+		}
+	}
+	return path
+}
