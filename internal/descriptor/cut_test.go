@@ -220,3 +220,25 @@ func TestManyExemptionsAreBounded(t *testing.T) {
 		t.Errorf("%d look-ups, want %d", m.tries, maxCutTries+1)
 	}
 }
+
+func TestLongOverlap(t *testing.T) {
+	for _, c := range []struct {
+		first, second string
+		fold, want    bool
+	}{
+		{`/files/.*\.zip`, `.*`, false, true},
+		{`/files/.*\.zip`, `/files/[a-z]*`, false, true},
+		{`/files/.*\.zip`, `/Files/[a-z]*`, false, false},
+		{`/files/.*\.zip`, `/Files/[a-z]*`, true, true},
+		{`/files/.*\.zip`, `/other/.*`, false, false},
+		{`/files/.*\.zip`, `/files/[a-z]*\.zip`, false, false}, // what the second one matches, the first one does
+		{`/files/.*`, `.*`, false, false},                      // the beginning decides
+		{`/files/.{1,20}\.zip`, `.*`, false, false},            // not of any length
+		{`[a-z]*[0-9]{3}`, `[a-z]*[0-9]{3}x`, false, true},
+		{`.*a.{20}`, `.*`, false, true}, // too large to know
+	} {
+		if got := LongOverlap(c.first, c.fold, c.second, c.fold); got != c.want {
+			t.Errorf("%s and %s: %v, want %v", c.first, c.second, got, c.want)
+		}
+	}
+}

@@ -147,6 +147,69 @@ func (p *patterns) join(list []compiledRegex) error {
 	return p.join(list[half:])
 }
 
+// LongOverlap reports whether there are values of any length whose beginning may belong to a match of the expression first, and which
+// then match only the expression second. It also does if the expressions are too large to know. An expression with fold matches the
+// letters A to Z in any case. A . is any character, also the end of a line.
+func LongOverlap(first string, foldFirst bool, second string, foldSecond bool) bool {
+	both := &program{}
+	for i, x := range []struct {
+		text string
+		fold bool
+	}{{first, foldFirst}, {second, foldSecond}} {
+		parsed, err := parseRegex("(?s)"+x.text, x.fold)
+		if err == nil {
+			err = both.addExpression(int32(i), parsed)
+		}
+		if err != nil {
+			return true
+		}
+	}
+	a := newAutomaton(both, maxStates)
+	return a == nil || a.longOverlap()
+}
+
+// longOverlap is LongOverlap for an automaton of two expressions.
+func (a *automaton) longOverlap() bool {
+	n := len(a.ends)
+	after := func(s int) []uint16 { return a.next[s*a.classes:][:a.classes] }
+	// The states that long texts lead to while both expressions can go on. What remains of these states when those without a
+	// predecessor are removed, again and again, is on a cycle or behind one.
+	long := make([]bool, n)
+	for s := range long {
+		long[s] = a.goesOn[s] == 1<<2-1
+	}
+	for changed := true; changed; {
+		changed = false
+		entered := make([]bool, n)
+		for s := range long {
+			for _, t := range after(s) {
+				entered[t] = entered[t] || long[s]
+			}
+		}
+		for s := range long {
+			if long[s] && !entered[s] {
+				long[s], changed = false, true
+			}
+		}
+	}
+	for changed := true; changed; { // and all states behind them
+		changed = false
+		for s := range long {
+			for _, t := range after(s) {
+				if long[s] && !long[t] {
+					long[t], changed = true, true
+				}
+			}
+		}
+	}
+	for s := range long {
+		if long[s] && a.ends[s] == 1 {
+			return true
+		}
+	}
+	return false
+}
+
 // defaultPatternBytes is how many bytes of a value a value_regex sees at most, if Options.PatternBytes is not set.
 const defaultPatternBytes = 4096
 

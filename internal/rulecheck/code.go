@@ -49,6 +49,7 @@ const (
 	codePenaltyShort    = "penalty-short"
 	codePenaltyOfAll    = "penalty-of-all"
 	codeLeaseInList     = "lease-in-list"
+	codeLongValue       = "long-value"
 	codeSkipped         = "skipped"
 )
 
@@ -71,6 +72,7 @@ var Codes = []Code{
 	{codeStarBoundary, "a `*` right beside a letter of a path or host name, which also matches longer names"},
 	{codeValueLiteral, "a `value` that looks like an expression, a network, a template or a list, but is compared as plain text"},
 	{codeRegexDot, "a `.` in a `value_regex` that was probably meant as a dot"},
+	{codeLongValue, "a `value_regex` with a higher limit than another descriptor, which long values of that one reach"},
 	{codeNoRules, "a domain without descriptors"},
 	{codeNoLimit, "a descriptor without a limit and without further levels"},
 	{codeFlagWithout, "a flag on a descriptor that has no limit of its own"},

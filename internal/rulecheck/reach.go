@@ -55,6 +55,7 @@ func (c *checker) sameKey(nodes []*node) {
 	}
 	c.lists(nodes, exact)
 	c.networks(nodes)
+	c.longValues(nodes, alone)
 	all := c.patterns(nodes)
 	switch {
 	case alone != nil && all != nil:

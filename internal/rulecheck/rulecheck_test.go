@@ -158,6 +158,20 @@ func TestCheck(t *testing.T) {
 			[]string{"a.yaml:3:22 never-matches"}},
 		{"an entry of a list that stands alone, too", rules("  - {key: k, values: [a, b], "+limit+"}", "  - {key: k, value: b, "+limit+"}"),
 			[]string{"a.yaml:3:26 never-matches"}},
+		{"a long value that reaches a higher limit", rules(
+			`  - {key: k, value_regex: '/files/.*\.zip', rate_limit: {unit: minute, requests_per_unit: 1000}}`, "  - {key: k, "+limit+"}"), []string{"a.yaml:3:27 long-value"}},
+		{"one that reaches it below", rules(
+			`  - {key: k, value_regex: '/files/.*\.zip', descriptors: [{key: u, rate_limit: {unit: second, requests_per_unit: 1}}]}`, "  - {key: k, descriptors: [{key: u, "+limit+"}]}"), []string{"a.yaml:3:27 long-value"}},
+		{"one of a wildcard and of an expression", rules(
+			`  - {key: k, value_regex: '/a/.*x', rate_limit: {unit: second, requests_per_unit: 1}}`, `  - {key: k, value_regex: '/b/.*x', rate_limit: {unit: second, requests_per_unit: 1}}`,
+			"  - {key: k, value: '/a/*/', "+limit+"}", "  - {key: k, value_regex: '/b/.*y', "+limit+"}"), []string{"a.yaml:3:27 long-value", "a.yaml:4:27 long-value", "a.yaml:5:21 star-inside"}},
+		{"long values that reach no higher limit", rules(
+			`  - {key: a, value_regex: '/files/.*\.zip', rate_limit: {unit: hour, requests_per_unit: 600}}`, "  - {key: a, "+limit+"}", // as high
+			`  - {key: b, value_regex: '/files/.*\.zip', rate_limit: {unlimited: true}}`, "  - {key: b, "+limit+"}", // is not reached
+			`  - {key: c, value_regex: '/files/.*', rate_limit: {unit: minute, requests_per_unit: 1000}}`, "  - {key: c, "+limit+"}", // the beginning decides
+			`  - {key: d, value_regex: '/files/[^/]{1,20}\.zip', rate_limit: {unit: minute, requests_per_unit: 1000}}`, "  - {key: d, "+limit+"}", // is not long
+			`  - {key: e, value_regex: '/a/.*x', rate_limit: {unit: minute, requests_per_unit: 1000}}`, "  - {key: e, value: '/b/*', "+limit+"}", // begin differently
+			"  - {key: f, value: '/a/*', "+limit+"}", `  - {key: f, value_regex: '/.*x', rate_limit: {unit: minute, requests_per_unit: 1000}}`), nil}, // is tried later
 		{"an address that is a value, too", rules("  - {key: k, value_cidr: 10.0.0.1/32, "+limit+"}", "  - {key: k, value: 10.0.0.1, "+limit+"}"), nil},
 		{"half a network", rules("  - {key: k, value_cidr: 10.0.0.0/8, "+limit+"}", "  - {key: k, value_cidr: 10.0.0.0/9, "+limit+"}"), []string{"a.yaml:4:26 cidr-overlap"}},
 		{"half a network, with another limit", rules("  - {key: k, value_cidr: 10.0.0.0/8, "+limit+"}", "  - {key: k, value_cidr: 10.0.0.0/9, rate_limit: {unit: minute, requests_per_unit: 11}}"), nil},

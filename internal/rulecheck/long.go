@@ -1,0 +1,90 @@
+package rulecheck
+
+import (
+	"math"
+	"regexp"
+	"strings"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// maxOverlaps bounds the pairs of patterns of one key that are compared.
+const maxOverlaps = 1000
+
+// longValues finds expressions through which long values reach a higher limit than that of the pattern which they match. Expressions see
+// only the beginning of a long value.
+func (c *checker) longValues(nodes []*node, alone *node) {
+	left := maxOverlaps
+	for i, n := range nodes {
+		if n.kind != descriptor.MatchRegex {
+			continue
+		}
+		others := nodes[i+1:] // those before it are tried first
+		if alone != nil {
+			others = append([]*node{alone}, others...)
+		}
+		for _, other := range others {
+			text, is := expressionOf(other)
+			if !is || !higher(n, other) {
+				continue
+			}
+			if left--; left < 0 {
+				return
+			}
+			if !descriptor.LongOverlap(n.value, n.fold, text, other.fold) {
+				continue
+			}
+			c.add(Warning, n.valueAt, codeLongValue, "bound the length of what it matches, such as `[^/]{1,100}` in place of `.*`",
+				"a value of more than 4096 bytes for %s (%s) may get the higher limit of this expression, which sees only the beginning of such values",
+				other.what(), other.at.From(n.valueAt))
+			break
+		}
+	}
+}
+
+// expressionOf returns an expression that matches what a wildcard, an expression or the key alone matches.
+func expressionOf(n *node) (text string, is bool) {
+	switch {
+	case n.kind == descriptor.MatchRegex:
+		return n.value, true
+	case n.kind == descriptor.MatchAny:
+		return "(?s:.*)", true
+	case n.kind == descriptor.MatchWildcard && !descriptor.HasWildcard(n.key):
+		pieces := strings.Split(n.value, "*")
+		for i := range pieces {
+			pieces[i] = regexp.QuoteMeta(pieces[i])
+		}
+		return strings.Join(pieces, "(?s:.*)"), true
+	}
+	return "", false
+}
+
+// higher reports whether a limit of a node admits more than that of another node, or below them on levels with the same keys.
+func higher(n, other *node) bool {
+	if a, b := n.perSecond(), other.perSecond(); a > b && !math.IsInf(a, 1) {
+		return true
+	}
+	for _, below := range n.children {
+		for _, o := range other.children {
+			if below.kind == descriptor.MatchAny && o.kind == descriptor.MatchAny && below.key == o.key && higher(below, o) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// perSecond returns how many requests the rule of a node admits per second for all callers at all times.
+func (n *node) perSecond() float64 {
+	least := math.Inf(1)
+	if n.rule == nil || n.rule.Unlimited || n.rule.Shadow {
+		return least
+	}
+	for i := range n.rule.Limits {
+		l := &n.rule.Limits[i]
+		if l.Enforcement == descriptor.EnforcedForAll && n.rule.ActiveTimes(i) == nil && l.Algorithm != descriptor.Concurrency {
+			least = min(least, float64(l.Requests)/l.Window.Length().Seconds())
+		}
+	}
+	return least
+}
