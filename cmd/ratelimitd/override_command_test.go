@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -138,6 +139,33 @@ func TestOverrideCommand(t *testing.T) {
 	}
 }
 
+// keptWhileRead reads a file of overrides and returns by how many bytes the live heap has grown in the middle of it.
+func keptWhileRead(t *testing.T, name string) int64 {
+	t.Helper()
+	live := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := live()
+	file, err := openOverridesFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.close()
+	read, kept := 0, int64(0)
+	for _, err := range file.all() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if read++; read == 1000 {
+			kept = live() - before
+		}
+	}
+	return kept
+}
+
 // A file of any size can be imported, such as the copy of a million overrides. All of it is checked before anything is written.
 func TestImportOfALargeFile(t *testing.T) {
 	const n = 30_000
@@ -173,6 +201,9 @@ func TestImportOfALargeFile(t *testing.T) {
 		t.Errorf("overrides were written before the mistake was found: exit code %d\n%s", code, out)
 	}
 	write(text)
+	if kept := keptWhileRead(t, file); kept > 2<<20 {
+		t.Errorf("%d bytes of memory are kept while a file of %d bytes is read", kept, len(text))
+	}
 	code, out, stderr := asks(t, "override", "import", file, "--server", p.Debug)
 	if code != 0 || out != fmt.Sprintf("%d overrides written\n", n) {
 		t.Errorf("exit code %d, %s%s", code, out, stderr)

@@ -20,54 +20,55 @@ import (
 type overridesFile struct {
 	name  string
 	whole []override.Override // of a YAML file
-	head  []byte              // of a file of lines: its first 16 MiB
-	rest  *os.File            // of a file of lines: what follows them; nil: nothing does
-	from  int64               // where rest begins
+	lines []byte              // of a file of lines with up to 16 MiB
+	large *os.File            // a larger file of lines; nil: it is none
+	from  int64               // where large begins
 }
 
 // openOverridesFile reads a file up to 16 MiB. It is YAML, or has one JSON object on each line. A larger one has lines alone, as the copy of the
 // overrides in Redis has.
 func openOverridesFile(name string) (*overridesFile, error) {
-	f := &overridesFile{name: stdin.NameOf(name), rest: os.Stdin}
+	f := &overridesFile{name: stdin.NameOf(name)}
+	from := os.Stdin
 	if name != stdin.Name {
 		var err error
-		if f.rest, err = os.Open(name); err != nil {
+		if from, err = os.Open(name); err != nil {
 			return nil, fmt.Errorf("read overrides: %w", err)
 		}
 	}
-	var err error
-	if f.head, err = io.ReadAll(io.LimitReader(f.rest, override.MaxFileSize+1)); err != nil {
-		return nil, errors.Join(fmt.Errorf("read overrides: %w", err), f.close())
-	}
-	if len(f.head) > override.MaxFileSize {
-		if f.from, err = f.rest.Seek(0, io.SeekCurrent); err != nil {
-			return nil, errors.Join(fmt.Errorf("%s has more than %d MiB and can be read only once: save it in a file first", f.name, override.MaxFileSize>>20), f.close())
-		}
+	at, err := from.Seek(0, io.SeekCurrent)
+	if info, statErr := from.Stat(); err == nil && statErr == nil && info.Size()-at > override.MaxFileSize {
+		f.large, f.from = from, at
 		return f, nil
 	}
-	if err := f.close(); err != nil {
+	f.lines, err = io.ReadAll(io.LimitReader(from, override.MaxFileSize+1))
+	if from != os.Stdin {
+		err = errors.Join(err, from.Close())
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read overrides: %w", err)
 	}
-	if bytes.HasPrefix(bytes.TrimSpace(f.head), []byte("{")) {
+	if len(f.lines) > override.MaxFileSize {
+		return nil, fmt.Errorf("%s has more than %d MiB and can be read only once: save it in a file first", f.name, override.MaxFileSize>>20)
+	}
+	if bytes.HasPrefix(bytes.TrimSpace(f.lines), []byte("{")) {
 		return f, nil
 	}
 	var errs []error
 	var found []*yamlform.Error
-	f.whole, found = override.ReadFile(f.name, f.head)
+	f.whole, found = override.ReadFile(f.name, f.lines)
 	for _, e := range found {
 		errs = append(errs, e)
 	}
-	f.head = nil
+	f.lines = nil
 	return f, errors.Join(errs...)
 }
 
 func (f *overridesFile) close() error {
-	rest := f.rest
-	f.rest = nil
-	if rest == nil || rest == os.Stdin {
+	if f.large == nil || f.large == os.Stdin {
 		return nil
 	}
-	return rest.Close()
+	return f.large.Close()
 }
 
 // all yields the overrides of the file. It may be called again.
@@ -78,15 +79,15 @@ func (f *overridesFile) all() iter.Seq2[override.Override, error] {
 				return
 			}
 		}
-		var text io.Reader = bytes.NewReader(f.head)
-		if f.rest != nil {
-			if _, err := f.rest.Seek(f.from, io.SeekStart); err != nil {
-				yield(override.Override{}, fmt.Errorf("read overrides: %w", err))
-				return
-			}
-			text = io.MultiReader(text, f.rest)
+		if f.large == nil {
+			override.Lines(f.name, bytes.NewReader(f.lines))(yield)
+			return
 		}
-		override.Lines(f.name, text)(yield)
+		if _, err := f.large.Seek(f.from, io.SeekStart); err != nil {
+			yield(override.Override{}, fmt.Errorf("read overrides: %w", err))
+			return
+		}
+		override.Lines(f.name, f.large)(yield)
 	}
 }
 

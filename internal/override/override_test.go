@@ -1,6 +1,8 @@
 package override
 
 import (
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -102,5 +104,29 @@ func TestStringTellsIdentitiesApart(t *testing.T) {
 			t.Errorf("%+v and %+v are both %s", i, other, i.String())
 		}
 		seen[i.String()] = i
+	}
+}
+
+// The documentation says what a million overrides take; it is linear.
+func TestMemoryOfASet(t *testing.T) {
+	const n, most = 100_000, 140 // bytes for each
+	live := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := live()
+	set := NewSet(0, func(yield func(*Identity, Numbers) bool) {
+		for i := range n {
+			entries := []descriptor.Entry{{Key: "tenant", Value: fmt.Sprintf("customer-%08d", i)}, {Key: "endpoint", Value: "/v1/messages"}}
+			if !yield(&Identity{Domain: "api", Rule: "api.tenant.endpoint", Entries: entries}, Numbers{Kind: Replace, Requests: uint64(i)}) {
+				return
+			}
+		}
+	})
+	each := (live() - before) / n
+	if runtime.KeepAlive(set); each > most || set.Len() != n {
+		t.Errorf("%d overrides take %d bytes each, want %d at most", set.Len(), each, most)
 	}
 }
