@@ -13,6 +13,7 @@ type Rule struct {
 	Quota     bool     // quota mode: the request is refused only when all quota-mode descriptors are over their limits
 	Usage     bool     // operators may list its counters by an entry
 	Varies    bool     // a limit does more or less than refuse what is above it, for all callers; filled in by Compile
+	refuses   refusal  // filled in by Compile
 
 	DetailedMetric bool // the metric's name comes from the request's entries instead of Path
 
@@ -37,8 +38,6 @@ type Rule struct {
 	shared *sharedLevels
 
 	tags []string // of the counters of Limits, made once
-
-	refuses refusal // filled in by Compile
 }
 
 // OverrideUnbounded is the OverrideMax of a rule whose overrides have no bound.
