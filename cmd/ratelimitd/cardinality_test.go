@@ -35,12 +35,13 @@ descriptors:
 const attackMemory = 40 << 20
 
 // TestSoakCardinality sends unknown values and domains under rules with a metric per value, with Prometheus and StatsD
-// exporting everything. Memory must not grow with the attack. A caller with an ordinary request must not wait longer than
-// during the same load without metrics per value.
+// exporting everything. Memory must not grow with the attack. In make soak, which has the machine for itself, a caller with an ordinary
+// request must not wait longer than during the same load without metrics per value.
 func TestSoakCardinality(t *testing.T) {
 	values, domains, most := 100_000, 10_000, 10_000
+	soak := os.Getenv("RATELIMITD_SOAK") != "" // make soak
 	switch {
-	case os.Getenv("RATELIMITD_SOAK") != "": // make soak
+	case soak:
 		values, domains = 1_000_000, 100_000
 	case underRace:
 		values, domains, most = 5_000, 500, 1_000
@@ -81,7 +82,7 @@ func TestSoakCardinality(t *testing.T) {
 	if grown > attackMemory {
 		t.Errorf("live heap grew by %d bytes, want %d at most", grown, attackMemory)
 	}
-	if bound := 5*control + 20*time.Millisecond; attacked > bound && !underRace {
+	if bound := 5*control + 20*time.Millisecond; attacked > bound && soak && !underRace {
 		t.Errorf("the 99th percentile of a steady caller was %s under attack, want %s at most: it is %s beside as many values that no metric names", attacked, bound, control)
 	}
 
