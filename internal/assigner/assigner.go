@@ -38,6 +38,8 @@ type Options struct {
 	MaxSubscriptions int // on all streams together; default 500,000
 	MaxBuckets       int // different ones; default 200,000
 	MaxPerStream     int // default 100,000
+	MaxBytes         int // of the ids of buckets and of answers that are not sent yet; default 64 MiB. A stream may have as much as is free: at most half
+	MaxIDBytes       int // of the id of a bucket that a rule matches; default 8 KiB
 
 	Idle time.Duration // a bucket without a request for so long is abandoned; default 2 min
 
@@ -73,6 +75,8 @@ type Assigner struct {
 	unresolved    []*bucket // whose limits must be found
 	rounds        uint64
 	subscriptions int
+	bytes         int    // of the ids of buckets, and of answers that are kept for streams
+	serial        uint64 // of the last bucket
 
 	tree      *descriptor.Tree // in force when the buckets were last looked at
 	overrides *override.Set
@@ -88,6 +92,12 @@ func New(o Options) *Assigner {
 	}
 	if o.MaxPerStream <= 0 {
 		o.MaxPerStream = 100_000
+	}
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = 64 << 20
+	}
+	if o.MaxIDBytes <= 0 {
+		o.MaxIDBytes = 8 << 10
 	}
 	if o.Idle <= 0 {
 		o.Idle = 2 * time.Minute

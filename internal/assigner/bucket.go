@@ -11,8 +11,9 @@ import (
 // bucket is a bucket id of a domain, with all its subscriptions.
 type bucket struct {
 	key    string // in Assigner.buckets
+	serial uint64 // stands for the key where a short name suffices
 	domain string
-	id     []descriptor.Entry // sorted by key; never changed
+	id     []descriptor.Entry // sorted by key, parts of the key; never changed
 
 	entries    []descriptor.Entry // in the order in which they are matched; never changed
 	pool       *pool              // nil: its limits have not been found yet

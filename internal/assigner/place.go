@@ -1,7 +1,10 @@
 package assigner
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"strconv"
 	"strings"
 	"time"
 
@@ -32,7 +35,7 @@ type answer struct {
 // answerOf returns what the rules mean for a bucket.
 func answerOf(f *found) answer {
 	q := &f.quota
-	own := answer{key: "b" + f.bucket.key}
+	own := answer{key: "b" + strconv.FormatUint(f.bucket.serial, 36)}
 	fixed := func(k quota.Kind, ttl time.Duration) answer {
 		own.fixed = quota.Assignment{Kind: k, TTL: ttl}
 		if k == quota.None {
@@ -55,8 +58,6 @@ func answerOf(f *found) answer {
 			return fixed(quota.None, 0)
 		}
 	case q.Blocked:
-		return fixed(quota.DenyAll, fixedTTL)
-	case q.Rule == nil && q.Domain.DefaultDenies():
 		return fixed(quota.DenyAll, fixedTTL)
 	case len(q.Enforced) == 0:
 		return fixed(quota.AllowAll, fixedTTL)
@@ -94,8 +95,19 @@ func answerOf(f *found) answer {
 		own.rated = false
 		return fixed(quota.DenyAll, fixedTTL)
 	}
-	own.key = keys.String()
+	own.key = keyOf(keys.String())
 	return own
+}
+
+// longestKey is from which length on the key of a pool is a hash, in bytes: counter keys repeat what the bucket's id says.
+const longestKey = 256
+
+func keyOf(counters string) string {
+	if len(counters) <= longestKey {
+		return counters
+	}
+	sum := sha256.Sum256([]byte(counters))
+	return "h" + hex.EncodeToString(sum[:])
 }
 
 // A limit whose window is at least longWindow need not be spread over its window evenly, because its counter says in time what is left. Clients
@@ -119,6 +131,10 @@ func (a *Assigner) place(now time.Time, f *found) *pool {
 	}
 	if b.pool != nil {
 		a.readAgain(b.pool)
+	}
+	if f.err == nil && f.quota.Rule == nil && !f.quota.Blocked {
+		a.release(now, b, f.quota.Domain)
+		return nil
 	}
 	x := answerOf(f)
 	p := a.pools[x.key]

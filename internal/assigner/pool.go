@@ -115,6 +115,9 @@ func (a *Assigner) plan(now time.Time, p *pool) {
 	if a.removable(now, p) {
 		delete(a.pools, p.key)
 		a.due.remove(p)
+		if len(a.pools) == 0 { // neither a map nor a slice gives back what it was
+			a.pools, a.due.pools = make(map[string]*pool), nil
+		}
 		return
 	}
 	a.due.set(p, p.next(now))
@@ -207,6 +210,10 @@ func (a *Assigner) removeBucket(b *bucket) {
 		p.leave(b)
 	}
 	delete(a.buckets, b.key)
+	if len(a.buckets) == 0 {
+		a.buckets = make(map[string]*bucket)
+	}
+	a.bytes -= b.bytes()
 }
 
 func (p *pool) join(b *bucket) {

@@ -2,6 +2,7 @@ package assigner
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,8 +36,13 @@ type Stream struct {
 	domain        string
 	subscriptions map[string]*subscription // by id
 	queue         []*subscription          // what the client must be told about
+	unkept        []Action                 // for buckets of which nothing is kept
+	sending       int                      // how many bytes of them are being written
+	bytes         int                      // of its buckets and of unkept
 	writing       []written                // what Next returned last
 	key           []byte                   // scratch
+	unknown       []int                    // scratch: usages of buckets to which the client is not subscribed
+	swept         time.Time                // when it was last told to forget buckets without a rule
 	full          bool                     // its first message had several buckets: the client was connected before
 	closed        bool
 }
@@ -47,8 +53,13 @@ type written struct {
 	told quota.Assignment
 }
 
-// most is the number of actions that Next returns at most.
-const most = 1000
+const (
+	// most is the number of actions that Next returns at most, and mostBytes of how many bytes: what a client that does not read costs.
+	most, mostBytes = 500, 64 << 10
+
+	// reportedAtOnce is how many usages of a report are taken in before other streams have their turn.
+	reportedAtOnce = 1000
+)
 
 // Open returns the stream of a client with that address.
 func (a *Assigner) Open(client string) *Stream {
@@ -61,9 +72,16 @@ func (a *Assigner) Open(client string) *Stream {
 
 // Report takes in what a client reports. The first report of a bucket subscribes to it. The domain of a stream is that of its first report.
 func (s *Stream) Report(now time.Time, domain string, all []Usage) {
+	sweep := false
+	if s.swept.IsZero() {
+		s.swept = now
+	} else if now.Sub(s.swept) >= s.a.o.Idle {
+		s.swept, sweep = now, true
+	}
 	for first, full := true, len(all) > 1; first || len(all) > 0; first = false {
-		n := min(len(all), most)
+		n := min(len(all), reportedAtOnce)
 		s.reportSome(now, domain, all[:n], full)
+		s.reportNew(now, domain, all[:n], sweep)
 		all = all[n:]
 	}
 }
@@ -80,8 +98,12 @@ func (s *Stream) reportSome(now time.Time, domain string, some []Usage, full boo
 		s.domain = strings.Clone(domain)
 		s.full = full
 	}
+	defer s.trim()
+	s.unknown = s.unknown[:0]
 	for i := range some {
-		s.report(now, &some[i], s.full)
+		if !s.report(now, &some[i]) {
+			s.unknown = append(s.unknown, i)
+		}
 	}
 	a.metrics.allowed.Add(sum(some, func(u *Usage) uint64 { return u.Allowed }))
 	a.metrics.denied.Add(sum(some, func(u *Usage) uint64 { return u.Denied }))
@@ -94,26 +116,26 @@ func sum(all []Usage, of func(*Usage) uint64) (n float64) {
 	return n
 }
 
-// report takes in one usage.
-func (s *Stream) report(now time.Time, u *Usage, full bool) {
+// report takes in one usage, unless the client is not subscribed to its bucket.
+func (s *Stream) report(now time.Time, u *Usage) bool {
 	s.key = appendID(s.key[:0], u.ID)
 	sub := s.subscriptions[string(s.key)]
 	if sub != nil && sub.state != active {
 		if u.Allowed == 0 && u.Denied == 0 {
-			return // it was on its way when the client was told to forget the bucket
+			return true // it was on its way when the client was told to forget the bucket
 		}
 		s.drop(now, sub)
 		sub = nil
 	}
 	if sub == nil {
-		rate := 0.0
-		if u.Elapsed >= time.Second || full && now.Sub(s.opened) < time.Second {
-			rate = float64(u.Allowed) / max(u.Elapsed, renewEvery).Seconds()
-		}
-		if sub = s.subscribe(now, u, rate); sub == nil {
-			return
-		}
+		return false
 	}
+	s.use(now, sub, u)
+	return true
+}
+
+// use counts what a client reports of a bucket to which it is subscribed.
+func (s *Stream) use(now time.Time, sub *subscription, u *Usage) {
 	if sub.member == nil {
 		sub.allowed += min(u.Allowed, 1<<32)
 		sub.denied += min(u.Denied, 1<<32)
@@ -141,18 +163,20 @@ func (s *Stream) subscribe(now time.Time, u *Usage, rate float64) *subscription 
 		a.metrics.refused.WithLabelValues("all").Inc()
 		return nil
 	}
-	whole := appendID([]byte(s.domain), u.ID)
-	b := a.buckets[string(whole)]
+	s.key = appendID(append(s.key[:0], s.domain...), u.ID)
+	b := a.buckets[string(s.key)]
 	if b == nil && len(a.buckets) >= a.o.MaxBuckets {
 		a.metrics.refused.WithLabelValues("buckets").Inc()
 		return nil
 	}
 	if b == nil {
-		id := make([]descriptor.Entry, len(u.ID))
-		for i, e := range u.ID {
-			id[i] = descriptor.Entry{Key: strings.Clone(e.Key), Value: strings.Clone(e.Value)}
+		if !s.hasRoom(len(s.key) + bytesOfEntry*len(u.ID)) {
+			return nil
 		}
-		b = &bucket{key: string(whole), domain: s.domain, id: id}
+		a.serial++
+		b = &bucket{key: string(s.key), serial: a.serial, domain: s.domain}
+		b.id = entriesOf(b.key[len(s.domain):], len(u.ID))
+		a.bytes += b.bytes()
 		a.buckets[b.key] = b
 		a.resolve(b)
 		a.rouse()
@@ -160,6 +184,7 @@ func (s *Stream) subscribe(now time.Time, u *Usage, rate float64) *subscription 
 	sub := &subscription{stream: s, bucket: b, place: len(b.subscriptions), since: now, rate: rate}
 	b.subscriptions = append(b.subscriptions, sub)
 	s.subscriptions[b.key[len(s.domain):]] = sub
+	s.bytes += b.bytes()
 	a.subscriptions++
 	if b.pool != nil {
 		a.enter(now, sub)
@@ -211,6 +236,7 @@ func (a *Assigner) makeRoom(now time.Time, has int) bool {
 func (s *Stream) drop(now time.Time, sub *subscription) {
 	b := sub.bucket
 	delete(s.subscriptions, b.key[len(s.domain):])
+	s.bytes -= b.bytes()
 	s.a.subscriptions--
 	last := len(b.subscriptions) - 1
 	b.subscriptions[sub.place] = b.subscriptions[last]
@@ -237,15 +263,22 @@ func (s *Stream) enqueue(sub *subscription) {
 	if sub.queued || s.closed {
 		return
 	}
+	if len(s.queue) >= 2*len(s.subscriptions)+most { // ended ones wait with a client that does not read
+		s.queue = slices.DeleteFunc(s.queue, func(sub *subscription) bool { return sub.state == forgotten })
+	}
 	sub.queued = true
 	s.queue = append(s.queue, sub)
+	s.rouse()
+}
+
+func (s *Stream) rouse() {
 	select {
 	case s.ready <- struct{}{}:
 	default:
 	}
 }
 
-// Next waits until there is something to tell, and appends it to all: at most a thousand actions. Its error is that of ctx.
+// Next waits until there is something to tell, and appends it to all: at most five hundred actions. Its error is that of ctx.
 func (s *Stream) Next(ctx context.Context, all []Action) ([]Action, error) {
 	for {
 		s.a.mu.Lock()
@@ -265,11 +298,13 @@ func (s *Stream) Next(ctx context.Context, all []Action) ([]Action, error) {
 // take appends actions of the queue.
 func (s *Stream) take(all []Action) []Action {
 	s.writing = s.writing[:0]
-	for len(s.queue) > 0 && len(s.writing) < most {
+	all, size := s.takeUnkept(all)
+	for len(s.queue) > 0 && len(all) < most && size < mostBytes {
 		sub := s.queue[0]
 		s.queue[0] = nil
 		s.queue = s.queue[1:]
 		sub.queued = false
+		size += len(sub.bucket.key)
 		switch {
 		case sub.state == abandoning:
 			all = append(all, Action{ID: sub.bucket.id, Abandon: true})
@@ -292,6 +327,8 @@ func (s *Stream) Sent(now time.Time) {
 }
 
 func (s *Stream) sent(now time.Time) {
+	s.keep(-s.sending)
+	s.sending = 0
 	for _, w := range s.writing {
 		sub := w.s
 		switch {
@@ -323,7 +360,8 @@ func (s *Stream) Close(now time.Time) {
 		return
 	}
 	s.sent(now) // some of it may have been written
-	s.closed, s.queue = true, nil
+	s.closed, s.queue, s.key = true, nil, nil
+	s.dropUnkept()
 	for _, sub := range s.subscriptions {
 		s.drop(now, sub)
 	}

@@ -11,8 +11,9 @@ import (
 )
 
 const (
-	maxAnswerActions = 1_000
-	maxAnswerBytes   = 1 << 20 // clients usually accept 4 MiB. One action may be longer
+	// What a client that does not read costs: one message.
+	maxAnswerActions = 500
+	maxAnswerBytes   = 32 << 10 // one action may be longer
 )
 
 // The numbers of envoy.type.v3.RateLimitStrategy.BlanketRule.

@@ -1,0 +1,208 @@
+package assigner
+
+import (
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/quota"
+)
+
+// Anybody can name buckets that no rule matches, in any number. So nothing is kept of them: each report is answered, with an assignment that lasts
+// until the reports after it. A rule that is added later applies with the client's next report.
+
+// shortTTL is how long such an assignment lasts: three reports.
+const shortTTL = 15 * time.Second
+
+const (
+	bytesOfEntry  = 64 // that a bucket keeps for an entry of its id besides the texts: twice a descriptor.Entry
+	bytesOfAction = 128
+)
+
+// bytes is what the id of a bucket takes.
+func (b *bucket) bytes() int { return len(b.key) + bytesOfEntry*len(b.id) }
+
+// bytes is what an action takes that is kept until it is sent.
+func (a *Action) bytes() int {
+	n := bytesOfAction
+	for i := range a.ID {
+		n += bytesOfEntry/2 + len(a.ID[i].Key) + len(a.ID[i].Value)
+	}
+	return n
+}
+
+// hasRoom reports whether a stream may keep more bytes: as many as are free, so that one stream gets at most half of all.
+func (s *Stream) hasRoom(more int) bool {
+	if s.bytes+more <= s.a.o.MaxBytes-s.a.bytes-more {
+		return true
+	}
+	s.a.metrics.refused.WithLabelValues("bytes").Inc()
+	return false
+}
+
+// trim gives back scratch that a long id has made long.
+func (s *Stream) trim() {
+	if cap(s.key) > 1024 {
+		s.key = nil
+	}
+}
+
+// keep counts bytes that are kept for a stream; fewer if they are negative.
+func (s *Stream) keep(bytes int) {
+	s.bytes += bytes
+	s.a.bytes += bytes
+}
+
+// entriesOf returns the n entries of an id that appendID has written, as parts of it.
+func entriesOf(id string, n int) []descriptor.Entry {
+	all := make([]descriptor.Entry, n)
+	text := func() (t string) {
+		size, n := 0, 0
+		for shift := 0; ; shift += 7 {
+			c := id[n]
+			n++
+			if size |= int(c&0x7f) << shift; c < 0x80 {
+				break
+			}
+		}
+		t, id = id[n:n+size], id[n+size:]
+		return t
+	}
+	for i := range all {
+		id = id[1:]
+		all[i] = descriptor.Entry{Key: text(), Value: text()}
+	}
+	return all
+}
+
+// reportNew takes in the usages of s.unknown: it subscribes to buckets that a rule matches, and answers the others. Matching takes time where
+// rules have expressions, so no other stream waits for it.
+func (s *Stream) reportNew(now time.Time, domain string, some []Usage, sweep bool) {
+	if len(s.unknown) == 0 {
+		return
+	}
+	a := s.a
+	kinds := make([]quota.Kind, len(s.unknown)) // None: the bucket is kept
+	if tree := a.o.Limiter.Tree(); tree != nil {
+		d := tree.Domain(domain)
+		var ordered []descriptor.Entry
+		for i, k := range s.unknown {
+			ordered = append(ordered[:0], some[k].ID...)
+			d.OrderBucket(ordered)
+			kinds[i] = a.withoutKeeping(d, ordered)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s.closed {
+		return
+	}
+	defer s.trim()
+	for i, k := range s.unknown {
+		u := &some[k]
+		if kinds[i] != quota.None {
+			s.answer(u.ID, kinds[i], sweep && u.Allowed == 0 && u.Denied == 0)
+			continue
+		}
+		if s.report(now, u) { // the report has the bucket twice
+			continue
+		}
+		rate := 0.0
+		if u.Elapsed >= time.Second || s.full && now.Sub(s.opened) < time.Second {
+			rate = float64(u.Allowed) / max(u.Elapsed, renewEvery).Seconds()
+		}
+		if sub := s.subscribe(now, u, rate); sub != nil {
+			s.use(now, sub, u)
+		}
+	}
+}
+
+// withoutKeeping returns what a bucket gets of which nothing is kept: one that no rule matches, and one whose id is too long. None: the bucket is
+// kept.
+func (a *Assigner) withoutKeeping(d *descriptor.Domain, ordered []descriptor.Entry) quota.Kind {
+	var rule *descriptor.Rule
+	if d != nil {
+		rule = d.Match(ordered)
+	}
+	if rule == nil {
+		return unmatched(d)
+	}
+	size := 0
+	for i := range ordered {
+		size += len(ordered[i].Key) + len(ordered[i].Value)
+	}
+	switch {
+	case size <= a.o.MaxIDBytes:
+		return quota.None
+	case rule.Unlimited || rule.Shadow:
+		return quota.AllowAll
+	default: // padding must not be a way around a limit
+		a.metrics.refused.WithLabelValues("id").Inc()
+		return quota.DenyAll
+	}
+}
+
+// unmatched is what a bucket gets that no rule matches.
+func unmatched(d *descriptor.Domain) quota.Kind {
+	if d.DefaultDenies() {
+		return quota.DenyAll
+	}
+	return quota.AllowAll
+}
+
+// answer has a client told what it gets for a bucket of which nothing is kept, or that it must forget the bucket.
+func (s *Stream) answer(id []descriptor.Entry, kind quota.Kind, abandon bool) {
+	act := Action{ID: id, Abandon: abandon}
+	if !abandon {
+		act.Assignment = quota.Assignment{Kind: kind, TTL: shortTTL}
+	}
+	if s.closed || !s.hasRoom(act.bytes()) {
+		return // the client reports again
+	}
+	s.key = appendID(s.key[:0], id)
+	act.ID = entriesOf(string(s.key), len(id)) // the report is reused
+	s.unkept = append(s.unkept, act)
+	s.keep(act.bytes())
+	s.rouse()
+}
+
+// takeUnkept appends answers to all, and returns of how many bytes.
+func (s *Stream) takeUnkept(all []Action) (_ []Action, size int) {
+	n := 0
+	for n < len(s.unkept) && len(all) < most && size < mostBytes {
+		act := &s.unkept[n]
+		n++
+		size += act.bytes()
+		if act.Abandon {
+			s.a.metrics.abandoned.Inc()
+		} else {
+			s.a.metrics.assigned[act.Assignment.Kind].Inc()
+		}
+		all = append(all, *act)
+	}
+	clear(s.unkept[:n])
+	if s.unkept = s.unkept[n:]; len(s.unkept) == 0 {
+		s.unkept = nil
+	}
+	s.sending += size // it counts until it is written
+	return all, size
+}
+
+// dropUnkept forgets the answers that were not sent.
+func (s *Stream) dropUnkept() {
+	for i := range s.unkept {
+		s.keep(-s.unkept[i].bytes())
+	}
+	s.unkept = nil
+}
+
+// release forgets a bucket that no rule matches any more.
+func (a *Assigner) release(now time.Time, b *bucket, d *descriptor.Domain) {
+	for n := len(b.subscriptions); n > 0; n = len(b.subscriptions) {
+		sub := b.subscriptions[n-1]
+		s, was := sub.stream, sub.state
+		s.drop(now, sub)
+		if was == active {
+			s.answer(b.id, unmatched(d), false)
+		}
+	}
+}
