@@ -195,7 +195,7 @@ func (r *quotaRun) used(long time.Duration, asking []*pace) (wrong, row string) 
 }
 
 // first is how many requests of an Envoy may pass before it has an assignment, and in the time by which its clock and that of the test differ.
-const first = 60
+const first = 30
 
 // Envoys share a limit while others come, go and are killed, and while the service is restarted and killed.
 func TestQuotaAmongEnvoys(t *testing.T) {

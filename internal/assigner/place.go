@@ -253,7 +253,7 @@ func (a *Assigner) enter(now time.Time, s *subscription) {
 		s.bucket.addCharge(allowed)
 		s.allowed, s.denied = 0, 0
 	}
-	a.planSoon(now, p)
+	a.planNewcomer(now, p)
 }
 
 // windowed reports whether a limit is a number per window, and not a bucket that is refilled.

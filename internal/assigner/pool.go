@@ -46,8 +46,22 @@ const slack = 10 * time.Second
 
 // planSoon makes a pool due at the earliest time at which it may be planned.
 func (a *Assigner) planSoon(now time.Time, p *pool) {
+	a.planIn(now, p, replan)
+}
+
+// planEach is how much longer a pool rests between two plans for each member: what a plan takes, many times over.
+const planEach = 10 * time.Microsecond
+
+// planNewcomer has a pool planned at once, because a client passes what it likes until it has an assignment. So that newcomers cannot keep the
+// assigner busy with nothing else, a pool with very many members waits as ever.
+func (a *Assigner) planNewcomer(now time.Time, p *pool) {
+	a.planIn(now, p, min(time.Duration(len(p.planner.Subscribers()))*planEach, replan))
+	a.rouse()
+}
+
+func (a *Assigner) planIn(now time.Time, p *pool, rest time.Duration) {
 	p.changed = true
-	at := p.planned.Add(replan)
+	at := p.planned.Add(rest)
 	if at.Before(now) {
 		at = now
 	}
