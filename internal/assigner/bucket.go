@@ -33,9 +33,12 @@ type subscription struct {
 	bucket *bucket
 	place  int // in bucket.subscriptions
 
-	member *quota.Subscriber // nil while the bucket has no pool
-	since  time.Time
-	rate   float64 // the rate that the client was seen to use, if it came with assignments of another process
+	member   *quota.Subscriber // nil while the bucket has no pool
+	since    time.Time
+	deferred bool    // it enters its bucket's pool with its next report
+	back     bool    // the client has used the bucket before, on another stream
+	rate     float64 // the rate that it was seen to use then
+	demand   float64 // and the rate that was asked for
 
 	queued    bool // in Stream.queue
 	abandoned time.Time

@@ -155,7 +155,7 @@ func (a *Assigner) place(now time.Time, f *found) *pool {
 }
 
 func (a *Assigner) newPool(now time.Time, x *answer) *pool {
-	p := &pool{key: x.key, position: -1}
+	p := &pool{key: x.key, position: -1, made: now}
 	if a.o.Store != nil && x.rated {
 		p.planner = quota.NewSharedBucket(now, x.rate)
 	} else {
@@ -240,8 +240,16 @@ func (a *Assigner) moveOut(now time.Time, b *bucket) {
 }
 
 // enter makes a subscription a member of its bucket's pool.
+//
+// After a restart all clients come back within a few seconds. One that was idle would get the whole limit if it came first, and the busy ones
+// had nothing until its next report. So it enters with that report; until then it uses what it holds.
 func (a *Assigner) enter(now time.Time, s *subscription) {
 	p := s.bucket.pool
+	if s.back && s.demand == 0 && p.rated && !s.deferred && now.Sub(p.made) < renewEvery {
+		s.deferred = true
+		return
+	}
+	s.deferred = false
 	s.member = p.planner.Join(now)
 	s.member.Owner, s.member.Since = s, s.since
 	if s.rate > 0 && p.rated && !p.planner.Return(now, s.member, s.rate) && a.o.Store != nil {
@@ -249,9 +257,15 @@ func (a *Assigner) enter(now time.Time, s *subscription) {
 	}
 	if s.allowed > 0 || s.denied > 0 {
 		allowed := s.plausible(now, s.allowed)
-		p.planner.Report(now, s.member, allowed, s.denied)
+		if !s.back { // else they came before it joined: they are its first demand, and not part of what is measured from now on
+			p.planner.Report(now, s.member, allowed, s.denied)
+		}
 		s.bucket.addCharge(allowed)
 		s.allowed, s.denied = 0, 0
+	}
+	if s.back && p.rated {
+		s.member.Measured(s.demand)
+		s.back, s.rate = false, 0
 	}
 	a.planNewcomer(now, p)
 }

@@ -26,6 +26,7 @@ type pool struct {
 	closes  bool    // its counters say when nothing is left
 	bound   float64 // what clients may pass in any time of one window, as a multiple of what the algorithm lets pass
 
+	made                     time.Time
 	planned, looked, charged time.Time
 	changed                  bool // a report has come since it was planned
 	used                     bool // something was charged since its counters were looked at

@@ -139,6 +139,9 @@ func (s *Stream) use(now time.Time, sub *subscription, u *Usage) {
 	if sub.member == nil {
 		sub.allowed += min(u.Allowed, 1<<32)
 		sub.denied += min(u.Denied, 1<<32)
+		if sub.deferred && sub.bucket.pool != nil {
+			s.a.enter(now, sub)
+		}
 		return
 	}
 	allowed := sub.plausible(now, u.Allowed)
@@ -152,8 +155,8 @@ func (s *Stream) use(now time.Time, sub *subscription, u *Usage) {
 	}
 }
 
-// subscribe adds a subscription of a client that was seen to use a rate, or returns nil if there is no room for it.
-func (s *Stream) subscribe(now time.Time, u *Usage, rate float64) *subscription {
+// subscribe adds a subscription, or returns nil if there is no room for it.
+func (s *Stream) subscribe(now time.Time, u *Usage) *subscription {
 	a := s.a
 	if len(s.subscriptions) >= a.o.MaxPerStream {
 		a.metrics.refused.WithLabelValues("stream").Inc()
@@ -181,14 +184,11 @@ func (s *Stream) subscribe(now time.Time, u *Usage, rate float64) *subscription 
 		a.resolve(b)
 		a.rouse()
 	}
-	sub := &subscription{stream: s, bucket: b, place: len(b.subscriptions), since: now, rate: rate}
+	sub := &subscription{stream: s, bucket: b, place: len(b.subscriptions), since: now}
 	b.subscriptions = append(b.subscriptions, sub)
 	s.subscriptions[b.key[len(s.domain):]] = sub
 	s.bytes += b.bytes()
 	a.subscriptions++
-	if b.pool != nil {
-		a.enter(now, sub)
-	}
 	return sub
 }
 

@@ -106,12 +106,18 @@ func (s *Stream) reportNew(now time.Time, domain string, some []Usage, sweep boo
 		if s.report(now, u) { // the report has the bucket twice
 			continue
 		}
-		rate := 0.0
-		if u.Elapsed >= time.Second || s.full && now.Sub(s.opened) < time.Second {
-			rate = float64(u.Allowed) / max(u.Elapsed, renewEvery).Seconds()
+		sub := s.subscribe(now, u)
+		if sub == nil {
+			continue
 		}
-		if sub := s.subscribe(now, u, rate); sub != nil {
-			s.use(now, sub, u)
+		if sub.back = u.Elapsed >= time.Second || s.full && now.Sub(s.opened) < time.Second; sub.back {
+			took := max(u.Elapsed, renewEvery).Seconds()
+			sub.rate = float64(u.Allowed) / took
+			sub.demand = sub.rate + float64(u.Denied)/took
+		}
+		s.use(now, sub, u)
+		if sub.bucket.pool != nil {
+			a.enter(now, sub)
 		}
 	}
 }
