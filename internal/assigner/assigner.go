@@ -3,6 +3,7 @@ package assigner
 import (
 	"context"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -77,6 +78,7 @@ type Assigner struct {
 	subscriptions int
 	bytes         int    // of the ids of buckets, and of answers that are kept for streams
 	serial        uint64 // of the last bucket
+	shrink        shrink
 
 	tree      *descriptor.Tree // in force when the buckets were last looked at
 	overrides *override.Set
@@ -185,6 +187,9 @@ func (a *Assigner) round(ctx context.Context) time.Duration {
 	now = time.Now()
 	for _, p := range pools {
 		a.plan(now, p)
+	}
+	if a.shrink.due(now, a.kept()) {
+		go debug.FreeOSMemory()
 	}
 	switch next, some := a.due.first(); {
 	case len(a.unresolved) > 0:

@@ -1,0 +1,32 @@
+package assigner
+
+import "time"
+
+// shrink knows when so much memory has become free that it is worth giving it back to the system. Go alone does that minutes later, because
+// a service that is idle allocates too little to start a collection.
+type shrink struct {
+	peak int // the most bytes since memory was given back
+	last time.Time
+}
+
+const (
+	muchFree    = 32 << 20
+	shrinkEvery = 30 * time.Second
+
+	bytesOfBucket, bytesOfPool, bytesOfSubscription = 600, 600, 600 // about
+)
+
+// kept is about how many bytes clients make the assigner keep.
+func (a *Assigner) kept() int {
+	return a.bytes + len(a.buckets)*bytesOfBucket + len(a.pools)*bytesOfPool + a.subscriptions*bytesOfSubscription
+}
+
+// due reports whether memory must be given back, now that so many bytes are kept.
+func (s *shrink) due(now time.Time, kept int) bool {
+	s.peak = max(s.peak, kept)
+	if s.peak-kept < muchFree || kept > s.peak/2 || now.Sub(s.last) < shrinkEvery {
+		return false
+	}
+	s.peak, s.last = kept, now
+	return true
+}
