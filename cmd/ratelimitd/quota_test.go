@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -105,5 +107,49 @@ func TestShareThatCannotBeRenewed(t *testing.T) {
 	}
 	if got := subscribe(t, startProcess(t, env, "--rules", rules).GRPC, "shop", 1, trial, free); !strings.HasSuffix(got["free"], " per 10s") || got["trial"] != "" {
 		t.Errorf("%v", got)
+	}
+}
+
+// One stream names very many buckets with long ids, over a socket: nothing of them is kept. A rule that appears reaches a client of such a bucket
+// with its next report.
+func TestBucketsWithoutARule(t *testing.T) {
+	rules := rulesOf(t, quotaRules)
+	p := startProcess(t, nil, "--rules", rules)
+	stream, err := quotav3.NewRateLimitQuotaServiceClient(dial(t, p.GRPC)).StreamRateLimitQuotas(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	exchange := func(key, value string) string {
+		t.Helper()
+		if err := stream.Send(&quotav3.RateLimitQuotaUsageReports{Domain: "shop", BucketQuotaUsages: []*quotav3.RateLimitQuotaUsageReports_BucketQuotaUsage{
+			{BucketId: &quotav3.BucketId{Bucket: map[string]string{key: value}}, NumRequestsAllowed: 1},
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		m, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := m.GetBucketAction()[0].GetQuotaAssignmentAction()
+		return fmt.Sprint(a.GetRateLimitStrategy().GetBlanketRule(), " ", a.GetAssignmentTimeToLive().GetSeconds())
+	}
+	padding := strings.Repeat("x", 60_000)
+	for i := range 500 {
+		if got := exchange("nobody", fmt.Sprint(i, padding)); got != "DENY_ALL 15" {
+			t.Fatal(got)
+		}
+	}
+	if lines := shown(t, "http://"+p.HTTP+"/metrics", "ratelimitd_quota_b"); !strings.Contains(fmt.Sprint(lines), "ratelimitd_quota_buckets 0") {
+		t.Error(lines)
+	}
+	more := quotaRules + "  - {key: nobody, rate_limit: {unlimited: true}}\n"
+	if err := os.WriteFile(filepath.Join(rules, "rules0.yaml"), []byte(more), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(patience); exchange("nobody", "a") != "ALLOW_ALL 300"; {
+		if time.Now().After(deadline) {
+			t.Fatal("the rule does not reach the client")
+		}
+		<-time.After(50 * time.Millisecond)
 	}
 }
