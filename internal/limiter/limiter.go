@@ -191,9 +191,8 @@ func (l *Limiter) accept(req *Request, d *Decision) (*snapshot, error) {
 // begin finds the rules of a request and prepares its takes.
 func (l *Limiter) begin(ctx context.Context, now time.Time, c *calculation, snap *snapshot, req *Request) error {
 	c.snapshot, c.settings, c.shares, c.req, c.domain = snap, &snap.settings, snap.shares, req, snap.tree.Domain(req.Domain)
-	if err := c.resolve(ctx, now); err != nil {
-		return err
-	}
+	err := c.resolve(ctx, now)
+	// A request that fails has these counts too. Left in c, they would be counted with whichever request uses c next.
 	if c.denied > 0 {
 		l.metrics.refunds[refundDenied].Add(uint64(c.denied)) //nolint:gosec // a count
 		c.denied = 0
@@ -204,6 +203,9 @@ func (l *Limiter) begin(ctx context.Context, now time.Time, c *calculation, snap
 	}
 	if c.unscaled != ([descriptor.ScaleResults]int{}) {
 		l.countUnscaled(c)
+	}
+	if err != nil {
+		return err
 	}
 	c.prepare(l.keys)
 	return nil

@@ -1,6 +1,7 @@
 package limiter_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -44,4 +45,22 @@ func TestDroppedRefundsAreCounted(t *testing.T) {
 		t.Errorf("a refund in a domain that denies refunds: %+v", s)
 	}
 	dropped(1, 1)
+}
+
+// A request that fails has its own counts. They are not left to the next request.
+func TestCountsOfARequestThatFails(t *testing.T) {
+	m := newMeasured(t, 100, perMinute("k", "", 5))
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Refunds: descriptor.RefundsDeny, Children: []descriptor.NodeSpec{perMinute("k", "", 5)}}}, descriptor.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Swap(tree, limiter.Settings{})
+	req := &limiter.Request{
+		Domain: "d", Hold: &limiter.Hold{Op: limiter.Reserve},
+		Descriptors: []limiter.Descriptor{{Entries: entries("k=a"), HasHits: true, Hits: 1, Refund: true}},
+	}
+	if _, failed := errors.AsType[*limiter.NotReservableError](m.Decide(t.Context(), noon, req, &limiter.Decision{})); !failed {
+		t.Fatal("a reservation under a rule without reservations was decided")
+	}
+	m.want(1, "ratelimitd_dropped_refunds_total", "reason=denied")
 }
