@@ -1,0 +1,46 @@
+package backend
+
+// Batch gathers requests that arrived together, so that a store sends them together. A request that is started with a batch,
+// and that its store cannot settle at once, waits until Send. A nil Batch gathers nothing: each request goes at once.
+//
+// One goroutine at a time may use a batch. After Send it is empty, and can be used again.
+type Batch struct {
+	outboxes []addressed
+}
+
+// Outbox has the requests of a batch that one part of a store will send.
+type Outbox interface {
+	// Send sends the requests, and empties the outbox. It does not wait for answers.
+	Send()
+}
+
+type addressed struct {
+	to     any
+	outbox Outbox
+}
+
+// maxOutboxes is how many outboxes a batch keeps for the next requests. It is more than a usual cluster has nodes.
+const maxOutboxes = 64
+
+// To returns the outbox for a part of a store, or nil if there is none.
+func (b *Batch) To(part any) Outbox {
+	for i := range b.outboxes {
+		if b.outboxes[i].to == part {
+			return b.outboxes[i].outbox
+		}
+	}
+	return nil
+}
+
+// Add adds an outbox for a part of a store.
+func (b *Batch) Add(part any, o Outbox) { b.outboxes = append(b.outboxes, addressed{part, o}) }
+
+// Send sends what has been gathered.
+func (b *Batch) Send() {
+	for i := range b.outboxes {
+		b.outboxes[i].outbox.Send()
+	}
+	if len(b.outboxes) > maxOutboxes {
+		b.outboxes = nil
+	}
+}

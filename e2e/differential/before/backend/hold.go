@@ -1,0 +1,316 @@
+package backend
+
+import (
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// HoldID identifies a reservation among those of a counter.
+type HoldID [16]byte
+
+// HoldOp is what a take does with a reservation.
+type HoldOp uint8
+
+// The operations. Only HoldReserve can be refused.
+const (
+	HoldReserve HoldOp = iota + 1 // takes the hits, and records them as reserved
+	HoldCommit                    // charges Take.Hits instead of what is charged for the reservation so far
+	HoldExtend                    // postpones the end of the reservation, and never makes it earlier; Take.Hits is 0
+)
+
+// HoldResult is the result of one operation on a reservation.
+type HoldResult uint8
+
+// The results. With HoldTooMany and HoldTooLarge the take is refused.
+const (
+	HoldDone     HoldResult = iota // done; or refused by the limit, as the outcome says
+	HoldUnknown                    // nothing is recorded: it was committed before, or it is too late
+	HoldTooMany                    // the counter has as many reservations as it may have
+	HoldTooLarge                   // one reservation may not be as large as this
+)
+
+// Hold is the part of a take that concerns a reservation.
+//
+// Reserved hits are added to the counter at once, like those of any take. So other takes respect them, and cost what they cost
+// without reservations. The store keeps a Reservation beside the counter until the reservation ends. A commit corrects the
+// counter by what was charged too much or too little, in the window in which the hits were reserved, and removes the record.
+// A repeated commit finds no record and changes nothing.
+type Hold struct {
+	ID HoldID
+	Op HoldOp
+
+	TTL   int64 // reserve, extend: how long it lasts from now, in microseconds; 0: the rule's default; at most the rule's maximum
+	Least int64 // reserve: the smallest number of hits that are reserved if Take.Hits do not fit; 0: all or none
+
+	Final bool // commit: the reservation ends. Otherwise Take.Hits is what was used so far
+
+	// ChargeUnknown makes a final commit without a record charge its hits now, whether or not they fit. It is for IDs that callers
+	// choose: their hits may have passed while the store could not be reached.
+	ChargeUnknown bool
+
+	// Filled in by the store.
+	Result  HoldResult
+	Granted int64 // reserve: the hits that are reserved; 0 if refused
+	Expires int64 // reserve, extend: when the reservation expires, in microseconds since the Unix epoch
+	Late    bool  // commit: the reservation had expired
+
+	// Record is for Settle. The store fills in what it has recorded, and keeps or removes afterwards what Settle leaves.
+	Record HoldRecord
+}
+
+// HoldRecord is how a store passes records to Settle and back.
+type HoldRecord struct {
+	Reservation
+	Found bool // before: there is a record; after: there has to be one
+
+	Outstanding int   // reserve: how many records the counter has, without expired ones
+	FirstExpiry int64 // reserve: when the first of them expires
+	SameID      int   // reserve: how many of them have this ID
+}
+
+// Reservation is what a store records of one. Times are in microseconds since the Unix epoch.
+type Reservation struct {
+	Charged  int64 // hits that the counter contains because of it
+	Reported int64 // hits of which a commit that was not final said that they were used
+	Mark     int64 // when the hits were reserved, or their places were taken again: it determines their window
+	Expires  int64
+	Keep     int64 // until when the record is kept, so that a late commit finds it
+}
+
+// Bounds of reservations.
+const (
+	HoldsOfOneID = 16              // callers that choose their IDs may have this many with the same one
+	leastKeep    = 1 * time.Minute // how long a record is kept at least after the reservation has expired
+)
+
+// Clamp brings a record back that lies too far in the future, because a clock was set back since: it ends no later than one that is
+// made or extended at now, as if the rule's maximum had been asked for. past: its expiry was dealt with. It reports whether the
+// record has changed.
+func (h *Reservation) Clamp(l *descriptor.Limit, now int64, past bool) bool {
+	b := l.Reservations
+	if b == nil {
+		implied := HoldBounds(l)
+		b = &implied
+	}
+	keep := max(b.MaxTTL, leastKeep).Microseconds()
+	expires, ahead := now+b.MaxTTL.Microseconds(), h.Expires
+	if past {
+		expires, ahead = now, h.Keep-keep
+	}
+	if ahead <= expires+slack {
+		return false
+	}
+	h.Expires = min(h.Expires, expires)
+	h.Keep = min(h.Keep, h.Expires+keep)
+	h.Mark = min(h.Mark, now)
+	return true
+}
+
+// Due returns the time at which Expire has something to do.
+func (h *Reservation) Due(l *descriptor.Limit) int64 {
+	if l.Reservations != nil && l.Reservations.Release && h.Charged > h.Reported {
+		return h.Expires
+	}
+	return h.Keep
+}
+
+// Expire does what is due at now for a reservation, and reports whether its record is kept.
+func (h *Reservation) Expire(l *descriptor.Limit, s *State, now int64) (kept bool) {
+	if now >= h.Expires && h.Due(l) == h.Expires {
+		Adjust(l, s, now, h.Mark, h.Reported-h.Charged)
+		h.Charged = h.Reported
+	}
+	return now < h.Keep
+}
+
+// Adjust adds delta hits to the window in which hits were added at the time mark, whether or not the limit allows them.
+func Adjust(l *descriptor.Limit, s *State, now, mark, delta int64) {
+	if delta != 0 {
+		usage(l, s, now) // a state that lies too far in the future is moved first
+		adjust(l, s, now, mark, delta)
+	}
+}
+
+// adjust is Adjust for a state that does not lie too far in the future.
+func adjust(l *descriptor.Limit, s *State, now, mark, delta int64) {
+	if delta != 0 {
+		algorithms[l.Algorithm].adjust(l, s, now, min(mark, now), delta)
+	}
+}
+
+// HoldBounds returns the bounds of the reservations under a limit.
+func HoldBounds(l *descriptor.Limit) descriptor.Reservations {
+	if l.Reservations != nil {
+		return *l.Reservations
+	}
+	b := descriptor.DefaultReservations()
+	if l.Algorithm == descriptor.Concurrency { // a place is free after that time; the limit bounds their number
+		b.TTL, b.MaxTTL = l.Window.Length(), l.Window.Length()
+		b.MaxOutstanding = descriptor.MaxInFlight
+	}
+	return b
+}
+
+// Lasts is how long a reservation lasts from when it is made or extended, in microseconds.
+func (h *Hold) Lasts(l *descriptor.Limit) int64 {
+	b := l.Reservations
+	if b == nil {
+		implied := HoldBounds(l)
+		b = &implied
+	}
+	ttl := h.TTL
+	if ttl <= 0 {
+		ttl = b.TTL.Microseconds()
+	}
+	return min(ttl, b.MaxTTL.Microseconds())
+}
+
+// lasts sets when a reservation that is made or extended at now expires. Nothing makes it expire earlier than before.
+func (h *Hold) lasts(l *descriptor.Limit, now int64) {
+	r, ttl := &h.Record, h.Lasts(l)
+	r.Expires = max(r.Expires, now+ttl)
+	r.Keep = max(r.Keep, r.Expires+max(ttl, leastKeep.Microseconds()))
+	h.Expires = r.Expires
+}
+
+// extend postpones the end of a reservation. Its places are as if they were taken now: else they would be free before it ends.
+func (h *Hold) extend(l *descriptor.Limit, s *State, now int64) {
+	h.lasts(l, now)
+	if r := &h.Record; l.Algorithm == descriptor.Concurrency && now > r.Mark {
+		Adjust(l, s, now, r.Mark, -r.Charged)
+		algorithms[l.Algorithm].apply(l, s, now, r.Charged, commitAlways)
+		r.Mark = now
+	}
+}
+
+// settle does what the hold of a take asks for, on the state of its counter at now.
+func (h *Hold) settle(t *Take, s *State, now int64, c commit) Outcome {
+	h.Result = HoldDone
+	switch h.Op {
+	case HoldReserve:
+		return h.reserve(t, s, now, c)
+	case HoldCommit:
+		return h.commit(t, s, now, c)
+	default:
+		before := usage(t.Limit, s, now)
+		if !h.Record.Found || now >= h.Record.Expires {
+			h.Result = HoldUnknown
+		} else if c.adds(true) {
+			h.extend(t.Limit, s, now)
+		}
+		o := usage(t.Limit, s, now)
+		o.Before = before.Used
+		o.pass()
+		return o
+	}
+}
+
+// reserve takes hits if they fit. A take of a group is first only judged: Granted is then what would fit.
+func (h *Hold) reserve(t *Take, s *State, now int64, c commit) Outcome {
+	l, b := t.Limit, t.Limit.Reservations
+	if b == nil {
+		implied := HoldBounds(l)
+		b = &implied
+	}
+	refuse := func(result HoldResult, after time.Duration) Outcome {
+		h.Result, h.Granted = result, 0
+		o := usage(l, s, now)
+		o.Allowed, o.RetryAfter = false, after
+		return o
+	}
+	hits := t.Hits
+	if most := b.Largest(l); hits > most {
+		if h.Least <= 0 || h.Least > most {
+			return refuse(HoldTooLarge, Never)
+		}
+		hits = most
+	}
+	if h.Record.Outstanding >= b.MaxOutstanding || h.Record.SameID >= HoldsOfOneID {
+		return refuse(HoldTooMany, micros(max(1, h.Record.FirstExpiry-now)))
+	}
+	if h.Granted > 0 && h.Granted < hits { // what the whole group is granted
+		hits = h.Granted
+	}
+	ahead := int64(0)
+	if c == commitNever {
+		ahead = s.ahead
+	} else {
+		c = commitAllowed
+	}
+	judged := algorithms[l.Algorithm].apply(l, s, now, hits+ahead, c)
+	if room := int64(l.Capacity()) - judged.Before - ahead; !judged.Allowed && h.Least > 0 && room >= h.Least {
+		hits = min(hits, room)
+		judged = algorithms[l.Algorithm].apply(l, s, now, hits+ahead, c)
+	}
+	if !judged.Allowed {
+		h.Granted = 0
+		return judged
+	}
+	h.Granted = hits
+	if c != commitNever {
+		h.Record.Found, h.Record.Reservation = true, Reservation{Charged: hits, Mark: now}
+		h.lasts(l, now)
+	}
+	return judged
+}
+
+// shareGrant makes all reservations of a group as large as the smallest one that is granted.
+func shareGrant(takes []Take) {
+	least := int64(0)
+	for i := range takes {
+		if h := takes[i].Hold; h != nil && h.Op == HoldReserve && h.Least > 0 && h.Granted > 0 && (least == 0 || h.Granted < least) {
+			least = h.Granted
+		}
+	}
+	for i := range takes {
+		if h := takes[i].Hold; least > 0 && h != nil && h.Op == HoldReserve && h.Least > 0 && h.Granted > 0 {
+			h.Granted = least
+		}
+	}
+}
+
+// dropGrants leaves nothing granted to the reservations of a group that was refused.
+func dropGrants(takes []Take) {
+	for i := range takes {
+		if h := takes[i].Hold; h != nil && h.Op == HoldReserve {
+			h.Granted = 0
+		}
+	}
+}
+
+// commit charges the hits of a take for its reservation.
+func (h *Hold) commit(t *Take, s *State, now int64, c commit) Outcome {
+	l, r := t.Limit, &h.Record
+	before := usage(l, s, now)
+	h.Late = r.Found && now >= r.Expires
+	switch {
+	case !r.Found:
+		h.Result = HoldUnknown
+		if h.Final && h.ChargeUnknown && c.adds(true) {
+			adjust(l, s, now, now, t.Hits)
+		}
+	case c == commitNever:
+	case h.Final:
+		adjust(l, s, now, r.Mark, t.Hits-r.Charged)
+		r.Found = false
+	default:
+		r.Reported = max(r.Reported, t.Hits)
+		if more := r.Reported - r.Charged; more > 0 {
+			adjust(l, s, now, r.Mark, more)
+			r.Charged = r.Reported
+		}
+	}
+	after := usage(l, s, now)
+	after.Before = before.Used
+	after.pass()
+	return after
+}
+
+// pass makes the outcome of a step that is never refused from that of a read, which is, while more is used than allowed.
+func (o *Outcome) pass() { o.Allowed, o.RetryAfter = true, 0 }
+
+// usage is the outcome of a take that only reads.
+func usage(l *descriptor.Limit, s *State, now int64) Outcome {
+	return algorithms[l.Algorithm].apply(l, s, now, 0, commitNever)
+}

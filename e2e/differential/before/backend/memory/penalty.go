@@ -1,0 +1,25 @@
+package memory
+
+import "github.com/ratelimitd/ratelimitd/e2e/differential/before/backend"
+
+// addPenalty adds the counter of a penalty that has begun. It returns false if there is no room. The shard of the key is locked.
+func (s *Store) addPenalty(at backend.Times, hash uint64, t *backend.Take, state *backend.State) bool {
+	s.shares.mu.RLock()
+	defer s.shares.mu.RUnlock()
+	share, _ := s.shareOf(t.Rule)
+	return s.keepPenalty(at, hash, t, state, share)
+}
+
+// keepPenalty adds the counter of a penalty that has begun, to a share. If there is no room for it, keepPenalty returns false, and the
+// penalty has not begun: the limit itself still refuses. The shard of the key is locked, and mu for reading.
+func (s *Store) keepPenalty(at backend.Times, hash uint64, t *backend.Take, state *backend.State, share *share) bool {
+	table := &s.shards[hash%shardCount].table
+	if table.find(hash, t.Key) != nil { // an earlier take of the group has added it
+		return true
+	}
+	if !s.reserve(share) {
+		return false
+	}
+	table.add(hash, t.Key, share.number, &counter{state: *state, expires: expires(t.Limit, state, at)})
+	return true
+}

@@ -1,0 +1,47 @@
+package backend
+
+import (
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// Permits describes what permits of a limit are worth. A permit is a hit that is added to a counter in advance and used
+// later. Leases depend on it.
+type Permits struct {
+	Kind PermitKind
+
+	Within  time.Duration // windows: maximum length of the window, or part of a window, that a permit is charged to; 0: the limit's window
+	Renewed bool          // windows: the next one begins with nothing used
+	Slack   time.Duration // windows: the most by which Boundary may be too short
+}
+
+// PermitKind is what happens to a permit that is not used at once.
+type PermitKind uint8
+
+// The kinds of permits.
+const (
+	NoPermits       PermitKind = iota // none can be taken in advance
+	PermitsOfWindow                   // fully valid until its window, sub-window or interval ends, and worth nothing after that
+	PermitsOfBucket                   // loses its value over time, because the bucket refills meanwhile; it is counted under a smaller bucket
+	PermitsOfLog                      // counts for longer than a window, and is lost if it is not used in time
+)
+
+// PermitsOf describes the permits that a take can acquire in advance.
+func PermitsOf(t *Take) Permits {
+	if t.Limit.Reservable() || t.Hold != nil {
+		return Permits{} // what is held comes back at any time, which only the store knows
+	}
+	return algorithms[t.Limit.Algorithm].permits(t.Limit, t.CountDenied)
+}
+
+// Boundary is how long a permit that is taken at the time of an outcome stays in the window it is charged to, counted from
+// that time. It may be too short, but never too long. Only PermitsOfWindow have a boundary.
+func Boundary(l *descriptor.Limit, o *Outcome) time.Duration {
+	return algorithms[l.Algorithm].boundary(l, o)
+}
+
+// RefusalLasts reports whether a refusal of a take holds until its RetryAfter, even if more hits are refused before then.
+func RefusalLasts(t *Take) bool {
+	return !t.CountDenied || !algorithms[t.Limit.Algorithm].refusedMove()
+}

@@ -1,0 +1,149 @@
+package backend
+
+import "slices"
+
+// Settle decides the takes of one group: a whole request that is settled together, or one member of a request. states holds
+// the counter of each take; takes of the same counter share one State. Settle fills outcomes and leaves in the states what a
+// store has to keep.
+//
+// This is the only place that decides which takes add their hits. The Redis scripts decide the same way. The outcomes of a
+// script are found by running Settle again on the states that the script saw.
+//
+// Takes of the same counter are judged together in a group that reserves: each with what the earlier ones add. So the group holds
+// everywhere or nowhere, also if its reservations of one counter have different IDs. In other groups each take is judged alone.
+//
+// A take that is guarded by a penalty in force adds nothing, whatever its vote is. So a limit that is not enforced counts as if it
+// were. A penalty begins if the take is refused by its own limit, also if another limit refuses the group.
+func Settle(takes []Take, states []*State, outcomes []Outcome, now int64) {
+	if len(takes) == 1 {
+		outcomes[0] = takes[0].settle(states[0], now, takes[0].commit())
+		return
+	}
+	SettleAt(takes, states, outcomes, Times{now, now})
+}
+
+// SettleAt is Settle where limits are counted by two times.
+func SettleAt(takes []Take, states []*State, outcomes []Outcome, at Times) {
+	if len(takes) == 1 {
+		Settle(takes, states, outcomes, at.Of(takes[0].Limit))
+		return
+	}
+	for i := range takes {
+		if takes[i].corrects() { // first, because nothing can refuse it, and the others count what it has charged
+			outcomes[i] = takes[i].settle(states[i], at.Of(takes[i].Limit), commitAllowed)
+		}
+	}
+	together := slices.ContainsFunc(takes, func(t Take) bool { return t.reserves() })
+	judge := func(i int, c commit) {
+		t, s := &takes[i], states[i]
+		outcomes[i] = t.settle(s, at.Of(t.Limit), c)
+		if together && c == commitNever && t.commit().adds(outcomes[i].Allowed) {
+			s.ahead = min(s.ahead+t.adds(), MaxCount)
+		}
+	}
+	for i := range takes {
+		if !takes[i].corrects() {
+			judge(i, commitNever)
+		}
+	}
+	shareGrant(takes)
+	refused := Refused(takes, outcomes)
+	clearAhead(states, together)
+	penalised := false // the take before guards this one, and its penalty is in force
+	for i := range takes {
+		if takes[i].corrects() {
+			continue
+		}
+		if takes[i].Guards && i+1 < len(takes) {
+			penalised = !outcomes[i].Allowed
+			if begins := offends(&takes[i+1], &outcomes[i+1]); begins {
+				outcomes[i] = takes[i].begin(states[i], at.Of(takes[i].Limit))
+				continue
+			}
+			judge(i, commitAllowed)
+			continue
+		}
+		c := takes[i].commit()
+		if !takes[i].always() && (penalised || refused && (outcomes[i].Allowed || c != commitAlways)) {
+			c = commitNever
+		}
+		penalised = false
+		judge(i, c)
+	}
+	clearAhead(states, together)
+	if refused {
+		dropGrants(takes)
+	}
+}
+
+func clearAhead(states []*State, together bool) {
+	for i := range states {
+		if !together {
+			return
+		}
+		states[i].ahead = 0
+	}
+}
+
+// settle attempts a take on a state at now.
+func (t *Take) settle(s *State, now int64, c commit) Outcome {
+	if t.Hold != nil {
+		return t.Hold.settle(t, s, now, c)
+	}
+	if c == commitNever && s.ahead > 0 && t.Hits > 0 {
+		return algorithms[t.Limit.Algorithm].apply(t.Limit, s, now, min(t.Hits+s.ahead, MaxCount), c)
+	}
+	return apply(t, s, now, c)
+}
+
+// adds is how many hits a take that is allowed adds to what the later takes of its group are judged with.
+func (t *Take) adds() int64 {
+	if t.reserves() {
+		return t.Hold.Granted
+	}
+	return max(0, t.Hits)
+}
+
+// always reports whether a take changes its counter even if the group is refused: it gives hits back, or corrects the number
+// of hits that have passed already.
+func (t *Take) always() bool { return t.corrects() || t.Hold == nil && t.Hits < 0 }
+
+// reserves reports whether a take makes a reservation.
+func (t *Take) reserves() bool { return t.Hold != nil && t.Hold.Op == HoldReserve }
+
+// corrects reports whether a take commits or extends a reservation.
+func (t *Take) corrects() bool { return t.Hold != nil && t.Hold.Op != HoldReserve }
+
+// Peek judges one take by its counter's state and changes nothing.
+func Peek(t *Take, s *State, now int64) Outcome { return apply(t, s, now, commitPeek) }
+
+// Refused reports whether these outcomes refuse the group: a member that votes All is refused, or all members that vote Any
+// are refused. A member is refused if any of its takes is refused, except takes without a vote.
+func Refused(takes []Take, outcomes []Outcome) bool {
+	anyVoted, anyPassed := false, false
+	for i := 0; i < len(takes); {
+		member, votesAny, passed := takes[i].Member, false, true
+		for ; i < len(takes) && takes[i].Member == member; i++ {
+			switch t := &takes[i]; {
+			case t.Vote == VoteAny:
+				votesAny = true
+				passed = passed && outcomes[i].Allowed
+			case t.Vote == VoteAll && !outcomes[i].Allowed:
+				return true
+			}
+		}
+		anyVoted = anyVoted || votesAny
+		anyPassed = anyPassed || votesAny && passed
+	}
+	return anyVoted && !anyPassed
+}
+
+// Group returns the end of the group of takes that begins at start.
+func (r *Request) Group(start int) (end int) {
+	if r.Together {
+		return len(r.Takes)
+	}
+	for end = start + 1; end < len(r.Takes) && r.Takes[end].Member == r.Takes[start].Member; end++ {
+	}
+	return end
+}

@@ -1,0 +1,47 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// Store keeps counters. memory and redis are stores. overlimit and lease are stores too, each in front of another one. So a
+// limiter need not know where it counts. A Store may be used by any number of goroutines.
+//
+// If a method returns an error, the outcomes marked Failed have no answer; the others hold.
+type Store interface {
+	// Take settles the takes of one request and fills their outcomes.
+	Take(ctx context.Context, now time.Time, r *Request) error
+
+	// Peek judges each take of a request by itself and changes nothing. An outcome contains what is used, and whether that
+	// many hits would pass now. Votes, CountDenied, Together and PeekWhenKnown do not matter. Peek is for operators: it may
+	// cost more than Take.
+	Peek(ctx context.Context, now time.Time, r *Request) error
+
+	// Reset clears counters. After it returns without an error, neither the store nor this process remembers what was taken
+	// from them before the call: remembered refusals, and permits that were taken in batches, are void. A take that runs at
+	// the same time counts before the reset or after it. Other processes forget a moment later (redis.Invalidations). Until
+	// then their refusals last, and permits that they hold may pass uncounted, or be given back, once.
+	//
+	// A reset that fails may still have been carried out, for all counters or for some.
+	Reset(ctx context.Context, counters []Counter) error
+}
+
+// Counter identifies one counter: its key, and the limit that it is kept under. Where the counter lives may depend on the
+// limit.
+type Counter struct {
+	Key   []byte // valid until the call returns
+	Limit *descriptor.Limit
+	Rule  *descriptor.Rule // as in Take
+}
+
+// Errors that stores return. After any other error too, the takes whose Outcome is marked Failed have no answer.
+var (
+	// ErrFull is returned when a bounded store has no room for a new counter.
+	ErrFull = errors.New("no room for another counter")
+	// ErrUnavailable is returned when a store cannot be reached in time.
+	ErrUnavailable = errors.New("backend unavailable")
+)

@@ -1,0 +1,98 @@
+package backend
+
+import (
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// Take is one attempt to add hits under one limit.
+type Take struct {
+	Key   []byte            // identity of the counter; valid until the call returns, copy it to keep it
+	Limit *descriptor.Limit // valid until the call returns, like Key: an override's limit is in the memory of the decision
+
+	// Rule decides which share of a bounded store the counter belongs to. Nil has a share of its own, and so have the
+	// RequestLimits of each domain.
+	Rule *descriptor.Rule
+
+	// Hits is the number of hits to add, at most MaxHits. 0 peeks (nothing is written), and a negative number refunds.
+	Hits int64
+
+	// Hold makes the take reserve its hits, or change an earlier reservation. Nil: the hits are added and that is all.
+	Hold *Hold
+
+	Member      int  // index of the descriptor that this take is for; the takes of one descriptor are neighbours
+	Vote        Vote // what a refusal means for the request; takes of one member vote All or None, or Any or None
+	CountDenied bool // hits count even if they are refused
+
+	// Guards marks a take on the penalty of the next take's limit (Limit.Penalty). Such a take has no hits. While the penalty is in
+	// force, it is refused, and the next take adds nothing. A penalty begins when the limit refuses hits of the next take. Both takes
+	// belong to one member, and one place has both counters.
+	Guards bool
+}
+
+// Vote is what the refusal of a take means for the takes that are settled with it.
+type Vote uint8
+
+// The votes.
+const (
+	VoteAll  Vote = iota // the request passes only if all such members pass
+	VoteAny              // the request passes if any such member passes
+	VoteNone             // the refusal does not affect the others
+)
+
+// Request holds the takes of one request, and their outcomes, which the backend fills.
+type Request struct {
+	Takes    []Take
+	Outcomes []Outcome // as long as Takes
+
+	// Together settles all takes as one: if the request is refused, only takes that were refused themselves and have
+	// CountDenied add their hits. Without Together, every member is settled by itself, in order, and sees the changes of the
+	// members before it.
+	Together bool
+
+	// PeekWhenKnown, with Together, is for the over-limit cache. If the cache knows that a take is refused, and so the
+	// request, the other takes only read: their outcomes contain what their counters hold. They are not judged by the hits
+	// that they would have added.
+	PeekWhenKnown bool
+}
+
+// Outcome is the answer of a backend to one take: numbers only.
+type Outcome struct {
+	Allowed bool
+	Cached  bool // answered by the over-limit cache; the backend was not asked
+	Failed  bool // the backend could not answer: the other fields mean nothing
+
+	Before int64 // hits in use before the take
+	Used   int64 // hits in use after it; more than the capacity when refused hits were counted
+
+	RetryAfter time.Duration // refused: time until the same take would pass, or Never if it cannot pass; allowed: 0
+	ResetAfter time.Duration // time until nothing is in use any more, or a window ends
+	Delay      time.Duration // leaky bucket: how long an allowed request has to wait for its turn
+
+	// Penalty is for how long the penalty of the take's limit still refuses the caller; 0: none is in force. The limiter fills it in,
+	// from the outcome of the take that guards this one.
+	Penalty time.Duration
+}
+
+// Never is the RetryAfter of a take with more hits than the capacity of its limit.
+const Never time.Duration = -1
+
+// Bounds of hits and counts. Callers clamp hits; stores clamp counts. Both bounds are above any limit. Sums of two of them are
+// exact in Go. In Lua such a sum may be rounded, but never to another side of a limit.
+const (
+	MaxHits  = descriptor.MaxRequests + 1
+	MaxCount = descriptor.MaxRequests + 1
+)
+
+// Remaining is how many more hits fit in capacity after this outcome.
+func (o *Outcome) Remaining(capacity uint64) uint64 {
+	return uint64(max(0, int64(capacity)-o.Used)) //nolint:gosec // not negative
+}
+
+// Fail marks outcomes as having no answer.
+func Fail(outcomes []Outcome) {
+	for i := range outcomes {
+		outcomes[i] = Outcome{Failed: true}
+	}
+}

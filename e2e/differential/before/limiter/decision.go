@@ -1,0 +1,133 @@
+package limiter
+
+import (
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// Code is a verdict. Its numbers are those of Envoy's protocol.
+type Code uint8
+
+// The verdicts. A decision never has CodeUnknown: a request that cannot be decided gets an error.
+const (
+	CodeUnknown Code = iota
+	OK
+	OverLimit
+)
+
+func (c Code) String() string {
+	switch c {
+	case OK:
+		return "OK"
+	case OverLimit:
+		return "OVER_LIMIT"
+	default:
+		return "UNKNOWN"
+	}
+}
+
+// Decision is the answer to a request.
+type Decision struct {
+	Code     Code
+	Statuses []Status      // one per descriptor, in order
+	Headers  []Header      // to add to the client's response
+	Upstream []Header      // to add to the request, before it goes on to the upstream
+	Holds    []HoldOutcome // one per descriptor, if the request is a step of a reservation
+
+	// Notices are about limits that are exceeded and not enforced, or almost exceeded. They are in the order of the descriptors
+	// and of their limits.
+	Notices []Notice
+
+	// Delay is how long the request must wait for its turn: the longest Delay of the statuses that are enforced.
+	Delay time.Duration
+
+	// Metadata is the dynamic metadata, nil unless the settings ask for it. Values are string, bool, int, int64, uint64,
+	// float64, nil, []any and map[string]any. It must not be modified: its parts may belong to the rules.
+	Metadata map[string]any
+}
+
+// Reserved reports whether a reservation was made: the request passes, and its store has counted it. If on_error decides, nothing is
+// reserved.
+func (d *Decision) Reserved() bool {
+	for i := range d.Statuses {
+		if d.Statuses[i].Degraded != descriptor.OnErrorDefault {
+			return false
+		}
+	}
+	return d.Code == OK
+}
+
+// ReservedUntil is when the reservation expires, under the descriptor where that is first; the zero time if nothing is reserved.
+func (d *Decision) ReservedUntil() (first time.Time) {
+	for i := range d.Holds {
+		if e := d.Holds[i].Expires; !e.IsZero() && (first.IsZero() || e.Before(first)) {
+			first = e
+		}
+	}
+	return first
+}
+
+// ReservationKnown reports whether the store knew the reservation that a commit or an extension is about: under any of its
+// descriptors, or because nothing limits them.
+func (d *Decision) ReservationKnown() bool {
+	limited := false
+	for i := range d.Holds {
+		if d.Holds[i].Some && d.Holds[i].Result == HoldDone {
+			return true
+		}
+		limited = limited || d.Holds[i].Some
+	}
+	return !limited
+}
+
+// Status is the verdict on one descriptor.
+type Status struct {
+	Code Code
+
+	// Rule is the rule that decided. It is nil if no rule matches, the request brings a limit along, or another rule replaced it.
+	Rule *descriptor.Rule
+
+	// LimitIndex is the index in Rule.Limits of the limit that the status describes, if there is one.
+	LimitIndex int
+
+	// Limited is set if a limit applied. Limit and Reset are then set too.
+	Limited bool
+	Limit   CurrentLimit
+
+	Penalised bool // a penalty of the limit is in force, or has just begun
+
+	Overridden bool // the numbers are those of an operator's override, not the rule's
+
+	Remaining uint64        // remaining hits; math.MaxUint32 if the rule is unlimited
+	Reset     time.Duration // until the window ends or the limit is full again, in whole seconds, rounded up
+
+	RetryAfter time.Duration // over the limit: exact time until the same request would pass; negative if never
+	Delay      time.Duration // leaky bucket: how long the request must wait for its turn
+
+	// Degraded is the choice of on_error (allow, deny or local) if the backend could not answer. Otherwise it is
+	// descriptor.OnErrorDefault.
+	Degraded descriptor.OnError
+}
+
+// UntilReset is the duration_until_reset of the answer. Of a refused request it is the time until the same request would pass, in
+// whole seconds, rounded up: Envoy makes Retry-After of it. If there is no such time, and of requests that pass, it is Reset.
+func (s *Status) UntilReset() time.Duration {
+	if s.Code == OverLimit && s.RetryAfter > 0 {
+		return ceilSeconds(s.RetryAfter)
+	}
+	return s.Reset
+}
+
+// CurrentLimit is the limit that a status describes.
+type CurrentLimit struct {
+	Name     string
+	Requests uint64
+	Unit     descriptor.Unit // descriptor.UnitUnknown if the window is not one whole unit
+}
+
+// Header is one header.
+type Header struct {
+	Key   string
+	Value string
+}

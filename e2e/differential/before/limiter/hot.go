@@ -1,0 +1,67 @@
+package limiter
+
+import (
+	"slices"
+
+	"github.com/ratelimitd/ratelimitd/e2e/differential/before/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
+)
+
+// ofRequest stands for the name of a rule where the limit is one that a request brings along. Such a limit has no rule.
+const ofRequest = "request_limit"
+
+// hotRules are the handles in the hot key tracker that uses of counters are recorded under.
+type hotRules struct {
+	rules    []*hotkeys.Rule // by Rule.Index
+	requests map[*descriptor.Domain]*hotkeys.Rule
+}
+
+func hotRulesOf(t *hotkeys.Tracker, tree *descriptor.Tree, shadow bool) *hotRules {
+	names := make([]hotkeys.Name, 0, len(tree.Rules))
+	for _, r := range tree.Rules {
+		names = append(names, hotkeys.Name{Domain: r.Domain, Rule: r.Path, Shadow: shadow || r.Shadow})
+	}
+	domains := slices.Collect(tree.EachDomain())
+	for _, d := range domains {
+		names = append(names, hotkeys.Name{Domain: d.Name, Rule: ofRequest, Shadow: shadow})
+	}
+	handles := t.Rules(names)
+	hot := &hotRules{rules: handles[:len(tree.Rules)], requests: make(map[*descriptor.Domain]*hotkeys.Rule, len(domains))}
+	for i, d := range domains {
+		hot.requests[d] = handles[len(tree.Rules)+i]
+	}
+	return hot
+}
+
+// countUses records which counters a decision touched. A use is the number of hits requested from a counter, admitted or
+// not. A use is refused if its own counter refused it, even if that is not enforced (shadow) or another limit decided the
+// request. A peek or a refund is not a use. Takes that the backend could not answer are not recorded. Of a refused take
+// only as many hits count as make it too large for the limit: else one request would outweigh all others.
+func (c *calculation) countUses(hot *hotRules) {
+	for i := range c.request.Takes {
+		t, o := &c.request.Takes[i], &c.request.Outcomes[i]
+		if t.Hits <= 0 || o.Failed || !c.counted(t) {
+			continue
+		}
+		if rule := c.resolved[t.Member].rule; rule != nil {
+			hot.rules[rule.Index].Count(c.lane, t.Key, c.usedHits(t, o), !o.Allowed)
+		} else {
+			hot.requests[c.domain].Count(c.lane, t.Key, c.usedHits(t, o), !o.Allowed)
+		}
+	}
+}
+
+// usedHits returns how many hits of a take are a use. An override may be smaller than the rule's limits.
+func (c *calculation) usedHits(t *backend.Take, o *backend.Outcome) int64 {
+	most := t.Limit.Capacity()
+	if o.Allowed || t.Hits <= int64(most) { //nolint:gosec // at most MaxRequests
+		return t.Hits
+	}
+	if rule := c.resolved[t.Member].rule; rule != nil {
+		for i := range rule.Limits {
+			most = max(most, rule.Limits[i].Capacity())
+		}
+	}
+	return min(t.Hits, int64(most)+1) //nolint:gosec // at most MaxRequests
+}

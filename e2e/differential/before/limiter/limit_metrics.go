@@ -1,0 +1,100 @@
+package limiter
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// limitSeries counts hits under one limit of a rule whose limits vary.
+type limitSeries struct {
+	Domain, Rule, Limit string
+
+	Refused, Passed, Warned atomic.Uint64
+}
+
+// limitNames are the series of limits. They are found when a snapshot is made, and their number is bounded.
+type limitNames struct {
+	max      int
+	overflow *limitSeries // counts for limits for which there was no room
+
+	mu     sync.Mutex
+	byName map[limitName]*limitSeries
+}
+
+type limitName struct{ path, limit string }
+
+// ofRule returns the series of a rule's limits.
+func (n *limitNames) ofRule(r *descriptor.Rule) []*limitSeries {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := make([]*limitSeries, len(r.Limits))
+	for i := range r.Limits {
+		name := limitName{r.Path, r.Limits[i].Name}
+		s := n.byName[name]
+		switch {
+		case s != nil:
+		case len(n.byName) >= n.max:
+			s = n.overflow
+		default:
+			if n.byName == nil {
+				n.byName = make(map[limitName]*limitSeries)
+			}
+			s = &limitSeries{Domain: r.Domain, Rule: belowDomain(r), Limit: name.limit}
+			n.byName[name] = s
+		}
+		all[i] = s
+	}
+	return all
+}
+
+// belowDomain is a rule's path without its domain.
+func belowDomain(r *descriptor.Rule) string { return r.Path[min(len(r.Domain)+1, len(r.Path)):] }
+
+// Descriptions of the metrics by limit.
+var (
+	byLimit = []string{"domain", "rule", "limit"}
+
+	limitRefusedDesc = prometheus.NewDesc("ratelimitd_limit_refused_hits_total", "Hits that a limit refused. Only limits of rules with shadow, enforce_percent, soft or warn_at are counted by limit.", byLimit, nil)
+	limitPassedDesc  = prometheus.NewDesc("ratelimitd_limit_unenforced_hits_total", "Hits that passed, and would have been refused if the limit were enforced.", byLimit, nil)
+	limitWarnedDesc  = prometheus.NewDesc("ratelimitd_limit_warned_hits_total", "Hits admitted when at least the warn_at share of a limit was in use.", byLimit, nil)
+)
+
+func (n *limitNames) collect(counter func(d *prometheus.Desc, v uint64, labels ...string)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	each := func(s *limitSeries) {
+		counter(limitRefusedDesc, s.Refused.Load(), s.Domain, s.Rule, s.Limit)
+		counter(limitPassedDesc, s.Passed.Load(), s.Domain, s.Rule, s.Limit)
+		counter(limitWarnedDesc, s.Warned.Load(), s.Domain, s.Rule, s.Limit)
+	}
+	for _, s := range n.byName {
+		each(s)
+	}
+	if s := n.overflow; s.Refused.Load()+s.Passed.Load()+s.Warned.Load() > 0 {
+		each(s)
+	}
+}
+
+// countLimits counts the hits of descriptor i under each limit of its rule, which vary. code is the request's. Hits over a limit that
+// is not enforced count only if the request passes: so many more would be refused.
+func (c *calculation) countLimits(i int, code Code) {
+	r := &c.resolved[i]
+	all := c.snapshot.limits[r.rule.Index]
+	for j := r.first; j < r.end; j++ {
+		t := c.index[j]
+		o, at, capacity := &c.request.Outcomes[t], r.limitAt(j-r.first), c.capacity(i, j)
+		switch hits := uint64(refusedHits(r.hits, int64(capacity))); { //nolint:gosec // not negative; at most backend.MaxHits
+		case o.Failed:
+		case !o.Allowed && r.unenforced>>at&1 == 0 && !r.rule.Shadow:
+			add(&all[at].Refused, hits)
+		case !o.Allowed && code == OK:
+			add(&all[at].Passed, hits)
+		case warns(&r.rule.Limits[at], o, capacity):
+			add(&all[at].Warned, uint64(r.hits)) //nolint:gosec // as above
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package limiter
+
+import (
+	"regexp"
+	"strings"
+	"unicode"
+)
+
+// Statistics calls visit for every counter that the reference has too, under the reference's name: path, a dot, and stat.
+// If several calls have the same name, the value is their sum.
+func (l *Limiter) Statistics(visit func(path, stat string, n uint64)) {
+	m := l.metrics
+	for _, s := range m.named.all() {
+		if s == m.overflow && s.Total.Load() == 0 {
+			continue
+		}
+		path := s.statistic()
+		visit(path, "total_hits", s.Total.Load())
+		visit(path, "over_limit", s.Over.Load())
+		visit(path, "near_limit", s.Near.Load())
+		visit(path, "over_limit_with_local_cache", s.Cached.Load())
+		visit(path, "within_limit", s.Within.Load())
+		visit(path, "shadow_mode", s.Shadow.Load())
+	}
+	for _, s := range m.unknownDomains.all() {
+		if n := s.Total.Load(); n > 0 {
+			visit(s.statistic(), "domain_not_found", n)
+		}
+	}
+	visit("ratelimit.service", "global_shadow_mode", m.shadowed.Load())
+	visit("ratelimit.service.call.should_rate_limit", "redis_error", m.failures.Load())
+	visit("ratelimit.service.call.should_rate_limit", "service_error", m.invalid.Load())
+}
+
+// ipv4 matches what the reference treats as an address in a name.
+var ipv4 = regexp.MustCompile(`\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}`)
+
+// statistic returns the prefix of the names of a series' statistics. It is built when it is first needed, not when a
+// decision adds a new name. As in the reference, underscores replace characters with a meaning in the StatsD protocol, and
+// the dots of addresses. Here they also replace control characters: a line break in a value would begin another statistic.
+func (s *series) statistic() string {
+	if made := s.reference.Load(); made != nil {
+		return *made
+	}
+	name := s.Domain
+	if s.below {
+		name += "." + s.Rule
+	}
+	name = strings.Map(func(r rune) rune {
+		if r == ':' || r == '|' || unicode.IsControl(r) || r == unicode.ReplacementChar {
+			return '_'
+		}
+		return r
+	}, name)
+	name = "ratelimit.service.rate_limit." + ipv4.ReplaceAllStringFunc(name, func(ip string) string { return strings.ReplaceAll(ip, ".", "_") })
+	s.reference.Store(&name)
+	return name
+}

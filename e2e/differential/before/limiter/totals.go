@@ -1,0 +1,45 @@
+package limiter
+
+import "github.com/ratelimitd/ratelimitd/internal/descriptor"
+
+// Totals are numbers of decisions since the process began.
+type Totals struct {
+	Passed        uint64 `json:"passed"` // requests
+	Refused       uint64 `json:"refused"`
+	Shadowed      uint64 `json:"shadowed"`       // passed requests that only the global shadow mode let through
+	UnknownDomain uint64 `json:"unknown_domain"` // requests whose domain has no rules
+	Failed        uint64 `json:"failed"`         // requests that the backend could not answer
+	OnError       uint64 `json:"on_error"`       // passed or refused requests that were decided without the backend, as on_error says
+}
+
+// RuleTotals are numbers of hits under a rule since the process began.
+type RuleTotals struct {
+	Hits     uint64 `json:"hits"`
+	Refused  uint64 `json:"refused"`
+	Shadowed uint64 `json:"shadowed"` // hits over the limit that the rule's shadow mode let through
+}
+
+// Totals returns the numbers of all decisions.
+func (l *Limiter) Totals() Totals {
+	m := l.metrics
+	return Totals{
+		Passed: m.decisions[OK].Load(), Refused: m.decisions[OverLimit].Load(), Shadowed: m.shadowed.Load(),
+		UnknownDomain: m.unknown.Load(), Failed: m.failures.Load(), OnError: m.onError.Load(),
+	}
+}
+
+// RuleTotals returns the numbers of each rule in force, by Rule.Index, with the tree that they belong to; nil before the first
+// Swap. A rule is nil if its metrics have names that depend on the request.
+func (l *Limiter) RuleTotals() (*descriptor.Tree, func(index int) *RuleTotals) {
+	s := l.snapshot.Load()
+	if s == nil {
+		return nil, nil
+	}
+	return s.tree, func(index int) *RuleTotals {
+		series := s.series[index]
+		if series == nil || series == l.metrics.overflow {
+			return nil
+		}
+		return &RuleTotals{Hits: series.Total.Load() + series.Unlimited.Load(), Refused: series.Over.Load(), Shadowed: series.Shadow.Load()}
+	}
+}
