@@ -76,6 +76,7 @@ type listenOptions struct {
 	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Maximum number of gRPC connections, and of HTTP connections. Beyond it a new one replaces an idle one, or is closed at once."`
 	PeerShare             float64       `env:"RATELIMITD_PEER_SHARE" range:"0..1" default:"0.5" help:"Share of the connections that one peer (an address, or a /64 of IPv6) keeps when all are in use. Others may replace the connections of a peer with more."`
 	MaxStreams            uint32        `name:"grpc-max-streams" env:"RATELIMITD_GRPC_MAX_STREAMS" default:"1000" help:"Maximum number of concurrent calls on one gRPC connection; 0: no bound."`
+	Reflection            bool          `name:"grpc-reflection" env:"RATELIMITD_GRPC_REFLECTION" help:"Answer gRPC reflection on the port of callers, as grpcurl and Kuadrant's gateway need it."`
 	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Maximum number of calls in flight on all connections; more are refused at once. One connection alone gets nearly half of them."`
 	FirstCallTimeout      time.Duration `env:"RATELIMITD_FIRST_CALL_TIMEOUT" range:"1ms.." default:"1m" help:"A gRPC connection without a call is closed after this time."`
 	MessageTimeout        time.Duration `env:"RATELIMITD_MESSAGE_TIMEOUT" range:"1ms.." default:"10s" help:"How long the message of a call may take to arrive. Then its connection is closed, at the latest after twice this time."`
@@ -94,7 +95,8 @@ func (o *listenOptions) callers() server.Options {
 		Requests: server.Requests{
 			MaxBytes: o.MaxMessageBytes, MaxDescriptors: o.MaxDescriptors, MaxEntries: o.MaxEntries, MaxTextBytes: o.MaxTextBytes,
 		},
-		Calls: server.Calls{Max: o.MaxCalls},
+		Calls:      server.Calls{Max: o.MaxCalls},
+		Reflection: o.Reflection,
 		Connections: server.Connections{
 			Max:              o.MaxConnections,
 			MaxStreams:       o.streams(),

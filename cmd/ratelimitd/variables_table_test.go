@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -372,6 +373,16 @@ func variablesOfListening() []variable {
 			_, err := client.Check(ctx, &healthv1.HealthCheckRequest{})
 			return status.Code(err).String()
 		}), unset: "OK", set: "DeadlineExceeded"},
+		{name: "RATELIMITD_GRPC_REFLECTION", value: "true", look: running(func(t *testing.T, i *instance) string {
+			stream, err := reflectionv1.NewServerReflectionClient(dial(t, i.grpc())).ServerReflectionInfo(t.Context())
+			if err == nil {
+				err = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
+			}
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			return status.Code(err).String()
+		}), unset: "Unimplemented", set: "OK"},
 		{name: "RATELIMITD_GRPC_TRANSPORT", value: "grpc-go", look: running(func(t *testing.T, i *instance) string {
 			logged := fmt.Sprint(i.log.Wait(t, "listening")["grpc_transport"])
 			resp, err := (&http.Client{Transport: &http.Transport{}}).Get("http://" + i.grpc()) //nolint:noctx // the test's own server

@@ -50,7 +50,7 @@ func TestGrpcurl(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			servicetest.NotAtMidnight()
-			service := start(t, program, "ratelimitd", redis.Addr, c.env...)
+			service := start(t, program, "ratelimitd", redis.Addr, append(c.env, "RATELIMITD_GRPC_REFLECTION=true")...)
 			call := func(options, verb []string) (string, error) {
 				line := slices.Concat(c.args, options, []string{service.GRPC}, verb)
 				out, err := exec.CommandContext(t.Context(), filepath.Join(folder, "grpcurl"), line...).CombinedOutput()

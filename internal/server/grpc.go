@@ -81,8 +81,10 @@ func (s *Server) newGRPC(opts *Options) (*grpc.Server, []*method) {
 	methods = append(methods, registerReservations(g, d, opts.Reservations)...)
 	methods = append(methods, registerDecisions(g, d))
 	methods = append(methods, registerKuadrant(g, d, opts.Reservations)...)
-	others := countedServices{g, calls}
+	others := countedServices{g, calls, s.long}
 	healthv1.RegisterHealthServer(others, healthService{s.readiness.grpc, s.stopping})
-	reflection.Register(others)
+	if opts.Reflection {
+		reflection.Register(others)
+	}
 	return g, methods
 }

@@ -216,7 +216,7 @@ var services = []string{
 }
 
 func TestReflection(t *testing.T) {
-	r := start(t, Options{})
+	r := start(t, Options{Reflection: true})
 	asked := reflect(t, r.conn)
 	if got := asked.services(); !slices.Equal(got, services) {
 		t.Errorf("services %q", got)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -19,6 +20,8 @@ import (
 // errTooManyCalls refuses a call beyond the bound. Envoy treats it like any failure: failure_mode_deny decides. Unlike
 // UNAVAILABLE it is no 5xx to Envoy's outlier detection, which would move the traffic of a busy server to the others.
 var errTooManyCalls = status.Error(codes.ResourceExhausted, "too many calls in flight")
+
+var errTooManyLongStreams = status.Error(codes.ResourceExhausted, "too many health watches and reflection streams")
 
 // framedCredentials wraps connections, after decryption, so that they count the bytes of their frames.
 type framedCredentials struct {
@@ -60,10 +63,44 @@ func connOfRequest(r *http.Request) *intake.Conn {
 	return c
 }
 
-// countedServices registers services whose calls count as in flight from their first frame on.
+// countedServices registers services whose calls count as in flight from their first frame on. A stream counts only until it is admitted
+// to the long streams: a client may keep it open for days, and it must not take the place of calls.
 type countedServices struct {
 	reflectable
-	calls *intake.Calls
+	calls *intake.Calls // nil on the lean transport, which counts them itself
+	long  *longStreams
+}
+
+// longStreams bounds the streams of health watches and of reflection.
+type longStreams struct {
+	*intake.Streams
+	refused map[intake.Refusal]prometheus.Counter
+}
+
+// maxLongStreams is how many of them may be open. A client of grpc-go with health checks keeps one for each of its connections.
+const maxLongStreams = 4096
+
+func newLongStreams(registry prometheus.Registerer) (*longStreams, error) {
+	s := &longStreams{intake.NewStreams(maxLongStreams), make(map[intake.Refusal]prometheus.Counter)}
+	return s, registerStreams(registry, s.Streams, s.refused, "ratelimitd_long_streams", "Open health watches and reflection streams.",
+		"Health watches and reflection streams")
+}
+
+// longExchange is the request of a call that grpc-go answers on the lean transport.
+type longExchange struct {
+	conn   *intake.Conn // may be nil
+	detach func()
+}
+
+type longExchangeKey struct{}
+
+// withExchange lets the handler of a stream find the request that it came with.
+func withExchange(w http.ResponseWriter, r *http.Request) *http.Request {
+	x := longExchange{intake.FromContext(r.Context()), func() {}}
+	if d, ok := w.(interface{ Detach() }); ok {
+		x.detach = d.Detach
+	}
+	return r.WithContext(context.WithValue(r.Context(), longExchangeKey{}, x))
 }
 
 // reflectable is what reflection needs from a gRPC server.
@@ -96,29 +133,27 @@ func (r countedServices) RegisterService(desc *grpc.ServiceDesc, service any) {
 	for i := range d.Streams {
 		next := d.Streams[i].Handler
 		d.Streams[i].Handler = func(srv any, stream grpc.ServerStream) error {
-			call, ok := r.calls.Begin(connOf(stream.Context()))
+			conn := connOf(stream.Context())
+			x, lean := stream.Context().Value(longExchangeKey{}).(longExchange)
+			if lean {
+				conn = x.conn
+			}
+			call, ok := r.calls.Begin(conn)
 			if !ok {
 				return errTooManyCalls
 			}
 			defer func() { r.calls.End(call, 0) }()
-			return next(srv, &arriving{ServerStream: stream, calls: r.calls, call: &call})
+			if why := r.long.Begin(conn); why != "" {
+				r.long.refused[why].Inc()
+				return errTooManyLongStreams
+			}
+			defer r.long.End(conn)
+			r.calls.Detach(&call)
+			if lean {
+				x.detach()
+			}
+			return next(srv, stream)
 		}
 	}
 	r.reflectable.RegisterService(&d, service)
-}
-
-// arriving is a stream that reports when its first message has arrived.
-type arriving struct {
-	grpc.ServerStream
-	calls *intake.Calls
-	call  *intake.InFlight
-}
-
-// RecvMsg implements grpc.ServerStream.
-func (a *arriving) RecvMsg(m any) error {
-	err := a.ServerStream.RecvMsg(m)
-	if err == nil {
-		a.calls.Arrived(a.call, time.Now())
-	}
-	return err
 }

@@ -88,10 +88,10 @@ func (s *Server) serveOther(w http.ResponseWriter, r *http.Request) {
 			s.serveQuota(w, r)
 			return
 		}
-		s.grpc.ServeHTTP(w, r)
+		s.grpc.ServeHTTP(w, withExchange(w, r))
 		return
 	}
-	_, _ = io.Copy(io.Discard, r.Body)
+	// Its body is not read: a client could send it without end.
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if r.Method != http.MethodPost {
 		w.WriteHeader(http.StatusMethodNotAllowed)

@@ -36,6 +36,10 @@ type Options struct {
 	Quota           QuotaStreams
 	QuotaStreamsMax int
 
+	// Reflection answers the gRPC reflection service. A question of 50 bytes makes an answer of 50 KB, so it is off where callers are not
+	// trusted.
+	Reflection bool
+
 	// Reservations signs the ids of reservations; nil: with a random key, so that no other process accepts them.
 	Reservations *reservation.Signer
 

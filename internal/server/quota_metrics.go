@@ -1,6 +1,8 @@
 package server
 
 import (
+	"errors"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ratelimitd/ratelimitd/internal/intake"
@@ -23,24 +25,30 @@ func newQuotaMetrics(registry prometheus.Registerer, open *intake.Streams) (*quo
 		actions: counter("ratelimitd_quota_actions_total", "Assignments and abandoned buckets sent to clients of the rate limit quota service."),
 		refused: make(map[intake.Refusal]prometheus.Counter),
 	}
-	refused := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "ratelimitd_quota_streams_refused_total",
-		Help: "Quota streams refused because too many were open, by bound: all, peer or connection.",
-	}, []string{"reason"})
-	for _, why := range []intake.Refusal{intake.OverAll, intake.OverPeer, intake.OverConnection} {
-		m.refused[why] = refused.WithLabelValues(string(why))
+	err := registerStreams(registry, open, m.refused, "ratelimitd_quota_streams", "Open streams of the rate limit quota service.", "Quota streams")
+	if registry == nil || err != nil {
+		return m, err
 	}
-	if registry == nil {
-		return m, nil
-	}
-	streams := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "ratelimitd_quota_streams",
-		Help: "Open streams of the rate limit quota service.",
-	}, func() float64 { return float64(open.Open()) })
-	for _, c := range []prometheus.Collector{streams, m.reports, m.usages, m.skipped, m.actions, refused} {
+	for _, c := range []prometheus.Collector{m.reports, m.usages, m.skipped, m.actions} {
 		if err := registry.Register(c); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
+}
+
+// registerStreams fills in the counters of refused streams, and registers them with the gauge of open ones.
+func registerStreams(registry prometheus.Registerer, open *intake.Streams, refused map[intake.Refusal]prometheus.Counter, name, help, streams string) error {
+	counters := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: name + "_refused_total",
+		Help: streams + " refused because too many were open, by bound: all, peer or connection.",
+	}, []string{"reason"})
+	for _, why := range []intake.Refusal{intake.OverAll, intake.OverPeer, intake.OverConnection} {
+		refused[why] = counters.WithLabelValues(string(why))
+	}
+	if registry == nil {
+		return nil
+	}
+	gauge := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(open.Open()) })
+	return errors.Join(registry.Register(gauge), registry.Register(counters))
 }

@@ -212,7 +212,7 @@ func TestQuotaStream(t *testing.T) {
 
 // Tools find the service by reflection.
 func TestQuotaServiceIsDescribed(t *testing.T) {
-	r := start(t, Options{Quota: &shares{}})
+	r := start(t, Options{Reflection: true, Quota: &shares{}})
 	found := reflect(t, r.conn)
 	if all := found.services(); !slices.Contains(all, "envoy.service.rate_limit_quota.v3.RateLimitQuotaService") {
 		t.Error(all)

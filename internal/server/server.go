@@ -34,6 +34,7 @@ type Server struct {
 	readiness *readiness
 	metrics   *metrics
 	calls     *intake.Calls
+	long      *longStreams
 
 	drainDelay time.Duration
 	stopping   context.Context // done when calls are refused; a stream that never ends by itself ends with it
@@ -70,6 +71,10 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
+	long, err := newLongStreams(registry)
+	if err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
 	l, err := listen(&opts, bytes)
 	if err != nil {
 		return nil, err
@@ -83,6 +88,7 @@ func New(opts Options) (*Server, error) {
 		readiness:  newReadiness(),
 		metrics:    m,
 		calls:      calls,
+		long:       long,
 		drainDelay: opts.DrainDelay,
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())

@@ -1,0 +1,113 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/ratelimitd/ratelimitd/internal/endpoint"
+)
+
+// Clients watch health, and keep reflection streams open, for days. None of them takes the place of a call.
+func TestLongStreamsDoNotCountAsCalls(t *testing.T) {
+	const watches = 200
+	registry := prometheus.NewRegistry()
+	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Calls: Calls{Max: 64}, Reflection: true, Connections: Connections{MaxStreams: 300}})
+	conn := dial(t, r.GRPCAddr)
+	for range watches {
+		stream, err := healthv1.NewHealthClient(conn).Watch(t.Context(), &healthv1.HealthCheckRequest{})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 20 {
+		asked := reflect(t, conn)
+		asked.services()
+	}
+	checkMetrics(t, registry, map[string]float64{`ratelimitd_long_streams`: watches + 20, `ratelimitd_calls_in_flight`: 0})
+	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
+		t.Error(err)
+	}
+	_ = conn.Close()
+	soon(t, "the streams have ended", func() bool { return gathered(t, registry)[`ratelimitd_long_streams`] == 0 })
+}
+
+// One peer gets nearly half of the long streams over one connection. Calls are not affected.
+func TestLongStreamsAreBounded(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Connections: Connections{MaxStreams: maxLongStreams}})
+	watch := func(conn *grpc.ClientConn) error {
+		stream, err := healthv1.NewHealthClient(conn).Watch(t.Context(), &healthv1.HealthCheckRequest{})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return err
+	}
+	greedy, refused := dial(t, r.GRPCAddr), 0
+	for range maxLongStreams/2 + 50 {
+		if err := watch(greedy); status.Code(err) == codes.ResourceExhausted {
+			refused++
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := gathered(t, registry)
+	if counted := m[`ratelimitd_long_streams_refused_total{reason=connection}`] + m[`ratelimitd_long_streams_refused_total{reason=peer}`]; refused == 0 || counted != float64(refused) {
+		t.Errorf("%d streams were refused, and %v counted", refused, counted)
+	}
+	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
+		t.Error("a call of another connection:", err)
+	}
+}
+
+// Reflection answers a small question with a large answer. Who does not ask for it does not have it.
+func TestReflectionIsOff(t *testing.T) {
+	r := start(t, Options{})
+	stream, err := reflectionv1.NewServerReflectionClient(r.conn).ServerReflectionInfo(within(t))
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.Unimplemented {
+		t.Error(err)
+	}
+}
+
+// A request that is no gRPC call is answered, however long its body is, and holds no place of a call.
+func TestEndlessBody(t *testing.T) {
+	r := start(t, Options{Lean: true})
+	client := &http.Client{Transport: &http2.Transport{
+		AllowHTTP: true,
+		DialTLSContext: func(ctx context.Context, network, addr string, _ *tls.Config) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		},
+	}}
+	body, feed := io.Pipe()
+	defer feed.Close()
+	req, err := http.NewRequestWithContext(within(t), http.MethodPost, "http://"+r.GRPCAddr.String()+"/upload", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if text, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusUnsupportedMediaType || string(text) != notGRPC {
+		t.Errorf("%d %q, %v", resp.StatusCode, text, err)
+	}
+	soon(t, "no call is in flight", func() bool { return r.calls.InFlight() == 0 })
+}
