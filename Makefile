@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/.tools/bin:$(PATH)
 
 TOOL := go tool -modfile=tools/go.mod
 
-.PHONY: run quick test race test-clocks test-clocks-short e2e compose-test test-valkey soak fmt fmt-check vet lint prose tidy-check generate generate-check fuzz bench bench-libraries size licences release-test interop attack attack-short ci
+.PHONY: run quick test race test-clocks test-clocks-short e2e compose-test test-valkey soak fmt fmt-check vet lint lines prose tidy-check generate generate-check fuzz bench bench-libraries size licences release-test interop attack attack-short ci
 
 run: ## serve the example rules of config/domains, counting in memory
 	go run ./cmd/ratelimitd --rules config/domains
@@ -91,6 +91,9 @@ lint: ## the linters of .golangci.yml, buf's, and actionlint for the workflows
 	cd e2e && go tool -modfile=../tools/go.mod golangci-lint run -c ../.golangci.yml ./...
 	$(TOOL) buf lint
 	go tool -modfile=tools/checks/go.mod actionlint
+
+lines: ## how much there is to read: lines of code and words of documents, by folder
+	go run ./scripts/lines
 
 prose: ## the English of docs, help, messages and comments: CONTRIBUTING.md
 	go run ./scripts/prose

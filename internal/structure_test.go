@@ -85,6 +85,7 @@ var imports = map[string][]string{
 	"cmd/ratelimitd":               {"internal/..."},
 	"docs/figures":                 {"internal/descriptor", "internal/backend"},
 	"examples/...":                 {"client", "limits", "middleware/...", "ratelimit"},
+	"scripts/lines":                {},
 	"scripts/prose":                {},
 	"scripts/suite":                {},
 	"attack":                       {},
