@@ -94,7 +94,7 @@ func TestShownActions(t *testing.T) {
 	if len(all) < 10 {
 		t.Fatalf("only %d pairs of rules and actions on pages", len(all))
 	}
-	walk(t, "../config/domains", ".yaml", func(name, text string) {
+	walk(t, "../config", ".yaml", func(name, text string) {
 		if strings.HasSuffix(name, "_test.yaml") {
 			return
 		}

@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-const cookbook = "../../config/domains/cookbook"
+const cookbook = "../../config/cookbook"
 
 // stated is what the comment of each cookbook file says: where its limits are documented and when that was read, and what no rule can
 // express.
 var stated = regexp.MustCompile(`Source: (none\.|.*\bread on 20\d\d-\d\d-\d\d\b).*Not expressed: \w`)
 
-// The cookbook loads together with everything else below config/domains. Every file has a test, a line in the index, its source, and a
+// The cookbook loads together with everything else below config. Every file has a test, a line in the index, its source, and a
 // domain named after the file, so that no two domains clash.
 func TestCookbookIndex(t *testing.T) {
 	index, err := os.ReadFile("../../docs/do/cookbook.md")
@@ -47,11 +47,11 @@ func TestCookbookIndex(t *testing.T) {
 		if _, err := os.Stat(strings.TrimSuffix(file, ".yaml") + "_test.yaml"); err != nil {
 			t.Error(err)
 		}
-		if n := bytes.Count(index, []byte("](../../config/domains/cookbook/"+name+".yaml)")); n != 1 {
+		if n := bytes.Count(index, []byte("](../../config/cookbook/"+name+".yaml)")); n != 1 {
 			t.Errorf("docs/do/cookbook.md links %s %d times, want once", name, n)
 		}
 	}
-	if n := bytes.Count(index, []byte("](../../config/domains/cookbook/")); n != rules {
+	if n := bytes.Count(index, []byte("](../../config/cookbook/")); n != rules {
 		t.Errorf("docs/do/cookbook.md links %d files of %d", n, rules)
 	}
 }

@@ -136,15 +136,6 @@ func (o *listenOptions) streams() uint32 {
 	return o.MaxStreams
 }
 
-// bounds are the bounds on callers, for the log.
-func (o *listenOptions) bounds() []any {
-	return []any{
-		"connections", o.MaxConnections, "peer_share", o.PeerShare, "streams_per_connection", o.MaxStreams, "calls", o.MaxCalls,
-		"message_bytes", o.MaxMessageBytes, "unfinished_bytes", o.MaxUnfinishedBytes, "unfinished_bytes_per_connection", o.MaxConnectionBytes,
-		"first_call_timeout", o.FirstCallTimeout, "message_timeout", o.MessageTimeout, "write_timeout", o.WriteTimeout,
-	}
-}
-
 // leaving is how long the rest of a stop may take after the stop timeout.
 const leaving = time.Second
 

@@ -515,7 +515,6 @@ func (s *service) run(ctx context.Context) error {
 		listening = append(listening, "prometheus", s.operators.MetricsAddr.String())
 	}
 	s.log.Info("listening", listening...)
-	s.log.Info("bounds", s.options.Listen.bounds()...)
 	s.health.listening.Store(true)
 	s.reportHealth()
 

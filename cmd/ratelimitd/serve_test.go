@@ -35,6 +35,17 @@ func TestStartSaysWhatIsServed(t *testing.T) {
 	}
 }
 
+// The first command of README.md serves few rules, and its log fits on a screen.
+func TestFirstStartIsShort(t *testing.T) {
+	p := startProcess(t, nil, "--rules", "../../config/domains")
+	if line := p.Log.Wait(t, "rules in force"); line["files"] != 5.0 {
+		t.Errorf("logged %v, want 5 files", line)
+	}
+	if log := p.Log.String(); strings.Count(log, "\n") > 10 {
+		t.Errorf("more than ten lines:\n%s", log)
+	}
+}
+
 // The service refuses settings that cannot work: it exits at once with an error that says what to do.
 func TestRefusesToStart(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

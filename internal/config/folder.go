@@ -1,6 +1,7 @@
 package config
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -237,7 +238,11 @@ func (f *Folder) skip(skipped map[string]skippedFile) {
 		}
 	}
 	for _, why := range slices.Sorted(maps.Keys(others)) {
-		f.o.Logger.Info("files skipped", "files", others[why], "because", why)
+		level := slog.LevelInfo
+		if why == ofTests {
+			level = slog.LevelDebug // nobody expects these to be rules
+		}
+		f.o.Logger.Log(context.Background(), level, "files skipped", "files", others[why], "because", why)
 	}
 	f.skipped, f.last.Skipped = skipped, all
 }

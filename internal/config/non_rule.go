@@ -51,6 +51,9 @@ type Skipped struct {
 	Why   string
 }
 
+// ofTests is why a file of tests is skipped.
+const ofTests = "it holds tests, or no domain"
+
 // skip returns why a file with this content is not read as rules. It returns false for a rule file.
 func (a nonRule) skip(name string, data []byte) (Skipped, bool) {
 	if a == "" {
@@ -65,7 +68,7 @@ func (a nonRule) skip(name string, data []byte) (Skipped, bool) {
 	case s.Rules:
 		return s, false
 	case a == namedTests:
-		s.Why = "it holds tests, or no domain"
+		s.Why = ofTests
 	default:
 		s.Why = "it holds no domain"
 	}

@@ -98,11 +98,11 @@ func accepts(t *testing.T, s *jsonschema.Schema, files []string) {
 }
 
 func TestRulesAcceptsOurs(t *testing.T) {
-	accepts(t, Rules(), append(yamlFiles(t, top+"config/domains", false), yamlFiles(t, "../ruletest/testdata/pass", false)...))
+	accepts(t, Rules(), append(yamlFiles(t, top+"config", false), yamlFiles(t, "../ruletest/testdata/pass", false)...))
 }
 
 func TestTestsAcceptsOurs(t *testing.T) {
-	accepts(t, Tests(), append(yamlFiles(t, top+"config/domains", true), yamlFiles(t, "../ruletest/testdata/pass", true)...))
+	accepts(t, Tests(), append(yamlFiles(t, top+"config", true), yamlFiles(t, "../ruletest/testdata/pass", true)...))
 }
 
 // compiles says what the service has against a rule file.
@@ -317,7 +317,7 @@ func TestEditorLine(t *testing.T) {
 		if tests {
 			schema = "tests"
 		}
-		files := yamlFiles(t, top+"config/domains", tests)
+		files := yamlFiles(t, top+"config", tests)
 		if !tests {
 			files = append(files, top+"examples/istio/rules.yaml")
 			for _, dir := range []string{"examples/envoy/rules", "examples/simulate/rules", "examples/simulate/stricter", "deploy/compose/rules", "deploy/kubernetes/rules"} {

@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config"
 )
 
-const shipped = "../../config/domains"
+const shipped = "../../config"
 
 // The tests of the shipped rule files notice likely mistakes in changes of the rules. TestCookbookNoticesMutants has the cookbook.
 func TestShippedTestsNoticeMutants(t *testing.T) {

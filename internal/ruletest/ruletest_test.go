@@ -377,7 +377,7 @@ func TestDocumented(t *testing.T) {
 
 // No test file makes the process panic.
 func FuzzParse(f *testing.F) {
-	for _, pattern := range []string{"testdata/*/*_test.yaml", shipped + "/*_test.yaml"} {
+	for _, pattern := range []string{"testdata/*/*_test.yaml", shipped + "/*/*_test.yaml"} {
 		names, err := filepath.Glob(pattern)
 		if err != nil {
 			f.Fatal(err)

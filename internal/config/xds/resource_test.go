@@ -148,15 +148,10 @@ func TestTheSameRulesAsFiles(t *testing.T) {
 		}
 		files = append(files, config.File{Name: fmt.Sprintf("example %d", i+1), Data: []byte(example)})
 	}
-	paths, err := filepath.Glob("../../../config/domains/*.yaml")
+	paths, err := filepath.Glob("../../../config/*/*.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	more, err := filepath.Glob("../../../config/domains/*/*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	paths = append(paths, more...)
 	for _, path := range paths {
 		if strings.HasSuffix(path, "_test.yaml") {
 			continue // tests of rules
