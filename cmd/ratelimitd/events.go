@@ -29,8 +29,9 @@ type eventOptions struct {
 	ClientKey   string        `name:"events-tls-client-key" env:"RATELIMITD_EVENTS_TLS_CLIENT_KEY" placeholder:"FILE" help:"File of that certificate's key."`
 }
 
-// longestFlush is how long a stop waits for events, if the stop timeout is not shorter.
-const longestFlush = 5 * time.Second
+// longestFlush is how long a stop waits for the receiver of events, and for the collector of spans, if the stop timeout is
+// not shorter. One that answers takes milliseconds; one that hangs must not delay every stop.
+const longestFlush = time.Second
 
 // openEvents makes the sink of events, and a worker that sends them; nil if they are off.
 func (s *service) openEvents(registry prometheus.Registerer) (*events.Sink, error) {

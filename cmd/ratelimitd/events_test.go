@@ -2,9 +2,14 @@ package main
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
@@ -45,5 +50,44 @@ func TestSecretsOfEventsAreNotShown(t *testing.T) {
 	i.log.Wait(t, "the headers of RATELIMITD_EVENTS_HEADERS_FILE are sent in plain text, because RATELIMITD_EVENTS is no https URL")
 	if strings.Contains(i.log.String(), secret) {
 		t.Errorf("the log has a secret:\n%s", i.log)
+	}
+}
+
+// A webhook and a collector that accept requests and never answer delay a stop by a second each.
+func TestStopLetsGoOfReceiversThatHang(t *testing.T) {
+	asked, over := make(chan string, 100), make(chan struct{})
+	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- r.URL.Path
+		<-over
+	}))
+	defer hangs.Close()
+	defer close(over)
+	p := startProcess(t, map[string]string{
+		"RATELIMITD_EVENTS": hangs.URL + "/webhook",
+		"TRACING_ENABLED":   "true", "TRACING_SAMPLING_RATE": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": hangs.URL,
+	}, "--rules", rulesOf(t, "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 0}\n"))
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
+	if _, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil {
+		t.Fatal(err)
+	}
+	for seen := map[string]bool{}; !seen["/webhook"] || !seen["/v1/traces"]; {
+		select {
+		case path := <-asked:
+			seen[path] = true
+		case <-time.After(patience):
+			t.Fatalf("only %v were asked", seen)
+		}
+	}
+	began := time.Now()
+	p.Signal(t, syscall.SIGTERM)
+	select {
+	case <-p.Ended:
+	case <-time.After(patience):
+		t.Fatalf("it did not end within %v", patience)
+	}
+	took := time.Since(began)
+	t.Logf("the stop took %v", took)
+	if took > 4500*time.Millisecond {
+		t.Errorf("the stop took %v, want about 2 s", took)
 	}
 }

@@ -397,7 +397,7 @@ func (s *service) trace(ctx context.Context, opts *server.Options) error {
 	}
 	opts.Observers.Tracer = tracer
 	s.shutdown = append(s.shutdown, func() error {
-		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(longestFlush, s.options.Listen.StopTimeout))
 		defer cancel()
 		return tracer.Stop(flush)
 	})

@@ -39,7 +39,7 @@ type Options struct {
 	Batch      int           // most events in a request; default 1, without a batch
 	Timeout    time.Duration // of a request; default 10 s
 	RetryFor   time.Duration // an event that cannot be sent is dropped at this age; default 5 minutes
-	StopWithin time.Duration // how long Run may continue after its context has ended; default 5 s
+	StopWithin time.Duration // how long Run may continue after its context has ended; default 1 s
 
 	Metrics prometheus.Registerer // nil: counted, but not registered
 	Logger  *slog.Logger          // default slog.Default()
@@ -71,7 +71,7 @@ func (o *Options) setDefaults() {
 		o.RetryFor = 5 * time.Minute
 	}
 	if o.StopWithin <= 0 {
-		o.StopWithin = 5 * time.Second
+		o.StopWithin = time.Second
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
