@@ -476,3 +476,23 @@ func BenchmarkTimings(b *testing.B) {
 		}
 	})
 }
+
+// A sender keeps only a few payloads: not one more with each flush until there are thousands.
+func TestSenderIsSmall(t *testing.T) {
+	opts := statsd.Options{Source: newNumbers().source(), Network: "tcp", Address: "127.0.0.1:1", Log: slog.New(slog.DiscardHandler)}
+	made := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for range b.N {
+			s, err := statsd.New(opts)
+			if err != nil {
+				b.Fatal(err)
+			}
+			ended, end := context.WithCancel(context.Background())
+			end()
+			_ = s.Run(ended)
+		}
+	}).AllocedBytesPerOp()
+	if t.Logf("a sender takes %d bytes", made); made > 1<<20 {
+		t.Errorf("a sender takes %d bytes", made)
+	}
+}
