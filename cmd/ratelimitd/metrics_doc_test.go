@@ -91,7 +91,7 @@ func everyMetric(t *testing.T) map[string]*shownFamily {
 	d := listenStatsD(t, "udp")
 	rules := rulesOf(t, measuredRules, "domain: deep\ndescriptors:\n  - key: a\n    descriptors:\n      - key: b\n        shadow_mode: true\n        rate_limit: {unit: year, requests_per_unit: 1}\n",
 		"domain: beside\ndescriptors:\n  - key: a\n    rate_limit: {name: new, unit: year, requests_per_unit: 1, shadow: true, penalty: 1h}\n")
-	inMemory := startProcess(t, map[string]string{"USE_STATSD": "true", "STATSD_PROTOCOL": "udp", "STATSD_HOST": d.host, "STATSD_PORT": d.port, "RATELIMITD_EVENTS": filepath.Join(dir, "events")}, "--rules", rules)
+	inMemory := startProcess(t, map[string]string{"USE_STATSD": "true", "STATSD_PROTOCOL": "udp", "STATSD_HOST": d.host, "STATSD_PORT": d.port, "RATELIMITD_EVENTS": filepath.Join(dir, "events"), "TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, "--rules", rules)
 	traffic(t, inMemory.GRPC)
 	for range 2 {
 		if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, inMemory.GRPC)).ShouldRateLimit(t.Context(), ask("deep", "a", "x", "b", "y")); err != nil {

@@ -227,7 +227,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	if err := svc.encrypt(&callers, registry); err != nil {
 		return nil, err
 	}
-	if err := svc.trace(ctx, &callers); err != nil {
+	if err := svc.trace(ctx, &callers, registry); err != nil {
 		return nil, err
 	}
 
@@ -384,13 +384,13 @@ func (s *service) encrypt(opts *server.Options, registry prometheus.Registerer) 
 }
 
 // trace sets up tracing, if it is on.
-func (s *service) trace(ctx context.Context, opts *server.Options) error {
+func (s *service) trace(ctx context.Context, opts *server.Options, registry prometheus.Registerer) error {
 	o := &s.options.Tracing
 	if !o.Enabled {
 		return nil
 	}
 	tracer, err := tracing.Start(ctx, tracing.Options{
-		Protocol: o.Protocol, ServiceName: o.Service, ServiceNamespace: o.Namespace, ServiceInstanceID: o.InstanceID, SamplingRate: o.Rate, Log: s.log,
+		Protocol: o.Protocol, ServiceName: o.Service, ServiceNamespace: o.Namespace, ServiceInstanceID: o.InstanceID, SamplingRate: o.Rate, Log: s.log, Metrics: registry,
 	})
 	if err != nil {
 		return fmt.Errorf("start tracing: %w", err)

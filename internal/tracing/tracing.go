@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
@@ -33,7 +34,8 @@ type Options struct {
 	// caller's decision holds.
 	SamplingRate float64
 
-	Log *slog.Logger // for errors of the export; default slog.Default()
+	Log     *slog.Logger          // for errors of the export; default slog.Default()
+	Metrics prometheus.Registerer // nil: no metrics
 }
 
 // Tracing is a running exporter of spans.
@@ -75,7 +77,7 @@ func Start(ctx context.Context, o Options) (*Tracing, error) {
 	}
 	provider := sdktrace.NewTracerProvider(
 		sdktrace.WithSampler(sdktrace.AlwaysSample()), // only sampled requests begin a span
-		sdktrace.WithBatcher(exporter),
+		sdktrace.WithSpanProcessor(newQueue(exporter, o.Metrics)),
 		sdktrace.WithResource(about),
 	)
 	return &Tracing{rate: o.SamplingRate, provider: provider, tracer: provider.Tracer("github.com/ratelimitd/ratelimitd")}, nil

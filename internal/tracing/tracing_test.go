@@ -4,10 +4,14 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
@@ -213,6 +217,34 @@ func TestACollectorThatIsAwayIsLoggedOnce(t *testing.T) {
 	if strings.Contains(log.String(), "hunter2") {
 		t.Errorf("a secret is in the log:\n%s", log.String())
 	}
+}
+
+// A collector that hangs costs a bounded number of spans, and metrics show how many wait and how many are lost.
+func TestACollectorThatHangsIsBounded(t *testing.T) {
+	over := make(chan struct{})
+	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))
+	defer hangs.Close()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", hangs.URL)
+	t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "100")
+	registry := prometheus.NewRegistry()
+	tr := start(t, tracing.Options{Log: slog.New(slog.DiscardHandler), Metrics: registry})
+	for range 1000 {
+		_, span := tr.Start(t.Context(), "", "", "s", time.Now())
+		span.End()
+	}
+	want := `
+# HELP ratelimitd_spans_dropped_total Spans that were not sent: too many were waiting, or sending failed.
+# TYPE ratelimitd_spans_dropped_total counter
+ratelimitd_spans_dropped_total 900
+# HELP ratelimitd_spans_waiting Spans that wait to be sent, or are being sent.
+# TYPE ratelimitd_spans_waiting gauge
+ratelimitd_spans_waiting 100
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+	close(over)
+	stop(t, tr)
 }
 
 // What is wrong with a variable is logged, and not what is in it. It costs nobody the service: OpenTelemetry leaves it out.
