@@ -236,12 +236,12 @@ func TestEventsThatAreNotAccepted(t *testing.T) {
 func TestStopSendsWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &receiver{answer: func(context.Context, int) error {
-			pass(time.Second)
+			pass(300 * time.Millisecond)
 			return nil
 		}}
 		s, log, end := running(t, to, Options{})
 		put(s, "1", "2", "3")
-		if took := end(); took != 3*time.Second || to.got() != "1 2 3" || log.Len() > 0 {
+		if took := end(); took != 900*time.Millisecond || to.got() != "1 2 3" || log.Len() > 0 {
 			t.Errorf("after %s %q was sent; log %q", took, to.got(), log)
 		}
 	})
