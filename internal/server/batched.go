@@ -38,6 +38,19 @@ func (c *rateLimitCall) addBatched() *batched {
 	return r
 }
 
+// descriptorsPerCall is how many descriptors of a request in a batch count as one call in flight. A few bytes of a compressed batch
+// make many descriptors, and each takes memory for itself and for its answer.
+const descriptorsPerCall = 16
+
+// places is how many calls in flight the batch counts as: at least one for each request, and more for a request of many descriptors.
+func (c *rateLimitCall) places() int {
+	n := 0
+	for _, r := range c.batch {
+		n += max(1, (len(r.request.Descriptors)+descriptorsPerCall-1)/descriptorsPerCall)
+	}
+	return n
+}
+
 // decideBatch decides the requests of a batch, and waits for the last of them.
 func (c *rateLimitCall) decideBatch(ctx context.Context) {
 	if c.ready == nil {

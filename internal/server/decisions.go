@@ -15,10 +15,9 @@ const (
 
 // maxBatch is how many requests a batch may have.
 //
-// Each request has the bounds of a call of its own, so a batch has at most 100 × 256 = 25,600 descriptors. That is what 100 calls
-// have that one read of a connection delivers, and each request counts as one call in flight. So all batches that are in flight
-// have no more descriptors than calls of one request can have. Their entries are bounded further: a batch has as many as one
-// request may have.
+// Each request has the bounds of a call of its own, so a batch has at most 100 × 256 = 25,600 descriptors. Each request counts as
+// one call in flight for every 16 of its descriptors, so all batches in flight have at most 16 × 4,096 descriptors by default. Their
+// entries are bounded further: a batch has as many as one request may have.
 const maxBatch = 100
 
 // decisions is ratelimitd.v1.DecisionService. Its messages are read and written without the generated code, like those of

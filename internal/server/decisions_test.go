@@ -327,6 +327,46 @@ func TestRequestsOfBatchesCountAsCalls(t *testing.T) {
 	})
 }
 
+// A batch of many descriptors counts as more calls: a few bytes that are compressed make 25,600 descriptors.
+func TestDescriptorsOfBatchesCountAsCalls(t *testing.T) {
+	held := &pending{decider: passAll, began: make(chan struct{}, 1000)}
+	r := start(t, Options{Calls: Calls{Max: 100}, Decider: held})
+	d := ratelimitdv1.NewDecisionServiceClient(r.conn)
+	withDescriptors := func(n int) *ratelimitdv1.DecideRequest {
+		one := hundred(1)[0]
+		for len(one.Descriptors) < n {
+			one.Descriptors = append(one.Descriptors, one.Descriptors[0])
+		}
+		return one
+	}
+	first := make(chan error, 1)
+	go func() {
+		_, err := d.DecideBatch(within(t), &ratelimitdv1.DecideBatchRequest{Requests: []*ratelimitdv1.DecideRequest{
+			withDescriptors(1), withDescriptors(16), withDescriptors(33),
+		}})
+		first <- err
+	}()
+	for range 3 {
+		<-held.began
+	}
+	if n := r.calls.InFlight(); n != 5 {
+		t.Errorf("%d calls in flight, want 1 + 1 + 3", n)
+	}
+	_, err := d.DecideBatch(within(t), &ratelimitdv1.DecideBatchRequest{Requests: []*ratelimitdv1.DecideRequest{
+		withDescriptors(256), withDescriptors(256), withDescriptors(256), withDescriptors(256), withDescriptors(256), withDescriptors(256),
+	}})
+	if status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("%v", err)
+	}
+	held.answerAll()
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	if n := r.calls.InFlight(); n != 0 {
+		t.Errorf("%d calls in flight", n)
+	}
+}
+
 func inRedis(t *testing.T, stored *redistest.Server) *limiter.Limiter {
 	t.Helper()
 	store := redis.New(redis.Options{Client: stored.Client(t), Timeout: 2 * time.Second})

@@ -172,7 +172,7 @@ func (m *method) start(now time.Time, b *limiter.Batch, call *transport.Call, te
 		return true, err
 	}
 	if m.batches {
-		if !call.More(len(c.batch) - 1) {
+		if !call.More(c.places() - 1) {
 			return true, errTooManyCalls
 		}
 		return c.startBatch(call, b, c.answer), nil

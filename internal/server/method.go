@@ -79,7 +79,7 @@ func (m *method) handler(_ any, ctx context.Context, read func(any) error, inter
 	}
 	c.start = time.Now()
 	m.calls.Arrived(&inFlight, c.start)
-	if !m.calls.More(&inFlight, len(c.batch)-1) {
+	if !m.calls.More(&inFlight, c.places()-1) {
 		return nil, errTooManyCalls
 	}
 	if interceptor != nil {
