@@ -17,7 +17,9 @@ const asProcess = "TEST_AS_RATELIMITD"
 // is built like the test, race detector included.
 func TestMain(m *testing.M) {
 	if os.Getenv(asProcess) == "" {
-		os.Exit(m.Run())
+		code := m.Run()
+		removeEarlier()
+		os.Exit(code)
 	}
 	os.Exit(run(untilSignal(stopSignals()...), os.Args[1:], os.Stdout, os.Stderr))
 }

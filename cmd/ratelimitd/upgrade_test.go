@@ -25,18 +25,23 @@ descriptors:
   - {key: leased, rate_limit: {unit: year, requests_per_unit: 4000, lease: true}}
 `
 
-// A fleet of two processes goes from grpc-go to the lean transport and back under load, one process at a time on the same
-// ports, and counts in one Redis meanwhile. No call is lost, each is counted once, and no limit is exceeded. What a leased
+// A fleet of two processes goes from the earlier version with grpc-go to this one with the lean transport and back under load, one
+// process at a time on the same ports, and counts in one Redis meanwhile. No call is lost, each is counted once, and no limit is exceeded. What a leased
 // limit admits less is what leases hold at most.
 func TestUpgradeAndRollBack(t *testing.T) {
+	earlier(t) // the build does not count as a call's time
 	redis := redistest.Start(t)
 	rules := rulesOf(t, upgradeRules)
-	launch := func(transport, port string) *servicetest.Process {
-		return startProcess(t, map[string]string{
+	launch := func(before bool, port string) *servicetest.Process {
+		transport := "lean"
+		if before {
+			transport = "grpc-go"
+		}
+		return startVersion(t, before, map[string]string{
 			"REDIS_URL": redis.Addr, "REDIS_OP_TIMEOUT": "10s", "GRPC_PORT": port, "RATELIMITD_REUSE_PORT": "true", servicetest.Transport: transport,
 		}, "--rules", rules)
 	}
-	fleet := []*servicetest.Process{launch("grpc-go", "0"), launch("grpc-go", "0")}
+	fleet := []*servicetest.Process{launch(true, "0"), launch(true, "0")}
 	var ports []string
 	for _, p := range fleet {
 		_, port, err := net.SplitHostPort(p.GRPC)
@@ -75,13 +80,13 @@ func TestUpgradeAndRollBack(t *testing.T) {
 	}
 	t.Cleanup(func() { stop.Store(true); callers.Wait() })
 	load := func() {
-		before := make(map[string]int64)
+		count := make(map[string]int64)
 		for _, key := range keys {
-			before[key] = answered[key].Load()
+			count[key] = answered[key].Load()
 		}
 		redistest.Eventually(t, "answers", func(context.Context) error {
 			for _, key := range keys {
-				if n := answered[key].Load() - before[key]; n < 100 {
+				if n := answered[key].Load() - count[key]; n < 100 {
 					return fmt.Errorf("%s has %d", key, n)
 				}
 			}
@@ -89,10 +94,10 @@ func TestUpgradeAndRollBack(t *testing.T) {
 		})
 	}
 	leased := 0
-	for _, transport := range []string{"lean", "grpc-go"} {
+	for _, before := range []bool{false, true} {
 		for i := range fleet {
 			load()
-			next := launch(transport, ports[i]) // listens on the same port before the other one leaves
+			next := launch(before, ports[i]) // listens on the same port before the other one leaves
 			if _, body := get(t, "http://"+fleet[i].HTTP+"/metrics"); leasedPermits(body) {
 				leased++
 			}
