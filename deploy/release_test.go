@@ -12,7 +12,7 @@ import (
 )
 
 // TestReleaseIsBuiltAsTheImage compares the command that goreleaser runs with that of scripts/rootfs, so that both give the
-// same bytes. make release-test compares the bytes.
+// same bytes. scripts/release-test compares the bytes.
 func TestReleaseIsBuiltAsTheImage(t *testing.T) {
 	b, err := os.ReadFile("../.goreleaser.yaml")
 	if err != nil {

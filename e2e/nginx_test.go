@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
@@ -223,6 +224,7 @@ func fakeTime(t *testing.T) string {
 // A leaky bucket judges each request as NGINX's limit_req does, to the millisecond, over many random arrivals. NGINX has a clock
 // that stands still between requests. What it does with each request becomes a case for ratelimitd test.
 func TestLeakyBucketIsLimitReq(t *testing.T) {
+	racetest.Sequential(t)
 	needsEnvoy(t) // the service is built then
 	library := fakeTime(t)
 	dir := t.TempDir()

@@ -69,6 +69,7 @@ var imports = map[string][]string{
 	"internal/tlsfiles":            {},
 	"internal/tracing":             {},
 	"internal/rapidtest":           {},
+	"internal/racetest":            {},
 	"internal/redistest":           {},
 	"internal/tlstest":             {},
 	"internal/otlptest":            {},

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -63,6 +64,7 @@ var oddValues = map[string]map[string]string{
 }
 
 func TestOddValues(t *testing.T) {
+	racetest.Sequential(t)
 	for name, values := range oddValues {
 		for value, want := range values {
 			var c cli

@@ -10,11 +10,13 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
 // docs/reference/admin-api.md names every service, method, field and enum value of the admin API.
 func TestAdminAPIIsDocumented(t *testing.T) {
+	racetest.Sequential(t)
 	page := filepath.Join("..", "..", "docs", "reference", "admin-api.md")
 	text, err := os.ReadFile(page)
 	if err != nil {

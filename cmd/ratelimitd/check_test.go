@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 // checkRules runs `ratelimitd check` and returns its exit code and its output.
@@ -17,6 +19,7 @@ func checkRules(t *testing.T, args ...string) (code int, stdout, stderr string) 
 }
 
 func TestCheckCommand(t *testing.T) {
+	racetest.Sequential(t)
 	good := writeRules(t, map[string]string{"r.yaml": someRules})
 	odd := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptors:\n  - {key: k, value: /x*, rate_limit: {unit: second, requests_per_unit: 1}}\n"})
 	bad := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptor: []\n", "s.yaml": someRules})
@@ -81,6 +84,7 @@ func TestCheckCommand(t *testing.T) {
 }
 
 func TestCheckCommandJSON(t *testing.T) {
+	racetest.Sequential(t)
 	dir := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptors:\n  - {key: k, value: /x*, rate_limit: {unit: second, requests_per_unit: 1}}\n"})
 	code, stdout, _ := checkRules(t, "--output", "json", dir)
 	var report struct {
@@ -105,6 +109,7 @@ func TestCheckCommandJSON(t *testing.T) {
 
 // The shipped rule files have no warnings when the command runs in the project's top folder, as the documentation says.
 func TestCheckCommandDefault(t *testing.T) {
+	racetest.Sequential(t)
 	t.Chdir("../..")
 	if code, stdout, stderr := checkRules(t, "--strict"); code != 0 {
 		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 var update = flag.Bool("update", false, "write what the commands say into the documentation; read it before it is kept")
@@ -19,6 +21,7 @@ var varying = regexp.MustCompile(`\.yaml:\d+:\d+|\b(\d+(\.\d+)?(d|h|m|s|ms|us))+
 // The examples in docs/reference/commands.md match the output of the commands, run in order against one service with the shipped
 // rules.
 func TestDocumentedCommands(t *testing.T) {
+	racetest.Sequential(t)
 	t.Chdir("../..")
 	tokens := tokenFile(t, adminToken)
 	p := startProcess(t, map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": tokens}, "--rules", filepath.Join("config", "domains"))
@@ -74,6 +77,7 @@ func TestDocumentedCommands(t *testing.T) {
 
 // The table of exit codes in docs/reference/commands.md is what the commands say.
 func TestExitCodesAreDocumented(t *testing.T) {
+	racetest.Sequential(t)
 	page := filepath.Join("..", "..", "docs", "reference", "commands.md")
 	text, err := os.ReadFile(page)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
@@ -54,6 +55,7 @@ var judgement = regexp.MustCompile(`^(same|better: \S.*|different: \S.*|new|no e
 // TestEnvironmentIsDocumented compares docs/reference/environment.md with the list of the reference's variables and with our flags,
 // in both directions: names, both defaults, and which variables have no effect.
 func TestEnvironmentIsDocumented(t *testing.T) {
+	racetest.Sequential(t)
 	var c cli
 	application, err := newParser(&c)
 	if err != nil {
@@ -127,6 +129,7 @@ func shownDefault(f *kong.Flag) string {
 // TestCompatibilityIsDocumented compares docs/reference/compatibility.md with the rule language, the service's endpoints, the
 // reference's metrics and the existing tests.
 func TestCompatibilityIsDocumented(t *testing.T) {
+	racetest.Sequential(t)
 	const page = "compatibility.md"
 	named := func(heading string, column int) map[string]string {
 		all := make(map[string]string)

@@ -7,10 +7,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 // What may follow each command line. A bar is where the cursor is.
 func TestCompletions(t *testing.T) {
+	racetest.Sequential(t)
 	for line, want := range map[string]string{
 		"ch|":                   "check",
 		"|":                     "serve healthcheck check test simulate explain schema call peek reset usage shares fleet override completion version help",
@@ -56,6 +59,7 @@ func TestCompletions(t *testing.T) {
 
 // Every flag of every command can be completed, and so can the values of those that have few.
 func TestEveryFlagIsCompleted(t *testing.T) {
+	racetest.Sequential(t)
 	model, _ := modelOf(t)
 	for _, n := range model.Children {
 		for _, f := range n.Flags {
@@ -76,6 +80,7 @@ func TestEveryFlagIsCompleted(t *testing.T) {
 
 // The shells themselves complete command lines with the scripts.
 func TestCompletionInShells(t *testing.T) {
+	racetest.Sequential(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/logging"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/server"
 	"github.com/ratelimitd/ratelimitd/internal/servicetest"
@@ -75,6 +76,7 @@ var moments = map[string]time.Time{
 
 // TestConformance replays the requests recorded from the reference over gRPC, and compares every field of every answer.
 func TestConformance(t *testing.T) {
+	racetest.Sequential(t)
 	files, err := filepath.Glob("testdata/conformance/*.json")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no recordings: %v", err)

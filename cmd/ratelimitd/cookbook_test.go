@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 const cookbook = "../../config/cookbook"
@@ -18,6 +20,7 @@ var stated = regexp.MustCompile(`Source: (none\.|.*\bread on 20\d\d-\d\d-\d\d\b)
 // The cookbook loads together with everything else below config. Every file has a test, a line in the index, its source, and a
 // domain named after the file, so that no two domains clash.
 func TestCookbookIndex(t *testing.T) {
+	racetest.Sequential(t)
 	index, err := os.ReadFile("../../docs/do/cookbook.md")
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/tlstest"
 )
@@ -136,6 +137,7 @@ func TestShadowRulesHoldNothingBack(t *testing.T) {
 // `ratelimitd help settings` lists every setting of serve in a group, with its meaning, default and variable. Hidden settings have no effect, or exist
 // for comparisons only.
 func TestHelp(t *testing.T) {
+	racetest.Sequential(t)
 	var c cli
 	application, err := newParser(&c)
 	if err != nil {

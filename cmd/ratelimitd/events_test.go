@@ -11,6 +11,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -37,6 +38,7 @@ func TestEventsOfTwoProcesses(t *testing.T) {
 
 // The log shows where events go, without a part of the URL or a header that may be secret.
 func TestSecretsOfEventsAreNotShown(t *testing.T) {
+	racetest.Sequential(t)
 	url, _ := listenEvents(t, http.StatusForbidden, nil)
 	host := strings.TrimPrefix(url, "http://")
 	i := begin(t, map[string]string{

@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 // modelOf is the model of all commands.
@@ -25,6 +27,7 @@ func modelOf(t *testing.T) (*kong.Application, map[string]runner) {
 
 // The help of the program fits on one screen of 24 lines and names every command.
 func TestHelpOfTheProgram(t *testing.T) {
+	racetest.Sequential(t)
 	model, _ := modelOf(t)
 	code, said, stderr := asks(t, "--help")
 	if code != 0 || stderr != "" {
@@ -77,6 +80,7 @@ var notData = map[string]string{"serve": "a log", "healthcheck": "what the servi
 
 // Every command has what a reader of its help looks for. The test asks the model, so no new command can miss it.
 func TestHelpOfEveryCommand(t *testing.T) {
+	racetest.Sequential(t)
 	model, commands := modelOf(t)
 	for _, n := range model.Children {
 		code, said, stderr := asks(t, n.Name, "--help")
@@ -135,6 +139,7 @@ func TestHelpOfEveryCommand(t *testing.T) {
 
 // The help of serve is short: it shows the settings that most people need, by group, and where the others are.
 func TestHelpOfServeIsShort(t *testing.T) {
+	racetest.Sequential(t)
 	_, commands := modelOf(t)
 	_, short, _ := asks(t, "serve", "--help")
 	code, all, stderr := asks(t, "help", everySetting)
@@ -161,6 +166,7 @@ func TestHelpOfServeIsShort(t *testing.T) {
 
 // Each default is printed once, and by the program: a text that repeats it would go stale.
 func TestDefaultsAreShownOnce(t *testing.T) {
+	racetest.Sequential(t)
 	model, _ := modelOf(t)
 	for _, n := range model.Children {
 		for _, f := range n.Flags {
@@ -180,6 +186,7 @@ func TestDefaultsAreShownOnce(t *testing.T) {
 
 // A command that has a wrong command line exits with code 2. The first line of its output has the mistake, and the second line the help to read.
 func TestMistakesOfEveryCommand(t *testing.T) {
+	racetest.Sequential(t)
 	model, _ := modelOf(t)
 	for _, n := range model.Children {
 		code, stdout, stderr := asks(t, n.Name, "--no-such-flag")
@@ -198,6 +205,7 @@ func TestMistakesOfEveryCommand(t *testing.T) {
 
 // A setting that makes no sense ends the service with 2; a port that is in use ends it with 1.
 func TestExitCodesOfServe(t *testing.T) {
+	racetest.Sequential(t)
 	rules := rulesOf(t, fiveADay)
 	for name, c := range map[string]struct {
 		env  map[string]string
@@ -220,6 +228,7 @@ func TestExitCodesOfServe(t *testing.T) {
 
 // The pages of the manual are complete, and man and mandoc can show them.
 func TestManual(t *testing.T) {
+	racetest.Sequential(t)
 	model, _ := modelOf(t)
 	dir := t.TempDir()
 	if code, _, stderr := asks(t, "man", dir); code != 0 {

@@ -16,6 +16,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -188,6 +189,7 @@ func TestLyftKeysInRedis(t *testing.T) {
 
 // Processes with different formats or prefixes share no counters, in our own format too.
 func TestKeyFormatsAndPrefixes(t *testing.T) {
+	racetest.Sequential(t)
 	r := redistest.Start(t)
 	rules := rulesOf(t, fleetRules)
 	left := func(env map[string]string) uint32 {

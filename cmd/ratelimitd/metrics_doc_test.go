@@ -13,6 +13,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 	"github.com/ratelimitd/ratelimitd/internal/tlstest"
@@ -28,6 +29,7 @@ type documented struct {
 // TestMetricsAreDocumented compares docs/reference/metrics.md with the metrics of services, in both directions: names, types and
 // labels.
 func TestMetricsAreDocumented(t *testing.T) {
+	racetest.Sequential(t)
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "metrics.md"))
 	if err != nil {
 		t.Fatal(err)

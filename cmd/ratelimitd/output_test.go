@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/tlstest"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
@@ -22,6 +23,7 @@ const onePasses = "cases:\n  - name: one passes\n    steps:\n      - {descriptor
 
 // Every command that prints data prints the same as JSON and as YAML.
 func TestYAMLIsTheJSON(t *testing.T) {
+	racetest.Sequential(t)
 	rules := rulesOf(t, edgeRules)
 	write(t, rules, "rules0_test.yaml", onePasses)
 	write(t, rules, "counted.yaml", "domain: counted\ndescriptors:\n  - {key: k, usage: true, rate_limit: {unit: year, requests_per_unit: 5}}\n")
@@ -108,6 +110,7 @@ func withoutTimes(v any) any {
 
 // Wherever a command reads a file, - is the standard input.
 func TestStandardInput(t *testing.T) {
+	racetest.Sequential(t)
 	rules := rulesOf(t, fiveADay)
 	file := filepath.Join(rules, "rules0.yaml")
 	root := filepath.Join("..", "..")

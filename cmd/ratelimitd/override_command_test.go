@@ -16,6 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/caller"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/override"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -168,6 +169,7 @@ func keptWhileRead(t *testing.T, name string) int64 {
 
 // A file of any size can be imported, such as the copy of a million overrides. All of it is checked before anything is written.
 func TestImportOfALargeFile(t *testing.T) {
+	racetest.Sequential(t)
 	const n = 30_000
 	file := filepath.Join(t.TempDir(), "copy.yaml")
 	text := []byte("# last good copy of the overrides in Redis {}\noverrides:\n")
@@ -223,6 +225,7 @@ func TestImportOfALargeFile(t *testing.T) {
 }
 
 func TestMistakesOfOverride(t *testing.T) {
+	racetest.Sequential(t)
 	bad := filepath.Join(t.TempDir(), "bad")
 	if err := os.WriteFile(bad, []byte(`{"domain": "d", "rule": "d.k", "entries": "k=v", "blocked": true}`+"\n"+`{"domian": "d"}`+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -253,6 +256,7 @@ func TestMistakesOfOverride(t *testing.T) {
 
 // More overrides than YAML of 16 MiB holds are exported as lines, which import reads.
 func TestManyOverridesAreExportedAsLines(t *testing.T) {
+	racetest.Sequential(t)
 	const n = 105_000
 	var text []byte
 	for i := range n {
@@ -286,6 +290,7 @@ func TestManyOverridesAreExportedAsLines(t *testing.T) {
 
 // A source that has no room for an override says so, and not that it cannot be reached.
 func TestOverridesWithoutRoom(t *testing.T) {
+	racetest.Sequential(t)
 	file := filepath.Join(t.TempDir(), "overrides.yaml")
 	if err := os.WriteFile(file, []byte("overrides: []\n"+"# "+strings.Repeat("why ", override.MaxFileSize/4-20)+"\n"), 0o600); err != nil {
 		t.Fatal(err)

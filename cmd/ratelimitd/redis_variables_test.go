@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -111,6 +112,7 @@ func TestVariablesOfConnections(t *testing.T) {
 
 // An invalid value stops the start, and the error names the variable.
 func TestVariablesThatCannotBe(t *testing.T) {
+	racetest.Sequential(t)
 	for want, env := range map[string]map[string]string{
 		"REDIS_SOCKET_TYPE":    {"REDIS_URL": "localhost:1", "REDIS_SOCKET_TYPE": "udp"},
 		"REDIS_TYPE":           {"REDIS_URL": "localhost:1", "REDIS_TYPE": "RING"},
@@ -126,6 +128,7 @@ func TestVariablesThatCannotBe(t *testing.T) {
 
 // The variables that tune the reference's pipelines are accepted. The log says once that they have no effect.
 func TestVariablesWithoutEffect(t *testing.T) {
+	racetest.Sequential(t)
 	r := redistest.Start(t)
 	for _, c := range []struct {
 		variables map[string]string

@@ -16,6 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
@@ -34,6 +35,7 @@ func heap() int {
 // TestRulesTakeLittleMemory loads many rules, from files and as resources, and replaces them again and again. They take
 // little memory, and no more of it after many updates.
 func TestRulesTakeLittleMemory(t *testing.T) {
+	racetest.Sequential(t)
 	rules, updates := 10_000, 3
 	if os.Getenv("RATELIMITD_TEST_LARGE") != "" {
 		rules, updates = 50_000, 100

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"os"
 	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 // TestSchema compares the command's output with the schema files that editors use.
 func TestSchema(t *testing.T) {
+	racetest.Sequential(t)
 	for _, args := range [][]string{{"schema"}, {"schema", "rules"}, {"schema", "tests"}, {"schema", "overrides"}} {
 		want, err := os.ReadFile("../../docs/schema/" + args[len(args)-1] + ".schema.json")
 		if len(args) == 1 {

@@ -8,6 +8,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -16,6 +17,7 @@ const secret = "hunter2hunter2hunter2"
 
 // The error of a failed start gives the reason and no password.
 func TestRefusalsToStartKeepSecrets(t *testing.T) {
+	racetest.Sequential(t)
 	rules := rulesOf(t, fiveADay)
 	const redisURL, otherURL, headers = "REDIS_URL", "REDIS_PERSECOND_URL", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS"
 	xds := func(name, value string) map[string]string {
@@ -70,6 +72,7 @@ func TestRefusalsToStartKeepSecrets(t *testing.T) {
 // A running service never shows a password: not in its log, pages or answers. This holds whether Redis accepts its login or
 // not, and also for failed requests.
 func TestSecretsAreNotShown(t *testing.T) {
+	racetest.Sequential(t)
 	known, unknown := redistest.Start(t, "--requirepass", secret), redistest.Start(t, "--requirepass", "another")
 	g := newGateway(t, "default")
 	g.set("1", perHour("d", 2))

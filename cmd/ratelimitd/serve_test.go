@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -48,6 +49,7 @@ func TestFirstStartIsShort(t *testing.T) {
 
 // The service refuses settings that cannot work: it exits at once with an error that says what to do.
 func TestRefusesToStart(t *testing.T) {
+	racetest.Sequential(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 // openTerminal opens a pseudo-terminal. The command writes to tty and the test reads from seen.
@@ -43,6 +45,7 @@ func openTerminal(t *testing.T) (seen, tty *os.File) {
 
 // On a terminal, a bar shows the progress of a simulation and disappears at the end. Elsewhere there is no bar.
 func TestSimulateProgress(t *testing.T) {
+	racetest.Sequential(t)
 	t.Chdir("../..")
 	text, err := os.ReadFile("examples/simulate/access.log")
 	if err != nil {

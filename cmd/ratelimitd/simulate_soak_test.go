@@ -23,6 +23,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/simulate"
 )
 
@@ -211,6 +212,7 @@ var trafficStart = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 // The verdicts of a simulation are those of the server. With a limit that all callers share, the server gets one request at
 // a time. Otherwise callers are served concurrently.
 func TestSimulateJudgesAsTheServer(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel() // it spends most of its time waiting
 	madeUpLog{requests: 20_480, callers: 200, start: trafficStart}.compare(t, 1)
 	requests := 204_800
@@ -223,6 +225,7 @@ func TestSimulateJudgesAsTheServer(t *testing.T) {
 // TestSoakSimulate does the same with ten million requests, nearly three hours of a log, and measures the program. Its
 // memory must not depend on the number of requests.
 func TestSoakSimulate(t *testing.T) {
+	racetest.Sequential(t)
 	requests, soak := 204_800, os.Getenv("RATELIMITD_SOAK") != ""
 	if soak {
 		requests = 10_000_384

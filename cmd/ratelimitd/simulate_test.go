@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 // simulateRules runs `ratelimitd simulate` and returns its exit code and its output.
@@ -21,6 +23,7 @@ func simulateRules(t *testing.T, args ...string) (code int, stdout, stderr strin
 }
 
 func TestSimulateCommand(t *testing.T) {
+	racetest.Sequential(t)
 	t.Chdir("../..")
 	dir := writeRules(t, map[string]string{
 		"empty.log":    "",
@@ -113,6 +116,7 @@ func TestSimulateCommand(t *testing.T) {
 
 // Reports go to files, or to standard output in several formats.
 func TestSimulateCommandWrites(t *testing.T) {
+	racetest.Sequential(t)
 	t.Chdir("../..")
 	dir := t.TempDir()
 	html, verdicts := filepath.Join(dir, "r.html"), filepath.Join(dir, "v.json")
@@ -162,6 +166,7 @@ func TestSimulateCommandWrites(t *testing.T) {
 
 // Flags describe a usual log, so that it needs no mapping.
 func TestSimulateWithoutMapping(t *testing.T) {
+	racetest.Sequential(t)
 	t.Chdir("../..")
 	dir := writeRules(t, map[string]string{
 		"nginx.log":  `192.0.2.7 - - [01/Mar/2026:12:00:00 +0000] "GET /a?b HTTP/1.1" 200 5 "-" "curl/8"` + "\n",
@@ -212,6 +217,7 @@ func TestSimulateWithoutMapping(t *testing.T) {
 
 // A month has 30 days by default. With the service's variable it is a calendar month.
 func TestSimulateCalendarMonths(t *testing.T) {
+	racetest.Sequential(t)
 	rules := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptors: [{key: user, rate_limit: {unit: month, requests_per_unit: 1}}]\n"})
 	dir := writeRules(t, map[string]string{
 		"mapping.yaml": "format: csv\ntime: at\ndomain: d\ndescriptors: [[{key: user, field: user}]]\n",
@@ -229,6 +235,7 @@ func TestSimulateCalendarMonths(t *testing.T) {
 
 // Logs can be compressed, come from standard input, or be split into several files.
 func TestSimulateCommandReads(t *testing.T) {
+	racetest.Sequential(t)
 	t.Chdir("../..")
 	log, err := os.ReadFile("examples/simulate/access.log")
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
@@ -56,6 +57,7 @@ type tutorial struct {
 
 // Every step of these pages gives the documented result, starting with the build of the binary into the reader's folder.
 func TestTutorial(t *testing.T) {
+	racetest.Sequential(t)
 	for _, c := range followed {
 		t.Run(c.folder, func(t *testing.T) {
 			t.Parallel() // it spends most of its time waiting

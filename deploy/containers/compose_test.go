@@ -30,7 +30,7 @@ var services = []string{"redis", "ratelimitd-1", "ratelimitd-2", "envoy", "prome
 
 func TestContainers(t *testing.T) {
 	if os.Getenv("RATELIMITD_CONTAINERS") == "" {
-		t.Skip("NOT RUN without RATELIMITD_CONTAINERS: make compose-test sets it")
+		t.Skip("NOT RUN without RATELIMITD_CONTAINERS: scripts/test-compose sets it")
 	}
 	if folder := os.Getenv(inside); folder != "" {
 		testContainers(t, folder)

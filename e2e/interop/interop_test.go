@@ -54,7 +54,7 @@ type client struct {
 	program string                                      // that the language needs
 	install func(t *testing.T, folder string)           // installs its libraries into a folder that is kept
 	command func(folder string, args ...string) command // runs it
-	always  bool                                        // whether it runs without make interop too
+	always  bool                                        // whether it runs without scripts/test-interop too
 }
 
 type command struct {
@@ -155,11 +155,11 @@ func (c *client) needsProgram(t *testing.T) {
 	}
 }
 
-// wanted skips a test of clients that must be installed first, unless make interop runs it.
+// wanted skips a test of clients that must be installed first, unless scripts/test-interop runs it.
 func wanted(t *testing.T) {
 	t.Helper()
 	if os.Getenv("RATELIMITD_INTEROP") == "" {
-		t.Skip("make interop runs this client")
+		t.Skip("scripts/test-interop runs this client")
 	}
 }
 

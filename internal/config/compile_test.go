@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
@@ -108,6 +109,7 @@ func splitLines(text string) []string {
 }
 
 func TestConformance(t *testing.T) {
+	racetest.Sequential(t)
 	ours := map[string]bool{ // the cases with a note, and our result
 		"no-requests":         true,
 		"same-yaml-key-twice": false,
@@ -135,6 +137,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestBothDocumentsOfAFileAreLoaded(t *testing.T) {
+	racetest.Sequential(t)
 	tree, errs := Compile(filesOf("domain: a\n---\n---\ndomain: b\ndescriptors:\n  - {key: k, rate_limit: {unlimited: true}}\n---\n"), CompileOptions{})
 	if len(errs) > 0 {
 		t.Fatal(errs)

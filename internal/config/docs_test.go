@@ -5,10 +5,13 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 // The examples in the documentation are valid rule files.
 func TestDocumentedExamples(t *testing.T) {
+	racetest.Sequential(t)
 	for _, c := range []struct {
 		page           string
 		domains, rules int // at least
@@ -43,6 +46,7 @@ func documentedExamples(t *testing.T, page string, domains, rules int) {
 
 // The documentation explains every key of the rule language.
 func TestEveryKeyIsDocumented(t *testing.T) {
+	racetest.Sequential(t)
 	text, err := os.ReadFile("../../docs/reference/rule-keys.md")
 	must(t, err)
 	for _, names := range [][]string{fileForm.Names(), descriptorForm.Names(), limitForm.Names()} {

@@ -38,7 +38,9 @@ func (l *logged) take() string {
 	return l.b.String()
 }
 
-func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug})) }
+func (l *logged) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
 
 func write(t testing.TB, path, text string) {
 	t.Helper()

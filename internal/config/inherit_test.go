@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 // rulesOf compiles one rule file. It returns the path of each rule, with the limit, and the errors.
@@ -250,6 +251,7 @@ func TestInheritReservations(t *testing.T) {
 
 // A short file may ask for very many descriptors, with many limits each.
 func TestInheritIsBounded(t *testing.T) {
+	racetest.Sequential(t)
 	text, indent := "domain: d\ndescriptors:\n", ""
 	for range 12 {
 		for _, v := range []string{"x", "y", "z"} {
@@ -320,6 +322,7 @@ func TestInheritErrorsInPieces(t *testing.T) {
 
 // Many descriptors inherit from the last one of their list.
 func TestInheritManyTimes(t *testing.T) {
+	racetest.Sequential(t)
 	const many = 60_000 // a search for each would take minutes
 	var text strings.Builder
 	text.WriteString("domain: d\ndescriptors:\n")

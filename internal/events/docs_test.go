@@ -9,10 +9,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 // docs/reference/events.md has every field of an event and every type, in the order of the program, and no other.
 func TestFieldsAreDocumented(t *testing.T) {
+	racetest.Sequential(t)
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "events.md"))
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
 )
 
@@ -89,6 +90,7 @@ func drawn(t *rapid.T, random *rand.Rand, keys uint64) func() uint64 {
 
 // A key with more than its share of the hits is there, however many others come by.
 func TestHeavyKeyIsNotPushedOut(t *testing.T) {
+	racetest.Sequential(t)
 	s := newSummary()
 	random := rand.New(rand.NewPCG(1, 2))
 	truth := make(map[uint64]uint64)

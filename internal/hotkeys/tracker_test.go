@@ -16,6 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -156,6 +158,7 @@ func TestRunEndsSubWindows(t *testing.T) {
 
 // A million values neither take memory nor hide the key that is refused.
 func TestMillionKeysAreBounded(t *testing.T) {
+	racetest.Sequential(t)
 	before := heap()
 	tr, r := newRule(Options{})
 	long := strings.Repeat("v", 150)

@@ -17,6 +17,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 var allOrNothing = limiter.Settings{Admission: descriptor.AllOrNothing}
@@ -196,6 +197,7 @@ func costs(one, other *fixture, req *limiter.Request, most time.Duration) (a, b 
 // A request with very many takes costs about as much under all_or_nothing as without it: its cost does not grow with the
 // square of its size. That also holds if the store has no room for their counters.
 func TestCostOfManyTakes(t *testing.T) {
+	racetest.Sequential(t)
 	var pairs []string
 	for i := range 512 {
 		pairs = append(pairs, fmt.Sprintf("k=%s%d", strings.Repeat("x", 400), i))

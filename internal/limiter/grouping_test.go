@@ -11,6 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/override"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/usage"
 )
 
@@ -176,6 +177,7 @@ func TestShareOfGroupedCallers(t *testing.T) {
 
 // The cost of a reservation is that of the value that was sent, as it is for other hits.
 func TestCostOfGroupedValues(t *testing.T) {
+	racetest.Sequential(t)
 	table := descriptor.CostTable{Key: "ip", Values: map[string]uint64{"2001:db8::1": 10}, Other: 2}
 	n := grouped(perMinute("ip", "", 45, reservable, counting(descriptor.HitCost{Factor: 1, Tables: []descriptor.CostTable{table}})), descriptor.Group{V6: 64})
 	f := newFixture(t, limiter.Settings{}, n)

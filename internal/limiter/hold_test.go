@@ -11,6 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 // reservable makes a rule allow reservations.
@@ -146,6 +147,7 @@ func TestSmallerGrantsOfOneCounter(t *testing.T) {
 
 // Amounts of several kinds become hits by the rule's cost. Hits of their own are added.
 func TestCostOfReservations(t *testing.T) {
+	racetest.Sequential(t)
 	weights := func(r *descriptor.Rule) {
 		r.Limits[0].Reservations.Cost = descriptor.Cost{{Name: "input", Millionths: descriptor.WeightOne}, {Name: "output", Millionths: 4 * descriptor.WeightOne}}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 // Of several limits, only the replaced one is left out. The others still hold, and the replaced one counts nothing.
@@ -33,6 +34,7 @@ func TestReplacesOneOfSeveralLimits(t *testing.T) {
 
 // A request whose descriptors all match a rule with `replaces` costs about as much as without it.
 func TestCostOfReplaces(t *testing.T) {
+	racetest.Sequential(t)
 	var pairs []string
 	for i := range 512 {
 		pairs = append(pairs, fmt.Sprint("k=", i))

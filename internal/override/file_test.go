@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform/yamlformtest"
 )
@@ -193,6 +194,7 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 
 // The form that people meet: one line for each key, and quotes only where they are needed.
 func TestAppendYAMLIsReadable(t *testing.T) {
+	racetest.Sequential(t)
 	o := Override{Identity: identity("api.tenant", "", "tenant", "acme", "path", "/v1/messages"), Numbers: Numbers{Kind: Scale, Requests: One / 2}, Reason: "they move today", Author: "ann"}
 	awkward := Override{Identity: identity("d.*", "null", "a=b", "x", "", "y"), Numbers: Numbers{Kind: Blocked, ExpiresAt: 1_800_000_000}}
 	const want = `overrides:

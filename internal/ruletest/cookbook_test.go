@@ -14,6 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 // replenished is the arithmetic of the Redis rate limiter of Spring Cloud Gateway: a bucket that begins full, knows time in whole
@@ -36,6 +37,7 @@ func (r *replenished) take(now time.Time, requested int64) bool {
 
 // The rules of the cookbook decide as Spring Cloud Gateway does. Buckets that are refilled continuously pass other requests.
 func TestCookbookSpringCloudGateway(t *testing.T) {
+	racetest.Sequential(t)
 	const name = shipped + "/cookbook/spring_cloud_gateway.yaml"
 	file, err := os.ReadFile(name)
 	if err != nil {
@@ -149,6 +151,7 @@ func sends(item []action, entries []descriptor.Entry) bool {
 // The rate_limits beside the rules of each cookbook file reach all of them: for each rule there is an item that sends a descriptor
 // of the tests that the rule matches. A test with Envoy shows that Envoy reads these items.
 func TestCookbookActionsReachEachRule(t *testing.T) {
+	racetest.Sequential(t)
 	tests, _, err := Find([]string{shipped + "/cookbook"})
 	if err != nil {
 		t.Fatal(err)

@@ -7,12 +7,14 @@ import (
 	"testing"
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 const shipped = "../../config"
 
 // The tests of the shipped rule files notice likely mistakes in changes of the rules. TestCookbookNoticesMutants has the cookbook.
 func TestShippedTestsNoticeMutants(t *testing.T) {
+	racetest.Sequential(t)
 	files, _, err := Find([]string{shipped})
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +37,7 @@ func TestShippedTestsNoticeMutants(t *testing.T) {
 }
 
 func TestMutants(t *testing.T) {
+	racetest.Sequential(t)
 	const rules = `domain: d
 descriptors:
   - key: k
@@ -112,6 +115,7 @@ func TestMutateSurvivors(t *testing.T) {
 
 // The tests of each cookbook file notice nearly every change to its rules.
 func TestCookbookNoticesMutants(t *testing.T) {
+	racetest.Sequential(t)
 	tests, _, err := Find([]string{shipped + "/cookbook"})
 	if err != nil {
 		t.Fatal(err)

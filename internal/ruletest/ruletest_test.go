@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 var update = flag.Bool("update", false, "write the expected reports in testdata anew")
@@ -345,6 +346,7 @@ func TestYearIsFast(t *testing.T) {
 
 // The documentation explains every key of the language, and its examples are valid.
 func TestDocumented(t *testing.T) {
+	racetest.Sequential(t)
 	data, err := os.ReadFile("../../docs/do/testing-rules.md")
 	if err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/assigner"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/quota"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 type (
@@ -161,6 +162,7 @@ func TestDecodeReportAllocatesNothingMore(t *testing.T) {
 }
 
 func TestDecodeLongReportInLittleMemory(t *testing.T) {
+	racetest.Sequential(t)
 	m := &usageReports{Domain: "edge"}
 	for i := range 20_000 {
 		m.BucketQuotaUsages = append(m.BucketQuotaUsages, bucket("name", strconv.Itoa(i), "group", "customers"))

@@ -6,10 +6,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 // The standard input is bounded. Tests of the commands that read it are in cmd/ratelimitd.
 func TestStandardInputIsBounded(t *testing.T) {
+	racetest.Sequential(t)
 	if data, err := read(strings.NewReader("12345"), 5); string(data) != "12345" || err != nil {
 		t.Errorf("%q, %v", data, err)
 	}

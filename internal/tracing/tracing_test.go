@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ratelimitd/ratelimitd/internal/otlptest"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 	"github.com/ratelimitd/ratelimitd/internal/tracing"
 )
@@ -249,6 +250,7 @@ ratelimitd_spans_waiting 100
 
 // What is wrong with a variable is logged, and not what is in it. It costs nobody the service: OpenTelemetry leaves it out.
 func TestVariablesThatCannotBeRead(t *testing.T) {
+	racetest.Sequential(t)
 	for _, protocol := range []string{"http", "grpc"} {
 		for variable, wrong := range map[string][]string{
 			"OTEL_EXPORTER_OTLP_HEADERS":         {"authorization hunter2", "a=b,hunter2", "hunter2 key=b", "authorization=%zzhunter2"},

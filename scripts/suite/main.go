@@ -80,10 +80,38 @@ func packagesOf(module string, args []string) (packages []string) {
 			packages = append(packages, inside)
 		}
 	}
-	// The tests of deploy start programs that are built without the race detector, and those of bench/libraries ask other
-	// libraries: there is nothing for it to find.
-	if !named && (module != "deploy" && module != "bench/libraries" || !slices.Contains(args, "-race")) {
-		packages = []string{"./..."}
+	switch {
+	case named:
+		return packages
+	case slices.Contains(args, "-race"):
+		return concurrent(module)
+	}
+	return []string{"./..."}
+}
+
+// notConcurrent are folders, with all below them, in which the race detector has nothing to find: packages without
+// goroutines of their own, tests that start programs which are built without the detector, and tests of other libraries.
+// Within the others, tests say it themselves, with package racetest.
+var notConcurrent = []string{
+	"bench/libraries", "deploy", "docs", "e2e/browser", "e2e/build", "scripts", "internal/accesslog", "internal/descriptor",
+	"internal/explain", "internal/redistest", "internal/rulecheck", "internal/ruleschema", "internal/simulate/report",
+}
+
+// concurrent returns the packages of a module that are worth a run with the race detector.
+func concurrent(module string) (packages []string) {
+	c := exec.Command("go", "list", "-f", "{{.Dir}}", "./...")
+	c.Dir = module
+	out, err := c.Output()
+	top, _ := filepath.Abs(module)
+	if err != nil {
+		return []string{"./..."} // go test says what is wrong
+	}
+	for dir := range strings.SplitSeq(strings.TrimSpace(string(out)), "\n") {
+		inside, err := filepath.Rel(top, dir)
+		path := filepath.Join(module, inside)
+		if err == nil && path != "." && path != "internal" && !slices.ContainsFunc(notConcurrent, func(of string) bool { return path == of || strings.HasPrefix(path, of+"/") }) {
+			packages = append(packages, "./"+inside)
+		}
 	}
 	return packages
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -74,13 +75,13 @@ func TestSummaryOfSuccess(t *testing.T) {
 }
 
 func TestPackagesOf(t *testing.T) {
+	t.Chdir("../..")
 	for _, c := range []struct {
 		args string
 		want map[string]string
 	}{
 		{"", map[string]string{".": "./...", "bench/libraries": "./...", "deploy": "./...", "e2e": "./..."}},
 		{"-run X", map[string]string{".": "./...", "bench/libraries": "./...", "deploy": "./...", "e2e": "./..."}},
-		{"-race", map[string]string{".": "./...", "e2e": "./..."}},
 		{"-race ./internal/server ./e2e ./e2e/outages", map[string]string{".": "./internal/server", "e2e": "./ ./outages"}},
 		{"./...", map[string]string{".": "./..."}},
 		{"./deploy/...", map[string]string{"deploy": "./..."}},
@@ -89,6 +90,24 @@ func TestPackagesOf(t *testing.T) {
 		for _, module := range modules {
 			if got := strings.Join(packagesOf(module, strings.Fields(c.args)), " "); got != c.want[module] {
 				t.Errorf("%q: packages of %s are %q, want %q", c.args, module, got, c.want[module])
+			}
+		}
+	}
+}
+
+// With the race detector, packages without concurrency are left out unless they are named.
+func TestPackagesUnderRace(t *testing.T) {
+	t.Chdir("../..")
+	for module, paths := range map[string]map[string]bool{
+		".":               {"./internal/server": true, "./internal/simulate": true, "./internal/simulate/report": false, "./internal/descriptor": false, "./scripts/suite": false, "./internal": false},
+		"e2e":             {"./.": true, "./outages": true, "./browser": false},
+		"deploy":          {"./.": false},
+		"bench/libraries": {"./.": false},
+	} {
+		all := packagesOf(module, []string{"-race"})
+		for path, want := range paths {
+			if slices.Contains(all, path) != want {
+				t.Errorf("%s of %s: %t, want %t", path, module, !want, want)
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
 )
 
@@ -122,6 +123,7 @@ func (f *fleet) play(i int, l *descriptor.Limit, steps []step) {
 // This is the worst case for leases. Every process takes a lease and holds it as long as it lives. Then all use their
 // permits at once, while the rest is taken from the store at the same moment.
 func TestHoldThenStorm(t *testing.T) {
+	racetest.Sequential(t)
 	for name, l := range limits(t, 1200, window(1, descriptor.Second)) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 // penalised returns a request of one take that a penalty of an hour guards.
@@ -141,6 +142,7 @@ func TestNoPenaltyWithoutRoom(t *testing.T) {
 // A group of very many takes with penalties costs about as much as the same takes one after the other: its cost does not grow with the
 // square of its size.
 func TestCostOfManyPenalties(t *testing.T) {
+	racetest.Sequential(t)
 	s := memory.New(memory.Options{})
 	l, now := backendtest.Limit("1000000/1d"), time.Unix(1_800_000_000, 0)
 	var r backend.Request

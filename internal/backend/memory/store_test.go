@@ -16,6 +16,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
 var perMinute = descriptor.Limit{Requests: 5, Window: descriptor.Window{Unit: descriptor.Minute}}
@@ -142,6 +143,7 @@ func TestTakeEndsWithItsContext(t *testing.T) {
 }
 
 func TestRunSweepsAndGivesMemoryBack(t *testing.T) {
+	racetest.Sequential(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{})
 		ctx, stop := context.WithCancel(t.Context())

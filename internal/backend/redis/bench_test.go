@@ -14,6 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
 
@@ -45,6 +46,7 @@ var footprints = []struct {
 
 // Counters are no larger than footprints says, with a tolerance of a tenth for the allocator and the server.
 func TestBytesPerCounter(t *testing.T) {
+	racetest.Sequential(t)
 	server := redistest.Start(t)
 	for _, f := range footprints {
 		t.Run(f.name, func(t *testing.T) {

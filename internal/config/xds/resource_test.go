@@ -19,6 +19,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
@@ -236,6 +237,7 @@ func TestUnits(t *testing.T) {
 
 // The documented example is a valid resource and has the documented result.
 func TestDocumentedExample(t *testing.T) {
+	racetest.Sequential(t)
 	docs, err := os.ReadFile("../../../docs/do/xds.md")
 	if err != nil {
 		t.Fatal(err)
