@@ -2,6 +2,8 @@ package main
 
 import (
 	"math"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -171,5 +173,30 @@ func TestHelp(t *testing.T) {
 	}
 	if shown < 130 {
 		t.Errorf("only %d settings", shown)
+	}
+}
+
+// Settings that are none any more are accepted, as variables and as flags, and the log says so. They are on the page, and are
+// no flags.
+func TestRetiredSettings(t *testing.T) {
+	page, err := os.ReadFile("../../docs/reference/environment.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	model, _ := modelOf(t)
+	known := variables(model)
+	for _, r := range retired {
+		if slices.Contains(known, r.variable) || !strings.Contains(string(page), "`"+r.variable+"`\n("+r.used) && !strings.Contains(string(page), "`"+r.variable+"` ("+r.used) {
+			t.Errorf("%s is a setting, or is not on the page with %s", r.variable, r.used)
+		}
+	}
+	p := startProcess(t, map[string]string{"RATELIMITD_RULES_RESCAN": "1m", "RATELIMITD_WRITE_TIMEOUT": "10s"},
+		"--peer-share", "0.1", "--max-entries=3", "--rules", rulesOf(t, fiveADay))
+	var warned []string
+	for _, line := range p.Log.All("this is no setting any more: remove it") {
+		warned = append(warned, line["variable"].(string)) //nolint:forcetypeassert // it is one
+	}
+	if want := []string{"RATELIMITD_MAX_ENTRIES", "RATELIMITD_PEER_SHARE", "RATELIMITD_RULES_RESCAN"}; !slices.Equal(warned, want) {
+		t.Errorf("warned about %v, want %v", warned, want)
 	}
 }

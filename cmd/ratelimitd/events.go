@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"time"
 
@@ -15,18 +14,15 @@ import (
 
 // eventOptions are the settings of events.
 type eventOptions struct {
-	To          string        `name:"events" env:"RATELIMITD_EVENTS" placeholder:"URL|FILE|stdout" help:"Where CloudEvents about refusals, warnings and penalties go: the http or https URL of a webhook, a file, or stdout. Unset: there are none."`
-	Source      string        `name:"events-source" env:"RATELIMITD_EVENTS_SOURCE" default:"/ratelimitd" placeholder:"URI" help:"Source of the events. Processes that share counters need the same one."`
-	Values      bool          `name:"events-values" env:"RATELIMITD_EVENTS_VALUES" help:"Events have the values of entries, which may be personal data. Unset: they have only the keys."`
-	Share       float64       `name:"events-share" env:"RATELIMITD_EVENTS_SHARE" range:"0..1" default:"1" help:"Share of the counters that have events, from 0 to 1."`
-	PerSecond   int64         `name:"events-per-second" env:"RATELIMITD_EVENTS_PER_SECOND" range:"1.." default:"100" help:"Maximum number of events per second. More are dropped."`
-	Interval    time.Duration `name:"events-interval" env:"RATELIMITD_EVENTS_INTERVAL" range:"1s.." default:"1m" help:"A counter has at most one event of each type per window, and per this time if the window is shorter."`
-	Batch       int           `name:"events-batch" env:"RATELIMITD_EVENTS_BATCH" range:"1..1000" default:"1" help:"Maximum number of events in a request. More than 1: requests are in the batched mode of CloudEvents."`
-	RetryFor    time.Duration `name:"events-retry-for" env:"RATELIMITD_EVENTS_RETRY_FOR" range:"1s.." default:"5m" help:"Age at which an event that could not be sent is dropped."`
-	HeadersFile string        `name:"events-headers-file" env:"RATELIMITD_EVENTS_HEADERS_FILE" placeholder:"FILE" help:"File of the headers of requests to the webhook, one Name: value on a line. It is read for every request, so it may change."`
-	CACert      string        `name:"events-tls-cacert" env:"RATELIMITD_EVENTS_TLS_CACERT" placeholder:"FILE" help:"File of the authorities to trust beside the system's; read again when it changes."`
-	ClientCert  string        `name:"events-tls-client-cert" env:"RATELIMITD_EVENTS_TLS_CLIENT_CERT" placeholder:"FILE" help:"File of the client certificate; read again when it changes."`
-	ClientKey   string        `name:"events-tls-client-key" env:"RATELIMITD_EVENTS_TLS_CLIENT_KEY" placeholder:"FILE" help:"File of that certificate's key."`
+	To          string `name:"events" env:"RATELIMITD_EVENTS" placeholder:"URL|FILE|stdout" help:"Where CloudEvents about refusals, warnings and penalties go: the http or https URL of a webhook, a file, or stdout. Unset: there are none."`
+	Source      string `name:"events-source" env:"RATELIMITD_EVENTS_SOURCE" default:"/ratelimitd" placeholder:"URI" help:"Source of the events. Processes that share counters need the same one."`
+	Values      bool   `name:"events-values" env:"RATELIMITD_EVENTS_VALUES" help:"Events have the values of entries, which may be personal data. Unset: they have only the keys."`
+	PerSecond   int64  `name:"events-per-second" env:"RATELIMITD_EVENTS_PER_SECOND" range:"1.." default:"100" help:"Maximum number of events per second. More are dropped."`
+	Batch       int    `name:"events-batch" env:"RATELIMITD_EVENTS_BATCH" range:"1..1000" default:"1" help:"Maximum number of events in a request. More than 1: requests are in the batched mode of CloudEvents."`
+	HeadersFile string `name:"events-headers-file" env:"RATELIMITD_EVENTS_HEADERS_FILE" placeholder:"FILE" help:"File of the headers of requests to the webhook, one Name: value on a line. It is read for every request, so it may change."`
+	CACert      string `name:"events-tls-cacert" env:"RATELIMITD_EVENTS_TLS_CACERT" placeholder:"FILE" help:"File of the authorities to trust beside the system's; read again when it changes."`
+	ClientCert  string `name:"events-tls-client-cert" env:"RATELIMITD_EVENTS_TLS_CLIENT_CERT" placeholder:"FILE" help:"File of the client certificate; read again when it changes."`
+	ClientKey   string `name:"events-tls-client-key" env:"RATELIMITD_EVENTS_TLS_CLIENT_KEY" placeholder:"FILE" help:"File of that certificate's key."`
 }
 
 // longestFlush is how long a stop waits for the receiver of events, and for the collector of spans, if the stop timeout is
@@ -42,11 +38,8 @@ func (s *service) openEvents(registry prometheus.Registerer) (*events.Sink, erro
 		HeadersFile: o.HeadersFile,
 		Source:      o.Source,
 		Values:      o.Values,
-		Share:       max(o.Share, math.SmallestNonzeroFloat64), // 0 would mean the default
 		PerSecond:   o.PerSecond,
-		Interval:    o.Interval,
 		Batch:       o.Batch,
-		RetryFor:    o.RetryFor,
 		StopWithin:  min(longestFlush, s.options.Listen.StopTimeout),
 		Metrics:     registry,
 		Logger:      s.log,
@@ -58,7 +51,7 @@ func (s *service) openEvents(registry prometheus.Registerer) (*events.Sink, erro
 		return nil, nil //nolint:nilnil // no sink is no mistake
 	case scheme == "https":
 		tls, err := tlsfiles.Load(tlsfiles.Options{
-			Use: "events", Cert: o.ClientCert, Key: o.ClientKey, CA: o.CACert, Rescan: s.options.TLS.Rescan, Log: s.log, Metrics: registry,
+			Use: "events", Cert: o.ClientCert, Key: o.ClientKey, CA: o.CACert, Log: s.log, Metrics: registry,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", files, err)

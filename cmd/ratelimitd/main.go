@@ -78,6 +78,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		printCompletions(stdout, model, args[1:])
 		return 0
 	}
+	args, c.Serve.Retired = withoutRetired(args)
 	parser, err := newParser(&c, kong.Writers(stdout, stderr))
 	if err == nil {
 		err = unknownCommand(parser.Model, normalize(args))

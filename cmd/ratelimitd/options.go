@@ -27,12 +27,11 @@ import (
 
 // ruleOptions are the settings of rules.
 type ruleOptions struct {
-	Rules  string        `always:"" help:"Folder of rule files. Overrides the RUNTIME_ variables." placeholder:"DIR"`
-	Strict bool          `name:"strict-rules" env:"RATELIMITD_STRICT_RULES" help:"Refuse a rule file with a duplicate or misplaced key. Unset: read it as envoyproxy/ratelimit does, with a warning."`
-	Merge  bool          `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Merge files of one domain instead of refusing the second one."`
-	Rescan time.Duration `name:"rules-rescan" env:"RATELIMITD_RULES_RESCAN" range:"1ms.." default:"10s" help:"How often the folder is read even if no change was reported."`
-	Force  bool          `name:"force-start-without-initial-config" env:"FORCE_START_WITHOUT_INITIAL_CONFIG" help:"Start even if the rule folder is missing, with green health while there are no rules yet."`
-	None   bool          `name:"allow-no-rules" env:"RATELIMITD_ALLOW_NO_RULES" help:"A reload of the folder may remove the last rule. Unset: the rules in force stay when the folder has none any more."`
+	Rules  string `always:"" help:"Folder of rule files. Overrides the RUNTIME_ variables." placeholder:"DIR"`
+	Strict bool   `name:"strict-rules" env:"RATELIMITD_STRICT_RULES" help:"Refuse a rule file with a duplicate or misplaced key. Unset: read it as envoyproxy/ratelimit does, with a warning."`
+	Merge  bool   `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Merge files of one domain instead of refusing the second one."`
+	Force  bool   `name:"force-start-without-initial-config" env:"FORCE_START_WITHOUT_INITIAL_CONFIG" help:"Start even if the rule folder is missing, with green health while there are no rules yet."`
+	None   bool   `name:"allow-no-rules" env:"RATELIMITD_ALLOW_NO_RULES" help:"A reload of the folder may remove the last rule. Unset: the rules in force stay when the folder has none any more."`
 
 	AtLeastOne bool `name:"healthy-with-at-least-one-config-loaded" env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" help:"Health is red while the rules in force have no domain."`
 
@@ -64,24 +63,16 @@ type listenOptions struct {
 
 	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" nonpositive:"0s" clamp:"1ms.." default:"24h" help:"Age at which a gRPC client is asked to reconnect; 0: never."`
 	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long the calls of such a client may then continue; 0: forever; negative: not at all."`
-	MaxConnectionIdle     time.Duration `name:"grpc-max-connection-idle" env:"RATELIMITD_GRPC_MAX_CONNECTION_IDLE" range:"0s.." default:"0s" help:"A gRPC client without a call for this time is asked to leave; 0: never."`
 	MaxMessageBytes       int           `env:"RATELIMITD_MAX_MESSAGE_BYTES" range:"1.." default:"4194304" help:"Largest request, in bytes."`
 	Transport             string        `name:"grpc-transport" env:"RATELIMITD_GRPC_TRANSPORT" oneof:"lean,grpc-go" placeholder:"lean|grpc-go" default:"lean" help:"HTTP/2 server that answers rate limit and reservation calls: lean (our own, which answers only these) or grpc-go. All other calls on the port are answered by grpc-go."`
 	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Path of a unix socket for gRPC instead of host and port; a leading @ makes it abstract."`
 	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Other processes of the same user may listen on the same ports (SO_REUSEPORT)."`
 	NoDebug               bool          `env:"RATELIMITD_NO_DEBUG" help:"No pages on the debug port."`
 	NoAdmin               bool          `env:"RATELIMITD_NO_ADMIN" help:"No admin service (gRPC) on the debug port."`
-	MaxEntries            int           `env:"RATELIMITD_MAX_ENTRIES" range:"1.." default:"256" help:"Maximum number of entries in a descriptor."`
 	MaxTextBytes          int           `env:"RATELIMITD_MAX_TEXT_BYTES" range:"1.." default:"65536" help:"Longest domain, key or value, in bytes. A request with a longer one fails, and Envoy lets it pass by default: keep this above Envoy's max_request_headers_kb."`
 	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Maximum number of gRPC connections, and of HTTP connections. Beyond it a new one replaces an idle one, or is closed at once."`
-	PeerShare             float64       `env:"RATELIMITD_PEER_SHARE" range:"0..1" default:"0.5" help:"Share of the connections that one peer (an address, or a /64 of IPv6) keeps when all are in use. Others may replace the connections of a peer with more."`
-	MaxStreams            uint32        `name:"grpc-max-streams" env:"RATELIMITD_GRPC_MAX_STREAMS" default:"1000" help:"Maximum number of concurrent calls on one gRPC connection; 0: no bound."`
 	Reflection            bool          `name:"grpc-reflection" env:"RATELIMITD_GRPC_REFLECTION" help:"Answer gRPC reflection on the port of callers, as grpcurl and Kuadrant's gateway need it."`
 	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Maximum number of calls in flight on all connections; more are refused at once. One connection alone gets nearly half of them."`
-	FirstCallTimeout      time.Duration `env:"RATELIMITD_FIRST_CALL_TIMEOUT" range:"1ms.." default:"1m" help:"A gRPC connection without a call is closed after this time."`
-	MessageTimeout        time.Duration `env:"RATELIMITD_MESSAGE_TIMEOUT" range:"1ms.." default:"10s" help:"How long the message of a call may take to arrive. Then its connection is closed, at the latest after twice this time."`
-	WriteTimeout          time.Duration `env:"RATELIMITD_WRITE_TIMEOUT" range:"1ms.." default:"10s" help:"A gRPC connection is closed when its client reads no answers for so long."`
-	MaxConnectionBytes    int64         `env:"RATELIMITD_MAX_CONNECTION_BYTES" range:"1.." default:"16777216" help:"Maximum number of bytes held for one gRPC connection: incomplete messages, and on the lean transport also headers and answers. Beyond it the connection is closed."`
 	MaxUnfinishedBytes    int64         `env:"RATELIMITD_MAX_UNFINISHED_BYTES" range:"1.." default:"134217728" help:"The same bound for all gRPC connections together. Beyond it the connection that holds most is closed."`
 	MaxDescriptors        int           `env:"RATELIMITD_MAX_DESCRIPTORS" range:"1.." default:"256" help:"Maximum number of descriptors in a request."`
 	DrainDelay            time.Duration `env:"RATELIMITD_DRAIN_DELAY" range:"0s.." default:"0s" help:"How long to keep serving after health has turned red, before stopping."`
@@ -93,22 +84,15 @@ func (o *listenOptions) callers() server.Options {
 	return server.Options{
 		Listen: server.Listen{GRPC: address(o.GRPCHost, o.GRPCPort), HTTP: address(o.Host, o.Port), Socket: o.Socket},
 		Requests: server.Requests{
-			MaxBytes: o.MaxMessageBytes, MaxDescriptors: o.MaxDescriptors, MaxEntries: o.MaxEntries, MaxTextBytes: o.MaxTextBytes,
+			MaxBytes: o.MaxMessageBytes, MaxDescriptors: o.MaxDescriptors, MaxTextBytes: o.MaxTextBytes,
 		},
 		Calls:      server.Calls{Max: o.MaxCalls},
 		Reflection: o.Reflection,
 		Connections: server.Connections{
-			Max:              o.MaxConnections,
-			MaxStreams:       o.streams(),
-			PeerShare:        o.peerShare(),
-			FirstCallTimeout: o.FirstCallTimeout,
-			MessageTimeout:   o.MessageTimeout,
-			WriteTimeout:     o.WriteTimeout,
-			MaxBytes:         o.MaxConnectionBytes,
-			MaxBytesOfAll:    o.MaxUnfinishedBytes,
-			MaxAge:           endless(o.MaxConnectionAge),
-			MaxAgeGrace:      endless(o.MaxConnectionAgeGrace),
-			MaxIdle:          o.MaxConnectionIdle,
+			Max:           o.MaxConnections,
+			MaxBytesOfAll: o.MaxUnfinishedBytes,
+			MaxAge:        endless(o.MaxConnectionAge),
+			MaxAgeGrace:   endless(o.MaxConnectionAgeGrace),
 		},
 		Lean:       o.Transport == "lean",
 		DrainDelay: o.DrainDelay,
@@ -121,19 +105,8 @@ func (o *listenOptions) operators() operator.Options {
 		Addr:       address(o.DebugHost, o.DebugPort),
 		NoPages:    o.NoDebug,
 		NoServices: o.NoAdmin,
-		Bounds:     operator.Bounds{PeerShare: o.peerShare(), MaxEntries: o.MaxEntries, MaxTextBytes: o.MaxTextBytes},
+		Bounds:     operator.Bounds{MaxTextBytes: o.MaxTextBytes},
 	}
-}
-
-// peerShare is the setting, where 0 means one connection.
-func (o *listenOptions) peerShare() float64 { return max(o.PeerShare, math.SmallestNonzeroFloat64) }
-
-// streams turns the bound of calls on one connection, whose 0 means none, into one of gRPC.
-func (o *listenOptions) streams() uint32 {
-	if o.MaxStreams == 0 {
-		return math.MaxUint32
-	}
-	return o.MaxStreams
 }
 
 // leaving is how long the rest of a stop may take after the stop timeout.
@@ -183,8 +156,6 @@ type answerOptions struct {
 	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"How many keys of counters are tracked to find hot ones, in lists of 128; 0 turns this off. A key takes 0.9 to 1.6 KB, but only while its rule is busy: at most 55 MB by default, usually less than 1 MB."`
 	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" range:"1.." default:"10000" help:"Maximum number of rule names in metrics; further names share one."`
 
-	PatternBytes int `env:"RATELIMITD_PATTERN_BYTES" range:"64.." default:"4096" help:"How many bytes of a value a value_regex sees. A longer value matches if these first bytes can begin a matching value."`
-
 	CalendarMonths bool `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"Months are calendar months in UTC instead of 30 days, for fixed windows and for limits of requests."`
 }
 
@@ -217,7 +188,7 @@ func (o *answerOptions) settings() limiter.Settings {
 
 // tree is what rules are compiled for.
 func (o *answerOptions) tree() descriptor.Options {
-	return descriptor.Options{CalendarMonths: o.CalendarMonths, PatternBytes: o.PatternBytes}
+	return descriptor.Options{CalendarMonths: o.CalendarMonths}
 }
 
 // backendOptions are the settings of counters.
@@ -374,12 +345,11 @@ func (o *backendOptions) redis() (bool, error) {
 
 // tlsOptions are the settings of TLS for gRPC.
 type tlsOptions struct {
-	Use       bool          `name:"grpc-server-use-tls" env:"GRPC_SERVER_USE_TLS" help:"Encrypt gRPC."`
-	Cert      string        `name:"grpc-server-tls-cert" env:"GRPC_SERVER_TLS_CERT" help:"File of the certificate; read again when it changes."`
-	Key       string        `name:"grpc-server-tls-key" env:"GRPC_SERVER_TLS_KEY" help:"File of that certificate's key."`
-	ClientCA  string        `name:"grpc-client-tls-cacert" env:"GRPC_CLIENT_TLS_CACERT" help:"File of the authorities for client certificates; it turns mTLS on."`
-	ClientSAN string        `name:"grpc-client-tls-san" env:"GRPC_CLIENT_TLS_SAN" help:"DNS name, IP or URI (spiffe://...) that a client's certificate must have."`
-	Rescan    time.Duration `name:"tls-rescan" env:"RATELIMITD_TLS_RESCAN" range:"1ms.." default:"10s" help:"How often these files are read even if no change was reported."`
+	Use       bool   `name:"grpc-server-use-tls" env:"GRPC_SERVER_USE_TLS" help:"Encrypt gRPC."`
+	Cert      string `name:"grpc-server-tls-cert" env:"GRPC_SERVER_TLS_CERT" help:"File of the certificate; read again when it changes."`
+	Key       string `name:"grpc-server-tls-key" env:"GRPC_SERVER_TLS_KEY" help:"File of that certificate's key."`
+	ClientCA  string `name:"grpc-client-tls-cacert" env:"GRPC_CLIENT_TLS_CACERT" help:"File of the authorities for client certificates; it turns mTLS on."`
+	ClientSAN string `name:"grpc-client-tls-san" env:"GRPC_CLIENT_TLS_SAN" help:"DNS name, IP or URI (spiffe://...) that a client's certificate must have."`
 }
 
 // tracingOptions are the settings of tracing.

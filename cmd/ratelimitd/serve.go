@@ -63,6 +63,7 @@ type serveCommand struct {
 	Accepted acceptedOptions `embed:"" group:"Accepted"`
 
 	Adjusted adjustments `kong:"-"`
+	Retired  []string    `kong:"-"` // variables of retired flags on the command line
 	Stdout   io.Writer   `kong:"-"`
 }
 
@@ -168,6 +169,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	}()
 	o.Adjusted.log(log)
 	o.Accepted.log(log)
+	logRetired(log, o.Retired)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), thisBuild().metric())
 
@@ -369,7 +371,7 @@ func (s *service) encrypt(opts *server.Options, registry prometheus.Registerer) 
 	}
 	variables := "GRPC_SERVER_USE_TLS: " + given("GRPC_SERVER_TLS_CERT", o.Cert, "GRPC_SERVER_TLS_KEY", o.Key, "GRPC_CLIENT_TLS_CACERT", o.ClientCA, "GRPC_CLIENT_TLS_SAN", o.ClientSAN)
 	files, err := tlsfiles.Load(tlsfiles.Options{
-		Use: "grpc", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Rescan: o.Rescan, Log: s.log, Metrics: registry,
+		Use: "grpc", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Log: s.log, Metrics: registry,
 	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", variables, err)
@@ -426,7 +428,6 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 		Dir:          dir,
 		MergeDomains: o.Merge,
 		Strict:       o.Strict,
-		Rescan:       o.Rescan,
 		Tree:         s.options.Answers.tree(),
 		AllowNone:    o.None,
 		Logger:       s.log,

@@ -141,28 +141,8 @@ func variablesOfEvents(t *testing.T) []variable {
 		{name: "RATELIMITD_EVENTS_SOURCE", value: "https://limits.example", prepare: written(1, func(all []event) string { return all[0].Source }), unset: "/ratelimitd", set: "https://limits.example",
 			with: map[string]string{"RATELIMITD_EVENTS": "stdout"}, bad: map[string]string{"%zz": "a URI"}},
 		{name: "RATELIMITD_EVENTS_VALUES", value: "true", prepare: written(1, func(all []event) string { return fmt.Sprint(all[0].Data.Entries) }), unset: "[{k }]", set: "[{k 0}]"},
-		{name: "RATELIMITD_EVENTS_SHARE", value: "0", prepare: written(10, count), unset: "10 events", set: "0 events"},
 		{name: "RATELIMITD_EVENTS_PER_SECOND", value: "3", prepare: written(10, count), unset: "10 events", set: "3 events"},
-		{name: "RATELIMITD_EVENTS_INTERVAL", value: "48h", prepare: written(1, func(all []event) string {
-			return fmt.Sprint(all[0].Data.PeriodEnd.Sub(all[0].Data.PeriodStart))
-		}), unset: "24h0m0s", set: "48h0m0s"},
 		{name: "RATELIMITD_EVENTS_BATCH", value: "10", prepare: received(nil, header("Content-Type")), unset: "has application/cloudevents+json; charset=utf-8", set: "has application/cloudevents-batch+json; charset=utf-8"},
-		{name: "RATELIMITD_EVENTS_RETRY_FOR", value: "1s", prepare: func(t *testing.T) (map[string]string, look) {
-			url, requests := listenEvents(t, http.StatusInternalServerError, nil)
-			return map[string]string{"RATELIMITD_EVENTS": url}, running(func(t *testing.T, i *instance) string {
-				answers(refusedAtOnce(1))(t, i)
-				said := ""
-				eventually(t, "three attempts, or the event is dropped", func() bool {
-					if metric(`ratelimitd_events_dropped_total{reason="age"} 1`)(t, i) != "" {
-						said = "dropped"
-					} else if len(requests) > 2 {
-						said = "tried again"
-					}
-					return said != ""
-				})
-				return said
-			})
-		}, unset: "tried again", set: "dropped"},
 		{name: "RATELIMITD_EVENTS_HEADERS_FILE", value: headers, prepare: received(nil, header("Authorization")), unset: "has ", set: "has Bearer abc", with: none, bad: map[string]string{"/none": "/none"}},
 		{name: "RATELIMITD_EVENTS_TLS_CACERT", value: ca, prepare: received(server, shown), unset: "not sent", set: "encrypted", with: none, bad: map[string]string{"/none": "/none"}},
 		{name: "RATELIMITD_EVENTS_TLS_CLIENT_CERT", value: cert, prepare: received(asking, shown, "RATELIMITD_EVENTS_TLS_CACERT", ca, "RATELIMITD_EVENTS_TLS_CLIENT_KEY", key), unset: "does not start", set: "shows the certificate of limits",

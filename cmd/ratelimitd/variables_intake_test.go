@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"net"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +12,6 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
-	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 )
@@ -112,47 +109,12 @@ func cut(variable, reason, method string, piece []byte, end bool) look {
 
 func variablesOfIntake() []variable {
 	decide := ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName
-	unknown := decide + strings.Repeat("x", 4000)                           // the answer names the method: a few answers fill the kernel's buffer
 	unfinished := append([]byte{0, 0, 0x40, 0, 0}, make([]byte, 15_000)...) // of an announced 4 MiB
 	return []variable{
 		{name: "RATELIMITD_MAX_CALLS", value: "1", look: running(func(t *testing.T, i *instance) string {
 			_, err := watched(t, i).Check(t.Context(), &healthv1.HealthCheckRequest{})
 			return status.Code(err).String()
 		}), unset: "OK", set: "ResourceExhausted"},
-		{name: "RATELIMITD_PEER_SHARE", value: "1", with: map[string]string{"RATELIMITD_MAX_CONNECTIONS": "2"}, look: running(func(t *testing.T, i *instance) string {
-			watched(t, i)
-			watched(t, i)
-			other, _, flush := frames(t, i, "127.0.0.2")
-			_ = flush()
-			_ = other.SetReadDeadline(time.Now().Add(patience))
-			_, err := io.ReadFull(other, make([]byte, 9)) // the server's settings
-			return either(err == nil, "makes place", "refuses")
-		}), unset: "makes place", set: "refuses"},
-		{name: "RATELIMITD_FIRST_CALL_TIMEOUT", value: "20ms", look: running(func(t *testing.T, i *instance) string {
-			conn, _, flush := frames(t, i, "127.0.0.1")
-			_ = flush()
-			closed := make(chan struct{})
-			go func() {
-				_, _ = io.Copy(io.Discard, conn)
-				close(closed)
-			}()
-			return either(within(t, i, "RATELIMITD_FIRST_CALL_TIMEOUT", patience, 300*time.Millisecond, func() bool { return is(closed) }), "closed", "stays")
-		}), unset: "stays", set: "closed"},
-		{name: "RATELIMITD_MESSAGE_TIMEOUT", value: "20ms", look: running(func(t *testing.T, i *instance) string {
-			stream, err := dial(t, i.grpc()).NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true}, ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ended := make(chan struct{})
-			go func() {
-				_ = stream.RecvMsg(new(ratelimitv3.RateLimitResponse))
-				close(ended)
-			}()
-			return either(within(t, i, "RATELIMITD_MESSAGE_TIMEOUT", patience, 300*time.Millisecond, func() bool { return is(ended) }), "cut off", "waited for")
-		}), unset: "waited for", set: "cut off"},
-		{name: "RATELIMITD_WRITE_TIMEOUT", value: "20ms", with: map[string]string{"RATELIMITD_GRPC_MAX_STREAMS": "0", "RATELIMITD_MAX_CALLS": "1000000", "RATELIMITD_MAX_CONNECTION_BYTES": "1000000000", "RATELIMITD_MAX_UNFINISHED_BYTES": "1000000000"},
-			look: cut("RATELIMITD_WRITE_TIMEOUT", "not_reading", unknown, make([]byte, 5), true), unset: "stays", set: "closed"},
-		{name: "RATELIMITD_MAX_CONNECTION_BYTES", value: "100000", look: cut("RATELIMITD_MAX_CONNECTION_BYTES", "bytes", decide, unfinished, false), unset: "stays", set: "closed"},
 		{name: "RATELIMITD_MAX_UNFINISHED_BYTES", value: "100000", look: cut("RATELIMITD_MAX_UNFINISHED_BYTES", "bytes", decide, unfinished, false), unset: "stays", set: "closed"},
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -562,31 +561,4 @@ func (c *collector) listen(t *testing.T, protocol string) (url string) {
 		}
 	})
 	return "http://" + l.Addr().String()
-}
-
-// linked creates a file that is hard-linked into another folder, and returns a function that changes it there. The system
-// then reports no change in the file's own folder.
-func linked(t *testing.T, path, text string) (change func(text string)) {
-	t.Helper()
-	other := file(t, text)
-	if err := os.Link(other, path); err != nil {
-		t.Fatal(err)
-	}
-	return func(text string) {
-		if err := os.WriteFile(other, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// readAgain changes files without a change event and reports whether the service sees all changes. It may see the first
-// ones earlier: files are read once more when watching begins, and after any other event.
-func readAgain(t *testing.T, i *instance, name string, change func(n int) (seen func() bool)) string {
-	t.Helper()
-	for n := 1; n <= 4; n++ {
-		if !within(t, i, name, 8*time.Second, 300*time.Millisecond, change(n)) { // the default is 10 s
-			return "not read again yet"
-		}
-	}
-	return "read again"
 }

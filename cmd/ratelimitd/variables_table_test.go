@@ -109,19 +109,6 @@ func variablesOfRules() []variable {
 				return seen
 			})
 		}, unset: "kept", set: "removed"},
-		{name: "RATELIMITD_RULES_RESCAN", value: "10ms", rules: []string{}, prepare: func(t *testing.T) (map[string]string, look) {
-			root := t.TempDir()
-			write(t, root, "config/not.txt", "")
-			change := linked(t, filepath.Join(root, "config", "rules.yaml"), fiveADay)
-			return map[string]string{"RUNTIME_ROOT": root}, running(func(t *testing.T, i *instance) string {
-				return readAgain(t, i, "RATELIMITD_RULES_RESCAN", func(n int) func() bool {
-					change(strings.ReplaceAll(fiveADay, ": 5", fmt.Sprintf(": 10%d", n)))
-					return func() bool {
-						return strings.Contains(page("/rlconfig", true, `requests_per_unit=\d+`)(t, i), fmt.Sprintf("=10%d", n))
-					}
-				})
-			})
-		}, unset: "not read again yet", set: "read again"},
 
 		{name: "LOG_LEVEL", value: "debug", with: map[string]string{"RATELIMITD_NO_DEBUG": "false"}, look: page("/loglevel", true, `\w+`), unset: "OKinfo", set: "OKdebug", bad: map[string]string{"loud": "debug, info, warn or error"}},
 		{name: "LOG_FORMAT", value: "json", look: running(func(t *testing.T, i *instance) string {
@@ -235,16 +222,6 @@ func variablesOfXDS(t *testing.T) []variable {
 			})
 			return xdsFrom(a.addr), logsOneOf("rules accepted", "raise XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES")
 		}, unset: "rules accepted", set: "raise XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"},
-		{name: "RATELIMITD_XDS_REFUSED_RETRY", value: "10ms", prepare: func(t *testing.T) (map[string]string, look) {
-			a := listenADS(t, func(s discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-				return s.Send(resource(""))
-			})
-			return xdsFrom(a.addr), running(func(t *testing.T, i *instance) string {
-				eventually(t, "a refusal", func() bool { return a.count(&a.refused) > 0 })
-				// The default is 1 s, 2 s, 4 s and so on. From 10 ms, doubling each time, eleven waits take 20 s.
-				return either(within(t, i, "RATELIMITD_XDS_REFUSED_RETRY", 8*time.Second, 300*time.Millisecond, func() bool { return a.count(&a.refused) > 11 }), "soon again", "not soon again")
-			})
-		}, unset: "not soon again", set: "soon again"},
 	}
 }
 
@@ -293,7 +270,6 @@ func variablesOfListening() []variable {
 		}
 	})
 	large := ask("d", "k", strings.Repeat("v", 2000))
-	twice := ask("d", "k", "v", "l", "v")
 	several := ask("d", "k", "v")
 	several.Descriptors = append(several.Descriptors, several.Descriptors[0])
 	return []variable{
@@ -325,19 +301,9 @@ func variablesOfListening() []variable {
 			}
 			return either(within(t, i, "GRPC_MAX_CONNECTION_AGE", patience, 300*time.Millisecond, func() bool { return conn.GetState() != connectivity.Ready }), "connects anew", "stays")
 		}), unset: "stays", set: "connects anew"},
-		{name: "RATELIMITD_GRPC_MAX_CONNECTION_IDLE", value: "50ms", look: running(func(t *testing.T, i *instance) string {
-			conn := dial(t, i.grpc())
-			if _, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil {
-				t.Fatal(err)
-			}
-			return either(within(t, i, "RATELIMITD_GRPC_MAX_CONNECTION_IDLE", patience, 300*time.Millisecond, func() bool { return conn.GetState() != connectivity.Ready }), "leaves", "stays")
-		}), unset: "stays", set: "leaves"},
 		{name: "GRPC_MAX_CONNECTION_AGE_GRACE", value: "10ms", with: map[string]string{"GRPC_MAX_CONNECTION_AGE": "50ms"}, look: watch, unset: "goes on", set: "cut off"},
 		{name: "RATELIMITD_MAX_MESSAGE_BYTES", value: "1000", look: answers(large), unset: "OK", set: "ResourceExhausted"},
-		{name: "RATELIMITD_MAX_ENTRIES", value: "1", look: answers(twice), unset: "OK", set: "InvalidArgument"},
 		{name: "RATELIMITD_MAX_TEXT_BYTES", value: "1000", look: answers(large), unset: "OK", set: "InvalidArgument"},
-		{name: "RATELIMITD_PATTERN_BYTES", value: "64", rules: []string{"domain: d\ndescriptors:\n  - {key: k, value_regex: a*b, rate_limit: {unit: day, requests_per_unit: 0}}\n"},
-			look: answers(ask("d", "k", strings.Repeat("a", 100))), unset: "OK", set: "OVER_LIMIT"},
 		{name: "RATELIMITD_MAX_DESCRIPTORS", value: "1", look: answers(several), unset: "OK", set: "InvalidArgument"},
 		{name: "RATELIMITD_MAX_CONNECTIONS", value: "1", look: running(func(t *testing.T, i *instance) string {
 			first, err := net.Dial("tcp", i.svc.server.HTTPAddr.String()) //nolint:noctx // closed below
@@ -357,22 +323,6 @@ func variablesOfListening() []variable {
 			resp.Body.Close()
 			return "answered"
 		}), unset: "answered", set: "refused"},
-		{name: "RATELIMITD_GRPC_MAX_STREAMS", value: "1", look: running(func(t *testing.T, i *instance) string {
-			client := healthv1.NewHealthClient(dial(t, i.grpc()))
-			if stream, err := client.Watch(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
-				t.Fatal(err)
-			} else if _, err := stream.Recv(); err != nil {
-				t.Fatal(err)
-			}
-			wait := patience
-			if i.env["RATELIMITD_GRPC_MAX_STREAMS"] != absent {
-				wait = 300 * time.Millisecond
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), wait)
-			defer cancel()
-			_, err := client.Check(ctx, &healthv1.HealthCheckRequest{})
-			return status.Code(err).String()
-		}), unset: "OK", set: "DeadlineExceeded"},
 		{name: "RATELIMITD_GRPC_REFLECTION", value: "true", look: running(func(t *testing.T, i *instance) string {
 			stream, err := reflectionv1.NewServerReflectionClient(dial(t, i.grpc())).ServerReflectionInfo(t.Context())
 			if err == nil {
@@ -447,21 +397,6 @@ func variablesOfTLS(t *testing.T) []variable {
 		{name: "GRPC_SERVER_TLS_KEY", value: key, with: with("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT"), look: shakes(false), unset: "does not start", set: "certificate of ratelimit", bad: map[string]string{"/none": "/none"}},
 		{name: "GRPC_CLIENT_TLS_CACERT", value: ca, with: with("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"), look: shakes(false, stranger), unset: "certificate of ratelimit", set: "refuses the client", bad: map[string]string{"/none": "/none"}},
 		{name: "GRPC_CLIENT_TLS_SAN", value: "envoy", with: with("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT"), look: shakes(false, friend), unset: "certificate of ratelimit", set: "refuses the client", anything: true},
-		{name: "RATELIMITD_TLS_RESCAN", value: "10ms", prepare: func(t *testing.T) (map[string]string, look) {
-			dir := t.TempDir()
-			pair := authority.Issue(t, "0")
-			env := map[string]string{"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": filepath.Join(dir, "cert"), "GRPC_SERVER_TLS_KEY": filepath.Join(dir, "key")}
-			changeCert := linked(t, env["GRPC_SERVER_TLS_CERT"], string(pair.Cert))
-			changeKey := linked(t, env["GRPC_SERVER_TLS_KEY"], string(pair.Key))
-			return env, running(func(t *testing.T, i *instance) string {
-				return readAgain(t, i, "RATELIMITD_TLS_RESCAN", func(n int) func() bool {
-					pair := authority.Issue(t, fmt.Sprint(n))
-					changeCert(string(pair.Cert))
-					changeKey(string(pair.Key))
-					return func() bool { return shakes(false)(t, i) == fmt.Sprintf("certificate of %d", n) }
-				})
-			})
-		}, unset: "not read again yet", set: "read again"},
 	}
 }
 

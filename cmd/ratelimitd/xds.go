@@ -32,7 +32,6 @@ type xdsOptions struct {
 	BackoffFactor  float64       `name:"xds-client-backoff-random-factor" env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" clamp:"0..1" default:"0.5" help:"Randomness of these waits, as a share of them."`
 	BackoffJitter  bool          `name:"xds-client-backoff-jitter" env:"XDS_CLIENT_BACKOFF_JITTER" default:"true" negatable:"" help:"Make these waits random."`
 	MaxMessage     int           `name:"xds-client-max-msg-size-in-bytes" env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" clamp:"0.." placeholder:"BYTES" help:"Largest set of rules that is accepted; unset: 64 MiB, as for a rule file."`
-	RefusedRetry   time.Duration `name:"xds-refused-retry" env:"RATELIMITD_XDS_REFUSED_RETRY" range:"1ms.." default:"30s" help:"If the server sends refused rules again unchanged: longest wait before refusing them again; the first wait is 1 s."`
 }
 
 // loadOverXDS adds a worker that receives rules from a server. It does not wait for them: health stays red until there are
@@ -45,8 +44,6 @@ func (s *service) loadOverXDS(registry prometheus.Registerer) error {
 		MaxMessageBytes: o.MaxMessage,
 		ConnectRetry:    o.ConnectRetry,
 		Backoff:         xds.Backoff{Initial: o.BackoffInitial, Max: o.BackoffMax, Factor: o.BackoffFactor},
-		RefusedRetry:    min(time.Second, o.RefusedRetry),
-		RefusedRetryMax: o.RefusedRetry,
 		MergeDomains:    s.options.Rules.Merge,
 		Tree:            s.options.Answers.tree(),
 		Logger:          s.log,
@@ -91,7 +88,7 @@ func (s *service) encryptXDS(opts *xds.Options, registry prometheus.Registerer) 
 		return nil
 	}
 	files, err := tlsfiles.Load(tlsfiles.Options{
-		Use: "xds", Cert: o.Cert, Key: o.Key, CA: o.CACert, Name: o.SAN, Rescan: s.options.TLS.Rescan, Log: s.log, Metrics: registry,
+		Use: "xds", Cert: o.Cert, Key: o.Key, CA: o.CACert, Name: o.SAN, Log: s.log, Metrics: registry,
 	})
 	if err != nil {
 		return fmt.Errorf("CONFIG_GRPC_XDS_SERVER_USE_TLS: %s: %w",

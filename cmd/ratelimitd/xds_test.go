@@ -314,7 +314,7 @@ func TestHealthWithoutRules(t *testing.T) {
 	t.Run("xDS, only bad ones", func(t *testing.T) {
 		for force, before := range map[string]int{"false": http.StatusInternalServerError, "true": http.StatusOK} {
 			g := newGateway(t, "default")
-			p := startProcess(t, map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": g.addr, "FORCE_START_WITHOUT_INITIAL_CONFIG": force, "RATELIMITD_XDS_REFUSED_RETRY": "10ms"})
+			p := startProcess(t, map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": g.addr, "FORCE_START_WITHOUT_INITIAL_CONFIG": force})
 			if code := health(p); code != before {
 				t.Errorf("FORCE_START_WITHOUT_INITIAL_CONFIG=%s, before the first rules: %d, want %d", force, code, before)
 			}

@@ -7,13 +7,11 @@ import (
 	"hash/maphash"
 	"io"
 	"log/slog"
-	"math"
 	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -31,7 +29,6 @@ type Options struct {
 	Source string // the source of all events, a URI reference; default /ratelimitd
 	Values bool   // events have the values of entries, which callers sent
 
-	Share     float64       // of the counters: only these have events, the same ones in every process; from 0 to 1; default 1
 	PerSecond int64         // most events per second; default 100
 	Interval  time.Duration // shortest period of a counter; default 1 minute
 	Queue     int           // most events that wait; default 10,000
@@ -48,9 +45,6 @@ type Options struct {
 func (o *Options) setDefaults() {
 	if o.Source == "" {
 		o.Source = "/ratelimitd"
-	}
-	if o.Share <= 0 {
-		o.Share = 1
 	}
 	if o.PerSecond <= 0 {
 		o.PerSecond = 100
@@ -80,12 +74,11 @@ func (o *Options) setDefaults() {
 
 // Sink takes events from decisions and sends them.
 type Sink struct {
-	opts    Options
-	to      destination
-	recent  recent
-	rate    logging.Sampler
-	queue   queue
-	sampled uint64 // a counter has events if its hash is not larger
+	opts   Options
+	to     destination
+	recent recent
+	rate   logging.Sampler
+	queue  queue
 
 	failing bool            // the last attempt
 	wait    time.Duration   // until the next attempt; 0: nothing has failed
@@ -127,11 +120,10 @@ func New(opts Options) (*Sink, error) {
 		return nil, &SettingError{"Source", errors.New("it must be a URI, such as /ratelimitd or https://limits.example.com")}
 	}
 	s := &Sink{
-		opts:    opts,
-		recent:  recent{seed: maphash.MakeSeed()},
-		rate:    logging.Sampler{PerSecond: opts.PerSecond},
-		queue:   queue{max: opts.Queue, wake: make(chan struct{}, 1)},
-		sampled: share(opts.Share),
+		opts:   opts,
+		recent: recent{seed: maphash.MakeSeed()},
+		rate:   logging.Sampler{PerSecond: opts.PerSecond},
+		queue:  queue{max: opts.Queue, wake: make(chan struct{}, 1)},
 	}
 	var err error
 	switch lower := strings.ToLower(opts.To); {
@@ -159,14 +151,6 @@ func New(opts Options) (*Sink, error) {
 	return s, nil
 }
 
-// share returns the largest hash of a share of all hashes.
-func share(of float64) uint64 {
-	if of >= 1 {
-		return math.MaxUint64
-	}
-	return uint64(of * (1 << 63) * 2)
-}
-
 func (s *Sink) register(to prometheus.Registerer) {
 	counter := func(name, help string, labels prometheus.Labels, n *atomic.Uint64) {
 		to.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return float64(n.Load()) }))
@@ -187,9 +171,6 @@ func (s *Sink) register(to prometheus.Registerer) {
 // Due reports whether an event about the counter with this key is due, and remembers it: the caller then calls Send. ends is the time from
 // now until the window of the counter, or the penalty, ends. Due keeps neither the key nor the limit.
 func (s *Sink) Due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit, ends time.Duration) (due Due, ok bool) {
-	if s.sampled != math.MaxUint64 && xxhash.Sum64(key) > s.sampled { // the same counters in all processes
-		return Due{}, false
-	}
 	micros := now.UnixMicro()
 	if kind == Penalty { // its begin is seen once, by one process: there is nothing to remember
 		if due, ok = s.admit(now, kind, key); ok {

@@ -160,28 +160,6 @@ ratelimitd_events_waiting 3
 	}
 }
 
-// A share of the counters has events: the same counters in every process, and the larger share includes the smaller one.
-func TestShareOfCounters(t *testing.T) {
-	with := func(share float64) map[string]bool {
-		s, found := newSink(t, Options{Share: share, PerSecond: 1 << 40}), make(map[string]bool)
-		for i := range 10_000 {
-			if key := fmt.Sprint(i); offer(s, noon, key) {
-				found[key] = true
-			}
-		}
-		return found
-	}
-	few, same, more, all := with(0.1), with(0.1), with(0.5), with(1)
-	if len(few) < 900 || len(few) > 1100 || len(more) < 4800 || len(more) > 5200 || len(all) != 10_000 {
-		t.Errorf("a share of 0.1, 0.5 and 1 of 10,000 counters is %d, %d and %d", len(few), len(more), len(all))
-	}
-	for key := range few {
-		if !same[key] || !more[key] {
-			t.Errorf("counter %s is in one share of 0.1; in another: %t; in a share of 0.5: %t", key, same[key], more[key])
-		}
-	}
-}
-
 // The period of a penalty is its own: it begins now, and another one has another id.
 func TestPeriodOfAPenalty(t *testing.T) {
 	s := newSink(t, Options{})
