@@ -332,18 +332,14 @@ func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, er
 	return counters, nil
 }
 
-// What the keys about usage in Redis begin with, after CACHE_KEY_PREFIX. All minutes of the history are in one slot of a cluster.
-const (
-	usageKeys   = "ratelimitd-usage:"
-	historyKeys = "{ratelimitd-history}:"
-)
+// usageKeys is what the keys about usage in Redis begin with, after CACHE_KEY_PREFIX.
+const usageKeys = "ratelimitd-usage:"
 
-// indexUsage makes the index and the history of the counters of rules with usage. They are where the counters are.
+// indexUsage makes the index of the counters of rules with usage. It is where the counters are.
 func (s *service) indexUsage(registry prometheus.Registerer) {
-	opts := usage.Options{Store: new(usage.Memory), Sketches: new(usage.MemorySketches), Metrics: registry, Logger: s.log}
+	opts := usage.Options{Store: new(usage.Memory), Metrics: registry, Logger: s.log}
 	if s.background != nil {
 		opts.Store = &redis.UsageSets{Client: s.background, Prefix: s.options.Backend.KeyPrefix + usageKeys}
-		opts.Sketches = &redis.UsageSketches{Client: s.background, Prefix: s.options.Backend.KeyPrefix + historyKeys}
 	}
 	s.usage = usage.New(opts)
 	s.workers = append(s.workers, s.usage.Run)

@@ -7,30 +7,27 @@ import (
 	"io"
 
 	"github.com/ratelimitd/ratelimitd/internal/caller"
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/entries"
 )
 
-// usageCommand is the subcommand that lists the counters of one caller, and shows the last hour of some.
+// usageCommand is the subcommand that lists the counters of one caller.
 type usageCommand struct {
-	Domain  string        `arg:"" help:"Domain of the rules."`
-	Where   string        `short:"w" placeholder:"KEY=VALUE" help:"Entries that a descriptor must have: key=value,key2=value2."`
-	History string        `placeholder:"KEY=VALUE" help:"Instead: all entries of one descriptor, in order. Shows what its counters allowed and refused in each minute of the last hour."`
-	Most    int           `default:"1000" help:"Most descriptors to list; a page may exceed it."`
-	Port    portOptions   `embed:""`
-	Output  outputOptions `embed:"" group:"Output"`
+	Domain string        `arg:"" help:"Domain of the rules."`
+	Where  string        `short:"w" placeholder:"KEY=VALUE" help:"Entries that a descriptor must have: key=value,key2=value2."`
+	Most   int           `default:"1000" help:"Most descriptors to list; a page may exceed it."`
+	Port   portOptions   `embed:""`
+	Output outputOptions `embed:"" group:"Output"`
 }
 
 func (*usageCommand) about() about {
 	return about{
 		examples: []example{
 			{"what a tenant has used", "ratelimitd usage api --where tenant=acme"},
-			{"how one descriptor's counters were used in the last hour", "ratelimitd usage api --history tenant=acme"},
 			{"as JSON, from another machine", "ratelimitd usage -s 10.0.0.7:6070 --token-file token --json api --where tenant=acme"},
 		},
 		exits: []exitCode{
 			{0, "The counters were shown."}, {1, "The server does not answer, or refuses the call."},
-			{2, "The command line or a file is invalid."}, {exitNothing, "No counter with these entries is in use, or no rule with usage: true matches."},
+			{2, "The command line or a file is invalid."}, {exitNothing, "No counter with these entries is in use."},
 		},
 	}
 }
@@ -38,27 +35,20 @@ func (*usageCommand) about() about {
 // Run returns nil if something is shown, and exit code 3 if not.
 func (o *usageCommand) Run(ctx context.Context, s streams) error {
 	switch {
-	case (o.Where == "") == (o.History == ""):
-		return misuse(errors.New("use either --where, to list counters, or --history, for the last hour of one descriptor"))
+	case o.Where == "":
+		return misuse(errors.New("--where: say which entries a descriptor must have: key=value,key2=value2"))
 	case o.Most <= 0:
 		return misuse(errors.New("--most: use a number above 0"))
 	}
-	flag, text := "--where", o.Where
-	if o.History != "" {
-		flag, text = "--history", o.History
-	}
-	asked, err := entries.Parse(text)
+	asked, err := entries.Parse(o.Where)
 	if err != nil {
-		return misuse(fmt.Errorf("%s: %w", flag, err))
+		return misuse(fmt.Errorf("--where: %w", err))
 	}
 	client, err := o.Port.client(s.err)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	if o.History != "" {
-		return o.history(ctx, s, client, asked)
-	}
 	found, err := client.Usage(ctx, o.Domain, asked, o.Most)
 	if err != nil {
 		return err
@@ -67,20 +57,6 @@ func (o *usageCommand) Run(ctx context.Context, s streams) error {
 		func(w io.Writer) error { return caller.WriteUsage(w, found, o.Output.Color.on(w)) },
 		func(w io.Writer) error { return caller.WriteJSON(w, found) })
 	if err == nil && len(found.Usages) == 0 {
-		return verdict(exitNothing)
-	}
-	return err
-}
-
-func (o *usageCommand) history(ctx context.Context, s streams, client *caller.Client, asked []descriptor.Entry) error {
-	found, err := client.History(ctx, o.Domain, asked)
-	if err != nil {
-		return err
-	}
-	err = o.Output.write(s.out,
-		func(w io.Writer) error { return caller.WriteHistory(w, found, o.Output.Color.on(w)) },
-		func(w io.Writer) error { return caller.WriteJSON(w, found) })
-	if err == nil && len(found.Counters) == 0 {
 		return verdict(exitNothing)
 	}
 	return err

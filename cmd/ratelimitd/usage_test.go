@@ -1,14 +1,12 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"github.com/ratelimitd/ratelimitd/internal/caller"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
@@ -86,9 +84,6 @@ func TestUsage(t *testing.T) {
 			if code, out := list("--where", "path=/x,tenant=acme", "--json"); code != 0 || strings.Count(out, `"used": 2`) != 1 || strings.Contains(out, "other") {
 				t.Errorf("%d, by two entries:\n%s", code, out)
 			}
-			if code, out, _ := asks(t, "usage", "-s", here.Debug, "--token-file", tokenFile(t, adminToken), "api", "--history", "tenant=acme"); code != 0 || !strings.Contains(out, "3 in the last hour") {
-				t.Errorf("%d, the last hour:\n%s", code, out)
-			}
 			if code, _, _ := asks(t, "reset", "-s", there.Debug, "--token-file", tokenFile(t, adminToken), "-d", "api", "tenant=acme"); code != 0 {
 				t.Fatal(code)
 			}
@@ -106,51 +101,5 @@ func TestUsage(t *testing.T) {
 				t.Errorf("%d, one page: %.100s", code, out)
 			}
 		})
-	}
-}
-
-// The last hour of a counter has what every process allowed and refused, for rules with usage only.
-func TestHistoryOfProcesses(t *testing.T) {
-	env := map[string]string{"RATELIMITD_ADMIN_TOKEN": adminToken, "REDIS_URL": redistest.Start(t).Addr, "REDIS_OP_TIMEOUT": "5s"}
-	rules := rulesOf(t, usageRules)
-	here, there := startProcess(t, env, "--rules", rules), startProcess(t, env, "--rules", rules)
-	use := func(p *servicetest.Process, times int, entries ...string) {
-		t.Helper()
-		for range times {
-			if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC)).ShouldRateLimit(t.Context(), ask("api", entries...)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	history := func(p *servicetest.Process, entries string) (code int, h caller.History) {
-		t.Helper()
-		code, out, stderr := asks(t, "usage", "-s", p.Debug, "--token-file", tokenFile(t, adminToken), "api", "--history", entries, "--json")
-		if err := json.Unmarshal([]byte(out), &h); err != nil {
-			t.Fatalf("%v: %s%s", err, out, stderr)
-		}
-		return code, h
-	}
-	sums := func(h *caller.History) (allowed, refused uint64) {
-		for _, m := range h.Counters[0].Minutes {
-			allowed, refused = allowed+m.Allowed, refused+m.Refused
-		}
-		return allowed, refused
-	}
-	use(here, 8, "tenant", "acme")
-	use(there, 5, "tenant", "acme")
-	use(here, 1, "tenant", "acme", "method", "GET")
-	for _, p := range []*servicetest.Process{here, there} { // a process that is asked writes what it has counted
-		code, h := history(p, "tenant=acme")
-		if code != 0 || len(h.Counters) != 1 || len(h.Counters[0].Minutes) != 60 {
-			t.Fatalf("%d: %+v", code, h)
-		}
-		if allowed, refused := sums(&h); p == there && (allowed != 10 || refused != 3) || p == here && allowed < 8 {
-			t.Errorf("%d allowed and %d refused", allowed, refused)
-		}
-	}
-	for entries, want := range map[string]string{"tenant=acme,method=GET": "usage: true", "nobody=x": "entry 1"} {
-		if code, h := history(here, entries); code != exitNothing || !strings.Contains(h.Reason, want) || len(h.Counters) != 0 {
-			t.Errorf("%s: %d, %+v", entries, code, h)
-		}
 	}
 }

@@ -407,17 +407,8 @@ func TestTexts(t *testing.T) {
 		{Domain: "edge", Entries: []Entry{{"method", "OPTIONS"}}, Matched: true, Rule: &Rule{Path: "edge.method_OPTIONS", Unlimited: true}},
 		{Domain: "edge", Entries: []Entry{{"nobody", "knows"}}, Reason: "nothing matches entry 1"},
 	}
-	minutes := make([]CounterMinute, 60)
-	for i := range minutes {
-		minutes[i].At = time.Date(2026, 3, 10, 12, i, 0, 0, time.UTC)
-	}
-	minutes[3].Allowed, minutes[4].Allowed, minutes[4].AllowedError, minutes[5].Allowed = 1, 800, 66, 450
-	history := &History{Server: "localhost:6070", Domain: "edge\x1b[31m", Entries: []Entry{{"path", "/\x1b"}}, Rule: &Rule{Path: "edge.path"}, Counters: []CounterHistory{
-		{Words: "800 per minute, fixed window", Key: "edge|path=/|f60", Minutes: minutes},
-	}}
 	var b strings.Builder
 	for name, write := range map[string]func() error{
-		"history.txt":   func() error { return WriteHistory(&b, history, false) },
 		"answer.txt":    func() error { return WriteAnswer(&b, answer, false) },
 		"answer.json":   func() error { return WriteJSON(&b, answer) },
 		"summary.txt":   func() error { return WriteSummary(&b, summary, false) },

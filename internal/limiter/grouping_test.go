@@ -89,7 +89,7 @@ func TestUsageOfGroupedValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	index := usage.New(usage.Options{Store: new(usage.Memory), Sketches: new(usage.MemorySketches)})
+	index := usage.New(usage.Options{Store: new(usage.Memory)})
 	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{}), Usage: index})
 	l.Swap(tree, limiter.Settings{})
 	for _, value := range []string{"k=ACME", "k=acme"} {

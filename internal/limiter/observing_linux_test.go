@@ -17,7 +17,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/usage"
 )
 
-// BenchmarkObserving reports the CPU time that metrics, hot keys, and the index and history of usage add to a decision. An observed limiter and a plain one
+// BenchmarkObserving reports the CPU time that metrics, hot keys, and the index of usage add to a decision. An observed limiter and a plain one
 // take turns, and the result is the median of the rounds. It is reliable on a busy machine, where the times of whole runs
 // are not. No key is hot, which is the worst case for hot keys; with one key none is pushed out.
 func BenchmarkObserving(b *testing.B) {
@@ -44,7 +44,7 @@ func BenchmarkObserving(b *testing.B) {
 						observed.HotKeys = hotkeys.New(noon, hotkeys.Options{})
 					}
 					if c.usage {
-						observed.Usage = usage.New(usage.Options{Store: new(usage.Memory), Sketches: new(usage.MemorySketches)})
+						observed.Usage = usage.New(usage.Options{Store: new(usage.Memory)})
 						var wg sync.WaitGroup
 						ctx, stop := context.WithCancel(context.Background())
 						wg.Go(func() { _ = observed.Usage.Run(ctx) }) // always nil

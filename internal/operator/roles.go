@@ -49,8 +49,7 @@ var needs = map[string]need{
 	adminconnect.OverrideServiceSetProcedure:     toOperate,
 	adminconnect.OverrideServiceRemoveProcedure:  toOperate,
 
-	adminconnect.UsageServiceListProcedure:    {role: roleRead, named: true}, // as Peek
-	adminconnect.UsageServiceHistoryProcedure: {role: roleRead, named: true},
+	adminconnect.UsageServiceListProcedure: {role: roleRead, named: true}, // as Peek
 
 	adminconnect.FleetServiceListProcedure: toRead,
 

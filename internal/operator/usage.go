@@ -10,19 +10,16 @@ import (
 
 	"connectrpc.com/connect"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/logging"
-	"github.com/ratelimitd/ratelimitd/internal/usage"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// Usage lists descriptors that have entries and a live counter, and has the last hour of counters, by their keys.
+// Usage lists descriptors that have entries and a live counter.
 type Usage interface {
 	List(ctx context.Context, now time.Time, domain string, where [][]descriptor.Entry, at uint64, count int) (found [][]descriptor.Entry, next uint64, err error)
-	History(ctx context.Context, now time.Time, keys [][]byte) ([][]usage.Minute, error)
 }
 
 // usages is the ratelimitd.admin.v1.UsageService.
@@ -179,61 +176,6 @@ var errNoUsage = connect.NewError(connect.CodeUnimplemented, errors.New("this se
 
 func unavailable(err error) error {
 	return connect.NewError(connect.CodeUnavailable, errors.New(logging.Shorten(err.Error())))
-}
-
-// History implements adminconnect.UsageServiceHandler.
-func (u *usages) History(ctx context.Context, req *adminv1.UsageServiceHistoryRequest) (*adminv1.UsageServiceHistoryResponse, error) {
-	switch {
-	case u.usage == nil:
-		return nil, errNoUsage
-	case len(req.GetEntries()) == 0:
-		return nil, invalid("entries must not be empty")
-	}
-	entries, err := u.bounds.entries(req)
-	if err != nil {
-		return nil, err
-	}
-	now := time.Now()
-	found, err := u.counters.Peek(ctx, now, req.GetDomain(), &limiter.Descriptor{Entries: entries})
-	if err != nil {
-		return nil, errorOf(err)
-	}
-	x := &found.Explanation
-	answer := &adminv1.UsageServiceHistoryResponse{DomainKnown: x.Known, Rule: ruleMessage(x), Reason: validText(x.Reason)}
-	switch {
-	case x.Rule == nil:
-		return answer, nil
-	case !x.Rule.Usage:
-		answer.Reason = "the rule has no history: it needs usage: true"
-		return answer, nil
-	}
-	keys := make([][]byte, len(found.List))
-	for i := range found.List {
-		keys[i] = []byte(found.List[i].Key)
-	}
-	histories, err := u.usage.History(ctx, now, keys)
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	for i, minutes := range histories {
-		answer.Counters = append(answer.Counters, historyMessage(&found.List[i], minutes))
-	}
-	return answer, nil
-}
-
-func historyMessage(c *limiter.Counter, minutes []usage.Minute) *adminv1.CounterHistory {
-	limit := limitMessage(&c.Limit)
-	limit.CounterKey = []byte(c.Key)
-	m := &adminv1.CounterHistory{Limit: limit, Words: validText(c.Words())}
-	for i := range minutes {
-		minute := &minutes[i]
-		m.Minutes = append(m.Minutes, &adminv1.CounterMinute{
-			At:      timestamppb.New(minute.At),
-			Allowed: uint64(minute.Allowed.Hits), AllowedError: uint64(minute.Allowed.Error),
-			Refused: uint64(minute.Refused.Hits), RefusedError: uint64(minute.Refused.Error),
-		})
-	}
-	return m
 }
 
 // usageMessage is nil if nothing is in use any more, or the rule no longer has usage.

@@ -31,18 +31,16 @@ type Store interface {
 
 // Options are the settings of an Index.
 type Options struct {
-	Store    Store    // required
-	Sketches Sketches // required; the history of counters
-	Metrics  prometheus.Registerer
-	Logger   *slog.Logger // default slog.Default()
+	Store   Store // required
+	Metrics prometheus.Registerer
+	Logger  *slog.Logger // default slog.Default()
 }
 
 // Index records descriptors with live counters.
 type Index struct {
-	opts    Options
-	seed    maphash.Seed
-	shards  [shardCount]shard
-	history history
+	opts   Options
+	seed   maphash.Seed
+	shards [shardCount]shard
 
 	wake   chan struct{}
 	failed bool // the last batch
@@ -79,14 +77,13 @@ func New(opts Options) *Index {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	x := &Index{opts: opts, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1), history: history{sketches: opts.Sketches}}
+	x := &Index{opts: opts, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1)}
 	if opts.Metrics != nil {
 		counter := func(name, help string, n *atomic.Int64) {
 			opts.Metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(n.Load()) }))
 		}
 		counter("ratelimitd_usage_written_total", "Descriptors that were written to the index of rules with usage.", &x.written)
 		counter("ratelimitd_usage_dropped_total", "Descriptors that were not written to that index, because too many waited, they were too long, the index was full, or the store failed.", &x.dropped)
-		counter("ratelimitd_usage_history_dropped_total", "Hits that were not written to the history of counters, because the store failed.", &x.history.dropped)
 	}
 	return x
 }
@@ -141,15 +138,9 @@ func (sh *shard) enqueue(domain string, entries []descriptor.Entry, end int64) b
 func (x *Index) Run(ctx context.Context) error {
 	timer := time.NewTimer(gather)
 	defer timer.Stop()
-	history := time.NewTimer(untilHistory())
-	defer history.Stop()
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case <-history.C:
-			x.FlushHistory(context.WithoutCancel(ctx), time.Now())
-			history.Reset(untilHistory())
-			continue
 		case <-x.wake:
 			timer.Reset(gather)
 			select {
@@ -159,7 +150,6 @@ func (x *Index) Run(ctx context.Context) error {
 		}
 		x.Flush(context.WithoutCancel(ctx), time.Now())
 	}
-	x.FlushHistory(context.WithoutCancel(ctx), time.Now())
 	return nil
 }
 

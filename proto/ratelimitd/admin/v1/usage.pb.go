@@ -11,7 +11,6 @@ package adminv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
-	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -216,286 +215,11 @@ func (x *Usage) GetCounters() []*CounterState {
 	return nil
 }
 
-// UsageServiceHistoryRequest is one descriptor.
-type UsageServiceHistoryRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The domain of the rules.
-	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	// The entries of the descriptor, in order.
-	Entries       []*Entry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *UsageServiceHistoryRequest) Reset() {
-	*x = UsageServiceHistoryRequest{}
-	mi := &file_ratelimitd_admin_v1_usage_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *UsageServiceHistoryRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*UsageServiceHistoryRequest) ProtoMessage() {}
-
-func (x *UsageServiceHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_admin_v1_usage_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use UsageServiceHistoryRequest.ProtoReflect.Descriptor instead.
-func (*UsageServiceHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_admin_v1_usage_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *UsageServiceHistoryRequest) GetDomain() string {
-	if x != nil {
-		return x.Domain
-	}
-	return ""
-}
-
-func (x *UsageServiceHistoryRequest) GetEntries() []*Entry {
-	if x != nil {
-		return x.Entries
-	}
-	return nil
-}
-
-// UsageServiceHistoryResponse is the history of the counters of one descriptor.
-type UsageServiceHistoryResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The domain has rules.
-	DomainKnown bool `protobuf:"varint,1,opt,name=domain_known,json=domainKnown,proto3" json:"domain_known,omitempty"`
-	// The rule that matches; absent if none does.
-	Rule *Rule `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Why there is no history; empty if there is one.
-	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// A history for each limit, in the order of the rule's limits.
-	Counters      []*CounterHistory `protobuf:"bytes,4,rep,name=counters,proto3" json:"counters,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *UsageServiceHistoryResponse) Reset() {
-	*x = UsageServiceHistoryResponse{}
-	mi := &file_ratelimitd_admin_v1_usage_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *UsageServiceHistoryResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*UsageServiceHistoryResponse) ProtoMessage() {}
-
-func (x *UsageServiceHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_admin_v1_usage_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use UsageServiceHistoryResponse.ProtoReflect.Descriptor instead.
-func (*UsageServiceHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_admin_v1_usage_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *UsageServiceHistoryResponse) GetDomainKnown() bool {
-	if x != nil {
-		return x.DomainKnown
-	}
-	return false
-}
-
-func (x *UsageServiceHistoryResponse) GetRule() *Rule {
-	if x != nil {
-		return x.Rule
-	}
-	return nil
-}
-
-func (x *UsageServiceHistoryResponse) GetReason() string {
-	if x != nil {
-		return x.Reason
-	}
-	return ""
-}
-
-func (x *UsageServiceHistoryResponse) GetCounters() []*CounterHistory {
-	if x != nil {
-		return x.Counters
-	}
-	return nil
-}
-
-// CounterHistory is the last hour of one counter.
-type CounterHistory struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The limit that the counter belongs to.
-	Limit *Limit `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
-	// The limit in words.
-	Words string `protobuf:"bytes,2,opt,name=words,proto3" json:"words,omitempty"`
-	// The last 60 minutes, the oldest first. The last one is not over.
-	Minutes       []*CounterMinute `protobuf:"bytes,3,rep,name=minutes,proto3" json:"minutes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *CounterHistory) Reset() {
-	*x = CounterHistory{}
-	mi := &file_ratelimitd_admin_v1_usage_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CounterHistory) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CounterHistory) ProtoMessage() {}
-
-func (x *CounterHistory) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_admin_v1_usage_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CounterHistory.ProtoReflect.Descriptor instead.
-func (*CounterHistory) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_admin_v1_usage_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *CounterHistory) GetLimit() *Limit {
-	if x != nil {
-		return x.Limit
-	}
-	return nil
-}
-
-func (x *CounterHistory) GetWords() string {
-	if x != nil {
-		return x.Words
-	}
-	return ""
-}
-
-func (x *CounterHistory) GetMinutes() []*CounterMinute {
-	if x != nil {
-		return x.Minutes
-	}
-	return nil
-}
-
-// CounterMinute is what a counter did in one minute. The numbers are estimates: they may be too high, because many counters share
-// little memory, but are not too low.
-type CounterMinute struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// When the minute begins.
-	At *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
-	// Hits that the counter let pass. Another limit of the same request may have refused them.
-	Allowed uint64 `protobuf:"varint,2,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	// Hits that the counter refused, also those of a rule in shadow mode.
-	Refused uint64 `protobuf:"varint,3,opt,name=refused,proto3" json:"refused,omitempty"`
-	// How much too high allowed may be, in 98 of 100 cases.
-	AllowedError uint64 `protobuf:"varint,4,opt,name=allowed_error,json=allowedError,proto3" json:"allowed_error,omitempty"`
-	// How much too high refused may be, in 98 of 100 cases.
-	RefusedError  uint64 `protobuf:"varint,5,opt,name=refused_error,json=refusedError,proto3" json:"refused_error,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *CounterMinute) Reset() {
-	*x = CounterMinute{}
-	mi := &file_ratelimitd_admin_v1_usage_proto_msgTypes[6]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CounterMinute) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CounterMinute) ProtoMessage() {}
-
-func (x *CounterMinute) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_admin_v1_usage_proto_msgTypes[6]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CounterMinute.ProtoReflect.Descriptor instead.
-func (*CounterMinute) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_admin_v1_usage_proto_rawDescGZIP(), []int{6}
-}
-
-func (x *CounterMinute) GetAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.At
-	}
-	return nil
-}
-
-func (x *CounterMinute) GetAllowed() uint64 {
-	if x != nil {
-		return x.Allowed
-	}
-	return 0
-}
-
-func (x *CounterMinute) GetRefused() uint64 {
-	if x != nil {
-		return x.Refused
-	}
-	return 0
-}
-
-func (x *CounterMinute) GetAllowedError() uint64 {
-	if x != nil {
-		return x.AllowedError
-	}
-	return 0
-}
-
-func (x *CounterMinute) GetRefusedError() uint64 {
-	if x != nil {
-		return x.RefusedError
-	}
-	return 0
-}
-
 var File_ratelimitd_admin_v1_usage_proto protoreflect.FileDescriptor
 
 const file_ratelimitd_admin_v1_usage_proto_rawDesc = "" +
 	"\n" +
-	"\x1fratelimitd/admin/v1/usage.proto\x12\x13ratelimitd.admin.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fratelimitd/admin/v1/admin.proto\x1a\"ratelimitd/admin/v1/counters.proto\"\x9f\x01\n" +
+	"\x1fratelimitd/admin/v1/usage.proto\x12\x13ratelimitd.admin.v1\x1a\x1fratelimitd/admin/v1/admin.proto\x1a\"ratelimitd/admin/v1/counters.proto\"\x9f\x01\n" +
 	"\x17UsageServiceListRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x120\n" +
 	"\x05where\x18\x02 \x03(\v2\x1a.ratelimitd.admin.v1.EntryR\x05where\x12\x1b\n" +
@@ -508,28 +232,9 @@ const file_ratelimitd_admin_v1_usage_proto_rawDesc = "" +
 	"\x05Usage\x124\n" +
 	"\aentries\x18\x01 \x03(\v2\x1a.ratelimitd.admin.v1.EntryR\aentries\x12-\n" +
 	"\x04rule\x18\x02 \x01(\v2\x19.ratelimitd.admin.v1.RuleR\x04rule\x12=\n" +
-	"\bcounters\x18\x03 \x03(\v2!.ratelimitd.admin.v1.CounterStateR\bcounters\"j\n" +
-	"\x1aUsageServiceHistoryRequest\x12\x16\n" +
-	"\x06domain\x18\x01 \x01(\tR\x06domain\x124\n" +
-	"\aentries\x18\x02 \x03(\v2\x1a.ratelimitd.admin.v1.EntryR\aentries\"\xc8\x01\n" +
-	"\x1bUsageServiceHistoryResponse\x12!\n" +
-	"\fdomain_known\x18\x01 \x01(\bR\vdomainKnown\x12-\n" +
-	"\x04rule\x18\x02 \x01(\v2\x19.ratelimitd.admin.v1.RuleR\x04rule\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\x12?\n" +
-	"\bcounters\x18\x04 \x03(\v2#.ratelimitd.admin.v1.CounterHistoryR\bcounters\"\x96\x01\n" +
-	"\x0eCounterHistory\x120\n" +
-	"\x05limit\x18\x01 \x01(\v2\x1a.ratelimitd.admin.v1.LimitR\x05limit\x12\x14\n" +
-	"\x05words\x18\x02 \x01(\tR\x05words\x12<\n" +
-	"\aminutes\x18\x03 \x03(\v2\".ratelimitd.admin.v1.CounterMinuteR\aminutes\"\xb9\x01\n" +
-	"\rCounterMinute\x12*\n" +
-	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
-	"\aallowed\x18\x02 \x01(\x04R\aallowed\x12\x18\n" +
-	"\arefused\x18\x03 \x01(\x04R\arefused\x12#\n" +
-	"\rallowed_error\x18\x04 \x01(\x04R\fallowedError\x12#\n" +
-	"\rrefused_error\x18\x05 \x01(\x04R\frefusedError2\xe1\x01\n" +
+	"\bcounters\x18\x03 \x03(\v2!.ratelimitd.admin.v1.CounterStateR\bcounters2s\n" +
 	"\fUsageService\x12c\n" +
-	"\x04List\x12,.ratelimitd.admin.v1.UsageServiceListRequest\x1a-.ratelimitd.admin.v1.UsageServiceListResponse\x12l\n" +
-	"\aHistory\x12/.ratelimitd.admin.v1.UsageServiceHistoryRequest\x1a0.ratelimitd.admin.v1.UsageServiceHistoryResponseBDZBgithub.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1;adminv1b\x06proto3"
+	"\x04List\x12,.ratelimitd.admin.v1.UsageServiceListRequest\x1a-.ratelimitd.admin.v1.UsageServiceListResponseBDZBgithub.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_ratelimitd_admin_v1_usage_proto_rawDescOnce sync.Once
@@ -543,42 +248,28 @@ func file_ratelimitd_admin_v1_usage_proto_rawDescGZIP() []byte {
 	return file_ratelimitd_admin_v1_usage_proto_rawDescData
 }
 
-var file_ratelimitd_admin_v1_usage_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_ratelimitd_admin_v1_usage_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_ratelimitd_admin_v1_usage_proto_goTypes = []any{
-	(*UsageServiceListRequest)(nil),     // 0: ratelimitd.admin.v1.UsageServiceListRequest
-	(*UsageServiceListResponse)(nil),    // 1: ratelimitd.admin.v1.UsageServiceListResponse
-	(*Usage)(nil),                       // 2: ratelimitd.admin.v1.Usage
-	(*UsageServiceHistoryRequest)(nil),  // 3: ratelimitd.admin.v1.UsageServiceHistoryRequest
-	(*UsageServiceHistoryResponse)(nil), // 4: ratelimitd.admin.v1.UsageServiceHistoryResponse
-	(*CounterHistory)(nil),              // 5: ratelimitd.admin.v1.CounterHistory
-	(*CounterMinute)(nil),               // 6: ratelimitd.admin.v1.CounterMinute
-	(*Entry)(nil),                       // 7: ratelimitd.admin.v1.Entry
-	(*Rule)(nil),                        // 8: ratelimitd.admin.v1.Rule
-	(*CounterState)(nil),                // 9: ratelimitd.admin.v1.CounterState
-	(*Limit)(nil),                       // 10: ratelimitd.admin.v1.Limit
-	(*timestamppb.Timestamp)(nil),       // 11: google.protobuf.Timestamp
+	(*UsageServiceListRequest)(nil),  // 0: ratelimitd.admin.v1.UsageServiceListRequest
+	(*UsageServiceListResponse)(nil), // 1: ratelimitd.admin.v1.UsageServiceListResponse
+	(*Usage)(nil),                    // 2: ratelimitd.admin.v1.Usage
+	(*Entry)(nil),                    // 3: ratelimitd.admin.v1.Entry
+	(*Rule)(nil),                     // 4: ratelimitd.admin.v1.Rule
+	(*CounterState)(nil),             // 5: ratelimitd.admin.v1.CounterState
 }
 var file_ratelimitd_admin_v1_usage_proto_depIdxs = []int32{
-	7,  // 0: ratelimitd.admin.v1.UsageServiceListRequest.where:type_name -> ratelimitd.admin.v1.Entry
-	2,  // 1: ratelimitd.admin.v1.UsageServiceListResponse.usages:type_name -> ratelimitd.admin.v1.Usage
-	7,  // 2: ratelimitd.admin.v1.Usage.entries:type_name -> ratelimitd.admin.v1.Entry
-	8,  // 3: ratelimitd.admin.v1.Usage.rule:type_name -> ratelimitd.admin.v1.Rule
-	9,  // 4: ratelimitd.admin.v1.Usage.counters:type_name -> ratelimitd.admin.v1.CounterState
-	7,  // 5: ratelimitd.admin.v1.UsageServiceHistoryRequest.entries:type_name -> ratelimitd.admin.v1.Entry
-	8,  // 6: ratelimitd.admin.v1.UsageServiceHistoryResponse.rule:type_name -> ratelimitd.admin.v1.Rule
-	5,  // 7: ratelimitd.admin.v1.UsageServiceHistoryResponse.counters:type_name -> ratelimitd.admin.v1.CounterHistory
-	10, // 8: ratelimitd.admin.v1.CounterHistory.limit:type_name -> ratelimitd.admin.v1.Limit
-	6,  // 9: ratelimitd.admin.v1.CounterHistory.minutes:type_name -> ratelimitd.admin.v1.CounterMinute
-	11, // 10: ratelimitd.admin.v1.CounterMinute.at:type_name -> google.protobuf.Timestamp
-	0,  // 11: ratelimitd.admin.v1.UsageService.List:input_type -> ratelimitd.admin.v1.UsageServiceListRequest
-	3,  // 12: ratelimitd.admin.v1.UsageService.History:input_type -> ratelimitd.admin.v1.UsageServiceHistoryRequest
-	1,  // 13: ratelimitd.admin.v1.UsageService.List:output_type -> ratelimitd.admin.v1.UsageServiceListResponse
-	4,  // 14: ratelimitd.admin.v1.UsageService.History:output_type -> ratelimitd.admin.v1.UsageServiceHistoryResponse
-	13, // [13:15] is the sub-list for method output_type
-	11, // [11:13] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	3, // 0: ratelimitd.admin.v1.UsageServiceListRequest.where:type_name -> ratelimitd.admin.v1.Entry
+	2, // 1: ratelimitd.admin.v1.UsageServiceListResponse.usages:type_name -> ratelimitd.admin.v1.Usage
+	3, // 2: ratelimitd.admin.v1.Usage.entries:type_name -> ratelimitd.admin.v1.Entry
+	4, // 3: ratelimitd.admin.v1.Usage.rule:type_name -> ratelimitd.admin.v1.Rule
+	5, // 4: ratelimitd.admin.v1.Usage.counters:type_name -> ratelimitd.admin.v1.CounterState
+	0, // 5: ratelimitd.admin.v1.UsageService.List:input_type -> ratelimitd.admin.v1.UsageServiceListRequest
+	1, // 6: ratelimitd.admin.v1.UsageService.List:output_type -> ratelimitd.admin.v1.UsageServiceListResponse
+	6, // [6:7] is the sub-list for method output_type
+	5, // [5:6] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_ratelimitd_admin_v1_usage_proto_init() }
@@ -594,7 +285,7 @@ func file_ratelimitd_admin_v1_usage_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ratelimitd_admin_v1_usage_proto_rawDesc), len(file_ratelimitd_admin_v1_usage_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,8 +21,7 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	UsageService_List_FullMethodName    = "/ratelimitd.admin.v1.UsageService/List"
-	UsageService_History_FullMethodName = "/ratelimitd.admin.v1.UsageService/History"
+	UsageService_List_FullMethodName = "/ratelimitd.admin.v1.UsageService/List"
 )
 
 // UsageServiceClient is the client API for UsageService service.
@@ -34,9 +33,6 @@ const (
 type UsageServiceClient interface {
 	// List returns the counters in use that have some entries. A counter appears a moment after its first use.
 	List(ctx context.Context, in *UsageServiceListRequest, opts ...grpc.CallOption) (*UsageServiceListResponse, error)
-	// History returns what the counters of a descriptor let pass and refused in each minute of the last hour. What other processes
-	// counted in the last ten seconds may be missing.
-	History(ctx context.Context, in *UsageServiceHistoryRequest, opts ...grpc.CallOption) (*UsageServiceHistoryResponse, error)
 }
 
 type usageServiceClient struct {
@@ -57,16 +53,6 @@ func (c *usageServiceClient) List(ctx context.Context, in *UsageServiceListReque
 	return out, nil
 }
 
-func (c *usageServiceClient) History(ctx context.Context, in *UsageServiceHistoryRequest, opts ...grpc.CallOption) (*UsageServiceHistoryResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(UsageServiceHistoryResponse)
-	err := c.cc.Invoke(ctx, UsageService_History_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 // UsageServiceServer is the server API for UsageService service.
 // All implementations must embed UnimplementedUsageServiceServer
 // for forward compatibility.
@@ -76,9 +62,6 @@ func (c *usageServiceClient) History(ctx context.Context, in *UsageServiceHistor
 type UsageServiceServer interface {
 	// List returns the counters in use that have some entries. A counter appears a moment after its first use.
 	List(context.Context, *UsageServiceListRequest) (*UsageServiceListResponse, error)
-	// History returns what the counters of a descriptor let pass and refused in each minute of the last hour. What other processes
-	// counted in the last ten seconds may be missing.
-	History(context.Context, *UsageServiceHistoryRequest) (*UsageServiceHistoryResponse, error)
 	mustEmbedUnimplementedUsageServiceServer()
 }
 
@@ -91,9 +74,6 @@ type UnimplementedUsageServiceServer struct{}
 
 func (UnimplementedUsageServiceServer) List(context.Context, *UsageServiceListRequest) (*UsageServiceListResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method List not implemented")
-}
-func (UnimplementedUsageServiceServer) History(context.Context, *UsageServiceHistoryRequest) (*UsageServiceHistoryResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method History not implemented")
 }
 func (UnimplementedUsageServiceServer) mustEmbedUnimplementedUsageServiceServer() {}
 func (UnimplementedUsageServiceServer) testEmbeddedByValue()                      {}
@@ -134,24 +114,6 @@ func _UsageService_List_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
-func _UsageService_History_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(UsageServiceHistoryRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(UsageServiceServer).History(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: UsageService_History_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(UsageServiceServer).History(ctx, req.(*UsageServiceHistoryRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
 // UsageService_ServiceDesc is the grpc.ServiceDesc for UsageService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -162,10 +124,6 @@ var UsageService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "List",
 			Handler:    _UsageService_List_Handler,
-		},
-		{
-			MethodName: "History",
-			Handler:    _UsageService_History_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

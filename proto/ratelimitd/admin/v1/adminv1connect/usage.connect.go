@@ -37,17 +37,12 @@ const (
 const (
 	// UsageServiceListProcedure is the fully-qualified name of the UsageService's List RPC.
 	UsageServiceListProcedure = "/ratelimitd.admin.v1.UsageService/List"
-	// UsageServiceHistoryProcedure is the fully-qualified name of the UsageService's History RPC.
-	UsageServiceHistoryProcedure = "/ratelimitd.admin.v1.UsageService/History"
 )
 
 // UsageServiceClient is a client for the ratelimitd.admin.v1.UsageService service.
 type UsageServiceClient interface {
 	// List returns the counters in use that have some entries. A counter appears a moment after its first use.
 	List(context.Context, *v1.UsageServiceListRequest) (*v1.UsageServiceListResponse, error)
-	// History returns what the counters of a descriptor let pass and refused in each minute of the last hour. What other processes
-	// counted in the last ten seconds may be missing.
-	History(context.Context, *v1.UsageServiceHistoryRequest) (*v1.UsageServiceHistoryResponse, error)
 }
 
 // NewUsageServiceClient constructs a client for the ratelimitd.admin.v1.UsageService service. By
@@ -67,19 +62,12 @@ func NewUsageServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(usageServiceMethods.ByName("List")),
 			connect.WithClientOptions(opts...),
 		),
-		history: connect.NewClient[v1.UsageServiceHistoryRequest, v1.UsageServiceHistoryResponse](
-			httpClient,
-			baseURL+UsageServiceHistoryProcedure,
-			connect.WithSchema(usageServiceMethods.ByName("History")),
-			connect.WithClientOptions(opts...),
-		),
 	}
 }
 
 // usageServiceClient implements UsageServiceClient.
 type usageServiceClient struct {
-	list    *connect.Client[v1.UsageServiceListRequest, v1.UsageServiceListResponse]
-	history *connect.Client[v1.UsageServiceHistoryRequest, v1.UsageServiceHistoryResponse]
+	list *connect.Client[v1.UsageServiceListRequest, v1.UsageServiceListResponse]
 }
 
 // List calls ratelimitd.admin.v1.UsageService.List.
@@ -91,22 +79,10 @@ func (c *usageServiceClient) List(ctx context.Context, req *v1.UsageServiceListR
 	return nil, err
 }
 
-// History calls ratelimitd.admin.v1.UsageService.History.
-func (c *usageServiceClient) History(ctx context.Context, req *v1.UsageServiceHistoryRequest) (*v1.UsageServiceHistoryResponse, error) {
-	response, err := c.history.CallUnary(ctx, connect.NewRequest(req))
-	if response != nil {
-		return response.Msg, err
-	}
-	return nil, err
-}
-
 // UsageServiceHandler is an implementation of the ratelimitd.admin.v1.UsageService service.
 type UsageServiceHandler interface {
 	// List returns the counters in use that have some entries. A counter appears a moment after its first use.
 	List(context.Context, *v1.UsageServiceListRequest) (*v1.UsageServiceListResponse, error)
-	// History returns what the counters of a descriptor let pass and refused in each minute of the last hour. What other processes
-	// counted in the last ten seconds may be missing.
-	History(context.Context, *v1.UsageServiceHistoryRequest) (*v1.UsageServiceHistoryResponse, error)
 }
 
 // NewUsageServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -122,18 +98,10 @@ func NewUsageServiceHandler(svc UsageServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(usageServiceMethods.ByName("List")),
 		connect.WithHandlerOptions(opts...),
 	)
-	usageServiceHistoryHandler := connect.NewUnaryHandlerSimple(
-		UsageServiceHistoryProcedure,
-		svc.History,
-		connect.WithSchema(usageServiceMethods.ByName("History")),
-		connect.WithHandlerOptions(opts...),
-	)
 	return "/ratelimitd.admin.v1.UsageService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case UsageServiceListProcedure:
 			usageServiceListHandler.ServeHTTP(w, r)
-		case UsageServiceHistoryProcedure:
-			usageServiceHistoryHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -145,8 +113,4 @@ type UnimplementedUsageServiceHandler struct{}
 
 func (UnimplementedUsageServiceHandler) List(context.Context, *v1.UsageServiceListRequest) (*v1.UsageServiceListResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ratelimitd.admin.v1.UsageService.List is not implemented"))
-}
-
-func (UnimplementedUsageServiceHandler) History(context.Context, *v1.UsageServiceHistoryRequest) (*v1.UsageServiceHistoryResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ratelimitd.admin.v1.UsageService.History is not implemented"))
 }
