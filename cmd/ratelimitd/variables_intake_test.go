@@ -12,23 +12,10 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
-)
 
-// watched opens a connection with a call that stays open.
-func watched(t *testing.T, i *instance) healthv1.HealthClient {
-	t.Helper()
-	client := healthv1.NewHealthClient(dial(t, i.grpc()))
-	stream, err := client.Watch(t.Context(), &healthv1.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Recv(); err != nil {
-		t.Fatal(err)
-	}
-	return client
-}
+	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
+)
 
 // frames connects to gRPC without a library that enforces the protocol. flush sends what was written to the framer.
 func frames(t *testing.T, i *instance, from string) (conn net.Conn, framer *http2.Framer, flush func() error) {
@@ -112,7 +99,8 @@ func variablesOfIntake() []variable {
 	unfinished := append([]byte{0, 0, 0x40, 0, 0}, make([]byte, 15_000)...) // of an announced 4 MiB
 	return []variable{
 		{name: "RATELIMITD_MAX_CALLS", value: "1", look: running(func(t *testing.T, i *instance) string {
-			_, err := watched(t, i).Check(t.Context(), &healthv1.HealthCheckRequest{})
+			one := &ratelimitdv1.DecideRequest{Domain: "d", Descriptors: []*ratelimitdv1.Descriptor{{Entries: []*ratelimitdv1.Entry{{Key: "k", Value: "v"}}}}}
+			_, err := ratelimitdv1.NewDecisionServiceClient(dial(t, i.grpc())).DecideBatch(t.Context(), &ratelimitdv1.DecideBatchRequest{Requests: []*ratelimitdv1.DecideRequest{one, one}})
 			return status.Code(err).String()
 		}), unset: "OK", set: "ResourceExhausted"},
 		{name: "RATELIMITD_MAX_UNFINISHED_BYTES", value: "100000", look: cut("RATELIMITD_MAX_UNFINISHED_BYTES", "bytes", decide, unfinished, false), unset: "stays", set: "closed"},

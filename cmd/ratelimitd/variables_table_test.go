@@ -366,7 +366,7 @@ func variablesOfListening() []variable {
 					_, _ = ratelimitv3.NewRateLimitServiceClient(dial(t, i.grpc())).ShouldRateLimit(ctx, ask("d", "k", "v"))
 				}()
 				eventually(t, "the call", func() bool {
-					return len(shown(t, i.http()+"/metrics", `ratelimitd_connections{listener="grpc"} 1`)) > 0
+					return len(shown(t, i.http()+"/metrics", `ratelimitd_calls_in_flight 1`)) > 0
 				})
 				i.stop()
 				return either(within(t, i, "RATELIMITD_STOP_TIMEOUT", 8*time.Second, 300*time.Millisecond, func() bool {

@@ -33,7 +33,7 @@ const (
 type DecisionServiceClient interface {
 	// DecideBatch decides several requests, each as if it had come alone: one that is refused or invalid does not affect the others.
 	// A call fails as a whole, and counts nothing, if it is malformed, has no requests or more than 100, or more entries in all than one
-	// request may have (INVALID_ARGUMENT), or if too many calls are in flight (RESOURCE_EXHAUSTED): each request counts as one.
+	// request may have (INVALID_ARGUMENT), or if too many calls are in flight (RESOURCE_EXHAUSTED): each request counts as one for every 16 descriptors.
 	DecideBatch(ctx context.Context, in *DecideBatchRequest, opts ...grpc.CallOption) (*DecideBatchResponse, error)
 }
 
@@ -64,7 +64,7 @@ func (c *decisionServiceClient) DecideBatch(ctx context.Context, in *DecideBatch
 type DecisionServiceServer interface {
 	// DecideBatch decides several requests, each as if it had come alone: one that is refused or invalid does not affect the others.
 	// A call fails as a whole, and counts nothing, if it is malformed, has no requests or more than 100, or more entries in all than one
-	// request may have (INVALID_ARGUMENT), or if too many calls are in flight (RESOURCE_EXHAUSTED): each request counts as one.
+	// request may have (INVALID_ARGUMENT), or if too many calls are in flight (RESOURCE_EXHAUSTED): each request counts as one for every 16 descriptors.
 	DecideBatch(context.Context, *DecideBatchRequest) (*DecideBatchResponse, error)
 	mustEmbedUnimplementedDecisionServiceServer()
 }
