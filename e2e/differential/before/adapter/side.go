@@ -81,7 +81,7 @@ func New(w *differential.World) (*Side, error) {
 		o.HotKeys = s.hot
 	}
 	if w.Options.Usage {
-		s.usage = usage.New(usage.Options{Store: (*usageStore)(s), Sketches: (*sketches)(s)})
+		s.usage = usage.New(usage.Options{Store: (*usageStore)(s)})
 		o.Usage = s.usage
 	}
 	if w.Options.Events {

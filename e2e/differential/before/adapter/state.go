@@ -45,7 +45,6 @@ func (s *Side) State(now time.Time) {
 		s.Text = append(s.Text.Line("hot keys "), jsonOf(r.Rules)...)
 	}
 	if s.usage != nil {
-		s.usage.FlushHistory(context.Background(), now)
 		s.usage.Flush(context.Background(), now)
 	}
 }
@@ -80,21 +79,3 @@ func (s *usageStore) Add(_ context.Context, _ time.Time, sets map[string]map[str
 func (s *usageStore) Page(context.Context, time.Time, string, uint64, int) (texts []string, next uint64, err error) {
 	return nil, 0, nil
 }
-
-// sketches write down the history of usage.
-type sketches Side
-
-// AddTo implements usage.Sketches.
-func (s *sketches) AddTo(_ context.Context, minute int64, cells, hits []uint32) error {
-	all := make(map[uint32]uint32)
-	for i, cell := range cells {
-		all[cell] += hits[i]
-	}
-	for _, cell := range slices.Sorted(maps.Keys(all)) {
-		s.Text = s.Text.Line("usage history").Int("minute", minute).Uint("cell", uint64(cell)).Uint("hits", uint64(all[cell]))
-	}
-	return nil
-}
-
-// Read implements usage.Sketches.
-func (s *sketches) Read(context.Context, int64, int, []uint32) ([][]uint32, error) { return nil, nil }

@@ -245,7 +245,7 @@ func (l *Limiter) finish(ctx context.Context, now time.Time, c *calculation, d *
 		c.countUses(c.snapshot.hot)
 	}
 	if l.usage != nil && c.domain != nil && c.domain.Usage {
-		c.recordUsage(l.usage, l.keys, now)
+		c.recordUsage(l.usage, now)
 	}
 	c.headers(d, now)
 	if c.settings.Metadata {

@@ -7,22 +7,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/usage"
 )
 
-// recordUsage records the counters of rules with usage, and counts their hits. A hit is refused if its own counter refused it, and
-// of a refused take as many hits count as in countUses. Grouped values are recorded as they count. A counter that the over-limit cache answered for was recorded before.
-func (c *calculation) recordUsage(x *usage.Index, keys descriptor.KeyBuilder, now time.Time) {
+// recordUsage records the counters of rules with usage. Grouped values are recorded as they count. A counter that the over-limit cache answered for was recorded before.
+func (c *calculation) recordUsage(x *usage.Index, now time.Time) {
 	for i := range c.request.Takes {
 		t, o := &c.request.Takes[i], &c.request.Outcomes[i]
 		r := &c.resolved[t.Member]
-		if t.Hits <= 0 || o.Failed || !c.counted(t) || r.rule == nil || !r.rule.Usage {
-			continue
-		}
-		key := t.Key
-		if r.own.blocked { // the take is not of the rule's counter, where operators look
-			c.identity = keys.AppendKey(c.identity[:0], c.req.Domain, c.entries(t.Member), r.rule, &r.rule.Limits[r.limitAt(0)])
-			key = c.identity
-		}
-		x.Count(now, key, c.usedHits(t, o), !o.Allowed)
-		if o.Cached || o.Used == 0 {
+		if t.Hits <= 0 || o.Failed || !c.counted(t) || r.rule == nil || !r.rule.Usage || o.Cached || o.Used == 0 {
 			continue
 		}
 		moves := time.Duration(0) // a window ends when it ends; other counters end later with each use
