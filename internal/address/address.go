@@ -30,26 +30,6 @@ func Client(peer string, lines []string, trusted []netip.Prefix) (netip.Addr, bo
 	return w.client, w.client.IsValid()
 }
 
-// Forwarded is Client for the lines of the header Forwarded (RFC 7239).
-func Forwarded(peer string, lines []string, trusted []netip.Prefix) (netip.Addr, bool) {
-	w := walk{trusted: trusted}
-	if !w.begin(peer) {
-		return w.client, w.client.IsValid()
-	}
-	for i := len(lines) - 1; i >= 0; i-- {
-		nodes, ok := forwardedFor(lines[i])
-		if !ok {
-			break // a client may have begun a line so that what a proxy appended cannot be told from it
-		}
-		for j := len(nodes) - 1; j >= 0; j-- {
-			if !w.step(nodes[j]) {
-				return w.client, w.client.IsValid()
-			}
-		}
-	}
-	return w.client, w.client.IsValid()
-}
-
 // walk goes from proxy to proxy.
 type walk struct {
 	trusted []netip.Prefix
@@ -104,79 +84,4 @@ func parse(text string) (netip.Addr, bool) {
 		}
 	}
 	return netip.Addr{}, false
-}
-
-// forwardedFor returns the nodes of the parameters "for" of a line, one for each element: "" for an element without.
-func forwardedFor(line string) (nodes []string, ok bool) {
-	for {
-		var node string
-		if node, line, ok = element(line); !ok {
-			return nil, false
-		}
-		nodes = append(nodes, node)
-		if line == "" {
-			return nodes, true
-		}
-		line = line[1:] // the comma
-	}
-}
-
-// element reads pairs of token and value up to a comma, which is where rest begins. An element without "for" has the node
-// "unknown".
-func element(line string) (node, rest string, ok bool) {
-	node = "unknown"
-	pairs := 0
-	for {
-		line = strings.TrimLeft(line, " \t")
-		if line == "" || line[0] == ',' {
-			if pairs == 0 {
-				node = ""
-			}
-			return node, line, true
-		}
-		if line[0] == ';' {
-			line = line[1:]
-			continue
-		}
-		end := strings.IndexAny(line, "=,;\"")
-		if end < 0 || line[end] != '=' {
-			return "", "", false
-		}
-		name := line[:end]
-		var value string
-		if value, line, ok = valueOf(line[end+1:]); !ok {
-			return "", "", false
-		}
-		pairs++
-		if strings.EqualFold(name, "for") {
-			node = value
-		}
-		if line = strings.TrimLeft(line, " \t"); line != "" && line[0] != ',' && line[0] != ';' {
-			return "", "", false
-		}
-	}
-}
-
-// valueOf reads a token or a quoted string.
-func valueOf(line string) (value, rest string, ok bool) {
-	if line == "" || line[0] != '"' {
-		end := strings.IndexAny(line, ",;\" \t")
-		if end < 0 {
-			end = len(line)
-		}
-		return line[:end], line[end:], true
-	}
-	var b strings.Builder
-	for i := 1; i < len(line); i++ {
-		switch line[i] {
-		case '"':
-			return b.String(), line[i+1:], true
-		case '\\':
-			if i++; i == len(line) {
-				return "", "", false
-			}
-		}
-		b.WriteByte(line[i])
-	}
-	return "", "", false
 }

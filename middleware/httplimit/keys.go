@@ -95,15 +95,6 @@ func RemoteAddress(key string, trusted ...netip.Prefix) Key {
 	})
 }
 
-// ForwardedAddress is RemoteAddress for proxies that append to the header Forwarded (RFC 7239). It does not read X-Forwarded-For,
-// because a proxy that writes one of them may let through the other as a client wrote it.
-func ForwardedAddress(key string, trusted ...netip.Prefix) Key {
-	return Func(key, func(r *http.Request) (string, bool) {
-		a, ok := address.Forwarded(r.RemoteAddr, r.Header["Forwarded"], trusted)
-		return a.String(), ok
-	})
-}
-
 // Func takes what a function returns, such as a claim of a token that an earlier handler verified. False: there is no value.
 func Func(key string, value func(*http.Request) (string, bool)) Key {
 	return Key{entry: admission.Entry{Key: key}, value: func(r *http.Request, _ mux) (string, bool) { return value(r) }}
