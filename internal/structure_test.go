@@ -70,7 +70,7 @@ var imports = map[string][]string{
 	"internal/tracing":             {},
 	"internal/rapidtest":           {},
 	"internal/racetest":            {},
-	"internal/redistest":           {},
+	"internal/redistest":           {"internal/tlstest"},
 	"internal/tlstest":             {},
 	"internal/otlptest":            {},
 	"internal/servicetest":         {"internal/redisconn", "internal/redistest"},
@@ -115,7 +115,7 @@ var onlyIn = map[string][]string{
 	module + "internal/rapidtest":             {"internal/backend/backendtest"}, // tests only
 	module + "internal/quota/envoymodel":      {},                               // tests only
 	module + "internal/redistest":             {"internal/servicetest"},         // tests only
-	module + "internal/tlstest":               {},                               // tests only
+	module + "internal/tlstest":               {"internal/redistest"},           // tests only
 	module + "internal/otlptest":              {},                               // tests only
 	module + "internal/servicetest":           {},                               // tests only
 	module + "internal/backend/backendtest":   {},                               // tests only

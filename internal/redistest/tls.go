@@ -1,18 +1,11 @@
 package redistest
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/tlstest"
 )
 
 // TLS are the certificates that servers show and demand, as paths of PEM files.
@@ -38,13 +31,12 @@ func (c *TLS) config(port string) [][2]string {
 	}
 }
 
-// CA signs certificates. Its files are gone after the test.
+// CA signs certificates and writes them to files, which are gone after the test.
 type CA struct {
 	File string // its own certificate, in PEM
 
-	dir  string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	dir       string
+	authority *tlstest.Authority
 }
 
 // Pair is a certificate and its key, as PEM files.
@@ -54,22 +46,8 @@ type Pair struct{ Cert, Key string }
 func NewCA(t testing.TB) *CA {
 	t.Helper()
 	dir := t.TempDir()
-	ca := &CA{File: filepath.Join(dir, "ca.pem"), dir: dir, key: newKey(t)}
-	serial := newSerial(t)
-	ca.cert = &x509.Certificate{
-		SerialNumber:          serial,
-		Subject:               pkix.Name{CommonName: "authority " + serial.String()}, // so that two authorities are not confused
-		NotBefore:             time.Now().Add(-time.Hour),
-		NotAfter:              time.Now().Add(time.Hour),
-		IsCA:                  true,
-		BasicConstraintsValid: true,
-		KeyUsage:              x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, ca.cert, ca.cert, &ca.key.PublicKey, ca.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	Replace(t, ca.File, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	ca := &CA{File: filepath.Join(dir, "ca.pem"), dir: dir, authority: tlstest.NewAuthority(t, "authority in "+dir)} // so that two are not confused
+	Replace(t, ca.File, ca.authority.PEM)
 	return ca
 }
 
@@ -84,32 +62,9 @@ func (ca *CA) Issue(t testing.TB, hosts ...string) Pair {
 // Reissue replaces a certificate and its key with new ones, the certificate first.
 func (ca *CA) Reissue(t testing.TB, p Pair, hosts ...string) {
 	t.Helper()
-	key := newKey(t)
-	leaf := &x509.Certificate{
-		SerialNumber: newSerial(t),
-		Subject:      pkix.Name{CommonName: hosts[0]},
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(time.Hour),
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	for _, h := range hosts {
-		if ip := net.ParseIP(h); ip != nil {
-			leaf.IPAddresses = append(leaf.IPAddresses, ip)
-		} else {
-			leaf.DNSNames = append(leaf.DNSNames, h)
-		}
-	}
-	der, err := x509.CreateCertificate(rand.Reader, leaf, ca.cert, &key.PublicKey, ca.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	Replace(t, p.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	Replace(t, p.Key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
+	pair := ca.authority.Issue(t, hosts...)
+	Replace(t, p.Cert, pair.Cert)
+	Replace(t, p.Key, pair.Key)
 }
 
 // Server returns the settings of a server with a pair that this authority has signed.
@@ -127,22 +82,4 @@ func Replace(t testing.TB, path string, content []byte) {
 	if err := os.Rename(next, path); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func newKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func newSerial(t testing.TB) *big.Int {
-	t.Helper()
-	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
