@@ -239,7 +239,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	operators.Scrapes = operator.Scrapes{Addr: o.Stats.prometheusAddr(), Path: o.Stats.PrometheusPath, Handler: metrics}
 	operators.Usage, operators.Shares = svc.usage, quotas
 	operators.Counters, operators.Stats, operators.LogLevel = svc.limiter, svc.writeStats, level
-	operators.Decisions, operators.Process, operators.Replay = svc.limiter, svc.process(), svc.replay
+	operators.Decisions, operators.Process = svc.limiter, svc.process()
 	operators.Overrides = svc.operatorsOverrides()
 	operators.Fleet = svc.joinFleet()
 	operators.Host, _ = os.Hostname() // empty where the system does not know

@@ -453,45 +453,6 @@ func TestConsoleUsage(t *testing.T) {
 	c.quiet(t)
 }
 
-// A pasted log goes through the rules in force: what would they refuse?
-func TestConsoleReplaysLog(t *testing.T) {
-	c := openConsole(t, slowRules)
-	var log strings.Builder
-	for i := range 70 {
-		fmt.Fprintf(&log, "192.0.2.%d - - [01/Mar/2026:12:%02d:%02d +0000] \"GET /search HTTP/1.1\" 200 5 \"-\" \"curl\"\n", i%3, i/60, i%60)
-	}
-	log.WriteString("<img src=x onerror=alert(1)>\n")
-	paste := func(name, text string) {
-		t.Helper()
-		browser.Ask[bool](t, c.Browser, fmt.Sprintf(`(() => { const e = document.querySelector("[name=%s]"); e.value = %s; e.dispatchEvent(new Event("input", { bubbles: true })); return true; })()`, name, quoted(text)))
-	}
-	c.page(t, "#/try", "Which requests of a log?")
-	paste("log-log", log.String())
-	c.push(t, "Replay")
-	c.shows(t, "10 of 70 requests are refused")
-	c.shows(t, "1 of 71 lines cannot be used")
-	c.shows(t, "remote_address=192.0.2.0")
-	for _, view := range views(1240, 900) {
-		view.show(t, c.Browser)
-		c.fits(t, "a replay, "+view.name, view.width)
-		c.accessible(t, "a replay, "+view.name)
-		if *update && view.name == "wide" {
-			save(t, "console-replay.png", c.Picture(t, view.width, view.height))
-		}
-	}
-	paste("log-descriptors", "remote_address=nothing")
-	c.push(t, "Replay")
-	c.until(t, `!!document.querySelector("p.problem")`)
-	paste("log-descriptors", "remote_address=ip")
-	paste("log-log", strings.Repeat("x", 5<<20))
-	c.push(t, "Replay")
-	c.shows(t, "the log has more than 4 MiB")
-	c.quiet(t, "the server responded with a status of 4")
-	if n := browser.Ask[int](t, c.Browser, `document.querySelectorAll("img").length`); n > 0 {
-		t.Error("a line of the log came out as an element")
-	}
-}
-
 // When the server no longer accepts its token, the page shows nothing new and asks for a token; with another token it continues. When
 // the process ends, the page marks its numbers as stale.
 func TestConsoleLosesToken(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/logging"
 )
 
 // Decisions are the numbers of decisions that the console shows.
@@ -117,7 +118,6 @@ func (s *Server) addConsole(mux *http.ServeMux, opts *Options) {
 		s.hour = rules.hour
 	}
 	mux.Handle("GET "+console.Path+"rules", rules)
-	mux.Handle("POST "+console.Path+"simulate", newReplays(opts.Replay))
 }
 
 // look returns the next event.
@@ -354,4 +354,16 @@ func ruleRow(r *descriptor.Rule) oneRule {
 		row.Flags = append(row.Flags, "on_error: "+descriptor.OnErrorNames[r.OnError])
 	}
 	return row
+}
+
+// writeJSON answers with JSON that no cache keeps.
+func writeJSON(w http.ResponseWriter, v any) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		endpoint.WriteText(w, http.StatusInternalServerError, logging.Shorten(err.Error())+"\n")
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = w.Write(text)
 }

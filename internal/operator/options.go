@@ -35,7 +35,6 @@ type Options struct {
 	// The console shows these; nil: it says that they are not known.
 	Decisions Decisions
 	Process   func(context.Context) *Process
-	Replay    func(context.Context, *Replay) (report any, err error) // the report is sent as JSON
 
 	Fleet Fleet // the processes that share a Redis; nil: not known
 

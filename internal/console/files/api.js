@@ -59,11 +59,6 @@ export async function get(path, options = {}) {
   return (await ask("/console/" + path, options)).json();
 }
 
-// post sends a message to a resource of the console.
-export async function post(path, message) {
-  return (await ask("/console/" + path, { method: "POST", body: JSON.stringify(message), headers: { "Content-Type": "application/json" } })).json();
-}
-
 // Events.
 export const live = signal(null); // the last event
 export const trouble = signal(""); // why there are no events
