@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"testing"
 	"testing/synctest"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/ratelimitd/ratelimitd/internal/admission/admissiontest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/middleware/grpclimit"
 )
@@ -307,7 +309,7 @@ func TestLimitsItsCalls(t *testing.T) {
 			{limits.Decision{Err: io.ErrUnexpectedEOF}, true, codes.Unavailable},
 			{limits.Decision{Err: io.ErrUnexpectedEOF}, false, codes.OK},
 		} {
-			o := grpclimit.ClientOptions{Decider: &script{answers: []limits.Decision{x.answer}}, Domain: "out", Descriptors: by, FailClosed: x.closed, Logger: quiet}
+			o := grpclimit.ClientOptions{Decider: &script{answers: []limits.Decision{x.answer}}, Domain: "out", Descriptors: by, FailClosed: x.closed, Logger: slog.New(slog.DiscardHandler)}
 			times := refusing(t, o, nil, func(t *testing.T, c testpb.TestServiceClient) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
@@ -324,7 +326,7 @@ func TestLimitsItsCalls(t *testing.T) {
 
 // Both sides together, over a socket.
 func TestClientOfOurServer(t *testing.T) {
-	l := open(t, `
+	l := admissiontest.Open(t, `
 domain: api
 descriptors:
   - key: customer

@@ -1,7 +1,6 @@
 package grpclimit_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,36 +21,10 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/ratelimitd/ratelimitd/internal/servicetest"
+	"github.com/ratelimitd/ratelimitd/internal/admission/admissiontest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/middleware/grpclimit"
-	"github.com/ratelimitd/ratelimitd/ratelimit"
 )
-
-var quiet = slog.New(slog.DiscardHandler)
-
-// open returns a limiter with these rules.
-func open(t *testing.T, rules string) *ratelimit.Limiter {
-	t.Helper()
-	l, err := ratelimit.Open(ratelimit.Options{Rules: servicetest.RulesOf(t, rules), Logger: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	return l
-}
-
-const rules = `
-domain: api
-descriptors:
-  - key: customer
-    rate_limit: {unit: year, requests_per_unit: 2}
-  - key: address
-    rate_limit: {unit: year, requests_per_unit: 1}
-  - key: tokens
-    rate_limit: {unit: year, requests_per_unit: 100}
-    reservations: {ttl: 1m}
-`
 
 // service does what its functions do.
 type service struct {
@@ -139,7 +111,7 @@ func retryInfo(err error) (time.Duration, bool) {
 }
 
 func TestRefusal(t *testing.T) {
-	c := serve(t, &service{}, open(t, rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer})
+	c := serve(t, &service{}, admissiontest.Open(t, admissiontest.Rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer})
 	ctx := as(t, "x-api-key", "ann")
 	if _, err := c.UnaryCall(ctx, &testpb.SimpleRequest{}); err != nil {
 		t.Fatal(err)
@@ -177,12 +149,12 @@ func TestRefusal(t *testing.T) {
 }
 
 func TestHeadersOfAllowedCalls(t *testing.T) {
-	c := serve(t, &service{}, open(t, rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer, Headers: true})
+	c := serve(t, &service{}, admissiontest.Open(t, admissiontest.Rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer, Headers: true})
 	var header metadata.MD
 	if _, err := c.UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{}, grpc.Header(&header)); err != nil || fmt.Sprint(header["ratelimit-remaining"]) != "[1]" {
 		t.Errorf("%v %v", header, err)
 	}
-	c = serve(t, &service{}, open(t, "headers: [ietf]\n"+rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer})
+	c = serve(t, &service{}, admissiontest.Open(t, "headers: [ietf]\n"+admissiontest.Rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer})
 	if _, err := c.UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{}, grpc.Header(&header)); err != nil || fmt.Sprint(header["ratelimit-policy"]) != `["year";q=2;w=31536000]` {
 		t.Errorf("%v %v", header, err)
 	}
@@ -190,29 +162,13 @@ func TestHeadersOfAllowedCalls(t *testing.T) {
 
 // A call larger than its limit gets no time at which to come back.
 func TestNever(t *testing.T) {
-	c := serve(t, &service{}, open(t, rules), grpclimit.Options{
+	c := serve(t, &service{}, admissiontest.Open(t, admissiontest.Rules), grpclimit.Options{
 		Domain: "api", Descriptors: byCustomer, Cost: func(context.Context, *grpclimit.Call) limits.Amount { return limits.Amount{Hits: 3} },
 	})
 	_, err := c.UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{})
 	if wait, ok := retryInfo(err); status.Code(err) != codes.ResourceExhausted || ok {
 		t.Errorf("%v, come back in %s", err, wait)
 	}
-}
-
-// asked keeps the last request to a decider, and what it answers.
-type asked struct {
-	answer limits.Decision
-	err    error
-
-	mu   sync.Mutex
-	last *limits.Request
-}
-
-func (a *asked) Decide(_ context.Context, r *limits.Request) (limits.Decision, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.last = r
-	return a.answer, a.err
 }
 
 func TestKeys(t *testing.T) {
@@ -227,33 +183,27 @@ func TestKeys(t *testing.T) {
 		pairs []string
 		want  string
 	}{
-		{"metadata", byCustomer, []string{"x-api-key", "ann"}, "[[{customer ann}]]"},
-		{"several values", byCustomer, []string{"x-api-key", "ann", "x-api-key", "bob"}, "[[{customer ann}]]"},
-		{"no metadata", byCustomer, nil, "[]"},
-		{"an empty value", byCustomer, []string{"x-api-key", ""}, "[]"},
-		{"a value for a missing one", []grpclimit.Descriptor{{grpclimit.Metadata("x-api-key", "customer").Or("nobody")}}, nil, "[[{customer nobody}]]"},
-		{"a method", []grpclimit.Descriptor{byCustomer[0], {grpclimit.Method("method")}}, nil, "[[{method /grpc.testing.TestService/UnaryCall}]]"},
-		{"a function", []grpclimit.Descriptor{{grpclimit.Func("user", claim)}}, nil, "[[{user carl}]]"},
-		{"a secret", []grpclimit.Descriptor{{grpclimit.Metadata("x-api-key", "customer").Hashed()}}, []string{"x-api-key", "ann"}, "[[{customer sha256:SZFeDX1LQC4wF9AQvBwOg8rG}]]"},
-		{"a long value", byCustomer, []string{"x-api-key", strings.Repeat("x", 1000)}, "[[{customer sha256:RPg1RJSlugO6F5Ko0-nFNMR6}]]"},
-		{"the peer", []grpclimit.Descriptor{{grpclimit.PeerAddress("address")}}, []string{"x-forwarded-for", "192.0.2.1"}, "[[{address 127.0.0.1}]]"},
+		{"metadata", byCustomer, []string{"x-api-key", "ann"}, "[{customer ann}]"},
+		{"several values", byCustomer, []string{"x-api-key", "ann", "x-api-key", "bob"}, "[{customer ann}]"},
+		{"no metadata", byCustomer, nil, "none"},
+		{"an empty value", byCustomer, []string{"x-api-key", ""}, "none"},
+		{"a value for a missing one", []grpclimit.Descriptor{{grpclimit.Metadata("x-api-key", "customer").Or("nobody")}}, nil, "[{customer nobody}]"},
+		{"a method", []grpclimit.Descriptor{byCustomer[0], {grpclimit.Method("method")}}, nil, "[{method /grpc.testing.TestService/UnaryCall}]"},
+		{"a function", []grpclimit.Descriptor{{grpclimit.Func("user", claim)}}, nil, "[{user carl}]"},
+		{"a secret", []grpclimit.Descriptor{{grpclimit.Metadata("x-api-key", "customer").Hashed()}}, []string{"x-api-key", "ann"}, "[{customer sha256:SZFeDX1LQC4wF9AQvBwOg8rG}]"},
+		{"a long value", byCustomer, []string{"x-api-key", strings.Repeat("x", 1000)}, "[{customer sha256:RPg1RJSlugO6F5Ko0-nFNMR6}]"},
+		{"the peer", []grpclimit.Descriptor{{grpclimit.PeerAddress("address")}}, []string{"x-forwarded-for", "192.0.2.1"}, "[{address 127.0.0.1}]"},
 		{"behind a proxy", []grpclimit.Descriptor{{grpclimit.PeerAddress("address", local)}},
-			[]string{"x-forwarded-for", "203.0.113.9", "x-forwarded-for", "198.51.100.7, 127.0.0.3"}, "[[{address 198.51.100.7}]]"},
+			[]string{"x-forwarded-for", "203.0.113.9", "x-forwarded-for", "198.51.100.7, 127.0.0.3"}, "[{address 198.51.100.7}]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := &asked{answer: limits.Decision{Allowed: true}}
+			a := &admissiontest.Decider{Answer: limits.Decision{Allowed: true}}
 			client := serve(t, &service{}, a, grpclimit.Options{Domain: "api", Descriptors: c.keys})
 			if _, err := client.UnaryCall(as(t, c.pairs...), &testpb.SimpleRequest{Payload: &testpb.Payload{Body: []byte("carl")}}); err != nil {
 				t.Fatal(err)
 			}
-			got := [][]limits.Entry{}
-			if a.last != nil {
-				for _, d := range a.last.Descriptors {
-					got = append(got, d.Entries)
-				}
-			}
-			if text := fmt.Sprint(got); text != c.want {
-				t.Errorf("%s, want %s", text, c.want)
+			if got := a.Entries(); got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
 			}
 		})
 	}
@@ -261,41 +211,28 @@ func TestKeys(t *testing.T) {
 
 // A client cannot have more than its limit by writing other addresses into x-forwarded-for.
 func TestSpoofedAddress(t *testing.T) {
-	for _, trusted := range [][]netip.Prefix{nil, {netip.MustParsePrefix("127.0.0.0/8")}} {
-		c := serve(t, &service{}, open(t, rules), grpclimit.Options{Domain: "api", Descriptors: []grpclimit.Descriptor{{grpclimit.PeerAddress("address", trusted...)}}})
-		passed := 0
-		for i := range 10 {
-			if _, err := c.UnaryCall(as(t, "x-forwarded-for", fmt.Sprintf("203.0.113.%d, 198.51.100.7", i)), &testpb.SimpleRequest{}); err == nil {
-				passed++
-			}
+	admissiontest.SpoofedAddress(t, func(d limits.Decider, trusted []netip.Prefix) func(string) bool {
+		c := serve(t, &service{}, d, grpclimit.Options{Domain: "api", Descriptors: []grpclimit.Descriptor{{grpclimit.PeerAddress("address", trusted...)}}})
+		return func(forwarded string) bool {
+			_, err := c.UnaryCall(as(t, "x-forwarded-for", forwarded), &testpb.SimpleRequest{})
+			return err == nil
 		}
-		if passed != 1 {
-			t.Errorf("%d calls passed a limit of 1, with %v trusted", passed, trusted)
-		}
-	}
+	})
 }
 
 func TestNoDecision(t *testing.T) {
-	var log bytes.Buffer
-	a := &asked{err: errors.New("no Redis")}
-	o := grpclimit.Options{Domain: "api", Descriptors: byCustomer, Logger: slog.New(slog.NewTextHandler(&log, nil))}
-	if _, err := serve(t, &service{}, a, o).UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{}); err != nil {
-		t.Error(err)
-	}
-	if !strings.Contains(log.String(), "no Redis") {
-		t.Errorf("log: %s", log.String())
-	}
-	o.FailClosed = true
-	_, err := serve(t, &service{}, a, o).UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{})
-	if status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "Redis") {
-		t.Error(err)
-	}
+	unavailable := func(err error) bool { return status.Code(err) == codes.Unavailable }
+	admissiontest.NoDecision(t, unavailable, func(d limits.Decider, failClosed bool, log *slog.Logger) error {
+		o := grpclimit.Options{Domain: "api", Descriptors: byCustomer, Logger: log, FailClosed: failClosed}
+		_, err := serve(t, &service{}, d, o).UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{})
+		return err
+	})
 }
 
 // A delayed call waits, and is refused at once if its turn comes after its deadline.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		intercept := grpclimit.UnaryServerInterceptor(&asked{answer: limits.Decision{Allowed: true, Delay: 2 * time.Second}}, grpclimit.Options{Domain: "api", Descriptors: byCustomer})
+		intercept := grpclimit.UnaryServerInterceptor(&admissiontest.Decider{Answer: limits.Decision{Allowed: true, Delay: 2 * time.Second}}, grpclimit.Options{Domain: "api", Descriptors: byCustomer})
 		ask := func(ctx context.Context) error {
 			ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("x-api-key", "ann"))
 			_, err := intercept(ctx, nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, nil })
@@ -320,24 +257,12 @@ func TestDelay(t *testing.T) {
 	})
 }
 
-// left returns what is left of the tokens.
-func left(t *testing.T, l *ratelimit.Limiter) uint64 {
-	t.Helper()
-	r := limits.New("api", "tokens", "ann")
-	r.Amount.Peek = true
-	d, err := l.Decide(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d.Statuses[0].Remaining
-}
-
 // While a call runs, what it may use is reserved. Then what it used is charged.
 func TestActualCost(t *testing.T) {
-	l := open(t, rules)
+	l := admissiontest.Open(t, admissiontest.Rules)
 	s := &service{
 		unary: func(_ context.Context, r *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-			if n := left(t, l); n > 50 {
+			if n := admissiontest.Left(t, l); n > 50 {
 				t.Errorf("while it runs, %d tokens are left", n)
 			}
 			switch string(r.GetPayload().GetBody()) {
@@ -349,7 +274,7 @@ func TestActualCost(t *testing.T) {
 			return &testpb.SimpleResponse{Payload: r.GetPayload()}, nil
 		},
 		duplex: func(stream grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
-			if n := left(t, l); n > 50 {
+			if n := admissiontest.Left(t, l); n > 50 {
 				t.Errorf("while it runs, %d tokens are left", n)
 			}
 			for {
@@ -387,7 +312,7 @@ func TestActualCost(t *testing.T) {
 			return limits.Amount{Hits: hits + uint64(c.Received+c.Sent)}
 		},
 	})
-	want := left(t, l)
+	want := admissiontest.Left(t, l)
 	ctx := as(t, "x-api-key", "ann")
 	for _, x := range []struct {
 		body string
@@ -396,7 +321,7 @@ func TestActualCost(t *testing.T) {
 	}{{"12345", 5, codes.OK}, {"", 0, codes.OK}, {"error", 0, codes.NotFound}, {"panic", 0, codes.Internal}} {
 		_, err := c.UnaryCall(ctx, &testpb.SimpleRequest{Payload: &testpb.Payload{Body: []byte(x.body)}})
 		want -= x.cost
-		if got := left(t, l); status.Code(err) != x.code || got != want {
+		if got := admissiontest.Left(t, l); status.Code(err) != x.code || got != want {
 			t.Errorf("%q: %v, %d tokens are left, want %d", x.body, err, got, want)
 		}
 	}
@@ -424,7 +349,7 @@ func TestActualCost(t *testing.T) {
 			err = nil
 		}
 		want -= x.cost
-		if got := left(t, l); status.Code(err) != x.code || got != want {
+		if got := admissiontest.Left(t, l); status.Code(err) != x.code || got != want {
 			t.Errorf("%q: %v, %d tokens are left, want %d", x.bodies, err, got, want)
 		}
 	}
@@ -444,7 +369,7 @@ func TestOptionsThatCannotBeUsed(t *testing.T) {
 					t.Errorf("%s, want %s", got, want)
 				}
 			}()
-			grpclimit.StreamServerInterceptor(&asked{}, o)
+			grpclimit.StreamServerInterceptor(&admissiontest.Decider{}, o)
 		}()
 	}
 }

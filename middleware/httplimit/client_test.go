@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -256,7 +257,7 @@ func TestLimitsWhatItSends(t *testing.T) {
 		{limits.Decision{Err: io.ErrUnexpectedEOF}, true, io.ErrUnexpectedEOF},
 		{limits.Decision{Err: io.ErrUnexpectedEOF}, false, nil},
 	} {
-		tr := &httplimit.Transport{Decider: &script{answers: []limits.Decision{c.answer}}, Domain: "out", Descriptors: to, FailClosed: c.closed, Logger: quiet}
+		tr := &httplimit.Transport{Decider: &script{answers: []limits.Decision{c.answer}}, Domain: "out", Descriptors: to, FailClosed: c.closed, Logger: slog.New(slog.DiscardHandler)}
 		times, _ := refusing(t, tr, nil, func(t *testing.T, client *http.Client) {
 			client.Timeout = 10 * time.Second
 			r, err := client.Post("http://server/", "text/plain", strings.NewReader("text"))

@@ -2,7 +2,6 @@ package httplimit_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,77 +12,15 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/admission/admissiontest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
-	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/middleware/httplimit"
-	"github.com/ratelimitd/ratelimitd/ratelimit"
 )
-
-var quiet = slog.New(slog.DiscardHandler)
-
-// open returns a limiter with these rules.
-func open(t *testing.T, rules string) *ratelimit.Limiter {
-	t.Helper()
-	l, err := ratelimit.Open(ratelimit.Options{Rules: servicetest.RulesOf(t, rules), Logger: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	return l
-}
-
-const rules = `
-domain: api
-descriptors:
-  - key: customer
-    rate_limit: {unit: year, requests_per_unit: 2}
-    descriptors:
-      - key: route
-        value: GET /search/{what}
-        rate_limit: {unit: year, requests_per_unit: 1}
-  - key: address
-    rate_limit: {unit: year, requests_per_unit: 1}
-  - key: tokens
-    rate_limit: {unit: year, requests_per_unit: 100}
-    reservations: {ttl: 1m}
-`
-
-// asked keeps the requests to a decider, and what it answers.
-type asked struct {
-	answer limits.Decision
-	err    error
-
-	mu       sync.Mutex
-	requests []*limits.Request
-}
-
-func (a *asked) Decide(_ context.Context, r *limits.Request) (limits.Decision, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.requests = append(a.requests, r)
-	return a.answer, a.err
-}
-
-// entries returns the descriptors of the last request as text, or "none".
-func (a *asked) entries() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.requests) == 0 {
-		return "none"
-	}
-	var all []string
-	for _, d := range a.requests[len(a.requests)-1].Descriptors {
-		all = append(all, fmt.Sprint(d.Entries))
-	}
-	a.requests = nil
-	return strings.Join(all, " ")
-}
 
 func hello(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }
 
@@ -121,7 +58,7 @@ func serve(t *testing.T, h http.Handler) string {
 var byCustomer = []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "customer")}}
 
 func TestRefusal(t *testing.T) {
-	limit := httplimit.New(open(t, rules), httplimit.Options{Domain: "api", Descriptors: byCustomer})
+	limit := httplimit.New(admissiontest.Open(t, admissiontest.Rules), httplimit.Options{Domain: "api", Descriptors: byCustomer})
 	url := serve(t, limit(http.HandlerFunc(hello)))
 	for range 2 {
 		answer, body := get(t, url, "X-Api-Key", "ann")
@@ -147,12 +84,12 @@ func TestRefusal(t *testing.T) {
 }
 
 func TestHeadersOfAllowedRequests(t *testing.T) {
-	limit := httplimit.New(open(t, rules), httplimit.Options{Domain: "api", Descriptors: byCustomer, Headers: true})
+	limit := httplimit.New(admissiontest.Open(t, admissiontest.Rules), httplimit.Options{Domain: "api", Descriptors: byCustomer, Headers: true})
 	answer, _ := get(t, serve(t, limit(http.HandlerFunc(hello))), "X-Api-Key", "ann")
 	if answer.Header.Get("RateLimit-Limit") != "2" || answer.Header.Get("RateLimit-Remaining") != "1" {
 		t.Errorf("%v", answer.Header)
 	}
-	limit = httplimit.New(open(t, "headers: [ietf]\n"+rules), httplimit.Options{Domain: "api", Descriptors: byCustomer})
+	limit = httplimit.New(admissiontest.Open(t, "headers: [ietf]\n"+admissiontest.Rules), httplimit.Options{Domain: "api", Descriptors: byCustomer})
 	url := serve(t, limit(http.HandlerFunc(hello)))
 	for range 3 {
 		answer, _ = get(t, url, "X-Api-Key", "ann")
@@ -167,7 +104,7 @@ func TestHeadersOfAllowedRequests(t *testing.T) {
 
 // A request larger than its limit gets no time at which to come back.
 func TestNever(t *testing.T) {
-	limit := httplimit.New(open(t, rules), httplimit.Options{
+	limit := httplimit.New(admissiontest.Open(t, admissiontest.Rules), httplimit.Options{
 		Domain: "api", Descriptors: byCustomer, Cost: func(*http.Request) limits.Amount { return limits.Amount{Hits: 3} },
 	})
 	answer, _ := get(t, serve(t, limit(http.HandlerFunc(hello))), "X-Api-Key", "ann")
@@ -206,12 +143,12 @@ func TestKeys(t *testing.T) {
 			[]string{"X-Forwarded-For", "203.0.113.9", "X-Forwarded-For", "198.51.100.7, 127.0.0.3", "Forwarded", "for=203.0.113.9"}, "[{address 198.51.100.7}]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := &asked{answer: limits.Decision{Allowed: true}}
+			a := &admissiontest.Decider{Answer: limits.Decision{Allowed: true}}
 			url := serve(t, httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: c.keys})(http.HandlerFunc(hello)))
 			if answer, _ := get(t, url+c.path, c.headers...); answer.StatusCode != http.StatusOK {
 				t.Error(answer.Status)
 			}
-			if got := a.entries(); got != c.want {
+			if got := a.Entries(); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}
 		})
@@ -219,13 +156,13 @@ func TestKeys(t *testing.T) {
 }
 
 func TestHost(t *testing.T) {
-	a := &asked{answer: limits.Decision{Allowed: true}}
+	a := &admissiontest.Decider{Answer: limits.Decision{Allowed: true}}
 	h := httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: []httplimit.Descriptor{{httplimit.Host("host")}}})(http.HandlerFunc(hello))
 	for host, want := range map[string]string{"Shop.Example:8080": "shop.example", "shop.example": "shop.example", "[2001:db8::1]:80": "2001:db8::1"} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
 		r.Host = host
 		h.ServeHTTP(httptest.NewRecorder(), r)
-		if got := a.entries(); got != "[{host "+want+"}]" {
+		if got := a.Entries(); got != "[{host "+want+"}]" {
 			t.Errorf("%s: %s", host, got)
 		}
 	}
@@ -233,25 +170,33 @@ func TestHost(t *testing.T) {
 
 // A client cannot have more than its limit by writing other addresses into X-Forwarded-For.
 func TestSpoofedAddress(t *testing.T) {
-	for _, trusted := range [][]netip.Prefix{nil, {netip.MustParsePrefix("127.0.0.0/8")}} {
-		limit := httplimit.New(open(t, rules), httplimit.Options{Domain: "api", Descriptors: []httplimit.Descriptor{{httplimit.RemoteAddress("address", trusted...)}}})
+	admissiontest.SpoofedAddress(t, func(d limits.Decider, trusted []netip.Prefix) func(string) bool {
+		limit := httplimit.New(d, httplimit.Options{Domain: "api", Descriptors: []httplimit.Descriptor{{httplimit.RemoteAddress("address", trusted...)}}})
 		url := serve(t, limit(http.HandlerFunc(hello)))
-		passed := 0
-		for i := range 10 {
-			// The client writes the first address; a trusted proxy appends the second.
-			answer, _ := get(t, url, "X-Forwarded-For", fmt.Sprintf("203.0.113.%d, 198.51.100.7", i))
-			if answer.StatusCode == http.StatusOK {
-				passed++
-			}
+		return func(forwarded string) bool {
+			answer, _ := get(t, url, "X-Forwarded-For", forwarded)
+			return answer.StatusCode == http.StatusOK
 		}
-		if passed != 1 {
-			t.Errorf("%d requests passed a limit of 1, with %v trusted", passed, trusted)
+	})
+}
+
+func TestNoDecision(t *testing.T) {
+	unavailable := func(err error) bool { return strings.HasPrefix(err.Error(), "503 ") }
+	admissiontest.NoDecision(t, unavailable, func(d limits.Decider, failClosed bool, log *slog.Logger) error {
+		limit := httplimit.New(d, httplimit.Options{Domain: "api", Descriptors: byCustomer, Logger: log, FailClosed: failClosed})
+		answer, body := get(t, serve(t, limit(http.HandlerFunc(hello))), "X-Api-Key", "ann")
+		if answer.StatusCode == http.StatusOK && body == "hello" {
+			return nil
 		}
-	}
+		if answer.Header["Retry-After"] != nil {
+			t.Errorf("it says when to come back: %v", answer.Header)
+		}
+		return errors.New(answer.Status + ": " + body)
+	})
 }
 
 func TestPattern(t *testing.T) {
-	a := &asked{answer: limits.Decision{Allowed: true}}
+	a := &admissiontest.Decider{Answer: limits.Decision{Allowed: true}}
 	keys := []httplimit.Descriptor{{httplimit.Pattern("route").Or("no route")}}
 	limit := httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: keys})
 	routes := func(h http.Handler) *http.ServeMux {
@@ -273,15 +218,15 @@ func TestPattern(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			url := serve(t, h)
 			get(t, url+"/search/shoes?q=1")
-			if got := a.entries(); got != "[{route GET /search/{what}}]" {
+			if got := a.Entries(); got != "[{route GET /search/{what}}]" {
 				t.Error(got)
 			}
 			get(t, url+"/users/7")
-			if got := a.entries(); got != "[{route /users/}]" {
+			if got := a.Entries(); got != "[{route /users/}]" {
 				t.Error(got)
 			}
 			get(t, url+"/nothing/here")
-			switch got := a.entries(); name {
+			switch got := a.Entries(); name {
 			case "behind the mux":
 				if got != "none" {
 					t.Error(got)
@@ -299,25 +244,8 @@ func TestPattern(t *testing.T) {
 	}
 }
 
-func TestNoDecision(t *testing.T) {
-	var log bytes.Buffer
-	a := &asked{err: errors.New("no Redis")}
-	o := httplimit.Options{Domain: "api", Descriptors: byCustomer, Logger: slog.New(slog.NewTextHandler(&log, nil))}
-	if answer, body := get(t, serve(t, httplimit.New(a, o)(http.HandlerFunc(hello))), "X-Api-Key", "ann"); answer.StatusCode != http.StatusOK || body != "hello" {
-		t.Errorf("%s %q", answer.Status, body)
-	}
-	if !strings.Contains(log.String(), "no Redis") {
-		t.Errorf("log: %s", log.String())
-	}
-	o.FailClosed = true
-	answer, body := get(t, serve(t, httplimit.New(a, o)(http.HandlerFunc(hello))), "X-Api-Key", "ann")
-	if answer.StatusCode != http.StatusServiceUnavailable || strings.Contains(body, "Redis") || answer.Header["Retry-After"] != nil {
-		t.Errorf("%s %q %v", answer.Status, body, answer.Header)
-	}
-}
-
 func TestOwnRefusal(t *testing.T) {
-	a := &asked{answer: limits.Decision{RetryAfter: 1500 * time.Millisecond}}
+	a := &admissiontest.Decider{Answer: limits.Decision{RetryAfter: 1500 * time.Millisecond}}
 	limit := httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: byCustomer, Refused: func(w http.ResponseWriter, _ *http.Request, d limits.Decision) {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusTooManyRequests)
@@ -332,7 +260,7 @@ func TestOwnRefusal(t *testing.T) {
 // A delayed request waits, and is refused at once if its turn comes after its deadline.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &asked{answer: limits.Decision{Allowed: true, Delay: 2 * time.Second, Headers: []limits.Header{{Name: "x-ratelimit-delay-ms", Value: "2000"}}}}
+		a := &admissiontest.Decider{Answer: limits.Decision{Allowed: true, Delay: 2 * time.Second, Headers: []limits.Header{{Name: "x-ratelimit-delay-ms", Value: "2000"}}}}
 		h := httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: byCustomer})(http.HandlerFunc(hello))
 		ask := func(ctx context.Context) *httptest.ResponseRecorder {
 			r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody)
@@ -359,21 +287,9 @@ func TestDelay(t *testing.T) {
 	})
 }
 
-// left returns what is left of the tokens.
-func left(t *testing.T, l *ratelimit.Limiter) uint64 {
-	t.Helper()
-	r := limits.New("api", "tokens", "ann")
-	r.Amount.Peek = true
-	d, err := l.Decide(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d.Statuses[0].Remaining
-}
-
 // While a request runs, what it may use is reserved. Then what it used is charged.
 func TestActualCost(t *testing.T) {
-	l := open(t, rules)
+	l := admissiontest.Open(t, admissiontest.Rules)
 	limit := httplimit.New(l, httplimit.Options{
 		Domain:      "api",
 		Descriptors: []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "tokens")}},
@@ -389,7 +305,7 @@ func TestActualCost(t *testing.T) {
 		},
 	})
 	url := serve(t, limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if n := left(t, l); n > 50 {
+		if n := admissiontest.Left(t, l); n > 50 {
 			t.Errorf("%s: while it runs, %d tokens are left", r.URL.Path, n)
 		}
 		switch r.URL.Path {
@@ -419,7 +335,7 @@ func TestActualCost(t *testing.T) {
 			_, _ = io.WriteString(w, "1")
 		}
 	})))
-	want := left(t, l)
+	want := admissiontest.Left(t, l)
 	for _, c := range []struct {
 		path string
 		cost uint64
@@ -442,13 +358,13 @@ func TestActualCost(t *testing.T) {
 		want -= c.cost
 		if c.body == "" { // the client notices the end before the handler has returned
 			redistest.Eventually(t, "the charge", func(context.Context) error {
-				if got := left(t, l); got != want {
+				if got := admissiontest.Left(t, l); got != want {
 					return fmt.Errorf("%d tokens are left, want %d", got, want)
 				}
 				return nil
 			})
 		}
-		if got := left(t, l); got != want {
+		if got := admissiontest.Left(t, l); got != want {
 			t.Errorf("%s: %d tokens are left, want %d", c.path, got, want)
 		}
 	}
@@ -456,21 +372,21 @@ func TestActualCost(t *testing.T) {
 
 // A request with more than is left is refused before it runs.
 func TestNoRoomToReserve(t *testing.T) {
-	l := open(t, rules)
+	l := admissiontest.Open(t, admissiontest.Rules)
 	url := serve(t, httplimit.New(l, httplimit.Options{
 		Domain:      "api",
 		Descriptors: []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "tokens")}},
 		Cost:        func(*http.Request) limits.Amount { return limits.Amount{Hits: 101} },
 		Actual:      func(*http.Request, int, int64) limits.Amount { return limits.Amount{Hits: 1} },
 	})(http.HandlerFunc(hello)))
-	if answer, _ := get(t, url, "X-Api-Key", "ann"); answer.StatusCode != http.StatusTooManyRequests || left(t, l) != 100 {
-		t.Errorf("%s, %d left", answer.Status, left(t, l))
+	if answer, _ := get(t, url, "X-Api-Key", "ann"); answer.StatusCode != http.StatusTooManyRequests || admissiontest.Left(t, l) != 100 {
+		t.Errorf("%s, %d left", answer.Status, admissiontest.Left(t, l))
 	}
 }
 
 // WebSockets and the like take over the connection.
 func TestHijack(t *testing.T) {
-	limit := httplimit.New(open(t, rules), httplimit.Options{
+	limit := httplimit.New(admissiontest.Open(t, admissiontest.Rules), httplimit.Options{
 		Domain: "api", Descriptors: []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "tokens")}},
 		Actual: func(*http.Request, int, int64) limits.Amount { return limits.Amount{Hits: 1} },
 	})
@@ -517,7 +433,7 @@ func TestOptionsThatCannotBeUsed(t *testing.T) {
 					t.Errorf("%s, want %s", got, want)
 				}
 			}()
-			httplimit.New(&asked{}, o)
+			httplimit.New(&admissiontest.Decider{}, o)
 		}()
 	}
 }

@@ -10,11 +10,7 @@ import (
 // A file counts once, in the column of its kind, and what nobody writes or reads counts nowhere.
 func TestColumns(t *testing.T) {
 	t.Chdir("../..")
-	dir, err := os.MkdirTemp(".", "lines-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := t.TempDir()
 	var files []string
 	for name, text := range map[string]string{
 		"a.go":                 "// Package a has a comment.\npackage a\n\nvar b int\n",
