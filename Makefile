@@ -15,7 +15,7 @@ $(TOOL) buf generate -o $(1) && $(TOOL) buf generate --template buf.gen.callers.
 	$(TOOL) buf build --path proto/ratelimitd/v1 --exclude-imports --exclude-source-info --as-file-descriptor-set -o $(1)/internal/server/callers.binpb
 endef
 
-.PHONY: run quick test race e2e soak site fmt lint lines prose generate bench attack ci
+.PHONY: run quick test e2e soak site fmt lint lines prose generate bench attack ci
 
 run: ## serve the example rules of config/domains, counting in memory
 	go run ./cmd/ratelimitd --rules config/domains
@@ -25,11 +25,8 @@ quick: ## all that needs Go alone, in under three minutes: before each commit
 	go vet ./...
 	go test -short ./...
 
-test: ## all tests, after getting what they need besides Go; the last lines say what was left out and what failed
+test: ## all tests, most of them with the race detector, after getting what they need besides Go; the last lines say what was left out and what failed
 	go run ./scripts/suite
-
-race: ## what runs concurrently, with the race detector: docs/do/testing.md
-	go run ./scripts/suite -race
 
 e2e: ## the tests with a real Envoy, which is installed first: docs/understand/e2e.md
 	scripts/install-redis

@@ -3,8 +3,10 @@
 //
 // It first tries to install the other programs that tests need (redis-server, promtool, Chromium, Envoy), with
 // scripts/install-*. As root that installs packages; for other users it unpacks into .tools what needs no root. Tests
-// whose program is missing are skipped, or fail if CI is set. Arguments go to go test, and packages may be of any
-// module: scripts/suite -race ./internal/server ./e2e/outages.
+// whose program is missing are skipped, or fail if CI is set.
+//
+// Most tests run with the race detector; what runs without it: passes.go. Arguments go to go test as they are, and packages may
+// be of any module: scripts/suite -race ./internal/server ./e2e/outages.
 package main
 
 import (
@@ -48,9 +50,7 @@ func main() {
 		}
 	}
 	for _, module := range modules {
-		if packages := packagesOf(module, args); len(packages) > 0 {
-			r.module(ctx, module, packages)
-		}
+		r.tests(ctx, module)
 	}
 	r.summarize()
 	if _, err := os.Stat(filepath.Join(root, ".tools", "bin")); err == nil && len(r.failures) > 0 {
@@ -80,11 +80,8 @@ func packagesOf(module string, args []string) (packages []string) {
 			packages = append(packages, inside)
 		}
 	}
-	switch {
-	case named:
+	if named {
 		return packages
-	case slices.Contains(args, "-race"):
-		return concurrent(module)
 	}
 	return []string{"./..."}
 }
@@ -97,29 +94,52 @@ var notConcurrent = []string{
 	"internal/explain", "internal/redistest", "internal/rulecheck", "internal/ruleschema", "internal/simulate/report",
 }
 
-// concurrent returns the packages of a module that are worth a run with the race detector.
-func concurrent(module string) (packages []string) {
+// isConcurrent reports whether the race detector may find something in a folder.
+func isConcurrent(path string) bool {
+	return path != "." && path != "internal" && !slices.ContainsFunc(notConcurrent, func(of string) bool { return path == of || strings.HasPrefix(path, of+"/") })
+}
+
+// folders returns the folders of a module that have a package, without the module's own name.
+func folders(module string) (all []string, err error) {
 	c := exec.Command("go", "list", "-f", "{{.Dir}}", "./...")
 	c.Dir = module
 	out, err := c.Output()
 	top, _ := filepath.Abs(module)
 	if err != nil {
-		return []string{"./..."} // go test says what is wrong
+		return nil, fmt.Errorf("list packages of %s: %w", module, err)
 	}
 	for dir := range strings.SplitSeq(strings.TrimSpace(string(out)), "\n") {
 		inside, err := filepath.Rel(top, dir)
-		path := filepath.Join(module, inside)
-		if err == nil && path != "." && path != "internal" && !slices.ContainsFunc(notConcurrent, func(of string) bool { return path == of || strings.HasPrefix(path, of+"/") }) {
-			packages = append(packages, "./"+inside)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, inside)
+	}
+	return all, nil
+}
+
+// tests runs the tests of a module.
+func (r *run) tests(ctx context.Context, module string) {
+	all := []pass{{args: r.args, packages: packagesOf(module, r.args), race: slices.Contains(r.args, "-race")}}
+	if len(r.args) == 0 {
+		var err error
+		if all, err = passes(module); err != nil {
+			fmt.Fprintln(os.Stderr, "suite:", err)
+			r.failures = append(r.failures, r.again(module, "./...", ""))
+			return
 		}
 	}
-	return packages
+	for _, p := range all {
+		if len(p.packages) > 0 {
+			r.pass(ctx, module, p)
+		}
+	}
 }
 
 // again returns a command that runs tests of one package alone.
 func (r *run) again(module, folder, tests string) string {
 	command := []string{"go", "test", "-count=1"}
-	if slices.Contains(r.args, "-race") {
+	if r.race {
 		command = append(command, "-race")
 	}
 	if tests != "" {

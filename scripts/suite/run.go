@@ -20,6 +20,7 @@ import (
 type run struct {
 	args []string
 	out  io.Writer
+	race bool // the race detector is on in this pass
 
 	passed   int            // tests, without their subtests
 	packages int            // with tests
@@ -37,15 +38,16 @@ type event struct {
 // notRun matches a test's message that a program is missing, and what installs it.
 var notRun = regexp.MustCompile(`NOT RUN without (.+)`)
 
-// module runs the tests of packages of one module.
-func (r *run) module(ctx context.Context, folder string, packages []string) {
+// pass runs tests of one module.
+func (r *run) pass(ctx context.Context, folder string, p pass) {
+	r.race = p.race
 	args := []string{"test", "-json", "-timeout", "30m"}
-	for _, a := range r.args {
+	for _, a := range p.args {
 		if !strings.HasPrefix(a, "./") {
 			args = append(args, a)
 		}
 	}
-	args = append(args, packages...)
+	args = append(args, p.packages...)
 	c := exec.CommandContext(ctx, "go", args...)
 	c.Dir, c.Stderr = folder, os.Stderr
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }

@@ -34,7 +34,7 @@ const said = `{"Action":"start","Package":"m/a"}
 
 func TestSummary(t *testing.T) {
 	var out strings.Builder
-	r := &run{args: []string{"-race"}, out: &out}
+	r := &run{race: true, out: &out}
 	r.read(strings.NewReader(said), "deploy", "m")
 	r.summarize()
 	for _, want := range []string{
@@ -95,8 +95,12 @@ func TestPackagesOf(t *testing.T) {
 	}
 }
 
-// With the race detector, packages without concurrency are left out unless they are named.
-func TestPackagesUnderRace(t *testing.T) {
+// Each package has its place, with the race detector or without it; a test that leaves something out with the detector, or does not
+// run with it, also runs without it.
+func TestPasses(t *testing.T) {
+	if !raceDetectorWorks() {
+		t.Skip("NOT RUN without a C compiler: scripts/install-cc gets it")
+	}
 	t.Chdir("../..")
 	for module, paths := range map[string]map[string]bool{
 		".":               {"./internal/server": true, "./internal/simulate": true, "./internal/simulate/report": false, "./internal/descriptor": false, "./scripts/suite": false, "./internal": false},
@@ -104,11 +108,18 @@ func TestPackagesUnderRace(t *testing.T) {
 		"deploy":          {"./.": false},
 		"bench/libraries": {"./.": false},
 	} {
-		all := packagesOf(module, []string{"-race"})
-		for path, want := range paths {
-			if slices.Contains(all, path) != want {
-				t.Errorf("%s of %s: %t, want %t", path, module, !want, want)
+		all, err := passes(module)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for path, race := range paths {
+			if !slices.ContainsFunc(all, func(p pass) bool { return p.race == race && slices.Contains(p.packages, path) }) {
+				t.Errorf("%s of %s does not run with the race detector %t", path, module, race)
 			}
 		}
+	}
+	tests, err := plainTests("internal/limiter")
+	if err != nil || !slices.Contains(tests, "TestDecideDoesNotAllocate") || slices.Contains(tests, "TestConcurrentSwap") {
+		t.Errorf("%v, %v", tests, err)
 	}
 }
