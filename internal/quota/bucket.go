@@ -355,7 +355,7 @@ func (b *Bucket) tell(s *Subscriber, a Assignment) {
 func (b *Bucket) choose(now time.Time) {
 	b.chosen = b.chosen[:0]
 	for _, s := range b.subscribers {
-		if s.isSilent(now) || s.claims(now) && b.share.Rate-b.heldRate < enoughOfClaim*s.claim.rate {
+		if s.isSilent(now) || s.lapses(now) || s.claims(now) && b.share.Rate-b.heldRate < enoughOfClaim*s.claim.rate {
 			continue // the others need not make room for what a client brings along
 		}
 		b.chosen = append(b.chosen, s)

@@ -127,6 +127,13 @@ func (s *Subscriber) isSilent(now time.Time) bool {
 	return s.reports > 0 && now.Sub(s.heard) > max(silent, 12*s.gap/5)
 }
 
+// lapses reports whether the client's token bucket is about to expire at the client, or has just expired there. A renewal that arrives after the
+// expiry starts a full bucket, which nobody has paid for. So the client gets nothing until the bucket has certainly expired, and then a new one
+// out of saved tokens.
+func (s *Subscriber) lapses(now time.Time) bool {
+	return s.Held.Kind == Tokens && !s.sent.IsZero() && now.Sub(s.sent) >= s.Held.TTL-margin
+}
+
 // measure makes what was reported part of the demand, once it says enough.
 func (s *Subscriber) measure(now time.Time) {
 	took := now.Sub(s.reported)

@@ -1,0 +1,5 @@
+//go:build !race
+
+package redisshares_test
+
+const raceDetector = false
