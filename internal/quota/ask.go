@@ -5,7 +5,7 @@ import "time"
 // Claim says that a subscriber that has just joined holds what another process has given it, and that it was seen to use so many tokens
 // per second.
 func (b *Bucket) Claim(now time.Time, s *Subscriber, rate float64) {
-	s.claim = claim{rate: max(rate, least), until: now.Add(TTL + margin)}
+	s.claim = claim{rate: max(rate, least), until: now.Add(patience), expires: now.Add(TTL + margin)}
 }
 
 // SetRemaining sets how many tokens may pass at once, if no process holds a share of the limit yet.
@@ -29,36 +29,62 @@ func (b *Bucket) Ask(now time.Time, key string) Ask {
 			a.Demand += b.rate.PerSecond * floorOfNew / float64(len(b.subscribers))
 		}
 		if s.claims(now) {
-			a.ClaimRate += s.claim.rate
+			a.ClaimRate += s.claim.rate - s.claim.got
 		}
 	}
 	a.ClaimRate = min(a.ClaimRate, a.Rate)
+	b.questions++
+	a.Number, a.Answered = b.questions, b.answered
 	b.asked = a
 	return a
 }
 
 // Answer takes in the answer to Ask.
 func (b *Bucket) Answer(now time.Time, s Share) {
-	taken := max(s.Burst-s.Saved-b.asked.HeldBurst, 0) // tokens that came with claims
-	if b.asked.ClaimRate > 0 && taken > 0 {
-		b.grant(now, taken)
+	b.answered = b.asked.Number
+	if s.ClaimedRate > 0 || s.ClaimedBurst > 0 {
+		b.grant(now, s.ClaimedRate, s.ClaimedBurst)
 	}
 	b.SetShare(now, s)
 }
 
-// grant divides tokens among those who wait for what they claim, by the rates that they claim.
-func (b *Bucket) grant(now time.Time, tokens float64) {
+// grant divides what was claimed among the subscribers that wait for it. From then on it counts as held by them, until this process replaces it with
+// an assignment of its own. If nobody waits any more, the clients still hold it, wherever they are.
+func (b *Bucket) grant(now time.Time, rate, tokens float64) {
 	all := 0.0
 	for _, s := range b.subscribers {
 		if s.claims(now) {
-			all += s.claim.rate
+			all += s.claim.rate - s.claim.got
 		}
+	}
+	if all == 0 {
+		b.lost = append(b.lost, loss{rate: rate, burst: tokens, expires: now.Add(TTL + margin)})
+		b.heldRate += rate
+		b.heldBurst += tokens
+		return
 	}
 	for _, s := range b.subscribers {
-		if s.claims(now) {
-			s.claim.tokens = tokens * s.claim.rate / all
+		if !s.claims(now) {
+			continue
 		}
+		beforeRate, beforeBurst := s.rate(), s.burst()
+		part := (s.claim.rate - s.claim.got) / all
+		s.claim.got += rate * part
+		s.claim.tokens += tokens * part
+		s.brings()
+		b.heldRate += s.rate() - beforeRate
+		b.heldBurst += s.burst() - beforeBurst
 	}
+}
+
+// brings makes what was claimed for a subscriber count as held by it.
+func (s *Subscriber) brings() {
+	f := former{rate: s.claim.got, burst: s.claim.tokens, kept: 1, sent: s.claim.expires.Add(-TTL - margin), expires: s.claim.expires}
+	if len(s.former) == 0 {
+		s.former = append(s.former, f)
+		return
+	}
+	s.former[0] = f // of an earlier answer: a subscriber that waits has no assignment of this process
 }
 
 // Unanswered says that there was no answer to Ask. The store may have taken what this process did not hold, so it keeps only the rest.
@@ -78,9 +104,9 @@ func (b *Bucket) Claims(now time.Time) bool {
 	return false
 }
 
-// claims reports whether a subscriber still waits for what it claims. After a while it has expired at the client.
+// claims reports whether a subscriber still waits for what it claims. After a while it gets what there is.
 func (s *Subscriber) claims(now time.Time) bool {
-	return s.claim.rate > 0 && s.claim.tokens == 0 && now.Before(s.claim.until)
+	return s.claim.rate > 0 && s.claim.got < enoughOfClaim*s.claim.rate && now.Before(s.claim.until)
 }
 
 // Unsettled reports whether shares are moving between processes: this one holds more than its part, or waits for what others hold.

@@ -58,6 +58,8 @@ type Bucket struct {
 	heldBurst   float64
 
 	asked     Ask       // last
+	questions uint64    // to the store
+	answered  uint64    // the last one whose answer arrived
 	remaining float64   // tokens that may pass at once if no process holds a share
 	now       time.Time // of the last plan
 	waiting   bool      // a subscriber waits for its first token
@@ -197,7 +199,7 @@ func (b *Bucket) Return(now time.Time, s *Subscriber, rate float64) bool {
 	l := b.lost[smallest]
 	b.lost = slices.Delete(b.lost, smallest, smallest+1)
 	s.former = append(s.former, former{rate: l.rate, burst: l.burst, kept: 1, sent: b.until.Add(-TTL), expires: l.expires})
-	s.claim = claim{tokens: l.burst, until: l.expires}
+	s.claim = claim{tokens: l.burst, expires: l.expires}
 	s.Demand, s.reports = rate, 1
 	b.heldRate += s.rate() - l.rate
 	b.heldBurst += s.burst() - l.burst
@@ -355,7 +357,7 @@ func (b *Bucket) tell(s *Subscriber, a Assignment) {
 func (b *Bucket) choose(now time.Time) {
 	b.chosen = b.chosen[:0]
 	for _, s := range b.subscribers {
-		if s.isSilent(now) || s.lapses(now) || s.claims(now) && b.share.Rate-b.heldRate < enoughOfClaim*s.claim.rate {
+		if s.isSilent(now) || s.lapses(now) || s.claims(now) && b.share.Rate-b.heldRate+s.claim.got < enoughOfClaim*s.claim.rate {
 			continue // the others need not make room for what a client brings along
 		}
 		b.chosen = append(b.chosen, s)

@@ -136,7 +136,7 @@ func (b *Bucket) raise(t *target, rate float64) {
 	switch wanted := float64(t.max); {
 	case tokens == 0: // a bucket starts full
 		brought := 0.0
-		if b.now.Before(s.claim.until) {
+		if b.now.Before(s.claim.expires) {
 			brought = s.claim.tokens
 		}
 		tokens = min(wanted, math.Floor(b.saved+brought))

@@ -20,6 +20,10 @@ type Ask struct {
 	// what such processes still hold, as far as there is some.
 	ClaimRate float64
 
+	// Number is the number of this question of the process about this limit, Answered that of the last one whose answer arrived. What was taken for
+	// claims by a later question is counted as held, and answered again.
+	Number, Answered uint64
+
 	Held bool // this process has held a share before: if the store does not know it, its data is lost
 }
 
@@ -28,6 +32,8 @@ type Share struct {
 	Rate  float64 // tokens per second
 	Burst float64 // tokens: the most that clients of this process may hold, saved ones included
 	Saved float64 // tokens that the process may mint now, in addition to what it has saved already
+
+	ClaimedRate, ClaimedBurst float64 // what of Rate and Burst was taken for claims: clients hold it already
 
 	FairRate, FairBurst float64 // what it should come down to if it holds more: others want the rest
 

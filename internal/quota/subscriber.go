@@ -46,11 +46,13 @@ type former struct {
 	expires     time.Time
 }
 
-// claim is what a subscriber holds that another process has given it: the rate that it was seen to use, and of the tokens those that this
-// process has taken over.
+// claim is what a subscriber holds that another process has given it: the rate that it was seen to use, and what of rate and tokens this process
+// has taken over.
 type claim struct {
-	rate, tokens float64
-	until        time.Time
+	rate        float64
+	got, tokens float64
+	until       time.Time // the subscriber waits for it
+	expires     time.Time // at the client
 }
 
 const (
@@ -67,6 +69,10 @@ const (
 
 	// margin is how much longer an assignment may last at the client than its time to live says.
 	margin = time.Second
+
+	// patience is how long a subscriber waits for what it claims. The process that has ended counts as gone 12 s after its last question. What the
+	// client holds was renewed at half of its TTL, so it lasts that long.
+	patience = 14 * time.Second
 
 	// silent is the shortest time without a report after which a client is taken for hung. Envoy reports every 5 s.
 	silent = 12 * time.Second

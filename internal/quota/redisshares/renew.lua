@@ -1,8 +1,8 @@
 -- Renews a process' share of one limit.
 -- KEYS: a hash with a field for each process that holds a share, and one for the saved tokens.
 -- ARGV: process, rate, burst, saved at the beginning, demand, held rate, held burst, returned tokens, claimed rate, 1 if the process has held a
--- share before, ms until a share expires.
--- Answers with rate, burst, tokens to mint, fair rate, fair burst and the number of processes.
+-- share before, ms until a share expires, number of the question, number of the last question whose answer arrived.
+-- Answers with rate, burst, tokens to mint, fair rate, fair burst, claimed rate, claimed burst and the number of processes.
 --
 -- The rates of all shares never exceed the rate of the limit. Their bursts and the saved tokens never exceed its burst. Tokens are saved at the
 -- rate that nobody holds.
@@ -11,6 +11,7 @@ local function arg(i) return tonumber(ARGV[i]) end
 local rate, burst, first, demand = arg(2), arg(3), arg(4), arg(5)
 local held_rate, held_burst, returned = arg(6), arg(7), arg(8)
 local claim_rate, known, ttl = arg(9), ARGV[10] == '1', arg(11)
+local number, answered = arg(12), arg(13)
 -- ms without a renewal after which a process counts as gone. A process that ends does not say so: until all its clients have come to others, the
 -- claim of one of them could take what another one still holds.
 local silent = 12000
@@ -20,7 +21,9 @@ local spare = 0.02 -- of the rate: nobody gets it, so that tokens are saved
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- What is stored: rate, burst, demand, time of the last renewal, and time of the expiry for each process.
+-- What is stored for each process: rate, burst, demand, time of the last renewal, and time of the expiry. A process with claims has six more: the
+-- claimed rate and burst in its last answer, the number of that question, the rate that it still claims, and the rate and burst that were taken for
+-- its claims since that answer. Earlier versions write and read only the first five.
 local all, names, total_rate, total_burst = {}, {}, 0, 0
 local saved, since, learning = nil, now, 0
 local stored = redis.call('HGETALL', key)
@@ -30,7 +33,9 @@ for i = 1, #stored, 2 do
   if stored[i] == '' then
     saved, since, learning = n[1], n[2], n[3]
   else
-    all[stored[i]] = {rate = n[1], burst = n[2], demand = n[3], renewed = n[4], expires = n[5]}
+    all[stored[i]] = {rate = n[1], burst = n[2], demand = n[3], renewed = n[4], expires = n[5],
+      claimed_rate = n[6] or 0, claimed_burst = n[7] or 0, number = n[8] or 0,
+      claim = n[9] or 0, more_rate = n[10] or 0, more_burst = n[11] or 0}
   end
 end
 if saved == nil then
@@ -53,32 +58,64 @@ for name, p in pairs(all) do
   end
 end
 
-local own = all[me] or {rate = 0, burst = 0}
+local own = all[me] or {rate = 0, burst = 0, claimed_rate = 0, claimed_burst = 0, number = 0, more_rate = 0, more_burst = 0}
 if not all[me] and known then learning = math.max(learning, now + silent) end
 own.demand, own.renewed, own.expires = demand, now, now + ttl
+-- What was taken for claims of this process counts as held until it has an answer that says so.
+if own.number <= answered then own.claimed_rate, own.claimed_burst = 0, 0 end
+own.claimed_rate, own.claimed_burst = own.claimed_rate + own.more_rate, own.claimed_burst + own.more_burst
+own.more_rate, own.more_burst, own.number = 0, 0, number
+own.claim = math.max(claim_rate - own.claimed_rate, 0)
+
 -- A process cannot keep more than it was given, unless that was forgotten.
-local kept = held_burst
+local kept = held_burst + own.claimed_burst
 if not known then kept = math.min(kept, own.burst) end
 saved = saved + math.min(returned, math.max(own.burst - kept, 0))
 own.burst = kept
 all[me] = own
 
--- Clients of processes that are gone bring along what these gave them: their rate, and its part of the tokens.
-local live, claimed_rate, claimed_burst = {}, 0, 0
+local function store(name)
+  local p = all[name]
+  local field = string.format('%.17g %.17g %.17g %d %d', p.rate, p.burst, p.demand, p.renewed, p.expires)
+  if p.claimed_rate + p.claimed_burst + p.claim + p.more_rate + p.more_burst > 0 then
+    field = field .. string.format(' %.17g %.17g %d %.17g %.17g %.17g', p.claimed_rate, p.claimed_burst, p.number, p.claim, p.more_rate, p.more_burst)
+  end
+  redis.call('HSET', key, name, field)
+end
+
+-- Clients of processes that are gone bring along what these gave them: their rate, and its part of the tokens. By now all of them have come to
+-- others. A client may have used more than its rate, out of its tokens. If its claim were served first, too little would be left for the others,
+-- which still use what they hold. So all claims are served together, each in proportion.
+local live, claims = {}, 0
 for name, p in pairs(all) do
   if name == me or p.renewed > now - silent then
     live[#live + 1] = name
-  else
-    local r = math.min(claim_rate - claimed_rate, p.rate)
-    local b = r > 0 and p.burst * r / p.rate or 0
-    if b > 0 then -- without tokens the claim is asked for again, and would take the rate twice
-      p.rate, p.burst = p.rate - r, p.burst - b
-      claimed_rate, claimed_burst = claimed_rate + r, claimed_burst + b
-      redis.call('HSET', key, name, string.format('%.17g %.17g %.17g %d %d', p.rate, p.burst, p.demand, p.renewed, p.expires))
-    end
+    claims = claims + p.claim
   end
 end
-own.burst = own.burst + claimed_burst
+for name, p in pairs(all) do
+  if name ~= me and p.renewed <= now - silent and p.rate > 0 and claims > 0 then
+    local r = math.min(claims, p.rate)
+    local b = p.burst * r / p.rate
+    for _, n in ipairs(live) do
+      local q = all[n]
+      if q.claim > 0 then
+        local part = q.claim / claims
+        if n == me then
+          q.claimed_rate, q.claimed_burst, q.burst = q.claimed_rate + r * part, q.claimed_burst + b * part, q.burst + b * part
+        else
+          q.more_rate, q.more_burst = q.more_rate + r * part, q.more_burst + b * part
+          q.rate, q.burst = q.rate + r * part, q.burst + b * part
+        end
+        q.claim = math.max(q.claim - r * part, 0)
+        if n ~= me then store(n) end
+      end
+    end
+    claims = claims - r
+    p.rate, p.burst = p.rate - r, p.burst - b
+    store(name)
+  end
+end
 table.sort(live)
 
 -- The fair rates: what each wants, but no more than an equal level if there is not enough; what is left is shared equally.
@@ -135,17 +172,17 @@ if own.burst >= 1 then mint = math.min(mint, math.max(saved - math.floor(burst *
 if own.burst + mint < 1 or learning > now then mint = 0 end
 saved, own.burst = saved - mint, own.burst + mint
 
-own.rate = math.max(held_rate, 0)
+own.rate = math.max(held_rate, 0) + own.claimed_rate
 if own.burst >= 1 then -- without a token the rate is of no use; nobody has it then, and tokens are saved
-  own.rate = math.max(own.rate, math.min(most, rate - total_rate), math.min(held_rate + claimed_rate, rate - total_rate))
+  own.rate = math.max(own.rate, math.min(most, rate - total_rate))
 end
 
 -- A process that holds nothing stays: if its field is gone when it comes again, data is lost.
-redis.call('HSET', key, me, string.format('%.17g %.17g %.17g %d %d', own.rate, own.burst, demand, now, own.expires))
+store(me)
 redis.call('HSET', key, '', string.format('%.17g %d %d', saved, now, learning))
 -- The saved tokens are remembered until they would be all there are.
 local full = rate > 0 and (burst - saved) / rate * 1000 or ttl
 redis.call('PEXPIRE', key, math.ceil(math.max(ttl, math.min(full, 86400000))))
 
 local function text(n) return string.format('%.17g', n) end
-return {text(own.rate), text(own.burst), text(mint), text(fair[me]), text(fair_burst), #live}
+return {text(own.rate), text(own.burst), text(mint), text(fair[me]), text(fair_burst), text(own.claimed_rate), text(own.claimed_burst), #live}

@@ -98,7 +98,7 @@ func (s *Shares) args(a *quota.Ask) []any {
 	}
 	return []any{
 		s.o.Process, number(a.Rate), number(a.Burst), number(a.Saved), number(a.Demand), number(a.HeldRate), number(a.HeldBurst), number(a.Returned),
-		number(a.ClaimRate), held, ttl.Milliseconds(),
+		number(a.ClaimRate), held, ttl.Milliseconds(), a.Number, a.Answered,
 	}
 }
 
@@ -106,7 +106,7 @@ func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
 
 // shareOf reads the answer of the script.
 func shareOf(answer []any) (quota.Share, error) {
-	const numbers = 5
+	const numbers = 7
 	if len(answer) != numbers+1 {
 		return quota.Share{}, fmt.Errorf("read a share: %d values", len(answer))
 	}
@@ -120,5 +120,8 @@ func shareOf(answer []any) (quota.Share, error) {
 		n[i] = f
 	}
 	processes, _ := answer[numbers].(int64)
-	return quota.Share{Rate: n[0], Burst: n[1], Saved: n[2], FairRate: n[3], FairBurst: n[4], Processes: int(processes), TTL: ttl}, nil
+	return quota.Share{
+		Rate: n[0], Burst: n[1], Saved: n[2], FairRate: n[3], FairBurst: n[4], ClaimedRate: n[5], ClaimedBurst: n[6],
+		Processes: int(processes), TTL: ttl,
+	}, nil
 }
