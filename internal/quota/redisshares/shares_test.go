@@ -366,6 +366,36 @@ func TestRestartOfAllProcesses(t *testing.T) {
 	}
 }
 
+// One process is killed. Half a minute later, when all its clients are with the other one, a new process starts and the other one ends. What is
+// left of the first share must not keep the clients from bringing along the second one.
+func TestRollingRestart(t *testing.T) {
+	l := quota.Rate{PerSecond: 100, Burst: 100, Interval: 10 * time.Second}
+	for seed := range uint64(5) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		w := newWorld(t, l)
+		w.join(w.start(), 120)
+		w.join(w.start(), 120)
+		run := func(d time.Duration) (sum float64) {
+			before := w.passed()
+			for range int(d / step) {
+				w.step(r)
+			}
+			return (w.passed() - before) / d.Seconds()
+		}
+		run(20*time.Second + time.Duration(r.IntN(20))*step)
+		w.kill(0)
+		first := run(32 * time.Second)
+		w.start()
+		w.kill(0)
+		second := run(50 * time.Second)
+		t.Logf("%.1f per second after one was killed, %.1f after the other one ended", first, second)
+		if first < 90 || second < 90 {
+			t.Errorf("%.1f per second after one was killed, %.1f after the other one ended", first, second)
+		}
+		w.bounded()
+	}
+}
+
 // Earlier versions store five numbers for a process, and read the first five. Both versions share one Redis during a rollout.
 func TestFieldsOfEarlierVersions(t *testing.T) {
 	s, set := redistest.StartWithStoppedClock(t, begin)
