@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -238,4 +239,38 @@ func TestQuotaAmongProcesses(t *testing.T) {
 	first.restart(t)
 	r.phase("the other one is restarted", 44*time.Second, 6*time.Second, a, b)
 	t.Log("what passed, in all and of each Envoy per second\n" + r.table.String())
+}
+
+// A rolling restart: a process is killed, and half a minute later it comes back while the other one ends. The shares of both pass with their clients
+// to the process that is left.
+func TestSoakRollingRestartOfQuotas(t *testing.T) {
+	if os.Getenv("RATELIMITD_SOAK") == "" {
+		t.Skip("NOT RUN without RATELIMITD_SOAK=1: it takes two minutes")
+	}
+	needsEnvoy(t)
+	t.Parallel()
+	redis := redistest.Start(t)
+	ends := startService(t, "ends", "../examples/envoy-quota/rules", "REDIS_URL="+redis.Addr, "REDIS_SOCKET_TYPE=tcp")
+	back := startService(t, "back", "../examples/envoy-quota/rules", "REDIS_URL="+redis.Addr, "REDIS_SOCKET_TYPE=tcp")
+	one, two := startQuotaEnvoy(t, "one", ends, back), startQuotaEnvoy(t, "two", back, ends)
+	r := newQuotaRun(t)
+	a, b := r.load(one), r.load(two)
+	measure := func(what string, d time.Duration) {
+		from := r.now()
+		<-time.After(d)
+		to := r.now()
+		x, _ := a.between(from, to)
+		y, _ := b.between(from, to)
+		limit := quotaLimit * (to - from)
+		t.Logf("%s: %d of %d passed (%.0f%%), %d and %d", what, x+y, limit, 100*float64(x+y)/float64(limit), x, y)
+		if float64(x+y) < 0.85*float64(limit) || x+y > limit+quotaBurst+first*len(r.paces) {
+			t.Errorf("%s: %d of %d passed", what, x+y, limit)
+		}
+	}
+	<-time.After(20 * time.Second)
+	back.Kill(t)
+	measure("one is killed", 32*time.Second)
+	back.start(t)
+	ends.Signal(t, syscall.SIGTERM)
+	measure("it comes back, and the other one ends", 50*time.Second)
 }
