@@ -91,6 +91,39 @@ func TestQuotaService(t *testing.T) {
 	}
 }
 
+// A process that is told to stop gives back what no client holds: the share that it keeps lasts as long as the assignments of its clients.
+func TestStopGivesSharesBack(t *testing.T) {
+	s := redistest.Start(t)
+	p := startProcess(t, map[string]string{"REDIS_URL": s.Addr, "REDIS_SOCKET_TYPE": "tcp"}, "--rules", rulesOf(t, quotaRules))
+	subscribe(t, p.GRPC, "shop", 1, map[string]string{"plan": "free"})
+	keys, err := s.Client(t).Keys(t.Context(), shareKeys+"*free*").Result()
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("keys %q: %v", keys, err)
+	}
+	kept := func() (rate, burst float64, lasts time.Duration) {
+		fields, err := s.Client(t).HGetAll(t.Context(), keys[0]).Result()
+		if err != nil || len(fields) != 2 {
+			t.Fatalf("fields %q: %v", fields, err)
+		}
+		var demand float64
+		var renewed, expires int64
+		for process, text := range fields {
+			if _, err := fmt.Sscan(text, &rate, &burst, &demand, &renewed, &expires); process != "" && err != nil {
+				t.Fatalf("field %q: %v", text, err)
+			} else if process != "" {
+				return rate, burst, time.Until(time.UnixMilli(expires))
+			}
+		}
+		return 0, 0, 0
+	}
+	_, _, before := kept()
+	p.Stop(t)
+	rate, burst, after := kept()
+	if before < 35*time.Second || after > 32*time.Second || after < 15*time.Second || rate <= 0 || burst > 99 {
+		t.Errorf("the process keeps %g per second and %g tokens for %v, and before it stopped for %v", rate, burst, after, before)
+	}
+}
+
 // A limit whose share cannot be renewed, because something else is at its key in Redis, does not keep the others from theirs.
 func TestShareThatCannotBeRenewed(t *testing.T) {
 	s := redistest.Start(t)

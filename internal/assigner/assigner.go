@@ -56,6 +56,7 @@ const (
 	renewEvery  = 5 * time.Second        // between two questions to the store
 	claimEvery  = time.Second            // the same while shares are moving between processes
 	renewWithin = 2 * time.Second        // bounds a question to the store
+	endWithin   = time.Second            // bounds the last one
 	lookEvery   = 5 * time.Second        // between two looks at counters that change
 	retryEvery  = 5 * time.Second        // after a store that did not answer
 	longest     = 30 * time.Second       // between two rounds of a pool
@@ -120,6 +121,7 @@ func New(o Options) *Assigner {
 
 // Run plans and renews until ctx ends.
 func (a *Assigner) Run(ctx context.Context) error {
+	defer a.end(context.WithoutCancel(ctx))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -135,6 +137,30 @@ func (a *Assigner) Run(ctx context.Context) error {
 			return nil
 		case <-time.After(pause):
 		}
+	}
+}
+
+// end gives back what no client holds. What clients hold goes with them to other processes.
+func (a *Assigner) end(ctx context.Context) {
+	if a.o.Store == nil {
+		return
+	}
+	a.mu.Lock()
+	now := time.Now()
+	var asks []quota.Ask
+	for _, p := range a.pools {
+		if p.rated && p.planner.Share().Processes > 0 {
+			asks = append(asks, p.planner.End(now, p.key))
+		}
+	}
+	a.mu.Unlock()
+	if len(asks) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, endWithin)
+	defer cancel()
+	if _, err := a.o.Store.Renew(ctx, asks); err != nil {
+		a.o.Log.Warn("shares of limits could not be given back; they expire", "limits", len(asks), "error", err)
 	}
 }
 

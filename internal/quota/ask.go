@@ -39,6 +39,16 @@ func (b *Bucket) Ask(now time.Time, key string) Ask {
 	return a
 }
 
+// End returns the last question of a process that ends: it keeps only what its clients still hold.
+func (b *Bucket) End(now time.Time, key string) Ask {
+	a := b.Ask(now, key)
+	a.Ends, a.Demand, a.ClaimRate = true, 0, 0
+	a.HeldBurst -= b.saved
+	a.Returned += b.saved
+	b.saved = 0
+	return a
+}
+
 // Answer takes in the answer to Ask.
 func (b *Bucket) Answer(now time.Time, s Share) {
 	b.answered = b.asked.Number

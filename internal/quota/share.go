@@ -24,6 +24,8 @@ type Ask struct {
 	// claims by a later question is counted as held, and answered again.
 	Number, Answered uint64
 
+	Ends bool // this process asks no more. What it holds expires when it has expired at its clients, or goes with them to other processes
+
 	Held bool // this process has held a share before: if the store does not know it, its data is lost
 }
 

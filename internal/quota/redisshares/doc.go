@@ -3,7 +3,8 @@
 //
 // Shares.Renew asks for shares of many limits. Redis keeps a hash for each limit and decides with one script, so that the shares of all
 // processes together never exceed the limit. Redis' clock says when a share expires; the clocks of the processes do not matter. The share of a
-// process that ended is free when it expires, or earlier for its clients: they bring it along to another process (Ask.ClaimRate).
+// process that is gone is free when it expires, or earlier for its clients: they bring it along to another process (Ask.ClaimRate). A process that
+// ends in good order gives back at once what no client holds (Ask.Ends).
 // What is taken for a claim stays in the field of the process that claims until the process has the answer, so a lost answer loses nothing.
 //
 // Shares may be used by any number of goroutines. What a share means for clients is decided by package quota.

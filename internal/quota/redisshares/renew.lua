@@ -1,7 +1,8 @@
 -- Renews a process' share of one limit.
 -- KEYS: a hash with a field for each process that holds a share, and one for the saved tokens.
 -- ARGV: process, rate, burst, saved at the beginning, demand, held rate, held burst, returned tokens, claimed rate, 1 if the process has held a
--- share before, ms until a share expires, number of the question, number of the last question whose answer arrived.
+-- share before, ms until a share expires, number of the question, number of the last question whose answer arrived,
+-- 1 if the process ends.
 -- Answers with rate, burst, tokens to mint, fair rate, fair burst, claimed rate, claimed burst and the number of processes.
 --
 -- The rates of all shares never exceed the rate of the limit. Their bursts and the saved tokens never exceed its burst. Tokens are saved at the
@@ -12,9 +13,9 @@ local rate, burst, first, demand = arg(2), arg(3), arg(4), arg(5)
 local held_rate, held_burst, returned = arg(6), arg(7), arg(8)
 local claim_rate, known, ttl = arg(9), ARGV[10] == '1', arg(11)
 local number, answered = arg(12), arg(13)
--- ms without a renewal after which a process counts as gone. A process that ends does not say so: until all its clients have come to others, the
--- claim of one of them could take what another one still holds.
-local silent = 12000
+-- ms without a renewal after which a process counts as gone: until all its clients have come to others, the claim of one of them could take what
+-- another one still holds. If it says that it ends, that is sooner: Envoys look for another process every 5 s.
+local silent, moving = 12000, 7000
 local reserve, floor = 0.125, 0.25
 local spare = 0.02 -- of the rate: nobody gets it, so that tokens are saved
 
@@ -61,6 +62,8 @@ end
 local own = all[me] or {rate = 0, burst = 0, claimed_rate = 0, claimed_burst = 0, number = 0, more_rate = 0, more_burst = 0}
 if not all[me] and known then learning = math.max(learning, now + silent) end
 own.demand, own.renewed, own.expires = demand, now, now + ttl
+local ends = ARGV[14] == '1'
+if ends then own.renewed = now - silent + moving end
 -- What was taken for claims of this process counts as held until it has an answer that says so.
 if own.number <= answered then own.claimed_rate, own.claimed_burst = 0, 0 end
 own.claimed_rate, own.claimed_burst = own.claimed_rate + own.more_rate, own.claimed_burst + own.more_burst
@@ -118,6 +121,25 @@ for name, p in pairs(all) do
 end
 table.sort(live)
 
+for name, p in pairs(all) do
+  if name ~= me then total_rate, total_burst = total_rate + p.rate, total_burst + p.burst end
+end
+-- The saved tokens are remembered until they would be all there are.
+local function remember()
+  redis.call('HSET', key, '', string.format('%.17g %d %d', saved, now, learning))
+  local full = rate > 0 and (burst - saved) / rate * 1000 or ttl
+  redis.call('PEXPIRE', key, math.ceil(math.max(ttl, math.min(full, 86400000))))
+end
+local function text(n) return string.format('%.17g', n) end
+
+saved = math.max(math.min(saved, burst - total_burst - own.burst), 0)
+if ends then
+  own.rate = math.max(held_rate, 0) + own.claimed_rate
+  store(me)
+  remember()
+  return {text(own.rate), text(own.burst), '0', '0', '0', '0', '0', #live}
+end
+
 -- The fair rates: what each wants, but no more than an equal level if there is not enough; what is left is shared equally.
 local wants, fair, left, open = {}, {}, rate * (1 - spare), #live
 for _, name in ipairs(live) do
@@ -162,11 +184,7 @@ elseif demand > 0 or asking == live then
   end
 end
 
-for name, p in pairs(all) do
-  if name ~= me then total_rate, total_burst = total_rate + p.rate, total_burst + p.burst end
-end
 local most = learning > now and 0 or fair[me]
-saved = math.max(math.min(saved, burst - total_burst - own.burst), 0)
 local mint = math.min(math.max(fair_burst - own.burst, 0), saved)
 if own.burst >= 1 then mint = math.min(mint, math.max(saved - math.floor(burst * reserve), 0)) end
 if own.burst + mint < 1 or learning > now then mint = 0 end
@@ -179,10 +197,5 @@ end
 
 -- A process that holds nothing stays: if its field is gone when it comes again, data is lost.
 store(me)
-redis.call('HSET', key, '', string.format('%.17g %d %d', saved, now, learning))
--- The saved tokens are remembered until they would be all there are.
-local full = rate > 0 and (burst - saved) / rate * 1000 or ttl
-redis.call('PEXPIRE', key, math.ceil(math.max(ttl, math.min(full, 86400000))))
-
-local function text(n) return string.format('%.17g', n) end
+remember()
 return {text(own.rate), text(own.burst), text(mint), text(fair[me]), text(fair_burst), text(own.claimed_rate), text(own.claimed_burst), #live}

@@ -31,6 +31,9 @@ const (
 	// ttl is how long a share lasts: longer than an assignment of a client, because clients keep what they have when a process dies.
 	ttl = 45 * time.Second
 
+	// ended is how long the share of a process lasts that has ended: until everything has expired at its clients.
+	ended = quota.TTL + 2*time.Second
+
 	// atOnce is how many questions are sent together.
 	atOnce = 200
 )
@@ -92,13 +95,14 @@ func (s *Shares) renew(ctx context.Context, asks []quota.Ask, shares []quota.Sha
 }
 
 func (s *Shares) args(a *quota.Ask) []any {
-	held := 0
-	if a.Held {
-		held = 1
+	lasts := ttl
+	if a.Ends {
+		lasts = ended
 	}
 	return []any{
 		s.o.Process, number(a.Rate), number(a.Burst), number(a.Saved), number(a.Demand), number(a.HeldRate), number(a.HeldBurst), number(a.Returned),
-		number(a.ClaimRate), held, ttl.Milliseconds(), a.Number, a.Answered,
+		number(a.ClaimRate), a.Held, lasts.Milliseconds(), a.Number, a.Answered,
+		a.Ends,
 	}
 }
 

@@ -84,6 +84,18 @@ func (w *world) kill(i int) {
 	}
 }
 
+// end is kill for a process that gives back what its clients do not hold.
+func (w *world) end(i int) {
+	p := w.processes[i]
+	w.kill(i)
+	if w.away {
+		return
+	}
+	if _, err := p.Renew(w.Context(), []quota.Ask{p.bucket.End(w.now, "k")}); err != nil {
+		w.Fatal(err)
+	}
+}
+
 func (w *world) join(p *process, demand float64) *client {
 	c := &client{Client: envoymodel.Client{Demand: demand}, of: p, reported: w.now}
 	c.sub = p.bucket.Join(w.now)
@@ -228,6 +240,10 @@ func live(t *testing.T, other *world, seed uint64) {
 	}
 	w := &world{TB: t, redis: other.redis, set: other.set, now: begin, rate: l}
 	w.set(begin)
+	end := w.kill
+	if seed%4 == 0 {
+		end = w.end
+	}
 	for range 3 {
 		w.start()
 	}
@@ -241,7 +257,7 @@ func live(t *testing.T, other *world, seed uint64) {
 			w.start()
 		case 1:
 			if len(w.processes) > 1 {
-				w.kill(r.IntN(len(w.processes)))
+				end(r.IntN(len(w.processes)))
 			}
 		case 2:
 			w.clients[r.IntN(len(w.clients))].Demand = l.PerSecond * 2 * r.Float64()
@@ -393,6 +409,33 @@ func TestRollingRestart(t *testing.T) {
 			t.Errorf("%.1f per second after one was killed, %.1f after the other one ended", first, second)
 		}
 		w.bounded()
+	}
+}
+
+// A process that ends gives back at once what its clients do not hold. The rest is free when it has expired at the clients.
+func TestEndGivesBack(t *testing.T) {
+	s, set := redistest.StartWithStoppedClock(t, begin)
+	of := func(name string) func(quota.Ask) quota.Share {
+		process := redisshares.New(redisshares.Options{Client: s.Client(t), Prefix: "quota:", Process: name})
+		return func(a quota.Ask) quota.Share {
+			a.Key, a.Rate, a.Burst, a.Saved = "k", 100, 100, 100
+			shares, err := process.Renew(t.Context(), []quota.Ask{a})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return shares[0]
+		}
+	}
+	ends, other := of("ends"), of("other")
+	all := ends(quota.Ask{Demand: 100})
+	ends(quota.Ask{HeldRate: 20, HeldBurst: 10, Returned: all.Burst - 10, Held: true, Ends: true})
+	share := other(quota.Ask{Demand: 100})
+	if share.Rate < 75 || share.Rate > 80 || share.Burst < 50 || share.Burst > 90 {
+		t.Errorf("the other process has %g per second and %g tokens of the 80 and 90 that were given back", share.Rate, share.Burst)
+	}
+	set(begin.Add(33 * time.Second))
+	if share = other(quota.Ask{Demand: 100, Held: true, HeldRate: share.Rate, HeldBurst: share.Burst}); share.Rate < 95 {
+		t.Errorf("when all has expired at the clients the other process has %g per second", share.Rate)
 	}
 }
 
