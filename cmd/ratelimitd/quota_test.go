@@ -91,7 +91,7 @@ func TestQuotaService(t *testing.T) {
 	}
 }
 
-// A process that is told to stop gives back what no client holds: the share that it keeps lasts as long as the assignments of its clients.
+// A process that stops after a signal gives back what no client holds: the share that it keeps lasts as long as the assignments of its clients.
 func TestStopGivesSharesBack(t *testing.T) {
 	s := redistest.Start(t)
 	p := startProcess(t, map[string]string{"REDIS_URL": s.Addr, "REDIS_SOCKET_TYPE": "tcp"}, "--rules", rulesOf(t, quotaRules))
