@@ -154,7 +154,7 @@ func keptWhileRead(t *testing.T, name string) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.close()
+	defer func() { _ = file.close() }()
 	read, kept := 0, int64(0)
 	for _, err := range file.all() {
 		if err != nil {

@@ -43,7 +43,7 @@ func (w *world) restart() {
 	w.stop = func() {
 		stop()
 		cancel()
-		<-ended
+		_ = <-ended
 	}
 }
 

@@ -1,15 +1,11 @@
 package server
 
 import (
-	"context"
-	"crypto/tls"
 	"io"
-	"net"
 	"net/http"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -89,14 +85,13 @@ func TestReflectionIsOff(t *testing.T) {
 // A request that is no gRPC call is answered, however long its body is, and holds no place of a call.
 func TestEndlessBody(t *testing.T) {
 	r := start(t, Options{Lean: true})
-	client := &http.Client{Transport: &http2.Transport{
-		AllowHTTP: true,
-		DialTLSContext: func(ctx context.Context, network, addr string, _ *tls.Config) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, addr)
-		},
-	}}
+	plain := new(http.Transport)
+	plain.Protocols = new(http.Protocols)
+	plain.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(plain.CloseIdleConnections)
+	client := &http.Client{Transport: plain}
 	body, feed := io.Pipe()
-	defer feed.Close()
+	defer func() { _ = feed.Close() }()
 	req, err := http.NewRequestWithContext(within(t), http.MethodPost, "http://"+r.GRPCAddr.String()+"/upload", body)
 	if err != nil {
 		t.Fatal(err)
