@@ -1,11 +1,14 @@
 package quota
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Claim says that a subscriber that has just joined holds what another process has given it, and that it was seen to use so many tokens
 // per second.
 func (b *Bucket) Claim(now time.Time, s *Subscriber, rate float64) {
-	s.claim = claim{rate: max(rate, least), until: now.Add(patience), expires: now.Add(TTL + margin)}
+	s.claim = claim{rate: max(rate, least), since: now, until: now.Add(patience), expires: now.Add(TTL + margin)}
 }
 
 // SetRemaining sets how many tokens may pass at once, if no process holds a share of the limit yet.
@@ -30,19 +33,20 @@ func (b *Bucket) Ask(now time.Time, key string) Ask {
 		}
 		if s.claims(now) {
 			a.ClaimRate += s.claim.rate - s.claim.got
+			a.ClaimAge = max(a.ClaimAge, now.Sub(s.claim.since))
 		}
 	}
 	a.ClaimRate = min(a.ClaimRate, a.Rate)
 	b.questions++
 	a.Number, a.Answered = b.questions, b.answered
-	b.asked = a
+	b.asked, b.askedAt = a, now
 	return a
 }
 
 // End returns the last question of a process that ends: it keeps only what its clients still hold.
 func (b *Bucket) End(now time.Time, key string) Ask {
 	a := b.Ask(now, key)
-	a.Ends, a.Demand, a.ClaimRate = true, 0, 0
+	a.Ends, a.Demand, a.ClaimRate, a.ClaimAge = true, 0, 0, 0
 	a.HeldBurst -= b.saved
 	a.Returned += b.saved
 	b.saved = 0
@@ -54,6 +58,13 @@ func (b *Bucket) Answer(now time.Time, s Share) {
 	b.answered = b.asked.Number
 	if s.ClaimedRate > 0 || s.ClaimedBurst > 0 {
 		b.grant(now, s.ClaimedRate, s.ClaimedBurst)
+	}
+	if !s.ClaimsOpen {
+		for _, x := range b.subscribers {
+			if x.claims(now) && !x.claim.since.After(b.askedAt) {
+				x.claim.until = now
+			}
+		}
 	}
 	b.SetShare(now, s)
 }
@@ -73,10 +84,12 @@ func (b *Bucket) grant(now time.Time, rate, tokens float64) {
 		b.heldBurst += tokens
 		return
 	}
+	b.uncertain, b.certain = 0, now.Add(settling)
 	for _, s := range b.subscribers {
 		if !s.claims(now) {
 			continue
 		}
+		b.uncertain += rate * (s.claim.rate - s.claim.got) / all * uncertainty(s.claim.rate)
 		beforeRate, beforeBurst := s.rate(), s.burst()
 		part := (s.claim.rate - s.claim.got) / all
 		s.claim.got += rate * part
@@ -85,6 +98,12 @@ func (b *Bucket) grant(now time.Time, rate, tokens float64) {
 		b.heldRate += s.rate() - beforeRate
 		b.heldBurst += s.burst() - beforeBurst
 	}
+}
+
+// uncertainty is the part of what is taken for a claim that the client may not have held. The claim was measured: a client uses more than its rate
+// while it has tokens, and a few requests more or fewer are much of a low rate.
+func uncertainty(rate float64) float64 {
+	return max(leastUncertain, 1/math.Sqrt(1+rate*measuredOver.Seconds()))
 }
 
 // brings makes what was claimed for a subscriber count as held by it.

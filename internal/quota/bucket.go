@@ -33,6 +33,14 @@ const (
 	// enoughOfClaim is the part of what a subscriber brings along that it need not wait for more with.
 	enoughOfClaim = 0.9
 
+	// settling is how long the uncertain part of what was taken for claims is not handed out. In this time other processes replace what other
+	// clients of the ended process hold; until then the sum could exceed the limit.
+	settling = 3 * time.Second
+
+	// leastUncertain is the least part of a claim that is uncertain, and measuredOver the time over which it was measured.
+	leastUncertain = 0.1
+	measuredOver   = 5 * time.Second
+
 	// surplusOfSmall is the same for token buckets of fewer tokens than small.
 	surplusOfSmall = 1.4
 	small          = 5
@@ -58,8 +66,11 @@ type Bucket struct {
 	heldBurst   float64
 
 	asked     Ask       // last
+	askedAt   time.Time // when that was
 	questions uint64    // to the store
 	answered  uint64    // the last one whose answer arrived
+	uncertain float64   // the part of the rate that is not handed out until certain
+	certain   time.Time
 	remaining float64   // tokens that may pass at once if no process holds a share
 	now       time.Time // of the last plan
 	waiting   bool      // a subscriber waits for its first token

@@ -39,9 +39,17 @@ func (b *Bucket) distribute() {
 	rate, _ = b.out()
 	for i := range targets {
 		before := targets[i].s.rate()
-		b.raise(&targets[i], b.share.Rate-rate+before)
+		b.raise(&targets[i], b.certainRate()-rate+before)
 		rate += targets[i].s.rate() - before
 	}
+}
+
+// certainRate is the part of the share that may be handed out now.
+func (b *Bucket) certainRate() float64 {
+	if b.now.Before(b.certain) {
+		return b.share.Rate - b.uncertain
+	}
+	return b.share.Rate
 }
 
 // targets returns the fair parts of the chosen.

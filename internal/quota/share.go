@@ -20,6 +20,9 @@ type Ask struct {
 	// what such processes still hold, as far as there is some.
 	ClaimRate float64
 
+	// ClaimAge is how long ago the first of these clients came. It cannot have come from a process that has asked since.
+	ClaimAge time.Duration
+
 	// Number is the number of this question of the process about this limit, Answered that of the last one whose answer arrived. What was taken for
 	// claims by a later question is counted as held, and answered again.
 	Number, Answered uint64
@@ -36,6 +39,8 @@ type Share struct {
 	Saved float64 // tokens that the process may mint now, in addition to what it has saved already
 
 	ClaimedRate, ClaimedBurst float64 // what of Rate and Burst was taken for claims: clients hold it already
+
+	ClaimsOpen bool // there is a process from which more may be taken for the claims
 
 	FairRate, FairBurst float64 // what it should come down to if it holds more: others want the rest
 

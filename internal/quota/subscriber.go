@@ -51,7 +51,8 @@ type former struct {
 type claim struct {
 	rate        float64
 	got, tokens float64
-	until       time.Time // the subscriber waits for it
+	since       time.Time // the subscriber came
+	until       time.Time // it waits
 	expires     time.Time // at the client
 }
 

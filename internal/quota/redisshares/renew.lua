@@ -2,8 +2,9 @@
 -- KEYS: a hash with a field for each process that holds a share, and one for the saved tokens.
 -- ARGV: process, rate, burst, saved at the beginning, demand, held rate, held burst, returned tokens, claimed rate, 1 if the process has held a
 -- share before, ms until a share expires, number of the question, number of the last question whose answer arrived,
--- 1 if the process ends.
--- Answers with rate, burst, tokens to mint, fair rate, fair burst, claimed rate, claimed burst and the number of processes.
+-- 1 if the process ends, ms since the first of those came who claim.
+-- Answers with rate, burst, tokens to mint, fair rate, fair burst, claimed rate, claimed burst, 1 if more may be claimed later, and the number of
+-- processes.
 --
 -- The rates of all shares never exceed the rate of the limit. Their bursts and the saved tokens never exceed its burst. Tokens are saved at the
 -- rate that nobody holds.
@@ -24,7 +25,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 -- What is stored for each process: rate, burst, demand, time of the last renewal, and time of the expiry. A process with claims has six more: the
 -- claimed rate and burst in its last answer, the number of that question, the rate that it still claims, and the rate and burst that were taken for
--- its claims since that answer. Earlier versions write and read only the first five.
+-- its claims since that answer, and the time when the first of its claims came. The demand of a process that has ended is -1. Earlier versions write and read only the first five.
 local all, names, total_rate, total_burst = {}, {}, 0, 0
 local saved, since, learning = nil, now, 0
 local stored = redis.call('HGETALL', key)
@@ -36,7 +37,7 @@ for i = 1, #stored, 2 do
   else
     all[stored[i]] = {rate = n[1], burst = n[2], demand = n[3], renewed = n[4], expires = n[5],
       claimed_rate = n[6] or 0, claimed_burst = n[7] or 0, number = n[8] or 0,
-      claim = n[9] or 0, more_rate = n[10] or 0, more_burst = n[11] or 0}
+      claim = n[9] or 0, more_rate = n[10] or 0, more_burst = n[11] or 0, since = n[12] or 0}
   end
 end
 if saved == nil then
@@ -63,12 +64,12 @@ local own = all[me] or {rate = 0, burst = 0, claimed_rate = 0, claimed_burst = 0
 if not all[me] and known then learning = math.max(learning, now + silent) end
 own.demand, own.renewed, own.expires = demand, now, now + ttl
 local ends = ARGV[14] == '1'
-if ends then own.renewed = now - silent + moving end
+if ends then own.demand = -1 end
 -- What was taken for claims of this process counts as held until it has an answer that says so.
 if own.number <= answered then own.claimed_rate, own.claimed_burst = 0, 0 end
 own.claimed_rate, own.claimed_burst = own.claimed_rate + own.more_rate, own.claimed_burst + own.more_burst
 own.more_rate, own.more_burst, own.number = 0, 0, number
-own.claim = math.max(claim_rate - own.claimed_rate, 0)
+own.claim, own.since = math.max(claim_rate - own.claimed_rate, 0), now - arg(15)
 
 -- A process cannot keep more than it was given, unless that was forgotten.
 local kept = held_burst + own.claimed_burst
@@ -81,7 +82,7 @@ local function store(name)
   local p = all[name]
   local field = string.format('%.17g %.17g %.17g %d %d', p.rate, p.burst, p.demand, p.renewed, p.expires)
   if p.claimed_rate + p.claimed_burst + p.claim + p.more_rate + p.more_burst > 0 then
-    field = field .. string.format(' %.17g %.17g %d %.17g %.17g %.17g', p.claimed_rate, p.claimed_burst, p.number, p.claim, p.more_rate, p.more_burst)
+    field = field .. string.format(' %.17g %.17g %d %.17g %.17g %.17g %d', p.claimed_rate, p.claimed_burst, p.number, p.claim, p.more_rate, p.more_burst, p.since)
   end
   redis.call('HSET', key, name, field)
 end
@@ -89,20 +90,26 @@ end
 -- Clients of processes that are gone bring along what these gave them: their rate, and its part of the tokens. By now all of them have come to
 -- others. A client may have used more than its rate, out of its tokens. If its claim were served first, too little would be left for the others,
 -- which still use what they hold. So all claims are served together, each in proportion.
-local live, claims = {}, 0
+local live, gone = {}, {}
 for name, p in pairs(all) do
-  if name == me or p.renewed > now - silent then
+  if name == me or p.demand >= 0 and p.renewed > now - silent then
     live[#live + 1] = name
-    claims = claims + p.claim
+  elseif p.rate > 0 and p.renewed <= now - (p.demand < 0 and moving or silent) then
+    gone[#gone + 1] = name
   end
 end
-for name, p in pairs(all) do
-  if name ~= me and p.renewed <= now - silent and p.rate > 0 and claims > 0 then
+for _, name in ipairs(gone) do
+  local p, claims = all[name], 0
+  local function served(q) return q.claim > 0 and q.since >= p.renewed end -- else its clients came before the process was gone
+  for _, n in ipairs(live) do
+    if served(all[n]) then claims = claims + all[n].claim end
+  end
+  if claims > 0 then
     local r = math.min(claims, p.rate)
     local b = p.burst * r / p.rate
     for _, n in ipairs(live) do
       local q = all[n]
-      if q.claim > 0 then
+      if served(q) then
         local part = q.claim / claims
         if n == me then
           q.claimed_rate, q.claimed_burst, q.burst = q.claimed_rate + r * part, q.claimed_burst + b * part, q.burst + b * part
@@ -114,14 +121,15 @@ for name, p in pairs(all) do
         if n ~= me then store(n) end
       end
     end
-    claims = claims - r
     p.rate, p.burst = p.rate - r, p.burst - b
     store(name)
   end
 end
 table.sort(live)
 
+local claimable = 0 -- a process that is not known to be alive since the claims came
 for name, p in pairs(all) do
+  if name ~= me and p.rate > rate * 1e-9 and p.renewed <= own.since then claimable = 1 end
   if name ~= me then total_rate, total_burst = total_rate + p.rate, total_burst + p.burst end
 end
 -- The saved tokens are remembered until they would be all there are.
@@ -137,7 +145,7 @@ if ends then
   own.rate = math.max(held_rate, 0) + own.claimed_rate
   store(me)
   remember()
-  return {text(own.rate), text(own.burst), '0', '0', '0', '0', '0', #live}
+  return {text(own.rate), text(own.burst), '0', '0', '0', '0', '0', 0, #live}
 end
 
 -- The fair rates: what each wants, but no more than an equal level if there is not enough; what is left is shared equally.
@@ -198,4 +206,4 @@ end
 -- A process that holds nothing stays: if its field is gone when it comes again, data is lost.
 store(me)
 remember()
-return {text(own.rate), text(own.burst), text(mint), text(fair[me]), text(fair_burst), text(own.claimed_rate), text(own.claimed_burst), #live}
+return {text(own.rate), text(own.burst), text(mint), text(fair[me]), text(fair_burst), text(own.claimed_rate), text(own.claimed_burst), claimable, #live}

@@ -102,7 +102,7 @@ func (s *Shares) args(a *quota.Ask) []any {
 	return []any{
 		s.o.Process, number(a.Rate), number(a.Burst), number(a.Saved), number(a.Demand), number(a.HeldRate), number(a.HeldBurst), number(a.Returned),
 		number(a.ClaimRate), a.Held, lasts.Milliseconds(), a.Number, a.Answered,
-		a.Ends,
+		a.Ends, a.ClaimAge.Milliseconds(),
 	}
 }
 
@@ -111,7 +111,7 @@ func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
 // shareOf reads the answer of the script.
 func shareOf(answer []any) (quota.Share, error) {
 	const numbers = 7
-	if len(answer) != numbers+1 {
+	if len(answer) != numbers+2 {
 		return quota.Share{}, fmt.Errorf("read a share: %d values", len(answer))
 	}
 	var n [numbers]float64
@@ -123,9 +123,10 @@ func shareOf(answer []any) (quota.Share, error) {
 		}
 		n[i] = f
 	}
-	processes, _ := answer[numbers].(int64)
+	open, _ := answer[numbers].(int64)
+	processes, _ := answer[numbers+1].(int64)
 	return quota.Share{
 		Rate: n[0], Burst: n[1], Saved: n[2], FairRate: n[3], FairBurst: n[4], ClaimedRate: n[5], ClaimedBurst: n[6],
-		Processes: int(processes), TTL: ttl,
+		ClaimsOpen: open == 1, Processes: int(processes), TTL: ttl,
 	}, nil
 }

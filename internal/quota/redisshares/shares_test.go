@@ -212,7 +212,7 @@ func worlds(t *testing.T) uint64 {
 // worlds.
 func TestNeverMoreThanTheLimit(t *testing.T) {
 	var next atomic.Uint64
-	for _, seed := range []uint64{247, 565, 638} { // they exceeded the limit once
+	for _, seed := range []uint64{152, 247, 565, 638, 684, 2201, 2668, 2912, 3252, 4560} { // they exceeded the limit once
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { live(t, newWorld(t, quota.Rate{}), seed) })
 	}
 	for i := range 2 * runtime.GOMAXPROCS(0) {
@@ -409,6 +409,39 @@ func TestRollingRestart(t *testing.T) {
 			t.Errorf("%.1f per second after one was killed, %.1f after the other one ended", first, second)
 		}
 		w.bounded()
+	}
+}
+
+// A client that came before a process was last heard of did not come from there. A claim stays open only while there is a process that may be gone.
+func TestClaimsOfEarlierClients(t *testing.T) {
+	s, set := redistest.StartWithStoppedClock(t, begin)
+	of := func(name string) func(quota.Ask) quota.Share {
+		process := redisshares.New(redisshares.Options{Client: s.Client(t), Prefix: "quota:", Process: name})
+		return func(a quota.Ask) quota.Share {
+			a.Key, a.Rate, a.Burst, a.Saved = "k", 100, 100, 100
+			shares, err := process.Renew(t.Context(), []quota.Ask{a})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return shares[0]
+		}
+	}
+	of("killed")(quota.Ask{Demand: 100})
+	claims := of("claims")
+	for _, c := range []struct {
+		after, age time.Duration
+		claimed    bool
+		open       bool
+	}{
+		{after: 4 * time.Second, age: 3 * time.Second, open: true},      // it may be gone
+		{after: 13 * time.Second, age: 13500 * time.Millisecond},        // it was heard of since
+		{after: 14 * time.Second, age: 13 * time.Second, claimed: true}, // nothing is left of it
+	} {
+		set(begin.Add(c.after))
+		x := claims(quota.Ask{ClaimRate: 100, ClaimAge: c.age, Demand: 100, Number: uint64(c.after)})
+		if (x.ClaimedRate > 0) != c.claimed || x.ClaimsOpen != c.open {
+			t.Errorf("after %v a claim of %v ago gets %g per second; more may come: %t", c.after, c.age, x.ClaimedRate, x.ClaimsOpen)
+		}
 	}
 }
 
