@@ -81,9 +81,10 @@ func (s *Server) newGRPC(opts *Options) (*grpc.Server, []*method) {
 	methods = append(methods, registerReservations(g, d, opts.Reservations)...)
 	methods = append(methods, registerDecisions(g, d))
 	methods = append(methods, registerKuadrant(g, d, opts.Reservations)...)
-	others := countedServices{g, calls, s.long}
+	others := countedServices{g, calls, s.long, nil}
 	healthv1.RegisterHealthServer(others, healthService{s.readiness.grpc, s.stopping})
 	if opts.Reflection {
+		others.fewer = s.long.reflections
 		reflection.Register(others)
 	}
 	return g, methods

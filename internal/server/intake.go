@@ -69,21 +69,34 @@ type countedServices struct {
 	reflectable
 	calls *intake.Calls // nil on the lean transport, which counts them itself
 	long  *longStreams
+
+	// fewer bounds the streams of these services further; nil: it does not.
+	fewer *intake.Streams
 }
 
 // longStreams bounds the streams of health watches and of reflection.
 type longStreams struct {
 	*intake.Streams
-	refused map[intake.Refusal]prometheus.Counter
+	reflections *intake.Streams // how many of them are reflection
+	refused     map[intake.Refusal]prometheus.Counter
 }
 
-// maxLongStreams is how many of them may be open. A client of grpc-go with health checks keeps one for each of its connections.
-const maxLongStreams = 4096
+const (
+	// maxLongStreams is how many of them may be open. A client of grpc-go with health checks keeps one for each of its connections.
+	maxLongStreams = 4096
+
+	// maxReflections is how many of them may be reflection. People use it by hand, and each stream may keep an answer of 50 KB in memory
+	// that its client does not read.
+	maxReflections = 16
+
+	// overReflections is why a reflection stream beyond that is refused.
+	overReflections intake.Refusal = "reflection"
+)
 
 func newLongStreams(registry prometheus.Registerer) (*longStreams, error) {
-	s := &longStreams{intake.NewStreams(maxLongStreams), make(map[intake.Refusal]prometheus.Counter)}
+	s := &longStreams{intake.NewStreams(maxLongStreams), intake.NewStreams(maxReflections), make(map[intake.Refusal]prometheus.Counter)}
 	return s, registerStreams(registry, s.Streams, s.refused, "ratelimitd_long_streams", "Open health watches and reflection streams.",
-		"Health watches and reflection streams")
+		"Health watches and reflection streams", overReflections)
 }
 
 // longExchange is the request of a call that grpc-go answers on the lean transport.
@@ -143,11 +156,11 @@ func (r countedServices) RegisterService(desc *grpc.ServiceDesc, service any) {
 				return errTooManyCalls
 			}
 			defer func() { r.calls.End(call, 0) }()
-			if why := r.long.Begin(conn); why != "" {
+			if why := r.begin(conn); why != "" {
 				r.long.refused[why].Inc()
 				return errTooManyLongStreams
 			}
-			defer r.long.End(conn)
+			defer r.end(conn)
 			r.calls.Detach(&call)
 			if lean {
 				x.detach()
@@ -156,4 +169,24 @@ func (r countedServices) RegisterService(desc *grpc.ServiceDesc, service any) {
 		}
 	}
 	r.reflectable.RegisterService(&d, service)
+}
+
+// begin admits a stream to the long streams.
+func (r countedServices) begin(conn *intake.Conn) intake.Refusal {
+	if r.fewer != nil && r.fewer.Begin(nil) != "" {
+		return overReflections
+	}
+	why := r.long.Begin(conn)
+	if why != "" && r.fewer != nil {
+		r.fewer.End(nil)
+	}
+	return why
+}
+
+// end ends a stream that begin has admitted.
+func (r countedServices) end(conn *intake.Conn) {
+	r.long.End(conn)
+	if r.fewer != nil {
+		r.fewer.End(nil)
+	}
 }

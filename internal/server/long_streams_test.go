@@ -1,6 +1,8 @@
 package server
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"testing"
@@ -30,11 +32,11 @@ func TestLongStreamsDoNotCountAsCalls(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 20 {
+	for range maxReflections {
 		asked := reflect(t, conn)
 		asked.services()
 	}
-	checkMetrics(t, registry, map[string]float64{`ratelimitd_long_streams`: watches + 20, `ratelimitd_calls_in_flight`: 0})
+	checkMetrics(t, registry, map[string]float64{`ratelimitd_long_streams`: watches + maxReflections, `ratelimitd_calls_in_flight`: 0})
 	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
 		t.Error(err)
 	}
@@ -67,6 +69,55 @@ func TestLongStreamsAreBounded(t *testing.T) {
 	}
 	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
 		t.Error("a call of another connection:", err)
+	}
+}
+
+// A few people use reflection at a time. Each stream may keep a long answer in memory, so there are few of them.
+func TestReflectionStreamsAreBounded(t *testing.T) {
+	for _, lean := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lean %v", lean), func(t *testing.T) {
+			registry := prometheus.NewRegistry()
+			r := startWith(t, endpoint.Options{Metrics: registry}, Options{Reflection: true, Lean: lean})
+			open := func() (reflectionv1.ServerReflection_ServerReflectionInfoClient, error) {
+				stream, err := reflectionv1.NewServerReflectionClient(dial(t, r.GRPCAddr)).ServerReflectionInfo(within(t))
+				if err == nil {
+					err = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
+				}
+				if err == nil {
+					_, err = stream.Recv()
+				}
+				return stream, err
+			}
+			var last reflectionv1.ServerReflection_ServerReflectionInfoClient
+			for range maxReflections {
+				var err error
+				if last, err = open(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := open(); status.Code(err) != codes.ResourceExhausted {
+				t.Errorf("one too many: %v", err)
+			}
+			checkMetrics(t, registry, map[string]float64{
+				`ratelimitd_long_streams`: maxReflections, `ratelimitd_long_streams_refused_total{reason=reflection}`: 1,
+			})
+			watch, err := healthv1.NewHealthClient(r.conn).Watch(within(t), &healthv1.HealthCheckRequest{})
+			if err == nil {
+				_, err = watch.Recv()
+			}
+			if err != nil {
+				t.Error("health is watched:", err)
+			}
+			if err := last.CloseSend(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := last.Recv(); !errors.Is(err, io.EOF) {
+				t.Fatal(err)
+			}
+			if _, err := open(); err != nil {
+				t.Error("a place is free again:", err)
+			}
+		})
 	}
 }
 

@@ -37,13 +37,15 @@ func newQuotaMetrics(registry prometheus.Registerer, open *intake.Streams) (*quo
 	return m, nil
 }
 
-// registerStreams fills in the counters of refused streams, and registers them with the gauge of open ones.
-func registerStreams(registry prometheus.Registerer, open *intake.Streams, refused map[intake.Refusal]prometheus.Counter, name, help, streams string) error {
+// registerStreams fills in the counters of refused streams, and registers them with the gauge of open ones. Streams may be refused for
+// more reasons than those of package intake.
+func registerStreams(registry prometheus.Registerer, open *intake.Streams, refused map[intake.Refusal]prometheus.Counter, name, help, streams string, more ...intake.Refusal) error {
+	reasons := append([]intake.Refusal{intake.OverAll, intake.OverPeer, intake.OverConnection}, more...)
 	counters := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: name + "_refused_total",
-		Help: streams + " refused because too many were open, by bound: all, peer or connection.",
+		Help: streams + " refused because too many were open, by the bound that they are over.",
 	}, []string{"reason"})
-	for _, why := range []intake.Refusal{intake.OverAll, intake.OverPeer, intake.OverConnection} {
+	for _, why := range reasons {
 		refused[why] = counters.WithLabelValues(string(why))
 	}
 	if registry == nil {
