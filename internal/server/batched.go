@@ -38,17 +38,24 @@ func (c *rateLimitCall) addBatched() *batched {
 	return r
 }
 
-// descriptorsPerCall is how many descriptors of a request in a batch count as one call in flight. A few bytes of a compressed batch
-// make many descriptors, and each takes memory for itself and for its answer.
-const descriptorsPerCall = 16
+// A request in a batch counts as one call in flight, and as one more for every further 16 descriptors or 64 entries, whichever is more. A
+// few bytes of a compressed batch make many of them, and each takes memory for itself and for its answer.
+const (
+	descriptorsPerCall = 16
+	entriesPerCall     = 64
+)
 
-// places is how many calls in flight the batch counts as: at least one for each request, and more for a request of many descriptors.
-func (c *rateLimitCall) places() int {
-	n := 0
-	for _, r := range c.batch {
-		n += max(1, (len(r.request.Descriptors)+descriptorsPerCall-1)/descriptorsPerCall)
+// places is how many calls in flight a request counts as that has so many entries.
+func (r *batched) places(entries int) int {
+	return max(1, (len(r.request.Descriptors)+descriptorsPerCall-1)/descriptorsPerCall, (entries+entriesPerCall-1)/entriesPerCall)
+}
+
+// more counts the call as some more calls in flight. It returns false if there are too many.
+func (c *rateLimitCall) more(calls int) bool {
+	if c.lean != nil {
+		return c.lean.More(calls)
 	}
-	return n
+	return c.method.calls.More(&c.inFlight, calls)
 }
 
 // decideBatch decides the requests of a batch, and waits for the last of them.

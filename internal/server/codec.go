@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
+	"github.com/ratelimitd/ratelimitd/internal/intake"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/transport"
 )
@@ -44,6 +45,8 @@ type rateLimitCall struct {
 	deciding atomic.Int32 // how many of them are not decided yet, and one more while they are begun
 	decided  func(error)  // called when all are decided
 
+	inFlight intake.InFlight // on grpc-go
+
 	// On grpc-go, for a batch.
 	outgoing limiter.Batch
 	ready    chan struct{} // gets an element when all are decided
@@ -67,7 +70,7 @@ func (c *rateLimitCall) release() {
 		return
 	}
 	c.decision.Metadata = nil
-	c.method = nil
+	c.method, c.inFlight = nil, intake.InFlight{}
 	m.pool.Put(c)
 }
 

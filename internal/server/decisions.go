@@ -16,9 +16,12 @@ const (
 // maxBatch is how many requests a batch may have.
 //
 // Each request has the bounds of a call of its own, so a batch has at most 100 × 256 = 25,600 descriptors. Each request counts as
-// one call in flight for every 16 of its descriptors, so all batches in flight have at most 16 × 4,096 descriptors by default. Their
-// entries are bounded further: a batch has as many as one request may have.
+// one call in flight for every 16 of its descriptors, so all batches in flight have at most 16 × 4,096 descriptors by default, and
+// 64 × 4,096 entries. They are counted while a batch is decoded, and the rest of a batch that is refused is not decoded.
 const maxBatch = 100
+
+// countedAtOnce is how many calls in flight a batch may be behind while it is decoded: the most that one request usually counts as.
+const countedAtOnce = 16
 
 // decisions is ratelimitd.v1.DecisionService. Its messages are read and written without the generated code, like those of
 // ShouldRateLimit.
@@ -40,7 +43,8 @@ func registerDecisions(to grpc.ServiceRegistrar, d *deciding) *method {
 func (s *decisions) readBatch(c *rateLimitCall, data []byte, text string) error {
 	const message = "ratelimitd.v1.DecideBatchRequest"
 	d := decoder{data: data, text: text, end: len(data), bounds: s.bounds}
-	entries := 0.0
+	all := 0.0      // entries
+	uncounted := -1 // calls in flight; the batch itself counts as one already
 	for d.pos < d.end {
 		num, typ, ok := d.tag()
 		switch {
@@ -53,11 +57,18 @@ func (s *decisions) readBatch(c *rateLimitCall, data []byte, text string) error 
 		default:
 			var r *batched
 			r, ok = d.batched(c)
+			entries := 0
 			for i := range r.request.Descriptors {
-				entries += float64(len(r.request.Descriptors[i].Entries))
+				entries += len(r.request.Descriptors[i].Entries)
 			}
-			if most := s.bounds.maxEntries(); entries > most {
-				return tooMuch("requests", "more than %.0f entries in one batch", most)
+			if all += float64(entries); all > s.bounds.maxEntries() {
+				return tooMuch("requests", "more than %.0f entries in one batch", s.bounds.maxEntries())
+			}
+			if uncounted += r.places(entries); uncounted >= countedAtOnce {
+				if !c.more(uncounted) {
+					return errTooManyCalls
+				}
+				uncounted = 0
 			}
 		}
 		if !ok {
@@ -66,6 +77,9 @@ func (s *decisions) readBatch(c *rateLimitCall, data []byte, text string) error 
 	}
 	if len(c.batch) == 0 {
 		return tooMuch("requests", "a batch must have at least one")
+	}
+	if !c.more(uncounted) {
+		return errTooManyCalls
 	}
 	return nil
 }

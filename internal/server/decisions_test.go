@@ -24,6 +24,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/intake"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
@@ -364,6 +365,50 @@ func TestDescriptorsOfBatchesCountAsCalls(t *testing.T) {
 	}
 	if n := r.calls.InFlight(); n != 0 {
 		t.Errorf("%d calls in flight", n)
+	}
+}
+
+// A batch counts while it is decoded: when there are too many calls, nothing more of it takes memory.
+func TestRefusedBatchIsNotDecoded(t *testing.T) {
+	m, err := intake.NewMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := intake.NewCalls(100, m)
+	decisions := registerDecisions(grpc.NewServer(), &deciding{decider: inMemory(t), calls: calls, bounds: Requests{MaxDescriptors: 256, MaxEntries: 256, MaxTextBytes: 100}})
+	long, wide := hundred(1)[0], hundred(1)[0]
+	for len(long.Descriptors) < 256 {
+		long.Descriptors = append(long.Descriptors, long.Descriptors[0])
+	}
+	for d := wide.Descriptors[0]; len(d.Entries) < 256; {
+		d.Entries = append(d.Entries, d.Entries[0])
+	}
+	wide.Descriptors = append(wide.Descriptors, wide.Descriptors[0], wide.Descriptors[0], wide.Descriptors[0])
+	for name, request := range map[string]*ratelimitdv1.DecideRequest{"descriptors": long, "entries": wide} {
+		t.Run(name, func(t *testing.T) {
+			var all ratelimitdv1.DecideBatchRequest
+			for range maxBatch {
+				all.Requests = append(all.Requests, request)
+			}
+			data := encode(t, &all)
+			c := decisions.pool.Get().(*rateLimitCall)
+			c.method, c.size = decisions, len(data)
+			var ok bool
+			if c.inFlight, ok = calls.Begin(nil); !ok {
+				t.Fatal("no place is free")
+			}
+			if err := decisions.read(c, data, string(data)); err != errTooManyCalls { //nolint:errorlint // it is returned as it is
+				t.Errorf("%v", err)
+			}
+			if n, in := len(c.batch), calls.InFlight(); n != 7 || in != 96 { // of 16 places each
+				t.Errorf("%d requests were decoded, and %d calls are in flight", n, in)
+			}
+			calls.End(c.inFlight, 0)
+			c.release()
+			if n := calls.InFlight(); n != 0 {
+				t.Errorf("%d calls in flight at the end", n)
+			}
+		})
 	}
 }
 

@@ -172,9 +172,6 @@ func (m *method) start(now time.Time, b *limiter.Batch, call *transport.Call, te
 		return true, err
 	}
 	if m.batches {
-		if !call.More(c.places() - 1) {
-			return true, errTooManyCalls
-		}
 		return c.startBatch(call, b, c.answer), nil
 	}
 	return startDecision(call, m.decider, now, b, &c.request, &c.decision, c.answer)

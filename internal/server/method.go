@@ -62,10 +62,10 @@ func (m *method) handler(_ any, ctx context.Context, read func(any) error, inter
 		return nil, errTooManyCalls
 	}
 	c := m.pool.Get().(*rateLimitCall)
-	c.method, c.start, c.size = m, time.Time{}, 0
+	c.method, c.inFlight, c.start, c.size = m, inFlight, time.Time{}, 0
 	defer func() {
 		p := recover()
-		m.calls.End(inFlight, c.size)
+		m.calls.End(c.inFlight, c.size)
 		if p != nil {
 			answer, err = nil, m.shared.Panicked(p, m.info.FullMethod)
 		}
@@ -78,10 +78,7 @@ func (m *method) handler(_ any, ctx context.Context, read func(any) error, inter
 		return nil, err
 	}
 	c.start = time.Now()
-	m.calls.Arrived(&inFlight, c.start)
-	if !m.calls.More(&inFlight, c.places()-1) {
-		return nil, errTooManyCalls
-	}
+	m.calls.Arrived(&c.inFlight, c.start)
 	if interceptor != nil {
 		return interceptor(ctx, c, m.info, m.next)
 	}
