@@ -120,30 +120,34 @@ func (h *leanHandler) of(call *transport.Call) *method {
 func (h *leanHandler) Handle(now time.Time, calls []*transport.Call) {
 	a := arrivals.Get().(*arrival)
 	a.messages = a.messages[:0]
-	for _, call := range calls {
-		a.messages = append(a.messages, call.Message...)
+	together := 0
+	for together < len(calls) && len(a.messages)+len(calls[together].Message) <= maxKeptMessages {
+		a.messages = append(a.messages, calls[together].Message...)
+		together++
 	}
-	text := string(a.messages) // one allocation for the strings of all requests
-	for _, call := range calls {
+	text := string(a.messages) // one allocation for the strings of all requests, unless a message is long
+	for i, call := range calls {
+		if i >= together {
+			h.of(call).begin(now, &a.batch, call, string(call.Message))
+			continue
+		}
 		size := len(call.Message) // the call may be answered by begin
 		h.of(call).begin(now, &a.batch, call, text[:size])
 		text = text[size:]
 	}
 	a.batch.Send()
-	if cap(a.messages) <= maxKeptMessages {
-		arrivals.Put(a)
-	}
+	arrivals.Put(a)
 }
 
 // arrival is the working memory for calls that arrived together. It is reused.
 type arrival struct {
-	messages []byte // all their messages
+	messages []byte // their messages, as far as they are short
 	batch    limiter.Batch
 }
 
 var arrivals = sync.Pool{New: func() any { return new(arrival) }}
 
-// maxKeptMessages is the largest memory of messages that is reused, in bytes.
+// maxKeptMessages is how many bytes of messages get one string, and the largest memory of messages that is reused.
 const maxKeptMessages = 64 << 10
 
 // begin decides a call, or begins to. text is its message as a string.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -183,6 +184,52 @@ func TestHeldBytesAreBounded(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Messages that are large, or compressed, are decoded by few connections at a time. Small ones do not wait for that.
+func TestFewDecodeLargeMessages(t *testing.T) {
+	for name, m := range map[string][]byte{"large": message(make([]byte, 2*largeMessage)), "compressed": zipped(t, make([]byte, 2*largeMessage))} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const clients = 20
+				in, most, let := 0, 0, make(chan struct{}, clients)
+				var mu sync.Mutex
+				count := func(n int) {
+					mu.Lock()
+					defer mu.Unlock()
+					in += n
+					most = max(most, in)
+				}
+				l := newPipes()
+				s := startOn(t, l, handlerFunc(func(now time.Time, calls []*Call) {
+					if len(calls[0].Message) > largeMessage {
+						count(1)
+						<-let
+						count(-1)
+					}
+					echo{}.Handle(now, calls)
+				}), nil)
+				var all []*rawClient
+				for range clients {
+					c := rawOn(t, l.dial(), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
+					c.ok(c.fr.WriteWindowUpdate(0, 1<<20))
+					c.data(c.open(false, "grpc-encoding", "gzip"), true, m)
+					all = append(all, c)
+				}
+				synctest.Wait()
+				rawOn(t, l.dial()).echo([]byte("small"))
+				for range clients {
+					let <- struct{}{}
+				}
+				for _, c := range all {
+					c.wait(1)
+				}
+				if most != cap(s.large) {
+					t.Errorf("%d connections decoded at a time, want %d", most, cap(s.large))
+				}
+			})
+		})
 	}
 }
 

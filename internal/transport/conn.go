@@ -91,6 +91,8 @@ type conn struct {
 	settled    bool      // the client has sent its settings
 	now        time.Time // when the first request of this read arrived; zero: there is none
 
+	decodesLarge bool // it is one of the connections that may decode large messages; see decodeLarge
+
 	read   atomic.Int64 // when the last frame was read, in nanoseconds after the server began
 	wrote  atomic.Bool  // an answer, or a part of one, was written since the last ping of the client
 	queued atomic.Bool  // a flusher will flush the connection
@@ -204,6 +206,7 @@ func (c *conn) hasFrame() bool {
 
 // handle passes on the calls that have arrived together.
 func (c *conn) handle() {
+	defer c.decoded()
 	if len(c.batch) == 0 {
 		c.now = time.Time{} // the next call may come much later
 		return

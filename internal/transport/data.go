@@ -124,6 +124,9 @@ func (c *conn) body(st *stream, data []byte, ended bool) error {
 		return nil
 	}
 	c.setEnded(st)
+	if st.body > largeMessage || call.compressed() {
+		c.decodeLarge()
+	}
 	call.join(int(st.body))
 	code, text := call.decode(c.server.opts.MaxMessageBytes)
 	if more := len(call.Message) - len(call.buf); more > 0 { // it was compressed
@@ -143,4 +146,25 @@ func (c *conn) setEnded(st *stream) {
 	c.mu.Lock()
 	st.ended = true
 	c.mu.Unlock()
+}
+
+// largeMessage is the size from which on messages are decoded one after another, in bytes. What is decoded takes several times as much
+// memory, and the goroutines of many connections may be in the middle of that at a time.
+const largeMessage = 64 << 10
+
+// decodeLarge waits until the connection may decode large or compressed messages, and pass them on. The caller is the goroutine that
+// reads; it neither waits for the client nor for an answer until handle lets other connections do the same.
+func (c *conn) decodeLarge() {
+	if !c.decodesLarge {
+		c.server.large <- struct{}{}
+		c.decodesLarge = true
+	}
+}
+
+// decoded lets another connection decode large messages.
+func (c *conn) decoded() {
+	if c.decodesLarge {
+		c.decodesLarge = false
+		<-c.server.large
+	}
 }

@@ -73,6 +73,9 @@ func (c *Call) freeParts() {
 	c.parts, c.last = nil, 0
 }
 
+// compressed reports whether the message says that it is compressed.
+func (c *Call) compressed() bool { return len(c.buf) > 0 && c.buf[0] != 0 }
+
 // decode finds the message in what the client has sent. The code is OK, or why there is none.
 func (c *Call) decode(bound int) (codes.Code, string) {
 	if len(c.buf) < prefixSize {

@@ -87,10 +87,11 @@ var ErrServerClosed = errors.New("transport: the server is closed")
 // Server answers requests over HTTP/2.
 type Server struct {
 	opts     Options
-	flushers []chan *conn // connections with answers that were not given while a batch was handled
-	calls    sync.Pool    // *Call
-	numbers  atomic.Int64 // of connections
-	began    time.Time    // times of connections count from it: a change of the wall clock does not move them
+	flushers []chan *conn  // connections with answers that were not given while a batch was handled
+	calls    sync.Pool     // *Call
+	large    chan struct{} // has room for the connections that decode large messages at a time
+	numbers  atomic.Int64  // of connections
+	began    time.Time     // times of connections count from it: a change of the wall clock does not move them
 
 	done chan struct{} // closed by Close, when no connection is left
 
@@ -112,6 +113,7 @@ func New(opts Options) *Server {
 		empty:     make(chan struct{}),
 		listeners: make(map[net.Listener]struct{}),
 		conns:     make(map[*conn]struct{}),
+		large:     make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 	s.calls.New = func() any { return new(Call) }
 	s.flushers = make([]chan *conn, runtime.GOMAXPROCS(0))
