@@ -27,6 +27,15 @@ var localAddrKey = http.LocalAddrContextKey
 
 var errReset = errors.New("the client has reset the request")
 
+// headerCopies is how many times the header fields of a request for Other take the memory of the fields themselves: http.Request has a
+// map of them, and gRPC makes a list and another map of that.
+const headerCopies = 4
+
+// maxFields is how many header fields a request for Other may have. A field of two bytes takes hundreds in these copies.
+const maxFields = 1_000
+
+const tooManyFields = "too many header fields"
+
 // exchange is a request that Other answers.
 type exchange struct {
 	stream   stream
@@ -48,9 +57,12 @@ type exchange struct {
 
 // beginExchange begins a request for Other. It counts as a call in flight, so that requests which never end are bounded.
 func (c *conn) beginExchange(id uint32, h *head, ended bool) error {
+	if len(h.fields) > maxFields {
+		return c.refuseExchange(id, h, ended, tooManyFields, http2.ErrCodeEnhanceYourCalm)
+	}
 	inFlight, ok := c.server.opts.Calls.Begin(c.limits)
 	if !ok {
-		return c.refuseExchange(id, h, ended)
+		return c.refuseExchange(id, h, ended, tooManyCalls, http2.ErrCodeRefusedStream)
 	}
 	x := &exchange{stream: stream{conn: c, id: id, declared: h.declared, ended: ended}, inFlight: inFlight, header: make(http.Header)}
 	x.stream.exchange = x
@@ -68,16 +80,16 @@ func (c *conn) beginExchange(id uint32, h *head, ended bool) error {
 	return nil
 }
 
-// refuseExchange answers a request without Other, because there are too many.
-func (c *conn) refuseExchange(id uint32, h *head, ended bool) error {
+// refuseExchange answers a request without Other: a gRPC call with a message, and any other request with a code.
+func (c *conn) refuseExchange(id uint32, h *head, ended bool, message string, code http2.ErrCode) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open--
 	c.closed(id, ended)
 	if !strings.HasPrefix(h.value("content-type"), "application/grpc") {
-		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
+		return http2.StreamError{StreamID: id, Code: code}
 	}
-	c.appendStatus(id, codes.ResourceExhausted, tooManyCalls, "")
+	c.appendStatus(id, codes.ResourceExhausted, message, "")
 	if !ended {
 		c.out = appendReset(c.out, id, http2.ErrCodeNo)
 	}
@@ -124,6 +136,9 @@ func (x *exchange) run(ctx context.Context, h *head) {
 			c.server.opts.Log.Error("panic while answering", "path", h.path, "panic", p)
 		}
 	}()
+	if ctx.Err() != nil {
+		return // while it waited to run; what its headers take counts no longer
+	}
 	r, err := x.makeRequest(ctx, h)
 	if err != nil {
 		http.Error(x, err.Error(), http.StatusBadRequest)

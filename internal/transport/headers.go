@@ -32,7 +32,8 @@ type head struct {
 	method, scheme, path, authority string
 
 	declared int64 // content-length; -1: none
-	size     int64 // bytes of the fields; 0 if the head is shared by requests
+	size     int64 // bytes of the fields
+	shared   bool  // by requests
 
 	forHandler bool // the request is a call of one of the handler's methods
 	timeout    time.Duration

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 )
 
 // Requests for Other count as calls in flight from their headers on, so that a client cannot make the server hold any number of
@@ -90,4 +91,52 @@ func TestDetachedRequest(t *testing.T) {
 	for calls.InFlight() != 0 {
 		c.roundTrip()
 	}
+}
+
+// Each header field of a request for another handler is copied several times. What that takes counts, also where a few references to
+// the table stand for all of them, and too many fields are refused before they are copied.
+func TestHeaderFieldsOfOthersAreBounded(t *testing.T) {
+	let := make(chan struct{})
+	b := startBounded(t, echo{}, 64<<20, 64<<20, func(o *Options) {
+		o.Other = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			select {
+			case <-let:
+			case <-r.Context().Done():
+			}
+		})
+	})
+	c := rawDial(t, b.addr)
+	fields := func(n int, extra ...string) []hpack.HeaderField {
+		all := callFields(append(extra, ":path", "/other")...)
+		for len(all) < n {
+			all = append(all, hpack.HeaderField{Name: "a", Value: "b"})
+		}
+		return all
+	}
+	if a := c.wait(c.openFields(true, fields(maxFields+1))); a.field("grpc-status") != "8" || a.field("grpc-message") != tooManyFields {
+		t.Errorf("a gRPC call: %v", a)
+	}
+	if a := c.wait(c.openFields(true, fields(maxFields+1, "content-type", "text/plain"))); a.reset == nil || *a.reset != http2.ErrCodeEnhanceYourCalm {
+		t.Errorf("another request: %v", a)
+	}
+	b.holds(t, 0)
+	size := int64(0)
+	for _, f := range fields(maxFields) {
+		size += int64(f.Size())
+	}
+	for i := range int64(3) { // the first one fills the table
+		c.openFields(false, fields(maxFields))
+		b.holds(t, (i+1)*headerCopies*size)
+	}
+	few := fields(10)
+	for i := range int64(3) {
+		all := int64(0)
+		for _, f := range few {
+			all += int64(f.Size())
+		}
+		c.openFields(false, few)
+		b.holds(t, headerCopies*(3*size+(i+1)*all))
+	}
+	close(let)
+	b.holds(t, 0)
 }

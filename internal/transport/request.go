@@ -66,9 +66,7 @@ func (c *conn) readHeaders(fh http2.FrameHeader) error {
 		}
 		return c.refuse(hf, code)
 	}
-	if block == nil {
-		h.size = int64(c.headers.size)
-	}
+	h.size, h.shared = int64(c.headers.size), block != nil
 	c.headers.remember(block, h)
 	c.headers.fields = nil // the connection may be idle for a long time now
 	return c.request(hf.StreamID, h, hf.StreamEnded())
@@ -203,7 +201,12 @@ func (c *conn) request(id uint32, h *head, ended bool) error {
 // add adds a stream.
 func (c *conn) add(st *stream, h *head) {
 	c.mu.Lock()
-	c.hold(st, h.size)
+	switch {
+	case st.exchange != nil:
+		c.hold(st, headerCopies*h.size)
+	case !h.shared:
+		c.hold(st, h.size)
+	}
 	if c.isClosed {
 		c.abort(st)
 	} else {
