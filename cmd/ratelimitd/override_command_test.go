@@ -30,114 +30,152 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 5}
 `
 
-// The command sets, shows, exports, imports and removes overrides of a running service, whatever keeps them there.
+// The command sets, shows, exports, imports and removes overrides of a running service.
 func TestOverrideCommand(t *testing.T) {
-	for source, env := range map[string]map[string]string{
-		"a file": {"RATELIMITD_OVERRIDES": filepath.Join(t.TempDir(), "overrides.yaml")},
-		"Redis":  {"RATELIMITD_OVERRIDES": "redis", "REDIS_URL": redistest.Start(t).Addr, "REDIS_SOCKET_TYPE": "tcp"},
-	} {
-		t.Run(source, func(t *testing.T) {
-			tokens := tokenFile(t, adminToken)
-			t.Setenv("RATELIMITD_ADMIN_TOKEN_FILE", tokens)
-			env["RATELIMITD_ADMIN_TOKEN_FILE"] = tokens
-			if file := env["RATELIMITD_OVERRIDES"]; file != "redis" {
-				if err := os.WriteFile(file, []byte("overrides: []\n"), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			p := startProcess(t, env, "--rules", rulesOf(t, overridable))
-			over := func(want int, args ...string) (out, stderr string) {
-				t.Helper()
-				args = append([]string{"override"}, args...)
-				code, out, stderr := asks(t, append(args, "--server", p.Debug)...)
-				if code != want {
-					t.Errorf("%q: exit code %d, want %d\n%s%s", args, code, want, out, stderr)
-				}
-				return out, stderr
-			}
-			passes := func(value string, want bool) {
-				t.Helper()
-				for deadline := time.Now().Add(patience); ; {
-					code, out, stderr := asks(t, "call", "-d", "d", "k="+value, "--server", p.GRPC)
-					if (code == 0) == want {
-						return
-					}
-					if time.Now().After(deadline) {
-						t.Fatalf("k=%s: exit code %d, %s%s", value, code, out, stderr)
-					}
-				}
-			}
-
-			over(exitNothing, "list")
-			if out, _ := over(0, "set", "-d", "d", "k=a", "--block", "--dry-run"); !strings.Contains(out, "none -> blocked") || !strings.Contains(out, "0 used: 5 per year, fixed window (passes) -> blocked (refused)") {
-				t.Errorf("a dry run:\n%s", out)
-			}
-			over(exitNothing, "list")
-			if out, _ := over(0, "set", "-d", "d", "k=a", "--block", "--reason", "abuse", "--expires", "7d"); !strings.Contains(out, "d.k  k=a") || !strings.Contains(out, "none -> blocked, until 2") {
-				t.Errorf("set:\n%s", out)
-			}
-			passes("b", true)
-			passes("a", false)
-			for _, command := range []string{"peek", "explain"} {
-				code, out, stderr := asks(t, command, "-d", "d", "k=a", "--server", p.Debug)
-				if code != 0 || !strings.Contains(out, "override blocked until 2") {
-					t.Errorf("%s: exit code %d\n%s%s", command, code, out, stderr)
-				}
-			}
-
-			out, _ := over(0, "list", "-d", "d", "--rule", "tenant", "k=a", "-o", "json")
-			var list []caller.Override
-			if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 || !list[0].Blocked || list[0].Reason != "abuse" || list[0].Version == 0 {
-				t.Fatalf("%v %s", err, out)
-			}
-			if out, _ := over(0, "list"); !strings.Contains(out, "RULE AND CALLER") || !strings.Contains(out, "abuse") {
-				t.Errorf("list:\n%s", out)
-			}
-			if _, stderr := over(1, "set", "-d", "d", "k=a", "--limit", "7", "--expect", fmt.Sprint(list[0].Version+1)); !strings.Contains(stderr, "ABORTED") {
-				t.Errorf("another version: %s", stderr)
-			}
-			if _, stderr := over(1, "set", "-d", "d", "k=a", "--limit", "7", "--expect", fmt.Sprint(list[0].Version+1), "--dry-run"); !strings.Contains(stderr, "ABORTED") {
-				t.Errorf("another version, in a dry run: %s", stderr)
-			}
-			over(0, "set", "-d", "d", "--rule", "tenant", "k=a", "--limit", "7", "--expect", fmt.Sprint(list[0].Version))
-			passes("a", true)
-
-			passes("reset", true)
-			if out, _ := over(0, "set", "-d", "d", "k=reset", "--limit", "7", "--reset", "--dry-run"); strings.Contains(out, "cleared") {
-				t.Errorf("a dry run with a reset:\n%s", out)
-			}
-			if out, _ := over(0, "set", "-d", "d", "k=reset", "--limit", "7", "--reset"); !strings.Contains(out, "counters cleared: 1") {
-				t.Errorf("with a reset:\n%s", out)
-			}
-			if code, out, stderr := asks(t, "peek", "-d", "d", "k=reset", "--server", p.Debug); code != 0 || !strings.Contains(out, "0 of ") {
-				t.Errorf("after a reset: exit code %d\n%s%s", code, out, stderr)
-			}
-			over(0, "rm", "-d", "d", "k=reset")
-
-			for form, flags := range map[string][]string{"yaml": nil, "lines": {"-o", "json"}} {
-				text, _ := over(0, append([]string{"export"}, flags...)...)
-				file := filepath.Join(t.TempDir(), form)
-				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				over(0, "rm", "-d", "d", "k=a")
-				over(exitNothing, "rm", "-d", "d", "k=a")
-				if out, _ := over(0, "import", file); out != "1 overrides written\n" {
-					t.Errorf("%s: %s\n%s", form, out, text)
-				}
-				if out, _ := over(0, "list"); !strings.Contains(strings.Join(strings.Fields(out), " "), "d.k k=a 7 ") {
-					t.Errorf("%s: %s\n%s", form, out, text)
-				}
-			}
-			if out, _ := over(0, "history", "--last", "3"); strings.Count(out, "version ") != 3 || !strings.Contains(out, "none -> 7") {
-				t.Errorf("history:\n%s", out)
-			}
-			if _, stderr := over(1, "set", "-d", "d", "fixed=v", "--limit", "7"); !strings.Contains(stderr, "overridable") {
-				t.Errorf("a rule that allows none: %s", stderr)
-			}
-			over(exitNothing, "set", "-d", "d", "nothing=v", "--limit", "7")
-		})
+	tokens := tokenFile(t, adminToken)
+	t.Setenv("RATELIMITD_ADMIN_TOKEN_FILE", tokens)
+	p := startProcess(t, map[string]string{
+		"RATELIMITD_OVERRIDES": "redis", "REDIS_URL": redistest.Start(t).Addr, "REDIS_SOCKET_TYPE": "tcp", "RATELIMITD_ADMIN_TOKEN_FILE": tokens,
+	}, "--rules", rulesOf(t, overridable))
+	over := func(want int, args ...string) (out, stderr string) {
+		t.Helper()
+		args = append([]string{"override"}, args...)
+		code, out, stderr := asks(t, append(args, "--server", p.Debug)...)
+		if code != want {
+			t.Errorf("%q: exit code %d, want %d\n%s%s", args, code, want, out, stderr)
+		}
+		return out, stderr
 	}
+	passes := func(value string, want bool) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); ; {
+			code, out, stderr := asks(t, "call", "-d", "d", "k="+value, "--server", p.GRPC)
+			if (code == 0) == want {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("k=%s: exit code %d, %s%s", value, code, out, stderr)
+			}
+		}
+	}
+
+	over(exitNothing, "list")
+	if out, _ := over(0, "set", "-d", "d", "k=a", "--block", "--dry-run"); !strings.Contains(out, "none -> blocked") || !strings.Contains(out, "0 used: 5 per year, fixed window (passes) -> blocked (refused)") {
+		t.Errorf("a dry run:\n%s", out)
+	}
+	over(exitNothing, "list")
+	if out, _ := over(0, "set", "-d", "d", "k=a", "--block", "--reason", "abuse", "--expires", "7d"); !strings.Contains(out, "d.k  k=a") || !strings.Contains(out, "none -> blocked, until 2") {
+		t.Errorf("set:\n%s", out)
+	}
+	passes("b", true)
+	passes("a", false)
+	for _, command := range []string{"peek", "explain"} {
+		code, out, stderr := asks(t, command, "-d", "d", "k=a", "--server", p.Debug)
+		if code != 0 || !strings.Contains(out, "override blocked until 2") {
+			t.Errorf("%s: exit code %d\n%s%s", command, code, out, stderr)
+		}
+	}
+
+	out, _ := over(0, "list", "-d", "d", "--rule", "tenant", "k=a", "-o", "json")
+	var list []caller.Override
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 || !list[0].Blocked || list[0].Reason != "abuse" || list[0].Version == 0 {
+		t.Fatalf("%v %s", err, out)
+	}
+	if out, _ := over(0, "list"); !strings.Contains(out, "RULE AND CALLER") || !strings.Contains(out, "abuse") {
+		t.Errorf("list:\n%s", out)
+	}
+	if _, stderr := over(1, "set", "-d", "d", "k=a", "--limit", "7", "--expect", fmt.Sprint(list[0].Version+1)); !strings.Contains(stderr, "ABORTED") {
+		t.Errorf("another version: %s", stderr)
+	}
+	if _, stderr := over(1, "set", "-d", "d", "k=a", "--limit", "7", "--expect", fmt.Sprint(list[0].Version+1), "--dry-run"); !strings.Contains(stderr, "ABORTED") {
+		t.Errorf("another version, in a dry run: %s", stderr)
+	}
+	over(0, "set", "-d", "d", "--rule", "tenant", "k=a", "--limit", "7", "--expect", fmt.Sprint(list[0].Version))
+	passes("a", true)
+
+	passes("reset", true)
+	if out, _ := over(0, "set", "-d", "d", "k=reset", "--limit", "7", "--reset", "--dry-run"); strings.Contains(out, "cleared") {
+		t.Errorf("a dry run with a reset:\n%s", out)
+	}
+	if out, _ := over(0, "set", "-d", "d", "k=reset", "--limit", "7", "--reset"); !strings.Contains(out, "counters cleared: 1") {
+		t.Errorf("with a reset:\n%s", out)
+	}
+	if code, out, stderr := asks(t, "peek", "-d", "d", "k=reset", "--server", p.Debug); code != 0 || !strings.Contains(out, "0 of ") {
+		t.Errorf("after a reset: exit code %d\n%s%s", code, out, stderr)
+	}
+	over(0, "rm", "-d", "d", "k=reset")
+
+	for form, flags := range map[string][]string{"yaml": nil, "lines": {"-o", "json"}} {
+		text, _ := over(0, append([]string{"export"}, flags...)...)
+		file := filepath.Join(t.TempDir(), form)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		over(0, "rm", "-d", "d", "k=a")
+		over(exitNothing, "rm", "-d", "d", "k=a")
+		if out, _ := over(0, "import", file); out != "1 overrides written\n" {
+			t.Errorf("%s: %s\n%s", form, out, text)
+		}
+		if out, _ := over(0, "list"); !strings.Contains(strings.Join(strings.Fields(out), " "), "d.k k=a 7 ") {
+			t.Errorf("%s: %s\n%s", form, out, text)
+		}
+	}
+	if out, _ := over(0, "history", "--last", "3"); strings.Count(out, "version ") != 3 || !strings.Contains(out, "none -> 7") {
+		t.Errorf("history:\n%s", out)
+	}
+	if _, stderr := over(1, "set", "-d", "d", "fixed=v", "--limit", "7"); !strings.Contains(stderr, "overridable") {
+		t.Errorf("a rule that allows none: %s", stderr)
+	}
+	over(exitNothing, "set", "-d", "d", "nothing=v", "--limit", "7")
+}
+
+// Where overrides are in a file, the command writes nothing: it says what to add, replace or remove there. The rest works as with Redis.
+func TestOverrideCommandWithAFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "overrides.yaml")
+	put := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("# none yet\noverrides: []\n")
+	tokens := tokenFile(t, adminToken)
+	t.Setenv("RATELIMITD_ADMIN_TOKEN_FILE", tokens)
+	p := startProcess(t, map[string]string{"RATELIMITD_OVERRIDES": file, "RATELIMITD_ADMIN_TOKEN_FILE": tokens}, "--rules", rulesOf(t, overridable))
+	over := func(want int, args ...string) (out, stderr string) {
+		t.Helper()
+		code, out, stderr := asks(t, append(append([]string{"override"}, args...), "--server", p.Debug)...)
+		if code != want {
+			t.Errorf("%q: exit code %d, want %d\n%s%s", args, code, want, out, stderr)
+		}
+		return out, stderr
+	}
+	if out, _ := over(0, "set", "-d", "d", "k=a", "--limit", "7", "--dry-run"); !strings.Contains(out, "none -> 7") {
+		t.Errorf("a dry run:\n%s", out)
+	}
+	_, stderr := over(1, "set", "-d", "d", "k=a", "--limit", "7", "--reason", "abuse", "--reset")
+	_, yaml, found := strings.Cut(stderr, ": change that file\nadd this to `overrides`:\n")
+	if !found || !strings.Contains(stderr, file) || strings.Contains(stderr, "TLS") {
+		t.Fatal(stderr)
+	}
+	if lines := p.Log.With("change of an override"); len(lines) != 1 || !strings.Contains(lines[0], `"result":"failed"`) || strings.Contains(lines[0], "requests_per_unit") {
+		t.Errorf("%q", lines)
+	}
+	put("# one\noverrides:\n" + yaml)
+	limitOf(t, p, "a", 7)
+	if out, _ := over(0, "list", "-d", "d"); !strings.Contains(out, "abuse") {
+		t.Errorf("list:\n%s", out)
+	}
+	if out, _ := over(0, "history"); !strings.Contains(out, "none -> 7") {
+		t.Errorf("history:\n%s", out)
+	}
+	if _, stderr := over(1, "set", "-d", "d", "k=a", "--block"); !strings.Contains(stderr, "on line 3, replace the override by this:\n  - domain: d\n") || !strings.Contains(stderr, "blocked: true") {
+		t.Error(stderr)
+	}
+	if _, stderr := over(1, "rm", "-d", "d", "k=a"); !strings.Contains(stderr, "on line 3, remove this override:\n  - domain: d\n") {
+		t.Error(stderr)
+	}
+	over(exitNothing, "rm", "-d", "d", "k=b")
 }
 
 // keptWhileRead reads a file of overrides and returns by how many bytes the live heap has grown in the middle of it.
@@ -290,16 +328,15 @@ func TestManyOverridesAreExportedAsLines(t *testing.T) {
 
 // A source that has no room for an override says so, and not that it cannot be reached.
 func TestOverridesWithoutRoom(t *testing.T) {
-	racetest.Sequential(t)
-	file := filepath.Join(t.TempDir(), "overrides.yaml")
-	if err := os.WriteFile(file, []byte("overrides: []\n"+"# "+strings.Repeat("why ", override.MaxFileSize/4-20)+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	r := redistest.Start(t)
 	tokens := tokenFile(t, adminToken)
 	t.Setenv("RATELIMITD_ADMIN_TOKEN_FILE", tokens)
-	p := startProcess(t, map[string]string{"RATELIMITD_OVERRIDES": file, "RATELIMITD_ADMIN_TOKEN_FILE": tokens}, "--rules", rulesOf(t, overridable))
+	p := startProcess(t, map[string]string{"RATELIMITD_OVERRIDES": "redis", "REDIS_URL": r.Addr, "REDIS_SOCKET_TYPE": "tcp", "RATELIMITD_ADMIN_TOKEN_FILE": tokens}, "--rules", rulesOf(t, overridable))
+	if err := r.Client(t).HSet(t.Context(), "{overrides}:version", "count", override.MaxOverrides).Err(); err != nil {
+		t.Fatal(err)
+	}
 	code, _, stderr := asks(t, "override", "set", "-d", "d", "k=a", "--block", "--server", p.Debug, "--timeout", "1m")
-	if code != 1 || !strings.Contains(stderr, "RESOURCE_EXHAUSTED") || !strings.Contains(stderr, "keep so many in Redis") || strings.Contains(stderr, "TLS") {
+	if code != 1 || !strings.Contains(stderr, "RESOURCE_EXHAUSTED") || !strings.Contains(stderr, "remove some first") || strings.Contains(stderr, "TLS") {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
 }

@@ -51,8 +51,8 @@ func (s *service) openOverrides(registry prometheus.Registerer) error {
 	}
 }
 
-// putIntoForce has the limiter use the overrides of a source while the service runs, and removes from the source those that ended long ago. It
-// returns a channel that is closed when the limiter uses them.
+// putIntoForce has the limiter use the overrides of a source while the service runs. It returns a channel that is closed when the limiter uses
+// them.
 func (s *service) putIntoForce(source override.Source) <-chan struct{} {
 	s.overrides = source
 	inForce := make(chan struct{})
@@ -62,7 +62,7 @@ func (s *service) putIntoForce(source override.Source) <-chan struct{} {
 			s.limiter.SetOverrides(set)
 			done()
 		})
-	}, (&override.Sweeper{Source: source, InForce: s.limiter.Overrides, Log: s.log}).Run)
+	})
 	return inForce
 }
 
@@ -88,6 +88,7 @@ func (s *service) openOverridesInRedis(registry prometheus.Registerer) error {
 		Client: client, Prefix: o.KeyPrefix, Copy: s.options.Overrides.Copy, Log: s.log, Metrics: registry,
 	})
 	s.putIntoForce(source)
+	s.workers = append(s.workers, (&override.Sweeper{Source: source, InForce: s.limiter.Overrides, Log: s.log}).Run)
 	s.hasRead = source.Tried() // also closed if there is no answer
 	return nil
 }

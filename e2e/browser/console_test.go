@@ -25,6 +25,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/e2e/browser"
 	"github.com/ratelimitd/ratelimitd/e2e/build"
+	"github.com/ratelimitd/ratelimitd/internal/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
@@ -371,7 +372,7 @@ func TestConsoleInTrouble(t *testing.T) {
 
 // One customer gets other numbers: first in a dry run, then for everybody to see, until the override is removed.
 func TestConsoleOverrides(t *testing.T) {
-	c := openConsole(t, slowRules)
+	c := openConsole(t, slowRules, "RATELIMITD_OVERRIDES=redis", "REDIS_URL="+redistest.Start(t).Addr)
 	c.hits(t, "shop", 60, "tenant", "acme")
 	c.page(t, customer, "Refused.")
 	c.shows(t, "There is none: the rule’s numbers apply.")
@@ -405,6 +406,17 @@ func TestConsoleOverrides(t *testing.T) {
 	c.quiet(t)
 }
 
+// Overrides in a file are the operator's to change: the page shows what to write there.
+func TestConsoleShowsYAML(t *testing.T) {
+	c := openConsole(t, slowRules)
+	c.page(t, customer, "There is none: the rule’s numbers apply.")
+	c.Click(t, "input[name=number]")
+	c.Type(t, "200")
+	c.push(t, "Set override")
+	c.shows(t, "add this to `overrides`:\n  - domain: shop\n    rule: shop.tenant\n    entries: tenant=acme\n    requests_per_unit: 200")
+	c.quiet(t, "the server responded with a status of")
+}
+
 // Of several limits, the page of a customer names the one with the least left. The numbers have 64 bits, and are texts in JSON.
 func TestConsoleComparesNumbers(t *testing.T) {
 	c := openConsole(t, map[string]string{"shop.yaml": `domain: shop
@@ -420,7 +432,7 @@ descriptors:
 
 // The page of a customer lists the counters in use with these entries, of all rules. Each can be reset, and given other numbers.
 func TestConsoleUsage(t *testing.T) {
-	c := openConsole(t, slowRules)
+	c := openConsole(t, slowRules, "RATELIMITD_OVERRIDES=redis", "REDIS_URL="+redistest.Start(t).Addr)
 	c.hits(t, "shop", 60, "tenant", "acme")
 	c.hits(t, "shop", 250, "tenant", "acme", "path", "/search/shoes")
 	c.hits(t, "shop", 3, "tenant", "globex")

@@ -157,7 +157,11 @@ func (o *overrides) write(ctx context.Context, edits []override.Edit) ([]*adminv
 	}
 	written, err := o.Source.Write(ctx, who.author(), edits)
 	if err != nil {
-		o.audit(ctx, &who, edits, before, nil, err)
+		audited := err
+		if errors.Is(err, override.ErrReadOnly) {
+			audited = override.ErrReadOnly // without the YAML that the caller gets
+		}
+		o.audit(ctx, &who, edits, before, nil, audited)
 		return nil, overrideError(err)
 	}
 	o.recall(ctx, written, before)

@@ -1,24 +1,20 @@
 package override
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"sort"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,9 +27,6 @@ const (
 	// not read.
 	lookEvery = 200 * time.Millisecond
 
-	lockWithin = 5 * time.Second // a write waits so long for that of another process
-	lockEvery  = 5 * time.Millisecond
-
 	mostEvents = 1000 // that a File remembers
 	mostLogged = 10   // errors of a file
 )
@@ -45,25 +38,23 @@ type FileOptions struct {
 	Metrics prometheus.Registerer // nil: counted, but not registered
 }
 
-// File is a source that keeps overrides in a YAML file. People, a ConfigMap or Write change it. A version that cannot be read does not
+// File is a source that reads overrides from a YAML file. People and their tools change the file. A version that cannot be read does not
 // replace the one in force.
 //
-// The Version of a record is computed from its content: it is another one after each change, whoever made it. The history is that of
-// this process alone.
+// The Version of a record is computed from its content: it is another one after each change, whoever made it. The history has the
+// changes that this process has noticed.
 type File struct {
 	o       FileOptions
 	metrics *Metrics
 
 	mu      sync.Mutex
 	info    fs.FileInfo // of what was read
-	records []Override  // in the order of the file
+	records []Placed    // in the order of the file
 	listed  []listed    // records, sorted for List; nil: not sorted yet
 	set     *Set        // of records
 	events  []Event     // the oldest first
 	last    int64       // version of the newest event
 	failing string      // why the newest content cannot be used
-
-	written chan struct{} // Write has changed the set
 }
 
 var _ Source = (*File)(nil)
@@ -73,7 +64,7 @@ func OpenFile(o FileOptions) (*File, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	f := &File{o: o, written: make(chan struct{}, 1)}
+	f := &File{o: o}
 	if _, err := f.load(); err != nil {
 		return nil, err
 	}
@@ -103,7 +94,7 @@ func (e *FileError) Error() string {
 }
 
 // load reads the file, and replaces what was read before if it can be used. It returns the records of before.
-func (f *File) load() (before []Override, err error) {
+func (f *File) load() (before []Placed, err error) {
 	info, err := os.Stat(f.o.Path)
 	if err != nil {
 		return nil, fmt.Errorf("read overrides: %w", err)
@@ -116,7 +107,7 @@ func (f *File) load() (before []Override, err error) {
 		return nil, fmt.Errorf("read overrides: %w", err)
 	}
 	f.info = info // also of a bad file, which is not read again until it changes
-	records, errs := ReadFile(f.o.Path, data)
+	records, errs := ReadPlaced(f.o.Path, data)
 	if len(errs) > 0 {
 		return nil, &FileError{f.o.Path, errs}
 	}
@@ -151,9 +142,12 @@ func (f *File) reload() error {
 	gone := byIdentity(before)
 	var events []Event
 	for i := range f.records {
-		after := &f.records[i]
+		after := &f.records[i].Override
 		key := identityKey(&after.Identity)
-		was := gone[key]
+		var was *Override
+		if found := gone[key]; found != nil {
+			was = &found.Override
+		}
 		delete(gone, key)
 		if was == nil || was.Version != after.Version {
 			events = append(events, Event{Author: after.Author, Reason: after.Reason, Before: was, After: after})
@@ -161,7 +155,7 @@ func (f *File) reload() error {
 	}
 	for i := range before {
 		if was := gone[identityKey(&before[i].Identity)]; was != nil {
-			events = append(events, Event{Before: was})
+			events = append(events, Event{Before: &was.Override})
 		}
 	}
 	f.remember(events, time.Now().UTC())
@@ -182,8 +176,8 @@ func (f *File) remember(events []Event, now time.Time) {
 
 func identityKey(i *Identity) string { return string(i.appendTo(nil)) }
 
-func byIdentity(records []Override) map[string]*Override {
-	all := make(map[string]*Override, len(records))
+func byIdentity(records []Placed) map[string]*Placed {
+	all := make(map[string]*Placed, len(records))
 	for i := range records {
 		all[identityKey(&records[i].Identity)] = &records[i]
 	}
@@ -211,8 +205,6 @@ func (f *File) Run(ctx context.Context, apply func(*Set)) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-f.written:
-			changing = nil
 		case <-tick.C:
 			changing = f.look(changing)
 		}
@@ -267,219 +259,72 @@ func (f *File) report(err error) {
 	f.o.Log.Error("the file of overrides cannot be used: the last ones stay in force", "file", f.o.Path, "overrides", f.set.Len(), "error", err)
 }
 
-var (
-	errBadFile  = errors.New("the file of overrides has errors: correct them first")
-	errChanging = errors.New("the file of overrides is being changed: try again")
-)
+// ReadOnlyError says what people must write into a file of overrides, because this process only reads it. It is ErrReadOnly.
+type ReadOnlyError struct {
+	Path  string
+	Steps []string // what to change there
+}
 
-// Write implements Source. It replaces the file, whose comments stay.
-func (f *File) Write(ctx context.Context, author string, edits []Edit) ([]Override, error) {
-	if len(edits) == 0 {
-		return nil, nil
+// mostSteps is how many bytes of steps an error has. Clients refuse long messages of errors.
+const mostSteps = 6 << 10
+
+// Error implements error.
+func (e *ReadOnlyError) Error() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "nothing was changed, because overrides are read from the file %s: change that file", e.Path)
+	for i, step := range e.Steps {
+		if text.Len()+len(step) > mostSteps {
+			fmt.Fprintf(&text, "\nand in the same way %d more", len(e.Steps)-i)
+			break
+		}
+		text.WriteString("\n" + strings.TrimSuffix(step, "\n"))
 	}
+	return text.String()
+}
+
+// Is makes a ReadOnlyError equal to ErrReadOnly.
+func (e *ReadOnlyError) Is(target error) bool { return target == ErrReadOnly }
+
+// Write implements Source. It changes nothing, because people and their tools keep the file: the error is a *ReadOnlyError that has the YAML. There is
+// no error where there is nothing to remove.
+func (f *File) Write(_ context.Context, author string, edits []Edit) ([]Override, error) {
 	if err := CheckEdits(author, edits); err != nil {
 		return nil, err
 	}
-	unlock, err := f.lockFolder(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if info, err := os.Lstat(f.o.Path); err != nil || info.Mode()&fs.ModeSymlink != 0 {
-		return nil, ErrReadOnly // a ConfigMap is a link; a rename over it would end it
-	}
-	if now, err := os.Stat(f.o.Path); err != nil || !same(now, f.info) {
-		if err := f.reload(); err != nil {
-			f.report(err)
-			return nil, fmt.Errorf("%w: %w", errBadFile, err)
-		}
-	} else if f.failing != "" {
-		return nil, errBadFile
-	}
-
-	now := time.Now().UTC().Truncate(time.Millisecond)
-	next := slices.Clone(f.records)
-	places := make(map[string]int, len(next))
-	for i := range next {
-		places[identityKey(&next[i].Identity)] = i
-	}
+	places := byIdentity(f.records)
+	f.mu.Unlock()
 	written := make([]Override, len(edits))
-	edited := make(map[int]bool) // places
-	gone := make(map[int]bool)
-	var events []Event
+	todo := &ReadOnlyError{Path: f.o.Path}
 	for i := range edits {
 		e := &edits[i]
-		place, found := places[identityKey(&e.Identity)]
-		event := Event{Author: author, Reason: e.Reason}
-		if found {
-			was := f.records[place]
-			event.Before = &was
+		was := places[identityKey(&e.Identity)]
+		var record *Override
+		if was != nil {
+			record = &was.Override
 		}
-		if err := e.Check(event.Before); err != nil {
+		if err := e.Check(record); err != nil {
 			return nil, err
 		}
 		o := e.Override
-		o.Author, o.Changed, o.Version = author, now, 0
-		switch {
-		case e.Remove && found:
-			gone[place] = true
-			o.Version = event.Before.Version
-		case e.Remove:
-			written[i] = o
-			continue
-		default:
-			o.Version = contentVersion(o.appendYAML(nil))
-			after := o
-			event.After = &after
-			if found {
-				next[place], edited[place] = o, true
-			} else {
-				next = append(next, o)
-			}
-		}
+		o.Author, o.Version, o.Changed = author, 0, time.Time{}
 		written[i] = o
-		events = append(events, event)
+		switch {
+		case e.Remove && was == nil:
+		case e.Remove:
+			gone := *record
+			gone.Version = 0 // it is computed
+			todo.Steps = append(todo.Steps, fmt.Sprintf("%s, remove this override:\n%s", was.At.Near(), gone.appendYAML(nil)))
+		case was != nil:
+			todo.Steps = append(todo.Steps, fmt.Sprintf("%s, replace the override by this:\n%s", was.At.Near(), o.appendYAML(nil)))
+		default:
+			todo.Steps = append(todo.Steps, fmt.Sprintf("add this to `overrides`:\n%s", o.appendYAML(nil)))
+		}
 	}
-	if len(events) == 0 {
+	if len(todo.Steps) == 0 {
 		return written, nil
 	}
-	kept := make([]Override, 0, len(next))
-	items := make([]yamlform.Item, 0, len(next))
-	for i := range next {
-		if gone[i] {
-			continue
-		}
-		o := next[i]
-		o.Version = 0 // it is computed
-		kept = append(kept, o)
-		item := yamlform.Item{From: i}
-		if i >= len(f.records) {
-			item.From = -1
-		}
-		if item.From < 0 || edited[i] {
-			item.Text = o.appendYAML(nil)
-		}
-		items = append(items, item)
-	}
-	if err := f.replace(kept, items); err != nil {
-		return nil, err
-	}
-	f.remember(events, now)
-	f.report(nil)
-	select {
-	case f.written <- struct{}{}:
-	default:
-	}
-	return written, nil
-}
-
-// lockFolder keeps other processes of this service, and other goroutines, from writing the file until unlock is called. Where the file system
-// has no locks, it does nothing.
-func (f *File) lockFolder(ctx context.Context) (unlock func(), err error) {
-	folder, err := os.Open(filepath.Dir(f.o.Path))
-	if err != nil {
-		return func() {}, nil // the write will fail, and say why
-	}
-	ctx, cancel := context.WithTimeout(ctx, lockWithin)
-	defer cancel()
-	for {
-		err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) //nolint:gosec // a file descriptor is small
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			return func() { _ = folder.Close() }, nil
-		}
-		select {
-		case <-ctx.Done():
-			_ = folder.Close()
-			return nil, errChanging
-		case <-time.After(lockEvery):
-		}
-	}
-}
-
-// replace writes a new file in place of the one that is there, and reads it. items are the same records as changes of that file.
-func (f *File) replace(records []Override, items []yamlform.Item) error {
-	was, err := os.ReadFile(f.o.Path)
-	if err != nil {
-		return fmt.Errorf("write overrides: %w", err)
-	}
-	if contentVersion(was) != f.set.Version {
-		return errChanging
-	}
-	data, err := yamlform.EditList(was, "overrides", items)
-	full := err == nil && len(data) > MaxFileSize
-	if !full && (err != nil || !saysSame(f.o.Path, data, records)) { // aliases lead from one override to another: then the file loses its comments
-		data = AppendYAML(nil, records)
-		full = len(data) > MaxFileSize
-	}
-	if full {
-		return fmt.Errorf("%w: the file would be larger than %d MiB: keep so many in Redis", ErrFull, MaxFileSize>>20)
-	}
-	if _, errs := ReadFile(f.o.Path, data); len(errs) > 0 {
-		return fmt.Errorf("write overrides: %w", &FileError{f.o.Path, errs})
-	}
-	err = ReplaceFile(f.o.Path, f.info.Mode().Perm(), func(to *os.File) error {
-		_, err := bytes.NewReader(data).WriteTo(to)
-		return err //nolint:wrapcheck // ReplaceFile says what was done
-	})
-	switch {
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return ErrReadOnly
-	case err != nil:
-		return err
-	}
-	_, err = f.load()
-	return err
-}
-
-// saysSame reports whether a file has these overrides.
-func saysSame(name string, data []byte, records []Override) bool {
-	read, errs := ReadFile(name, data)
-	if len(errs) > 0 || len(read) != len(records) {
-		return false
-	}
-	var a, b []byte
-	for i := range read {
-		read[i].Version = 0
-		a, b = read[i].appendYAML(a[:0]), records[i].appendYAML(b[:0])
-		if !bytes.Equal(a, b) {
-			return false
-		}
-	}
-	return true
-}
-
-// ReplaceFile replaces a file at once: after a crash it is the one before, or the new one. It returns when the new one is on disk.
-func ReplaceFile(path string, mode fs.FileMode, write func(*os.File) error) (err error) {
-	to, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("replace a file: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			_ = to.Close()
-			_ = os.Remove(to.Name())
-			err = fmt.Errorf("replace a file: %w", err)
-		}
-	}()
-	for _, step := range []func() error{
-		func() error { return write(to) },
-		func() error { return to.Chmod(mode) },
-		to.Sync,
-		to.Close,
-		func() error { return os.Rename(to.Name(), path) },
-	} {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer dir.Close() //nolint:errcheck // it was only synced
-	return dir.Sync()
+	return nil, todo
 }
 
 // Get implements Source.
@@ -491,15 +336,12 @@ func (f *File) Get(_ context.Context, which []Identity) ([]*Override, error) {
 	all := make([]*Override, len(which))
 	for i := range which {
 		if o := places[identityKey(&which[i])]; o != nil {
-			found := *o
+			found := o.Override
 			all[i] = &found
 		}
 	}
 	return all, nil
 }
-
-// Turn implements Source. It is always the turn of this process: Write sees to it that processes with one file write one after the other.
-func (f *File) Turn(context.Context, time.Duration) (bool, error) { return true, nil }
 
 // List implements Source. The order is that of domains and, in each, of Identity.String.
 func (f *File) List(_ context.Context, q Query) ([]Override, string, error) {
@@ -541,7 +383,7 @@ func (f *File) inOrder() []listed {
 	if f.listed == nil {
 		f.listed = make([]listed, len(f.records))
 		for i := range f.records {
-			f.listed[i] = listed{f.records[i].String(), &f.records[i]}
+			f.listed[i] = listed{f.records[i].String(), &f.records[i].Override}
 		}
 		slices.SortFunc(f.listed, func(a, b listed) int {
 			return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.text, b.text))
@@ -550,7 +392,7 @@ func (f *File) inOrder() []listed {
 	return f.listed
 }
 
-// History implements Source: the changes that this process has made or noticed. Those that others made have the author that the file says.
+// History implements Source: the changes that this process has noticed, with the authors that the file names.
 func (f *File) History(_ context.Context, q Query) ([]Event, error) {
 	until := int64(math.MaxInt64)
 	if q.After != "" {

@@ -1,6 +1,7 @@
 package override_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,8 +12,6 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -140,9 +139,6 @@ func TestFileIsFollowed(t *testing.T) {
 	if log := f.log.String(); !strings.Contains(log, "overrides.yaml:3:3:") || !strings.Contains(log, "the last ones stay in force") || strings.Count(log, "cannot be used") != 1 {
 		t.Error(log)
 	}
-	if _, err := f.File.Write(t.Context(), "ann", []override.Edit{editOf("a", 1)}); err == nil || !strings.Contains(err.Error(), "has errors") {
-		t.Errorf("a write over a file with errors: %v", err)
-	}
 	fileWith(t, path, "c", 4)
 	f.until(t, map[string]uint64{"c": 4})
 	f.up(t, 1)
@@ -164,7 +160,7 @@ func TestFileIsFollowed(t *testing.T) {
 	}
 }
 
-// A ConfigMap swaps a link, and the API does not write to it.
+// A ConfigMap swaps a link.
 func TestConfigMap(t *testing.T) {
 	dir := t.TempDir()
 	for n, value := range []string{"a", "b"} {
@@ -188,64 +184,63 @@ func TestConfigMap(t *testing.T) {
 	f.until(t, map[string]uint64{"a": 5})
 	link("1")
 	f.until(t, map[string]uint64{"b": 5})
-	if _, err := f.File.Write(t.Context(), "ann", []override.Edit{editOf("a", 1)}); !errors.Is(err, override.ErrReadOnly) {
-		t.Error(err)
-	}
 }
 
-// A write is in the file, and in force, as a whole or not at all.
-func TestFileIsWritten(t *testing.T) {
+// A write changes nothing. Its error says what to write in the file, and on which line; what it says is an override like the one asked for.
+func TestFileIsNotWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "overrides.yaml")
 	fileWith(t, path, "a", 1, "b", 2)
-	if err := os.Chmod(path, 0o640); err != nil {
+	was, err := os.ReadFile(path)
+	if err != nil {
 		t.Fatal(err)
 	}
-	f := follow(t, path)
-	f.until(t, map[string]uint64{"a": 1, "b": 2})
-	version := func(value string) *int64 {
-		t.Helper()
-		page, _, err := f.List(t.Context(), override.Query{Where: map[string]string{"k": value}})
-		if err != nil || len(page) != 1 {
-			t.Fatalf("%+v %v", page, err)
-		}
-		return &page[0].Version
+	f, err := override.OpenFile(override.FileOptions{Path: path})
+	if err != nil {
+		t.Fatal(err)
 	}
-	seen := version("a")
-	edit, removal := editOf("a", 50), editOf("b", 0)
-	edit.Expect, removal.Remove, removal.Expect = seen, true, version("b")
-	written, err := f.File.Write(t.Context(), "ann", []override.Edit{edit, removal, editOf("new <&\x1b[0m", 7)})
-	if err != nil || len(written) != 3 || written[0].Author != "ann" || written[0].Version != *version("a") || *version("a") == *seen {
-		t.Fatalf("%+v %v", written, err)
+	removal, nothing := editOf("b", 0), editOf("none", 0)
+	removal.Remove, nothing.Remove = true, true
+	written, err := f.Write(t.Context(), "ann", []override.Edit{editOf("a", 50), removal, nothing, editOf("new <&\x1b[0m", 7)})
+	const item = "\n  - domain: d\n    rule: d.k\n    entries: "
+	want := "nothing was changed, because overrides are read from the file " + path + ": change that file" +
+		"\non line 2, replace the override by this:" + item + "k=a\n    requests_per_unit: 50\n    reason: why\n    author: ann" +
+		"\non line 3, remove this override:" + item + "k=b\n    requests_per_unit: 2" +
+		"\nadd this to `overrides`:" + item + `"k=new <&\x1b[0m"` + "\n    requests_per_unit: 7\n    reason: why\n    author: ann"
+	if written != nil || err == nil || err.Error() != want || !errors.Is(err, override.ErrReadOnly) {
+		t.Errorf("%+v %v\nwant %s", written, err, want)
 	}
-	want := map[string]uint64{"a": 50, "new <&\x1b[0m": 7}
-	f.until(t, want)
-	follow(t, path).until(t, want)
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
-		t.Errorf("%v %v", info.Mode(), err)
+	_, steps, _ := strings.Cut(want, "add this to `overrides`:")
+	if all, errs := override.ReadFile("o.yaml", []byte("overrides:"+steps+"\n")); len(errs) > 0 || len(all) != 1 || all[0].Entries[0].Value != "new <&\x1b[0m" {
+		t.Errorf("%+v %v", all, errs)
 	}
-	if left, err := filepath.Glob(filepath.Join(filepath.Dir(path), ".*")); err != nil || len(left) > 0 {
-		t.Errorf("%v %v", left, err)
+	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, was) {
+		t.Errorf("%s %v", now, err)
 	}
 
-	for name, expected := range map[string]int64{"it has changed": *seen, "there is one": 0} {
+	if written, err := f.Write(t.Context(), "ann", []override.Edit{nothing}); err != nil || len(written) != 1 || written[0].Version != 0 {
+		t.Errorf("nothing to remove: %+v %v", written, err)
+	}
+	found, err := f.Get(t.Context(), []override.Identity{editOf("a", 0).Identity})
+	if err != nil || found[0] == nil {
+		t.Fatal(found, err)
+	}
+	for name, expected := range map[string]int64{"another version": found[0].Version + 1, "there is one": 0} {
 		edit := editOf("a", 60)
 		edit.Expect = &expected
-		_, err := f.File.Write(t.Context(), "", []override.Edit{editOf("other", 1), edit})
-		if conflict, ok := errors.AsType[*override.ConflictError](err); !ok || conflict.Found != *version("a") || !reflect.DeepEqual(conflict.Identity, edit.Identity) {
+		_, err := f.Write(t.Context(), "", []override.Edit{editOf("other", 1), edit})
+		if conflict, ok := errors.AsType[*override.ConflictError](err); !ok || conflict.Found != found[0].Version || !reflect.DeepEqual(conflict.Identity, edit.Identity) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	fileWith(t, path, "hand", 9) // nothing is lost if it was not noticed yet
-	if _, err := f.File.Write(t.Context(), "", []override.Edit{editOf("a", 1)}); err != nil {
-		t.Fatal(err)
-	}
-	f.until(t, map[string]uint64{"hand": 9, "a": 1})
-	if _, err := f.File.Write(t.Context(), "", []override.Edit{editOf("\xff", 1)}); err == nil || !strings.Contains(err.Error(), "not UTF-8") {
+	if _, err := f.Write(t.Context(), "", []override.Edit{editOf("\xff", 1)}); err == nil || !strings.Contains(err.Error(), "not UTF-8") {
 		t.Error(err)
 	}
-	history, err := f.History(t.Context(), override.Query{Limit: 1, After: "4"})
-	if err != nil || len(history) != 1 || history[0].Version != 3 || history[0].Author != "ann" || history[0].After.Requests != 7 {
-		t.Errorf("%+v %v", history, err)
+	many := make([]override.Edit, override.MaxEdits)
+	for i := range many {
+		many[i] = editOf(fmt.Sprint(i), 1)
+	}
+	if _, err := f.Write(t.Context(), "", many); err == nil || len(err.Error()) > 8<<10 || !regexp.MustCompile(`\nand in the same way 9\d\d more$`).MatchString(err.Error()) {
+		t.Errorf("many: %v", err)
 	}
 }
 
@@ -293,148 +288,5 @@ func TestFilePages(t *testing.T) {
 	}
 	if _, _, err := f.List(t.Context(), override.Query{After: "!"}); !errors.Is(err, override.ErrPage) {
 		t.Error(err)
-	}
-}
-
-// Processes that share a file may write it at the same moment: no change is lost.
-func TestOneFileOfSeveralProcesses(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "overrides.yaml")
-	fileWith(t, path)
-	var wg sync.WaitGroup
-	const processes, each = 4, 10
-	for p := range processes {
-		f, err := override.OpenFile(override.FileOptions{Path: path})
-		if err != nil {
-			t.Fatal(err)
-		}
-		wg.Go(func() {
-			for n := range each {
-				if _, err := f.Write(t.Context(), "", []override.Edit{editOf(fmt.Sprint(p, "-", n), 1)}); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if all, errs := override.ReadFile(path, data); len(all) != processes*each || len(errs) > 0 {
-		t.Errorf("%d of %d overrides, %v", len(all), processes*each, errs)
-	}
-}
-
-// A process that hangs while it writes the file holds up writes for a bounded time, and nothing else.
-func TestWriteWaitsForAnotherProcess(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "overrides.yaml")
-	fileWith(t, path, "a", 1)
-	f := follow(t, path)
-	folder, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-	defer cancel()
-	if _, err := f.File.Write(ctx, "", []override.Edit{editOf("b", 2)}); err == nil || !strings.Contains(err.Error(), "is being changed: try again") {
-		t.Error(err)
-	}
-	written := make(chan error)
-	go func() {
-		_, err := f.File.Write(t.Context(), "", []override.Edit{editOf("b", 2)})
-		written <- err
-	}()
-	fileWith(t, path, "a", 3)
-	f.until(t, map[string]uint64{"a": 3})
-	if err := errors.Join(folder.Close(), <-written); err != nil {
-		t.Error(err)
-	}
-	f.until(t, map[string]uint64{"a": 3, "b": 2})
-}
-
-// What people have written beside the overrides stays when the API writes: comments, order, and how values are written.
-func TestCommentsStay(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "overrides.yaml")
-	const was = `# Who has other numbers, and why.
-# Ask ann.
-
-overrides:
-  # large customers
-  - domain: d          # the domain
-    rule: d.k
-    entries: 'k=a'     # acme
-    # agreed on the phone
-    requests_per_unit: 0x10 # 16
-    reason: "because"
-  # next to go
-  - {domain: d, rule: d.k, entries: [k: b], factor: 1.50}   # flow
-  - domain: d
-    rule: d.k
-    entries: k=c
-    blocked: true
-    # until they pay
-# the end
-`
-	if err := os.WriteFile(path, []byte(was), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f := follow(t, path)
-	lift := editOf("c", 0)
-	lift.Numbers = override.Numbers{Kind: override.Unlimited}
-	gone := editOf("b", 0)
-	gone.Remove = true
-	if _, err := f.File.Write(t.Context(), "bob", []override.Edit{editOf("new", 7), gone, lift}); err != nil {
-		t.Fatal(err)
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const want = `# Who has other numbers, and why.
-# Ask ann.
-
-overrides:
-  # large customers
-  - domain: d # the domain
-    rule: d.k
-    entries: 'k=a' # acme
-    # agreed on the phone
-    requests_per_unit: 0x10 # 16
-    reason: "because"
-  - domain: d
-    rule: d.k
-    entries: k=c
-    unlimited: true
-    reason: why
-    author: bob
-    changed_at: TIME
-    # until they pay
-  - domain: d
-    rule: d.k
-    entries: k=new
-    requests_per_unit: 7
-    reason: why
-    author: bob
-    changed_at: TIME
-# the end
-`
-	if got := regexp.MustCompile(`(changed_at: )\S+`).ReplaceAllString(string(data), "${1}TIME"); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-
-	// Where an alias leads from one override to another, what they say matters more than how.
-	const aliased = "overrides:\n- &a {domain: d, rule: d.k, entries: k=a, blocked: true}\n- {<<: *a, entries: k=b} # like a\n"
-	if err := os.WriteFile(path, []byte(aliased), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.File.Write(t.Context(), "bob", []override.Edit{editOf("a", 5)}); err != nil {
-		t.Fatal(err)
-	}
-	page, _, err := f.List(t.Context(), override.Query{})
-	if err != nil || len(page) != 2 || page[0].Requests != 5 || page[1].Kind != override.Blocked {
-		t.Errorf("%+v %v", page, err)
 	}
 }

@@ -15,14 +15,11 @@ type Source interface {
 
 	// Write writes and removes overrides, all of them or none. It returns when the changes will survive a crash of this
 	// process. The records that it returns have their new Version; it is 0 if there was nothing to remove. At most MaxEdits are
-	// written at once. The error is ErrReadOnly, ErrFull, a *ConflictError, an *EditError, or why the source cannot be reached.
+	// written at once. The error is a *ReadOnlyError, ErrFull, a *ConflictError, an *EditError, or why the source cannot be reached.
 	Write(ctx context.Context, author string, edits []Edit) ([]Override, error)
 
 	// Get returns the records of some overrides, in the same order; nil: there is none. At most MaxEdits are read at once.
 	Get(ctx context.Context, which []Identity) ([]*Override, error)
-
-	// Turn reports whether this process may do now what only one of those that share the source should do. No other process may for this time.
-	Turn(ctx context.Context, span time.Duration) (bool, error)
 
 	// List returns records in a fixed order, and where the next page begins; empty: there is none.
 	List(ctx context.Context, q Query) (page []Override, next string, err error)
@@ -78,8 +75,8 @@ type Event struct {
 // ErrFull is the error of a write that there is no room for.
 var ErrFull = errors.New("no room for these overrides")
 
-// ErrReadOnly is the error of a write to a source that other tools write, such as a ConfigMap.
-var ErrReadOnly = errors.New("the overrides come from a file that this process cannot write: change the file")
+// ErrReadOnly is the error of a write to a source that this process only reads.
+var ErrReadOnly = errors.New("the overrides are read from a file, which this process does not change")
 
 // EditError reports an edit that cannot be written, whatever the source holds.
 type EditError struct {

@@ -13,13 +13,20 @@ const (
 	keptAfterEnd = 24 * time.Hour
 
 	sweepEvery = time.Minute
-	readOnly   = time.Hour    // after a source could not be written because others write it
 	sweeper    = "ratelimitd" // the author of a removal
 )
 
+// Shared is a source that several processes write.
+type Shared interface {
+	Source
+
+	// Turn reports whether this process may do now what only one of those that share the source should do. No other process may for this time.
+	Turn(ctx context.Context, span time.Duration) (bool, error)
+}
+
 // Sweeper removes overrides that ended long ago from their source. They count towards MaxOverrides, and use memory in every process.
 type Sweeper struct {
-	Source  Source
+	Source  Shared
 	InForce func() *Set  // what this process has of them
 	Log     *slog.Logger // default slog.Default()
 }
@@ -35,11 +42,6 @@ func (s *Sweeper) Run(ctx context.Context) error {
 			return nil
 		case now := <-tick.C:
 			_, err := s.Sweep(ctx, now)
-			if errors.Is(err, ErrReadOnly) {
-				tick.Reset(readOnly)
-				continue
-			}
-			tick.Reset(sweepEvery)
 			if ctx.Err() != nil {
 				return nil
 			}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"golang.org/x/sync/errgroup"
 
@@ -34,24 +35,98 @@ func (m *Mutant) String() string {
 // Mutants returns the mutants of a rule file: numbers plus and minus one, neighbouring units, other keys and values, other
 // algorithms, inverted flags. The rule language may refuse some of them. Rarely, a mutant means the same as the original.
 func Mutants(name string, data []byte) ([]Mutant, error) {
-	editor, bad := yamlform.NewEditor(name, data)
-	if bad != nil {
+	r := yamlform.NewReader(name, yamlform.Options{})
+	m := mutator{file: name, text: string(data), seen: make(map[yamlform.Position]bool)}
+	for _, doc := range r.Parse(data) {
+		m.walk("", doc)
+	}
+	for _, bad := range r.Errors() {
 		return nil, fmt.Errorf("mutate: %w", bad)
 	}
-	m := mutator{file: name, editor: editor}
-	editor.Walk(m.visit)
 	return m.made, m.err
 }
 
-// mutator walks a rule file and writes the file anew for every change.
+// mutator walks a rule file and changes its text.
 type mutator struct {
-	file   string
-	editor *yamlform.Editor
-	made   []Mutant
-	err    error
+	file string
+	text string
+	seen map[yamlform.Position]bool // scalars, which aliases and merged maps lead to again
+	made []Mutant
+	err  error
 }
 
-// visit makes the mutants of one value.
+// walk visits a value, and the values in it. key is the key whose value it is, or in whose list it stands.
+func (m *mutator) walk(key string, v yamlform.Value) {
+	if m.written(v) == "*" || v.IsScalar() && m.seen[v.Position()] {
+		return
+	}
+	if v.IsScalar() {
+		m.seen[v.Position()] = true
+	}
+	if !m.visit(key, v) {
+		return
+	}
+	if v.IsList() {
+		for item := range v.Items() {
+			m.walk(key, item)
+		}
+	}
+	for k, value := range v.Pairs() {
+		m.walk(k.Written(), value)
+	}
+}
+
+// offset is where a value begins in the text.
+func (m *mutator) offset(v yamlform.Value) int {
+	p, at := v.Position(), 0
+	for range p.Line - 1 {
+		at += strings.IndexByte(m.text[at:], '\n') + 1
+	}
+	for range p.Col - 1 {
+		_, size := utf8.DecodeRuneInString(m.text[at:])
+		at += size
+	}
+	return at
+}
+
+// written returns the mark that a value begins with: a quote, the star of an alias, the bracket of a map in flow style; or "".
+func (m *mutator) written(v yamlform.Value) string {
+	if at := m.offset(v); strings.ContainsRune("*'\"{", rune(m.text[at])) {
+		return m.text[at : at+1]
+	}
+	return ""
+}
+
+// with returns the file with another text in place of a scalar. In quotes, it is still a text.
+func (m *mutator) with(v yamlform.Value, text string) ([]byte, error) {
+	at := m.offset(v)
+	end := at + len(v.Written())
+	if quote := m.written(v); quote != "" {
+		end = at + 1
+		for end < len(m.text) && m.text[end] != quote[0] {
+			if quote == `"` && m.text[end] == '\\' {
+				end++
+			}
+			end++
+		}
+		end++
+		text = "'" + strings.ReplaceAll(text, "'", "''") + "'"
+	} else if end > len(m.text) || m.text[at:end] != v.Written() {
+		return nil, fmt.Errorf("%s is not written on one line, without quotes or in single ones", v.Written())
+	}
+	return []byte(m.text[:at] + text + m.text[end:]), nil
+}
+
+// and returns the file with one more key in a map.
+func (m *mutator) and(v yamlform.Value, key, text string) []byte {
+	at := m.offset(v)
+	if m.written(v) == "{" {
+		return []byte(m.text[:at+1] + key + ": " + text + ", " + m.text[at+1:])
+	}
+	return []byte(m.text[:at] + key + ": " + text + "\n" + strings.Repeat(" ", v.Position().Col-1) + m.text[at:])
+}
+
+// visit makes the mutants of one value. It returns whether the values in it are visited too.
 func (m *mutator) visit(key string, v yamlform.Value) bool {
 	if key == "metadata" {
 		return false // free-form, without an effect on decisions
@@ -174,15 +249,14 @@ func (m *mutator) others(key string, v yamlform.Value, names []string) {
 // set makes a mutant in which a scalar has another value.
 func (m *mutator) set(key string, v yamlform.Value, text string) {
 	what := fmt.Sprintf("%s: %s -> %s", key, v.Written(), text)
-	data, err := m.editor.Replace(v, text)
+	data, err := m.with(v, text)
 	m.add(v, what, data, err)
 }
 
 // algorithms makes the mutants in which a limit that does not name its algorithm has another one.
 func (m *mutator) algorithms(limit yamlform.Value) {
 	for _, name := range descriptor.AlgorithmNames[1:] {
-		data, err := m.editor.Add(limit, "algorithm", name)
-		m.add(limit, fmt.Sprintf("algorithm: %s -> %s", descriptor.FixedWindow, name), data, err)
+		m.add(limit, fmt.Sprintf("algorithm: %s -> %s", descriptor.FixedWindow, name), m.and(limit, "algorithm", name), nil)
 	}
 }
 

@@ -3,6 +3,7 @@ package yamlform
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 
 	"gopkg.in/yaml.v3"
@@ -40,3 +41,18 @@ func datesAsText(n *yaml.Node) {
 
 // Encode writes plain values as documents.
 func Encode(values ...any) ([]byte, error) { return encode(values) }
+
+func encode[T any](documents []T) (text []byte, err error) {
+	defer recovered(&err)
+	var b bytes.Buffer
+	e := yaml.NewEncoder(&b)
+	for _, d := range documents {
+		if err := e.Encode(d); err != nil {
+			return nil, fmt.Errorf("write YAML: %w", err)
+		}
+	}
+	if err := e.Close(); err != nil {
+		return nil, fmt.Errorf("write YAML: %w", err)
+	}
+	return b.Bytes(), nil
+}

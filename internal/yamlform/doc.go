@@ -9,10 +9,9 @@
 // reads like any other, a merged key like the map's own, and a key with a null as if it were absent. Aliases that never
 // end, and files whose aliases stand for too much, are errors.
 //
-// EditList changes the maps of a list in a file, and an Editor writes a file anew with one value changed. Decode and Encode are for files whose language belongs to another
-// program.
+// Decode and Encode are for files whose language belongs to another program.
 //
-// Forms are immutable and may be used by any number of goroutines. A Reader with its Values, and an Editor, are for one.
+// Forms are immutable and may be used by any number of goroutines. A Reader with its Values is for one.
 //
 // This package alone imports the YAML library, and syntax.go alone knows the texts of that library's errors. The package
 // knows no language: no rule, test or mapping.

@@ -292,39 +292,6 @@ func TestPairsAndKeys(t *testing.T) {
 	}
 }
 
-// An editor writes a file with one value changed, where it is written.
-func TestEditor(t *testing.T) {
-	const text = "a: &a 1\nb: [*a, x]\n---\nc: {d: \"1\"}\n"
-	e, bad := NewEditor("f", []byte(text))
-	if bad != nil {
-		t.Fatal(bad)
-	}
-	var got []string
-	e.Walk(func(key string, v Value) bool {
-		if v.IsMap() && key == "c" {
-			data, err := e.Add(v, "e", "f")
-			got = append(got, fmt.Sprintf("%s %v", data, err))
-		}
-		if v.IsScalar() {
-			data, err := e.Replace(v, "2")
-			got = append(got, fmt.Sprintf("%s:%d %s %v", key, v.Position().Line, data, err))
-		}
-		return true
-	})
-	want := []string{
-		"a:1 a: &a 2\nb: [*a, x]\n---\nc: {d: \"1\"}\n <nil>",
-		"b:2 a: &a 1\nb: [*a, \"2\"]\n---\nc: {d: \"1\"}\n <nil>",
-		"a: &a 1\nb: [*a, x]\n---\nc: {d: \"1\", e: f}\n <nil>",
-		"d:4 a: &a 1\nb: [*a, x]\n---\nc: {d: \"2\"}\n <nil>",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("%q\nwant %q", got, want)
-	}
-	if _, bad := NewEditor("f", []byte("{")); bad == nil || bad.Line != 1 {
-		t.Error(bad)
-	}
-}
-
 func TestDecode(t *testing.T) {
 	values, err := Decode([]byte("a: [1, b]\n---\nc\n"))
 	if want := []any{map[string]any{"a": []any{1, "b"}}, "c"}; err != nil || !reflect.DeepEqual(values, want) {
@@ -360,15 +327,6 @@ func FuzzRead(f *testing.F) {
 		r := NewReader("f", Options{})
 		for _, doc := range r.Parse(data) {
 			doc.Keys()
-		}
-		if e, bad := NewEditor("f", data); bad == nil {
-			edits := 0
-			e.Walk(func(_ string, v Value) bool {
-				if edits++; edits < 10 && v.IsScalar() {
-					_, _ = e.Replace(v, "x")
-				}
-				return edits < 1000
-			})
 		}
 	})
 }

@@ -82,7 +82,8 @@ export function Table({ label, head, rows, empty }) {
 
 export function Problem({ error }) {
   if (!error) return null;
-  return html`<p class="problem" role="alert">${visible(error.message || error)}</p>`;
+  const lines = String(error.message || error).split("\n");
+  return html`<p class="problem" role="alert">${lines.map(visible).join("\n")}</p>`;
 }
 
 // Meter shows how much of a limit is used.

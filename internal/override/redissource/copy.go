@@ -141,7 +141,39 @@ type header struct {
 const headerMark = "# last good copy of the overrides in Redis "
 
 func writeCopy(path string, set *override.Set, at position) error {
-	return override.ReplaceFile(path, 0o600, func(f *os.File) error { return writeSet(f, set, at) }) //nolint:wrapcheck // the text is complete
+	return replaceFile(path, 0o600, func(f *os.File) error { return writeSet(f, set, at) })
+}
+
+// replaceFile replaces a file at once: after a crash it is the one before, or the new one. It returns when the new one is on disk.
+func replaceFile(path string, mode fs.FileMode, write func(*os.File) error) (err error) {
+	to, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("replace a file: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = to.Close()
+			_ = os.Remove(to.Name())
+			err = fmt.Errorf("replace a file: %w", err)
+		}
+	}()
+	for _, step := range []func() error{
+		func() error { return write(to) },
+		func() error { return to.Chmod(mode) },
+		to.Sync,
+		to.Close,
+		func() error { return os.Rename(to.Name(), path) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close() //nolint:errcheck // it was only synced
+	return dir.Sync()
 }
 
 func writeSet(to io.Writer, set *override.Set, at position) error {

@@ -32,7 +32,7 @@ type Options struct {
 	Metrics prometheus.Registerer // nil: counted, but not registered
 }
 
-// Source keeps overrides in Redis. It implements override.Source.
+// Source keeps overrides in Redis. It implements override.Shared.
 type Source struct {
 	o       Options
 	metrics *override.Metrics
@@ -42,7 +42,7 @@ type Source struct {
 	closeOnce sync.Once
 }
 
-var _ override.Source = (*Source)(nil)
+var _ override.Shared = (*Source)(nil)
 
 // New returns a source. It does not connect yet.
 func New(o Options) *Source {
@@ -100,7 +100,7 @@ func (s *Source) Get(ctx context.Context, which []override.Identity) ([]*overrid
 	return all, nil
 }
 
-// Turn implements override.Source.
+// Turn implements override.Shared.
 func (s *Source) Turn(ctx context.Context, span time.Duration) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
