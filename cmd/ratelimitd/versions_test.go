@@ -150,7 +150,7 @@ func TestTwoVersionsOnOneRedis(t *testing.T) {
 			})
 		}
 	})
-	both("quota shares", func(t *testing.T, value string, here, there *servicetest.Process) {
+	shares := func(t *testing.T, value string, here, there *servicetest.Process) {
 		id := map[string]string{"plan": value}
 		for _, p := range []*servicetest.Process{here, there} {
 			if got := subscribe(t, p.GRPC, "d", 1, id); !strings.HasSuffix(got[value], " per 10s") {
@@ -181,6 +181,10 @@ func TestTwoVersionsOnOneRedis(t *testing.T) {
 			}
 			return processes == 2 && sum > 0
 		})
+	}
+	both("quota shares", shares)
+	both("quota shares/of a long id", func(t *testing.T, value string, here, there *servicetest.Process) {
+		shares(t, value+strings.Repeat("x", 300), here, there)
 	})
 	for _, p := range []*servicetest.Process{before, now} {
 		if lines := p.Log.With(`"level":"error"`); len(lines) > 0 {

@@ -1,8 +1,6 @@
 package assigner
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"strconv"
 	"strings"
@@ -95,19 +93,8 @@ func answerOf(f *found) answer {
 		own.rated = false
 		return fixed(quota.DenyAll, fixedTTL)
 	}
-	own.key = keyOf(keys.String())
+	own.key = keys.String() // processes of other versions have the same one
 	return own
-}
-
-// longestKey is from which length on the key of a pool is a hash, in bytes: counter keys repeat what the bucket's id says.
-const longestKey = 256
-
-func keyOf(counters string) string {
-	if len(counters) <= longestKey {
-		return counters
-	}
-	sum := sha256.Sum256([]byte(counters))
-	return "h" + hex.EncodeToString(sum[:])
 }
 
 // A limit whose window is at least longWindow need not be spread over its window evenly, because its counter says in time what is left. Clients
