@@ -40,6 +40,7 @@ type Leases struct {
 	held   atomic.Int64 // counters in all shards
 
 	replicas atomic.Int64
+	timers   timers
 
 	closed atomic.Bool // Run has ended: nothing is leased any more
 	calls  sync.Pool   // *forwarded

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
@@ -171,17 +172,40 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *forwarded, r *ba
 func (l *Leases) wait(ctx context.Context, c *forwarded, f *fetch, began time.Time) error {
 	within, cancel := l.bound(ctx, c, began)
 	defer cancel()
+	var leave time.Time
 	if d, ok := within.Deadline(); ok && !d.Equal(c.until) { // it is the caller's
+		leave = d.Add(-backend.Margin(d.Sub(began), l.timers.now(began)))
 		var stop context.CancelFunc
-		within, stop = context.WithDeadline(within, d.Add(-backend.Margin(d.Sub(began))))
+		within, stop = context.WithDeadline(within, leave)
 		defer stop()
 	}
 	select {
 	case <-f.done:
 		return nil
 	case <-within.Done():
+		if now := time.Now(); !leave.IsZero() && now.After(leave) {
+			l.timers.fired(now, now.Sub(leave))
+		}
 		return fmt.Errorf("wait for a lease: %w", c.own(ctx, ended(within)))
 	}
+}
+
+// timers are those of calls that wait for another call's acquisition.
+type timers struct {
+	mu   sync.Mutex
+	late backend.Lateness
+}
+
+func (t *timers) now(now time.Time) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.late.Now(now)
+}
+
+func (t *timers) fired(now time.Time, late time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.late.Timer(now, late)
 }
 
 // shares reports whether an acquisition that this call waited for failed. Its failure is a failure of this call too.

@@ -118,15 +118,15 @@ func (f *inFlight) copyTo(r *backend.Request) {
 }
 
 // enter begins the time that a request is in the queue: it is now by the wall clock, and at by the queue's clock. timeout is
-// the store's timeout.
-func (f *inFlight) enter(now time.Time, at int64, timeout time.Duration) {
+// the store's timeout, and late is how late timers are.
+func (f *inFlight) enter(now time.Time, at int64, timeout, late time.Duration) {
 	until, caller := int64(0), false
 	if timeout > 0 {
 		until = at + int64(timeout)
 	}
 	if d, ok := f.ctx.Deadline(); ok {
 		left := d.Sub(now)
-		if leave := at + int64(left-backend.Margin(left)); until == 0 || leave < until {
+		if leave := at + int64(left-backend.Margin(left, late)); until == 0 || leave < until {
 			until, caller = leave, true
 		}
 	}

@@ -30,9 +30,11 @@ type queue struct {
 	closed  bool
 
 	timer   *time.Timer
-	begun   chan struct{} // a slot is reserved to flush what waits, which is claimed
-	wake    chan struct{} // requests wait and no worker has claimed them; closed by close
-	landed  chan struct{} // a slot is free again
+	due     time.Time        // when the timer fires, if it is set
+	late    backend.Lateness // of the timer
+	begun   chan struct{}    // a slot is reserved to flush what waits, which is claimed
+	wake    chan struct{}    // requests wait and no worker has claimed them; closed by close
+	landed  chan struct{}    // a slot is free again
 	workers sync.WaitGroup
 	pool    sync.Pool // of *inFlight
 }
@@ -112,9 +114,10 @@ func (q *queue) put(apart bool, requests ...*inFlight) bool {
 	if q.closed {
 		return false
 	}
+	late := q.late.Now(wall)
 	for _, f := range requests {
-		f.enter(wall, now, q.store.opts.Timeout)
-		q.watch(f)
+		f.enter(wall, now, q.store.opts.Timeout, late)
+		q.watch(f, wall)
 	}
 	if apart {
 		for _, f := range requests {
@@ -148,15 +151,21 @@ func (q *queue) wakeWorker() {
 }
 
 // watch makes expire check a request's deadline. The caller holds the lock.
-func (q *queue) watch(f *inFlight) {
+func (q *queue) watch(f *inFlight, now time.Time) {
 	if !f.watched {
 		f.watched = true
 		q.watched = append(q.watched, f)
 	}
 	if !q.ticking {
 		q.ticking = true
-		q.timer.Reset(expireEvery)
+		q.tick(now)
 	}
+}
+
+// tick has expire run soon. The caller holds the lock.
+func (q *queue) tick(now time.Time) {
+	q.due = now.Add(expireEvery)
+	q.timer.Reset(expireEvery)
 }
 
 // expire answers callers whose deadline or timeout has passed. It runs again as long as any request is watched. While Redis
@@ -164,7 +173,9 @@ func (q *queue) watch(f *inFlight) {
 func (q *queue) expire() {
 	var expired []*inFlight // with a callback
 	q.mu.Lock()
-	now := q.now()
+	wall := time.Now()
+	now := int64(wall.Sub(q.base))
+	q.late.Timer(wall, wall.Sub(q.due))
 	q.watched = slices.DeleteFunc(q.watched, func(f *inFlight) bool {
 		waits, call := f.expire(q.store, now)
 		if f.watched = waits; call {
@@ -176,7 +187,7 @@ func (q *queue) expire() {
 		q.state.drop(q.release)
 	}
 	if q.ticking = len(q.watched) > 0; q.ticking {
-		q.timer.Reset(expireEvery)
+		q.tick(wall)
 	}
 	q.mu.Unlock()
 	for _, f := range expired {

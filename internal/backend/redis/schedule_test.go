@@ -17,7 +17,7 @@ func request(takes int) *inFlight {
 		r.Takes[i].Limit = &descriptor.Limit{}
 	}
 	f.init(context.Background(), 0, r, nil)
-	f.enter(time.Time{}, 0, 0)
+	f.enter(time.Time{}, 0, 0, 0)
 	return f
 }
 
@@ -111,5 +111,33 @@ func TestRequestsKeepTheirOrder(t *testing.T) {
 	}
 	if len(s.waiting) != 3 || s.waiting[0] != all[3] {
 		t.Errorf("%d requests wait", len(s.waiting))
+	}
+}
+
+// Callers leave earlier while the timer of the queue is late, so that their answers are in time all the same.
+func TestCallersLeaveEarlierIfTimersAreLate(t *testing.T) {
+	const ms = time.Millisecond
+	now := time.Now()
+	ctx, cancel := context.WithDeadline(t.Context(), now.Add(20*ms))
+	defer cancel()
+	q := newQueue(&Store{}, 1)
+	leaves := func(late time.Duration) time.Duration {
+		q.late.Timer(now, late)
+		f := newInFlight().(*inFlight)
+		f.init(ctx, 0, &backend.Request{}, nil)
+		f.enter(now, 0, 0, q.late.Now(now))
+		return time.Duration(f.until)
+	}
+	if got := leaves(0); got != 17*ms {
+		t.Errorf("it leaves after %s, want 17 ms", got)
+	}
+	if got := leaves(8 * ms); got != 16*ms {
+		t.Errorf("with one timer that was 8 ms late it leaves after %s, want 16 ms", got)
+	}
+	for range 100 {
+		leaves(20 * ms)
+	}
+	if got := leaves(0); got != 12*ms {
+		t.Errorf("with timers that are 20 ms late it leaves after %s, want 12 ms", got)
 	}
 }
