@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
-	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -63,7 +62,6 @@ type listenOptions struct {
 
 	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" nonpositive:"0s" clamp:"1ms.." default:"24h" help:"Age at which a gRPC client is asked to reconnect; 0: never."`
 	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long the calls of such a client may then continue; 0: forever; negative: not at all."`
-	MaxMessageBytes       int           `env:"RATELIMITD_MAX_MESSAGE_BYTES" range:"1.." default:"4194304" help:"Largest request, in bytes."`
 	Transport             string        `name:"grpc-transport" env:"RATELIMITD_GRPC_TRANSPORT" oneof:"lean,grpc-go" placeholder:"lean|grpc-go" default:"lean" help:"HTTP/2 server that answers rate limit and reservation calls: lean (our own, which answers only these) or grpc-go. All other calls on the port are answered by grpc-go."`
 	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Path of a unix socket for gRPC instead of host and port; a leading @ makes it abstract."`
 	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Other processes of the same user may listen on the same ports (SO_REUSEPORT)."`
@@ -82,10 +80,8 @@ type listenOptions struct {
 // callers are the options of the server for callers that depend on these settings alone.
 func (o *listenOptions) callers() server.Options {
 	return server.Options{
-		Listen: server.Listen{GRPC: address(o.GRPCHost, o.GRPCPort), HTTP: address(o.Host, o.Port), Socket: o.Socket},
-		Requests: server.Requests{
-			MaxBytes: o.MaxMessageBytes, MaxDescriptors: o.MaxDescriptors, MaxTextBytes: o.MaxTextBytes,
-		},
+		Listen:     server.Listen{GRPC: address(o.GRPCHost, o.GRPCPort), HTTP: address(o.Host, o.Port), Socket: o.Socket},
+		Requests:   server.Requests{MaxDescriptors: o.MaxDescriptors, MaxTextBytes: o.MaxTextBytes},
 		Calls:      server.Calls{Max: o.MaxCalls},
 		Reflection: o.Reflection,
 		Connections: server.Connections{
@@ -150,7 +146,6 @@ type answerOptions struct {
 
 	Metadata  bool    `name:"response-dynamic-metadata" env:"RESPONSE_DYNAMIC_METADATA" help:"Answers carry dynamic metadata."`
 	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Dynamic metadata has the rule that decided, what is left, and how long to wait."`
-	JSON400   bool    `name:"json-bad-request-on-failure" env:"RATELIMITD_JSON_BAD_REQUEST_ON_FAILURE" help:"/json answers 400 instead of 503 where no decision could be made, as envoyproxy/ratelimit does."`
 	NoMetrics bool    `name:"no-metrics" env:"RATELIMITD_NO_METRICS" hidden:"" help:"Do not count decisions in metrics; for comparison."`
 	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" clamp:"0..1" default:"0.8" help:"Share of a limit above which hits count as near the limit."`
 	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"How many keys of counters are tracked to find hot ones, in lists of 128; 0 turns this off. A key takes 0.9 to 1.6 KB, but only while its rule is busy: at most 55 MB by default, usually less than 1 MB."`
@@ -206,7 +201,8 @@ type backendOptions struct {
 
 	Plain bool `name:"redis-plain" env:"RATELIMITD_REDIS_PLAIN" hidden:"" help:"Each request makes its own round trip to Redis; for comparison."`
 
-	Redis redisOptions `embed:"" prefix:"redis-" envprefix:"REDIS_"`
+	Redis redisOptions     `embed:"" prefix:"redis-" envprefix:"REDIS_"`
+	Both  bothRedisOptions `embed:"" prefix:"redis-" envprefix:"REDIS_"`
 
 	UsePerSecond bool         `name:"redis-persecond" env:"REDIS_PERSECOND" help:"Count limits per second in a second Redis, which the flags below set."`
 	PerSecond    redisOptions `embed:"" prefix:"redis-persecond-" envprefix:"REDIS_PERSECOND_"`
@@ -235,8 +231,12 @@ type redisOptions struct {
 	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"${redis_pool_size}" help:"Maximum number of connections; on a cluster, to each node."`
 	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use, a call waits for one, creates one more, or fails."`
 	Timeout      time.Duration `env:"TIMEOUT" nonpositive:"10s" clamp:"1ms.." default:"${redis_timeout}" help:"Longest time to connect, including login and TLS."`
-	Op           time.Duration `name:"op-timeout" env:"OP_TIMEOUT" range:"0s.." placeholder:"DURATION" help:"How long a call to Redis may take, if the caller's deadline is not nearer. Unset: the time to connect."`
 	TLS          bool          `env:"TLS" help:"Encrypt connections."`
+}
+
+// bothRedisOptions are the settings that both Redis share: the reference has one set of TLS files.
+type bothRedisOptions struct {
+	Op           time.Duration `name:"op-timeout" env:"OP_TIMEOUT" range:"0s.." placeholder:"DURATION" help:"How long a call to Redis may take, if the caller's deadline is not nearer. Unset: the time to connect."`
 	CACert       string        `name:"tls-cacert" env:"TLS_CACERT" help:"File of the authorities to trust; unset: the system's."`
 	ClientCert   string        `name:"tls-client-cert" env:"TLS_CLIENT_CERT" help:"File of the client certificate."`
 	ClientKey    string        `name:"tls-client-key" env:"TLS_CLIENT_KEY" help:"File of that certificate's key."`
@@ -248,67 +248,41 @@ func (o *redisOptions) given() bool {
 	return o.Type != "SINGLE" || o.SocketType != "" || o.Auth != "" || o.AuthFile != "" || o.SentinelAuth != "" || o.TLS
 }
 
-// inherit takes the TLS files of another Redis where there are none of its own, because the reference has one set of files
-// for both. It also takes the time for an answer.
-func (o *redisOptions) inherit(from *redisOptions) {
-	if o.Op == 0 {
-		o.Op = from.Op
+// answerWithin is the longest time for an answer of one Redis.
+func (o *backendOptions) answerWithin(one *redisOptions) time.Duration {
+	if o.Both.Op > 0 {
+		return o.Both.Op
 	}
-	if !o.TLS && !strings.HasPrefix(o.URL, "rediss:") {
-		return
-	}
-	if o.CACert == "" {
-		o.CACert = from.CACert
-	}
-	if o.ClientCert == "" && o.ClientKey == "" {
-		o.ClientCert, o.ClientKey = from.ClientCert, from.ClientKey
-	}
-	o.SkipHostname = o.SkipHostname || from.SkipHostname
-}
-
-// answerWithin is the longest time for an answer of this Redis.
-func (o *redisOptions) answerWithin() time.Duration {
-	if o.Op > 0 {
-		return o.Op
-	}
-	return o.Timeout
+	return one.Timeout
 }
 
 // longestAnswer is the longest time that a request waits for counters in Redis.
 func (o *backendOptions) longestAnswer() time.Duration {
 	if o.UsePerSecond {
-		return max(o.Redis.answerWithin(), o.PerSecond.answerWithin())
+		return max(o.answerWithin(&o.Redis), o.answerWithin(&o.PerSecond))
 	}
-	return o.Redis.answerWithin()
+	return o.answerWithin(&o.Redis)
 }
 
-// connection says how to connect. settings is the prefix of the variables, for errors.
-func (o *redisOptions) connection(settings string, log *slog.Logger, connections *redisconn.Connections) redisconn.Options {
+// connection says how to connect to one Redis. settings is the prefix of its variables, for errors.
+func (o *backendOptions) connection(one *redisOptions, settings string, log *slog.Logger, connections *redisconn.Connections) redisconn.Options {
 	return redisconn.Options{
 		Settings:     settings,
-		Type:         o.Type,
-		URL:          o.URL,
-		Network:      o.SocketType,
-		Auth:         o.Auth,
-		AuthFile:     o.AuthFile,
-		SentinelAuth: o.SentinelAuth,
+		Type:         one.Type,
+		URL:          one.URL,
+		Network:      one.SocketType,
+		Auth:         one.Auth,
+		AuthFile:     one.AuthFile,
+		SentinelAuth: one.SentinelAuth,
 		TLS: redisconn.TLSOptions{
-			Enabled: o.TLS, CACert: o.CACert, ClientCert: o.ClientCert, ClientKey: o.ClientKey, SkipHostnameVerification: o.SkipHostname,
+			Enabled: one.TLS, CACert: o.Both.CACert, ClientCert: o.Both.ClientCert, ClientKey: o.Both.ClientKey, SkipHostnameVerification: o.Both.SkipHostname,
 		},
-		PoolSize:    o.Pool,
-		OnEmpty:     o.OnEmpty,
-		DialTimeout: o.Timeout,
+		PoolSize:    one.Pool,
+		OnEmpty:     one.OnEmpty,
+		DialTimeout: one.Timeout,
 		Connections: connections,
 		Logger:      log,
 	}
-}
-
-// dial makes a client, and returns the address for the log. settings is the prefix of the variables, for errors.
-func (o *redisOptions) dial(settings string, connections *redisconn.Connections, breaker redisconn.BreakerOptions) (client goredis.UniversalClient, where string, err error) {
-	opts := o.connection(settings, breaker.Logger, connections)
-	opts.Breaker = &breaker
-	client, err = redisconn.Dial(opts)
-	return client, opts.Where(), err
 }
 
 // jitter is the extra lifetime of keys of the reference's format.

@@ -3,11 +3,13 @@ package main
 import (
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 )
 
 // retired are settings that are none any more, each with the value that the service uses now. Nobody had a reason to set
-// another one. Their variables and flags are accepted, so that a deployment which sets one still starts.
+// another one. Their variables and flags are accepted, so that a deployment which sets one still starts. In place of a
+// value may be the variable that now holds for both Redis.
 var retired = []struct{ variable, flag, used string }{
 	{"RATELIMITD_EVENTS_INTERVAL", "events-interval", "1m"},
 	{"RATELIMITD_EVENTS_RETRY_FOR", "events-retry-for", "5m"},
@@ -15,8 +17,10 @@ var retired = []struct{ variable, flag, used string }{
 	{"RATELIMITD_FIRST_CALL_TIMEOUT", "first-call-timeout", "1m"},
 	{"RATELIMITD_GRPC_MAX_CONNECTION_IDLE", "grpc-max-connection-idle", "0s"},
 	{"RATELIMITD_GRPC_MAX_STREAMS", "grpc-max-streams", "1000"},
+	{"RATELIMITD_JSON_BAD_REQUEST_ON_FAILURE", "json-bad-request-on-failure", "false"},
 	{"RATELIMITD_MAX_CONNECTION_BYTES", "max-connection-bytes", "16777216"},
 	{"RATELIMITD_MAX_ENTRIES", "max-entries", "256"},
+	{"RATELIMITD_MAX_MESSAGE_BYTES", "max-message-bytes", "4194304"},
 	{"RATELIMITD_MESSAGE_TIMEOUT", "message-timeout", "10s"},
 	{"RATELIMITD_PATTERN_BYTES", "pattern-bytes", "4096"},
 	{"RATELIMITD_PEER_SHARE", "peer-share", "0.5"},
@@ -24,7 +28,15 @@ var retired = []struct{ variable, flag, used string }{
 	{"RATELIMITD_TLS_RESCAN", "tls-rescan", "10s"},
 	{"RATELIMITD_WRITE_TIMEOUT", "write-timeout", "10s"},
 	{"RATELIMITD_XDS_REFUSED_RETRY", "xds-refused-retry", "30s"},
+	{"REDIS_PERSECOND_OP_TIMEOUT", "redis-persecond-op-timeout", "REDIS_OP_TIMEOUT"},
+	{"REDIS_PERSECOND_TLS_CACERT", "redis-persecond-tls-cacert", "REDIS_TLS_CACERT"},
+	{"REDIS_PERSECOND_TLS_CLIENT_CERT", "redis-persecond-tls-client-cert", "REDIS_TLS_CLIENT_CERT"},
+	{"REDIS_PERSECOND_TLS_CLIENT_KEY", "redis-persecond-tls-client-key", "REDIS_TLS_CLIENT_KEY"},
+	{"REDIS_PERSECOND_TLS_SKIP_HOSTNAME_VERIFICATION", "redis-persecond-tls-skip-hostname-verification", "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"},
 }
+
+// alone are those flags of them that no value follows.
+var alone = []string{"json-bad-request-on-failure", "redis-persecond-tls-skip-hostname-verification"}
 
 // isRetired reports whether a variable was a setting once.
 func isRetired(variable string) bool {
@@ -47,7 +59,7 @@ func withoutRetired(args []string) (kept, left []string) {
 		variable := ""
 		for _, r := range retired {
 			if isFlag && r.flag == name {
-				variable = r.variable
+				variable, hasValue = r.variable, hasValue || slices.Contains(alone, name)
 			}
 		}
 		if variable == "" {

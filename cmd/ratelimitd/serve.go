@@ -222,7 +222,6 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	callers.Quota = quotaStreams{quotas}
 	callers.Metrics = server.Metrics{Handler: metrics, ResponseTime: both(compat, timings), Off: o.Answers.NoMetrics}
 	callers.Observers = server.Observers{RefusalLogs: o.Log.Refusals, Keys: keys}
-	callers.JSONBadRequestOnFailure = o.Answers.JSON400
 	if callers.Reservations, err = svc.signReservations(); err != nil {
 		return nil, err
 	}

@@ -77,7 +77,7 @@ func (s *service) openOverridesInRedis(registry prometheus.Registerer) error {
 	} else {
 		redisconn.LogTo(s.log)
 	}
-	opts := o.Redis.connection(settingsOfRedis, s.log, connections)
+	opts := o.connection(&o.Redis, settingsOfRedis, s.log, connections)
 	opts.PoolSize, opts.OnEmpty = overridePool, ""
 	client, err := redisconn.Dial(opts)
 	if err != nil {

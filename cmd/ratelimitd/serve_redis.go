@@ -58,7 +58,6 @@ func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, erro
 	if !o.UsePerSecond {
 		return store, nil
 	}
-	o.PerSecond.inherit(&o.Redis)
 	perSecond, err := s.openOne(settingsOfPerSecond, &o.PerSecond, registry)
 	if err != nil {
 		return nil, err
@@ -70,8 +69,8 @@ func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, erro
 // REDIS_URL, also those of counters in the one of REDIS_PERSECOND_URL.
 func (s *service) shareInvalidations(registry prometheus.Registerer) error {
 	counting := &s.options.Backend
-	connection := counting.Redis.connection(settingsOfRedis, slog.New(slog.DiscardHandler), nil) // the client that counts logs the same
-	connection.PoolSize = 2                                                                      // one reads all the time
+	connection := counting.connection(&counting.Redis, settingsOfRedis, slog.New(slog.DiscardHandler), nil) // the client that counts logs the same
+	connection.PoolSize = 2                                                                                 // one reads all the time
 	client, err := redisconn.Dial(connection)
 	if err != nil {
 		return err
@@ -107,7 +106,9 @@ func (s *service) openOne(settings string, o *redisOptions, registry prometheus.
 	conns := new(redisconn.Connections)
 	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry)
 	breakers := new(redisconn.OpenBreakers)
-	client, address, err := o.dial(settings, conns, redisconn.BreakerOptions{Metrics: metrics, Logger: s.log, Opened: breakers})
+	connection := counting.connection(o, settings, s.log, conns)
+	connection.Breaker = &redisconn.BreakerOptions{Metrics: metrics, Logger: s.log, Opened: breakers}
+	client, err := redisconn.Dial(connection)
 	if err != nil {
 		return nil, err
 	}
@@ -116,11 +117,11 @@ func (s *service) openOne(settings string, o *redisOptions, registry prometheus.
 		what = "counting limits per second in another Redis"
 	}
 	// Processes share counters only if these are equal.
-	s.log.Info(what, "type", strings.ToLower(o.Type), "address", address, "key_format", counting.KeyFormat, "key_prefix", counting.KeyPrefix)
+	s.log.Info(what, "type", strings.ToLower(o.Type), "address", connection.Where(), "key_format", counting.KeyFormat, "key_prefix", counting.KeyPrefix)
 	conns.Register(metrics)
 	s.shutdown = append(s.shutdown, client.Close)
 	store := redis.New(redis.Options{
-		Client: client, Timeout: o.answerWithin(), Plain: counting.Plain, Logger: s.log,
+		Client: client, Timeout: counting.answerWithin(o), Plain: counting.Plain, Logger: s.log,
 		LyftKeys: counting.KeyFormat == keysLyft, LyftJitter: counting.jitter(), Invalidations: s.invalidations,
 	})
 	s.shutdown = append(s.shutdown, store.Close)

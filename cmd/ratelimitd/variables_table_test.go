@@ -302,7 +302,6 @@ func variablesOfListening() []variable {
 			return either(within(t, i, "GRPC_MAX_CONNECTION_AGE", patience, 300*time.Millisecond, func() bool { return conn.GetState() != connectivity.Ready }), "connects anew", "stays")
 		}), unset: "stays", set: "connects anew"},
 		{name: "GRPC_MAX_CONNECTION_AGE_GRACE", value: "10ms", with: map[string]string{"GRPC_MAX_CONNECTION_AGE": "50ms"}, look: watch, unset: "goes on", set: "cut off"},
-		{name: "RATELIMITD_MAX_MESSAGE_BYTES", value: "1000", look: answers(large), unset: "OK", set: "ResourceExhausted"},
 		{name: "RATELIMITD_MAX_TEXT_BYTES", value: "1000", look: answers(large), unset: "OK", set: "InvalidArgument"},
 		{name: "RATELIMITD_MAX_DESCRIPTORS", value: "1", look: answers(several), unset: "OK", set: "InvalidArgument"},
 		{name: "RATELIMITD_MAX_CONNECTIONS", value: "1", look: running(func(t *testing.T, i *instance) string {
@@ -474,14 +473,6 @@ func variablesOfAnswers() []variable {
 			return fmt.Sprintf("%s %d", s.GetCode(), s.GetCurrentLimit().GetRequestsPerUnit())
 		}), unset: "OK 5", set: "OK 0"},
 		{name: "RATELIMITD_DECISION_METADATA", value: "true", look: dynamic("decision"), unset: "nothing", set: "decision"},
-		{name: "RATELIMITD_JSON_BAD_REQUEST_ON_FAILURE", value: "true", with: map[string]string{"REDIS_URL": "127.0.0.1:1"}, look: running(func(t *testing.T, i *instance) string {
-			resp, err := http.Post(i.http()+"/json", "application/json", strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}`)) //nolint:noctx // the test's own server
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp.Body.Close()
-			return resp.Status
-		}), unset: "503 Service Unavailable", set: "400 Bad Request"},
 		{name: "RATELIMITD_NO_METRICS", value: "true", look: then(answers(ask("d", "k", "v")), metric("ratelimitd_decisions_total{code=\"OK\"}")), unset: `ratelimitd_decisions_total{code="OK"} 1`, set: `ratelimitd_decisions_total{code="OK"} 0`},
 		{name: "NEAR_LIMIT_RATIO", value: "0", look: then(answers(times(4, ask("d", "k", "v"))...), near), unset: `ratelimitd_rule_near_limit_hits_total{domain="d",rule="k"} 0`, set: `ratelimitd_rule_near_limit_hits_total{domain="d",rule="k"} 4`},
 		{name: "RATELIMITD_HOT_KEYS", value: "0", look: page("/debug/hotkeys", true, `nothing at all`), unset: "OK", set: "Not Found"},
@@ -648,14 +639,18 @@ func variablesOfRedis(t *testing.T, prefix string) []variable {
 				return either(within(t, i, prefix+"_TIMEOUT", 8*time.Second, 300*time.Millisecond, func() bool { return len(s.left) > 0 }), "gives up", "waits")
 			})
 		}, unset: "waits", set: "gives up"},
-		{name: "OP_TIMEOUT", value: "100ms", rules: []string{strings.ReplaceAll(oneADay, "day", either(prefix == "REDIS", "day", "second"))}, prepare: func(t *testing.T) (map[string]string, look) {
-			return one(t, startSilent(t).Addr().String()), took(900*time.Millisecond, ask("d", "k", "v")) // without it the breaker opens after Redis has been silent for a second
-		}, unset: "long", set: "short"},
-		{name: "TLS", value: "true", prepare: shaken(server, "TLS_CACERT", ca), unset: "plain text", set: "encrypted"},
-		{name: "TLS_CACERT", value: ca, prepare: shaken(server, "TLS", "true"), unset: "refuses the server's certificate", set: "encrypted", bad: map[string]string{"/none": "/none"}},
-		{name: "TLS_CLIENT_CERT", value: cert, prepare: shaken(server, "TLS", "true", "TLS_CACERT", ca, "TLS_CLIENT_KEY", key), unset: "does not start", set: "shows the certificate of counter", bad: map[string]string{"/none": "/none"}},
-		{name: "TLS_CLIENT_KEY", value: key, prepare: shaken(server, "TLS", "true", "TLS_CACERT", ca, "TLS_CLIENT_CERT", cert), unset: "does not start", set: "shows the certificate of counter", bad: map[string]string{"/none": "/none"}},
-		{name: "TLS_SKIP_HOSTNAME_VERIFICATION", value: "true", prepare: shaken(named, "TLS", "true", "TLS_CACERT", ca), unset: "refuses the server's certificate", set: "encrypted"},
+		{name: "TLS", value: "true", prepare: shaken(server), with: map[string]string{"REDIS_TLS_CACERT": ca}, unset: "plain text", set: "encrypted"},
+	}
+	if prefix == "REDIS" { // both Redis share these
+		rows = append(rows, []variable{
+			{name: "OP_TIMEOUT", value: "100ms", rules: []string{oneADay}, prepare: func(t *testing.T) (map[string]string, look) {
+				return one(t, startSilent(t).Addr().String()), took(900*time.Millisecond, ask("d", "k", "v")) // without it the breaker opens after Redis has been silent for a second
+			}, unset: "long", set: "short"},
+			{name: "TLS_CACERT", value: ca, prepare: shaken(server, "TLS", "true"), unset: "refuses the server's certificate", set: "encrypted", bad: map[string]string{"/none": "/none"}},
+			{name: "TLS_CLIENT_CERT", value: cert, prepare: shaken(server, "TLS", "true", "TLS_CACERT", ca, "TLS_CLIENT_KEY", key), unset: "does not start", set: "shows the certificate of counter", bad: map[string]string{"/none": "/none"}},
+			{name: "TLS_CLIENT_KEY", value: key, prepare: shaken(server, "TLS", "true", "TLS_CACERT", ca, "TLS_CLIENT_CERT", cert), unset: "does not start", set: "shows the certificate of counter", bad: map[string]string{"/none": "/none"}},
+			{name: "TLS_SKIP_HOSTNAME_VERIFICATION", value: "true", prepare: shaken(named, "TLS", "true", "TLS_CACERT", ca), unset: "refuses the server's certificate", set: "encrypted"},
+		}...)
 	}
 	for i := range rows {
 		r := &rows[i]

@@ -3,6 +3,7 @@ package redisconn
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 
 	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
 )
@@ -18,23 +19,23 @@ type TLSOptions struct {
 	SkipHostnameVerification bool
 }
 
-// tlsSettings are the settings of the files, by the field of tlsfiles.Options.
-var tlsSettings = map[string]string{"CA": "TLS_CACERT", "Cert": "TLS_CLIENT_CERT", "Key": "TLS_CLIENT_KEY"}
+// tlsSettings are the settings of the files, by the field of tlsfiles.Options. There is one set for all Redis.
+var tlsSettings = map[string]string{"CA": "REDIS_TLS_CACERT", "Cert": "REDIS_TLS_CLIENT_CERT", "Key": "REDIS_TLS_CLIENT_KEY"}
 
 // openTLS reads the files for the first time.
 func openTLS(o *Options) (*tlsfiles.Files, error) {
 	switch {
 	case o.TLS.ClientCert != "" && o.TLS.ClientKey == "":
-		return nil, o.wrong("TLS_CLIENT_CERT", "is set, but %s is not: set both or none", o.setting("TLS_CLIENT_KEY"))
+		return nil, &SettingError{tlsSettings["Cert"], fmt.Errorf("is set, but %s is not: set both or none", tlsSettings["Key"])}
 	case o.TLS.ClientCert == "" && o.TLS.ClientKey != "":
-		return nil, o.wrong("TLS_CLIENT_KEY", "is set, but %s is not: set both or none", o.setting("TLS_CLIENT_CERT"))
+		return nil, &SettingError{tlsSettings["Key"], fmt.Errorf("is set, but %s is not: set both or none", tlsSettings["Cert"])}
 	}
 	files, err := tlsfiles.Load(tlsfiles.Options{
 		Use: o.Settings, Cert: o.TLS.ClientCert, Key: o.TLS.ClientKey, CA: o.TLS.CACert, OnlyCA: true,
 		SkipName: o.TLS.SkipHostnameVerification, Log: o.Logger,
 	})
 	if file, ok := errors.AsType[*tlsfiles.FileError](err); ok {
-		return nil, o.wrong(tlsSettings[file.Field], "cannot be used: %w", file)
+		return nil, &SettingError{tlsSettings[file.Field], fmt.Errorf("cannot be used: %w", file)}
 	}
 	return files, err
 }
