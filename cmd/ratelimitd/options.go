@@ -30,7 +30,6 @@ type ruleOptions struct {
 	Strict bool   `name:"strict-rules" env:"RATELIMITD_STRICT_RULES" help:"Refuse a rule file with a duplicate or misplaced key. Unset: read it as envoyproxy/ratelimit does, with a warning."`
 	Merge  bool   `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Merge files of one domain instead of refusing the second one."`
 	Force  bool   `name:"force-start-without-initial-config" env:"FORCE_START_WITHOUT_INITIAL_CONFIG" help:"Start even if the rule folder is missing, with green health while there are no rules yet."`
-	None   bool   `name:"allow-no-rules" env:"RATELIMITD_ALLOW_NO_RULES" help:"A reload of the folder may remove the last rule. Unset: the rules in force stay when the folder has none any more."`
 
 	AtLeastOne bool `name:"healthy-with-at-least-one-config-loaded" env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" help:"Health is red while the rules in force have no domain."`
 

@@ -11,6 +11,7 @@ import (
 // another one. Their variables and flags are accepted, so that a deployment which sets one still starts. In place of a
 // value may be the variable that now holds for both Redis.
 var retired = []struct{ variable, flag, used string }{
+	{"RATELIMITD_ALLOW_NO_RULES", "allow-no-rules", "false"},
 	{"RATELIMITD_EVENTS_INTERVAL", "events-interval", "1m"},
 	{"RATELIMITD_EVENTS_RETRY_FOR", "events-retry-for", "5m"},
 	{"RATELIMITD_EVENTS_SHARE", "events-share", "1"},
@@ -36,7 +37,7 @@ var retired = []struct{ variable, flag, used string }{
 }
 
 // alone are those flags of them that no value follows.
-var alone = []string{"json-bad-request-on-failure", "redis-persecond-tls-skip-hostname-verification"}
+var alone = []string{"allow-no-rules", "json-bad-request-on-failure", "redis-persecond-tls-skip-hostname-verification"}
 
 // isRetired reports whether a variable was a setting once.
 func isRetired(variable string) bool {

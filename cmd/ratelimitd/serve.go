@@ -424,7 +424,6 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 		MergeDomains: o.Merge,
 		Strict:       o.Strict,
 		Tree:         s.options.Answers.tree(),
-		AllowNone:    o.None,
 		Logger:       s.log,
 		Metrics:      registry,
 	})

@@ -88,27 +88,6 @@ func variablesOfRules() []variable {
 		{name: "MERGE_DOMAIN_CONFIG", value: "true", rules: []string{fiveADay, strings.ReplaceAll(fiveADay, "key: k", "key: l")}, look: metric("ratelimitd_rules "), unset: "ratelimitd_rules 1", set: "ratelimitd_rules 2"},
 		{name: "FORCE_START_WITHOUT_INITIAL_CONFIG", value: "true", rules: []string{"domain: ["}, look: healthy, unset: "red", set: "green"},
 		{name: "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", value: "true", rules: []string{"domain: ["}, with: map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true"}, look: healthy, unset: "green", set: "red"},
-		{name: "RATELIMITD_ALLOW_NO_RULES", value: "true", rules: []string{}, prepare: func(t *testing.T) (map[string]string, look) {
-			root := t.TempDir()
-			write(t, root, "config/rules.yaml", fiveADay)
-			return map[string]string{"RUNTIME_ROOT": root}, running(func(t *testing.T, i *instance) string {
-				if err := os.Remove(filepath.Join(root, "config", "rules.yaml")); err != nil {
-					t.Fatal(err)
-				}
-				seen := ""
-				eventually(t, "what becomes of the rules", func() bool {
-					_, body := get(t, i.http()+"/metrics")
-					if _, after, found := strings.Cut(body, "\nratelimitd_rules_gone{rules=\"kept\"} "); found {
-						seen = either(after[0] == '1', "kept", seen)
-					}
-					if _, after, found := strings.Cut(body, "\nratelimitd_rules_gone{rules=\"removed\"} "); found {
-						seen = either(after[0] == '1', "removed", seen)
-					}
-					return seen != ""
-				})
-				return seen
-			})
-		}, unset: "kept", set: "removed"},
 
 		{name: "LOG_LEVEL", value: "debug", with: map[string]string{"RATELIMITD_NO_DEBUG": "false"}, look: page("/loglevel", true, `\w+`), unset: "OKinfo", set: "OKdebug", bad: map[string]string{"loud": "debug, info, warn or error"}},
 		{name: "LOG_FORMAT", value: "json", look: running(func(t *testing.T, i *instance) string {

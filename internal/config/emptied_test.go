@@ -69,7 +69,7 @@ func TestNoReloadRemovesTheLastRule(t *testing.T) {
 			if len(r.Files[0].Errors) != 1 || !strings.Contains(r.Files[0].Errors[0], "its last rules stay in force") {
 				t.Errorf("the state of a file: %+v", r.Files[0])
 			}
-			if said := log.take(); !strings.Contains(said, "level=ERROR") || !strings.Contains(said, "a reload would leave no rules: refused") || !strings.Contains(said, "RATELIMITD_ALLOW_NO_RULES") {
+			if said := log.take(); !strings.Contains(said, "level=ERROR") || !strings.Contains(said, "a reload would leave no rules: refused") || !strings.Contains(said, "to remove all rules, restart the service") {
 				t.Errorf("the log:\n%s", said)
 			}
 			goneIs(t, registry, "1", "0")
@@ -106,29 +106,6 @@ func TestNoReloadRemovesTheLastRule(t *testing.T) {
 			goneIs(t, registry, "0", "0")
 		})
 	}
-}
-
-func TestTheLastRuleMayBeRemovedIfAllowed(t *testing.T) {
-	dir := t.TempDir()
-	var log logged
-	registry := prometheus.NewPedanticRegistry()
-	f := NewFolder(Options{Dir: dir, AllowNone: true, Logger: log.logger(), Metrics: registry})
-	write(t, filepath.Join(dir, "a.yaml"), rules("a", 1))
-	load(t, f, "a.yaml=loaded")
-	must(t, os.Remove(filepath.Join(dir, "a.yaml")))
-	if r := load(t, f); !r.Changed || len(r.Tree.Rules) != 0 {
-		t.Errorf("%+v", r)
-	}
-	if said := log.take(); !strings.Contains(said, `level=WARN msg="no rules are in force`) {
-		t.Errorf("the log:\n%s", said)
-	}
-	goneIs(t, registry, "0", "1")
-	write(t, filepath.Join(dir, "b.yaml"), "domain: b\n")
-	load(t, f, "b.yaml=loaded")
-	goneIs(t, registry, "0", "1")
-	write(t, filepath.Join(dir, "b.yaml"), rules("b", 1))
-	load(t, f, "b.yaml=loaded")
-	goneIs(t, registry, "0", "0")
 }
 
 // When a reload removes half of a domain's rules, or of all rules, the log names what lost them.

@@ -29,7 +29,6 @@ type Options struct {
 	Rescan       time.Duration         // how often all files are read again without an event of the file system; 0 means 10 s
 	MaxFileSize  int64                 // bytes; a larger file is refused; 0 means 64 MiB
 	Tree         descriptor.Options    // how trees are compiled
-	AllowNone    bool                  // a reload may remove the last rule; if false, the old rules stay in force
 	Logger       *slog.Logger          // nil means slog.Default()
 	Metrics      prometheus.Registerer // nil: no metrics
 }
@@ -411,9 +410,5 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 		line()
 	}
 	warnOfDrops(f.o.Logger, &before, &next)
-	if before.Tree != nil && len(before.Tree.Rules) > 0 && len(next.Tree.Rules) == 0 {
-		f.metrics.emptied(goneRemoved)
-		f.o.Logger.Warn("no rules are in force: a reload has removed the last one, as RATELIMITD_ALLOW_NO_RULES allows", "folder", f.o.Dir)
-	}
 	return nil
 }

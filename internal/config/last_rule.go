@@ -10,10 +10,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
-// emptied reports whether a reload to these files would remove the last rule although that is not allowed. A folder may be
-// unmounted, or emptied by mistake.
+// emptied reports whether a reload to these files would remove the last rule. A folder may be unmounted, or emptied by mistake.
 func (f *Folder) emptied(files map[string]*ruleFile) bool {
-	if f.o.AllowNone || f.last.Tree == nil || len(f.last.Tree.Rules) == 0 {
+	if f.last.Tree == nil || len(f.last.Tree.Rules) == 0 {
 		return false
 	}
 	for _, file := range files {
@@ -44,7 +43,7 @@ func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
 			kept.sum, kept.newest, kept.gone = file.sum, file.newest, false
 		}
 		kept.good = kept.inUse
-		msg := why + ", and no rule would be left in this folder: its last rules stay in force. RATELIMITD_ALLOW_NO_RULES=true lets a reload remove the last rule"
+		msg := why + ", and no rule would be left in this folder: its last rules stay in force. To remove all rules, restart the service"
 		status := statusOf(name, descriptor.FileStale, kept.inUse, []*yamlform.Error{{File: filepath.Join(f.o.Dir, filepath.FromSlash(name)), Msg: msg}})
 		if status.Since = now; kept.status.State == descriptor.FileStale {
 			status.Since = kept.status.Since
@@ -71,5 +70,5 @@ func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
 		}
 	}
 	f.o.Logger.Error("a reload would leave no rules: refused, the rules in force stay", "folder", f.o.Dir, "rules", len(f.last.Tree.Rules), "files", next.InUse,
-		"because", "an empty folder is more likely a mistake than a wish; RATELIMITD_ALLOW_NO_RULES=true allows it")
+		"because", "an empty folder is more likely a mistake than a wish; to remove all rules, restart the service")
 }
