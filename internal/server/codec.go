@@ -11,6 +11,7 @@ import (
 	encodingproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ratelimitd/ratelimitd/internal/intake"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
@@ -133,6 +134,9 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		return out.slices[:], nil
 	case quotaAnswer:
 		return mem.BufferSlice{mem.SliceBuffer(out)}, nil
+	case proto.Message: // the standard codec takes 1 MiB for an answer above 32 KiB, as reflection's are
+		b, err := proto.Marshal(out)
+		return mem.BufferSlice{mem.SliceBuffer(b)}, err
 	}
 	return c.CodecV2.Marshal(v)
 }

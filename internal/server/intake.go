@@ -99,23 +99,6 @@ func newLongStreams(registry prometheus.Registerer) (*longStreams, error) {
 		"Health watches and reflection streams", overReflections)
 }
 
-// longExchange is the request of a call that grpc-go answers on the lean transport.
-type longExchange struct {
-	conn   *intake.Conn // may be nil
-	detach func()
-}
-
-type longExchangeKey struct{}
-
-// withExchange lets the handler of a stream find the request that it came with.
-func withExchange(w http.ResponseWriter, r *http.Request) *http.Request {
-	x := longExchange{intake.FromContext(r.Context()), func() {}}
-	if d, ok := w.(interface{ Detach() }); ok {
-		x.detach = d.Detach
-	}
-	return r.WithContext(context.WithValue(r.Context(), longExchangeKey{}, x))
-}
-
 // reflectable is what reflection needs from a gRPC server.
 type reflectable interface {
 	grpc.ServiceRegistrar
@@ -147,8 +130,8 @@ func (r countedServices) RegisterService(desc *grpc.ServiceDesc, service any) {
 		next := d.Streams[i].Handler
 		d.Streams[i].Handler = func(srv any, stream grpc.ServerStream) error {
 			conn := connOf(stream.Context())
-			x, lean := stream.Context().Value(longExchangeKey{}).(longExchange)
-			if lean {
+			x := exchangeOf(stream.Context())
+			if x != nil {
 				conn = x.conn
 			}
 			call, ok := r.calls.Begin(conn)
@@ -162,8 +145,9 @@ func (r countedServices) RegisterService(desc *grpc.ServiceDesc, service any) {
 			}
 			defer r.end(conn)
 			r.calls.Detach(&call)
-			if lean {
+			if x != nil {
 				x.detach()
+				stream = &exchangedStream{ServerStream: stream, x: x}
 			}
 			return next(srv, stream)
 		}

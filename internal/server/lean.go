@@ -85,10 +85,10 @@ const notGRPC = "this port answers gRPC calls\n"
 func (s *Server) serveOther(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPost && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
 		if s.quota != nil && r.URL.Path == quotav3.RateLimitQuotaService_StreamRateLimitQuotas_FullMethodName {
-			s.serveQuota(w, r)
+			s.handOver(s.quota.grpc, s.quota.most, w, r)
 			return
 		}
-		s.grpc.ServeHTTP(w, withExchange(w, r))
+		s.handOver(s.grpc, s.most, w, r)
 		return
 	}
 	// Its body is not read: a client could send it without end.

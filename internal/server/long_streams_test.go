@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -156,4 +157,36 @@ func TestEndlessBody(t *testing.T) {
 		t.Errorf("%d %q, %v", resp.StatusCode, text, err)
 	}
 	soon(t, "no call is in flight", func() bool { return r.calls.InFlight() == 0 })
+}
+
+// What a client sends to a stream whose answers it does not let out stays on the connection, where it counts. grpc-go alone would take
+// in everything at once.
+func TestStreamThatIsNotReadCounts(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Reflection: true, Lean: true})
+	c := rawDial(t, r.GRPCAddr)
+	if err := c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.open(reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName, true); err != nil {
+		t.Fatal(err)
+	}
+	ask := encode(t, &reflectionv1.ServerReflectionRequest{
+		Host: strings.Repeat("x", 10_000), MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{},
+	})
+	const sent = 80
+	for range sent {
+		if err := c.send(len(ask), ask, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// One message is being answered. Answers repeat what was asked.
+	soon(t, "the others count", func() bool {
+		return gathered(t, registry)[`ratelimitd_unfinished_message_bytes`] >= (sent-3)*10_000
+	})
+	if m := gathered(t, registry)[`ratelimitd_unfinished_message_bytes`]; m < (sent-3)*10_000 {
+		t.Errorf("%v bytes count", m)
+	}
+	_ = c.Close()
+	soon(t, "nothing counts", func() bool { return gathered(t, registry)[`ratelimitd_unfinished_message_bytes`] == 0 })
 }

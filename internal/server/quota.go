@@ -101,9 +101,9 @@ func (s *Server) newQuota(opts *Options, streams *intake.Streams, m *quotaMetric
 // handle serves a stream until the client or the server ends it. It counts as a call in flight only until it is admitted as a stream.
 func (q *quotaService) handle(_ any, stream grpc.ServerStream) error {
 	ctx := stream.Context()
-	conn, exchange := connOf(ctx), quotaExchangeOf(ctx)
-	if exchange != nil {
-		conn = exchange.conn
+	conn, x := connOf(ctx), exchangeOf(ctx)
+	if x != nil {
+		conn = x.conn
 	}
 	call, ok := q.calls.Begin(conn)
 	if !ok {
@@ -116,11 +116,11 @@ func (q *quotaService) handle(_ any, stream grpc.ServerStream) error {
 	}
 	defer q.bound.End(conn)
 	q.calls.Detach(&call)
-	if exchange != nil {
-		exchange.detach()
+	if x != nil {
+		x.detach()
 	}
 
-	s := &quotaStream{quotaService: q, wire: stream, conn: conn, exchange: exchange}
+	s := &quotaStream{quotaService: q, wire: stream, conn: conn, exchange: x}
 	var end context.CancelCauseFunc
 	s.ctx, end = context.WithCancelCause(ctx)
 	defer end(nil)
@@ -158,8 +158,8 @@ type quotaStream struct {
 
 	ctx      context.Context // ends with the stream; its cause is the stream's error
 	wire     grpc.ServerStream
-	conn     *intake.Conn   // may be nil
-	exchange *quotaExchange // on the lean transport; else nil
+	conn     *intake.Conn // may be nil
+	exchange *exchange    // on the lean transport; else nil
 
 	mu          sync.Mutex // held during a report, so that none comes after Close
 	closed      bool

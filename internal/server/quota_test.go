@@ -224,14 +224,14 @@ func TestQuotaServiceIsDescribed(t *testing.T) {
 func TestReportByteByByte(t *testing.T) {
 	message := bytes.Repeat([]byte("x"), 40_000)
 	sent := append([]byte{0, 0, 0, 40_000 >> 8, 40_000 & 0xff}, message...)
-	x := &quotaExchange{
-		body: io.NopCloser(iotest.OneByteReader(bytes.NewReader(sent))), most: 1 << 20,
+	x := &exchange{
+		body: io.NopCloser(iotest.OneByteReader(bytes.NewReader(sent))), most: 1 << 20, many: true,
 		used: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	var got []byte
 	buffers := 0
 	for p := make([]byte, 16<<10); len(got) < len(sent); buffers++ {
-		n, err := quotaBody{x}.Read(p)
+		n, err := exchangeBody{x}.Read(p)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -35,6 +35,8 @@ type Server struct {
 	metrics   *metrics
 	calls     *intake.Calls
 	long      *longStreams
+	most      int             // bytes of a message
+	streams   map[string]bool // the methods whose clients send any number of messages
 
 	drainDelay time.Duration
 	stopping   context.Context // done when calls are refused; a stream that never ends by itself ends with it
@@ -89,6 +91,7 @@ func New(opts Options) (*Server, error) {
 		metrics:    m,
 		calls:      calls,
 		long:       long,
+		most:       opts.Requests.MaxBytes,
 		drainDelay: opts.DrainDelay,
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
@@ -97,6 +100,7 @@ func New(opts Options) (*Server, error) {
 	}
 	var methods []*method
 	s.grpc, methods = s.newGRPC(&opts)
+	s.streams = clientStreams(s.grpc)
 	if opts.Lean {
 		s.transport = s.newTransport(&opts, methods)
 	}

@@ -244,6 +244,8 @@ func (x *exchange) Write(p []byte) (int, error) {
 		return 0, http.ErrBodyNotAllowed
 	}
 	c := x.stream.conn
+	c.countMore(int64(len(p))) // it may wait for long
+	defer c.countMore(-int64(len(p)))
 	for rest := p; len(rest) > 0; {
 		c.sock.await(maxUnsent)
 		c.mu.Lock()
