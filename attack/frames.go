@@ -76,10 +76,15 @@ func open(ctx context.Context, at string, h habits) (*client, error) {
 // headerBlock is the header block of a call, with more fields at its end. Nothing of it is indexed, so that it can be sent
 // again.
 func headerBlock(more ...[2]string) []byte {
+	return headerBlockOf(ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, more...)
+}
+
+// headerBlockOf is the header block of a call of some method.
+func headerBlockOf(path string, more ...[2]string) []byte {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
 	for _, h := range append([][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName}, {":authority", "x"}, {"content-type", "application/grpc"},
+		{":method", "POST"}, {":scheme", "http"}, {":path", path}, {":authority", "x"}, {"content-type", "application/grpc"},
 	}, more...) {
 		_ = encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1], Sensitive: true})
 	}

@@ -121,6 +121,26 @@ func scenarios() []*scenario {
 			},
 			victims: append(steady(), &victim{name: "json", json: true, rate: 50, value: func(n int) string { return fmt.Sprint("old", n%100) }}),
 		},
+		{name: "watches", leanOnly: true, args: none, victims: steady(), attack: watches, does: fixed("12 connections x 1,000 watches of health that stay open")},
+		{
+			name: "reflection", leanOnly: true, args: none, victims: steady(), attack: reflections,
+			does: fixed("4 connections x 1,000 streams of reflection; the windows for the answers stay closed"),
+		},
+		{
+			name: "batches", leanOnly: true, args: none, victims: steady(), attack: batches,
+			does: func(short bool) string {
+				return fmt.Sprintf("%d connections, batches of 25,600 descriptors that are a few KB of gzip; the windows for the answers stay closed", few(short, 20, 100))
+			},
+		},
+		{
+			name: "reservations", leanOnly: true, args: none, victims: steady(), attack: reservations,
+			does: func(short bool) string {
+				return fmt.Sprintf("%d connections, requests for reservations at full speed, no answer is read", few(short, 20, 100))
+			},
+		},
+		{name: "other-headers", leanOnly: true, args: none, victims: steady(), attack: otherHeaders, does: fixed("8 connections, calls of a method that does not exist, with 7,000 header fields and no message")},
+		{name: "quota-ids", leanOnly: true, args: none, victims: steady(), attack: quotaIDs, does: fixed("one quota stream that reports buckets with ids of 60 KB")},
+		{name: "quota-unread", leanOnly: true, args: none, victims: steady(), attack: quotaUnread, does: fixed("20 connections x 20 quota streams x 1,000 buckets; no answer is read")},
 		{name: "regex", args: none, rules: expressions(50), victims: steady(), does: fixed("50 expressions; calls of 3.8 MB with values of 8 KB, one after another"), attack: regex},
 	}
 }
