@@ -39,7 +39,7 @@ type Options struct {
 	MaxSubscriptions int // on all streams together; default 500,000
 	MaxBuckets       int // different ones; default 200,000
 	MaxPerStream     int // default 100,000
-	MaxBytes         int // of the ids of buckets and of answers that are not sent yet; default 64 MiB. A stream may have as much as is free: at most half
+	MaxBytes         int // of all that is kept: buckets, subscriptions, limits, and answers that are not sent yet; default 96 MiB. One stream may have less than half of it
 	MaxIDBytes       int // of the id of a bucket that a rule matches; default 8 KiB
 
 	Idle time.Duration // a bucket without a request for so long is abandoned; default 2 min
@@ -77,7 +77,7 @@ type Assigner struct {
 	unresolved    []*bucket // whose limits must be found
 	rounds        uint64
 	subscriptions int
-	bytes         int    // of the ids of buckets, and of answers that are kept for streams
+	bytes         int    // of all that is kept for streams, about
 	serial        uint64 // of the last bucket
 	shrink        shrink
 
@@ -97,7 +97,7 @@ func New(o Options) *Assigner {
 		o.MaxPerStream = 100_000
 	}
 	if o.MaxBytes <= 0 {
-		o.MaxBytes = 64 << 20
+		o.MaxBytes = 96 << 20
 	}
 	if o.MaxIDBytes <= 0 {
 		o.MaxIDBytes = 8 << 10
@@ -214,7 +214,7 @@ func (a *Assigner) round(ctx context.Context) time.Duration {
 	for _, p := range pools {
 		a.plan(now, p)
 	}
-	if a.shrink.due(now, a.kept()) {
+	if a.shrink.due(now, a.bytes) {
 		go debug.FreeOSMemory()
 	}
 	switch next, some := a.due.first(); {

@@ -20,6 +20,7 @@ type bucket struct {
 	place      int                // in pool.buckets
 	unresolved bool               // it is in Assigner.unresolved
 	unread     bool               // its counters could not be read when they were looked at last
+	reserved   int                // bytes for the pool that it may need; none once it has a pool
 
 	subscriptions []*subscription
 

@@ -23,7 +23,7 @@ func TestManyBucketsOfOneLimit(t *testing.T) {
 		t.Skip("NOT RUN with -short: it takes seconds")
 	}
 	shared := descriptor.NodeSpec{Key: "k", Value: "customer-*", ShareThreshold: true, Rule: &descriptor.Rule{Limits: []descriptor.Limit{limitOf(1_000_000, descriptor.Second)}}}
-	inWorld(t, assigner.Options{}, []descriptor.NodeSpec{shared}, func(w *world) {
+	inWorld(t, assigner.Options{MaxBytes: 1 << 30}, []descriptor.NodeSpec{shared}, func(w *world) {
 		usages := make([]assigner.Usage, 100_000)
 		for k := range usages {
 			usages[k] = assigner.Usage{ID: []descriptor.Entry{pair("k", fmt.Sprint("customer-", k))}, Allowed: 1}
@@ -42,16 +42,17 @@ func TestManyBucketsOfOneLimit(t *testing.T) {
 	})
 }
 
-// One stream with 100,000 buckets, and 1,000 streams with 100 buckets each: all get assignments, and what a bucket takes is logged.
+// One stream with 100,000 buckets, and 1,000 streams with 100 buckets each: all get assignments, and what a bucket takes is logged. The default
+// bound in bytes has room for the second, where streams share buckets.
 func TestHundredThousandBuckets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: it takes seconds")
 	}
-	for _, c := range []struct{ streams, buckets int }{{1, 100_000}, {1000, 100}} {
+	for _, c := range []struct{ streams, buckets, bytes int }{{1, 100_000, 1 << 30}, {1000, 100, 0}} {
 		t.Run(fmt.Sprintf("%d streams", c.streams), func(t *testing.T) {
 			l := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
 			l.Swap(treeOf(t, node("k", limitOf(1000, descriptor.Second))), limiter.Settings{})
-			a := assigner.New(assigner.Options{Limiter: l})
+			a := assigner.New(assigner.Options{Limiter: l, MaxBytes: c.bytes})
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- a.Run(ctx) }()
@@ -108,7 +109,7 @@ func BenchmarkShares(b *testing.B) {
 		b.Fatal(err)
 	}
 	l.Swap(tree, limiter.Settings{})
-	a := assigner.New(assigner.Options{Limiter: l})
+	a := assigner.New(assigner.Options{Limiter: l, MaxBytes: 1 << 30})
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()

@@ -130,6 +130,8 @@ func (a *Assigner) place(now time.Time, f *found) *pool {
 	}
 	p.update(now, &x, f, a.o.Store == nil) // before anybody enters it
 	if b.pool != p {
+		a.bytes -= b.reserved
+		b.reserved = 0
 		if b.pool != nil {
 			a.moveOut(now, b)
 		}
@@ -149,6 +151,7 @@ func (a *Assigner) newPool(now time.Time, x *answer) *pool {
 		p.planner = quota.NewBucket(now, x.rate, x.saved)
 	}
 	a.pools[x.key] = p
+	a.bytes += p.bytes()
 	a.due.set(p, now.Add(longest))
 	return p
 }

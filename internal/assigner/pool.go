@@ -129,6 +129,7 @@ func (a *Assigner) plan(now time.Time, p *pool) {
 	p.planned, p.changed = now, false
 	if a.removable(now, p) {
 		delete(a.pools, p.key)
+		a.bytes -= p.bytes()
 		a.due.remove(p)
 		if len(a.pools) == 0 { // neither a map nor a slice gives back what it was
 			a.pools, a.due.pools = make(map[string]*pool), nil
@@ -199,8 +200,8 @@ func (p *pool) next(now time.Time) time.Time {
 }
 
 // kept is how long a pool without subscriptions is kept, so that those who come back find as many tokens saved as there were. Longer windows are
-// remembered by their counters.
-const kept = 10 * time.Minute
+// remembered by their counters. While more than half of the bytes are in use, it is kept until all that clients held has expired.
+const kept, keptAtLeast = 10 * time.Minute, quota.TTL + 2*time.Second
 
 // removable reports whether nothing is left to remember.
 func (a *Assigner) removable(now time.Time, p *pool) bool {
@@ -216,7 +217,11 @@ func (a *Assigner) removable(now time.Time, p *pool) bool {
 	if p.empty.IsZero() {
 		p.empty = now
 	}
-	return !p.rated || p.planner.Full(now) || now.Sub(p.empty) >= kept
+	long := kept
+	if a.bytes > a.o.MaxBytes/2 {
+		long = keptAtLeast
+	}
+	return !p.rated || p.planner.Full(now) || now.Sub(p.empty) >= long
 }
 
 // removeBucket forgets a bucket that nobody is subscribed to.
@@ -228,7 +233,7 @@ func (a *Assigner) removeBucket(b *bucket) {
 	if len(a.buckets) == 0 {
 		a.buckets = make(map[string]*bucket)
 	}
-	a.bytes -= b.bytes()
+	a.bytes -= b.bytes() + b.reserved
 }
 
 func (p *pool) join(b *bucket) {

@@ -12,14 +12,7 @@ type shrink struct {
 const (
 	muchFree    = 32 << 20
 	shrinkEvery = 30 * time.Second
-
-	bytesOfBucket, bytesOfPool, bytesOfSubscription = 600, 600, 600 // about
 )
-
-// kept is about how many bytes clients make the assigner keep.
-func (a *Assigner) kept() int {
-	return a.bytes + len(a.buckets)*bytesOfBucket + len(a.pools)*bytesOfPool + a.subscriptions*bytesOfSubscription
-}
 
 // due reports whether memory must be given back, now that so many bytes are kept.
 func (s *shrink) due(now time.Time, kept int) bool {

@@ -37,8 +37,8 @@ type Stream struct {
 	subscriptions map[string]*subscription // by id
 	queue         []*subscription          // what the client must be told about
 	unkept        []Action                 // for buckets of which nothing is kept
-	sending       int                      // how many bytes of them are being written
-	bytes         int                      // of its buckets and of unkept
+	sending       int                      // how many bytes of answers are being written
+	bytes         int                      // of its subscriptions, their buckets and its answers
 	writing       []written                // what Next returned last
 	key           []byte                   // scratch
 	unknown       []int                    // scratch: usages of buckets to which the client is not subscribed
@@ -172,14 +172,18 @@ func (s *Stream) subscribe(now time.Time, u *Usage) *subscription {
 		a.metrics.refused.WithLabelValues("buckets").Inc()
 		return nil
 	}
+	more := bytesOfSubscription
 	if b == nil {
-		if !s.hasRoom(len(s.key) + bytesOfEntry*len(u.ID)) {
-			return nil
-		}
+		more += bytesOfBucket + bytesOfPool + len(s.key) + min(len(s.key), longKey) + bytesOfEntry*len(u.ID)
+	}
+	if !s.hasRoom(more) {
+		return nil
+	}
+	if b == nil {
 		a.serial++
-		b = &bucket{key: string(s.key), serial: a.serial, domain: s.domain}
+		b = &bucket{key: string(s.key), serial: a.serial, domain: s.domain, reserved: bytesOfPool + min(len(s.key), longKey)}
 		b.id = entriesOf(b.key[len(s.domain):], len(u.ID))
-		a.bytes += b.bytes()
+		a.bytes += b.bytes() + b.reserved
 		a.buckets[b.key] = b
 		a.resolve(b)
 		a.rouse()
@@ -188,6 +192,7 @@ func (s *Stream) subscribe(now time.Time, u *Usage) *subscription {
 	b.subscriptions = append(b.subscriptions, sub)
 	s.subscriptions[b.key[len(s.domain):]] = sub
 	s.bytes += b.bytes()
+	s.keep(bytesOfSubscription)
 	a.subscriptions++
 	return sub
 }
@@ -237,6 +242,7 @@ func (s *Stream) drop(now time.Time, sub *subscription) {
 	b := sub.bucket
 	delete(s.subscriptions, b.key[len(s.domain):])
 	s.bytes -= b.bytes()
+	s.keep(-bytesOfSubscription)
 	s.a.subscriptions--
 	last := len(b.subscriptions) - 1
 	b.subscriptions[sub.place] = b.subscriptions[last]
@@ -299,12 +305,13 @@ func (s *Stream) Next(ctx context.Context, all []Action) ([]Action, error) {
 func (s *Stream) take(all []Action) []Action {
 	s.writing = s.writing[:0]
 	all, size := s.takeUnkept(all)
+	unkept := size
 	for len(s.queue) > 0 && len(all) < most && size < mostBytes {
 		sub := s.queue[0]
 		s.queue[0] = nil
 		s.queue = s.queue[1:]
 		sub.queued = false
-		size += len(sub.bucket.key)
+		size += bytesOfAction + len(sub.bucket.key)
 		switch {
 		case sub.state == abandoning:
 			all = append(all, Action{ID: sub.bucket.id, Abandon: true})
@@ -316,6 +323,8 @@ func (s *Stream) take(all []Action) []Action {
 			s.a.metrics.assigned[sub.member.Held.Kind].Inc()
 		}
 	}
+	s.keep(size - unkept)
+	s.sending += size - unkept
 	return all
 }
 

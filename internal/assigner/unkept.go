@@ -14,12 +14,20 @@ import (
 const shortTTL = 15 * time.Second
 
 const (
-	bytesOfEntry  = 64 // that a bucket keeps for an entry of its id besides the texts: twice a descriptor.Entry
-	bytesOfAction = 128
+	bytesOfBucket       = 300 // with its places in maps and lists
+	bytesOfEntry        = 64  // that a bucket keeps for an entry of its id besides the texts: twice a descriptor.Entry
+	bytesOfPool         = 1150
+	bytesOfSubscription = 700
+	bytesOfAction       = 128
+
+	longKey = 600 // bytes of a counter's key, at most: longer ones are hashed
 )
 
-// bytes is what the id of a bucket takes.
-func (b *bucket) bytes() int { return len(b.key) + bytesOfEntry*len(b.id) }
+// bytes is what a bucket takes, without its pool.
+func (b *bucket) bytes() int { return bytesOfBucket + len(b.key) + bytesOfEntry*len(b.id) }
+
+// bytes is what a pool takes.
+func (p *pool) bytes() int { return bytesOfPool + len(p.key) }
 
 // bytes is what an action takes that is kept until it is sent.
 func (a *Action) bytes() int {
@@ -30,14 +38,20 @@ func (a *Action) bytes() int {
 	return n
 }
 
-// hasRoom reports whether a stream may keep more bytes: as many as are free, so that one stream gets at most half of all.
+// hasRoom reports whether a stream may keep more bytes. A stream with few may have them as long as there are any; 1,000 such streams
+// need a quarter of all. Others may have as much as is free of the rest, so one stream gets less than half of all.
 func (s *Stream) hasRoom(more int) bool {
-	if s.bytes+more <= s.a.o.MaxBytes-s.a.bytes-more {
+	most := s.a.o.MaxBytes
+	free := most - s.a.bytes - more
+	if s.bytes+more <= most/fewOfAll && free >= 0 || s.bytes+more <= free-most/4 {
 		return true
 	}
 	s.a.metrics.refused.WithLabelValues("bytes").Inc()
 	return false
 }
+
+// fewOfAll is which part of all bytes is few: about ten buckets.
+const fewOfAll = 8192
 
 // trim gives back scratch that a long id has made long.
 func (s *Stream) trim() {

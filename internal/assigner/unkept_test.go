@@ -89,14 +89,14 @@ func TestBytesOfIDs(t *testing.T) {
 			}
 		}
 		large, n := fill()
-		if g := gauges(t, registry)["ratelimitd_quota_bytes"]; g > most/2 || g < most/2-5000 || n < 900 || n > 1050 {
+		if g := gauges(t, registry)["ratelimitd_quota_bytes"]; g > most/2 || g < most/4 || n < 400 || n > 700 {
 			t.Errorf("one stream: %g bytes of %d, %d assignments", g, most, n)
 		}
 		if more := heap() - before; more > 2*most { // counters in memory have copies of their own
 			t.Errorf("one stream: %d bytes of memory", more)
 		}
 		small, n := fill()
-		if g := gauges(t, registry)["ratelimitd_quota_bytes"]; g > most || n < 400 {
+		if g := gauges(t, registry)["ratelimitd_quota_bytes"]; g > most || n < 150 {
 			t.Errorf("two streams: %g bytes of %d, %d assignments for the second", g, most, n)
 		}
 		large.Close(time.Now())
@@ -168,6 +168,53 @@ func TestRuleThatAppears(t *testing.T) {
 		w.pass(2 * time.Minute)
 		if c.abandoned == 0 {
 			t.Error("an idle bucket is not abandoned")
+		}
+	})
+}
+
+// Streams that name different buckets, all with a rule, and read nothing: all that is kept of them has a bound in bytes, a newcomer gets its
+// assignments, and after their end nothing is left.
+func TestBytesOfAllThatIsKept(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	const most = 64 << 20
+	inWorld(t, assigner.Options{Metrics: registry, MaxBytes: most}, []descriptor.NodeSpec{node("k", limitOf(1000, descriptor.Hour))}, func(w *world) {
+		usages := func(of string, n int) []assigner.Usage {
+			all := make([]assigner.Usage, n)
+			for i := range all {
+				all[i] = assigner.Usage{ID: []descriptor.Entry{pair("k", fmt.Sprint(of, i))}, Allowed: 1}
+			}
+			return all
+		}
+		before := heap()
+		var streams []*assigner.Stream
+		for i := range 40 {
+			s := w.Open("attacker")
+			streams = append(streams, s)
+			s.Report(time.Now(), "d", usages(fmt.Sprint(i, "-"), 2000))
+			w.pass(time.Second)
+		}
+		if g := gauges(t, registry)["ratelimitd_quota_bytes"]; g > most || g < most*2/3 {
+			t.Errorf("40 streams: %g bytes of %d", g, most)
+		}
+		if more := heap() - before; more > most*3/2 { // counters in memory are not part of it
+			t.Errorf("40 streams: %d bytes of memory, the bound is %d", more, most)
+		}
+		newcomer := w.Open("newcomer")
+		newcomer.Report(time.Now(), "d", usages("new", 5))
+		w.pass(time.Second)
+		if n := held(newcomer); n != 5 {
+			t.Errorf("the newcomer has %d assignments of 5", n)
+		}
+		for _, s := range append(streams, newcomer) {
+			s.Close(time.Now())
+		}
+		w.pass(2 * time.Minute) // what they held has expired, and the limits are an hour's
+		if g := gauges(t, registry)["ratelimitd_quota_bytes"]; g > most/2 {
+			t.Errorf("2 minutes after their end: %g bytes", g)
+		}
+		w.pass(12 * time.Minute)
+		if g := gauges(t, registry); g["ratelimitd_quota_bytes"] != 0 || g["ratelimitd_quota_buckets"] != 0 {
+			t.Errorf("after their end: %v", g)
 		}
 	})
 }
