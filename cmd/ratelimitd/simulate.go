@@ -37,8 +37,6 @@ type simulateCommand struct {
 	FailAbove  float64       `default:"0" placeholder:"PERCENT" help:"With --fail-on: fail only above this share of all requests."`
 	MaxCallers int           `default:"100000" placeholder:"N" help:"Maximum number of callers counted individually."`
 
-	CompareAlgorithms bool `help:"Also compare all algorithms with an exact log."`
-
 	HTML     string `name:"html" writes:"" placeholder:"FILE" help:"Also write a report with charts to this file."`
 	Verdicts string `writes:"" placeholder:"FILE" help:"Also write each verdict here, as JSON lines."`
 	Top      int    `default:"10" placeholder:"N" help:"How many rules and callers the text and Markdown reports show."`
@@ -191,7 +189,6 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 			Shadow: o.Shadow, Quota: o.Quota, StopWhenOver: o.Stop, Admission: descriptor.ParseAdmission(o.Admission), CalendarMonths: o.Months,
 		},
 		Mapping: mapping, Duration: o.Duration, Window: o.Reorder, MaxBadLines: badLines, MaxBadShare: badShare, MaxCallers: o.MaxCallers, MaxCounters: o.MaxCounters,
-		CompareAlgorithms: o.CompareAlgorithms,
 	}
 	if o.Against != "" {
 		old, err := simulate.LoadRules(o.Against, o.Merge, tree)

@@ -22,7 +22,7 @@ func TestWordsOfTheCommandLine(t *testing.T) {
 		{"--maxMetricSeries 5", 2, "", "unknown flag --maxMetricSeries: did you mean --max-metric-series?"},
 		{"serve --max_metric_series=5", 2, "", "unknown flag --max_metric_series: did you mean --max-metric-series?"},
 		{"check --strickt rules", 2, "", "unknown flag --strickt: did you mean --strict?"},
-		{"simulate --compare-algorithm --rules x", 2, "", "unknown flag --compare-algorithm: did you mean --compare-algorithms?"},
+		{"simulate --max-caller --rules x", 2, "", "unknown flag --max-caller: did you mean --max-callers?"},
 		{"check -- --strickt", 2, "", "--strickt"},
 		{"help", 0, "Usage: ratelimitd [COMMAND] [FLAGS]\n", ""},
 		{"help test", 0, "Run only the cases whose", ""},

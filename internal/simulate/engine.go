@@ -47,8 +47,6 @@ type refusingStore struct {
 	refused []refusedTake // the refused takes of the current request
 	lasts   int64         // how long requests are in flight, in microseconds; 0: for the whole time that a place is theirs
 	whole   []wholeLimit  // of the current request
-
-	comparison *comparison // nil: algorithms are not compared
 }
 
 // wholeLimit is the limit of a take that was made to last as long as requests do.
@@ -104,9 +102,6 @@ func (s *refusingStore) Take(ctx context.Context, now time.Time, r *backend.Requ
 	err := s.Store.Take(ctx, now, r)
 	for _, w := range s.whole {
 		r.Takes[w.take].Limit = w.limit
-	}
-	if s.comparison != nil {
-		s.comparison.add(now, r.Takes)
 	}
 	for i := range r.Outcomes {
 		o, t := &r.Outcomes[i], &r.Takes[i]

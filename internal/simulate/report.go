@@ -34,8 +34,6 @@ type Report struct {
 	Callers  Callers  `json:"callers"`
 	OverTime OverTime `json:"over_time"`
 
-	Comparison *Comparison `json:"comparison,omitempty"` // with Options.CompareAlgorithms
-
 	Warnings []string `json:"warnings,omitempty"`
 	Seconds  float64  `json:"seconds"` // duration of the run
 	PerSec   float64  `json:"requests_per_second"`
@@ -184,40 +182,4 @@ type OverTime struct {
 	OldRefused   []int64   `json:"old_refused,omitempty"`
 	NewlyRefused []int64   `json:"newly_refused,omitempty"`
 	NewlyPassed  []int64   `json:"newly_passed,omitempty"`
-}
-
-// Comparison has the differences between the decisions of each algorithm and those of an exact log: a log of every admitted hit with
-// its time, which admits hits while the window that ends now holds no more than the limit. A decision is about one limit of one
-// request. Every limit is compared by itself, whatever other limits decide.
-type Comparison struct {
-	Decisions int64 `json:"decisions"`          // compared
-	Refused   int64 `json:"refused"`            // of these, by the exact log
-	LeftOut   int64 `json:"left_out,omitempty"` // not compared, because memory is bounded
-
-	Algorithms []AlgorithmDifference `json:"algorithms"` // of all limits: those of the rules first
-	Limits     []LimitDifference     `json:"limits"`     // those whose own algorithm differs most first
-}
-
-// AlgorithmDifference says how an algorithm differs from an exact log.
-type AlgorithmDifference struct {
-	Algorithm   string  `json:"algorithm"`            // as in rule files
-	Settings    string  `json:"settings,omitempty"`   // as in rule files
-	AsWritten   bool    `json:"as_written,omitempty"` // each limit as it is in the rules
-	Decisions   int64   `json:"decisions"`            // about limits that the algorithm can count
-	Refused     int64   `json:"refused_log_admits"`   // refused, where the exact log admits
-	Admitted    int64   `json:"admitted_log_refuses"` // admitted, where the exact log refuses
-	MostPercent float64 `json:"most_percent"`         // the most that any window of the limit's length admitted, in percent of the limit
-}
-
-// Differ is how many decisions differ from the exact log's.
-func (d *AlgorithmDifference) Differ() int64 { return d.Refused + d.Admitted }
-
-// LimitDifference compares the algorithms on one limit.
-type LimitDifference struct {
-	Rule       string                `json:"rule"` // its path
-	Name       string                `json:"name,omitempty"`
-	Limit      string                `json:"limit"` // 5 per minute, fixed window
-	Decisions  int64                 `json:"decisions"`
-	Refused    int64                 `json:"refused"` // by the exact log
-	Algorithms []AlgorithmDifference `json:"algorithms"`
 }

@@ -35,8 +35,6 @@ type Options struct {
 	MaxCallers  int           // counted individually at once; 0 means 100,000
 	MaxCounters int           // in use at once, as of the memory backend; 0 means 2,000,000
 
-	CompareAlgorithms bool // compare every algorithm with an exact log, on the limits of Rules; takes up to 256 MiB
-
 	Progress func(requests int64)   // called from time to time; may be nil
 	Verdicts func(v *Verdict) error // called for every request, in the order of decisions; may be nil
 }
@@ -111,9 +109,6 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	began := time.Now()
 	r := &run{options: &o, now: newEngine(&o.Rules, &o), callers: newCallers(max(o.MaxCallers, 2))}
-	if o.CompareAlgorithms {
-		r.now.store.comparison = newComparison(maxComparison)
-	}
 	if o.Against != nil {
 		r.old = newEngine(o.Against, &o)
 	}

@@ -41,9 +41,6 @@ func (r *run) report(in *intake) *Report {
 		out.OverTime.NewlyRefused = r.total.counts(columnNewlyRefused)
 		out.OverTime.NewlyPassed = r.total.counts(columnNewlyPassed)
 	}
-	if c := r.now.store.comparison; c != nil {
-		out.Comparison = c.reported()
-	}
 	for _, e := range in.missed.Errors(o.Mapping) {
 		out.Warnings = append(out.Warnings, e.Error())
 	}
@@ -152,10 +149,6 @@ func (r *Report) warn(now, old *engine, duration time.Duration) {
 	}
 	if r.Order.Shortened > 0 {
 		add("too many lines to hold within %s: the window was shortened %d times", seconds(r.Order.WindowSeconds), r.Order.Shortened)
-	}
-	if c := r.Comparison; c != nil && c.LeftOut > 0 {
-		add("algorithms are compared on a sample of the counters: %d of %d decisions, because all of them need more than %d MiB",
-			c.Decisions, c.Decisions+c.LeftOut, maxComparison>>20)
 	}
 	if !r.Callers.Exact {
 		add("too many callers to count individually: some that were never refused are counted as others; raise --max-callers")

@@ -41,7 +41,7 @@ func setTexts(v reflect.Value, place string, text func(place string) string) {
 // everything is the example with something in every part of the page.
 func everything(t *testing.T) *simulate.Report {
 	t.Helper()
-	r := exampleOf(t, true, true)
+	r := example(t, true)
 	r.Warnings, r.Unreached = []string{""}, []string{""}
 	r.New.Failed, r.New.NotEnforced = 1, 1
 	r.ByRule[0].New.Limits = append(r.ByRule[0].New.Limits, simulate.Limit{})

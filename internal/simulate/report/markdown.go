@@ -47,7 +47,6 @@ func WriteMarkdown(to io.Writer, r *simulate.Report, o MarkdownOptions) error {
 	if r.Old == nil {
 		w.callers(r)
 	}
-	w.algorithms(r.Comparison)
 	for _, s := range r.Warnings {
 		w.line("> **Warning:** %s\n", code(s))
 	}

@@ -59,7 +59,7 @@ func (v *view) page(data string) g.Node {
 		),
 		h.Body(
 			v.header(),
-			h.Main(v.summary(), v.warnings(), v.changes(), v.newlyRefusedCallers(), v.newlyPassedCallers(), v.overTime(), v.byRule(), v.byCaller(), v.algorithms(), v.log()),
+			h.Main(v.summary(), v.warnings(), v.changes(), v.newlyRefusedCallers(), v.newlyPassedCallers(), v.overTime(), v.byRule(), v.byCaller(), v.log()),
 			h.Footer(h.Details(h.Summary(g.Text("Made by ratelimitd simulate. Charts: uPlot, MIT license.")), h.Pre(g.Text(uPlotLicense)))),
 			h.Script(h.Type("application/json"), h.ID("data"), g.Raw(data)),
 			h.Script(g.Raw(uPlotJS)),

@@ -22,9 +22,7 @@ import (
 var update = flag.Bool("update", false, "write what the tests find into testdata")
 
 // example runs the example of the documentation.
-func example(t *testing.T, against bool) *simulate.Report { return exampleOf(t, against, false) }
-
-func exampleOf(t *testing.T, against, compare bool) *simulate.Report {
+func example(t *testing.T, against bool) *simulate.Report {
 	t.Helper()
 	t.Chdir("../../..")
 	m, errs := accesslog.LoadMapping("examples/simulate/envoy.yaml")
@@ -33,7 +31,7 @@ func exampleOf(t *testing.T, against, compare bool) *simulate.Report {
 	}
 	const log = "examples/simulate/access.log"
 	o := simulate.Options{
-		Rules: folder(t, "examples/simulate/stricter"), Mapping: m, Window: 5 * time.Second, MaxBadLines: 10, CompareAlgorithms: compare,
+		Rules: folder(t, "examples/simulate/stricter"), Mapping: m, Window: 5 * time.Second, MaxBadLines: 10,
 		Logs: []simulate.Log{{Name: log, Open: func() (io.ReadCloser, error) { return os.Open(log) }}},
 	}
 	if against {
@@ -87,45 +85,6 @@ func TestText(t *testing.T) {
 	}
 }
 
-// The comparison of algorithms is the last table, as text and as Markdown; the documentation shows it.
-func TestAlgorithms(t *testing.T) {
-	r := exampleOf(t, false, true)
-	var text, markdown bytes.Buffer
-	if err := report.WriteText(&text, r, report.TextOptions{Top: 5}); err != nil {
-		t.Fatal(err)
-	}
-	if err := report.WriteMarkdown(&markdown, r, report.MarkdownOptions{Top: 5}); err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "algorithms.txt", text.Bytes())
-	golden(t, "algorithms.md", markdown.Bytes())
-
-	_, shown, _ := strings.Cut(text.String(), "15 callers in all\n\n")
-	shown = shown[:strings.LastIndex(shown, "\n\n")]
-	page, err := os.ReadFile("docs/do/simulating.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(page), "```\n"+shown+"\n```") {
-		t.Errorf("docs/do/simulating.md does not show this:\n%s", shown)
-	}
-}
-
-// A comparison that left decisions out says so.
-func TestAlgorithmsOfASample(t *testing.T) {
-	r := exampleOf(t, false, true)
-	r.Comparison.LeftOut = 1234
-	var b bytes.Buffer
-	if err := report.WriteText(&b, r, report.TextOptions{Top: 1}); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"(15.8 %); 1,234 more are not compared\n", "and 2 more limits\n"} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("no %q in\n%s", want, b.String())
-		}
-	}
-}
-
 // Colours are added to the text and change nothing else.
 func TestTextColors(t *testing.T) {
 	r := example(t, true)
@@ -151,8 +110,7 @@ func TestTextColors(t *testing.T) {
 // hostile is a report with names that try to be something else.
 func hostile(t *testing.T) *simulate.Report {
 	t.Helper()
-	r := exampleOf(t, true, true)
-	r.Comparison.Limits[0].Rule, r.Comparison.Limits[1].Name = "</script><img src=x>\x1b[2J", "<b>bold</b>"
+	r := example(t, true)
 	r.Callers.Rows[0].Caller = `</script><script>document.title="broken"</script>`
 	r.Callers.Rows[1].Caller = `<img src=x onerror='document.title="broken"'>` + "\x1b[2J\u202e"
 	r.ByRule[0].Rule = `shop.</script><img src=https://example.com/x>_"'&`
@@ -174,7 +132,7 @@ func TestTextIsSafeForTerminals(t *testing.T) {
 }
 
 func TestJSON(t *testing.T) {
-	r := exampleOf(t, true, true)
+	r := example(t, true)
 	var b bytes.Buffer
 	if err := report.WriteJSON(&b, r); err != nil {
 		t.Fatal(err)

@@ -38,7 +38,6 @@ func WriteText(to io.Writer, r *simulate.Report, o TextOptions) error {
 	w.overTime(r)
 	w.rules(r)
 	w.callers(r)
-	w.algorithms(r.Comparison)
 	for _, s := range r.Warnings {
 		w.Line("%s %s", w.Paint(terminal.Yellow, "warning:"), terminal.Clean(s))
 	}
