@@ -105,7 +105,7 @@ func appendNested(b []byte, num protowire.Number, f func([]byte) []byte) []byte 
 // call of its own.
 func decisionOf(r *ratelimitdv1.DecideResponse) (d limits.Decision, err error) {
 	if e := r.GetError(); e != nil {
-		return d, errorOf(status.Error(codes.Code(uint32(e.GetCode())), e.GetMessage())) //nolint:gosec // any number is a code
+		return d, errorOf(status.Error(codes.Code(uint32(e.GetCode())), e.GetMessage()))
 	}
 	d.Allowed, d.Delay = r.GetCode() == ratelimitdv1.Code_CODE_OK, atLeastZero(r.GetDelay())
 	d.Statuses = make([]limits.Status, len(r.GetStatuses()))

@@ -249,7 +249,7 @@ func TestLeakyBucketIsLimitReq(t *testing.T) {
 	n := startNGINX(t, "  limit_req_dry_run on;\n", locations,
 		"LD_PRELOAD="+library, "FAKETIME_TIMESTAMP_FILE="+clock, "FAKETIME_NO_CACHE=1", "TZ=UTC")
 
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same in each run
+	random := rand.New(rand.NewPCG(1, 2))
 	cases := "cases:\n"
 	counts := make(map[string]int)
 	for _, c := range []struct{ path, descriptors string }{

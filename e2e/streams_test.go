@@ -91,7 +91,7 @@ func (s stream) used() int {
 
 // streams draws streams of 0.1 to most times their estimate. One of five is aborted.
 func streams(n int, most float64) []stream {
-	random := rand.New(rand.NewPCG(1, uint64(most))) //nolint:gosec // the same streams in every run
+	random := rand.New(rand.NewPCG(1, uint64(most)))
 	all := make([]stream, n)
 	for i := range all {
 		estimate := 20 + random.IntN(41)

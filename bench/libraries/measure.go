@@ -99,7 +99,7 @@ func (b *bench) measure(ctx context.Context, libraries []library, s shape) (all 
 			return all, fmt.Errorf("fill %s: %w", l.name, err)
 		}
 		if !s.redis {
-			m.memory = float64(max(0, int64(heap())-int64(before))) / float64(len(keys)) //nolint:gosec // sizes of a heap
+			m.memory = float64(max(0, int64(heap())-int64(before))) / float64(len(keys))
 		}
 	}
 	for range b.rounds {

@@ -387,7 +387,7 @@ func shakes(debug bool, certificates ...tls.Certificate) look {
 		if debug {
 			addr = i.svc.operators.DebugAddr.String()
 		}
-		conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, Certificates: certificates, NextProtos: []string{"h2"}}) //nolint:gosec,noctx // checking whose certificate it is is the test
+		conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, Certificates: certificates, NextProtos: []string{"h2"}}) //nolint:noctx // checking whose certificate it is is the test
 		if err != nil {
 			return "plain text"
 		}
@@ -407,7 +407,7 @@ func shakes(debug bool, certificates ...tls.Certificate) look {
 // profiles asks for a profile, which needs the role operate, with a client certificate.
 func profiles(certificate tls.Certificate) look {
 	return running(func(t *testing.T, i *instance) string {
-		config := &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certificate}} //nolint:gosec // the test is about the client
+		config := &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certificate}}
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: patience}
 		resp, err := client.Get("https://" + i.svc.operators.DebugAddr.String() + "/debug/pprof/goroutine") //nolint:noctx // bounded by the client
 		if err != nil {

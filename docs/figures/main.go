@@ -21,7 +21,7 @@ import (
 
 func main() {
 	for name, draw := range figures {
-		if err := os.WriteFile(filepath.Join("docs", "figures", name), []byte(draw("docs")), 0o644); err != nil { //nolint:gosec // pictures are public
+		if err := os.WriteFile(filepath.Join("docs", "figures", name), []byte(draw("docs")), 0o644); err != nil {
 			log.Fatal(err)
 		}
 	}

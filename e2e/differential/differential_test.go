@@ -34,7 +34,7 @@ const (
 func TestDecisionsAreTheSame(t *testing.T) {
 	seed, worlds, end := uint64(1), uint64(shortWorlds), time.Time{}
 	if long := os.Getenv("RATELIMITD_DIFFERENTIAL"); long != "" {
-		seed = uint64(time.Now().UnixNano()) //nolint:gosec // any number
+		seed = uint64(time.Now().UnixNano())
 		if text := os.Getenv("RATELIMITD_DIFFERENTIAL_SEED"); text != "" {
 			var err error
 			if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
@@ -74,7 +74,7 @@ func TestDecisionsAreTheSame(t *testing.T) {
 					report := fmt.Sprintf("after %d steps of other worlds: %s", steps.Load(), describe(w, first(w, d)))
 					found.CompareAndSwap(nil, &report)
 				default:
-					steps.Add(uint64(len(w.Steps))) //nolint:gosec // a count
+					steps.Add(uint64(len(w.Steps)))
 				}
 			}
 		})

@@ -47,7 +47,7 @@ func TestEveryAlgorithmIsComplete(t *testing.T) {
 		if row == nil {
 			t.Fatalf("%v has no row", descriptor.Algorithm(a))
 		}
-		if descriptor.Algorithm(a) == descriptor.Penalties { //nolint:gosec // a small number
+		if descriptor.Algorithm(a) == descriptor.Penalties {
 			continue // penalties_test.go
 		}
 		for _, l := range everyVariant(t, descriptor.Algorithm(a)) {

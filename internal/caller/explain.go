@@ -73,7 +73,7 @@ func limitOf(m *adminv1.Limit) explain.Limit {
 	}
 	for i, name := range descriptor.AlgorithmNames {
 		if name == m.GetAlgorithm() {
-			l.Algorithm = descriptor.Algorithm(i) //nolint:gosec // there are five
+			l.Algorithm = descriptor.Algorithm(i)
 		}
 	}
 	if zone := m.GetCalendar(); zone != "" {

@@ -130,7 +130,7 @@ func (a *activeReading) readHours(v yamlform.Value) {
 		}
 		t, err := time.Parse("15:04", text)
 		ok = ok && err == nil && len(text) == len("15:04")
-		return uint16(t.Hour()*60 + t.Minute()) //nolint:gosec // of one day
+		return uint16(t.Hour()*60 + t.Minute())
 	}
 	if ok = len(text) == len("15:04-15:04") && text[5] == '-' && text[:5] != "24:00"; ok {
 		a.active.Begin, a.active.End = minutes(text[:5]), minutes(text[6:])

@@ -58,7 +58,7 @@ var (
 			Doc: "`passed`: only in answers to requests that pass; `refused`: only in answers to requests that are refused; absent: in both"},
 			Read: func(h *headerReading, v yamlform.Value) {
 				i, _ := v.Choice()
-				h.header.When = descriptor.HeaderWhen(i) //nolint:gosec // an index of the names
+				h.header.When = descriptor.HeaderWhen(i)
 			}},
 	}...)
 

@@ -93,7 +93,7 @@ var limitRows = []limitRow{
 				v.Errorf("`ttl` must be whole seconds here, such as 30s or 5m, this is %s", ttl)
 				return false
 			}
-			l.limit.Window = descriptor.Window{Unit: descriptor.Second, Multiplier: uint32(ttl / time.Second)} //nolint:gosec // at most a day
+			l.limit.Window = descriptor.Window{Unit: descriptor.Second, Multiplier: uint32(ttl / time.Second)}
 			return ttl > 0
 		}},
 	{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint53(0), Extension: true,
@@ -133,7 +133,7 @@ var limitRows = []limitRow{
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) bool {
 			i, ok := v.Choice()
-			l.limit.Window.WeekStart = uint8(max(i, 0)) //nolint:gosec // one of seven
+			l.limit.Window.WeekStart = uint8(max(i, 0))
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "precision", Type: yamlform.Between(1, 60), Extension: true,
@@ -199,7 +199,7 @@ var limitRows = []limitRow{
 		Doc: "for how many percent of the callers the limit is enforced, always the same ones; for the others it is in shadow. A larger number adds callers"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			n, ok := v.Number()
-			l.limit.EnforcePercent = uint8(n) //nolint:gosec // bounded by the type
+			l.limit.EnforcePercent = uint8(n)
 			return l.enforced(ok, "enforce_percent", descriptor.EnforcedForSome) && ok
 		}},
 	{Key: yamlform.Key{Name: "soft", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
@@ -211,7 +211,7 @@ var limitRows = []limitRow{
 		Doc: "answers warn in the header `x-ratelimit-warning` and in metadata when at least this percentage of the limit is used"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			n, ok := v.Number()
-			l.limit.WarnAt = uint8(n) //nolint:gosec // bounded by the type
+			l.limit.WarnAt = uint8(n)
 			return ok
 		}},
 }

@@ -44,14 +44,14 @@ var reservationsForm = yamlform.NewForm("reservations", "`reservations`", []yaml
 		Doc: "the largest reservation, as a share of the limit: 0.1 is a tenth; absent: 1"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			if share, ok := v.Millionths(); ok {
-				r.reservations.MaxShare = uint32(share) //nolint:gosec // bounded by the type
+				r.reservations.MaxShare = uint32(share)
 			}
 		}},
 	{Key: yamlform.Key{Name: "max_outstanding", Type: yamlform.Between(1, maxOutstanding), Extension: true,
 		Doc: "the most reservations that one counter holds at once; absent: 10000"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			if n, ok := v.Number(); ok {
-				r.reservations.MaxOutstanding = int(n) //nolint:gosec // bounded by the type
+				r.reservations.MaxOutstanding = int(n)
 			}
 		}},
 	{Key: yamlform.Key{Name: "on_expire", Type: yamlform.OneOf("charge", "release"), Extension: true,

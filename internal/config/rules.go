@@ -63,13 +63,13 @@ func init() {
 			Doc: "limits that requests bring along: `honour` (default): they replace the rule's; `min`: only if they admit no more per second than the rule; `ignore`: the rule applies"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				i, _ := v.Choice()
-				d.spec.RequestOverride = descriptor.RequestOverride(i) //nolint:gosec // an index of the names
+				d.spec.RequestOverride = descriptor.RequestOverride(i)
 			}},
 		{Key: yamlform.Key{Name: "refunds", Type: yamlform.OneOf(descriptor.RefundsNames...), Extension: true,
 			Doc: "requests that give hits back: `allow` (default); `deny`: they only read the counter"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				i, _ := v.Choice()
-				d.spec.Refunds = descriptor.Refunds(i) //nolint:gosec // an index of the names
+				d.spec.Refunds = descriptor.Refunds(i)
 			}},
 		{Key: yamlform.Key{Name: "envoy_delay", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
 			Doc: "Envoy holds the requests that a `leaky_bucket` delays, if its fault filter follows; absent: clients get the delay in a header, and have to wait themselves"},

@@ -87,7 +87,7 @@ func mostInSlidingWindow(sub int64) uint64 {
 	for sub%(q*10) == 0 && sub/(q*10) >= leastQuanta {
 		q *= 10
 	}
-	return 1 << exactBits / uint64(sub/q+1) //nolint:gosec // positive
+	return 1 << exactBits / uint64(sub/q+1)
 }
 
 func precisionText(n int64) string {
@@ -147,7 +147,7 @@ func (l *Limit) compileBucket(length, capacity int64) error {
 	l.Arithmetic.Step, l.Arithmetic.StepNum, l.Arithmetic.StepDen = num/den, num%den, den
 	if !fits(capacity, den) {
 		return limitErrorf("burst", "%d at %d per %s cannot be counted exactly, %d is the most; use a requests_per_unit with more zeros at its end, or fixed_window",
-			l.Burst, l.Requests, l.Window.Words(), max(0, 1<<exactBits/(den+1)-(capacity-int64(l.Burst)))) //nolint:gosec // at most MaxRequests
+			l.Burst, l.Requests, l.Window.Words(), max(0, 1<<exactBits/(den+1)-(capacity-int64(l.Burst))))
 	}
 	if capacity > maxHorizon.Microseconds()/(l.Arithmetic.Step+1) {
 		return limitErrorf("burst", "the bucket would take more than 90 years to fill or to drain")

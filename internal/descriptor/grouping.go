@@ -45,7 +45,7 @@ func ParseGroup(text string) (Group, error) {
 		case *bits != 0:
 			return Group{}, fmt.Errorf("%q has %s twice", text, family)
 		}
-		*bits = uint8(n) //nolint:gosec // at most 128
+		*bits = uint8(n)
 	}
 	return g, nil
 }

@@ -50,7 +50,7 @@ func (c *HitCost) Hits(entries []Entry, hits int64) int64 {
 	if hits < 0 {
 		return -c.Hits(entries, -hits)
 	}
-	return int64(timesHits(c.Of(entries), uint64(hits))) //nolint:gosec // at most mostHits
+	return int64(timesHits(c.Of(entries), uint64(hits)))
 }
 
 func (t *CostTable) of(value string) uint64 {

@@ -15,8 +15,8 @@ func NewPenalty(lasts time.Duration) *Limit {
 	seconds := lasts / time.Second
 	return &Limit{
 		Algorithm: Penalties,
-		Requests:  uint64(seconds),                                   //nolint:gosec // positive
-		Window:    Window{Unit: Second, Multiplier: uint32(seconds)}, //nolint:gosec // at most MaxPenalty
+		Requests:  uint64(seconds),
+		Window:    Window{Unit: Second, Multiplier: uint32(seconds)},
 	}
 }
 

@@ -35,7 +35,7 @@ func DefaultReservations() Reservations {
 func (r *Reservations) Largest(l *Limit) int64 {
 	high, low := bits.Mul64(l.Capacity(), uint64(r.MaxShare))
 	n, _ := bits.Div64(high, low, MaxShareWhole)
-	return int64(n) //nolint:gosec // at most the capacity
+	return int64(n)
 }
 
 // Reservable reports whether hits of a limit can be reserved. Then they may be returned one by one at any time: a refusal may end

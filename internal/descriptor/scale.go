@@ -90,10 +90,10 @@ func (l *Limit) Scalable(most uint64) error {
 		return nil // what is exact for a number is exact for all smaller ones
 	}
 	// The exact time between two hits of a bucket is a fraction, whose denominator is largest for numbers without common factors.
-	high, den := bits.Mul64(uint64(a.StepDen), most)                                                                                     //nolint:gosec // positive
-	far, full := bits.Mul64(l.Burst+1, uint64(a.Step)+1+most)                                                                            //nolint:gosec // as above
-	horizon := uint64(maxHorizon.Microseconds())                                                                                         //nolint:gosec // as above
-	if capacity := top.Capacity(); high != 0 || den > 1<<exactBits || !fits(int64(capacity), int64(den)) || far != 0 || full > horizon { //nolint:gosec // at most 2^53
+	high, den := bits.Mul64(uint64(a.StepDen), most)
+	far, full := bits.Mul64(l.Burst+1, uint64(a.Step)+1+most)
+	horizon := uint64(maxHorizon.Microseconds())
+	if capacity := top.Capacity(); high != 0 || den > 1<<exactBits || !fits(int64(capacity), int64(den)) || far != 0 || full > horizon {
 		return limitErrorf("scale", "a bucket of %d with %d times this rate cannot be counted exactly for each number up to %d; write a smaller `max`, a smaller `burst`, or fixed_window", l.Burst, most, most)
 	}
 	return nil

@@ -299,7 +299,7 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	}
 	r.Domain = c.domain.Name
 	r.Path = path.String()
-	r.Index = int32(len(c.tree.Rules)) //nolint:gosec // memory bounds the number of rules
+	r.Index = int32(len(c.tree.Rules))
 	c.domain.Overridable = c.domain.Overridable || r.Overridable()
 	c.domain.Usage = c.domain.Usage || r.Usage
 	c.domain.Reservable = c.domain.Reservable || r.Reservable()

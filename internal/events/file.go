@@ -57,7 +57,7 @@ func newFile(path string) (*file, error) {
 func (f *file) name() string { return f.path }
 
 func (f *file) send(ctx context.Context, events [][]byte) (err error) {
-	to, err := os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640) //nolint:gosec // a group may read it, to collect it
+	to, err := os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func (s *Sink) Run(ctx context.Context) error {
 		}
 	}
 	if n := s.queue.len() + int(s.inHand.Load()); n > 0 {
-		s.dropped[stopped].Add(uint64(n)) //nolint:gosec // a count
+		s.dropped[stopped].Add(uint64(n))
 		s.opts.Logger.Warn("events were not sent before the process stopped", "events", n, "to", s.to.name())
 	}
 	return nil
@@ -113,7 +113,7 @@ func (s *Sink) deliver(ctx context.Context, batch []*Event) bool {
 		s.fail(err)
 		s.pause(ctx, err)
 		oldest := time.Now().Add(-s.opts.RetryFor)
-		s.dropped[tooOld].Add(uint64(s.queue.expire(oldest))) //nolint:gosec // a count
+		s.dropped[tooOld].Add(uint64(s.queue.expire(oldest)))
 		if batch[len(batch)-1].Time.Before(oldest) {
 			s.dropped[tooOld].Add(uint64(len(batch)))
 			return true

@@ -100,7 +100,7 @@ func (b *Calls) More(call *InFlight, calls int) bool {
 	if !b.admit(call.conn, int64(calls)) {
 		return false
 	}
-	call.more += int32(calls) //nolint:gosec // the requests of one message
+	call.more += int32(calls)
 	return true
 }
 

@@ -169,7 +169,7 @@ func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Desc
 		c.Blocked = r.own.blocked
 	}
 	for i := range c.List {
-		hits := int64(max(c.HitCost, 1)) //nolint:gosec // at most backend.MaxHits
+		hits := int64(max(c.HitCost, 1))
 		takes = append(takes, backend.Take{Key: []byte(c.List[i].Key), Limit: &c.List[i].Limit, Rule: rule, Hits: hits, Member: i})
 	}
 	return c, append(takes, c.penaltyTakes(&snap.settings, rule)...), nil

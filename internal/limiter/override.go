@@ -168,7 +168,7 @@ func faster(a *descriptor.Limit, cost uint64, b *descriptor.Limit) bool {
 	if over > 0 {
 		return true // more than any limit has
 	}
-	ah, al := bits.Mul64(requests, uint64(b.Window.Length()))   //nolint:gosec // lengths are positive
-	bh, bl := bits.Mul64(b.Requests, uint64(a.Window.Length())) //nolint:gosec // as above
+	ah, al := bits.Mul64(requests, uint64(b.Window.Length()))
+	bh, bl := bits.Mul64(b.Requests, uint64(a.Window.Length()))
 	return ah > bh || ah == bh && al > bl
 }

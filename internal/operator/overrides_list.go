@@ -66,7 +66,7 @@ func (o *overrides) Status(context.Context, *adminv1.OverrideServiceStatusReques
 		return &adminv1.OverrideServiceStatusResponse{}, nil
 	}
 	set := o.InForce()
-	answer := &adminv1.OverrideServiceStatusResponse{Source: validText(o.Name), Count: uint64(set.Len()), Up: o.Up == nil || o.Up()} //nolint:gosec // not negative
+	answer := &adminv1.OverrideServiceStatusResponse{Source: validText(o.Name), Count: uint64(set.Len()), Up: o.Up == nil || o.Up()}
 	if set != nil {
 		answer.Version = set.Version
 	}

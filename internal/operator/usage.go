@@ -122,7 +122,7 @@ func (p *usagePage) parse(token string) error {
 	value, at, _ := strings.Cut(token, ".")
 	n, err := strconv.ParseUint(value, 10, 31)
 	if err == nil {
-		p.value = int(n) //nolint:gosec // 31 bits
+		p.value = int(n)
 		p.at, err = strconv.ParseUint(at, 10, 64)
 	}
 	if err != nil {

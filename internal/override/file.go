@@ -98,7 +98,7 @@ func init() {
 		{Key: yamlform.Key{Name: "version", Type: yamlform.Between(0, math.MaxInt64), Doc: "of the last change that ratelimitd wrote; leave it out"},
 			Read: func(r *reading, v yamlform.Value) {
 				n, _ := v.Number()
-				r.Version = int64(n) //nolint:gosec // MaxInt64 bounds it
+				r.Version = int64(n)
 			}},
 		{Key: yamlform.Key{Name: "changed_at", Type: instant, Doc: "when that was; leave it out"},
 			Read: func(r *reading, v yamlform.Value) { r.Changed, _ = readTime(v, "changed_at") }},
@@ -277,7 +277,7 @@ func (o *Override) appendYAML(b []byte) []byte {
 	text("reason", o.Reason)
 	text("author", o.Author)
 	if o.Version != 0 {
-		number("version", uint64(o.Version)) //nolint:gosec // versions are positive
+		number("version", uint64(o.Version))
 	}
 	if !o.Changed.IsZero() {
 		line("changed_at")

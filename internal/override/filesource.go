@@ -130,7 +130,7 @@ func (f *File) load() (before []Placed, err error) {
 // contentVersion returns a number from 1 to 2^53 - 1, which JSON and metrics can hold exactly.
 func contentVersion(data []byte) int64 {
 	sum := sha256.Sum256(data)
-	return int64(binary.BigEndian.Uint64(sum[:])%(1<<53-1)) + 1 //nolint:gosec // 53 bits
+	return int64(binary.BigEndian.Uint64(sum[:])%(1<<53-1)) + 1
 }
 
 // reload reads the file, and remembers what has changed.

@@ -198,7 +198,7 @@ func (b *builder) into(s *Set) {
 	order := make([]int32, len(b.members))
 	for i := range b.members {
 		at := &ends[b.members[i].hash&mask]
-		order[*at] = int32(i) //nolint:gosec // a source has a million
+		order[*at] = int32(i)
 		*at++
 	}
 	s.shards, s.count, s.size = make([]shard, n), 0, 0
@@ -243,8 +243,8 @@ func appendText(b []byte, s string) []byte {
 func readIdentity(b []byte) Identity {
 	next := func() string {
 		n, size := binary.Uvarint(b)
-		text := string(b[size : size+int(n)]) //nolint:gosec // written by appendText
-		b = b[size+int(n):]                   //nolint:gosec // as above
+		text := string(b[size : size+int(n)])
+		b = b[size+int(n):]
 		return text
 	}
 	i := Identity{Domain: next(), Rule: next(), Limit: next()}

@@ -42,7 +42,7 @@ func newShard(members []member) shard {
 	for i := range members {
 		size += len(members[i].identity)
 	}
-	sh := binary.LittleEndian.AppendUint32(make(shard, 0, size), uint32(len(members))) //nolint:gosec // some 16
+	sh := binary.LittleEndian.AppendUint32(make(shard, 0, size), uint32(len(members)))
 	for i := range members {
 		sh = binary.LittleEndian.AppendUint64(sh, members[i].hash)
 	}
@@ -50,12 +50,12 @@ func newShard(members []member) shard {
 	for i := range members {
 		m := &members[i]
 		end += len(m.identity)
-		sh = binary.LittleEndian.AppendUint32(sh, uint32(end)) //nolint:gosec // some 16 identities of at most 300 KB
+		sh = binary.LittleEndian.AppendUint32(sh, uint32(end))
 		sh = binary.LittleEndian.AppendUint32(sh, uint32(m.numbers.Kind))
 		sh = binary.LittleEndian.AppendUint64(sh, m.numbers.Requests)
 		sh = binary.LittleEndian.AppendUint64(sh, m.numbers.Burst)
-		sh = binary.LittleEndian.AppendUint64(sh, uint64(m.numbers.NotBefore)) //nolint:gosec // read back as it was
-		sh = binary.LittleEndian.AppendUint64(sh, uint64(m.numbers.ExpiresAt)) //nolint:gosec // as above
+		sh = binary.LittleEndian.AppendUint64(sh, uint64(m.numbers.NotBefore))
+		sh = binary.LittleEndian.AppendUint64(sh, uint64(m.numbers.ExpiresAt))
 	}
 	for i := range members {
 		sh = append(sh, members[i].identity...)
@@ -114,7 +114,7 @@ func (sh shard) numbers(i int) Numbers {
 		Kind:      Kind(b[4]),
 		Requests:  binary.LittleEndian.Uint64(b[8:]),
 		Burst:     binary.LittleEndian.Uint64(b[16:]),
-		NotBefore: int64(binary.LittleEndian.Uint64(b[24:])), //nolint:gosec // as it was written
-		ExpiresAt: int64(binary.LittleEndian.Uint64(b[32:])), //nolint:gosec // as above
+		NotBefore: int64(binary.LittleEndian.Uint64(b[24:])),
+		ExpiresAt: int64(binary.LittleEndian.Uint64(b[32:])),
 	}
 }

@@ -60,7 +60,7 @@ func startWithClock(t testing.TB, args []string, begin [2]int64) (s *Server, wri
 		t.Helper()
 		var b [16]byte
 		for i, n := range numbers {
-			binary.NativeEndian.PutUint64(b[8*i:], uint64(n)) //nolint:gosec // may be negative
+			binary.NativeEndian.PutUint64(b[8*i:], uint64(n))
 		}
 		if _, err := f.WriteAt(b[:], 0); err != nil {
 			t.Fatal(err)

@@ -25,7 +25,7 @@ func (c *checker) penalty(n *node, l *limit) {
 func refuses(l *descriptor.Limit) (length time.Duration, text string) {
 	bucket := l.Algorithm == descriptor.TokenBucket && !l.Interval || l.Algorithm == descriptor.LeakyBucket
 	if bucket && l.Requests > 0 {
-		length = l.Window.Length() / time.Duration(l.Requests) //nolint:gosec // at most descriptor.MaxRequests
+		length = l.Window.Length() / time.Duration(l.Requests)
 		return length, length.String()
 	}
 	return l.Window.Length(), l.TTL()

@@ -75,7 +75,7 @@ func (c *rateLimitCall) decideBatch(ctx context.Context) {
 // called later, once, from another goroutine.
 func (c *rateLimitCall) startBatch(ctx context.Context, b *limiter.Batch, done func(error)) (decided bool) {
 	c.decided = done
-	c.deciding.Store(int32(len(c.batch)) + 1) //nolint:gosec // at most maxBatch
+	c.deciding.Store(int32(len(c.batch)) + 1)
 	for _, r := range c.batch {
 		if r.err != nil || r.start(ctx, b) {
 			c.deciding.Add(-1)

@@ -56,7 +56,7 @@ func TestEncryptedConnectionEndsWithAnAlert(t *testing.T) {
 			}
 			wire := &heard{Conn: raw}
 			// With TLS 1.2, the type of a record can be seen.
-			conn := tls.Client(wire, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12, NextProtos: []string{http2.NextProtoTLS}}) //nolint:gosec // only the end of the connection is tested
+			conn := tls.Client(wire, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12, NextProtos: []string{http2.NextProtoTLS}})
 			c := rawOn(t, conn)
 			c.echo(nil)
 			end(c, s)

@@ -244,7 +244,7 @@ func unpack(text string) (entries []descriptor.Entry, ok bool) {
 	read := func() (s string) {
 		n, size := binary.Uvarint(b)
 		if ok = size > 0 && n <= uint64(len(b)-size); ok {
-			s, b = string(b[size:size+int(n)]), b[size+int(n):] //nolint:gosec // not more than the length
+			s, b = string(b[size:size+int(n)]), b[size+int(n):]
 		}
 		return s
 	}

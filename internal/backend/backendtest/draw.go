@@ -36,7 +36,7 @@ func drawLimit(t *rapid.T, units []descriptor.Unit) *descriptor.Limit {
 	return rapid.Custom(func(t *rapid.T) *descriptor.Limit {
 		l := &descriptor.Limit{
 			Requests:  drawRequests(t, "requests"),
-			Algorithm: descriptor.Algorithm(rapid.IntRange(0, len(descriptor.AlgorithmNames)-1).Draw(t, "algorithm")), //nolint:gosec // a small number
+			Algorithm: descriptor.Algorithm(rapid.IntRange(0, len(descriptor.AlgorithmNames)-1).Draw(t, "algorithm")),
 			Window: descriptor.Window{
 				Unit:       rapid.SampledFrom(units).Draw(t, "unit"),
 				Multiplier: rapid.SampledFrom([]uint32{0, 1, 3, 7}).Draw(t, "multiplier"),

@@ -107,7 +107,7 @@ func (n *numbers) count(l *descriptor.Limit, o *backend.Outcome) {
 // hits draws a number of hits: peeks, refunds, and numbers around what still fits.
 func (n *numbers) hits(m *plain, now int64) int64 {
 	r := n.random
-	used, capacity := m.used(now).Int64(), int64(m.limit.Capacity()) //nolint:gosec // at most MaxRequests + 1
+	used, capacity := m.used(now).Int64(), int64(m.limit.Capacity())
 	room := max(0, capacity-used)
 	hits := []int64{0, 1, 2, room, room + 1, room / 2, room/2 + 1, capacity, capacity + 1, -1, -used, -used - 1, -used / 2, r.Int64N(capacity + 2), backend.MaxHits, -backend.MaxHits}[r.IntN(16)]
 	if m.limit.Algorithm == descriptor.SlidingLog {

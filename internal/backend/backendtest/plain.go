@@ -284,7 +284,7 @@ func (p *plain) addToLog(now, hits int64, allowed bool) {
 		p.log = live[:int64(len(live))+hits]
 		return
 	}
-	most := int64(p.limit.Requests) //nolint:gosec // a small number
+	most := int64(p.limit.Requests)
 	if !allowed {
 		hits = min(hits, most)
 	}

@@ -19,6 +19,6 @@ func drains(l *descriptor.Limit) time.Duration {
 	if l.Capacity() <= l.Requests || l.Requests == 0 {
 		return length
 	}
-	windows := min(l.Capacity()/l.Requests+1, uint64(descriptor.MaxPenalty/length)+1) //nolint:gosec // positive
-	return length * time.Duration(windows)                                            //nolint:gosec // bounded by the longest penalty
+	windows := min(l.Capacity()/l.Requests+1, uint64(descriptor.MaxPenalty/length)+1)
+	return length * time.Duration(windows)
 }

@@ -187,7 +187,7 @@ func rateLimit(l *ratelimitv3.RateLimitPolicy) yamlform.Pairs {
 // unit returns the name of a unit. The published Go code does not know the units after DAY; their numbers are the same
 // in all of Envoy's protocols.
 func unit(u ratelimitv3.RateLimitUnit) string {
-	if known := descriptor.Unit(u); u > 0 && u < 256 && known.OnWire() { //nolint:gosec // bounded
+	if known := descriptor.Unit(u); u > 0 && u < 256 && known.OnWire() {
 		return known.String()
 	}
 	return strconv.Itoa(int(u))

@@ -792,7 +792,7 @@ func TestKilledWriter(t *testing.T) {
 		}
 	}
 	r := redistest.Start(t)
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledWriter$") //nolint:gosec // this test
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledWriter$")
 	cmd.Env = append(os.Environ(), "WRITE_TO_REDIS="+r.Addr)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
