@@ -11,6 +11,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/lease"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/fleet"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 )
 
@@ -77,8 +78,11 @@ func (l *Limiter) openRedis(o *Options) (*counters, error) {
 
 // countReplicas returns the work that counts the processes which share the Redis: leases and on_error: local divide limits among them.
 func (c *counters) countReplicas(changed func(n int)) func(context.Context) error {
-	return redis.NewReplicaCounter(redis.ReplicaCounterOptions{
-		Store: c.redis, Key: c.prefix + redis.ReplicasKey, Logger: c.log,
+	return fleet.New(fleet.Options{
+		Beat: func(ctx context.Context, name string, lives time.Duration, leaves bool) (int, error) {
+			return c.redis.Heartbeat(ctx, c.prefix+redis.ReplicasKey, name, lives, leaves)
+		},
+		Names: c.prefix + redis.ReplicasKey, Prefix: c.prefix, Log: c.log,
 		Changed: func(n int) {
 			c.store.SetReplicas(n)
 			changed(n)

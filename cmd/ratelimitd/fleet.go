@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/caller"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/fleet"
@@ -51,8 +52,9 @@ func (o *fleetCommand) Run(ctx context.Context, s streams) error {
 func (s *service) joinFleet() *fleet.Fleet {
 	host, _ := os.Hostname() // empty where the system does not know
 	started, version := time.Now(), thisBuild().Version
-	f := fleet.New(fleet.Options{
-		Client: s.background, Prefix: s.options.Backend.KeyPrefix, Log: s.log,
+	o := fleet.Options{
+		Client: s.background, Names: s.options.Backend.KeyPrefix + redis.ReplicasKey, Prefix: s.options.Backend.KeyPrefix,
+		Changed: s.replicasChanged, Log: s.log,
 		Self: func() fleet.Process {
 			t := s.limiter.Totals()
 			p := fleet.Process{
@@ -68,16 +70,15 @@ func (s *service) joinFleet() *fleet.Fleet {
 			}
 			return p
 		},
-	})
-	s.workers = append(s.workers, func(ctx context.Context) error {
-		if s.hasRead != nil {
-			select {
-			case <-s.hasRead: // before, it would say that their source does not answer
-			case <-ctx.Done():
-			}
+	}
+	if s.background != nil {
+		store := s.redis[0].store
+		o.Beat = func(ctx context.Context, name string, lives time.Duration, leaves bool) (int, error) {
+			return store.Heartbeat(ctx, o.Names, name, lives, leaves)
 		}
-		return f.Run(ctx)
-	})
+	}
+	f := fleet.New(o)
+	s.workers = append(s.workers, f.Run)
 	return f
 }
 
@@ -107,5 +108,11 @@ func (s *service) fleetOverrides() fleet.Overrides {
 	if s.options.Overrides.From == overridesInRedis {
 		source = fleet.OverridesInRedis
 	}
-	return fleet.Overrides{Source: source, Version: state.Version, Count: state.Count, Error: state.Error}
+	o := fleet.Overrides{Source: source, Version: state.Version, Count: state.Count, Error: state.Error}
+	select {
+	case <-s.hasRead:
+	default:
+		o.Error = "" // nobody has asked the source yet
+	}
+	return o
 }

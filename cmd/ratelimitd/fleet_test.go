@@ -92,10 +92,8 @@ func TestFleet(t *testing.T) {
 		}
 		return nil
 	})
-	if largest, err := admin.HVals(t.Context(), "p:{fleet}:said").Result(); err != nil || len(largest) != 4 {
-		t.Errorf("%q, %v", largest, err)
-	} else {
-		t.Logf("a process writes %d bytes", len(largest[0]))
+	if said, err := admin.Keys(t.Context(), "p:{fleet}:*").Result(); err != nil || len(said) != 4 {
+		t.Errorf("%q, %v", said, err)
 	}
 	redistest.Eventually(t, "the list of all", func(context.Context) error {
 		code, out, stderr := asks(t, "fleet", "-s", a.Debug)
@@ -105,17 +103,9 @@ func TestFleet(t *testing.T) {
 		return nil
 	})
 
-	// One ends, and one is killed: 20 seconds later by Redis' clock.
+	// One ends, and one is killed.
 	c.Stop(t)
-	beforeItsEnd, err := list(b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := beforeItsEnd.ThisProcess
 	b.Kill(t)
-	if err := admin.ZIncrBy(t.Context(), "p:{fleet}:seen", -20_000, id).Err(); err != nil {
-		t.Fatal(err)
-	}
 	await(a, "map[gone:1 live, other rules:2 stopped:1]") // two rules, one process each: none are those of most
 
 	// While Redis is away there is what was last known.

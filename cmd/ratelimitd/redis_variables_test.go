@@ -256,7 +256,7 @@ func TestVariablesOfThePool(t *testing.T) {
 				// tells the processes that share REDIS_URL that this one is there.
 				announces := 0
 				if prefix == "REDIS" {
-					until(t, "the process is in the list of the fleet", func() bool { return admin.Exists(t.Context(), "{fleet}:seen").Val() == 1 })
+					until(t, "the process is in the list of the fleet", func() bool { return len(admin.Keys(t.Context(), "{fleet}:*").Val()) == 1 })
 					announces = 1
 				}
 				connections := func() (n int) {

@@ -4,9 +4,6 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/ratelimitd/ratelimitd/internal/backend/lease"
-	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 )
 
 // replicas is the number of processes that share the limits, and its source.
@@ -34,21 +31,13 @@ func (r *replicas) Collect(all chan<- prometheus.Metric) {
 	all <- prometheus.MustNewConstMetric(replicasDesc, prometheus.GaugeValue, float64(n), source)
 }
 
-// countReplicas counts the processes that share a Redis, unless their number is set.
-func (s *service) countReplicas(store *redis.Store, leases *lease.Leases, registry prometheus.Registerer) {
-	known := &replicas{set: s.options.Answers.Replicas}
-	registry.MustRegister(known)
-	if known.set > 0 {
+// replicasChanged uses another number of processes, unless it is set.
+func (s *service) replicasChanged(n int) {
+	if s.replicas.set > 0 {
 		return
 	}
-	counter := redis.NewReplicaCounter(redis.ReplicaCounterOptions{
-		Store: store, Key: s.options.Backend.KeyPrefix + redis.ReplicasKey, Logger: s.log,
-		Changed: func(n int) {
-			s.log.Info("processes that share this Redis", "replicas", n)
-			known.counted.Store(int64(n))
-			leases.SetReplicas(n)
-			s.limiter.SetReplicas(n)
-		},
-	})
-	s.workers = append(s.workers, counter.Run)
+	s.log.Info("processes that share this Redis", "replicas", n)
+	s.replicas.counted.Store(int64(n))
+	s.leases.SetReplicas(n)
+	s.limiter.SetReplicas(n)
 }

@@ -55,8 +55,9 @@ func TestProcessesShareTheLimitWithoutRedis(t *testing.T) {
 	r.Restart(t)
 	said := startProcess(t, map[string]string{"REDIS_URL": r.Addr, "RATELIMITD_REPLICAS": "7"}, "--rules", rules)
 	known(said, `ratelimitd_replicas{source="set"} 7`)
+	known(all[1], `ratelimitd_replicas{source="counted"} 4`) // the others count it
 	all[0].Stop(t)
-	known(all[1], `ratelimitd_replicas{source="counted"} 2`) // a process with RATELIMITD_REPLICAS is not counted
+	known(all[1], `ratelimitd_replicas{source="counted"} 3`)
 }
 
 // until waits for a condition.

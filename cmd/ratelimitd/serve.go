@@ -145,9 +145,10 @@ type service struct {
 	server    *server.Server
 	operators *operator.Server
 	redis     []*redisStore
-	cache     *overlimit.Cache              // nil: there is none
-	caches    []func() operator.Cache       // what the console shows of them
-	overrides override.Source               // nil: there are none
+	cache     *overlimit.Cache        // nil: there is none
+	caches    []func() operator.Cache // what the console shows of them
+	overrides override.Source         // nil: there are none
+	replicas  replicas
 	hasRead   <-chan struct{}               // closed after the first attempt to read the overrides; nil: there is nothing to wait for
 	leases    *lease.Leases                 // nil: counters are in memory
 	xdsStats  func(io.Writer)               // writes the lines of /stats about rules over xDS; nil: rules come from files
@@ -325,7 +326,8 @@ func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, er
 		s.leases = lease.New(lease.Options{Store: counters, Replicas: s.options.Answers.Replicas, Timeout: o.longestAnswer(), Metrics: registry})
 		s.workers = append(s.workers, s.leases.Run)
 		s.showCache("leases", s.leases.Len)
-		s.countReplicas(s.redis[0].store, s.leases, registry)
+		s.replicas.set = s.options.Answers.Replicas
+		registry.MustRegister(&s.replicas)
 		counters = s.leases
 	}
 	return counters, nil

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	goredis "github.com/redis/go-redis/v9"
-
 	"github.com/ratelimitd/ratelimitd/e2e/browser"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/servicetest"
@@ -41,12 +39,8 @@ func TestConsoleFleet(t *testing.T) {
 	c.until(t, `document.querySelectorAll("table")[0].querySelectorAll("tbody tr").length === 4`)
 	c.until(t, `[...document.querySelectorAll("td.n.bad")].some(cell => parseFloat(cell.innerText) > 0)`) // refused per second
 
-	// One is killed: 20 seconds later by Redis' clock.
 	id := idOf(t, killed)
 	killed.Kill(t)
-	if err := admin.ZIncrBy(t.Context(), "{fleet}:seen", -20_000, id).Err(); err != nil {
-		t.Fatal(err)
-	}
 	c.shows(t, "3 live, 1 gone, 0 stopped")
 	for _, view := range views(1240, 760) {
 		view.show(t, c.Browser)
@@ -57,7 +51,7 @@ func TestConsoleFleet(t *testing.T) {
 		}
 	}
 	const evil = `<img src=x onerror=document.body.remove()>\u001b[31m\u202egpj`
-	said, err := admin.HGet(t.Context(), "{fleet}:said", id).Result()
+	said, err := admin.Get(t.Context(), "{fleet}:"+id).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,9 +65,9 @@ func TestConsoleFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"00000000000000ff": said, "<b>": "{}"} {
-		admin.HSet(t.Context(), "{fleet}:said", name, text)
-		admin.ZAdd(t.Context(), "{fleet}:seen", goredis.Z{Score: float64(now.UnixMilli()), Member: name})
+	for name, text := range map[string]string{"00000000000000ff": said, "00000000000000fe": `{"host":"<b>"}`} {
+		admin.Set(t.Context(), "{fleet}:"+name, text, 0)
+		admin.Append(t.Context(), "ratelimitd-processes", fmt.Sprintf("%s %d\n", name, now.UnixMilli()+9000)) // it stays for 19 s
 	}
 	c.shows(t, "<img src=x")
 	c.shows(t, "not understood")

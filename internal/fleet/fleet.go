@@ -3,11 +3,12 @@ package fleet
 import (
 	"context"
 	"crypto/rand"
-	_ "embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"sync"
@@ -15,30 +16,40 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 	"golang.org/x/sync/singleflight"
+
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 )
 
 // Options are the settings of a Fleet.
 type Options struct {
-	// Self returns what this process says of itself. It must not wait. Required.
+	// Beat writes the name of this process to the list of those that share a Redis, or takes it off the list if the process leaves, and returns how
+	// many there are. A process is on the list for lives after its last beat. Nil: this process is alone.
+	Beat func(ctx context.Context, name string, lives time.Duration, leaves bool) (int, error)
+
+	// Changed is called by Run when the number of processes has changed; nil: nobody needs it.
+	Changed func(n int)
+
+	// Self returns what this process says of itself. It must not wait. Nil: it is only counted, and List must not be called.
 	Self func() Process
 
-	// Client reaches the Redis that the processes share; nil: this process is alone. It should not be the client that counts.
-	Client goredis.UniversalClient
-	Prefix string // of every key
+	Client goredis.UniversalClient // reaches the Redis of the list. It should not be the client that counts
+	Names  string                  // key of the list that Beat writes
+	Prefix string                  // of the keys of what processes say
 
-	Every time.Duration // between two announcements of this process; default 5 s
+	Every time.Duration // between two beats; default 2 s
+	Lives time.Duration // how long a process is on the list after its last beat; default 10 s
 
 	Log *slog.Logger // default slog.Default()
 }
 
 const (
-	maxProcesses = 1000            // further ones are not listed
-	kept         = 5 * time.Minute // how long a process is listed after it was last seen
-	missed       = 3               // announcements that a process misses until it is gone
+	keptNumbers = 8               // a lower number of processes is used after it was seen so often
+	kept        = 5 * time.Minute // how long a process is listed after it was last seen
 
-	answerWithin = time.Second // bounds an announcement, with the list
+	answerWithin = time.Second // bounds what is written and read, but for Beat
 	fresh        = time.Second // a list is not read again before
 	pageSize     = 100         // processes that are read with one call, so that it does not hold up Redis
+	maxNames     = 64 << 10    // bytes of the list that are read: it has at most 1,000 names
 
 	// Without being asked, a process reads the list once a minute, and more rarely in a large fleet, because all processes do.
 	readEvery   = time.Minute
@@ -58,20 +69,28 @@ type Fleet struct {
 	rates     Rates
 	versions  [3]int64 // of the overrides, at the last three times
 	left      bool     // this process has stopped
+	beatAt    time.Time
 
 	others     []Process // as they were read
 	readAt     time.Time // zero: never
 	unreadable int
-	total      int
+	silent     int   // processes on the list that say nothing
 	failed     error // of the last attempt to reach Redis
 
-	logged string // the error that was logged last; of Run alone
+	// Of Run alone.
+	seen   [keptNumbers]int // the latest numbers of processes
+	next   int              // index in seen
+	last   int              // the argument of the latest call of Changed
+	logged string           // the error that was logged last
 }
 
-// New returns a Fleet that announces itself while Run runs.
+// New returns a Fleet whose first beat, while Run runs, puts this process on the list.
 func New(o Options) *Fleet {
 	if o.Every <= 0 {
-		o.Every = 5 * time.Second
+		o.Every = 2 * time.Second
+	}
+	if o.Lives <= 0 {
+		o.Lives = 10 * time.Second
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -84,27 +103,27 @@ func New(o Options) *Fleet {
 // ID is the name of this process. It has another one after a restart.
 func (f *Fleet) ID() string { return f.id }
 
-// Run announces this process every Options.Every. When ctx ends, it announces that the process has stopped, and returns nil.
+// Run writes heartbeats, and what this process says of itself. When ctx ends, it takes this process off the list, and returns nil.
 func (f *Fleet) Run(ctx context.Context) error {
-	tick := time.NewTicker(f.o.Every)
-	defer tick.Stop()
+	next := time.NewTimer(f.o.Every)
+	defer next.Stop()
 	var lastRead time.Time
 	for {
 		now := time.Now()
 		f.measure(now)
-		if f.o.Client != nil {
-			read := now.Sub(lastRead) >= f.readAfter()
-			err := f.announce(ctx, read)
-			if err == nil && read {
+		if f.o.Beat != nil {
+			err := f.beat(ctx)
+			if f.o.Self != nil && now.Sub(lastRead) >= f.readAfter() && f.read(ctx) == nil {
 				lastRead = now
 			}
 			f.report(ctx, err)
 		}
+		next.Reset(f.o.Every) // counted from the end of the beat, so that a slow one is not followed by another at once
 		select {
 		case <-ctx.Done():
 			f.leave(ctx)
 			return nil
-		case <-tick.C:
+		case <-next.C:
 		}
 	}
 }
@@ -112,14 +131,45 @@ func (f *Fleet) Run(ctx context.Context) error {
 func (f *Fleet) readAfter() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return max(readEvery, time.Duration(f.total)*readPerPeer)
+	return max(readEvery, time.Duration(len(f.others))*readPerPeer)
 }
 
-// report logs why other processes do not list this one, unless Redis does not answer: others log that.
+// beat sends a heartbeat, and writes what this process says.
+func (f *Fleet) beat(ctx context.Context) error {
+	within, cancel := context.WithTimeout(ctx, f.o.Every)
+	defer cancel()
+	n, err := f.o.Beat(within, f.id, f.o.Lives, false)
+	if err == nil {
+		f.mu.Lock()
+		f.beatAt = time.Now()
+		f.mu.Unlock()
+		f.count(n)
+	}
+	if f.o.Self != nil {
+		err = errors.Join(err, f.say(ctx))
+	}
+	return err
+}
+
+// count calls Changed if the number of processes has changed. A higher number is used at once, and a lower one only after it was seen
+// keptNumbers times in a row: when Redis comes back empty, or was stopped for a while, the heartbeats of the others have yet to arrive. While
+// Redis does not answer, the last number stays.
+func (f *Fleet) count(n int) {
+	f.seen[f.next%keptNumbers] = n
+	f.next++
+	if n = slices.Max(f.seen[:]); n != f.last {
+		f.last = n
+		if f.o.Changed != nil {
+			f.o.Changed(n)
+		}
+	}
+}
+
+// report logs, once, that Redis refuses what this process writes. If Redis does not answer at all, others log that.
 func (f *Fleet) report(ctx context.Context, err error) {
 	answer := goredis.Error(nil)
 	switch {
-	case ctx.Err() != nil, err != nil && !errors.Is(err, errFull) && !errors.As(err, &answer):
+	case ctx.Err() != nil, err != nil && !errors.As(err, &answer), answer != nil && redisconn.IsTransient(answer):
 		return
 	case err == nil:
 		f.logged = ""
@@ -128,11 +178,15 @@ func (f *Fleet) report(ctx context.Context, err error) {
 		return
 	}
 	f.logged = err.Error()
-	f.o.Log.Warn("other processes do not list this one; docs/do/redis.md has the rights that the user of Redis needs", "keys", f.o.Prefix+"{fleet}:*", "error", err)
+	f.o.Log.Warn("other processes do not count or list this one: set RATELIMITD_REPLICAS, or give the user of Redis the rights in docs/do/redis.md",
+		"keys", []string{f.o.Names, f.saidKey("*")}, "error", err)
 }
 
 // measure makes the rates, and keeps the version of the overrides.
 func (f *Fleet) measure(now time.Time) {
+	if f.o.Self == nil {
+		return
+	}
 	self := f.o.Self()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,104 +214,125 @@ func (f *Fleet) leave(ctx context.Context) {
 	f.mu.Lock()
 	f.left = true
 	f.mu.Unlock()
-	if f.o.Client != nil {
-		_ = f.announce(context.WithoutCancel(ctx), false) // without it, this process is gone after a while
+	if f.o.Beat == nil {
+		return
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
+	defer cancel()
+	if f.o.Self != nil {
+		_ = f.say(ctx)
+	}
+	_, _ = f.o.Beat(ctx, f.id, f.o.Lives, true) // if it fails, the process is forgotten after a while
 }
 
-// The keys are in one slot of a cluster.
+// saidKey is the key of what a process says. All of them are in one slot of a cluster.
+func (f *Fleet) saidKey(name string) string { return f.o.Prefix + "{fleet}:" + name }
 
-func (f *Fleet) seenKey() string { return f.o.Prefix + "{fleet}:seen" } // a sorted set
-func (f *Fleet) saidKey() string { return f.o.Prefix + "{fleet}:said" } // a hash
-
-var (
-	//go:embed announce.lua
-	announceLua string
-	//go:embed read.lua
-	readLua string
-
-	announceScript, readScript = goredis.NewScript(announceLua), goredis.NewScript(readLua)
-
-	errFull = fmt.Errorf("the list of processes is full: it has %d", maxProcesses)
-)
-
-// announce writes what this process says of itself, and reads what the others say if that is wanted.
-func (f *Fleet) announce(ctx context.Context, read bool) error {
+// say writes what this process says of itself.
+func (f *Fleet) say(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	list := 0
-	if read {
-		list = 1
-	}
-	now := time.Now()
-	answer, err := announceScript.Run(ctx, f.o.Client, []string{f.seenKey(), f.saidKey()}, f.id, f.says(now).encode(), list,
-		maxProcesses, (missed * f.o.Every).Milliseconds(), kept.Milliseconds()).Slice()
-	if err == nil {
-		err = f.learn(ctx, now, answer, read)
+	err := f.o.Client.Set(ctx, f.saidKey(f.id), f.says(time.Now()).encode(), kept).Err()
+	if err != nil {
+		err = fmt.Errorf("write what this process says: %w", err)
 	}
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.failed = err; errors.Is(err, errFull) {
-		f.failed = nil // the list could be read
-	}
-	if err != nil {
-		return fmt.Errorf("announce this process: %w", err)
-	}
-	return nil
+	f.failed = err
+	f.mu.Unlock()
+	return err
 }
 
-// learn keeps the answer of the script.
-func (f *Fleet) learn(ctx context.Context, now time.Time, answer []any, read bool) error {
-	if len(answer) < 3 || len(answer)%2 != 1 {
-		return fmt.Errorf("the answer has %d parts", len(answer))
+// read reads the list, and what the others say. A process that was on the list before, and is not any more, has stopped or was killed.
+func (f *Fleet) read(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	now := time.Now()
+	f.mu.Lock()
+	seen := make(map[string]time.Time, len(f.others))
+	for i := range f.others {
+		if p := &f.others[i]; now.Sub(p.Seen) < kept {
+			seen[p.ID] = p.Seen
+		}
 	}
-	room, _ := answer[0].(int64)
-	at, _ := answer[1].(int64)
-	total, _ := answer[2].(int64)
-	var others []Process
-	unreadable := 0
-	for page := range slices.Chunk(answer[3:], 2*pageSize) {
-		args := []any{maxRecord}
-		for i := 0; i < len(page); i += 2 {
-			args = append(args, page[i])
+	beatAt := f.beatAt
+	f.mu.Unlock()
+
+	others, unreadable, silent, err := f.learn(ctx, seen, now, beatAt)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failed = err; err == nil {
+		f.others, f.readAt, f.unreadable, f.silent = others, now, unreadable, silent
+	}
+	return err
+}
+
+// learn is read without the lock. seen has the processes that were known before.
+func (f *Fleet) learn(ctx context.Context, seen map[string]time.Time, now, beatAt time.Time) (others []Process, unreadable, silent int, err error) {
+	list, err := f.o.Client.GetRange(ctx, f.o.Names, 0, maxNames).Result()
+	if err != nil {
+		return nil, 0, 0, fmt.Errorf("read the list of processes: %w", err)
+	}
+	live := f.namesOf(list, now, beatAt)
+	maps.Copy(seen, live)
+	delete(seen, f.id)
+	for names := range slices.Chunk(slices.Sorted(maps.Keys(seen)), pageSize) {
+		answers, err := f.o.Client.Pipelined(ctx, func(p goredis.Pipeliner) error {
+			for _, name := range names {
+				p.GetRange(ctx, f.saidKey(name), 0, maxRecord)
+			}
+			return nil
+		})
+		if err != nil && !goredis.HasErrorPrefix(err, "WRONGTYPE") {
+			return nil, 0, 0, fmt.Errorf("read what the others say: %w", err)
 		}
-		texts, err := readScript.Run(ctx, f.o.Client, []string{f.saidKey()}, args...).StringSlice()
-		if err != nil {
-			return fmt.Errorf("read what the others say: %w", err)
-		}
-		for i, text := range texts[:min(len(texts), len(page)/2)] {
-			name, _ := page[2*i].(string)
-			if name == f.id {
+		for i, name := range names {
+			_, isLive := live[name]
+			text, err := answers[i].(*goredis.StringCmd).Result()
+			if err == nil && text == "" {
+				if isLive {
+					silent++
+				}
 				continue
 			}
-			p, err := decode(name, text)
-			if err != nil {
+			p, bad := decode(name, text)
+			if err != nil || bad != nil {
 				unreadable++
 				continue
 			}
-			score, _ := page[2*i+1].(string)
-			ms, _ := strconv.ParseFloat(score, 64) // Redis wrote it
-			age := time.Duration(min(max(float64(at)-ms, 0), float64(kept.Milliseconds()))) * time.Millisecond
-			p.Seen = now.Add(-age)
-			switch {
+			switch p.Seen = seen[name]; {
 			case p.Stopped:
 				p.State = Stopped
-			case age >= missed*f.o.Every:
+			case !isLive:
 				p.State = Gone
 			}
 			others = append(others, p)
 		}
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.total = int(total)
-	if read {
-		f.others, f.readAt, f.unreadable = others, now, unreadable
+	return others, unreadable, silent, nil
+}
+
+var aName = regexp.MustCompile(`(?m)^([0-9a-f]{16}) ([0-9]{1,15})$`)
+
+// namesOf returns the names on the list with the times of their last beats by the clock of this process. The list has them by the clock of
+// Redis; of the own beat, or else of the newest, both are known.
+func (f *Fleet) namesOf(list string, now, beatAt time.Time) map[string]time.Time {
+	beats := make(map[string]int64)
+	newest := int64(0)
+	for _, m := range aName.FindAllStringSubmatch(list, -1) {
+		ms, _ := strconv.ParseInt(m[2], 10, 64) // at most 15 digits
+		beats[m[1]] = ms
+		newest = max(newest, ms)
 	}
-	if room != 1 {
-		return errFull
+	here := now
+	if own, ok := beats[f.id]; ok {
+		newest, here = own, beatAt
 	}
-	return nil
+	names := make(map[string]time.Time, len(beats))
+	for name, ms := range beats {
+		age := time.Duration(min(max(newest-ms, 0), kept.Milliseconds())) * time.Millisecond
+		names[name] = here.Add(-age)
+	}
+	return names
 }
 
 // View is what is known of the processes.
@@ -269,12 +344,12 @@ type View struct {
 	Err       error     // why they could not be read now
 
 	Unreadable int // entries that no process of this version writes
-	More       int // processes that are not in the list
+	More       int // processes that share the Redis and say nothing of themselves, such as Go programs with package ratelimit
 }
 
 // List returns the processes that share the Redis, or what was last known of them if it does not answer.
 func (f *Fleet) List(ctx context.Context) View {
-	if f.o.Client == nil {
+	if f.o.Beat == nil {
 		return f.view(time.Now())
 	}
 	done := f.reading.DoChan("", func() (any, error) {
@@ -282,7 +357,7 @@ func (f *Fleet) List(ctx context.Context) View {
 		known := f.failed == nil && time.Since(f.readAt) < fresh
 		f.mu.Unlock()
 		if !known {
-			_ = f.announce(context.WithoutCancel(ctx), true) // the view has the error
+			_ = f.read(context.WithoutCancel(ctx)) // the view has the error
 		}
 		return nil, nil //nolint:nilnil // the view is made by each caller
 	})
@@ -298,8 +373,8 @@ func (f *Fleet) view(now time.Time) View {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	v := View{
-		Self: f.id, Shared: f.o.Client != nil, Processes: append([]Process{self}, f.others...), ReadAt: f.readAt, Err: f.failed,
-		Unreadable: f.unreadable, More: max(f.total-maxProcesses, 0),
+		Self: f.id, Shared: f.o.Beat != nil, Processes: append([]Process{self}, f.others...), ReadAt: f.readAt, Err: f.failed,
+		Unreadable: f.unreadable, More: f.silent,
 	}
 	compare(v.Processes, f.o.Every)
 	sort(v.Processes)

@@ -15,6 +15,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/servicetest"
@@ -37,13 +38,21 @@ type member struct {
 func join(t *testing.T, where redisconn.Options, self Process) *member {
 	t.Helper()
 	m := &member{client: servicetest.Connect(t, where), log: new(servicetest.Log)}
-	m.Fleet = New(Options{Client: m.client, Prefix: "p:", Every: 5 * time.Second, Self: func() Process { return self }, Log: slog.New(slog.NewTextHandler(m.log, nil))})
+	store := redis.New(redis.Options{Client: m.client})
+	m.Fleet = New(Options{
+		Beat: func(ctx context.Context, name string, lives time.Duration, leaves bool) (int, error) {
+			return store.Heartbeat(ctx, names, name, lives, leaves)
+		},
+		Client: m.client, Names: names, Prefix: "p:", Self: func() Process { return self }, Log: slog.New(slog.NewTextHandler(m.log, nil)),
+	})
 	return m
 }
 
+const names = "p:names"
+
 func (m *member) says(t *testing.T) {
 	t.Helper()
-	if err := m.announce(t.Context(), false); err != nil {
+	if err := m.beat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -51,7 +60,8 @@ func (m *member) says(t *testing.T) {
 // reads returns the hosts in the list with their states.
 func (m *member) reads(t *testing.T) []string {
 	t.Helper()
-	if err := m.announce(t.Context(), true); err != nil {
+	m.says(t)
+	if err := m.read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return hosts(m.view(time.Now()))
@@ -65,10 +75,10 @@ func hosts(v View) (all []string) {
 	return all
 }
 
-// passes makes what a process said older.
-func (m *member) passes(t *testing.T, d time.Duration) {
+// dies takes a process off the list, as happens when its last heartbeat is old.
+func (m *member) dies(t *testing.T) {
 	t.Helper()
-	if err := m.client.ZIncrBy(t.Context(), m.seenKey(), -float64(d.Milliseconds()), m.id).Err(); err != nil {
+	if _, err := m.o.Beat(t.Context(), m.id, m.o.Lives, true); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -109,7 +119,7 @@ func TestProcesses(t *testing.T) {
 			}
 
 			b.leave(t.Context())
-			c.passes(t, 20*time.Second)
+			c.dies(t)
 			if got := a.reads(t); !slices.Equal(got, []string{"a live", "b stopped", "c gone"}) {
 				t.Errorf("later: %q", got)
 			}
@@ -117,18 +127,17 @@ func TestProcesses(t *testing.T) {
 			if got := a.reads(t); !slices.Equal(got, []string{"a live", "b stopped", "c live"}) {
 				t.Errorf("when it is back: %q", got)
 			}
-			b.passes(t, kept)
-			c.passes(t, -time.Hour) // the clock of Redis was ahead
-			if got := a.reads(t); !slices.Equal(got, []string{"a live"}) {
-				t.Errorf("after %s: %q", kept, got)
-			}
-			for _, key := range []string{a.seenKey(), a.saidKey()} {
-				if ttl := a.client.PTTL(t.Context(), key).Val(); ttl <= kept || ttl > 2*kept {
-					t.Errorf("%s expires in %s", key, ttl)
+			c.dies(t)
+			for _, m := range []*member{a, b, c} {
+				if ttl := a.client.PTTL(t.Context(), m.saidKey(m.id)).Val(); ttl <= kept-time.Minute || ttl > kept {
+					t.Errorf("%s expires in %s", m.saidKey(m.id), ttl)
 				}
 			}
-			if n := a.client.HLen(t.Context(), a.saidKey()).Val(); n != 1 {
-				t.Errorf("%d entries stay", n)
+			for i := range a.others {
+				a.others[i].Seen = time.Now().Add(-kept)
+			}
+			if got := a.reads(t); !slices.Equal(got, []string{"a live"}) {
+				t.Errorf("after %s: %q", kept, got)
 			}
 		})
 	}
@@ -153,13 +162,13 @@ func TestRun(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	before := r.Calls(t, "evalsha")
+	before := r.Calls(t, "getrange")
 	for range 50 {
 		if got := hosts(a.List(t.Context())); len(got) != 2 {
 			t.Fatalf("%q", got)
 		}
 	}
-	if n := r.Calls(t, "evalsha") - before; n > 10 {
+	if n := r.Calls(t, "getrange") - before; n > 10 {
 		t.Errorf("%d calls for 50 lists", n)
 	}
 	if got := a.reads(t); !slices.Equal(got, []string{"a live", "b stopped"}) {
@@ -177,7 +186,7 @@ func TestRedisIsAway(t *testing.T) {
 	a.reads(t)
 	known := a.view(time.Now()).ReadAt
 	r.Kill(t)
-	err := a.announce(t.Context(), false)
+	err := a.beat(t.Context())
 	if a.report(t.Context(), err); err == nil || a.log.String() != "" {
 		t.Errorf("%v, %s", err, a.log)
 	}
@@ -201,77 +210,54 @@ func TestHostileEntries(t *testing.T) {
 	where := redisconn.Options{URL: redistest.Start(t).Addr}
 	a := join(t, where, named("a"))
 	a.says(t)
-	now := float64(time.Now().UnixMilli())
+	now := time.Now().UnixMilli()
 	id := func(n int) string { return fmt.Sprintf("%016x", n) }
 	good := string(named("<b>evil</b>\x1b[31m").encode())
+	list := a.client.Get(t.Context(), names).Val()
 	for name, text := range map[string]string{
-		id(1): "", id(2): "{", id(3): "[]", id(4): "null", id(5): strings.Repeat("[", maxRecord), id(6): good + strings.Repeat(" ", maxRecord),
+		id(2): "{", id(3): "[]", id(4): "null", id(5): strings.Repeat("[", maxRecord), id(6): good + strings.Repeat(" ", maxRecord),
 		id(7): strings.Replace(good, `"count":3`, `"count":-3`, 1), id(8): strings.Replace(good, `"2026-`, `"0000-`, 1), id(9): strings.Replace(good, `"2026-`, `"20260-`, 1),
 		id(10): strings.Replace(good, `"passed":0`, `"passed":1e300`, 1), id(11): strings.Replace(good, `"passed":0`, `"passed":-1`, 1),
 		id(12): strings.Replace(good, `"1.2.3"`, `"`+strings.Repeat("x", 300)+`"`, 1), id(13): strings.Replace(good, `"rules"`, `"caches":[`+strings.Repeat(`{},`, 9)+`{}],"rules"`, 1),
 		id(14): strings.Replace(good, `"rules"`, `"redis":[{"name":"r","open":["","","","",""]}],"rules"`, 1), id(15): strings.Replace(good, `"rules"`, `"overrides":{"source":"evil"},"rules"`, 1),
-		"name": good, strings.Repeat("n", 1<<20): good, id(16) + "\n": good, "<img src=x onerror=alert(1)>": good,
+		"name": good, strings.Repeat("n", 1<<10): good, "<img src=x onerror=alert(1)>": good, id(18): good,
 	} {
-		if err := errors.Join(a.client.ZAdd(t.Context(), a.seenKey(), goredis.Z{Score: now, Member: name}).Err(), a.client.HSet(t.Context(), a.saidKey(), name, text).Err()); err != nil {
+		list += fmt.Sprintf("%s %d\n", name, now)
+		if err := a.client.Set(t.Context(), a.saidKey(name), text, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	a.client.ZAdd(t.Context(), a.seenKey(), goredis.Z{Score: now, Member: id(17)}) // it says nothing
-	a.client.ZAdd(t.Context(), a.seenKey(), goredis.Z{Score: now, Member: id(18)})
-	a.client.HSet(t.Context(), a.saidKey(), id(18), good)
-	if got := a.reads(t); len(got) != 2 || got[0] != "<b>evil</b>?[31m live" {
-		t.Errorf("%q", got)
-	}
-	if v := a.view(time.Now()); v.Unreadable != 20 {
-		t.Errorf("%d entries are not understood, want 20", v.Unreadable)
-	}
-
-	// Too many.
-	var many []goredis.Z
-	for i := range 5 * maxProcesses {
-		many = append(many, goredis.Z{Score: now, Member: id(1000 + i)})
-	}
-	a.client.ZAdd(t.Context(), a.seenKey(), many...)
-	if err := a.announce(t.Context(), true); !errors.Is(err, errFull) {
-		t.Errorf("%v, want that it is full", err)
-	} else {
-		a.report(t.Context(), err)
-		a.report(t.Context(), err)
-	}
-	if n := strings.Count(a.log.String(), "do not list this one"); n != 1 {
-		t.Errorf("logged %d times", n)
-	}
-	if v := a.List(t.Context()); v.Err != nil || v.More < 4*maxProcesses || len(v.Processes) > maxProcesses+1 {
-		t.Errorf("%v, %d more, %d processes", v.Err, v.More, len(v.Processes))
-	}
-
-	// Keys of another type.
-	a.client.Set(t.Context(), a.seenKey(), "x", 0)
-	if err := a.announce(t.Context(), true); err == nil {
-		t.Error("no error")
-	} else if a.report(t.Context(), err); !strings.Contains(a.log.String(), "WRONGTYPE") {
-		t.Error(a.log)
-	}
-}
-
-// With the most processes there is room for a new one as soon as one of them is gone.
-func TestRoom(t *testing.T) {
-	t.Parallel()
-	where := redisconn.Options{URL: redistest.Start(t).Addr}
-	a := join(t, where, named("a"))
-	now := time.Now()
-	var all []goredis.Z
-	for i := range maxProcesses {
-		all = append(all, goredis.Z{Score: float64(now.Add(time.Minute).UnixMilli()), Member: fmt.Sprintf("%016x", i)})
-	}
-	a.client.ZAdd(t.Context(), a.seenKey(), all...)
-	if err := a.announce(t.Context(), false); !errors.Is(err, errFull) {
+	list += fmt.Sprintf("%s %d\n%s %d\n%s 99999999999999999999\n", id(17), now, id(19), now, id(20)) // 17 says nothing
+	a.client.RPush(t.Context(), a.saidKey(id(19)), "x")
+	a.client.Set(t.Context(), names, list, 0)
+	if err := a.read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	a.client.ZAdd(t.Context(), a.seenKey(), goredis.Z{Score: float64(now.Add(-time.Minute).UnixMilli()), Member: fmt.Sprintf("%016x", 5)})
-	a.says(t)
-	if n := a.client.ZCard(t.Context(), a.seenKey()).Val(); n != maxProcesses {
-		t.Errorf("%d processes", n)
+	v := a.view(time.Now())
+	if got := hosts(v); len(got) != 2 || got[0] != "<b>evil</b>?[31m live" {
+		t.Errorf("%q", got)
+	}
+	if v.Unreadable != 15 || v.More != 1 {
+		t.Errorf("%d entries are not understood, want 15; %d say nothing, want 1", v.Unreadable, v.More)
+	}
+
+	// Too many, and a key of another type.
+	var many strings.Builder
+	for i := range 100_000 {
+		fmt.Fprintf(&many, "%s %d\n", id(1000+i), now)
+	}
+	a.client.Set(t.Context(), names, many.String(), 0)
+	if err := a.read(t.Context()); err != nil || a.view(time.Now()).More > maxNames/30 {
+		t.Errorf("%v, %d more", err, a.view(time.Now()).More)
+	}
+	a.client.Del(t.Context(), names)
+	a.client.RPush(t.Context(), names, "x")
+	if err := a.read(t.Context()); err == nil {
+		t.Error("no error")
+	}
+	a.says(t) // it replaces a foreign value
+	if got := hosts(a.List(t.Context())); !slices.Contains(got, "a live") {
+		t.Errorf("%q", got)
 	}
 }
 
@@ -413,24 +399,24 @@ func TestRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const rights = "+evalsha +eval +time +zadd +zcard +zrangebyscore +zrevrange +zrem +hset +hget +hstrlen +hdel +pexpire"
+	const rights = "+set +getrange"
 	if text := strings.Join(strings.Fields(string(page)), " "); !strings.Contains(text, "`"+rights+"`") || !strings.Contains(text, "`~<CACHE_KEY_PREFIX>{fleet}:*`") {
 		t.Error("docs/do/redis.md does not have them")
 	}
 	r := redistest.Start(t)
 	admin := r.Client(t)
 	everything := func(rights []string) (*member, error) {
-		args := []any{"ACL", "SETUSER", "fleet", "reset", "on", ">p4ss", "~p:{fleet}:*"}
+		args := []any{"ACL", "SETUSER", "fleet", "reset", "on", ">p4ss", "~p:{fleet}:*", "~" + names}
 		for _, one := range rights {
 			args = append(args, one)
 		}
-		if err := errors.Join(admin.FlushAll(t.Context()).Err(), admin.ScriptFlush(t.Context()).Err(), admin.Do(t.Context(), args...).Err()); err != nil {
+		if err := errors.Join(admin.FlushAll(t.Context()).Err(), admin.Do(t.Context(), args...).Err()); err != nil {
 			t.Fatal(err)
 		}
 		a := join(t, redisconn.Options{URL: r.Addr, Auth: "fleet:p4ss"}, named("a"))
-		admin.ZAdd(t.Context(), a.seenKey(), goredis.Z{Score: 1, Member: "old"})
-		err := a.announce(t.Context(), true)
-		return a, errors.Join(err, a.announce(t.Context(), true))
+		b := join(t, redisconn.Options{URL: r.Addr}, named("b"))
+		b.says(t)
+		return a, errors.Join(a.say(t.Context()), a.read(t.Context()))
 	}
 	all := strings.Fields(rights)
 	if _, err := everything(all); err != nil {
@@ -442,10 +428,9 @@ func TestRights(t *testing.T) {
 			t.Errorf("%s is not needed", one)
 			continue
 		}
-		err = a.announce(t.Context(), true)
 		a.report(t.Context(), err)
 		a.report(t.Context(), err)
-		if log := a.log.String(); err != nil && (strings.Count(log, "other processes do not list this one") != 1 || !strings.Contains(log, "docs/do/redis.md")) {
+		if log := a.log.String(); strings.Count(log, "other processes do not count or list this one") != 1 || !strings.Contains(log, "docs/do/redis.md") {
 			t.Errorf("without %s: %v, %s", one, err, log)
 		}
 	}

@@ -60,7 +60,7 @@ type Rules struct {
 type Overrides struct {
 	Source  string `json:"source,omitempty"` // OverridesInRedis, OverridesInFile; empty: they are off
 	Version int64  `json:"version,omitempty"`
-	Earlier int64  `json:"earlier,omitempty"` // the version that it had two announcements before, or a lower one
+	Earlier int64  `json:"earlier,omitempty"` // the version that it had two beats before, or a lower one
 	Count   int    `json:"count,omitempty"`
 	Error   string `json:"error,omitempty"` // why the source is not reached; empty: it is
 }
@@ -106,7 +106,7 @@ func (d Decisions) since(before Decisions, took time.Duration) Rates {
 	return Rates{rate(d.Passed, before.Passed), rate(d.Refused, before.Refused), rate(d.Failed, before.Failed), rate(d.OnError, before.OnError)}
 }
 
-// The bounds of what a process says. Together they keep a list of maxProcesses below the 4 MiB that a gRPC client takes.
+// The bounds of what a process says. Together they keep a list of 1,000 processes below the 4 MiB that a gRPC client takes.
 const (
 	maxRecord   = 8 << 10 // bytes of it in Redis
 	maxHost     = 128     // bytes

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
+	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 )
 
 // InvalidationsOptions are the settings of Invalidations.
@@ -250,7 +251,7 @@ func (v *Invalidations) send(ctx context.Context, m message) error {
 // isDenied reports whether Redis will answer with this error until its settings are changed.
 func isDenied(err error) bool {
 	answer := goredis.Error(nil)
-	return errors.As(err, &answer) && !errors.Is(err, goredis.Nil) && !isTransient(answer) &&
+	return errors.As(err, &answer) && !errors.Is(err, goredis.Nil) && !redisconn.IsTransient(answer) &&
 		!goredis.HasErrorPrefix(err, "MOVED") && !goredis.HasErrorPrefix(err, "ASK") && !goredis.HasErrorPrefix(err, "UNBLOCKED")
 }
 

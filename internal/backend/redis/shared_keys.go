@@ -5,7 +5,7 @@ import "time"
 // The keys, after the prefix of all keys, of what the processes share besides counters. No counter has such a key: ours contain a
 // | in their keys, those of envoyproxy/ratelimit a _.
 const (
-	ReplicasKey      = "ratelimitd-processes" // the list of processes: ReplicaCounter
+	ReplicasKey      = "ratelimitd-processes" // the list of processes: Store.Heartbeat
 	InvalidationsKey = "{invalidations}"      // the stream about counters that were cleared or refunded: Invalidations
 )
 

@@ -131,7 +131,7 @@ type FleetServiceListResponse struct {
 	ReadAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
 	// Why Redis did not answer just now: the others are as they were at read_at. Empty: it did.
 	Error string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
-	// How many processes are not listed, because there are more than 1000.
+	// How many processes are not listed, because they say nothing of themselves: Go programs with package ratelimit, and other versions.
 	More uint32 `protobuf:"varint,6,opt,name=more,proto3" json:"more,omitempty"`
 	// How many entries in Redis no process of this version writes.
 	Unreadable    uint32 `protobuf:"varint,7,opt,name=unreadable,proto3" json:"unreadable,omitempty"`
