@@ -43,7 +43,9 @@ func (w *world) restart() {
 	w.stop = func() {
 		stop()
 		cancel()
-		_ = <-ended
+		if err := <-ended; err != nil {
+			w.Error(err)
+		}
 	}
 }
 

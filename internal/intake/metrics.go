@@ -41,8 +41,9 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// RegisterGauges registers gauges of the calls in flight and of the bytes of incomplete messages.
-func RegisterGauges(registry prometheus.Registerer, calls *Calls, bytes *Bytes) error {
+// RegisterGauges registers gauges of the calls in flight and of the bytes that are held for clients. more are the bytes that are kept for
+// them elsewhere.
+func RegisterGauges(registry prometheus.Registerer, calls *Calls, bytes *Bytes, more func() int64) error {
 	if registry == nil {
 		return nil
 	}
@@ -55,6 +56,10 @@ func RegisterGauges(registry prometheus.Registerer, calls *Calls, bytes *Bytes) 
 			Name: "ratelimitd_unfinished_message_bytes",
 			Help: "Bytes held for clients: unfinished messages, and on the lean transport also headers and answers.",
 		}, func() float64 { return float64(bytes.Held()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "ratelimitd_client_bytes",
+			Help: "Bytes that clients make the process keep: ratelimitd_unfinished_message_bytes and ratelimitd_quota_bytes.",
+		}, func() float64 { return float64(bytes.Held() + more()) }),
 	}
 	for _, g := range gauges {
 		if err := registry.Register(g); err != nil {

@@ -159,6 +159,14 @@ func (o *Options) failureStatus() int {
 	return http.StatusServiceUnavailable
 }
 
+// kept is how many bytes are kept for clients outside of their connections.
+func (o *Options) kept() int64 {
+	if o.Quota == nil {
+		return 0
+	}
+	return o.Quota.Kept()
+}
+
 func (l *Listen) credentials() credentials.TransportCredentials {
 	if l.Credentials != nil {
 		return l.Credentials

@@ -25,6 +25,9 @@ import (
 type QuotaStreams interface {
 	// Open returns the stream of a client with that address.
 	Open(client string) QuotaStream
+
+	// Kept is how many bytes are kept for all clients, about.
+	Kept() int64
 }
 
 // QuotaStream is the stream of one client. Report is called by one goroutine; Next and Sent are called by another one.

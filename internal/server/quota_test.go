@@ -53,6 +53,8 @@ type share struct {
 	ended bool
 }
 
+func (s *shares) Kept() int64 { return 0 }
+
 func (s *shares) Open(client string) QuotaStream {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -65,7 +65,7 @@ func New(opts Options) (*Server, error) {
 	m.grpc.extraObserver = opts.Metrics.ResponseTime
 	calls := intake.NewCalls(opts.Calls.Max, opts.Shared.Connections)
 	bytes := intake.NewBytes(opts.Connections.MaxBytes, opts.Connections.MaxBytesOfAll)
-	if err := intake.RegisterGauges(registry, calls, bytes); err != nil {
+	if err := intake.RegisterGauges(registry, calls, bytes, opts.kept); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	streams := intake.NewStreams(opts.QuotaStreamsMax)
