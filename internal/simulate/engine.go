@@ -28,8 +28,6 @@ type engine struct {
 	swept        time.Time // when expired counters were last dropped
 	left         int       // how many counters remained then
 	rules        []ruleCount
-	series       timeline
-	columns      int    // rules that have a column in series
 	unknown      int64  // requests whose domain has no rules
 	firstUnknown string // the domain of the first of them
 	noRule       int64  // requests that no rule matches
@@ -69,11 +67,7 @@ type ruleCount struct {
 	notEnforced int64   // of these, over the limit without causing a refusal: shadow mode, quota mode
 	newly       int64   // requests that it refuses and the other folder's rules let pass
 	limits      []int64 // by limit: refusals, enforced or not
-	column      int     // in the timeline, from 1; 0: none
 }
-
-// maxRuleColumns bounds the rules with counts over time.
-const maxRuleColumns = 256
 
 func newEngine(rules *Rules, o *Options) *engine {
 	tree := rules.Tree
@@ -127,7 +121,6 @@ func (e *engine) decide(ctx context.Context, b *batch, side int) {
 		a := &b.requests[i]
 		now := time.UnixMicro(a.at)
 		e.sweep(now)
-		e.series.advance(a.at)
 		e.store.refused = e.store.refused[:0]
 		if err := e.limiter.Decide(ctx, now, &a.Request.Request, &e.decision); err != nil {
 			if e.failures++; e.failure == nil {
@@ -164,13 +157,6 @@ func (e *engine) count(req *limiter.Request) verdict {
 				v.rule = r.Index
 			}
 			e.refusedBy(i, r)
-			if c.column == 0 && e.columns < maxRuleColumns {
-				e.columns++
-				c.column = e.series.column() + 1
-			}
-			if c.column > 0 {
-				e.series.add(c.column - 1)
-			}
 		}
 	}
 	if v.overridden = overridden; overridden {

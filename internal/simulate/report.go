@@ -115,7 +115,6 @@ type RuleCount struct {
 	Refused     int64   `json:"refused"`      // of these, over the limit in a refused request
 	NotEnforced int64   `json:"not_enforced"` // of these, over the limit without a refusal: shadow mode, quota mode
 	Limits      []Limit `json:"limits,omitempty"`
-	OverTime    []int64 `json:"refused_over_time,omitempty"`
 }
 
 // Limit is a limit of a rule.

@@ -45,7 +45,7 @@ func byRule(now, old *engine) (rows []Rule, unreached []string) {
 		}
 		to := row(r)
 		to.File, to.Line, to.Shadow = r.Position.File, r.Position.Line, r.Shadow
-		to.New = c.reported(r, now)
+		to.New = c.reported(r)
 		to.NewlyRefused = c.newly
 	}
 	if old != nil {
@@ -55,7 +55,7 @@ func byRule(now, old *engine) (rows []Rule, unreached []string) {
 			if to.New == nil {
 				to.File, to.Line, to.Shadow = r.Position.File, r.Position.Line, r.Shadow
 			}
-			to.Old = c.reported(r, old)
+			to.Old = c.reported(r)
 			to.NewlyPassed = c.newly
 		}
 		rows = slices.DeleteFunc(rows, func(r Rule) bool {
@@ -81,11 +81,8 @@ func byRule(now, old *engine) (rows []Rule, unreached []string) {
 }
 
 // reported returns the report's counts of a rule in one of the folders.
-func (c *ruleCount) reported(r *descriptor.Rule, e *engine) *RuleCount {
+func (c *ruleCount) reported(r *descriptor.Rule) *RuleCount {
 	out := &RuleCount{Requests: c.requests, Refused: c.refused, NotEnforced: c.notEnforced}
-	if c.column > 0 {
-		out.OverTime = e.series.counts(c.column - 1)
-	}
 	for i := range r.Limits {
 		l := &r.Limits[i]
 		reported := Limit{Name: l.Name, Limit: limitText(l), Burst: burstText(l)}

@@ -28,41 +28,25 @@ var (
 
 // chartData is the input of the page's scripts.
 type chartData struct {
-	Start        int64     `json:"start"` // seconds since 1970
-	Width        int64     `json:"width"` // seconds
-	Requests     []int64   `json:"requests"`
-	Refused      []int64   `json:"refused"`
-	OldRefused   []int64   `json:"oldRefused,omitempty"`
-	NewlyRefused []int64   `json:"newlyRefused,omitempty"`
-	NewlyPassed  []int64   `json:"newlyPassed,omitempty"`
-	Rules        []ruleRow `json:"rules"`
+	Start        int64   `json:"start"` // seconds since 1970
+	Width        int64   `json:"width"` // seconds
+	Requests     []int64 `json:"requests"`
+	Refused      []int64 `json:"refused"`
+	NewlyRefused []int64 `json:"newlyRefused,omitempty"`
+	NewlyPassed  []int64 `json:"newlyPassed,omitempty"`
 }
-
-type ruleRow struct {
-	Name    string  `json:"name"`
-	Refused []int64 `json:"refused"`
-}
-
-// chartedRules is how many rules have their own line in a chart.
-const chartedRules = 6
 
 func charts(r *simulate.Report) *chartData {
 	o := &r.OverTime
-	d := &chartData{
+	return &chartData{
 		Start: o.Start.Unix(), Width: o.WidthSeconds, Requests: o.Requests, Refused: o.Refused,
-		OldRefused: o.OldRefused, NewlyRefused: o.NewlyRefused, NewlyPassed: o.NewlyPassed, Rules: []ruleRow{},
+		NewlyRefused: o.NewlyRefused, NewlyPassed: o.NewlyPassed,
 	}
-	for i := range r.ByRule {
-		if n := r.ByRule[i].New; n != nil && n.Refused > 0 && n.OverTime != nil && len(d.Rules) < chartedRules {
-			d.Rules = append(d.Rules, ruleRow{r.ByRule[i].Rule, n.OverTime})
-		}
-	}
-	return d
 }
 
 // WriteHTML writes a report as a self-contained page.
 func WriteHTML(to io.Writer, r *simulate.Report) error {
-	data, err := json.Marshal(charts(r)) // Marshal escapes <, > and &, so no text of a log can end the script
+	data, err := json.Marshal(charts(r))
 	if err != nil {
 		return fmt.Errorf("write the charts' data: %w", err)
 	}

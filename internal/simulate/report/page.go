@@ -13,8 +13,8 @@ import (
 
 // view is a report as the page shows it. Its methods build the parts of the page.
 //
-// Everything that comes from a log or a rule file becomes g.Text, which escapes it, or the JSON of the charts, whose
-// encoder escapes it. g.Raw is for what is embedded in the binary, and for that JSON.
+// Everything that comes from a log or a rule file becomes g.Text, which escapes it. g.Raw is for what is embedded in the binary,
+// and for the JSON of the charts, which has only numbers.
 type view struct {
 	*simulate.Report
 
@@ -161,14 +161,13 @@ func list(class string, texts []string) g.Node {
 func (v *view) overTime() g.Node {
 	per := "per " + width(v.OverTime.WidthSeconds) + "."
 	chart := func(id, title, note, use string) g.Node {
-		return h.Section(g.Attr("aria-labelledby", id+"-title"), g.If(id == "rules", h.ID("rules-over-time")),
+		return h.Section(g.Attr("aria-labelledby", id+"-title"),
 			h.H2(h.ID(id+"-title"), g.Text(title)), h.P(h.Class("note"), g.Text(note), g.If(use != "", h.Span(h.Class("use"), g.Text(use)))), h.Div(h.Class("chart"), h.ID("chart-"+id)))
 	}
 	const use = " Choose a name below a chart to hide or show it. Drag to look closer, double-click to go back. The arrow keys move through time."
 	return g.Group{
 		chart("requests", "Requests over time", "Allowed and refused, "+per, use),
 		g.If(v.compared(), chart("changes", "What changes over time", "Newly refused above, newly passed below, "+per, "")),
-		chart("rules", "Refused over time, by rule", "The rules that refuse most, "+per, ""),
 	}
 }
 
@@ -383,33 +382,26 @@ func remark(word string) g.Node {
 	return g.Group{g.Text(" "), h.I(g.Text(word))}
 }
 
+// byCaller is the callers of one folder of rules. A comparison has those whose verdicts change.
 func (v *view) byCaller() g.Node {
+	if v.compared() {
+		return nil
+	}
 	note := "Those that were refused, and the busiest others"
 	if len(v.Callers.Rows) > len(v.callers) {
 		note += "; the first " + strconv.Itoa(len(v.callers)) + " of " + number(int64(len(v.Callers.Rows)))
 	}
-	columns := []heading{{"Caller", false}, {"Requests", true}, {"Refused", true}, {"Share refused", true}}
-	if v.compared() {
-		columns = append(columns, heading{"Refused before", true})
-	}
-	columns = append(columns, limitColumns...)
-	return titled("callers", "By caller", h.P(h.Class("note"), g.Text(note+".")), table("callers", columns, g.Map(v.callers, v.caller)))
+	columns := slices.Concat([]heading{{"Caller", false}, {"Requests", true}, {"Refused", true}, {"Share refused", true}}, limitColumns)
+	return titled("callers", "By caller", h.P(h.Class("note"), g.Text(note+".")), table("callers", columns, g.Map(v.callers, caller)))
 }
 
-func (v *view) caller(c simulate.Caller) g.Node {
+func caller(c simulate.Caller) g.Node {
 	requests := number(c.Requests)
 	if c.Missing > 0 {
 		requests = "≥ " + requests
 	}
-	by := c.RefusedBy
-	if len(by) == 0 {
-		by = slices.Clone(c.OldRefusedBy)
-		for i := range by {
-			by[i].Rule += " (before)"
-		}
-	}
 	return h.Tr(head(g.Text(c.Caller)), cell("Requests", requests), count("Refused", c.Refused, "bad"), cell("Share refused", percent(c.Refused, c.Requests)),
-		g.If(v.compared(), cell("Refused before", number(c.OldRefused))), refusedBy(by))
+		refusedBy(c.RefusedBy))
 }
 
 func (v *view) log() g.Node {

@@ -11,18 +11,16 @@
 
   // make makes an element with attributes and children.
   function make(tag, attributes, ...children) {
-    const svg = tag === "svg" || tag === "line" || tag === "rect";
+    const svg = tag === "svg" || tag === "rect";
     const e = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
     for (const name in attributes) e.setAttribute(name, attributes[name]);
     e.append(...children);
     return e;
   }
 
-  // A point at the end, so that the last step is as wide as the others.
+  // A time at the end, so that the last step is as wide as the others.
   const xs = times.concat([data.start + times.length * data.width]);
-  const steps = uPlot.paths.stepped({ align: 1 });
   const bars = uPlot.paths.bars({ size: [1, Infinity], align: 1, gap: 0 });
-  const closed = (values, bar) => values.concat([bar ? null : values[values.length - 1]]);
 
   // width writes the width of a time step.
   function width(s) {
@@ -45,11 +43,9 @@
     });
   }
 
-  const dashes = [[], [8, 4], [2, 3], [12, 4, 2, 4], [5, 2], [1, 2]];
-
   // chart draws series. shown are the numbers of each; drawn makes of them, and of which are visible, what is drawn: one bar may
   // stand behind another.
-  function chart(id, unit, series, shown, drawn) {
+  function chart(id, series, shown, drawn) {
     const at = document.getElementById(id);
     const visible = series.map(() => true);
     let plot = null, here = null;
@@ -57,7 +53,7 @@
     const buttons = series.map((s, i) => {
       const value = make("b", {});
       const mark = make("svg", { width: 22, height: 12, "aria-hidden": "true" });
-      mark.append(s.bar ? make("rect", { width: 22, height: 12, rx: 2 }) : make("line", { x1: 0, y1: 6, x2: 22, y2: 6, "stroke-width": 3, "stroke-dasharray": dashes[i].join(" ") }));
+      mark.append(make("rect", { width: 22, height: 12, rx: 2 }));
       const button = make("button", { type: "button", "aria-pressed": "true" }, mark, make("span", { class: "label" }, s.label), value);
       button.addEventListener("click", () => {
         visible[i] = !visible[i];
@@ -69,7 +65,7 @@
     });
     const time = make("span", { "aria-live": "polite" });
     const legend = make("div", { class: "legend" }, ...buttons.map((b) => b.button), time);
-    const values = () => [xs].concat(drawn(visible).map((v, i) => closed(v, series[i].bar)));
+    const values = () => [xs].concat(drawn(visible).map((v) => v.concat([null])));
 
     // point shows the numbers of one time step in the legend; null shows those of all.
     function point(i) {
@@ -84,7 +80,7 @@
         stroke: color("soft"), font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", labelSize: 20,
         grid: { stroke: color("grid"), width: 1 }, ticks: { stroke: color("grid"), width: 1 },
       });
-      buttons.forEach((b, i) => b.mark.setAttribute(series[i].bar ? "fill" : "stroke", color(series[i].color)));
+      buttons.forEach((b, i) => b.mark.setAttribute("fill", color(series[i].color)));
       plot = new uPlot({
         width: printing.matches ? 680 : at.clientWidth, height: printing.matches ? 200 : 270,
         tzDate: (t) => uPlot.tzDate(new Date(t * 1000), "UTC"),
@@ -101,11 +97,11 @@
         scales: { y: { range: (u, min, max) => [Math.min(min, 0) * 1.05, Math.max(max, 1) * 1.05] } },
         axes: [
           Object.assign(axis(), { label: "time (UTC)", values: clock, size: 44 }),
-          Object.assign(axis(), { label: unit + " per " + width(data.width), size: 52, values: (u, ticks) => ticks.map((v) => (v % 1 ? "" : compact.format(Math.abs(v)))) }),
+          Object.assign(axis(), { label: "requests per " + width(data.width), size: 52, values: (u, ticks) => ticks.map((v) => (v % 1 ? "" : compact.format(Math.abs(v)))) }),
         ],
         series: [{}].concat(series.map((s, i) => ({
-          label: s.label, stroke: () => color(s.color), fill: s.bar ? () => color(s.color) : undefined, dash: s.bar ? undefined : dashes[i],
-          width: s.bar ? 0 : 2, paths: s.bar ? bars : steps, points: { show: false }, show: visible[i],
+          label: s.label, stroke: () => color(s.color), fill: () => color(s.color),
+          width: 0, paths: bars, points: { show: false }, show: visible[i],
         }))),
       }, values(), at);
       at.append(legend);
@@ -189,20 +185,14 @@
 
   document.querySelectorAll("table").forEach(table);
   const allowed = data.requests.map((n, i) => n - data.refused[i]);
-  chart("chart-requests", "requests",
-    [{ label: "allowed", color: "allowed", bar: true }, { label: "refused", color: "refused", bar: true }],
+  chart("chart-requests",
+    [{ label: "allowed", color: "allowed" }, { label: "refused", color: "refused" }],
     [allowed, data.refused], (visible) => [visible[1] ? data.requests : allowed, data.refused]);
   if (data.newlyRefused) {
     const drawn = [data.newlyRefused, data.newlyPassed.map((n) => -n)];
-    chart("chart-changes", "requests",
-      [{ label: "newly refused", color: "refused", bar: true }, { label: "newly passed", color: "good", bar: true }],
+    chart("chart-changes",
+      [{ label: "newly refused", color: "refused" }, { label: "newly passed", color: "good" }],
       [data.newlyRefused, data.newlyPassed], () => drawn);
-  }
-  if (data.rules.length) {
-    const refused = data.rules.map((r) => r.refused);
-    chart("chart-rules", "refusals", data.rules.map((r, i) => ({ label: r.name, color: "c" + (i + 1) })), refused, () => refused);
-  } else {
-    document.getElementById("rules-over-time").remove();
   }
   document.documentElement.dataset.drawn = "yes";
 })();
