@@ -65,7 +65,7 @@ func (m *Mapping) NewReader(r io.Reader) (*Reader, error) {
 	case formatJSON:
 		reader.source = &jsonLines{lines: l, paths: m.paths, fields: m.fields}
 	case formatCSV:
-		c := &csvLines{lines: l, comma: m.comma}
+		c := newCSVLines(l, m.comma)
 		if err := c.begin(m); err != nil {
 			return nil, err
 		}
