@@ -112,7 +112,6 @@ var onlyIn = map[string][]string{
 	"go.opentelemetry.io":                       {"internal/server", "internal/tracing", "internal/otlptest"},
 	"github.com/redis/go-redis":                 {"internal/redisconn", "internal/backend/redis", "internal/override/redissource", "internal/quota/redisshares", "internal/fleet", "internal/reservation", "internal/redistest", "internal/servicetest", "cmd/ratelimitd", "ratelimit"},
 	"github.com/alecthomas/kong":                {"cmd/ratelimitd"},
-	"github.com/schollz/progressbar":            {"cmd/ratelimitd"},
 	module + "internal/rapidtest":               {"internal/backend/backendtest"},     // tests only
 	module + "internal/quota/envoymodel":        {},                                   // tests only
 	module + "internal/redistest":               {"internal/servicetest"},             // tests only

@@ -41,10 +41,9 @@ type simulateCommand struct {
 	Verdicts string `writes:"" placeholder:"FILE" help:"Also write each verdict here, as JSON lines."`
 	Top      int    `default:"10" placeholder:"N" help:"How many rules and callers the text and Markdown reports show."`
 
-	Output   string      `short:"o" enum:"table,json,yaml,markdown" default:"table" help:"Form of the output: table (text for people), json, yaml or markdown (a comment for a pull request)."`
-	JSON     bool        `help:"Short for -o json."`
-	Color    colorOption `embed:""`
-	Progress string      `enum:"auto,always,never" default:"auto" help:"A progress bar on standard error; auto: if that is a terminal."`
+	Output string      `short:"o" enum:"table,json,yaml,markdown" default:"table" help:"Form of the output: table (text for people), json, yaml or markdown (a comment for a pull request)."`
+	JSON   bool        `help:"Short for -o json."`
+	Color  colorOption `embed:""`
 
 	Merge       bool   `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" group:"As the service" help:"Files of one domain are merged instead of the second being refused."`
 	Shadow      bool   `name:"shadow-mode" env:"SHADOW_MODE" group:"As the service" help:"Enforce no rule: requests over a limit count as not enforced."`
@@ -86,9 +85,11 @@ func (o *simulateCommand) Run(ctx context.Context, s streams) error {
 	}
 	defer html.discard()
 	defer verdicts.discard()
-	bar := o.progress(s.err, options)
+	if isTerminal(s.err) {
+		options.Progress = func(requests int64) { fmt.Fprintf(s.err, "\r\x1b[K%d requests", requests) }
+		defer func() { _, _ = io.WriteString(s.err, "\r\x1b[K") }()
+	}
 	r, err := simulate.Run(ctx, *options)
-	bar.stop()
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("stopped: %w", ctx.Err())
