@@ -31,7 +31,11 @@ func eachRedis(t *testing.T, test func(t *testing.T, prefix string, start func(t
 			test(t, prefix, func(t *testing.T, variables map[string]string, others ...string) probed {
 				all := maps.Clone(env)
 				for name, value := range variables {
-					all[prefix+"_"+name] = value
+					if strings.HasPrefix(name, "TLS_") { // both have the same certificates
+						all["REDIS_"+name] = value
+					} else {
+						all[prefix+"_"+name] = value
+					}
 				}
 				for i := 0; i < len(others); i += 2 {
 					all[others[i]] = others[i+1]
