@@ -95,8 +95,8 @@ const (
 
 func newLongStreams(registry prometheus.Registerer) (*longStreams, error) {
 	s := &longStreams{intake.NewStreams(maxLongStreams), intake.NewStreams(maxReflections), make(map[intake.Refusal]prometheus.Counter)}
-	return s, registerStreams(registry, s.Streams, s.refused, "ratelimitd_long_streams", "Open health watches and reflection streams.",
-		"Health watches and reflection streams", overReflections)
+	return s, registerStreams(registry, s.Streams, s.refused, "ratelimitd_long_streams", "Open health watches and reflection streams, and requests over HTTP/2 that are no gRPC calls.",
+		"Such streams", overReflections)
 }
 
 // reflectable is what reflection needs from a gRPC server.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/intake"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/transport"
 )
@@ -91,7 +92,7 @@ func (s *Server) serveOther(w http.ResponseWriter, r *http.Request) {
 		s.handOver(s.grpc, s.most, w, r)
 		return
 	}
-	// Its body is not read: a client could send it without end.
+	s.discard(w, r)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if r.Method != http.MethodPost {
 		w.WriteHeader(http.StatusMethodNotAllowed)
@@ -99,6 +100,21 @@ func (s *Server) serveOther(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnsupportedMediaType)
 	}
 	_, _ = io.WriteString(w, notGRPC)
+}
+
+// discard reads the body of a request that is no gRPC call, so that what is wrong with it is found before it is answered. A body may have
+// no end, so the request does not count as a call in flight meanwhile, but as a long stream.
+func (s *Server) discard(w http.ResponseWriter, r *http.Request) {
+	conn := intake.FromContext(r.Context())
+	if why := s.long.Begin(conn); why != "" {
+		s.long.refused[why].Inc()
+		return
+	}
+	defer s.long.End(conn)
+	if d, ok := w.(interface{ Detach() }); ok {
+		d.Detach()
+	}
+	_, _ = io.Copy(io.Discard, r.Body)
 }
 
 // leanHandler answers callers' methods on the lean transport.

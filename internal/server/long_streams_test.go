@@ -135,29 +135,38 @@ func TestReflectionIsOff(t *testing.T) {
 	}
 }
 
-// A request that is no gRPC call is answered, however long its body is, and holds no place of a call.
+// A request that is no gRPC call holds no place of a call, however long its body is.
 func TestEndlessBody(t *testing.T) {
 	r := start(t, Options{Lean: true})
 	plain := new(http.Transport)
 	plain.Protocols = new(http.Protocols)
 	plain.Protocols.SetUnencryptedHTTP2(true)
 	t.Cleanup(plain.CloseIdleConnections)
-	client := &http.Client{Transport: plain}
 	body, feed := io.Pipe()
-	defer func() { _ = feed.Close() }()
 	req, err := http.NewRequestWithContext(within(t), http.MethodPost, "http://"+r.GRPCAddr.String()+"/upload", body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := client.Do(req)
-	if err != nil {
+	answered := make(chan string, 1)
+	go func() {
+		resp, err := (&http.Client{Transport: plain}).Do(req)
+		if err != nil {
+			answered <- err.Error()
+			return
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		answered <- fmt.Sprint(resp.StatusCode, string(text), err)
+	}()
+	if _, err := feed.Write([]byte("more")); err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	if text, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusUnsupportedMediaType || string(text) != notGRPC {
-		t.Errorf("%d %q, %v", resp.StatusCode, text, err)
+	soon(t, "the request is a long stream, and no call in flight", func() bool { return r.long.Open() == 1 && r.calls.InFlight() == 0 })
+	_ = feed.Close()
+	if got, want := <-answered, fmt.Sprint(http.StatusUnsupportedMediaType, notGRPC, nil); got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
-	soon(t, "no call is in flight", func() bool { return r.calls.InFlight() == 0 })
+	soon(t, "nothing is open", func() bool { return r.long.Open() == 0 })
 }
 
 // What a client sends to a stream whose answers it does not let out stays on the connection, where it counts. grpc-go alone would take
