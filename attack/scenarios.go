@@ -123,7 +123,7 @@ func scenarios() []*scenario {
 		},
 		{name: "watches", leanOnly: true, args: none, victims: steady(), attack: watches, does: fixed("12 connections x 1,000 watches of health that stay open")},
 		{
-			name: "reflection", leanOnly: true, args: none, victims: steady(), attack: reflections,
+			name: "reflection", leanOnly: true, args: func(bool) []string { return []string{"--grpc-reflection"} }, victims: steady(), attack: reflections,
 			does: fixed("4 connections x 1,000 streams of reflection; the windows for the answers stay closed"),
 		},
 		{
