@@ -174,15 +174,7 @@ func (d *decoder) entry() (e descriptor.Entry, ok bool) {
 }
 
 func (d *decoder) requestLimit(to *limiter.RequestLimit) bool {
-	outer, ok := d.enter()
-	if !ok {
-		return false
-	}
-	for d.pos < d.end {
-		num, typ, ok := d.tag()
-		if !ok {
-			return false
-		}
+	return d.fields(func(num protowire.Number, typ protowire.Type) (ok bool) {
 		var v uint64
 		switch {
 		case num == 1 && typ == protowire.VarintType:
@@ -198,7 +190,31 @@ func (d *decoder) requestLimit(to *limiter.RequestLimit) bool {
 		default:
 			ok = d.skip(num, typ)
 		}
-		if !ok {
+		return ok
+	})
+}
+
+// wrapped reads a google.protobuf wrapper of an integer. An empty wrapper leaves the value as it is: so are wrappers merged
+// that are given twice.
+func (d *decoder) wrapped(to *uint64) bool {
+	return d.fields(func(num protowire.Number, typ protowire.Type) (ok bool) {
+		if num == 1 && typ == protowire.VarintType {
+			*to, ok = d.varint()
+			return ok
+		}
+		return d.skip(num, typ)
+	})
+}
+
+// fields reads a submessage that no hot path reads: read takes each of its fields.
+func (d *decoder) fields(read func(protowire.Number, protowire.Type) bool) bool {
+	outer, ok := d.enter()
+	if !ok {
+		return false
+	}
+	for d.pos < d.end {
+		num, typ, ok := d.tag()
+		if !ok || !read(num, typ) {
 			return false
 		}
 	}
@@ -206,29 +222,28 @@ func (d *decoder) requestLimit(to *limiter.RequestLimit) bool {
 	return true
 }
 
-// wrapped reads a google.protobuf wrapper of an integer. An empty wrapper leaves the value as it is: so are wrappers merged
-// that are given twice.
-func (d *decoder) wrapped(to *uint64) bool {
-	outer, ok := d.enter()
-	if !ok {
-		return false
-	}
-	for d.pos < d.end {
-		num, typ, ok := d.tag()
-		if !ok {
-			return false
-		}
-		if num == 1 && typ == protowire.VarintType {
-			*to, ok = d.varint()
-		} else {
+// wireDuration is a google.protobuf.Duration as it was sent.
+type wireDuration struct {
+	seconds int64
+	nanos   int32
+}
+
+// wireDuration reads a google.protobuf.Duration. Messages given twice are merged.
+func (d *decoder) wireDuration(to *wireDuration) bool {
+	return d.fields(func(num protowire.Number, typ protowire.Type) (ok bool) {
+		var v uint64
+		switch {
+		case num == 1 && typ == protowire.VarintType:
+			v, ok = d.varint()
+			to.seconds = int64(v)
+		case num == 2 && typ == protowire.VarintType:
+			v, ok = d.varint()
+			to.nanos = int32(v)
+		default:
 			ok = d.skip(num, typ)
 		}
-		if !ok {
-			return false
-		}
-	}
-	d.end = outer
-	return true
+		return ok
+	})
 }
 
 // tag reads the number and the type of the next field.

@@ -203,42 +203,6 @@ func sortEntries(all []descriptor.Entry) []descriptor.Entry {
 	return kept
 }
 
-// wireDuration is a google.protobuf.Duration as it was sent.
-type wireDuration struct {
-	seconds int64
-	nanos   int32
-}
-
-// wireDuration reads a google.protobuf.Duration. Messages given twice are merged.
-func (d *decoder) wireDuration(to *wireDuration) bool {
-	outer, ok := d.enter()
-	if !ok {
-		return false
-	}
-	for d.pos < d.end {
-		num, typ, ok := d.tag()
-		if !ok {
-			return false
-		}
-		var v uint64
-		switch {
-		case num == 1 && typ == protowire.VarintType:
-			v, ok = d.varint()
-			to.seconds = int64(v)
-		case num == 2 && typ == protowire.VarintType:
-			v, ok = d.varint()
-			to.nanos = int32(v)
-		default:
-			ok = d.skip(num, typ)
-		}
-		if !ok {
-			return false
-		}
-	}
-	d.end = outer
-	return true
-}
-
 // duration is 0 for a duration that is negative or not valid.
 func (w wireDuration) duration() time.Duration {
 	const most = 315_576_000_000 // seconds: what google.protobuf.Duration allows

@@ -163,15 +163,7 @@ func addAmount(all []descriptor.Amount, a descriptor.Amount) []descriptor.Amount
 
 // units reads an entry of Amount.units.
 func (d *decoder) units() (a descriptor.Amount, ok bool) {
-	outer, ok := d.enter()
-	if !ok {
-		return a, false
-	}
-	for d.pos < d.end {
-		num, typ, ok := d.tag()
-		if !ok {
-			return a, false
-		}
+	ok = d.fields(func(num protowire.Number, typ protowire.Type) (ok bool) {
 		switch {
 		case num == 1 && typ == protowire.BytesType:
 			a.Name, ok = d.str()
@@ -180,43 +172,17 @@ func (d *decoder) units() (a descriptor.Amount, ok bool) {
 		default:
 			ok = d.skip(num, typ)
 		}
-		if !ok {
-			return a, false
-		}
-	}
-	d.end = outer
-	return a, true
+		return ok
+	})
+	return a, ok
 }
 
 // duration reads a google.protobuf.Duration. One that is longer than maxTTL is cut. before is what an earlier field of the same
 // number said: messages given twice are merged.
 func (d *decoder) duration(before time.Duration) (time.Duration, bool) {
-	outer, ok := d.enter()
-	if !ok {
+	all := wireDuration{int64(before / time.Second), int32(before % time.Second)}
+	if !d.wireDuration(&all) {
 		return 0, false
 	}
-	seconds, nanos := int64(before/time.Second), int64(before%time.Second)
-	for d.pos < d.end {
-		num, typ, ok := d.tag()
-		if !ok {
-			return 0, false
-		}
-		var v uint64
-		switch {
-		case num == 1 && typ == protowire.VarintType:
-			v, ok = d.varint()
-			seconds = int64(v)
-		case num == 2 && typ == protowire.VarintType:
-			v, ok = d.varint()
-			nanos = int64(int32(v))
-		default:
-			ok = d.skip(num, typ)
-		}
-		if !ok {
-			return 0, false
-		}
-	}
-	d.end = outer
-	seconds = max(-1, min(seconds, int64(maxTTL/time.Second)))
-	return time.Duration(seconds)*time.Second + time.Duration(nanos), true
+	return time.Duration(max(-1, min(all.seconds, int64(maxTTL/time.Second))))*time.Second + time.Duration(all.nanos), true
 }
