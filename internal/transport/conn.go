@@ -151,6 +151,7 @@ func (s *Server) serve(raw net.Conn) {
 		_ = raw.Close()
 		return
 	}
+	defer s.remove(c) // not in close: a handler may still be given the last batch when another goroutine closes the connection
 	defer c.close()
 	if err := c.handshake(); err != nil {
 		s.opts.Log.Debug("connection closed before its first request", "peer", raw.RemoteAddr().String(), "error", err)
@@ -285,7 +286,6 @@ func (c *conn) close() {
 	if plain != net.Conn(c.sock) {
 		go func() { _ = plain.Close() }() // sends an alert, and may wait for that
 	}
-	c.server.remove(c)
 }
 
 // idle counts a frame that belongs to no request. It returns false if there are too many.

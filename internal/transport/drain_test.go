@@ -114,6 +114,35 @@ func TestShutdownEndsWithItsContext(t *testing.T) {
 }
 
 // An old connection is asked to end. After the grace it is closed.
+// A connection can be closed while its last batch is with the handler. What the handler uses must still be there.
+func TestShutdownWaitsForTheHandler(t *testing.T) {
+	handling, goOn := make(chan struct{}), make(chan struct{})
+	addr, s := start(t, handlerFunc(func(_ time.Time, calls []*Call) {
+		close(handling)
+		<-goOn
+		for _, call := range calls {
+			call.Reply(echoed(call.Message))
+		}
+	}), nil)
+	c := rawDial(t, addr)
+	c.begin([]byte("a"))
+	<-handling
+	s.Close()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 50 { // of two channels that are ready, select takes any
+		if err := s.Shutdown(ended); err == nil {
+			t.Fatal("Shutdown has returned while the handler has a batch")
+		}
+	}
+	close(goOn)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := s.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestMaxConnectionAge(t *testing.T) {
 	h := hold()
 	inBubble(t, h, func(o *Options) { o.MaxConnectionAge, o.MaxAgeGrace = time.Hour, 10*time.Minute },

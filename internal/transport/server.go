@@ -164,8 +164,8 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// Shutdown closes the listeners and asks all clients to leave. It returns when every request is answered and every
-// connection is closed, or when ctx ends.
+// Shutdown closes the listeners and asks all clients to leave. It returns when every request is answered, every connection is
+// closed, and no goroutine that reads a connection calls the handler any more, or when ctx ends.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.draining
