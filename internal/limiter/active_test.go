@@ -145,3 +145,37 @@ func TestActiveLimitsDoNotAllocate(t *testing.T) {
 		}
 	}
 }
+
+// Peek and quota buckets apply overrides as decisions do: only those of limits that apply now.
+func TestPeekAndOverridesOfInactiveLimits(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, perMinute("one", "", 2, atNight, overridable), perMinute("two", "", 5, andOneAtNight, overridable))
+	f.override("d.two", "night", override.Numbers{Kind: override.Blocked}, "two=a")
+	f.override("d.two", "night", override.Numbers{Kind: override.Replace, Requests: 3}, "two=b")
+	f.override("d.two", "night", override.Numbers{Kind: override.Unlimited}, "two=c")
+	f.override("d.one", "", override.Numbers{Kind: override.Replace, Requests: 9}, "one=a")
+	for _, at := range []time.Time{noon, night} {
+		f.now = at
+		for _, caller := range []string{"two=a", "two=b", "two=c"} {
+			status, peeked := f.ask(0, caller), f.peek(caller)
+			bucket, err := f.QuotaBucket(t.Context(), at, "d", entries(caller))
+			if err != nil {
+				t.Fatal(err)
+			}
+			blocked := caller == "two=a" && at == night
+			if refused := status.Limited && status.Limit.Requests == 0; refused != blocked || peeked.Blocked != blocked || bucket.Blocked != blocked {
+				t.Errorf("%s at %s: blocked: decided %v, peeked %v, bucket %v", caller, at, refused, peeked.Blocked, bucket.Blocked)
+			}
+			want := map[string]uint64{"two=a": 2, "two=b": 3, "two=c": 2}[caller]
+			if l := peeked.List[1]; l.Limit.Requests != want || l.Lifted != (caller == "two=c") {
+				t.Errorf("%s at %s: %+v, want %d", caller, at, l, want)
+			}
+		}
+	}
+	d := limiter.Descriptor{Entries: entries("one=a"), HasLimit: true, Limit: limiter.RequestLimit{Requests: 4, Unit: int32(descriptor.Minute)}}
+	for at, own := range map[time.Time]bool{noon: true, night: false} {
+		counters, err := f.Peek(t.Context(), at, "d", &d)
+		if err != nil || counters.FromRequest != own {
+			t.Errorf("a request's own limit at %s: %+v, %v", at, counters, err)
+		}
+	}
+}

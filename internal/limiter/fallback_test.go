@@ -174,3 +174,14 @@ func TestShareHasRoomForTheCost(t *testing.T) {
 		}
 	}
 }
+
+// If only one of a descriptor's limits is counted by this process, the others still hold as a whole.
+func TestShareOfTheCountersThatFailed(t *testing.T) {
+	down := func(take *backend.Take) bool { return take.Limit.Name == "down" }
+	f := newFallback(t, down, limiter.Settings{OnError: descriptor.OnErrorLocal, Replicas: 4}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
+		listNode("k", []descriptor.Limit{fixedLimit("up", 20), fixedLimit("down", 400, hourly)}),
+	}})
+	if s := f.ask(6, "k=a"); s.Limit.Name != "up" || s.Remaining != 14 || s.Degraded != descriptor.OnErrorLocal {
+		t.Errorf("%+v", s)
+	}
+}

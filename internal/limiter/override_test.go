@@ -379,3 +379,21 @@ func TestRequestMinBesideALimitInShadow(t *testing.T) {
 		t.Errorf("callers by the limit that they have: %v", seen)
 	}
 }
+
+// A quota bucket is limited by the limits that an override leaves in force, also if another override lifts the rest of the rule, or if the
+// rule does not allow the override any more.
+func TestQuotaBucketOfAnUnlimitedCaller(t *testing.T) {
+	two := listNode("two", []descriptor.Limit{fixedLimit("minute", 10), fixedLimit("hour", 100, hourly)}, overridable)
+	f := newFixture(t, limiter.Settings{}, two, perMinute("bounded", "", 5, func(r *descriptor.Rule) { r.OverrideMax = 50 }))
+	for _, rule := range []string{"two", "bounded"} {
+		f.override("d."+rule, "", override.Numbers{Kind: override.Unlimited}, rule+"=a")
+	}
+	f.override("d.two", "hour", override.Numbers{Kind: override.Replace, Requests: 7}, "two=a")
+	for caller, want := range map[string]uint64{"two=a": 7, "bounded=a": 5} {
+		f.want(f.ask(0, caller), limiter.OK, want)
+		bucket, err := f.QuotaBucket(t.Context(), f.now, "d", entries(caller))
+		if err != nil || len(bucket.Enforced) != 1 || bucket.Enforced[0].Limit.Requests != want {
+			t.Errorf("%s: %v, %v", caller, bucket.Enforced, err)
+		}
+	}
+}
