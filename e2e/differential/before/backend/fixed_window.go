@@ -140,9 +140,9 @@ const (
 
 // decodeNumbered reads the number of a window, modulo windowNumbers, and its count.
 func decodeNumbered(seen []byte) (number, count int64) {
-	value := int64(binary.LittleEndian.Uint64(seen)) //nolint:gosec // at most 52 bits
+	value := int64(binary.LittleEndian.Uint64(seen))
 	if len(seen) >= fixedRoom {
-		return value, int64(binary.LittleEndian.Uint64(seen[8:])) //nolint:gosec // at most MaxCount
+		return value, int64(binary.LittleEndian.Uint64(seen[8:]))
 	}
 	return value >> countBits, value & (1<<countBits - 1)
 }

@@ -60,6 +60,6 @@ func (penalties) redis(*descriptor.Limit) *RedisForm { return &penaltyForm }
 var penaltyForm = RedisForm{
 	Shape: scripts.Penalty, Parameters: windowParameters, Room: numberRoom, least: 8,
 	decode: func(seen []byte, _ *descriptor.Limit, _ int64, tail []uint32) (State, []uint32) {
-		return State{Start: int64(binary.LittleEndian.Uint64(seen))}, tail //nolint:gosec // at most 52 bits
+		return State{Start: int64(binary.LittleEndian.Uint64(seen))}, tail
 	},
 }

@@ -43,5 +43,5 @@ func Inherit(l *descriptor.Limit, shared *State, now int64) State {
 	if used == 0 {
 		return State{}
 	}
-	return State{Start: now, Count: min(used, int64(l.Capacity()))} //nolint:gosec // at most MaxRequests
+	return State{Start: now, Count: min(used, int64(l.Capacity()))}
 }

@@ -274,7 +274,7 @@ func (w *rolledWindow) store(s *State, quantum int64) {
 	}
 	s.Prev, s.Tail = 0, s.Tail[:0]
 	for _, n := range w.past {
-		s.Tail = append(s.Tail, uint32(n)) //nolint:gosec // with several sub-windows, mostInSubWindow is 32 bits
+		s.Tail = append(s.Tail, uint32(n))
 	}
 }
 

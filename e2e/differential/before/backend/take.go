@@ -87,7 +87,7 @@ const (
 
 // Remaining is how many more hits fit in capacity after this outcome.
 func (o *Outcome) Remaining(capacity uint64) uint64 {
-	return uint64(max(0, int64(capacity)-o.Used)) //nolint:gosec // not negative
+	return uint64(max(0, int64(capacity)-o.Used))
 }
 
 // Fail marks outcomes as having no answer.

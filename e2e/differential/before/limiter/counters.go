@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -139,14 +138,20 @@ func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Desc
 	c.Explanation = rules.Explain(d.Entries, l.keys)
 	rule := c.Explanation.Rule
 	calc := calculation{snapshot: snap, settings: &snap.settings, domain: rules}
+	r := resolved{rule: rule}
+	if rule != nil && rule.Scheduled() {
+		calc.leaveOutInactive(&r, now)
+	}
 	switch {
-	case d.HasLimit && rules != nil && calc.prefersRequest(rule, d, entries, now):
+	case d.HasLimit && rules != nil && calc.prefersRequest(r.rule, d, entries, now):
 		limit := d.Limit.limit(&snap.settings) // the same limit as in a decision
 		key := l.keys.AppendKey(nil, domain, entries, nil, &limit)
 		rule, c.FromRequest, c.List = rules.RequestLimits, true, []Counter{{Limit: limit, Key: string(key)}}
 	case rule != nil:
 		c.HitCost = rule.HitCostOf(entries)
-		r := resolved{rule: rule}
+		if r.rule == nil {
+			r.rule, r.kept = rule, []int{}
+		}
 		who := callerOf(rule, entries)
 		if n := calc.overrideInForce(rule, entries, now); n.Kind != 0 {
 			c.Override = &n
@@ -156,11 +161,11 @@ func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Desc
 			calc.scale(&r, entries)
 		}
 		for i := range rule.Limits {
-			limit := &rule.Limits[i] // a caller that is blocked or unlimited still has what it used before
-			if !r.own.blocked && !r.own.unlimited {
+			limit := &rule.Limits[i] // a caller that is blocked still has what it used before
+			if !r.own.blocked {
 				limit = calc.ruleLimit(&r, i)
 			}
-			lifted := r.own.some && !r.own.blocked && r.kept != nil && !slices.Contains(r.kept, i)
+			lifted := !r.own.blocked && r.own.lifted>>i&1 != 0
 			c.List = append(c.List, Counter{
 				Limit: *limit, Key: c.Explanation.Keys[i], Lifted: lifted, Passes: !r.own.blocked && !calc.enforcedFor(rule, who.counted, i),
 				Scale: rule.ScaleOf(i), Active: rule.ActiveTimes(i), Inactive: !rule.ActiveAt(i, now),
@@ -169,7 +174,7 @@ func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Desc
 		c.Blocked = r.own.blocked
 	}
 	for i := range c.List {
-		hits := int64(max(c.HitCost, 1)) //nolint:gosec // at most backend.MaxHits
+		hits := int64(max(c.HitCost, 1))
 		takes = append(takes, backend.Take{Key: []byte(c.List[i].Key), Limit: &c.List[i].Limit, Rule: rule, Hits: hits, Member: i})
 	}
 	return c, append(takes, c.penaltyTakes(&snap.settings, rule)...), nil

@@ -128,7 +128,7 @@ func (c *calculation) share(i, j int) *descriptor.Limit {
 // share divides a limit by the number of replicas. Each replica gets at least one request per window, and has room for one hit of this
 // cost, unless the whole limit has not.
 func share(l *descriptor.Limit, replicas int, cost uint64) descriptor.Limit {
-	n := uint64(max(replicas, 1)) //nolint:gosec // positive
+	n := uint64(max(replicas, 1))
 	s := *l
 	if s.Requests > 0 {
 		s.Requests = max(s.Requests/n, 1)

@@ -298,8 +298,8 @@ func (c *calculation) newHold(h *Hold, member int, hits int64, enforced bool) *b
 		id[len(id)-2] ^= byte(member >> 8)
 	}
 	least := int64(0)
-	if cost := c.hitCost(member); enforced && h.Least < uint64(hits)/cost { //nolint:gosec // not negative
-		least = int64(h.Least * cost) //nolint:gosec // at most hits
+	if cost := c.hitCost(member); enforced && h.Least < uint64(hits)/cost {
+		least = int64(h.Least * cost)
 	}
 	c.holds = append(c.holds, backend.Hold{
 		ID: id, Op: h.Op, TTL: h.TTL.Microseconds(), Least: least, Final: h.Final,
@@ -359,7 +359,7 @@ func (c *calculation) heldOfRequest(d *Decision) {
 		if r.hold != nil && r.hold.Op == backend.HoldReserve && all.Some && all.Reserved < r.hits && all.Reserved > 0 {
 			r.hits = all.Reserved // so many are counted
 		}
-		all.Reserved /= int64(c.hitCost(i)) //nolint:gosec // at most backend.MaxHits
+		all.Reserved /= int64(c.hitCost(i))
 		d.Holds = append(d.Holds, all)
 	}
 }

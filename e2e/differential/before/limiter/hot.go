@@ -55,7 +55,7 @@ func (c *calculation) countUses(hot *hotRules) {
 // usedHits returns how many hits of a take are a use. An override may be smaller than the rule's limits.
 func (c *calculation) usedHits(t *backend.Take, o *backend.Outcome) int64 {
 	most := t.Limit.Capacity()
-	if o.Allowed || t.Hits <= int64(most) { //nolint:gosec // at most MaxRequests
+	if o.Allowed || t.Hits <= int64(most) {
 		return t.Hits
 	}
 	if rule := c.resolved[t.Member].rule; rule != nil {
@@ -63,5 +63,5 @@ func (c *calculation) usedHits(t *backend.Take, o *backend.Outcome) int64 {
 			most = max(most, rule.Limits[i].Capacity())
 		}
 	}
-	return min(t.Hits, int64(most)+1) //nolint:gosec // at most MaxRequests
+	return min(t.Hits, int64(most)+1)
 }

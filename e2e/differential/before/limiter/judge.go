@@ -105,7 +105,7 @@ func (c *calculation) limit(i, j int) *descriptor.Limit {
 // capacity returns the capacity that the take at position j was counted against. If this process counted it alone, that is
 // its share of the limit.
 func (c *calculation) capacity(i, j int) uint64 {
-	if c.resolved[i].degraded == descriptor.OnErrorLocal && c.settings.Replicas > 1 {
+	if c.resolved[i].degraded == descriptor.OnErrorLocal && c.settings.Replicas > 1 && c.local.Has(c.index[j]) {
 		return c.share(i, j).Capacity()
 	}
 	return c.limit(i, j).Capacity()

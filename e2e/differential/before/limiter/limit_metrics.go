@@ -87,14 +87,14 @@ func (c *calculation) countLimits(i int, code Code) {
 	for j := r.first; j < r.end; j++ {
 		t := c.index[j]
 		o, at, capacity := &c.request.Outcomes[t], r.limitAt(j-r.first), c.capacity(i, j)
-		switch hits := uint64(refusedHits(r.hits, int64(capacity))); { //nolint:gosec // not negative; at most backend.MaxHits
+		switch hits := uint64(refusedHits(r.hits, int64(capacity))); {
 		case o.Failed:
 		case !o.Allowed && r.unenforced>>at&1 == 0 && !r.rule.Shadow:
 			add(&all[at].Refused, hits)
 		case !o.Allowed && code == OK:
 			add(&all[at].Passed, hits)
 		case warns(&r.rule.Limits[at], o, capacity):
-			add(&all[at].Warned, uint64(r.hits)) //nolint:gosec // as above
+			add(&all[at].Warned, uint64(r.hits))
 		}
 	}
 }

@@ -194,11 +194,11 @@ func (l *Limiter) begin(ctx context.Context, now time.Time, c *calculation, snap
 	err := c.resolve(ctx, now)
 	// A request that fails has these counts too. Left in c, they would be counted with whichever request uses c next.
 	if c.denied > 0 {
-		l.metrics.refunds[refundDenied].Add(uint64(c.denied)) //nolint:gosec // a count
+		l.metrics.refunds[refundDenied].Add(uint64(c.denied))
 		c.denied = 0
 	}
 	if c.unusable > 0 {
-		l.metrics.unusable.Add(uint64(c.unusable)) //nolint:gosec // a count
+		l.metrics.unusable.Add(uint64(c.unusable))
 		c.unusable = 0
 	}
 	if c.unscaled != ([descriptor.ScaleResults]int{}) {

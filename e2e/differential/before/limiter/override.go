@@ -16,6 +16,7 @@ type ownNumbers struct {
 	blocked   bool // it admits nothing: kept has one limit
 	unlimited bool // it lifts all limits that no other rule replaces: nothing is counted
 	limits    int
+	lifted    uint16 // by index in the rule's limits: an override lets every request pass
 }
 
 // override applies the operators' overrides to the rules that were found.
@@ -46,18 +47,25 @@ func (c *calculation) overrideRule(r *resolved, who caller, now int64) {
 	c.limits = append(c.limits, rule.Limits...)
 	first := len(c.kept)
 	for j := range rule.Limits {
-		if r.kept != nil && !slices.Contains(r.kept, j) {
-			continue
-		}
 		n := all
 		if len(rule.Limits) > 1 {
 			if one := c.find(rule, rule.Limits[j].Name, who, now); one.Kind != 0 {
 				n = one
 			}
 		}
+		if r.kept != nil && !slices.Contains(r.kept, j) { // only Peek shows this limit
+			if n.Kind != 0 && n.Kind != override.Blocked && usable(&n, rule, &c.limits[r.own.limits+j]) {
+				r.own.copied = true
+				if n.Kind == override.Unlimited {
+					r.own.lifted |= 1 << j
+				}
+			}
+			continue
+		}
 		applied := n.Kind != 0 && c.apply(&n, rule, &c.limits[r.own.limits+j])
 		r.own.some = r.own.some || applied
 		if applied && n.Kind == override.Unlimited {
+			r.own.lifted |= 1 << j
 			continue
 		}
 		if applied && n.Kind == override.Blocked { // one limit that admits nothing is enough
@@ -79,12 +87,16 @@ func (c *calculation) overrideRule(r *resolved, who caller, now int64) {
 // apply gives a limit the numbers of an override. It returns false if the rule does not allow them any more: it was changed
 // after the override was written. Then the rule's numbers stay.
 func (c *calculation) apply(n *override.Numbers, rule *descriptor.Rule, l *descriptor.Limit) bool {
-	bounded := rule.OverrideMax != descriptor.OverrideUnbounded
-	if n.Kind == override.Unlimited && bounded || n.Apply(l, rule.OverrideMax) != nil {
+	if !usable(n, rule, l) {
 		c.unusable++
 		return false
 	}
 	return true
+}
+
+func usable(n *override.Numbers, rule *descriptor.Rule, l *descriptor.Limit) bool {
+	bounded := rule.OverrideMax != descriptor.OverrideUnbounded
+	return !(n.Kind == override.Unlimited && bounded) && n.Apply(l, rule.OverrideMax) == nil
 }
 
 // find returns the override of one limit of a rule. It has no Kind if none is in force. An override may be older than the rule's
@@ -168,7 +180,7 @@ func faster(a *descriptor.Limit, cost uint64, b *descriptor.Limit) bool {
 	if over > 0 {
 		return true // more than any limit has
 	}
-	ah, al := bits.Mul64(requests, uint64(b.Window.Length()))   //nolint:gosec // lengths are positive
-	bh, bl := bits.Mul64(b.Requests, uint64(a.Window.Length())) //nolint:gosec // as above
+	ah, al := bits.Mul64(requests, uint64(b.Window.Length()))
+	bh, bl := bits.Mul64(b.Requests, uint64(a.Window.Length()))
 	return ah > bh || ah == bh && al > bl
 }

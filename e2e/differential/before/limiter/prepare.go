@@ -159,7 +159,7 @@ func (c *calculation) shared(t *backend.Take) int {
 	}
 	for ; c.hashed < len(takes); c.hashed++ {
 		if o := &takes[c.hashed]; shareable(o) {
-			*c.slot(o) = int32(c.hashed + 1) //nolint:gosec // bounded by the size of a request
+			*c.slot(o) = int32(c.hashed + 1)
 		}
 	}
 	return int(*c.slot(t)) - 1

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
 // QuotaBucket is what the rules say about a descriptor whose requests a client decides itself.
@@ -48,7 +47,7 @@ func (l *Limiter) QuotaBucket(ctx context.Context, now time.Time, domain string,
 	if c.Blocked && snap.settings.Shadow {
 		q.Blocked = false
 	}
-	if lenient || c.Override != nil && c.Override.Kind == override.Unlimited {
+	if lenient {
 		return q, nil
 	}
 	for i := range q.List {

@@ -44,7 +44,7 @@ func scaled(rule *descriptor.Rule, limit int, entries []descriptor.Entry) descri
 func (l *Limiter) countUnscaled(c *calculation) {
 	for result, n := range c.unscaled {
 		if n > 0 {
-			l.metrics.unscaled[result].Add(uint64(n)) //nolint:gosec // a count
+			l.metrics.unscaled[result].Add(uint64(n))
 			c.unscaled[result] = 0
 		}
 	}
