@@ -138,6 +138,7 @@ var notUsed = []string{"manager", "helper", "impl", "util", "utils", "throttle",
 type pkg struct {
 	dir   string // below the module, with slashes
 	files map[string]*ast.File
+	fset  *token.FileSet
 }
 
 // packages parses every Go file of the module, including tests. It skips testdata and nested modules.
@@ -182,7 +183,7 @@ func packages(t *testing.T) []pkg {
 	}
 	var all []pkg
 	for _, dir := range slices.Sorted(maps.Keys(byDir)) {
-		all = append(all, pkg{dir, byDir[dir]})
+		all = append(all, pkg{dir, byDir[dir], fset})
 	}
 	if len(all) < 5 {
 		t.Fatalf("found only %d packages", len(all))

@@ -351,7 +351,7 @@ func (a *Assigner) charge(ctx context.Context, charges []*charge) {
 	for _, c := range charges {
 		g.Go(func() error {
 			var d limiter.Decision
-			err := a.o.Limiter.Decide(ctx, time.Now(), limiter.ChargeRequest(c.domain, c.entries, c.requests), &d)
+			err := a.o.Limiter.Decide(ctx, time.Now(), limiter.SettledRequest(c.domain, c.entries, c.requests), &d)
 			if err != nil {
 				a.metrics.uncharged.Add(float64(c.requests)) // what has passed has passed: it is not repeated
 			}

@@ -129,7 +129,7 @@ func TestCostIsAFactorOfHits(t *testing.T) {
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
 			var asked, times limiter.Request
 			asked.Domain, times.Domain = "d", "d"
-			asked.Purpose = rapid.SampledFrom([]limiter.Purpose{limiter.Count, limiter.Count, limiter.Look, limiter.Charge}).Draw(rt, "purpose")
+			asked.Purpose = rapid.SampledFrom([]limiter.Purpose{limiter.Count, limiter.Count, limiter.Look, limiter.Settled}).Draw(rt, "purpose")
 			if rapid.Bool().Draw(rt, "reservation") {
 				h := limiter.Hold{Op: rapid.SampledFrom([]limiter.HoldOp{limiter.Reserve, limiter.Commit, limiter.Extend}).Draw(rt, "step"), Final: rapid.Bool().Draw(rt, "final")}
 				h.ID[0] = rapid.ByteRange(0, 3).Draw(rt, "id")

@@ -4,63 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/override"
 )
-
-// Counters are the counters of one descriptor, for operators.
-type Counters struct {
-	// Explanation shows which rule the descriptor matches, or why none does. FromRequest: the limit is the request's, not the rule's.
-	Explanation descriptor.Explanation
-	FromRequest bool
-	Blocked     bool              // an override refuses every request
-	Override    *override.Numbers // in force for all limits of the rule, or for its first one with an override; nil: none
-
-	HitCost uint64 // what one hit counts for under the rule; 0 without a rule
-
-	List []Counter // in the order of the rule's limits; empty if nothing limits the descriptor
-}
-
-// Counter is one limit and its state, as a request to this process would see it.
-type Counter struct {
-	Limit descriptor.Limit
-	Key   string
-
-	Scale    *descriptor.Scale  // what multiplied the numbers of Limit; nil: nothing
-	Active   *descriptor.Active // when the limit applies; nil: always
-	Inactive bool               // it does not apply at the time of the request
-
-	Lifted    bool          // an override lets every request pass this limit
-	Passes    bool          // the limit is not enforced for this caller: what it refuses passes
-	Used      int64         // hits; more than the capacity where refused hits were counted
-	Penalty   time.Duration // for how long the limit's penalty refuses everything; 0: none is in force
-	Remaining uint64
-	Wait      time.Duration // until a request of one hit would pass; backend.Never if none ever will
-	Reset     time.Duration // until no hits are in use, or the window ends
-	Cached    bool          // the state comes from the over-limit cache, not from the backend
-}
-
-// Words describes the limit for people, with the time when it applies.
-func (c *Counter) Words() string {
-	words := c.Limit.Words()
-	if c.Scale != nil {
-		words += ", by the number of " + strconv.Quote(c.Scale.Key) + fmt.Sprintf(", which counts up to %d", c.Scale.Max)
-	}
-	if c.Active != nil {
-		words += ", only " + c.Active.Words()
-	}
-	switch {
-	case c.Inactive:
-		words += " (not now)"
-	case c.Active != nil:
-		words += " (now)"
-	}
-	return words
-}
 
 // Peek returns the counters of one descriptor. It changes neither the counters nor the metrics by rule. Only the entries
 // and the limit of d matter.
@@ -82,14 +31,13 @@ func (l *Limiter) PeekWith(ctx context.Context, now time.Time, domain string, d 
 }
 
 func (l *Limiter) peek(ctx context.Context, now time.Time, snap *snapshot, domain string, d *Descriptor) (Counters, error) {
-	c, takes, err := l.counters(now, snap, domain, d)
+	w, err := l.inquire(now, snap, domain, d)
 	if err != nil {
 		return Counters{}, err
 	}
-	if err := l.read(ctx, now, &c, takes); err != nil {
-		return Counters{}, err
-	}
-	return c, nil
+	defer l.release(w)
+	c := w.counters()
+	return c, w.readCounters(ctx, &c)
 }
 
 // Reset clears the counters of one descriptor and returns their previous contents. Only the entries and the limit of d
@@ -97,16 +45,18 @@ func (l *Limiter) peek(ctx context.Context, now time.Time, snap *snapshot, domai
 //
 // The errors are those of Peek.
 func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *Descriptor) (Counters, error) {
-	c, takes, err := l.counters(now, l.snapshot.Load(), domain, d)
-	if err != nil || len(takes) == 0 {
-		return c, err
-	}
-	if err := l.read(ctx, now, &c, takes); err != nil {
+	w, err := l.inquire(now, l.snapshot.Load(), domain, d)
+	if err != nil {
 		return Counters{}, err
 	}
+	defer l.release(w)
+	c := w.counters()
+	if err := w.readCounters(ctx, &c); err != nil || len(c.List) == 0 {
+		return c, err
+	}
 	var named []backend.Counter
-	for i := range takes[:len(c.List)] {
-		t := &takes[i]
+	for i := range c.List {
+		t := &w.request.Takes[i]
 		named = append(named, backend.Counter{Key: t.Key, Limit: t.Limit, Rule: t.Rule})
 		for n := 0; n < 2 && t.Limit.Penalty != nil; n++ { // enforced, and in shadow
 			named = append(named, backend.Counter{Key: descriptor.AppendPenaltyKey(nil, t.Key, n > 0), Limit: t.Limit.Penalty, Rule: t.Rule})
@@ -122,87 +72,123 @@ func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *De
 	return c, nil
 }
 
-// counters finds a descriptor's counters, and makes a take of one hit for each of them. snap is nil before the first Swap.
-func (l *Limiter) counters(now time.Time, snap *snapshot, domain string, d *Descriptor) (c Counters, takes []backend.Take, err error) {
-	if err := validate(&Request{Domain: domain, Descriptors: []Descriptor{*d}}); err != nil {
-		return Counters{}, nil, err
+// QuotaBucket looks at a descriptor's counters like Peek.
+func (l *Limiter) QuotaBucket(ctx context.Context, now time.Time, domain string, entries []descriptor.Entry) (QuotaBucket, error) {
+	q := QuotaBucket{OnError: descriptor.OnErrorError}
+	w, err := l.inquire(now, l.snapshot.Load(), domain, &Descriptor{Entries: entries})
+	if err != nil {
+		return q, err
 	}
-	if snap == nil {
-		return Counters{}, nil, ErrNoRules
+	defer l.release(w)
+	if q.Domain = w.domain; q.Domain == nil {
+		q.Counters = w.counters()
+		return q, nil
 	}
-	rules := snap.tree.Domain(domain)
-	entries := d.Entries
-	if rules != nil && rules.MatchNamed(entries) != nil {
-		entries = entries[:len(entries)-1]
+	if s := &w.subjects[0]; !s.named { // a bucket is no reservation
+		q.Rule = s.rule
 	}
-	c.Explanation = rules.Explain(d.Entries, l.keys)
-	rule := c.Explanation.Rule
-	calc := calculation{snapshot: snap, settings: &snap.settings, domain: rules}
-	r := resolved{rule: rule}
-	if rule != nil && rule.Scheduled() {
-		calc.leaveOutInactive(&r, now)
+	if choice := w.onError(&subject{rule: q.Rule}); choice != descriptor.OnErrorDefault {
+		q.OnError = choice
 	}
-	switch {
-	case d.HasLimit && rules != nil && calc.prefersRequest(r.rule, d, entries, now):
-		limit := d.Limit.limit(&snap.settings) // the same limit as in a decision
-		key := l.keys.AppendKey(nil, domain, entries, nil, &limit)
-		rule, c.FromRequest, c.List = rules.RequestLimits, true, []Counter{{Limit: limit, Key: string(key)}}
-	case rule != nil:
-		c.HitCost = rule.HitCostOf(entries)
-		if r.rule == nil {
-			r.rule, r.kept = rule, []int{}
+	c := w.counters()
+	if err := w.readCounters(ctx, &c); err != nil {
+		return q, err
+	}
+	q.Counters = c
+	shadow := w.snap.settings.Shadow
+	q.Blocked = q.Blocked && !shadow
+	if q.Rule == nil || q.Rule.Unlimited || q.Rule.Shadow || shadow {
+		return q, nil
+	}
+	for i := range q.List {
+		k := &q.List[i]
+		if !k.Lifted && !k.Passes && !k.Inactive {
+			q.Enforced = append(q.Enforced, k)
 		}
-		who := callerOf(rule, entries)
-		if n := calc.overrideInForce(rule, entries, now); n.Kind != 0 {
-			c.Override = &n
-			calc.overrideRule(&r, who, now.Unix())
-		}
-		if rule.Scales() != nil {
-			calc.scale(&r, entries)
-		}
-		for i := range rule.Limits {
-			limit := &rule.Limits[i] // a caller that is blocked still has what it used before
-			if !r.own.blocked {
-				limit = calc.ruleLimit(&r, i)
-			}
-			lifted := !r.own.blocked && r.own.lifted>>i&1 != 0
-			c.List = append(c.List, Counter{
-				Limit: *limit, Key: c.Explanation.Keys[i], Lifted: lifted, Passes: !r.own.blocked && !calc.enforcedFor(rule, who.counted, i),
-				Scale: rule.ScaleOf(i), Active: rule.ActiveTimes(i), Inactive: !rule.ActiveAt(i, now),
-			})
-		}
-		c.Blocked = r.own.blocked
 	}
-	for i := range c.List {
-		hits := int64(max(c.HitCost, 1))
-		takes = append(takes, backend.Take{Key: []byte(c.List[i].Key), Limit: &c.List[i].Limit, Rule: rule, Hits: hits, Member: i})
-	}
-	return c, append(takes, c.penaltyTakes(&snap.settings, rule)...), nil
+	return q, nil
 }
 
-// read fills in the counters' states.
-func (l *Limiter) read(ctx context.Context, now time.Time, c *Counters, takes []backend.Take) error {
-	if len(takes) == 0 {
+// inquire matches one descriptor and applies the rules to it, as a decision does. snap is nil before the first Swap. Without an error, the caller
+// has to release the work.
+func (l *Limiter) inquire(now time.Time, snap *snapshot, domain string, d *Descriptor) (*work, error) {
+	req := &Request{Domain: domain, Descriptors: []Descriptor{{Entries: d.Entries, Limit: d.Limit, HasLimit: d.HasLimit}}}
+	if err := validate(req); err != nil {
+		return nil, err
+	}
+	if snap == nil {
+		return nil, ErrNoRules
+	}
+	w := l.workOn(question{req: req, snap: snap, domain: snap.tree.Domain(domain), now: now, showsAll: true})
+	if err := w.find(context.Background()); err != nil {
+		l.release(w)
+		return nil, err
+	}
+	return w, nil
+}
+
+// counters lists the charges of an inquiry's descriptor.
+func (w *work) counters() (c Counters) {
+	s := &w.subjects[0]
+	c.Explanation = w.domain.Explain(w.req.Descriptors[0].Entries, w.keys)
+	c.Blocked, c.FromRequest = s.by == byBlock, s.by == byRequest
+	if s.rule != nil {
+		c.HitCost = s.hitCost()
+		if n := w.overrideInForce(s.rule, s.sent); n.Kind != 0 {
+			c.Override = &n
+		}
+	}
+	for _, ch := range w.chargesOf(s) {
+		k := Counter{Limit: *ch.limit}
+		if s.rule == nil {
+			k.Key = string(w.keys.AppendKey(nil, w.req.Domain, s.sent, nil, ch.limit))
+		} else {
+			k.Key = c.Explanation.Keys[ch.index]
+			k.Scale, k.Active = s.rule.ScaleOf(ch.index), s.rule.ActiveTimes(ch.index)
+			k.Lifted, k.Passes, k.Inactive = ch.state&lifted != 0, ch.state&unenforced != 0, ch.state&inactive != 0
+			if c.Blocked { // the caller still has what it used before
+				k.Limit, k.Lifted, k.Passes = s.rule.Limits[ch.index], false, false
+			}
+		}
+		c.List = append(c.List, k)
+	}
+	return c
+}
+
+// readCounters fills in the counters' states.
+func (w *work) readCounters(ctx context.Context, c *Counters) error {
+	if len(c.List) == 0 {
 		return nil
 	}
-	r := backend.Request{Takes: takes, Outcomes: make([]backend.Outcome, len(takes))}
-	if err := l.store.Peek(ctx, now, &r); err != nil {
+	s := &w.subjects[0]
+	rule := s.rule
+	if rule == nil {
+		rule = w.domain.RequestLimits
+	}
+	r := &w.request
+	for i := range c.List {
+		k := &c.List[i]
+		r.Takes = append(r.Takes, backend.Take{Key: []byte(k.Key), Limit: &k.Limit, Rule: rule, Hits: int64(max(c.HitCost, 1)), Member: i})
+	}
+	w.addPenalties(c, rule)
+	r.Outcomes = append(r.Outcomes, make([]backend.Outcome, len(r.Takes))...)
+	if err := w.store.Peek(ctx, w.now, r); err != nil {
 		return fmt.Errorf("look at counters: %w", err)
 	}
 	for i := range c.List {
 		k, o := &c.List[i], &r.Outcomes[i]
 		k.Used, k.Remaining, k.Wait, k.Reset, k.Cached = o.Used, o.Remaining(k.Limit.Capacity()), o.RetryAfter, o.ResetAfter, o.Cached
 	}
-	c.readPenalties(&r)
+	c.readPenalties(r)
 	for i := range c.List {
 		k := &c.List[i]
 		if k.Inactive {
 			k.Wait = 0
 			continue
 		}
-		s := spans{k.Wait, k.Reset}
-		s.shorten(k.Active, &k.Limit, now)
-		k.Wait, k.Reset = s.wait, s.reset
+		t := span{k.Wait, k.Reset}
+		t.shorten(k.Active, &k.Limit, w.now)
+		k.Wait, k.Reset = t.wait, t.reset
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package limiter
 import (
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
@@ -45,6 +46,39 @@ type Decision struct {
 	// Metadata is the dynamic metadata, nil unless the settings ask for it. Values are string, bool, int, int64, uint64,
 	// float64, nil, []any and map[string]any. It must not be modified: its parts may belong to the rules.
 	Metadata map[string]any
+}
+
+// HoldOutcome is what became of a reservation under one descriptor.
+type HoldOutcome struct {
+	Some     bool // the descriptor has limits; else the other fields are zero
+	Result   backend.HoldResult
+	Reserved int64     // reserve: hits that are held under each limit of the descriptor, before they are multiplied by their cost
+	Expires  time.Time // reserve, extend: by the clock of the store
+}
+
+// Notice is about a limit that has something to say besides the status of its descriptor.
+type Notice struct {
+	Kind       NoticeKind
+	Descriptor int
+	LimitIndex int // in the rule's limits
+	Name       string
+	Percent    int64 // of what the limit holds: what is in use
+}
+
+// NoticeKind is what a notice says.
+type NoticeKind uint8
+
+// The kinds. Clients see all but the first.
+const (
+	NoticeShadow NoticeKind = iota // the limit would have refused the hits
+	NoticeSoft                     // the limit is exceeded, and does not refuse
+	NoticeWarn                     // so much is in use that the rule asks for a warning
+)
+
+// reset empties a decision and keeps the memory of its slices.
+func (d *Decision) reset() {
+	d.Code, d.Statuses, d.Headers, d.Holds, d.Metadata = CodeUnknown, d.Statuses[:0], d.Headers[:0], d.Holds[:0], nil
+	d.Upstream, d.Delay, d.Notices = d.Upstream[:0], 0, d.Notices[:0]
 }
 
 // Reserved reports whether a reservation was made: the request passes, and its store has counted it. If on_error decides, nothing is

@@ -7,87 +7,64 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/events"
 )
 
-// A limit of a rule may be enforced for nobody (shadow, soft) or for a share of the callers. It is counted with the limits beside it, but
+// A limit of a rule may be enforced for nobody (shadow, soft) or for a share of the callers. It is counted with the rule's other limits, but
 // without a vote: it counts what they admit, and what it refuses passes. The status, the headers and the reservation of a
-// descriptor are those of its enforced limits. If none is enforced for this caller, the descriptor is as in shadow mode.
+// descriptor are those of its enforced limits. If none is enforced for this caller, the descriptor is as in shadow mode. A limit with
+// `warn_at` warns callers before it refuses them.
 
-// enforce finds out which limits are enforced for the callers of this request. It is called only if a rule has other limits.
-func (c *calculation) enforce() {
-	for i := range c.resolved {
-		r := &c.resolved[i]
-		if r.rule == nil || !r.rule.Varies || r.own.unlimited {
+// enforce finds out which limits are enforced for the callers of this request.
+func (w *work) enforce() {
+	for i := range w.subjects {
+		s := &w.subjects[i]
+		if s.rule == nil || !s.rule.Varies || s.by == byBlock { // a block is enforced, whatever the limit that stands for it is
 			continue
 		}
-		r.lenient = true
-		for j := range r.rule.Limits {
-			if r.kept != nil && !slices.Contains(r.kept, j) {
-				continue
+		counted, loose := 0, 0
+		cs := w.chargesOf(s)
+		for j := range cs {
+			c := &cs[j]
+			if !w.enforcedFor(s.rule, s.counted, c.index) {
+				c.state |= unenforced
 			}
-			if c.enforced(i, j) {
-				r.lenient = false
-			} else {
-				r.unenforced |= 1 << j
+			switch {
+			case c.state.away():
+			case c.state&unenforced != 0:
+				loose++
+				counted++
+			default:
+				counted++
 			}
 		}
+		s.lenient = counted > 0 && loose == counted
 	}
 }
 
-// enforced reports whether a limit of descriptor i's rule is enforced for its caller.
-func (c *calculation) enforced(i, j int) bool {
-	r := &c.resolved[i]
-	if r.own.blocked { // whatever the limit that stands for the block is
-		return true
-	}
-	return c.enforcedFor(r.rule, c.entries(i), j)
-}
-
-// enforcedFor reports whether a limit of a rule is enforced for the caller with these entries.
-func (c *calculation) enforcedFor(rule *descriptor.Rule, entries []descriptor.Entry, limit int) bool {
+// enforcedFor reports whether a limit of a rule is enforced for the caller with these entries, which have the values that count.
+func (w *work) enforcedFor(rule *descriptor.Rule, counted []descriptor.Entry, limit int) bool {
 	l := &rule.Limits[limit]
 	if l.Enforcement != descriptor.EnforcedForSome {
 		return l.EnforcedFor(nil)
 	}
-	c.identity = rule.AppendCaller(c.identity[:0], rule.Domain, entries, limit)
-	return l.EnforcedFor(c.identity)
+	w.scratch = rule.AppendCaller(w.scratch[:0], rule.Domain, counted, limit)
+	return l.EnforcedFor(w.scratch)
 }
 
-// passes reports whether the take at position j of index refuses nothing, and other takes of its descriptor may.
-func (r *resolved) passes(j int) bool {
-	return r.unenforced != 0 && !r.lenient && r.unenforced>>r.limitAt(j-r.first)&1 != 0
-}
-
-// Notice is about a limit that has something to say besides the status of its descriptor.
-type Notice struct {
-	Kind       NoticeKind
-	Descriptor int
-	LimitIndex int // in the rule's limits
-	Name       string
-	Percent    int64 // of what the limit holds: what is in use
-}
-
-// NoticeKind is what a notice says.
-type NoticeKind uint8
-
-// The kinds. Clients see all but the first.
-const (
-	NoticeShadow NoticeKind = iota // the limit would have refused the hits
-	NoticeSoft                     // the limit is exceeded, and does not refuse
-	NoticeWarn                     // so much is in use that the rule asks for a warning
-)
-
-// notice fills d.Notices. It is called only if a rule has limits that vary.
-func (c *calculation) notice(d *Decision) {
-	for i := range c.resolved {
-		r := &c.resolved[i]
-		if r.rule == nil || !r.rule.Varies || r.hits < 0 || r.settlesEarlier() && c.req.Purpose != Charge {
+// notice fills in what limits have to say besides the statuses.
+func (w *work) notice(d *Decision) {
+	for i := range w.subjects {
+		s := &w.subjects[i]
+		if s.rule == nil || !s.rule.Varies || s.hits < 0 || w.decidedEarlier(s) {
 			continue
 		}
-		for j := r.first; j < r.end; j++ {
-			o := &c.request.Outcomes[c.index[j]]
-			n := Notice{Descriptor: i, LimitIndex: r.limitAt(j - r.first)}
-			if l := &r.rule.Limits[n.LimitIndex]; !o.Failed && c.says(&n, r, l, o, c.capacity(i, j)) {
+		for _, c := range w.chargesOf(s) {
+			if c.take == none || w.outcome(&c).Failed {
+				continue
+			}
+			n := Notice{Descriptor: i, LimitIndex: c.index}
+			if l := &s.rule.Limits[c.index]; n.fill(s.rule, l, &c, w.outcome(&c)) {
 				n.Name = l.Name
 				d.Notices = append(d.Notices, n)
 			}
@@ -95,13 +72,13 @@ func (c *calculation) notice(d *Decision) {
 	}
 }
 
-// says fills in what a limit has to say about an outcome, and reports whether there is something.
-func (c *calculation) says(n *Notice, r *resolved, l *descriptor.Limit, o *backend.Outcome, capacity uint64) bool {
-	loose := r.unenforced>>n.LimitIndex&1 != 0
+// fill fills in what a limit has to say about an outcome, and reports whether there is something.
+func (n *Notice) fill(rule *descriptor.Rule, l *descriptor.Limit, c *charge, o *backend.Outcome) bool {
+	loose, capacity := c.state&unenforced != 0, c.capacity()
 	if capacity > 0 {
 		n.Percent = o.Used * 100 / int64(capacity)
 	}
-	silent := r.rule.Shadow || loose && l.Enforcement != descriptor.EnforcedSoftly
+	silent := rule.Shadow || loose && l.Enforcement != descriptor.EnforcedSoftly
 	switch {
 	case !o.Allowed && loose && silent:
 		n.Kind = NoticeShadow
@@ -125,7 +102,7 @@ const maxWarning = 1024
 
 // warning returns the notices for clients as a list in the syntax of structured fields: "daily";used=83, "monthly";exceeded. It is
 // empty if there are none. Exceeded limits come first, then those of which most is in use. shown are the notices for which there is room.
-func (c *calculation) warning(d *Decision) (header string, shown []*Notice) {
+func (w *work) warning(d *Decision) (header string, shown []*Notice) {
 	var all []*Notice
 	for i := range d.Notices {
 		if n := &d.Notices[i]; n.Kind != NoticeShadow {
@@ -141,7 +118,7 @@ func (c *calculation) warning(d *Decision) (header string, shown []*Notice) {
 		if i > 0 {
 			b = append(b, ", "...)
 		}
-		b = append(b, draftName(c.noticed(n))...)
+		b = append(b, draftName(w.noticed(n))...)
 		if n.Kind == NoticeSoft {
 			b = append(b, ";exceeded"...)
 		} else {
@@ -155,11 +132,11 @@ func (c *calculation) warning(d *Decision) (header string, shown []*Notice) {
 }
 
 // warnings returns the notices that the header has for the dynamic metadata.
-func (c *calculation) warnings(d *Decision) []any {
+func (w *work) warnings(d *Decision) []any {
 	var all []any
-	_, shown := c.warning(d)
+	_, shown := w.warning(d)
 	for _, n := range shown {
-		m := map[string]any{"rule": c.resolved[n.Descriptor].rule.Path, "descriptor": n.Descriptor, "used_percent": n.Percent}
+		m := map[string]any{"rule": w.subjects[n.Descriptor].rule.Path, "descriptor": n.Descriptor, "used_percent": n.Percent}
 		if n.Name != "" {
 			m["name"] = n.Name
 		}
@@ -171,6 +148,44 @@ func (c *calculation) warnings(d *Decision) []any {
 	return all
 }
 
-func (c *calculation) noticed(n *Notice) *descriptor.Limit {
-	return &c.resolved[n.Descriptor].rule.Limits[n.LimitIndex]
+func (w *work) noticed(n *Notice) *descriptor.Limit {
+	return &w.subjects[n.Descriptor].rule.Limits[n.LimitIndex]
+}
+
+// countLimits counts the hits of a descriptor under each limit of its rule. code is the request's. Hits over a limit that
+// is not enforced count only if the request passes: so many more would be refused.
+func (w *work) countLimits(s *subject, code Code) {
+	all := w.snap.limits[s.rule.Index]
+	for _, c := range w.chargesOf(s) {
+		if c.take == none {
+			continue
+		}
+		o, capacity := w.outcome(&c), c.capacity()
+		switch hits := uint64(refusedHits(s.hits, int64(capacity))); {
+		case o.Failed:
+		case !o.Allowed && c.state&unenforced == 0 && !s.rule.Shadow:
+			add(&all[c.index].Refused, hits)
+		case !o.Allowed && code == OK:
+			add(&all[c.index].Passed, hits)
+		case warns(&s.rule.Limits[c.index], o, capacity):
+			add(&all[c.index].Warned, uint64(s.hits))
+		}
+	}
+}
+
+// sendNotices sends events about limits that are exceeded and not enforced, or almost exceeded. Of a limit in shadow nobody is told.
+func (w *work) sendNotices(d *Decision) {
+	for n := range d.Notices {
+		notice := &d.Notices[n]
+		kind := events.Warning
+		switch notice.Kind {
+		case NoticeShadow:
+			continue
+		case NoticeSoft:
+			kind = events.Exceeded
+		case NoticeWarn:
+		}
+		j := w.subjects[notice.Descriptor].first + notice.LimitIndex // there is a charge for each limit
+		w.send(kind, d, notice.Descriptor, j, w.outcome(&w.charges[j]).ResetAfter)
+	}
 }

@@ -196,7 +196,7 @@ func TestNoEventWithoutARefusal(t *testing.T) {
 		look.Purpose = limiter.Look
 		w.decide(look)
 		charge := request(9, "k=c")
-		charge.Purpose = limiter.Charge
+		charge.Purpose = limiter.Settled
 		w.decide(charge)
 	}
 	w.wantEvents("shadow, quota, no rule, looks, charges")

@@ -82,7 +82,7 @@ func TestChargeReachesLimitsInShadow(t *testing.T) {
 	for key, want := range map[string][]int64{"k": {6, 6}, "s": {6, 6}, "lone": {6}, "r": {6}, "mode": {6}} {
 		for range 6 {
 			req := request(1, key+"=a")
-			req.Purpose, req.Hold = limiter.Charge, &limiter.Hold{Op: backend.HoldCommit, Final: true, ChargeUnknown: true}
+			req.Purpose, req.Hold = limiter.Settled, &limiter.Hold{Op: backend.HoldCommit, Final: true, ChargeUnknown: true}
 			f.decide(req)
 		}
 		if diff := cmp.Diff(want, f.used(key+"=a")); diff != "" {

@@ -202,7 +202,7 @@ func TestLookAndCharge(t *testing.T) {
 	f := newFixtureOn(t, overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})}), limiter.Settings{}, nodes...)
 	ask := func(p limiter.Purpose, hits uint32, pair string) *limiter.Decision {
 		req := request(hits, pair)
-		if req.Purpose = p; p == limiter.Charge {
+		if req.Purpose = p; p == limiter.Settled {
 			req.Hold = &limiter.Hold{Op: backend.HoldCommit, Final: true, ChargeUnknown: true}
 		}
 		return f.decide(req)
@@ -214,9 +214,9 @@ func TestLookAndCharge(t *testing.T) {
 				t.Errorf("%s: %+v", pair, d)
 			}
 		}
-		ask(limiter.Charge, 2, pair)
+		ask(limiter.Settled, 2, pair)
 		f.want(f.ask(0, pair), limiter.OK, 1)
-		ask(limiter.Charge, 5, pair)
+		ask(limiter.Settled, 5, pair)
 		if d := ask(limiter.Look, 1, pair); d.Code != limiter.OverLimit {
 			t.Errorf("%s: %+v", pair, d)
 		}

@@ -38,27 +38,28 @@ func hotRulesOf(t *hotkeys.Tracker, tree *descriptor.Tree, shadow bool) *hotRule
 // not. A use is refused if its own counter refused it, even if that is not enforced (shadow) or another limit decided the
 // request. A peek or a refund is not a use. Takes that the backend could not answer are not recorded. Of a refused take
 // only as many hits count as make it too large for the limit: else one request would outweigh all others.
-func (c *calculation) countUses(hot *hotRules) {
-	for i := range c.request.Takes {
-		t, o := &c.request.Takes[i], &c.request.Outcomes[i]
-		if t.Hits <= 0 || o.Failed || !c.counted(t) {
+func (w *work) countUses(*Decision) {
+	for i := range w.request.Takes {
+		t, o := &w.request.Takes[i], &w.request.Outcomes[i]
+		if t.Hits <= 0 || o.Failed || !w.counts(t) {
 			continue
 		}
-		if rule := c.resolved[t.Member].rule; rule != nil {
-			hot.rules[rule.Index].Count(c.lane, t.Key, c.usedHits(t, o), !o.Allowed)
+		rule := w.subjects[t.Member].rule
+		if rule != nil {
+			w.snap.hot.rules[rule.Index].Count(w.lane, t.Key, usedHits(t, o, rule), !o.Allowed)
 		} else {
-			hot.requests[c.domain].Count(c.lane, t.Key, c.usedHits(t, o), !o.Allowed)
+			w.snap.hot.requests[w.domain].Count(w.lane, t.Key, usedHits(t, o, nil), !o.Allowed)
 		}
 	}
 }
 
 // usedHits returns how many hits of a take are a use. An override may be smaller than the rule's limits.
-func (c *calculation) usedHits(t *backend.Take, o *backend.Outcome) int64 {
+func usedHits(t *backend.Take, o *backend.Outcome, rule *descriptor.Rule) int64 {
 	most := t.Limit.Capacity()
 	if o.Allowed || t.Hits <= int64(most) {
 		return t.Hits
 	}
-	if rule := c.resolved[t.Member].rule; rule != nil {
+	if rule != nil {
 		for i := range rule.Limits {
 			most = max(most, rule.Limits[i].Capacity())
 		}

@@ -3,177 +3,117 @@ package limiter
 import (
 	"math"
 	"time"
-
-	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// judge returns the status of descriptor i, from the outcomes of its takes.
-func (c *calculation) judge(i int) Status {
-	r := &c.resolved[i]
-	if r.first == r.end {
-		s := Status{Code: OK, Rule: r.rule}
-		s.Overridden = r.own.some
-		if r.unlimited() {
-			s.Remaining = math.MaxUint32
-		}
-		return s
+// judge makes a decision of the outcomes: of each charge and its outcome a verdict, of verdicts a status, and of statuses the code. What
+// callers wait, what is left and how many hits were admitted is computed here and nowhere else.
+func (w *work) judge(d *Decision) {
+	if w.needs&needGuard != 0 {
+		w.mergeGuards()
 	}
-	j := c.decidingTake(i)
-	r.deciding = j
-	limit, o := c.limit(i, j), &c.request.Outcomes[c.index[j]]
-	if o.Failed && o.Allowed {
-		return Status{Code: OK, Rule: r.rule, Degraded: r.degraded} // nothing is known about the limit
+	if w.needs&needActive != 0 {
+		w.shorten()
 	}
-	s := Status{
-		Code:      OK,
-		Rule:      r.rule,
-		Limited:   true,
-		Limit:     CurrentLimit{Name: limit.Name, Requests: limit.Requests, Unit: limit.WholeUnit()},
-		Remaining: o.Remaining(c.capacity(i, j)),
-		Reset:     ceilSeconds(c.reset(j)),
-		Degraded:  r.degraded,
+	for i := range w.subjects {
+		d.Statuses = append(d.Statuses, w.status(&w.subjects[i]))
 	}
-	for j := r.first; j < r.end; j++ { // a limit that is not the tightest may have the longest queue
-		if !r.passes(j) {
-			s.Delay = max(s.Delay, c.request.Outcomes[c.index[j]].Delay)
-		}
+	d.Code = w.code(d.Statuses)
+	if w.needs&needVary != 0 {
+		w.notice(d)
 	}
-	s.Overridden = r.own.some
-	if !r.ownLimit {
-		s.LimitIndex = r.limitAt(j - r.first)
+	if w.req.Hold != nil {
+		w.holdOutcomes(d)
 	}
-	if !o.Allowed && !r.shadow() {
-		s.Code = OverLimit
-		s.RetryAfter, s.Delay = c.wait(j), 0
+	if d.Code == OK || w.snap.settings.Shadow {
+		d.Delay = w.delay(d)
 	}
-	if o.Failed || o.Penalty > 0 { // on_error: deny, or nothing passes until the penalty ends
-		s.Remaining = 0
-	}
-	s.Penalised = o.Penalty > 0
-	if c.settings.HideShadow && r.shadow() {
-		s.Limited, s.Limit, s.Reset = false, CurrentLimit{}, 0
-	}
-	return s
 }
 
-// decidingTake returns the position in index of the take that the status of descriptor i describes: the take that refuses
-// for the longest time or, if none refuses, the take with the least remaining. Takes of limits that are not enforced count only if
-// no limit is.
-func (c *calculation) decidingTake(i int) int {
-	r := &c.resolved[i]
-	best := r.first
-	for r.passes(best) {
-		best++
+// status returns the status of a descriptor.
+func (w *work) status(s *subject) Status {
+	st := Status{Code: OK, Rule: s.rule, Overridden: s.overridden()}
+	j := w.decidingCharge(s)
+	if s.deciding = j; j == none {
+		if s.unlimited() {
+			st.Remaining = math.MaxUint32
+		}
+		return st
 	}
-	for j := best + 1; j < r.end; j++ {
-		a, b := &c.request.Outcomes[c.index[j]], &c.request.Outcomes[c.index[best]]
-		switch {
-		case r.passes(j):
-		case a.Allowed != b.Allowed:
-			if !a.Allowed {
-				best = j
-			}
-		case !a.Allowed:
-			if longer(c.wait(j), c.wait(best)) {
-				best = j
-			}
-		case a.Remaining(c.capacity(i, j)) < b.Remaining(c.capacity(i, best)):
+	c := &w.charges[j]
+	o := w.outcome(c)
+	st.Degraded = s.degraded
+	if o.Failed && o.Allowed { // nothing is known about the limit
+		st.Overridden = false
+		return st
+	}
+	span := w.span(j)
+	st.LimitIndex, st.Limited = c.index, true
+	st.Limit = CurrentLimit{Name: c.limit.Name, Requests: c.limit.Requests, Unit: c.limit.WholeUnit()}
+	st.Remaining, st.Reset = o.Remaining(c.capacity()), ceilSeconds(span.reset)
+	if o.Failed || o.Penalty > 0 { // on_error: deny, or nothing passes until the penalty ends
+		st.Remaining = 0
+	}
+	st.Penalised = o.Penalty > 0
+	if !o.Allowed && !s.shadow() {
+		st.Code, st.RetryAfter = OverLimit, span.wait
+	} else {
+		st.Delay = w.longestDelay(s)
+	}
+	if w.snap.settings.HideShadow && s.shadow() {
+		st.Limited, st.Limit, st.Reset = false, CurrentLimit{}, 0
+	}
+	return st
+}
+
+// longestDelay returns the delay of a descriptor. A limit that is not the tightest may have the longest queue.
+func (w *work) longestDelay(s *subject) (longest time.Duration) {
+	cs := w.chargesOf(s)
+	for i := range cs {
+		if c := &cs[i]; c.take != none && !s.passes(c) {
+			longest = max(longest, w.outcome(c).Delay)
+		}
+	}
+	return longest
+}
+
+// decidingCharge returns the charge that the status of a descriptor describes, or none: the charge whose take is refused
+// for the longest time or, if none is refused, the one with the least remaining. Limits that are not enforced count only if
+// no limit is.
+func (w *work) decidingCharge(s *subject) int {
+	best := none
+	for j := s.first; j < s.end; j++ {
+		c := &w.charges[j]
+		if c.take == none || s.passes(c) {
+			continue
+		}
+		if best == none || w.tighter(j, best) {
 			best = j
 		}
 	}
 	return best
 }
 
-func longer(a, b time.Duration) bool {
-	if a == backend.Never || b == backend.Never {
-		return a == backend.Never && b != backend.Never
+// tighter reports whether the status describes charge j rather than charge best.
+func (w *work) tighter(j, best int) bool {
+	c, than := &w.charges[j], &w.charges[best]
+	a, b := w.outcome(c), w.outcome(than)
+	switch {
+	case a.Allowed != b.Allowed:
+		return !a.Allowed
+	case !a.Allowed:
+		return longer(w.span(j).wait, w.span(best).wait)
+	default:
+		return a.Remaining(c.capacity()) < b.Remaining(than.capacity())
 	}
-	return a > b
 }
 
-// limit returns descriptor i's own limit for the take at position j of index. A take that is shared with another descriptor
-// may have been decided under the other descriptor's limit.
-func (c *calculation) limit(i, j int) *descriptor.Limit {
-	r := &c.resolved[i]
-	if r.ownLimit {
-		return &r.limit
-	}
-	return c.ruleLimit(r, r.limitAt(j-r.first))
-}
-
-// capacity returns the capacity that the take at position j was counted against. If this process counted it alone, that is
-// its share of the limit.
-func (c *calculation) capacity(i, j int) uint64 {
-	if c.resolved[i].degraded == descriptor.OnErrorLocal && c.settings.Replicas > 1 && c.local.Has(c.index[j]) {
-		return c.share(i, j).Capacity()
-	}
-	return c.limit(i, j).Capacity()
-}
-
-// ceilSeconds rounds up to whole seconds, so that a client that waits this long does not return too early.
-func ceilSeconds(d time.Duration) time.Duration {
-	return (d + time.Second - 1) / time.Second * time.Second
-}
-
-// measure counts every descriptor under its rule.
-func (l *Limiter) measure(c *calculation, d *Decision) {
-	byRule, matched := c.snapshot.series, false
-	for i := range c.resolved {
-		r := &c.resolved[i]
-		matched = matched || r.rule != nil || r.ownLimit
-		if r.own.some {
-			l.metrics.overridden.Add(1)
-		}
-		if r.first < r.end {
-			t := c.index[r.deciding]
-			if c.request.Outcomes[t].Failed {
-				continue // counted as degraded
-			}
-			if r.settlesEarlier() && c.req.Purpose != Charge {
-				continue // counted when they were reserved
-			}
-			if r.hits < 0 {
-				l.countDropped(c, r)
-				continue // a refund is not a request
-			}
-			if r.rule != nil && r.rule.Varies {
-				c.countLimits(i, d.Code)
-			}
-			l.seriesOf(c, byRule, i).count(&c.request.Takes[t], r.hits, &c.request.Outcomes[t], r.shadow(), c.settings.NearLimitRatio)
-		} else if r.unlimited() && r.hits > 0 {
-			add(&l.seriesOf(c, byRule, i).Unlimited, uint64(r.hits))
+// delay returns how long the request must wait for its turn.
+func (w *work) delay(d *Decision) time.Duration {
+	longest := time.Duration(0)
+	for i := range d.Statuses {
+		if w.shows(d, i) {
+			longest = max(longest, d.Statuses[i].Delay)
 		}
 	}
-	if c.guarded {
-		l.countPenalties(c)
-	}
-	if !matched {
-		c.name = l.metrics.countUnmatched(c.req.Domain, c.name)
-	}
-}
-
-// countDropped counts the limits of a refund that gave nothing back.
-func (l *Limiter) countDropped(c *calculation, r *resolved) {
-	for _, t := range c.index[r.first:r.end] {
-		if o := &c.request.Outcomes[t]; !o.Failed && o.Used == o.Before {
-			l.metrics.refunds[refundTooLarge].Add(1)
-		}
-	}
-}
-
-func (l *Limiter) seriesOf(c *calculation, byRule []*series, i int) *series {
-	rule := c.resolved[i].rule
-	var s *series
-	if rule != nil {
-		s = byRule[rule.Index]
-	}
-	if s == nil {
-		c.name = appendMetricPath(c.name[:0], c.req.Domain, c.entries(i), rule)
-		s = l.metrics.ofRequest(c.name, len(c.req.Domain))
-	}
-	if s == l.metrics.overflow {
-		l.metrics.swallowed.Add(1)
-	}
-	return s
+	return longest
 }

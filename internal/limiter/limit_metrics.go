@@ -78,23 +78,3 @@ func (n *limitNames) collect(counter func(d *prometheus.Desc, v uint64, labels .
 		each(s)
 	}
 }
-
-// countLimits counts the hits of descriptor i under each limit of its rule, which vary. code is the request's. Hits over a limit that
-// is not enforced count only if the request passes: so many more would be refused.
-func (c *calculation) countLimits(i int, code Code) {
-	r := &c.resolved[i]
-	all := c.snapshot.limits[r.rule.Index]
-	for j := r.first; j < r.end; j++ {
-		t := c.index[j]
-		o, at, capacity := &c.request.Outcomes[t], r.limitAt(j-r.first), c.capacity(i, j)
-		switch hits := uint64(refusedHits(r.hits, int64(capacity))); {
-		case o.Failed:
-		case !o.Allowed && r.unenforced>>at&1 == 0 && !r.rule.Shadow:
-			add(&all[at].Refused, hits)
-		case !o.Allowed && code == OK:
-			add(&all[at].Passed, hits)
-		case warns(&r.rule.Limits[at], o, capacity):
-			add(&all[at].Warned, uint64(r.hits))
-		}
-	}
-}

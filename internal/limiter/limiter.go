@@ -36,21 +36,13 @@ type Options struct {
 
 // Limiter decides requests.
 type Limiter struct {
-	store     backend.Store
-	local     backend.Store
-	keys      descriptor.KeyBuilder
+	parts
 	snapshot  atomic.Pointer[snapshot]
 	swapping  sync.Mutex    // guards writes to snapshot, replicas and overrides
 	replicas  int           // set by SetReplicas; 0: not called yet
 	overrides *override.Set // set by SetOverrides
-	metrics   *metrics
-	hot       *hotkeys.Tracker
-	usage     *usage.Index
-	events    *events.Sink
-	calls     sync.Pool
-	lanes     atomic.Uint32 // number of calculations created so far
-
-	unmeasured bool
+	works     sync.Pool
+	lanes     atomic.Uint32 // number of works created so far
 }
 
 // New returns a limiter without rules: Decide returns ErrNoRules until the first Swap.
@@ -58,7 +50,7 @@ func New(opts Options) *Limiter {
 	if opts.MaxSeries <= 0 {
 		opts.MaxSeries = 10_000
 	}
-	l := &Limiter{
+	l := &Limiter{parts: parts{
 		store:   opts.Store,
 		local:   opts.Local,
 		keys:    opts.Keys,
@@ -68,12 +60,13 @@ func New(opts Options) *Limiter {
 		events:  opts.Events,
 
 		unmeasured: opts.NoMetrics,
-	}
+	}}
 	// A pool keeps objects per processor, so decisions that run at the same time use different lanes.
-	l.calls.New = func() any {
-		c := &calculation{lane: l.lanes.Add(1), seed: maphash.MakeSeed()}
-		c.resume = func(err error) { l.resume(c, err) }
-		return c
+	l.works.New = func() any {
+		w := &work{parts: &l.parts, lane: l.lanes.Add(1)}
+		w.sharing.seed = maphash.MakeSeed()
+		w.resume = func(err error) { l.resume(w, err) }
+		return w
 	}
 	if opts.Metrics != nil {
 		opts.Metrics.MustRegister(l.metrics)
@@ -86,23 +79,19 @@ func New(opts Options) *Limiter {
 // The errors are *InvalidError, ErrNoRules, and the backend's error if on_error does not give an answer instead. With a
 // backend's error nothing is known about the request's limits.
 func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *Decision) error {
-	snap, err := l.accept(req, d)
+	w, err := l.begin(ctx, now, req, d)
 	if err != nil {
 		return err
 	}
-	c := l.calls.Get().(*calculation)
-	defer l.release(c)
-	if err := l.begin(ctx, now, c, snap, req); err != nil {
-		return err
-	}
+	defer l.release(w)
 	switch {
-	case len(c.request.Takes) == 0:
+	case len(w.request.Takes) == 0:
 	case req.Purpose == Look:
-		err = l.store.Peek(ctx, now, &c.request)
+		err = l.store.Peek(ctx, now, &w.request)
 	default:
-		err = l.store.Take(ctx, now, &c.request)
+		err = l.store.Take(ctx, now, &w.request)
 	}
-	return l.finish(ctx, now, c, d, err)
+	return w.finish(ctx, d, err)
 }
 
 // Batch gathers requests that arrived together.
@@ -120,170 +109,113 @@ func (l *Limiter) Start(ctx context.Context, now time.Time, b *Batch, req *Reque
 		go func() { done(l.look(ctx, now, req, d)) }()
 		return false, nil
 	}
-	snap, err := l.accept(req, d)
+	w, err := l.begin(ctx, now, req, d)
 	if err != nil {
 		return true, err
 	}
-	c := l.calls.Get().(*calculation)
-	if err := l.begin(ctx, now, c, snap, req); err != nil {
-		l.release(c)
-		return true, err
-	}
-	if len(c.request.Takes) > 0 {
-		c.ctx, c.now, c.decision, c.done = ctx, now, d, done
+	if len(w.request.Takes) > 0 {
+		w.pending = pending{ctx, d, done}
 		var settled bool
-		if settled, err = backend.Start(ctx, l.store, now, b, &c.request, c.resume); !settled {
+		if settled, err = backend.Start(ctx, l.store, now, b, &w.request, w.resume); !settled {
 			return false, nil
 		}
 	}
-	err = l.finish(ctx, now, c, d, err)
-	l.release(c)
+	err = w.finish(ctx, d, err)
+	l.release(w)
 	return true, err
 }
 
 // look is Decide for a goroutine of its own. A panic becomes an error.
 func (l *Limiter) look(ctx context.Context, now time.Time, req *Request, d *Decision) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = &PanicError{Value: p, Stack: debug.Stack()}
-		}
-	}()
+	defer catch(&err)
 	return l.Decide(ctx, now, req, d)
 }
 
 // resume finishes a decision that Start has begun, with the answer of the store.
-func (l *Limiter) resume(c *calculation, err error) {
-	done := c.done
-	done(l.finishStarted(c, err)) // outside of the recover: a panic of done must not call it twice
+func (l *Limiter) resume(w *work, err error) {
+	done := w.pending.done
+	done(l.finishStarted(w, err)) // outside of the recover: a panic of done must not call it twice
 }
 
 // finishStarted is finish for a decision that Start has begun. A panic becomes an error.
-func (l *Limiter) finishStarted(c *calculation, storeErr error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = &PanicError{Value: p, Stack: debug.Stack()}
-		}
-	}()
+func (l *Limiter) finishStarted(w *work, storeErr error) (err error) {
+	defer catch(&err)
 	if _, ok := errors.AsType[*PanicError](storeErr); ok {
-		return storeErr // what the store left behind is not known, so on_error does not answer, and c is not used again
+		return storeErr // what the store left behind is not known, so on_error does not answer, and w is not used again
 	}
-	err = l.finish(c.ctx, c.now, c, c.decision, storeErr)
-	l.release(c)
+	err = w.finish(w.pending.ctx, w.pending.decision, storeErr)
+	l.release(w)
 	return err
 }
 
-// accept empties d, checks the request, and returns the rules that decide it.
-func (l *Limiter) accept(req *Request, d *Decision) (*snapshot, error) {
-	d.Code, d.Statuses, d.Headers, d.Holds, d.Metadata = CodeUnknown, d.Statuses[:0], d.Headers[:0], d.Holds[:0], nil
-	d.Upstream, d.Delay, d.Notices = d.Upstream[:0], 0, d.Notices[:0]
-	if err := validate(req); err != nil {
+func catch(err *error) {
+	if p := recover(); p != nil {
+		*err = &PanicError{Value: p, Stack: debug.Stack()}
+	}
+}
+
+// begin takes a request through the stages before the store: Match, Apply and Charge. It empties d. Without an error, the caller has to
+// release the work.
+func (l *Limiter) begin(ctx context.Context, now time.Time, req *Request, d *Decision) (*work, error) {
+	d.reset()
+	snap, err := l.accept(req)
+	if err != nil {
 		l.metrics.invalid.Add(1)
+		return nil, err
+	}
+	w := l.workOn(question{req: req, snap: snap, domain: snap.tree.Domain(req.Domain), now: now})
+	err = w.matchAndApply(ctx)
+	w.countTally()
+	if err != nil {
+		l.release(w)
+		return nil, err
+	}
+	w.charge()
+	return w, nil
+}
+
+// accept checks a request, and returns the rules that decide it.
+func (l *Limiter) accept(req *Request) (*snapshot, error) {
+	if err := validate(req); err != nil {
 		return nil, err
 	}
 	snap := l.snapshot.Load()
 	if snap == nil {
-		l.metrics.invalid.Add(1)
 		return nil, ErrNoRules
 	}
 	return snap, nil
 }
 
-// begin finds the rules of a request and prepares its takes.
-func (l *Limiter) begin(ctx context.Context, now time.Time, c *calculation, snap *snapshot, req *Request) error {
-	c.snapshot, c.settings, c.shares, c.req, c.domain = snap, &snap.settings, snap.shares, req, snap.tree.Domain(req.Domain)
-	err := c.resolve(ctx, now)
-	// A request that fails has these counts too. Left in c, they would be counted with whichever request uses c next.
-	if c.denied > 0 {
-		l.metrics.refunds[refundDenied].Add(uint64(c.denied))
-		c.denied = 0
-	}
-	if c.unusable > 0 {
-		l.metrics.unusable.Add(uint64(c.unusable))
-		c.unusable = 0
-	}
-	if c.unscaled != ([descriptor.ScaleResults]int{}) {
-		l.countUnscaled(c)
-	}
+// finish takes a request through the stages after the store: Fall back, Judge and Report.
+func (w *work) finish(ctx context.Context, d *Decision, err error) error {
 	if err != nil {
-		return err
-	}
-	c.prepare(l.keys)
-	return nil
-}
-
-// finish judges what the store has answered, and fills d.
-func (l *Limiter) finish(ctx context.Context, now time.Time, c *calculation, d *Decision, err error) error {
-	if err != nil {
-		if err = l.fallback(ctx, now, c, err); err != nil {
+		if err = w.fallBack(ctx, err); err != nil {
 			return err
 		}
 	}
-	if c.guarded {
-		c.penalise()
-	}
-	if c.scheduled {
-		c.shorten(now)
-	}
-	for i := range c.resolved {
-		d.Statuses = append(d.Statuses, c.judge(i))
-	}
-	c.combine(d)
-	if c.varies {
-		c.notice(d)
-	}
-	if c.holding {
-		l.held(c, d)
-	}
-	switch {
-	case l.unmeasured, c.req.Purpose == Look:
-	case c.domain == nil:
-		c.name = l.metrics.countUnknownDomain(c.req, c.name)
-	default:
-		l.measure(c, d)
-	}
-	if c.snapshot.hot != nil {
-		c.countUses(c.snapshot.hot)
-	}
-	if l.usage != nil && c.domain != nil && c.domain.Usage {
-		c.recordUsage(l.usage, now)
-	}
-	c.headers(d, now)
-	if c.settings.Metadata {
-		d.Metadata = c.metadata(d)
-	}
-	if d.Code == OverLimit && c.settings.Shadow {
-		d.Code = OK
-		l.metrics.shadowed.Add(1)
-	}
-	if l.events != nil && (d.Code == OverLimit || len(d.Notices) > 0) {
-		c.report(l.events, d, now)
-	}
-	if !l.unmeasured {
-		l.metrics.decisions[d.Code].Add(1)
+	w.judge(d)
+	w.answer(d)
+	for _, report := range w.snap.reports {
+		report(w, d)
 	}
 	return nil
 }
 
-// maxKept is the largest buffer in bytes that a reused calculation keeps, so that a huge request does not hold its memory.
-const maxKept = 64 << 10
-
-func (l *Limiter) release(c *calculation) {
-	if cap(c.keys) > maxKept || cap(c.resolved) > 1024 || cap(c.limits) > 1024 || cap(c.grouped) > 1024 || cap(c.holds) > 1024 || cap(c.identity) > maxKept || cap(c.name) > maxKept || 4*cap(c.table) > maxKept || cap(c.text) > maxKept {
-		return
+// answer adds what callers see besides the statuses.
+func (w *work) answer(d *Decision) {
+	w.addHeaders(d)
+	if w.snap.settings.Metadata {
+		d.Metadata = w.metadata(d)
 	}
-	clear(c.resolved) // so that rules and limits of an old snapshot can be collected
-	clear(c.limits)
-	clear(c.grouped)
-	clear(c.request.Takes)
-	clear(c.replaced)
-	c.scheduled, c.shortened, c.replaced = false, c.shortened[:0], c.replaced[:0]
-	c.holds, c.sharers, c.holding, c.varies, c.guarded = c.holds[:0], c.sharers[:0], false, false, false
-	c.snapshot, c.settings, c.shares, c.req, c.domain = nil, nil, nil, nil, nil
-	c.ctx, c.decision, c.done = nil, nil, nil
-	c.local.Clear()
-	c.resolved, c.index, c.limits, c.kept, c.grouped = c.resolved[:0], c.index[:0], c.limits[:0], c.kept[:0], c.grouped[:0]
-	c.request.Takes = c.request.Takes[:0]
-	c.request.Outcomes = c.request.Outcomes[:0]
-	c.keys, c.name = c.keys[:0], c.name[:0]
-	l.calls.Put(c)
+}
+
+func (l *Limiter) workOn(q question) *work {
+	w := l.works.Get().(*work)
+	w.question = q
+	return w
+}
+
+func (l *Limiter) release(w *work) {
+	w.reset()
+	l.works.Put(w)
 }

@@ -2,14 +2,13 @@ package limiter
 
 import (
 	"strings"
-	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // metadata builds the dynamic metadata of an answer: the request, and the metadata of the rules that passed.
-func (c *calculation) metadata(d *Decision) map[string]any {
-	req := c.req
+func (w *work) metadata(d *Decision) map[string]any {
+	req := w.req
 	descriptors := make([]any, len(req.Descriptors))
 	for i := range req.Descriptors {
 		descriptors[i] = describe(&req.Descriptors[i])
@@ -18,14 +17,14 @@ func (c *calculation) metadata(d *Decision) map[string]any {
 	if req.Hits != 0 {
 		m["hitsAddend"] = uint64(req.Hits)
 	}
-	if merged := c.mergeMetadata(d); len(merged) > 0 {
+	if merged := w.mergeMetadata(d); len(merged) > 0 {
 		m["metadata"] = merged
 	}
-	if warnings := c.warnings(d); len(warnings) > 0 {
+	if warnings := w.warnings(d); len(warnings) > 0 {
 		m["warnings"] = warnings
 	}
-	if c.settings.Explain {
-		if decision := c.explain(d); decision != nil {
+	if w.snap.settings.Explain {
+		if decision := w.explain(d); decision != nil {
 			m["decision"] = decision
 		}
 	}
@@ -34,13 +33,13 @@ func (c *calculation) metadata(d *Decision) map[string]any {
 
 // explain returns the part of the metadata that shows which rule decided. It is the rule that headers would describe. Times
 // are in milliseconds, rounded up.
-func (c *calculation) explain(d *Decision) map[string]any {
-	i := c.tightest(d)
+func (w *work) explain(d *Decision) map[string]any {
+	i := w.tightest(d)
 	if i < 0 {
 		return nil
 	}
 	st, path := &d.Statuses[i], ofRequest
-	if r := c.resolved[i].rule; r != nil {
+	if r := w.subjects[i].rule; r != nil {
 		path = r.Path
 	}
 	m := map[string]any{
@@ -48,7 +47,7 @@ func (c *calculation) explain(d *Decision) map[string]any {
 		"descriptor":        i,
 		"code":              st.Code.String(),
 		"requests_per_unit": st.Limit.Requests,
-		"window_seconds":    windowSeconds(c.decidingLimit(i).Window.Length()),
+		"window_seconds":    windowSeconds(w.decidingLimit(i).Window.Length()),
 		"remaining":         st.Remaining,
 	}
 	if st.Limit.Name != "" {
@@ -72,17 +71,6 @@ func (c *calculation) explain(d *Decision) map[string]any {
 	return m
 }
 
-// windowSeconds returns a window's length in seconds: an int64, or a float64 if it is no whole number of them.
-func windowSeconds(d time.Duration) any {
-	if d%time.Second != 0 {
-		return d.Seconds()
-	}
-	return int64(d / time.Second)
-}
-
-// Millis returns a time in milliseconds, rounded up.
-func Millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
-
 func describe(d *Descriptor) map[string]any {
 	entries := make([]any, len(d.Entries))
 	for i, e := range d.Entries {
@@ -103,10 +91,10 @@ func describe(d *Descriptor) map[string]any {
 
 // mergeMetadata merges the metadata of the rules that passed, except unlimited rules. For equal keys, the first value wins,
 // but two maps are merged. The rules' own maps are never changed: merging copies them.
-func (c *calculation) mergeMetadata(d *Decision) map[string]any {
+func (w *work) mergeMetadata(d *Decision) map[string]any {
 	var merged map[string]any
 	for i := range d.Statuses {
-		r := c.resolved[i].rule
+		r := w.subjects[i].rule
 		if r == nil || r.Unlimited || len(r.Metadata) == 0 || d.Statuses[i].Code != OK {
 			continue
 		}

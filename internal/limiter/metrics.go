@@ -1,13 +1,11 @@
 package limiter
 
 import (
-	"math"
 	"slices"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
@@ -64,6 +62,23 @@ type metrics struct {
 	holds      [holdResults]atomic.Uint64
 	swallowed  atomic.Uint64 // how often an overflow series was counted up
 }
+
+// The results of reservations in metrics.
+const (
+	holdReserved = iota
+	holdRefused
+	holdTooMany
+	holdTooLarge
+	holdCommitted
+	holdProgress
+	holdCancelled
+	holdExtended
+	holdUnknown
+	holdLate
+	holdResults
+)
+
+var holdNames = [holdResults]string{"reserved", "refused", "too_many", "too_large", "committed", "progress", "cancelled", "extended", "unknown", "late"}
 
 // Why a refund is dropped.
 const (
@@ -144,91 +159,17 @@ func (m *metrics) countUnmatched(domain string, b []byte) []byte {
 	return b
 }
 
-// appendMetricPath appends the metric's name for a request's entries, in the reference's form. rule is nil for a request's own limit.
-// Values that share a counter also share a name, which has the pattern: callers can invent values, but not patterns.
-func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule *descriptor.Rule) []byte {
-	b = append(b, domain...)
-	if len(entries) == 0 { // a request's own limit
-		return append(b, '.')
-	}
-	// The reference keeps the underscore before an empty value only in names that consist of the request's keys and values.
-	verbatim := rule != nil && rule.DetailedMetric
-	for i := range entries {
-		verbatim = verbatim && !rule.Shares(i)
-	}
-	for i, e := range entries {
-		value := e.Value
-		if rule != nil && (rule.Shares(i) || !rule.DetailedMetric && (rule.MetricValues == nil || !rule.MetricValues[i])) {
-			value = rule.Levels[i].PatternFor(e.Key)
-		}
-		b = append(b, '.')
-		b = append(b, e.Key...)
-		if value != "" || verbatim {
-			b = append(b, '_')
-			b = append(b, value...)
-		}
-	}
-	return b
-}
-
-// count adds n hits of a take to the series. The counters mean the same as the reference's statistics: hits that cross a
-// threshold are split at it.
-func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool, nearRatio float32) {
-	limit := int64(t.Limit.Capacity())
-	if !o.Allowed {
-		n = refusedHits(n, limit)
-	}
-	hits := uint64(n)
-	add(&s.Total, hits)
-	near := int64(float32(limit) * nearRatio)
-	if o.Allowed {
-		add(&s.Within, hits)
-		if o.Used > near {
-			add(&s.Near, uint64(o.Used-max(near, min(o.Before, o.Used))))
-		}
-		return
-	}
-	var fits int64 // hits that would have passed if they had come alone
-	switch {
-	case o.Cached:
-		add(&s.Cached, hits)
-	case o.Penalty == 0:
-		fits = min(max(limit-o.Before, 0), n)
-	}
-	add(&s.Over, hits-uint64(fits))
-	if shadow {
-		add(&s.Shadow, hits-uint64(fits))
-	}
-	if fits > 0 && limit > near {
-		add(&s.Near, uint64(max(0, limit-max(near, o.Before))))
-	}
-}
-
-// refusedHits returns how many hits of a refused take count. The reference's hits have 32 bits. Of a take with more, no more count than
-// the limit could ever refuse: else one request would outweigh all others.
-func refusedHits(n, limit int64) int64 { return min(n, max(limit+1, math.MaxUint32)) }
-
-// mostCounted is where a sum of hits stays. A sum of several of them, and what others add at the same time, still fits.
-const mostCounted = 1 << 60
-
-// add adds hits to a sum, which stays at mostCounted: a sum that begins again at 0 looks like a process that was restarted.
-func add(sum *atomic.Uint64, hits uint64) {
-	if sum.Add(hits) > mostCounted {
-		sum.Store(mostCounted)
-	}
-}
-
 // Descriptions of the metrics by rule. The labels contain the whole path, at any depth.
 var (
-	byRule = []string{"domain", "rule"}
+	ruleLabels = []string{"domain", "rule"}
 
-	totalDesc      = prometheus.NewDesc("ratelimitd_rule_hits_total", "Hits that a rule was applied to, admitted or not.", byRule, nil)
-	overDesc       = prometheus.NewDesc("ratelimitd_rule_over_limit_hits_total", "Hits over the limit of a rule, also of rules in shadow mode.", byRule, nil)
-	nearDesc       = prometheus.NewDesc("ratelimitd_rule_near_limit_hits_total", "Hits admitted above the near-limit ratio of a rule.", byRule, nil)
-	withinDesc     = prometheus.NewDesc("ratelimitd_rule_within_limit_hits_total", "Hits admitted by a rule.", byRule, nil)
-	shadowDesc     = prometheus.NewDesc("ratelimitd_rule_shadow_mode_hits_total", "Hits over the limit of a rule that were let through because it is in shadow mode, or because none of its limits is enforced for the caller.", byRule, nil)
-	cachedDesc     = prometheus.NewDesc("ratelimitd_rule_over_limit_cache_hits_total", "Hits that the over-limit cache refused without asking the backend.", byRule, nil)
-	penaltiesDesc  = prometheus.NewDesc("ratelimitd_rule_penalties_total", "Penalties that began under a rule, also of limits that are not enforced.", byRule, nil)
+	totalDesc      = prometheus.NewDesc("ratelimitd_rule_hits_total", "Hits that a rule was applied to, admitted or not.", ruleLabels, nil)
+	overDesc       = prometheus.NewDesc("ratelimitd_rule_over_limit_hits_total", "Hits over the limit of a rule, also of rules in shadow mode.", ruleLabels, nil)
+	nearDesc       = prometheus.NewDesc("ratelimitd_rule_near_limit_hits_total", "Hits admitted above the near-limit ratio of a rule.", ruleLabels, nil)
+	withinDesc     = prometheus.NewDesc("ratelimitd_rule_within_limit_hits_total", "Hits admitted by a rule.", ruleLabels, nil)
+	shadowDesc     = prometheus.NewDesc("ratelimitd_rule_shadow_mode_hits_total", "Hits over the limit of a rule that were let through because it is in shadow mode, or because none of its limits is enforced for the caller.", ruleLabels, nil)
+	cachedDesc     = prometheus.NewDesc("ratelimitd_rule_over_limit_cache_hits_total", "Hits that the over-limit cache refused without asking the backend.", ruleLabels, nil)
+	penaltiesDesc  = prometheus.NewDesc("ratelimitd_rule_penalties_total", "Penalties that began under a rule, also of limits that are not enforced.", ruleLabels, nil)
 	decisionsDesc  = prometheus.NewDesc("ratelimitd_decisions_total", "Requests decided.", []string{"code"}, nil)
 	shadowedDesc   = prometheus.NewDesc("ratelimitd_global_shadow_mode_total", "Requests over a limit that the global shadow mode let through.", nil, nil)
 	unknownDesc    = prometheus.NewDesc("ratelimitd_unknown_domain_requests_total", "Requests for a domain without rules; they pass.", nil, nil)

@@ -3,33 +3,36 @@ package limiter
 import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/events"
 )
 
-// A limit with a penalty has two takes: one of the penalty, which guards the other. Only the other one is in calculation.index. What the
-// penalty refuses is passed on to it, so that all that follows sees one outcome for each limit.
+// A limit with `penalty` refuses everything for a time after it has refused hits. It has two takes: one on the penalty, which guards the
+// other one. The store's contract puts the guard directly before the take that it guards; here the charge knows both by index. What
+// the guard refuses is passed on to the other outcome, so that all that follows sees one outcome for each limit.
 
-// guard adds the take of the penalty that goes before a take of a limit. Refunds, and hits that have passed, are never refused.
-func (c *calculation) guard(t *backend.Take) {
-	r := &c.resolved[t.Member]
-	if t.Hits < 0 || c.req.Purpose == Charge || r.own.blocked || r.settlesEarlier() {
-		return
+// addGuard adds the take that guards t, and returns its index. Refunds, and hits that have passed, are never refused.
+func (w *work) addGuard(s *subject, c *charge, t *backend.Take) int {
+	if t.Hits < 0 || w.req.Purpose == Settled || s.by == byBlock || s.settlesEarlier() {
+		return none
 	}
-	shadow := c.settings.Shadow || r.shadow() || r.passes(len(c.index))
-	start := len(c.keys)
-	c.keys = descriptor.AppendPenaltyKey(c.keys, t.Key, shadow)
-	c.request.Takes = append(c.request.Takes, backend.Take{
-		Key: c.keys[start:len(c.keys):len(c.keys)], Limit: t.Limit.Penalty, Rule: t.Rule, Member: t.Member, Vote: t.Vote, Guards: true,
+	shadow := w.snap.settings.Shadow || s.shadow() || s.passes(c)
+	start := len(w.keyBytes)
+	w.keyBytes = descriptor.AppendPenaltyKey(w.keyBytes, t.Key, shadow)
+	w.request.Takes = append(w.request.Takes, backend.Take{
+		Key: w.keyBytes[start:len(w.keyBytes):len(w.keyBytes)], Limit: c.limit.Penalty, Rule: t.Rule, Member: t.Member, Vote: t.Vote, Guards: true,
 	})
-	c.guarded = true
+	w.needs |= needGuard
+	return len(w.request.Takes) - 1
 }
 
-// penalise passes on what penalties refuse. It is called only if a limit has one.
-func (c *calculation) penalise() {
-	for i := range c.request.Takes {
-		if !c.request.Takes[i].Guards {
+// mergeGuards passes on what penalties refuse. Charges that share a take pass on the same.
+func (w *work) mergeGuards() {
+	for i := range w.charges {
+		c := &w.charges[i]
+		if c.guard == none {
 			continue
 		}
-		penalty, o := &c.request.Outcomes[i], &c.request.Outcomes[i+1]
+		penalty, o := &w.request.Outcomes[c.guard], w.outcome(c)
 		if penalty.Allowed || penalty.Failed || o.Failed {
 			continue
 		}
@@ -40,29 +43,46 @@ func (c *calculation) penalise() {
 	}
 }
 
+// began reports whether a penalty has begun with this request.
+func began(o *backend.Outcome) bool { return !o.Failed && o.Used > o.Before }
+
 // countPenalties counts the penalties that have begun.
-func (l *Limiter) countPenalties(c *calculation) {
-	for i := range c.request.Takes {
-		t, o := &c.request.Takes[i], &c.request.Outcomes[i]
-		if t.Guards && !o.Failed && o.Used > o.Before {
-			l.seriesOf(c, c.snapshot.series, t.Member).Penalties.Add(1)
+func (w *work) countPenalties() {
+	for i := range w.request.Takes {
+		if t := &w.request.Takes[i]; t.Guards && began(&w.request.Outcomes[i]) {
+			w.seriesOf(&w.subjects[t.Member]).Penalties.Add(1)
 		}
 	}
 }
 
-// penaltyTakes returns takes that read the penalties of the counters, each with the index of its counter as its member.
-func (c *Counters) penaltyTakes(settings *Settings, rule *descriptor.Rule) (takes []backend.Take) {
+// sendPenalties sends events about the enforced penalties that this request has begun.
+func (w *work) sendPenalties(d *Decision) {
+	for i := range w.subjects {
+		s := &w.subjects[i]
+		for j := s.first; j < s.end; j++ {
+			c := &w.charges[j]
+			if c.guard == none || w.snap.settings.Shadow || s.shadow() || s.passes(c) {
+				continue
+			}
+			if began(&w.request.Outcomes[c.guard]) {
+				w.send(events.Penalty, d, i, j, w.outcome(c).Penalty)
+			}
+		}
+	}
+}
+
+// addPenalties adds takes that read the penalties of the counters, each with the index of its counter as its member.
+func (w *work) addPenalties(c *Counters, rule *descriptor.Rule) {
 	for i := range c.List {
 		k := &c.List[i]
 		if k.Limit.Penalty == nil {
 			continue
 		}
-		shadow := settings.Shadow || rule.Shadow || k.Passes
-		takes = append(takes, backend.Take{
+		shadow := w.snap.settings.Shadow || rule.Shadow || k.Passes
+		w.request.Takes = append(w.request.Takes, backend.Take{
 			Key: descriptor.AppendPenaltyKey(nil, []byte(k.Key), shadow), Limit: k.Limit.Penalty, Rule: rule, Member: i,
 		})
 	}
-	return takes
 }
 
 // readPenalties fills in the penalties in force, from the outcomes of the takes after those of the counters.

@@ -1,9 +1,13 @@
 package limiter
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"math"
+	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
@@ -38,6 +42,53 @@ type Descriptor struct {
 	HasLimit bool
 }
 
+// Purpose is what a request wants besides a decision.
+type Purpose uint8
+
+// The purposes.
+const (
+	Count Purpose = iota // its hits are counted
+	Look                 // it only learns what would be decided
+
+	Settled // its hits have passed already: they are counted whether or not they fit
+)
+
+// Hold makes a request, or one of its descriptors, a step of a reservation.
+type Hold struct {
+	Op backend.HoldOp
+
+	// ID is the reservation among those of each counter. The ID of a request is varied for each of its descriptors, so that
+	// two of them that share a counter do not meet.
+	ID backend.HoldID
+
+	TTL   time.Duration // reserve, extend: how long it lasts; 0: what the rule says
+	Least uint64        // reserve: descriptors that ask for more hits accept so many, if no more fit; 0: all or nothing
+	Final bool          // commit: the reservation ends
+
+	// Unready is why no reservation can be made now. A request that the rules allow fails with it. Nil: it can.
+	Unready error
+
+	// ChargeUnknown charges the hits of a commit for which nothing is reserved, whether or not they fit.
+	ChargeUnknown bool
+}
+
+// HoldID identifies a reservation.
+type HoldID = backend.HoldID
+
+// HoldOp is what a step of a reservation does.
+type HoldOp = backend.HoldOp
+
+// HoldResult is what became of a step.
+type HoldResult = backend.HoldResult
+
+// The steps, and the result of one that did what it should.
+const (
+	Reserve  = backend.HoldReserve
+	Commit   = backend.HoldCommit
+	Extend   = backend.HoldExtend
+	HoldDone = backend.HoldDone
+)
+
 // RequestLimit is a limit that a request brings along: a number of requests per fixed window on the clock.
 type RequestLimit struct {
 	Requests   uint32
@@ -64,3 +115,69 @@ func (e *InvalidError) Error() string { return "invalid request: " + e.Message }
 
 // Unwrap returns the cause.
 func (e *InvalidError) Unwrap() error { return e.Err }
+
+// NotReservableError reports a descriptor whose rule allows no reservations.
+type NotReservableError struct {
+	Descriptor int    // its index
+	Rule       string // empty: the limit is one that the request brings along
+}
+
+// Error implements error.
+func (e *NotReservableError) Error() string {
+	if e.Rule == "" {
+		return fmt.Sprintf("descriptors[%d]: hits of a limit that a request brings along cannot be reserved", e.Descriptor)
+	}
+	return fmt.Sprintf("descriptors[%d]: the rule %s allows no reservations: set reservations in the rule", e.Descriptor, e.Rule)
+}
+
+// longestWindow is the longest window of a request's limit. Rules have the same maximum.
+const longestWindow = 90 * 365 * 24 * time.Hour
+
+func validate(req *Request) error {
+	if req.Domain == "" {
+		return invalid("domain", "rate limit domain must not be empty")
+	}
+	if len(req.Descriptors) == 0 {
+		return invalid("descriptors", "rate limit descriptor list must not be empty")
+	}
+	for i := range req.Descriptors {
+		d := &req.Descriptors[i]
+		if !d.HasLimit {
+			continue
+		}
+		if d.Limit.Unit < 0 || d.Limit.Unit > math.MaxUint8 || !descriptor.Unit(d.Limit.Unit).OnWire() {
+			field := fmt.Sprintf("descriptors[%d].limit.unit", i)
+			return invalid(field, "%s is %d, which is no unit of time: use SECOND (1) to WEEK (7)", field, d.Limit.Unit)
+		}
+		if int64(d.Limit.Multiplier) > int64(longestWindow/descriptor.Unit(d.Limit.Unit).Length()) {
+			field := fmt.Sprintf("descriptors[%d].limit.unit_multiplier", i)
+			return invalid(field, "%s is %d, which makes a window of more than 90 years", field, d.Limit.Multiplier)
+		}
+	}
+	return nil
+}
+
+// hits returns the number of hits that a descriptor adds: its own number if it has one, else the request's, which is 1 if
+// absent. Very large numbers are clamped, so that no sum of them overflows.
+func hits(req *Request, d *Descriptor) int64 {
+	n := int64(max(req.Hits, 1))
+	if d.HasHits {
+		n = int64(min(d.Hits, backend.MaxHits))
+	}
+	if d.Refund {
+		return -n
+	}
+	return n
+}
+
+// SettledRequest returns a request that counts hits of one descriptor that have passed already, whether or not they fit.
+func SettledRequest(domain string, entries []descriptor.Entry, hits uint64) *Request {
+	hold := &Hold{Op: Commit, Final: true, ChargeUnknown: true}
+	_, _ = rand.Read(hold.ID[:]) // it never fails
+	return &Request{
+		Domain:      domain,
+		Descriptors: []Descriptor{{Entries: entries, Hits: hits, HasHits: true}},
+		Purpose:     Settled,
+		Hold:        hold,
+	}
+}

@@ -53,86 +53,55 @@ type HeaderNames struct {
 type snapshot struct {
 	tree      *descriptor.Tree
 	settings  Settings
+	needs     []need               // by Rule.Index
 	series    []*series            // by Rule.Index; nil for rules whose metric name depends on the request
 	limits    [][]*limitSeries     // by Rule.Index and limit; nil for rules whose limits do not vary
-	shares    [][]descriptor.Limit // by Rule.Index; nil with one replica
+	shares    [][]descriptor.Limit // by Rule.Index: this process' share of each limit; nil with one replica
 	hot       *hotRules            // nil: hot keys are off
 	overrides *override.Set        // nil: there are none
+	reports   []report             // what is done with every decision, in this order
 	plain     []bool               // by Rule.Index: decisions are plain; nil: none is
 }
 
-// Swap puts rules and settings into force for every decision that begins afterwards.
-func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
-	if s.NearLimitRatio == 0 {
-		s.NearLimitRatio = 0.8
-	}
-	if s.HeaderNames == (HeaderNames{}) {
-		s.HeaderNames = HeaderNames{Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset"}
-	}
-	s.Metadata = s.Metadata || s.Explain
-	l.swapping.Lock()
-	defer l.swapping.Unlock()
-	if l.replicas > 0 {
-		s.Replicas = l.replicas
-	}
-	next := &snapshot{tree: tree, settings: s, series: make([]*series, len(tree.Rules)), shares: shares(tree, s.Replicas), overrides: l.overrides}
-	for i, r := range tree.Rules {
-		next.series[i] = l.metrics.ofRule(r)
-		if r.Varies {
-			if next.limits == nil {
-				next.limits = make([][]*limitSeries, len(tree.Rules))
-			}
-			next.limits[i] = l.metrics.limits.ofRule(r)
+// report tells somebody about a decision.
+type report func(*work, *Decision)
+
+// need is a set of what a decision needs besides counting hits and refusing them. Most rules need nothing, and cost nothing here.
+type need uint16
+
+// What rules need. The snapshot knows it of each rule.
+const (
+	needActive  need = 1 << iota // a limit applies only at some times
+	needReplace                  // limits of other rules do not apply
+	needGroup                    // several values of an entry count as one
+	needCost                     // a hit counts for more than one
+	needScale                    // an entry multiplies a limit
+	needVary                     // a limit is not enforced for all callers, or warns
+)
+
+// What only the request, or the stages, know.
+const (
+	needOverride need = 1 << (iota + 8) // the rule may have overrides, and there are some
+	needNamed                           // an entry names a reservation
+	needAmounts                         // a descriptor has amounts of several kinds
+	needHold                            // a descriptor is a step of a reservation
+	needGuard                           // a take is on a penalty
+)
+
+// needsOf returns what decisions under a rule need.
+func needsOf(r *descriptor.Rule) (n need) {
+	add := func(bit need, set bool) {
+		if set {
+			n |= bit
 		}
 	}
-	if l.hot != nil {
-		next.hot = hotRulesOf(l.hot, tree, s.Shadow)
-	}
-	next.plain = l.plainRules(next)
-	l.snapshot.Store(next)
-}
-
-// SetOverrides puts overrides into force for every decision that begins afterwards. It may be called before the first Swap.
-func (l *Limiter) SetOverrides(s *override.Set) {
-	l.swapping.Lock()
-	defer l.swapping.Unlock()
-	l.overrides = s
-	if now := l.snapshot.Load(); now != nil {
-		next := *now
-		next.overrides = s
-		next.plain = l.plainRules(&next)
-		l.snapshot.Store(&next)
-	}
-}
-
-// Overrides returns the overrides in force, or nil if there are none.
-func (l *Limiter) Overrides() *override.Set {
-	l.swapping.Lock()
-	defer l.swapping.Unlock()
-	return l.overrides
-}
-
-// SetReplicas sets how many processes share the limits. From then on n replaces Settings.Replicas.
-func (l *Limiter) SetReplicas(n int) {
-	l.swapping.Lock()
-	defer l.swapping.Unlock()
-	l.replicas = n
-	if now := l.snapshot.Load(); now != nil {
-		next := *now
-		next.settings.Replicas, next.shares = n, shares(now.tree, n)
-		l.snapshot.Store(&next)
-	}
-}
-
-// Loaded reports whether rules have been put into force.
-func (l *Limiter) Loaded() bool { return l.snapshot.Load() != nil }
-
-// Tree returns the rules in force, or nil before the first Swap.
-func (l *Limiter) Tree() *descriptor.Tree {
-	if s := l.snapshot.Load(); s != nil {
-		return s.tree
-	}
-	return nil
+	add(needActive, r.Scheduled())
+	add(needReplace, len(r.Replaces) > 0)
+	add(needGroup, r.Grouped())
+	add(needCost, r.HitCost() != nil)
+	add(needScale, r.Scales() != nil)
+	add(needVary, r.Varies)
+	return n
 }
 
 // allOrNothing reports whether a domain has all_or_nothing admission.

@@ -75,7 +75,7 @@ func (s *kuadrant) readReport(c *rateLimitCall, data []byte, text string) error 
 // charge makes a call count its hits whether or not they fit.
 func (c *rateLimitCall) charge() {
 	anyDescriptor(&c.request)
-	c.request.Purpose = limiter.Charge
+	c.request.Purpose = limiter.Settled
 	h := c.begin(limiter.Commit)
 	h.ID, h.Final, h.ChargeUnknown = limiter.HoldID(reservation.NewNonce()), true, true
 }

@@ -122,7 +122,7 @@ func requestOf(r *differential.Request) limiter.Request {
 	case differential.Look:
 		to.Purpose = limiter.Look
 	case differential.Passed:
-		to.Purpose = limiter.Charge
+		to.Purpose = limiter.Settled
 	}
 	for i := range r.Descriptors {
 		d := &r.Descriptors[i]

@@ -43,56 +43,51 @@ func (l *Limiter) AllowPlain(ctx context.Context, now time.Time, domain string, 
 	if d == nil {
 		return false, 0, false, nil
 	}
-	c := l.calls.Get().(*calculation)
-	c.caller = descriptor.AppendPairs(c.caller[:0], pairs)
-	rule := d.Match(c.caller)
+	w := l.works.Get().(*work)
+	w.entries = descriptor.AppendPairs(w.entries, pairs)
+	rule := d.Match(w.entries)
 	if rule == nil || !snap.plain[rule.Index] {
-		clear(c.caller)
-		l.calls.Put(c)
+		empty(&w.entries, maxKept)
+		l.works.Put(w)
 		return false, 0, false, nil
 	}
-	c.preparePlain(l.keys, &snap.settings, d, rule)
-	if err = l.store.Take(ctx, now, &c.request); err == nil {
-		o := &c.request.Outcomes[0]
-		allowed, delay = o.Allowed, o.Delay
-	} else {
-		allowed, delay, err = l.judgePlain(ctx, now, c, snap, d, err)
+	w.chargePlain(&snap.settings, d, rule)
+	if err = l.store.Take(ctx, now, &w.request); err != nil {
+		allowed, delay, err = w.judgePlain(ctx, question{snap: snap, domain: d, now: now}, rule, err)
+		l.release(w)
+		return allowed, delay, true, err
 	}
-	l.releasePlain(c)
-	return allowed, delay, true, err
+	o := &w.request.Outcomes[0]
+	allowed, delay = o.Allowed, o.Delay
+	empty(&w.entries, maxKept)
+	empty(&w.keyBytes, maxKeptBytes)
+	clear(w.request.Takes)
+	w.request.Takes, w.request.Outcomes = w.request.Takes[:0], w.request.Outcomes[:0]
+	l.works.Put(w)
+	return allowed, delay, true, nil
 }
 
-// preparePlain is prepare for a plain decision.
-func (c *calculation) preparePlain(keys descriptor.KeyBuilder, s *Settings, d *descriptor.Domain, rule *descriptor.Rule) {
+// chargePlain is charge for a plain decision.
+func (w *work) chargePlain(s *Settings, d *descriptor.Domain, rule *descriptor.Rule) {
 	limit, atomic := &rule.Limits[0], s.allOrNothing(d)
-	c.keys = keys.AppendKey(c.keys, d.Name, c.caller, rule, limit)
+	w.keyBytes = w.keys.AppendKey(w.keyBytes, d.Name, w.entries, rule, limit)
 	vote := backend.VoteAll
 	if atomic && (s.Quota || rule.Quota) {
 		vote = backend.VoteAny
 	}
-	c.request.Together, c.request.PeekWhenKnown = atomic || s.StopWhenOver, !atomic && s.StopWhenOver
-	c.request.Takes = append(c.request.Takes, backend.Take{Key: c.keys, Limit: limit, Rule: rule, Hits: 1, Vote: vote, CountDenied: countsDenied(limit, atomic)})
-	c.request.Outcomes = append(c.request.Outcomes, backend.Outcome{})
+	w.request.Together, w.request.PeekWhenKnown = atomic || s.StopWhenOver, !atomic && s.StopWhenOver
+	w.request.Takes = append(w.request.Takes, backend.Take{Key: w.keyBytes, Limit: limit, Rule: rule, Hits: 1, Vote: vote, CountDenied: countsDenied(limit, atomic)})
+	w.request.Outcomes = append(w.request.Outcomes, backend.Outcome{})
 }
 
 // judgePlain answers a request whose take the store could not answer as Decide does: on_error may allow it, refuse it, or count it
 // in this process.
-func (l *Limiter) judgePlain(ctx context.Context, now time.Time, c *calculation, snap *snapshot, domain *descriptor.Domain, err error) (bool, time.Duration, error) {
-	req, d := Request{Domain: domain.Name, Descriptors: []Descriptor{{Entries: c.caller}}}, Decision{}
-	c.snapshot, c.settings, c.shares, c.req, c.domain = snap, &snap.settings, snap.shares, &req, domain
-	c.resolved, c.index = append(c.resolved, resolved{rule: c.request.Takes[0].Rule, hits: 1, end: 1}), append(c.index, 0)
-	err = l.finish(ctx, now, c, &d, err)
+func (w *work) judgePlain(ctx context.Context, q question, rule *descriptor.Rule, err error) (bool, time.Duration, error) {
+	q.req = &Request{Domain: q.domain.Name, Descriptors: []Descriptor{{Entries: w.entries}}}
+	w.question = q
+	w.subjects = append(w.subjects, subject{matched: rule, rule: rule, sent: w.entries, counted: w.entries, hits: 1, end: 1})
+	w.charges = append(w.charges, charge{limit: &rule.Limits[0], guard: none})
+	var d Decision
+	err = w.finish(ctx, &d, err)
 	return d.Code == OK, d.Delay, err
-}
-
-// releasePlain is release for a plain decision.
-func (l *Limiter) releasePlain(c *calculation) {
-	clear(c.caller) // so that texts of callers can be collected
-	if len(c.resolved) > 0 || cap(c.keys) > maxKept || cap(c.caller) > 1024 {
-		l.release(c)
-		return
-	}
-	clear(c.request.Takes)
-	c.request.Takes, c.request.Outcomes, c.keys = c.request.Takes[:0], c.request.Outcomes[:0], c.keys[:0]
-	l.calls.Put(c)
 }

@@ -1,0 +1,88 @@
+package limiter
+
+// apply makes the charges of one descriptor: one for each limit of its rule, or one for the limit that the request brings along. The order
+// matters: whether the request's own limit is preferred depends on which limits are active, and the cost and the scale are those of the
+// rule that remains.
+func (w *work) apply(s *subject, d *Descriptor) {
+	s.first, s.end = len(w.charges), len(w.charges)
+	if len(d.Amounts) > 0 {
+		w.needs |= needAmounts
+	}
+	if w.domain == nil {
+		return
+	}
+	if s.by != byRequest {
+		w.list(s)
+		if d.HasLimit && w.prefersRequest(s, d) {
+			s.by = byRequest
+		}
+	}
+	if s.by == byRequest {
+		w.bring(s, d)
+		return
+	}
+	if s.rule == nil {
+		return
+	}
+	needs := w.snap.needs[s.rule.Index]
+	if w.overridable() && s.rule.Overridable() {
+		needs |= needOverride
+	}
+	if needs == 0 {
+		return
+	}
+	w.needs |= needs
+	if needs&needGroup != 0 {
+		w.group(s)
+	}
+	if needs&needCost != 0 {
+		s.hits = s.rule.HitCost().Hits(s.sent, s.hits)
+	}
+	if needs&needScale != 0 {
+		w.scale(s)
+	}
+}
+
+// list makes a charge for each limit of the rule that matches.
+func (w *work) list(s *subject) {
+	if s.rule = s.matched; s.rule == nil {
+		return
+	}
+	for i := range s.rule.Limits {
+		w.charges = append(w.charges, charge{limit: &s.rule.Limits[i], index: i, take: none, guard: none})
+	}
+	s.end = len(w.charges)
+	if w.snap.needs[s.rule.Index]&needActive != 0 {
+		w.leaveOutInactive(s)
+	}
+}
+
+// applyTogether applies what depends on several descriptors, or on what is left of their rules, to all of them. Overrides come after
+// replaced limits, because a caller without any limit left is unlimited; and enforcement after overrides, because a block is enforced.
+func (w *work) applyTogether() {
+	if w.needs&needReplace != 0 && !w.showsAll {
+		w.replace()
+	}
+	if w.needs&needOverride != 0 {
+		w.override()
+	}
+	if w.needs&needVary != 0 {
+		w.enforce()
+	}
+}
+
+// applyReservations makes the steps of reservations, and checks them.
+func (w *work) applyReservations() error {
+	if w.needs&needNamed != 0 {
+		w.holdNamed()
+	}
+	if w.needs&needAmounts != 0 {
+		if err := w.addAmounts(); err != nil {
+			return err
+		}
+	}
+	if w.req.Hold != nil {
+		return w.holdAll()
+	}
+	return nil
+}

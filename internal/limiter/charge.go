@@ -1,0 +1,124 @@
+package limiter
+
+import (
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// charge makes takes from the charges. If the request is one atomic step, charges with the same counter and vote share a take.
+func (w *work) charge() {
+	if w.domain == nil {
+		return
+	}
+	if w.needs&needHold != 0 {
+		w.growHolds()
+	}
+	atomic := w.atomic()
+	w.request.Together = atomic || w.snap.settings.StopWhenOver
+	w.request.PeekWhenKnown = !atomic && w.snap.settings.StopWhenOver
+	quotaPassed := atomic && w.quotaPassed()
+	for i := range w.subjects {
+		s := &w.subjects[i]
+		vote := w.vote(s, atomic, quotaPassed)
+		cs := w.chargesOf(s)
+		for j := range cs {
+			if c := &cs[j]; !c.state.away() {
+				w.take(i, c, vote, atomic)
+			}
+		}
+	}
+	if len(w.sharing.sharers) > 0 {
+		w.grantEqually()
+	}
+	w.request.Outcomes = append(w.request.Outcomes, make([]backend.Outcome, len(w.request.Takes))...)
+}
+
+// atomic reports whether the request is one atomic step: if a limit refuses it, no other limit counts it.
+func (w *work) atomic() bool {
+	switch {
+	case w.req.Purpose == Settled:
+		return false
+	case w.req.Hold != nil:
+		return true
+	default:
+		return w.snap.settings.allOrNothing(w.domain)
+	}
+}
+
+// vote returns how a refusal of a descriptor affects the request. A descriptor that is not enforced has no vote. In quota
+// mode, if the request is one atomic step, one passing descriptor is enough. If each descriptor counts for itself, votes
+// matter only among the limits of one descriptor, and for StopWhenOver, which does not consider quota mode.
+func (w *work) vote(s *subject, atomic, quotaPassed bool) backend.Vote {
+	switch {
+	case s.shadow():
+		return backend.VoteNone
+	case !atomic:
+		return backend.VoteAll
+	case w.snap.settings.Shadow, quotaPassed && w.quota(s):
+		return backend.VoteNone
+	case w.quota(s):
+		return backend.VoteAny
+	default:
+		return backend.VoteAll
+	}
+}
+
+// take gives a charge of a descriptor, the member, its take: one of its own, or one that it shares.
+func (w *work) take(member int, c *charge, vote backend.Vote, atomic bool) {
+	s := &w.subjects[member]
+	if c.state&unenforced != 0 {
+		vote = backend.VoteNone
+	}
+	t := backend.Take{
+		Key:         w.key(s, c),
+		Limit:       c.limit,
+		Rule:        s.rule,
+		Hits:        s.hits,
+		Member:      member,
+		Vote:        vote,
+		CountDenied: countsDenied(c.limit, atomic) || w.req.Purpose == Settled,
+	}
+	if s.by == byRequest {
+		t.Rule = w.domain.RequestLimits
+	}
+	if s.hold != nil {
+		w.holdTake(&t, s, c)
+	}
+	if c.take = none; atomic && shareable(&t) {
+		c.take = w.shared(&t)
+	}
+	switch {
+	case c.take != none:
+		c.guard = w.share(c.take, &t)
+	default:
+		if c.limit.Penalty != nil {
+			c.guard = w.addGuard(s, c, &t)
+		}
+		c.take = len(w.request.Takes)
+		w.request.Takes = append(w.request.Takes, t)
+	}
+	if w.req.Hold != nil && w.req.Hold.Least > 0 {
+		w.sharing.countSharer(c.take)
+	}
+}
+
+// key appends the key of a charge's counter to those of the other takes. Numbers that differ from the rule's are not in the key. A caller
+// that is blocked has another algorithm, and so another counter, which stays empty.
+func (w *work) key(s *subject, c *charge) []byte {
+	keyed := c.limit
+	if s.rule != nil && s.by != byBlock {
+		keyed = &s.rule.Limits[c.index]
+	}
+	start := len(w.keyBytes)
+	w.keyBytes = w.keys.AppendKey(w.keyBytes, w.req.Domain, s.counted, s.rule, keyed)
+	return w.keyBytes[start:len(w.keyBytes):len(w.keyBytes)]
+}
+
+// countsDenied reports whether refused hits count. If the limit does not set it, they count only in a fixed window, and only
+// if each descriptor counts for itself, as in the reference.
+func countsDenied(l *descriptor.Limit, atomic bool) bool {
+	if l.CountDenied == descriptor.DeniedDefault {
+		return l.Algorithm == descriptor.FixedWindow && !atomic
+	}
+	return l.CountDenied == descriptor.DeniedCount
+}

@@ -1,0 +1,86 @@
+package limiter
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/override"
+)
+
+// Counters are the counters of one descriptor, for operators.
+type Counters struct {
+	// Explanation shows which rule the descriptor matches, or why none does. FromRequest: the limit is the request's, not the rule's.
+	Explanation descriptor.Explanation
+	FromRequest bool
+	Blocked     bool              // an override refuses every request
+	Override    *override.Numbers // in force for all limits of the rule, or for its first one with an override; nil: none
+
+	HitCost uint64 // what one hit counts for under the rule; 0 without a rule
+
+	List []Counter // in the order of the rule's limits; empty if nothing limits the descriptor
+}
+
+// Counter is one limit and its state, as a request to this process would see it.
+type Counter struct {
+	Limit descriptor.Limit
+	Key   string
+
+	Scale    *descriptor.Scale  // what multiplied the numbers of Limit; nil: nothing
+	Active   *descriptor.Active // when the limit applies; nil: always
+	Inactive bool               // it does not apply at the time of the request
+
+	Lifted    bool          // an override lets every request pass this limit
+	Passes    bool          // the limit is not enforced for this caller: what it refuses passes
+	Used      int64         // hits; more than the capacity where refused hits were counted
+	Penalty   time.Duration // for how long the limit's penalty refuses everything; 0: none is in force
+	Remaining uint64
+	Wait      time.Duration // until a request of one hit would pass; backend.Never if none ever will
+	Reset     time.Duration // until no hits are in use, or the window ends
+	Cached    bool          // the state comes from the over-limit cache, not from the backend
+}
+
+// Words describes the limit for people, with the time when it applies.
+func (c *Counter) Words() string {
+	words := c.Limit.Words()
+	if c.Scale != nil {
+		words += ", by the number of " + strconv.Quote(c.Scale.Key) + fmt.Sprintf(", which counts up to %d", c.Scale.Max)
+	}
+	if c.Active != nil {
+		words += ", only " + c.Active.Words()
+	}
+	switch {
+	case c.Inactive:
+		words += " (not now)"
+	case c.Active != nil:
+		words += " (now)"
+	}
+	return words
+}
+
+// QuotaBucket is what the rules say about a descriptor whose requests a client decides itself.
+type QuotaBucket struct {
+	Counters
+
+	Rule    *descriptor.Rule // nil: no rule matches
+	Domain  *descriptor.Domain
+	OnError descriptor.OnError // what to do while the store cannot answer
+
+	// Enforced are the counters that limit the requests now: those in List that no shadow mode, override or schedule takes
+	// away. None: every request passes, unless Blocked.
+	Enforced []*Counter
+}
+
+// ClosedFor returns for how long a counter lets nothing pass, although its limit has a rate: a penalty is in force, or its window is
+// used up and will be for longer than clients need to report what they pass.
+func (c *Counter) ClosedFor(report time.Duration) time.Duration {
+	switch {
+	case c.Penalty > 0:
+		return c.Penalty
+	case c.Limit.Window.Length() < 3*report || c.Remaining > 0 || c.Wait < report:
+		return 0
+	default:
+		return c.Wait
+	}
+}

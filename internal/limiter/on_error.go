@@ -1,0 +1,174 @@
+package limiter
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// `on_error` of a rule, a domain or the server says what happens to a descriptor whose counters the store could not read: its request
+// passes, is refused, is counted by this process under its share of the limit, or gets the error.
+
+// fallBack answers the takes that the store could not answer. It returns an error based on cause, the store's error, if on_error gives
+// no answer.
+func (w *work) fallBack(ctx context.Context, cause error) error {
+	w.metrics.failures.Add(1)
+	cause = fmt.Errorf("count hits: %w", cause)
+	if err := ctx.Err(); err != nil {
+		return cause // the caller has left
+	}
+	degraded := false
+	for i := range w.subjects {
+		s := &w.subjects[i]
+		if !w.failed(s) {
+			continue
+		}
+		choice := w.onError(s)
+		if s.settlesEarlier() {
+			if w.req.Hold != nil {
+				return cause // its caller can repeat it
+			}
+			choice = descriptor.OnErrorAllow // what has passed has passed
+		}
+		switch choice {
+		case descriptor.OnErrorAllow, descriptor.OnErrorDeny:
+			w.presume(s, choice == descriptor.OnErrorAllow)
+		case descriptor.OnErrorLocal:
+			if w.local == nil {
+				return cause
+			}
+			w.countLocally(s)
+		default:
+			w.metrics.degraded[descriptor.OnErrorError].Add(1)
+			return cause
+		}
+		s.degraded, degraded = choice, true
+	}
+	if here := &w.countedHere; len(here.Takes) > 0 {
+		here.Together = w.request.Together
+		here.Prepare()
+		if err := w.local.Take(ctx, w.now, &here.Request); err != nil {
+			return fmt.Errorf("%w; count locally: %w", cause, err)
+		}
+		here.Answer(&w.request)
+	}
+	if degraded {
+		w.countDegraded()
+	}
+	return nil
+}
+
+// failed reports whether a take of a descriptor has no answer. One of a limit that is not enforced needs none.
+func (w *work) failed(s *subject) bool {
+	for _, c := range w.chargesOf(s) {
+		if c.take != none && !s.passes(&c) && w.outcome(&c).Failed {
+			return true
+		}
+	}
+	return false
+}
+
+// onError returns the choice for a descriptor: its rule's, its domain's, or the server's. A descriptor that is not enforced
+// passes.
+func (w *work) onError(s *subject) descriptor.OnError {
+	switch {
+	case s.shadow() || w.snap.settings.Shadow:
+		return descriptor.OnErrorAllow
+	case s.rule != nil && s.rule.OnError != descriptor.OnErrorDefault:
+		return s.rule.OnError
+	case w.domain.OnError != descriptor.OnErrorDefault:
+		return w.domain.OnError
+	default:
+		return w.snap.settings.OnError
+	}
+}
+
+// presume answers the failed takes of a descriptor without counting them.
+func (w *work) presume(s *subject, allowed bool) {
+	for _, c := range w.chargesOf(s) {
+		if c.take != none && w.outcome(&c).Failed {
+			*w.outcome(&c) = backend.Outcome{Failed: true, Allowed: allowed}
+		}
+	}
+}
+
+// countLocally adds the failed takes of a descriptor to those that this process counts, under its share of the limit.
+func (w *work) countLocally(s *subject) {
+	cs := w.chargesOf(s)
+	for i := range cs {
+		c := &cs[i]
+		if c.take == none || !w.outcome(c).Failed {
+			continue
+		}
+		if w.snap.settings.Replicas > 1 {
+			c.share = w.shareOfCharge(s, c)
+		}
+		if w.countedHere.Has(c.take) {
+			continue
+		}
+		if c.guard != none {
+			w.countedHere.Add(c.guard, w.request.Takes[c.guard])
+		}
+		t := w.countedHere.Add(c.take, w.request.Takes[c.take])
+		t.Hold = nil // the answer has no id, so nobody could commit it
+		if c.share != nil {
+			t.Limit = c.share
+		}
+	}
+}
+
+// shareOfCharge returns this process' share of the limit of a charge.
+func (w *work) shareOfCharge(s *subject, c *charge) *descriptor.Limit {
+	if s.rule != nil && c.limit == &s.rule.Limits[c.index] && s.rule.HitCost() == nil {
+		return &w.snap.shares[s.rule.Index][c.index]
+	}
+	share := shareOf(c.limit, w.snap.settings.Replicas, s.hitCost())
+	return &share
+}
+
+// countDegraded counts a request that on_error has answered, and how it has answered each descriptor.
+func (w *work) countDegraded() {
+	w.metrics.onError.Add(1)
+	for i := range w.subjects {
+		w.metrics.degraded[w.subjects[i].degraded].Add(1)
+	}
+}
+
+// shareOf divides a limit by the number of replicas. Each replica gets at least one request per window, and has room for one hit of this
+// cost, unless the whole limit has not.
+func shareOf(l *descriptor.Limit, replicas int, cost uint64) descriptor.Limit {
+	n := uint64(max(replicas, 1))
+	s := *l
+	if s.Requests > 0 {
+		s.Requests = max(s.Requests/n, 1)
+	}
+	if s.Burst > 0 {
+		s.Burst = max(s.Burst/n, 1)
+	}
+	if has := s.Capacity(); has < cost && s.Has(descriptor.SettingBurst) {
+		s.Burst = min(s.Burst+cost-has, l.Burst)
+	} else if has < cost {
+		s.Requests = min(cost, l.Requests)
+	}
+	if l.Arithmetic.Length != 0 && s.Compile() != nil {
+		return *l // the smaller limit cannot be counted exactly; the whole limit can
+	}
+	return s
+}
+
+// shares divides the limits of all rules. It returns nil if there is only one replica.
+func shares(tree *descriptor.Tree, replicas int) [][]descriptor.Limit {
+	if replicas <= 1 {
+		return nil
+	}
+	all := make([][]descriptor.Limit, len(tree.Rules))
+	for i, r := range tree.Rules {
+		all[i] = make([]descriptor.Limit, len(r.Limits))
+		for j := range r.Limits {
+			all[i][j] = shareOf(&r.Limits[j], replicas, 1)
+		}
+	}
+	return all
+}

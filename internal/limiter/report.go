@@ -1,0 +1,123 @@
+package limiter
+
+import "github.com/ratelimitd/ratelimitd/internal/events"
+
+// reports returns what is done with every decision, in the order in which it has to be done. Who counts hits looks at the code before the
+// server's shadow mode; who tells of refusals looks at it afterwards.
+func (p *parts) reports(s *Settings) (all []report) {
+	add := func(when bool, r report) {
+		if when {
+			all = append(all, r)
+		}
+	}
+	add(!p.unmeasured, (*work).countHolds)
+	add(!p.unmeasured, (*work).countRules)
+	add(p.hot != nil, (*work).countUses)
+	add(p.usage != nil, (*work).recordUsage)
+	add(s.Shadow, (*work).passInShadow)
+	add(p.events != nil, (*work).sendEvents)
+	add(!p.unmeasured, (*work).countCode)
+	return all
+}
+
+// passInShadow lets the request pass because the whole server is in shadow mode.
+func (w *work) passInShadow(d *Decision) {
+	if d.Code == OverLimit {
+		d.Code = OK
+		w.metrics.shadowed.Add(1)
+	}
+}
+
+// countCode counts the decision.
+func (w *work) countCode(d *Decision) { w.metrics.decisions[d.Code].Add(1) }
+
+// countTally counts what Apply has found, whether or not the request fails then.
+func (w *work) countTally() {
+	t := &w.tally
+	if *t == (tally{}) {
+		return
+	}
+	w.metrics.refunds[refundDenied].Add(uint64(t.denied))
+	w.metrics.unusable.Add(uint64(t.unusable))
+	for result, n := range t.unscaled {
+		w.metrics.unscaled[result].Add(uint64(n))
+	}
+}
+
+// countRules counts every descriptor under its rule.
+func (w *work) countRules(d *Decision) {
+	switch {
+	case w.req.Purpose == Look:
+		return
+	case w.domain == nil:
+		w.scratch = w.metrics.countUnknownDomain(w.req, w.scratch)
+		return
+	}
+	matched := false
+	for i := range w.subjects {
+		s := &w.subjects[i]
+		matched = matched || s.rule != nil || s.by == byRequest
+		if s.overridden() {
+			w.metrics.overridden.Add(1)
+		}
+		w.countRule(s, d.Code)
+	}
+	if w.needs&needGuard != 0 {
+		w.countPenalties()
+	}
+	if !matched {
+		w.scratch = w.metrics.countUnmatched(w.req.Domain, w.scratch)
+	}
+}
+
+// countRule counts one descriptor. A refund is not a request, and what was reserved was counted then.
+func (w *work) countRule(s *subject, code Code) {
+	c := w.decidingOf(s)
+	if c == nil {
+		if s.unlimited() && s.hits > 0 {
+			add(&w.seriesOf(s).Unlimited, uint64(s.hits))
+		}
+		return
+	}
+	o := w.outcome(c)
+	switch {
+	case o.Failed: // counted as degraded
+	case w.decidedEarlier(s):
+	case s.hits < 0:
+		w.countDropped(s)
+	default:
+		if s.rule != nil && s.rule.Varies {
+			w.countLimits(s, code)
+		}
+		w.seriesOf(s).count(&w.request.Takes[c.take], s.hits, o, s.shadow(), w.snap.settings.NearLimitRatio)
+	}
+}
+
+// countDropped counts the limits of a refund that gave nothing back.
+func (w *work) countDropped(s *subject) {
+	for _, c := range w.chargesOf(s) {
+		if c.take == none {
+			continue
+		}
+		if o := w.outcome(&c); !o.Failed && o.Used == o.Before {
+			w.metrics.refunds[refundTooLarge].Add(1)
+		}
+	}
+}
+
+// sendEvents sends events about the limits of this request: those that refuse it, and those with a notice for clients. A new kind of
+// event has its place here. Peeks and later steps of a reservation have no events, and neither have answers without a counter.
+func (w *work) sendEvents(d *Decision) {
+	if d.Code == OverLimit && w.req.Purpose != Settled {
+		for i := range d.Statuses {
+			s := &w.subjects[i]
+			if c := w.decidingOf(s); d.Statuses[i].Code == OverLimit && c != nil && !w.outcome(c).Allowed {
+				w.send(events.Refusal, d, i, s.deciding, w.outcome(c).ResetAfter)
+			}
+		}
+	}
+	w.sendNotices(d)
+	if w.needs&needGuard != 0 && (d.Code == OverLimit || len(d.Notices) > 0) {
+		w.sendPenalties(d)
+	}
+}

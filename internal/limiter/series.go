@@ -1,0 +1,99 @@
+package limiter
+
+import (
+	"math"
+	"sync/atomic"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// seriesOf returns the series that a descriptor is counted in: its rule's, or one by a name from the request.
+func (w *work) seriesOf(s *subject) *series {
+	var found *series
+	if s.rule != nil {
+		found = w.snap.series[s.rule.Index]
+	}
+	if found == nil {
+		w.scratch = appendMetricPath(w.scratch[:0], w.req.Domain, s.counted, s.rule)
+		found = w.metrics.ofRequest(w.scratch, len(w.req.Domain))
+	}
+	if found == w.metrics.overflow {
+		w.metrics.swallowed.Add(1)
+	}
+	return found
+}
+
+// appendMetricPath appends the metric's name for a request's entries, in the reference's form. rule is nil for a request's own limit.
+// Values that share a counter also share a name, which has the pattern: callers can invent values, but not patterns.
+func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule *descriptor.Rule) []byte {
+	b = append(b, domain...)
+	if len(entries) == 0 { // a request's own limit
+		return append(b, '.')
+	}
+	// The reference keeps the underscore before an empty value only in names that consist of the request's keys and values.
+	verbatim := rule != nil && rule.DetailedMetric
+	for i := range entries {
+		verbatim = verbatim && !rule.Shares(i)
+	}
+	for i, e := range entries {
+		value := e.Value
+		if rule != nil && (rule.Shares(i) || !rule.DetailedMetric && (rule.MetricValues == nil || !rule.MetricValues[i])) {
+			value = rule.Levels[i].PatternFor(e.Key)
+		}
+		b = append(b, '.')
+		b = append(b, e.Key...)
+		if value != "" || verbatim {
+			b = append(b, '_')
+			b = append(b, value...)
+		}
+	}
+	return b
+}
+
+// count adds n hits of a take to the series. The counters mean the same as the reference's statistics: hits that cross a
+// threshold are split at it.
+func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool, nearRatio float32) {
+	limit := int64(t.Limit.Capacity())
+	if !o.Allowed {
+		n = refusedHits(n, limit)
+	}
+	hits := uint64(n)
+	add(&s.Total, hits)
+	near := int64(float32(limit) * nearRatio)
+	if o.Allowed {
+		add(&s.Within, hits)
+		if o.Used > near {
+			add(&s.Near, uint64(o.Used-max(near, min(o.Before, o.Used))))
+		}
+		return
+	}
+	var fits int64 // hits that would have passed if they had come alone
+	switch {
+	case o.Cached:
+		add(&s.Cached, hits)
+	case o.Penalty == 0:
+		fits = min(max(limit-o.Before, 0), n)
+	}
+	add(&s.Over, hits-uint64(fits))
+	if shadow {
+		add(&s.Shadow, hits-uint64(fits))
+	}
+	if fits > 0 && limit > near {
+		add(&s.Near, uint64(max(0, limit-max(near, o.Before))))
+	}
+}
+
+// refusedHits returns how many hits of a refused take count. The reference's hits have 32 bits. Of a take with more, no more count than
+// the limit could ever refuse: else one request would outweigh all others.
+func refusedHits(n, limit int64) int64 { return min(n, max(limit+1, math.MaxUint32)) }
+
+// mostCounted is where a sum of hits stays. A sum of several of them, and what others add at the same time, still fits.
+const mostCounted = 1 << 60
+
+// add adds hits to a sum, which stays at mostCounted: a sum that begins again at 0 looks like a process that was restarted.
+func add(sum *atomic.Uint64, hits uint64) {
+	if sum.Add(hits) > mostCounted {
+		sum.Store(mostCounted)
+	}
+}

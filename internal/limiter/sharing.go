@@ -1,0 +1,116 @@
+package limiter
+
+import (
+	"bytes"
+	"hash/maphash"
+	"math/bits"
+	"slices"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+)
+
+// sharing is which takes are for several charges. Many takes of one atomic step are found in a hash table.
+type sharing struct {
+	table  []int32 // indexes in the request's takes plus one; 0: free
+	hashed int     // how many takes are in the table
+	seed   maphash.Seed
+
+	sharers []int64 // by take: the descriptors that it reserves for; empty if reservations are all or nothing
+}
+
+// fewTakes is how many takes are compared one by one. More are found by the hashes of their keys, so that the cost of a
+// request does not grow with the square of its size.
+const fewTakes = 16
+
+// shareable reports whether the hits of a take can be added to those of another one. Whether its reservation was shared must not
+// depend on the number of hits.
+func shareable(t *backend.Take) bool { return t.Hits > 0 || t.Hold != nil }
+
+// shared returns the index of the take that t can share, or none.
+func (w *work) shared(t *backend.Take) int {
+	takes, sh := w.request.Takes, &w.sharing
+	if len(takes) <= fewTakes {
+		for i := range takes {
+			if w.canShare(&takes[i], t) {
+				return i
+			}
+		}
+		return none
+	}
+	if 2*len(takes) > len(sh.table) {
+		size := 4 << bits.Len(uint(len(takes)))
+		sh.table, sh.hashed = slices.Grow(sh.table[:0], size)[:size], 0
+		clear(sh.table)
+	}
+	for ; sh.hashed < len(takes); sh.hashed++ {
+		if o := &takes[sh.hashed]; shareable(o) {
+			*w.slot(o) = int32(sh.hashed + 1)
+		}
+	}
+	return int(*w.slot(t)) - 1
+}
+
+// slot returns the element of the table for the take that t can share, or the free one for t.
+func (w *work) slot(t *backend.Take) *int32 {
+	table := w.sharing.table
+	last := uint64(len(table) - 1)
+	for i := maphash.Bytes(w.sharing.seed, t.Key) & last; ; i = (i + 1) & last {
+		if n := table[i]; n == 0 || w.canShare(&w.request.Takes[n-1], t) {
+			return &table[i]
+		}
+	}
+}
+
+func (w *work) canShare(a, b *backend.Take) bool {
+	return shareable(a) && a.Vote == b.Vote && (a.Hold == nil) == (b.Hold == nil) && bytes.Equal(a.Key, b.Key) &&
+		(a.Hold == nil || w.subjects[a.Member].sameHold(&w.subjects[b.Member]))
+}
+
+// share adds t to a take that is there: the sum of their hits, under the smaller of their limits. It returns the take's guard.
+func (w *work) share(j int, t *backend.Take) (guard int) {
+	same := &w.request.Takes[j]
+	same.Hits = min(same.Hits+t.Hits, backend.MaxHits)
+	if same.Hold != nil && t.Hold != nil {
+		same.Hold.Least = min(same.Hold.Least+t.Hold.Least, backend.MaxHits)
+	}
+	if t.Limit.Capacity() < same.Limit.Capacity() {
+		same.Limit = t.Limit
+	}
+	if j > 0 && w.request.Takes[j-1].Guards {
+		return j - 1
+	}
+	return none
+}
+
+// countSharer counts one more descriptor whose reservation is a part of a take, and that may get less than it asks for.
+func (s *sharing) countSharer(take int) {
+	for len(s.sharers) <= take {
+		s.sharers = append(s.sharers, 0)
+	}
+	s.sharers[take]++
+}
+
+// sharersOf returns the number of descriptors that get equal parts of what a take is granted.
+func (s *sharing) sharersOf(take int) int64 {
+	if take < len(s.sharers) {
+		return s.sharers[take]
+	}
+	return 1
+}
+
+// grantEqually makes a reservation all or nothing if some takes are for more descriptors than others: stores grant each take the
+// same number of hits, which would then be another number for each descriptor.
+func (w *work) grantEqually() {
+	equal, parts := true, int64(0)
+	for t, n := range w.sharing.sharers {
+		if h := w.request.Takes[t].Hold; h != nil && h.Least > 0 {
+			equal = equal && (parts == 0 || parts == n)
+			parts = n
+		}
+	}
+	for t := range w.sharing.sharers {
+		if h := w.request.Takes[t].Hold; h != nil && !equal {
+			h.Least = 0
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package limiter
+
+import (
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/override"
+)
+
+// Swap puts rules and settings into force for every decision that begins afterwards.
+func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
+	if s.NearLimitRatio == 0 {
+		s.NearLimitRatio = 0.8
+	}
+	if s.HeaderNames == (HeaderNames{}) {
+		s.HeaderNames = HeaderNames{Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset"}
+	}
+	s.Metadata = s.Metadata || s.Explain
+	l.swapping.Lock()
+	defer l.swapping.Unlock()
+	if l.replicas > 0 {
+		s.Replicas = l.replicas
+	}
+	next := &snapshot{
+		tree: tree, settings: s, needs: make([]need, len(tree.Rules)), series: make([]*series, len(tree.Rules)),
+		shares: shares(tree, s.Replicas), overrides: l.overrides,
+	}
+	for i, r := range tree.Rules {
+		next.needs[i] = needsOf(r)
+		next.series[i] = l.metrics.ofRule(r)
+		if r.Varies {
+			if next.limits == nil {
+				next.limits = make([][]*limitSeries, len(tree.Rules))
+			}
+			next.limits[i] = l.metrics.limits.ofRule(r)
+		}
+	}
+	if l.hot != nil {
+		next.hot = hotRulesOf(l.hot, tree, s.Shadow)
+	}
+	next.reports = l.reports(&s)
+	next.plain = l.plainRules(next)
+	l.snapshot.Store(next)
+}
+
+// SetOverrides puts overrides into force for every decision that begins afterwards. It may be called before the first Swap.
+func (l *Limiter) SetOverrides(s *override.Set) {
+	l.swapping.Lock()
+	defer l.swapping.Unlock()
+	l.overrides = s
+	if now := l.snapshot.Load(); now != nil {
+		next := *now
+		next.overrides = s
+		next.plain = l.plainRules(&next)
+		l.snapshot.Store(&next)
+	}
+}
+
+// Overrides returns the overrides in force, or nil if there are none.
+func (l *Limiter) Overrides() *override.Set {
+	l.swapping.Lock()
+	defer l.swapping.Unlock()
+	return l.overrides
+}
+
+// SetReplicas sets how many processes share the limits. From then on n replaces Settings.Replicas.
+func (l *Limiter) SetReplicas(n int) {
+	l.swapping.Lock()
+	defer l.swapping.Unlock()
+	l.replicas = n
+	if now := l.snapshot.Load(); now != nil {
+		next := *now
+		next.settings.Replicas, next.shares = n, shares(now.tree, n)
+		l.snapshot.Store(&next)
+	}
+}
+
+// Loaded reports whether rules have been put into force.
+func (l *Limiter) Loaded() bool { return l.snapshot.Load() != nil }
+
+// Tree returns the rules in force, or nil before the first Swap.
+func (l *Limiter) Tree() *descriptor.Tree {
+	if s := l.snapshot.Load(); s != nil {
+		return s.tree
+	}
+	return nil
+}

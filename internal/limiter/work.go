@@ -1,0 +1,275 @@
+package limiter
+
+import (
+	"context"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/events"
+	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
+	"github.com/ratelimitd/ratelimitd/internal/usage"
+)
+
+// work is one decision on its way through the stages. When the decision is made, later ones use the same work.
+type work struct {
+	*parts
+	state
+	buffers
+
+	lane   uint32      // in the hot key tracker; each work keeps its own
+	resume func(error) // called with the answer of the store to a decision that Start has begun; made once
+}
+
+// parts are what the decisions of one limiter use, besides the rules.
+type parts struct {
+	store   backend.Store
+	local   backend.Store // nil: nothing is counted locally
+	keys    descriptor.KeyBuilder
+	metrics *metrics
+	hot     *hotkeys.Tracker // nil: off, as are the next two
+	usage   *usage.Index
+	events  *events.Sink
+
+	unmeasured bool // decisions are not counted in metrics
+}
+
+// state is what is known about one decision, besides what is in the buffers. Every decision begins with the zero value.
+type state struct {
+	question
+	needs   need
+	tally   tally
+	pending pending
+}
+
+// question is what is asked, and by which rules and at what time it is answered.
+type question struct {
+	req    *Request
+	snap   *snapshot
+	domain *descriptor.Domain // nil: the domain has no rules
+	now    time.Time
+
+	// showsAll is set where an operator looks at a descriptor's counters: limits that do not apply now are found too.
+	showsAll bool
+}
+
+// tally is what is counted although the request may fail later.
+type tally struct {
+	denied   int                          // refunds that the domain does not allow
+	unusable int                          // overrides that the rules do not allow any more
+	unscaled [descriptor.ScaleResults]int // numbers of entries that were not used as they are
+}
+
+// pending is how a decision that Start has begun goes on.
+type pending struct {
+	ctx      context.Context
+	decision *Decision
+	done     func(error)
+}
+
+// buffers is memory that the next decision uses again. Each stage appends to its own.
+type buffers struct {
+	subjects    []subject          // one for each descriptor
+	charges     []charge           // those of the first descriptor, then those of the second, ...
+	limits      []descriptor.Limit // limits that are not the rules': of requests, and with other numbers
+	entries     []descriptor.Entry // with the values that count, of rules that group values
+	replaced    []string           // the names of limits that matching rules replace
+	named       []Hold             // the reservations that entries name
+	request     backend.Request    // what the store is asked for
+	keyBytes    []byte             // the keys of all takes, one after the other
+	holds       []backend.Hold     // of the takes, which point here
+	sharing     sharing            // which takes are for several charges
+	countedHere backend.SubRequest // the takes that this process counts because of on_error: local
+	spans       []span             // by charge, if needActive: what callers see instead of the outcomes' times
+	text        headerText         // the values of the headers that the domain defines
+	scratch     []byte             // for what is looked up by a name
+}
+
+const (
+	maxKept      = 1024     // elements of the largest buffer that is kept, so that a huge request does not hold its memory
+	maxKeptBytes = 64 << 10 // the same for bytes
+)
+
+// empty empties all buffers.
+func (b *buffers) empty() {
+	empty(&b.subjects, maxKept)
+	empty(&b.charges, maxKept)
+	empty(&b.limits, maxKept)
+	empty(&b.entries, maxKept)
+	empty(&b.replaced, maxKept)
+	empty(&b.named, maxKept)
+	empty(&b.request.Takes, maxKept)
+	empty(&b.request.Outcomes, maxKept)
+	empty(&b.keyBytes, maxKeptBytes)
+	empty(&b.holds, maxKept)
+	empty(&b.sharing.table, maxKeptBytes/4)
+	empty(&b.sharing.sharers, maxKept)
+	b.countedHere.Clear()
+	empty(&b.spans, maxKept)
+	empty(&b.text.bytes, maxKeptBytes)
+	empty(&b.text.ends, maxKept)
+	empty(&b.scratch, maxKeptBytes)
+}
+
+// empty empties a buffer. What it pointed to can be collected. A large buffer is given up.
+func empty[T any](s *[]T, most int) {
+	switch {
+	case len(*s) == 0:
+	case cap(*s) > most:
+		*s = nil
+	default:
+		clear(*s)
+		*s = (*s)[:0]
+	}
+}
+
+// reset makes a work ready for the next decision.
+func (w *work) reset() {
+	w.state = state{}
+	w.empty()
+}
+
+// subject is one descriptor on its way to a status.
+type subject struct {
+	matched *descriptor.Rule // the rule that matches it; nil: none does, or it was not needed
+	rule    *descriptor.Rule // the rule that applies: nil too if the request's own limit applies, or none of the rule's limits does
+
+	sent    []descriptor.Entry // its entries, without one that names a reservation
+	counted []descriptor.Entry // the same with the values that count
+	named   bool               // its last entry names a reservation
+	hold    *Hold              // it is a step of this reservation; nil: of none
+
+	hits       int64 // that it adds; after Judge: that were admitted, if fewer were reserved
+	first, end int   // its charges are work.charges[first:end]
+
+	by      authority
+	lenient bool // none of its limits is enforced for this caller
+
+	degraded descriptor.OnError // how on_error answered; descriptor.OnErrorDefault: the store did
+	deciding int                // the charge that its status describes; none: it has no take; set by Judge
+}
+
+// authority is whose numbers a descriptor is decided by.
+type authority uint8
+
+const (
+	byRule    authority = iota
+	byRequest           // the request brings a limit along
+	byNumbers           // an override gives the rule's limits other numbers
+	byBlock             // an override refuses everything
+	byLift              // an override lifts all limits: nothing is counted
+)
+
+// overridden reports whether an override is in force.
+func (s *subject) overridden() bool { return s.by >= byNumbers }
+
+// unlimited reports whether every request passes: the rule says so, or an override lifts its limits.
+func (s *subject) unlimited() bool { return s.rule != nil && s.rule.Unlimited || s.by == byLift }
+
+// shadow reports whether nothing of the descriptor is enforced.
+func (s *subject) shadow() bool { return s.lenient || s.rule != nil && s.rule.Shadow }
+
+// passes reports whether a charge belongs to a limit that is not enforced for this caller, while another limit of the descriptor is.
+func (s *subject) passes(c *charge) bool { return c.state&unenforced != 0 && !s.lenient }
+
+// charge is one limit of a descriptor. Every limit of its rule has one, also those that do not apply now: operators see them, and a wait
+// may last until they apply.
+type charge struct {
+	limit *descriptor.Limit // with the numbers for this caller
+	share *descriptor.Limit // this process has counted the take alone, under its share of the limit; nil: the store has, under the limit
+	index int               // in the rule's limits
+	take  int               // in the request's takes; none: it has no take
+	guard int               // the take on its penalty; none: it has none
+	state chargeState
+}
+
+const none = -1
+
+// chargeState is why a charge has no take, or a take without a vote. 0: the limit is enforced.
+type chargeState uint8
+
+const (
+	inactive   chargeState = 1 << iota // the limit does not apply at this time
+	replaced                           // a rule that matches another descriptor replaces it
+	lifted                             // an override lets every request pass it
+	beside                             // an override blocks the caller, and another limit of the rule stands for that
+	unenforced                         // it is counted, and what it refuses passes
+)
+
+// away reports whether a charge has no take.
+func (s chargeState) away() bool { return s&^unenforced != 0 }
+
+// idle reports whether the limit does not apply, whatever overrides say.
+func (s chargeState) idle() bool { return s&(inactive|replaced) != 0 }
+
+// outcome returns the answer to a charge that has a take.
+func (w *work) outcome(c *charge) *backend.Outcome { return &w.request.Outcomes[c.take] }
+
+// capacity returns how many hits fit under what the charge was counted against.
+func (c *charge) capacity() uint64 {
+	if c.share != nil {
+		return c.share.Capacity()
+	}
+	return c.limit.Capacity()
+}
+
+// chargesOf returns the charges of a descriptor.
+func (w *work) chargesOf(s *subject) []charge { return w.charges[s.first:s.end] }
+
+// decidingOf returns the charge that the status of a descriptor describes, or nil if there is none.
+func (w *work) decidingOf(s *subject) *charge {
+	if s.deciding == none {
+		return nil
+	}
+	return &w.charges[s.deciding]
+}
+
+// applies reports whether a limit of a descriptor's rule applies, whatever overrides say.
+func (w *work) applies(s *subject) bool {
+	for _, c := range w.chargesOf(s) {
+		if !c.state.idle() {
+			return true
+		}
+	}
+	return s.rule.Unlimited
+}
+
+// shows reports whether callers may see the limits of descriptor i.
+func (w *work) shows(d *Decision, i int) bool {
+	return d.Statuses[i].Limited && !w.subjects[i].shadow()
+}
+
+// counts reports whether the hits of a take count as those of a request.
+func (w *work) counts(t *backend.Take) bool {
+	return w.req.Purpose == Settled || w.req.Purpose == Count && (t.Hold == nil || t.Hold.Op == backend.HoldReserve)
+}
+
+// span is the times of one take for its caller.
+type span struct{ wait, reset time.Duration }
+
+// spanOf returns the times of an outcome. Nothing is free before a penalty ends. ResetAfter stays the time of the limit itself, which
+// events and usage need.
+func spanOf(o *backend.Outcome) span { return span{o.RetryAfter, max(o.ResetAfter, o.Penalty)} }
+
+// span returns the times of charge j: until its take would pass, which is backend.Never or 0 if it passes; and until nothing is in use under
+// the limit, its window ends, or it no longer applies.
+func (w *work) span(j int) span {
+	if len(w.spans) > 0 {
+		return w.spans[j]
+	}
+	return spanOf(w.outcome(&w.charges[j]))
+}
+
+// longer compares two waits. Nothing is longer than backend.Never.
+func longer(a, b time.Duration) bool {
+	if a == backend.Never || b == backend.Never {
+		return a == backend.Never && b != backend.Never
+	}
+	return a > b
+}
+
+// headerText is the values of headers, one after the other.
+type headerText struct {
+	bytes []byte
+	ends  []int // where each of them ends
+}
