@@ -61,8 +61,8 @@ func (l *Limiter) AllowPlain(ctx context.Context, now time.Time, domain string, 
 	allowed, delay = o.Allowed, o.Delay
 	empty(&w.entries, maxKept)
 	empty(&w.keyBytes, maxKeptBytes)
-	clear(w.request.Takes)
-	w.request.Takes, w.request.Outcomes = w.request.Takes[:0], w.request.Outcomes[:0]
+	empty(&w.request.Takes, maxKept)
+	w.request.Outcomes = w.request.Outcomes[:0]
 	l.works.Put(w)
 	return allowed, delay, true, nil
 }

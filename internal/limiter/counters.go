@@ -165,6 +165,7 @@ func (w *work) readCounters(ctx context.Context, c *Counters) error {
 	if rule == nil {
 		rule = w.domain.RequestLimits
 	}
+	w.request = backend.Request{Takes: w.request.Takes, Outcomes: w.request.Outcomes}
 	r := &w.request
 	for i := range c.List {
 		k := &c.List[i]

@@ -59,12 +59,9 @@ func (w *work) notice(d *Decision) {
 		if s.rule == nil || !s.rule.Varies || s.hits < 0 || w.decidedEarlier(s) {
 			continue
 		}
-		for _, c := range w.chargesOf(s) {
-			if c.take == none || w.outcome(&c).Failed {
-				continue
-			}
+		for _, c := range w.taken(s) {
 			n := Notice{Descriptor: i, LimitIndex: c.index}
-			if l := &s.rule.Limits[c.index]; n.fill(s.rule, l, &c, w.outcome(&c)) {
+			if l := &s.rule.Limits[c.index]; n.fill(s.rule, l, c, w.outcome(c)) {
 				n.Name = l.Name
 				d.Notices = append(d.Notices, n)
 			}
@@ -74,6 +71,9 @@ func (w *work) notice(d *Decision) {
 
 // fill fills in what a limit has to say about an outcome, and reports whether there is something.
 func (n *Notice) fill(rule *descriptor.Rule, l *descriptor.Limit, c *charge, o *backend.Outcome) bool {
+	if o.Failed {
+		return false
+	}
 	loose, capacity := c.state&unenforced != 0, c.capacity()
 	if capacity > 0 {
 		n.Percent = o.Used * 100 / int64(capacity)
@@ -156,11 +156,8 @@ func (w *work) noticed(n *Notice) *descriptor.Limit {
 // is not enforced count only if the request passes: so many more would be refused.
 func (w *work) countLimits(s *subject, code Code) {
 	all := w.snap.limits[s.rule.Index]
-	for _, c := range w.chargesOf(s) {
-		if c.take == none {
-			continue
-		}
-		o, capacity := w.outcome(&c), c.capacity()
+	for _, c := range w.taken(s) {
+		o, capacity := w.outcome(c), c.capacity()
 		switch hits := uint64(refusedHits(s.hits, int64(capacity))); {
 		case o.Failed:
 		case !o.Allowed && c.state&unenforced == 0 && !s.rule.Shadow:

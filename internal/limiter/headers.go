@@ -27,28 +27,35 @@ func (w *work) addHeaders(d *Decision) {
 	if warning, _ := w.warning(d); warning != "" {
 		d.addHeader(descriptor.WarningHeader, warning)
 	}
-	families, own := w.snap.settings.headers(w.domain)
-	if families == 0 && len(own) == 0 {
-		return
+	if families, own := w.snap.settings.headers(w.domain); families != 0 || len(own) > 0 {
+		w.addDegraded(d)
+		if families&descriptor.HeadersRetryAfter != 0 && d.Code == OverLimit && !w.snap.settings.Shadow {
+			if wait := w.retryAfter(d); wait > 0 {
+				d.addHeader("Retry-After", seconds(wait))
+			}
+		}
+		best := w.tightest(d)
+		if len(own) > 0 {
+			w.ownHeaders(d, own, best)
+		}
+		if best >= 0 {
+			w.addFamilies(d, families, best)
+		}
 	}
+}
+
+// addDegraded says that on_error has answered.
+func (w *work) addDegraded(d *Decision) {
 	for i := range d.Statuses {
 		if how := d.Statuses[i].Degraded; how != descriptor.OnErrorDefault && !w.subjects[i].shadow() {
 			d.addHeader(descriptor.DegradedHeader, descriptor.OnErrorNames[how])
-			break
+			return
 		}
 	}
-	if families&descriptor.HeadersRetryAfter != 0 && d.Code == OverLimit && !w.snap.settings.Shadow {
-		if wait := w.retryAfter(d); wait > 0 {
-			d.addHeader("Retry-After", seconds(wait))
-		}
-	}
-	best := w.tightest(d)
-	if len(own) > 0 {
-		w.ownHeaders(d, own, best)
-	}
-	if best < 0 {
-		return
-	}
+}
+
+// addFamilies adds the headers of families that describe a descriptor.
+func (w *work) addFamilies(d *Decision, families descriptor.HeaderFamilies, best int) {
 	st := &d.Statuses[best]
 	if families&descriptor.HeadersReference != 0 {
 		names := &w.snap.settings.HeaderNames
@@ -116,8 +123,8 @@ func (w *work) shown(d *Decision) iter.Seq[*descriptor.Limit] {
 				continue
 			}
 			s := &w.subjects[i]
-			for _, c := range w.chargesOf(s) {
-				if c.take != none && !s.passes(&c) && !yield(c.limit) {
+			for _, c := range w.binding(s) {
+				if !yield(c.limit) {
 					return
 				}
 			}

@@ -67,11 +67,8 @@ func (w *work) status(s *subject) Status {
 
 // longestDelay returns the delay of a descriptor. A limit that is not the tightest may have the longest queue.
 func (w *work) longestDelay(s *subject) (longest time.Duration) {
-	cs := w.chargesOf(s)
-	for i := range cs {
-		if c := &cs[i]; c.take != none && !s.passes(c) {
-			longest = max(longest, w.outcome(c).Delay)
-		}
+	for _, c := range w.binding(s) {
+		longest = max(longest, w.outcome(c).Delay)
 	}
 	return longest
 }
@@ -81,11 +78,7 @@ func (w *work) longestDelay(s *subject) (longest time.Duration) {
 // no limit is.
 func (w *work) decidingCharge(s *subject) int {
 	best := none
-	for j := s.first; j < s.end; j++ {
-		c := &w.charges[j]
-		if c.take == none || s.passes(c) {
-			continue
-		}
+	for j := range w.binding(s) {
 		if best == none || w.tighter(j, best) {
 			best = j
 		}

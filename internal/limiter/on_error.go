@@ -62,8 +62,8 @@ func (w *work) fallBack(ctx context.Context, cause error) error {
 
 // failed reports whether a take of a descriptor has no answer. One of a limit that is not enforced needs none.
 func (w *work) failed(s *subject) bool {
-	for _, c := range w.chargesOf(s) {
-		if c.take != none && !s.passes(&c) && w.outcome(&c).Failed {
+	for _, c := range w.binding(s) {
+		if w.outcome(c).Failed {
 			return true
 		}
 	}
@@ -87,19 +87,17 @@ func (w *work) onError(s *subject) descriptor.OnError {
 
 // presume answers the failed takes of a descriptor without counting them.
 func (w *work) presume(s *subject, allowed bool) {
-	for _, c := range w.chargesOf(s) {
-		if c.take != none && w.outcome(&c).Failed {
-			*w.outcome(&c) = backend.Outcome{Failed: true, Allowed: allowed}
+	for _, c := range w.taken(s) {
+		if w.outcome(c).Failed {
+			*w.outcome(c) = backend.Outcome{Failed: true, Allowed: allowed}
 		}
 	}
 }
 
 // countLocally adds the failed takes of a descriptor to those that this process counts, under its share of the limit.
 func (w *work) countLocally(s *subject) {
-	cs := w.chargesOf(s)
-	for i := range cs {
-		c := &cs[i]
-		if c.take == none || !w.outcome(c).Failed {
+	for _, c := range w.taken(s) {
+		if !w.outcome(c).Failed {
 			continue
 		}
 		if w.snap.settings.Replicas > 1 {

@@ -61,10 +61,8 @@ func (w *work) limitNamed(d *Decision, names []string) (best described) {
 		if !w.shows(d, i) {
 			continue
 		}
-		s := &w.subjects[i]
-		for j := s.first; j < s.end; j++ {
-			c := &w.charges[j]
-			if c.take == none || s.passes(c) || !slices.Contains(names, c.limit.Name) {
+		for j, c := range w.binding(&w.subjects[i]) {
+			if !slices.Contains(names, c.limit.Name) {
 				continue
 			}
 			next := w.describe(j)

@@ -59,12 +59,8 @@ func (w *work) countPenalties() {
 func (w *work) sendPenalties(d *Decision) {
 	for i := range w.subjects {
 		s := &w.subjects[i]
-		for j := s.first; j < s.end; j++ {
-			c := &w.charges[j]
-			if c.guard == none || w.snap.settings.Shadow || s.shadow() || s.passes(c) {
-				continue
-			}
-			if began(&w.request.Outcomes[c.guard]) {
+		for j, c := range w.binding(s) {
+			if c.guard != none && !w.snap.settings.Shadow && !s.shadow() && began(&w.request.Outcomes[c.guard]) {
 				w.send(events.Penalty, d, i, j, w.outcome(c).Penalty)
 			}
 		}

@@ -95,11 +95,8 @@ func (w *work) countRule(s *subject, code Code) {
 
 // countDropped counts the limits of a refund that gave nothing back.
 func (w *work) countDropped(s *subject) {
-	for _, c := range w.chargesOf(s) {
-		if c.take == none {
-			continue
-		}
-		if o := w.outcome(&c); !o.Failed && o.Used == o.Before {
+	for _, c := range w.taken(s) {
+		if o := w.outcome(c); !o.Failed && o.Used == o.Before {
 			w.metrics.refunds[refundTooLarge].Add(1)
 		}
 	}

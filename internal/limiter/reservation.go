@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"crypto/sha256"
+	"iter"
 	"math/bits"
 	"slices"
 	"time"
@@ -231,23 +232,8 @@ func (w *work) holdOutcomes(d *Decision) {
 	for i := range w.subjects {
 		s := &w.subjects[i]
 		var all HoldOutcome
-		for _, c := range w.chargesOf(s) {
-			if c.take == none || s.passes(&c) || w.outcome(&c).Failed {
-				continue
-			}
-			t := &w.request.Takes[c.take]
-			h := t.Hold
-			if h == nil {
-				continue
-			}
-			one := HoldOutcome{Some: true, Result: h.Result, Expires: instant(h.Expires)}
-			if h.Op == backend.HoldReserve && h.Expires != 0 { // else it was only judged, and the group was refused
-				one.Reserved = min(h.Granted/w.sharing.sharersOf(c.take), s.hits)
-				if t.Limit.Algorithm == descriptor.Concurrency && h.Granted > 0 {
-					one.Reserved = s.hits // a place, for a reservation of any amount
-				}
-			}
-			all.add(one, h.Op)
+		for c, h := range w.holdsOf(s) {
+			all.add(w.holdOutcome(s, c, h), h.Op)
 		}
 		if s.hold != nil && s.hold.Op == backend.HoldReserve && all.Some && all.Reserved < s.hits && all.Reserved > 0 {
 			s.hits = all.Reserved
@@ -255,6 +241,30 @@ func (w *work) holdOutcomes(d *Decision) {
 		all.Reserved /= int64(s.hitCost())
 		d.Holds = append(d.Holds, all)
 	}
+}
+
+// holdsOf yields the charges of a descriptor that are a step of a reservation, and that the store has answered.
+func (w *work) holdsOf(s *subject) iter.Seq2[*charge, *backend.Hold] {
+	return func(yield func(*charge, *backend.Hold) bool) {
+		for _, c := range w.binding(s) {
+			if h := w.request.Takes[c.take].Hold; h != nil && !w.outcome(c).Failed && !yield(c, h) {
+				return
+			}
+		}
+	}
+}
+
+// holdOutcome returns what became of a reservation under one limit.
+func (w *work) holdOutcome(s *subject, c *charge, h *backend.Hold) HoldOutcome {
+	one := HoldOutcome{Some: true, Result: h.Result, Expires: instant(h.Expires)}
+	switch {
+	case h.Op != backend.HoldReserve || h.Expires == 0: // it was only judged, and the group was refused
+	case w.request.Takes[c.take].Limit.Algorithm == descriptor.Concurrency && h.Granted > 0:
+		one.Reserved = s.hits // a place, for a reservation of any amount
+	default:
+		one.Reserved = min(h.Granted/w.sharing.sharersOf(c.take), s.hits)
+	}
+	return one
 }
 
 func instant(micros int64) time.Time {
@@ -289,17 +299,10 @@ func (w *work) countHolds(d *Decision) {
 	seen := uint(0)
 	for i := range w.subjects {
 		s := &w.subjects[i]
-		for _, c := range w.chargesOf(s) {
-			if c.take == none || s.passes(&c) || w.outcome(&c).Failed {
-				continue
-			}
-			t := &w.request.Takes[c.take]
-			if t.Hold == nil {
-				continue
-			}
-			result := resultOf(t.Hold, max(t.Hits, s.hits), d.Code)
+		for c, h := range w.holdsOf(s) {
+			result := resultOf(h, max(w.request.Takes[c.take].Hits, s.hits), d.Code)
 			seen |= 1 << result
-			if result == holdCommitted && t.Hold.Late {
+			if result == holdCommitted && h.Late {
 				seen |= 1 << holdLate
 			}
 		}

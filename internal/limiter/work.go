@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"iter"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
@@ -237,6 +238,28 @@ func (w *work) applies(s *subject) bool {
 // shows reports whether callers may see the limits of descriptor i.
 func (w *work) shows(d *Decision, i int) bool {
 	return d.Statuses[i].Limited && !w.subjects[i].shadow()
+}
+
+// taken yields the charges of a descriptor that have a take, with their positions.
+func (w *work) taken(s *subject) iter.Seq2[int, *charge] {
+	return func(yield func(int, *charge) bool) {
+		for j := s.first; j < s.end; j++ {
+			if c := &w.charges[j]; c.take != none && !yield(j, c) {
+				return
+			}
+		}
+	}
+}
+
+// binding yields those of them whose limits are enforced; or all, if none is.
+func (w *work) binding(s *subject) iter.Seq2[int, *charge] {
+	return func(yield func(int, *charge) bool) {
+		for j := s.first; j < s.end; j++ {
+			if c := &w.charges[j]; c.take != none && !s.passes(c) && !yield(j, c) {
+				return
+			}
+		}
+	}
 }
 
 // counts reports whether the hits of a take count as those of a request.
