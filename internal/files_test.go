@@ -13,11 +13,11 @@ import (
 // fileOrder is the order in which a package is read: what a file declares is used by the files before it, and rarely by those after it.
 var fileOrder = map[string][]string{
 	"internal/limiter": {
-		"explain.go", "statistics.go", "totals.go", "counters.go", "swap.go", "allow.go", "limiter.go", // what others call
+		"statistics.go", "totals.go", "counters.go", "swap.go", "allow.go", "limiter.go", // what others call
 		"match.go", "apply.go", "charge.go", "judge.go", "metadata.go", "headers.go", "own_headers.go", "report.go", // the stages
 		"on_error.go", "active.go", "quota_mode.go", "request_limit.go", "enforcement.go", "penalty.go", "reservation.go", // the features
 		"override.go", "replaces.go", "scale.go", "cost.go", "grouping.go",
-		"sharing.go", "events.go", "hot.go", "usage.go", "series.go", // who is told
+		"sharing.go", "events.go", "hot.go", "usage.go", "series.go", // counters and observers
 		"work.go", "snapshot.go", "counter.go", "text.go", "metrics.go", "limit_metrics.go", "names.go", "decision.go", "request.go", // the nouns
 	},
 }
@@ -96,6 +96,23 @@ func TestFileOrder(t *testing.T) {
 		}
 		if 10*len(upward) > len(found) {
 			t.Errorf("%s: %d of %d arrows point upward:\n%s", dir, len(upward), len(found), strings.Join(upward, "\n"))
+		}
+	}
+}
+
+// No struct of these packages has more than 15 fields.
+func TestStructsAreSmall(t *testing.T) {
+	for _, p := range packages(t) {
+		for file, f := range p.files {
+			if fileOrder[p.dir] == nil || isTest(file) {
+				continue
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				if s, ok := n.(*ast.StructType); ok && s.Fields.NumFields() > 15 {
+					t.Errorf("%s: a struct with %d fields; group those that belong together", p.fset.Position(s.Pos()), s.Fields.NumFields())
+				}
+				return true
+			})
 		}
 	}
 }

@@ -161,7 +161,7 @@ func TestPeekAndOverridesOfInactiveLimits(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			blocked := caller == "two=a" && at == night
+			blocked := caller == "two=a" && at.Equal(night)
 			if refused := status.Limited && status.Limit.Requests == 0; refused != blocked || peeked.Blocked != blocked || bucket.Blocked != blocked {
 				t.Errorf("%s at %s: blocked: decided %v, peeked %v, bucket %v", caller, at, refused, peeked.Blocked, bucket.Blocked)
 			}

@@ -14,7 +14,7 @@ import (
 
 // plainRules reports by Rule.Index which decisions are plain. It is nil if none is.
 func (l *Limiter) plainRules(s *snapshot) []bool {
-	if !l.unmeasured || s.settings.Shadow || s.hot != nil || l.usage != nil || l.events != nil {
+	if !l.NoMetrics || s.settings.Shadow || s.hot != nil || l.Usage != nil || l.Events != nil {
 		return nil
 	}
 	all := make([]bool, len(s.tree.Rules))
@@ -52,7 +52,7 @@ func (l *Limiter) AllowPlain(ctx context.Context, now time.Time, domain string, 
 		return false, 0, false, nil
 	}
 	w.chargePlain(&snap.settings, d, rule)
-	if err = l.store.Take(ctx, now, &w.request); err != nil {
+	if err = l.Store.Take(ctx, now, &w.request); err != nil {
 		allowed, delay, err = w.judgePlain(ctx, question{snap: snap, domain: d, now: now}, rule, err)
 		l.release(w)
 		return allowed, delay, true, err
@@ -70,7 +70,7 @@ func (l *Limiter) AllowPlain(ctx context.Context, now time.Time, domain string, 
 // chargePlain is charge for a plain decision.
 func (w *work) chargePlain(s *Settings, d *descriptor.Domain, rule *descriptor.Rule) {
 	limit, atomic := &rule.Limits[0], s.allOrNothing(d)
-	w.keyBytes = w.keys.AppendKey(w.keyBytes, d.Name, w.entries, rule, limit)
+	w.keyBytes = w.Keys.AppendKey(w.keyBytes, d.Name, w.entries, rule, limit)
 	vote := backend.VoteAll
 	if atomic && (s.Quota || rule.Quota) {
 		vote = backend.VoteAny

@@ -110,7 +110,7 @@ func (w *work) key(s *subject, c *charge) []byte {
 		keyed = &s.rule.Limits[c.index]
 	}
 	start := len(w.keyBytes)
-	w.keyBytes = w.keys.AppendKey(w.keyBytes, w.req.Domain, s.counted, s.rule, keyed)
+	w.keyBytes = w.Keys.AppendKey(w.keyBytes, w.req.Domain, s.counted, s.rule, keyed)
 	return w.keyBytes[start:len(w.keyBytes):len(w.keyBytes)]
 }
 

@@ -62,9 +62,9 @@ func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *De
 			named = append(named, backend.Counter{Key: descriptor.AppendPenaltyKey(nil, t.Key, n > 0), Limit: t.Limit.Penalty, Rule: t.Rule})
 		}
 	}
-	err = l.store.Reset(ctx, named)
-	if l.local != nil {
-		err = errors.Join(err, l.local.Reset(ctx, named))
+	err = l.Store.Reset(ctx, named)
+	if l.Local != nil {
+		err = errors.Join(err, l.Local.Reset(ctx, named))
 	}
 	if err != nil {
 		return Counters{}, fmt.Errorf("clear counters: %w", err)
@@ -130,7 +130,7 @@ func (l *Limiter) inquire(now time.Time, snap *snapshot, domain string, d *Descr
 // counters lists the charges of an inquiry's descriptor.
 func (w *work) counters() (c Counters) {
 	s := &w.subjects[0]
-	c.Explanation = w.domain.Explain(w.req.Descriptors[0].Entries, w.keys)
+	c.Explanation = w.domain.Explain(w.req.Descriptors[0].Entries, w.Keys)
 	c.Blocked, c.FromRequest = s.by == byBlock, s.by == byRequest
 	if s.rule != nil {
 		c.HitCost = s.hitCost()
@@ -141,7 +141,7 @@ func (w *work) counters() (c Counters) {
 	for _, ch := range w.chargesOf(s) {
 		k := Counter{Limit: *ch.limit}
 		if s.rule == nil {
-			k.Key = string(w.keys.AppendKey(nil, w.req.Domain, s.sent, nil, ch.limit))
+			k.Key = string(w.Keys.AppendKey(nil, w.req.Domain, s.sent, nil, ch.limit))
 		} else {
 			k.Key = c.Explanation.Keys[ch.index]
 			k.Scale, k.Active = s.rule.ScaleOf(ch.index), s.rule.ActiveTimes(ch.index)
@@ -173,7 +173,7 @@ func (w *work) readCounters(ctx context.Context, c *Counters) error {
 	}
 	w.addPenalties(c, rule)
 	r.Outcomes = append(r.Outcomes, make([]backend.Outcome, len(r.Takes))...)
-	if err := w.store.Peek(ctx, w.now, r); err != nil {
+	if err := w.Store.Peek(ctx, w.now, r); err != nil {
 		return fmt.Errorf("look at counters: %w", err)
 	}
 	for i := range c.List {
@@ -192,4 +192,13 @@ func (w *work) readCounters(ctx context.Context, c *Counters) error {
 		k.Wait, k.Reset = t.wait, t.reset
 	}
 	return nil
+}
+
+// Explain returns which rule in force a descriptor matches, and why. It counts nothing.
+func (l *Limiter) Explain(domain string, entries []descriptor.Entry) descriptor.Explanation {
+	tree := l.Tree()
+	if tree == nil {
+		return descriptor.Explanation{Reason: ErrNoRules.Error()}
+	}
+	return tree.Domain(domain).Explain(entries, l.Keys)
 }

@@ -170,7 +170,7 @@ func (w *work) countLimits(s *subject, code Code) {
 	}
 }
 
-// sendNotices sends events about limits that are exceeded and not enforced, or almost exceeded. Of a limit in shadow nobody is told.
+// sendNotices sends events about limits that are exceeded and not enforced, or almost exceeded. A limit in shadow has no event.
 func (w *work) sendNotices(d *Decision) {
 	for n := range d.Notices {
 		notice := &d.Notices[n]

@@ -15,8 +15,8 @@ func (w *work) send(kind events.Kind, d *Decision, i, j int, ends time.Duration)
 	if take.Hits <= 0 || w.outcome(c).Failed || !w.counts(take) {
 		return
 	}
-	if due, ok := w.events.Due(w.now, kind, take.Key, take.Limit, ends); ok {
-		w.events.Send(due, w.event(d, i, j))
+	if due, ok := w.Events.Due(w.now, kind, take.Key, take.Limit, ends); ok {
+		w.Events.Send(due, w.event(d, i, j))
 	}
 }
 

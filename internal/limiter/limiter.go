@@ -9,30 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/events"
-	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/override"
-	"github.com/ratelimitd/ratelimitd/internal/usage"
 )
-
-// Options are the settings of a Limiter.
-type Options struct {
-	Store backend.Store         // required
-	Local backend.Store         // counts for on_error: local; nil: requests with such descriptors get the error
-	Keys  descriptor.KeyBuilder // builds every counter's key
-
-	MaxSeries int                   // maximum number of metric names that come from requests; rules may add as many again; default 10,000
-	Metrics   prometheus.Registerer // nil: counted, but not registered
-	NoMetrics bool                  // decisions are not counted in metrics; for measuring the cost of metrics
-
-	HotKeys *hotkeys.Tracker // records every use of a counter; nil: off
-	Usage   *usage.Index     // records the counters of rules with usage; nil: off
-	Events  *events.Sink     // gets events about refusals, warnings and penalties; nil: off
-}
 
 // Limiter decides requests.
 type Limiter struct {
@@ -50,17 +29,7 @@ func New(opts Options) *Limiter {
 	if opts.MaxSeries <= 0 {
 		opts.MaxSeries = 10_000
 	}
-	l := &Limiter{parts: parts{
-		store:   opts.Store,
-		local:   opts.Local,
-		keys:    opts.Keys,
-		metrics: newMetrics(opts.MaxSeries),
-		hot:     opts.HotKeys,
-		usage:   opts.Usage,
-		events:  opts.Events,
-
-		unmeasured: opts.NoMetrics,
-	}}
+	l := &Limiter{parts: parts{opts, newMetrics(opts.MaxSeries)}}
 	// A pool keeps objects per processor, so decisions that run at the same time use different lanes.
 	l.works.New = func() any {
 		w := &work{parts: &l.parts, lane: l.lanes.Add(1)}
@@ -87,9 +56,9 @@ func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *De
 	switch {
 	case len(w.request.Takes) == 0:
 	case req.Purpose == Look:
-		err = l.store.Peek(ctx, now, &w.request)
+		err = l.Store.Peek(ctx, now, &w.request)
 	default:
-		err = l.store.Take(ctx, now, &w.request)
+		err = l.Store.Take(ctx, now, &w.request)
 	}
 	return w.finish(ctx, d, err)
 }
@@ -116,7 +85,7 @@ func (l *Limiter) Start(ctx context.Context, now time.Time, b *Batch, req *Reque
 	if len(w.request.Takes) > 0 {
 		w.pending = pending{ctx, d, done}
 		var settled bool
-		if settled, err = backend.Start(ctx, l.store, now, b, &w.request, w.resume); !settled {
+		if settled, err = backend.Start(ctx, l.Store, now, b, &w.request, w.resume); !settled {
 			return false, nil
 		}
 	}

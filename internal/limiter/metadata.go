@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"maps"
 	"strings"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -108,18 +109,15 @@ func (w *work) mergeMetadata(d *Decision) map[string]any {
 }
 
 func merge(first, second map[string]any) map[string]any {
-	out := make(map[string]any, len(first)+len(second))
-	for k, v := range first {
-		out[k] = v
-	}
+	out := maps.Clone(first)
 	for k, v := range second {
 		old, had := out[k]
-		if !had {
+		a, isMap := old.(map[string]any)
+		b, both := v.(map[string]any)
+		switch {
+		case !had:
 			out[k] = v
-			continue
-		}
-		a, ok := old.(map[string]any)
-		if b, both := v.(map[string]any); ok && both {
+		case isMap && both:
 			out[k] = merge(a, b)
 		}
 	}

@@ -38,29 +38,29 @@ type series struct {
 // metrics are the counters of rules and of decisions. Each rule's series is found when a snapshot is made. Only names that
 // depend on a request are looked up while deciding, and their number is bounded.
 type metrics struct {
-	named          *names  // series, by "domain.rule"
-	overflow       *series // counts for names for which there was no room
-	unknownDomains *names  // by domain without rules; Total counts the requests' descriptors
-	otherUnknown   *series // the same for domains for which there was no room
-
-	unmatched      *names  // by domain; Total counts requests for which the domain has no rule
-	otherUnmatched *series // the same for domains for which there was no room
-
-	limits limitNames // of limits that vary
+	named          *names     // by "domain.rule"
+	unknownDomains *names     // by domain without rules; Total counts the requests' descriptors
+	unmatched      *names     // by domain; Total counts requests for which the domain has no rule
+	limits         limitNames // of limits that vary
 
 	decisions  [3]atomic.Uint64 // by Code
 	shadowed   atomic.Uint64    // decisions that only the global shadow mode let through
 	unknown    atomic.Uint64    // requests whose domain has no rules
 	invalid    atomic.Uint64    // requests that are invalid, whatever the backend answers
-	failures   atomic.Uint64    // requests that the backend could not answer
-	degraded   [5]atomic.Uint64 // by descriptor.OnError: descriptors that were answered without the backend
-	onError    atomic.Uint64    // requests that were decided with such descriptors
+	failed     failed
 	overridden atomic.Uint64    // descriptors decided with an operator's override
 	unusable   atomic.Uint64    // overrides that were looked up, and that their rule does not allow any more
 	refunds    [2]atomic.Uint64 // dropped, by reason: too large, denied
 	unscaled   [descriptor.ScaleResults]atomic.Uint64
 	holds      [holdResults]atomic.Uint64
 	swallowed  atomic.Uint64 // how often an overflow series was counted up
+}
+
+// failed counts what the backend could not answer.
+type failed struct {
+	requests    atomic.Uint64
+	answered    atomic.Uint64    // requests that on_error has answered
+	descriptors [5]atomic.Uint64 // by descriptor.OnError: those that it has answered
 }
 
 // The results of reservations in metrics.
@@ -87,24 +87,13 @@ const (
 )
 
 func newMetrics(maxSeries int) *metrics {
-	m := &metrics{
-		named:          newNames(maxSeries),
-		unknownDomains: newNames(max(maxSeries/10, 1)),
-		// Only domains that have rules are counted here.
-		unmatched: newNames(maxSeries),
-		limits:    limitNames{max: 2 * maxSeries, overflow: &limitSeries{Domain: overflow, Rule: overflow, Limit: overflow}},
+	return &metrics{
+		named:          newNames(maxSeries, overflow+"."+overflow),
+		unknownDomains: newNames(max(maxSeries/10, 1), overflow),
+		unmatched:      newNames(maxSeries, overflow), // only domains that have rules are counted here
+		limits:         limitNames{max: 2 * maxSeries, overflow: &limitSeries{Domain: overflow, Rule: overflow, Limit: overflow}},
 	}
-	// The overflow series are also in the lists of names, so that a caller or rule with this name does not create a second one.
-	m.overflow = m.named.addSeries(overflow+"."+overflow, len(overflow), 1)
-	m.otherUnknown = m.unknownDomains.addSeries(overflow, len(overflow), 1)
-	m.otherUnmatched = m.unmatched.addSeries(overflow, len(overflow), 1)
-	m.named.series.Store(0)
-	m.unknownDomains.series.Store(0)
-	m.unmatched.series.Store(0)
-	return m
 }
-
-const overflow = "overflow"
 
 // ofRule returns the series of a rule, or nil if the rule's metric name depends on the request. Rules may use twice as many
 // names as requests, so requests cannot take all the room.
@@ -117,7 +106,7 @@ func (m *metrics) ofRule(r *descriptor.Rule) *series {
 		s = m.named.addSeries(r.Path, len(r.Domain), 2*m.named.max)
 	}
 	if s == nil {
-		return m.overflow
+		return m.named.other
 	}
 	s.always.Or(alwaysRule)
 	if slices.ContainsFunc(r.Limits, func(l descriptor.Limit) bool { return l.Penalty != nil }) {
@@ -126,36 +115,14 @@ func (m *metrics) ofRule(r *descriptor.Rule) *series {
 	return s
 }
 
-// ofRequest returns the series for a name that is made from a request's values.
-func (m *metrics) ofRequest(path []byte, domainLen int) *series {
-	if s := m.named.find(path, domainLen); s != nil {
-		return s
-	}
-	return m.overflow
-}
-
-// countUnknownDomain counts a request for a domain without rules. It uses b for a copy of the name.
-func (m *metrics) countUnknownDomain(req *Request, b []byte) []byte {
-	m.unknown.Add(1)
-	b = append(b[:0], req.Domain...)
-	s := m.unknownDomains.find(b, len(b))
-	if s == nil {
-		s = m.otherUnknown
-		m.swallowed.Add(1)
-	}
-	s.Total.Add(uint64(len(req.Descriptors)))
-	return b
-}
-
-// countUnmatched counts a request for which its domain has no rule. It uses b for a copy of the name.
-func (m *metrics) countUnmatched(domain string, b []byte) []byte {
+// countDomain counts n under the name of a domain. It uses b for a copy of the name.
+func (m *metrics) countDomain(in *names, domain string, n int, b []byte) []byte {
 	b = append(b[:0], domain...)
-	s := m.unmatched.find(b, len(b))
-	if s == nil {
-		s = m.otherUnmatched
+	s := in.find(b, len(b))
+	if s == in.other {
 		m.swallowed.Add(1)
 	}
-	s.Total.Add(1)
+	s.Total.Add(uint64(n))
 	return b
 }
 
@@ -230,11 +197,11 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			counter(unmatchedDesc, n, s.Domain)
 		}
 	}
-	counter(onErrorDesc, m.onError.Load())
+	counter(onErrorDesc, m.failed.answered.Load())
 	counter(invalidDesc, m.invalid.Load())
-	counter(failuresDesc, m.failures.Load())
+	counter(failuresDesc, m.failed.requests.Load())
 	for how := descriptor.OnErrorError; how <= descriptor.OnErrorLocal; how++ {
-		counter(degradedDesc, m.degraded[how].Load(), descriptor.OnErrorNames[how])
+		counter(degradedDesc, m.failed.descriptors[how].Load(), descriptor.OnErrorNames[how])
 	}
 	counter(overriddenDesc, m.overridden.Load())
 	counter(unusableDesc, m.unusable.Load())

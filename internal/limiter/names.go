@@ -13,6 +13,7 @@ type names struct {
 	series atomic.Int64 // number of series
 	seed   maphash.Seed
 	shards [16]namesShard
+	other  *series // counts for names for which there is no room
 }
 
 type namesShard struct {
@@ -24,11 +25,17 @@ type namesShard struct {
 // bound their memory.
 const maxNameLength = 512
 
-func newNames(most int) *names {
+const overflow = "overflow"
+
+// newNames returns a set for that many names. The series for others is in the set too, so that a caller or rule with its name does not
+// create a second one.
+func newNames(most int, other string) *names {
 	n := &names{max: int64(most), seed: maphash.MakeSeed()}
 	for i := range n.shards {
 		n.shards[i].byName = make(map[string]*series)
 	}
+	n.other = n.addSeries(other, len(overflow), 1)
+	n.series.Store(0)
 	return n
 }
 
@@ -45,15 +52,16 @@ func (n *names) lookUp(name []byte) *series {
 }
 
 // find returns the series for a name from a request. The domain is the first domainLen bytes of the name. If the name is
-// new, find adds a series if there is room, else it returns nil.
+// new, find adds a series if there is room.
 func (n *names) find(name []byte, domainLen int) *series {
-	if s := n.lookUp(name); s != nil {
-		return s
+	s := n.lookUp(name)
+	if s == nil && len(name) <= maxNameLength && n.series.Load() < n.max { // else without the write lock that others wait for
+		s = n.addSeries(string(name), domainLen, n.max)
 	}
-	if len(name) > maxNameLength || n.series.Load() >= n.max {
-		return nil // return early, without the write lock that others wait for
+	if s == nil {
+		return n.other
 	}
-	return n.addSeries(string(name), domainLen, n.max)
+	return s
 }
 
 // addSeries returns the series of a name. If the name is new, it adds a series if there are fewer than most, else it returns

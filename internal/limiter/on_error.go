@@ -14,7 +14,7 @@ import (
 // fallBack answers the takes that the store could not answer. It returns an error based on cause, the store's error, if on_error gives
 // no answer.
 func (w *work) fallBack(ctx context.Context, cause error) error {
-	w.metrics.failures.Add(1)
+	w.metrics.failed.requests.Add(1)
 	cause = fmt.Errorf("count hits: %w", cause)
 	if err := ctx.Err(); err != nil {
 		return cause // the caller has left
@@ -36,12 +36,12 @@ func (w *work) fallBack(ctx context.Context, cause error) error {
 		case descriptor.OnErrorAllow, descriptor.OnErrorDeny:
 			w.presume(s, choice == descriptor.OnErrorAllow)
 		case descriptor.OnErrorLocal:
-			if w.local == nil {
+			if w.Local == nil {
 				return cause
 			}
 			w.countLocally(s)
 		default:
-			w.metrics.degraded[descriptor.OnErrorError].Add(1)
+			w.metrics.failed.descriptors[descriptor.OnErrorError].Add(1)
 			return cause
 		}
 		s.degraded, degraded = choice, true
@@ -49,7 +49,7 @@ func (w *work) fallBack(ctx context.Context, cause error) error {
 	if here := &w.countedHere; len(here.Takes) > 0 {
 		here.Together = w.request.Together
 		here.Prepare()
-		if err := w.local.Take(ctx, w.now, &here.Request); err != nil {
+		if err := w.Local.Take(ctx, w.now, &here.Request); err != nil {
 			return fmt.Errorf("%w; count locally: %w", cause, err)
 		}
 		here.Answer(&w.request)
@@ -128,9 +128,9 @@ func (w *work) shareOfCharge(s *subject, c *charge) *descriptor.Limit {
 
 // countDegraded counts a request that on_error has answered, and how it has answered each descriptor.
 func (w *work) countDegraded() {
-	w.metrics.onError.Add(1)
+	w.metrics.failed.answered.Add(1)
 	for i := range w.subjects {
-		w.metrics.degraded[w.subjects[i].degraded].Add(1)
+		w.metrics.failed.descriptors[w.subjects[i].degraded].Add(1)
 	}
 }
 

@@ -2,21 +2,21 @@ package limiter
 
 import "github.com/ratelimitd/ratelimitd/internal/events"
 
-// reports returns what is done with every decision, in the order in which it has to be done. Who counts hits looks at the code before the
-// server's shadow mode; who tells of refusals looks at it afterwards.
+// reports returns what is done with every decision, in this order. Metrics need the code from before the server's shadow mode, events
+// the code after it.
 func (p *parts) reports(s *Settings) (all []report) {
 	add := func(when bool, r report) {
 		if when {
 			all = append(all, r)
 		}
 	}
-	add(!p.unmeasured, (*work).countHolds)
-	add(!p.unmeasured, (*work).countRules)
-	add(p.hot != nil, (*work).countUses)
-	add(p.usage != nil, (*work).recordUsage)
+	add(!p.NoMetrics, (*work).countHolds)
+	add(!p.NoMetrics, (*work).countRules)
+	add(p.HotKeys != nil, (*work).countUses)
+	add(p.Usage != nil, (*work).recordUsage)
 	add(s.Shadow, (*work).passInShadow)
-	add(p.events != nil, (*work).sendEvents)
-	add(!p.unmeasured, (*work).countCode)
+	add(p.Events != nil, (*work).sendEvents)
+	add(!p.NoMetrics, (*work).countCode)
 	return all
 }
 
@@ -50,7 +50,8 @@ func (w *work) countRules(d *Decision) {
 	case w.req.Purpose == Look:
 		return
 	case w.domain == nil:
-		w.scratch = w.metrics.countUnknownDomain(w.req, w.scratch)
+		w.metrics.unknown.Add(1)
+		w.scratch = w.metrics.countDomain(w.metrics.unknownDomains, w.req.Domain, len(w.req.Descriptors), w.scratch)
 		return
 	}
 	matched := false
@@ -66,7 +67,7 @@ func (w *work) countRules(d *Decision) {
 		w.countPenalties()
 	}
 	if !matched {
-		w.scratch = w.metrics.countUnmatched(w.req.Domain, w.scratch)
+		w.scratch = w.metrics.countDomain(w.metrics.unmatched, w.req.Domain, 1, w.scratch)
 	}
 }
 

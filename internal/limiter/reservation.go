@@ -2,9 +2,11 @@ package limiter
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"iter"
 	"math/bits"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
@@ -123,28 +125,18 @@ func (w *work) idOf(name string) (id backend.HoldID) {
 
 // uuid reads a UUID in lower case, as Envoy writes those of requests.
 func uuid(id *backend.HoldID, name string) bool {
-	if len(name) != 36 || name[8] != '-' || name[13] != '-' || name[18] != '-' || name[23] != '-' {
+	if len(name) != 36 || name[8] != '-' || name[13] != '-' || name[18] != '-' || name[23] != '-' || strings.ToLower(name) != name {
 		return false
 	}
-	bad := byte(0)
-	for i, at := range [...]int{0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34} {
-		high, low := hexDigits[name[at]], hexDigits[name[at+1]]
-		bad |= high | low
-		id[i] = high<<4 | low
-	}
-	return bad < 16
+	var digits [2 * len(*id)]byte
+	n := copy(digits[:], name[:8])
+	n += copy(digits[n:], name[9:13])
+	n += copy(digits[n:], name[14:18])
+	n += copy(digits[n:], name[19:23])
+	copy(digits[n:], name[24:])
+	_, err := hex.Decode(id[:], digits[:])
+	return err == nil
 }
-
-// hexDigits are the values of digits in lower case; 0x80: the byte is none.
-var hexDigits = func() (values [256]byte) {
-	for i := range values {
-		values[i] = 0x80
-	}
-	for value, digit := range []byte("0123456789abcdef") {
-		values[digit] = byte(value)
-	}
-	return values
-}()
 
 // reservable reports whether all limits of a descriptor allow reservations.
 func (s *subject) reservable() bool {

@@ -16,9 +16,9 @@ func (w *work) seriesOf(s *subject) *series {
 	}
 	if found == nil {
 		w.scratch = appendMetricPath(w.scratch[:0], w.req.Domain, s.counted, s.rule)
-		found = w.metrics.ofRequest(w.scratch, len(w.req.Domain))
+		found = w.metrics.named.find(w.scratch, len(w.req.Domain))
 	}
-	if found == w.metrics.overflow {
+	if found == w.metrics.named.other {
 		w.metrics.swallowed.Add(1)
 	}
 	return found

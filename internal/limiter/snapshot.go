@@ -1,9 +1,30 @@
 package limiter
 
 import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/events"
+	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/override"
+	"github.com/ratelimitd/ratelimitd/internal/usage"
 )
+
+// Options are the settings of a Limiter.
+type Options struct {
+	Store backend.Store         // required
+	Local backend.Store         // counts for on_error: local; nil: requests with such descriptors get the error
+	Keys  descriptor.KeyBuilder // builds every counter's key
+
+	MaxSeries int                   // maximum number of metric names that come from requests; rules may add as many again; default 10,000
+	Metrics   prometheus.Registerer // nil: counted, but not registered
+	NoMetrics bool                  // decisions are not counted in metrics; for measuring the cost of metrics
+
+	HotKeys *hotkeys.Tracker // records every use of a counter; nil: off
+	Usage   *usage.Index     // records the counters of rules with usage; nil: off
+	Events  *events.Sink     // gets events about refusals, warnings and penalties; nil: off
+}
 
 // Settings are what the operator sets for all domains. The zero value enforces every rule and adds no headers.
 type Settings struct {
@@ -63,7 +84,7 @@ type snapshot struct {
 	plain     []bool               // by Rule.Index: decisions are plain; nil: none is
 }
 
-// report tells somebody about a decision.
+// report counts a decision, or sends what it has to say.
 type report func(*work, *Decision)
 
 // need is a set of what a decision needs besides counting hits and refusing them. Most rules need nothing, and cost nothing here.

@@ -11,7 +11,7 @@ import (
 func (l *Limiter) Statistics(visit func(path, stat string, n uint64)) {
 	m := l.metrics
 	for _, s := range m.named.all() {
-		if s == m.overflow && s.Total.Load() == 0 {
+		if s == m.named.other && s.Total.Load() == 0 {
 			continue
 		}
 		path := s.statistic()
@@ -28,7 +28,7 @@ func (l *Limiter) Statistics(visit func(path, stat string, n uint64)) {
 		}
 	}
 	visit("ratelimit.service", "global_shadow_mode", m.shadowed.Load())
-	visit("ratelimit.service.call.should_rate_limit", "redis_error", m.failures.Load())
+	visit("ratelimit.service.call.should_rate_limit", "redis_error", m.failed.requests.Load())
 	visit("ratelimit.service.call.should_rate_limit", "service_error", m.invalid.Load())
 }
 

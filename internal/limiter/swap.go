@@ -33,8 +33,8 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 			next.limits[i] = l.metrics.limits.ofRule(r)
 		}
 	}
-	if l.hot != nil {
-		next.hot = hotRulesOf(l.hot, tree, s.Shadow)
+	if l.HotKeys != nil {
+		next.hot = hotRulesOf(l.HotKeys, tree, s.Shadow)
 	}
 	next.reports = l.reports(&s)
 	next.plain = l.plainRules(next)
@@ -43,15 +43,7 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 
 // SetOverrides puts overrides into force for every decision that begins afterwards. It may be called before the first Swap.
 func (l *Limiter) SetOverrides(s *override.Set) {
-	l.swapping.Lock()
-	defer l.swapping.Unlock()
-	l.overrides = s
-	if now := l.snapshot.Load(); now != nil {
-		next := *now
-		next.overrides = s
-		next.plain = l.plainRules(&next)
-		l.snapshot.Store(&next)
-	}
+	l.change(func(next *snapshot) { next.overrides = s }, func() { l.overrides = s })
 }
 
 // Overrides returns the overrides in force, or nil if there are none.
@@ -63,12 +55,18 @@ func (l *Limiter) Overrides() *override.Set {
 
 // SetReplicas sets how many processes share the limits. From then on n replaces Settings.Replicas.
 func (l *Limiter) SetReplicas(n int) {
+	l.change(func(next *snapshot) { next.settings.Replicas, next.shares = n, shares(next.tree, n) }, func() { l.replicas = n })
+}
+
+// change remembers a part of what the next snapshots have, and puts it into force now if there is a snapshot.
+func (l *Limiter) change(apply func(next *snapshot), remember func()) {
 	l.swapping.Lock()
 	defer l.swapping.Unlock()
-	l.replicas = n
+	remember()
 	if now := l.snapshot.Load(); now != nil {
 		next := *now
-		next.settings.Replicas, next.shares = n, shares(now.tree, n)
+		apply(&next)
+		next.plain = l.plainRules(&next)
 		l.snapshot.Store(&next)
 	}
 }

@@ -24,7 +24,7 @@ func (l *Limiter) Totals() Totals {
 	m := l.metrics
 	return Totals{
 		Passed: m.decisions[OK].Load(), Refused: m.decisions[OverLimit].Load(), Shadowed: m.shadowed.Load(),
-		UnknownDomain: m.unknown.Load(), Failed: m.failures.Load(), OnError: m.onError.Load(),
+		UnknownDomain: m.unknown.Load(), Failed: m.failed.requests.Load(), OnError: m.failed.answered.Load(),
 	}
 }
 
@@ -37,7 +37,7 @@ func (l *Limiter) RuleTotals() (*descriptor.Tree, func(index int) *RuleTotals) {
 	}
 	return s.tree, func(index int) *RuleTotals {
 		series := s.series[index]
-		if series == nil || series == l.metrics.overflow {
+		if series == nil || series == l.metrics.named.other {
 			return nil
 		}
 		return &RuleTotals{Hits: series.Total.Load() + series.Unlimited.Load(), Refused: series.Over.Load(), Shadowed: series.Shadow.Load()}

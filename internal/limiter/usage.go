@@ -21,6 +21,6 @@ func (w *work) recordUsage(*Decision) {
 		if t.Limit.Algorithm != descriptor.FixedWindow {
 			moves = t.Limit.Window.Length()
 		}
-		w.usage.Record(w.now, t.Key, w.req.Domain, s.counted, o.ResetAfter, moves)
+		w.Usage.Record(w.now, t.Key, w.req.Domain, s.counted, o.ResetAfter, moves)
 	}
 }

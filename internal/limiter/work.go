@@ -7,9 +7,6 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/events"
-	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
-	"github.com/ratelimitd/ratelimitd/internal/usage"
 )
 
 // work is one decision on its way through the stages. When the decision is made, later ones use the same work.
@@ -24,15 +21,8 @@ type work struct {
 
 // parts are what the decisions of one limiter use, besides the rules.
 type parts struct {
-	store   backend.Store
-	local   backend.Store // nil: nothing is counted locally
-	keys    descriptor.KeyBuilder
+	Options
 	metrics *metrics
-	hot     *hotkeys.Tracker // nil: off, as are the next two
-	usage   *usage.Index
-	events  *events.Sink
-
-	unmeasured bool // decisions are not counted in metrics
 }
 
 // state is what is known about one decision, besides what is in the buffers. Every decision begins with the zero value.
